@@ -1,0 +1,38 @@
+/*
+ * Counter-based random numbers: Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as
+ * 1, 2, 3", SC 2011). A number depends on its key and counter alone, never on who asks or when.
+ */
+#ifndef TESSERA_BASE_RNG_H
+#define TESSERA_BASE_RNG_H
+
+#include <stdint.h>
+
+/* What a stream of numbers is for: the key is (seed, purpose, index). */
+enum tess_rng_purpose { TESS_RNG_INIT, TESS_RNG_SHUFFLE, TESS_RNG_DROPOUT, TESS_RNG_AUGMENT, TESS_RNG_TEST };
+
+struct tess_rng_key {
+    uint32_t word[2];
+};
+
+struct tess_rng_key tess_rng_key(uint64_t seed, enum tess_rng_purpose purpose, uint64_t index);
+
+/* Four random words for one 128-bit counter (low, high). */
+void tess_rng_block(struct tess_rng_key key, uint64_t low, uint64_t high, uint32_t word_out[4]);
+
+/* One word: element i is word i % 4 of block i / 4 with high counter `high`. */
+uint32_t tess_rng_word(struct tess_rng_key key, uint64_t i, uint64_t high);
+
+/* Uniform in [0, 1): the word's top 24 bits times 2^-24, exact in f32. */
+float tess_rng_uniform(struct tess_rng_key key, uint64_t i, uint64_t high);
+
+/* Standard normal by Box-Muller of words 2i and 2i + 1, in double, rounded once. */
+float tess_rng_normal(struct tess_rng_key key, uint64_t i, uint64_t high);
+
+/*
+ * Position -> element of a pseudo-random permutation of 0 .. n-1: a balanced Feistel network of 6
+ * rounds over the smallest even number of bits that holds n, with cycle walking (Black and Rogaway
+ * 2002). No memory, the same on every layout.
+ */
+uint64_t tess_rng_permute(struct tess_rng_key key, uint64_t n, uint64_t position);
+
+#endif

@@ -1,0 +1,76 @@
+/* A run's configuration: which parts, with which options. */
+#ifndef TESSERA_CORE_CONFIG_H
+#define TESSERA_CORE_CONFIG_H
+
+#include "core/data.h"
+#include "core/optim.h"
+#include "tessera/comm.h"
+#include "tessera/model.h"
+#include "tessera/strategy.h"
+
+struct tess_options;
+
+/* Options of a run, no prefix. */
+struct tess_run_options {
+    const char *model;
+    const char *strategy;
+    const char *kernel;     /* cpu|ref|guard */
+    const char *data;       /* folder of the data set; "synthetic" for made-up images */
+    const char *run;        /* folder of the run's files; "" for none */
+    int64_t ranks;
+    int32_t precision;      /* index into f32|bf16: tess_run_dtype() */
+    double epochs;          /* may be a fraction */
+    int64_t steps;          /* 0: by epochs */
+    int64_t batch_size;     /* global */
+    int64_t grid;           /* canonical micro-batches; 0: ranks x accumulate */
+    int64_t accumulate;
+    int64_t seed;
+    int32_t reduce;         /* canonical|fast */
+    int32_t buffers;        /* combine|broadcast: whose statistics make running averages */
+    int64_t threads;        /* kernel threads per rank */
+    double timeout;         /* seconds a collective may wait */
+    int64_t log_every;      /* steps between log lines and metrics; 0: choose */
+    bool evaluate;          /* validate after every epoch and at the end */
+    bool bind;              /* bind rank r to core r mod cores when ranks fit the cores */
+    int64_t synthetic_rows; /* images of data = synthetic */
+};
+extern const struct tess_option tess_run_option_table[];
+
+struct tess_config {
+    struct tess_options *options; /* for --explain and the hash */
+    struct tess_run_options run;
+    struct tess_optim_options optim;
+    struct tess_loader_options loader;
+    const struct tess_model_ops *model;
+    void *model_options;
+    const struct tess_strategy_ops *strategy;
+    void *strategy_options;
+    const struct tess_kernel_ops *kernel;
+};
+
+/*
+ * Resolve a configuration from the command line (argv without program and command), the YAML file
+ * `path` (NULL: none) and the environment; choose the parts; check everything that can be known
+ * without data. Further tables (a command's own) may be given. Errors are logged: TESS_ERR_USAGE.
+ * `words` get what is neither option nor value, at most word_max of them; the first is the YAML path
+ * when `path` is NULL and word_max > 0.
+ */
+struct tess_config_table {
+    const char *prefix;
+    const struct tess_option *table;
+    void *target;
+};
+enum tess_status tess_config_open(int argc, char **argv, const struct tess_config_table *extra,
+                                  int extra_count, struct tess_config **config_out);
+void tess_config_close(struct tess_config *config);
+
+enum tess_dtype tess_run_dtype(const struct tess_run_options *run);
+
+/*
+ * Do the rank count, accumulation and grid fit each other and the batch? The message lists the rank
+ * counts that do. Pure; the leaf order is the strategy's.
+ */
+enum tess_status tess_config_check_grid(const struct tess_config *config, int64_t batch_size,
+                                        enum tess_leaf_order leaf_order);
+
+#endif

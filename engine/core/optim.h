@@ -1,0 +1,84 @@
+/* Optimizers and learning-rate schedules, over the pieces of parameters that this rank owns. */
+#ifndef TESSERA_CORE_OPTIM_H
+#define TESSERA_CORE_OPTIM_H
+
+#include "tessera/comm.h"
+#include "tessera/kernel.h"
+#include "tessera/memory.h"
+#include "tessera/option.h"
+
+/* A run of one parameter's elements that this rank updates. */
+struct tess_piece {
+    int32_t param;
+    uint32_t flags;       /* enum tess_param_flag */
+    float buffer_rate;    /* TESS_PARAM_BUFFER */
+    int64_t param_begin;  /* element of the parameter where the piece begins: multiple of 64 */
+    int64_t count;
+    int64_t state_begin;  /* element of the optimizer's state arrays */
+    float *w;             /* f32 master */
+    void *low;            /* compute copy to refresh, or NULL */
+    const float *g;
+};
+
+/* Options, no prefix. */
+struct tess_optim_options {
+    int32_t kind;          /* optimizer: sgd|momentum|adamw|novograd|lamb */
+    double learning_rate;
+    double momentum;
+    bool nesterov;
+    double beta1, beta2;   /* -1: the optimizer's own default */
+    double epsilon;
+    double weight_decay;
+    double clip;           /* greatest global gradient norm; 0: off */
+    int32_t schedule;      /* constant|linear|step|cosine */
+    double warmup;         /* epochs of linear warm-up; 0: none */
+    double warmup_start;   /* factor at the first step of the warm-up */
+    double step_epochs;    /* schedule step: every so many epochs ... */
+    double step_factor;    /* ... times this */
+    double final_factor;   /* linear, cosine: rate at the end, as a factor */
+};
+extern const struct tess_option tess_optim_option_table[];
+
+/* Limits that join fields (warm-up longer than the run, ...). Pure. */
+enum tess_status tess_optim_check(const struct tess_optim_options *options, double epochs);
+
+/* Learning rate at a step (from 0) of a run of step_count steps, steps_per_epoch each. Pure. */
+double tess_schedule_rate(const struct tess_optim_options *options, int64_t step,
+                          int64_t step_count, double steps_per_epoch);
+
+/* f32 state arrays per element: 0, 1 or 2; and f32 numbers per parameter tensor. Pure. */
+int32_t tess_optim_state_arrays(const struct tess_optim_options *options);
+int32_t tess_optim_tensor_numbers(const struct tess_optim_options *options);
+/* f32 elements of scratch per owned element that the update needs (LAMB's direction): 0 or 1. */
+int32_t tess_optim_scratch_arrays(const struct tess_optim_options *options);
+
+struct tess_optim {
+    struct tess_optim_options options;
+    struct tess_kernel *kernel;
+    /*
+     * Group over which owned pieces must be summed to have each parameter whole; NULL when this rank
+     * owns them whole. `counts` false: another rank owns the same pieces and counts them.
+     */
+    struct tess_comm *sum_comm;
+    bool counts;
+    int32_t param_count;
+    struct tess_piece *piece; /* borrowed */
+    int32_t piece_count;
+    int64_t state_count; /* elements of one state array */
+    float *state;        /* [arrays, state_count] */
+    float *tensor_state; /* [numbers, param_count] */
+    float *scratch;      /* [scratch arrays, state_count] */
+    struct tess_sum *sum;/* [2 * param_count + 1] for norms */
+    int64_t step;        /* updates done */
+    int64_t leaf_count;  /* of the global batch, the divisor of buffers' statistics */
+    double grad_norm;    /* of the latest step, before clipping; -1 when not computed */
+};
+
+/*
+ * One update with the reduced gradients in the pieces. Norms are exact sums over fixed blocks, so every
+ * layout clips and scales by the same bits. A gradient norm that is not finite fails with
+ * TESS_ERR_NUMERIC and leaves everything as it was. Collective over sum_comm.
+ */
+enum tess_status tess_optim_step(struct tess_optim *optim, double rate);
+
+#endif

@@ -1,0 +1,218 @@
+/*
+ * Communicators: collectives over a group of ranks.
+ *
+ * Every call is queued on the group and returns at once; the data are there when the event has been
+ * waited for. All ranks of a group make the same calls in the same order. Between the call and the
+ * wait, source and target belong to the communicator. A NULL event means: wait before returning.
+ *
+ * Sums are taken in one of two orders. TESS_ORDER_CANONICAL adds the ranks' values as one binary
+ * tree over the ranks, split at the largest power of two below the count,
+ *
+ *     n = 6:  ((0 + 1) + (2 + 3)) + (4 + 5)
+ *
+ * so that the bits do not depend on the backend, on the size of the message or on how it is cut into
+ * pieces, and so that a rank which holds a whole subtree may fold it by itself first.
+ * TESS_ORDER_FAST leaves the order to the backend. f16 and bf16 are added in f32 and rounded once.
+ */
+#ifndef TESSERA_COMM_H
+#define TESSERA_COMM_H
+
+#include "tessera/status.h"
+#include "tessera/tensor.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum tess_reduce { TESS_REDUCE_SUM, TESS_REDUCE_MAX, TESS_REDUCE_MIN };
+enum tess_order { TESS_ORDER_CANONICAL, TESS_ORDER_FAST };
+
+/* X(enum word, text): what a call does; used by messages, counters and the status board. */
+#define TESS_COLLECTIVE_LIST(X)                                                                    \
+    X(ALL_REDUCE, "all_reduce")                                                                    \
+    X(REDUCE_SCATTER, "reduce_scatter")                                                            \
+    X(ALL_GATHER, "all_gather")                                                                    \
+    X(BROADCAST, "broadcast")                                                                      \
+    X(REDUCE, "reduce")                                                                            \
+    X(ALL_TO_ALL, "all_to_all")                                                                    \
+    X(SEND, "send")                                                                                \
+    X(RECV, "recv")                                                                                \
+    X(BARRIER, "barrier")
+
+enum tess_collective {
+#define TESS_COLLECTIVE_ENUM(word, text) TESS_COLLECTIVE_##word,
+    TESS_COLLECTIVE_LIST(TESS_COLLECTIVE_ENUM)
+#undef TESS_COLLECTIVE_ENUM
+        TESS_COLLECTIVE_COUNT
+};
+
+const char *tess_collective_name(enum tess_collective collective);
+
+struct tess_comm;
+
+/* When a call will be complete. A value, nothing to free; {NULL, 0} is complete. */
+struct tess_event {
+    struct tess_comm *comm;
+    uint64_t ticket;
+};
+
+/* One call, as the backend sees it. Checked by the wrappers below before it gets there. */
+struct tess_comm_call {
+    enum tess_collective collective;
+    enum tess_reduce reduce;
+    enum tess_order order;
+    enum tess_dtype dtype;
+    const void *source;
+    void *target;
+    size_t count; /* elements, as documented at each wrapper */
+    int32_t peer; /* root of broadcast and reduce, peer of send and recv; else -1 */
+};
+
+/* Counters of one rank in one group since it was opened. */
+struct tess_comm_stats {
+    uint64_t calls[TESS_COLLECTIVE_COUNT];
+    uint64_t sent_bytes;     /* payload that left this rank for another one, as moved by the backend */
+    uint64_t received_bytes; /* payload that came from another rank */
+    double wait_s;           /* time inside tess_event_wait and synchronous calls: exposed */
+};
+
+/*
+ * A backend. Call order: open (by the backend's own means), then any of alloc, call, poll, wait,
+ * split, then close. `self` is the backend's own struct, whose first field is struct tess_comm.
+ */
+struct tess_comm_ops {
+    uint32_t abi;
+    const char *name;
+    const char *summary;
+    /* REQUIRED. Queue one call; *ticket_out identifies it. Must not block. */
+    enum tess_status (*call)(struct tess_comm *comm, const struct tess_comm_call *call,
+                             uint64_t *ticket_out);
+    /* REQUIRED. Block until `ticket` is complete, the group is aborted or its time limit passed. */
+    enum tess_status (*wait)(struct tess_comm *comm, uint64_t ticket);
+    /* OPTIONAL, default: nothing to do. Advance what can be advanced without blocking. */
+    enum tess_status (*poll)(struct tess_comm *comm);
+    /* REQUIRED. See tess_comm_alloc. */
+    enum tess_status (*alloc)(struct tess_comm *comm, size_t bytes, void **memory_out);
+    /* REQUIRED. Free what alloc gave; only on the communicator that gave it. */
+    void (*release)(struct tess_comm *comm, void *memory);
+    /* REQUIRED. See tess_comm_split. */
+    enum tess_status (*split)(struct tess_comm *comm, int32_t color, int32_t key,
+                              struct tess_comm **child_out);
+    /* REQUIRED. See tess_comm_abort. */
+    void (*abort)(struct tess_comm *comm, const char *reason);
+    /* REQUIRED. Free the communicator itself. Accepts a half-opened one. */
+    void (*close)(struct tess_comm *comm);
+};
+
+/* The public head of every communicator; backends embed it first. Read-only for users. */
+struct tess_comm {
+    const struct tess_comm_ops *ops;
+    int32_t rank;
+    int32_t rank_count;
+    enum tess_order order; /* of every sum in this group; set at open, inherited by split */
+    struct tess_comm_stats stats;
+    /* Called with true before and false after a backend touches source or target; may be NULL. */
+    void (*access)(void *context, bool on);
+    void *access_context;
+};
+
+/* target[i] = sum over ranks of source[i]. In place when target == source. Collective. */
+enum tess_status tess_comm_all_reduce(struct tess_comm *comm, const void *source, void *target,
+                                      size_t count, enum tess_dtype dtype, enum tess_reduce reduce,
+                                      struct tess_event *event_out);
+
+/*
+ * Sum over all ranks and leave rank r's share in `target`.
+ *
+ *   source  [N * count]  N = rank_count; rank r's share starts at r * count; left unchanged
+ *   target  [count]      may be source + rank * count (in place), must not overlap otherwise
+ *
+ * Collective.
+ */
+enum tess_status tess_comm_reduce_scatter(struct tess_comm *comm, const void *source, void *target,
+                                          size_t count, enum tess_dtype dtype,
+                                          enum tess_reduce reduce, struct tess_event *event_out);
+
+/*
+ * Concatenate the ranks' shares in rank order on every rank.
+ *
+ *   source  [count]      may be target + rank * count (in place), must not overlap otherwise
+ *   target  [N * count]
+ *
+ * Collective.
+ */
+enum tess_status tess_comm_all_gather(struct tess_comm *comm, const void *source, void *target,
+                                      size_t count, enum tess_dtype dtype,
+                                      struct tess_event *event_out);
+
+/* Copy root's `data` [count] to `data` of every other rank. Collective. */
+enum tess_status tess_comm_broadcast(struct tess_comm *comm, void *data, size_t count,
+                                     enum tess_dtype dtype, int32_t root,
+                                     struct tess_event *event_out);
+
+/* As all_reduce, but only root's target is written; target may be NULL elsewhere. Collective. */
+enum tess_status tess_comm_reduce(struct tess_comm *comm, const void *source, void *target,
+                                  size_t count, enum tess_dtype dtype, enum tess_reduce reduce,
+                                  int32_t root, struct tess_event *event_out);
+
+/*
+ * Rank r's piece s goes to rank s as its piece r. source and target are [N * count], distinct.
+ * Collective.
+ */
+enum tess_status tess_comm_all_to_all(struct tess_comm *comm, const void *source, void *target,
+                                      size_t count, enum tess_dtype dtype,
+                                      struct tess_event *event_out);
+
+/*
+ * Point to point, matched in order per (sender, receiver) pair; both sides give the same count and
+ * dtype. Only the two ranks take part. A send may complete before it is received.
+ */
+enum tess_status tess_comm_send(struct tess_comm *comm, const void *source, size_t count,
+                                enum tess_dtype dtype, int32_t peer, struct tess_event *event_out);
+enum tess_status tess_comm_recv(struct tess_comm *comm, void *target, size_t count,
+                                enum tess_dtype dtype, int32_t peer, struct tess_event *event_out);
+
+/* Return when every rank has called it. Collective. */
+enum tess_status tess_comm_barrier(struct tess_comm *comm);
+
+/*
+ * Block until the event's call is complete and clear the event; at once if it is cleared already.
+ * TESS_ERR_ABORTED with the failing rank's message when a peer aborted, TESS_ERR_TIMEOUT with the
+ * ranks that did not come when the time limit passed. Never spins for longer than about 50 us.
+ */
+enum tess_status tess_event_wait(struct tess_event *event);
+
+/* Advance queued calls without blocking; called between units so that waiting is hidden. */
+enum tess_status tess_comm_poll(struct tess_comm *comm);
+
+/*
+ * Memory that peers can reach without a copy (shared memory, registered memory); zeroed, aligned to
+ * a page at least. Any other memory may be used in calls too and is staged. Collective; `bytes` may
+ * differ between ranks. Freed by release or with the communicator.
+ */
+enum tess_status tess_comm_alloc(struct tess_comm *comm, size_t bytes, void **memory_out);
+void tess_comm_release(struct tess_comm *comm, void *memory);
+
+/*
+ * A group of the ranks that gave the same color (>= 0), ordered by (key, rank). Memory of the parent's
+ * alloc stays directly reachable. Close children before the parent. Collective.
+ */
+enum tess_status tess_comm_split(struct tess_comm *comm, int32_t color, int32_t key,
+                                 struct tess_comm **child_out);
+
+/*
+ * Tell all ranks of the world that this one failed and why. Their calls and waits return
+ * TESS_ERR_ABORTED soon. Only the first reason is kept. Not collective; any thread.
+ */
+void tess_comm_abort(struct tess_comm *comm, const char *reason);
+
+void tess_comm_close(struct tess_comm *comm); /* NULL is allowed */
+
+#ifdef __cplusplus
+}
+#endif
+#endif

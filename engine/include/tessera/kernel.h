@@ -1,0 +1,319 @@
+/*
+ * Kernels: operations on one rank's device memory, by backend (ref, cpu, guard, cuda).
+ *
+ * Two sorts. *Prepared* operations (linear, conv2d, pooling, batch norm) are described once, opened
+ * before step 0 (where a backend builds its primitives and is given its workspace) and then run
+ * without allocation. *Plain* operations (casts, sums, updates) take only their arguments.
+ *
+ * Rows and leaves. The rows of a batch are `leaf_rows`-sized leaves, the canonical micro-batches.
+ * Running a prepared operation over many leaves at once gives the same bits as running it leaf by
+ * leaf; the backend sees to it (it tests its primitives per shape when the operation is opened and
+ * loops over the leaves where they differ). Sums over rows (weight and bias gradients, statistics)
+ * are taken inside each leaf, then over the leaves as one binary tree split at the largest power of
+ * two below their number, in f32: the tree of tessera/comm.h.
+ *
+ * Shapes: B rows, H W height and width, C channels. Images are [B, H, W, C]. `dtype` is that of
+ * activations, parameters and activation gradients: f32 or bf16. Parameter gradients are f32 always.
+ * bf16 kernels compute in f32 and round once.
+ */
+#ifndef TESSERA_KERNEL_H
+#define TESSERA_KERNEL_H
+
+#include "tessera/memory.h"
+#include "tessera/status.h"
+#include "tessera/tensor.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct tess_kernel; /* an open backend */
+
+enum tess_op_kind {
+    TESS_OP_LINEAR,
+    TESS_OP_CONV2D,
+    TESS_OP_MAX_POOL,
+    TESS_OP_AVG_POOL,
+    TESS_OP_BATCH_NORM,
+    TESS_OP_KIND_COUNT
+};
+
+/* What an operation is. Fields that a kind does not name stay 0. */
+struct tess_op_desc {
+    enum tess_op_kind kind;
+    enum tess_dtype dtype;
+    int64_t rows;      /* B; a multiple of leaf_rows */
+    int64_t leaf_rows; /* >= 1 */
+    int64_t in;        /* LINEAR: input features; others: input channels */
+    int64_t out;       /* LINEAR, CONV2D: output features or channels; others: = in */
+    int64_t height, width;   /* of the input image; BATCH_NORM of a vector: 1, 1 */
+    int32_t window;          /* CONV2D, pools: height and width of the window */
+    int32_t stride, padding; /* CONV2D, pools; zero padding (max: minus infinity) */
+    bool relu;  /* LINEAR, CONV2D: y = max(0, .); BATCH_NORM too. MAX_POOL: its input is the output of
+                   a ReLU, whose backward is folded in: dx is 0 where x is 0 */
+    bool input_grad; /* LINEAR, CONV2D: backward_data will be called */
+    float momentum, epsilon; /* BATCH_NORM: epsilon; momentum belongs to the model */
+};
+
+/* Output height (or width) of a window over `size`: floor((size + 2 padding - window)/stride) + 1. */
+int64_t tess_op_output_size(int64_t size, int32_t window, int32_t stride, int32_t padding);
+
+/* Memory an operation wants from its owner; asked at plan time, with no memory behind the backend. */
+struct tess_op_needs {
+    size_t scratch_bytes; /* used only during a call; may be shared by all operations of a rank */
+    size_t packed_bytes;  /* weights in the backend's layout; kept between calls, see weight_token */
+};
+
+/* An open operation. The owner allocates the struct, the backend fills it. */
+struct tess_op {
+    struct tess_op_desc desc;
+    struct tess_kernel *kernel;
+    void *scratch, *packed;  /* as asked for by needs; 64-byte aligned */
+    uint64_t weight_token;   /* set by the owner before a call: changes when the weights changed */
+    uint64_t packed_token;   /* backend: the token that `packed` was made from; 0 = none */
+    void *data;              /* backend's own */
+};
+
+/* Update rules. State arrays per element: m, then v. */
+enum tess_update_kind {
+    TESS_UPDATE_SGD,      /* w -= lr * g */
+    TESS_UPDATE_MOMENTUM, /* m = mu m + g; w -= lr * m; Nesterov: w -= lr * (g + mu m) */
+    TESS_UPDATE_ADAMW,    /* Loshchilov and Hutter 2019, algorithm 2; decay is decoupled */
+    TESS_UPDATE_NOVOGRAD, /* Ginsburg et al. 2019, algorithm 1; v is one number per tensor */
+    TESS_UPDATE_LAMB,     /* You et al. 2020, algorithm 2 */
+    TESS_UPDATE_AVERAGE,  /* buffers: w = (1 - lr) w + lr g, g the mean statistic of the batch */
+};
+
+/*
+ * One contiguous piece of one parameter tensor. Gradients are read as grad_scale * g (clipping).
+ * w is the f32 master; param_low, when not NULL, receives w rounded to `low` (the compute copy).
+ */
+struct tess_update {
+    enum tess_update_kind kind;
+    bool nesterov;
+    enum tess_dtype low;
+    int64_t count;
+    float *w;
+    void *param_low;
+    const float *g;
+    float *m, *v;
+    float lr, mu, beta1, beta2, epsilon, weight_decay;
+    float correction1, correction2; /* 1/(1 - beta1^t), 1/(1 - beta2^t); ADAMW, LAMB */
+    float grad_scale;
+    float tensor_scale; /* NOVOGRAD: 1/(sqrt(v) + eps); LAMB second pass: trust ratio */
+    float *direction;   /* LAMB: the unscaled update [count], written by lamb_direction */
+};
+
+/*
+ * An exact sum of squares: a fixed-point number of TESS_SUM_LIMBS digits of 32 bits, each kept in an
+ * int64, so that sums of pieces, added in any order or reduced over ranks as integers, have the same
+ * bits. Filled by square_sum over fixed 64-element blocks; see engine/base/sum.h for the format.
+ */
+#define TESS_SUM_LIMBS 20
+#define TESS_SUM_BLOCK 64
+
+struct tess_sum {
+    int64_t limb[TESS_SUM_LIMBS];
+};
+
+/*
+ * The backend. Every slot but those marked OPTIONAL is required; a backend that does not speed an
+ * operation up copies the slot of `ref` (delegation, shown by describe).
+ */
+struct tess_kernel_ops {
+    uint32_t abi;
+    const char *name;
+    const char *summary;
+    size_t state_size; /* private bytes behind struct tess_kernel, zeroed */
+
+    /* OPTIONAL, default: supported. Asked at plan time; fills `why` when the answer is no. */
+    bool (*supports)(const struct tess_op_desc *desc, char *why, size_t why_bytes);
+    enum tess_status (*open)(struct tess_kernel *kernel);
+    void (*close)(struct tess_kernel *kernel);
+
+    /* `memory` [bytes] becomes the device's. OPTIONAL, default: nothing. */
+    enum tess_status (*adopt)(struct tess_kernel *kernel, void *memory, size_t bytes);
+    void (*disown)(struct tess_kernel *kernel, void *memory, size_t bytes); /* OPTIONAL */
+    /* Host code (communicator, loader) is about to touch (true) or done with device memory. OPTIONAL */
+    void (*access)(struct tess_kernel *kernel, bool on);
+
+    enum tess_status (*op_needs)(const struct tess_op_desc *desc, struct tess_op_needs *needs_out);
+    enum tess_status (*op_open)(struct tess_op *op);
+    void (*op_close)(struct tess_op *op);
+
+    enum tess_status (*linear_forward)(struct tess_op *op, const void *x, const void *w,
+                                       const void *bias, void *y);
+    enum tess_status (*linear_backward_data)(struct tess_op *op, const void *dy, const void *w,
+                                             void *dx);
+    enum tess_status (*linear_backward_weight)(struct tess_op *op, const void *x, const void *dy,
+                                               float *dw, float *dbias);
+    enum tess_status (*conv2d_forward)(struct tess_op *op, const void *x, const void *w,
+                                       const void *bias, void *y);
+    enum tess_status (*conv2d_backward_data)(struct tess_op *op, const void *dy, const void *w,
+                                             void *dx);
+    enum tess_status (*conv2d_backward_weight)(struct tess_op *op, const void *x, const void *dy,
+                                               float *dw, float *dbias);
+    enum tess_status (*max_pool_forward)(struct tess_op *op, const void *x, void *y,
+                                         uint8_t *which);
+    enum tess_status (*max_pool_backward)(struct tess_op *op, const void *x, const void *dy,
+                                          const uint8_t *which, void *dx);
+    enum tess_status (*avg_pool_forward)(struct tess_op *op, const void *x, void *y);
+    enum tess_status (*avg_pool_backward)(struct tess_op *op, const void *dy, void *dx);
+    enum tess_status (*batch_norm_forward)(struct tess_op *op, const void *x, const void *gamma,
+                                           const void *beta, void *y, float *save_mean,
+                                           float *save_rstd, float *mean_sum, float *var_sum);
+    enum tess_status (*batch_norm_infer)(struct tess_op *op, const void *x, const void *gamma,
+                                         const void *beta, const void *mean, const void *var,
+                                         void *y);
+    enum tess_status (*batch_norm_backward)(struct tess_op *op, const void *x, const void *y,
+                                            const void *dy, const void *gamma,
+                                            const float *save_mean, const float *save_rstd,
+                                            void *dx, float *dgamma, float *dbeta);
+
+    void (*relu_forward)(struct tess_kernel *, enum tess_dtype, int64_t count, const void *x,
+                         void *y);
+    void (*relu_backward)(struct tess_kernel *, enum tess_dtype, int64_t count, const void *y,
+                          const void *dy, void *dx);
+    void (*add)(struct tess_kernel *, enum tess_dtype, int64_t count, const void *a, const void *b,
+                void *y);
+    void (*dropout)(struct tess_kernel *, enum tess_dtype, int64_t count, float rate,
+                    const uint64_t key[2], uint64_t first, const void *x, void *y);
+    void (*softmax_xent)(struct tess_kernel *, enum tess_dtype, int64_t rows, int64_t classes,
+                         float scale, const void *logits, const int32_t *label, void *dlogits,
+                         float *loss, int32_t *correct);
+    void (*cast)(struct tess_kernel *, int64_t count, enum tess_dtype from, const void *x,
+                 enum tess_dtype to, void *y);
+    void (*accumulate)(struct tess_kernel *, int64_t count, float scale, const float *x, float *y);
+    void (*fill)(struct tess_kernel *, int64_t bytes, int value, void *memory);
+    void (*copy)(struct tess_kernel *, int64_t bytes, const void *source, void *target);
+    void (*square_sum)(struct tess_kernel *, int64_t count, float scale, const float *x,
+                       struct tess_sum *sum);
+    int64_t (*find_nonfinite)(struct tess_kernel *, enum tess_dtype, int64_t count, const void *x);
+    void (*update)(struct tess_kernel *, const struct tess_update *update);
+    void (*lamb_direction)(struct tess_kernel *, const struct tess_update *update);
+};
+
+struct tess_kernel {
+    const struct tess_kernel_ops *ops;
+    int32_t threads; /* threads that one operation may use; 1 unless the user asked for more */
+    void *state;
+};
+
+/* ---- prepared operations -------------------------------------------------------------------- */
+
+/*
+ * y[B, out] = x[B, in] w[out, in]^T + bias[out], then max(0, .) when desc.relu. bias may be NULL.
+ * No argument may alias another.
+ */
+enum tess_status tess_linear_forward(struct tess_op *op, const void *x, const void *w,
+                                     const void *bias, void *y);
+/* dx[B, in] = dy[B, out] w. dy has the ReLU's backward applied already (tess_relu_backward). */
+enum tess_status tess_linear_backward_data(struct tess_op *op, const void *dy, const void *w,
+                                           void *dx);
+/* dw[out, in] = dy^T x and dbias[out] = sum of dy's rows, by leaves; overwritten. dbias may be NULL. */
+enum tess_status tess_linear_backward_weight(struct tess_op *op, const void *x, const void *dy,
+                                             float *dw, float *dbias);
+
+/*
+ * y[B, OH, OW, out] = x[B, H, W, in] * w[out, window, window, in] + bias, then max(0, .) when
+ * desc.relu. Cross-correlation, as in every framework.
+ */
+enum tess_status tess_conv2d_forward(struct tess_op *op, const void *x, const void *w,
+                                     const void *bias, void *y);
+enum tess_status tess_conv2d_backward_data(struct tess_op *op, const void *dy, const void *w,
+                                           void *dx);
+enum tess_status tess_conv2d_backward_weight(struct tess_op *op, const void *x, const void *dy,
+                                             float *dw, float *dbias);
+
+/*
+ * which[B, OH, OW, C] is the index in the window (row-major) of the first greatest element.
+ * backward overwrites dx[B, H, W, C]; x is read only when desc.relu and may be NULL otherwise.
+ */
+enum tess_status tess_max_pool_forward(struct tess_op *op, const void *x, void *y, uint8_t *which);
+enum tess_status tess_max_pool_backward(struct tess_op *op, const void *x, const void *dy,
+                                        const uint8_t *which, void *dx);
+/* Mean over the window, padding counted in. window = height = width: global. */
+enum tess_status tess_avg_pool_forward(struct tess_op *op, const void *x, void *y);
+enum tess_status tess_avg_pool_backward(struct tess_op *op, const void *dy, void *dx);
+
+/*
+ * Batch normalisation (Ioffe and Szegedy 2015) with the statistics of each leaf, L = B / leaf_rows:
+ *   y = gamma (x - mean_leaf) rstd_leaf + beta, then max(0, .) when desc.relu
+ *   save_mean, save_rstd [L, C]; mean_sum, var_sum [C]: sums over the leaves (tree) of the mean and of
+ *   the unbiased variance, for the running statistics; overwritten.
+ * gamma, beta, mean, var have desc.dtype; statistics are f32.
+ */
+enum tess_status tess_batch_norm_forward(struct tess_op *op, const void *x, const void *gamma,
+                                         const void *beta, void *y, float *save_mean,
+                                         float *save_rstd, float *mean_sum, float *var_sum);
+/* y = gamma (x - mean) / sqrt(var + epsilon) + beta, then max(0, .) when desc.relu. */
+enum tess_status tess_batch_norm_infer(struct tess_op *op, const void *x, const void *gamma,
+                                       const void *beta, const void *mean, const void *var,
+                                       void *y);
+/*
+ * Backward of forward above, ReLU included (y > 0 is read when desc.relu). dgamma, dbeta [C] by
+ * leaves, overwritten. dx may be dy.
+ */
+enum tess_status tess_batch_norm_backward(struct tess_op *op, const void *x, const void *y,
+                                          const void *dy, const void *gamma,
+                                          const float *save_mean, const float *save_rstd, void *dx,
+                                          float *dgamma, float *dbeta);
+
+/* ---- plain operations ----------------------------------------------------------------------- */
+
+/* y = max(0, x). y may be x. */
+void tess_relu_forward(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
+                       const void *x, void *y);
+/* dx = y > 0 ? dy : 0. dx may be dy. */
+void tess_relu_backward(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
+                        const void *y, const void *dy, void *dx);
+/* y = a + b. y may be a or b. */
+void tess_add(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count, const void *a,
+              const void *b, void *y);
+/*
+ * y[i] = keep(first + i) ? x[i] / (1 - rate) : 0, keep from Philox keyed by `key` and the global
+ * element number: the same mask on every layout, made again in backward. y may be x.
+ */
+void tess_dropout(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count, float rate,
+                  const uint64_t key[2], uint64_t first, const void *x, void *y);
+/*
+ * Softmax and cross-entropy of each row: loss[B] = log sum exp(x - max) - (x[label] - max), in f32;
+ * dlogits[B, classes] = scale (softmax - onehot); correct[B] = 1 where the first greatest logit is the
+ * label. A negative label is padding: loss 0, gradient 0, correct 0. dlogits may be NULL.
+ */
+void tess_softmax_xent(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows,
+                       int64_t classes, float scale, const void *logits, const int32_t *label,
+                       void *dlogits, float *loss, int32_t *correct);
+/* y = x in another type; round to nearest even. Among f32, bf16, f16, f64. */
+void tess_cast(struct tess_kernel *kernel, int64_t count, enum tess_dtype from, const void *x,
+               enum tess_dtype to, void *y);
+/* y += scale x. The fold of the gradient tree (scale 1) and of averaging. */
+void tess_accumulate(struct tess_kernel *kernel, int64_t count, float scale, const float *x,
+                     float *y);
+void tess_fill(struct tess_kernel *kernel, int64_t bytes, int value, void *memory);
+void tess_copy(struct tess_kernel *kernel, int64_t bytes, const void *source, void *target);
+/*
+ * sum += the squares of (scale x[i]), block by block of TESS_SUM_BLOCK elements from x on. Pieces of
+ * one tensor must start at a multiple of the block, so that the blocks are the same on every layout.
+ */
+void tess_square_sum(struct tess_kernel *kernel, int64_t count, float scale, const float *x,
+                     struct tess_sum *sum);
+/* Index of the first NaN or infinity, or -1. */
+int64_t tess_find_nonfinite(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
+                            const void *x);
+/* Apply one update rule to one piece; the formulas are at enum tess_update_kind. */
+void tess_update(struct tess_kernel *kernel, const struct tess_update *update);
+/*
+ * LAMB's first half: update m and v, write direction = m_hat/(sqrt(v_hat) + eps) + decay w. The second
+ * half is tess_update: w -= lr * tensor_scale * direction.
+ */
+void tess_lamb_direction(struct tess_kernel *kernel, const struct tess_update *update);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

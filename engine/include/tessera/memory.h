@@ -1,0 +1,69 @@
+/*
+ * The memory plan. Everything a rank needs is reserved, tagged by kind, before step 0; then the
+ * plan is committed to one arena and sealed. A plan that is never committed is the planner: what
+ * it predicts is what a rank allocates, because both are the same calls.
+ */
+#ifndef TESSERA_MEMORY_H
+#define TESSERA_MEMORY_H
+
+#include "tessera/status.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* X(name, text) */
+#define TESS_MEMORY_LIST(X)                                                                        \
+    X(TESS_MEMORY_PARAMETER, "parameter")   /* compute copy a rank keeps, in the run's precision */ \
+    X(TESS_MEMORY_MASTER, "master")         /* f32 copy beside a low-precision parameter */         \
+    X(TESS_MEMORY_GRADIENT, "gradient")     /* f32, kept until the optimizer has used it */         \
+    X(TESS_MEMORY_OPTIMIZER, "optimizer")   /* momenta, variances */                                \
+    X(TESS_MEMORY_ACTIVATION, "activation") /* saved tensors and the gradients that flow back */    \
+    X(TESS_MEMORY_GATHERED, "gathered")     /* parameters that live on another rank */              \
+    X(TESS_MEMORY_BUCKET, "bucket")         /* gradients on their way to another rank */            \
+    X(TESS_MEMORY_WORKSPACE, "workspace")   /* kernels' scratch and packed weights */               \
+    X(TESS_MEMORY_INPUT, "input")           /* batches and labels */
+
+enum tess_memory_kind {
+#define TESS_MEMORY_ENUM(name, text) name,
+    TESS_MEMORY_LIST(TESS_MEMORY_ENUM)
+#undef TESS_MEMORY_ENUM
+        TESS_MEMORY_KIND_COUNT
+};
+
+const char *tess_memory_kind_name(enum tess_memory_kind kind);
+
+struct tess_memory; /* one rank's plan and, once committed, its arena */
+
+/* A reserved piece. Offsets are from the arena's start and multiples of TESS_MEMORY_ALIGN. */
+struct tess_block {
+    uint64_t offset;
+    uint64_t bytes;
+};
+
+#define TESS_MEMORY_ALIGN 4096u
+
+/*
+ * Reserve `bytes` (0 is allowed and takes no room) for `owner`, a short name shown by --explain
+ * and copied. TESS_ERR_INTERNAL once the plan is committed.
+ */
+enum tess_status tess_memory_reserve(struct tess_memory *memory, enum tess_memory_kind kind,
+                                     uint64_t bytes, const char *owner,
+                                     struct tess_block *block_out);
+
+/* Address of a block; NULL before commit and for an empty block. Never allocates. */
+void *tess_memory_get(const struct tess_memory *memory, struct tess_block block);
+
+/* Bytes reserved for one kind, alignment padding included. */
+uint64_t tess_memory_bytes(const struct tess_memory *memory, enum tess_memory_kind kind);
+
+/* Bytes of the whole arena: the sum over all kinds. */
+uint64_t tess_memory_total(const struct tess_memory *memory);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,51 @@
+/*
+ * Options. Each part owns one table; the table gives parsing, limits, help and `--explain`.
+ *
+ * A value comes from, in rising order of force: the table's default, the environment
+ * (TESSERA_<NAME>, upper case, '.' and '-' as '_'), the YAML file, the command line
+ * (`--name value`, `--name=value`, `--set name=value`). Nested YAML maps are joined by '.';
+ * '_' and '-' are the same in names. A part named `ddp` whose table has `bucket-mib` is set by
+ * `--ddp.bucket-mib 8` or by `ddp: {bucket-mib: 8}`. The prefix is added by the core.
+ */
+#ifndef TESSERA_OPTION_H
+#define TESSERA_OPTION_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum tess_option_type {
+    TESS_OPTION_BOOL,   /* bool:    on off true false yes no 1 0 */
+    TESS_OPTION_INT,    /* int64_t */
+    TESS_OPTION_REAL,   /* double */
+    TESS_OPTION_STRING, /* const char *, owned by the option set, never NULL ("" when empty) */
+    TESS_OPTION_CHOICE, /* int32_t: index into `choices` */
+    TESS_OPTION_INTS,   /* struct tess_ints: comma list or YAML sequence */
+};
+
+#define TESS_INTS_MAX 32
+
+struct tess_ints {
+    int32_t count;
+    int64_t value[TESS_INTS_MAX];
+};
+
+/* One row. The last row of a table has name NULL. */
+struct tess_option {
+    const char *name; /* lower case, words joined by '-', no prefix */
+    enum tess_option_type type;
+    size_t offset;        /* of the field in the part's options struct */
+    const char *fallback; /* default, written as a user would write it */
+    double min, max;      /* inclusive limits of INT, REAL and each of INTS; both 0: none */
+    const char *choices;  /* CHOICE: "a|b|c" */
+    const char *help;     /* one sentence, what it does and its unit */
+};
+
+#ifdef __cplusplus
+}
+#endif
+#endif

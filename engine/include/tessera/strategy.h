@@ -1,0 +1,225 @@
+/*
+ * Strategies: how one training step is spread over ranks.
+ *
+ * All parameters lie in one *flat* space of elements, cut into *segments*: contiguous runs of whole
+ * parameters that are reduced, gathered and sharded as a piece (a gradient bucket, a unit). A segment
+ * is padded to a multiple of shard_count * TESS_SHARD_ALIGN elements; rank s of the shard group owns
+ * the s-th part of every segment it shards.
+ *
+ *     flat      | param 0 | param 1 |pad| param 2      | param 3 |pad|
+ *     segment   |------- 0 -------------|------- 1 ------------------|
+ *     shard     |  r0  |  r1  |  r2  |  |   r0    |   r1   |   r2    |
+ *
+ * A strategy fills the plan (arithmetic alone), says what memory it wants besides the storage that
+ * follows from the plan, and then moves data in its hooks. Optimizer, gradient norm, hash, memory plan
+ * and describe read the plan, never the strategy.
+ *
+ * Call order:
+ *   check, plan, reserve                       planning; no memory, no communication
+ *   open                                       after the arena exists; collective
+ *   per step:
+ *     per micro-batch: batch_ready,
+ *       forward:  unit_enter, (model), unit_leave     units 0 .. U-1
+ *       output_ready, (loss), output_grad_ready       only where the plan's loss rows differ
+ *       backward: unit_enter, (model), unit_leave,    units U-1 .. 0
+ *                 grads_ready for every segment whose last unit this was, highest segment first
+ *     grads_finish, (clip, optimizer), params_refresh
+ *   evaluation: forward hooks only
+ *   close
+ */
+#ifndef TESSERA_STRATEGY_H
+#define TESSERA_STRATEGY_H
+
+#include "tessera/comm.h"
+#include "tessera/kernel.h"
+#include "tessera/memory.h"
+#include "tessera/option.h"
+#include "tessera/status.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Parameters start at multiples of this in flat space, shards too: a block of the exact sums. */
+#define TESS_SHARD_ALIGN TESS_SUM_BLOCK
+
+/* How much of something a rank stores. */
+enum tess_extent { TESS_EXTENT_FULL, TESS_EXTENT_SHARD, TESS_EXTENT_NONE };
+
+/* How the ranks run. */
+enum tess_rank_mode {
+    TESS_RANKS_PROCESSES, /* one process per rank: the rule */
+    TESS_RANKS_THREADS,   /* one process, one thread per device */
+};
+
+/*
+ * Which leaves of the global batch a rank computes, and when. G leaves, N ranks, S micro-batches:
+ *
+ *   RANK_FIRST   rank r holds leaves [r G/N, (r+1) G/N), micro-batch s the s-th part of them. The
+ *                gradient is folded over micro-batches first and reduced over ranks once.
+ *   MICRO_FIRST  micro-batch s holds leaves [s G/S, (s+1) G/S), rank r the r-th part of them. The
+ *                gradient is reduced over ranks in every micro-batch and then folded.
+ *
+ * Both are the same tree over the leaves.
+ */
+enum tess_leaf_order { TESS_LEAVES_RANK_FIRST, TESS_LEAVES_MICRO_FIRST };
+
+/* What a strategy may know of a parameter. */
+struct tess_plan_param {
+    const char *name;
+    int32_t unit;
+    int64_t count;  /* elements */
+    uint32_t flags; /* enum tess_param_flag */
+    int64_t begin;  /* first element in flat space; set by the core after plan() */
+    int32_t segment; /* set by the core after plan() */
+};
+
+struct tess_segment {
+    /* Set by the strategy in plan(). */
+    int32_t param_first, param_count;
+    /* Set by the core after plan(). */
+    int64_t begin, count;      /* flat elements, padding included */
+    int32_t unit_first, unit_last; /* units that hold its parameters */
+    /*
+     * Storage, by the core when the arena exists, unless marked (strategy): then the strategy keeps
+     * it right in its hooks. `own` is this rank's part: the whole segment when not sharded.
+     */
+    void *param;    /* [count] compute parameters readable now; (strategy) unless param is FULL */
+    float *grad;    /* [count] where backward writes now; (strategy) unless grad is FULL */
+    void *param_own;    /* part of `own` in compute precision; NULL when NONE */
+    float *master_own;  /* f32 master of `own`; = param_own in f32 */
+    float *grad_own;    /* reduced gradient of `own`, valid after grads_finish */
+};
+
+struct tess_plan {
+    /* Given. */
+    int32_t rank, rank_count;
+    int32_t unit_count, param_count;
+    const char *const *unit_name;
+    const struct tess_plan_param *param; /* in order of unit, then declaration */
+    enum tess_dtype dtype;               /* of compute parameters */
+    int32_t grid, accumulate;            /* leaves per step, micro-batches per rank and step */
+    int64_t leaf_rows;
+    bool sync_every_micro; /* reserved for strategies that may reduce in every micro-batch */
+
+    /* Filled by plan(). Zero means: one rank's worth, FULL, RANK_FIRST, its share of the rows. */
+    int32_t shard_count, shard_index; /* this rank's place in its shard group; 0 and 0: not sharded */
+    enum tess_extent param_extent, grad_extent, optim_extent;
+    enum tess_leaf_order leaf_order;
+    bool holds_input; /* this rank loads the rows of all ranks */
+    bool skips_input; /* another rank loads this rank's rows */
+    bool holds_loss;  /* this rank computes the loss of all ranks' outputs */
+    bool skips_loss;  /* another rank computes the loss of this rank's output */
+    bool replicated;  /* every rank holds the same full parameters after params_refresh */
+
+    /* Filled by plan() through tess_plan_add_segment, in flat order, covering every parameter. */
+    struct tess_segment *segment;
+    int32_t segment_count;
+
+    /* Filled by the core. */
+    int64_t flat_count;  /* elements of the flat space */
+    int64_t param_total; /* elements of all parameters, without padding */
+    int32_t level_count; /* gradient accumulators that the fold over micro-batches needs */
+};
+
+/* The next segment is the next `param_count` parameters. For plan() only. */
+enum tess_status tess_plan_add_segment(struct tess_plan *plan, int32_t param_count);
+
+/* Elements that this rank owns of segment `s` under an extent, and where they begin in flat space. */
+int64_t tess_plan_own_count(const struct tess_plan *plan, int32_t s, enum tess_extent extent);
+int64_t tess_plan_own_begin(const struct tess_plan *plan, int32_t s, enum tess_extent extent);
+
+/* A batch boundary: where rows cross ranks (see holds_input, holds_loss). */
+struct tess_boundary {
+    void *all;          /* [N * rows, row] on the rank that holds, else NULL */
+    void *mine;         /* [rows, row] of this rank */
+    size_t row_bytes;
+    int64_t rows;       /* of one rank */
+};
+
+/* What hooks are handed. Owned by the core. */
+struct tess_strategy {
+    const struct tess_strategy_ops *ops;
+    void *state;         /* ops->state_size bytes, zeroed */
+    const void *options; /* ops->options_size bytes */
+    struct tess_plan *plan;
+    struct tess_memory *memory;
+    struct tess_kernel *kernel;
+    struct tess_comm *comm; /* all ranks of the strategy's axis; NULL while planning */
+    int32_t micro;          /* index of the current micro-batch */
+    bool training;
+};
+
+enum tess_phase { TESS_PHASE_FORWARD, TESS_PHASE_BACKWARD };
+
+struct tess_strategy_ops {
+    uint32_t abi;
+    const char *name;
+    const char *summary;
+    const struct tess_option *options; /* OPTIONAL, default: none */
+    size_t options_size;
+    size_t state_size;
+    enum tess_rank_mode rank_mode;
+
+    /* OPTIONAL, default: fits. Pure. Say no with TESS_FAIL(TESS_ERR_USAGE, ...) and the way out. */
+    enum tess_status (*check)(const void *options, int32_t rank_count, int32_t accumulate);
+    /* REQUIRED. Pure. */
+    enum tess_status (*plan)(struct tess_strategy *strategy);
+    /* OPTIONAL, default: nothing. Reserve buffers through strategy->memory. Pure. */
+    enum tess_status (*reserve)(struct tess_strategy *strategy);
+    /* OPTIONAL, default: nothing. Collective. */
+    enum tess_status (*open)(struct tess_strategy *strategy);
+    void (*close)(struct tess_strategy *strategy); /* OPTIONAL; accepts a half-opened one */
+
+    /* OPTIONAL, default: nothing. The holder's input and labels are loaded; hand rows out. */
+    enum tess_status (*batch_ready)(struct tess_strategy *strategy,
+                                    const struct tess_boundary *input,
+                                    const struct tess_boundary *label);
+    /* OPTIONAL, default: nothing. Gather outputs to, scatter their gradients from the holder. */
+    enum tess_status (*output_ready)(struct tess_strategy *strategy,
+                                     const struct tess_boundary *output);
+    enum tess_status (*output_grad_ready)(struct tess_strategy *strategy,
+                                          const struct tess_boundary *output_grad);
+    /* OPTIONAL, default: nothing. After enter, the segments of the unit have `param` (and in backward
+     * `grad`) set; after leave they may be dropped. */
+    enum tess_status (*unit_enter)(struct tess_strategy *strategy, int32_t unit,
+                                   enum tess_phase phase);
+    enum tess_status (*unit_leave)(struct tess_strategy *strategy, int32_t unit,
+                                   enum tess_phase phase);
+    /* OPTIONAL, default: fold over the micro-batches. The micro-batch's gradient of segment s is
+     * written. */
+    enum tess_status (*grads_ready)(struct tess_strategy *strategy, int32_t s);
+    /* OPTIONAL, default: nothing. On return grad_own of every segment is the step's gradient. */
+    enum tess_status (*grads_finish)(struct tess_strategy *strategy);
+    /* OPTIONAL, default: nothing. The optimizer has updated `own`; make `param` right where FULL. */
+    enum tess_status (*params_refresh)(struct tess_strategy *strategy);
+    /* OPTIONAL, default: nothing. Lines for --explain: groups, buckets, volumes. */
+    void (*describe)(const struct tess_strategy *strategy,
+                     void (*line)(void *context, const char *text), void *context);
+    /* OPTIONAL, default: 0. Bytes this rank sends per step by the formula of the strategy. */
+    uint64_t (*sent_bytes)(const struct tess_strategy *strategy);
+};
+
+/*
+ * The fold over micro-batches, for hooks. Level 0 .. level_count-1 are arrays `stride` elements apart;
+ * micro-batch m is written to level tess_fold_level(m), then tess_fold_merge adds levels together as a
+ * binary counter would (and all of them after the last micro-batch), so that level 0 holds the
+ * balanced tree over the micro-batches:
+ *
+ *     m = 0 1 2 3:   0 | 0 1 -> 0 | 0 1 | 0 1 2 -> 0 1 -> 0
+ */
+int32_t tess_fold_level(int32_t micro);
+int32_t tess_fold_level_count(int32_t micro_count);
+void tess_fold_merge(struct tess_kernel *kernel, float *level0, int64_t stride, int64_t count,
+                     int32_t micro, int32_t micro_count);
+
+/*
+ * Fold a segment whose gradient is FULL (core's storage); after the last micro-batch segment.grad is
+ * level 0. The default of grads_ready.
+ */
+void tess_segment_fold(struct tess_strategy *strategy, int32_t s);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,52 @@
+/*
+ * Element types and shapes. All arrays are row-major, last index fastest; images are channels last.
+ */
+#ifndef TESSERA_TENSOR_H
+#define TESSERA_TENSOR_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* X(name, bytes, text) */
+#define TESS_DTYPE_LIST(X)                                                                         \
+    X(TESS_F32, 4, "f32")                                                                          \
+    X(TESS_BF16, 2, "bf16")                                                                        \
+    X(TESS_F16, 2, "f16")                                                                          \
+    X(TESS_F64, 8, "f64")                                                                          \
+    X(TESS_I32, 4, "i32")                                                                          \
+    X(TESS_I64, 8, "i64")                                                                          \
+    X(TESS_U8, 1, "u8")
+
+enum tess_dtype {
+#define TESS_DTYPE_ENUM(name, bytes, text) name,
+    TESS_DTYPE_LIST(TESS_DTYPE_ENUM)
+#undef TESS_DTYPE_ENUM
+        TESS_DTYPE_COUNT
+};
+
+size_t tess_dtype_bytes(enum tess_dtype dtype);
+const char *tess_dtype_name(enum tess_dtype dtype);
+
+#define TESS_DIM_MAX 4
+
+struct tess_shape {
+    int32_t rank; /* 0 .. TESS_DIM_MAX; 0 is one element */
+    int64_t dim[TESS_DIM_MAX];
+};
+
+int64_t tess_shape_count(const struct tess_shape *shape);
+
+/* Shapes as values, for declarations: tess_shape2(out, in). */
+struct tess_shape tess_shape1(int64_t a);
+struct tess_shape tess_shape2(int64_t a, int64_t b);
+struct tess_shape tess_shape3(int64_t a, int64_t b, int64_t c);
+struct tess_shape tess_shape4(int64_t a, int64_t b, int64_t c, int64_t d);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
