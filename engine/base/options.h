@@ -14,40 +14,48 @@ enum tess_status tess_options_open(struct tess_options **options_out);
 void tess_options_close(struct tess_options *options);
 
 /*
- * Add a part's table under `prefix` ("" for none); its fields, at `target`, get the defaults. `target`
- * is borrowed and is written by the load calls.
+ * Add a part's table under `prefix` ("" for none); its fields, at `target`, get the defaults.
+ * `target` is borrowed and is written by the load calls.
  */
 enum tess_status tess_options_add(struct tess_options *options, const char *prefix,
                                   const struct tess_option *table, void *target);
 
 /*
- * Sources. Later calls win; call them in the order of force. An unknown name fails with "did you
- * mean"; environment variables and YAML keys are looked up among the tables added so far, so add the
- * selected parts (model, strategy, optimizer) after a first look with tess_options_peek_*.
+ * Sources. The stronger one wins in whatever order they are loaded (arguments, then YAML, then the
+ * environment, then the default); of two of the same force the later call. Every value is checked,
+ * also where a stronger source has spoken. An unknown name fails with "did you mean"; environment
+ * variables and YAML keys are looked up among the tables added so far, so add the selected parts
+ * (model, strategy, optimizer) after a first look with tess_options_peek. All errors are
+ * TESS_ERR_USAGE (bad input), TESS_ERR_INTERNAL (a table that contradicts itself) or
+ * TESS_ERR_MEMORY.
  */
 enum tess_status tess_options_load_environment(struct tess_options *options);
-/* Errors name file:line:column. Keys of parts listed by tess_options_allow are skipped silently. */
+/* Errors name file:line:column. Keys of parts listed by tess_options_allow are skipped silently.
+ * The file is read once, also after a peek, so that it may be a pipe. */
 enum tess_status tess_options_load_yaml(struct tess_options *options, const char *path);
-/* argv without program and command; "--name value", "--name=value", "--set name=value", "--flag" for
- * BOOL. At most `positional_max` other words are handed out in positional[]; more are errors. */
+/* argv without program and command; "--name value", "--name=value", "--set name=value"; for BOOL
+ * "--flag",
+ * "--no-flag", "--flag=off" (a bare one never takes the next word). A value that begins with "--"
+ * needs the form with '='. After "--" no word is an option. At most `positional_max` other words
+ * are handed out in positional[]; more are errors. */
 enum tess_status tess_options_load_arguments(struct tess_options *options, int argc, char **argv,
                                              const char **positional, int positional_max,
                                              int *positional_count_out);
 
 /*
- * Names under this prefix belong to a part that exists but is not selected: a configuration file may
- * carry them; they are neither read nor refused. Given on the command line they are refused, with the
- * reason "applies to strategy X only".
+ * Names under this prefix belong to a part that exists but is not selected: a configuration file
+ * may carry them; they are neither read nor refused. Given on the command line they are refused,
+ * with the reason "applies to strategy X only".
  */
 enum tess_status tess_options_allow(struct tess_options *options, const char *prefix,
                                     const char *why);
 
 /*
- * The value that `name` would get from arguments, YAML at `path` (may be NULL) and environment, before
- * its table is known; NULL when none gives one. For choosing the parts. Valid until close.
+ * The value that `name` would get from arguments, YAML at `path` (may be NULL) and environment,
+ * before its table is known; NULL when none gives one. For choosing the parts. Valid until close.
  */
-const char *tess_options_peek(struct tess_options *options, const char *name, int argc,
-                              char **argv, const char *path);
+const char *tess_options_peek(struct tess_options *options, const char *name, int argc, char **argv,
+                              const char *path);
 
 /* Was it given by any source but the default? False for an unknown name. */
 bool tess_options_is_set(const struct tess_options *options, const char *name);
@@ -65,7 +73,8 @@ void tess_options_print_help(const struct tess_options *options);
 /* 64-bit hash of all names and values, to compare across ranks. */
 uint64_t tess_options_hash(const struct tess_options *options);
 
-/* The known name nearest to `word` (edit distance <= 3 and less than half its length), or NULL. */
+/* The known name nearest to `word` (edit distance <= 3 and less than half its length; two
+ * neighbours that changed places count once), or NULL. Words of more than 64 bytes have none. */
 const char *tess_nearest_word(const char *word, const char *const *known, int known_count);
 
 #endif

@@ -8,7 +8,13 @@
 #include <stdint.h>
 
 /* What a stream of numbers is for: the key is (seed, purpose, index). */
-enum tess_rng_purpose { TESS_RNG_INIT, TESS_RNG_SHUFFLE, TESS_RNG_DROPOUT, TESS_RNG_AUGMENT, TESS_RNG_TEST };
+enum tess_rng_purpose {
+    TESS_RNG_INIT,
+    TESS_RNG_SHUFFLE,
+    TESS_RNG_DROPOUT,
+    TESS_RNG_AUGMENT,
+    TESS_RNG_TEST
+};
 
 struct tess_rng_key {
     uint32_t word[2];

@@ -1,10 +1,11 @@
 /*
  * Exact sums of doubles in fixed point, independent of the order of addition.
  *
- * Limb k of struct tess_sum (tessera/kernel.h) has the weight 2^(32 k - 320) for k = 0 .. 18, so that
- * every double in [2^-320, 2^287) is cut into at most three digits of 32 bits without loss (smaller
- * ones lose what is below 2^-320, always the same way). Digits are added as int64 without carrying:
- * 2^31 additions fit. Limb 19 counts additions of NaN or infinity.
+ * Limb k of struct tess_sum (tessera/kernel.h) has the weight 2^(32 k - 320) for k = 0 .. 18, so
+ * that every double in [2^-320, 2^287) is cut into at most three digits of 32 bits without loss
+ * (smaller ones lose what is below 2^-320, always the same way). Digits are added as int64 without
+ * carrying: 2^31 additions fit. Limb 19 counts additions of NaN, infinity or anything from 2^287
+ * on.
  */
 #ifndef TESSERA_BASE_SUM_H
 #define TESSERA_BASE_SUM_H

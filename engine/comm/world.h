@@ -1,7 +1,8 @@
 /*
  * The world of one host: what the ranks share before there is a communicator. Opened by the launcher
  * before it starts ranks as processes (fork) or threads; holds the abort word and the status board.
- * Lives in a memfd (processes) or on the heap (threads): nothing is left behind however ranks end.
+ * Lives in a memfd (processes) or an anonymous shared mapping (threads of one child, whose launcher
+ * looks in from outside): nothing is left behind however ranks end.
  */
 #ifndef TESSERA_COMM_WORLD_H
 #define TESSERA_COMM_WORLD_H

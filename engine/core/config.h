@@ -14,15 +14,15 @@ struct tess_options;
 struct tess_run_options {
     const char *model;
     const char *strategy;
-    const char *kernel;     /* cpu|ref|guard */
-    const char *data;       /* folder of the data set; "synthetic" for made-up images */
-    const char *run;        /* folder of the run's files; "" for none */
+    const char *kernel; /* cpu|ref|guard */
+    const char *data;   /* folder of the data set; "synthetic" for made-up images */
+    const char *run;    /* folder of the run's files; "" for none */
     int64_t ranks;
-    int32_t precision;      /* index into f32|bf16: tess_run_dtype() */
-    double epochs;          /* may be a fraction */
-    int64_t steps;          /* 0: by epochs */
-    int64_t batch_size;     /* global */
-    int64_t grid;           /* canonical micro-batches; 0: ranks x accumulate */
+    int32_t precision;  /* index into f32|bf16: tess_run_dtype() */
+    double epochs;      /* may be a fraction */
+    int64_t steps;      /* 0: by epochs */
+    int64_t batch_size; /* global */
+    int64_t grid;       /* canonical micro-batches; 0: ranks x accumulate */
     int64_t accumulate;
     int64_t seed;
     int32_t reduce;         /* canonical|fast */
@@ -48,21 +48,33 @@ struct tess_config {
     const struct tess_kernel_ops *kernel;
 };
 
-/*
- * Resolve a configuration from the command line (argv without program and command), the YAML file
- * `path` (NULL: none) and the environment; choose the parts; check everything that can be known
- * without data. Further tables (a command's own) may be given. Errors are logged: TESS_ERR_USAGE.
- * `words` get what is neither option nor value, at most word_max of them; the first is the YAML path
- * when `path` is NULL and word_max > 0.
- */
+/* A command's own options. */
 struct tess_config_table {
     const char *prefix;
     const struct tess_option *table;
     void *target;
 };
+
+/*
+ * Resolve a configuration from the environment, the YAML file named in argv (the one word that is
+ * neither option nor value; it may be missing) and the options in argv (without program and
+ * command); choose the parts; check everything that can be known without data. Errors are logged:
+ * TESS_ERR_USAGE.
+ */
 enum tess_status tess_config_open(int argc, char **argv, const struct tess_config_table *extra,
                                   int extra_count, struct tess_config **config_out);
-void tess_config_close(struct tess_config *config);
+void tess_config_close(struct tess_config *config); /* NULL is allowed */
+
+/* Print the options of a run and of the parts that argv and its YAML file choose, to stdout. */
+enum tess_status tess_config_print_help(int argc, char **argv,
+                                        const struct tess_config_table *extra, int extra_count);
+
+/*
+ * The value that argv, its YAML file or the environment give to an option, copied to text (cut at
+ * text_bytes); false when none does. For commands that must know one before they can resolve the
+ * rest.
+ */
+bool tess_config_peek(int argc, char **argv, const char *name, char *text, size_t text_bytes);
 
 enum tess_dtype tess_run_dtype(const struct tess_run_options *run);
 

@@ -27,7 +27,7 @@ struct tess_optim_options {
     double momentum;
     bool nesterov;
     double beta1, beta2;   /* -1: the optimizer's own default */
-    double epsilon;
+    double epsilon;        /* likewise */
     double weight_decay;
     double clip;           /* greatest global gradient norm; 0: off */
     int32_t schedule;      /* constant|linear|step|cosine */
@@ -72,12 +72,15 @@ struct tess_optim {
     int64_t step;        /* updates done */
     int64_t leaf_count;  /* of the global batch, the divisor of buffers' statistics */
     double grad_norm;    /* of the latest step, before clipping; -1 when not computed */
+    int32_t nonfinite_param; /* of the latest step: the first one that failed it, or -1 */
 };
 
 /*
  * One update with the reduced gradients in the pieces. Norms are exact sums over fixed blocks, so every
- * layout clips and scales by the same bits. A gradient norm that is not finite fails with
- * TESS_ERR_NUMERIC and leaves everything as it was. Collective over sum_comm.
+ * layout clips and scales by the same bits. A gradient norm that is not finite returns
+ * TESS_ERR_NUMERIC on every rank, sets nonfinite_param, leaves everything as it was and the message to
+ * the caller, who knows names. Norms are computed for clipping, novograd and lamb only. Collective
+ * over sum_comm.
  */
 enum tess_status tess_optim_step(struct tess_optim *optim, double rate);
 

@@ -33,6 +33,11 @@
             (status) = tess_keep_status_;                                                          \
     } while (0)
 
-#define TESS_FAIL(code, ...) return tess_fail((code), __VA_ARGS__)
+/* Returns the code itself, not tess_fail's result: so the compiler sees that it is not TESS_OK. */
+#define TESS_FAIL(code, ...)                                                                       \
+    do {                                                                                           \
+        (void)tess_fail((code), __VA_ARGS__);                                                      \
+        return (code);                                                                             \
+    } while (0)
 
 #endif

@@ -15,17 +15,29 @@
 extern "C" {
 #endif
 
-/* X(name, text) */
+/*
+ * X(name, text)
+ *
+ *   parameter    compute copy that a rank keeps, in the run's precision
+ *   master       f32 copy beside a low-precision parameter
+ *   gradient     f32, kept until the optimizer has used it
+ *   optimizer    momenta, variances
+ *   activation   saved tensors and the gradients that flow back
+ *   gathered     parameters that live on another rank
+ *   bucket       gradients on their way to another rank
+ *   workspace    kernels' scratch and packed weights
+ *   input        batches and labels
+ */
 #define TESS_MEMORY_LIST(X)                                                                        \
-    X(TESS_MEMORY_PARAMETER, "parameter")   /* compute copy a rank keeps, in the run's precision */ \
-    X(TESS_MEMORY_MASTER, "master")         /* f32 copy beside a low-precision parameter */         \
-    X(TESS_MEMORY_GRADIENT, "gradient")     /* f32, kept until the optimizer has used it */         \
-    X(TESS_MEMORY_OPTIMIZER, "optimizer")   /* momenta, variances */                                \
-    X(TESS_MEMORY_ACTIVATION, "activation") /* saved tensors and the gradients that flow back */    \
-    X(TESS_MEMORY_GATHERED, "gathered")     /* parameters that live on another rank */              \
-    X(TESS_MEMORY_BUCKET, "bucket")         /* gradients on their way to another rank */            \
-    X(TESS_MEMORY_WORKSPACE, "workspace")   /* kernels' scratch and packed weights */               \
-    X(TESS_MEMORY_INPUT, "input")           /* batches and labels */
+    X(TESS_MEMORY_PARAMETER, "parameter")                                                          \
+    X(TESS_MEMORY_MASTER, "master")                                                                \
+    X(TESS_MEMORY_GRADIENT, "gradient")                                                            \
+    X(TESS_MEMORY_OPTIMIZER, "optimizer")                                                          \
+    X(TESS_MEMORY_ACTIVATION, "activation")                                                        \
+    X(TESS_MEMORY_GATHERED, "gathered")                                                            \
+    X(TESS_MEMORY_BUCKET, "bucket")                                                                \
+    X(TESS_MEMORY_WORKSPACE, "workspace")                                                          \
+    X(TESS_MEMORY_INPUT, "input")
 
 enum tess_memory_kind {
 #define TESS_MEMORY_ENUM(name, text) name,

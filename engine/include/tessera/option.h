@@ -4,8 +4,9 @@
  * A value comes from, in rising order of force: the table's default, the environment
  * (TESSERA_<NAME>, upper case, '.' and '-' as '_'), the YAML file, the command line
  * (`--name value`, `--name=value`, `--set name=value`). Nested YAML maps are joined by '.';
- * '_' and '-' are the same in names. A part named `ddp` whose table has `bucket-mib` is set by
- * `--ddp.bucket-mib 8` or by `ddp: {bucket-mib: 8}`. The prefix is added by the core.
+ * '_' and '-' are the same in names. Whole numbers may end in k, M, G (powers of 1000) or Ki, Mi,
+ * Gi (powers of 1024). A part named `mlp` whose table has `dropout` is set by
+ * `--mlp.dropout 0.1` or by `mlp: {dropout: 0.1}`. The prefix is added by the core.
  */
 #ifndef TESSERA_OPTION_H
 #define TESSERA_OPTION_H

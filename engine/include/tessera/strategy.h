@@ -100,7 +100,6 @@ struct tess_plan {
     enum tess_dtype dtype;               /* of compute parameters */
     int32_t grid, accumulate;            /* leaves per step, micro-batches per rank and step */
     int64_t leaf_rows;
-    bool sync_every_micro; /* reserved for strategies that may reduce in every micro-batch */
 
     /* Filled by plan(). Zero means: one rank's worth, FULL, RANK_FIRST, its share of the rows. */
     int32_t shard_count, shard_index; /* this rank's place in its shard group; 0 and 0: not sharded */
@@ -120,6 +119,7 @@ struct tess_plan {
     int64_t flat_count;  /* elements of the flat space */
     int64_t param_total; /* elements of all parameters, without padding */
     int32_t level_count; /* gradient accumulators that the fold over micro-batches needs */
+    int64_t own_stride;  /* elements between the fold levels of sharded gradients (grad_own) */
 };
 
 /* The next segment is the next `param_count` parameters. For plan() only. */
@@ -137,6 +137,8 @@ struct tess_boundary {
     int64_t rows;       /* of one rank */
 };
 
+#define TESS_GROUP_MAX 4
+
 /* What hooks are handed. Owned by the core. */
 struct tess_strategy {
     const struct tess_strategy_ops *ops;
@@ -148,6 +150,9 @@ struct tess_strategy {
     struct tess_comm *comm; /* all ranks of the strategy's axis; NULL while planning */
     int32_t micro;          /* index of the current micro-batch */
     bool training;
+    /* Groups that the strategy split from comm in open(); it closes them, the core reads counters. */
+    struct tess_comm *group[TESS_GROUP_MAX];
+    int32_t group_count;
 };
 
 enum tess_phase { TESS_PHASE_FORWARD, TESS_PHASE_BACKWARD };

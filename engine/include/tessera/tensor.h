@@ -38,6 +38,7 @@ struct tess_shape {
     int64_t dim[TESS_DIM_MAX];
 };
 
+/* Elements of a shape, its dims >= 0; INT64_MAX when that many cannot be counted. */
 int64_t tess_shape_count(const struct tess_shape *shape);
 
 /* Shapes as values, for declarations: tess_shape2(out, in). */

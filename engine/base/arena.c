@@ -1,0 +1,139 @@
+/*
+ * The memory plan: which bytes a rank wants, for what and for whom, laid end to end. Never touches
+ * the arena's contents and does not know where the arena comes from.
+ */
+#include "base/arena.h"
+
+#include "tessera/check.h"
+
+#include <inttypes.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct arena_piece {
+    struct tess_block block;
+    enum tess_memory_kind kind;
+    char *owner;
+};
+
+struct tess_memory {
+    struct arena_piece *piece;
+    size_t piece_count, piece_room;
+    uint64_t kind_bytes[TESS_MEMORY_KIND_COUNT];
+    uint64_t total;
+    bool sealed;
+    char *arena; /* borrowed; NULL until committed */
+};
+
+static const char *const arena_kind_name[] = {
+#define ARENA_NAME(name, text) [name] = text,
+    TESS_MEMORY_LIST(ARENA_NAME)
+#undef ARENA_NAME
+};
+
+const char *tess_memory_kind_name(enum tess_memory_kind kind)
+{
+    return (unsigned)kind < TESS_MEMORY_KIND_COUNT ? arena_kind_name[kind] : "unknown";
+}
+
+enum tess_status tess_memory_open(struct tess_memory **memory_out)
+{
+    struct tess_memory *memory = calloc(1, sizeof *memory);
+    if (!memory)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for a memory plan");
+    *memory_out = memory;
+    return TESS_OK;
+}
+
+void tess_memory_close(struct tess_memory *memory)
+{
+    if (!memory)
+        return;
+    for (size_t i = 0; i < memory->piece_count; i++)
+        free(memory->piece[i].owner);
+    free(memory->piece);
+    free(memory);
+}
+
+static enum tess_status arena_make_room(struct tess_memory *memory)
+{
+    if (memory->piece_count < memory->piece_room)
+        return TESS_OK;
+    size_t room = memory->piece_room > 0 ? 2 * memory->piece_room : 64;
+    struct arena_piece *piece = realloc(memory->piece, room * sizeof *piece);
+    if (!piece)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for a memory plan of %zu blocks", room);
+    memory->piece = piece;
+    memory->piece_room = room;
+    return TESS_OK;
+}
+
+enum tess_status tess_memory_reserve(struct tess_memory *memory, enum tess_memory_kind kind,
+                                     uint64_t bytes, const char *owner,
+                                     struct tess_block *block_out)
+{
+    if (memory->sealed)
+        TESS_FAIL(TESS_ERR_INTERNAL,
+                  "%s: %" PRIu64 " bytes reserved after the memory plan was sealed", owner, bytes);
+    if ((unsigned)kind >= TESS_MEMORY_KIND_COUNT)
+        TESS_FAIL(TESS_ERR_INTERNAL, "%s: memory kind %d does not exist", owner, (int)kind);
+    /* Half the address space is far more than any arena; sums below cannot overflow. */
+    if (bytes > INT64_MAX - TESS_MEMORY_ALIGN ||
+        memory->total > INT64_MAX - TESS_MEMORY_ALIGN - bytes)
+        TESS_FAIL(TESS_ERR_MEMORY,
+                  "%s: %" PRIu64
+                  " bytes of %s memory cannot be addressed: use a smaller model or batch",
+                  owner, bytes, tess_memory_kind_name(kind));
+    TESS_TRY(arena_make_room(memory));
+    size_t owner_bytes = strlen(owner) + 1;
+    char *copy = malloc(owner_bytes);
+    if (!copy)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the name of a block");
+    memcpy(copy, owner, owner_bytes);
+
+    struct tess_block block = {.offset = memory->total, .bytes = bytes};
+    uint64_t padded = (bytes + TESS_MEMORY_ALIGN - 1) / TESS_MEMORY_ALIGN * TESS_MEMORY_ALIGN;
+    memory->piece[memory->piece_count++] =
+        (struct arena_piece){.block = block, .kind = kind, .owner = copy};
+    memory->kind_bytes[kind] += padded;
+    memory->total += padded;
+    *block_out = block;
+    return TESS_OK;
+}
+
+enum tess_status tess_memory_commit(struct tess_memory *memory, void *arena)
+{
+    if (memory->sealed)
+        TESS_FAIL(TESS_ERR_INTERNAL, "a memory plan is committed twice");
+    if (!arena && memory->total > 0)
+        TESS_FAIL(TESS_ERR_INTERNAL, "a memory plan of %" PRIu64 " bytes is committed to no arena",
+                  memory->total);
+    memory->arena = arena;
+    memory->sealed = true;
+    return TESS_OK;
+}
+
+void *tess_memory_get(const struct tess_memory *memory, struct tess_block block)
+{
+    return memory->arena && block.bytes > 0 ? memory->arena + block.offset : NULL;
+}
+
+uint64_t tess_memory_bytes(const struct tess_memory *memory, enum tess_memory_kind kind)
+{
+    return (unsigned)kind < TESS_MEMORY_KIND_COUNT ? memory->kind_bytes[kind] : 0;
+}
+
+uint64_t tess_memory_total(const struct tess_memory *memory)
+{
+    return memory->total;
+}
+
+void tess_memory_visit(const struct tess_memory *memory,
+                       void (*visit)(void *context, enum tess_memory_kind kind, const char *owner,
+                                     struct tess_block block),
+                       void *context)
+{
+    for (size_t i = 0; i < memory->piece_count; i++)
+        visit(context, memory->piece[i].kind, memory->piece[i].owner, memory->piece[i].block);
+}

@@ -1,0 +1,41 @@
+/* Hashes for comparing, not for security: whoever wants a collision can have one. */
+#include "base/hash.h"
+
+#include <string.h>
+
+/* 2^64 over the golden ratio, SplitMix64's increment: moves 0, a fixed point of the mix, away. */
+#define HASH_GAMMA 0x9e3779b97f4a7c15u
+
+uint64_t tess_hash_mix(uint64_t x)
+{
+    x ^= x >> 30;
+    x *= 0xbf58476d1ce4e5b9u;
+    x ^= x >> 27;
+    x *= 0x94d049bb133111ebu;
+    x ^= x >> 31;
+    return x;
+}
+
+uint64_t tess_hash_bytes(const void *bytes, size_t count)
+{
+    const unsigned char *byte = bytes;
+    uint64_t hash = 0xcbf29ce484222325u;
+    for (size_t i = 0; i < count; i++) {
+        hash ^= byte[i];
+        hash *= 0x100000001b3u;
+    }
+    return tess_hash_mix(hash);
+}
+
+uint64_t tess_hash_f32(const float *x, size_t count, uint64_t first)
+{
+    uint64_t sum = 0;
+    for (size_t i = 0; i < count; i++) {
+        uint32_t bits;
+        memcpy(&bits, &x[i], sizeof bits);
+        /* The place is mixed before the bits are joined to it; two values that change places would
+         * otherwise cancel in the sum. */
+        sum += tess_hash_mix(tess_hash_mix(first + i + HASH_GAMMA) + bits);
+    }
+    return sum;
+}

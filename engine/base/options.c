@@ -1,0 +1,294 @@
+/*
+ * The option set: tables, their entries, who set each and where. How values are written is the
+ * business of options_value.c; where they come from, of options_yaml.c and options_load.c.
+ */
+#include "base/options.h"
+
+#include "base/hash.h"
+#include "base/options_set.h"
+#include "tessera/check.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct tess__option_text {
+    struct tess__option_text *next;
+    char byte[];
+};
+
+enum tess_status tess__options_no_memory(void)
+{
+    TESS_FAIL(TESS_ERR_MEMORY, "no memory for the options");
+}
+
+enum tess_status tess_options_open(struct tess_options **options_out)
+{
+    struct tess_options *options = calloc(1, sizeof *options);
+    if (!options)
+        return tess__options_no_memory();
+    *options_out = options;
+    return TESS_OK;
+}
+
+void tess_options_close(struct tess_options *options)
+{
+    if (!options)
+        return;
+    tess__yaml_close(options);
+    while (options->text) {
+        struct tess__option_text *next = options->text->next;
+        free(options->text);
+        options->text = next;
+    }
+    free(options->entry);
+    free(options->foreign);
+    free(options);
+}
+
+char *tess__options_keep(struct tess_options *options, const char *text, size_t length)
+{
+    struct tess__option_text *kept = malloc(sizeof *kept + length + 1);
+    if (!kept)
+        return NULL;
+    memcpy(kept->byte, text, length);
+    kept->byte[length] = '\0';
+    kept->next = options->text;
+    options->text = kept;
+    return kept->byte;
+}
+
+struct tess__option_entry *tess__options_find(const struct tess_options *options, const char *name)
+{
+    char normal[TESS__NAME_MAX];
+    if (!tess__name_join(normal, "", name))
+        return NULL;
+    for (int i = 0; i < options->entry_count; i++)
+        if (strcmp(options->entry[i].name, normal) == 0)
+            return &options->entry[i];
+    return NULL;
+}
+
+bool tess_options_is_set(const struct tess_options *options, const char *name)
+{
+    const struct tess__option_entry *entry = tess__options_find(options, name);
+    return entry && entry->source != TESS__SOURCE_DEFAULT;
+}
+
+/* ---- tables --------------------------------------------------------------------------------- */
+
+static enum tess_status options_make_room(struct tess_options *options)
+{
+    if (options->entry_count < options->entry_room)
+        return TESS_OK;
+    int room = options->entry_room > 0 ? 2 * options->entry_room : 64;
+    struct tess__option_entry *entry = realloc(options->entry, (size_t)room * sizeof *entry);
+    if (!entry)
+        return tess__options_no_memory();
+    options->entry = entry;
+    options->entry_room = room;
+    return TESS_OK;
+}
+
+static enum tess_status options_add_row(struct tess_options *options, const char *prefix,
+                                        const struct tess_option *row, char *target)
+{
+    char name[TESS__NAME_MAX];
+    if (!tess__name_join(name, prefix, row->name))
+        TESS_FAIL(TESS_ERR_INTERNAL, "an option's name is longer than %d characters: '%.40s...'",
+                  TESS__NAME_MAX - 1, row->name);
+    if (tess__options_find(options, name))
+        TESS_FAIL(TESS_ERR_INTERNAL, "two option tables have the name '%s'", name);
+    if ((unsigned)row->type > TESS_OPTION_INTS ||
+        (row->type == TESS_OPTION_CHOICE && !row->choices))
+        TESS_FAIL(TESS_ERR_INTERNAL, "option '%s': its table row has %s", name,
+                  row->type == TESS_OPTION_CHOICE ? "no choices" : "an unknown type");
+    TESS_TRY(options_make_room(options));
+    char *kept = tess__options_keep(options, name, strlen(name));
+    if (!kept)
+        return tess__options_no_memory();
+    struct tess__option_entry *entry = &options->entry[options->entry_count];
+    *entry = (struct tess__option_entry){
+        .name = kept, .prefix = prefix, .option = row, .field = target + row->offset};
+    enum tess_status status = tess__options_assign(
+        options, entry, row->fallback ? row->fallback : "", TESS__SOURCE_DEFAULT, "default");
+    if (status == TESS_ERR_USAGE)
+        status = TESS_ERR_INTERNAL; /* the table's fault, not the user's */
+    if (status == TESS_OK)
+        options->entry_count++;
+    return status;
+}
+
+enum tess_status tess_options_add(struct tess_options *options, const char *prefix,
+                                  const struct tess_option *table, void *target)
+{
+    char normal[TESS__NAME_MAX];
+    if (!tess__name_join(normal, "", prefix))
+        TESS_FAIL(TESS_ERR_INTERNAL, "an option prefix is longer than %d characters: '%.40s...'",
+                  TESS__NAME_MAX - 1, prefix);
+    char *kept = tess__options_keep(options, normal, strlen(normal));
+    if (!kept)
+        return tess__options_no_memory();
+    for (const struct tess_option *row = table; row && row->name; row++)
+        TESS_TRY(options_add_row(options, kept, row, target));
+    return TESS_OK;
+}
+
+enum tess_status tess_options_allow(struct tess_options *options, const char *prefix,
+                                    const char *why)
+{
+    char normal[TESS__NAME_MAX];
+    if (!tess__name_join(normal, "", prefix))
+        TESS_FAIL(TESS_ERR_INTERNAL, "an option prefix is longer than %d characters: '%.40s...'",
+                  TESS__NAME_MAX - 1, prefix);
+    if (options->foreign_count == options->foreign_room) {
+        int room = options->foreign_room > 0 ? 2 * options->foreign_room : 16;
+        struct tess__option_foreign *foreign =
+            realloc(options->foreign, (size_t)room * sizeof *foreign);
+        if (!foreign)
+            return tess__options_no_memory();
+        options->foreign = foreign;
+        options->foreign_room = room;
+    }
+    char *kept = tess__options_keep(options, normal, strlen(normal));
+    char *kept_why = tess__options_keep(options, why, strlen(why));
+    if (!kept || !kept_why)
+        return tess__options_no_memory();
+    options->foreign[options->foreign_count++] =
+        (struct tess__option_foreign){.prefix = kept, .why = kept_why};
+    return TESS_OK;
+}
+
+/* Is `name` the prefix itself or below it? */
+static bool options_is_below(const char *name, const char *prefix)
+{
+    size_t length = strlen(prefix);
+    return strncmp(name, prefix, length) == 0 && (name[length] == '.' || !name[length]);
+}
+
+bool tess__options_is_group(const struct tess_options *options, const char *name)
+{
+    for (int i = 0; i < options->entry_count; i++)
+        if (options_is_below(options->entry[i].name, name) &&
+            strcmp(options->entry[i].name, name) != 0)
+            return true;
+    return false;
+}
+
+const char *tess__options_foreign_why(const struct tess_options *options, const char *name)
+{
+    for (int i = 0; i < options->foreign_count; i++) {
+        const struct tess__option_foreign *foreign = &options->foreign[i];
+        /* A part that was selected after all answers for its names itself. */
+        if (!tess__options_is_group(options, foreign->prefix) &&
+            options_is_below(name, foreign->prefix))
+            return foreign->why;
+    }
+    return NULL;
+}
+
+/* ---- values --------------------------------------------------------------------------------- */
+
+static void options_store(struct tess__option_entry *entry, const union tess__option_value *value,
+                          const char *text)
+{
+    switch (entry->option->type) {
+    case TESS_OPTION_BOOL:
+        *(bool *)entry->field = value->on;
+        break;
+    case TESS_OPTION_INT:
+        *(int64_t *)entry->field = value->integer;
+        break;
+    case TESS_OPTION_REAL:
+        *(double *)entry->field = value->real;
+        break;
+    case TESS_OPTION_STRING:
+        *(const char **)entry->field = text;
+        break;
+    case TESS_OPTION_CHOICE:
+        *(int32_t *)entry->field = value->choice;
+        break;
+    case TESS_OPTION_INTS:
+        *(struct tess_ints *)entry->field = value->ints;
+        break;
+    }
+}
+
+enum tess_status tess__options_assign(struct tess_options *options,
+                                      struct tess__option_entry *entry, const char *text,
+                                      enum tess__source source, const char *origin)
+{
+    union tess__option_value value;
+    char problem[1536], canonical[TESS__VALUE_TEXT_MAX];
+    if (!tess__option_parse(entry->option, text, &value, problem, sizeof problem))
+        TESS_FAIL(TESS_ERR_USAGE, "%s: %s: %s", origin, entry->name, problem);
+    if (source < entry->source)
+        return TESS_OK;
+    if (entry->option->type != TESS_OPTION_STRING) {
+        tess__option_print(entry->option, &value, canonical);
+        text = canonical;
+    }
+    char *kept = tess__options_keep(options, text, strlen(text));
+    if (!kept)
+        return tess__options_no_memory();
+    options_store(entry, &value, kept);
+    entry->text = kept;
+    entry->source = source;
+    entry->origin = origin;
+    return TESS_OK;
+}
+
+void tess_options_visit(const struct tess_options *options,
+                        void (*visit)(void *context, const char *name, const char *value,
+                                      const char *origin, const struct tess_option *option),
+                        void *context)
+{
+    for (int i = 0; i < options->entry_count; i++) {
+        const struct tess__option_entry *entry = &options->entry[i];
+        visit(context, entry->name, entry->text, entry->origin, entry->option);
+    }
+}
+
+uint64_t tess_options_hash(const struct tess_options *options)
+{
+    uint64_t hash = 0;
+    for (int i = 0; i < options->entry_count; i++) {
+        const struct tess__option_entry *entry = &options->entry[i];
+        hash = tess_hash_mix(hash + tess_hash_bytes(entry->name, strlen(entry->name)));
+        hash = tess_hash_mix(hash ^ tess_hash_bytes(entry->text, strlen(entry->text)));
+    }
+    return hash;
+}
+
+/* ---- unknown names -------------------------------------------------------------------------- */
+
+/* The nearest known name, or the one that ends in ".name": a prefix is easily forgotten. */
+static const char *options_nearest(const struct tess_options *options, const char *name, bool group)
+{
+    const char *nearest = NULL;
+    const char **known = malloc(((size_t)options->entry_count + 1) * sizeof *known);
+    if (known) {
+        for (int i = 0; i < options->entry_count; i++)
+            known[i] = group ? options->entry[i].prefix : options->entry[i].name;
+        nearest = tess_nearest_word(name, known, options->entry_count);
+        free(known);
+    }
+    for (int i = 0; !nearest && !group && i < options->entry_count; i++) {
+        const char *tail = strrchr(options->entry[i].name, '.');
+        if (tail && strcmp(tail + 1, name) == 0)
+            nearest = options->entry[i].name;
+    }
+    return nearest;
+}
+
+enum tess_status tess__options_unknown(const struct tess_options *options, const char *origin,
+                                       const char *name, bool group)
+{
+    char normal[TESS__NAME_MAX], quote[TESS__QUOTE_MAX];
+    const char *nearest =
+        tess__name_join(normal, "", name) ? options_nearest(options, normal, group) : NULL;
+    if (nearest)
+        TESS_FAIL(TESS_ERR_USAGE, "%s: unknown option '%s'; did you mean '%s'?", origin,
+                  tess__quote(name, quote), nearest);
+    TESS_FAIL(TESS_ERR_USAGE, "%s: unknown option '%s'; --help lists the known ones", origin,
+              tess__quote(name, quote));
+}

@@ -1,0 +1,349 @@
+/* The sources of an option set: environment, configuration file, command line. */
+#include "base/options_set.h"
+#include "tessera/check.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* ---- environment ---------------------------------------------------------------------------- */
+
+#define LOAD_VARIABLE_MAX (TESS__NAME_MAX + 8)
+
+static bool load_variable_is_foreign(const struct tess_options *options, const char *variable)
+{
+    for (int i = 0; i < options->foreign_count; i++) {
+        char prefix[LOAD_VARIABLE_MAX];
+        tess__name_environment(prefix, options->foreign[i].prefix);
+        size_t length = strlen(prefix);
+        if (!tess__options_is_group(options, options->foreign[i].prefix) &&
+            strncmp(variable, prefix, length) == 0 && variable[length] == '_')
+            return true;
+    }
+    return false;
+}
+
+static enum tess_status load_variable_unknown(const struct tess_options *options,
+                                              const char *variable)
+{
+    char quote[TESS__QUOTE_MAX];
+    size_t count = (size_t)options->entry_count;
+    char(*name)[LOAD_VARIABLE_MAX] = malloc((count + 1) * sizeof *name);
+    const char **known = malloc((count + 1) * sizeof *known);
+    const char *nearest = NULL;
+    for (size_t i = 0; name && known && i < count; i++) {
+        tess__name_environment(name[i], options->entry[i].name);
+        known[i] = name[i];
+    }
+    /* The part that all names share would make everything near. */
+    size_t shared = strlen("TESSERA_");
+    for (size_t i = 0; name && known && i < count; i++)
+        known[i] += shared;
+    if (name && known)
+        nearest = tess_nearest_word(variable + shared, known, options->entry_count);
+    enum tess_status status =
+        nearest ? tess_fail(TESS_ERR_USAGE,
+                            "environment: unknown option '%s'; did you mean 'TESSERA_%s'?",
+                            tess__quote(variable, quote), nearest)
+                : tess_fail(TESS_ERR_USAGE,
+                            "environment: unknown option '%s'; --help lists the known ones",
+                            tess__quote(variable, quote));
+    free(name);
+    free(known);
+    return status;
+}
+
+static enum tess_status load_variable(struct tess_options *options, const char *variable,
+                                      const char *value)
+{
+    bool known = false;
+    for (int i = 0; i < options->entry_count; i++) {
+        char name[LOAD_VARIABLE_MAX];
+        tess__name_environment(name, options->entry[i].name);
+        if (strcmp(name, variable) != 0)
+            continue;
+        char text[LOAD_VARIABLE_MAX + 16];
+        int length = snprintf(text, sizeof text, "environment %s", name);
+        char *origin = tess__options_keep(options, text, (size_t)length);
+        if (!origin)
+            return tess__options_no_memory();
+        TESS_TRY(tess__options_assign(options, &options->entry[i], value, TESS__SOURCE_ENVIRONMENT,
+                                      origin));
+        known = true;
+    }
+    if (!known && !load_variable_is_foreign(options, variable))
+        return load_variable_unknown(options, variable);
+    return TESS_OK;
+}
+
+enum tess_status tess_options_load_environment(struct tess_options *options)
+{
+    for (char **at = environ; at && *at; at++) {
+        const char *equals = strchr(*at, '=');
+        if (strncmp(*at, "TESSERA_", 8) != 0 || !equals)
+            continue;
+        char *variable = tess__options_keep(options, *at, (size_t)(equals - *at));
+        if (!variable)
+            return tess__options_no_memory();
+        TESS_TRY(load_variable(options, variable, equals + 1));
+    }
+    return TESS_OK;
+}
+
+/* ---- configuration file --------------------------------------------------------------------- */
+
+static char *load_place(struct tess_options *options, const char *path, int line, int column)
+{
+    size_t length = strlen(path);
+    char text[512];
+    int count = snprintf(text, sizeof text, "%s:%d:%d", length > 400 ? path + length - 400 : path,
+                         line, column);
+    return tess__options_keep(options, text, (size_t)count);
+}
+
+static enum tess_status load_item(struct tess_options *options, const char *path,
+                                  const struct tess__yaml_item *item)
+{
+    static const char *const found[] = {[TESS__YAML_SCALAR] = "",
+                                        [TESS__YAML_NULL] = "nothing; write \"\" for an empty text",
+                                        [TESS__YAML_SEQUENCE] = "a sequence",
+                                        [TESS__YAML_MAP] = "a map"};
+    struct tess__option_entry *entry = tess__options_find(options, item->name);
+    bool group = tess__options_is_group(options, item->name);
+    bool opens = item->kind == TESS__YAML_MAP || item->kind == TESS__YAML_NULL;
+    if (!entry && (tess__options_foreign_why(options, item->name) || (group && opens)))
+        return TESS_OK;
+    char *place = load_place(options, path, item->name_line, item->name_column);
+    char *value_place = load_place(options, path, item->line, item->column);
+    if (!place || !value_place)
+        return tess__options_no_memory();
+    if (!entry && group)
+        TESS_FAIL(TESS_ERR_USAGE, "%s: '%s' is a group of options, not an option; expected a map",
+                  value_place, item->name);
+    if (!entry && item->kind == TESS__YAML_MAP) {
+        /* An ancestor of an unselected part's prefix. Otherwise its keys, if any, are unknown too.
+         */
+        for (int i = 0; i < options->foreign_count; i++) {
+            size_t length = strlen(item->name);
+            if (strncmp(options->foreign[i].prefix, item->name, length) == 0 &&
+                options->foreign[i].prefix[length] == '.')
+                return TESS_OK;
+        }
+    }
+    if (!entry)
+        return tess__options_unknown(options, place, item->name, item->kind == TESS__YAML_MAP);
+    bool fits = item->kind == TESS__YAML_SCALAR ||
+                (item->kind == TESS__YAML_SEQUENCE && entry->option->type == TESS_OPTION_INTS);
+    if (!fits) {
+        char expected[1024];
+        tess__option_expected(entry->option, expected, sizeof expected);
+        TESS_FAIL(TESS_ERR_USAGE, "%s: %s: expected %s, found %s", value_place, item->name,
+                  expected, found[item->kind]);
+    }
+    return tess__options_assign(options, entry, item->text, TESS__SOURCE_YAML, value_place);
+}
+
+enum tess_status tess_options_load_yaml(struct tess_options *options, const char *path)
+{
+    const struct tess__yaml_file *file = tess__yaml_get(options, path);
+    if (!file)
+        return tess__options_no_memory();
+    if (file->status != TESS_OK)
+        TESS_FAIL(file->status, "%s", file->message);
+    for (int i = 0; i < file->item_count; i++)
+        TESS_TRY(load_item(options, path, &file->item[i]));
+    return TESS_OK;
+}
+
+/* ---- command line --------------------------------------------------------------------------- */
+
+/* One option on the command line. `value` NULL: none was given. */
+struct load_word {
+    char name[TESS__NAME_MAX]; /* as written */
+    const char *value;
+    bool set;  /* by --set */
+    int words; /* of argv that it took */
+};
+
+static bool load_is_option(const char *word)
+{
+    return word[0] == '-' && word[1] == '-' && word[2];
+}
+
+/* Split "--name", "--name=value", "--set name=value"; false when the name does not fit or --set has
+ * no "name=value". Does not look at the next word unless for --set. */
+static bool load_split(int argc, char **argv, int at, struct load_word *word_out)
+{
+    const char *name = argv[at] + 2;
+    word_out->words = 1;
+    word_out->set = strcmp(name, "set") == 0 || strncmp(name, "set=", 4) == 0;
+    if (word_out->set && name[3] == '=') {
+        name += 4;
+    } else if (word_out->set) {
+        if (at + 1 >= argc)
+            return false;
+        name = argv[at + 1];
+        word_out->words = 2;
+    }
+    const char *equals = strchr(name, '=');
+    size_t length = equals ? (size_t)(equals - name) : strlen(name);
+    if (length >= TESS__NAME_MAX || (word_out->set && !equals))
+        return false;
+    memcpy(word_out->name, name, length);
+    word_out->name[length] = '\0';
+    word_out->value = equals ? equals + 1 : NULL;
+    return true;
+}
+
+/* "--no-name" for a switch; sets the entry and the value. */
+static enum tess_status load_negated(struct tess_options *options, struct load_word *word,
+                                     struct tess__option_entry **entry_out)
+{
+    *entry_out = NULL;
+    if (word->set || strncmp(word->name, "no-", 3) != 0)
+        return TESS_OK;
+    struct tess__option_entry *entry = tess__options_find(options, word->name + 3);
+    if (!entry)
+        return TESS_OK;
+    if (entry->option->type != TESS_OPTION_BOOL || word->value) {
+        char expected[1024];
+        tess__option_expected(entry->option, expected, sizeof expected);
+        TESS_FAIL(TESS_ERR_USAGE, "command line: --no-%s %s: use --%s with %s", entry->name,
+                  word->value ? "takes no value" : "does not apply, it is no switch", entry->name,
+                  expected);
+    }
+    word->value = "off";
+    *entry_out = entry;
+    return TESS_OK;
+}
+
+static enum tess_status load_word_value(struct tess_options *options,
+                                        struct tess__option_entry *entry, int argc, char **argv,
+                                        int at, struct load_word *word)
+{
+    if (!word->value && entry->option->type == TESS_OPTION_BOOL)
+        word->value = "on";
+    if (!word->value && at + 1 < argc && !load_is_option(argv[at + 1]) &&
+        strcmp(argv[at + 1], "--") != 0) {
+        word->value = argv[at + 1];
+        word->words = 2;
+    }
+    if (!word->value) {
+        char expected[1024];
+        tess__option_expected(entry->option, expected, sizeof expected);
+        TESS_FAIL(TESS_ERR_USAGE, "command line: --%s needs a value: %s", entry->name, expected);
+    }
+    return tess__options_assign(options, entry, word->value, TESS__SOURCE_ARGUMENTS,
+                                "command line");
+}
+
+static enum tess_status load_option(struct tess_options *options, int argc, char **argv, int at,
+                                    int *words_out)
+{
+    struct load_word word;
+    char quote[TESS__QUOTE_MAX], normal[TESS__NAME_MAX];
+    if (!load_split(argc, argv, at, &word)) {
+        const char *found = word.words == 2 ? argv[at + 1] : argv[at] + strlen("--set");
+        if (word.set)
+            TESS_FAIL(TESS_ERR_USAGE, "command line: --set needs name=value, found '%s'",
+                      tess__quote(found + (*found == '='), quote));
+        return tess__options_unknown(options, "command line", argv[at] + 2, false);
+    }
+    struct tess__option_entry *entry = tess__options_find(options, word.name);
+    if (!entry)
+        TESS_TRY(load_negated(options, &word, &entry));
+    if (!entry) {
+        tess__name_join(normal, "", word.name); /* fits: it was split into a name */
+        const char *why = tess__options_foreign_why(options, normal);
+        if (!why && strncmp(normal, "no-", 3) == 0)
+            why = tess__options_foreign_why(options, normal + 3);
+        if (why)
+            TESS_FAIL(TESS_ERR_USAGE, "command line: --%s %s", tess__quote(word.name, quote), why);
+        return tess__options_unknown(options, "command line", word.name, false);
+    }
+    TESS_TRY(load_word_value(options, entry, argc, argv, at, &word));
+    *words_out = word.words;
+    return TESS_OK;
+}
+
+enum tess_status tess_options_load_arguments(struct tess_options *options, int argc, char **argv,
+                                             const char **positional, int positional_max,
+                                             int *positional_count_out)
+{
+    int count = 0;
+    bool ended = false;
+    for (int at = 0; at < argc;) {
+        const char *word = argv[at];
+        char quote[TESS__QUOTE_MAX];
+        int words = 1;
+        if (!ended && strcmp(word, "--") == 0) {
+            ended = true;
+        } else if (!ended && load_is_option(word)) {
+            TESS_TRY(load_option(options, argc, argv, at, &words));
+        } else if (!ended && word[0] == '-' && word[1]) {
+            TESS_FAIL(TESS_ERR_USAGE, "command line: unknown option '%s'; options begin with '--'",
+                      tess__quote(word, quote));
+        } else if (count == positional_max) {
+            TESS_FAIL(TESS_ERR_USAGE, "command line: one word too many: '%s'",
+                      tess__quote(word, quote));
+        } else {
+            positional[count++] = word;
+        }
+        at += words;
+    }
+    *positional_count_out = count;
+    return TESS_OK;
+}
+
+/* ---- a first look --------------------------------------------------------------------------- */
+
+/* A word that begins with "--" is never a value, so options are found without their tables. */
+static const char *load_peek_arguments(const struct tess_options *options, const char *name,
+                                       int argc, char **argv)
+{
+    const char *value = NULL;
+    for (int at = 0; at < argc && strcmp(argv[at], "--") != 0;) {
+        struct load_word word = {.words = 1};
+        char normal[TESS__NAME_MAX];
+        if (!load_is_option(argv[at]) || !load_split(argc, argv, at, &word)) {
+            at += word.words;
+            continue;
+        }
+        tess__name_join(normal, "", word.name); /* fits: it was split into a name */
+        if (strcmp(normal, name) == 0) {
+            const struct tess__option_entry *entry = tess__options_find(options, name);
+            if (word.value)
+                value = word.value;
+            else if (entry && entry->option->type == TESS_OPTION_BOOL)
+                value = "on";
+            else if (at + 1 < argc && strncmp(argv[at + 1], "--", 2) != 0)
+                value = argv[at + 1];
+        } else if (!word.value && strncmp(normal, "no-", 3) == 0 && strcmp(normal + 3, name) == 0) {
+            value = "off";
+        }
+        at += word.words;
+    }
+    return value;
+}
+
+const char *tess_options_peek(struct tess_options *options, const char *name, int argc, char **argv,
+                              const char *path)
+{
+    char normal[TESS__NAME_MAX], variable[LOAD_VARIABLE_MAX];
+    if (!tess__name_join(normal, "", name))
+        return NULL;
+    const char *value = load_peek_arguments(options, normal, argc, argv);
+    const struct tess__yaml_file *file = !value && path ? tess__yaml_get(options, path) : NULL;
+    /* A file that cannot be read is reported when it is loaded. */
+    for (int i = 0; file && file->status == TESS_OK && i < file->item_count; i++) {
+        const struct tess__yaml_item *item = &file->item[i];
+        if (strcmp(item->name, normal) == 0 && item->kind != TESS__YAML_NULL)
+            value = item->text;
+    }
+    if (!value) {
+        tess__name_environment(variable, normal);
+        value = getenv(variable);
+    }
+    return value ? tess__options_keep(options, value, strlen(value)) : NULL;
+}

@@ -1,0 +1,145 @@
+/*
+ * What the files of the option set share. A name is looked up in its normal form: '-' for '_',
+ * full, with its prefix. Everything handed out lives in the set's texts until it is closed, so that
+ * a copied options struct never holds a dangling string.
+ */
+#ifndef TESSERA_BASE_OPTIONS_SET_H
+#define TESSERA_BASE_OPTIONS_SET_H
+
+#include "base/options.h"
+
+#include <stdbool.h>
+
+#define TESS__NAME_MAX  128 /* bytes of a full name with its end */
+#define TESS__QUOTE_MAX 80  /* bytes of a quoted piece of user input with its end */
+
+/* In rising order of force. */
+enum tess__source {
+    TESS__SOURCE_DEFAULT,
+    TESS__SOURCE_ENVIRONMENT,
+    TESS__SOURCE_YAML,
+    TESS__SOURCE_ARGUMENTS,
+};
+
+union tess__option_value {
+    bool on;         /* BOOL */
+    int64_t integer; /* INT */
+    double real;     /* REAL */
+    int32_t choice;  /* CHOICE */
+    struct tess_ints ints;
+};
+
+struct tess__option_entry {
+    const char *name; /* full, normal form */
+    const char *prefix;
+    const struct tess_option *option;
+    void *field;
+    const char *text;   /* the value in its one way to be written */
+    const char *origin; /* as tess_options_visit documents */
+    enum tess__source source;
+};
+
+/* Names of an unselected part. */
+struct tess__option_foreign {
+    const char *prefix, *why;
+};
+
+enum tess__yaml_kind { TESS__YAML_SCALAR, TESS__YAML_NULL, TESS__YAML_SEQUENCE, TESS__YAML_MAP };
+
+/* One key of a file. A map's keys follow it. */
+struct tess__yaml_item {
+    const char *name; /* full, normal form */
+    uint64_t name_hash;
+    enum tess__yaml_kind kind;
+    const char *text;           /* SCALAR as written; SEQUENCE joined by commas */
+    int line, column;           /* of the value; from 1 */
+    int name_line, name_column; /* of the key */
+};
+
+/* A file that was read, whole. Kept, so that a pipe given as a file is read only once. */
+struct tess__yaml_file {
+    struct tess__yaml_file *next;
+    const char *path;
+    enum tess_status status; /* of reading; then `message` says what is wrong, nothing was logged */
+    const char *message;
+    struct tess__yaml_item *item;
+    int item_count, item_room;
+};
+
+struct tess__option_text;
+
+struct tess_options {
+    struct tess__option_entry *entry;
+    int entry_count, entry_room;
+    struct tess__option_foreign *foreign;
+    int foreign_count, foreign_room;
+    struct tess__option_text *text;
+    struct tess__yaml_file *file;
+};
+
+/* ---- options.c ------------------------------------------------------------------------------ */
+
+/* A copy of `length` bytes that lives as long as the set; NULL without memory. Logs nothing. */
+char *tess__options_keep(struct tess_options *options, const char *text, size_t length);
+
+/* TESS_ERR_MEMORY, logged. */
+enum tess_status tess__options_no_memory(void);
+
+/* NULL when there is no option of that name; any spelling. */
+struct tess__option_entry *tess__options_find(const struct tess_options *options, const char *name);
+
+/* Parse `text` and, unless a stronger source has spoken, set the field. `origin` lives as the set.
+ */
+enum tess_status tess__options_assign(struct tess_options *options,
+                                      struct tess__option_entry *entry, const char *text,
+                                      enum tess__source source, const char *origin);
+
+/* Does some option's name begin with `name` and a point? */
+bool tess__options_is_group(const struct tess_options *options, const char *name);
+
+/* Why the name, in normal form, belongs to an unselected part; NULL when it does not. */
+const char *tess__options_foreign_why(const struct tess_options *options, const char *name);
+
+/*
+ * TESS_ERR_USAGE, logged, with the nearest known name. `origin` says where the name was met;
+ * `group` that a prefix was expected.
+ */
+enum tess_status tess__options_unknown(const struct tess_options *options, const char *origin,
+                                       const char *name, bool group);
+
+/* ---- options_value.c ------------------------------------------------------------------------ */
+
+/* Pure. When false, `problem` says what is wrong and what was expected. A STRING has no value. */
+bool tess__option_parse(const struct tess_option *option, const char *text,
+                        union tess__option_value *value_out, char *problem, size_t problem_bytes);
+
+/* What may be written: "a whole number from 1 to 64". Pure. */
+void tess__option_expected(const struct tess_option *option, char *text, size_t text_bytes);
+
+/* The one way to write a value, at most TESS__VALUE_TEXT_MAX bytes. Not for STRING. Pure. */
+#define TESS__VALUE_TEXT_MAX 768 /* TESS_INTS_MAX numbers of 20 characters and their commas */
+void tess__option_print(const struct tess_option *option, const union tess__option_value *value,
+                        char text[TESS__VALUE_TEXT_MAX]);
+
+/* ---- options_yaml.c ------------------------------------------------------------------------- */
+
+/* The file at `path`, read now or earlier; look at its status. NULL only without memory. Logs
+ * nothing. */
+const struct tess__yaml_file *tess__yaml_get(struct tess_options *options, const char *path);
+void tess__yaml_close(struct tess_options *options);
+
+/* ---- options_text.c ------------------------------------------------------------------------- */
+
+/* Bytes of the UTF-8 sequence at `text` (1 .. 4), 0 when it is not one; its code point. */
+int tess__utf8_length(const char *text, size_t left, uint32_t *code_out);
+
+/* `text` for a message: printable, one line, cut with "..." when long. Returns `quote`. */
+const char *tess__quote(const char *text, char quote[TESS__QUOTE_MAX]);
+
+/* prefix.name in normal form; false when it does not fit. `prefix` may be "". */
+bool tess__name_join(char out[TESS__NAME_MAX], const char *prefix, const char *name);
+
+/* "TESSERA_" and so on, of a name in normal form. */
+void tess__name_environment(char out[TESS__NAME_MAX + 8], const char *name);
+
+#endif

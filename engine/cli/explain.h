@@ -1,0 +1,10 @@
+/* --explain: every option with its origin, the plan, and the memory plan of every rank. To stdout.
+ */
+#ifndef TESSERA_CLI_EXPLAIN_H
+#define TESSERA_CLI_EXPLAIN_H
+
+#include "cli/run.h"
+
+void tess__explain_print(const struct tess__run *run);
+
+#endif

@@ -1,0 +1,72 @@
+/*
+ * Starting ranks: one child process per rank, or one child with a thread per rank. The launcher
+ * waits for messages, forwards what ranks write to stderr (one error, not one per rank), handles
+ * Ctrl-C, and ends all ranks when one of them dies.
+ */
+#ifndef TESSERA_CLI_LAUNCH_H
+#define TESSERA_CLI_LAUNCH_H
+
+#include "comm/world.h"
+
+#include <sched.h>
+
+#define TESS__MESSAGE_BYTES 256
+
+/* What a rank tells the launcher; small enough that a pipe never tears it. */
+struct tess__message {
+    int32_t rank;
+    int32_t kind; /* the body's own, >= 0; negative ones are the launcher's */
+    _Alignas(8) unsigned char payload[TESS__MESSAGE_BYTES];
+};
+
+/* What a rank's body is given. */
+struct tess__rank {
+    int32_t rank, rank_count;
+    struct tess_world *world;
+    int message_fd;
+};
+
+/* Send at most TESS__MESSAGE_BYTES. Any rank, any thread. */
+enum tess_status tess__rank_send(const struct tess__rank *rank, int32_t kind, const void *payload,
+                                 size_t bytes);
+
+struct tess__launch {
+    int32_t rank_count;
+    enum tess_rank_mode mode;
+    bool bind;                    /* give each rank its own cores when there are enough */
+    const char *const *unit_name; /* for reports; may be NULL */
+    int32_t unit_count;
+    void *context;
+    /* In the rank. A failure but TESS_ERR_ABORTED ends the other ranks. */
+    enum tess_status (*body)(void *context, struct tess__rank *rank);
+    /* In the launcher. A failure ends the ranks. */
+    enum tess_status (*message)(void *context, const struct tess__message *message);
+    /* In the launcher, once per rank after all are started; cores is "3", "0-7" or "any". May be
+     * NULL. */
+    void (*started)(void *context, int32_t rank, int pid, const char *cores);
+    /* In the launcher, before a line is written to stderr: clear what is on it. May be NULL. */
+    void (*before_line)(void *context);
+};
+
+/*
+ * Run all ranks to their end. TESS_ERR_INTERRUPTED after SIGINT or SIGTERM; the failing rank's
+ * status when one failed; TESS_ERR_COMM when one died. No process is left in any case. Whoever
+ * calls has no other threads, because ranks are forked.
+ */
+enum tess_status tess__launch_run(const struct tess__launch *launch);
+
+/* ---- between launch.c and launch_rank.c -------------------------------------------------------
+ */
+
+#define TESS__MESSAGE_ENDED (-1) /* payload: int32_t status of the body */
+
+/* The cores of a rank, from those the caller may use; text for `started`. False: not bound. */
+bool tess__rank_cores(const struct tess__launch *launch, int32_t rank, cpu_set_t *cores,
+                      char text[32]);
+
+/* A child's whole life after fork: rank `first` alone, or all ranks as threads. Returns exit
+ * status. */
+int tess__rank_process(const struct tess__launch *launch, struct tess_world *world, int32_t first,
+                       int message_fd);
+
+#endif

@@ -1,0 +1,120 @@
+/* What a run looks like while it runs. Everything shown comes from rank 0's messages. */
+#include "cli/progress.h"
+
+#include "cli/text.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#define BAR_CELLS_MAX   24
+#define BAR_CELLS_MIN   4
+#define COLUMNS_DEFAULT 80
+#define LINE_BYTES      256
+
+void tess__progress_open(struct tess__progress *progress)
+{
+    struct winsize window;
+
+    *progress = (struct tess__progress){.columns = COLUMNS_DEFAULT, .loss = NAN};
+    progress->terminal = isatty(STDOUT_FILENO) == 1;
+    if (progress->terminal && ioctl(STDOUT_FILENO, TIOCGWINSZ, &window) == 0 && window.ws_col > 0)
+        progress->columns = window.ws_col;
+}
+
+void tess__progress_opened(struct tess__progress *progress, const struct tess__run_opened *opened)
+{
+    progress->step_count = opened->step_count;
+    progress->steps_per_epoch = opened->steps_per_epoch > 0 ? opened->steps_per_epoch : 1;
+}
+
+void tess__progress_clear(struct tess__progress *progress)
+{
+    if (!progress->drawn)
+        return;
+    fputs("\r\033[K", stdout);
+    fflush(stdout);
+    progress->drawn = false;
+}
+
+static int64_t progress_epoch_count(const struct tess__progress *progress)
+{
+    return (progress->step_count + progress->steps_per_epoch - 1) / progress->steps_per_epoch;
+}
+
+/* "loss 0.3124  17.3 k images/s  comm 3.1 %  ETA 0:32" */
+static void progress_figures(const struct tess__progress *progress,
+                             const struct tess__run_step *step, const char *images,
+                             char line[LINE_BYTES])
+{
+    char speed[TESS__TEXT_BYTES], eta[TESS__TEXT_BYTES];
+    double left = (double)(progress->step_count - step->step) / (double)step->step;
+
+    snprintf(line, LINE_BYTES, "loss %.4f  %s %s/s  comm %.1f %%  ETA %s", progress->loss,
+             tess__text_count(step->samples_per_s, speed), images, 100 * step->comm_share,
+             tess__text_time(left * step->elapsed_s, eta));
+}
+
+/* A bar as long as the line leaves room for; a line that wraps could not be taken back. */
+static void progress_draw(struct tess__progress *progress, const struct tess__run_step *step)
+{
+    int64_t in_epoch = (step->step - 1) % progress->steps_per_epoch + 1;
+    int64_t left = progress->step_count - step->epoch * progress->steps_per_epoch;
+    int64_t length = left < progress->steps_per_epoch ? left : progress->steps_per_epoch;
+    double share = length > 0 && in_epoch < length ? (double)in_epoch / (double)length : 1;
+    char figures[LINE_BYTES], head[LINE_BYTES], bar[BAR_CELLS_MAX + 1];
+    char line[3 * LINE_BYTES];
+    int32_t cells;
+
+    progress_figures(progress, step, "img", figures);
+    snprintf(head, sizeof head, "epoch %lld/%lld ", (long long)step->epoch + 1,
+             (long long)progress_epoch_count(progress));
+    cells =
+        progress->columns - 1 - (int32_t)(strlen(head) + strlen("[] 100 %  ") + strlen(figures));
+    cells = cells < BAR_CELLS_MAX ? cells : BAR_CELLS_MAX;
+    cells = cells > BAR_CELLS_MIN ? cells : BAR_CELLS_MIN;
+    memset(bar, '.', (size_t)cells);
+    memset(bar, '#', (size_t)(share * cells));
+    bar[cells] = '\0';
+    snprintf(line, sizeof line, "%s[%s] %3.0f %%  %s", head, bar, 100 * share, figures);
+    printf("\r%.*s\033[K", progress->columns - 1, line);
+    fflush(stdout);
+    progress->drawn = true;
+}
+
+void tess__progress_step(struct tess__progress *progress, const struct tess__run_step *step)
+{
+    char figures[LINE_BYTES];
+
+    if (step->logged)
+        progress->loss = step->loss;
+    if (progress->terminal) {
+        progress_draw(progress, step);
+        return;
+    }
+    if (!step->logged)
+        return;
+    progress_figures(progress, step, "images", figures);
+    printf("step %lld/%lld  epoch %lld/%lld  %s\n", (long long)step->step,
+           (long long)progress->step_count, (long long)step->epoch + 1,
+           (long long)progress_epoch_count(progress), figures);
+    fflush(stdout);
+}
+
+void tess__progress_epoch(struct tess__progress *progress, const struct tess__run_epoch *epoch)
+{
+    char speed[TESS__TEXT_BYTES], time[TESS__TEXT_BYTES], total[TESS__TEXT_BYTES];
+
+    tess__progress_clear(progress);
+    printf("epoch %lld/%lld  loss %.4f", (long long)epoch->epoch + 1,
+           (long long)progress_epoch_count(progress), epoch->loss);
+    if (!isnan(epoch->val_loss))
+        printf("  val loss %.4f  accuracy %.2f %%", epoch->val_loss, 100 * epoch->val_accuracy);
+    printf("  %s images/s  comm %.1f %%  %s  total %s\n",
+           tess__text_count(epoch->samples_per_s, speed), 100 * epoch->comm_share,
+           tess__text_time(epoch->time_s + epoch->evaluate_s, time),
+           tess__text_time(epoch->cumulative_s, total));
+    fflush(stdout);
+}

@@ -1,0 +1,22 @@
+/* What a run looks like while it runs: a bar on a terminal, plain lines elsewhere. To stdout. */
+#ifndef TESSERA_CLI_PROGRESS_H
+#define TESSERA_CLI_PROGRESS_H
+
+#include "cli/run.h"
+
+struct tess__progress {
+    bool terminal;
+    bool drawn; /* a bar is on the current line */
+    int32_t columns;
+    int64_t step_count, steps_per_epoch;
+    double loss; /* the latest known one */
+};
+
+void tess__progress_open(struct tess__progress *progress);
+void tess__progress_opened(struct tess__progress *progress, const struct tess__run_opened *opened);
+void tess__progress_step(struct tess__progress *progress, const struct tess__run_step *step);
+void tess__progress_epoch(struct tess__progress *progress, const struct tess__run_epoch *epoch);
+/* Take the bar away, so that something else can be written. */
+void tess__progress_clear(struct tess__progress *progress);
+
+#endif

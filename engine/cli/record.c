@@ -1,0 +1,143 @@
+/* What runs report, as JSON: the fields that metrics.jsonl and compare --json promise. */
+#include "cli/record.h"
+
+#include "base/options.h"
+#include "tessera/version.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+
+json_t *tess__record_number(double value)
+{
+    return isfinite(value) ? json_real(value) : json_null();
+}
+
+json_t *tess__record_hash(uint64_t hash)
+{
+    char text[17];
+
+    snprintf(text, sizeof text, "%016" PRIx64, hash);
+    return json_string(text);
+}
+
+static void record_option(void *context, const char *name, const char *value, const char *origin,
+                          const struct tess_option *option)
+{
+    (void)origin;
+    (void)option;
+    /* A value that is not UTF-8, such as a folder's name, is left out rather than the whole line.
+     */
+    json_object_set_new(context, name, json_string(value));
+}
+
+json_t *tess__record_head(const struct tess__run *run)
+{
+    const struct tess_plan *plan = tess_engine_plan_of(run->planned);
+    json_t *options = json_object();
+
+    if (options == NULL)
+        return NULL;
+    tess_options_visit(run->config->options, record_option, options);
+    return json_pack("{s:{s:s, s:s, s:s, s:s, s:i, s:i, s:I, s:I, s:I, s:o}}", "run", "version",
+                     TESS_VERSION, "model", run->config->model->name, "strategy",
+                     run->config->strategy->name, "kernel", run->config->kernel->name, "ranks",
+                     run->rank_count, "grid", plan->grid, "parameters",
+                     (json_int_t)plan->param_total, "steps",
+                     (json_int_t)tess_engine_step_count(run->planned), "steps_per_epoch",
+                     (json_int_t)tess_engine_steps_per_epoch(run->planned), "options", options);
+}
+
+json_t *tess__record_step(const struct tess__run_step *step)
+{
+    return json_pack(
+        "{s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "step", (json_int_t)step->step, "epoch",
+        (json_int_t)step->epoch, "loss", tess__record_number(step->loss), "accuracy",
+        tess__record_number(step->accuracy), "rate", tess__record_number(step->rate), "grad_norm",
+        step->grad_norm < 0 ? json_null() : tess__record_number(step->grad_norm), "samples_per_s",
+        tess__record_number(step->samples_per_s), "comm_share",
+        tess__record_number(step->comm_share), "elapsed_s", tess__record_number(step->elapsed_s));
+}
+
+json_t *tess__record_epoch(const struct tess__run_epoch *epoch)
+{
+    return json_pack(
+        "{s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "epoch", (json_int_t)epoch->epoch,
+        "step", (json_int_t)epoch->step, "train_loss", tess__record_number(epoch->loss), "val_loss",
+        tess__record_number(epoch->val_loss), "val_accuracy",
+        tess__record_number(epoch->val_accuracy), "samples_per_s",
+        tess__record_number(epoch->samples_per_s), "comm_share",
+        tess__record_number(epoch->comm_share), "time_s", tess__record_number(epoch->time_s),
+        "evaluate_s", tess__record_number(epoch->evaluate_s), "cumulative_s",
+        tess__record_number(epoch->cumulative_s));
+}
+
+static json_t *record_usage(const struct tess__usage *usage)
+{
+    json_t *kinds = json_object();
+
+    for (int k = 0; kinds != NULL && k < TESS_MEMORY_KIND_COUNT; k++)
+        json_object_set_new(kinds, tess_memory_kind_name((enum tess_memory_kind)k),
+                            json_integer((json_int_t)usage->bytes[k]));
+    return kinds;
+}
+
+json_t *tess__record_memory(const struct tess__run *run)
+{
+    json_t *memory = json_array();
+
+    for (int32_t r = 0; memory != NULL && r < run->rank_count; r++)
+        json_array_append_new(memory, json_pack("{s:i, s:o, s:o, s:I}", "rank", r, "predicted",
+                                                record_usage(&run->predicted[r]), "allocated",
+                                                record_usage(&run->rank[r].allocated), "peak_rss",
+                                                (json_int_t)run->rank[r].peak_rss));
+    return memory;
+}
+
+static json_t *record_sent(const struct tess__run *run)
+{
+    json_t *sent = json_array();
+
+    for (int32_t r = 0; sent != NULL && r < run->rank_count; r++)
+        json_array_append_new(sent, tess__record_number(run->rank[r].sent_bytes_per_step));
+    return sent;
+}
+
+static const char *record_precision(const struct tess__run *run)
+{
+    return tess_dtype_name(tess_run_dtype(&run->config->run));
+}
+
+json_t *tess__record_final(const struct tess__run *run)
+{
+    const struct tess__run_final *final = &run->final;
+
+    return json_pack(
+        "{s:{s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:o, s:o, s:s, s:i, s:s, s:o, s:o}}", "final",
+        "hash", tess__record_hash(final->hash), "val_loss", tess__record_number(final->val_loss),
+        "val_accuracy", tess__record_number(final->val_accuracy), "loss",
+        tess__record_number(final->loss), "samples_per_s",
+        tess__record_number(final->samples_per_s), "comm_share",
+        tess__record_number(final->comm_share), "steps", (json_int_t) final->steps, "time_s",
+        tess__record_number(final->time_s), "first_step_s",
+        tess__record_number(final->first_step_s), "strategy", run->config->strategy->name, "ranks",
+        run->rank_count, "precision", record_precision(run), "sent_bytes_per_step",
+        record_sent(run), "memory", tess__record_memory(run));
+}
+
+json_t *tess__record_compared(const struct tess__run *run)
+{
+    const struct tess__run_final *final = &run->final;
+    json_t *formula = json_array();
+
+    for (int32_t r = 0; formula != NULL && r < run->rank_count; r++)
+        json_array_append_new(formula, json_integer((json_int_t)run->rank[r].sent_bytes_formula));
+    return json_pack(
+        "{s:s, s:i, s:s, s:I, s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "strategy",
+        run->config->strategy->name, "ranks", run->rank_count, "precision", record_precision(run),
+        "steps", (json_int_t) final->steps, "grid", tess_engine_plan_of(run->planned)->grid, "hash",
+        tess__record_hash(final->hash), "loss", tess__record_number(final->loss), "samples_per_s",
+        tess__record_number(final->samples_per_s), "comm_share",
+        tess__record_number(final->comm_share), "sent_bytes_per_step", record_sent(run),
+        "sent_bytes_formula", formula, "memory", tess__record_memory(run));
+}

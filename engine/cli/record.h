@@ -1,0 +1,25 @@
+/* What runs report, as JSON. Every function returns a new reference, NULL when out of memory. */
+#ifndef TESSERA_CLI_RECORD_H
+#define TESSERA_CLI_RECORD_H
+
+#include "cli/run.h"
+
+#include <jansson.h>
+
+/* JSON has no NaN and no infinity: they become null. */
+json_t *tess__record_number(double value);
+/* 16 hexadecimal digits. */
+json_t *tess__record_hash(uint64_t hash);
+
+/* {"run": {version, options, ...}}: the head of metrics.jsonl. */
+json_t *tess__record_head(const struct tess__run *run);
+json_t *tess__record_step(const struct tess__run_step *step);
+json_t *tess__record_epoch(const struct tess__run_epoch *epoch);
+/* [{"rank", "predicted": {kind: bytes}, "allocated": {kind: bytes}, "peak_rss"}] */
+json_t *tess__record_memory(const struct tess__run *run);
+/* {"final": {...}} */
+json_t *tess__record_final(const struct tess__run *run);
+/* One entry of compare's "runs". */
+json_t *tess__record_compared(const struct tess__run *run);
+
+#endif

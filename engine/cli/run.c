@@ -1,0 +1,124 @@
+/* The launcher's half of a run: data, plans, and keeping what the ranks report. */
+#include "cli/run.h"
+
+#include "base/clock.h"
+#include "tessera/check.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+/* Made-up images have the shape and classes of the MNIST family. */
+#define SYNTHETIC_SIDE    28
+#define SYNTHETIC_CLASSES 10
+
+void tess__usage_read(const struct tess_memory *memory, struct tess__usage *usage_out)
+{
+    for (int k = 0; k < TESS_MEMORY_KIND_COUNT; k++)
+        usage_out->bytes[k] = tess_memory_bytes(memory, (enum tess_memory_kind)k);
+    usage_out->total = tess_memory_total(memory);
+}
+
+enum tess_status tess__run_open_data(const struct tess_config *config,
+                                     struct tess_dataset **dataset_out)
+{
+    const struct tess_run_options *run = &config->run;
+    int64_t test_rows = run->synthetic_rows / 4;
+
+    if (strcmp(run->data, "synthetic") != 0)
+        return tess_dataset_open_idx(run->data, dataset_out);
+    return tess_dataset_open_synthetic(
+        tess_shape3(SYNTHETIC_SIDE, SYNTHETIC_SIDE, 1), SYNTHETIC_CLASSES, run->synthetic_rows,
+        test_rows > 0 ? test_rows : 1, (uint64_t)run->seed, dataset_out);
+}
+
+enum tess_status tess__run_open(struct tess__run *run, const struct tess_config *config,
+                                const struct tess_dataset *dataset)
+{
+    memset(run, 0, sizeof *run);
+    run->config = config;
+    run->dataset = dataset;
+    run->rank_count = (int32_t)config->run.ranks;
+    run->evaluate = config->run.evaluate;
+    run->log_every = config->run.log_every;
+    run->warm_steps = 3;
+    run->start_s = tess_clock_s();
+    for (int32_t r = 0; r < run->rank_count; r++) {
+        struct tess_engine *engine = NULL;
+
+        TESS_TRY(tess_engine_plan(config, dataset, r, &engine));
+        tess__usage_read(tess_engine_memory(engine), &run->predicted[r]);
+        if (r == 0)
+            run->planned = engine;
+        else
+            tess_engine_close(engine);
+    }
+    return TESS_OK;
+}
+
+void tess__run_close(struct tess__run *run)
+{
+    tess_engine_close(run->planned);
+    run->planned = NULL;
+}
+
+void tess__run_keep(struct tess__run *run, const struct tess__message *message)
+{
+    if (message->kind == TESS__RUN_RANK)
+        memcpy(&run->rank[message->rank], message->payload, sizeof run->rank[0]);
+    else if (message->kind == TESS__RUN_FINAL)
+        memcpy(&run->final, message->payload, sizeof run->final);
+}
+
+struct tess__launch tess__run_launch(const struct tess__run *run)
+{
+    const struct tess_plan *plan = tess_engine_plan_of(run->planned);
+
+    return (struct tess__launch){
+        .rank_count = run->rank_count,
+        .mode = run->config->strategy->rank_mode,
+        .bind = run->config->run.bind,
+        .unit_name = plan->unit_name,
+        .unit_count = plan->unit_count,
+        .body = tess__run_body,
+    };
+}
+
+bool tess__run_as_predicted(const struct tess__run *run)
+{
+    for (int32_t r = 0; r < run->rank_count; r++)
+        if (memcmp(&run->predicted[r], &run->rank[r].allocated, sizeof run->predicted[r]) != 0)
+            return false;
+    return true;
+}
+
+/*
+ * /proc/self/stat field 22 is the start in clock ticks since boot, so the age is known to 10 ms.
+ * The program's name, field 2, may hold spaces: count from its closing bracket.
+ */
+double tess__run_process_start_s(void)
+{
+    double now_s = tess_clock_s();
+    unsigned long long start_ticks = 0;
+    struct timespec boot;
+    char text[1024];
+    char *field;
+    FILE *stat = fopen("/proc/self/stat", "r");
+    size_t count;
+
+    if (stat == NULL)
+        return now_s;
+    count = fread(text, 1, sizeof text - 1, stat);
+    fclose(stat);
+    text[count] = '\0';
+    field = strrchr(text, ')');
+    for (int f = 2; field != NULL && f < 22; f++) {
+        field = strchr(field + 1, ' ');
+    }
+    if (field == NULL || sscanf(field, "%llu", &start_ticks) != 1 ||
+        clock_gettime(CLOCK_BOOTTIME, &boot) != 0)
+        return now_s;
+    return now_s - ((double)boot.tv_sec + 1e-9 * (double)boot.tv_nsec -
+                    (double)start_ticks / (double)sysconf(_SC_CLK_TCK));
+}

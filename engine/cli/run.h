@@ -1,0 +1,116 @@
+/*
+ * One run of the engine under the launcher: what a rank does from opening its communicator to its
+ * last message, and those messages. train, compare and bench step are this with different ears.
+ */
+#ifndef TESSERA_CLI_RUN_H
+#define TESSERA_CLI_RUN_H
+
+#include "cli/launch.h"
+#include "core/config.h"
+#include "core/data.h"
+#include "core/engine.h"
+
+/* Memory of one rank by kind. */
+struct tess__usage {
+    uint64_t bytes[TESS_MEMORY_KIND_COUNT];
+    uint64_t total;
+};
+
+void tess__usage_read(const struct tess_memory *memory, struct tess__usage *usage_out);
+
+/* Rank 0: engine is open. */
+struct tess__run_opened {
+    int64_t step_count, steps_per_epoch;
+    double open_s; /* from the program's start */
+};
+
+/* Rank 0: after a step. `logged` ones have a loss and are the same steps on every run. */
+struct tess__run_step {
+    int32_t logged;
+    int64_t step, epoch;
+    double loss, accuracy, rate, grad_norm;
+    double samples_per_s; /* since the latest logged step */
+    double comm_share;    /* of that time, waiting for other ranks */
+    double elapsed_s;     /* since the first step began */
+};
+
+/* Rank 0: after an epoch, and at the end of the last, unfinished one. */
+struct tess__run_epoch {
+    int64_t step, epoch;
+    double loss;                   /* mean of the epoch's logged steps */
+    double val_loss, val_accuracy; /* NaN when not evaluated */
+    double samples_per_s, comm_share;
+    double time_s;       /* of this epoch's steps */
+    double evaluate_s;   /* of its evaluation */
+    double cumulative_s; /* all epochs so far, evaluations included */
+};
+
+/* Rank 0: the end. */
+struct tess__run_final {
+    uint64_t hash;
+    int64_t steps;
+    double loss; /* of the last step */
+    double val_loss, val_accuracy;
+    double samples_per_s; /* all steps after the warm-up, without evaluations */
+    double comm_share;
+    double time_s;
+    double first_step_s; /* from the program's start to the end of the first step */
+};
+
+/* Every rank: its costs. */
+struct tess__run_rank {
+    struct tess__usage allocated;
+    uint64_t peak_rss;           /* bytes; of the whole process when ranks are threads */
+    double sent_bytes_per_step;  /* measured, without evaluations */
+    uint64_t sent_bytes_formula; /* 0: the strategy has none */
+};
+
+enum tess__run_kind {
+    TESS__RUN_OPENED,
+    TESS__RUN_STEP,
+    TESS__RUN_EPOCH,
+    TESS__RUN_FINAL,
+    TESS__RUN_RANK,
+};
+
+/* A run, seen from the launcher. Set up by tess__run_open. */
+struct tess__run {
+    const struct tess_config *config;
+    const struct tess_dataset *dataset;
+    int32_t rank_count;
+    bool evaluate;               /* default: as configured */
+    bool live;                   /* send steps often enough for a bar */
+    int64_t log_every;           /* 0: ten times an epoch */
+    int64_t warm_steps;          /* not part of the final speed; cut to half of the run */
+    double start_s;              /* clock at the program's start */
+    struct tess_engine *planned; /* rank 0's plan */
+    struct tess__usage predicted[TESS_WORLD_RANKS_MAX];
+    struct tess__run_rank rank[TESS_WORLD_RANKS_MAX]; /* filled by tess__run_keep */
+    struct tess__run_final final;                     /* filled by tess__run_keep */
+};
+
+/* The data set that the configuration names, loaded once and shared with the ranks by fork. */
+enum tess_status tess__run_open_data(const struct tess_config *config,
+                                     struct tess_dataset **dataset_out);
+
+/* Plan every rank: refuses what does not fit before anything is started. */
+enum tess_status tess__run_open(struct tess__run *run, const struct tess_config *config,
+                                const struct tess_dataset *dataset);
+void tess__run_close(struct tess__run *run);
+
+/* tess__launch.body; context is a struct tess__run. */
+enum tess_status tess__run_body(void *context, struct tess__rank *rank);
+
+/* Keep a message's rank and final records in the run; others are left to the caller. */
+void tess__run_keep(struct tess__run *run, const struct tess__message *message);
+
+/* A launch of this run; context and message are the caller's to set. */
+struct tess__launch tess__run_launch(const struct tess__run *run);
+
+/* Clock value at which this process started. */
+double tess__run_process_start_s(void);
+
+/* Does every rank's allocation equal its prediction? */
+bool tess__run_as_predicted(const struct tess__run *run);
+
+#endif

@@ -1,0 +1,250 @@
+/*
+ * The rank's half of a run: the loop over steps, epochs and evaluations. Rank 0 speaks for the run,
+ * every rank for its own costs. Which steps are logged depends on step numbers only, because asking
+ * for the loss is collective.
+ */
+#include "base/clock.h"
+#include "cli/run.h"
+#include "tessera/check.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+/* A bar moves ten times a second. */
+#define LIVE_PERIOD_S 0.1
+
+/* Time and waiting of a stretch of steps, evaluations left out. */
+struct stretch {
+    int64_t steps;
+    double time_s, comm_s;
+};
+
+struct loop {
+    const struct tess__run *run;
+    const struct tess__rank *rank;
+    struct tess_engine *engine;
+    int64_t step_count, steps_per_epoch, log_every, warm_steps;
+    struct stretch since_log, epoch, warm, all; /* warm: `all` without the warm-up */
+    double begin_s, live_s, cumulative_s;
+    double mark_s; /* up to here time is accounted for; the next step begins here */
+    double epoch_loss_sum;
+    int64_t epoch_loss_count;
+    uint64_t sent_bytes; /* by steps */
+    struct tess__run_final final;
+};
+
+static void stretch_add(struct stretch *stretch, double time_s, double comm_s)
+{
+    stretch->steps++;
+    stretch->time_s += time_s;
+    stretch->comm_s += comm_s;
+}
+
+static double stretch_share(const struct stretch *stretch)
+{
+    return stretch->time_s > 0 ? stretch->comm_s / stretch->time_s : 0;
+}
+
+static double loop_rate(const struct loop *loop, const struct stretch *stretch)
+{
+    return stretch->time_s > 0
+               ? (double)(stretch->steps * loop->run->config->run.batch_size) / stretch->time_s
+               : 0;
+}
+
+static uint64_t loop_sent(const struct loop *loop)
+{
+    uint64_t sent_bytes = 0;
+    double wait_s = 0;
+
+    tess_engine_traffic(loop->engine, &sent_bytes, &wait_s);
+    return sent_bytes;
+}
+
+static enum tess_status loop_open(struct loop *loop, const struct tess__run *run,
+                                  const struct tess__rank *rank)
+{
+    double now_s = tess_clock_s();
+
+    loop->run = run;
+    loop->rank = rank;
+    loop->step_count = tess_engine_step_count(loop->engine);
+    loop->steps_per_epoch = tess_engine_steps_per_epoch(loop->engine);
+    loop->log_every = run->log_every > 0 ? run->log_every : (loop->steps_per_epoch + 9) / 10;
+    loop->warm_steps =
+        run->warm_steps < loop->step_count / 2 ? run->warm_steps : loop->step_count / 2;
+    loop->final.val_loss = loop->final.val_accuracy = NAN;
+    loop->begin_s = loop->live_s = loop->mark_s = now_s;
+    if (rank->rank == 0) {
+        struct tess__run_opened opened = {loop->step_count, loop->steps_per_epoch,
+                                          now_s - run->start_s};
+        return tess__rank_send(rank, TESS__RUN_OPENED, &opened, sizeof opened);
+    }
+    return TESS_OK;
+}
+
+/* Rank 0: tell about a step when it is logged, or when the bar wants to move. */
+static enum tess_status loop_tell_step(struct loop *loop, const struct tess_step_result *result,
+                                       bool logged)
+{
+    double now_s = tess_clock_s();
+    struct tess__run_step step = {
+        .logged = logged,
+        .step = result->step,
+        .epoch = result->epoch,
+        .loss = result->loss,
+        .accuracy = result->accuracy,
+        .rate = result->rate,
+        .grad_norm = result->grad_norm,
+        .samples_per_s = loop_rate(loop, &loop->since_log),
+        .comm_share = stretch_share(&loop->since_log),
+        .elapsed_s = now_s - loop->begin_s,
+    };
+
+    if (result->step == 1)
+        loop->final.first_step_s = now_s - loop->run->start_s;
+    if (!logged && !(loop->run->live && now_s - loop->live_s >= LIVE_PERIOD_S))
+        return TESS_OK;
+    loop->live_s = now_s;
+    if (logged)
+        loop->since_log = (struct stretch){0};
+    return tess__rank_send(loop->rank, TESS__RUN_STEP, &step, sizeof step);
+}
+
+static enum tess_status loop_step(struct loop *loop, int64_t number)
+{
+    bool last = number == loop->step_count || number % loop->steps_per_epoch == 0;
+    bool logged = last || number == 1 || number % loop->log_every == 0;
+    uint64_t sent_before = loop_sent(loop);
+    double now_s, time_s, comm_s;
+    struct tess_step_result result;
+
+    TESS_TRY(tess_engine_step(loop->engine, logged, &result));
+    /* From the end of the step before: what is done between steps is part of the speed. */
+    now_s = tess_clock_s();
+    time_s = now_s - loop->mark_s;
+    loop->mark_s = now_s;
+    comm_s = result.times.comm_s;
+    loop->sent_bytes += loop_sent(loop) - sent_before;
+    stretch_add(&loop->since_log, time_s, comm_s);
+    stretch_add(&loop->epoch, time_s, comm_s);
+    stretch_add(&loop->all, time_s, comm_s);
+    if (number > loop->warm_steps)
+        stretch_add(&loop->warm, time_s, comm_s);
+    if (logged) {
+        loop->epoch_loss_sum += result.loss;
+        loop->epoch_loss_count++;
+        loop->final.loss = result.loss;
+    }
+    loop->cumulative_s += time_s;
+    return loop->rank->rank == 0 ? loop_tell_step(loop, &result, logged) : TESS_OK;
+}
+
+static enum tess_status loop_end_epoch(struct loop *loop, int64_t number)
+{
+    struct tess__run_epoch epoch = {
+        .step = number,
+        .epoch = (number - 1) / loop->steps_per_epoch,
+        .loss = loop->epoch_loss_count > 0 ? loop->epoch_loss_sum / (double)loop->epoch_loss_count
+                                           : NAN,
+        .val_loss = NAN,
+        .val_accuracy = NAN,
+        .samples_per_s = loop_rate(loop, &loop->epoch),
+        .comm_share = stretch_share(&loop->epoch),
+        .time_s = loop->epoch.time_s,
+    };
+
+    if (loop->run->evaluate) {
+        double begin_s = tess_clock_s();
+        TESS_TRY(tess_engine_evaluate(loop->engine, &epoch.val_loss, &epoch.val_accuracy));
+        loop->mark_s = tess_clock_s();
+        epoch.evaluate_s = loop->mark_s - begin_s;
+        loop->final.val_loss = epoch.val_loss;
+        loop->final.val_accuracy = epoch.val_accuracy;
+    }
+    loop->cumulative_s += epoch.evaluate_s;
+    epoch.cumulative_s = loop->cumulative_s;
+    loop->epoch = (struct stretch){0};
+    loop->epoch_loss_sum = 0;
+    loop->epoch_loss_count = 0;
+    if (loop->rank->rank != 0)
+        return TESS_OK;
+    return tess__rank_send(loop->rank, TESS__RUN_EPOCH, &epoch, sizeof epoch);
+}
+
+static enum tess_status loop_run(struct loop *loop)
+{
+    for (int64_t number = 1; number <= loop->step_count; number++) {
+        /* One rank alone waits for nobody, so nobody else would tell it to stop. */
+        if (tess_world_aborted(loop->rank->world, NULL, NULL, 0))
+            return TESS_ERR_ABORTED;
+        TESS_TRY(loop_step(loop, number));
+        if (number == loop->step_count || number % loop->steps_per_epoch == 0)
+            TESS_TRY(loop_end_epoch(loop, number));
+    }
+    return TESS_OK;
+}
+
+/* Highest resident memory of this process so far, in bytes; 0 if the kernel does not tell. */
+static uint64_t rank_peak_rss(void)
+{
+    char line[256];
+    unsigned long long kib = 0;
+    FILE *status = fopen("/proc/self/status", "r");
+
+    if (status == NULL)
+        return 0;
+    while (fgets(line, sizeof line, status) != NULL)
+        if (sscanf(line, "VmHWM: %llu kB", &kib) == 1)
+            break;
+    fclose(status);
+    return (uint64_t)kib * 1024;
+}
+
+static enum tess_status loop_tell_end(struct loop *loop)
+{
+    struct tess__run_rank cost = {
+        .peak_rss = rank_peak_rss(),
+        .sent_bytes_per_step =
+            loop->step_count > 0 ? (double)loop->sent_bytes / (double)loop->step_count : 0,
+        .sent_bytes_formula = tess_engine_sent_formula(loop->engine),
+    };
+
+    tess__usage_read(tess_engine_memory(loop->engine), &cost.allocated);
+    TESS_TRY(tess__rank_send(loop->rank, TESS__RUN_RANK, &cost, sizeof cost));
+    TESS_TRY(tess_engine_hash(loop->engine, &loop->final.hash));
+    if (loop->rank->rank != 0)
+        return TESS_OK;
+    loop->final.steps = loop->step_count;
+    loop->final.samples_per_s = loop_rate(loop, &loop->warm);
+    loop->final.comm_share = stretch_share(&loop->warm);
+    loop->final.time_s = loop->cumulative_s;
+    return tess__rank_send(loop->rank, TESS__RUN_FINAL, &loop->final, sizeof loop->final);
+}
+
+enum tess_status tess__run_body(void *context, struct tess__rank *rank)
+{
+    const struct tess__run *run = context;
+    const struct tess_run_options *options = &run->config->run;
+    enum tess_order order = options->reduce == 0 ? TESS_ORDER_CANONICAL : TESS_ORDER_FAST;
+    struct tess_comm *comm = NULL;
+    struct loop loop = {0};
+    enum tess_status status;
+
+    if (rank->rank_count == 1)
+        TESS_TRY(tess_comm_self_open(order, &comm));
+    else
+        TESS_TRY(tess_comm_local_open(rank->world, rank->rank, order, options->timeout, &comm));
+    TESS_TRY_GOTO(status, close_comm,
+                  tess_engine_open(run->config, run->dataset, comm, rank->world, &loop.engine));
+    TESS_TRY_GOTO(status, close_engine, loop_open(&loop, run, rank));
+    TESS_TRY_GOTO(status, close_engine, loop_run(&loop));
+    TESS_TRY_GOTO(status, close_engine, loop_tell_end(&loop));
+
+close_engine:
+    tess_engine_close(loop.engine);
+close_comm:
+    tess_comm_close(comm);
+    return status;
+}

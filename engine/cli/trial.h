@@ -1,0 +1,36 @@
+/*
+ * A trial: one short run of a configuration under a given strategy, rank count and grid, without
+ * evaluation and without a run folder. compare and bench step are series of trials.
+ */
+#ifndef TESSERA_CLI_TRIAL_H
+#define TESSERA_CLI_TRIAL_H
+
+#include "cli/args.h"
+#include "cli/run.h"
+
+struct tess__trial {
+    struct tess_config *config;
+    struct tess__run run;
+};
+
+struct tess__trial_choice {
+    const char *strategy;
+    int64_t ranks, grid, steps; /* as --ranks, --grid, --steps */
+};
+
+/*
+ * Resolve `args` with the choice and plan it. Every trial of a series shares *dataset, which the
+ * first one opens and the caller closes.
+ */
+enum tess_status tess__trial_open(struct tess__trial *trial, const struct tess__args *args,
+                                  const struct tess__trial_choice *choice,
+                                  struct tess_dataset **dataset);
+/* Run it; run.final and run.rank hold the results. May be called again for a repeat. */
+enum tess_status tess__trial_run(struct tess__trial *trial);
+void tess__trial_close(struct tess__trial *trial);
+
+/* The number that argv (taken out), YAML file or environment give to an option, else `fallback`. */
+enum tess_status tess__trial_number(struct tess__args *args, const char *name, int64_t min,
+                                    int64_t max, int64_t fallback, int64_t *value_out);
+
+#endif

@@ -1,0 +1,296 @@
+/*
+ * The public side of every communicator: argument checks, counters, the access hook and events.
+ * What moves data is the backend behind tess_comm_ops.
+ */
+#include "tessera/comm.h"
+
+#include "base/clock.h"
+#include "tessera/check.h"
+
+static const char *const comm_collective_text[] = {
+#define COMM_COLLECTIVE_TEXT(word, text) text,
+    TESS_COLLECTIVE_LIST(COMM_COLLECTIVE_TEXT)
+#undef COMM_COLLECTIVE_TEXT
+};
+
+const char *tess_collective_name(enum tess_collective collective)
+{
+    return (unsigned)collective < TESS_COLLECTIVE_COUNT ? comm_collective_text[collective]
+                                                        : "unknown";
+}
+
+static void comm_access(struct tess_comm *comm, bool on)
+{
+    if (comm->access != NULL)
+        comm->access(comm->access_context, on);
+}
+
+/* Overlap of [a, a + a_bytes) and [b, b + b_bytes). */
+static bool comm_overlaps(const void *a, size_t a_bytes, const void *b, size_t b_bytes)
+{
+    uintptr_t x = (uintptr_t)a, y = (uintptr_t)b;
+    return a_bytes > 0 && b_bytes > 0 && x < y + b_bytes && y < x + a_bytes;
+}
+
+/* Elements that a rank hands in and takes out, in units of count. */
+static size_t comm_source_parts(const struct tess_comm *comm, enum tess_collective collective)
+{
+    bool many =
+        collective == TESS_COLLECTIVE_REDUCE_SCATTER || collective == TESS_COLLECTIVE_ALL_TO_ALL;
+    return many ? (size_t)comm->rank_count : 1;
+}
+
+static size_t comm_target_parts(const struct tess_comm *comm, enum tess_collective collective)
+{
+    bool many =
+        collective == TESS_COLLECTIVE_ALL_GATHER || collective == TESS_COLLECTIVE_ALL_TO_ALL;
+    return many ? (size_t)comm->rank_count : 1;
+}
+
+/* Does the call fit its contract on memory? `in_place` is the one overlap that is allowed. */
+static enum tess_status comm_check_memory(const struct tess_comm *comm,
+                                          const struct tess_comm_call *call, size_t bytes)
+{
+    const char *name = tess_collective_name(call->collective);
+    enum tess_collective kind = call->collective;
+    bool here = call->peer < 0 || kind != TESS_COLLECTIVE_REDUCE || call->peer == comm->rank;
+    bool needs_source = kind != TESS_COLLECTIVE_RECV;
+    bool needs_target = kind != TESS_COLLECTIVE_SEND && here;
+    if ((needs_source && call->source == NULL) || (needs_target && call->target == NULL))
+        TESS_FAIL(TESS_ERR_COMM, "%s of %zu elements was given no %s", name, call->count,
+                  needs_source && call->source == NULL ? "source" : "target");
+    if (!needs_source || !needs_target || kind == TESS_COLLECTIVE_BROADCAST)
+        return TESS_OK;
+
+    const char *source = call->source;
+    const char *target = call->target;
+    size_t share = (size_t)comm->rank * bytes;
+    bool in_place = source == target;
+    if (kind == TESS_COLLECTIVE_REDUCE_SCATTER)
+        in_place = target == source + share;
+    if (kind == TESS_COLLECTIVE_ALL_GATHER)
+        in_place = source == target + share;
+    if (kind == TESS_COLLECTIVE_ALL_TO_ALL)
+        in_place = false;
+    if (!in_place && comm_overlaps(source, bytes * comm_source_parts(comm, kind), target,
+                                   bytes * comm_target_parts(comm, kind)))
+        TESS_FAIL(
+            TESS_ERR_COMM,
+            "source and target of %s overlap: make them distinct, or the same as tessera/comm.h "
+            "allows",
+            name);
+    return TESS_OK;
+}
+
+static enum tess_status comm_check(const struct tess_comm *comm, const struct tess_comm_call *call)
+{
+    const char *name = tess_collective_name(call->collective);
+    if ((unsigned)call->dtype >= TESS_DTYPE_COUNT || (unsigned)call->reduce > TESS_REDUCE_MIN)
+        TESS_FAIL(TESS_ERR_COMM, "%s: unknown dtype %d or reduction %d", name, (int)call->dtype,
+                  (int)call->reduce);
+    size_t size = tess_dtype_bytes(call->dtype);
+    if (call->count > PTRDIFF_MAX / size / (size_t)comm->rank_count)
+        TESS_FAIL(TESS_ERR_COMM, "%s: %zu elements are more than memory can hold", name,
+                  call->count);
+    bool point =
+        call->collective == TESS_COLLECTIVE_SEND || call->collective == TESS_COLLECTIVE_RECV;
+    bool rooted =
+        call->collective == TESS_COLLECTIVE_BROADCAST || call->collective == TESS_COLLECTIVE_REDUCE;
+    if ((point || rooted) && (call->peer < 0 || call->peer >= comm->rank_count))
+        TESS_FAIL(TESS_ERR_COMM, "%s: there is no rank %d in a group of %d", name, (int)call->peer,
+                  (int)comm->rank_count);
+    if (point && call->peer == comm->rank)
+        TESS_FAIL(TESS_ERR_COMM, "%s: rank %d is this rank itself: copy instead", name,
+                  (int)call->peer);
+    if (call->count == 0)
+        return TESS_OK;
+    return comm_check_memory(comm, call, call->count * size);
+}
+
+/* Queue a call; without an event, wait for it too. */
+static enum tess_status comm_call(struct tess_comm *comm, struct tess_comm_call call,
+                                  struct tess_event *event_out)
+{
+    call.order = comm->order;
+    TESS_TRY(comm_check(comm, &call));
+    double start = event_out == NULL ? tess_clock_s() : 0;
+    struct tess_event event = {.comm = comm};
+    comm_access(comm, true);
+    enum tess_status status = comm->ops->call(comm, &call, &event.ticket);
+    if (status != TESS_OK) {
+        comm_access(comm, false);
+        return status;
+    }
+    comm->stats.calls[call.collective]++;
+    if (event_out != NULL) {
+        *event_out = event;
+        return TESS_OK;
+    }
+    status = comm->ops->wait(comm, event.ticket);
+    comm_access(comm, false);
+    comm->stats.wait_s += tess_clock_s() - start;
+    return status;
+}
+
+enum tess_status tess_comm_all_reduce(struct tess_comm *comm, const void *source, void *target,
+                                      size_t count, enum tess_dtype dtype, enum tess_reduce reduce,
+                                      struct tess_event *event_out)
+{
+    struct tess_comm_call call = {.collective = TESS_COLLECTIVE_ALL_REDUCE,
+                                  .reduce = reduce,
+                                  .dtype = dtype,
+                                  .source = source,
+                                  .target = target,
+                                  .count = count,
+                                  .peer = -1};
+    return comm_call(comm, call, event_out);
+}
+
+enum tess_status tess_comm_reduce_scatter(struct tess_comm *comm, const void *source, void *target,
+                                          size_t count, enum tess_dtype dtype,
+                                          enum tess_reduce reduce, struct tess_event *event_out)
+{
+    struct tess_comm_call call = {.collective = TESS_COLLECTIVE_REDUCE_SCATTER,
+                                  .reduce = reduce,
+                                  .dtype = dtype,
+                                  .source = source,
+                                  .target = target,
+                                  .count = count,
+                                  .peer = -1};
+    return comm_call(comm, call, event_out);
+}
+
+enum tess_status tess_comm_all_gather(struct tess_comm *comm, const void *source, void *target,
+                                      size_t count, enum tess_dtype dtype,
+                                      struct tess_event *event_out)
+{
+    struct tess_comm_call call = {.collective = TESS_COLLECTIVE_ALL_GATHER,
+                                  .dtype = dtype,
+                                  .source = source,
+                                  .target = target,
+                                  .count = count,
+                                  .peer = -1};
+    return comm_call(comm, call, event_out);
+}
+
+enum tess_status tess_comm_broadcast(struct tess_comm *comm, void *data, size_t count,
+                                     enum tess_dtype dtype, int32_t root,
+                                     struct tess_event *event_out)
+{
+    struct tess_comm_call call = {.collective = TESS_COLLECTIVE_BROADCAST,
+                                  .dtype = dtype,
+                                  .source = data,
+                                  .target = data,
+                                  .count = count,
+                                  .peer = root};
+    return comm_call(comm, call, event_out);
+}
+
+enum tess_status tess_comm_reduce(struct tess_comm *comm, const void *source, void *target,
+                                  size_t count, enum tess_dtype dtype, enum tess_reduce reduce,
+                                  int32_t root, struct tess_event *event_out)
+{
+    struct tess_comm_call call = {.collective = TESS_COLLECTIVE_REDUCE,
+                                  .reduce = reduce,
+                                  .dtype = dtype,
+                                  .source = source,
+                                  .target = target,
+                                  .count = count,
+                                  .peer = root};
+    return comm_call(comm, call, event_out);
+}
+
+enum tess_status tess_comm_all_to_all(struct tess_comm *comm, const void *source, void *target,
+                                      size_t count, enum tess_dtype dtype,
+                                      struct tess_event *event_out)
+{
+    struct tess_comm_call call = {.collective = TESS_COLLECTIVE_ALL_TO_ALL,
+                                  .dtype = dtype,
+                                  .source = source,
+                                  .target = target,
+                                  .count = count,
+                                  .peer = -1};
+    return comm_call(comm, call, event_out);
+}
+
+enum tess_status tess_comm_send(struct tess_comm *comm, const void *source, size_t count,
+                                enum tess_dtype dtype, int32_t peer, struct tess_event *event_out)
+{
+    struct tess_comm_call call = {.collective = TESS_COLLECTIVE_SEND,
+                                  .dtype = dtype,
+                                  .source = source,
+                                  .count = count,
+                                  .peer = peer};
+    return comm_call(comm, call, event_out);
+}
+
+enum tess_status tess_comm_recv(struct tess_comm *comm, void *target, size_t count,
+                                enum tess_dtype dtype, int32_t peer, struct tess_event *event_out)
+{
+    struct tess_comm_call call = {.collective = TESS_COLLECTIVE_RECV,
+                                  .dtype = dtype,
+                                  .target = target,
+                                  .count = count,
+                                  .peer = peer};
+    return comm_call(comm, call, event_out);
+}
+
+enum tess_status tess_comm_barrier(struct tess_comm *comm)
+{
+    struct tess_comm_call call = {
+        .collective = TESS_COLLECTIVE_BARRIER, .dtype = TESS_U8, .peer = -1};
+    return comm_call(comm, call, NULL);
+}
+
+enum tess_status tess_event_wait(struct tess_event *event)
+{
+    struct tess_comm *comm = event->comm;
+    if (comm == NULL)
+        return TESS_OK;
+    double start = tess_clock_s();
+    enum tess_status status = comm->ops->wait(comm, event->ticket);
+    comm_access(comm, false);
+    comm->stats.wait_s += tess_clock_s() - start;
+    *event = (struct tess_event){0};
+    return status;
+}
+
+enum tess_status tess_comm_poll(struct tess_comm *comm)
+{
+    return comm->ops->poll != NULL ? comm->ops->poll(comm) : TESS_OK;
+}
+
+enum tess_status tess_comm_alloc(struct tess_comm *comm, size_t bytes, void **memory_out)
+{
+    return comm->ops->alloc(comm, bytes, memory_out);
+}
+
+void tess_comm_release(struct tess_comm *comm, void *memory)
+{
+    if (memory != NULL)
+        comm->ops->release(comm, memory);
+}
+
+enum tess_status tess_comm_split(struct tess_comm *comm, int32_t color, int32_t key,
+                                 struct tess_comm **child_out)
+{
+    if (color < 0)
+        TESS_FAIL(TESS_ERR_COMM, "split: color %d is negative: every rank must join a group",
+                  (int)color);
+    TESS_TRY(comm->ops->split(comm, color, key, child_out));
+    /* The same memory is reached through the child. */
+    (*child_out)->access = comm->access;
+    (*child_out)->access_context = comm->access_context;
+    return TESS_OK;
+}
+
+void tess_comm_abort(struct tess_comm *comm, const char *reason)
+{
+    comm->ops->abort(comm, reason);
+}
+
+void tess_comm_close(struct tess_comm *comm)
+{
+    if (comm != NULL)
+        comm->ops->close(comm);
+}

@@ -1,0 +1,115 @@
+/*
+ * The communicator of one rank: every call is a copy, complete when it returns. Also the test of
+ * the interface: a backend that has nothing to do must be short.
+ */
+#include "comm/world.h"
+#include "tessera/check.h"
+#include "tessera/version.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+struct self_block {
+    struct self_block *next;
+    void *memory;
+};
+
+struct self_comm {
+    struct tess_comm comm;
+    struct self_block *blocks;
+};
+
+static enum tess_status self_call(struct tess_comm *comm, const struct tess_comm_call *call,
+                                  uint64_t *ticket_out)
+{
+    (void)comm;
+    /* With one rank the sum is the value and the only share is the whole. */
+    bool copies = call->collective != TESS_COLLECTIVE_BROADCAST &&
+                  call->collective != TESS_COLLECTIVE_BARRIER;
+    if (copies && call->count > 0 && call->source != call->target)
+        memcpy(call->target, call->source, call->count * tess_dtype_bytes(call->dtype));
+    *ticket_out = 0;
+    return TESS_OK;
+}
+
+static enum tess_status self_wait(struct tess_comm *comm, uint64_t ticket)
+{
+    (void)comm, (void)ticket;
+    return TESS_OK;
+}
+
+static enum tess_status self_alloc(struct tess_comm *comm, size_t bytes, void **memory_out)
+{
+    struct self_comm *self = (struct self_comm *)comm;
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    size_t whole = (bytes + page) / page * page;
+    struct self_block *block = malloc(sizeof *block);
+    void *memory = whole >= bytes ? aligned_alloc(page, whole) : NULL;
+    if (block == NULL || memory == NULL) {
+        free(block);
+        free(memory);
+        TESS_FAIL(TESS_ERR_MEMORY, "cannot allocate %zu bytes", bytes);
+    }
+    memset(memory, 0, whole);
+    *block = (struct self_block){.next = self->blocks, .memory = memory};
+    self->blocks = block;
+    *memory_out = memory;
+    return TESS_OK;
+}
+
+static void self_release(struct tess_comm *comm, void *memory)
+{
+    struct self_block **link = &((struct self_comm *)comm)->blocks;
+    while (*link != NULL && (*link)->memory != memory)
+        link = &(*link)->next;
+    struct self_block *block = *link;
+    if (block == NULL)
+        return;
+    *link = block->next;
+    free(block->memory);
+    free(block);
+}
+
+static enum tess_status self_split(struct tess_comm *comm, int32_t color, int32_t key,
+                                   struct tess_comm **child_out)
+{
+    (void)color, (void)key;
+    return tess_comm_self_open(comm->order, child_out);
+}
+
+static void self_abort(struct tess_comm *comm, const char *reason)
+{
+    (void)comm, (void)reason; /* nobody else to tell */
+}
+
+static void self_close(struct tess_comm *comm)
+{
+    struct self_comm *self = (struct self_comm *)comm;
+    while (self->blocks != NULL)
+        self_release(comm, self->blocks->memory);
+    free(self);
+}
+
+static const struct tess_comm_ops self_ops = {
+    .abi = TESS_ABI,
+    .name = "self",
+    .summary = "one rank by itself",
+    .call = self_call,
+    .wait = self_wait,
+    .alloc = self_alloc,
+    .release = self_release,
+    .split = self_split,
+    .abort = self_abort,
+    .close = self_close,
+};
+
+enum tess_status tess_comm_self_open(enum tess_order order, struct tess_comm **comm_out)
+{
+    struct self_comm *self = calloc(1, sizeof *self);
+    if (self == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "cannot allocate a communicator");
+    self->comm = (struct tess_comm){.ops = &self_ops, .rank_count = 1, .order = order};
+    *comm_out = &self->comm;
+    return TESS_OK;
+}

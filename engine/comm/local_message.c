@@ -1,0 +1,198 @@
+/*
+ * Sends and receives of a group. Each ordered pair of ranks has its own ring of descriptors, apart
+ * from the collectives, so that no pattern of crossing messages can block:
+ *
+ *   eager     small: copied by the sender when it is posted
+ *   direct    the source can be reached: the receiver pulls
+ *   chunked   private: through two shared chunks, the sender fills, the receiver empties
+ */
+#include "comm/shared.h"
+#include "tessera/check.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static struct local_pair *message_pair(const struct local_group *group, int32_t from, int32_t to)
+{
+    return tess__world_pair(group->rank->world, group->slot, from, to);
+}
+
+bool tess__local_message_complete(const struct local_group *group, bool send, int32_t peer,
+                                  uint64_t seq)
+{
+    const struct local_queue *queue = send ? &group->send[peer] : &group->receive[peer];
+    if (seq >= queue->finished)
+        return false;
+    if (!send || queue->posted - seq > LOCAL_PAIR_RING)
+        return true;
+    bool pulled = queue->message[seq % LOCAL_PAIR_RING].way == LOCAL_DIRECT;
+    return !pulled || atomic_load(&group->member[peer]->received[group->comm.rank]) > seq;
+}
+
+struct message_room {
+    const struct local_group *group;
+    const struct tess_comm_call *call;
+};
+
+static bool message_has_room(void *context)
+{
+    const struct message_room *room = context;
+    const struct local_group *group = room->group;
+    int32_t peer = room->call->peer;
+    if (room->call->collective == TESS_COLLECTIVE_RECV)
+        return group->receive[peer].posted - group->receive[peer].finished < LOCAL_PAIR_RING;
+    uint64_t received = atomic_load(&group->member[peer]->received[group->comm.rank]);
+    return group->send[peer].posted - received < LOCAL_PAIR_RING;
+}
+
+static void message_post_send(struct local_group *group, const struct tess_comm_call *call,
+                              struct local_message *message, uint64_t seq)
+{
+    struct local_pair *pair = message_pair(group, group->comm.rank, call->peer);
+    struct local_desc *desc = &pair->ring[seq % LOCAL_PAIR_RING];
+    desc->source = call->source;
+    if (message->bytes <= LOCAL_SMALL) {
+        message->way = LOCAL_EAGER;
+        desc->source = pair->small[seq % LOCAL_PAIR_RING];
+        if (message->bytes > 0)
+            memcpy(pair->small[seq % LOCAL_PAIR_RING], call->source, message->bytes);
+    } else if (tess__world_reaches(group->rank->world, call->source, message->bytes)) {
+        message->way = LOCAL_DIRECT;
+    } else {
+        message->way = LOCAL_CHUNKED;
+    }
+    desc->source_shared = message->way != LOCAL_CHUNKED;
+    desc->count = call->count;
+    desc->dtype = (uint8_t)call->dtype;
+    atomic_store(&desc->seq, seq + 1);
+    atomic_store(&group->member[group->comm.rank]->sent[call->peer], seq + 1);
+    tess__local_ring_one(group, call->peer);
+    group->comm.stats.sent_bytes += message->bytes;
+}
+
+enum tess_status tess__local_message_post(struct local_group *group,
+                                          const struct tess_comm_call *call, uint64_t *seq_out)
+{
+    bool send = call->collective == TESS_COLLECTIVE_SEND;
+    struct local_queue *queue = send ? &group->send[call->peer] : &group->receive[call->peer];
+    struct message_room room = {group, call};
+    if (!message_has_room(&room))
+        TESS_TRY(tess__local_wait(group, message_has_room, &room, call, queue->posted + 1));
+    uint64_t seq = queue->posted;
+    struct local_message *message = &queue->message[seq % LOCAL_PAIR_RING];
+    *message = (struct local_message){.source = call->source,
+                                      .target = call->target,
+                                      .count = call->count,
+                                      .dtype = call->dtype,
+                                      .bytes = call->count * tess_dtype_bytes(call->dtype)};
+    if (send)
+        message_post_send(group, call, message, seq);
+    queue->posted++;
+    group->message_count++;
+    *seq_out = seq;
+    return TESS_OK;
+}
+
+static bool message_run_send(struct local_group *group, int32_t peer, struct local_message *message,
+                             bool *moved_out)
+{
+    if (message->way != LOCAL_CHUNKED)
+        return true; /* the receiver does the rest */
+    struct local_pair *pair = message_pair(group, group->comm.rank, peer);
+    _Atomic uint64_t *staged = &group->member[group->comm.rank]->staged[peer];
+    while (message->offset < message->bytes) {
+        uint64_t k = atomic_load_explicit(staged, memory_order_relaxed);
+        if (k - atomic_load(&group->member[peer]->consumed[group->comm.rank]) >= 2)
+            return false;
+        size_t left = message->bytes - message->offset;
+        size_t n = left < LOCAL_PAIR_CHUNK ? left : LOCAL_PAIR_CHUNK;
+        memcpy(pair->chunk[k % 2], (const char *)message->source + message->offset, n);
+        message->offset += n;
+        atomic_store(staged, k + 1);
+        tess__local_ring_one(group, peer);
+        *moved_out = true;
+    }
+    return true;
+}
+
+static bool message_pull_chunks(struct local_group *group, int32_t peer,
+                                struct local_message *message, bool *moved_out)
+{
+    struct local_pair *pair = message_pair(group, peer, group->comm.rank);
+    _Atomic uint64_t *consumed = &group->member[group->comm.rank]->consumed[peer];
+    while (message->offset < message->bytes) {
+        uint64_t k = atomic_load_explicit(consumed, memory_order_relaxed);
+        if (atomic_load(&group->member[peer]->staged[group->comm.rank]) == k)
+            return false;
+        size_t left = message->bytes - message->offset;
+        size_t n = left < LOCAL_PAIR_CHUNK ? left : LOCAL_PAIR_CHUNK;
+        memcpy((char *)message->target + message->offset, pair->chunk[k % 2], n);
+        message->offset += n;
+        atomic_store(consumed, k + 1);
+        tess__local_ring_one(group, peer);
+        *moved_out = true;
+    }
+    return true;
+}
+
+static enum tess_status message_run_receive(struct local_group *group, int32_t peer, uint64_t seq,
+                                            struct local_message *message, bool *moved_out,
+                                            bool *done_out)
+{
+    struct local_pair *pair = message_pair(group, peer, group->comm.rank);
+    const struct local_desc *desc = &pair->ring[seq % LOCAL_PAIR_RING];
+    *done_out = false;
+    if (atomic_load(&desc->seq) != seq + 1)
+        return TESS_OK;
+    if (desc->count != message->count || desc->dtype != message->dtype) {
+        char reason[300];
+        int32_t me = group->world_rank[group->comm.rank], them = group->world_rank[peer];
+        snprintf(
+            reason, sizeof reason,
+            "message %llu from rank %d to rank %d differs: rank %d sends %llu %s, rank %d receives "
+            "%zu %s; both sides must give the same count and dtype",
+            (unsigned long long)seq + 1, (int)them, (int)me, (int)them,
+            (unsigned long long)desc->count, tess_dtype_name((enum tess_dtype)desc->dtype), (int)me,
+            message->count, tess_dtype_name(message->dtype));
+        group->rank->told = true;
+        tess_world_abort(group->rank->world, group->rank->rank, reason);
+        TESS_FAIL(TESS_ERR_COMM, "%s", reason);
+    }
+    if (!desc->source_shared) {
+        if (!message_pull_chunks(group, peer, message, moved_out))
+            return TESS_OK;
+    } else if (message->bytes > 0) {
+        memcpy(message->target, desc->source, message->bytes);
+    }
+    atomic_store(&group->member[group->comm.rank]->received[peer], seq + 1);
+    tess__local_ring_one(group, peer);
+    group->comm.stats.received_bytes += message->bytes;
+    *done_out = true;
+    return TESS_OK;
+}
+
+enum tess_status tess__local_message_run(struct local_group *group, bool *moved_out)
+{
+    for (int32_t peer = 0; peer < group->comm.rank_count; peer++) {
+        struct local_queue *send = &group->send[peer], *receive = &group->receive[peer];
+        while (send->finished < send->posted &&
+               message_run_send(group, peer, &send->message[send->finished % LOCAL_PAIR_RING],
+                                moved_out)) {
+            send->finished++;
+            group->message_count--;
+            *moved_out = true;
+        }
+        while (receive->finished < receive->posted) {
+            uint64_t seq = receive->finished;
+            bool done;
+            TESS_TRY(message_run_receive(group, peer, seq, &receive->message[seq % LOCAL_PAIR_RING],
+                                         moved_out, &done));
+            if (!done)
+                break;
+            receive->finished++;
+            group->message_count--;
+            *moved_out = true;
+        }
+    }
+    return TESS_OK;
+}

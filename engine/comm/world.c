@@ -1,0 +1,246 @@
+/*
+ * The world of one host: its memory, the abort word and the status board. Knows how the memory of
+ * the `local` communicator is laid out, not how it is used.
+ */
+#include "comm/world.h"
+
+#include "comm/shared.h"
+#include "tessera/check.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define WORLD_HUGE ((size_t)2 << 20)
+
+static size_t world_round(size_t bytes, size_t unit)
+{
+    return (bytes + unit - 1) / unit * unit;
+}
+
+/* Address space of one rank's window: all of the host's memory, within what 47 bits can hold. */
+static size_t world_window_bytes(int32_t rank_count)
+{
+    size_t memory = (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE);
+    size_t most = ((size_t)32 << 40) / (size_t)rank_count;
+    return world_round(memory < most ? memory : most, WORLD_HUGE);
+}
+
+static int32_t world_cores(void)
+{
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof set, &set) != 0)
+        return (int32_t)sysconf(_SC_NPROCESSORS_ONLN);
+    return CPU_COUNT(&set);
+}
+
+static void world_lay_out(struct tess_world *layout)
+{
+    size_t n = (size_t)layout->rank_count;
+    layout->stage_offset = world_round(n * sizeof(struct local_member), 4096);
+    layout->pair_offset = layout->stage_offset + world_round(n * sizeof(struct local_stage), 4096);
+    layout->group_bytes =
+        layout->pair_offset + world_round(n * n * sizeof(struct local_pair), 4096);
+    layout->group_offset = world_round(sizeof *layout, 4096);
+    layout->window_offset =
+        world_round(layout->group_offset + LOCAL_GROUPS_MAX * layout->group_bytes, WORLD_HUGE);
+    layout->map_bytes = layout->window_offset + n * layout->window_bytes;
+}
+
+/* A sparse shared mapping, aligned so that huge pages fit the windows. */
+static enum tess_status world_map_shared(size_t bytes, char **memory_out)
+{
+    int fd = (int)syscall(SYS_memfd_create, "tessera", 1u /* MFD_CLOEXEC */);
+    if (fd < 0)
+        TESS_FAIL(TESS_ERR_MEMORY, "cannot create shared memory (memfd_create): %s",
+                  strerror(errno));
+    char *memory = MAP_FAILED;
+    if (ftruncate(fd, (off_t)bytes) == 0)
+        memory = mmap(NULL, bytes + WORLD_HUGE, PROT_NONE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory != MAP_FAILED) {
+        char *end = memory + bytes + WORLD_HUGE;
+        char *aligned = (char *)world_round((size_t)memory, WORLD_HUGE);
+        if (aligned > memory)
+            munmap(memory, (size_t)(aligned - memory));
+        if (end > aligned + bytes)
+            munmap(aligned + bytes, (size_t)(end - aligned - bytes));
+        memory = mmap(aligned, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0);
+        if (memory == MAP_FAILED)
+            munmap(aligned, bytes);
+    }
+    int error = errno;
+    close(fd);
+    if (memory == MAP_FAILED)
+        TESS_FAIL(TESS_ERR_MEMORY,
+                  "cannot map %zu GiB of address space for the ranks' shared memory: %s; "
+                  "raise the limits on address space and file size (ulimit -v, -f)",
+                  bytes >> 30, strerror(error));
+    *memory_out = memory;
+    return TESS_OK;
+}
+
+enum tess_status tess_world_open(int32_t rank_count, enum tess_rank_mode mode,
+                                 struct tess_world **world_out)
+{
+    if (rank_count < 1 || rank_count > TESS_WORLD_RANKS_MAX)
+        TESS_FAIL(TESS_ERR_USAGE, "cannot run %d ranks on one host: use 1 to %d", (int)rank_count,
+                  TESS_WORLD_RANKS_MAX);
+    struct tess_world layout = {.mode = mode, .rank_count = rank_count};
+    bool processes = mode == TESS_RANKS_PROCESSES;
+    layout.window_bytes = processes ? world_window_bytes(rank_count) : 0;
+    world_lay_out(&layout);
+
+    char *memory = NULL;
+    if (processes) {
+        TESS_TRY(world_map_shared(layout.map_bytes, &memory));
+        /* A hint: without huge pages everything works, slower. */
+        (void)madvise(memory + layout.window_offset, layout.map_bytes - layout.window_offset,
+                      MADV_HUGEPAGE);
+    } else {
+        /* Shared, because the launcher reads boards and aborts from outside the ranks' process. */
+        memory = mmap(NULL, layout.map_bytes, PROT_READ | PROT_WRITE,
+                      MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (memory == MAP_FAILED)
+            TESS_FAIL(TESS_ERR_MEMORY, "cannot map %zu MiB for the ranks' shared state: %s",
+                      layout.map_bytes >> 20, strerror(errno));
+    }
+    struct tess_world *world = (struct tess_world *)memory;
+    world->mode = mode;
+    world->rank_count = rank_count;
+    world->core_count = world_cores();
+    world->map_bytes = layout.map_bytes;
+    world->group_offset = layout.group_offset;
+    world->group_bytes = layout.group_bytes;
+    world->stage_offset = layout.stage_offset;
+    world->pair_offset = layout.pair_offset;
+    world->window_offset = layout.window_offset;
+    world->window_bytes = layout.window_bytes;
+    for (int32_t r = 0; r < rank_count; r++) {
+        struct tess_board *board = &world->rank[r].board;
+        atomic_store_explicit(&board->unit, -1, memory_order_relaxed);
+        atomic_store_explicit(&board->collective, -1, memory_order_relaxed);
+    }
+    *world_out = world;
+    return TESS_OK;
+}
+
+void tess_world_close(struct tess_world *world)
+{
+    if (world != NULL)
+        munmap(world, world->map_bytes);
+}
+
+int32_t tess_world_rank_count(const struct tess_world *world)
+{
+    return world->rank_count;
+}
+
+static char *world_group(struct tess_world *world, int32_t group)
+{
+    return (char *)world + world->group_offset + (size_t)group * world->group_bytes;
+}
+
+struct local_member *tess__world_member(struct tess_world *world, int32_t group, int32_t member)
+{
+    return (struct local_member *)world_group(world, group) + member;
+}
+
+struct local_stage *tess__world_stage(struct tess_world *world, int32_t group, int32_t member)
+{
+    return (struct local_stage *)(world_group(world, group) + world->stage_offset) + member;
+}
+
+struct local_pair *tess__world_pair(struct tess_world *world, int32_t group, int32_t from,
+                                    int32_t to)
+{
+    return (struct local_pair *)(world_group(world, group) + world->pair_offset) +
+           from * world->rank_count + to;
+}
+
+bool tess__world_reaches(const struct tess_world *world, const void *memory, size_t bytes)
+{
+    if (world->mode == TESS_RANKS_THREADS)
+        return true;
+    size_t first = (size_t)world + world->window_offset;
+    size_t end = (size_t)world + world->map_bytes;
+    size_t at = (size_t)memory;
+    return at >= first && at <= end && bytes <= end - at;
+}
+
+struct tess_board *tess_world_board(struct tess_world *world, int32_t rank)
+{
+    return &world->rank[rank].board;
+}
+
+static const char *const world_doing_text[] = {
+#define WORLD_DOING_TEXT(word, text) text,
+    TESS_DOING_LIST(WORLD_DOING_TEXT)
+#undef WORLD_DOING_TEXT
+};
+
+void tess_board_describe(const struct tess_board *board, const char *const *unit_name,
+                         int32_t unit_count, char *text, size_t text_bytes)
+{
+    int32_t doing = atomic_load_explicit(&board->doing, memory_order_relaxed);
+    int32_t unit = atomic_load_explicit(&board->unit, memory_order_relaxed);
+    int64_t step = atomic_load_explicit(&board->step, memory_order_relaxed);
+    int32_t collective = atomic_load_explicit(&board->collective, memory_order_relaxed);
+    uint64_t number = atomic_load_explicit(&board->call_number, memory_order_relaxed);
+
+    char of_unit[96] = "", at_step[48] = "", waiting[80] = "";
+    if (unit >= 0 && unit_name != NULL && unit < unit_count)
+        snprintf(of_unit, sizeof of_unit, " of unit %d (%s)", (int)unit, unit_name[unit]);
+    else if (unit >= 0)
+        snprintf(of_unit, sizeof of_unit, " of unit %d", (int)unit);
+    if (step > 0)
+        snprintf(at_step, sizeof at_step, ", step %lld", (long long)step);
+    if (collective >= 0 && collective < TESS_COLLECTIVE_COUNT)
+        snprintf(waiting, sizeof waiting, ", waiting in %s %llu",
+                 tess_collective_name((enum tess_collective)collective),
+                 (unsigned long long)number);
+    const char *what = doing >= 0 && doing < TESS_DOING_COUNT ? world_doing_text[doing] : "lost";
+    snprintf(text, text_bytes, "%s%s%s%s", what, of_unit, at_step, waiting);
+}
+
+void tess_world_abort(struct tess_world *world, int32_t rank, const char *reason)
+{
+    uint32_t running = 0;
+    if (atomic_compare_exchange_strong(&world->abort_state, &running, 1)) {
+        /* By hand, because it may run in a signal handler. */
+        size_t i = 0;
+        for (; reason[i] != '\0' && i + 1 < sizeof world->abort_reason; i++)
+            world->abort_reason[i] = reason[i];
+        world->abort_reason[i] = '\0';
+        world->abort_rank = rank;
+        atomic_store(&world->abort_state, 2);
+    }
+    for (int32_t r = 0; r < world->rank_count; r++) {
+        atomic_fetch_add(&world->rank[r].bell, 1);
+        syscall(SYS_futex, &world->rank[r].bell, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+    }
+}
+
+bool tess_world_aborted(const struct tess_world *world, int32_t *rank_out, char *reason,
+                        size_t reason_bytes)
+{
+    uint32_t state = atomic_load(&world->abort_state);
+    if (state == 0)
+        return false;
+    /* Whoever writes the reason needs a moment, unless it was killed in the middle. */
+    for (int i = 0; i < 1000 && state == 1; i++) {
+        sched_yield();
+        state = atomic_load(&world->abort_state);
+    }
+    if (rank_out != NULL)
+        *rank_out = state == 2 ? world->abort_rank : -1;
+    if (reason != NULL && reason_bytes > 0)
+        snprintf(reason, reason_bytes, "%s", state == 2 ? world->abort_reason : "reason unknown");
+    return true;
+}

@@ -1,0 +1,400 @@
+/*
+ * A run's configuration: the table of its options, the choice of parts, and the checks that join
+ * several options. Values are parsed by base/options; the parts check their own options; what needs
+ * the data set is checked by the engine.
+ */
+#include "core/config.h"
+
+#include "base/options.h"
+#include "core/registry.h"
+#include "tessera/check.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define RANKS_MAX            64
+#define CONFIG_FIELD(member) offsetof(struct tess_run_options, member)
+
+const struct tess_option tess_run_option_table[] = {
+    {"model", TESS_OPTION_STRING, CONFIG_FIELD(model), "mlp", 0, 0, NULL,
+     "model to train; its own options begin with its name"},
+    {"strategy", TESS_OPTION_STRING, CONFIG_FIELD(strategy), "single", 0, 0, NULL,
+     "how a step is spread over the ranks; its own options begin with its name"},
+    {"ranks", TESS_OPTION_INT, CONFIG_FIELD(ranks), "2", 1, RANKS_MAX, NULL,
+     "ranks to start on this machine; strategy single takes 1"},
+    {"precision", TESS_OPTION_CHOICE, CONFIG_FIELD(precision), "f32", 0, 0, "f32|bf16",
+     "type of activations and parameters in use; bf16 keeps f32 masters"},
+    {"kernel", TESS_OPTION_STRING, CONFIG_FIELD(kernel), "", 0, 0, NULL,
+     "kernel backend; empty chooses the fastest that is built"},
+    {"data", TESS_OPTION_STRING, CONFIG_FIELD(data), "/usr/share/datasets/fashion-mnist", 0, 0,
+     NULL, "folder with the four IDX files, plain or .gz; synthetic makes images up"},
+    {"synthetic-rows", TESS_OPTION_INT, CONFIG_FIELD(synthetic_rows), "8192", 1, 1 << 24, NULL,
+     "training images of --data synthetic; a quarter as many are for validation"},
+    {"run", TESS_OPTION_STRING, CONFIG_FIELD(run), "", 0, 0, NULL,
+     "folder for the run's files (metrics.jsonl); empty writes none"},
+    {"epochs", TESS_OPTION_REAL, CONFIG_FIELD(epochs), "1", 0, 1e6, NULL,
+     "passes over the training images; may be a fraction"},
+    {"steps", TESS_OPTION_INT, CONFIG_FIELD(steps), "0", 0, 1e12, NULL,
+     "optimizer steps; 0 goes by --epochs"},
+    {"batch-size", TESS_OPTION_INT, CONFIG_FIELD(batch_size), "128", 1, 1 << 24, NULL,
+     "images per optimizer step, over all ranks"},
+    {"grid", TESS_OPTION_INT, CONFIG_FIELD(grid), "0", 0, 1 << 20, NULL,
+     "canonical micro-batches per step; runs with the same grid give the same bits; 0: ranks x "
+     "accumulate"},
+    {"accumulate", TESS_OPTION_INT, CONFIG_FIELD(accumulate), "1", 1, 1 << 16, NULL,
+     "micro-batches a rank computes one after the other in each step"},
+    {"seed", TESS_OPTION_INT, CONFIG_FIELD(seed), "1", 0, 9e15, NULL,
+     "of initial parameters, shuffles, augmentation and dropout"},
+    {"reduce", TESS_OPTION_CHOICE, CONFIG_FIELD(reduce), "canonical", 0, 0, "canonical|fast",
+     "order of sums over ranks: canonical gives the same bits on every layout, fast is the "
+     "communicator's choice"},
+    {"buffers", TESS_OPTION_CHOICE, CONFIG_FIELD(buffers), "combine", 0, 0, "combine|broadcast",
+     "running averages from the statistics of all ranks, or of rank 0 broadcast"},
+    {"threads", TESS_OPTION_INT, CONFIG_FIELD(threads), "1", 1, 1024, NULL,
+     "threads one kernel may use in each rank"},
+    {"timeout", TESS_OPTION_REAL, CONFIG_FIELD(timeout), "60", 0.1, 86400, NULL,
+     "seconds a collective may wait for another rank"},
+    {"log-every", TESS_OPTION_INT, CONFIG_FIELD(log_every), "0", 0, 1e9, NULL,
+     "steps between lines of the log and of metrics.jsonl; 0: ten an epoch"},
+    {"evaluate", TESS_OPTION_BOOL, CONFIG_FIELD(evaluate), "on", 0, 0, NULL,
+     "measure loss and accuracy on the test images after every epoch and at the end"},
+    {"bind", TESS_OPTION_BOOL, CONFIG_FIELD(bind), "on", 0, 0, NULL,
+     "give each rank its own cores when there are enough"},
+    {NULL, TESS_OPTION_BOOL, 0, NULL, 0, 0, NULL, NULL},
+};
+
+enum tess_dtype tess_run_dtype(const struct tess_run_options *run)
+{
+    return run->precision == 0 ? TESS_F32 : TESS_BF16;
+}
+
+/* ---- the words of the command line ----------------------------------------------------------- */
+
+/* The row of an option written as "--name", or NULL; names take '_' for '-'. */
+static const struct tess_option *config_find_row(const struct tess_config_table *table,
+                                                 int table_count, const char *name)
+{
+    for (int t = 0; t < table_count; t++) {
+        size_t prefix = strlen(table[t].prefix);
+        const char *rest = name;
+
+        if (prefix > 0) {
+            if (strncmp(name, table[t].prefix, prefix) != 0 || name[prefix] != '.')
+                continue;
+            rest = name + prefix + 1;
+        }
+        for (const struct tess_option *row = table[t].table; row->name != NULL; row++) {
+            const char *a = row->name, *b = rest;
+            while (*a != '\0' && (*a == *b || (*a == '-' && *b == '_')))
+                a++, b++;
+            if (*a == '\0' && *b == '\0')
+                return row;
+        }
+    }
+    return NULL;
+}
+
+/* Does the option "--name" take the word after it as its value? The rules of base/options.h. */
+static bool config_takes_next(const struct tess_config_table *table, int table_count,
+                              const char *name, const char *next)
+{
+    const struct tess_option *row = config_find_row(table, table_count, name);
+    size_t length = strlen(next);
+
+    if (strcmp(name, "set") == 0)
+        return true;
+    if (strchr(name, '=') != NULL || strncmp(next, "--", 2) == 0)
+        return false;
+    if (row != NULL)
+        return row->type != TESS_OPTION_BOOL;
+    /* An option of a part that is not chosen yet: it may be a switch before the file's name. */
+    return !(length > 5 && strcmp(next + length - 5, ".yaml") == 0) &&
+           !(length > 4 && strcmp(next + length - 4, ".yml") == 0);
+}
+
+static const char *config_find_path(int argc, char **argv, const struct tess_config_table *table,
+                                    int table_count)
+{
+    for (int i = 0; i < argc; i++) {
+        if (argv[i][0] != '-')
+            return argv[i];
+        if (i + 1 < argc && config_takes_next(table, table_count, argv[i] + 2, argv[i + 1]))
+            i++;
+    }
+    return NULL;
+}
+
+/* ---- parts ------------------------------------------------------------------------------------
+ */
+
+#define CONFIG_TABLE_MAX 8
+
+/* The tables that every run has, then the command's own. Returns their number. */
+static int config_tables(struct tess_config *config, const struct tess_config_table *extra,
+                         int extra_count, struct tess_config_table table[CONFIG_TABLE_MAX])
+{
+    int count = 0;
+
+    table[count++] = (struct tess_config_table){"", tess_run_option_table, &config->run};
+    table[count++] = (struct tess_config_table){"", tess_optim_option_table, &config->optim};
+    table[count++] = (struct tess_config_table){"data", tess_loader_option_table, &config->loader};
+    for (int i = 0; i < extra_count && count < CONFIG_TABLE_MAX; i++)
+        table[count++] = extra[i];
+    return count;
+}
+
+/* The kernel backend when none is named: the first that is built. */
+static const char *config_default_kernel(void)
+{
+    int count = 0;
+    const char *const *name = tess_registry_names(TESS_REGISTRY_KERNEL, &count);
+
+    for (int i = 0; i < count; i++)
+        if (strcmp(name[i], "cpu") == 0)
+            return name[i];
+    return "ref";
+}
+
+static enum tess_status config_add_part(struct tess_config *config, const char *name,
+                                        const struct tess_option *table, size_t bytes,
+                                        void **options_out)
+{
+    *options_out = calloc(1, bytes > 0 ? bytes : 1);
+    if (*options_out == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the options of %s", name);
+    if (table == NULL)
+        return TESS_OK;
+    return tess_options_add(config->options, name, table, *options_out);
+}
+
+/* Keys of parts that are not chosen may stay in a configuration file. */
+static enum tess_status config_allow_others(struct tess_config *config,
+                                            enum tess_registry_kind kind, const char *what,
+                                            const char *chosen)
+{
+    int count = 0;
+    const char *const *name = tess_registry_names(kind, &count);
+
+    for (int i = 0; i < count; i++) {
+        char why[128];
+
+        if (strcmp(name[i], chosen) == 0)
+            continue;
+        snprintf(why, sizeof why, "applies to %s %s only", what, name[i]);
+        TESS_TRY(tess_options_allow(config->options, name[i], why));
+    }
+    return TESS_OK;
+}
+
+static enum tess_status config_choose_parts(struct tess_config *config, int argc, char **argv,
+                                            const char *path)
+{
+    struct tess_options *options = config->options;
+    const char *model = tess_options_peek(options, "model", argc, argv, path);
+    const char *strategy = tess_options_peek(options, "strategy", argc, argv, path);
+
+    TESS_TRY(tess_registry_get_model(model != NULL ? model : config->run.model, &config->model));
+    TESS_TRY(tess_registry_get_strategy(strategy != NULL ? strategy : config->run.strategy,
+                                        &config->strategy));
+    TESS_TRY(config_add_part(config, config->model->name, config->model->options,
+                             config->model->options_size, &config->model_options));
+    TESS_TRY(config_add_part(config, config->strategy->name, config->strategy->options,
+                             config->strategy->options_size, &config->strategy_options));
+    TESS_TRY(config_allow_others(config, TESS_REGISTRY_MODEL, "model", config->model->name));
+    return config_allow_others(config, TESS_REGISTRY_STRATEGY, "strategy", config->strategy->name);
+}
+
+/* ---- checks -----------------------------------------------------------------------------------
+ */
+
+static bool config_is_power(int64_t n)
+{
+    return n > 0 && (n & (n - 1)) == 0;
+}
+
+/* Is every rank's share of the leaves, and of each micro-batch, a whole subtree of the sum's tree?
+ */
+static bool config_grid_fits(enum tess_leaf_order order, int64_t ranks, int64_t micro, int64_t grid)
+{
+    if (grid % (ranks * micro) != 0)
+        return false;
+    if (order == TESS_LEAVES_MICRO_FIRST)
+        return (micro == 1 || config_is_power(grid / micro)) &&
+               (ranks == 1 || config_is_power(grid / (micro * ranks)));
+    return (ranks == 1 || config_is_power(grid / ranks)) &&
+           (micro == 1 || config_is_power(grid / (ranks * micro)));
+}
+
+/* "1, 2, 4": the rank counts that fit; grid 0 is ranks x micro. "none" when there is none. */
+static void config_list_fitting(enum tess_leaf_order order, int64_t batch_size, int64_t micro,
+                                int64_t grid, char *text, size_t text_bytes)
+{
+    size_t used = 0;
+
+    snprintf(text, text_bytes, "none");
+    for (int64_t ranks = 1; ranks <= RANKS_MAX; ranks++) {
+        int64_t leaves = grid > 0 ? grid : ranks * micro;
+        int wrote;
+
+        if (batch_size % leaves != 0 || !config_grid_fits(order, ranks, micro, leaves))
+            continue;
+        wrote = snprintf(text + used, text_bytes - used, "%s%lld", used > 0 ? ", " : "",
+                         (long long)ranks);
+        if (wrote < 0 || (size_t)wrote >= text_bytes - used)
+            return;
+        used += (size_t)wrote;
+    }
+}
+
+enum tess_status tess_config_check_grid(const struct tess_config *config, int64_t batch_size,
+                                        enum tess_leaf_order leaf_order)
+{
+    const struct tess_run_options *run = &config->run;
+    int64_t grid = run->grid > 0 ? run->grid : run->ranks * run->accumulate;
+    char fitting[320];
+
+    if (batch_size % grid == 0 && config_grid_fits(leaf_order, run->ranks, run->accumulate, grid))
+        return TESS_OK;
+    config_list_fitting(leaf_order, batch_size, run->accumulate, run->grid, fitting,
+                        sizeof fitting);
+    if (batch_size % grid != 0)
+        TESS_FAIL(
+            TESS_ERR_USAGE,
+            "batch-size %lld cannot be cut into a grid of %lld equal micro-batches (%lld ranks "
+            "x accumulate %lld%s); ranks that fit: %s",
+            (long long)batch_size, (long long)grid, (long long)run->ranks,
+            (long long)run->accumulate, run->grid > 0 ? ", --grid given" : "", fitting);
+    TESS_FAIL(TESS_ERR_USAGE,
+              "%lld ranks x accumulate %lld do not fit a grid of %lld: each rank, and each of its "
+              "micro-batches, needs a power of two of the grid's leaves; ranks that fit: %s",
+              (long long)run->ranks, (long long)run->accumulate, (long long)grid, fitting);
+}
+
+static enum tess_status config_check(struct tess_config *config)
+{
+    struct tess_run_options *run = &config->run;
+    int64_t grid;
+
+    if (run->ranks > 1 && strcmp(config->strategy->name, "single") == 0 &&
+        !tess_options_is_set(config->options, "ranks"))
+        run->ranks = 1;
+    if (run->kernel[0] == '\0')
+        run->kernel = config_default_kernel();
+    TESS_TRY(tess_registry_get_kernel(run->kernel, &config->kernel));
+    if (run->steps == 0 && run->epochs <= 0)
+        TESS_FAIL(TESS_ERR_USAGE, "nothing to do: --epochs is 0 and --steps is 0");
+    if (config->strategy->check != NULL)
+        TESS_TRY(config->strategy->check(config->strategy_options, (int32_t)run->ranks,
+                                         (int32_t)run->accumulate));
+    /* How many epochs --steps are is known with the data only: then warm-up is not limited here. */
+    TESS_TRY(tess_optim_check(&config->optim, run->steps > 0 ? HUGE_VAL : run->epochs));
+
+    /* The strategy's plan says which leaf order it uses; the engine checks that one again. */
+    grid = run->grid > 0 ? run->grid : run->ranks * run->accumulate;
+    if (run->batch_size % grid == 0 &&
+        config_grid_fits(TESS_LEAVES_MICRO_FIRST, run->ranks, run->accumulate, grid))
+        return TESS_OK;
+    return tess_config_check_grid(config, run->batch_size, TESS_LEAVES_RANK_FIRST);
+}
+
+/* ---- opening ----------------------------------------------------------------------------------
+ */
+
+/* Everything but values: an option set with the tables of the run and of the chosen parts. */
+static enum tess_status config_declare(int argc, char **argv, const struct tess_config_table *extra,
+                                       int extra_count, struct tess_config *config,
+                                       const char **path_out)
+{
+    struct tess_config_table table[CONFIG_TABLE_MAX];
+    int count = config_tables(config, extra, extra_count, table);
+
+    *path_out = config_find_path(argc, argv, table, count);
+    TESS_TRY(tess_options_open(&config->options));
+    for (int i = 0; i < count; i++)
+        TESS_TRY(
+            tess_options_add(config->options, table[i].prefix, table[i].table, table[i].target));
+    return config_choose_parts(config, argc, argv, *path_out);
+}
+
+static enum tess_status config_load(struct tess_config *config, int argc, char **argv,
+                                    const char *path)
+{
+    const char *word = NULL;
+    int word_count = 0;
+
+    TESS_TRY(tess_options_load_environment(config->options));
+    if (path != NULL)
+        TESS_TRY(tess_options_load_yaml(config->options, path));
+    TESS_TRY(tess_options_load_arguments(config->options, argc, argv, &word, 1, &word_count));
+    if (word_count > 0 && (path == NULL || strcmp(word, path) != 0))
+        TESS_FAIL(TESS_ERR_USAGE,
+                  "cannot tell which word names the configuration file: put it before the options");
+    return TESS_OK;
+}
+
+enum tess_status tess_config_open(int argc, char **argv, const struct tess_config_table *extra,
+                                  int extra_count, struct tess_config **config_out)
+{
+    struct tess_config *config = calloc(1, sizeof *config);
+    const char *path = NULL;
+    enum tess_status status;
+
+    if (config == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the configuration");
+    TESS_TRY_GOTO(status, close_config,
+                  config_declare(argc, argv, extra, extra_count, config, &path));
+    TESS_TRY_GOTO(status, close_config, config_load(config, argc, argv, path));
+    TESS_TRY_GOTO(status, close_config, config_check(config));
+    *config_out = config;
+    return TESS_OK;
+
+close_config:
+    tess_config_close(config);
+    return status;
+}
+
+void tess_config_close(struct tess_config *config)
+{
+    if (config == NULL)
+        return;
+    if (config->options != NULL)
+        tess_options_close(config->options);
+    free(config->model_options);
+    free(config->strategy_options);
+    free(config);
+}
+
+enum tess_status tess_config_print_help(int argc, char **argv,
+                                        const struct tess_config_table *extra, int extra_count)
+{
+    struct tess_config *config = calloc(1, sizeof *config);
+    const char *path = NULL;
+    enum tess_status status;
+
+    if (config == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the configuration");
+    status = config_declare(argc, argv, extra, extra_count, config, &path);
+    if (status == TESS_OK)
+        tess_options_print_help(config->options);
+    tess_config_close(config);
+    return status;
+}
+
+bool tess_config_peek(int argc, char **argv, const char *name, char *text, size_t text_bytes)
+{
+    struct tess_config config = {0};
+    struct tess_config_table table[CONFIG_TABLE_MAX];
+    int count = config_tables(&config, NULL, 0, table);
+    const char *value = NULL;
+
+    if (tess_options_open(&config.options) != TESS_OK)
+        return false;
+    value = tess_options_peek(config.options, name, argc, argv,
+                              config_find_path(argc, argv, table, count));
+    if (value != NULL)
+        snprintf(text, text_bytes, "%s", value);
+    tess_options_close(config.options);
+    return value != NULL;
+}

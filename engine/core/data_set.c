@@ -1,0 +1,187 @@
+/*
+ * Data sets in memory, and made-up ones. Responsible for the mapping that holds pixels and labels
+ * and for what is computed from all of them; reading files is data_idx.c's, choosing and
+ * normalising samples data_sample.c's.
+ *
+ * One anonymous shared mapping, so that ranks forked later use the same pages:
+ *
+ *     train images | train labels | test images | test labels      each from a multiple of 64 bytes
+ */
+#include "core/data_set.h"
+
+#include "base/rng.h"
+#include "tessera/check.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+static uint64_t dataset_align(uint64_t bytes)
+{
+    return (bytes + 63) & ~(uint64_t)63;
+}
+
+uint64_t tess__dataset_product(uint64_t a, uint64_t b)
+{
+    if (b != 0 && a > TESS__DATASET_BYTES_MAX / b)
+        return TESS__DATASET_BYTES_MAX + 1;
+    return a * b;
+}
+
+uint64_t tess__dataset_bytes(struct tess_shape row, uint64_t train_count, uint64_t test_count)
+{
+    uint64_t row_bytes = 1, total = 0;
+    for (int32_t d = 0; d < row.rank; d++)
+        row_bytes = tess__dataset_product(row_bytes, (uint64_t)row.dim[d]);
+    const uint64_t part[4] = {tess__dataset_product(row_bytes, train_count), train_count,
+                              tess__dataset_product(row_bytes, test_count), test_count};
+    for (int32_t i = 0; i < 4; i++) {
+        if (part[i] > TESS__DATASET_BYTES_MAX)
+            return TESS__DATASET_BYTES_MAX + 1;
+        total += dataset_align(part[i]);
+    }
+    return total;
+}
+
+enum tess_status tess__dataset_new(struct tess_shape row, int32_t class_count, int64_t train_count,
+                                   int64_t test_count, struct tess_dataset **dataset_out)
+{
+    const uint64_t row_bytes = (uint64_t)tess_shape_count(&row);
+    const size_t bytes =
+        (size_t)tess__dataset_bytes(row, (uint64_t)train_count, (uint64_t)test_count);
+    struct tess_dataset *dataset = calloc(1, sizeof(*dataset));
+    if (dataset == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "cannot allocate a data set's description");
+    uint8_t *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) {
+        free(dataset);
+        TESS_FAIL(TESS_ERR_MEMORY, "cannot map %zu bytes of shared memory for the data set: %s",
+                  bytes, strerror(errno));
+    }
+    dataset->row = row;
+    dataset->class_count = class_count;
+    dataset->mapped_bytes = bytes;
+    dataset->train.count = train_count;
+    dataset->train.image = memory;
+    memory += dataset_align(row_bytes * (uint64_t)train_count);
+    dataset->train.label = memory;
+    memory += dataset_align((uint64_t)train_count);
+    dataset->test.count = test_count;
+    dataset->test.image = memory;
+    memory += dataset_align(row_bytes * (uint64_t)test_count);
+    dataset->test.label = memory;
+    *dataset_out = dataset;
+    return TESS_OK;
+}
+
+void tess_dataset_close(struct tess_dataset *dataset)
+{
+    if (dataset == NULL)
+        return;
+    munmap(tess__dataset_writable(dataset->train.image), dataset->mapped_bytes);
+    free(dataset);
+}
+
+/*
+ * In 32 bits per block of 4096 pixels, which holds 4096 * 255^2, so that the loop can be
+ * vectorised.
+ */
+void tess__dataset_seal(struct tess_dataset *dataset)
+{
+    const uint8_t *pixel = dataset->train.image;
+    const int64_t count = tess_shape_count(&dataset->row) * dataset->train.count;
+    uint64_t sum = 0, squares = 0;
+    for (int64_t begin = 0; begin < count; begin += 4096) {
+        const int64_t end = begin + 4096 < count ? begin + 4096 : count;
+        uint32_t block_sum = 0, block_squares = 0;
+        for (int64_t i = begin; i < end; i++) {
+            const uint32_t p = pixel[i];
+            block_sum += p;
+            block_squares += p * p;
+        }
+        sum += block_sum;
+        squares += block_squares;
+    }
+    /* Both sums are below 2^53 and thus exact as doubles: 2^32 pixels of at most 255^2. */
+    const double mean = (double)sum / (double)count;
+    const double variance = (double)squares / (double)count - mean * mean;
+    dataset->mean = (float)(mean / 255);
+    /* A set of one colour has nothing to scale; 1 keeps it finite. */
+    dataset->deviation = variance > 0 ? (float)(sqrt(variance) / 255) : 1;
+    mprotect(tess__dataset_writable(dataset->train.image), dataset->mapped_bytes, PROT_READ);
+}
+
+/* ---- made-up images ------------------------------------------------------------------------ */
+
+/* Numbers of the random streams of a made-up set. */
+enum { SYNTHETIC_TEMPLATES, SYNTHETIC_LABELS, SYNTHETIC_NOISE };
+
+/* `count` random bytes, 16 per block of the generator. */
+static void synthetic_bytes(struct tess_rng_key key, uint64_t high, int64_t count, uint8_t *target)
+{
+    for (int64_t i = 0; i < count; i += 16) {
+        uint32_t word[4];
+        tess_rng_block(key, (uint64_t)i / 16, high, word);
+        for (int64_t j = i; j < i + 16 && j < count; j++)
+            target[j] = (uint8_t)(word[(j - i) / 4] >> 8 * ((j - i) % 4));
+    }
+}
+
+/* Each pixel is the mean of its class's template and of noise as strong as that. */
+static void synthetic_fill(const struct tess_split *split, uint64_t which, uint64_t seed,
+                           int64_t row_count, int32_t class_count, const uint8_t *template)
+{
+    const struct tess_rng_key label_key = tess_rng_key(seed, TESS_RNG_TEST, SYNTHETIC_LABELS);
+    const struct tess_rng_key noise_key = tess_rng_key(seed, TESS_RNG_TEST, SYNTHETIC_NOISE);
+    uint8_t *image = tess__dataset_writable(split->image);
+    uint8_t *label = tess__dataset_writable(split->label);
+    synthetic_bytes(noise_key, which, row_count * split->count, image);
+    for (int64_t i = 0; i < split->count; i++) {
+        const uint32_t c = tess_rng_word(label_key, (uint64_t)i, which) % (uint32_t)class_count;
+        uint8_t *row = image + i * row_count;
+        label[i] = (uint8_t)c;
+        for (int64_t p = 0; p < row_count; p++)
+            row[p] = (uint8_t)((row[p] + template[(int64_t)c * row_count + p] + 1) / 2);
+    }
+}
+
+enum tess_status tess_dataset_open_synthetic(struct tess_shape row, int32_t class_count,
+                                             int64_t train_count, int64_t test_count, uint64_t seed,
+                                             struct tess_dataset **dataset_out)
+{
+    struct tess_dataset *dataset;
+    if (row.rank != 3 || row.dim[0] < 1 || row.dim[1] < 1 || row.dim[2] < 1)
+        TESS_FAIL(TESS_ERR_USAGE, "a made-up image needs a shape [height, width, channels] of "
+                                  "positive numbers");
+    if (class_count < 1 || class_count > 256)
+        TESS_FAIL(TESS_ERR_USAGE, "%d classes: made-up data have 1 to 256", (int)class_count);
+    if (train_count < 1 || test_count < 0)
+        TESS_FAIL(TESS_ERR_USAGE,
+                  "%lld training and %lld test images: made-up data need at least 1 and 0",
+                  (long long)train_count, (long long)test_count);
+    if (tess__dataset_bytes(row, (uint64_t)train_count, (uint64_t)test_count) >
+        TESS__DATASET_BYTES_MAX)
+        TESS_FAIL(TESS_ERR_USAGE, "%lld and %lld images of %lld x %lld x %lld are more than %u GiB",
+                  (long long)train_count, (long long)test_count, (long long)row.dim[0],
+                  (long long)row.dim[1], (long long)row.dim[2],
+                  (unsigned)(TESS__DATASET_BYTES_MAX >> 30));
+    const int64_t row_count = tess_shape_count(&row);
+    uint8_t *template = malloc((size_t)row_count * (size_t)class_count);
+    if (template == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "cannot allocate the templates of %d made-up classes",
+                  (int)class_count);
+    const enum tess_status status =
+        tess__dataset_new(row, class_count, train_count, test_count, &dataset);
+    if (status == TESS_OK) {
+        synthetic_bytes(tess_rng_key(seed, TESS_RNG_TEST, SYNTHETIC_TEMPLATES), 0,
+                        row_count * class_count, template);
+        synthetic_fill(&dataset->train, 0, seed, row_count, class_count, template);
+        synthetic_fill(&dataset->test, 1, seed, row_count, class_count, template);
+        tess__dataset_seal(dataset);
+        *dataset_out = dataset;
+    }
+    free(template);
+    return status;
+}

@@ -1,0 +1,379 @@
+/*
+ * Opening and closing an engine: model and strategy are asked what they want, the plan and the memory
+ * plan follow, then arena, operations, groups, loaders and first parameters. Steps are in step.c.
+ */
+#include "core/engine.h"
+
+#include "base/arena.h"
+#include "core/state.h"
+#include "kernel_open.h"
+#include "tessera/check.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- planning -------------------------------------------------------------------------------- */
+
+static enum tess_status engine_geometry(struct tess_engine *engine, int32_t rank)
+{
+    const struct tess_run_options *run = &engine->config->run;
+    const struct tess_dataset *dataset = engine->dataset;
+    struct tess_plan *plan = &engine->plan;
+    plan->rank = rank;
+    plan->rank_count = (int32_t)run->ranks;
+    plan->accumulate = (int32_t)run->accumulate;
+    plan->grid = (int32_t)(run->grid > 0 ? run->grid : run->ranks * run->accumulate);
+    plan->dtype = tess_run_dtype(run);
+    engine->batch_size = run->batch_size;
+    if (run->batch_size % plan->grid != 0)
+        TESS_FAIL(TESS_ERR_USAGE, "a batch of %lld rows cannot be cut into a grid of %d equal leaves: "
+                  "make --batch-size a multiple of %d", (long long)run->batch_size, plan->grid,
+                  plan->grid);
+    engine->leaf_rows = run->batch_size / plan->grid;
+    plan->leaf_rows = engine->leaf_rows;
+    engine->leaf_count = plan->grid / plan->rank_count / plan->accumulate;
+    engine->rows = engine->leaf_count * engine->leaf_rows;
+    engine->dtype_bytes = tess_dtype_bytes(plan->dtype);
+    engine->class_count = dataset->class_count;
+    engine->steps_per_epoch = dataset->train.count / run->batch_size;
+    if (engine->steps_per_epoch == 0)
+        TESS_FAIL(TESS_ERR_USAGE, "a batch of %lld rows is larger than the training split of %lld",
+                  (long long)run->batch_size, (long long)dataset->train.count);
+    engine->step_count = run->steps > 0
+                             ? run->steps
+                             : (int64_t)ceil(run->epochs * (double)engine->steps_per_epoch);
+    if (run->evaluate)
+        engine->test_leaves = (dataset->test.count + engine->leaf_rows - 1) / engine->leaf_rows;
+    return TESS_OK;
+}
+
+static enum tess_status engine_declare(struct tess_engine *engine)
+{
+    const struct tess_config *config = engine->config;
+    struct tess_model_input input = {.row = engine->dataset->row,
+                                     .class_count = engine->dataset->class_count,
+                                     .dtype = engine->plan.dtype};
+    engine->declare.rows = engine->rows;
+    engine->declare.leaf_rows = engine->leaf_rows;
+    engine->declare.dtype = engine->plan.dtype;
+    engine->model_state = calloc(1, config->model->state_size + 1);
+    if (!engine->model_state)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the model's state");
+    return tess_declare_model(&engine->declare, config->model, engine->model_state,
+                              config->model_options, &input);
+}
+
+static enum tess_status engine_plan_strategy(struct tess_engine *engine)
+{
+    const struct tess_config *config = engine->config;
+    struct tess_strategy *strategy = &engine->strategy;
+    strategy->ops = config->strategy;
+    strategy->options = config->strategy_options;
+    strategy->plan = &engine->plan;
+    strategy->memory = engine->memory;
+    strategy->state = calloc(1, config->strategy->state_size + 1);
+    if (!strategy->state)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the strategy's state");
+    TESS_TRY(tess_layout_begin(&engine->plan, &engine->declare));
+    TESS_TRY(config->strategy->plan(strategy));
+    TESS_TRY(tess_layout_finish(&engine->plan));
+    return tess_config_check_grid(config, engine->batch_size, engine->plan.leaf_order);
+}
+
+static enum tess_status engine_plan(struct tess_engine *engine, int32_t rank)
+{
+    const struct tess_config *config = engine->config;
+    TESS_TRY(config->strategy->check(config->strategy_options, (int32_t)config->run.ranks,
+                                     (int32_t)config->run.accumulate));
+    TESS_TRY(engine_geometry(engine, rank));
+    TESS_TRY(engine_declare(engine));
+    TESS_TRY(tess_memory_open(&engine->memory));
+    TESS_TRY(engine_plan_strategy(engine));
+    engine->loss_ranks = engine->plan.holds_loss   ? engine->plan.rank_count
+                         : engine->plan.skips_loss ? 0
+                                                   : 1;
+    /* One slot where nothing is loaded ahead: in the rank's own thread, or by another rank. */
+    engine->slot_count = config->loader.workers == 0 || engine->plan.skips_input ? 1 : 2;
+    return tess__engine_reserve(engine);
+}
+
+static enum tess_status engine_new(const struct tess_config *config,
+                                   const struct tess_dataset *dataset,
+                                   struct tess_engine **engine_out)
+{
+    struct tess_engine *engine = calloc(1, sizeof *engine);
+    if (!engine)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the engine");
+    engine->config = config;
+    engine->dataset = dataset;
+    engine->board = &engine->own_board;
+    *engine_out = engine;
+    return TESS_OK;
+}
+
+enum tess_status tess_engine_plan(const struct tess_config *config,
+                                  const struct tess_dataset *dataset, int32_t rank,
+                                  struct tess_engine **engine_out)
+{
+    struct tess_engine *engine;
+    TESS_TRY(engine_new(config, dataset, &engine));
+    enum tess_status status = engine_plan(engine, rank);
+    if (status != TESS_OK)
+        tess_engine_close(engine);
+    else
+        *engine_out = engine;
+    return status;
+}
+
+/* ---- opening --------------------------------------------------------------------------------- */
+
+/* Training batch number b is micro-batch b % S of step b / S. */
+static bool engine_request_train(void *context, int64_t batch, struct tess_batch_request *request)
+{
+    const struct tess_engine *engine = context;
+    const struct tess_plan *plan = &engine->plan;
+    int64_t step = batch / plan->accumulate;
+    int32_t micro = (int32_t)(batch % plan->accumulate);
+    int64_t epoch = step / engine->steps_per_epoch;
+    int64_t at = step % engine->steps_per_epoch * engine->batch_size;
+    int32_t first = plan->holds_input ? 0 : plan->rank;
+    int32_t last = plan->holds_input ? plan->rank_count - 1 : plan->rank;
+    if (step >= engine->step_count)
+        return false;
+    request->split = &engine->dataset->train;
+    request->epoch = epoch;
+    request->augment = true;
+    request->rows = 0;
+    for (int32_t rank = first; rank <= last; rank++) {
+        int64_t row = at + tess_layout_first_leaf(plan, rank, micro) * engine->leaf_rows;
+        for (int64_t i = 0; i < engine->rows; i++)
+            request->sample[request->rows++] =
+                tess_sample_at((uint64_t)engine->config->run.seed, epoch,
+                               engine->dataset->train.count, row + i, engine->config->loader.shuffle);
+    }
+    return true;
+}
+
+/* Test batch number b is pass b % passes; rows past the end of the split are padding. */
+static bool engine_request_test(void *context, int64_t batch, struct tess_batch_request *request)
+{
+    const struct tess_engine *engine = context;
+    const struct tess_plan *plan = &engine->plan;
+    int64_t width = engine->leaf_count * plan->rank_count;
+    int64_t passes = (engine->test_leaves + width - 1) / width;
+    int64_t rows = plan->holds_input ? engine->rows * plan->rank_count : engine->rows;
+    int64_t first = batch % passes * width * engine->leaf_rows;
+    if (!plan->holds_input)
+        first += plan->rank * engine->rows;
+    request->split = &engine->dataset->test;
+    request->epoch = 0;
+    request->augment = false;
+    request->rows = rows;
+    for (int64_t i = 0; i < rows; i++)
+        request->sample[i] = first + i < engine->dataset->test.count ? first + i : -1;
+    return true;
+}
+
+static enum tess_status engine_open_loaders(struct tess_engine *engine)
+{
+    if (engine->plan.skips_input)
+        return TESS_OK;
+    struct tess_loader_config config = {
+        .dataset = engine->dataset,
+        .options = engine->config->loader,
+        .seed = (uint64_t)engine->config->run.seed,
+        .dtype = engine->plan.dtype,
+        .rows_max = engine->rows * (engine->plan.holds_input ? engine->plan.rank_count : 1),
+        .slot_count = engine->slot_count,
+        .request = engine_request_train,
+        .context = engine,
+    };
+    for (int32_t i = 0; i < engine->slot_count; i++) {
+        config.input[i] = tess_memory_get(engine->memory, engine->block.input[i]);
+        config.label[i] = tess_memory_get(engine->memory, engine->block.label[i]);
+    }
+    TESS_TRY(tess_loader_open(&config, &engine->loader));
+    if (engine->test_leaves == 0)
+        return TESS_OK;
+    config.options.workers = 0;
+    config.slot_count = 1;
+    config.input[0] = tess_memory_get(engine->memory, engine->block.test_input);
+    config.label[0] = tess_memory_get(engine->memory, engine->block.test_label);
+    config.request = engine_request_test;
+    return tess_loader_open(&config, &engine->test_loader);
+}
+
+static enum tess_status engine_open_optim(struct tess_engine *engine)
+{
+    const struct tess_plan *plan = &engine->plan;
+    const struct tess_optim_options *options = &engine->config->optim;
+    struct tess_optim *optim = &engine->optim;
+    size_t params = (size_t)plan->param_count;
+    size_t numbers = (size_t)tess_optim_tensor_numbers(options) * params;
+    optim->options = *options;
+    optim->kernel = engine->kernel;
+    if (plan->optim_extent == TESS_EXTENT_SHARD && plan->shard_count > 1)
+        optim->sum_comm = engine->comm;
+    optim->counts = plan->rank < (plan->shard_count > 1 ? plan->shard_count : plan->rank_count);
+    optim->param_count = plan->param_count;
+    optim->piece = engine->piece;
+    optim->piece_count = tess_layout_piece_count(plan);
+    optim->state_count = tess_layout_own_total(plan, plan->optim_extent);
+    optim->state = tess_memory_get(engine->memory, engine->block.optim);
+    optim->scratch = tess_memory_get(engine->memory, engine->block.direction);
+    optim->leaf_count = plan->grid;
+    /* A few numbers per tensor, read by the host: beside the arena, not in it. */
+    optim->tensor_state = calloc(numbers + 1, sizeof *optim->tensor_state);
+    optim->sum = calloc(2 * params + 1, sizeof *optim->sum);
+    if (!optim->tensor_state || !optim->sum)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the optimizer's norms");
+    return TESS_OK;
+}
+
+static void engine_access(void *context, bool on)
+{
+    struct tess_kernel *kernel = context;
+    kernel->ops->access(kernel, on);
+}
+
+/* Padding and state start at zero, also where adopting leaves something else in the memory (guard). */
+static void engine_clear(struct tess_engine *engine)
+{
+    const struct tess_block zero[] = {engine->block.param, engine->block.master, engine->block.grad,
+                                      engine->block.optim};
+    for (size_t i = 0; i < sizeof zero / sizeof *zero; i++)
+        tess_fill(engine->kernel, (int64_t)zero[i].bytes, 0,
+                  tess_memory_get(engine->memory, zero[i]));
+}
+
+static enum tess_status engine_open(struct tess_engine *engine)
+{
+    uint64_t bytes = tess_memory_total(engine->memory);
+    struct tess_strategy *strategy = &engine->strategy;
+    TESS_TRY(tess_kernel_open(engine->config->kernel, (int)engine->config->run.threads,
+                              &engine->kernel));
+    strategy->kernel = engine->kernel;
+    strategy->comm = engine->comm;
+    engine->comm->access = engine_access;
+    engine->comm->access_context = engine->kernel;
+    TESS_TRY(tess_comm_alloc(engine->comm, bytes, &engine->arena));
+    TESS_TRY(tess_memory_commit(engine->memory, engine->arena));
+    TESS_TRY(engine->kernel->ops->adopt(engine->kernel, engine->arena, bytes));
+    engine_clear(engine);
+    TESS_TRY(tess__engine_bind(engine));
+    TESS_TRY(engine_open_optim(engine));
+    engine->opened_strategy = true;
+    TESS_TRY(strategy->ops->open(strategy));
+    engine->weight_token = 1;
+    TESS_TRY(tess__engine_init_params(engine));
+    TESS_TRY(engine_open_loaders(engine));
+    return tess_comm_barrier(engine->comm);
+}
+
+enum tess_status tess_engine_open(const struct tess_config *config,
+                                  const struct tess_dataset *dataset, struct tess_comm *comm,
+                                  struct tess_world *world, struct tess_engine **engine_out)
+{
+    struct tess_engine *engine;
+    TESS_TRY(engine_new(config, dataset, &engine));
+    engine->comm = comm;
+    if (world)
+        engine->board = tess_world_board(world, comm->rank);
+    tess__engine_doing(engine, TESS_DOING_STARTING, -1);
+    enum tess_status status = TESS_OK;
+    if (comm->rank_count != config->run.ranks)
+        status = tess_fail(TESS_ERR_INTERNAL, "%d ranks run a configuration of %lld",
+                           comm->rank_count, (long long)config->run.ranks);
+    if (status == TESS_OK)
+        status = engine_plan(engine, comm->rank);
+    if (status == TESS_OK)
+        status = engine_open(engine);
+    if (status != TESS_OK)
+        tess_engine_close(engine);
+    else
+        *engine_out = engine;
+    return status;
+}
+
+void tess_engine_close(struct tess_engine *engine)
+{
+    if (!engine)
+        return;
+    tess_loader_close(engine->loader);
+    tess_loader_close(engine->test_loader);
+    if (engine->opened_strategy)
+        engine->strategy.ops->close(&engine->strategy);
+    for (int32_t o = 0; engine->op && o < engine->declare.op_count; o++)
+        if (engine->op[o].kernel)
+            engine->kernel->ops->op_close(&engine->op[o]);
+    if (engine->arena) {
+        engine->kernel->ops->disown(engine->kernel, engine->arena,
+                                    tess_memory_total(engine->memory));
+        tess_comm_release(engine->comm, engine->arena);
+    }
+    if (engine->comm) {
+        engine->comm->access = NULL;
+        engine->comm->access_context = NULL;
+    }
+    tess_kernel_close(engine->kernel);
+    tess_memory_close(engine->memory);
+    tess_layout_fini(&engine->plan);
+    tess_declare_fini(&engine->declare);
+    void *const owned[] = {
+        engine->model_state, engine->strategy.state, engine->block.unit_output,
+        engine->block.tensor, engine->block.packed, engine->packed_bytes, engine->unit_output,
+        engine->tensor, engine->op, engine->op_of, engine->param_of, engine->grad_of,
+        engine->unit_param_first, engine->unit_op_first, engine->leaf_sum, engine->piece,
+        engine->optim.tensor_state, engine->optim.sum,
+    };
+    for (size_t i = 0; i < sizeof owned / sizeof *owned; i++)
+        free(owned[i]);
+    free(engine);
+}
+
+/* ---- questions ------------------------------------------------------------------------------- */
+
+int64_t tess_engine_steps_per_epoch(const struct tess_engine *engine)
+{
+    return engine->steps_per_epoch;
+}
+
+int64_t tess_engine_step_count(const struct tess_engine *engine)
+{
+    return engine->step_count;
+}
+
+const struct tess_memory *tess_engine_memory(const struct tess_engine *engine)
+{
+    return engine->memory;
+}
+
+const struct tess_plan *tess_engine_plan_of(const struct tess_engine *engine)
+{
+    return &engine->plan;
+}
+
+const struct tess_comm *tess_engine_comm(const struct tess_engine *engine)
+{
+    return engine->comm;
+}
+
+void tess_engine_traffic(const struct tess_engine *engine, uint64_t *sent_bytes_out,
+                         double *wait_s_out)
+{
+    const struct tess_strategy *strategy = &engine->strategy;
+    uint64_t sent = engine->comm ? engine->comm->stats.sent_bytes : 0;
+    double wait_s = engine->comm ? engine->comm->stats.wait_s : 0;
+    for (int32_t g = 0; g < strategy->group_count; g++) {
+        sent += strategy->group[g]->stats.sent_bytes;
+        wait_s += strategy->group[g]->stats.wait_s;
+    }
+    *sent_bytes_out = sent;
+    *wait_s_out = wait_s;
+}
+
+uint64_t tess_engine_sent_formula(const struct tess_engine *engine)
+{
+    return engine->strategy.ops->sent_bytes(&engine->strategy);
+}

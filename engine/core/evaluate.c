@@ -1,0 +1,74 @@
+/*
+ * Mean loss and accuracy over the test split. The split is cut into leaves like a batch; every leaf is
+ * computed by one rank and its sum goes to its own place, so that the result has the same bits on every
+ * layout.
+ */
+#include "core/state.h"
+
+#include "tessera/check.h"
+
+#include <string.h>
+
+/* Leaves that all ranks together compute in one pass. */
+static int64_t evaluate_width(const struct tess_engine *engine)
+{
+    return engine->leaf_count * engine->plan.rank_count;
+}
+
+/* First leaf of this rank's loss rows in pass `pass`. */
+static int64_t evaluate_first_leaf(const struct tess_engine *engine, int64_t pass)
+{
+    int64_t first = pass * evaluate_width(engine);
+    return engine->plan.holds_loss ? first : first + engine->plan.rank * engine->leaf_count;
+}
+
+static void evaluate_sum(struct tess_engine *engine, int64_t pass)
+{
+    int64_t leaves = engine->loss_ranks * engine->leaf_count;
+    int64_t first = evaluate_first_leaf(engine, pass);
+    engine->kernel->ops->access(engine->kernel, true);
+    for (int64_t leaf = 0; leaf < leaves && first + leaf < engine->test_leaves; leaf++) {
+        double loss = 0, correct = 0;
+        for (int64_t r = leaf * engine->leaf_rows; r < (leaf + 1) * engine->leaf_rows; r++) {
+            loss += engine->loss[r]; /* rows of padding have loss 0 */
+            correct += engine->correct[r];
+        }
+        engine->leaf_sum[2 * (first + leaf)] = loss;
+        engine->leaf_sum[2 * (first + leaf) + 1] = correct;
+    }
+    engine->kernel->ops->access(engine->kernel, false);
+}
+
+enum tess_status tess_engine_evaluate(struct tess_engine *engine, double *loss_out,
+                                      double *accuracy_out)
+{
+    int64_t count = engine->dataset->test.count, leaves = engine->test_leaves;
+    int64_t width = evaluate_width(engine), passes = (leaves + width - 1) / width;
+    if (leaves == 0)
+        TESS_FAIL(TESS_ERR_USAGE, "the data set has no test split to evaluate, or evaluate is off");
+    memset(engine->leaf_sum, 0, (size_t)(2 * leaves) * sizeof *engine->leaf_sum);
+    engine->strategy.training = false;
+    engine->strategy.micro = 0;
+    for (int64_t pass = 0; pass < passes; pass++) {
+        const void *input;
+        const int32_t *label;
+        double waited = 0;
+        TESS_TRY(tess__engine_batch(engine, engine->test_loader, &input, &label, &waited));
+        TESS_TRY(tess__engine_forward(engine, input, 0));
+        TESS_TRY(tess__engine_loss(engine, label, false));
+        if (!engine->plan.skips_loss)
+            evaluate_sum(engine, pass);
+    }
+    tess__engine_doing(engine, TESS_DOING_EVALUATING, -1);
+    TESS_TRY(tess_comm_all_reduce(engine->comm, engine->leaf_sum, engine->leaf_sum,
+                                  (size_t)(2 * leaves), TESS_F64, TESS_REDUCE_SUM, NULL));
+    double loss = 0, correct = 0;
+    for (int64_t leaf = 0; leaf < leaves; leaf++) {
+        loss += engine->leaf_sum[2 * leaf];
+        correct += engine->leaf_sum[2 * leaf + 1];
+    }
+    *loss_out = loss / (double)count;
+    *accuracy_out = correct / (double)count;
+    tess__engine_doing(engine, TESS_DOING_BETWEEN, -1);
+    return TESS_OK;
+}

@@ -1,0 +1,36 @@
+/* The flat space of parameters: where everything lies once a strategy has said how it is cut. */
+#ifndef TESSERA_CORE_LAYOUT_H
+#define TESSERA_CORE_LAYOUT_H
+
+#include "core/declare.h"
+#include "core/optim.h"
+#include "tessera/strategy.h"
+
+/*
+ * Fill plan->param, unit_name and counts from what the model declared. The arrays belong to the plan
+ * until tess_layout_fini. The plan is zeroed by the caller.
+ */
+enum tess_status tess_layout_begin(struct tess_plan *plan, const struct tess_declare *declare);
+
+/* After the strategy's plan(): check the segments, give every parameter its place. */
+enum tess_status tess_layout_finish(struct tess_plan *plan);
+
+void tess_layout_fini(struct tess_plan *plan);
+
+/* Elements this rank owns under an extent, over all segments. */
+int64_t tess_layout_own_total(const struct tess_plan *plan, enum tess_extent extent);
+
+/* Number of pieces of tess_layout_pieces. */
+int32_t tess_layout_piece_count(const struct tess_plan *plan);
+
+/*
+ * The runs of parameters that this rank updates (optim_extent), in flat order; pointers into master,
+ * compute copy and gradient come from the segments, which are bound already.
+ */
+void tess_layout_pieces(const struct tess_plan *plan, const struct tess_declare *declare,
+                        struct tess_piece *piece);
+
+/* First leaf of a rank's micro-batch, in the canonical order of the step's leaves. */
+int64_t tess_layout_first_leaf(const struct tess_plan *plan, int32_t rank, int32_t micro);
+
+#endif

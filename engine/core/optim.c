@@ -1,0 +1,327 @@
+/*
+ * Optimizers: one update of the pieces of parameters that this rank owns. Responsible for the
+ * options, for norms, clipping and per-tensor factors, and for what each rule is given; the rules
+ * themselves are kernels (tess_update), the learning rate is schedule.c's.
+ *
+ * Numbers that join elements (norms, NovoGrad's second moment, LAMB's trust ratio) are exact sums,
+ * made one by integer all-reduce and then rounded in one fixed way, so every layout computes the
+ * same bits.
+ */
+#include "core/optim.h"
+
+#include "base/sum.h"
+#include "tessera/check.h"
+#include "tessera/model.h"
+
+#include <float.h>
+#include <math.h>
+
+/* The order of the option's choices is that of enum tess_update_kind. */
+_Static_assert(TESS_UPDATE_SGD == 0 && TESS_UPDATE_MOMENTUM == 1 && TESS_UPDATE_ADAMW == 2 &&
+                   TESS_UPDATE_NOVOGRAD == 3 && TESS_UPDATE_LAMB == 4,
+               "the choices of --optimizer are in the order of enum tess_update_kind");
+
+/*
+ * What each optimizer needs, and its own defaults: the values its authors recommend (AdamW:
+ * Loshchilov and Hutter 2019; NovoGrad: Ginsburg et al. 2019, section 4; LAMB: You et al. 2020).
+ */
+static const struct optim_rule {
+    int32_t arrays, numbers, scratch;
+    bool norms; /* needs a norm even without clipping */
+    double beta1, beta2, epsilon;
+} optim_rule[] = {
+    [TESS_UPDATE_SGD] = {.arrays = 0},
+    [TESS_UPDATE_MOMENTUM] = {.arrays = 1},
+    [TESS_UPDATE_ADAMW] = {.arrays = 2, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8},
+    [TESS_UPDATE_NOVOGRAD] =
+        {.arrays = 1, .numbers = 1, .norms = true, .beta1 = 0.95, .beta2 = 0.98, .epsilon = 1e-8},
+    [TESS_UPDATE_LAMB] =
+        {.arrays = 2, .scratch = 1, .norms = true, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-6},
+};
+
+#define OPTIM_FIELD(field) offsetof(struct tess_optim_options, field)
+
+const struct tess_option tess_optim_option_table[] = {
+    {"optimizer", TESS_OPTION_CHOICE, OPTIM_FIELD(kind), "momentum", 0, 0,
+     "sgd|momentum|adamw|novograd|lamb", "update rule"},
+    {"learning-rate", TESS_OPTION_REAL, OPTIM_FIELD(learning_rate), "0.05", 0, 1000, NULL,
+     "learning rate at the top of the schedule"},
+    {"momentum", TESS_OPTION_REAL, OPTIM_FIELD(momentum), "0.9", 0, 1, NULL,
+     "share of the last update that momentum keeps; below 1"},
+    {"nesterov", TESS_OPTION_BOOL, OPTIM_FIELD(nesterov), "off", 0, 0, NULL,
+     "momentum looks ahead (Nesterov)"},
+    {"beta1", TESS_OPTION_REAL, OPTIM_FIELD(beta1), "-1", -1, 1, NULL,
+     "decay of the first moment of adamw, novograd, lamb; -1: 0.9, 0.95, 0.9"},
+    {"beta2", TESS_OPTION_REAL, OPTIM_FIELD(beta2), "-1", -1, 1, NULL,
+     "decay of the second moment of adamw, novograd, lamb; -1: 0.999, 0.98, 0.999"},
+    {"epsilon", TESS_OPTION_REAL, OPTIM_FIELD(epsilon), "-1", -1, 1, NULL,
+     "added to the root of the second moment of adamw, novograd, lamb; -1: 1e-8, 1e-8, 1e-6"},
+    {"weight-decay", TESS_OPTION_REAL, OPTIM_FIELD(weight_decay), "0", 0, 10, NULL,
+     "weight decay: L2 for sgd, momentum and novograd, decoupled for adamw and lamb; spares "
+     "biases"},
+    {"clip", TESS_OPTION_REAL, OPTIM_FIELD(clip), "0", 0, 1e30, NULL,
+     "scale the gradient down to this global norm where it is greater; 0: off"},
+    {"schedule", TESS_OPTION_CHOICE, OPTIM_FIELD(schedule), "constant", 0, 0,
+     "constant|linear|step|cosine", "course of the learning rate after the warm-up"},
+    {"warmup", TESS_OPTION_REAL, OPTIM_FIELD(warmup), "0", 0, 1e6, NULL,
+     "epochs of linear warm-up; 0: none"},
+    {"warmup-start", TESS_OPTION_REAL, OPTIM_FIELD(warmup_start), "0", 0, 1, NULL,
+     "learning rate at the first step of the warm-up, as a factor"},
+    {"step-epochs", TESS_OPTION_REAL, OPTIM_FIELD(step_epochs), "30", 0, 1e6, NULL,
+     "schedule step: epochs between two changes"},
+    {"step-factor", TESS_OPTION_REAL, OPTIM_FIELD(step_factor), "0.1", 0, 1, NULL,
+     "schedule step: factor of each change"},
+    {"final-factor", TESS_OPTION_REAL, OPTIM_FIELD(final_factor), "0", 0, 1, NULL,
+     "schedules linear and cosine: learning rate at the end of the run, as a factor"},
+    {NULL, TESS_OPTION_BOOL, 0, NULL, 0, 0, NULL, NULL},
+};
+
+int32_t tess_optim_state_arrays(const struct tess_optim_options *options)
+{
+    return optim_rule[options->kind].arrays;
+}
+
+int32_t tess_optim_tensor_numbers(const struct tess_optim_options *options)
+{
+    return optim_rule[options->kind].numbers;
+}
+
+int32_t tess_optim_scratch_arrays(const struct tess_optim_options *options)
+{
+    return optim_rule[options->kind].scratch;
+}
+
+/* base^n by squaring: products alone, so the same on every machine, which pow() does not promise.
+ */
+static double optim_power(double base, int64_t n)
+{
+    double power = 1;
+    for (; n > 0; n >>= 1, base *= base) {
+        if (n & 1)
+            power *= base;
+    }
+    return power;
+}
+
+static bool optim_is_buffer(const struct tess_piece *piece)
+{
+    return (piece->flags & TESS_PARAM_BUFFER) != 0;
+}
+
+/* LAMB's layer-wise rate and all decay leave these alone. */
+static bool optim_is_plain(const struct tess_piece *piece)
+{
+    return (piece->flags & TESS_PARAM_NO_DECAY) != 0;
+}
+
+static float *optim_state(const struct tess_optim *optim, const struct tess_piece *piece,
+                          int32_t array)
+{
+    if (array >= optim_rule[optim->options.kind].arrays)
+        return NULL;
+    return optim->state + array * optim->state_count + piece->state_begin;
+}
+
+static float *optim_direction(const struct tess_optim *optim, const struct tess_piece *piece)
+{
+    if (optim_rule[optim->options.kind].scratch == 0)
+        return NULL;
+    return optim->scratch + piece->state_begin;
+}
+
+/* Make `count` sums whole: each rank adds what it counts. Collective. */
+static enum tess_status optim_reduce(struct tess_optim *optim, int32_t count)
+{
+    if (optim->sum_comm == NULL)
+        return TESS_OK;
+    return tess_comm_all_reduce(optim->sum_comm, optim->sum, optim->sum,
+                                (size_t)count * TESS_SUM_LIMBS, TESS_I64, TESS_REDUCE_SUM, NULL);
+}
+
+/* No message here: the caller knows the parameter's name and unit. */
+static enum tess_status optim_refuse(struct tess_optim *optim, int32_t param)
+{
+    optim->nonfinite_param = param;
+    return TESS_ERR_NUMERIC;
+}
+
+/* Does this rank add its pieces to the sums? Without a group they are its own alone. */
+static bool optim_counts(const struct tess_optim *optim)
+{
+    return optim->counts || optim->sum_comm == NULL;
+}
+
+/*
+ * sum[p] = the squares of parameter p's gradient, for all p; grad_norm = the root of their sum.
+ * Buffers have statistics in the place of gradients and are left out. Collective.
+ */
+static enum tess_status optim_gradient_norm(struct tess_optim *optim)
+{
+    struct tess_sum *total = &optim->sum[2 * optim->param_count];
+    for (int32_t p = 0; p < optim->param_count; p++)
+        tess_sum_clear(&optim->sum[p]);
+    for (int32_t i = 0; optim_counts(optim) && i < optim->piece_count; i++) {
+        const struct tess_piece *piece = &optim->piece[i];
+        if (!optim_is_buffer(piece))
+            tess_square_sum(optim->kernel, piece->count, 1, piece->g, &optim->sum[piece->param]);
+    }
+    TESS_TRY(optim_reduce(optim, optim->param_count));
+    tess_sum_clear(total);
+    for (int32_t p = 0; p < optim->param_count; p++) {
+        if (!isfinite(tess_sum_value(&optim->sum[p])))
+            return optim_refuse(optim, p);
+        tess_sum_merge(total, &optim->sum[p]);
+    }
+    optim->grad_norm = sqrt(tess_sum_value(total));
+    return TESS_OK;
+}
+
+/*
+ * NovoGrad's second moments, one number per tensor: v = |g|^2 at first, then an average (algorithm
+ * 1, lines 1 and 6). The paper's variant that averages gradients in the first moment too is this
+ * one with a learning rate (1 - beta1) times as high, since the update is linear in the first
+ * moment.
+ */
+static void optim_novograd_moments(struct tess_optim *optim, const struct tess_update *common)
+{
+    const double beta2 = common->beta2, scale = common->grad_scale;
+    for (int32_t p = 0; p < optim->param_count; p++) {
+        const double square = tess_sum_value(&optim->sum[p]) * (scale * scale);
+        const double v = optim->step == 0
+                             ? square
+                             : beta2 * (double)optim->tensor_state[p] + (1 - beta2) * square;
+        optim->tensor_state[p] = (float)fmin(v, FLT_MAX);
+    }
+}
+
+/* What all pieces of this step have in common. */
+static struct tess_update optim_common(const struct tess_optim *optim, double rate)
+{
+    const struct tess_optim_options *options = &optim->options;
+    const struct optim_rule *rule = &optim_rule[options->kind];
+    struct tess_update update = {
+        .kind = (enum tess_update_kind)options->kind,
+        .nesterov = options->nesterov,
+        .lr = (float)rate,
+        .mu = (float)options->momentum,
+        .beta1 = (float)(options->beta1 < 0 ? rule->beta1 : options->beta1),
+        .beta2 = (float)(options->beta2 < 0 ? rule->beta2 : options->beta2),
+        .epsilon = (float)(options->epsilon < 0 ? rule->epsilon : options->epsilon),
+        .grad_scale = 1,
+        .tensor_scale = 1,
+    };
+    /* From the rounded betas, which the rule uses: 1 - 0.999f differs from 0.001 by 5e-5 of it. */
+    update.correction1 = (float)(1 / (1 - optim_power(update.beta1, optim->step + 1)));
+    update.correction2 = (float)(1 / (1 - optim_power(update.beta2, optim->step + 1)));
+    if (options->clip > 0 && optim->grad_norm > options->clip)
+        update.grad_scale = (float)(options->clip / optim->grad_norm);
+    return update;
+}
+
+/* The update of one piece of a trained parameter; tensor_scale is the caller's. */
+static struct tess_update optim_piece_update(const struct tess_optim *optim,
+                                             const struct tess_piece *piece,
+                                             const struct tess_update *common)
+{
+    struct tess_update update = *common;
+    update.low = TESS_BF16;
+    update.count = piece->count;
+    update.w = piece->w;
+    update.param_low = piece->low;
+    update.g = piece->g;
+    update.m = optim_state(optim, piece, 0);
+    update.v = optim_state(optim, piece, 1);
+    update.direction = optim_direction(optim, piece);
+    update.weight_decay = optim_is_plain(piece) ? 0 : (float)optim->options.weight_decay;
+    return update;
+}
+
+/*
+ * LAMB's first pass: moments and directions, then sum[p] = |w|^2 and sum[P + p] = |direction|^2
+ * where a layer-wise rate is used. Collective.
+ */
+static enum tess_status optim_lamb_directions(struct tess_optim *optim,
+                                              const struct tess_update *common)
+{
+    const int32_t param_count = optim->param_count;
+    for (int32_t p = 0; p < 2 * param_count; p++)
+        tess_sum_clear(&optim->sum[p]);
+    for (int32_t i = 0; i < optim->piece_count; i++) {
+        const struct tess_piece *piece = &optim->piece[i];
+        if (optim_is_buffer(piece))
+            continue;
+        const struct tess_update update = optim_piece_update(optim, piece, common);
+        tess_lamb_direction(optim->kernel, &update);
+        if (!optim_counts(optim) || optim_is_plain(piece))
+            continue;
+        tess_square_sum(optim->kernel, piece->count, 1, update.w, &optim->sum[piece->param]);
+        tess_square_sum(optim->kernel, piece->count, 1, update.direction,
+                        &optim->sum[param_count + piece->param]);
+    }
+    TESS_TRY(optim_reduce(optim, 2 * param_count));
+    for (int32_t p = 0; p < 2 * param_count; p++) {
+        if (!isfinite(tess_sum_value(&optim->sum[p])))
+            return optim_refuse(optim, p % param_count);
+    }
+    return TESS_OK;
+}
+
+/* |w| / |direction|, or 1 where one of them is 0 (You et al. 2020, section 3.1, phi the identity).
+ */
+static float optim_lamb_ratio(const struct tess_optim *optim, const struct tess_piece *piece)
+{
+    const double w = sqrt(tess_sum_value(&optim->sum[piece->param]));
+    const double u = sqrt(tess_sum_value(&optim->sum[optim->param_count + piece->param]));
+    return w > 0 && u > 0 ? (float)(w / u) : 1;
+}
+
+static float optim_tensor_scale(const struct tess_optim *optim, const struct tess_piece *piece,
+                                const struct tess_update *common)
+{
+    if (common->kind == TESS_UPDATE_NOVOGRAD)
+        return (float)(1 / (sqrt(optim->tensor_state[piece->param]) + common->epsilon));
+    if (common->kind == TESS_UPDATE_LAMB)
+        return optim_lamb_ratio(optim, piece);
+    return 1;
+}
+
+/* Running statistics: the mean over the leaves flows in at the buffer's own rate. */
+static void optim_update_buffer(const struct tess_optim *optim, const struct tess_piece *piece)
+{
+    const struct tess_update update = {
+        .kind = TESS_UPDATE_AVERAGE,
+        .low = TESS_BF16,
+        .count = piece->count,
+        .w = piece->w,
+        .param_low = piece->low,
+        .g = piece->g,
+        .lr = piece->buffer_rate,
+        .grad_scale = (float)(1.0 / (double)optim->leaf_count),
+    };
+    tess_update(optim->kernel, &update);
+}
+
+enum tess_status tess_optim_step(struct tess_optim *optim, double rate)
+{
+    optim->grad_norm = -1;
+    optim->nonfinite_param = -1;
+    if (optim->options.clip > 0 || optim_rule[optim->options.kind].norms)
+        TESS_TRY(optim_gradient_norm(optim));
+    const struct tess_update common = optim_common(optim, rate);
+    if (common.kind == TESS_UPDATE_NOVOGRAD)
+        optim_novograd_moments(optim, &common);
+    if (common.kind == TESS_UPDATE_LAMB)
+        TESS_TRY(optim_lamb_directions(optim, &common));
+    for (int32_t i = 0; i < optim->piece_count; i++) {
+        const struct tess_piece *piece = &optim->piece[i];
+        if (optim_is_buffer(piece)) {
+            optim_update_buffer(optim, piece);
+            continue;
+        }
+        struct tess_update update = optim_piece_update(optim, piece, &common);
+        update.tensor_scale = optim_tensor_scale(optim, piece, &common);
+        tess_update(optim->kernel, &update);
+    }
+    optim->step++;
+    return TESS_OK;
+}

@@ -1,0 +1,186 @@
+/*
+ * One micro-batch on one rank: fetch rows, forward, loss, backward, with the strategy's hooks between.
+ * Steps and evaluation are made of these.
+ */
+#include "core/state.h"
+
+#include "tessera/check.h"
+
+#include <math.h>
+
+static size_t pass_row_bytes(const struct tess_engine *engine)
+{
+    return (size_t)tess_shape_count(&engine->dataset->row) * engine->dtype_bytes;
+}
+
+enum tess_status tess__engine_batch(struct tess_engine *engine, struct tess_loader *loader,
+                                    const void **input_out, const int32_t **label_out,
+                                    double *wait_s)
+{
+    const struct tess_plan *plan = &engine->plan;
+    struct tess_strategy *strategy = &engine->strategy;
+    void *input = NULL;
+    int32_t *label = NULL;
+    tess__engine_doing(engine, TESS_DOING_LOADING, -1);
+    if (!plan->skips_input) {
+        int64_t rows;
+        double waited;
+        engine->kernel->ops->access(engine->kernel, true);
+        enum tess_status status = tess_loader_next(loader, &input, &label, &rows, &waited);
+        engine->kernel->ops->access(engine->kernel, false);
+        TESS_TRY(status);
+        *wait_s += waited;
+    } else {
+        input = tess_memory_get(engine->memory, engine->block.input[0]);
+        label = tess_memory_get(engine->memory, engine->block.label[0]);
+    }
+    size_t row_bytes = pass_row_bytes(engine);
+    char *mine = input;
+    int32_t *my_label = label;
+    if (plan->holds_input) {
+        mine += (size_t)(plan->rank * engine->rows) * row_bytes;
+        my_label += plan->rank * engine->rows;
+    }
+    struct tess_boundary rows = {plan->holds_input ? input : NULL, mine, row_bytes, engine->rows};
+    struct tess_boundary labels = {plan->holds_input ? label : NULL, my_label, sizeof *label,
+                                   engine->rows};
+    TESS_TRY(strategy->ops->batch_ready(strategy, &rows, &labels));
+    *input_out = mine;
+    *label_out = plan->holds_loss ? label : my_label;
+    return TESS_OK;
+}
+
+/* Pointers of the unit's parameters and gradients, from wherever the strategy has put its segments. */
+static void pass_bind_unit(struct tess_engine *engine, int32_t unit, enum tess_phase phase)
+{
+    const struct tess_plan *plan = &engine->plan;
+    for (int32_t p = engine->unit_param_first[unit]; p < engine->unit_param_first[unit + 1]; p++) {
+        const struct tess_segment *segment = &plan->segment[plan->param[p].segment];
+        int64_t at = plan->param[p].begin - segment->begin;
+        engine->param_of[p] = (const char *)segment->param + (size_t)at * engine->dtype_bytes;
+        if (phase == TESS_PHASE_BACKWARD)
+            engine->grad_of[p] = segment->grad + at;
+    }
+    for (int32_t o = engine->unit_op_first[unit]; o < engine->unit_op_first[unit + 1]; o++) {
+        engine->op[o].weight_token = engine->weight_token;
+        if (!engine->packed_kept) /* the shared memory has held another unit's weights since */
+            engine->op[o].packed_token = 0;
+    }
+}
+
+static struct tess_pass pass_of(struct tess_engine *engine, int32_t unit, const void *input,
+                                uint64_t row_first)
+{
+    return (struct tess_pass){
+        .kernel = engine->kernel,
+        .unit = unit,
+        .training = engine->strategy.training,
+        .dtype = engine->plan.dtype,
+        .rows = engine->rows,
+        .leaf_rows = engine->leaf_rows,
+        .leaf_count = engine->leaf_count,
+        .seed = (uint64_t)engine->config->run.seed,
+        .step = (uint64_t)engine->step,
+        .row_first = row_first,
+        .input = unit == 0 ? input : engine->unit_output[unit - 1],
+        .output = engine->unit_output[unit],
+        .output_grad = engine->flow[unit % 2],
+        .output_grad_scratch = engine->flow[unit % 2],
+        .input_grad = unit == 0 ? NULL : engine->flow[(unit + 1) % 2],
+        .param = engine->param_of,
+        .grad = engine->grad_of,
+        .tensor = engine->tensor,
+        .op = engine->op_of,
+    };
+}
+
+enum tess_status tess__engine_forward(struct tess_engine *engine, const void *input,
+                                      uint64_t row_first)
+{
+    struct tess_strategy *strategy = &engine->strategy;
+    for (int32_t u = 0; u < engine->plan.unit_count; u++) {
+        tess__engine_doing(engine, TESS_DOING_FORWARD, u);
+        TESS_TRY(strategy->ops->unit_enter(strategy, u, TESS_PHASE_FORWARD));
+        pass_bind_unit(engine, u, TESS_PHASE_FORWARD);
+        struct tess_pass pass = pass_of(engine, u, input, row_first);
+        TESS_TRY(engine->config->model->forward(engine->model_state, &pass));
+        TESS_TRY(strategy->ops->unit_leave(strategy, u, TESS_PHASE_FORWARD));
+    }
+    return TESS_OK;
+}
+
+/*
+ * buffers = broadcast: only rank 0's statistics count, as when one replica's buffers are copied to the
+ * others. They are scaled to stand for the sum over all leaves, the other ranks' are dropped.
+ */
+static void pass_drop_statistics(struct tess_engine *engine, int32_t unit)
+{
+    const struct tess_plan *plan = &engine->plan;
+    for (int32_t p = engine->unit_param_first[unit]; p < engine->unit_param_first[unit + 1]; p++) {
+        if (!(plan->param[p].flags & TESS_PARAM_BUFFER))
+            continue;
+        int64_t count = plan->param[p].count;
+        if (plan->rank == 0)
+            tess_accumulate(engine->kernel, count, (float)(plan->rank_count - 1),
+                            engine->grad_of[p], engine->grad_of[p]);
+        else
+            tess_fill(engine->kernel, count * (int64_t)sizeof(float), 0, engine->grad_of[p]);
+    }
+}
+
+enum tess_status tess__engine_backward(struct tess_engine *engine, const void *input,
+                                       uint64_t row_first)
+{
+    struct tess_strategy *strategy = &engine->strategy;
+    const struct tess_plan *plan = &engine->plan;
+    bool broadcast = engine->config->run.buffers == 1 && plan->rank_count > 1;
+    int32_t next = plan->segment_count - 1; /* highest segment whose gradient is not complete */
+    for (int32_t u = plan->unit_count - 1; u >= 0; u--) {
+        tess__engine_doing(engine, TESS_DOING_BACKWARD, u);
+        TESS_TRY(strategy->ops->unit_enter(strategy, u, TESS_PHASE_BACKWARD));
+        pass_bind_unit(engine, u, TESS_PHASE_BACKWARD);
+        struct tess_pass pass = pass_of(engine, u, input, row_first);
+        TESS_TRY(engine->config->model->backward(engine->model_state, &pass));
+        if (broadcast)
+            pass_drop_statistics(engine, u);
+        TESS_TRY(strategy->ops->unit_leave(strategy, u, TESS_PHASE_BACKWARD));
+        for (; next >= 0 && plan->segment[next].unit_first >= u; next--)
+            TESS_TRY(strategy->ops->grads_ready(strategy, next));
+    }
+    return TESS_OK;
+}
+
+int64_t tess__engine_leaf_index(const struct tess_engine *engine, int64_t leaf)
+{
+    const struct tess_plan *plan = &engine->plan;
+    int32_t rank = plan->rank;
+    if (plan->holds_loss) {
+        rank = (int32_t)(leaf / engine->leaf_count);
+        leaf %= engine->leaf_count;
+    }
+    return tess_layout_first_leaf(plan, rank, engine->strategy.micro) + leaf;
+}
+
+enum tess_status tess__engine_loss(struct tess_engine *engine, const int32_t *label, bool gradient)
+{
+    const struct tess_plan *plan = &engine->plan;
+    struct tess_strategy *strategy = &engine->strategy;
+    int32_t last = plan->unit_count - 1;
+    size_t row_bytes = (size_t)engine->class_count * engine->dtype_bytes;
+    void *logits = engine->unit_output[last], *slope = engine->flow[last % 2];
+    struct tess_boundary output = {NULL, logits, row_bytes, engine->rows};
+    struct tess_boundary grad = {NULL, slope, row_bytes, engine->rows};
+    if (plan->holds_loss) {
+        logits = output.all = tess_memory_get(engine->memory, engine->block.all_output);
+        slope = grad.all = tess_memory_get(engine->memory, engine->block.all_output_grad);
+    }
+    tess__engine_doing(engine, TESS_DOING_LOSS, -1);
+    TESS_TRY(strategy->ops->output_ready(strategy, &output));
+    if (!plan->skips_loss)
+        tess_softmax_xent(engine->kernel, plan->dtype, engine->loss_ranks * engine->rows,
+                          engine->class_count, (float)(1.0 / (double)engine->batch_size), logits,
+                          label, gradient ? slope : NULL, engine->loss, engine->correct);
+    if (gradient)
+        TESS_TRY(strategy->ops->output_grad_ready(strategy, &grad));
+    return TESS_OK;
+}

@@ -1,0 +1,20 @@
+/* What the core itself asks of the registry (tessera/registry.h): the names of the parts. */
+#ifndef TESSERA_CORE_REGISTRY_H
+#define TESSERA_CORE_REGISTRY_H
+
+#include "tessera/registry.h"
+
+enum tess_registry_kind {
+    TESS_REGISTRY_STRATEGY,
+    TESS_REGISTRY_MODEL,
+    TESS_REGISTRY_KERNEL,
+    TESS_REGISTRY_KIND_COUNT
+};
+
+/* Names of the built parts of a kind, outsiders' included, in order of the list. Borrowed. */
+const char *const *tess_registry_names(enum tess_registry_kind kind, int *count_out);
+
+/* Summary line of a built part, "" if there is none of that name. */
+const char *tess_registry_summary(enum tess_registry_kind kind, const char *name);
+
+#endif

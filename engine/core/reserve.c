@@ -1,0 +1,273 @@
+/*
+ * The engine's memory: which blocks a rank needs under its plan, and the pointers into them. Both the
+ * planner and a training rank run tess__engine_reserve(); only the latter goes on to bind.
+ */
+#include "core/state.h"
+
+#include "tessera/check.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static enum tess_status reserve_block(struct tess_engine *engine, enum tess_memory_kind kind,
+                                      int64_t bytes, const char *owner, struct tess_block *block)
+{
+    return tess_memory_reserve(engine->memory, kind, (uint64_t)bytes, owner, block);
+}
+
+static enum tess_status reserve_parameters(struct tess_engine *engine)
+{
+    const struct tess_plan *plan = &engine->plan;
+    struct tess_engine_blocks *block = &engine->block;
+    int64_t param = tess_layout_own_total(plan, plan->param_extent);
+    int64_t grad = tess_layout_own_total(plan, plan->grad_extent);
+    int64_t optim = tess_layout_own_total(plan, plan->optim_extent);
+    int32_t arrays = tess_optim_state_arrays(&engine->config->optim);
+    int32_t scratch = tess_optim_scratch_arrays(&engine->config->optim);
+    TESS_TRY(reserve_block(engine, TESS_MEMORY_PARAMETER, param * (int64_t)engine->dtype_bytes,
+                           "parameters", &block->param));
+    TESS_TRY(reserve_block(engine, TESS_MEMORY_MASTER, plan->dtype == TESS_F32 ? 0 : optim * 4,
+                           "f32 masters", &block->master));
+    TESS_TRY(reserve_block(engine, TESS_MEMORY_GRADIENT, grad * plan->level_count * 4, "gradients",
+                           &block->grad));
+    TESS_TRY(reserve_block(engine, TESS_MEMORY_OPTIMIZER, optim * arrays * 4, "optimizer state",
+                           &block->optim));
+    return reserve_block(engine, TESS_MEMORY_WORKSPACE, optim * scratch * 4, "update direction",
+                         &block->direction);
+}
+
+static enum tess_status reserve_activations(struct tess_engine *engine)
+{
+    const struct tess_declare *declare = &engine->declare;
+    struct tess_engine_blocks *block = &engine->block;
+    int64_t row_bytes = engine->rows * (int64_t)engine->dtype_bytes;
+    int64_t flow[2] = {0, 0}, most = 0, here = 0;
+    char owner[2 * TESS_NAME_MAX];
+    for (int32_t u = 0; u < declare->unit_count; u++) {
+        int64_t bytes = declare->unit[u].output_count * row_bytes;
+        snprintf(owner, sizeof owner, "%s output", declare->unit[u].name);
+        TESS_TRY(reserve_block(engine, TESS_MEMORY_ACTIVATION, bytes, owner,
+                               &block->unit_output[u]));
+        flow[u % 2] = bytes > flow[u % 2] ? bytes : flow[u % 2];
+    }
+    TESS_TRY(reserve_block(engine, TESS_MEMORY_ACTIVATION, flow[0], "gradient flow 0",
+                           &block->flow[0]));
+    TESS_TRY(reserve_block(engine, TESS_MEMORY_ACTIVATION, flow[1], "gradient flow 1",
+                           &block->flow[1]));
+    for (int32_t t = 0, unit = -1; t < declare->tensor_count; t++) {
+        const struct tess_declare_tensor *tensor = &declare->tensor[t];
+        int64_t bytes = tensor->count * (int64_t)tess_dtype_bytes(tensor->dtype);
+        if (tensor->unit != unit)
+            here = 0;
+        unit = tensor->unit;
+        if (tensor->life == TESS_LIFE_UNIT) {
+            /* Offset in the shared block for now; made an address by bind. */
+            bytes *= engine->rows;
+            block->tensor[t] = (struct tess_block){(uint64_t)here, (uint64_t)bytes};
+            here += (bytes + 63) / 64 * 64;
+            most = here > most ? here : most;
+            continue;
+        }
+        if (tensor->life == TESS_LIFE_SAVED)
+            bytes *= engine->rows;
+        else if (tensor->life == TESS_LIFE_LEAVES)
+            bytes *= engine->leaf_count;
+        TESS_TRY(reserve_block(engine, TESS_MEMORY_ACTIVATION, bytes, tensor->name,
+                               &block->tensor[t]));
+    }
+    return reserve_block(engine, TESS_MEMORY_ACTIVATION, most, "unit scratch", &block->unit_scratch);
+}
+
+static enum tess_status reserve_loss(struct tess_engine *engine)
+{
+    struct tess_engine_blocks *block = &engine->block;
+    int64_t rows = engine->loss_ranks * engine->rows;
+    int64_t all = engine->plan.holds_loss
+                      ? rows * engine->class_count * (int64_t)engine->dtype_bytes
+                      : 0;
+    TESS_TRY(reserve_block(engine, TESS_MEMORY_ACTIVATION, all, "gathered outputs",
+                           &block->all_output));
+    TESS_TRY(reserve_block(engine, TESS_MEMORY_ACTIVATION, all, "gradient of gathered outputs",
+                           &block->all_output_grad));
+    TESS_TRY(reserve_block(engine, TESS_MEMORY_ACTIVATION, rows * 4, "loss", &block->loss));
+    return reserve_block(engine, TESS_MEMORY_ACTIVATION, rows * 4, "correct answers",
+                         &block->correct);
+}
+
+/* Scratch is shared by all operations. Packed weights are kept per operation where the parameters are
+ * full; otherwise only a unit at a time is packed, as only a unit at a time is there to be packed. */
+static enum tess_status reserve_operations(struct tess_engine *engine)
+{
+    const struct tess_declare *declare = &engine->declare;
+    int64_t scratch = 0, most = 0, here = 0;
+    engine->packed_kept = engine->plan.param_extent == TESS_EXTENT_FULL;
+    for (int32_t o = 0, unit = -1; o < declare->op_count; o++) {
+        const struct tess_op_desc *desc = &declare->op[o].desc;
+        struct tess_op_needs needs = {0};
+        char why[256] = "";
+        if (!engine->config->kernel->supports(desc, why, sizeof why))
+            TESS_FAIL(TESS_ERR_UNSUPPORTED, "kernel '%s' cannot run an operation of unit '%s': %s",
+                      engine->config->kernel->name, declare->unit[declare->op[o].unit].name, why);
+        TESS_TRY(engine->config->kernel->op_needs(desc, &needs));
+        scratch = (int64_t)needs.scratch_bytes > scratch ? (int64_t)needs.scratch_bytes : scratch;
+        engine->packed_bytes[o] = needs.packed_bytes;
+        if (engine->packed_kept) {
+            TESS_TRY(reserve_block(engine, TESS_MEMORY_WORKSPACE, (int64_t)needs.packed_bytes,
+                                   "packed weights", &engine->block.packed[o]));
+            continue;
+        }
+        if (declare->op[o].unit != unit)
+            here = 0;
+        unit = declare->op[o].unit;
+        engine->block.packed[o] = (struct tess_block){(uint64_t)here, needs.packed_bytes};
+        here += ((int64_t)needs.packed_bytes + 63) / 64 * 64;
+        most = here > most ? here : most;
+    }
+    TESS_TRY(reserve_block(engine, TESS_MEMORY_WORKSPACE, most, "packed weights of a unit",
+                           &engine->block.packed_shared));
+    return reserve_block(engine, TESS_MEMORY_WORKSPACE, scratch, "kernel scratch",
+                         &engine->block.op_scratch);
+}
+
+static enum tess_status reserve_input(struct tess_engine *engine)
+{
+    struct tess_engine_blocks *block = &engine->block;
+    int64_t rows = engine->rows * (engine->plan.holds_input ? engine->plan.rank_count : 1);
+    int64_t bytes = rows * tess_shape_count(&engine->dataset->row) * (int64_t)engine->dtype_bytes;
+    for (int32_t i = 0; i < engine->slot_count; i++) {
+        TESS_TRY(reserve_block(engine, TESS_MEMORY_INPUT, bytes, "batch", &block->input[i]));
+        TESS_TRY(reserve_block(engine, TESS_MEMORY_INPUT, rows * 4, "labels", &block->label[i]));
+    }
+    if (!engine->config->run.evaluate || engine->plan.skips_input)
+        return TESS_OK;
+    TESS_TRY(reserve_block(engine, TESS_MEMORY_INPUT, bytes, "test batch", &block->test_input));
+    return reserve_block(engine, TESS_MEMORY_INPUT, rows * 4, "test labels", &block->test_label);
+}
+
+enum tess_status tess__engine_reserve(struct tess_engine *engine)
+{
+    const struct tess_declare *declare = &engine->declare;
+    struct tess_engine_blocks *block = &engine->block;
+    block->unit_output = calloc((size_t)declare->unit_count + 1, sizeof *block->unit_output);
+    block->tensor = calloc((size_t)declare->tensor_count + 1, sizeof *block->tensor);
+    block->packed = calloc((size_t)declare->op_count + 1, sizeof *block->packed);
+    engine->packed_bytes = calloc((size_t)declare->op_count + 1, sizeof *engine->packed_bytes);
+    if (!block->unit_output || !block->tensor || !block->packed || !engine->packed_bytes)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the memory plan");
+    TESS_TRY(reserve_parameters(engine));
+    TESS_TRY(engine->config->strategy->reserve(&engine->strategy));
+    TESS_TRY(reserve_activations(engine));
+    TESS_TRY(reserve_loss(engine));
+    TESS_TRY(reserve_operations(engine));
+    return reserve_input(engine);
+}
+
+/* ---- binding --------------------------------------------------------------------------------- */
+
+static void *bind_at(void *base, int64_t elements, size_t bytes)
+{
+    return base ? (char *)base + (size_t)elements * bytes : NULL;
+}
+
+/* Storage of every segment, from the extents of the plan. */
+static void bind_segments(struct tess_engine *engine)
+{
+    struct tess_plan *plan = &engine->plan;
+    void *param = tess_memory_get(engine->memory, engine->block.param);
+    float *master = tess_memory_get(engine->memory, engine->block.master);
+    float *grad = tess_memory_get(engine->memory, engine->block.grad);
+    int64_t packed_param = 0, packed_grad = 0, packed_master = 0;
+    for (int32_t s = 0; s < plan->segment_count; s++) {
+        struct tess_segment *segment = &plan->segment[s];
+        int64_t own = tess_plan_own_begin(plan, s, plan->optim_extent);
+        if (plan->param_extent == TESS_EXTENT_FULL) {
+            segment->param = bind_at(param, segment->begin, engine->dtype_bytes);
+            segment->param_own = bind_at(param, own, engine->dtype_bytes);
+        } else {
+            segment->param_own = bind_at(param, packed_param, engine->dtype_bytes);
+            packed_param += tess_plan_own_count(plan, s, plan->param_extent);
+        }
+        if (plan->grad_extent == TESS_EXTENT_FULL) {
+            segment->grad_own = bind_at(grad, own, sizeof *grad);
+        } else {
+            segment->grad_own = bind_at(grad, packed_grad, sizeof *grad);
+            packed_grad += tess_plan_own_count(plan, s, plan->grad_extent);
+        }
+        segment->master_own = plan->dtype == TESS_F32 ? segment->param_own
+                                                      : bind_at(master, packed_master, 4);
+        packed_master += tess_plan_own_count(plan, s, plan->optim_extent);
+    }
+}
+
+static enum tess_status bind_host_tables(struct tess_engine *engine)
+{
+    const struct tess_declare *declare = &engine->declare;
+    size_t units = (size_t)declare->unit_count, params = (size_t)declare->param_count;
+    size_t ops = (size_t)declare->op_count, tensors = (size_t)declare->tensor_count;
+    int64_t leaves = engine->plan.grid > engine->test_leaves ? engine->plan.grid
+                                                             : engine->test_leaves;
+    engine->unit_output = calloc(units + 1, sizeof *engine->unit_output);
+    engine->tensor = calloc(tensors + 1, sizeof *engine->tensor);
+    engine->op = calloc(ops + 1, sizeof *engine->op);
+    engine->op_of = calloc(ops + 1, sizeof *engine->op_of);
+    engine->param_of = calloc(params + 1, sizeof *engine->param_of);
+    engine->grad_of = calloc(params + 1, sizeof *engine->grad_of);
+    engine->unit_param_first = calloc(units + 1, sizeof *engine->unit_param_first);
+    engine->unit_op_first = calloc(units + 1, sizeof *engine->unit_op_first);
+    engine->leaf_sum = calloc(2 * (size_t)leaves + 1, sizeof *engine->leaf_sum);
+    engine->piece = calloc((size_t)tess_layout_piece_count(&engine->plan) + 1, sizeof *engine->piece);
+    if (!engine->unit_output || !engine->tensor || !engine->op || !engine->op_of ||
+        !engine->param_of || !engine->grad_of || !engine->unit_param_first ||
+        !engine->unit_op_first || !engine->leaf_sum || !engine->piece)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the engine's tables");
+    for (size_t u = 0, p = 0, o = 0; u < units; u++) {
+        while (p < params && declare->param[p].unit == (int32_t)u)
+            p++;
+        while (o < ops && declare->op[o].unit == (int32_t)u)
+            o++;
+        engine->unit_param_first[u + 1] = (int32_t)p;
+        engine->unit_op_first[u + 1] = (int32_t)o;
+    }
+    return TESS_OK;
+}
+
+static enum tess_status bind_operations(struct tess_engine *engine)
+{
+    const struct tess_declare *declare = &engine->declare;
+    char *shared = tess_memory_get(engine->memory, engine->block.packed_shared);
+    engine->opened_ops = true;
+    for (int32_t o = 0; o < declare->op_count; o++) {
+        struct tess_op *op = &engine->op[o];
+        engine->op_of[o] = op;
+        op->desc = declare->op[o].desc;
+        op->kernel = engine->kernel;
+        op->scratch = tess_memory_get(engine->memory, engine->block.op_scratch);
+        if (engine->packed_bytes[o] > 0)
+            op->packed = engine->packed_kept ? tess_memory_get(engine->memory, engine->block.packed[o])
+                                             : shared + engine->block.packed[o].offset;
+        TESS_TRY(engine->config->kernel->op_open(op));
+    }
+    return TESS_OK;
+}
+
+enum tess_status tess__engine_bind(struct tess_engine *engine)
+{
+    const struct tess_declare *declare = &engine->declare;
+    struct tess_engine_blocks *block = &engine->block;
+    TESS_TRY(bind_host_tables(engine));
+    bind_segments(engine);
+    for (int32_t u = 0; u < declare->unit_count; u++)
+        engine->unit_output[u] = tess_memory_get(engine->memory, block->unit_output[u]);
+    engine->flow[0] = tess_memory_get(engine->memory, block->flow[0]);
+    engine->flow[1] = tess_memory_get(engine->memory, block->flow[1]);
+    char *scratch = tess_memory_get(engine->memory, block->unit_scratch);
+    for (int32_t t = 0; t < declare->tensor_count; t++)
+        engine->tensor[t] = declare->tensor[t].life == TESS_LIFE_UNIT
+                                ? scratch + block->tensor[t].offset
+                                : tess_memory_get(engine->memory, block->tensor[t]);
+    engine->loss = tess_memory_get(engine->memory, block->loss);
+    engine->correct = tess_memory_get(engine->memory, block->correct);
+    tess_layout_pieces(&engine->plan, declare, engine->piece);
+    return bind_operations(engine);
+}

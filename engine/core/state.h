@@ -1,0 +1,114 @@
+/* The inside of struct tess_engine, shared by the engine's files and by nobody else. */
+#ifndef TESSERA_CORE_STATE_H
+#define TESSERA_CORE_STATE_H
+
+#include "comm/world.h"
+#include "core/declare.h"
+#include "core/engine.h"
+#include "core/layout.h"
+
+#define TESS_SLOTS_MAX 4
+
+/* Blocks that belong to the engine itself, in the order of enum tess_memory_kind. */
+struct tess_engine_blocks {
+    struct tess_block param, master, grad, optim;
+    struct tess_block *unit_output; /* [unit_count] */
+    struct tess_block flow[2];      /* gradients between units: unit u's output gradient in u % 2 */
+    struct tess_block *tensor;      /* [tensor_count]; those of LIFE_UNIT share unit_scratch */
+    struct tess_block unit_scratch;
+    struct tess_block all_output, all_output_grad; /* of all ranks, where the plan holds the loss */
+    struct tess_block loss, correct;
+    struct tess_block op_scratch, direction;
+    struct tess_block *packed;      /* [op_count], or all in packed_shared */
+    struct tess_block packed_shared;
+    struct tess_block input[TESS_SLOTS_MAX], label[TESS_SLOTS_MAX];
+    struct tess_block test_input, test_label;
+};
+
+struct tess_engine {
+    const struct tess_config *config;
+    const struct tess_dataset *dataset;
+    struct tess_comm *comm;    /* borrowed; NULL when only planned */
+    struct tess_board *board;  /* NULL without a world */
+    struct tess_board own_board;
+    struct tess_kernel *kernel;
+    struct tess_memory *memory;
+    void *arena;
+
+    struct tess_declare declare;
+    void *model_state;
+    struct tess_plan plan;
+    struct tess_strategy strategy;
+    struct tess_engine_blocks block;
+
+    /* Geometry. */
+    int64_t batch_size;  /* global */
+    int64_t leaf_rows;
+    int64_t rows;        /* of one rank's micro-batch */
+    int64_t leaf_count;  /* of one rank's micro-batch */
+    int64_t loss_ranks;  /* ranks whose loss is computed here: 1, N or 0 */
+    int64_t steps_per_epoch, step_count;
+    int64_t test_leaves; /* leaves of the test split */
+    int32_t slot_count;
+    size_t dtype_bytes;
+    int64_t class_count;
+
+    /* Bound when the arena exists. */
+    void **unit_output;        /* [unit_count] */
+    void *flow[2];
+    void **tensor;             /* [tensor_count] */
+    struct tess_op *op;        /* [op_count] */
+    struct tess_op **op_of;    /* [op_count] pointers to op */
+    size_t *packed_bytes;      /* [op_count] */
+    bool packed_kept;          /* every operation has its own packed memory */
+    const void **param_of;     /* [param_count] */
+    float **grad_of;           /* [param_count] */
+    int32_t *unit_param_first; /* [unit_count + 1] */
+    int32_t *unit_op_first;    /* [unit_count + 1] */
+    float *loss;               /* [loss rows] */
+    int32_t *correct;
+    double *leaf_sum;          /* [2 max(grid, test leaves)]: loss, correct of each leaf; host */
+
+    struct tess_loader *loader, *test_loader;
+    bool tests_running; /* the test loader's request reads test_pass */
+    struct tess_optim optim;
+    struct tess_piece *piece;
+    int64_t step;          /* steps done */
+    uint64_t weight_token; /* changes when the weights do */
+    bool opened_ops, opened_strategy;
+};
+
+/* reserve.c: reserve every block; bind pointers once the memory is committed. */
+enum tess_status tess__engine_reserve(struct tess_engine *engine);
+enum tess_status tess__engine_bind(struct tess_engine *engine);
+
+/* pass.c: the parts of a step that evaluation shares. `row_first`: row 0 in the global batch. */
+enum tess_status tess__engine_forward(struct tess_engine *engine, const void *input,
+                                      uint64_t row_first);
+enum tess_status tess__engine_backward(struct tess_engine *engine, const void *input,
+                                       uint64_t row_first);
+/* Fetch a batch from a loader and let the strategy hand out rows; label_out is for the loss. */
+enum tess_status tess__engine_batch(struct tess_engine *engine, struct tess_loader *loader,
+                                    const void **input_out, const int32_t **label_out,
+                                    double *wait_s);
+/* Loss of the last unit's output, where this rank computes it; adds to leaf_sum from `leaf` on. */
+enum tess_status tess__engine_loss(struct tess_engine *engine, const int32_t *label, bool gradient);
+
+/* params.c */
+enum tess_status tess__engine_init_params(struct tess_engine *engine);
+
+/* Where leaf `leaf` of this rank's loss rows stands in the canonical order. */
+int64_t tess__engine_leaf_index(const struct tess_engine *engine, int64_t leaf);
+
+/* diagnose.c: name the step, unit and tensor that first holds a NaN or infinity. Always fails. */
+enum tess_status tess__engine_diagnose(struct tess_engine *engine, const void *input,
+                                       int64_t loss_row);
+
+static inline void tess__engine_doing(struct tess_engine *engine, enum tess_doing doing,
+                                      int32_t unit)
+{
+    atomic_store_explicit(&engine->board->doing, (int32_t)doing, memory_order_relaxed);
+    atomic_store_explicit(&engine->board->unit, unit, memory_order_relaxed);
+}
+
+#endif

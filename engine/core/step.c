@@ -1,0 +1,137 @@
+/*
+ * One optimizer step: micro-batches, reduction, update; and the loss of the step where asked for.
+ */
+#include "core/state.h"
+
+#include "base/clock.h"
+#include "tessera/check.h"
+
+#include <math.h>
+#include <string.h>
+
+/* Sums of loss and correct answers of each leaf computed here, rows in order, in double. */
+static enum tess_status step_sum_leaves(struct tess_engine *engine, const void *input)
+{
+    const struct tess_plan *plan = &engine->plan;
+    if (plan->skips_loss)
+        return TESS_OK;
+    int64_t rows = engine->loss_ranks * engine->rows;
+    int64_t bad = tess_find_nonfinite(engine->kernel, TESS_F32, rows, engine->loss);
+    if (bad >= 0)
+        return tess__engine_diagnose(engine, input, bad);
+    engine->kernel->ops->access(engine->kernel, true);
+    for (int64_t leaf = 0; leaf < engine->loss_ranks * engine->leaf_count; leaf++) {
+        double loss = 0, correct = 0;
+        for (int64_t r = leaf * engine->leaf_rows; r < (leaf + 1) * engine->leaf_rows; r++) {
+            loss += engine->loss[r];
+            correct += engine->correct[r];
+        }
+        int64_t at = tess__engine_leaf_index(engine, leaf);
+        engine->leaf_sum[2 * at] = loss;
+        engine->leaf_sum[2 * at + 1] = correct;
+    }
+    engine->kernel->ops->access(engine->kernel, false);
+    return TESS_OK;
+}
+
+/* Exposed communication so far, over all groups. */
+static double step_wait_s(const struct tess_engine *engine)
+{
+    uint64_t sent;
+    double wait_s;
+    tess_engine_traffic(engine, &sent, &wait_s);
+    return wait_s;
+}
+
+static enum tess_status step_micro(struct tess_engine *engine, struct tess_times *times)
+{
+    struct tess_plan *plan = &engine->plan;
+    const void *input;
+    const int32_t *label;
+    double start = tess_clock_s(), wait0 = step_wait_s(engine);
+    TESS_TRY(tess__engine_batch(engine, engine->loader, &input, &label, &(double){0}));
+    double loaded = tess_clock_s(), wait1 = step_wait_s(engine);
+    times->data_s += loaded - start - (wait1 - wait0);
+
+    uint64_t row_first = (uint64_t)(tess_layout_first_leaf(plan, plan->rank, engine->strategy.micro) *
+                                    engine->leaf_rows);
+    TESS_TRY(tess__engine_forward(engine, input, row_first));
+    TESS_TRY(tess__engine_loss(engine, label, true));
+    TESS_TRY(step_sum_leaves(engine, input));
+    double forward = tess_clock_s(), wait2 = step_wait_s(engine);
+    times->forward_s += forward - loaded - (wait2 - wait1);
+
+    if (plan->grad_extent == TESS_EXTENT_FULL) {
+        float *grad = tess_memory_get(engine->memory, engine->block.grad);
+        grad += tess_fold_level(engine->strategy.micro) * plan->flat_count;
+        for (int32_t s = 0; s < plan->segment_count; s++)
+            plan->segment[s].grad = grad + plan->segment[s].begin;
+    }
+    TESS_TRY(tess__engine_backward(engine, input, row_first));
+    times->backward_s += tess_clock_s() - forward - (step_wait_s(engine) - wait2);
+    return TESS_OK;
+}
+
+/* Mean loss and accuracy over the batch: every leaf's sum comes from one rank, the others add zero. */
+static enum tess_status step_reduce_loss(struct tess_engine *engine, struct tess_step_result *result)
+{
+    int64_t grid = engine->plan.grid;
+    double loss = 0, correct = 0;
+    TESS_TRY(tess_comm_all_reduce(engine->comm, engine->leaf_sum, engine->leaf_sum,
+                                  (size_t)(2 * grid), TESS_F64, TESS_REDUCE_SUM, NULL));
+    for (int64_t leaf = 0; leaf < grid; leaf++) {
+        loss += engine->leaf_sum[2 * leaf];
+        correct += engine->leaf_sum[2 * leaf + 1];
+    }
+    result->loss = loss / (double)engine->batch_size;
+    result->accuracy = correct / (double)engine->batch_size;
+    return TESS_OK;
+}
+
+static enum tess_status step_update(struct tess_engine *engine, struct tess_step_result *result)
+{
+    struct tess_strategy *strategy = &engine->strategy;
+    tess__engine_doing(engine, TESS_DOING_OPTIMIZER, -1);
+    TESS_TRY(strategy->ops->grads_finish(strategy));
+    result->rate = tess_schedule_rate(&engine->config->optim, engine->step, engine->step_count,
+                                      (double)engine->steps_per_epoch);
+    enum tess_status status = tess_optim_step(&engine->optim, result->rate);
+    if (status == TESS_ERR_NUMERIC && engine->optim.nonfinite_param >= 0) {
+        const struct tess_declare_param *param =
+            &engine->declare.param[engine->optim.nonfinite_param];
+        TESS_FAIL(TESS_ERR_NUMERIC, "the gradient is not finite at step %lld: unit '%s', tensor '%s' "
+                  "held the first NaN or infinity; try a lower learning rate or warm-up",
+                  (long long)engine->step + 1, engine->declare.unit[param->unit].name, param->name);
+    }
+    TESS_TRY(status);
+    TESS_TRY(strategy->ops->params_refresh(strategy));
+    engine->weight_token++;
+    result->grad_norm = engine->optim.grad_norm;
+    return TESS_OK;
+}
+
+enum tess_status tess_engine_step(struct tess_engine *engine, bool want_loss,
+                                  struct tess_step_result *result_out)
+{
+    struct tess_step_result result = {.loss = NAN, .accuracy = NAN, .grad_norm = -1};
+    double start = tess_clock_s(), wait = step_wait_s(engine);
+    atomic_store_explicit(&engine->board->step, engine->step + 1, memory_order_relaxed);
+    memset(engine->leaf_sum, 0, (size_t)(2 * engine->plan.grid) * sizeof *engine->leaf_sum);
+    engine->strategy.training = true;
+    for (int32_t m = 0; m < engine->plan.accumulate; m++) {
+        engine->strategy.micro = m;
+        TESS_TRY(step_micro(engine, &result.times));
+    }
+    double passed = tess_clock_s(), passed_wait = step_wait_s(engine);
+    TESS_TRY(step_update(engine, &result));
+    result.times.optim_s = tess_clock_s() - passed - (step_wait_s(engine) - passed_wait);
+    if (want_loss)
+        TESS_TRY(step_reduce_loss(engine, &result));
+    tess__engine_doing(engine, TESS_DOING_BETWEEN, -1);
+    result.epoch = engine->step / engine->steps_per_epoch;
+    result.step = ++engine->step;
+    result.times.comm_s = step_wait_s(engine) - wait;
+    result.times.total_s = tess_clock_s() - start;
+    *result_out = result;
+    return TESS_OK;
+}

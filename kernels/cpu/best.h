@@ -1,0 +1,29 @@
+/*
+ * The yardstick of `tessera bench kernels`: plain oneDNN primitives for one product of a layer, and
+ * a plain loop for memory bandwidth. Not part of the backend.
+ */
+#ifndef KERNELS_CPU_BEST_H
+#define KERNELS_CPU_BEST_H
+
+#include "tessera/kernel.h"
+
+enum tess_best_what { TESS_BEST_FORWARD, TESS_BEST_BACKWARD_DATA, TESS_BEST_BACKWARD_WEIGHT };
+
+struct tess_best; /* one primitive with its own memory, filled with random numbers */
+
+/*
+ * Candidate `number`, from 0: LINEAR matmul on plain arrays, matmul on packed weights (FORWARD,
+ * BACKWARD_DATA) or packed x, inner product on packed weights; CONV2D direct convolution on packed
+ * weights. Packing is not part of the run. *best_out is NULL past the last. TESS_ERR_UNSUPPORTED in
+ * a build without oneDNN.
+ */
+enum tess_status tess__best_open(const struct tess_op_desc *desc, enum tess_best_what what,
+                                 int number, struct tess_best **best_out);
+void tess__best_close(struct tess_best *best); /* NULL is allowed */
+const char *tess__best_name(const struct tess_best *best);
+enum tess_status tess__best_run(struct tess_best *best);
+
+/* y[i] += x[i], vectorised for this processor. */
+void tess__best_add(int64_t count, const float *x, float *y);
+
+#endif

@@ -1,0 +1,317 @@
+/*
+ * The backend `cpu`: oneDNN for products and convolutions (linear.c, conv.c), own loops for the
+ * rest, ref for what is too rare or too small to matter: average pooling, dropout, softmax, fill,
+ * copy. This file opens it, sends each slot to where the work is done, and does none itself.
+ */
+#include "cpu/prim.h"
+
+#include "kernel_open.h"
+#include "ref/fold.h"
+#include "ref/ref.h"
+#include "tessera/check.h"
+#include "tessera/version.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const struct cpu_loops *cpu_loops(const struct tess_kernel *kernel)
+{
+    const struct cpu_state *state = kernel->state;
+    return state->loops;
+}
+
+static bool cpu_supports(const struct tess_op_desc *desc, char *why, size_t why_bytes)
+{
+    if (!tess_op_check(desc, why, why_bytes))
+        return false;
+    bool product = desc->kind == TESS_OP_LINEAR || desc->kind == TESS_OP_CONV2D;
+    if (product && desc->dtype == TESS_BF16 && !tess__cpu_bf16_available()) {
+        snprintf(why, why_bytes, "bf16 needs a processor with AVX-512: use f32 or --kernel ref");
+        return false;
+    }
+    return true;
+}
+
+/* oneDNN brings an OpenMP runtime, or none: ask the process rather than link to one. */
+static void cpu_find_threads(struct cpu_state *state)
+{
+    void *get = dlsym(RTLD_DEFAULT, "omp_get_max_threads");
+    void *set = dlsym(RTLD_DEFAULT, "omp_set_num_threads");
+    if (!get || !set)
+        return;
+    memcpy(&state->threads_get, &get, sizeof(get)); /* ISO C has no cast for this */
+    memcpy(&state->threads_set, &set, sizeof(set));
+}
+
+static void cpu_close(struct tess_kernel *kernel)
+{
+    struct cpu_state *state = kernel->state;
+    if (state->stream)
+        dnnl_stream_destroy(state->stream);
+    if (state->engine)
+        dnnl_engine_destroy(state->engine);
+    free(state->verdict);
+    memset(state, 0, sizeof(*state));
+}
+
+static enum tess_status cpu_open(struct tess_kernel *kernel)
+{
+    struct cpu_state *state = kernel->state;
+    state->loops = tess__cpu_loops_best();
+    cpu_find_threads(state);
+    tess__cpu_threads(kernel);
+    dnnl_status_t status = dnnl_engine_create(&state->engine, dnnl_cpu, 0);
+    if (status == dnnl_success)
+        status = dnnl_stream_create(&state->stream, state->engine, dnnl_stream_default_flags);
+    if (status != dnnl_success)
+        cpu_close(kernel);
+    return tess__cpu_check(status, "open");
+}
+
+size_t tess__cpu_bias_scratch(int64_t cols, int64_t leaves)
+{
+    return tess__fold_bytes(cols, leaves);
+}
+
+void tess__cpu_bias_grad(const struct cpu_loops *loops, enum tess_dtype dtype, int64_t leaves,
+                         int64_t rows_per_leaf, int64_t cols, const void *dy, float *dbias,
+                         void *scratch)
+{
+    size_t leaf_bytes = (size_t)(rows_per_leaf * cols) * tess_dtype_bytes(dtype);
+    struct tess_fold fold;
+    tess__fold_init(&fold, cols, dbias, scratch);
+    for (int64_t leaf = 0; leaf < leaves; leaf++) {
+        loops->column_sum(dtype, rows_per_leaf, cols, (const char *)dy + (size_t)leaf * leaf_bytes,
+                          tess__fold_leaf(&fold));
+        tess__fold_push(&fold);
+    }
+    tess__fold_finish(&fold);
+}
+
+size_t tess__cpu_small_scratch(const struct tess_op_desc *desc)
+{
+    /* Weights, one row in, one row out, a bias. */
+    return (size_t)(desc->in * desc->out + desc->in + 2 * desc->out) * sizeof(float);
+}
+
+size_t tess__cpu_norm_scratch(const struct tess_op_desc *desc)
+{
+    return 2 * tess__fold_bytes(desc->in, desc->rows / desc->leaf_rows);
+}
+
+static enum tess_status cpu_op_needs(const struct tess_op_desc *desc,
+                                     struct tess_op_needs *needs_out)
+{
+    char why[160];
+    if (!cpu_supports(desc, why, sizeof(why)))
+        TESS_FAIL(TESS_ERR_UNSUPPORTED, "kernel cpu: %s", why);
+    struct tess_op_needs needs = {0};
+    switch (desc->kind) {
+    case TESS_OP_LINEAR:
+        TESS_TRY(tess__cpu_linear_needs(desc, &needs.scratch_bytes));
+        break;
+    case TESS_OP_CONV2D:
+        TESS_TRY(tess__cpu_conv_needs(desc, &needs.scratch_bytes));
+        break;
+    case TESS_OP_BATCH_NORM:
+        needs.scratch_bytes = tess__cpu_norm_scratch(desc);
+        break;
+    default: /* pools may be handed to ref */
+        TESS_TRY(tess_kernel_ref.op_needs(desc, &needs));
+    }
+    *needs_out = needs;
+    return TESS_OK;
+}
+
+static void cpu_op_close(struct tess_op *op)
+{
+    if (op->desc.kind == TESS_OP_LINEAR)
+        tess__cpu_linear_close(op);
+    if (op->desc.kind == TESS_OP_CONV2D)
+        tess__cpu_conv_close(op);
+}
+
+static enum tess_status cpu_op_open(struct tess_op *op)
+{
+    char why[160];
+    if (!cpu_supports(&op->desc, why, sizeof(why)))
+        TESS_FAIL(TESS_ERR_UNSUPPORTED, "kernel cpu: %s", why);
+    tess__cpu_threads(op->kernel);
+    enum tess_status status = TESS_OK;
+    if (op->desc.kind == TESS_OP_LINEAR)
+        status = tess__cpu_linear_open(op);
+    if (op->desc.kind == TESS_OP_CONV2D)
+        status = tess__cpu_conv_open(op);
+    if (status != TESS_OK)
+        cpu_op_close(op);
+    return status;
+}
+
+/* ---- slots that go to the table of own loops ---------------------------------------------------
+ */
+
+static enum tess_status cpu_max_pool_forward(struct tess_op *op, const void *x, void *y,
+                                             uint8_t *which)
+{
+    return cpu_loops(op->kernel)->ops.max_pool_forward(op, x, y, which);
+}
+
+static enum tess_status cpu_max_pool_backward(struct tess_op *op, const void *x, const void *dy,
+                                              const uint8_t *which, void *dx)
+{
+    return cpu_loops(op->kernel)->ops.max_pool_backward(op, x, dy, which, dx);
+}
+
+static enum tess_status cpu_batch_norm_forward(struct tess_op *op, const void *x, const void *gamma,
+                                               const void *beta, void *y, float *save_mean,
+                                               float *save_rstd, float *mean_sum, float *var_sum)
+{
+    return cpu_loops(op->kernel)
+        ->ops.batch_norm_forward(op, x, gamma, beta, y, save_mean, save_rstd, mean_sum, var_sum);
+}
+
+static enum tess_status cpu_batch_norm_infer(struct tess_op *op, const void *x, const void *gamma,
+                                             const void *beta, const void *mean, const void *var,
+                                             void *y)
+{
+    return cpu_loops(op->kernel)->ops.batch_norm_infer(op, x, gamma, beta, mean, var, y);
+}
+
+static enum tess_status cpu_batch_norm_backward(struct tess_op *op, const void *x, const void *y,
+                                                const void *dy, const void *gamma,
+                                                const float *save_mean, const float *save_rstd,
+                                                void *dx, float *dgamma, float *dbeta)
+{
+    return cpu_loops(op->kernel)
+        ->ops.batch_norm_backward(op, x, y, dy, gamma, save_mean, save_rstd, dx, dgamma, dbeta);
+}
+
+static void cpu_relu_forward(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
+                             const void *x, void *y)
+{
+    cpu_loops(kernel)->ops.relu_forward(kernel, dtype, count, x, y);
+}
+
+static void cpu_relu_backward(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
+                              const void *y, const void *dy, void *dx)
+{
+    cpu_loops(kernel)->ops.relu_backward(kernel, dtype, count, y, dy, dx);
+}
+
+static void cpu_add(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count, const void *a,
+                    const void *b, void *y)
+{
+    cpu_loops(kernel)->ops.add(kernel, dtype, count, a, b, y);
+}
+
+static void cpu_cast(struct tess_kernel *kernel, int64_t count, enum tess_dtype from, const void *x,
+                     enum tess_dtype to, void *y)
+{
+    cpu_loops(kernel)->ops.cast(kernel, count, from, x, to, y);
+}
+
+static void cpu_accumulate(struct tess_kernel *kernel, int64_t count, float scale, const float *x,
+                           float *y)
+{
+    cpu_loops(kernel)->ops.accumulate(kernel, count, scale, x, y);
+}
+
+static void cpu_square_sum(struct tess_kernel *kernel, int64_t count, float scale, const float *x,
+                           struct tess_sum *sum)
+{
+    cpu_loops(kernel)->ops.square_sum(kernel, count, scale, x, sum);
+}
+
+static int64_t cpu_find_nonfinite(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
+                                  const void *x)
+{
+    return cpu_loops(kernel)->ops.find_nonfinite(kernel, dtype, count, x);
+}
+
+static void cpu_update(struct tess_kernel *kernel, const struct tess_update *update)
+{
+    cpu_loops(kernel)->ops.update(kernel, update);
+}
+
+static void cpu_lamb_direction(struct tess_kernel *kernel, const struct tess_update *update)
+{
+    cpu_loops(kernel)->ops.lamb_direction(kernel, update);
+}
+
+/* ---- slots of ref: its functions are not named outside its folder, its table is ----------------
+ */
+
+static enum tess_status cpu_avg_pool_forward(struct tess_op *op, const void *x, void *y)
+{
+    return tess_kernel_ref.avg_pool_forward(op, x, y);
+}
+
+static enum tess_status cpu_avg_pool_backward(struct tess_op *op, const void *dy, void *dx)
+{
+    return tess_kernel_ref.avg_pool_backward(op, dy, dx);
+}
+
+static void cpu_dropout(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
+                        float rate, const uint64_t key[2], uint64_t first, const void *x, void *y)
+{
+    tess_kernel_ref.dropout(kernel, dtype, count, rate, key, first, x, y);
+}
+
+static void cpu_softmax_xent(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows,
+                             int64_t classes, float scale, const void *logits, const int32_t *label,
+                             void *dlogits, float *loss, int32_t *correct)
+{
+    tess_kernel_ref.softmax_xent(kernel, dtype, rows, classes, scale, logits, label, dlogits, loss,
+                                 correct);
+}
+
+static void cpu_fill(struct tess_kernel *kernel, int64_t bytes, int value, void *memory)
+{
+    tess_kernel_ref.fill(kernel, bytes, value, memory);
+}
+
+static void cpu_copy(struct tess_kernel *kernel, int64_t bytes, const void *source, void *target)
+{
+    tess_kernel_ref.copy(kernel, bytes, source, target);
+}
+
+const struct tess_kernel_ops tess_kernel_cpu = {
+    .abi = TESS_ABI,
+    .name = "cpu",
+    .summary = "oneDNN and own vector loops; ref for average pooling, dropout, softmax",
+    .state_size = sizeof(struct cpu_state),
+    .supports = cpu_supports,
+    .open = cpu_open,
+    .close = cpu_close,
+    .op_needs = cpu_op_needs,
+    .op_open = cpu_op_open,
+    .op_close = cpu_op_close,
+    .linear_forward = tess__cpu_linear_forward,
+    .linear_backward_data = tess__cpu_linear_backward_data,
+    .linear_backward_weight = tess__cpu_linear_backward_weight,
+    .conv2d_forward = tess__cpu_conv_forward,
+    .conv2d_backward_data = tess__cpu_conv_backward_data,
+    .conv2d_backward_weight = tess__cpu_conv_backward_weight,
+    .max_pool_forward = cpu_max_pool_forward,
+    .max_pool_backward = cpu_max_pool_backward,
+    .avg_pool_forward = cpu_avg_pool_forward,
+    .avg_pool_backward = cpu_avg_pool_backward,
+    .batch_norm_forward = cpu_batch_norm_forward,
+    .batch_norm_infer = cpu_batch_norm_infer,
+    .batch_norm_backward = cpu_batch_norm_backward,
+    .relu_forward = cpu_relu_forward,
+    .relu_backward = cpu_relu_backward,
+    .add = cpu_add,
+    .dropout = cpu_dropout,
+    .softmax_xent = cpu_softmax_xent,
+    .cast = cpu_cast,
+    .accumulate = cpu_accumulate,
+    .fill = cpu_fill,
+    .copy = cpu_copy,
+    .square_sum = cpu_square_sum,
+    .find_nonfinite = cpu_find_nonfinite,
+    .update = cpu_update,
+    .lamb_direction = cpu_lamb_direction,
+};

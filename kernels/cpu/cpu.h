@@ -1,0 +1,88 @@
+/*
+ * What the files of the cpu backend share: its state, one open operation, and the tables of own
+ * loops, one per instruction set. oneDNN's types are in prim.h only.
+ */
+#ifndef KERNELS_CPU_CPU_H
+#define KERNELS_CPU_CPU_H
+
+#include "tessera/kernel.h"
+
+extern const struct tess_kernel_ops tess_kernel_cpu;
+
+/*
+ * Own loops. The same sources are built for several instruction sets (CMakeLists.txt); open() takes
+ * the best table that the processor runs.
+ */
+struct cpu_loops {
+    const char *name;
+    struct tess_kernel_ops ops; /* only the slots that need no oneDNN */
+    /* sum[cols] = the sum over `rows` rows of x [rows, cols], in an order fixed by rows and cols.
+     */
+    void (*column_sum)(enum tess_dtype dtype, int64_t rows, int64_t cols, const void *x,
+                       float *sum);
+    /* y += x: what the bench measures bandwidth with. */
+    void (*plain_add)(int64_t count, const float *x, float *y);
+    /* Linear layers too small for oneDNN, see linear.c; `wide` holds tess__cpu_small_scratch(). */
+    void (*small_forward)(const struct tess_op_desc *desc, const void *x, const void *w,
+                          const void *bias, void *y, float *wide);
+    void (*small_backward_data)(const struct tess_op_desc *desc, const void *dy, const void *w,
+                                void *dx, float *wide);
+};
+extern const struct cpu_loops tess__cpu_loops_base; /* any processor */
+extern const struct cpu_loops tess__cpu_loops_v3;   /* x86-64-v3: AVX2 */
+extern const struct cpu_loops tess__cpu_loops_v4;   /* x86-64-v4: AVX-512 */
+
+/* The best table for this processor: loops_pick_x86.c or loops_pick_any.c. */
+const struct cpu_loops *tess__cpu_loops_best(void);
+
+size_t tess__cpu_small_scratch(const struct tess_op_desc *desc);
+size_t tess__cpu_norm_scratch(const struct tess_op_desc *desc);
+
+/*
+ * Weight gradient of a linear layer with the tree over leaves kept in registers (grad.c). The bits
+ * are those of one product per leaf, fused multiply-adds over rows in order (bf16: over pairs of
+ * rows), then the tree. `available` is false where the processor, or the build, lacks the
+ * instructions.
+ */
+extern const bool tess__cpu_grad_built;
+bool tess__cpu_grad_available(enum tess_dtype dtype);
+/* Whether oneDNN computes in bf16 here. */
+bool tess__cpu_bf16_available(void);
+
+size_t tess__cpu_grad_scratch(const struct tess_op_desc *desc);
+void tess__cpu_grad(const struct tess_op_desc *desc, const void *x, const void *dy, float *dw,
+                    void *scratch);
+
+/* What a prepared operation that has an own part keeps in tess_op.data: linear.c and conv.c. */
+enum tess_status tess__cpu_linear_needs(const struct tess_op_desc *desc, size_t *bytes_out);
+enum tess_status tess__cpu_linear_open(struct tess_op *op);
+void tess__cpu_linear_close(struct tess_op *op);
+enum tess_status tess__cpu_linear_forward(struct tess_op *op, const void *x, const void *w,
+                                          const void *bias, void *y);
+enum tess_status tess__cpu_linear_backward_data(struct tess_op *op, const void *dy, const void *w,
+                                                void *dx);
+enum tess_status tess__cpu_linear_backward_weight(struct tess_op *op, const void *x, const void *dy,
+                                                  float *dw, float *dbias);
+enum tess_status tess__cpu_conv_needs(const struct tess_op_desc *desc, size_t *bytes_out);
+enum tess_status tess__cpu_conv_open(struct tess_op *op);
+void tess__cpu_conv_close(struct tess_op *op);
+enum tess_status tess__cpu_conv_forward(struct tess_op *op, const void *x, const void *w,
+                                        const void *bias, void *y);
+enum tess_status tess__cpu_conv_backward_data(struct tess_op *op, const void *dy, const void *w,
+                                              void *dx);
+enum tess_status tess__cpu_conv_backward_weight(struct tess_op *op, const void *x, const void *dy,
+                                                float *dw, float *dbias);
+
+/* dbias by leaves; x is dy [leaves * rows_per_leaf, cols]; `scratch` as for
+ * tess__cpu_bias_scratch(). */
+size_t tess__cpu_bias_scratch(int64_t cols, int64_t leaves);
+void tess__cpu_bias_grad(const struct cpu_loops *loops, enum tess_dtype dtype, int64_t leaves,
+                         int64_t rows_per_leaf, int64_t cols, const void *dy, float *dbias,
+                         void *scratch);
+
+static inline size_t tess__cpu_round_up(size_t bytes)
+{
+    return (bytes + 63) & ~(size_t)63;
+}
+
+#endif

@@ -1,0 +1,306 @@
+/*
+ * dw[out, in] = dy^T x by leaves, with the tree over leaves in registers. Built for AVX-512 with
+ * bf16 dot products (CMakeLists.txt); grad_none.c takes its place elsewhere.
+ *
+ * A product per leaf followed by a tree would write and read dw once per leaf. Here a tile of dw, a
+ * few rows by 64 columns, goes through all leaves before the next one, and dw is written once:
+ *
+ *     for every panel of 64 columns of x      packed [step][64], stays in the first-level cache
+ *       for every tile of rows of dw          dy packed [tile][step][rows of the tile]
+ *         for every leaf: products over its rows; add to the subtrees that wait (fold.h)
+ *
+ * A step is one row in f32 and a pair of rows in bf16, 32 bits per column either way; leaves with
+ * an odd number of rows end with half a pair of zeros. With one leaf the tile is 6 rows high (24
+ * registers of sums); with more it is 3, so that two leaves' sums fit and the lowest level of the
+ * tree never leaves the registers. Each element's operations are the same in both, and so are its
+ * bits.
+ */
+#include "cpu/cpu.h"
+
+#include <immintrin.h>
+#include <string.h>
+
+#define GRAD_LANES 16
+#define GRAD_WIDE  4 /* vectors in a panel */
+#define GRAD_PANEL (GRAD_WIDE * GRAD_LANES)
+#define GRAD_ONE   6 /* rows of a tile with one leaf */
+#define GRAD_TREE  3 /* and with more */
+#define GRAD_LEVELS                                                                                \
+    40 /* subtrees that can wait: more than bits in any number of leaves in memory */
+
+#define GRAD_INLINE static inline __attribute__((always_inline))
+#define GRAD_UNROLL _Pragma("GCC unroll 8")
+
+/* Each column serves all rows of a tile; as an operand in memory it would be loaded once per row,
+   and loads, not products, would set the pace. */
+#define GRAD_IN_REGISTER(vector) __asm__("" : "+v"(vector))
+
+/* A product in 32-bit words: what the tile kernels need to know. */
+struct grad {
+    const uint32_t *x;  /* panel [leaves * steps, GRAD_PANEL] */
+    const uint32_t *dy; /* [tiles, leaves * steps, rows of a tile] */
+    int64_t leaves, steps;
+    float *dw; /* the panel's first column */
+    int64_t out, in;
+    int32_t columns; /* valid ones of the panel */
+};
+
+const bool tess__cpu_grad_built = true;
+
+GRAD_INLINE void grad_clear(__m512 (*sum)[GRAD_WIDE], int tall, int wide)
+{
+    GRAD_UNROLL
+    for (int r = 0; r < tall; r++)
+        GRAD_UNROLL
+    for (int c = 0; c < wide; c++)
+        sum[r][c] = _mm512_setzero_ps();
+}
+
+/* sum = the products over one leaf */
+GRAD_INLINE void grad_leaf(__m512 (*sum)[GRAD_WIDE], bool half, int tall, int wide, int64_t steps,
+                           const uint32_t *x, const uint32_t *dy)
+{
+    grad_clear(sum, tall, wide);
+    for (int64_t k = 0; k < steps; k++, x += GRAD_PANEL, dy += tall) {
+        __m512i column[GRAD_WIDE];
+        GRAD_UNROLL
+        for (int c = 0; c < wide; c++) {
+            column[c] = _mm512_load_si512(x + c * GRAD_LANES);
+            GRAD_IN_REGISTER(column[c]);
+        }
+        GRAD_UNROLL
+        for (int r = 0; r < tall; r++) {
+            __m512i row = _mm512_set1_epi32((int)dy[r]);
+            GRAD_UNROLL
+            for (int c = 0; c < wide; c++)
+                sum[r][c] = half ? _mm512_dpbf16_ps(sum[r][c], (__m512bh)column[c], (__m512bh)row)
+                                 : _mm512_fmadd_ps(_mm512_castsi512_ps(column[c]),
+                                                   _mm512_castsi512_ps(row), sum[r][c]);
+        }
+    }
+}
+
+/* sum = left + sum */
+GRAD_INLINE void grad_add(__m512 (*sum)[GRAD_WIDE], const __m512 (*left)[GRAD_WIDE], int tall,
+                          int wide)
+{
+    GRAD_UNROLL
+    for (int r = 0; r < tall; r++)
+        GRAD_UNROLL
+    for (int c = 0; c < wide; c++)
+        sum[r][c] = _mm512_add_ps(left[r][c], sum[r][c]);
+}
+
+/* The tile's valid rows and columns to dw. */
+GRAD_INLINE void grad_store(const struct grad *g, int64_t tile, const __m512 (*sum)[GRAD_WIDE],
+                            int tall, int wide)
+{
+    float *dw = g->dw + tile * tall * g->in;
+    int64_t rows = g->out - tile * tall;
+    bool whole = g->columns == wide * GRAD_LANES;
+    __mmask16 last = (__mmask16)(0xffffu >> (wide * GRAD_LANES - g->columns));
+    GRAD_UNROLL
+    for (int r = 0; r < tall; r++) {
+        if (r >= rows)
+            break;
+        GRAD_UNROLL
+        for (int c = 0; c < wide; c++) {
+            if (whole || c < wide - 1)
+                _mm512_storeu_ps(dw + r * g->in + c * GRAD_LANES, sum[r][c]);
+            else
+                _mm512_mask_storeu_ps(dw + r * g->in + c * GRAD_LANES, last, sum[r][c]);
+        }
+    }
+}
+
+GRAD_INLINE void grad_tile_one(const struct grad *g, int64_t tile, bool half, int wide)
+{
+    __m512 sum[GRAD_ONE][GRAD_WIDE];
+    grad_leaf(sum, half, GRAD_ONE, wide, g->steps, g->x, g->dy + tile * g->steps * GRAD_ONE);
+    grad_store(g, tile, (const __m512(*)[GRAD_WIDE])sum, GRAD_ONE, wide);
+}
+
+/*
+ * Leaves come in pairs, added in registers: bit 0 of the binary counter of fold.h. An odd last leaf
+ * is a pair by itself: its subtree is added to those that wait from the right, as finishing does.
+ */
+GRAD_INLINE void grad_tile_tree(const struct grad *g, int64_t tile, bool half, int wide)
+{
+    __m512 waiting[GRAD_LEVELS][GRAD_TREE][GRAD_WIDE];
+    __m512 sum[GRAD_TREE][GRAD_WIDE], right[GRAD_TREE][GRAD_WIDE];
+    const uint32_t *x = g->x, *dy = g->dy + tile * g->leaves * g->steps * GRAD_TREE;
+    int64_t x_leaf = g->steps * GRAD_PANEL, dy_leaf = g->steps * GRAD_TREE;
+    int depth = 0;
+    for (int64_t leaf = 0;; leaf += 2, x += 2 * x_leaf, dy += 2 * dy_leaf) {
+        grad_leaf(sum, half, GRAD_TREE, wide, g->steps, x, dy);
+        if (leaf + 1 < g->leaves) {
+            grad_leaf(right, half, GRAD_TREE, wide, g->steps, x + x_leaf, dy + dy_leaf);
+            grad_add(sum, (const __m512(*)[GRAD_WIDE])right, GRAD_TREE, wide);
+        }
+        for (int64_t carry = leaf / 2; carry & 1; carry >>= 1)
+            grad_add(sum, (const __m512(*)[GRAD_WIDE])waiting[--depth], GRAD_TREE, wide);
+        if (leaf + 2 >= g->leaves)
+            break;
+        GRAD_UNROLL
+        for (int r = 0; r < GRAD_TREE; r++)
+            GRAD_UNROLL
+        for (int c = 0; c < wide; c++)
+            waiting[depth][r][c] = sum[r][c];
+        depth++;
+    }
+    while (depth > 0)
+        grad_add(sum, (const __m512(*)[GRAD_WIDE])waiting[--depth], GRAD_TREE, wide);
+    grad_store(g, tile, (const __m512(*)[GRAD_WIDE])sum, GRAD_TREE, wide);
+}
+
+GRAD_INLINE void grad_panel(const struct grad *g, bool half, int wide)
+{
+    if (g->leaves == 1) {
+        for (int64_t tile = 0; tile * GRAD_ONE < g->out; tile++)
+            grad_tile_one(g, tile, half, wide);
+    } else {
+        for (int64_t tile = 0; tile * GRAD_TREE < g->out; tile++)
+            grad_tile_tree(g, tile, half, wide);
+    }
+}
+
+/* One function per number of vectors, so that a narrow last panel costs no more than it must. */
+#define GRAD_PANEL_FUNCTION(name, half, wide)                                                      \
+    static void name(const struct grad *g)                                                         \
+    {                                                                                              \
+        grad_panel(g, half, wide);                                                                 \
+    }
+GRAD_PANEL_FUNCTION(grad_f32_1, false, 1)
+GRAD_PANEL_FUNCTION(grad_f32_2, false, 2)
+GRAD_PANEL_FUNCTION(grad_f32_3, false, 3)
+GRAD_PANEL_FUNCTION(grad_f32_4, false, 4)
+GRAD_PANEL_FUNCTION(grad_bf16_1, true, 1)
+GRAD_PANEL_FUNCTION(grad_bf16_2, true, 2)
+GRAD_PANEL_FUNCTION(grad_bf16_3, true, 3)
+GRAD_PANEL_FUNCTION(grad_bf16_4, true, 4)
+
+static void (*const grad_panel_run[2][GRAD_WIDE])(const struct grad *g) = {
+    {grad_f32_1, grad_f32_2, grad_f32_3, grad_f32_4},
+    {grad_bf16_1, grad_bf16_2, grad_bf16_3, grad_bf16_4},
+};
+
+/* Columns [first, first + columns) of one step of x, with zeros up to whole vectors. */
+GRAD_INLINE void grad_pack_row_f32(const float *row, int32_t columns, uint32_t *panel)
+{
+    for (int32_t c = 0; c < columns; c += GRAD_LANES) {
+        int32_t left = columns - c;
+        __mmask16 mask = left >= GRAD_LANES ? 0xffff : (__mmask16)((1u << left) - 1);
+        _mm512_store_ps((float *)panel + c, _mm512_maskz_loadu_ps(mask, row + c));
+    }
+}
+
+/* Two rows of bf16 interleaved; `odd` NULL: zeros. */
+GRAD_INLINE void grad_pack_row_bf16(const uint16_t *even, const uint16_t *odd, int32_t columns,
+                                    uint32_t *panel)
+{
+    for (int32_t c = 0; c < columns; c += GRAD_LANES) {
+        int32_t left = columns - c;
+        __mmask16 mask = left >= GRAD_LANES ? 0xffff : (__mmask16)((1u << left) - 1);
+        __m512i low = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, even + c));
+        if (odd) {
+            __m512i high = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, odd + c));
+            low = _mm512_or_si512(low, _mm512_slli_epi32(high, 16));
+        }
+        _mm512_store_si512(panel + c, low);
+    }
+}
+
+static void grad_pack_x(const struct tess_op_desc *desc, const void *x, int64_t first,
+                        int32_t columns, uint32_t *panel)
+{
+    const float *whole = x;
+    const uint16_t *half = x;
+    int64_t in = desc->in;
+    if (desc->dtype == TESS_F32) {
+        for (int64_t row = 0; row < desc->rows; row++, panel += GRAD_PANEL)
+            grad_pack_row_f32(whole + row * in + first, columns, panel);
+        return;
+    }
+    for (int64_t leaf = 0; leaf < desc->rows; leaf += desc->leaf_rows) {
+        for (int64_t row = 0; row < desc->leaf_rows; row += 2, panel += GRAD_PANEL) {
+            const uint16_t *even = half + (leaf + row) * in + first;
+            grad_pack_row_bf16(even, row + 1 < desc->leaf_rows ? even + in : NULL, columns, panel);
+        }
+    }
+}
+
+/* One step of dy, `rows` rows of a tile of height `tall`, the rest zeros. */
+GRAD_INLINE void grad_pack_dy_tile(const struct tess_op_desc *desc, const void *dy, int64_t first,
+                                   int tall, uint32_t *packed)
+{
+    const uint32_t *whole = dy;
+    const uint16_t *half = dy;
+    int64_t out = desc->out, rows = out - first < tall ? out - first : tall;
+    if (desc->dtype == TESS_F32) {
+        for (int64_t row = 0; row < desc->rows; row++, packed += tall)
+            for (int r = 0; r < tall; r++)
+                packed[r] = r < rows ? whole[row * out + first + r] : 0;
+        return;
+    }
+    for (int64_t leaf = 0; leaf < desc->rows; leaf += desc->leaf_rows) {
+        for (int64_t row = 0; row < desc->leaf_rows; row += 2, packed += tall) {
+            const uint16_t *even = half + (leaf + row) * out + first;
+            bool pair = row + 1 < desc->leaf_rows;
+            for (int r = 0; r < tall; r++) {
+                uint32_t low = r < rows ? even[r] : 0, high = pair && r < rows ? even[out + r] : 0;
+                packed[r] = low | high << 16;
+            }
+        }
+    }
+}
+
+static int64_t grad_steps(const struct tess_op_desc *desc)
+{
+    return desc->dtype == TESS_BF16 ? (desc->leaf_rows + 1) / 2 : desc->leaf_rows;
+}
+
+static void grad_pack_dy(const struct tess_op_desc *desc, const void *dy, uint32_t *packed)
+{
+    int64_t leaves = desc->rows / desc->leaf_rows, steps = leaves * grad_steps(desc);
+    if (leaves == 1) {
+        for (int64_t first = 0; first < desc->out; first += GRAD_ONE, packed += steps * GRAD_ONE)
+            grad_pack_dy_tile(desc, dy, first, GRAD_ONE, packed);
+    } else {
+        for (int64_t first = 0; first < desc->out; first += GRAD_TREE, packed += steps * GRAD_TREE)
+            grad_pack_dy_tile(desc, dy, first, GRAD_TREE, packed);
+    }
+}
+
+static size_t grad_panel_bytes(const struct tess_op_desc *desc)
+{
+    int64_t steps = desc->rows / desc->leaf_rows * grad_steps(desc);
+    return (size_t)steps * GRAD_PANEL * sizeof(uint32_t);
+}
+
+size_t tess__cpu_grad_scratch(const struct tess_op_desc *desc)
+{
+    int64_t steps = desc->rows / desc->leaf_rows * grad_steps(desc);
+    int64_t rows = (desc->out + GRAD_ONE - 1) / GRAD_ONE * GRAD_ONE;
+    return grad_panel_bytes(desc) + tess__cpu_round_up((size_t)(rows * steps) * sizeof(uint32_t));
+}
+
+void tess__cpu_grad(const struct tess_op_desc *desc, const void *x, const void *dy, float *dw,
+                    void *scratch)
+{
+    uint32_t *panel = scratch;
+    uint32_t *packed = (uint32_t *)((char *)scratch + grad_panel_bytes(desc));
+    struct grad g = {.x = panel,
+                     .dy = packed,
+                     .leaves = desc->rows / desc->leaf_rows,
+                     .steps = grad_steps(desc),
+                     .out = desc->out,
+                     .in = desc->in};
+    grad_pack_dy(desc, dy, packed);
+    for (int64_t first = 0; first < desc->in; first += GRAD_PANEL) {
+        int64_t left = desc->in - first;
+        g.columns = left < GRAD_PANEL ? (int32_t)left : GRAD_PANEL;
+        g.dw = dw + first;
+        grad_pack_x(desc, x, first, g.columns, panel);
+        grad_panel_run[desc->dtype == TESS_BF16][(g.columns - 1) / GRAD_LANES](&g);
+    }
+}

@@ -1,0 +1,55 @@
+/*
+ * Names of the own loops of one instruction set: CPU_LOOP(relu_forward) is
+ * tess__cpu_v4_relu_forward where CPU_LEVEL is v4. For the files that are built once per
+ * instruction set only.
+ */
+#ifndef KERNELS_CPU_LOOPS_H
+#define KERNELS_CPU_LOOPS_H
+
+#include "cpu/cpu.h"
+
+#define CPU_JOIN_(level, name) tess__cpu_##level##_##name
+#define CPU_JOIN(level, name)  CPU_JOIN_(level, name)
+#define CPU_LOOP(name)         CPU_JOIN(CPU_LEVEL, name)
+
+void CPU_LOOP(relu_forward)(struct tess_kernel *, enum tess_dtype, int64_t count, const void *x,
+                            void *y);
+void CPU_LOOP(relu_backward)(struct tess_kernel *, enum tess_dtype, int64_t count, const void *y,
+                             const void *dy, void *dx);
+void CPU_LOOP(add)(struct tess_kernel *, enum tess_dtype, int64_t count, const void *a,
+                   const void *b, void *y);
+void CPU_LOOP(cast)(struct tess_kernel *, int64_t count, enum tess_dtype from, const void *x,
+                    enum tess_dtype to, void *y);
+void CPU_LOOP(accumulate)(struct tess_kernel *, int64_t count, float scale, const float *x,
+                          float *y);
+void CPU_LOOP(square_sum)(struct tess_kernel *, int64_t count, float scale, const float *x,
+                          struct tess_sum *sum);
+int64_t CPU_LOOP(find_nonfinite)(struct tess_kernel *, enum tess_dtype, int64_t count,
+                                 const void *x);
+void CPU_LOOP(update)(struct tess_kernel *, const struct tess_update *update);
+void CPU_LOOP(lamb_direction)(struct tess_kernel *, const struct tess_update *update);
+
+enum tess_status CPU_LOOP(max_pool_forward)(struct tess_op *op, const void *x, void *y,
+                                            uint8_t *which);
+enum tess_status CPU_LOOP(max_pool_backward)(struct tess_op *op, const void *x, const void *dy,
+                                             const uint8_t *which, void *dx);
+enum tess_status CPU_LOOP(batch_norm_forward)(struct tess_op *op, const void *x, const void *gamma,
+                                              const void *beta, void *y, float *save_mean,
+                                              float *save_rstd, float *mean_sum, float *var_sum);
+enum tess_status CPU_LOOP(batch_norm_infer)(struct tess_op *op, const void *x, const void *gamma,
+                                            const void *beta, const void *mean, const void *var,
+                                            void *y);
+enum tess_status CPU_LOOP(batch_norm_backward)(struct tess_op *op, const void *x, const void *y,
+                                               const void *dy, const void *gamma,
+                                               const float *save_mean, const float *save_rstd,
+                                               void *dx, float *dgamma, float *dbeta);
+
+void CPU_LOOP(column_sum)(enum tess_dtype dtype, int64_t rows, int64_t cols, const void *x,
+                          float *sum);
+void CPU_LOOP(plain_add)(int64_t count, const float *x, float *y);
+void CPU_LOOP(small_forward)(const struct tess_op_desc *desc, const void *x, const void *w,
+                             const void *bias, void *y, float *wide);
+void CPU_LOOP(small_backward_data)(const struct tess_op_desc *desc, const void *dy, const void *w,
+                                   void *dx, float *wide);
+
+#endif

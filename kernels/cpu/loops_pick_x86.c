@@ -1,0 +1,25 @@
+/* Which table of own loops this x86 processor runs. */
+#include "cpu/cpu.h"
+
+const struct cpu_loops *tess__cpu_loops_best(void)
+{
+    __builtin_cpu_init();
+    bool v3 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+              __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2");
+    bool v4 = v3 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+              __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
+              __builtin_cpu_supports("avx512vl");
+    return v4 ? &tess__cpu_loops_v4 : v3 ? &tess__cpu_loops_v3 : &tess__cpu_loops_base;
+}
+
+bool tess__cpu_grad_available(enum tess_dtype dtype)
+{
+    bool v4 = tess__cpu_loops_best() == &tess__cpu_loops_v4;
+    return tess__cpu_grad_built && v4 &&
+           (dtype == TESS_F32 || __builtin_cpu_supports("avx512bf16"));
+}
+
+bool tess__cpu_bf16_available(void)
+{
+    return tess__cpu_loops_best() == &tess__cpu_loops_v4;
+}

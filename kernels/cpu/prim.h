@@ -1,0 +1,124 @@
+/*
+ * A thin layer over oneDNN's C API: primitives that were built once and run with nothing but new
+ * addresses. The only header of the project that shows oneDNN's types, to kernels/cpu only.
+ */
+#ifndef KERNELS_CPU_PRIM_H
+#define KERNELS_CPU_PRIM_H
+
+#include "cpu/cpu.h"
+
+#include <oneapi/dnnl/dnnl.h>
+
+#define CPU_PRIM_ARGS 5
+
+/* One primitive with its memory objects; zeroed means absent, which close accepts. */
+struct cpu_prim {
+    dnnl_primitive_t primitive;
+    dnnl_stream_t stream;
+    dnnl_exec_arg_t arg[CPU_PRIM_ARGS]; /* the last one is the scratchpad */
+    int arg_count;
+    size_t scratch_bytes;
+};
+
+/* Whether an operation's rows depend on how many are run; remembered per shape, see rows.c. */
+struct cpu_verdict {
+    struct tess_op_desc desc;
+    int what;
+    bool alike;
+};
+
+/* The backend's state, behind struct tess_kernel. */
+struct cpu_state {
+    dnnl_engine_t engine;
+    dnnl_stream_t stream;
+    const struct cpu_loops *loops;
+    struct cpu_verdict *verdict; /* [verdict_count] */
+    int verdict_count;
+    int (*threads_get)(
+        void); /* of the OpenMP runtime that oneDNN brought in; NULL when it has none */
+    void (*threads_set)(int count);
+};
+
+/* Fails with a message that names `what` and oneDNN's status; OK passes. */
+enum tess_status tess__cpu_check(dnnl_status_t status, const char *what);
+
+/* oneDNN's element type of f32 or bf16. */
+dnnl_data_type_t tess__cpu_type(enum tess_dtype dtype);
+
+/* Attributes: our scratchpad, and ReLU after the operation. The caller destroys them. */
+enum tess_status tess__cpu_attr(bool relu, dnnl_primitive_attr_t *attr_out);
+
+/* Bytes of an argument, or of the scratchpad, of a primitive to be. */
+size_t tess__cpu_desc_bytes(const_dnnl_primitive_desc_t desc, int arg);
+size_t tess__cpu_desc_scratch(const_dnnl_primitive_desc_t desc);
+
+/*
+ * Build the primitive of `desc`, which it consumes also on failure. `arg` [count <= 4] are oneDNN's
+ * argument numbers, in the order in which run() will get the addresses.
+ */
+enum tess_status tess__cpu_prim_open(struct cpu_prim *prim, struct cpu_state *state,
+                                     dnnl_primitive_desc_t desc, const int *arg, int count);
+void tess__cpu_prim_close(struct cpu_prim *prim);
+
+/* Run it. `scratch` has at least prim->scratch_bytes; `data` [count] as in open. */
+enum tess_status tess__cpu_prim_run(struct cpu_prim *prim, const struct tess_op *op, void *scratch,
+                                    const void *const *data);
+
+/* The state of an open operation's backend. */
+static inline struct cpu_state *tess__cpu_state(const struct tess_op *op)
+{
+    return op->kernel->state;
+}
+
+/* oneDNN takes the number of threads from the calling thread's OpenMP settings. */
+void tess__cpu_threads(const struct tess_kernel *kernel);
+
+/* ---- primitives that linear.c, conv.c and best.c are made of --------------------------------- */
+
+enum cpu_what { CPU_FORWARD, CPU_BACKWARD_DATA, CPU_BACKWARD_WEIGHT };
+
+/*
+ * Matmul of a linear layer over `rows` rows. FORWARD has a bias of desc.dtype and the ReLU.
+ * `packed`: weights (for BACKWARD_WEIGHT: x) in the layout that oneDNN prefers, else plain.
+ */
+enum tess_status tess__cpu_matmul_desc(dnnl_engine_t engine, const struct tess_op_desc *desc,
+                                       enum cpu_what what, int64_t rows, bool packed,
+                                       dnnl_primitive_desc_t *desc_out);
+
+/* Convolution over `rows` images, weights in the layout that oneDNN prefers. FORWARD as above. */
+enum tess_status tess__cpu_conv_desc(dnnl_engine_t engine, const struct tess_op_desc *desc,
+                                     enum cpu_what what, int64_t rows,
+                                     dnnl_primitive_desc_t *desc_out);
+
+/* Argument numbers of the above, in the order in, weights, out, bias; of a weight gradient: of a
+ * matmul dy, x, dw, of a convolution x, dy, dw. */
+extern const int tess__cpu_matmul_arg[3][4];
+extern const int tess__cpu_conv_arg[3][4];
+extern const int tess__cpu_arg_count[3];
+
+/*
+ * Convolution weights: the primitive that brings ours, [out, window, window, in], into the layout
+ * of `conv`'s argument `arg`, or back.
+ */
+enum tess_status tess__cpu_reorder_open(struct cpu_prim *prim, struct cpu_state *state,
+                                        const struct tess_op_desc *desc,
+                                        const_dnnl_primitive_desc_t conv, int arg, bool back);
+
+/* ---- rows.c: do the rows of a result depend on how many are run? ------------------------------
+ */
+
+/*
+ * Bytes of one row of the two arguments and of the result, and of the weights as the primitive
+ * takes them. The test runs `full` (rows) and `leaf` (leaf_rows) over random data, outside the
+ * arena.
+ */
+struct cpu_rows_test {
+    struct cpu_prim *full, *leaf;
+    const struct tess_op *op;
+    enum cpu_what what;
+    size_t in_bytes, weight_bytes, out_bytes, bias_bytes;
+    void *scratch; /* for the primitives */
+};
+enum tess_status tess__cpu_rows_alike(const struct cpu_rows_test *test, bool *alike_out);
+
+#endif

@@ -1,0 +1,402 @@
+/*
+ * The backend `guard`: computes with ref, but memory that was adopted is filled with NaN (0xff
+ * bytes) and cannot be read or written except inside an operation or between access(true) and
+ * access(false). So a machine without a GPU finds host code that touches device memory (it dies
+ * with SIGSEGV at the very instruction) and results that depend on memory nobody wrote. It is for
+ * tests: every operation costs two system calls per adopted area.
+ */
+#include "guard/guard.h"
+
+#include "ref/ref.h"
+#include "tessera/check.h"
+#include "tessera/version.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define GUARD_AREA_MAX 16 /* a rank adopts one arena; tests and dp a few more */
+
+struct guard_area {
+    void *memory;
+    size_t bytes;
+};
+
+/* The lock is for communicator threads, which ask for access while the rank computes. */
+struct guard_state {
+    pthread_mutex_t lock;
+    struct guard_area area[GUARD_AREA_MAX];
+    int area_count;
+    int depth; /* operations and accesses under way; memory is open while > 0 */
+};
+
+static enum tess_status guard_open(struct tess_kernel *kernel)
+{
+    struct guard_state *state = kernel->state;
+    if (pthread_mutex_init(&state->lock, NULL) != 0)
+        TESS_FAIL(TESS_ERR_MEMORY, "kernel guard: cannot make a lock");
+    return TESS_OK;
+}
+
+static void guard_protect(const struct guard_area *area, int protection)
+{
+    /* Cannot fail: the same call succeeded in adopt, and changing whole mappings splits none. */
+    (void)mprotect(area->memory, area->bytes, protection);
+}
+
+static void guard_close(struct tess_kernel *kernel)
+{
+    struct guard_state *state = kernel->state;
+    for (int i = 0; i < state->area_count; i++)
+        guard_protect(&state->area[i], PROT_READ | PROT_WRITE);
+    pthread_mutex_destroy(&state->lock);
+}
+
+static void guard_access(struct tess_kernel *kernel, bool on)
+{
+    struct guard_state *state = kernel->state;
+    pthread_mutex_lock(&state->lock);
+    int before = state->depth;
+    state->depth += on ? 1 : -1;
+    bool changes = on ? before == 0 : before == 1;
+    for (int i = 0; changes && i < state->area_count; i++)
+        guard_protect(&state->area[i], on ? PROT_READ | PROT_WRITE : PROT_NONE);
+    pthread_mutex_unlock(&state->lock);
+}
+
+static enum tess_status guard_adopt_locked(struct guard_state *state, void *memory, size_t bytes)
+{
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    if ((uintptr_t)memory % page != 0 || bytes % page != 0)
+        TESS_FAIL(TESS_ERR_INTERNAL,
+                  "kernel guard: device memory must be whole pages of %zu bytes, got %zu at %p",
+                  page, bytes, memory);
+    if (state->area_count == GUARD_AREA_MAX)
+        TESS_FAIL(TESS_ERR_INTERNAL, "kernel guard: more than %d areas of device memory",
+                  GUARD_AREA_MAX);
+    memset(memory, 0xff, bytes);
+    if (mprotect(memory, bytes, state->depth > 0 ? PROT_READ | PROT_WRITE : PROT_NONE) != 0)
+        TESS_FAIL(TESS_ERR_MEMORY, "kernel guard: cannot protect %zu bytes at %p: %s", bytes,
+                  memory, strerror(errno));
+    state->area[state->area_count++] = (struct guard_area){memory, bytes};
+    return TESS_OK;
+}
+
+static enum tess_status guard_adopt(struct tess_kernel *kernel, void *memory, size_t bytes)
+{
+    struct guard_state *state = kernel->state;
+    if (bytes == 0)
+        return TESS_OK;
+    pthread_mutex_lock(&state->lock);
+    enum tess_status status = guard_adopt_locked(state, memory, bytes);
+    pthread_mutex_unlock(&state->lock);
+    return status;
+}
+
+static void guard_disown(struct tess_kernel *kernel, void *memory, size_t bytes)
+{
+    struct guard_state *state = kernel->state;
+    (void)bytes;
+    pthread_mutex_lock(&state->lock);
+    for (int i = 0; i < state->area_count; i++) {
+        if (state->area[i].memory != memory)
+            continue;
+        guard_protect(&state->area[i], PROT_READ | PROT_WRITE);
+        state->area[i] = state->area[--state->area_count];
+        break;
+    }
+    pthread_mutex_unlock(&state->lock);
+}
+
+static enum tess_status guard_op_needs(const struct tess_op_desc *desc,
+                                       struct tess_op_needs *needs_out)
+{
+    return tess_kernel_ref.op_needs(desc, needs_out);
+}
+
+static enum tess_status guard_op_open(struct tess_op *op)
+{
+    return tess_kernel_ref.op_open(op);
+}
+
+static void guard_op_close(struct tess_op *op)
+{
+    tess_kernel_ref.op_close(op);
+}
+
+/* ---- operations: open the memory, compute with ref, close it ------------------------------------
+ */
+
+static enum tess_status guard_linear_forward(struct tess_op *op, const void *x, const void *w,
+                                             const void *bias, void *y)
+{
+    guard_access(op->kernel, true);
+    enum tess_status status = tess_kernel_ref.linear_forward(op, x, w, bias, y);
+    guard_access(op->kernel, false);
+    return status;
+}
+
+static enum tess_status guard_linear_backward_data(struct tess_op *op, const void *dy,
+                                                   const void *w, void *dx)
+{
+    guard_access(op->kernel, true);
+    enum tess_status status = tess_kernel_ref.linear_backward_data(op, dy, w, dx);
+    guard_access(op->kernel, false);
+    return status;
+}
+
+static enum tess_status guard_linear_backward_weight(struct tess_op *op, const void *x,
+                                                     const void *dy, float *dw, float *dbias)
+{
+    guard_access(op->kernel, true);
+    enum tess_status status = tess_kernel_ref.linear_backward_weight(op, x, dy, dw, dbias);
+    guard_access(op->kernel, false);
+    return status;
+}
+
+static enum tess_status guard_conv2d_forward(struct tess_op *op, const void *x, const void *w,
+                                             const void *bias, void *y)
+{
+    guard_access(op->kernel, true);
+    enum tess_status status = tess_kernel_ref.conv2d_forward(op, x, w, bias, y);
+    guard_access(op->kernel, false);
+    return status;
+}
+
+static enum tess_status guard_conv2d_backward_data(struct tess_op *op, const void *dy,
+                                                   const void *w, void *dx)
+{
+    guard_access(op->kernel, true);
+    enum tess_status status = tess_kernel_ref.conv2d_backward_data(op, dy, w, dx);
+    guard_access(op->kernel, false);
+    return status;
+}
+
+static enum tess_status guard_conv2d_backward_weight(struct tess_op *op, const void *x,
+                                                     const void *dy, float *dw, float *dbias)
+{
+    guard_access(op->kernel, true);
+    enum tess_status status = tess_kernel_ref.conv2d_backward_weight(op, x, dy, dw, dbias);
+    guard_access(op->kernel, false);
+    return status;
+}
+
+static enum tess_status guard_max_pool_forward(struct tess_op *op, const void *x, void *y,
+                                               uint8_t *which)
+{
+    guard_access(op->kernel, true);
+    enum tess_status status = tess_kernel_ref.max_pool_forward(op, x, y, which);
+    guard_access(op->kernel, false);
+    return status;
+}
+
+static enum tess_status guard_max_pool_backward(struct tess_op *op, const void *x, const void *dy,
+                                                const uint8_t *which, void *dx)
+{
+    guard_access(op->kernel, true);
+    enum tess_status status = tess_kernel_ref.max_pool_backward(op, x, dy, which, dx);
+    guard_access(op->kernel, false);
+    return status;
+}
+
+static enum tess_status guard_avg_pool_forward(struct tess_op *op, const void *x, void *y)
+{
+    guard_access(op->kernel, true);
+    enum tess_status status = tess_kernel_ref.avg_pool_forward(op, x, y);
+    guard_access(op->kernel, false);
+    return status;
+}
+
+static enum tess_status guard_avg_pool_backward(struct tess_op *op, const void *dy, void *dx)
+{
+    guard_access(op->kernel, true);
+    enum tess_status status = tess_kernel_ref.avg_pool_backward(op, dy, dx);
+    guard_access(op->kernel, false);
+    return status;
+}
+
+static enum tess_status guard_batch_norm_forward(struct tess_op *op, const void *x,
+                                                 const void *gamma, const void *beta, void *y,
+                                                 float *save_mean, float *save_rstd,
+                                                 float *mean_sum, float *var_sum)
+{
+    guard_access(op->kernel, true);
+    enum tess_status status = tess_kernel_ref.batch_norm_forward(op, x, gamma, beta, y, save_mean,
+                                                                 save_rstd, mean_sum, var_sum);
+    guard_access(op->kernel, false);
+    return status;
+}
+
+static enum tess_status guard_batch_norm_infer(struct tess_op *op, const void *x, const void *gamma,
+                                               const void *beta, const void *mean, const void *var,
+                                               void *y)
+{
+    guard_access(op->kernel, true);
+    enum tess_status status = tess_kernel_ref.batch_norm_infer(op, x, gamma, beta, mean, var, y);
+    guard_access(op->kernel, false);
+    return status;
+}
+
+static enum tess_status guard_batch_norm_backward(struct tess_op *op, const void *x, const void *y,
+                                                  const void *dy, const void *gamma,
+                                                  const float *save_mean, const float *save_rstd,
+                                                  void *dx, float *dgamma, float *dbeta)
+{
+    guard_access(op->kernel, true);
+    enum tess_status status = tess_kernel_ref.batch_norm_backward(op, x, y, dy, gamma, save_mean,
+                                                                  save_rstd, dx, dgamma, dbeta);
+    guard_access(op->kernel, false);
+    return status;
+}
+
+static void guard_relu_forward(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
+                               const void *x, void *y)
+{
+    guard_access(kernel, true);
+    tess_kernel_ref.relu_forward(kernel, dtype, count, x, y);
+    guard_access(kernel, false);
+}
+
+static void guard_relu_backward(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
+                                const void *y, const void *dy, void *dx)
+{
+    guard_access(kernel, true);
+    tess_kernel_ref.relu_backward(kernel, dtype, count, y, dy, dx);
+    guard_access(kernel, false);
+}
+
+static void guard_add(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
+                      const void *a, const void *b, void *y)
+{
+    guard_access(kernel, true);
+    tess_kernel_ref.add(kernel, dtype, count, a, b, y);
+    guard_access(kernel, false);
+}
+
+static void guard_dropout(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
+                          float rate, const uint64_t key[2], uint64_t first, const void *x, void *y)
+{
+    guard_access(kernel, true);
+    tess_kernel_ref.dropout(kernel, dtype, count, rate, key, first, x, y);
+    guard_access(kernel, false);
+}
+
+static void guard_softmax_xent(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows,
+                               int64_t classes, float scale, const void *logits,
+                               const int32_t *label, void *dlogits, float *loss, int32_t *correct)
+{
+    guard_access(kernel, true);
+    tess_kernel_ref.softmax_xent(kernel, dtype, rows, classes, scale, logits, label, dlogits, loss,
+                                 correct);
+    guard_access(kernel, false);
+}
+
+static void guard_cast(struct tess_kernel *kernel, int64_t count, enum tess_dtype from,
+                       const void *x, enum tess_dtype to, void *y)
+{
+    guard_access(kernel, true);
+    tess_kernel_ref.cast(kernel, count, from, x, to, y);
+    guard_access(kernel, false);
+}
+
+static void guard_accumulate(struct tess_kernel *kernel, int64_t count, float scale, const float *x,
+                             float *y)
+{
+    guard_access(kernel, true);
+    tess_kernel_ref.accumulate(kernel, count, scale, x, y);
+    guard_access(kernel, false);
+}
+
+static void guard_fill(struct tess_kernel *kernel, int64_t bytes, int value, void *memory)
+{
+    guard_access(kernel, true);
+    tess_kernel_ref.fill(kernel, bytes, value, memory);
+    guard_access(kernel, false);
+}
+
+static void guard_copy(struct tess_kernel *kernel, int64_t bytes, const void *source, void *target)
+{
+    guard_access(kernel, true);
+    tess_kernel_ref.copy(kernel, bytes, source, target);
+    guard_access(kernel, false);
+}
+
+static void guard_square_sum(struct tess_kernel *kernel, int64_t count, float scale, const float *x,
+                             struct tess_sum *sum)
+{
+    guard_access(kernel, true);
+    tess_kernel_ref.square_sum(kernel, count, scale, x, sum);
+    guard_access(kernel, false);
+}
+
+static int64_t guard_find_nonfinite(struct tess_kernel *kernel, enum tess_dtype dtype,
+                                    int64_t count, const void *x)
+{
+    guard_access(kernel, true);
+    int64_t index = tess_kernel_ref.find_nonfinite(kernel, dtype, count, x);
+    guard_access(kernel, false);
+    return index;
+}
+
+static void guard_update(struct tess_kernel *kernel, const struct tess_update *update)
+{
+    guard_access(kernel, true);
+    tess_kernel_ref.update(kernel, update);
+    guard_access(kernel, false);
+}
+
+static void guard_lamb_direction(struct tess_kernel *kernel, const struct tess_update *update)
+{
+    guard_access(kernel, true);
+    tess_kernel_ref.lamb_direction(kernel, update);
+    guard_access(kernel, false);
+}
+
+static bool guard_supports(const struct tess_op_desc *desc, char *why, size_t why_bytes)
+{
+    return tess_kernel_ref.supports(desc, why, why_bytes);
+}
+
+const struct tess_kernel_ops tess_kernel_guard = {
+    .abi = TESS_ABI,
+    .name = "guard",
+    .summary = "ref on protected memory filled with NaN, for tests",
+    .state_size = sizeof(struct guard_state),
+    .supports = guard_supports,
+    .open = guard_open,
+    .close = guard_close,
+    .adopt = guard_adopt,
+    .disown = guard_disown,
+    .access = guard_access,
+    .op_needs = guard_op_needs,
+    .op_open = guard_op_open,
+    .op_close = guard_op_close,
+    .linear_forward = guard_linear_forward,
+    .linear_backward_data = guard_linear_backward_data,
+    .linear_backward_weight = guard_linear_backward_weight,
+    .conv2d_forward = guard_conv2d_forward,
+    .conv2d_backward_data = guard_conv2d_backward_data,
+    .conv2d_backward_weight = guard_conv2d_backward_weight,
+    .max_pool_forward = guard_max_pool_forward,
+    .max_pool_backward = guard_max_pool_backward,
+    .avg_pool_forward = guard_avg_pool_forward,
+    .avg_pool_backward = guard_avg_pool_backward,
+    .batch_norm_forward = guard_batch_norm_forward,
+    .batch_norm_infer = guard_batch_norm_infer,
+    .batch_norm_backward = guard_batch_norm_backward,
+    .relu_forward = guard_relu_forward,
+    .relu_backward = guard_relu_backward,
+    .add = guard_add,
+    .dropout = guard_dropout,
+    .softmax_xent = guard_softmax_xent,
+    .cast = guard_cast,
+    .accumulate = guard_accumulate,
+    .fill = guard_fill,
+    .copy = guard_copy,
+    .square_sum = guard_square_sum,
+    .find_nonfinite = guard_find_nonfinite,
+    .update = guard_update,
+    .lamb_direction = guard_lamb_direction,
+};

@@ -1,0 +1,384 @@
+/*
+ * The public wrappers of tessera/kernel.h, and opening a backend. They check what costs nothing and
+ * hand over to the backend's slot; what an operation computes is the backend's.
+ */
+#include "kernel_open.h"
+
+#include "tessera/check.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+/* ---- opening -------------------------------------------------------------------------------- */
+
+static bool kernel_supports_default(const struct tess_op_desc *desc, char *why, size_t why_bytes)
+{
+    return tess_op_check(desc, why, why_bytes);
+}
+
+static enum tess_status kernel_adopt_default(struct tess_kernel *kernel, void *memory, size_t bytes)
+{
+    (void)kernel;
+    (void)memory;
+    (void)bytes;
+    return TESS_OK;
+}
+
+static void kernel_disown_default(struct tess_kernel *kernel, void *memory, size_t bytes)
+{
+    (void)kernel;
+    (void)memory;
+    (void)bytes;
+}
+
+static void kernel_access_default(struct tess_kernel *kernel, bool on)
+{
+    (void)kernel;
+    (void)on;
+}
+
+/* One allocation: the public struct, the ops with their defaults filled in, the private state. */
+struct kernel_block {
+    struct tess_kernel kernel;
+    struct tess_kernel_ops ops;
+    _Alignas(64) unsigned char state[];
+};
+
+enum tess_status tess_kernel_open(const struct tess_kernel_ops *ops, int threads,
+                                  struct tess_kernel **kernel_out)
+{
+    size_t bytes = sizeof(struct kernel_block) + (ops->state_size + 63) / 64 * 64;
+    struct kernel_block *block = aligned_alloc(64, bytes);
+    if (!block)
+        TESS_FAIL(TESS_ERR_MEMORY, "kernel %s: cannot allocate %zu bytes of state", ops->name,
+                  bytes);
+    for (size_t i = 0; i < ops->state_size; i++)
+        block->state[i] = 0;
+    block->ops = *ops;
+    if (!block->ops.supports)
+        block->ops.supports = kernel_supports_default;
+    if (!block->ops.adopt)
+        block->ops.adopt = kernel_adopt_default;
+    if (!block->ops.disown)
+        block->ops.disown = kernel_disown_default;
+    if (!block->ops.access)
+        block->ops.access = kernel_access_default;
+    block->kernel = (struct tess_kernel){
+        .ops = &block->ops,
+        .threads = threads > 1 ? threads : 1,
+        .state = block->state,
+    };
+    enum tess_status status = block->ops.open(&block->kernel);
+    if (status != TESS_OK) {
+        free(block);
+        return status;
+    }
+    *kernel_out = &block->kernel;
+    return TESS_OK;
+}
+
+void tess_kernel_close(struct tess_kernel *kernel)
+{
+    if (!kernel)
+        return;
+    kernel->ops->close(kernel);
+    free(kernel); /* the first member of its block */
+}
+
+/* ---- what an operation may be --------------------------------------------------------------- */
+
+int64_t tess_op_output_size(int64_t size, int32_t window, int32_t stride, int32_t padding)
+{
+    int64_t room = size + 2 * (int64_t)padding - window;
+    return room < 0 ? 0 : room / stride + 1;
+}
+
+static const char *kernel_windowed_fault(const struct tess_op_desc *d)
+{
+    if (d->window < 1 || d->stride < 1)
+        return "window and stride must be at least 1";
+    if (d->padding < 0 || d->padding >= d->window)
+        return "padding must be at least 0 and smaller than the window";
+    if (tess_op_output_size(d->height, d->window, d->stride, d->padding) < 1 ||
+        tess_op_output_size(d->width, d->window, d->stride, d->padding) < 1)
+        return "the window does not fit into the padded image";
+    if (d->kind == TESS_OP_MAX_POOL && d->window > 16)
+        return "a max-pool window may be at most 16 wide (its positions are kept in a byte)";
+    return NULL;
+}
+
+static const char *kernel_op_fault(const struct tess_op_desc *d)
+{
+    if ((int)d->kind < 0 || d->kind >= TESS_OP_KIND_COUNT)
+        return "there is no operation of that kind";
+    if (d->dtype != TESS_F32 && d->dtype != TESS_BF16)
+        return "operations compute in f32 or bf16 only";
+    if (d->leaf_rows < 1 || d->rows < 0 || d->rows % d->leaf_rows != 0)
+        return "rows must be a multiple of leaf_rows, which must be at least 1";
+    if (d->in < 1)
+        return "there must be at least 1 input feature or channel";
+    if ((d->kind == TESS_OP_LINEAR || d->kind == TESS_OP_CONV2D) && d->out < 1)
+        return "there must be at least 1 output feature or channel";
+    if (d->kind == TESS_OP_LINEAR)
+        return NULL;
+    if (d->height < 1 || d->width < 1)
+        return "height and width must be at least 1";
+    return d->kind == TESS_OP_BATCH_NORM ? NULL : kernel_windowed_fault(d);
+}
+
+bool tess_op_check(const struct tess_op_desc *desc, char *why, size_t why_bytes)
+{
+    const char *fault = kernel_op_fault(desc);
+    if (!fault)
+        return true;
+    snprintf(why, why_bytes,
+             "%s (rows %lld by %lld, in %lld, out %lld, image %lld x %lld, window %d, stride %d, "
+             "padding %d)",
+             fault, (long long)desc->rows, (long long)desc->leaf_rows, (long long)desc->in,
+             (long long)desc->out, (long long)desc->height, (long long)desc->width,
+             (int)desc->window, (int)desc->stride, (int)desc->padding);
+    return false;
+}
+
+/* ---- prepared operations: an empty batch is dealt with here, so no backend meets one ----------
+ */
+
+/* An operation used as what it is not would read past its arrays. */
+static enum tess_status kernel_expect(const struct tess_op *op, enum tess_op_kind kind)
+{
+    if (op->desc.kind != kind)
+        TESS_FAIL(TESS_ERR_INTERNAL,
+                  "kernel %s: an operation of kind %d was called as kind %d: the model mixed up "
+                  "its operations",
+                  op->kernel->ops->name, (int)op->desc.kind, (int)kind);
+    return TESS_OK;
+}
+
+/* A sum over no rows; `sum` may be NULL. */
+static void kernel_zero(const struct tess_op *op, int64_t count, float *sum)
+{
+    if (sum)
+        tess_fill(op->kernel, count * (int64_t)sizeof(*sum), 0, sum);
+}
+
+enum tess_status tess_linear_forward(struct tess_op *op, const void *x, const void *w,
+                                     const void *bias, void *y)
+{
+    TESS_TRY(kernel_expect(op, TESS_OP_LINEAR));
+    if (op->desc.rows == 0)
+        return TESS_OK;
+    return op->kernel->ops->linear_forward(op, x, w, bias, y);
+}
+
+enum tess_status tess_linear_backward_data(struct tess_op *op, const void *dy, const void *w,
+                                           void *dx)
+{
+    TESS_TRY(kernel_expect(op, TESS_OP_LINEAR));
+    if (op->desc.rows == 0)
+        return TESS_OK;
+    return op->kernel->ops->linear_backward_data(op, dy, w, dx);
+}
+
+enum tess_status tess_linear_backward_weight(struct tess_op *op, const void *x, const void *dy,
+                                             float *dw, float *dbias)
+{
+    TESS_TRY(kernel_expect(op, TESS_OP_LINEAR));
+    if (op->desc.rows == 0) {
+        kernel_zero(op, op->desc.out * op->desc.in, dw);
+        kernel_zero(op, op->desc.out, dbias);
+        return TESS_OK;
+    }
+    return op->kernel->ops->linear_backward_weight(op, x, dy, dw, dbias);
+}
+
+enum tess_status tess_conv2d_forward(struct tess_op *op, const void *x, const void *w,
+                                     const void *bias, void *y)
+{
+    TESS_TRY(kernel_expect(op, TESS_OP_CONV2D));
+    if (op->desc.rows == 0)
+        return TESS_OK;
+    return op->kernel->ops->conv2d_forward(op, x, w, bias, y);
+}
+
+enum tess_status tess_conv2d_backward_data(struct tess_op *op, const void *dy, const void *w,
+                                           void *dx)
+{
+    TESS_TRY(kernel_expect(op, TESS_OP_CONV2D));
+    if (op->desc.rows == 0)
+        return TESS_OK;
+    return op->kernel->ops->conv2d_backward_data(op, dy, w, dx);
+}
+
+enum tess_status tess_conv2d_backward_weight(struct tess_op *op, const void *x, const void *dy,
+                                             float *dw, float *dbias)
+{
+    TESS_TRY(kernel_expect(op, TESS_OP_CONV2D));
+    if (op->desc.rows == 0) {
+        kernel_zero(op, op->desc.out * op->desc.window * op->desc.window * op->desc.in, dw);
+        kernel_zero(op, op->desc.out, dbias);
+        return TESS_OK;
+    }
+    return op->kernel->ops->conv2d_backward_weight(op, x, dy, dw, dbias);
+}
+
+enum tess_status tess_max_pool_forward(struct tess_op *op, const void *x, void *y, uint8_t *which)
+{
+    TESS_TRY(kernel_expect(op, TESS_OP_MAX_POOL));
+    if (op->desc.rows == 0)
+        return TESS_OK;
+    return op->kernel->ops->max_pool_forward(op, x, y, which);
+}
+
+enum tess_status tess_max_pool_backward(struct tess_op *op, const void *x, const void *dy,
+                                        const uint8_t *which, void *dx)
+{
+    TESS_TRY(kernel_expect(op, TESS_OP_MAX_POOL));
+    if (op->desc.rows == 0)
+        return TESS_OK;
+    return op->kernel->ops->max_pool_backward(op, x, dy, which, dx);
+}
+
+enum tess_status tess_avg_pool_forward(struct tess_op *op, const void *x, void *y)
+{
+    TESS_TRY(kernel_expect(op, TESS_OP_AVG_POOL));
+    if (op->desc.rows == 0)
+        return TESS_OK;
+    return op->kernel->ops->avg_pool_forward(op, x, y);
+}
+
+enum tess_status tess_avg_pool_backward(struct tess_op *op, const void *dy, void *dx)
+{
+    TESS_TRY(kernel_expect(op, TESS_OP_AVG_POOL));
+    if (op->desc.rows == 0)
+        return TESS_OK;
+    return op->kernel->ops->avg_pool_backward(op, dy, dx);
+}
+
+enum tess_status tess_batch_norm_forward(struct tess_op *op, const void *x, const void *gamma,
+                                         const void *beta, void *y, float *save_mean,
+                                         float *save_rstd, float *mean_sum, float *var_sum)
+{
+    TESS_TRY(kernel_expect(op, TESS_OP_BATCH_NORM));
+    if (op->desc.rows == 0) {
+        kernel_zero(op, op->desc.in, mean_sum);
+        kernel_zero(op, op->desc.in, var_sum);
+        return TESS_OK;
+    }
+    return op->kernel->ops->batch_norm_forward(op, x, gamma, beta, y, save_mean, save_rstd,
+                                               mean_sum, var_sum);
+}
+
+enum tess_status tess_batch_norm_infer(struct tess_op *op, const void *x, const void *gamma,
+                                       const void *beta, const void *mean, const void *var, void *y)
+{
+    TESS_TRY(kernel_expect(op, TESS_OP_BATCH_NORM));
+    if (op->desc.rows == 0)
+        return TESS_OK;
+    return op->kernel->ops->batch_norm_infer(op, x, gamma, beta, mean, var, y);
+}
+
+enum tess_status tess_batch_norm_backward(struct tess_op *op, const void *x, const void *y,
+                                          const void *dy, const void *gamma, const float *save_mean,
+                                          const float *save_rstd, void *dx, float *dgamma,
+                                          float *dbeta)
+{
+    TESS_TRY(kernel_expect(op, TESS_OP_BATCH_NORM));
+    if (op->desc.rows == 0) {
+        kernel_zero(op, op->desc.in, dgamma);
+        kernel_zero(op, op->desc.in, dbeta);
+        return TESS_OK;
+    }
+    return op->kernel->ops->batch_norm_backward(op, x, y, dy, gamma, save_mean, save_rstd, dx,
+                                                dgamma, dbeta);
+}
+
+/* ---- plain operations: nothing to do is done here, so that no backend needs to think of it -----
+ */
+
+void tess_relu_forward(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
+                       const void *x, void *y)
+{
+    if (count > 0)
+        kernel->ops->relu_forward(kernel, dtype, count, x, y);
+}
+
+void tess_relu_backward(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
+                        const void *y, const void *dy, void *dx)
+{
+    if (count > 0)
+        kernel->ops->relu_backward(kernel, dtype, count, y, dy, dx);
+}
+
+void tess_add(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count, const void *a,
+              const void *b, void *y)
+{
+    if (count > 0)
+        kernel->ops->add(kernel, dtype, count, a, b, y);
+}
+
+void tess_dropout(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count, float rate,
+                  const uint64_t key[2], uint64_t first, const void *x, void *y)
+{
+    if (count > 0)
+        kernel->ops->dropout(kernel, dtype, count, rate, key, first, x, y);
+}
+
+void tess_softmax_xent(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows,
+                       int64_t classes, float scale, const void *logits, const int32_t *label,
+                       void *dlogits, float *loss, int32_t *correct)
+{
+    if (rows > 0)
+        kernel->ops->softmax_xent(kernel, dtype, rows, classes, scale, logits, label, dlogits, loss,
+                                  correct);
+}
+
+void tess_cast(struct tess_kernel *kernel, int64_t count, enum tess_dtype from, const void *x,
+               enum tess_dtype to, void *y)
+{
+    if (count > 0)
+        kernel->ops->cast(kernel, count, from, x, to, y);
+}
+
+void tess_accumulate(struct tess_kernel *kernel, int64_t count, float scale, const float *x,
+                     float *y)
+{
+    if (count > 0)
+        kernel->ops->accumulate(kernel, count, scale, x, y);
+}
+
+void tess_fill(struct tess_kernel *kernel, int64_t bytes, int value, void *memory)
+{
+    if (bytes > 0)
+        kernel->ops->fill(kernel, bytes, value, memory);
+}
+
+void tess_copy(struct tess_kernel *kernel, int64_t bytes, const void *source, void *target)
+{
+    if (bytes > 0)
+        kernel->ops->copy(kernel, bytes, source, target);
+}
+
+void tess_square_sum(struct tess_kernel *kernel, int64_t count, float scale, const float *x,
+                     struct tess_sum *sum)
+{
+    if (count > 0)
+        kernel->ops->square_sum(kernel, count, scale, x, sum);
+}
+
+int64_t tess_find_nonfinite(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
+                            const void *x)
+{
+    return count > 0 ? kernel->ops->find_nonfinite(kernel, dtype, count, x) : -1;
+}
+
+void tess_update(struct tess_kernel *kernel, const struct tess_update *update)
+{
+    if (update->count > 0)
+        kernel->ops->update(kernel, update);
+}
+
+void tess_lamb_direction(struct tess_kernel *kernel, const struct tess_update *update)
+{
+    if (update->count > 0)
+        kernel->ops->lamb_direction(kernel, update);
+}

@@ -1,0 +1,23 @@
+/* The owner's side of tessera/kernel.h: opening and closing a backend, checking an operation. */
+#ifndef KERNELS_KERNEL_OPEN_H
+#define KERNELS_KERNEL_OPEN_H
+
+#include "tessera/kernel.h"
+
+/*
+ * Open a backend with `threads` threads for each operation (at least 1). The open kernel's `ops` is
+ * a copy in which empty OPTIONAL slots are filled in, so that adopt, disown, access and supports
+ * may be called without a test for NULL. TESS_ERR_MEMORY, or what the backend's open answers.
+ */
+enum tess_status tess_kernel_open(const struct tess_kernel_ops *ops, int threads,
+                                  struct tess_kernel **kernel_out);
+void tess_kernel_close(struct tess_kernel *kernel); /* NULL is allowed */
+
+/*
+ * Pure. Whether the description makes sense at all, for any backend: sizes positive, rows a
+ * multiple of leaf_rows, dtype f32 or bf16, window inside the padded image, padding smaller than
+ * the window. Fills `why` when not.
+ */
+bool tess_op_check(const struct tess_op_desc *desc, char *why, size_t why_bytes);
+
+#endif

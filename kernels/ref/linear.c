@@ -1,0 +1,121 @@
+/* Linear layers of ref. One leaf at a time; sums in f32. */
+#include "ref/fold.h"
+#include "ref/slots.h"
+#include "ref/stage.h"
+
+#include <string.h>
+
+/* The scratch of one linear operation: f32 copies where the dtype is bf16, and the folds' levels.
+ */
+struct linear_scratch {
+    float *x, *w, *y, *bias; /* of one leaf: [leaf, in] [out, in] [leaf, out] [out] */
+    void *fold_w, *fold_bias;
+    size_t bytes;
+};
+
+static struct linear_scratch linear_layout(const struct tess_op_desc *d, void *base)
+{
+    struct ref_scratch scratch = {.base = base};
+    int64_t leaves = d->rows / d->leaf_rows;
+    struct linear_scratch s = {
+        .x = ref_take_copy(&scratch, d->dtype, d->leaf_rows * d->in),
+        .w = ref_take_copy(&scratch, d->dtype, d->out * d->in),
+        .y = ref_take_copy(&scratch, d->dtype, d->leaf_rows * d->out),
+        .bias = ref_take_copy(&scratch, d->dtype, d->out),
+        .fold_w = ref_take(&scratch, tess__fold_bytes(d->out * d->in, leaves)),
+        .fold_bias = ref_take(&scratch, tess__fold_bytes(d->out, leaves)),
+    };
+    s.bytes = scratch.used;
+    return s;
+}
+
+size_t tess__ref_linear_scratch(const struct tess_op_desc *desc)
+{
+    return linear_layout(desc, NULL).bytes;
+}
+
+/* x [leaf, in], w [out, in], bias [out] or NULL -> y [leaf, out] */
+static void linear_forward_leaf(const struct tess_op_desc *d, const float *x, const float *w,
+                                const float *bias, float *y)
+{
+    for (int64_t o = 0; o < d->out; o++) {
+        for (int64_t b = 0; b < d->leaf_rows; b++) {
+            float lane[REF_LANES] = {0};
+            ref_dot(lane, x + b * d->in, w + o * d->in, d->in);
+            float sum = ref_lane_sum(lane) + (bias ? bias[o] : 0.0f);
+            y[b * d->out + o] = d->relu && sum < 0 ? 0.0f : sum;
+        }
+    }
+}
+
+enum tess_status tess__ref_linear_forward(struct tess_op *op, const void *x, const void *w,
+                                          const void *bias, void *y)
+{
+    const struct tess_op_desc *d = &op->desc;
+    struct linear_scratch s = linear_layout(d, op->scratch);
+    const float *w32 = ref_read(d->dtype, w, 0, d->out * d->in, s.w);
+    const float *bias32 = bias ? ref_read(d->dtype, bias, 0, d->out, s.bias) : NULL;
+    int64_t x_count = d->leaf_rows * d->in, y_count = d->leaf_rows * d->out;
+    for (int64_t leaf = 0; leaf < d->rows / d->leaf_rows; leaf++) {
+        const float *x32 = ref_read(d->dtype, x, leaf * x_count, x_count, s.x);
+        float *y32 = ref_target(d->dtype, y, leaf * y_count, s.y);
+        linear_forward_leaf(d, x32, w32, bias32, y32);
+        ref_write(d->dtype, y, leaf * y_count, y_count, y32);
+    }
+    return TESS_OK;
+}
+
+enum tess_status tess__ref_linear_backward_data(struct tess_op *op, const void *dy, const void *w,
+                                                void *dx)
+{
+    const struct tess_op_desc *d = &op->desc;
+    struct linear_scratch s = linear_layout(d, op->scratch);
+    const float *w32 = ref_read(d->dtype, w, 0, d->out * d->in, s.w);
+    for (int64_t b = 0; b < d->rows; b++) {
+        const float *dy32 = ref_read(d->dtype, dy, b * d->out, d->out, s.y);
+        float *dx32 = ref_target(d->dtype, dx, b * d->in, s.x);
+        memset(dx32, 0, (size_t)d->in * sizeof(float));
+        for (int64_t o = 0; o < d->out; o++)
+            ref_axpy(dx32, dy32[o], w32 + o * d->in, d->in);
+        ref_write(d->dtype, dx, b * d->in, d->in, dx32);
+    }
+    return TESS_OK;
+}
+
+/* x [leaf, in], dy [leaf, out] -> dw [out, in], dbias [out] or NULL */
+static void linear_weight_leaf(const struct tess_op_desc *d, const float *x, const float *dy,
+                               float *dw, float *dbias)
+{
+    memset(dw, 0, (size_t)(d->out * d->in) * sizeof(float));
+    for (int64_t o = 0; o < d->out; o++)
+        for (int64_t b = 0; b < d->leaf_rows; b++)
+            ref_axpy(dw + o * d->in, dy[b * d->out + o], x + b * d->in, d->in);
+    if (!dbias)
+        return;
+    memset(dbias, 0, (size_t)d->out * sizeof(float));
+    for (int64_t b = 0; b < d->leaf_rows; b++)
+        ref_axpy(dbias, 1.0f, dy + b * d->out, d->out);
+}
+
+enum tess_status tess__ref_linear_backward_weight(struct tess_op *op, const void *x, const void *dy,
+                                                  float *dw, float *dbias)
+{
+    const struct tess_op_desc *d = &op->desc;
+    struct linear_scratch s = linear_layout(d, op->scratch);
+    int64_t x_count = d->leaf_rows * d->in, y_count = d->leaf_rows * d->out;
+    struct tess_fold fold_w, fold_bias;
+    tess__fold_init(&fold_w, d->out * d->in, dw, s.fold_w);
+    tess__fold_init(&fold_bias, dbias ? d->out : 0, dbias, s.fold_bias);
+    for (int64_t leaf = 0; leaf < d->rows / d->leaf_rows; leaf++) {
+        const float *x32 = ref_read(d->dtype, x, leaf * x_count, x_count, s.x);
+        const float *dy32 = ref_read(d->dtype, dy, leaf * y_count, y_count, s.y);
+        linear_weight_leaf(d, x32, dy32, tess__fold_leaf(&fold_w),
+                           dbias ? tess__fold_leaf(&fold_bias) : NULL);
+        tess__fold_push(&fold_w);
+        tess__fold_push(&fold_bias);
+    }
+    tess__fold_finish(&fold_w);
+    if (dbias)
+        tess__fold_finish(&fold_bias);
+    return TESS_OK;
+}

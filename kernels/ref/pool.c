@@ -1,0 +1,160 @@
+/* Max and average pooling of ref, one image at a time. */
+#include "ref/slots.h"
+#include "ref/stage.h"
+
+#include <string.h>
+
+struct pool_scratch {
+    float *x, *y, *dx; /* of one image: [H, W, C] [OH, OW, C] [H, W, C] */
+    size_t bytes;
+};
+
+struct pool_size {
+    int64_t out_height, out_width;
+    int64_t x_count, y_count; /* elements of an input and of an output image */
+};
+
+static struct pool_size pool_size(const struct tess_op_desc *d)
+{
+    struct pool_size n = {
+        .out_height = tess_op_output_size(d->height, d->window, d->stride, d->padding),
+        .out_width = tess_op_output_size(d->width, d->window, d->stride, d->padding),
+        .x_count = d->height * d->width * d->in,
+    };
+    n.y_count = n.out_height * n.out_width * d->in;
+    return n;
+}
+
+static struct pool_scratch pool_layout(const struct tess_op_desc *d, void *base)
+{
+    struct ref_scratch scratch = {.base = base};
+    struct pool_size n = pool_size(d);
+    struct pool_scratch s = {
+        .x = ref_take_copy(&scratch, d->dtype, n.x_count),
+        .y = ref_take_copy(&scratch, d->dtype, n.y_count),
+        .dx = ref_take_copy(&scratch, d->dtype, n.x_count),
+    };
+    s.bytes = scratch.used;
+    return s;
+}
+
+size_t tess__ref_pool_scratch(const struct tess_op_desc *desc)
+{
+    return pool_layout(desc, NULL).bytes;
+}
+
+/* First element of the input pixel that window position k of output pixel p covers; -1: padding. */
+static int64_t pool_source(const struct tess_op_desc *d, int64_t out_width, int64_t p, int64_t k)
+{
+    int64_t iy = p / out_width * d->stride - d->padding + k / d->window;
+    int64_t ix = p % out_width * d->stride - d->padding + k % d->window;
+    bool inside = iy >= 0 && iy < d->height && ix >= 0 && ix < d->width;
+    return inside ? (iy * d->width + ix) * d->in : -1;
+}
+
+/* One output pixel, all channels. Positions come in order, so a tie leaves the first one. */
+static void pool_max_pixel(const struct tess_op_desc *d, int64_t out_width, int64_t p,
+                           const float *x, float *y, uint8_t *which)
+{
+    bool first = true;
+    for (int64_t k = 0; k < (int64_t)d->window * d->window; k++) {
+        int64_t source = pool_source(d, out_width, p, k);
+        if (source < 0)
+            continue;
+        for (int64_t c = 0; c < d->in; c++) {
+            if (first || x[source + c] > y[c]) {
+                y[c] = x[source + c];
+                which[c] = (uint8_t)k;
+            }
+        }
+        first = false;
+    }
+}
+
+enum tess_status tess__ref_max_pool_forward(struct tess_op *op, const void *x, void *y,
+                                            uint8_t *which)
+{
+    const struct tess_op_desc *d = &op->desc;
+    struct pool_scratch s = pool_layout(d, op->scratch);
+    struct pool_size n = pool_size(d);
+    for (int64_t b = 0; b < d->rows; b++) {
+        const float *x32 = ref_read(d->dtype, x, b * n.x_count, n.x_count, s.x);
+        float *y32 = ref_target(d->dtype, y, b * n.y_count, s.y);
+        uint8_t *which_image = which + b * n.y_count;
+        for (int64_t p = 0; p < n.out_height * n.out_width; p++)
+            pool_max_pixel(d, n.out_width, p, x32, y32 + p * d->in, which_image + p * d->in);
+        ref_write(d->dtype, y, b * n.y_count, n.y_count, y32);
+    }
+    return TESS_OK;
+}
+
+enum tess_status tess__ref_max_pool_backward(struct tess_op *op, const void *x, const void *dy,
+                                             const uint8_t *which, void *dx)
+{
+    const struct tess_op_desc *d = &op->desc;
+    struct pool_scratch s = pool_layout(d, op->scratch);
+    struct pool_size n = pool_size(d);
+    for (int64_t b = 0; b < d->rows; b++) {
+        const float *dy32 = ref_read(d->dtype, dy, b * n.y_count, n.y_count, s.y);
+        float *dx32 = ref_target(d->dtype, dx, b * n.x_count, s.dx);
+        const uint8_t *which_image = which + b * n.y_count;
+        memset(dx32, 0, (size_t)n.x_count * sizeof(float));
+        for (int64_t i = 0; i < n.y_count; i++)
+            dx32[pool_source(d, n.out_width, i / d->in, which_image[i]) + i % d->in] += dy32[i];
+        if (d->relu) {
+            const float *x32 = ref_read(d->dtype, x, b * n.x_count, n.x_count, s.x);
+            for (int64_t i = 0; i < n.x_count; i++)
+                dx32[i] = x32[i] > 0 ? dx32[i] : 0.0f;
+        }
+        ref_write(d->dtype, dx, b * n.x_count, n.x_count, dx32);
+    }
+    return TESS_OK;
+}
+
+enum tess_status tess__ref_avg_pool_forward(struct tess_op *op, const void *x, void *y)
+{
+    const struct tess_op_desc *d = &op->desc;
+    struct pool_scratch s = pool_layout(d, op->scratch);
+    struct pool_size n = pool_size(d);
+    float area = (float)(d->window * d->window);
+    for (int64_t b = 0; b < d->rows; b++) {
+        const float *x32 = ref_read(d->dtype, x, b * n.x_count, n.x_count, s.x);
+        float *y32 = ref_target(d->dtype, y, b * n.y_count, s.y);
+        memset(y32, 0, (size_t)n.y_count * sizeof(float));
+        for (int64_t p = 0; p < n.out_height * n.out_width; p++) {
+            for (int64_t k = 0; k < (int64_t)d->window * d->window; k++) {
+                int64_t source = pool_source(d, n.out_width, p, k);
+                if (source >= 0)
+                    ref_axpy(y32 + p * d->in, 1.0f, x32 + source, d->in);
+            }
+        }
+        for (int64_t i = 0; i < n.y_count; i++)
+            y32[i] /= area;
+        ref_write(d->dtype, y, b * n.y_count, n.y_count, y32);
+    }
+    return TESS_OK;
+}
+
+enum tess_status tess__ref_avg_pool_backward(struct tess_op *op, const void *dy, void *dx)
+{
+    const struct tess_op_desc *d = &op->desc;
+    struct pool_scratch s = pool_layout(d, op->scratch);
+    struct pool_size n = pool_size(d);
+    float area = (float)(d->window * d->window);
+    for (int64_t b = 0; b < d->rows; b++) {
+        const float *dy32 = ref_read(d->dtype, dy, b * n.y_count, n.y_count, s.y);
+        float *dx32 = ref_target(d->dtype, dx, b * n.x_count, s.dx);
+        memset(dx32, 0, (size_t)n.x_count * sizeof(float));
+        for (int64_t p = 0; p < n.out_height * n.out_width; p++) {
+            for (int64_t k = 0; k < (int64_t)d->window * d->window; k++) {
+                int64_t source = pool_source(d, n.out_width, p, k);
+                if (source >= 0)
+                    ref_axpy(dx32 + source, 1.0f, dy32 + p * d->in, d->in);
+            }
+        }
+        for (int64_t i = 0; i < n.x_count; i++)
+            dx32[i] /= area;
+        ref_write(d->dtype, dx, b * n.x_count, n.x_count, dx32);
+    }
+    return TESS_OK;
+}

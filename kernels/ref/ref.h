@@ -1,0 +1,19 @@
+/*
+ * The backend `ref`: every operation in plain C, leaf by leaf. It is the yardstick of the others,
+ * and they may delegate to its slots: a slot of a prepared operation uses desc and scratch of its
+ * op and nothing else, provided that scratch holds what tess_kernel_ref.op_needs says. It never
+ * touches packed, the tokens or data.
+ *
+ * cast, accumulate, dropout, square_sum, update and lamb_direction promise their bits: every
+ * backend gives those of ref. What they compute per element or block is in half.h, mask.h, rules.h
+ * and square.h, whose loops another backend may include in a file built for a wider instruction
+ * set: nothing in them depends on vector width, given -ffp-contract=off.
+ */
+#ifndef KERNELS_REF_REF_H
+#define KERNELS_REF_REF_H
+
+#include "tessera/kernel.h"
+
+extern const struct tess_kernel_ops tess_kernel_ref;
+
+#endif

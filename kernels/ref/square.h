@@ -1,0 +1,38 @@
+/*
+ * The sum of squares of one block of TESS_SUM_BLOCK elements, in one fixed order.
+ *
+ * Element i is multiplied by the scale in f32, then squared in f64, which is exact (24 bits times
+ * 24 bits fit 53; so a fused multiply-add changes nothing). Lane l of 8 adds the squares of the
+ * elements l, l + 8, ..., l + 56 in that order, and the lanes are added by halves:
+ *
+ *     ((0 + 4) + (2 + 6)) + ((1 + 5) + (3 + 7))
+ *
+ * Elements past the end of a short last block count as zero.
+ */
+#ifndef KERNELS_REF_SQUARE_H
+#define KERNELS_REF_SQUARE_H
+
+#include "tessera/kernel.h"
+
+static inline double tess__square_lanes(const double lane[8])
+{
+    double half[4];
+    for (int l = 0; l < 4; l++)
+        half[l] = lane[l] + lane[l + 4];
+    return (half[0] + half[2]) + (half[1] + half[3]);
+}
+
+/* x has TESS_SUM_BLOCK elements. */
+static inline double tess__square_block(const float *x, float scale)
+{
+    double lane[8] = {0};
+    for (int i = 0; i < TESS_SUM_BLOCK; i += 8) {
+        for (int l = 0; l < 8; l++) {
+            double value = (double)(scale * x[i + l]);
+            lane[l] += value * value;
+        }
+    }
+    return tess__square_lanes(lane);
+}
+
+#endif

@@ -1,0 +1,212 @@
+/*
+ * The strategy `dp`, as torch.nn.DataParallel: rank 0 holds parameters, optimizer, input and loss;
+ * the other ranks borrow a replica of the parameters for a step. One process, one thread per
+ * device. It is here to be compared with: rank 0 holds and sends more than all the others.
+ *
+ *     rank 0   broadcast P, scatter rows -> forward -> gather outputs, loss, scatter their
+ * gradients
+ *              -> backward -> reduce gradients to rank 0 -> optimizer
+ *     others   receive                  -> forward -> send, receive                       ->
+ * backward
+ */
+#include "shard.h"
+
+#include "tessera/check.h"
+#include "tessera/strategy.h"
+#include "tessera/version.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+struct dp_state {
+    struct tess_block block;  /* ranks other than 0: the replica */
+    struct tess_event *event; /* [rank_count] of rows in flight */
+    bool stale;               /* rank 0's parameters have changed since the last broadcast */
+    /* Bytes of one rank's rows in a micro-batch; known once they have been seen. */
+    uint64_t input_bytes, label_bytes, output_bytes;
+};
+
+static enum tess_status dp_plan(struct tess_strategy *strategy)
+{
+    struct tess_plan *plan = strategy->plan;
+    const bool holder = plan->rank == 0;
+    plan->param_extent = holder ? TESS_EXTENT_FULL : TESS_EXTENT_NONE;
+    plan->optim_extent = holder ? TESS_EXTENT_FULL : TESS_EXTENT_NONE;
+    plan->holds_input = plan->holds_loss = holder;
+    plan->skips_input = plan->skips_loss = !holder;
+    return tess_plan_add_segment(plan, plan->param_count);
+}
+
+static enum tess_status dp_reserve(struct tess_strategy *strategy)
+{
+    struct dp_state *state = strategy->state;
+    const struct tess_plan *plan = strategy->plan;
+    if (plan->rank == 0)
+        return TESS_OK;
+    return tess_memory_reserve(strategy->memory, TESS_MEMORY_GATHERED,
+                               (uint64_t)plan->flat_count * tess_dtype_bytes(plan->dtype),
+                               "replica of rank 0", &state->block);
+}
+
+static enum tess_status dp_open(struct tess_strategy *strategy)
+{
+    struct dp_state *state = strategy->state;
+    struct tess_plan *plan = strategy->plan;
+    state->event = calloc((size_t)plan->rank_count, sizeof(*state->event));
+    if (state->event == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for %d ranks", (int)plan->rank_count);
+    state->stale = true;
+    if (plan->rank != 0)
+        plan->segment[0].param = tess_memory_get(strategy->memory, state->block);
+    return TESS_OK;
+}
+
+static void dp_close(struct tess_strategy *strategy)
+{
+    struct dp_state *state = strategy->state;
+    free(state->event);
+    state->event = NULL;
+}
+
+/* Rank 0 hands every rank its rows of `all`. */
+static enum tess_status dp_scatter(struct tess_strategy *strategy,
+                                   const struct tess_boundary *boundary)
+{
+    struct dp_state *state = strategy->state;
+    const int32_t rank_count = strategy->plan->rank_count;
+    const size_t bytes = (size_t)boundary->rows * boundary->row_bytes;
+    const char *all = boundary->all;
+    if (strategy->plan->rank != 0)
+        return tess_comm_recv(strategy->comm, boundary->mine, bytes, TESS_U8, 0, NULL);
+    for (int32_t r = 1; r < rank_count; r++)
+        TESS_TRY(tess_comm_send(strategy->comm, all + (size_t)r * bytes, bytes, TESS_U8, r,
+                                &state->event[r]));
+    if (boundary->mine != all)
+        tess_copy(strategy->kernel, (int64_t)bytes, all, boundary->mine);
+    for (int32_t r = 1; r < rank_count; r++)
+        TESS_TRY(tess_event_wait(&state->event[r]));
+    return TESS_OK;
+}
+
+/* Rank 0 collects every rank's rows in `all`. */
+static enum tess_status dp_gather(struct tess_strategy *strategy,
+                                  const struct tess_boundary *boundary)
+{
+    struct dp_state *state = strategy->state;
+    const int32_t rank_count = strategy->plan->rank_count;
+    const size_t bytes = (size_t)boundary->rows * boundary->row_bytes;
+    char *all = boundary->all;
+    if (strategy->plan->rank != 0)
+        return tess_comm_send(strategy->comm, boundary->mine, bytes, TESS_U8, 0, NULL);
+    for (int32_t r = 1; r < rank_count; r++)
+        TESS_TRY(tess_comm_recv(strategy->comm, all + (size_t)r * bytes, bytes, TESS_U8, r,
+                                &state->event[r]));
+    if (boundary->mine != all)
+        tess_copy(strategy->kernel, (int64_t)bytes, boundary->mine, all);
+    for (int32_t r = 1; r < rank_count; r++)
+        TESS_TRY(tess_event_wait(&state->event[r]));
+    return TESS_OK;
+}
+
+static enum tess_status dp_batch_ready(struct tess_strategy *strategy,
+                                       const struct tess_boundary *input,
+                                       const struct tess_boundary *label)
+{
+    struct dp_state *state = strategy->state;
+    TESS_TRY(dp_scatter(strategy, input));
+    TESS_TRY(dp_scatter(strategy, label));
+    if (strategy->training) {
+        state->input_bytes = (uint64_t)input->rows * input->row_bytes;
+        state->label_bytes = (uint64_t)label->rows * label->row_bytes;
+    }
+    return TESS_OK;
+}
+
+static enum tess_status dp_output_ready(struct tess_strategy *strategy,
+                                        const struct tess_boundary *output)
+{
+    struct dp_state *state = strategy->state;
+    TESS_TRY(dp_gather(strategy, output));
+    if (strategy->training)
+        state->output_bytes = (uint64_t)output->rows * output->row_bytes;
+    return TESS_OK;
+}
+
+static enum tess_status dp_unit_enter(struct tess_strategy *strategy, int32_t unit,
+                                      enum tess_phase phase)
+{
+    struct dp_state *state = strategy->state;
+    const struct tess_segment *segment = &strategy->plan->segment[0];
+    /* In training always once per step, as DataParallel does; in evaluation when it is needed. */
+    const bool due = strategy->training ? strategy->micro == 0 : state->stale;
+    if (unit != 0 || phase != TESS_PHASE_FORWARD || !due)
+        return TESS_OK;
+    state->stale = false;
+    return tess_comm_broadcast(strategy->comm, segment->param, (size_t)segment->count,
+                               strategy->plan->dtype, 0, NULL);
+}
+
+static enum tess_status dp_grads_finish(struct tess_strategy *strategy)
+{
+    const struct tess_segment *segment = &strategy->plan->segment[0];
+    return tess_comm_reduce(strategy->comm, segment->grad,
+                            strategy->plan->rank == 0 ? segment->grad : NULL,
+                            (size_t)segment->count, TESS_F32, TESS_REDUCE_SUM, 0, NULL);
+}
+
+static enum tess_status dp_params_refresh(struct tess_strategy *strategy)
+{
+    struct dp_state *state = strategy->state;
+    state->stale = true;
+    return TESS_OK;
+}
+
+/*
+ * Rank 0 sends parameters, rows and gradients of outputs to N-1 ranks; the others send it outputs
+ * and parameter gradients. The sum of these is shared out: each rank adds a slice, for which rank 0
+ * hands out (N-1)/N of its own.
+ */
+static uint64_t dp_sent_bytes(const struct tess_strategy *strategy)
+{
+    const struct dp_state *state = strategy->state;
+    const struct tess_plan *plan = strategy->plan;
+    const uint64_t micros = plan->accumulate > 1 ? (uint64_t)plan->accumulate : 1;
+    const uint64_t count = (uint64_t)plan->flat_count;
+    if (plan->rank != 0)
+        return micros * state->output_bytes + count * sizeof(float);
+    uint64_t rows = state->input_bytes + state->label_bytes + state->output_bytes;
+    return (uint64_t)(plan->rank_count - 1) *
+               (micros * rows + count * tess_dtype_bytes(plan->dtype)) +
+           tess__shard_scatter_bytes(count * sizeof(float), plan->rank_count);
+}
+
+static void dp_describe(const struct tess_strategy *strategy,
+                        void (*line)(void *context, const char *text), void *context)
+{
+    char text[160];
+    line(context, "rank 0 holds parameters, optimizer, input and loss; the others a replica");
+    snprintf(text, sizeof(text), "sent by this rank per step, without rows: %" PRIu64 " bytes",
+             dp_sent_bytes(strategy));
+    line(context, text);
+}
+
+const struct tess_strategy_ops tess_strategy_dp = {
+    .abi = TESS_ABI,
+    .name = "dp",
+    .summary = "one process, a thread per device; rank 0 holds all (torch.nn.DataParallel)",
+    .state_size = sizeof(struct dp_state),
+    .rank_mode = TESS_RANKS_THREADS,
+    .plan = dp_plan,
+    .reserve = dp_reserve,
+    .open = dp_open,
+    .close = dp_close,
+    .batch_ready = dp_batch_ready,
+    .output_ready = dp_output_ready,
+    .output_grad_ready = dp_scatter,
+    .unit_enter = dp_unit_enter,
+    .grads_finish = dp_grads_finish,
+    .params_refresh = dp_params_refresh,
+    .describe = dp_describe,
+    .sent_bytes = dp_sent_bytes,
+};

@@ -1,0 +1,252 @@
+/*
+ * The strategies `fsdp` and `hsdp`: a rank keeps a part of every unit and gathers the unit it is
+ * about to run (Zhao et al., "PyTorch FSDP", VLDB 2023; Rajbhandari et al., "ZeRO", SC 2020, stage
+ * 3).
+ *
+ * A unit is a segment. gather.h brings its parameters, scatter.h takes its gradients away:
+ *
+ *     forward    gather 0 | unit 0 | unit 1 | unit 2 |
+ *                         | gather 1 | gather 2      |
+ *     backward   | unit 2 | unit 1   | unit 0        |
+ *                         | scatter 2 | scatter 1    | scatter 0
+ *
+ * In fsdp all ranks are one shard group. In hsdp there are several: parts are gathered and
+ * scattered inside a group and the sums are then all-reduced between the ranks that own the same
+ * part. Groups are subtrees of the canonical sum (shard.h), so both give the same bits as one rank.
+ */
+#include "gather.h"
+#include "scatter.h"
+#include "shard.h"
+
+#include "tessera/check.h"
+#include "tessera/version.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+struct fsdp_options {
+    bool reshard;
+    int64_t shard_ranks; /* hsdp only; in fsdp 0 */
+};
+
+#define FSDP_RESHARD_OPTION                                                                        \
+    {                                                                                              \
+        "reshard-after-forward", TESS_OPTION_BOOL, offsetof(struct fsdp_options, reshard), "on",   \
+            0, 0, NULL,                                                                            \
+            "Drop gathered units after forward and gather them again in backward; off: keep all."  \
+    }
+
+static const struct tess_option fsdp_option_table[] = {
+    FSDP_RESHARD_OPTION,
+    {NULL, TESS_OPTION_BOOL, 0, NULL, 0, 0, NULL, NULL},
+};
+
+static const struct tess_option hsdp_option_table[] = {
+    {"shard-ranks", TESS_OPTION_INT, offsetof(struct fsdp_options, shard_ranks), "0", 0, 4096, NULL,
+     "Ranks of one shard group; 0: the largest power of two that leaves two replicas or more."},
+    FSDP_RESHARD_OPTION,
+    {NULL, TESS_OPTION_BOOL, 0, NULL, 0, 0, NULL, NULL},
+};
+
+struct fsdp_state {
+    struct tess_gather gather;
+    struct tess_scatter scatter;
+};
+
+/* Groups that hsdp splits off, by their place in strategy->group. */
+enum { HSDP_SHARD, HSDP_REPLICA, HSDP_GROUP_COUNT };
+
+static enum tess_status hsdp_check(const void *options, int32_t rank_count, int32_t accumulate)
+{
+    const int64_t width = ((const struct fsdp_options *)options)->shard_ranks;
+    char fitting[256];
+    (void)accumulate;
+    if (width == 0 || tess__shard_width_fits(rank_count, (int32_t)width))
+        return TESS_OK;
+    tess__shard_width_list(rank_count, fitting, sizeof(fitting));
+    TESS_FAIL(TESS_ERR_USAGE,
+              "cannot split %d ranks into shard groups of %d: groups must be equal, and a power of "
+              "two unless there is one; use --hsdp.shard-ranks %s, or 0 to let it choose",
+              (int)rank_count, (int)width, fitting);
+}
+
+static enum tess_status fsdp_plan_width(struct tess_plan *plan, int32_t width)
+{
+    plan->shard_count = width;
+    plan->shard_index = plan->rank % width;
+    plan->param_extent = TESS_EXTENT_SHARD;
+    plan->grad_extent = TESS_EXTENT_SHARD;
+    plan->optim_extent = TESS_EXTENT_SHARD;
+    plan->leaf_order = TESS_LEAVES_MICRO_FIRST;
+    for (int32_t first = 0, end; first < plan->param_count; first = end) {
+        for (end = first; end < plan->param_count; end++)
+            if (plan->param[end].unit != plan->param[first].unit)
+                break;
+        TESS_TRY(tess_plan_add_segment(plan, end - first));
+    }
+    return TESS_OK;
+}
+
+static enum tess_status fsdp_plan(struct tess_strategy *strategy)
+{
+    return fsdp_plan_width(strategy->plan, strategy->plan->rank_count);
+}
+
+static enum tess_status hsdp_plan(struct tess_strategy *strategy)
+{
+    const struct fsdp_options *options = strategy->options;
+    int32_t width = (int32_t)options->shard_ranks;
+    if (width == 0)
+        width = tess__shard_width_default(strategy->plan->rank_count);
+    return fsdp_plan_width(strategy->plan, width);
+}
+
+static enum tess_status fsdp_reserve(struct tess_strategy *strategy)
+{
+    const struct fsdp_options *options = strategy->options;
+    struct fsdp_state *state = strategy->state;
+    TESS_TRY(tess__gather_reserve(&state->gather, strategy, !options->reshard));
+    return tess__scatter_reserve(&state->scatter, strategy);
+}
+
+static enum tess_status fsdp_open(struct tess_strategy *strategy)
+{
+    struct fsdp_state *state = strategy->state;
+    TESS_TRY(tess__gather_open(&state->gather, strategy, strategy->comm));
+    return tess__scatter_open(&state->scatter, strategy, strategy->comm, NULL);
+}
+
+static enum tess_status hsdp_open(struct tess_strategy *strategy)
+{
+    struct fsdp_state *state = strategy->state;
+    const struct tess_plan *plan = strategy->plan;
+    const int32_t width = plan->shard_count, rank = plan->rank;
+    if (width == plan->rank_count)
+        return fsdp_open(strategy);
+    struct tess_comm **group = strategy->group;
+    strategy->group_count = HSDP_GROUP_COUNT;
+    TESS_TRY(tess_comm_split(strategy->comm, rank / width, rank, &group[HSDP_SHARD]));
+    TESS_TRY(tess_comm_split(strategy->comm, rank % width, rank, &group[HSDP_REPLICA]));
+    TESS_TRY(tess__gather_open(&state->gather, strategy, group[HSDP_SHARD]));
+    return tess__scatter_open(&state->scatter, strategy, group[HSDP_SHARD], group[HSDP_REPLICA]);
+}
+
+static void fsdp_close(struct tess_strategy *strategy)
+{
+    struct fsdp_state *state = strategy->state;
+    tess__scatter_close(&state->scatter);
+    tess__gather_close(&state->gather);
+    while (strategy->group_count > 0)
+        tess_comm_close(strategy->group[--strategy->group_count]);
+}
+
+static enum tess_status fsdp_unit_enter(struct tess_strategy *strategy, int32_t unit,
+                                        enum tess_phase phase)
+{
+    struct fsdp_state *state = strategy->state;
+    TESS_TRY(tess__gather_enter(&state->gather, strategy, unit, phase));
+    if (phase == TESS_PHASE_FORWARD)
+        return TESS_OK;
+    return tess__scatter_enter(&state->scatter, strategy, unit);
+}
+
+static enum tess_status fsdp_unit_leave(struct tess_strategy *strategy, int32_t unit,
+                                        enum tess_phase phase)
+{
+    struct fsdp_state *state = strategy->state;
+    (void)unit;
+    (void)phase;
+    TESS_TRY(tess_comm_poll(state->scatter.shard));
+    return state->scatter.replica != NULL ? tess_comm_poll(state->scatter.replica) : TESS_OK;
+}
+
+static enum tess_status fsdp_grads_ready(struct tess_strategy *strategy, int32_t s)
+{
+    struct fsdp_state *state = strategy->state;
+    return tess__scatter_send(&state->scatter, strategy, s);
+}
+
+static enum tess_status fsdp_grads_finish(struct tess_strategy *strategy)
+{
+    struct fsdp_state *state = strategy->state;
+    return tess__scatter_finish(&state->scatter, strategy);
+}
+
+static enum tess_status fsdp_params_refresh(struct tess_strategy *strategy)
+{
+    struct fsdp_state *state = strategy->state;
+    tess__gather_forget(&state->gather, strategy->plan);
+    return TESS_OK;
+}
+
+static uint64_t fsdp_sent_bytes(const struct tess_strategy *strategy)
+{
+    const struct fsdp_options *options = strategy->options;
+    const struct tess_plan *plan = strategy->plan;
+    const uint64_t micros = plan->accumulate > 1 ? (uint64_t)plan->accumulate : 1;
+    return tess__gather_sent_bytes(plan, !options->reshard) +
+           micros * tess__scatter_sent_bytes(plan);
+}
+
+static void fsdp_describe(const struct tess_strategy *strategy,
+                          void (*line)(void *context, const char *text), void *context)
+{
+    const struct fsdp_options *options = strategy->options;
+    const struct fsdp_state *state = strategy->state;
+    const struct tess_plan *plan = strategy->plan;
+    char text[160];
+    snprintf(text, sizeof(text),
+             "%d replicas of shard groups of %d ranks; %d units with parameters",
+             (int)(plan->rank_count / plan->shard_count), (int)plan->shard_count,
+             (int)plan->segment_count);
+    line(context, text);
+    snprintf(text, sizeof(text), "gathered units: %d buffers, %s; gradients: %d buffers",
+             (int)state->gather.slot_count,
+             options->reshard ? "dropped after forward" : "kept until the optimizer has run",
+             (int)state->scatter.slot_count);
+    line(context, text);
+    snprintf(text, sizeof(text), "sent by a rank per step: %" PRIu64 " bytes",
+             fsdp_sent_bytes(strategy));
+    line(context, text);
+}
+
+const struct tess_strategy_ops tess_strategy_fsdp = {
+    .abi = TESS_ABI,
+    .name = "fsdp",
+    .summary = "parameters, gradients and optimizer sharded; units gathered one ahead",
+    .options = fsdp_option_table,
+    .options_size = sizeof(struct fsdp_options),
+    .state_size = sizeof(struct fsdp_state),
+    .plan = fsdp_plan,
+    .reserve = fsdp_reserve,
+    .open = fsdp_open,
+    .close = fsdp_close,
+    .unit_enter = fsdp_unit_enter,
+    .unit_leave = fsdp_unit_leave,
+    .grads_ready = fsdp_grads_ready,
+    .grads_finish = fsdp_grads_finish,
+    .params_refresh = fsdp_params_refresh,
+    .describe = fsdp_describe,
+    .sent_bytes = fsdp_sent_bytes,
+};
+
+const struct tess_strategy_ops tess_strategy_hsdp = {
+    .abi = TESS_ABI,
+    .name = "hsdp",
+    .summary = "fsdp inside shard groups, replicas of the groups all-reduced",
+    .options = hsdp_option_table,
+    .options_size = sizeof(struct fsdp_options),
+    .state_size = sizeof(struct fsdp_state),
+    .check = hsdp_check,
+    .plan = hsdp_plan,
+    .reserve = fsdp_reserve,
+    .open = hsdp_open,
+    .close = fsdp_close,
+    .unit_enter = fsdp_unit_enter,
+    .unit_leave = fsdp_unit_leave,
+    .grads_ready = fsdp_grads_ready,
+    .grads_finish = fsdp_grads_finish,
+    .params_refresh = fsdp_params_refresh,
+    .describe = fsdp_describe,
+    .sent_bytes = fsdp_sent_bytes,
+};

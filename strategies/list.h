@@ -1,0 +1,14 @@
+/*
+ * The strategies by name: TESS_STRATEGY(name, built, hint). Each built one is a
+ * `const struct tess_strategy_ops tess_strategy_<name>`; `hint` tells how to get one that is known
+ * but not built. No include guard: the registry includes this several times with other meanings.
+ */
+TESS_STRATEGY(single, 1, "")
+TESS_STRATEGY(dp, 1, "")
+TESS_STRATEGY(ddp, 1, "")
+TESS_STRATEGY(zero1, 1, "")
+TESS_STRATEGY(zero2, 1, "")
+TESS_STRATEGY(fsdp, 1, "")
+TESS_STRATEGY(hsdp, 1, "")
+TESS_STRATEGY(tp, 0, "arrives with the transformer models")
+TESS_STRATEGY(pp, 0, "arrives with the transformer models")

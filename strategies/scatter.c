@@ -1,0 +1,183 @@
+/* Transient gradient buffers and their reduction; see scatter.h. Not which segments there are. */
+#include "scatter.h"
+
+#include "shard.h"
+
+#include "tessera/check.h"
+
+#include <stdlib.h>
+
+static bool scatter_overlaps(const struct tess_segment *segment, int32_t unit)
+{
+    return segment->param_count > 0 && segment->unit_first <= unit && unit <= segment->unit_last;
+}
+
+enum tess_status tess__scatter_reserve(struct tess_scatter *scatter, struct tess_strategy *strategy)
+{
+    const struct tess_plan *plan = strategy->plan;
+    int32_t together = 0;
+    for (int32_t u = 0; u < plan->unit_count; u++) {
+        int32_t count = 0;
+        for (int32_t s = 0; s < plan->segment_count; s++)
+            count += scatter_overlaps(&plan->segment[s], u);
+        together = count > together ? count : together;
+    }
+    scatter->slot_count = together < plan->segment_count ? together + 1 : together;
+    scatter->stride = 0;
+    for (int32_t s = 0; s < plan->segment_count; s++)
+        if (plan->segment[s].count > scatter->stride)
+            scatter->stride = plan->segment[s].count;
+    return tess_memory_reserve(strategy->memory, TESS_MEMORY_BUCKET,
+                               (uint64_t)scatter->slot_count * (uint64_t)scatter->stride *
+                                   sizeof(float),
+                               "gradients being reduced", &scatter->block);
+}
+
+enum tess_status tess__scatter_open(struct tess_scatter *scatter, struct tess_strategy *strategy,
+                                    struct tess_comm *shard, struct tess_comm *replica)
+{
+    scatter->shard = shard;
+    scatter->replica = replica;
+    scatter->slot = calloc((size_t)scatter->slot_count + 1, sizeof(*scatter->slot));
+    if (scatter->slot == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for %d gradient buffers", (int)scatter->slot_count);
+    float *memory = tess_memory_get(strategy->memory, scatter->block);
+    for (int32_t i = 0; i < scatter->slot_count; i++) {
+        scatter->slot[i].buffer = memory + i * scatter->stride;
+        scatter->slot[i].segment = -1;
+    }
+    return TESS_OK;
+}
+
+void tess__scatter_close(struct tess_scatter *scatter)
+{
+    free(scatter->slot);
+    scatter->slot = NULL;
+}
+
+static float *scatter_target(const struct tess_plan *plan, const struct tess_scatter_slot *slot)
+{
+    return plan->segment[slot->segment].grad_own + tess_fold_level(slot->micro) * plan->own_stride;
+}
+
+/* The shard group's sum is there: join it with the other replicas'. */
+static enum tess_status scatter_join(struct tess_scatter *scatter, const struct tess_plan *plan,
+                                     struct tess_scatter_slot *slot)
+{
+    TESS_TRY(tess_event_wait(&slot->event));
+    slot->stage = SCATTER_JOINING;
+    if (scatter->replica == NULL)
+        return TESS_OK;
+    float *target = scatter_target(plan, slot);
+    int64_t count = tess_plan_own_count(plan, slot->segment, TESS_EXTENT_SHARD);
+    return tess_comm_all_reduce(scatter->replica, target, target, (size_t)count, TESS_F32,
+                                TESS_REDUCE_SUM, &slot->event);
+}
+
+/* Wait for a slot on its way, fold its part and free it. */
+static enum tess_status scatter_retire(struct tess_scatter *scatter, struct tess_strategy *strategy,
+                                       struct tess_scatter_slot *slot)
+{
+    const struct tess_plan *plan = strategy->plan;
+    if (slot->stage == SCATTER_REDUCING)
+        TESS_TRY(scatter_join(scatter, plan, slot));
+    TESS_TRY(tess_event_wait(&slot->event));
+    tess_fold_merge(strategy->kernel, plan->segment[slot->segment].grad_own, plan->own_stride,
+                    tess_plan_own_count(plan, slot->segment, TESS_EXTENT_SHARD), slot->micro,
+                    plan->accumulate);
+    slot->segment = -1;
+    return TESS_OK;
+}
+
+static struct tess_scatter_slot *scatter_oldest(struct tess_scatter *scatter)
+{
+    struct tess_scatter_slot *oldest = NULL;
+    for (int32_t i = 0; i < scatter->slot_count; i++) {
+        struct tess_scatter_slot *slot = &scatter->slot[i];
+        if (slot->segment < 0 || slot->stage == SCATTER_FILLING)
+            continue;
+        if (oldest == NULL || slot->number < oldest->number)
+            oldest = slot;
+    }
+    return oldest;
+}
+
+/* The slot that backward is filling for segment `s`, or a free one for s = -1; NULL if there is
+ * none. */
+static struct tess_scatter_slot *scatter_find(struct tess_scatter *scatter, int32_t s)
+{
+    for (int32_t i = 0; i < scatter->slot_count; i++) {
+        struct tess_scatter_slot *slot = &scatter->slot[i];
+        if (slot->segment == s && (s < 0 || slot->stage == SCATTER_FILLING))
+            return slot;
+    }
+    return NULL;
+}
+
+enum tess_status tess__scatter_enter(struct tess_scatter *scatter, struct tess_strategy *strategy,
+                                     int32_t unit)
+{
+    struct tess_plan *plan = strategy->plan;
+    for (int32_t s = plan->segment_count - 1; s >= 0; s--) {
+        if (!scatter_overlaps(&plan->segment[s], unit) || scatter_find(scatter, s) != NULL)
+            continue;
+        struct tess_scatter_slot *slot = scatter_find(scatter, -1);
+        if (slot == NULL) {
+            slot = scatter_oldest(scatter);
+            if (slot == NULL)
+                TESS_FAIL(TESS_ERR_INTERNAL,
+                          "unit %s writes more than the %d gradient buffers planned for",
+                          plan->unit_name[unit], (int)scatter->slot_count);
+            TESS_TRY(scatter_retire(scatter, strategy, slot));
+        }
+        slot->segment = s;
+        slot->micro = strategy->micro;
+        slot->stage = SCATTER_FILLING;
+        plan->segment[s].grad = slot->buffer;
+    }
+    return TESS_OK;
+}
+
+enum tess_status tess__scatter_send(struct tess_scatter *scatter, struct tess_strategy *strategy,
+                                    int32_t s)
+{
+    struct tess_plan *plan = strategy->plan;
+    struct tess_scatter_slot *slot = scatter_find(scatter, s);
+    if (slot == NULL)
+        TESS_FAIL(TESS_ERR_INTERNAL, "segment %d is ready but no buffer was given to it", (int)s);
+    /* The previous micro-batch's part may lie on the level that this one is to be written to. */
+    for (int32_t i = 0; i < scatter->slot_count; i++)
+        if (scatter->slot[i].segment == s && &scatter->slot[i] != slot)
+            TESS_TRY(scatter_retire(scatter, strategy, &scatter->slot[i]));
+    int64_t count = tess_plan_own_count(plan, s, TESS_EXTENT_SHARD);
+    TESS_TRY(tess_comm_reduce_scatter(scatter->shard, slot->buffer, scatter_target(plan, slot),
+                                      (size_t)count, TESS_F32, TESS_REDUCE_SUM, &slot->event));
+    plan->segment[s].grad = NULL;
+    slot->stage = SCATTER_REDUCING;
+    slot->number = scatter->sent++;
+    /* Replicas join one segment behind, so that the sum they wait for had a unit's time to arrive.
+     */
+    struct tess_scatter_slot *behind = scatter_oldest(scatter);
+    if (scatter->replica != NULL && behind != slot && behind->stage == SCATTER_REDUCING)
+        TESS_TRY(scatter_join(scatter, plan, behind));
+    return TESS_OK;
+}
+
+enum tess_status tess__scatter_finish(struct tess_scatter *scatter, struct tess_strategy *strategy)
+{
+    for (struct tess_scatter_slot *slot; (slot = scatter_oldest(scatter)) != NULL;)
+        TESS_TRY(scatter_retire(scatter, strategy, slot));
+    return TESS_OK;
+}
+
+uint64_t tess__scatter_sent_bytes(const struct tess_plan *plan)
+{
+    uint64_t bytes = 0;
+    const int32_t width = plan->shard_count;
+    for (int32_t s = 0; s < plan->segment_count; s++) {
+        uint64_t whole = (uint64_t)plan->segment[s].count * sizeof(float);
+        bytes += tess__shard_scatter_bytes(whole, width);
+        bytes += tess__shard_all_reduce_bytes(whole / (uint64_t)width, plan->rank_count / width);
+    }
+    return bytes;
+}

@@ -1,0 +1,57 @@
+/*
+ * Gradients that a rank does not keep. Backward writes a segment's whole gradient into one of a few
+ * transient buffers; after every micro-batch it is reduced over the ranks, each keeps the sum of
+ * its own part, and the buffer is used for the next segment:
+ *
+ *     buffer 0   | write 3 |--- reduce_scatter 3 ---| write 1 |-- ...
+ *     buffer 1             | write 2 |--- reduce_scatter 2 ---| write 0 |
+ *
+ * Own parts are folded over the micro-batches (tess_fold_merge), so the order is MICRO_FIRST.
+ */
+#ifndef TESS_SCATTER_H
+#define TESS_SCATTER_H
+
+#include "tessera/strategy.h"
+
+struct tess_scatter_slot {
+    float *buffer;
+    int32_t segment; /* -1: free */
+    int32_t micro;
+    enum { SCATTER_FILLING, SCATTER_REDUCING, SCATTER_JOINING } stage;
+    uint64_t number; /* order in which slots were sent */
+    struct tess_event event;
+};
+
+struct tess_scatter {
+    struct tess_comm *shard;   /* group whose ranks own the parts; borrowed */
+    struct tess_comm *replica; /* ranks that own the same part; NULL where there is one; borrowed */
+    struct tess_block block;
+    int64_t stride; /* elements from one buffer to the next */
+    int32_t slot_count;
+    uint64_t sent;
+    struct tess_scatter_slot *slot; /* [slot_count] */
+};
+
+/*
+ * Reserve buffers: as many as segments that one unit's backward writes, and one more to be on its
+ * way. Pure.
+ */
+enum tess_status tess__scatter_reserve(struct tess_scatter *scatter,
+                                       struct tess_strategy *strategy);
+enum tess_status tess__scatter_open(struct tess_scatter *scatter, struct tess_strategy *strategy,
+                                    struct tess_comm *shard, struct tess_comm *replica);
+void tess__scatter_close(struct tess_scatter *scatter); /* accepts a half-opened one */
+
+/* Give every segment of `unit` a buffer; may wait for the oldest one on its way. Collective. */
+enum tess_status tess__scatter_enter(struct tess_scatter *scatter, struct tess_strategy *strategy,
+                                     int32_t unit);
+/* Segment `s` is written: queue its reduction. Collective. */
+enum tess_status tess__scatter_send(struct tess_scatter *scatter, struct tess_strategy *strategy,
+                                    int32_t s);
+/* Wait for all; grad_own of every segment is folded. Collective. */
+enum tess_status tess__scatter_finish(struct tess_scatter *scatter, struct tess_strategy *strategy);
+
+/* Bytes that this rank sends in one micro-batch. Pure. */
+uint64_t tess__scatter_sent_bytes(const struct tess_plan *plan);
+
+#endif

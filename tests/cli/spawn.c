@@ -1,0 +1,183 @@
+/* Running the program as a child and looking at what it says and leaves behind. */
+#include "cli/spawn.h"
+
+#include "base/clock.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+static void spawn_fail(const char *what)
+{
+    perror(what);
+    abort();
+}
+
+static void spawn_pause(void)
+{
+    struct timespec pause = {0, 5000000L};
+
+    nanosleep(&pause, NULL);
+}
+
+void spawn_start(struct spawn *spawn, char *const argv[], int (*entry)(int, char **))
+{
+    int out[2], err[2], argc = 0;
+
+    while (argv[argc] != NULL)
+        argc++;
+    memset(spawn, 0, sizeof *spawn);
+    if (pipe2(out, O_CLOEXEC) != 0 || pipe2(err, O_CLOEXEC) != 0)
+        spawn_fail("pipe2");
+    fflush(stdout);
+    fflush(stderr);
+    spawn->start_s = tess_clock_s();
+    spawn->pid = fork();
+    if (spawn->pid < 0)
+        spawn_fail("fork");
+    if (spawn->pid == 0) {
+        setpgid(0, 0);
+        setenv("TSAN_OPTIONS", "atexit_sleep_ms=0", 0); /* else every exit takes a second */
+        dup2(out[1], STDOUT_FILENO);
+        dup2(err[1], STDERR_FILENO);
+        if (entry == NULL) {
+            execv(TESSERA_PROGRAM, argv);
+            _exit(126);
+        }
+        argc = entry(argc, (char **)argv);
+        fflush(stdout);
+        _exit(argc);
+    }
+    setpgid(spawn->pid, spawn->pid); /* both sides: whoever is first */
+    close(out[1]);
+    close(err[1]);
+    spawn->out_fd = out[0];
+    spawn->err_fd = err[0];
+}
+
+static void spawn_take(int *fd, char *text, size_t *used)
+{
+    char dropped[4096];
+    bool full = *used + 1 >= SPAWN_TEXT_BYTES;
+    ssize_t count = read(*fd, full ? dropped : text + *used,
+                         full ? sizeof dropped : SPAWN_TEXT_BYTES - 1 - *used);
+
+    if (count <= 0) {
+        close(*fd);
+        *fd = -1;
+    } else if (!full) {
+        *used += (size_t)count;
+        text[*used] = '\0';
+    }
+}
+
+/* Read once; false when both ends are closed or the time is over. */
+static bool spawn_read(struct spawn *spawn, double end_s)
+{
+    struct pollfd watch[2] = {{.fd = spawn->out_fd, .events = POLLIN},
+                              {.fd = spawn->err_fd, .events = POLLIN}};
+    double left_s = end_s - tess_clock_s();
+
+    if ((spawn->out_fd < 0 && spawn->err_fd < 0) || left_s <= 0)
+        return false;
+    if (poll(watch, 2, (int)(left_s * 1e3) + 1) > 0) {
+        if (watch[0].revents != 0)
+            spawn_take(&spawn->out_fd, spawn->out, &spawn->out_used);
+        if (watch[1].revents != 0)
+            spawn_take(&spawn->err_fd, spawn->err, &spawn->err_used);
+    }
+    return true;
+}
+
+bool spawn_until(struct spawn *spawn, const char *text, double limit_s)
+{
+    double end_s = tess_clock_s() + limit_s;
+
+    while (strstr(spawn->out, text) == NULL)
+        if (!spawn_read(spawn, end_s))
+            return strstr(spawn->out, text) != NULL;
+    return true;
+}
+
+int spawn_end(struct spawn *spawn, double limit_s)
+{
+    double end_s = tess_clock_s() + limit_s;
+    int status = 0;
+    pid_t reaped = 0;
+
+    while (spawn_read(spawn, end_s))
+        ;
+    while (reaped == 0 && tess_clock_s() < end_s) {
+        reaped = waitpid(spawn->pid, &status, WNOHANG);
+        if (reaped == 0)
+            spawn_pause();
+    }
+    if (spawn->out_fd >= 0)
+        close(spawn->out_fd);
+    if (spawn->err_fd >= 0)
+        close(spawn->err_fd);
+    if (reaped == 0) {
+        kill(-spawn->pid, SIGKILL);
+        waitpid(spawn->pid, &status, 0);
+        return -1;
+    }
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+bool spawn_gone(const struct spawn *spawn, double limit_s)
+{
+    double end_s = tess_clock_s() + limit_s;
+
+    while (kill(-spawn->pid, 0) == 0 || errno != ESRCH) {
+        if (tess_clock_s() > end_s) {
+            kill(-spawn->pid, SIGKILL);
+            return false;
+        }
+        spawn_pause();
+    }
+    return true;
+}
+
+int spawn_children(const struct spawn *spawn, pid_t *child, int max)
+{
+    char path[64];
+    FILE *file;
+    int count = 0;
+
+    snprintf(path, sizeof path, "/proc/%d/task/%d/children", (int)spawn->pid, (int)spawn->pid);
+    file = fopen(path, "r");
+    while (file != NULL && count < max && fscanf(file, "%d", &child[count]) == 1)
+        count++;
+    if (file != NULL)
+        fclose(file);
+    return count;
+}
+
+int spawn_count(const char *text, const char *part)
+{
+    int count = 0;
+
+    for (const char *at = strstr(text, part); at != NULL; at = strstr(at + 1, part))
+        count++;
+    return count;
+}
+
+int spawn_run(struct spawn *spawn, char *const argv[], int (*entry)(int, char **))
+{
+    int code;
+
+    spawn_start(spawn, argv, entry);
+    code = spawn_end(spawn, 60);
+    if (!spawn_gone(spawn, 2)) {
+        fprintf(stderr, "processes of the group %d were left behind\n", (int)spawn->pid);
+        return -1;
+    }
+    return code;
+}

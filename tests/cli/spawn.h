@@ -1,0 +1,47 @@
+/*
+ * Running the program as a child and looking at what it says and leaves behind. Every child gets a
+ * process group of its own, by which it and its ranks are found.
+ */
+#ifndef TESSERA_TESTS_CLI_SPAWN_H
+#define TESSERA_TESTS_CLI_SPAWN_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <sys/types.h>
+
+#define SPAWN_TEXT_BYTES (1 << 16)
+
+struct spawn {
+    pid_t pid;
+    int out_fd, err_fd;
+    char out[SPAWN_TEXT_BYTES], err[SPAWN_TEXT_BYTES]; /* so far */
+    size_t out_used, err_used;
+    double start_s;
+};
+
+/*
+ * Start argv (argv[0] is any name, NULL at the end): the built program, or entry(argc, argv) in the
+ * child when entry is not NULL.
+ */
+void spawn_start(struct spawn *spawn, char *const argv[], int (*entry)(int, char **));
+
+/* Read until stdout holds `text`; false when it ends or limit_s pass before. */
+bool spawn_until(struct spawn *spawn, const char *text, double limit_s);
+
+/* Read to the end and reap. Exit status, 128 + signal, or -1 after killing it at limit_s. */
+int spawn_end(struct spawn *spawn, double limit_s);
+
+/* Are all processes of its group gone, after at most limit_s? */
+bool spawn_gone(const struct spawn *spawn, double limit_s);
+
+/* Children of the launcher, in order of start; returns how many of at most `max`. */
+int spawn_children(const struct spawn *spawn, pid_t *child, int max);
+
+/* How often does `part` occur in `text`? */
+int spawn_count(const char *text, const char *part);
+
+/* Start, run to the end within 60 s and fail the test if processes stay. Returns the exit status.
+ */
+int spawn_run(struct spawn *spawn, char *const argv[], int (*entry)(int, char **));
+
+#endif

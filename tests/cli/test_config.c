@@ -1,0 +1,252 @@
+/*
+ * The configuration: order of sources, choice of parts, defaults that depend on one another, and
+ * the grid check, which is compared with the sums it is about.
+ */
+#include "core/config.h"
+
+#include "base/options.h"
+#include "tessera/log.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define COUNT(array) ((int)(sizeof(array) / sizeof((array)[0])))
+
+static struct tess_config *config_of(int argc, char **argv)
+{
+    struct tess_config *config = NULL;
+
+    assert_int_equal(tess_config_open(argc, argv, NULL, 0, &config), TESS_OK);
+    return config;
+}
+
+static void config_refused(int argc, char **argv, const char *phrase)
+{
+    struct tess_config *config = NULL;
+
+    assert_int_equal(tess_config_open(argc, argv, NULL, 0, &config), TESS_ERR_USAGE);
+    assert_null(config);
+    if (strstr(tess_log_last_error(), phrase) == NULL)
+        fail_msg("'%s' does not say '%s'", tess_log_last_error(), phrase);
+}
+
+/* A YAML file with this text; the caller unlinks it. */
+static void write_yaml(char path[64], const char *text)
+{
+    int fd;
+
+    snprintf(path, 64, "/tmp/tessera_config_XXXXXX.yaml");
+    fd = mkstemps(path, 5);
+    assert_true(fd >= 0);
+    assert_int_equal(write(fd, text, strlen(text)), (ssize_t)strlen(text));
+    close(fd);
+}
+
+static void case_defaults(void **state)
+{
+    struct tess_config *config = config_of(0, NULL);
+    char *spread[] = {"--strategy", "ddp"};
+
+    (void)state;
+    assert_string_equal(config->model->name, "mlp");
+    assert_string_equal(config->strategy->name, "single");
+    assert_int_equal(config->run.ranks, 1);
+    assert_int_equal(tess_run_dtype(&config->run), TESS_F32);
+    assert_true(config->run.evaluate);
+    assert_non_null(config->kernel);
+    assert_true(config->run.kernel[0] != '\0');
+    tess_config_close(config);
+
+    config = config_of(COUNT(spread), spread);
+    assert_int_equal(config->run.ranks, 2);
+    assert_string_equal(config->strategy->name, "ddp");
+    tess_config_close(config);
+}
+
+static void case_sources_in_order_of_force(void **state)
+{
+    char path[64];
+    char *words[] = {"--batch-size", "64", path, "--set", "epochs=2.5"};
+    struct tess_config *config;
+
+    (void)state;
+    write_yaml(path, "model: cnn\nbatch-size: 32\nseed: 7\nstrategy: fsdp\n"
+                     "fsdp:\n  reshard-after-forward: off\nddp:\n  bucket-mib: 3\nmlp:\n"
+                     "  hidden: [8]\n");
+    setenv("TESSERA_SEED", "9", 1);
+    setenv("TESSERA_ACCUMULATE", "2", 1);
+    config = config_of(COUNT(words), words);
+    unsetenv("TESSERA_SEED");
+    unsetenv("TESSERA_ACCUMULATE");
+    unlink(path);
+    assert_string_equal(config->model->name, "cnn");
+    assert_string_equal(config->strategy->name, "fsdp");
+    assert_int_equal(config->run.batch_size, 64);
+    assert_int_equal(config->run.seed, 7);
+    assert_int_equal(config->run.accumulate, 2);
+    assert_true(config->run.epochs == 2.5);
+    assert_true(tess_options_is_set(config->options, "fsdp.reshard-after-forward"));
+    assert_false(tess_options_is_set(config->options, "grid"));
+    tess_config_close(config);
+}
+
+/* The file is found wherever it stands among options with and without values. */
+static void case_file_anywhere(void **state)
+{
+    char path[64];
+    char *first[] = {path, "--strategy", "fsdp", "--bind"};
+    char *after_switch[] = {"--bind", path, "--strategy", "fsdp"};
+    char *after_part[] = {"--strategy", "fsdp", "--fsdp.reshard-after-forward", path};
+    char *last[] = {"--batch_size=32", "--strategy", "fsdp", "--data.shuffle", path};
+    char **words[] = {first, after_switch, after_part, last};
+    const int count[] = {COUNT(first), COUNT(after_switch), COUNT(after_part), COUNT(last)};
+
+    (void)state;
+    write_yaml(path, "seed: 11\n");
+    for (int i = 0; i < COUNT(count); i++) {
+        struct tess_config *config = config_of(count[i], words[i]);
+        char text[16];
+
+        assert_int_equal(config->run.seed, 11);
+        assert_string_equal(config->strategy->name, "fsdp");
+        tess_config_close(config);
+        assert_true(tess_config_peek(count[i], words[i], "seed", text, sizeof text));
+        assert_string_equal(text, "11");
+        assert_false(tess_config_peek(count[i], words[i], "steps", text, sizeof text));
+    }
+    unlink(path);
+}
+
+static void case_refusals(void **state)
+{
+    char *unknown_model[] = {"--model", "mpl"};
+    char *unknown_strategy[] = {"--strategy", "dpp"};
+    char *unknown_kernel[] = {"--kernel", "fpga"};
+    char *unknown_key[] = {"--lerning-rate", "1"};
+    char *other_part[] = {"--strategy", "ddp", "--fsdp.reshard-after-forward", "off"};
+    char *single[] = {"--strategy", "single", "--ranks", "2"};
+    char *nothing[] = {"--epochs", "0"};
+    char *zero[] = {"--strategy", "ddp", "--ranks", "0"};
+    char *absurd[] = {"--strategy", "ddp", "--ranks", "99999999999999999999"};
+    char *uneven[] = {"--strategy", "ddp", "--ranks", "3", "--batch-size", "128"};
+    char *grid[] = {"--strategy", "ddp", "--ranks", "3", "--batch-size", "96", "--grid", "8"};
+    char *two_files[] = {"a.yaml", "b.yaml"};
+
+    (void)state;
+    config_refused(COUNT(unknown_model), unknown_model, "known are mlp");
+    config_refused(COUNT(unknown_strategy), unknown_strategy, "known are single");
+    config_refused(COUNT(unknown_kernel), unknown_kernel, "fpga");
+    config_refused(COUNT(unknown_key), unknown_key, "did you mean 'learning-rate'");
+    config_refused(COUNT(other_part), other_part, "applies to strategy fsdp only");
+    config_refused(COUNT(single), single, "--ranks 1");
+    config_refused(COUNT(nothing), nothing, "nothing to do");
+    config_refused(COUNT(zero), zero, "from 1 to 64");
+    config_refused(COUNT(absurd), absurd, "from 1 to 64");
+    config_refused(COUNT(uneven), uneven, "ranks that fit: 1, 2, 4, 8, 16, 32, 64");
+    config_refused(COUNT(grid), grid, "ranks that fit: 1, 2, 4, 8");
+    config_refused(1, two_files, "a.yaml");
+}
+
+/* ---- the grid -------------------------------------------------------------------------------- */
+
+#define TERM_BYTES 512
+
+/* The sum of `count` terms as one binary tree split at the largest power of two below count. */
+static void tree(const char (*term)[TERM_BYTES], int count, char text[TERM_BYTES])
+{
+    char left[TERM_BYTES], right[TERM_BYTES];
+    int split = 1;
+
+    if (count == 1) {
+        memcpy(text, term[0], TERM_BYTES);
+        return;
+    }
+    while (2 * split < count)
+        split *= 2;
+    tree(term, split, left);
+    tree(term + split, count - split, right);
+    assert_true(snprintf(text, TERM_BYTES, "(%.250s+%.250s)", left, right) < 502);
+}
+
+/* Leaves `first` to first + count - 1, written as letters, as one tree. */
+static void tree_of_leaves(int first, int count, char text[TERM_BYTES])
+{
+    char leaf[26][TERM_BYTES];
+
+    for (int i = 0; i < count; i++)
+        snprintf(leaf[i], TERM_BYTES, "%c", 'a' + first + i);
+    tree((const char(*)[TERM_BYTES])leaf, count, text);
+}
+
+/* The gradient as a layout adds it: first inside a micro-batch, then outer over inner groups. */
+static void tree_of_layout(enum tess_leaf_order order, int ranks, int micro, int grid,
+                           char text[TERM_BYTES])
+{
+    int outer = order == TESS_LEAVES_RANK_FIRST ? ranks : micro;
+    int inner = order == TESS_LEAVES_RANK_FIRST ? micro : ranks;
+    int leaves = grid / (ranks * micro);
+    char outer_term[26][TERM_BYTES], inner_term[26][TERM_BYTES];
+
+    for (int o = 0; o < outer; o++) {
+        for (int i = 0; i < inner; i++)
+            tree_of_leaves((o * inner + i) * leaves, leaves, inner_term[i]);
+        tree((const char(*)[TERM_BYTES])inner_term, inner, outer_term[o]);
+    }
+    tree((const char(*)[TERM_BYTES])outer_term, outer, text);
+}
+
+/*
+ * A layout is accepted exactly when what it adds up is, as an expression, the tree over all leaves:
+ * the claim behind "the same bits".
+ */
+static void case_grid_is_the_tree(void **state)
+{
+    struct tess_config config = {.run = {.batch_size = 24}};
+    int accepted = 0, saved = dup(STDERR_FILENO);
+
+    (void)state;
+    assert_non_null(freopen("/dev/null", "w", stderr)); /* the refusals */
+    for (int order = 0; order < 2; order++)
+        for (int grid = 1; grid <= 24; grid++)
+            for (int ranks = 1; ranks <= grid; ranks++)
+                for (int micro = 1; ranks * micro <= grid; micro++) {
+                    char canonical[TERM_BYTES], layout[TERM_BYTES];
+                    enum tess_status status;
+                    bool same = grid % (ranks * micro) == 0;
+
+                    config.run.grid = grid;
+                    config.run.ranks = ranks;
+                    config.run.accumulate = micro;
+                    status = tess_config_check_grid(&config, grid, (enum tess_leaf_order)order);
+                    if (same) {
+                        tree_of_leaves(0, grid, canonical);
+                        tree_of_layout((enum tess_leaf_order)order, ranks, micro, grid, layout);
+                        same = strcmp(canonical, layout) == 0;
+                    }
+                    accepted += same;
+                    if (same != (status == TESS_OK))
+                        fail_msg("order %d, grid %d, ranks %d, micro %d: %s, check says %s", order,
+                                 grid, ranks, micro, same ? "the tree" : "another tree",
+                                 status == TESS_OK ? "fits" : "does not fit");
+                }
+    dup2(saved, STDERR_FILENO);
+    close(saved);
+    assert_true(accepted > 100);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(case_defaults),         cmocka_unit_test(case_sources_in_order_of_force),
+        cmocka_unit_test(case_file_anywhere),    cmocka_unit_test(case_refusals),
+        cmocka_unit_test(case_grid_is_the_tree),
+    };
+
+    return cmocka_run_group_tests_name("config", tests, NULL, NULL);
+}

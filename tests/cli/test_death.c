@@ -1,0 +1,256 @@
+/*
+ * A rank that is killed, in every phase of a step: the launcher names the rank, the signal and what
+ * the rank was doing, the others end in time, nothing is left. The moment is chosen exactly by a
+ * strategy of our own, "fragile", which is ddp with a SIGKILL in one of its hooks; like an
+ * outsider's strategy it is registered and run through tess_main.
+ */
+#include "cli/spawn.h"
+
+#include "base/clock.h"
+#include "tessera/tessera.h"
+
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define VICTIM 1
+#define STEP   3
+
+enum moment { AT_FORWARD, AT_BACKWARD, AT_COLLECTIVE, AT_BATCH, AT_END_OF_STEP, AT_EXIT };
+
+/* Of the child that runs tess_main, and of the ranks it forks. */
+static enum moment moment;
+static struct tess_strategy_ops fragile;
+static const struct tess_strategy_ops *base;
+static int64_t step_now;    /* from 1 */
+static _Atomic int *pid_of; /* [ranks], shared by all processes of the test */
+
+static bool fragile_now(const struct tess_strategy *strategy, enum moment at)
+{
+    return moment == at && strategy->training && step_now == STEP && strategy->plan->rank == VICTIM;
+}
+
+static enum tess_status fragile_open(struct tess_strategy *strategy)
+{
+    pid_of[strategy->plan->rank] = (int)getpid();
+    return base->open(strategy);
+}
+
+static enum tess_status fragile_batch_ready(struct tess_strategy *strategy,
+                                            const struct tess_boundary *input,
+                                            const struct tess_boundary *label)
+{
+    step_now += strategy->training;
+    if (fragile_now(strategy, AT_BATCH))
+        raise(SIGKILL);
+    return base->batch_ready(strategy, input, label);
+}
+
+static enum tess_status fragile_unit_enter(struct tess_strategy *strategy, int32_t unit,
+                                           enum tess_phase phase)
+{
+    if (unit == 1 && phase == TESS_PHASE_FORWARD && fragile_now(strategy, AT_FORWARD))
+        raise(SIGKILL);
+    if (unit == 1 && phase == TESS_PHASE_BACKWARD && fragile_now(strategy, AT_BACKWARD))
+        raise(SIGKILL);
+    return base->unit_enter(strategy, unit, phase);
+}
+
+/* The victim is inside the collective: it waits there for rank 0, which kills it instead of coming.
+ */
+static enum tess_status fragile_grads_finish(struct tess_strategy *strategy)
+{
+    if (moment == AT_COLLECTIVE && step_now == STEP && strategy->plan->rank == 0) {
+        usleep(300000);
+        kill(pid_of[VICTIM], SIGKILL);
+        usleep(300000);
+    }
+    return base->grads_finish(strategy);
+}
+
+static enum tess_status fragile_params_refresh(struct tess_strategy *strategy)
+{
+    TESS_TRY(base->params_refresh(strategy));
+    if (fragile_now(strategy, AT_END_OF_STEP))
+        raise(SIGKILL);
+    if (fragile_now(strategy, AT_EXIT))
+        _exit(0); /* a library that ends the process without a word */
+    return TESS_OK;
+}
+
+static int fragile_main(int argc, char **argv)
+{
+    if (tess_registry_get_strategy("ddp", &base) != TESS_OK)
+        return 99;
+    fragile = *base;
+    fragile.name = "fragile";
+    fragile.open = fragile_open;
+    fragile.batch_ready = fragile_batch_ready;
+    fragile.unit_enter = fragile_unit_enter;
+    fragile.grads_finish = fragile_grads_finish;
+    fragile.params_refresh = fragile_params_refresh;
+    if (tess_registry_add_strategy(&fragile) != TESS_OK)
+        return 99;
+    return tess_main(argc, argv);
+}
+
+static void death(enum moment at, const char *ranks, const char *how, const char *doing)
+{
+    static struct spawn spawn;
+    char *argv[] = {
+        "tessera",      "train",       "--data",        "synthetic", "--synthetic-rows", "256",
+        "--mlp.hidden", "8",           "--kernel",      "ref",       "--strategy",       "fragile",
+        "--ranks",      (char *)ranks, "--steps",       "100000000", "--batch-size",     "48",
+        "--log-every",  "1",           "--no-evaluate", NULL};
+    double begin_s;
+    int code;
+
+    moment = at;
+    spawn_start(&spawn, argv, fragile_main);
+    if (!spawn_until(&spawn, "step 1/", 30))
+        fail_msg("no first step:\n%s%s", spawn.out, spawn.err);
+    begin_s = tess_clock_s();
+    code = spawn_end(&spawn, 20);
+    if (code != 1 || strstr(spawn.err, "rank 1 (pid ") == NULL || strstr(spawn.err, how) == NULL ||
+        strstr(spawn.err, doing) == NULL || strstr(spawn.err, "step 3") == NULL ||
+        spawn_count(spawn.err, "error: ") != 1)
+        fail_msg("exit %d, expected 1, rank 1, '%s', '%s' and step 3 in:\n%s", code, how, doing,
+                 spawn.err);
+    assert_true(tess_clock_s() - begin_s < 5);
+    assert_true(spawn_gone(&spawn, 1));
+}
+
+static void case_in_forward(void **state)
+{
+    (void)state;
+    death(AT_FORWARD, "2", "signal 9", "in forward of unit 1");
+    death(AT_FORWARD, "4", "signal 9", "in forward of unit 1");
+}
+
+static void case_in_backward(void **state)
+{
+    (void)state;
+    death(AT_BACKWARD, "2", "signal 9", "in backward of unit 1");
+    death(AT_BACKWARD, "3", "signal 9", "in backward of unit 1");
+}
+
+static void case_in_a_collective(void **state)
+{
+    (void)state;
+    death(AT_COLLECTIVE, "2", "signal 9", "waiting in all_reduce");
+    death(AT_COLLECTIVE, "4", "signal 9", "waiting in all_reduce");
+}
+
+static void case_between_steps(void **state)
+{
+    (void)state;
+    death(AT_BATCH, "2", "signal 9", "loading a batch");
+    death(AT_END_OF_STEP, "2", "signal 9", "in the optimizer");
+}
+
+static void case_ends_without_a_word(void **state)
+{
+    (void)state;
+    death(AT_EXIT, "2", "ended early with exit status 0", "in the optimizer");
+}
+
+/* At a moment that nobody chose: whatever it was doing, rank and signal are named. */
+static void case_at_any_time(void **state)
+{
+    static struct spawn spawn;
+    static const int signals[] = {SIGKILL, SIGUSR1, SIGTERM};
+    static const char *const named[] = {"signal 9", "signal 10", "signal 15"};
+
+    (void)state;
+    for (size_t i = 0; i < 3; i++) {
+        char *argv[] = {"tessera",
+                        "train",
+                        "--data",
+                        "synthetic",
+                        "--synthetic-rows",
+                        "256",
+                        "--mlp.hidden",
+                        "8",
+                        "--kernel",
+                        "ref",
+                        "--strategy",
+                        "fsdp",
+                        "--ranks",
+                        "4",
+                        "--steps",
+                        "100000000",
+                        NULL};
+        pid_t child[4];
+        double begin_s;
+
+        spawn_start(&spawn, argv, NULL);
+        assert_true(spawn_until(&spawn, "step 1/", 30));
+        assert_int_equal(spawn_children(&spawn, child, 4), 4);
+        usleep(20000 + 7000 * (unsigned)i);
+        begin_s = tess_clock_s();
+        kill(child[2], signals[i]);
+        assert_int_equal(spawn_end(&spawn, 10), 1);
+        assert_true(tess_clock_s() - begin_s < 5);
+        assert_true(spawn_gone(&spawn, 1));
+        assert_non_null(strstr(spawn.err, "rank 2 (pid "));
+        assert_non_null(strstr(spawn.err, named[i]));
+        assert_int_equal(spawn_count(spawn.err, "error: "), 1);
+    }
+}
+
+/* All ranks of dp are one process: it is named with all of them. */
+static void case_process_of_threads(void **state)
+{
+    static struct spawn spawn;
+    char *argv[] = {"tessera",
+                    "train",
+                    "--data",
+                    "synthetic",
+                    "--synthetic-rows",
+                    "256",
+                    "--mlp.hidden",
+                    "8",
+                    "--kernel",
+                    "ref",
+                    "--strategy",
+                    "dp",
+                    "--ranks",
+                    "4",
+                    "--steps",
+                    "100000000",
+                    NULL};
+    pid_t child[2];
+
+    (void)state;
+    spawn_start(&spawn, argv, NULL);
+    assert_true(spawn_until(&spawn, "step 1/", 30));
+    assert_int_equal(spawn_children(&spawn, child, 2), 1);
+    kill(child[0], SIGKILL);
+    assert_int_equal(spawn_end(&spawn, 10), 1);
+    assert_true(spawn_gone(&spawn, 1));
+    assert_non_null(strstr(spawn.err, "the process of ranks 0 to 3"));
+    assert_non_null(strstr(spawn.err, "signal 9"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(case_in_forward),          cmocka_unit_test(case_in_backward),
+        cmocka_unit_test(case_in_a_collective),     cmocka_unit_test(case_between_steps),
+        cmocka_unit_test(case_ends_without_a_word), cmocka_unit_test(case_at_any_time),
+        cmocka_unit_test(case_process_of_threads),
+    };
+
+    pid_of = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (pid_of == MAP_FAILED)
+        return 1;
+    return cmocka_run_group_tests_name("death", tests, NULL, NULL);
+}

@@ -1,0 +1,500 @@
+/*
+ * The program as a user meets it: what it prints and writes, bad input with its exit status and
+ * message, Ctrl-C, and that nothing is left behind. Runs the built program on made-up images.
+ */
+#include "cli/spawn.h"
+
+#include "base/clock.h"
+
+#include <dirent.h>
+#include <jansson.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define SMALL                                                                                      \
+    "--data", "synthetic", "--synthetic-rows", "256", "--mlp.hidden", "8", "--kernel", "ref"
+#define WORDS_MAX 32
+
+static char folder[] = "/tmp/tessera_program_XXXXXX";
+
+static int shm_count(void)
+{
+    DIR *shm = opendir("/dev/shm");
+    int count = 0;
+
+    for (struct dirent *entry; shm != NULL && (entry = readdir(shm)) != NULL;)
+        count += strstr(entry->d_name, "tess") != NULL;
+    if (shm != NULL)
+        closedir(shm);
+    return count;
+}
+
+/* ---- what it says -----------------------------------------------------------------------------
+ */
+
+static void case_help_and_version(void **state)
+{
+    static struct spawn spawn;
+    static const char *const words[][3] = {
+        {"--help", NULL, NULL},      {"help", "train", NULL},   {"train", "--help", NULL},
+        {"compare", "--help", NULL}, {"help", "bench", "step"}, {"bench", "step", "-h"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
+        char *argv[5] = {(char *)"tessera", (char *)words[i][0], (char *)words[i][1],
+                         (char *)words[i][2], NULL};
+        assert_int_equal(spawn_run(&spawn, argv, NULL), 0);
+        assert_string_equal(spawn.err, "");
+        assert_non_null(strstr(spawn.out, "usage: tessera"));
+        assert_non_null(strstr(spawn.out, "configs/labs/fashion"));
+    }
+    {
+        char *argv[] = {"tessera", "--version", NULL};
+        assert_int_equal(spawn_run(&spawn, argv, NULL), 0);
+        assert_int_equal(strncmp(spawn.out, "tessera ", 8), 0);
+    }
+    {
+        /* The options of the parts that are chosen are shown, not those of others. */
+        char *argv[] = {"tessera", "train", "--strategy", "fsdp", "--help", NULL};
+        assert_int_equal(spawn_run(&spawn, argv, NULL), 0);
+        assert_non_null(strstr(spawn.out, "fsdp.reshard-after-forward"));
+        assert_null(strstr(spawn.out, "ddp.bucket"));
+    }
+}
+
+static void case_explain(void **state)
+{
+    static struct spawn spawn;
+    char *argv[] = {"tessera", "train",     SMALL,   "--strategy", "fsdp", "--ranks",
+                    "4",       "--explain", "--run", folder,       NULL};
+    char path[64];
+
+    (void)state;
+    assert_int_equal(spawn_run(&spawn, argv, NULL), 0);
+    assert_non_null(strstr(spawn.out, "command line"));
+    assert_non_null(strstr(spawn.out, "fsdp.reshard-after-forward"));
+    assert_non_null(strstr(spawn.out, "default"));
+    assert_non_null(strstr(spawn.out, "memory per rank"));
+    assert_null(strstr(spawn.out, "pid")); /* nothing was run */
+    snprintf(path, sizeof path, "%s/metrics.jsonl", folder);
+    assert_int_not_equal(access(path, F_OK), 0);
+}
+
+/* ---- what it writes ---------------------------------------------------------------------------
+ */
+
+static const char *const kind_name[] = {"parameter", "master",     "gradient",
+                                        "optimizer", "activation", "gathered",
+                                        "bucket",    "workspace",  "input"};
+
+/* "memory" of train and compare: every kind of every rank, allocated as predicted. */
+static void check_memory(const json_t *memory, size_t ranks)
+{
+    assert_int_equal(json_array_size(memory), ranks);
+    for (size_t r = 0; r < ranks; r++) {
+        const json_t *entry = json_array_get(memory, r);
+        json_int_t total = 0;
+
+        assert_int_equal(json_integer_value(json_object_get(entry, "rank")), (json_int_t)r);
+        for (size_t k = 0; k < sizeof kind_name / sizeof kind_name[0]; k++) {
+            const json_t *predicted =
+                json_object_get(json_object_get(entry, "predicted"), kind_name[k]);
+            const json_t *allocated =
+                json_object_get(json_object_get(entry, "allocated"), kind_name[k]);
+
+            assert_true(json_is_integer(predicted) && json_is_integer(allocated));
+            assert_int_equal(json_integer_value(predicted), json_integer_value(allocated));
+            total += json_integer_value(allocated);
+        }
+        assert_true(total > 0);
+        assert_true(json_integer_value(json_object_get(entry, "peak_rss")) > total);
+    }
+}
+
+static void check_hash(const json_t *hash)
+{
+    const char *text = json_string_value(hash);
+
+    assert_non_null(text);
+    assert_int_equal(strlen(text), 16);
+    assert_int_equal(strspn(text, "0123456789abcdef"), 16);
+}
+
+/* Train, and hand out the lines of metrics.jsonl. */
+static int train_lines(char *const argv[], json_t *line[WORDS_MAX])
+{
+    static struct spawn spawn;
+    char path[96], text[16384];
+    FILE *file;
+    int count = 0;
+
+    assert_int_equal(spawn_run(&spawn, argv, NULL), 0);
+    assert_string_equal(spawn.err, "");
+    assert_int_equal(spawn_count(spawn.out, "pid "), 2);
+    assert_non_null(strstr(spawn.out, "predicted by the memory plan = allocated"));
+    snprintf(path, sizeof path, "%s/metrics.jsonl", folder);
+    file = fopen(path, "r");
+    assert_non_null(file);
+    while (count < WORDS_MAX && fgets(text, sizeof text, file) != NULL) {
+        line[count] = json_loads(text, 0, NULL);
+        assert_non_null(line[count]);
+        count++;
+    }
+    fclose(file);
+    return count;
+}
+
+static void case_metrics(void **state)
+{
+    /* 256 images in batches of 32: 8 steps an epoch, so 20 steps are 2.5 epochs. */
+    char *argv[] = {"tessera", "train",        SMALL,  "--strategy", "ddp", "--ranks",
+                    "2",       "--batch-size", "32",   "--steps",    "20",  "--log-every",
+                    "4",       "--run",        folder, NULL};
+    json_t *line[WORDS_MAX], *final;
+    int steps = 0, epochs = 0, count = train_lines(argv, line);
+
+    (void)state;
+    assert_non_null(json_object_get(json_object_get(line[0], "run"), "options"));
+    for (int i = 1; i + 1 < count; i++) {
+        assert_true(json_is_number(json_object_get(line[i], "samples_per_s")));
+        if (json_object_get(line[i], "val_loss") != NULL) {
+            assert_int_equal(json_integer_value(json_object_get(line[i], "epoch")), epochs);
+            assert_true(json_is_real(json_object_get(line[i], "val_accuracy")));
+            assert_true(json_is_real(json_object_get(line[i], "time_s")));
+            epochs++;
+        } else {
+            assert_true(json_is_real(json_object_get(line[i], "loss")));
+            assert_true(json_is_real(json_object_get(line[i], "rate")));
+            assert_non_null(json_object_get(line[i], "grad_norm"));
+            assert_int_equal(json_integer_value(json_object_get(line[i], "epoch")),
+                             (json_integer_value(json_object_get(line[i], "step")) - 1) / 8);
+            steps++;
+        }
+    }
+    assert_int_equal(epochs, 3);
+    assert_int_equal(steps, 6); /* 1, 4, 8, 12, 16, 20 */
+    final = json_object_get(line[count - 1], "final");
+    check_hash(json_object_get(final, "hash"));
+    check_memory(json_object_get(final, "memory"), 2);
+    assert_int_equal(json_integer_value(json_object_get(final, "steps")), 20);
+    assert_int_equal(json_integer_value(json_object_get(final, "ranks")), 2);
+    assert_string_equal(json_string_value(json_object_get(final, "strategy")), "ddp");
+    assert_string_equal(json_string_value(json_object_get(final, "precision")), "f32");
+    assert_true(json_real_value(json_object_get(final, "samples_per_s")) > 0);
+    assert_true(json_is_real(json_object_get(final, "val_loss")));
+    assert_true(json_is_real(json_object_get(final, "val_accuracy")));
+    for (int i = 0; i < count; i++)
+        json_decref(line[i]);
+}
+
+/* compare's runs agree with one another and, for the same options, with train's. */
+static void case_compare(void **state)
+{
+    static struct spawn spawn;
+    static const char *const strategy[] = {"single", "dp", "ddp", "fsdp"};
+    char path[96];
+    char *argv[] = {"tessera",
+                    "compare",
+                    SMALL,
+                    "--strategies",
+                    "single,dp,ddp,fsdp",
+                    "--ranks",
+                    "2",
+                    "--steps",
+                    "6",
+                    "--batch-size",
+                    "32",
+                    "--json",
+                    path,
+                    NULL};
+    char *train[] = {"tessera", "train", SMALL,          "--strategy", "zero1", "--ranks", "2",
+                     "--steps", "6",     "--batch-size", "32",         "--run", folder,    NULL};
+    json_t *root, *runs, *line[WORDS_MAX];
+    const char *hash;
+    int count;
+
+    (void)state;
+    snprintf(path, sizeof path, "%s/compare.json", folder);
+    assert_int_equal(spawn_run(&spawn, argv, NULL), 0);
+    assert_string_equal(spawn.err, "");
+    assert_non_null(strstr(spawn.out, "hashes: all 4 equal"));
+    assert_non_null(strstr(spawn.out, "memory: predicted = allocated"));
+    root = json_load_file(path, 0, NULL);
+    runs = json_object_get(root, "runs");
+    assert_int_equal(json_array_size(runs), 4);
+    hash = json_string_value(json_object_get(json_array_get(runs, 0), "hash"));
+    for (size_t i = 0; i < 4; i++) {
+        json_t *run = json_array_get(runs, i);
+        size_t ranks = i == 0 ? 1 : 2;
+
+        assert_string_equal(json_string_value(json_object_get(run, "strategy")), strategy[i]);
+        assert_int_equal(json_integer_value(json_object_get(run, "ranks")), (json_int_t)ranks);
+        assert_int_equal(json_integer_value(json_object_get(run, "steps")), 6);
+        assert_true(json_is_real(json_object_get(run, "loss")));
+        assert_int_equal(json_array_size(json_object_get(run, "sent_bytes_per_step")), ranks);
+        check_hash(json_object_get(run, "hash"));
+        assert_string_equal(json_string_value(json_object_get(run, "hash")), hash);
+        check_memory(json_object_get(run, "memory"), ranks);
+    }
+    count = train_lines(train, line);
+    assert_string_equal(
+        json_string_value(json_object_get(json_object_get(line[count - 1], "final"), "hash")),
+        hash);
+    for (int i = 0; i < count; i++)
+        json_decref(line[i]);
+    json_decref(root);
+}
+
+static void case_bench_step(void **state)
+{
+    static struct spawn spawn;
+    char *argv[] = {"tessera",    "bench",   "step",      SMALL,     "--strategies",
+                    "single,ddp", "--ranks", "2",         "--grids", "1,4",
+                    "--steps",    "4",       "--repeats", "2",       NULL};
+    char *next;
+
+    (void)state;
+    assert_int_equal(spawn_run(&spawn, argv, NULL), 0);
+    assert_int_equal(spawn_count(spawn.out, "\n"), 4); /* two strategies, two grids each */
+    for (char *text = strtok_r(spawn.out, "\n", &next); text != NULL;
+         text = strtok_r(NULL, "\n", &next)) {
+        json_t *line = json_loads(text, 0, NULL);
+        double median = json_real_value(json_object_get(line, "samples_per_s"));
+
+        assert_true(median > 0);
+        assert_true(json_real_value(json_object_get(line, "samples_per_s_min")) <= median);
+        assert_true(json_real_value(json_object_get(line, "samples_per_s_max")) >= median);
+        json_decref(line);
+    }
+}
+
+/* ---- bad input --------------------------------------------------------------------------------
+ */
+
+static void case_bad_input(void **state)
+{
+    static struct spawn spawn;
+    static const struct {
+        int code;
+        const char *phrase;
+        const char *words[10];
+    } table[] = {
+        {2, "no command given", {NULL}},
+        {2, "did you mean 'train'", {"trian"}},
+        {2, "unknown command 'frobnicate'", {"frobnicate"}},
+        {2, "did you mean 'bench step'", {"bench", "stpe"}},
+        {2, "bench wants to know what", {"bench"}},
+        {2, "unknown strategy 'dpp'", {"train", "--strategy", "dpp"}},
+        {2, "unknown model 'mpl'", {"train", "--model", "mpl"}},
+        {2, "did you mean 'learning-rate'", {"train", "--lerning-rate", "1"}},
+        {2, "'f64' is not known", {"train", "--precision", "f64"}},
+        {2, "from 1 to 64", {"train", "--strategy", "ddp", "--ranks", "0"}},
+        {2, "from 1 to 64", {"train", "--strategy", "ddp", "--ranks", "-4"}},
+        {2, "from 1 to 64", {"train", "--strategy", "ddp", "--ranks", "1000000"}},
+        {2, "from 1 to 64", {"train", "--strategy", "ddp", "--ranks", "two"}},
+        {2,
+         "ranks that fit: 1, 2, 4, 8, 16, 32, 64",
+         {"train", "--strategy", "ddp", "--ranks", "3"}},
+        {2, "--ranks 1", {"train", "--strategy", "single", "--ranks", "2"}},
+        {2,
+         "applies to strategy fsdp only",
+         {"train", "--strategy", "ddp", "--set", "fsdp.reshard-after-forward=off"}},
+        {2, "no_such_file.yaml", {"train", "no_such_file.yaml"}},
+        {2, "needs a value", {"train", "--batch-size"}},
+        {2, "one word too many", {"train", "--data", "synthetic", "--", "/dev/null", "/dev/null"}},
+        {2, "--strategies wants a value", {"compare", "--strategies"}},
+        {2, "an item is empty", {"compare", "--strategies", "ddp,,fsdp"}},
+        {2,
+         "unknown strategy 'xyz'",
+         {"compare", "--data", "synthetic", "--strategies", "single,xyz"}},
+        {2, "'0' is not a whole number", {"bench", "step", "--ranks", "0"}},
+        {1, "/no/such/folder", {"train", "--data", "/no/such/folder"}},
+        {1,
+         "cannot create the run folder",
+         {"train", "--data", "synthetic", "--run", "/dev/null/run"}},
+        {1,
+         "cannot write /no/such/folder/x.json",
+         {"compare", "--data", "synthetic", "--mlp.hidden", "8", "--strategies", "single",
+          "--steps=1", "--json=/no/such/folder/x.json"}},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
+        char *argv[12] = {(char *)"tessera"};
+        int code;
+
+        for (int w = 0; w < 10 && table[i].words[w] != NULL; w++)
+            argv[w + 1] = (char *)table[i].words[w];
+        code = spawn_run(&spawn, argv, NULL);
+        if (code != table[i].code || strstr(spawn.err, table[i].phrase) == NULL ||
+            spawn_count(spawn.err, "error: ") != 1)
+            fail_msg("case %zu: exit %d, expected %d with '%s' once in:\n%s", i, code,
+                     table[i].code, table[i].phrase, spawn.err);
+    }
+}
+
+/* Divergence is one error with step, unit and tensor, however many ranks see it. */
+static void case_not_a_number(void **state)
+{
+    static struct spawn spawn;
+    static const char *const strategy[] = {"ddp", "dp", "single"};
+
+    (void)state;
+    for (size_t i = 0; i < 3; i++) {
+        char *argv[] = {"tessera",
+                        "train",
+                        SMALL,
+                        "--strategy",
+                        (char *)strategy[i],
+                        "--ranks",
+                        i < 2 ? "2" : "1",
+                        "--learning-rate",
+                        "1000",
+                        "--epochs",
+                        "50",
+                        NULL};
+
+        assert_int_equal(spawn_run(&spawn, argv, NULL), 1);
+        assert_int_equal(spawn_count(spawn.err, "error: "), 1);
+        assert_non_null(strstr(spawn.err, "step "));
+        assert_non_null(strstr(spawn.err, "unit "));
+        assert_non_null(strstr(spawn.err, "tensor "));
+    }
+}
+
+/* A file size limit, set while it runs, stands in for a disk that fills up: the same path. */
+static void case_disk_full(void **state)
+{
+    static struct spawn spawn;
+    char *argv[] = {"tessera", "train",     SMALL,         "--strategy", "ddp",   "--ranks", "2",
+                    "--steps", "100000000", "--log-every", "1",          "--run", folder,    NULL};
+    const struct rlimit limit = {6000, 6000};
+    char path[96], text[8192];
+    FILE *file;
+    int lines = 0;
+
+    (void)state;
+    spawn_start(&spawn, argv, NULL);
+    assert_true(spawn_until(&spawn, "step 1/", 30));
+    assert_int_equal(prlimit(spawn.pid, RLIMIT_FSIZE, &limit, NULL), 0);
+    assert_int_equal(spawn_end(&spawn, 20), 1);
+    assert_true(spawn_gone(&spawn, 1));
+    assert_int_equal(spawn_count(spawn.err, "error: "), 1);
+    assert_non_null(strstr(spawn.err, "metrics.jsonl"));
+    snprintf(path, sizeof path, "%s/metrics.jsonl", folder);
+    file = fopen(path, "r");
+    assert_non_null(file);
+    for (; fgets(text, sizeof text, file) != NULL; lines++) {
+        json_t *line = json_loads(text, 0, NULL);
+        assert_non_null(line); /* what was written before is whole */
+        json_decref(line);
+    }
+    fclose(file);
+    assert_true(lines > 3);
+}
+
+/* ---- Ctrl-C -----------------------------------------------------------------------------------
+ */
+
+static void interrupt(const char *strategy, const char *ranks, int signal_number, bool group)
+{
+    static struct spawn spawn;
+    char *argv[] = {"tessera", "train",       SMALL,     "--strategy", (char *)strategy,
+                    "--ranks", (char *)ranks, "--steps", "100000000",  NULL};
+    int shm_before = shm_count();
+
+    spawn_start(&spawn, argv, NULL);
+    assert_true(spawn_until(&spawn, "step 1/", 30));
+    /* A terminal signals the whole group, kill(1) the launcher alone. */
+    kill(group ? -spawn.pid : spawn.pid, signal_number);
+    assert_int_equal(spawn_end(&spawn, 5), 130);
+    assert_true(spawn_gone(&spawn, 1));
+    assert_int_equal(shm_count(), shm_before);
+    assert_int_equal(spawn_count(spawn.err, "error: "), 0);
+    assert_int_equal(spawn_count(spawn.err, "interrupted"), 1);
+}
+
+static void case_interrupt(void **state)
+{
+    (void)state;
+    interrupt("ddp", "2", SIGINT, false);
+    interrupt("fsdp", "4", SIGINT, true);
+    interrupt("dp", "2", SIGTERM, false);
+    interrupt("single", "1", SIGINT, true);
+    interrupt("ddp", "4", SIGTERM, true);
+}
+
+/* A rank that cannot end (stopped) holds the first Ctrl-C up; the second kills it at once. */
+static void case_second_interrupt_kills(void **state)
+{
+    static struct spawn spawn;
+    char *argv[] = {"tessera", "train", SMALL,     "--strategy", "ddp",
+                    "--ranks", "2",     "--steps", "100000000",  NULL};
+    pid_t child[2];
+    double begin_s;
+
+    (void)state;
+    spawn_start(&spawn, argv, NULL);
+    assert_true(spawn_until(&spawn, "step 1/", 30));
+    assert_int_equal(spawn_children(&spawn, child, 2), 2);
+    kill(child[1], SIGSTOP);
+    kill(spawn.pid, SIGINT);
+    usleep(300000);
+    assert_int_equal(kill(spawn.pid, SIGINT), 0); /* still waiting for the stopped rank */
+    begin_s = tess_clock_s();
+    assert_int_equal(spawn_end(&spawn, 5), 130);
+    assert_true(tess_clock_s() - begin_s < 3); /* the limit for an orderly end is 4 s */
+    assert_true(spawn_gone(&spawn, 1));
+}
+
+/* A launcher that is killed outright takes its ranks along. */
+static void case_launcher_killed(void **state)
+{
+    static struct spawn spawn;
+    char *argv[] = {"tessera", "train", SMALL,     "--strategy", "ddp",
+                    "--ranks", "4",     "--steps", "100000000",  NULL};
+    int shm_before = shm_count();
+
+    (void)state;
+    spawn_start(&spawn, argv, NULL);
+    assert_true(spawn_until(&spawn, "step 1/", 30));
+    kill(spawn.pid, SIGKILL);
+    assert_int_equal(spawn_end(&spawn, 5), 128 + SIGKILL);
+    assert_true(spawn_gone(&spawn, 2));
+    assert_int_equal(shm_count(), shm_before);
+}
+
+static int remove_folder(void **state)
+{
+    char command[64];
+
+    (void)state;
+    snprintf(command, sizeof command, "rm -rf %s", folder);
+    return system(command);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(case_help_and_version), cmocka_unit_test(case_explain),
+        cmocka_unit_test(case_metrics),          cmocka_unit_test(case_compare),
+        cmocka_unit_test(case_bench_step),       cmocka_unit_test(case_bad_input),
+        cmocka_unit_test(case_not_a_number),     cmocka_unit_test(case_disk_full),
+        cmocka_unit_test(case_interrupt),        cmocka_unit_test(case_second_interrupt_kills),
+        cmocka_unit_test(case_launcher_killed),
+    };
+
+    if (mkdtemp(folder) == NULL)
+        return 1;
+    return cmocka_run_group_tests_name("program", tests, NULL, remove_folder);
+}

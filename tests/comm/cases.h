@@ -1,0 +1,55 @@
+/* What the files of the communicator test share. */
+#ifndef TESSERA_TESTS_COMM_CASES_H
+#define TESSERA_TESTS_COMM_CASES_H
+
+#include "harness/world.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+/* The backend and the number of ranks, from the command line; what every case is run for. */
+struct case_setup {
+    bool self;
+    enum tess_rank_mode mode;
+    int32_t ranks;
+    enum tess_order order;
+};
+
+/* Run fn on every rank of the setup and assert that none fails. */
+void case_run(void **state, world_function fn, void *arg);
+
+/*
+ * values.c: element `i` of the array that rank `rank` hands in under `seed`, written to *out as
+ * dtype. The same everywhere, so that each rank can say what it must receive.
+ */
+void value_put(enum tess_dtype dtype, uint64_t seed, int32_t rank, size_t i, void *out);
+void value_fill(enum tess_dtype dtype, uint64_t seed, int32_t rank, size_t count, void *array);
+/* Compare one element with the tree over `ranks` values computed one by one. TESS_ORDER_CANONICAL:
+ * the same bits; TESS_ORDER_FAST: within the rounding that any order may have. */
+bool value_is_reduced(enum tess_dtype dtype, enum tess_reduce reduce, enum tess_order order,
+                      uint64_t seed, int32_t ranks, size_t i, const void *actual);
+bool value_is(enum tess_dtype dtype, uint64_t seed, int32_t rank, size_t i, const void *actual);
+uint64_t value_hash(uint64_t a, uint64_t b, uint64_t c);
+
+/* Cases. */
+void case_collectives(void **state);
+void case_large(void **state);
+void case_traffic(void **state);
+void case_outstanding(void **state);
+void case_groups(void **state);
+void case_messages(void **state);
+void case_random(void **state);
+void case_memory(void **state);
+void case_idle(void **state);
+void case_arguments(void **state);
+void case_mismatch(void **state);
+void case_abort(void **state);
+void case_time_out(void **state);
+void case_killed(void **state);
+void case_board(void **state);
+
+#endif

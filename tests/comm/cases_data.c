@@ -1,0 +1,242 @@
+/* Every collective moves the right bytes and takes the right sums: all types, sizes on both sides
+ * of the backends' thresholds, in place and not, in shared and in private memory. */
+#include "comm/cases.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* One call to make and check. */
+struct data_call {
+    enum tess_collective collective;
+    enum tess_dtype dtype;
+    enum tess_reduce reduce;
+    size_t count;
+    bool in_place;
+    int32_t root;
+    uint64_t seed;
+};
+
+static const enum tess_collective data_collectives[] = {
+    TESS_COLLECTIVE_ALL_REDUCE, TESS_COLLECTIVE_REDUCE_SCATTER, TESS_COLLECTIVE_ALL_GATHER,
+    TESS_COLLECTIVE_BROADCAST,  TESS_COLLECTIVE_REDUCE,         TESS_COLLECTIVE_ALL_TO_ALL,
+};
+
+static enum tess_status data_make(struct tess_comm *comm, const struct data_call *call,
+                                  void *source, void *target)
+{
+    switch (call->collective) {
+    case TESS_COLLECTIVE_ALL_REDUCE:
+        return tess_comm_all_reduce(comm, source, target, call->count, call->dtype, call->reduce,
+                                    NULL);
+    case TESS_COLLECTIVE_REDUCE_SCATTER:
+        return tess_comm_reduce_scatter(comm, source, target, call->count, call->dtype,
+                                        call->reduce, NULL);
+    case TESS_COLLECTIVE_ALL_GATHER:
+        return tess_comm_all_gather(comm, source, target, call->count, call->dtype, NULL);
+    case TESS_COLLECTIVE_BROADCAST:
+        return tess_comm_broadcast(comm, target, call->count, call->dtype, call->root, NULL);
+    case TESS_COLLECTIVE_REDUCE:
+        return tess_comm_reduce(comm, source, target, call->count, call->dtype, call->reduce,
+                                call->root, NULL);
+    default:
+        return tess_comm_all_to_all(comm, source, target, call->count, call->dtype, NULL);
+    }
+}
+
+/* Is element i of this rank's target what the call must give? */
+static bool data_is_right(const struct tess_comm *comm, const struct data_call *call, size_t i,
+                          const void *element)
+{
+    size_t count = call->count;
+    int32_t from = (int32_t)(i / count);
+    switch (call->collective) {
+    case TESS_COLLECTIVE_REDUCE_SCATTER:
+        return value_is_reduced(call->dtype, call->reduce, comm->order, call->seed,
+                                comm->rank_count, (size_t)comm->rank * count + i, element);
+    case TESS_COLLECTIVE_ALL_GATHER:
+        return value_is(call->dtype, call->seed, from, i % count, element);
+    case TESS_COLLECTIVE_BROADCAST:
+        return value_is(call->dtype, call->seed, call->root, i, element);
+    case TESS_COLLECTIVE_ALL_TO_ALL:
+        return value_is(call->dtype, call->seed, from, (size_t)comm->rank * count + i % count,
+                        element);
+    default:
+        return value_is_reduced(call->dtype, call->reduce, comm->order, call->seed,
+                                comm->rank_count, i, element);
+    }
+}
+
+/*
+ * Make the call in two blocks of memory and check the result, the source (unchanged unless in
+ * place) and the bytes after the target.
+ */
+static int data_check(struct tess_comm *comm, const struct data_call *call, char *source,
+                      char *target)
+{
+    size_t size = tess_dtype_bytes(call->dtype), n = (size_t)comm->rank_count;
+    enum tess_collective kind = call->collective;
+    size_t bytes = call->count * size, share = (size_t)comm->rank * bytes;
+    bool many_in = kind == TESS_COLLECTIVE_REDUCE_SCATTER || kind == TESS_COLLECTIVE_ALL_TO_ALL;
+    bool many_out = kind == TESS_COLLECTIVE_ALL_GATHER || kind == TESS_COLLECTIVE_ALL_TO_ALL;
+    size_t source_count = call->count * (many_in ? n : 1);
+    size_t target_count = call->count * (many_out ? n : 1);
+    bool is_target = kind != TESS_COLLECTIVE_REDUCE || comm->rank == call->root;
+    if (call->in_place && kind == TESS_COLLECTIVE_ALL_GATHER)
+        source = target + share;
+    else if (call->in_place && kind == TESS_COLLECTIVE_REDUCE_SCATTER)
+        target = source + share;
+    else if (call->in_place)
+        target = source;
+    bool separate = !call->in_place && kind != TESS_COLLECTIVE_BROADCAST;
+    char *fill = kind == TESS_COLLECTIVE_BROADCAST ? target : source;
+    unsigned char guard = 0xa5;
+    if (separate)
+        memset(target, 0x5a, target_count * size);
+    if (kind != TESS_COLLECTIVE_BROADCAST || comm->rank == call->root)
+        value_fill(call->dtype, call->seed, comm->rank, source_count, fill);
+    if (separate)
+        memset(target + target_count * size, guard, 8);
+
+    bool no_target = kind == TESS_COLLECTIVE_REDUCE && !is_target;
+    WORLD_OK(data_make(comm, call, source, no_target ? NULL : target));
+    if (separate) {
+        for (size_t i = 0; i < source_count; i += n)
+            WORLD_CHECK(value_is(call->dtype, call->seed, comm->rank, i, source + i * size));
+        for (size_t i = 0; i < 8; i++)
+            WORLD_CHECK((unsigned char)target[target_count * size + i] == guard);
+    }
+    /* Of many elements each rank checks its share, so that more ranks do not take more time. */
+    size_t stride = target_count > 256 ? n : 1;
+    for (size_t i = (size_t)comm->rank % stride; is_target && i < target_count; i += stride)
+        if (!data_is_right(comm, call, i, target + i * size))
+            return world_fail(
+                "%s of %zu %s (reduce %d, root %d, in place %d): element %zu is wrong",
+                tess_collective_name(kind), call->count, tess_dtype_name(call->dtype),
+                (int)call->reduce, (int)call->root, call->in_place, i);
+    return 0;
+}
+
+/* All collectives for one type and count, in the given memory. */
+static int data_sweep(struct tess_comm *comm, enum tess_dtype dtype, size_t count, char *source,
+                      char *target, uint64_t *seed)
+{
+    for (size_t k = 0; k < sizeof data_collectives / sizeof *data_collectives; k++) {
+        for (int place = 0; place < 2; place++) {
+            struct data_call call = {.collective = data_collectives[k],
+                                     .dtype = dtype,
+                                     .count = count,
+                                     .in_place = place == 1,
+                                     .seed = ++*seed,
+                                     .root = (int32_t)(*seed % (uint64_t)comm->rank_count)};
+            call.reduce = *seed % 4 == 3   ? TESS_REDUCE_MAX
+                          : *seed % 8 == 5 ? TESS_REDUCE_MIN
+                                           : TESS_REDUCE_SUM;
+            bool can = call.collective != TESS_COLLECTIVE_ALL_TO_ALL || !call.in_place;
+            if (can && data_check(comm, &call, source, target) != 0)
+                return 1;
+        }
+    }
+    return 0;
+}
+
+#define DATA_COUNT_MAX ((size_t)1031)
+
+static int data_collectives_rank(struct tess_comm *comm, struct tess_world *world, void *arg)
+{
+    (void)world, (void)arg;
+    static const size_t counts[] = {0, 1, 3, 64, DATA_COUNT_MAX};
+    size_t room = DATA_COUNT_MAX * 8 * (size_t)comm->rank_count + 64;
+    char *source = malloc(room), *target = malloc(room);
+    WORLD_CHECK(source != NULL && target != NULL);
+    void *shared_source, *shared_target;
+    WORLD_OK(tess_comm_alloc(comm, room, &shared_source));
+    WORLD_OK(tess_comm_alloc(comm, room, &shared_target));
+    int failed = 0;
+    uint64_t seed = 0;
+    for (size_t c = 0; c < sizeof counts / sizeof *counts; c++) {
+        for (int dtype = 0; dtype < TESS_DTYPE_COUNT && failed == 0; dtype++) {
+            failed = data_sweep(comm, (enum tess_dtype)dtype, counts[c], source, target, &seed) ||
+                     data_sweep(comm, (enum tess_dtype)dtype, counts[c], shared_source,
+                                shared_target, &seed) ||
+                     /* Some ranks' memory is shared and others' is not. */
+                     data_sweep(comm, (enum tess_dtype)dtype, counts[c],
+                                comm->rank % 2 == 0 ? source : shared_source,
+                                comm->rank % 3 == 0 ? target : shared_target, &seed);
+        }
+    }
+    free(source);
+    free(target);
+    return failed;
+}
+
+void case_collectives(void **state)
+{
+    case_run(state, data_collectives_rank, NULL);
+}
+
+/* More than a chunk of staging (256 KiB), and slices that do not divide. */
+static int data_large_rank(struct tess_comm *comm, struct tess_world *world, void *arg)
+{
+    (void)world, (void)arg;
+    static const struct {
+        enum tess_dtype dtype;
+        size_t count;
+    } sizes[] = {{TESS_F32, 65537}, {TESS_BF16, 65537}, {TESS_F16, 20011}, {TESS_F64, 20011}};
+    size_t room = 65537 * 4 * (size_t)comm->rank_count + 64;
+    char *source = malloc(room), *target = malloc(room);
+    WORLD_CHECK(source != NULL && target != NULL);
+    void *shared_source, *shared_target;
+    WORLD_OK(tess_comm_alloc(comm, room, &shared_source));
+    WORLD_OK(tess_comm_alloc(comm, room, &shared_target));
+    int failed = 0;
+    uint64_t seed = 1000;
+    for (size_t c = 0; c < sizeof sizes / sizeof *sizes && failed == 0; c++)
+        failed =
+            data_sweep(comm, sizes[c].dtype, sizes[c].count, source, target, &seed) ||
+            data_sweep(comm, sizes[c].dtype, sizes[c].count, shared_source, shared_target, &seed);
+    free(source);
+    free(target);
+    return failed;
+}
+
+void case_large(void **state)
+{
+    case_run(state, data_large_rank, NULL);
+}
+
+/* Counters of bytes follow the formulas of the algorithms: B is the size of the whole array. */
+static int data_traffic_rank(struct tess_comm *comm, struct tess_world *world, void *arg)
+{
+    (void)world, (void)arg;
+    uint64_t n = (uint64_t)comm->rank_count;
+    size_t share = 65536, bytes = share * n * sizeof(float);
+    void *source, *target;
+    WORLD_OK(tess_comm_alloc(comm, bytes, &source));
+    WORLD_OK(tess_comm_alloc(comm, bytes, &target));
+    uint64_t sent = comm->stats.sent_bytes, received = comm->stats.received_bytes;
+    WORLD_OK(
+        tess_comm_all_reduce(comm, source, target, share * n, TESS_F32, TESS_REDUCE_SUM, NULL));
+    WORLD_CHECK(comm->stats.sent_bytes - sent == 2 * (n - 1) * bytes / n);
+    WORLD_CHECK(comm->stats.received_bytes - received == 2 * (n - 1) * bytes / n);
+
+    sent = comm->stats.sent_bytes, received = comm->stats.received_bytes;
+    WORLD_OK(
+        tess_comm_reduce_scatter(comm, source, target, share, TESS_F32, TESS_REDUCE_SUM, NULL));
+    WORLD_OK(tess_comm_all_gather(comm, source, target, share, TESS_F32, NULL));
+    WORLD_OK(tess_comm_all_to_all(comm, source, target, share, TESS_F32, NULL));
+    WORLD_CHECK(comm->stats.sent_bytes - sent == 3 * (n - 1) * bytes / n);
+    WORLD_CHECK(comm->stats.received_bytes - received == 3 * (n - 1) * bytes / n);
+
+    sent = comm->stats.sent_bytes, received = comm->stats.received_bytes;
+    WORLD_OK(tess_comm_broadcast(comm, source, share * n, TESS_F32, 0, NULL));
+    WORLD_CHECK(comm->stats.sent_bytes - sent == (comm->rank == 0 ? (n - 1) * bytes : 0));
+    WORLD_CHECK(comm->stats.received_bytes - received == (comm->rank == 0 ? 0 : bytes));
+    WORLD_CHECK(comm->stats.calls[TESS_COLLECTIVE_BROADCAST] == 1);
+    return 0;
+}
+
+void case_traffic(void **state)
+{
+    case_run(state, data_traffic_rank, NULL);
+}

@@ -1,0 +1,244 @@
+/* What happens when something is wrong: bad arguments, ranks that disagree, fail, are late or die.
+ * Nobody hangs, and the message names the rank. */
+#include "comm/cases.h"
+
+#include "base/clock.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+static int failure_arguments_rank(struct tess_comm *comm, struct tess_world *world, void *arg)
+{
+    (void)world, (void)arg;
+    float data[64 * 8] = {0};
+    int32_t n = comm->rank_count;
+    WORLD_CHECK(tess_comm_all_reduce(comm, NULL, data, 4, TESS_F32, TESS_REDUCE_SUM, NULL) !=
+                TESS_OK);
+    WORLD_CHECK(tess_comm_all_reduce(comm, data, NULL, 4, TESS_F32, TESS_REDUCE_SUM, NULL) !=
+                TESS_OK);
+    WORLD_CHECK(tess_comm_all_reduce(comm, data, data + 1, 4, TESS_F32, TESS_REDUCE_SUM, NULL) !=
+                TESS_OK);
+    WORLD_CHECK(tess_comm_all_reduce(comm, data, data, SIZE_MAX / 4, TESS_F32, TESS_REDUCE_SUM,
+                                     NULL) != TESS_OK);
+    WORLD_CHECK(tess_comm_all_to_all(comm, data, data, 1, TESS_F32, NULL) != TESS_OK);
+    WORLD_CHECK(tess_comm_broadcast(comm, data, 4, TESS_F32, n, NULL) != TESS_OK);
+    WORLD_CHECK(tess_comm_broadcast(comm, data, 4, TESS_F32, -1, NULL) != TESS_OK);
+    WORLD_CHECK(tess_comm_send(comm, data, 4, TESS_F32, comm->rank, NULL) != TESS_OK);
+    WORLD_CHECK(strstr(tess_log_last_error(), "itself") != NULL);
+    struct tess_comm *child;
+    WORLD_CHECK(tess_comm_split(comm, -1, 0, &child) != TESS_OK);
+    struct tess_event none = {0};
+    WORLD_OK(tess_event_wait(&none));
+    /* Nothing of this was queued. */
+    WORLD_OK(tess_comm_barrier(comm));
+    return 0;
+}
+
+void case_arguments(void **state)
+{
+    case_run(state, failure_arguments_rank, NULL);
+}
+
+/* How one rank's call differs from the others'. */
+enum failure_kind { FAILURE_COUNT, FAILURE_DTYPE, FAILURE_COLLECTIVE, FAILURE_ROOT, FAILURE_KINDS };
+
+static enum tess_status failure_call(struct tess_comm *comm, enum failure_kind kind, float *data)
+{
+    bool odd = comm->rank == comm->rank_count - 1;
+    switch (kind) {
+    case FAILURE_COUNT:
+        return tess_comm_all_reduce(comm, data, data, odd ? 5 : 4, TESS_F32, TESS_REDUCE_SUM, NULL);
+    case FAILURE_DTYPE:
+        return tess_comm_all_reduce(comm, data, data, 4, odd ? TESS_I32 : TESS_F32, TESS_REDUCE_SUM,
+                                    NULL);
+    case FAILURE_COLLECTIVE:
+        if (odd)
+            return tess_comm_barrier(comm);
+        return tess_comm_all_reduce(comm, data, data, 4, TESS_F32, TESS_REDUCE_SUM, NULL);
+    default:
+        return tess_comm_reduce(comm, data, data, 4, TESS_F32, TESS_REDUCE_SUM, odd ? 1 : 0, NULL);
+    }
+}
+
+static int failure_mismatch_rank(struct tess_comm *comm, struct tess_world *world, void *arg)
+{
+    float data[8] = {0};
+    WORLD_OK(tess_comm_barrier(comm));
+    enum tess_status status = failure_call(comm, *(enum failure_kind *)arg, data);
+    WORLD_CHECK(status == TESS_ERR_COMM || status == TESS_ERR_ABORTED);
+    char reason[512], last[24];
+    WORLD_CHECK(tess_world_aborted(world, NULL, reason, sizeof reason));
+    snprintf(last, sizeof last, "rank %d called", (int)comm->rank_count - 1);
+    WORLD_CHECK(strstr(reason, last) != NULL && strstr(reason, "differs") != NULL);
+    return 0;
+}
+
+void case_mismatch(void **state)
+{
+    const struct case_setup *setup = *state;
+    if (setup->ranks == 1)
+        skip();
+    for (int kind = 0; kind < FAILURE_KINDS; kind++)
+        case_run(state, failure_mismatch_rank, &kind);
+}
+
+/* One rank fails while the others wait, in a large call, a small one and a receive. */
+static int failure_abort_rank(struct tess_comm *comm, struct tess_world *world, void *arg)
+{
+    (void)arg;
+    WORLD_OK(tess_comm_barrier(comm));
+    if (comm->rank == comm->rank_count - 1) {
+        nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);
+        tess_comm_abort(comm, "the disk is full");
+        tess_comm_abort(comm, "a later reason that is not kept");
+        return 0;
+    }
+    double start = tess_clock_s();
+    float *own = calloc(30000, sizeof *own);
+    WORLD_CHECK(own != NULL);
+    enum tess_status status =
+        comm->rank % 3 == 0
+            ? tess_comm_all_reduce(comm, own, own, 30000, TESS_F32, TESS_REDUCE_SUM, NULL)
+        : comm->rank % 3 == 1 ? tess_comm_barrier(comm)
+                              : tess_comm_recv(comm, own, 10, TESS_F32, comm->rank_count - 1, NULL);
+    free(own);
+    /* Ranks whose calls do not fit each other may find that out first only if all have called. */
+    WORLD_CHECK(status == TESS_ERR_ABORTED);
+    WORLD_CHECK(tess_clock_s() - start < 1.0);
+    int32_t who;
+    char reason[512];
+    WORLD_CHECK(tess_world_aborted(world, &who, reason, sizeof reason));
+    WORLD_CHECK(who == comm->rank_count - 1 && strcmp(reason, "the disk is full") == 0);
+    WORLD_CHECK(strstr(tess_log_last_error(), "the disk is full") != NULL);
+    WORLD_CHECK(tess_comm_barrier(comm) == TESS_ERR_ABORTED);
+    return 0;
+}
+
+void case_abort(void **state)
+{
+    const struct case_setup *setup = *state;
+    if (setup->ranks == 1)
+        skip();
+    case_run(state, failure_abort_rank, NULL);
+}
+
+static int failure_time_out_rank(struct tess_comm *comm, struct tess_world *world, void *arg)
+{
+    (void)arg;
+    struct tess_board *board = tess_world_board(world, comm->rank);
+    WORLD_OK(tess_comm_barrier(comm));
+    if (comm->rank == 0) {
+        /* Does not come; its board says what it does instead. */
+        atomic_store(&board->doing, TESS_DOING_BACKWARD);
+        atomic_store(&board->unit, 2);
+        atomic_store(&board->step, 17);
+        while (!tess_world_aborted(world, NULL, NULL, 0))
+            nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+        return 0;
+    }
+    int64_t one = 1;
+    enum tess_status status =
+        tess_comm_all_reduce(comm, &one, &one, 1, TESS_I64, TESS_REDUCE_SUM, NULL);
+    WORLD_CHECK(status == TESS_ERR_TIMEOUT || status == TESS_ERR_ABORTED);
+    const char *text = tess_log_last_error();
+    WORLD_CHECK(strstr(text, "rank 0 has not called it") != NULL);
+    WORLD_CHECK(strstr(text, "in backward of unit 2, step 17") != NULL);
+    return 0;
+}
+
+void case_time_out(void **state)
+{
+    const struct case_setup *setup = *state;
+    if (setup->ranks == 1)
+        skip();
+    struct world_setup world = {.ranks = setup->ranks, .mode = setup->mode, .timeout_s = 0.4};
+    struct world_report *report = calloc(1, sizeof *report);
+    assert_non_null(report);
+    int failed = world_run_setup(&world, failure_time_out_rank, NULL, report);
+    world_print(report);
+    double seconds = report->seconds;
+    free(report);
+    assert_int_equal(failed, 0);
+    assert_true(seconds < 2.0);
+}
+
+/* A rank is killed in the middle of large calls; the launcher announces it. */
+static int failure_killed_rank(struct tess_comm *comm, struct tess_world *world, void *arg)
+{
+    (void)arg;
+    void *memory;
+    size_t count = 100000;
+    WORLD_OK(tess_comm_alloc(comm, count * sizeof(float), &memory));
+    for (int turn = 0;; turn++) {
+        if (turn == 20 && comm->rank == comm->rank_count - 1)
+            kill(getpid(), SIGKILL);
+        enum tess_status status =
+            tess_comm_all_reduce(comm, memory, memory, count, TESS_F32, TESS_REDUCE_MAX, NULL);
+        if (status == TESS_OK)
+            continue;
+        char reason[512];
+        int32_t who;
+        WORLD_CHECK(status == TESS_ERR_ABORTED);
+        WORLD_CHECK(tess_world_aborted(world, &who, reason, sizeof reason));
+        WORLD_CHECK(who == comm->rank_count - 1 && strcmp(reason, "killed by signal 9") == 0);
+        return 0;
+    }
+}
+
+void case_killed(void **state)
+{
+    const struct case_setup *setup = *state;
+    if (setup->ranks == 1 || setup->mode == TESS_RANKS_THREADS)
+        skip();
+    struct world_setup world = {.ranks = setup->ranks, .mode = setup->mode};
+    struct world_report *report = calloc(1, sizeof *report);
+    assert_non_null(report);
+    int failed = world_run_setup(&world, failure_killed_rank, NULL, report);
+    world_print(report);
+    int signal = report->signal[setup->ranks - 1];
+    double seconds = report->seconds;
+    free(report);
+    assert_int_equal(failed, 1);
+    assert_int_equal(signal, SIGKILL);
+    assert_true(seconds < 5.0);
+}
+
+/* The board's words, and the call that a rank waits in. */
+static int failure_board_rank(struct tess_comm *comm, struct tess_world *world, void *arg)
+{
+    (void)arg;
+    char text[200];
+    static const char *const names[] = {"fc1", "conv2"};
+    int32_t last = comm->rank_count - 1;
+    struct tess_board *board = tess_world_board(world, comm->rank);
+    tess_board_describe(board, NULL, 0, text, sizeof text);
+    WORLD_CHECK(strcmp(text, "starting") == 0);
+    atomic_store(&board->doing, TESS_DOING_FORWARD);
+    atomic_store(&board->unit, 1);
+    atomic_store(&board->step, 3);
+    tess_board_describe(board, names, 2, text, sizeof text);
+    WORLD_CHECK(strcmp(text, "in forward of unit 1 (conv2), step 3") == 0);
+    WORLD_OK(tess_comm_barrier(comm));
+    if (comm->rank == 0 && last > 0) {
+        const char *expected = "in forward of unit 1 (conv2), step 3, waiting in barrier 2";
+        for (int i = 0; i < 3000 && strcmp(text, expected) != 0; i++) {
+            nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+            tess_board_describe(tess_world_board(world, last), names, 2, text, sizeof text);
+        }
+        WORLD_CHECK(strcmp(text, expected) == 0);
+    }
+    WORLD_OK(tess_comm_barrier(comm));
+    return 0;
+}
+
+void case_board(void **state)
+{
+    const struct case_setup *setup = *state;
+    if (setup->self)
+        skip();
+    case_run(state, failure_board_rank, NULL);
+}

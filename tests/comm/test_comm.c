@@ -1,0 +1,58 @@
+/*
+ * Conformance of communicators: one program for all backends, `test_comm self|threads|processes
+ * RANKS`. A new backend adds a word here and writes no tests. Every case runs a function on all
+ * ranks, each of which checks what it received against values it computes itself.
+ */
+#include "comm/cases.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+void case_run(void **state, world_function fn, void *arg)
+{
+    const struct case_setup *setup = *state;
+    struct world_setup world = {
+        .ranks = setup->ranks, .mode = setup->mode, .order = setup->order, .self = setup->self};
+    struct world_report *report = calloc(1, sizeof *report);
+    assert_non_null(report);
+    int failed = world_run_setup(&world, fn, arg, report);
+    world_print(report);
+    free(report);
+    assert_int_equal(failed, 0);
+}
+
+int main(int argc, char **argv)
+{
+    static struct case_setup canonical, fast;
+    if (argc != 3) {
+        fprintf(stderr, "usage: test_comm self|threads|processes RANKS\n");
+        return 2;
+    }
+    canonical.self = strcmp(argv[1], "self") == 0;
+    canonical.mode = strcmp(argv[1], "threads") == 0 ? TESS_RANKS_THREADS : TESS_RANKS_PROCESSES;
+    canonical.ranks = atoi(argv[2]);
+    canonical.order = TESS_ORDER_CANONICAL;
+    fast = canonical;
+    fast.order = TESS_ORDER_FAST;
+
+    const struct CMUnitTest cases[] = {
+        cmocka_unit_test_prestate(case_collectives, &canonical),
+        cmocka_unit_test_prestate(case_collectives, &fast),
+        cmocka_unit_test_prestate(case_large, &canonical),
+        cmocka_unit_test_prestate(case_traffic, &canonical),
+        cmocka_unit_test_prestate(case_outstanding, &canonical),
+        cmocka_unit_test_prestate(case_groups, &canonical),
+        cmocka_unit_test_prestate(case_messages, &canonical),
+        cmocka_unit_test_prestate(case_random, &canonical),
+        cmocka_unit_test_prestate(case_memory, &canonical),
+        cmocka_unit_test_prestate(case_idle, &canonical),
+        cmocka_unit_test_prestate(case_arguments, &canonical),
+        cmocka_unit_test_prestate(case_mismatch, &canonical),
+        cmocka_unit_test_prestate(case_abort, &canonical),
+        cmocka_unit_test_prestate(case_time_out, &canonical),
+        cmocka_unit_test_prestate(case_killed, &canonical),
+        cmocka_unit_test_prestate(case_board, &canonical),
+    };
+    return cmocka_run_group_tests(cases, NULL, NULL);
+}

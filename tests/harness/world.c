@@ -1,0 +1,197 @@
+/* The world harness: starts ranks, watches them within a time limit, collects their reports. */
+#include "harness/world.h"
+
+#include "base/clock.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+struct world_task {
+    const struct world_setup *setup;
+    struct tess_world *world;
+    struct world_report *report;
+    world_function fn;
+    void *arg;
+    int32_t rank;
+};
+
+static _Thread_local char world_text[512];
+
+int world_fail(const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(world_text, sizeof world_text, format, arguments);
+    va_end(arguments);
+    return 1;
+}
+
+/* One rank from opening its communicator to closing it. */
+static void world_rank_run(struct world_task *task)
+{
+    const struct world_setup *setup = task->setup;
+    struct world_report *report = task->report;
+    double timeout_s = setup->timeout_s > 0 ? setup->timeout_s : 30;
+    struct tess_comm *comm = NULL;
+    world_text[0] = '\0';
+    tess_log_set_rank(task->rank);
+    enum tess_status status =
+        setup->self ? tess_comm_self_open(setup->order, &comm)
+                    : tess_comm_local_open(task->world, task->rank, setup->order, timeout_s, &comm);
+    int result = 1;
+    if (status == TESS_OK)
+        result = task->fn(comm, task->world, task->arg);
+    if (result != 0 && !setup->self && comm != NULL)
+        tess_comm_abort(comm, world_text[0] != '\0' ? world_text : "the test failed");
+    tess_comm_close(comm);
+    report->status[task->rank] = result;
+    if (result != 0)
+        snprintf(report->text[task->rank], sizeof report->text[0], "%s",
+                 world_text[0] != '\0' ? world_text : tess_log_last_error());
+}
+
+static void *world_thread(void *context)
+{
+    world_rank_run(context);
+    return NULL;
+}
+
+static void world_run_threads(struct world_task *task, double limit_s)
+{
+    pthread_t thread[TESS_WORLD_RANKS_MAX];
+    struct timespec end;
+    clock_gettime(CLOCK_REALTIME, &end);
+    end.tv_sec += (time_t)limit_s;
+    int32_t ranks = task[0].setup->ranks;
+    for (int32_t r = 0; r < ranks; r++) {
+        if (pthread_create(&thread[r], NULL, world_thread, &task[r]) != 0) {
+            fprintf(stderr, "cannot start a thread for rank %d\n", (int)r);
+            exit(1);
+        }
+    }
+    for (int32_t r = 0; r < ranks; r++) {
+        if (pthread_timedjoin_np(thread[r], NULL, &end) == 0)
+            continue;
+        tess_world_abort(task[0].world, -1, "the test's time limit passed");
+        end.tv_sec += 10;
+        if (pthread_timedjoin_np(thread[r], NULL, &end) != 0) {
+            fprintf(stderr, "rank %d does not end\n", (int)r);
+            exit(1); /* a thread cannot be killed */
+        }
+        task[0].report->status[r] = 1;
+        snprintf(task[0].report->text[r], sizeof task[0].report->text[r], "time limit passed");
+    }
+}
+
+/* Note how a child ended; tell the others when it did not end by itself. */
+static void world_reap(struct world_task *task, int32_t rank, int how)
+{
+    struct world_report *report = task[rank].report;
+    if (WIFSIGNALED(how)) {
+        report->signal[rank] = WTERMSIG(how);
+        snprintf(report->text[rank], sizeof report->text[rank], "killed by signal %d",
+                 WTERMSIG(how));
+    } else if (WEXITSTATUS(how) != 0 && report->status[rank] == 0) {
+        report->status[rank] = WEXITSTATUS(how);
+        snprintf(report->text[rank], sizeof report->text[rank], "ended with exit status %d",
+                 WEXITSTATUS(how));
+    }
+    if (report->signal[rank] != 0)
+        tess_world_abort(task[rank].world, rank, report->text[rank]);
+}
+
+static void world_run_processes(struct world_task *task, double limit_s)
+{
+    pid_t child[TESS_WORLD_RANKS_MAX];
+    int32_t ranks = task[0].setup->ranks, left = ranks;
+    for (int32_t r = 0; r < ranks; r++) {
+        child[r] = fork();
+        if (child[r] == 0) {
+            prctl(PR_SET_PDEATHSIG, SIGKILL);
+            world_rank_run(&task[r]);
+            _exit(0);
+        }
+        if (child[r] < 0) {
+            fprintf(stderr, "cannot start a process for rank %d: %s\n", (int)r, strerror(errno));
+            exit(1);
+        }
+    }
+    double end = tess_clock_s() + limit_s;
+    for (bool late = false; left > 0;) {
+        for (int32_t r = 0; r < ranks; r++) {
+            int how;
+            if (child[r] <= 0 || waitpid(child[r], &how, WNOHANG) != child[r])
+                continue;
+            world_reap(task, r, how);
+            child[r] = 0;
+            left--;
+        }
+        if (!late && tess_clock_s() > end) {
+            late = true;
+            for (int32_t r = 0; r < ranks; r++)
+                if (child[r] > 0)
+                    kill(child[r], SIGKILL);
+        }
+        nanosleep(&(struct timespec){.tv_nsec = 500000}, NULL);
+    }
+}
+
+int world_run_setup(const struct world_setup *setup, world_function fn, void *arg,
+                    struct world_report *report)
+{
+    struct world_report *shared =
+        mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    struct tess_world *world = NULL;
+    if (shared == MAP_FAILED ||
+        (!setup->self && tess_world_open(setup->ranks, setup->mode, &world) != TESS_OK)) {
+        fprintf(stderr, "cannot open a world of %d ranks\n", (int)setup->ranks);
+        exit(1);
+    }
+    struct world_task task[TESS_WORLD_RANKS_MAX];
+    for (int32_t r = 0; r < setup->ranks; r++)
+        task[r] = (struct world_task){setup, world, shared, fn, arg, r};
+    double limit_s = setup->limit_s > 0 ? setup->limit_s : 100, start = tess_clock_s();
+    if (setup->self)
+        world_rank_run(&task[0]);
+    else if (setup->mode == TESS_RANKS_THREADS)
+        world_run_threads(task, limit_s);
+    else
+        world_run_processes(task, limit_s);
+    *report = *shared;
+    report->seconds = tess_clock_s() - start;
+    for (int32_t r = 0; r < setup->ranks; r++)
+        report->failed += report->status[r] != 0 || report->signal[r] != 0;
+    munmap(shared, sizeof *shared);
+    tess_world_close(world);
+    return report->failed;
+}
+
+void world_print(const struct world_report *report)
+{
+    for (int32_t r = 0; r < TESS_WORLD_RANKS_MAX; r++)
+        if (report->text[r][0] != '\0')
+            fprintf(stderr, "rank %d: %s\n", (int)r, report->text[r]);
+}
+
+int world_run(int32_t ranks, enum tess_rank_mode mode, enum tess_order order, world_function fn,
+              void *arg)
+{
+    struct world_setup setup = {.ranks = ranks, .mode = mode, .order = order};
+    struct world_report *report = calloc(1, sizeof *report);
+    if (report == NULL)
+        return -1;
+    int failed = world_run_setup(&setup, fn, arg, report);
+    world_print(report);
+    free(report);
+    return failed;
+}

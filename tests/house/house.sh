@@ -1,0 +1,105 @@
+#!/usr/bin/env bash
+# house.sh ROOT: checks the rules of the house in the source tree at ROOT, lists every breach and fails
+# if there is one. The rules and their reasons are in engine/DESIGN.md.
+set -uo pipefail
+export LC_ALL=C.UTF-8
+cd "${1:?usage: house.sh ROOT}" || exit 2
+
+breaches=0
+
+# breach RULE TEXT: TEXT is what a search found; nothing found is good.
+breach()
+{
+    if [ -n "$2" ]; then
+        printf 'house: %s:\n%s\n' "$1" "$(sed 's/^/    /' <<<"$2")"
+        breaches=$((breaches + 1))
+    fi
+}
+
+# sources DIR...: the C files below the folders, those that exist.
+sources()
+{
+    find "$@" -type f \( -name '*.c' -o -name '*.h' \) 2>/dev/null | sort
+}
+
+# search REGEX FILE...: matches as file:line:text, without complaint when no file is given.
+search()
+{
+    local regex=$1
+    shift
+    if [ $# -gt 0 ]; then
+        grep -nHE "$regex" "$@"
+    fi
+}
+
+# includes ALLOWED DIR...: quoted includes that do not match ALLOWED.
+includes()
+{
+    local allowed=$1
+    shift
+    # shellcheck disable=SC2046
+    search '^ *# *include "' $(sources "$@") | grep -vE "include \"($allowed)"
+}
+
+# at_most LINES FILE: only where the file exists.
+at_most()
+{
+    if [ -f "$2" ]; then
+        local lines
+        lines=$(wc -l <"$2")
+        if [ "$lines" -gt "$1" ]; then
+            echo "$2 has $lines lines, allowed are $1"
+        fi
+    fi
+}
+
+library=$(sources engine/base engine/comm engine/core engine/models engine/include kernels strategies topology)
+everything=$(sources engine kernels strategies topology tests bench)
+
+# shellcheck disable=SC2046,SC2086
+{
+    breach "a strategy's name in the engine" \
+        "$(search '\<(ddp|fsdp|zero1|zero2|hsdp)\>' $(sources engine | grep -v '^engine/cli/'))"
+
+    breach "a file of more than 700 lines" "$(for file in $everything; do at_most 700 "$file"; done)"
+    breach "an interface that asks for too much code" "$(
+        at_most 149 engine/cli/main.c
+        at_most 150 engine/comm/comm_self.c
+        at_most 300 strategies/ddp.c
+        at_most 220 engine/models/mlp.c)"
+    breach "a line of more than 100 columns" "$(search '^.{101}' $everything)"
+    breach "unfinished or dead code" "$(search '\<(TODO|FIXME|XXX)\>|^ *# *if 0' $everything)"
+    breach "a tab or a space at the end of a line" "$(search $'\t|[ \r]$' $everything)"
+
+    breach "oneDNN outside kernels/cpu" \
+        "$(search 'include [<"](oneapi/dnnl/)?dnnl' $(sources engine kernels strategies topology |
+            grep -v '^kernels/cpu/'))"
+    breach "libyaml outside engine/base" \
+        "$(search 'include [<"]yaml' $(sources engine kernels strategies topology |
+            grep -v '^engine/base/'))"
+    breach "zlib outside engine/core" \
+        "$(search 'include [<"]zlib' $(sources engine kernels strategies topology |
+            grep -v '^engine/core/'))"
+    breach "CUDA, NCCL, MPI, hwloc or NVML where there is no room for it" \
+        "$(search 'include [<"](cuda|nccl|mpi\.h|hwloc|nvml)' $(sources engine kernels strategies |
+            grep -vE '^kernels/cuda/|^engine/comm/comm_(mpi|nccl)'))"
+
+    breach "engine/base knows another room" "$(includes 'base/|tessera/' engine/base)"
+    breach "engine/comm knows another room" "$(includes 'comm/|base/|tessera/' engine/comm)"
+    breach "engine/core knows the program" "$(includes '(core|comm|base|tessera)/|kernel_open\.h|[a-z]+/list\.h' engine/core)"
+    breach "kernels know the engine" "$(includes 'base/|tessera/|[^/]*\.h"|(ref|cpu|guard|cuda|kernels)/' kernels)"
+    breach "a strategy sees more than an outsider's" "$(includes 'tessera/|[^/]*\.h"' strategies)"
+    breach "a model sees more than an outsider's" "$(includes 'tessera/|[^/]*\.h"' engine/models)"
+    breach "a public header needs a private one" "$(includes 'tessera/' engine/include)"
+
+    breach "a library that ends the process" \
+        "$(search '(^|[^_>.A-Za-z])(exit|_exit|_Exit|quick_exit|abort)\(' $library)"
+    breach "a library that prints to stdout" \
+        "$(search '(^|[^_A-Za-z])(printf|puts|putchar|vprintf)\(|[(,] *stdout\>' $(grep -vE '^engine/base/options[a-z_]*\.[ch]$' <<<"$library"))"
+}
+
+if [ "$breaches" -gt 0 ]; then
+    echo "house: $breaches rules broken"
+    exit 1
+fi
+echo "house: in order"

@@ -1,0 +1,67 @@
+#!/usr/bin/env bash
+# Does house.sh find what it should? Breaks one rule at a time in a tree of its own and expects a
+# complaint, and none about the tree as it stands before.
+set -euo pipefail
+house=$(cd "$(dirname "$0")" && pwd)/house.sh
+tree=$(mktemp -d)
+trap 'rm -rf "$tree"' EXIT
+
+mkdir -p "$tree"/engine/{base,comm,core,models,cli,include/tessera} "$tree"/kernels/{ref,cpu} \
+    "$tree"/strategies "$tree"/tests
+echo '#include "tessera/good.h"' >"$tree/strategies/ddp.c"
+echo 'const char *train_default = "ddp";' >"$tree/engine/cli/train.c"
+echo '#include <oneapi/dnnl/dnnl.h>' >"$tree/kernels/cpu/cpu.c"
+echo 'comm->ops->abort(comm, reason); tess_comm_abort(comm, reason);' >"$tree/engine/comm/comm.c"
+
+failures=0
+
+bash "$house" "$tree" >/dev/null || { echo "the sound tree is refused"; failures=1; }
+
+# bites RULE FILE TEXT: house.sh must complain, by that rule, about a FILE of that TEXT.
+bites()
+{
+    local said
+    mkdir -p "$(dirname "$tree/$2")"
+    printf '%s\n' "$3" >"$tree/$2"
+    if said=$(bash "$house" "$tree"); then
+        echo "not found: $1 ($2)"
+        failures=$((failures + 1))
+    elif ! grep -qF "house: $1" <<<"$said"; then
+        echo "found, but not as '$1': $said"
+        failures=$((failures + 1))
+    fi
+    rm "$tree/$2"
+}
+
+bites "a strategy's name" engine/core/bad.c 'if (strcmp(name, "fsdp") == 0)'
+bites "a strategy's name" engine/include/tessera/bad.h '/* as ddp does */'
+bites "a file of more than" kernels/ref/bad.c "$(yes ';' | head -701)"
+bites "an interface that asks" engine/models/mlp.c "$(yes ';' | head -221)"
+bites "an interface that asks" engine/comm/comm_self.c "$(yes ';' | head -151)"
+bites "an interface that asks" engine/cli/main.c "$(yes ';' | head -150)"
+bites "a line of more" kernels/ref/bad.c "/* $(printf '%0100d' 0) */"
+bites "unfinished" tests/bad.c '/* TODO: think */'
+bites "unfinished" tests/bad.c '#if 0'
+bites "a tab or a space" strategies/bad.c 'int x; '
+bites "oneDNN" engine/core/bad.c '#include <dnnl.h>'
+bites "oneDNN" kernels/ref/bad.c '#include "oneapi/dnnl/dnnl.h"'
+bites "libyaml" engine/core/bad.c '#include <yaml.h>'
+bites "zlib" engine/base/bad.c '#include <zlib.h>'
+bites "CUDA" kernels/ref/bad.c '#include <cuda_runtime.h>'
+bites "engine/base knows" engine/base/bad.c '#include "core/engine.h"'
+bites "engine/comm knows" engine/comm/bad.c '#include "kernels/list.h"'
+bites "engine/core knows" engine/core/bad.c '#include "cli/command.h"'
+bites "kernels know" kernels/ref/bad.c '#include "core/data.h"'
+bites "a strategy sees" strategies/bad.c '#include "base/rng.h"'
+bites "a model sees" engine/models/bad.c '#include "core/declare.h"'
+bites "a public header" engine/include/tessera/bad.h '#include "base/sum.h"'
+bites "a library that ends" kernels/ref/bad.c '    exit(1);'
+bites "a library that ends" strategies/bad.c '        abort();'
+bites "a library that prints" engine/core/bad.c '    printf("hello");'
+bites "a library that prints" kernels/ref/bad.c '    fputs("hello", stdout);'
+
+if [ "$failures" -gt 0 ]; then
+    echo "house_bites: $failures failures"
+    exit 1
+fi
+echo "house_bites: every rule bites"

@@ -1,0 +1,236 @@
+/* The wrappers' own checks and the life of a backend, on ref; and what only `guard` does. */
+#include "device.h"
+
+#include "guard/guard.h"
+#include "kernel_open.h"
+#include "ref/ref.h"
+
+#include <signal.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define PAGE 4096
+
+static void case_output_size(void **state)
+{
+    (void)state;
+    assert_int_equal(tess_op_output_size(28, 3, 1, 0), 26);
+    assert_int_equal(tess_op_output_size(28, 3, 1, 1), 28);
+    assert_int_equal(tess_op_output_size(32, 3, 2, 1), 16);
+    assert_int_equal(tess_op_output_size(7, 2, 2, 0), 3);
+    assert_int_equal(tess_op_output_size(5, 5, 1, 0), 1);
+    assert_int_equal(tess_op_output_size(2, 3, 2, 0),
+                     0); /* does not fit: not (2 - 3) / 2 + 1 = 1 */
+}
+
+static const struct tess_op_desc good = {.kind = TESS_OP_CONV2D,
+                                         .dtype = TESS_F32,
+                                         .rows = 4,
+                                         .leaf_rows = 2,
+                                         .in = 1,
+                                         .out = 1,
+                                         .height = 5,
+                                         .width = 5,
+                                         .window = 3,
+                                         .stride = 1,
+                                         .padding = 1};
+
+/* Each refusal names its reason. */
+static void case_op_check(void **state)
+{
+    (void)state;
+    struct tess_op_desc d[10];
+    for (int i = 0; i < 10; i++)
+        d[i] = good;
+    d[0].kind = TESS_OP_KIND_COUNT;
+    d[1].dtype = TESS_F16;
+    d[2].rows = 5;
+    d[3].leaf_rows = 0;
+    d[4].in = 0;
+    d[5].out = -1;
+    d[6].height = 0;
+    d[7].stride = 0;
+    d[8].padding = 3;
+    d[9].window = 8;
+    static const char *const reason[] = {"no operation", "f32 or bf16", "leaf_rows", "leaf_rows",
+                                         "input",        "output",      "height",    "stride",
+                                         "padding",      "does not fit"};
+    char why[256] = "";
+    assert_true(tess_op_check(&good, why, sizeof(why)));
+    assert_string_equal(why, "");
+    struct tess_op_needs needs;
+    for (int i = 0; i < 10; i++) {
+        assert_false(tess_op_check(&d[i], why, sizeof(why)));
+        assert_non_null(strstr(why, reason[i]));
+        assert_int_equal(tess_kernel_ref.op_needs(&d[i], &needs), TESS_ERR_UNSUPPORTED);
+    }
+    struct tess_op_desc pool = good;
+    pool.kind = TESS_OP_MAX_POOL;
+    pool.window = 17;
+    pool.height = pool.width = 40;
+    assert_false(tess_op_check(&pool, why, sizeof(why)));
+    assert_non_null(strstr(why, "byte"));
+}
+
+static void case_wrong_kind(void **state)
+{
+    (void)state;
+    struct tess_kernel *kernel;
+    assert_int_equal(tess_kernel_open(&tess_kernel_ref, 0, &kernel), TESS_OK);
+    assert_int_equal(kernel->threads, 1);
+    struct tess_op op = {.desc = good, .kernel = kernel};
+    assert_int_equal(tess_linear_forward(&op, NULL, NULL, NULL, NULL), TESS_ERR_INTERNAL);
+    assert_int_equal(tess_max_pool_forward(&op, NULL, NULL, NULL), TESS_ERR_INTERNAL);
+    op.desc.kind = TESS_OP_LINEAR;
+    assert_int_equal(tess_conv2d_forward(&op, NULL, NULL, NULL, NULL), TESS_ERR_INTERNAL);
+    tess_kernel_close(kernel);
+    tess_kernel_close(NULL);
+}
+
+/* Empty OPTIONAL slots are filled in by open, so that callers need not ask. */
+static void case_defaults(void **state)
+{
+    (void)state;
+    struct tess_kernel_ops bare = tess_kernel_ref;
+    bare.supports = NULL;
+    bare.state_size = 100;
+    struct tess_kernel *kernel;
+    char why[256], memory[1] = {7};
+    assert_int_equal(tess_kernel_open(&bare, 3, &kernel), TESS_OK);
+    assert_int_equal(kernel->threads, 3);
+    assert_true(kernel->ops->supports(&good, why, sizeof(why)));
+    assert_int_equal(kernel->ops->adopt(kernel, memory, 1), TESS_OK);
+    kernel->ops->access(kernel, true);
+    kernel->ops->access(kernel, false);
+    kernel->ops->disown(kernel, memory, 1);
+    assert_int_equal(memory[0], 7);
+    for (int i = 0; i < 100; i++)
+        assert_int_equal(((char *)kernel->state)[i], 0);
+    tess_kernel_close(kernel);
+}
+
+static enum tess_status refuse(struct tess_kernel *kernel)
+{
+    (void)kernel;
+    return TESS_ERR_UNSUPPORTED;
+}
+
+static void case_open_fails(void **state)
+{
+    (void)state;
+    struct tess_kernel_ops refusing = tess_kernel_ref;
+    struct tess_kernel *kernel = NULL;
+    refusing.open = refuse;
+    assert_int_equal(tess_kernel_open(&refusing, 1, &kernel), TESS_ERR_UNSUPPORTED);
+    assert_null(kernel);
+}
+
+/* ---- guard ---------------------------------------------------------------------------------- */
+
+static char *guard_pages(size_t bytes)
+{
+    char *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    assert_true(memory != MAP_FAILED);
+    return memory;
+}
+
+enum touch { TOUCH_READ, TOUCH_WRITE, TOUCH_OPEN, TOUCH_NESTED, TOUCH_AFTER, TOUCH_DISOWNED };
+
+/* In a child: touch adopted memory in one way. Returns the child's wait status. */
+static int guard_touch(enum touch touch)
+{
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        struct rlimit no_core = {0, 0};
+        setrlimit(RLIMIT_CORE, &no_core);
+        signal(SIGSEGV, SIG_DFL); /* cmocka and the sanitizers would report it instead */
+        struct tess_kernel *kernel;
+        volatile char *memory = guard_pages(2 * PAGE);
+        if (tess_kernel_open(&tess_kernel_guard, 1, &kernel) != TESS_OK ||
+            kernel->ops->adopt(kernel, (char *)memory, 2 * PAGE) != TESS_OK)
+            _exit(3);
+        tess_fill(kernel, 2 * PAGE, 5, (char *)memory);
+        if (touch == TOUCH_OPEN || touch == TOUCH_NESTED || touch == TOUCH_AFTER)
+            kernel->ops->access(kernel, true);
+        if (touch == TOUCH_NESTED) {
+            kernel->ops->access(kernel, true);
+            tess_fill(kernel, PAGE, 5, (char *)memory); /* an operation inside closes nothing */
+            kernel->ops->access(kernel, false);
+        }
+        if (touch == TOUCH_AFTER)
+            kernel->ops->access(kernel, false);
+        if (touch == TOUCH_DISOWNED)
+            kernel->ops->disown(kernel, (char *)memory, 2 * PAGE);
+        if (touch == TOUCH_WRITE)
+            memory[PAGE + 1] = 1;
+        _exit(memory[PAGE] == 5 ? 0 : 4);
+    }
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    return status;
+}
+
+static void case_guard_dies(void **state)
+{
+    (void)state;
+    static const enum touch deadly[] = {TOUCH_READ, TOUCH_WRITE, TOUCH_AFTER};
+    for (int i = 0; i < 3; i++) {
+        int status = guard_touch(deadly[i]);
+        assert_true(WIFSIGNALED(status));
+        assert_int_equal(WTERMSIG(status), SIGSEGV);
+    }
+    static const enum touch allowed[] = {TOUCH_OPEN, TOUCH_NESTED, TOUCH_DISOWNED};
+    for (int i = 0; i < 3; i++) {
+        int status = guard_touch(allowed[i]);
+        assert_true(WIFEXITED(status));
+        assert_int_equal(WEXITSTATUS(status), 0);
+    }
+}
+
+/* Memory nobody wrote is NaN in every type; memory adopted while access is on stays open. */
+static void case_guard_fills(void **state)
+{
+    (void)state;
+    struct tess_kernel *kernel;
+    char *memory = guard_pages(PAGE);
+    assert_int_equal(tess_kernel_open(&tess_kernel_guard, 1, &kernel), TESS_OK);
+    kernel->ops->access(kernel, true);
+    assert_int_equal(kernel->ops->adopt(kernel, memory, PAGE), TESS_OK);
+    for (int i = 0; i < PAGE; i++)
+        assert_int_equal((unsigned char)memory[i], 0xff);
+    kernel->ops->access(kernel, false);
+    assert_int_equal(tess_find_nonfinite(kernel, TESS_F32, 10, memory), 0);
+    assert_int_equal(tess_find_nonfinite(kernel, TESS_BF16, 10, memory), 0);
+    tess_kernel_close(kernel); /* opens what it protected */
+    assert_int_equal((unsigned char)memory[7], 0xff);
+    munmap(memory, PAGE);
+}
+
+static void case_guard_refuses(void **state)
+{
+    (void)state;
+    struct tess_kernel *kernel;
+    char *memory = guard_pages(2 * PAGE);
+    assert_int_equal(tess_kernel_open(&tess_kernel_guard, 1, &kernel), TESS_OK);
+    assert_int_equal(kernel->ops->adopt(kernel, memory + 64, PAGE), TESS_ERR_INTERNAL);
+    assert_int_equal(kernel->ops->adopt(kernel, memory, PAGE + 64), TESS_ERR_INTERNAL);
+    assert_int_equal(kernel->ops->adopt(kernel, memory, 0), TESS_OK);
+    assert_int_equal(memory[0], 0);
+    tess_kernel_close(kernel);
+    munmap(memory, 2 * PAGE);
+}
+
+int main(void)
+{
+    const struct CMUnitTest cases[] = {
+        cmocka_unit_test(case_output_size), cmocka_unit_test(case_op_check),
+        cmocka_unit_test(case_wrong_kind),  cmocka_unit_test(case_defaults),
+        cmocka_unit_test(case_open_fails),  cmocka_unit_test(case_guard_dies),
+        cmocka_unit_test(case_guard_fills), cmocka_unit_test(case_guard_refuses),
+    };
+    return cmocka_run_group_tests(cases, NULL, NULL);
+}

@@ -1,0 +1,307 @@
+/*
+ * Linear layers of one backend (argv[1]): against sums in double, leaf by leaf against all leaves
+ * at once, weight gradients against the explicit tree, and changed weights under a new token.
+ */
+#include "device.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+static struct device device;
+
+struct linear_case {
+    struct tess_op_desc d;
+    bool bias;
+    double *x, *w, *b, *dy; /* host */
+    void *x_dev, *w_dev, *b_dev, *dy_dev;
+};
+
+static void linear_draw(struct linear_case *c, struct draw *draw)
+{
+    const struct tess_op_desc *d = &c->d;
+    c->x = draw_reals(draw, d->dtype, d->rows * d->in);
+    c->w = draw_reals(draw, d->dtype, d->out * d->in);
+    c->b = draw_reals(draw, d->dtype, d->out);
+    c->dy = draw_reals(draw, d->dtype, d->rows * d->out);
+    c->x_dev = device_put_real(&device, d->dtype, c->x, d->rows * d->in);
+    c->w_dev = device_put_real(&device, d->dtype, c->w, d->out * d->in);
+    c->b_dev = c->bias ? device_put_real(&device, d->dtype, c->b, d->out) : NULL;
+    c->dy_dev = device_put_real(&device, d->dtype, c->dy, d->rows * d->out);
+}
+
+static void linear_free(struct linear_case *c)
+{
+    free(c->x);
+    free(c->w);
+    free(c->b);
+    free(c->dy);
+}
+
+/* One number: sum over k of a[k step_a] b[k step_b] + start, its terms' absolute values beside. */
+static double dot(const double *a, int64_t step_a, const double *b, int64_t step_b, int64_t n,
+                  double start, double *magnitude)
+{
+    double sum = start;
+    *magnitude = fabs(start);
+    for (int64_t k = 0; k < n; k++) {
+        sum += a[k * step_a] * b[k * step_b];
+        *magnitude += fabs(a[k * step_a] * b[k * step_b]);
+    }
+    return sum;
+}
+
+static void check_forward(struct linear_case *c, struct tess_op *op)
+{
+    const struct tess_op_desc *d = &c->d;
+    int64_t count = d->rows * d->out;
+    void *y = device_array(&device, (size_t)count * tess_dtype_bytes(d->dtype));
+    assert_int_equal(tess_linear_forward(op, c->x_dev, c->w_dev, c->b_dev, y), TESS_OK);
+    double *got = reals(count), *expected = reals(count), *bound = reals(count);
+    device_get_real(&device, d->dtype, y, got, count);
+    for (int64_t i = 0; i < count; i++) {
+        int64_t b = i / d->out, o = i % d->out;
+        double magnitude;
+        double sum =
+            dot(c->x + b * d->in, 1, c->w + o * d->in, 1, d->in, c->bias ? c->b[o] : 0, &magnitude);
+        expected[i] = d->relu && sum < 0 ? 0 : sum;
+        bound[i] = bound_of(d->dtype, (double)d->in, magnitude, expected[i]);
+    }
+    check_close("linear y", got, expected, bound, count);
+    free(got);
+    free(expected);
+    free(bound);
+}
+
+static void check_backward_data(struct linear_case *c, struct tess_op *op)
+{
+    const struct tess_op_desc *d = &c->d;
+    int64_t count = d->rows * d->in;
+    void *dx = device_array(&device, (size_t)count * tess_dtype_bytes(d->dtype));
+    assert_int_equal(tess_linear_backward_data(op, c->dy_dev, c->w_dev, dx), TESS_OK);
+    double *got = reals(count), *expected = reals(count), *bound = reals(count);
+    device_get_real(&device, d->dtype, dx, got, count);
+    for (int64_t i = 0; i < count; i++) {
+        int64_t b = i / d->in, k = i % d->in;
+        double magnitude;
+        expected[i] = dot(c->dy + b * d->out, 1, c->w + k, d->in, d->out, 0, &magnitude);
+        bound[i] = bound_of(d->dtype, (double)d->out, magnitude, expected[i]);
+    }
+    check_close("linear dx", got, expected, bound, count);
+    free(got);
+    free(expected);
+    free(bound);
+}
+
+static void check_backward_weight(struct linear_case *c, struct tess_op *op)
+{
+    const struct tess_op_desc *d = &c->d;
+    int64_t count = d->out * d->in;
+    float *dw = device_array(&device, (size_t)count * sizeof(float));
+    float *db = c->bias ? device_array(&device, (size_t)d->out * sizeof(float)) : NULL;
+    assert_int_equal(tess_linear_backward_weight(op, c->x_dev, c->dy_dev, dw, db), TESS_OK);
+    double *got = reals(count), *expected = reals(count), *bound = reals(count);
+    device_get_real(&device, TESS_F32, dw, got, count);
+    for (int64_t i = 0; i < count; i++) {
+        double magnitude;
+        expected[i] =
+            dot(c->dy + i / d->in, d->out, c->x + i % d->in, d->in, d->rows, 0, &magnitude);
+        bound[i] = bound_of(TESS_F32, (double)d->rows, magnitude, expected[i]);
+    }
+    check_close("linear dw", got, expected, bound, count);
+    if (db) {
+        const double one = 1;
+        device_get_real(&device, TESS_F32, db, got, d->out);
+        for (int64_t o = 0; o < d->out; o++) {
+            double magnitude;
+            expected[o] = dot(c->dy + o, d->out, &one, 0, d->rows, 0, &magnitude);
+            bound[o] = bound_of(TESS_F32, (double)d->rows, magnitude, expected[o]);
+        }
+        check_close("linear dbias", got, expected, bound, d->out);
+    }
+    free(got);
+    free(expected);
+    free(bound);
+}
+
+/* y, dx, dw and dbias of the whole, then of each leaf with an operation of one leaf: the same bits.
+ */
+static void check_leaves(struct linear_case *c, struct tess_op *whole)
+{
+    const struct tess_op_desc *d = &c->d;
+    size_t word = tess_dtype_bytes(d->dtype);
+    int64_t leaves = d->rows / d->leaf_rows, weights = d->out * d->in;
+    size_t x_bytes = (size_t)(d->leaf_rows * d->in) * word;
+    size_t y_bytes = (size_t)(d->leaf_rows * d->out) * word;
+    struct tess_op_desc one = *d;
+    one.rows = d->leaf_rows;
+    struct tess_op leaf;
+    device_op_open(&device, &one, &leaf);
+    char *y = device_array(&device, y_bytes * (size_t)leaves), *y1 = device_array(&device, y_bytes);
+    char *dx = device_array(&device, x_bytes * (size_t)leaves);
+    char *dx1 = device_array(&device, x_bytes);
+    float *dw = device_array(&device, (size_t)weights * sizeof(float));
+    float *db = device_array(&device, (size_t)d->out * sizeof(float));
+    float *dw1 = device_array(&device, (size_t)weights * sizeof(float));
+    float *db1 = device_array(&device, (size_t)d->out * sizeof(float));
+    assert_int_equal(tess_linear_forward(whole, c->x_dev, c->w_dev, c->b_dev, y), TESS_OK);
+    assert_int_equal(tess_linear_backward_data(whole, c->dy_dev, c->w_dev, dx), TESS_OK);
+    assert_int_equal(tess_linear_backward_weight(whole, c->x_dev, c->dy_dev, dw, db), TESS_OK);
+    float *dw_leaf = floats(leaves * weights), *db_leaf = floats(leaves * d->out);
+    char *a = malloc(x_bytes + y_bytes), *b = malloc(x_bytes + y_bytes);
+    for (int64_t l = 0; l < leaves; l++) {
+        const char *x_l = (const char *)c->x_dev + (size_t)l * x_bytes;
+        const char *dy_l = (const char *)c->dy_dev + (size_t)l * y_bytes;
+        assert_int_equal(tess_linear_forward(&leaf, x_l, c->w_dev, c->b_dev, y1), TESS_OK);
+        device_get(&device, a, y1, y_bytes);
+        device_get(&device, b, y + (size_t)l * y_bytes, y_bytes);
+        check_bytes("linear y of a leaf", a, b, y_bytes);
+        assert_int_equal(tess_linear_backward_data(&leaf, dy_l, c->w_dev, dx1), TESS_OK);
+        device_get(&device, a, dx1, x_bytes);
+        device_get(&device, b, dx + (size_t)l * x_bytes, x_bytes);
+        check_bytes("linear dx of a leaf", a, b, x_bytes);
+        assert_int_equal(tess_linear_backward_weight(&leaf, x_l, dy_l, dw1, db1), TESS_OK);
+        device_get(&device, dw_leaf + l * weights, dw1, (size_t)weights * sizeof(float));
+        device_get(&device, db_leaf + l * d->out, db1, (size_t)d->out * sizeof(float));
+    }
+    float *sum = floats(weights), *got = floats(weights);
+    tree_sum(dw_leaf, leaves, weights, sum);
+    device_get(&device, got, dw, (size_t)weights * sizeof(float));
+    check_bytes("linear dw as the tree of leaves", got, sum, (size_t)weights * sizeof(float));
+    tree_sum(db_leaf, leaves, d->out, sum);
+    device_get(&device, got, db, (size_t)d->out * sizeof(float));
+    check_bytes("linear dbias as the tree of leaves", got, sum, (size_t)d->out * sizeof(float));
+    device_op_close(&leaf);
+    free(dw_leaf);
+    free(db_leaf);
+    free(a);
+    free(b);
+    free(sum);
+    free(got);
+}
+
+static void linear_run(struct linear_case *c, uint64_t seed)
+{
+    struct draw draw = {seed};
+    device_reset(&device);
+    linear_draw(c, &draw);
+    struct tess_op op;
+    device_op_open(&device, &c->d, &op);
+    check_forward(c, &op);
+    check_backward_data(c, &op);
+    check_backward_weight(c, &op);
+    check_leaves(c, &op);
+    device_op_close(&op);
+    linear_free(c);
+}
+
+static struct linear_case linear_shape(enum tess_dtype dtype, int64_t leaves, int64_t leaf_rows,
+                                       int64_t in, int64_t out, bool relu, bool bias)
+{
+    return (struct linear_case){
+        .d = {.kind = TESS_OP_LINEAR,
+              .dtype = dtype,
+              .rows = leaves * leaf_rows,
+              .leaf_rows = leaf_rows,
+              .in = in,
+              .out = out,
+              .relu = relu,
+              .input_grad = true},
+        .bias = bias,
+    };
+}
+
+/* Edges: nothing, ones, the tile sizes of the backends and their neighbours, a real layer. */
+static void linear_edges(enum tess_dtype dtype)
+{
+    static const int64_t shape[][4] = {
+        {0, 1, 3, 2},    {0, 4, 16, 16},  {1, 1, 1, 1},      {2, 1, 1, 5},    {3, 1, 7, 1},
+        {1, 3, 64, 64},  {5, 2, 65, 63},  {6, 3, 16, 48},    {7, 1, 127, 33}, {8, 4, 128, 10},
+        {2, 8, 784, 10}, {8, 8, 128, 96}, {3, 16, 100, 130}, {4, 32, 31, 17},
+    };
+    for (size_t i = 0; i < sizeof(shape) / sizeof(shape[0]); i++) {
+        struct linear_case c = linear_shape(dtype, shape[i][0], shape[i][1], shape[i][2],
+                                            shape[i][3], i % 2 == 0, i % 3 != 0);
+        linear_run(&c, 100 + i);
+    }
+}
+
+static void linear_random(enum tess_dtype dtype)
+{
+    struct draw draw = {7};
+    for (int i = 0; i < 25; i++) {
+        int64_t leaves = draw_between(&draw, 1, 9), leaf_rows = draw_between(&draw, 1, 12);
+        int64_t in = draw_between(&draw, 1, 90), out = draw_between(&draw, 1, 90);
+        bool relu = draw_between(&draw, 0, 1), bias = draw_between(&draw, 0, 1);
+        struct linear_case c = linear_shape(dtype, leaves, leaf_rows, in, out, relu, bias);
+        linear_run(&c, draw_word(&draw));
+    }
+}
+
+/* The same operation with other weights: a new token must bring them in. */
+static void linear_token(enum tess_dtype dtype)
+{
+    struct linear_case c = linear_shape(dtype, 2, 8, 64, 64, false, true);
+    struct draw draw = {11};
+    device_reset(&device);
+    linear_draw(&c, &draw);
+    struct tess_op op;
+    device_op_open(&device, &c.d, &op);
+    for (int round = 0; round < 3; round++) {
+        check_forward(&c, &op);
+        check_backward_data(&c, &op);
+        double *w = draw_reals(&draw, dtype, 64 * 64);
+        void *fresh = device_put_real(&device, dtype, w, 64 * 64);
+        tess_copy(device.kernel, 64 * 64 * (int64_t)tess_dtype_bytes(dtype), fresh, c.w_dev);
+        free(c.w);
+        c.w = w;
+        op.weight_token += 1000;
+    }
+    check_backward_data(&c, &op); /* backward first, this time */
+    check_forward(&c, &op);
+    device_op_close(&op);
+    linear_free(&c);
+}
+
+static void case_edges_f32(void **state)
+{
+    (void)state;
+    linear_edges(TESS_F32);
+}
+
+static void case_edges_bf16(void **state)
+{
+    (void)state;
+    linear_edges(TESS_BF16);
+}
+
+static void case_random_f32(void **state)
+{
+    (void)state;
+    linear_random(TESS_F32);
+}
+
+static void case_random_bf16(void **state)
+{
+    (void)state;
+    linear_random(TESS_BF16);
+}
+
+static void case_token(void **state)
+{
+    (void)state;
+    linear_token(TESS_F32);
+    linear_token(TESS_BF16);
+}
+
+int main(int argc, char **argv)
+{
+    device_open(&device, device_backend(argc, argv), 4u << 20);
+    const struct CMUnitTest cases[] = {
+        cmocka_unit_test(case_edges_f32),  cmocka_unit_test(case_edges_bf16),
+        cmocka_unit_test(case_random_f32), cmocka_unit_test(case_random_bf16),
+        cmocka_unit_test(case_token),
+    };
+    int failed = cmocka_run_group_tests(cases, NULL, NULL);
+    device_close(&device);
+    return failed;
+}

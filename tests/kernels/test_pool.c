@@ -1,0 +1,257 @@
+/*
+ * Pooling of one backend (argv[1]): maxima and positions exactly, averages and gradients against
+ * sums in double. Rows do not meet, so results of leaves and of the whole are compared too.
+ */
+#include "device.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static struct device device;
+
+struct pool_case {
+    struct tess_op_desc d;
+    int64_t oh, ow, x_count, y_count; /* of the whole batch */
+    double *x, *dy;
+    void *x_dev, *dy_dev;
+};
+
+/* Element of x under position k of output element i, or -1 in the padding. */
+static int64_t pool_source(const struct pool_case *c, int64_t i, int64_t k)
+{
+    const struct tess_op_desc *d = &c->d;
+    int64_t channel = i % d->in, p = i / d->in;
+    int64_t b = p / (c->oh * c->ow), oy = p / c->ow % c->oh, ox = p % c->ow;
+    int64_t iy = oy * d->stride - d->padding + k / d->window;
+    int64_t ix = ox * d->stride - d->padding + k % d->window;
+    if (iy < 0 || iy >= d->height || ix < 0 || ix >= d->width)
+        return -1;
+    return ((b * d->height + iy) * d->width + ix) * d->in + channel;
+}
+
+/* Inputs from few values, so that ties happen; those of a folded ReLU are not negative. */
+static void pool_draw(struct pool_case *c, struct draw *draw)
+{
+    const struct tess_op_desc *d = &c->d;
+    c->oh = tess_op_output_size(d->height, d->window, d->stride, d->padding);
+    c->ow = tess_op_output_size(d->width, d->window, d->stride, d->padding);
+    c->x_count = d->rows * d->height * d->width * d->in;
+    c->y_count = d->rows * c->oh * c->ow * d->in;
+    c->x = reals(c->x_count);
+    for (int64_t i = 0; i < c->x_count; i++)
+        c->x[i] = (double)draw_between(draw, d->relu ? 0 : -8, 8) / 8;
+    c->dy = draw_reals(draw, d->dtype, c->y_count);
+    c->x_dev = device_put_real(&device, d->dtype, c->x, c->x_count);
+    c->dy_dev = device_put_real(&device, d->dtype, c->dy, c->y_count);
+}
+
+static void pool_free(struct pool_case *c)
+{
+    free(c->x);
+    free(c->dy);
+}
+
+static void check_grad(const char *what, const struct pool_case *c, const double *expected,
+                       const double *magnitude, const void *dx)
+{
+    double *got = reals(c->x_count), *bound = reals(c->x_count);
+    double taps = (double)c->d.window * c->d.window;
+    device_get_real(&device, c->d.dtype, dx, got, c->x_count);
+    for (int64_t i = 0; i < c->x_count; i++)
+        bound[i] = bound_of(c->d.dtype, taps, magnitude[i], expected[i]);
+    check_close(what, got, expected, bound, c->x_count);
+    free(got);
+    free(bound);
+}
+
+static void max_run(struct tess_op_desc desc, uint64_t seed)
+{
+    struct pool_case c = {.d = desc};
+    struct draw draw = {seed};
+    device_reset(&device);
+    pool_draw(&c, &draw);
+    struct tess_op op;
+    device_op_open(&device, &c.d, &op);
+    size_t word = tess_dtype_bytes(desc.dtype);
+    void *y = device_array(&device, (size_t)c.y_count * word);
+    void *dx = device_array(&device, (size_t)c.x_count * word);
+    uint8_t *which = device_array(&device, (size_t)c.y_count);
+    assert_int_equal(tess_max_pool_forward(&op, c.x_dev, y, which), TESS_OK);
+    assert_int_equal(tess_max_pool_backward(&op, desc.relu ? c.x_dev : NULL, c.dy_dev, which, dx),
+                     TESS_OK);
+    double *got = reals(c.y_count), *grad = reals(c.x_count), *magnitude = reals(c.x_count);
+    uint8_t *position = malloc((size_t)c.y_count + 1);
+    device_get_real(&device, desc.dtype, y, got, c.y_count);
+    device_get(&device, position, which, (size_t)c.y_count);
+    for (int64_t i = 0; i < c.y_count; i++) {
+        int64_t best = -1, best_k = 0;
+        for (int64_t k = 0; k < (int64_t)desc.window * desc.window; k++) {
+            int64_t source = pool_source(&c, i, k);
+            if (source >= 0 && (best < 0 || c.x[source] > c.x[best])) {
+                best = source;
+                best_k = k;
+            }
+        }
+        assert_true(got[i] == c.x[best]);
+        assert_int_equal(position[i], best_k);
+        if (!desc.relu || c.x[best] > 0) {
+            grad[best] += c.dy[i];
+            magnitude[best] += fabs(c.dy[i]);
+        }
+    }
+    check_grad("max pool dx", &c, grad, magnitude, dx);
+    device_op_close(&op);
+    free(got);
+    free(grad);
+    free(magnitude);
+    free(position);
+    pool_free(&c);
+}
+
+static void avg_run(struct tess_op_desc desc, uint64_t seed)
+{
+    struct pool_case c = {.d = desc};
+    struct draw draw = {seed};
+    device_reset(&device);
+    pool_draw(&c, &draw);
+    struct tess_op op;
+    device_op_open(&device, &c.d, &op);
+    size_t word = tess_dtype_bytes(desc.dtype);
+    void *y = device_array(&device, (size_t)c.y_count * word);
+    void *dx = device_array(&device, (size_t)c.x_count * word);
+    assert_int_equal(tess_avg_pool_forward(&op, c.x_dev, y), TESS_OK);
+    assert_int_equal(tess_avg_pool_backward(&op, c.dy_dev, dx), TESS_OK);
+    double *got = reals(c.y_count), *expected = reals(c.y_count), *bound = reals(c.y_count);
+    double *grad = reals(c.x_count), *magnitude = reals(c.x_count);
+    double taps = (double)desc.window * desc.window;
+    device_get_real(&device, desc.dtype, y, got, c.y_count);
+    for (int64_t i = 0; i < c.y_count; i++) {
+        double sum = 0, size = 0;
+        for (int64_t k = 0; k < (int64_t)desc.window * desc.window; k++) {
+            int64_t source = pool_source(&c, i, k);
+            if (source < 0)
+                continue;
+            sum += c.x[source];
+            size += fabs(c.x[source]);
+            grad[source] += c.dy[i] / taps;
+            magnitude[source] += fabs(c.dy[i] / taps);
+        }
+        expected[i] = sum / taps;
+        bound[i] = bound_of(desc.dtype, taps, size / taps, expected[i]);
+    }
+    check_close("average pool y", got, expected, bound, c.y_count);
+    check_grad("average pool dx", &c, grad, magnitude, dx);
+    device_op_close(&op);
+    free(got);
+    free(expected);
+    free(bound);
+    free(grad);
+    free(magnitude);
+    pool_free(&c);
+}
+
+/* What is written for row r must not depend on how many rows there are. */
+static void leaves_run(struct tess_op_desc desc, uint64_t seed)
+{
+    struct pool_case c = {.d = desc};
+    struct draw draw = {seed};
+    device_reset(&device);
+    pool_draw(&c, &draw);
+    struct tess_op_desc one = desc;
+    one.rows = desc.leaf_rows;
+    struct tess_op op[2];
+    device_op_open(&device, &desc, &op[0]);
+    device_op_open(&device, &one, &op[1]);
+    size_t bytes = (size_t)c.x_count * tess_dtype_bytes(desc.dtype);
+    int64_t leaves = desc.rows / desc.leaf_rows;
+    char *y[2], *dx[2], *host[2];
+    for (int64_t way = 0; way < 2; way++) {
+        y[way] = device_array(&device, (size_t)c.y_count * tess_dtype_bytes(desc.dtype));
+        dx[way] = device_array(&device, bytes);
+        uint8_t *which = device_array(&device, (size_t)c.y_count);
+        for (int64_t l = 0; l < (way ? leaves : 1); l++) {
+            int64_t step = way ? l : 0;
+            size_t at_x = (size_t)step * bytes / (size_t)leaves;
+            size_t at_y = (size_t)(step * c.y_count / leaves);
+            char *out = y[way] + at_y * tess_dtype_bytes(desc.dtype);
+            const char *x = (char *)c.x_dev + at_x;
+            const char *dy = (char *)c.dy_dev + at_y * tess_dtype_bytes(desc.dtype);
+            if (desc.kind == TESS_OP_MAX_POOL) {
+                assert_int_equal(tess_max_pool_forward(&op[way], x, out, which + at_y), TESS_OK);
+                assert_int_equal(
+                    tess_max_pool_backward(&op[way], x, dy, which + at_y, dx[way] + at_x), TESS_OK);
+            } else {
+                assert_int_equal(tess_avg_pool_forward(&op[way], x, out), TESS_OK);
+                assert_int_equal(tess_avg_pool_backward(&op[way], dy, dx[way] + at_x), TESS_OK);
+            }
+        }
+        host[way] = malloc(bytes);
+        device_get(&device, host[way], dx[way], bytes);
+    }
+    check_bytes("pool dx by leaves", host[1], host[0], bytes);
+    for (int way = 0; way < 2; way++)
+        device_get(&device, host[way], y[way], (size_t)c.y_count * tess_dtype_bytes(desc.dtype));
+    check_bytes("pool y by leaves", host[1], host[0],
+                (size_t)c.y_count * tess_dtype_bytes(desc.dtype));
+    for (int way = 0; way < 2; way++) {
+        device_op_close(&op[way]);
+        free(host[way]);
+    }
+    pool_free(&c);
+}
+
+/* leaves, leaf rows, channels, height, width, window, stride, padding */
+static const int shape[][8] = {
+    {0, 1, 3, 4, 4, 2, 2, 0},  {1, 1, 1, 1, 1, 1, 1, 0},  {1, 1, 1, 2, 2, 2, 2, 0},
+    {3, 2, 64, 6, 6, 2, 2, 0}, {2, 3, 5, 7, 5, 2, 2, 0},  {5, 1, 16, 9, 8, 3, 2, 1},
+    {2, 2, 33, 5, 5, 3, 1, 1}, {1, 4, 17, 8, 8, 8, 1, 0}, {4, 1, 32, 7, 7, 7, 7, 0},
+};
+
+static void pool_edges(enum tess_op_kind kind, enum tess_dtype dtype)
+{
+    for (size_t i = 0; i < 2 * sizeof(shape) / sizeof(shape[0]); i++) {
+        const int *s = shape[i / 2];
+        struct tess_op_desc d = {.kind = kind,
+                                 .dtype = dtype,
+                                 .rows = s[0] * s[1],
+                                 .leaf_rows = s[1],
+                                 .in = s[2],
+                                 .out = s[2],
+                                 .height = s[3],
+                                 .width = s[4],
+                                 .window = s[5],
+                                 .stride = s[6],
+                                 .padding = s[7],
+                                 .relu = i % 2 == 1 && kind == TESS_OP_MAX_POOL};
+        if (kind == TESS_OP_MAX_POOL)
+            max_run(d, 300 + i);
+        else
+            avg_run(d, 300 + i);
+        if (d.rows > 0)
+            leaves_run(d, 400 + i);
+    }
+}
+
+static void case_max(void **state)
+{
+    (void)state;
+    pool_edges(TESS_OP_MAX_POOL, TESS_F32);
+    pool_edges(TESS_OP_MAX_POOL, TESS_BF16);
+}
+
+static void case_avg(void **state)
+{
+    (void)state;
+    pool_edges(TESS_OP_AVG_POOL, TESS_F32);
+    pool_edges(TESS_OP_AVG_POOL, TESS_BF16);
+}
+
+int main(int argc, char **argv)
+{
+    device_open(&device, device_backend(argc, argv), 2u << 20);
+    const struct CMUnitTest cases[] = {cmocka_unit_test(case_max), cmocka_unit_test(case_avg)};
+    int failed = cmocka_run_group_tests(cases, NULL, NULL);
+    device_close(&device);
+    return failed;
+}

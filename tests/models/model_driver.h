@@ -1,0 +1,65 @@
+/*
+ * Drives one model on one kernel without the engine: what the core does for a model, in its
+ * plainest form. Every array has its own block of the heap, so that the sanitizers see each
+ * overrun. Failures end the test through cmocka.
+ */
+#ifndef TESSERA_TESTS_MODELS_MODEL_DRIVER_H
+#define TESSERA_TESTS_MODELS_MODEL_DRIVER_H
+
+#include "core/declare.h"
+#include "tessera/kernel.h"
+#include "tessera/model.h"
+
+struct model_driver {
+    const struct tess_model_ops *model;
+    struct tess_kernel *kernel;
+    struct tess_model_input input;
+    void *options, *state;
+    struct tess_declare declare;
+    int64_t rows, leaf_rows, input_count;
+    uint64_t weight_token, step;
+    bool training;
+
+    float *x;           /* [rows, input row], f32 */
+    void *x_low;        /* the same in the run's precision */
+    int32_t *label;     /* [rows] */
+    float **master;     /* per parameter, f32: change these and call model_refresh */
+    void **param;       /* per parameter, in the run's precision */
+    float **grad;       /* per parameter, written by model_backward */
+    void **output;      /* per unit */
+    void **output_grad; /* per unit */
+    void **tensor;
+    struct tess_op **op;
+};
+
+/*
+ * Open `model` with `argument_count` words such as "--hidden=8,6" on the backend `kernel`; images
+ * are [height, width, channels] of random numbers in (-1, 1) with random labels, parameters drawn
+ * as declared.
+ */
+void model_open(struct model_driver *driver, const char *model, const char *kernel,
+                enum tess_dtype dtype, struct tess_shape row, int32_t class_count, int64_t rows,
+                int64_t leaf_rows, const char *const *argument, int argument_count);
+void model_close(struct model_driver *driver);
+
+/* A model's options with defaults and the given words; to be freed. */
+void *model_read_options(const struct tess_model_ops *model, const char *const *argument,
+                         int argument_count);
+
+/* Round the masters to the parameters in use and tell the kernel that they changed. */
+void model_refresh(struct model_driver *driver);
+
+/* Mean loss of the batch; sums of rows in double. */
+double model_forward(struct model_driver *driver);
+
+/* Gradients of the mean loss; after model_forward. Statistics of buffers land in grad too. */
+void model_backward(struct model_driver *driver);
+
+/* Index of a parameter by name; fails the test when there is none. */
+int32_t model_find(const struct model_driver *driver, const char *name);
+int64_t model_param_count(const struct model_driver *driver, int32_t param);
+
+/* Sum over all parameters, without buffers. */
+int64_t model_parameter_total(const struct model_driver *driver);
+
+#endif

@@ -1,0 +1,48 @@
+# The Debian packages that Tessera needs, and how to get them. Sourced by demo.sh, test.sh and .ci/run.
+
+packages_build="cmake ninja-build gcc g++ pkg-config libc6-dev libdnnl-dev libyaml-dev libjansson-dev
+    zlib1g-dev libcmocka-dev"
+packages_data="dataset-fashion-mnist"
+packages_ci="clang libclang-rt-14-dev"
+
+# packages_missing NAME...: those of the names that are not installed, on one line.
+packages_missing()
+{
+    local name missing=
+    for name in "$@"; do
+        if [ "$(dpkg-query -W -f '${db:Status-Status}' "$name" 2>/dev/null)" != installed ]; then
+            missing="$missing $name"
+        fi
+    done
+    echo "${missing# }"
+}
+
+# packages_install NAME...: install what is missing; says what before it asks for root.
+packages_install()
+{
+    local missing root=
+    if ! command -v dpkg-query >/dev/null; then
+        echo "No dpkg-query: this is not a Debian machine. Assuming that the counterparts of these" \
+             "packages are installed:" "$@"
+        return 0
+    fi
+    missing=$(packages_missing "$@")
+    if [ -z "$missing" ]; then
+        echo "All packages are installed."
+        return 0
+    fi
+    echo "Missing Debian packages: $missing"
+    if [ "$(id -u)" != 0 ]; then
+        if ! command -v sudo >/dev/null; then
+            echo "They need root and there is no sudo. As root, run:" >&2
+            echo "    apt-get update && apt-get install --no-install-recommends $missing" >&2
+            return 1
+        fi
+        echo "Installing them with apt-get as root; sudo may ask for your password."
+        root=sudo
+    fi
+    # The names are words on purpose.
+    # shellcheck disable=SC2086
+    $root env DEBIAN_FRONTEND=noninteractive sh -c '
+        apt-get -q update && apt-get -q install -y --no-install-recommends "$@"' apt-get $missing
+}

@@ -1,0 +1,129 @@
+/* The planning half of an engine around one strategy, with storage of its own. */
+#include "plan_fixture.h"
+
+#include "base/arena.h"
+#include "base/options.h"
+#include "core/layout.h"
+#include "kernel_open.h"
+#include "tessera/registry.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static void fixture_declare(struct tess_declare *declare, const struct fixture_params *params)
+{
+    declare->unit_count = params->unit_count;
+    declare->param_count = params->count;
+    declare->unit = calloc((size_t)params->unit_count, sizeof *declare->unit);
+    declare->param = calloc((size_t)params->count, sizeof *declare->param);
+    assert_true(declare->unit != NULL && declare->param != NULL);
+    for (int32_t u = 0; u < params->unit_count; u++)
+        snprintf(declare->unit[u].name, TESS_NAME_MAX, "unit%d", (int)u);
+    for (int32_t p = 0; p < params->count; p++) {
+        snprintf(declare->param[p].name, TESS_NAME_MAX, "param%d", (int)p);
+        declare->param[p].unit = params->unit[p];
+        declare->param[p].shape = tess_shape1(params->elements[p]);
+    }
+}
+
+static void fixture_load_options(struct fixture *fixture, const struct fixture_run *run)
+{
+    const struct tess_strategy_ops *ops = fixture->strategy.ops;
+    char words[256];
+    char *argv[8];
+    const char *positional[1];
+    int argc = 0, positional_count;
+    fixture->option_values = calloc(1, ops->options_size + 1);
+    assert_non_null(fixture->option_values);
+    assert_int_equal(tess_options_open(&fixture->options), TESS_OK);
+    assert_int_equal(
+        tess_options_add(fixture->options, ops->name, ops->options, fixture->option_values),
+        TESS_OK);
+    snprintf(words, sizeof words, "%s", run->option != NULL ? run->option : "");
+    for (char *rest = words, *word; (word = strsep(&rest, " ")) != NULL && argc < 8;)
+        if (*word != '\0')
+            argv[argc++] = word;
+    assert_int_equal(
+        tess_options_load_arguments(fixture->options, argc, argv, positional, 0, &positional_count),
+        TESS_OK);
+}
+
+void fixture_open(struct fixture *fixture, const struct fixture_params *params,
+                  const struct fixture_run *run)
+{
+    struct tess_strategy *strategy = &fixture->strategy;
+    struct tess_plan *plan = &fixture->plan;
+    memset(fixture, 0, sizeof *fixture);
+    assert_int_equal(tess_registry_get_strategy(run->strategy, &strategy->ops), TESS_OK);
+    fixture_declare(&fixture->declare, params);
+    fixture_load_options(fixture, run);
+    plan->rank = run->rank;
+    plan->rank_count = run->rank_count;
+    plan->accumulate = run->accumulate;
+    plan->grid = run->rank_count * run->accumulate;
+    plan->leaf_rows = 1;
+    plan->dtype = run->dtype;
+    strategy->plan = plan;
+    strategy->options = fixture->option_values;
+    strategy->state = calloc(1, strategy->ops->state_size + 1);
+    assert_non_null(strategy->state);
+    assert_int_equal(tess_memory_open(&fixture->memory), TESS_OK);
+    strategy->memory = fixture->memory;
+    assert_int_equal(strategy->ops->check(strategy->options, run->rank_count, run->accumulate),
+                     TESS_OK);
+    assert_int_equal(tess_layout_begin(plan, &fixture->declare), TESS_OK);
+    assert_int_equal(strategy->ops->plan(strategy), TESS_OK);
+    assert_int_equal(tess_layout_finish(plan), TESS_OK);
+    assert_int_equal(strategy->ops->reserve(strategy), TESS_OK);
+}
+
+void fixture_commit(struct fixture *fixture)
+{
+    struct tess_plan *plan = &fixture->plan;
+    const uint64_t dtype_bytes = tess_dtype_bytes(plan->dtype);
+    const uint64_t own = (uint64_t)plan->own_stride;
+    struct tess_block param, grad;
+    assert_int_equal(tess_memory_reserve(fixture->memory, TESS_MEMORY_PARAMETER, own * dtype_bytes,
+                                         "own parameters", &param),
+                     TESS_OK);
+    assert_int_equal(tess_memory_reserve(fixture->memory, TESS_MEMORY_GRADIENT,
+                                         own * (uint64_t)plan->level_count * sizeof(float),
+                                         "own gradients", &grad),
+                     TESS_OK);
+    const struct tess_kernel_ops *kernel;
+    assert_int_equal(tess_registry_get_kernel("ref", &kernel), TESS_OK);
+    assert_int_equal(tess_kernel_open(kernel, 1, &fixture->kernel), TESS_OK);
+    fixture->strategy.kernel = fixture->kernel;
+    fixture->arena = aligned_alloc(TESS_MEMORY_ALIGN, tess_memory_total(fixture->memory));
+    assert_non_null(fixture->arena);
+    memset(fixture->arena, 0, tess_memory_total(fixture->memory));
+    assert_int_equal(tess_memory_commit(fixture->memory, fixture->arena), TESS_OK);
+    char *param_own = tess_memory_get(fixture->memory, param);
+    float *grad_own = tess_memory_get(fixture->memory, grad);
+    for (int32_t s = 0; s < plan->segment_count; s++) {
+        int64_t count = tess_plan_own_count(plan, s, TESS_EXTENT_SHARD);
+        plan->segment[s].param_own = param_own;
+        plan->segment[s].grad_own = grad_own;
+        param_own += (uint64_t)count * dtype_bytes;
+        grad_own += count;
+    }
+}
+
+void fixture_close(struct fixture *fixture)
+{
+    if (fixture->kernel != NULL)
+        tess_kernel_close(fixture->kernel);
+    tess_layout_fini(&fixture->plan);
+    tess_memory_close(fixture->memory);
+    tess_options_close(fixture->options);
+    free(fixture->option_values);
+    free(fixture->strategy.state);
+    free(fixture->declare.unit);
+    free(fixture->declare.param);
+    free(fixture->arena);
+}

@@ -1,0 +1,42 @@
+/* One rank's plan of one strategy over a made-up list of parameters; no model, no communicator. */
+#ifndef TESTS_STRATEGIES_PLAN_FIXTURE_H
+#define TESTS_STRATEGIES_PLAN_FIXTURE_H
+
+#include "core/declare.h"
+#include "tessera/strategy.h"
+
+struct tess_options;
+
+/* Parameters in order: elements and unit (ascending) of each. */
+struct fixture_params {
+    int32_t unit_count, count;
+    int64_t elements[64];
+    int32_t unit[64];
+};
+
+struct fixture {
+    struct tess_declare declare;
+    struct tess_plan plan;
+    struct tess_strategy strategy;
+    struct tess_memory *memory;
+    struct tess_kernel *kernel; /* once committed */
+    struct tess_options *options;
+    void *option_values;
+    void *arena;
+};
+
+struct fixture_run {
+    const char *strategy;
+    const char *option; /* "--ddp.overlap=off --ddp.bucket-mib=1", or NULL */
+    int32_t rank, rank_count, accumulate;
+    enum tess_dtype dtype;
+};
+
+/* Check, plan, lay out and reserve, as the engine does; fails the test when any of it fails. */
+void fixture_open(struct fixture *fixture, const struct fixture_params *params,
+                  const struct fixture_run *run);
+/* Memory behind the plan: what the strategy reserved, and own parts of parameters and gradients. */
+void fixture_commit(struct fixture *fixture);
+void fixture_close(struct fixture *fixture);
+
+#endif

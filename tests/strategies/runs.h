@@ -1,0 +1,37 @@
+/* Short training runs of one configuration on several ranks, for comparing layouts. */
+#ifndef TESTS_STRATEGIES_RUNS_H
+#define TESTS_STRATEGIES_RUNS_H
+
+#include "tessera/memory.h"
+#include "tessera/strategy.h"
+
+#define RUN_RANKS_MAX 8
+
+struct run {
+    const char *options; /* as on a command line, words joined by one space */
+    const char *strategy, *kernel;
+    int32_t rank_count;
+    int32_t steps;
+    bool evaluate;
+    enum tess_rank_mode mode;
+};
+
+struct run_outcome {
+    uint64_t hash;
+    double loss;                     /* of the last step's batch */
+    double test_loss, test_accuracy; /* 0 unless asked for */
+    int64_t flat_count;
+    int32_t segment_count;
+    uint64_t sent[RUN_RANKS_MAX];    /* bytes in the last step */
+    uint64_t formula[RUN_RANKS_MAX]; /* by the strategy */
+    uint64_t predicted[RUN_RANKS_MAX][TESS_MEMORY_KIND_COUNT];
+    uint64_t allocated[RUN_RANKS_MAX][TESS_MEMORY_KIND_COUNT];
+};
+
+/* Train; the ranks' hashes and losses must agree. Fails the test when a rank fails. */
+void run_train(const struct run *run, struct run_outcome *outcome_out);
+
+/* What opening the configuration answers, by its plan alone. */
+enum tess_status run_plan(const struct run *run);
+
+#endif

@@ -1,0 +1,280 @@
+/*
+ * Every strategy on every rank count gives the bits of one rank: the same hash of all parameters
+ * and the same loss after a few steps, in f32 and bf16, with several optimizers, clipping and
+ * accumulation. And on the way: every rank allocates what its plan predicts and sends what its
+ * strategy's formula says.
+ *
+ *   test_equivalence [threads] [processes] [guard] [small]
+ *
+ * threads is the default; processes: ranks are forked; guard: memory that only kernels and the
+ * communicator may touch; small: fewer optimizers and rank counts.
+ */
+#include "runs.h"
+
+#include "tessera/log.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static enum tess_rank_mode equal_mode = TESS_RANKS_THREADS;
+static const char *equal_kernel = "ref";
+static bool equal_small;
+
+/* Buckets of a few KiB, so that there are several and units share them. */
+#define EQUAL_MLP                                                                                  \
+    "--model mlp --mlp.hidden 40,24,33 --mlp.dropout 0.1 --batch-size 48 --learning-rate 0.05 "    \
+    "--evaluate=off --bind=off --data.workers 0 "
+
+struct equal_layout {
+    const char *strategy;
+    const char *options;
+};
+
+static const struct equal_layout equal_layouts[] = {
+    {"dp", ""},
+    {"ddp", "--ddp.first-bucket-mib 0.002 --ddp.bucket-mib 0.006"},
+    {"ddp", "--ddp.overlap=off"},
+    {"zero1", "--zero1.first-bucket-mib 0.002 --zero1.bucket-mib 0.006"},
+    {"zero2", "--zero2.first-bucket-mib 0.002 --zero2.bucket-mib 0.006"},
+    {"zero2", "--zero2.first-bucket-mib 0 --zero2.bucket-mib 0"},
+    {"fsdp", ""},
+    {"fsdp", "--fsdp.reshard-after-forward=off"},
+    {"hsdp", ""},
+};
+#define EQUAL_LAYOUTS ((int)(sizeof equal_layouts / sizeof equal_layouts[0]))
+
+/*
+ * A sum that goes to more ranks than its owner is cut into N slices at cache lines, so a slice is
+ * off c/N by fewer than 64 + N elements. ddp sends c + (N-2) slices for each bucket, dp's rank 0 c
+ * less one slice for its only one. (Sources of up to 4 KiB go another way; no bucket here is that
+ * small.) All other calls are exact, also hsdp's between two replicas.
+ */
+static uint64_t equal_sent_slack(const struct run *run, const struct run_outcome *outcome)
+{
+    const uint64_t n = (uint64_t)run->rank_count, slice = (64 + n) * sizeof(float);
+    if (strcmp(run->strategy, "dp") == 0)
+        return n > 1 ? slice : 0;
+    if (strcmp(run->strategy, "ddp") == 0)
+        return n > 2 ? (uint64_t)outcome->segment_count * (n - 2) * slice : 0;
+    return 0;
+}
+
+static void equal_check_sent(const struct run *run, const struct run_outcome *outcome)
+{
+    uint64_t slack = equal_sent_slack(run, outcome);
+    for (int32_t r = 0; r < run->rank_count; r++) {
+        uint64_t sent = outcome->sent[r], formula = outcome->formula[r];
+        uint64_t apart = sent > formula ? sent - formula : formula - sent;
+        if (apart > slack)
+            print_error("%s on %d ranks with %s: rank %d sent %llu bytes, formula %llu\n",
+                        run->strategy, (int)run->rank_count, run->options, (int)r,
+                        (unsigned long long)sent, (unsigned long long)formula);
+        assert_true(apart <= slack);
+    }
+}
+
+static void equal_compare(const struct run *run, const struct run_outcome *expected)
+{
+    struct run_outcome outcome;
+    run_train(run, &outcome);
+    if (outcome.hash != expected->hash)
+        print_error("%s on %d ranks with %s: hash %016llx, one rank has %016llx\n", run->strategy,
+                    (int)run->rank_count, run->options, (unsigned long long)outcome.hash,
+                    (unsigned long long)expected->hash);
+    assert_int_equal(outcome.hash, expected->hash);
+    assert_memory_equal(&outcome.loss, &expected->loss, sizeof(double));
+    assert_memory_equal(&outcome.test_loss, &expected->test_loss, sizeof(double));
+    assert_memory_equal(&outcome.test_accuracy, &expected->test_accuracy, sizeof(double));
+    for (int32_t r = 0; r < run->rank_count; r++)
+        assert_memory_equal(outcome.predicted[r], outcome.allocated[r],
+                            sizeof outcome.predicted[r]);
+}
+
+static struct run equal_run(const char *strategy, const char *options, int32_t rank_count)
+{
+    return (struct run){.strategy = strategy,
+                        .kernel = equal_kernel,
+                        .options = options,
+                        .rank_count = rank_count,
+                        .steps = 3,
+                        .mode = strcmp(strategy, "dp") == 0 ? TESS_RANKS_THREADS : equal_mode};
+}
+
+/* Every layout on every rank count (small: the last) against `single`, with the same further
+ * options. */
+static void equal_all_layouts(const char *options, const int32_t *ranks, int rank_cases,
+                              bool evaluate)
+{
+    struct run_outcome expected;
+    char words[512];
+    struct run run = equal_run("single", options, 1);
+    run.evaluate = evaluate;
+    run_train(&run, &expected);
+    for (int l = 0; l < EQUAL_LAYOUTS; l++) {
+        for (int i = equal_small ? rank_cases - 1 : 0; i < rank_cases; i++) {
+            snprintf(words, sizeof words, "%s %s", options, equal_layouts[l].options);
+            run = equal_run(equal_layouts[l].strategy, words, ranks[i]);
+            run.evaluate = evaluate;
+            equal_compare(&run, &expected);
+        }
+    }
+}
+
+static const int32_t equal_ranks[] = {1, 2, 4, 8};
+static const char *const equal_optimizers[] = {
+    "--optimizer momentum --clip 0.5",
+    "--optimizer adamw --weight-decay 0.01 --clip 0.3",
+    "--optimizer novograd --weight-decay 0.001",
+};
+
+static void equal_precision(const char *precision)
+{
+    char options[512];
+    for (int o = 0; o < 3; o++) {
+        for (int accumulate = 1; accumulate <= 2; accumulate++) {
+            /* Grid 16 leaves 8 ranks two micro-batches; one rank folds 8 leaves at a time then. */
+            snprintf(options, sizeof options,
+                     EQUAL_MLP "--grid %d --accumulate %d --precision %s %s", 8 * accumulate,
+                     accumulate, precision, equal_optimizers[o]);
+            if (equal_small && (o + accumulate) % 3 != 0)
+                continue;
+            equal_all_layouts(options, equal_ranks, 4, false);
+        }
+    }
+}
+
+static void test_f32(void **state)
+{
+    (void)state;
+    equal_precision("f32");
+}
+
+static void test_bf16(void **state)
+{
+    (void)state;
+    equal_precision("bf16");
+}
+
+/* Rank counts that are no power of two, and validation between the steps. */
+static void test_three_and_six_ranks(void **state)
+{
+    static const int32_t ranks[] = {1, 3, 6};
+    (void)state;
+    equal_all_layouts(EQUAL_MLP "--evaluate=on --grid 12 --optimizer adamw --clip 1", ranks, 3,
+                      true);
+}
+
+/* Running averages of batch norm go through the same sums. */
+static void test_batch_norm(void **state)
+{
+    (void)state;
+    equal_all_layouts("--model wrn --wrn.depth 10 --wrn.width 1 --batch-size 16 "
+                      "--grid 8 --bind=off --data.workers 0 --optimizer momentum",
+                      equal_ranks, 4, true);
+}
+
+/* Four micro-batches: three levels of the fold, on parts and on whole gradients. */
+static void test_accumulate_four(void **state)
+{
+    static const int32_t ranks[] = {1, 2, 4};
+    (void)state;
+    equal_all_layouts(EQUAL_MLP "--grid 16 --accumulate 4 --optimizer momentum", ranks, 3, false);
+}
+
+/* Accumulation alone changes nothing on the same grid. */
+static void test_accumulate_is_no_layout(void **state)
+{
+    struct run_outcome expected;
+    struct run run = equal_run("single", EQUAL_MLP "--grid 8 --optimizer momentum", 1);
+    (void)state;
+    run_train(&run, &expected);
+    run.options = EQUAL_MLP "--grid 8 --accumulate 8 --optimizer momentum";
+    equal_compare(&run, &expected);
+    run = equal_run("zero2", run.options, 1);
+    equal_compare(&run, &expected);
+    run = equal_run("fsdp", EQUAL_MLP "--grid 8 --accumulate 2 --optimizer momentum", 4);
+    equal_compare(&run, &expected);
+}
+
+/* The hash does tell runs apart: another seed, another order of the leaves. */
+static void test_hash_tells_apart(void **state)
+{
+    struct run_outcome one, other;
+    struct run run = equal_run("ddp", EQUAL_MLP "--grid 8 --optimizer momentum", 2);
+    (void)state;
+    run_train(&run, &one);
+    run.options = EQUAL_MLP "--grid 8 --optimizer momentum --seed 2";
+    run_train(&run, &other);
+    assert_int_not_equal(one.hash, other.hash);
+    run.options = EQUAL_MLP "--grid 2 --optimizer momentum";
+    run_train(&run, &other);
+    assert_int_not_equal(one.hash, other.hash);
+}
+
+/* The optimizer's own sums (clipping, NovoGrad) are not the strategy's traffic: none of them here.
+ */
+static void test_sent_bytes(void **state)
+{
+    static const int32_t ranks[] = {1, 2, 3, 4, 8};
+    static const char *const rest[] = {"--precision f32 --accumulate 1",
+                                       "--precision bf16 --accumulate 2"};
+    (void)state;
+    for (int o = equal_small ? 1 : 0; o < 2; o++) {
+        for (int l = 0; l < EQUAL_LAYOUTS; l++) {
+            for (int i = 0; i < 5; i++) {
+                struct run_outcome outcome;
+                char words[512];
+                /* Over micro-batches first, three ranks have no tree of two. */
+                if (o == 1 && ranks[i] % 3 == 0)
+                    continue;
+                snprintf(words, sizeof words, EQUAL_MLP "--optimizer momentum %s %s", rest[o],
+                         equal_layouts[l].options);
+                struct run run = equal_run(equal_layouts[l].strategy, words, ranks[i]);
+                run_train(&run, &outcome);
+                equal_check_sent(&run, &outcome);
+            }
+        }
+    }
+}
+
+/* What does not fit is refused with the way out, before anything runs. */
+static void test_refused(void **state)
+{
+    struct run run = equal_run("single", EQUAL_MLP, 2);
+    (void)state;
+    assert_int_equal(run_plan(&run), TESS_ERR_USAGE);
+    assert_non_null(strstr(tess_log_last_error(), "--ranks 1"));
+    run = equal_run("hsdp", EQUAL_MLP "--grid 12 --hsdp.shard-ranks 3", 6);
+    assert_int_equal(run_plan(&run), TESS_ERR_USAGE);
+    assert_non_null(strstr(tess_log_last_error(), "1, 2 or 6"));
+    run = equal_run("fsdp", EQUAL_MLP "--grid 12 --accumulate 2", 3);
+    assert_int_equal(run_plan(&run), TESS_ERR_USAGE);
+    run = equal_run("ddp", EQUAL_MLP "--grid 12 --accumulate 2", 3);
+    assert_int_equal(run_plan(&run), TESS_OK);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_hash_tells_apart),
+        cmocka_unit_test(test_accumulate_is_no_layout),
+        cmocka_unit_test(test_f32),
+        cmocka_unit_test(test_bf16),
+        cmocka_unit_test(test_three_and_six_ranks),
+        cmocka_unit_test(test_batch_norm),
+        cmocka_unit_test(test_accumulate_four),
+        cmocka_unit_test(test_sent_bytes),
+    };
+    for (int i = 1; i < argc; i++) {
+        equal_mode = strcmp(argv[i], "processes") == 0 ? TESS_RANKS_PROCESSES : equal_mode;
+        equal_small = equal_small || strcmp(argv[i], "small") == 0;
+        equal_kernel = strcmp(argv[i], "guard") == 0 ? "guard" : equal_kernel;
+    }
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

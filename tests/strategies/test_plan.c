@@ -1,0 +1,443 @@
+/*
+ * The plans of every strategy, for every rank of several rank counts, over random lists of
+ * parameters: every parameter in one segment, parts disjoint and complete, what is full and what is
+ * a part, memory and volumes by formulas written down here a second time.
+ */
+#include "plan_fixture.h"
+
+#include "base/rng.h"
+#include "tessera/log.h"
+#include "tessera/registry.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define PLAN_RANKS_MAX 8
+
+static const int32_t plan_ranks[] = {1, 2, 3, 4, 8};
+
+struct plan_random {
+    struct tess_rng_key key;
+    uint64_t next;
+};
+
+static uint32_t plan_draw(struct plan_random *random, uint32_t below)
+{
+    return tess_rng_word(random->key, random->next++, 0) % below;
+}
+
+/* Units without parameters, parameters of one element and of many blocks all occur. */
+static void plan_random_params(struct plan_random *random, struct fixture_params *params)
+{
+    memset(params, 0, sizeof *params);
+    params->unit_count = 1 + (int32_t)plan_draw(random, 7);
+    for (int32_t u = 0; u < params->unit_count; u++) {
+        int32_t here = (int32_t)plan_draw(random, 4);
+        if (u == params->unit_count - 1 && params->count == 0)
+            here = 1;
+        for (int32_t i = 0; i < here; i++) {
+            params->elements[params->count] =
+                1 + plan_draw(random, plan_draw(random, 2) ? 5000 : 100);
+            params->unit[params->count++] = u;
+        }
+    }
+}
+
+/* A world of plans, one per rank. */
+struct plan_world {
+    struct fixture rank[PLAN_RANKS_MAX];
+    int32_t rank_count;
+};
+
+static void plan_open(struct plan_world *world, const struct fixture_params *params,
+                      const char *strategy, const char *option, int32_t rank_count,
+                      int32_t accumulate, enum tess_dtype dtype)
+{
+    world->rank_count = rank_count;
+    for (int32_t r = 0; r < rank_count; r++)
+        fixture_open(&world->rank[r], params,
+                     &(struct fixture_run){.strategy = strategy,
+                                           .option = option,
+                                           .rank = r,
+                                           .rank_count = rank_count,
+                                           .accumulate = accumulate,
+                                           .dtype = dtype});
+}
+
+static void plan_close(struct plan_world *world)
+{
+    for (int32_t r = 0; r < world->rank_count; r++)
+        fixture_close(&world->rank[r]);
+}
+
+/* The same flat space on every rank; each parameter inside its one segment, apart from its
+ * neighbours. */
+static void plan_check_flat(const struct plan_world *world)
+{
+    const struct tess_plan *plan = &world->rank[0].plan;
+    int32_t seen = 0;
+    int64_t at = 0;
+    for (int32_t s = 0; s < plan->segment_count; s++) {
+        const struct tess_segment *segment = &plan->segment[s];
+        assert_int_equal(segment->param_first, seen);
+        assert_int_equal(segment->begin, at);
+        for (int32_t i = 0; i < segment->param_count; i++, seen++) {
+            const struct tess_plan_param *param = &plan->param[seen];
+            assert_int_equal(param->segment, s);
+            assert_int_equal(param->begin % TESS_SHARD_ALIGN, 0);
+            assert_true(param->begin >= at);
+            at = param->begin + param->count;
+            assert_in_range(param->unit, segment->unit_first, segment->unit_last);
+        }
+        assert_true(at <= segment->begin + segment->count);
+        at = segment->begin + segment->count;
+    }
+    assert_int_equal(seen, plan->param_count);
+    assert_int_equal(at, plan->flat_count);
+    for (int32_t r = 1; r < world->rank_count; r++) {
+        const struct tess_plan *other = &world->rank[r].plan;
+        assert_int_equal(other->segment_count, plan->segment_count);
+        for (int32_t s = 0; s < plan->segment_count; s++) {
+            assert_int_equal(other->segment[s].begin, plan->segment[s].begin);
+            assert_int_equal(other->segment[s].count, plan->segment[s].count);
+        }
+    }
+}
+
+/* Every element is updated by exactly `owners` ranks. */
+static void plan_check_owners(const struct plan_world *world, int32_t owners)
+{
+    const struct tess_plan *plan = &world->rank[0].plan;
+    for (int32_t s = 0; s < plan->segment_count; s++) {
+        const int64_t begin = plan->segment[s].begin, end = begin + plan->segment[s].count;
+        for (int64_t at = begin; at < end; at += TESS_SHARD_ALIGN) {
+            int32_t found = 0;
+            for (int32_t r = 0; r < world->rank_count; r++) {
+                const struct tess_plan *mine = &world->rank[r].plan;
+                int64_t own = tess_plan_own_begin(mine, s, mine->optim_extent);
+                int64_t own_end = own + tess_plan_own_count(mine, s, mine->optim_extent);
+                assert_true(own >= begin && own_end <= end);
+                assert_int_equal((own - begin) % TESS_SHARD_ALIGN, 0);
+                found += at >= own && at < own_end;
+            }
+            assert_int_equal(found, owners);
+        }
+    }
+}
+
+static uint64_t plan_bytes(const struct fixture *fixture, enum tess_memory_kind kind)
+{
+    return tess_memory_bytes(fixture->memory, kind);
+}
+
+static uint64_t plan_sent(const struct fixture *fixture)
+{
+    return fixture->strategy.ops->sent_bytes(&fixture->strategy);
+}
+
+/* Run `check` over random lists, rank counts, micro-batches and precisions. */
+static void plan_for_all(const char *strategy, const char *option,
+                         void (*check)(const struct plan_world *world, uint64_t flat,
+                                       uint64_t dtype_bytes, uint64_t micros))
+{
+    struct plan_random random = {tess_rng_key(7, TESS_RNG_TEST, 0), 0};
+    for (int round = 0; round < 40; round++) {
+        struct fixture_params params;
+        struct plan_world world;
+        plan_random_params(&random, &params);
+        for (size_t i = 0; i < sizeof plan_ranks / sizeof plan_ranks[0]; i++) {
+            int32_t micros = 1 + (int32_t)plan_draw(&random, 3);
+            enum tess_dtype dtype = plan_draw(&random, 2) ? TESS_F32 : TESS_BF16;
+            plan_open(&world, &params, strategy, option, plan_ranks[i], micros, dtype);
+            plan_check_flat(&world);
+            check(&world, (uint64_t)world.rank[0].plan.flat_count, tess_dtype_bytes(dtype),
+                  (uint64_t)micros);
+            plan_close(&world);
+        }
+    }
+}
+
+static void plan_check_extents(const struct fixture *fixture, enum tess_extent param,
+                               enum tess_extent grad, enum tess_extent optim,
+                               enum tess_leaf_order order)
+{
+    assert_int_equal(fixture->plan.param_extent, param);
+    assert_int_equal(fixture->plan.grad_extent, grad);
+    assert_int_equal(fixture->plan.optim_extent, optim);
+    assert_int_equal(fixture->plan.leaf_order, order);
+}
+
+static void check_ddp(const struct plan_world *world, uint64_t flat, uint64_t dtype_bytes,
+                      uint64_t micros)
+{
+    const uint64_t n = (uint64_t)world->rank_count;
+    (void)dtype_bytes, (void)micros;
+    plan_check_owners(world, world->rank_count);
+    for (int32_t r = 0; r < world->rank_count; r++) {
+        const struct fixture *rank = &world->rank[r];
+        plan_check_extents(rank, TESS_EXTENT_FULL, TESS_EXTENT_FULL, TESS_EXTENT_FULL,
+                           TESS_LEAVES_RANK_FIRST);
+        assert_true(rank->plan.replicated);
+        assert_int_equal(tess_memory_total(rank->memory), 0);
+        /* 2(N-1)/N of all gradients; each bucket's share may round down by less than one byte. */
+        uint64_t exact = 2 * (n - 1) * flat * sizeof(float);
+        assert_in_range(plan_sent(rank) * n,
+                        exact - (exact > 0 ? n * (uint64_t)rank->plan.segment_count : 0), exact);
+    }
+}
+
+static void check_zero1(const struct plan_world *world, uint64_t flat, uint64_t dtype_bytes,
+                        uint64_t micros)
+{
+    const uint64_t n = (uint64_t)world->rank_count;
+    (void)micros;
+    plan_check_owners(world, 1);
+    for (int32_t r = 0; r < world->rank_count; r++) {
+        const struct fixture *rank = &world->rank[r];
+        plan_check_extents(rank, TESS_EXTENT_FULL, TESS_EXTENT_FULL, TESS_EXTENT_SHARD,
+                           TESS_LEAVES_RANK_FIRST);
+        assert_int_equal(tess_memory_total(rank->memory), 0);
+        assert_int_equal(plan_sent(rank) * n, (n - 1) * flat * (sizeof(float) + dtype_bytes));
+    }
+}
+
+/* Buffers: the segments that one unit writes at a time, and one more if there are more. */
+static uint64_t plan_scatter_bytes(const struct tess_plan *plan)
+{
+    int64_t largest = 0;
+    int32_t most = 0;
+    for (int32_t u = 0; u < plan->unit_count; u++) {
+        int32_t here = 0;
+        for (int32_t p = 0, last = -1; p < plan->param_count; p++) {
+            /* A segment that holds parameters on both sides of a unit without any counts too. */
+            const struct tess_segment *segment = &plan->segment[plan->param[p].segment];
+            if (plan->param[p].segment != last && segment->unit_first <= u &&
+                u <= segment->unit_last)
+                here++;
+            last = plan->param[p].segment;
+        }
+        most = here > most ? here : most;
+    }
+    for (int32_t s = 0; s < plan->segment_count; s++)
+        largest = plan->segment[s].count > largest ? plan->segment[s].count : largest;
+    most += most < plan->segment_count;
+    uint64_t bytes = (uint64_t)most * (uint64_t)largest * sizeof(float);
+    return (bytes + TESS_MEMORY_ALIGN - 1) / TESS_MEMORY_ALIGN * TESS_MEMORY_ALIGN;
+}
+
+static void check_zero2(const struct plan_world *world, uint64_t flat, uint64_t dtype_bytes,
+                        uint64_t micros)
+{
+    const uint64_t n = (uint64_t)world->rank_count;
+    plan_check_owners(world, 1);
+    for (int32_t r = 0; r < world->rank_count; r++) {
+        const struct fixture *rank = &world->rank[r];
+        plan_check_extents(rank, TESS_EXTENT_FULL, TESS_EXTENT_SHARD, TESS_EXTENT_SHARD,
+                           TESS_LEAVES_MICRO_FIRST);
+        assert_int_equal(plan_bytes(rank, TESS_MEMORY_BUCKET), plan_scatter_bytes(&rank->plan));
+        assert_int_equal(plan_sent(rank) * n,
+                         (n - 1) * flat * (micros * sizeof(float) + dtype_bytes));
+    }
+}
+
+/* Elements gathered in one step, by playing the two buffers through. */
+static uint64_t plan_gathered(const struct tess_plan *plan, uint64_t micros)
+{
+    int32_t held[2] = {-1, -1};
+    int last = 0;
+    uint64_t elements = 0;
+    for (uint64_t m = 0; m < micros; m++) {
+        for (int32_t i = 0; i < 2 * plan->segment_count; i++) {
+            int32_t s = i < plan->segment_count ? i : 2 * plan->segment_count - 1 - i;
+            int slot = held[0] == s ? 0 : held[1] == s ? 1 : 1 - last;
+            elements += held[slot] == s ? 0 : (uint64_t)plan->segment[s].count;
+            held[slot] = s;
+            last = slot;
+        }
+    }
+    return elements;
+}
+
+static void check_fsdp(const struct plan_world *world, uint64_t flat, uint64_t dtype_bytes,
+                       uint64_t micros)
+{
+    const uint64_t n = (uint64_t)world->rank_count;
+    plan_check_owners(world, 1);
+    for (int32_t r = 0; r < world->rank_count; r++) {
+        const struct fixture *rank = &world->rank[r];
+        const struct tess_plan *plan = &rank->plan;
+        plan_check_extents(rank, TESS_EXTENT_SHARD, TESS_EXTENT_SHARD, TESS_EXTENT_SHARD,
+                           TESS_LEAVES_MICRO_FIRST);
+        for (int32_t s = 0; s < plan->segment_count; s++) {
+            assert_int_equal(plan->segment[s].unit_first, plan->segment[s].unit_last);
+            assert_true(s == 0 || plan->segment[s].unit_first > plan->segment[s - 1].unit_first);
+        }
+        assert_int_equal(plan_bytes(rank, TESS_MEMORY_BUCKET), plan_scatter_bytes(plan));
+        assert_int_equal(
+            plan_sent(rank) * n,
+            (n - 1) * (micros * flat * sizeof(float) + plan_gathered(plan, micros) * dtype_bytes));
+        /* Never more than the textbook's 3(N-1)/N P. */
+        assert_true(plan_sent(rank) * n <=
+                    (n - 1) * micros * flat * (sizeof(float) + 2 * dtype_bytes));
+    }
+}
+
+static void check_fsdp_kept(const struct plan_world *world, uint64_t flat, uint64_t dtype_bytes,
+                            uint64_t micros)
+{
+    const uint64_t n = (uint64_t)world->rank_count;
+    for (int32_t r = 0; r < world->rank_count; r++) {
+        const struct fixture *rank = &world->rank[r];
+        assert_true(plan_bytes(rank, TESS_MEMORY_GATHERED) >= flat * dtype_bytes);
+        assert_true(plan_bytes(rank, TESS_MEMORY_GATHERED) <
+                    flat * dtype_bytes + TESS_MEMORY_ALIGN);
+        assert_int_equal(plan_sent(rank) * n,
+                         (n - 1) * flat * (micros * sizeof(float) + dtype_bytes));
+    }
+}
+
+static void check_hsdp(const struct plan_world *world, uint64_t flat, uint64_t dtype_bytes,
+                       uint64_t micros)
+{
+    const uint64_t n = (uint64_t)world->rank_count;
+    const uint64_t width = n == 4 ? 2 : n == 8 ? 4 : n;
+    const uint64_t replicas = n / width;
+    plan_check_owners(world, (int32_t)replicas);
+    for (int32_t r = 0; r < world->rank_count; r++) {
+        const struct fixture *rank = &world->rank[r];
+        assert_int_equal(rank->plan.shard_count, width);
+        assert_int_equal(rank->plan.shard_index, (uint64_t)r % width);
+        /* Inside the group by its width; 2(R-1)/R of the part between replicas. */
+        uint64_t inside = (width - 1) * (flat * sizeof(float) * micros +
+                                         plan_gathered(&rank->plan, micros) * dtype_bytes);
+        uint64_t between = micros * 2 * (replicas - 1) * flat * sizeof(float);
+        assert_int_equal(plan_sent(rank) * width * replicas, inside * replicas + between);
+    }
+}
+
+static void check_dp(const struct plan_world *world, uint64_t flat, uint64_t dtype_bytes,
+                     uint64_t micros)
+{
+    const uint64_t n = (uint64_t)world->rank_count;
+    (void)micros;
+    plan_check_owners(world, 1);
+    for (int32_t r = 0; r < world->rank_count; r++) {
+        const struct fixture *rank = &world->rank[r];
+        const struct tess_plan *plan = &rank->plan;
+        assert_int_equal(plan->holds_input, r == 0);
+        assert_int_equal(plan->holds_loss, r == 0);
+        assert_int_equal(plan->skips_input, r != 0);
+        assert_int_equal(plan->skips_loss, r != 0);
+        assert_int_equal(plan->grad_extent, TESS_EXTENT_FULL);
+        assert_int_equal(plan_bytes(rank, TESS_MEMORY_GATHERED) == 0, r == 0);
+        /* Rank 0: a replica for each, and its share of the gradients' sum; the others: gradients.
+         */
+        uint64_t holder = (n - 1) * flat * dtype_bytes + (n - 1) * flat * sizeof(float) / n;
+        assert_int_equal(plan_sent(rank), r == 0 ? holder : flat * sizeof(float));
+    }
+}
+
+static void test_ddp(void **state)
+{
+    (void)state;
+    plan_for_all("ddp", NULL, check_ddp);
+    plan_for_all("ddp", "--ddp.bucket-mib=0.004", check_ddp);
+}
+
+static void test_zero1(void **state)
+{
+    (void)state;
+    plan_for_all("zero1", NULL, check_zero1);
+    plan_for_all("zero1", "--zero1.first-bucket-mib=0.002", check_zero1);
+}
+
+static void test_zero2(void **state)
+{
+    (void)state;
+    plan_for_all("zero2", NULL, check_zero2);
+    plan_for_all("zero2", "--zero2.first-bucket-mib=0", check_zero2);
+}
+
+static void test_fsdp(void **state)
+{
+    (void)state;
+    plan_for_all("fsdp", NULL, check_fsdp);
+    plan_for_all("fsdp", "--fsdp.reshard-after-forward=off", check_fsdp_kept);
+}
+
+static void test_hsdp(void **state)
+{
+    (void)state;
+    plan_for_all("hsdp", NULL, check_hsdp);
+}
+
+static void test_dp(void **state)
+{
+    (void)state;
+    plan_for_all("dp", NULL, check_dp);
+}
+
+static void test_single(void **state)
+{
+    const struct fixture_params params = {
+        .unit_count = 2, .count = 2, .elements = {5, 70}, .unit = {0, 1}};
+    struct plan_world world;
+    (void)state;
+    plan_open(&world, &params, "single", NULL, 1, 3, TESS_F32);
+    plan_check_flat(&world);
+    plan_check_owners(&world, 1);
+    assert_int_equal(tess_memory_total(world.rank[0].memory), 0);
+    assert_int_equal(plan_sent(&world.rank[0]), 0);
+    const struct tess_strategy_ops *ops = world.rank[0].strategy.ops;
+    assert_int_equal(ops->check(world.rank[0].strategy.options, 2, 1), TESS_ERR_USAGE);
+    assert_non_null(strstr(tess_log_last_error(), "--ranks 1"));
+    plan_close(&world);
+}
+
+/* Groups that are no subtrees are refused, and the message lists those that are. */
+static void test_hsdp_refuses(void **state)
+{
+    const struct tess_strategy_ops *ops;
+    struct {
+        bool reshard;
+        int64_t shard_ranks;
+    } options = {true, 3};
+    (void)state;
+    assert_int_equal(tess_registry_get_strategy("hsdp", &ops), TESS_OK);
+    assert_int_equal(ops->options_size, sizeof options);
+    assert_int_equal(ops->check(&options, 6, 1), TESS_ERR_USAGE);
+    assert_non_null(strstr(tess_log_last_error(), "1, 2 or 6"));
+    options.shard_ranks = 5;
+    assert_int_equal(ops->check(&options, 8, 1), TESS_ERR_USAGE);
+    assert_non_null(strstr(tess_log_last_error(), "1, 2, 4 or 8"));
+    options.shard_ranks = 4;
+    assert_int_equal(ops->check(&options, 8, 1), TESS_OK);
+}
+
+/* Names that arrive later say so. */
+static void test_known_but_not_built(void **state)
+{
+    const struct tess_strategy_ops *ops;
+    (void)state;
+    assert_int_equal(tess_registry_get_strategy("tp", &ops), TESS_ERR_USAGE);
+    assert_non_null(strstr(tess_log_last_error(), "arrives with the transformer models"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_single),
+        cmocka_unit_test(test_dp),
+        cmocka_unit_test(test_ddp),
+        cmocka_unit_test(test_zero1),
+        cmocka_unit_test(test_zero2),
+        cmocka_unit_test(test_fsdp),
+        cmocka_unit_test(test_hsdp),
+        cmocka_unit_test(test_hsdp_refuses),
+        cmocka_unit_test(test_known_but_not_built),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,293 @@
+/*
+ * Gathered units and transient gradient buffers over a communicator that only writes down what it
+ * is asked: which calls, in which order, into which memory, and what had been waited for by then.
+ */
+#include "gather.h"
+#include "plan_fixture.h"
+#include "scatter.h"
+
+#include "tessera/version.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define NOTE_MAX 256
+
+struct note_comm {
+    struct tess_comm comm;
+    struct tess_comm_call call[NOTE_MAX];
+    bool done[NOTE_MAX];
+    int32_t count;
+};
+
+static enum tess_status note_call(struct tess_comm *comm, const struct tess_comm_call *call,
+                                  uint64_t *ticket_out)
+{
+    struct note_comm *note = (struct note_comm *)comm;
+    assert_true(note->count < NOTE_MAX);
+    *ticket_out = (uint64_t)note->count;
+    note->call[note->count++] = *call;
+    return TESS_OK;
+}
+
+static enum tess_status note_wait(struct tess_comm *comm, uint64_t ticket)
+{
+    struct note_comm *note = (struct note_comm *)comm;
+    assert_true(ticket < (uint64_t)note->count);
+    note->done[ticket] = true;
+    return TESS_OK;
+}
+
+static const struct tess_comm_ops note_ops = {.abi = TESS_ABI,
+                                              .name = "note",
+                                              .summary = "notes calls",
+                                              .call = note_call,
+                                              .wait = note_wait};
+
+static void note_open(struct note_comm *note, int32_t rank, int32_t rank_count)
+{
+    *note = (struct note_comm){.comm = {.ops = &note_ops, .rank = rank, .rank_count = rank_count}};
+}
+
+/* Four units of one parameter each, as large as needed to tell them apart. */
+static const struct fixture_params transient_params = {
+    .unit_count = 4, .count = 4, .elements = {300, 700, 500, 600}, .unit = {0, 1, 2, 3}};
+
+static void transient_open(struct fixture *fixture, const char *option, int32_t accumulate)
+{
+    fixture_open(fixture, &transient_params,
+                 &(struct fixture_run){.strategy = "fsdp",
+                                       .option = option,
+                                       .rank = 1,
+                                       .rank_count = 4,
+                                       .accumulate = accumulate,
+                                       .dtype = TESS_BF16});
+}
+
+/* Which segment an all_gather brings: the one whose part it reads. */
+static int32_t transient_segment(const struct tess_plan *plan, const struct tess_comm_call *call)
+{
+    for (int32_t s = 0; s < plan->segment_count; s++)
+        if (plan->segment[s].param_own == call->source)
+            return s;
+    return -1;
+}
+
+static bool transient_arrived(const struct note_comm *note, const void *buffer)
+{
+    bool arrived = false;
+    for (int32_t c = 0; c < note->count; c++)
+        if (note->call[c].target == buffer)
+            arrived = note->done[c];
+    return arrived;
+}
+
+static void transient_sweep(struct tess_gather *gather, struct fixture *fixture,
+                            const struct note_comm *note, enum tess_phase phase)
+{
+    struct tess_plan *plan = &fixture->plan;
+    for (int32_t i = 0; i < plan->unit_count; i++) {
+        int32_t u = phase == TESS_PHASE_FORWARD ? i : plan->unit_count - 1 - i;
+        assert_int_equal(tess__gather_enter(gather, &fixture->strategy, u, phase), TESS_OK);
+        assert_true(transient_arrived(note, plan->segment[u].param));
+        /* Nobody but the next unit's gather may be on its way, and not into this unit's buffer. */
+        for (int32_t c = 0; c < note->count; c++)
+            assert_true(note->done[c] || note->call[c].target != plan->segment[u].param);
+    }
+}
+
+/* The diagram in gather.h, two micro-batches: what is gathered, in which order. */
+static void test_gather_two_buffers(void **state)
+{
+    static const int32_t expected[] = {0, 1, 2, 3, 1, 0, 2, 3, 1, 0};
+    struct fixture fixture;
+    struct note_comm note;
+    struct tess_gather gather = {0};
+    (void)state;
+    transient_open(&fixture, NULL, 2);
+    assert_int_equal(tess__gather_reserve(&gather, &fixture.strategy, false), TESS_OK);
+    fixture_commit(&fixture);
+    note_open(&note, 1, 4);
+    assert_int_equal(tess__gather_open(&gather, &fixture.strategy, &note.comm), TESS_OK);
+    for (int m = 0; m < 2; m++) {
+        transient_sweep(&gather, &fixture, &note, TESS_PHASE_FORWARD);
+        transient_sweep(&gather, &fixture, &note, TESS_PHASE_BACKWARD);
+    }
+    assert_int_equal(note.count, sizeof expected / sizeof expected[0]);
+    uint64_t sent = 0;
+    for (int32_t c = 0; c < note.count; c++) {
+        int32_t s = transient_segment(&fixture.plan, &note.call[c]);
+        assert_int_equal(s, expected[c]);
+        assert_int_equal(note.call[c].count, fixture.plan.segment[s].count / 4);
+        sent += 3 * note.call[c].count * 2;
+    }
+    assert_int_equal(tess__gather_sent_bytes(&fixture.plan, false), sent);
+    /* After the optimizer nothing is taken from a buffer any more. */
+    tess__gather_forget(&gather, &fixture.plan);
+    int32_t before = note.count;
+    transient_sweep(&gather, &fixture, &note, TESS_PHASE_FORWARD);
+    assert_int_equal(note.count - before, 4);
+    tess__gather_close(&gather);
+    fixture_close(&fixture);
+}
+
+static void test_gather_kept(void **state)
+{
+    struct fixture fixture;
+    struct note_comm note;
+    struct tess_gather gather = {0};
+    (void)state;
+    transient_open(&fixture, NULL, 3);
+    assert_int_equal(tess__gather_reserve(&gather, &fixture.strategy, true), TESS_OK);
+    fixture_commit(&fixture);
+    note_open(&note, 1, 4);
+    assert_int_equal(tess__gather_open(&gather, &fixture.strategy, &note.comm), TESS_OK);
+    for (int m = 0; m < 3; m++) {
+        transient_sweep(&gather, &fixture, &note, TESS_PHASE_FORWARD);
+        transient_sweep(&gather, &fixture, &note, TESS_PHASE_BACKWARD);
+    }
+    assert_int_equal(note.count, 4);
+    for (int32_t a = 0; a < 4; a++) {
+        const char *end = (const char *)note.call[a].target + 4 * note.call[a].count * 2;
+        for (int32_t b = a + 1; b < 4; b++)
+            assert_true((const char *)note.call[b].target >= end);
+    }
+    tess__gather_close(&gather);
+    fixture_close(&fixture);
+}
+
+/* No buffer is handed out while a reduction still reads it. */
+static void transient_check_free(const struct note_comm *note, const float *buffer)
+{
+    for (int32_t c = 0; c < note->count; c++)
+        assert_true(note->done[c] || note->call[c].source != buffer);
+}
+
+static void transient_backward(struct tess_scatter *scatter, struct fixture *fixture,
+                               const struct note_comm *note)
+{
+    struct tess_plan *plan = &fixture->plan;
+    int32_t ready = plan->segment_count - 1;
+    for (int32_t u = plan->unit_count - 1; u >= 0; u--) {
+        assert_int_equal(tess__scatter_enter(scatter, &fixture->strategy, u), TESS_OK);
+        for (int32_t s = 0; s < plan->segment_count; s++) {
+            if (plan->segment[s].unit_first > u || plan->segment[s].unit_last < u)
+                continue;
+            assert_non_null(plan->segment[s].grad);
+            transient_check_free(note, plan->segment[s].grad);
+            for (int32_t other = 0; other < s; other++)
+                assert_true(plan->segment[other].grad == NULL ||
+                            plan->segment[other].grad != plan->segment[s].grad);
+        }
+        for (; ready >= 0 && plan->segment[ready].unit_first >= u; ready--)
+            assert_int_equal(tess__scatter_send(scatter, &fixture->strategy, ready), TESS_OK);
+    }
+}
+
+static void transient_scatter(struct fixture *fixture, struct note_comm *shard,
+                              struct note_comm *replica, int32_t *slot_count_out)
+{
+    struct tess_scatter scatter = {0};
+    struct tess_plan *plan = &fixture->plan;
+    assert_int_equal(tess__scatter_reserve(&scatter, &fixture->strategy), TESS_OK);
+    fixture_commit(fixture);
+    assert_int_equal(tess__scatter_open(&scatter, &fixture->strategy, &shard->comm,
+                                        replica != NULL ? &replica->comm : NULL),
+                     TESS_OK);
+    for (int32_t m = 0; m < plan->accumulate; m++) {
+        fixture->strategy.micro = m;
+        transient_backward(&scatter, fixture, shard);
+    }
+    assert_int_equal(tess__scatter_finish(&scatter, &fixture->strategy), TESS_OK);
+    /* Every segment once per micro-batch, highest first, to its level; all waited for. */
+    assert_int_equal(shard->count, plan->accumulate * plan->segment_count);
+    for (int32_t c = 0; c < shard->count; c++) {
+        int32_t m = c / plan->segment_count;
+        int32_t s = plan->segment_count - 1 - c % plan->segment_count;
+        assert_int_equal(shard->call[c].collective, TESS_COLLECTIVE_REDUCE_SCATTER);
+        assert_ptr_equal(shard->call[c].target,
+                         plan->segment[s].grad_own + tess_fold_level(m) * plan->own_stride);
+        assert_true(shard->done[c]);
+    }
+    if (replica != NULL) {
+        assert_int_equal(replica->count, shard->count);
+        for (int32_t c = 0; c < replica->count; c++) {
+            assert_int_equal(replica->call[c].collective, TESS_COLLECTIVE_ALL_REDUCE);
+            assert_ptr_equal(replica->call[c].target, shard->call[c].target);
+            assert_ptr_equal(replica->call[c].source, shard->call[c].target);
+            assert_true(replica->done[c]);
+        }
+    }
+    *slot_count_out = scatter.slot_count;
+    tess__scatter_close(&scatter);
+}
+
+static void test_scatter_units(void **state)
+{
+    (void)state;
+    for (int32_t accumulate = 1; accumulate <= 4; accumulate++) {
+        for (int replicas = 0; replicas < 2; replicas++) {
+            struct fixture fixture;
+            struct note_comm shard, replica;
+            int32_t slots;
+            transient_open(&fixture, NULL, accumulate);
+            note_open(&shard, 1, 4);
+            note_open(&replica, 0, 2);
+            transient_scatter(&fixture, &shard, replicas ? &replica : NULL, &slots);
+            assert_int_equal(slots, 2);
+            fixture_close(&fixture);
+        }
+    }
+}
+
+/* A unit of several segments, a segment of several units, and a unit without parameters between. */
+static void test_scatter_across(void **state)
+{
+    static const struct fixture_params params = {.unit_count = 5,
+                                                 .count = 7,
+                                                 .elements = {10, 20, 30, 900, 900, 900, 10},
+                                                 .unit = {0, 1, 3, 3, 3, 3, 4}};
+    static const struct {
+        const char *option;
+        int32_t segments, slots;
+    } cuts[] = {
+        {"", 1, 1},
+        {"--zero2.first-bucket-mib=0", 2, 2},
+        {"--zero2.first-bucket-mib=0 --zero2.bucket-mib=0.003", 5, 5}, /* unit 3 writes 4 */
+        {"--zero2.first-bucket-mib=0 --zero2.bucket-mib=0", 7, 5},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cuts / sizeof cuts[0]; i++) {
+        for (int32_t accumulate = 1; accumulate <= 4; accumulate++) {
+            struct fixture fixture;
+            struct note_comm shard;
+            int32_t slots;
+            fixture_open(&fixture, &params,
+                         &(struct fixture_run){.strategy = "zero2",
+                                               .option = cuts[i].option,
+                                               .rank = 1,
+                                               .rank_count = 4,
+                                               .accumulate = accumulate,
+                                               .dtype = TESS_F32});
+            assert_int_equal(fixture.plan.segment_count, cuts[i].segments);
+            note_open(&shard, 1, 4);
+            transient_scatter(&fixture, &shard, NULL, &slots);
+            assert_int_equal(slots, cuts[i].slots);
+            fixture_close(&fixture);
+        }
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_gather_two_buffers),
+        cmocka_unit_test(test_gather_kept),
+        cmocka_unit_test(test_scatter_units),
+        cmocka_unit_test(test_scatter_across),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
