@@ -27,7 +27,7 @@ packages_install $packages_build $packages_data
 heading "2. Build (preset release)"
 cmake --preset release >build-demo.log 2>&1 || { cat build-demo.log; exit 1; }
 rm -f build-demo.log
-cmake --build --preset release
+cmake --build --preset release --target tessera_program
 
 heading "3. Train: every rank stores a quarter of parameters, gradients and optimizer state"
 run "$tessera" train "$config" --strategy fsdp --ranks 4

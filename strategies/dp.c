@@ -24,7 +24,7 @@ struct dp_state {
     struct tess_event *event; /* [rank_count] of rows in flight */
     bool stale;               /* rank 0's parameters have changed since the last broadcast */
     /* Bytes of one rank's rows in a micro-batch; known once they have been seen. */
-    uint64_t input_bytes, label_bytes, output_bytes;
+    uint64_t input_bytes, output_bytes;
 };
 
 static enum tess_status dp_plan(struct tess_strategy *strategy)
@@ -114,12 +114,10 @@ static enum tess_status dp_batch_ready(struct tess_strategy *strategy,
                                        const struct tess_boundary *label)
 {
     struct dp_state *state = strategy->state;
+    (void)label; /* stay where the loss is computed */
     TESS_TRY(dp_scatter(strategy, input));
-    TESS_TRY(dp_scatter(strategy, label));
-    if (strategy->training) {
+    if (strategy->training)
         state->input_bytes = (uint64_t)input->rows * input->row_bytes;
-        state->label_bytes = (uint64_t)label->rows * label->row_bytes;
-    }
     return TESS_OK;
 }
 
@@ -175,7 +173,7 @@ static uint64_t dp_sent_bytes(const struct tess_strategy *strategy)
     const uint64_t count = (uint64_t)plan->flat_count;
     if (plan->rank != 0)
         return micros * state->output_bytes + count * sizeof(float);
-    uint64_t rows = state->input_bytes + state->label_bytes + state->output_bytes;
+    uint64_t rows = state->input_bytes + state->output_bytes;
     return (uint64_t)(plan->rank_count - 1) *
                (micros * rows + count * tess_dtype_bytes(plan->dtype)) +
            tess__shard_scatter_bytes(count * sizeof(float), plan->rank_count);

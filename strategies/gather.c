@@ -7,20 +7,25 @@
 
 #include <stdlib.h>
 
+/* Bytes of a buffer: the largest segment that goes there. */
+static uint64_t gather_slot_bytes(const struct tess_gather *gather, const struct tess_plan *plan,
+                                  int32_t slot)
+{
+    int64_t largest = 0;
+    for (int32_t s = slot; s < plan->segment_count; s += gather->slot_count)
+        if (plan->segment[s].count > largest)
+            largest = plan->segment[s].count;
+    return (uint64_t)largest * tess_dtype_bytes(plan->dtype);
+}
+
 enum tess_status tess__gather_reserve(struct tess_gather *gather, struct tess_strategy *strategy,
                                       bool keep)
 {
     const struct tess_plan *plan = strategy->plan;
-    const uint64_t dtype_bytes = tess_dtype_bytes(plan->dtype);
-    int64_t largest = 0;
-    for (int32_t s = 0; s < plan->segment_count; s++)
-        if (plan->segment[s].count > largest)
-            largest = plan->segment[s].count;
-    gather->keep = keep;
+    uint64_t bytes = 0;
     gather->slot_count = keep || plan->segment_count < 2 ? plan->segment_count : 2;
-    gather->stride = (uint64_t)largest * dtype_bytes;
-    uint64_t bytes = keep ? (uint64_t)plan->flat_count * dtype_bytes
-                          : (uint64_t)gather->slot_count * gather->stride;
+    for (int32_t i = 0; i < gather->slot_count; i++)
+        bytes += gather_slot_bytes(gather, plan, i);
     return tess_memory_reserve(strategy->memory, TESS_MEMORY_GATHERED, bytes, "gathered units",
                                &gather->block);
 }
@@ -37,9 +42,8 @@ enum tess_status tess__gather_open(struct tess_gather *gather, struct tess_strat
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for %d gathered units", (int)gather->slot_count);
     for (int32_t i = 0; i < gather->slot_count; i++) {
         gather->slot[i].segment = -1;
-        gather->slot[i].buffer =
-            gather->keep ? memory + (uint64_t)plan->segment[i].begin * tess_dtype_bytes(plan->dtype)
-                         : memory + (uint64_t)i * gather->stride;
+        gather->slot[i].buffer = memory;
+        memory += gather_slot_bytes(gather, plan, i);
     }
     for (int32_t u = 0; u < plan->unit_count; u++)
         gather->segment_of[u] = -1;
@@ -56,25 +60,10 @@ void tess__gather_close(struct tess_gather *gather)
     gather->slot = NULL;
 }
 
-/* The slot that holds segment `s`, or else the one to gather it into: not that of the current unit.
- */
-static int32_t gather_slot_for(const struct tess_gather *gather, int32_t s)
+/* Have segment `s` in its buffer, or on its way there. */
+static enum tess_status gather_launch(struct tess_gather *gather, struct tess_plan *plan, int32_t s)
 {
-    if (gather->keep)
-        return s;
-    for (int32_t i = 0; i < gather->slot_count; i++)
-        if (gather->slot[i].segment == s)
-            return i;
-    return gather->slot_count == 2 ? 1 - gather->current : 0;
-}
-
-/* Have segment `s` in a slot, or on its way into one. */
-static enum tess_status gather_launch(struct tess_gather *gather, struct tess_plan *plan, int32_t s,
-                                      int32_t *slot_out)
-{
-    int32_t i = gather_slot_for(gather, s);
-    struct tess_gather_slot *slot = &gather->slot[i];
-    *slot_out = i;
+    struct tess_gather_slot *slot = &gather->slot[s % gather->slot_count];
     if (slot->segment == s)
         return TESS_OK;
     if (slot->segment >= 0)
@@ -92,16 +81,15 @@ enum tess_status tess__gather_enter(struct tess_gather *gather, struct tess_stra
     const int32_t s = gather->segment_of[unit];
     if (s < 0)
         return TESS_OK;
-    int32_t i;
-    TESS_TRY(gather_launch(gather, plan, s, &i));
-    gather->current = i;
-    /* Queue the next unit before waiting for this one: both are then on their way together. */
+    TESS_TRY(gather_launch(gather, plan, s));
+    /* Queue the next unit before waiting for this one: both are then on their way together. Its
+     * buffer is the one of the unit before this, which has done its work. */
     const int32_t next = phase == TESS_PHASE_FORWARD ? s + 1 : s - 1;
-    int32_t ahead;
     if (next >= 0 && next < plan->segment_count)
-        TESS_TRY(gather_launch(gather, plan, next, &ahead));
-    TESS_TRY(tess_event_wait(&gather->slot[i].event));
-    plan->segment[s].param = gather->slot[i].buffer;
+        TESS_TRY(gather_launch(gather, plan, next));
+    struct tess_gather_slot *slot = &gather->slot[s % gather->slot_count];
+    TESS_TRY(tess_event_wait(&slot->event));
+    plan->segment[s].param = slot->buffer;
     return TESS_OK;
 }
 

@@ -1,11 +1,13 @@
 /*
  * Parameters that a rank does not keep: gathered for the unit that is about to run, one unit ahead
- * of it, into buffers that are used again. What a buffer holds stays right until the optimizer has
- * run, so a unit that comes back before its buffer was taken is not gathered again:
+ * of it, into two buffers in turn. What a buffer holds stays right until the optimizer has run, so
+ * a unit that comes back before its buffer was taken is not gathered again. Four units, as each is
+ * entered:
  *
- *     unit       F0  F1  F2  F3  B3  B2  B1  B0  F0 (next micro-batch)
- *     buffer 0   0   0>2 2   2   2   2>1 1   1   1
- *     buffer 1   1   1   1>3 3   3   3   3>0 0   0        gathered: 0 1 2 3 forward, 1 0 backward
+ *     unit       F0   F1   F2   F3   B3   B2   B1   B0   F0 of the next micro-batch
+ *     buffer 0   0    2    2    2    2    2    0    0    0
+ *     buffer 1   1    1    3    3    3    1    1    1    1
+ *     gathered   0,1  2    3              1    0
  */
 #ifndef TESS_GATHER_H
 #define TESS_GATHER_H
@@ -21,15 +23,12 @@ struct tess_gather_slot {
 struct tess_gather {
     struct tess_comm *shard; /* group whose ranks own the parts; borrowed */
     struct tess_block block;
-    bool keep;       /* a buffer per segment instead of two */
-    uint64_t stride; /* bytes from one buffer to the next; unless keep */
-    int32_t slot_count;
-    int32_t current;               /* slot of the unit that is running */
+    int32_t slot_count;            /* segment s goes to slot s % slot_count */
     struct tess_gather_slot *slot; /* [slot_count] */
     int32_t *segment_of;           /* [unit_count], -1: the unit has no parameters */
 };
 
-/* For plans with one segment per unit. Pure. */
+/* For plans with one segment per unit. keep: a buffer for each instead of two. Pure. */
 enum tess_status tess__gather_reserve(struct tess_gather *gather, struct tess_strategy *strategy,
                                       bool keep);
 enum tess_status tess__gather_open(struct tess_gather *gather, struct tess_strategy *strategy,

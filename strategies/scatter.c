@@ -114,6 +114,11 @@ static struct tess_scatter_slot *scatter_find(struct tess_scatter *scatter, int3
     return NULL;
 }
 
+/*
+ * Slots are retired in the order in which they were sent, and there are no more of them than
+ * segments: so by the time a segment comes back in the next micro-batch, its own last slot has been
+ * folded, and the level that it is going to be reduced to is free.
+ */
 enum tess_status tess__scatter_enter(struct tess_scatter *scatter, struct tess_strategy *strategy,
                                      int32_t unit)
 {
@@ -145,10 +150,6 @@ enum tess_status tess__scatter_send(struct tess_scatter *scatter, struct tess_st
     struct tess_scatter_slot *slot = scatter_find(scatter, s);
     if (slot == NULL)
         TESS_FAIL(TESS_ERR_INTERNAL, "segment %d is ready but no buffer was given to it", (int)s);
-    /* The previous micro-batch's part may lie on the level that this one is to be written to. */
-    for (int32_t i = 0; i < scatter->slot_count; i++)
-        if (scatter->slot[i].segment == s && &scatter->slot[i] != slot)
-            TESS_TRY(scatter_retire(scatter, strategy, &scatter->slot[i]));
     int64_t count = tess_plan_own_count(plan, s, TESS_EXTENT_SHARD);
     TESS_TRY(tess_comm_reduce_scatter(scatter->shard, slot->buffer, scatter_target(plan, slot),
                                       (size_t)count, TESS_F32, TESS_REDUCE_SUM, &slot->event));

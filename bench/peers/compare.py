@@ -52,7 +52,7 @@ class Bench:
         """The last line of metrics.jsonl of a run."""
         self.runs += 1
         folder = f'{self.args.scratch}/run{self.runs}'
-        command_lines([self.args.tessera, 'train', config, '--run', folder, '--evaluate', 'off',
+        command_lines([self.args.tessera, 'train', config, '--run', folder, '--set', 'evaluate=off',
                        *map(str, options)])
         with open(f'{folder}/metrics.jsonl', encoding='utf-8') as file:
             return json.loads(file.readlines()[-1])['final']
@@ -145,12 +145,11 @@ class Bench:
     def tessera_reduce(self, ranks, sizes, order):
         self.runs += 1
         path = f'{self.args.scratch}/comm{self.runs}.jsonl'
-        command_lines([self.args.tessera, 'bench', 'comm', '--ranks', str(ranks), '--ops',
-                       'all_reduce', '--reduce', order, '--sizes',
-                       ','.join(str(size) for size in sizes), '--json', path])
+        command_lines([self.args.tessera, 'bench', 'comm', '--ranks', str(ranks), '--order', order,
+                       '--sizes', ','.join(str(size) for size in sizes), '--json', path])
         with open(path, encoding='utf-8') as file:
-            lines = json_lines(file)
-        return {line['bytes']: line['median_s'] for line in lines if 'median_s' in line}
+            return {line['bytes']: line['median_us'] / 1e6 for line in json_lines(file)
+                    if line['operation'] == 'all_reduce'}
 
     def overhead(self):
         tiny = ('--strategy', 'ddp', '--ranks', 2, '--batch-size', 2, '--set', 'mlp.hidden=8,8')

@@ -1,13 +1,17 @@
 /*
- * Time of MPI_Allreduce of f32, in place: one JSON line for each size in bytes given as an argument.
- * A block is timed by its slowest rank; the median of the blocks after the first is printed.
+ * Time of MPI_Allreduce of f32, in place: one JSON line for each size in bytes given as an
+ * argument. Taken as `tessera bench comm` takes it: calls back to back, each timed on rank 0, the
+ * median printed.
  */
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define BLOCKS 7
+#define SAMPLES_MAX 1000
+#define SAMPLES_MIN 5
+#define WARM_UP     2
+#define TOUCHED     ((size_t)1 << 30) /* bytes per size, which sets the number of samples */
 
 static int compare_doubles(const void *a, const void *b)
 {
@@ -16,31 +20,26 @@ static int compare_doubles(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Many short calls, but no more than about half a second at 1 GB/s. */
-static int repeats(size_t bytes)
-{
-    const size_t count = ((size_t)256 << 20) / bytes;
-
-    return count > 400 ? 400 : count < 1 ? 1 : (int)count;
-}
-
 static double time_size(float *data, size_t bytes)
 {
-    double seconds[BLOCKS];
+    static double sample[SAMPLES_MAX];
+    const size_t wanted = TOUCHED / bytes;
+    const int samples = wanted > SAMPLES_MAX   ? SAMPLES_MAX
+                        : wanted < SAMPLES_MIN ? SAMPLES_MIN
+                                               : (int)wanted;
 
-    for (int block = -1; block < BLOCKS; block++) {
-        MPI_Barrier(MPI_COMM_WORLD);
-        const double begin = MPI_Wtime();
-        for (int i = 0; i < repeats(bytes); i++)
-            MPI_Allreduce(MPI_IN_PLACE, data, (int)(bytes / sizeof *data), MPI_FLOAT, MPI_SUM,
-                          MPI_COMM_WORLD);
-        double mine = (MPI_Wtime() - begin) / repeats(bytes), slowest;
-        MPI_Allreduce(&mine, &slowest, 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
-        if (block >= 0)
-            seconds[block] = slowest;
+    MPI_Barrier(MPI_COMM_WORLD);
+    double start = MPI_Wtime();
+    for (int i = -WARM_UP; i < samples; i++) {
+        MPI_Allreduce(MPI_IN_PLACE, data, (int)(bytes / sizeof *data), MPI_FLOAT, MPI_SUM,
+                      MPI_COMM_WORLD);
+        const double now = MPI_Wtime();
+        if (i >= 0)
+            sample[i] = now - start;
+        start = now;
     }
-    qsort(seconds, BLOCKS, sizeof seconds[0], compare_doubles);
-    return seconds[BLOCKS / 2];
+    qsort(sample, (size_t)samples, sizeof sample[0], compare_doubles);
+    return sample[samples / 2];
 }
 
 int main(int argc, char **argv)

@@ -1,7 +1,8 @@
 #!/usr/bin/python3
 """Time of gloo's all-reduce of f32 under PyTorch, in place: one JSON line for each size.
 
-torch_reduce.py RANKS BYTES..."""
+Taken as `tessera bench comm` takes it, with fewer samples: calls back to back, each timed on rank 0,
+the median printed. torch_reduce.py RANKS BYTES..."""
 import json
 import os
 import socket
@@ -10,9 +11,12 @@ import sys
 import time
 
 
-def repeats(size):
-    """About 0.1 to 1 s for a block at gloo's 1 GB/s."""
-    return max(1, min(200, (128 << 20) // size))
+WARM_UP = 2
+
+
+def samples(size):
+    """Some seconds at gloo's 1 GB/s."""
+    return max(5, min(200, (512 << 20) // size))
 
 
 def run(rank, ranks, port, sizes):
@@ -24,18 +28,16 @@ def run(rank, ranks, port, sizes):
     for size in sizes:
         data = torch.zeros(size // 4)
         seconds = []
-        for block in range(6):
-            dist.barrier()
-            begin = time.perf_counter()
-            for _ in range(repeats(size)):
-                dist.all_reduce(data)
-            mine = torch.tensor([time.perf_counter() - begin], dtype=torch.float64)
-            dist.all_reduce(mine, op=dist.ReduceOp.MAX)
-            if block > 0:  # the first is warm-up
-                seconds.append(mine.item() / repeats(size))
+        dist.barrier()
+        begin = time.perf_counter()
+        for _ in range(WARM_UP + samples(size)):
+            dist.all_reduce(data)
+            now = time.perf_counter()
+            seconds.append(now - begin)
+            begin = now
         if rank == 0:
             print(json.dumps({'peer': 'gloo', 'ranks': ranks, 'bytes': size,
-                              'seconds': statistics.median(seconds)}), flush=True)
+                              'seconds': statistics.median(seconds[WARM_UP:])}), flush=True)
     dist.barrier()
     os._exit(0)  # gloo of PyTorch 1.13 may hang when it is taken down in order
 

@@ -35,9 +35,9 @@ enum tess_status tess_options_load_environment(struct tess_options *options);
 enum tess_status tess_options_load_yaml(struct tess_options *options, const char *path);
 /* argv without program and command; "--name value", "--name=value", "--set name=value"; for BOOL
  * "--flag",
- * "--no-flag", "--flag=off" (a bare one never takes the next word). A value that begins with "--"
- * needs the form with '='. After "--" no word is an option. At most `positional_max` other words
- * are handed out in positional[]; more are errors. */
+ * "--no-flag", "--flag=off", "--flag off" (a word that is not on, off, ... is not taken). A value
+ * that begins with "--" needs the form with '='. After "--" no word is an option. At most
+ * `positional_max` other words are handed out in positional[]; more are errors. */
 enum tess_status tess_options_load_arguments(struct tess_options *options, int argc, char **argv,
                                              const char **positional, int positional_max,
                                              int *positional_count_out);

@@ -218,11 +218,20 @@ static enum tess_status load_negated(struct tess_options *options, struct load_w
     return TESS_OK;
 }
 
+/* A switch takes the next word only if that is a word of a switch: "--evaluate off", but not
+ * "--evaluate run.yaml". */
+static bool load_switch_value(int argc, char **argv, int at)
+{
+    bool on;
+    return at + 1 < argc && tess__option_parse_bool(argv[at + 1], &on);
+}
+
 static enum tess_status load_word_value(struct tess_options *options,
                                         struct tess__option_entry *entry, int argc, char **argv,
                                         int at, struct load_word *word)
 {
-    if (!word->value && entry->option->type == TESS_OPTION_BOOL)
+    if (!word->value && entry->option->type == TESS_OPTION_BOOL &&
+        !load_switch_value(argc, argv, at))
         word->value = "on";
     if (!word->value && at + 1 < argc && !load_is_option(argv[at + 1]) &&
         strcmp(argv[at + 1], "--") != 0) {
@@ -315,7 +324,8 @@ static const char *load_peek_arguments(const struct tess_options *options, const
             const struct tess__option_entry *entry = tess__options_find(options, name);
             if (word.value)
                 value = word.value;
-            else if (entry && entry->option->type == TESS_OPTION_BOOL)
+            else if (entry && entry->option->type == TESS_OPTION_BOOL &&
+                     !load_switch_value(argc, argv, at))
                 value = "on";
             else if (at + 1 < argc && strncmp(argv[at + 1], "--", 2) != 0)
                 value = argv[at + 1];

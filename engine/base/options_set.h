@@ -109,6 +109,9 @@ enum tess_status tess__options_unknown(const struct tess_options *options, const
 
 /* ---- options_value.c ------------------------------------------------------------------------ */
 
+/* Whether `text` is one of the words of a BOOL, and which. */
+bool tess__option_parse_bool(const char *text, bool *on_out);
+
 /* Pure. When false, `problem` says what is wrong and what was expected. A STRING has no value. */
 bool tess__option_parse(const struct tess_option *option, const char *text,
                         union tess__option_value *value_out, char *problem, size_t problem_bytes);

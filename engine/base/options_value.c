@@ -101,7 +101,7 @@ void tess__option_expected(const struct tess_option *option, char *text, size_t 
     }
 }
 
-static bool value_bool(const char *text, bool *on_out)
+bool tess__option_parse_bool(const char *text, bool *on_out)
 {
     static const char *const on[] = {"on", "true", "yes", "1"};
     static const char *const off[] = {"off", "false", "no", "0"};
@@ -257,7 +257,7 @@ bool tess__option_parse(const struct tess_option *option, const char *text,
     int at = 0;
     switch (option->type) {
     case TESS_OPTION_BOOL:
-        if (!value_bool(text, &value.on))
+        if (!tess__option_parse_bool(text, &value.on))
             wrong = "is neither on nor off";
         break;
     case TESS_OPTION_INT:

@@ -27,7 +27,8 @@
 #define END_LIMIT_S 4.0
 /* A signal to the whole process group reaches ranks and launcher in any order, but soon. */
 #define GROUP_SIGNAL_MS 200
-#define LINE_BYTES      4096
+#define LINE_BYTES 4096
+#define PIPE_BYTES (1 << 20) /* what an unprivileged process may ask for */
 
 struct launcher {
     const struct tess__launch *launch;

@@ -262,11 +262,20 @@ REDUCE_INLINE void reduce_block_i64(const struct reduce_job *job, size_t at, siz
     reduce_store_i64(job->dtype, level[0], job->target[0], at, count);
 }
 
+/* One loop that reads all sources and writes all targets needs no blocks; see reduce_sum_f32(). */
+REDUCE_INLINE bool reduce_needs_blocks(const struct reduce_job *job)
+{
+    int32_t n = job->source_count, m = job->target_count;
+    bool one_loop = ((n >= 2 && n <= 4) && (m == 1 || m == n)) || (n == 8 && m == 1);
+    return job->dtype != TESS_F32 || job->reduce != TESS_REDUCE_SUM || !one_loop;
+}
+
 REDUCE_INLINE void reduce_all(const struct reduce_job *job, size_t count)
 {
     size_t size = tess_dtype_bytes(job->dtype);
-    for (size_t at = 0; at < count; at += REDUCE_BLOCK) {
-        size_t n = count - at < REDUCE_BLOCK ? count - at : REDUCE_BLOCK;
+    size_t block = reduce_needs_blocks(job) ? REDUCE_BLOCK : count;
+    for (size_t at = 0; at < count; at += block) {
+        size_t n = count - at < block ? count - at : block;
         int32_t written = 1;
         if (job->dtype == TESS_F64)
             reduce_block_f64(job, at, n);
@@ -293,7 +302,7 @@ __attribute__((target("avx2"))) static void reduce_all_avx2(const struct reduce_
     reduce_all(job, count);
 }
 
-__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl"))) static void reduce_all_avx512(
+__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512"))) static void reduce_all_avx512(
     const struct reduce_job *job, size_t count)
 {
     reduce_all(job, count);

@@ -1,8 +1,8 @@
 /*
- * The world of one host: what the ranks share before there is a communicator. Opened by the launcher
- * before it starts ranks as processes (fork) or threads; holds the abort word and the status board.
- * Lives in a memfd (processes) or an anonymous shared mapping (threads of one child, whose launcher
- * looks in from outside): nothing is left behind however ranks end.
+ * The world of one host: what the ranks share before there is a communicator. Opened by the
+ * launcher before it starts ranks as processes (fork) or threads; holds the abort word and the
+ * status board. Lives in a memfd (processes) or an anonymous shared mapping (threads of one child,
+ * whose launcher looks in from outside): nothing is left behind however ranks end.
  */
 #ifndef TESSERA_COMM_WORLD_H
 #define TESSERA_COMM_WORLD_H
@@ -22,8 +22,8 @@ enum tess_status tess_world_open(int32_t rank_count, enum tess_rank_mode mode,
 void tess_world_close(struct tess_world *world); /* by whoever opened it, after all ranks ended */
 int32_t tess_world_rank_count(const struct tess_world *world);
 
-/* What a rank is doing, for reports after its death and for time-outs. Written by that rank only, by
- * relaxed stores; read by anybody. */
+/* What a rank is doing, for reports after its death and for time-outs. Written by that rank only,
+ * by relaxed stores; read by anybody. */
 #define TESS_DOING_LIST(X)                                                                         \
     X(STARTING, "starting")                                                                        \
     X(LOADING, "loading a batch")                                                                  \
@@ -46,8 +46,8 @@ struct tess_board {
     _Alignas(64) _Atomic int32_t doing; /* enum tess_doing */
     _Atomic int32_t unit;               /* -1: none */
     _Atomic int64_t step;               /* from 1; 0 before the first */
-    _Atomic int32_t collective;         /* the call it waits for, -1: none; set by the communicator */
-    _Atomic uint64_t call_number;       /* of that call in its group */
+    _Atomic int32_t collective;   /* the call it waits for, -1: none; set by the communicator */
+    _Atomic uint64_t call_number; /* of that call in its group */
     _Atomic int32_t pid;
 };
 
@@ -57,8 +57,8 @@ struct tess_board *tess_world_board(struct tess_world *world, int32_t rank);
 void tess_board_describe(const struct tess_board *board, const char *const *unit_name,
                          int32_t unit_count, char *text, size_t text_bytes);
 
-/* Stop all ranks: waits return TESS_ERR_ABORTED. The first call's rank (-1: launcher) and reason are
- * kept. Async-signal-safe: the launcher may call it from a handler. */
+/* Stop all ranks: waits return TESS_ERR_ABORTED. The first call's rank (-1: launcher) and reason
+ * are kept. Async-signal-safe: the launcher may call it from a handler. */
 void tess_world_abort(struct tess_world *world, int32_t rank, const char *reason);
 /* True once aborted; then the first reason and rank. Pointers may be NULL. */
 bool tess_world_aborted(const struct tess_world *world, int32_t *rank_out, char *reason,
@@ -68,11 +68,10 @@ bool tess_world_aborted(const struct tess_world *world, int32_t *rank_out, char 
 enum tess_status tess_comm_self_open(enum tess_order order, struct tess_comm **comm_out);
 
 /*
- * The communicator of all ranks of the world; collective. timeout_s: how long a wait may last before
- * it fails and names the ranks that did not come.
+ * The communicator of all ranks of the world; collective. timeout_s: how long a wait may last
+ * before it fails and names the ranks that did not come.
  */
-enum tess_status tess_comm_local_open(struct tess_world *world, int32_t rank,
-                                      enum tess_order order, double timeout_s,
-                                      struct tess_comm **comm_out);
+enum tess_status tess_comm_local_open(struct tess_world *world, int32_t rank, enum tess_order order,
+                                      double timeout_s, struct tess_comm **comm_out);
 
 #endif

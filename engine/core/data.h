@@ -24,36 +24,38 @@ struct tess_dataset {
 };
 
 /*
- * Read the four IDX files of an MNIST-like set in `folder`: {train,t10k}-{images-idx3,labels-idx1}-ubyte,
- * each plain or .gz. Every header field is checked against the file's length and the other files;
- * messages name the file and the field. Sets of these names have ten classes; a label above 9 is an
- * error. mean and deviation are computed from the training pixels by integer sums (the same on every
- * machine). TESS_ERR_NOT_FOUND when a file is missing, TESS_ERR_DATA when one is wrong.
+ * Read the four IDX files of an MNIST-like set in `folder`:
+ * {train,t10k}-{images-idx3,labels-idx1}-ubyte, each plain or .gz. Every header field is checked
+ * against the file's length and the other files; messages name the file and the field. Sets of
+ * these names have ten classes; a label above 9 is an error. mean and deviation are computed from
+ * the training pixels by integer sums (the same on every machine). TESS_ERR_NOT_FOUND when a file
+ * is missing, TESS_ERR_DATA when one is wrong.
  */
 enum tess_status tess_dataset_open_idx(const char *folder, struct tess_dataset **dataset_out);
 void tess_dataset_close(struct tess_dataset *dataset); /* NULL is allowed */
 
 /*
- * Made-up images whose class can be learnt, for benches and tests without the data: the mean of a random
- * template of the class and of random noise. row is [H, W, C]; 1 to 256 classes; test_count may be 0.
+ * Made-up images whose class can be learnt, for benches and tests without the data: the mean of a
+ * random template of the class and of random noise. row is [H, W, C]; 1 to 256 classes; test_count
+ * may be 0.
  */
 enum tess_status tess_dataset_open_synthetic(struct tess_shape row, int32_t class_count,
-                                             int64_t train_count, int64_t test_count,
-                                             uint64_t seed, struct tess_dataset **dataset_out);
+                                             int64_t train_count, int64_t test_count, uint64_t seed,
+                                             struct tess_dataset **dataset_out);
 
 /*
- * The sampler: which sample of the split stands at global position `position` of an epoch; -1 beyond
- * its end. Depends on nothing but its arguments, so that every layout sees the same batches.
+ * The sampler: which sample of the split stands at global position `position` of an epoch; -1
+ * beyond its end. Depends on nothing but its arguments, so that every layout sees the same batches.
  */
 int64_t tess_sample_at(uint64_t seed, int64_t epoch, int64_t count, int64_t position, bool shuffle);
 
 /* Options of the loader, table below, prefix "data". */
 struct tess_loader_options {
-    int64_t workers;  /* prefetch threads, at most one a slot; 0: load in the rank's own thread;
-                         -1: choose: 1 where two cores per rank are there and batches are not tiny */
+    int64_t workers; /* prefetch threads, at most one a slot; 0: load in the rank's own thread;
+                        -1: choose: 1 where two cores per rank are there and batches are not tiny */
     bool shuffle;
-    bool flip;        /* random horizontal flip, keyed by sample and epoch */
-    int64_t shift;    /* random shift by up to this many pixels, zero filled */
+    bool flip;     /* random horizontal flip, keyed by sample and epoch */
+    int64_t shift; /* random shift by up to this many pixels, zero filled */
 };
 extern const struct tess_option tess_loader_option_table[];
 
@@ -68,12 +70,12 @@ void tess_load_rows(const struct tess_dataset *dataset, const struct tess_split 
                     void *input, int32_t *label);
 
 /*
- * A loader: prefetches the batches of one rank into `slot_count` slots of the caller's memory, in the
- * order in which they will be asked for. The request function says which samples make batch number
- * `batch`; it returns false when there is no such batch. It is called from the loader's threads, once
- * for each of 0, 1, 2, ..., never by two at a time (without workers: by the rank's own thread, in
- * tess_loader_next, and again for a batch that is not there). Between two calls a slot belongs to the
- * loader unless it is the one handed out last.
+ * A loader: prefetches the batches of one rank into `slot_count` slots of the caller's memory, in
+ * the order in which they will be asked for. The request function says which samples make batch
+ * number `batch`; it returns false when there is no such batch. It is called from the loader's
+ * threads, once for each of 0, 1, 2, ..., never by two at a time (without workers: by the rank's
+ * own thread, in tess_loader_next, and again for a batch that is not there). Between two calls a
+ * slot belongs to the loader unless it is the one handed out last.
  */
 struct tess_batch_request {
     const struct tess_split *split;
@@ -103,8 +105,8 @@ enum tess_status tess_loader_open(const struct tess_loader_config *config,
  * rows is 0 and the pointers are NULL. wait_s_out (may be NULL): seconds spent waiting for it, or
  * loading it. No allocation.
  */
-enum tess_status tess_loader_next(struct tess_loader *loader, void **input_out,
-                                  int32_t **label_out, int64_t *rows_out, double *wait_s_out);
+enum tess_status tess_loader_next(struct tess_loader *loader, void **input_out, int32_t **label_out,
+                                  int64_t *rows_out, double *wait_s_out);
 void tess_loader_close(struct tess_loader *loader); /* any time; joins; NULL is allowed */
 
 #endif

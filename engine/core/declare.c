@@ -40,8 +40,10 @@ static void declare_name(struct tess_declare *declare, char target[TESS_NAME_MAX
 {
     size_t length = strlen(name);
     if (length == 0 || length >= TESS_NAME_MAX)
-        declare_fail(declare, tess_fail(TESS_ERR_USAGE, "model: the name '%.80s' has %zu characters, "
-                                        "1 to %d are allowed", name, length, TESS_NAME_MAX - 1));
+        declare_fail(declare, tess_fail(TESS_ERR_USAGE,
+                                        "model: the name '%.80s' has %zu characters, "
+                                        "1 to %d are allowed",
+                                        name, length, TESS_NAME_MAX - 1));
     else
         memcpy(target, name, length + 1);
 }
@@ -49,8 +51,10 @@ static void declare_name(struct tess_declare *declare, char target[TESS_NAME_MAX
 static int32_t declare_current_unit(struct tess_declare *declare, const char *what)
 {
     if (declare->unit_count == 0)
-        declare_fail(declare, tess_fail(TESS_ERR_USAGE, "model: '%s' is declared before the first "
-                                        "unit", what));
+        declare_fail(declare, tess_fail(TESS_ERR_USAGE,
+                                        "model: '%s' is declared before the first "
+                                        "unit",
+                                        what));
     return declare->unit_count - 1;
 }
 
@@ -59,16 +63,19 @@ static int64_t declare_count(struct tess_declare *declare, const char *name,
 {
     int64_t count = 1;
     if (shape->rank < 0 || shape->rank > TESS_DIM_MAX) {
-        declare_fail(declare, tess_fail(TESS_ERR_USAGE, "model: '%s' has %d dimensions, 0 to %d are "
-                                        "allowed", name, shape->rank, TESS_DIM_MAX));
+        declare_fail(declare, tess_fail(TESS_ERR_USAGE,
+                                        "model: '%s' has %d dimensions, 0 to %d are "
+                                        "allowed",
+                                        name, shape->rank, TESS_DIM_MAX));
         return 0;
     }
     for (int32_t i = 0; i < shape->rank; i++) {
         if (shape->dim[i] <= 0 || __builtin_mul_overflow(count, shape->dim[i], &count) ||
             count > INT64_C(1) << 40) {
-            declare_fail(declare, tess_fail(TESS_ERR_USAGE, "model: dimension %d of '%s' is %lld, "
-                                            "which is not positive or too large", i, name,
-                                            (long long)shape->dim[i]));
+            declare_fail(declare, tess_fail(TESS_ERR_USAGE,
+                                            "model: dimension %d of '%s' is %lld, "
+                                            "which is not positive or too large",
+                                            i, name, (long long)shape->dim[i]));
             return 0;
         }
     }
@@ -77,8 +84,8 @@ static int64_t declare_count(struct tess_declare *declare, const char *name,
 
 int32_t tess_declare_unit(struct tess_declare *declare, const char *name, struct tess_shape output)
 {
-    struct tess_declare_unit *unit = declare_grow(declare, (void **)&declare->unit,
-                                                  &declare->unit_count, sizeof *unit);
+    struct tess_declare_unit *unit =
+        declare_grow(declare, (void **)&declare->unit, &declare->unit_count, sizeof *unit);
     if (!unit)
         return -1;
     declare_name(declare, unit->name, name);
@@ -93,10 +100,10 @@ static int32_t declare_any_param(struct tess_declare *declare, const char *name,
     int32_t unit = declare_current_unit(declare, name);
     for (int32_t i = 0; i < declare->param_count; i++)
         if (strcmp(declare->param[i].name, name) == 0)
-            declare_fail(declare, tess_fail(TESS_ERR_USAGE, "model: two parameters are named '%s'",
-                                            name));
-    struct tess_declare_param *param = declare_grow(declare, (void **)&declare->param,
-                                                    &declare->param_count, sizeof *param);
+            declare_fail(declare,
+                         tess_fail(TESS_ERR_USAGE, "model: two parameters are named '%s'", name));
+    struct tess_declare_param *param =
+        declare_grow(declare, (void **)&declare->param, &declare->param_count, sizeof *param);
     if (!param)
         return -1;
     declare_name(declare, param->name, name);
@@ -118,16 +125,16 @@ int32_t tess_declare_param(struct tess_declare *declare, const char *name, struc
 int32_t tess_declare_buffer(struct tess_declare *declare, const char *name, struct tess_shape shape,
                             struct tess_init init, float rate)
 {
-    return declare_any_param(declare, name, shape, init,
-                             TESS_PARAM_BUFFER | TESS_PARAM_NO_DECAY, rate);
+    return declare_any_param(declare, name, shape, init, TESS_PARAM_BUFFER | TESS_PARAM_NO_DECAY,
+                             rate);
 }
 
 int32_t tess_declare_tensor(struct tess_declare *declare, const char *name, enum tess_dtype dtype,
                             struct tess_shape shape, enum tess_life life)
 {
     int32_t unit = declare_current_unit(declare, name);
-    struct tess_declare_tensor *tensor = declare_grow(declare, (void **)&declare->tensor,
-                                                      &declare->tensor_count, sizeof *tensor);
+    struct tess_declare_tensor *tensor =
+        declare_grow(declare, (void **)&declare->tensor, &declare->tensor_count, sizeof *tensor);
     if (!tensor)
         return -1;
     declare_name(declare, tensor->name, name);
@@ -141,8 +148,8 @@ int32_t tess_declare_tensor(struct tess_declare *declare, const char *name, enum
 int32_t tess_declare_op(struct tess_declare *declare, const struct tess_op_desc *desc, bool first)
 {
     int32_t unit = declare_current_unit(declare, "operation");
-    struct tess_declare_op *op = declare_grow(declare, (void **)&declare->op, &declare->op_count,
-                                              sizeof *op);
+    struct tess_declare_op *op =
+        declare_grow(declare, (void **)&declare->op, &declare->op_count, sizeof *op);
     if (!op)
         return -1;
     op->unit = unit;
@@ -154,9 +161,9 @@ int32_t tess_declare_op(struct tess_declare *declare, const struct tess_op_desc 
     return declare->op_count - 1;
 }
 
-enum tess_status tess_declare_model(struct tess_declare *declare, const struct tess_model_ops *model,
-                                    void *state, const void *options,
-                                    const struct tess_model_input *input)
+enum tess_status tess_declare_model(struct tess_declare *declare,
+                                    const struct tess_model_ops *model, void *state,
+                                    const void *options, const struct tess_model_input *input)
 {
     TESS_TRY(model->declare(state, options, input, declare));
     TESS_TRY(declare->status);

@@ -45,11 +45,11 @@ struct tess_declare {
     enum tess_status status; /* the first thing that went wrong */
 };
 
-/* Run a model's declare() and check what it declared. `declare` is zeroed by the caller, who sets rows,
- * leaf_rows and dtype; fini is due also after a failure. */
-enum tess_status tess_declare_model(struct tess_declare *declare, const struct tess_model_ops *model,
-                                    void *state, const void *options,
-                                    const struct tess_model_input *input);
+/* Run a model's declare() and check what it declared. `declare` is zeroed by the caller, who sets
+ * rows, leaf_rows and dtype; fini is due also after a failure. */
+enum tess_status tess_declare_model(struct tess_declare *declare,
+                                    const struct tess_model_ops *model, void *state,
+                                    const void *options, const struct tess_model_input *input);
 void tess_declare_fini(struct tess_declare *declare);
 
 #endif

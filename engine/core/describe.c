@@ -37,9 +37,11 @@ static void describe_plan(const struct tess_engine *engine, const struct describ
     describe_line(sink, "model      %s: %d units, %d parameters, %" PRId64 " elements",
                   engine->config->model->name, plan->unit_count, plan->param_count,
                   plan->param_total);
-    describe_line(sink, "batch      %" PRId64 " rows = %d leaves of %" PRId64 "; per rank %d "
-                  "micro-batches of %" PRId64 " leaves (%s order)", engine->batch_size, plan->grid,
-                  engine->leaf_rows, plan->accumulate, engine->leaf_count,
+    describe_line(sink,
+                  "batch      %" PRId64 " rows = %d leaves of %" PRId64 "; per rank %d "
+                  "micro-batches of %" PRId64 " leaves (%s order)",
+                  engine->batch_size, plan->grid, engine->leaf_rows, plan->accumulate,
+                  engine->leaf_count,
                   plan->leaf_order == TESS_LEAVES_RANK_FIRST ? "rank-first" : "micro-first");
     describe_line(sink, "steps      %" PRId64 " (%" PRId64 " per epoch)", engine->step_count,
                   engine->steps_per_epoch);
@@ -49,10 +51,11 @@ static void describe_plan(const struct tess_engine *engine, const struct describ
                   plan->shard_count > 1 ? plan->shard_count : 1);
     for (int32_t s = 0; s < plan->segment_count; s++) {
         const struct tess_segment *segment = &plan->segment[s];
-        describe_line(sink, "segment %-2d units %s .. %s: %d parameters, %" PRId64 " elements (%.2f MiB "
-                      "of gradients)", s, plan->unit_name[segment->unit_first],
-                      plan->unit_name[segment->unit_last], segment->param_count, segment->count,
-                      (double)segment->count * 4 / (1 << 20));
+        describe_line(sink,
+                      "segment %-2d units %s .. %s: %d parameters, %" PRId64 " elements (%.2f MiB "
+                      "of gradients)",
+                      s, plan->unit_name[segment->unit_first], plan->unit_name[segment->unit_last],
+                      segment->param_count, segment->count, (double)segment->count * 4 / (1 << 20));
     }
 }
 
@@ -60,8 +63,8 @@ static void describe_block(void *context, enum tess_memory_kind kind, const char
                            struct tess_block block)
 {
     if (block.bytes > 0)
-        describe_line(context, "  %-11s %12" PRIu64 " B  %s", tess_memory_kind_name(kind), block.bytes,
-                      owner);
+        describe_line(context, "  %-11s %12" PRIu64 " B  %s", tess_memory_kind_name(kind),
+                      block.bytes, owner);
 }
 
 void tess_engine_describe(const struct tess_engine *engine,

@@ -1,13 +1,14 @@
 /*
- * A loss that is not a number: finds the first tensor, in the order of computation, that holds a NaN or
- * infinity. Reads what the step has left in memory; communicates nothing, so that one rank can do it
- * alone before it stops the others.
+ * A loss that is not a number: finds the first tensor, in the order of computation, that holds a
+ * NaN or infinity. Reads what the step has left in memory; communicates nothing, so that one rank
+ * can do it alone before it stops the others.
  */
 #include "core/state.h"
 
 #include "tessera/check.h"
 
-/* The piece of a parameter on this rank that is not finite: NaNs in weights come before any output. */
+/* The piece of a parameter on this rank that is not finite: NaNs in weights come before any output.
+ */
 static enum tess_status diagnose_params(struct tess_engine *engine)
 {
     for (int32_t i = 0; i < engine->optim.piece_count; i++) {
@@ -16,10 +17,13 @@ static enum tess_status diagnose_params(struct tess_engine *engine)
         if (at < 0)
             continue;
         const struct tess_declare_param *param = &engine->declare.param[piece->param];
-        TESS_FAIL(TESS_ERR_NUMERIC, "the loss is not finite at step %lld: unit '%s', parameter '%s' "
-                  "held the first NaN or infinity (element %lld); try a lower learning rate, warm-up or "
-                  "--clip", (long long)engine->step + 1, engine->declare.unit[param->unit].name,
-                  param->name, (long long)(piece->param_begin + at));
+        TESS_FAIL(
+            TESS_ERR_NUMERIC,
+            "the loss is not finite at step %lld: unit '%s', parameter '%s' "
+            "held the first NaN or infinity (element %lld); try a lower learning rate, warm-up or "
+            "--clip",
+            (long long)engine->step + 1, engine->declare.unit[param->unit].name, param->name,
+            (long long)(piece->param_begin + at));
     }
     return TESS_OK;
 }
@@ -32,20 +36,25 @@ enum tess_status tess__engine_diagnose(struct tess_engine *engine, const void *i
     long long step = (long long)engine->step + 1;
     int64_t at = tess_find_nonfinite(engine->kernel, engine->plan.dtype, engine->rows * row, input);
     if (at >= 0)
-        TESS_FAIL(TESS_ERR_NUMERIC, "the loss is not finite at step %lld: the input held the first NaN "
-                  "or infinity (row %lld, element %lld)", step, (long long)(at / row),
-                  (long long)(at % row));
+        TESS_FAIL(TESS_ERR_NUMERIC,
+                  "the loss is not finite at step %lld: the input held the first NaN "
+                  "or infinity (row %lld, element %lld)",
+                  step, (long long)(at / row), (long long)(at % row));
     TESS_TRY(diagnose_params(engine));
     for (int32_t u = 0; u < declare->unit_count; u++) {
         int64_t count = declare->unit[u].output_count;
         at = tess_find_nonfinite(engine->kernel, engine->plan.dtype, engine->rows * count,
                                  engine->unit_output[u]);
         if (at >= 0)
-            TESS_FAIL(TESS_ERR_NUMERIC, "the loss is not finite at step %lld: unit '%s', tensor 'output' "
-                      "held the first NaN or infinity (row %lld, element %lld); try a lower learning "
-                      "rate, warm-up or --clip", step, declare->unit[u].name, (long long)(at / count),
-                      (long long)(at % count));
+            TESS_FAIL(
+                TESS_ERR_NUMERIC,
+                "the loss is not finite at step %lld: unit '%s', tensor 'output' "
+                "held the first NaN or infinity (row %lld, element %lld); try a lower learning "
+                "rate, warm-up or --clip",
+                step, declare->unit[u].name, (long long)(at / count), (long long)(at % count));
     }
-    TESS_FAIL(TESS_ERR_NUMERIC, "the loss is not finite at step %lld: tensor 'loss' of row %lld held the "
-              "first one", step, (long long)loss_row);
+    TESS_FAIL(TESS_ERR_NUMERIC,
+              "the loss is not finite at step %lld: tensor 'loss' of row %lld held the "
+              "first one",
+              step, (long long)loss_row);
 }

@@ -1,6 +1,7 @@
 /*
- * Opening and closing an engine: model and strategy are asked what they want, the plan and the memory
- * plan follow, then arena, operations, groups, loaders and first parameters. Steps are in step.c.
+ * Opening and closing an engine: model and strategy are asked what they want, the plan and the
+ * memory plan follow, then arena, operations, groups, loaders and first parameters. Steps are in
+ * step.c.
  */
 #include "core/engine.h"
 
@@ -27,9 +28,10 @@ static enum tess_status engine_geometry(struct tess_engine *engine, int32_t rank
     plan->dtype = tess_run_dtype(run);
     engine->batch_size = run->batch_size;
     if (run->batch_size % plan->grid != 0)
-        TESS_FAIL(TESS_ERR_USAGE, "a batch of %lld rows cannot be cut into a grid of %d equal leaves: "
-                  "make --batch-size a multiple of %d", (long long)run->batch_size, plan->grid,
-                  plan->grid);
+        TESS_FAIL(TESS_ERR_USAGE,
+                  "a batch of %lld rows cannot be cut into a grid of %d equal leaves: "
+                  "make --batch-size a multiple of %d",
+                  (long long)run->batch_size, plan->grid, plan->grid);
     engine->leaf_rows = run->batch_size / plan->grid;
     plan->leaf_rows = engine->leaf_rows;
     engine->leaf_count = plan->grid / plan->rank_count / plan->accumulate;
@@ -40,9 +42,10 @@ static enum tess_status engine_geometry(struct tess_engine *engine, int32_t rank
     if (engine->steps_per_epoch == 0)
         TESS_FAIL(TESS_ERR_USAGE, "a batch of %lld rows is larger than the training split of %lld",
                   (long long)run->batch_size, (long long)dataset->train.count);
-    engine->step_count = run->steps > 0
-                             ? run->steps
-                             : (int64_t)ceil(run->epochs * (double)engine->steps_per_epoch);
+    engine->step_count =
+        run->steps > 0 ? run->steps : (int64_t)ceil(run->epochs * (double)engine->steps_per_epoch);
+    TESS_TRY(tess_optim_check(&engine->config->optim,
+                              (double)engine->step_count / (double)engine->steps_per_epoch));
     if (run->evaluate)
         engine->test_leaves = (dataset->test.count + engine->leaf_rows - 1) / engine->leaf_rows;
     return TESS_OK;
@@ -94,7 +97,9 @@ static enum tess_status engine_plan(struct tess_engine *engine, int32_t rank)
                          : engine->plan.skips_loss ? 0
                                                    : 1;
     /* One slot where nothing is loaded ahead: in the rank's own thread, or by another rank. */
-    engine->slot_count = config->loader.workers == 0 || engine->plan.skips_input ? 1 : 2;
+    engine->slot_count =
+        config->loader.workers == 0 || !config->kernel->host_memory || engine->plan.skips_input ? 1
+                                                                                                : 2;
     return tess__engine_reserve(engine);
 }
 
@@ -148,9 +153,9 @@ static bool engine_request_train(void *context, int64_t batch, struct tess_batch
     for (int32_t rank = first; rank <= last; rank++) {
         int64_t row = at + tess_layout_first_leaf(plan, rank, micro) * engine->leaf_rows;
         for (int64_t i = 0; i < engine->rows; i++)
-            request->sample[request->rows++] =
-                tess_sample_at((uint64_t)engine->config->run.seed, epoch,
-                               engine->dataset->train.count, row + i, engine->config->loader.shuffle);
+            request->sample[request->rows++] = tess_sample_at(
+                (uint64_t)engine->config->run.seed, epoch, engine->dataset->train.count, row + i,
+                engine->config->loader.shuffle);
     }
     return true;
 }
@@ -186,9 +191,12 @@ static enum tess_status engine_open_loaders(struct tess_engine *engine)
         .dtype = engine->plan.dtype,
         .rows_max = engine->rows * (engine->plan.holds_input ? engine->plan.rank_count : 1),
         .slot_count = engine->slot_count,
+        .host_ranks = engine->plan.rank_count,
         .request = engine_request_train,
         .context = engine,
     };
+    if (!engine->config->kernel->host_memory)
+        config.options.workers = 0;
     for (int32_t i = 0; i < engine->slot_count; i++) {
         config.input[i] = tess_memory_get(engine->memory, engine->block.input[i]);
         config.label[i] = tess_memory_get(engine->memory, engine->block.label[i]);
@@ -237,7 +245,8 @@ static void engine_access(void *context, bool on)
     kernel->ops->access(kernel, on);
 }
 
-/* Padding and state start at zero, also where adopting leaves something else in the memory (guard). */
+/* Padding and state start at zero, also where adopting leaves something else in the memory (guard).
+ */
 static void engine_clear(struct tess_engine *engine)
 {
     const struct tess_block zero[] = {engine->block.param, engine->block.master, engine->block.grad,
@@ -321,11 +330,24 @@ void tess_engine_close(struct tess_engine *engine)
     tess_layout_fini(&engine->plan);
     tess_declare_fini(&engine->declare);
     void *const owned[] = {
-        engine->model_state, engine->strategy.state, engine->block.unit_output,
-        engine->block.tensor, engine->block.packed, engine->packed_bytes, engine->unit_output,
-        engine->tensor, engine->op, engine->op_of, engine->param_of, engine->grad_of,
-        engine->unit_param_first, engine->unit_op_first, engine->leaf_sum, engine->piece,
-        engine->optim.tensor_state, engine->optim.sum,
+        engine->model_state,
+        engine->strategy.state,
+        engine->block.unit_output,
+        engine->block.tensor,
+        engine->block.packed,
+        engine->packed_bytes,
+        engine->unit_output,
+        engine->tensor,
+        engine->op,
+        engine->op_of,
+        engine->param_of,
+        engine->grad_of,
+        engine->unit_param_first,
+        engine->unit_op_first,
+        engine->leaf_sum,
+        engine->piece,
+        engine->optim.tensor_state,
+        engine->optim.sum,
     };
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++)
         free(owned[i]);

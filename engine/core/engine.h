@@ -1,6 +1,6 @@
 /*
- * The engine: one rank's training state. Opens the model under a plan, runs steps, evaluates, hashes.
- * Knows strategies only through their ops and their plan.
+ * The engine: one rank's training state. Opens the model under a plan, runs steps, evaluates,
+ * hashes. Knows strategies only through their ops and their plan.
  */
 #ifndef TESSERA_CORE_ENGINE_H
 #define TESSERA_CORE_ENGINE_H
@@ -13,32 +13,32 @@
 struct tess_engine;
 struct tess_world;
 
-/* Plan only: everything but memory, communication and data. What tess_engine_memory() then says is what
- * an opened engine of that rank allocates. */
+/* Plan only: everything but memory, communication and data. What tess_engine_memory() then says is
+ * what an opened engine of that rank allocates. */
 enum tess_status tess_engine_plan(const struct tess_config *config,
                                   const struct tess_dataset *dataset, int32_t rank,
                                   struct tess_engine **engine_out);
 
-/* Open for training; parameters are initialised. `world` may be NULL (no status board). comm and world
- * are borrowed. Collective. */
+/* Open for training; parameters are initialised. `world` may be NULL (no status board). comm and
+ * world are borrowed. Collective. */
 enum tess_status tess_engine_open(const struct tess_config *config,
                                   const struct tess_dataset *dataset, struct tess_comm *comm,
                                   struct tess_world *world, struct tess_engine **engine_out);
 void tess_engine_close(struct tess_engine *engine); /* NULL is allowed */
 
-/* Seconds of the latest step (or sums, see tess_engine_times). `comm` is exposed communication and is
- * not part of the others. */
+/* Seconds of the latest step (or sums, see tess_engine_times). `comm` is exposed communication and
+ * is not part of the others. */
 struct tess_times {
     double data_s, forward_s, backward_s, optim_s, comm_s, total_s;
 };
 
 struct tess_step_result {
-    int64_t step;      /* from 1 */
-    int64_t epoch;     /* from 0 */
-    double rate;       /* learning rate used */
-    double grad_norm;  /* -1 when not computed */
-    double loss;       /* mean over the global batch; NaN unless asked for */
-    double accuracy;   /* of the training batch; NaN unless asked for */
+    int64_t step;     /* from 1 */
+    int64_t epoch;    /* from 0 */
+    double rate;      /* learning rate used */
+    double grad_norm; /* -1 when not computed */
+    double loss;      /* mean over the global batch; NaN unless asked for */
+    double accuracy;  /* of the training batch; NaN unless asked for */
     struct tess_times times;
 };
 
@@ -52,7 +52,8 @@ enum tess_status tess_engine_step(struct tess_engine *engine, bool want_loss,
 enum tess_status tess_engine_evaluate(struct tess_engine *engine, double *loss_out,
                                       double *accuracy_out);
 
-/* Hash of all parameters and buffers (f32 masters), the same on every rank and layout. Collective. */
+/* Hash of all parameters and buffers (f32 masters), the same on every rank and layout. Collective.
+ */
 enum tess_status tess_engine_hash(struct tess_engine *engine, uint64_t *hash_out);
 
 int64_t tess_engine_steps_per_epoch(const struct tess_engine *engine);

@@ -1,7 +1,7 @@
 /*
- * Mean loss and accuracy over the test split. The split is cut into leaves like a batch; every leaf is
- * computed by one rank and its sum goes to its own place, so that the result has the same bits on every
- * layout.
+ * Mean loss and accuracy over the test split. The split is cut into leaves like a batch; every leaf
+ * is computed by one rank and its sum goes to its own place, so that the result has the same bits
+ * on every layout.
  */
 #include "core/state.h"
 

@@ -1,6 +1,7 @@
 /*
- * The flat space: offsets of parameters and segments, who owns which part, the leaves a rank computes,
- * and the fold over micro-batches. Pure arithmetic on the plan; moves no data but for the fold's adds.
+ * The flat space: offsets of parameters and segments, who owns which part, the leaves a rank
+ * computes, and the fold over micro-batches. Pure arithmetic on the plan; moves no data but for the
+ * fold's adds.
  */
 #include "core/layout.h"
 
@@ -49,8 +50,8 @@ enum tess_status tess_plan_add_segment(struct tess_plan *plan, int32_t param_cou
         first = last->param_first + last->param_count;
     }
     if (param_count <= 0 || param_count > plan->param_count - first)
-        TESS_FAIL(TESS_ERR_INTERNAL, "a segment of %d parameters after %d of %d", param_count, first,
-                  plan->param_count);
+        TESS_FAIL(TESS_ERR_INTERNAL, "a segment of %d parameters after %d of %d", param_count,
+                  first, plan->param_count);
     size_t bytes = ((size_t)plan->segment_count + 1) * sizeof *plan->segment;
     struct tess_segment *grown = realloc(plan->segment, bytes);
     if (!grown)
@@ -172,8 +173,9 @@ void tess_layout_pieces(const struct tess_plan *plan, const struct tess_declare 
                 .count = to - from,
                 .state_begin = state + at,
                 .w = segment->master_own + at,
-                .low = plan->dtype == TESS_F32 ? NULL
-                                               : (char *)segment->param_own + (size_t)at * low_bytes,
+                .low = plan->dtype == TESS_F32
+                           ? NULL
+                           : (char *)segment->param_own + (size_t)at * low_bytes,
                 .g = segment->grad_own + at,
             };
         }

@@ -7,8 +7,8 @@
 #include "tessera/strategy.h"
 
 /*
- * Fill plan->param, unit_name and counts from what the model declared. The arrays belong to the plan
- * until tess_layout_fini. The plan is zeroed by the caller.
+ * Fill plan->param, unit_name and counts from what the model declared. The arrays belong to the
+ * plan until tess_layout_fini. The plan is zeroed by the caller.
  */
 enum tess_status tess_layout_begin(struct tess_plan *plan, const struct tess_declare *declare);
 
@@ -24,8 +24,8 @@ int64_t tess_layout_own_total(const struct tess_plan *plan, enum tess_extent ext
 int32_t tess_layout_piece_count(const struct tess_plan *plan);
 
 /*
- * The runs of parameters that this rank updates (optim_extent), in flat order; pointers into master,
- * compute copy and gradient come from the segments, which are bound already.
+ * The runs of parameters that this rank updates (optim_extent), in flat order; pointers into
+ * master, compute copy and gradient come from the segments, which are bound already.
  */
 void tess_layout_pieces(const struct tess_plan *plan, const struct tess_declare *declare,
                         struct tess_piece *piece);

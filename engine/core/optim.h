@@ -10,32 +10,32 @@
 /* A run of one parameter's elements that this rank updates. */
 struct tess_piece {
     int32_t param;
-    uint32_t flags;       /* enum tess_param_flag */
-    float buffer_rate;    /* TESS_PARAM_BUFFER */
-    int64_t param_begin;  /* element of the parameter where the piece begins: multiple of 64 */
+    uint32_t flags;      /* enum tess_param_flag */
+    float buffer_rate;   /* TESS_PARAM_BUFFER */
+    int64_t param_begin; /* element of the parameter where the piece begins: multiple of 64 */
     int64_t count;
-    int64_t state_begin;  /* element of the optimizer's state arrays */
-    float *w;             /* f32 master */
-    void *low;            /* compute copy to refresh, or NULL */
+    int64_t state_begin; /* element of the optimizer's state arrays */
+    float *w;            /* f32 master */
+    void *low;           /* compute copy to refresh, or NULL */
     const float *g;
 };
 
 /* Options, no prefix. */
 struct tess_optim_options {
-    int32_t kind;          /* optimizer: sgd|momentum|adamw|novograd|lamb */
+    int32_t kind; /* optimizer: sgd|momentum|adamw|novograd|lamb */
     double learning_rate;
     double momentum;
     bool nesterov;
-    double beta1, beta2;   /* -1: the optimizer's own default */
-    double epsilon;        /* likewise */
+    double beta1, beta2; /* -1: the optimizer's own default */
+    double epsilon;      /* likewise */
     double weight_decay;
-    double clip;           /* greatest global gradient norm; 0: off */
-    int32_t schedule;      /* constant|linear|step|cosine */
-    double warmup;         /* epochs of linear warm-up; 0: none */
-    double warmup_start;   /* factor at the first step of the warm-up */
-    double step_epochs;    /* schedule step: every so many epochs ... */
-    double step_factor;    /* ... times this */
-    double final_factor;   /* linear, cosine: rate at the end, as a factor */
+    double clip;         /* greatest global gradient norm; 0: off */
+    int32_t schedule;    /* constant|linear|step|cosine */
+    double warmup;       /* epochs of linear warm-up; 0: none */
+    double warmup_start; /* factor at the first step of the warm-up */
+    double step_epochs;  /* schedule step: every so many epochs ... */
+    double step_factor;  /* ... times this */
+    double final_factor; /* linear, cosine: rate at the end, as a factor */
 };
 extern const struct tess_option tess_optim_option_table[];
 
@@ -56,31 +56,31 @@ struct tess_optim {
     struct tess_optim_options options;
     struct tess_kernel *kernel;
     /*
-     * Group over which owned pieces must be summed to have each parameter whole; NULL when this rank
-     * owns them whole. `counts` false: another rank owns the same pieces and counts them.
+     * Group over which owned pieces must be summed to have each parameter whole; NULL when this
+     * rank owns them whole. `counts` false: another rank owns the same pieces and counts them.
      */
     struct tess_comm *sum_comm;
     bool counts;
     int32_t param_count;
     struct tess_piece *piece; /* borrowed */
     int32_t piece_count;
-    int64_t state_count; /* elements of one state array */
-    float *state;        /* [arrays, state_count] */
-    float *tensor_state; /* [numbers, param_count] */
-    float *scratch;      /* [scratch arrays, state_count] */
-    struct tess_sum *sum;/* [2 * param_count + 1] for norms */
-    int64_t step;        /* updates done */
-    int64_t leaf_count;  /* of the global batch, the divisor of buffers' statistics */
-    double grad_norm;    /* of the latest step, before clipping; -1 when not computed */
+    int64_t state_count;     /* elements of one state array */
+    float *state;            /* [arrays, state_count] */
+    float *tensor_state;     /* [numbers, param_count] */
+    float *scratch;          /* [scratch arrays, state_count] */
+    struct tess_sum *sum;    /* [2 * param_count + 1] for norms */
+    int64_t step;            /* updates done */
+    int64_t leaf_count;      /* of the global batch, the divisor of buffers' statistics */
+    double grad_norm;        /* of the latest step, before clipping; -1 when not computed */
     int32_t nonfinite_param; /* of the latest step: the first one that failed it, or -1 */
 };
 
 /*
- * One update with the reduced gradients in the pieces. Norms are exact sums over fixed blocks, so every
- * layout clips and scales by the same bits. A gradient norm that is not finite returns
- * TESS_ERR_NUMERIC on every rank, sets nonfinite_param, leaves everything as it was and the message to
- * the caller, who knows names. Norms are computed for clipping, novograd and lamb only. Collective
- * over sum_comm.
+ * One update with the reduced gradients in the pieces. Norms are exact sums over fixed blocks, so
+ * every layout clips and scales by the same bits. A gradient norm that is not finite returns
+ * TESS_ERR_NUMERIC on every rank, sets nonfinite_param, leaves everything as it was and the message
+ * to the caller, who knows names. Norms are computed for clipping, novograd and lamb only.
+ * Collective over sum_comm.
  */
 enum tess_status tess_optim_step(struct tess_optim *optim, double rate);
 

@@ -52,8 +52,8 @@ enum tess_status tess__engine_init_params(struct tess_engine *engine)
 }
 
 /*
- * Parts add up to the hash of the whole. Where every rank holds everything, rank 0's is taken and the
- * others compare: replicas that have drifted apart are an error, not a result.
+ * Parts add up to the hash of the whole. Where every rank holds everything, rank 0's is taken and
+ * the others compare: replicas that have drifted apart are an error, not a result.
  */
 enum tess_status tess_engine_hash(struct tess_engine *engine, uint64_t *hash_out)
 {
@@ -71,16 +71,18 @@ enum tess_status tess_engine_hash(struct tess_engine *engine, uint64_t *hash_out
     }
     engine->kernel->ops->access(engine->kernel, false);
     /* Each element once: the first shard group's parts, or rank 0's whole. */
-    int32_t counted = plan->optim_extent == TESS_EXTENT_SHARD && plan->shard_count > 1
-                          ? plan->shard_count
-                          : 1;
+    int32_t counted =
+        plan->optim_extent == TESS_EXTENT_SHARD && plan->shard_count > 1 ? plan->shard_count : 1;
     uint64_t sum = plan->rank < counted ? own : 0;
     TESS_TRY(tess_comm_all_reduce(engine->comm, &sum, &sum, 1, TESS_I64, TESS_REDUCE_SUM, NULL));
     int64_t apart = plan->replicated && plan->optim_extent == TESS_EXTENT_FULL && own != sum;
-    TESS_TRY(tess_comm_all_reduce(engine->comm, &apart, &apart, 1, TESS_I64, TESS_REDUCE_SUM, NULL));
+    TESS_TRY(
+        tess_comm_all_reduce(engine->comm, &apart, &apart, 1, TESS_I64, TESS_REDUCE_SUM, NULL));
     if (apart > 0)
-        TESS_FAIL(TESS_ERR_INTERNAL, "the parameters of %lld of %d ranks differ from rank 0's after "
-                  "step %lld", (long long)apart, plan->rank_count, (long long)engine->step);
+        TESS_FAIL(TESS_ERR_INTERNAL,
+                  "the parameters of %lld of %d ranks differ from rank 0's after "
+                  "step %lld",
+                  (long long)apart, plan->rank_count, (long long)engine->step);
     *hash_out = sum;
     return TESS_OK;
 }

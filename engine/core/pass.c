@@ -1,6 +1,6 @@
 /*
- * One micro-batch on one rank: fetch rows, forward, loss, backward, with the strategy's hooks between.
- * Steps and evaluation are made of these.
+ * One micro-batch on one rank: fetch rows, forward, loss, backward, with the strategy's hooks
+ * between. Steps and evaluation are made of these.
  */
 #include "core/state.h"
 
@@ -50,7 +50,8 @@ enum tess_status tess__engine_batch(struct tess_engine *engine, struct tess_load
     return TESS_OK;
 }
 
-/* Pointers of the unit's parameters and gradients, from wherever the strategy has put its segments. */
+/* Pointers of the unit's parameters and gradients, from wherever the strategy has put its segments.
+ */
 static void pass_bind_unit(struct tess_engine *engine, int32_t unit, enum tess_phase phase)
 {
     const struct tess_plan *plan = &engine->plan;
@@ -110,8 +111,8 @@ enum tess_status tess__engine_forward(struct tess_engine *engine, const void *in
 }
 
 /*
- * buffers = broadcast: only rank 0's statistics count, as when one replica's buffers are copied to the
- * others. They are scaled to stand for the sum over all leaves, the other ranks' are dropped.
+ * buffers = broadcast: only rank 0's statistics count, as when one replica's buffers are copied to
+ * the others. They are scaled to stand for the sum over all leaves, the other ranks' are dropped.
  */
 static void pass_drop_statistics(struct tess_engine *engine, int32_t unit)
 {

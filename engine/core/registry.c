@@ -1,7 +1,7 @@
 /*
- * Parts by name: expands the list headers of strategies, models and kernels, keeps what outsiders add,
- * fills empty slots with defaults so that callers never test for NULL. The only place in the engine
- * that refers to parts, and it does so by list, not by name.
+ * Parts by name: expands the list headers of strategies, models and kernels, keeps what outsiders
+ * add, fills empty slots with defaults so that callers never test for NULL. The only place in the
+ * engine that refers to parts, and it does so by list, not by name.
  */
 #include "core/registry.h"
 
@@ -14,18 +14,18 @@
 #define REGISTRY_PARTS_MAX 64
 
 #define REGISTRY_JOIN_(a, b) a##b
-#define REGISTRY_JOIN(a, b) REGISTRY_JOIN_(a, b)
+#define REGISTRY_JOIN(a, b)  REGISTRY_JOIN_(a, b)
 
 /* Declare the built parts. */
 #define REGISTRY_STRATEGY_1(name) extern const struct tess_strategy_ops tess_strategy_##name;
-#define REGISTRY_MODEL_1(name) extern const struct tess_model_ops tess_model_##name;
-#define REGISTRY_KERNEL_1(name) extern const struct tess_kernel_ops tess_kernel_##name;
+#define REGISTRY_MODEL_1(name)    extern const struct tess_model_ops tess_model_##name;
+#define REGISTRY_KERNEL_1(name)   extern const struct tess_kernel_ops tess_kernel_##name;
 #define REGISTRY_STRATEGY_0(name)
 #define REGISTRY_MODEL_0(name)
 #define REGISTRY_KERNEL_0(name)
 #define TESS_STRATEGY(name, built, hint) REGISTRY_JOIN(REGISTRY_STRATEGY_, built)(name)
-#define TESS_MODEL(name, built, hint) REGISTRY_JOIN(REGISTRY_MODEL_, built)(name)
-#define TESS_KERNEL(name, built, hint) REGISTRY_JOIN(REGISTRY_KERNEL_, built)(name)
+#define TESS_MODEL(name, built, hint)    REGISTRY_JOIN(REGISTRY_MODEL_, built)(name)
+#define TESS_KERNEL(name, built, hint)   REGISTRY_JOIN(REGISTRY_KERNEL_, built)(name)
 #include "kernels/list.h"
 #include "models/list.h"
 #include "strategies/list.h"
@@ -60,8 +60,8 @@ static const struct registry_entry registry_kernel_list[] = {
     {.name = NULL}};
 
 /*
- * The filled copies. The one piece of process-wide state of the engine: parts are added before threads
- * start and looked up afterwards.
+ * The filled copies. The one piece of process-wide state of the engine: parts are added before
+ * threads start and looked up afterwards.
  */
 static struct {
     bool ready;
@@ -199,8 +199,10 @@ static enum tess_status registry_claim(enum tess_registry_kind kind, const char 
     if (!name || !*name)
         TESS_FAIL(TESS_ERR_USAGE, "a %s without a name cannot be registered", what);
     if (abi != TESS_ABI)
-        TESS_FAIL(TESS_ERR_USAGE, "%s '%s' was built for ABI %u, this library has %u: build it again "
-                  "with its headers", what, name, abi, TESS_ABI);
+        TESS_FAIL(TESS_ERR_USAGE,
+                  "%s '%s' was built for ABI %u, this library has %u: build it again "
+                  "with its headers",
+                  what, name, abi, TESS_ABI);
     if (!complete)
         TESS_FAIL(TESS_ERR_USAGE, "%s '%s' leaves a required slot empty", what, name);
     for (int i = 0; i < registry.count[kind]; i++)
@@ -216,8 +218,8 @@ static enum tess_status registry_claim(enum tess_registry_kind kind, const char 
 static enum tess_status registry_put_strategy(const struct tess_strategy_ops *ops)
 {
     int i = 0;
-    TESS_TRY(registry_claim(TESS_REGISTRY_STRATEGY, ops->name, ops->abi, ops->plan && ops->summary,
-                            &i));
+    TESS_TRY(
+        registry_claim(TESS_REGISTRY_STRATEGY, ops->name, ops->abi, ops->plan && ops->summary, &i));
     registry.strategy[i] = *ops;
     registry_fill_strategy(&registry.strategy[i]);
     return TESS_OK;
@@ -275,7 +277,8 @@ enum tess_status tess_registry_add_model(const struct tess_model_ops *ops)
 
 /* ---- finding --------------------------------------------------------------------------------- */
 
-static enum tess_status registry_find(enum tess_registry_kind kind, const char *name, int *index_out)
+static enum tess_status registry_find(enum tess_registry_kind kind, const char *name,
+                                      int *index_out)
 {
     registry_prepare();
     for (int i = 0; i < registry.count[kind]; i++) {
@@ -286,13 +289,14 @@ static enum tess_status registry_find(enum tess_registry_kind kind, const char *
     }
     for (const struct registry_entry *e = registry_list[kind]; e->name; e++)
         if (!e->ops && strcmp(e->name, name) == 0)
-            TESS_FAIL(TESS_ERR_USAGE, "%s '%s' is known but not built: %s", registry_kind_name[kind],
-                      name, e->hint);
+            TESS_FAIL(TESS_ERR_USAGE, "%s '%s' is known but not built: %s",
+                      registry_kind_name[kind], name, e->hint);
     char known[512] = "";
     for (int i = 0, at = 0; i < registry.count[kind] && at < (int)sizeof known; i++)
         at += snprintf(known + at, sizeof known - (size_t)at, "%s%s", i ? ", " : "",
                        registry.name[kind][i]);
-    TESS_FAIL(TESS_ERR_USAGE, "unknown %s '%s': known are %s", registry_kind_name[kind], name, known);
+    TESS_FAIL(TESS_ERR_USAGE, "unknown %s '%s': known are %s", registry_kind_name[kind], name,
+              known);
 }
 
 enum tess_status tess_registry_get_strategy(const char *name,

@@ -1,6 +1,6 @@
 /*
- * The engine's memory: which blocks a rank needs under its plan, and the pointers into them. Both the
- * planner and a training rank run tess__engine_reserve(); only the latter goes on to bind.
+ * The engine's memory: which blocks a rank needs under its plan, and the pointers into them. Both
+ * the planner and a training rank run tess__engine_reserve(); only the latter goes on to bind.
  */
 #include "core/state.h"
 
@@ -47,14 +47,14 @@ static enum tess_status reserve_activations(struct tess_engine *engine)
     for (int32_t u = 0; u < declare->unit_count; u++) {
         int64_t bytes = declare->unit[u].output_count * row_bytes;
         snprintf(owner, sizeof owner, "%s output", declare->unit[u].name);
-        TESS_TRY(reserve_block(engine, TESS_MEMORY_ACTIVATION, bytes, owner,
-                               &block->unit_output[u]));
+        TESS_TRY(
+            reserve_block(engine, TESS_MEMORY_ACTIVATION, bytes, owner, &block->unit_output[u]));
         flow[u % 2] = bytes > flow[u % 2] ? bytes : flow[u % 2];
     }
-    TESS_TRY(reserve_block(engine, TESS_MEMORY_ACTIVATION, flow[0], "gradient flow 0",
-                           &block->flow[0]));
-    TESS_TRY(reserve_block(engine, TESS_MEMORY_ACTIVATION, flow[1], "gradient flow 1",
-                           &block->flow[1]));
+    TESS_TRY(
+        reserve_block(engine, TESS_MEMORY_ACTIVATION, flow[0], "gradient flow 0", &block->flow[0]));
+    TESS_TRY(
+        reserve_block(engine, TESS_MEMORY_ACTIVATION, flow[1], "gradient flow 1", &block->flow[1]));
     for (int32_t t = 0, unit = -1; t < declare->tensor_count; t++) {
         const struct tess_declare_tensor *tensor = &declare->tensor[t];
         int64_t bytes = tensor->count * (int64_t)tess_dtype_bytes(tensor->dtype);
@@ -73,21 +73,21 @@ static enum tess_status reserve_activations(struct tess_engine *engine)
             bytes *= engine->rows;
         else if (tensor->life == TESS_LIFE_LEAVES)
             bytes *= engine->leaf_count;
-        TESS_TRY(reserve_block(engine, TESS_MEMORY_ACTIVATION, bytes, tensor->name,
-                               &block->tensor[t]));
+        TESS_TRY(
+            reserve_block(engine, TESS_MEMORY_ACTIVATION, bytes, tensor->name, &block->tensor[t]));
     }
-    return reserve_block(engine, TESS_MEMORY_ACTIVATION, most, "unit scratch", &block->unit_scratch);
+    return reserve_block(engine, TESS_MEMORY_ACTIVATION, most, "unit scratch",
+                         &block->unit_scratch);
 }
 
 static enum tess_status reserve_loss(struct tess_engine *engine)
 {
     struct tess_engine_blocks *block = &engine->block;
     int64_t rows = engine->loss_ranks * engine->rows;
-    int64_t all = engine->plan.holds_loss
-                      ? rows * engine->class_count * (int64_t)engine->dtype_bytes
-                      : 0;
-    TESS_TRY(reserve_block(engine, TESS_MEMORY_ACTIVATION, all, "gathered outputs",
-                           &block->all_output));
+    int64_t all =
+        engine->plan.holds_loss ? rows * engine->class_count * (int64_t)engine->dtype_bytes : 0;
+    TESS_TRY(
+        reserve_block(engine, TESS_MEMORY_ACTIVATION, all, "gathered outputs", &block->all_output));
     TESS_TRY(reserve_block(engine, TESS_MEMORY_ACTIVATION, all, "gradient of gathered outputs",
                            &block->all_output_grad));
     TESS_TRY(reserve_block(engine, TESS_MEMORY_ACTIVATION, rows * 4, "loss", &block->loss));
@@ -95,8 +95,9 @@ static enum tess_status reserve_loss(struct tess_engine *engine)
                          &block->correct);
 }
 
-/* Scratch is shared by all operations. Packed weights are kept per operation where the parameters are
- * full; otherwise only a unit at a time is packed, as only a unit at a time is there to be packed. */
+/* Scratch is shared by all operations. Packed weights are kept per operation where the parameters
+ * are full; otherwise only a unit at a time is packed, as only a unit at a time is there to be
+ * packed. */
 static enum tess_status reserve_operations(struct tess_engine *engine)
 {
     const struct tess_declare *declare = &engine->declare;
@@ -194,8 +195,8 @@ static void bind_segments(struct tess_engine *engine)
             segment->grad_own = bind_at(grad, packed_grad, sizeof *grad);
             packed_grad += tess_plan_own_count(plan, s, plan->grad_extent);
         }
-        segment->master_own = plan->dtype == TESS_F32 ? segment->param_own
-                                                      : bind_at(master, packed_master, 4);
+        segment->master_own =
+            plan->dtype == TESS_F32 ? segment->param_own : bind_at(master, packed_master, 4);
         packed_master += tess_plan_own_count(plan, s, plan->optim_extent);
     }
 }
@@ -205,8 +206,8 @@ static enum tess_status bind_host_tables(struct tess_engine *engine)
     const struct tess_declare *declare = &engine->declare;
     size_t units = (size_t)declare->unit_count, params = (size_t)declare->param_count;
     size_t ops = (size_t)declare->op_count, tensors = (size_t)declare->tensor_count;
-    int64_t leaves = engine->plan.grid > engine->test_leaves ? engine->plan.grid
-                                                             : engine->test_leaves;
+    int64_t leaves =
+        engine->plan.grid > engine->test_leaves ? engine->plan.grid : engine->test_leaves;
     engine->unit_output = calloc(units + 1, sizeof *engine->unit_output);
     engine->tensor = calloc(tensors + 1, sizeof *engine->tensor);
     engine->op = calloc(ops + 1, sizeof *engine->op);
@@ -216,7 +217,8 @@ static enum tess_status bind_host_tables(struct tess_engine *engine)
     engine->unit_param_first = calloc(units + 1, sizeof *engine->unit_param_first);
     engine->unit_op_first = calloc(units + 1, sizeof *engine->unit_op_first);
     engine->leaf_sum = calloc(2 * (size_t)leaves + 1, sizeof *engine->leaf_sum);
-    engine->piece = calloc((size_t)tess_layout_piece_count(&engine->plan) + 1, sizeof *engine->piece);
+    engine->piece =
+        calloc((size_t)tess_layout_piece_count(&engine->plan) + 1, sizeof *engine->piece);
     if (!engine->unit_output || !engine->tensor || !engine->op || !engine->op_of ||
         !engine->param_of || !engine->grad_of || !engine->unit_param_first ||
         !engine->unit_op_first || !engine->leaf_sum || !engine->piece)
@@ -244,8 +246,9 @@ static enum tess_status bind_operations(struct tess_engine *engine)
         op->kernel = engine->kernel;
         op->scratch = tess_memory_get(engine->memory, engine->block.op_scratch);
         if (engine->packed_bytes[o] > 0)
-            op->packed = engine->packed_kept ? tess_memory_get(engine->memory, engine->block.packed[o])
-                                             : shared + engine->block.packed[o].offset;
+            op->packed = engine->packed_kept
+                             ? tess_memory_get(engine->memory, engine->block.packed[o])
+                             : shared + engine->block.packed[o].offset;
         TESS_TRY(engine->config->kernel->op_open(op));
     }
     return TESS_OK;

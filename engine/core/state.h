@@ -19,7 +19,7 @@ struct tess_engine_blocks {
     struct tess_block all_output, all_output_grad; /* of all ranks, where the plan holds the loss */
     struct tess_block loss, correct;
     struct tess_block op_scratch, direction;
-    struct tess_block *packed;      /* [op_count], or all in packed_shared */
+    struct tess_block *packed; /* [op_count], or all in packed_shared */
     struct tess_block packed_shared;
     struct tess_block input[TESS_SLOTS_MAX], label[TESS_SLOTS_MAX];
     struct tess_block test_input, test_label;
@@ -28,8 +28,8 @@ struct tess_engine_blocks {
 struct tess_engine {
     const struct tess_config *config;
     const struct tess_dataset *dataset;
-    struct tess_comm *comm;    /* borrowed; NULL when only planned */
-    struct tess_board *board;  /* NULL without a world */
+    struct tess_comm *comm;   /* borrowed; NULL when only planned */
+    struct tess_board *board; /* NULL without a world */
     struct tess_board own_board;
     struct tess_kernel *kernel;
     struct tess_memory *memory;
@@ -42,11 +42,11 @@ struct tess_engine {
     struct tess_engine_blocks block;
 
     /* Geometry. */
-    int64_t batch_size;  /* global */
+    int64_t batch_size; /* global */
     int64_t leaf_rows;
-    int64_t rows;        /* of one rank's micro-batch */
-    int64_t leaf_count;  /* of one rank's micro-batch */
-    int64_t loss_ranks;  /* ranks whose loss is computed here: 1, N or 0 */
+    int64_t rows;       /* of one rank's micro-batch */
+    int64_t leaf_count; /* of one rank's micro-batch */
+    int64_t loss_ranks; /* ranks whose loss is computed here: 1, N or 0 */
     int64_t steps_per_epoch, step_count;
     int64_t test_leaves; /* leaves of the test split */
     int32_t slot_count;
@@ -54,7 +54,7 @@ struct tess_engine {
     int64_t class_count;
 
     /* Bound when the arena exists. */
-    void **unit_output;        /* [unit_count] */
+    void **unit_output; /* [unit_count] */
     void *flow[2];
     void **tensor;             /* [tensor_count] */
     struct tess_op *op;        /* [op_count] */
@@ -67,7 +67,7 @@ struct tess_engine {
     int32_t *unit_op_first;    /* [unit_count + 1] */
     float *loss;               /* [loss rows] */
     int32_t *correct;
-    double *leaf_sum;          /* [2 max(grid, test leaves)]: loss, correct of each leaf; host */
+    double *leaf_sum; /* [2 max(grid, test leaves)]: loss, correct of each leaf; host */
 
     struct tess_loader *loader, *test_loader;
     bool tests_running; /* the test loader's request reads test_pass */

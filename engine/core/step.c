@@ -53,8 +53,9 @@ static enum tess_status step_micro(struct tess_engine *engine, struct tess_times
     double loaded = tess_clock_s(), wait1 = step_wait_s(engine);
     times->data_s += loaded - start - (wait1 - wait0);
 
-    uint64_t row_first = (uint64_t)(tess_layout_first_leaf(plan, plan->rank, engine->strategy.micro) *
-                                    engine->leaf_rows);
+    uint64_t row_first =
+        (uint64_t)(tess_layout_first_leaf(plan, plan->rank, engine->strategy.micro) *
+                   engine->leaf_rows);
     TESS_TRY(tess__engine_forward(engine, input, row_first));
     TESS_TRY(tess__engine_loss(engine, label, true));
     TESS_TRY(step_sum_leaves(engine, input));
@@ -72,8 +73,10 @@ static enum tess_status step_micro(struct tess_engine *engine, struct tess_times
     return TESS_OK;
 }
 
-/* Mean loss and accuracy over the batch: every leaf's sum comes from one rank, the others add zero. */
-static enum tess_status step_reduce_loss(struct tess_engine *engine, struct tess_step_result *result)
+/* Mean loss and accuracy over the batch: every leaf's sum comes from one rank, the others add zero.
+ */
+static enum tess_status step_reduce_loss(struct tess_engine *engine,
+                                         struct tess_step_result *result)
 {
     int64_t grid = engine->plan.grid;
     double loss = 0, correct = 0;
@@ -91,15 +94,16 @@ static enum tess_status step_reduce_loss(struct tess_engine *engine, struct tess
 static enum tess_status step_update(struct tess_engine *engine, struct tess_step_result *result)
 {
     struct tess_strategy *strategy = &engine->strategy;
-    tess__engine_doing(engine, TESS_DOING_OPTIMIZER, -1);
     TESS_TRY(strategy->ops->grads_finish(strategy));
+    tess__engine_doing(engine, TESS_DOING_OPTIMIZER, -1);
     result->rate = tess_schedule_rate(&engine->config->optim, engine->step, engine->step_count,
                                       (double)engine->steps_per_epoch);
     enum tess_status status = tess_optim_step(&engine->optim, result->rate);
     if (status == TESS_ERR_NUMERIC && engine->optim.nonfinite_param >= 0) {
         const struct tess_declare_param *param =
             &engine->declare.param[engine->optim.nonfinite_param];
-        TESS_FAIL(TESS_ERR_NUMERIC, "the gradient is not finite at step %lld: unit '%s', tensor '%s' "
+        TESS_FAIL(TESS_ERR_NUMERIC,
+                  "the gradient is not finite at step %lld: unit '%s', tensor '%s' "
                   "held the first NaN or infinity; try a lower learning rate or warm-up",
                   (long long)engine->step + 1, engine->declare.unit[param->unit].name, param->name);
     }

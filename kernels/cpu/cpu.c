@@ -280,7 +280,8 @@ static void cpu_copy(struct tess_kernel *kernel, int64_t bytes, const void *sour
 const struct tess_kernel_ops tess_kernel_cpu = {
     .abi = TESS_ABI,
     .name = "cpu",
-    .summary = "oneDNN and own vector loops; ref for average pooling, dropout, softmax",
+    .summary = "oneDNN and own vector kernels; ref for average pooling, dropout, softmax",
+    .host_memory = true,
     .state_size = sizeof(struct cpu_state),
     .supports = cpu_supports,
     .open = cpu_open,

@@ -39,13 +39,21 @@ size_t tess__cpu_small_scratch(const struct tess_op_desc *desc);
 size_t tess__cpu_norm_scratch(const struct tess_op_desc *desc);
 
 /*
+ * Forward product of a linear layer, with bias (NULL: none) and ReLU, on weights where they lie
+ * (forward.c). Available where tess__cpu_own_available() says so; rows do not depend on their
+ * number.
+ */
+size_t tess__cpu_forward_scratch(const struct tess_op_desc *desc);
+void tess__cpu_forward(const struct tess_op_desc *desc, const void *x, const void *w,
+                       const void *bias, void *y, void *scratch);
+
+/*
  * Weight gradient of a linear layer with the tree over leaves kept in registers (grad.c). The bits
  * are those of one product per leaf, fused multiply-adds over rows in order (bf16: over pairs of
  * rows), then the tree. `available` is false where the processor, or the build, lacks the
  * instructions.
  */
-extern const bool tess__cpu_grad_built;
-bool tess__cpu_grad_available(enum tess_dtype dtype);
+bool tess__cpu_own_available(enum tess_dtype dtype);
 /* Whether oneDNN computes in bf16 here. */
 bool tess__cpu_bf16_available(void);
 

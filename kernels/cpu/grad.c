@@ -17,23 +17,17 @@
  */
 #include "cpu/cpu.h"
 
+#include "cpu/unroll.h"
+
 #include <immintrin.h>
 #include <string.h>
 
-#define GRAD_LANES 16
-#define GRAD_WIDE  4 /* vectors in a panel */
-#define GRAD_PANEL (GRAD_WIDE * GRAD_LANES)
-#define GRAD_ONE   6 /* rows of a tile with one leaf */
-#define GRAD_TREE  3 /* and with more */
-#define GRAD_LEVELS                                                                                \
-    40 /* subtrees that can wait: more than bits in any number of leaves in memory */
-
-#define GRAD_INLINE static inline __attribute__((always_inline))
-#define GRAD_UNROLL _Pragma("GCC unroll 8")
-
-/* Each column serves all rows of a tile; as an operand in memory it would be loaded once per row,
-   and loads, not products, would set the pace. */
-#define GRAD_IN_REGISTER(vector) __asm__("" : "+v"(vector))
+#define GRAD_LANES  16
+#define GRAD_WIDE   4 /* vectors in a panel */
+#define GRAD_PANEL  (GRAD_WIDE * GRAD_LANES)
+#define GRAD_ONE    6  /* rows of a tile with one leaf */
+#define GRAD_TREE   3  /* and with more */
+#define GRAD_LEVELS 40 /* subtrees that can wait: no more than bits in the number of leaves */
 
 /* A product in 32-bit words: what the tile kernels need to know. */
 struct grad {
@@ -45,33 +39,32 @@ struct grad {
     int32_t columns; /* valid ones of the panel */
 };
 
-const bool tess__cpu_grad_built = true;
-
-GRAD_INLINE void grad_clear(__m512 (*sum)[GRAD_WIDE], int tall, int wide)
+CPU_INLINE void grad_clear(__m512 (*sum)[GRAD_WIDE], int tall, int wide)
 {
-    GRAD_UNROLL
-    for (int r = 0; r < tall; r++)
-        GRAD_UNROLL
-    for (int c = 0; c < wide; c++)
-        sum[r][c] = _mm512_setzero_ps();
+    CPU_UNROLL
+    for (int r = 0; r < tall; r++) {
+        CPU_UNROLL
+        for (int c = 0; c < wide; c++)
+            sum[r][c] = _mm512_setzero_ps();
+    }
 }
 
 /* sum = the products over one leaf */
-GRAD_INLINE void grad_leaf(__m512 (*sum)[GRAD_WIDE], bool half, int tall, int wide, int64_t steps,
-                           const uint32_t *x, const uint32_t *dy)
+CPU_INLINE void grad_leaf(__m512 (*sum)[GRAD_WIDE], bool half, int tall, int wide, int64_t steps,
+                          const uint32_t *x, const uint32_t *dy)
 {
     grad_clear(sum, tall, wide);
     for (int64_t k = 0; k < steps; k++, x += GRAD_PANEL, dy += tall) {
         __m512i column[GRAD_WIDE];
-        GRAD_UNROLL
+        CPU_UNROLL
         for (int c = 0; c < wide; c++) {
             column[c] = _mm512_load_si512(x + c * GRAD_LANES);
-            GRAD_IN_REGISTER(column[c]);
+            CPU_IN_REGISTER(column[c]);
         }
-        GRAD_UNROLL
+        CPU_UNROLL
         for (int r = 0; r < tall; r++) {
             __m512i row = _mm512_set1_epi32((int)dy[r]);
-            GRAD_UNROLL
+            CPU_UNROLL
             for (int c = 0; c < wide; c++)
                 sum[r][c] = half ? _mm512_dpbf16_ps(sum[r][c], (__m512bh)column[c], (__m512bh)row)
                                  : _mm512_fmadd_ps(_mm512_castsi512_ps(column[c]),
@@ -81,29 +74,30 @@ GRAD_INLINE void grad_leaf(__m512 (*sum)[GRAD_WIDE], bool half, int tall, int wi
 }
 
 /* sum = left + sum */
-GRAD_INLINE void grad_add(__m512 (*sum)[GRAD_WIDE], const __m512 (*left)[GRAD_WIDE], int tall,
-                          int wide)
+CPU_INLINE void grad_add(__m512 (*sum)[GRAD_WIDE], const __m512 (*left)[GRAD_WIDE], int tall,
+                         int wide)
 {
-    GRAD_UNROLL
-    for (int r = 0; r < tall; r++)
-        GRAD_UNROLL
-    for (int c = 0; c < wide; c++)
-        sum[r][c] = _mm512_add_ps(left[r][c], sum[r][c]);
+    CPU_UNROLL
+    for (int r = 0; r < tall; r++) {
+        CPU_UNROLL
+        for (int c = 0; c < wide; c++)
+            sum[r][c] = _mm512_add_ps(left[r][c], sum[r][c]);
+    }
 }
 
 /* The tile's valid rows and columns to dw. */
-GRAD_INLINE void grad_store(const struct grad *g, int64_t tile, const __m512 (*sum)[GRAD_WIDE],
-                            int tall, int wide)
+CPU_INLINE void grad_store(const struct grad *g, int64_t tile, const __m512 (*sum)[GRAD_WIDE],
+                           int tall, int wide)
 {
     float *dw = g->dw + tile * tall * g->in;
     int64_t rows = g->out - tile * tall;
     bool whole = g->columns == wide * GRAD_LANES;
     __mmask16 last = (__mmask16)(0xffffu >> (wide * GRAD_LANES - g->columns));
-    GRAD_UNROLL
+    CPU_UNROLL
     for (int r = 0; r < tall; r++) {
         if (r >= rows)
             break;
-        GRAD_UNROLL
+        CPU_UNROLL
         for (int c = 0; c < wide; c++) {
             if (whole || c < wide - 1)
                 _mm512_storeu_ps(dw + r * g->in + c * GRAD_LANES, sum[r][c]);
@@ -113,7 +107,7 @@ GRAD_INLINE void grad_store(const struct grad *g, int64_t tile, const __m512 (*s
     }
 }
 
-GRAD_INLINE void grad_tile_one(const struct grad *g, int64_t tile, bool half, int wide)
+CPU_INLINE void grad_tile_one(const struct grad *g, int64_t tile, bool half, int wide)
 {
     __m512 sum[GRAD_ONE][GRAD_WIDE];
     grad_leaf(sum, half, GRAD_ONE, wide, g->steps, g->x, g->dy + tile * g->steps * GRAD_ONE);
@@ -124,7 +118,7 @@ GRAD_INLINE void grad_tile_one(const struct grad *g, int64_t tile, bool half, in
  * Leaves come in pairs, added in registers: bit 0 of the binary counter of fold.h. An odd last leaf
  * is a pair by itself: its subtree is added to those that wait from the right, as finishing does.
  */
-GRAD_INLINE void grad_tile_tree(const struct grad *g, int64_t tile, bool half, int wide)
+CPU_INLINE void grad_tile_tree(const struct grad *g, int64_t tile, bool half, int wide)
 {
     __m512 waiting[GRAD_LEVELS][GRAD_TREE][GRAD_WIDE];
     __m512 sum[GRAD_TREE][GRAD_WIDE], right[GRAD_TREE][GRAD_WIDE];
@@ -141,11 +135,12 @@ GRAD_INLINE void grad_tile_tree(const struct grad *g, int64_t tile, bool half, i
             grad_add(sum, (const __m512(*)[GRAD_WIDE])waiting[--depth], GRAD_TREE, wide);
         if (leaf + 2 >= g->leaves)
             break;
-        GRAD_UNROLL
-        for (int r = 0; r < GRAD_TREE; r++)
-            GRAD_UNROLL
-        for (int c = 0; c < wide; c++)
-            waiting[depth][r][c] = sum[r][c];
+        CPU_UNROLL
+        for (int r = 0; r < GRAD_TREE; r++) {
+            CPU_UNROLL
+            for (int c = 0; c < wide; c++)
+                waiting[depth][r][c] = sum[r][c];
+        }
         depth++;
     }
     while (depth > 0)
@@ -153,7 +148,7 @@ GRAD_INLINE void grad_tile_tree(const struct grad *g, int64_t tile, bool half, i
     grad_store(g, tile, (const __m512(*)[GRAD_WIDE])sum, GRAD_TREE, wide);
 }
 
-GRAD_INLINE void grad_panel(const struct grad *g, bool half, int wide)
+CPU_INLINE void grad_panel(const struct grad *g, bool half, int wide)
 {
     if (g->leaves == 1) {
         for (int64_t tile = 0; tile * GRAD_ONE < g->out; tile++)
@@ -185,7 +180,7 @@ static void (*const grad_panel_run[2][GRAD_WIDE])(const struct grad *g) = {
 };
 
 /* Columns [first, first + columns) of one step of x, with zeros up to whole vectors. */
-GRAD_INLINE void grad_pack_row_f32(const float *row, int32_t columns, uint32_t *panel)
+CPU_INLINE void grad_pack_row_f32(const float *row, int32_t columns, uint32_t *panel)
 {
     for (int32_t c = 0; c < columns; c += GRAD_LANES) {
         int32_t left = columns - c;
@@ -195,8 +190,8 @@ GRAD_INLINE void grad_pack_row_f32(const float *row, int32_t columns, uint32_t *
 }
 
 /* Two rows of bf16 interleaved; `odd` NULL: zeros. */
-GRAD_INLINE void grad_pack_row_bf16(const uint16_t *even, const uint16_t *odd, int32_t columns,
-                                    uint32_t *panel)
+CPU_INLINE void grad_pack_row_bf16(const uint16_t *even, const uint16_t *odd, int32_t columns,
+                                   uint32_t *panel)
 {
     for (int32_t c = 0; c < columns; c += GRAD_LANES) {
         int32_t left = columns - c;
@@ -230,8 +225,8 @@ static void grad_pack_x(const struct tess_op_desc *desc, const void *x, int64_t 
 }
 
 /* One step of dy, `rows` rows of a tile of height `tall`, the rest zeros. */
-GRAD_INLINE void grad_pack_dy_tile(const struct tess_op_desc *desc, const void *dy, int64_t first,
-                                   int tall, uint32_t *packed)
+CPU_INLINE void grad_pack_dy_tile(const struct tess_op_desc *desc, const void *dy, int64_t first,
+                                  int tall, uint32_t *packed)
 {
     const uint32_t *whole = dy;
     const uint16_t *half = dy;

@@ -1,8 +1,6 @@
 /* For builds without AVX-512: linear.c takes one product per leaf instead. */
 #include "cpu/cpu.h"
 
-const bool tess__cpu_grad_built = false;
-
 size_t tess__cpu_grad_scratch(const struct tess_op_desc *desc)
 {
     (void)desc;

@@ -1,16 +1,16 @@
 /*
- * Linear layers: which primitive or own loop runs each of the three products, and the loop over
- * leaves where rows must be run leaf by leaf. What changes bits depends on dtype, in, out and
- * leaf_rows only, never on the number of rows.
+ * Linear layers: who runs each of the three products, and the loop over leaves where rows must be
+ * run leaf by leaf. What changes bits depends on dtype, in, out and leaf_rows only, never on the
+ * number of rows.
  *
- *   forward, backward_data   oneDNN matmul on the plain weights, or own loops for small layers
- *   backward_weight          own kernel (grad.c); without AVX-512 one matmul per leaf, folded
+ *   forward           own kernel (forward.c); without AVX-512 oneDNN's matmul, or own loops when
+ * small backward_data     oneDNN's matmul on the plain weights, or own loops when small
+ *   backward_weight   own kernel (grad.c); without AVX-512 one matmul per leaf, folded
  *
- * Weights are not packed: they change every step and are used once in each direction, and packing
- * them costs more than it gains. AMD Zen 5, one thread, 64 rows, 1024 x 1024, microseconds: forward
- * gains 108 (f32) or 70 (bf16) and packing costs 290 or 178; backward_data gains 212 or 101,
- * packing costs 182 in either. The two layouts together would also double the memory of every
- * parameter.
+ * Weights are not packed for oneDNN: they change every step and are used once in each direction,
+ * and packing costs more than it gains. AMD Zen 5, one thread, 64 rows, 1024 x 1024, backward_data:
+ * packed weights gain 212 us in f32 and 101 in bf16, packing them costs 182. They would also double
+ * the memory of every parameter, which strategies that shard parameters are there to save.
  */
 #include "cpu/prim.h"
 
@@ -57,16 +57,16 @@ static enum tess_status linear_needs_of(dnnl_engine_t engine, const struct tess_
                                         size_t *bytes)
 {
     int64_t leaves = desc->rows / desc->leaf_rows;
-    if (!linear_is_small(desc)) {
+    bool own = tess__cpu_own_available(desc->dtype);
+    if (!linear_is_small(desc) && !own) {
         TESS_TRY(linear_matmul_scratch(engine, desc, CPU_FORWARD, desc->rows, bytes));
         TESS_TRY(linear_matmul_scratch(engine, desc, CPU_FORWARD, desc->leaf_rows, bytes));
-        if (desc->input_grad) {
-            TESS_TRY(linear_matmul_scratch(engine, desc, CPU_BACKWARD_DATA, desc->rows, bytes));
-            TESS_TRY(
-                linear_matmul_scratch(engine, desc, CPU_BACKWARD_DATA, desc->leaf_rows, bytes));
-        }
     }
-    if (!tess__cpu_grad_available(desc->dtype)) {
+    if (!linear_is_small(desc) && desc->input_grad) {
+        TESS_TRY(linear_matmul_scratch(engine, desc, CPU_BACKWARD_DATA, desc->rows, bytes));
+        TESS_TRY(linear_matmul_scratch(engine, desc, CPU_BACKWARD_DATA, desc->leaf_rows, bytes));
+    }
+    if (!own) {
         size_t weight = 0;
         TESS_TRY(
             linear_matmul_scratch(engine, desc, CPU_BACKWARD_WEIGHT, desc->leaf_rows, &weight));
@@ -81,8 +81,10 @@ enum tess_status tess__cpu_linear_needs(const struct tess_op_desc *desc, size_t 
     size_t bytes = tess__cpu_bias_scratch(desc->out, leaves);
     if (linear_is_small(desc))
         bytes = linear_max(bytes, tess__cpu_small_scratch(desc));
-    if (tess__cpu_grad_available(desc->dtype))
+    if (tess__cpu_own_available(desc->dtype)) {
         bytes = linear_max(bytes, tess__cpu_grad_scratch(desc));
+        bytes = linear_max(bytes, tess__cpu_forward_scratch(desc));
+    }
     dnnl_engine_t engine;
     TESS_TRY(tess__cpu_check(dnnl_engine_create(&engine, dnnl_cpu, 0), "engine create"));
     enum tess_status status = linear_needs_of(engine, desc, &bytes);
@@ -140,13 +142,13 @@ enum tess_status tess__cpu_linear_open(struct tess_op *op)
     linear->zero = calloc((size_t)desc->out, tess_dtype_bytes(desc->dtype));
     if (!linear->zero)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for a bias of %lld elements", (long long)desc->out);
-    if (!linear_is_small(desc)) {
+    bool own = tess__cpu_own_available(desc->dtype), small = linear_is_small(desc);
+    if (!small && !own)
         TESS_TRY(linear_pair_open(op, CPU_FORWARD, &linear->forward, &linear->forward_leaf));
-        if (desc->input_grad)
-            TESS_TRY(
-                linear_pair_open(op, CPU_BACKWARD_DATA, &linear->backward, &linear->backward_leaf));
-    }
-    if (!tess__cpu_grad_available(desc->dtype))
+    if (!small && desc->input_grad)
+        TESS_TRY(
+            linear_pair_open(op, CPU_BACKWARD_DATA, &linear->backward, &linear->backward_leaf));
+    if (!own)
         TESS_TRY(linear_prim_open(op, CPU_BACKWARD_WEIGHT, desc->leaf_rows, &linear->weight));
     return TESS_OK;
 }
@@ -188,6 +190,10 @@ enum tess_status tess__cpu_linear_forward(struct tess_op *op, const void *x, con
 {
     struct cpu_linear *linear = op->data;
     const struct tess_op_desc *desc = &op->desc;
+    if (tess__cpu_own_available(desc->dtype)) {
+        tess__cpu_forward(desc, x, w, bias, y, op->scratch);
+        return TESS_OK;
+    }
     if (linear_is_small(desc)) {
         tess__cpu_state(op)->loops->small_forward(desc, x, w, bias, y, op->scratch);
         return TESS_OK;
@@ -235,7 +241,7 @@ enum tess_status tess__cpu_linear_backward_weight(struct tess_op *op, const void
                                                   float *dw, float *dbias)
 {
     const struct tess_op_desc *desc = &op->desc;
-    if (tess__cpu_grad_available(desc->dtype))
+    if (tess__cpu_own_available(desc->dtype))
         tess__cpu_grad(desc, x, dy, dw, op->scratch);
     else
         TESS_TRY(linear_weight_by_leaf(op, x, dy, dw));

@@ -6,7 +6,7 @@ const struct cpu_loops *tess__cpu_loops_best(void)
     return &tess__cpu_loops_base;
 }
 
-bool tess__cpu_grad_available(enum tess_dtype dtype)
+bool tess__cpu_own_available(enum tess_dtype dtype)
 {
     (void)dtype;
     return false;

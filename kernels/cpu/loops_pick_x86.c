@@ -12,11 +12,10 @@ const struct cpu_loops *tess__cpu_loops_best(void)
     return v4 ? &tess__cpu_loops_v4 : v3 ? &tess__cpu_loops_v3 : &tess__cpu_loops_base;
 }
 
-bool tess__cpu_grad_available(enum tess_dtype dtype)
+bool tess__cpu_own_available(enum tess_dtype dtype)
 {
     bool v4 = tess__cpu_loops_best() == &tess__cpu_loops_v4;
-    return tess__cpu_grad_built && v4 &&
-           (dtype == TESS_F32 || __builtin_cpu_supports("avx512bf16"));
+    return v4 && (dtype == TESS_F32 || __builtin_cpu_supports("avx512bf16"));
 }
 
 bool tess__cpu_bf16_available(void)

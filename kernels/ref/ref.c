@@ -66,6 +66,7 @@ const struct tess_kernel_ops tess_kernel_ref = {
     .abi = TESS_ABI,
     .name = "ref",
     .summary = "plain C on one thread, the yardstick of the others",
+    .host_memory = true,
     .supports = tess_op_check,
     .open = ref_open,
     .close = ref_close,

@@ -1,6 +1,6 @@
 /*
- * The engine on one rank: it learns, its memory is what was planned, a step allocates nothing, a NaN is
- * named, the hash does not depend on grid-neutral choices.
+ * The engine on one rank: it learns, its memory is what was planned, a step allocates nothing, a
+ * NaN is named, the hash does not depend on grid-neutral choices.
  */
 #include "comm/world.h"
 #include "core/config.h"
@@ -72,8 +72,8 @@ void *realloc(void *memory, size_t bytes)
 }
 #endif
 
-/* Allocations noted, but for those that oneDNN makes inside its own execute call (its C API copies the
- * arguments into a C++ map; there is no way round it). */
+/* Allocations noted, but for those that oneDNN makes inside its own execute call (its C API copies
+ * the arguments into a C++ map; there is no way round it). */
 static int own_allocations(void)
 {
     int own = 0, noted = atomic_load(&caller_count);
@@ -110,8 +110,8 @@ static void run_open(struct run *run, ...)
     va_end(list);
     memset(run, 0, sizeof *run);
     assert_int_equal(tess_config_open(argc, argv, NULL, 0, &run->config), TESS_OK);
-    assert_int_equal(tess_dataset_open_synthetic(tess_shape3(8, 8, 1), 4, 256, 40, 5, &run->dataset),
-                     TESS_OK);
+    assert_int_equal(
+        tess_dataset_open_synthetic(tess_shape3(8, 8, 1), 4, 256, 40, 5, &run->dataset), TESS_OK);
     assert_int_equal(tess_comm_self_open(TESS_ORDER_CANONICAL, &run->comm), TESS_OK);
     assert_int_equal(tess_engine_open(run->config, run->dataset, run->comm, NULL, &run->engine),
                      TESS_OK);
@@ -169,8 +169,9 @@ static void case_planned_is_allocated(void **state)
     run_open(&run, SMALL, NULL);
     assert_int_equal(tess_engine_plan(run.config, run.dataset, 0, &planned), TESS_OK);
     for (int k = 0; k < TESS_MEMORY_KIND_COUNT; k++)
-        assert_int_equal(tess_memory_bytes(tess_engine_memory(planned), (enum tess_memory_kind)k),
-                         tess_memory_bytes(tess_engine_memory(run.engine), (enum tess_memory_kind)k));
+        assert_int_equal(
+            tess_memory_bytes(tess_engine_memory(planned), (enum tess_memory_kind)k),
+            tess_memory_bytes(tess_engine_memory(run.engine), (enum tess_memory_kind)k));
     /* Three layers of f32 with biases: at least their bytes, and at least one momentum. */
     uint64_t bytes = 4 * (64 * 24 + 24 + 24 * 16 + 16 + 16 * 4 + 4);
     assert_true(tess_memory_bytes(tess_engine_memory(planned), TESS_MEMORY_PARAMETER) >= bytes);
@@ -239,8 +240,8 @@ static void case_nan_is_named(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(case_learns),           cmocka_unit_test(case_planned_is_allocated),
-        cmocka_unit_test(case_same_bits),        cmocka_unit_test(case_step_allocates_nothing),
+        cmocka_unit_test(case_learns),       cmocka_unit_test(case_planned_is_allocated),
+        cmocka_unit_test(case_same_bits),    cmocka_unit_test(case_step_allocates_nothing),
         cmocka_unit_test(case_nan_is_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

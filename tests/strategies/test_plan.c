@@ -204,6 +204,11 @@ static void check_zero1(const struct plan_world *world, uint64_t flat, uint64_t 
     }
 }
 
+static uint64_t plan_round_up(uint64_t bytes)
+{
+    return (bytes + TESS_MEMORY_ALIGN - 1) / TESS_MEMORY_ALIGN * TESS_MEMORY_ALIGN;
+}
+
 /* Buffers: the segments that one unit writes at a time, and one more if there are more. */
 static uint64_t plan_scatter_bytes(const struct tess_plan *plan)
 {
@@ -224,8 +229,7 @@ static uint64_t plan_scatter_bytes(const struct tess_plan *plan)
     for (int32_t s = 0; s < plan->segment_count; s++)
         largest = plan->segment[s].count > largest ? plan->segment[s].count : largest;
     most += most < plan->segment_count;
-    uint64_t bytes = (uint64_t)most * (uint64_t)largest * sizeof(float);
-    return (bytes + TESS_MEMORY_ALIGN - 1) / TESS_MEMORY_ALIGN * TESS_MEMORY_ALIGN;
+    return plan_round_up((uint64_t)most * (uint64_t)largest * sizeof(float));
 }
 
 static void check_zero2(const struct plan_world *world, uint64_t flat, uint64_t dtype_bytes,
@@ -276,6 +280,12 @@ static void check_fsdp(const struct plan_world *world, uint64_t flat, uint64_t d
             assert_true(s == 0 || plan->segment[s].unit_first > plan->segment[s - 1].unit_first);
         }
         assert_int_equal(plan_bytes(rank, TESS_MEMORY_BUCKET), plan_scatter_bytes(plan));
+        int64_t largest[2] = {0, 0};
+        for (int32_t s = 0; s < plan->segment_count; s++)
+            if (plan->segment[s].count > largest[s % 2])
+                largest[s % 2] = plan->segment[s].count;
+        uint64_t gathered = (uint64_t)(largest[0] + largest[1]) * dtype_bytes;
+        assert_int_equal(plan_bytes(rank, TESS_MEMORY_GATHERED), plan_round_up(gathered));
         assert_int_equal(
             plan_sent(rank) * n,
             (n - 1) * (micros * flat * sizeof(float) + plan_gathered(plan, micros) * dtype_bytes));
@@ -291,9 +301,7 @@ static void check_fsdp_kept(const struct plan_world *world, uint64_t flat, uint6
     const uint64_t n = (uint64_t)world->rank_count;
     for (int32_t r = 0; r < world->rank_count; r++) {
         const struct fixture *rank = &world->rank[r];
-        assert_true(plan_bytes(rank, TESS_MEMORY_GATHERED) >= flat * dtype_bytes);
-        assert_true(plan_bytes(rank, TESS_MEMORY_GATHERED) <
-                    flat * dtype_bytes + TESS_MEMORY_ALIGN);
+        assert_int_equal(plan_bytes(rank, TESS_MEMORY_GATHERED), plan_round_up(flat * dtype_bytes));
         assert_int_equal(plan_sent(rank) * n,
                          (n - 1) * flat * (micros * sizeof(float) + dtype_bytes));
     }

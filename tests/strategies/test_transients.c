@@ -99,7 +99,34 @@ static void transient_sweep(struct tess_gather *gather, struct fixture *fixture,
     }
 }
 
-/* The diagram in gather.h, two micro-batches: what is gathered, in which order. */
+/* The diagram in gather.h: what each buffer holds once a unit is entered, and what was gathered. */
+static void test_gather_diagram(void **state)
+{
+    static const int32_t held[9][2] = {{0, 1}, {2, 1}, {2, 3}, {2, 3}, {2, 3},
+                                       {2, 1}, {0, 1}, {0, 1}, {0, 1}};
+    static const int32_t count[9] = {2, 3, 4, 4, 4, 5, 6, 6, 6};
+    struct fixture fixture;
+    struct note_comm note;
+    struct tess_gather gather = {0};
+    (void)state;
+    transient_open(&fixture, NULL, 2);
+    assert_int_equal(tess__gather_reserve(&gather, &fixture.strategy, false), TESS_OK);
+    fixture_commit(&fixture);
+    note_open(&note, 1, 4);
+    assert_int_equal(tess__gather_open(&gather, &fixture.strategy, &note.comm), TESS_OK);
+    for (int32_t i = 0; i < 9; i++) {
+        const enum tess_phase phase = i / 4 == 1 ? TESS_PHASE_BACKWARD : TESS_PHASE_FORWARD;
+        const int32_t u = phase == TESS_PHASE_BACKWARD ? 7 - i : i % 4;
+        assert_int_equal(tess__gather_enter(&gather, &fixture.strategy, u, phase), TESS_OK);
+        assert_int_equal(gather.slot[0].segment, held[i][0]);
+        assert_int_equal(gather.slot[1].segment, held[i][1]);
+        assert_int_equal(note.count, count[i]);
+    }
+    tess__gather_close(&gather);
+    fixture_close(&fixture);
+}
+
+/* Two micro-batches: what is gathered in which order, and that it is there when its unit runs. */
 static void test_gather_two_buffers(void **state)
 {
     static const int32_t expected[] = {0, 1, 2, 3, 1, 0, 2, 3, 1, 0};
@@ -284,9 +311,8 @@ static void test_scatter_across(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_gather_two_buffers),
-        cmocka_unit_test(test_gather_kept),
-        cmocka_unit_test(test_scatter_units),
+        cmocka_unit_test(test_gather_diagram), cmocka_unit_test(test_gather_two_buffers),
+        cmocka_unit_test(test_gather_kept),    cmocka_unit_test(test_scatter_units),
         cmocka_unit_test(test_scatter_across),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

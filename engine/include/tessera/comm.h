@@ -10,8 +10,8 @@
  *
  *     n = 6:  ((0 + 1) + (2 + 3)) + (4 + 5)
  *
- * so that the bits do not depend on the backend, on the size of the message or on how it is cut into
- * pieces, and so that a rank which holds a whole subtree may fold it by itself first.
+ * so that the bits do not depend on the backend, on the size of the message or on how it is cut
+ * into pieces, and so that a rank which holds a whole subtree may fold it by itself first.
  * TESS_ORDER_FAST leaves the order to the backend. f16 and bf16 are added in f32 and rounded once.
  */
 #ifndef TESSERA_COMM_H
@@ -75,7 +75,7 @@ struct tess_comm_call {
 /* Counters of one rank in one group since it was opened. */
 struct tess_comm_stats {
     uint64_t calls[TESS_COLLECTIVE_COUNT];
-    uint64_t sent_bytes;     /* payload that left this rank for another one, as moved by the backend */
+    uint64_t sent_bytes; /* payload that left this rank for another one, as moved by the backend */
     uint64_t received_bytes; /* payload that came from another rank */
     double wait_s;           /* time inside tess_event_wait and synchronous calls: exposed */
 };
@@ -198,8 +198,8 @@ enum tess_status tess_comm_alloc(struct tess_comm *comm, size_t bytes, void **me
 void tess_comm_release(struct tess_comm *comm, void *memory);
 
 /*
- * A group of the ranks that gave the same color (>= 0), ordered by (key, rank). Memory of the parent's
- * alloc stays directly reachable. Close children before the parent. Collective.
+ * A group of the ranks that gave the same color (>= 0), ordered by (key, rank). Memory of the
+ * parent's alloc stays directly reachable. Close children before the parent. Collective.
  */
 enum tess_status tess_comm_split(struct tess_comm *comm, int32_t color, int32_t key,
                                  struct tess_comm **child_out);

@@ -13,8 +13,8 @@
  * two below their number, in f32: the tree of tessera/comm.h.
  *
  * Shapes: B rows, H W height and width, C channels. Images are [B, H, W, C]. `dtype` is that of
- * activations, parameters and activation gradients: f32 or bf16. Parameter gradients are f32 always.
- * bf16 kernels compute in f32 and round once.
+ * activations, parameters and activation gradients: f32 or bf16. Parameter gradients are f32
+ * always. bf16 kernels compute in f32 and round once.
  */
 #ifndef TESSERA_KERNEL_H
 #define TESSERA_KERNEL_H
@@ -46,36 +46,38 @@ enum tess_op_kind {
 struct tess_op_desc {
     enum tess_op_kind kind;
     enum tess_dtype dtype;
-    int64_t rows;      /* B; a multiple of leaf_rows */
-    int64_t leaf_rows; /* >= 1 */
-    int64_t in;        /* LINEAR: input features; others: input channels */
-    int64_t out;       /* LINEAR, CONV2D: output features or channels; others: = in */
+    int64_t rows;            /* B; a multiple of leaf_rows */
+    int64_t leaf_rows;       /* >= 1 */
+    int64_t in;              /* LINEAR: input features; others: input channels */
+    int64_t out;             /* LINEAR, CONV2D: output features or channels; others: = in */
     int64_t height, width;   /* of the input image; BATCH_NORM of a vector: 1, 1 */
     int32_t window;          /* CONV2D, pools: height and width of the window */
     int32_t stride, padding; /* CONV2D, pools; zero padding (max: minus infinity) */
-    bool relu;  /* LINEAR, CONV2D: y = max(0, .); BATCH_NORM too. MAX_POOL: its input is the output of
-                   a ReLU, whose backward is folded in: dx is 0 where x is 0 */
-    bool input_grad; /* LINEAR, CONV2D: backward_data will be called */
+    bool relu; /* LINEAR, CONV2D: y = max(0, .); BATCH_NORM too. MAX_POOL: its input is the output
+                  of a ReLU, whose backward is folded in: dx is 0 where x is 0 */
+    bool input_grad;         /* LINEAR, CONV2D: backward_data will be called */
     float momentum, epsilon; /* BATCH_NORM: epsilon; momentum belongs to the model */
 };
 
-/* Output height (or width) of a window over `size`: floor((size + 2 padding - window)/stride) + 1. */
+/* Output height (or width) of a window over `size`: floor((size + 2 padding - window)/stride) + 1.
+ */
 int64_t tess_op_output_size(int64_t size, int32_t window, int32_t stride, int32_t padding);
 
-/* Memory an operation wants from its owner; asked at plan time, with no memory behind the backend. */
+/* Memory an operation wants from its owner; asked at plan time, with no memory behind the backend.
+ */
 struct tess_op_needs {
     size_t scratch_bytes; /* used only during a call; may be shared by all operations of a rank */
-    size_t packed_bytes;  /* weights in the backend's layout; kept between calls, see weight_token */
+    size_t packed_bytes; /* weights in the backend's layout; kept between calls, see weight_token */
 };
 
 /* An open operation. The owner allocates the struct, the backend fills it. */
 struct tess_op {
     struct tess_op_desc desc;
     struct tess_kernel *kernel;
-    void *scratch, *packed;  /* as asked for by needs; 64-byte aligned */
-    uint64_t weight_token;   /* set by the owner before a call: changes when the weights changed */
-    uint64_t packed_token;   /* backend: the token that `packed` was made from; 0 = none */
-    void *data;              /* backend's own */
+    void *scratch, *packed; /* as asked for by needs; 64-byte aligned */
+    uint64_t weight_token;  /* set by the owner before a call: changes when the weights changed */
+    uint64_t packed_token;  /* backend: the token that `packed` was made from; 0 = none */
+    void *data;             /* backend's own */
 };
 
 /* Update rules. State arrays per element: m, then v. */
@@ -109,9 +111,10 @@ struct tess_update {
 };
 
 /*
- * An exact sum of squares: a fixed-point number of TESS_SUM_LIMBS digits of 32 bits, each kept in an
- * int64, so that sums of pieces, added in any order or reduced over ranks as integers, have the same
- * bits. Filled by square_sum over fixed 64-element blocks; see engine/base/sum.h for the format.
+ * An exact sum of squares: a fixed-point number of TESS_SUM_LIMBS digits of 32 bits, each kept in
+ * an int64, so that sums of pieces, added in any order or reduced over ranks as integers, have the
+ * same bits. Filled by square_sum over fixed 64-element blocks; see engine/base/sum.h for the
+ * format.
  */
 #define TESS_SUM_LIMBS 20
 #define TESS_SUM_BLOCK 64
@@ -129,6 +132,7 @@ struct tess_kernel_ops {
     const char *name;
     const char *summary;
     size_t state_size; /* private bytes behind struct tess_kernel, zeroed */
+    bool host_memory;  /* host threads may touch device memory at any time, without access() */
 
     /* OPTIONAL, default: supported. Asked at plan time; fills `why` when the answer is no. */
     bool (*supports)(const struct tess_op_desc *desc, char *why, size_t why_bytes);
@@ -138,7 +142,8 @@ struct tess_kernel_ops {
     /* `memory` [bytes] becomes the device's. OPTIONAL, default: nothing. */
     enum tess_status (*adopt)(struct tess_kernel *kernel, void *memory, size_t bytes);
     void (*disown)(struct tess_kernel *kernel, void *memory, size_t bytes); /* OPTIONAL */
-    /* Host code (communicator, loader) is about to touch (true) or done with device memory. OPTIONAL */
+    /* Host code (communicator, loader) is about to touch (true) or done with device memory.
+     * OPTIONAL */
     void (*access)(struct tess_kernel *kernel, bool on);
 
     enum tess_status (*op_needs)(const struct tess_op_desc *desc, struct tess_op_needs *needs_out);
@@ -214,7 +219,8 @@ enum tess_status tess_linear_forward(struct tess_op *op, const void *x, const vo
 /* dx[B, in] = dy[B, out] w. dy has the ReLU's backward applied already (tess_relu_backward). */
 enum tess_status tess_linear_backward_data(struct tess_op *op, const void *dy, const void *w,
                                            void *dx);
-/* dw[out, in] = dy^T x and dbias[out] = sum of dy's rows, by leaves; overwritten. dbias may be NULL. */
+/* dw[out, in] = dy^T x and dbias[out] = sum of dy's rows, by leaves; overwritten. dbias may be
+ * NULL. */
 enum tess_status tess_linear_backward_weight(struct tess_op *op, const void *x, const void *dy,
                                              float *dw, float *dbias);
 
@@ -243,9 +249,9 @@ enum tess_status tess_avg_pool_backward(struct tess_op *op, const void *dy, void
 /*
  * Batch normalisation (Ioffe and Szegedy 2015) with the statistics of each leaf, L = B / leaf_rows:
  *   y = gamma (x - mean_leaf) rstd_leaf + beta, then max(0, .) when desc.relu
- *   save_mean, save_rstd [L, C]; mean_sum, var_sum [C]: sums over the leaves (tree) of the mean and of
- *   the unbiased variance, for the running statistics; overwritten.
- * gamma, beta, mean, var have desc.dtype; statistics are f32.
+ *   save_mean, save_rstd [L, C]; mean_sum, var_sum [C]: sums over the leaves (tree) of the mean and
+ * of the unbiased variance, for the running statistics; overwritten. gamma, beta, mean, var have
+ * desc.dtype; statistics are f32.
  */
 enum tess_status tess_batch_norm_forward(struct tess_op *op, const void *x, const void *gamma,
                                          const void *beta, void *y, float *save_mean,
@@ -259,9 +265,9 @@ enum tess_status tess_batch_norm_infer(struct tess_op *op, const void *x, const 
  * leaves, overwritten. dx may be dy.
  */
 enum tess_status tess_batch_norm_backward(struct tess_op *op, const void *x, const void *y,
-                                          const void *dy, const void *gamma,
-                                          const float *save_mean, const float *save_rstd, void *dx,
-                                          float *dgamma, float *dbeta);
+                                          const void *dy, const void *gamma, const float *save_mean,
+                                          const float *save_rstd, void *dx, float *dgamma,
+                                          float *dbeta);
 
 /* ---- plain operations ----------------------------------------------------------------------- */
 
@@ -282,8 +288,8 @@ void tess_dropout(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t cou
                   const uint64_t key[2], uint64_t first, const void *x, void *y);
 /*
  * Softmax and cross-entropy of each row: loss[B] = log sum exp(x - max) - (x[label] - max), in f32;
- * dlogits[B, classes] = scale (softmax - onehot); correct[B] = 1 where the first greatest logit is the
- * label. A negative label is padding: loss 0, gradient 0, correct 0. dlogits may be NULL.
+ * dlogits[B, classes] = scale (softmax - onehot); correct[B] = 1 where the first greatest logit is
+ * the label. A negative label is padding: loss 0, gradient 0, correct 0. dlogits may be NULL.
  */
 void tess_softmax_xent(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows,
                        int64_t classes, float scale, const void *logits, const int32_t *label,
@@ -297,8 +303,9 @@ void tess_accumulate(struct tess_kernel *kernel, int64_t count, float scale, con
 void tess_fill(struct tess_kernel *kernel, int64_t bytes, int value, void *memory);
 void tess_copy(struct tess_kernel *kernel, int64_t bytes, const void *source, void *target);
 /*
- * sum += the squares of (scale x[i]), block by block of TESS_SUM_BLOCK elements from x on. Pieces of
- * one tensor must start at a multiple of the block, so that the blocks are the same on every layout.
+ * sum += the squares of (scale x[i]), block by block of TESS_SUM_BLOCK elements from x on. Pieces
+ * of one tensor must start at a multiple of the block, so that the blocks are the same on every
+ * layout.
  */
 void tess_square_sum(struct tess_kernel *kernel, int64_t count, float scale, const float *x,
                      struct tess_sum *sum);
@@ -308,8 +315,8 @@ int64_t tess_find_nonfinite(struct tess_kernel *kernel, enum tess_dtype dtype, i
 /* Apply one update rule to one piece; the formulas are at enum tess_update_kind. */
 void tess_update(struct tess_kernel *kernel, const struct tess_update *update);
 /*
- * LAMB's first half: update m and v, write direction = m_hat/(sqrt(v_hat) + eps) + decay w. The second
- * half is tess_update: w -= lr * tensor_scale * direction.
+ * LAMB's first half: update m and v, write direction = m_hat/(sqrt(v_hat) + eps) + decay w. The
+ * second half is tess_update: w -= lr * tensor_scale * direction.
  */
 void tess_lamb_direction(struct tess_kernel *kernel, const struct tess_update *update);
 

@@ -3,8 +3,8 @@
  * It declares its parameters, tensors and operations, allocates nothing, and computes one unit at a
  * time from the pointers it is handed. It does not know the strategy, the ranks or the optimizer.
  *
- * Call order: declare once; then, per micro-batch, forward for units 0, 1, ..., the engine's loss on
- * the last unit's output, and backward for units ..., 1, 0.
+ * Call order: declare once; then, per micro-batch, forward for units 0, 1, ..., the engine's loss
+ * on the last unit's output, and backward for units ..., 1, 0.
  */
 #ifndef TESSERA_MODEL_H
 #define TESSERA_MODEL_H
@@ -53,8 +53,9 @@ enum tess_life {
 int32_t tess_declare_unit(struct tess_declare *declare, const char *name, struct tess_shape output);
 
 /*
- * A parameter of the current unit. Names are unique in the model ("conv1.weight"). Returns its index,
- * counted over the whole model from 0 in order of declaration. `rate` is for TESS_PARAM_BUFFER.
+ * A parameter of the current unit. Names are unique in the model ("conv1.weight"). Returns its
+ * index, counted over the whole model from 0 in order of declaration. `rate` is for
+ * TESS_PARAM_BUFFER.
  */
 int32_t tess_declare_param(struct tess_declare *declare, const char *name, struct tess_shape shape,
                            struct tess_init init, uint32_t flags);
@@ -85,12 +86,12 @@ struct tess_pass {
     bool training;
     enum tess_dtype dtype;
     int64_t rows, leaf_rows, leaf_count;
-    uint64_t seed;      /* of the run */
-    uint64_t step;      /* optimizer step, for dropout's key */
-    uint64_t row_first; /* number of row 0 in the global batch, for dropout's elements */
-    const void *input;       /* [rows, previous unit's output] */
-    void *output;            /* [rows, this unit's output]; kept until backward */
-    const void *output_grad; /* backward: may be overwritten through `output_grad_scratch` */
+    uint64_t seed;             /* of the run */
+    uint64_t step;             /* optimizer step, for dropout's key */
+    uint64_t row_first;        /* number of row 0 in the global batch, for dropout's elements */
+    const void *input;         /* [rows, previous unit's output] */
+    void *output;              /* [rows, this unit's output]; kept until backward */
+    const void *output_grad;   /* backward: may be overwritten through `output_grad_scratch` */
     void *output_grad_scratch; /* the same address as output_grad, writable */
     void *input_grad;          /* backward: NULL in unit 0 */
     const void *const *param;  /* in pass->dtype */
@@ -109,11 +110,11 @@ struct tess_model_ops {
 
     /* REQUIRED. Pure. Option values the model cannot have are refused here with a message. */
     enum tess_status (*declare)(void *state, const void *options,
-                                const struct tess_model_input *input,
-                                struct tess_declare *declare);
+                                const struct tess_model_input *input, struct tess_declare *declare);
     /* REQUIRED. Compute pass->unit. */
     enum tess_status (*forward)(void *state, const struct tess_pass *pass);
-    /* REQUIRED. Gradients of pass->unit's parameters (and statistics for buffers), and input_grad. */
+    /* REQUIRED. Gradients of pass->unit's parameters (and statistics for buffers), and input_grad.
+     */
     enum tess_status (*backward)(void *state, const struct tess_pass *pass);
 };
 

@@ -2,17 +2,17 @@
  * Strategies: how one training step is spread over ranks.
  *
  * All parameters lie in one *flat* space of elements, cut into *segments*: contiguous runs of whole
- * parameters that are reduced, gathered and sharded as a piece (a gradient bucket, a unit). A segment
- * is padded to a multiple of shard_count * TESS_SHARD_ALIGN elements; rank s of the shard group owns
- * the s-th part of every segment it shards.
+ * parameters that are reduced, gathered and sharded as a piece (a gradient bucket, a unit). A
+ * segment is padded to a multiple of shard_count * TESS_SHARD_ALIGN elements; rank s of the shard
+ * group owns the s-th part of every segment it shards.
  *
  *     flat      | param 0 | param 1 |pad| param 2      | param 3 |pad|
  *     segment   |------- 0 -------------|------- 1 ------------------|
  *     shard     |  r0  |  r1  |  r2  |  |   r0    |   r1   |   r2    |
  *
  * A strategy fills the plan (arithmetic alone), says what memory it wants besides the storage that
- * follows from the plan, and then moves data in its hooks. Optimizer, gradient norm, hash, memory plan
- * and describe read the plan, never the strategy.
+ * follows from the plan, and then moves data in its hooks. Optimizer, gradient norm, hash, memory
+ * plan and describe read the plan, never the strategy.
  *
  * Call order:
  *   check, plan, reserve                       planning; no memory, no communication
@@ -68,9 +68,9 @@ enum tess_leaf_order { TESS_LEAVES_RANK_FIRST, TESS_LEAVES_MICRO_FIRST };
 struct tess_plan_param {
     const char *name;
     int32_t unit;
-    int64_t count;  /* elements */
-    uint32_t flags; /* enum tess_param_flag */
-    int64_t begin;  /* first element in flat space; set by the core after plan() */
+    int64_t count;   /* elements */
+    uint32_t flags;  /* enum tess_param_flag */
+    int64_t begin;   /* first element in flat space; set by the core after plan() */
     int32_t segment; /* set by the core after plan() */
 };
 
@@ -78,17 +78,17 @@ struct tess_segment {
     /* Set by the strategy in plan(). */
     int32_t param_first, param_count;
     /* Set by the core after plan(). */
-    int64_t begin, count;      /* flat elements, padding included */
+    int64_t begin, count;          /* flat elements, padding included */
     int32_t unit_first, unit_last; /* units that hold its parameters */
     /*
      * Storage, by the core when the arena exists, unless marked (strategy): then the strategy keeps
      * it right in its hooks. `own` is this rank's part: the whole segment when not sharded.
      */
-    void *param;    /* [count] compute parameters readable now; (strategy) unless param is FULL */
-    float *grad;    /* [count] where backward writes now; (strategy) unless grad is FULL */
-    void *param_own;    /* part of `own` in compute precision; NULL when NONE */
-    float *master_own;  /* f32 master of `own`; = param_own in f32 */
-    float *grad_own;    /* reduced gradient of `own`, valid after grads_finish */
+    void *param;     /* [count] compute parameters readable now; (strategy) unless param is FULL */
+    float *grad;     /* [count] where backward writes now; (strategy) unless grad is FULL */
+    void *param_own; /* part of `own` in compute precision; NULL when NONE */
+    float *master_own; /* f32 master of `own`; = param_own in f32 */
+    float *grad_own;   /* reduced gradient of `own`, valid after grads_finish */
 };
 
 struct tess_plan {
@@ -102,7 +102,8 @@ struct tess_plan {
     int64_t leaf_rows;
 
     /* Filled by plan(). Zero means: one rank's worth, FULL, RANK_FIRST, its share of the rows. */
-    int32_t shard_count, shard_index; /* this rank's place in its shard group; 0 and 0: not sharded */
+    int32_t shard_count,
+        shard_index; /* this rank's place in its shard group; 0 and 0: not sharded */
     enum tess_extent param_extent, grad_extent, optim_extent;
     enum tess_leaf_order leaf_order;
     bool holds_input; /* this rank loads the rows of all ranks */
@@ -125,16 +126,17 @@ struct tess_plan {
 /* The next segment is the next `param_count` parameters. For plan() only. */
 enum tess_status tess_plan_add_segment(struct tess_plan *plan, int32_t param_count);
 
-/* Elements that this rank owns of segment `s` under an extent, and where they begin in flat space. */
+/* Elements that this rank owns of segment `s` under an extent, and where they begin in flat space.
+ */
 int64_t tess_plan_own_count(const struct tess_plan *plan, int32_t s, enum tess_extent extent);
 int64_t tess_plan_own_begin(const struct tess_plan *plan, int32_t s, enum tess_extent extent);
 
 /* A batch boundary: where rows cross ranks (see holds_input, holds_loss). */
 struct tess_boundary {
-    void *all;          /* [N * rows, row] on the rank that holds, else NULL */
-    void *mine;         /* [rows, row] of this rank */
+    void *all;  /* [N * rows, row] on the rank that holds, else NULL */
+    void *mine; /* [rows, row] of this rank */
     size_t row_bytes;
-    int64_t rows;       /* of one rank */
+    int64_t rows; /* of one rank */
 };
 
 #define TESS_GROUP_MAX 4
@@ -150,7 +152,8 @@ struct tess_strategy {
     struct tess_comm *comm; /* all ranks of the strategy's axis; NULL while planning */
     int32_t micro;          /* index of the current micro-batch */
     bool training;
-    /* Groups that the strategy split from comm in open(); it closes them, the core reads counters. */
+    /* Groups that the strategy split from comm in open(); it closes them, the core reads counters.
+     */
     struct tess_comm *group[TESS_GROUP_MAX];
     int32_t group_count;
 };
@@ -185,8 +188,8 @@ struct tess_strategy_ops {
                                      const struct tess_boundary *output);
     enum tess_status (*output_grad_ready)(struct tess_strategy *strategy,
                                           const struct tess_boundary *output_grad);
-    /* OPTIONAL, default: nothing. After enter, the segments of the unit have `param` (and in backward
-     * `grad`) set; after leave they may be dropped. */
+    /* OPTIONAL, default: nothing. After enter, the segments of the unit have `param` (and in
+     * backward `grad`) set; after leave they may be dropped. */
     enum tess_status (*unit_enter)(struct tess_strategy *strategy, int32_t unit,
                                    enum tess_phase phase);
     enum tess_status (*unit_leave)(struct tess_strategy *strategy, int32_t unit,
@@ -196,7 +199,8 @@ struct tess_strategy_ops {
     enum tess_status (*grads_ready)(struct tess_strategy *strategy, int32_t s);
     /* OPTIONAL, default: nothing. On return grad_own of every segment is the step's gradient. */
     enum tess_status (*grads_finish)(struct tess_strategy *strategy);
-    /* OPTIONAL, default: nothing. The optimizer has updated `own`; make `param` right where FULL. */
+    /* OPTIONAL, default: nothing. The optimizer has updated `own`; make `param` right where FULL.
+     */
     enum tess_status (*params_refresh)(struct tess_strategy *strategy);
     /* OPTIONAL, default: nothing. Lines for --explain: groups, buckets, volumes. */
     void (*describe)(const struct tess_strategy *strategy,
@@ -206,10 +210,10 @@ struct tess_strategy_ops {
 };
 
 /*
- * The fold over micro-batches, for hooks. Level 0 .. level_count-1 are arrays `stride` elements apart;
- * micro-batch m is written to level tess_fold_level(m), then tess_fold_merge adds levels together as a
- * binary counter would (and all of them after the last micro-batch), so that level 0 holds the
- * balanced tree over the micro-batches:
+ * The fold over micro-batches, for hooks. Level 0 .. level_count-1 are arrays `stride` elements
+ * apart; micro-batch m is written to level tess_fold_level(m), then tess_fold_merge adds levels
+ * together as a binary counter would (and all of them after the last micro-batch), so that level 0
+ * holds the balanced tree over the micro-batches:
  *
  *     m = 0 1 2 3:   0 | 0 1 -> 0 | 0 1 | 0 1 2 -> 0 1 -> 0
  */
@@ -219,8 +223,8 @@ void tess_fold_merge(struct tess_kernel *kernel, float *level0, int64_t stride, 
                      int32_t micro, int32_t micro_count);
 
 /*
- * Fold a segment whose gradient is FULL (core's storage); after the last micro-batch segment.grad is
- * level 0. The default of grads_ready.
+ * Fold a segment whose gradient is FULL (core's storage); after the last micro-batch segment.grad
+ * is level 0. The default of grads_ready.
  */
 void tess_segment_fold(struct tess_strategy *strategy, int32_t s);
 
