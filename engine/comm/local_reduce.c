@@ -302,8 +302,8 @@ __attribute__((target("avx2"))) static void reduce_all_avx2(const struct reduce_
     reduce_all(job, count);
 }
 
-__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512"))) static void reduce_all_avx512(
-    const struct reduce_job *job, size_t count)
+__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512"))) static void
+reduce_all_avx512(const struct reduce_job *job, size_t count)
 {
     reduce_all(job, count);
 }

@@ -18,9 +18,10 @@
 #define LOCAL_RING        256   /* collectives that may be outstanding in a group */
 #define LOCAL_SMALL       4096u /* source bytes up to which a call is staged when it is posted */
 #define LOCAL_STAGE_BYTES (256u << 10) /* room for staged small sources, per rank and group */
-#define LOCAL_CHUNK_BYTES (256u << 10) /* piece in which private memory is staged: fits L2 twice   \
-                                        */
-#define LOCAL_PAIR_RING  32            /* sends that may be outstanding from one rank to another */
+#define LOCAL_CHUNK_BYTES                                                                          \
+    (256u << 10)            /* piece in which private memory is staged: fits L2 twice              \
+                             */
+#define LOCAL_PAIR_RING  32 /* sends that may be outstanding from one rank to another */
 #define LOCAL_PAIR_CHUNK (64u << 10)
 #define LOCAL_LINE       64
 

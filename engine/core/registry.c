@@ -5,6 +5,7 @@
  */
 #include "core/registry.h"
 
+#include "base/options.h"
 #include "tessera/check.h"
 #include "tessera/version.h"
 
@@ -295,8 +296,9 @@ static enum tess_status registry_find(enum tess_registry_kind kind, const char *
     for (int i = 0, at = 0; i < registry.count[kind] && at < (int)sizeof known; i++)
         at += snprintf(known + at, sizeof known - (size_t)at, "%s%s", i ? ", " : "",
                        registry.name[kind][i]);
-    TESS_FAIL(TESS_ERR_USAGE, "unknown %s '%s': known are %s", registry_kind_name[kind], name,
-              known);
+    const char *near = tess_nearest_word(name, registry.name[kind], registry.count[kind]);
+    TESS_FAIL(TESS_ERR_USAGE, "unknown %s '%s'%s%s%s; known are %s", registry_kind_name[kind], name,
+              near ? " (did you mean '" : "", near ? near : "", near ? "'?)" : "", known);
 }
 
 enum tess_status tess_registry_get_strategy(const char *name,

@@ -135,11 +135,28 @@ static enum tess_status conv_alike(struct tess_op *op, enum cpu_what what, struc
     return tess__cpu_rows_alike(&test, alike_out);
 }
 
+/*
+ * From this many multiplications on (about 0.1 ms) a leaf is run by itself, untested: a call costs
+ * a microsecond, while testing would cost a whole pass of a large network at start-up.
+ */
+#define CONV_LEAF_WORK 1.6e7
+
+static double conv_leaf_work(const struct tess_op_desc *desc)
+{
+    double outputs = (double)(conv_output_row(desc) / tess_dtype_bytes(desc->dtype));
+    double window = (double)desc->in * desc->window * desc->window;
+    return (double)desc->leaf_rows * outputs * window;
+}
+
 /* Forward or backward_data: over all rows if that gives a leaf's bits, else by leaf. */
 static enum tess_status conv_rows_open(struct tess_op *op, enum cpu_what what,
                                        struct conv_pass *pass)
 {
     const struct tess_op_desc *desc = &op->desc;
+    if (conv_leaf_work(desc) >= CONV_LEAF_WORK) {
+        pass->by_leaf = true;
+        return conv_pass_open(op, what, desc->leaf_rows, pass);
+    }
     TESS_TRY(conv_pass_open(op, what, desc->rows, pass));
     if (desc->rows == desc->leaf_rows)
         return TESS_OK;

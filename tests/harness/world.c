@@ -112,12 +112,16 @@ static void world_reap(struct world_task *task, int32_t rank, int how)
 
 static void world_run_processes(struct world_task *task, double limit_s)
 {
+    static const int fatal[] = {SIGSEGV, SIGBUS, SIGILL, SIGFPE};
     pid_t child[TESS_WORLD_RANKS_MAX];
     int32_t ranks = task[0].setup->ranks, left = ranks;
     for (int32_t r = 0; r < ranks; r++) {
         child[r] = fork();
         if (child[r] == 0) {
             prctl(PR_SET_PDEATHSIG, SIGKILL);
+            /* A framework's handlers would jump back into the parent's tests. */
+            for (size_t i = 0; i < sizeof fatal / sizeof *fatal; i++)
+                signal(fatal[i], SIG_DFL);
             world_rank_run(&task[r]);
             _exit(0);
         }
