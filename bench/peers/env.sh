@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Debian's PyTorch with everything on that its build allows; sourced by peers.sh. Without this, two threads
 # of it fight over one BLAS lock and its allocator returns memory after every step.
 lib=/usr/lib/x86_64-linux-gnu

@@ -16,6 +16,8 @@
 #include <cmocka.h>
 
 #define DRIVER_SEED 7
+/* Wide enough that what a residual block adds does not drown what goes past it. */
+#define INPUT_RANGE 6
 
 /* Zeroed and aligned as the arena's blocks are for operations. */
 static void *driver_alloc(size_t bytes)
@@ -136,7 +138,7 @@ void model_open(struct model_driver *driver, const char *model, const char *kern
                 enum tess_dtype dtype, struct tess_shape row, int32_t class_count, int64_t rows,
                 int64_t leaf_rows, const char *const *argument, int argument_count)
 {
-    const struct tess_init range = {TESS_INIT_UNIFORM, 1};
+    const struct tess_init range = {TESS_INIT_UNIFORM, INPUT_RANGE};
     const struct tess_rng_key key = tess_rng_key(DRIVER_SEED, TESS_RNG_TEST, 0);
 
     memset(driver, 0, sizeof *driver);

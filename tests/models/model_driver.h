@@ -34,7 +34,7 @@ struct model_driver {
 
 /*
  * Open `model` with `argument_count` words such as "--hidden=8,6" on the backend `kernel`; images
- * are [height, width, channels] of random numbers in (-1, 1) with random labels, parameters drawn
+ * are [height, width, channels] of random numbers with random labels, parameters drawn
  * as declared.
  */
 void model_open(struct model_driver *driver, const char *model, const char *kernel,
