@@ -5,10 +5,11 @@
  *
  * A unit is a segment. gather.h brings its parameters, scatter.h takes its gradients away:
  *
- *     forward    gather 0 | unit 0 | unit 1 | unit 2 |
- *                         | gather 1 | gather 2      |
- *     backward   | unit 2 | unit 1   | unit 0        |
- *                         | scatter 2 | scatter 1    | scatter 0
+ *     forward    gather 0 | unit 0   | unit 1    | unit 2    |
+ *                         | gather 1 | gather 2  |           |
+ *     backward            | unit 2   | unit 1    | unit 0    |
+ *                         | gather 1 | gather 0  |           |
+ *                                    | scatter 2 | scatter 1 | scatter 0
  *
  * In fsdp all ranks are one shard group. In hsdp there are several: parts are gathered and
  * scattered inside a group and the sums are then all-reduced between the ranks that own the same
@@ -27,6 +28,7 @@
 struct fsdp_options {
     bool reshard;
     int64_t shard_ranks; /* hsdp only; in fsdp 0 */
+    int64_t keep_last;
 };
 
 #define FSDP_RESHARD_OPTION                                                                        \
@@ -35,9 +37,16 @@ struct fsdp_options {
             0, 0, NULL,                                                                            \
             "Drop gathered units after forward and gather them again in backward; off: keep all."  \
     }
+#define FSDP_KEEP_OPTION                                                                           \
+    {                                                                                              \
+        "keep-last", TESS_OPTION_INT, offsetof(struct fsdp_options, keep_last), "1", 1, 2, NULL,   \
+            "Last units that stay gathered from forward to backward; 2 takes no more memory and "  \
+            "saves a gather."                                                                      \
+    }
 
 static const struct tess_option fsdp_option_table[] = {
     FSDP_RESHARD_OPTION,
+    FSDP_KEEP_OPTION,
     {NULL, TESS_OPTION_BOOL, 0, NULL, 0, 0, NULL, NULL},
 };
 
@@ -45,6 +54,7 @@ static const struct tess_option hsdp_option_table[] = {
     {"shard-ranks", TESS_OPTION_INT, offsetof(struct fsdp_options, shard_ranks), "0", 0, 4096, NULL,
      "Ranks of one shard group; 0: the largest power of two that leaves two replicas or more."},
     FSDP_RESHARD_OPTION,
+    FSDP_KEEP_OPTION,
     {NULL, TESS_OPTION_BOOL, 0, NULL, 0, 0, NULL, NULL},
 };
 
@@ -101,11 +111,16 @@ static enum tess_status hsdp_plan(struct tess_strategy *strategy)
     return fsdp_plan_width(strategy->plan, width);
 }
 
+static int32_t fsdp_keep_last(const struct fsdp_options *options)
+{
+    return options->reshard ? (int32_t)options->keep_last : TESS_GATHER_ALL;
+}
+
 static enum tess_status fsdp_reserve(struct tess_strategy *strategy)
 {
     const struct fsdp_options *options = strategy->options;
     struct fsdp_state *state = strategy->state;
-    TESS_TRY(tess__gather_reserve(&state->gather, strategy, !options->reshard));
+    TESS_TRY(tess__gather_reserve(&state->gather, strategy, fsdp_keep_last(options)));
     return tess__scatter_reserve(&state->scatter, strategy);
 }
 
@@ -154,8 +169,7 @@ static enum tess_status fsdp_unit_leave(struct tess_strategy *strategy, int32_t 
                                         enum tess_phase phase)
 {
     struct fsdp_state *state = strategy->state;
-    (void)unit;
-    (void)phase;
+    tess__gather_leave(&state->gather, strategy, unit, phase);
     TESS_TRY(tess_comm_poll(state->scatter.shard));
     return state->scatter.replica != NULL ? tess_comm_poll(state->scatter.replica) : TESS_OK;
 }
@@ -184,7 +198,7 @@ static uint64_t fsdp_sent_bytes(const struct tess_strategy *strategy)
     const struct fsdp_options *options = strategy->options;
     const struct tess_plan *plan = strategy->plan;
     const uint64_t micros = plan->accumulate > 1 ? (uint64_t)plan->accumulate : 1;
-    return tess__gather_sent_bytes(plan, !options->reshard) +
+    return tess__gather_sent_bytes(plan, fsdp_keep_last(options)) +
            micros * tess__scatter_sent_bytes(plan);
 }
 
@@ -202,7 +216,9 @@ static void fsdp_describe(const struct tess_strategy *strategy,
     line(context, text);
     snprintf(text, sizeof(text), "gathered units: %d buffers, %s; gradients: %d buffers",
              (int)state->gather.slot_count,
-             options->reshard ? "dropped after forward" : "kept until the optimizer has run",
+             !options->reshard         ? "kept until the optimizer has run"
+             : options->keep_last == 1 ? "dropped when left; the last one kept for backward"
+                                       : "dropped when left; the last two kept for backward",
              (int)state->scatter.slot_count);
     line(context, text);
     snprintf(text, sizeof(text), "sent by a rank per step: %" PRIu64 " bytes",

@@ -19,11 +19,13 @@ static uint64_t gather_slot_bytes(const struct tess_gather *gather, const struct
 }
 
 enum tess_status tess__gather_reserve(struct tess_gather *gather, struct tess_strategy *strategy,
-                                      bool keep)
+                                      int32_t keep_last)
 {
     const struct tess_plan *plan = strategy->plan;
+    const bool all = keep_last == TESS_GATHER_ALL;
     uint64_t bytes = 0;
-    gather->slot_count = keep || plan->segment_count < 2 ? plan->segment_count : 2;
+    gather->keep_last = keep_last;
+    gather->slot_count = all || plan->segment_count < 2 ? plan->segment_count : 2;
     for (int32_t i = 0; i < gather->slot_count; i++)
         bytes += gather_slot_bytes(gather, plan, i);
     return tess_memory_reserve(strategy->memory, TESS_MEMORY_GATHERED, bytes, "gathered units",
@@ -66,8 +68,6 @@ static enum tess_status gather_launch(struct tess_gather *gather, struct tess_pl
     struct tess_gather_slot *slot = &gather->slot[s % gather->slot_count];
     if (slot->segment == s)
         return TESS_OK;
-    if (slot->segment >= 0)
-        plan->segment[slot->segment].param = NULL;
     slot->segment = s;
     return tess_comm_all_gather(gather->shard, plan->segment[s].param_own, slot->buffer,
                                 (size_t)tess_plan_own_count(plan, s, TESS_EXTENT_SHARD),
@@ -83,7 +83,7 @@ enum tess_status tess__gather_enter(struct tess_gather *gather, struct tess_stra
         return TESS_OK;
     TESS_TRY(gather_launch(gather, plan, s));
     /* Queue the next unit before waiting for this one: both are then on their way together. Its
-     * buffer is the one of the unit before this, which has done its work. */
+     * buffer is the one of the unit before this, which was dropped when it was left. */
     const int32_t next = phase == TESS_PHASE_FORWARD ? s + 1 : s - 1;
     if (next >= 0 && next < plan->segment_count)
         TESS_TRY(gather_launch(gather, plan, next));
@@ -93,28 +93,45 @@ enum tess_status tess__gather_enter(struct tess_gather *gather, struct tess_stra
     return TESS_OK;
 }
 
-void tess__gather_forget(struct tess_gather *gather, struct tess_plan *plan)
+static void gather_drop(struct tess_gather_slot *slot, struct tess_plan *plan)
 {
-    for (int32_t i = 0; i < gather->slot_count; i++) {
-        if (gather->slot[i].segment >= 0)
-            plan->segment[gather->slot[i].segment].param = NULL;
-        gather->slot[i].segment = -1;
-    }
+    if (slot->segment >= 0)
+        plan->segment[slot->segment].param = NULL;
+    slot->segment = -1;
 }
 
-uint64_t tess__gather_sent_bytes(const struct tess_plan *plan, bool keep)
+void tess__gather_leave(struct tess_gather *gather, struct tess_strategy *strategy, int32_t unit,
+                        enum tess_phase phase)
+{
+    struct tess_plan *plan = strategy->plan;
+    const int32_t s = gather->segment_of[unit];
+    if (s < 0 || gather->keep_last == TESS_GATHER_ALL)
+        return;
+    /* An evaluation has no backward to keep anything for; a step after it must find nothing. */
+    if (phase == TESS_PHASE_FORWARD && strategy->training &&
+        s >= plan->segment_count - gather->keep_last)
+        return;
+    gather_drop(&gather->slot[s % gather->slot_count], plan);
+}
+
+void tess__gather_forget(struct tess_gather *gather, struct tess_plan *plan)
+{
+    for (int32_t i = 0; i < gather->slot_count; i++)
+        gather_drop(&gather->slot[i], plan);
+}
+
+uint64_t tess__gather_sent_bytes(const struct tess_plan *plan, int32_t keep_last)
 {
     const int32_t count = plan->segment_count;
-    uint64_t all = 0, first = 0, last = 0;
+    uint64_t all = 0, last = 0;
     for (int32_t s = 0; s < count; s++) {
         uint64_t bytes = tess__shard_gather_bytes(
             (uint64_t)plan->segment[s].count * tess_dtype_bytes(plan->dtype), plan->shard_count);
         all += bytes;
-        first += s < 2 ? bytes : 0;
-        last += s >= count - 2 ? bytes : 0;
+        last += s >= count - keep_last ? bytes : 0;
     }
-    if (keep || count <= 2)
+    if (keep_last == TESS_GATHER_ALL)
         return all;
     const uint64_t micros = plan->accumulate > 1 ? (uint64_t)plan->accumulate : 1;
-    return all + (micros - 1) * (all - first) + micros * (all - last);
+    return micros * (2 * all - last);
 }

@@ -49,7 +49,8 @@ const struct tess_option tess_run_option_table[] = {
      "of initial parameters, shuffles, augmentation and dropout"},
     {"reduce", TESS_OPTION_CHOICE, CONFIG_FIELD(reduce), "canonical", 0, 0, "canonical|fast",
      "order of sums over ranks: canonical gives the same bits on every layout, fast is the "
-     "communicator's choice"},
+     "communicator's choice; ranks of one host sum in canonical order either way, so that fast "
+     "changes nothing there"},
     {"buffers", TESS_OPTION_CHOICE, CONFIG_FIELD(buffers), "combine", 0, 0, "combine|broadcast",
      "running averages from the statistics of all ranks, or of rank 0 broadcast"},
     {"threads", TESS_OPTION_INT, CONFIG_FIELD(threads), "1", 1, 1024, NULL,

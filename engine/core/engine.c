@@ -91,6 +91,8 @@ static enum tess_status engine_plan(struct tess_engine *engine, int32_t rank)
                                      (int32_t)config->run.accumulate));
     TESS_TRY(engine_geometry(engine, rank));
     TESS_TRY(engine_declare(engine));
+    /* Open for planning too: what an operation needs may depend on the kernel's threads. */
+    TESS_TRY(tess_kernel_open(config->kernel, (int)config->run.threads, &engine->kernel));
     TESS_TRY(tess_memory_open(&engine->memory));
     TESS_TRY(engine_plan_strategy(engine));
     engine->loss_ranks = engine->plan.holds_loss   ? engine->plan.rank_count
@@ -260,8 +262,6 @@ static enum tess_status engine_open(struct tess_engine *engine)
 {
     uint64_t bytes = tess_memory_total(engine->memory);
     struct tess_strategy *strategy = &engine->strategy;
-    TESS_TRY(tess_kernel_open(engine->config->kernel, (int)engine->config->run.threads,
-                              &engine->kernel));
     strategy->kernel = engine->kernel;
     strategy->comm = engine->comm;
     engine->comm->access = engine_access;

@@ -17,9 +17,8 @@
  */
 #include "cpu/cpu.h"
 
-#include "cpu/unroll.h"
+#include "cpu/pack.h"
 
-#include <immintrin.h>
 #include <string.h>
 
 #define GRAD_LANES  16
@@ -179,32 +178,6 @@ static void (*const grad_panel_run[2][GRAD_WIDE])(const struct grad *g) = {
     {grad_bf16_1, grad_bf16_2, grad_bf16_3, grad_bf16_4},
 };
 
-/* Columns [first, first + columns) of one step of x, with zeros up to whole vectors. */
-CPU_INLINE void grad_pack_row_f32(const float *row, int32_t columns, uint32_t *panel)
-{
-    for (int32_t c = 0; c < columns; c += GRAD_LANES) {
-        int32_t left = columns - c;
-        __mmask16 mask = left >= GRAD_LANES ? 0xffff : (__mmask16)((1u << left) - 1);
-        _mm512_store_ps((float *)panel + c, _mm512_maskz_loadu_ps(mask, row + c));
-    }
-}
-
-/* Two rows of bf16 interleaved; `odd` NULL: zeros. */
-CPU_INLINE void grad_pack_row_bf16(const uint16_t *even, const uint16_t *odd, int32_t columns,
-                                   uint32_t *panel)
-{
-    for (int32_t c = 0; c < columns; c += GRAD_LANES) {
-        int32_t left = columns - c;
-        __mmask16 mask = left >= GRAD_LANES ? 0xffff : (__mmask16)((1u << left) - 1);
-        __m512i low = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, even + c));
-        if (odd) {
-            __m512i high = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, odd + c));
-            low = _mm512_or_si512(low, _mm512_slli_epi32(high, 16));
-        }
-        _mm512_store_si512(panel + c, low);
-    }
-}
-
 static void grad_pack_x(const struct tess_op_desc *desc, const void *x, int64_t first,
                         int32_t columns, uint32_t *panel)
 {
@@ -213,13 +186,13 @@ static void grad_pack_x(const struct tess_op_desc *desc, const void *x, int64_t 
     int64_t in = desc->in;
     if (desc->dtype == TESS_F32) {
         for (int64_t row = 0; row < desc->rows; row++, panel += GRAD_PANEL)
-            grad_pack_row_f32(whole + row * in + first, columns, panel);
+            cpu_pack_f32(whole + row * in + first, columns, panel);
         return;
     }
     for (int64_t leaf = 0; leaf < desc->rows; leaf += desc->leaf_rows) {
         for (int64_t row = 0; row < desc->leaf_rows; row += 2, panel += GRAD_PANEL) {
             const uint16_t *even = half + (leaf + row) * in + first;
-            grad_pack_row_bf16(even, row + 1 < desc->leaf_rows ? even + in : NULL, columns, panel);
+            cpu_pack_bf16(even, row + 1 < desc->leaf_rows ? even + in : NULL, columns, panel);
         }
     }
 }

@@ -24,7 +24,7 @@ struct run_rank {
     const struct tess_dataset *dataset;
     int32_t rank;
     uint64_t hash;
-    double loss, test_loss, test_accuracy;
+    double loss, grad_norm, test_loss, test_accuracy;
     struct run_outcome outcome; /* of this rank: its own entries */
 };
 
@@ -80,6 +80,7 @@ static enum tess_status run_steps(struct run_rank *mine, struct tess_engine *eng
     outcome->flat_count = tess_engine_plan_of(engine)->flat_count;
     outcome->segment_count = tess_engine_plan_of(engine)->segment_count;
     mine->loss = result.loss;
+    mine->grad_norm = result.grad_norm;
     return tess_engine_hash(engine, &mine->hash);
 }
 
@@ -115,6 +116,7 @@ static void run_join(const struct run_rank *rank, int32_t rank_count, struct run
 {
     outcome->hash = rank[0].hash;
     outcome->loss = rank[0].loss;
+    outcome->grad_norm = rank[0].grad_norm;
     outcome->test_loss = rank[0].test_loss;
     outcome->test_accuracy = rank[0].test_accuracy;
     outcome->flat_count = rank[0].outcome.flat_count;
@@ -146,7 +148,8 @@ void run_train(const struct run *run, struct run_outcome *outcome_out)
         rank[r] = (struct run_rank){.run = run, .config = config, .dataset = dataset, .rank = r};
     const struct world_setup setup = {.ranks = run->rank_count,
                                       .mode = run->mode,
-                                      .order = TESS_ORDER_CANONICAL,
+                                      .order = config->run.reduce == 0 ? TESS_ORDER_CANONICAL
+                                                                       : TESS_ORDER_FAST,
                                       .self = strcmp(run->strategy, "single") == 0};
     int failed = world_run_setup(&setup, run_rank_body, rank, report);
     world_print(report);

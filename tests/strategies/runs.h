@@ -19,6 +19,7 @@ struct run {
 struct run_outcome {
     uint64_t hash;
     double loss;                     /* of the last step's batch */
+    double grad_norm;                /* of the last step; -1 without clipping */
     double test_loss, test_accuracy; /* 0 unless asked for */
     int64_t flat_count;
     int32_t segment_count;

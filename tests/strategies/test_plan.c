@@ -247,26 +247,39 @@ static void check_zero2(const struct plan_world *world, uint64_t flat, uint64_t 
     }
 }
 
-/* Elements gathered in one step, by playing the two buffers through. */
-static uint64_t plan_gathered(const struct tess_plan *plan, uint64_t micros)
+/*
+ * Elements gathered in one step, by playing it through: a unit that runs needs itself and the next
+ * one, and goes when it has run unless it is one of the `keep` last on their way to backward. There
+ * must never be more than two.
+ */
+static uint64_t plan_gathered(const struct tess_plan *plan, uint64_t micros, int32_t keep)
 {
-    int32_t held[2] = {-1, -1};
-    int last = 0;
+    const int32_t count = plan->segment_count;
+    bool there[64] = {false};
     uint64_t elements = 0;
-    for (uint64_t m = 0; m < micros; m++) {
-        for (int32_t i = 0; i < 2 * plan->segment_count; i++) {
-            int32_t s = i < plan->segment_count ? i : 2 * plan->segment_count - 1 - i;
-            int slot = held[0] == s ? 0 : held[1] == s ? 1 : 1 - last;
-            elements += held[slot] == s ? 0 : (uint64_t)plan->segment[s].count;
-            held[slot] = s;
-            last = slot;
+    for (uint64_t step = 0; step < 2 * micros; step++) {
+        const bool forward = step % 2 == 0;
+        for (int32_t i = 0; i < count; i++) {
+            int32_t alive = 0;
+            for (int32_t at = i; at <= i + 1 && at < count; at++) {
+                int32_t s = forward ? at : count - 1 - at;
+                elements += there[s] ? 0 : (uint64_t)plan->segment[s].count;
+                there[s] = true;
+            }
+            for (int32_t s = 0; s < count; s++)
+                alive += there[s];
+            assert_true(alive <= 2);
+            if (forward)
+                there[i] = i >= count - keep;
+            else
+                there[count - 1 - i] = false;
         }
     }
     return elements;
 }
 
-static void check_fsdp(const struct plan_world *world, uint64_t flat, uint64_t dtype_bytes,
-                       uint64_t micros)
+static void check_fsdp_dropped(const struct plan_world *world, uint64_t flat, uint64_t dtype_bytes,
+                               uint64_t micros, int32_t keep)
 {
     const uint64_t n = (uint64_t)world->rank_count;
     plan_check_owners(world, 1);
@@ -286,13 +299,28 @@ static void check_fsdp(const struct plan_world *world, uint64_t flat, uint64_t d
                 largest[s % 2] = plan->segment[s].count;
         uint64_t gathered = (uint64_t)(largest[0] + largest[1]) * dtype_bytes;
         assert_int_equal(plan_bytes(rank, TESS_MEMORY_GATHERED), plan_round_up(gathered));
-        assert_int_equal(
-            plan_sent(rank) * n,
-            (n - 1) * (micros * flat * sizeof(float) + plan_gathered(plan, micros) * dtype_bytes));
-        /* Never more than the textbook's 3(N-1)/N P. */
-        assert_true(plan_sent(rank) * n <=
-                    (n - 1) * micros * flat * (sizeof(float) + 2 * dtype_bytes));
+        uint64_t played = plan_gathered(plan, micros, keep), kept = 0;
+        assert_int_equal(plan_sent(rank) * n,
+                         (n - 1) * (micros * flat * sizeof(float) + played * dtype_bytes));
+        /* In f32 the textbook's 3(N-1)/N P, less what is kept from forward to backward. */
+        for (int32_t s = 0; s < plan->segment_count; s++)
+            kept += s >= plan->segment_count - keep ? (uint64_t)plan->segment[s].count : 0;
+        if (plan->dtype == TESS_F32)
+            assert_int_equal(plan_sent(rank) * n,
+                             (n - 1) * micros * (3 * flat - kept) * sizeof(float));
     }
+}
+
+static void check_fsdp(const struct plan_world *world, uint64_t flat, uint64_t dtype_bytes,
+                       uint64_t micros)
+{
+    check_fsdp_dropped(world, flat, dtype_bytes, micros, 1);
+}
+
+static void check_fsdp_two(const struct plan_world *world, uint64_t flat, uint64_t dtype_bytes,
+                           uint64_t micros)
+{
+    check_fsdp_dropped(world, flat, dtype_bytes, micros, 2);
 }
 
 static void check_fsdp_kept(const struct plan_world *world, uint64_t flat, uint64_t dtype_bytes,
@@ -320,7 +348,7 @@ static void check_hsdp(const struct plan_world *world, uint64_t flat, uint64_t d
         assert_int_equal(rank->plan.shard_index, (uint64_t)r % width);
         /* Inside the group by its width; 2(R-1)/R of the part between replicas. */
         uint64_t inside = (width - 1) * (flat * sizeof(float) * micros +
-                                         plan_gathered(&rank->plan, micros) * dtype_bytes);
+                                         plan_gathered(&rank->plan, micros, 1) * dtype_bytes);
         uint64_t between = micros * 2 * (replicas - 1) * flat * sizeof(float);
         assert_int_equal(plan_sent(rank) * width * replicas, inside * replicas + between);
     }
@@ -373,6 +401,7 @@ static void test_fsdp(void **state)
 {
     (void)state;
     plan_for_all("fsdp", NULL, check_fsdp);
+    plan_for_all("fsdp", "--fsdp.keep-last=2", check_fsdp_two);
     plan_for_all("fsdp", "--fsdp.reshard-after-forward=off", check_fsdp_kept);
 }
 
@@ -411,8 +440,8 @@ static void test_hsdp_refuses(void **state)
     const struct tess_strategy_ops *ops;
     struct {
         bool reshard;
-        int64_t shard_ranks;
-    } options = {true, 3};
+        int64_t shard_ranks, keep_last;
+    } options = {true, 3, 1};
     (void)state;
     assert_int_equal(tess_registry_get_strategy("hsdp", &ops), TESS_OK);
     assert_int_equal(ops->options_size, sizeof options);

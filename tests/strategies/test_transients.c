@@ -76,116 +76,166 @@ static int32_t transient_segment(const struct tess_plan *plan, const struct tess
     return -1;
 }
 
-static bool transient_arrived(const struct note_comm *note, const void *buffer)
+/* What a segment can be read from holds it: the last gather into that buffer, and it is there. */
+static void transient_check_held(const struct note_comm *note, const struct tess_plan *plan)
 {
-    bool arrived = false;
-    for (int32_t c = 0; c < note->count; c++)
-        if (note->call[c].target == buffer)
-            arrived = note->done[c];
-    return arrived;
+    for (int32_t s = 0; s < plan->segment_count; s++) {
+        int32_t last = -1;
+        for (int32_t c = 0; plan->segment[s].param != NULL && c < note->count; c++)
+            last = note->call[c].target == plan->segment[s].param ? c : last;
+        if (plan->segment[s].param == NULL)
+            continue;
+        assert_true(last >= 0 && note->done[last]);
+        assert_int_equal(transient_segment(plan, &note->call[last]), s);
+    }
 }
 
+/* One pass of a training step (or of an evaluation): `kept` units must be readable after it. */
 static void transient_sweep(struct tess_gather *gather, struct fixture *fixture,
-                            const struct note_comm *note, enum tess_phase phase)
+                            const struct note_comm *note, enum tess_phase phase, int32_t kept)
 {
     struct tess_plan *plan = &fixture->plan;
-    for (int32_t i = 0; i < plan->unit_count; i++) {
-        int32_t u = phase == TESS_PHASE_FORWARD ? i : plan->unit_count - 1 - i;
+    const int32_t last = plan->unit_count - 1;
+    for (int32_t i = 0; i <= last; i++) {
+        const bool forward = phase == TESS_PHASE_FORWARD;
+        const int32_t u = forward ? i : last - i, next = forward ? u + 1 : u - 1;
+        const int32_t before = note->count;
         assert_int_equal(tess__gather_enter(gather, &fixture->strategy, u, phase), TESS_OK);
-        assert_true(transient_arrived(note, plan->segment[u].param));
-        /* Nobody but the next unit's gather may be on its way, and not into this unit's buffer. */
-        for (int32_t c = 0; c < note->count; c++)
-            assert_true(note->done[c] || note->call[c].target != plan->segment[u].param);
+        assert_non_null(plan->segment[u].param);
+        transient_check_held(note, plan);
+        /* The next unit was asked for ahead of its turn, and only the first of a pass in its own.
+         */
+        for (int32_t c = before; c < note->count; c++) {
+            int32_t s = transient_segment(plan, &note->call[c]);
+            assert_true(s == next || (s == u && i == 0));
+        }
+        tess__gather_leave(gather, &fixture->strategy, u, phase);
     }
+    for (int32_t s = 0; s <= last; s++)
+        assert_int_equal(plan->segment[s].param != NULL, s > last - kept);
+}
+
+/* A gather by itself over the noting communicator, as rank 1 of 4. */
+struct gathering {
+    struct fixture fixture;
+    struct note_comm note;
+    struct tess_gather gather;
+};
+
+static void gathering_open(struct gathering *its, int32_t accumulate, int32_t keep_last)
+{
+    struct tess_strategy *strategy = &its->fixture.strategy;
+    its->gather = (struct tess_gather){0};
+    transient_open(&its->fixture, NULL, accumulate);
+    assert_int_equal(tess__gather_reserve(&its->gather, strategy, keep_last), TESS_OK);
+    fixture_commit(&its->fixture);
+    note_open(&its->note, 1, 4);
+    assert_int_equal(tess__gather_open(&its->gather, strategy, &its->note.comm), TESS_OK);
+    strategy->training = true;
+}
+
+static void gathering_close(struct gathering *its)
+{
+    tess__gather_close(&its->gather);
+    fixture_close(&its->fixture);
 }
 
 /* The diagram in gather.h: what each buffer holds once a unit is entered, and what was gathered. */
 static void test_gather_diagram(void **state)
 {
-    static const int32_t held[9][2] = {{0, 1}, {2, 1}, {2, 3}, {2, 3}, {2, 3},
-                                       {2, 1}, {0, 1}, {0, 1}, {0, 1}};
-    static const int32_t count[9] = {2, 3, 4, 4, 4, 5, 6, 6, 6};
-    struct fixture fixture;
-    struct note_comm note;
-    struct tess_gather gather = {0};
+    static const struct {
+        int32_t held[9][2], count[9];
+    } drawn[] = {
+        {{{0, 1}, {2, 1}, {2, 3}, {-1, 3}, {2, 3}, {2, 1}, {0, 1}, {0, -1}, {0, 1}},
+         {2, 3, 4, 4, 5, 6, 7, 7, 9}},
+        {{{0, 1}, {2, 1}, {2, 3}, {2, 3}, {2, 3}, {2, 1}, {0, 1}, {0, -1}, {0, 1}},
+         {2, 3, 4, 4, 4, 5, 6, 6, 8}},
+    };
     (void)state;
-    transient_open(&fixture, NULL, 2);
-    assert_int_equal(tess__gather_reserve(&gather, &fixture.strategy, false), TESS_OK);
-    fixture_commit(&fixture);
-    note_open(&note, 1, 4);
-    assert_int_equal(tess__gather_open(&gather, &fixture.strategy, &note.comm), TESS_OK);
-    for (int32_t i = 0; i < 9; i++) {
-        const enum tess_phase phase = i / 4 == 1 ? TESS_PHASE_BACKWARD : TESS_PHASE_FORWARD;
-        const int32_t u = phase == TESS_PHASE_BACKWARD ? 7 - i : i % 4;
-        assert_int_equal(tess__gather_enter(&gather, &fixture.strategy, u, phase), TESS_OK);
-        assert_int_equal(gather.slot[0].segment, held[i][0]);
-        assert_int_equal(gather.slot[1].segment, held[i][1]);
-        assert_int_equal(note.count, count[i]);
+    for (int32_t keep_last = 1; keep_last <= 2; keep_last++) {
+        struct gathering its;
+        gathering_open(&its, 2, keep_last);
+        for (int32_t i = 0; i < 9; i++) {
+            const enum tess_phase phase = i / 4 == 1 ? TESS_PHASE_BACKWARD : TESS_PHASE_FORWARD;
+            const int32_t u = phase == TESS_PHASE_BACKWARD ? 7 - i : i % 4;
+            struct tess_strategy *strategy = &its.fixture.strategy;
+            assert_int_equal(tess__gather_enter(&its.gather, strategy, u, phase), TESS_OK);
+            assert_int_equal(its.gather.slot[0].segment, drawn[keep_last - 1].held[i][0]);
+            assert_int_equal(its.gather.slot[1].segment, drawn[keep_last - 1].held[i][1]);
+            assert_int_equal(its.note.count, drawn[keep_last - 1].count[i]);
+            tess__gather_leave(&its.gather, strategy, u, phase);
+        }
+        gathering_close(&its);
     }
-    tess__gather_close(&gather);
-    fixture_close(&fixture);
 }
 
 /* Two micro-batches: what is gathered in which order, and that it is there when its unit runs. */
+static void gathering_check_step(struct gathering *its, const int32_t *expected, int32_t count)
+{
+    const struct tess_plan *plan = &its->fixture.plan;
+    const int32_t keep_last = its->gather.keep_last, before = its->note.count;
+    its->fixture.strategy.training = true;
+    for (int m = 0; m < 2; m++) {
+        transient_sweep(&its->gather, &its->fixture, &its->note, TESS_PHASE_FORWARD, keep_last);
+        transient_sweep(&its->gather, &its->fixture, &its->note, TESS_PHASE_BACKWARD, 0);
+    }
+    assert_int_equal(its->note.count - before, count);
+    uint64_t sent = 0;
+    for (int32_t c = 0; c < count; c++) {
+        const struct tess_comm_call *call = &its->note.call[before + c];
+        int32_t s = transient_segment(plan, call);
+        assert_int_equal(s, expected[c]);
+        assert_int_equal(call->count, plan->segment[s].count / 4);
+        sent += 3 * call->count * 2;
+    }
+    assert_int_equal(tess__gather_sent_bytes(plan, keep_last), sent);
+    tess__gather_forget(&its->gather, &its->fixture.plan);
+}
+
+/* Two steps, and an evaluation between them that leaves no trace in the second. */
 static void test_gather_two_buffers(void **state)
 {
-    static const int32_t expected[] = {0, 1, 2, 3, 1, 0, 2, 3, 1, 0};
-    struct fixture fixture;
-    struct note_comm note;
-    struct tess_gather gather = {0};
+    static const int32_t one[] = {0, 1, 2, 3, 2, 1, 0, 0, 1, 2, 3, 2, 1, 0};
+    static const int32_t two[] = {0, 1, 2, 3, 1, 0, 0, 1, 2, 3, 1, 0};
     (void)state;
-    transient_open(&fixture, NULL, 2);
-    assert_int_equal(tess__gather_reserve(&gather, &fixture.strategy, false), TESS_OK);
-    fixture_commit(&fixture);
-    note_open(&note, 1, 4);
-    assert_int_equal(tess__gather_open(&gather, &fixture.strategy, &note.comm), TESS_OK);
-    for (int m = 0; m < 2; m++) {
-        transient_sweep(&gather, &fixture, &note, TESS_PHASE_FORWARD);
-        transient_sweep(&gather, &fixture, &note, TESS_PHASE_BACKWARD);
+    for (int32_t keep_last = 1; keep_last <= 2; keep_last++) {
+        const int32_t *expected = keep_last == 1 ? one : two;
+        const int32_t count =
+            (int32_t)(keep_last == 1 ? sizeof one / sizeof one[0] : sizeof two / sizeof two[0]);
+        struct gathering its;
+        gathering_open(&its, 2, keep_last);
+        gathering_check_step(&its, expected, count);
+        its.fixture.strategy.training = false;
+        for (int batch = 0; batch < 2; batch++)
+            transient_sweep(&its.gather, &its.fixture, &its.note, TESS_PHASE_FORWARD, 0);
+        assert_int_equal(its.note.count, count + 2 * 4);
+        gathering_check_step(&its, expected, count);
+        gathering_close(&its);
     }
-    assert_int_equal(note.count, sizeof expected / sizeof expected[0]);
-    uint64_t sent = 0;
-    for (int32_t c = 0; c < note.count; c++) {
-        int32_t s = transient_segment(&fixture.plan, &note.call[c]);
-        assert_int_equal(s, expected[c]);
-        assert_int_equal(note.call[c].count, fixture.plan.segment[s].count / 4);
-        sent += 3 * note.call[c].count * 2;
-    }
-    assert_int_equal(tess__gather_sent_bytes(&fixture.plan, false), sent);
-    /* After the optimizer nothing is taken from a buffer any more. */
-    tess__gather_forget(&gather, &fixture.plan);
-    int32_t before = note.count;
-    transient_sweep(&gather, &fixture, &note, TESS_PHASE_FORWARD);
-    assert_int_equal(note.count - before, 4);
-    tess__gather_close(&gather);
-    fixture_close(&fixture);
 }
 
-static void test_gather_kept(void **state)
+/* A buffer for each: gathered once, in whichever pass comes first, until the optimizer has run. */
+static void test_gather_all(void **state)
 {
-    struct fixture fixture;
-    struct note_comm note;
-    struct tess_gather gather = {0};
+    struct gathering its;
     (void)state;
-    transient_open(&fixture, NULL, 3);
-    assert_int_equal(tess__gather_reserve(&gather, &fixture.strategy, true), TESS_OK);
-    fixture_commit(&fixture);
-    note_open(&note, 1, 4);
-    assert_int_equal(tess__gather_open(&gather, &fixture.strategy, &note.comm), TESS_OK);
+    gathering_open(&its, 3, TESS_GATHER_ALL);
     for (int m = 0; m < 3; m++) {
-        transient_sweep(&gather, &fixture, &note, TESS_PHASE_FORWARD);
-        transient_sweep(&gather, &fixture, &note, TESS_PHASE_BACKWARD);
+        transient_sweep(&its.gather, &its.fixture, &its.note, TESS_PHASE_FORWARD, 4);
+        transient_sweep(&its.gather, &its.fixture, &its.note, TESS_PHASE_BACKWARD, 4);
     }
-    assert_int_equal(note.count, 4);
+    assert_int_equal(its.note.count, 4);
     for (int32_t a = 0; a < 4; a++) {
-        const char *end = (const char *)note.call[a].target + 4 * note.call[a].count * 2;
+        const struct tess_comm_call *call = its.note.call;
+        const char *end = (const char *)call[a].target + 4 * call[a].count * 2;
         for (int32_t b = a + 1; b < 4; b++)
-            assert_true((const char *)note.call[b].target >= end);
+            assert_true((const char *)call[b].target >= end);
     }
-    tess__gather_close(&gather);
-    fixture_close(&fixture);
+    tess__gather_forget(&its.gather, &its.fixture.plan);
+    transient_sweep(&its.gather, &its.fixture, &its.note, TESS_PHASE_FORWARD, 4);
+    assert_int_equal(its.note.count, 8);
+    gathering_close(&its);
 }
-
 /* No buffer is handed out while a reduction still reads it. */
 static void transient_check_free(const struct note_comm *note, const float *buffer)
 {
@@ -312,7 +362,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_gather_diagram), cmocka_unit_test(test_gather_two_buffers),
-        cmocka_unit_test(test_gather_kept),    cmocka_unit_test(test_scatter_units),
+        cmocka_unit_test(test_gather_all),     cmocka_unit_test(test_scatter_units),
         cmocka_unit_test(test_scatter_across),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
