@@ -12,6 +12,17 @@ static bool scatter_overlaps(const struct tess_segment *segment, int32_t unit)
     return segment->param_count > 0 && segment->unit_first <= unit && unit <= segment->unit_last;
 }
 
+/* Elements of a buffer: the largest segment that goes there. */
+static int64_t scatter_slot_count(const struct tess_scatter *scatter, const struct tess_plan *plan,
+                                  int32_t slot)
+{
+    int64_t largest = 0;
+    for (int32_t s = slot; s < plan->segment_count; s += scatter->slot_count)
+        if (plan->segment[s].count > largest)
+            largest = plan->segment[s].count;
+    return largest;
+}
+
 enum tess_status tess__scatter_reserve(struct tess_scatter *scatter, struct tess_strategy *strategy)
 {
     const struct tess_plan *plan = strategy->plan;
@@ -23,14 +34,12 @@ enum tess_status tess__scatter_reserve(struct tess_scatter *scatter, struct tess
         together = count > together ? count : together;
     }
     scatter->slot_count = together < plan->segment_count ? together + 1 : together;
-    scatter->stride = 0;
-    for (int32_t s = 0; s < plan->segment_count; s++)
-        if (plan->segment[s].count > scatter->stride)
-            scatter->stride = plan->segment[s].count;
+    int64_t elements = 0;
+    for (int32_t i = 0; i < scatter->slot_count; i++)
+        elements += scatter_slot_count(scatter, plan, i);
     return tess_memory_reserve(strategy->memory, TESS_MEMORY_BUCKET,
-                               (uint64_t)scatter->slot_count * (uint64_t)scatter->stride *
-                                   sizeof(float),
-                               "gradients being reduced", &scatter->block);
+                               (uint64_t)elements * sizeof(float), "gradients being reduced",
+                               &scatter->block);
 }
 
 enum tess_status tess__scatter_open(struct tess_scatter *scatter, struct tess_strategy *strategy,
@@ -43,8 +52,9 @@ enum tess_status tess__scatter_open(struct tess_scatter *scatter, struct tess_st
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for %d gradient buffers", (int)scatter->slot_count);
     float *memory = tess_memory_get(strategy->memory, scatter->block);
     for (int32_t i = 0; i < scatter->slot_count; i++) {
-        scatter->slot[i].buffer = memory + i * scatter->stride;
+        scatter->slot[i].buffer = memory;
         scatter->slot[i].segment = -1;
+        memory += scatter_slot_count(scatter, strategy->plan, i);
     }
     return TESS_OK;
 }
@@ -102,39 +112,19 @@ static struct tess_scatter_slot *scatter_oldest(struct tess_scatter *scatter)
     return oldest;
 }
 
-/* The slot that backward is filling for segment `s`, or a free one for s = -1; NULL if there is
- * none. */
-static struct tess_scatter_slot *scatter_find(struct tess_scatter *scatter, int32_t s)
-{
-    for (int32_t i = 0; i < scatter->slot_count; i++) {
-        struct tess_scatter_slot *slot = &scatter->slot[i];
-        if (slot->segment == s && (s < 0 || slot->stage == SCATTER_FILLING))
-            return slot;
-    }
-    return NULL;
-}
-
-/*
- * Slots are retired in the order in which they were sent, and there are no more of them than
- * segments: so by the time a segment comes back in the next micro-batch, its own last slot has been
- * folded, and the level that it is going to be reduced to is free.
- */
 enum tess_status tess__scatter_enter(struct tess_scatter *scatter, struct tess_strategy *strategy,
                                      int32_t unit)
 {
     struct tess_plan *plan = strategy->plan;
     for (int32_t s = plan->segment_count - 1; s >= 0; s--) {
-        if (!scatter_overlaps(&plan->segment[s], unit) || scatter_find(scatter, s) != NULL)
+        struct tess_scatter_slot *slot = &scatter->slot[s % scatter->slot_count];
+        if (!scatter_overlaps(&plan->segment[s], unit) ||
+            (slot->segment == s && slot->stage == SCATTER_FILLING))
             continue;
-        struct tess_scatter_slot *slot = scatter_find(scatter, -1);
-        if (slot == NULL) {
-            slot = scatter_oldest(scatter);
-            if (slot == NULL)
-                TESS_FAIL(TESS_ERR_INTERNAL,
-                          "unit %s writes more than the %d gradient buffers planned for",
-                          plan->unit_name[unit], (int)scatter->slot_count);
+        /* Whoever was here before has been sent: segments that are written together, being
+         * neighbours, never share a buffer. */
+        if (slot->segment >= 0)
             TESS_TRY(scatter_retire(scatter, strategy, slot));
-        }
         slot->segment = s;
         slot->micro = strategy->micro;
         slot->stage = SCATTER_FILLING;
@@ -147,9 +137,7 @@ enum tess_status tess__scatter_send(struct tess_scatter *scatter, struct tess_st
                                     int32_t s)
 {
     struct tess_plan *plan = strategy->plan;
-    struct tess_scatter_slot *slot = scatter_find(scatter, s);
-    if (slot == NULL)
-        TESS_FAIL(TESS_ERR_INTERNAL, "segment %d is ready but no buffer was given to it", (int)s);
+    struct tess_scatter_slot *slot = &scatter->slot[s % scatter->slot_count];
     int64_t count = tess_plan_own_count(plan, s, TESS_EXTENT_SHARD);
     TESS_TRY(tess_comm_reduce_scatter(scatter->shard, slot->buffer, scatter_target(plan, slot),
                                       (size_t)count, TESS_F32, TESS_REDUCE_SUM, &slot->event));

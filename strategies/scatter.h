@@ -26,8 +26,7 @@ struct tess_scatter {
     struct tess_comm *shard;   /* group whose ranks own the parts; borrowed */
     struct tess_comm *replica; /* ranks that own the same part; NULL where there is one; borrowed */
     struct tess_block block;
-    int64_t stride; /* elements from one buffer to the next */
-    int32_t slot_count;
+    int32_t slot_count; /* segment s goes to slot s % slot_count, as large as the largest there */
     uint64_t sent;
     struct tess_scatter_slot *slot; /* [slot_count] */
 };
@@ -42,7 +41,8 @@ enum tess_status tess__scatter_open(struct tess_scatter *scatter, struct tess_st
                                     struct tess_comm *shard, struct tess_comm *replica);
 void tess__scatter_close(struct tess_scatter *scatter); /* accepts a half-opened one */
 
-/* Give every segment of `unit` a buffer; may wait for the oldest one on its way. Collective. */
+/* Give every segment of `unit` its buffer; may wait for what was there to be reduced. Collective.
+ */
 enum tess_status tess__scatter_enter(struct tess_scatter *scatter, struct tess_strategy *strategy,
                                      int32_t unit);
 /* Segment `s` is written: queue its reduction. Collective. */

@@ -178,8 +178,8 @@ static void (*const grad_panel_run[2][GRAD_WIDE])(const struct grad *g) = {
     {grad_bf16_1, grad_bf16_2, grad_bf16_3, grad_bf16_4},
 };
 
-static void grad_pack_x(const struct tess_op_desc *desc, const void *x, int64_t first,
-                        int32_t columns, uint32_t *panel)
+CPU_INLINE void grad_pack_columns(const struct tess_op_desc *desc, const void *x, int64_t first,
+                                  int32_t columns, uint32_t *panel)
 {
     const float *whole = x;
     const uint16_t *half = x;
@@ -195,6 +195,16 @@ static void grad_pack_x(const struct tess_op_desc *desc, const void *x, int64_t 
             cpu_pack_bf16(even, row + 1 < desc->leaf_rows ? even + in : NULL, columns, panel);
         }
     }
+}
+
+/* A whole panel's width is known to the compiler. */
+static void grad_pack_x(const struct tess_op_desc *desc, const void *x, int64_t first,
+                        int32_t columns, uint32_t *panel)
+{
+    if (columns == GRAD_PANEL)
+        grad_pack_columns(desc, x, first, GRAD_PANEL, panel);
+    else
+        grad_pack_columns(desc, x, first, columns, panel);
 }
 
 /* One step of dy, `rows` rows of a tile of height `tall`, the rest zeros. */

@@ -23,6 +23,7 @@ CPU_INLINE __mmask16 cpu_lanes(int64_t left)
 /* `columns` elements of a row, with zeros up to whole vectors. `packed` is aligned to 64 bytes. */
 CPU_INLINE void cpu_pack_f32(const float *row, int64_t columns, uint32_t *packed)
 {
+    CPU_UNROLL
     for (int64_t c = 0; c < columns; c += CPU_WORDS)
         _mm512_store_ps((float *)packed + c,
                         _mm512_maskz_loadu_ps(cpu_lanes(columns - c), row + c));
@@ -32,6 +33,7 @@ CPU_INLINE void cpu_pack_f32(const float *row, int64_t columns, uint32_t *packed
 CPU_INLINE void cpu_pack_bf16(const uint16_t *even, const uint16_t *odd, int64_t columns,
                               uint32_t *packed)
 {
+    CPU_UNROLL
     for (int64_t c = 0; c < columns; c += CPU_WORDS) {
         __mmask16 mask = cpu_lanes(columns - c);
         __m512i low = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, even + c));

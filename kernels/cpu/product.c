@@ -31,7 +31,7 @@
 #define PRODUCT_WORDS (PRODUCT_WIDE * CPU_WORDS)
 #define PRODUCT_SUMS  24  /* registers of sums: weights of a tile at one step times vectors */
 #define PRODUCT_STEPS 128 /* forward: 32 KiB of x^T at 64 rows */
-#define PRODUCT_DEEP  64  /* backward: steps in a part: twice 16 KiB of weights */
+#define PRODUCT_DEEP  32  /* backward: steps in a part: twice 16 KiB of weights */
 #define PRODUCT_ROWS  256 /* backward: rows at a time: 64 KiB of sums */
 
 /* Weights to pack: some columns of some rows of w. */
@@ -39,6 +39,7 @@ struct product_piece {
     const char *w;                /* NULL: none */
     int64_t steps, columns, wide; /* columns are `wide` vectors */
     bool odd_step;                /* the last step has one row only (bf16, odd `out`) */
+    ptrdiff_t ahead;              /* bytes to the piece after, which is asked for meanwhile */
 };
 
 /*
@@ -58,7 +59,8 @@ struct product {
     struct product_piece next; /* to be packed */
     uint32_t *next_packed;
     size_t w_row;     /* bytes from row to row of w */
-    const char *soon; /* to be asked for: rows of the part after `next`, or of x */
+    const char *soon; /* to be asked for: rows of x, or where dx will be written */
+    bool soon_write;
     int64_t soon_rows;
     size_t soon_row, soon_bytes; /* from row to row, and of a row */
 };
@@ -173,35 +175,56 @@ CPU_INLINE void product_step(__m512 *sum, bool half, int tall, int wide, const u
 }
 
 /* Steps [begin, end) of a piece of w: [steps, wide * 16] words. */
-CPU_INLINE void product_pack(const struct product_piece *piece, size_t w_row, bool half,
-                             int64_t begin, int64_t end, uint32_t *packed)
+CPU_INLINE void product_pack_steps(const struct product_piece *piece, size_t w_row, bool half,
+                                   int64_t columns, int64_t begin, int64_t end, uint32_t *packed)
 {
     const char *row = piece->w + (size_t)(half ? 2 * begin : begin) * w_row;
-    int64_t words = piece->wide * CPU_WORDS;
+    int64_t words = (columns + CPU_WORDS - 1) / CPU_WORDS * CPU_WORDS;
     packed += begin * words;
     for (int64_t step = begin; step < end; step++, packed += words) {
+        for (int64_t at = 0; at < columns * (half ? 2 : 4); at += 64) {
+            _mm_prefetch(row + piece->ahead + at, _MM_HINT_T0);
+            if (half)
+                _mm_prefetch(row + piece->ahead + (ptrdiff_t)w_row + at, _MM_HINT_T0);
+        }
         if (!half) {
-            cpu_pack_f32((const float *)row, piece->columns, packed);
+            cpu_pack_f32((const float *)row, columns, packed);
             row += w_row;
             continue;
         }
         bool pair = !(piece->odd_step && step + 1 == piece->steps);
-        cpu_pack_bf16((const uint16_t *)row, pair ? (const uint16_t *)(row + w_row) : NULL,
-                      piece->columns, packed);
+        cpu_pack_bf16((const uint16_t *)row, pair ? (const uint16_t *)(row + w_row) : NULL, columns,
+                      packed);
         row += 2 * w_row;
     }
+}
+
+/* A whole panel's width is known to the compiler. */
+CPU_INLINE void product_pack(const struct product_piece *piece, size_t w_row, bool half,
+                             int64_t begin, int64_t end, uint32_t *packed)
+{
+    if (piece->columns == PRODUCT_WORDS)
+        product_pack_steps(piece, w_row, half, PRODUCT_WORDS, begin, end, packed);
+    else
+        product_pack_steps(piece, w_row, half, piece->columns, begin, end, packed);
 }
 
 /* This tile's share of the work for later. */
 CPU_INLINE void product_prepare(const struct product *p, bool half, int64_t first, int64_t tall)
 {
-    int64_t end = p->soon_rows * (first + tall) / p->outputs;
-    for (int64_t row = p->soon_rows * first / p->outputs; row < end; row++)
-        for (size_t at = 0; at < p->soon_bytes; at += 64)
-            _mm_prefetch(p->soon + (size_t)row * p->soon_row + at, _MM_HINT_T1);
     if (p->next.w)
         product_pack(&p->next, p->w_row, half, p->next.steps * first / p->outputs,
                      p->next.steps * (first + tall) / p->outputs, p->next_packed);
+    int64_t row = p->soon_rows * first / p->outputs;
+    for (int64_t end = p->soon_rows * (first + tall) / p->outputs; row < end; row++) {
+        const char *from = p->soon + (size_t)row * p->soon_row;
+        for (size_t at = 0; at < p->soon_bytes; at += 64) {
+            if (p->soon_write)
+                __builtin_prefetch(from + at, 1, 3);
+            else
+                _mm_prefetch(from + at, _MM_HINT_T1);
+        }
+    }
 }
 
 /* The words of `tall` outputs at one step. */
@@ -498,6 +521,7 @@ static void product_backward(const struct tess_op_desc *desc, const char *dy, in
     for (int64_t index = 0; piece.w; index++) {
         struct product_piece next = product_piece_get(desc, w, index + 1);
         struct product_piece soon = product_piece_get(desc, w, index + 2);
+        next.ahead = soon.w ? soon.w - next.w : 0;
         bool last = step + piece.steps == steps;
         uint32_t *buffer[2] = {packed, packed + PRODUCT_DEEP * PRODUCT_WORDS};
         struct product p = {.x = buffer[index % 2],
@@ -512,10 +536,11 @@ static void product_backward(const struct tess_op_desc *desc, const char *dy, in
                             .next = next,
                             .next_packed = buffer[(index + 1) % 2],
                             .w_row = row_bytes,
-                            .soon = soon.w,
-                            .soon_rows = half ? 2 * soon.steps - soon.odd_step : soon.steps,
+                            .soon = dx + (size_t)column * element,
+                            .soon_write = true,
+                            .soon_rows = last ? rows : 0,
                             .soon_row = row_bytes,
-                            .soon_bytes = (size_t)soon.columns * element};
+                            .soon_bytes = (size_t)piece.columns * element};
         product_run[half][piece.wide - 1](&p);
         step = last ? 0 : step + piece.steps;
         if (last) {

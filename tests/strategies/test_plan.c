@@ -212,7 +212,7 @@ static uint64_t plan_round_up(uint64_t bytes)
 /* Buffers: the segments that one unit writes at a time, and one more if there are more. */
 static uint64_t plan_scatter_bytes(const struct tess_plan *plan)
 {
-    int64_t largest = 0;
+    int64_t elements = 0;
     int32_t most = 0;
     for (int32_t u = 0; u < plan->unit_count; u++) {
         int32_t here = 0;
@@ -226,10 +226,16 @@ static uint64_t plan_scatter_bytes(const struct tess_plan *plan)
         }
         most = here > most ? here : most;
     }
-    for (int32_t s = 0; s < plan->segment_count; s++)
-        largest = plan->segment[s].count > largest ? plan->segment[s].count : largest;
     most += most < plan->segment_count;
-    return plan_round_up((uint64_t)most * (uint64_t)largest * sizeof(float));
+    /* Segments take the buffers in turn; a buffer is as large as the largest that ever uses it. */
+    for (int32_t b = 0; b < most; b++) {
+        int64_t largest = 0;
+        for (int32_t s = 0; s < plan->segment_count; s++)
+            if (s % most == b && plan->segment[s].count > largest)
+                largest = plan->segment[s].count;
+        elements += largest;
+    }
+    return plan_round_up((uint64_t)elements * sizeof(float));
 }
 
 static void check_zero2(const struct plan_world *world, uint64_t flat, uint64_t dtype_bytes,
