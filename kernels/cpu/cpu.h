@@ -39,15 +39,13 @@ size_t tess__cpu_small_scratch(const struct tess_op_desc *desc);
 size_t tess__cpu_norm_scratch(const struct tess_op_desc *desc);
 
 /*
- * A linear layer's forward product, with bias (NULL: none) and ReLU, and its gradient of the input,
- * on weights where they lie (product.c). Available where tess__cpu_own_available() says so; rows do
- * not depend on their number.
+ * Forward product of a linear layer, with bias (NULL: none) and ReLU, on weights where they lie
+ * (forward.c). Available where tess__cpu_own_available() says so; rows do not depend on their
+ * number.
  */
-size_t tess__cpu_product_scratch(const struct tess_op_desc *desc); /* for both */
+size_t tess__cpu_forward_scratch(const struct tess_op_desc *desc);
 void tess__cpu_forward(const struct tess_op_desc *desc, const void *x, const void *w,
                        const void *bias, void *y, void *scratch);
-void tess__cpu_backward_data(const struct tess_op_desc *desc, const void *dy, const void *w,
-                             void *dx, void *scratch);
 
 /*
  * Weight gradient of a linear layer with the tree over leaves kept in registers (grad.c). The bits

@@ -3,8 +3,8 @@
  * run leaf by leaf. What changes bits depends on dtype, in, out and leaf_rows only, never on the
  * number of rows.
  *
- *   forward           own kernel (product.c); without AVX-512 oneDNN's matmul, own loops when small
- *   backward_data     own loops when small, else as forward
+ *   forward           own kernel (forward.c); without AVX-512 oneDNN's matmul, own loops when small
+ *   backward_data     oneDNN's matmul on the plain weights, or own loops when small
  *   backward_weight   own kernel (grad.c); without AVX-512 one matmul per leaf, folded
  *
  * Weights are not packed for oneDNN: they change every step and are used once in each direction,
@@ -61,7 +61,7 @@ static enum tess_status linear_needs_of(dnnl_engine_t engine, const struct tess_
         TESS_TRY(linear_matmul_scratch(engine, desc, CPU_FORWARD, desc->rows, bytes));
         TESS_TRY(linear_matmul_scratch(engine, desc, CPU_FORWARD, desc->leaf_rows, bytes));
     }
-    if (!linear_is_small(desc) && !own && desc->input_grad) {
+    if (!linear_is_small(desc) && desc->input_grad) {
         TESS_TRY(linear_matmul_scratch(engine, desc, CPU_BACKWARD_DATA, desc->rows, bytes));
         TESS_TRY(linear_matmul_scratch(engine, desc, CPU_BACKWARD_DATA, desc->leaf_rows, bytes));
     }
@@ -82,7 +82,7 @@ enum tess_status tess__cpu_linear_needs(const struct tess_op_desc *desc, size_t 
         bytes = linear_max(bytes, tess__cpu_small_scratch(desc));
     if (tess__cpu_own_available(desc->dtype)) {
         bytes = linear_max(bytes, tess__cpu_grad_scratch(desc));
-        bytes = linear_max(bytes, tess__cpu_product_scratch(desc));
+        bytes = linear_max(bytes, tess__cpu_forward_scratch(desc));
     }
     dnnl_engine_t engine;
     TESS_TRY(tess__cpu_check(dnnl_engine_create(&engine, dnnl_cpu, 0), "engine create"));
@@ -144,7 +144,7 @@ enum tess_status tess__cpu_linear_open(struct tess_op *op)
     bool own = tess__cpu_own_available(desc->dtype), small = linear_is_small(desc);
     if (!small && !own)
         TESS_TRY(linear_pair_open(op, CPU_FORWARD, &linear->forward, &linear->forward_leaf));
-    if (!small && !own && desc->input_grad)
+    if (!small && desc->input_grad)
         TESS_TRY(
             linear_pair_open(op, CPU_BACKWARD_DATA, &linear->backward, &linear->backward_leaf));
     if (!own)
@@ -208,10 +208,6 @@ enum tess_status tess__cpu_linear_backward_data(struct tess_op *op, const void *
     const struct tess_op_desc *desc = &op->desc;
     if (linear_is_small(desc)) {
         tess__cpu_state(op)->loops->small_backward_data(desc, dy, w, dx, op->scratch);
-        return TESS_OK;
-    }
-    if (tess__cpu_own_available(desc->dtype)) {
-        tess__cpu_backward_data(desc, dy, w, dx, op->scratch);
         return TESS_OK;
     }
     const void *data[4] = {dy, w, dx};

@@ -1,5 +1,5 @@
 /*
- * Packing of rows for the own kernels in grad.c and product.c, which work in 32-bit words: one
+ * Packing of rows for the own kernels in grad.c and forward.c, which work in 32-bit words: one
  * element in f32, a pair of elements from neighbouring rows in bf16. AVX-512 only.
  */
 #ifndef KERNELS_CPU_PACK_H

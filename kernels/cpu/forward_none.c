@@ -1,7 +1,7 @@
 /* For builds without AVX-512: linear.c uses oneDNN instead. */
 #include "cpu/cpu.h"
 
-size_t tess__cpu_product_scratch(const struct tess_op_desc *desc)
+size_t tess__cpu_forward_scratch(const struct tess_op_desc *desc)
 {
     (void)desc;
     return 0;
@@ -11,10 +11,4 @@ void tess__cpu_forward(const struct tess_op_desc *desc, const void *x, const voi
                        const void *bias, void *y, void *scratch)
 {
     (void)desc, (void)x, (void)w, (void)bias, (void)y, (void)scratch;
-}
-
-void tess__cpu_backward_data(const struct tess_op_desc *desc, const void *dy, const void *w,
-                             void *dx, void *scratch)
-{
-    (void)desc, (void)dy, (void)w, (void)dx, (void)scratch;
 }
