@@ -102,8 +102,8 @@ static const char *kernel_windowed_fault(const struct tess_op_desc *d)
     if (tess_op_output_size(d->height, d->window, d->stride, d->padding) < 1 ||
         tess_op_output_size(d->width, d->window, d->stride, d->padding) < 1)
         return "the window does not fit into the padded image";
-    if (d->kind == TESS_OP_MAX_POOL && d->window > 16)
-        return "a max-pool window may be at most 16 wide (its positions are kept in a byte)";
+    if (d->kind == TESS_OP_MAX_POOL && d->window > TESS_POOL_WINDOW_MAX)
+        return "a max-pool window may be at most 15 wide (its positions are kept in a byte)";
     return NULL;
 }
 
@@ -229,13 +229,13 @@ enum tess_status tess_max_pool_forward(struct tess_op *op, const void *x, void *
     return op->kernel->ops->max_pool_forward(op, x, y, which);
 }
 
-enum tess_status tess_max_pool_backward(struct tess_op *op, const void *x, const void *dy,
-                                        const uint8_t *which, void *dx)
+enum tess_status tess_max_pool_backward(struct tess_op *op, const void *dy, const uint8_t *which,
+                                        void *dx)
 {
     TESS_TRY(kernel_expect(op, TESS_OP_MAX_POOL));
     if (op->desc.rows == 0)
         return TESS_OK;
-    return op->kernel->ops->max_pool_backward(op, x, dy, which, dx);
+    return op->kernel->ops->max_pool_backward(op, dy, which, dx);
 }
 
 enum tess_status tess_avg_pool_forward(struct tess_op *op, const void *x, void *y)

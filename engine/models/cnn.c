@@ -25,7 +25,7 @@ struct cnn_conv {
     struct tess__layer layer;
     struct tess__norm norm;
     int32_t before; /* tensor: the convolution's output where batch norm follows, else -1 */
-    int32_t after;  /* tensor: the pool's input; -1: it is the unit's output */
+    int32_t after;  /* tensor: the pool's input, then its gradient; -1: it is the unit's output */
 };
 
 struct cnn_state {
@@ -33,7 +33,8 @@ struct cnn_state {
     double dropout;
     int32_t conv_count;
     struct cnn_conv conv[TESS_INTS_MAX];
-    int32_t pool, which, pool_grad; /* operation and tensors of the last convolution's unit */
+    int32_t pool, which; /* operation and tensor of the last convolution's unit */
+    int32_t pool_grad;   /* tensor: gradient of the pool's input; may be `after` */
     struct tess__layer fc[2];
 };
 
@@ -139,10 +140,13 @@ static void cnn_declare_conv(struct cnn_state *cnn, struct tess_declare *declare
                                           .window = CNN_POOL,
                                           .stride = CNN_POOL,
                                           .relu = true};
-        conv->after = tess_declare_tensor(declare, "relu", dtype, image, TESS_LIFE_SAVED);
         cnn->pool = tess_declare_op(declare, &pool, false);
         cnn->which = tess_declare_tensor(declare, "which", TESS_U8, *out, TESS_LIFE_SAVED);
-        cnn->pool_grad = tess_declare_tensor(declare, "relu.grad", dtype, image, TESS_LIFE_UNIT);
+        cnn->pool_grad = tess_declare_tensor(declare, "relu", dtype, image, TESS_LIFE_UNIT);
+        /* What the pool's backward needs of its input is in `which`. Batch norm reads it again. */
+        conv->after = cnn->pool_grad;
+        if (cnn->batch_norm)
+            conv->after = tess_declare_tensor(declare, "norm", dtype, image, TESS_LIFE_SAVED);
     }
 }
 
@@ -220,7 +224,7 @@ static enum tess_status cnn_backward(void *state, const struct tess_pass *pass)
     void *grad = pooled ? pass->tensor[cnn->pool_grad] : pass->output_grad_scratch;
 
     if (pooled)
-        TESS_TRY(tess_max_pool_backward(pass->op[cnn->pool], after, pass->output_grad,
+        TESS_TRY(tess_max_pool_backward(pass->op[cnn->pool], pass->output_grad,
                                         pass->tensor[cnn->which], grad));
     if (cnn->batch_norm)
         TESS_TRY(

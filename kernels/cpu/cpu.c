@@ -158,10 +158,10 @@ static enum tess_status cpu_max_pool_forward(struct tess_op *op, const void *x, 
     return cpu_loops(op->kernel)->ops.max_pool_forward(op, x, y, which);
 }
 
-static enum tess_status cpu_max_pool_backward(struct tess_op *op, const void *x, const void *dy,
+static enum tess_status cpu_max_pool_backward(struct tess_op *op, const void *dy,
                                               const uint8_t *which, void *dx)
 {
-    return cpu_loops(op->kernel)->ops.max_pool_backward(op, x, dy, which, dx);
+    return cpu_loops(op->kernel)->ops.max_pool_backward(op, dy, which, dx);
 }
 
 static enum tess_status cpu_batch_norm_forward(struct tess_op *op, const void *x, const void *gamma,

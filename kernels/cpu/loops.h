@@ -31,7 +31,7 @@ void CPU_LOOP(lamb_direction)(struct tess_kernel *, const struct tess_update *up
 
 enum tess_status CPU_LOOP(max_pool_forward)(struct tess_op *op, const void *x, void *y,
                                             uint8_t *which);
-enum tess_status CPU_LOOP(max_pool_backward)(struct tess_op *op, const void *x, const void *dy,
+enum tess_status CPU_LOOP(max_pool_backward)(struct tess_op *op, const void *dy,
                                              const uint8_t *which, void *dx);
 enum tess_status CPU_LOOP(batch_norm_forward)(struct tess_op *op, const void *x, const void *gamma,
                                               const void *beta, void *y, float *save_mean,

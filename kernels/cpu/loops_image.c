@@ -20,18 +20,18 @@ typedef uint32_t image_bits __attribute__((vector_size(4 * CPU_LANES)));
 typedef uint16_t image_half __attribute__((vector_size(2 * CPU_LANES)));
 typedef uint8_t image_byte __attribute__((vector_size(CPU_LANES)));
 
-#define IMAGE_PLACES 256 /* `which` is a byte */
+#define IMAGE_PLACES (TESS_POOL_WINDOW_MAX * TESS_POOL_WINDOW_MAX)
 
 struct image_pool {
-    const struct tess_op_desc *desc;
-    int64_t height, width; /* of the output */
+    struct tess_op_desc desc; /* a copy, so that writes to results cannot change it */
+    int64_t height, width;    /* of the output */
     int64_t
         source[IMAGE_PLACES]; /* element where the pixel under a window position begins; -1: none */
 };
 
 static void image_pool_init(struct image_pool *p, const struct tess_op_desc *d)
 {
-    p->desc = d;
+    p->desc = *d;
     p->height = tess_op_output_size(d->height, d->window, d->stride, d->padding);
     p->width = tess_op_output_size(d->width, d->window, d->stride, d->padding);
 }
@@ -39,7 +39,7 @@ static void image_pool_init(struct image_pool *p, const struct tess_op_desc *d)
 /* Fill `source` for output pixel (oy, ox) of image b. */
 static void image_find(struct image_pool *p, int64_t b, int64_t oy, int64_t ox)
 {
-    const struct tess_op_desc *d = p->desc;
+    const struct tess_op_desc *d = &p->desc;
     int64_t *source = p->source;
     for (int64_t iy = oy * d->stride - d->padding, ky = 0; ky < d->window; ky++, iy++)
         for (int64_t ix = ox * d->stride - d->padding, kx = 0; kx < d->window; kx++, ix++) {
@@ -74,7 +74,10 @@ CPU_INLINE void image_store(enum tess_dtype dtype, void *y, int64_t first, int64
     }
 }
 
-/* Positions come in order and only a greater one replaces: a tie leaves the first. */
+/*
+ * Positions come in order and only a greater one replaces: a tie leaves the first. With a folded
+ * ReLU, lanes without a positive element get all bits, which as a byte is TESS_POOL_NONE.
+ */
 CPU_INLINE void image_max(const struct image_pool *p, enum tess_dtype dtype, int32_t window,
                           bool padded, int64_t channel, int64_t lanes, const void *x,
                           int64_t target, void *y, uint8_t *which)
@@ -94,21 +97,29 @@ CPU_INLINE void image_max(const struct image_pool *p, enum tess_dtype dtype, int
         place = (greater & k) | (place & ~greater);
     }
     image_store(dtype, y, target + channel, lanes, &best);
+    image_int positive = (image_float)best > (image_float){0};
+    place |= ~positive & -(int32_t)p->desc.relu;
     image_byte bytes = __builtin_convertvector(place, image_byte);
     memcpy(which + target + channel, &bytes, (size_t)lanes);
 }
 
-CPU_INLINE void image_max_forward(const struct tess_op_desc *d, enum tess_dtype dtype,
+CPU_INLINE void image_max_forward(const struct tess_op_desc *desc, enum tess_dtype dtype,
                                   int32_t window, bool padded, const void *x, void *y,
                                   uint8_t *which)
 {
     struct image_pool p;
-    image_pool_init(&p, d);
-    int64_t target = 0;
+    image_pool_init(&p, desc);
+    const struct tess_op_desc *d = &p.desc;
+    int64_t target = 0, line = d->width * d->in;
     for (int64_t b = 0; b < d->rows; b++)
         for (int64_t oy = 0; oy < p.height; oy++)
             for (int64_t ox = 0; ox < p.width; ox++, target += d->in) {
-                image_find(&p, b, oy, ox);
+                if (padded)
+                    image_find(&p, b, oy, ox);
+                int64_t row = b * d->height + oy * d->stride;
+                int64_t first = (row * d->width + ox * d->stride) * d->in;
+                for (int32_t k = 0; !padded && k < window * window; k++)
+                    p.source[k] = first + k / window * line + k % window * d->in;
                 int64_t c = 0;
                 for (; c + CPU_LANES <= d->in; c += CPU_LANES)
                     image_max(&p, dtype, window, padded, c, CPU_LANES, x, target, y, which);
@@ -130,8 +141,6 @@ CPU_INLINE void image_max_forward_window(const struct tess_op_desc *d, enum tess
 enum tess_status CPU_LOOP(max_pool_forward)(struct tess_op *op, const void *x, void *y,
                                             uint8_t *which)
 {
-    if (op->desc.window > 16)
-        return tess_kernel_ref.max_pool_forward(op, x, y, which);
     if (op->desc.dtype == TESS_F32)
         image_max_forward_window(&op->desc, TESS_F32, x, y, which);
     else
@@ -139,41 +148,29 @@ enum tess_status CPU_LOOP(max_pool_forward)(struct tess_op *op, const void *x, v
     return TESS_OK;
 }
 
-/* `lanes` channels of one place of a window: the gradient where this place was the greatest. */
-CPU_INLINE void image_spread(enum tess_dtype dtype, bool relu, int32_t k, const image_int *place,
-                             const image_bits *grad, int64_t at, int64_t lanes, const void *x,
-                             void *dx)
+/* `lanes` channels of one output pixel, whose window begins at element `first` of dx. */
+CPU_INLINE void image_spread(const struct tess_op_desc *d, enum tess_dtype dtype, int32_t window,
+                             int64_t first, int64_t lanes, int64_t from, const void *dy,
+                             const uint8_t *which, void *dx)
 {
-    image_bits part = *grad & (image_bits)(*place == k), value;
-    if (relu) {
-        image_load(dtype, x, at, lanes, &value);
-        part &= (image_bits)((image_float)value > (image_float){0});
-    }
-    image_store(dtype, dx, at, lanes, &part);
-}
-
-/* One output pixel: `first` is the first element under its window, `from` its own first element. */
-CPU_INLINE void image_spread_pixel(const struct tess_op_desc *d, enum tess_dtype dtype, bool relu,
-                                   int32_t window, int64_t first, int64_t channel, int64_t lanes,
-                                   const void *x, int64_t from, const void *dy,
-                                   const uint8_t *which, void *dx)
-{
-    int64_t line = d->width * d->in, pixel = d->in;
     image_bits grad;
     image_byte bytes = {0};
-    memcpy(&bytes, which + from + channel, (size_t)lanes);
+    memcpy(&bytes, which + from, (size_t)lanes);
     image_int place = __builtin_convertvector(bytes, image_int);
-    image_load(dtype, dy, from + channel, lanes, &grad);
+    image_load(dtype, dy, from, lanes, &grad);
     for (int32_t ky = 0; ky < window; ky++)
-        for (int32_t kx = 0; kx < window; kx++)
-            image_spread(dtype, relu, ky * window + kx, &place, &grad,
-                         first + ky * line + kx * pixel + channel, lanes, x, dx);
+        for (int32_t kx = 0; kx < window; kx++) {
+            image_bits part = grad & (image_bits)(place == ky * window + kx);
+            image_store(dtype, dx, first + (ky * d->width + kx) * d->in, lanes, &part);
+        }
 }
 
-/* Windows that do not overlap: each input pixel belongs to one window and is written once. */
+/*
+ * Windows that do not overlap: each input pixel belongs to one window and is written once. No place
+ * equals TESS_POOL_NONE, so such windows get zeros.
+ */
 CPU_INLINE void image_max_backward(const struct tess_op_desc *desc, enum tess_dtype dtype,
-                                   bool relu, int32_t window, const void *x, const void *dy,
-                                   const uint8_t *which, void *dx)
+                                   int32_t window, const void *dy, const uint8_t *which, void *dx)
 {
     struct tess_op_desc d = *desc; /* a copy, so that writes to dx cannot change it */
     int64_t height = d.height / window, width = d.width / window, from = 0;
@@ -181,40 +178,33 @@ CPU_INLINE void image_max_backward(const struct tess_op_desc *desc, enum tess_dt
         for (int64_t ox = 0; ox < width; ox++, from += d.in) {
             int64_t first = (line * window * d.width + ox * window) * d.in, c = 0;
             for (; c + CPU_LANES <= d.in; c += CPU_LANES)
-                image_spread_pixel(&d, dtype, relu, window, first, c, CPU_LANES, x, from, dy, which,
-                                   dx);
+                image_spread(&d, dtype, window, first + c, CPU_LANES, from + c, dy, which, dx);
             if (c < d.in)
-                image_spread_pixel(&d, dtype, relu, window, first, c, d.in - c, x, from, dy, which,
-                                   dx);
+                image_spread(&d, dtype, window, first + c, d.in - c, from + c, dy, which, dx);
         }
 }
 
 /* The usual window is known to the compiler. */
 CPU_INLINE void image_max_backward_window(const struct tess_op_desc *d, enum tess_dtype dtype,
-                                          bool relu, const void *x, const void *dy,
-                                          const uint8_t *which, void *dx)
+                                          const void *dy, const uint8_t *which, void *dx)
 {
     if (d->window == 2)
-        image_max_backward(d, dtype, relu, 2, x, dy, which, dx);
+        image_max_backward(d, dtype, 2, dy, which, dx);
     else
-        image_max_backward(d, dtype, relu, d->window, x, dy, which, dx);
+        image_max_backward(d, dtype, d->window, dy, which, dx);
 }
 
-enum tess_status CPU_LOOP(max_pool_backward)(struct tess_op *op, const void *x, const void *dy,
+enum tess_status CPU_LOOP(max_pool_backward)(struct tess_op *op, const void *dy,
                                              const uint8_t *which, void *dx)
 {
     const struct tess_op_desc *d = &op->desc;
     bool tiled = d->stride == d->window && d->padding == 0 && d->height % d->window == 0 &&
-                 d->width % d->window == 0 && d->window <= 16;
+                 d->width % d->window == 0;
     if (!tiled)
-        return tess_kernel_ref.max_pool_backward(op, x, dy, which, dx);
-    if (d->dtype == TESS_F32 && d->relu)
-        image_max_backward_window(d, TESS_F32, true, x, dy, which, dx);
-    else if (d->dtype == TESS_F32)
-        image_max_backward_window(d, TESS_F32, false, x, dy, which, dx);
-    else if (d->relu)
-        image_max_backward_window(d, TESS_BF16, true, x, dy, which, dx);
+        return tess_kernel_ref.max_pool_backward(op, dy, which, dx);
+    if (d->dtype == TESS_F32)
+        image_max_backward_window(d, TESS_F32, dy, which, dx);
     else
-        image_max_backward_window(d, TESS_BF16, false, x, dy, which, dx);
+        image_max_backward_window(d, TESS_BF16, dy, which, dx);
     return TESS_OK;
 }

@@ -192,11 +192,11 @@ static enum tess_status guard_max_pool_forward(struct tess_op *op, const void *x
     return status;
 }
 
-static enum tess_status guard_max_pool_backward(struct tess_op *op, const void *x, const void *dy,
+static enum tess_status guard_max_pool_backward(struct tess_op *op, const void *dy,
                                                 const uint8_t *which, void *dx)
 {
     guard_access(op->kernel, true);
-    enum tess_status status = tess_kernel_ref.max_pool_backward(op, x, dy, which, dx);
+    enum tess_status status = tess_kernel_ref.max_pool_backward(op, dy, which, dx);
     guard_access(op->kernel, false);
     return status;
 }

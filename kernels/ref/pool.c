@@ -52,7 +52,9 @@ static int64_t pool_source(const struct tess_op_desc *d, int64_t out_width, int6
     return inside ? (iy * d->width + ix) * d->in : -1;
 }
 
-/* One output pixel, all channels. Positions come in order, so a tie leaves the first one. */
+/* One output pixel, all channels. Positions come in order, so a tie leaves the first one. A
+ * greatest element that a folded ReLU has cut off gets no gradient, nor does any other of its
+ * window. */
 static void pool_max_pixel(const struct tess_op_desc *d, int64_t out_width, int64_t p,
                            const float *x, float *y, uint8_t *which)
 {
@@ -69,6 +71,8 @@ static void pool_max_pixel(const struct tess_op_desc *d, int64_t out_width, int6
         }
         first = false;
     }
+    for (int64_t c = 0; d->relu && c < d->in; c++)
+        which[c] = y[c] > 0 ? which[c] : TESS_POOL_NONE;
 }
 
 enum tess_status tess__ref_max_pool_forward(struct tess_op *op, const void *x, void *y,
@@ -88,7 +92,7 @@ enum tess_status tess__ref_max_pool_forward(struct tess_op *op, const void *x, v
     return TESS_OK;
 }
 
-enum tess_status tess__ref_max_pool_backward(struct tess_op *op, const void *x, const void *dy,
+enum tess_status tess__ref_max_pool_backward(struct tess_op *op, const void *dy,
                                              const uint8_t *which, void *dx)
 {
     const struct tess_op_desc *d = &op->desc;
@@ -99,12 +103,10 @@ enum tess_status tess__ref_max_pool_backward(struct tess_op *op, const void *x, 
         float *dx32 = ref_target(d->dtype, dx, b * n.x_count, s.dx);
         const uint8_t *which_image = which + b * n.y_count;
         memset(dx32, 0, (size_t)n.x_count * sizeof(float));
-        for (int64_t i = 0; i < n.y_count; i++)
+        for (int64_t i = 0; i < n.y_count; i++) {
+            if (which_image[i] == TESS_POOL_NONE)
+                continue;
             dx32[pool_source(d, n.out_width, i / d->in, which_image[i]) + i % d->in] += dy32[i];
-        if (d->relu) {
-            const float *x32 = ref_read(d->dtype, x, b * n.x_count, n.x_count, s.x);
-            for (int64_t i = 0; i < n.x_count; i++)
-                dx32[i] = x32[i] > 0 ? dx32[i] : 0.0f;
         }
         ref_write(d->dtype, dx, b * n.x_count, n.x_count, dx32);
     }

@@ -26,7 +26,7 @@ enum tess_status tess__ref_conv2d_backward_weight(struct tess_op *op, const void
 
 enum tess_status tess__ref_max_pool_forward(struct tess_op *op, const void *x, void *y,
                                             uint8_t *which);
-enum tess_status tess__ref_max_pool_backward(struct tess_op *op, const void *x, const void *dy,
+enum tess_status tess__ref_max_pool_backward(struct tess_op *op, const void *dy,
                                              const uint8_t *which, void *dx);
 enum tess_status tess__ref_avg_pool_forward(struct tess_op *op, const void *x, void *y);
 enum tess_status tess__ref_avg_pool_backward(struct tess_op *op, const void *dy, void *dx);

@@ -213,8 +213,7 @@ static void max_forward(struct problem *b)
 
 static void max_backward(struct problem *b)
 {
-    assert_int_equal(
-        tess_max_pool_backward(&b->op, b->p_dev[0], b->r_dev, b->which, b->grad_dev[0]), TESS_OK);
+    assert_int_equal(tess_max_pool_backward(&b->op, b->r_dev, b->which, b->grad_dev[0]), TESS_OK);
 }
 
 static void avg_forward(struct problem *b)

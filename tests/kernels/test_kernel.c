@@ -69,10 +69,12 @@ static void case_op_check(void **state)
     }
     struct tess_op_desc pool = good;
     pool.kind = TESS_OP_MAX_POOL;
-    pool.window = 17;
+    pool.window = TESS_POOL_WINDOW_MAX + 1;
     pool.height = pool.width = 40;
     assert_false(tess_op_check(&pool, why, sizeof(why)));
     assert_non_null(strstr(why, "byte"));
+    pool.window = TESS_POOL_WINDOW_MAX;
+    assert_true(tess_op_check(&pool, why, sizeof(why)));
 }
 
 static void case_wrong_kind(void **state)

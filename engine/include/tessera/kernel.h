@@ -164,8 +164,8 @@ struct tess_kernel_ops {
                                                float *dw, float *dbias);
     enum tess_status (*max_pool_forward)(struct tess_op *op, const void *x, void *y,
                                          uint8_t *which);
-    enum tess_status (*max_pool_backward)(struct tess_op *op, const void *x, const void *dy,
-                                          const uint8_t *which, void *dx);
+    enum tess_status (*max_pool_backward)(struct tess_op *op, const void *dy, const uint8_t *which,
+                                          void *dx);
     enum tess_status (*avg_pool_forward)(struct tess_op *op, const void *x, void *y);
     enum tess_status (*avg_pool_backward)(struct tess_op *op, const void *dy, void *dx);
     enum tess_status (*batch_norm_forward)(struct tess_op *op, const void *x, const void *gamma,
@@ -236,12 +236,15 @@ enum tess_status tess_conv2d_backward_weight(struct tess_op *op, const void *x, 
                                              float *dw, float *dbias);
 
 /*
- * which[B, OH, OW, C] is the index in the window (row-major) of the first greatest element.
- * backward overwrites dx[B, H, W, C]; x is read only when desc.relu and may be NULL otherwise.
+ * which[B, OH, OW, C] is the index in the window (row-major) of the first greatest element; when
+ * desc.relu, TESS_POOL_NONE where that element is not > 0, and backward sends no gradient there.
+ * backward overwrites dx[B, H, W, C] and may write it where x was: it does not read x.
  */
+#define TESS_POOL_NONE       255
+#define TESS_POOL_WINDOW_MAX 15 /* its 225 positions and TESS_POOL_NONE fit a byte */
 enum tess_status tess_max_pool_forward(struct tess_op *op, const void *x, void *y, uint8_t *which);
-enum tess_status tess_max_pool_backward(struct tess_op *op, const void *x, const void *dy,
-                                        const uint8_t *which, void *dx);
+enum tess_status tess_max_pool_backward(struct tess_op *op, const void *dy, const uint8_t *which,
+                                        void *dx);
 /* Mean over the window, padding counted in. window = height = width: global. */
 enum tess_status tess_avg_pool_forward(struct tess_op *op, const void *x, void *y);
 enum tess_status tess_avg_pool_backward(struct tess_op *op, const void *dy, void *dx);
