@@ -3,8 +3,9 @@
  * likes best at every call. That costs one pass over the weights, which are small beside the images
  * (microseconds against milliseconds), and keeps no second copy of them between calls.
  *
- * Weight gradients are one primitive per leaf, folded by the tree in oneDNN's layout, and brought
- * into ours once.
+ * Weight gradients are folded by the tree over leaves. A leaf's comes from the own kernel
+ * (conv_grad.c) where that takes the geometry, else from oneDNN, in whose layout the tree is then
+ * folded, to be brought into ours once.
  */
 #include "cpu/prim.h"
 
@@ -22,7 +23,7 @@ struct conv_pass {
 };
 
 struct cpu_conv {
-    struct conv_pass pass[3]; /* by enum cpu_what; the weight gradient's is always by leaf */
+    struct conv_pass pass[3]; /* by enum cpu_what; the weight gradient's is by leaf or not open */
     void *zero;               /* [out] of desc.dtype: the bias when there is none */
 };
 
@@ -52,6 +53,12 @@ static enum tess_status conv_ask(dnnl_engine_t engine, const struct tess_op_desc
     return TESS_OK;
 }
 
+/* Elements of the weights in our layout. */
+static int64_t conv_weights(const struct tess_op_desc *desc)
+{
+    return desc->out * desc->window * desc->window * desc->in;
+}
+
 static enum tess_status conv_needs_of(dnnl_engine_t engine, const struct tess_op_desc *desc,
                                       size_t *bytes)
 {
@@ -61,7 +68,12 @@ static enum tess_status conv_needs_of(dnnl_engine_t engine, const struct tess_op
         TESS_TRY(conv_ask(engine, desc, CPU_BACKWARD_DATA, desc->rows, bytes));
         TESS_TRY(conv_ask(engine, desc, CPU_BACKWARD_DATA, desc->leaf_rows, bytes));
     }
-    return conv_ask(engine, desc, CPU_BACKWARD_WEIGHT, desc->leaf_rows, bytes);
+    if (!tess__cpu_conv_grad_takes(desc))
+        return conv_ask(engine, desc, CPU_BACKWARD_WEIGHT, desc->leaf_rows, bytes);
+    *bytes =
+        conv_max(*bytes, tess__cpu_conv_grad_scratch(desc) +
+                             tess__fold_bytes(conv_weights(desc), desc->rows / desc->leaf_rows));
+    return TESS_OK;
 }
 
 enum tess_status tess__cpu_conv_needs(const struct tess_op_desc *desc, size_t *bytes_out)
@@ -188,6 +200,8 @@ enum tess_status tess__cpu_conv_open(struct tess_op *op)
     TESS_TRY(conv_rows_open(op, CPU_FORWARD, &conv->pass[CPU_FORWARD]));
     if (desc->input_grad)
         TESS_TRY(conv_rows_open(op, CPU_BACKWARD_DATA, &conv->pass[CPU_BACKWARD_DATA]));
+    if (tess__cpu_conv_grad_takes(desc))
+        return TESS_OK;
     struct conv_pass *weight = &conv->pass[CPU_BACKWARD_WEIGHT];
     weight->by_leaf = true;
     return conv_pass_open(op, CPU_BACKWARD_WEIGHT, desc->leaf_rows, weight);
@@ -239,8 +253,25 @@ enum tess_status tess__cpu_conv_backward_data(struct tess_op *op, const void *dy
                     conv_input_row(&op->desc), NULL);
 }
 
-enum tess_status tess__cpu_conv_backward_weight(struct tess_op *op, const void *x, const void *dy,
-                                                float *dw, float *dbias)
+static void conv_weight_own(struct tess_op *op, const void *x, const void *dy, float *dw)
+{
+    const struct tess_op_desc *desc = &op->desc;
+    size_t x_leaf = (size_t)desc->leaf_rows * conv_input_row(desc);
+    size_t dy_leaf = (size_t)desc->leaf_rows * conv_output_row(desc);
+    struct tess_fold fold;
+    tess__fold_init(&fold, conv_weights(desc), dw,
+                    (char *)op->scratch + tess__cpu_conv_grad_scratch(desc));
+    for (int64_t g = 0; g < desc->rows / desc->leaf_rows; g++) {
+        tess__cpu_conv_grad(desc, (const char *)x + (size_t)g * x_leaf,
+                            (const char *)dy + (size_t)g * dy_leaf, tess__fold_leaf(&fold),
+                            op->scratch);
+        tess__fold_push(&fold);
+    }
+    tess__fold_finish(&fold);
+}
+
+static enum tess_status conv_weight_theirs(struct tess_op *op, const void *x, const void *dy,
+                                           float *dw)
 {
     struct cpu_conv *conv = op->data;
     struct conv_pass *pass = &conv->pass[CPU_BACKWARD_WEIGHT];
@@ -261,7 +292,18 @@ enum tess_status tess__cpu_conv_backward_weight(struct tess_op *op, const void *
     }
     tess__fold_finish(&fold);
     const void *reorder[2] = {theirs, dw};
-    TESS_TRY(tess__cpu_prim_run(&pass->reorder, op, scratch, reorder));
+    return tess__cpu_prim_run(&pass->reorder, op, scratch, reorder);
+}
+
+enum tess_status tess__cpu_conv_backward_weight(struct tess_op *op, const void *x, const void *dy,
+                                                float *dw, float *dbias)
+{
+    const struct tess_op_desc *desc = &op->desc;
+    int64_t leaves = desc->rows / desc->leaf_rows;
+    if (tess__cpu_conv_grad_takes(desc))
+        conv_weight_own(op, x, dy, dw);
+    else
+        TESS_TRY(conv_weight_theirs(op, x, dy, dw));
     if (dbias) {
         int64_t pixels =
             (int64_t)(conv_output_row(desc) / tess_dtype_bytes(desc->dtype)) / desc->out;

@@ -61,6 +61,16 @@ size_t tess__cpu_grad_scratch(const struct tess_op_desc *desc);
 void tess__cpu_grad(const struct tess_op_desc *desc, const void *x, const void *dy, float *dw,
                     void *scratch);
 
+/*
+ * Weight gradient of a convolution over one leaf, into dw [out, window, window, in] (conv_grad.c):
+ * sums over pixels in order (bf16: over pairs of neighbours in a row). `takes` depends on dtype,
+ * geometry and processor only; the other two may be called where it says so.
+ */
+bool tess__cpu_conv_grad_takes(const struct tess_op_desc *desc);
+size_t tess__cpu_conv_grad_scratch(const struct tess_op_desc *desc);
+void tess__cpu_conv_grad(const struct tess_op_desc *desc, const void *x, const void *dy, float *dw,
+                         void *scratch);
+
 /* What a prepared operation that has an own part keeps in tess_op.data: linear.c and conv.c. */
 enum tess_status tess__cpu_linear_needs(const struct tess_op_desc *desc, size_t *bytes_out);
 enum tess_status tess__cpu_linear_open(struct tess_op *op);

@@ -1,6 +1,6 @@
 /*
- * Packing of rows for the own kernels in grad.c and forward.c, which work in 32-bit words: one
- * element in f32, a pair of elements from neighbouring rows in bf16. AVX-512 only.
+ * Packing of rows for the own kernels (conv_grad.c, forward.c, grad.c), which work in 32-bit words:
+ * one element in f32, a pair of elements from neighbouring rows in bf16. AVX-512 only.
  */
 #ifndef KERNELS_CPU_PACK_H
 #define KERNELS_CPU_PACK_H

@@ -1,5 +1,5 @@
 /*
- * How grad.c and forward.c keep tiles in registers: loops of constant length over arrays of vectors
+ * How the own kernels keep tiles in registers: loops of constant length over arrays of vectors
  * that must be unrolled completely, which each compiler is told in its own words.
  */
 #ifndef KERNELS_CPU_UNROLL_H
