@@ -7,17 +7,6 @@
 
 #include <stdlib.h>
 
-/* Bytes of a buffer: the largest segment that goes there. */
-static uint64_t gather_slot_bytes(const struct tess_gather *gather, const struct tess_plan *plan,
-                                  int32_t slot)
-{
-    int64_t largest = 0;
-    for (int32_t s = slot; s < plan->segment_count; s += gather->slot_count)
-        if (plan->segment[s].count > largest)
-            largest = plan->segment[s].count;
-    return (uint64_t)largest * tess_dtype_bytes(plan->dtype);
-}
-
 enum tess_status tess__gather_reserve(struct tess_gather *gather, struct tess_strategy *strategy,
                                       int32_t keep_last)
 {
@@ -27,7 +16,8 @@ enum tess_status tess__gather_reserve(struct tess_gather *gather, struct tess_st
     gather->keep_last = keep_last;
     gather->slot_count = all || plan->segment_count < 2 ? plan->segment_count : 2;
     for (int32_t i = 0; i < gather->slot_count; i++)
-        bytes += gather_slot_bytes(gather, plan, i);
+        bytes += (uint64_t)tess__shard_buffer_count(plan, i, gather->slot_count) *
+                 tess_dtype_bytes(plan->dtype);
     return tess_memory_reserve(strategy->memory, TESS_MEMORY_GATHERED, bytes, "gathered units",
                                &gather->block);
 }
@@ -45,7 +35,8 @@ enum tess_status tess__gather_open(struct tess_gather *gather, struct tess_strat
     for (int32_t i = 0; i < gather->slot_count; i++) {
         gather->slot[i].segment = -1;
         gather->slot[i].buffer = memory;
-        memory += gather_slot_bytes(gather, plan, i);
+        memory += (uint64_t)tess__shard_buffer_count(plan, i, gather->slot_count) *
+                  tess_dtype_bytes(plan->dtype);
     }
     for (int32_t u = 0; u < plan->unit_count; u++)
         gather->segment_of[u] = -1;

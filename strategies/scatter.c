@@ -12,17 +12,6 @@ static bool scatter_overlaps(const struct tess_segment *segment, int32_t unit)
     return segment->param_count > 0 && segment->unit_first <= unit && unit <= segment->unit_last;
 }
 
-/* Elements of a buffer: the largest segment that goes there. */
-static int64_t scatter_slot_count(const struct tess_scatter *scatter, const struct tess_plan *plan,
-                                  int32_t slot)
-{
-    int64_t largest = 0;
-    for (int32_t s = slot; s < plan->segment_count; s += scatter->slot_count)
-        if (plan->segment[s].count > largest)
-            largest = plan->segment[s].count;
-    return largest;
-}
-
 enum tess_status tess__scatter_reserve(struct tess_scatter *scatter, struct tess_strategy *strategy)
 {
     const struct tess_plan *plan = strategy->plan;
@@ -36,7 +25,7 @@ enum tess_status tess__scatter_reserve(struct tess_scatter *scatter, struct tess
     scatter->slot_count = together < plan->segment_count ? together + 1 : together;
     int64_t elements = 0;
     for (int32_t i = 0; i < scatter->slot_count; i++)
-        elements += scatter_slot_count(scatter, plan, i);
+        elements += tess__shard_buffer_count(plan, i, scatter->slot_count);
     return tess_memory_reserve(strategy->memory, TESS_MEMORY_BUCKET,
                                (uint64_t)elements * sizeof(float), "gradients being reduced",
                                &scatter->block);
@@ -54,7 +43,7 @@ enum tess_status tess__scatter_open(struct tess_scatter *scatter, struct tess_st
     for (int32_t i = 0; i < scatter->slot_count; i++) {
         scatter->slot[i].buffer = memory;
         scatter->slot[i].segment = -1;
-        memory += scatter_slot_count(scatter, strategy->plan, i);
+        memory += tess__shard_buffer_count(strategy->plan, i, scatter->slot_count);
     }
     return TESS_OK;
 }

@@ -47,3 +47,12 @@ uint64_t tess__shard_all_reduce_bytes(uint64_t bytes, int32_t rank_count)
 {
     return 2 * bytes * (uint64_t)(rank_count - 1) / (uint64_t)rank_count;
 }
+
+int64_t tess__shard_buffer_count(const struct tess_plan *plan, int32_t buffer, int32_t buffer_count)
+{
+    int64_t largest = 0;
+    for (int32_t s = buffer; s < plan->segment_count; s += buffer_count)
+        if (plan->segment[s].count > largest)
+            largest = plan->segment[s].count;
+    return largest;
+}

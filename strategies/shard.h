@@ -10,6 +10,8 @@
 #ifndef TESS_SHARD_H
 #define TESS_SHARD_H
 
+#include "tessera/strategy.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -35,5 +37,12 @@ void tess__shard_width_list(int32_t rank_count, char *text, size_t text_bytes);
 uint64_t tess__shard_scatter_bytes(uint64_t bytes, int32_t rank_count);
 uint64_t tess__shard_gather_bytes(uint64_t bytes, int32_t rank_count);
 uint64_t tess__shard_all_reduce_bytes(uint64_t bytes, int32_t rank_count);
+
+/*
+ * Segments that take `buffer_count` buffers in turn, segment s buffer s % buffer_count: elements of
+ * buffer `buffer`, which is as large as the largest segment that it ever holds.
+ */
+int64_t tess__shard_buffer_count(const struct tess_plan *plan, int32_t buffer,
+                                 int32_t buffer_count);
 
 #endif

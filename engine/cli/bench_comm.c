@@ -308,20 +308,6 @@ static enum tess_status bench_message(void *context, const struct tess__message 
     return bench->json != NULL ? bench_write_json(bench, &row, algorithm_gbs, bus_gbs) : TESS_OK;
 }
 
-/* The processor's name as the kernel gives it. */
-static void bench_machine(char text[128])
-{
-    char line[256];
-    FILE *info = fopen("/proc/cpuinfo", "r");
-    snprintf(text, 128, "unknown");
-    if (info == NULL)
-        return;
-    while (fgets(line, sizeof line, info) != NULL)
-        if (sscanf(line, "model name : %127[^\n]", text) == 1)
-            break;
-    fclose(info);
-}
-
 static enum tess_status bench_run(struct bench *bench)
 {
     TESS_TRY(bench_read_sizes(bench));
@@ -330,7 +316,7 @@ static enum tess_status bench_run(struct bench *bench)
         if (bench->json == NULL)
             TESS_FAIL(TESS_ERR_IO, "cannot open '%s' for writing", bench->options.json);
     }
-    bench_machine(bench->machine);
+    tess__text_machine(bench->machine);
     printf("%s, %lld ranks as %s, sums in %s order, %s\n"
            "bandwidth in GB/s; memcpy: all ranks copying that size at the same time, in sum\n"
            "%-14s %10s %12s %12s %12s %12s %12s\n",

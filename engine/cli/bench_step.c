@@ -5,6 +5,7 @@
  */
 #include "cli/command.h"
 #include "cli/record.h"
+#include "cli/text.h"
 #include "cli/trial.h"
 #include "tessera/check.h"
 #include "tessera/version.h"
@@ -114,21 +115,6 @@ static enum tess_status bench_read_args(struct bench *bench)
     return tess__list_number("repeats", number, 1, REPEATS_MAX, &bench->repeats);
 }
 
-/* The processor's name as the kernel gives it. */
-static void bench_machine(char text[128])
-{
-    char line[256];
-    FILE *info = fopen("/proc/cpuinfo", "r");
-
-    snprintf(text, 128, "unknown");
-    if (info == NULL)
-        return;
-    while (fgets(line, sizeof line, info) != NULL)
-        if (sscanf(line, "model name : %127[^\n]", text) == 1)
-            break;
-    fclose(info);
-}
-
 static int bench_compare_doubles(const void *a, const void *b)
 {
     double x = *(const double *)a, y = *(const double *)b;
@@ -150,7 +136,7 @@ static enum tess_status bench_print(const struct bench *bench, const struct tess
     qsort(share, count, sizeof *share, bench_compare_doubles);
     median = (speed[(count - 1) / 2] + speed[count / 2]) / 2;
     median_share = (share[(count - 1) / 2] + share[count / 2]) / 2;
-    bench_machine(machine);
+    tess__text_machine(machine);
     CPU_ZERO(&cores);
     (void)sched_getaffinity(0, sizeof cores, &cores);
     line = json_pack(

@@ -56,3 +56,16 @@ const char *tess__text_unit(double bytes_max, double *divisor_out)
     *divisor_out = 1024.0 * 1024 * 1024;
     return "GiB";
 }
+
+void tess__text_machine(char text[128])
+{
+    char line[256];
+    FILE *info = fopen("/proc/cpuinfo", "r");
+    snprintf(text, 128, "unknown");
+    if (info == NULL)
+        return;
+    while (fgets(line, sizeof line, info) != NULL)
+        if (sscanf(line, "model name : %127[^\n]", text) == 1)
+            break;
+    fclose(info);
+}

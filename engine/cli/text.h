@@ -20,4 +20,7 @@ const char *tess__text_time(double seconds, char text[TESS__TEXT_BYTES]);
  */
 const char *tess__text_unit(double bytes_max, double *divisor_out);
 
+/* The processor's name as the kernel gives it, or "unknown". */
+void tess__text_machine(char text[128]);
+
 #endif

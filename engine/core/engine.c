@@ -167,8 +167,7 @@ static bool engine_request_test(void *context, int64_t batch, struct tess_batch_
 {
     const struct tess_engine *engine = context;
     const struct tess_plan *plan = &engine->plan;
-    int64_t width = engine->leaf_count * plan->rank_count;
-    int64_t passes = (engine->test_leaves + width - 1) / width;
+    int64_t width = tess__engine_test_width(engine), passes = tess__engine_test_passes(engine);
     int64_t rows = plan->holds_input ? engine->rows * plan->rank_count : engine->rows;
     int64_t first = batch % passes * width * engine->leaf_rows;
     if (!plan->holds_input)

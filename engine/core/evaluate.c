@@ -9,16 +9,10 @@
 
 #include <string.h>
 
-/* Leaves that all ranks together compute in one pass. */
-static int64_t evaluate_width(const struct tess_engine *engine)
-{
-    return engine->leaf_count * engine->plan.rank_count;
-}
-
 /* First leaf of this rank's loss rows in pass `pass`. */
 static int64_t evaluate_first_leaf(const struct tess_engine *engine, int64_t pass)
 {
-    int64_t first = pass * evaluate_width(engine);
+    int64_t first = pass * tess__engine_test_width(engine);
     return engine->plan.holds_loss ? first : first + engine->plan.rank * engine->leaf_count;
 }
 
@@ -27,15 +21,8 @@ static void evaluate_sum(struct tess_engine *engine, int64_t pass)
     int64_t leaves = engine->loss_ranks * engine->leaf_count;
     int64_t first = evaluate_first_leaf(engine, pass);
     engine->kernel->ops->access(engine->kernel, true);
-    for (int64_t leaf = 0; leaf < leaves && first + leaf < engine->test_leaves; leaf++) {
-        double loss = 0, correct = 0;
-        for (int64_t r = leaf * engine->leaf_rows; r < (leaf + 1) * engine->leaf_rows; r++) {
-            loss += engine->loss[r]; /* rows of padding have loss 0 */
-            correct += engine->correct[r];
-        }
-        engine->leaf_sum[2 * (first + leaf)] = loss;
-        engine->leaf_sum[2 * (first + leaf) + 1] = correct;
-    }
+    for (int64_t leaf = 0; leaf < leaves && first + leaf < engine->test_leaves; leaf++)
+        tess__engine_sum_leaf(engine, leaf, first + leaf); /* rows of padding add 0 */
     engine->kernel->ops->access(engine->kernel, false);
 }
 
@@ -43,7 +30,7 @@ enum tess_status tess_engine_evaluate(struct tess_engine *engine, double *loss_o
                                       double *accuracy_out)
 {
     int64_t count = engine->dataset->test.count, leaves = engine->test_leaves;
-    int64_t width = evaluate_width(engine), passes = (leaves + width - 1) / width;
+    int64_t passes = tess__engine_test_passes(engine);
     if (leaves == 0)
         TESS_FAIL(TESS_ERR_USAGE, "the data set has no test split to evaluate, or evaluate is off");
     memset(engine->leaf_sum, 0, (size_t)(2 * leaves) * sizeof *engine->leaf_sum);
@@ -52,8 +39,7 @@ enum tess_status tess_engine_evaluate(struct tess_engine *engine, double *loss_o
     for (int64_t pass = 0; pass < passes; pass++) {
         const void *input;
         const int32_t *label;
-        double waited = 0;
-        TESS_TRY(tess__engine_batch(engine, engine->test_loader, &input, &label, &waited));
+        TESS_TRY(tess__engine_batch(engine, engine->test_loader, &input, &label));
         TESS_TRY(tess__engine_forward(engine, input, 0));
         TESS_TRY(tess__engine_loss(engine, label, false));
         if (!engine->plan.skips_loss)

@@ -14,8 +14,7 @@ static size_t pass_row_bytes(const struct tess_engine *engine)
 }
 
 enum tess_status tess__engine_batch(struct tess_engine *engine, struct tess_loader *loader,
-                                    const void **input_out, const int32_t **label_out,
-                                    double *wait_s)
+                                    const void **input_out, const int32_t **label_out)
 {
     const struct tess_plan *plan = &engine->plan;
     struct tess_strategy *strategy = &engine->strategy;
@@ -29,7 +28,6 @@ enum tess_status tess__engine_batch(struct tess_engine *engine, struct tess_load
         enum tess_status status = tess_loader_next(loader, &input, &label, &rows, &waited);
         engine->kernel->ops->access(engine->kernel, false);
         TESS_TRY(status);
-        *wait_s += waited;
     } else {
         input = tess_memory_get(engine->memory, engine->block.input[0]);
         label = tess_memory_get(engine->memory, engine->block.label[0]);
@@ -160,6 +158,17 @@ int64_t tess__engine_leaf_index(const struct tess_engine *engine, int64_t leaf)
         leaf %= engine->leaf_count;
     }
     return tess_layout_first_leaf(plan, rank, engine->strategy.micro) + leaf;
+}
+
+void tess__engine_sum_leaf(struct tess_engine *engine, int64_t leaf, int64_t at)
+{
+    double loss = 0, correct = 0;
+    for (int64_t r = leaf * engine->leaf_rows; r < (leaf + 1) * engine->leaf_rows; r++) {
+        loss += engine->loss[r];
+        correct += engine->correct[r];
+    }
+    engine->leaf_sum[2 * at] = loss;
+    engine->leaf_sum[2 * at + 1] = correct;
 }
 
 enum tess_status tess__engine_loss(struct tess_engine *engine, const int32_t *label, bool gradient)

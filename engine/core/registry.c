@@ -138,28 +138,6 @@ static uint64_t registry_sent(const struct tess_strategy *strategy)
     return 0;
 }
 
-static bool registry_supports(const struct tess_op_desc *desc, char *why, size_t why_bytes)
-{
-    (void)desc, (void)why, (void)why_bytes;
-    return true;
-}
-
-static enum tess_status registry_adopt(struct tess_kernel *kernel, void *memory, size_t bytes)
-{
-    (void)kernel, (void)memory, (void)bytes;
-    return TESS_OK;
-}
-
-static void registry_disown(struct tess_kernel *kernel, void *memory, size_t bytes)
-{
-    (void)kernel, (void)memory, (void)bytes;
-}
-
-static void registry_access(struct tess_kernel *kernel, bool on)
-{
-    (void)kernel, (void)on;
-}
-
 #define REGISTRY_DEFAULT(slot, value)                                                              \
     if (!(slot))                                                                                   \
     (slot) = (value)
@@ -181,14 +159,6 @@ static void registry_fill_strategy(struct tess_strategy_ops *ops)
     REGISTRY_DEFAULT(ops->params_refresh, registry_nothing);
     REGISTRY_DEFAULT(ops->describe, registry_describe);
     REGISTRY_DEFAULT(ops->sent_bytes, registry_sent);
-}
-
-static void registry_fill_kernel(struct tess_kernel_ops *ops)
-{
-    REGISTRY_DEFAULT(ops->supports, registry_supports);
-    REGISTRY_DEFAULT(ops->adopt, registry_adopt);
-    REGISTRY_DEFAULT(ops->disown, registry_disown);
-    REGISTRY_DEFAULT(ops->access, registry_access);
 }
 
 /* ---- adding ---------------------------------------------------------------------------------- */
@@ -242,8 +212,7 @@ static enum tess_status registry_put_kernel(const struct tess_kernel_ops *ops)
     bool complete = ops->summary && ops->open && ops->close && ops->op_needs && ops->op_open &&
                     ops->op_close && ops->linear_forward && ops->update;
     TESS_TRY(registry_claim(TESS_REGISTRY_KERNEL, ops->name, ops->abi, complete, &i));
-    registry.kernel[i] = *ops;
-    registry_fill_kernel(&registry.kernel[i]);
+    registry.kernel[i] = *ops; /* tess_kernel_open fills the optional slots */
     return TESS_OK;
 }
 

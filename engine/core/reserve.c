@@ -107,10 +107,10 @@ static enum tess_status reserve_operations(struct tess_engine *engine)
         const struct tess_op_desc *desc = &declare->op[o].desc;
         struct tess_op_needs needs = {0};
         char why[256] = "";
-        if (!engine->config->kernel->supports(desc, why, sizeof why))
+        if (!engine->kernel->ops->supports(desc, why, sizeof why))
             TESS_FAIL(TESS_ERR_UNSUPPORTED, "kernel '%s' cannot run an operation of unit '%s': %s",
-                      engine->config->kernel->name, declare->unit[declare->op[o].unit].name, why);
-        TESS_TRY(engine->config->kernel->op_needs(desc, &needs));
+                      engine->kernel->ops->name, declare->unit[declare->op[o].unit].name, why);
+        TESS_TRY(engine->kernel->ops->op_needs(desc, &needs));
         scratch = (int64_t)needs.scratch_bytes > scratch ? (int64_t)needs.scratch_bytes : scratch;
         engine->packed_bytes[o] = needs.packed_bytes;
         if (engine->packed_kept) {
@@ -249,7 +249,7 @@ static enum tess_status bind_operations(struct tess_engine *engine)
             op->packed = engine->packed_kept
                              ? tess_memory_get(engine->memory, engine->block.packed[o])
                              : shared + engine->block.packed[o].offset;
-        TESS_TRY(engine->config->kernel->op_open(op));
+        TESS_TRY(engine->kernel->ops->op_open(op));
     }
     return TESS_OK;
 }

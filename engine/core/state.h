@@ -70,7 +70,6 @@ struct tess_engine {
     double *leaf_sum; /* [2 max(grid, test leaves)]: loss, correct of each leaf; host */
 
     struct tess_loader *loader, *test_loader;
-    bool tests_running; /* the test loader's request reads test_pass */
     struct tess_optim optim;
     struct tess_piece *piece;
     int64_t step;          /* steps done */
@@ -89,10 +88,13 @@ enum tess_status tess__engine_backward(struct tess_engine *engine, const void *i
                                        uint64_t row_first);
 /* Fetch a batch from a loader and let the strategy hand out rows; label_out is for the loss. */
 enum tess_status tess__engine_batch(struct tess_engine *engine, struct tess_loader *loader,
-                                    const void **input_out, const int32_t **label_out,
-                                    double *wait_s);
+                                    const void **input_out, const int32_t **label_out);
 /* Loss of the last unit's output, where this rank computes it; adds to leaf_sum from `leaf` on. */
 enum tess_status tess__engine_loss(struct tess_engine *engine, const int32_t *label, bool gradient);
+
+/* Loss and correct answers of leaf `leaf` of this rank's loss rows, rows in order, to leaf_sum[at].
+ * The caller has opened device memory to the host. */
+void tess__engine_sum_leaf(struct tess_engine *engine, int64_t leaf, int64_t at);
 
 /* params.c */
 enum tess_status tess__engine_init_params(struct tess_engine *engine);
@@ -103,6 +105,18 @@ int64_t tess__engine_leaf_index(const struct tess_engine *engine, int64_t leaf);
 /* diagnose.c: name the step, unit and tensor that first holds a NaN or infinity. Always fails. */
 enum tess_status tess__engine_diagnose(struct tess_engine *engine, const void *input,
                                        int64_t loss_row);
+
+/* Test leaves that all ranks compute in one pass, and the passes that the split takes. */
+static inline int64_t tess__engine_test_width(const struct tess_engine *engine)
+{
+    return engine->leaf_count * engine->plan.rank_count;
+}
+
+static inline int64_t tess__engine_test_passes(const struct tess_engine *engine)
+{
+    int64_t width = tess__engine_test_width(engine);
+    return (engine->test_leaves + width - 1) / width;
+}
 
 static inline void tess__engine_doing(struct tess_engine *engine, enum tess_doing doing,
                                       int32_t unit)

@@ -20,16 +20,8 @@ static enum tess_status step_sum_leaves(struct tess_engine *engine, const void *
     if (bad >= 0)
         return tess__engine_diagnose(engine, input, bad);
     engine->kernel->ops->access(engine->kernel, true);
-    for (int64_t leaf = 0; leaf < engine->loss_ranks * engine->leaf_count; leaf++) {
-        double loss = 0, correct = 0;
-        for (int64_t r = leaf * engine->leaf_rows; r < (leaf + 1) * engine->leaf_rows; r++) {
-            loss += engine->loss[r];
-            correct += engine->correct[r];
-        }
-        int64_t at = tess__engine_leaf_index(engine, leaf);
-        engine->leaf_sum[2 * at] = loss;
-        engine->leaf_sum[2 * at + 1] = correct;
-    }
+    for (int64_t leaf = 0; leaf < engine->loss_ranks * engine->leaf_count; leaf++)
+        tess__engine_sum_leaf(engine, leaf, tess__engine_leaf_index(engine, leaf));
     engine->kernel->ops->access(engine->kernel, false);
     return TESS_OK;
 }
@@ -49,7 +41,7 @@ static enum tess_status step_micro(struct tess_engine *engine, struct tess_times
     const void *input;
     const int32_t *label;
     double start = tess_clock_s(), wait0 = step_wait_s(engine);
-    TESS_TRY(tess__engine_batch(engine, engine->loader, &input, &label, &(double){0}));
+    TESS_TRY(tess__engine_batch(engine, engine->loader, &input, &label));
     double loaded = tess_clock_s(), wait1 = step_wait_s(engine);
     times->data_s += loaded - start - (wait1 - wait0);
 

@@ -11,8 +11,9 @@
 
 #include <stdio.h>
 
-#define CNN_WINDOW 3
-#define CNN_POOL   2
+#define CNN_NORM_RATE 0.1f /* of batch norm's running averages, as in PyTorch */
+#define CNN_WINDOW    3
+#define CNN_POOL      2
 
 struct cnn_options {
     struct tess_ints channels;
@@ -125,10 +126,9 @@ static void cnn_declare_conv(struct cnn_state *cnn, struct tess_declare *declare
                                           .height = height,
                                           .width = width,
                                           .relu = true,
-                                          .momentum = 0.1f,
                                           .epsilon = 1e-5f};
         snprintf(name, sizeof name, "bn%d", i + 1);
-        tess__norm_declare(declare, name, &norm, norm.momentum, &conv->norm);
+        tess__norm_declare(declare, name, &norm, CNN_NORM_RATE, &conv->norm);
         conv->before = tess_declare_tensor(declare, "conv", dtype, image, TESS_LIFE_SAVED);
     }
     if (last) {

@@ -110,7 +110,6 @@ static void wrn_declare_norm(const struct wrn_state *wrn, struct tess_declare *d
                                       .height = image->dim[0],
                                       .width = image->dim[1],
                                       .relu = true,
-                                      .momentum = wrn->momentum,
                                       .epsilon = 1e-5f};
     char full[48];
 

@@ -56,7 +56,7 @@ struct tess_op_desc {
     bool relu; /* LINEAR, CONV2D: y = max(0, .); BATCH_NORM too. MAX_POOL: its input is the output
                   of a ReLU, whose backward is folded in: dx is 0 where x is 0 */
     bool input_grad;         /* LINEAR, CONV2D: backward_data will be called */
-    float momentum, epsilon; /* BATCH_NORM: epsilon; momentum belongs to the model */
+    float epsilon;           /* BATCH_NORM */
 };
 
 /* Output height (or width) of a window over `size`: floor((size + 2 padding - window)/stride) + 1.
