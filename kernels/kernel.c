@@ -365,6 +365,19 @@ void tess_square_sum(struct tess_kernel *kernel, int64_t count, float scale, con
         kernel->ops->square_sum(kernel, count, scale, x, sum);
 }
 
+int64_t tess_count_zeros(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
+                         const void *x)
+{
+    return count > 0 ? kernel->ops->count_zeros(kernel, dtype, count, x) : 0;
+}
+
+void tess_cast_stochastic(struct tess_kernel *kernel, int64_t count, const float *x,
+                          enum tess_dtype to, const uint64_t key[2], uint64_t first, void *y)
+{
+    if (count > 0)
+        kernel->ops->cast_stochastic(kernel, count, x, to, key, first, y);
+}
+
 int64_t tess_find_nonfinite(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
                             const void *x)
 {

@@ -13,6 +13,9 @@ enum tess_rng_purpose {
     TESS_RNG_SHUFFLE,
     TESS_RNG_DROPOUT,
     TESS_RNG_AUGMENT,
+    TESS_RNG_ROUND,
+    TESS_RNG_LAYER_DROP,
+    TESS_RNG_SKETCH,
     TESS_RNG_TEST
 };
 

@@ -7,6 +7,8 @@
 #include "base/clock.h"
 #include "tessera/check.h"
 
+__thread const char *tess_comm_site = "";
+
 static const char *const comm_collective_text[] = {
 #define COMM_COLLECTIVE_TEXT(word, text) text,
     TESS_COLLECTIVE_LIST(COMM_COLLECTIVE_TEXT)
@@ -112,6 +114,7 @@ static enum tess_status comm_call(struct tess_comm *comm, struct tess_comm_call 
                                   struct tess_event *event_out)
 {
     call.order = comm->order;
+    call.site = tess_comm_site;
     TESS_TRY(comm_check(comm, &call));
     double start = event_out == NULL ? tess_clock_s() : 0;
     struct tess_event event = {.comm = comm};
@@ -132,9 +135,9 @@ static enum tess_status comm_call(struct tess_comm *comm, struct tess_comm_call 
     return status;
 }
 
-enum tess_status tess_comm_all_reduce(struct tess_comm *comm, const void *source, void *target,
-                                      size_t count, enum tess_dtype dtype, enum tess_reduce reduce,
-                                      struct tess_event *event_out)
+enum tess_status(tess_comm_all_reduce)(struct tess_comm *comm, const void *source, void *target,
+                                       size_t count, enum tess_dtype dtype, enum tess_reduce reduce,
+                                       struct tess_event *event_out)
 {
     struct tess_comm_call call = {.collective = TESS_COLLECTIVE_ALL_REDUCE,
                                   .reduce = reduce,
@@ -146,9 +149,9 @@ enum tess_status tess_comm_all_reduce(struct tess_comm *comm, const void *source
     return comm_call(comm, call, event_out);
 }
 
-enum tess_status tess_comm_reduce_scatter(struct tess_comm *comm, const void *source, void *target,
-                                          size_t count, enum tess_dtype dtype,
-                                          enum tess_reduce reduce, struct tess_event *event_out)
+enum tess_status(tess_comm_reduce_scatter)(struct tess_comm *comm, const void *source, void *target,
+                                           size_t count, enum tess_dtype dtype,
+                                           enum tess_reduce reduce, struct tess_event *event_out)
 {
     struct tess_comm_call call = {.collective = TESS_COLLECTIVE_REDUCE_SCATTER,
                                   .reduce = reduce,
@@ -160,9 +163,9 @@ enum tess_status tess_comm_reduce_scatter(struct tess_comm *comm, const void *so
     return comm_call(comm, call, event_out);
 }
 
-enum tess_status tess_comm_all_gather(struct tess_comm *comm, const void *source, void *target,
-                                      size_t count, enum tess_dtype dtype,
-                                      struct tess_event *event_out)
+enum tess_status(tess_comm_all_gather)(struct tess_comm *comm, const void *source, void *target,
+                                       size_t count, enum tess_dtype dtype,
+                                       struct tess_event *event_out)
 {
     struct tess_comm_call call = {.collective = TESS_COLLECTIVE_ALL_GATHER,
                                   .dtype = dtype,
@@ -173,9 +176,9 @@ enum tess_status tess_comm_all_gather(struct tess_comm *comm, const void *source
     return comm_call(comm, call, event_out);
 }
 
-enum tess_status tess_comm_broadcast(struct tess_comm *comm, void *data, size_t count,
-                                     enum tess_dtype dtype, int32_t root,
-                                     struct tess_event *event_out)
+enum tess_status(tess_comm_broadcast)(struct tess_comm *comm, void *data, size_t count,
+                                      enum tess_dtype dtype, int32_t root,
+                                      struct tess_event *event_out)
 {
     struct tess_comm_call call = {.collective = TESS_COLLECTIVE_BROADCAST,
                                   .dtype = dtype,
@@ -186,9 +189,9 @@ enum tess_status tess_comm_broadcast(struct tess_comm *comm, void *data, size_t 
     return comm_call(comm, call, event_out);
 }
 
-enum tess_status tess_comm_reduce(struct tess_comm *comm, const void *source, void *target,
-                                  size_t count, enum tess_dtype dtype, enum tess_reduce reduce,
-                                  int32_t root, struct tess_event *event_out)
+enum tess_status(tess_comm_reduce)(struct tess_comm *comm, const void *source, void *target,
+                                   size_t count, enum tess_dtype dtype, enum tess_reduce reduce,
+                                   int32_t root, struct tess_event *event_out)
 {
     struct tess_comm_call call = {.collective = TESS_COLLECTIVE_REDUCE,
                                   .reduce = reduce,
@@ -200,9 +203,9 @@ enum tess_status tess_comm_reduce(struct tess_comm *comm, const void *source, vo
     return comm_call(comm, call, event_out);
 }
 
-enum tess_status tess_comm_all_to_all(struct tess_comm *comm, const void *source, void *target,
-                                      size_t count, enum tess_dtype dtype,
-                                      struct tess_event *event_out)
+enum tess_status(tess_comm_all_to_all)(struct tess_comm *comm, const void *source, void *target,
+                                       size_t count, enum tess_dtype dtype,
+                                       struct tess_event *event_out)
 {
     struct tess_comm_call call = {.collective = TESS_COLLECTIVE_ALL_TO_ALL,
                                   .dtype = dtype,
@@ -213,8 +216,8 @@ enum tess_status tess_comm_all_to_all(struct tess_comm *comm, const void *source
     return comm_call(comm, call, event_out);
 }
 
-enum tess_status tess_comm_send(struct tess_comm *comm, const void *source, size_t count,
-                                enum tess_dtype dtype, int32_t peer, struct tess_event *event_out)
+enum tess_status(tess_comm_send)(struct tess_comm *comm, const void *source, size_t count,
+                                 enum tess_dtype dtype, int32_t peer, struct tess_event *event_out)
 {
     struct tess_comm_call call = {.collective = TESS_COLLECTIVE_SEND,
                                   .dtype = dtype,
@@ -224,8 +227,8 @@ enum tess_status tess_comm_send(struct tess_comm *comm, const void *source, size
     return comm_call(comm, call, event_out);
 }
 
-enum tess_status tess_comm_recv(struct tess_comm *comm, void *target, size_t count,
-                                enum tess_dtype dtype, int32_t peer, struct tess_event *event_out)
+enum tess_status(tess_comm_recv)(struct tess_comm *comm, void *target, size_t count,
+                                 enum tess_dtype dtype, int32_t peer, struct tess_event *event_out)
 {
     struct tess_comm_call call = {.collective = TESS_COLLECTIVE_RECV,
                                   .dtype = dtype,
@@ -235,7 +238,7 @@ enum tess_status tess_comm_recv(struct tess_comm *comm, void *target, size_t cou
     return comm_call(comm, call, event_out);
 }
 
-enum tess_status tess_comm_barrier(struct tess_comm *comm)
+enum tess_status(tess_comm_barrier)(struct tess_comm *comm)
 {
     struct tess_comm_call call = {
         .collective = TESS_COLLECTIVE_BARRIER, .dtype = TESS_U8, .peer = -1};
@@ -281,6 +284,7 @@ enum tess_status tess_comm_split(struct tess_comm *comm, int32_t color, int32_t 
     /* The same memory is reached through the child. */
     (*child_out)->access = comm->access;
     (*child_out)->access_context = comm->access_context;
+    (*child_out)->observer = comm->observer;
     return TESS_OK;
 }
 

@@ -24,8 +24,25 @@ const struct tess_option tess_run_option_table[] = {
      "how a step is spread over the ranks; its own options begin with its name"},
     {"ranks", TESS_OPTION_INT, CONFIG_FIELD(ranks), "2", 1, RANKS_MAX, NULL,
      "ranks to start on this machine; strategy single takes 1"},
-    {"precision", TESS_OPTION_CHOICE, CONFIG_FIELD(precision), "f32", 0, 0, "f32|bf16",
-     "type of activations and parameters in use; bf16 keeps f32 masters"},
+    {"precision", TESS_OPTION_CHOICE, CONFIG_FIELD(precision), "f32", 0, 0, "f32|bf16|f16",
+     "type of activations and parameters in use; bf16 and f16 keep f32 masters and f32 gradients"},
+    {"f32-ops", TESS_OPTION_STRING, CONFIG_FIELD(f32_ops), "", 0, 0, NULL,
+     "operations whose operands are widened to f32 and multiplied there: linear, conv2d or both, "
+     "joined by commas"},
+    {"reduce-dtype", TESS_OPTION_CHOICE, CONFIG_FIELD(reduce_dtype), "f32", 0, 0, "f32|bf16|f16",
+     "type in which gradients travel between ranks; added in f32 and rounded once"},
+    {"loss-scale", TESS_OPTION_STRING, CONFIG_FIELD(loss_scale), "auto", 0, 0, NULL,
+     "factor on the loss that keeps small f16 gradients from becoming zero: dynamic (65536 at "
+     "first, doubled after good steps, halved when a gradient is not finite, whose step is "
+     "skipped), dynamic:FIRST, static:K or off; auto: dynamic for f16, off otherwise"},
+    {"loss-scale-interval", TESS_OPTION_INT, CONFIG_FIELD(loss_scale_interval), "2000", 1, 1e9,
+     NULL, "good steps in a row after which a dynamic loss scale is doubled"},
+    {"master-weights", TESS_OPTION_BOOL, CONFIG_FIELD(master), "on", 0, 0, NULL,
+     "keep an f32 copy beside bf16 or f16 parameters; off saves its memory and wants --rounding "
+     "stochastic"},
+    {"rounding", TESS_OPTION_CHOICE, CONFIG_FIELD(rounding), "nearest", 0, 0, "nearest|stochastic",
+     "how updated parameters become bf16: stochastic rounds up or down at random, keyed by seed, "
+     "step and element, the same on every layout"},
     {"kernel", TESS_OPTION_STRING, CONFIG_FIELD(kernel), "", 0, 0, NULL,
      "kernel backend; empty chooses the fastest that is built"},
     {"data", TESS_OPTION_STRING, CONFIG_FIELD(data), "/usr/share/datasets/fashion-mnist", 0, 0,
@@ -40,6 +57,8 @@ const struct tess_option tess_run_option_table[] = {
      "optimizer steps; 0 goes by --epochs"},
     {"batch-size", TESS_OPTION_INT, CONFIG_FIELD(batch_size), "128", 1, 1 << 24, NULL,
      "images per optimizer step, over all ranks"},
+    {"batch-per-rank", TESS_OPTION_INT, CONFIG_FIELD(batch_per_rank), "0", 0, 1 << 24, NULL,
+     "images per optimizer step and rank: sets --batch-size to this times the ranks; 0: not used"},
     {"grid", TESS_OPTION_INT, CONFIG_FIELD(grid), "0", 0, 1 << 20, NULL,
      "canonical micro-batches per step; runs with the same grid give the same bits; 0: ranks x "
      "accumulate"},
@@ -63,12 +82,29 @@ const struct tess_option tess_run_option_table[] = {
      "measure loss and accuracy on the test images after every epoch and at the end"},
     {"bind", TESS_OPTION_BOOL, CONFIG_FIELD(bind), "on", 0, 0, NULL,
      "give each rank its own cores when there are enough"},
+    {"find-unused", TESS_OPTION_BOOL, CONFIG_FIELD(find_unused), "off", 0, 0, NULL,
+     "let models with conditional branches leave parameters without a gradient: zero where other "
+     "ranks used them, left alone where none did; off: stop and name them"},
+    {"debug", TESS_OPTION_BOOL, CONFIG_FIELD(debug), "off", 0, 0, NULL,
+     "before every collective compare over the ranks what each is about to do, and name the first "
+     "that differs; slow"},
+    {"hash-every", TESS_OPTION_INT, CONFIG_FIELD(hash_every), "0", 0, 1e12, NULL,
+     "steps between digests of every parameter, compared over replicas and written to the run "
+     "folder for tessera diff; 0: none"},
     {NULL, TESS_OPTION_BOOL, 0, NULL, 0, 0, NULL, NULL},
 };
 
+/* In the order of the options' choices. */
+static const enum tess_dtype config_dtype[] = {TESS_F32, TESS_BF16, TESS_F16};
+
 enum tess_dtype tess_run_dtype(const struct tess_run_options *run)
 {
-    return run->precision == 0 ? TESS_F32 : TESS_BF16;
+    return config_dtype[run->precision];
+}
+
+enum tess_dtype tess_run_reduce_dtype(const struct tess_run_options *run)
+{
+    return config_dtype[run->reduce_dtype];
 }
 
 /* ---- the words of the command line ----------------------------------------------------------- */
@@ -273,6 +309,28 @@ enum tess_status tess_config_check_grid(const struct tess_config *config, int64_
               (long long)run->ranks, (long long)run->accumulate, (long long)grid, fitting);
 }
 
+/* Options that stand for others: a batch per rank, a base learning rate. */
+static enum tess_status config_resolve(struct tess_config *config)
+{
+    struct tess_run_options *run = &config->run;
+    struct tess_optim_options *optim = &config->optim;
+
+    if (run->batch_per_rank > 0) {
+        if (tess_options_is_set(config->options, "batch-size"))
+            TESS_FAIL(
+                TESS_ERR_USAGE,
+                "--batch-size and --batch-per-rank both say how large the batch is: give one");
+        run->batch_size = run->batch_per_rank * run->ranks;
+    }
+    if (optim->base_rate > 0 && tess_options_is_set(config->options, "learning-rate"))
+        TESS_FAIL(TESS_ERR_USAGE,
+                  "--learning-rate and --base-lr both say how fast to learn: give one");
+    if (optim->base_rate == 0 && optim->rate_scale != 0)
+        TESS_FAIL(TESS_ERR_USAGE, "--lr-scale scales --base-lr, which is not given");
+    tess_optim_resolve(optim, run->batch_size, run->ranks);
+    return TESS_OK;
+}
+
 static enum tess_status config_check(struct tess_config *config)
 {
     struct tess_run_options *run = &config->run;
@@ -281,6 +339,7 @@ static enum tess_status config_check(struct tess_config *config)
     if (run->ranks > 1 && strcmp(config->strategy->name, "single") == 0 &&
         !tess_options_is_set(config->options, "ranks"))
         run->ranks = 1;
+    TESS_TRY(config_resolve(config));
     if (run->kernel[0] == '\0')
         run->kernel = config_default_kernel();
     TESS_TRY(tess_registry_get_kernel(run->kernel, &config->kernel));

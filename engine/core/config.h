@@ -18,11 +18,18 @@ struct tess_run_options {
     const char *data;   /* folder of the data set; "synthetic" for made-up images */
     const char *run;    /* folder of the run's files; "" for none */
     int64_t ranks;
-    int32_t precision;  /* index into f32|bf16: tess_run_dtype() */
-    double epochs;      /* may be a fraction */
-    int64_t steps;      /* 0: by epochs */
-    int64_t batch_size; /* global */
-    int64_t grid;       /* canonical micro-batches; 0: ranks x accumulate */
+    int32_t precision;           /* index into f32|bf16|f16: tess_run_dtype() */
+    const char *f32_ops;         /* kinds of operations that multiply in f32, a comma list */
+    int32_t reduce_dtype;        /* f32|bf16|f16: tess_run_reduce_dtype() */
+    const char *loss_scale;      /* auto|off|dynamic[:FIRST]|static:K, see core/scale.h */
+    int64_t loss_scale_interval; /* good steps before the scale is doubled */
+    bool master;                 /* keep f32 masters beside low-precision parameters */
+    int32_t rounding;            /* nearest|stochastic, of low-precision parameters */
+    double epochs;               /* may be a fraction */
+    int64_t steps;               /* 0: by epochs */
+    int64_t batch_size;          /* global */
+    int64_t batch_per_rank;      /* 0: not given; else batch_size is this times the ranks */
+    int64_t grid;                /* canonical micro-batches; 0: ranks x accumulate */
     int64_t accumulate;
     int64_t seed;
     int32_t reduce;         /* canonical|fast */
@@ -33,6 +40,9 @@ struct tess_run_options {
     bool evaluate;          /* validate after every epoch and at the end */
     bool bind;              /* bind rank r to core r mod cores when ranks fit the cores */
     int64_t synthetic_rows; /* images of data = synthetic */
+    bool find_unused;       /* parameters may be unused in a step */
+    bool debug;             /* compare every collective over the ranks before it runs */
+    int64_t hash_every;     /* steps between digests of all parameters; 0: none */
 };
 extern const struct tess_option tess_run_option_table[];
 
@@ -77,6 +87,7 @@ enum tess_status tess_config_print_help(int argc, char **argv,
 bool tess_config_peek(int argc, char **argv, const char *name, char *text, size_t text_bytes);
 
 enum tess_dtype tess_run_dtype(const struct tess_run_options *run);
+enum tess_dtype tess_run_reduce_dtype(const struct tess_run_options *run);
 
 /*
  * Do the rank count, accumulation and grid fit each other and the batch? The message lists the rank

@@ -49,20 +49,27 @@ enum tess_status tess_dataset_open_synthetic(struct tess_shape row, int32_t clas
  */
 int64_t tess_sample_at(uint64_t seed, int64_t epoch, int64_t count, int64_t position, bool shuffle);
 
+/*
+ * A sample number with this bit: its image is loaded, its label is -1. It fills up a short batch:
+ * statistics of the batch see real images, loss and gradient count none of them.
+ */
+#define TESS_SAMPLE_IGNORED (INT64_C(1) << 62)
+
 /* Options of the loader, table below, prefix "data". */
 struct tess_loader_options {
     int64_t workers; /* prefetch threads, at most one a slot; 0: load in the rank's own thread;
                         -1: choose: 1 where two cores per rank are there and batches are not tiny */
     bool shuffle;
-    bool flip;     /* random horizontal flip, keyed by sample and epoch */
-    int64_t shift; /* random shift by up to this many pixels, zero filled */
+    bool flip;      /* random horizontal flip, keyed by sample and epoch */
+    int64_t shift;  /* random shift by up to this many pixels, zero filled */
+    bool drop_last; /* leave a short last batch of the epoch out */
 };
 extern const struct tess_option tess_loader_option_table[];
 
 /*
- * Fill `input` [rows, H, W, C] in dtype (f32 or bf16) with (pixel/255 - mean)/deviation and `label`
- * [rows] for the given samples; a negative sample is padding: zeros, label -1. `augment` false for
- * evaluation. Pure.
+ * Fill `input` [rows, H, W, C] in dtype (f32, bf16 or f16) with (pixel/255 - mean)/deviation and
+ * `label` [rows] for the given samples; a negative sample is padding: zeros, label -1. `augment`
+ * false for evaluation. Pure.
  */
 void tess_load_rows(const struct tess_dataset *dataset, const struct tess_split *split,
                     const struct tess_loader_options *options, uint64_t seed, int64_t epoch,
@@ -89,7 +96,7 @@ struct tess_loader_config {
     const struct tess_dataset *dataset;
     struct tess_loader_options options;
     uint64_t seed;
-    enum tess_dtype dtype; /* f32 or bf16 */
+    enum tess_dtype dtype; /* f32, bf16 or f16 */
     int64_t rows_max;
     int32_t host_ranks; /* ranks that share the cores this one may use, for workers = -1; 0: 1 */
     int32_t slot_count; /* 1 (no prefetch) .. 4 */

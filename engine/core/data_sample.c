@@ -5,6 +5,7 @@
  */
 #include "core/data.h"
 
+#include "base/half.h"
 #include "base/rng.h"
 
 #include <string.h>
@@ -18,6 +19,10 @@ const struct tess_option tess_loader_option_table[] = {
      "mirror training images left to right, each with probability 1/2"},
     {"shift", TESS_OPTION_INT, offsetof(struct tess_loader_options, shift), "0", 0, 64, NULL,
      "move training images at random by up to this many pixels in both directions"},
+    {"drop-last", TESS_OPTION_BOOL, offsetof(struct tess_loader_options, drop_last), "off", 0, 0,
+     NULL,
+     "leave out the last batch of an epoch where it is short; off: its mean is over the images it "
+     "has"},
     {NULL, TESS_OPTION_BOOL, 0, NULL, 0, 0, NULL, NULL},
 };
 
@@ -49,14 +54,6 @@ static struct sample_norm sample_norm_of(const struct tess_dataset *dataset)
     return norm;
 }
 
-/* Round to nearest even. Values here are finite, which spares the test for NaN. */
-static inline uint16_t sample_bf16(float value)
-{
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof(bits));
-    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
-
 static void sample_convert_f32(const uint8_t *restrict pixel, int64_t count,
                                struct sample_norm norm, float *restrict target)
 {
@@ -68,7 +65,14 @@ static void sample_convert_bf16(const uint8_t *restrict pixel, int64_t count,
                                 struct sample_norm norm, uint16_t *restrict target)
 {
     for (int64_t i = 0; i < count; i++)
-        target[i] = sample_bf16((float)pixel[i] * norm.scale + norm.shift);
+        target[i] = tess__bf16_of_f32((float)pixel[i] * norm.scale + norm.shift);
+}
+
+static void sample_convert_f16(const uint8_t *restrict pixel, int64_t count,
+                               struct sample_norm norm, uint16_t *restrict target)
+{
+    for (int64_t i = 0; i < count; i++)
+        target[i] = tess__f16_of_f32((float)pixel[i] * norm.scale + norm.shift);
 }
 
 /* Element `at` of the target array and on. */
@@ -77,6 +81,8 @@ static void sample_convert(const uint8_t *pixel, int64_t count, struct sample_no
 {
     if (dtype == TESS_BF16)
         sample_convert_bf16(pixel, count, norm, (uint16_t *)target + at);
+    else if (dtype == TESS_F16)
+        sample_convert_f16(pixel, count, norm, (uint16_t *)target + at);
     else
         sample_convert_f32(pixel, count, norm, (float *)target + at);
 }
@@ -197,14 +203,16 @@ void tess_load_rows(const struct tess_dataset *dataset, const struct tess_split 
             label[r] = -1;
             continue;
         }
-        const uint8_t *image = split->image + sample[r] * row_count;
+        const int64_t here = sample[r] & ~TESS_SAMPLE_IGNORED;
+        const uint8_t *image = split->image + here * row_count;
         if (r + 1 < rows && sample[r + 1] >= 0)
-            sample_prefetch(split->image + sample[r + 1] * row_count, row_count);
-        label[r] = split->label[sample[r]];
+            sample_prefetch(split->image + (sample[r + 1] & ~TESS_SAMPLE_IGNORED) * row_count,
+                            row_count);
+        label[r] = sample[r] & TESS_SAMPLE_IGNORED ? -1 : split->label[here];
         if (change)
             sample_convert_changed(image, &dataset->row,
-                                   sample_change_of(options, seed, epoch, sample[r]), norm, dtype,
-                                   input, r * row_count);
+                                   sample_change_of(options, seed, epoch, here), norm, dtype, input,
+                                   r * row_count);
         else
             sample_convert(image, row_count, norm, dtype, input, r * row_count);
     }

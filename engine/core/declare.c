@@ -48,6 +48,11 @@ static void declare_name(struct tess_declare *declare, char target[TESS_NAME_MAX
         memcpy(target, name, length + 1);
 }
 
+void tess_declare_conditional(struct tess_declare *declare)
+{
+    declare->conditional = true;
+}
+
 static int32_t declare_current_unit(struct tess_declare *declare, const char *what)
 {
     if (declare->unit_count == 0)

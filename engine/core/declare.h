@@ -42,6 +42,7 @@ struct tess_declare {
     int32_t unit_count, param_count, tensor_count, op_count;
     int64_t rows, leaf_rows; /* given to operations */
     enum tess_dtype dtype;
+    bool conditional;        /* backward may leave parameters unused */
     enum tess_status status; /* the first thing that went wrong */
 };
 

@@ -26,6 +26,7 @@ static enum tess_status engine_geometry(struct tess_engine *engine, int32_t rank
     plan->accumulate = (int32_t)run->accumulate;
     plan->grid = (int32_t)(run->grid > 0 ? run->grid : run->ranks * run->accumulate);
     plan->dtype = tess_run_dtype(run);
+    plan->reduce_dtype = tess_run_reduce_dtype(run);
     engine->batch_size = run->batch_size;
     if (run->batch_size % plan->grid != 0)
         TESS_FAIL(TESS_ERR_USAGE,
@@ -39,9 +40,13 @@ static enum tess_status engine_geometry(struct tess_engine *engine, int32_t rank
     engine->dtype_bytes = tess_dtype_bytes(plan->dtype);
     engine->class_count = dataset->class_count;
     engine->steps_per_epoch = dataset->train.count / run->batch_size;
-    if (engine->steps_per_epoch == 0)
-        TESS_FAIL(TESS_ERR_USAGE, "a batch of %lld rows is larger than the training split of %lld",
+    if (engine->steps_per_epoch == 0 && engine->config->loader.drop_last)
+        TESS_FAIL(TESS_ERR_USAGE,
+                  "a batch of %lld rows is larger than the training split of %lld, and "
+                  "--data.drop-last leaves short batches out",
                   (long long)run->batch_size, (long long)dataset->train.count);
+    if (dataset->train.count % run->batch_size != 0 && !engine->config->loader.drop_last)
+        engine->steps_per_epoch++;
     engine->step_count =
         run->steps > 0 ? run->steps : (int64_t)ceil(run->epochs * (double)engine->steps_per_epoch);
     TESS_TRY(tess_optim_check(&engine->config->optim,
@@ -135,6 +140,23 @@ enum tess_status tess_engine_plan(const struct tess_config *config,
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
+int64_t tess__engine_step_rows(const struct tess_engine *engine, int64_t step)
+{
+    int64_t at = step % engine->steps_per_epoch * engine->batch_size;
+    int64_t left = engine->dataset->train.count - at;
+    return left < engine->batch_size ? left : engine->batch_size;
+}
+
+/* The sample at a place of the epoch. Beyond its end the places of a short last batch are filled
+ * from its beginning on with images that do not count. */
+static int64_t engine_sample(const struct tess_engine *engine, int64_t epoch, int64_t position)
+{
+    int64_t count = engine->dataset->train.count;
+    int64_t sample = tess_sample_at((uint64_t)engine->config->run.seed, epoch, count,
+                                    position % count, engine->config->loader.shuffle);
+    return position < count ? sample : sample | TESS_SAMPLE_IGNORED;
+}
+
 /* Training batch number b is micro-batch b % S of step b / S. */
 static bool engine_request_train(void *context, int64_t batch, struct tess_batch_request *request)
 {
@@ -155,9 +177,7 @@ static bool engine_request_train(void *context, int64_t batch, struct tess_batch
     for (int32_t rank = first; rank <= last; rank++) {
         int64_t row = at + tess_layout_first_leaf(plan, rank, micro) * engine->leaf_rows;
         for (int64_t i = 0; i < engine->rows; i++)
-            request->sample[request->rows++] = tess_sample_at(
-                (uint64_t)engine->config->run.seed, epoch, engine->dataset->train.count, row + i,
-                engine->config->loader.shuffle);
+            request->sample[request->rows++] = engine_sample(engine, epoch, row + i);
     }
     return true;
 }

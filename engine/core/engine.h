@@ -26,19 +26,28 @@ enum tess_status tess_engine_open(const struct tess_config *config,
                                   struct tess_world *world, struct tess_engine **engine_out);
 void tess_engine_close(struct tess_engine *engine); /* NULL is allowed */
 
-/* Seconds of the latest step (or sums, see tess_engine_times). `comm` is exposed communication and
- * is not part of the others. */
+/*
+ * Seconds of a step. comm_s is exposed communication, time in which the rank waited for others; it
+ * is not part of the others. hidden_s is communication under way behind data, forward, backward and
+ * optimizer, and so is part of those. total_s = data + forward + backward + optim + comm and the
+ * little that is none of them.
+ */
 struct tess_times {
-    double data_s, forward_s, backward_s, optim_s, comm_s, total_s;
+    double data_s, forward_s, backward_s, optim_s, comm_s, hidden_s, total_s;
 };
 
 struct tess_step_result {
-    int64_t step;     /* from 1 */
-    int64_t epoch;    /* from 0 */
-    double rate;      /* learning rate used */
-    double grad_norm; /* -1 when not computed */
-    double loss;      /* mean over the global batch; NaN unless asked for */
-    double accuracy;  /* of the training batch; NaN unless asked for */
+    int64_t step;          /* from 1 */
+    int64_t epoch;         /* from 0 */
+    int64_t rows;          /* images of the step: fewer than a batch at the end of an epoch */
+    double rate;           /* learning rate used */
+    double grad_norm;      /* -1 when not computed */
+    double loss;           /* mean over the global batch; NaN unless asked for */
+    double accuracy;       /* of the training batch; NaN unless asked for */
+    double loss_scale;     /* of this step; 1 when there is no scaling */
+    bool skipped;          /* a gradient was not finite under loss scaling: nothing was updated */
+    int64_t skipped_count; /* steps skipped so far, this one included */
+    double zero_share; /* of the elements of the step's gradients: zeros; NaN unless asked for */
     struct tess_times times;
 };
 
@@ -55,6 +64,26 @@ enum tess_status tess_engine_evaluate(struct tess_engine *engine, double *loss_o
 /* Hash of all parameters and buffers (f32 masters), the same on every rank and layout. Collective.
  */
 enum tess_status tess_engine_hash(struct tess_engine *engine, uint64_t *hash_out);
+
+/*
+ * What tells two versions of a parameter apart, and how far: a hash of its bits, its norm, and its
+ * products with TESS_DIGEST_SKETCH vectors of random signs. The mean square of the difference of
+ * two sketches estimates the square of the norm of the tensors' difference (Alon, Matias and
+ * Szegedy 1996), so that runs can be compared by what they wrote down.
+ */
+#define TESS_DIGEST_SKETCH 8
+struct tess_digest {
+    uint64_t hash;
+    double norm;
+    double sketch[TESS_DIGEST_SKETCH];
+};
+
+/*
+ * Digests of all parameters and buffers, in the order of the plan, the same hashes on every rank
+ * and layout (norm and sketch may differ in their last digits). Fails with TESS_ERR_INTERNAL, and
+ * names the first parameter and the ranks, when replicas differ. Collective.
+ */
+enum tess_status tess_engine_digest(struct tess_engine *engine, struct tess_digest *digest_out);
 
 int64_t tess_engine_steps_per_epoch(const struct tess_engine *engine);
 int64_t tess_engine_step_count(const struct tess_engine *engine); /* of the whole run */

@@ -36,6 +36,7 @@ enum tess_status tess_engine_evaluate(struct tess_engine *engine, double *loss_o
     memset(engine->leaf_sum, 0, (size_t)(2 * leaves) * sizeof *engine->leaf_sum);
     engine->strategy.training = false;
     engine->strategy.micro = 0;
+    engine->step_rows = engine->batch_size; /* scales a gradient that is not asked for */
     for (int64_t pass = 0; pass < passes; pass++) {
         const void *input;
         const int32_t *label;

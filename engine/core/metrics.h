@@ -23,12 +23,7 @@ enum tess_status tess_metrics_write(struct tess_metrics *metrics, json_t *object
 /* Close, and return the first failure of any write or of the close itself. NULL is allowed. */
 enum tess_status tess_metrics_close(struct tess_metrics *metrics);
 
-/*
- * Write `value` (borrowed), indented, as the whole file `path`: into a temporary file beside it
- * that is renamed once it is safe on the disk, so that nobody ever sees a part. What is not a
- * regular file
- * (/dev/stdout) is written to directly.
- */
+/* Write `value` (borrowed), indented, as the whole file `path`; see base/file.h. */
 enum tess_status tess_json_write_file(const char *path, const json_t *value);
 
 #endif

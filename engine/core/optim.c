@@ -46,6 +46,13 @@ const struct tess_option tess_optim_option_table[] = {
      "sgd|momentum|adamw|novograd|lamb", "update rule"},
     {"learning-rate", TESS_OPTION_REAL, OPTIM_FIELD(learning_rate), "0.05", 0, 1000, NULL,
      "learning rate at the top of the schedule"},
+    {"base-lr", TESS_OPTION_REAL, OPTIM_FIELD(base_rate), "0", 0, 1000, NULL,
+     "learning rate for --base-batch images, scaled to --batch-size by --lr-scale; in place of "
+     "--learning-rate; 0: not used"},
+    {"lr-scale", TESS_OPTION_CHOICE, OPTIM_FIELD(rate_scale), "none", 0, 0, "none|linear|sqrt",
+     "how --base-lr grows with the batch: k images more, rate times 1, k or the root of k"},
+    {"base-batch", TESS_OPTION_INT, OPTIM_FIELD(base_batch), "0", 0, 1 << 24, NULL,
+     "batch that --base-lr is meant for; 0: batch-size / ranks"},
     {"momentum", TESS_OPTION_REAL, OPTIM_FIELD(momentum), "0.9", 0, 1, NULL,
      "share of the last update that momentum keeps; below 1"},
     {"nesterov", TESS_OPTION_BOOL, OPTIM_FIELD(nesterov), "off", 0, 0, NULL,
@@ -56,6 +63,8 @@ const struct tess_option tess_optim_option_table[] = {
      "decay of the second moment of adamw, novograd, lamb; -1: 0.999, 0.98, 0.999"},
     {"epsilon", TESS_OPTION_REAL, OPTIM_FIELD(epsilon), "-1", -1, 1, NULL,
      "added to the root of the second moment of adamw, novograd, lamb; -1: 1e-8, 1e-8, 1e-6"},
+    {"grad-averaging", TESS_OPTION_BOOL, OPTIM_FIELD(grad_averaging), "off", 0, 0, NULL,
+     "novograd: the first moment averages gradients, m = beta1 m + (1 - beta1) g, not sums them"},
     {"weight-decay", TESS_OPTION_REAL, OPTIM_FIELD(weight_decay), "0", 0, 10, NULL,
      "weight decay: L2 for sgd, momentum and novograd, decoupled for adamw and lamb; spares "
      "biases"},
@@ -65,8 +74,8 @@ const struct tess_option tess_optim_option_table[] = {
      "constant|linear|step|cosine", "course of the learning rate after the warm-up"},
     {"warmup", TESS_OPTION_REAL, OPTIM_FIELD(warmup), "0", 0, 1e6, NULL,
      "epochs of linear warm-up; 0: none"},
-    {"warmup-start", TESS_OPTION_REAL, OPTIM_FIELD(warmup_start), "0", 0, 1, NULL,
-     "learning rate at the first step of the warm-up, as a factor"},
+    {"warmup-start", TESS_OPTION_REAL, OPTIM_FIELD(warmup_start), "0", -1, 1, NULL,
+     "learning rate at the first step of the warm-up, as a factor; -1: one over the ranks"},
     {"step-epochs", TESS_OPTION_REAL, OPTIM_FIELD(step_epochs), "30", 0, 1e6, NULL,
      "schedule step: epochs between two changes"},
     {"step-factor", TESS_OPTION_REAL, OPTIM_FIELD(step_factor), "0.1", 0, 1, NULL,
@@ -178,9 +187,7 @@ static enum tess_status optim_gradient_norm(struct tess_optim *optim)
 
 /*
  * NovoGrad's second moments, one number per tensor: v = |g|^2 at first, then an average (algorithm
- * 1, lines 1 and 6). The paper's variant that averages gradients in the first moment too is this
- * one with a learning rate (1 - beta1) times as high, since the update is linear in the first
- * moment.
+ * 1, lines 1 and 6).
  */
 static void optim_novograd_moments(struct tess_optim *optim, const struct tess_update *common)
 {
@@ -213,6 +220,9 @@ static struct tess_update optim_common(const struct tess_optim *optim, double ra
     /* From the rounded betas, which the rule uses: 1 - 0.999f differs from 0.001 by 5e-5 of it. */
     update.correction1 = (float)(1 / (1 - optim_power(update.beta1, optim->step + 1)));
     update.correction2 = (float)(1 / (1 - optim_power(update.beta2, optim->step + 1)));
+    /* The update is linear in the first moment: averaging gradients in it is a lower rate. */
+    if (update.kind == TESS_UPDATE_NOVOGRAD && options->grad_averaging)
+        update.lr = (float)(rate * (1 - (double)update.beta1));
     if (options->clip > 0 && optim->grad_norm > options->clip)
         update.grad_scale = (float)(options->clip / optim->grad_norm);
     return update;

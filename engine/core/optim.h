@@ -22,8 +22,11 @@ struct tess_piece {
 
 /* Options, no prefix. */
 struct tess_optim_options {
-    int32_t kind; /* optimizer: sgd|momentum|adamw|novograd|lamb */
-    double learning_rate;
+    int32_t kind;         /* optimizer: sgd|momentum|adamw|novograd|lamb */
+    double learning_rate; /* at the top of the schedule; tess_optim_resolve fills it in */
+    double base_rate;     /* of --base-batch images, scaled to the batch; 0: not given */
+    int32_t rate_scale;   /* none|linear|sqrt: of base_rate with the batch */
+    int64_t base_batch;   /* 0: one rank's share of the batch */
     double momentum;
     bool nesterov;
     double beta1, beta2; /* -1: the optimizer's own default */
@@ -32,12 +35,20 @@ struct tess_optim_options {
     double clip;         /* greatest global gradient norm; 0: off */
     int32_t schedule;    /* constant|linear|step|cosine */
     double warmup;       /* epochs of linear warm-up; 0: none */
-    double warmup_start; /* factor at the first step of the warm-up */
+    double warmup_start; /* factor at the first step of the warm-up; -1: one over the ranks */
+    bool grad_averaging; /* novograd */
     double step_epochs;  /* schedule step: every so many epochs ... */
     double step_factor;  /* ... times this */
     double final_factor; /* linear, cosine: rate at the end, as a factor */
 };
 extern const struct tess_option tess_optim_option_table[];
+
+/*
+ * Replace what depends on the run: base_rate becomes learning_rate (Goyal et al., "Accurate, large
+ * minibatch SGD", 2017, section 2.1: linear in the batch; Krizhevsky 2014, section 5: its root),
+ * and a warmup_start of -1 becomes 1 / ranks (Goyal et al., section 2.2). Pure.
+ */
+void tess_optim_resolve(struct tess_optim_options *options, int64_t batch_size, int64_t ranks);
 
 /* Limits that join fields (warm-up longer than the run, ...). Pure. */
 enum tess_status tess_optim_check(const struct tess_optim_options *options, double epochs);

@@ -188,7 +188,7 @@ enum tess_status tess__engine_loss(struct tess_engine *engine, const int32_t *la
     TESS_TRY(strategy->ops->output_ready(strategy, &output));
     if (!plan->skips_loss)
         tess_softmax_xent(engine->kernel, plan->dtype, engine->loss_ranks * engine->rows,
-                          engine->class_count, (float)(1.0 / (double)engine->batch_size), logits,
+                          engine->class_count, (float)(1.0 / (double)engine->step_rows), logits,
                           label, gradient ? slope : NULL, engine->loss, engine->correct);
     if (gradient)
         TESS_TRY(strategy->ops->output_grad_ready(strategy, &grad));

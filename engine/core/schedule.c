@@ -16,6 +16,8 @@
 /* In the order of the option's choices. */
 enum schedule_kind { SCHEDULE_CONSTANT, SCHEDULE_LINEAR, SCHEDULE_STEP, SCHEDULE_COSINE };
 
+enum schedule_rate_scale { RATE_NONE, RATE_LINEAR, RATE_ROOT };
+
 /* False for NaN too. */
 static bool schedule_within(double value, double min, double max)
 {
@@ -32,6 +34,20 @@ static enum tess_status schedule_check_own(const char *name, double value, doubl
               "--%s %g: use -1 for the optimizer's own default or at least %g and "
               "less than %g",
               name, value, above, below);
+}
+
+void tess_optim_resolve(struct tess_optim_options *options, int64_t batch_size, int64_t ranks)
+{
+    const double base =
+        options->base_batch > 0 ? (double)options->base_batch : (double)batch_size / (double)ranks;
+    const double times = (double)batch_size / base;
+    if (options->base_rate > 0)
+        options->learning_rate =
+            options->base_rate * (options->rate_scale == RATE_LINEAR ? times
+                                  : options->rate_scale == RATE_ROOT ? sqrt(times)
+                                                                     : 1);
+    if (options->warmup_start == -1)
+        options->warmup_start = 1 / (double)ranks;
 }
 
 enum tess_status tess_optim_check(const struct tess_optim_options *options, double epochs)

@@ -48,6 +48,7 @@ struct tess_engine {
     int64_t leaf_count; /* of one rank's micro-batch */
     int64_t loss_ranks; /* ranks whose loss is computed here: 1, N or 0 */
     int64_t steps_per_epoch, step_count;
+    int64_t step_rows;   /* images that count in the current step: fewer in a short last batch */
     int64_t test_leaves; /* leaves of the test split */
     int32_t slot_count;
     size_t dtype_bytes;
@@ -95,6 +96,9 @@ enum tess_status tess__engine_loss(struct tess_engine *engine, const int32_t *la
 /* Loss and correct answers of leaf `leaf` of this rank's loss rows, rows in order, to leaf_sum[at].
  * The caller has opened device memory to the host. */
 void tess__engine_sum_leaf(struct tess_engine *engine, int64_t leaf, int64_t at);
+
+/* engine.c: images that count in step `step` (from 0). */
+int64_t tess__engine_step_rows(const struct tess_engine *engine, int64_t step);
 
 /* params.c */
 enum tess_status tess__engine_init_params(struct tess_engine *engine);

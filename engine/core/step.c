@@ -78,8 +78,8 @@ static enum tess_status step_reduce_loss(struct tess_engine *engine,
         loss += engine->leaf_sum[2 * leaf];
         correct += engine->leaf_sum[2 * leaf + 1];
     }
-    result->loss = loss / (double)engine->batch_size;
-    result->accuracy = correct / (double)engine->batch_size;
+    result->loss = loss / (double)engine->step_rows;
+    result->accuracy = correct / (double)engine->step_rows;
     return TESS_OK;
 }
 
@@ -109,11 +109,13 @@ static enum tess_status step_update(struct tess_engine *engine, struct tess_step
 enum tess_status tess_engine_step(struct tess_engine *engine, bool want_loss,
                                   struct tess_step_result *result_out)
 {
-    struct tess_step_result result = {.loss = NAN, .accuracy = NAN, .grad_norm = -1};
+    struct tess_step_result result = {
+        .loss = NAN, .accuracy = NAN, .grad_norm = -1, .loss_scale = 1, .zero_share = NAN};
     double start = tess_clock_s(), wait = step_wait_s(engine);
     atomic_store_explicit(&engine->board->step, engine->step + 1, memory_order_relaxed);
     memset(engine->leaf_sum, 0, (size_t)(2 * engine->plan.grid) * sizeof *engine->leaf_sum);
     engine->strategy.training = true;
+    engine->step_rows = tess__engine_step_rows(engine, engine->step);
     for (int32_t m = 0; m < engine->plan.accumulate; m++) {
         engine->strategy.micro = m;
         TESS_TRY(step_micro(engine, &result.times));
@@ -125,6 +127,7 @@ enum tess_status tess_engine_step(struct tess_engine *engine, bool want_loss,
         TESS_TRY(step_reduce_loss(engine, &result));
     tess__engine_doing(engine, TESS_DOING_BETWEEN, -1);
     result.epoch = engine->step / engine->steps_per_epoch;
+    result.rows = engine->step_rows;
     result.step = ++engine->step;
     result.times.comm_s = step_wait_s(engine) - wait;
     result.times.total_s = tess_clock_s() - start;

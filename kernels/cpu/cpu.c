@@ -8,6 +8,7 @@
 #include "kernel_open.h"
 #include "ref/fold.h"
 #include "ref/ref.h"
+#include "ref/slots.h"
 #include "tessera/check.h"
 #include "tessera/version.h"
 
@@ -313,6 +314,8 @@ const struct tess_kernel_ops tess_kernel_cpu = {
     .copy = cpu_copy,
     .square_sum = cpu_square_sum,
     .find_nonfinite = cpu_find_nonfinite,
+    .count_zeros = tess__ref_count_zeros,
+    .cast_stochastic = tess__ref_cast_stochastic,
     .update = cpu_update,
     .lamb_direction = cpu_lamb_direction,
 };

@@ -5,7 +5,7 @@
  */
 #include "cpu/prim.h"
 
-#include "ref/half.h"
+#include "base/half.h"
 #include "tessera/check.h"
 
 #include <stdlib.h>

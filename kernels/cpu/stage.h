@@ -7,7 +7,7 @@
 #ifndef KERNELS_CPU_STAGE_H
 #define KERNELS_CPU_STAGE_H
 
-#include "ref/half.h"
+#include "base/half.h"
 #include "tessera/tensor.h"
 
 #define CPU_BLOCK  64

@@ -340,6 +340,24 @@ static int64_t guard_find_nonfinite(struct tess_kernel *kernel, enum tess_dtype 
     return index;
 }
 
+static int64_t guard_count_zeros(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
+                                 const void *x)
+{
+    guard_access(kernel, true);
+    int64_t zeros = tess_kernel_ref.count_zeros(kernel, dtype, count, x);
+    guard_access(kernel, false);
+    return zeros;
+}
+
+static void guard_cast_stochastic(struct tess_kernel *kernel, int64_t count, const float *x,
+                                  enum tess_dtype to, const uint64_t key[2], uint64_t first,
+                                  void *y)
+{
+    guard_access(kernel, true);
+    tess_kernel_ref.cast_stochastic(kernel, count, x, to, key, first, y);
+    guard_access(kernel, false);
+}
+
 static void guard_update(struct tess_kernel *kernel, const struct tess_update *update)
 {
     guard_access(kernel, true);
@@ -397,6 +415,8 @@ const struct tess_kernel_ops tess_kernel_guard = {
     .copy = guard_copy,
     .square_sum = guard_square_sum,
     .find_nonfinite = guard_find_nonfinite,
+    .count_zeros = guard_count_zeros,
+    .cast_stochastic = guard_cast_stochastic,
     .update = guard_update,
     .lamb_direction = guard_lamb_direction,
 };

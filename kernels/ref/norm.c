@@ -44,6 +44,18 @@ static int64_t nonfinite_64(int64_t count, const uint64_t *x, uint64_t exponent)
     return -1;
 }
 
+int64_t tess__ref_count_zeros(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
+                              const void *x)
+{
+    (void)kernel;
+    const float *wide = x;
+    const uint16_t *half = x;
+    int64_t zeros = 0;
+    for (int64_t i = 0; i < count; i++)
+        zeros += dtype == TESS_F32 ? wide[i] == 0.0f : (half[i] & 0x7fffu) == 0;
+    return zeros;
+}
+
 int64_t tess__ref_find_nonfinite(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
                                  const void *x)
 {

@@ -97,6 +97,8 @@ const struct tess_kernel_ops tess_kernel_ref = {
     .copy = tess__ref_copy,
     .square_sum = tess__ref_square_sum,
     .find_nonfinite = tess__ref_find_nonfinite,
+    .count_zeros = tess__ref_count_zeros,
+    .cast_stochastic = tess__ref_cast_stochastic,
     .update = tess__ref_update,
     .lamb_direction = tess__ref_lamb_direction,
 };

@@ -9,7 +9,7 @@
 #ifndef KERNELS_REF_RULES_H
 #define KERNELS_REF_RULES_H
 
-#include "ref/half.h"
+#include "base/half.h"
 #include "tessera/kernel.h"
 
 #include <math.h>

@@ -61,6 +61,10 @@ void tess__ref_fill(struct tess_kernel *kernel, int64_t bytes, int value, void *
 void tess__ref_copy(struct tess_kernel *kernel, int64_t bytes, const void *source, void *target);
 void tess__ref_square_sum(struct tess_kernel *kernel, int64_t count, float scale, const float *x,
                           struct tess_sum *sum);
+int64_t tess__ref_count_zeros(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
+                              const void *x);
+void tess__ref_cast_stochastic(struct tess_kernel *kernel, int64_t count, const float *x,
+                               enum tess_dtype to, const uint64_t key[2], uint64_t first, void *y);
 int64_t tess__ref_find_nonfinite(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
                                  const void *x);
 void tess__ref_update(struct tess_kernel *kernel, const struct tess_update *update);

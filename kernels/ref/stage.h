@@ -6,7 +6,7 @@
 #ifndef KERNELS_REF_STAGE_H
 #define KERNELS_REF_STAGE_H
 
-#include "ref/half.h"
+#include "base/half.h"
 #include "tessera/tensor.h"
 
 #include <stddef.h>

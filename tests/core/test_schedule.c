@@ -177,7 +177,7 @@ static void case_option_table(void **state)
             assert_int_not_equal(other->offset, row->offset);
         }
     }
-    assert_int_equal(rows, 15); /* the fields of struct tess_optim_options */
+    assert_int_equal(rows, 19); /* the fields of struct tess_optim_options */
 }
 
 int main(void)

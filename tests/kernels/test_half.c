@@ -5,7 +5,7 @@
  */
 #include "device.h"
 
-#include "ref/half.h"
+#include "base/half.h"
 
 #include <math.h>
 #include <stdlib.h>

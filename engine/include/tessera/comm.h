@@ -68,8 +68,9 @@ struct tess_comm_call {
     enum tess_dtype dtype;
     const void *source;
     void *target;
-    size_t count; /* elements, as documented at each wrapper */
-    int32_t peer; /* root of broadcast and reduce, peer of send and recv; else -1 */
+    size_t count;     /* elements, as documented at each wrapper */
+    int32_t peer;     /* root of broadcast and reduce, peer of send and recv; else -1 */
+    const char *site; /* "file.c:123" of the caller, for messages; never NULL in a backend */
 };
 
 /* Counters of one rank in one group since it was opened. */
@@ -78,6 +79,24 @@ struct tess_comm_stats {
     uint64_t sent_bytes; /* payload that left this rank for another one, as moved by the backend */
     uint64_t received_bytes; /* payload that came from another rank */
     double wait_s;           /* time inside tess_event_wait and synchronous calls: exposed */
+    double flight_s;         /* time during which at least one call was under way; flight_s -
+                                wait_s went on behind computation */
+};
+
+/*
+ * Somebody who is told of every call of one rank in one group, by the thread that makes it: for
+ * time lines. Any function may be NULL. A ticket names a call of this rank in this group for good.
+ */
+struct tess_comm_observer {
+    void *context;
+    /* Queued. */
+    void (*called)(void *context, const struct tess_comm *comm, const struct tess_comm_call *call,
+                   uint64_t ticket);
+    /* Seen to be complete, which may be later than it was: communicators look when they are
+     * polled or waited for. Calls may complete in another order than they were made. */
+    void (*completed)(void *context, const struct tess_comm *comm, uint64_t ticket);
+    /* The rank begins (true) and ends to wait for a call. */
+    void (*waiting)(void *context, const struct tess_comm *comm, uint64_t ticket, bool on);
 };
 
 /*
@@ -118,7 +137,21 @@ struct tess_comm {
     /* Called with true before and false after a backend touches source or target; may be NULL. */
     void (*access)(void *context, bool on);
     void *access_context;
+    const struct tess_comm_observer *observer; /* borrowed, inherited by split; NULL: none */
+    /* For tess__comm_completed alone: calls under way, and since when there are any. */
+    uint64_t flight_count;
+    double flight_since_s;
 };
+
+/*
+ * Where a collective was called from, for messages: the macros at the end of this header note it in
+ * passing. Per thread.
+ */
+extern __thread const char *tess_comm_site;
+
+/* For backends: the call with this ticket is complete. Once per call that was queued, at the latest
+ * before wait() for it returns. */
+void tess__comm_completed(struct tess_comm *comm, uint64_t ticket);
 
 /* target[i] = sum over ranks of source[i]. In place when target == source. Collective. */
 enum tess_status tess_comm_all_reduce(struct tess_comm *comm, const void *source, void *target,
@@ -211,6 +244,25 @@ enum tess_status tess_comm_split(struct tess_comm *comm, int32_t color, int32_t 
 void tess_comm_abort(struct tess_comm *comm, const char *reason);
 
 void tess_comm_close(struct tess_comm *comm); /* NULL is allowed */
+
+/* Each call notes where it stands in the caller's source; in parentheses, (tess_comm_send)(...), it
+ * does not. */
+#define TESS_COMM_SITE_TEXT(line) #line
+#define TESS_COMM_SITE_LINE(line) TESS_COMM_SITE_TEXT(line)
+#ifdef __FILE_NAME__
+#define TESS_COMM_SITE (tess_comm_site = __FILE_NAME__ ":" TESS_COMM_SITE_LINE(__LINE__))
+#else
+#define TESS_COMM_SITE (tess_comm_site = __FILE__ ":" TESS_COMM_SITE_LINE(__LINE__))
+#endif
+#define tess_comm_all_reduce(...)     (TESS_COMM_SITE, (tess_comm_all_reduce)(__VA_ARGS__))
+#define tess_comm_reduce_scatter(...) (TESS_COMM_SITE, (tess_comm_reduce_scatter)(__VA_ARGS__))
+#define tess_comm_all_gather(...)     (TESS_COMM_SITE, (tess_comm_all_gather)(__VA_ARGS__))
+#define tess_comm_broadcast(...)      (TESS_COMM_SITE, (tess_comm_broadcast)(__VA_ARGS__))
+#define tess_comm_reduce(...)         (TESS_COMM_SITE, (tess_comm_reduce)(__VA_ARGS__))
+#define tess_comm_all_to_all(...)     (TESS_COMM_SITE, (tess_comm_all_to_all)(__VA_ARGS__))
+#define tess_comm_send(...)           (TESS_COMM_SITE, (tess_comm_send)(__VA_ARGS__))
+#define tess_comm_recv(...)           (TESS_COMM_SITE, (tess_comm_recv)(__VA_ARGS__))
+#define tess_comm_barrier(...)        (TESS_COMM_SITE, (tess_comm_barrier)(__VA_ARGS__))
 
 #ifdef __cplusplus
 }

@@ -13,8 +13,8 @@
  * two below their number, in f32: the tree of tessera/comm.h.
  *
  * Shapes: B rows, H W height and width, C channels. Images are [B, H, W, C]. `dtype` is that of
- * activations, parameters and activation gradients: f32 or bf16. Parameter gradients are f32
- * always. bf16 kernels compute in f32 and round once.
+ * activations, parameters and activation gradients: f32, bf16 or f16. Parameter gradients are f32
+ * always. bf16 and f16 kernels accumulate in f32 and round once.
  */
 #ifndef TESSERA_KERNEL_H
 #define TESSERA_KERNEL_H
@@ -55,8 +55,11 @@ struct tess_op_desc {
     int32_t stride, padding; /* CONV2D, pools; zero padding (max: minus infinity) */
     bool relu; /* LINEAR, CONV2D: y = max(0, .); BATCH_NORM too. MAX_POOL: its input is the output
                   of a ReLU, whose backward is folded in: dx is 0 where x is 0 */
-    bool input_grad;         /* LINEAR, CONV2D: backward_data will be called */
-    float epsilon;           /* BATCH_NORM */
+    bool input_grad; /* LINEAR, CONV2D: backward_data will be called */
+    bool f32_math;   /* dtype bf16, f16: widen the operands to f32 and multiply those;
+                        storage stays in dtype. A backend without f16 products does so
+                        for f16 unasked */
+    float epsilon;   /* BATCH_NORM */
 };
 
 /* Output height (or width) of a window over `size`: floor((size + 2 padding - window)/stride) + 1.
@@ -198,6 +201,9 @@ struct tess_kernel_ops {
     void (*square_sum)(struct tess_kernel *, int64_t count, float scale, const float *x,
                        struct tess_sum *sum);
     int64_t (*find_nonfinite)(struct tess_kernel *, enum tess_dtype, int64_t count, const void *x);
+    int64_t (*count_zeros)(struct tess_kernel *, enum tess_dtype, int64_t count, const void *x);
+    void (*cast_stochastic)(struct tess_kernel *, int64_t count, const float *x, enum tess_dtype to,
+                            const uint64_t key[2], uint64_t first, void *y);
     void (*update)(struct tess_kernel *, const struct tess_update *update);
     void (*lamb_direction)(struct tess_kernel *, const struct tess_update *update);
 };
@@ -315,6 +321,19 @@ void tess_square_sum(struct tess_kernel *kernel, int64_t count, float scale, con
 /* Index of the first NaN or infinity, or -1. */
 int64_t tess_find_nonfinite(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
                             const void *x);
+/* Elements of x that are +0 or -0. dtype f32, bf16 or f16. */
+int64_t tess_count_zeros(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
+                         const void *x);
+/*
+ * y = x in bf16 or f16, rounded up or down at random, up with the probability (x - below) / (above
+ * - below) of its place between its two neighbours, so that the expectation is x (Gupta et al.,
+ * "Deep learning with limited numerical precision", ICML 2015, section 3). Element i compares the
+ * bits that are cut off with as many low bits of Philox word `first + i` of `key`: the same on
+ * every layout. What y can hold exactly stays; beyond its greatest finite value, and for NaN and
+ * infinity, as tess_cast.
+ */
+void tess_cast_stochastic(struct tess_kernel *kernel, int64_t count, const float *x,
+                          enum tess_dtype to, const uint64_t key[2], uint64_t first, void *y);
 /* Apply one update rule to one piece; the formulas are at enum tess_update_kind. */
 void tess_update(struct tess_kernel *kernel, const struct tess_update *update);
 /*

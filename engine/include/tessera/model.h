@@ -72,6 +72,13 @@ int32_t tess_declare_tensor(struct tess_declare *declare, const char *name, enum
  */
 int32_t tess_declare_op(struct tess_declare *declare, const struct tess_op_desc *desc, bool first);
 
+/*
+ * The model has conditional branches: backward may leave parameters without a gradient
+ * (pass->used). Costs a small exchange among the ranks in every step, so it is said only where it
+ * is so.
+ */
+void tess_declare_conditional(struct tess_declare *declare);
+
 /* What the data look like and the run's precision, for declare(). */
 struct tess_model_input {
     struct tess_shape row; /* of one sample: [H, W, C] */
@@ -96,6 +103,8 @@ struct tess_pass {
     void *input_grad;          /* backward: NULL in unit 0 */
     const void *const *param;  /* in pass->dtype */
     float *const *grad;        /* overwritten by backward, for every parameter of the unit */
+    bool *used; /* [parameters of the model]; backward sets false for a parameter whose gradient it
+                   has not written because no row of this pass used it; else leave it alone */
     void *const *tensor;
     struct tess_op *const *op;
 };

@@ -98,6 +98,7 @@ struct tess_plan {
     const char *const *unit_name;
     const struct tess_plan_param *param; /* in order of unit, then declaration */
     enum tess_dtype dtype;               /* of compute parameters */
+    enum tess_dtype reduce_dtype;        /* in which gradients travel: f32, bf16 or f16 */
     int32_t grid, accumulate;            /* leaves per step, micro-batches per rank and step */
     int64_t leaf_rows;
 

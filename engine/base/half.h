@@ -3,8 +3,8 @@
  * they vectorise and give the same bits everywhere. All round once, to nearest even; subnormals are
  * kept, never flushed; a NaN stays a NaN, made quiet, with its sign and its upper payload bits.
  */
-#ifndef KERNELS_REF_HALF_H
-#define KERNELS_REF_HALF_H
+#ifndef TESSERA_BASE_HALF_H
+#define TESSERA_BASE_HALF_H
 
 #include <stdint.h>
 #include <string.h>

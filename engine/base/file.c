@@ -1,0 +1,124 @@
+/*
+ * Whole files: temporary file, fsync, rename. Responsible for a disk that is full, a file size
+ * limit and interruptions; what is in the files is the caller's business.
+ */
+#include "base/file.h"
+
+#include "tessera/check.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+/* A file size limit (RLIMIT_FSIZE) sends SIGXFSZ, which would end the program without a word,
+ * besides failing with EFBIG: it is held back and dropped. */
+int tess_file_append(int fd, const void *bytes, size_t count)
+{
+    const struct timespec now = {0, 0};
+    sigset_t too_large, before;
+    int error = 0;
+    sigemptyset(&too_large);
+    sigaddset(&too_large, SIGXFSZ);
+    pthread_sigmask(SIG_BLOCK, &too_large, &before);
+    for (size_t done = 0; done < count && error == 0;) {
+        const ssize_t n = write(fd, (const char *)bytes + done, count - done);
+        if (n > 0)
+            done += (size_t)n;
+        else if (n == 0)
+            error = ENOSPC;
+        else if (errno != EINTR)
+            error = errno;
+    }
+    if (error == EFBIG && !sigismember(&before, SIGXFSZ))
+        (void)sigtimedwait(&too_large, NULL, &now);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return error;
+}
+
+int tess_file_sync(int fd)
+{
+    if (fsync(fd) != 0 && errno != EINVAL && errno != EROFS && errno != ENOTSUP)
+        return errno;
+    return 0;
+}
+
+enum tess_status tess_file_make_folders(const char *path, const char *what)
+{
+    char part[PATH_MAX];
+    const int length = snprintf(part, sizeof(part), "%s", path);
+    if (length < 1 || (size_t)length >= sizeof(part))
+        TESS_FAIL(TESS_ERR_USAGE, "the name of %s is %s", what, length < 1 ? "empty" : "too long");
+    for (char *end = part + 1;; end++) {
+        const char kept = *end;
+        if (kept != '/' && kept != '\0')
+            continue;
+        *end = '\0';
+        const bool failed = mkdir(part, 0777) != 0 && errno != EEXIST;
+        const int error = errno;
+        struct stat about;
+        const bool is_folder = !failed && stat(part, &about) == 0 && S_ISDIR(about.st_mode);
+        if (!is_folder)
+            TESS_FAIL(TESS_ERR_IO, "cannot create %s %s: %s", what, part,
+                      failed ? strerror(error) : "a file of that name is in the way");
+        *end = kept;
+        if (kept == '\0')
+            return TESS_OK;
+    }
+}
+
+/* Write and close; returns errno or 0. */
+static int file_finish(int fd, const void *bytes, size_t count)
+{
+    int error = tess_file_append(fd, bytes, count);
+    if (error == 0)
+        error = tess_file_sync(fd);
+    if (close(fd) != 0 && error == 0)
+        error = errno;
+    return error;
+}
+
+/* Replace the regular or absent file `path`. Returns errno or 0; on failure nothing is left behind.
+ */
+static int file_replace(const char *path, const void *bytes, size_t count)
+{
+    char temporary[PATH_MAX];
+    const int length = snprintf(temporary, sizeof(temporary), "%s.%ld.tmp", path, (long)getpid());
+    if (length < 0 || (size_t)length >= sizeof(temporary))
+        return ENAMETOOLONG;
+    /* A file of that name is a leftover of a process that had our number before. */
+    (void)unlink(temporary);
+    const int fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (fd < 0)
+        return errno;
+    int error = file_finish(fd, bytes, count);
+    if (error == 0 && rename(temporary, path) != 0)
+        error = errno;
+    if (error != 0)
+        (void)unlink(temporary);
+    return error;
+}
+
+enum tess_status tess_file_write(const char *path, const void *bytes, size_t count)
+{
+    struct stat about;
+    int error;
+    if (stat(path, &about) == 0 && !S_ISREG(about.st_mode)) {
+        const int fd = open(path, O_WRONLY | O_CLOEXEC);
+        error = fd < 0 ? errno : file_finish(fd, bytes, count);
+    } else {
+        char *real = realpath(path, NULL);
+        error = file_replace(real != NULL ? real : path, bytes, count);
+        free(real);
+    }
+    if (error != 0)
+        TESS_FAIL(TESS_ERR_IO, "cannot write %s: %s", path, strerror(error));
+    return TESS_OK;
+}

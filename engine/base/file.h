@@ -1,0 +1,27 @@
+/* Files that are there completely or not at all, and errors that name them. */
+#ifndef TESSERA_BASE_FILE_H
+#define TESSERA_BASE_FILE_H
+
+#include "tessera/status.h"
+
+#include <stddef.h>
+
+/*
+ * Write `bytes` [count] as the whole file `path`: into a temporary file beside it that is renamed
+ * once it is safe on the disk, so that nobody ever sees a part and an older file stays until then.
+ * Behind a symbolic link the file is replaced, not the link. What is not a regular file
+ * (/dev/stdout) is written to directly. TESS_ERR_IO, with a message.
+ */
+enum tess_status tess_file_write(const char *path, const void *bytes, size_t count);
+
+/* mkdir -p. TESS_ERR_IO with a message: `what` ("the run folder") and the path. */
+enum tess_status tess_file_make_folders(const char *path, const char *what);
+
+/* Write all bytes to a descriptor, through interruptions and short writes; a file size limit is an
+ * error here, not a signal. Returns errno, 0 when done. */
+int tess_file_append(int fd, const void *bytes, size_t count);
+
+/* fsync, where the descriptor is of a kind that has it. Returns errno or 0. */
+int tess_file_sync(int fd);
+
+#endif
