@@ -111,8 +111,8 @@ static const char *kernel_op_fault(const struct tess_op_desc *d)
 {
     if ((int)d->kind < 0 || d->kind >= TESS_OP_KIND_COUNT)
         return "there is no operation of that kind";
-    if (d->dtype != TESS_F32 && d->dtype != TESS_BF16)
-        return "operations compute in f32 or bf16 only";
+    if (d->dtype != TESS_F32 && d->dtype != TESS_BF16 && d->dtype != TESS_F16)
+        return "operations take f32, bf16 or f16 only";
     if (d->leaf_rows < 1 || d->rows < 0 || d->rows % d->leaf_rows != 0)
         return "rows must be a multiple of leaf_rows, which must be at least 1";
     if (d->in < 1)

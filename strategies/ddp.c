@@ -2,17 +2,23 @@
  * The strategy `ddp`: every rank holds everything, computes its rows and all-reduces the gradients,
  * bucket by bucket, while backward goes on (Li et al., "PyTorch Distributed", VLDB 2020).
  *
- * A bucket is a segment of the flat gradients, reduced in place: it takes no memory. Buckets are
- * launched in the order in which backward fills them, highest first, the same on every rank:
+ * A bucket is a segment of the flat gradients, reduced in place: it takes no memory, but for the
+ * copies of gradients that travel in another type (wire.h). Buckets are launched in the order in
+ * which backward fills them, highest first, the same on every rank:
  *
  *     backward   | unit 3 | unit 2 | unit 1 | unit 0 |
  *     all_reduce          | bucket 2 | bucket 1      | bucket 0 |
  *                                                    ^ grads_finish waits for what is left
  *
- * With several micro-batches the gradients are folded first and reduced once, after the last.
+ * With several micro-batches the gradients are folded first and reduced once, after the last
+ * (`no_sync` of torch's DistributedDataParallel). With sync-every-micro-batch each is reduced while
+ * its own backward goes on, and then folded: S times the bytes, and by the other order of the
+ * leaves the same tree, so the same bits, unless gradients travel in another type: then there are S
+ * roundings in place of one.
  */
 #include "bucket.h"
 #include "shard.h"
+#include "wire.h"
 
 #include "tessera/check.h"
 #include "tessera/version.h"
@@ -24,6 +30,7 @@
 struct ddp_options {
     struct tess_bucket_options bucket;
     bool overlap;
+    bool every_micro;
 };
 
 static const struct tess_option ddp_option_table[] = {
@@ -33,18 +40,31 @@ static const struct tess_option ddp_option_table[] = {
      65536, NULL, "Size at which the first bucket to be ready is closed, in MiB."},
     {"overlap", TESS_OPTION_BOOL, offsetof(struct ddp_options, overlap), "on", 0, 0, NULL,
      "Reduce buckets while backward goes on; off: all of them after it."},
+    {"sync-every-micro-batch", TESS_OPTION_BOOL, offsetof(struct ddp_options, every_micro), "off",
+     0, 0, NULL,
+     "Reduce the gradients of every micro-batch, as without no_sync: --accumulate times the bytes, "
+     "the same bits while --reduce-dtype is f32."},
     {NULL, TESS_OPTION_BOOL, 0, NULL, 0, 0, NULL, NULL},
 };
 
 struct ddp_state {
     struct tess_event *event; /* [segment_count] of the all_reduce in flight */
+    struct tess_wire wire;    /* places: the flat space */
 };
 
 static enum tess_status ddp_plan(struct tess_strategy *strategy)
 {
     const struct ddp_options *options = strategy->options;
     strategy->plan->replicated = true;
+    if (options->every_micro)
+        strategy->plan->leaf_order = TESS_LEAVES_MICRO_FIRST;
     return tess__bucket_plan(strategy->plan, &options->bucket);
+}
+
+static enum tess_status ddp_reserve(struct tess_strategy *strategy)
+{
+    struct ddp_state *state = strategy->state;
+    return tess__wire_reserve(&state->wire, strategy, strategy->plan->flat_count);
 }
 
 static enum tess_status ddp_open(struct tess_strategy *strategy)
@@ -53,6 +73,7 @@ static enum tess_status ddp_open(struct tess_strategy *strategy)
     state->event = calloc((size_t)strategy->plan->segment_count + 1, sizeof(*state->event));
     if (state->event == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for %d buckets", (int)strategy->plan->segment_count);
+    tess__wire_open(&state->wire, strategy);
     return TESS_OK;
 }
 
@@ -67,14 +88,49 @@ static enum tess_status ddp_launch(struct tess_strategy *strategy, int32_t s)
 {
     struct ddp_state *state = strategy->state;
     struct tess_segment *segment = &strategy->plan->segment[s];
-    return tess_comm_all_reduce(strategy->comm, segment->grad, segment->grad,
-                                (size_t)segment->count, TESS_F32, TESS_REDUCE_SUM,
-                                &state->event[s]);
+    void *grads = tess__wire_pack(&state->wire, strategy->kernel, segment->begin, segment->count,
+                                  segment->grad);
+    return tess_comm_all_reduce(strategy->comm, grads, grads, (size_t)segment->count,
+                                state->wire.dtype, TESS_REDUCE_SUM, &state->event[s]);
+}
+
+/* Launch what was not launched during backward, then wait for all buckets. */
+static enum tess_status ddp_reduce_rest(struct tess_strategy *strategy)
+{
+    const struct ddp_options *options = strategy->options;
+    struct ddp_state *state = strategy->state;
+    const int32_t last = strategy->plan->segment_count - 1;
+    for (int32_t s = last; s >= 0 && !options->overlap; s--)
+        TESS_TRY(ddp_launch(strategy, s));
+    for (int32_t s = last; s >= 0; s--) {
+        const struct tess_segment *segment = &strategy->plan->segment[s];
+        TESS_TRY(tess_event_wait(&state->event[s]));
+        tess__wire_unpack(&state->wire, strategy->kernel, segment->begin, segment->count,
+                          segment->grad);
+    }
+    return TESS_OK;
+}
+
+/* Segment 0 is the last of a micro-batch, whose gradients must be folded before the next one's
+ * backward writes. */
+static enum tess_status ddp_micro_ready(struct tess_strategy *strategy, int32_t s)
+{
+    const struct ddp_options *options = strategy->options;
+    if (options->overlap)
+        TESS_TRY(ddp_launch(strategy, s));
+    if (s > 0)
+        return TESS_OK;
+    TESS_TRY(ddp_reduce_rest(strategy));
+    for (int32_t done = strategy->plan->segment_count - 1; done >= 0; done--)
+        tess_segment_fold(strategy, done);
+    return TESS_OK;
 }
 
 static enum tess_status ddp_grads_ready(struct tess_strategy *strategy, int32_t s)
 {
     const struct ddp_options *options = strategy->options;
+    if (options->every_micro)
+        return ddp_micro_ready(strategy, s);
     tess_segment_fold(strategy, s);
     if (!options->overlap || strategy->micro + 1 < strategy->plan->accumulate)
         return TESS_OK;
@@ -91,23 +147,18 @@ static enum tess_status ddp_unit_leave(struct tess_strategy *strategy, int32_t u
 static enum tess_status ddp_grads_finish(struct tess_strategy *strategy)
 {
     const struct ddp_options *options = strategy->options;
-    struct ddp_state *state = strategy->state;
-    const int32_t last = strategy->plan->segment_count - 1;
-    for (int32_t s = last; s >= 0 && !options->overlap; s--)
-        TESS_TRY(ddp_launch(strategy, s));
-    for (int32_t s = last; s >= 0; s--)
-        TESS_TRY(tess_event_wait(&state->event[s]));
-    return TESS_OK;
+    return options->every_micro ? TESS_OK : ddp_reduce_rest(strategy);
 }
 
 static uint64_t ddp_sent_bytes(const struct tess_strategy *strategy)
 {
+    const struct ddp_options *options = strategy->options;
     const struct tess_plan *plan = strategy->plan;
     uint64_t bytes = 0;
     for (int32_t s = 0; s < plan->segment_count; s++)
-        bytes += tess__shard_all_reduce_bytes((uint64_t)plan->segment[s].count * sizeof(float),
-                                              plan->rank_count);
-    return bytes;
+        bytes += tess__shard_all_reduce_bytes(tess__wire_segment_bytes(plan, s), plan->rank_count);
+    return options->every_micro && plan->accumulate > 1 ? bytes * (uint64_t)plan->accumulate
+                                                        : bytes;
 }
 
 static void ddp_describe(const struct tess_strategy *strategy,
@@ -115,12 +166,15 @@ static void ddp_describe(const struct tess_strategy *strategy,
 {
     const struct ddp_options *options = strategy->options;
     char text[160];
-    snprintf(text, sizeof(text), "%d buckets, all-reduced in place %s",
+    snprintf(text, sizeof(text), "%d buckets, all-reduced%s %s%s",
              (int)strategy->plan->segment_count,
-             options->overlap ? "while backward goes on" : "after backward");
+             tess__wire_dtype(strategy->plan) == TESS_F32 ? " in place" : "",
+             options->overlap ? "while backward goes on" : "after backward",
+             options->every_micro ? ", in every micro-batch (as without no_sync)" : "");
     line(context, text);
-    snprintf(text, sizeof(text), "sent by a rank per step: 2(N-1)/N P = %" PRIu64 " bytes",
-             ddp_sent_bytes(strategy));
+    tess__wire_describe(strategy->plan, line, context);
+    snprintf(text, sizeof(text), "sent by a rank per step: %s2(N-1)/N P = %" PRIu64 " bytes",
+             options->every_micro ? "S " : "", ddp_sent_bytes(strategy));
     line(context, text);
 }
 
@@ -132,6 +186,7 @@ const struct tess_strategy_ops tess_strategy_ddp = {
     .options_size = sizeof(struct ddp_options),
     .state_size = sizeof(struct ddp_state),
     .plan = ddp_plan,
+    .reserve = ddp_reserve,
     .open = ddp_open,
     .close = ddp_close,
     .unit_leave = ddp_unit_leave,

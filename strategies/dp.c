@@ -10,6 +10,7 @@
  * backward
  */
 #include "shard.h"
+#include "wire.h"
 
 #include "tessera/check.h"
 #include "tessera/strategy.h"
@@ -22,6 +23,7 @@
 struct dp_state {
     struct tess_block block;  /* ranks other than 0: the replica */
     struct tess_event *event; /* [rank_count] of rows in flight */
+    struct tess_wire wire;    /* places: the flat space */
     bool stale;               /* rank 0's parameters have changed since the last broadcast */
     /* Bytes of one rank's rows in a micro-batch; known once they have been seen. */
     uint64_t input_bytes, output_bytes;
@@ -42,6 +44,7 @@ static enum tess_status dp_reserve(struct tess_strategy *strategy)
 {
     struct dp_state *state = strategy->state;
     const struct tess_plan *plan = strategy->plan;
+    TESS_TRY(tess__wire_reserve(&state->wire, strategy, plan->flat_count));
     if (plan->rank == 0)
         return TESS_OK;
     return tess_memory_reserve(strategy->memory, TESS_MEMORY_GATHERED,
@@ -57,6 +60,7 @@ static enum tess_status dp_open(struct tess_strategy *strategy)
     if (state->event == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for %d ranks", (int)plan->rank_count);
     state->stale = true;
+    tess__wire_open(&state->wire, strategy);
     if (plan->rank != 0)
         plan->segment[0].param = tess_memory_get(strategy->memory, state->block);
     return TESS_OK;
@@ -147,10 +151,17 @@ static enum tess_status dp_unit_enter(struct tess_strategy *strategy, int32_t un
 
 static enum tess_status dp_grads_finish(struct tess_strategy *strategy)
 {
+    const struct dp_state *state = strategy->state;
     const struct tess_segment *segment = &strategy->plan->segment[0];
-    return tess_comm_reduce(strategy->comm, segment->grad,
-                            strategy->plan->rank == 0 ? segment->grad : NULL,
-                            (size_t)segment->count, TESS_F32, TESS_REDUCE_SUM, 0, NULL);
+    const bool holder = strategy->plan->rank == 0;
+    void *grads = tess__wire_pack(&state->wire, strategy->kernel, segment->begin, segment->count,
+                                  segment->grad);
+    TESS_TRY(tess_comm_reduce(strategy->comm, grads, holder ? grads : NULL, (size_t)segment->count,
+                              state->wire.dtype, TESS_REDUCE_SUM, 0, NULL));
+    if (holder)
+        tess__wire_unpack(&state->wire, strategy->kernel, segment->begin, segment->count,
+                          segment->grad);
+    return TESS_OK;
 }
 
 static enum tess_status dp_params_refresh(struct tess_strategy *strategy)
@@ -170,13 +181,13 @@ static uint64_t dp_sent_bytes(const struct tess_strategy *strategy)
     const struct dp_state *state = strategy->state;
     const struct tess_plan *plan = strategy->plan;
     const uint64_t micros = plan->accumulate > 1 ? (uint64_t)plan->accumulate : 1;
-    const uint64_t count = (uint64_t)plan->flat_count;
+    const uint64_t grads = tess__wire_segment_bytes(plan, 0);
     if (plan->rank != 0)
-        return micros * state->output_bytes + count * sizeof(float);
+        return micros * state->output_bytes + grads;
     uint64_t rows = state->input_bytes + state->output_bytes;
-    return (uint64_t)(plan->rank_count - 1) *
-               (micros * rows + count * tess_dtype_bytes(plan->dtype)) +
-           tess__shard_scatter_bytes(count * sizeof(float), plan->rank_count);
+    uint64_t params = (uint64_t)plan->flat_count * tess_dtype_bytes(plan->dtype);
+    return (uint64_t)(plan->rank_count - 1) * (micros * rows + params) +
+           tess__shard_scatter_bytes(grads, plan->rank_count);
 }
 
 static void dp_describe(const struct tess_strategy *strategy,
@@ -184,6 +195,7 @@ static void dp_describe(const struct tess_strategy *strategy,
 {
     char text[160];
     line(context, "rank 0 holds parameters, optimizer, input and loss; the others a replica");
+    tess__wire_describe(strategy->plan, line, context);
     snprintf(text, sizeof(text), "sent by this rank per step, without rows: %" PRIu64 " bytes",
              dp_sent_bytes(strategy));
     line(context, text);

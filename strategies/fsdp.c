@@ -18,6 +18,7 @@
 #include "gather.h"
 #include "scatter.h"
 #include "shard.h"
+#include "wire.h"
 
 #include "tessera/check.h"
 #include "tessera/version.h"
@@ -221,6 +222,7 @@ static void fsdp_describe(const struct tess_strategy *strategy,
                                        : "dropped when left; the last two kept for backward",
              (int)state->scatter.slot_count);
     line(context, text);
+    tess__wire_describe(plan, line, context);
     snprintf(text, sizeof(text), "sent by a rank per step: %" PRIu64 " bytes",
              fsdp_sent_bytes(strategy));
     line(context, text);

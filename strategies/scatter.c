@@ -26,9 +26,10 @@ enum tess_status tess__scatter_reserve(struct tess_scatter *scatter, struct tess
     int64_t elements = 0;
     for (int32_t i = 0; i < scatter->slot_count; i++)
         elements += tess__shard_buffer_count(plan, i, scatter->slot_count);
-    return tess_memory_reserve(strategy->memory, TESS_MEMORY_BUCKET,
-                               (uint64_t)elements * sizeof(float), "gradients being reduced",
-                               &scatter->block);
+    TESS_TRY(tess_memory_reserve(strategy->memory, TESS_MEMORY_BUCKET,
+                                 (uint64_t)elements * sizeof(float), "gradients being reduced",
+                                 &scatter->block));
+    return tess__wire_reserve(&scatter->wire, strategy, elements);
 }
 
 enum tess_status tess__scatter_open(struct tess_scatter *scatter, struct tess_strategy *strategy,
@@ -39,11 +40,14 @@ enum tess_status tess__scatter_open(struct tess_scatter *scatter, struct tess_st
     scatter->slot = calloc((size_t)scatter->slot_count + 1, sizeof(*scatter->slot));
     if (scatter->slot == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for %d gradient buffers", (int)scatter->slot_count);
+    tess__wire_open(&scatter->wire, strategy);
     float *memory = tess_memory_get(strategy->memory, scatter->block);
+    int64_t place = 0;
     for (int32_t i = 0; i < scatter->slot_count; i++) {
-        scatter->slot[i].buffer = memory;
+        scatter->slot[i].buffer = memory + place;
+        scatter->slot[i].place = place;
         scatter->slot[i].segment = -1;
-        memory += tess__shard_buffer_count(strategy->plan, i, scatter->slot_count);
+        place += tess__shard_buffer_count(strategy->plan, i, scatter->slot_count);
     }
     return TESS_OK;
 }
@@ -59,6 +63,24 @@ static float *scatter_target(const struct tess_plan *plan, const struct tess_sca
     return plan->segment[slot->segment].grad_own + tess_fold_level(slot->micro) * plan->own_stride;
 }
 
+static int64_t scatter_count(const struct tess_plan *plan, const struct tess_scatter_slot *slot)
+{
+    return tess_plan_own_count(plan, slot->segment, TESS_EXTENT_SHARD);
+}
+
+/* Place of this rank's part on the wire. */
+static int64_t scatter_place(const struct tess_plan *plan, const struct tess_scatter_slot *slot)
+{
+    return slot->place + plan->shard_index * scatter_count(plan, slot);
+}
+
+/* Where the sum of this rank's part arrives: at its level of the fold, or on the wire. */
+static void *scatter_arrival(const struct tess_scatter *scatter, const struct tess_plan *plan,
+                             const struct tess_scatter_slot *slot)
+{
+    return tess__wire_place(&scatter->wire, scatter_place(plan, slot), scatter_target(plan, slot));
+}
+
 /* The shard group's sum is there: join it with the other replicas'. */
 static enum tess_status scatter_join(struct tess_scatter *scatter, const struct tess_plan *plan,
                                      struct tess_scatter_slot *slot)
@@ -67,10 +89,9 @@ static enum tess_status scatter_join(struct tess_scatter *scatter, const struct 
     slot->stage = SCATTER_JOINING;
     if (scatter->replica == NULL)
         return TESS_OK;
-    float *target = scatter_target(plan, slot);
-    int64_t count = tess_plan_own_count(plan, slot->segment, TESS_EXTENT_SHARD);
-    return tess_comm_all_reduce(scatter->replica, target, target, (size_t)count, TESS_F32,
-                                TESS_REDUCE_SUM, &slot->event);
+    void *sum = scatter_arrival(scatter, plan, slot);
+    return tess_comm_all_reduce(scatter->replica, sum, sum, (size_t)scatter_count(plan, slot),
+                                scatter->wire.dtype, TESS_REDUCE_SUM, &slot->event);
 }
 
 /* Wait for a slot on its way, fold its part and free it. */
@@ -81,9 +102,10 @@ static enum tess_status scatter_retire(struct tess_scatter *scatter, struct tess
     if (slot->stage == SCATTER_REDUCING)
         TESS_TRY(scatter_join(scatter, plan, slot));
     TESS_TRY(tess_event_wait(&slot->event));
+    tess__wire_unpack(&scatter->wire, strategy->kernel, scatter_place(plan, slot),
+                      scatter_count(plan, slot), scatter_target(plan, slot));
     tess_fold_merge(strategy->kernel, plan->segment[slot->segment].grad_own, plan->own_stride,
-                    tess_plan_own_count(plan, slot->segment, TESS_EXTENT_SHARD), slot->micro,
-                    plan->accumulate);
+                    scatter_count(plan, slot), slot->micro, plan->accumulate);
     slot->segment = -1;
     return TESS_OK;
 }
@@ -127,9 +149,11 @@ enum tess_status tess__scatter_send(struct tess_scatter *scatter, struct tess_st
 {
     struct tess_plan *plan = strategy->plan;
     struct tess_scatter_slot *slot = &scatter->slot[s % scatter->slot_count];
-    int64_t count = tess_plan_own_count(plan, s, TESS_EXTENT_SHARD);
-    TESS_TRY(tess_comm_reduce_scatter(scatter->shard, slot->buffer, scatter_target(plan, slot),
-                                      (size_t)count, TESS_F32, TESS_REDUCE_SUM, &slot->event));
+    void *grads = tess__wire_pack(&scatter->wire, strategy->kernel, slot->place,
+                                  plan->segment[s].count, slot->buffer);
+    TESS_TRY(tess_comm_reduce_scatter(scatter->shard, grads, scatter_arrival(scatter, plan, slot),
+                                      (size_t)scatter_count(plan, slot), scatter->wire.dtype,
+                                      TESS_REDUCE_SUM, &slot->event));
     plan->segment[s].grad = NULL;
     slot->stage = SCATTER_REDUCING;
     slot->number = scatter->sent++;
@@ -153,7 +177,7 @@ uint64_t tess__scatter_sent_bytes(const struct tess_plan *plan)
     uint64_t bytes = 0;
     const int32_t width = plan->shard_count;
     for (int32_t s = 0; s < plan->segment_count; s++) {
-        uint64_t whole = (uint64_t)plan->segment[s].count * sizeof(float);
+        uint64_t whole = tess__wire_segment_bytes(plan, s);
         bytes += tess__shard_scatter_bytes(whole, width);
         bytes += tess__shard_all_reduce_bytes(whole / (uint64_t)width, plan->rank_count / width);
     }

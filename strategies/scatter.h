@@ -6,15 +6,18 @@
  *     buffer 0   | write 3 |--- reduce_scatter 3 ---| write 1 |-- ...
  *     buffer 1             | write 2 |--- reduce_scatter 2 ---| write 0 |
  *
- * Own parts are folded over the micro-batches (tess_fold_merge), so the order is MICRO_FIRST.
+ * Own parts are folded over the micro-batches (tess_fold_merge), so the order is MICRO_FIRST. Where
+ * gradients travel in another type (wire.h), every buffer has its copy in that type.
  */
 #ifndef TESS_SCATTER_H
 #define TESS_SCATTER_H
 
 #include "tessera/strategy.h"
+#include "wire.h"
 
 struct tess_scatter_slot {
     float *buffer;
+    int64_t place;   /* of its first element, on the wire */
     int32_t segment; /* -1: free */
     int32_t micro;
     enum { SCATTER_FILLING, SCATTER_REDUCING, SCATTER_JOINING } stage;
@@ -26,6 +29,7 @@ struct tess_scatter {
     struct tess_comm *shard;   /* group whose ranks own the parts; borrowed */
     struct tess_comm *replica; /* ranks that own the same part; NULL where there is one; borrowed */
     struct tess_block block;
+    struct tess_wire wire;
     int32_t slot_count; /* segment s goes to slot s % slot_count, as large as the largest there */
     uint64_t sent;
     struct tess_scatter_slot *slot; /* [slot_count] */

@@ -14,6 +14,7 @@
 #include "bucket.h"
 #include "scatter.h"
 #include "shard.h"
+#include "wire.h"
 
 #include "tessera/check.h"
 #include "tessera/version.h"
@@ -37,6 +38,7 @@ static const struct tess_option zero_option_table[] = {
 struct zero_state {
     struct tess_event *event;    /* [segment_count] of the call in flight for each bucket */
     struct tess_scatter scatter; /* zero2 */
+    struct tess_wire wire;       /* zero1; places: the flat space */
 };
 
 static enum tess_status zero1_plan(struct tess_strategy *strategy)
@@ -57,6 +59,12 @@ static enum tess_status zero2_plan(struct tess_strategy *strategy)
     return zero1_plan(strategy);
 }
 
+static enum tess_status zero1_reserve(struct tess_strategy *strategy)
+{
+    struct zero_state *state = strategy->state;
+    return tess__wire_reserve(&state->wire, strategy, strategy->plan->flat_count);
+}
+
 static enum tess_status zero2_reserve(struct tess_strategy *strategy)
 {
     struct zero_state *state = strategy->state;
@@ -69,6 +77,7 @@ static enum tess_status zero1_open(struct tess_strategy *strategy)
     state->event = calloc((size_t)strategy->plan->segment_count + 1, sizeof(*state->event));
     if (state->event == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for %d buckets", (int)strategy->plan->segment_count);
+    tess__wire_open(&state->wire, strategy);
     return TESS_OK;
 }
 
@@ -102,17 +111,26 @@ static enum tess_status zero1_grads_ready(struct tess_strategy *strategy, int32_
     tess_segment_fold(strategy, s);
     if (strategy->micro + 1 < plan->accumulate)
         return TESS_OK;
+    void *grads = tess__wire_pack(&state->wire, strategy->kernel, segment->begin, segment->count,
+                                  segment->grad);
     /* grad_own is this rank's part of the folded gradient: the call is in place. */
-    return tess_comm_reduce_scatter(strategy->comm, segment->grad, segment->grad_own,
+    void *own = tess__wire_place(&state->wire, tess_plan_own_begin(plan, s, TESS_EXTENT_SHARD),
+                                 segment->grad_own);
+    return tess_comm_reduce_scatter(strategy->comm, grads, own,
                                     (size_t)tess_plan_own_count(plan, s, TESS_EXTENT_SHARD),
-                                    TESS_F32, TESS_REDUCE_SUM, &state->event[s]);
+                                    state->wire.dtype, TESS_REDUCE_SUM, &state->event[s]);
 }
 
-static enum tess_status zero_wait(struct tess_strategy *strategy)
+static enum tess_status zero1_grads_finish(struct tess_strategy *strategy)
 {
     struct zero_state *state = strategy->state;
-    for (int32_t s = strategy->plan->segment_count - 1; s >= 0; s--)
+    const struct tess_plan *plan = strategy->plan;
+    for (int32_t s = plan->segment_count - 1; s >= 0; s--) {
         TESS_TRY(tess_event_wait(&state->event[s]));
+        tess__wire_unpack(
+            &state->wire, strategy->kernel, tess_plan_own_begin(plan, s, TESS_EXTENT_SHARD),
+            tess_plan_own_count(plan, s, TESS_EXTENT_SHARD), plan->segment[s].grad_own);
+    }
     return TESS_OK;
 }
 
@@ -147,7 +165,9 @@ static enum tess_status zero_params_refresh(struct tess_strategy *strategy)
                                       (size_t)tess_plan_own_count(plan, s, TESS_EXTENT_SHARD),
                                       plan->dtype, &state->event[s]));
     }
-    return zero_wait(strategy);
+    for (int32_t s = plan->segment_count - 1; s >= 0; s--)
+        TESS_TRY(tess_event_wait(&state->event[s]));
+    return TESS_OK;
 }
 
 static uint64_t zero_gather_bytes(const struct tess_plan *plan)
@@ -182,9 +202,10 @@ static void zero_describe(const struct tess_strategy *strategy,
                  "%d buckets through %d buffers, reduce-scattered in every micro-batch",
                  (int)plan->segment_count, (int)state->scatter.slot_count);
     else
-        snprintf(text, sizeof(text), "%d buckets, reduce-scattered in place once per step",
-                 (int)plan->segment_count);
+        snprintf(text, sizeof(text), "%d buckets, reduce-scattered%s once per step",
+                 (int)plan->segment_count, tess__wire_dtype(plan) == TESS_F32 ? " in place" : "");
     line(context, text);
+    tess__wire_describe(plan, line, context);
     snprintf(text, sizeof(text), "sent by a rank per step: %" PRIu64 " bytes",
              strategy->ops->sent_bytes(strategy));
     line(context, text);
@@ -198,11 +219,12 @@ const struct tess_strategy_ops tess_strategy_zero1 = {
     .options_size = sizeof(struct zero_options),
     .state_size = sizeof(struct zero_state),
     .plan = zero1_plan,
+    .reserve = zero1_reserve,
     .open = zero1_open,
     .close = zero_close,
     .unit_leave = zero_unit_leave,
     .grads_ready = zero1_grads_ready,
-    .grads_finish = zero_wait,
+    .grads_finish = zero1_grads_finish,
     .params_refresh = zero_params_refresh,
     .describe = zero_describe,
     .sent_bytes = zero1_sent_bytes,

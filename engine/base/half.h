@@ -38,14 +38,17 @@ static inline uint16_t tess__bf16_of_f32(float x)
 
 static inline float tess__f32_of_f16(uint16_t x)
 {
-    uint32_t sign = (uint32_t)(x & 0x8000u) << 16;
-    uint32_t magnitude = x & 0x7fffu;
-    /* Normal: move the fields up and rebias by 127 - 15. Subnormal: an integer times 2^-24, exact.
+    uint32_t sign = (uint32_t)(x & 0x8000u) << 16, magnitude = x & 0x7fffu;
+    /*
+     * Normal: move the fields up and rebias by 127 - 15. Subnormal: the same with an exponent of 1,
+     * and what that adds taken off again, exactly. By masks instead of a choice, which compilers do
+     * not vectorise here.
      */
-    uint32_t normal = (magnitude << 13) + (112u << 23);
+    uint32_t small = 0u - (uint32_t)(magnitude < 0x400u);
+    uint32_t lifted = (magnitude << 13) + (112u << 23) + (small & (1u << 23));
+    float value = tess__f32_of_bits(lifted) - tess__f32_of_bits(small & (113u << 23));
     uint32_t special = (magnitude << 13) | 0x7f800000u | (magnitude > 0x7c00u ? 0x400000u : 0u);
-    uint32_t small = tess__bits_of_f32((float)(int32_t)magnitude * 0x1p-24f);
-    uint32_t bits = magnitude >= 0x7c00u ? special : magnitude >= 0x400u ? normal : small;
+    uint32_t bits = magnitude >= 0x7c00u ? special : tess__bits_of_f32(value);
     return tess__f32_of_bits(sign | bits);
 }
 

@@ -57,6 +57,9 @@ enum tess_status tess_options_allow(struct tess_options *options, const char *pr
 const char *tess_options_peek(struct tess_options *options, const char *name, int argc, char **argv,
                               const char *path);
 
+/* Is it a value of a BOOL option (on, off, true, ...)? Only such a word after "--flag" is taken. */
+bool tess_options_is_switch_word(const char *word);
+
 /* Was it given by any source but the default? False for an unknown name. */
 bool tess_options_is_set(const struct tess_options *options, const char *name);
 

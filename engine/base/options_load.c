@@ -222,8 +222,7 @@ static enum tess_status load_negated(struct tess_options *options, struct load_w
  * "--evaluate run.yaml". */
 static bool load_switch_value(int argc, char **argv, int at)
 {
-    bool on;
-    return at + 1 < argc && tess__option_parse_bool(argv[at + 1], &on);
+    return at + 1 < argc && tess_options_is_switch_word(argv[at + 1]);
 }
 
 static enum tess_status load_word_value(struct tess_options *options,

@@ -114,6 +114,12 @@ bool tess__option_parse_bool(const char *text, bool *on_out)
     return false;
 }
 
+bool tess_options_is_switch_word(const char *word)
+{
+    bool on;
+    return tess__option_parse_bool(word, &on);
+}
+
 /* [+-]digits[k|M|G|Ki|Mi|Gi]. NULL when fine, else what is wrong with it. */
 static const char *value_int(const char *text, size_t length, int64_t *value_out)
 {

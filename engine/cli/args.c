@@ -75,14 +75,84 @@ enum tess_status tess__args_take(struct tess__args *args, const char *name, cons
     return TESS_OK;
 }
 
-enum tess_status tess__args_add(struct tess__args *args, const char *name, const char *value)
+enum tess_status tess__args_take_number(struct tess__args *args, const char *name, int64_t min,
+                                        int64_t max, int64_t *value_out)
 {
-    if (args->count + 2 > TESS__ARGS_MAX)
+    const char *text = NULL;
+
+    TESS_TRY(tess__args_take(args, name, &text));
+    return text != NULL ? tess__list_number(name, text, min, max, value_out) : TESS_OK;
+}
+
+enum tess_status tess__args_take_switch(struct tess__args *args, const char *name, bool *on_out)
+{
+    for (int i = 0; i < args->count;) {
+        const char *word = args->word[i], *value;
+
+        if (strncmp(word, "--", 2) != 0) {
+            i++;
+            continue;
+        }
+        value = args_after(word + 2, name);
+        if (value != NULL && strcmp(value, "on") != 0 && strcmp(value, "off") != 0)
+            TESS_FAIL(TESS_ERR_USAGE, "--%s=%s: a switch is on or off", name, value);
+        if (value == NULL && strcmp(word + 2, name) != 0) {
+            i++;
+            continue;
+        }
+        *on_out = value == NULL || strcmp(value, "on") == 0;
+        args_remove(args, i, 1);
+    }
+    return TESS_OK;
+}
+
+static bool args_is_yaml(const char *word)
+{
+    const char *point = strrchr(word, '.');
+
+    return point != NULL && (strcmp(point, ".yaml") == 0 || strcmp(point, ".yml") == 0);
+}
+
+static bool args_below(const char *name, const char *part)
+{
+    size_t length = strlen(part);
+
+    return strncmp(name, part, length) == 0 && name[length] == '.';
+}
+
+void tess__args_drop_part(struct tess__args *args, const char *part)
+{
+    for (int i = 0; i < args->count;) {
+        const char *word = args->word[i];
+        const char *next = i + 1 < args->count ? args->word[i + 1] : NULL;
+        bool negated = strncmp(word, "--no-", 5) == 0 && args_below(word + 5, part);
+
+        if (strcmp(word, "--set") == 0 && next != NULL && args_below(next, part))
+            args_remove(args, i, 2);
+        else if (negated || (strncmp(word, "--", 2) == 0 && args_below(word + 2, part)))
+            args_remove(args, i,
+                        negated || strchr(word, '=') != NULL || next == NULL ||
+                                strncmp(next, "--", 2) == 0 || args_is_yaml(next)
+                            ? 1
+                            : 2);
+        else
+            i++;
+    }
+}
+
+enum tess_status tess__args_add_word(struct tess__args *args, const char *word)
+{
+    if (args->count == TESS__ARGS_MAX)
         TESS_FAIL(TESS_ERR_USAGE, "more than %d words on the command line", TESS__ARGS_MAX);
     /* argv's words are not const in C, but nobody writes to them. */
-    args->word[args->count++] = (char *)name;
-    args->word[args->count++] = (char *)value;
+    args->word[args->count++] = (char *)word;
     return TESS_OK;
+}
+
+enum tess_status tess__args_add(struct tess__args *args, const char *name, const char *value)
+{
+    TESS_TRY(tess__args_add_word(args, name));
+    return tess__args_add_word(args, value);
 }
 
 enum tess_status tess__list_split(const char *option, char *text, const char *item[TESS__LIST_MAX],

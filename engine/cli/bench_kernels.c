@@ -27,7 +27,7 @@
 
 struct bench_options {
     const char *kernel, *json;
-    int32_t precision; /* 0 f32, 1 bf16, 2 both */
+    int32_t precision; /* 0 f32, 1 bf16, 2 f16, 3 both: f32 and bf16 */
     int64_t rows;
 };
 
@@ -35,7 +35,9 @@ static const struct tess_option bench_table[] = {
     {"kernel", TESS_OPTION_STRING, offsetof(struct bench_options, kernel), "cpu", 0, 0, NULL,
      "backend to measure"},
     {"precision", TESS_OPTION_CHOICE, offsetof(struct bench_options, precision), "both", 0, 0,
-     "f32|bf16|both", "element type of activations and parameters"},
+     "f32|bf16|f16|both",
+     "element type of activations and parameters; both: f32 and bf16. cpu multiplies f16 in f32, "
+     "so its yardstick is f32's"},
     {"rows", TESS_OPTION_INT, offsetof(struct bench_options, rows), "64", BENCH_GRID, 4096, NULL,
      "rows of a batch, a multiple of 8"},
     {"json", TESS_OPTION_STRING, offsetof(struct bench_options, json), "", 0, 0, NULL,
@@ -168,7 +170,7 @@ static int64_t bench_positions(const struct tess_op_desc *d, bool output)
            tess_op_output_size(d->width, d->window, d->stride, d->padding);
 }
 
-/* Memory whose every element is about 0.75 in f32 and in bf16. */
+/* Memory whose every element is about 0.75 in f32 and in bf16, 1.8 in f16. */
 static enum tess_status bench_allocate(size_t bytes, void **memory_out)
 {
     void *memory = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096 + 4096);
@@ -440,18 +442,23 @@ static enum tess_status bench_memory(struct bench *bench)
 /* ---- the command ------------------------------------------------------------------------------
  */
 
+static bool bench_wants(const struct bench *bench, int dtype)
+{
+    int32_t precision = bench->options.precision;
+    return precision == 3 ? dtype < 2 : precision == dtype;
+}
+
 static enum tess_status bench_all(struct bench *bench)
 {
-    const enum tess_dtype dtype[2] = {TESS_F32, TESS_BF16};
-    int32_t only = bench->options.precision;
+    const enum tess_dtype dtype[3] = {TESS_F32, TESS_BF16, TESS_F16};
     printf("%-16s %-5s %-16s %9s %9s   %9s  %-15s %6s\n", "product", "", "", "us", "GFLOP/s",
            "best", "by oneDNN's", "ratio");
-    for (int i = 0; i < 2; i++)
-        if (only == 2 || only == i)
+    for (int i = 0; i < 3; i++)
+        if (bench_wants(bench, i))
             TESS_TRY(bench_products(bench, dtype[i]));
     printf("\n%-16s %-5s %9s %9s %6s\n", "weight gradient", "", "G=1 us", "G=8 us", "price");
-    for (int i = 0; i < 2; i++)
-        for (int l = 0; (only == 2 || only == i) && l < BENCH_LAYERS; l++)
+    for (int i = 0; i < 3; i++)
+        for (int l = 0; bench_wants(bench, i) && l < BENCH_LAYERS; l++)
             TESS_TRY(bench_grid_layer(bench, &bench_layers[l], dtype[i]));
     printf("\n%-16s %9s %9s   %9s %6s\n", "memory", "us", "GB/s", "y += x", "ratio");
     return bench_memory(bench);

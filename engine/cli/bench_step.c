@@ -172,7 +172,7 @@ static enum tess_status bench_case(struct bench *bench, const struct tess__trial
                   tess__trial_open(&trial, &bench->args, choice, &bench->dataset));
     trial.run.warm_steps = bench->steps / 4;
     for (int64_t i = 0; i < bench->repeats; i++) {
-        TESS_TRY_GOTO(status, close_trial, tess__trial_run(&trial));
+        TESS_TRY_GOTO(status, close_trial, tess__trial_run(&trial, NULL));
         speed[i] = trial.run.final.samples_per_s;
         share[i] = trial.run.final.comm_share;
     }
@@ -193,7 +193,12 @@ static enum tess_status bench_run(struct bench *bench)
 
             for (int g = 0; g < bench->grid_count; g++) {
                 int64_t grid = bench->grid[g] > ranks ? bench->grid[g] : ranks;
-                struct tess__trial_choice choice = {bench->strategy[s], ranks, grid, bench->steps};
+                struct tess__trial_choice choice = {
+                    .strategy = bench->strategy[s],
+                    .ranks = ranks,
+                    .grid = grid,
+                    .steps = bench->steps,
+                };
 
                 if (grid == previous) /* two grids below the ranks are one case */
                     continue;

@@ -20,8 +20,16 @@ static int command_version(int argc, char **argv);
 /* To add a command: its function in command.h, its file, one row here. */
 static const struct command command_table[] = {
     {"train", "train a model on several ranks under one strategy", tess__command_train},
+    {"sweep", "train several configurations one after the other and compare what became of them",
+     tess__command_sweep},
     {"compare", "run several strategies side by side: memory, traffic, speed, hash",
      tess__command_compare},
+    {"scaling", "step time by ranks, Amdahl's p, and the curve over other links",
+     tess__command_scaling},
+    {"tune batch", "the fastest batch that fits a memory limit", tess__command_tune_batch},
+    {"diff", "where two runs part: options, first step and tensor, rounding or not",
+     tess__command_diff},
+    {"report", "one HTML file about runs, comparisons and scaling", tess__command_report},
     {"bench comm", "speed of collectives against plain memory copies", tess__command_bench_comm},
     {"bench kernels", "speed of kernels against the best plain oneDNN primitive",
      tess__command_bench_kernels},
@@ -84,20 +92,33 @@ static int command_match(const struct command *command, int argc, char **argv)
     return argc >= 2 && strcmp(argv[1], second + 1) == 0 ? 2 : 0;
 }
 
+/* Is it the first word of commands of two? */
+static bool command_is_group(const char *word)
+{
+    size_t length = strlen(word);
+
+    for (int i = 0; i < COMMAND_COUNT; i++)
+        if (strncmp(command_table[i].name, word, length) == 0 &&
+            command_table[i].name[length] == ' ')
+            return true;
+    return false;
+}
+
 static int command_unknown(int argc, char **argv)
 {
     const char *known[sizeof command_table / sizeof command_table[0]];
     char given[128];
     const char *nearest;
-    bool bench = strcmp(argv[0], "bench") == 0;
+    bool group = command_is_group(argv[0]);
 
-    snprintf(given, sizeof given, "%s%s%s", argv[0], bench && argc > 1 ? " " : "",
-             bench && argc > 1 ? argv[1] : "");
+    snprintf(given, sizeof given, "%s%s%s", argv[0], group && argc > 1 ? " " : "",
+             group && argc > 1 ? argv[1] : "");
     for (int i = 0; i < COMMAND_COUNT; i++)
         known[i] = command_table[i].name;
     nearest = tess_nearest_word(given, known, COMMAND_COUNT);
-    if (bench && argc == 1)
-        tess_fail(TESS_ERR_USAGE, "bench wants to know what: tessera --help lists the benches");
+    if (group && argc == 1)
+        tess_fail(TESS_ERR_USAGE, "%s wants to know what: tessera --help lists what there is",
+                  argv[0]);
     else if (nearest != NULL)
         tess_fail(TESS_ERR_USAGE, "unknown command '%s'; did you mean '%s'?", given, nearest);
     else

@@ -7,7 +7,12 @@
 #define TESSERA_CLI_COMMAND_H
 
 int tess__command_train(int argc, char **argv);
+int tess__command_sweep(int argc, char **argv);
+int tess__command_diff(int argc, char **argv);
 int tess__command_compare(int argc, char **argv);
+int tess__command_scaling(int argc, char **argv);
+int tess__command_tune_batch(int argc, char **argv);
+int tess__command_report(int argc, char **argv);
 int tess__command_bench_comm(int argc, char **argv);
 int tess__command_bench_kernels(int argc, char **argv);
 int tess__command_bench_step(int argc, char **argv);

@@ -1,48 +1,48 @@
 /*
- * tessera compare: the same training under several strategies, one after the other, in one table:
- * memory by kind, bytes sent against the formula, speed and the hash of the parameters. All runs
- * share one grid, so that their hashes can be compared.
+ * tessera compare: the same training under several strategies, or with several changes to its
+ * options, one after the other. Responsible for the list of runs, their grid, and running them;
+ * compare_table.c prints. All runs share one grid where they can, so that their hashes compare.
  */
+#include "cli/compare.h"
 #include "cli/command.h"
 #include "cli/record.h"
-#include "cli/text.h"
-#include "cli/trial.h"
 #include "core/metrics.h"
 #include "tessera/check.h"
 
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #define STRATEGIES_DEFAULT "single,dp,ddp,zero1,zero2,fsdp"
 #define RANKS_DEFAULT      4
 #define STEPS_DEFAULT      50
 #define COUNT_MAX          INT64_C(1000000000000)
 
+/* Shown by --help; their values are taken out of the words before the configuration sees them. */
 struct compare_options {
-    const char *strategies, *json;
+    const char *strategies, *variants, *json;
 };
 
 static const struct tess_option compare_option_table[] = {
     {"strategies", TESS_OPTION_STRING, offsetof(struct compare_options, strategies),
-     STRATEGIES_DEFAULT, 0, 0, NULL, "strategies to run, one after the other"},
+     STRATEGIES_DEFAULT, 0, 0, NULL,
+     "strategies to run, one after the other; with --variants none unless it is given"},
+    {"variants", TESS_OPTION_STRING, offsetof(struct compare_options, variants), "", 0, 0, NULL,
+     "runs with other options: \"NAME [GOAL]: option=value option=value; NAME2: ...\""},
     {"json", TESS_OPTION_STRING, offsetof(struct compare_options, json), "", 0, 0, NULL,
      "file for the results: {\"runs\": [...]}; empty writes none"},
     {NULL, TESS_OPTION_BOOL, 0, NULL, 0, 0, NULL, NULL},
 };
 
 struct compare {
-    struct tess__args args;               /* what is left for the configuration */
-    char strategies[256], accumulate[24]; /* words that args and strategy point into */
-    const char *strategy[TESS__LIST_MAX];
-    int strategy_count;
+    struct tess__args args; /* what is left for the configuration */
+    struct tess__variants variants;
+    char strategies[256], strategy_word[TESS__LIST_MAX][64], variants_text[TESS__VARIANT_TEXT_MAX];
+    char configured[64]; /* the strategy of runs that name none */
     const char *json;
-    int64_t ranks, steps, grid;
+    int64_t ranks, grid; /* grid 0: what the runs can share */
     struct tess_dataset *dataset;
-    struct tess__trial *trial; /* [strategy_count] */
-    int trial_count;           /* opened */
+    struct tess__comparison comparison;
 };
 
 static enum tess_status compare_help(int argc, char **argv)
@@ -51,154 +51,170 @@ static enum tess_status compare_help(int argc, char **argv)
     struct tess_config_table table = {"", compare_option_table, &target};
 
     printf(
-        "usage: tessera compare [CONFIG] [--strategies a,b,c] [--ranks N] [--steps K] [--json "
-        "FILE]\n\n"
-        "Train the same configuration under several strategies and print one table: memory per "
-        "rank\n"
-        "by kind, bytes sent per step and rank beside the strategy's formula, images/s, and the "
-        "hash\n"
-        "of the parameters. Unless they are given, ranks are %d and steps %d; single runs on one\n"
-        "rank. All runs use one grid (default: ranks x accumulate), which makes hashes "
+        "usage: tessera compare [CONFIG] [--strategies a,b,c] [--variants \"NAME [GOAL]: "
+        "option=value ...\"]\n"
+        "                       [--ranks N] [--steps K] [--json FILE]\n\n"
+        "Train the same configuration under several strategies, or with other options, and print\n"
+        "first a summary: processes, how the batch is split, memory of rank 0 and of the fullest\n"
+        "other rank, activations, bytes sent per step, waiting and images/s, each also as a "
+        "factor\n"
+        "of the first run; then memory per rank by kind, bytes sent beside the strategy's "
+        "formula,\n"
+        "and the hash of the parameters. Unless they are given, ranks are %d and steps %d; single\n"
+        "runs on one rank. All runs use one grid where they can (default: the least common\n"
+        "multiple of their ranks x accumulate), which makes the hashes of one precision "
         "comparable.\n\n"
+        "A variant is a name, an optional goal in brackets, and options of train that it changes;\n"
+        "';' or the end of a line ends it. In a configuration file, one a line:\n\n"
+        "  variants: |\n"
+        "      baseline:\n"
+        "      accumulate [the same batch in less memory]: accumulate=4\n"
+        "      mixed [half the bytes per activation]: precision=bf16\n"
+        "      both: accumulate=4 precision=bf16\n\n"
         "examples\n"
         "  tessera compare configs/labs/fashion_mlp.yaml\n"
         "  tessera compare configs/labs/fashion_cnn.yaml --strategies ddp,fsdp --ranks 2 --steps "
         "20\n"
+        "  tessera compare configs/labs/fashion_mlp.yaml --variants \"DP: strategy=dp; DDP: "
+        "strategy=ddp\"\n"
         "  tessera compare configs/labs/fashion_mlp.yaml --precision bf16 --json compare.json\n\n",
         RANKS_DEFAULT, STEPS_DEFAULT);
     return tess_config_print_help(argc, argv, &table, 1);
 }
 
-static enum tess_status compare_read_args(struct compare *compare)
-{
-    const char *list = STRATEGIES_DEFAULT, *single = NULL, *steps = NULL;
-    int64_t accumulate = 1;
+/* ---- the list of runs ------------------------------------------------------------------------ */
 
-    TESS_TRY(tess__args_take(&compare->args, "strategies", &list));
-    TESS_TRY(tess__args_take(&compare->args, "strategy", &single));
-    if (single != NULL)
-        TESS_FAIL(TESS_ERR_USAGE, "compare takes --strategies a,b,c; --strategy is train's");
+static enum tess_status compare_read_strategies(struct compare *compare, const char *list)
+{
+    const char *item[TESS__LIST_MAX];
+    int count = 0;
+
     if (strlen(list) >= sizeof compare->strategies)
         TESS_FAIL(TESS_ERR_USAGE, "--strategies is longer than %zu characters",
                   sizeof compare->strategies - 1);
     snprintf(compare->strategies, sizeof compare->strategies, "%s", list);
-    TESS_TRY(tess__list_split("strategies", compare->strategies, compare->strategy,
-                              &compare->strategy_count));
+    TESS_TRY(tess__list_split("strategies", compare->strategies, item, &count));
+    for (int i = 0; i < count; i++) {
+        snprintf(compare->strategy_word[i], sizeof compare->strategy_word[i], "--strategy=%s",
+                 item[i]);
+        TESS_TRY(tess__variants_add(&compare->variants, item[i], compare->strategy_word[i]));
+    }
+    return TESS_OK;
+}
+
+/* Variants of the command line, else those of the configuration; behind them strategies, if they
+ * are asked for or there is nothing else. */
+static enum tess_status compare_read_runs(struct compare *compare)
+{
+    const char *list = NULL, *variants = NULL, *single = NULL;
+
+    TESS_TRY(tess__args_take(&compare->args, "strategies", &list));
+    TESS_TRY(tess__args_take(&compare->args, "variants", &variants));
+    if (variants == NULL &&
+        tess_config_peek(compare->args.count, compare->args.word, "variants",
+                         compare->variants_text, sizeof compare->variants_text) &&
+        compare->variants_text[0] != '\0')
+        variants = compare->variants_text;
+    if (variants != NULL)
+        TESS_TRY(tess__variants_parse(variants, &compare->variants));
+    if (list == NULL && variants != NULL)
+        return TESS_OK;
+    TESS_TRY(tess__args_take(&compare->args, "strategy", &single));
+    if (single != NULL)
+        TESS_FAIL(TESS_ERR_USAGE, "compare takes --strategies a,b,c; --strategy is train's");
+    return compare_read_strategies(compare, list != NULL ? list : STRATEGIES_DEFAULT);
+}
+
+static enum tess_status compare_read_args(struct compare *compare)
+{
+    TESS_TRY(compare_read_runs(compare));
+    if (!tess_config_peek(compare->args.count, compare->args.word, "strategy", compare->configured,
+                          sizeof compare->configured))
+        snprintf(compare->configured, sizeof compare->configured, "single");
     TESS_TRY(tess__args_take(&compare->args, "json", &compare->json));
     TESS_TRY(tess__trial_number(&compare->args, "ranks", 1, TESS_WORLD_RANKS_MAX, RANKS_DEFAULT,
                                 &compare->ranks));
     /* Steps in a file are those of a whole training: only the command line counts here. */
-    compare->steps = STEPS_DEFAULT;
-    TESS_TRY(tess__args_take(&compare->args, "steps", &steps));
-    if (steps != NULL)
-        TESS_TRY(tess__list_number("steps", steps, 1, COUNT_MAX, &compare->steps));
-    TESS_TRY(tess__trial_number(&compare->args, "grid", 0, COUNT_MAX, 0, &compare->grid));
-    TESS_TRY(tess__trial_number(&compare->args, "accumulate", 1, COUNT_MAX, 1, &accumulate));
-    if (accumulate != 1) {
-        snprintf(compare->accumulate, sizeof compare->accumulate, "%" PRId64, accumulate);
-        TESS_TRY(tess__args_add(&compare->args, "--accumulate", compare->accumulate));
+    compare->comparison.steps = STEPS_DEFAULT;
+    TESS_TRY(
+        tess__args_take_number(&compare->args, "steps", 1, COUNT_MAX, &compare->comparison.steps));
+    return tess__trial_number(&compare->args, "grid", 0, COUNT_MAX, 0, &compare->grid);
+}
+
+/* What a run is to be tried with; grid 0 leaves it to the run. */
+static struct tess__trial_choice compare_choice(const struct compare *compare, int i, int64_t grid)
+{
+    const struct tess__variant *variant = &compare->variants.item[i];
+    const char *strategy = tess__variant_value(variant, "strategy");
+    struct tess__trial_choice choice = {
+        .word = variant->word,
+        .word_count = variant->word_count,
+        .steps = compare->comparison.steps,
+    };
+
+    if (strategy == NULL)
+        strategy = compare->configured;
+    if (tess__variant_value(variant, "ranks") == NULL)
+        choice.ranks = strcmp(strategy, "single") == 0 ? 1 : compare->ranks;
+    if (tess__variant_value(variant, "grid") == NULL)
+        choice.grid = grid;
+    return choice;
+}
+
+/* Errors of the configuration do not know whose it is. */
+static enum tess_status compare_blame(const struct compare *compare, int i, enum tess_status status)
+{
+    if (status != TESS_OK && status != TESS_ERR_INTERRUPTED && compare->variants.count > 1)
+        tess_log(TESS_LOG_INFO, "that was run %d of %d, '%s'", i + 1, compare->variants.count,
+                 compare->variants.item[i].name);
+    return status;
+}
+
+/* The grid that all runs without one of their own can share; 0 when there is none. */
+static enum tess_status compare_find_grid(const struct compare *compare, int64_t *grid_out)
+{
+    struct tess__variant_shape shape[TESS__LIST_MAX];
+    int count = 0;
+
+    *grid_out = compare->grid;
+    for (int i = 0; i < compare->variants.count && compare->grid == 0; i++) {
+        struct tess__trial_choice choice = compare_choice(compare, i, 0);
+        struct tess_config *config = NULL;
+
+        if (tess__variant_value(&compare->variants.item[i], "grid") != NULL)
+            continue;
+        TESS_TRY(compare_blame(compare, i, tess__trial_config(&compare->args, &choice, &config)));
+        shape[count++] = (struct tess__variant_shape){config->run.ranks, config->run.accumulate,
+                                                      config->run.batch_size};
+        tess_config_close(config);
     }
-    if (compare->grid == 0)
-        compare->grid = compare->ranks * accumulate;
+    if (count > 0)
+        *grid_out = tess__variants_grid(shape, count);
     return TESS_OK;
 }
 
-/* ---- the table --------------------------------------------------------------------------------
- */
+/* ---- the runs -------------------------------------------------------------------------------- */
 
-/* The last rank after `first` whose memory and traffic are the same. */
-static int32_t compare_group_end(const struct tess__run *run, int32_t first)
+static enum tess_status compare_open(struct compare *compare)
 {
-    int32_t last = first;
+    struct tess__comparison *comparison = &compare->comparison;
+    int64_t grid = 0;
 
-    while (last + 1 < run->rank_count &&
-           memcmp(&run->rank[first].allocated, &run->rank[last + 1].allocated,
-                  sizeof run->rank[0].allocated) == 0 &&
-           run->rank[first].sent_bytes_formula == run->rank[last + 1].sent_bytes_formula)
-        last++;
-    return last;
-}
+    TESS_TRY(compare_find_grid(compare, &grid));
+    comparison->run = calloc((size_t)compare->variants.count, sizeof *comparison->run);
+    if (comparison->run == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for %d runs", compare->variants.count);
+    for (int i = 0; i < compare->variants.count; i++) {
+        struct tess__trial_choice choice = compare_choice(compare, i, grid);
+        struct tess__compared *run = &comparison->run[comparison->count++];
+        int width = (int)strlen(compare->variants.item[i].name);
 
-static void compare_print_row(const struct tess__run *run, int32_t first, int32_t last,
-                              double divisor)
-{
-    const struct tess__run_rank *rank = &run->rank[first];
-    double sent = 0, peak = 0;
-    char ranks[32], speed[TESS__TEXT_BYTES];
-
-    for (int32_t r = first; r <= last; r++) {
-        sent = run->rank[r].sent_bytes_per_step > sent ? run->rank[r].sent_bytes_per_step : sent;
-        peak = (double)run->rank[r].peak_rss > peak ? (double)run->rank[r].peak_rss : peak;
+        run->variant = &compare->variants.item[i];
+        comparison->name_width = width > comparison->name_width ? width : comparison->name_width;
+        TESS_TRY(compare_blame(
+            compare, i, tess__trial_open(&run->trial, &compare->args, &choice, &compare->dataset)));
     }
-    if (first == last)
-        snprintf(ranks, sizeof ranks, "%d", first);
-    else
-        snprintf(ranks, sizeof ranks, "%d-%d", first, last);
-    printf("%-8s %5s", first == 0 ? run->config->strategy->name : "", ranks);
-    for (int k = 0; k < TESS_MEMORY_KIND_COUNT; k++)
-        printf(" %6.2f", (double)rank->allocated.bytes[k] / divisor);
-    printf(" %6.2f %7.1f %6.2f %7.2f", (double)rank->allocated.total / divisor, peak / divisor,
-           sent / divisor, (double)rank->sent_bytes_formula / divisor);
-    if (first == 0)
-        printf(" %8s %016" PRIx64, tess__text_count(run->final.samples_per_s, speed),
-               run->final.hash);
-    putchar('\n');
-}
-
-static void compare_print_head(const struct compare *compare, const char *unit)
-{
-    static const char *const kind[TESS_MEMORY_KIND_COUNT] = {
-        "param", "master", "grad", "optim", "activ", "gather", "bucket", "work", "input"};
-
-    printf("\n%" PRId64 " steps, batch %" PRId64 ", grid %" PRId64
-           "; memory, peak RSS and bytes sent in a step are per rank, in %s\n",
-           compare->steps, compare->trial[0].config->run.batch_size, compare->grid, unit);
-    printf("%-8s %5s", "strategy", "rank");
-    for (int k = 0; k < TESS_MEMORY_KIND_COUNT; k++)
-        printf(" %6s", kind[k]);
-    printf(" %6s %7s %6s %7s %8s %s\n", "total", "RSS", "sent", "formula", "images/s", "hash");
-}
-
-static void compare_print_verdicts(const struct compare *compare)
-{
-    const struct tess__trial *trial = compare->trial;
-    int equal = 0, predicted = 0;
-
-    for (int i = 0; i < compare->trial_count; i++) {
-        equal += trial[i].run.final.hash == trial[0].run.final.hash;
-        predicted += tess__run_as_predicted(&trial[i].run);
-    }
-    if (equal == compare->trial_count)
-        printf("hashes: all %d equal: the same bits under every strategy\n", equal);
-    else
-        printf("hashes: NOT all equal: %d of %d are those of %s\n", equal, compare->trial_count,
-               trial[0].config->strategy->name);
-    if (predicted == compare->trial_count)
-        printf("memory: predicted = allocated, for every kind on every rank of every run\n");
-    else
-        printf("memory: predicted and allocated DIFFER in %d of %d runs\n",
-               compare->trial_count - predicted, compare->trial_count);
-}
-
-static void compare_print(const struct compare *compare)
-{
-    double most = 0, divisor = 1;
-    const char *unit;
-
-    for (int i = 0; i < compare->trial_count; i++)
-        for (int32_t r = 0; r < compare->trial[i].run.rank_count; r++)
-            if ((double)compare->trial[i].run.rank[r].allocated.total > most)
-                most = (double)compare->trial[i].run.rank[r].allocated.total;
-    unit = tess__text_unit(most, &divisor);
-    compare_print_head(compare, unit);
-    for (int i = 0; i < compare->trial_count; i++) {
-        const struct tess__run *run = &compare->trial[i].run;
-        for (int32_t first = 0, last; first < run->rank_count; first = last + 1) {
-            last = compare_group_end(run, first);
-            compare_print_row(run, first, last, divisor);
-        }
-    }
-    compare_print_verdicts(compare);
+    return TESS_OK;
 }
 
 static enum tess_status compare_write_json(const struct compare *compare)
@@ -209,8 +225,15 @@ static enum tess_status compare_write_json(const struct compare *compare)
     if (compare->json == NULL || compare->json[0] == '\0')
         return TESS_OK;
     runs = json_array();
-    for (int i = 0; i < compare->trial_count; i++)
-        json_array_append_new(runs, tess__record_compared(&compare->trial[i].run));
+    for (int i = 0; i < compare->comparison.count; i++) {
+        const struct tess__compared *run = &compare->comparison.run[i];
+        json_t *entry = tess__record_compared(&run->trial.run);
+
+        json_object_set_new(entry, "name", json_string(run->variant->name));
+        if (run->variant->goal[0] != '\0')
+            json_object_set_new(entry, "goal", json_string(run->variant->goal));
+        json_array_append_new(runs, entry);
+    }
     root = json_pack("{s:o}", "runs", runs);
     if (root == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for the results of --json");
@@ -219,59 +242,41 @@ static enum tess_status compare_write_json(const struct compare *compare)
     return status;
 }
 
-/* ---- the runs ---------------------------------------------------------------------------------
- */
-
-static enum tess_status compare_run_one(struct tess__trial *trial)
-{
-    bool terminal = isatty(STDOUT_FILENO) == 1;
-
-    if (terminal) {
-        printf("running %s on %d rank%s ...", trial->config->strategy->name, trial->run.rank_count,
-               trial->run.rank_count > 1 ? "s" : "");
-        fflush(stdout);
-    }
-    TESS_TRY(tess__trial_run(trial));
-    if (terminal)
-        printf("\r\033[K");
-    return TESS_OK;
-}
-
 /* Plan all of them first: what does not fit is refused before anything runs. */
 static enum tess_status compare_run(struct compare *compare)
 {
-    compare->trial = calloc((size_t)compare->strategy_count, sizeof *compare->trial);
-    if (compare->trial == NULL)
-        TESS_FAIL(TESS_ERR_MEMORY, "no memory for %d runs", compare->strategy_count);
-    for (int i = 0; i < compare->strategy_count; i++) {
-        struct tess__trial_choice choice = {
-            .strategy = compare->strategy[i],
-            .ranks = strcmp(compare->strategy[i], "single") == 0 ? 1 : compare->ranks,
-            .grid = compare->grid,
-            .steps = compare->steps,
-        };
-        compare->trial_count++;
-        TESS_TRY(tess__trial_open(&compare->trial[i], &compare->args, &choice, &compare->dataset));
+    struct tess__comparison *comparison = &compare->comparison;
+
+    TESS_TRY(compare_open(compare));
+    for (int i = 0; i < comparison->count; i++) {
+        struct tess__trial *trial = &comparison->run[i].trial;
+        char sign[96];
+
+        snprintf(sign, sizeof sign, "run %d of %d: %s on %d rank%s", i + 1, comparison->count,
+                 comparison->run[i].variant->name, trial->run.rank_count,
+                 trial->run.rank_count > 1 ? "s" : "");
+        TESS_TRY(compare_blame(compare, i, tess__trial_run(trial, sign)));
     }
-    for (int i = 0; i < compare->trial_count; i++)
-        TESS_TRY(compare_run_one(&compare->trial[i]));
-    compare_print(compare);
+    tess__comparison_print(comparison);
     return compare_write_json(compare);
 }
 
 static void compare_close(struct compare *compare)
 {
-    for (int i = 0; i < compare->trial_count; i++)
-        tess__trial_close(&compare->trial[i]);
-    free(compare->trial);
+    for (int i = 0; i < compare->comparison.count; i++)
+        tess__trial_close(&compare->comparison.run[i].trial);
+    free(compare->comparison.run);
+    tess__variants_free(&compare->variants);
     tess_dataset_close(compare->dataset);
 }
 
 int tess__command_compare(int argc, char **argv)
 {
-    struct compare compare = {0};
-    enum tess_status status = tess__args_init(&compare.args, argc, argv);
+    static struct compare compare; /* the texts are too large for a small stack */
+    enum tess_status status;
 
+    memset(&compare, 0, sizeof compare);
+    status = tess__args_init(&compare.args, argc, argv);
     if (status == TESS_OK && tess__args_has(&compare.args, "help"))
         return tess_status_exit_code(compare_help(argc, argv));
     if (status == TESS_OK)

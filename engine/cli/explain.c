@@ -3,7 +3,9 @@
 
 #include "base/options.h"
 #include "cli/memory_table.h"
+#include "core/layout.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -38,6 +40,55 @@ static void explain_line(void *context, const char *text)
     printf("  %s\n", text);
 }
 
+/* Ranges of images that are shown; a rank that reduces in every micro-batch has one for each. */
+#define SHOWN_RANGES_MAX 4
+
+/* "rank 2: images 64..95 of each batch of 128" */
+static void explain_rank(const struct tess__run *run, int32_t rank)
+{
+    const struct tess_plan *plan = tess_engine_plan_of(run->planned);
+    int64_t micro_rows = plan->grid / plan->rank_count / plan->accumulate * plan->leaf_rows;
+    int64_t begin = 0, end = 0;
+    int32_t ranges = 0;
+
+    printf("  rank %d of %d (local rank %d): images", rank, plan->rank_count, rank);
+    for (int32_t m = 0; m < plan->accumulate; m++) {
+        int64_t first = tess_layout_first_leaf(plan, rank, m) * plan->leaf_rows;
+
+        if (m == 0 || first != end) {
+            if (m > 0 && ranges++ < SHOWN_RANGES_MAX)
+                printf(" %" PRId64 "..%" PRId64 ",", begin, end - 1);
+            begin = first;
+        }
+        end = first + micro_rows;
+    }
+    if (ranges > SHOWN_RANGES_MAX)
+        printf(" ...");
+    printf(" %" PRId64 "..%" PRId64 " of each batch of %" PRId64 "\n", begin, end - 1,
+           run->config->run.batch_size);
+}
+
+/* "learning rate 0.4 = base-lr 0.1 x 4" */
+static void explain_batch(const struct tess__run *run)
+{
+    const struct tess_optim_options *optim = &run->config->optim;
+    const struct tess_run_options *options = &run->config->run;
+
+    printf("\nbatch and learning rate\n  %" PRId64 " images a step, %" PRId64
+           " on each of %d ranks, in %" PRId64 " micro-batch%s\n  learning rate %g",
+           options->batch_size, options->batch_size / run->rank_count, run->rank_count,
+           options->accumulate, options->accumulate > 1 ? "es" : "", optim->learning_rate);
+    if (optim->base_rate > 0)
+        printf(" = base-lr %g x %g for the batch", optim->base_rate,
+               optim->learning_rate / optim->base_rate);
+    if (optim->warmup > 0)
+        printf(", reached after %g epochs of warm-up from %g", optim->warmup,
+               optim->warmup_start * optim->learning_rate);
+    putchar('\n');
+    for (int32_t r = 0; r < run->rank_count; r++)
+        explain_rank(run, r);
+}
+
 void tess__explain_print(const struct tess__run *run)
 {
     const struct tess_config *config = run->config;
@@ -51,6 +102,7 @@ void tess__explain_print(const struct tess__run *run)
            config->strategy->rank_mode == TESS_RANKS_THREADS ? "threads of one process"
                                                              : "one process per rank",
            config->kernel->name);
+    explain_batch(run);
     printf("\nplan of rank 0\n");
     tess_engine_describe(run->planned, explain_line, NULL);
     tess__memory_table_print(run, false);

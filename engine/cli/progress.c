@@ -44,16 +44,26 @@ static int64_t progress_epoch_count(const struct tess__progress *progress)
     return (progress->step_count + progress->steps_per_epoch - 1) / progress->steps_per_epoch;
 }
 
+/* "  scale 65536, 2 skipped", where the loss is scaled at all. */
+static void progress_scaling(const struct tess__run_step *step, char text[LINE_BYTES])
+{
+    text[0] = '\0';
+    if (step->loss_scale != 1 || step->skipped > 0)
+        snprintf(text, LINE_BYTES, "  scale %g, %lld skipped", step->loss_scale,
+                 (long long)step->skipped);
+}
+
 /* "loss 0.3124  17.3 k images/s  comm 3.1 %  ETA 0:32" */
 static void progress_figures(const struct tess__progress *progress,
                              const struct tess__run_step *step, const char *images,
                              char line[LINE_BYTES])
 {
-    char speed[TESS__TEXT_BYTES], eta[TESS__TEXT_BYTES];
+    char speed[TESS__TEXT_BYTES], eta[TESS__TEXT_BYTES], scaling[LINE_BYTES];
     double left = (double)(progress->step_count - step->step) / (double)step->step;
 
-    snprintf(line, LINE_BYTES, "loss %.4f  %s %s/s  comm %.1f %%  ETA %s", progress->loss,
-             tess__text_count(step->samples_per_s, speed), images, 100 * step->comm_share,
+    progress_scaling(step, scaling);
+    snprintf(line, LINE_BYTES, "loss %.4f%.60s  %s %s/s  comm %.1f %%  ETA %s", progress->loss,
+             scaling, tess__text_count(step->samples_per_s, speed), images, 100 * step->comm_share,
              tess__text_time(left * step->elapsed_s, eta));
 }
 

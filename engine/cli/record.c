@@ -21,6 +21,11 @@ json_t *tess__record_hash(uint64_t hash)
     return json_string(text);
 }
 
+static const char *record_precision(const struct tess__run *run)
+{
+    return tess_dtype_name(tess_run_dtype(&run->config->run));
+}
+
 static void record_option(void *context, const char *name, const char *value, const char *origin,
                           const struct tess_option *option)
 {
@@ -39,24 +44,31 @@ json_t *tess__record_head(const struct tess__run *run)
     if (options == NULL)
         return NULL;
     tess_options_visit(run->config->options, record_option, options);
-    return json_pack("{s:{s:s, s:s, s:s, s:s, s:i, s:i, s:I, s:I, s:I, s:o}}", "run", "version",
-                     TESS_VERSION, "model", run->config->model->name, "strategy",
+    return json_pack("{s:{s:s, s:s, s:s, s:s, s:i, s:i, s:I, s:I, s:I, s:I, s:o, s:s, s:o}}", "run",
+                     "version", TESS_VERSION, "model", run->config->model->name, "strategy",
                      run->config->strategy->name, "kernel", run->config->kernel->name, "ranks",
                      run->rank_count, "grid", plan->grid, "parameters",
                      (json_int_t)plan->param_total, "steps",
                      (json_int_t)tess_engine_step_count(run->planned), "steps_per_epoch",
-                     (json_int_t)tess_engine_steps_per_epoch(run->planned), "options", options);
+                     (json_int_t)tess_engine_steps_per_epoch(run->planned), "batch_size",
+                     (json_int_t)run->config->run.batch_size, "learning_rate",
+                     tess__record_number(run->config->optim.learning_rate), "precision",
+                     record_precision(run), "options", options);
 }
 
 json_t *tess__record_step(const struct tess__run_step *step)
 {
     return json_pack(
-        "{s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "step", (json_int_t)step->step, "epoch",
-        (json_int_t)step->epoch, "loss", tess__record_number(step->loss), "accuracy",
-        tess__record_number(step->accuracy), "rate", tess__record_number(step->rate), "grad_norm",
+        "{s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:o, s:o}", "step",
+        (json_int_t)step->step, "epoch", (json_int_t)step->epoch, "loss",
+        tess__record_number(step->loss), "accuracy", tess__record_number(step->accuracy), "rate",
+        tess__record_number(step->rate), "grad_norm",
         step->grad_norm < 0 ? json_null() : tess__record_number(step->grad_norm), "samples_per_s",
         tess__record_number(step->samples_per_s), "comm_share",
-        tess__record_number(step->comm_share), "elapsed_s", tess__record_number(step->elapsed_s));
+        tess__record_number(step->comm_share), "elapsed_s", tess__record_number(step->elapsed_s),
+        "loss_scale", tess__record_number(step->loss_scale), "skipped", (json_int_t)step->skipped,
+        "zero_share", tess__record_number(step->zero_share), "loss_zero_share",
+        tess__record_number(step->loss_zero_share));
 }
 
 json_t *tess__record_epoch(const struct tess__run_epoch *epoch)
@@ -101,11 +113,6 @@ static json_t *record_sent(const struct tess__run *run)
     for (int32_t r = 0; sent != NULL && r < run->rank_count; r++)
         json_array_append_new(sent, tess__record_number(run->rank[r].sent_bytes_per_step));
     return sent;
-}
-
-static const char *record_precision(const struct tess__run *run)
-{
-    return tess_dtype_name(tess_run_dtype(&run->config->run));
 }
 
 json_t *tess__record_final(const struct tess__run *run)

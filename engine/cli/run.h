@@ -9,6 +9,7 @@
 #include "core/config.h"
 #include "core/data.h"
 #include "core/engine.h"
+#include "core/trace.h"
 
 /* Memory of one rank by kind. */
 struct tess__usage {
@@ -29,9 +30,13 @@ struct tess__run_step {
     int32_t logged;
     int64_t step, epoch;
     double loss, accuracy, rate, grad_norm;
-    double samples_per_s; /* since the latest logged step */
-    double comm_share;    /* of that time, waiting for other ranks */
-    double elapsed_s;     /* since the first step began */
+    double samples_per_s;   /* since the latest logged step */
+    double comm_share;      /* of that time, waiting for other ranks */
+    double elapsed_s;       /* since the first step began */
+    double loss_scale;      /* 1 without scaling */
+    double zero_share;      /* of the gradients' elements; NaN when not known */
+    double loss_zero_share; /* of the gradient by the logits; likewise */
+    int64_t skipped;        /* steps without an update so far */
 };
 
 /* Rank 0: after an epoch, and at the end of the last, unfinished one. */
@@ -45,6 +50,23 @@ struct tess__run_epoch {
     double cumulative_s; /* all epochs so far, evaluations included */
 };
 
+/*
+ * Every rank: where the time of an epoch's steps went. total_s is from the end of a step to the end
+ * of the next; what the other fields leave of it was spent between steps and in the sum of the
+ * loss. hidden_s is no part of the sum, see struct tess_times.
+ */
+struct tess__run_times {
+    int64_t epoch;
+    struct tess_times sum;
+};
+
+/* Rank 0: a tensor's digest after a step; one message for each, in the order of the plan. */
+struct tess__run_digest {
+    int64_t step;
+    int32_t index; /* of the parameter */
+    struct tess_digest digest;
+};
+
 /* Rank 0: the end. */
 struct tess__run_final {
     uint64_t hash;
@@ -54,7 +76,9 @@ struct tess__run_final {
     double samples_per_s; /* all steps after the warm-up, without evaluations */
     double comm_share;
     double time_s;
-    double first_step_s; /* from the program's start to the end of the first step */
+    double first_step_s;                /* from the program's start to the end of the first step */
+    double loss_scale, loss_zero_share; /* of the last step */
+    int64_t skipped;
 };
 
 /* Every rank: its costs. */
@@ -63,6 +87,7 @@ struct tess__run_rank {
     uint64_t peak_rss;           /* bytes; of the whole process when ranks are threads */
     double sent_bytes_per_step;  /* measured, without evaluations */
     uint64_t sent_bytes_formula; /* 0: the strategy has none */
+    struct tess_times step;      /* mean of the steps after the warm-up */
 };
 
 enum tess__run_kind {
@@ -71,6 +96,8 @@ enum tess__run_kind {
     TESS__RUN_EPOCH,
     TESS__RUN_FINAL,
     TESS__RUN_RANK,
+    TESS__RUN_TIMES,
+    TESS__RUN_DIGEST,
 };
 
 /* A run, seen from the launcher. Set up by tess__run_open. */
@@ -81,6 +108,8 @@ struct tess__run {
     bool evaluate;               /* default: as configured */
     bool live;                   /* send steps often enough for a bar */
     int64_t log_every;           /* 0: ten times an epoch */
+    bool keep_digests;           /* send the digests of --hash-every; else replicas are compared */
+    struct tess_trace *trace;    /* borrowed; NULL: no time lines */
     int64_t warm_steps;          /* not part of the final speed; cut to half of the run */
     double start_s;              /* clock at the program's start */
     struct tess_engine *planned; /* rank 0's plan */

@@ -5,27 +5,31 @@
  */
 #include "base/clock.h"
 #include "cli/run.h"
+#include "comm/debug.h"
 #include "tessera/check.h"
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* A bar moves ten times a second. */
 #define LIVE_PERIOD_S 0.1
 
-/* Time and waiting of a stretch of steps, evaluations left out. */
+/* A stretch of steps, evaluations and digests left out. */
 struct stretch {
-    int64_t steps;
-    double time_s, comm_s;
+    int64_t steps, rows;
+    struct tess_times sum;
 };
 
 struct loop {
     const struct tess__run *run;
     const struct tess__rank *rank;
     struct tess_engine *engine;
+    struct tess_trace_lane *lane; /* NULL without a time line */
+    struct tess_digest *digest;   /* [parameters]; NULL without --hash-every */
     int64_t step_count, steps_per_epoch, log_every, warm_steps;
-    struct stretch since_log, epoch, warm, all; /* warm: `all` without the warm-up */
+    struct stretch since_log, epoch, warm; /* warm: all steps after the warm-up */
     double begin_s, live_s, cumulative_s;
     double mark_s; /* up to here time is accounted for; the next step begins here */
     double epoch_loss_sum;
@@ -34,23 +38,42 @@ struct loop {
     struct tess__run_final final;
 };
 
-static void stretch_add(struct stretch *stretch, double time_s, double comm_s)
+/* time_s: from the end of the step before. */
+static void stretch_add(struct stretch *stretch, double time_s,
+                        const struct tess_step_result *result)
 {
+    const struct tess_times *times = &result->times;
+
     stretch->steps++;
-    stretch->time_s += time_s;
-    stretch->comm_s += comm_s;
+    stretch->rows += result->rows;
+    stretch->sum.data_s += times->data_s;
+    stretch->sum.forward_s += times->forward_s;
+    stretch->sum.backward_s += times->backward_s;
+    stretch->sum.optim_s += times->optim_s;
+    stretch->sum.comm_s += times->comm_s;
+    stretch->sum.hidden_s += times->hidden_s;
+    stretch->sum.total_s += time_s;
 }
 
 static double stretch_share(const struct stretch *stretch)
 {
-    return stretch->time_s > 0 ? stretch->comm_s / stretch->time_s : 0;
+    return stretch->sum.total_s > 0 ? stretch->sum.comm_s / stretch->sum.total_s : 0;
 }
 
-static double loop_rate(const struct loop *loop, const struct stretch *stretch)
+/* Images that counted, per second. */
+static double stretch_rate(const struct stretch *stretch)
 {
-    return stretch->time_s > 0
-               ? (double)(stretch->steps * loop->run->config->run.batch_size) / stretch->time_s
-               : 0;
+    return stretch->sum.total_s > 0 ? (double)stretch->rows / stretch->sum.total_s : 0;
+}
+
+static struct tess_times stretch_mean(const struct stretch *stretch)
+{
+    const struct tess_times *sum = &stretch->sum;
+    double n = stretch->steps > 0 ? (double)stretch->steps : 1;
+
+    return (struct tess_times){sum->data_s / n,  sum->forward_s / n, sum->backward_s / n,
+                               sum->optim_s / n, sum->comm_s / n,    sum->hidden_s / n,
+                               sum->total_s / n};
 }
 
 static uint64_t loop_sent(const struct loop *loop)
@@ -75,6 +98,13 @@ static enum tess_status loop_open(struct loop *loop, const struct tess__run *run
     loop->warm_steps =
         run->warm_steps < loop->step_count / 2 ? run->warm_steps : loop->step_count / 2;
     loop->final.val_loss = loop->final.val_accuracy = NAN;
+    if (run->config->run.hash_every > 0) {
+        int32_t params = tess_engine_plan_of(loop->engine)->param_count;
+
+        loop->digest = calloc((size_t)params, sizeof *loop->digest);
+        if (loop->digest == NULL)
+            TESS_FAIL(TESS_ERR_MEMORY, "no memory for the digests of %d parameters", params);
+    }
     loop->begin_s = loop->live_s = loop->mark_s = now_s;
     if (rank->rank == 0) {
         struct tess__run_opened opened = {loop->step_count, loop->steps_per_epoch,
@@ -97,9 +127,13 @@ static enum tess_status loop_tell_step(struct loop *loop, const struct tess_step
         .accuracy = result->accuracy,
         .rate = result->rate,
         .grad_norm = result->grad_norm,
-        .samples_per_s = loop_rate(loop, &loop->since_log),
+        .samples_per_s = stretch_rate(&loop->since_log),
         .comm_share = stretch_share(&loop->since_log),
         .elapsed_s = now_s - loop->begin_s,
+        .loss_scale = result->loss_scale,
+        .zero_share = result->zero_share,
+        .loss_zero_share = result->loss_zero_share,
+        .skipped = result->skipped_count,
     };
 
     if (result->step == 1)
@@ -117,25 +151,28 @@ static enum tess_status loop_step(struct loop *loop, int64_t number)
     bool last = number == loop->step_count || number % loop->steps_per_epoch == 0;
     bool logged = last || number == 1 || number % loop->log_every == 0;
     uint64_t sent_before = loop_sent(loop);
-    double now_s, time_s, comm_s;
+    double now_s, time_s;
     struct tess_step_result result;
 
+    tess_trace_begin(loop->lane, TESS_TRACE_STEP, number);
     TESS_TRY(tess_engine_step(loop->engine, logged, &result));
+    tess_trace_end(loop->lane);
     /* From the end of the step before: what is done between steps is part of the speed. */
     now_s = tess_clock_s();
     time_s = now_s - loop->mark_s;
     loop->mark_s = now_s;
-    comm_s = result.times.comm_s;
     loop->sent_bytes += loop_sent(loop) - sent_before;
-    stretch_add(&loop->since_log, time_s, comm_s);
-    stretch_add(&loop->epoch, time_s, comm_s);
-    stretch_add(&loop->all, time_s, comm_s);
+    stretch_add(&loop->since_log, time_s, &result);
+    stretch_add(&loop->epoch, time_s, &result);
     if (number > loop->warm_steps)
-        stretch_add(&loop->warm, time_s, comm_s);
+        stretch_add(&loop->warm, time_s, &result);
     if (logged) {
         loop->epoch_loss_sum += result.loss;
         loop->epoch_loss_count++;
         loop->final.loss = result.loss;
+        loop->final.loss_scale = result.loss_scale;
+        loop->final.loss_zero_share = result.loss_zero_share;
+        loop->final.skipped = result.skipped_count;
     }
     loop->cumulative_s += time_s;
     return loop->rank->rank == 0 ? loop_tell_step(loop, &result, logged) : TESS_OK;
@@ -150,14 +187,19 @@ static enum tess_status loop_end_epoch(struct loop *loop, int64_t number)
                                            : NAN,
         .val_loss = NAN,
         .val_accuracy = NAN,
-        .samples_per_s = loop_rate(loop, &loop->epoch),
+        .samples_per_s = stretch_rate(&loop->epoch),
         .comm_share = stretch_share(&loop->epoch),
-        .time_s = loop->epoch.time_s,
+        .time_s = loop->epoch.sum.total_s,
     };
+    struct tess__run_times times = {epoch.epoch, loop->epoch.sum};
 
+    /* Before the evaluation, whose sums all ranks wait for: so rank 0's line comes after these. */
+    TESS_TRY(tess__rank_send(loop->rank, TESS__RUN_TIMES, &times, sizeof times));
     if (loop->run->evaluate) {
         double begin_s = tess_clock_s();
+        tess_trace_begin(loop->lane, TESS_TRACE_EVALUATION, number);
         TESS_TRY(tess_engine_evaluate(loop->engine, &epoch.val_loss, &epoch.val_accuracy));
+        tess_trace_end(loop->lane);
         loop->mark_s = tess_clock_s();
         epoch.evaluate_s = loop->mark_s - begin_s;
         loop->final.val_loss = epoch.val_loss;
@@ -173,16 +215,41 @@ static enum tess_status loop_end_epoch(struct loop *loop, int64_t number)
     return tess__rank_send(loop->rank, TESS__RUN_EPOCH, &epoch, sizeof epoch);
 }
 
+/* Digests of all parameters, compared over replicas; and told, where somebody keeps them. */
+static enum tess_status loop_digest(struct loop *loop, int64_t number)
+{
+    int32_t params = tess_engine_plan_of(loop->engine)->param_count;
+    double begin_s = tess_clock_s();
+
+    tess_trace_begin(loop->lane, TESS_TRACE_DIGEST, number);
+    TESS_TRY(tess_engine_digest(loop->engine, loop->digest));
+    for (int32_t p = 0; p < params && loop->run->keep_digests && loop->rank->rank == 0; p++) {
+        struct tess__run_digest digest = {number, p, loop->digest[p]};
+        TESS_TRY(tess__rank_send(loop->rank, TESS__RUN_DIGEST, &digest, sizeof digest));
+    }
+    tess_trace_end(loop->lane);
+    loop->mark_s = tess_clock_s();
+    loop->cumulative_s += loop->mark_s - begin_s;
+    return TESS_OK;
+}
+
 static enum tess_status loop_run(struct loop *loop)
 {
+    int64_t hash_every = loop->run->config->run.hash_every;
+
+    if (hash_every > 0) /* what the run began with */
+        TESS_TRY(loop_digest(loop, 0));
     for (int64_t number = 1; number <= loop->step_count; number++) {
         /* One rank alone waits for nobody, so nobody else would tell it to stop. */
         if (tess_world_aborted(loop->rank->world, NULL, NULL, 0))
             return TESS_ERR_ABORTED;
         TESS_TRY(loop_step(loop, number));
+        if (hash_every > 0 && number % hash_every == 0)
+            TESS_TRY(loop_digest(loop, number));
         if (number == loop->step_count || number % loop->steps_per_epoch == 0)
             TESS_TRY(loop_end_epoch(loop, number));
     }
+    tess_trace_stop(loop->lane);
     return TESS_OK;
 }
 
@@ -209,6 +276,7 @@ static enum tess_status loop_tell_end(struct loop *loop)
         .sent_bytes_per_step =
             loop->step_count > 0 ? (double)loop->sent_bytes / (double)loop->step_count : 0,
         .sent_bytes_formula = tess_engine_sent_formula(loop->engine),
+        .step = stretch_mean(&loop->warm),
     };
 
     tess__usage_read(tess_engine_memory(loop->engine), &cost.allocated);
@@ -217,27 +285,48 @@ static enum tess_status loop_tell_end(struct loop *loop)
     if (loop->rank->rank != 0)
         return TESS_OK;
     loop->final.steps = loop->step_count;
-    loop->final.samples_per_s = loop_rate(loop, &loop->warm);
+    loop->final.samples_per_s = stretch_rate(&loop->warm);
     loop->final.comm_share = stretch_share(&loop->warm);
     loop->final.time_s = loop->cumulative_s;
     return tess__rank_send(loop->rank, TESS__RUN_FINAL, &loop->final, sizeof loop->final);
 }
 
-enum tess_status tess__run_body(void *context, struct tess__rank *rank)
+static enum tess_status run_open_comm(const struct tess__run *run, const struct tess__rank *rank,
+                                      struct tess_comm **comm_out)
 {
-    const struct tess__run *run = context;
     const struct tess_run_options *options = &run->config->run;
+    const struct tess_plan *plan = tess_engine_plan_of(run->planned);
     enum tess_order order = options->reduce == 0 ? TESS_ORDER_CANONICAL : TESS_ORDER_FAST;
-    struct tess_comm *comm = NULL;
-    struct loop loop = {0};
+    struct tess_comm *comm;
     enum tess_status status;
 
     if (rank->rank_count == 1)
         TESS_TRY(tess_comm_self_open(order, &comm));
     else
         TESS_TRY(tess_comm_local_open(rank->world, rank->rank, order, options->timeout, &comm));
+    *comm_out = comm;
+    if (!options->debug)
+        return TESS_OK;
+    status = tess_comm_debug_open(comm, tess_world_board(rank->world, rank->rank), plan->unit_name,
+                                  plan->unit_count, comm_out);
+    if (status != TESS_OK)
+        tess_comm_close(comm);
+    return status;
+}
+
+enum tess_status tess__run_body(void *context, struct tess__rank *rank)
+{
+    const struct tess__run *run = context;
+    struct tess_comm *comm = NULL;
+    struct loop loop = {.lane = tess_trace_lane(run->trace, rank->rank)};
+    enum tess_status status;
+
+    tess_trace_start(loop.lane);
+    TESS_TRY(run_open_comm(run, rank, &comm));
+    comm->observer = tess_trace_observer(loop.lane);
     TESS_TRY_GOTO(status, close_comm,
                   tess_engine_open(run->config, run->dataset, comm, rank->world, &loop.engine));
+    tess_engine_trace(loop.engine, loop.lane);
     TESS_TRY_GOTO(status, close_engine, loop_open(&loop, run, rank));
     TESS_TRY_GOTO(status, close_engine, loop_run(&loop));
     TESS_TRY_GOTO(status, close_engine, loop_tell_end(&loop));
@@ -246,5 +335,6 @@ close_engine:
     tess_engine_close(loop.engine);
 close_comm:
     tess_comm_close(comm);
+    free(loop.digest);
     return status;
 }

@@ -1,4 +1,4 @@
-/* A trial: one short run of a configuration under a given strategy, rank count and grid. */
+/* A trial: one short run of a configuration under a given strategy, rank count, grid and batch. */
 #include "cli/trial.h"
 
 #include "tessera/check.h"
@@ -7,28 +7,62 @@
 #include <string.h>
 #include <unistd.h>
 
+/* A file made for compare may be used in every series; what it says there is read elsewhere. */
+struct trial_options {
+    const char *variants;
+};
+
+static const struct tess_option trial_option_table[] = {
+    {"variants", TESS_OPTION_STRING, offsetof(struct trial_options, variants), "", 0, 0, NULL,
+     "runs of tessera compare"},
+    {NULL, TESS_OPTION_BOOL, 0, NULL, 0, 0, NULL, NULL},
+};
+
+/* "--name N" where the choice has one; its digits live in `text`. */
+static enum tess_status trial_add_number(struct tess__args *words, const char *name, int64_t value,
+                                         char text[24])
+{
+    if (value <= 0)
+        return TESS_OK;
+    snprintf(text, 24, "%lld", (long long)value);
+    return tess__args_add(words, name, text);
+}
+
+enum tess_status tess__trial_config(const struct tess__args *args,
+                                    const struct tess__trial_choice *choice,
+                                    struct tess_config **config_out)
+{
+    struct trial_options ignored;
+    struct tess_config_table table = {"", trial_option_table, &ignored};
+    struct tess__args words = *args;
+    char number[4][24];
+
+    for (int i = 0; i < choice->word_count; i++)
+        TESS_TRY(tess__args_add_word(&words, choice->word[i]));
+    if (choice->strategy != NULL)
+        TESS_TRY(tess__args_add(&words, "--strategy", choice->strategy));
+    TESS_TRY(trial_add_number(&words, "--ranks", choice->ranks, number[0]));
+    TESS_TRY(trial_add_number(&words, "--grid", choice->grid, number[1]));
+    TESS_TRY(trial_add_number(&words, "--steps", choice->steps, number[2]));
+    TESS_TRY(trial_add_number(&words, "--batch-size", choice->batch_size, number[3]));
+    if (choice->batch_size > 0)
+        TESS_TRY(tess__args_add(&words, "--batch-per-rank", "0"));
+    return tess_config_open(words.count, words.word, &table, 1, config_out);
+}
+
 enum tess_status tess__trial_open(struct tess__trial *trial, const struct tess__args *args,
                                   const struct tess__trial_choice *choice,
                                   struct tess_dataset **dataset)
 {
-    struct tess__args words = *args;
-    char ranks[24], grid[24], steps[24];
-
     memset(trial, 0, sizeof *trial);
-    snprintf(ranks, sizeof ranks, "%lld", (long long)choice->ranks);
-    snprintf(grid, sizeof grid, "%lld", (long long)choice->grid);
-    snprintf(steps, sizeof steps, "%lld", (long long)choice->steps);
-    TESS_TRY(tess__args_add(&words, "--strategy", choice->strategy));
-    TESS_TRY(tess__args_add(&words, "--ranks", ranks));
-    TESS_TRY(tess__args_add(&words, "--grid", grid));
-    TESS_TRY(tess__args_add(&words, "--steps", steps));
-    TESS_TRY(tess_config_open(words.count, words.word, NULL, 0, &trial->config));
+    TESS_TRY(tess__trial_config(args, choice, &trial->config));
     if (*dataset == NULL)
         TESS_TRY(tess__run_open_data(trial->config, dataset));
     TESS_TRY(tess__run_open(&trial->run, trial->config, *dataset));
     trial->run.evaluate = false;
     /* One log line, the last: asking for the loss is not part of a step's price. */
-    trial->run.log_every = choice->steps;
+    if (choice->steps > 0)
+        trial->run.log_every = choice->steps;
     return TESS_OK;
 }
 
@@ -48,14 +82,22 @@ static void trial_before_line(void *context)
     }
 }
 
-enum tess_status tess__trial_run(struct tess__trial *trial)
+enum tess_status tess__trial_run(struct tess__trial *trial, const char *sign)
 {
     struct tess__launch launch = tess__run_launch(&trial->run);
+    enum tess_status status;
 
     launch.context = &trial->run;
     launch.message = trial_message;
     launch.before_line = trial_before_line;
-    return tess__launch_run(&launch);
+    if (sign != NULL && isatty(STDOUT_FILENO) == 1) {
+        printf("\r\033[K%s ...", sign);
+        fflush(stdout);
+    }
+    status = tess__launch_run(&launch);
+    if (sign != NULL)
+        trial_before_line(NULL);
+    return status;
 }
 
 void tess__trial_close(struct tess__trial *trial)

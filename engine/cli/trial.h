@@ -1,6 +1,7 @@
 /*
- * A trial: one short run of a configuration under a given strategy, rank count and grid, without
- * evaluation and without a run folder. compare and bench step are series of trials.
+ * A trial: one short run of a configuration under a given strategy, rank count, grid and batch,
+ * without evaluation and without a run folder. compare, scaling, tune and bench step are series of
+ * trials.
  */
 #ifndef TESSERA_CLI_TRIAL_H
 #define TESSERA_CLI_TRIAL_H
@@ -13,10 +14,19 @@ struct tess__trial {
     struct tess__run run;
 };
 
+/* What a trial changes in the configuration; NULL or 0 leaves the configured value. */
 struct tess__trial_choice {
+    char *const *word; /* [word_count] options "--name=value", weaker than the fields below */
+    int word_count;
     const char *strategy;
-    int64_t ranks, grid, steps; /* as --ranks, --grid, --steps */
+    int64_t ranks, grid, steps;
+    int64_t batch_size; /* wins over --batch-per-rank, too */
 };
+
+/* The configuration of a trial alone, for what must be known before it is planned. */
+enum tess_status tess__trial_config(const struct tess__args *args,
+                                    const struct tess__trial_choice *choice,
+                                    struct tess_config **config_out);
 
 /*
  * Resolve `args` with the choice and plan it. Every trial of a series shares *dataset, which the
@@ -25,8 +35,11 @@ struct tess__trial_choice {
 enum tess_status tess__trial_open(struct tess__trial *trial, const struct tess__args *args,
                                   const struct tess__trial_choice *choice,
                                   struct tess_dataset **dataset);
-/* Run it; run.final and run.rank hold the results. May be called again for a repeat. */
-enum tess_status tess__trial_run(struct tess__trial *trial);
+/*
+ * Run it; run.final and run.rank hold the results. May be called again for a repeat. `sign` is
+ * shown meanwhile where stdout is a terminal; NULL shows none.
+ */
+enum tess_status tess__trial_run(struct tess__trial *trial, const char *sign);
 void tess__trial_close(struct tess__trial *trial);
 
 /* The number that argv (taken out), YAML file or environment give to an option, else `fallback`. */

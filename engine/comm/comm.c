@@ -1,11 +1,14 @@
 /*
- * The public side of every communicator: argument checks, counters, the access hook and events.
- * What moves data is the backend behind tess_comm_ops.
+ * The public side of every communicator: argument checks, counters, the access hook, the observer,
+ * events, and calls in words. What moves data is the backend behind tess_comm_ops.
  */
 #include "tessera/comm.h"
 
 #include "base/clock.h"
+#include "comm/call.h"
 #include "tessera/check.h"
+
+#include <stdio.h>
 
 __thread const char *tess_comm_site = "";
 
@@ -19,6 +22,54 @@ const char *tess_collective_name(enum tess_collective collective)
 {
     return (unsigned)collective < TESS_COLLECTIVE_COUNT ? comm_collective_text[collective]
                                                         : "unknown";
+}
+
+void tess__call_name(const struct tess_comm_call *call, char *text, size_t text_bytes)
+{
+    snprintf(text, text_bytes, "%s%s%s", tess_collective_name(call->collective),
+             call->site[0] != '\0' ? " at " : "", call->site);
+}
+
+void tess__call_describe(const struct tess_comm_call *call, char *text, size_t text_bytes)
+{
+    static const char *const reduce_text[] = {" (sum)", " (max)", " (min)"};
+    enum tess_collective kind = call->collective;
+    bool sums = kind == TESS_COLLECTIVE_ALL_REDUCE || kind == TESS_COLLECTIVE_REDUCE_SCATTER ||
+                kind == TESS_COLLECTIVE_REDUCE;
+    char what[48] = "", with[40] = "";
+    if (kind != TESS_COLLECTIVE_BARRIER)
+        snprintf(what, sizeof what, " of %zu %s%s", call->count, tess_dtype_name(call->dtype),
+                 sums ? reduce_text[(unsigned)call->reduce % 3] : "");
+    if (kind == TESS_COLLECTIVE_BROADCAST || kind == TESS_COLLECTIVE_REDUCE)
+        snprintf(with, sizeof with, " with root %d", (int)call->peer);
+    snprintf(text, text_bytes, "%s%s%s%s%s", tess_collective_name(kind), what, with,
+             call->site[0] != '\0' ? " at " : "", call->site);
+}
+
+void tess__comm_called(struct tess_comm *comm, const struct tess_comm_call *call, uint64_t ticket)
+{
+    if (comm->quiet) {
+        comm->quiet_ticket = ticket;
+        return;
+    }
+    comm->called_s = tess_clock_s();
+    if (comm->flight_count++ == 0)
+        comm->flight_since_s = comm->called_s;
+    const struct tess_comm_observer *observer = comm->observer;
+    if (observer != NULL && observer->called != NULL)
+        observer->called(observer->context, comm, call, ticket);
+}
+
+void tess__comm_completed(struct tess_comm *comm, uint64_t ticket)
+{
+    /* The user's earlier calls may complete in quiet; own calls are waited for one by one. */
+    if (comm->quiet && ticket == comm->quiet_ticket)
+        return;
+    if (--comm->flight_count == 0)
+        comm->stats.flight_s += tess_clock_s() - comm->flight_since_s;
+    const struct tess_comm_observer *observer = comm->observer;
+    if (observer != NULL && observer->completed != NULL)
+        observer->completed(observer->context, comm, ticket);
 }
 
 static void comm_access(struct tess_comm *comm, bool on)
@@ -49,17 +100,25 @@ static size_t comm_target_parts(const struct tess_comm *comm, enum tess_collecti
     return many ? (size_t)comm->rank_count : 1;
 }
 
+#define COMM_NAME_MAX 120
+
+static const char *comm_name(const struct tess_comm_call *call, char name[COMM_NAME_MAX])
+{
+    tess__call_name(call, name, COMM_NAME_MAX);
+    return name;
+}
+
 /* Does the call fit its contract on memory? `in_place` is the one overlap that is allowed. */
 static enum tess_status comm_check_memory(const struct tess_comm *comm,
                                           const struct tess_comm_call *call, size_t bytes)
 {
-    const char *name = tess_collective_name(call->collective);
+    char name[COMM_NAME_MAX];
     enum tess_collective kind = call->collective;
     bool here = call->peer < 0 || kind != TESS_COLLECTIVE_REDUCE || call->peer == comm->rank;
     bool needs_source = kind != TESS_COLLECTIVE_RECV;
     bool needs_target = kind != TESS_COLLECTIVE_SEND && here;
     if ((needs_source && call->source == NULL) || (needs_target && call->target == NULL))
-        TESS_FAIL(TESS_ERR_COMM, "%s of %zu elements was given no %s", name, call->count,
+        TESS_FAIL(TESS_ERR_COMM, "%s: %zu elements, but no %s", comm_name(call, name), call->count,
                   needs_source && call->source == NULL ? "source" : "target");
     if (!needs_source || !needs_target || kind == TESS_COLLECTIVE_BROADCAST)
         return TESS_OK;
@@ -78,35 +137,51 @@ static enum tess_status comm_check_memory(const struct tess_comm *comm,
                                    bytes * comm_target_parts(comm, kind)))
         TESS_FAIL(
             TESS_ERR_COMM,
-            "source and target of %s overlap: make them distinct, or the same as tessera/comm.h "
+            "%s: source and target overlap; make them distinct, or the same as tessera/comm.h "
             "allows",
-            name);
+            comm_name(call, name));
     return TESS_OK;
 }
 
 static enum tess_status comm_check(const struct tess_comm *comm, const struct tess_comm_call *call)
 {
-    const char *name = tess_collective_name(call->collective);
+    char name[COMM_NAME_MAX];
     if ((unsigned)call->dtype >= TESS_DTYPE_COUNT || (unsigned)call->reduce > TESS_REDUCE_MIN)
-        TESS_FAIL(TESS_ERR_COMM, "%s: unknown dtype %d or reduction %d", name, (int)call->dtype,
-                  (int)call->reduce);
+        TESS_FAIL(TESS_ERR_COMM, "%s: unknown dtype %d or reduction %d", comm_name(call, name),
+                  (int)call->dtype, (int)call->reduce);
     size_t size = tess_dtype_bytes(call->dtype);
     if (call->count > PTRDIFF_MAX / size / (size_t)comm->rank_count)
-        TESS_FAIL(TESS_ERR_COMM, "%s: %zu elements are more than memory can hold", name,
-                  call->count);
+        TESS_FAIL(TESS_ERR_COMM, "%s: %zu elements are more than memory can hold",
+                  comm_name(call, name), call->count);
     bool point =
         call->collective == TESS_COLLECTIVE_SEND || call->collective == TESS_COLLECTIVE_RECV;
     bool rooted =
         call->collective == TESS_COLLECTIVE_BROADCAST || call->collective == TESS_COLLECTIVE_REDUCE;
     if ((point || rooted) && (call->peer < 0 || call->peer >= comm->rank_count))
-        TESS_FAIL(TESS_ERR_COMM, "%s: there is no rank %d in a group of %d", name, (int)call->peer,
-                  (int)comm->rank_count);
+        TESS_FAIL(TESS_ERR_COMM, "%s: there is no rank %d in a group of %d", comm_name(call, name),
+                  (int)call->peer, (int)comm->rank_count);
     if (point && call->peer == comm->rank)
-        TESS_FAIL(TESS_ERR_COMM, "%s: rank %d is this rank itself: copy instead", name,
-                  (int)call->peer);
+        TESS_FAIL(TESS_ERR_COMM, "%s: rank %d is this rank itself: copy instead",
+                  comm_name(call, name), (int)call->peer);
     if (call->count == 0)
         return TESS_OK;
     return comm_check_memory(comm, call, call->count * size);
+}
+
+/* Wait for a call; `start`: since when the rank does nothing else. */
+static enum tess_status comm_wait(struct tess_comm *comm, uint64_t ticket, double start)
+{
+    const struct tess_comm_observer *observer = comm->quiet ? NULL : comm->observer;
+    bool watched = observer != NULL && observer->waiting != NULL;
+    if (watched)
+        observer->waiting(observer->context, comm, ticket, true);
+    enum tess_status status = comm->ops->wait(comm, ticket);
+    comm_access(comm, false);
+    if (!comm->quiet)
+        comm->stats.wait_s += tess_clock_s() - start;
+    if (watched)
+        observer->waiting(observer->context, comm, ticket, false);
+    return status;
 }
 
 /* Queue a call; without an event, wait for it too. */
@@ -115,8 +190,8 @@ static enum tess_status comm_call(struct tess_comm *comm, struct tess_comm_call 
 {
     call.order = comm->order;
     call.site = tess_comm_site;
+    tess_comm_site = "";
     TESS_TRY(comm_check(comm, &call));
-    double start = event_out == NULL ? tess_clock_s() : 0;
     struct tess_event event = {.comm = comm};
     comm_access(comm, true);
     enum tess_status status = comm->ops->call(comm, &call, &event.ticket);
@@ -124,15 +199,12 @@ static enum tess_status comm_call(struct tess_comm *comm, struct tess_comm_call 
         comm_access(comm, false);
         return status;
     }
-    comm->stats.calls[call.collective]++;
+    comm->stats.calls[call.collective] += comm->quiet ? 0 : 1;
     if (event_out != NULL) {
         *event_out = event;
         return TESS_OK;
     }
-    status = comm->ops->wait(comm, event.ticket);
-    comm_access(comm, false);
-    comm->stats.wait_s += tess_clock_s() - start;
-    return status;
+    return comm_wait(comm, event.ticket, comm->called_s);
 }
 
 enum tess_status(tess_comm_all_reduce)(struct tess_comm *comm, const void *source, void *target,
@@ -250,12 +322,9 @@ enum tess_status tess_event_wait(struct tess_event *event)
     struct tess_comm *comm = event->comm;
     if (comm == NULL)
         return TESS_OK;
-    double start = tess_clock_s();
-    enum tess_status status = comm->ops->wait(comm, event->ticket);
-    comm_access(comm, false);
-    comm->stats.wait_s += tess_clock_s() - start;
+    uint64_t ticket = event->ticket;
     *event = (struct tess_event){0};
-    return status;
+    return comm_wait(comm, ticket, tess_clock_s());
 }
 
 enum tess_status tess_comm_poll(struct tess_comm *comm)
@@ -274,13 +343,18 @@ void tess_comm_release(struct tess_comm *comm, void *memory)
         comm->ops->release(comm, memory);
 }
 
-enum tess_status tess_comm_split(struct tess_comm *comm, int32_t color, int32_t key,
-                                 struct tess_comm **child_out)
+enum tess_status(tess_comm_split)(struct tess_comm *comm, int32_t color, int32_t key,
+                                  struct tess_comm **child_out)
 {
     if (color < 0)
-        TESS_FAIL(TESS_ERR_COMM, "split: color %d is negative: every rank must join a group",
-                  (int)color);
-    TESS_TRY(comm->ops->split(comm, color, key, child_out));
+        TESS_FAIL(TESS_ERR_COMM, "split%s%s: color %d is negative: every rank must join a group",
+                  tess_comm_site[0] != '\0' ? " at " : "", tess_comm_site, (int)color);
+    /* What the ranks exchange to agree on groups is not the user's traffic. */
+    comm->quiet = true;
+    comm->quiet_ticket = UINT64_MAX;
+    enum tess_status status = comm->ops->split(comm, color, key, child_out);
+    comm->quiet = false;
+    TESS_TRY(status);
     /* The same memory is reached through the child. */
     (*child_out)->access = comm->access;
     (*child_out)->access_context = comm->access_context;

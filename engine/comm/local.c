@@ -11,15 +11,6 @@
 #include <string.h>
 #include <unistd.h>
 
-/* A ticket names the sequence, the peer and the number: complete or not is then a matter of
- * counters. */
-enum local_sequence { LOCAL_COLLECTIVE, LOCAL_SEND, LOCAL_RECEIVE };
-
-static uint64_t local_ticket(enum local_sequence sequence, int32_t peer, uint64_t seq)
-{
-    return seq << 8 | (uint64_t)(peer < 0 ? 0 : peer) << 2 | (uint64_t)sequence;
-}
-
 static struct local_group *local_of(struct tess_comm *comm)
 {
     return (struct local_group *)comm;
@@ -32,6 +23,8 @@ static void local_retire(struct local_group *group)
     group->stage_free = group->retired < group->posted
                             ? group->stage_begin[group->retired % LOCAL_RING]
                             : group->stage_end;
+    /* Before the places of those calls are used again. */
+    tess__local_report(group);
 }
 
 /* Where the next `bytes` would be staged: not across the end of the ring. */
@@ -126,11 +119,12 @@ static enum tess_status local_call(struct tess_comm *comm, const struct tess_com
     if (call->collective == TESS_COLLECTIVE_SEND || call->collective == TESS_COLLECTIVE_RECV) {
         TESS_TRY(tess__local_message_post(group, call, &seq));
         bool send = call->collective == TESS_COLLECTIVE_SEND;
-        *ticket_out = local_ticket(send ? LOCAL_SEND : LOCAL_RECEIVE, call->peer, seq);
+        *ticket_out = tess__local_ticket(send ? LOCAL_SEND : LOCAL_RECEIVE, call->peer, seq);
     } else {
         TESS_TRY(local_post(group, call, &seq));
-        *ticket_out = local_ticket(LOCAL_COLLECTIVE, -1, seq);
+        *ticket_out = tess__local_ticket(LOCAL_COLLECTIVE, -1, seq);
     }
+    tess__comm_called(comm, call, *ticket_out);
     return TESS_OK;
 }
 
@@ -163,13 +157,18 @@ static enum tess_status local_wait(struct tess_comm *comm, uint64_t ticket)
                                     .sequence = (enum local_sequence)(ticket & 3),
                                     .peer = (int32_t)(ticket >> 2 & 63),
                                     .seq = ticket >> 8};
-    struct tess_comm_call call = {.peer = awaited.peer};
+    struct tess_comm_call call;
     if (awaited.sequence == LOCAL_COLLECTIVE)
         call = group->call[awaited.seq % LOCAL_RING];
     else
-        call.collective =
-            awaited.sequence == LOCAL_SEND ? TESS_COLLECTIVE_SEND : TESS_COLLECTIVE_RECV;
-    return tess__local_wait(group, local_is_complete, &awaited, &call, awaited.seq + 1);
+        call = tess__local_message_call(group, awaited.sequence == LOCAL_SEND, awaited.peer,
+                                        awaited.seq);
+    TESS_TRY(tess__local_wait(group, local_is_complete, &awaited, &call, awaited.seq + 1));
+    if (awaited.sequence == LOCAL_COLLECTIVE)
+        tess__local_report(group);
+    else
+        tess__local_message_report(group, awaited.peer);
+    return TESS_OK;
 }
 
 static enum tess_status local_poll(struct tess_comm *comm)
@@ -231,10 +230,11 @@ static void local_count_on(struct local_group *group)
 {
     const struct local_member *own = group->member[group->comm.rank];
     uint64_t first = atomic_load(&own->progress) >> 32;
-    group->posted = group->next_call = group->retired = first;
+    group->posted = group->next_call = group->retired = group->reported = first;
     for (int32_t r = 0; r < group->comm.rank_count; r++) {
-        group->receive[r].posted = group->receive[r].finished = atomic_load(&own->received[r]);
-        group->send[r].posted = group->send[r].finished = atomic_load(&own->sent[r]);
+        uint64_t received = atomic_load(&own->received[r]), sent = atomic_load(&own->sent[r]);
+        group->receive[r].posted = group->receive[r].finished = received;
+        group->send[r].posted = group->send[r].finished = group->send[r].reported = sent;
     }
 }
 
@@ -361,6 +361,10 @@ static enum tess_status local_split_members(struct local_group *parent, int32_t 
     }
     int32_t taken = index == 0 ? local_take_slot(parent->rank->world, (uint32_t)n) : -1;
     TESS_TRY(tess_comm_all_gather(comm, &taken, slot, 1, TESS_I32, NULL));
+    /* Taken back, not restored: calls of the user may have gone on meanwhile. */
+    uint64_t exchanged = (uint64_t)(comm->rank_count - 1) * (sizeof own + sizeof taken);
+    comm->stats.sent_bytes -= exchanged;
+    comm->stats.received_bytes -= exchanged;
     if (slot[member[0]] < 0)
         TESS_FAIL(TESS_ERR_COMM, "no room for another group: at most %d may be open at a time",
                   LOCAL_GROUPS_MAX - 1);
@@ -377,12 +381,8 @@ static enum tess_status local_split_members(struct local_group *parent, int32_t 
 static enum tess_status local_split(struct tess_comm *comm, int32_t color, int32_t key,
                                     struct tess_comm **child_out)
 {
-    /* The exchange is not the user's traffic. */
-    struct tess_comm_stats kept = comm->stats;
     struct local_group *group;
-    enum tess_status status = local_split_members(local_of(comm), color, key, &group);
-    comm->stats = kept;
-    if (status == TESS_OK)
-        *child_out = &group->comm;
-    return status;
+    TESS_TRY(local_split_members(local_of(comm), color, key, &group));
+    *child_out = &group->comm;
+    return TESS_OK;
 }

@@ -29,6 +29,38 @@ bool tess__local_message_complete(const struct local_group *group, bool send, in
     return !pulled || atomic_load(&group->member[peer]->received[group->comm.rank]) > seq;
 }
 
+struct tess_comm_call tess__local_message_call(const struct local_group *group, bool send,
+                                               int32_t peer, uint64_t seq)
+{
+    const struct local_queue *queue = send ? &group->send[peer] : &group->receive[peer];
+    return (struct tess_comm_call){.collective = send ? TESS_COLLECTIVE_SEND : TESS_COLLECTIVE_RECV,
+                                   .peer = peer,
+                                   .site = queue->message[seq % LOCAL_PAIR_RING].site};
+}
+
+static void message_complete(struct local_group *group, enum local_sequence sequence, int32_t peer,
+                             uint64_t seq)
+{
+    group->message_count--;
+    tess__comm_completed(&group->comm, tess__local_ticket(sequence, peer, seq));
+}
+
+void tess__local_message_report(struct local_group *group, int32_t peer)
+{
+    struct local_queue *send = &group->send[peer];
+    if (send->reported == send->finished)
+        return;
+    uint64_t received = atomic_load(&group->member[peer]->received[group->comm.rank]);
+    for (; send->reported < send->finished; send->reported++) {
+        uint64_t seq = send->reported;
+        if (send->message[seq % LOCAL_PAIR_RING].way != LOCAL_DIRECT)
+            continue;
+        if (received <= seq)
+            return;
+        message_complete(group, LOCAL_SEND, peer, seq);
+    }
+}
+
 struct message_room {
     const struct local_group *group;
     const struct tess_comm_call *call;
@@ -70,29 +102,6 @@ static void message_post_send(struct local_group *group, const struct tess_comm_
     group->comm.stats.sent_bytes += message->bytes;
 }
 
-enum tess_status tess__local_message_post(struct local_group *group,
-                                          const struct tess_comm_call *call, uint64_t *seq_out)
-{
-    bool send = call->collective == TESS_COLLECTIVE_SEND;
-    struct local_queue *queue = send ? &group->send[call->peer] : &group->receive[call->peer];
-    struct message_room room = {group, call};
-    if (!message_has_room(&room))
-        TESS_TRY(tess__local_wait(group, message_has_room, &room, call, queue->posted + 1));
-    uint64_t seq = queue->posted;
-    struct local_message *message = &queue->message[seq % LOCAL_PAIR_RING];
-    *message = (struct local_message){.source = call->source,
-                                      .target = call->target,
-                                      .count = call->count,
-                                      .dtype = call->dtype,
-                                      .bytes = call->count * tess_dtype_bytes(call->dtype)};
-    if (send)
-        message_post_send(group, call, message, seq);
-    queue->posted++;
-    group->message_count++;
-    *seq_out = seq;
-    return TESS_OK;
-}
-
 static bool message_run_send(struct local_group *group, int32_t peer, struct local_message *message,
                              bool *moved_out)
 {
@@ -113,6 +122,51 @@ static bool message_run_send(struct local_group *group, int32_t peer, struct loc
         *moved_out = true;
     }
     return true;
+}
+
+/* Advance the sends to one peer, in order. */
+static void message_run_sends(struct local_group *group, int32_t peer, bool *moved_out)
+{
+    struct local_queue *send = &group->send[peer];
+    while (send->finished < send->posted) {
+        uint64_t seq = send->finished;
+        struct local_message *message = &send->message[seq % LOCAL_PAIR_RING];
+        if (!message_run_send(group, peer, message, moved_out))
+            break;
+        send->finished++;
+        *moved_out = true;
+        if (message->way != LOCAL_DIRECT)
+            message_complete(group, LOCAL_SEND, peer, seq);
+    }
+    tess__local_message_report(group, peer);
+}
+
+enum tess_status tess__local_message_post(struct local_group *group,
+                                          const struct tess_comm_call *call, uint64_t *seq_out)
+{
+    bool send = call->collective == TESS_COLLECTIVE_SEND;
+    struct local_queue *queue = send ? &group->send[call->peer] : &group->receive[call->peer];
+    struct message_room room = {group, call};
+    if (!message_has_room(&room))
+        TESS_TRY(tess__local_wait(group, message_has_room, &room, call, queue->posted + 1));
+    /* The place is free, but what was in it may not have been told of. */
+    bool moved = false;
+    if (send && queue->posted - queue->reported >= LOCAL_PAIR_RING)
+        message_run_sends(group, call->peer, &moved);
+    uint64_t seq = queue->posted;
+    struct local_message *message = &queue->message[seq % LOCAL_PAIR_RING];
+    *message = (struct local_message){.source = call->source,
+                                      .target = call->target,
+                                      .count = call->count,
+                                      .dtype = call->dtype,
+                                      .site = call->site,
+                                      .bytes = call->count * tess_dtype_bytes(call->dtype)};
+    if (send)
+        message_post_send(group, call, message, seq);
+    queue->posted++;
+    group->message_count++;
+    *seq_out = seq;
+    return TESS_OK;
 }
 
 static bool message_pull_chunks(struct local_group *group, int32_t peer,
@@ -174,14 +228,8 @@ static enum tess_status message_run_receive(struct local_group *group, int32_t p
 enum tess_status tess__local_message_run(struct local_group *group, bool *moved_out)
 {
     for (int32_t peer = 0; peer < group->comm.rank_count; peer++) {
-        struct local_queue *send = &group->send[peer], *receive = &group->receive[peer];
-        while (send->finished < send->posted &&
-               message_run_send(group, peer, &send->message[send->finished % LOCAL_PAIR_RING],
-                                moved_out)) {
-            send->finished++;
-            group->message_count--;
-            *moved_out = true;
-        }
+        struct local_queue *receive = &group->receive[peer];
+        message_run_sends(group, peer, moved_out);
         while (receive->finished < receive->posted) {
             uint64_t seq = receive->finished;
             bool done;
@@ -190,8 +238,8 @@ enum tess_status tess__local_message_run(struct local_group *group, bool *moved_
             if (!done)
                 break;
             receive->finished++;
-            group->message_count--;
             *moved_out = true;
+            message_complete(group, LOCAL_RECEIVE, peer, seq);
         }
     }
     return TESS_OK;

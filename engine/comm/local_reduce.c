@@ -7,7 +7,7 @@
  * the widest that the machine has is chosen at run time. Without contraction or reassociation all
  * of them give the same bits.
  */
-#include "comm/local_number.h"
+#include "base/half.h"
 #include "comm/shared.h"
 
 #define REDUCE_BLOCK  1024 /* elements: 4 KiB of f32 */
@@ -165,11 +165,11 @@ REDUCE_INLINE void reduce_load_f32(enum tess_dtype dtype, const void *source, si
     } else if (dtype == TESS_BF16) {
         const uint16_t *x = (const uint16_t *)source + at;
         for (size_t i = 0; i < count; i++)
-            out[i] = number_from_bf16(x[i]);
+            out[i] = tess__f32_of_bf16(x[i]);
     } else {
         const uint16_t *x = (const uint16_t *)source + at;
         for (size_t i = 0; i < count; i++)
-            out[i] = number_from_f16(x[i]);
+            out[i] = tess__f32_of_f16(x[i]);
     }
 }
 
@@ -181,11 +181,11 @@ REDUCE_INLINE void reduce_store_f32(enum tess_dtype dtype, const float *in, void
     } else if (dtype == TESS_BF16) {
         uint16_t *x = (uint16_t *)target + at;
         for (size_t i = 0; i < count; i++)
-            x[i] = number_to_bf16(in[i]);
+            x[i] = tess__bf16_of_f32(in[i]);
     } else {
         uint16_t *x = (uint16_t *)target + at;
         for (size_t i = 0; i < count; i++)
-            x[i] = number_to_f16(in[i]);
+            x[i] = tess__f16_of_f32(in[i]);
     }
 }
 

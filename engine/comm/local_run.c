@@ -13,6 +13,7 @@
  * Which of the three follows from the posted descriptors alone, so that all ranks agree. Sums are
  * always taken in the canonical order: it costs no more than another one here.
  */
+#include "comm/call.h"
 #include "comm/shared.h"
 #include "tessera/check.h"
 
@@ -80,16 +81,16 @@ size_t tess__local_source_bytes(const struct local_group *group, const struct te
     return run_parts(group, call->collective) * call->count * tess_dtype_bytes(call->dtype);
 }
 
-static void run_describe(const struct local_desc *desc, char *text, size_t text_bytes)
+static void run_describe(const struct local_desc *desc, const char *site, char *text,
+                         size_t text_bytes)
 {
-    char with[40] = "";
-    if (desc->collective == TESS_COLLECTIVE_BROADCAST || desc->collective == TESS_COLLECTIVE_REDUCE)
-        snprintf(with, sizeof with, " with root %d", (int)desc->peer);
-    static const char *const reduce_text[] = {"", " (max)", " (min)"};
-    snprintf(text, text_bytes, "%s%s of %llu %s%s",
-             tess_collective_name((enum tess_collective)desc->collective),
-             reduce_text[desc->reduce % 3], (unsigned long long)desc->count,
-             tess_dtype_name((enum tess_dtype)desc->dtype), with);
+    struct tess_comm_call call = {.collective = (enum tess_collective)desc->collective,
+                                  .reduce = (enum tess_reduce)desc->reduce,
+                                  .dtype = (enum tess_dtype)desc->dtype,
+                                  .count = desc->count,
+                                  .peer = desc->peer,
+                                  .site = site};
+    tess__call_describe(&call, text, text_bytes);
 }
 
 /* All ranks that take part must have made the same call; if not, nothing later can be right. */
@@ -104,9 +105,9 @@ static enum tess_status run_compare(struct local_group *group, uint64_t t)
         if (desc->collective == own->collective && desc->reduce == own->reduce &&
             desc->dtype == own->dtype && desc->count == own->count && desc->peer == own->peer)
             continue;
-        char mine[120], theirs[120], reason[400];
-        run_describe(own, mine, sizeof mine);
-        run_describe(desc, theirs, sizeof theirs);
+        char mine[160], theirs[120], reason[480];
+        run_describe(own, group->call[t % LOCAL_RING].site, mine, sizeof mine);
+        run_describe(desc, "", theirs, sizeof theirs); /* a site is an address of that rank */
         snprintf(
             reason, sizeof reason,
             "call %llu of the group differs between ranks: rank %d called %s, rank %d called %s; "
@@ -323,6 +324,21 @@ static bool run_chunks(struct local_group *group, uint64_t t, bool *moved_out)
     return true;
 }
 
+void tess__local_report(struct local_group *group)
+{
+    if (group->reported == group->next_call)
+        return;
+    uint64_t run = tess__local_run_by_all(group);
+    for (; group->reported < group->next_call; group->reported++) {
+        uint64_t t = group->reported;
+        if (!group->waits_for_all[t % LOCAL_RING])
+            continue;
+        if (run <= t)
+            return;
+        tess__comm_completed(&group->comm, tess__local_ticket(LOCAL_COLLECTIVE, -1, t));
+    }
+}
+
 enum tess_status tess__local_run(struct local_group *group, bool *moved_out)
 {
     while (group->next_call < group->posted) {
@@ -341,6 +357,10 @@ enum tess_status tess__local_run(struct local_group *group, bool *moved_out)
         group->next_call = t + 1;
         *moved_out = true;
         run_publish(group, (t + 1) << 32, group->small ? WORLD_SLEEPS_FOR_ROOM : WORLD_SLEEPS);
+        if (group->waits_for_all[t % LOCAL_RING])
+            continue;
+        group->reported += group->reported == t ? 1 : 0;
+        tess__comm_completed(&group->comm, tess__local_ticket(LOCAL_COLLECTIVE, -1, t));
     }
     return TESS_OK;
 }

@@ -10,6 +10,7 @@
 #include <linux/futex.h>
 #include <sched.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -71,6 +72,7 @@ enum tess_status tess__local_advance(struct local_rank *rank, bool *moved_out)
     for (struct local_group *group = rank->groups; group != NULL; group = group->next) {
         if (group->next_call != group->posted)
             TESS_TRY(tess__local_run(group, moved_out));
+        tess__local_report(group);
         if (group->message_count > 0)
             TESS_TRY(tess__local_message_run(group, moved_out));
     }
@@ -107,29 +109,50 @@ static bool wait_is_missing(const struct local_group *group, const struct tess_c
     return peer != group->comm.rank && atomic_load(&member->progress) >> 32 < number;
 }
 
+/* Who is missing and what it does instead, those that did not even call first; those that do not
+ * fit are counted. */
+static void wait_name_missing(struct local_group *group, const struct tess_comm_call *call,
+                              uint64_t number, char *text, size_t text_bytes)
+{
+    size_t used = 0;
+    int32_t more = 0;
+    int32_t n = group->comm.rank_count;
+    for (int32_t i = 0; i < 2 * n; i++) {
+        int32_t r = i % n;
+        bool posted;
+        if (!wait_is_missing(group, call, number, r, &posted) || posted != (i >= n))
+            continue;
+        char doing[160], one[220];
+        struct tess_board *board = tess_world_board(group->rank->world, group->world_rank[r]);
+        tess_board_describe(board, NULL, 0, doing, sizeof doing);
+        size_t length = (size_t)snprintf(one, sizeof one, "%srank %d %s it (%s)",
+                                         used > 0 ? "; " : "", (int)group->world_rank[r],
+                                         posted ? "has not finished" : "has not called", doing);
+        if (more > 0 || used + length + sizeof "; 64 more ranks" > text_bytes) {
+            more++;
+            continue;
+        }
+        memcpy(text + used, one, length + 1);
+        used += length;
+    }
+    if (more > 0)
+        snprintf(text + used, text_bytes - used, "; %d more rank%s", (int)more,
+                 more > 1 ? "s" : "");
+    else if (used == 0)
+        snprintf(text, text_bytes, "no rank is late");
+}
+
 /* Fail with the names of those who did not come, and stop the others too: the group is of no use.
  */
 static enum tess_status wait_time_out(struct local_group *group, const struct tess_comm_call *call,
                                       uint64_t number)
 {
     struct local_rank *rank = group->rank;
-    char who[360] = "";
-    size_t used = 0;
-    for (int32_t r = 0; r < group->comm.rank_count && used < sizeof who; r++) {
-        bool posted;
-        if (!wait_is_missing(group, call, number, r, &posted))
-            continue;
-        char doing[160];
-        struct tess_board *board = tess_world_board(rank->world, group->world_rank[r]);
-        tess_board_describe(board, NULL, 0, doing, sizeof doing);
-        used += (size_t)snprintf(who + used, sizeof who - used, "%srank %d %s it (%s)",
-                                 used > 0 ? "; " : "", (int)group->world_rank[r],
-                                 posted ? "has not finished" : "has not called", doing);
-    }
-    char reason[480];
-    snprintf(reason, sizeof reason, "%s %llu did not end within %g s: %s",
-             tess_collective_name(call->collective), (unsigned long long)number, rank->timeout_s,
-             used > 0 ? who : "no rank is late");
+    char who[640], reason[960];
+    wait_name_missing(group, call, number, who, sizeof who);
+    snprintf(reason, sizeof reason, "%s %llu%s%s did not end within %g s: %s",
+             tess_collective_name(call->collective), (unsigned long long)number,
+             call->site[0] != '\0' ? " at " : "", call->site, rank->timeout_s, who);
     rank->told = true;
     tess_world_abort(rank->world, rank->rank, reason);
     TESS_FAIL(TESS_ERR_TIMEOUT, "%s", reason);

@@ -83,7 +83,7 @@ struct tess_world {
     size_t window_offset, window_bytes; /* bytes: of one rank; 0 with threads */
     _Atomic uint32_t abort_state;       /* 0: running, 1: reason being written, 2: written */
     int32_t abort_rank;
-    char abort_reason[512];
+    char abort_reason[1024];
     /* Members that have the group open; a slot with 0 is free. */
     _Atomic uint32_t group_users[LOCAL_GROUPS_MAX];
     _Atomic uint64_t group_first[LOCAL_GROUPS_MAX]; /* number of calls made by earlier users */
@@ -107,10 +107,13 @@ struct local_message {
     const void *source;
     void *target;
     size_t count, bytes, offset;
+    const char *site;
 };
 
+/* All before `reported` are complete and have been told of; between that and `finished`, what has a
+ * way other than LOCAL_DIRECT. Receives are complete when finished. */
 struct local_queue {
-    uint64_t posted, finished;
+    uint64_t posted, finished, reported;
     struct local_message message[LOCAL_PAIR_RING];
 };
 
@@ -145,8 +148,9 @@ struct local_group {
     struct local_stage *stage[TESS_WORLD_RANKS_MAX];
 
     /* Collectives: numbers of the next to post, and to run; all before `retired` have been run by
-     * everybody, so that their descriptors and staged sources are free. */
-    uint64_t posted, next_call, retired;
+     * everybody, so that their descriptors and staged sources are free. All before `reported` are
+     * complete and have been told of; between that and next_call, what does not wait for all. */
+    uint64_t posted, next_call, retired, reported;
     struct tess_comm_call call[LOCAL_RING]; /* own calls, as asked */
     bool waits_for_all[LOCAL_RING];         /* complete only when all have run it */
     uint64_t stage_begin[LOCAL_RING];       /* bytes ever staged before the call */
@@ -159,8 +163,17 @@ struct local_group {
     size_t chunk_elements; /* of one piece */
 
     struct local_queue *send, *receive; /* [rank_count] */
-    int32_t message_count;              /* unfinished ones in all queues */
+    int32_t message_count;              /* in all queues, not yet complete */
 };
+
+/* A ticket names the sequence, the peer and the number: complete or not is then a matter of
+ * counters. */
+enum local_sequence { LOCAL_COLLECTIVE, LOCAL_SEND, LOCAL_RECEIVE };
+
+static inline uint64_t tess__local_ticket(enum local_sequence sequence, int32_t peer, uint64_t seq)
+{
+    return seq << 8 | (uint64_t)(peer < 0 ? 0 : peer) << 2 | (uint64_t)sequence;
+}
 
 /* local_run.c: number of collectives that every rank of the group has run. */
 uint64_t tess__local_run_by_all(const struct local_group *group);
@@ -170,6 +183,9 @@ bool tess__local_is_posted(const struct local_group *group, uint64_t t);
 /* Advance the group's calls as far as possible without blocking. *moved_out is set when
  * something was done, else left. */
 enum tess_status tess__local_run(struct local_group *group, bool *moved_out);
+/* Tell of the collectives that others have completed; called wherever their counters were looked
+ * at. */
+void tess__local_report(struct local_group *group);
 /* Source bytes of a call: what is staged. */
 size_t tess__local_source_bytes(const struct local_group *group, const struct tess_comm_call *call);
 
@@ -179,6 +195,12 @@ enum tess_status tess__local_message_post(struct local_group *group,
                                           const struct tess_comm_call *call, uint64_t *seq_out);
 bool tess__local_message_complete(const struct local_group *group, bool send, int32_t peer,
                                   uint64_t seq);
+
+/* What the queue keeps of a message, for the board and for messages: kind, peer, site. */
+struct tess_comm_call tess__local_message_call(const struct local_group *group, bool send,
+                                               int32_t peer, uint64_t seq);
+/* As tess__local_report, of the sends to `peer`. */
+void tess__local_message_report(struct local_group *group, int32_t peer);
 
 /* local_memory.c */
 enum tess_status tess__local_alloc(struct tess_comm *comm, size_t bytes, void **memory_out);

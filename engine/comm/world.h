@@ -30,6 +30,7 @@ int32_t tess_world_rank_count(const struct tess_world *world);
     X(FORWARD, "in forward")                                                                       \
     X(LOSS, "in the loss")                                                                         \
     X(BACKWARD, "in backward")                                                                     \
+    X(REDUCING, "finishing the gradients")                                                         \
     X(OPTIMIZER, "in the optimizer")                                                               \
     X(EVALUATING, "evaluating")                                                                    \
     X(BETWEEN, "between steps")                                                                    \

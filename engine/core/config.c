@@ -6,6 +6,7 @@
 #include "core/config.h"
 
 #include "base/options.h"
+#include "core/precision.h"
 #include "core/registry.h"
 #include "tessera/check.h"
 
@@ -41,8 +42,8 @@ const struct tess_option tess_run_option_table[] = {
      "keep an f32 copy beside bf16 or f16 parameters; off saves its memory and wants --rounding "
      "stochastic"},
     {"rounding", TESS_OPTION_CHOICE, CONFIG_FIELD(rounding), "nearest", 0, 0, "nearest|stochastic",
-     "how updated parameters become bf16: stochastic rounds up or down at random, keyed by seed, "
-     "step and element, the same on every layout"},
+     "how updated parameters become bf16 or f16: stochastic rounds up or down at random, keyed by "
+     "seed, step and element, the same on every layout"},
     {"kernel", TESS_OPTION_STRING, CONFIG_FIELD(kernel), "", 0, 0, NULL,
      "kernel backend; empty chooses the fastest that is built"},
     {"data", TESS_OPTION_STRING, CONFIG_FIELD(data), "/usr/share/datasets/fashion-mnist", 0, 0,
@@ -145,7 +146,7 @@ static bool config_takes_next(const struct tess_config_table *table, int table_c
     if (strchr(name, '=') != NULL || strncmp(next, "--", 2) == 0)
         return false;
     if (row != NULL)
-        return row->type != TESS_OPTION_BOOL;
+        return row->type != TESS_OPTION_BOOL || tess_options_is_switch_word(next);
     /* An option of a part that is not chosen yet: it may be a switch before the file's name. */
     return !(length > 5 && strcmp(next + length - 5, ".yaml") == 0) &&
            !(length > 4 && strcmp(next + length - 4, ".yml") == 0);
@@ -239,6 +240,7 @@ static enum tess_status config_choose_parts(struct tess_config *config, int argc
                              config->model->options_size, &config->model_options));
     TESS_TRY(config_add_part(config, config->strategy->name, config->strategy->options,
                              config->strategy->options_size, &config->strategy_options));
+    TESS_TRY(tess_options_allow(options, "variants", "is an option of tessera compare"));
     TESS_TRY(config_allow_others(config, TESS_REGISTRY_MODEL, "model", config->model->name));
     return config_allow_others(config, TESS_REGISTRY_STRATEGY, "strategy", config->strategy->name);
 }
@@ -348,6 +350,7 @@ static enum tess_status config_check(struct tess_config *config)
     if (config->strategy->check != NULL)
         TESS_TRY(config->strategy->check(config->strategy_options, (int32_t)run->ranks,
                                          (int32_t)run->accumulate));
+    TESS_TRY(tess_precision_check(run));
     /* How many epochs --steps are is known with the data only: then warm-up is not limited here. */
     TESS_TRY(tess_optim_check(&config->optim, run->steps > 0 ? HUGE_VAL : run->epochs));
 

@@ -1,7 +1,8 @@
-/* What --explain says about a planned engine: units, segments, extents, operations, memory. */
+/* What --explain says about a planned engine: units, segments, extents, precision, memory. */
 #include "core/state.h"
 
 #include "base/arena.h"
+#include "core/precision.h"
 #include "tessera/log.h"
 
 #include <inttypes.h>
@@ -59,6 +60,81 @@ static void describe_plan(const struct tess_engine *engine, const struct describ
     }
 }
 
+static void describe_row(const struct describe_sink *sink, const char *name, const char *stored,
+                         const char *multiplied, const char *accumulated)
+{
+    describe_line(sink, "  %-18s %-7s %-11s %s", name, stored, multiplied, accumulated);
+}
+
+/* A backend without f16 products widens the factors, which loses nothing: see f32_math. */
+static const char *describe_product(enum tess_dtype dtype, bool wide)
+{
+    return wide ? "f32" : dtype == TESS_F16 ? "f16 or f32" : tess_dtype_name(dtype);
+}
+
+/* What each kind of operation in use does with its numbers. */
+static void describe_operations(const struct tess_engine *engine, const struct describe_sink *sink)
+{
+    const char *stored = tess_dtype_name(engine->plan.dtype);
+    int32_t count[TESS_OP_KIND_COUNT] = {0};
+    bool wide[TESS_OP_KIND_COUNT] = {false};
+    for (int32_t o = 0; o < engine->declare.op_count; o++) {
+        const struct tess_op_desc *desc = &engine->declare.op[o].desc;
+        count[desc->kind]++;
+        wide[desc->kind] = desc->f32_math;
+    }
+    describe_row(sink, "operation", "stored", "multiplied", "accumulated");
+    for (int kind = 0; kind < TESS_OP_KIND_COUNT; kind++) {
+        char name[32];
+        snprintf(name, sizeof name, "%s x %d", tess_precision_op_name((enum tess_op_kind)kind),
+                 count[kind]);
+        if (count[kind] == 0)
+            continue;
+        if (kind == TESS_OP_MAX_POOL)
+            describe_row(sink, name, stored, "-", "-");
+        else if (kind == TESS_OP_LINEAR || kind == TESS_OP_CONV2D)
+            describe_row(sink, name, stored, describe_product(engine->plan.dtype, wide[kind]),
+                         "f32");
+        else
+            describe_row(sink, name, stored, "f32",
+                         kind == TESS_OP_BATCH_NORM ? "f32, statistics f32" : "f32");
+    }
+    describe_row(sink, "softmax, loss", stored, "f32", "f32, over images f64");
+}
+
+static void describe_scale(const struct tess_scale *scale, const struct describe_sink *sink)
+{
+    if (scale->mode == TESS_SCALE_OFF)
+        describe_line(sink, "  loss scale         off");
+    else if (scale->mode == TESS_SCALE_STATIC)
+        describe_line(
+            sink, "  loss scale         %.10g; a step whose gradients are not finite is skipped",
+            scale->value);
+    else
+        describe_line(sink,
+                      "  loss scale         %.10g at first; x 2 after %" PRId64 " good steps; "
+                      "gradients not finite: x 0.5, step skipped",
+                      scale->value, scale->interval);
+}
+
+static void describe_precision(const struct tess_engine *engine, const struct describe_sink *sink)
+{
+    const struct tess_run_options *run = &engine->config->run;
+    const char *stored = tess_dtype_name(engine->plan.dtype);
+    describe_line(sink, "precision  %s", stored);
+    describe_operations(engine, sink);
+    if (engine->plan.dtype == TESS_F32)
+        describe_line(sink, "  parameters         f32");
+    else
+        describe_line(sink, "  parameters         %s, rounded %s, %s", stored,
+                      tess_precision_is_stochastic(run) ? "at random" : "to nearest even",
+                      tess_precision_has_masters(run) ? "from f32 masters" : "without f32 masters");
+    describe_line(sink, "  gradients          f32, between ranks %s",
+                  tess_dtype_name(engine->plan.reduce_dtype));
+    describe_line(sink, "  optimizer          f32, norms in exact sums");
+    describe_scale(&engine->scale, sink);
+}
+
 static void describe_block(void *context, enum tess_memory_kind kind, const char *owner,
                            struct tess_block block)
 {
@@ -72,6 +148,7 @@ void tess_engine_describe(const struct tess_engine *engine,
 {
     struct describe_sink sink = {line, context};
     describe_plan(engine, &sink);
+    describe_precision(engine, &sink);
     engine->strategy.ops->describe(&engine->strategy, line, context);
     describe_line(&sink, "memory of rank %d, %" PRIu64 " B in one arena:", engine->plan.rank,
                   tess_memory_total(engine->memory));

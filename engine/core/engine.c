@@ -6,6 +6,7 @@
 #include "core/engine.h"
 
 #include "base/arena.h"
+#include "core/precision.h"
 #include "core/state.h"
 #include "kernel_open.h"
 #include "tessera/check.h"
@@ -68,8 +69,15 @@ static enum tess_status engine_declare(struct tess_engine *engine)
     engine->model_state = calloc(1, config->model->state_size + 1);
     if (!engine->model_state)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for the model's state");
-    return tess_declare_model(&engine->declare, config->model, engine->model_state,
-                              config->model_options, &input);
+    TESS_TRY(tess_declare_model(&engine->declare, config->model, engine->model_state,
+                                config->model_options, &input));
+    uint32_t wide = 0;
+    TESS_TRY(tess_precision_f32_ops(config->run.f32_ops, &wide));
+    for (int32_t o = 0; o < engine->declare.op_count; o++) {
+        struct tess_op_desc *desc = &engine->declare.op[o].desc;
+        desc->f32_math = desc->dtype != TESS_F32 && (wide >> desc->kind & 1) != 0;
+    }
+    return TESS_OK;
 }
 
 static enum tess_status engine_plan_strategy(struct tess_engine *engine)
@@ -96,6 +104,8 @@ static enum tess_status engine_plan(struct tess_engine *engine, int32_t rank)
                                      (int32_t)config->run.accumulate));
     TESS_TRY(engine_geometry(engine, rank));
     TESS_TRY(engine_declare(engine));
+    TESS_TRY(tess_scale_parse(config->run.loss_scale, engine->plan.dtype,
+                              config->run.loss_scale_interval, &engine->scale));
     /* Open for planning too: what an operation needs may depend on the kernel's threads. */
     TESS_TRY(tess_kernel_open(config->kernel, (int)config->run.threads, &engine->kernel));
     TESS_TRY(tess_memory_open(&engine->memory));
@@ -251,7 +261,13 @@ static enum tess_status engine_open_optim(struct tess_engine *engine)
     optim->state_count = tess_layout_own_total(plan, plan->optim_extent);
     optim->state = tess_memory_get(engine->memory, engine->block.optim);
     optim->scratch = tess_memory_get(engine->memory, engine->block.direction);
+    optim->chunk = tess_memory_get(engine->memory, engine->block.update_chunk);
+    optim->low = plan->dtype;
+    optim->stochastic = tess_precision_is_stochastic(&engine->config->run);
+    optim->round_key[0] = (uint64_t)engine->config->run.seed;
     optim->leaf_count = plan->grid;
+    for (int32_t p = 0; p < plan->param_count; p++)
+        engine->grad_total += plan->param[p].flags & TESS_PARAM_BUFFER ? 0 : plan->param[p].count;
     /* A few numbers per tensor, read by the host: beside the arena, not in it. */
     optim->tensor_state = calloc(numbers + 1, sizeof *optim->tensor_state);
     optim->sum = calloc(2 * params + 1, sizeof *optim->sum);
@@ -291,6 +307,7 @@ static enum tess_status engine_open(struct tess_engine *engine)
     engine_clear(engine);
     TESS_TRY(tess__engine_bind(engine));
     TESS_TRY(engine_open_optim(engine));
+    TESS_TRY(tess__unused_open(engine));
     engine->opened_strategy = true;
     TESS_TRY(strategy->ops->open(strategy));
     engine->weight_token = 1;
@@ -346,6 +363,7 @@ void tess_engine_close(struct tess_engine *engine)
     }
     tess_kernel_close(engine->kernel);
     tess_memory_close(engine->memory);
+    tess__unused_close(engine);
     tess_layout_fini(&engine->plan);
     tess_declare_fini(&engine->declare);
     void *const owned[] = {
@@ -412,6 +430,19 @@ void tess_engine_traffic(const struct tess_engine *engine, uint64_t *sent_bytes_
     }
     *sent_bytes_out = sent;
     *wait_s_out = wait_s;
+}
+
+double tess_engine_flight_s(const struct tess_engine *engine)
+{
+    double flight_s = engine->comm ? engine->comm->stats.flight_s : 0;
+    for (int32_t g = 0; g < engine->strategy.group_count; g++)
+        flight_s += engine->strategy.group[g]->stats.flight_s;
+    return flight_s;
+}
+
+void tess_engine_trace(struct tess_engine *engine, struct tess_trace_lane *lane)
+{
+    engine->trace = lane;
 }
 
 uint64_t tess_engine_sent_formula(const struct tess_engine *engine)

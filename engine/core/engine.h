@@ -11,6 +11,7 @@
 #include "tessera/memory.h"
 
 struct tess_engine;
+struct tess_trace_lane;
 struct tess_world;
 
 /* Plan only: everything but memory, communication and data. What tess_engine_memory() then says is
@@ -48,6 +49,8 @@ struct tess_step_result {
     bool skipped;          /* a gradient was not finite under loss scaling: nothing was updated */
     int64_t skipped_count; /* steps skipped so far, this one included */
     double zero_share; /* of the elements of the step's gradients: zeros; NaN unless asked for */
+    double loss_zero_share; /* the same of the loss's gradient by the logits, where underflow of a
+                               16-bit type begins */
     struct tess_times times;
 };
 
@@ -61,8 +64,8 @@ enum tess_status tess_engine_step(struct tess_engine *engine, bool want_loss,
 enum tess_status tess_engine_evaluate(struct tess_engine *engine, double *loss_out,
                                       double *accuracy_out);
 
-/* Hash of all parameters and buffers (f32 masters), the same on every rank and layout. Collective.
- */
+/* Hash of all parameters and buffers (f32 masters, or the small values widened where there are
+ * none), the same on every rank and layout. Collective. */
 enum tess_status tess_engine_hash(struct tess_engine *engine, uint64_t *hash_out);
 
 /*
@@ -93,6 +96,10 @@ const struct tess_comm *tess_engine_comm(const struct tess_engine *engine);
 /* Bytes sent by this rank over all its groups since open, and seconds of exposed waiting. */
 void tess_engine_traffic(const struct tess_engine *engine, uint64_t *sent_bytes_out,
                          double *wait_s_out);
+/* Seconds during which calls were under way, summed over this rank's groups since open. */
+double tess_engine_flight_s(const struct tess_engine *engine);
+/* Record what the engine does from here on; lane is borrowed, NULL records nothing. */
+void tess_engine_trace(struct tess_engine *engine, struct tess_trace_lane *lane);
 /* Bytes this rank sends in one step by the strategy's formula; 0 when it has none. */
 uint64_t tess_engine_sent_formula(const struct tess_engine *engine);
 

@@ -154,12 +154,13 @@ void tess_layout_pieces(const struct tess_plan *plan, const struct tess_declare 
 {
     size_t low_bytes = tess_dtype_bytes(plan->dtype);
     int64_t state = 0; /* elements owned before the current segment */
+    int64_t model = 0; /* elements of the parameters before the current one */
     int32_t p = 0;
     for (int32_t s = 0; s < plan->segment_count; s++) {
         const struct tess_segment *segment = &plan->segment[s];
         int64_t begin = tess_plan_own_begin(plan, s, plan->optim_extent);
         int64_t end = begin + tess_plan_own_count(plan, s, plan->optim_extent);
-        for (int32_t i = 0; i < segment->param_count; i++, p++) {
+        for (int32_t i = 0; i < segment->param_count; i++, model += plan->param[p++].count) {
             const struct tess_plan_param *param = &plan->param[p];
             int64_t from, to;
             if (!layout_overlap(param, begin, end, &from, &to))
@@ -170,9 +171,10 @@ void tess_layout_pieces(const struct tess_plan *plan, const struct tess_declare 
                 .flags = param->flags,
                 .buffer_rate = declare->param[p].rate,
                 .param_begin = from - param->begin,
+                .model_begin = model + from - param->begin,
                 .count = to - from,
                 .state_begin = state + at,
-                .w = segment->master_own + at,
+                .w = segment->master_own ? segment->master_own + at : NULL,
                 .low = plan->dtype == TESS_F32
                            ? NULL
                            : (char *)segment->param_own + (size_t)at * low_bytes,

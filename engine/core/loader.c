@@ -133,8 +133,8 @@ static enum tess_status loader_check(const struct tess_loader_config *config)
         TESS_FAIL(TESS_ERR_INTERNAL,
                   "a loader needs 1 to %d slots of at least one row, got %d of %lld",
                   LOADER_SLOTS_MAX, (int)config->slot_count, (long long)config->rows_max);
-    if (config->dtype != TESS_F32 && config->dtype != TESS_BF16)
-        TESS_FAIL(TESS_ERR_UNSUPPORTED, "the loader makes f32 or bf16, not %s",
+    if (config->dtype != TESS_F32 && config->dtype != TESS_BF16 && config->dtype != TESS_F16)
+        TESS_FAIL(TESS_ERR_UNSUPPORTED, "the loader makes f32, bf16 or f16, not %s",
                   tess_dtype_name(config->dtype));
     if (config->options.shift >= row->dim[0] || config->options.shift >= row->dim[1])
         TESS_FAIL(TESS_ERR_USAGE,

@@ -123,6 +123,17 @@ static bool optim_is_plain(const struct tess_piece *piece)
     return (piece->flags & TESS_PARAM_NO_DECAY) != 0;
 }
 
+static bool optim_skips(const struct tess_optim *optim, int32_t param)
+{
+    return optim->skip != NULL && optim->skip[param];
+}
+
+/* Updates that a parameter has had. */
+static int64_t optim_age(const struct tess_optim *optim, int32_t param)
+{
+    return optim->updates != NULL ? optim->updates[param] : optim->step;
+}
+
 static float *optim_state(const struct tess_optim *optim, const struct tess_piece *piece,
                           int32_t array)
 {
@@ -181,7 +192,7 @@ static enum tess_status optim_gradient_norm(struct tess_optim *optim)
             return optim_refuse(optim, p);
         tess_sum_merge(total, &optim->sum[p]);
     }
-    optim->grad_norm = sqrt(tess_sum_value(total));
+    optim->grad_norm = sqrt(tess_sum_value(total)) / optim->loss_scale;
     return TESS_OK;
 }
 
@@ -193,12 +204,22 @@ static void optim_novograd_moments(struct tess_optim *optim, const struct tess_u
 {
     const double beta2 = common->beta2, scale = common->grad_scale;
     for (int32_t p = 0; p < optim->param_count; p++) {
+        if (optim_skips(optim, p))
+            continue;
         const double square = tess_sum_value(&optim->sum[p]) * (scale * scale);
-        const double v = optim->step == 0
+        const double v = optim_age(optim, p) == 0
                              ? square
                              : beta2 * (double)optim->tensor_state[p] + (1 - beta2) * square;
         optim->tensor_state[p] = (float)fmin(v, FLT_MAX);
     }
+}
+
+/* Bias corrections of moments that have seen `age` updates and see one more. */
+static void optim_correct(struct tess_update *update, int64_t age)
+{
+    /* From the rounded betas, which the rule uses: 1 - 0.999f differs from 0.001 by 5e-5 of it. */
+    update->correction1 = (float)(1 / (1 - optim_power(update->beta1, age + 1)));
+    update->correction2 = (float)(1 / (1 - optim_power(update->beta2, age + 1)));
 }
 
 /* What all pieces of this step have in common. */
@@ -214,17 +235,16 @@ static struct tess_update optim_common(const struct tess_optim *optim, double ra
         .beta1 = (float)(options->beta1 < 0 ? rule->beta1 : options->beta1),
         .beta2 = (float)(options->beta2 < 0 ? rule->beta2 : options->beta2),
         .epsilon = (float)(options->epsilon < 0 ? rule->epsilon : options->epsilon),
-        .grad_scale = 1,
         .tensor_scale = 1,
     };
-    /* From the rounded betas, which the rule uses: 1 - 0.999f differs from 0.001 by 5e-5 of it. */
-    update.correction1 = (float)(1 / (1 - optim_power(update.beta1, optim->step + 1)));
-    update.correction2 = (float)(1 / (1 - optim_power(update.beta2, optim->step + 1)));
+    optim_correct(&update, optim->step);
     /* The update is linear in the first moment: averaging gradients in it is a lower rate. */
     if (update.kind == TESS_UPDATE_NOVOGRAD && options->grad_averaging)
         update.lr = (float)(rate * (1 - (double)update.beta1));
-    if (options->clip > 0 && optim->grad_norm > options->clip)
-        update.grad_scale = (float)(options->clip / optim->grad_norm);
+    const double clip = options->clip > 0 && optim->grad_norm > options->clip
+                            ? options->clip / optim->grad_norm
+                            : 1;
+    update.grad_scale = (float)(clip / optim->loss_scale);
     return update;
 }
 
@@ -234,7 +254,7 @@ static struct tess_update optim_piece_update(const struct tess_optim *optim,
                                              const struct tess_update *common)
 {
     struct tess_update update = *common;
-    update.low = TESS_BF16;
+    update.low = optim->low;
     update.count = piece->count;
     update.w = piece->w;
     update.param_low = piece->low;
@@ -243,7 +263,72 @@ static struct tess_update optim_piece_update(const struct tess_optim *optim,
     update.v = optim_state(optim, piece, 1);
     update.direction = optim_direction(optim, piece);
     update.weight_decay = optim_is_plain(piece) ? 0 : (float)optim->options.weight_decay;
+    if (optim->updates != NULL)
+        optim_correct(&update, optim->updates[piece->param]);
     return update;
+}
+
+/*
+ * The part of a piece's update from element `at` on, TESS_OPTIM_CHUNK elements at most. Without a
+ * master these are widened into the chunk, which is updated in its place and then rounded back.
+ */
+static struct tess_update optim_part(const struct tess_optim *optim,
+                                     const struct tess_update *update, int64_t at)
+{
+    struct tess_update part = *update;
+    const int64_t left = update->count - at;
+    part.count = left < TESS_OPTIM_CHUNK ? left : TESS_OPTIM_CHUNK;
+    part.g += at;
+    part.m = part.m != NULL ? part.m + at : NULL;
+    part.v = part.v != NULL ? part.v + at : NULL;
+    part.direction = part.direction != NULL ? part.direction + at : NULL;
+    part.param_low = (char *)part.param_low + (size_t)at * tess_dtype_bytes(optim->low);
+    if (part.w != NULL) {
+        part.w += at;
+    } else {
+        part.w = optim->chunk;
+        tess_cast(optim->kernel, part.count, optim->low, part.param_low, TESS_F32, part.w);
+    }
+    return part;
+}
+
+/* Update a piece, and round it to its compute copy as the run rounds. */
+static void optim_apply(const struct tess_optim *optim, const struct tess_piece *piece,
+                        const struct tess_update *update)
+{
+    const bool stochastic = optim->stochastic && piece->low != NULL;
+    if (piece->w != NULL && !stochastic) {
+        tess_update(optim->kernel, update);
+        return;
+    }
+    for (int64_t at = 0; at < piece->count; at += TESS_OPTIM_CHUNK) {
+        struct tess_update part = optim_part(optim, update, at);
+        void *low = part.param_low;
+        if (stochastic)
+            part.param_low = NULL;
+        tess_update(optim->kernel, &part);
+        if (stochastic)
+            tess_cast_stochastic(optim->kernel, part.count, part.w, optim->low, optim->round_key,
+                                 (uint64_t)(piece->model_begin + at), low);
+    }
+}
+
+/* Moments and direction of one piece; its |w|^2 is added to *square unless that is NULL. */
+static void optim_lamb_direction(const struct tess_optim *optim, const struct tess_piece *piece,
+                                 const struct tess_update *update, struct tess_sum *square)
+{
+    if (piece->w != NULL) {
+        tess_lamb_direction(optim->kernel, update);
+        if (square != NULL)
+            tess_square_sum(optim->kernel, piece->count, 1, piece->w, square);
+        return;
+    }
+    for (int64_t at = 0; at < piece->count; at += TESS_OPTIM_CHUNK) {
+        const struct tess_update part = optim_part(optim, update, at);
+        tess_lamb_direction(optim->kernel, &part);
+        if (square != NULL)
+            tess_square_sum(optim->kernel, part.count, 1, part.w, square);
+    }
 }
 
 /*
@@ -258,15 +343,14 @@ static enum tess_status optim_lamb_directions(struct tess_optim *optim,
         tess_sum_clear(&optim->sum[p]);
     for (int32_t i = 0; i < optim->piece_count; i++) {
         const struct tess_piece *piece = &optim->piece[i];
-        if (optim_is_buffer(piece))
+        if (optim_is_buffer(piece) || optim_skips(optim, piece->param))
             continue;
         const struct tess_update update = optim_piece_update(optim, piece, common);
-        tess_lamb_direction(optim->kernel, &update);
-        if (!optim_counts(optim) || optim_is_plain(piece))
-            continue;
-        tess_square_sum(optim->kernel, piece->count, 1, update.w, &optim->sum[piece->param]);
-        tess_square_sum(optim->kernel, piece->count, 1, update.direction,
-                        &optim->sum[param_count + piece->param]);
+        const bool summed = optim_counts(optim) && !optim_is_plain(piece);
+        optim_lamb_direction(optim, piece, &update, summed ? &optim->sum[piece->param] : NULL);
+        if (summed)
+            tess_square_sum(optim->kernel, piece->count, 1, update.direction,
+                            &optim->sum[param_count + piece->param]);
     }
     TESS_TRY(optim_reduce(optim, 2 * param_count));
     for (int32_t p = 0; p < 2 * param_count; p++) {
@@ -300,7 +384,7 @@ static void optim_update_buffer(const struct tess_optim *optim, const struct tes
 {
     const struct tess_update update = {
         .kind = TESS_UPDATE_AVERAGE,
-        .low = TESS_BF16,
+        .low = optim->low,
         .count = piece->count,
         .w = piece->w,
         .param_low = piece->low,
@@ -308,7 +392,7 @@ static void optim_update_buffer(const struct tess_optim *optim, const struct tes
         .lr = piece->buffer_rate,
         .grad_scale = (float)(1.0 / (double)optim->leaf_count),
     };
-    tess_update(optim->kernel, &update);
+    optim_apply(optim, piece, &update);
 }
 
 enum tess_status tess_optim_step(struct tess_optim *optim, double rate)
@@ -324,14 +408,40 @@ enum tess_status tess_optim_step(struct tess_optim *optim, double rate)
         TESS_TRY(optim_lamb_directions(optim, &common));
     for (int32_t i = 0; i < optim->piece_count; i++) {
         const struct tess_piece *piece = &optim->piece[i];
+        if (optim_skips(optim, piece->param))
+            continue;
         if (optim_is_buffer(piece)) {
             optim_update_buffer(optim, piece);
             continue;
         }
         struct tess_update update = optim_piece_update(optim, piece, &common);
         update.tensor_scale = optim_tensor_scale(optim, piece, &common);
-        tess_update(optim->kernel, &update);
+        optim_apply(optim, piece, &update);
     }
+    for (int32_t p = 0; optim->updates != NULL && p < optim->param_count; p++)
+        optim->updates[p] += !optim_skips(optim, p);
     optim->step++;
     return TESS_OK;
+}
+
+int32_t tess_optim_find_nonfinite(const struct tess_optim *optim)
+{
+    for (int32_t i = 0; i < optim->piece_count; i++) {
+        const struct tess_piece *piece = &optim->piece[i];
+        if (!optim_is_buffer(piece) &&
+            tess_find_nonfinite(optim->kernel, TESS_F32, piece->count, piece->g) >= 0)
+            return piece->param;
+    }
+    return -1;
+}
+
+int64_t tess_optim_count_zeros(const struct tess_optim *optim)
+{
+    int64_t zeros = 0;
+    for (int32_t i = 0; i < optim->piece_count; i++) {
+        const struct tess_piece *piece = &optim->piece[i];
+        if (!optim_is_buffer(piece))
+            zeros += tess_count_zeros(optim->kernel, TESS_F32, piece->count, piece->g);
+    }
+    return zeros;
 }

@@ -13,10 +13,11 @@ struct tess_piece {
     uint32_t flags;      /* enum tess_param_flag */
     float buffer_rate;   /* TESS_PARAM_BUFFER */
     int64_t param_begin; /* element of the parameter where the piece begins: multiple of 64 */
+    int64_t model_begin; /* that element's number among all elements of the model */
     int64_t count;
     int64_t state_begin; /* element of the optimizer's state arrays */
-    float *w;            /* f32 master */
-    void *low;           /* compute copy to refresh, or NULL */
+    float *w;            /* f32 master; NULL where `low` is all there is of the parameter */
+    void *low;           /* compute copy to refresh; NULL in f32 */
     const float *g;
 };
 
@@ -63,9 +64,18 @@ int32_t tess_optim_tensor_numbers(const struct tess_optim_options *options);
 /* f32 elements of scratch per owned element that the update needs (LAMB's direction): 0 or 1. */
 int32_t tess_optim_scratch_arrays(const struct tess_optim_options *options);
 
+/* Elements that are widened, updated and rounded at a time where there are no masters: 16 KiB, so
+ * that they stay in the first-level cache, and a whole number of the exact sums' blocks. */
+#define TESS_OPTIM_CHUNK (64 * TESS_SUM_BLOCK)
+
 struct tess_optim {
     struct tess_optim_options options;
     struct tess_kernel *kernel;
+    enum tess_dtype low;   /* type of the pieces' `low` */
+    bool stochastic;       /* `low` is rounded at random, by round_key and element of the model */
+    uint64_t round_key[2]; /* run's seed, step; the caller sets it before each update */
+    float *chunk;          /* [TESS_OPTIM_CHUNK] device memory; NULL where every piece has `w` */
+    double loss_scale;     /* gradients in the pieces are this times the loss's; 1: not scaled */
     /*
      * Group over which owned pieces must be summed to have each parameter whole; NULL when this
      * rank owns them whole. `counts` false: another rank owns the same pieces and counts them.
@@ -75,14 +85,21 @@ struct tess_optim {
     int32_t param_count;
     struct tess_piece *piece; /* borrowed */
     int32_t piece_count;
-    int64_t state_count;     /* elements of one state array */
-    float *state;            /* [arrays, state_count] */
-    float *tensor_state;     /* [numbers, param_count] */
-    float *scratch;          /* [scratch arrays, state_count] */
-    struct tess_sum *sum;    /* [2 * param_count + 1] for norms */
-    int64_t step;            /* updates done */
-    int64_t leaf_count;      /* of the global batch, the divisor of buffers' statistics */
-    double grad_norm;        /* of the latest step, before clipping; -1 when not computed */
+    int64_t state_count;  /* elements of one state array */
+    float *state;         /* [arrays, state_count] */
+    float *tensor_state;  /* [numbers, param_count] */
+    float *scratch;       /* [scratch arrays, state_count] */
+    struct tess_sum *sum; /* [2 * param_count + 1] for norms */
+    /*
+     * For models whose parameters may be unused, both borrowed or NULL. Where skip[p] is set, the
+     * step leaves value and state of parameter p as they are; updates[p] is how many steps did not,
+     * which is p's age in bias corrections.
+     */
+    const uint8_t *skip; /* [param_count] */
+    int64_t *updates;    /* [param_count] */
+    int64_t step;        /* updates done */
+    int64_t leaf_count;  /* of the global batch, the divisor of buffers' statistics */
+    double grad_norm;    /* of the latest step, un-scaled and before clipping; -1: not computed */
     int32_t nonfinite_param; /* of the latest step: the first one that failed it, or -1 */
 };
 
@@ -94,5 +111,13 @@ struct tess_optim {
  * Collective over sum_comm.
  */
 enum tess_status tess_optim_step(struct tess_optim *optim, double rate);
+
+/* The first parameter with a gradient in this rank's pieces that is not finite, or -1. Buffers'
+ * statistics are not gradients. Not collective. */
+int32_t tess_optim_find_nonfinite(const struct tess_optim *optim);
+
+/* Elements of the gradients in this rank's pieces, buffers left out, that are zero. Not collective.
+ */
+int64_t tess_optim_count_zeros(const struct tess_optim *optim);
 
 #endif

@@ -4,9 +4,8 @@
  */
 #include "core/state.h"
 
+#include "base/rng.h"
 #include "tessera/check.h"
-
-#include <math.h>
 
 static size_t pass_row_bytes(const struct tess_engine *engine)
 {
@@ -88,9 +87,17 @@ static struct tess_pass pass_of(struct tess_engine *engine, int32_t unit, const 
         .input_grad = unit == 0 ? NULL : engine->flow[(unit + 1) % 2],
         .param = engine->param_of,
         .grad = engine->grad_of,
+        .used = engine->unused.pass,
         .tensor = engine->tensor,
         .op = engine->op_of,
     };
+}
+
+float tess_pass_uniform(const struct tess_pass *pass, uint64_t element)
+{
+    /* The unit in the counter's upper half: no two of (step, unit, element) share a number. */
+    const struct tess_rng_key key = tess_rng_key(pass->seed, TESS_RNG_LAYER_DROP, pass->step);
+    return tess_rng_uniform(key, element, (uint64_t)pass->unit);
 }
 
 enum tess_status tess__engine_forward(struct tess_engine *engine, const void *input,
@@ -138,8 +145,10 @@ enum tess_status tess__engine_backward(struct tess_engine *engine, const void *i
         tess__engine_doing(engine, TESS_DOING_BACKWARD, u);
         TESS_TRY(strategy->ops->unit_enter(strategy, u, TESS_PHASE_BACKWARD));
         pass_bind_unit(engine, u, TESS_PHASE_BACKWARD);
+        tess__unused_enter(engine, u);
         struct tess_pass pass = pass_of(engine, u, input, row_first);
         TESS_TRY(engine->config->model->backward(engine->model_state, &pass));
+        TESS_TRY(tess__unused_leave(engine, u));
         if (broadcast)
             pass_drop_statistics(engine, u);
         TESS_TRY(strategy->ops->unit_leave(strategy, u, TESS_PHASE_BACKWARD));
@@ -188,8 +197,13 @@ enum tess_status tess__engine_loss(struct tess_engine *engine, const int32_t *la
     TESS_TRY(strategy->ops->output_ready(strategy, &output));
     if (!plan->skips_loss)
         tess_softmax_xent(engine->kernel, plan->dtype, engine->loss_ranks * engine->rows,
-                          engine->class_count, (float)(1.0 / (double)engine->step_rows), logits,
-                          label, gradient ? slope : NULL, engine->loss, engine->correct);
+                          engine->class_count,
+                          (float)(engine->scale.value / (double)engine->step_rows), logits, label,
+                          gradient ? slope : NULL, engine->loss, engine->correct);
+    if (gradient && engine->count_zeros && !plan->skips_loss)
+        engine->leaf_sum[2 * plan->grid + 1] += (double)tess_count_zeros(
+            engine->kernel, plan->dtype, engine->loss_ranks * engine->rows * engine->class_count,
+            slope);
     if (gradient)
         TESS_TRY(strategy->ops->output_grad_ready(strategy, &grad));
     return TESS_OK;

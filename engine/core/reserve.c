@@ -4,6 +4,7 @@
  */
 #include "core/state.h"
 
+#include "core/precision.h"
 #include "tessera/check.h"
 
 #include <stdio.h>
@@ -27,14 +28,18 @@ static enum tess_status reserve_parameters(struct tess_engine *engine)
     int32_t scratch = tess_optim_scratch_arrays(&engine->config->optim);
     TESS_TRY(reserve_block(engine, TESS_MEMORY_PARAMETER, param * (int64_t)engine->dtype_bytes,
                            "parameters", &block->param));
-    TESS_TRY(reserve_block(engine, TESS_MEMORY_MASTER, plan->dtype == TESS_F32 ? 0 : optim * 4,
-                           "f32 masters", &block->master));
+    bool masters = tess_precision_has_masters(&engine->config->run);
+    TESS_TRY(reserve_block(engine, TESS_MEMORY_MASTER, masters ? optim * 4 : 0, "f32 masters",
+                           &block->master));
     TESS_TRY(reserve_block(engine, TESS_MEMORY_GRADIENT, grad * plan->level_count * 4, "gradients",
                            &block->grad));
     TESS_TRY(reserve_block(engine, TESS_MEMORY_OPTIMIZER, optim * arrays * 4, "optimizer state",
                            &block->optim));
-    return reserve_block(engine, TESS_MEMORY_WORKSPACE, optim * scratch * 4, "update direction",
-                         &block->direction);
+    TESS_TRY(reserve_block(engine, TESS_MEMORY_WORKSPACE, optim * scratch * 4, "update direction",
+                           &block->direction));
+    bool chunk = optim > 0 && plan->dtype != TESS_F32 && !masters;
+    return reserve_block(engine, TESS_MEMORY_WORKSPACE, chunk ? TESS_OPTIM_CHUNK * 4 : 0,
+                         "update in f32", &block->update_chunk);
 }
 
 static enum tess_status reserve_activations(struct tess_engine *engine)
@@ -216,7 +221,7 @@ static enum tess_status bind_host_tables(struct tess_engine *engine)
     engine->grad_of = calloc(params + 1, sizeof *engine->grad_of);
     engine->unit_param_first = calloc(units + 1, sizeof *engine->unit_param_first);
     engine->unit_op_first = calloc(units + 1, sizeof *engine->unit_op_first);
-    engine->leaf_sum = calloc(2 * (size_t)leaves + 1, sizeof *engine->leaf_sum);
+    engine->leaf_sum = calloc(2 * (size_t)leaves + 2, sizeof *engine->leaf_sum);
     engine->piece =
         calloc((size_t)tess_layout_piece_count(&engine->plan) + 1, sizeof *engine->piece);
     if (!engine->unit_output || !engine->tensor || !engine->op || !engine->op_of ||

@@ -52,6 +52,17 @@ void tess_optim_resolve(struct tess_optim_options *options, int64_t batch_size, 
 
 enum tess_status tess_optim_check(const struct tess_optim_options *options, double epochs)
 {
+    if (!schedule_within(options->base_rate, 0, 1000))
+        TESS_FAIL(TESS_ERR_USAGE, "--base-lr %g: use 0 (not given) to 1000", options->base_rate);
+    if (options->base_batch < 0)
+        TESS_FAIL(TESS_ERR_USAGE, "--base-batch %lld: use 0 (one rank's share) or a batch",
+                  (long long)options->base_batch);
+    if (options->base_rate > 0 && !schedule_within(options->learning_rate, 0, 1000))
+        TESS_FAIL(TESS_ERR_USAGE,
+                  "--base-lr %g becomes a learning rate of %g when it is scaled to the batch: it "
+                  "must end in 0 to 1000; use a lower --base-lr, a greater --base-batch or another "
+                  "--lr-scale",
+                  options->base_rate, options->learning_rate);
     if (!schedule_within(options->learning_rate, 0, 1000))
         TESS_FAIL(TESS_ERR_USAGE, "--learning-rate %g: use 0 to 1000", options->learning_rate);
     if (!(options->momentum >= 0 && options->momentum < 1))

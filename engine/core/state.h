@@ -6,6 +6,8 @@
 #include "core/declare.h"
 #include "core/engine.h"
 #include "core/layout.h"
+#include "core/scale.h"
+#include "core/trace.h"
 
 #define TESS_SLOTS_MAX 4
 
@@ -18,11 +20,20 @@ struct tess_engine_blocks {
     struct tess_block unit_scratch;
     struct tess_block all_output, all_output_grad; /* of all ranks, where the plan holds the loss */
     struct tess_block loss, correct;
-    struct tess_block op_scratch, direction;
+    struct tess_block op_scratch, direction, update_chunk;
     struct tess_block *packed; /* [op_count], or all in packed_shared */
     struct tess_block packed_shared;
     struct tess_block input[TESS_SLOTS_MAX], label[TESS_SLOTS_MAX];
     struct tess_block test_input, test_label;
+};
+
+/* unused.c's: parameters without a gradient. Host memory. */
+struct tess_unused {
+    bool *pass;    /* [param_count] what the model's backward is handed */
+    uint8_t *used; /* [rank_count, param_count] in any micro-batch of the step; the others' rows are
+                      right in a conditional model, from exchange to next step */
+    uint8_t *skip; /* [param_count] used by no rank; conditional models only, else NULL */
+    int64_t *updates; /* [param_count] updates done, likewise */
 };
 
 struct tess_engine {
@@ -31,6 +42,7 @@ struct tess_engine {
     struct tess_comm *comm;   /* borrowed; NULL when only planned */
     struct tess_board *board; /* NULL without a world */
     struct tess_board own_board;
+    struct tess_trace_lane *trace; /* borrowed; NULL: no time line */
     struct tess_kernel *kernel;
     struct tess_memory *memory;
     void *arena;
@@ -68,11 +80,16 @@ struct tess_engine {
     int32_t *unit_op_first;    /* [unit_count + 1] */
     float *loss;               /* [loss rows] */
     int32_t *correct;
-    double *leaf_sum; /* [2 max(grid, test leaves)]: loss, correct of each leaf; host */
+    double *leaf_sum; /* [2 max(grid, test leaves) + 2]: loss, correct of each leaf; then zeros of
+                         the gradients, of those by the logits; host */
 
     struct tess_loader *loader, *test_loader;
     struct tess_optim optim;
     struct tess_piece *piece;
+    struct tess_scale scale;
+    int64_t grad_total; /* elements of all parameters that have gradients */
+    struct tess_unused unused;
+    bool count_zeros;      /* in the current step: in the gradient by the logits */
     int64_t step;          /* steps done */
     uint64_t weight_token; /* changes when the weights do */
     bool opened_ops, opened_strategy;
@@ -100,11 +117,49 @@ void tess__engine_sum_leaf(struct tess_engine *engine, int64_t leaf, int64_t at)
 /* engine.c: images that count in step `step` (from 0). */
 int64_t tess__engine_step_rows(const struct tess_engine *engine, int64_t step);
 
+/*
+ * unused.c: notes around each unit's backward; leave gives what was not used a gradient of zero.
+ * finish, after the reduction and before anything is updated, exchanges the notes of a conditional
+ * model (collective then) and refuses the step without find_unused: TESS_ERR_USAGE on rank 0, which
+ * says why, TESS_ERR_ABORTED on the others. close accepts a half-opened one.
+ */
+enum tess_status tess__unused_open(struct tess_engine *engine);
+void tess__unused_close(struct tess_engine *engine);
+void tess__unused_begin(struct tess_engine *engine); /* of a step */
+void tess__unused_enter(struct tess_engine *engine, int32_t unit);
+enum tess_status tess__unused_leave(struct tess_engine *engine, int32_t unit);
+enum tess_status tess__unused_finish(struct tess_engine *engine);
+
 /* params.c */
 enum tess_status tess__engine_init_params(struct tess_engine *engine);
 
+/*
+ * Elements [from, from + count) of a piece as f32: its master, or its small values widened into
+ * `room` [count]. For host code that has opened device memory.
+ */
+const float *tess__engine_values(const struct tess_engine *engine, const struct tess_piece *piece,
+                                 int64_t from, int64_t count, float *room);
+
+/* Does this rank stand for its pieces in sums over all ranks, so that each element of the model is
+ * counted once? The first shard group does, or rank 0 where nothing is sharded. */
+static inline bool tess__engine_counts(const struct tess_engine *engine)
+{
+    const struct tess_plan *plan = &engine->plan;
+    const bool sharded = plan->optim_extent == TESS_EXTENT_SHARD && plan->shard_count > 1;
+    return plan->rank < (sharded ? plan->shard_count : 1);
+}
+
 /* Where leaf `leaf` of this rank's loss rows stands in the canonical order. */
 int64_t tess__engine_leaf_index(const struct tess_engine *engine, int64_t leaf);
+
+/* diagnose.c: ranks as a message lists them, "1, 3": the first few, then how many more. Zeroed at
+ * first; text is whole after each add. */
+struct tess_rank_list {
+    int32_t count;
+    size_t length;
+    char text[96];
+};
+void tess__rank_list_add(struct tess_rank_list *list, int32_t rank);
 
 /* diagnose.c: name the step, unit and tensor that first holds a NaN or infinity. Always fails. */
 enum tess_status tess__engine_diagnose(struct tess_engine *engine, const void *input,
@@ -127,6 +182,8 @@ static inline void tess__engine_doing(struct tess_engine *engine, enum tess_doin
 {
     atomic_store_explicit(&engine->board->doing, (int32_t)doing, memory_order_relaxed);
     atomic_store_explicit(&engine->board->unit, unit, memory_order_relaxed);
+    if (engine->trace != NULL)
+        tess_trace_doing(engine->trace, doing, unit, engine->strategy.training);
 }
 
 #endif

@@ -1,6 +1,11 @@
 /*
  * A multi-layer perceptron: hidden linear layers with ReLU and dropout, and a last linear layer
  * that gives the logits. One unit per layer. Rows of any shape are read as one vector.
+ *
+ * Layer drop: a hidden layer as wide as its input may be left out, y = x, at random in training
+ * (Huang et al., "Deep networks with stochastic depth", ECCV 2016, whose layers are residual: what
+ * is left out there is the branch beside the identity). Whether a layer runs is drawn for the step
+ * or for each leaf, never for a rank, so that every layout leaves out the same.
  */
 #include "layer.h"
 #include "tessera/check.h"
@@ -11,12 +16,16 @@
 struct mlp_options {
     struct tess_ints hidden;
     double dropout;
+    double layer_drop;
+    int32_t layer_drop_scope; /* step|leaf */
 };
 
 struct mlp_state {
-    double dropout;
+    double dropout, layer_drop;
+    bool drops_leaves;
     int32_t layer_count;
     struct tess__layer layer[TESS_INTS_MAX + 1];
+    bool square[TESS_INTS_MAX + 1]; /* hidden, and as wide as its input */
 };
 
 static const struct tess_option mlp_option_table[] = {
@@ -34,6 +43,21 @@ static const struct tess_option mlp_option_table[] = {
      .min = 0,
      .max = 0.99,
      .help = "Share of each hidden layer's outputs dropped in training."},
+    {.name = "layer-drop",
+     .type = TESS_OPTION_REAL,
+     .offset = offsetof(struct mlp_options, layer_drop),
+     .fallback = "0",
+     .min = 0,
+     .max = 0.99,
+     .help = "Probability that training leaves out a hidden layer as wide as its input, y = x; "
+             "evaluation runs all layers, unscaled. Needs --find-unused."},
+    {.name = "layer-drop-scope",
+     .type = TESS_OPTION_CHOICE,
+     .offset = offsetof(struct mlp_options, layer_drop_scope),
+     .fallback = "step",
+     .choices = "step|leaf",
+     .help = "What a layer is left out of: step, a whole step on all ranks alike; leaf, single "
+             "leaves of the grid, so that a rank may use layers that another does not."},
     {.name = NULL},
 };
 
@@ -44,8 +68,11 @@ static enum tess_status mlp_declare(void *state, const void *options,
     const struct mlp_options *o = options;
     struct mlp_state *mlp = state;
     int64_t in = tess_shape_count(&input->row);
+    bool any_square = false;
 
     mlp->dropout = o->dropout;
+    mlp->layer_drop = o->layer_drop;
+    mlp->drops_leaves = o->layer_drop_scope == 1;
     mlp->layer_count = o->hidden.count + 1;
     for (int32_t i = 0; i < mlp->layer_count; i++) {
         const bool last = i == o->hidden.count;
@@ -54,23 +81,75 @@ static enum tess_status mlp_declare(void *state, const void *options,
             .kind = TESS_OP_LINEAR, .in = in, .out = out, .relu = !last};
         char name[16];
 
+        mlp->square[i] = !last && in == out;
+        any_square = any_square || mlp->square[i];
         snprintf(name, sizeof name, "fc%d", i + 1);
         tess_declare_unit(declare, name, tess_shape1(out));
         tess__layer_declare(declare, name, &desc, tess__init_fan_in(in), true, i == 0,
                             &mlp->layer[i]);
         in = out;
     }
+    if (o->layer_drop > 0 && !any_square)
+        TESS_FAIL(TESS_ERR_USAGE,
+                  "mlp.layer-drop %g leaves out hidden layers as wide as their input, and "
+                  "mlp.hidden has none: give equal widths in a row, such as --mlp.hidden 512,512",
+                  o->layer_drop);
+    if (o->layer_drop > 0)
+        tess_declare_conditional(declare);
     return TESS_OK;
+}
+
+/* Is the pass's layer left out of leaf `leaf` of the pass? */
+static bool mlp_drops(const struct mlp_state *mlp, const struct tess_pass *pass, int64_t leaf)
+{
+    const uint64_t first = pass->row_first / (uint64_t)pass->leaf_rows;
+
+    return tess_pass_uniform(pass, mlp->drops_leaves ? first + (uint64_t)leaf : 0) <
+           (float)mlp->layer_drop;
+}
+
+/* The leaves of the pass that the pass's layer is left out of. */
+static int64_t mlp_dropped(const struct mlp_state *mlp, const struct tess_pass *pass)
+{
+    int64_t count = 0;
+
+    if (!pass->training || mlp->layer_drop == 0 || !mlp->square[pass->unit])
+        return 0;
+    for (int64_t leaf = 0; leaf < pass->leaf_count; leaf++)
+        count += mlp_drops(mlp, pass, leaf);
+    return count;
+}
+
+/* Copy the rows of the dropped leaves; with `clear` the source is zero afterwards. */
+static void mlp_move_dropped(const struct mlp_state *mlp, const struct tess_pass *pass,
+                             const void *source, void *target, void *clear)
+{
+    const int64_t bytes =
+        pass->leaf_rows * mlp->layer[pass->unit].out_count * (int64_t)tess_dtype_bytes(pass->dtype);
+
+    for (int64_t leaf = 0; leaf < pass->leaf_count; leaf++) {
+        if (!mlp_drops(mlp, pass, leaf))
+            continue;
+        tess_copy(pass->kernel, bytes, (const char *)source + leaf * bytes,
+                  (char *)target + leaf * bytes);
+        if (clear)
+            tess_fill(pass->kernel, bytes, 0, (char *)clear + leaf * bytes);
+    }
 }
 
 static enum tess_status mlp_forward(void *state, const struct tess_pass *pass)
 {
     const struct mlp_state *mlp = state;
     const struct tess__layer *layer = &mlp->layer[pass->unit];
+    const int64_t dropped = mlp_dropped(mlp, pass);
 
-    TESS_TRY(tess__layer_forward(pass, layer, pass->input, pass->output));
-    if (layer->relu)
-        tess__dropout(pass, mlp->dropout, layer->out_count, pass->output);
+    if (dropped < pass->leaf_count) {
+        TESS_TRY(tess__layer_forward(pass, layer, pass->input, pass->output));
+        if (layer->relu)
+            tess__dropout(pass, mlp->dropout, layer->out_count, pass->output);
+    }
+    if (dropped > 0)
+        mlp_move_dropped(mlp, pass, pass->input, pass->output, NULL);
     return TESS_OK;
 }
 
@@ -78,13 +157,28 @@ static enum tess_status mlp_backward(void *state, const struct tess_pass *pass)
 {
     const struct mlp_state *mlp = state;
     const struct tess__layer *layer = &mlp->layer[pass->unit];
+    const int64_t dropped = mlp_dropped(mlp, pass);
 
-    /* The output is 0 where it was dropped, and so is the gradient: the ReLU may look at it as is.
+    if (dropped == pass->leaf_count) {
+        pass->used[layer->weight] = pass->used[layer->bias] = false;
+        if (pass->input_grad)
+            mlp_move_dropped(mlp, pass, pass->output_grad, pass->input_grad, NULL);
+        return TESS_OK;
+    }
+    /* Dropped leaves add zeros to the gradients of the layer, as where they are alone on a rank.
+     * What flows past the layer waits in the output, whose rows nobody reads where the gradient is
+     * zero. */
+    if (dropped > 0)
+        mlp_move_dropped(mlp, pass, pass->output_grad, pass->output, pass->output_grad_scratch);
+    /* The output is 0 where dropout took it, and so is the gradient: the ReLU may look at it as is.
      */
     if (layer->relu)
         tess__dropout(pass, mlp->dropout, layer->out_count, pass->output_grad_scratch);
-    return tess__layer_backward(pass, layer, pass->input, pass->output, pass->output_grad_scratch,
-                                pass->input_grad);
+    TESS_TRY(tess__layer_backward(pass, layer, pass->input, pass->output, pass->output_grad_scratch,
+                                  pass->input_grad));
+    if (dropped > 0 && pass->input_grad)
+        mlp_move_dropped(mlp, pass, pass->output, pass->input_grad, NULL);
+    return TESS_OK;
 }
 
 const struct tess_model_ops tess_model_mlp = {

@@ -1,14 +1,14 @@
 /*
- * The backend `cpu`: oneDNN for products and convolutions (linear.c, conv.c), own loops for the
- * rest, ref for what is too rare or too small to matter: average pooling, dropout, softmax, fill,
- * copy. This file opens it, sends each slot to where the work is done, and does none itself.
+ * The backend `cpu`: oneDNN for products and convolutions (linear.c, conv.c; wide.c where 16 bits
+ * are multiplied in f32), own loops for the rest, ref for what is too rare or too small to matter:
+ * average pooling, dropout, softmax, fill, copy. This file opens it, sends each slot to where the
+ * work is done, and does none itself.
  */
 #include "cpu/prim.h"
 
 #include "kernel_open.h"
 #include "ref/fold.h"
 #include "ref/ref.h"
-#include "ref/slots.h"
 #include "tessera/check.h"
 #include "tessera/version.h"
 
@@ -28,8 +28,11 @@ static bool cpu_supports(const struct tess_op_desc *desc, char *why, size_t why_
     if (!tess_op_check(desc, why, why_bytes))
         return false;
     bool product = desc->kind == TESS_OP_LINEAR || desc->kind == TESS_OP_CONV2D;
-    if (product && desc->dtype == TESS_BF16 && !tess__cpu_bf16_available()) {
-        snprintf(why, why_bytes, "bf16 needs a processor with AVX-512: use f32 or --kernel ref");
+    bool in_bf16 = desc->dtype == TESS_BF16 && !desc->f32_math;
+    if (product && in_bf16 && !tess__cpu_bf16_available()) {
+        snprintf(why, why_bytes,
+                 "products in bf16 need a processor with AVX-512: use f32, multiply in f32 "
+                 "(--f32-ops) or take --kernel ref");
         return false;
     }
     return true;
@@ -108,6 +111,8 @@ static enum tess_status cpu_op_needs(const struct tess_op_desc *desc,
     char why[160];
     if (!cpu_supports(desc, why, sizeof(why)))
         TESS_FAIL(TESS_ERR_UNSUPPORTED, "kernel cpu: %s", why);
+    if (tess__cpu_is_wide(desc))
+        return tess__cpu_wide_needs(desc, needs_out);
     struct tess_op_needs needs = {0};
     switch (desc->kind) {
     case TESS_OP_LINEAR:
@@ -128,9 +133,11 @@ static enum tess_status cpu_op_needs(const struct tess_op_desc *desc,
 
 static void cpu_op_close(struct tess_op *op)
 {
-    if (op->desc.kind == TESS_OP_LINEAR)
+    if (tess__cpu_is_wide(&op->desc))
+        tess__cpu_wide_close(op);
+    else if (op->desc.kind == TESS_OP_LINEAR)
         tess__cpu_linear_close(op);
-    if (op->desc.kind == TESS_OP_CONV2D)
+    else if (op->desc.kind == TESS_OP_CONV2D)
         tess__cpu_conv_close(op);
 }
 
@@ -141,13 +148,60 @@ static enum tess_status cpu_op_open(struct tess_op *op)
         TESS_FAIL(TESS_ERR_UNSUPPORTED, "kernel cpu: %s", why);
     tess__cpu_threads(op->kernel);
     enum tess_status status = TESS_OK;
-    if (op->desc.kind == TESS_OP_LINEAR)
+    if (tess__cpu_is_wide(&op->desc))
+        status = tess__cpu_wide_open(op);
+    else if (op->desc.kind == TESS_OP_LINEAR)
         status = tess__cpu_linear_open(op);
-    if (op->desc.kind == TESS_OP_CONV2D)
+    else if (op->desc.kind == TESS_OP_CONV2D)
         status = tess__cpu_conv_open(op);
     if (status != TESS_OK)
         cpu_op_close(op);
     return status;
+}
+
+/* ---- products: as they are, or through f32 ----------------------------------------------------
+ */
+
+static enum tess_status cpu_linear_forward(struct tess_op *op, const void *x, const void *w,
+                                           const void *bias, void *y)
+{
+    return tess__cpu_is_wide(&op->desc) ? tess__cpu_wide_forward(op, x, w, bias, y)
+                                        : tess__cpu_linear_forward(op, x, w, bias, y);
+}
+
+static enum tess_status cpu_linear_backward_data(struct tess_op *op, const void *dy, const void *w,
+                                                 void *dx)
+{
+    return tess__cpu_is_wide(&op->desc) ? tess__cpu_wide_backward_data(op, dy, w, dx)
+                                        : tess__cpu_linear_backward_data(op, dy, w, dx);
+}
+
+static enum tess_status cpu_linear_backward_weight(struct tess_op *op, const void *x,
+                                                   const void *dy, float *dw, float *dbias)
+{
+    return tess__cpu_is_wide(&op->desc) ? tess__cpu_wide_backward_weight(op, x, dy, dw, dbias)
+                                        : tess__cpu_linear_backward_weight(op, x, dy, dw, dbias);
+}
+
+static enum tess_status cpu_conv2d_forward(struct tess_op *op, const void *x, const void *w,
+                                           const void *bias, void *y)
+{
+    return tess__cpu_is_wide(&op->desc) ? tess__cpu_wide_forward(op, x, w, bias, y)
+                                        : tess__cpu_conv_forward(op, x, w, bias, y);
+}
+
+static enum tess_status cpu_conv2d_backward_data(struct tess_op *op, const void *dy, const void *w,
+                                                 void *dx)
+{
+    return tess__cpu_is_wide(&op->desc) ? tess__cpu_wide_backward_data(op, dy, w, dx)
+                                        : tess__cpu_conv_backward_data(op, dy, w, dx);
+}
+
+static enum tess_status cpu_conv2d_backward_weight(struct tess_op *op, const void *x,
+                                                   const void *dy, float *dw, float *dbias)
+{
+    return tess__cpu_is_wide(&op->desc) ? tess__cpu_wide_backward_weight(op, x, dy, dw, dbias)
+                                        : tess__cpu_conv_backward_weight(op, x, dy, dw, dbias);
 }
 
 /* ---- slots that go to the table of own loops ---------------------------------------------------
@@ -231,6 +285,18 @@ static int64_t cpu_find_nonfinite(struct tess_kernel *kernel, enum tess_dtype dt
     return cpu_loops(kernel)->ops.find_nonfinite(kernel, dtype, count, x);
 }
 
+static int64_t cpu_count_zeros(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
+                               const void *x)
+{
+    return cpu_loops(kernel)->ops.count_zeros(kernel, dtype, count, x);
+}
+
+static void cpu_cast_stochastic(struct tess_kernel *kernel, int64_t count, const float *x,
+                                enum tess_dtype to, const uint64_t key[2], uint64_t first, void *y)
+{
+    cpu_loops(kernel)->ops.cast_stochastic(kernel, count, x, to, key, first, y);
+}
+
 static void cpu_update(struct tess_kernel *kernel, const struct tess_update *update)
 {
     cpu_loops(kernel)->ops.update(kernel, update);
@@ -290,12 +356,12 @@ const struct tess_kernel_ops tess_kernel_cpu = {
     .op_needs = cpu_op_needs,
     .op_open = cpu_op_open,
     .op_close = cpu_op_close,
-    .linear_forward = tess__cpu_linear_forward,
-    .linear_backward_data = tess__cpu_linear_backward_data,
-    .linear_backward_weight = tess__cpu_linear_backward_weight,
-    .conv2d_forward = tess__cpu_conv_forward,
-    .conv2d_backward_data = tess__cpu_conv_backward_data,
-    .conv2d_backward_weight = tess__cpu_conv_backward_weight,
+    .linear_forward = cpu_linear_forward,
+    .linear_backward_data = cpu_linear_backward_data,
+    .linear_backward_weight = cpu_linear_backward_weight,
+    .conv2d_forward = cpu_conv2d_forward,
+    .conv2d_backward_data = cpu_conv2d_backward_data,
+    .conv2d_backward_weight = cpu_conv2d_backward_weight,
     .max_pool_forward = cpu_max_pool_forward,
     .max_pool_backward = cpu_max_pool_backward,
     .avg_pool_forward = cpu_avg_pool_forward,
@@ -314,8 +380,8 @@ const struct tess_kernel_ops tess_kernel_cpu = {
     .copy = cpu_copy,
     .square_sum = cpu_square_sum,
     .find_nonfinite = cpu_find_nonfinite,
-    .count_zeros = tess__ref_count_zeros,
-    .cast_stochastic = tess__ref_cast_stochastic,
+    .count_zeros = cpu_count_zeros,
+    .cast_stochastic = cpu_cast_stochastic,
     .update = cpu_update,
     .lamb_direction = cpu_lamb_direction,
 };

@@ -91,6 +91,22 @@ enum tess_status tess__cpu_conv_backward_data(struct tess_op *op, const void *dy
 enum tess_status tess__cpu_conv_backward_weight(struct tess_op *op, const void *x, const void *dy,
                                                 float *dw, float *dbias);
 
+/*
+ * LINEAR and CONV2D that multiply in f32 what is stored in 16 bits (wide.c): f16 always, bf16 where
+ * desc.f32_math says so. The rest is as for the functions above, for both kinds.
+ */
+bool tess__cpu_is_wide(const struct tess_op_desc *desc);
+enum tess_status tess__cpu_wide_needs(const struct tess_op_desc *desc,
+                                      struct tess_op_needs *needs_out);
+enum tess_status tess__cpu_wide_open(struct tess_op *op);
+void tess__cpu_wide_close(struct tess_op *op);
+enum tess_status tess__cpu_wide_forward(struct tess_op *op, const void *x, const void *w,
+                                        const void *bias, void *y);
+enum tess_status tess__cpu_wide_backward_data(struct tess_op *op, const void *dy, const void *w,
+                                              void *dx);
+enum tess_status tess__cpu_wide_backward_weight(struct tess_op *op, const void *x, const void *dy,
+                                                float *dw, float *dbias);
+
 /* dbias by leaves; x is dy [leaves * rows_per_leaf, cols]; `scratch` as for
  * tess__cpu_bias_scratch(). */
 size_t tess__cpu_bias_scratch(int64_t cols, int64_t leaves);

@@ -2,7 +2,7 @@
  * Own loops over images: max pooling, channels last. Per output pixel the places of its window are
  * found once; then CPU_LANES channels at a time go through the window in registers. Maxima and the
  * gradients that are handed back are copies of elements, so bf16 is handled as the upper half of
- * f32 and never rounded.
+ * f32 and never rounded. f16 is widened, to be compared, and comes back as it was.
  */
 #include "cpu/loops.h"
 
@@ -57,9 +57,15 @@ CPU_INLINE void image_load(enum tess_dtype dtype, const void *x, int64_t first, 
     if (dtype == TESS_F32) {
         memcpy(&whole, (const float *)x + first, (size_t)lanes * 4);
         *bits = whole;
-    } else {
+    } else if (dtype == TESS_BF16) {
         memcpy(&half, (const uint16_t *)x + first, (size_t)lanes * 2);
         *bits = __builtin_convertvector(half, image_bits) << 16;
+    } else {
+        uint16_t element[CPU_LANES] = {0};
+        float wide[CPU_LANES];
+        memcpy(element, (const uint16_t *)x + first, (size_t)lanes * 2);
+        cpu_read(TESS_F16, element, 0, CPU_LANES, wide);
+        memcpy(bits, wide, sizeof(wide));
     }
 }
 
@@ -68,9 +74,15 @@ CPU_INLINE void image_store(enum tess_dtype dtype, void *y, int64_t first, int64
 {
     if (dtype == TESS_F32) {
         memcpy((float *)y + first, bits, (size_t)lanes * 4);
-    } else {
+    } else if (dtype == TESS_BF16) {
         image_half half = __builtin_convertvector(*bits >> 16, image_half);
         memcpy((uint16_t *)y + first, &half, (size_t)lanes * 2);
+    } else {
+        float wide[CPU_LANES];
+        uint16_t element[CPU_LANES];
+        memcpy(wide, bits, sizeof(wide));
+        cpu_write(TESS_F16, element, 0, CPU_LANES, wide);
+        memcpy((uint16_t *)y + first, element, (size_t)lanes * 2);
     }
 }
 
@@ -129,7 +141,7 @@ CPU_INLINE void image_max_forward(const struct tess_op_desc *desc, enum tess_dty
 }
 
 /* The usual window, without padding, is known to the compiler. */
-CPU_INLINE void image_max_forward_window(const struct tess_op_desc *d, enum tess_dtype dtype,
+CPU_INLINE void image_max_forward_window(enum tess_dtype dtype, const struct tess_op_desc *d,
                                          const void *x, void *y, uint8_t *which)
 {
     if (d->window == 2 && d->padding == 0)
@@ -141,10 +153,7 @@ CPU_INLINE void image_max_forward_window(const struct tess_op_desc *d, enum tess
 enum tess_status CPU_LOOP(max_pool_forward)(struct tess_op *op, const void *x, void *y,
                                             uint8_t *which)
 {
-    if (op->desc.dtype == TESS_F32)
-        image_max_forward_window(&op->desc, TESS_F32, x, y, which);
-    else
-        image_max_forward_window(&op->desc, TESS_BF16, x, y, which);
+    CPU_BY_DTYPE(op->desc.dtype, image_max_forward_window, &op->desc, x, y, which);
     return TESS_OK;
 }
 
@@ -204,7 +213,7 @@ enum tess_status CPU_LOOP(max_pool_backward)(struct tess_op *op, const void *dy,
         return tess_kernel_ref.max_pool_backward(op, dy, which, dx);
     if (d->dtype == TESS_F32)
         image_max_backward_window(d, TESS_F32, dy, which, dx);
-    else
+    else /* f16 too: elements are copied, not looked at */
         image_max_backward_window(d, TESS_BF16, dy, which, dx);
     return TESS_OK;
 }

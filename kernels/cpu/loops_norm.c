@@ -128,10 +128,7 @@ enum tess_status CPU_LOOP(batch_norm_forward)(struct tess_op *op, const void *x,
                                  .rstd = save_rstd + leaf * d->in,
                                  .leaf_mean = tess__fold_leaf(&fold_mean),
                                  .leaf_var = tess__fold_leaf(&fold_var)};
-        if (d->dtype == TESS_F32)
-            norm_forward_leaf(TESS_F32, d, leaf * pixels, &f);
-        else
-            norm_forward_leaf(TESS_BF16, d, leaf * pixels, &f);
+        CPU_BY_DTYPE(d->dtype, norm_forward_leaf, d, leaf * pixels, &f);
         tess__fold_push(&fold_mean);
         tess__fold_push(&fold_var);
     }
@@ -163,14 +160,10 @@ enum tess_status CPU_LOOP(batch_norm_infer)(struct tess_op *op, const void *x, c
     const struct tess_op_desc *d = &op->desc;
     for (int64_t c = 0; c < d->in; c += CPU_BLOCK) {
         int64_t count = d->in - c < CPU_BLOCK ? d->in - c : CPU_BLOCK;
-        if (d->dtype == TESS_F32 && count == CPU_BLOCK)
-            norm_infer_block(TESS_F32, d, c, CPU_BLOCK, x, gamma, beta, mean, var, y);
-        else if (d->dtype == TESS_F32)
-            norm_infer_block(TESS_F32, d, c, count, x, gamma, beta, mean, var, y);
-        else if (count == CPU_BLOCK)
-            norm_infer_block(TESS_BF16, d, c, CPU_BLOCK, x, gamma, beta, mean, var, y);
+        if (count == CPU_BLOCK)
+            CPU_BY_DTYPE(d->dtype, norm_infer_block, d, c, CPU_BLOCK, x, gamma, beta, mean, var, y);
         else
-            norm_infer_block(TESS_BF16, d, c, count, x, gamma, beta, mean, var, y);
+            CPU_BY_DTYPE(d->dtype, norm_infer_block, d, c, count, x, gamma, beta, mean, var, y);
     }
     return TESS_OK;
 }
@@ -278,10 +271,7 @@ enum tess_status CPU_LOOP(batch_norm_backward)(struct tess_op *op, const void *x
                                   .dx = dx,
                                   .dgamma = tess__fold_leaf(&fold_gamma),
                                   .dbeta = tess__fold_leaf(&fold_beta)};
-        if (d->dtype == TESS_F32)
-            norm_backward_leaf(TESS_F32, d->relu, d, leaf * pixels, &b);
-        else
-            norm_backward_leaf(TESS_BF16, d->relu, d, leaf * pixels, &b);
+        CPU_BY_DTYPE(d->dtype, norm_backward_leaf, d->relu, d, leaf * pixels, &b);
         tess__fold_push(&fold_gamma);
         tess__fold_push(&fold_beta);
     }

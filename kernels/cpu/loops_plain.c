@@ -40,10 +40,7 @@ void CPU_LOOP(relu_forward)(struct tess_kernel *kernel, enum tess_dtype dtype, i
                             const void *x, void *y)
 {
     (void)kernel;
-    if (dtype == TESS_F32)
-        plain_relu(TESS_F32, count, x, y);
-    else
-        plain_relu(TESS_BF16, count, x, y);
+    CPU_BY_DTYPE(dtype, plain_relu, count, x, y);
 }
 
 CPU_INLINE void plain_cut_block(enum tess_dtype dtype, int64_t first, int64_t count, const void *y,
@@ -70,10 +67,7 @@ void CPU_LOOP(relu_backward)(struct tess_kernel *kernel, enum tess_dtype dtype, 
                              const void *y, const void *dy, void *dx)
 {
     (void)kernel;
-    if (dtype == TESS_F32)
-        plain_cut(TESS_F32, count, y, dy, dx);
-    else
-        plain_cut(TESS_BF16, count, y, dy, dx);
+    CPU_BY_DTYPE(dtype, plain_cut, count, y, dy, dx);
 }
 
 CPU_INLINE void plain_add_block(enum tess_dtype dtype, int64_t first, int64_t count, const void *a,
@@ -100,10 +94,7 @@ void CPU_LOOP(add)(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t co
                    const void *b, void *y)
 {
     (void)kernel;
-    if (dtype == TESS_F32)
-        plain_add(TESS_F32, count, a, b, y);
-    else
-        plain_add(TESS_BF16, count, a, b, y);
+    CPU_BY_DTYPE(dtype, plain_add, count, a, b, y);
 }
 
 CPU_INLINE void plain_cast_block(enum tess_dtype from, const void *x, enum tess_dtype to, void *y,
@@ -190,9 +181,9 @@ CPU_INLINE bool plain_has_nonfinite(enum tess_dtype dtype, int64_t first, const 
             found |= (whole[i] & 0x7f800000u) == 0x7f800000u;
         return found != 0;
     }
-    uint16_t found = 0;
+    uint16_t found = 0, exponent = dtype == TESS_BF16 ? 0x7f80u : 0x7c00u;
     for (int64_t i = 0; i < PLAIN_SEARCH; i++)
-        found |= (half[i] & 0x7f80u) == 0x7f80u;
+        found |= (half[i] & exponent) == exponent;
     return found != 0;
 }
 
@@ -206,9 +197,44 @@ int64_t CPU_LOOP(find_nonfinite)(struct tess_kernel *kernel, enum tess_dtype dty
     else if (dtype == TESS_BF16)
         while (first + PLAIN_SEARCH <= count && !plain_has_nonfinite(TESS_BF16, first, x))
             first += PLAIN_SEARCH;
+    else if (dtype == TESS_F16)
+        while (first + PLAIN_SEARCH <= count && !plain_has_nonfinite(TESS_F16, first, x))
+            first += PLAIN_SEARCH;
     const char *rest = (const char *)x + (size_t)first * tess_dtype_bytes(dtype);
     int64_t found = tess_kernel_ref.find_nonfinite(kernel, dtype, count - first, rest);
     return found < 0 ? -1 : first + found;
+}
+
+/* Of a block: the count fits the elements' own width, which keeps the vectors full. */
+CPU_INLINE int64_t plain_zeros(enum tess_dtype dtype, int64_t first, int64_t count, const void *x)
+{
+    const uint32_t *whole = (const uint32_t *)x + (dtype == TESS_F32 ? first : 0);
+    const uint16_t *half = (const uint16_t *)x + (dtype == TESS_F32 ? 0 : first);
+    uint32_t zeros = 0;
+    uint16_t zeros_half = 0;
+    if (dtype == TESS_F32)
+        for (int64_t i = 0; i < count; i++)
+            zeros += (whole[i] & 0x7fffffffu) == 0;
+    else
+        for (int64_t i = 0; i < count; i++)
+            zeros_half += (half[i] & 0x7fffu) == 0;
+    return zeros + zeros_half;
+}
+
+CPU_INLINE int64_t plain_count_zeros(enum tess_dtype dtype, int64_t count, const void *x)
+{
+    int64_t zeros = 0, first = 0;
+    for (; first + PLAIN_SEARCH <= count; first += PLAIN_SEARCH)
+        zeros += plain_zeros(dtype, first, PLAIN_SEARCH, x);
+    return zeros + plain_zeros(dtype, first, count - first, x);
+}
+
+int64_t CPU_LOOP(count_zeros)(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
+                              const void *x)
+{
+    (void)kernel;
+    return dtype == TESS_F32 ? plain_count_zeros(TESS_F32, count, x)
+                             : plain_count_zeros(TESS_BF16, count, x); /* and f16: sign bit only */
 }
 
 void CPU_LOOP(update)(struct tess_kernel *kernel, const struct tess_update *update)

@@ -42,7 +42,7 @@ struct cpu_state {
 /* Fails with a message that names `what` and oneDNN's status; OK passes. */
 enum tess_status tess__cpu_check(dnnl_status_t status, const char *what);
 
-/* oneDNN's element type of f32 or bf16. */
+/* oneDNN's element type to multiply in: f16 is multiplied in f32. */
 dnnl_data_type_t tess__cpu_type(enum tess_dtype dtype);
 
 /* Attributes: our scratchpad, and ReLU after the operation. The caller destroys them. */

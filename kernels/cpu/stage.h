@@ -1,5 +1,5 @@
 /*
- * How the own loops read and write both dtypes with one loop: in blocks of at most CPU_BLOCK
+ * How the own loops read and write all dtypes with one loop: in blocks of at most CPU_BLOCK
  * elements through an f32 copy on the stack, which compilers keep in registers or in the
  * first-level cache. Everything is read before anything is written, so that outputs may be inputs,
  * and no check for overlap keeps a loop from being vectorised.
@@ -8,10 +8,16 @@
 #define KERNELS_CPU_STAGE_H
 
 #include "base/half.h"
+#include "cpu/f16.h"
 #include "tessera/tensor.h"
 
-#define CPU_BLOCK  64
-#define CPU_INLINE static inline __attribute__((always_inline))
+#define CPU_BLOCK 64
+
+/* Call run(dtype, ...) with a dtype that the compiler knows: one loop each, none of which asks. */
+#define CPU_BY_DTYPE(dtype, run, ...)                                                              \
+    ((dtype) == TESS_F32    ? run(TESS_F32, __VA_ARGS__)                                           \
+     : (dtype) == TESS_BF16 ? run(TESS_BF16, __VA_ARGS__)                                          \
+                            : run(TESS_F16, __VA_ARGS__))
 
 CPU_INLINE void cpu_read(enum tess_dtype dtype, const void *from, int64_t first, int64_t count,
                          float *copy)
@@ -25,7 +31,10 @@ CPU_INLINE void cpu_read(enum tess_dtype dtype, const void *from, int64_t first,
         for (int64_t i = 0; i < count; i++)
             copy[i] = tess__f32_of_bf16(half[i]);
     } else {
-        for (int64_t i = 0; i < count; i++)
+        int64_t i = 0;
+        for (; i + CPU_F16_LANES <= count; i += CPU_F16_LANES)
+            cpu_f16_widen(half + i, copy + i);
+        for (; i < count; i++)
             copy[i] = tess__f32_of_f16(half[i]);
     }
 }
@@ -42,7 +51,10 @@ CPU_INLINE void cpu_write(enum tess_dtype dtype, void *to, int64_t first, int64_
         for (int64_t i = 0; i < count; i++)
             half[i] = tess__bf16_of_f32(copy[i]);
     } else {
-        for (int64_t i = 0; i < count; i++)
+        int64_t i = 0;
+        for (; i + CPU_F16_LANES <= count; i += CPU_F16_LANES)
+            cpu_f16_narrow(copy + i, half + i);
+        for (; i < count; i++)
             half[i] = tess__f16_of_f32(copy[i]);
     }
 }

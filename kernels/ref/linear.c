@@ -5,8 +5,8 @@
 
 #include <string.h>
 
-/* The scratch of one linear operation: f32 copies where the dtype is bf16, and the folds' levels.
- */
+/* The scratch of one linear operation: f32 copies where the dtype is another, and the folds'
+ * levels. */
 struct linear_scratch {
     float *x, *w, *y, *bias; /* of one leaf: [leaf, in] [out, in] [leaf, out] [out] */
     void *fold_w, *fold_bias;

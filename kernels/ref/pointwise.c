@@ -1,10 +1,11 @@
 /*
  * Element-wise operations of ref: ReLU, add, dropout, casts, accumulate, fill, copy. Arrays in bf16
- * are worked on in pieces of POINTWISE_CHUNK elements, in f32 on the stack.
+ * and f16 are worked on in pieces of POINTWISE_CHUNK elements, in f32 on the stack.
  */
 #include "ref/mask.h"
 #include "ref/slots.h"
 #include "ref/stage.h"
+#include "ref/stochastic.h"
 
 #include <math.h>
 #include <string.h>
@@ -138,43 +139,19 @@ void tess__ref_cast(struct tess_kernel *kernel, int64_t count, enum tess_dtype f
     }
 }
 
-/* The bits that are cut off, plus as many random ones: the carry out of them is the rounding up. */
-static uint16_t stochastic_bf16(float x, uint32_t word)
-{
-    uint32_t bits = tess__bits_of_f32(x);
-    if ((bits & 0x7fffffffu) > 0x7f7f0000u) /* no finite neighbour above */
-        return tess__bf16_of_f32(x);
-    return (uint16_t)((bits + (word & 0xffffu)) >> 16);
-}
-
-static uint16_t stochastic_f16(float x, uint32_t word)
-{
-    uint32_t bits = tess__bits_of_f32(x), magnitude = bits & 0x7fffffffu;
-    uint16_t sign = (uint16_t)(bits >> 16 & 0x8000u);
-    if (magnitude > 0x477fe000u) /* above 65504 */
-        return tess__f16_of_f32(x);
-    if (magnitude >= 0x38800000u)
-        return sign | (uint16_t)((magnitude - (112u << 23) + (word & 0x1fffu)) >> 13);
-    /* Subnormal: neighbours are 2^-24 apart; the product is exact. */
-    float scaled = tess__f32_of_bits(magnitude) * 0x1p24f;
-    uint32_t below = (uint32_t)scaled;
-    bool up = (float)(word >> 8) * 0x1p-24f < scaled - (float)below;
-    return sign | (uint16_t)(below + up);
-}
-
 void tess__ref_cast_stochastic(struct tess_kernel *kernel, int64_t count, const float *x,
                                enum tess_dtype to, const uint64_t key[2], uint64_t first, void *y)
 {
     (void)kernel;
-    struct tess_rng_key stream = tess_rng_key(key[0], TESS_RNG_ROUND, key[1]);
+    struct tess_rng_key stream = tess__stochastic_key(key);
     uint16_t *half = y;
     uint32_t word[4];
     for (int64_t i = 0; i < count; i++) {
         uint64_t element = first + (uint64_t)i;
         if (i == 0 || element % 4 == 0)
             tess_rng_block(stream, element / 4, 0, word);
-        half[i] = to == TESS_BF16 ? stochastic_bf16(x[i], word[element % 4])
-                                  : stochastic_f16(x[i], word[element % 4]);
+        half[i] = to == TESS_BF16 ? tess__stochastic_bf16(x[i], word[element % 4])
+                                  : tess__stochastic_f16(x[i], word[element % 4]);
     }
 }
 

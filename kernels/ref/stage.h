@@ -1,7 +1,7 @@
 /*
- * How ref reads and writes both dtypes with one loop: arrays in f32 are used where they are, arrays
- * in bf16 go through an f32 copy in the operation's scratch. Also how that scratch is cut up, and
- * the two inner loops that most of ref consists of.
+ * How ref reads and writes all dtypes with one loop: arrays in f32 are used where they are, arrays
+ * in bf16 and f16 go through an f32 copy in the operation's scratch. Also how that scratch is cut
+ * up, and the two inner loops that most of ref consists of.
  */
 #ifndef KERNELS_REF_STAGE_H
 #define KERNELS_REF_STAGE_H
@@ -41,8 +41,13 @@ static inline const float *ref_read(enum tess_dtype dtype, const void *source, i
     if (dtype == TESS_F32)
         return (const float *)source + first;
     const uint16_t *restrict half = (const uint16_t *)source + first;
-    for (int64_t i = 0; i < count; i++)
-        copy[i] = tess__f32_of_bf16(half[i]);
+    if (dtype == TESS_BF16) {
+        for (int64_t i = 0; i < count; i++)
+            copy[i] = tess__f32_of_bf16(half[i]);
+    } else {
+        for (int64_t i = 0; i < count; i++)
+            copy[i] = tess__f32_of_f16(half[i]);
+    }
     return copy;
 }
 
@@ -58,8 +63,13 @@ static inline void ref_write(enum tess_dtype dtype, void *target, int64_t first,
     if (dtype == TESS_F32)
         return;
     uint16_t *restrict half = (uint16_t *)target + first;
-    for (int64_t i = 0; i < count; i++)
-        half[i] = tess__bf16_of_f32(copy[i]);
+    if (dtype == TESS_BF16) {
+        for (int64_t i = 0; i < count; i++)
+            half[i] = tess__bf16_of_f32(copy[i]);
+    } else {
+        for (int64_t i = 0; i < count; i++)
+            half[i] = tess__f16_of_f32(copy[i]);
+    }
 }
 
 /*

@@ -7,6 +7,7 @@
 #include "cli/spawn.h"
 
 #include "base/clock.h"
+#include "tessera/check.h"
 #include "tessera/tessera.h"
 
 #include <setjmp.h>
@@ -24,7 +25,15 @@
 #define VICTIM 1
 #define STEP   3
 
-enum moment { AT_FORWARD, AT_BACKWARD, AT_COLLECTIVE, AT_BATCH, AT_END_OF_STEP, AT_EXIT };
+enum moment {
+    AT_FORWARD,
+    AT_BACKWARD,
+    AT_COLLECTIVE,
+    AT_BATCH,
+    AT_END_OF_STEP,
+    AT_EXIT,
+    AT_MISTAKE
+};
 
 /* Of the child that runs tess_main, and of the ranks it forks. */
 static enum moment moment;
@@ -68,6 +77,12 @@ static enum tess_status fragile_unit_enter(struct tess_strategy *strategy, int32
  */
 static enum tess_status fragile_grads_finish(struct tess_strategy *strategy)
 {
+    static float value[4];
+
+    if (moment == AT_MISTAKE && step_now == STEP)
+        TESS_TRY(tess_comm_all_reduce(strategy->comm, value, value,
+                                      strategy->plan->rank == VICTIM ? 3 : 4, TESS_F32,
+                                      TESS_REDUCE_SUM, NULL));
     if (moment == AT_COLLECTIVE && step_now == STEP && strategy->plan->rank == 0) {
         usleep(300000);
         kill(pid_of[VICTIM], SIGKILL);
@@ -162,6 +177,27 @@ static void case_ends_without_a_word(void **state)
     death(AT_EXIT, "2", "ended early with exit status 0", "in the optimizer");
 }
 
+/* A rank that does something else than the others is not a death: --debug says what each does. */
+static void case_mistake_under_debug(void **state)
+{
+    static struct spawn spawn;
+    char *argv[] = {"tessera",    "train",        "--data",  "synthetic", "--synthetic-rows",
+                    "256",        "--mlp.hidden", "8",       "--kernel",  "ref",
+                    "--strategy", "fragile",      "--ranks", "3",         "--steps",
+                    "10",         "--batch-size", "48",      "--debug",   NULL};
+
+    (void)state;
+    moment = AT_MISTAKE;
+    spawn_start(&spawn, argv, fragile_main);
+    assert_int_equal(spawn_end(&spawn, 20), 1);
+    assert_true(spawn_gone(&spawn, 1));
+    assert_int_equal(spawn_count(spawn.err, "error: "), 1);
+    if (strstr(spawn.err, "ranks 0, 2: all_reduce of 4 f32") == NULL ||
+        strstr(spawn.err, "rank 1: all_reduce of 3 f32") == NULL ||
+        strstr(spawn.err, "test_death.c:") == NULL || strstr(spawn.err, "step 3") == NULL)
+        fail_msg("not what each rank does in:\n%s", spawn.err);
+}
+
 /* At a moment that nobody chose: whatever it was doing, rank and signal are named. */
 static void case_at_any_time(void **state)
 {
@@ -246,7 +282,7 @@ int main(void)
         cmocka_unit_test(case_in_forward),          cmocka_unit_test(case_in_backward),
         cmocka_unit_test(case_in_a_collective),     cmocka_unit_test(case_between_steps),
         cmocka_unit_test(case_ends_without_a_word), cmocka_unit_test(case_at_any_time),
-        cmocka_unit_test(case_process_of_threads),
+        cmocka_unit_test(case_process_of_threads),  cmocka_unit_test(case_mistake_under_debug),
     };
 
     pid_of = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);

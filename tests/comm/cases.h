@@ -14,6 +14,7 @@
 /* The backend and the number of ranks, from the command line; what every case is run for. */
 struct case_setup {
     bool self;
+    bool debug; /* on the comparing communicator, over that backend */
     enum tess_rank_mode mode;
     int32_t ranks;
     enum tess_order order;
@@ -21,6 +22,10 @@ struct case_setup {
 
 /* Run fn on every rank of the setup and assert that none fails. */
 void case_run(void **state, world_function fn, void *arg);
+
+/* In a seed: values of 16 bits are any pattern at all, infinities, NaN and subnormals among them.
+ */
+#define VALUE_WILD ((uint64_t)1 << 63)
 
 /*
  * values.c: element `i` of the array that rank `rank` hands in under `seed`, written to *out as
@@ -38,6 +43,7 @@ uint64_t value_hash(uint64_t a, uint64_t b, uint64_t c);
 /* Cases. */
 void case_collectives(void **state);
 void case_large(void **state);
+void case_halves(void **state);
 void case_traffic(void **state);
 void case_outstanding(void **state);
 void case_groups(void **state);
@@ -51,5 +57,12 @@ void case_abort(void **state);
 void case_time_out(void **state);
 void case_killed(void **state);
 void case_board(void **state);
+void case_observed(void **state);
+void case_flight(void **state);
+void case_debug_mismatch(void **state);
+void case_debug_agreement(void **state);
+void case_debug_group(void **state);
+void case_debug_absent(void **state);
+void case_debug_stats(void **state);
 
 #endif

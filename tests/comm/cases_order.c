@@ -323,7 +323,8 @@ static double order_cpu_s(void)
 /* Rank 0 comes 300 ms late; the others wait for it in every way without burning a core. */
 static int order_idle_rank(struct tess_comm *comm, struct tess_world *world, void *arg)
 {
-    (void)world, (void)arg;
+    (void)world;
+    const struct case_setup *setup = arg;
     double before = order_cpu_s();
     if (comm->rank == 0)
         nanosleep(&(struct timespec){.tv_nsec = 300000000}, NULL);
@@ -332,11 +333,12 @@ static int order_idle_rank(struct tess_comm *comm, struct tess_world *world, voi
     if (used > 0.02)
         return world_fail("waiting 300 ms took %.1f ms of processor time, more than 20",
                           used * 1e3);
-    WORLD_CHECK(comm->rank == 0 || comm->stats.wait_s > 0.2);
+    /* Where ranks are compared, they wait for the late one there. */
+    WORLD_CHECK(comm->rank == 0 || setup->debug || comm->stats.wait_s > 0.2);
     return 0;
 }
 
 void case_idle(void **state)
 {
-    case_run(state, order_idle_rank, NULL);
+    case_run(state, order_idle_rank, *state);
 }

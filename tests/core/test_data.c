@@ -261,12 +261,37 @@ static void case_augmentation(void **state)
     check_augmentation(tess_shape3(2, 3, 1500), 1, true, 20);
 }
 
+/* A sample marked as ignored has the pixels that it has otherwise, changed in the same way, and no
+ * label. */
+static void case_ignored(void **state)
+{
+    (void)state;
+    enum { ROW = 7 * 6, ROWS = 20 };
+    struct tess_dataset *set = NULL;
+    const struct tess_loader_options some = {.flip = true, .shift = 2};
+    static float plain[ROWS * ROW], ignored[ROWS * ROW];
+    int64_t sample[ROWS];
+    int32_t label[ROWS];
+    assert_int_equal(tess_dataset_open_synthetic(tess_shape3(7, 6, 1), 3, ROWS, 1, 8, &set),
+                     TESS_OK);
+    for (int r = 0; r < ROWS; r++)
+        sample[r] = r;
+    tess_load_rows(set, &set->train, &some, 1, 2, true, sample, ROWS, TESS_F32, plain, label);
+    for (int r = 0; r < ROWS; r++)
+        sample[r] = r % 3 == 0 ? r : r | TESS_SAMPLE_IGNORED;
+    tess_load_rows(set, &set->train, &some, 1, 2, true, sample, ROWS, TESS_F32, ignored, label);
+    assert_memory_equal(ignored, plain, sizeof plain);
+    for (int r = 0; r < ROWS; r++)
+        assert_int_equal(label[r], r % 3 == 0 ? set->train.label[r] : -1);
+    tess_dataset_close(set);
+}
+
 int main(void)
 {
     const struct CMUnitTest cases[] = {
-        cmocka_unit_test(case_synthetic),     cmocka_unit_test(case_sampler),
-        cmocka_unit_test(case_normalisation), cmocka_unit_test(case_bf16_ties),
-        cmocka_unit_test(case_augmentation),
+        cmocka_unit_test(case_ignored),   cmocka_unit_test(case_synthetic),
+        cmocka_unit_test(case_sampler),   cmocka_unit_test(case_normalisation),
+        cmocka_unit_test(case_bf16_ties), cmocka_unit_test(case_augmentation),
     };
     return cmocka_run_group_tests_name("data", cases, NULL, NULL);
 }

@@ -165,6 +165,7 @@ static void case_order(void **state)
     }
     check_order(TESS_F32, 3, -1, 0);
     check_order(TESS_F32, 2, 16, 0);
+    check_order(TESS_F16, 2, 1, 0);
 }
 
 static int thread_count(void)

@@ -110,6 +110,8 @@ static void rank_init(struct rank *rank, const struct tess_optim_options *option
     rank->optim = (struct tess_optim){
         .options = *options,
         .kernel = kernel,
+        .low = TESS_BF16,
+        .loss_scale = 1,
         .sum_comm = comm,
         .counts = counts,
         .param_count = PARAMS,
@@ -501,6 +503,7 @@ static void case_clip(void **state)
         struct tess_optim optim = {
             .options = options_of(TESS_UPDATE_SGD),
             .kernel = kernel,
+            .loss_scale = 1,
             .counts = true,
             .param_count = 2,
             .piece = piece,

@@ -140,6 +140,10 @@ static void case_limits(void **state)
     REFUSED(warmup, (double)NAN, "--warmup");
     REFUSED(learning_rate, -0.1, "--learning-rate");
     REFUSED(learning_rate, (double)INFINITY, "--learning-rate");
+    REFUSED(base_rate, -0.1, "--base-lr");
+    REFUSED(base_rate, (double)NAN, "--base-lr");
+    REFUSED(base_rate, (double)INFINITY, "--base-lr");
+    REFUSED(base_batch, -1, "--base-batch");
     REFUSED(momentum, 1, "--momentum");
     REFUSED(beta1, 1, "--beta1");
     REFUSED(beta2, -0.5, "--beta2");
@@ -154,6 +158,37 @@ static void case_limits(void **state)
     options.step_epochs = 0; /* not its business */
     options.beta1 = 0;
     assert_int_equal(tess_optim_check(&options, 10), TESS_OK);
+}
+
+/* Rates and warm-ups that follow the batch; 64 images of each of 8 ranks where nothing is said. */
+static void case_resolved(void **state)
+{
+    (void)state;
+    static const struct {
+        int32_t scale;
+        int64_t base_batch;
+        double rate;
+    } expected[] = {{0, 0, 0.25},  {1, 0, 2},     {2, 0, 0.25 * 2.8284271247461903},
+                    {1, 256, 0.5}, {2, 128, 0.5}, {1, 1024, 0.125}};
+    for (size_t i = 0; i < sizeof expected / sizeof *expected; i++) {
+        struct tess_optim_options options = options_of(CONSTANT);
+        options.base_rate = 0.25;
+        options.rate_scale = expected[i].scale;
+        options.base_batch = expected[i].base_batch;
+        options.warmup_start = -1;
+        tess_optim_resolve(&options, 512, 8);
+        assert_true(options.learning_rate == expected[i].rate);
+        assert_true(options.warmup_start == 0.125);
+        assert_int_equal(tess_optim_check(&options, 10), TESS_OK);
+    }
+    /* Without a base nothing changes; one that is scaled too far says which option it was. */
+    struct tess_optim_options options = options_of(CONSTANT);
+    tess_optim_resolve(&options, 512, 8);
+    assert_true(options.learning_rate == 0.4 && options.warmup_start == 0);
+    options.base_rate = 500;
+    options.rate_scale = 1;
+    tess_optim_resolve(&options, 512, 8);
+    assert_refused(&options, 10, "--base-lr 500");
 }
 
 /* The table's defaults pass the check, lie in the table's limits and are all there. */
@@ -183,9 +218,8 @@ static void case_option_table(void **state)
 int main(void)
 {
     const struct CMUnitTest cases[] = {
-        cmocka_unit_test(case_without_warmup),
-        cmocka_unit_test(case_with_warmup),
-        cmocka_unit_test(case_limits),
+        cmocka_unit_test(case_without_warmup), cmocka_unit_test(case_with_warmup),
+        cmocka_unit_test(case_limits),         cmocka_unit_test(case_resolved),
         cmocka_unit_test(case_option_table),
     };
     return cmocka_run_group_tests_name("schedule", cases, NULL, NULL);

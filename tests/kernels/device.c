@@ -1,6 +1,7 @@
 /* The kernel tests' device memory, random numbers and comparisons; see device.h. */
 #include "device.h"
 
+#include "base/half.h"
 #include "kernel_open.h"
 #include "tessera/registry.h"
 
@@ -80,10 +81,8 @@ void *device_put_real(struct device *device, enum tess_dtype dtype, const double
     device->kernel->ops->access(device->kernel, true);
     for (int64_t i = 0; i < count; i++) {
         float whole = (float)x[i];
-        uint32_t bits;
-        memcpy(&bits, &whole, sizeof(bits));
-        uint16_t half = (uint16_t)(bits >> 16);
-        memcpy(array + (size_t)i * bytes, dtype == TESS_BF16 ? (void *)&half : (void *)&whole,
+        uint16_t half = dtype == TESS_BF16 ? tess__bf16_of_f32(whole) : tess__f16_of_f32(whole);
+        memcpy(array + (size_t)i * bytes, dtype == TESS_F32 ? (void *)&whole : (void *)&half,
                bytes);
     }
     device->kernel->ops->access(device->kernel, false);
@@ -94,16 +93,11 @@ void device_get_real(struct device *device, enum tess_dtype dtype, const void *s
                      int64_t count)
 {
     device->kernel->ops->access(device->kernel, true);
-    for (int64_t i = 0; i < count; i++) {
-        if (dtype == TESS_BF16) {
-            uint32_t bits = (uint32_t)((const uint16_t *)source)[i] << 16;
-            float whole;
-            memcpy(&whole, &bits, sizeof(whole));
-            x[i] = (double)whole;
-        } else {
-            x[i] = (double)((const float *)source)[i];
-        }
-    }
+    const uint16_t *half = source;
+    for (int64_t i = 0; i < count; i++)
+        x[i] = (double)(dtype == TESS_BF16  ? tess__f32_of_bf16(half[i])
+                        : dtype == TESS_F16 ? tess__f32_of_f16(half[i])
+                                            : ((const float *)source)[i]);
     device->kernel->ops->access(device->kernel, false);
 }
 
@@ -184,11 +178,20 @@ double round_to(enum tess_dtype dtype, double x)
     return fabs(rounded) >= ldexp(1.0, exponent_max + 1) ? copysign(INFINITY, x) : rounded;
 }
 
+double unit_of(enum tess_dtype dtype)
+{
+    return dtype == TESS_BF16 ? 0x1p-8 : dtype == TESS_F16 ? 0x1p-11 : 0x1p-24;
+}
+
+double tiny_of(enum tess_dtype dtype)
+{
+    return dtype == TESS_F16 ? 0x1p-25 : 0;
+}
+
 double bound_of(enum tess_dtype dtype, double n, double magnitude, double value)
 {
     double sum = 2 * (n + 2) * 0x1p-24 * magnitude;
-    double unit = dtype == TESS_BF16 ? 0x1p-8 : 0x1p-24;
-    return sum + unit * (fabs(value) + sum);
+    return sum + unit_of(dtype) * (fabs(value) + sum) + tiny_of(dtype);
 }
 
 void check_close(const char *what, const double *got, const double *expected, const double *bound,

@@ -63,6 +63,13 @@ double *draw_reals(struct draw *draw, enum tess_dtype dtype, int64_t count);
 double round_to(enum tess_dtype dtype, double x);
 
 /*
+ * What storing a number in `dtype` may change: relatively, half a unit in the last place, and
+ * absolutely, half the smallest subnormal where that is within reach of the tests (f16, 2^-25).
+ */
+double unit_of(enum tess_dtype dtype);
+double tiny_of(enum tess_dtype dtype);
+
+/*
  * The one table of thresholds. A sum of n products whose absolute values add up to `magnitude`,
  * taken in f32 in any order, fused or not, is off by at most (n + 1) u magnitude, u = 2^-24, to
  * first order (Higham 2002, section 3.1). Storing it in the dtype rounds once more, by at most the

@@ -99,13 +99,13 @@ static struct norm_leaf norm_naive(const struct norm_case *c, int64_t leaf, int6
 static void check_pixels(const struct norm_case *c, const struct norm_leaf *leaf, int64_t l,
                          int64_t channel, const double *y, const double *dx)
 {
-    double unit = c->d.dtype == TESS_BF16 ? 0x1p-8 : UNIT, n = (double)c->pixels;
+    double unit = unit_of(c->d.dtype), tiny = tiny_of(c->d.dtype), n = (double)c->pixels;
     double gamma = c->gamma[channel], beta = c->beta[channel];
     for (int64_t p = 0; p < c->pixels; p++) {
         int64_t i = norm_index(c, l, p, channel);
         double x_hat = (c->x[i] - leaf->mean) * leaf->rstd, want = gamma * x_hat + beta;
-        double allowed =
-            fabs(gamma) * leaf->hat_error + (unit + 4 * UNIT) * (fabs(gamma * x_hat) + fabs(beta));
+        double allowed = fabs(gamma) * leaf->hat_error +
+                         (unit + 4 * UNIT) * (fabs(gamma * x_hat) + fabs(beta)) + tiny;
         want = c->d.relu && want < 0 ? 0 : want;
         check_close("batch norm y", y + i, &want, &allowed, 1);
         double g = c->d.relu && !(y[i] > 0) ? 0 : c->dy[i];
@@ -113,9 +113,10 @@ static void check_pixels(const struct norm_case *c, const struct norm_leaf *leaf
         want = gamma * leaf->rstd * (g - leaf->dbeta / n - x_hat * leaf->dgamma / n);
         /* x_hat enters by itself and through dgamma; rstd in front, relatively below hat_error */
         allowed = fabs(gamma) * leaf->rstd *
-                  (size * (2 * (n + 8) * UNIT + unit) +
-                   leaf->hat_error *
-                       (leaf->dgamma_size / n + leaf->hat_max * leaf->dbeta_size / n + size));
+                      (size * (2 * (n + 8) * UNIT + unit) +
+                       leaf->hat_error *
+                           (leaf->dgamma_size / n + leaf->hat_max * leaf->dbeta_size / n + size)) +
+                  tiny;
         check_close("batch norm dx", dx + i, &want, &allowed, 1);
     }
 }
@@ -319,10 +320,17 @@ static void case_bf16(void **state)
     norm_all(TESS_BF16);
 }
 
+static void case_f16(void **state)
+{
+    (void)state;
+    norm_all(TESS_F16);
+}
+
 int main(int argc, char **argv)
 {
     device_open(&device, device_backend(argc, argv), 2u << 20);
-    const struct CMUnitTest cases[] = {cmocka_unit_test(case_f32), cmocka_unit_test(case_bf16)};
+    const struct CMUnitTest cases[] = {cmocka_unit_test(case_f32), cmocka_unit_test(case_bf16),
+                                       cmocka_unit_test(case_f16)};
     int failed = cmocka_run_group_tests(cases, NULL, NULL);
     device_close(&device);
     return failed;

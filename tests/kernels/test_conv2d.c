@@ -259,6 +259,12 @@ static void case_edges_bf16(void **state)
     conv_edges(TESS_BF16);
 }
 
+static void case_edges_f16(void **state)
+{
+    (void)state;
+    conv_edges(TESS_F16);
+}
+
 static void case_random_f32(void **state)
 {
     (void)state;
@@ -271,14 +277,19 @@ static void case_random_bf16(void **state)
     conv_random(TESS_BF16);
 }
 
+static void case_random_f16(void **state)
+{
+    (void)state;
+    conv_random(TESS_F16);
+}
+
 int main(int argc, char **argv)
 {
     device_open(&device, device_backend(argc, argv), 4u << 20);
     const struct CMUnitTest cases[] = {
-        cmocka_unit_test(case_edges_f32),
-        cmocka_unit_test(case_edges_bf16),
-        cmocka_unit_test(case_random_f32),
-        cmocka_unit_test(case_random_bf16),
+        cmocka_unit_test(case_edges_f32),   cmocka_unit_test(case_edges_bf16),
+        cmocka_unit_test(case_edges_f16),   cmocka_unit_test(case_random_f32),
+        cmocka_unit_test(case_random_bf16), cmocka_unit_test(case_random_f16),
     };
     int failed = cmocka_run_group_tests(cases, NULL, NULL);
     device_close(&device);

@@ -1,5 +1,5 @@
 /*
- * The conversions of ref/half.h, each 16-bit pattern and its neighbourhood, against rounding by
+ * The conversions of base/half.h, each 16-bit pattern and its neighbourhood, against rounding by
  * arithmetic on the exponent (round_to). ref's casts are made of them, and every backend has ref's
  * casts.
  */

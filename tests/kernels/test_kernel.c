@@ -46,7 +46,7 @@ static void case_op_check(void **state)
     for (int i = 0; i < 10; i++)
         d[i] = good;
     d[0].kind = TESS_OP_KIND_COUNT;
-    d[1].dtype = TESS_F16;
+    d[1].dtype = TESS_F64;
     d[2].rows = 5;
     d[3].leaf_rows = 0;
     d[4].in = 0;
@@ -55,7 +55,7 @@ static void case_op_check(void **state)
     d[7].stride = 0;
     d[8].padding = 3;
     d[9].window = 8;
-    static const char *const reason[] = {"no operation", "f32 or bf16", "leaf_rows", "leaf_rows",
+    static const char *const reason[] = {"no operation", "bf16 or f16", "leaf_rows", "leaf_rows",
                                          "input",        "output",      "height",    "stride",
                                          "padding",      "does not fit"};
     char why[256] = "";
@@ -66,6 +66,16 @@ static void case_op_check(void **state)
         assert_false(tess_op_check(&d[i], why, sizeof(why)));
         assert_non_null(strstr(why, reason[i]));
         assert_int_equal(tess_kernel_ref.op_needs(&d[i], &needs), TESS_ERR_UNSUPPORTED);
+    }
+    static const enum tess_dtype dtypes[] = {TESS_F32, TESS_BF16, TESS_F16};
+    for (int i = 0; i < 3; i++) {
+        d[0] = good;
+        d[0].dtype = dtypes[i];
+        for (int f32_math = 0; f32_math < 2; f32_math++) {
+            d[0].f32_math = f32_math;
+            assert_true(tess_op_check(&d[0], why, sizeof(why)));
+            assert_int_equal(tess_kernel_guard.op_needs(&d[0], &needs), TESS_OK);
+        }
     }
     struct tess_op_desc pool = good;
     pool.kind = TESS_OP_MAX_POOL;
@@ -207,6 +217,7 @@ static void case_guard_fills(void **state)
     kernel->ops->access(kernel, false);
     assert_int_equal(tess_find_nonfinite(kernel, TESS_F32, 10, memory), 0);
     assert_int_equal(tess_find_nonfinite(kernel, TESS_BF16, 10, memory), 0);
+    assert_int_equal(tess_find_nonfinite(kernel, TESS_F16, 10, memory), 0);
     tess_kernel_close(kernel); /* opens what it protected */
     assert_int_equal((unsigned char)memory[7], 0xff);
     munmap(memory, PAGE);

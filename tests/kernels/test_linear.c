@@ -274,6 +274,12 @@ static void case_edges_bf16(void **state)
     linear_edges(TESS_BF16);
 }
 
+static void case_edges_f16(void **state)
+{
+    (void)state;
+    linear_edges(TESS_F16);
+}
+
 static void case_random_f32(void **state)
 {
     (void)state;
@@ -286,19 +292,27 @@ static void case_random_bf16(void **state)
     linear_random(TESS_BF16);
 }
 
+static void case_random_f16(void **state)
+{
+    (void)state;
+    linear_random(TESS_F16);
+}
+
 static void case_token(void **state)
 {
     (void)state;
     linear_token(TESS_F32);
     linear_token(TESS_BF16);
+    linear_token(TESS_F16);
 }
 
 int main(int argc, char **argv)
 {
     device_open(&device, device_backend(argc, argv), 4u << 20);
     const struct CMUnitTest cases[] = {
-        cmocka_unit_test(case_edges_f32),  cmocka_unit_test(case_edges_bf16),
-        cmocka_unit_test(case_random_f32), cmocka_unit_test(case_random_bf16),
+        cmocka_unit_test(case_edges_f32),   cmocka_unit_test(case_edges_bf16),
+        cmocka_unit_test(case_edges_f16),   cmocka_unit_test(case_random_f32),
+        cmocka_unit_test(case_random_bf16), cmocka_unit_test(case_random_f16),
         cmocka_unit_test(case_token),
     };
     int failed = cmocka_run_group_tests(cases, NULL, NULL);

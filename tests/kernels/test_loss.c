@@ -49,7 +49,7 @@ static void check_row(const struct loss_case *c, const double *x, int32_t label,
         expected = (double)c->scale * (softmax - (k == label));
         /* x - max is rounded in f32, which exp turns into a relative error */
         bound = (double)c->scale * (unit * (1 + fabs(x[k] - x[best])) * softmax + 0x1p-23) +
-                (c->dtype == TESS_BF16 ? 0x1p-8 : 0x1p-24) * fabs(expected);
+                unit_of(c->dtype) * fabs(expected) + tiny_of(c->dtype);
         check_close("dlogits", dlogits + k, &expected, &bound, 1);
     }
 }
@@ -119,6 +119,12 @@ static void case_bf16(void **state)
     loss_all(TESS_BF16);
 }
 
+static void case_f16(void **state)
+{
+    (void)state;
+    loss_all(TESS_F16);
+}
+
 /* What a row gets does not depend on the rows around it. */
 static void case_rows_alone(void **state)
 {
@@ -175,10 +181,8 @@ int main(int argc, char **argv)
 {
     device_open(&device, device_backend(argc, argv), 512u << 10);
     const struct CMUnitTest cases[] = {
-        cmocka_unit_test(case_f32),
-        cmocka_unit_test(case_bf16),
-        cmocka_unit_test(case_rows_alone),
-        cmocka_unit_test(case_nan),
+        cmocka_unit_test(case_f32),        cmocka_unit_test(case_bf16), cmocka_unit_test(case_f16),
+        cmocka_unit_test(case_rows_alone), cmocka_unit_test(case_nan),
     };
     int failed = cmocka_run_group_tests(cases, NULL, NULL);
     device_close(&device);

@@ -147,14 +147,42 @@ static void case_find_nonfinite(void **state)
     }
 }
 
+/* Both zeros count, the smallest subnormals and NaN do not; all positions of a vector, and tails.
+ */
+static void case_count_zeros(void **state)
+{
+    (void)state;
+    static const enum tess_dtype dtypes[] = {TESS_F32, TESS_BF16, TESS_F16};
+    static const uint32_t nonzero[][4] = {{1, 0x80000001u, 0x7fc00000u, 0x3f800000u},
+                                          {1, 0x8001, 0x7fc0, 0x3f80},
+                                          {1, 0x8001, 0xfe00, 0x3c00}};
+    for (size_t k = 0; k < 3 * LENGTHS; k++) {
+        int64_t n = length[k / 3], zeros = 0;
+        size_t word = tess_dtype_bytes(dtypes[k % 3]), bytes = (size_t)n * word;
+        struct draw draw = {k};
+        device_reset(&device);
+        char *x = malloc(bytes), *x_dev = device_array(&device, bytes);
+        for (int64_t i = 0; i < n; i++) {
+            int64_t what = draw_between(&draw, 0, 5);
+            uint32_t bits = what < 4 ? nonzero[k % 3][what] : what == 4 ? 0 : 1u << (8 * word - 1);
+            memcpy(x + (size_t)i * word, &bits, word); /* the low bytes: little-endian */
+            zeros += what >= 4;
+        }
+        device_put(&device, x_dev, x, bytes);
+        assert_int_equal(tess_count_zeros(device.kernel, dtypes[k % 3], n, x_dev), zeros);
+        tess_fill(device.kernel, (int64_t)bytes, 0, x_dev);
+        assert_int_equal(tess_count_zeros(device.kernel, dtypes[k % 3], n, x_dev), n);
+        free(x);
+    }
+}
+
 int main(int argc, char **argv)
 {
     device_open(&device, device_backend(argc, argv), 256u << 10);
     const struct CMUnitTest cases[] = {
-        cmocka_unit_test(case_square_sum),
-        cmocka_unit_test(case_block_order),
-        cmocka_unit_test(case_square_sum_nonfinite),
-        cmocka_unit_test(case_find_nonfinite),
+        cmocka_unit_test(case_square_sum),           cmocka_unit_test(case_block_order),
+        cmocka_unit_test(case_square_sum_nonfinite), cmocka_unit_test(case_find_nonfinite),
+        cmocka_unit_test(case_count_zeros),
     };
     int failed = cmocka_run_group_tests(cases, NULL, NULL);
     device_close(&device);

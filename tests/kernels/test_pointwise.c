@@ -18,6 +18,9 @@ static struct device device;
 static const int64_t length[] = {1, 2, 7, 15, 16, 17, 31, 33, 64, 100, 511, 512, 513, 1025, 4099};
 #define LENGTHS (sizeof(length) / sizeof(length[0]))
 
+static const enum tess_dtype dtypes[] = {TESS_F32, TESS_BF16, TESS_F16};
+#define DTYPES 3
+
 static void relu_run(enum tess_dtype dtype, int64_t n, bool in_place)
 {
     struct draw draw = {(uint64_t)n};
@@ -45,16 +48,15 @@ static void relu_run(enum tess_dtype dtype, int64_t n, bool in_place)
 static void case_relu(void **state)
 {
     (void)state;
-    for (size_t i = 0; i < 4 * LENGTHS; i++)
-        relu_run(i & 1 ? TESS_BF16 : TESS_F32, length[i / 4], i & 2);
+    for (size_t i = 0; i < 2 * DTYPES * LENGTHS; i++)
+        relu_run(dtypes[i / 2 % DTYPES], length[i / (2 * DTYPES)], i & 1);
 }
 
 /* A NaN must come out again: hidden, it would be found a step too late and in the wrong place. */
 static void case_relu_nan(void **state)
 {
     (void)state;
-    static const enum tess_dtype dtypes[] = {TESS_F32, TESS_BF16};
-    for (int d = 0; d < 2; d++) {
+    for (int d = 0; d < DTYPES; d++) {
         device_reset(&device);
         double x[40] = {0}, got[40];
         x[3] = x[35] = (double)NAN;
@@ -78,7 +80,7 @@ static void add_run(enum tess_dtype dtype, int64_t n, int alias)
                                : device_array(&device, (size_t)n * tess_dtype_bytes(dtype));
     tess_add(device.kernel, dtype, n, a_dev, b_dev, y_dev);
     device_get_real(&device, dtype, y_dev, got, n);
-    for (int64_t i = 0; i < n; i++) /* in f32, rounded once more in bf16 */
+    for (int64_t i = 0; i < n; i++) /* in f32, rounded once more in the others */
         assert_true(got[i] == round_to(dtype, (double)((float)a[i] + (float)b[i])));
     free(a);
     free(b);
@@ -90,8 +92,8 @@ static void case_add(void **state)
     (void)state;
     for (size_t i = 0; i < LENGTHS; i++) {
         for (int alias = 0; alias < 3; alias++) {
-            add_run(TESS_F32, length[i], alias);
-            add_run(TESS_BF16, length[i], alias);
+            for (int d = 0; d < DTYPES; d++)
+                add_run(dtypes[d], length[i], alias);
         }
     }
 }
@@ -124,8 +126,7 @@ static void case_dropout(void **state)
     static const float rate[] = {0.0f, 0.1f, 0.5f, 0.75f, 1.0f};
     for (size_t i = 0; i < LENGTHS; i++)
         for (size_t f = 0; f < sizeof(first) / sizeof(first[0]); f++)
-            dropout_run(f & 1 ? TESS_BF16 : TESS_F32, length[i], rate[(i + f) % 5], first[f],
-                        i & 1);
+            dropout_run(dtypes[(i + f) % DTYPES], length[i], rate[(i + f) % 5], first[f], i & 1);
 }
 
 /* The integer limit decides as uniform < rate does, on its border too. */
@@ -199,9 +200,9 @@ static char *cast_source(struct draw *draw, enum tess_dtype dtype, int64_t n)
 static void case_cast(void **state)
 {
     (void)state;
-    static const enum tess_dtype dtypes[] = {TESS_F32, TESS_BF16, TESS_F16, TESS_F64};
+    static const enum tess_dtype all[] = {TESS_F32, TESS_BF16, TESS_F16, TESS_F64};
     for (size_t k = 0; k < 16 * LENGTHS; k++) {
-        enum tess_dtype from = dtypes[k % 4], to = dtypes[k / 4 % 4];
+        enum tess_dtype from = all[k % 4], to = all[k / 4 % 4];
         int64_t n = length[k / 16];
         struct draw draw = {k};
         device_reset(&device);
@@ -301,7 +302,9 @@ static void case_empty(void **state)
     tess_fill(k, 0, 0, NULL);
     tess_copy(k, 0, NULL, NULL);
     tess_square_sum(k, 0, 1, NULL, NULL);
+    tess_cast_stochastic(k, 0, NULL, TESS_BF16, key, 0, NULL);
     assert_int_equal(tess_find_nonfinite(k, TESS_F32, 0, NULL), -1);
+    assert_int_equal(tess_count_zeros(k, TESS_F16, 0, NULL), 0);
 }
 
 int main(int argc, char **argv)

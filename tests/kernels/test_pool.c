@@ -4,6 +4,8 @@
  */
 #include "device.h"
 
+#include "ref/ref.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -246,6 +248,7 @@ static void case_max(void **state)
     (void)state;
     pool_edges(TESS_OP_MAX_POOL, TESS_F32);
     pool_edges(TESS_OP_MAX_POOL, TESS_BF16);
+    pool_edges(TESS_OP_MAX_POOL, TESS_F16);
 }
 
 static void case_avg(void **state)
@@ -253,12 +256,62 @@ static void case_avg(void **state)
     (void)state;
     pool_edges(TESS_OP_AVG_POOL, TESS_F32);
     pool_edges(TESS_OP_AVG_POOL, TESS_BF16);
+    pool_edges(TESS_OP_AVG_POOL, TESS_F16);
+}
+
+/*
+ * What ref makes of NaN, infinities and zeros of both signs, to the bit: a NaN is not greater than
+ * anything, and nothing is greater than one.
+ */
+static void case_max_special(void **state)
+{
+    (void)state;
+    static const double value[] = {0, -0.0, 1, -1, 0x1p-24, INFINITY, -INFINITY, NAN, NAN, -2};
+    enum { COUNT = 2 * 4 * 4 * 21, OUT = COUNT / 4 };
+    static const enum tess_dtype dtypes[] = {TESS_F32, TESS_BF16, TESS_F16};
+    for (int d = 0; d < 3; d++) {
+        struct tess_op_desc desc = {.kind = TESS_OP_MAX_POOL,
+                                    .dtype = dtypes[d],
+                                    .rows = 2,
+                                    .leaf_rows = 1,
+                                    .in = 21,
+                                    .out = 21,
+                                    .height = 4,
+                                    .width = 4,
+                                    .window = 2,
+                                    .stride = 2};
+        struct draw draw = {(uint64_t)d};
+        double x[COUNT];
+        char host[COUNT * 4], got[OUT * 4], expected[OUT * 4];
+        uint8_t which[OUT], which_expected[OUT];
+        for (int i = 0; i < COUNT; i++)
+            x[i] = value[draw_between(&draw, 0, 9)];
+        device_reset(&device);
+        size_t word = tess_dtype_bytes(dtypes[d]);
+        void *x_dev = device_put_real(&device, dtypes[d], x, COUNT);
+        void *y_dev = device_array(&device, OUT * word), *which_dev = device_array(&device, OUT);
+        struct tess_op op, ref = {.desc = desc};
+        struct tess_op_needs needs;
+        device_op_open(&device, &desc, &op);
+        assert_int_equal(tess_max_pool_forward(&op, x_dev, y_dev, which_dev), TESS_OK);
+        device_get(&device, host, x_dev, COUNT * word);
+        device_get(&device, got, y_dev, OUT * word);
+        device_get(&device, which, which_dev, OUT);
+        assert_int_equal(tess_kernel_ref.op_needs(&desc, &needs), TESS_OK);
+        ref.scratch = malloc(needs.scratch_bytes + 1);
+        tess_kernel_ref.max_pool_forward(&ref, host, expected, which_expected);
+        check_bytes("max pool of special values", got, expected, OUT * word);
+        check_bytes("max pool's places", which, which_expected, OUT);
+        device_op_close(&op);
+        free(ref.scratch);
+    }
 }
 
 int main(int argc, char **argv)
 {
     device_open(&device, device_backend(argc, argv), 2u << 20);
-    const struct CMUnitTest cases[] = {cmocka_unit_test(case_max), cmocka_unit_test(case_avg)};
+    const struct CMUnitTest cases[] = {cmocka_unit_test(case_max), cmocka_unit_test(case_avg),
+                                       cmocka_unit_test(case_max_special)};
     int failed = cmocka_run_group_tests(cases, NULL, NULL);
     device_close(&device);
     return failed;

@@ -39,7 +39,6 @@ static struct tess_update rule_update(const struct rule_case *rule, int step)
     return (struct tess_update){
         .kind = rule->kind,
         .nesterov = rule->nesterov,
-        .low = TESS_BF16,
         .count = COUNT,
         .lr = 0.05f,
         .mu = 0.9f,
@@ -122,7 +121,7 @@ static void rule_apply(struct tess_update u, const struct rule_arrays *a, int64_
     tess_update(device.kernel, &u);
 }
 
-static void rule_check(const struct rule_case *rule)
+static void rule_check(const struct rule_case *rule, enum tess_dtype copy)
 {
     struct draw draw = {31};
     device_reset(&device);
@@ -132,6 +131,7 @@ static void rule_check(const struct rule_case *rule)
     struct rule_arrays a = rule_arrays(w, m);
     for (int step = 0; step < STEPS; step++) {
         struct tess_update u = rule_update(rule, step);
+        u.low = copy;
         double *g = draw_reals(&draw, TESS_F32, COUNT);
         for (int64_t i = 0; i < COUNT; i++) {
             /* |g| >= 1/64: m_hat / sqrt(v_hat) of a tiny g would be all cancellation in m */
@@ -153,9 +153,9 @@ static void rule_check(const struct rule_case *rule)
     }
     check_close(rule->name, got, w, bound, COUNT);
     /* The compute copy is the master rounded, exactly. */
-    device_get_real(&device, TESS_BF16, a.low, low, COUNT);
+    device_get_real(&device, copy, a.low, low, COUNT);
     for (int64_t i = 0; i < COUNT; i++)
-        got[i] = round_to(TESS_BF16, got[i]);
+        got[i] = round_to(copy, got[i]);
     check_close("compute copy", low, got, low_bound, COUNT);
     free(w);
     free(m);
@@ -169,8 +169,10 @@ static void rule_check(const struct rule_case *rule)
 static void case_formulas(void **state)
 {
     (void)state;
-    for (size_t r = 0; r < RULES; r++)
-        rule_check(&rules[r]);
+    for (size_t r = 0; r < RULES; r++) {
+        rule_check(&rules[r], TESS_BF16);
+        rule_check(&rules[r], TESS_F16);
+    }
 }
 
 static void fetch_all(const struct rule_arrays *a, char *host)

@@ -115,6 +115,7 @@ static void driver_open_arrays(struct model_driver *driver)
         driver->grad[i] = driver_alloc((size_t)count * sizeof(float));
         driver_fill(&declare->param[i].init, (uint64_t)i, driver->master[i], count);
     }
+    driver->used = driver_alloc((size_t)declare->param_count * sizeof(bool));
     driver->output = driver_alloc((size_t)declare->unit_count * sizeof(void *));
     driver->output_grad = driver_alloc((size_t)declare->unit_count * sizeof(void *));
     for (int32_t i = 0; i < declare->unit_count; i++) {
@@ -194,6 +195,7 @@ void model_close(struct model_driver *driver)
     free(driver->master);
     free(driver->param);
     free(driver->grad);
+    free(driver->used);
     free(driver->output);
     free(driver->output_grad);
     free(driver->tensor);
@@ -237,6 +239,7 @@ static struct tess_pass driver_pass(struct model_driver *driver, int32_t unit)
         .input_grad = unit == 0 ? NULL : driver->output_grad[unit - 1],
         .param = (const void *const *)driver->param,
         .grad = driver->grad,
+        .used = driver->used,
         .tensor = driver->tensor,
         .op = driver->op,
     };
@@ -265,10 +268,14 @@ double model_forward(struct model_driver *driver)
 
 void model_backward(struct model_driver *driver)
 {
+    memset(driver->used, true, (size_t)driver->declare.param_count * sizeof *driver->used);
     for (int32_t unit = driver->declare.unit_count - 1; unit >= 0; unit--) {
         const struct tess_pass pass = driver_pass(driver, unit);
         assert_int_equal(driver->model->backward(driver->state, &pass), TESS_OK);
     }
+    for (int32_t i = 0; i < driver->declare.param_count; i++)
+        if (!driver->used[i])
+            memset(driver->grad[i], 0, (size_t)model_param_count(driver, i) * sizeof(float));
 }
 
 int32_t model_find(const struct model_driver *driver, const char *name)

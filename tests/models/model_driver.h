@@ -25,7 +25,8 @@ struct model_driver {
     int32_t *label;     /* [rows] */
     float **master;     /* per parameter, f32: change these and call model_refresh */
     void **param;       /* per parameter, in the run's precision */
-    float **grad;       /* per parameter, written by model_backward */
+    float **grad;       /* per parameter, written by model_backward; zero where unused */
+    bool *used;         /* per parameter, by the latest model_backward */
     void **output;      /* per unit */
     void **output_grad; /* per unit */
     void **tensor;

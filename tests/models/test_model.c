@@ -174,6 +174,43 @@ static void case_dropout(void **unused)
     model_close(&without);
 }
 
+/*
+ * Leaves that a layer is left out of have its input as output, the others what the layer without
+ * layer drop gives; evaluation runs all. Draws depend on the leaf alone: in one pass of four leaves
+ * or four of one.
+ */
+static void case_layer_drop(void **unused)
+{
+    enum { ROWS = 8, LEAF = 2, WIDTH = 30 };
+    const char *const argument[] = {"--hidden=30", "--layer-drop=0.5", "--layer-drop-scope=leaf"};
+    struct model_driver with, without;
+    int dropped = 0;
+
+    (void)unused;
+    model_open(&with, "mlp", model_kernel, TESS_F32, tess_shape1(WIDTH), 3, ROWS, LEAF, argument,
+               3);
+    model_open(&without, "mlp", model_kernel, TESS_F32, tess_shape1(WIDTH), 3, ROWS, LEAF, argument,
+               1);
+    assert_true(with.declare.conditional && !without.declare.conditional);
+    model_forward(&without);
+    for (with.step = 0; with.step < 16; with.step++) {
+        model_forward(&with);
+        for (int leaf = 0; leaf < ROWS / LEAF; leaf++) {
+            const struct tess_pass pass = {.seed = 7, .step = with.step};
+            const bool drop = tess_pass_uniform(&pass, (uint64_t)leaf) < 0.5f;
+            const float *expected = drop ? with.x : without.output[0];
+            assert_memory_equal((float *)with.output[0] + leaf * LEAF * WIDTH,
+                                expected + leaf * LEAF * WIDTH, LEAF * WIDTH * sizeof(float));
+            dropped += drop;
+        }
+    }
+    assert_in_range(dropped, 20, 44); /* 64 draws: 32 +- 3 standard deviations of 4 */
+    with.training = without.training = false;
+    assert_true(model_forward(&with) == model_forward(&without));
+    model_close(&with);
+    model_close(&without);
+}
+
 /* Plain gradient descent on one batch: the loss must fall to a tenth (it starts at about log 4). */
 static void check_learns(const char *model, enum tess_dtype dtype, const char *const *argument,
                          int argument_count, float rate)
@@ -237,6 +274,7 @@ static void check_refused(const char *model, struct tess_shape row, const char *
 static void case_refusals(void **unused)
 {
     const char *const depth[] = {"--depth=12"};
+    const char *const drop[] = {"--hidden=20,10", "--layer-drop=0.1"};
     const struct tess_model_ops *ops;
 
     (void)unused;
@@ -244,6 +282,7 @@ static void case_refusals(void **unused)
     check_refused("cnn", tess_shape1(784), NULL, 0, "rows of rank 1");
     check_refused("wrn", tess_shape3(8, 12, 1), NULL, 0, "square images");
     check_refused("wrn", tess_shape3(8, 8, 1), depth, 1, "6 n + 4");
+    check_refused("mlp", tess_shape1(30), drop, 2, "equal widths in a row");
     assert_int_equal(tess_registry_get_model("gpt", &ops), TESS_ERR_USAGE);
     assert_non_null(strstr(tess_log_last_error(), "known but not built"));
 }
@@ -255,6 +294,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(case_batch_norm_statistics),
         cmocka_unit_test(case_evaluation_uses_running_statistics),
         cmocka_unit_test(case_dropout),
+        cmocka_unit_test(case_layer_drop),
         cmocka_unit_test(case_learns),
         cmocka_unit_test(case_refusals),
     };

@@ -111,15 +111,41 @@ static double gradient_error(struct model_driver *driver, int32_t param, double 
     return best;
 }
 
-static void gradient_check(const char *model, struct tess_shape row, const char *const *argument,
-                           int argument_count)
+/* A parameter that was not used: the loss does not depend on it. */
+static void gradient_check_flat(struct model_driver *driver, int32_t param)
+{
+    float *w = driver->master[param];
+    const double before = model_forward(driver);
+
+    for (int64_t i = 0; i < model_param_count(driver, param); i++)
+        w[i] += 1;
+    model_refresh(driver);
+    assert_true(model_forward(driver) == before);
+    for (int64_t i = 0; i < model_param_count(driver, param); i++)
+        w[i] -= 1;
+    model_refresh(driver);
+}
+
+/* The step is what draws are keyed by: all passes of a check have the same. Returns how many
+ * parameters the model used. */
+static int32_t gradient_check_step(const char *model, struct tess_shape row,
+                                   const char *const *argument, int argument_count, uint64_t step)
 {
     struct model_driver driver;
+    int32_t used = 0;
 
     model_open(&driver, model, gradient_kernel, TESS_F32, row, 5, 12, 4, argument, argument_count);
+    driver.step = step;
+    model_forward(&driver);
+    model_backward(&driver);
     for (int32_t i = 0; i < driver.declare.param_count; i++) {
         if (driver.declare.param[i].flags & TESS_PARAM_BUFFER)
             continue;
+        used += driver.used[i];
+        if (!driver.used[i]) {
+            gradient_check_flat(&driver, i);
+            continue;
+        }
         const double error = gradient_error(&driver, i, 1);
         print_message("%s %-28s error %.5f\n", model, driver.declare.param[i].name, error);
         if (error > TOLERANCE)
@@ -127,6 +153,13 @@ static void gradient_check(const char *model, struct tess_shape row, const char 
                      driver.declare.param[i].name, error, TOLERANCE);
     }
     model_close(&driver);
+    return used;
+}
+
+static void gradient_check(const char *model, struct tess_shape row, const char *const *argument,
+                           int argument_count)
+{
+    gradient_check_step(model, row, argument, argument_count, 0);
 }
 
 static void case_mlp(void **unused)
@@ -144,6 +177,27 @@ static void case_mlp_dropout(void **unused)
 
     (void)unused;
     gradient_check("mlp", tess_shape3(5, 4, 1), argument, 2);
+}
+
+/*
+ * Three leaves, three layers that may be left out, of which the first reads the input. Over five
+ * steps a layer runs for all leaves, for some and for none, also by leaves: then it has no
+ * gradient, and the loss does not depend on it.
+ */
+static void case_mlp_layer_drop(void **unused)
+{
+    static const char *const scope[] = {"--layer-drop-scope=step", "--layer-drop-scope=leaf"};
+
+    (void)unused;
+    for (int s = 0; s < 2; s++) {
+        const char *const argument[] = {"--hidden=16,16,12,12", "--layer-drop=0.5", scope[s],
+                                        "--dropout=0.2"};
+        int32_t used = 0;
+
+        for (uint64_t step = 0; step < 5; step++)
+            used += gradient_check_step("mlp", tess_shape3(4, 4, 1), argument, 4, step);
+        assert_in_range(used, 2 * 10, 5 * 10 - 2);
+    }
 }
 
 static void case_cnn(void **unused)
@@ -190,9 +244,13 @@ static void case_detects_a_wrong_gradient(void **unused)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest cases[] = {
-        cmocka_unit_test(case_mlp), cmocka_unit_test(case_mlp_dropout),
-        cmocka_unit_test(case_cnn), cmocka_unit_test(case_cnn_batch_norm),
-        cmocka_unit_test(case_wrn), cmocka_unit_test(case_detects_a_wrong_gradient),
+        cmocka_unit_test(case_mlp),
+        cmocka_unit_test(case_mlp_dropout),
+        cmocka_unit_test(case_mlp_layer_drop),
+        cmocka_unit_test(case_cnn),
+        cmocka_unit_test(case_cnn_batch_norm),
+        cmocka_unit_test(case_wrn),
+        cmocka_unit_test(case_detects_a_wrong_gradient),
     };
 
     if (argc > 1)

@@ -68,6 +68,7 @@ void fixture_open(struct fixture *fixture, const struct fixture_params *params,
     plan->grid = run->rank_count * run->accumulate;
     plan->leaf_rows = 1;
     plan->dtype = run->dtype;
+    plan->reduce_dtype = run->reduce_dtype;
     strategy->plan = plan;
     strategy->options = fixture->option_values;
     strategy->state = calloc(1, strategy->ops->state_size + 1);
@@ -82,18 +83,39 @@ void fixture_open(struct fixture *fixture, const struct fixture_params *params,
     assert_int_equal(strategy->ops->reserve(strategy), TESS_OK);
 }
 
+/* Where the segments lie, as the engine lays them out. */
+static void fixture_bind(struct tess_plan *plan, char *param, float *grad)
+{
+    const size_t dtype_bytes = tess_dtype_bytes(plan->dtype);
+    int64_t param_packed = 0, grad_packed = 0;
+    for (int32_t s = 0; s < plan->segment_count; s++) {
+        struct tess_segment *segment = &plan->segment[s];
+        int64_t own = tess_plan_own_begin(plan, s, plan->optim_extent);
+        const bool param_full = plan->param_extent == TESS_EXTENT_FULL;
+        const bool grad_full = plan->grad_extent == TESS_EXTENT_FULL;
+        if (param_full)
+            segment->param = param + (size_t)segment->begin * dtype_bytes;
+        if (plan->param_extent != TESS_EXTENT_NONE)
+            segment->param_own = param + (size_t)(param_full ? own : param_packed) * dtype_bytes;
+        segment->grad_own = grad + (grad_full ? own : grad_packed);
+        param_packed += tess_plan_own_count(plan, s, plan->param_extent);
+        grad_packed += tess_plan_own_count(plan, s, plan->grad_extent);
+    }
+}
+
 void fixture_commit(struct fixture *fixture)
 {
     struct tess_plan *plan = &fixture->plan;
-    const uint64_t dtype_bytes = tess_dtype_bytes(plan->dtype);
-    const uint64_t own = (uint64_t)plan->own_stride;
+    const uint64_t params = (uint64_t)tess_layout_own_total(plan, plan->param_extent);
+    const uint64_t grads = (uint64_t)tess_layout_own_total(plan, plan->grad_extent);
     struct tess_block param, grad;
-    assert_int_equal(tess_memory_reserve(fixture->memory, TESS_MEMORY_PARAMETER, own * dtype_bytes,
-                                         "own parameters", &param),
+    assert_int_equal(tess_memory_reserve(fixture->memory, TESS_MEMORY_PARAMETER,
+                                         params * tess_dtype_bytes(plan->dtype), "parameters",
+                                         &param),
                      TESS_OK);
     assert_int_equal(tess_memory_reserve(fixture->memory, TESS_MEMORY_GRADIENT,
-                                         own * (uint64_t)plan->level_count * sizeof(float),
-                                         "own gradients", &grad),
+                                         grads * (uint64_t)plan->level_count * sizeof(float),
+                                         "gradients", &grad),
                      TESS_OK);
     const struct tess_kernel_ops *kernel;
     assert_int_equal(tess_registry_get_kernel("ref", &kernel), TESS_OK);
@@ -103,15 +125,19 @@ void fixture_commit(struct fixture *fixture)
     assert_non_null(fixture->arena);
     memset(fixture->arena, 0, tess_memory_total(fixture->memory));
     assert_int_equal(tess_memory_commit(fixture->memory, fixture->arena), TESS_OK);
-    char *param_own = tess_memory_get(fixture->memory, param);
-    float *grad_own = tess_memory_get(fixture->memory, grad);
-    for (int32_t s = 0; s < plan->segment_count; s++) {
-        int64_t count = tess_plan_own_count(plan, s, TESS_EXTENT_SHARD);
-        plan->segment[s].param_own = param_own;
-        plan->segment[s].grad_own = grad_own;
-        param_own += (uint64_t)count * dtype_bytes;
-        grad_own += count;
-    }
+    fixture->grad = tess_memory_get(fixture->memory, grad);
+    fixture_bind(plan, tess_memory_get(fixture->memory, param), fixture->grad);
+}
+
+void fixture_enter_micro(struct fixture *fixture, int32_t micro)
+{
+    struct tess_plan *plan = &fixture->plan;
+    fixture->strategy.micro = micro;
+    if (plan->grad_extent != TESS_EXTENT_FULL)
+        return;
+    for (int32_t s = 0; s < plan->segment_count; s++)
+        plan->segment[s].grad =
+            fixture->grad + tess_fold_level(micro) * plan->flat_count + plan->segment[s].begin;
 }
 
 void fixture_close(struct fixture *fixture)

@@ -23,20 +23,23 @@ struct fixture {
     struct tess_options *options;
     void *option_values;
     void *arena;
+    float *grad; /* level 0 of the fold, once committed */
 };
 
 struct fixture_run {
     const char *strategy;
     const char *option; /* "--ddp.overlap=off --ddp.bucket-mib=1", or NULL */
     int32_t rank, rank_count, accumulate;
-    enum tess_dtype dtype;
+    enum tess_dtype dtype, reduce_dtype; /* 0: f32 */
 };
 
 /* Check, plan, lay out and reserve, as the engine does; fails the test when any of it fails. */
 void fixture_open(struct fixture *fixture, const struct fixture_params *params,
                   const struct fixture_run *run);
-/* Memory behind the plan: what the strategy reserved, and own parts of parameters and gradients. */
+/* Memory behind the plan: what the strategy reserved, parameters and gradients by their extents. */
 void fixture_commit(struct fixture *fixture);
+/* Begin micro-batch `micro`: where gradients are FULL, segments get their level's place. */
+void fixture_enter_micro(struct fixture *fixture, int32_t micro);
 void fixture_close(struct fixture *fixture);
 
 #endif

@@ -17,6 +17,24 @@
 
 #define RUN_WORDS_MAX 64
 
+/* Buckets of a few KiB, so that there are several and units share them. */
+#define RUN_BUCKETS(name) "--" name ".first-bucket-mib 0.002 --" name ".bucket-mib 0.006"
+
+const struct run_layout run_layouts[] = {
+    {"dp", ""},
+    {"ddp", RUN_BUCKETS("ddp")},
+    {"ddp", "--ddp.overlap=off"},
+    {"ddp", "--ddp.sync-every-micro-batch=on " RUN_BUCKETS("ddp")},
+    {"zero1", RUN_BUCKETS("zero1")},
+    {"zero2", RUN_BUCKETS("zero2")},
+    {"zero2", "--zero2.first-bucket-mib 0 --zero2.bucket-mib 0"},
+    {"fsdp", ""},
+    {"fsdp", "--fsdp.keep-last 2"},
+    {"fsdp", "--fsdp.reshard-after-forward=off"},
+    {"hsdp", ""},
+};
+const int run_layout_count = sizeof run_layouts / sizeof run_layouts[0];
+
 /* What one rank is given, and its answers. */
 struct run_rank {
     const struct run *run;
@@ -67,18 +85,25 @@ static enum tess_status run_steps(struct run_rank *mine, struct tess_engine *eng
         /* Traffic is of a step without the loss, which is the engine's own and not the strategy's.
          */
         const bool last = i + 1 == mine->run->steps;
+        const struct tess_comm_stats stats = tess_engine_comm(engine)->stats;
         tess_engine_traffic(engine, &before, &wait_s);
         TESS_TRY(tess_engine_step(engine, last, &result));
         if (!last) {
             tess_engine_traffic(engine, &after, &wait_s);
             outcome->sent[mine->rank] = after - before;
+            for (int c = 0; c < TESS_COLLECTIVE_COUNT; c++)
+                outcome->calls[c] = tess_engine_comm(engine)->stats.calls[c] - stats.calls[c];
         }
         if (mine->run->evaluate && i == 0)
             TESS_TRY(tess_engine_evaluate(engine, &mine->test_loss, &mine->test_accuracy));
     }
     outcome->formula[mine->rank] = tess_engine_sent_formula(engine);
-    outcome->flat_count = tess_engine_plan_of(engine)->flat_count;
-    outcome->segment_count = tess_engine_plan_of(engine)->segment_count;
+    const struct tess_plan *plan = tess_engine_plan_of(engine);
+    outcome->flat_count = plan->flat_count;
+    outcome->segment_count = plan->segment_count;
+    outcome->reduce_dtype = plan->reduce_dtype;
+    outcome->reductions = plan->leaf_order == TESS_LEAVES_MICRO_FIRST ? plan->accumulate : 1;
+    outcome->rows = result.rows;
     mine->loss = result.loss;
     mine->grad_norm = result.grad_norm;
     return tess_engine_hash(engine, &mine->hash);
@@ -114,13 +139,12 @@ static void run_predict(const struct run_rank *rank, int32_t rank_count,
 /* What the ranks found, in one; what they all found must be the same. */
 static void run_join(const struct run_rank *rank, int32_t rank_count, struct run_outcome *outcome)
 {
+    *outcome = rank[0].outcome;
     outcome->hash = rank[0].hash;
     outcome->loss = rank[0].loss;
     outcome->grad_norm = rank[0].grad_norm;
     outcome->test_loss = rank[0].test_loss;
     outcome->test_accuracy = rank[0].test_accuracy;
-    outcome->flat_count = rank[0].outcome.flat_count;
-    outcome->segment_count = rank[0].outcome.segment_count;
     for (int32_t r = 0; r < rank_count; r++) {
         assert_int_equal(rank[r].hash, outcome->hash);
         assert_memory_equal(&rank[r].loss, &outcome->loss, sizeof(double));
@@ -160,6 +184,59 @@ void run_train(const struct run *run, struct run_outcome *outcome_out)
     tess_dataset_close(dataset);
     tess_config_close(config);
     munmap(rank, bytes);
+}
+
+void run_check_memory(const struct run *run, const struct run_outcome *outcome)
+{
+    for (int32_t r = 0; r < run->rank_count; r++)
+        assert_memory_equal(outcome->predicted[r], outcome->allocated[r],
+                            sizeof outcome->predicted[r]);
+}
+
+void run_compare(const struct run *run, const struct run_outcome *expected)
+{
+    struct run_outcome outcome;
+    run_train(run, &outcome);
+    if (outcome.hash != expected->hash)
+        print_error("%s on %d ranks with %s: hash %016llx, expected %016llx\n", run->strategy,
+                    (int)run->rank_count, run->options, (unsigned long long)outcome.hash,
+                    (unsigned long long)expected->hash);
+    assert_int_equal(outcome.hash, expected->hash);
+    assert_memory_equal(&outcome.loss, &expected->loss, sizeof(double));
+    assert_memory_equal(&outcome.test_loss, &expected->test_loss, sizeof(double));
+    assert_memory_equal(&outcome.test_accuracy, &expected->test_accuracy, sizeof(double));
+    run_check_memory(run, &outcome);
+}
+
+/*
+ * A sum that goes to more ranks than its owner is cut into N slices at cache lines, so a slice is
+ * off c/N by fewer than 64 + N elements. ddp sends c + (N-2) slices for each bucket, dp's rank 0 c
+ * less one slice for its only one. All other calls are exact, also hsdp's between two replicas.
+ */
+static uint64_t run_sent_slack(const struct run *run, const struct run_outcome *outcome)
+{
+    const uint64_t n = (uint64_t)run->rank_count;
+    const uint64_t slice = (64 + n) * tess_dtype_bytes(outcome->reduce_dtype);
+    if (strcmp(run->strategy, "dp") == 0)
+        return n > 1 ? slice : 0;
+    if (strcmp(run->strategy, "ddp") == 0)
+        return n > 2 ? (uint64_t)(outcome->reductions * outcome->segment_count) * (n - 2) * slice
+                     : 0;
+    return 0;
+}
+
+void run_check_sent(const struct run *run, const struct run_outcome *outcome)
+{
+    uint64_t slack = run_sent_slack(run, outcome);
+    for (int32_t r = 0; r < run->rank_count; r++) {
+        uint64_t sent = outcome->sent[r], formula = outcome->formula[r];
+        uint64_t apart = sent > formula ? sent - formula : formula - sent;
+        if (apart > slack)
+            print_error("%s on %d ranks with %s: rank %d sent %llu bytes, formula %llu\n",
+                        run->strategy, (int)run->rank_count, run->options, (int)r,
+                        (unsigned long long)sent, (unsigned long long)formula);
+        assert_true(apart <= slack);
+    }
 }
 
 enum tess_status run_plan(const struct run *run)

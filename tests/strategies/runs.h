@@ -21,16 +21,41 @@ struct run_outcome {
     double loss;                     /* of the last step's batch */
     double grad_norm;                /* of the last step; -1 without clipping */
     double test_loss, test_accuracy; /* 0 unless asked for */
+    int64_t rows;                    /* of the last step's batch */
     int64_t flat_count;
     int32_t segment_count;
-    uint64_t sent[RUN_RANKS_MAX];    /* bytes in the last step */
-    uint64_t formula[RUN_RANKS_MAX]; /* by the strategy */
+    enum tess_dtype reduce_dtype;
+    int32_t reductions; /* of every segment in a step, where all of it is reduced */
+    uint64_t calls[TESS_COLLECTIVE_COUNT]; /* of rank 0 among all ranks, in the last step but one */
+    uint64_t sent[RUN_RANKS_MAX];          /* bytes in the last step but one */
+    uint64_t formula[RUN_RANKS_MAX];       /* by the strategy */
     uint64_t predicted[RUN_RANKS_MAX][TESS_MEMORY_KIND_COUNT];
     uint64_t allocated[RUN_RANKS_MAX][TESS_MEMORY_KIND_COUNT];
 };
 
 /* Train; the ranks' hashes and losses must agree. Fails the test when a rank fails. */
 void run_train(const struct run *run, struct run_outcome *outcome_out);
+
+/*
+ * Train and compare with `expected`: hash, losses and accuracy to the bit; and every rank must have
+ * allocated what its plan predicts.
+ */
+void run_compare(const struct run *run, const struct run_outcome *expected);
+
+/* Every rank must have allocated what its plan predicts. */
+void run_check_memory(const struct run *run, const struct run_outcome *outcome);
+
+/* Every rank must have sent what its strategy's formula says. No segment may be of 4 KiB or less on
+ * its way, if there are more than two ranks: such small ones go another way. */
+void run_check_sent(const struct run *run, const struct run_outcome *outcome);
+
+/* Ways to lay a step out, each on any number of ranks; options as in struct run. */
+struct run_layout {
+    const char *strategy;
+    const char *options;
+};
+extern const struct run_layout run_layouts[];
+extern const int run_layout_count;
 
 /* What opening the configuration answers, by its plan alone. */
 enum tess_status run_plan(const struct run *run);

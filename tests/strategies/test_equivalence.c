@@ -26,76 +26,9 @@ static enum tess_rank_mode equal_mode = TESS_RANKS_THREADS;
 static const char *equal_kernel = "ref";
 static bool equal_small;
 
-/* Buckets of a few KiB, so that there are several and units share them. */
 #define EQUAL_MLP                                                                                  \
     "--model mlp --mlp.hidden 40,24,33 --mlp.dropout 0.1 --batch-size 48 --learning-rate 0.05 "    \
     "--evaluate=off --bind=off --data.workers 0 "
-
-struct equal_layout {
-    const char *strategy;
-    const char *options;
-};
-
-static const struct equal_layout equal_layouts[] = {
-    {"dp", ""},
-    {"ddp", "--ddp.first-bucket-mib 0.002 --ddp.bucket-mib 0.006"},
-    {"ddp", "--ddp.overlap=off"},
-    {"zero1", "--zero1.first-bucket-mib 0.002 --zero1.bucket-mib 0.006"},
-    {"zero2", "--zero2.first-bucket-mib 0.002 --zero2.bucket-mib 0.006"},
-    {"zero2", "--zero2.first-bucket-mib 0 --zero2.bucket-mib 0"},
-    {"fsdp", ""},
-    {"fsdp", "--fsdp.keep-last 2"},
-    {"fsdp", "--fsdp.reshard-after-forward=off"},
-    {"hsdp", ""},
-};
-#define EQUAL_LAYOUTS ((int)(sizeof equal_layouts / sizeof equal_layouts[0]))
-
-/*
- * A sum that goes to more ranks than its owner is cut into N slices at cache lines, so a slice is
- * off c/N by fewer than 64 + N elements. ddp sends c + (N-2) slices for each bucket, dp's rank 0 c
- * less one slice for its only one. (Sources of up to 4 KiB go another way; no bucket here is that
- * small.) All other calls are exact, also hsdp's between two replicas.
- */
-static uint64_t equal_sent_slack(const struct run *run, const struct run_outcome *outcome)
-{
-    const uint64_t n = (uint64_t)run->rank_count, slice = (64 + n) * sizeof(float);
-    if (strcmp(run->strategy, "dp") == 0)
-        return n > 1 ? slice : 0;
-    if (strcmp(run->strategy, "ddp") == 0)
-        return n > 2 ? (uint64_t)outcome->segment_count * (n - 2) * slice : 0;
-    return 0;
-}
-
-static void equal_check_sent(const struct run *run, const struct run_outcome *outcome)
-{
-    uint64_t slack = equal_sent_slack(run, outcome);
-    for (int32_t r = 0; r < run->rank_count; r++) {
-        uint64_t sent = outcome->sent[r], formula = outcome->formula[r];
-        uint64_t apart = sent > formula ? sent - formula : formula - sent;
-        if (apart > slack)
-            print_error("%s on %d ranks with %s: rank %d sent %llu bytes, formula %llu\n",
-                        run->strategy, (int)run->rank_count, run->options, (int)r,
-                        (unsigned long long)sent, (unsigned long long)formula);
-        assert_true(apart <= slack);
-    }
-}
-
-static void equal_compare(const struct run *run, const struct run_outcome *expected)
-{
-    struct run_outcome outcome;
-    run_train(run, &outcome);
-    if (outcome.hash != expected->hash)
-        print_error("%s on %d ranks with %s: hash %016llx, one rank has %016llx\n", run->strategy,
-                    (int)run->rank_count, run->options, (unsigned long long)outcome.hash,
-                    (unsigned long long)expected->hash);
-    assert_int_equal(outcome.hash, expected->hash);
-    assert_memory_equal(&outcome.loss, &expected->loss, sizeof(double));
-    assert_memory_equal(&outcome.test_loss, &expected->test_loss, sizeof(double));
-    assert_memory_equal(&outcome.test_accuracy, &expected->test_accuracy, sizeof(double));
-    for (int32_t r = 0; r < run->rank_count; r++)
-        assert_memory_equal(outcome.predicted[r], outcome.allocated[r],
-                            sizeof outcome.predicted[r]);
-}
 
 static struct run equal_run(const char *strategy, const char *options, int32_t rank_count)
 {
@@ -117,12 +50,12 @@ static void equal_all_layouts(const char *options, const int32_t *ranks, int ran
     struct run run = equal_run("single", options, 1);
     run.evaluate = evaluate;
     run_train(&run, &expected);
-    for (int l = 0; l < EQUAL_LAYOUTS; l++) {
+    for (int l = 0; l < run_layout_count; l++) {
         for (int i = equal_small ? rank_cases - 1 : 0; i < rank_cases; i++) {
-            snprintf(words, sizeof words, "%s %s", options, equal_layouts[l].options);
-            run = equal_run(equal_layouts[l].strategy, words, ranks[i]);
+            snprintf(words, sizeof words, "%s %s", options, run_layouts[l].options);
+            run = equal_run(run_layouts[l].strategy, words, ranks[i]);
             run.evaluate = evaluate;
-            equal_compare(&run, &expected);
+            run_compare(&run, &expected);
         }
     }
 }
@@ -180,29 +113,6 @@ static void test_batch_norm(void **state)
                       equal_ranks, 4, true);
 }
 
-/* Four micro-batches: three levels of the fold, on parts and on whole gradients. */
-static void test_accumulate_four(void **state)
-{
-    static const int32_t ranks[] = {1, 2, 4};
-    (void)state;
-    equal_all_layouts(EQUAL_MLP "--grid 16 --accumulate 4 --optimizer momentum", ranks, 3, false);
-}
-
-/* Accumulation alone changes nothing on the same grid. */
-static void test_accumulate_is_no_layout(void **state)
-{
-    struct run_outcome expected;
-    struct run run = equal_run("single", EQUAL_MLP "--grid 8 --optimizer momentum", 1);
-    (void)state;
-    run_train(&run, &expected);
-    run.options = EQUAL_MLP "--grid 8 --accumulate 8 --optimizer momentum";
-    equal_compare(&run, &expected);
-    run = equal_run("zero2", run.options, 1);
-    equal_compare(&run, &expected);
-    run = equal_run("fsdp", EQUAL_MLP "--grid 8 --accumulate 2 --optimizer momentum", 4);
-    equal_compare(&run, &expected);
-}
-
 /* The hash does tell runs apart: another seed, another order of the leaves. */
 static void test_hash_tells_apart(void **state)
 {
@@ -227,7 +137,7 @@ static void test_sent_bytes(void **state)
                                        "--precision bf16 --accumulate 2"};
     (void)state;
     for (int o = equal_small ? 1 : 0; o < 2; o++) {
-        for (int l = 0; l < EQUAL_LAYOUTS; l++) {
+        for (int l = 0; l < run_layout_count; l++) {
             for (int i = 0; i < 5; i++) {
                 struct run_outcome outcome;
                 char words[512];
@@ -235,10 +145,10 @@ static void test_sent_bytes(void **state)
                 if (o == 1 && ranks[i] % 3 == 0)
                     continue;
                 snprintf(words, sizeof words, EQUAL_MLP "--optimizer momentum %s %s", rest[o],
-                         equal_layouts[l].options);
-                struct run run = equal_run(equal_layouts[l].strategy, words, ranks[i]);
+                         run_layouts[l].options);
+                struct run run = equal_run(run_layouts[l].strategy, words, ranks[i]);
                 run_train(&run, &outcome);
-                equal_check_sent(&run, &outcome);
+                run_check_sent(&run, &outcome);
             }
         }
     }
@@ -258,7 +168,7 @@ static void test_sent_after_evaluation(void **state)
         run.evaluate = true;
         run_train(&run, &outcome);
         assert_true(outcome.sent[0] > 0);
-        equal_check_sent(&run, &outcome);
+        run_check_sent(&run, &outcome);
     }
 }
 
@@ -299,9 +209,9 @@ static void test_fast(void **state)
     (void)state;
     run_train(&run, &canonical);
     assert_true(canonical.grad_norm > 0 && canonical.grad_norm < EQUAL_FAST_GRADIENT);
-    for (int l = 0; l < EQUAL_LAYOUTS; l++) {
-        snprintf(words, sizeof words, "%s --reduce fast %s", options, equal_layouts[l].options);
-        run = equal_run(equal_layouts[l].strategy, words, EQUAL_FAST_RANKS);
+    for (int l = 0; l < run_layout_count; l++) {
+        snprintf(words, sizeof words, "%s --reduce fast %s", options, run_layouts[l].options);
+        run = equal_run(run_layouts[l].strategy, words, EQUAL_FAST_RANKS);
         run_train(&run, &outcome);
         assert_true(fabs(outcome.loss - canonical.loss) <= equal_fast_bound());
     }
@@ -332,12 +242,10 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_refused),
         cmocka_unit_test(test_hash_tells_apart),
-        cmocka_unit_test(test_accumulate_is_no_layout),
         cmocka_unit_test(test_f32),
         cmocka_unit_test(test_bf16),
         cmocka_unit_test(test_three_and_six_ranks),
         cmocka_unit_test(test_batch_norm),
-        cmocka_unit_test(test_accumulate_four),
         cmocka_unit_test(test_sent_bytes),
         cmocka_unit_test(test_sent_after_evaluation),
         cmocka_unit_test(test_fast),

@@ -54,7 +54,7 @@ struct plan_world {
 
 static void plan_open(struct plan_world *world, const struct fixture_params *params,
                       const char *strategy, const char *option, int32_t rank_count,
-                      int32_t accumulate, enum tess_dtype dtype)
+                      int32_t accumulate, enum tess_dtype dtype, enum tess_dtype reduce_dtype)
 {
     world->rank_count = rank_count;
     for (int32_t r = 0; r < rank_count; r++)
@@ -64,7 +64,8 @@ static void plan_open(struct plan_world *world, const struct fixture_params *par
                                            .rank = r,
                                            .rank_count = rank_count,
                                            .accumulate = accumulate,
-                                           .dtype = dtype});
+                                           .dtype = dtype,
+                                           .reduce_dtype = reduce_dtype});
 }
 
 static void plan_close(struct plan_world *world)
@@ -138,6 +139,25 @@ static uint64_t plan_sent(const struct fixture *fixture)
     return fixture->strategy.ops->sent_bytes(&fixture->strategy);
 }
 
+/* Bytes of an element of the gradients on its way: with one rank none is. */
+static uint64_t plan_grad_bytes(const struct plan_world *world)
+{
+    const struct tess_plan *plan = &world->rank[0].plan;
+    return plan->rank_count == 1 ? sizeof(float) : tess_dtype_bytes(plan->reduce_dtype);
+}
+
+static uint64_t plan_round_up(uint64_t bytes)
+{
+    return (bytes + TESS_MEMORY_ALIGN - 1) / TESS_MEMORY_ALIGN * TESS_MEMORY_ALIGN;
+}
+
+/* Copies of so many elements in the type in which they travel; none in f32. */
+static uint64_t plan_copy_bytes(const struct plan_world *world, uint64_t elements)
+{
+    const uint64_t bytes = plan_grad_bytes(world);
+    return bytes == sizeof(float) ? 0 : plan_round_up(elements * bytes);
+}
+
 /* Run `check` over random lists, rank counts, micro-batches and precisions. */
 static void plan_for_all(const char *strategy, const char *option,
                          void (*check)(const struct plan_world *world, uint64_t flat,
@@ -151,7 +171,9 @@ static void plan_for_all(const char *strategy, const char *option,
         for (size_t i = 0; i < sizeof plan_ranks / sizeof plan_ranks[0]; i++) {
             int32_t micros = 1 + (int32_t)plan_draw(&random, 3);
             enum tess_dtype dtype = plan_draw(&random, 2) ? TESS_F32 : TESS_BF16;
-            plan_open(&world, &params, strategy, option, plan_ranks[i], micros, dtype);
+            const enum tess_dtype reduce[] = {TESS_F32, TESS_BF16, TESS_F16};
+            plan_open(&world, &params, strategy, option, plan_ranks[i], micros, dtype,
+                      reduce[plan_draw(&random, 3)]);
             plan_check_flat(&world);
             check(&world, (uint64_t)world.rank[0].plan.flat_count, tess_dtype_bytes(dtype),
                   (uint64_t)micros);
@@ -170,23 +192,36 @@ static void plan_check_extents(const struct fixture *fixture, enum tess_extent p
     assert_int_equal(fixture->plan.leaf_order, order);
 }
 
-static void check_ddp(const struct plan_world *world, uint64_t flat, uint64_t dtype_bytes,
-                      uint64_t micros)
+static void check_ddp_times(const struct plan_world *world, uint64_t flat, uint64_t times,
+                            enum tess_leaf_order order)
 {
     const uint64_t n = (uint64_t)world->rank_count;
-    (void)dtype_bytes, (void)micros;
     plan_check_owners(world, world->rank_count);
     for (int32_t r = 0; r < world->rank_count; r++) {
         const struct fixture *rank = &world->rank[r];
-        plan_check_extents(rank, TESS_EXTENT_FULL, TESS_EXTENT_FULL, TESS_EXTENT_FULL,
-                           TESS_LEAVES_RANK_FIRST);
+        plan_check_extents(rank, TESS_EXTENT_FULL, TESS_EXTENT_FULL, TESS_EXTENT_FULL, order);
         assert_true(rank->plan.replicated);
-        assert_int_equal(tess_memory_total(rank->memory), 0);
+        assert_int_equal(tess_memory_total(rank->memory), plan_copy_bytes(world, flat));
+        assert_int_equal(plan_bytes(rank, TESS_MEMORY_BUCKET), plan_copy_bytes(world, flat));
         /* 2(N-1)/N of all gradients; each bucket's share may round down by less than one byte. */
-        uint64_t exact = 2 * (n - 1) * flat * sizeof(float);
-        assert_in_range(plan_sent(rank) * n,
-                        exact - (exact > 0 ? n * (uint64_t)rank->plan.segment_count : 0), exact);
+        uint64_t exact = times * 2 * (n - 1) * flat * plan_grad_bytes(world);
+        uint64_t rounded = exact > 0 ? times * n * (uint64_t)rank->plan.segment_count : 0;
+        assert_in_range(plan_sent(rank) * n, exact - rounded, exact);
     }
+}
+
+static void check_ddp(const struct plan_world *world, uint64_t flat, uint64_t dtype_bytes,
+                      uint64_t micros)
+{
+    (void)dtype_bytes, (void)micros;
+    check_ddp_times(world, flat, 1, TESS_LEAVES_RANK_FIRST);
+}
+
+static void check_ddp_every(const struct plan_world *world, uint64_t flat, uint64_t dtype_bytes,
+                            uint64_t micros)
+{
+    (void)dtype_bytes;
+    check_ddp_times(world, flat, micros, TESS_LEAVES_MICRO_FIRST);
 }
 
 static void check_zero1(const struct plan_world *world, uint64_t flat, uint64_t dtype_bytes,
@@ -199,19 +234,17 @@ static void check_zero1(const struct plan_world *world, uint64_t flat, uint64_t 
         const struct fixture *rank = &world->rank[r];
         plan_check_extents(rank, TESS_EXTENT_FULL, TESS_EXTENT_FULL, TESS_EXTENT_SHARD,
                            TESS_LEAVES_RANK_FIRST);
-        assert_int_equal(tess_memory_total(rank->memory), 0);
-        assert_int_equal(plan_sent(rank) * n, (n - 1) * flat * (sizeof(float) + dtype_bytes));
+        assert_int_equal(tess_memory_total(rank->memory), plan_copy_bytes(world, flat));
+        assert_int_equal(plan_bytes(rank, TESS_MEMORY_BUCKET), plan_copy_bytes(world, flat));
+        assert_int_equal(plan_sent(rank) * n,
+                         (n - 1) * flat * (plan_grad_bytes(world) + dtype_bytes));
     }
 }
 
-static uint64_t plan_round_up(uint64_t bytes)
-{
-    return (bytes + TESS_MEMORY_ALIGN - 1) / TESS_MEMORY_ALIGN * TESS_MEMORY_ALIGN;
-}
-
 /* Buffers: the segments that one unit writes at a time, and one more if there are more. */
-static uint64_t plan_scatter_bytes(const struct tess_plan *plan)
+static uint64_t plan_scatter_bytes(const struct plan_world *world)
 {
+    const struct tess_plan *plan = &world->rank[0].plan;
     int64_t elements = 0;
     int32_t most = 0;
     for (int32_t u = 0; u < plan->unit_count; u++) {
@@ -235,7 +268,8 @@ static uint64_t plan_scatter_bytes(const struct tess_plan *plan)
                 largest = plan->segment[s].count;
         elements += largest;
     }
-    return plan_round_up((uint64_t)elements * sizeof(float));
+    return plan_round_up((uint64_t)elements * sizeof(float)) +
+           plan_copy_bytes(world, (uint64_t)elements);
 }
 
 static void check_zero2(const struct plan_world *world, uint64_t flat, uint64_t dtype_bytes,
@@ -247,9 +281,9 @@ static void check_zero2(const struct plan_world *world, uint64_t flat, uint64_t 
         const struct fixture *rank = &world->rank[r];
         plan_check_extents(rank, TESS_EXTENT_FULL, TESS_EXTENT_SHARD, TESS_EXTENT_SHARD,
                            TESS_LEAVES_MICRO_FIRST);
-        assert_int_equal(plan_bytes(rank, TESS_MEMORY_BUCKET), plan_scatter_bytes(&rank->plan));
+        assert_int_equal(plan_bytes(rank, TESS_MEMORY_BUCKET), plan_scatter_bytes(world));
         assert_int_equal(plan_sent(rank) * n,
-                         (n - 1) * flat * (micros * sizeof(float) + dtype_bytes));
+                         (n - 1) * flat * (micros * plan_grad_bytes(world) + dtype_bytes));
     }
 }
 
@@ -298,7 +332,7 @@ static void check_fsdp_dropped(const struct plan_world *world, uint64_t flat, ui
             assert_int_equal(plan->segment[s].unit_first, plan->segment[s].unit_last);
             assert_true(s == 0 || plan->segment[s].unit_first > plan->segment[s - 1].unit_first);
         }
-        assert_int_equal(plan_bytes(rank, TESS_MEMORY_BUCKET), plan_scatter_bytes(plan));
+        assert_int_equal(plan_bytes(rank, TESS_MEMORY_BUCKET), plan_scatter_bytes(world));
         int64_t largest[2] = {0, 0};
         for (int32_t s = 0; s < plan->segment_count; s++)
             if (plan->segment[s].count > largest[s % 2])
@@ -307,11 +341,11 @@ static void check_fsdp_dropped(const struct plan_world *world, uint64_t flat, ui
         assert_int_equal(plan_bytes(rank, TESS_MEMORY_GATHERED), plan_round_up(gathered));
         uint64_t played = plan_gathered(plan, micros, keep), kept = 0;
         assert_int_equal(plan_sent(rank) * n,
-                         (n - 1) * (micros * flat * sizeof(float) + played * dtype_bytes));
+                         (n - 1) * (micros * flat * plan_grad_bytes(world) + played * dtype_bytes));
         /* In f32 the textbook's 3(N-1)/N P, less what is kept from forward to backward. */
         for (int32_t s = 0; s < plan->segment_count; s++)
             kept += s >= plan->segment_count - keep ? (uint64_t)plan->segment[s].count : 0;
-        if (plan->dtype == TESS_F32)
+        if (plan->dtype == TESS_F32 && plan_grad_bytes(world) == sizeof(float))
             assert_int_equal(plan_sent(rank) * n,
                              (n - 1) * micros * (3 * flat - kept) * sizeof(float));
     }
@@ -337,7 +371,7 @@ static void check_fsdp_kept(const struct plan_world *world, uint64_t flat, uint6
         const struct fixture *rank = &world->rank[r];
         assert_int_equal(plan_bytes(rank, TESS_MEMORY_GATHERED), plan_round_up(flat * dtype_bytes));
         assert_int_equal(plan_sent(rank) * n,
-                         (n - 1) * flat * (micros * sizeof(float) + dtype_bytes));
+                         (n - 1) * flat * (micros * plan_grad_bytes(world) + dtype_bytes));
     }
 }
 
@@ -353,9 +387,10 @@ static void check_hsdp(const struct plan_world *world, uint64_t flat, uint64_t d
         assert_int_equal(rank->plan.shard_count, width);
         assert_int_equal(rank->plan.shard_index, (uint64_t)r % width);
         /* Inside the group by its width; 2(R-1)/R of the part between replicas. */
-        uint64_t inside = (width - 1) * (flat * sizeof(float) * micros +
+        uint64_t inside = (width - 1) * (flat * plan_grad_bytes(world) * micros +
                                          plan_gathered(&rank->plan, micros, 1) * dtype_bytes);
-        uint64_t between = micros * 2 * (replicas - 1) * flat * sizeof(float);
+        uint64_t between = micros * 2 * (replicas - 1) * flat * plan_grad_bytes(world);
+        assert_int_equal(plan_bytes(rank, TESS_MEMORY_BUCKET), plan_scatter_bytes(world));
         assert_int_equal(plan_sent(rank) * width * replicas, inside * replicas + between);
     }
 }
@@ -375,10 +410,12 @@ static void check_dp(const struct plan_world *world, uint64_t flat, uint64_t dty
         assert_int_equal(plan->skips_loss, r != 0);
         assert_int_equal(plan->grad_extent, TESS_EXTENT_FULL);
         assert_int_equal(plan_bytes(rank, TESS_MEMORY_GATHERED) == 0, r == 0);
+        assert_int_equal(plan_bytes(rank, TESS_MEMORY_BUCKET), plan_copy_bytes(world, flat));
         /* Rank 0: a replica for each, and its share of the gradients' sum; the others: gradients.
          */
-        uint64_t holder = (n - 1) * flat * dtype_bytes + (n - 1) * flat * sizeof(float) / n;
-        assert_int_equal(plan_sent(rank), r == 0 ? holder : flat * sizeof(float));
+        uint64_t grads = flat * plan_grad_bytes(world);
+        uint64_t holder = (n - 1) * flat * dtype_bytes + (n - 1) * grads / n;
+        assert_int_equal(plan_sent(rank), r == 0 ? holder : grads);
     }
 }
 
@@ -387,6 +424,7 @@ static void test_ddp(void **state)
     (void)state;
     plan_for_all("ddp", NULL, check_ddp);
     plan_for_all("ddp", "--ddp.bucket-mib=0.004", check_ddp);
+    plan_for_all("ddp", "--ddp.bucket-mib=0.004 --ddp.sync-every-micro-batch", check_ddp_every);
 }
 
 static void test_zero1(void **state)
@@ -429,7 +467,7 @@ static void test_single(void **state)
         .unit_count = 2, .count = 2, .elements = {5, 70}, .unit = {0, 1}};
     struct plan_world world;
     (void)state;
-    plan_open(&world, &params, "single", NULL, 1, 3, TESS_F32);
+    plan_open(&world, &params, "single", NULL, 1, 3, TESS_F32, TESS_BF16);
     plan_check_flat(&world);
     plan_check_owners(&world, 1);
     assert_int_equal(tess_memory_total(world.rank[0].memory), 0);

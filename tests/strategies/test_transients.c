@@ -3,54 +3,15 @@
  * is asked: which calls, in which order, into which memory, and what had been waited for by then.
  */
 #include "gather.h"
+#include "note.h"
 #include "plan_fixture.h"
 #include "scatter.h"
-
-#include "tessera/version.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
 #include <string.h>
 
 #include <cmocka.h>
-
-#define NOTE_MAX 256
-
-struct note_comm {
-    struct tess_comm comm;
-    struct tess_comm_call call[NOTE_MAX];
-    bool done[NOTE_MAX];
-    int32_t count;
-};
-
-static enum tess_status note_call(struct tess_comm *comm, const struct tess_comm_call *call,
-                                  uint64_t *ticket_out)
-{
-    struct note_comm *note = (struct note_comm *)comm;
-    assert_true(note->count < NOTE_MAX);
-    *ticket_out = (uint64_t)note->count;
-    note->call[note->count++] = *call;
-    return TESS_OK;
-}
-
-static enum tess_status note_wait(struct tess_comm *comm, uint64_t ticket)
-{
-    struct note_comm *note = (struct note_comm *)comm;
-    assert_true(ticket < (uint64_t)note->count);
-    note->done[ticket] = true;
-    return TESS_OK;
-}
-
-static const struct tess_comm_ops note_ops = {.abi = TESS_ABI,
-                                              .name = "note",
-                                              .summary = "notes calls",
-                                              .call = note_call,
-                                              .wait = note_wait};
-
-static void note_open(struct note_comm *note, int32_t rank, int32_t rank_count)
-{
-    *note = (struct note_comm){.comm = {.ops = &note_ops, .rank = rank, .rank_count = rank_count}};
-}
 
 /* Four units of one parameter each, as large as needed to tell them apart. */
 static const struct fixture_params transient_params = {

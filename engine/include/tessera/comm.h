@@ -70,7 +70,8 @@ struct tess_comm_call {
     void *target;
     size_t count;     /* elements, as documented at each wrapper */
     int32_t peer;     /* root of broadcast and reduce, peer of send and recv; else -1 */
-    const char *site; /* "file.c:123" of the caller, for messages; never NULL in a backend */
+    const char *site; /* "file.c:123" of the caller, "" if it did not say; for messages; never NULL
+                         in a backend */
 };
 
 /* Counters of one rank in one group since it was opened. */
@@ -78,14 +79,18 @@ struct tess_comm_stats {
     uint64_t calls[TESS_COLLECTIVE_COUNT];
     uint64_t sent_bytes; /* payload that left this rank for another one, as moved by the backend */
     uint64_t received_bytes; /* payload that came from another rank */
-    double wait_s;           /* time inside tess_event_wait and synchronous calls: exposed */
-    double flight_s;         /* time during which at least one call was under way; flight_s -
-                                wait_s went on behind computation */
+    double wait_s; /* time in tess_event_wait, and in synchronous calls once queued: exposed */
+    /* Time during which at least one call was under way, without those that still are. flight_s -
+     * wait_s went on behind computation; where nothing did, it may be a little below 0: a wait
+     * takes a moment longer than its call, more when other groups are advanced in it. */
+    double flight_s;
 };
 
 /*
  * Somebody who is told of every call of one rank in one group, by the thread that makes it: for
- * time lines. Any function may be NULL. A ticket names a call of this rank in this group for good.
+ * time lines. Any function may be NULL; none may call the communicator. A ticket names a call of
+ * this rank in this group for good. `called` comes before `completed`, each once per call, unless
+ * the group is aborted first. Set or removed while no call is under way.
  */
 struct tess_comm_observer {
     void *context;
@@ -107,7 +112,8 @@ struct tess_comm_ops {
     uint32_t abi;
     const char *name;
     const char *summary;
-    /* REQUIRED. Queue one call; *ticket_out identifies it. Must not block. */
+    /* REQUIRED. Queue one call; *ticket_out identifies it. Must not block. Tells
+     * tess__comm_called(). */
     enum tess_status (*call)(struct tess_comm *comm, const struct tess_comm_call *call,
                              uint64_t *ticket_out);
     /* REQUIRED. Block until `ticket` is complete, the group is aborted or its time limit passed. */
@@ -138,9 +144,12 @@ struct tess_comm {
     void (*access)(void *context, bool on);
     void *access_context;
     const struct tess_comm_observer *observer; /* borrowed, inherited by split; NULL: none */
-    /* For tess__comm_completed alone: calls under way, and since when there are any. */
+    /* For comm.c alone: calls under way, and since when there are any. While `quiet`, calls are
+     * the communicator's own (see tess_comm_split): not counted, not observed. */
     uint64_t flight_count;
-    double flight_since_s;
+    double flight_since_s, called_s; /* called_s: when the latest call was queued */
+    bool quiet;
+    uint64_t quiet_ticket;
 };
 
 /*
@@ -149,8 +158,12 @@ struct tess_comm {
  */
 extern __thread const char *tess_comm_site;
 
-/* For backends: the call with this ticket is complete. Once per call that was queued, at the latest
- * before wait() for it returns. */
+/*
+ * For backends, each once per call that was queued: it has this ticket, within ops->call; and it is
+ * complete, as soon as this rank sees it and before wait() for it returns. The second may be told
+ * within ops->call too, of earlier calls and, after the first, of this one.
+ */
+void tess__comm_called(struct tess_comm *comm, const struct tess_comm_call *call, uint64_t ticket);
 void tess__comm_completed(struct tess_comm *comm, uint64_t ticket);
 
 /* target[i] = sum over ranks of source[i]. In place when target == source. Collective. */
@@ -246,7 +259,7 @@ void tess_comm_abort(struct tess_comm *comm, const char *reason);
 void tess_comm_close(struct tess_comm *comm); /* NULL is allowed */
 
 /* Each call notes where it stands in the caller's source; in parentheses, (tess_comm_send)(...), it
- * does not. */
+ * does not and has the site that tess_comm_site holds. A call takes the site away with it. */
 #define TESS_COMM_SITE_TEXT(line) #line
 #define TESS_COMM_SITE_LINE(line) TESS_COMM_SITE_TEXT(line)
 #ifdef __FILE_NAME__
@@ -263,6 +276,7 @@ void tess_comm_close(struct tess_comm *comm); /* NULL is allowed */
 #define tess_comm_send(...)           (TESS_COMM_SITE, (tess_comm_send)(__VA_ARGS__))
 #define tess_comm_recv(...)           (TESS_COMM_SITE, (tess_comm_recv)(__VA_ARGS__))
 #define tess_comm_barrier(...)        (TESS_COMM_SITE, (tess_comm_barrier)(__VA_ARGS__))
+#define tess_comm_split(...)          (TESS_COMM_SITE, (tess_comm_split)(__VA_ARGS__))
 
 #ifdef __cplusplus
 }

@@ -97,17 +97,27 @@ struct tess_pass {
     uint64_t step;             /* optimizer step, for dropout's key */
     uint64_t row_first;        /* number of row 0 in the global batch, for dropout's elements */
     const void *input;         /* [rows, previous unit's output] */
-    void *output;              /* [rows, this unit's output]; kept until backward */
+    void *output;              /* [rows, this unit's output]; kept until the unit's backward, which
+                                  may use it up */
     const void *output_grad;   /* backward: may be overwritten through `output_grad_scratch` */
     void *output_grad_scratch; /* the same address as output_grad, writable */
     void *input_grad;          /* backward: NULL in unit 0 */
     const void *const *param;  /* in pass->dtype */
     float *const *grad;        /* overwritten by backward, for every parameter of the unit */
     bool *used; /* [parameters of the model]; backward sets false for a parameter whose gradient it
-                   has not written because no row of this pass used it; else leave it alone */
+                   has not written because no row of this pass used it; else leave it alone. A
+                   buffer's statistic then counts as zero for these leaves. */
     void *const *tensor;
     struct tess_op *const *op;
 };
+
+/*
+ * A uniform number in [0, 1) for a model's own choices, such as which branch to take: keyed by the
+ * run's seed, the step, the pass's unit and `element`, so the same in forward and backward and on
+ * whichever rank asks. Number the elements by what is the same on every layout: 0 for a choice of
+ * the whole step, (row_first / leaf_rows) + leaf for one of a leaf.
+ */
+float tess_pass_uniform(const struct tess_pass *pass, uint64_t element);
 
 struct tess_model_ops {
     uint32_t abi;

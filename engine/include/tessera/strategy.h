@@ -87,7 +87,7 @@ struct tess_segment {
     void *param;     /* [count] compute parameters readable now; (strategy) unless param is FULL */
     float *grad;     /* [count] where backward writes now; (strategy) unless grad is FULL */
     void *param_own; /* part of `own` in compute precision; NULL when NONE */
-    float *master_own; /* f32 master of `own`; = param_own in f32 */
+    float *master_own; /* f32 master of `own`; = param_own in f32; NULL without masters */
     float *grad_own;   /* reduced gradient of `own`, valid after grads_finish */
 };
 

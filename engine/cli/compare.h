@@ -1,0 +1,26 @@
+/* The runs of one comparison, shared by those who run them and those who print them. */
+#ifndef TESSERA_CLI_COMPARE_H
+#define TESSERA_CLI_COMPARE_H
+
+#include "cli/trial.h"
+#include "cli/variant.h"
+
+struct tess__compared {
+    const struct tess__variant *variant;
+    struct tess__trial trial;
+};
+
+struct tess__comparison {
+    struct tess__compared *run; /* [count] */
+    int count;
+    int64_t steps;
+    int name_width; /* columns of the longest name */
+};
+
+/*
+ * The tables, to stdout, at most 120 columns wide: a summary with every cost also as a factor of
+ * the first run's, memory by kind of every group of equal ranks, and what the hashes say.
+ */
+void tess__comparison_print(const struct tess__comparison *comparison);
+
+#endif

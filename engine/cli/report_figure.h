@@ -1,0 +1,24 @@
+/* A picture as a reader meets it: title, caption, legend, both drawings, and a table of its
+ * numbers. */
+#ifndef TESSERA_CLI_REPORT_FIGURE_H
+#define TESSERA_CLI_REPORT_FIGURE_H
+
+#include "cli/report_plot.h"
+
+struct tess__figure {
+    const char *title, *caption; /* plain text; the caption says what to see */
+};
+
+/* Append the figure. Errors are those of tess__plot_lines and tess__plot_bars. */
+enum tess_status tess__figure_lines(const struct tess__figure *figure,
+                                    const struct tess__lines *lines, struct tess__html *html);
+enum tess_status tess__figure_bars(const struct tess__figure *figure, const struct tess__bars *bars,
+                                   struct tess__html *html);
+
+/* The little line and marker that stand for a curve's style. */
+void tess__figure_swatch(struct tess__html *html, int style, enum tess__curve_look look);
+
+/* The page's one set of markers: pictures and swatches refer to it. */
+void tess__figure_markers(struct tess__html *html);
+
+#endif

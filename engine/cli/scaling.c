@@ -1,0 +1,188 @@
+/*
+ * tessera scaling: how step time falls with ranks on this machine, where the rest of it goes, and
+ * what links of other machines would make of it. This file reads the command line; the others
+ * measure, predict and print.
+ */
+#include "cli/scaling.h"
+#include "cli/command.h"
+#include "cli/trial.h"
+#include "tessera/check.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#define STEPS_DEFAULT   30
+#define REPEATS_DEFAULT 3
+#define TO_DEFAULT      1024
+#define LINKS_DEFAULT   "nvlink,pcie,infiniband,infiniband-hdr,ethernet-100g,ethernet-10g"
+#define LINKS_BYTES_MAX 16384
+
+/* Shown by --help; their values are taken out of the words before the configuration sees them. */
+struct scaling_options {
+    int64_t max_ranks, repeats, to;
+    bool weak;
+    const char *links, *json;
+};
+
+static const struct tess_option scaling_option_table[] = {
+    {"max-ranks", TESS_OPTION_INT, offsetof(struct scaling_options, max_ranks), "0", 0,
+     TESS_WORLD_RANKS_MAX, NULL,
+     "measure 1, 2, 4, ... and this many ranks; 0: the largest power of two within the cores"},
+    {"repeats", TESS_OPTION_INT, offsetof(struct scaling_options, repeats), "3", 1, 99, NULL,
+     "runs of every rank count; the median counts"},
+    {"weak", TESS_OPTION_BOOL, offsetof(struct scaling_options, weak), "off", 0, 0, NULL,
+     "weak scaling: batch-size is that of one rank, and the batch grows with the ranks; off: "
+     "strong scaling, the batch is divided"},
+    {"links", TESS_OPTION_STRING, offsetof(struct scaling_options, links), LINKS_DEFAULT, 0, 0,
+     NULL, "links to predict for: names, NAME:LATENCY:BANDWIDTH, or a file of these"},
+    {"to", TESS_OPTION_INT, offsetof(struct scaling_options, to), "1024", 2, 1024, NULL,
+     "ranks up to which to predict"},
+    {"json", TESS_OPTION_STRING, offsetof(struct scaling_options, json), "", 0, 0, NULL,
+     "file for all figures: {\"scaling\": {...}}; empty writes none"},
+    {NULL, TESS_OPTION_BOOL, 0, NULL, 0, 0, NULL, NULL},
+};
+
+static enum tess_status scaling_help(int argc, char **argv)
+{
+    struct scaling_options target;
+    struct tess_config_table table = {"", scaling_option_table, &target};
+    int count = 0;
+    const struct tess_link *preset = tess_link_presets(&count);
+
+    printf(
+        "usage: tessera scaling [CONFIG] [--strategy ddp] [--max-ranks N] [--steps K] [--weak]\n"
+        "                       [--repeats R] [--links LIST|FILE] [--to N] [--json FILE]\n\n"
+        "Measure the time of a training step on 1, 2, 4, ... N ranks, split into computing, "
+        "waiting\n"
+        "for data, and communication that is exposed or hidden behind computing; speed-up is\n"
+        "T(1)/T(N) and efficiency its share of N. Amdahl's p, the share of the work that can be\n"
+        "divided, is fitted by least squares to T(N)/T(1) = (1-p) + p/N; outside 0..1 the law "
+        "does\n"
+        "not hold here, and the figure is shown as it is.\n\n"
+        "Then predict ddp and fsdp on up to --to ranks of this speed over other links, from the\n"
+        "measured one-rank step and the bytes that the strategy's own formula gives for the "
+        "model:\n"
+        "a ring of N ranks takes 2(N-1) latency + 2 (N-1)/N M/bandwidth for an all-reduce of M\n"
+        "bytes, half of that for an all-gather or a reduce-scatter. It hides behind backward "
+        "(fsdp:\n"
+        "forward and backward) but for the first gather and the last reduction. Assumed: the time\n"
+        "to compute a share of the batch is that share of the time for all of it.\n\n"
+        "links, latency and bandwidth of a step around the ring\n");
+    for (int i = 0; i < count; i++)
+        printf("  %-15s %5.1f us %7.2f GB/s\n", preset[i].name, 1e6 * preset[i].latency_s,
+               preset[i].bandwidth / 1e9);
+    printf("\nexamples\n"
+           "  tessera scaling configs/labs/fashion_cnn.yaml --max-ranks 4\n"
+           "  tessera scaling configs/labs/fashion_mlp.yaml --weak --json scaling.json\n"
+           "  tessera scaling configs/labs/fashion_mlp.yaml --batch-size 8192 --links "
+           "mylink:5us:25GB/s,nvlink\n\n");
+    return tess_config_print_help(argc, argv, &table, 1);
+}
+
+/* The list itself, or that of the file it names. */
+static enum tess_status scaling_read_links(struct tess__scaling *scaling, const char *list)
+{
+    static char text[LINKS_BYTES_MAX];
+    struct stat about;
+    size_t bytes;
+    FILE *file;
+
+    if (stat(list, &about) != 0 || !S_ISREG(about.st_mode))
+        return tess_link_parse("--links", list, scaling->link, &scaling->link_count);
+    file = fopen(list, "r");
+    if (file == NULL)
+        TESS_FAIL(TESS_ERR_IO, "--links: %s cannot be read", list);
+    bytes = fread(text, 1, sizeof text, file);
+    if (ferror(file) || bytes == sizeof text || memchr(text, '\0', bytes) != NULL) {
+        fclose(file);
+        TESS_FAIL(TESS_ERR_USAGE, "--links: %s is not a short text of links, one a line", list);
+    }
+    fclose(file);
+    text[bytes] = '\0';
+    return tess_link_parse(list, text, scaling->link, &scaling->link_count);
+}
+
+/* A strategy is measured on one rank, too, so that only the number of ranks changes. */
+static enum tess_status scaling_read_strategy(struct tess__scaling *scaling)
+{
+    const char *given = NULL;
+
+    TESS_TRY(tess__args_take(&scaling->args, "strategy", &given));
+    if (given != NULL && strcmp(given, "single") == 0)
+        TESS_FAIL(TESS_ERR_USAGE, "strategy single has one rank and does not scale: use --strategy "
+                                  "ddp, or another that spreads the work");
+    if (given != NULL)
+        snprintf(scaling->strategy, sizeof scaling->strategy, "%s", given);
+    else if (!tess_config_peek(scaling->args.count, scaling->args.word, "strategy",
+                               scaling->strategy, sizeof scaling->strategy) ||
+             strcmp(scaling->strategy, "single") == 0)
+        snprintf(scaling->strategy, sizeof scaling->strategy, "ddp");
+    return TESS_OK;
+}
+
+static enum tess_status scaling_read_args(struct tess__scaling *scaling)
+{
+    struct tess__args *args = &scaling->args;
+    const char *links = LINKS_DEFAULT, *ranks = NULL;
+    cpu_set_t cores;
+
+    CPU_ZERO(&cores);
+    (void)sched_getaffinity(0, sizeof cores, &cores);
+    scaling->cores = CPU_COUNT(&cores);
+    scaling->steps = STEPS_DEFAULT;
+    scaling->repeats = REPEATS_DEFAULT;
+    scaling->to = TO_DEFAULT;
+    TESS_TRY(tess__args_take(args, "ranks", &ranks));
+    if (ranks != NULL)
+        TESS_FAIL(TESS_ERR_USAGE, "scaling measures 1, 2, 4, ... ranks: say how many at most with "
+                                  "--max-ranks");
+    TESS_TRY(scaling_read_strategy(scaling));
+    TESS_TRY(
+        tess__args_take_number(args, "max-ranks", 0, TESS_WORLD_RANKS_MAX, &scaling->max_ranks));
+    TESS_TRY(tess__args_take_number(args, "steps", 1, INT64_C(1000000000), &scaling->steps));
+    TESS_TRY(tess__args_take_number(args, "repeats", 1, 99, &scaling->repeats));
+    TESS_TRY(tess__args_take_number(args, "to", 2, TO_DEFAULT, &scaling->to));
+    TESS_TRY(tess__args_take_switch(args, "weak", &scaling->weak));
+    TESS_TRY(tess__args_take(args, "json", &scaling->json));
+    TESS_TRY(tess__args_take(args, "links", &links));
+    if (scaling->max_ranks == 0)
+        for (scaling->max_ranks = 1;
+             2 * scaling->max_ranks <= scaling->cores && scaling->max_ranks < TESS_WORLD_RANKS_MAX;)
+            scaling->max_ranks *= 2;
+    return scaling_read_links(scaling, links);
+}
+
+int tess__scaling_ranks(int64_t last, int64_t count[TESS__SCALING_POINTS_MAX])
+{
+    int points = 0;
+
+    for (int64_t ranks = 1; ranks < last && points + 1 < TESS__SCALING_POINTS_MAX; ranks *= 2)
+        count[points++] = ranks;
+    count[points++] = last;
+    return points;
+}
+
+int tess__command_scaling(int argc, char **argv)
+{
+    static struct tess__scaling scaling; /* too large for a small stack */
+    enum tess_status status;
+
+    memset(&scaling, 0, sizeof scaling);
+    status = tess__args_init(&scaling.args, argc, argv);
+    if (status == TESS_OK && tess__args_has(&scaling.args, "help"))
+        return tess_status_exit_code(scaling_help(argc, argv));
+    if (status == TESS_OK)
+        status = scaling_read_args(&scaling);
+    if (status == TESS_OK)
+        status = tess__scaling_measure(&scaling);
+    if (status == TESS_OK)
+        status = tess__scaling_predict(&scaling);
+    if (status == TESS_OK) {
+        tess__scaling_print(&scaling);
+        status = tess__scaling_write(&scaling);
+    }
+    tess_dataset_close(scaling.dataset);
+    return tess_status_exit_code(status);
+}

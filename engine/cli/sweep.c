@@ -1,0 +1,267 @@
+/*
+ * tessera sweep: several configurations trained one after the other, and one table of what became
+ * of them. All of them are resolved and planned before the first one runs; one that diverges is a
+ * result, not the end.
+ */
+#include "base/clock.h"
+#include "cli/args.h"
+#include "cli/command.h"
+#include "cli/text.h"
+#include "cli/train.h"
+#include "tessera/check.h"
+
+#include <dirent.h>
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#define SWEEP_MAX        32
+#define SWEEP_NAME_BYTES 64
+
+/* Accuracy up to this many times that of guessing counts as nothing learnt. */
+#define GUESSING_FACTOR 1.5
+
+struct sweep_case {
+    char path[PATH_MAX];
+    char name[SWEEP_NAME_BYTES]; /* the file's, without folder and ending */
+    char run[PATH_MAX];          /* run folder; "" for none */
+    struct tess_config *config;
+    enum tess_status status; /* TESS_ERR_NUMERIC: it diverged, which is a result */
+    struct tess__trained trained;
+};
+
+struct sweep {
+    struct tess__args options; /* for every configuration */
+    const char *run;
+    struct sweep_case *item;
+    int item_count;
+    struct tess_dataset *dataset;
+    char data[PATH_MAX]; /* what `dataset` was opened from */
+};
+
+static enum tess_status sweep_help(int argc, char **argv)
+{
+    printf(
+        "usage: tessera sweep CONFIG|FOLDER ... [--run DIR] [--option value ...]\n\n"
+        "Train several configurations one after the other, with the options that follow for all "
+        "of\n"
+        "them, and end with one table: images/s, time, validation loss and accuracy of each. A\n"
+        "FOLDER stands for the .yaml files in it, in order of their names. --run DIR writes\n"
+        "DIR/NAME/metrics.jsonl for each, which tessera report DIR/* makes a page of. A training\n"
+        "that diverges is shown as failed, and the sweep goes on.\n\n"
+        "examples\n"
+        "  tessera sweep configs/labs/fashion_large_batch --run out\n"
+        "  tessera sweep configs/labs/fashion_mlp.yaml configs/labs/fashion_cnn.yaml --epochs "
+        "2\n\n");
+    return tess_config_print_help(argc, argv, NULL, 0);
+}
+
+/* ---- which files ------------------------------------------------------------------------------
+ */
+
+static bool sweep_is_yaml(const char *name)
+{
+    const char *end = strrchr(name, '.');
+
+    return end != NULL && end != name && (strcmp(end, ".yaml") == 0 || strcmp(end, ".yml") == 0);
+}
+
+static enum tess_status sweep_add(struct sweep *sweep, const char *folder, const char *file)
+{
+    struct sweep_case *item;
+    const char *base = strrchr(file, '/') != NULL ? strrchr(file, '/') + 1 : file;
+    const char *end = strrchr(base, '.');
+    int length = end != NULL && end != base ? (int)(end - base) : (int)strlen(base);
+    int used;
+
+    if (sweep->item_count == SWEEP_MAX)
+        TESS_FAIL(TESS_ERR_USAGE, "a sweep takes at most %d configurations", SWEEP_MAX);
+    item = &sweep->item[sweep->item_count++];
+    used = snprintf(item->path, sizeof item->path, "%s%s%s", folder, folder[0] != '\0' ? "/" : "",
+                    file);
+    if (used < 0 || (size_t)used >= sizeof item->path)
+        TESS_FAIL(TESS_ERR_USAGE, "the name of %s is too long", file);
+    snprintf(item->name, sizeof item->name, "%.*s", length, base);
+    for (int i = 0; i + 1 < sweep->item_count; i++)
+        if (strcmp(sweep->item[i].name, item->name) == 0)
+            TESS_FAIL(TESS_ERR_USAGE,
+                      "%s and %s have the same name: their results could not be told apart",
+                      sweep->item[i].path, item->path);
+    return TESS_OK;
+}
+
+static int sweep_only_yaml(const struct dirent *entry)
+{
+    return sweep_is_yaml(entry->d_name);
+}
+
+static enum tess_status sweep_add_folder(struct sweep *sweep, const char *folder)
+{
+    struct dirent **entry = NULL;
+    int count = scandir(folder, &entry, sweep_only_yaml, alphasort);
+    enum tess_status status = TESS_OK;
+
+    if (count <= 0)
+        status = tess_fail(TESS_ERR_USAGE, "there is no .yaml file in the folder %s", folder);
+    for (int i = 0; i < count; i++) {
+        TESS_KEEP(status, status == TESS_OK ? sweep_add(sweep, folder, entry[i]->d_name) : status);
+        free(entry[i]);
+    }
+    free(entry);
+    return status;
+}
+
+/* The words up to the first option are files and folders; the rest is for every configuration. */
+static enum tess_status sweep_read_args(struct sweep *sweep, int argc, char **argv)
+{
+    int paths = 0;
+
+    while (paths < argc && argv[paths][0] != '-')
+        paths++;
+    if (paths == 0)
+        TESS_FAIL(TESS_ERR_USAGE,
+                  "sweep wants configurations or folders of them, before any option: tessera sweep "
+                  "configs/labs/fashion_large_batch");
+    TESS_TRY(tess__args_init(&sweep->options, argc - paths, argv + paths));
+    TESS_TRY(tess__args_take(&sweep->options, "run", &sweep->run));
+    for (int i = 0; i < paths; i++) {
+        struct stat about;
+
+        if (stat(argv[i], &about) == 0 && S_ISDIR(about.st_mode))
+            TESS_TRY(sweep_add_folder(sweep, argv[i]));
+        else
+            TESS_TRY(sweep_add(sweep, "", argv[i]));
+    }
+    return TESS_OK;
+}
+
+static enum tess_status sweep_resolve(struct sweep *sweep, struct sweep_case *item)
+{
+    struct tess__args words = {.count = 1, .word = {item->path}};
+
+    for (int i = 0; i < sweep->options.count; i++)
+        words.word[words.count++] = sweep->options.word[i];
+    if (sweep->run != NULL) {
+        int used = snprintf(item->run, sizeof item->run, "%s/%s", sweep->run, item->name);
+        if (used < 0 || (size_t)used >= sizeof item->run)
+            TESS_FAIL(TESS_ERR_USAGE, "the run folder's name %s is too long", sweep->run);
+        TESS_TRY(tess__args_add(&words, "--run", item->run));
+    }
+    return tess_config_open(words.count, words.word, NULL, 0, &item->config);
+}
+
+/* ---- the table --------------------------------------------------------------------------------
+ */
+
+static const char *sweep_verdict(const struct sweep *sweep, const struct sweep_case *item)
+{
+    double guessing = 1.0 / sweep->dataset->class_count;
+
+    if (item->status == TESS_ERR_NUMERIC)
+        return "failed: diverged";
+    if (item->status != TESS_OK)
+        return "failed";
+    if (isnan(item->trained.final.val_accuracy))
+        return "not evaluated";
+    return item->trained.final.val_accuracy <= GUESSING_FACTOR * guessing
+               ? "failed: no better than guessing"
+               : "learnt";
+}
+
+static void sweep_print_case(const struct sweep *sweep, const struct sweep_case *item)
+{
+    static const char *const optimizer[] = {"sgd", "momentum", "adamw", "novograd", "lamb"};
+    const struct tess_config *config = item->config;
+    const struct tess__run_final *final = &item->trained.final;
+    char speed[TESS__TEXT_BYTES], time[TESS__TEXT_BYTES];
+
+    printf("%-22s %-9s %6lld %7.4f %6.1f", item->name, optimizer[config->optim.kind],
+           (long long)config->run.batch_size, config->optim.learning_rate, config->optim.warmup);
+    if (item->status == TESS_OK)
+        printf(" %9s %8s %6.1f %% %9.4f %8.2f %%", tess__text_count(final->samples_per_s, speed),
+               tess__text_time(final->time_s, time), 100 * final->loss_zero_share, final->val_loss,
+               100 * final->val_accuracy);
+    else
+        printf(" %9s %8s %8s %9s %8s  ", "-", "-", "-", "-", "-");
+    printf("  %s\n", sweep_verdict(sweep, item));
+}
+
+static void sweep_print(const struct sweep *sweep, int done)
+{
+    printf("\n%-22s %-9s %6s %7s %6s %9s %8s %8s %9s %10s  %s\n", "configuration", "optimizer",
+           "batch", "rate", "warmup", "images/s", "time", "zeros", "val loss", "accuracy",
+           "result");
+    for (int i = 0; i < done; i++)
+        sweep_print_case(sweep, &sweep->item[i]);
+    printf("rate: at the top of the schedule. warmup: epochs. zeros: of the last step's gradient "
+           "by the "
+           "logits.\nfailed: the loss was not finite, or the accuracy is at most %g times that of "
+           "guessing\n",
+           GUESSING_FACTOR);
+}
+
+/* ---- running ----------------------------------------------------------------------------------
+ */
+
+/* The data set of this configuration; one that was opened for the one before is used again. */
+static enum tess_status sweep_open_data(struct sweep *sweep, const struct tess_config *config)
+{
+    bool same = sweep->dataset != NULL && strcmp(sweep->data, config->run.data) == 0 &&
+                strcmp(sweep->data, "synthetic") != 0;
+
+    if (same)
+        return TESS_OK;
+    tess_dataset_close(sweep->dataset);
+    sweep->dataset = NULL;
+    snprintf(sweep->data, sizeof sweep->data, "%s", config->run.data);
+    return tess__run_open_data(config, &sweep->dataset);
+}
+
+static enum tess_status sweep_run(struct sweep *sweep)
+{
+    const struct tess__train_options options = {.trace = "", .tensorboard = ""};
+
+    for (int i = 0; i < sweep->item_count; i++)
+        TESS_TRY(sweep_resolve(sweep, &sweep->item[i]));
+    for (int i = 0; i < sweep->item_count; i++) {
+        struct sweep_case *item = &sweep->item[i];
+        enum tess_status status;
+
+        printf("%s=== %d/%d %s\n", i > 0 ? "\n" : "", i + 1, sweep->item_count, item->path);
+        TESS_TRY(sweep_open_data(sweep, item->config));
+        status =
+            tess__train_run(item->config, sweep->dataset, &options, tess_clock_s(), &item->trained);
+        if (status == TESS_ERR_INTERRUPTED)
+            sweep_print(sweep, i);
+        if (status != TESS_OK && status != TESS_ERR_NUMERIC)
+            return status;
+        item->status = status;
+    }
+    sweep_print(sweep, sweep->item_count);
+    return TESS_OK;
+}
+
+int tess__command_sweep(int argc, char **argv)
+{
+    struct sweep sweep = {0};
+    struct tess__args all;
+    enum tess_status status = tess__args_init(&all, argc, argv);
+
+    if (status == TESS_OK && tess__args_has(&all, "help"))
+        return tess_status_exit_code(sweep_help(argc, argv));
+    sweep.item = calloc(SWEEP_MAX, sizeof *sweep.item);
+    if (status == TESS_OK && sweep.item == NULL)
+        status = tess_fail(TESS_ERR_MEMORY, "no memory for the sweep");
+    if (status == TESS_OK)
+        status = sweep_read_args(&sweep, argc, argv);
+    if (status == TESS_OK)
+        status = sweep_run(&sweep);
+    for (int i = 0; sweep.item != NULL && i < sweep.item_count; i++)
+        tess_config_close(sweep.item[i].config);
+    free(sweep.item);
+    tess_dataset_close(sweep.dataset);
+    return tess_status_exit_code(status);
+}

@@ -1,0 +1,28 @@
+/* One training as a user sees it, for the commands that run one or several. */
+#ifndef TESSERA_CLI_TRAIN_H
+#define TESSERA_CLI_TRAIN_H
+
+#include "cli/run.h"
+
+struct tess__train_options {
+    bool explain;
+    const char *trace; /* files and folders: "" for none */
+    int64_t trace_first, trace_steps;
+    const char *tensorboard;
+};
+
+/* What a training came to. */
+struct tess__trained {
+    struct tess__run_final final;
+};
+
+/*
+ * Train: the run on the screen while it goes, its files, and its end in one paragraph. start_s:
+ * clock at which the user's waiting began. TESS_ERR_NUMERIC when it diverged.
+ */
+enum tess_status tess__train_run(const struct tess_config *config,
+                                 const struct tess_dataset *dataset,
+                                 const struct tess__train_options *options, double start_s,
+                                 struct tess__trained *trained_out);
+
+#endif

@@ -1,0 +1,271 @@
+/*
+ * A training from its start to its end: what ranks tell is shown, written down in the run folder,
+ * and its costs come at the end.
+ */
+#include "cli/digests.h"
+#include "cli/explain.h"
+#include "cli/memory_table.h"
+#include "cli/progress.h"
+#include "cli/record.h"
+#include "cli/run.h"
+#include "cli/text.h"
+#include "cli/times.h"
+#include "cli/trace_file.h"
+#include "cli/train.h"
+#include "core/metrics.h"
+#include "core/tensorboard.h"
+#include "tessera/check.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+struct train {
+    struct tess__run run;
+    struct tess__progress progress;
+    struct tess__times times;
+    int64_t epochs_told; /* epochs whose line is on the screen */
+    struct tess__digests digests;
+    struct tess_metrics *metrics;   /* NULL without a run folder */
+    struct tess_tensorboard *board; /* NULL without --tensorboard */
+};
+
+/* ---- messages ---------------------------------------------------------------------------------
+ */
+
+static enum tess_status train_write(struct train *train, json_t *object)
+{
+    if (train->metrics == NULL) {
+        json_decref(object);
+        return TESS_OK;
+    }
+    return tess_metrics_write(train->metrics, object);
+}
+
+/* The times of an epoch belong below its line; some ranks' may come later than that. */
+static enum tess_status train_tell_times(struct train *train)
+{
+    int32_t rank_count = train->run.rank_count;
+
+    if (!tess__times_complete(&train->times, train->epochs_told - 1, rank_count))
+        return TESS_OK;
+    tess__progress_clear(&train->progress);
+    tess__times_print(&train->times, rank_count);
+    return train_write(train, tess__times_record(&train->times, rank_count));
+}
+
+static enum tess_status train_take_digest(struct train *train, const struct tess__message *message)
+{
+    json_t *line = NULL;
+
+    TESS_TRY(tess__digests_take(&train->digests, &train->run, message, &line));
+    return line != NULL ? train_write(train, line) : TESS_OK;
+}
+
+static enum tess_status train_tell_step(struct train *train, const struct tess__run_step *step)
+{
+    const struct tess_scalar scalar[] = {
+        {"train/loss", step->loss},
+        {"train/accuracy", step->accuracy},
+        {"train/learning_rate", step->rate},
+        {"train/grad_norm", step->grad_norm < 0 ? NAN : step->grad_norm},
+        {"train/loss_scale", step->loss_scale},
+        {"speed/images_per_s", step->samples_per_s},
+        {"speed/comm_share", step->comm_share},
+    };
+
+    TESS_TRY(train_write(train, tess__record_step(step)));
+    if (train->board == NULL)
+        return TESS_OK;
+    return tess_tensorboard_write(train->board, step->step, scalar,
+                                  (int32_t)(sizeof scalar / sizeof scalar[0]));
+}
+
+static enum tess_status train_tell_epoch(struct train *train, const struct tess__run_epoch *epoch)
+{
+    const struct tess_scalar scalar[] = {
+        {"validation/loss", epoch->val_loss},
+        {"validation/accuracy", epoch->val_accuracy},
+    };
+
+    TESS_TRY(train_write(train, tess__record_epoch(epoch)));
+    if (train->board == NULL)
+        return TESS_OK;
+    return tess_tensorboard_write(train->board, epoch->step, scalar,
+                                  (int32_t)(sizeof scalar / sizeof scalar[0]));
+}
+
+static enum tess_status train_message(void *context, const struct tess__message *message)
+{
+    struct train *train = context;
+    enum tess_status status = TESS_OK;
+
+    switch ((enum tess__run_kind)message->kind) {
+    case TESS__RUN_OPENED: {
+        struct tess__run_opened opened;
+        memcpy(&opened, message->payload, sizeof opened);
+        tess__progress_opened(&train->progress, &opened);
+        break;
+    }
+    case TESS__RUN_STEP: {
+        struct tess__run_step step;
+        memcpy(&step, message->payload, sizeof step);
+        tess__progress_step(&train->progress, &step);
+        if (step.logged)
+            status = train_tell_step(train, &step);
+        break;
+    }
+    case TESS__RUN_EPOCH: {
+        struct tess__run_epoch epoch;
+        memcpy(&epoch, message->payload, sizeof epoch);
+        tess__progress_epoch(&train->progress, &epoch);
+        status = train_tell_epoch(train, &epoch);
+        train->epochs_told = epoch.epoch + 1;
+        if (status == TESS_OK)
+            status = train_tell_times(train);
+        break;
+    }
+    case TESS__RUN_TIMES:
+        tess__times_take(&train->times, message);
+        status = train_tell_times(train);
+        break;
+    case TESS__RUN_DIGEST:
+        status = train_take_digest(train, message);
+        break;
+    case TESS__RUN_FINAL:
+    case TESS__RUN_RANK:
+        tess__run_keep(&train->run, message);
+        break;
+    }
+    if (status != TESS_OK)
+        tess__progress_clear(&train->progress);
+    return status;
+}
+
+static void train_started(void *context, int32_t rank, int pid, const char *cores)
+{
+    const struct train *train = context;
+    bool threads = train->run.config->strategy->rank_mode == TESS_RANKS_THREADS;
+
+    /* All ranks are on this host, so a rank's number among those of its host is its number. */
+    printf("rank %d of %d (local rank %d): pid %d%s, core %s\n", rank, train->run.rank_count, rank,
+           pid, threads ? " (a thread)" : "", cores);
+    if (rank == train->run.rank_count - 1)
+        fflush(stdout);
+}
+
+static void train_before_line(void *context)
+{
+    struct train *train = context;
+
+    tess__progress_clear(&train->progress);
+}
+
+/* ---- the run ----------------------------------------------------------------------------------
+ */
+
+static void train_print_start(const struct tess__run *run)
+{
+    const struct tess_config *config = run->config;
+    const struct tess_plan *plan = tess_engine_plan_of(run->planned);
+    char parameters[TESS__TEXT_BYTES];
+
+    printf("%s, %s parameters, %s, under %s on %d rank%s; %" PRId64 " images, batch %" PRId64
+           ", grid %d, %" PRId64 " steps\n",
+           config->model->name, tess__text_count((double)plan->param_total, parameters),
+           tess_dtype_name(tess_run_dtype(&config->run)), config->strategy->name, run->rank_count,
+           run->rank_count > 1 ? "s" : "", run->dataset->train.count, config->run.batch_size,
+           plan->grid, tess_engine_step_count(run->planned));
+}
+
+static void train_print_end(const struct tess__run *run)
+{
+    const struct tess__run_final *final = &run->final;
+    char first[TESS__TEXT_BYTES], time[TESS__TEXT_BYTES], speed[TESS__TEXT_BYTES];
+
+    printf("\n%" PRId64 " steps in %s, %s images/s, first step after %s", final->steps,
+           tess__text_time(final->time_s, time), tess__text_count(final->samples_per_s, speed),
+           tess__text_time(final->first_step_s, first));
+    if (!isnan(final->val_loss))
+        printf("; val loss %.4f, accuracy %.2f %%", final->val_loss, 100 * final->val_accuracy);
+    if (run->config->run.precision != 0)
+        printf("\n%.1f %% of the gradient by the logits are zeros; loss scale %g, %" PRId64
+               " steps skipped",
+               100 * final->loss_zero_share, final->loss_scale, final->skipped);
+    printf("\nhash of all parameters %016" PRIx64 "\n", final->hash);
+    tess__memory_table_print(run, true);
+}
+
+static enum tess_status train_launch(struct train *train)
+{
+    struct tess__launch launch = tess__run_launch(&train->run);
+
+    launch.context = train;
+    launch.message = train_message;
+    launch.started = train_started;
+    launch.before_line = train_before_line;
+    tess__progress_open(&train->progress);
+    train->run.live = train->progress.terminal;
+    train_print_start(&train->run);
+    TESS_TRY(train_write(train, tess__record_head(&train->run)));
+    TESS_TRY(tess__launch_run(&launch));
+    train_print_end(&train->run);
+    return train_write(train, tess__record_final(&train->run));
+}
+
+/* Train, and write the time lines however that ended. */
+static enum tess_status train_launch_traced(struct train *train,
+                                            const struct tess__train_options *options)
+{
+    enum tess_status status;
+
+    if (options->trace[0] == '\0')
+        return train_launch(train);
+    TESS_TRY(tess__trace_check(options->trace));
+    TESS_TRY(tess__trace_open(&train->run, options->trace_first, options->trace_steps,
+                              &train->run.trace));
+    status = train_launch(train);
+    TESS_KEEP(status, tess__trace_write(&train->run, options->trace));
+    tess_trace_close(train->run.trace);
+    return status;
+}
+
+/* The files of a run. */
+static enum tess_status train_open_files(struct train *train, const struct tess_config *config,
+                                         const struct tess__train_options *options)
+{
+    if (config->run.run[0] != '\0')
+        TESS_TRY(tess_metrics_open(config->run.run, &train->metrics));
+    train->run.keep_digests = train->metrics != NULL;
+    if (options->tensorboard[0] != '\0')
+        TESS_TRY(tess_tensorboard_open(options->tensorboard, &train->board));
+    return TESS_OK;
+}
+
+enum tess_status tess__train_run(const struct tess_config *config,
+                                 const struct tess_dataset *dataset,
+                                 const struct tess__train_options *options, double start_s,
+                                 struct tess__trained *trained_out)
+{
+    struct train train = {0};
+    enum tess_status status;
+
+    TESS_TRY_GOTO(status, close_run, tess__run_open(&train.run, config, dataset));
+    train.run.start_s = start_s;
+    if (options->explain) {
+        tess__explain_print(&train.run);
+        goto close_run;
+    }
+    status = train_open_files(&train, config, options);
+    if (status == TESS_OK)
+        status = train_launch_traced(&train, options);
+    TESS_KEEP(status, tess_metrics_close(train.metrics));
+    TESS_KEEP(status, tess_tensorboard_close(train.board));
+    tess__digests_close(&train.digests);
+    trained_out->final = train.run.final;
+
+close_run:
+    tess__run_close(&train.run);
+    return status;
+}

@@ -1,0 +1,35 @@
+/*
+ * A communicator around another one that compares, before every collective, what the ranks of the
+ * group are about to do, and stops all of them at the first difference with one message that says
+ * who does what. For --debug: it costs a small exchange per call and makes ranks wait for each
+ * other.
+ */
+#ifndef TESSERA_COMM_DEBUG_H
+#define TESSERA_COMM_DEBUG_H
+
+#include "comm/world.h"
+
+/*
+ * `inner` belongs to the result from then on, on success, and no observer or access hook of its own
+ * may be set any more; sums, bits and counters are those of inner, without the exchange (in which
+ * ranks wait for a late one, so that wait_s has little of that). `board`:
+ * where this rank says what it is doing; NULL: nothing is known. `unit_name` [unit_count], for
+ * messages, may be NULL; both are borrowed until close. Groups that split gives compare too.
+ * Collective over inner; takes one more group of it, as does every split.
+ *
+ * Compared: operation, reduction, dtype, count, root, and the step on the board. Equal operations
+ * from different call sites are a difference only if the units differ too: one branch per role is
+ * usual. Split is compared as a call; alloc, whose bytes may differ, is not; of send and recv,
+ * count and dtype, by the receiver of the communicator below. A difference gives TESS_ERR_COMM on
+ * every rank of the group and aborts the world. A rank that makes no call at all is named when the
+ * time limit passes, with the call it is missing from.
+ *
+ * A collective returns only when all ranks of the group have called it. So programs that lean on
+ * its being queued may wait for each other until the time limit: calls of two groups made in
+ * different orders, a message that is sent after a collective which its receiver has not called.
+ */
+enum tess_status tess_comm_debug_open(struct tess_comm *inner, const struct tess_board *board,
+                                      const char *const *unit_name, int32_t unit_count,
+                                      struct tess_comm **comm_out);
+
+#endif

@@ -1,0 +1,254 @@
+/*
+ * What tells two versions of the parameters apart: hashes, norms and sketches of each, and whether
+ * replicas still agree. Every rank works on what it holds; the results do not depend on who holds
+ * what. Host code throughout, for a step now and then; writing digests down is not done here.
+ */
+#include "core/state.h"
+
+#include "base/hash.h"
+#include "base/rng.h"
+#include "tessera/check.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Elements that are widened at a time; a multiple of a Philox block's 128 signs. */
+#define DIGEST_CHUNK 1024
+
+/*
+ * What a rank tells the others about its parameters: first its shard index (-1: it owns nothing),
+ * then two hashes a parameter: of the elements it owns, which add up over a group of shards, and of
+ * the whole copy that it computes with (0 where it keeps none, or the owned elements are all).
+ */
+struct digest_table {
+    uint64_t *row; /* [rank_count, width] */
+    int32_t width, rank_count;
+};
+
+static uint64_t *digest_row(const struct digest_table *table, int32_t rank)
+{
+    return table->row + (size_t)rank * (size_t)table->width;
+}
+
+static uint64_t digest_owned(const struct digest_table *table, int32_t rank, int32_t p)
+{
+    return digest_row(table, rank)[1 + 2 * p];
+}
+
+static uint64_t digest_copy(const struct digest_table *table, int32_t rank, int32_t p)
+{
+    return digest_row(table, rank)[2 + 2 * p];
+}
+
+/* Hash of a piece's elements, by their numbers in the model. */
+static uint64_t digest_hash(const struct tess_engine *engine, const struct tess_piece *piece)
+{
+    float room[DIGEST_CHUNK];
+    uint64_t hash = 0;
+    for (int64_t at = 0; at < piece->count; at += DIGEST_CHUNK) {
+        const int64_t now = piece->count - at < DIGEST_CHUNK ? piece->count - at : DIGEST_CHUNK;
+        hash += tess_hash_f32(tess__engine_values(engine, piece, at, now, room), (size_t)now,
+                              (uint64_t)(piece->model_begin + at));
+    }
+    return hash;
+}
+
+/* Does this rank compute with a whole copy beside, or beyond, what it owns? */
+static bool digest_has_copy(const struct tess_plan *plan)
+{
+    return plan->replicated && plan->param_extent == TESS_EXTENT_FULL &&
+           (plan->optim_extent != TESS_EXTENT_FULL || plan->dtype != TESS_F32);
+}
+
+static void digest_own_row(const struct tess_engine *engine, struct digest_table *table)
+{
+    const struct tess_plan *plan = &engine->plan;
+    uint64_t *row = digest_row(table, plan->rank);
+    int64_t first = 0; /* number of the parameter's first element in the model */
+    const bool owner = plan->optim_extent != TESS_EXTENT_NONE;
+    row[0] = owner ? (uint64_t)plan->shard_index : UINT64_MAX;
+    for (int32_t i = 0; i < engine->optim.piece_count; i++)
+        row[1 + 2 * engine->piece[i].param] += digest_hash(engine, &engine->piece[i]);
+    for (int32_t p = 0; digest_has_copy(plan) && p < plan->param_count; p++) {
+        const struct tess_segment *segment = &plan->segment[plan->param[p].segment];
+        const int64_t at = plan->param[p].begin - segment->begin;
+        void *whole = (char *)segment->param + (size_t)at * engine->dtype_bytes;
+        const struct tess_piece copy = {.count = plan->param[p].count,
+                                        .model_begin = first,
+                                        .w = plan->dtype == TESS_F32 ? whole : NULL,
+                                        .low = whole};
+        row[2 + 2 * p] = digest_hash(engine, &copy);
+        first += plan->param[p].count;
+    }
+}
+
+/* ---- replicas -------------------------------------------------------------------------------- */
+
+/* The lowest rank that owns the same elements. */
+static int32_t digest_first_owner(const struct digest_table *table, int32_t rank)
+{
+    int32_t first = 0;
+    while (digest_row(table, first)[0] != digest_row(table, rank)[0])
+        first++;
+    return first;
+}
+
+/* The rank that `rank` should agree with about parameter p and does not, or -1. */
+static int32_t digest_differs_from(const struct digest_table *table, int32_t rank, int32_t p)
+{
+    const int32_t first = digest_first_owner(table, rank);
+    if (digest_owned(table, rank, p) != digest_owned(table, first, p))
+        return first;
+    return digest_copy(table, rank, p) != digest_copy(table, 0, p) ? 0 : -1;
+}
+
+/* Every rank finds the same: the first parameter in which ranks differ, and from whose. */
+static enum tess_status digest_compare(const struct tess_engine *engine,
+                                       const struct digest_table *table)
+{
+    const struct tess_plan *plan = &engine->plan;
+    struct tess_rank_list ranks = {0};
+    char more[64] = "";
+    int32_t first = -1, other = -1, count = 0;
+    for (int32_t p = 0; p < plan->param_count; p++) {
+        int32_t found = -1;
+        for (int32_t r = 0; r < plan->rank_count && found < 0; r++)
+            found = digest_differs_from(table, r, p);
+        if (found < 0)
+            continue;
+        first = first < 0 ? p : first;
+        other = first == p ? found : other;
+        count++;
+    }
+    if (first < 0)
+        return TESS_OK;
+    for (int32_t r = 0; r < plan->rank_count; r++)
+        if (digest_differs_from(table, r, first) == other)
+            tess__rank_list_add(&ranks, r);
+    if (count > 1)
+        snprintf(more, sizeof more, "; so do %d more parameter%s", count - 1, count > 2 ? "s" : "");
+    TESS_FAIL(TESS_ERR_INTERNAL,
+              "after step %lld parameter '%s' of rank%s %s differs from rank %d's%s",
+              (long long)engine->step, plan->param[first].name, ranks.count > 1 ? "s" : "",
+              ranks.text, other, more);
+}
+
+/* ---- hashes ---------------------------------------------------------------------------------- */
+
+/* Exchange what every rank holds and compare it; table->row is the caller's to free, always. */
+static enum tess_status digest_exchange(struct tess_engine *engine, struct digest_table *table)
+{
+    const struct tess_plan *plan = &engine->plan;
+    table->width = 1 + 2 * plan->param_count;
+    table->rank_count = plan->rank_count;
+    table->row = calloc((size_t)table->width * (size_t)table->rank_count, sizeof *table->row);
+    if (!table->row)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the hashes of %d parameters", plan->param_count);
+    engine->kernel->ops->access(engine->kernel, true);
+    digest_own_row(engine, table);
+    engine->kernel->ops->access(engine->kernel, false);
+    TESS_TRY(tess_comm_all_gather(engine->comm, digest_row(table, plan->rank), table->row,
+                                  (size_t)table->width, TESS_I64, NULL));
+    return digest_compare(engine, table);
+}
+
+/* Ranks that together own each element once: the first of each shard. */
+static bool digest_counts(const struct digest_table *table, int32_t rank)
+{
+    return digest_row(table, rank)[0] != UINT64_MAX && digest_first_owner(table, rank) == rank;
+}
+
+static uint64_t digest_whole(const struct digest_table *table, int32_t p)
+{
+    uint64_t hash = 0;
+    for (int32_t r = 0; r < table->rank_count; r++)
+        hash += digest_counts(table, r) ? digest_owned(table, r, p) : 0;
+    return hash;
+}
+
+enum tess_status tess_engine_hash(struct tess_engine *engine, uint64_t *hash_out)
+{
+    struct digest_table table = {0};
+    const enum tess_status status = digest_exchange(engine, &table);
+    uint64_t hash = 0;
+    for (int32_t p = 0; status == TESS_OK && p < engine->plan.param_count; p++)
+        hash += digest_whole(&table, p);
+    free(table.row);
+    *hash_out = hash;
+    return status;
+}
+
+/* ---- norms and sketches ---------------------------------------------------------------------- */
+
+enum { DIGEST_SUMS = 1 + TESS_DIGEST_SKETCH }; /* the squares, then the sketches */
+
+/*
+ * Add x times the signs of one sketch: element i of the parameter has the sign of bit i mod 32 of
+ * word i / 32 of the sketch's stream, set for minus. `at` is a multiple of 64, x the elements from
+ * it on. The signs are the same in every run, or sketches could not be compared.
+ */
+static double digest_sketch(const float *x, int64_t at, int64_t count, int32_t p, int32_t sketch)
+{
+    const struct tess_rng_key key =
+        tess_rng_key(0, TESS_RNG_SKETCH, (uint64_t)p * TESS_DIGEST_SKETCH + (uint64_t)sketch);
+    uint32_t word[4] = {0};
+    double sum = 0;
+    for (int64_t i = 0; i < count; i += 32) {
+        const int64_t number = (at + i) / 32, now = count - i < 32 ? count - i : 32;
+        if (i == 0 || number % 4 == 0)
+            tess_rng_block(key, (uint64_t)number / 4, 0, word);
+        const uint32_t signs = word[number % 4];
+        for (int64_t b = 0; b < now; b++)
+            sum += signs >> b & 1 ? -(double)x[i + b] : (double)x[i + b];
+    }
+    return sum;
+}
+
+static void digest_add_piece(const struct tess_engine *engine, const struct tess_piece *piece,
+                             double sum[DIGEST_SUMS])
+{
+    float room[DIGEST_CHUNK];
+    for (int64_t at = 0; at < piece->count; at += DIGEST_CHUNK) {
+        const int64_t now = piece->count - at < DIGEST_CHUNK ? piece->count - at : DIGEST_CHUNK;
+        const float *x = tess__engine_values(engine, piece, at, now, room);
+        for (int64_t i = 0; i < now; i++)
+            sum[0] += (double)x[i] * (double)x[i];
+        for (int32_t s = 0; s < TESS_DIGEST_SKETCH; s++)
+            sum[1 + s] += digest_sketch(x, piece->param_begin + at, now, piece->param, s);
+    }
+}
+
+static enum tess_status digest_fill(struct tess_engine *engine, const struct digest_table *table,
+                                    double (*sum)[DIGEST_SUMS], struct tess_digest *digest_out)
+{
+    const struct tess_plan *plan = &engine->plan;
+    engine->kernel->ops->access(engine->kernel, true);
+    for (int32_t i = 0; digest_counts(table, plan->rank) && i < engine->optim.piece_count; i++)
+        digest_add_piece(engine, &engine->piece[i], sum[engine->piece[i].param]);
+    engine->kernel->ops->access(engine->kernel, false);
+    TESS_TRY(tess_comm_all_reduce(engine->comm, sum, sum, (size_t)plan->param_count * DIGEST_SUMS,
+                                  TESS_F64, TESS_REDUCE_SUM, NULL));
+    for (int32_t p = 0; p < plan->param_count; p++) {
+        digest_out[p].hash = digest_whole(table, p);
+        digest_out[p].norm = sqrt(sum[p][0]);
+        memcpy(digest_out[p].sketch, &sum[p][1], sizeof digest_out[p].sketch);
+    }
+    return TESS_OK;
+}
+
+enum tess_status tess_engine_digest(struct tess_engine *engine, struct tess_digest *digest_out)
+{
+    struct digest_table table = {0};
+    double(*sum)[DIGEST_SUMS] = calloc((size_t)engine->plan.param_count + 1, sizeof *sum);
+    enum tess_status status = digest_exchange(engine, &table);
+    if (status == TESS_OK && !sum)
+        status = tess_fail(TESS_ERR_MEMORY, "no memory for the sketches of %d parameters",
+                           engine->plan.param_count);
+    if (status == TESS_OK)
+        status = digest_fill(engine, &table, sum, digest_out);
+    free(table.row);
+    free(sum);
+    return status;
+}
