@@ -2,9 +2,9 @@
 # The Debian packages that Tessera needs, and how to get them. Sourced by demo.sh, test.sh and .ci/run.
 
 packages_build="cmake ninja-build gcc g++ pkg-config libc6-dev libdnnl-dev libyaml-dev libjansson-dev
-    zlib1g-dev libcmocka-dev"
+    zlib1g-dev libcmocka-dev gnuplot-nox libprotobuf-c-dev protobuf-c-compiler"
 packages_data="dataset-fashion-mnist"
-packages_ci="clang libclang-rt-14-dev"
+packages_ci="clang libclang-rt-14-dev chromium"
 
 # packages_missing NAME...: those of the names that are not installed, on one line.
 packages_missing()

@@ -140,9 +140,11 @@ json_t *tess__record_compared(const struct tess__run *run)
     for (int32_t r = 0; formula != NULL && r < run->rank_count; r++)
         json_array_append_new(formula, json_integer((json_int_t)run->rank[r].sent_bytes_formula));
     return json_pack(
-        "{s:s, s:i, s:s, s:I, s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "strategy",
+        "{s:s, s:i, s:s, s:I, s:i, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "strategy",
         run->config->strategy->name, "ranks", run->rank_count, "precision", record_precision(run),
-        "steps", (json_int_t) final->steps, "grid", tess_engine_plan_of(run->planned)->grid, "hash",
+        "steps", (json_int_t) final->steps, "grid", tess_engine_plan_of(run->planned)->grid,
+        "batch_size", (json_int_t)run->config->run.batch_size, "learning_rate",
+        tess__record_number(run->config->optim.learning_rate), "hash",
         tess__record_hash(final->hash), "loss", tess__record_number(final->loss), "samples_per_s",
         tess__record_number(final->samples_per_s), "comm_share",
         tess__record_number(final->comm_share), "sent_bytes_per_step", record_sent(run),

@@ -72,6 +72,26 @@ static size_t cost_group_end(const struct tess__report_run *run, size_t first)
     return last;
 }
 
+/* "name (strategy)", unless the name says it. */
+static enum tess_status cost_strategy_name(struct tess__report *report,
+                                           const struct tess__report_run *run,
+                                           const char **name_out)
+{
+    size_t length;
+    char *name;
+
+    *name_out = run->name;
+    if (run->strategy == NULL || strstr(run->name, run->strategy) != NULL)
+        return TESS_OK;
+    length = strlen(run->name) + strlen(run->strategy) + 4;
+    name = tess__report_alloc(report, length, 1);
+    if (name == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the labels of a picture");
+    snprintf(name, length, "%s (%s)", run->name, run->strategy);
+    *name_out = name;
+    return TESS_OK;
+}
+
 static double cost_largest(const struct tess__report_run *run)
 {
     double most = NAN;
@@ -124,6 +144,7 @@ enum tess_status tess__report_memories(struct tess__report *report, struct tess_
         kind[k] = tess_memory_kind_name((enum tess_memory_kind)k);
     for (size_t i = 0; i < report->run_count; i++) {
         const struct tess__report_run *run = &report->run[i];
+        const char *name;
 
         for (size_t first = 0, last; first < run->memory_count; first = last + 1) {
             last = cost_group_end(run, first);
@@ -131,8 +152,9 @@ enum tess_status tess__report_memories(struct tess__report *report, struct tess_
                 rows.left_out++;
                 continue;
             }
-            TESS_TRY(cost_label(report, &rows, run->name, run->memory[first].rank,
-                                run->memory[last].rank));
+            TESS_TRY(cost_strategy_name(report, run, &name));
+            TESS_TRY(
+                cost_label(report, &rows, name, run->memory[first].rank, run->memory[last].rank));
             for (int k = 0; k < TESS_MEMORY_KIND_COUNT; k++)
                 rows.value[rows.count * TESS_MEMORY_KIND_COUNT + k] =
                     run->memory[first].kind[k] / divisor;
@@ -293,6 +315,6 @@ enum tess_status tess__report_speeds(struct tess__report *report, struct tess__h
     TESS_TRY(cost_simple(report, "Share of time in communication",
                          "Part of the time in which ranks did nothing but wait for one another: "
                          "shorter is better.",
-                         "exposed communication [% of time]", 1, cost_comm_share, html));
+                         "share of the time [%]", 1, cost_comm_share, html));
     return cost_times(report, html);
 }

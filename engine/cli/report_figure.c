@@ -318,6 +318,8 @@ enum tess_status tess__figure_lines(const struct tess__figure *figure,
     struct tess__html alternative = {0};
     enum tess_status status = TESS_OK;
 
+    if (tess__plot_lines_empty(lines))
+        return TESS_OK;
     figure_begin(figure, false, html);
     figure_legend_lines(lines, html);
     figure_tell_lines(figure, lines, &alternative);

@@ -9,7 +9,8 @@ struct tess__figure {
     const char *title, *caption; /* plain text; the caption says what to see */
 };
 
-/* Append the figure. Errors are those of tess__plot_lines and tess__plot_bars. */
+/* Append the figure; without a single point to show, nothing. Errors are those of tess__plot_lines
+ * and tess__plot_bars. */
 enum tess_status tess__figure_lines(const struct tess__figure *figure,
                                     const struct tess__lines *lines, struct tess__html *html);
 enum tess_status tess__figure_bars(const struct tess__figure *figure, const struct tess__bars *bars,

@@ -60,18 +60,34 @@ static void plot_begin(struct tess__html *script, const struct plot_frame *frame
                      TESS__PLOT_INK, TESS__PLOT_GRID, TESS__PLOT_GAP);
 }
 
+static bool plot_can_show(const struct tess__axis *axis, double value)
+{
+    bool positive = axis->kind == TESS__AXIS_LOG10 || axis->kind == TESS__AXIS_LOG2;
+
+    return !isnan(value) && !(positive && value <= 0);
+}
+
+bool tess__plot_lines_empty(const struct tess__lines *lines)
+{
+    for (int c = 0; c < lines->curve_count; c++)
+        for (size_t i = 0; i < lines->curve[c].count; i++)
+            if (plot_can_show(&lines->x, lines->curve[c].x[i]) &&
+                plot_can_show(&lines->y, lines->curve[c].y[i]))
+                return false;
+    return true;
+}
+
 /* The least and the greatest number that an axis can show; false when there is none. */
 static bool plot_range(const struct tess__lines *lines, bool of_x, double *min, double *max)
 {
     const struct tess__axis *axis = of_x ? &lines->x : &lines->y;
-    bool positive = axis->kind == TESS__AXIS_LOG10 || axis->kind == TESS__AXIS_LOG2;
 
     *min = INFINITY;
     *max = -INFINITY;
     for (int c = 0; c < lines->curve_count; c++)
         for (size_t i = 0; i < lines->curve[c].count; i++) {
             double value = of_x ? lines->curve[c].x[i] : lines->curve[c].y[i];
-            if (isnan(value) || (positive && value <= 0))
+            if (!plot_can_show(axis, value))
                 continue;
             *min = fmin(*min, value);
             *max = fmax(*max, value);
@@ -109,7 +125,8 @@ static void plot_powers(struct tess__html *script, char axis, double min, double
 static void plot_decades(struct tess__html *script, double min, double max)
 {
     static const double mantissa[] = {1, 2, 5};
-    double room = max > min ? pow(max / min, 0.05) : 2, low = min / room, high = max * room;
+    double room = max > min ? fmax(pow(max / min, 0.05), 1.001) : 2;
+    double low = min / room, high = max * room;
     int first = (int)floor(log10(low)), last = (int)ceil(log10(high));
     int every = (last - first) / 7 + 1, marks = last - first <= 3 ? 3 : 1;
     const char *comma = "";
@@ -139,7 +156,7 @@ static void plot_x_axis(struct tess__html *script, const struct tess__lines *lin
     if (!plot_range(lines, true, &min, &max))
         return;
     if (lines->x.kind == TESS__AXIS_LOG2 || lines->x.kind == TESS__AXIS_LOG10) {
-        room = max > min ? pow(max / min, 0.03) : 2;
+        room = max > min ? fmax(pow(max / min, 0.03), 1.001) : 2;
         tess__html_print(script,
                          "set logscale x %d\nset xrange [%.9g:%.9g]\nset format x \"%%g\"\n",
                          lines->x.kind == TESS__AXIS_LOG2 ? 2 : 10, min / room, max * room);
@@ -147,7 +164,8 @@ static void plot_x_axis(struct tess__html *script, const struct tess__lines *lin
             plot_powers(script, 'x', min, max, frame->narrow ? 6 : 11);
         return;
     }
-    room = max > min ? 0.02 * (max - min) : 0.5;
+    /* Next to nothing of a huge number is lost in the script's nine digits. */
+    room = fmax(max > min ? 0.02 * (max - min) : 0.5, 1e-6 * fabs(max));
     tess__html_print(script, "set xrange [%.9g:%.9g]\n", min - room, max + room);
     plot_even_ticks(script, max - min + 2 * room, frame->narrow ? 5 : 9, lines->x.whole);
 }
@@ -183,17 +201,15 @@ static void plot_y_axis(struct tess__html *script, const struct tess__lines *lin
 static void plot_curve_data(struct tess__html *script, const struct tess__lines *lines, int c)
 {
     const struct tess__curve *curve = &lines->curve[c];
-    bool log_x = lines->x.kind == TESS__AXIS_LOG2 || lines->x.kind == TESS__AXIS_LOG10;
-    bool log_y = lines->y.kind == TESS__AXIS_LOG2 || lines->y.kind == TESS__AXIS_LOG10;
     size_t drawn = 0;
 
     tess__html_print(script, "$d%d << EOD\n", c);
     for (size_t i = 0; i < curve->count; i++) {
         double x = curve->x[i], y = curve->y[i];
-        if (isnan(x) || (log_x && x <= 0))
+        if (!plot_can_show(&lines->x, x))
             continue;
         /* An empty line breaks the curve. */
-        if (isnan(y) || (log_y && y <= 0)) {
+        if (!plot_can_show(&lines->y, y)) {
             tess__html_add(script, "\n");
             continue;
         }
@@ -365,7 +381,7 @@ enum tess_status tess__plot_bars(const struct tess__bars *bars, const char *alte
 {
     const int rows = bars->row_count;
     const struct plot_frame frame[2] = {{false, 600, 70 + 34 * rows, 13, 30},
-                                        {true, 340, 66 + 32 * rows, 12, 16}};
+                                        {true, 340, 66 + 32 * rows, 12, 20}};
     char(*total)[TESS__REAL_BYTES] = calloc((size_t)rows, sizeof *total);
     const char **label = calloc((size_t)(2 * rows), sizeof *label);
     const struct tess__picture picture = {

@@ -77,6 +77,9 @@ enum tess_status tess__plot_lines(const struct tess__lines *lines, const char *a
 enum tess_status tess__plot_bars(const struct tess__bars *bars, const char *alternative,
                                  struct tess__html *html);
 
+/* Is there no point that these axes can show? Then there is nothing to draw. */
+bool tess__plot_lines_empty(const struct tess__lines *lines);
+
 /* The dash of a style as SVG writes it; "" for none. The marker's number in the page's set. */
 const char *tess__plot_dash(int style);
 int tess__plot_marker(int style);

@@ -20,8 +20,8 @@
     "--grid:#e6e9ee;--accent:#0b63c4;--soft:#eaf2fc;\n" \
     "--ok:#0a6b46;--okb:#def3e9;--bad:#a8221b;--badb:#fce6e3;--cut:#7a5200;" \
     "--cutb:#fdf0d2;\n" \
-    "--s0:#0072b2;--s1:#d55e00;--s2:#00805c;--s3:#b14a91;--s4:#b98000;--s5:#3d9fd6;" \
-    "--s6:#6b7280;--s7:#7b52c9;--s8:#a9b0bb;--s9:#4d4639;\n" \
+    "--s0:#0072b2;--s1:#d55e00;--s2:#00805c;--s3:#b14a91;--s4:#b98000;--s5:#2c8fc9;" \
+    "--s6:#4a515c;--s7:#7b52c9;--s8:#8a93a0;--s9:#4d4639;\n" \
     "--shadow:0 1px 2px rgb(16 24 40/.05),0 6px 20px rgb(16 24 40/.05)\n"
 
 const char tess__report_css[] =
@@ -155,7 +155,7 @@ const char tess__report_css[] =
     "table{font-size:.72rem}th,td{padding:.2rem .35rem}h2{break-after:avoid}}\n"
     "@media print{:root:root:root{color-scheme:light;" STYLE_LIGHT "}}\n";
 
-/* Turns the theme from the system's to light to dark, and remembers it where the browser lets it. */
+/* Turns the theme from the system's to light to dark, and remembers it where it may. */
 const char tess__report_script[] =
     "(function(){var r=document.documentElement,b=document.getElementById('theme'),"
     "m=['auto','light','dark'],k='tessera-report-theme',i=0;try{i=Math.max(0,"

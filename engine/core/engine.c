@@ -97,6 +97,18 @@ static enum tess_status engine_plan_strategy(struct tess_engine *engine)
     return tess_config_check_grid(config, engine->batch_size, engine->plan.leaf_order);
 }
 
+/* One slot where nothing is loaded ahead: in the rank's own thread, or by another rank. Else one
+ * for the batch in use and one for each worker to fill. */
+static int32_t engine_slot_count(const struct tess_engine *engine)
+{
+    const int64_t workers = engine->config->loader.workers;
+    if (workers == 0 || !engine->config->kernel->host_memory || engine->plan.skips_input)
+        return 1;
+    if (workers < 2) /* -1 chooses at most one */
+        return 2;
+    return workers < TESS_SLOTS_MAX ? (int32_t)workers + 1 : TESS_SLOTS_MAX;
+}
+
 static enum tess_status engine_plan(struct tess_engine *engine, int32_t rank)
 {
     const struct tess_config *config = engine->config;
@@ -113,10 +125,7 @@ static enum tess_status engine_plan(struct tess_engine *engine, int32_t rank)
     engine->loss_ranks = engine->plan.holds_loss   ? engine->plan.rank_count
                          : engine->plan.skips_loss ? 0
                                                    : 1;
-    /* One slot where nothing is loaded ahead: in the rank's own thread, or by another rank. */
-    engine->slot_count =
-        config->loader.workers == 0 || !config->kernel->host_memory || engine->plan.skips_input ? 1
-                                                                                                : 2;
+    engine->slot_count = engine_slot_count(engine);
     return tess__engine_reserve(engine);
 }
 

@@ -147,7 +147,8 @@ static void case_digests_and_debug(void **state)
             if (digest == NULL)
                 continue;
             assert_true(digests < 3);
-            assert_int_equal(json_integer_value(json_object_get(digest, "step")), 3 * digests); /* from the initial values on */
+            assert_int_equal(json_integer_value(json_object_get(digest, "step")),
+                             3 * digests); /* from the initial values on */
             assert_int_equal(json_object_size(json_object_get(digest, "tensors")), 4);
             json_object_foreach(json_object_get(digest, "tensors"), name, tensor)
             {

@@ -335,6 +335,7 @@ static void case_escape(void **state)
         {"a\x01\x7F\x1B[31m", "a" ODD ODD ODD "[31m"},
         {"\xE2\x80\xAEtxt", ODD "txt"},               /* right to left */
         {"\xC0\xBC\x3C", ODD ODD "&lt;"},             /* '<' in two bytes */
+        {"\xE0\x80\xBC", ODD ODD ODD},                /* and in three */
         {"\xE2\x82", ODD ODD},                        /* ends within a character */
         {"\xED\xA0\x80", ODD ODD ODD},                /* half of a pair */
         {"\xF5\x80\x80\x80\xFF", ODD ODD ODD ODD ODD} /* beyond Unicode */

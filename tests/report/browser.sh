@@ -1,0 +1,70 @@
+#!/usr/bin/env bash
+# browser.sh PROGRAM: the report in headless Chromium, in light and in dark, on a telephone's and on a
+# desk's width: no message on the console, nothing fetched, every picture there with something in it,
+# nothing wider than the screen, and text and curves that stand out from what is behind them.
+# Without Chromium it is skipped.
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+program=$1
+for name in chromium chromium-browser google-chrome; do
+    browser=$(command -v $name) && break
+done
+if [ -z "$browser" ]; then
+    echo "no chromium: skipped"
+    exit 77
+fi
+# shellcheck source-path=SCRIPTDIR source=inputs.sh
+. "$here/inputs.sh"
+
+"$program" report "${inputs[@]}" --out page.html --title "Browser"
+
+# browse SCHEME FILE: the page's elements after its scripts have run on stdout, messages on stderr.
+# 0 is dark, 1 light, by the numbering of Chromium's setting.
+browse()
+{
+    timeout 60 "$browser" --headless --no-sandbox --disable-gpu --disable-dev-shm-usage \
+        --no-first-run --disable-background-networking --user-data-dir="$work/profile" \
+        --force-prefers-reduced-motion --enable-logging=stderr --v=0 --virtual-time-budget=8000 \
+        --blink-settings=preferredColorScheme="$1" --window-size=1600,1200 --dump-dom "file://$2"
+}
+
+# ---- the page as it is ---------------------------------------------------------------------------
+for scheme in 0 1; do
+    browse $scheme "$work/page.html" >dom 2>log || complain "the browser failed: $(tail -n 3 log)"
+    if grep -E 'CONSOLE|Refused|violates' log; then
+        complain "messages on the console"
+    fi
+    pictures=$(grep -o '<svg class="\(wide\|narrow\)"[^>]*role="img"[^>]*aria-label="[^"]' dom | wc -l)
+    [ "$pictures" = $((2 * figures)) ] || complain "$pictures pictures in the browser's tree"
+    grep -q 'Theme: auto</button>' dom || complain "the theme's button does not work"
+done
+
+# ---- and with questions put to it ----------------------------------------------------------------
+# The page's policy forbids scripts but its own, so a copy without the policy is asked. It stands in
+# frames of two widths, because a headless window has a least width, and tells the frames' page.
+sed 's/<meta http-equiv="Content-Security-Policy"[^>]*>//' page.html >asked.html
+cat "$here/ask.html" >>asked.html
+cat >frames.html <<'F'
+<!DOCTYPE html><meta charset="utf-8"><title>frames</title><pre id="said"></pre>
+<iframe src="asked.html" width="375" height="800"></iframe>
+<iframe src="asked.html" width="1440" height="800"></iframe>
+<script>onmessage = e => { document.getElementById('said').textContent += e.data + '\n'; };</script>
+F
+backgrounds=
+for scheme in 0 1; do
+    browse $scheme "$work/frames.html" >dom 2>log || complain "the browser failed: $(tail -n 3 log)"
+    if grep -E 'CONSOLE' log; then
+        complain "messages on the console"
+    fi
+    sed -n 's/.*<pre id="said">//; /^width/p' dom >said
+    cat said
+    [ "$(grep -c "^width .*: $figures figures, 0 complaints" said)" = 2 ] ||
+        complain "complaints, or frames that said nothing: $(grep -o 'bad: .*' dom)"
+    backgrounds="$backgrounds $(grep -o 'background [^;]*' said | sort -u)"
+done
+[ "$(grep -o 'background rgb' <<<"$backgrounds" | wc -l)" = 2 ] || complain "backgrounds: $backgrounds"
+[ "$(grep -o 'rgb([0-9, ]*)' <<<"$backgrounds" | sort -u | wc -l)" = 2 ] ||
+    complain "dark looks as light does"
+
+echo "$failures failures"
+exit $((failures > 0))

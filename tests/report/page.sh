@@ -1,0 +1,108 @@
+#!/usr/bin/env bash
+# page.sh PROGRAM: the report as a file: whole, self-contained, every name in it harmless; and that bad
+# input ends with a clear message, the right exit status and no file.
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+program=$1
+# shellcheck source-path=SCRIPTDIR source=inputs.sh
+. "$here/inputs.sh"
+
+"$program" report "${inputs[@]}" --out page.html --title "a <b>title</b>" >said
+cat said
+
+# ---- the file ------------------------------------------------------------------------------------
+count() { grep -o -e "$1" page.html | wc -l; }
+
+[ ! -e pwned ] || complain "a name was run as a command"
+[ "$(count '</figure>')" = "$figures" ] || complain "$(count '</figure>') figures, expected $figures"
+[ "$(count 'role="img" aria-label="[^"]')" = $((2 * figures)) ] ||
+    complain "not every figure has a wide and a narrow picture with an alternative"
+[ "$(count '<details class="numbers">')" = "$figures" ] || complain "not every figure has its numbers"
+grep -qF "$figures pictures" said || complain "the program counts other pictures"
+if grep -onE '(src|href|action|data|srcset)="[^#d"][^"]*"|url\([^)]*\)|https?:|//[a-z]|@import' page.html; then
+    complain "the page refers to something outside"
+fi
+if grep -oE ' id="[^"]*"' page.html | sort | uniq -d | grep .; then
+    complain "these identifiers are not unique"
+fi
+[ "$(count '<script')" = 1 ] || complain "$(count '<script') scripts, expected the theme's alone"
+if grep -nE '<(img|iframe|object|embed|base|i|b)[ >/][^<]*(alert|goal|onerror|title)' page.html; then
+    complain "foreign text has become an element"
+fi
+grep -qF 'a &lt;b&gt;title&lt;/b&gt;</h1>' page.html || complain "the title is not there, escaped"
+if command -v openssl >/dev/null; then
+    hash=$(sed -n 's/.*<script>\(.*\)<\/script>.*/\1/p' page.html | tr -d '\n' |
+        openssl dgst -sha256 -binary | base64)
+    grep -qF "script-src 'sha256-$hash'" page.html || complain "the policy names another script than $hash"
+fi
+if command -v xmllint >/dev/null; then
+    # It knows the elements of HTML 4 alone: "Tag svg invalid" is its age, anything else is ours.
+    xmllint --html --noout page.html 2>&1 | grep ': HTML parser error' | grep -v 'Tag [a-z]* invalid' &&
+        complain "the page is not well-formed"
+    # What HTML leaves to guesswork is closed all the same: as XML the pictures are whole.
+    sed -n '/^<svg class="\(wide\|narrow\)"/,/^<\/svg>/p' page.html | { echo '<all>'; cat; echo '</all>'; } |
+        xmllint --noout - || complain "the pictures are not well-formed"
+fi
+for text in 'metrics.jsonl:41</code> the file ends within this line' 'cut short</span>' 'Same bits' \
+    'Amdahl&#39;s law fits best with p = 0.9300' '&lt;slow&gt;' 'What differs between the runs'; do
+    grep -qF -e "$text" page.html || complain "not in the page: $text"
+done
+"$program" report "${inputs[@]}" --out again.html --title "a <b>title</b>" >/dev/null
+cmp page.html again.html || complain "the same input gives another page"
+
+# ---- bad input -----------------------------------------------------------------------------------
+
+search=$PATH # where the program looks for gnuplot
+
+# refused STATUS TEXT WORD...: report WORD... must fail so, say TEXT and write nothing.
+refused()
+{
+    local status=0 wanted=$1 text=$2
+    shift 2
+    PATH=$search "$program" report "$@" >said 2>&1 || status=$?
+    [ "$status" = "$wanted" ] || complain "report $*: exit status $status, expected $wanted: $(cat said)"
+    grep -qF -e "$text" said || complain "report $*: does not say '$text': $(cat said)"
+    [ ! -e report.html ] || complain "report $*: a file was written"
+}
+
+mkdir empty
+: >empty.json
+echo '{"runs":' >half.json
+printf '{\n  "runs": [\n' >half2.json
+echo '{"other":1}' >other.json
+echo 'hello' >text
+refused 2 'report wants run folders'
+refused 2 'no option --port' plain --port 5
+refused 2 '--out is empty' plain --out ''
+refused 2 '--out wants a value' plain --out
+refused 2 'one of the files to report on' compare.json --out ./compare.json
+refused 2 'one of the files to report on' plain --out plain/metrics.jsonl
+refused 1 'No such file' nowhere
+refused 1 'no metrics.jsonl' empty
+refused 1 'holds no line' empty.json
+refused 1 'holds no line' half.json
+refused 1 'not whole JSON' half2.json
+refused 1 'holds no line' other.json
+refused 1 'holds no line' text
+refused 1 'No space left' plain --out /dev/full
+refused 1 'larger than' /dev/zero
+refused 1 'No such file' plain --out nowhere/report.html
+search=/nowhere
+refused 1 'gnuplot-nox' plain
+mkdir bin
+search=$work/bin:$PATH
+
+# broken_gnuplot LINE TEXT: a gnuplot that does LINE instead, and what the report must say.
+broken_gnuplot()
+{
+    printf '#!/bin/sh\n%s\n' "$1" >bin/gnuplot
+    chmod +x bin/gnuplot
+    refused 1 "$2" plain
+}
+broken_gnuplot 'echo "it is broken" >&2; exit 3' 'exit status 3: it is broken'
+broken_gnuplot 'echo nothing' 'drew nothing'
+broken_gnuplot 'kill -9 $$' 'signal 9'
+broken_gnuplot 'echo "<svg><g></svg>"' 'not whole'
+
+echo "$failures failures"
+exit $((failures > 0))
