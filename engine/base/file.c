@@ -19,15 +19,31 @@
 #include <unistd.h>
 
 /* A file size limit (RLIMIT_FSIZE) sends SIGXFSZ, which would end the program without a word,
- * besides failing with EFBIG: it is held back and dropped. */
-int tess_file_append(int fd, const void *bytes, size_t count)
+ * besides failing with EFBIG: it is held back, and dropped if `error` says that it came. */
+static void file_hold_signal(sigset_t *before)
 {
-    const struct timespec now = {0, 0};
-    sigset_t too_large, before;
-    int error = 0;
+    sigset_t too_large;
     sigemptyset(&too_large);
     sigaddset(&too_large, SIGXFSZ);
-    pthread_sigmask(SIG_BLOCK, &too_large, &before);
+    pthread_sigmask(SIG_BLOCK, &too_large, before);
+}
+
+static void file_drop_signal(const sigset_t *before, int error)
+{
+    const struct timespec now = {0, 0};
+    sigset_t too_large;
+    sigemptyset(&too_large);
+    sigaddset(&too_large, SIGXFSZ);
+    if (error == EFBIG && !sigismember(before, SIGXFSZ))
+        (void)sigtimedwait(&too_large, NULL, &now);
+    pthread_sigmask(SIG_SETMASK, before, NULL);
+}
+
+int tess_file_append(int fd, const void *bytes, size_t count)
+{
+    sigset_t before;
+    int error = 0;
+    file_hold_signal(&before);
     for (size_t done = 0; done < count && error == 0;) {
         const ssize_t n = write(fd, (const char *)bytes + done, count - done);
         if (n > 0)
@@ -37,9 +53,16 @@ int tess_file_append(int fd, const void *bytes, size_t count)
         else if (errno != EINTR)
             error = errno;
     }
-    if (error == EFBIG && !sigismember(&before, SIGXFSZ))
-        (void)sigtimedwait(&too_large, NULL, &now);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    file_drop_signal(&before, error);
+    return error;
+}
+
+int tess_file_resize(int fd, size_t bytes)
+{
+    sigset_t before;
+    file_hold_signal(&before);
+    const int error = ftruncate(fd, (off_t)bytes) != 0 ? errno : 0;
+    file_drop_signal(&before, error);
     return error;
 }
 
@@ -72,6 +95,28 @@ enum tess_status tess_file_make_folders(const char *path, const char *what)
         if (kept == '\0')
             return TESS_OK;
     }
+}
+
+enum tess_status tess_file_check(const char *path, const char *what)
+{
+    char probe[PATH_MAX];
+    struct stat about;
+    if (stat(path, &about) == 0 && !S_ISREG(about.st_mode)) {
+        if (S_ISDIR(about.st_mode) || access(path, W_OK) != 0)
+            TESS_FAIL(TESS_ERR_IO, "%s %s: cannot write there: %s", what, path,
+                      S_ISDIR(about.st_mode) ? "it is a folder" : strerror(errno));
+        return TESS_OK;
+    }
+    const int length = snprintf(probe, sizeof probe, "%s.%ld.probe", path, (long)getpid());
+    if (length < 0 || (size_t)length >= sizeof probe)
+        TESS_FAIL(TESS_ERR_IO, "%s: the file's name is too long", what);
+    const int fd = open(probe, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (fd < 0)
+        TESS_FAIL(TESS_ERR_IO, "%s %s: cannot create a file there: %s", what, path,
+                  strerror(errno));
+    close(fd);
+    unlink(probe);
+    return TESS_OK;
 }
 
 /* Write and close; returns errno or 0. */

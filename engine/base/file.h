@@ -21,6 +21,15 @@ enum tess_status tess_file_make_folders(const char *path, const char *what);
  * error here, not a signal. Returns errno, 0 when done. */
 int tess_file_append(int fd, const void *bytes, size_t count);
 
+/* ftruncate; a file size limit is an error here, not a signal. Returns errno or 0. */
+int tess_file_resize(int fd, size_t bytes);
+
+/*
+ * Can `path` be written at the end of long work? Tries it with a file that is removed again.
+ * TESS_ERR_IO with a message: `what` ("--json") and the path.
+ */
+enum tess_status tess_file_check(const char *path, const char *what);
+
 /* fsync, where the descriptor is of a kind that has it. Returns errno or 0. */
 int tess_file_sync(int fd);
 

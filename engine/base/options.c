@@ -74,6 +74,14 @@ bool tess_options_is_set(const struct tess_options *options, const char *name)
     return entry && entry->source != TESS__SOURCE_DEFAULT;
 }
 
+bool tess_options_is_stronger(const struct tess_options *options, const char *name,
+                              const char *other)
+{
+    const struct tess__option_entry *a = tess__options_find(options, name);
+    const struct tess__option_entry *b = tess__options_find(options, other);
+    return a && b && a->source > b->source;
+}
+
 /* ---- tables --------------------------------------------------------------------------------- */
 
 static enum tess_status options_make_room(struct tess_options *options)

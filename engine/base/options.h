@@ -63,6 +63,10 @@ bool tess_options_is_switch_word(const char *word);
 /* Was it given by any source but the default? False for an unknown name. */
 bool tess_options_is_set(const struct tess_options *options, const char *name);
 
+/* Was `name` given by a stronger source than `other`? False where one is unknown. */
+bool tess_options_is_stronger(const struct tess_options *options, const char *name,
+                              const char *other);
+
 /* Visit every option in order: full name, value as text, where it came from ("default",
  * "file.yaml:3:5", "environment TESSERA_RANKS", "command line"), help. */
 void tess_options_visit(const struct tess_options *options,

@@ -138,6 +138,7 @@ static enum tess_status compare_read_args(struct compare *compare)
     compare->comparison.steps = STEPS_DEFAULT;
     TESS_TRY(
         tess__args_take_number(&compare->args, "steps", 1, COUNT_MAX, &compare->comparison.steps));
+    TESS_TRY(tess__trial_check(&compare->args, compare->json));
     return tess__trial_number(&compare->args, "grid", 0, COUNT_MAX, 0, &compare->grid);
 }
 

@@ -90,6 +90,7 @@ static enum tess_status diff_read(struct diff_run *run, const char *name)
     struct stat about;
     const char *file = stat(name, &about) == 0 && S_ISDIR(about.st_mode) ? "/metrics.jsonl" : "";
     int used = snprintf(run->path, sizeof run->path, "%s%s", name, file);
+    bool endless;
     char *text = NULL;
     size_t room = 0;
     FILE *stream;
@@ -97,6 +98,9 @@ static enum tess_status diff_read(struct diff_run *run, const char *name)
     run->name = name;
     if (used < 0 || (size_t)used >= sizeof run->path)
         TESS_FAIL(TESS_ERR_USAGE, "the name of the run %s is too long", name);
+    endless = stat(run->path, &about) == 0 && (S_ISCHR(about.st_mode) || S_ISBLK(about.st_mode));
+    if (endless)
+        TESS_FAIL(TESS_ERR_IO, "cannot read %s: it is a device, not a file", run->path);
     run->steps = json_array();
     run->digest = json_array();
     stream = fopen(run->path, "r");

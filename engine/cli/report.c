@@ -29,12 +29,18 @@ static int report_help(void)
         "rank,\n"
         "speed and where the time goes, scaling, and what differs between their options. The file\n"
         "needs no network and no other file; every picture has its numbers in a table below it.\n\n"
-        "A RUN is a folder written with tessera train --run FOLDER, or a JSON file of tessera\n"
-        "compare, scaling or tune batch --json. Damaged lines are left out, with a note in the\n"
-        "report. The pictures are drawn by gnuplot (Debian's package gnuplot-nox).\n\n"
+        "A RUN is a folder written with tessera train --run FOLDER, a JSON file of tessera\n"
+        "compare, scaling or tune batch --json, or a time line of tessera train --trace FILE (at\n"
+        "most 64 MiB): of that the step of median length is drawn, with what up to 8 ranks "
+        "compute\n"
+        "and which calls of communication are under way meanwhile. Damaged lines are left out,\n"
+        "with a note in the report. The pictures are drawn by gnuplot (Debian's package\n"
+        "gnuplot-nox).\n\n"
         "examples\n"
         "  tessera train configs/labs/fashion_mlp.yaml --run runs/mlp\n"
         "  tessera report runs/mlp\n"
+        "  tessera train configs/labs/ddp.yaml --steps 20 --trace ddp.json\n"
+        "  tessera report ddp.json --out step.html\n"
         "  tessera report runs/* compare.json --out lab4.html --title \"Large batches\"\n\n"
         "options\n"
         "  --out FILE     file to write; " REPORT_OUT " unless given\n"
@@ -72,8 +78,8 @@ static enum tess_status report_read_args(struct tess__args *args, struct report_
                       args->word[i], args->word[i]);
     if (args->count == 0)
         TESS_FAIL(TESS_ERR_USAGE,
-                  "report wants run folders, or files of compare, scaling or tune batch --json: "
-                  "tessera report RUN...");
+                  "report wants run folders, or files of train --trace, compare, scaling or tune "
+                  "batch --json: tessera report RUN...");
     if (options->out[0] == '\0')
         TESS_FAIL(TESS_ERR_USAGE, "--out is empty: it wants the name of the file to write");
     for (int i = 0; i < args->count; i++)

@@ -1,7 +1,8 @@
 /*
  * What a report is made of, as plain numbers and strings: runs, measurements of scaling, sweeps of
- * the batch size, and notes about what could not be read. Files give all of it, so every string is
- * untrusted text (UTF-8 at most) and every number is checked: finite, not negative, else NaN.
+ * the batch size, time lines, and notes about what could not be read. Files give all of it, so
+ * every string is untrusted text (UTF-8 at most) and every number is checked: finite, not
+ * negative, else NaN.
  */
 #ifndef TESSERA_CLI_REPORT_DATA_H
 #define TESSERA_CLI_REPORT_DATA_H
@@ -154,6 +155,57 @@ struct tess__report_tune {
     struct tess__rows cases;
 };
 
+/* What a rank does at a moment; the order is that of the colours. */
+enum tess__work {
+    TESS__WORK_FORWARD,
+    TESS__WORK_BACKWARD,
+    TESS__WORK_OPTIMIZER,
+    TESS__WORK_GRADIENTS,
+    TESS__WORK_LOADING,
+    TESS__WORK_LOSS,
+    TESS__WORK_WAITING,
+    TESS__WORK_CALL, /* communication, from queued to complete */
+    TESS__WORK_OTHER,
+    TESS__WORK_COUNT
+};
+
+struct tess__report_span {
+    enum tess__work work;
+    const char *name, *site; /* site: where a call was made, or NULL */
+    double begin, end;       /* ms after the step's begin, cut to the rank's step */
+    double bytes;            /* of a call; NaN when it is not told */
+    bool unfinished;         /* the recording ended before it */
+};
+
+/* One rank's part of the step. */
+struct tess__report_lane {
+    double rank, begin, end; /* ms */
+    struct tess__report_span *span;
+    size_t span_count; /* in order of begin */
+    size_t left_out;   /* spans beyond what a lane holds */
+};
+
+/* More ranks are not drawn. */
+#define TESS__TIMELINE_RANKS 8
+
+/* One step of a recording. */
+struct tess__report_timeline {
+    const char *path, *model, *strategy;
+    double step, length;           /* number; ms from the first rank's begin to the last's end */
+    size_t step_count, rank_count; /* steps recorded; ranks that recorded this one */
+    bool unfinished;               /* there was no finished step to choose */
+    struct tess__report_lane lane[TESS__TIMELINE_RANKS];
+    int lane_count;
+};
+
+/* What a lane's spans add up to, in ms. Calls that overlap count once. */
+struct tess__lane_sums {
+    double calls;        /* some call is under way */
+    double hidden;       /* of that: the rank computes and does not wait */
+    double waiting;      /* the rank waits for a call */
+    double backward_end; /* NaN: it has no backward pass */
+};
+
 struct tess__report_note {
     const char *file;
     size_t line; /* 0: the file as a whole */
@@ -164,8 +216,9 @@ struct tess__report {
     struct tess__report_run *run;
     struct tess__report_scaling *scaling;
     struct tess__report_tune *tune;
+    struct tess__report_timeline *timeline;
     struct tess__report_note *note;
-    size_t run_count, scaling_count, tune_count, note_count;
+    size_t run_count, scaling_count, tune_count, timeline_count, note_count;
     size_t file_notes;                /* of the file that is being read */
     struct tess__report_block *block; /* memory of all of the above */
     json_t *documents;                /* array: what options point into */
@@ -226,8 +279,8 @@ void tess__report_clear_run(struct tess__report_run *run);
 
 /*
  * Read one argument of the command: a run folder, its metrics.jsonl, or a JSON file of compare,
- * scaling or tune, told apart by content. What is damaged is left out, with a note; a file with
- * nothing of use is TESS_ERR_DATA.
+ * scaling or tune or a time line of train, told apart by content. What is damaged is left out, with
+ * a note; a file with nothing of use is TESS_ERR_DATA.
  */
 enum tess_status tess__report_load(struct tess__report *report, const char *path);
 
@@ -237,6 +290,16 @@ enum tess_status tess__report_load_lines(struct tess__report *report, const char
 /* The document of a JSON file (borrowed), if it is one of ours; *known_out says so. */
 enum tess_status tess__report_load_document(struct tess__report *report, const char *file,
                                             json_t *document, bool *known_out);
+
+/*
+ * The step of median length out of a file of time lines, `text` [bytes], if it is one; *known_out
+ * says so. A file that is cut keeps what is whole. TESS_ERR_DATA above 64 MiB or without a step.
+ */
+enum tess_status tess__report_load_timeline(struct tess__report *report, const char *file,
+                                            const char *text, size_t bytes, bool *known_out);
+/* TESS_ERR_MEMORY. */
+enum tess_status tess__report_lane_sums(const struct tess__report_lane *lane,
+                                        struct tess__lane_sums *sums_out);
 
 /* Order the runs (folders by name, then compare's in their order) and give each a unique name. */
 enum tess_status tess__report_name_runs(struct tess__report *report);

@@ -172,21 +172,27 @@ static void figure_tell_bars(const struct tess__figure *figure, const struct tes
 /* ---- tables -----------------------------------------------------------------------------------
  */
 
-static void figure_cell(struct tess__html *html, double value)
+void tess__figure_cell(struct tess__html *html, double value)
 {
     char text[TESS__REAL_BYTES];
 
     tess__html_print(html, "<td>%s</td>", tess__real(value, text));
 }
 
-static void figure_table_begin(struct tess__html *html)
+static void figure_numbers_begin(struct tess__html *html)
 {
     tess__html_add(html, "<details class=\"numbers\"><summary>Numbers</summary>\n"
                          "<div class=\"scroll\" tabindex=\"0\" role=\"region\" "
-                         "aria-label=\"numbers of this picture\"><table>\n<thead><tr>");
+                         "aria-label=\"numbers of this picture\">");
 }
 
-static void figure_head(struct tess__html *html, const char *text, bool number)
+static void figure_table_begin(struct tess__html *html)
+{
+    figure_numbers_begin(html);
+    tess__html_add(html, "<table>\n<thead><tr>");
+}
+
+void tess__figure_head(struct tess__html *html, const char *text, bool number)
 {
     tess__html_print(html, "<th scope=\"col\"%s>", number ? "" : " class=\"text\"");
     tess__html_escape_short(html, text, 40);
@@ -216,16 +222,16 @@ static void figure_table_shared(const struct tess__lines *lines, struct tess__ht
     size_t count = lines->curve[0].count;
     size_t shown = count < FIGURE_ROWS_MAX ? count : FIGURE_ROWS_MAX;
 
-    figure_head(html, lines->x.title, true);
+    tess__figure_head(html, lines->x.title, true);
     for (int c = 0; c < lines->curve_count; c++)
-        figure_head(html, lines->curve[c].name, true);
+        tess__figure_head(html, lines->curve[c].name, true);
     tess__html_add(html, "</tr></thead>\n<tbody>\n");
     for (size_t i = 0; i < shown; i++) {
         size_t row = figure_pick(i, shown, count);
         tess__html_add(html, "<tr>");
-        figure_cell(html, lines->curve[0].x[row]);
+        tess__figure_cell(html, lines->curve[0].x[row]);
         for (int c = 0; c < lines->curve_count; c++)
-            figure_cell(html, lines->curve[c].y[row]);
+            tess__figure_cell(html, lines->curve[c].y[row]);
         tess__html_add(html, "</tr>\n");
     }
 }
@@ -235,9 +241,9 @@ static void figure_table_apart(const struct tess__lines *lines, struct tess__htm
 {
     size_t most = FIGURE_ROWS_MAX * 3 / 2 / (size_t)lines->curve_count + 3;
 
-    figure_head(html, "curve", false);
-    figure_head(html, lines->x.title, true);
-    figure_head(html, lines->y.title, true);
+    tess__figure_head(html, "curve", false);
+    tess__figure_head(html, lines->x.title, true);
+    tess__figure_head(html, lines->y.title, true);
     tess__html_add(html, "</tr></thead>\n<tbody>\n");
     for (int c = 0; c < lines->curve_count; c++) {
         const struct tess__curve *curve = &lines->curve[c];
@@ -248,8 +254,8 @@ static void figure_table_apart(const struct tess__lines *lines, struct tess__htm
             tess__html_add(html, "<tr><th scope=\"row\">");
             tess__html_escape_short(html, curve->name, 40);
             tess__html_add(html, "</th>");
-            figure_cell(html, curve->x[row]);
-            figure_cell(html, curve->y[row]);
+            tess__figure_cell(html, curve->x[row]);
+            tess__figure_cell(html, curve->y[row]);
             tess__html_add(html, "</tr>\n");
         }
     }
@@ -276,24 +282,24 @@ static void figure_table_lines(const struct tess__lines *lines, struct tess__htm
 static void figure_table_bars(const struct tess__bars *bars, struct tess__html *html)
 {
     figure_table_begin(html);
-    figure_head(html, bars->title, false);
+    tess__figure_head(html, bars->title, false);
     for (int k = 0; k < bars->kind_count; k++)
-        figure_head(html, bars->kind[k], true);
+        tess__figure_head(html, bars->kind[k], true);
     if (bars->kind_count > 1)
-        figure_head(html, "total", true);
+        tess__figure_head(html, "total", true);
     if (bars->beside_value != NULL)
-        figure_head(html, bars->beside_name, true);
+        tess__figure_head(html, bars->beside_name, true);
     tess__html_add(html, "</tr></thead>\n<tbody>\n");
     for (int r = 0; r < bars->row_count; r++) {
         tess__html_add(html, "<tr><th scope=\"row\">");
         tess__html_escape(html, bars->row[r]);
         tess__html_add(html, "</th>");
         for (int k = 0; k < bars->kind_count; k++)
-            figure_cell(html, bars->value[r * bars->kind_count + k]);
+            tess__figure_cell(html, bars->value[r * bars->kind_count + k]);
         if (bars->kind_count > 1)
-            figure_cell(html, figure_total(bars, r));
+            tess__figure_cell(html, figure_total(bars, r));
         if (bars->beside_value != NULL)
-            figure_cell(html, bars->beside_value[r]);
+            tess__figure_cell(html, bars->beside_value[r]);
         tess__html_add(html, "</tr>\n");
     }
     tess__html_add(html, "</tbody></table></div></details>\n");
@@ -353,5 +359,39 @@ enum tess_status tess__figure_bars(const struct tess__figure *figure, const stru
     figure_table_bars(bars, html);
     tess__html_add(html, "</figure>\n");
     tess__html_close(&alternative);
+    return status;
+}
+
+static bool figure_span_used(const struct tess__spans *spans, int kind)
+{
+    for (size_t i = 0; i < spans->span_count; i++)
+        if (spans->span[i].kind == kind)
+            return true;
+    return false;
+}
+
+enum tess_status tess__figure_spans(const struct tess__figure *figure,
+                                    const struct tess__spans *spans,
+                                    const struct tess__html *alternative,
+                                    const struct tess__html *numbers, struct tess__html *html)
+{
+    enum tess_status status = TESS_OK;
+
+    figure_begin(figure, true, html);
+    tess__html_add(html, "<ul class=\"legend\">");
+    for (int k = 0; k < spans->kind_count; k++)
+        if (figure_span_used(spans, k))
+            figure_legend_item(html, k, spans->kind[k]);
+    tess__html_add(html, "</ul>\n<div class=\"plot bars line\" tabindex=\"0\" role=\"region\" "
+                         "aria-label=\"time line\">\n");
+    if (alternative->lost || numbers->lost || alternative->bytes == NULL)
+        status = tess_fail(TESS_ERR_MEMORY, "no memory for a picture's text");
+    else
+        status = tess__plot_spans(spans, alternative->bytes, html);
+    tess__html_add(html, "</div>\n");
+    figure_numbers_begin(html);
+    if (numbers->count > 0)
+        tess__html_add_bytes(html, numbers->bytes, numbers->count);
+    tess__html_add(html, "</div></details>\n</figure>\n");
     return status;
 }

@@ -25,6 +25,8 @@ static const struct page_section {
     {"memory", "Memory", "What every rank has to hold.", tess__report_memories, true},
     {"speed", "Speed", "How fast the runs were, and what they spent the time on.",
      tess__report_speeds, true},
+    {"timeline", "Time line", "What every rank does during one step.", tess__report_timelines,
+     true},
     {"scaling", "Scaling", "What more ranks buy, measured and predicted.", tess__report_scalings,
      true},
     {"tune", "Batch size", "Throughput and memory against the batch size.", tess__report_tunes,
@@ -163,6 +165,11 @@ static void page_summary(const struct tess__report *report, struct tess__html *h
         tess__html_print(html, "%s%zu sweep%s of the batch size",
                          report->run_count + report->scaling_count > 0 ? "; " : "",
                          report->tune_count, report->tune_count > 1 ? "s" : "");
+    if (report->timeline_count > 0)
+        tess__html_print(html, "%s%zu time line%s",
+                         report->run_count + report->scaling_count + report->tune_count > 0 ? "; "
+                                                                                            : "",
+                         report->timeline_count, report->timeline_count > 1 ? "s" : "");
     tess__html_add(html, "</p>\n");
 }
 

@@ -1,6 +1,7 @@
 /*
  * Scripts for gnuplot: curves and stacked bars, each drawn twice, for wide and for narrow screens.
- * What they mean is the sections' business; starting gnuplot is report_gnuplot.c's.
+ * Time lines are report_spans.c's, what pictures mean is the sections' business, and starting
+ * gnuplot is report_gnuplot.c's.
  */
 #include "cli/report_plot.h"
 
@@ -14,11 +15,6 @@
 
 /* About one marker in this many parts of a curve. */
 #define PLOT_MARKERS 7
-
-struct plot_frame {
-    bool narrow;
-    int width, height, font, label_max;
-};
 
 static const char *const plot_dashes[] = {"", "9,4", "2,4", "10,4,2,4", "5,3"};
 /* Filled circle, square, triangle, diamond, and the same hollow. */
@@ -43,7 +39,7 @@ static int plot_point_type(int style)
 /* ---- what all have ----------------------------------------------------------------------------
  */
 
-static void plot_begin(struct tess__html *script, const struct plot_frame *frame)
+void tess__plot_begin(struct tess__html *script, const struct tess__plot_frame *frame)
 {
     tess__html_print(script,
                      "set terminal svg size %d,%d noenhanced font \"sans,%d\"\n"
@@ -95,8 +91,7 @@ static bool plot_range(const struct tess__lines *lines, bool of_x, double *min, 
     return *min <= *max;
 }
 
-/* Ticks 1, 2 or 5 times a power of ten apart, at most about so many. */
-static void plot_even_ticks(struct tess__html *script, double range, int most, bool whole)
+void tess__plot_even_ticks(struct tess__html *script, double range, int most, bool whole)
 {
     double step = range / most, power = pow(10, floor(log10(step)));
 
@@ -147,7 +142,7 @@ static void plot_decades(struct tess__html *script, double min, double max)
 }
 
 static void plot_x_axis(struct tess__html *script, const struct tess__lines *lines,
-                        const struct plot_frame *frame)
+                        const struct tess__plot_frame *frame)
 {
     double min, max, room;
 
@@ -167,7 +162,7 @@ static void plot_x_axis(struct tess__html *script, const struct tess__lines *lin
     /* Next to nothing of a huge number is lost in the script's nine digits. */
     room = fmax(max > min ? 0.02 * (max - min) : 0.5, 1e-6 * fabs(max));
     tess__html_print(script, "set xrange [%.9g:%.9g]\n", min - room, max + room);
-    plot_even_ticks(script, max - min + 2 * room, frame->narrow ? 5 : 9, lines->x.whole);
+    tess__plot_even_ticks(script, max - min + 2 * room, frame->narrow ? 5 : 9, lines->x.whole);
 }
 
 static void plot_y_axis(struct tess__html *script, const struct tess__lines *lines)
@@ -223,7 +218,7 @@ static void plot_curve_data(struct tess__html *script, const struct tess__lines 
 }
 
 static void plot_curves(struct tess__html *script, const struct tess__lines *lines,
-                        const struct plot_frame *frame)
+                        const struct tess__plot_frame *frame)
 {
     static const char *const look[] = {"linespoints", "lines", "points"};
 
@@ -248,9 +243,8 @@ static void plot_curves(struct tess__html *script, const struct tess__lines *lin
 /* ---- drawing ----------------------------------------------------------------------------------
  */
 
-/* Run a script that draws the wide and then the narrow frame, and take both over. */
-static enum tess_status plot_draw(struct tess__html *script, const struct plot_frame frame[2],
-                                  struct tess__picture picture, struct tess__html *html)
+enum tess_status tess__plot_draw(struct tess__html *script, const struct tess__plot_frame frame[2],
+                                 struct tess__picture picture, struct tess__html *html)
 {
     struct tess__html output = {0};
     enum tess_status status;
@@ -284,7 +278,8 @@ static enum tess_status plot_draw(struct tess__html *script, const struct plot_f
 enum tess_status tess__plot_lines(const struct tess__lines *lines, const char *alternative,
                                   struct tess__html *html)
 {
-    static const struct plot_frame frame[2] = {{false, 600, 340, 13, 0}, {true, 340, 280, 12, 0}};
+    static const struct tess__plot_frame frame[2] = {{false, 600, 340, 13, 0},
+                                                     {true, 340, 280, 12, 0}};
     const struct tess__picture picture = {.alternative = alternative};
     struct tess__html script = {0};
     enum tess_status status;
@@ -292,12 +287,12 @@ enum tess_status tess__plot_lines(const struct tess__lines *lines, const char *a
     for (int c = 0; c < lines->curve_count; c++)
         plot_curve_data(&script, lines, c);
     for (int i = 0; i < 2; i++) {
-        plot_begin(&script, &frame[i]);
+        tess__plot_begin(&script, &frame[i]);
         plot_x_axis(&script, lines, &frame[i]);
         plot_y_axis(&script, lines);
         plot_curves(&script, lines, &frame[i]);
     }
-    status = plot_draw(&script, frame, picture, html);
+    status = tess__plot_draw(&script, frame, picture, html);
     tess__html_close(&script);
     return status;
 }
@@ -342,7 +337,7 @@ static void plot_bar_data(struct tess__html *script, const struct tess__bars *ba
 
 /* Rows' labels are "@0@", "@1@", ...; the totals at the bars' ends follow after them. */
 static void plot_bar_frame(struct tess__html *script, const struct tess__bars *bars,
-                           const struct plot_frame *frame, double max)
+                           const struct tess__plot_frame *frame, double max)
 {
     size_t longest = 4;
     int kinds = bars->kind_count + (bars->beside_value != NULL);
@@ -351,7 +346,7 @@ static void plot_bar_frame(struct tess__html *script, const struct tess__bars *b
         size_t length = tess__html_length(bars->row[r], (size_t)frame->label_max);
         longest = length > longest ? length : longest;
     }
-    plot_begin(script, frame);
+    tess__plot_begin(script, frame);
     tess__html_print(script,
                      "set lmargin %g\nunset ylabel\nset tmargin 0.8\n"
                      "set grid noytics xtics lt 1 lw 1 lc rgb rule\n"
@@ -363,7 +358,7 @@ static void plot_bar_frame(struct tess__html *script, const struct tess__bars *b
     for (int r = 0; r < bars->row_count; r++)
         tess__html_print(script, "%s\"@%d@\" %d", r > 0 ? "," : "", r, -r);
     tess__html_add(script, ")\n");
-    plot_even_ticks(script, max, frame->narrow ? 3 : 6, false);
+    tess__plot_even_ticks(script, max, frame->narrow ? 3 : 6, false);
     for (int r = 0; r < bars->row_count; r++)
         tess__html_print(script, "set label \"@%d@\" at %.9g,%d offset 0.6,0 left tc rgb ink\n",
                          bars->row_count + r, plot_total(bars, r), -r);
@@ -380,8 +375,8 @@ enum tess_status tess__plot_bars(const struct tess__bars *bars, const char *alte
                                  struct tess__html *html)
 {
     const int rows = bars->row_count;
-    const struct plot_frame frame[2] = {{false, 600, 70 + 34 * rows, 13, 30},
-                                        {true, 340, 66 + 32 * rows, 12, 20}};
+    const struct tess__plot_frame frame[2] = {{false, 600, 70 + 34 * rows, 13, 30},
+                                              {true, 340, 66 + 32 * rows, 12, 20}};
     char(*total)[TESS__REAL_BYTES] = calloc((size_t)rows, sizeof *total);
     const char **label = calloc((size_t)(2 * rows), sizeof *label);
     const struct tess__picture picture = {
@@ -399,7 +394,7 @@ enum tess_status tess__plot_bars(const struct tess__bars *bars, const char *alte
     plot_bar_data(&script, bars);
     for (int i = 0; i < 2; i++)
         plot_bar_frame(&script, bars, &frame[i], max > 0 ? max : 1);
-    status = plot_draw(&script, frame, picture, html);
+    status = tess__plot_draw(&script, frame, picture, html);
     tess__html_close(&script);
     free(total);
     free(label);

@@ -55,6 +55,36 @@ struct tess__bars {
     int decimals; /* of the totals */
 };
 
+/* What was done in lanes below one another, as boxes on one axis of time from 0. */
+struct tess__span {
+    int lane, kind;
+    double begin, end;    /* 0 <= begin <= end <= length */
+    const char *label[2]; /* in the box where there is room: long, else short; NULL for none */
+    bool over;            /* lies over the lower part of its lane's other boxes */
+};
+
+struct tess__span_lane {
+    const char *name;
+    bool head; /* begins a group: higher, and its name is written on small screens too */
+};
+
+/* A dotted line down all lanes of a group. */
+struct tess__span_mark {
+    int first_lane, last_lane;
+    double at;
+};
+
+struct tess__spans {
+    const char *title;       /* of the axis, with its unit; our own text */
+    const char *const *kind; /* [kind_count] names, our own; the number of a kind is its colour */
+    const struct tess__span_lane *lane;
+    const struct tess__span *span;
+    const struct tess__span_mark *mark;
+    int kind_count, lane_count, mark_count;
+    size_t span_count;
+    double length; /* > 0 */
+};
+
 /* One drawing of a picture, as the SVG's cleaner needs it. */
 struct tess__picture {
     bool narrow; /* for small screens */
@@ -68,6 +98,20 @@ struct tess__picture {
 /* The red part of the marker colours in gnuplot's script; for a series, blue is its number. */
 enum { TESS__PLOT_INK = 1, TESS__PLOT_SERIES, TESS__PLOT_GRID, TESS__PLOT_GAP };
 
+/* One of a picture's two sizes. */
+struct tess__plot_frame {
+    bool narrow;
+    int width, height, font, label_max;
+};
+
+/* The part of a script that all pictures share. */
+void tess__plot_begin(struct tess__html *script, const struct tess__plot_frame *frame);
+/* Ticks 1, 2 or 5 times a power of ten apart, at most about so many. */
+void tess__plot_even_ticks(struct tess__html *script, double range, int most, bool whole);
+/* Run a script that draws the wide and then the narrow frame, and take both over. */
+enum tess_status tess__plot_draw(struct tess__html *script, const struct tess__plot_frame frame[2],
+                                 struct tess__picture picture, struct tess__html *html);
+
 /*
  * Append two drawings, for wide and for narrow screens. TESS_ERR_NOT_FOUND when there is no
  * gnuplot, TESS_ERR_DATA when it refuses.
@@ -76,6 +120,9 @@ enum tess_status tess__plot_lines(const struct tess__lines *lines, const char *a
                                   struct tess__html *html);
 enum tess_status tess__plot_bars(const struct tess__bars *bars, const char *alternative,
                                  struct tess__html *html);
+
+enum tess_status tess__plot_spans(const struct tess__spans *spans, const char *alternative,
+                                  struct tess__html *html);
 
 /* Is there no point that these axes can show? Then there is nothing to draw. */
 bool tess__plot_lines_empty(const struct tess__lines *lines);

@@ -1,6 +1,7 @@
 /*
  * Opens what the report is given, tells a run folder from a JSON file by its content, reads the
- * lines of metrics.jsonl and names the runs. The JSON files of other commands are report_json.c's.
+ * lines of metrics.jsonl and names the runs. Time lines are report_timeline_read.c's, the
+ * JSON files of other commands report_json.c's.
  */
 #include "cli/report_data.h"
 
@@ -209,7 +210,8 @@ enum tess_status tess__report_load_lines(struct tess__report *report, const char
     if (used == 0)
         TESS_FAIL(TESS_ERR_DATA,
                   "%s holds no line of a run's metrics; a report wants folders that were written "
-                  "with tessera train --run, or files of compare, scaling or tune batch --json",
+                  "with tessera train --run, or files of train --trace, compare, scaling or tune "
+                  "batch --json",
                   file);
     return TESS_OK;
 }
@@ -257,15 +259,18 @@ static enum tess_status read_file(const char *path, char **text_out, size_t *byt
     return TESS_OK;
 }
 
-/* A file that is not in a run folder: one document, or the lines themselves. */
+/* A file that is not in a run folder: a time line, another document, or the lines themselves. */
 static enum tess_status read_any(struct tess__report *report, const char *path, const char *text,
                                  size_t bytes)
 {
     json_error_t error;
-    json_t *document = json_loadb(text, bytes, JSON_DECODE_INT_AS_REAL, &error);
+    json_t *document;
     bool known = false;
-    enum tess_status status = TESS_OK;
+    enum tess_status status = tess__report_load_timeline(report, path, text, bytes, &known);
 
+    if (status != TESS_OK || known)
+        return status;
+    document = json_loadb(text, bytes, JSON_DECODE_INT_AS_REAL, &error);
     if (document != NULL)
         status = tess__report_load_document(report, path, document, &known);
     json_decref(document);

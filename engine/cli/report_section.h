@@ -17,6 +17,8 @@ enum tess_status tess__report_speeds(struct tess__report *report, struct tess__h
 /* What scaling --json and tune batch --json measured. */
 enum tess_status tess__report_scalings(struct tess__report *report, struct tess__html *html);
 enum tess_status tess__report_tunes(struct tess__report *report, struct tess__html *html);
+/* One step of every time line, as a picture. */
+enum tess_status tess__report_timelines(struct tess__report *report, struct tess__html *html);
 
 /* Tables: the overview, and the options of every run. */
 void tess__report_overview(const struct tess__report *report, struct tess__html *html);

@@ -20,7 +20,7 @@
     "--grid:#e6e9ee;--accent:#0b63c4;--soft:#eaf2fc;\n" \
     "--ok:#0a6b46;--okb:#def3e9;--bad:#a8221b;--badb:#fce6e3;--cut:#7a5200;" \
     "--cutb:#fdf0d2;\n" \
-    "--s0:#0072b2;--s1:#d55e00;--s2:#00805c;--s3:#b14a91;--s4:#b98000;--s5:#2c8fc9;" \
+    "--s0:#0072b2;--s1:#c45500;--s2:#00805c;--s3:#b14a91;--s4:#966800;--s5:#2c8fc9;" \
     "--s6:#4a515c;--s7:#7b52c9;--s8:#8a93a0;--s9:#4d4639;\n" \
     "--shadow:0 1px 2px rgb(16 24 40/.05),0 6px 20px rgb(16 24 40/.05)\n"
 
@@ -96,6 +96,11 @@ const char tess__report_css[] =
     ".plot svg{display:block;width:100%;height:auto;max-width:660px;margin:0 auto;"
     "fill:none;stroke:currentColor;color:var(--ink2);stroke-linejoin:round;"
     "stroke-linecap:round}\n"
+    /* Below this width the boxes' labels would be too small to read: it scrolls instead. */
+    ".plot.line{overflow-x:auto}.plot.line svg{max-width:none}.plot.line .wide{"
+    "min-width:54rem}\n"
+    ".plot .narrow{max-width:660px}\n"
+    "details.numbers table+table{margin-top:1rem}\n"
     ".plot text{font:13px system-ui,-apple-system,\"Segoe UI\",Roboto,\"Helvetica Neue\","
     "Arial,sans-serif;font-variant-numeric:tabular-nums}\n"
     ".plot .narrow text{font-size:12px}\n"

@@ -147,6 +147,7 @@ static enum tess_status scaling_read_args(struct tess__scaling *scaling)
     TESS_TRY(tess__args_take_switch(args, "weak", &scaling->weak));
     TESS_TRY(tess__args_take(args, "json", &scaling->json));
     TESS_TRY(tess__args_take(args, "links", &links));
+    TESS_TRY(tess__trial_check(args, scaling->json));
     if (scaling->max_ranks == 0)
         for (scaling->max_ranks = 1;
              2 * scaling->max_ranks <= scaling->cores && scaling->max_ranks < TESS_WORLD_RANKS_MAX;)

@@ -234,10 +234,10 @@ static enum tess_status sweep_run(struct sweep *sweep)
         TESS_TRY(sweep_open_data(sweep, item->config));
         status =
             tess__train_run(item->config, sweep->dataset, &options, tess_clock_s(), &item->trained);
-        if (status == TESS_ERR_INTERRUPTED)
-            sweep_print(sweep, i);
-        if (status != TESS_OK && status != TESS_ERR_NUMERIC)
+        if (status != TESS_OK && status != TESS_ERR_NUMERIC) {
+            sweep_print(sweep, i); /* what is done is not lost */
             return status;
+        }
         item->status = status;
     }
     sweep_print(sweep, sweep->item_count);

@@ -14,16 +14,11 @@
 #include "tessera/check.h"
 #include "tessera/version.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
-#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 /* 80 bytes an event in memory, about 180 in the file: 20 MB a rank, and no more than 400 MB of text
  * for any number of ranks. */
@@ -47,29 +42,6 @@ struct trace_writer {
 
 /* ---- before the run --------------------------------------------------------------------------
  */
-
-enum tess_status tess__trace_check(const char *path)
-{
-    char probe[PATH_MAX];
-    struct stat about;
-    int fd, length;
-
-    if (stat(path, &about) == 0 && !S_ISREG(about.st_mode)) {
-        if (S_ISDIR(about.st_mode) || access(path, W_OK) != 0)
-            TESS_FAIL(TESS_ERR_IO, "--trace %s: cannot write there: %s", path,
-                      S_ISDIR(about.st_mode) ? "it is a folder" : strerror(errno));
-        return TESS_OK;
-    }
-    length = snprintf(probe, sizeof probe, "%s.%ld.probe", path, (long)getpid());
-    if (length < 0 || (size_t)length >= sizeof probe)
-        TESS_FAIL(TESS_ERR_IO, "--trace: the file's name is too long");
-    fd = open(probe, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (fd < 0)
-        TESS_FAIL(TESS_ERR_IO, "--trace %s: cannot create a file there: %s", path, strerror(errno));
-    close(fd);
-    unlink(probe);
-    return TESS_OK;
-}
 
 enum tess_status tess__trace_open(struct tess__run *run, int64_t first, int64_t steps,
                                   struct tess_trace **trace_out)

@@ -4,10 +4,6 @@
 
 #include "cli/run.h"
 
-/* Can `path` be written at the end of a long run? Tries it with a file that is removed again;
- * TESS_ERR_IO. */
-enum tess_status tess__trace_check(const char *path);
-
 /* Lanes large enough for what `steps` steps usually record, small enough for any number of ranks.
  * Refuses a window that begins after the run's end. */
 enum tess_status tess__trace_open(struct tess__run *run, int64_t first, int64_t steps,

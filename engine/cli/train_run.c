@@ -2,6 +2,7 @@
  * A training from its start to its end: what ranks tell is shown, written down in the run folder,
  * and its costs come at the end.
  */
+#include "base/file.h"
 #include "cli/digests.h"
 #include "cli/explain.h"
 #include "cli/memory_table.h"
@@ -179,6 +180,21 @@ static void train_print_start(const struct tess__run *run)
            plan->grid, tess_engine_step_count(run->planned));
 }
 
+/* Mistakes that are easily made and hard to see in a curve. */
+static void train_print_notes(const struct tess_config *config)
+{
+    const struct tess_run_options *run = &config->run;
+
+    if (run->batch_per_rank > 0 && run->ranks > 1 && config->optim.base_rate == 0)
+        printf("note: the batch grows with the ranks (%" PRId64 " x %" PRId64
+               ") and the learning rate %g does not;\n      --base-lr %g --lr-scale linear would "
+               "make it %g\n",
+               run->ranks, run->batch_per_rank, config->optim.learning_rate,
+               config->optim.learning_rate, config->optim.learning_rate * (double)run->ranks);
+    if (!config->loader.shuffle && (run->steps > 0 || run->epochs > 1))
+        printf("note: every epoch sees the images in the same order (--data.shuffle off)\n");
+}
+
 static void train_print_end(const struct tess__run *run)
 {
     const struct tess__run_final *final = &run->final;
@@ -208,6 +224,7 @@ static enum tess_status train_launch(struct train *train)
     tess__progress_open(&train->progress);
     train->run.live = train->progress.terminal;
     train_print_start(&train->run);
+    train_print_notes(train->run.config);
     TESS_TRY(train_write(train, tess__record_head(&train->run)));
     TESS_TRY(tess__launch_run(&launch));
     train_print_end(&train->run);
@@ -222,7 +239,7 @@ static enum tess_status train_launch_traced(struct train *train,
 
     if (options->trace[0] == '\0')
         return train_launch(train);
-    TESS_TRY(tess__trace_check(options->trace));
+    TESS_TRY(tess_file_check(options->trace, "--trace"));
     TESS_TRY(tess__trace_open(&train->run, options->trace_first, options->trace_steps,
                               &train->run.trace));
     status = train_launch(train);

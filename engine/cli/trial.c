@@ -1,6 +1,7 @@
 /* A trial: one short run of a configuration under a given strategy, rank count, grid and batch. */
 #include "cli/trial.h"
 
+#include "base/file.h"
 #include "tessera/check.h"
 
 #include <stdio.h>
@@ -105,6 +106,22 @@ void tess__trial_close(struct tess__trial *trial)
     tess__run_close(&trial->run);
     tess_config_close(trial->config);
     trial->config = NULL;
+}
+
+enum tess_status tess__trial_check(struct tess__args *args, const char *json)
+{
+    const char *run = NULL, *variants = NULL;
+
+    TESS_TRY(tess__args_take(args, "run", &run));
+    TESS_TRY(tess__args_take(args, "variants", &variants));
+    if (run != NULL && run[0] != '\0')
+        TESS_FAIL(TESS_ERR_USAGE,
+                  "--run %s: only train and sweep write run folders; --json FILE keeps these "
+                  "results",
+                  run);
+    if (variants != NULL)
+        TESS_FAIL(TESS_ERR_USAGE, "--variants is an option of tessera compare");
+    return json != NULL && json[0] != '\0' ? tess_file_check(json, "--json") : TESS_OK;
 }
 
 enum tess_status tess__trial_number(struct tess__args *args, const char *name, int64_t min,

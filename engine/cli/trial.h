@@ -42,6 +42,12 @@ enum tess_status tess__trial_open(struct tess__trial *trial, const struct tess__
 enum tess_status tess__trial_run(struct tess__trial *trial, const char *sign);
 void tess__trial_close(struct tess__trial *trial);
 
+/*
+ * Before a series: refuse what a trial would drop without a word (--run, --variants), and a file
+ * for the results (NULL or "" for none) that could not be written in the end.
+ */
+enum tess_status tess__trial_check(struct tess__args *args, const char *json);
+
 /* The number that argv (taken out), YAML file or environment give to an option, else `fallback`. */
 enum tess_status tess__trial_number(struct tess__args *args, const char *name, int64_t min,
                                     int64_t max, int64_t fallback, int64_t *value_out);

@@ -199,6 +199,7 @@ static enum tess_status tune_read_args(struct tune *tune)
     TESS_TRY(tess__args_take_number(&tune->args, "from", 1, BATCH_MAX, &tune->from));
     TESS_TRY(tess__args_take_number(&tune->args, "to", 1, BATCH_MAX, &tune->to));
     TESS_TRY(tess__args_take_number(&tune->args, "steps", 1, INT64_C(1000000000), &tune->steps));
+    TESS_TRY(tess__trial_check(&tune->args, tune->json));
     if (limit != NULL && limit[0] != '\0')
         TESS_TRY(tune_read_limit(tune, limit));
     return tune_align(tune);

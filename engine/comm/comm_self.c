@@ -51,7 +51,8 @@ static enum tess_status self_alloc(struct tess_comm *comm, size_t bytes, void **
     if (block == NULL || memory == NULL) {
         free(block);
         free(memory);
-        TESS_FAIL(TESS_ERR_MEMORY, "cannot allocate %zu bytes", bytes);
+        TESS_FAIL(TESS_ERR_MEMORY, "cannot allocate %zu MiB: use a smaller batch or model",
+                  bytes >> 20);
     }
     memset(memory, 0, whole);
     *block = (struct self_block){.next = self->blocks, .memory = memory};

@@ -35,7 +35,8 @@ static enum tess_status memory_cut(struct local_rank *rank, struct local_block *
     }
     if (begin > world->window_bytes || block->bytes > world->window_bytes - begin)
         TESS_FAIL(TESS_ERR_MEMORY,
-                  "cannot allocate %zu MiB of shared memory: the window of rank %d has %zu MiB",
+                  "cannot allocate %zu MiB of shared memory: the window of rank %d has %zu MiB; "
+                  "use a smaller batch or model",
                   block->bytes >> 20, (int)rank->rank, world->window_bytes >> 20);
     block->memory = window + begin;
     block->next = *link;

@@ -4,6 +4,7 @@
  */
 #include "comm/world.h"
 
+#include "base/file.h"
 #include "comm/shared.h"
 #include "tessera/check.h"
 
@@ -61,7 +62,8 @@ static enum tess_status world_map_shared(size_t bytes, char **memory_out)
         TESS_FAIL(TESS_ERR_MEMORY, "cannot create shared memory (memfd_create): %s",
                   strerror(errno));
     char *memory = MAP_FAILED;
-    if (ftruncate(fd, (off_t)bytes) == 0)
+    errno = tess_file_resize(fd, bytes);
+    if (errno == 0)
         memory = mmap(NULL, bytes + WORLD_HUGE, PROT_NONE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory != MAP_FAILED) {

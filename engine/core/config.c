@@ -16,6 +16,7 @@
 #include <string.h>
 
 #define RANKS_MAX            64
+#define BATCH_MAX            (1 << 24)
 #define CONFIG_FIELD(member) offsetof(struct tess_run_options, member)
 
 const struct tess_option tess_run_option_table[] = {
@@ -56,9 +57,9 @@ const struct tess_option tess_run_option_table[] = {
      "passes over the training images; may be a fraction"},
     {"steps", TESS_OPTION_INT, CONFIG_FIELD(steps), "0", 0, 1e12, NULL,
      "optimizer steps; 0 goes by --epochs"},
-    {"batch-size", TESS_OPTION_INT, CONFIG_FIELD(batch_size), "128", 1, 1 << 24, NULL,
+    {"batch-size", TESS_OPTION_INT, CONFIG_FIELD(batch_size), "128", 1, BATCH_MAX, NULL,
      "images per optimizer step, over all ranks"},
-    {"batch-per-rank", TESS_OPTION_INT, CONFIG_FIELD(batch_per_rank), "0", 0, 1 << 24, NULL,
+    {"batch-per-rank", TESS_OPTION_INT, CONFIG_FIELD(batch_per_rank), "0", 0, BATCH_MAX, NULL,
      "images per optimizer step and rank: sets --batch-size to this times the ranks; 0: not used"},
     {"grid", TESS_OPTION_INT, CONFIG_FIELD(grid), "0", 0, 1 << 20, NULL,
      "canonical micro-batches per step; runs with the same grid give the same bits; 0: ranks x "
@@ -311,20 +312,35 @@ enum tess_status tess_config_check_grid(const struct tess_config *config, int64_
               (long long)run->ranks, (long long)run->accumulate, (long long)grid, fitting);
 }
 
-/* Options that stand for others: a batch per rank, a base learning rate. */
+/* Options that stand for others: a batch per rank, a base learning rate. Of two for one thing that
+ * of the stronger source counts, as of one option given twice. */
 static enum tess_status config_resolve(struct tess_config *config)
 {
     struct tess_run_options *run = &config->run;
     struct tess_optim_options *optim = &config->optim;
+    const struct tess_options *given = config->options;
 
+    if (tess_options_is_stronger(given, "batch-size", "batch-per-rank"))
+        run->batch_per_rank = 0;
     if (run->batch_per_rank > 0) {
-        if (tess_options_is_set(config->options, "batch-size"))
+        if (tess_options_is_set(given, "batch-size") &&
+            !tess_options_is_stronger(given, "batch-per-rank", "batch-size"))
             TESS_FAIL(
                 TESS_ERR_USAGE,
                 "--batch-size and --batch-per-rank both say how large the batch is: give one");
+        if (run->batch_per_rank > BATCH_MAX / run->ranks)
+            TESS_FAIL(TESS_ERR_USAGE,
+                      "--batch-per-rank %lld on %lld ranks is a batch of more than %d images",
+                      (long long)run->batch_per_rank, (long long)run->ranks, BATCH_MAX);
         run->batch_size = run->batch_per_rank * run->ranks;
     }
-    if (optim->base_rate > 0 && tess_options_is_set(config->options, "learning-rate"))
+    if (optim->base_rate > 0 && tess_options_is_stronger(given, "learning-rate", "base-lr")) {
+        optim->base_rate = 0;
+        if (!tess_options_is_stronger(given, "lr-scale", "base-lr"))
+            optim->rate_scale = 0;
+    }
+    if (optim->base_rate > 0 && tess_options_is_set(given, "learning-rate") &&
+        !tess_options_is_stronger(given, "base-lr", "learning-rate"))
         TESS_FAIL(TESS_ERR_USAGE,
                   "--learning-rate and --base-lr both say how fast to learn: give one");
     if (optim->base_rate == 0 && optim->rate_scale != 0)

@@ -96,6 +96,38 @@ static void case_sources_in_order_of_force(void **state)
     tess_config_close(config);
 }
 
+/* Of two options for one thing that of the stronger source counts; of the same one neither does. */
+static void case_two_options_for_one_thing(void **state)
+{
+    char path[64];
+    char *by_rank[] = {path, "--batch-per-rank", "8", "--base-lr", "0.2", "--lr-scale", "linear"};
+    char *by_total[] = {path, "--batch-size", "64", "--learning-rate", "0.3"};
+    char *both[] = {"--batch-per-rank", "8", "--batch-size", "64"};
+    char *both_rates[] = {"--base-lr", "0.2", "--learning-rate", "0.3"};
+    char *too_large[] = {"--strategy", "ddp", "--ranks", "2", "--batch-per-rank", "16777216"};
+    struct tess_config *config;
+
+    (void)state;
+    write_yaml(path, "strategy: ddp\nranks: 4\nbatch-size: 16\nlearning-rate: 0.1\n");
+    config = config_of(COUNT(by_rank), by_rank);
+    assert_int_equal(config->run.batch_size, 32);
+    assert_true(config->optim.learning_rate == 4 * 0.2); /* base-batch: that of one rank */
+    tess_config_close(config);
+    unlink(path);
+
+    write_yaml(path, "strategy: ddp\nranks: 4\nbatch-per-rank: 8\nbase-lr: 0.2\n"
+                     "lr-scale: linear\n");
+    config = config_of(COUNT(by_total), by_total);
+    assert_int_equal(config->run.batch_size, 64);
+    assert_true(config->optim.learning_rate == 0.3);
+    tess_config_close(config);
+    unlink(path);
+
+    config_refused(COUNT(both), both, "give one");
+    config_refused(COUNT(both_rates), both_rates, "give one");
+    config_refused(COUNT(too_large), too_large, "more than 16777216 images");
+}
+
 /* The file is found wherever it stands among options with and without values. */
 static void case_file_anywhere(void **state)
 {
@@ -245,7 +277,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(case_defaults),         cmocka_unit_test(case_sources_in_order_of_force),
         cmocka_unit_test(case_file_anywhere),    cmocka_unit_test(case_refusals),
-        cmocka_unit_test(case_grid_is_the_tree),
+        cmocka_unit_test(case_grid_is_the_tree), cmocka_unit_test(case_two_options_for_one_thing),
     };
 
     return cmocka_run_group_tests_name("config", tests, NULL, NULL);

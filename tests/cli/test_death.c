@@ -18,6 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -276,13 +277,37 @@ static void case_process_of_threads(void **state)
     assert_non_null(strstr(spawn.err, "signal 9"));
 }
 
+static int limited_main(int argc, char **argv)
+{
+    const struct rlimit limit = {1024, 1024};
+
+    return setrlimit(RLIMIT_FSIZE, &limit) != 0 ? 1 : tess_main(argc, argv);
+}
+
+/* Memory that ranks share counts as a file: the limit is an error with the way out, no signal. */
+static void case_no_room_for_shared_memory(void **state)
+{
+    static struct spawn spawn;
+    char *argv[] = {"tessera", "train", "--data", "synthetic", "--strategy", "ddp", NULL};
+
+    (void)state;
+    assert_int_equal(spawn_run(&spawn, argv, limited_main), 1);
+    assert_int_equal(spawn_count(spawn.err, "error: "), 1);
+    assert_non_null(strstr(spawn.err, "ulimit -v, -f"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(case_in_forward),          cmocka_unit_test(case_in_backward),
-        cmocka_unit_test(case_in_a_collective),     cmocka_unit_test(case_between_steps),
-        cmocka_unit_test(case_ends_without_a_word), cmocka_unit_test(case_at_any_time),
-        cmocka_unit_test(case_process_of_threads),  cmocka_unit_test(case_mistake_under_debug),
+        cmocka_unit_test(case_in_forward),
+        cmocka_unit_test(case_in_backward),
+        cmocka_unit_test(case_in_a_collective),
+        cmocka_unit_test(case_between_steps),
+        cmocka_unit_test(case_ends_without_a_word),
+        cmocka_unit_test(case_at_any_time),
+        cmocka_unit_test(case_process_of_threads),
+        cmocka_unit_test(case_mistake_under_debug),
+        cmocka_unit_test(case_no_room_for_shared_memory),
     };
 
     pid_of = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);

@@ -325,9 +325,9 @@ static void case_bad_input(void **state)
          "cannot create the run folder",
          {"train", "--data", "synthetic", "--run", "/dev/null/run"}},
         {1,
-         "cannot write /no/such/folder/x.json",
-         {"compare", "--data", "synthetic", "--mlp.hidden", "8", "--strategies", "single",
-          "--steps=1", "--json=/no/such/folder/x.json"}},
+         "--json /no/such/folder/x.json: cannot create a file there",
+         {"compare", "--data", "synthetic", "--json=/no/such/folder/x.json"}},
+        {2, "only train and sweep write run folders", {"compare", "--run", "out"}},
     };
 
     (void)state;

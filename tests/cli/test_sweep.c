@@ -88,6 +88,22 @@ static void case_sweep(void **state)
     assert_int_equal(access("out/c_idle/metrics.jsonl", R_OK), 0);
 }
 
+/* What is done when another kind of failure ends it is not lost. */
+static void case_sweep_ended(void **state)
+{
+    const char *table;
+
+    (void)state;
+    assert_int_equal(mkdir("ended", 0777), 0);
+    write_file("ended/c_idle", "in the way");
+    assert_int_equal(run("sweep set/b_slow.yaml set/c_idle.yaml --steps 30 --run ended"), 1);
+    assert_non_null(strstr(spawn.err, "cannot create the run folder ended/c_idle"));
+    table = strstr(spawn.out, "\nconfiguration");
+    assert_non_null(table);
+    assert_non_null(strstr(table, "\nb_slow "));
+    assert_null(strstr(table, "\nc_idle "));
+}
+
 static void case_sweep_refusals(void **state)
 {
     (void)state;
@@ -137,6 +153,8 @@ static void case_diff_refusals(void **state)
     write_file("not.jsonl", "{}\n[1]\nrubbish\n");
     assert_int_equal(run("diff a not.jsonl"), 2);
     assert_non_null(strstr(spawn.err, "not.jsonl holds no run"));
+    assert_int_equal(run("diff a /dev/zero"), 2);
+    assert_non_null(strstr(spawn.err, "it is a device"));
     assert_int_equal(truncate("again/metrics.jsonl", 6000), 0);
     assert_int_equal(run("diff a again"), 0);
     assert_non_null(strstr(spawn.err, "were skipped"));
@@ -146,9 +164,8 @@ static void case_diff_refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest cases[] = {
-        cmocka_unit_test(case_sweep),
-        cmocka_unit_test(case_sweep_refusals),
-        cmocka_unit_test(case_diff),
+        cmocka_unit_test(case_sweep),          cmocka_unit_test(case_sweep_ended),
+        cmocka_unit_test(case_sweep_refusals), cmocka_unit_test(case_diff),
         cmocka_unit_test(case_diff_refusals),
     };
     return cmocka_run_group_tests(cases, set_up, tear_down);

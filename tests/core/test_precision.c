@@ -235,7 +235,7 @@ static void case_no_trace_in_f32(void **state)
                                             "--optimizer novograd", "--optimizer lamb --clip 0.3"};
     for (size_t i = 0; i < sizeof optimizer / sizeof *optimizer; i++) {
         struct outcome plain, scaled;
-        char options[512];
+        char options[128];
         train_single(6, CNN, optimizer[i], &plain);
         snprintf(options, sizeof options, "%s --loss-scale dynamic:1024 --loss-scale-interval 2",
                  optimizer[i]);

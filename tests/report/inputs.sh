@@ -110,8 +110,38 @@ awk 'BEGIN {
     printf "],\"best_batch_size\":4096}}\n"
 }' >tune.json
 
-inputs=(plain faster "cut short" "$hostile" compare.json scaling.json tune.json)
-figures=25 # learning 6, steering 5, memory 1, speed 4, scaling 7, batch size 2
+# span RANK STEP BEGIN LENGTH CATEGORY NAME [MORE]: an event of a time line, in us.
+span()
+{
+    printf '{"name":"%s","cat":"%s","ph":"X","pid":%d,"tid":1,"ts":%s,"dur":%s,"args":{"step":%d%s}},\n' \
+        "$6" "$5" "$1" "$3" "$4" "$2" "${7-}"
+}
+
+# Three steps of 20, 10 and 5 ms, the second in full: rank 0 makes four calls in it, of which three
+# begin before its backward pass ends at 8 ms; calls are under way for 5.5 ms, for 1 ms it waits.
+{
+    printf '{"otherData":{"model":"<b>model</b>","strategy":"ddp"},\n"traceEvents":[\n'
+    size=',"bytes":1048576,"site":"</td><script>alert(4)</script>"'
+    span 0 1 80000 20000 step 'step 1'
+    span 0 3 110000 5000 step 'step 3'
+    span 0 2 100000 10000 step 'step 2'
+    span 0 2 100000 1000 compute loading
+    span 0 2 101000 2000 compute 'forward <img src=x onerror=alert(3)>'
+    span 0 2 103000 5000 compute 'backward fc'
+    span 0 2 104000 500 communication all_gather "$size"
+    span 0 2 105000 4000 communication all_reduce "$size"
+    span 0 2 107000 3000 communication all_reduce "$size"
+    span 0 2 108000 1500 compute gradients
+    span 0 2 108500 1000 waiting all_reduce
+    span 0 2 109500 500 compute optimizer
+    span 0 2 109600 200 communication all_reduce "$size"
+    span 1 2 101000 9000 step 'step 2'
+    span 1 2 101000 9000 compute 'forward fc'
+    printf '{"ph":"M"}]}\n'
+} >trace.json
+
+inputs=(plain faster "cut short" "$hostile" compare.json scaling.json tune.json trace.json)
+figures=26 # learning 6, steering 5, memory 1, speed 4, time line 1, scaling 7, batch size 2
 
 failures=0
 

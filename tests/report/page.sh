@@ -44,11 +44,29 @@ if command -v xmllint >/dev/null; then
         xmllint --noout - || complain "the pictures are not well-formed"
 fi
 for text in 'metrics.jsonl:41</code> the file ends within this line' 'cut short</span>' 'Same bits' \
+    'Step 2, the one of median length among 3 recorded: 10.0 ms' \
+    'Rank 0: before its backward pass ends, 1 of 1 all_gather and 2 of 3 all_reduce calls have begun and 1 is complete; 4.5 of 5.5 ms of communication go on behind computation, and it waits 1.0 ms. Rank 1: no communication.' \
+    '<text>all_reduce 1.0 MiB</text>' \
     'Amdahl&#39;s law fits best with p = 0.9300' '&lt;slow&gt;' 'What differs between the runs'; do
     grep -qF -e "$text" page.html || complain "not in the page: $text"
 done
 "$program" report "${inputs[@]}" --out again.html --title "a <b>title</b>" >/dev/null
 cmp page.html again.html || complain "the same input gives another page"
+
+# A recording that was cut, of times as long as they may be and more events than fit, is still drawn.
+{
+    printf '{"traceEvents":[\n'
+    span 0 7 1e14 9e14 step 'step 7' ',"unfinished":true'
+    for ((i = 0; i < 2100; i++)); do
+        span 0 7 "$((100000 + i))e9" 9e14 communication "call $i" ',"bytes":1e99'
+    done
+    printf '{"name":"forw'
+} >long.json
+"$program" report long.json --out long.html >/dev/null || complain "a long recording is not drawn"
+for text in 'has 100 events more than the 2000' 'the file ends within this event' \
+    'the recording holds no step that ended'; do
+    grep -qF -e "$text" long.html || complain "a long recording: not in the page: $text"
+done
 
 # ---- bad input -----------------------------------------------------------------------------------
 
@@ -71,7 +89,12 @@ echo '{"runs":' >half.json
 printf '{\n  "runs": [\n' >half2.json
 echo '{"other":1}' >other.json
 echo 'hello' >text
+echo '{"traceEvents":[{"name":"step 1","ph":"X"}]}' >nosteps.json
 refused 2 'report wants run folders'
+refused 1 'hold no step' nosteps.json
+{ cat trace.json; head -c 67200000 /dev/zero | tr '\0' ' '; } >large.json
+refused 1 'fewer steps (tessera train --trace-steps)' large.json
+rm large.json
 refused 2 'no option --port' plain --port 5
 refused 2 '--out is empty' plain --out ''
 refused 2 '--out wants a value' plain --out
