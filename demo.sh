@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Shows Tessera on this machine: installs what is missing, builds it, trains a convolutional network on
-# Fashion-MNIST on four ranks that share its parameters, then compares all strategies.
+# Fashion-MNIST on four ranks that share its parameters, compares all strategies and writes a report.
 set -euo pipefail
 cd "$(dirname "$0")"
 . tests/packages.sh
@@ -30,16 +30,23 @@ rm -f build-demo.log
 cmake --build --preset release --target tessera_program
 
 heading "3. Train: every rank stores a quarter of parameters, gradients and optimizer state"
-run "$tessera" train "$config" --strategy fsdp --ranks 4
+run "$tessera" train "$config" --strategy fsdp --ranks 4 --run build/demo/fsdp-4 \
+    --trace build/demo/fsdp-4.json --trace-first 100 --trace-steps 10
 
 heading "4. Compare: what each strategy costs a rank, and that all end with the same parameters"
 run "$tessera" compare "$config" --strategies single,dp,ddp,zero1,zero2,fsdp,hsdp --ranks 4 \
-    --steps 50
+    --steps 50 --json build/demo/strategies.json
+
+heading "5. Report: one page with pictures of all of it"
+run "$tessera" report build/demo/fsdp-4 build/demo/strategies.json build/demo/fsdp-4.json \
+    --out build/demo/report.html --title "Tessera's demo"
 
 heading "Done"
 cat <<TEXT
-The hash column shows the same parameters, bit for bit, under every strategy. Next:
+The hash column shows the same parameters, bit for bit, under every strategy. Open build/demo/report.html in a
+browser. Next:
 
+    less configs/labs/README.md                                  # five labs, with what they print
     $tessera train $config --strategy ddp --ranks 2 --precision bf16
     $tessera train $config --ranks 4 --strategy zero1 --explain
     $tessera --help

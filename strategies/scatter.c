@@ -60,7 +60,8 @@ void tess__scatter_close(struct tess_scatter *scatter)
 
 static float *scatter_target(const struct tess_plan *plan, const struct tess_scatter_slot *slot)
 {
-    return plan->segment[slot->segment].grad_own + tess_fold_level(slot->micro) * plan->own_stride;
+    return plan->segment[slot->segment].grad_own +
+           tess_fold_level(plan, slot->micro) * plan->own_stride;
 }
 
 static int64_t scatter_count(const struct tess_plan *plan, const struct tess_scatter_slot *slot)
@@ -104,8 +105,8 @@ static enum tess_status scatter_retire(struct tess_scatter *scatter, struct tess
     TESS_TRY(tess_event_wait(&slot->event));
     tess__wire_unpack(&scatter->wire, strategy->kernel, scatter_place(plan, slot),
                       scatter_count(plan, slot), scatter_target(plan, slot));
-    tess_fold_merge(strategy->kernel, plan->segment[slot->segment].grad_own, plan->own_stride,
-                    scatter_count(plan, slot), slot->micro, plan->accumulate);
+    tess_fold_merge(strategy->kernel, plan, plan->segment[slot->segment].grad_own, plan->own_stride,
+                    scatter_count(plan, slot), slot->micro);
     slot->segment = -1;
     return TESS_OK;
 }

@@ -304,8 +304,9 @@ static char *compare_key_of(const struct tess__run *run)
     tess_options_visit(config->options, compare_key_option, &key);
     fprintf(key.file, "%d %" PRId64 " %a %a\n", plan->grid, config->run.batch_size,
             config->optim.learning_rate, config->optim.warmup_start);
-    /* Gradients that are rounded on their way: how often depends on the layout. */
-    if (plan->reduce_dtype != TESS_F32)
+    /* Gradients that are rounded on their way, and sums that are not the tree, depend on the
+     * layout. */
+    if (plan->reduce_dtype != TESS_F32 || plan->fold_in_turn)
         fprintf(key.file, "%s %d %d\n", config->strategy->name, run->rank_count, plan->accumulate);
     if (fclose(key.file) != 0) {
         free(text);

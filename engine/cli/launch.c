@@ -27,8 +27,8 @@
 #define END_LIMIT_S 4.0
 /* A signal to the whole process group reaches ranks and launcher in any order, but soon. */
 #define GROUP_SIGNAL_MS 200
-#define LINE_BYTES 4096
-#define PIPE_BYTES (1 << 20) /* what an unprivileged process may ask for */
+#define LINE_BYTES      4096
+#define PIPE_BYTES      (1 << 20) /* what an unprivileged process may ask for */
 
 struct launcher {
     const struct tess__launch *launch;
@@ -421,7 +421,8 @@ static enum tess_status launch_start(struct launcher *launcher)
         cpu_set_t cores;
         char text[32];
         tess__rank_cores(launch, r, &cores, text);
-        launch->started(launch->context, r, (int)launcher->pid[r % count], text);
+        launch->started(launch->context, r, (int)launcher->pid[r % count], text,
+                        tess_world_board(launcher->world, r));
     }
     return TESS_OK;
 }

@@ -41,9 +41,10 @@ struct tess__launch {
     enum tess_status (*body)(void *context, struct tess__rank *rank);
     /* In the launcher. A failure ends the ranks. */
     enum tess_status (*message)(void *context, const struct tess__message *message);
-    /* In the launcher, once per rank after all are started; cores is "3", "0-7" or "any". May be
-     * NULL. */
-    void (*started)(void *context, int32_t rank, int pid, const char *cores);
+    /* In the launcher, once per rank after all are started; cores is "3", "0-7" or "any"; the board
+     * is there until tess__launch_run returns. May be NULL. */
+    void (*started)(void *context, int32_t rank, int pid, const char *cores,
+                    const struct tess_board *board);
     /* In the launcher, before a line is written to stderr: clear what is on it. May be NULL. */
     void (*before_line)(void *context);
 };

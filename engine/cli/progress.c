@@ -13,6 +13,7 @@
 #define BAR_CELLS_MIN   4
 #define COLUMNS_DEFAULT 80
 #define LINE_BYTES      256
+#define BUSY_RANKS_MAX  8
 
 void tess__progress_open(struct tess__progress *progress)
 {
@@ -22,6 +23,12 @@ void tess__progress_open(struct tess__progress *progress)
     progress->terminal = isatty(STDOUT_FILENO) == 1;
     if (progress->terminal && ioctl(STDOUT_FILENO, TIOCGWINSZ, &window) == 0 && window.ws_col > 0)
         progress->columns = window.ws_col;
+}
+
+void tess__progress_watch(struct tess__progress *progress, const struct tess_board *board)
+{
+    if (progress->rank_count < TESS_WORLD_RANKS_MAX)
+        progress->board[progress->rank_count++] = board;
 }
 
 void tess__progress_opened(struct tess__progress *progress, const struct tess__run_opened *opened)
@@ -53,18 +60,51 @@ static void progress_scaling(const struct tess__run_step *step, char text[LINE_B
                  (long long)step->skipped);
 }
 
-/* "loss 0.3124  17.3 k images/s  comm 3.1 %  ETA 0:32" */
-static void progress_figures(const struct tess__progress *progress,
-                             const struct tess__run_step *step, const char *images,
-                             char line[LINE_BYTES])
+/*
+ * "  busy 99 97 %", rank by rank, or the least and the greatest of many: shares of the time since a
+ * step was shown last in which a rank did not wait for others.
+ */
+static void progress_busy(struct tess__progress *progress, char text[LINE_BYTES])
 {
-    char speed[TESS__TEXT_BYTES], eta[TESS__TEXT_BYTES], scaling[LINE_BYTES];
+    double least = 100, most = 0;
+    size_t used = 0;
+
+    text[0] = '\0';
+    for (int32_t r = 0; r < progress->rank_count; r++) {
+        int64_t passed = atomic_load_explicit(&progress->board[r]->passed_us, memory_order_relaxed);
+        int64_t busy = atomic_load_explicit(&progress->board[r]->busy_us, memory_order_relaxed);
+        double share = passed > progress->passed_us[r]
+                           ? 100 * (double)(busy - progress->busy_us[r]) /
+                                 (double)(passed - progress->passed_us[r])
+                           : 100;
+        progress->passed_us[r] = passed;
+        progress->busy_us[r] = busy;
+        /* The two counters are read one after the other, maybe around the end of a step. */
+        share = share < 0 ? 0 : share > 100 ? 100 : share;
+        least = share < least ? share : least;
+        most = share > most ? share : most;
+        if (progress->rank_count <= BUSY_RANKS_MAX)
+            used += (size_t)snprintf(text + used, LINE_BYTES - used, "%s %.0f",
+                                     r == 0 ? "  busy" : "", share);
+    }
+    if (progress->rank_count > BUSY_RANKS_MAX)
+        snprintf(text, LINE_BYTES, "  busy %.0f to %.0f %%", least, most);
+    else if (progress->rank_count > 0)
+        snprintf(text + used, LINE_BYTES - used, " %%");
+}
+
+/* "loss 0.3124  17.3 k images/s  comm 3.1 %  busy 99 97 %  ETA 0:32" */
+static void progress_figures(struct tess__progress *progress, const struct tess__run_step *step,
+                             const char *images, char line[LINE_BYTES])
+{
+    char speed[TESS__TEXT_BYTES], eta[TESS__TEXT_BYTES], scaling[LINE_BYTES], busy[LINE_BYTES];
     double left = (double)(progress->step_count - step->step) / (double)step->step;
 
     progress_scaling(step, scaling);
-    snprintf(line, LINE_BYTES, "loss %.4f%.60s  %s %s/s  comm %.1f %%  ETA %s", progress->loss,
+    progress_busy(progress, busy);
+    snprintf(line, LINE_BYTES, "loss %.4f%.60s  %s %s/s  comm %.1f %%%.60s  ETA %s", progress->loss,
              scaling, tess__text_count(step->samples_per_s, speed), images, 100 * step->comm_share,
-             tess__text_time(left * step->elapsed_s, eta));
+             busy, tess__text_time(left * step->elapsed_s, eta));
 }
 
 /* A bar as long as the line leaves room for; a line that wraps could not be taken back. */

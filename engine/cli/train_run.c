@@ -144,14 +144,17 @@ static enum tess_status train_message(void *context, const struct tess__message 
     return status;
 }
 
-static void train_started(void *context, int32_t rank, int pid, const char *cores)
+static void train_started(void *context, int32_t rank, int pid, const char *cores,
+                          const struct tess_board *board)
 {
-    const struct train *train = context;
+    struct train *train = context;
     bool threads = train->run.config->strategy->rank_mode == TESS_RANKS_THREADS;
 
     /* All ranks are on this host, so a rank's number among those of its host is its number. */
     printf("rank %d of %d (local rank %d): pid %d%s, core %s\n", rank, train->run.rank_count, rank,
            pid, threads ? " (a thread)" : "", cores);
+    if (train->run.rank_count > 1) /* one alone waits for nobody */
+        tess__progress_watch(&train->progress, board);
     if (rank == train->run.rank_count - 1)
         fflush(stdout);
 }

@@ -50,6 +50,8 @@ struct tess_board {
     _Atomic int32_t collective;   /* the call it waits for, -1: none; set by the communicator */
     _Atomic uint64_t call_number; /* of that call in its group */
     _Atomic int32_t pid;
+    /* Steps so far: how long they took, and how much of that the rank did not wait for others. */
+    _Atomic int64_t passed_us, busy_us;
 };
 
 struct tess_board *tess_world_board(struct tess_world *world, int32_t rank);

@@ -69,9 +69,11 @@ const struct tess_option tess_run_option_table[] = {
     {"seed", TESS_OPTION_INT, CONFIG_FIELD(seed), "1", 0, 9e15, NULL,
      "of initial parameters, shuffles, augmentation and dropout"},
     {"reduce", TESS_OPTION_CHOICE, CONFIG_FIELD(reduce), "canonical", 0, 0, "canonical|fast",
-     "order of sums over ranks: canonical gives the same bits on every layout, fast is the "
-     "communicator's choice; ranks of one host sum in canonical order either way, so that fast "
-     "changes nothing there"},
+     "order of sums: canonical, one tree, gives the same bits on every layout; fast leaves sums "
+     "over "
+     "ranks to the communicator (on one host it keeps the tree) and adds micro-batches one after "
+     "the "
+     "other, with two gradients in memory where the tree keeps up to log2(accumulate) + 1"},
     {"buffers", TESS_OPTION_CHOICE, CONFIG_FIELD(buffers), "combine", 0, 0, "combine|broadcast",
      "running averages from the statistics of all ranks, or of rank 0 broadcast"},
     {"threads", TESS_OPTION_INT, CONFIG_FIELD(threads), "1", 1, 1024, NULL,

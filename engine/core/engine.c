@@ -28,6 +28,7 @@ static enum tess_status engine_geometry(struct tess_engine *engine, int32_t rank
     plan->grid = (int32_t)(run->grid > 0 ? run->grid : run->ranks * run->accumulate);
     plan->dtype = tess_run_dtype(run);
     plan->reduce_dtype = tess_run_reduce_dtype(run);
+    plan->fold_in_turn = run->reduce == TESS_ORDER_FAST;
     engine->batch_size = run->batch_size;
     if (run->batch_size % plan->grid != 0)
         TESS_FAIL(TESS_ERR_USAGE,

@@ -64,6 +64,15 @@ enum tess_status tess_plan_add_segment(struct tess_plan *plan, int32_t param_cou
     return TESS_OK;
 }
 
+static int32_t layout_level_count(const struct tess_plan *plan)
+{
+    int32_t most = 0;
+    for (int32_t m = 0; m < plan->accumulate; m++)
+        if (tess_fold_level(plan, m) + 1 > most)
+            most = tess_fold_level(plan, m) + 1;
+    return most;
+}
+
 enum tess_status tess_layout_finish(struct tess_plan *plan)
 {
     struct tess_plan_param *param = (struct tess_plan_param *)plan->param;
@@ -89,7 +98,7 @@ enum tess_status tess_layout_finish(struct tess_plan *plan)
         TESS_FAIL(TESS_ERR_INTERNAL, "the plan's segments hold %d of %d parameters", next,
                   plan->param_count);
     plan->flat_count = at;
-    plan->level_count = tess_fold_level_count(plan->accumulate);
+    plan->level_count = layout_level_count(plan);
     plan->own_stride = tess_layout_own_total(plan, TESS_EXTENT_SHARD);
     return TESS_OK;
 }
@@ -193,26 +202,20 @@ int64_t tess_layout_first_leaf(const struct tess_plan *plan, int32_t rank, int32
     return ((int64_t)micro * plan->rank_count + rank) * leaves;
 }
 
-/* Occupied levels before micro-batch m: the ones in m's binary digits. */
-int32_t tess_fold_level(int32_t micro)
+/* As a tree: occupied levels before micro-batch m, the ones in m's binary digits. */
+int32_t tess_fold_level(const struct tess_plan *plan, int32_t micro)
 {
+    if (plan->fold_in_turn)
+        return micro > 0;
     return (int32_t)__builtin_popcount((unsigned)micro);
 }
 
-int32_t tess_fold_level_count(int32_t micro_count)
+void tess_fold_merge(struct tess_kernel *kernel, const struct tess_plan *plan, float *level0,
+                     int64_t stride, int64_t count, int32_t micro)
 {
-    int32_t most = 0;
-    for (int32_t m = 0; m < micro_count; m++)
-        if (tess_fold_level(m) + 1 > most)
-            most = tess_fold_level(m) + 1;
-    return most;
-}
-
-void tess_fold_merge(struct tess_kernel *kernel, float *level0, int64_t stride, int64_t count,
-                     int32_t micro, int32_t micro_count)
-{
-    int32_t top = tess_fold_level(micro);
-    int32_t merges = micro + 1 == micro_count ? top : (int32_t)__builtin_ctz(~(unsigned)micro);
+    int32_t top = tess_fold_level(plan, micro);
+    bool all = plan->fold_in_turn || micro + 1 == plan->accumulate;
+    int32_t merges = all ? top : (int32_t)__builtin_ctz(~(unsigned)micro);
     for (int32_t i = 0; i < merges; i++, top--)
         tess_accumulate(kernel, count, 1.0f, level0 + top * stride, level0 + (top - 1) * stride);
 }
@@ -221,9 +224,9 @@ void tess_segment_fold(struct tess_strategy *strategy, int32_t s)
 {
     struct tess_plan *plan = strategy->plan;
     struct tess_segment *segment = &plan->segment[s];
-    float *level0 = segment->grad - tess_fold_level(strategy->micro) * plan->flat_count;
-    tess_fold_merge(strategy->kernel, level0, plan->flat_count, segment->count, strategy->micro,
-                    plan->accumulate);
+    float *level0 = segment->grad - tess_fold_level(plan, strategy->micro) * plan->flat_count;
+    tess_fold_merge(strategy->kernel, plan, level0, plan->flat_count, segment->count,
+                    strategy->micro);
     if (strategy->micro + 1 == plan->accumulate)
         segment->grad = level0;
 }

@@ -56,7 +56,7 @@ static enum tess_status step_micro(struct tess_engine *engine, struct tess_times
 
     if (plan->grad_extent == TESS_EXTENT_FULL) {
         float *grad = tess_memory_get(engine->memory, engine->block.grad);
-        grad += tess_fold_level(engine->strategy.micro) * plan->flat_count;
+        grad += tess_fold_level(plan, engine->strategy.micro) * plan->flat_count;
         for (int32_t s = 0; s < plan->segment_count; s++)
             plan->segment[s].grad = grad + plan->segment[s].begin;
     }
@@ -168,6 +168,16 @@ static double step_hidden_s(const struct tess_engine *engine, double flight_befo
     return fmax(0, fmin(hidden_s, times->total_s - times->comm_s));
 }
 
+/* For whoever watches from outside. Written by this rank alone. */
+static void step_tell(struct tess_engine *engine, const struct tess_times *times)
+{
+    struct tess_board *board = engine->board;
+    const int64_t passed = (int64_t)(1e6 * times->total_s);
+    const int64_t busy = (int64_t)(1e6 * (times->total_s - times->comm_s));
+    atomic_store_explicit(&board->passed_us, board->passed_us + passed, memory_order_relaxed);
+    atomic_store_explicit(&board->busy_us, board->busy_us + busy, memory_order_relaxed);
+}
+
 enum tess_status tess_engine_step(struct tess_engine *engine, bool want_loss,
                                   struct tess_step_result *result_out)
 {
@@ -201,6 +211,7 @@ enum tess_status tess_engine_step(struct tess_engine *engine, bool want_loss,
     result.times.comm_s = step_wait_s(engine) - wait;
     result.times.total_s = tess_clock_s() - start;
     result.times.hidden_s = step_hidden_s(engine, flight, &result.times);
+    step_tell(engine, &result.times);
     *result_out = result;
     return TESS_OK;
 }

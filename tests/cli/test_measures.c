@@ -176,7 +176,33 @@ static void case_digests_and_debug(void **state)
     assert_false(json_equal(kept[0], kept[1]));
     json_decref(kept[0]);
     json_decref(kept[1]);
+    json_decref(kept[2]);
     json_decref(hash);
+}
+
+/* Every shown step says how busy each of several ranks was, as shares; one rank alone is not told.
+ */
+static void case_busy(void **state)
+{
+    char *two[] = {"tessera", "train",   MODEL, "--strategy",  "ddp", "--ranks",
+                   "2",       "--steps", "16",  "--log-every", "1",   NULL};
+    char *one[] = {"tessera", "train", MODEL, "--strategy", "single", "--steps", "4", NULL};
+    const char *at = spawn.out;
+    int seen = 0;
+
+    (void)state;
+    assert_int_equal(spawn_run(&spawn, two, NULL), 0);
+    while ((at = strstr(at, "  busy ")) != NULL) {
+        int a = -1, b = -1;
+        assert_int_equal(sscanf(at, "  busy %d %d %%", &a, &b), 2);
+        assert_in_range(a, 0, 100);
+        assert_in_range(b, 0, 100);
+        seen++;
+        at++;
+    }
+    assert_int_equal(seen, 16);
+    assert_int_equal(spawn_run(&spawn, one, NULL), 0);
+    assert_null(strstr(spawn.out, "busy"));
 }
 
 static int remove_folder(void **state)
@@ -193,6 +219,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(case_times),
         cmocka_unit_test(case_digests_and_debug),
+        cmocka_unit_test(case_busy),
     };
 
     if (mkdtemp(folder) == NULL)

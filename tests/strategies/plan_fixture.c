@@ -136,8 +136,8 @@ void fixture_enter_micro(struct fixture *fixture, int32_t micro)
     if (plan->grad_extent != TESS_EXTENT_FULL)
         return;
     for (int32_t s = 0; s < plan->segment_count; s++)
-        plan->segment[s].grad =
-            fixture->grad + tess_fold_level(micro) * plan->flat_count + plan->segment[s].begin;
+        plan->segment[s].grad = fixture->grad + tess_fold_level(plan, micro) * plan->flat_count +
+                                plan->segment[s].begin;
 }
 
 void fixture_close(struct fixture *fixture)

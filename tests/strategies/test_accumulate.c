@@ -116,6 +116,48 @@ static void test_short_batch_is_a_batch(void **state)
 }
 
 /*
+ * Micro-batches added one after the other (--reduce fast): two of them are the tree of two, more
+ * are not, and only who reduces at the same time agrees; four of them keep two gradients, not
+ * three.
+ */
+static void test_in_turn(void **state)
+{
+#define IN_TURN ACCUMULATE_MLP "--batch-size 64 --optimizer momentum --learning-rate 0.1 --grid 8 "
+    struct run_outcome tree, turn, other;
+    (void)state;
+    struct run run = accumulate_run("ddp", IN_TURN "--accumulate 4", 2, 4);
+    run_train(&run, &tree);
+    struct run two = accumulate_run("ddp", IN_TURN "--accumulate 2 --reduce fast", 4, 4);
+    run_compare(&two, &tree);
+
+    run.options = IN_TURN "--accumulate 4 --reduce fast";
+    run_train(&run, &turn);
+    assert_int_not_equal(turn.hash, tree.hash);
+    assert_true(fabs(turn.loss - tree.loss) < 1e-3); /* another order of additions, no more */
+    for (int gradients = 2; gradients <= 3; gradients++) {
+        const struct run_outcome *of = gradients == 2 ? &turn : &tree;
+        const uint64_t bytes = (uint64_t)(gradients * of->flat_count) * sizeof(float);
+        assert_int_equal(of->allocated[0][TESS_MEMORY_GRADIENT],
+                         (bytes + TESS_MEMORY_ALIGN - 1) / TESS_MEMORY_ALIGN * TESS_MEMORY_ALIGN);
+    }
+    static const char *const once[] = {"zero1", "dp"}, *const each[] = {"fsdp", "hsdp"};
+    for (size_t i = 0; i < 2; i++) {
+        run.strategy = once[i];
+        run.mode = i == 1 ? TESS_RANKS_THREADS : accumulate_mode;
+        run_compare(&run, &turn);
+    }
+    run.mode = accumulate_mode;
+    run.strategy = "zero2";
+    run_train(&run, &other);
+    assert_int_not_equal(other.hash, turn.hash);
+    for (size_t i = 0; i < 2; i++) {
+        run.strategy = each[i];
+        run_compare(&run, &other);
+    }
+#undef IN_TURN
+}
+
+/*
  * With parameters that stay as they are (learning rate 0), the mean loss of each of an epoch's
  * batches, times its images, sums up to what one batch of the whole epoch reports times 192. Both
  * are sums in double of the same 192 numbers of f32, each sum and product off by 2^-53 at most of
@@ -255,6 +297,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_calls_in_a_run),
         cmocka_unit_test(test_loss_of_a_short_batch),
         cmocka_unit_test(test_short_batch_is_a_batch),
+        cmocka_unit_test(test_in_turn),
         cmocka_unit_test(test_f32),
         cmocka_unit_test(test_bf16),
     };

@@ -247,7 +247,7 @@ static void transient_scatter(struct fixture *fixture, struct note_comm *shard,
         int32_t s = plan->segment_count - 1 - c % plan->segment_count;
         assert_int_equal(shard->call[c].collective, TESS_COLLECTIVE_REDUCE_SCATTER);
         assert_ptr_equal(shard->call[c].target,
-                         plan->segment[s].grad_own + tess_fold_level(m) * plan->own_stride);
+                         plan->segment[s].grad_own + tess_fold_level(plan, m) * plan->own_stride);
         assert_true(shard->done[c]);
     }
     if (replica != NULL) {

@@ -100,6 +100,7 @@ struct tess_plan {
     enum tess_dtype dtype;               /* of compute parameters */
     enum tess_dtype reduce_dtype;        /* in which gradients travel: f32, bf16 or f16 */
     int32_t grid, accumulate;            /* leaves per step, micro-batches per rank and step */
+    bool fold_in_turn; /* micro-batches are added one after the other, not as a tree */
     int64_t leaf_rows;
 
     /* Filled by plan(). Zero means: one rank's worth, FULL, RANK_FIRST, its share of the rows. */
@@ -212,16 +213,18 @@ struct tess_strategy_ops {
 
 /*
  * The fold over micro-batches, for hooks. Level 0 .. level_count-1 are arrays `stride` elements
- * apart; micro-batch m is written to level tess_fold_level(m), then tess_fold_merge adds levels
+ * apart; micro-batch `micro` is written to level tess_fold_level, then tess_fold_merge adds levels
  * together as a binary counter would (and all of them after the last micro-batch), so that level 0
  * holds the balanced tree over the micro-batches:
  *
- *     m = 0 1 2 3:   0 | 0 1 -> 0 | 0 1 | 0 1 2 -> 0 1 -> 0
+ *     micro = 0 1 2 3:   0 | 0 1 -> 0 | 0 1 | 0 1 2 -> 0 1 -> 0
+ *
+ * With fold_in_turn two levels do: every micro-batch but the first is written to level 1 and added
+ * to level 0, so that the bits depend on how many there are.
  */
-int32_t tess_fold_level(int32_t micro);
-int32_t tess_fold_level_count(int32_t micro_count);
-void tess_fold_merge(struct tess_kernel *kernel, float *level0, int64_t stride, int64_t count,
-                     int32_t micro, int32_t micro_count);
+int32_t tess_fold_level(const struct tess_plan *plan, int32_t micro);
+void tess_fold_merge(struct tess_kernel *kernel, const struct tess_plan *plan, float *level0,
+                     int64_t stride, int64_t count, int32_t micro);
 
 /*
  * Fold a segment whose gradient is FULL (core's storage); after the last micro-batch segment.grad
