@@ -105,8 +105,9 @@ static const struct curves_plot curves_control_plots[] = {
      .only_varying = true,
      .idle = 1},
     {.title = "Gradients that are zero",
-     .caption = "Share of gradient elements that are exactly zero. In f16 without a loss scale "
-                "most of it is underflow: updates that are lost.",
+     .caption = "Share of the parameters' gradient elements that are exactly zero: ReLUs that are "
+                "off, and in f16 without a loss scale what is too small. A rise to nearly 100 % is "
+                "a network that has died.",
      .x = {"step", TESS__AXIS_LINEAR, true},
      .y = {"zero gradients [%]", TESS__AXIS_ZERO, false},
      .x_field = TESS__STEP,
@@ -114,6 +115,18 @@ static const struct curves_plot curves_control_plots[] = {
      .factor = 100,
      .only_varying = true,
      .idle = -1},
+    {.title = "Underflow at the loss",
+     .caption =
+         "Share of the loss's gradient by the logits that is exactly zero, where nothing but "
+         "the range of the type makes zeros. In f16 without a loss scale it grows as the "
+         "network becomes sure.",
+     .x = {"step", TESS__AXIS_LINEAR, true},
+     .y = {"zeros by the logits [%]", TESS__AXIS_ZERO, false},
+     .x_field = TESS__STEP,
+     .y_field = TESS__STEP_LOSS_ZEROS,
+     .factor = 100,
+     .only_varying = true,
+     .idle = 0},
     {.title = "Steps skipped",
      .caption = "Steps that changed nothing, because a gradient was infinite or not a number, "
                 "counted so far.",

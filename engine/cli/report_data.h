@@ -25,7 +25,8 @@
     X(TESS__STEP_ELAPSED, "elapsed_s")                                                             \
     X(TESS__STEP_SCALE, "loss_scale")                                                              \
     X(TESS__STEP_SKIPPED, "skipped")                                                               \
-    X(TESS__STEP_ZEROS, "zero_share")
+    X(TESS__STEP_ZEROS, "zero_share")                                                              \
+    X(TESS__STEP_LOSS_ZEROS, "loss_zero_share")
 #define TESS__EPOCH_FIELDS(X)                                                                      \
     X(TESS__EPOCH, "epoch")                                                                        \
     X(TESS__EPOCH_TRAIN_LOSS, "train_loss")                                                        \

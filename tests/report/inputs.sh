@@ -34,8 +34,9 @@ run()
             printf "{\"step\":%d,\"epoch\":%d,\"loss\":%g,\"accuracy\":%g,", s, (s - 1) / 20, \
                 2.3 * exp(-s * speed / 2e5) + 0.001, 1 - exp(-s / 20)
             printf "\"rate\":%g,\"grad_norm\":%g,\"samples_per_s\":%g,", 0.1 / s, 3 / s, speed + s
-            printf "\"elapsed_s\":%g,\"loss_scale\":%d,\"skipped\":%d,\"zero_share\":%g}\n", \
+            printf "\"elapsed_s\":%g,\"loss_scale\":%d,\"skipped\":%d,\"zero_share\":%g,", \
                 s * 128 / speed, 65536 / 2 ^ int(s / 20), s / 20, 0.1 + s / 1000
+            printf "\"loss_zero_share\":%g}\n", s / 200
             if (s % 20)
                 continue
             printf "{\"epoch\":%d,\"step\":%d,\"train_loss\":1,\"val_loss\":%g,", s / 20 - 1, s, 20 / s
@@ -141,7 +142,7 @@ span()
 } >trace.json
 
 inputs=(plain faster "cut short" "$hostile" compare.json scaling.json tune.json trace.json)
-figures=26 # learning 6, steering 5, memory 1, speed 4, time line 1, scaling 7, batch size 2
+figures=27 # learning 6, steering 5, memory 1, speed 4, time line 1, scaling 7, batch size 2
 
 failures=0
 
