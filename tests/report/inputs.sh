@@ -142,7 +142,7 @@ span()
 } >trace.json
 
 inputs=(plain faster "cut short" "$hostile" compare.json scaling.json tune.json trace.json)
-figures=27 # learning 6, steering 5, memory 1, speed 4, time line 1, scaling 7, batch size 2
+figures=27 # learning 6, steering 6, memory 1, speed 4, time line 1, scaling 7, batch size 2
 
 failures=0
 
