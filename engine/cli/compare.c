@@ -256,7 +256,14 @@ static enum tess_status compare_run(struct compare *compare)
         snprintf(sign, sizeof sign, "run %d of %d: %s on %d rank%s", i + 1, comparison->count,
                  comparison->run[i].variant->name, trial->run.rank_count,
                  trial->run.rank_count > 1 ? "s" : "");
-        TESS_TRY(compare_blame(compare, i, tess__trial_run(trial, sign)));
+        enum tess_status status = compare_blame(compare, i, tess__trial_run(trial, sign));
+        if (status != TESS_OK) {
+            struct tess__comparison done = *comparison;
+            done.count = i; /* what was measured is not lost */
+            if (i > 0)
+                tess__comparison_print(&done);
+            return status;
+        }
     }
     tess__comparison_print(comparison);
     return compare_write_json(compare);

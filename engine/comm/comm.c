@@ -55,6 +55,9 @@ void tess__comm_called(struct tess_comm *comm, const struct tess_comm_call *call
     comm->called_s = tess_clock_s();
     if (comm->flight_count++ == 0)
         comm->flight_since_s = comm->called_s;
+    struct tess_comm *root = comm->root != NULL ? comm->root : comm;
+    if (root->family_count++ == 0)
+        root->family_since_s = comm->called_s;
     const struct tess_comm_observer *observer = comm->observer;
     if (observer != NULL && observer->called != NULL)
         observer->called(observer->context, comm, call, ticket);
@@ -65,8 +68,13 @@ void tess__comm_completed(struct tess_comm *comm, uint64_t ticket)
     /* The user's earlier calls may complete in quiet; own calls are waited for one by one. */
     if (comm->quiet && ticket == comm->quiet_ticket)
         return;
-    if (--comm->flight_count == 0)
-        comm->stats.flight_s += tess_clock_s() - comm->flight_since_s;
+    struct tess_comm *root = comm->root != NULL ? comm->root : comm;
+    bool group_ends = --comm->flight_count == 0, family_ends = --root->family_count == 0;
+    double now_s = group_ends ? tess_clock_s() : 0;
+    if (group_ends)
+        comm->stats.flight_s += now_s - comm->flight_since_s;
+    if (family_ends) /* then the group has none either */
+        root->family_s += now_s - root->family_since_s;
     const struct tess_comm_observer *observer = comm->observer;
     if (observer != NULL && observer->completed != NULL)
         observer->completed(observer->context, comm, ticket);
@@ -343,6 +351,11 @@ void tess_comm_release(struct tess_comm *comm, void *memory)
         comm->ops->release(comm, memory);
 }
 
+double tess_comm_family_flight_s(const struct tess_comm *comm)
+{
+    return comm->root != NULL ? comm->root->family_s : comm->family_s;
+}
+
 enum tess_status(tess_comm_split)(struct tess_comm *comm, int32_t color, int32_t key,
                                   struct tess_comm **child_out)
 {
@@ -359,6 +372,7 @@ enum tess_status(tess_comm_split)(struct tess_comm *comm, int32_t color, int32_t
     (*child_out)->access = comm->access;
     (*child_out)->access_context = comm->access_context;
     (*child_out)->observer = comm->observer;
+    (*child_out)->root = comm->root != NULL ? comm->root : comm;
     return TESS_OK;
 }
 

@@ -305,9 +305,10 @@ enum tess_status tess_config_check_grid(const struct tess_config *config, int64_
         TESS_FAIL(
             TESS_ERR_USAGE,
             "batch-size %lld cannot be cut into a grid of %lld equal micro-batches (%lld ranks "
-            "x accumulate %lld%s); ranks that fit: %s",
+            "x accumulate %lld%s); ranks that fit: %s; the next batch-size that fits: %lld",
             (long long)batch_size, (long long)grid, (long long)run->ranks,
-            (long long)run->accumulate, run->grid > 0 ? ", --grid given" : "", fitting);
+            (long long)run->accumulate, run->grid > 0 ? ", --grid given" : "", fitting,
+            (long long)(batch_size / grid + 1) * (long long)grid);
     TESS_FAIL(TESS_ERR_USAGE,
               "%lld ranks x accumulate %lld do not fit a grid of %lld: each rank, and each of its "
               "micro-batches, needs a power of two of the grid's leaves; ranks that fit: %s",

@@ -444,10 +444,7 @@ void tess_engine_traffic(const struct tess_engine *engine, uint64_t *sent_bytes_
 
 double tess_engine_flight_s(const struct tess_engine *engine)
 {
-    double flight_s = engine->comm ? engine->comm->stats.flight_s : 0;
-    for (int32_t g = 0; g < engine->strategy.group_count; g++)
-        flight_s += engine->strategy.group[g]->stats.flight_s;
-    return flight_s;
+    return engine->comm ? tess_comm_family_flight_s(engine->comm) : 0;
 }
 
 void tess_engine_trace(struct tess_engine *engine, struct tess_trace_lane *lane)

@@ -96,7 +96,7 @@ const struct tess_comm *tess_engine_comm(const struct tess_engine *engine);
 /* Bytes sent by this rank over all its groups since open, and seconds of exposed waiting. */
 void tess_engine_traffic(const struct tess_engine *engine, uint64_t *sent_bytes_out,
                          double *wait_s_out);
-/* Seconds during which calls were under way, summed over this rank's groups since open. */
+/* Seconds since open during which a call was under way in any of this rank's groups. */
 double tess_engine_flight_s(const struct tess_engine *engine);
 /* Record what the engine does from here on; lane is borrowed, NULL records nothing. */
 void tess_engine_trace(struct tess_engine *engine, struct tess_trace_lane *lane);

@@ -159,8 +159,8 @@ static enum tess_status step_update(struct tess_engine *engine, bool want_loss,
     return strategy->ops->params_refresh(strategy);
 }
 
-/* Flight that was not waited for. Groups count their flights apart and may be under way together,
- * so the sum is held to the time there was. */
+/* Flight that was not waited for. Waiting begins when a call is made, flight when it is queued, a
+ * moment later: their difference may be a little below 0. */
 static double step_hidden_s(const struct tess_engine *engine, double flight_before_s,
                             const struct tess_times *times)
 {

@@ -59,6 +59,7 @@ void case_killed(void **state);
 void case_board(void **state);
 void case_observed(void **state);
 void case_flight(void **state);
+void case_family(void **state);
 void case_debug_mismatch(void **state);
 void case_debug_agreement(void **state);
 void case_debug_group(void **state);

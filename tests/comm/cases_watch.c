@@ -251,6 +251,46 @@ static int watch_flight_rank(struct tess_comm *comm, struct tess_world *world, v
     return 0;
 }
 
+/* A call in a group and one in a part of it, both under way for 20 ms: each counts them, the family
+ * counts them once, whoever of it is asked. */
+static int watch_family_rank(struct tess_comm *comm, struct tess_world *world, void *arg)
+{
+    (void)world;
+    const struct case_setup *setup = arg;
+    enum { COUNT = 30000 };
+    struct tess_comm *child = NULL;
+    struct tess_event event[2];
+    float *data = calloc(2 * COUNT, sizeof *data);
+    WORLD_CHECK(data != NULL);
+    WORLD_OK(tess_comm_split(comm, 0, comm->rank, &child));
+    WORLD_CHECK(tess_comm_family_flight_s(comm) == 0);
+    double t0 = tess_clock_s();
+    WORLD_OK(tess_comm_all_reduce(comm, data, data, COUNT, TESS_F32, TESS_REDUCE_SUM, &event[0]));
+    WORLD_OK(tess_comm_all_reduce(child, data + COUNT, data + COUNT, COUNT, TESS_F32,
+                                  TESS_REDUCE_SUM, &event[1]));
+    double t1 = tess_clock_s(), t2 = watch_sleep(20e-3);
+    for (int k = 0; k < 2; k++)
+        WORLD_OK(tess_event_wait(&event[k]));
+    double t3 = tess_clock_s(), rounding = 8 * 0x1p-24; /* see watch_flight_rank */
+    double family = tess_comm_family_flight_s(comm);
+    WORLD_CHECK(family == tess_comm_family_flight_s(child));
+    WORLD_CHECK(family <= t3 - t0 + rounding);
+    if (!setup->self) {
+        WORLD_CHECK(family >= t2 - t1 - rounding);
+        /* The comparison before the second call takes the first one along. */
+        if (!setup->debug)
+            WORLD_CHECK(comm->stats.flight_s + child->stats.flight_s >= 2 * (t2 - t1) - rounding);
+    }
+    tess_comm_close(child);
+    free(data);
+    return 0;
+}
+
+void case_family(void **state)
+{
+    case_run(state, watch_family_rank, *state);
+}
+
 void case_flight(void **state)
 {
     case_run(state, watch_flight_rank, *state);

@@ -83,6 +83,7 @@ int main(int argc, char **argv)
         cmocka_unit_test_prestate(case_board, &canonical),
         cmocka_unit_test_prestate(case_observed, &canonical),
         cmocka_unit_test_prestate(case_flight, &canonical),
+        cmocka_unit_test_prestate(case_family, &canonical),
         cmocka_unit_test_prestate(case_debug_mismatch, &canonical),
         cmocka_unit_test_prestate(case_debug_agreement, &canonical),
         cmocka_unit_test_prestate(case_debug_group, &canonical),

@@ -150,7 +150,18 @@ struct tess_comm {
     double flight_since_s, called_s; /* called_s: when the latest call was queued */
     bool quiet;
     uint64_t quiet_ticket;
+    /* The group that this one was split from, at the root of all splits; NULL: itself. The root
+     * counts the calls of the whole family. */
+    struct tess_comm *root;
+    uint64_t family_count;
+    double family_since_s, family_s;
 };
+
+/*
+ * Seconds during which any call of this rank was under way in this group, the one that it was split
+ * from or any other one split from that: flight_s, each moment once. Without calls that still are.
+ */
+double tess_comm_family_flight_s(const struct tess_comm *comm);
 
 /*
  * Where a collective was called from, for messages: the macros at the end of this header note it in
