@@ -4,6 +4,7 @@
  * result, not the end.
  */
 #include "base/clock.h"
+#include "base/file.h"
 #include "cli/args.h"
 #include "cli/command.h"
 #include "cli/text.h"
@@ -226,6 +227,9 @@ static enum tess_status sweep_run(struct sweep *sweep)
 
     for (int i = 0; i < sweep->item_count; i++)
         TESS_TRY(sweep_resolve(sweep, &sweep->item[i]));
+    /* A folder that cannot be had is refused before hours of training, not after. */
+    for (int i = 0; sweep->run != NULL && i < sweep->item_count; i++)
+        TESS_TRY(tess_file_make_folders(sweep->item[i].run, "the run folder"));
     for (int i = 0; i < sweep->item_count; i++) {
         struct sweep_case *item = &sweep->item[i];
         enum tess_status status;

@@ -31,7 +31,8 @@ static const struct tess_link link_preset[] = {
 
 #define LINK_PRESET_COUNT ((int)(sizeof link_preset / sizeof link_preset[0]))
 /* The longest item is a name and two numbers with units. */
-#define LINK_ITEM_MAX 96
+#define LINK_ITEM_MAX  96
+#define LINK_PLACE_MAX 224
 
 const struct tess_link *tess_link_presets(int *count_out)
 {
@@ -138,26 +139,32 @@ static enum tess_status link_add(const char *what, char *item, struct tess_link 
 enum tess_status tess_link_parse(const char *what, const char *text,
                                  struct tess_link link[TESS_LINK_MAX], int *count_out)
 {
-    int count = 0;
+    const bool is_file = strchr(text, '\n') != NULL;
+    int count = 0, line = 1;
 
     for (const char *at = text; *at != '\0';) {
         const char *begin = at + strspn(at, " \t\r");
         size_t length = strcspn(begin, ",\n#"), used = length;
-        char item[LINK_ITEM_MAX];
+        char item[LINK_ITEM_MAX], place[LINK_PLACE_MAX];
 
+        if (is_file)
+            snprintf(place, sizeof place, "%.200s:%d", what, line);
+        else
+            snprintf(place, sizeof place, "%.200s", what);
         at = begin + length;
         if (*at == '#')
             at += strcspn(at, "\n");
         while (used > 0 && strchr(" \t\r", begin[used - 1]) != NULL)
             used--;
         if (used >= sizeof item)
-            TESS_FAIL(TESS_ERR_USAGE, "%s: '%.60s...' is too long for a link", what, begin);
+            TESS_FAIL(TESS_ERR_USAGE, "%s: '%.60s...' is too long for a link", place, begin);
         memcpy(item, begin, used);
         item[used] = '\0';
         if (used > 0)
-            TESS_TRY(link_add(what, item, link, &count));
+            TESS_TRY(link_add(place, item, link, &count));
         else if (*at == ',')
-            TESS_FAIL(TESS_ERR_USAGE, "%s: an item of the list is empty", what);
+            TESS_FAIL(TESS_ERR_USAGE, "%s: an item of the list is empty", place);
+        line += *at == '\n';
         at += *at != '\0';
     }
     if (count == 0)

@@ -29,7 +29,8 @@ const struct tess_link *tess_link_presets(int *count_out);
  * Read links separated by commas or ends of lines: a preset's name, or NAME:LATENCY:BANDWIDTH such
  * as "mylink:5us:25GB/s". Latency in s, ms, us or ns; bandwidth in TB/s, GB/s, MB/s (bytes) or
  * Tb/s, Gb/s, Mb/s (bits), powers of 1000. '#' begins a comment up to the end of the line. `what`
- * names the text in messages ("--links"), which quote the item. TESS_ERR_USAGE when an item cannot
+ * names the text in messages ("--links"), which quote the item and, where the text has several
+ * lines, give its line. TESS_ERR_USAGE when an item cannot
  * be read, a name comes twice, or there is none at all or more than TESS_LINK_MAX.
  */
 enum tess_status tess_link_parse(const char *what, const char *text,

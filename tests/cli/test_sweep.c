@@ -95,9 +95,10 @@ static void case_sweep_ended(void **state)
 
     (void)state;
     assert_int_equal(mkdir("ended", 0777), 0);
-    write_file("ended/c_idle", "in the way");
+    assert_int_equal(mkdir("ended/c_idle", 0777), 0);
+    assert_int_equal(mkdir("ended/c_idle/metrics.jsonl", 0777), 0); /* in the way */
     assert_int_equal(run("sweep set/b_slow.yaml set/c_idle.yaml --steps 30 --run ended"), 1);
-    assert_non_null(strstr(spawn.err, "cannot create the run folder ended/c_idle"));
+    assert_non_null(strstr(spawn.err, "cannot create ended/c_idle/metrics.jsonl"));
     table = strstr(spawn.out, "\nconfiguration");
     assert_non_null(table);
     assert_non_null(strstr(table, "\nb_slow "));
@@ -113,6 +114,9 @@ static void case_sweep_refusals(void **state)
     assert_non_null(strstr(spawn.err, "no .yaml file in the folder empty"));
     assert_int_equal(run("sweep set/b_slow.yaml set"), 2);
     assert_non_null(strstr(spawn.err, "same name"));
+    assert_int_equal(run("sweep set/b_slow.yaml --run set/readme.txt/out"), 1);
+    assert_non_null(strstr(spawn.err, "run folder"));
+    assert_null(strstr(spawn.out, "epoch"));
     /* Every configuration is resolved before the first one runs. */
     write_file("bad.yaml", "batch-size: 64\nrate: 3\n");
     assert_int_equal(run("sweep set/b_slow.yaml bad.yaml"), 2);

@@ -116,6 +116,11 @@ static void case_bad_words(void **state)
             strncmp(tess_log_last_error(), "--links: ", 9) != 0)
             fail_msg("'%s' in: %s", table[i].phrase, tess_log_last_error());
     }
+    struct tess_link link[TESS_LINK_MAX];
+    int count = -1;
+    const char *file = "nvlink\n# a comment, and a blank line\n\npcie, mine:5us:1GX/s\n";
+    assert_int_equal(tess_link_parse("my.links", file, link, &count), TESS_ERR_USAGE);
+    assert_int_equal(strncmp(tess_log_last_error(), "my.links:4: ", 12), 0);
 }
 
 /* ---- times ----------------------------------------------------------------------------------- */
