@@ -130,40 +130,51 @@ static int file_finish(int fd, const void *bytes, size_t count)
     return error;
 }
 
-/* Replace the regular or absent file `path`. Returns errno or 0; on failure nothing is left behind.
- */
-static int file_replace(const char *path, const void *bytes, size_t count)
+enum tess_status tess_file_create(const char *path, struct tess_file_writer *writer)
 {
-    char temporary[PATH_MAX];
-    const int length = snprintf(temporary, sizeof(temporary), "%s.%ld.tmp", path, (long)getpid());
-    if (length < 0 || (size_t)length >= sizeof(temporary))
-        return ENAMETOOLONG;
+    char *real = realpath(path, NULL); /* behind a symbolic link the file is replaced */
+    int length = snprintf(writer->path, sizeof(writer->path), "%s", real != NULL ? real : path);
+    bool fits = length > 0 && (size_t)length < sizeof(writer->path);
+    free(real);
+    writer->name = path;
+    length = snprintf(writer->temporary, sizeof(writer->temporary), "%s.%ld.tmp", writer->path,
+                      (long)getpid());
+    if (!fits || (size_t)length >= sizeof(writer->temporary))
+        TESS_FAIL(TESS_ERR_IO, "cannot write %s: %s", path, strerror(ENAMETOOLONG));
     /* A file of that name is a leftover of a process that had our number before. */
-    (void)unlink(temporary);
-    const int fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (fd < 0)
-        return errno;
-    int error = file_finish(fd, bytes, count);
-    if (error == 0 && rename(temporary, path) != 0)
+    (void)unlink(writer->temporary);
+    writer->fd = open(writer->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (writer->fd < 0)
+        TESS_FAIL(TESS_ERR_IO, "cannot write %s: %s", path, strerror(errno));
+    return TESS_OK;
+}
+
+enum tess_status tess_file_commit(struct tess_file_writer *writer, int error)
+{
+    if (error == 0)
+        error = tess_file_sync(writer->fd);
+    if (close(writer->fd) != 0 && error == 0)
         error = errno;
-    if (error != 0)
-        (void)unlink(temporary);
-    return error;
+    writer->fd = -1;
+    if (error == 0 && rename(writer->temporary, writer->path) != 0)
+        error = errno;
+    if (error == 0)
+        return TESS_OK;
+    (void)unlink(writer->temporary);
+    TESS_FAIL(TESS_ERR_IO, "cannot write %s: %s", writer->name, strerror(error));
 }
 
 enum tess_status tess_file_write(const char *path, const void *bytes, size_t count)
 {
     struct stat about;
-    int error;
     if (stat(path, &about) == 0 && !S_ISREG(about.st_mode)) {
         const int fd = open(path, O_WRONLY | O_CLOEXEC);
-        error = fd < 0 ? errno : file_finish(fd, bytes, count);
-    } else {
-        char *real = realpath(path, NULL);
-        error = file_replace(real != NULL ? real : path, bytes, count);
-        free(real);
+        const int error = fd < 0 ? errno : file_finish(fd, bytes, count);
+        if (error != 0)
+            TESS_FAIL(TESS_ERR_IO, "cannot write %s: %s", path, strerror(error));
+        return TESS_OK;
     }
-    if (error != 0)
-        TESS_FAIL(TESS_ERR_IO, "cannot write %s: %s", path, strerror(error));
-    return TESS_OK;
+    struct tess_file_writer writer;
+    TESS_TRY(tess_file_create(path, &writer));
+    return tess_file_commit(&writer, tess_file_append(writer.fd, bytes, count));
 }

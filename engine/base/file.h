@@ -14,6 +14,19 @@
  */
 enum tess_status tess_file_write(const char *path, const void *bytes, size_t count);
 
+/*
+ * The same, piece by piece: create, any number of tess_file_append(writer.fd, ...), commit. commit
+ * takes the errno of what went wrong so far (0: nothing) and ends the writer in any case: the file
+ * is there under its name, or nothing is left behind and TESS_ERR_IO says why. Regular files only.
+ */
+struct tess_file_writer {
+    int fd;
+    const char *name; /* as given, for messages; borrowed until commit */
+    char path[4096], temporary[4096 + 32];
+};
+enum tess_status tess_file_create(const char *path, struct tess_file_writer *writer);
+enum tess_status tess_file_commit(struct tess_file_writer *writer, int error);
+
 /* mkdir -p. TESS_ERR_IO with a message: `what` ("the run folder") and the path. */
 enum tess_status tess_file_make_folders(const char *path, const char *what);
 

@@ -8,6 +8,7 @@
 #include "comm/debug.h"
 #include "tessera/check.h"
 
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -269,6 +270,28 @@ static uint64_t rank_peak_rss(void)
     return (uint64_t)kib * 1024;
 }
 
+static enum tess_status loop_tell_final(struct loop *loop)
+{
+    loop->final.steps = loop->step_count;
+    loop->final.samples_per_s = stretch_rate(&loop->warm);
+    loop->final.comm_share = stretch_share(&loop->warm);
+    loop->final.time_s = loop->cumulative_s;
+    return tess__rank_send(loop->rank, TESS__RUN_FINAL, &loop->final, sizeof loop->final);
+}
+
+/* After the result has been told: a disk that is full for the weights costs only them. */
+static enum tess_status loop_save(struct loop *loop)
+{
+    const struct tess_run_options *options = &loop->run->config->run;
+    char path[PATH_MAX];
+
+    if (options->run[0] == '\0' || !options->save_weights)
+        return TESS_OK;
+    if (snprintf(path, sizeof path, "%s/weights.safetensors", options->run) >= (int)sizeof path)
+        TESS_FAIL(TESS_ERR_USAGE, "the name of the run folder is too long");
+    return tess_engine_save(loop->engine, path);
+}
+
 static enum tess_status loop_tell_end(struct loop *loop)
 {
     struct tess__run_rank cost = {
@@ -282,13 +305,9 @@ static enum tess_status loop_tell_end(struct loop *loop)
     tess__usage_read(tess_engine_memory(loop->engine), &cost.allocated);
     TESS_TRY(tess__rank_send(loop->rank, TESS__RUN_RANK, &cost, sizeof cost));
     TESS_TRY(tess_engine_hash(loop->engine, &loop->final.hash));
-    if (loop->rank->rank != 0)
-        return TESS_OK;
-    loop->final.steps = loop->step_count;
-    loop->final.samples_per_s = stretch_rate(&loop->warm);
-    loop->final.comm_share = stretch_share(&loop->warm);
-    loop->final.time_s = loop->cumulative_s;
-    return tess__rank_send(loop->rank, TESS__RUN_FINAL, &loop->final, sizeof loop->final);
+    if (loop->rank->rank == 0)
+        TESS_TRY(loop_tell_final(loop));
+    return loop_save(loop);
 }
 
 static enum tess_status run_open_comm(const struct tess__run *run, const struct tess__rank *rank,

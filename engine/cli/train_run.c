@@ -198,7 +198,7 @@ static void train_print_notes(const struct tess_config *config)
         printf("note: every epoch sees the images in the same order (--data.shuffle off)\n");
 }
 
-static void train_print_end(const struct tess__run *run)
+static void train_print_end(const struct tess__run *run, bool saved)
 {
     const struct tess__run_final *final = &run->final;
     char first[TESS__TEXT_BYTES], time[TESS__TEXT_BYTES], speed[TESS__TEXT_BYTES];
@@ -213,6 +213,8 @@ static void train_print_end(const struct tess__run *run)
                " steps skipped",
                100 * final->loss_zero_share, final->loss_scale, final->skipped);
     printf("\nhash of all parameters %016" PRIx64 "\n", final->hash);
+    if (saved && run->config->run.run[0] != '\0' && run->config->run.save_weights)
+        printf("weights in %s/weights.safetensors\n", run->config->run.run);
     tess__memory_table_print(run, true);
 }
 
@@ -229,9 +231,12 @@ static enum tess_status train_launch(struct train *train)
     train_print_start(&train->run);
     train_print_notes(train->run.config);
     TESS_TRY(train_write(train, tess__record_head(&train->run)));
-    TESS_TRY(tess__launch_run(&launch));
-    train_print_end(&train->run);
-    return train_write(train, tess__record_final(&train->run));
+    enum tess_status status = tess__launch_run(&launch);
+    if (train->run.final.steps > 0) { /* the result is there, whatever became of its files */
+        train_print_end(&train->run, status == TESS_OK);
+        TESS_KEEP(status, train_write(train, tess__record_final(&train->run)));
+    }
+    return status;
 }
 
 /* Train, and write the time lines however that ended. */

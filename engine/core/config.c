@@ -52,7 +52,12 @@ const struct tess_option tess_run_option_table[] = {
     {"synthetic-rows", TESS_OPTION_INT, CONFIG_FIELD(synthetic_rows), "8192", 1, 1 << 24, NULL,
      "training images of --data synthetic; a quarter as many are for validation"},
     {"run", TESS_OPTION_STRING, CONFIG_FIELD(run), "", 0, 0, NULL,
-     "folder for the run's files (metrics.jsonl); empty writes none"},
+     "folder for the run's files (metrics.jsonl, weights.safetensors); empty writes none"},
+    {"init", TESS_OPTION_STRING, CONFIG_FIELD(init), "", 0, 0, NULL,
+     "safetensors file to begin with, such as another run's weights.safetensors; empty draws first "
+     "values from --seed"},
+    {"save-weights", TESS_OPTION_BOOL, CONFIG_FIELD(save_weights), "on", 0, 0, NULL,
+     "write the weights to weights.safetensors in the run folder at the end"},
     {"epochs", TESS_OPTION_REAL, CONFIG_FIELD(epochs), "1", 0, 1e6, NULL,
      "passes over the training images; may be a fraction"},
     {"steps", TESS_OPTION_INT, CONFIG_FIELD(steps), "0", 0, 1e12, NULL,

@@ -17,6 +17,8 @@ struct tess_run_options {
     const char *kernel; /* cpu|ref|guard */
     const char *data;   /* folder of the data set; "synthetic" for made-up images */
     const char *run;    /* folder of the run's files; "" for none */
+    const char *init;   /* safetensors file of first values; "": drawn from the seed */
+    bool save_weights;  /* into the run's folder, at the end */
     int64_t ranks;
     int32_t precision;           /* index into f32|bf16|f16: tess_run_dtype() */
     const char *f32_ops;         /* kinds of operations that multiply in f32, a comma list */

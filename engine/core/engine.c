@@ -117,6 +117,10 @@ static enum tess_status engine_plan(struct tess_engine *engine, int32_t rank)
                                      (int32_t)config->run.accumulate));
     TESS_TRY(engine_geometry(engine, rank));
     TESS_TRY(engine_declare(engine));
+    if (config->run.init[0] != '\0') {
+        TESS_TRY(tess_weights_open(config->run.init, &engine->weights));
+        TESS_TRY(tess_weights_match(engine->weights, &engine->declare));
+    }
     TESS_TRY(tess_scale_parse(config->run.loss_scale, engine->plan.dtype,
                               config->run.loss_scale_interval, &engine->scale));
     /* Open for planning too: what an operation needs may depend on the kernel's threads. */
@@ -357,6 +361,7 @@ void tess_engine_close(struct tess_engine *engine)
         return;
     tess_loader_close(engine->loader);
     tess_loader_close(engine->test_loader);
+    tess_weights_close(engine->weights);
     if (engine->opened_strategy)
         engine->strategy.ops->close(&engine->strategy);
     for (int32_t o = 0; engine->op && o < engine->declare.op_count; o++)

@@ -88,6 +88,11 @@ struct tess_digest {
  */
 enum tess_status tess_engine_digest(struct tess_engine *engine, struct tess_digest *digest_out);
 
+/* Write all parameters and buffers to `path`, a safetensors file of f32 (core/weights.h); the same
+ * bytes under every layout. The file is there completely or not at all; TESS_ERR_IO on rank 0,
+ * after all have taken part. Collective. */
+enum tess_status tess_engine_save(struct tess_engine *engine, const char *path);
+
 int64_t tess_engine_steps_per_epoch(const struct tess_engine *engine);
 int64_t tess_engine_step_count(const struct tess_engine *engine); /* of the whole run */
 const struct tess_memory *tess_engine_memory(const struct tess_engine *engine);

@@ -31,7 +31,8 @@ static void params_fill(const struct tess_init *init, struct tess_rng_key key, i
 }
 
 /* A piece without a master is made in the optimizer's chunk and rounded from there. */
-static void params_init_piece(struct tess_engine *engine, const struct tess_piece *piece)
+static enum tess_status params_init_piece(struct tess_engine *engine,
+                                          const struct tess_piece *piece)
 {
     struct tess_kernel *kernel = engine->kernel;
     const struct tess_init *init = &engine->declare.param[piece->param].init;
@@ -41,19 +42,26 @@ static void params_init_piece(struct tess_engine *engine, const struct tess_piec
     for (int64_t at = 0; at < piece->count; at += most) {
         int64_t count = piece->count - at < most ? piece->count - at : most;
         float *w = piece->w ? piece->w : engine->optim.chunk;
+        enum tess_status status = TESS_OK;
         kernel->ops->access(kernel, true);
-        params_fill(init, key, piece->param_begin + at, count, w);
+        if (engine->weights)
+            status =
+                tess_weights_read(engine->weights, piece->param, piece->param_begin + at, count, w);
+        else
+            params_fill(init, key, piece->param_begin + at, count, w);
         kernel->ops->access(kernel, false);
+        TESS_TRY(status);
         if (piece->low)
             tess_cast(kernel, count, TESS_F32, w, engine->plan.dtype,
                       (char *)piece->low + (size_t)at * engine->dtype_bytes);
     }
+    return TESS_OK;
 }
 
 enum tess_status tess__engine_init_params(struct tess_engine *engine)
 {
     for (int32_t i = 0; i < engine->optim.piece_count; i++)
-        params_init_piece(engine, &engine->piece[i]);
+        TESS_TRY(params_init_piece(engine, &engine->piece[i]));
     return engine->strategy.ops->params_refresh(&engine->strategy);
 }
 

@@ -8,6 +8,7 @@
 #include "core/layout.h"
 #include "core/scale.h"
 #include "core/trace.h"
+#include "core/weights.h"
 
 #define TESS_SLOTS_MAX 4
 
@@ -83,6 +84,7 @@ struct tess_engine {
     double *leaf_sum; /* [2 max(grid, test leaves) + 2]: loss, correct of each leaf; then zeros of
                          the gradients, of those by the logits; host */
 
+    struct tess_weights *weights; /* to begin with; NULL: drawn from the seed */
     struct tess_loader *loader, *test_loader;
     struct tess_optim optim;
     struct tess_piece *piece;
