@@ -54,8 +54,8 @@ const struct tess_option tess_run_option_table[] = {
     {"run", TESS_OPTION_STRING, CONFIG_FIELD(run), "", 0, 0, NULL,
      "folder for the run's files (metrics.jsonl, weights.safetensors); empty writes none"},
     {"init", TESS_OPTION_STRING, CONFIG_FIELD(init), "", 0, 0, NULL,
-     "safetensors file to begin with, such as another run's weights.safetensors; empty draws first "
-     "values from --seed"},
+     "safetensors file of first values, such as another run's weights.safetensors; the optimizer "
+     "begins anew; empty draws them from --seed"},
     {"save-weights", TESS_OPTION_BOOL, CONFIG_FIELD(save_weights), "on", 0, 0, NULL,
      "write the weights to weights.safetensors in the run folder at the end"},
     {"epochs", TESS_OPTION_REAL, CONFIG_FIELD(epochs), "1", 0, 1e6, NULL,
