@@ -181,3 +181,16 @@ int spawn_run(struct spawn *spawn, char *const argv[], int (*entry)(int, char **
     }
     return code;
 }
+
+int spawn_words(struct spawn *spawn, const char *words)
+{
+    enum { WORDS_MAX = 64 };
+    char text[1024], *argv[WORDS_MAX] = {"tessera"}, *next = NULL;
+    int count = 1;
+
+    snprintf(text, sizeof text, "%s", words);
+    for (char *word = strtok_r(text, " ", &next); word != NULL && count < WORDS_MAX - 1;
+         word = strtok_r(NULL, " ", &next))
+        argv[count++] = word;
+    return spawn_run(spawn, argv, NULL);
+}

@@ -40,6 +40,9 @@ int spawn_children(const struct spawn *spawn, pid_t *child, int max);
 /* How often does `part` occur in `text`? */
 int spawn_count(const char *text, const char *part);
 
+/* spawn_run of `tessera WORDS`, words separated by single spaces. */
+int spawn_words(struct spawn *spawn, const char *words);
+
 /* Start, run to the end within 60 s and fail the test if processes stay. Returns the exit status.
  */
 int spawn_run(struct spawn *spawn, char *const argv[], int (*entry)(int, char **));

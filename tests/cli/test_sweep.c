@@ -18,17 +18,9 @@
 static char folder[] = "/tmp/tessera_sweep_XXXXXX";
 static struct spawn spawn;
 
-/* Runs `tessera WORDS` in the test's folder; words are separated by single spaces. */
 static int run(const char *words)
 {
-    static char text[1024];
-    char *argv[64] = {"tessera"};
-    int count = 1;
-
-    snprintf(text, sizeof text, "%s", words);
-    for (char *word = strtok(text, " "); word != NULL && count < 63; word = strtok(NULL, " "))
-        argv[count++] = word;
-    return spawn_run(&spawn, argv, NULL);
+    return spawn_words(&spawn, words);
 }
 
 static void write_file(const char *path, const char *text)

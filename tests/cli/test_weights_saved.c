@@ -24,14 +24,7 @@ static struct spawn spawn;
 
 static int run(const char *words)
 {
-    static char text[1024];
-    char *argv[64] = {"tessera"};
-    int count = 1;
-
-    snprintf(text, sizeof text, "%s", words);
-    for (char *word = strtok(text, " "); word != NULL && count < 63; word = strtok(NULL, " "))
-        argv[count++] = word;
-    return spawn_run(&spawn, argv, NULL);
+    return spawn_words(&spawn, words);
 }
 
 static size_t read_file(const char *path, char *bytes, size_t room)
