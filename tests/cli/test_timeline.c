@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -264,9 +265,11 @@ static int count_unfinished(const json_t *events, int rank, enum thread thread)
 /* However a run ends, its time lines are there, and say what each rank was at. */
 static void case_trace_of_a_failure(void **state)
 {
-    char *argv[] = {"tessera",   "train",   MODEL,       "--strategy", "ddp",      "--ranks",
-                    "2",         "--steps", "100000000", "--trace",    trace_path, "--trace-steps",
-                    "100000000", NULL};
+    /* Wide layers, so that a lane takes long to fill. */
+    char *argv[] = {"tessera",  "train",         MODEL,       "--mlp.hidden",
+                    "512",      "--strategy",    "ddp",       "--ranks",
+                    "2",        "--steps",       "100000000", "--trace",
+                    trace_path, "--trace-steps", "100000000", NULL};
     pid_t child[2];
 
     (void)state;
@@ -277,7 +280,15 @@ static void case_trace_of_a_failure(void **state)
         spawn_start(&spawn, argv, NULL);
         assert_true(spawn_until(&spawn, "step 1/", 30));
         assert_int_equal(spawn_children(&spawn, child, 2), 2);
-        kill(interrupted ? spawn.pid : child[1], interrupted ? SIGINT : SIGKILL);
+        if (interrupted) {
+            kill(spawn.pid, SIGINT);
+        } else {
+            /* Held still first, so that rank 0 comes to wait for it, within a step. */
+            const struct timespec pause = {0, 300000000};
+            kill(child[1], SIGSTOP);
+            nanosleep(&pause, NULL);
+            kill(child[1], SIGKILL);
+        }
         assert_int_equal(spawn_end(&spawn, 20), interrupted ? 130 : 1);
         assert_true(spawn_gone(&spawn, 1));
         root = load_trace();
