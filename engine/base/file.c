@@ -178,3 +178,49 @@ enum tess_status tess_file_write(const char *path, const void *bytes, size_t cou
     TESS_TRY(tess_file_create(path, &writer));
     return tess_file_commit(&writer, tess_file_append(writer.fd, bytes, count));
 }
+
+/* ---- logs ------------------------------------------------------------------------------------ */
+
+enum tess_status tess_file_log_open(struct tess_file_log *log)
+{
+    log->whole_bytes = 0;
+    log->status = TESS_OK;
+    log->fd = open(log->path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (log->fd < 0)
+        TESS_FAIL(TESS_ERR_IO, "cannot create %s: %s", log->path, strerror(errno));
+    return TESS_OK;
+}
+
+static enum tess_status file_log_failed(const struct tess_file_log *log, int error)
+{
+    /* Nothing to be done if this fails: it is a device, or the disk is broken. */
+    const bool cut = ftruncate(log->fd, (off_t)log->whole_bytes) == 0;
+    TESS_FAIL(TESS_ERR_IO,
+              "cannot write %s: %s; the %s %s: make room or choose another folder with %s",
+              log->path, strerror(error), cut ? log->part : "file may end within",
+              cut ? "before are whole" : log->within, log->option);
+}
+
+enum tess_status tess_file_log_append(struct tess_file_log *log, const void *bytes, size_t count)
+{
+    if (log->status != TESS_OK)
+        return log->status;
+    const int error = tess_file_append(log->fd, bytes, count);
+    if (error == 0)
+        log->whole_bytes += (long long)count;
+    else
+        log->status = file_log_failed(log, error);
+    return log->status;
+}
+
+enum tess_status tess_file_log_close(struct tess_file_log *log)
+{
+    /* Some file systems say that they are full only here. */
+    int error = tess_file_sync(log->fd);
+    if (close(log->fd) != 0 && error == 0)
+        error = errno;
+    log->fd = -1;
+    if (error != 0 && log->status == TESS_OK)
+        log->status = tess_fail(TESS_ERR_IO, "cannot finish %s: %s", log->path, strerror(error));
+    return log->status;
+}

@@ -27,6 +27,25 @@ struct tess_file_writer {
 enum tess_status tess_file_create(const char *path, struct tess_file_writer *writer);
 enum tess_status tess_file_commit(struct tess_file_writer *writer, int error);
 
+/*
+ * A file that grows by whole records (lines, events) and is written at once, for whoever follows
+ * it. After a failed append it ends with the last whole record, and every later call returns the
+ * same status without another message. `part` and `within` name a record ("lines", "a line"),
+ * `option` the option that chose the place; borrowed.
+ */
+struct tess_file_log {
+    int fd;
+    long long whole_bytes; /* up to the end of the last whole record */
+    enum tess_status status;
+    const char *part, *within, *option;
+    char path[4096];
+};
+/* Create, or empty, log->path, which with the three words is the caller's to set. */
+enum tess_status tess_file_log_open(struct tess_file_log *log);
+enum tess_status tess_file_log_append(struct tess_file_log *log, const void *bytes, size_t count);
+/* The first failure of any append or of the close itself. */
+enum tess_status tess_file_log_close(struct tess_file_log *log);
+
 /* mkdir -p. TESS_ERR_IO with a message: `what` ("the run folder") and the path. */
 enum tess_status tess_file_make_folders(const char *path, const char *what);
 

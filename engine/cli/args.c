@@ -106,7 +106,7 @@ enum tess_status tess__args_take_switch(struct tess__args *args, const char *nam
     return TESS_OK;
 }
 
-static bool args_is_yaml(const char *word)
+bool tess__args_is_yaml(const char *word)
 {
     const char *point = strrchr(word, '.');
 
@@ -132,7 +132,7 @@ void tess__args_drop_part(struct tess__args *args, const char *part)
         else if (negated || (strncmp(word, "--", 2) == 0 && args_below(word + 2, part)))
             args_remove(args, i,
                         negated || strchr(word, '=') != NULL || next == NULL ||
-                                strncmp(next, "--", 2) == 0 || args_is_yaml(next)
+                                strncmp(next, "--", 2) == 0 || tess__args_is_yaml(next)
                             ? 1
                             : 2);
         else

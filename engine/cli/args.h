@@ -46,6 +46,9 @@ enum tess_status tess__args_add(struct tess__args *args, const char *name, const
 /* Add one word at the end, such as "--name=value". Borrowed. */
 enum tess_status tess__args_add_word(struct tess__args *args, const char *word);
 
+/* Does the word end as the name of a YAML file does? */
+bool tess__args_is_yaml(const char *word);
+
 /* A list "a,b,c" cut in place at its commas. TESS_ERR_USAGE for an empty item or too many. */
 enum tess_status tess__list_split(const char *option, char *text, const char *item[TESS__LIST_MAX],
                                   int *count_out);

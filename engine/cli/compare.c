@@ -6,7 +6,6 @@
 #include "cli/compare.h"
 #include "cli/command.h"
 #include "cli/record.h"
-#include "core/metrics.h"
 #include "tessera/check.h"
 
 #include <stdio.h>
@@ -221,7 +220,6 @@ static enum tess_status compare_open(struct compare *compare)
 static enum tess_status compare_write_json(const struct compare *compare)
 {
     json_t *runs, *root;
-    enum tess_status status;
 
     if (compare->json == NULL || compare->json[0] == '\0')
         return TESS_OK;
@@ -236,11 +234,7 @@ static enum tess_status compare_write_json(const struct compare *compare)
         json_array_append_new(runs, entry);
     }
     root = json_pack("{s:o}", "runs", runs);
-    if (root == NULL)
-        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the results of --json");
-    status = tess_json_write_file(compare->json, root);
-    json_decref(root);
-    return status;
+    return tess__record_write(compare->json, root);
 }
 
 /* Plan all of them first: what does not fit is refused before anything runs. */

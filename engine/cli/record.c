@@ -2,6 +2,8 @@
 #include "cli/record.h"
 
 #include "base/options.h"
+#include "core/metrics.h"
+#include "tessera/check.h"
 #include "tessera/version.h"
 
 #include <inttypes.h>
@@ -149,4 +151,15 @@ json_t *tess__record_compared(const struct tess__run *run)
         tess__record_number(final->samples_per_s), "comm_share",
         tess__record_number(final->comm_share), "sent_bytes_per_step", record_sent(run),
         "sent_bytes_formula", formula, "memory", tess__record_memory(run));
+}
+
+enum tess_status tess__record_write(const char *path, json_t *root)
+{
+    enum tess_status status;
+
+    if (root == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the results of --json");
+    status = tess_json_write_file(path, root);
+    json_decref(root);
+    return status;
 }

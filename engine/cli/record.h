@@ -19,6 +19,8 @@ json_t *tess__record_epoch(const struct tess__run_epoch *epoch);
 json_t *tess__record_memory(const struct tess__run *run);
 /* {"final": {...}} */
 json_t *tess__record_final(const struct tess__run *run);
+/* Write the results of --json; takes over `root`, whose NULL is an error: there was no memory. */
+enum tess_status tess__record_write(const char *path, json_t *root);
 /* One entry of compare's "runs". */
 json_t *tess__record_compared(const struct tess__run *run);
 

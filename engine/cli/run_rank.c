@@ -43,17 +43,12 @@ struct loop {
 static void stretch_add(struct stretch *stretch, double time_s,
                         const struct tess_step_result *result)
 {
-    const struct tess_times *times = &result->times;
+    struct tess_times times = result->times;
 
+    times.total_s = time_s;
     stretch->steps++;
     stretch->rows += result->rows;
-    stretch->sum.data_s += times->data_s;
-    stretch->sum.forward_s += times->forward_s;
-    stretch->sum.backward_s += times->backward_s;
-    stretch->sum.optim_s += times->optim_s;
-    stretch->sum.comm_s += times->comm_s;
-    stretch->sum.hidden_s += times->hidden_s;
-    stretch->sum.total_s += time_s;
+    tess_times_add(&stretch->sum, &times, 1);
 }
 
 static double stretch_share(const struct stretch *stretch)
@@ -69,12 +64,11 @@ static double stretch_rate(const struct stretch *stretch)
 
 static struct tess_times stretch_mean(const struct stretch *stretch)
 {
-    const struct tess_times *sum = &stretch->sum;
-    double n = stretch->steps > 0 ? (double)stretch->steps : 1;
+    struct tess_times mean = {0};
 
-    return (struct tess_times){sum->data_s / n,  sum->forward_s / n, sum->backward_s / n,
-                               sum->optim_s / n, sum->comm_s / n,    sum->hidden_s / n,
-                               sum->total_s / n};
+    if (stretch->steps > 0)
+        tess_times_add(&mean, &stretch->sum, 1 / (double)stretch->steps);
+    return mean;
 }
 
 static uint64_t loop_sent(const struct loop *loop)

@@ -79,19 +79,17 @@ static struct tess__scaling_measured measure_result(const struct tess__scaling *
         .hash = run->final.hash,
         .samples_per_s = run->final.samples_per_s,
     };
+    struct tess_times mean = {0};
 
-    for (int32_t r = 0; r < run->rank_count; r++) {
-        const struct tess_times *step = &run->rank[r].step;
-        double share = 1 / (double)run->rank_count;
-
-        result.step_s += share * step->total_s;
-        result.data_s += share * step->data_s;
-        result.forward_s += share * step->forward_s;
-        result.backward_s += share * step->backward_s;
-        result.optim_s += share * step->optim_s;
-        result.exposed_s += share * step->comm_s;
-        result.hidden_s += share * step->hidden_s;
-    }
+    for (int32_t r = 0; r < run->rank_count; r++)
+        tess_times_add(&mean, &run->rank[r].step, 1 / (double)run->rank_count);
+    result.step_s = mean.total_s;
+    result.data_s = mean.data_s;
+    result.forward_s = mean.forward_s;
+    result.backward_s = mean.backward_s;
+    result.optim_s = mean.optim_s;
+    result.exposed_s = mean.comm_s;
+    result.hidden_s = mean.hidden_s;
     return result;
 }
 

@@ -5,7 +5,6 @@
 #include "cli/record.h"
 #include "cli/scaling.h"
 #include "cli/text.h"
-#include "core/metrics.h"
 #include "tessera/check.h"
 
 #include <inttypes.h>
@@ -254,7 +253,6 @@ enum tess_status tess__scaling_write(const struct tess__scaling *scaling)
 {
     json_t *measured, *links, *predicted, *ring, *root;
     char machine[128];
-    enum tess_status status;
 
     if (scaling->json == NULL || scaling->json[0] == '\0')
         return TESS_OK;
@@ -280,9 +278,5 @@ enum tess_status tess__scaling_write(const struct tess__scaling *scaling)
                      "mode", scaling->weak ? "weak" : "strong", "measured", measured, "amdahl_p",
                      scaling->fitted ? tess__record_number(scaling->amdahl_p) : json_null(),
                      "links", links, "predicted", predicted, "ring", ring);
-    if (root == NULL)
-        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the results of --json");
-    status = tess_json_write_file(scaling->json, root);
-    json_decref(root);
-    return status;
+    return tess__record_write(scaling->json, root);
 }

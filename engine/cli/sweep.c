@@ -63,13 +63,6 @@ static enum tess_status sweep_help(int argc, char **argv)
 /* ---- which files ------------------------------------------------------------------------------
  */
 
-static bool sweep_is_yaml(const char *name)
-{
-    const char *end = strrchr(name, '.');
-
-    return end != NULL && end != name && (strcmp(end, ".yaml") == 0 || strcmp(end, ".yml") == 0);
-}
-
 static enum tess_status sweep_add(struct sweep *sweep, const char *folder, const char *file)
 {
     struct sweep_case *item;
@@ -96,7 +89,8 @@ static enum tess_status sweep_add(struct sweep *sweep, const char *folder, const
 
 static int sweep_only_yaml(const struct dirent *entry)
 {
-    return sweep_is_yaml(entry->d_name);
+    /* A name that is nothing but an ending is a hidden file. */
+    return tess__args_is_yaml(entry->d_name) && strrchr(entry->d_name, '.') != entry->d_name;
 }
 
 static enum tess_status sweep_add_folder(struct sweep *sweep, const char *folder)

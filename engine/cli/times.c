@@ -73,16 +73,8 @@ void tess__times_print(const struct tess__times *times, int32_t rank_count)
     struct tess_times sum = {0};
     double percent;
 
-    for (int32_t r = 0; r < rank_count; r++) {
-        const struct tess_times *rank = &times->rank[r].sum;
-        sum.data_s += rank->data_s;
-        sum.forward_s += rank->forward_s;
-        sum.backward_s += rank->backward_s;
-        sum.optim_s += rank->optim_s;
-        sum.comm_s += rank->comm_s;
-        sum.hidden_s += rank->hidden_s;
-        sum.total_s += rank->total_s;
-    }
+    for (int32_t r = 0; r < rank_count; r++)
+        tess_times_add(&sum, &times->rank[r].sum, 1);
     percent = sum.total_s > 0 ? 100 / sum.total_s : 0;
     printf("  time: data %.1f %%, forward %.1f %%, backward %.1f %%, optimizer %.1f %%, other %.1f "
            "%%, comm %.1f %% exposed + %.1f %% hidden",

@@ -6,7 +6,6 @@
 #include "cli/record.h"
 #include "cli/text.h"
 #include "cli/trial.h"
-#include "core/metrics.h"
 #include "tessera/check.h"
 
 #include <inttypes.h>
@@ -366,7 +365,6 @@ static void tune_print(const struct tune *tune)
 static enum tess_status tune_write(const struct tune *tune)
 {
     json_t *cases, *root;
-    enum tess_status status;
 
     if (tune->json == NULL || tune->json[0] == '\0')
         return TESS_OK;
@@ -385,11 +383,7 @@ static enum tess_status tune_write(const struct tune *tune)
         json_pack("{s:{s:s, s:s, s:i, s:I, s:o, s:I}}", "tune", "model", tune->model, "strategy",
                   tune->strategy, "ranks", tune->ranks, "limit_bytes", (json_int_t)tune->limit,
                   "cases", cases, "best_batch_size", (json_int_t)tune->item[tune->best].batch_size);
-    if (root == NULL)
-        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the results of --json");
-    status = tess_json_write_file(tune->json, root);
-    json_decref(root);
-    return status;
+    return tess__record_write(tune->json, root);
 }
 
 int tess__command_tune_batch(int argc, char **argv)

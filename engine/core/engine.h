@@ -37,6 +37,19 @@ struct tess_times {
     double data_s, forward_s, backward_s, optim_s, comm_s, hidden_s, total_s;
 };
 
+/* sum += share * one, field by field. */
+static inline void tess_times_add(struct tess_times *sum, const struct tess_times *one,
+                                  double share)
+{
+    sum->data_s += share * one->data_s;
+    sum->forward_s += share * one->forward_s;
+    sum->backward_s += share * one->backward_s;
+    sum->optim_s += share * one->optim_s;
+    sum->comm_s += share * one->comm_s;
+    sum->hidden_s += share * one->hidden_s;
+    sum->total_s += share * one->total_s;
+}
+
 struct tess_step_result {
     int64_t step;          /* from 1 */
     int64_t epoch;         /* from 0 */

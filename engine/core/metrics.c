@@ -8,49 +8,37 @@
 #include "base/file.h"
 #include "tessera/check.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <limits.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 struct tess_metrics {
-    int fd;
-    off_t whole_bytes; /* up to the end of the last whole line */
-    enum tess_status status;
-    char path[PATH_MAX];
+    struct tess_file_log log;
+    enum tess_status status; /* also of lines that could not be made */
 };
+
+static enum tess_status metrics_open_log(struct tess_file_log *log, const char *folder)
+{
+    if (folder[0] == '\0')
+        TESS_FAIL(TESS_ERR_USAGE, "the name of the run folder is empty");
+    TESS_TRY(tess_file_make_folders(folder, "the run folder"));
+    const int length = snprintf(log->path, sizeof(log->path), "%s/metrics.jsonl", folder);
+    if (length < 0 || (size_t)length >= sizeof(log->path))
+        TESS_FAIL(TESS_ERR_USAGE, "the name of the run folder is too long");
+    return tess_file_log_open(log);
+}
 
 enum tess_status tess_metrics_open(const char *folder, struct tess_metrics **metrics_out)
 {
     struct tess_metrics *metrics = calloc(1, sizeof(*metrics));
     if (metrics == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "cannot allocate the metrics writer");
-    const int length = snprintf(metrics->path, sizeof(metrics->path), "%s", folder);
-    const size_t room = sizeof(metrics->path) - sizeof("/metrics.jsonl");
-    if (length < 1 || (size_t)length > room) {
+    metrics->log = (struct tess_file_log){.part = "lines", .within = "a line", .option = "--run"};
+    const enum tess_status status = metrics_open_log(&metrics->log, folder);
+    if (status != TESS_OK)
         free(metrics);
-        TESS_FAIL(TESS_ERR_USAGE, "the name of the run folder is %s",
-                  length < 1 ? "empty" : "too long");
-    }
-    const enum tess_status status = tess_file_make_folders(metrics->path, "the run folder");
-    if (status != TESS_OK) {
-        free(metrics);
-        return status;
-    }
-    strcat(metrics->path, "/metrics.jsonl");
-    metrics->fd = open(metrics->path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    if (metrics->fd < 0) {
-        const enum tess_status failed =
-            tess_fail(TESS_ERR_IO, "cannot create %s: %s", metrics->path, strerror(errno));
-        free(metrics);
-        return failed;
-    }
-    *metrics_out = metrics;
-    return TESS_OK;
+    else
+        *metrics_out = metrics;
+    return status;
 }
 
 /* Text of a value with a newline behind it, to be freed; NULL without memory. */
@@ -75,20 +63,10 @@ static enum tess_status metrics_write_line(struct tess_metrics *metrics, const j
         TESS_FAIL(TESS_ERR_INTERNAL,
                   "%s: cannot make a line of metrics: no memory, or a value "
                   "that JSON does not have",
-                  metrics->path);
-    const int error = tess_file_append(metrics->fd, line, count);
+                  metrics->log.path);
+    const enum tess_status status = tess_file_log_append(&metrics->log, line, count);
     free(line);
-    if (error != 0) {
-        /* Nothing to be done if this fails: it is a device, or the disk is broken. */
-        const bool cut = ftruncate(metrics->fd, metrics->whole_bytes) == 0;
-        TESS_FAIL(TESS_ERR_IO,
-                  "cannot write %s: %s; %s: make room or choose another folder with "
-                  "--run",
-                  metrics->path, strerror(error),
-                  cut ? "the lines before are whole" : "the file may end within a line");
-    }
-    metrics->whole_bytes += (off_t)count;
-    return TESS_OK;
+    return status;
 }
 
 enum tess_status tess_metrics_write(struct tess_metrics *metrics, json_t *object)
@@ -103,14 +81,8 @@ enum tess_status tess_metrics_close(struct tess_metrics *metrics)
 {
     if (metrics == NULL)
         return TESS_OK;
-    /* Some file systems say that they are full only here. */
-    int error = tess_file_sync(metrics->fd);
-    if (close(metrics->fd) != 0 && error == 0)
-        error = errno;
-    if (error != 0 && metrics->status == TESS_OK)
-        metrics->status =
-            tess_fail(TESS_ERR_IO, "cannot finish %s: %s", metrics->path, strerror(error));
-    const enum tess_status status = metrics->status;
+    enum tess_status status = metrics->status;
+    TESS_KEEP(status, tess_file_log_close(&metrics->log));
     free(metrics);
     return status;
 }

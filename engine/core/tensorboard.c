@@ -14,9 +14,6 @@
 
 #include "tessera/check.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <limits.h>
 #include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -34,12 +31,10 @@
 #define TAIL_BYTES    4
 
 struct tess_tensorboard {
-    int fd;
-    off_t whole_bytes; /* up to the end of the last whole event */
-    enum tess_status status;
+    struct tess_file_log log;
+    enum tess_status status; /* also of events that could not be made */
     uint32_t crc_table[256];
     uint8_t record[RECORD_BYTES];
-    char path[PATH_MAX];
 };
 
 static void board_fill_table(uint32_t table[256])
@@ -74,22 +69,14 @@ static enum tess_status board_write_event(struct tess_tensorboard *board,
     size_t whole = HEAD_BYTES + length + TAIL_BYTES;
     uint8_t *record = board->record;
     if (whole > sizeof board->record)
-        TESS_FAIL(TESS_ERR_INTERNAL, "%s: an event of %zu bytes is too long", board->path, length);
+        TESS_FAIL(TESS_ERR_INTERNAL, "%s: an event of %zu bytes is too long", board->log.path,
+                  length);
     board_put(record, length, 8);
     board_put(record + 8, board_masked_crc(board->crc_table, record, 8), 4);
     tess__tensorboard__event__pack(event, record + HEAD_BYTES);
     board_put(record + HEAD_BYTES + length,
               board_masked_crc(board->crc_table, record + HEAD_BYTES, length), 4);
-    int error = tess_file_append(board->fd, record, whole);
-    if (error != 0) {
-        bool cut = ftruncate(board->fd, board->whole_bytes) == 0;
-        TESS_FAIL(TESS_ERR_IO,
-                  "cannot write %s: %s; %s: make room or choose another folder with --tensorboard",
-                  board->path, strerror(error),
-                  cut ? "the events before are whole" : "the file may end within an event");
-    }
-    board->whole_bytes += (off_t)whole;
-    return TESS_OK;
+    return tess_file_log_append(&board->log, record, whole);
 }
 
 static double board_now_s(void)
@@ -105,13 +92,12 @@ static enum tess_status board_open_file(struct tess_tensorboard *board, const ch
     Tess__Tensorboard__Event first = TESS__TENSORBOARD__EVENT__INIT;
     (void)gethostname(host, sizeof host - 1);
     TESS_TRY(tess_file_make_folders(folder, "the folder of --tensorboard"));
-    int used = snprintf(board->path, sizeof board->path, "%s/events.out.tfevents.%lld.%s.%ld",
-                        folder, (long long)time(NULL), host, (long)getpid());
-    if (used < 0 || (size_t)used >= sizeof board->path)
+    int used =
+        snprintf(board->log.path, sizeof board->log.path, "%s/events.out.tfevents.%lld.%s.%ld",
+                 folder, (long long)time(NULL), host, (long)getpid());
+    if (used < 0 || (size_t)used >= sizeof board->log.path)
         TESS_FAIL(TESS_ERR_USAGE, "the name of the folder of --tensorboard is too long");
-    board->fd = open(board->path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    if (board->fd < 0)
-        TESS_FAIL(TESS_ERR_IO, "cannot create %s: %s", board->path, strerror(errno));
+    TESS_TRY(tess_file_log_open(&board->log));
     first.wall_time = board_now_s();
     first.what_case = TESS__TENSORBOARD__EVENT__WHAT_FILE_VERSION;
     first.file_version = (char[]){"brain.Event:2"};
@@ -123,12 +109,13 @@ enum tess_status tess_tensorboard_open(const char *folder, struct tess_tensorboa
     struct tess_tensorboard *board = calloc(1, sizeof *board);
     if (board == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for the writer of --tensorboard");
-    board->fd = -1;
+    board->log = (struct tess_file_log){
+        .fd = -1, .part = "events", .within = "an event", .option = "--tensorboard"};
     board_fill_table(board->crc_table);
     enum tess_status status = board_open_file(board, folder);
     if (status != TESS_OK) {
-        if (board->fd >= 0)
-            close(board->fd);
+        if (board->log.fd >= 0)
+            (void)tess_file_log_close(&board->log);
         free(board);
         return status;
     }
@@ -167,13 +154,8 @@ enum tess_status tess_tensorboard_close(struct tess_tensorboard *board)
 {
     if (board == NULL)
         return TESS_OK;
-    int error = tess_file_sync(board->fd);
-    if (close(board->fd) != 0 && error == 0)
-        error = errno;
-    if (error != 0 && board->status == TESS_OK)
-        board->status =
-            tess_fail(TESS_ERR_IO, "cannot finish %s: %s", board->path, strerror(error));
     enum tess_status status = board->status;
+    TESS_KEEP(status, tess_file_log_close(&board->log));
     free(board);
     return status;
 }

@@ -194,3 +194,11 @@ int spawn_words(struct spawn *spawn, const char *words)
         argv[count++] = word;
     return spawn_run(spawn, argv, NULL);
 }
+
+int spawn_remove(const char *folder)
+{
+    char command[128];
+
+    snprintf(command, sizeof command, "rm -rf %s", folder);
+    return system(command);
+}

@@ -43,6 +43,9 @@ int spawn_count(const char *text, const char *part);
 /* spawn_run of `tessera WORDS`, words separated by single spaces. */
 int spawn_words(struct spawn *spawn, const char *words);
 
+/* Remove a test's folder and all in it; a group tear-down's result. */
+int spawn_remove(const char *folder);
+
 /* Start, run to the end within 60 s and fail the test if processes stay. Returns the exit status.
  */
 int spawn_run(struct spawn *spawn, char *const argv[], int (*entry)(int, char **));

@@ -159,11 +159,8 @@ static void case_bad(void **state)
 
 static int remove_folder(void **state)
 {
-    char command[64];
-
     (void)state;
-    snprintf(command, sizeof command, "rm -rf %s", folder);
-    return system(command);
+    return spawn_remove(folder);
 }
 
 int main(void)

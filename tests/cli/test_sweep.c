@@ -53,11 +53,8 @@ static int set_up(void **state)
 
 static int tear_down(void **state)
 {
-    char command[128];
-
     (void)state;
-    snprintf(command, sizeof command, "rm -r %s", folder);
-    return chdir("/") != 0 || system(command) != 0 ? -1 : 0;
+    return chdir("/") != 0 ? -1 : spawn_remove(folder);
 }
 
 /* All of a folder in order of name; one that diverges does not end it; a run folder for each. */

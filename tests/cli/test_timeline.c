@@ -409,11 +409,8 @@ static void case_bad_traces(void **state)
 
 static int remove_folder(void **state)
 {
-    char command[64];
-
     (void)state;
-    snprintf(command, sizeof command, "rm -rf %s", folder);
-    return system(command);
+    return spawn_remove(folder);
 }
 
 int main(void)
