@@ -4,6 +4,7 @@
  */
 #include "comm/world.h"
 
+#include "base/clock.h"
 #include "base/file.h"
 #include "comm/shared.h"
 #include "tessera/check.h"
@@ -16,9 +17,14 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #define WORLD_HUGE ((size_t)2 << 20)
+
+/* How long to wait for a reason that is being written. On an overloaded machine a thread may be
+ * without a core for many of the scheduler's slices, which are milliseconds. */
+#define WORLD_REASON_S 2.0
 
 static size_t world_round(size_t bytes, size_t unit)
 {
@@ -235,9 +241,10 @@ bool tess_world_aborted(const struct tess_world *world, int32_t *rank_out, char 
     uint32_t state = atomic_load(&world->abort_state);
     if (state == 0)
         return false;
-    /* Whoever writes the reason needs a moment, unless it was killed in the middle. */
-    for (int i = 0; i < 1000 && state == 1; i++) {
-        sched_yield();
+    /* Whoever writes the reason needs a moment, or longer if it has lost its core in the middle; it
+     * may also have been killed there. */
+    for (double start = tess_clock_s(); state == 1 && tess_clock_s() - start < WORLD_REASON_S;) {
+        nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
         state = atomic_load(&world->abort_state);
     }
     if (rank_out != NULL)

@@ -54,6 +54,7 @@ void case_idle(void **state);
 void case_arguments(void **state);
 void case_mismatch(void **state);
 void case_abort(void **state);
+void case_reason(void **state);
 void case_time_out(void **state);
 void case_killed(void **state);
 void case_board(void **state);

@@ -3,6 +3,7 @@
 #include "comm/cases.h"
 
 #include "base/clock.h"
+#include "comm/shared.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -128,6 +129,35 @@ void case_abort(void **state)
     if (setup->ranks == 1)
         skip();
     case_run(state, failure_abort_rank, NULL);
+}
+
+/* A rank loses its core while it writes why it stops: the others wait for the whole reason. */
+static int failure_reason_rank(struct tess_comm *comm, struct tess_world *world, void *arg)
+{
+    (void)arg;
+    if (comm->rank == comm->rank_count - 1) {
+        atomic_store(&world->abort_state, 1);
+        nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
+        strcpy(world->abort_reason, "the disk is full");
+        world->abort_rank = comm->rank;
+        atomic_store(&world->abort_state, 2);
+        return 0;
+    }
+    while (atomic_load(&world->abort_state) == 0)
+        nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
+    int32_t who;
+    char reason[64];
+    WORLD_CHECK(tess_world_aborted(world, &who, reason, sizeof reason));
+    WORLD_CHECK(who == comm->rank_count - 1 && strcmp(reason, "the disk is full") == 0);
+    return 0;
+}
+
+void case_reason(void **state)
+{
+    const struct case_setup *setup = *state;
+    if (setup->ranks == 1 || setup->debug)
+        skip();
+    case_run(state, failure_reason_rank, NULL);
 }
 
 static int failure_time_out_rank(struct tess_comm *comm, struct tess_world *world, void *arg)
