@@ -8,16 +8,26 @@
 
 #include <stdbool.h>
 
-/* One split: images of bytes and their labels, in memory shared by forked ranks. */
+struct tess_token_stream; /* tokens of one or several files, end to end; core/data_tokens.h */
+
+/*
+ * One split, in memory shared by forked ranks: images of bytes and their labels, or samples of
+ * tokens: sample i is tokens [first + i T, first + i T + T) of the stream, its labels the token
+ * after each of them.
+ */
 struct tess_split {
     int64_t count;
-    const uint8_t *image; /* [count, H, W, C] */
-    const uint8_t *label; /* [count], each < class_count */
+    const uint8_t *image;                   /* [count, H, W, C] */
+    const uint8_t *label;                   /* [count], each < class_count */
+    const struct tess_token_stream *stream; /* tokens */
+    int64_t first;
 };
 
 struct tess_dataset {
-    struct tess_shape row; /* [H, W, C] */
-    int32_t class_count;
+    bool tokens;
+    struct tess_shape row; /* images [H, W, C]; tokens [T] */
+    int32_t class_count;   /* classes, or the size of the vocabulary */
+    int64_t labels;        /* of a sample: 1, or T */
     struct tess_split train, test;
     float mean, deviation; /* of the training pixels / 255, for normalisation */
     size_t mapped_bytes;   /* shared between all ranks of the host */
@@ -33,6 +43,24 @@ struct tess_dataset {
  */
 enum tess_status tess_dataset_open_idx(const char *folder, struct tess_dataset **dataset_out);
 void tess_dataset_close(struct tess_dataset *dataset); /* NULL is allowed */
+
+/*
+ * Text or tokens, memory-mapped. `source` is a file, several joined by commas, or a pattern such as
+ * "shards/train_*.bin", taken in sorted order:
+ *
+ *   text    any other file: a token is a byte, the vocabulary 256
+ *   tokens  files that end in .bin, in the layouts of llm.c: 256 int32 (magic, version, count,
+ * ...), then `count` tokens. Magic 20240520, version 1: uint16, vocabulary 50257 (GPT-2); magic
+ *           20240801, version 7: uint32, vocabulary 128256 (Llama 3). Token values are checked.
+ *   "text"  the word: text that every Debian machine has (see tess_dataset_default_text)
+ *
+ * length is T. The last `validation` share of the samples, at least one, is the test split unless
+ * `validation_source` names files of their own. TESS_ERR_NOT_FOUND, TESS_ERR_DATA: messages name
+ * the file and the field, and a set shorter than one sample of each split is an error.
+ */
+enum tess_status tess_dataset_open_tokens(const char *source, const char *validation_source,
+                                          double validation, int64_t length,
+                                          struct tess_dataset **dataset_out);
 
 /*
  * Made-up images whose class can be learnt, for benches and tests without the data: the mean of a
@@ -60,15 +88,19 @@ struct tess_loader_options {
     int64_t workers; /* prefetch threads, at most one a slot; 0: load in the rank's own thread;
                         -1: choose: 1 where two cores per rank are there and batches are not tiny */
     bool shuffle;
-    bool flip;      /* random horizontal flip, keyed by sample and epoch */
-    int64_t shift;  /* random shift by up to this many pixels, zero filled */
-    bool drop_last; /* leave a short last batch of the epoch out */
+    bool flip;                    /* random horizontal flip, keyed by sample and epoch */
+    int64_t shift;                /* random shift by up to this many pixels, zero filled */
+    bool drop_last;               /* leave a short last batch of the epoch out */
+    int64_t length;               /* tokens of a sample */
+    double validation;            /* share of the tokens kept for validation */
+    const char *validation_files; /* "": that share; else files as data names them */
 };
 extern const struct tess_option tess_loader_option_table[];
 
 /*
  * Fill `input` [rows, H, W, C] in dtype (f32, bf16 or f16) with (pixel/255 - mean)/deviation and
- * `label` [rows] for the given samples; a negative sample is padding: zeros, label -1. `augment`
+ * `label` [rows] for the given samples; of tokens `input` [rows, T] in i32 and `label` [rows, T],
+ * where padding is token 0 and labels -1; a negative sample is padding: zeros, label -1. `augment`
  * false for evaluation. Pure.
  */
 void tess_load_rows(const struct tess_dataset *dataset, const struct tess_split *split,
@@ -96,12 +128,12 @@ struct tess_loader_config {
     const struct tess_dataset *dataset;
     struct tess_loader_options options;
     uint64_t seed;
-    enum tess_dtype dtype; /* f32, bf16 or f16 */
+    enum tess_dtype dtype; /* f32, bf16 or f16; of tokens i32 */
     int64_t rows_max;
     int32_t host_ranks; /* ranks that share the cores this one may use, for workers = -1; 0: 1 */
     int32_t slot_count; /* 1 (no prefetch) .. 4 */
     void *input[4];     /* each [rows_max, row] */
-    int32_t *label[4];  /* each [rows_max] */
+    int32_t *label[4];  /* each [rows_max, labels] */
     bool (*request)(void *context, int64_t batch, struct tess_batch_request *request);
     void *context;
 };

@@ -94,44 +94,111 @@ int32_t tess_declare_unit(struct tess_declare *declare, const char *name, struct
     if (!unit)
         return -1;
     declare_name(declare, unit->name, name);
+    unit->index = declare->unit_count - 1;
     unit->output_count = declare_count(declare, name, &output);
     return declare->unit_count - 1;
 }
 
+/* What this rank holds of a tensor that is cut: its parts, as one longer or shorter dimension. */
+static struct tess_shape declare_slice(struct tess_declare *declare, const char *name,
+                                       const struct tess_shape *whole, struct tess_slice slice)
+{
+    const struct tess_tensor_axis *tensor = &declare->axis;
+    struct tess_shape shape = *whole;
+    if (slice.axis < 0 || tensor->parts <= 1)
+        return shape;
+    if (slice.axis >= whole->rank || slice.blocks < 1 ||
+        whole->dim[slice.axis] % ((int64_t)slice.blocks * tensor->parts) != 0) {
+        declare_fail(
+            declare,
+            tess_fail(TESS_ERR_USAGE,
+                      "model: dimension %d of '%s', %lld long, cannot be cut into %d equal "
+                      "parts",
+                      slice.axis, name,
+                      slice.axis < whole->rank ? (long long)whole->dim[slice.axis] : 0LL,
+                      tensor->parts));
+        return shape;
+    }
+    shape.dim[slice.axis] = shape.dim[slice.axis] / tensor->parts * tensor->count;
+    return shape;
+}
+
 static int32_t declare_any_param(struct tess_declare *declare, const char *name,
                                  struct tess_shape shape, struct tess_init init, uint32_t flags,
-                                 float rate)
+                                 struct tess_slice slice)
 {
     int32_t unit = declare_current_unit(declare, name);
     for (int32_t i = 0; i < declare->param_count; i++)
         if (strcmp(declare->param[i].name, name) == 0)
             declare_fail(declare,
                          tess_fail(TESS_ERR_USAGE, "model: two parameters are named '%s'", name));
+    int64_t count = declare_count(declare, name, &shape);
     struct tess_declare_param *param =
         declare_grow(declare, (void **)&declare->param, &declare->param_count, sizeof *param);
     if (!param)
         return -1;
     declare_name(declare, param->name, name);
-    declare_count(declare, name, &shape);
     param->unit = unit;
-    param->shape = shape;
+    param->index = declare->param_count - 1;
+    param->whole = shape;
+    param->slice = slice;
+    param->shape = declare_slice(declare, name, &shape, slice);
     param->init = init;
     param->flags = flags;
-    param->rate = rate;
+    param->source = -1;
+    param->model_begin = declare->element_count;
+    declare->element_count += count;
     return declare->param_count - 1;
+}
+
+int32_t tess_declare_sliced(struct tess_declare *declare, const char *name, struct tess_shape shape,
+                            struct tess_init init, uint32_t flags, struct tess_slice slice)
+{
+    const uint32_t own = TESS_PARAM_BUFFER | TESS_PARAM_TIED;
+    return declare_any_param(declare, name, shape, init, flags & ~own, slice);
 }
 
 int32_t tess_declare_param(struct tess_declare *declare, const char *name, struct tess_shape shape,
                            struct tess_init init, uint32_t flags)
 {
-    return declare_any_param(declare, name, shape, init, flags & ~(uint32_t)TESS_PARAM_BUFFER, 0);
+    return tess_declare_sliced(declare, name, shape, init, flags, (struct tess_slice){-1, 1, 0});
 }
 
 int32_t tess_declare_buffer(struct tess_declare *declare, const char *name, struct tess_shape shape,
                             struct tess_init init, float rate)
 {
-    return declare_any_param(declare, name, shape, init, TESS_PARAM_BUFFER | TESS_PARAM_NO_DECAY,
-                             rate);
+    int32_t index =
+        declare_any_param(declare, name, shape, init, TESS_PARAM_BUFFER | TESS_PARAM_NO_DECAY,
+                          (struct tess_slice){-1, 1, 0});
+    if (index >= 0)
+        declare->param[index].rate = rate;
+    return index;
+}
+
+int32_t tess_declare_tied(struct tess_declare *declare, const char *name, int32_t source)
+{
+    if (declare->status != TESS_OK)
+        return -1;
+    if (source < 0 || source >= declare->param_count) {
+        declare_fail(declare,
+                     tess_fail(TESS_ERR_USAGE, "model: '%s' is tied to no parameter", name));
+        return -1;
+    }
+    const struct tess_declare_param from = declare->param[source];
+    const int64_t elements = declare->element_count;
+    int32_t index = declare_any_param(declare, name, from.whole, from.init,
+                                      from.flags | TESS_PARAM_TIED, from.slice);
+    if (index < 0)
+        return -1;
+    declare->element_count = elements;
+    declare->param[index].source = source;
+    declare->param[index].model_begin = from.model_begin;
+    return index;
+}
+
+void tess_declare_loss(struct tess_declare *declare, int64_t labels)
+{
+    declare->labels = labels;
 }
 
 int32_t tess_declare_tensor(struct tess_declare *declare, const char *name, enum tess_dtype dtype,
@@ -144,6 +211,7 @@ int32_t tess_declare_tensor(struct tess_declare *declare, const char *name, enum
         return -1;
     declare_name(declare, tensor->name, name);
     tensor->unit = unit;
+    tensor->index = declare->tensor_count - 1;
     tensor->dtype = dtype;
     tensor->count = declare_count(declare, name, &shape);
     tensor->life = life;
@@ -158,27 +226,143 @@ int32_t tess_declare_op(struct tess_declare *declare, const struct tess_op_desc 
     if (!op)
         return -1;
     op->unit = unit;
+    op->index = declare->op_count - 1;
     op->desc = *desc;
-    op->desc.rows = declare->rows;
-    op->desc.leaf_rows = declare->leaf_rows;
+    if (desc->rows == 0) {
+        op->desc.rows = declare->rows;
+        op->desc.leaf_rows = declare->leaf_rows;
+    } else if (desc->leaf_rows == 0) {
+        op->desc.leaf_rows = desc->rows;
+    }
     op->desc.dtype = declare->dtype;
     op->desc.input_grad = !(first && unit == 0);
     return declare->op_count - 1;
+}
+
+/* Tied parameters and their sources are segments of their own: see tess_declare_tied. */
+static enum tess_status declare_check_alone(const struct tess_declare *declare, int32_t p)
+{
+    const int32_t tied[2] = {p, declare->param[p].source};
+    for (int32_t i = 0; i < 2 && tied[1] >= 0; i++)
+        for (int32_t q = 0; q < declare->param_count; q++)
+            if (q != tied[i] && declare->param[q].unit == declare->param[tied[i]].unit)
+                TESS_FAIL(TESS_ERR_USAGE,
+                          "model: '%s' is tied, or tied to, and shares its unit with '%s'",
+                          declare->param[tied[i]].name, declare->param[q].name);
+    return TESS_OK;
 }
 
 enum tess_status tess_declare_model(struct tess_declare *declare,
                                     const struct tess_model_ops *model, void *state,
                                     const void *options, const struct tess_model_input *input)
 {
+    declare->axis = input->axis;
     TESS_TRY(model->declare(state, options, input, declare));
     TESS_TRY(declare->status);
     if (declare->unit_count == 0)
         TESS_FAIL(TESS_ERR_USAGE, "model '%s' declares no unit", model->name);
+    for (int32_t p = 0; p < declare->param_count; p++)
+        TESS_TRY(declare_check_alone(declare, p));
     int64_t classes = declare->unit[declare->unit_count - 1].output_count;
-    if (classes != input->class_count)
+    if (declare->labels == 0 && classes != input->class_count)
         TESS_FAIL(TESS_ERR_USAGE, "model '%s' ends with %lld outputs, the data have %d classes",
                   model->name, (long long)classes, input->class_count);
     return TESS_OK;
+}
+
+/* ---- parts of a model ------------------------------------------------------------------------ */
+
+static void *select_copy(const void *from, int32_t count, size_t size)
+{
+    void *copy = calloc((size_t)count + 1, size);
+    if (copy && count > 0)
+        memcpy(copy, from, (size_t)count * size);
+    return copy;
+}
+
+/* Keep the elements whose unit has a new place, and give them that. */
+#define SELECT(part, array, array_count, place)                                                    \
+    do {                                                                                           \
+        int32_t kept = 0;                                                                          \
+        for (int32_t i = 0; i < (part)->array_count; i++) {                                        \
+            if ((place)[(part)->array[i].unit] < 0)                                                \
+                continue;                                                                          \
+            (part)->array[kept] = (part)->array[i];                                                \
+            (part)->array[kept++].unit = (place)[(part)->array[i].unit];                           \
+        }                                                                                          \
+        (part)->array_count = kept;                                                                \
+    } while (0)
+
+enum tess_status tess_declare_select(const struct tess_declare *model, const bool *keep,
+                                     struct tess_declare *part_out)
+{
+    struct tess_declare part = *model;
+    int32_t *place = calloc((size_t)model->unit_count + 1, sizeof *place);
+    part.unit = select_copy(model->unit, model->unit_count, sizeof *part.unit);
+    part.param = select_copy(model->param, model->param_count, sizeof *part.param);
+    part.tensor = select_copy(model->tensor, model->tensor_count, sizeof *part.tensor);
+    part.op = select_copy(model->op, model->op_count, sizeof *part.op);
+    if (!place || !part.unit || !part.param || !part.tensor || !part.op) {
+        free(place);
+        tess_declare_fini(&part);
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the model's parts");
+    }
+    part.unit_count = 0;
+    for (int32_t u = 0; u < model->unit_count; u++) {
+        place[u] = keep[u] ? part.unit_count : -1;
+        if (keep[u])
+            part.unit[part.unit_count++] = model->unit[u];
+    }
+    SELECT(&part, param, param_count, place);
+    SELECT(&part, tensor, tensor_count, place);
+    SELECT(&part, op, op_count, place);
+    free(place);
+    *part_out = part;
+    return TESS_OK;
+}
+
+int64_t tess_declare_run(const struct tess_declare_param *param,
+                         const struct tess_tensor_axis *tensor, int64_t at, int64_t *whole_out)
+{
+    const struct tess_shape *whole = &param->whole;
+    int64_t inner = 1;
+    if (param->slice.axis < 0 || tensor->parts <= 1) {
+        *whole_out = at;
+        return tess_shape_count(&param->shape) - at;
+    }
+    for (int32_t d = param->slice.axis + 1; d < whole->rank; d++)
+        inner *= whole->dim[d];
+    const int64_t length = whole->dim[param->slice.axis];
+    const int64_t block = length / param->slice.blocks, run = block / tensor->parts;
+    const int64_t part_length = length / tensor->parts;
+    const int64_t part_count = tess_shape_count(whole) / tensor->parts;
+    const int64_t part = tensor->first + at / part_count;
+    const int64_t outer = at % part_count / (part_length * inner);
+    const int64_t index = at % (part_length * inner) / inner, rest = at % inner;
+    const int64_t from = index / run * block + part * run + index % run;
+    *whole_out = (outer * length + from) * inner + rest;
+    return (run - index % run) * inner - rest;
+}
+
+struct tess_shape tess_declare_file_shape(const struct tess_declare_param *param)
+{
+    struct tess_shape shape = param->whole;
+    if (param->slice.used > 0)
+        shape.dim[param->slice.axis] = param->slice.used;
+    if (param->flags & TESS_PARAM_TRANSPOSED && shape.rank == 2)
+        shape = tess_shape2(shape.dim[1], shape.dim[0]);
+    return shape;
+}
+
+int64_t tess_declare_size(const struct tess_declare *declare)
+{
+    int64_t size = 0;
+    for (int32_t p = 0; p < declare->param_count; p++) {
+        const struct tess_shape shape = tess_declare_file_shape(&declare->param[p]);
+        if (!(declare->param[p].flags & (TESS_PARAM_TIED | TESS_PARAM_BUFFER)))
+            size += tess_shape_count(&shape);
+    }
+    return size;
 }
 
 void tess_declare_fini(struct tess_declare *declare)

@@ -7,30 +7,42 @@
 
 #define TESS_NAME_MAX 64
 
+/*
+ * Each part has `index`, its number in the whole model: what the model calls it by. In what a rank
+ * keeps of the model (tess_declare_select) places in the arrays differ from it; `unit` is always
+ * the place in this struct's unit array.
+ */
 struct tess_declare_unit {
     char name[TESS_NAME_MAX];
+    int32_t index;
     int64_t output_count; /* elements per row */
 };
 
 struct tess_declare_param {
     char name[TESS_NAME_MAX];
-    int32_t unit;
-    struct tess_shape shape;
+    int32_t unit, index;
+    struct tess_shape shape; /* of what this rank holds */
+    struct tess_shape
+        whole; /* of the model's tensor, padding included; shape where it is not cut */
+    struct tess_slice slice;
     struct tess_init init;
     uint32_t flags;
-    float rate; /* TESS_PARAM_BUFFER */
+    float rate;          /* TESS_PARAM_BUFFER */
+    int32_t source;      /* TESS_PARAM_TIED: index of the parameter whose value this is; else -1 */
+    int64_t model_begin; /* number of its first element among all of the model, whole tensors, tied
+                            ones left out (theirs is their source's) */
 };
 
 struct tess_declare_tensor {
     char name[TESS_NAME_MAX];
-    int32_t unit;
+    int32_t unit, index;
     enum tess_dtype dtype;
     int64_t count; /* elements per row, leaf or micro-batch */
     enum tess_life life;
 };
 
 struct tess_declare_op {
-    int32_t unit;
+    int32_t unit, index;
     struct tess_op_desc desc;
 };
 
@@ -42,6 +54,9 @@ struct tess_declare {
     int32_t unit_count, param_count, tensor_count, op_count;
     int64_t rows, leaf_rows; /* given to operations */
     enum tess_dtype dtype;
+    struct tess_tensor_axis axis;
+    int64_t labels;          /* of a row, where the model computes the loss itself; else 0 */
+    int64_t element_count;   /* of all parameters, whole tensors, tied ones left out */
     bool conditional;        /* backward may leave parameters unused */
     enum tess_status status; /* the first thing that went wrong */
 };
@@ -52,5 +67,23 @@ enum tess_status tess_declare_model(struct tess_declare *declare,
                                     const struct tess_model_ops *model, void *state,
                                     const void *options, const struct tess_model_input *input);
 void tess_declare_fini(struct tess_declare *declare);
+
+/* What is left of a model when only the units with keep[unit] are: copies, to be freed by fini. */
+enum tess_status tess_declare_select(const struct tess_declare *model, const bool *keep,
+                                     struct tess_declare *part_out);
+
+/*
+ * A parameter's elements here and in the model's tensor: element `at` of what this rank holds is
+ * element *whole_out of the whole tensor, and so are the `returned` - 1 after it, in order (until
+ * the run or the parameter ends). Elements are held in increasing runs within each part. Pure.
+ */
+int64_t tess_declare_run(const struct tess_declare_param *param,
+                         const struct tess_tensor_axis *tensor, int64_t at, int64_t *whole_out);
+
+/* Elements of all parameters as files have them: the model's size as papers give it. */
+int64_t tess_declare_size(const struct tess_declare *declare);
+
+/* The whole tensor as files have it: padding left out, transposed where the flag says so. */
+struct tess_shape tess_declare_file_shape(const struct tess_declare_param *param);
 
 #endif

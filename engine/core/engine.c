@@ -63,7 +63,10 @@ static enum tess_status engine_declare(struct tess_engine *engine)
     const struct tess_config *config = engine->config;
     struct tess_model_input input = {.row = engine->dataset->row,
                                      .class_count = engine->dataset->class_count,
-                                     .dtype = engine->plan.dtype};
+                                     .dtype = engine->plan.dtype,
+                                     .rows = engine->rows,
+                                     .leaf_rows = engine->leaf_rows,
+                                     .axis = {.parts = 1, .count = 1, .rank_count = 1}};
     engine->declare.rows = engine->rows;
     engine->declare.leaf_rows = engine->leaf_rows;
     engine->declare.dtype = engine->plan.dtype;

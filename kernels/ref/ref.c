@@ -19,6 +19,9 @@ static size_t ref_scratch_bytes(const struct tess_op_desc *desc)
         return tess__ref_pool_scratch(desc);
     case TESS_OP_BATCH_NORM:
         return tess__ref_batch_norm_scratch(desc);
+    case TESS_OP_NORM:
+    case TESS_OP_ATTENTION:
+    case TESS_OP_EMBEDDING:
     case TESS_OP_KIND_COUNT:
         break;
     }

@@ -148,7 +148,12 @@ void model_open(struct model_driver *driver, const char *model, const char *kern
     driver->options = model_read_options(driver->model, argument, argument_count);
     driver_open_kernel(driver, kernel);
 
-    driver->input = (struct tess_model_input){row, class_count, dtype};
+    driver->input = (struct tess_model_input){.row = row,
+                                             .class_count = class_count,
+                                             .dtype = dtype,
+                                             .rows = rows,
+                                             .leaf_rows = leaf_rows,
+                                             .axis = {.parts = 1, .count = 1, .rank_count = 1}};
     driver->rows = rows;
     driver->leaf_rows = leaf_rows;
     driver->training = true;

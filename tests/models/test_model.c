@@ -256,7 +256,8 @@ static void case_learns(void **unused)
 static void check_refused(const char *model, struct tess_shape row, const char *const *argument,
                           int argument_count, const char *part)
 {
-    const struct tess_model_input input = {row, 10, TESS_F32};
+    const struct tess_model_input input = {
+        .row = row, .class_count = 10, .dtype = TESS_F32, .rows = 2, .leaf_rows = 1};
     struct tess_declare declare = {.rows = 2, .leaf_rows = 1, .dtype = TESS_F32};
     const struct tess_model_ops *ops;
 

@@ -12,7 +12,9 @@
  * are taken inside each leaf, then over the leaves as one binary tree split at the largest power of
  * two below their number, in f32: the tree of tessera/comm.h.
  *
- * Shapes: B rows, H W height and width, C channels. Images are [B, H, W, C]. `dtype` is that of
+ * Shapes: B rows, H W height and width, C channels. Images are [B, H, W, C]. Rows of a sequence are
+ * its positions, [B, T, C]; an operation on positions has B T rows and
+ * leaf_rows T rows in a leaf. H heads, KV key and value heads, D head size. `dtype` is that of
  * activations, parameters and activation gradients: f32, bf16 or f16. Parameter gradients are f32
  * always. bf16 and f16 kernels accumulate in f32 and round once.
  */
@@ -39,6 +41,9 @@ enum tess_op_kind {
     TESS_OP_MAX_POOL,
     TESS_OP_AVG_POOL,
     TESS_OP_BATCH_NORM,
+    TESS_OP_NORM,      /* layer norm, RMS norm */
+    TESS_OP_ATTENTION, /* causal */
+    TESS_OP_EMBEDDING,
     TESS_OP_KIND_COUNT
 };
 
@@ -48,8 +53,10 @@ struct tess_op_desc {
     enum tess_dtype dtype;
     int64_t rows;            /* B; a multiple of leaf_rows */
     int64_t leaf_rows;       /* >= 1 */
-    int64_t in;              /* LINEAR: input features; others: input channels */
-    int64_t out;             /* LINEAR, CONV2D: output features or channels; others: = in */
+    int64_t in;              /* LINEAR: input features; ATTENTION: D; EMBEDDING: rows of the table;
+                                others: input channels */
+    int64_t out;             /* LINEAR, CONV2D: output features or channels; EMBEDDING: width of
+                                the table; others: = in */
     int64_t height, width;   /* of the input image; BATCH_NORM of a vector: 1, 1 */
     int32_t window;          /* CONV2D, pools: height and width of the window */
     int32_t stride, padding; /* CONV2D, pools; zero padding (max: minus infinity) */
@@ -59,7 +66,15 @@ struct tess_op_desc {
     bool f32_math;   /* dtype bf16, f16: widen the operands to f32 and multiply those;
                         storage stays in dtype. A backend without f16 products does so
                         for f16 unasked */
-    float epsilon;   /* BATCH_NORM */
+    bool add_grad;   /* LINEAR: backward_weight adds to dw and dbias; for sums over chunks */
+    bool rms;        /* NORM: no mean is taken out, and there is no beta */
+    float epsilon;   /* BATCH_NORM, NORM */
+    /* ATTENTION: B sequences of `length` positions; q has `heads` heads of D, k and v `kv_heads`,
+     * a divisor of it. Elements from one position to the next: q_stride in q, kv_stride in k and v,
+     * the same in their gradients; so all three may lie in one array. */
+    int64_t length;
+    int32_t heads, kv_heads;
+    int64_t q_stride, kv_stride;
 };
 
 /* Output height (or width) of a window over `size`: floor((size + 2 padding - window)/stride) + 1.
@@ -182,6 +197,48 @@ struct tess_kernel_ops {
                                             const float *save_mean, const float *save_rstd,
                                             void *dx, float *dgamma, float *dbeta);
 
+    enum tess_status (*norm_forward)(struct tess_op *op, const void *x, const void *add, void *sum,
+                                     const void *gamma, const void *beta, void *y, float *mean,
+                                     float *rstd);
+    enum tess_status (*norm_backward)(struct tess_op *op, const void *x, const void *dy,
+                                      const void *gamma, const float *mean, const float *rstd,
+                                      const void *add, void *dx, float *dgamma, float *dbeta);
+    enum tess_status (*attention_forward)(struct tess_op *op, const void *q, const void *k,
+                                          const void *v, void *y, float *lse);
+    enum tess_status (*attention_backward)(struct tess_op *op, const void *q, const void *k,
+                                           const void *v, const void *y, const void *dy,
+                                           const float *lse, void *dq, void *dk, void *dv);
+    enum tess_status (*embedding_forward)(struct tess_op *op, const int32_t *token, int64_t first,
+                                          const void *table, const void *add, void *y);
+    enum tess_status (*embedding_backward)(struct tess_op *op, const int32_t *token, int64_t first,
+                                           const void *dy, float *dtable);
+
+    void (*attention_decode)(struct tess_kernel *, const struct tess_op_desc *desc,
+                             int64_t position, const void *q, const void *k, const void *v,
+                             void *y);
+    void (*rope)(struct tess_kernel *, enum tess_dtype, int64_t rows, int64_t length, int64_t first,
+                 int32_t heads, int64_t head_size, int64_t stride, float base, bool inverse,
+                 void *x);
+    void (*gelu_forward)(struct tess_kernel *, enum tess_dtype, int64_t count, const void *x,
+                         void *y);
+    void (*gelu_backward)(struct tess_kernel *, enum tess_dtype, int64_t count, const void *x,
+                          const void *dy, void *dx);
+    void (*swiglu_forward)(struct tess_kernel *, enum tess_dtype, int64_t count, const void *gate,
+                           const void *up, void *y);
+    void (*swiglu_backward)(struct tess_kernel *, enum tess_dtype, int64_t count, const void *gate,
+                            const void *up, const void *dy, void *dgate, void *dup);
+    void (*xent_max)(struct tess_kernel *, enum tess_dtype, int64_t rows, int64_t classes,
+                     int64_t stride, const void *logits, float *max);
+    void (*xent_sum)(struct tess_kernel *, enum tess_dtype, int64_t rows, int64_t classes,
+                     int64_t stride, int64_t first, const void *logits, const int32_t *label,
+                     const float *max, float *sum, float *target, float *best);
+    void (*xent_grad)(struct tess_kernel *, enum tess_dtype, int64_t rows, int64_t classes,
+                      int64_t stride, int64_t first, float scale, const void *logits,
+                      const int32_t *label, const float *max, const float *sum, void *dlogits);
+    void (*xent_loss)(struct tess_kernel *, int64_t rows, const int32_t *label, const float *max,
+                      const float *sum, const float *target, const float *best, float *loss,
+                      int32_t *correct);
+
     void (*relu_forward)(struct tess_kernel *, enum tess_dtype, int64_t count, const void *x,
                          void *y);
     void (*relu_backward)(struct tess_kernel *, enum tess_dtype, int64_t count, const void *y,
@@ -225,7 +282,8 @@ enum tess_status tess_linear_forward(struct tess_op *op, const void *x, const vo
 /* dx[B, in] = dy[B, out] w. dy has the ReLU's backward applied already (tess_relu_backward). */
 enum tess_status tess_linear_backward_data(struct tess_op *op, const void *dy, const void *w,
                                            void *dx);
-/* dw[out, in] = dy^T x and dbias[out] = sum of dy's rows, by leaves; overwritten. dbias may be
+/* dw[out, in] = dy^T x and dbias[out] = sum of dy's rows, by leaves; overwritten, or with
+ * desc.add_grad added to what is there, in f32, the whole sum over the leaves at once. dbias may be
  * NULL. */
 enum tess_status tess_linear_backward_weight(struct tess_op *op, const void *x, const void *dy,
                                              float *dw, float *dbias);
@@ -278,7 +336,114 @@ enum tess_status tess_batch_norm_backward(struct tess_op *op, const void *x, con
                                           const float *save_rstd, void *dx, float *dgamma,
                                           float *dbeta);
 
+/*
+ * Layer norm (Ba, Kiros and Hinton 2016) over the C = desc.in channels of each row:
+ *   sum = x + add                                       rounded to dtype; only where add is not
+ * NULL y = gamma (s - mean) rstd + beta                    s = sum, or x where add is NULL with
+ * mean and rstd = 1/sqrt(var + epsilon) of s, var the biased variance. desc.rms (Zhang and Sennrich
+ * 2019): y = gamma s rstd, rstd = 1/sqrt(mean of s^2 + epsilon); beta and mean are NULL. gamma,
+ * beta [C] in desc.dtype; mean, rstd [B] in f32. sum may be x or add; y is distinct.
+ */
+enum tess_status tess_norm_forward(struct tess_op *op, const void *x, const void *add, void *sum,
+                                   const void *gamma, const void *beta, void *y, float *mean,
+                                   float *rstd);
+/*
+ * Backward of forward above; x is what was normalised (sum, where there was one).
+ *   dx = gradient of the norm + add         added in f32, rounded once; add NULL: 0
+ * dgamma, dbeta [C] by leaves, overwritten; dbeta is NULL for desc.rms. dx may be dy or add.
+ */
+enum tess_status tess_norm_backward(struct tess_op *op, const void *x, const void *dy,
+                                    const void *gamma, const float *mean, const float *rstd,
+                                    const void *add, void *dx, float *dgamma, float *dbeta);
+
+/*
+ * Causal attention of B sequences: for head h, with kv = h / (heads / kv_heads),
+ *   s[i, j] = q[i, h] . k[j, kv] / sqrt(D)   for j <= i,   p = softmax over j,
+ *   y[i, h] = sum over j of p[i, j] v[j, kv]
+ * q, k, v as the strides of the description say; y [B, T, heads, D] without gaps; lse[B, heads, T]
+ * = log sum over j of exp s[i, j], f32, for backward. Memory is O(T): nothing of T x T is kept
+ * (Dao 2023, "FlashAttention-2", algorithms 1 and 2). Each sequence is computed alone, the same
+ * whatever B is.
+ */
+enum tess_status tess_attention_forward(struct tess_op *op, const void *q, const void *k,
+                                        const void *v, void *y, float *lse);
+/* dq, dk, dv, overwritten, with the strides of q, k, v and distinct from them; gradients of a key
+ * and value head are sums over its query heads. */
+enum tess_status tess_attention_backward(struct tess_op *op, const void *q, const void *k,
+                                         const void *v, const void *y, const void *dy,
+                                         const float *lse, void *dq, void *dk, void *dv);
+
+/*
+ * y[i] = table[token[i] - first] + add[i] for B rows; a token outside [first, first + desc.in) adds
+ * zero, so that a table may be cut into parts. add [B, C] NULL: zero; it may be y. token NULL: row
+ * i has token i % desc.length, for positions. table [desc.in, desc.out].
+ */
+enum tess_status tess_embedding_forward(struct tess_op *op, const int32_t *token, int64_t first,
+                                        const void *table, const void *add, void *y);
+/* dtable [desc.in, desc.out] = for each token the sum of dy over the rows that have it, by leaves,
+ * each sum beginning with +0; overwritten. */
+enum tess_status tess_embedding_backward(struct tess_op *op, const int32_t *token, int64_t first,
+                                         const void *dy, float *dtable);
+
 /* ---- plain operations ----------------------------------------------------------------------- */
+
+/*
+ * One position of attention against what was kept of the ones before it: q [heads, D] of position
+ * `position`, k and v [position + 1, kv_heads, D] with desc.kv_stride from one position to the
+ * next, y [heads, D]. desc gives dtype, D = in, heads, kv_heads and kv_stride.
+ */
+void tess_attention_decode(struct tess_kernel *kernel, const struct tess_op_desc *desc,
+                           int64_t position, const void *q, const void *k, const void *v, void *y);
+/*
+ * Rotary positions (Su et al. 2021), in place, in the halves form of Llama in Hugging Face's files:
+ * for each head of x [rows, heads, D], rows `stride` elements apart, with position p = first + row
+ * % length and i < D/2,
+ *   angle = p base^(-2i/D);  (x[i], x[i + D/2]) is rotated by angle, by -angle where `inverse`.
+ * The inverse is also the backward.
+ */
+void tess_rope(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows, int64_t length,
+               int64_t first, int32_t heads, int64_t head_size, int64_t stride, float base,
+               bool inverse, void *x);
+/* y = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) (Hendrycks and Gimpel 2016; what GPT-2 uses).
+ * y is distinct from x. */
+void tess_gelu_forward(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
+                       const void *x, void *y);
+/* dx = dy times the derivative at x. dx may be dy or x. */
+void tess_gelu_backward(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
+                        const void *x, const void *dy, void *dx);
+/* y = gate / (1 + exp(-gate)) up (Shazeer 2020). */
+void tess_swiglu_forward(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
+                         const void *gate, const void *up, void *y);
+/* dgate may be gate, dup may be up. */
+void tess_swiglu_backward(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
+                          const void *gate, const void *up, const void *dy, void *dgate, void *dup);
+/*
+ * Softmax and cross-entropy of rows whose classes are spread over several arrays (vocabulary
+ * parallel; Shoeybi et al. 2019, section 3). logits [rows, stride] hold classes [first, first +
+ * classes); the columns beyond are padding: never read as logits, and their gradient is 0. classes
+ * may be 0. In this order, with a reduction over the parts after each of the first two:
+ *
+ *   xent_max    max[row] = greatest logit here, -inf where there is none
+ *   xent_sum    sum[row] = sum of exp(x - max); target[row] = x[label], 0 where it is not here;
+ *               best[row] = - the first class here whose logit is max, -inf where there is none
+ *               reduce: max with max; sum and target with sum, best with max
+ *   xent_loss   loss[row] = log(sum) + max - target, correct[row] = -best == label
+ *   xent_grad   dlogits = scale (exp(x - max)/sum - onehot); may be the logits
+ *
+ * A negative label is padding: loss, gradient and correct are 0. With one part this is
+ * tess_softmax_xent with a stride. Classes are below 2^24, so that f32 holds them.
+ */
+void tess_xent_max(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows, int64_t classes,
+                   int64_t stride, const void *logits, float *max);
+void tess_xent_sum(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows, int64_t classes,
+                   int64_t stride, int64_t first, const void *logits, const int32_t *label,
+                   const float *max, float *sum, float *target, float *best);
+void tess_xent_grad(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows,
+                    int64_t classes, int64_t stride, int64_t first, float scale, const void *logits,
+                    const int32_t *label, const float *max, const float *sum, void *dlogits);
+void tess_xent_loss(struct tess_kernel *kernel, int64_t rows, const int32_t *label,
+                    const float *max, const float *sum, const float *target, const float *best,
+                    float *loss, int32_t *correct);
 
 /* y = max(0, x). y may be x. */
 void tess_relu_forward(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,

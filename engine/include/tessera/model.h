@@ -36,6 +36,41 @@ enum tess_param_flag {
     TESS_PARAM_NO_DECAY = 1, /* biases, norms: weight decay and layer-wise rates leave it alone */
     TESS_PARAM_BUFFER = 2,   /* no gradient: the "gradient" is a statistic of the batch, summed over
                                 leaves; the update is w = (1 - rate) w + rate (sum / leaves) */
+    TESS_PARAM_TOKENS = 4,   /* whole on every rank of the tensor axis; with sequence parallel
+                                backward writes the sum over this rank's positions, and the core
+                                adds those of the other ranks */
+    TESS_PARAM_TRANSPOSED = 8, /* [out, in] here, [in, out] in files (GPT-2's) */
+    TESS_PARAM_TIED = 16,      /* see tess_declare_tied */
+};
+
+/*
+ * The tensor axis: a layer's width is cut into `parts` equal parts, of which a rank computes
+ * `count`, from `first` on. Mostly there is one part for each rank of the axis; with more, the same
+ * parts are computed by fewer ranks and added in the same tree, so that the bits are the same.
+ */
+struct tess_tensor_axis {
+    int32_t parts; /* 1: nothing is split */
+    int32_t first, count;
+    int32_t rank, rank_count; /* count = parts / rank_count, first = rank count */
+    bool sequence; /* sequence parallel: what is not split is computed for 1/rank_count of a pass's
+                      positions, the rank's own run of them */
+};
+
+/*
+ * How a parameter is cut into the parts of the tensor axis: dimension `axis` of its shape into
+ * `blocks` equal blocks (q, k and v in one weight: 3), each block into axis.parts. A rank holds
+ * its parts one after the other, each of them [..., dim/parts, ...] whole:
+ *
+ *     blocks 1, parts 4   | 0 | 1 | 2 | 3 |              part 1 is the second quarter
+ *     blocks 3, parts 2   | q0 q1 | k0 k1 | v0 v1 |      part 1 is q1 k1 v1
+ *
+ * `used`: so many indices of the dimension are the model's; those beyond are padding, zero for
+ * ever, and not in files (a padded vocabulary). 0: all. Only with blocks 1.
+ */
+struct tess_slice {
+    int32_t axis;   /* -1: not cut, whole on every rank */
+    int32_t blocks; /* >= 1 */
+    int64_t used;
 };
 
 /* Life of a tensor of a unit. */
@@ -44,6 +79,11 @@ enum tess_life {
     TESS_LIFE_UNIT,   /* alive only within one call; its memory is shared with other units */
     TESS_LIFE_LEAVES, /* as SAVED, but one per leaf instead of one per row: [leaves, shape] */
     TESS_LIFE_BATCH,  /* as SAVED, but one per micro-batch: [shape] */
+    TESS_LIFE_REMADE, /* as SAVED, but cheap to make from what is SAVED: under selective recompute
+                         it is as UNIT, and backward makes it again (pass->remake) */
+    TESS_LIFE_CALL,   /* as UNIT, but one per micro-batch: [shape] */
+    TESS_LIFE_KEPT,   /* one of [shape], kept for ever: the keys and values of tess_model_input's
+                         decode */
 };
 
 /*
@@ -62,13 +102,31 @@ int32_t tess_declare_param(struct tess_declare *declare, const char *name, struc
 int32_t tess_declare_buffer(struct tess_declare *declare, const char *name, struct tess_shape shape,
                             struct tess_init init, float rate);
 
-/* A tensor of the current unit: `shape` per row (or per leaf). Returns its index in the model. */
+/*
+ * A parameter that is cut along the tensor axis. `shape` is that of the whole parameter, padding
+ * included; pass->param is this rank's parts.
+ */
+int32_t tess_declare_sliced(struct tess_declare *declare, const char *name, struct tess_shape shape,
+                            struct tess_init init, uint32_t flags, struct tess_slice slice);
+
+/*
+ * The current unit uses the values of parameter `source` of an earlier unit under a name of its own
+ * (a tied embedding). It has the source's shape and slice, is not in files and is not counted; its
+ * gradient is added to the source's when both are complete. Must be the only parameter of its unit,
+ * and its source likewise.
+ */
+int32_t tess_declare_tied(struct tess_declare *declare, const char *name, int32_t source);
+
+/* A tensor of the current unit: `shape` per row (or as its life says). Returns its index in the
+ * model. */
 int32_t tess_declare_tensor(struct tess_declare *declare, const char *name, enum tess_dtype dtype,
                             struct tess_shape shape, enum tess_life life);
 
 /*
  * A prepared operation of the current unit. rows, leaf_rows and dtype are filled in by the engine,
- * input_grad too (false only in unit 0 when `first` is true). Returns its index in the model.
+ * input_grad too (false only in unit 0 when `first` is true). desc->rows > 0: they stay as they
+ * are, leaf_rows = 0 standing for one leaf of all rows (chunks, a part of the positions). Returns
+ * its index in the model.
  */
 int32_t tess_declare_op(struct tess_declare *declare, const struct tess_op_desc *desc, bool first);
 
@@ -79,11 +137,28 @@ int32_t tess_declare_op(struct tess_declare *declare, const struct tess_op_desc 
  */
 void tess_declare_conditional(struct tess_declare *declare);
 
-/* What the data look like and the run's precision, for declare(). */
+/*
+ * The model computes the loss itself, in its last unit: each row has `labels` labels (pass->label),
+ * and pass->loss and pass->correct are sums over them. In training they are written in the last
+ * unit's backward, which has no output_grad and begins with the gradient of the loss times
+ * pass->loss_grad; otherwise in its forward. The last unit's output is then nobody's input, and of
+ * any shape.
+ */
+void tess_declare_loss(struct tess_declare *declare, int64_t labels);
+
+/* What the data look like and how the run computes, for declare(). */
 struct tess_model_input {
-    struct tess_shape row; /* of one sample: [H, W, C] */
-    int32_t class_count;
-    enum tess_dtype dtype; /* of activations and parameters in use */
+    struct tess_shape row;   /* of one sample: images [H, W, C]; tokens [T] */
+    int32_t class_count;     /* classes, or the size of the vocabulary */
+    enum tess_dtype dtype;   /* of activations and parameters in use */
+    bool tokens;             /* input is int32 [rows, T], labels the tokens that follow each */
+    int64_t rows, leaf_rows; /* of a pass */
+    struct tess_tensor_axis axis;
+    /* For generation: rows are single positions, T = 1, of a sequence of up to `context`; the
+     * model keeps keys and values itself (TESS_LIFE_KEPT), and the last unit's output is the logits
+     * [class_count] of each row in f32. No backward. */
+    bool decode;
+    int64_t context; /* decode: positions at most; else 0 */
 };
 
 /* All a unit needs for one call. Indices are those that the declare functions returned. */
@@ -93,10 +168,18 @@ struct tess_pass {
     bool training;
     enum tess_dtype dtype;
     int64_t rows, leaf_rows, leaf_count;
-    uint64_t seed;             /* of the run */
-    uint64_t step;             /* optimizer step, for dropout's key */
-    uint64_t row_first;        /* number of row 0 in the global batch, for dropout's elements */
-    const void *input;         /* [rows, previous unit's output] */
+    uint64_t seed;        /* of the run */
+    uint64_t step;        /* optimizer step, for dropout's key */
+    uint64_t row_first;   /* number of row 0 in the global batch, for dropout's elements */
+    int64_t position;     /* decode: of the pass's only position, from 0 */
+    bool remake;          /* backward: TESS_LIFE_REMADE tensors of this unit must be remade */
+    const int32_t *label; /* models with a loss, last unit: [rows, labels]; -1 counts not */
+    float *loss;          /* likewise, written: [rows] */
+    int32_t *correct;     /* likewise, written: [rows] labels that the greatest logit is */
+    float loss_grad;      /* likewise: factor on the gradient of the sum of all losses */
+    const struct tess_tensor_axis *axis; /* as in the model's input */
+    struct tess_tensor_pass *crossing;   /* of the functions below */
+    const void *input;                   /* [rows, previous unit's output] */
     void *output;              /* [rows, this unit's output]; kept until the unit's backward, which
                                   may use it up */
     const void *output_grad;   /* backward: may be overwritten through `output_grad_scratch` */
@@ -119,6 +202,34 @@ struct tess_pass {
  */
 float tess_pass_uniform(const struct tess_pass *pass, uint64_t element);
 
+/*
+ * Where activations cross the tensor axis. Collective over the axis; every rank makes the same
+ * calls. Without a tensor axis they move nothing. A layer cut by columns and then by rows (Shoeybi
+ * et al., "Megatron-LM", 2019, section 3) is
+ *
+ *     forward    widen(x)   y_p = f(x A_p) B_p for its parts p    y = sum(y_p)
+ *     backward   widen(dy)  dx_p from dy, for its parts p         dx = sum(dx_p)
+ *
+ * and with sequence parallel (Korthikanti et al. 2022, section 4.2.2) widen is an all-gather of
+ * positions and sum a reduce-scatter of them, otherwise nothing and an all-reduce.
+ */
+
+/*
+ * y = the sum over all parts of all ranks of partial [axis->count, count], in the run's dtype, or
+ * with sequence parallel this rank's run of count / rank_count elements of it. With more parts than
+ * ranks the sum is one tree over the parts in f32, rounded once. y may be partial; partial is used
+ * up.
+ */
+enum tess_status tess_pass_sum(const struct tess_pass *pass, int64_t count, void *partial, void *y);
+/* whole [count] = the runs of all ranks, in the run's dtype. Without sequence parallel both are the
+ * same address and nothing is done. */
+enum tess_status tess_pass_widen(const struct tess_pass *pass, int64_t count, const void *part,
+                                 void *whole);
+/* x [axis->count, count] in f32: x[0 .. count) = the sum (tree over the parts), or the greatest,
+ * over all parts of all ranks. */
+enum tess_status tess_pass_sum_f32(const struct tess_pass *pass, int64_t count, float *x);
+enum tess_status tess_pass_max_f32(const struct tess_pass *pass, int64_t count, float *x);
+
 struct tess_model_ops {
     uint32_t abi;
     const char *name;
@@ -126,6 +237,7 @@ struct tess_model_ops {
     const struct tess_option *options; /* OPTIONAL, default: none */
     size_t options_size;
     size_t state_size; /* private bytes, zeroed, allocated by the core */
+    bool tokens;       /* trains on text or token files, not on images */
 
     /* REQUIRED. Pure. Option values the model cannot have are refused here with a message. */
     enum tess_status (*declare)(void *state, const void *options,

@@ -64,10 +64,27 @@ enum tess_rank_mode {
  */
 enum tess_leaf_order { TESS_LEAVES_RANK_FIRST, TESS_LEAVES_MICRO_FIRST };
 
+/*
+ * A mesh spreads the ranks over three axes, each given to one strategy. Data: rows of the batch;
+ * the strategies above. Tensor: the width of layers. Stage: runs of units (pipeline). Each rank
+ * trains the part of the model that its stage and its place on the tensor axis leave; what a data
+ * strategy sees is that part alone, and the ranks that share it.
+ *
+ *     rank = (stage * data_count + data) * tensor_count + tensor      tensor ranks are neighbours
+ */
+enum tess_axis { TESS_AXIS_DATA, TESS_AXIS_TENSOR, TESS_AXIS_STAGE, TESS_AXIS_COUNT };
+
+struct tess_mesh {
+    int32_t rank, rank_count;       /* of all */
+    int32_t at[TESS_AXIS_COUNT];    /* this rank's place on each axis */
+    int32_t count[TESS_AXIS_COUNT]; /* ranks along each axis; all >= 1 */
+};
+
 /* What a strategy may know of a parameter. */
 struct tess_plan_param {
     const char *name;
     int32_t unit;
+    int32_t index;   /* number in the whole model */
     int64_t count;   /* elements */
     uint32_t flags;  /* enum tess_param_flag */
     int64_t begin;   /* first element in flat space; set by the core after plan() */
@@ -92,8 +109,12 @@ struct tess_segment {
 };
 
 struct tess_plan {
-    /* Given. */
+    /* Given. Ranks, units, parameters and leaves are those of the data axis: the ranks that hold
+     * the same part of the model, and what they hold. */
     int32_t rank, rank_count;
+    struct tess_mesh mesh;
+    bool pipelined; /* several micro-batches are under way at once: units are entered again before
+                       their backward */
     int32_t unit_count, param_count;
     const char *const *unit_name;
     const struct tess_plan_param *param; /* in order of unit, then declaration */
@@ -125,7 +146,11 @@ struct tess_plan {
     int64_t own_stride;  /* elements between the fold levels of sharded gradients (grad_own) */
 };
 
-/* The next segment is the next `param_count` parameters. For plan() only. */
+/*
+ * The next segment is the next `param_count` parameters. For plan() only. The core makes several of
+ * it where units do not follow each other in the model (chunks of a pipeline), and for tied
+ * parameters, which are segments of their own.
+ */
 enum tess_status tess_plan_add_segment(struct tess_plan *plan, int32_t param_count);
 
 /* Elements that this rank owns of segment `s` under an extent, and where they begin in flat space.
@@ -162,6 +187,41 @@ struct tess_strategy {
 
 enum tess_phase { TESS_PHASE_FORWARD, TESS_PHASE_BACKWARD };
 
+/* Tensor axis: activations cross ranks; see tess_pass_sum and its kin in tessera/model.h. */
+enum tess_crossing_kind {
+    TESS_CROSSING_SUM,         /* all-reduce of `data` [count], in place */
+    TESS_CROSSING_MAX,         /* likewise, the greatest */
+    TESS_CROSSING_SUM_SCATTER, /* reduce-scatter of `data` [N count] to `part` [count] */
+    TESS_CROSSING_GATHER,      /* all-gather of `part` [count] to `data` [N count] */
+};
+
+struct tess_crossing {
+    enum tess_crossing_kind kind;
+    enum tess_dtype dtype;
+    size_t count;
+    void *data, *part;
+};
+
+/*
+ * Stage axis. The units are cut into virtual stages, stage_count x chunk_count of them; rank s of
+ * the axis runs virtual stages s, s + stage_count, ..., its chunks 0, 1, ...:
+ *
+ *     units           | 0 1 | 2 3 | 4 5 | 6 7 |      2 ranks, 2 chunks
+ *     virtual stage   |  0  |  1  |  2  |  3  |
+ *     rank, chunk     | 0,0 | 1,0 | 0,1 | 1,1 |
+ */
+struct tess_unit_cost {
+    double work;          /* forward and backward of a row, relative to the other units */
+    uint64_t param_bytes; /* parameters, gradients, optimizer state */
+    uint64_t saved_bytes; /* activations kept from forward to backward of a micro-batch */
+};
+
+/* What a rank does next: one chunk, one micro-batch, one direction. */
+struct tess_action {
+    enum tess_phase phase;
+    int32_t chunk, micro;
+};
+
 struct tess_strategy_ops {
     uint32_t abi;
     const char *name;
@@ -170,10 +230,12 @@ struct tess_strategy_ops {
     size_t options_size;
     size_t state_size;
     enum tess_rank_mode rank_mode;
+    enum tess_axis axis; /* which axis of the mesh the strategy takes; the slots of the other axes
+                            stay empty */
 
     /* OPTIONAL, default: fits. Pure. Say no with TESS_FAIL(TESS_ERR_USAGE, ...) and the way out. */
     enum tess_status (*check)(const void *options, int32_t rank_count, int32_t accumulate);
-    /* REQUIRED. Pure. */
+    /* REQUIRED on the data axis. Pure. */
     enum tess_status (*plan)(struct tess_strategy *strategy);
     /* OPTIONAL, default: nothing. Reserve buffers through strategy->memory. Pure. */
     enum tess_status (*reserve)(struct tess_strategy *strategy);
@@ -204,6 +266,23 @@ struct tess_strategy_ops {
     /* OPTIONAL, default: nothing. The optimizer has updated `own`; make `param` right where FULL.
      */
     enum tess_status (*params_refresh)(struct tess_strategy *strategy);
+    /* TENSOR axis: REQUIRED. Move activations over strategy->comm, and have them there on return.
+     * Collective over the axis. */
+    enum tess_status (*cross)(struct tess_strategy *strategy, const struct tess_crossing *crossing);
+
+    /* STAGE axis, all REQUIRED and pure. Chunks of each rank. */
+    int32_t (*chunk_count)(const void *options);
+    /* Ranks that the options ask for on the axis; 0: no wish. OPTIONAL, also on the tensor axis. */
+    int32_t (*wanted_ranks)(const void *options);
+    /* first_out [virtual_count + 1]: virtual stage v runs units first_out[v] .. first_out[v+1] - 1,
+     * at least one. TESS_ERR_USAGE with what would fit. */
+    enum tess_status (*cut)(const void *options, const struct tess_unit_cost *cost,
+                            int32_t unit_count, int32_t virtual_count, int32_t *first_out);
+    /* The order of work of rank `stage`: 2 x chunks x micro_count actions, in which every chunk's
+     * backward takes the micro-batches in order. */
+    enum tess_status (*order)(const void *options, int32_t stage, int32_t stage_count,
+                              int32_t micro_count, struct tess_action *action_out);
+
     /* OPTIONAL, default: nothing. Lines for --explain: groups, buckets, volumes. */
     void (*describe)(const struct tess_strategy *strategy,
                      void (*line)(void *context, const char *text), void *context);
