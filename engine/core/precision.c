@@ -10,12 +10,11 @@
 /* In the order of the choices of --rounding. */
 enum precision_rounding { ROUNDING_NEAREST, ROUNDING_STOCHASTIC };
 
-static const char *const precision_op_name[TESS_OP_KIND_COUNT] = {[TESS_OP_LINEAR] = "linear",
-                                                                  [TESS_OP_CONV2D] = "conv2d",
-                                                                  [TESS_OP_MAX_POOL] = "max_pool",
-                                                                  [TESS_OP_AVG_POOL] = "avg_pool",
-                                                                  [TESS_OP_BATCH_NORM] =
-                                                                      "batch_norm"};
+static const char *const precision_op_name[TESS_OP_KIND_COUNT] = {
+    [TESS_OP_LINEAR] = "linear",         [TESS_OP_CONV2D] = "conv2d",
+    [TESS_OP_MAX_POOL] = "max_pool",     [TESS_OP_AVG_POOL] = "avg_pool",
+    [TESS_OP_BATCH_NORM] = "batch_norm", [TESS_OP_NORM] = "norm",
+    [TESS_OP_ATTENTION] = "attention",   [TESS_OP_EMBEDDING] = "embedding"};
 
 const char *tess_precision_op_name(enum tess_op_kind kind)
 {
