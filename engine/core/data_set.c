@@ -62,6 +62,7 @@ enum tess_status tess__dataset_new(struct tess_shape row, int32_t class_count, i
     }
     dataset->row = row;
     dataset->class_count = class_count;
+    dataset->labels = 1;
     dataset->mapped_bytes = bytes;
     dataset->train.count = train_count;
     dataset->train.image = memory;
