@@ -117,7 +117,7 @@ enum tess_dtype tess_run_reduce_dtype(const struct tess_run_options *run);
 /* ---- config_mesh.c ----------------------------------------------------------------------------
  */
 
-/* The words of a product of strategies, "fsdp+tp+pp"; false at its end. *text moves on. */
+/* The next word of a product of strategies, "one+two"; false at its end. *text moves on. */
 bool tess__config_next_strategy(const char **text, char name[32]);
 
 /* Fill config->mesh from --mesh, --ranks and the axes' own options, and with it ranks and

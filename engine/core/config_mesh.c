@@ -4,6 +4,7 @@
  */
 #include "base/options.h"
 #include "core/config.h"
+#include "core/registry.h"
 #include "tessera/check.h"
 
 #include <stdio.h>
@@ -100,21 +101,37 @@ static enum tess_status mesh_join(int64_t size[TESS_AXIS_COUNT], enum tess_axis 
     return TESS_OK;
 }
 
+/* The strategies for an axis, "a, b, c". */
+static const char *mesh_list_strategies(enum tess_axis axis, char text[160])
+{
+    int count = 0;
+    size_t used = 0;
+    const char *const *name = tess_registry_names(TESS_REGISTRY_STRATEGY, &count);
+    text[0] = '\0';
+    for (int i = 0; i < count && used < 160; i++) {
+        const struct tess_strategy_ops *ops = NULL;
+        if (tess_registry_get_strategy(name[i], &ops) == TESS_OK && ops->axis == axis)
+            used +=
+                (size_t)snprintf(text + used, 160 - used, "%s%s", used > 0 ? ", " : "", name[i]);
+    }
+    return text;
+}
+
 /* Axes without a strategy have one rank. */
 static enum tess_status mesh_check_axes(const struct tess_config *config,
                                         int64_t size[TESS_AXIS_COUNT])
 {
-    static const char *const example[TESS_AXIS_COUNT] = {"ddp", "tp", "pp"};
     for (int axis = 0; axis < TESS_AXIS_COUNT; axis++) {
+        char known[160];
         bool chosen = axis == TESS_AXIS_DATA ? config->data_chosen : config->axis[axis] != NULL;
         if (chosen)
             continue;
         if (size[axis] > 1)
             TESS_FAIL(TESS_ERR_USAGE,
                       "%lld ranks along the %s axis, and --strategy %s has no strategy for it: add "
-                      "one, as in --strategy %s+%s",
+                      "one by '+', of %s",
                       (long long)size[axis], mesh_axis_name[axis], config->run.strategy,
-                      config->run.strategy, example[axis]);
+                      mesh_list_strategies((enum tess_axis)axis, known));
         size[axis] = 1;
     }
     return TESS_OK;

@@ -10,8 +10,8 @@ const struct tess_option tess_run_option_table[] = {
     {"model", TESS_OPTION_STRING, CONFIG_FIELD(model), "mlp", 0, 0, NULL,
      "model to train; its own options begin with its name"},
     {"strategy", TESS_OPTION_STRING, CONFIG_FIELD(strategy), "single", 0, 0, NULL,
-     "how a step is spread over the ranks, or several joined by '+' that share a mesh, as "
-     "fsdp+tp+pp; options of each begin with its name"},
+     "how a step is spread over the ranks, or several joined by '+', one for each axis of the mesh "
+     "(data, tensor, stage); options of each begin with its name"},
     {"mesh", TESS_OPTION_STRING, CONFIG_FIELD(mesh), "", 0, 0, NULL,
      "ranks along each axis, as data=2,tensor=2,stage=2; what is left out follows from --ranks"},
     {"ranks", TESS_OPTION_INT, CONFIG_FIELD(ranks), "2", 1, TESS_CONFIG_RANKS_MAX, NULL,
@@ -41,7 +41,10 @@ const struct tess_option tess_run_option_table[] = {
     {"kernel", TESS_OPTION_STRING, CONFIG_FIELD(kernel), "", 0, 0, NULL,
      "kernel backend; empty chooses the fastest that is built"},
     {"data", TESS_OPTION_STRING, CONFIG_FIELD(data), "/usr/share/datasets/fashion-mnist", 0, 0,
-     NULL, "folder with the four IDX files, plain or .gz; synthetic makes images up"},
+     NULL,
+     "images: folder with the four IDX files, plain or .gz; text: files, a comma list or a "
+     "pattern, "
+     ".bin shards of tokens, or the word text for this machine's own; synthetic makes data up"},
     {"synthetic-rows", TESS_OPTION_INT, CONFIG_FIELD(synthetic_rows), "8192", 1, 1 << 24, NULL,
      "training images of --data synthetic; a quarter as many are for validation"},
     {"run", TESS_OPTION_STRING, CONFIG_FIELD(run), "", 0, 0, NULL,

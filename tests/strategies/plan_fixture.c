@@ -106,8 +106,10 @@ static void fixture_bind(struct tess_plan *plan, char *param, float *grad)
 void fixture_commit(struct fixture *fixture)
 {
     struct tess_plan *plan = &fixture->plan;
-    const uint64_t params = (uint64_t)tess_layout_own_total(plan, plan->param_extent, TESS_LAYOUT_VALUES);
-    const uint64_t grads = (uint64_t)tess_layout_own_total(plan, plan->grad_extent, TESS_LAYOUT_GRADS);
+    const uint64_t params =
+        (uint64_t)tess_layout_own_total(plan, plan->param_extent, TESS_LAYOUT_VALUES);
+    const uint64_t grads =
+        (uint64_t)tess_layout_own_total(plan, plan->grad_extent, TESS_LAYOUT_GRADS);
     struct tess_block param, grad;
     assert_int_equal(tess_memory_reserve(fixture->memory, TESS_MEMORY_PARAMETER,
                                          params * tess_dtype_bytes(plan->dtype), "parameters",
