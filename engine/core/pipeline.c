@@ -27,8 +27,10 @@ static double pipe_unit_work(const struct tess_declare *model, int32_t unit)
     double work = (double)model->unit[unit].output_count;
     for (int32_t o = 0; o < model->op_count; o++) {
         const struct tess_op_desc *desc = &model->op[o].desc;
-        const double rows = (double)desc->rows / (double)model->rows;
-        if (model->op[o].unit != unit)
+        const double rows =
+            (double)desc->rows * (desc->calls > 0 ? desc->calls : 1) / (double)model->rows;
+        /* What adds to another operation's gradient is a part of that one's work. */
+        if (model->op[o].unit != unit || desc->add_grad)
             continue;
         if (desc->kind == TESS_OP_LINEAR)
             work += 6 * rows * (double)desc->in * (double)desc->out;

@@ -141,6 +141,7 @@ static struct tess_op_desc block_attention_desc(const struct gpt_state *gpt)
     const int64_t q_stride = block_projected(gpt, 0);
 
     return (struct tess_op_desc){.kind = TESS_OP_ATTENTION,
+                                 .calls = gpt->axis.count,
                                  .dtype = gpt->dtype,
                                  .in = gpt->head_size,
                                  .out = gpt->head_size,
