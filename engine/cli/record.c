@@ -157,6 +157,28 @@ static json_t *record_sent(const struct tess__run *run)
     return sent;
 }
 
+/* {"data": {"sent_bytes_per_step": [...], "formula": [...]}, ...}: of every rank, along each axis.
+ */
+static json_t *record_axes(const struct tess__run *run)
+{
+    static const char *const name[TESS_AXIS_COUNT] = {"data", "tensor", "stage"};
+    json_t *axes = json_object();
+
+    for (int axis = 0; axes != NULL && axis < TESS_AXIS_COUNT; axis++) {
+        json_t *sent = json_array(), *formula = json_array();
+
+        for (int32_t r = 0; r < run->rank_count; r++) {
+            json_array_append_new(sent, tess__record_number(run->rank[r].axis_sent_per_step[axis]));
+            json_array_append_new(formula,
+                                  json_integer((json_int_t)run->rank[r].axis_formula[axis]));
+        }
+        json_object_set_new(
+            axes, name[axis],
+            json_pack("{s:o, s:o}", "sent_bytes_per_step", sent, "formula", formula));
+    }
+    return axes;
+}
+
 json_t *tess__record_final(const struct tess__run *run)
 {
     const struct tess__run_final *final = &run->final;
@@ -185,7 +207,7 @@ json_t *tess__record_compared(const struct tess__run *run)
     for (int32_t r = 0; formula != NULL && r < run->rank_count; r++)
         json_array_append_new(formula, json_integer((json_int_t)run->rank[r].sent_bytes_formula));
     object = json_pack(
-        "{s:s, s:o, s:i, s:s, s:I, s:i, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",
+        "{s:s, s:o, s:i, s:s, s:I, s:i, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",
         "strategy", run->config->run.strategy, "mesh", record_mesh(run), "ranks", run->rank_count,
         "precision", record_precision(run), "steps", (json_int_t) final->steps, "grid",
         tess_engine_plan_of(run->planned)->grid, "batch_size",
@@ -195,7 +217,8 @@ json_t *tess__record_compared(const struct tess__run *run)
         tess__record_hash(final->hash), "loss", tess__record_number(final->loss), "samples_per_s",
         tess__record_number(final->samples_per_s), "comm_share",
         tess__record_number(final->comm_share), "sent_bytes_per_step", record_sent(run),
-        "sent_bytes_formula", formula, "memory", tess__record_memory(run));
+        "sent_bytes_formula", formula, "axes", record_axes(run), "memory",
+        tess__record_memory(run));
     tess__record_rate(object, run->dataset, final->samples_per_s);
     return object;
 }

@@ -88,7 +88,14 @@ struct tess__run_rank {
     double sent_bytes_per_step;  /* measured, without evaluations */
     uint64_t sent_bytes_formula; /* 0: the strategy has none */
     struct tess_times step;      /* mean of the steps after the warm-up */
+    /* The same along each axis of the mesh; what goes over all ranks at once, such as norms, is in
+     * none of them where there are several. wait_s: of a step after the warm-up. */
+    double axis_sent_per_step[TESS_AXIS_COUNT], axis_wait_s[TESS_AXIS_COUNT];
+    uint64_t axis_formula[TESS_AXIS_COUNT];
 };
+
+_Static_assert(sizeof(struct tess__run_rank) <= TESS__MESSAGE_BYTES,
+               "a rank's costs are a message");
 
 enum tess__run_kind {
     TESS__RUN_OPENED,

@@ -167,6 +167,10 @@ static enum tess_status config_choose_strategies(struct tess_config *config, con
 
     while (tess__config_next_strategy(&rest, name)) {
         const struct tess_strategy_ops *ops = NULL;
+        if (strcmp(name, "sp") == 0) {
+            config->sequence_word = true;
+            continue;
+        }
         TESS_TRY(tess_registry_get_strategy(name, &ops));
         if (config->axis[ops->axis] != NULL)
             TESS_FAIL(TESS_ERR_USAGE,
@@ -367,6 +371,7 @@ static enum tess_status config_declare(int argc, char **argv, const struct tess_
 static enum tess_status config_load(struct tess_config *config, int argc, char **argv,
                                     const char *path)
 {
+    char *sequence = (char *)"--tensor.sequence-parallel"; /* what the word sp stands for */
     const char *word = NULL;
     int word_count = 0;
 
@@ -377,6 +382,8 @@ static enum tess_status config_load(struct tess_config *config, int argc, char *
     if (word_count > 0 && (path == NULL || strcmp(word, path) != 0))
         TESS_FAIL(TESS_ERR_USAGE,
                   "cannot tell which word names the configuration file: put it before the options");
+    if (config->sequence_word)
+        return tess_options_load_arguments(config->options, 1, &sequence, &word, 1, &word_count);
     return TESS_OK;
 }
 

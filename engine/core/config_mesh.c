@@ -121,8 +121,14 @@ static const char *mesh_list_strategies(enum tess_axis axis, char text[160])
 static enum tess_status mesh_check_axes(const struct tess_config *config,
                                         int64_t size[TESS_AXIS_COUNT])
 {
+    char known[160];
+    if (config->sequence_word && config->axis[TESS_AXIS_TENSOR] == NULL)
+        TESS_FAIL(
+            TESS_ERR_USAGE,
+            "--strategy %s: sp, sequence parallel, is a way to use the tensor axis, for which "
+            "no strategy is chosen: add one by '+', of %s",
+            config->run.strategy, mesh_list_strategies(TESS_AXIS_TENSOR, known));
     for (int axis = 0; axis < TESS_AXIS_COUNT; axis++) {
-        char known[160];
         bool chosen = axis == TESS_AXIS_DATA ? config->data_chosen : config->axis[axis] != NULL;
         if (chosen)
             continue;

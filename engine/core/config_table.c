@@ -11,7 +11,8 @@ const struct tess_option tess_run_option_table[] = {
      "model to train; its own options begin with its name"},
     {"strategy", TESS_OPTION_STRING, CONFIG_FIELD(strategy), "single", 0, 0, NULL,
      "how a step is spread over the ranks, or several joined by '+', one for each axis of the mesh "
-     "(data, tensor, stage); options of each begin with its name"},
+     "(data, tensor, stage), and the word sp for --tensor.sequence-parallel; options of each begin "
+     "with its name"},
     {"mesh", TESS_OPTION_STRING, CONFIG_FIELD(mesh), "", 0, 0, NULL,
      "ranks along each axis, as data=2,tensor=2,stage=2; what is left out follows from --ranks"},
     {"ranks", TESS_OPTION_INT, CONFIG_FIELD(ranks), "2", 1, TESS_CONFIG_RANKS_MAX, NULL,
