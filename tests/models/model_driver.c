@@ -201,13 +201,15 @@ static void driver_open_arrays(struct model_driver *driver)
         driver->tensor[i] = driver_alloc((size_t)driver_tensor_bytes(driver, i));
 }
 
-/* As the engine's: room for the levels of a tree over the parts of any unit's output. */
+/* As the engine's: room for the levels of a tree over the parts of any unit's output, or of a
+ * greater sum that is declared. */
 static void driver_open_crossing(struct model_driver *driver)
 {
     struct tess_tensor_pass *crossing = &driver->crossing;
 
     crossing->kernel = driver->kernel;
     crossing->canonical = driver->input.axis.count > 1;
+    crossing->room_count = driver->declare.sum_most;
     for (int32_t i = 0; i < driver->declare.unit_count; i++)
         if (driver->declare.unit[i].output_count * driver->rows > crossing->room_count)
             crossing->room_count = driver->declare.unit[i].output_count * driver->rows;

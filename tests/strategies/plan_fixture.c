@@ -61,6 +61,8 @@ void fixture_open(struct fixture *fixture, const struct fixture_params *params,
     memset(fixture, 0, sizeof *fixture);
     assert_int_equal(tess_registry_get_strategy(run->strategy, &strategy->ops), TESS_OK);
     fixture_declare(&fixture->declare, params);
+    for (int32_t u = 0; run->unit_chunk != NULL && u < fixture->declare.unit_count; u++)
+        fixture->declare.unit[u].chunk = run->unit_chunk[u];
     fixture_load_options(fixture, run);
     plan->rank = run->rank;
     plan->rank_count = run->rank_count;
@@ -69,6 +71,7 @@ void fixture_open(struct fixture *fixture, const struct fixture_params *params,
     plan->leaf_rows = 1;
     plan->dtype = run->dtype;
     plan->reduce_dtype = run->reduce_dtype;
+    plan->pipelined = run->pipelined;
     strategy->plan = plan;
     strategy->options = fixture->option_values;
     strategy->state = calloc(1, strategy->ops->state_size + 1);

@@ -108,6 +108,9 @@ int32_t tess_declare_buffer(struct tess_declare *declare, const char *name, stru
  */
 int32_t tess_declare_sliced(struct tess_declare *declare, const char *name, struct tess_shape shape,
                             struct tess_init init, uint32_t flags, struct tess_slice slice);
+int32_t tess_declare_sliced_buffer(struct tess_declare *declare, const char *name,
+                                   struct tess_shape shape, struct tess_init init, float rate,
+                                   struct tess_slice slice);
 
 /*
  * The current unit uses the values of parameter `source` of an earlier unit under a name of its own
@@ -129,6 +132,18 @@ int32_t tess_declare_tensor(struct tess_declare *declare, const char *name, enum
  * its index in the model.
  */
 int32_t tess_declare_op(struct tess_declare *declare, const struct tess_op_desc *desc, bool first);
+
+/*
+ * What the current unit's passes send along the tensor axis, for the planner's formula: each call
+ * of tess_pass_sum and its kin with its `count`, whether in forward or in backward. Training only.
+ */
+enum tess_crossing_call {
+    TESS_CALL_SUM,   /* tess_pass_sum */
+    TESS_CALL_WIDEN, /* tess_pass_widen */
+    TESS_CALL_F32,   /* tess_pass_sum_f32, tess_pass_max_f32 */
+};
+void tess_declare_crossing(struct tess_declare *declare, enum tess_crossing_call call,
+                           int64_t count);
 
 /*
  * The model has conditional branches: backward may leave parameters without a gradient
@@ -238,6 +253,8 @@ struct tess_model_ops {
     size_t options_size;
     size_t state_size; /* private bytes, zeroed, allocated by the core */
     bool tokens;       /* trains on text or token files, not on images */
+    bool tensor;       /* heeds tess_model_input.axis: others are refused a tensor axis, since they
+                          would compute all of the model for each part */
 
     /* REQUIRED. Pure. Option values the model cannot have are refused here with a message. */
     enum tess_status (*declare)(void *state, const void *options,
