@@ -56,6 +56,11 @@ struct cpu_loops {
     void (*rope_positions)(const struct cpu_rope *rope, int64_t begin, int64_t end);
     /* y += x: what the bench measures bandwidth with. */
     void (*plain_add)(int64_t count, const float *x, float *y);
+    /* s [length, length] = the softmax of each row up to the diagonal, of scale s, 0 beyond; dp =
+     * the gradient of s. What the bench compares attention with. */
+    void (*square_softmax)(enum tess_dtype dtype, int64_t length, float scale, void *s);
+    void (*square_softmax_grad)(enum tess_dtype dtype, int64_t length, float scale, const void *p,
+                                void *dp);
     /* Linear layers too small for oneDNN, see linear.c; `wide` holds tess__cpu_small_scratch(). */
     void (*small_forward)(const struct tess_op_desc *desc, const void *x, const void *w,
                           const void *bias, void *y, float *wide);

@@ -48,6 +48,8 @@ const struct cpu_loops CPU_TABLE(CPU_LEVEL) = {
     .embedding_rows = CPU_LOOP(embedding_rows),
     .rope_positions = CPU_LOOP(rope_positions),
     .plain_add = CPU_LOOP(plain_add),
+    .square_softmax = CPU_LOOP(square_softmax),
+    .square_softmax_grad = CPU_LOOP(square_softmax_grad),
     .small_forward = CPU_LOOP(small_forward),
     .small_backward_data = CPU_LOOP(small_backward_data),
 };

@@ -81,6 +81,9 @@ void CPU_LOOP(rope_positions)(const struct cpu_rope *rope, int64_t begin, int64_
 void CPU_LOOP(column_sum)(enum tess_dtype dtype, int64_t rows, int64_t cols, const void *x,
                           float *sum);
 void CPU_LOOP(plain_add)(int64_t count, const float *x, float *y);
+void CPU_LOOP(square_softmax)(enum tess_dtype dtype, int64_t length, float scale, void *s);
+void CPU_LOOP(square_softmax_grad)(enum tess_dtype dtype, int64_t length, float scale,
+                                   const void *p, void *dp);
 void CPU_LOOP(small_forward)(const struct tess_op_desc *desc, const void *x, const void *w,
                              const void *bias, void *y, float *wide);
 void CPU_LOOP(small_backward_data)(const struct tess_op_desc *desc, const void *dy, const void *w,
