@@ -139,6 +139,8 @@ static int32_t gradient_check_input(const char *model, const struct tess_model_i
 
     model_open_input(&driver, model, gradient_kernel, input, argument, argument_count);
     driver.step = step;
+    if (input->tokens)
+        model_disturb(&driver, 0.3f);
     model_forward(&driver);
     model_backward(&driver);
     for (int32_t i = 0; i < driver.declare.param_count; i++) {
