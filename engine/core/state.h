@@ -39,8 +39,9 @@ struct tess_engine_blocks {
 /* unused.c's: parameters without a gradient, by their number in the model. Host memory. */
 struct tess_unused {
     bool *pass;       /* [params] what the model's backward is handed */
-    uint8_t *used;    /* [rank_count, params] in any micro-batch of the step; the others' rows are
-                         right in a conditional model, from exchange to next step */
+    uint8_t *used;    /* [ranks of the mesh, params] in any micro-batch of the step, by the words of
+                         unused.c; the others' rows are right in a conditional model, from exchange
+                         to next step */
     uint8_t *skip;    /* [params] used by no rank; conditional models only, else NULL */
     int64_t *updates; /* [params] updates done, likewise */
 };
