@@ -272,8 +272,12 @@ struct tess_rank_list {
 };
 void tess__rank_list_add(struct tess_rank_list *list, int32_t rank);
 
-/* diagnose.c: name the step, unit and tensor that first holds a NaN or infinity. Always fails. */
-enum tess_status tess__engine_diagnose(struct tess_engine *engine, int32_t slot, int64_t loss_row);
+/* diagnose.c: name the step, unit and tensor of the chunk that first holds a NaN or infinity; the
+ * loss of a row has one, or what the chunk hands on (loss_row -1). Always fails. */
+enum tess_status tess__engine_diagnose(struct tess_engine *engine, int32_t chunk, int32_t slot,
+                                       int64_t loss_row);
+/* The same if the output of the chunk's last unit is not finite. */
+enum tess_status tess__engine_check_output(struct tess_engine *engine, int32_t chunk, int32_t slot);
 
 /* Test leaves that all ranks compute in one pass, and the passes that the split takes. */
 static inline int64_t tess__engine_test_width(const struct tess_engine *engine)
