@@ -98,8 +98,8 @@ struct tess_engine {
     const struct tess_config *config;
     const struct tess_dataset *dataset;
     struct tess_comm *comm;                       /* all ranks; borrowed; NULL when only planned */
-    struct tess_comm *axis_comm[TESS_AXIS_COUNT]; /* this rank's group along each; `comm` itself
-                                                     where there is but one axis */
+    struct tess_comm *axis_comm[TESS_AXIS_COUNT]; /* this rank's group along each; may be `comm`
+                                                     itself where there is but one axis */
     struct tess_board *board;                     /* NULL without a world */
     struct tess_board own_board;
     struct tess_trace_lane *trace; /* borrowed; NULL: no time line */
