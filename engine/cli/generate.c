@@ -16,8 +16,8 @@
 #define GENERATE_FIELD(member) offsetof(struct tess__generate_options, member)
 
 static const struct tess_option generate_option_table[] = {
-    {"prompt", TESS_OPTION_STRING, GENERATE_FIELD(prompt), "\n", 0, 0, NULL,
-     "text to go on from, for a vocabulary of bytes; default: the end of a line"},
+    {"prompt", TESS_OPTION_STRING, GENERATE_FIELD(prompt), "", 0, 0, NULL,
+     "text to go on from, for a vocabulary of bytes; without any prompt: the end of a line"},
     {"prompt-tokens", TESS_OPTION_STRING, GENERATE_FIELD(prompt_tokens), "", 0, 0, NULL,
      "tokens to go on from, such as 1,2,3, instead of text; numbers come out too"},
     {"tokens", TESS_OPTION_INT, GENERATE_FIELD(tokens), "200", 1, 1e9, NULL,
@@ -41,7 +41,7 @@ static const struct tess_option generate_option_table[] = {
     {"config", TESS_OPTION_STRING, GENERATE_FIELD(config), "", 0, 0, NULL,
      "YAML file with the model's options, for a file of weights without a run"},
     {"vocabulary", TESS_OPTION_INT, GENERATE_FIELD(vocabulary), "0", 0, 1 << 24, NULL,
-     "tokens that the model knows; 0: as the run wrote down, else 256, which are bytes"},
+     "tokens to choose among; 0: as the run wrote down, else as many as the embedding has rows"},
     {NULL, TESS_OPTION_BOOL, 0, NULL, 0, 0, NULL, NULL},
 };
 
@@ -60,7 +60,7 @@ static enum tess_status generate_help(struct tess_options *options)
         "  tessera generate out --prompt \"The \" --temperature 0        no chance at all\n"
         "  tessera generate out --top-k 40 --top-p 0.9 --seed 7 > text.txt\n"
         "  tessera generate gpt2.safetensors --config configs/models/gpt2-124m.yaml \\\n"
-        "      --vocabulary 50257 --prompt-tokens 464,3280,318\n\n"
+        "      --prompt-tokens 464,3280,318\n\n"
         "A model of bytes reads and writes text. Tokens of a tokenizer are numbers here. On a\n"
         "terminal bytes that are no text are shown as \\xHH; a pipe or a file gets them as they\n"
         "are.\n\n");
@@ -176,6 +176,8 @@ static enum tess_status generate_read(struct generate *generate, struct tess_opt
     if (tess_options_is_set(options, "prompt") && tess_options_is_set(options, "prompt-tokens"))
         TESS_FAIL(TESS_ERR_USAGE, "--prompt and --prompt-tokens both say what to go on from: give "
                                   "one");
+    if (!tess_options_is_set(options, "prompt"))
+        generate->options.prompt = "\n";
     generate->tokens_given = tess_options_is_set(options, "tokens");
     return TESS_OK;
 }

@@ -29,6 +29,7 @@ static enum tess_status model_read_head(const char *folder, json_t **head_out)
     if (used < 0 || (size_t)used >= sizeof path)
         TESS_FAIL(TESS_ERR_USAGE, "the name of the run %.80s is too long", folder);
     struct stat about;
+    errno = 0;
     FILE *file = stat(path, &about) == 0 && !S_ISREG(about.st_mode) ? NULL : fopen(path, "r");
     if (file == NULL)
         TESS_FAIL(TESS_ERR_IO,
@@ -149,7 +150,6 @@ enum tess_status tess__source_open(struct tess__source *source, const char *run,
 {
     static const enum tess_dtype dtype[] = {TESS_F32, TESS_F32, TESS_BF16, TESS_F16};
     struct tess_weights *weights = NULL;
-    source->vocabulary = 256;
     if (options->config[0] != '\0')
         TESS_TRY(model_open_yaml(source, options));
     else
@@ -157,7 +157,10 @@ enum tess_status tess__source_open(struct tess__source *source, const char *run,
     const struct tess_config *config = source->config;
     if (options->vocabulary > 0)
         source->vocabulary = (int32_t)options->vocabulary;
-    source->context = options->context > 0 ? options->context : config->loader.length;
+    /* A shorter context than that of training takes nothing from the model, learnt positions least.
+     */
+    const int64_t trained = config->loader.length;
+    source->context = options->context > 0 ? options->context : trained;
     source->dtype =
         options->precision == 0 ? tess_run_dtype(&config->run) : dtype[options->precision];
     const struct tess_decoder_config decoder = {
@@ -167,11 +170,13 @@ enum tess_status tess__source_open(struct tess__source *source, const char *run,
         .threads = (int)options->threads,
         .dtype = source->dtype,
         .vocabulary = source->vocabulary,
-        .context = source->context,
+        .context = source->context > trained ? source->context : trained,
     };
     TESS_TRY(model_open_weights(run, &weights));
     enum tess_status status = tess_decoder_open(&decoder, weights, &source->decoder);
     tess_weights_close(weights);
+    if (status == TESS_OK)
+        source->vocabulary = tess_decoder_vocabulary(source->decoder);
     return status;
 }
 

@@ -45,12 +45,12 @@ struct tess_decoder {
 
 /* ---- planning -------------------------------------------------------------------------------- */
 
-static enum tess_status decode_declare(struct tess_decoder *decoder)
+static enum tess_status decode_declare(const struct tess_decoder *decoder, int32_t vocabulary,
+                                       struct tess_declare *declare)
 {
     const struct tess_decoder_config *config = &decoder->config;
-    struct tess_declare *declare = &decoder->declare;
     const struct tess_model_input input = {.row = tess_shape1(1),
-                                           .class_count = config->vocabulary,
+                                           .class_count = vocabulary,
                                            .dtype = config->dtype,
                                            .tokens = true,
                                            .rows = 1,
@@ -58,6 +58,36 @@ static enum tess_status decode_declare(struct tess_decoder *decoder)
                                            .axis = decoder->axis,
                                            .decode = true,
                                            .context = config->context};
+    declare->rows = declare->leaf_rows = 1;
+    declare->dtype = config->dtype;
+    return tess_declare_model(declare, config->model, decoder->model_state, config->options,
+                              &input);
+}
+
+/* The vocabulary is not known before a parameter's name is, and that not before declare(). */
+static enum tess_status decode_find_vocabulary(struct tess_decoder *decoder,
+                                               const struct tess_weights *weights)
+{
+    struct tess_declare trial = {0};
+    enum tess_status status = decode_declare(decoder, 1, &trial);
+    if (status == TESS_OK && trial.param_count > 0) {
+        const int64_t rows = tess_weights_dim(weights, trial.param[0].name, 0);
+        if (rows < 1 || rows > INT32_MAX)
+            status = tess_fail(TESS_ERR_DATA,
+                               "the weights have no embedding '%s' with a row for each token: "
+                               "other weights?",
+                               trial.param[0].name);
+        decoder->config.vocabulary = (int32_t)rows;
+    }
+    tess_declare_fini(&trial);
+    memset(decoder->model_state, 0, decoder->config.model->state_size);
+    return status;
+}
+
+static enum tess_status decode_open_model(struct tess_decoder *decoder,
+                                          struct tess_weights *weights)
+{
+    const struct tess_decoder_config *config = &decoder->config;
     if (!config->model->tokens)
         TESS_FAIL(TESS_ERR_UNSUPPORTED,
                   "model '%s' is not one of tokens: there is nothing that it could go on with",
@@ -65,10 +95,10 @@ static enum tess_status decode_declare(struct tess_decoder *decoder)
     decoder->model_state = calloc(1, config->model->state_size + 1);
     if (decoder->model_state == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for the model's state");
-    declare->rows = declare->leaf_rows = 1;
-    declare->dtype = config->dtype;
-    return tess_declare_model(declare, config->model, decoder->model_state, config->options,
-                              &input);
+    if (config->vocabulary == 0)
+        TESS_TRY(decode_find_vocabulary(decoder, weights));
+    TESS_TRY(decode_declare(decoder, config->vocabulary, &decoder->declare));
+    return tess_weights_match(weights, &decoder->declare);
 }
 
 static enum tess_status decode_block(struct tess_decoder *decoder, enum tess_memory_kind kind,
@@ -228,8 +258,7 @@ static enum tess_status decode_load_param(struct tess_decoder *decoder,
 static enum tess_status decode_open(struct tess_decoder *decoder, struct tess_weights *weights)
 {
     const struct tess_decoder_config *config = &decoder->config;
-    TESS_TRY(decode_declare(decoder));
-    TESS_TRY(tess_weights_match(weights, &decoder->declare));
+    TESS_TRY(decode_open_model(decoder, weights));
     TESS_TRY(tess_kernel_open(config->kernel, config->threads, &decoder->kernel));
     TESS_TRY(tess_memory_open(&decoder->memory));
     TESS_TRY(decode_reserve(decoder));
@@ -286,6 +315,11 @@ void tess_decoder_close(struct tess_decoder *decoder)
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++)
         free(owned[i]);
     free(decoder);
+}
+
+int32_t tess_decoder_vocabulary(const struct tess_decoder *decoder)
+{
+    return decoder->config.vocabulary;
 }
 
 uint64_t tess_decoder_bytes(const struct tess_decoder *decoder)

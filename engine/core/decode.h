@@ -17,8 +17,8 @@ struct tess_decoder_config {
     const struct tess_kernel_ops *kernel;
     int threads;           /* of one operation */
     enum tess_dtype dtype; /* of activations and parameters */
-    int32_t vocabulary;
-    int64_t context; /* positions at most */
+    int32_t vocabulary;    /* 0: as many as the model's first parameter, the embedding, has rows */
+    int64_t context;       /* positions at most */
 };
 
 /*
@@ -30,6 +30,8 @@ struct tess_decoder_config {
 enum tess_status tess_decoder_open(const struct tess_decoder_config *config,
                                    struct tess_weights *weights, struct tess_decoder **decoder_out);
 void tess_decoder_close(struct tess_decoder *decoder); /* NULL is allowed */
+
+int32_t tess_decoder_vocabulary(const struct tess_decoder *decoder);
 
 /* Bytes of the arena: parameters, keys and values, room to work in. */
 uint64_t tess_decoder_bytes(const struct tess_decoder *decoder);

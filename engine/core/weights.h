@@ -45,6 +45,10 @@ enum tess_status tess_weights_match(struct tess_weights *weights,
 /* Tensors of the file that tess_weights_match left out. */
 int32_t tess_weights_left_out(const struct tess_weights *weights);
 
+/* Dimension `dim` of a tensor of the file, its name with or without "transformer."; 0 when there
+ * is no such tensor or dimension. */
+int64_t tess_weights_dim(const struct tess_weights *weights, const char *name, int32_t dim);
+
 /*
  * Elements [from, from + count) of the whole tensor of parameter `param` (its number in the whole
  * model) as f32; padding is 0, a tied one has its source's. Increasing runs are fast, whatever

@@ -250,6 +250,14 @@ int32_t tess_weights_left_out(const struct tess_weights *weights)
     return weights->left_out;
 }
 
+int64_t tess_weights_dim(const struct tess_weights *weights, const char *name, int32_t dim)
+{
+    const int32_t tensor = model_find(weights, name);
+    if (tensor < 0)
+        return 0;
+    return json_integer_value(json_array_get(weights->tensor[tensor].shape, (size_t)dim));
+}
+
 /* ---- reading --------------------------------------------------------------------------------- */
 
 /*

@@ -121,6 +121,10 @@ static void case_layouts(void **state)
     assert_int_equal(tess_weights_open(path, &weights), TESS_OK);
     assert_int_equal(tess_weights_match(weights, &declare), TESS_OK);
     assert_int_equal(tess_weights_left_out(weights), 0);
+    assert_int_equal(tess_weights_dim(weights, "wte.weight", 0), 5);
+    assert_int_equal(tess_weights_dim(weights, "transformer.wte.weight", 1), 3);
+    assert_int_equal(tess_weights_dim(weights, "wte.weight", 2), 0);
+    assert_int_equal(tess_weights_dim(weights, "wtf.weight", 0), 0);
     for (int32_t p = 0; p < PARAM_COUNT; p++) {
         const int64_t total = tess_shape_count(&param[p].whole);
         const int32_t from = p == HEAD ? EMBEDDING : p;
