@@ -5,6 +5,7 @@
  * work is done, and does none itself.
  */
 #include "cpu/prim.h"
+#include "cpu/sequence.h"
 
 #include "kernel_open.h"
 #include "ref/fold.h"
@@ -369,6 +370,22 @@ const struct tess_kernel_ops tess_kernel_cpu = {
     .batch_norm_forward = cpu_batch_norm_forward,
     .batch_norm_infer = cpu_batch_norm_infer,
     .batch_norm_backward = cpu_batch_norm_backward,
+    .norm_forward = tess__cpu_norm_forward,
+    .norm_backward = tess__cpu_norm_backward,
+    .attention_forward = tess__cpu_attention_forward,
+    .attention_backward = tess__cpu_attention_backward,
+    .embedding_forward = tess__cpu_embedding_forward,
+    .embedding_backward = tess__cpu_embedding_backward,
+    .attention_decode = tess__cpu_attention_decode,
+    .rope = tess__cpu_rope,
+    .gelu_forward = tess__cpu_gelu_forward,
+    .gelu_backward = tess__cpu_gelu_backward,
+    .swiglu_forward = tess__cpu_swiglu_forward,
+    .swiglu_backward = tess__cpu_swiglu_backward,
+    .xent_max = tess__cpu_xent_max,
+    .xent_sum = tess__cpu_xent_sum,
+    .xent_grad = tess__cpu_xent_grad,
+    .xent_loss = tess__cpu_xent_loss,
     .relu_forward = cpu_relu_forward,
     .relu_backward = cpu_relu_backward,
     .add = cpu_add,

@@ -235,9 +235,9 @@ struct tess_kernel_ops {
     void (*xent_grad)(struct tess_kernel *, enum tess_dtype, int64_t rows, int64_t classes,
                       int64_t stride, int64_t first, float scale, const void *logits,
                       const int32_t *label, const float *max, const float *sum, void *dlogits);
-    void (*xent_loss)(struct tess_kernel *, int64_t rows, const int32_t *label, const float *max,
-                      const float *sum, const float *target, const float *best, float *loss,
-                      int32_t *correct);
+    void (*xent_loss)(struct tess_kernel *, int64_t rows, int64_t length, const int32_t *label,
+                      const float *max, const float *sum, const float *target, const float *best,
+                      float *loss, int32_t *correct);
 
     void (*relu_forward)(struct tess_kernel *, enum tess_dtype, int64_t count, const void *x,
                          void *y);
@@ -427,7 +427,9 @@ void tess_swiglu_backward(struct tess_kernel *kernel, enum tess_dtype dtype, int
  *   xent_sum    sum[row] = sum of exp(x - max); target[row] = x[label], 0 where it is not here;
  *               best[row] = - the first class here whose logit is max, -inf where there is none
  *               reduce: max with max; sum and target with sum, best with max
- *   xent_loss   loss[row] = log(sum) + max - target, correct[row] = -best == label
+ *   xent_loss   log(sum) + max - target and -best == label of each row; loss and correct
+ *               [rows / length] are their sums over `length` rows one after the other (the
+ *               positions of a sequence), added in f64 and rounded once
  *   xent_grad   dlogits = scale (exp(x - max)/sum - onehot); may be the logits
  *
  * A negative label is padding: loss, gradient and correct are 0. With one part this is
@@ -441,7 +443,7 @@ void tess_xent_sum(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t ro
 void tess_xent_grad(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows,
                     int64_t classes, int64_t stride, int64_t first, float scale, const void *logits,
                     const int32_t *label, const float *max, const float *sum, void *dlogits);
-void tess_xent_loss(struct tess_kernel *kernel, int64_t rows, const int32_t *label,
+void tess_xent_loss(struct tess_kernel *kernel, int64_t rows, int64_t length, const int32_t *label,
                     const float *max, const float *sum, const float *target, const float *best,
                     float *loss, int32_t *correct);
 
