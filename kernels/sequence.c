@@ -13,9 +13,10 @@ static const char *sequence_attention_fault(const struct tess_op_desc *d)
 {
     if (d->length < 1)
         return "attention needs sequences of at least 1 position";
-    if (d->heads < 1 || d->kv_heads < 1 || d->heads % d->kv_heads != 0)
-        return "attention needs at least 1 head, and a number of key and value heads that divides "
-               "that of the heads";
+    if (d->heads < 1 || d->kv_heads < 1)
+        return "attention needs at least 1 head of each kind";
+    if (d->heads % d->kv_heads != 0)
+        return "the number of key and value heads must divide that of the heads";
     /* Divided, because the products may not fit. */
     if (d->q_stride / d->heads < d->in || d->kv_stride / d->kv_heads < d->in)
         return "a position's heads do not fit into its stride";
@@ -46,9 +47,10 @@ void tess__sequence_why(const struct tess_op_desc *d, const char *fault, char *w
                  (int)d->heads, (int)d->kv_heads, (long long)d->in, (long long)d->q_stride,
                  (long long)d->kv_stride);
     else
-        snprintf(why, why_bytes, "%s (rows %lld by %lld, in %lld, out %lld, length %lld)", fault,
+        snprintf(why, why_bytes,
+                 "%s (rows %lld by %lld, in %lld, out %lld, length %lld, epsilon %g)", fault,
                  (long long)d->rows, (long long)d->leaf_rows, (long long)d->in, (long long)d->out,
-                 (long long)d->length);
+                 (long long)d->length, (double)d->epsilon);
 }
 
 /* ---- prepared operations: an empty batch is dealt with here -------------------------------------
