@@ -77,9 +77,9 @@ void fixture_open(struct fixture *fixture, const struct fixture_params *params,
     strategy->memory = fixture->memory;
     assert_int_equal(strategy->ops->check(strategy->options, run->rank_count, run->accumulate),
                      TESS_OK);
-    assert_int_equal(tess_layout_begin(plan, &fixture->declare), TESS_OK);
+    assert_int_equal(tess_layout_begin(plan, &fixture->declare, &fixture->declare), TESS_OK);
     assert_int_equal(strategy->ops->plan(strategy), TESS_OK);
-    assert_int_equal(tess_layout_finish(plan), TESS_OK);
+    assert_int_equal(tess_layout_finish(plan, &fixture->declare), TESS_OK);
     assert_int_equal(strategy->ops->reserve(strategy), TESS_OK);
 }
 
@@ -106,8 +106,10 @@ static void fixture_bind(struct tess_plan *plan, char *param, float *grad)
 void fixture_commit(struct fixture *fixture)
 {
     struct tess_plan *plan = &fixture->plan;
-    const uint64_t params = (uint64_t)tess_layout_own_total(plan, plan->param_extent);
-    const uint64_t grads = (uint64_t)tess_layout_own_total(plan, plan->grad_extent);
+    const uint64_t params =
+        (uint64_t)tess_layout_own_total(plan, plan->param_extent, TESS_LAYOUT_VALUES);
+    const uint64_t grads =
+        (uint64_t)tess_layout_own_total(plan, plan->grad_extent, TESS_LAYOUT_GRADS);
     struct tess_block param, grad;
     assert_int_equal(tess_memory_reserve(fixture->memory, TESS_MEMORY_PARAMETER,
                                          params * tess_dtype_bytes(plan->dtype), "parameters",

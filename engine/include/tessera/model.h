@@ -65,7 +65,7 @@ struct tess_tensor_axis {
  *     blocks 3, parts 2   | q0 q1 | k0 k1 | v0 v1 |      part 1 is q1 k1 v1
  *
  * `used`: so many indices of the dimension are the model's; those beyond are padding, zero for
- * ever, and not in files (a padded vocabulary). 0: all. Only with blocks 1.
+ * ever, and not in files (a padded vocabulary). 0: all. Only with axis 0 and blocks 1.
  */
 struct tess_slice {
     int32_t axis;   /* -1: not cut, whole on every rank */
