@@ -201,6 +201,14 @@ int32_t tess_declare_tied(struct tess_declare *declare, const char *name, int32_
     return index;
 }
 
+void tess_declare_crossing(struct tess_declare *declare, enum tess_crossing_call call,
+                           int64_t count)
+{
+    const int32_t unit = declare_current_unit(declare, "crossing");
+    if (unit >= 0)
+        declare->unit[unit].crossing[call] += count;
+}
+
 void tess_declare_loss(struct tess_declare *declare, int64_t labels)
 {
     declare->labels = labels;

@@ -219,99 +219,6 @@ enum tess_status tess_engine_plan(const struct tess_config *config,
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
-int64_t tess__engine_step_rows(const struct tess_engine *engine, int64_t step)
-{
-    int64_t at = step % engine->steps_per_epoch * engine->batch_size;
-    int64_t left = engine->dataset->train.count - at;
-    return left < engine->batch_size ? left : engine->batch_size;
-}
-
-/* The sample at a place of the epoch. Beyond its end the places of a short last batch are filled
- * from its beginning on with images that do not count. */
-static int64_t engine_sample(const struct tess_engine *engine, int64_t epoch, int64_t position)
-{
-    int64_t count = engine->dataset->train.count;
-    int64_t sample = tess_sample_at((uint64_t)engine->config->run.seed, epoch, count,
-                                    position % count, engine->config->loader.shuffle);
-    return position < count ? sample : sample | TESS_SAMPLE_IGNORED;
-}
-
-/* Training batch number b is micro-batch b % S of step b / S. */
-static bool engine_request_train(void *context, int64_t batch, struct tess_batch_request *request)
-{
-    const struct tess_engine *engine = context;
-    const struct tess_plan *plan = &engine->plan;
-    int64_t step = batch / plan->accumulate;
-    int32_t micro = (int32_t)(batch % plan->accumulate);
-    int64_t epoch = step / engine->steps_per_epoch;
-    int64_t at = step % engine->steps_per_epoch * engine->batch_size;
-    int32_t first = plan->holds_input ? 0 : plan->rank;
-    int32_t last = plan->holds_input ? plan->rank_count - 1 : plan->rank;
-    if (step >= engine->step_count)
-        return false;
-    request->split = &engine->dataset->train;
-    request->epoch = epoch;
-    request->augment = true;
-    request->rows = 0;
-    for (int32_t rank = first; rank <= last; rank++) {
-        int64_t row = at + tess_layout_first_leaf(plan, rank, micro) * engine->leaf_rows;
-        for (int64_t i = 0; i < engine->rows; i++)
-            request->sample[request->rows++] = engine_sample(engine, epoch, row + i);
-    }
-    return true;
-}
-
-/* Test batch number b is pass b % passes; rows past the end of the split are padding. */
-static bool engine_request_test(void *context, int64_t batch, struct tess_batch_request *request)
-{
-    const struct tess_engine *engine = context;
-    const struct tess_plan *plan = &engine->plan;
-    int64_t width = tess__engine_test_width(engine), passes = tess__engine_test_passes(engine);
-    int64_t rows = plan->holds_input ? engine->rows * plan->rank_count : engine->rows;
-    int64_t first = batch % passes * width * engine->leaf_rows;
-    if (!plan->holds_input)
-        first += plan->rank * engine->rows;
-    request->split = &engine->dataset->test;
-    request->epoch = 0;
-    request->augment = false;
-    request->rows = rows;
-    for (int64_t i = 0; i < rows; i++)
-        request->sample[i] = first + i < engine->dataset->test.count ? first + i : -1;
-    return true;
-}
-
-static enum tess_status engine_open_loaders(struct tess_engine *engine)
-{
-    if (engine->plan.skips_input || !tess__engine_loads(engine))
-        return TESS_OK;
-    struct tess_loader_config config = {
-        .dataset = engine->dataset,
-        .options = engine->config->loader,
-        .seed = (uint64_t)engine->config->run.seed,
-        .dtype = engine->dataset->tokens ? TESS_I32 : engine->plan.dtype,
-        .rows_max = engine->rows * (engine->plan.holds_input ? engine->plan.rank_count : 1),
-        .slot_count = engine->slot_count,
-        .host_ranks = engine->plan.mesh.rank_count,
-        .request = engine_request_train,
-        .context = engine,
-    };
-    if (!engine->config->kernel->host_memory)
-        config.options.workers = 0;
-    for (int32_t i = 0; i < engine->slot_count; i++) {
-        config.input[i] = tess_memory_get(engine->memory, engine->block.input[i]);
-        config.label[i] = tess_memory_get(engine->memory, engine->block.label[i]);
-    }
-    TESS_TRY(tess_loader_open(&config, &engine->loader));
-    if (engine->test_leaves == 0)
-        return TESS_OK;
-    config.options.workers = 0;
-    config.slot_count = 1;
-    config.input[0] = tess_memory_get(engine->memory, engine->block.test_input);
-    config.label[0] = tess_memory_get(engine->memory, engine->block.test_label);
-    config.request = engine_request_test;
-    return tess_loader_open(&config, &engine->test_loader);
-}
-
 static enum tess_status engine_open_optim(struct tess_engine *engine)
 {
     const struct tess_plan *plan = &engine->plan;
@@ -413,7 +320,7 @@ static enum tess_status engine_open(struct tess_engine *engine)
     tess__crossing_open(engine);
     engine->weight_token = 1;
     TESS_TRY(tess__engine_init_params(engine));
-    TESS_TRY(engine_open_loaders(engine));
+    TESS_TRY(tess__engine_open_loaders(engine));
     return tess_comm_barrier(engine->comm);
 }
 
@@ -547,50 +454,6 @@ const struct tess_comm *tess_engine_comm(const struct tess_engine *engine)
     return engine->comm;
 }
 
-static void engine_add_traffic(const struct tess_comm *comm, uint64_t *sent_bytes, double *wait_s)
-{
-    if (comm) {
-        *sent_bytes += comm->stats.sent_bytes;
-        *wait_s += comm->stats.wait_s;
-    }
-}
-
-void tess_engine_axis_traffic(const struct tess_engine *engine, enum tess_axis axis,
-                              uint64_t *sent_bytes_out, double *wait_s_out)
-{
-    const struct tess_strategy *strategy =
-        axis == TESS_AXIS_DATA ? &engine->strategy : &engine->tensor_strategy;
-    *sent_bytes_out = 0;
-    *wait_s_out = 0;
-    if (engine->axis_comm[axis] != engine->comm || axis == TESS_AXIS_DATA ||
-        engine->plan.mesh.count[axis] > 1)
-        engine_add_traffic(engine->axis_comm[axis], sent_bytes_out, wait_s_out);
-    if (axis == TESS_AXIS_STAGE) {
-        engine_add_traffic(engine->pipe.forward, sent_bytes_out, wait_s_out);
-        engine_add_traffic(engine->pipe.backward, sent_bytes_out, wait_s_out);
-        return;
-    }
-    for (int32_t g = 0; g < strategy->group_count; g++)
-        engine_add_traffic(strategy->group[g], sent_bytes_out, wait_s_out);
-}
-
-void tess_engine_traffic(const struct tess_engine *engine, uint64_t *sent_bytes_out,
-                         double *wait_s_out)
-{
-    const struct tess_strategy *both[] = {&engine->strategy, &engine->tensor_strategy};
-    *sent_bytes_out = 0;
-    *wait_s_out = 0;
-    engine_add_traffic(engine->comm, sent_bytes_out, wait_s_out);
-    for (int axis = 0; axis < TESS_AXIS_COUNT; axis++)
-        if (engine->axis_comm[axis] != engine->comm)
-            engine_add_traffic(engine->axis_comm[axis], sent_bytes_out, wait_s_out);
-    engine_add_traffic(engine->pipe.forward, sent_bytes_out, wait_s_out);
-    engine_add_traffic(engine->pipe.backward, sent_bytes_out, wait_s_out);
-    for (int i = 0; i < 2; i++)
-        for (int32_t g = 0; g < both[i]->group_count; g++)
-            engine_add_traffic(both[i]->group[g], sent_bytes_out, wait_s_out);
-}
-
 double tess_engine_flight_s(const struct tess_engine *engine)
 {
     return engine->comm ? tess_comm_family_flight_s(engine->comm) : 0;
@@ -599,9 +462,4 @@ double tess_engine_flight_s(const struct tess_engine *engine)
 void tess_engine_trace(struct tess_engine *engine, struct tess_trace_lane *lane)
 {
     engine->trace = lane;
-}
-
-uint64_t tess_engine_sent_formula(const struct tess_engine *engine)
-{
-    return engine->strategy.ops->sent_bytes(&engine->strategy);
 }

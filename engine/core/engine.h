@@ -119,6 +119,8 @@ void tess_engine_traffic(const struct tess_engine *engine, uint64_t *sent_bytes_
  * norms) go over its group too. */
 void tess_engine_axis_traffic(const struct tess_engine *engine, enum tess_axis axis,
                               uint64_t *sent_bytes_out, double *wait_s_out);
+/* Bytes that this rank sends along one axis in a step, by formula. */
+uint64_t tess_engine_axis_formula(const struct tess_engine *engine, enum tess_axis axis);
 /* Parameters of the whole model, and their names: the numbers that digests are in order of. */
 int32_t tess_engine_param_count(const struct tess_engine *engine);
 const char *tess_engine_param_name(const struct tess_engine *engine, int32_t index);

@@ -216,13 +216,15 @@ enum tess_status tess__crossing_finish_unit(struct tess_engine *engine, int32_t 
  * source, on one rank or between two stages. Collective over the stage axis. */
 enum tess_status tess__tied_reserve(struct tess_engine *engine);
 enum tess_status tess__tied_finish(struct tess_engine *engine);
+uint64_t tess__tied_sent_bytes(const struct tess_engine *engine); /* in a step, between stages */
 
 /* Loss and correct answers of leaf `leaf` of this rank's loss rows, rows in order, to leaf_sum[at].
  * The caller has opened device memory to the host. */
 void tess__engine_sum_leaf(struct tess_engine *engine, int64_t leaf, int64_t at);
 
-/* engine.c: images that count in step `step` (from 0). */
+/* batches.c: rows that count in step `step` (from 0); the loaders, where this rank needs any. */
 int64_t tess__engine_step_rows(const struct tess_engine *engine, int64_t step);
+enum tess_status tess__engine_open_loaders(struct tess_engine *engine);
 
 /*
  * unused.c: notes around each unit's backward; leave gives what was not used a gradient of zero.

@@ -93,3 +93,14 @@ enum tess_status tess__tied_finish(struct tess_engine *engine)
     }
     return TESS_OK;
 }
+
+uint64_t tess__tied_sent_bytes(const struct tess_engine *engine)
+{
+    const struct tess_plan *plan = &engine->plan;
+    struct tied_end end;
+    uint64_t bytes = 0;
+    for (int32_t s = 0; s < plan->segment_count; s++)
+        if (tied_find(engine, s, &end) && end.segment < 0)
+            bytes += 4 * (uint64_t)tess_plan_own_count(plan, s, plan->optim_extent);
+    return bytes;
+}

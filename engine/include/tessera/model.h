@@ -131,6 +131,18 @@ int32_t tess_declare_tensor(struct tess_declare *declare, const char *name, enum
 int32_t tess_declare_op(struct tess_declare *declare, const struct tess_op_desc *desc, bool first);
 
 /*
+ * What the current unit's passes send along the tensor axis, for the planner's formula: each call
+ * of tess_pass_sum and its kin with its `count`, whether in forward or in backward. Training only.
+ */
+enum tess_crossing_call {
+    TESS_CALL_SUM,   /* tess_pass_sum */
+    TESS_CALL_WIDEN, /* tess_pass_widen */
+    TESS_CALL_F32,   /* tess_pass_sum_f32, tess_pass_max_f32 */
+};
+void tess_declare_crossing(struct tess_declare *declare, enum tess_crossing_call call,
+                           int64_t count);
+
+/*
  * The model has conditional branches: backward may leave parameters without a gradient
  * (pass->used). Costs a small exchange among the ranks in every step, so it is said only where it
  * is so.
