@@ -100,7 +100,7 @@ static enum tess_status engine_declare(struct tess_engine *engine)
         struct tess_op_desc *desc = &engine->model.op[o].desc;
         desc->f32_math = desc->dtype != TESS_F32 && (wide >> desc->kind & 1) != 0;
     }
-    return tess__pipe_plan(engine);
+    return tess__engine_pipe_plan(engine);
 }
 
 static enum tess_status engine_make_strategy(struct tess_engine *engine, enum tess_axis axis,
@@ -289,7 +289,7 @@ static enum tess_status engine_open_groups(struct tess_engine *engine)
     engine->strategy.kernel = engine->tensor_strategy.kernel = engine->kernel;
     engine->strategy.comm = engine->axis_comm[TESS_AXIS_DATA];
     engine->tensor_strategy.comm = engine->axis_comm[TESS_AXIS_TENSOR];
-    return tess__pipe_open(engine);
+    return tess__engine_pipe_open(engine);
 }
 
 static void engine_close_groups(struct tess_engine *engine)
@@ -369,7 +369,7 @@ void tess_engine_close(struct tess_engine *engine)
                                     tess_memory_total(engine->memory));
         tess_comm_release(engine->comm, engine->arena);
     }
-    tess__pipe_close(engine);
+    tess__engine_pipe_close(engine);
     if (engine->comm) {
         engine_close_groups(engine);
         engine->comm->access = NULL;

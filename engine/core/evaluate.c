@@ -45,7 +45,7 @@ enum tess_status tess_engine_evaluate(struct tess_engine *engine, double *loss_o
     engine->strategy.micro = 0;
     engine->step_rows = engine->batch_size; /* scales a gradient that is not asked for */
     for (int64_t pass = 0; pass < passes; pass++) {
-        TESS_TRY(tess__pipe_evaluate(engine));
+        TESS_TRY(tess__engine_pipe_evaluate(engine));
         if (evaluate_counts(engine))
             evaluate_sum(engine, pass);
     }

@@ -76,7 +76,7 @@ static enum tess_status pipe_cut(const struct tess_engine *engine, int32_t virtu
 static enum tess_status pipe_order(struct tess_engine *engine, int32_t stages)
 {
     const struct tess_config *config = engine->config;
-    struct tess_pipe *pipe = &engine->pipe;
+    struct tess_engine_pipe *pipe = &engine->pipe;
     const int32_t micros = engine->plan.accumulate;
     pipe->action_count = 2 * pipe->chunk_count * micros;
     pipe->action = calloc((size_t)pipe->action_count, sizeof *pipe->action);
@@ -94,7 +94,7 @@ static enum tess_status pipe_order(struct tess_engine *engine, int32_t stages)
 }
 
 /* Micro-batches under way at once in each chunk. */
-static void pipe_count_slots(struct tess_pipe *pipe)
+static void pipe_count_slots(struct tess_engine_pipe *pipe)
 {
     for (int32_t c = 0; c < pipe->chunk_count; c++) {
         struct tess_chunk *chunk = &pipe->chunk[c];
@@ -116,7 +116,7 @@ static void pipe_count_slots(struct tess_pipe *pipe)
 static enum tess_status pipe_select(struct tess_engine *engine, const int32_t *first,
                                     int32_t stages)
 {
-    struct tess_pipe *pipe = &engine->pipe;
+    struct tess_engine_pipe *pipe = &engine->pipe;
     const int32_t stage = engine->plan.mesh.at[TESS_AXIS_STAGE];
     bool *keep = calloc((size_t)engine->model.unit_count, sizeof *keep);
     if (keep == NULL)
@@ -145,10 +145,10 @@ static enum tess_status pipe_select(struct tess_engine *engine, const int32_t *f
     return status;
 }
 
-enum tess_status tess__pipe_plan(struct tess_engine *engine)
+enum tess_status tess__engine_pipe_plan(struct tess_engine *engine)
 {
     const struct tess_config *config = engine->config;
-    struct tess_pipe *pipe = &engine->pipe;
+    struct tess_engine_pipe *pipe = &engine->pipe;
     const int32_t stages = engine->plan.mesh.count[TESS_AXIS_STAGE];
     pipe->chunk_count =
         stages > 1
@@ -190,7 +190,7 @@ static int64_t pipe_input_bytes(const struct tess_engine *engine, const struct t
 /* Rows of the input and labels stay for backward where others are loaded in between. */
 static enum tess_status pipe_reserve_kept(struct tess_engine *engine)
 {
-    const struct tess_pipe *pipe = &engine->pipe;
+    const struct tess_engine_pipe *pipe = &engine->pipe;
     const int64_t row = tess_shape_count(&engine->dataset->row) * (int64_t)engine->input_bytes;
     const int32_t first = pipe->chunk[0].first ? pipe->chunk[0].slot_count : 0;
     const struct tess_chunk *end = &pipe->chunk[pipe->chunk_count - 1];
@@ -203,9 +203,9 @@ static enum tess_status pipe_reserve_kept(struct tess_engine *engine)
                                "labels under way", &engine->block.kept_label);
 }
 
-enum tess_status tess__pipe_reserve(struct tess_engine *engine)
+enum tess_status tess__engine_pipe_reserve(struct tess_engine *engine)
 {
-    struct tess_pipe *pipe = &engine->pipe;
+    struct tess_engine_pipe *pipe = &engine->pipe;
     int64_t bytes = 0, in = 0, out = 0;
     for (int32_t c = 0; c < pipe->chunk_count; c++) {
         struct tess_chunk *chunk = &pipe->chunk[c];
@@ -227,9 +227,9 @@ enum tess_status tess__pipe_reserve(struct tess_engine *engine)
     return pipe_reserve_kept(engine);
 }
 
-enum tess_status tess__pipe_open(struct tess_engine *engine)
+enum tess_status tess__engine_pipe_open(struct tess_engine *engine)
 {
-    struct tess_pipe *pipe = &engine->pipe;
+    struct tess_engine_pipe *pipe = &engine->pipe;
     struct tess_comm *stages = engine->axis_comm[TESS_AXIS_STAGE];
     if (stages->rank_count == 1)
         return TESS_OK;
@@ -237,9 +237,9 @@ enum tess_status tess__pipe_open(struct tess_engine *engine)
     return tess_comm_split(stages, 0, stages->rank, &pipe->backward);
 }
 
-void tess__pipe_close(struct tess_engine *engine)
+void tess__engine_pipe_close(struct tess_engine *engine)
 {
-    struct tess_pipe *pipe = &engine->pipe;
+    struct tess_engine_pipe *pipe = &engine->pipe;
     tess_comm_close(pipe->backward);
     tess_comm_close(pipe->forward);
     free(pipe->stage_of);
@@ -259,7 +259,7 @@ static char *pipe_input(const struct tess_engine *engine, int32_t c, int32_t mic
            micro % (chunk->slot_count + 1) * pipe_input_bytes(engine, chunk);
 }
 
-static struct tess_event *pipe_input_event(struct tess_pipe *pipe, int32_t c, int32_t micro)
+static struct tess_event *pipe_input_event(struct tess_engine_pipe *pipe, int32_t c, int32_t micro)
 {
     return &pipe->input_event[c * (pipe->slot_max + 1) + micro % (pipe->chunk[c].slot_count + 1)];
 }
@@ -270,7 +270,8 @@ static int64_t pipe_output_count(const struct tess_engine *engine, const struct 
 }
 
 /* The first action from `from` on, of this direction, for which something comes from elsewhere. */
-static int32_t pipe_next_receive(const struct tess_pipe *pipe, int32_t from, enum tess_phase phase)
+static int32_t pipe_next_receive(const struct tess_engine_pipe *pipe, int32_t from,
+                                 enum tess_phase phase)
 {
     for (; from < pipe->action_count; from++) {
         const struct tess_chunk *chunk = &pipe->chunk[pipe->action[from].chunk];
@@ -285,7 +286,7 @@ static int32_t pipe_next_receive(const struct tess_pipe *pipe, int32_t from, enu
  * free. */
 static enum tess_status pipe_post_inputs(struct tess_engine *engine, int32_t upto)
 {
-    struct tess_pipe *pipe = &engine->pipe;
+    struct tess_engine_pipe *pipe = &engine->pipe;
     for (int32_t i = -1; i <= upto;) {
         i = pipe_next_receive(pipe, pipe->input_posted, TESS_PHASE_FORWARD);
         if (i == pipe->action_count)
@@ -306,7 +307,7 @@ static enum tess_status pipe_post_inputs(struct tess_engine *engine, int32_t upt
 /* The same for gradients: of two buffers, one is in use. */
 static enum tess_status pipe_post_grads(struct tess_engine *engine, int32_t upto)
 {
-    struct tess_pipe *pipe = &engine->pipe;
+    struct tess_engine_pipe *pipe = &engine->pipe;
     for (int32_t i = -1; i <= upto;) {
         i = pipe_next_receive(pipe, pipe->grad_cursor, TESS_PHASE_BACKWARD);
         if (i == pipe->action_count || (i > upto && pipe->grad_posted > pipe->grad_received))
@@ -378,7 +379,7 @@ static uint64_t pipe_row_first(const struct tess_engine *engine)
 static enum tess_status pipe_forward(struct tess_engine *engine, int32_t i,
                                      struct tess_times *times, struct pipe_lap *lap)
 {
-    struct tess_pipe *pipe = &engine->pipe;
+    struct tess_engine_pipe *pipe = &engine->pipe;
     const struct tess_action action = pipe->action[i];
     struct tess_chunk *chunk = &pipe->chunk[action.chunk];
     const int32_t slot = action.micro % chunk->slot_count;
@@ -450,7 +451,7 @@ static enum tess_status pipe_take_grad_out(struct tess_engine *engine, void **gr
 static enum tess_status pipe_backward(struct tess_engine *engine, int32_t i,
                                       struct tess_times *times, struct pipe_lap *lap)
 {
-    struct tess_pipe *pipe = &engine->pipe;
+    struct tess_engine_pipe *pipe = &engine->pipe;
     const struct tess_action action = pipe->action[i];
     struct tess_chunk *chunk = &pipe->chunk[action.chunk];
     const int32_t slot = action.micro % chunk->slot_count;
@@ -485,7 +486,7 @@ static enum tess_status pipe_backward(struct tess_engine *engine, int32_t i,
 }
 
 /* Buffers that were sent must have arrived before the next step, or an evaluation, fills them. */
-static enum tess_status pipe_drain(struct tess_pipe *pipe)
+static enum tess_status pipe_drain(struct tess_engine_pipe *pipe)
 {
     for (int32_t i = 0; i < pipe->chunk_count * pipe->slot_max; i++)
         TESS_TRY(tess_event_wait(&pipe->flight[i].sent));
@@ -494,9 +495,9 @@ static enum tess_status pipe_drain(struct tess_pipe *pipe)
     return TESS_OK;
 }
 
-enum tess_status tess__pipe_step(struct tess_engine *engine, struct tess_times *times)
+enum tess_status tess__engine_pipe_step(struct tess_engine *engine, struct tess_times *times)
 {
-    struct tess_pipe *pipe = &engine->pipe;
+    struct tess_engine_pipe *pipe = &engine->pipe;
     struct pipe_lap lap = {0};
     (void)pipe_lap(engine, &lap);
     for (int32_t c = 0; c < pipe->chunk_count; c++)
@@ -515,9 +516,9 @@ enum tess_status tess__pipe_step(struct tess_engine *engine, struct tess_times *
 
 /* ---- evaluation ------------------------------------------------------------------------------ */
 
-enum tess_status tess__pipe_evaluate(struct tess_engine *engine)
+enum tess_status tess__engine_pipe_evaluate(struct tess_engine *engine)
 {
-    struct tess_pipe *pipe = &engine->pipe;
+    struct tess_engine_pipe *pipe = &engine->pipe;
     for (int32_t c = 0; c < pipe->chunk_count; c++) {
         struct tess_chunk *chunk = &pipe->chunk[c];
         struct tess_flight *flight = &pipe->flight[c * pipe->slot_max];

@@ -244,7 +244,7 @@ enum tess_status tess__engine_reserve(struct tess_engine *engine)
         TESS_TRY(engine->tensor_strategy.ops->reserve(&engine->tensor_strategy));
     TESS_TRY(tess__tied_reserve(engine));
     TESS_TRY(reserve_activations(engine));
-    TESS_TRY(tess__pipe_reserve(engine));
+    TESS_TRY(tess__engine_pipe_reserve(engine));
     TESS_TRY(tess__crossing_reserve(engine));
     TESS_TRY(reserve_loss(engine));
     TESS_TRY(reserve_operations(engine));

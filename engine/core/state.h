@@ -68,7 +68,7 @@ struct tess_flight {
 };
 
 /* The order of a rank's work, and what comes and goes between stages; see pipeline.c. */
-struct tess_pipe {
+struct tess_engine_pipe {
     int32_t chunk_count;
     int32_t *stage_of;        /* [units of the model] virtual stage that runs it */
     struct tess_chunk *chunk; /* [chunk_count] */
@@ -112,7 +112,7 @@ struct tess_engine {
     struct tess_plan plan;
     struct tess_strategy strategy;        /* of the data axis */
     struct tess_strategy tensor_strategy; /* ops NULL without one */
-    struct tess_pipe pipe;
+    struct tess_engine_pipe pipe;
     struct tess_tensor_pass crossing;
     struct tess_engine_blocks block;
 
@@ -185,14 +185,14 @@ enum tess_status tess__engine_loss(struct tess_engine *engine, int32_t slot, boo
  * pipeline.c: the chunks of this rank, from the config's stage axis and the model; needs
  * engine->model. Pure. open: groups, buffers. fini takes what was never opened.
  */
-enum tess_status tess__pipe_plan(struct tess_engine *engine);
-enum tess_status tess__pipe_reserve(struct tess_engine *engine);
-enum tess_status tess__pipe_open(struct tess_engine *engine);
-void tess__pipe_close(struct tess_engine *engine);
+enum tess_status tess__engine_pipe_plan(struct tess_engine *engine);
+enum tess_status tess__engine_pipe_reserve(struct tess_engine *engine);
+enum tess_status tess__engine_pipe_open(struct tess_engine *engine);
+void tess__engine_pipe_close(struct tess_engine *engine);
 /* All micro-batches of a step, forward and backward, in the order of the schedule. Collective. */
-enum tess_status tess__pipe_step(struct tess_engine *engine, struct tess_times *times);
+enum tess_status tess__engine_pipe_step(struct tess_engine *engine, struct tess_times *times);
 /* One batch of the test split, forward through all chunks of this rank. Collective. */
-enum tess_status tess__pipe_evaluate(struct tess_engine *engine);
+enum tess_status tess__engine_pipe_evaluate(struct tess_engine *engine);
 
 /* Does this rank need batches: inputs, or the labels of the loss? */
 static inline bool tess__engine_loads(const struct tess_engine *engine)

@@ -152,7 +152,7 @@ enum tess_status tess_engine_step(struct tess_engine *engine, bool want_loss,
     engine->strategy.training = true;
     tess__unused_begin(engine);
     engine->step_rows = tess__engine_step_rows(engine, engine->step);
-    TESS_TRY(tess__pipe_step(engine, &result.times));
+    TESS_TRY(tess__engine_pipe_step(engine, &result.times));
     double passed = tess_clock_s(), passed_wait = step_wait_s(engine);
     TESS_TRY(step_update(engine, want_loss, &result));
     result.times.optim_s = tess_clock_s() - passed - (step_wait_s(engine) - passed_wait);
