@@ -53,12 +53,23 @@ void tess__gather_close(struct tess_gather *gather)
     gather->slot = NULL;
 }
 
+static void gather_drop(struct tess_gather_slot *slot, struct tess_plan *plan)
+{
+    if (slot->segment >= 0)
+        plan->segment[slot->segment].param = NULL;
+    slot->segment = -1;
+}
+
 /* Have segment `s` in its buffer, or on its way there. */
 static enum tess_status gather_launch(struct tess_gather *gather, struct tess_plan *plan, int32_t s)
 {
     struct tess_gather_slot *slot = &gather->slot[s % gather->slot_count];
     if (slot->segment == s)
         return TESS_OK;
+    /* Whatever is here was gathered ahead or kept for a unit that has not come: it may still be on
+     * its way. */
+    TESS_TRY(tess_event_wait(&slot->event));
+    gather_drop(slot, plan);
     slot->segment = s;
     return tess_comm_all_gather(gather->shard, plan->segment[s].param_own, slot->buffer,
                                 (size_t)tess_plan_own_count(plan, s, TESS_EXTENT_SHARD),
@@ -76,19 +87,13 @@ enum tess_status tess__gather_enter(struct tess_gather *gather, struct tess_stra
     /* Queue the next unit before waiting for this one: both are then on their way together. Its
      * buffer is the one of the unit before this, which was dropped when it was left. */
     const int32_t next = phase == TESS_PHASE_FORWARD ? s + 1 : s - 1;
-    if (next >= 0 && next < plan->segment_count)
+    if (next >= 0 && next < plan->segment_count &&
+        tess__shard_chunk(plan, next) == tess__shard_chunk(plan, s))
         TESS_TRY(gather_launch(gather, plan, next));
     struct tess_gather_slot *slot = &gather->slot[s % gather->slot_count];
     TESS_TRY(tess_event_wait(&slot->event));
     plan->segment[s].param = slot->buffer;
     return TESS_OK;
-}
-
-static void gather_drop(struct tess_gather_slot *slot, struct tess_plan *plan)
-{
-    if (slot->segment >= 0)
-        plan->segment[slot->segment].param = NULL;
-    slot->segment = -1;
 }
 
 void tess__gather_leave(struct tess_gather *gather, struct tess_strategy *strategy, int32_t unit,

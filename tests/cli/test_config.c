@@ -134,7 +134,7 @@ static void case_file_anywhere(void **state)
     char path[64];
     char *first[] = {path, "--strategy", "fsdp", "--bind"};
     char *after_switch[] = {"--bind", path, "--strategy", "fsdp"};
-    char *after_part[] = {"--strategy", "fsdp", "--fsdp.reshard-after-forward", path};
+    char *after_part[] = {"--strategy", "fsdp", "--data.flip", path};
     char *last[] = {"--batch_size=32", "--strategy", "fsdp", "--data.shuffle", path};
     char **words[] = {first, after_switch, after_part, last};
     const int count[] = {COUNT(first), COUNT(after_switch), COUNT(after_part), COUNT(last)};

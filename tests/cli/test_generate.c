@@ -60,7 +60,7 @@ static void check_says(const char *words, const char *prompt, const char *text)
 static void case_says(void **state)
 {
     static const char *const layout[] = {"single --ranks 1", "fsdp --ranks 4",
-                                         "ddp --ranks 2 --precision bf16"};
+                                         "ddp --ranks 2 --precision bf16", "fsdp+tp+pp --ranks 8"};
     char words[512];
 
     (void)state;

@@ -31,6 +31,8 @@ struct fixture_run {
     const char *option; /* "--ddp.overlap=off --ddp.bucket-mib=1", or NULL */
     int32_t rank, rank_count, accumulate;
     enum tess_dtype dtype, reduce_dtype; /* 0: f32 */
+    bool pipelined;
+    const int32_t *unit_chunk; /* NULL: one chunk; segments are cut at the borders of others */
 };
 
 /* Check, plan, lay out and reserve, as the engine does; fails the test when any of it fails. */

@@ -26,6 +26,11 @@
  *     grads_finish, (clip, optimizer), params_refresh
  *   evaluation: forward hooks only
  *   close
+ *
+ * In a pipeline (plan->pipelined) a step is many passes: the units of one chunk, forward or
+ * backward, for one micro-batch, which is strategy->micro. Passes come in any order in which a
+ * chunk's forward is before its backward, a chunk's backward before those of lower chunks, and
+ * backward takes the micro-batches of a chunk in turn; a pass is not interrupted by another.
  */
 #ifndef TESSERA_STRATEGY_H
 #define TESSERA_STRATEGY_H
@@ -103,7 +108,8 @@ struct tess_segment {
                           concerns values, not gradients, is done there alone; -1: its own */
     /*
      * Storage, by the core when the arena exists, unless marked (strategy): then the strategy keeps
-     * it right in its hooks. `own` is this rank's part: the whole segment when not sharded.
+     * it right in its hooks. `own` is this rank's part: the whole segment when not sharded. What is
+     * FULL lies in flat order, one segment after the other.
      */
     void *param;     /* [count] compute parameters readable now; (strategy) unless param is FULL */
     float *grad;     /* [count] where backward writes now; (strategy) unless grad is FULL */
@@ -122,6 +128,8 @@ struct tess_plan {
                        their backward */
     int32_t unit_count, param_count;
     const char *const *unit_name;
+    const int32_t *unit_chunk; /* [unit_count] chunk of a pipeline that runs the unit, ascending;
+                                  NULL: all of them are in one */
     const struct tess_plan_param *param; /* in order of unit, then declaration */
     enum tess_dtype dtype;               /* of compute parameters */
     enum tess_dtype reduce_dtype;        /* in which gradients travel: f32, bf16 or f16 */
