@@ -94,6 +94,12 @@ static void write_file(FILE *file, const struct tess_declare_param *first, int32
     }
 }
 
+/* The header is no string. */
+static bool has(const char *header, size_t bytes, const char *text)
+{
+    return memmem(header, bytes, text, strlen(text)) != NULL;
+}
+
 static void write_model(void)
 {
     size_t bytes = 0;
@@ -101,10 +107,10 @@ static void write_model(void)
     FILE *file = fopen(path, "wb");
     assert_non_null(header);
     assert_non_null(file);
-    assert_null(strstr(header + 8, "lm_head"));
-    assert_non_null(strstr(header + 8, "\"wte.weight\":{\"dtype\":\"F32\",\"shape\":[5,3]"));
-    assert_non_null(strstr(header + 8, "c_attn.weight\":{\"dtype\":\"F32\",\"shape\":[4,9]"));
-    assert_non_null(strstr(header + 8, "\"turned.columns\":{\"dtype\":\"F32\",\"shape\":[5,3]"));
+    assert_false(has(header, bytes, "lm_head"));
+    assert_true(has(header, bytes, "\"wte.weight\":{\"dtype\":\"F32\",\"shape\":[5,3]"));
+    assert_true(has(header, bytes, "c_attn.weight\":{\"dtype\":\"F32\",\"shape\":[4,9]"));
+    assert_true(has(header, bytes, "\"turned.columns\":{\"dtype\":\"F32\",\"shape\":[5,3]"));
     assert_int_equal(fwrite(header, 1, bytes, file), bytes);
     write_file(file, param, PARAM_COUNT);
     fclose(file);
