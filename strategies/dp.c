@@ -35,8 +35,11 @@ static enum tess_status dp_plan(struct tess_strategy *strategy)
     const bool holder = plan->rank == 0;
     plan->param_extent = holder ? TESS_EXTENT_FULL : TESS_EXTENT_NONE;
     plan->optim_extent = holder ? TESS_EXTENT_FULL : TESS_EXTENT_NONE;
-    plan->holds_input = plan->holds_loss = holder;
-    plan->skips_input = plan->skips_loss = !holder;
+    plan->holds_input = holder;
+    plan->skips_input = !holder;
+    /* A model that computes its loss itself does so for each rank's rows. */
+    plan->holds_loss = holder && !plan->own_loss;
+    plan->skips_loss = !holder && !plan->own_loss;
     if (plan->param_count == 0) /* a stage of a pipeline may have none */
         return TESS_OK;
     return tess_plan_add_segment(plan, plan->param_count);
@@ -64,9 +67,11 @@ static enum tess_status dp_open(struct tess_strategy *strategy)
     state->stale = true;
     tess__wire_open(&state->wire, strategy);
     char *replica = plan->rank != 0 ? tess_memory_get(strategy->memory, state->block) : NULL;
-    for (int32_t s = 0; s < plan->segment_count && replica != NULL; s++)
+    for (int32_t s = 0; s < plan->segment_count && replica != NULL; s++) {
+        const int32_t values = plan->segment[s].values_of >= 0 ? plan->segment[s].values_of : s;
         plan->segment[s].param =
-            replica + (size_t)plan->segment[s].begin * tess_dtype_bytes(plan->dtype);
+            replica + (size_t)plan->segment[values].begin * tess_dtype_bytes(plan->dtype);
+    }
     return TESS_OK;
 }
 
@@ -122,10 +127,14 @@ static enum tess_status dp_batch_ready(struct tess_strategy *strategy,
                                        const struct tess_boundary *label)
 {
     struct dp_state *state = strategy->state;
-    (void)label; /* stay where the loss is computed */
+    uint64_t bytes = (uint64_t)input->rows * input->row_bytes;
     TESS_TRY(dp_scatter(strategy, input));
+    if (strategy->plan->own_loss) { /* else labels stay where the loss is computed */
+        TESS_TRY(dp_scatter(strategy, label));
+        bytes += (uint64_t)label->rows * label->row_bytes;
+    }
     if (strategy->training)
-        state->input_bytes = (uint64_t)input->rows * input->row_bytes;
+        state->input_bytes = bytes;
     return TESS_OK;
 }
 
@@ -149,9 +158,12 @@ static enum tess_status dp_unit_enter(struct tess_strategy *strategy, int32_t un
     if (unit != 0 || phase != TESS_PHASE_FORWARD || !due || plan->segment_count == 0)
         return TESS_OK;
     state->stale = false;
-    /* All segments: what is FULL lies in flat order, one after the other. */
-    return tess_comm_broadcast(strategy->comm, plan->segment[0].param, (size_t)plan->flat_count,
-                               plan->dtype, 0, NULL);
+    /* All segments: what is FULL lies in flat order, one after the other, but for a last one that
+     * shares the values of another. */
+    const struct tess_segment *last = &plan->segment[plan->segment_count - 1];
+    const int64_t count = last->values_of >= 0 ? last->begin : plan->flat_count;
+    return tess_comm_broadcast(strategy->comm, plan->segment[0].param, (size_t)count, plan->dtype,
+                               0, NULL);
 }
 
 static enum tess_status dp_grads_finish(struct tess_strategy *strategy)

@@ -53,25 +53,6 @@ static void fixture_load_options(struct fixture *fixture, const struct fixture_r
         TESS_OK);
 }
 
-/* Segments of units of one chunk only, as the engine has them. */
-static void fixture_cut(struct tess_plan *plan)
-{
-    int32_t count[64], cuts = 0;
-    if (plan->unit_chunk == NULL)
-        return;
-    for (int32_t s = 0, p = 0; s < plan->segment_count; s++) {
-        for (int32_t i = 0; i < plan->segment[s].param_count; i++, p++) {
-            const int32_t chunk = plan->unit_chunk[plan->param[p].unit];
-            if (i == 0 || chunk != plan->unit_chunk[plan->param[p - 1].unit])
-                count[cuts++] = 0;
-            count[cuts - 1]++;
-        }
-    }
-    plan->segment_count = 0;
-    for (int32_t s = 0; s < cuts; s++)
-        assert_int_equal(tess_plan_add_segment(plan, count[s]), TESS_OK);
-}
-
 void fixture_open(struct fixture *fixture, const struct fixture_params *params,
                   const struct fixture_run *run)
 {
@@ -80,6 +61,8 @@ void fixture_open(struct fixture *fixture, const struct fixture_params *params,
     memset(fixture, 0, sizeof *fixture);
     assert_int_equal(tess_registry_get_strategy(run->strategy, &strategy->ops), TESS_OK);
     fixture_declare(&fixture->declare, params);
+    for (int32_t u = 0; run->unit_chunk != NULL && u < fixture->declare.unit_count; u++)
+        fixture->declare.unit[u].chunk = run->unit_chunk[u];
     fixture_load_options(fixture, run);
     plan->rank = run->rank;
     plan->rank_count = run->rank_count;
@@ -89,7 +72,6 @@ void fixture_open(struct fixture *fixture, const struct fixture_params *params,
     plan->dtype = run->dtype;
     plan->reduce_dtype = run->reduce_dtype;
     plan->pipelined = run->pipelined;
-    plan->unit_chunk = run->unit_chunk;
     strategy->plan = plan;
     strategy->options = fixture->option_values;
     strategy->state = calloc(1, strategy->ops->state_size + 1);
@@ -100,7 +82,6 @@ void fixture_open(struct fixture *fixture, const struct fixture_params *params,
                      TESS_OK);
     assert_int_equal(tess_layout_begin(plan, &fixture->declare, &fixture->declare), TESS_OK);
     assert_int_equal(strategy->ops->plan(strategy), TESS_OK);
-    fixture_cut(plan);
     assert_int_equal(tess_layout_finish(plan, &fixture->declare), TESS_OK);
     assert_int_equal(strategy->ops->reserve(strategy), TESS_OK);
 }

@@ -128,8 +128,6 @@ struct tess_plan {
                        their backward */
     int32_t unit_count, param_count;
     const char *const *unit_name;
-    const int32_t *unit_chunk; /* [unit_count] chunk of a pipeline that runs the unit, ascending;
-                                  NULL: all of them are in one */
     const struct tess_plan_param *param; /* in order of unit, then declaration */
     enum tess_dtype dtype;               /* of compute parameters */
     enum tess_dtype reduce_dtype;        /* in which gradients travel: f32, bf16 or f16 */
