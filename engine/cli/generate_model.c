@@ -174,9 +174,12 @@ enum tess_status tess__source_open(struct tess__source *source, const char *run,
     };
     TESS_TRY(model_open_weights(run, &weights));
     enum tess_status status = tess_decoder_open(&decoder, weights, &source->decoder);
-    tess_weights_close(weights);
     if (status == TESS_OK)
         source->vocabulary = tess_decoder_vocabulary(source->decoder);
+    if (status == TESS_OK && tess_weights_left_out(weights) > 0)
+        tess_log(TESS_LOG_INFO, "%d tensors of %s are masks or copies of others: left out",
+                 tess_weights_left_out(weights), run);
+    tess_weights_close(weights);
     return status;
 }
 

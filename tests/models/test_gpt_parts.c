@@ -3,7 +3,7 @@
  * with sequence parallel. Ranks are threads, each with its own driver; what crosses the axis is
  * added here, in the tree of tessera/comm.h.
  */
-#include "model_driver.h"
+#include "gpt_fixture.h"
 
 #include <math.h>
 #include <pthread.h>
@@ -104,51 +104,21 @@ static void *parts_run(void *argument)
     return NULL;
 }
 
-/* ---- models
- * -------------------------------------------------------------------------------------- */
-
-struct parts_words {
-    const char *word[12];
-};
-
-static int parts_count(const struct parts_words *words)
-{
-    int count = 0;
-
-    while (words->word[count] != NULL)
-        count++;
-    return count;
-}
-
-static const struct parts_words parts_model[] = {
-    {{"--layers=2", "--heads=4", "--width=16", "--init-deviation=0.2", NULL}},
-    {{"--layers=1", "--heads=4", "--width=16", "--tied=off", "--dropout=0.3", "--context=20",
-      "--init-deviation=0.2", NULL}},
-    {{"--style=llama", "--layers=2", "--heads=8", "--kv-heads=4", "--width=32",
-      "--init-deviation=0.2", NULL}},
-    {{"--style=llama", "--layers=1", "--heads=4", "--width=24", "--tied=on", "--dropout=0.3",
-      "--init-deviation=0.2", NULL}},
-};
-
-#define PARTS_MODELS (sizeof parts_model / sizeof parts_model[0])
+/* ---- models ---------------------------------------------------------------------------------- */
 
 enum { T = 8, ROWS = 6, LEAF = 2, CLASSES = 70 };
 
-static void parts_open(struct model_driver *driver, const struct parts_words *words,
+static void parts_open(struct model_driver *driver, const struct gpt_words *words,
                        enum tess_dtype dtype, int64_t rows, struct tess_tensor_axis axis)
 {
-    const struct tess_model_input input = {.row = tess_shape1(T),
-                                           .class_count = CLASSES,
-                                           .dtype = dtype,
-                                           .tokens = true,
-                                           .rows = rows,
-                                           .leaf_rows = LEAF,
-                                           .axis = axis};
+    struct tess_model_input input = gpt_input(T, CLASSES, rows, LEAF);
 
-    model_open_input(driver, "gpt", parts_kernel, &input, words->word, parts_count(words));
+    input.dtype = dtype;
+    input.axis = axis;
+    gpt_open(driver, parts_kernel, &input, words);
 }
 
-static void parts_open_alone(struct model_driver *driver, const struct parts_words *words,
+static void parts_open_alone(struct model_driver *driver, const struct gpt_words *words,
                              enum tess_dtype dtype, int32_t parts)
 {
     parts_open(driver, words, dtype, ROWS,
@@ -157,7 +127,7 @@ static void parts_open_alone(struct model_driver *driver, const struct parts_wor
 
 /* Open the ranks of an axis; each sees the same rows, `rows` of them from `first` on. */
 static void parts_open_ranks(struct parts_world *world, struct parts_rank *rank, int32_t ranks,
-                             int32_t parts, bool sequence, const struct parts_words *words,
+                             int32_t parts, bool sequence, const struct gpt_words *words,
                              enum tess_dtype dtype, int64_t first, int64_t rows)
 {
     const int32_t count = parts / ranks;
@@ -277,9 +247,9 @@ static void parts_compare(const struct model_driver *one, struct parts_rank *ran
 static void case_parts_on_one_rank(void **unused)
 {
     (void)unused;
-    for (size_t m = 0; m < 2 * PARTS_MODELS; m++) {
-        const enum tess_dtype dtype = m < PARTS_MODELS ? TESS_F32 : TESS_BF16;
-        const struct parts_words *words = &parts_model[m % PARTS_MODELS];
+    for (size_t m = 0; m < 2 * GPT_SMALL_COUNT; m++) {
+        const enum tess_dtype dtype = m < GPT_SMALL_COUNT ? TESS_F32 : TESS_BF16;
+        const struct gpt_words *words = &gpt_small[m % GPT_SMALL_COUNT];
         struct model_driver one;
 
         parts_open_alone(&one, words, dtype, 1);
@@ -302,9 +272,9 @@ static void case_parts_on_one_rank(void **unused)
 static void case_ranks(void **unused)
 {
     (void)unused;
-    for (size_t m = 0; m < 2 * PARTS_MODELS; m++) {
-        const enum tess_dtype dtype = m < PARTS_MODELS ? TESS_F32 : TESS_BF16;
-        const struct parts_words *words = &parts_model[m % PARTS_MODELS];
+    for (size_t m = 0; m < 2 * GPT_SMALL_COUNT; m++) {
+        const enum tess_dtype dtype = m < GPT_SMALL_COUNT ? TESS_F32 : TESS_BF16;
+        const struct gpt_words *words = &gpt_small[m % GPT_SMALL_COUNT];
         struct parts_rank alone;
 
         parts_open_alone(&alone.driver, words, dtype, 4);
@@ -339,9 +309,9 @@ static void case_ranks(void **unused)
 static void case_sequence(void **unused)
 {
     (void)unused;
-    for (size_t m = 0; m < 2 * PARTS_MODELS; m++) {
-        const enum tess_dtype dtype = m < PARTS_MODELS ? TESS_F32 : TESS_BF16;
-        const struct parts_words *words = &parts_model[m % PARTS_MODELS];
+    for (size_t m = 0; m < 2 * GPT_SMALL_COUNT; m++) {
+        const enum tess_dtype dtype = m < GPT_SMALL_COUNT ? TESS_F32 : TESS_BF16;
+        const struct gpt_words *words = &gpt_small[m % GPT_SMALL_COUNT];
         struct model_driver one;
 
         parts_open_alone(&one, words, dtype, 1);
@@ -368,14 +338,14 @@ static void case_sequence_leaves(void **unused)
     enum { LEAVES = ROWS / LEAF, RANKS = 2 };
 
     (void)unused;
-    for (size_t m = 0; m < PARTS_MODELS; m++) {
+    for (size_t m = 0; m < GPT_SMALL_COUNT; m++) {
         struct parts_rank all[RANKS], leaf[LEAVES][RANKS];
         struct parts_world world, leaf_world[LEAVES];
 
-        parts_open_ranks(&world, all, RANKS, RANKS, true, &parts_model[m], TESS_F32, 0, ROWS);
+        parts_open_ranks(&world, all, RANKS, RANKS, true, &gpt_small[m], TESS_F32, 0, ROWS);
         parts_train(&world, all);
         for (int l = 0; l < LEAVES; l++) {
-            parts_open_ranks(&leaf_world[l], leaf[l], RANKS, RANKS, true, &parts_model[m], TESS_F32,
+            parts_open_ranks(&leaf_world[l], leaf[l], RANKS, RANKS, true, &gpt_small[m], TESS_F32,
                              l * LEAF, LEAF);
             for (int r = 0; r < RANKS; r++) {
                 struct model_driver *driver = &leaf[l][r].driver;
