@@ -20,6 +20,8 @@ static int command_version(int argc, char **argv);
 /* To add a command: its function in command.h, its file, one row here. */
 static const struct command command_table[] = {
     {"train", "train a model on several ranks under one strategy", tess__command_train},
+    {"generate", "text from a run's weights: sampling, one token at a time",
+     tess__command_generate},
     {"sweep", "train several configurations one after the other and compare what became of them",
      tess__command_sweep},
     {"compare", "run several strategies side by side: memory, traffic, speed, hash",

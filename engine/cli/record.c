@@ -77,12 +77,13 @@ json_t *tess__record_head(const struct tess__run *run)
     if (options == NULL)
         return NULL;
     tess_options_visit(run->config->options, record_option, options);
-    return json_pack("{s:{s:s, s:s, s:s, s:o, s:s, s:i, s:i, s:I, s:I, s:I, s:I, s:I, s:o, s:s, "
-                     "s:o}}",
+    return json_pack("{s:{s:s, s:s, s:s, s:o, s:s, s:i, s:i, s:i, s:I, s:I, s:I, s:I, s:I, s:o, "
+                     "s:s, s:o}}",
                      "run", "version", TESS_VERSION, "model", run->config->model->name, "strategy",
                      run->config->run.strategy, "mesh", record_mesh(run), "kernel",
                      run->config->kernel->name, "ranks", run->rank_count, "grid", plan->grid,
-                     "parameters", (json_int_t)tess_engine_model_size(run->planned), "steps",
+                     "classes", run->dataset->class_count, "parameters",
+                     (json_int_t)tess_engine_model_size(run->planned), "steps",
                      (json_int_t)tess_engine_step_count(run->planned), "steps_per_epoch",
                      (json_int_t)tess_engine_steps_per_epoch(run->planned), "batch_size",
                      (json_int_t)run->config->run.batch_size, "sample_tokens",

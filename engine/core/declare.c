@@ -208,13 +208,13 @@ int32_t tess_declare_tied(struct tess_declare *declare, const char *name, int32_
     return index;
 }
 
-void tess_declare_crossing(struct tess_declare *declare, enum tess_crossing_call call,
-                           int64_t count)
+void tess_declare_crossing(struct tess_declare *declare, enum tess_crossing_when when,
+                           enum tess_crossing_call call, int64_t count)
 {
     const int32_t unit = declare_current_unit(declare, "crossing");
     if (unit < 0)
         return;
-    declare->unit[unit].crossing[call] += count;
+    declare->unit[unit].crossing[when][call] += count;
     if (call == TESS_CALL_SUM && count > declare->sum_most)
         declare->sum_most = count;
 }

@@ -15,9 +15,10 @@
 struct tess_declare_unit {
     char name[TESS_NAME_MAX];
     int32_t index;
-    int64_t crossing[3];  /* elements of all calls of a pass, by enum tess_crossing_call */
-    int32_t chunk;        /* set by the engine: of a pipeline's rank; else 0 */
-    int64_t output_count; /* elements per row */
+    int64_t crossing[2][3]; /* elements of all calls of a pass, by enum tess_crossing_when and
+                               tess_crossing_call */
+    int32_t chunk;          /* set by the engine: of a pipeline's rank; else 0 */
+    int64_t output_count;   /* elements per row */
 };
 
 struct tess_declare_param {

@@ -399,12 +399,14 @@ static enum tess_status pipe_forward(struct tess_engine *engine, int32_t i,
         TESS_TRY(pipe_post_inputs(engine, i));
     TESS_TRY(tess__engine_forward(engine, action.chunk, slot, pipe_row_first(engine)));
     chunk->forward_done++;
-    if (!chunk->last)
+    if (!chunk->last) {
+        TESS_TRY(tess__engine_check_output(engine, action.chunk, slot));
         TESS_TRY(tess_comm_send(
             pipe->forward,
             engine->unit_output[slot * engine->plan.unit_count + chunk->unit_end - 1],
             (size_t)pipe_output_count(engine, chunk), engine->plan.dtype, chunk->after,
             &flight->sent));
+    }
     times->forward_s += pipe_lap(engine, lap);
     return TESS_OK;
 }
@@ -432,7 +434,7 @@ static enum tess_status pipe_sum_leaves(struct tess_engine *engine, int32_t slot
     int64_t rows = engine->loss_ranks * engine->rows;
     int64_t bad = tess_find_nonfinite(engine->kernel, TESS_F32, rows, engine->loss);
     if (bad >= 0)
-        return tess__engine_diagnose(engine, slot, bad);
+        return tess__engine_diagnose(engine, engine->pipe.chunk_count - 1, slot, bad);
     if (engine->plan.mesh.at[TESS_AXIS_TENSOR] > 0)
         return TESS_OK; /* the first rank of the axis has the same */
     engine->kernel->ops->access(engine->kernel, true);

@@ -126,7 +126,8 @@ static void layer_declare_sum(struct tess_declare *declare, const struct tess_mo
     layer->terms = -1;
     if (desc->split == TESS_SPLIT_NONE || (!rows && desc->first))
         return;
-    tess_declare_crossing(declare, TESS_CALL_SUM, input->rows * count);
+    tess_declare_crossing(declare, rows ? TESS_CALL_FORWARD : TESS_CALL_BACKWARD, TESS_CALL_SUM,
+                          input->rows * count);
     if (tess__cut_has_terms(&input->axis))
         layer->terms = tess_declare_tensor(declare, "terms", input->dtype,
                                            tess_shape2(input->axis.count, count), TESS_LIFE_UNIT);
