@@ -304,7 +304,7 @@ enum tess_status tess__train_run(const struct tess_config *config,
     TESS_TRY_GOTO(status, close_run, tess__run_open(&train.run, config, dataset));
     train.run.start_s = start_s;
     if (options->explain) {
-        tess__explain_print(&train.run);
+        status = tess__explain_print(&train.run, (int32_t)options->explain_rank);
         goto close_run;
     }
     status = train_open_files(&train, config, options);
