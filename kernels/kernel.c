@@ -1,10 +1,11 @@
 /*
  * The public wrappers of tessera/kernel.h, and opening a backend. They check what costs nothing and
- * hand over to the backend's slot; what an operation computes is the backend's.
+ * hand over to the backend's slot; what an operation computes is the backend's. The operations on
+ * sequences are in sequence.c.
  */
 #include "kernel_open.h"
 
-#include "tessera/check.h"
+#include "wrap.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -121,6 +122,8 @@ static const char *kernel_op_fault(const struct tess_op_desc *d)
         return "there must be at least 1 output feature or channel";
     if (d->kind == TESS_OP_LINEAR)
         return NULL;
+    if (tess__is_sequence(d->kind))
+        return tess__sequence_fault(d);
     if (d->height < 1 || d->width < 1)
         return "height and width must be at least 1";
     return d->kind == TESS_OP_BATCH_NORM ? NULL : kernel_windowed_fault(d);
@@ -131,6 +134,10 @@ bool tess_op_check(const struct tess_op_desc *desc, char *why, size_t why_bytes)
     const char *fault = kernel_op_fault(desc);
     if (!fault)
         return true;
+    if (tess__is_sequence(desc->kind)) {
+        tess__sequence_why(desc, fault, why, why_bytes);
+        return false;
+    }
     snprintf(why, why_bytes,
              "%s (rows %lld by %lld, in %lld, out %lld, image %lld x %lld, window %d, stride %d, "
              "padding %d)",
@@ -143,28 +150,10 @@ bool tess_op_check(const struct tess_op_desc *desc, char *why, size_t why_bytes)
 /* ---- prepared operations: an empty batch is dealt with here, so no backend meets one ----------
  */
 
-/* An operation used as what it is not would read past its arrays. */
-static enum tess_status kernel_expect(const struct tess_op *op, enum tess_op_kind kind)
-{
-    if (op->desc.kind != kind)
-        TESS_FAIL(TESS_ERR_INTERNAL,
-                  "kernel %s: an operation of kind %d was called as kind %d: the model mixed up "
-                  "its operations",
-                  op->kernel->ops->name, (int)op->desc.kind, (int)kind);
-    return TESS_OK;
-}
-
-/* A sum over no rows; `sum` may be NULL. */
-static void kernel_zero(const struct tess_op *op, int64_t count, float *sum)
-{
-    if (sum)
-        tess_fill(op->kernel, count * (int64_t)sizeof(*sum), 0, sum);
-}
-
 enum tess_status tess_linear_forward(struct tess_op *op, const void *x, const void *w,
                                      const void *bias, void *y)
 {
-    TESS_TRY(kernel_expect(op, TESS_OP_LINEAR));
+    TESS_TRY(tess__kernel_expect(op, TESS_OP_LINEAR));
     if (op->desc.rows == 0)
         return TESS_OK;
     return op->kernel->ops->linear_forward(op, x, w, bias, y);
@@ -173,7 +162,7 @@ enum tess_status tess_linear_forward(struct tess_op *op, const void *x, const vo
 enum tess_status tess_linear_backward_data(struct tess_op *op, const void *dy, const void *w,
                                            void *dx)
 {
-    TESS_TRY(kernel_expect(op, TESS_OP_LINEAR));
+    TESS_TRY(tess__kernel_expect(op, TESS_OP_LINEAR));
     if (op->desc.rows == 0)
         return TESS_OK;
     return op->kernel->ops->linear_backward_data(op, dy, w, dx);
@@ -182,10 +171,12 @@ enum tess_status tess_linear_backward_data(struct tess_op *op, const void *dy, c
 enum tess_status tess_linear_backward_weight(struct tess_op *op, const void *x, const void *dy,
                                              float *dw, float *dbias)
 {
-    TESS_TRY(kernel_expect(op, TESS_OP_LINEAR));
+    TESS_TRY(tess__kernel_expect(op, TESS_OP_LINEAR));
+    if (op->desc.rows == 0 && op->desc.add_grad)
+        return TESS_OK;
     if (op->desc.rows == 0) {
-        kernel_zero(op, op->desc.out * op->desc.in, dw);
-        kernel_zero(op, op->desc.out, dbias);
+        tess__kernel_zero(op, op->desc.out * op->desc.in, dw);
+        tess__kernel_zero(op, op->desc.out, dbias);
         return TESS_OK;
     }
     return op->kernel->ops->linear_backward_weight(op, x, dy, dw, dbias);
@@ -194,7 +185,7 @@ enum tess_status tess_linear_backward_weight(struct tess_op *op, const void *x, 
 enum tess_status tess_conv2d_forward(struct tess_op *op, const void *x, const void *w,
                                      const void *bias, void *y)
 {
-    TESS_TRY(kernel_expect(op, TESS_OP_CONV2D));
+    TESS_TRY(tess__kernel_expect(op, TESS_OP_CONV2D));
     if (op->desc.rows == 0)
         return TESS_OK;
     return op->kernel->ops->conv2d_forward(op, x, w, bias, y);
@@ -203,7 +194,7 @@ enum tess_status tess_conv2d_forward(struct tess_op *op, const void *x, const vo
 enum tess_status tess_conv2d_backward_data(struct tess_op *op, const void *dy, const void *w,
                                            void *dx)
 {
-    TESS_TRY(kernel_expect(op, TESS_OP_CONV2D));
+    TESS_TRY(tess__kernel_expect(op, TESS_OP_CONV2D));
     if (op->desc.rows == 0)
         return TESS_OK;
     return op->kernel->ops->conv2d_backward_data(op, dy, w, dx);
@@ -212,10 +203,10 @@ enum tess_status tess_conv2d_backward_data(struct tess_op *op, const void *dy, c
 enum tess_status tess_conv2d_backward_weight(struct tess_op *op, const void *x, const void *dy,
                                              float *dw, float *dbias)
 {
-    TESS_TRY(kernel_expect(op, TESS_OP_CONV2D));
+    TESS_TRY(tess__kernel_expect(op, TESS_OP_CONV2D));
     if (op->desc.rows == 0) {
-        kernel_zero(op, op->desc.out * op->desc.window * op->desc.window * op->desc.in, dw);
-        kernel_zero(op, op->desc.out, dbias);
+        tess__kernel_zero(op, op->desc.out * op->desc.window * op->desc.window * op->desc.in, dw);
+        tess__kernel_zero(op, op->desc.out, dbias);
         return TESS_OK;
     }
     return op->kernel->ops->conv2d_backward_weight(op, x, dy, dw, dbias);
@@ -223,7 +214,7 @@ enum tess_status tess_conv2d_backward_weight(struct tess_op *op, const void *x, 
 
 enum tess_status tess_max_pool_forward(struct tess_op *op, const void *x, void *y, uint8_t *which)
 {
-    TESS_TRY(kernel_expect(op, TESS_OP_MAX_POOL));
+    TESS_TRY(tess__kernel_expect(op, TESS_OP_MAX_POOL));
     if (op->desc.rows == 0)
         return TESS_OK;
     return op->kernel->ops->max_pool_forward(op, x, y, which);
@@ -232,7 +223,7 @@ enum tess_status tess_max_pool_forward(struct tess_op *op, const void *x, void *
 enum tess_status tess_max_pool_backward(struct tess_op *op, const void *dy, const uint8_t *which,
                                         void *dx)
 {
-    TESS_TRY(kernel_expect(op, TESS_OP_MAX_POOL));
+    TESS_TRY(tess__kernel_expect(op, TESS_OP_MAX_POOL));
     if (op->desc.rows == 0)
         return TESS_OK;
     return op->kernel->ops->max_pool_backward(op, dy, which, dx);
@@ -240,7 +231,7 @@ enum tess_status tess_max_pool_backward(struct tess_op *op, const void *dy, cons
 
 enum tess_status tess_avg_pool_forward(struct tess_op *op, const void *x, void *y)
 {
-    TESS_TRY(kernel_expect(op, TESS_OP_AVG_POOL));
+    TESS_TRY(tess__kernel_expect(op, TESS_OP_AVG_POOL));
     if (op->desc.rows == 0)
         return TESS_OK;
     return op->kernel->ops->avg_pool_forward(op, x, y);
@@ -248,7 +239,7 @@ enum tess_status tess_avg_pool_forward(struct tess_op *op, const void *x, void *
 
 enum tess_status tess_avg_pool_backward(struct tess_op *op, const void *dy, void *dx)
 {
-    TESS_TRY(kernel_expect(op, TESS_OP_AVG_POOL));
+    TESS_TRY(tess__kernel_expect(op, TESS_OP_AVG_POOL));
     if (op->desc.rows == 0)
         return TESS_OK;
     return op->kernel->ops->avg_pool_backward(op, dy, dx);
@@ -258,10 +249,10 @@ enum tess_status tess_batch_norm_forward(struct tess_op *op, const void *x, cons
                                          const void *beta, void *y, float *save_mean,
                                          float *save_rstd, float *mean_sum, float *var_sum)
 {
-    TESS_TRY(kernel_expect(op, TESS_OP_BATCH_NORM));
+    TESS_TRY(tess__kernel_expect(op, TESS_OP_BATCH_NORM));
     if (op->desc.rows == 0) {
-        kernel_zero(op, op->desc.in, mean_sum);
-        kernel_zero(op, op->desc.in, var_sum);
+        tess__kernel_zero(op, op->desc.in, mean_sum);
+        tess__kernel_zero(op, op->desc.in, var_sum);
         return TESS_OK;
     }
     return op->kernel->ops->batch_norm_forward(op, x, gamma, beta, y, save_mean, save_rstd,
@@ -271,7 +262,7 @@ enum tess_status tess_batch_norm_forward(struct tess_op *op, const void *x, cons
 enum tess_status tess_batch_norm_infer(struct tess_op *op, const void *x, const void *gamma,
                                        const void *beta, const void *mean, const void *var, void *y)
 {
-    TESS_TRY(kernel_expect(op, TESS_OP_BATCH_NORM));
+    TESS_TRY(tess__kernel_expect(op, TESS_OP_BATCH_NORM));
     if (op->desc.rows == 0)
         return TESS_OK;
     return op->kernel->ops->batch_norm_infer(op, x, gamma, beta, mean, var, y);
@@ -282,10 +273,10 @@ enum tess_status tess_batch_norm_backward(struct tess_op *op, const void *x, con
                                           const float *save_rstd, void *dx, float *dgamma,
                                           float *dbeta)
 {
-    TESS_TRY(kernel_expect(op, TESS_OP_BATCH_NORM));
+    TESS_TRY(tess__kernel_expect(op, TESS_OP_BATCH_NORM));
     if (op->desc.rows == 0) {
-        kernel_zero(op, op->desc.in, dgamma);
-        kernel_zero(op, op->desc.in, dbeta);
+        tess__kernel_zero(op, op->desc.in, dgamma);
+        tess__kernel_zero(op, op->desc.in, dbeta);
         return TESS_OK;
     }
     return op->kernel->ops->batch_norm_backward(op, x, y, dy, gamma, save_mean, save_rstd, dx,

@@ -15,8 +15,8 @@ void tess_kernel_close(struct tess_kernel *kernel); /* NULL is allowed */
 
 /*
  * Pure. Whether the description makes sense at all, for any backend: sizes positive, rows a
- * multiple of leaf_rows, dtype f32 or bf16, window inside the padded image, padding smaller than
- * the window. Fills `why` when not.
+ * multiple of leaf_rows, dtype f32, bf16 or f16, window inside the padded image, padding smaller
+ * than the window, heads inside their strides. Fills `why` when not.
  */
 bool tess_op_check(const struct tess_op_desc *desc, char *why, size_t why_bytes);
 

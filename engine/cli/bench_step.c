@@ -143,7 +143,7 @@ static enum tess_status bench_print(const struct bench *bench, const struct tess
         "{s:s, s:s, s:s, s:i, s:i, s:I, s:s, s:s, s:I, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:s, "
         "s:s, "
         "s:i}",
-        "bench", "step", "model", run->config->model->name, "strategy", run->config->strategy->name,
+        "bench", "step", "model", run->config->model->name, "strategy", run->config->run.strategy,
         "ranks", run->rank_count, "grid", tess_engine_plan_of(run->planned)->grid, "threads",
         (json_int_t)options->threads, "precision", tess_dtype_name(tess_run_dtype(options)),
         "kernel", run->config->kernel->name, "batch_size", (json_int_t)options->batch_size,

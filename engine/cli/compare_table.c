@@ -266,12 +266,12 @@ static bool compare_is_neutral(const struct tess_config *config, const char *nam
         "debug",        "hash-every",    "steps",   "variants",   "find-unused", "epochs",
         "data.workers", "learning-rate", "base-lr", "lr-scale",   "base-batch",  "warmup-start",
     };
-    size_t length = strlen(config->strategy->name);
+    size_t length = strlen(config->run.strategy);
 
     for (size_t i = 0; i < sizeof neutral / sizeof neutral[0]; i++)
         if (strcmp(neutral[i], name) == 0)
             return true;
-    return strncmp(name, config->strategy->name, length) == 0 && name[length] == '.';
+    return strncmp(name, config->run.strategy, length) == 0 && name[length] == '.';
 }
 
 struct compare_key {
@@ -307,7 +307,7 @@ static char *compare_key_of(const struct tess__run *run)
     /* Gradients that are rounded on their way, and sums that are not the tree, depend on the
      * layout. */
     if (plan->reduce_dtype != TESS_F32 || plan->fold_in_turn)
-        fprintf(key.file, "%s %d %d\n", config->strategy->name, run->rank_count, plan->accumulate);
+        fprintf(key.file, "%s %d %d\n", config->run.strategy, run->rank_count, plan->accumulate);
     if (fclose(key.file) != 0) {
         free(text);
         return NULL;

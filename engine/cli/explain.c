@@ -98,7 +98,7 @@ void tess__explain_print(const struct tess__run *run)
     tess_options_visit(config->options, explain_measure, &widths);
     tess_options_visit(config->options, explain_option, &widths);
     printf("\nchosen\n  ranks %d, strategy %s (%s), kernel %s\n", run->rank_count,
-           config->strategy->name,
+           config->run.strategy,
            config->strategy->rank_mode == TESS_RANKS_THREADS ? "threads of one process"
                                                              : "one process per rank",
            config->kernel->name);

@@ -48,7 +48,7 @@ json_t *tess__record_head(const struct tess__run *run)
     tess_options_visit(run->config->options, record_option, options);
     return json_pack("{s:{s:s, s:s, s:s, s:s, s:i, s:i, s:I, s:I, s:I, s:I, s:o, s:s, s:o}}", "run",
                      "version", TESS_VERSION, "model", run->config->model->name, "strategy",
-                     run->config->strategy->name, "kernel", run->config->kernel->name, "ranks",
+                     run->config->run.strategy, "kernel", run->config->kernel->name, "ranks",
                      run->rank_count, "grid", plan->grid, "parameters",
                      (json_int_t)plan->param_total, "steps",
                      (json_int_t)tess_engine_step_count(run->planned), "steps_per_epoch",
@@ -129,7 +129,7 @@ json_t *tess__record_final(const struct tess__run *run)
         tess__record_number(final->samples_per_s), "comm_share",
         tess__record_number(final->comm_share), "steps", (json_int_t) final->steps, "time_s",
         tess__record_number(final->time_s), "first_step_s",
-        tess__record_number(final->first_step_s), "strategy", run->config->strategy->name, "ranks",
+        tess__record_number(final->first_step_s), "strategy", run->config->run.strategy, "ranks",
         run->rank_count, "precision", record_precision(run), "sent_bytes_per_step",
         record_sent(run), "memory", tess__record_memory(run));
 }
@@ -143,7 +143,7 @@ json_t *tess__record_compared(const struct tess__run *run)
         json_array_append_new(formula, json_integer((json_int_t)run->rank[r].sent_bytes_formula));
     return json_pack(
         "{s:s, s:i, s:s, s:I, s:i, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "strategy",
-        run->config->strategy->name, "ranks", run->rank_count, "precision", record_precision(run),
+        run->config->run.strategy, "ranks", run->rank_count, "precision", record_precision(run),
         "steps", (json_int_t) final->steps, "grid", tess_engine_plan_of(run->planned)->grid,
         "batch_size", (json_int_t)run->config->run.batch_size, "learning_rate",
         tess__record_number(run->config->optim.learning_rate), "hash",

@@ -2,10 +2,12 @@
 #include "cli/run.h"
 
 #include "base/clock.h"
+#include "base/options.h"
 #include "tessera/check.h"
 
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -20,18 +22,102 @@ void tess__usage_read(const struct tess_memory *memory, struct tess__usage *usag
     usage_out->total = tess_memory_total(memory);
 }
 
-enum tess_status tess__run_open_data(const struct tess_config *config,
-                                     struct tess_dataset **dataset_out)
+/* ---- data --------------------------------------------------------------------------------- */
+
+/* Options of the loader that apply to one kind of data. */
+static const struct {
+    const char *name;
+    bool tokens;
+} run_kind_option[] = {
+    {"data.flip", false},      {"data.shift", false},           {"data.length", true},
+    {"data.validation", true}, {"data.validation-files", true},
+};
+
+struct run_misfit {
+    bool tokens;
+    const char *name; /* of an option that was given and does not apply; NULL: none */
+};
+
+/* As with options of parts that are not chosen: a file or the environment may carry them. */
+static void run_find_misfit(void *context, const char *name, const char *value, const char *origin,
+                            const struct tess_option *option)
+{
+    struct run_misfit *misfit = context;
+
+    (void)value;
+    (void)option;
+    for (size_t i = 0; i < sizeof run_kind_option / sizeof *run_kind_option; i++)
+        if (run_kind_option[i].tokens != misfit->tokens &&
+            strcmp(run_kind_option[i].name, name) == 0 && strcmp(origin, "command line") == 0)
+            misfit->name = run_kind_option[i].name;
+}
+
+static bool run_is_folder(const char *path, bool *exists_out)
+{
+    struct stat about;
+
+    *exists_out = stat(path, &about) == 0;
+    return *exists_out && S_ISDIR(about.st_mode);
+}
+
+static enum tess_status run_open_images(const struct tess_config *config,
+                                        struct tess_dataset **dataset_out)
 {
     const struct tess_run_options *run = &config->run;
     int64_t test_rows = run->synthetic_rows / 4;
+    bool exists;
 
-    if (strcmp(run->data, "synthetic") != 0)
-        return tess_dataset_open_idx(run->data, dataset_out);
-    return tess_dataset_open_synthetic(
-        tess_shape3(SYNTHETIC_SIDE, SYNTHETIC_SIDE, 1), SYNTHETIC_CLASSES, run->synthetic_rows,
-        test_rows > 0 ? test_rows : 1, (uint64_t)run->seed, dataset_out);
+    if (strcmp(run->data, "synthetic") == 0)
+        return tess_dataset_open_synthetic(
+            tess_shape3(SYNTHETIC_SIDE, SYNTHETIC_SIDE, 1), SYNTHETIC_CLASSES, run->synthetic_rows,
+            test_rows > 0 ? test_rows : 1, (uint64_t)run->seed, dataset_out);
+    if (!run_is_folder(run->data, &exists) && (exists || strcmp(run->data, "text") == 0))
+        TESS_FAIL(TESS_ERR_USAGE,
+                  "model %s learns from images, but --data %s is text or tokens: give a folder "
+                  "with IDX files, or synthetic, or choose a model that learns from text",
+                  config->model->name, run->data);
+    return tess_dataset_open_idx(run->data, dataset_out);
 }
+
+static enum tess_status run_open_tokens(const struct tess_config *config,
+                                        struct tess_dataset **dataset_out)
+{
+    const struct tess_run_options *run = &config->run;
+    const struct tess_loader_options *loader = &config->loader;
+    const char *data = tess_options_is_set(config->options, "data") ? run->data : "text";
+    int64_t test_rows = run->synthetic_rows / 4;
+    bool exists;
+
+    if (strcmp(data, "synthetic") == 0)
+        return tess_dataset_open_synthetic_tokens(loader->length, run->synthetic_rows,
+                                                  test_rows > 0 ? test_rows : 1,
+                                                  (uint64_t)run->seed, dataset_out);
+    if (strcmp(data, "text") != 0 && run_is_folder(data, &exists))
+        TESS_FAIL(TESS_ERR_USAGE,
+                  "model %s learns from text or tokens, but --data %s is a folder: name files, "
+                  "such as --data '%s/*.txt' or '%s/*.bin', or leave --data out for text of this "
+                  "machine",
+                  config->model->name, data, data, data);
+    return tess_dataset_open_tokens(data, loader->validation_files, loader->validation,
+                                    loader->length, dataset_out);
+}
+
+enum tess_status tess__run_open_data(const struct tess_config *config,
+                                     struct tess_dataset **dataset_out)
+{
+    struct run_misfit misfit = {.tokens = config->model->tokens};
+
+    tess_options_visit(config->options, run_find_misfit, &misfit);
+    if (misfit.name != NULL)
+        TESS_FAIL(TESS_ERR_USAGE, "--%s applies to %s only, and model %s learns from %s",
+                  misfit.name, misfit.tokens ? "images" : "text and tokens", config->model->name,
+                  misfit.tokens ? "text and tokens" : "images");
+    if (config->model->tokens)
+        return run_open_tokens(config, dataset_out);
+    return run_open_images(config, dataset_out);
+}
+
+/* ---- a run -------------------------------------------------------------------------------- */
 
 enum tess_status tess__run_open(struct tess__run *run, const struct tess_config *config,
                                 const struct tess_dataset *dataset)

@@ -94,7 +94,7 @@ static enum tess_status loop_open(struct loop *loop, const struct tess__run *run
         run->warm_steps < loop->step_count / 2 ? run->warm_steps : loop->step_count / 2;
     loop->final.val_loss = loop->final.val_accuracy = NAN;
     if (run->config->run.hash_every > 0) {
-        int32_t params = tess_engine_plan_of(loop->engine)->param_count;
+        int32_t params = tess_engine_param_count(loop->engine);
 
         loop->digest = calloc((size_t)params, sizeof *loop->digest);
         if (loop->digest == NULL)
@@ -213,7 +213,7 @@ static enum tess_status loop_end_epoch(struct loop *loop, int64_t number)
 /* Digests of all parameters, compared over replicas; and told, where somebody keeps them. */
 static enum tess_status loop_digest(struct loop *loop, int64_t number)
 {
-    int32_t params = tess_engine_plan_of(loop->engine)->param_count;
+    int32_t params = tess_engine_param_count(loop->engine);
     double begin_s = tess_clock_s();
 
     tess_trace_begin(loop->lane, TESS_TRACE_DIGEST, number);

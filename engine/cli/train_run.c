@@ -178,7 +178,7 @@ static void train_print_start(const struct tess__run *run)
     printf("%s, %s parameters, %s, under %s on %d rank%s; %" PRId64 " images, batch %" PRId64
            ", grid %d, %" PRId64 " steps\n",
            config->model->name, tess__text_count((double)plan->param_total, parameters),
-           tess_dtype_name(tess_run_dtype(&config->run)), config->strategy->name, run->rank_count,
+           tess_dtype_name(tess_run_dtype(&config->run)), config->run.strategy, run->rank_count,
            run->rank_count > 1 ? "s" : "", run->dataset->train.count, config->run.batch_size,
            plan->grid, tess_engine_step_count(run->planned));
 }

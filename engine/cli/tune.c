@@ -229,7 +229,7 @@ static enum tess_status tune_plan_one(struct tune *tune, int64_t batch_size)
         if (trial.run.predicted[r].total > item->memory)
             item->memory = trial.run.predicted[r].total;
     tune->model = trial.config->model->name;
-    tune->strategy = trial.config->strategy->name;
+    tune->strategy = trial.config->run.strategy;
     tune->ranks = trial.run.rank_count;
     tune->rate_follows = optim->base_rate > 0 && optim->rate_scale != 0 && optim->base_batch > 0;
     tune->count++;

@@ -32,12 +32,44 @@ static const char *describe_extent(enum tess_extent extent)
     return name[extent];
 }
 
+/* Where this rank stands and what it keeps of the model; nothing where it keeps all. */
+static void describe_mesh(const struct tess_engine *engine, const struct describe_sink *sink)
+{
+    const struct tess_mesh *mesh = &engine->plan.mesh;
+    const struct tess_tensor_axis *axis = &engine->model.axis;
+    const struct tess_declare *declare = &engine->declare;
+    if (mesh->count[TESS_AXIS_DATA] == mesh->rank_count && axis->parts == 1)
+        return;
+    describe_line(
+        sink, "mesh       data %d, tensor %d, stage %d; rank %d is data %d, tensor %d, stage %d",
+        mesh->count[TESS_AXIS_DATA], mesh->count[TESS_AXIS_TENSOR], mesh->count[TESS_AXIS_STAGE],
+        mesh->rank, mesh->at[TESS_AXIS_DATA], mesh->at[TESS_AXIS_TENSOR],
+        mesh->at[TESS_AXIS_STAGE]);
+    if (axis->parts > 1)
+        describe_line(sink, "tensor     part %d of %d%s%s", axis->first, axis->parts,
+                      axis->count > 1 ? " and those after it" : "",
+                      axis->sequence ? "; sequence parallel" : "");
+    for (int32_t c = 0; mesh->count[TESS_AXIS_STAGE] > 1 && c < engine->pipe.chunk_count; c++) {
+        const struct tess_chunk *chunk = &engine->pipe.chunk[c];
+        describe_line(sink, "stage      units %s .. %s; %d micro-batches under way",
+                      declare->unit[chunk->unit_first].name,
+                      declare->unit[chunk->unit_end - 1].name, chunk->slot_count);
+    }
+    describe_line(sink,
+                  "sent       by this rank per step, by formula: data %" PRIu64
+                  " B, tensor %" PRIu64 " B, stage %" PRIu64 " B",
+                  tess_engine_axis_formula(engine, TESS_AXIS_DATA),
+                  tess_engine_axis_formula(engine, TESS_AXIS_TENSOR),
+                  tess_engine_axis_formula(engine, TESS_AXIS_STAGE));
+}
+
 static void describe_plan(const struct tess_engine *engine, const struct describe_sink *sink)
 {
     const struct tess_plan *plan = &engine->plan;
     describe_line(sink, "model      %s: %d units, %d parameters, %" PRId64 " elements",
-                  engine->config->model->name, plan->unit_count, plan->param_count,
-                  plan->param_total);
+                  engine->config->model->name, engine->model.unit_count, engine->model.param_count,
+                  tess_declare_size(&engine->model));
+    describe_mesh(engine, sink);
     describe_line(sink,
                   "batch      %" PRId64 " rows = %d leaves of %" PRId64 "; per rank %d "
                   "micro-batches of %" PRId64 " leaves (%s order)",
@@ -143,6 +175,19 @@ static void describe_block(void *context, enum tess_memory_kind kind, const char
                       block.bytes, owner);
 }
 
+/* The stage strategy has no state: it is asked with what it was chosen with. */
+static void describe_stage(const struct tess_engine *engine,
+                           void (*line)(void *context, const char *text), void *context)
+{
+    const struct tess_config *config = engine->config;
+    struct tess_plan plan = engine->plan;
+    const struct tess_strategy strategy = {.ops = config->axis[TESS_AXIS_STAGE],
+                                           .options = config->axis_options[TESS_AXIS_STAGE],
+                                           .plan = &plan};
+    if (strategy.ops)
+        strategy.ops->describe(&strategy, line, context);
+}
+
 void tess_engine_describe(const struct tess_engine *engine,
                           void (*line)(void *context, const char *text), void *context)
 {
@@ -150,7 +195,10 @@ void tess_engine_describe(const struct tess_engine *engine,
     describe_plan(engine, &sink);
     describe_precision(engine, &sink);
     engine->strategy.ops->describe(&engine->strategy, line, context);
-    describe_line(&sink, "memory of rank %d, %" PRIu64 " B in one arena:", engine->plan.rank,
+    if (engine->tensor_strategy.ops)
+        engine->tensor_strategy.ops->describe(&engine->tensor_strategy, line, context);
+    describe_stage(engine, line, context);
+    describe_line(&sink, "memory of rank %d, %" PRIu64 " B in one arena:", engine->plan.mesh.rank,
                   tess_memory_total(engine->memory));
     tess_memory_visit(engine->memory, describe_block, &sink);
 }

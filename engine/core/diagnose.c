@@ -43,7 +43,7 @@ static enum tess_status diagnose_params(struct tess_engine *engine)
                 : tess_find_nonfinite(engine->kernel, engine->plan.dtype, piece->count, piece->low);
         if (at < 0)
             continue;
-        const struct tess_declare_param *param = &engine->declare.param[piece->param];
+        const struct tess_declare_param *param = piece->of;
         TESS_FAIL(
             TESS_ERR_NUMERIC,
             "the loss is not finite at step %lld: unit '%s', parameter '%s' "
@@ -55,23 +55,35 @@ static enum tess_status diagnose_params(struct tess_engine *engine)
     return TESS_OK;
 }
 
-enum tess_status tess__engine_diagnose(struct tess_engine *engine, const void *input,
-                                       int64_t loss_row)
+/* Tokens are always finite. */
+static enum tess_status diagnose_input(struct tess_engine *engine, int32_t slot)
 {
-    const struct tess_declare *declare = &engine->declare;
-    int64_t row = tess_shape_count(&engine->dataset->row);
-    long long step = (long long)engine->step + 1;
+    const void *input = engine->pipe.flight[slot].input;
+    const int64_t row = tess_shape_count(&engine->dataset->row);
+    if (engine->dataset->tokens || !engine->pipe.chunk[0].first)
+        return TESS_OK;
     int64_t at = tess_find_nonfinite(engine->kernel, engine->plan.dtype, engine->rows * row, input);
     if (at >= 0)
         TESS_FAIL(TESS_ERR_NUMERIC,
                   "the loss is not finite at step %lld: the input held the first NaN "
                   "or infinity (row %lld, element %lld)",
-                  step, (long long)(at / row), (long long)(at % row));
+                  (long long)engine->step + 1, (long long)(at / row), (long long)(at % row));
+    return TESS_OK;
+}
+
+enum tess_status tess__engine_diagnose(struct tess_engine *engine, int32_t slot, int64_t loss_row)
+{
+    const struct tess_declare *declare = &engine->declare;
+    long long step = (long long)engine->step + 1;
+    TESS_TRY(diagnose_input(engine, slot));
     TESS_TRY(diagnose_params(engine));
     for (int32_t u = 0; u < declare->unit_count; u++) {
         int64_t count = declare->unit[u].output_count;
-        at = tess_find_nonfinite(engine->kernel, engine->plan.dtype, engine->rows * count,
-                                 engine->unit_output[u]);
+        /* A model with its own loss need not write its last output. */
+        if (declare->labels > 0 && declare->unit[u].index == engine->model.unit_count - 1)
+            break;
+        int64_t at = tess_find_nonfinite(engine->kernel, engine->plan.dtype, engine->rows * count,
+                                         engine->unit_output[slot * declare->unit_count + u]);
         if (at >= 0)
             TESS_FAIL(
                 TESS_ERR_NUMERIC,

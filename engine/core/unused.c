@@ -24,13 +24,13 @@
 
 static uint8_t *unused_row(const struct tess_engine *engine, int32_t rank)
 {
-    return engine->unused.used + (size_t)rank * (size_t)engine->plan.param_count;
+    return engine->unused.used + (size_t)rank * (size_t)engine->model.param_count;
 }
 
 enum tess_status tess__unused_open(struct tess_engine *engine)
 {
     struct tess_unused *unused = &engine->unused;
-    const size_t params = (size_t)engine->plan.param_count;
+    const size_t params = (size_t)engine->model.param_count;
     unused->pass = calloc(params + 1, sizeof *unused->pass);
     unused->used = calloc((size_t)engine->plan.rank_count * params + 1, 1);
     if (!unused->pass || !unused->used)
@@ -54,15 +54,19 @@ void tess__unused_close(struct tess_engine *engine)
     free(engine->unused.updates);
 }
 
+/* What another stage keeps of the model is not this rank's to miss. */
 void tess__unused_begin(struct tess_engine *engine)
 {
-    memset(unused_row(engine, engine->plan.rank), 0, (size_t)engine->plan.param_count);
+    uint8_t *used = unused_row(engine, engine->plan.rank);
+    memset(used, 1, (size_t)engine->model.param_count);
+    for (int32_t p = 0; p < engine->plan.param_count; p++)
+        used[engine->plan.param[p].index] = 0;
 }
 
 void tess__unused_enter(struct tess_engine *engine, int32_t unit)
 {
     for (int32_t p = engine->unit_param_first[unit]; p < engine->unit_param_first[unit + 1]; p++)
-        engine->unused.pass[p] = true;
+        engine->unused.pass[engine->plan.param[p].index] = true;
 }
 
 /* The model's fault, so it is told apart from a run that needs an option. */
@@ -72,7 +76,7 @@ static enum tess_status unused_refuse(const struct tess_engine *engine, int32_t 
     size_t length = 0;
     int32_t count = 0;
     for (int32_t p = engine->unit_param_first[unit]; p < engine->unit_param_first[unit + 1]; p++)
-        if (!engine->unused.pass[p] && count++ < UNUSED_NAMED_MAX)
+        if (!engine->unused.pass[engine->plan.param[p].index] && count++ < UNUSED_NAMED_MAX)
             length += (size_t)snprintf(names + length, sizeof names - length, "%s'%s'",
                                        length > 0 ? ", " : "", engine->plan.param[p].name);
     TESS_FAIL(TESS_ERR_INTERNAL,
@@ -86,14 +90,15 @@ enum tess_status tess__unused_leave(struct tess_engine *engine, int32_t unit)
 {
     uint8_t *used = unused_row(engine, engine->plan.rank);
     for (int32_t p = engine->unit_param_first[unit]; p < engine->unit_param_first[unit + 1]; p++) {
-        if (engine->unused.pass[p]) {
-            used[p] = 1;
+        const int32_t index = engine->plan.param[p].index;
+        if (engine->unused.pass[index]) {
+            used[index] = 1;
             continue;
         }
         if (!engine->declare.conditional)
             return unused_refuse(engine, unit);
         tess_fill(engine->kernel, engine->plan.param[p].count * (int64_t)sizeof(float), 0,
-                  engine->grad_of[p]);
+                  engine->grad_of[index]);
     }
     return TESS_OK;
 }
@@ -115,9 +120,9 @@ static void unused_describe(const struct tess_engine *engine, int32_t p, char te
         if (!unused_row(engine, r)[p])
             tess__rank_list_add(&list, r);
     if (list.count == engine->plan.rank_count)
-        snprintf(text, UNUSED_TEXT_MAX, "'%s' (on all ranks)", engine->plan.param[p].name);
+        snprintf(text, UNUSED_TEXT_MAX, "'%s' (on all ranks)", engine->model.param[p].name);
     else
-        snprintf(text, UNUSED_TEXT_MAX, "'%s' (on rank%s %s)", engine->plan.param[p].name,
+        snprintf(text, UNUSED_TEXT_MAX, "'%s' (on rank%s %s)", engine->model.param[p].name,
                  list.count > 1 ? "s" : "", list.text);
 }
 
@@ -128,7 +133,7 @@ static enum tess_status unused_say(const struct tess_engine *engine, int32_t cou
     char one[UNUSED_TEXT_MAX], more[32] = "";
     size_t length = 0;
     int32_t named = 0;
-    for (int32_t p = 0; p < engine->plan.param_count && named < UNUSED_NAMED_MAX; p++) {
+    for (int32_t p = 0; p < engine->model.param_count && named < UNUSED_NAMED_MAX; p++) {
         if (unused_count(engine, p) == 0)
             continue;
         unused_describe(engine, p, one);
@@ -152,7 +157,8 @@ static enum tess_status unused_stop(struct tess_engine *engine, int32_t count)
 {
     const enum tess_status status =
         engine->plan.rank == 0 ? unused_say(engine, count) : TESS_ERR_ABORTED;
-    (void)tess_comm_barrier(engine->comm); /* the step has failed whether they all come or not */
+    (void)tess_comm_barrier(
+        engine->strategy.comm); /* the step has failed whether they all come or not */
     return status;
 }
 
@@ -163,9 +169,9 @@ enum tess_status tess__unused_finish(struct tess_engine *engine)
     int32_t count = 0;
     if (!engine->declare.conditional)
         return TESS_OK;
-    TESS_TRY(tess_comm_all_gather(engine->comm, unused_row(engine, plan->rank), unused->used,
-                                  (size_t)plan->param_count, TESS_U8, NULL));
-    for (int32_t p = 0; p < plan->param_count; p++) {
+    TESS_TRY(tess_comm_all_gather(engine->strategy.comm, unused_row(engine, plan->rank),
+                                  unused->used, (size_t)engine->model.param_count, TESS_U8, NULL));
+    for (int32_t p = 0; p < engine->model.param_count; p++) {
         const int32_t ranks = unused_count(engine, p);
         unused->skip[p] = ranks == plan->rank_count;
         count += ranks > 0;

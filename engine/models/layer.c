@@ -134,12 +134,21 @@ enum tess_status tess__norm_backward(const struct tess_pass *pass, const struct 
                                     dx, pass->grad[norm->gamma], pass->grad[norm->beta]);
 }
 
-void tess__dropout(const struct tess_pass *pass, double rate, int64_t row_count, void *x)
+void tess__dropout_at(const struct tess_pass *pass, double rate, int32_t site, uint64_t first,
+                      int64_t count, const void *x, void *y)
 {
     /* 2^16 units are more than any model has, so that no two (step, unit) share a key. */
     const uint64_t key[2] = {pass->seed, pass->step << 16 | (uint64_t)pass->unit};
 
     if (pass->training && rate > 0)
-        tess_dropout(pass->kernel, pass->dtype, pass->rows * row_count, (float)rate, key,
-                     pass->row_first * (uint64_t)row_count, x, x);
+        tess_dropout(pass->kernel, pass->dtype, count, (float)rate, key,
+                     first | (uint64_t)site << 48, x, y);
+    else if (y != x)
+        tess_copy(pass->kernel, count * (int64_t)tess_dtype_bytes(pass->dtype), x, y);
+}
+
+void tess__dropout(const struct tess_pass *pass, double rate, int64_t row_count, void *x)
+{
+    tess__dropout_at(pass, rate, 0, pass->row_first * (uint64_t)row_count, pass->rows * row_count,
+                     x, x);
 }

@@ -65,4 +65,12 @@ enum tess_status tess__norm_backward(const struct tess_pass *pass, const struct 
  */
 void tess__dropout(const struct tess_pass *pass, double rate, int64_t row_count, void *x);
 
+/*
+ * The same for units that drop in several places, and for parts of rows: y = x [count] with
+ * elements dropped, `first` being the number of x[0] among all of the global batch (below 2^48) and
+ * `site` that of the place in the unit, from 0. Where nothing is to be dropped y = x. y may be x.
+ */
+void tess__dropout_at(const struct tess_pass *pass, double rate, int32_t site, uint64_t first,
+                      int64_t count, const void *x, void *y);
+
 #endif

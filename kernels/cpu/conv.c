@@ -308,7 +308,7 @@ enum tess_status tess__cpu_conv_backward_weight(struct tess_op *op, const void *
         int64_t pixels =
             (int64_t)(conv_output_row(desc) / tess_dtype_bytes(desc->dtype)) / desc->out;
         tess__cpu_bias_grad(tess__cpu_state(op)->loops, desc->dtype, leaves,
-                            desc->leaf_rows * pixels, desc->out, dy, dbias, op->scratch);
+                            desc->leaf_rows * pixels, desc->out, false, dy, dbias, op->scratch);
     }
     return TESS_OK;
 }

@@ -5,6 +5,7 @@
  * work is done, and does none itself.
  */
 #include "cpu/prim.h"
+#include "cpu/sequence.h"
 
 #include "kernel_open.h"
 #include "ref/fold.h"
@@ -12,7 +13,6 @@
 #include "tessera/check.h"
 #include "tessera/version.h"
 
-#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -38,17 +38,6 @@ static bool cpu_supports(const struct tess_op_desc *desc, char *why, size_t why_
     return true;
 }
 
-/* oneDNN brings an OpenMP runtime, or none: ask the process rather than link to one. */
-static void cpu_find_threads(struct cpu_state *state)
-{
-    void *get = dlsym(RTLD_DEFAULT, "omp_get_max_threads");
-    void *set = dlsym(RTLD_DEFAULT, "omp_set_num_threads");
-    if (!get || !set)
-        return;
-    memcpy(&state->threads_get, &get, sizeof(get)); /* ISO C has no cast for this */
-    memcpy(&state->threads_set, &set, sizeof(set));
-}
-
 static void cpu_close(struct tess_kernel *kernel)
 {
     struct cpu_state *state = kernel->state;
@@ -57,6 +46,7 @@ static void cpu_close(struct tess_kernel *kernel)
     if (state->engine)
         dnnl_engine_destroy(state->engine);
     free(state->verdict);
+    tess__cpu_share_close(state);
     memset(state, 0, sizeof(*state));
 }
 
@@ -64,7 +54,7 @@ static enum tess_status cpu_open(struct tess_kernel *kernel)
 {
     struct cpu_state *state = kernel->state;
     state->loops = tess__cpu_loops_best();
-    cpu_find_threads(state);
+    tess__cpu_share_open(state);
     tess__cpu_threads(kernel);
     dnnl_status_t status = dnnl_engine_create(&state->engine, dnnl_cpu, 0);
     if (status == dnnl_success)
@@ -76,22 +66,25 @@ static enum tess_status cpu_open(struct tess_kernel *kernel)
 
 size_t tess__cpu_bias_scratch(int64_t cols, int64_t leaves)
 {
-    return tess__fold_bytes(cols, leaves);
+    return tess__fold_bytes(cols, leaves) + tess__cpu_round_up((size_t)cols * sizeof(float));
 }
 
 void tess__cpu_bias_grad(const struct cpu_loops *loops, enum tess_dtype dtype, int64_t leaves,
-                         int64_t rows_per_leaf, int64_t cols, const void *dy, float *dbias,
-                         void *scratch)
+                         int64_t rows_per_leaf, int64_t cols, bool add, const void *dy,
+                         float *dbias, void *scratch)
 {
     size_t leaf_bytes = (size_t)(rows_per_leaf * cols) * tess_dtype_bytes(dtype);
     struct tess_fold fold;
-    tess__fold_init(&fold, cols, dbias, scratch);
+    float *sum = add ? (float *)(void *)((char *)scratch + tess__fold_bytes(cols, leaves)) : dbias;
+    tess__fold_init(&fold, cols, sum, scratch);
     for (int64_t leaf = 0; leaf < leaves; leaf++) {
         loops->column_sum(dtype, rows_per_leaf, cols, (const char *)dy + (size_t)leaf * leaf_bytes,
                           tess__fold_leaf(&fold));
         tess__fold_push(&fold);
     }
     tess__fold_finish(&fold);
+    if (add)
+        loops->plain_add(cols, sum, dbias);
 }
 
 size_t tess__cpu_small_scratch(const struct tess_op_desc *desc)
@@ -369,6 +362,22 @@ const struct tess_kernel_ops tess_kernel_cpu = {
     .batch_norm_forward = cpu_batch_norm_forward,
     .batch_norm_infer = cpu_batch_norm_infer,
     .batch_norm_backward = cpu_batch_norm_backward,
+    .norm_forward = tess__cpu_norm_forward,
+    .norm_backward = tess__cpu_norm_backward,
+    .attention_forward = tess__cpu_attention_forward,
+    .attention_backward = tess__cpu_attention_backward,
+    .embedding_forward = tess__cpu_embedding_forward,
+    .embedding_backward = tess__cpu_embedding_backward,
+    .attention_decode = tess__cpu_attention_decode,
+    .rope = tess__cpu_rope,
+    .gelu_forward = tess__cpu_gelu_forward,
+    .gelu_backward = tess__cpu_gelu_backward,
+    .swiglu_forward = tess__cpu_swiglu_forward,
+    .swiglu_backward = tess__cpu_swiglu_backward,
+    .xent_max = tess__cpu_xent_max,
+    .xent_sum = tess__cpu_xent_sum,
+    .xent_grad = tess__cpu_xent_grad,
+    .xent_loss = tess__cpu_xent_loss,
     .relu_forward = cpu_relu_forward,
     .relu_backward = cpu_relu_backward,
     .add = cpu_add,

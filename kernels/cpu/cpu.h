@@ -35,6 +35,17 @@ extern const struct cpu_loops tess__cpu_loops_v4;   /* x86-64-v4: AVX-512 */
 /* The best table for this processor: loops_pick_x86.c or loops_pick_any.c. */
 const struct cpu_loops *tess__cpu_loops_best(void);
 
+/*
+ * Run part 0 .. parts - 1 on the kernel's threads, each part once, in any order (share.c). The bits
+ * do not depend on the number of threads, because no two parts may write to the same place. `work`
+ * is memory for the calling thread's parts; the others have memory of their own of the greatest
+ * size that was reserved. Reserve when an operation is opened. TESS_ERR_MEMORY.
+ */
+void tess__cpu_share(const struct tess_kernel *kernel, int64_t parts,
+                     void (*run)(void *context, int64_t part, void *work), void *context,
+                     void *work);
+enum tess_status tess__cpu_share_reserve(const struct tess_kernel *kernel, size_t bytes);
+
 size_t tess__cpu_small_scratch(const struct tess_op_desc *desc);
 size_t tess__cpu_norm_scratch(const struct tess_op_desc *desc);
 
@@ -44,22 +55,22 @@ size_t tess__cpu_norm_scratch(const struct tess_op_desc *desc);
  * number.
  */
 size_t tess__cpu_forward_scratch(const struct tess_op_desc *desc);
-void tess__cpu_forward(const struct tess_op_desc *desc, const void *x, const void *w,
-                       const void *bias, void *y, void *scratch);
+void tess__cpu_forward(const struct tess_kernel *kernel, const struct tess_op_desc *desc,
+                       const void *x, const void *w, const void *bias, void *y, void *scratch);
 
 /*
  * Weight gradient of a linear layer with the tree over leaves kept in registers (grad.c). The bits
  * are those of one product per leaf, fused multiply-adds over rows in order (bf16: over pairs of
- * rows), then the tree. `available` is false where the processor, or the build, lacks the
- * instructions.
+ * rows), then the tree; desc.add_grad adds the tree's value to dw. `available` is false where the
+ * processor, or the build, lacks the instructions.
  */
 bool tess__cpu_own_available(enum tess_dtype dtype);
 /* Whether oneDNN computes in bf16 here. */
 bool tess__cpu_bf16_available(void);
 
 size_t tess__cpu_grad_scratch(const struct tess_op_desc *desc);
-void tess__cpu_grad(const struct tess_op_desc *desc, const void *x, const void *dy, float *dw,
-                    void *scratch);
+void tess__cpu_grad(const struct tess_kernel *kernel, const struct tess_op_desc *desc,
+                    const void *x, const void *dy, float *dw, void *scratch);
 
 /*
  * Weight gradient of a convolution over one leaf, into dw [out, window, window, in] (conv_grad.c):
@@ -107,12 +118,12 @@ enum tess_status tess__cpu_wide_backward_data(struct tess_op *op, const void *dy
 enum tess_status tess__cpu_wide_backward_weight(struct tess_op *op, const void *x, const void *dy,
                                                 float *dw, float *dbias);
 
-/* dbias by leaves; x is dy [leaves * rows_per_leaf, cols]; `scratch` as for
- * tess__cpu_bias_scratch(). */
+/* dbias by leaves, added to what is there with `add`; x is dy [leaves * rows_per_leaf, cols];
+ * `scratch` as for tess__cpu_bias_scratch(). */
 size_t tess__cpu_bias_scratch(int64_t cols, int64_t leaves);
 void tess__cpu_bias_grad(const struct cpu_loops *loops, enum tess_dtype dtype, int64_t leaves,
-                         int64_t rows_per_leaf, int64_t cols, const void *dy, float *dbias,
-                         void *scratch);
+                         int64_t rows_per_leaf, int64_t cols, bool add, const void *dy,
+                         float *dbias, void *scratch);
 
 static inline size_t tess__cpu_round_up(size_t bytes)
 {

@@ -7,11 +7,12 @@
  * that meets up to 64 rows. Weights change every step, so that nothing could be kept between calls
  * anyway.
  *
- *     for every 64 rows of x
- *       for every part of FORWARD_STEPS columns
- *         x^T [step][rows] of the part, which stays in the first-level cache
- *         for every tile of rows of w            y^T [out][rows] += w x^T, 24 registers of sums
- *       y = turned y^T + bias, ReLU, rounded once
+ *     for every block of FORWARD_OUTPUTS rows of w
+ *       for every 64 rows of x                     the threads share these
+ *         for every part of FORWARD_STEPS columns
+ *           x^T [step][rows] of the part, which stays in the first-level cache
+ *           for every tile of rows of w            y^T [out][rows] += w x^T, 24 registers of sums
+ *         y = turned y^T + bias, ReLU, rounded once
  *
  * A step is one column in f32 and a pair of columns in bf16, 32 bits per row either way. Each
  * element of y is one chain of fused multiply-adds in the order of the columns, whatever the number
@@ -26,6 +27,9 @@
 #define FORWARD_WIDE  4   /* vectors of rows at a time */
 #define FORWARD_SUMS  24  /* registers of sums: rows of w in a tile times vectors */
 #define FORWARD_STEPS 128 /* 32 KiB of x^T at 64 rows */
+
+/* Outputs at a time: their sums over 64 rows are 192 KiB and stay in the second-level cache. */
+#define FORWARD_OUTPUTS 768
 
 /* Part of a product: some rows of x and some steps, all of w. */
 struct forward {
@@ -348,10 +352,11 @@ static int64_t forward_wide(int64_t rows)
 size_t tess__cpu_forward_scratch(const struct tess_op_desc *desc)
 {
     int64_t words = forward_wide(desc->rows) * CPU_WORDS;
-    return (size_t)((FORWARD_STEPS + desc->out) * words) * sizeof(uint32_t);
+    int64_t outputs = desc->out < FORWARD_OUTPUTS ? desc->out : FORWARD_OUTPUTS;
+    return (size_t)((FORWARD_STEPS + outputs) * words) * sizeof(uint32_t);
 }
 
-/* Up to 64 rows; `x` and end->y are the first one's. */
+/* Up to 64 rows and all of end->columns; `x`, `w` and end->y are at the first ones. */
 static void forward_rows(const struct tess_op_desc *desc, const char *x, const char *w,
                          const struct forward_end *end, int64_t wide, uint32_t *turned)
 {
@@ -367,7 +372,7 @@ static void forward_rows(const struct tess_op_desc *desc, const char *x, const c
                             .scalar_next = last ? w : w + (step + part_steps) * 4,
                             .scalar_row = row_bytes,
                             .steps = last ? steps - step : part_steps,
-                            .outputs = desc->out,
+                            .outputs = end->columns,
                             .odd_step = last && half && desc->in % 2 != 0,
                             .first = step == 0,
                             .sum = sum,
@@ -381,20 +386,39 @@ static void forward_rows(const struct tess_op_desc *desc, const char *x, const c
     forward_finish(end, sum, wide);
 }
 
-void tess__cpu_forward(const struct tess_op_desc *desc, const void *x, const void *w,
-                       const void *bias, void *y, void *scratch)
+/* One call, and how it is cut: `panels` of 64 rows times blocks of outputs. */
+struct forward_call {
+    const struct tess_op_desc *desc;
+    const char *x, *w, *bias;
+    char *y;
+    int64_t panels;
+};
+
+static void forward_part_run(void *context, int64_t part, void *work)
 {
+    const struct forward_call *call = context;
+    const struct tess_op_desc *desc = call->desc;
     size_t element = tess_dtype_bytes(desc->dtype);
-    for (int64_t row = 0; row < desc->rows; row += FORWARD_WIDE * CPU_WORDS) {
-        int64_t rows = desc->rows - row, wide = forward_wide(rows);
-        struct forward_end end = {.dtype = desc->dtype,
-                                  .relu = desc->relu,
-                                  .bias = bias,
-                                  .y = (char *)y + (size_t)(row * desc->out) * element,
-                                  .row_bytes = (size_t)desc->out * element,
-                                  .rows = rows < wide * CPU_WORDS ? rows : wide * CPU_WORDS,
-                                  .columns = desc->out};
-        forward_rows(desc, (const char *)x + (size_t)(row * desc->in) * element, w, &end, wide,
-                     scratch);
-    }
+    int64_t row = part % call->panels * FORWARD_WIDE * CPU_WORDS;
+    int64_t output = part / call->panels * FORWARD_OUTPUTS, outputs = desc->out - output;
+    int64_t rows = desc->rows - row, wide = forward_wide(rows);
+    struct forward_end end = {.dtype = desc->dtype,
+                              .relu = desc->relu,
+                              .bias = call->bias ? call->bias + (size_t)output * element : NULL,
+                              .y = call->y + (size_t)(row * desc->out + output) * element,
+                              .row_bytes = (size_t)desc->out * element,
+                              .rows = rows < wide * CPU_WORDS ? rows : wide * CPU_WORDS,
+                              .columns = outputs < FORWARD_OUTPUTS ? outputs : FORWARD_OUTPUTS};
+    forward_rows(desc, call->x + (size_t)(row * desc->in) * element,
+                 call->w + (size_t)(output * desc->in) * element, &end, wide, work);
+}
+
+void tess__cpu_forward(const struct tess_kernel *kernel, const struct tess_op_desc *desc,
+                       const void *x, const void *w, const void *bias, void *y, void *scratch)
+{
+    struct forward_call call = {.desc = desc, .x = x, .w = w, .bias = bias, .y = y};
+    int64_t panel = FORWARD_WIDE * CPU_WORDS;
+    call.panels = (desc->rows + panel - 1) / panel;
+    int64_t blocks = (desc->out + FORWARD_OUTPUTS - 1) / FORWARD_OUTPUTS;
+    tess__cpu_share(kernel, call.panels * blocks, forward_part_run, &call, scratch);
 }

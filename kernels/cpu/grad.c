@@ -5,15 +5,16 @@
  * A product per leaf followed by a tree would write and read dw once per leaf. Here a tile of dw, a
  * few rows by 64 columns, goes through all leaves before the next one, and dw is written once:
  *
- *     for every panel of 64 columns of x      packed [step][64], stays in the first-level cache
- *       for every tile of rows of dw          dy packed [tile][step][rows of the tile]
- *         for every leaf: products over its rows; add to the subtrees that wait (fold.h)
+ *     for every block of rows of dw             the threads share these
+ *       dy packed [tile][step][rows of the tile]
+ *       for every panel of 64 columns of x      packed [step][64], stays in the nearest caches
+ *         for every tile of the block
+ *           for every leaf: products over its rows; add to the subtrees that wait (fold.h)
  *
  * A step is one row in f32 and a pair of rows in bf16, 32 bits per column either way; leaves with
- * an odd number of rows end with half a pair of zeros. With one leaf the tile is 6 rows high (24
- * registers of sums); with more it is 3, so that two leaves' sums fit and the lowest level of the
- * tree never leaves the registers. Each element's operations are the same in both, and so are its
- * bits.
+ * an odd number of rows end with half a pair of zeros. The tile is 6 rows high (24 registers of
+ * sums); with short leaves it is 3, so that two leaves' sums fit and the lowest level of the tree
+ * never leaves the registers. Each element's operations are the same in both, and so are its bits.
  */
 #include "cpu/cpu.h"
 
@@ -24,18 +25,22 @@
 #define GRAD_LANES  16
 #define GRAD_WIDE   4 /* vectors in a panel */
 #define GRAD_PANEL  (GRAD_WIDE * GRAD_LANES)
-#define GRAD_ONE    6  /* rows of a tile with one leaf */
-#define GRAD_TREE   3  /* and with more */
-#define GRAD_LEVELS 40 /* subtrees that can wait: no more than bits in the number of leaves */
+#define GRAD_ONE    6 /* rows of a tile with one leaf, or with leaves of GRAD_LONG steps */
+#define GRAD_TREE   3 /* and with short ones */
+#define GRAD_LONG   32
+#define GRAD_ROWS   384 /* of a block at most: packing x again for each costs a hundredth */
+#define GRAD_LEVELS 40  /* subtrees that can wait: no more than bits in the number of leaves */
 
 /* A product in 32-bit words: what the tile kernels need to know. */
 struct grad {
     const uint32_t *x;  /* panel [leaves * steps, GRAD_PANEL] */
-    const uint32_t *dy; /* [tiles, leaves * steps, rows of a tile] */
-    int64_t leaves, steps;
-    float *dw; /* the panel's first column */
-    int64_t out, in;
-    int32_t columns; /* valid ones of the panel */
+    const uint32_t *dy; /* [tiles][leaves * steps, rows of a tile], `tile` words each */
+    int64_t leaves, steps, tile;
+    float *dw;        /* the block's first row at the panel's first column */
+    int64_t rows, in; /* rows of the block, from one to the next */
+    int32_t columns;  /* valid ones of the panel */
+    bool tall;        /* tiles of GRAD_ONE rows */
+    bool add;         /* to what is in dw */
 };
 
 CPU_INLINE void grad_clear(__m512 (*sum)[GRAD_WIDE], int tall, int wide)
@@ -84,32 +89,59 @@ CPU_INLINE void grad_add(__m512 (*sum)[GRAD_WIDE], const __m512 (*left)[GRAD_WID
     }
 }
 
+CPU_INLINE void grad_store_vector(float *dw, __mmask16 mask, bool add, __m512 sum)
+{
+    if (add)
+        sum = _mm512_add_ps(_mm512_maskz_loadu_ps(mask, dw), sum);
+    _mm512_mask_storeu_ps(dw, mask, sum);
+}
+
 /* The tile's valid rows and columns to dw. */
 CPU_INLINE void grad_store(const struct grad *g, int64_t tile, const __m512 (*sum)[GRAD_WIDE],
                            int tall, int wide)
 {
     float *dw = g->dw + tile * tall * g->in;
-    int64_t rows = g->out - tile * tall;
-    bool whole = g->columns == wide * GRAD_LANES;
+    int64_t rows = g->rows - tile * tall;
     __mmask16 last = (__mmask16)(0xffffu >> (wide * GRAD_LANES - g->columns));
     CPU_UNROLL
     for (int r = 0; r < tall; r++) {
         if (r >= rows)
             break;
         CPU_UNROLL
-        for (int c = 0; c < wide; c++) {
-            if (whole || c < wide - 1)
-                _mm512_storeu_ps(dw + r * g->in + c * GRAD_LANES, sum[r][c]);
-            else
-                _mm512_mask_storeu_ps(dw + r * g->in + c * GRAD_LANES, last, sum[r][c]);
-        }
+        for (int c = 0; c < wide; c++)
+            grad_store_vector(dw + r * g->in + c * GRAD_LANES,
+                              c < wide - 1 ? (__mmask16)0xffff : last, g->add, sum[r][c]);
     }
 }
 
+CPU_INLINE void grad_keep(__m512 (*waiting)[GRAD_WIDE], const __m512 (*sum)[GRAD_WIDE], int tall,
+                          int wide)
+{
+    CPU_UNROLL
+    for (int r = 0; r < tall; r++) {
+        CPU_UNROLL
+        for (int c = 0; c < wide; c++)
+            waiting[r][c] = sum[r][c];
+    }
+}
+
+/* One leaf, or long ones: a subtree that waits is in memory meanwhile. */
 CPU_INLINE void grad_tile_one(const struct grad *g, int64_t tile, bool half, int wide)
 {
+    __m512 waiting[GRAD_LEVELS][GRAD_ONE][GRAD_WIDE];
     __m512 sum[GRAD_ONE][GRAD_WIDE];
-    grad_leaf(sum, half, GRAD_ONE, wide, g->steps, g->x, g->dy + tile * g->steps * GRAD_ONE);
+    const uint32_t *x = g->x, *dy = g->dy + tile * g->tile;
+    int depth = 0;
+    for (int64_t leaf = 0;; leaf++, x += g->steps * GRAD_PANEL, dy += g->steps * GRAD_ONE) {
+        grad_leaf(sum, half, GRAD_ONE, wide, g->steps, x, dy);
+        for (int64_t carry = leaf; carry & 1; carry >>= 1)
+            grad_add(sum, (const __m512(*)[GRAD_WIDE])waiting[--depth], GRAD_ONE, wide);
+        if (leaf + 1 >= g->leaves)
+            break;
+        grad_keep(waiting[depth++], (const __m512(*)[GRAD_WIDE])sum, GRAD_ONE, wide);
+    }
+    while (depth > 0)
+        grad_add(sum, (const __m512(*)[GRAD_WIDE])waiting[--depth], GRAD_ONE, wide);
     grad_store(g, tile, (const __m512(*)[GRAD_WIDE])sum, GRAD_ONE, wide);
 }
 
@@ -121,7 +153,7 @@ CPU_INLINE void grad_tile_tree(const struct grad *g, int64_t tile, bool half, in
 {
     __m512 waiting[GRAD_LEVELS][GRAD_TREE][GRAD_WIDE];
     __m512 sum[GRAD_TREE][GRAD_WIDE], right[GRAD_TREE][GRAD_WIDE];
-    const uint32_t *x = g->x, *dy = g->dy + tile * g->leaves * g->steps * GRAD_TREE;
+    const uint32_t *x = g->x, *dy = g->dy + tile * g->tile;
     int64_t x_leaf = g->steps * GRAD_PANEL, dy_leaf = g->steps * GRAD_TREE;
     int depth = 0;
     for (int64_t leaf = 0;; leaf += 2, x += 2 * x_leaf, dy += 2 * dy_leaf) {
@@ -134,13 +166,7 @@ CPU_INLINE void grad_tile_tree(const struct grad *g, int64_t tile, bool half, in
             grad_add(sum, (const __m512(*)[GRAD_WIDE])waiting[--depth], GRAD_TREE, wide);
         if (leaf + 2 >= g->leaves)
             break;
-        CPU_UNROLL
-        for (int r = 0; r < GRAD_TREE; r++) {
-            CPU_UNROLL
-            for (int c = 0; c < wide; c++)
-                waiting[depth][r][c] = sum[r][c];
-        }
-        depth++;
+        grad_keep(waiting[depth++], (const __m512(*)[GRAD_WIDE])sum, GRAD_TREE, wide);
     }
     while (depth > 0)
         grad_add(sum, (const __m512(*)[GRAD_WIDE])waiting[--depth], GRAD_TREE, wide);
@@ -149,11 +175,11 @@ CPU_INLINE void grad_tile_tree(const struct grad *g, int64_t tile, bool half, in
 
 CPU_INLINE void grad_panel(const struct grad *g, bool half, int wide)
 {
-    if (g->leaves == 1) {
-        for (int64_t tile = 0; tile * GRAD_ONE < g->out; tile++)
+    if (g->tall) {
+        for (int64_t tile = 0; tile * GRAD_ONE < g->rows; tile++)
             grad_tile_one(g, tile, half, wide);
     } else {
-        for (int64_t tile = 0; tile * GRAD_TREE < g->out; tile++)
+        for (int64_t tile = 0; tile * GRAD_TREE < g->rows; tile++)
             grad_tile_tree(g, tile, half, wide);
     }
 }
@@ -207,78 +233,119 @@ static void grad_pack_x(const struct tess_op_desc *desc, const void *x, int64_t 
         grad_pack_columns(desc, x, first, columns, panel);
 }
 
-/* One step of dy, `rows` rows of a tile of height `tall`, the rest zeros. */
-CPU_INLINE void grad_pack_dy_tile(const struct tess_op_desc *desc, const void *dy, int64_t first,
-                                  int tall, uint32_t *packed)
-{
-    const uint32_t *whole = dy;
-    const uint16_t *half = dy;
-    int64_t out = desc->out, rows = out - first < tall ? out - first : tall;
-    if (desc->dtype == TESS_F32) {
-        for (int64_t row = 0; row < desc->rows; row++, packed += tall)
-            for (int r = 0; r < tall; r++)
-                packed[r] = r < rows ? whole[row * out + first + r] : 0;
-        return;
-    }
-    for (int64_t leaf = 0; leaf < desc->rows; leaf += desc->leaf_rows) {
-        for (int64_t row = 0; row < desc->leaf_rows; row += 2, packed += tall) {
-            const uint16_t *even = half + (leaf + row) * out + first;
-            bool pair = row + 1 < desc->leaf_rows;
-            for (int r = 0; r < tall; r++) {
-                uint32_t low = r < rows ? even[r] : 0, high = pair && r < rows ? even[out + r] : 0;
-                packed[r] = low | high << 16;
-            }
-        }
-    }
-}
-
 static int64_t grad_steps(const struct tess_op_desc *desc)
 {
     return desc->dtype == TESS_BF16 ? (desc->leaf_rows + 1) / 2 : desc->leaf_rows;
 }
 
-static void grad_pack_dy(const struct tess_op_desc *desc, const void *dy, uint32_t *packed)
+static int64_t grad_all_steps(const struct tess_op_desc *desc)
 {
-    int64_t leaves = desc->rows / desc->leaf_rows, steps = leaves * grad_steps(desc);
-    if (leaves == 1) {
-        for (int64_t first = 0; first < desc->out; first += GRAD_ONE, packed += steps * GRAD_ONE)
-            grad_pack_dy_tile(desc, dy, first, GRAD_ONE, packed);
-    } else {
-        for (int64_t first = 0; first < desc->out; first += GRAD_TREE, packed += steps * GRAD_TREE)
-            grad_pack_dy_tile(desc, dy, first, GRAD_TREE, packed);
+    return desc->rows / desc->leaf_rows * grad_steps(desc);
+}
+
+static bool grad_is_tall(const struct tess_op_desc *desc)
+{
+    return desc->rows == desc->leaf_rows || grad_steps(desc) >= GRAD_LONG;
+}
+
+/* Words of a packed tile: what is copied over its end, and an odd number of cache lines, so that
+ * the same step of many tiles is not in one set. */
+static int64_t grad_tile_words(int64_t steps, int tall)
+{
+    return ((steps * tall + 8 + 15) / 16 | 1) * 16;
+}
+
+/* Deal one step's words out to the tiles, a few too many each: the next step overwrites them. */
+CPU_INLINE void grad_deal(const uint32_t *line, int64_t tiles, int tall, int64_t tile_words,
+                          uint32_t *packed)
+{
+    for (int64_t tile = 0; tile < tiles; tile++, line += tall, packed += tile_words) {
+        if (tall > 4)
+            _mm256_storeu_si256((void *)packed, _mm256_loadu_si256((const void *)line));
+        else
+            _mm_storeu_si128((void *)packed, _mm_loadu_si128((const void *)line));
+    }
+}
+
+/* Columns first .. first + count - 1 of dy; rows of the last tile that dy lacks are zeros. */
+CPU_INLINE void grad_pack_dy(const struct tess_op_desc *desc, const void *dy, int64_t first,
+                             int64_t count, int tall, uint32_t *packed)
+{
+    _Alignas(64) uint32_t line[GRAD_ROWS + 32] = {0};
+    int64_t tiles = (count + tall - 1) / tall, out = desc->out;
+    int64_t tile_words = grad_tile_words(grad_all_steps(desc), tall);
+    if (desc->dtype == TESS_F32) {
+        for (int64_t row = 0; row < desc->rows; row++, packed += tall) {
+            cpu_pack_f32((const float *)dy + row * out + first, count, line);
+            grad_deal(line, tiles, tall, tile_words, packed);
+        }
+        return;
+    }
+    for (int64_t leaf = 0; leaf < desc->rows; leaf += desc->leaf_rows) {
+        for (int64_t row = 0; row < desc->leaf_rows; row += 2, packed += tall) {
+            const uint16_t *even = (const uint16_t *)dy + (leaf + row) * out + first;
+            cpu_pack_bf16(even, row + 1 < desc->leaf_rows ? even + out : NULL, count, line);
+            grad_deal(line, tiles, tall, tile_words, packed);
+        }
     }
 }
 
 static size_t grad_panel_bytes(const struct tess_op_desc *desc)
 {
-    int64_t steps = desc->rows / desc->leaf_rows * grad_steps(desc);
-    return (size_t)steps * GRAD_PANEL * sizeof(uint32_t);
+    return (size_t)grad_all_steps(desc) * GRAD_PANEL * sizeof(uint32_t);
 }
 
 size_t tess__cpu_grad_scratch(const struct tess_op_desc *desc)
 {
-    int64_t steps = desc->rows / desc->leaf_rows * grad_steps(desc);
-    int64_t rows = (desc->out + GRAD_ONE - 1) / GRAD_ONE * GRAD_ONE;
-    return grad_panel_bytes(desc) + tess__cpu_round_up((size_t)(rows * steps) * sizeof(uint32_t));
+    int tall = grad_is_tall(desc) ? GRAD_ONE : GRAD_TREE;
+    int64_t rows = desc->out < GRAD_ROWS ? desc->out : GRAD_ROWS;
+    int64_t words = (rows + tall - 1) / tall * grad_tile_words(grad_all_steps(desc), tall);
+    return grad_panel_bytes(desc) + (size_t)words * sizeof(uint32_t);
 }
 
-void tess__cpu_grad(const struct tess_op_desc *desc, const void *x, const void *dy, float *dw,
-                    void *scratch)
+struct grad_call {
+    const struct tess_op_desc *desc;
+    const void *x, *dy;
+    float *dw;
+    int64_t block; /* rows of dw in a part */
+};
+
+static void grad_part(void *context, int64_t part, void *work)
 {
-    uint32_t *panel = scratch;
-    uint32_t *packed = (uint32_t *)((char *)scratch + grad_panel_bytes(desc));
+    const struct grad_call *call = context;
+    const struct tess_op_desc *desc = call->desc;
+    uint32_t *panel = work;
+    uint32_t *packed = (uint32_t *)((char *)work + grad_panel_bytes(desc));
+    int64_t row = part * call->block, rows = desc->out - row;
     struct grad g = {.x = panel,
                      .dy = packed,
                      .leaves = desc->rows / desc->leaf_rows,
                      .steps = grad_steps(desc),
-                     .out = desc->out,
-                     .in = desc->in};
-    grad_pack_dy(desc, dy, packed);
+                     .rows = rows < call->block ? rows : call->block,
+                     .in = desc->in,
+                     .tall = grad_is_tall(desc),
+                     .add = desc->add_grad};
+    g.tile = grad_tile_words(g.leaves * g.steps, g.tall ? GRAD_ONE : GRAD_TREE);
+    if (g.tall)
+        grad_pack_dy(desc, call->dy, row, g.rows, GRAD_ONE, packed);
+    else
+        grad_pack_dy(desc, call->dy, row, g.rows, GRAD_TREE, packed);
     for (int64_t first = 0; first < desc->in; first += GRAD_PANEL) {
         int64_t left = desc->in - first;
         g.columns = left < GRAD_PANEL ? (int32_t)left : GRAD_PANEL;
-        g.dw = dw + first;
-        grad_pack_x(desc, x, first, g.columns, panel);
+        g.dw = call->dw + row * desc->in + first;
+        grad_pack_x(desc, call->x, first, g.columns, panel);
         grad_panel_run[desc->dtype == TESS_BF16][(g.columns - 1) / GRAD_LANES](&g);
     }
+}
+
+void tess__cpu_grad(const struct tess_kernel *kernel, const struct tess_op_desc *desc,
+                    const void *x, const void *dy, float *dw, void *scratch)
+{
+    struct grad_call call = {.desc = desc, .x = x, .dy = dy, .dw = dw};
+    /* As many blocks for each thread, in whole tiles. */
+    int64_t blocks = (desc->out + GRAD_ROWS - 1) / GRAD_ROWS;
+    blocks = (blocks + kernel->threads - 1) / kernel->threads * kernel->threads;
+    call.block = ((desc->out + blocks - 1) / blocks + GRAD_ONE - 1) / GRAD_ONE * GRAD_ONE;
+    tess__cpu_share(kernel, (desc->out + call.block - 1) / call.block, grad_part, &call, scratch);
 }

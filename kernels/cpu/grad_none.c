@@ -7,8 +7,8 @@ size_t tess__cpu_grad_scratch(const struct tess_op_desc *desc)
     return 0;
 }
 
-void tess__cpu_grad(const struct tess_op_desc *desc, const void *x, const void *dy, float *dw,
-                    void *scratch)
+void tess__cpu_grad(const struct tess_kernel *kernel, const struct tess_op_desc *desc,
+                    const void *x, const void *dy, float *dw, void *scratch)
 {
-    (void)desc, (void)x, (void)dy, (void)dw, (void)scratch;
+    (void)kernel, (void)desc, (void)x, (void)dy, (void)dw, (void)scratch;
 }

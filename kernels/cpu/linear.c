@@ -41,6 +41,12 @@ static size_t linear_max(size_t a, size_t b)
     return a > b ? a : b;
 }
 
+/* Scratch of the own kernels, for each thread. */
+static size_t linear_own_scratch(const struct tess_op_desc *desc)
+{
+    return linear_max(tess__cpu_grad_scratch(desc), tess__cpu_forward_scratch(desc));
+}
+
 /* Scratch of one matmul. */
 static enum tess_status linear_matmul_scratch(dnnl_engine_t engine, const struct tess_op_desc *desc,
                                               enum cpu_what what, int64_t rows, size_t *bytes)
@@ -69,7 +75,10 @@ static enum tess_status linear_needs_of(dnnl_engine_t engine, const struct tess_
         size_t weight = 0;
         TESS_TRY(
             linear_matmul_scratch(engine, desc, CPU_BACKWARD_WEIGHT, desc->leaf_rows, &weight));
-        *bytes = linear_max(*bytes, weight + tess__fold_bytes(desc->in * desc->out, leaves));
+        weight += tess__fold_bytes(desc->in * desc->out, leaves);
+        if (desc->add_grad)
+            weight += (size_t)(desc->in * desc->out) * sizeof(float);
+        *bytes = linear_max(*bytes, weight);
     }
     return TESS_OK;
 }
@@ -80,10 +89,8 @@ enum tess_status tess__cpu_linear_needs(const struct tess_op_desc *desc, size_t 
     size_t bytes = tess__cpu_bias_scratch(desc->out, leaves);
     if (linear_is_small(desc))
         bytes = linear_max(bytes, tess__cpu_small_scratch(desc));
-    if (tess__cpu_own_available(desc->dtype)) {
-        bytes = linear_max(bytes, tess__cpu_grad_scratch(desc));
-        bytes = linear_max(bytes, tess__cpu_forward_scratch(desc));
-    }
+    if (tess__cpu_own_available(desc->dtype))
+        bytes = linear_max(bytes, linear_own_scratch(desc));
     dnnl_engine_t engine;
     TESS_TRY(tess__cpu_check(dnnl_engine_create(&engine, dnnl_cpu, 0), "engine create"));
     enum tess_status status = linear_needs_of(engine, desc, &bytes);
@@ -149,7 +156,7 @@ enum tess_status tess__cpu_linear_open(struct tess_op *op)
             linear_pair_open(op, CPU_BACKWARD_DATA, &linear->backward, &linear->backward_leaf));
     if (!own)
         TESS_TRY(linear_prim_open(op, CPU_BACKWARD_WEIGHT, desc->leaf_rows, &linear->weight));
-    return TESS_OK;
+    return tess__cpu_share_reserve(op->kernel, own ? linear_own_scratch(desc) : 0);
 }
 
 void tess__cpu_linear_close(struct tess_op *op)
@@ -190,7 +197,7 @@ enum tess_status tess__cpu_linear_forward(struct tess_op *op, const void *x, con
     struct cpu_linear *linear = op->data;
     const struct tess_op_desc *desc = &op->desc;
     if (tess__cpu_own_available(desc->dtype)) {
-        tess__cpu_forward(desc, x, w, bias, y, op->scratch);
+        tess__cpu_forward(op->kernel, desc, x, w, bias, y, op->scratch);
         return TESS_OK;
     }
     if (linear_is_small(desc)) {
@@ -221,10 +228,14 @@ static enum tess_status linear_weight_by_leaf(struct tess_op *op, const void *x,
     struct cpu_linear *linear = op->data;
     const struct tess_op_desc *desc = &op->desc;
     size_t bytes = tess_dtype_bytes(desc->dtype) * (size_t)desc->leaf_rows;
+    int64_t count = desc->in * desc->out;
     struct tess_fold fold;
     char *scratch = op->scratch;
     scratch += tess__cpu_round_up(linear->weight.scratch_bytes);
-    tess__fold_init(&fold, desc->in * desc->out, dw, scratch);
+    float *sum = dw;
+    if (desc->add_grad)
+        sum = (float *)(void *)(scratch + tess__fold_bytes(count, desc->rows / desc->leaf_rows));
+    tess__fold_init(&fold, count, sum, scratch);
     for (int64_t g = 0; g < desc->rows / desc->leaf_rows; g++) {
         const void *data[3] = {(const char *)dy + (size_t)(g * desc->out) * bytes,
                                (const char *)x + (size_t)(g * desc->in) * bytes,
@@ -233,6 +244,8 @@ static enum tess_status linear_weight_by_leaf(struct tess_op *op, const void *x,
         tess__fold_push(&fold);
     }
     tess__fold_finish(&fold);
+    if (desc->add_grad)
+        tess__cpu_state(op)->loops->plain_add(count, sum, dw);
     return TESS_OK;
 }
 
@@ -241,11 +254,11 @@ enum tess_status tess__cpu_linear_backward_weight(struct tess_op *op, const void
 {
     const struct tess_op_desc *desc = &op->desc;
     if (tess__cpu_own_available(desc->dtype))
-        tess__cpu_grad(desc, x, dy, dw, op->scratch);
+        tess__cpu_grad(op->kernel, desc, x, dy, dw, op->scratch);
     else
         TESS_TRY(linear_weight_by_leaf(op, x, dy, dw));
     if (dbias)
         tess__cpu_bias_grad(tess__cpu_state(op)->loops, desc->dtype, desc->rows / desc->leaf_rows,
-                            desc->leaf_rows, desc->out, dy, dbias, op->scratch);
+                            desc->leaf_rows, desc->out, desc->add_grad, dy, dbias, op->scratch);
     return TESS_OK;
 }

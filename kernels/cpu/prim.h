@@ -34,10 +34,18 @@ struct cpu_state {
     const struct cpu_loops *loops;
     struct cpu_verdict *verdict; /* [verdict_count] */
     int verdict_count;
-    int (*threads_get)(
-        void); /* of the OpenMP runtime that oneDNN brought in; NULL when it has none */
+    /* Of the OpenMP runtime that oneDNN brought in; NULL when it has none. */
+    int (*threads_get)(void);
     void (*threads_set)(int count);
+    int (*thread_number)(void);
+    void (*parallel)(void (*run)(void *argument), void *argument, unsigned threads, unsigned flags);
+    char *extra; /* [threads - 1, extra_bytes]: work memory of all threads but the first */
+    size_t extra_bytes;
 };
+
+/* share.c: find the runtime; give the threads' memory back. */
+void tess__cpu_share_open(struct cpu_state *state);
+void tess__cpu_share_close(struct cpu_state *state);
 
 /* Fails with a message that names `what` and oneDNN's status; OK passes. */
 enum tess_status tess__cpu_check(dnnl_status_t status, const char *what);

@@ -7,6 +7,7 @@
  */
 #include "guard/guard.h"
 
+#include "guard/slots.h"
 #include "ref/ref.h"
 #include "tessera/check.h"
 #include "tessera/version.h"
@@ -404,6 +405,22 @@ const struct tess_kernel_ops tess_kernel_guard = {
     .batch_norm_forward = guard_batch_norm_forward,
     .batch_norm_infer = guard_batch_norm_infer,
     .batch_norm_backward = guard_batch_norm_backward,
+    .norm_forward = tess__guard_norm_forward,
+    .norm_backward = tess__guard_norm_backward,
+    .attention_forward = tess__guard_attention_forward,
+    .attention_backward = tess__guard_attention_backward,
+    .embedding_forward = tess__guard_embedding_forward,
+    .embedding_backward = tess__guard_embedding_backward,
+    .attention_decode = tess__guard_attention_decode,
+    .rope = tess__guard_rope,
+    .gelu_forward = tess__guard_gelu_forward,
+    .gelu_backward = tess__guard_gelu_backward,
+    .swiglu_forward = tess__guard_swiglu_forward,
+    .swiglu_backward = tess__guard_swiglu_backward,
+    .xent_max = tess__guard_xent_max,
+    .xent_sum = tess__guard_xent_sum,
+    .xent_grad = tess__guard_xent_grad,
+    .xent_loss = tess__guard_xent_loss,
     .relu_forward = guard_relu_forward,
     .relu_backward = guard_relu_backward,
     .add = guard_add,

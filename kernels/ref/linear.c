@@ -10,6 +10,7 @@
 struct linear_scratch {
     float *x, *w, *y, *bias; /* of one leaf: [leaf, in] [out, in] [leaf, out] [out] */
     void *fold_w, *fold_bias;
+    float *sum_w, *sum_bias; /* the sums over the leaves, where they are added to others */
     size_t bytes;
 };
 
@@ -24,6 +25,8 @@ static struct linear_scratch linear_layout(const struct tess_op_desc *d, void *b
         .bias = ref_take_copy(&scratch, d->dtype, d->out),
         .fold_w = ref_take(&scratch, tess__fold_bytes(d->out * d->in, leaves)),
         .fold_bias = ref_take(&scratch, tess__fold_bytes(d->out, leaves)),
+        .sum_w = ref_take(&scratch, d->add_grad ? (size_t)(d->out * d->in) * sizeof(float) : 0),
+        .sum_bias = ref_take(&scratch, d->add_grad ? (size_t)d->out * sizeof(float) : 0),
     };
     s.bytes = scratch.used;
     return s;
@@ -104,8 +107,8 @@ enum tess_status tess__ref_linear_backward_weight(struct tess_op *op, const void
     struct linear_scratch s = linear_layout(d, op->scratch);
     int64_t x_count = d->leaf_rows * d->in, y_count = d->leaf_rows * d->out;
     struct tess_fold fold_w, fold_bias;
-    tess__fold_init(&fold_w, d->out * d->in, dw, s.fold_w);
-    tess__fold_init(&fold_bias, dbias ? d->out : 0, dbias, s.fold_bias);
+    tess__fold_init(&fold_w, d->out * d->in, d->add_grad ? s.sum_w : dw, s.fold_w);
+    tess__fold_init(&fold_bias, dbias ? d->out : 0, d->add_grad ? s.sum_bias : dbias, s.fold_bias);
     for (int64_t leaf = 0; leaf < d->rows / d->leaf_rows; leaf++) {
         const float *x32 = ref_read(d->dtype, x, leaf * x_count, x_count, s.x);
         const float *dy32 = ref_read(d->dtype, dy, leaf * y_count, y_count, s.y);
@@ -117,5 +120,9 @@ enum tess_status tess__ref_linear_backward_weight(struct tess_op *op, const void
     tess__fold_finish(&fold_w);
     if (dbias)
         tess__fold_finish(&fold_bias);
+    if (d->add_grad)
+        ref_axpy(dw, 1.0f, s.sum_w, d->out * d->in);
+    if (d->add_grad && dbias)
+        ref_axpy(dbias, 1.0f, s.sum_bias, d->out);
     return TESS_OK;
 }

@@ -20,8 +20,11 @@ static size_t ref_scratch_bytes(const struct tess_op_desc *desc)
     case TESS_OP_BATCH_NORM:
         return tess__ref_batch_norm_scratch(desc);
     case TESS_OP_NORM:
+        return tess__ref_norm_scratch(desc);
     case TESS_OP_ATTENTION:
+        return tess__ref_attention_scratch(desc);
     case TESS_OP_EMBEDDING:
+        return tess__ref_embedding_scratch(desc);
     case TESS_OP_KIND_COUNT:
         break;
     }
@@ -89,6 +92,22 @@ const struct tess_kernel_ops tess_kernel_ref = {
     .batch_norm_forward = tess__ref_batch_norm_forward,
     .batch_norm_infer = tess__ref_batch_norm_infer,
     .batch_norm_backward = tess__ref_batch_norm_backward,
+    .norm_forward = tess__ref_norm_forward,
+    .norm_backward = tess__ref_norm_backward,
+    .attention_forward = tess__ref_attention_forward,
+    .attention_backward = tess__ref_attention_backward,
+    .embedding_forward = tess__ref_embedding_forward,
+    .embedding_backward = tess__ref_embedding_backward,
+    .attention_decode = tess__ref_attention_decode,
+    .rope = tess__ref_rope,
+    .gelu_forward = tess__ref_gelu_forward,
+    .gelu_backward = tess__ref_gelu_backward,
+    .swiglu_forward = tess__ref_swiglu_forward,
+    .swiglu_backward = tess__ref_swiglu_backward,
+    .xent_max = tess__ref_xent_max,
+    .xent_sum = tess__ref_xent_sum,
+    .xent_grad = tess__ref_xent_grad,
+    .xent_loss = tess__ref_xent_loss,
     .relu_forward = tess__ref_relu_forward,
     .relu_backward = tess__ref_relu_backward,
     .add = tess__ref_add,

@@ -4,10 +4,10 @@
  * op and nothing else, provided that scratch holds what tess_kernel_ref.op_needs says. It never
  * touches packed, the tokens or data.
  *
- * cast, accumulate, dropout, square_sum, update and lamb_direction promise their bits: every
- * backend gives those of ref. What they compute per element or block is in half.h, mask.h, rules.h
- * and square.h, whose loops another backend may include in a file built for a wider instruction
- * set: nothing in them depends on vector width, given -ffp-contract=off.
+ * cast, accumulate, dropout, square_sum, update, lamb_direction and embedding_backward promise
+ * their bits: every backend gives those of ref. What they compute per element or block is in
+ * half.h, mask.h, rules.h and square.h, whose loops another backend may include in a file built for
+ * a wider instruction set: nothing in them depends on vector width, given -ffp-contract=off.
  */
 #ifndef KERNELS_REF_REF_H
 #define KERNELS_REF_REF_H

@@ -9,6 +9,9 @@ size_t tess__ref_linear_scratch(const struct tess_op_desc *desc);
 size_t tess__ref_conv2d_scratch(const struct tess_op_desc *desc);
 size_t tess__ref_pool_scratch(const struct tess_op_desc *desc);
 size_t tess__ref_batch_norm_scratch(const struct tess_op_desc *desc);
+size_t tess__ref_norm_scratch(const struct tess_op_desc *desc);
+size_t tess__ref_attention_scratch(const struct tess_op_desc *desc);
+size_t tess__ref_embedding_scratch(const struct tess_op_desc *desc);
 
 enum tess_status tess__ref_linear_forward(struct tess_op *op, const void *x, const void *w,
                                           const void *bias, void *y);
@@ -69,5 +72,51 @@ int64_t tess__ref_find_nonfinite(struct tess_kernel *kernel, enum tess_dtype dty
                                  const void *x);
 void tess__ref_update(struct tess_kernel *kernel, const struct tess_update *update);
 void tess__ref_lamb_direction(struct tess_kernel *kernel, const struct tess_update *update);
+
+/* Operations on sequences. */
+enum tess_status tess__ref_norm_forward(struct tess_op *op, const void *x, const void *add,
+                                        void *sum, const void *gamma, const void *beta, void *y,
+                                        float *mean, float *rstd);
+enum tess_status tess__ref_norm_backward(struct tess_op *op, const void *x, const void *dy,
+                                         const void *gamma, const float *mean, const float *rstd,
+                                         const void *add, void *dx, float *dgamma, float *dbeta);
+enum tess_status tess__ref_attention_forward(struct tess_op *op, const void *q, const void *k,
+                                             const void *v, void *y, float *lse);
+enum tess_status tess__ref_attention_backward(struct tess_op *op, const void *q, const void *k,
+                                              const void *v, const void *y, const void *dy,
+                                              const float *lse, void *dq, void *dk, void *dv);
+enum tess_status tess__ref_embedding_forward(struct tess_op *op, const int32_t *token,
+                                             int64_t first, const void *table, const void *add,
+                                             void *y);
+enum tess_status tess__ref_embedding_backward(struct tess_op *op, const int32_t *token,
+                                              int64_t first, const void *dy, float *dtable);
+void tess__ref_attention_decode(struct tess_kernel *kernel, const struct tess_op_desc *desc,
+                                int64_t position, const void *q, const void *k, const void *v,
+                                void *y);
+void tess__ref_rope(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows, int64_t length,
+                    int64_t first, int32_t heads, int64_t head_size, int64_t stride, float base,
+                    bool inverse, void *x);
+void tess__ref_gelu_forward(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
+                            const void *x, void *y);
+void tess__ref_gelu_backward(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
+                             const void *x, const void *dy, void *dx);
+void tess__ref_swiglu_forward(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
+                              const void *gate, const void *up, void *y);
+void tess__ref_swiglu_backward(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
+                               const void *gate, const void *up, const void *dy, void *dgate,
+                               void *dup);
+void tess__ref_xent_max(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows,
+                        int64_t classes, int64_t stride, const void *logits, float *max);
+void tess__ref_xent_sum(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows,
+                        int64_t classes, int64_t stride, int64_t first, const void *logits,
+                        const int32_t *label, const float *max, float *sum, float *target,
+                        float *best);
+void tess__ref_xent_grad(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows,
+                         int64_t classes, int64_t stride, int64_t first, float scale,
+                         const void *logits, const int32_t *label, const float *max,
+                         const float *sum, void *dlogits);
+void tess__ref_xent_loss(struct tess_kernel *kernel, int64_t rows, int64_t length,
+                         const int32_t *label, const float *max, const float *sum,
+                         const float *target, const float *best, float *loss, int32_t *correct);
 
 #endif

@@ -253,7 +253,7 @@ static void case_grid_is_the_tree(void **state)
                     bool same = grid % (ranks * micro) == 0;
 
                     config.run.grid = grid;
-                    config.run.ranks = ranks;
+                    config.mesh.count[TESS_AXIS_DATA] = ranks;
                     config.run.accumulate = micro;
                     status = tess_config_check_grid(&config, grid, (enum tess_leaf_order)order);
                     if (same) {

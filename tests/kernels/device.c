@@ -127,6 +127,13 @@ static void *test_memory(int64_t count, size_t bytes)
     return memory;
 }
 
+void *device_fetch(struct device *device, const void *source, size_t bytes)
+{
+    void *host = test_memory((int64_t)bytes, 1);
+    device_get(device, host, source, bytes);
+    return host;
+}
+
 double *reals(int64_t count)
 {
     return test_memory(count, sizeof(double));
@@ -201,6 +208,15 @@ void check_close(const char *what, const double *got, const double *expected, co
         if (!(fabs(got[i] - expected[i]) <= bound[i]))
             fail_msg("%s[%lld]: got %.9g, expected %.9g, off by %.3g, allowed are %.3g", what,
                      (long long)i, got[i], expected[i], fabs(got[i] - expected[i]), bound[i]);
+}
+
+void device_check(struct device *device, const char *what, enum tess_dtype dtype, const void *got,
+                  const double *expected, const double *bound, int64_t count)
+{
+    double *values = reals(count);
+    device_get_real(device, dtype, got, values, count);
+    check_close(what, values, expected, bound, count);
+    free(values);
 }
 
 void check_bytes(const char *what, const void *got, const void *expected, size_t bytes)

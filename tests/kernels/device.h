@@ -41,6 +41,9 @@ void *device_put_real(struct device *device, enum tess_dtype dtype, const double
 void device_get_real(struct device *device, enum tess_dtype dtype, const void *source, double *x,
                      int64_t count);
 
+/* A copy of device memory in host memory; the caller frees it. */
+void *device_fetch(struct device *device, const void *source, size_t bytes);
+
 /* Ask for needs, give scratch and packed on the device, open. */
 void device_op_open(struct device *device, const struct tess_op_desc *desc, struct tess_op *op);
 void device_op_close(struct tess_op *op);
@@ -81,6 +84,9 @@ double bound_of(enum tess_dtype dtype, double n, double magnitude, double value)
 /* Fail, naming `what`, the first bad index and both values. */
 void check_close(const char *what, const double *got, const double *expected, const double *bound,
                  int64_t count);
+/* check_close() of an array on the device. */
+void device_check(struct device *device, const char *what, enum tess_dtype dtype, const void *got,
+                  const double *expected, const double *bound, int64_t count);
 void check_bytes(const char *what, const void *got, const void *expected, size_t bytes);
 
 /* tree(leaf 0 .. n - 1) of arrays of `count`, split at the largest power of two below n,

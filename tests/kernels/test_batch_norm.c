@@ -176,14 +176,6 @@ static void check_values(struct norm_case *c, struct tess_op *op)
     free(bound);
 }
 
-/* A copy of `bytes` device bytes in host memory. */
-static char *fetch(const void *source, size_t bytes)
-{
-    char *host = malloc(bytes + 1);
-    device_get(&device, host, source, bytes);
-    return host;
-}
-
 /* Everything again, leaf by leaf; sums as the explicit tree. dx is written over dy this time. */
 static void check_leaves(struct norm_case *c)
 {
@@ -191,12 +183,13 @@ static void check_leaves(struct norm_case *c)
     size_t leaf_bytes = (size_t)(c->pixels * d->in) * tess_dtype_bytes(d->dtype);
     size_t bytes = leaf_bytes * (size_t)c->leaves, row = (size_t)d->in * sizeof(float);
     float *const sums[] = {c->mean_sum_dev, c->var_sum_dev, c->dgamma_dev, c->dbeta_dev};
-    char *y = fetch(c->y_dev, bytes), *dx = fetch(c->dx_dev, bytes), *whole[4];
-    char *mean = fetch(c->mean_dev, row * (size_t)c->leaves);
-    char *rstd = fetch(c->rstd_dev, row * (size_t)c->leaves);
+    char *y = device_fetch(&device, c->y_dev, bytes), *dx = device_fetch(&device, c->dx_dev, bytes),
+         *whole[4];
+    char *mean = device_fetch(&device, c->mean_dev, row * (size_t)c->leaves);
+    char *rstd = device_fetch(&device, c->rstd_dev, row * (size_t)c->leaves);
     float *leaf_sum[4], *tree = floats(d->in);
     for (int s = 0; s < 4; s++) {
-        whole[s] = fetch(sums[s], row);
+        whole[s] = device_fetch(&device, sums[s], row);
         leaf_sum[s] = floats(d->in * c->leaves);
     }
     struct tess_op_desc one = *d;
@@ -218,9 +211,10 @@ static void check_leaves(struct norm_case *c)
         for (int s = 0; s < 4; s++)
             device_get(&device, leaf_sum[s] + l * d->in, sums[s], row);
     }
-    char *again[] = {fetch(c->y_dev, bytes), fetch(c->dy_dev, bytes),
-                     fetch(c->mean_dev, row * (size_t)c->leaves),
-                     fetch(c->rstd_dev, row * (size_t)c->leaves)};
+    char *again[] = {device_fetch(&device, c->y_dev, bytes),
+                     device_fetch(&device, c->dy_dev, bytes),
+                     device_fetch(&device, c->mean_dev, row * (size_t)c->leaves),
+                     device_fetch(&device, c->rstd_dev, row * (size_t)c->leaves)};
     check_bytes("batch norm y by leaves", again[0], y, bytes);
     check_bytes("batch norm dx by leaves, in place", again[1], dx, bytes);
     check_bytes("batch norm mean by leaves", again[2], mean, row * (size_t)c->leaves);

@@ -1,110 +1,11 @@
-/*
- * Every forward/backward pair of one backend (argv[1]) in f32: the slope of s(t) = sum of r * y(p +
- * t q) along a random direction q, by central differences, against the sum of gradient * q, sums in
- * double.
- *
- * Tolerance. The slope is extrapolated from the central differences D at h and h/2, (4 D(h/2) -
- * D(h)) / 3, whose error is of the order of h^4 times the fifth derivative (h = 1/16, so 1.5e-5 of
- * it, and 0 for the operations that are linear or bilinear). y is off by some 2^-24 per element,
- * with random signs, so s is off by about 2^-24 |r| sqrt(count) and the slope by 1/h times that:
- * below 1e-5 |r| |q| here. A wrong term is of the size |r| |q| itself. 1e-3 |r| |q| lies between
- * with a wide margin on both sides.
- */
-#include "device.h"
+/* Forward/backward pairs of one backend (argv[1]) by central differences; see problem.h. */
+#include "problem.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 static struct device device;
-
-#define STEP      0.0625
-#define TOLERANCE 1e-3
-#define PART_MAX  3
-
-/* What is differentiated: some input arrays, one output array. */
-struct problem {
-    const char *name;
-    struct tess_op op;
-    int part_count;               /* x; weights or gamma; bias or beta */
-    int64_t count[PART_MAX], out; /* elements of the inputs and of the output */
-    double *p[PART_MAX], *q[PART_MAX], *r;
-    float *p_dev[PART_MAX], *grad_dev[PART_MAX], *y, *r_dev;
-    float *aux[4];
-    uint8_t *which;
-    int32_t *label;
-    void (*forward)(struct problem *problem);
-    void (*backward)(struct problem *problem);
-};
-
-static void problem_open(struct problem *b, struct draw *draw)
-{
-    for (int i = 0; i < b->part_count; i++) {
-        if (!b->p[i])
-            b->p[i] = draw_reals(draw, TESS_F32, b->count[i]);
-        b->q[i] = draw_reals(draw, TESS_F32, b->count[i]);
-        b->p_dev[i] = device_put_real(&device, TESS_F32, b->p[i], b->count[i]);
-        b->grad_dev[i] = device_array(&device, (size_t)b->count[i] * sizeof(float));
-    }
-    b->r = draw_reals(draw, TESS_F32, b->out);
-    b->r_dev = device_put_real(&device, TESS_F32, b->r, b->out);
-    b->y = device_array(&device, (size_t)b->out * sizeof(float));
-    b->which = device_array(&device, (size_t)b->out);
-    for (int i = 0; i < 4; i++)
-        b->aux[i] = device_array(&device, (size_t)(b->out + 64) * sizeof(float));
-}
-
-/* s(t) */
-static double problem_value(struct problem *b, double t)
-{
-    for (int i = 0; i < b->part_count; i++) {
-        float *moved = floats(b->count[i]);
-        for (int64_t k = 0; k < b->count[i]; k++)
-            moved[k] = (float)(b->p[i][k] + t * b->q[i][k]);
-        device_put(&device, b->p_dev[i], moved, (size_t)b->count[i] * sizeof(float));
-        free(moved);
-    }
-    b->op.weight_token += 1; /* the weights changed */
-    b->forward(b);
-    double *y = reals(b->out), sum = 0;
-    device_get_real(&device, TESS_F32, b->y, y, b->out);
-    for (int64_t i = 0; i < b->out; i++)
-        sum += b->r[i] * y[i];
-    free(y);
-    return sum;
-}
-
-static double problem_difference(struct problem *b, double h)
-{
-    return (problem_value(b, h) - problem_value(b, -h)) / (2 * h);
-}
-
-static void problem_check(struct problem *b)
-{
-    double slope = (4 * problem_difference(b, STEP / 2) - problem_difference(b, STEP)) / 3;
-    problem_value(b, 0);
-    b->backward(b);
-    double product = 0, q_norm = 0, r_norm = 0;
-    for (int i = 0; i < b->part_count; i++) {
-        double *grad = reals(b->count[i]);
-        device_get_real(&device, TESS_F32, b->grad_dev[i], grad, b->count[i]);
-        for (int64_t k = 0; k < b->count[i]; k++) {
-            product += grad[k] * b->q[i][k];
-            q_norm += b->q[i][k] * b->q[i][k];
-        }
-        free(grad);
-    }
-    for (int64_t i = 0; i < b->out; i++)
-        r_norm += b->r[i] * b->r[i];
-    double bound = TOLERANCE * sqrt(q_norm * r_norm);
-    check_close(b->name, &product, &slope, &bound, 1);
-    assert_true(fabs(slope) > 2 * bound); /* else the test would say nothing */
-    for (int i = 0; i < b->part_count; i++) {
-        free(b->p[i]);
-        free(b->q[i]);
-    }
-    free(b->r);
-}
 
 /* ---- linear and convolution ----------------------------------------------------------------- */
 
@@ -134,7 +35,8 @@ static void case_linear(void **state)
                              .in = 19,
                              .out = 23,
                              .input_grad = true};
-    struct problem b = {.name = "linear",
+    struct problem b = {.device = &device,
+                        .name = "linear",
                         .part_count = 3,
                         .count = {12 * 19, 23 * 19, 23},
                         .out = 12 * 23,
@@ -177,7 +79,8 @@ static void case_conv2d(void **state)
                              .stride = 2,
                              .padding = 1,
                              .input_grad = true};
-    struct problem b = {.name = "conv2d",
+    struct problem b = {.device = &device,
+                        .name = "conv2d",
                         .part_count = 3,
                         .count = {4 * 9 * 7 * 3, 8 * 9 * 3, 8},
                         .out = 4 * 5 * 4 * 8,
@@ -242,7 +145,8 @@ static void pool_case(enum tess_op_kind kind, bool relu)
                              .padding = 1,
                              .relu = relu};
     bool max = kind == TESS_OP_MAX_POOL;
-    struct problem b = {.name = max ? "max pool" : "average pool",
+    struct problem b = {.device = &device,
+                        .name = max ? "max pool" : "average pool",
                         .part_count = 1,
                         .count = {2 * 7 * 6 * 5},
                         .out = 2 * 4 * 3 * 5,
@@ -299,7 +203,8 @@ static void norm_case(bool relu)
                              .relu = relu,
                              .epsilon = 1e-3f};
     int64_t count = ROWS * SIDE * SIDE * CHANNELS;
-    struct problem b = {.name = relu ? "batch norm with ReLU" : "batch norm",
+    struct problem b = {.device = &device,
+                        .name = relu ? "batch norm with ReLU" : "batch norm",
                         .part_count = 3,
                         .count = {count, CHANNELS, CHANNELS},
                         .out = count,
@@ -341,7 +246,8 @@ static void case_relu(void **state)
     (void)state;
     struct draw draw = {5};
     device_reset(&device);
-    struct problem b = {.name = "relu",
+    struct problem b = {.device = &device,
+                        .name = "relu",
                         .part_count = 1,
                         .count = {PLAIN},
                         .out = PLAIN,
@@ -369,7 +275,8 @@ static void case_dropout(void **state)
     (void)state;
     struct draw draw = {6};
     device_reset(&device);
-    struct problem b = {.name = "dropout",
+    struct problem b = {.device = &device,
+                        .name = "dropout",
                         .part_count = 1,
                         .count = {PLAIN},
                         .out = PLAIN,
@@ -399,7 +306,8 @@ static void case_loss(void **state)
     struct draw draw = {7};
     int32_t label[LOSS_ROWS];
     device_reset(&device);
-    struct problem b = {.name = "softmax cross-entropy",
+    struct problem b = {.device = &device,
+                        .name = "softmax cross-entropy",
                         .part_count = 1,
                         .count = {LOSS_ROWS * LOSS_CLASSES},
                         .out = LOSS_ROWS,

@@ -5,6 +5,7 @@
 #include "kernel_open.h"
 #include "ref/ref.h"
 
+#include <math.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -87,6 +88,60 @@ static void case_op_check(void **state)
     assert_true(tess_op_check(&pool, why, sizeof(why)));
 }
 
+/* Of operations on sequences, the refusal shows the numbers that matter. */
+static void case_sequence_check(void **state)
+{
+    (void)state;
+    static const struct tess_op_desc attention = {.kind = TESS_OP_ATTENTION,
+                                                  .rows = 4,
+                                                  .leaf_rows = 2,
+                                                  .in = 8,
+                                                  .length = 5,
+                                                  .heads = 6,
+                                                  .kv_heads = 2,
+                                                  .q_stride = 48,
+                                                  .kv_stride = 16};
+    struct tess_op_desc d[12];
+    for (int i = 0; i < 12; i++)
+        d[i] = attention;
+    d[0].length = 0;
+    d[1].heads = 0;
+    d[2].kv_heads = -1;
+    d[3].kv_heads = 4;
+    d[4].q_stride = 47;
+    d[5].kv_stride = 15;
+    d[6].in = INT64_MAX; /* the product with the heads does not fit */
+    d[7] = (struct tess_op_desc){.kind = TESS_OP_EMBEDDING, .leaf_rows = 1, .in = 3};
+    d[8] = (struct tess_op_desc){
+        .kind = TESS_OP_EMBEDDING, .leaf_rows = 1, .in = 3, .out = 2, .length = -1};
+    d[9] = (struct tess_op_desc){.kind = TESS_OP_NORM, .leaf_rows = 1, .in = 3, .epsilon = -1};
+    d[10] = (struct tess_op_desc){.kind = TESS_OP_NORM, .leaf_rows = 1, .in = 3, .epsilon = NAN};
+    d[11].leaf_rows = 3;
+    static const char *const reason[] = {"at least 1 position",
+                                         "at least 1 head",
+                                         "at least 1 head",
+                                         "divide that",
+                                         "stride",
+                                         "stride",
+                                         "stride",
+                                         "at least 1 wide",
+                                         "not be negative",
+                                         "epsilon",
+                                         "epsilon",
+                                         "leaf_rows"};
+    char why[256] = "";
+    assert_true(tess_op_check(&attention, why, sizeof(why)));
+    assert_string_equal(why, "");
+    struct tess_op_needs needs;
+    for (int i = 0; i < 12; i++) {
+        assert_false(tess_op_check(&d[i], why, sizeof(why)));
+        assert_non_null(strstr(why, reason[i]));
+        assert_int_equal(tess_kernel_ref.op_needs(&d[i], &needs), TESS_ERR_UNSUPPORTED);
+    }
+    assert_false(tess_op_check(&d[4], why, sizeof(why)));
+    assert_non_null(strstr(why, "heads 6 and 2 of 8, strides 47 and 16"));
+}
+
 static void case_wrong_kind(void **state)
 {
     (void)state;
@@ -98,6 +153,10 @@ static void case_wrong_kind(void **state)
     assert_int_equal(tess_max_pool_forward(&op, NULL, NULL, NULL), TESS_ERR_INTERNAL);
     op.desc.kind = TESS_OP_LINEAR;
     assert_int_equal(tess_conv2d_forward(&op, NULL, NULL, NULL, NULL), TESS_ERR_INTERNAL);
+    assert_int_equal(tess_norm_forward(&op, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL),
+                     TESS_ERR_INTERNAL);
+    assert_int_equal(tess_attention_forward(&op, NULL, NULL, NULL, NULL, NULL), TESS_ERR_INTERNAL);
+    assert_int_equal(tess_embedding_forward(&op, NULL, 0, NULL, NULL, NULL), TESS_ERR_INTERNAL);
     tess_kernel_close(kernel);
     tess_kernel_close(NULL);
 }
@@ -240,10 +299,11 @@ static void case_guard_refuses(void **state)
 int main(void)
 {
     const struct CMUnitTest cases[] = {
-        cmocka_unit_test(case_output_size), cmocka_unit_test(case_op_check),
-        cmocka_unit_test(case_wrong_kind),  cmocka_unit_test(case_defaults),
-        cmocka_unit_test(case_open_fails),  cmocka_unit_test(case_guard_dies),
-        cmocka_unit_test(case_guard_fills), cmocka_unit_test(case_guard_refuses),
+        cmocka_unit_test(case_output_size),    cmocka_unit_test(case_op_check),
+        cmocka_unit_test(case_sequence_check), cmocka_unit_test(case_wrong_kind),
+        cmocka_unit_test(case_defaults),       cmocka_unit_test(case_open_fails),
+        cmocka_unit_test(case_guard_dies),     cmocka_unit_test(case_guard_fills),
+        cmocka_unit_test(case_guard_refuses),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);
 }

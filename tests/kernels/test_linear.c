@@ -179,6 +179,53 @@ static void check_leaves(struct linear_case *c, struct tess_op *whole)
     free(got);
 }
 
+/* start + what an operation that overwrites gives, one addition per element, as bits. */
+static void expect_added(const char *what, const float *got_dev, const float *start,
+                         const float *sum_dev, int64_t count)
+{
+    size_t bytes = (size_t)count * sizeof(float);
+    float *got = device_fetch(&device, got_dev, bytes);
+    float *want = device_fetch(&device, sum_dev, bytes);
+    for (int64_t i = 0; i < count; i++)
+        want[i] = start[i] + want[i];
+    check_bytes(what, got, want, bytes);
+    free(got);
+    free(want);
+}
+
+/* desc.add_grad: dw and dbias are added to what is there, the whole sum at once; twice here. */
+static void check_add(struct linear_case *c, struct tess_op *overwrite, struct draw *draw)
+{
+    const struct tess_op_desc *d = &c->d;
+    int64_t count[2] = {d->out * d->in, d->out};
+    struct tess_op_desc adding = *d;
+    adding.add_grad = true;
+    struct tess_op op;
+    device_op_open(&device, &adding, &op);
+    float *sum[2], *to[2], *start[2];
+    for (int i = 0; i < 2; i++) {
+        double *values = draw_reals(draw, TESS_F32, count[i]);
+        sum[i] = device_array(&device, (size_t)count[i] * sizeof(float));
+        to[i] = device_put_real(&device, TESS_F32, values, count[i]);
+        free(values);
+    }
+    assert_int_equal(tess_linear_backward_weight(overwrite, c->x_dev, c->dy_dev, sum[0], sum[1]),
+                     TESS_OK);
+    for (int round = 0; round < 2; round++) {
+        for (int i = 0; i < 2; i++)
+            start[i] = device_fetch(&device, to[i], (size_t)count[i] * sizeof(float));
+        float *dbias = round == 0 ? to[1] : NULL;
+        assert_int_equal(tess_linear_backward_weight(&op, c->x_dev, c->dy_dev, to[0], dbias),
+                         TESS_OK);
+        expect_added("linear dw added", to[0], start[0], sum[0], count[0]);
+        if (dbias)
+            expect_added("linear dbias added", to[1], start[1], sum[1], count[1]);
+        free(start[0]);
+        free(start[1]);
+    }
+    device_op_close(&op);
+}
+
 static void linear_run(struct linear_case *c, uint64_t seed)
 {
     struct draw draw = {seed};
@@ -190,6 +237,7 @@ static void linear_run(struct linear_case *c, uint64_t seed)
     check_backward_data(c, &op);
     check_backward_weight(c, &op);
     check_leaves(c, &op);
+    check_add(c, &op, &draw);
     device_op_close(&op);
     linear_free(c);
 }

@@ -235,9 +235,9 @@ struct tess_kernel_ops {
     void (*xent_grad)(struct tess_kernel *, enum tess_dtype, int64_t rows, int64_t classes,
                       int64_t stride, int64_t first, float scale, const void *logits,
                       const int32_t *label, const float *max, const float *sum, void *dlogits);
-    void (*xent_loss)(struct tess_kernel *, int64_t rows, const int32_t *label, const float *max,
-                      const float *sum, const float *target, const float *best, float *loss,
-                      int32_t *correct);
+    void (*xent_loss)(struct tess_kernel *, int64_t rows, int64_t length, const int32_t *label,
+                      const float *max, const float *sum, const float *target, const float *best,
+                      float *loss, int32_t *correct);
 
     void (*relu_forward)(struct tess_kernel *, enum tess_dtype, int64_t count, const void *x,
                          void *y);
@@ -338,11 +338,11 @@ enum tess_status tess_batch_norm_backward(struct tess_op *op, const void *x, con
 
 /*
  * Layer norm (Ba, Kiros and Hinton 2016) over the C = desc.in channels of each row:
- *   sum = x + add                                       rounded to dtype; only where add is not
- * NULL y = gamma (s - mean) rstd + beta                    s = sum, or x where add is NULL with
- * mean and rstd = 1/sqrt(var + epsilon) of s, var the biased variance. desc.rms (Zhang and Sennrich
- * 2019): y = gamma s rstd, rstd = 1/sqrt(mean of s^2 + epsilon); beta and mean are NULL. gamma,
- * beta [C] in desc.dtype; mean, rstd [B] in f32. sum may be x or add; y is distinct.
+ *   sum = x + add, rounded to dtype; only where add is not NULL
+ *   y = gamma (s - mean) rstd + beta, where s is sum, or x where add is NULL
+ * mean and rstd = 1/sqrt(var + epsilon) are those of s, var the biased variance. desc.rms (Zhang
+ * and Sennrich 2019): y = gamma s rstd, rstd = 1/sqrt(mean of s^2 + epsilon); beta and mean are
+ * NULL. gamma, beta [C] in desc.dtype; mean, rstd [B] in f32. sum may be x or add; y is distinct.
  */
 enum tess_status tess_norm_forward(struct tess_op *op, const void *x, const void *add, void *sum,
                                    const void *gamma, const void *beta, void *y, float *mean,
@@ -368,7 +368,7 @@ enum tess_status tess_norm_backward(struct tess_op *op, const void *x, const voi
 enum tess_status tess_attention_forward(struct tess_op *op, const void *q, const void *k,
                                         const void *v, void *y, float *lse);
 /* dq, dk, dv, overwritten, with the strides of q, k, v and distinct from them; gradients of a key
- * and value head are sums over its query heads. */
+ * and value head are sums over its query heads. What lies in the gaps of the strides stays. */
 enum tess_status tess_attention_backward(struct tess_op *op, const void *q, const void *k,
                                          const void *v, const void *y, const void *dy,
                                          const float *lse, void *dq, void *dk, void *dv);
@@ -427,11 +427,14 @@ void tess_swiglu_backward(struct tess_kernel *kernel, enum tess_dtype dtype, int
  *   xent_sum    sum[row] = sum of exp(x - max); target[row] = x[label], 0 where it is not here;
  *               best[row] = - the first class here whose logit is max, -inf where there is none
  *               reduce: max with max; sum and target with sum, best with max
- *   xent_loss   loss[row] = log(sum) + max - target, correct[row] = -best == label
+ *   xent_loss   log(sum) + max - target and -best == label of each row; loss and correct
+ *               [rows / length] are their sums over `length` rows one after the other (the
+ *               positions of a sequence), added in f64 and rounded once
  *   xent_grad   dlogits = scale (exp(x - max)/sum - onehot); may be the logits
  *
  * A negative label is padding: loss, gradient and correct are 0. With one part this is
- * tess_softmax_xent with a stride. Classes are below 2^24, so that f32 holds them.
+ * tess_softmax_xent with a stride, but for the last bits: sum is rounded to f32 on the way. Classes
+ * are below 2^24, so that f32 holds them.
  */
 void tess_xent_max(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows, int64_t classes,
                    int64_t stride, const void *logits, float *max);
@@ -441,7 +444,7 @@ void tess_xent_sum(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t ro
 void tess_xent_grad(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows,
                     int64_t classes, int64_t stride, int64_t first, float scale, const void *logits,
                     const int32_t *label, const float *max, const float *sum, void *dlogits);
-void tess_xent_loss(struct tess_kernel *kernel, int64_t rows, const int32_t *label,
+void tess_xent_loss(struct tess_kernel *kernel, int64_t rows, int64_t length, const int32_t *label,
                     const float *max, const float *sum, const float *target, const float *best,
                     float *loss, int32_t *correct);
 

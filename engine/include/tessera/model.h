@@ -65,7 +65,7 @@ struct tess_tensor_axis {
  *     blocks 3, parts 2   | q0 q1 | k0 k1 | v0 v1 |      part 1 is q1 k1 v1
  *
  * `used`: so many indices of the dimension are the model's; those beyond are padding, zero for
- * ever, and not in files (a padded vocabulary). 0: all. Only with blocks 1.
+ * ever, and not in files (a padded vocabulary). 0: all. Only with axis 0 and blocks 1.
  */
 struct tess_slice {
     int32_t axis;   /* -1: not cut, whole on every rank */
@@ -129,6 +129,18 @@ int32_t tess_declare_tensor(struct tess_declare *declare, const char *name, enum
  * its index in the model.
  */
 int32_t tess_declare_op(struct tess_declare *declare, const struct tess_op_desc *desc, bool first);
+
+/*
+ * What the current unit's passes send along the tensor axis, for the planner's formula: each call
+ * of tess_pass_sum and its kin with its `count`, whether in forward or in backward. Training only.
+ */
+enum tess_crossing_call {
+    TESS_CALL_SUM,   /* tess_pass_sum */
+    TESS_CALL_WIDEN, /* tess_pass_widen */
+    TESS_CALL_F32,   /* tess_pass_sum_f32, tess_pass_max_f32 */
+};
+void tess_declare_crossing(struct tess_declare *declare, enum tess_crossing_call call,
+                           int64_t count);
 
 /*
  * The model has conditional branches: backward may leave parameters without a gradient

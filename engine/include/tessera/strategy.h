@@ -92,6 +92,8 @@ struct tess_plan_param {
     int32_t index;   /* number in the whole model */
     int64_t count;   /* elements */
     uint32_t flags;  /* enum tess_param_flag */
+    int32_t chunk;   /* of a pipeline's rank, that its unit is in; else 0 */
+    bool alone;      /* tied to another parameter, or that one: a segment of its own */
     int64_t begin;   /* first element in flat space; set by the core after plan() */
     int32_t segment; /* set by the core after plan() */
 };
@@ -102,6 +104,8 @@ struct tess_segment {
     /* Set by the core after plan(). */
     int64_t begin, count;          /* flat elements, padding included */
     int32_t unit_first, unit_last; /* units that hold its parameters */
+    int32_t values_of; /* the segment of this rank whose values it shares (tied parameters): what
+                          concerns values, not gradients, is done there alone; -1: its own */
     /*
      * Storage, by the core when the arena exists, unless marked (strategy): then the strategy keeps
      * it right in its hooks. `own` is this rank's part: the whole segment when not sharded. What is
@@ -119,12 +123,11 @@ struct tess_plan {
      * the same part of the model, and what they hold. */
     int32_t rank, rank_count;
     struct tess_mesh mesh;
+    bool own_loss;  /* the model computes the loss itself: there is no output to gather */
     bool pipelined; /* several micro-batches are under way at once: units are entered again before
                        their backward */
     int32_t unit_count, param_count;
     const char *const *unit_name;
-    const int32_t *unit_chunk; /* [unit_count] chunk of a pipeline that runs the unit, ascending;
-                                  NULL: all of them are in one */
     const struct tess_plan_param *param; /* in order of unit, then declaration */
     enum tess_dtype dtype;               /* of compute parameters */
     enum tess_dtype reduce_dtype;        /* in which gradients travel: f32, bf16 or f16 */

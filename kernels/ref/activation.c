@@ -1,0 +1,90 @@
+/* GELU, SwiGLU and rotary positions of ref: in f64, rounded once. */
+#include "ref/slots.h"
+#include "ref/stage.h"
+
+#include <math.h>
+
+#define GELU_SLOPE 0.79788456080286535588 /* sqrt(2 / pi) */
+#define GELU_CUBE  0.044715
+
+static double activation_load(enum tess_dtype dtype, const void *source, int64_t i)
+{
+    float copy;
+    return (double)*ref_read(dtype, source, i, 1, &copy);
+}
+
+static void activation_store(enum tess_dtype dtype, void *target, int64_t i, double value)
+{
+    float copy, *to = ref_target(dtype, target, i, &copy);
+    *to = (float)value;
+    ref_write(dtype, target, i, 1, to);
+}
+
+void tess__ref_gelu_forward(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
+                            const void *x, void *y)
+{
+    (void)kernel;
+    for (int64_t i = 0; i < count; i++) {
+        double value = activation_load(dtype, x, i);
+        double inner = GELU_SLOPE * (value + GELU_CUBE * value * value * value);
+        activation_store(dtype, y, i, 0.5 * value * (1 + tanh(inner)));
+    }
+}
+
+void tess__ref_gelu_backward(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
+                             const void *x, const void *dy, void *dx)
+{
+    (void)kernel;
+    for (int64_t i = 0; i < count; i++) {
+        double value = activation_load(dtype, x, i);
+        double inner = GELU_SLOPE * (value + GELU_CUBE * value * value * value);
+        double inner_slope = GELU_SLOPE * (1 + 3 * GELU_CUBE * value * value), t = tanh(inner);
+        double slope = 0.5 * (1 + t) + 0.5 * value * (1 - t * t) * inner_slope;
+        activation_store(dtype, dx, i, activation_load(dtype, dy, i) * slope);
+    }
+}
+
+void tess__ref_swiglu_forward(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
+                              const void *gate, const void *up, void *y)
+{
+    (void)kernel;
+    for (int64_t i = 0; i < count; i++) {
+        double g = activation_load(dtype, gate, i);
+        activation_store(dtype, y, i, g / (1 + exp(-g)) * activation_load(dtype, up, i));
+    }
+}
+
+/* With s = 1 / (1 + exp(-g)): the derivative of g s is s (1 + g (1 - s)). */
+void tess__ref_swiglu_backward(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
+                               const void *gate, const void *up, const void *dy, void *dgate,
+                               void *dup)
+{
+    (void)kernel;
+    for (int64_t i = 0; i < count; i++) {
+        double g = activation_load(dtype, gate, i), u = activation_load(dtype, up, i);
+        double grad = activation_load(dtype, dy, i), s = 1 / (1 + exp(-g));
+        activation_store(dtype, dgate, i, grad * u * s * (1 + g * (1 - s)));
+        activation_store(dtype, dup, i, grad * g * s);
+    }
+}
+
+void tess__ref_rope(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows, int64_t length,
+                    int64_t first, int32_t heads, int64_t head_size, int64_t stride, float base,
+                    bool inverse, void *x)
+{
+    (void)kernel;
+    int64_t half = head_size / 2;
+    for (int64_t row = 0; row < rows; row++) {
+        double position = (double)(first + row % length);
+        for (int64_t i = 0; i < half; i++) {
+            double angle = position * pow((double)base, -2.0 * (double)i / (double)head_size);
+            double c = cos(angle), s = inverse ? -sin(angle) : sin(angle);
+            for (int64_t h = 0; h < heads; h++) {
+                int64_t at = row * stride + h * head_size + i;
+                double a = activation_load(dtype, x, at), b = activation_load(dtype, x, at + half);
+                activation_store(dtype, x, at, a * c - b * s);
+                activation_store(dtype, x, at + half, a * s + b * c);
+            }
+        }
+    }
+}

@@ -1,0 +1,237 @@
+/*
+ * Causal attention of ref: one head of one sequence at a time, its rows copied together in f32, and
+ * one row of scores at a time. exp and the sums of it are taken in f64.
+ */
+#include "ref/slots.h"
+#include "ref/stage.h"
+
+#include <math.h>
+#include <string.h>
+
+#define ATTENTION_CHUNK 256 /* elements of a head on the stack; a multiple of REF_LANES */
+
+struct attention_scratch {
+    float *q, *k, *v, *y, *dy; /* one head of one sequence [T, D] */
+    float *dq, *dk, *dv;       /* [T, D]; dk and dv of a key and value head */
+    float *score;              /* [T] */
+    size_t bytes;
+};
+
+static struct attention_scratch attention_layout(const struct tess_op_desc *d, void *base)
+{
+    struct ref_scratch scratch = {.base = base};
+    size_t head = (size_t)(d->length * d->in) * sizeof(float);
+    struct attention_scratch s = {
+        .q = ref_take(&scratch, head),
+        .k = ref_take(&scratch, head),
+        .v = ref_take(&scratch, head),
+        .y = ref_take(&scratch, head),
+        .dy = ref_take(&scratch, head),
+        .dq = ref_take(&scratch, head),
+        .dk = ref_take(&scratch, head),
+        .dv = ref_take(&scratch, head),
+        .score = ref_take(&scratch, (size_t)d->length * sizeof(float)),
+    };
+    s.bytes = scratch.used;
+    return s;
+}
+
+size_t tess__ref_attention_scratch(const struct tess_op_desc *desc)
+{
+    return attention_layout(desc, NULL).bytes;
+}
+
+/* One head of a sequence, positions `stride` apart -> `head` [T, D]; and back. */
+static void attention_gather(const struct tess_op_desc *d, const void *source, int64_t first,
+                             int64_t stride, float *head)
+{
+    for (int64_t t = 0; t < d->length; t++) {
+        float *to = head + t * d->in;
+        const float *from = ref_read(d->dtype, source, first + t * stride, d->in, to);
+        if (from != to)
+            memcpy(to, from, (size_t)d->in * sizeof(float));
+    }
+}
+
+static void attention_scatter(const struct tess_op_desc *d, const float *head, void *target,
+                              int64_t first, int64_t stride)
+{
+    for (int64_t t = 0; t < d->length; t++) {
+        const float *from = head + t * d->in;
+        float *to = ref_target(d->dtype, target, first + t * stride, NULL);
+        if (d->dtype == TESS_F32)
+            memcpy(to, from, (size_t)d->in * sizeof(float));
+        ref_write(d->dtype, target, first + t * stride, d->in, from);
+    }
+}
+
+static float attention_dot(const float *a, const float *b, int64_t count)
+{
+    float lane[REF_LANES] = {0};
+    ref_dot(lane, a, b, count);
+    return ref_lane_sum(lane);
+}
+
+static float attention_scale(const struct tess_op_desc *d)
+{
+    return (float)(1.0 / sqrt((double)d->in));
+}
+
+/* y and lse of one head, whose q, k, v were gathered. */
+static void attention_forward_head(const struct tess_op_desc *d, const struct attention_scratch *s,
+                                   float *lse)
+{
+    float scale = attention_scale(d);
+    for (int64_t i = 0; i < d->length; i++) {
+        float max = -INFINITY, *y = s->y + i * d->in;
+        double sum = 0;
+        for (int64_t j = 0; j <= i; j++) {
+            s->score[j] = attention_dot(s->q + i * d->in, s->k + j * d->in, d->in) * scale;
+            max = s->score[j] > max ? s->score[j] : max;
+        }
+        for (int64_t j = 0; j <= i; j++)
+            sum += exp((double)s->score[j] - (double)max);
+        memset(y, 0, (size_t)d->in * sizeof(float));
+        for (int64_t j = 0; j <= i; j++)
+            ref_axpy(y, (float)(exp((double)s->score[j] - (double)max) / sum), s->v + j * d->in,
+                     d->in);
+        lse[i] = (float)((double)max + log(sum));
+    }
+}
+
+enum tess_status tess__ref_attention_forward(struct tess_op *op, const void *q, const void *k,
+                                             const void *v, void *y, float *lse)
+{
+    const struct tess_op_desc *d = &op->desc;
+    struct attention_scratch s = attention_layout(d, op->scratch);
+    int64_t y_stride = d->heads * d->in;
+    for (int64_t b = 0; b < d->rows; b++) {
+        for (int32_t h = 0; h < d->heads; h++) {
+            int64_t kv = (int64_t)(h / (d->heads / d->kv_heads)) * d->in;
+            int64_t kv_first = b * d->length * d->kv_stride + kv, head = h * d->in;
+            attention_gather(d, q, b * d->length * d->q_stride + head, d->q_stride, s.q);
+            attention_gather(d, k, kv_first, d->kv_stride, s.k);
+            attention_gather(d, v, kv_first, d->kv_stride, s.v);
+            attention_forward_head(d, &s, lse + (b * d->heads + h) * d->length);
+            attention_scatter(d, s.y, y, b * d->length * y_stride + head, y_stride);
+        }
+    }
+    return TESS_OK;
+}
+
+/*
+ * One head, whose q, k, v, y, dy were gathered: overwrites its dq, adds to dk and dv. With p =
+ * exp(s
+ * - lse) and D = dy . y:
+ *   dv[j] += p dy[i],  ds = p (dy[i] . v[j] - D[i]) / sqrt(D),  dq[i] += ds k[j],  dk[j] += ds q[i]
+ */
+static void attention_backward_head(const struct tess_op_desc *d, const struct attention_scratch *s,
+                                    const float *lse)
+{
+    float scale = attention_scale(d);
+    int64_t n = d->in;
+    memset(s->dq, 0, (size_t)(d->length * n) * sizeof(float));
+    for (int64_t i = 0; i < d->length; i++) {
+        const float *q = s->q + i * n, *dy = s->dy + i * n;
+        float product = attention_dot(dy, s->y + i * n, n);
+        for (int64_t j = 0; j <= i; j++) {
+            const float *k = s->k + j * n;
+            float score = attention_dot(q, k, n) * scale;
+            float p = (float)exp((double)score - (double)lse[i]);
+            float ds = p * (attention_dot(dy, s->v + j * n, n) - product) * scale;
+            ref_axpy(s->dv + j * n, p, dy, n);
+            ref_axpy(s->dq + i * n, ds, k, n);
+            ref_axpy(s->dk + j * n, ds, q, n);
+        }
+    }
+}
+
+enum tess_status tess__ref_attention_backward(struct tess_op *op, const void *q, const void *k,
+                                              const void *v, const void *y, const void *dy,
+                                              const float *lse, void *dq, void *dk, void *dv)
+{
+    const struct tess_op_desc *d = &op->desc;
+    struct attention_scratch s = attention_layout(d, op->scratch);
+    int64_t y_stride = d->heads * d->in, group = d->heads / d->kv_heads;
+    size_t head_bytes = (size_t)(d->length * d->in) * sizeof(float);
+    for (int64_t b = 0; b < d->rows; b++) {
+        int64_t q_base = b * d->length * d->q_stride, y_base = b * d->length * y_stride;
+        for (int64_t kv = 0; kv < d->kv_heads; kv++) {
+            int64_t kv_first = b * d->length * d->kv_stride + kv * d->in;
+            attention_gather(d, k, kv_first, d->kv_stride, s.k);
+            attention_gather(d, v, kv_first, d->kv_stride, s.v);
+            memset(s.dk, 0, head_bytes);
+            memset(s.dv, 0, head_bytes);
+            for (int64_t h = kv * group; h < (kv + 1) * group; h++) {
+                attention_gather(d, q, q_base + h * d->in, d->q_stride, s.q);
+                attention_gather(d, y, y_base + h * d->in, y_stride, s.y);
+                attention_gather(d, dy, y_base + h * d->in, y_stride, s.dy);
+                attention_backward_head(d, &s, lse + (b * d->heads + h) * d->length);
+                attention_scatter(d, s.dq, dq, q_base + h * d->in, d->q_stride);
+            }
+            attention_scatter(d, s.dk, dk, kv_first, d->kv_stride);
+            attention_scatter(d, s.dv, dv, kv_first, d->kv_stride);
+        }
+    }
+    return TESS_OK;
+}
+
+/* ---- one position, without scratch: scores are computed again where they are needed ------------
+ */
+
+static int64_t attention_chunk(int64_t first, int64_t count)
+{
+    return count - first < ATTENTION_CHUNK ? count - first : ATTENTION_CHUNK;
+}
+
+/* q . k, from elements q_first and k_first on: the bits of attention_dot(). */
+static float attention_decode_score(const struct tess_op_desc *d, const void *q, int64_t q_first,
+                                    const void *k, int64_t k_first)
+{
+    float copy_q[ATTENTION_CHUNK], copy_k[ATTENTION_CHUNK], lane[REF_LANES] = {0};
+    for (int64_t first = 0; first < d->in; first += ATTENTION_CHUNK) {
+        int64_t n = attention_chunk(first, d->in);
+        ref_dot(lane, ref_read(d->dtype, q, q_first + first, n, copy_q),
+                ref_read(d->dtype, k, k_first + first, n, copy_k), n);
+    }
+    return ref_lane_sum(lane) * attention_scale(d);
+}
+
+/* One head; q and y start at element `head`, k and v at element `kv`. */
+static void attention_decode_head(const struct tess_op_desc *d, int64_t position, const void *q,
+                                  const void *k, const void *v, int64_t head, int64_t kv, void *y)
+{
+    float max = -INFINITY;
+    double sum = 0;
+    for (int64_t j = 0; j <= position; j++) {
+        float score = attention_decode_score(d, q, head, k, kv + j * d->kv_stride);
+        max = score > max ? score : max;
+    }
+    for (int64_t j = 0; j <= position; j++) {
+        float score = attention_decode_score(d, q, head, k, kv + j * d->kv_stride);
+        sum += exp((double)score - (double)max);
+    }
+    for (int64_t first = 0; first < d->in; first += ATTENTION_CHUNK) {
+        int64_t n = attention_chunk(first, d->in);
+        float copy_v[ATTENTION_CHUNK], copy_y[ATTENTION_CHUNK] = {0};
+        for (int64_t j = 0; j <= position; j++) {
+            float score = attention_decode_score(d, q, head, k, kv + j * d->kv_stride);
+            ref_axpy(copy_y, (float)(exp((double)score - (double)max) / sum),
+                     ref_read(d->dtype, v, kv + j * d->kv_stride + first, n, copy_v), n);
+        }
+        if (d->dtype == TESS_F32)
+            memcpy((float *)y + head + first, copy_y, (size_t)n * sizeof(float));
+        ref_write(d->dtype, y, head + first, n, copy_y);
+    }
+}
+
+void tess__ref_attention_decode(struct tess_kernel *kernel, const struct tess_op_desc *desc,
+                                int64_t position, const void *q, const void *k, const void *v,
+                                void *y)
+{
+    (void)kernel;
+    for (int64_t h = 0; h < desc->heads; h++) {
+        int64_t kv = h / (desc->heads / desc->kv_heads);
+        attention_decode_head(desc, position, q, k, v, h * desc->in, kv * desc->in, y);
+    }
+}

@@ -1,0 +1,292 @@
+/*
+ * GELU, SwiGLU and rotary positions of one backend (argv[1]) against the formulas in double, in
+ * place and apart, in many lengths.
+ *
+ * Bounds. u = 2^-24. exp and tanh of a backend are good to 16 u; the rest is a few roundings. The
+ * result is rounded to the dtype once. Below 2^-126 an f32 may become 0.
+ */
+#include "device.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+static struct device device;
+
+#define UNIT  0x1p-24
+#define SMALL 0x1p-126
+
+struct pair {
+    double value, bound;
+};
+
+static struct pair rounded(enum tess_dtype dtype, double value, double error)
+{
+    return (struct pair){value, error + unit_of(dtype) * (fabs(value) + error) + tiny_of(dtype)};
+}
+
+/*
+ * What t = tanh may be off by. Beyond |x| = 6 it is 1 or -1 to less than a bit of f32, and has to
+ * be that: x and x^3 are multiplied with what is left.
+ */
+static double tanh_error(double x)
+{
+    return fabs(x) <= 6 ? 16 * UNIT : 0.5 * UNIT;
+}
+
+/* x / 2 (1 + t): an error in t counts as |x| / 2 times that, however small 1 + t is. */
+static struct pair gelu(enum tess_dtype dtype, double x)
+{
+    double t = tanh(sqrt(2 / acos(-1)) * (x + 0.044715 * x * x * x)), value = x / 2 * (1 + t);
+    return rounded(dtype, value,
+                   fabs(x) / 2 * tanh_error(x) + 8 * UNIT * fabs(value) +
+                       4 * UNIT * fmin(fabs(x), 6));
+}
+
+/* The slope is (1 + t)/2 + x/2 (1 - t^2) s, s the slope of what t is the tanh of. */
+static struct pair gelu_grad(enum tess_dtype dtype, double x, double dy)
+{
+    double k = sqrt(2 / acos(-1)), t = tanh(k * (x + 0.044715 * x * x * x));
+    double s = k * (1 + 3 * 0.044715 * x * x), bend = fabs(x) / 2 * s;
+    double slope = (1 + t) / 2 + x / 2 * (1 - t * t) * s;
+    double error = tanh_error(x) + (fabs(x) <= 6 ? bend * 2.5 * tanh_error(x) : 0) + 8 * UNIT;
+    return rounded(dtype, dy * slope, fabs(dy) * error + SMALL);
+}
+
+/* g / (1 + e): e = exp(-g) is off by 16 u e, which is at most 16 u (1 + e). */
+static struct pair swiglu(enum tess_dtype dtype, double gate, double up)
+{
+    double value = gate / (1 + exp(-gate)) * up;
+    return rounded(dtype, value, 24 * UNIT * fabs(value) + SMALL * (fabs(gate * up) + 1));
+}
+
+/* With s = 1 / (1 + e), the slope in the gate is s (1 + g (1 - s)); 1 - s is off by 20 u. */
+static struct pair swiglu_grad_gate(enum tess_dtype dtype, double gate, double up, double dy)
+{
+    double s = 1 / (1 + exp(-gate)), value = dy * up * s * (1 + gate * (1 - s));
+    double error = 28 * UNIT * s * (1 + fabs(gate)) + SMALL * (1 + fabs(gate));
+    return rounded(dtype, value, fabs(dy * up) * error + SMALL);
+}
+
+struct activation_case {
+    enum tess_dtype dtype;
+    int64_t count;
+    double *x[3]; /* x or gate; up; dy */
+    void *dev[3];
+};
+
+static void activation_draw(struct activation_case *c, double spread, uint64_t seed)
+{
+    struct draw draw = {seed};
+    device_reset(&device);
+    for (int i = 0; i < 3; i++) {
+        c->x[i] = draw_reals(&draw, c->dtype, c->count);
+        for (int64_t k = 0; k < c->count && i < 2; k++)
+            c->x[i][k] = round_to(c->dtype, c->x[i][k] * (i == 0 ? spread : 3));
+        if (i == 0 && c->count > 2)
+            c->x[0][2] = 0;
+        c->dev[i] = device_put_real(&device, c->dtype, c->x[i], c->count);
+    }
+}
+
+static void *activation_array(const struct activation_case *c)
+{
+    return device_array(&device, (size_t)c->count * tess_dtype_bytes(c->dtype));
+}
+
+static void *activation_copy(const struct activation_case *c, int which)
+{
+    return device_put_real(&device, c->dtype, c->x[which], c->count);
+}
+
+/* `way`: 0 gelu, 1 its gradient, 2 swiglu, 3 its gradient in the gate, 4 in the other. */
+static void activation_check(const struct activation_case *c, const char *what, int way,
+                             const void *got)
+{
+    double *want = reals(c->count), *bound = reals(c->count);
+    for (int64_t i = 0; i < c->count; i++) {
+        double x = c->x[0][i], up = c->x[1][i], dy = c->x[2][i];
+        struct pair p = way == 0   ? gelu(c->dtype, x)
+                        : way == 1 ? gelu_grad(c->dtype, x, dy)
+                        : way == 2 ? swiglu(c->dtype, x, up)
+                        : way == 3 ? swiglu_grad_gate(c->dtype, x, up, dy)
+                                   : swiglu(c->dtype, x, dy);
+        want[i] = p.value;
+        bound[i] = p.bound;
+    }
+    device_check(&device, what, c->dtype, got, want, bound, c->count);
+    free(want);
+    free(bound);
+}
+
+static void check_gelu(const struct activation_case *c)
+{
+    void *y = activation_array(c), *over_dy = activation_copy(c, 2);
+    void *over_x = activation_copy(c, 0);
+    tess_gelu_forward(device.kernel, c->dtype, c->count, c->dev[0], y);
+    activation_check(c, "gelu", 0, y);
+    tess_gelu_backward(device.kernel, c->dtype, c->count, c->dev[0], c->dev[2], y);
+    activation_check(c, "gelu gradient", 1, y);
+    tess_gelu_backward(device.kernel, c->dtype, c->count, c->dev[0], over_dy, over_dy);
+    activation_check(c, "gelu gradient over dy", 1, over_dy);
+    tess_gelu_backward(device.kernel, c->dtype, c->count, over_x, c->dev[2], over_x);
+    activation_check(c, "gelu gradient over x", 1, over_x);
+}
+
+static void check_swiglu(const struct activation_case *c)
+{
+    void *y = activation_array(c), *dup = activation_array(c);
+    void *over_gate = activation_copy(c, 0), *over_up = activation_copy(c, 1);
+    tess_swiglu_forward(device.kernel, c->dtype, c->count, c->dev[0], c->dev[1], y);
+    activation_check(c, "swiglu", 2, y);
+    tess_swiglu_backward(device.kernel, c->dtype, c->count, c->dev[0], c->dev[1], c->dev[2], y,
+                         dup);
+    activation_check(c, "swiglu gradient of the gate", 3, y);
+    activation_check(c, "swiglu gradient of the other", 4, dup);
+    tess_swiglu_backward(device.kernel, c->dtype, c->count, over_gate, over_up, c->dev[2],
+                         over_gate, over_up);
+    activation_check(c, "swiglu gradient over the gate", 3, over_gate);
+    activation_check(c, "swiglu gradient over the other", 4, over_up);
+}
+
+static void activation_all(enum tess_dtype dtype)
+{
+    static const int64_t count[] = {0, 1, 2, 7, 16, 31, 64, 100, 515, 2000};
+    static const double spread[] = {0.01, 1, 4, 10, 100};
+    for (size_t i = 0; i < 10 * 5; i++) {
+        struct activation_case c = {.dtype = dtype, .count = count[i % 10]};
+        activation_draw(&c, spread[i / 10], 1400 + i);
+        check_gelu(&c);
+        check_swiglu(&c);
+        for (int k = 0; k < 3; k++)
+            free(c.x[k]);
+    }
+}
+
+static void case_units_f32(void **state)
+{
+    (void)state;
+    activation_all(TESS_F32);
+}
+
+static void case_units_bf16(void **state)
+{
+    (void)state;
+    activation_all(TESS_BF16);
+}
+
+static void case_units_f16(void **state)
+{
+    (void)state;
+    activation_all(TESS_F16);
+}
+
+/* A fault must show. */
+static void case_nan(void **state)
+{
+    (void)state;
+    double x[3] = {1, (double)NAN, -2};
+    double y[3];
+    device_reset(&device);
+    float *x_dev = device_put_real(&device, TESS_F32, x, 3);
+    float *y_dev = device_array(&device, 3 * sizeof(float));
+    tess_gelu_forward(device.kernel, TESS_F32, 3, x_dev, y_dev);
+    device_get_real(&device, TESS_F32, y_dev, y, 3);
+    assert_true(isfinite(y[0]) && isnan(y[1]) && isfinite(y[2]));
+    tess_swiglu_forward(device.kernel, TESS_F32, 3, x_dev, x_dev, y_dev);
+    device_get_real(&device, TESS_F32, y_dev, y, 3);
+    assert_true(isfinite(y[0]) && isnan(y[1]) && isfinite(y[2]));
+}
+
+/* ---- rotary positions ----------------------------------------------------------------------- */
+
+struct rope_case {
+    enum tess_dtype dtype;
+    int64_t rows, length, first, heads, head_size, gap;
+    float base;
+};
+
+/*
+ * x rotated in double. The angle must be that of the formula, so sine and cosine are off by a
+ * rounding to f32 or two: 4 u of both numbers, and the rounding to the dtype.
+ */
+static void rope_naive(const struct rope_case *c, bool inverse, const double *x, double *y,
+                       double *bound)
+{
+    int64_t half = c->head_size / 2, stride = c->heads * c->head_size + c->gap;
+    for (int64_t i = 0; i < c->rows * stride; i++) {
+        int64_t row = i / stride, place = i % stride, k = place % c->head_size;
+        y[i] = x[i];
+        if (place >= c->heads * c->head_size)
+            continue; /* a gap: untouched */
+        double p = (double)(c->first + row % c->length);
+        double angle = p * pow((double)c->base, -2.0 * (double)(k % half) / (double)c->head_size);
+        double sign = inverse ? -1 : 1, other = k < half ? -x[i + half] : x[i - half];
+        y[i] = x[i] * cos(angle) + sign * other * sin(angle);
+        struct pair p2 = rounded(c->dtype, y[i], 4 * UNIT * (fabs(x[i]) + fabs(other)));
+        bound[i] = p2.bound;
+    }
+}
+
+static void rope_run(const struct rope_case *c, uint64_t seed)
+{
+    struct draw draw = {seed};
+    device_reset(&device);
+    int64_t stride = c->heads * c->head_size + c->gap, count = c->rows * stride;
+    double *x = draw_reals(&draw, c->dtype, count), *want = reals(count), *bound = reals(count);
+    for (int way = 0; way < 2; way++) {
+        void *dev = device_put_real(&device, c->dtype, x, count);
+        rope_naive(c, way == 1, x, want, bound);
+        tess_rope(device.kernel, c->dtype, c->rows, c->length, c->first, (int32_t)c->heads,
+                  c->head_size, stride, c->base, way == 1, dev);
+        device_check(&device, way ? "rope inverse" : "rope", c->dtype, dev, want, bound, count);
+        /* and back: off by what both ways may be off, as a rotation grows nothing */
+        tess_rope(device.kernel, c->dtype, c->rows, c->length, c->first, (int32_t)c->heads,
+                  c->head_size, stride, c->base, way == 0, dev);
+        for (int64_t i = 0; i < count; i++)
+            bound[i] = bound[i] > 0 ? 6 * unit_of(c->dtype) + 16 * UNIT + 4 * tiny_of(c->dtype) : 0;
+        device_check(&device, "rope and back", c->dtype, dev, x, bound, count);
+    }
+    free(x);
+    free(want);
+    free(bound);
+}
+
+static void rope_all(enum tess_dtype dtype)
+{
+    static const struct rope_case cases[] = {
+        {.rows = 0, .length = 1, .heads = 1, .head_size = 2, .base = 10000},
+        {.rows = 1, .length = 1, .heads = 1, .head_size = 2, .base = 10000},
+        {.rows = 6, .length = 3, .heads = 2, .head_size = 4, .base = 10000},
+        {.rows = 7, .length = 7, .heads = 3, .head_size = 6, .gap = 5, .base = 100},
+        {.rows = 40, .length = 20, .heads = 2, .head_size = 16, .gap = 32, .base = 10000},
+        {.rows = 33, .length = 33, .heads = 1, .head_size = 64, .base = 500000},
+        {.rows = 16, .length = 16, .first = 2000, .heads = 4, .head_size = 34, .base = 10000},
+        {.rows = 5, .length = 8, .first = 100000, .heads = 1, .head_size = 8, .base = 10000},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct rope_case c = cases[i];
+        c.dtype = dtype;
+        rope_run(&c, 1600 + i);
+    }
+}
+
+static void case_rope(void **state)
+{
+    (void)state;
+    rope_all(TESS_F32);
+    rope_all(TESS_BF16);
+    rope_all(TESS_F16);
+}
+
+int main(int argc, char **argv)
+{
+    device_open(&device, device_backend(argc, argv), 512u << 10);
+    const struct CMUnitTest cases[] = {
+        cmocka_unit_test(case_units_f32), cmocka_unit_test(case_units_bf16),
+        cmocka_unit_test(case_units_f16), cmocka_unit_test(case_nan),
+        cmocka_unit_test(case_rope),
+    };
+    int failed = cmocka_run_group_tests(cases, NULL, NULL);
+    device_close(&device);
+    return failed;
+}
