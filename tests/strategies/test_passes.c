@@ -51,7 +51,7 @@ struct passes {
     const struct passes_stage *at;
     struct fixture rank[RANKS_MAX];
     struct tess_action action[2 * 2 * MICROS];
-    int32_t step;
+    int32_t step[RANKS_MAX];
 };
 
 static const int32_t *passes_chunks(const struct passes *its)
@@ -143,7 +143,7 @@ static int passes_forward(struct passes *its, struct fixture *fixture, int32_t c
         if (passes_chunks(its)[u] != chunk)
             continue;
         WORLD_OK(strategy->ops->unit_enter(strategy, u, TESS_PHASE_FORWARD));
-        int failed = passes_check_params(&fixture->plan, u, its->step);
+        int failed = passes_check_params(&fixture->plan, u, its->step[fixture->plan.rank]);
         if (failed)
             return failed;
         WORLD_OK(strategy->ops->unit_leave(strategy, u, TESS_PHASE_FORWARD));
@@ -181,10 +181,10 @@ static int passes_backward(struct passes *its, struct fixture *fixture, int32_t 
         if (unit_chunk[u] != chunk)
             continue;
         WORLD_OK(strategy->ops->unit_enter(strategy, u, TESS_PHASE_BACKWARD));
-        int failed = passes_check_params(plan, u, its->step);
+        int failed = passes_check_params(plan, u, its->step[plan->rank]);
         if (failed)
             return failed;
-        passes_write_grads(fixture, u, its->step);
+        passes_write_grads(fixture, u, its->step[plan->rank]);
         WORLD_OK(strategy->ops->unit_leave(strategy, u, TESS_PHASE_BACKWARD));
         for (; next >= 0 && plan->segment[next].unit_first >= u; next--)
             WORLD_OK(strategy->ops->grads_ready(strategy, next));
@@ -220,7 +220,7 @@ static int passes_step(struct passes *its, struct fixture *fixture)
     if (failed)
         return failed;
     WORLD_OK(strategy->ops->grads_finish(strategy));
-    return passes_check_grads(&fixture->plan, its->step);
+    return passes_check_grads(&fixture->plan, its->step[fixture->plan.rank]);
 }
 
 /* An evaluation: every chunk forward, two batches. */
@@ -243,15 +243,15 @@ static uint64_t passes_sent(const struct tess_strategy *strategy)
 
 /* Two steps with an evaluation between them; the first sends what the formula says, where two ranks
  * share nothing out unevenly. */
-static int passes_steps(struct passes *all, struct fixture *fixture)
+static int passes_steps(struct passes *its, struct fixture *fixture)
 {
     struct tess_strategy *strategy = &fixture->strategy;
-    struct passes own = *all, *its = &own; /* each rank's own step */
-    its->step = 0;
+    int32_t *step = &its->step[fixture->plan.rank];
+    *step = 0;
     int failed = passes_update(fixture, 0);
     const uint64_t before = passes_sent(strategy);
     failed = failed ? failed : passes_step(its, fixture);
-    failed = failed ? failed : passes_update(fixture, its->step = 1);
+    failed = failed ? failed : passes_update(fixture, *step = 1);
     const uint64_t sent = passes_sent(strategy) - before;
     failed = failed ? failed : passes_evaluate(its, fixture);
     failed = failed ? failed : passes_step(its, fixture);
