@@ -37,6 +37,7 @@ static enum tess_status dp_plan(struct tess_strategy *strategy)
     plan->optim_extent = holder ? TESS_EXTENT_FULL : TESS_EXTENT_NONE;
     plan->holds_input = holder;
     plan->skips_input = !holder;
+    /* A model that computes its loss itself does so for each rank's rows. */
     plan->holds_loss = holder && !plan->own_loss;
     plan->skips_loss = !holder && !plan->own_loss;
     if (plan->param_count == 0) /* a stage of a pipeline may have none */

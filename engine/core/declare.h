@@ -57,6 +57,7 @@ struct tess_declare {
     int64_t rows, leaf_rows; /* given to operations */
     enum tess_dtype dtype;
     struct tess_tensor_axis axis;
+    int64_t sum_most;        /* elements of the greatest sum over the tensor axis */
     int64_t labels;          /* of a row, where the model computes the loss itself; else 0 */
     int64_t element_count;   /* of all parameters, whole tensors, tied ones left out */
     bool conditional;        /* backward may leave parameters unused */

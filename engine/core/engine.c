@@ -129,11 +129,6 @@ static enum tess_status engine_check_strategy(const struct tess_engine *engine)
                   "strategy %s keeps rows and loss on one rank and cannot be joined with a tensor "
                   "or stage axis: use another one for the data axis",
                   name);
-    if ((plan->holds_loss || plan->skips_loss) && plan->own_loss)
-        TESS_FAIL(TESS_ERR_USAGE,
-                  "strategy %s computes the loss on one rank, and model '%s' computes it in its "
-                  "last unit: use another strategy",
-                  name, engine->config->model->name);
     return TESS_OK;
 }
 

@@ -476,6 +476,7 @@ const struct tess_model_ops tess_model_gpt = {
     .options_size = sizeof(struct gpt_options),
     .state_size = sizeof(struct gpt_state),
     .tokens = true,
+    .tensor = true,
     .declare = gpt_declare,
     .forward = gpt_forward,
     .backward = gpt_backward,

@@ -117,6 +117,11 @@ static enum tess_status cpu_op_needs(const struct tess_op_desc *desc,
     case TESS_OP_BATCH_NORM:
         needs.scratch_bytes = tess__cpu_norm_scratch(desc);
         break;
+    case TESS_OP_NORM:
+    case TESS_OP_ATTENTION:
+    case TESS_OP_EMBEDDING:
+        TESS_TRY(tess__cpu_sequence_needs(desc, &needs));
+        break;
     default: /* pools may be handed to ref */
         TESS_TRY(tess_kernel_ref.op_needs(desc, &needs));
     }
@@ -147,6 +152,8 @@ static enum tess_status cpu_op_open(struct tess_op *op)
         status = tess__cpu_linear_open(op);
     else if (op->desc.kind == TESS_OP_CONV2D)
         status = tess__cpu_conv_open(op);
+    else
+        status = tess__cpu_sequence_open(op);
     if (status != TESS_OK)
         cpu_op_close(op);
     return status;

@@ -82,6 +82,23 @@ size_t tess__cpu_conv_grad_scratch(const struct tess_op_desc *desc);
 void tess__cpu_conv_grad(const struct tess_op_desc *desc, const void *x, const void *dy, float *dw,
                          void *scratch);
 
+/*
+ * Attention (flash.c, flash_grad.c). `takes` depends on dtype and processor only; the others may be
+ * called where it says so. `scratch` serves one thread; more must be reserved as much each.
+ */
+struct cpu_flash_grad {
+    const void *q, *k, *v, *y, *dy;
+    const float *lse;
+    void *dq, *dk, *dv;
+};
+bool tess__cpu_flash_takes(const struct tess_op_desc *desc);
+size_t tess__cpu_flash_scratch(const struct tess_op_desc *desc);
+void tess__cpu_flash(const struct tess_kernel *kernel, const struct tess_op_desc *desc,
+                     const void *q, const void *k, const void *v, void *y, float *lse,
+                     void *scratch);
+void tess__cpu_flash_grad(const struct tess_kernel *kernel, const struct tess_op_desc *desc,
+                          const struct cpu_flash_grad *arrays, void *scratch);
+
 /* What a prepared operation that has an own part keeps in tess_op.data: linear.c and conv.c. */
 enum tess_status tess__cpu_linear_needs(const struct tess_op_desc *desc, size_t *bytes_out);
 enum tess_status tess__cpu_linear_open(struct tess_op *op);

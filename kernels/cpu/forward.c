@@ -21,6 +21,7 @@
 #include "cpu/cpu.h"
 
 #include "cpu/pack.h"
+#include "cpu/turn.h"
 
 #include <string.h>
 
@@ -46,93 +47,6 @@ struct forward {
     int64_t soon_rows;
     size_t soon_row, soon_bytes; /* from row to row, and of a row */
 };
-
-/* Transpose 16 x 16 words: four rounds of exchanging words, pairs, quarters and halves. */
-CPU_INLINE void forward_turn16(__m512i *row)
-{
-    __m512i a[16], b[16];
-    CPU_UNROLL
-    for (int i = 0; i < 8; i++) {
-        a[2 * i] = _mm512_unpacklo_epi32(row[2 * i], row[2 * i + 1]);
-        a[2 * i + 1] = _mm512_unpackhi_epi32(row[2 * i], row[2 * i + 1]);
-    }
-    CPU_UNROLL
-    for (int i = 0; i < 4; i++) {
-        b[4 * i] = _mm512_unpacklo_epi64(a[4 * i], a[4 * i + 2]);
-        b[4 * i + 1] = _mm512_unpackhi_epi64(a[4 * i], a[4 * i + 2]);
-        b[4 * i + 2] = _mm512_unpacklo_epi64(a[4 * i + 1], a[4 * i + 3]);
-        b[4 * i + 3] = _mm512_unpackhi_epi64(a[4 * i + 1], a[4 * i + 3]);
-    }
-    CPU_UNROLL
-    for (int i = 0; i < 4; i++) {
-        a[i] = _mm512_shuffle_i32x4(b[i], b[4 + i], 0x88);
-        a[4 + i] = _mm512_shuffle_i32x4(b[i], b[4 + i], 0xdd);
-        a[8 + i] = _mm512_shuffle_i32x4(b[8 + i], b[12 + i], 0x88);
-        a[12 + i] = _mm512_shuffle_i32x4(b[8 + i], b[12 + i], 0xdd);
-    }
-    CPU_UNROLL
-    for (int i = 0; i < 8; i++) {
-        row[i] = _mm512_shuffle_i32x4(a[i], a[8 + i], 0x88);
-        row[8 + i] = _mm512_shuffle_i32x4(a[i], a[8 + i], 0xdd);
-    }
-}
-
-/* 16 rows and 16 steps of forward_turn(). */
-CPU_INLINE void forward_turn_block(const char *from, size_t row_bytes, int64_t wide,
-                                   uint32_t *turned)
-{
-    __m512i word[CPU_WORDS];
-    CPU_UNROLL
-    for (int r = 0; r < CPU_WORDS; r++)
-        word[r] = _mm512_loadu_si512(from + (size_t)r * row_bytes);
-    forward_turn16(word);
-    CPU_UNROLL
-    for (int s = 0; s < CPU_WORDS; s++)
-        _mm512_store_si512(turned + s * wide * CPU_WORDS, word[s]);
-}
-
-/* The same at the edges: up to 16 rows and 16 steps, the last of them perhaps odd. */
-static void forward_turn_edge(const char *from, size_t row_bytes, int64_t rows, int64_t wide,
-                              int64_t steps, bool odd_step, uint32_t *turned)
-{
-    __m512i word[CPU_WORDS];
-    int64_t whole = steps - odd_step;
-    for (int r = 0; r < CPU_WORDS; r++) {
-        const char *row = from + (size_t)r * row_bytes;
-        word[r] =
-            r < rows ? _mm512_maskz_loadu_epi32(cpu_lanes(whole), row) : _mm512_setzero_si512();
-        if (odd_step && r < rows) {
-            uint16_t last;
-            memcpy(&last, row + whole * 4, 2);
-            word[r] = _mm512_mask_set1_epi32(word[r], (__mmask16)(1u << whole), last);
-        }
-    }
-    forward_turn16(word);
-    for (int s = 0; s < CPU_WORDS && s < steps; s++)
-        _mm512_store_si512(turned + s * wide * CPU_WORDS, word[s]);
-}
-
-/*
- * Turn `rows` rows of `steps` words each, `row_bytes` apart, into [steps, wide * 16]. Rows past the
- * last one are zeros; so is the upper half of an odd last step.
- */
-static void forward_turn(const char *from, size_t row_bytes, int64_t rows, int64_t wide,
-                         int64_t steps, bool odd_step, uint32_t *turned)
-{
-    int64_t whole = steps - odd_step;
-    for (int64_t first = 0; first < wide * CPU_WORDS; first += CPU_WORDS) {
-        const char *row = from + (size_t)first * row_bytes;
-        uint32_t *target = turned + first;
-        int64_t step = 0;
-        for (; first + CPU_WORDS <= rows && step + CPU_WORDS <= whole; step += CPU_WORDS)
-            forward_turn_block(row + step * 4, row_bytes, wide, target + step * wide * CPU_WORDS);
-        for (; step < steps; step += CPU_WORDS) {
-            int64_t left = steps - step < CPU_WORDS ? steps - step : CPU_WORDS;
-            forward_turn_edge(row + step * 4, row_bytes, rows - first, wide, left,
-                              odd_step && step + left == steps, target + step * wide * CPU_WORDS);
-        }
-    }
-}
 
 /* One step of a tile. */
 CPU_INLINE void forward_step(__m512 *sum, bool half, int tall, int wide, const uint32_t *x,
@@ -288,7 +202,7 @@ CPU_INLINE void forward_finish_block(const struct forward_end *e, bool half, boo
     for (int i = 0; i < CPU_WORDS; i++)
         word[i] =
             whole || i < columns ? _mm512_load_si512(sum + i * sum_row) : _mm512_setzero_si512();
-    forward_turn16(word);
+    cpu_turn16(word);
     CPU_UNROLL
     for (int r = 0; r < CPU_WORDS; r++, y += row_bytes) {
         if (!whole && r >= rows)
@@ -380,7 +294,7 @@ static void forward_rows(const struct tess_op_desc *desc, const char *x, const c
                             .soon_rows = last ? 0 : end->rows,
                             .soon_row = row_bytes,
                             .soon_bytes = (size_t)part_steps * 4};
-        forward_turn(x + step * 4, row_bytes, end->rows, wide, f.steps, f.odd_step, turned);
+        cpu_turn(x + step * 4, row_bytes, end->rows, wide, f.steps, f.odd_step, turned);
         forward_run[half][wide - 1](&f);
     }
     forward_finish(end, sum, wide);

@@ -1,7 +1,25 @@
 /* The operations on sequences of `cpu`. */
 #include "cpu/sequence.h"
 
+#include "cpu/cpu.h"
 #include "ref/ref.h"
+#include "tessera/check.h"
+
+enum tess_status tess__cpu_sequence_needs(const struct tess_op_desc *desc,
+                                          struct tess_op_needs *needs_out)
+{
+    if (desc->kind != TESS_OP_ATTENTION || !tess__cpu_flash_takes(desc))
+        return tess_kernel_ref.op_needs(desc, needs_out);
+    *needs_out = (struct tess_op_needs){.scratch_bytes = tess__cpu_flash_scratch(desc)};
+    return TESS_OK;
+}
+
+enum tess_status tess__cpu_sequence_open(struct tess_op *op)
+{
+    if (op->desc.kind != TESS_OP_ATTENTION)
+        return TESS_OK;
+    return tess__cpu_share_reserve(op->kernel, tess__cpu_flash_scratch(&op->desc));
+}
 
 enum tess_status tess__cpu_norm_forward(struct tess_op *op, const void *x, const void *add,
                                         void *sum, const void *gamma, const void *beta, void *y,
@@ -20,14 +38,22 @@ enum tess_status tess__cpu_norm_backward(struct tess_op *op, const void *x, cons
 enum tess_status tess__cpu_attention_forward(struct tess_op *op, const void *q, const void *k,
                                              const void *v, void *y, float *lse)
 {
-    return tess_kernel_ref.attention_forward(op, q, k, v, y, lse);
+    if (!tess__cpu_flash_takes(&op->desc))
+        return tess_kernel_ref.attention_forward(op, q, k, v, y, lse);
+    tess__cpu_flash(op->kernel, &op->desc, q, k, v, y, lse, op->scratch);
+    return TESS_OK;
 }
 
 enum tess_status tess__cpu_attention_backward(struct tess_op *op, const void *q, const void *k,
                                               const void *v, const void *y, const void *dy,
                                               const float *lse, void *dq, void *dk, void *dv)
 {
-    return tess_kernel_ref.attention_backward(op, q, k, v, y, dy, lse, dq, dk, dv);
+    if (!tess__cpu_flash_takes(&op->desc))
+        return tess_kernel_ref.attention_backward(op, q, k, v, y, dy, lse, dq, dk, dv);
+    struct cpu_flash_grad arrays = {
+        .q = q, .k = k, .v = v, .y = y, .dy = dy, .lse = lse, .dq = dq, .dk = dk, .dv = dv};
+    tess__cpu_flash_grad(op->kernel, &op->desc, &arrays, op->scratch);
+    return TESS_OK;
 }
 
 enum tess_status tess__cpu_embedding_forward(struct tess_op *op, const int32_t *token,

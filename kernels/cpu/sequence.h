@@ -5,6 +5,11 @@
 
 #include "tessera/kernel.h"
 
+/* Of any kind but LINEAR and CONV2D; open has nothing to do for pools and BATCH_NORM. */
+enum tess_status tess__cpu_sequence_needs(const struct tess_op_desc *desc,
+                                          struct tess_op_needs *needs_out);
+enum tess_status tess__cpu_sequence_open(struct tess_op *op);
+
 enum tess_status tess__cpu_norm_forward(struct tess_op *op, const void *x, const void *add,
                                         void *sum, const void *gamma, const void *beta, void *y,
                                         float *mean, float *rstd);

@@ -80,13 +80,10 @@ static void driver_fill_param(struct model_driver *driver, int32_t index)
     const struct tess_declare_param *param = &driver->declare.param[index];
     const int64_t whole_count = tess_shape_count(&param->whole);
     const int64_t held = tess_shape_count(&param->shape);
-    const int64_t used =
-        param->slice.used > 0 ? whole_count / param->whole.dim[0] * param->slice.used : whole_count;
     float *whole = driver_alloc((size_t)whole_count * sizeof *whole);
     int64_t from, run;
 
-    assert_true(param->slice.used == 0 || param->slice.axis == 0);
-    driver_fill(&param->init, (uint64_t)index, whole, used);
+    driver_fill(&param->init, (uint64_t)index, whole, tess_declare_used(param));
     for (int64_t at = 0; at < held; at += run) {
         run = tess_declare_run(param, &driver->input.axis, at, &from);
         run = run < held - at ? run : held - at;
@@ -185,6 +182,22 @@ static void driver_open_arrays(struct model_driver *driver)
         driver->tensor[i] = driver_alloc((size_t)driver_tensor_bytes(driver, i));
 }
 
+/* As the engine's: room for the levels of a tree over the parts of any unit's output, or of a
+ * greater sum that is declared. */
+static void driver_open_crossing(struct model_driver *driver)
+{
+    struct tess_tensor_pass *crossing = &driver->crossing;
+
+    crossing->kernel = driver->kernel;
+    crossing->canonical = driver->input.axis.count > 1;
+    crossing->room_count = driver->declare.sum_most;
+    for (int32_t i = 0; i < driver->declare.unit_count; i++)
+        if (driver->declare.unit[i].output_count * driver->rows > crossing->room_count)
+            crossing->room_count = driver->declare.unit[i].output_count * driver->rows;
+    crossing->room = driver_alloc((size_t)(driver->input.axis.count * crossing->room_count) *
+                                  sizeof *crossing->room);
+}
+
 /* Random images, or tokens; random labels. */
 static void driver_open_batch(struct model_driver *driver)
 {
@@ -235,6 +248,7 @@ void model_open_input(struct model_driver *driver, const char *model, const char
                      TESS_OK);
     driver_open_ops(driver);
     driver_open_arrays(driver);
+    driver_open_crossing(driver);
     driver_open_batch(driver);
     model_refresh(driver);
 }
@@ -286,6 +300,7 @@ void model_close(struct model_driver *driver)
     free(driver->label);
     free(driver->loss);
     free(driver->correct);
+    free(driver->crossing.room);
     free(driver->options);
     free(driver->state);
     tess_declare_fini(&driver->declare);
@@ -296,7 +311,7 @@ void model_refresh(struct model_driver *driver)
     const enum tess_dtype dtype = driver->input.dtype;
 
     for (int32_t i = 0; i < driver->declare.param_count; i++) {
-        const int32_t source = driver->declare.param[i].source;
+        const int32_t source = tess_declare_source(&driver->declare.param[i]);
         const int64_t count = model_param_count(driver, i);
 
         if (source >= 0)
@@ -330,7 +345,7 @@ static struct tess_pass driver_pass(struct model_driver *driver, int32_t unit)
         .correct = driver->correct,
         .loss_grad = 1.0f / (float)driver->loss_count,
         .axis = &driver->input.axis,
-        .crossing = driver->crossing,
+        .crossing = &driver->crossing,
         .input = unit == 0 ? driver->x_low : driver->output[unit - 1],
         .output = driver->output[unit],
         .output_grad = driver->output_grad[unit],
@@ -357,12 +372,20 @@ static void driver_spoil(struct model_driver *driver, int32_t unit, bool remade)
     }
 }
 
+static void driver_keep(struct model_driver *driver, enum tess_status status)
+{
+    if (driver->status == TESS_OK)
+        driver->status = status;
+    if (!driver->on_thread)
+        assert_int_equal(status, TESS_OK);
+}
+
 static void driver_forward_unit(struct model_driver *driver, int32_t unit)
 {
     const struct tess_pass pass = driver_pass(driver, unit);
 
     driver_spoil(driver, unit, true);
-    assert_int_equal(driver->model->forward(driver->state, &pass), TESS_OK);
+    driver_keep(driver, driver->model->forward(driver->state, &pass));
 }
 
 static void driver_backward_unit(struct model_driver *driver, int32_t unit)
@@ -373,7 +396,7 @@ static void driver_backward_unit(struct model_driver *driver, int32_t unit)
     for (int32_t i = 0; i < driver->declare.param_count; i++)
         if (driver->declare.param[i].unit == unit)
             memset(driver->grad[i], 0xff, (size_t)model_param_count(driver, i) * sizeof(float));
-    assert_int_equal(driver->model->backward(driver->state, &pass), TESS_OK);
+    driver_keep(driver, driver->model->backward(driver->state, &pass));
 }
 
 double model_forward(struct model_driver *driver)
@@ -403,7 +426,7 @@ void model_backward(struct model_driver *driver)
     for (int32_t unit = driver->declare.unit_count - 1; unit >= 0; unit--)
         driver_backward_unit(driver, unit);
     for (int32_t i = 0; i < driver->declare.param_count; i++) {
-        const int32_t source = driver->declare.param[i].source;
+        const int32_t source = tess_declare_source(&driver->declare.param[i]);
         const int64_t count = model_param_count(driver, i);
 
         if (!driver->used[i])

@@ -7,6 +7,7 @@
 #define TESSERA_TESTS_MODELS_MODEL_DRIVER_H
 
 #include "core/declare.h"
+#include "core/state.h"
 #include "tessera/kernel.h"
 #include "tessera/model.h"
 
@@ -23,8 +24,10 @@ struct model_driver {
     int64_t loss_count; /* labels that the loss is the mean of: rows x labels unless changed */
     uint64_t weight_token, step;
     bool training;
-    bool remake; /* backward finds no TESS_LIFE_REMADE tensor and makes it again */
-    struct tess_tensor_pass *crossing;
+    bool remake;    /* backward finds no TESS_LIFE_REMADE tensor and makes it again */
+    bool on_thread; /* failures are left in `status`, for the main thread to find */
+    enum tess_status status;
+    struct tess_tensor_pass crossing; /* canonical where a rank has several parts */
 
     float *x;           /* [rows, input row], f32; not of tokens */
     void *x_low;        /* the same in the run's precision; tokens: int32 [rows, T] */
@@ -75,7 +78,8 @@ double model_forward(struct model_driver *driver);
  * tied parameter's gradient is added to its source's. */
 void model_backward(struct model_driver *driver);
 
-/* Copy parameter `param` or its gradient, which `held` is, to its places in the whole tensor. */
+/* The parts of parameter `param`, or of its gradient, that this rank holds: to their places in the
+ * whole tensor. */
 void model_gather(const struct model_driver *driver, int32_t param, const float *held,
                   float *whole);
 

@@ -108,6 +108,9 @@ int32_t tess_declare_buffer(struct tess_declare *declare, const char *name, stru
  */
 int32_t tess_declare_sliced(struct tess_declare *declare, const char *name, struct tess_shape shape,
                             struct tess_init init, uint32_t flags, struct tess_slice slice);
+int32_t tess_declare_sliced_buffer(struct tess_declare *declare, const char *name,
+                                   struct tess_shape shape, struct tess_init init, float rate,
+                                   struct tess_slice slice);
 
 /*
  * The current unit uses the values of parameter `source` of an earlier unit under a name of its own
@@ -250,6 +253,8 @@ struct tess_model_ops {
     size_t options_size;
     size_t state_size; /* private bytes, zeroed, allocated by the core */
     bool tokens;       /* trains on text or token files, not on images */
+    bool tensor;       /* heeds tess_model_input.axis: others are refused a tensor axis, since they
+                          would compute all of the model for each part */
 
     /* REQUIRED. Pure. Option values the model cannot have are refused here with a message. */
     enum tess_status (*declare)(void *state, const void *options,
