@@ -106,16 +106,9 @@ static void pp_describe(const struct tess_strategy *strategy,
         pp_pipe(strategy->options, plan->mesh.count[TESS_AXIS_STAGE], plan->accumulate);
     const double bubble = 100 * tess__pipe_bubble(&pipe);
     char text[200];
-    size_t used = 0;
     snprintf(text, sizeof(text), "%s: %d stages of %d chunk%s, %d micro-batches",
              tess__pipe_schedule_name(pipe.schedule), (int)pipe.stage_count, (int)pipe.chunk_count,
              pipe.chunk_count > 1 ? "s" : "", (int)pipe.micro_count);
-    line(context, text);
-    for (int32_t c = 0; c < pipe.chunk_count && used < sizeof(text); c++)
-        used += (size_t)snprintf(
-            text + used, sizeof(text) - used, "%s%d",
-            c == 0 ? "micro-batches whose activations this rank keeps at once, by chunk: " : ", ",
-            (int)tess__pipe_in_flight(&pipe, plan->mesh.at[TESS_AXIS_STAGE], c));
     line(context, text);
     snprintf(text, sizeof(text),
              "predicted bubble (p-1)/(v m+p-1), with stages of equal time: %.1f %%%s", bubble,

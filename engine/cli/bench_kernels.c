@@ -1,34 +1,38 @@
 /*
  * tessera bench kernels: the products of a layer against the best plain oneDNN primitive for the
- * shape, the price of a grid for weight gradients, and updates against a plain loop's bandwidth.
- * Both sides of every ratio are measured in turns, in this run and on this core.
+ * shape, the price of a grid for weight gradients, and, from the files beside this one, attention,
+ * what else a transformer does, and updates. Both sides of every ratio are measured in turns, in
+ * this run and on this core.
  */
+#include "cli/bench.h"
 #include "cli/command.h"
 
 #include "base/options.h"
-#include "cli/record.h"
 #include "cpu/best.h"
 #include "kernel_open.h"
 #include "tessera/check.h"
 #include "tessera/registry.h"
 
-#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
-#define BENCH_ROUNDS     11
-#define BENCH_ROUND_S    0.004 /* long beside the clock, short beside the machine's moods */
-#define BENCH_TASKS      4
-#define BENCH_GRID       8
-#define BENCH_STREAM     INT64_C(8388608) /* elements: 32 MiB an array, beyond the caches */
-#define BENCH_STREAM_MAX 5
+#define BENCH_GRID 8
 
 struct bench_options {
     const char *kernel, *json;
     int32_t precision; /* 0 f32, 1 bf16, 2 f16, 3 both: f32 and bf16 */
-    int64_t rows;
+    int32_t part;      /* enum bench_part */
+    int64_t rows, threads;
+};
+
+enum bench_part {
+    BENCH_ALL,
+    BENCH_PRODUCTS,
+    BENCH_GRIDS,
+    BENCH_ATTENTION,
+    BENCH_SEQUENCE,
+    BENCH_MEMORY
 };
 
 static const struct tess_option bench_table[] = {
@@ -39,89 +43,25 @@ static const struct tess_option bench_table[] = {
      "element type of activations and parameters; both: f32 and bf16. cpu multiplies f16 in f32, "
      "so its yardstick is f32's"},
     {"rows", TESS_OPTION_INT, offsetof(struct bench_options, rows), "64", BENCH_GRID, 4096, NULL,
-     "rows of a batch, a multiple of 8"},
+     "rows of a batch, a multiple of 8; layers of transformers have 1024 positions"},
+    {"part", TESS_OPTION_CHOICE, offsetof(struct bench_options, part), "all", 0, 0,
+     "all|products|grid|attention|sequence|memory", "which tables"},
+    {"threads", TESS_OPTION_INT, offsetof(struct bench_options, threads), "1", 1, 1024, NULL,
+     "threads of each operation, ours and oneDNN's; with more than 1 times are the wall clock's"},
     {"json", TESS_OPTION_STRING, offsetof(struct bench_options, json), "", 0, 0, NULL,
      "also write one JSON line per result to this file"},
     {NULL, TESS_OPTION_BOOL, 0, NULL, 0, 0, NULL, NULL},
 };
-
-struct bench {
-    struct bench_options options;
-    struct tess_kernel *kernel;
-    FILE *json; /* or NULL */
-};
-
-/* ---- measuring ------------------------------------------------------------------------------ */
-
-struct bench_task {
-    enum tess_status (*run)(void *context);
-    void *context;
-    double round_s[BENCH_ROUNDS]; /* seconds of one run, per round */
-    double median_s;
-};
-
-static int bench_compare(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-/* Processor time of this thread: what else runs on the machine is not counted. */
-static double bench_clock_s(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
-static enum tess_status bench_repeat(struct bench_task *task, int count, double *each_s)
-{
-    double start = bench_clock_s();
-    for (int i = 0; i < count; i++)
-        TESS_TRY(task->run(task->context));
-    *each_s = (bench_clock_s() - start) / count;
-    return TESS_OK;
-}
-
-/* Run the tasks in turns, round after round; fill their medians. */
-static enum tess_status bench_measure(struct bench_task *task, int count)
-{
-    int repeats[BENCH_TASKS];
-    for (int t = 0; t < count; t++) {
-        double each;
-        TESS_TRY(bench_repeat(&task[t], 2, &each)); /* warm */
-        TESS_TRY(bench_repeat(&task[t], 2, &each));
-        repeats[t] = each < BENCH_ROUND_S ? (int)(BENCH_ROUND_S / (each + 1e-9)) + 1 : 1;
-    }
-    for (int round = 0; round < BENCH_ROUNDS; round++)
-        for (int t = 0; t < count; t++)
-            TESS_TRY(bench_repeat(&task[t], repeats[t], &task[t].round_s[round]));
-    for (int t = 0; t < count; t++) {
-        qsort(task[t].round_s, BENCH_ROUNDS, sizeof(double), bench_compare);
-        task[t].median_s = task[t].round_s[BENCH_ROUNDS / 2];
-    }
-    return TESS_OK;
-}
-
-/* Takes over `line`. */
-static enum tess_status bench_write(struct bench *bench, json_t *line)
-{
-    bool good = line != NULL;
-    if (good && bench->json)
-        good = json_dumpf(line, bench->json, JSON_COMPACT) == 0 && fputc('\n', bench->json) != EOF;
-    json_decref(line);
-    if (!good)
-        TESS_FAIL(TESS_ERR_IO, "cannot write a result to '%s'", bench->options.json);
-    return TESS_OK;
-}
 
 /* ---- products of a layer -------------------------------------------------------------------- */
 
 /* One layer of a model that everyone trains. */
 struct bench_layer {
     const char *name;
-    struct tess_op_desc desc; /* without dtype and rows */
+    struct tess_op_desc desc; /* without dtype; rows 0: as the options say */
 };
+
+#define BENCH_POSITIONS 1024
 
 static const struct bench_layer bench_layers[] = {
     {"mlp 784-1024", {.kind = TESS_OP_LINEAR, .in = 784, .out = 1024, .relu = true}},
@@ -146,6 +86,16 @@ static const struct bench_layer bench_layers[] = {
       .stride = 1,
       .relu = true}},
     {"cnn fc 9216-128", {.kind = TESS_OP_LINEAR, .in = 9216, .out = 128, .relu = true}},
+    {"gpt 384-1152", {.kind = TESS_OP_LINEAR, .rows = BENCH_POSITIONS, .in = 384, .out = 1152}},
+    {"gpt 384-384", {.kind = TESS_OP_LINEAR, .rows = BENCH_POSITIONS, .in = 384, .out = 384}},
+    {"gpt 384-1536", {.kind = TESS_OP_LINEAR, .rows = BENCH_POSITIONS, .in = 384, .out = 1536}},
+    {"gpt 1536-384", {.kind = TESS_OP_LINEAR, .rows = BENCH_POSITIONS, .in = 1536, .out = 384}},
+    {"gpt 384-256", {.kind = TESS_OP_LINEAR, .rows = BENCH_POSITIONS, .in = 384, .out = 256}},
+    {"124M 768-2304", {.kind = TESS_OP_LINEAR, .rows = BENCH_POSITIONS, .in = 768, .out = 2304}},
+    {"124M 768-768", {.kind = TESS_OP_LINEAR, .rows = BENCH_POSITIONS, .in = 768, .out = 768}},
+    {"124M 768-3072", {.kind = TESS_OP_LINEAR, .rows = BENCH_POSITIONS, .in = 768, .out = 3072}},
+    {"124M 3072-768", {.kind = TESS_OP_LINEAR, .rows = BENCH_POSITIONS, .in = 3072, .out = 768}},
+    {"124M 768-50304", {.kind = TESS_OP_LINEAR, .rows = BENCH_POSITIONS, .in = 768, .out = 50304}},
 };
 #define BENCH_LAYERS ((int)(sizeof bench_layers / sizeof bench_layers[0]))
 
@@ -155,7 +105,6 @@ static const char *const bench_what_name[3] = {"forward", "backward_data", "back
 struct bench_op {
     struct tess_op op;
     enum tess_best_what what;
-    bool open;
     void *x, *w, *bias, *y;
     float *dw;
 };
@@ -170,23 +119,9 @@ static int64_t bench_positions(const struct tess_op_desc *d, bool output)
            tess_op_output_size(d->width, d->window, d->stride, d->padding);
 }
 
-/* Memory whose every element is about 0.75 in f32 and in bf16, 1.8 in f16. */
-static enum tess_status bench_allocate(size_t bytes, void **memory_out)
-{
-    void *memory = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096 + 4096);
-    if (!memory)
-        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the bench: %zu bytes", bytes);
-    memset(memory, 0x3f, bytes);
-    *memory_out = memory;
-    return TESS_OK;
-}
-
 static void bench_op_close(struct bench_op *b)
 {
-    if (b->open)
-        b->op.kernel->ops->op_close(&b->op);
-    free(b->op.scratch);
-    free(b->op.packed);
+    tess__bench_op_close(&b->op);
     free(b->x);
     free(b->w);
     free(b->bias);
@@ -194,11 +129,10 @@ static void bench_op_close(struct bench_op *b)
     free(b->dw);
 }
 
-static enum tess_status bench_op_open(struct bench *bench, const struct tess_op_desc *desc,
+static enum tess_status bench_op_open(struct tess__bench *bench, const struct tess_op_desc *desc,
                                       struct bench_op *b)
 {
-    *b = (struct bench_op){.op = {.desc = *desc, .kernel = bench->kernel, .weight_token = 1}};
-    struct tess_op_needs needs;
+    *b = (struct bench_op){.x = NULL};
     size_t element = tess_dtype_bytes(desc->dtype);
     size_t window = desc->kind == TESS_OP_CONV2D ? (size_t)(desc->window * desc->window) : 1;
     size_t x = (size_t)(desc->rows * desc->in * bench_positions(desc, false));
@@ -206,17 +140,13 @@ static enum tess_status bench_op_open(struct bench *bench, const struct tess_op_
     size_t w = (size_t)(desc->in * desc->out) * window;
     enum tess_status status;
     void *dw = NULL;
-    TESS_TRY_GOTO(status, failed, bench->kernel->ops->op_needs(desc, &needs));
-    TESS_TRY_GOTO(status, failed, bench_allocate(needs.scratch_bytes, &b->op.scratch));
-    TESS_TRY_GOTO(status, failed, bench_allocate(needs.packed_bytes, &b->op.packed));
-    TESS_TRY_GOTO(status, failed, bench_allocate(x * element, &b->x));
-    TESS_TRY_GOTO(status, failed, bench_allocate(w * element, &b->w));
-    TESS_TRY_GOTO(status, failed, bench_allocate((size_t)desc->out * element, &b->bias));
-    TESS_TRY_GOTO(status, failed, bench_allocate(y * element, &b->y));
-    TESS_TRY_GOTO(status, failed, bench_allocate(w * sizeof(float), &dw));
+    TESS_TRY_GOTO(status, failed, tess__bench_allocate(x * element, &b->x));
+    TESS_TRY_GOTO(status, failed, tess__bench_allocate(w * element, &b->w));
+    TESS_TRY_GOTO(status, failed, tess__bench_allocate((size_t)desc->out * element, &b->bias));
+    TESS_TRY_GOTO(status, failed, tess__bench_allocate(y * element, &b->y));
+    TESS_TRY_GOTO(status, failed, tess__bench_allocate(w * sizeof(float), &dw));
     b->dw = dw;
-    TESS_TRY_GOTO(status, failed, bench->kernel->ops->op_open(&b->op));
-    b->open = true;
+    TESS_TRY_GOTO(status, failed, tess__bench_op_open(bench, desc, &b->op));
     return TESS_OK;
 
 failed:
@@ -255,22 +185,23 @@ static double bench_flops(const struct tess_op_desc *d)
 }
 
 /* One product: ours, then every candidate of oneDNN, in turns. */
-static enum tess_status bench_product(struct bench *bench, const struct bench_layer *layer,
+static enum tess_status bench_product(struct tess__bench *bench, const struct bench_layer *layer,
                                       struct bench_op *ours)
 {
-    struct tess_best *best[BENCH_TASKS] = {NULL};
-    struct bench_task task[BENCH_TASKS] = {{.run = bench_run_op, .context = ours}};
+    struct tess_best *best[TESS__BENCH_TASKS] = {NULL};
+    struct tess__bench_task task[TESS__BENCH_TASKS] = {{.run = bench_run_op, .context = ours}};
     const struct tess_op_desc *desc = &ours->op.desc;
     enum tess_status status = TESS_OK;
     int count = 1, fastest = 1;
-    for (; count < BENCH_TASKS; count++) {
-        TESS_TRY_GOTO(status, close_best,
-                      tess__best_open(desc, ours->what, count - 1, &best[count]));
+    for (; count < TESS__BENCH_TASKS; count++) {
+        TESS_TRY_GOTO(
+            status, close_best,
+            tess__best_open(desc, ours->what, count - 1, bench->kernel->threads, &best[count]));
         if (!best[count])
             break;
-        task[count] = (struct bench_task){.run = bench_run_best, .context = best[count]};
+        task[count] = (struct tess__bench_task){.run = bench_run_best, .context = best[count]};
     }
-    TESS_TRY_GOTO(status, close_best, bench_measure(task, count));
+    TESS_TRY_GOTO(status, close_best, tess__bench_measure(bench, task, count));
     for (int t = 1; t < count; t++)
         if (task[t].median_s < task[fastest].median_s)
             fastest = t;
@@ -279,7 +210,7 @@ static enum tess_status bench_product(struct bench *bench, const struct bench_la
            tess_dtype_name(desc->dtype), bench_what_name[ours->what], task[0].median_s * 1e6,
            flops / task[0].median_s * 1e-9, flops / task[fastest].median_s * 1e-9,
            tess__best_name(best[fastest]), ratio);
-    status = bench_write(
+    status = tess__bench_write(
         bench, json_pack("{s:s, s:s, s:s, s:s, s:I, s:f, s:f, s:s, s:f, s:f}", "bench", "product",
                          "layer", layer->name, "precision", tess_dtype_name(desc->dtype), "what",
                          bench_what_name[ours->what], "rows", (json_int_t)desc->rows, "us",
@@ -288,17 +219,17 @@ static enum tess_status bench_product(struct bench *bench, const struct bench_la
                          flops / task[fastest].median_s * 1e-9, "ratio", ratio));
 
 close_best:
-    for (int t = 1; t < BENCH_TASKS; t++)
+    for (int t = 1; t < TESS__BENCH_TASKS; t++)
         tess__best_close(best[t]);
     return status;
 }
 
-static enum tess_status bench_products(struct bench *bench, enum tess_dtype dtype)
+static enum tess_status bench_products(struct tess__bench *bench, enum tess_dtype dtype)
 {
     for (int l = 0; l < BENCH_LAYERS; l++) {
         struct tess_op_desc desc = bench_layers[l].desc;
         desc.dtype = dtype;
-        desc.rows = desc.leaf_rows = bench->options.rows;
+        desc.rows = desc.leaf_rows = desc.rows > 0 ? desc.rows : bench->rows;
         desc.input_grad = desc.in > 1; /* the first convolution has no use for it */
         struct bench_op ours;
         enum tess_status status = TESS_OK;
@@ -316,31 +247,31 @@ static enum tess_status bench_products(struct bench *bench, enum tess_dtype dtyp
 
 /* ---- the price of a grid --------------------------------------------------------------------- */
 
-static enum tess_status bench_grid_layer(struct bench *bench, const struct bench_layer *layer,
+static enum tess_status bench_grid_layer(struct tess__bench *bench, const struct bench_layer *layer,
                                          enum tess_dtype dtype)
 {
     struct bench_op op[2];
-    struct bench_task task[2];
+    struct tess__bench_task task[2];
     enum tess_status status;
     struct tess_op_desc desc = layer->desc;
     desc.dtype = dtype;
-    desc.rows = desc.leaf_rows = bench->options.rows;
+    desc.rows = desc.leaf_rows = desc.rows > 0 ? desc.rows : bench->rows;
     TESS_TRY(bench_op_open(bench, &desc, &op[0]));
     desc.leaf_rows = desc.rows / BENCH_GRID;
     TESS_TRY_GOTO(status, close_first, bench_op_open(bench, &desc, &op[1]));
     for (int i = 0; i < 2; i++) {
         op[i].what = TESS_BEST_BACKWARD_WEIGHT;
-        task[i] = (struct bench_task){.run = bench_run_op, .context = &op[i]};
+        task[i] = (struct tess__bench_task){.run = bench_run_op, .context = &op[i]};
     }
-    TESS_TRY_GOTO(status, close_second, bench_measure(task, 2));
+    TESS_TRY_GOTO(status, close_second, tess__bench_measure(bench, task, 2));
     double price = task[1].median_s / task[0].median_s;
     printf("%-16s %-5s %9.1f %9.1f %6.2f\n", layer->name, tess_dtype_name(dtype),
            task[0].median_s * 1e6, task[1].median_s * 1e6, price);
-    status = bench_write(bench, json_pack("{s:s, s:s, s:s, s:I, s:i, s:f, s:f, s:f}", "bench",
-                                          "grid", "layer", layer->name, "precision",
-                                          tess_dtype_name(dtype), "rows", (json_int_t)desc.rows,
-                                          "leaves", BENCH_GRID, "us_1", task[0].median_s * 1e6,
-                                          "us", task[1].median_s * 1e6, "price", price));
+    status = tess__bench_write(
+        bench, json_pack("{s:s, s:s, s:s, s:I, s:i, s:f, s:f, s:f}", "bench", "grid", "layer",
+                         layer->name, "precision", tess_dtype_name(dtype), "rows",
+                         (json_int_t)desc.rows, "leaves", BENCH_GRID, "us_1",
+                         task[0].median_s * 1e6, "us", task[1].median_s * 1e6, "price", price));
 close_second:
     bench_op_close(&op[1]);
 close_first:
@@ -348,143 +279,88 @@ close_first:
     return status;
 }
 
-/* ---- memory -----------------------------------------------------------------------------------
- */
-
-/* A pass over arrays of BENCH_STREAM elements. */
-struct bench_stream {
-    const char *name;
-    bool is_update;
-    enum tess_update_kind kind;
-    int arrays; /* f32 arrays it touches: its footprint */
-    int bytes;  /* per element, read and written */
-};
-
-static const struct bench_stream bench_streams[] = {
-    {"accumulate", false, TESS_UPDATE_SGD, 2, 12},   {"sgd", true, TESS_UPDATE_SGD, 2, 12},
-    {"momentum", true, TESS_UPDATE_MOMENTUM, 3, 20}, {"adamw", true, TESS_UPDATE_ADAMW, 4, 28},
-    {"novograd", true, TESS_UPDATE_NOVOGRAD, 3, 20},
-};
-
-struct bench_pass {
-    struct tess_kernel *kernel;
-    const struct bench_stream *stream;
-    float *array[BENCH_STREAM_MAX - 1]; /* w, g, m, v */
-    float *plain; /* the arrays are one block: its first half is added to its second */
-};
-
-static enum tess_status bench_run_stream(void *context)
+static enum tess_status bench_grids(struct tess__bench *bench, enum tess_dtype dtype)
 {
-    struct bench_pass *p = context;
-    struct tess_update update = {.kind = p->stream->kind,
-                                 .count = BENCH_STREAM,
-                                 .w = p->array[0],
-                                 .g = p->array[1],
-                                 .m = p->array[2],
-                                 .v = p->array[3],
-                                 .lr = 1e-6f,
-                                 .mu = 0.5f,
-                                 .beta1 = 0.9f,
-                                 .beta2 = 0.99f,
-                                 .epsilon = 1e-8f,
-                                 .correction1 = 1,
-                                 .correction2 = 1,
-                                 .grad_scale = 1,
-                                 .tensor_scale = 1};
-    if (p->stream->is_update)
-        tess_update(p->kernel, &update);
-    else
-        tess_accumulate(p->kernel, BENCH_STREAM, 1e-6f, p->array[1], p->array[0]);
+    for (int l = 0; l < BENCH_LAYERS; l++)
+        TESS_TRY(bench_grid_layer(bench, &bench_layers[l], dtype));
     return TESS_OK;
-}
-
-/* y += x over the same footprint: half of it is x, half is y. */
-static enum tess_status bench_run_plain(void *context)
-{
-    struct bench_pass *p = context;
-    int64_t half = BENCH_STREAM * p->stream->arrays / 2;
-    tess__best_add(half, p->plain, p->plain + half);
-    return TESS_OK;
-}
-
-static enum tess_status bench_stream_one(struct bench *bench, const struct bench_stream *stream,
-                                         float *memory)
-{
-    struct bench_pass pass = {.kernel = bench->kernel, .stream = stream, .plain = memory};
-    for (int i = 0; i < BENCH_STREAM_MAX - 1; i++)
-        pass.array[i] = memory + (i < stream->arrays ? i : 0) * BENCH_STREAM;
-    struct bench_task task[2] = {{.run = bench_run_stream, .context = &pass},
-                                 {.run = bench_run_plain, .context = &pass}};
-    for (int64_t i = 0; i < BENCH_STREAM * stream->arrays; i++)
-        memory[i] = 0; /* so that no run of sums reaches infinity or a subnormal */
-    TESS_TRY(bench_measure(task, 2));
-    double ours = (double)BENCH_STREAM * stream->bytes / task[0].median_s * 1e-9;
-    double plain = 12.0 * (double)(BENCH_STREAM * stream->arrays / 2) / task[1].median_s * 1e-9;
-    printf("%-16s %9.1f %9.1f   %9.1f %6.2f\n", stream->name, task[0].median_s * 1e6, ours, plain,
-           ours / plain);
-    return bench_write(bench, json_pack("{s:s, s:s, s:f, s:f, s:f, s:f}", "bench", "stream", "what",
-                                        stream->name, "us", task[0].median_s * 1e6, "gbs", ours,
-                                        "plain_gbs", plain, "ratio", ours / plain));
-}
-
-static enum tess_status bench_memory(struct bench *bench)
-{
-    void *memory;
-    enum tess_status status = TESS_OK;
-    TESS_TRY(
-        bench_allocate((size_t)BENCH_STREAM * (BENCH_STREAM_MAX - 1) * sizeof(float), &memory));
-    for (size_t i = 0; i < sizeof bench_streams / sizeof bench_streams[0] && status == TESS_OK; i++)
-        status = bench_stream_one(bench, &bench_streams[i], memory);
-    free(memory);
-    return status;
 }
 
 /* ---- the command ------------------------------------------------------------------------------
  */
 
-static bool bench_wants(const struct bench *bench, int dtype)
+static bool bench_wants(const struct bench_options *options, int dtype)
 {
-    int32_t precision = bench->options.precision;
+    int32_t precision = options->precision;
     return precision == 3 ? dtype < 2 : precision == dtype;
 }
 
-static enum tess_status bench_all(struct bench *bench)
+/* One table: its head, then its lines for each type that is wanted. */
+static enum tess_status bench_part(struct tess__bench *bench, const struct bench_options *options,
+                                   enum bench_part part,
+                                   enum tess_status (*run)(struct tess__bench *bench,
+                                                           enum tess_dtype dtype))
 {
-    const enum tess_dtype dtype[3] = {TESS_F32, TESS_BF16, TESS_F16};
-    printf("%-16s %-5s %-16s %9s %9s   %9s  %-15s %6s\n", "product", "", "", "us", "GFLOP/s",
-           "best", "by oneDNN's", "ratio");
+    static const enum tess_dtype dtype[3] = {TESS_F32, TESS_BF16, TESS_F16};
+    if (options->part != BENCH_ALL && options->part != (int32_t)part)
+        return TESS_OK;
+    switch (part) {
+    case BENCH_PRODUCTS:
+        printf("%-16s %-5s %-16s %9s %9s   %9s  %-15s %6s\n", "product", "", "", "us", "GFLOP/s",
+               "best", "by oneDNN's", "ratio");
+        break;
+    case BENCH_GRIDS:
+        printf("\n%-16s %-5s %9s %9s %6s\n", "weight gradient", "", "G=1 us", "G=8 us", "price");
+        break;
+    case BENCH_ATTENTION:
+        printf("\n%-18s %-5s %-9s %9s %8s %10s %6s %8s %8s\n", "attention", "", "", "us", "GFLOP/s",
+               "T x T us", "ratio", "MiB", "T x T");
+        break;
+    default:
+        printf("\n%-20s %-6s %-5s %9s %9s   %9s %6s\n", "sequence", "", "", "us", "GB/s", "y += x",
+               "ratio");
+    }
     for (int i = 0; i < 3; i++)
-        if (bench_wants(bench, i))
-            TESS_TRY(bench_products(bench, dtype[i]));
-    printf("\n%-16s %-5s %9s %9s %6s\n", "weight gradient", "", "G=1 us", "G=8 us", "price");
-    for (int i = 0; i < 3; i++)
-        for (int l = 0; bench_wants(bench, i) && l < BENCH_LAYERS; l++)
-            TESS_TRY(bench_grid_layer(bench, &bench_layers[l], dtype[i]));
-    printf("\n%-16s %9s %9s   %9s %6s\n", "memory", "us", "GB/s", "y += x", "ratio");
-    return bench_memory(bench);
+        if (bench_wants(options, i))
+            TESS_TRY(run(bench, dtype[i]));
+    return TESS_OK;
 }
 
-static enum tess_status bench_open(struct bench *bench)
+static enum tess_status bench_all(struct tess__bench *bench, const struct bench_options *options)
+{
+    TESS_TRY(bench_part(bench, options, BENCH_PRODUCTS, bench_products));
+    TESS_TRY(bench_part(bench, options, BENCH_GRIDS, bench_grids));
+    TESS_TRY(bench_part(bench, options, BENCH_ATTENTION, tess__bench_attention));
+    TESS_TRY(bench_part(bench, options, BENCH_SEQUENCE, tess__bench_sequence));
+    if (options->part != BENCH_ALL && options->part != BENCH_MEMORY)
+        return TESS_OK;
+    printf("\n%-16s %9s %9s   %9s %6s\n", "memory", "us", "GB/s", "y += x", "ratio");
+    return tess__bench_stream(bench);
+}
+
+static enum tess_status bench_open(struct tess__bench *bench, const struct bench_options *options)
 {
     const struct tess_kernel_ops *ops;
-    if (bench->options.rows % BENCH_GRID != 0)
-        TESS_FAIL(TESS_ERR_USAGE, "--rows %lld is not a multiple of %d",
-                  (long long)bench->options.rows, BENCH_GRID);
-    TESS_TRY(tess_registry_get_kernel(bench->options.kernel, &ops));
-    TESS_TRY(tess_kernel_open(ops, 1, &bench->kernel));
-    if (bench->options.json[0]) {
-        bench->json = fopen(bench->options.json, "w");
+    if (options->rows % BENCH_GRID != 0)
+        TESS_FAIL(TESS_ERR_USAGE, "--rows %lld is not a multiple of %d", (long long)options->rows,
+                  BENCH_GRID);
+    bench->rows = options->rows;
+    bench->json_path = options->json;
+    TESS_TRY(tess_registry_get_kernel(options->kernel, &ops));
+    TESS_TRY(tess_kernel_open(ops, (int)options->threads, &bench->kernel));
+    if (options->json[0]) {
+        bench->json = fopen(options->json, "w");
         if (!bench->json)
-            TESS_FAIL(TESS_ERR_IO, "cannot write '%s'", bench->options.json);
+            TESS_FAIL(TESS_ERR_IO, "cannot write '%s'", options->json);
     }
     return TESS_OK;
 }
 
-static enum tess_status bench_finish(struct bench *bench, enum tess_status status)
+static enum tess_status bench_finish(struct tess__bench *bench, enum tess_status status)
 {
     tess_kernel_close(bench->kernel);
     if (bench->json && fclose(bench->json) != 0 && status == TESS_OK)
-        TESS_FAIL(TESS_ERR_IO, "cannot write '%s'", bench->options.json);
+        TESS_FAIL(TESS_ERR_IO, "cannot write '%s'", bench->json_path);
     return status;
 }
 
@@ -498,28 +374,29 @@ static bool bench_wants_help(int argc, char **argv)
 
 int tess__command_bench_kernels(int argc, char **argv)
 {
-    struct bench bench = {0};
+    struct tess__bench bench = {0};
+    struct bench_options values = {0};
     struct tess_options *options;
     int words;
     enum tess_status status = tess_options_open(&options);
     if (status != TESS_OK)
         return tess_status_exit_code(status);
-    TESS_TRY_GOTO(status, close_options,
-                  tess_options_add(options, "", bench_table, &bench.options));
+    TESS_TRY_GOTO(status, close_options, tess_options_add(options, "", bench_table, &values));
     if (bench_wants_help(argc, argv)) {
         printf(
-            "usage: tessera bench kernels [--kernel cpu] [--precision f32] [--rows 64] "
+            "usage: tessera bench kernels [--kernel cpu] [--precision f32] [--part products] "
             "[--json FILE]\n\n"
-            "One core. Ratios are ours to oneDNN's or to a plain loop's, higher is better;\n"
+            "One core unless --threads says otherwise. Ratios are ours to oneDNN's or to a plain "
+            "loop's, higher is better;\n"
             "oneDNN's packed weights come free. `price` is eight leaves' time to one leaf's.\n\n");
         tess_options_print_help(options);
         goto close_options;
     }
     TESS_TRY_GOTO(status, close_options,
                   tess_options_load_arguments(options, argc, argv, NULL, 0, &words));
-    status = bench_open(&bench);
+    status = bench_open(&bench, &values);
     if (status == TESS_OK)
-        status = bench_all(&bench);
+        status = bench_all(&bench, &values);
     status = bench_finish(&bench, status);
 
 close_options:

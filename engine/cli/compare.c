@@ -55,8 +55,8 @@ static enum tess_status compare_help(int argc, char **argv)
         "                       [--ranks N] [--steps K] [--json FILE]\n\n"
         "Train the same configuration under several strategies, or with other options, and print\n"
         "first a summary: processes, how the batch is split, memory of rank 0 and of the fullest\n"
-        "other rank, activations, bytes sent per step, waiting and images/s, each also as a "
-        "factor\n"
+        "other rank, activations, bytes sent per step, waiting and images/s or tokens/s, each also "
+        "as a factor\n"
         "of the first run; then memory per rank by kind, bytes sent beside the strategy's "
         "formula,\n"
         "and the hash of the parameters. Unless they are given, ranks are %d and steps %d; single\n"
@@ -214,6 +214,7 @@ static enum tess_status compare_open(struct compare *compare)
         TESS_TRY(compare_blame(
             compare, i, tess__trial_open(&run->trial, &compare->args, &choice, &compare->dataset)));
     }
+    comparison->words = tess__words_of(compare->dataset);
     return TESS_OK;
 }
 

@@ -4,6 +4,7 @@
 
 #include "cli/trial.h"
 #include "cli/variant.h"
+#include "cli/words.h"
 
 struct tess__compared {
     const struct tess__variant *variant;
@@ -15,6 +16,7 @@ struct tess__comparison {
     int count;
     int64_t steps;
     int name_width; /* columns of the longest name */
+    struct tess__words words;
 };
 
 /*

@@ -17,7 +17,7 @@
 #define PROCESSES_WIDTH 13
 #define SPLIT_WIDTH     22
 
-/* A run's costs as the summary shows them; bytes and images/s. */
+/* A run's costs as the summary shows them; bytes and rows/s. */
 struct compare_costs {
     double first, other; /* memory of rank 0 and of the fullest other rank; 0 when there is none */
     double activation, sent; /* of the rank that has most */
@@ -82,7 +82,7 @@ static void compare_print_processes(const struct tess__run *run)
     printf(" %-*s", PROCESSES_WIDTH, text);
 }
 
-/* Ranks x micro-batches x images, and who loads them. */
+/* Ranks of the data axis x micro-batches x rows, and who loads them. */
 static void compare_print_split(const struct tess__run *run)
 {
     const struct tess_plan *plan = tess_engine_plan_of(run->planned);
@@ -145,7 +145,7 @@ static void compare_print_summary_row(const struct tess__comparison *comparison,
            costs.other > 0 ? compare_figure(costs.other / divisor, text[1]) : "", ratio,
            compare_figure(costs.activation / divisor, text[2]),
            compare_figure(costs.sent / divisor, text[3]), 100 * costs.comm_share,
-           tess__text_count(costs.samples_per_s, text[4]));
+           tess__words_rate(&comparison->words, costs.samples_per_s, text[4]));
     while (factors || *goal != '\0') {
         int cut = compare_wrap(goal, width - 2);
 
@@ -165,13 +165,14 @@ static void compare_print_summary(const struct tess__comparison *comparison, con
            comparison->steps, unit);
     printf("%-*s %-*s %-*s %7s %7s %5s %7s %7s %5s %9s\n", comparison->name_width, "run",
            PROCESSES_WIDTH, "processes", SPLIT_WIDTH, "split of the batch", "rank 0", "others",
-           "ratio", "activ", "sent", "wait", "images/s");
+           "ratio", "activ", "sent", "wait", comparison->words.rate);
     for (int i = 0; i < comparison->count; i++)
         compare_print_summary_row(comparison, i, divisor);
-    printf("split: ranks x micro-batches x images, loaded by each rank or all by rank 0. others: "
+    printf("split: ranks x micro-batches x %s, loaded by each rank or all by rank 0. others: "
            "the fullest other rank;\n"
            "ratio: rank 0 to it, 1 is balanced. activ, sent: the rank with most. wait: share of "
-           "time spent waiting for ranks\n");
+           "time spent waiting for ranks\n",
+           comparison->words.rows);
 }
 
 /* ---- memory by kind -------------------------------------------------------------------------- */

@@ -3,6 +3,7 @@
 
 #include "base/options.h"
 #include "cli/memory_table.h"
+#include "cli/words.h"
 #include "core/layout.h"
 
 #include <inttypes.h>
@@ -40,7 +41,7 @@ static void explain_line(void *context, const char *text)
     printf("  %s\n", text);
 }
 
-/* Ranges of images that are shown; a rank that reduces in every micro-batch has one for each. */
+/* Ranges of rows that are shown; a rank that reduces in every micro-batch has one for each. */
 #define SHOWN_RANGES_MAX 4
 
 /* "rank 2: images 64..95 of each batch of 128" */
@@ -48,12 +49,14 @@ static void explain_rank(const struct tess__run *run, int32_t rank)
 {
     const struct tess_plan *plan = tess_engine_plan_of(run->planned);
     int64_t micro_rows = plan->grid / plan->rank_count / plan->accumulate * plan->leaf_rows;
+    const int32_t data = tess_mesh_at(&run->config->mesh, rank).at[TESS_AXIS_DATA];
     int64_t begin = 0, end = 0;
     int32_t ranges = 0;
 
-    printf("  rank %d of %d (local rank %d): images", rank, plan->rank_count, rank);
+    printf("  rank %d of %d (local rank %d): %s", rank, run->rank_count, rank,
+           tess__words_of(run->dataset).rows);
     for (int32_t m = 0; m < plan->accumulate; m++) {
-        int64_t first = tess_layout_first_leaf(plan, rank, m) * plan->leaf_rows;
+        int64_t first = tess_layout_first_leaf(plan, data, m) * plan->leaf_rows;
 
         if (m == 0 || first != end) {
             if (m > 0 && ranges++ < SHOWN_RANGES_MAX)
@@ -73,11 +76,13 @@ static void explain_batch(const struct tess__run *run)
 {
     const struct tess_optim_options *optim = &run->config->optim;
     const struct tess_run_options *options = &run->config->run;
+    const int32_t ranks = run->config->mesh.count[TESS_AXIS_DATA];
 
-    printf("\nbatch and learning rate\n  %" PRId64 " images a step, %" PRId64
-           " on each of %d ranks, in %" PRId64 " micro-batch%s\n  learning rate %g",
-           options->batch_size, options->batch_size / run->rank_count, run->rank_count,
-           options->accumulate, options->accumulate > 1 ? "es" : "", optim->learning_rate);
+    printf("\nbatch and learning rate\n  %" PRId64 " %s a step, %" PRId64
+           " on each of %d ranks%s, in %" PRId64 " micro-batch%s\n  learning rate %g",
+           options->batch_size, tess__words_of(run->dataset).rows, options->batch_size / ranks,
+           ranks, tess__run_has_mesh(run) ? " of the data axis" : "", options->accumulate,
+           options->accumulate > 1 ? "es" : "", optim->learning_rate);
     if (optim->base_rate > 0)
         printf(" = base-lr %g x %g for the batch", optim->base_rate,
                optim->learning_rate / optim->base_rate);

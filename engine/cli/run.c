@@ -117,6 +117,19 @@ enum tess_status tess__run_open_data(const struct tess_config *config,
     return run_open_images(config, dataset_out);
 }
 
+bool tess__run_same_data(const struct tess_config *a, const struct tess_config *b)
+{
+    bool same = a->model->tokens == b->model->tokens && strcmp(a->run.data, b->run.data) == 0;
+
+    if (strcmp(a->run.data, "synthetic") == 0)
+        same = same && a->run.seed == b->run.seed && a->run.synthetic_rows == b->run.synthetic_rows;
+    if (a->model->tokens)
+        same = same && a->loader.length == b->loader.length &&
+               a->loader.validation == b->loader.validation &&
+               strcmp(a->loader.validation_files, b->loader.validation_files) == 0;
+    return same;
+}
+
 /* ---- a run -------------------------------------------------------------------------------- */
 
 enum tess_status tess__run_open(struct tess__run *run, const struct tess_config *config,
@@ -169,6 +182,18 @@ struct tess__launch tess__run_launch(const struct tess__run *run)
         .unit_count = plan->unit_count,
         .body = tess__run_body,
     };
+}
+
+bool tess__run_has_mesh(const struct tess__run *run)
+{
+    return run->config->mesh.count[TESS_AXIS_DATA] != run->rank_count;
+}
+
+const char *tess__mesh_text(const int32_t axis[TESS_AXIS_COUNT], char text[TESS__MESH_TEXT_BYTES])
+{
+    snprintf(text, TESS__MESH_TEXT_BYTES, "data %d, tensor %d, stage %d", axis[TESS_AXIS_DATA],
+             axis[TESS_AXIS_TENSOR], axis[TESS_AXIS_STAGE]);
+    return text;
 }
 
 bool tess__run_as_predicted(const struct tess__run *run)

@@ -122,6 +122,9 @@ struct tess__run {
 enum tess_status tess__run_open_data(const struct tess_config *config,
                                      struct tess_dataset **dataset_out);
 
+/* Do two configurations name the same data set? */
+bool tess__run_same_data(const struct tess_config *a, const struct tess_config *b);
+
 /* Plan every rank: refuses what does not fit before anything is started. */
 enum tess_status tess__run_open(struct tess__run *run, const struct tess_config *config,
                                 const struct tess_dataset *dataset);
@@ -138,6 +141,13 @@ struct tess__launch tess__run_launch(const struct tess__run *run);
 
 /* Clock value at which this process started. */
 double tess__run_process_start_s(void);
+
+/* Are there ranks along other axes than the data axis? */
+bool tess__run_has_mesh(const struct tess__run *run);
+
+/* "data 2, tensor 2, stage 2", of a mesh's counts or of a rank's places. */
+#define TESS__MESH_TEXT_BYTES 64
+const char *tess__mesh_text(const int32_t axis[TESS_AXIS_COUNT], char text[TESS__MESH_TEXT_BYTES]);
 
 /* Does every rank's allocation equal its prediction? */
 bool tess__run_as_predicted(const struct tess__run *run);

@@ -162,11 +162,13 @@ static enum tess_status config_allow_others(struct tess_config *config,
 /* The strategies of a product, each for its axis; one rank's worth where the data axis has none. */
 static enum tess_status config_choose_strategies(struct tess_config *config, const char *text)
 {
+    const struct tess_strategy_ops *ops = NULL;
     char name[32];
     const char *rest = text;
 
+    if (text[0] == '\0')
+        return tess_registry_get_strategy(text, &ops);
     while (tess__config_next_strategy(&rest, name)) {
-        const struct tess_strategy_ops *ops = NULL;
         TESS_TRY(tess_registry_get_strategy(name, &ops));
         if (config->axis[ops->axis] != NULL)
             TESS_FAIL(TESS_ERR_USAGE,
@@ -178,7 +180,7 @@ static enum tess_status config_choose_strategies(struct tess_config *config, con
     if (!config->data_chosen)
         TESS_TRY(tess_registry_get_strategy("single", &config->axis[TESS_AXIS_DATA]));
     for (int axis = 0; axis < TESS_AXIS_COUNT; axis++) {
-        const struct tess_strategy_ops *ops = config->axis[axis];
+        ops = config->axis[axis];
         if (ops != NULL)
             TESS_TRY(config_add_part(config, ops->name, ops->options, ops->options_size,
                                      &config->axis_options[axis]));
@@ -252,6 +254,7 @@ enum tess_status tess_config_check_grid(const struct tess_config *config, int64_
     const struct tess_run_options *run = &config->run;
     int64_t ranks = config->mesh.count[TESS_AXIS_DATA];
     int64_t grid = run->grid > 0 ? run->grid : ranks * run->accumulate;
+    const char *of = config->mesh.rank_count > ranks ? " of the data axis" : "";
     char fitting[320];
 
     if (batch_size % grid == 0 && config_grid_fits(leaf_order, ranks, run->accumulate, grid))
@@ -261,15 +264,16 @@ enum tess_status tess_config_check_grid(const struct tess_config *config, int64_
     if (batch_size % grid != 0)
         TESS_FAIL(
             TESS_ERR_USAGE,
-            "batch-size %lld cannot be cut into a grid of %lld equal micro-batches (%lld ranks "
-            "x accumulate %lld%s); ranks that fit: %s; the next batch-size that fits: %lld",
-            (long long)batch_size, (long long)grid, (long long)ranks, (long long)run->accumulate,
-            run->grid > 0 ? ", --grid given" : "", fitting,
+            "batch-size %lld cannot be cut into a grid of %lld equal micro-batches (%lld ranks%s "
+            "x accumulate %lld%s); ranks%s that fit: %s; the next batch-size that fits: %lld",
+            (long long)batch_size, (long long)grid, (long long)ranks, of,
+            (long long)run->accumulate, run->grid > 0 ? ", --grid given" : "", of, fitting,
             (long long)(batch_size / grid + 1) * (long long)grid);
-    TESS_FAIL(TESS_ERR_USAGE,
-              "%lld ranks x accumulate %lld do not fit a grid of %lld: each rank, and each of its "
-              "micro-batches, needs a power of two of the grid's leaves; ranks that fit: %s",
-              (long long)ranks, (long long)run->accumulate, (long long)grid, fitting);
+    TESS_FAIL(
+        TESS_ERR_USAGE,
+        "%lld ranks%s x accumulate %lld do not fit a grid of %lld: each rank, and each of its "
+        "micro-batches, needs a power of two of the grid's leaves; ranks%s that fit: %s",
+        (long long)ranks, of, (long long)run->accumulate, (long long)grid, of, fitting);
 }
 
 /* Options that stand for others: a batch per rank, a base learning rate. Of two for one thing that
@@ -318,7 +322,7 @@ static enum tess_status config_check(struct tess_config *config)
     if (run->ranks > 1 && strcmp(run->strategy, "single") == 0 &&
         !tess_options_is_set(config->options, "ranks"))
         run->ranks = 1;
-    if (strcmp(config->strategy->name, "single") == 0 && config->data_chosen && run->ranks > 1)
+    if (strcmp(run->strategy, "single") == 0 && run->ranks > 1)
         TESS_TRY(config->strategy->check(config->strategy_options, (int32_t)run->ranks,
                                          (int32_t)run->accumulate));
     TESS_TRY(tess__config_mesh(config));

@@ -45,7 +45,8 @@ bool tess__config_next_strategy(const char **text, char name[32])
     memcpy(name, *text, kept);
     name[kept] = '\0';
     *text += length;
-    if (**text == '+')
+    /* Between two words; a '+' at the end is an empty word more. */
+    if (**text == '+' && (length == 0 || (*text)[1] != '\0'))
         (*text)++;
     return true;
 }
@@ -64,39 +65,40 @@ static int mesh_find_axis(const char *word, size_t length)
 /* "data=2,tensor=2": the sizes that it names; others stay as they are. */
 static enum tess_status mesh_parse(const char *text, int64_t size[TESS_AXIS_COUNT])
 {
-    bool named[TESS_AXIS_COUNT] = {false};
-    while (*text != '\0') {
-        text += strspn(text, " ");
-        size_t length = strcspn(text, "=,");
-        int axis = mesh_find_axis(text, length);
-        char *end = NULL;
+    bool named[TESS_AXIS_COUNT] = {false}, more = *text != '\0';
+    while (more) {
+        const size_t length = strcspn(text, "=,");
+        const int axis = mesh_find_axis(text, length);
         if (axis < 0 || text[length] != '=')
             TESS_FAIL(TESS_ERR_USAGE,
                       "--mesh: '%.40s' is not an axis and its ranks: write data=2,tensor=2,stage=2",
                       text);
-        long long value = strtoll(text + length + 1, &end, 10);
-        if (end == text + length + 1 || (*end != '\0' && *end != ',') || value < 1 ||
+        const char *number = text + length + 1, *end = number + strspn(number, "0123456789");
+        const long long value = strtoll(number, NULL, 10);
+        if (end == number || (*end != '\0' && *end != ',') || value < 1 ||
             value > TESS_CONFIG_RANKS_MAX)
             TESS_FAIL(TESS_ERR_USAGE, "--mesh: the ranks of axis %s must be 1 to %d, not '%.20s'",
-                      mesh_axis_name[axis], TESS_CONFIG_RANKS_MAX, text + length + 1);
+                      mesh_axis_name[axis], TESS_CONFIG_RANKS_MAX, number);
         if (named[axis])
             TESS_FAIL(TESS_ERR_USAGE, "--mesh names axis %s twice", mesh_axis_name[axis]);
         named[axis] = true;
         size[axis] = value;
-        text = *end == ',' ? end + 1 : end;
+        more = *end == ',';
+        text = end + more;
     }
     return TESS_OK;
 }
 
-/* One axis' size from another option, which must not contradict the mesh. */
+/* One axis' size from options with this prefix, which must not contradict the mesh. */
 static enum tess_status mesh_join(int64_t size[TESS_AXIS_COUNT], enum tess_axis axis,
-                                  int64_t wanted, const char *option)
+                                  int64_t wanted, const char *prefix)
 {
     if (wanted == 0)
         return TESS_OK;
     if (size[axis] != 0 && size[axis] != wanted)
-        TESS_FAIL(TESS_ERR_USAGE, "--mesh gives axis %s %lld ranks, --%s %lld: give one of them",
-                  mesh_axis_name[axis], (long long)size[axis], option, (long long)wanted);
+        TESS_FAIL(TESS_ERR_USAGE,
+                  "--mesh gives axis %s %lld ranks, an option of --%s %lld: give one of them",
+                  mesh_axis_name[axis], (long long)size[axis], prefix, (long long)wanted);
     size[axis] = wanted;
     return TESS_OK;
 }
@@ -117,13 +119,16 @@ static const char *mesh_list_strategies(enum tess_axis axis, char text[160])
     return text;
 }
 
-/* Axes without a strategy have one rank. */
+/* Axes without a strategy have one rank; so has the data axis where the strategy for one rank was
+ * named beside others. */
 static enum tess_status mesh_check_axes(const struct tess_config *config,
                                         int64_t size[TESS_AXIS_COUNT])
 {
     for (int axis = 0; axis < TESS_AXIS_COUNT; axis++) {
         char known[160];
-        bool chosen = axis == TESS_AXIS_DATA ? config->data_chosen : config->axis[axis] != NULL;
+        bool chosen = config->axis[axis] != NULL;
+        if (axis == TESS_AXIS_DATA)
+            chosen = config->data_chosen && strcmp(config->strategy->name, "single") != 0;
         if (chosen)
             continue;
         if (size[axis] > 1)
@@ -226,14 +231,17 @@ enum tess_status tess__config_mesh(struct tess_config *config)
     int64_t size[TESS_AXIS_COUNT] = {0}, product = 1;
     TESS_TRY(mesh_recompute(config));
     TESS_TRY(mesh_parse(run->mesh, size));
-    TESS_TRY(mesh_join(size, TESS_AXIS_TENSOR, config->tensor.ranks, "tensor.ranks"));
+    TESS_TRY(mesh_join(size, TESS_AXIS_TENSOR, config->tensor.ranks, "tensor"));
     if (stage != NULL)
         TESS_TRY(mesh_join(size, TESS_AXIS_STAGE,
                            stage->wanted_ranks(config->axis_options[TESS_AXIS_STAGE]),
-                           "pp.stages"));
+                           stage->name));
     TESS_TRY(mesh_check_axes(config, size));
     for (int axis = 0; axis < TESS_AXIS_COUNT; axis++)
         product *= size[axis];
+    if (product > TESS_CONFIG_RANKS_MAX)
+        TESS_FAIL(TESS_ERR_USAGE, "--mesh %s has %lld ranks: there may be up to %d", run->mesh,
+                  (long long)product, TESS_CONFIG_RANKS_MAX);
     if (product > 0 && !tess_options_is_set(config->options, "ranks"))
         run->ranks = product;
     TESS_TRY(mesh_fill(run->ranks, size));

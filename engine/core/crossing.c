@@ -24,6 +24,7 @@ enum tess_status tess__crossing_reserve(struct tess_engine *engine)
     const struct tess_tensor_axis *axis = &engine->model.axis;
     struct tess_tensor_pass *crossing = &engine->crossing;
     crossing->canonical = engine->config->tensor.canonical > 1;
+    crossing->room_count = engine->model.sum_most;
     for (int32_t u = 0; u < engine->model.unit_count; u++)
         if (engine->model.unit[u].output_count * engine->rows > crossing->room_count)
             crossing->room_count = engine->model.unit[u].output_count * engine->rows;
@@ -61,9 +62,11 @@ static enum tess_status crossing_fold(const struct tess_pass *pass, int64_t coun
     const struct tess_tensor_pass *crossing = pass->crossing;
     const size_t bytes = tess_dtype_bytes(pass->dtype);
     if (count > crossing->room_count)
-        TESS_FAIL(TESS_ERR_INTERNAL,
-                  "unit %d sums %lld elements over the tensor axis, more than any unit's output",
-                  pass->unit, (long long)count);
+        TESS_FAIL(
+            TESS_ERR_INTERNAL,
+            "unit %d sums %lld elements over the tensor axis, more than it declared and than any "
+            "unit's output",
+            pass->unit, (long long)count);
     for (int32_t part = 0; part < pass->axis->count; part++) {
         int32_t level = __builtin_popcount((unsigned)part);
         tess_cast(pass->kernel, count, pass->dtype,

@@ -169,15 +169,22 @@ int32_t tess_declare_param(struct tess_declare *declare, const char *name, struc
     return tess_declare_sliced(declare, name, shape, init, flags, (struct tess_slice){-1, 1, 0});
 }
 
-int32_t tess_declare_buffer(struct tess_declare *declare, const char *name, struct tess_shape shape,
-                            struct tess_init init, float rate)
+int32_t tess_declare_sliced_buffer(struct tess_declare *declare, const char *name,
+                                   struct tess_shape shape, struct tess_init init, float rate,
+                                   struct tess_slice slice)
 {
-    int32_t index =
-        declare_any_param(declare, name, shape, init, TESS_PARAM_BUFFER | TESS_PARAM_NO_DECAY,
-                          (struct tess_slice){-1, 1, 0});
+    int32_t index = declare_any_param(declare, name, shape, init,
+                                      TESS_PARAM_BUFFER | TESS_PARAM_NO_DECAY, slice);
     if (index >= 0)
         declare->param[index].rate = rate;
     return index;
+}
+
+int32_t tess_declare_buffer(struct tess_declare *declare, const char *name, struct tess_shape shape,
+                            struct tess_init init, float rate)
+{
+    return tess_declare_sliced_buffer(declare, name, shape, init, rate,
+                                      (struct tess_slice){-1, 1, 0});
 }
 
 int32_t tess_declare_tied(struct tess_declare *declare, const char *name, int32_t source)
@@ -201,12 +208,15 @@ int32_t tess_declare_tied(struct tess_declare *declare, const char *name, int32_
     return index;
 }
 
-void tess_declare_crossing(struct tess_declare *declare, enum tess_crossing_call call,
-                           int64_t count)
+void tess_declare_crossing(struct tess_declare *declare, enum tess_crossing_when when,
+                           enum tess_crossing_call call, int64_t count)
 {
     const int32_t unit = declare_current_unit(declare, "crossing");
-    if (unit >= 0)
-        declare->unit[unit].crossing[call] += count;
+    if (unit < 0)
+        return;
+    declare->unit[unit].crossing[when][call] += count;
+    if (call == TESS_CALL_SUM && count > declare->sum_most)
+        declare->sum_most = count;
 }
 
 void tess_declare_loss(struct tess_declare *declare, int64_t labels)
@@ -270,6 +280,12 @@ enum tess_status tess_declare_model(struct tess_declare *declare,
                                     const void *options, const struct tess_model_input *input)
 {
     declare->axis = input->axis;
+    if (input->axis.parts > 1 && !model->tensor)
+        TESS_FAIL(
+            TESS_ERR_USAGE,
+            "model '%s' cannot be cut along the tensor axis: leave that axis' strategy out of "
+            "--strategy, and --tensor.* with it",
+            model->name);
     TESS_TRY(model->declare(state, options, input, declare));
     TESS_TRY(declare->status);
     if (declare->unit_count == 0)

@@ -15,9 +15,10 @@
 struct tess_declare_unit {
     char name[TESS_NAME_MAX];
     int32_t index;
-    int64_t crossing[3];  /* elements of all calls of a pass, by enum tess_crossing_call */
-    int32_t chunk;        /* set by the engine: of a pipeline's rank; else 0 */
-    int64_t output_count; /* elements per row */
+    int64_t crossing[2][3]; /* elements of all calls of a pass, by enum tess_crossing_when and
+                               tess_crossing_call */
+    int32_t chunk;          /* set by the engine: of a pipeline's rank; else 0 */
+    int64_t output_count;   /* elements per row */
 };
 
 struct tess_declare_param {
@@ -57,6 +58,7 @@ struct tess_declare {
     int64_t rows, leaf_rows; /* given to operations */
     enum tess_dtype dtype;
     struct tess_tensor_axis axis;
+    int64_t sum_most;        /* elements of the greatest sum over the tensor axis */
     int64_t labels;          /* of a row, where the model computes the loss itself; else 0 */
     int64_t element_count;   /* of all parameters, whole tensors, tied ones left out */
     bool conditional;        /* backward may leave parameters unused */

@@ -268,14 +268,19 @@ static void engine_clear(struct tess_engine *engine)
                   tess_memory_get(engine->memory, zero[i]));
 }
 
-/* This rank's group along each axis: those that share its places on the other two. */
+/*
+ * This rank's group along each axis: those that share its places on the other two. Where the data
+ * or stage axis is alone that is the group of all; the tensor axis has one of its own also then, so
+ * that its crossings are counted apart from sums over all ranks.
+ */
 static enum tess_status engine_open_groups(struct tess_engine *engine)
 {
     const struct tess_mesh *mesh = &engine->plan.mesh;
     for (int axis = 0; axis < TESS_AXIS_COUNT; axis++) {
         struct tess_mesh first = *mesh;
         first.at[axis] = 0;
-        if (mesh->count[axis] == mesh->rank_count)
+        if (mesh->count[axis] == mesh->rank_count &&
+            (axis != TESS_AXIS_TENSOR || mesh->rank_count == 1))
             engine->axis_comm[axis] = engine->comm;
         else
             TESS_TRY(tess_comm_split(engine->comm, tess_mesh_rank(&first, first.at), mesh->at[axis],

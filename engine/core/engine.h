@@ -115,8 +115,8 @@ const struct tess_comm *tess_engine_comm(const struct tess_engine *engine);
 void tess_engine_traffic(const struct tess_engine *engine, uint64_t *sent_bytes_out,
                          double *wait_s_out);
 /* The same along one axis of the mesh: the data axis' gradients and parameters, the tensor axis'
- * crossings, the stages' boundaries. Where a run has one axis alone, sums over all ranks (losses,
- * norms) go over its group too. */
+ * crossings, the stages' boundaries. Where a run has the data axis alone, sums over all ranks
+ * (losses, norms) go over its group too. */
 void tess_engine_axis_traffic(const struct tess_engine *engine, enum tess_axis axis,
                               uint64_t *sent_bytes_out, double *wait_s_out);
 /* Bytes that this rank sends along one axis in a step, by formula. */

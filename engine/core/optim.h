@@ -129,8 +129,8 @@ enum tess_status tess_optim_step(struct tess_optim *optim, double rate);
  * statistics are not gradients. Not collective. */
 int32_t tess_optim_find_nonfinite(const struct tess_optim *optim);
 
-/* Elements of the gradients in this rank's pieces, buffers left out, that are zero. Not collective.
- */
+/* Elements of the gradients in this rank's pieces that are zero; buffers and duplicates, which
+ * another rank counts, are left out. Not collective. */
 int64_t tess_optim_count_zeros(const struct tess_optim *optim);
 
 #endif

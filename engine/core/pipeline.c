@@ -27,8 +27,10 @@ static double pipe_unit_work(const struct tess_declare *model, int32_t unit)
     double work = (double)model->unit[unit].output_count;
     for (int32_t o = 0; o < model->op_count; o++) {
         const struct tess_op_desc *desc = &model->op[o].desc;
-        const double rows = (double)desc->rows / (double)model->rows;
-        if (model->op[o].unit != unit)
+        const double rows =
+            (double)desc->rows * (desc->calls > 0 ? desc->calls : 1) / (double)model->rows;
+        /* What adds to another operation's gradient is a part of that one's work. */
+        if (model->op[o].unit != unit || desc->add_grad)
             continue;
         if (desc->kind == TESS_OP_LINEAR)
             work += 6 * rows * (double)desc->in * (double)desc->out;
@@ -397,12 +399,14 @@ static enum tess_status pipe_forward(struct tess_engine *engine, int32_t i,
         TESS_TRY(pipe_post_inputs(engine, i));
     TESS_TRY(tess__engine_forward(engine, action.chunk, slot, pipe_row_first(engine)));
     chunk->forward_done++;
-    if (!chunk->last)
+    if (!chunk->last) {
+        TESS_TRY(tess__engine_check_output(engine, action.chunk, slot));
         TESS_TRY(tess_comm_send(
             pipe->forward,
             engine->unit_output[slot * engine->plan.unit_count + chunk->unit_end - 1],
             (size_t)pipe_output_count(engine, chunk), engine->plan.dtype, chunk->after,
             &flight->sent));
+    }
     times->forward_s += pipe_lap(engine, lap);
     return TESS_OK;
 }
@@ -430,7 +434,7 @@ static enum tess_status pipe_sum_leaves(struct tess_engine *engine, int32_t slot
     int64_t rows = engine->loss_ranks * engine->rows;
     int64_t bad = tess_find_nonfinite(engine->kernel, TESS_F32, rows, engine->loss);
     if (bad >= 0)
-        return tess__engine_diagnose(engine, slot, bad);
+        return tess__engine_diagnose(engine, engine->pipe.chunk_count - 1, slot, bad);
     if (engine->plan.mesh.at[TESS_AXIS_TENSOR] > 0)
         return TESS_OK; /* the first rank of the axis has the same */
     engine->kernel->ops->access(engine->kernel, true);

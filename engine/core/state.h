@@ -39,8 +39,9 @@ struct tess_engine_blocks {
 /* unused.c's: parameters without a gradient, by their number in the model. Host memory. */
 struct tess_unused {
     bool *pass;       /* [params] what the model's backward is handed */
-    uint8_t *used;    /* [rank_count, params] in any micro-batch of the step; the others' rows are
-                         right in a conditional model, from exchange to next step */
+    uint8_t *used;    /* [ranks of the mesh, params] in any micro-batch of the step, by the words of
+                         unused.c; the others' rows are right in a conditional model, from exchange
+                         to next step */
     uint8_t *skip;    /* [params] used by no rank; conditional models only, else NULL */
     int64_t *updates; /* [params] updates done, likewise */
 };
@@ -97,8 +98,8 @@ struct tess_engine {
     const struct tess_config *config;
     const struct tess_dataset *dataset;
     struct tess_comm *comm;                       /* all ranks; borrowed; NULL when only planned */
-    struct tess_comm *axis_comm[TESS_AXIS_COUNT]; /* this rank's group along each; `comm` itself
-                                                     where there is but one axis */
+    struct tess_comm *axis_comm[TESS_AXIS_COUNT]; /* this rank's group along each; may be `comm`
+                                                     itself where there is but one axis */
     struct tess_board *board;                     /* NULL without a world */
     struct tess_board own_board;
     struct tess_trace_lane *trace; /* borrowed; NULL: no time line */
@@ -271,8 +272,12 @@ struct tess_rank_list {
 };
 void tess__rank_list_add(struct tess_rank_list *list, int32_t rank);
 
-/* diagnose.c: name the step, unit and tensor that first holds a NaN or infinity. Always fails. */
-enum tess_status tess__engine_diagnose(struct tess_engine *engine, int32_t slot, int64_t loss_row);
+/* diagnose.c: name the step, unit and tensor of the chunk that first holds a NaN or infinity; the
+ * loss of a row has one, or what the chunk hands on (loss_row -1). Always fails. */
+enum tess_status tess__engine_diagnose(struct tess_engine *engine, int32_t chunk, int32_t slot,
+                                       int64_t loss_row);
+/* The same if the output of the chunk's last unit is not finite. */
+enum tess_status tess__engine_check_output(struct tess_engine *engine, int32_t chunk, int32_t slot);
 
 /* Test leaves that all ranks compute in one pass, and the passes that the split takes. */
 static inline int64_t tess__engine_test_width(const struct tess_engine *engine)

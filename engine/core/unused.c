@@ -19,6 +19,9 @@
 
 /* Parameters that a message spells out; the rest it counts. */
 #define UNUSED_NAMED_MAX 4
+/* What a rank's row says of a parameter: its step has left it without a gradient, or not; or other
+ * ranks of the mesh keep it. */
+enum { UNUSED_YES, UNUSED_NO, UNUSED_ELSEWHERE };
 /* Of one of them, with its ranks. */
 #define UNUSED_TEXT_MAX (TESS_NAME_MAX + sizeof(struct tess_rank_list) + 32)
 
@@ -32,7 +35,7 @@ enum tess_status tess__unused_open(struct tess_engine *engine)
     struct tess_unused *unused = &engine->unused;
     const size_t params = (size_t)engine->model.param_count;
     unused->pass = calloc(params + 1, sizeof *unused->pass);
-    unused->used = calloc((size_t)engine->plan.rank_count * params + 1, 1);
+    unused->used = calloc((size_t)engine->plan.mesh.rank_count * params + 1, 1);
     if (!unused->pass || !unused->used)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for the notes about %zu parameters", params);
     if (!engine->declare.conditional)
@@ -54,13 +57,12 @@ void tess__unused_close(struct tess_engine *engine)
     free(engine->unused.updates);
 }
 
-/* What another stage keeps of the model is not this rank's to miss. */
 void tess__unused_begin(struct tess_engine *engine)
 {
-    uint8_t *used = unused_row(engine, engine->plan.rank);
-    memset(used, 1, (size_t)engine->model.param_count);
+    uint8_t *used = unused_row(engine, engine->plan.mesh.rank);
+    memset(used, UNUSED_ELSEWHERE, (size_t)engine->model.param_count);
     for (int32_t p = 0; p < engine->plan.param_count; p++)
-        used[engine->plan.param[p].index] = 0;
+        used[engine->plan.param[p].index] = UNUSED_YES;
 }
 
 void tess__unused_enter(struct tess_engine *engine, int32_t unit)
@@ -88,11 +90,11 @@ static enum tess_status unused_refuse(const struct tess_engine *engine, int32_t 
 
 enum tess_status tess__unused_leave(struct tess_engine *engine, int32_t unit)
 {
-    uint8_t *used = unused_row(engine, engine->plan.rank);
+    uint8_t *used = unused_row(engine, engine->plan.mesh.rank);
     for (int32_t p = engine->unit_param_first[unit]; p < engine->unit_param_first[unit + 1]; p++) {
         const int32_t index = engine->plan.param[p].index;
         if (engine->unused.pass[index]) {
-            used[index] = 1;
+            used[index] = UNUSED_NO;
             continue;
         }
         if (!engine->declare.conditional)
@@ -103,12 +105,12 @@ enum tess_status tess__unused_leave(struct tess_engine *engine, int32_t unit)
     return TESS_OK;
 }
 
-/* Ranks whose step did not use parameter p. */
-static int32_t unused_count(const struct tess_engine *engine, int32_t p)
+/* Ranks whose rows say `what` of parameter p. */
+static int32_t unused_count(const struct tess_engine *engine, int32_t p, int what)
 {
     int32_t count = 0;
-    for (int32_t r = 0; r < engine->plan.rank_count; r++)
-        count += !unused_row(engine, r)[p];
+    for (int32_t r = 0; r < engine->plan.mesh.rank_count; r++)
+        count += unused_row(engine, r)[p] == what;
     return count;
 }
 
@@ -116,10 +118,10 @@ static int32_t unused_count(const struct tess_engine *engine, int32_t p)
 static void unused_describe(const struct tess_engine *engine, int32_t p, char text[UNUSED_TEXT_MAX])
 {
     struct tess_rank_list list = {0};
-    for (int32_t r = 0; r < engine->plan.rank_count; r++)
-        if (!unused_row(engine, r)[p])
+    for (int32_t r = 0; r < engine->plan.mesh.rank_count; r++)
+        if (unused_row(engine, r)[p] == UNUSED_YES)
             tess__rank_list_add(&list, r);
-    if (list.count == engine->plan.rank_count)
+    if (list.count == engine->plan.mesh.rank_count)
         snprintf(text, UNUSED_TEXT_MAX, "'%s' (on all ranks)", engine->model.param[p].name);
     else
         snprintf(text, UNUSED_TEXT_MAX, "'%s' (on rank%s %s)", engine->model.param[p].name,
@@ -134,7 +136,7 @@ static enum tess_status unused_say(const struct tess_engine *engine, int32_t cou
     size_t length = 0;
     int32_t named = 0;
     for (int32_t p = 0; p < engine->model.param_count && named < UNUSED_NAMED_MAX; p++) {
-        if (unused_count(engine, p) == 0)
+        if (unused_count(engine, p, UNUSED_YES) == 0)
             continue;
         unused_describe(engine, p, one);
         length += (size_t)snprintf(list + length, sizeof list - length, "%s%s",
@@ -156,25 +158,22 @@ static enum tess_status unused_say(const struct tess_engine *engine, int32_t cou
 static enum tess_status unused_stop(struct tess_engine *engine, int32_t count)
 {
     const enum tess_status status =
-        engine->plan.rank == 0 ? unused_say(engine, count) : TESS_ERR_ABORTED;
-    (void)tess_comm_barrier(
-        engine->strategy.comm); /* the step has failed whether they all come or not */
+        engine->plan.mesh.rank == 0 ? unused_say(engine, count) : TESS_ERR_ABORTED;
+    (void)tess_comm_barrier(engine->comm); /* the step has failed whether they all come or not */
     return status;
 }
 
 enum tess_status tess__unused_finish(struct tess_engine *engine)
 {
     struct tess_unused *unused = &engine->unused;
-    const struct tess_plan *plan = &engine->plan;
     int32_t count = 0;
     if (!engine->declare.conditional)
         return TESS_OK;
-    TESS_TRY(tess_comm_all_gather(engine->strategy.comm, unused_row(engine, plan->rank),
+    TESS_TRY(tess_comm_all_gather(engine->comm, unused_row(engine, engine->plan.mesh.rank),
                                   unused->used, (size_t)engine->model.param_count, TESS_U8, NULL));
     for (int32_t p = 0; p < engine->model.param_count; p++) {
-        const int32_t ranks = unused_count(engine, p);
-        unused->skip[p] = ranks == plan->rank_count;
-        count += ranks > 0;
+        unused->skip[p] = unused_count(engine, p, UNUSED_NO) == 0;
+        count += unused_count(engine, p, UNUSED_YES) > 0;
     }
     if (count > 0 && !engine->config->run.find_unused)
         return unused_stop(engine, count);

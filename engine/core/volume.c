@@ -7,25 +7,32 @@
  */
 #include "core/state.h"
 
+/* Elements that a unit's calls of one kind bring across in a micro-batch. */
+static uint64_t volume_calls(const struct tess_engine *engine, int32_t unit,
+                             enum tess_crossing_call call)
+{
+    const struct tess_declare_unit *declared = &engine->declare.unit[unit];
+    const bool again = tess__engine_recompute(engine, unit) == TESS_RECOMPUTE_FULL;
+    return (uint64_t)(declared->crossing[TESS_CALL_FORWARD][call] * (again ? 2 : 1) +
+                      declared->crossing[TESS_CALL_BACKWARD][call]);
+}
+
 static uint64_t volume_tensor(const struct tess_engine *engine)
 {
     const struct tess_tensor_axis *axis = &engine->model.axis;
     const struct tess_plan *plan = &engine->plan;
     const uint64_t ranks = (uint64_t)axis->rank_count;
-    const uint64_t low = axis->parts > axis->rank_count || engine->crossing.canonical
-                             ? sizeof(float)
-                             : engine->dtype_bytes;
+    const uint64_t low = engine->crossing.canonical ? sizeof(float) : engine->dtype_bytes;
     uint64_t parts = 0; /* in (N-1)/N bytes */
     for (int32_t u = 0; u < engine->declare.unit_count; u++) {
-        const int64_t *count = engine->declare.unit[u].crossing;
-        parts += (axis->sequence ? 1 : 2) * low * (uint64_t)count[TESS_CALL_SUM];
-        parts += 2 * sizeof(float) * (uint64_t)count[TESS_CALL_F32];
-        parts += axis->sequence ? low * (uint64_t)count[TESS_CALL_WIDEN] : 0;
+        parts += (axis->sequence ? 1 : 2) * low * volume_calls(engine, u, TESS_CALL_SUM);
+        parts += 2 * sizeof(float) * volume_calls(engine, u, TESS_CALL_F32);
+        parts += axis->sequence ? low * volume_calls(engine, u, TESS_CALL_WIDEN) : 0;
     }
     for (int32_t p = 0; axis->sequence && p < plan->param_count; p++)
         if (plan->param[p].flags & TESS_PARAM_TOKENS)
             parts += 2 * sizeof(float) * (uint64_t)plan->param[p].count;
-    return parts / ranks * (ranks - 1) * (uint64_t)plan->accumulate;
+    return parts * (uint64_t)plan->accumulate * (ranks - 1) / ranks;
 }
 
 static uint64_t volume_stage(const struct tess_engine *engine)
@@ -81,14 +88,13 @@ void tess_engine_axis_traffic(const struct tess_engine *engine, enum tess_axis a
         axis == TESS_AXIS_DATA ? &engine->strategy : &engine->tensor_strategy;
     *sent_bytes_out = 0;
     *wait_s_out = 0;
-    if (engine->axis_comm[axis] != engine->comm || axis == TESS_AXIS_DATA ||
-        engine->plan.mesh.count[axis] > 1)
-        volume_add(engine->axis_comm[axis], sent_bytes_out, wait_s_out);
-    if (axis == TESS_AXIS_STAGE) {
+    if (axis == TESS_AXIS_STAGE) { /* its own group carries nothing but the split into these */
         volume_add(engine->pipe.forward, sent_bytes_out, wait_s_out);
         volume_add(engine->pipe.backward, sent_bytes_out, wait_s_out);
         return;
     }
+    if (axis == TESS_AXIS_DATA || engine->axis_comm[axis] != engine->comm)
+        volume_add(engine->axis_comm[axis], sent_bytes_out, wait_s_out);
     for (int32_t g = 0; g < strategy->group_count; g++)
         volume_add(strategy->group[g], sent_bytes_out, wait_s_out);
 }

@@ -34,7 +34,8 @@ void tess__cut_declare(struct tess_declare *declare, const struct tess_tensor_ax
                                     .rows = desc->rows,
                                     .leaf_rows = desc->leaf_rows,
                                     .in = cut_out->in,
-                                    .out = cut_out->out};
+                                    .out = cut_out->out,
+                                    .calls = axis->count};
     snprintf(name, sizeof name, "%s.weight", desc->name);
     cut_out->weight = tess_declare_sliced(declare, name, tess_shape2(desc->out, desc->in),
                                           desc->init, desc->flags, weight);

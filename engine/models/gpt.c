@@ -299,6 +299,9 @@ static void gpt_declare_table(struct gpt_state *gpt, struct tess_declare *declar
         gpt->table_terms = tess_declare_tensor(
             declare, "terms", gpt->dtype, tess_shape3(gpt->axis.count, gpt->length, gpt->width),
             TESS_LIFE_UNIT);
+    tess_declare_crossing(declare, TESS_CALL_FORWARD, TESS_CALL_SUM, gpt->positions * gpt->width);
+    tess_declare_crossing(declare, TESS_CALL_BACKWARD, TESS_CALL_WIDEN,
+                          gpt->positions * gpt->width);
 }
 
 /* Vocabulary parallel (Shoeybi et al. 2019, section 3): each part looks up the tokens it has. */
@@ -476,6 +479,7 @@ const struct tess_model_ops tess_model_gpt = {
     .options_size = sizeof(struct gpt_options),
     .state_size = sizeof(struct gpt_state),
     .tokens = true,
+    .tensor = true,
     .declare = gpt_declare,
     .forward = gpt_forward,
     .backward = gpt_backward,

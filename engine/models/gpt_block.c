@@ -141,6 +141,7 @@ static struct tess_op_desc block_attention_desc(const struct gpt_state *gpt)
     const int64_t q_stride = block_projected(gpt, 0);
 
     return (struct tess_op_desc){.kind = TESS_OP_ATTENTION,
+                                 .calls = gpt->axis.count,
                                  .dtype = gpt->dtype,
                                  .in = gpt->head_size,
                                  .out = gpt->head_size,
@@ -211,6 +212,7 @@ void tess__gpt_declare_block(struct gpt_state *gpt, struct tess_declare *declare
 {
     struct gpt_block *block = &gpt->block[layer];
     const struct tess_op_desc attention = block_attention_desc(gpt);
+    const int64_t count = gpt->positions * gpt->width;
     char unit[16];
 
     snprintf(unit, sizeof unit, "h%d", layer);
@@ -218,6 +220,14 @@ void tess__gpt_declare_block(struct gpt_state *gpt, struct tess_declare *declare
     block_declare_layers(gpt, declare, layer, block);
     block->attention = tess_declare_op(declare, &attention, false);
     block_declare_tensors(gpt, declare, block);
+    /* Attention and feed-forward: in forward their input and output; in backward the input once
+     * more, the gradient of the output, and that of the input. */
+    for (int i = 0; i < 2; i++) {
+        tess_declare_crossing(declare, TESS_CALL_FORWARD, TESS_CALL_WIDEN, count);
+        tess_declare_crossing(declare, TESS_CALL_FORWARD, TESS_CALL_SUM, count);
+        tess_declare_crossing(declare, TESS_CALL_BACKWARD, TESS_CALL_WIDEN, 2 * count);
+        tess_declare_crossing(declare, TESS_CALL_BACKWARD, TESS_CALL_SUM, count);
+    }
 }
 
 /* ---- what both directions need --------------------------------------------------------------- */

@@ -95,6 +95,8 @@ void tess__gpt_declare_head(struct gpt_state *gpt, struct tess_declare *declare)
     head->chunk = gpt->leaf_length / head->leaf_parts;
     struct tess_op_desc desc = {.kind = TESS_OP_LINEAR,
                                 .rows = head->chunk,
+                                .calls =
+                                    (int32_t)(gpt->leaves * head->leaf_parts) * gpt->axis.count,
                                 .in = gpt->width,
                                 .out = gpt->padded / gpt->axis.parts};
 
@@ -108,6 +110,11 @@ void tess__gpt_declare_head(struct gpt_state *gpt, struct tess_declare *declare)
         head->op[i] = tess_declare_op(declare, &desc, false);
     }
     head_declare_tensors(gpt, declare);
+    /* The greatest logit, two sums and the best class of each position; see head_measure. */
+    tess_declare_crossing(declare, TESS_CALL_BACKWARD, TESS_CALL_F32, 4 * gpt->positions);
+    tess_declare_crossing(declare, TESS_CALL_BACKWARD, TESS_CALL_WIDEN,
+                          gpt->positions * gpt->width);
+    tess_declare_crossing(declare, TESS_CALL_BACKWARD, TESS_CALL_SUM, gpt->positions * gpt->width);
     if (!gpt->decode)
         tess_declare_loss(declare, gpt->length);
 }

@@ -113,7 +113,7 @@ static enum tess_status best_allocate(struct tess_best *best, const_dnnl_primiti
 }
 
 enum tess_status tess__best_open(const struct tess_op_desc *desc, enum tess_best_what what,
-                                 int number, struct tess_best **best_out)
+                                 int number, int threads, struct tess_best **best_out)
 {
     struct tess_best *best = calloc(1, sizeof(*best));
     if (!best)
@@ -121,7 +121,7 @@ enum tess_status tess__best_open(const struct tess_op_desc *desc, enum tess_best
     const int *arg;
     dnnl_primitive_desc_t primitive;
     enum tess_status status;
-    TESS_TRY_GOTO(status, failed, tess_kernel_open(&tess_kernel_cpu, 1, &best->kernel));
+    TESS_TRY_GOTO(status, failed, tess_kernel_open(&tess_kernel_cpu, threads, &best->kernel));
     best->op.kernel = best->kernel;
     best->op.desc = *desc;
     struct cpu_state *state = best->kernel->state;
@@ -172,4 +172,15 @@ enum tess_status tess__best_run(struct tess_best *best)
 void tess__best_add(int64_t count, const float *x, float *y)
 {
     tess__cpu_loops_best()->plain_add(count, x, y);
+}
+
+void tess__best_softmax(enum tess_dtype dtype, int64_t length, float scale, void *s)
+{
+    tess__cpu_loops_best()->square_softmax(dtype, length, scale, s);
+}
+
+void tess__best_softmax_grad(enum tess_dtype dtype, int64_t length, float scale, const void *p,
+                             void *dp)
+{
+    tess__cpu_loops_best()->square_softmax_grad(dtype, length, scale, p, dp);
 }

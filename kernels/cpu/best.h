@@ -18,12 +18,20 @@ struct tess_best; /* one primitive with its own memory, filled with random numbe
  * a build without oneDNN.
  */
 enum tess_status tess__best_open(const struct tess_op_desc *desc, enum tess_best_what what,
-                                 int number, struct tess_best **best_out);
+                                 int number, int threads, struct tess_best **best_out);
 void tess__best_close(struct tess_best *best); /* NULL is allowed */
 const char *tess__best_name(const struct tess_best *best);
 enum tess_status tess__best_run(struct tess_best *best);
 
 /* y[i] += x[i], vectorised for this processor. */
 void tess__best_add(int64_t count, const float *x, float *y);
+
+/*
+ * The softmax of attention that keeps all its scores: s [length, length] becomes softmax(scale s)
+ * of each row up to the diagonal and 0 beyond; dp becomes the gradient of s, given p.
+ */
+void tess__best_softmax(enum tess_dtype dtype, int64_t length, float scale, void *s);
+void tess__best_softmax_grad(enum tess_dtype dtype, int64_t length, float scale, const void *p,
+                             void *dp);
 
 #endif

@@ -1,9 +1,10 @@
 /*
  * The backend `cpu`: oneDNN for products and convolutions (linear.c, conv.c; wide.c where 16 bits
- * are multiplied in f32), own loops for the rest, ref for what is too rare or too small to matter:
- * average pooling, dropout, softmax, fill, copy. This file opens it, sends each slot to where the
- * work is done, and does none itself.
+ * are multiplied in f32), own kernels for attention (flash.c), own loops for the rest (sequence.c,
+ * plain.c), ref for what is too rare or too small to matter. This file opens it, sends each slot to
+ * where the work is done, and does none itself.
  */
+#include "cpu/plain.h"
 #include "cpu/prim.h"
 #include "cpu/sequence.h"
 
@@ -243,42 +244,6 @@ static enum tess_status cpu_batch_norm_backward(struct tess_op *op, const void *
         ->ops.batch_norm_backward(op, x, y, dy, gamma, save_mean, save_rstd, dx, dgamma, dbeta);
 }
 
-static void cpu_relu_forward(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
-                             const void *x, void *y)
-{
-    cpu_loops(kernel)->ops.relu_forward(kernel, dtype, count, x, y);
-}
-
-static void cpu_relu_backward(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
-                              const void *y, const void *dy, void *dx)
-{
-    cpu_loops(kernel)->ops.relu_backward(kernel, dtype, count, y, dy, dx);
-}
-
-static void cpu_add(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count, const void *a,
-                    const void *b, void *y)
-{
-    cpu_loops(kernel)->ops.add(kernel, dtype, count, a, b, y);
-}
-
-static void cpu_cast(struct tess_kernel *kernel, int64_t count, enum tess_dtype from, const void *x,
-                     enum tess_dtype to, void *y)
-{
-    cpu_loops(kernel)->ops.cast(kernel, count, from, x, to, y);
-}
-
-static void cpu_accumulate(struct tess_kernel *kernel, int64_t count, float scale, const float *x,
-                           float *y)
-{
-    cpu_loops(kernel)->ops.accumulate(kernel, count, scale, x, y);
-}
-
-static void cpu_square_sum(struct tess_kernel *kernel, int64_t count, float scale, const float *x,
-                           struct tess_sum *sum)
-{
-    cpu_loops(kernel)->ops.square_sum(kernel, count, scale, x, sum);
-}
-
 static int64_t cpu_find_nonfinite(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
                                   const void *x)
 {
@@ -289,22 +254,6 @@ static int64_t cpu_count_zeros(struct tess_kernel *kernel, enum tess_dtype dtype
                                const void *x)
 {
     return cpu_loops(kernel)->ops.count_zeros(kernel, dtype, count, x);
-}
-
-static void cpu_cast_stochastic(struct tess_kernel *kernel, int64_t count, const float *x,
-                                enum tess_dtype to, const uint64_t key[2], uint64_t first, void *y)
-{
-    cpu_loops(kernel)->ops.cast_stochastic(kernel, count, x, to, key, first, y);
-}
-
-static void cpu_update(struct tess_kernel *kernel, const struct tess_update *update)
-{
-    cpu_loops(kernel)->ops.update(kernel, update);
-}
-
-static void cpu_lamb_direction(struct tess_kernel *kernel, const struct tess_update *update)
-{
-    cpu_loops(kernel)->ops.lamb_direction(kernel, update);
 }
 
 /* ---- slots of ref: its functions are not named outside its folder, its table is ----------------
@@ -320,34 +269,10 @@ static enum tess_status cpu_avg_pool_backward(struct tess_op *op, const void *dy
     return tess_kernel_ref.avg_pool_backward(op, dy, dx);
 }
 
-static void cpu_dropout(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
-                        float rate, const uint64_t key[2], uint64_t first, const void *x, void *y)
-{
-    tess_kernel_ref.dropout(kernel, dtype, count, rate, key, first, x, y);
-}
-
-static void cpu_softmax_xent(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows,
-                             int64_t classes, float scale, const void *logits, const int32_t *label,
-                             void *dlogits, float *loss, int32_t *correct)
-{
-    tess_kernel_ref.softmax_xent(kernel, dtype, rows, classes, scale, logits, label, dlogits, loss,
-                                 correct);
-}
-
-static void cpu_fill(struct tess_kernel *kernel, int64_t bytes, int value, void *memory)
-{
-    tess_kernel_ref.fill(kernel, bytes, value, memory);
-}
-
-static void cpu_copy(struct tess_kernel *kernel, int64_t bytes, const void *source, void *target)
-{
-    tess_kernel_ref.copy(kernel, bytes, source, target);
-}
-
 const struct tess_kernel_ops tess_kernel_cpu = {
     .abi = TESS_ABI,
     .name = "cpu",
-    .summary = "oneDNN and own vector kernels; ref for average pooling, dropout, softmax",
+    .summary = "oneDNN and own vector kernels; ref for average pooling and embedding gradients",
     .host_memory = true,
     .state_size = sizeof(struct cpu_state),
     .supports = cpu_supports,
@@ -385,19 +310,19 @@ const struct tess_kernel_ops tess_kernel_cpu = {
     .xent_sum = tess__cpu_xent_sum,
     .xent_grad = tess__cpu_xent_grad,
     .xent_loss = tess__cpu_xent_loss,
-    .relu_forward = cpu_relu_forward,
-    .relu_backward = cpu_relu_backward,
-    .add = cpu_add,
-    .dropout = cpu_dropout,
-    .softmax_xent = cpu_softmax_xent,
-    .cast = cpu_cast,
-    .accumulate = cpu_accumulate,
-    .fill = cpu_fill,
-    .copy = cpu_copy,
-    .square_sum = cpu_square_sum,
+    .relu_forward = tess__cpu_relu_forward,
+    .relu_backward = tess__cpu_relu_backward,
+    .add = tess__cpu_add,
+    .dropout = tess__cpu_dropout,
+    .softmax_xent = tess__cpu_softmax_xent,
+    .cast = tess__cpu_cast,
+    .accumulate = tess__cpu_accumulate,
+    .fill = tess__cpu_fill,
+    .copy = tess__cpu_copy,
+    .square_sum = tess__cpu_square_sum,
     .find_nonfinite = cpu_find_nonfinite,
     .count_zeros = cpu_count_zeros,
-    .cast_stochastic = cpu_cast_stochastic,
-    .update = cpu_update,
-    .lamb_direction = cpu_lamb_direction,
+    .cast_stochastic = tess__cpu_cast_stochastic,
+    .update = tess__cpu_update,
+    .lamb_direction = tess__cpu_lamb_direction,
 };

@@ -9,6 +9,32 @@
 
 extern const struct tess_kernel_ops tess_kernel_cpu;
 
+/* Arguments of the own loops that take some of an operation's rows. */
+struct cpu_norm {
+    const struct tess_op_desc *desc;
+    const void *x, *add, *gamma, *beta; /* add, beta: or NULL */
+    void *sum, *y;                      /* forward */
+    const void *dy;                     /* backward */
+    void *dx;
+    float *mean, *rstd; /* mean NULL for desc.rms */
+};
+struct cpu_embedding {
+    const struct tess_op_desc *desc;
+    const int32_t *token;
+    int64_t first;
+    const void *table, *add;
+    void *y;
+};
+struct cpu_rope {
+    enum tess_dtype dtype;
+    int64_t rows, length, first;
+    int32_t heads;
+    int64_t head_size, stride;
+    float base;
+    bool inverse;
+    void *x;
+};
+
 /*
  * Own loops. The same sources are built for several instruction sets (CMakeLists.txt); open() takes
  * the best table that the processor runs.
@@ -20,8 +46,21 @@ struct cpu_loops {
      */
     void (*column_sum)(enum tess_dtype dtype, int64_t rows, int64_t cols, const void *x,
                        float *sum);
+    /* Rows first .. first + rows - 1 of the operation. dgamma and dbeta [C] are the sums over these
+     * rows, in order, overwritten; also for desc.rms, where dbeta means nothing. */
+    void (*row_norm_forward)(const struct cpu_norm *norm, int64_t first, int64_t rows);
+    void (*row_norm_backward)(const struct cpu_norm *norm, int64_t first, int64_t rows,
+                              float *dgamma, float *dbeta);
+    void (*embedding_rows)(const struct cpu_embedding *embedding, int64_t first, int64_t rows);
+    /* Positions begin .. end - 1 of every sequence. */
+    void (*rope_positions)(const struct cpu_rope *rope, int64_t begin, int64_t end);
     /* y += x: what the bench measures bandwidth with. */
     void (*plain_add)(int64_t count, const float *x, float *y);
+    /* s [length, length] = the softmax of each row up to the diagonal, of scale s, 0 beyond; dp =
+     * the gradient of s. What the bench compares attention with. */
+    void (*square_softmax)(enum tess_dtype dtype, int64_t length, float scale, void *s);
+    void (*square_softmax_grad)(enum tess_dtype dtype, int64_t length, float scale, const void *p,
+                                void *dp);
     /* Linear layers too small for oneDNN, see linear.c; `wide` holds tess__cpu_small_scratch(). */
     void (*small_forward)(const struct tess_op_desc *desc, const void *x, const void *w,
                           const void *bias, void *y, float *wide);
@@ -47,7 +86,7 @@ void tess__cpu_share(const struct tess_kernel *kernel, int64_t parts,
 enum tess_status tess__cpu_share_reserve(const struct tess_kernel *kernel, size_t bytes);
 
 size_t tess__cpu_small_scratch(const struct tess_op_desc *desc);
-size_t tess__cpu_norm_scratch(const struct tess_op_desc *desc);
+size_t tess__cpu_norm_scratch(const struct tess_op_desc *desc); /* BATCH_NORM */
 
 /*
  * Forward product of a linear layer, with bias (NULL: none) and ReLU, on weights where they lie

@@ -12,24 +12,15 @@
  *           for every leaf: products over its rows; add to the subtrees that wait (fold.h)
  *
  * A step is one row in f32 and a pair of rows in bf16, 32 bits per column either way; leaves with
- * an odd number of rows end with half a pair of zeros. The tile is 6 rows high (24 registers of
- * sums); with short leaves it is 3, so that two leaves' sums fit and the lowest level of the tree
- * never leaves the registers. Each element's operations are the same in both, and so are its bits.
+ * an odd number of rows end with half a pair of zeros. The tile is 3 rows high, so that two leaves'
+ * sums fit into the registers and the lowest level of the tree never leaves them. Long leaves, and
+ * a single one, are grad_long.c's: each element's operations are the same, and so are its bits.
  */
-#include "cpu/cpu.h"
+#include "cpu/grad.h"
 
-#include "cpu/pack.h"
-
-#include <string.h>
-
-#define GRAD_LANES  16
-#define GRAD_WIDE   4 /* vectors in a panel */
-#define GRAD_PANEL  (GRAD_WIDE * GRAD_LANES)
-#define GRAD_ONE    6 /* rows of a tile with one leaf, or with leaves of GRAD_LONG steps */
-#define GRAD_TREE   3 /* and with short ones */
-#define GRAD_LONG   32
-#define GRAD_ROWS   384 /* of a block at most: packing x again for each costs a hundredth */
-#define GRAD_LEVELS 40  /* subtrees that can wait: no more than bits in the number of leaves */
+#define GRAD_TREE   3  /* rows of a tile */
+#define GRAD_LONG   32 /* steps of a leaf that is left to grad_long.c, as is a single leaf */
+#define GRAD_LEVELS 40 /* subtrees that can wait: no more than bits in the number of leaves */
 
 /* A product in 32-bit words: what the tile kernels need to know. */
 struct grad {
@@ -39,7 +30,6 @@ struct grad {
     float *dw;        /* the block's first row at the panel's first column */
     int64_t rows, in; /* rows of the block, from one to the next */
     int32_t columns;  /* valid ones of the panel */
-    bool tall;        /* tiles of GRAD_ONE rows */
     bool add;         /* to what is in dw */
 };
 
@@ -89,13 +79,6 @@ CPU_INLINE void grad_add(__m512 (*sum)[GRAD_WIDE], const __m512 (*left)[GRAD_WID
     }
 }
 
-CPU_INLINE void grad_store_vector(float *dw, __mmask16 mask, bool add, __m512 sum)
-{
-    if (add)
-        sum = _mm512_add_ps(_mm512_maskz_loadu_ps(mask, dw), sum);
-    _mm512_mask_storeu_ps(dw, mask, sum);
-}
-
 /* The tile's valid rows and columns to dw. */
 CPU_INLINE void grad_store(const struct grad *g, int64_t tile, const __m512 (*sum)[GRAD_WIDE],
                            int tall, int wide)
@@ -123,26 +106,6 @@ CPU_INLINE void grad_keep(__m512 (*waiting)[GRAD_WIDE], const __m512 (*sum)[GRAD
         for (int c = 0; c < wide; c++)
             waiting[r][c] = sum[r][c];
     }
-}
-
-/* One leaf, or long ones: a subtree that waits is in memory meanwhile. */
-CPU_INLINE void grad_tile_one(const struct grad *g, int64_t tile, bool half, int wide)
-{
-    __m512 waiting[GRAD_LEVELS][GRAD_ONE][GRAD_WIDE];
-    __m512 sum[GRAD_ONE][GRAD_WIDE];
-    const uint32_t *x = g->x, *dy = g->dy + tile * g->tile;
-    int depth = 0;
-    for (int64_t leaf = 0;; leaf++, x += g->steps * GRAD_PANEL, dy += g->steps * GRAD_ONE) {
-        grad_leaf(sum, half, GRAD_ONE, wide, g->steps, x, dy);
-        for (int64_t carry = leaf; carry & 1; carry >>= 1)
-            grad_add(sum, (const __m512(*)[GRAD_WIDE])waiting[--depth], GRAD_ONE, wide);
-        if (leaf + 1 >= g->leaves)
-            break;
-        grad_keep(waiting[depth++], (const __m512(*)[GRAD_WIDE])sum, GRAD_ONE, wide);
-    }
-    while (depth > 0)
-        grad_add(sum, (const __m512(*)[GRAD_WIDE])waiting[--depth], GRAD_ONE, wide);
-    grad_store(g, tile, (const __m512(*)[GRAD_WIDE])sum, GRAD_ONE, wide);
 }
 
 /*
@@ -175,13 +138,8 @@ CPU_INLINE void grad_tile_tree(const struct grad *g, int64_t tile, bool half, in
 
 CPU_INLINE void grad_panel(const struct grad *g, bool half, int wide)
 {
-    if (g->tall) {
-        for (int64_t tile = 0; tile * GRAD_ONE < g->rows; tile++)
-            grad_tile_one(g, tile, half, wide);
-    } else {
-        for (int64_t tile = 0; tile * GRAD_TREE < g->rows; tile++)
-            grad_tile_tree(g, tile, half, wide);
-    }
+    for (int64_t tile = 0; tile * GRAD_TREE < g->rows; tile++)
+        grad_tile_tree(g, tile, half, wide);
 }
 
 /* One function per number of vectors, so that a narrow last panel costs no more than it must. */
@@ -233,82 +191,24 @@ static void grad_pack_x(const struct tess_op_desc *desc, const void *x, int64_t 
         grad_pack_columns(desc, x, first, columns, panel);
 }
 
-static int64_t grad_steps(const struct tess_op_desc *desc)
-{
-    return desc->dtype == TESS_BF16 ? (desc->leaf_rows + 1) / 2 : desc->leaf_rows;
-}
-
-static int64_t grad_all_steps(const struct tess_op_desc *desc)
-{
-    return desc->rows / desc->leaf_rows * grad_steps(desc);
-}
-
-static bool grad_is_tall(const struct tess_op_desc *desc)
-{
-    return desc->rows == desc->leaf_rows || grad_steps(desc) >= GRAD_LONG;
-}
-
-/* Words of a packed tile: what is copied over its end, and an odd number of cache lines, so that
- * the same step of many tiles is not in one set. */
-static int64_t grad_tile_words(int64_t steps, int tall)
-{
-    return ((steps * tall + 8 + 15) / 16 | 1) * 16;
-}
-
-/* Deal one step's words out to the tiles, a few too many each: the next step overwrites them. */
-CPU_INLINE void grad_deal(const uint32_t *line, int64_t tiles, int tall, int64_t tile_words,
-                          uint32_t *packed)
-{
-    for (int64_t tile = 0; tile < tiles; tile++, line += tall, packed += tile_words) {
-        if (tall > 4)
-            _mm256_storeu_si256((void *)packed, _mm256_loadu_si256((const void *)line));
-        else
-            _mm_storeu_si128((void *)packed, _mm_loadu_si128((const void *)line));
-    }
-}
-
-/* Columns first .. first + count - 1 of dy; rows of the last tile that dy lacks are zeros. */
-CPU_INLINE void grad_pack_dy(const struct tess_op_desc *desc, const void *dy, int64_t first,
-                             int64_t count, int tall, uint32_t *packed)
-{
-    _Alignas(64) uint32_t line[GRAD_ROWS + 32] = {0};
-    int64_t tiles = (count + tall - 1) / tall, out = desc->out;
-    int64_t tile_words = grad_tile_words(grad_all_steps(desc), tall);
-    if (desc->dtype == TESS_F32) {
-        for (int64_t row = 0; row < desc->rows; row++, packed += tall) {
-            cpu_pack_f32((const float *)dy + row * out + first, count, line);
-            grad_deal(line, tiles, tall, tile_words, packed);
-        }
-        return;
-    }
-    for (int64_t leaf = 0; leaf < desc->rows; leaf += desc->leaf_rows) {
-        for (int64_t row = 0; row < desc->leaf_rows; row += 2, packed += tall) {
-            const uint16_t *even = (const uint16_t *)dy + (leaf + row) * out + first;
-            cpu_pack_bf16(even, row + 1 < desc->leaf_rows ? even + out : NULL, count, line);
-            grad_deal(line, tiles, tall, tile_words, packed);
-        }
-    }
-}
-
 static size_t grad_panel_bytes(const struct tess_op_desc *desc)
 {
     return (size_t)grad_all_steps(desc) * GRAD_PANEL * sizeof(uint32_t);
 }
 
-size_t tess__cpu_grad_scratch(const struct tess_op_desc *desc)
+/* Whether leaves are so short that the lowest level of their tree should stay in registers. */
+static bool grad_is_tree(const struct tess_op_desc *desc)
 {
-    int tall = grad_is_tall(desc) ? GRAD_ONE : GRAD_TREE;
-    int64_t rows = desc->out < GRAD_ROWS ? desc->out : GRAD_ROWS;
-    int64_t words = (rows + tall - 1) / tall * grad_tile_words(grad_all_steps(desc), tall);
-    return grad_panel_bytes(desc) + (size_t)words * sizeof(uint32_t);
+    return desc->rows > desc->leaf_rows && grad_steps(desc) < GRAD_LONG;
 }
 
-struct grad_call {
-    const struct tess_op_desc *desc;
-    const void *x, *dy;
-    float *dw;
-    int64_t block; /* rows of dw in a part */
-};
+size_t tess__cpu_grad_scratch(const struct tess_op_desc *desc)
+{
+    if (!grad_is_tree(desc))
+        return tess__cpu_grad_long_scratch(desc);
+    int64_t rows = desc->out < GRAD_ROWS ? desc->out : GRAD_ROWS;
+    return grad_panel_bytes(desc) + grad_packed_bytes(desc, rows, GRAD_TREE);
+}
 
 static void grad_part(void *context, int64_t part, void *work)
 {
@@ -321,15 +221,11 @@ static void grad_part(void *context, int64_t part, void *work)
                      .dy = packed,
                      .leaves = desc->rows / desc->leaf_rows,
                      .steps = grad_steps(desc),
+                     .tile = grad_tile_words(grad_all_steps(desc), GRAD_TREE),
                      .rows = rows < call->block ? rows : call->block,
                      .in = desc->in,
-                     .tall = grad_is_tall(desc),
                      .add = desc->add_grad};
-    g.tile = grad_tile_words(g.leaves * g.steps, g.tall ? GRAD_ONE : GRAD_TREE);
-    if (g.tall)
-        grad_pack_dy(desc, call->dy, row, g.rows, GRAD_ONE, packed);
-    else
-        grad_pack_dy(desc, call->dy, row, g.rows, GRAD_TREE, packed);
+    grad_pack_dy(desc, call->dy, row, g.rows, GRAD_TREE, packed);
     for (int64_t first = 0; first < desc->in; first += GRAD_PANEL) {
         int64_t left = desc->in - first;
         g.columns = left < GRAD_PANEL ? (int32_t)left : GRAD_PANEL;
@@ -346,6 +242,8 @@ void tess__cpu_grad(const struct tess_kernel *kernel, const struct tess_op_desc 
     /* As many blocks for each thread, in whole tiles. */
     int64_t blocks = (desc->out + GRAD_ROWS - 1) / GRAD_ROWS;
     blocks = (blocks + kernel->threads - 1) / kernel->threads * kernel->threads;
-    call.block = ((desc->out + blocks - 1) / blocks + GRAD_ONE - 1) / GRAD_ONE * GRAD_ONE;
-    tess__cpu_share(kernel, (desc->out + call.block - 1) / call.block, grad_part, &call, scratch);
+    call.block = ((desc->out + blocks - 1) / blocks + CPU_TILE_TALL - 1) / CPU_TILE_TALL;
+    call.block *= CPU_TILE_TALL;
+    tess__cpu_share(kernel, (desc->out + call.block - 1) / call.block,
+                    grad_is_tree(desc) ? grad_part : tess__cpu_grad_long, &call, scratch);
 }

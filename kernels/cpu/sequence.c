@@ -1,13 +1,58 @@
-/* The operations on sequences of `cpu`. */
+/*
+ * The operations on sequences of `cpu`: own kernels for attention, own loops for the rest, by rows
+ * that the threads share; ref for the gradient of an embedding, and for attention where the
+ * processor lacks the instructions.
+ */
 #include "cpu/sequence.h"
 
-#include "cpu/cpu.h"
+#include "cpu/prim.h"
+#include "ref/fold.h"
 #include "ref/ref.h"
 #include "tessera/check.h"
+
+#include <string.h>
+
+#define SEQUENCE_ROWS 32 /* of a part */
+#define SEQUENCE_CHUNK                                                                             \
+    64 /* rows of a norm whose gradients are summed before they go into the leaf's                 \
+        */
+#define SEQUENCE_WAVE 64 /* such sums at a time */
+
+static const struct cpu_loops *sequence_loops(const struct tess_kernel *kernel)
+{
+    const struct cpu_state *state = kernel->state;
+    return state->loops;
+}
+
+static int64_t sequence_min(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Chunks of a leaf of a norm, and of all of them as many as are summed at once. */
+static int64_t sequence_chunks(const struct tess_op_desc *d)
+{
+    return (d->leaf_rows + SEQUENCE_CHUNK - 1) / SEQUENCE_CHUNK;
+}
+
+static int64_t sequence_wave(const struct tess_op_desc *d)
+{
+    return sequence_min(d->rows / d->leaf_rows * sequence_chunks(d), SEQUENCE_WAVE);
+}
+
+static size_t sequence_norm_scratch(const struct tess_op_desc *d)
+{
+    size_t folds = 2 * tess__fold_bytes(d->in, d->rows / d->leaf_rows);
+    return folds + tess__cpu_round_up((size_t)((2 * sequence_wave(d) + 1) * d->in) * sizeof(float));
+}
 
 enum tess_status tess__cpu_sequence_needs(const struct tess_op_desc *desc,
                                           struct tess_op_needs *needs_out)
 {
+    if (desc->kind == TESS_OP_NORM) {
+        *needs_out = (struct tess_op_needs){.scratch_bytes = sequence_norm_scratch(desc)};
+        return TESS_OK;
+    }
     if (desc->kind != TESS_OP_ATTENTION || !tess__cpu_flash_takes(desc))
         return tess_kernel_ref.op_needs(desc, needs_out);
     *needs_out = (struct tess_op_needs){.scratch_bytes = tess__cpu_flash_scratch(desc)};
@@ -21,19 +66,109 @@ enum tess_status tess__cpu_sequence_open(struct tess_op *op)
     return tess__cpu_share_reserve(op->kernel, tess__cpu_flash_scratch(&op->desc));
 }
 
+/* ---- norms ---------------------------------------------------------------------------------- */
+
+struct sequence_norm {
+    const struct cpu_loops *loops;
+    struct cpu_norm arrays;
+    int64_t first;  /* chunk of the wave */
+    float *partial; /* [wave, 2, C] */
+};
+
+static void sequence_norm_rows(void *context, int64_t part, void *work)
+{
+    (void)work;
+    const struct sequence_norm *n = context;
+    int64_t first = part * SEQUENCE_ROWS;
+    n->loops->row_norm_forward(&n->arrays, first,
+                               sequence_min(n->arrays.desc->rows - first, SEQUENCE_ROWS));
+}
+
 enum tess_status tess__cpu_norm_forward(struct tess_op *op, const void *x, const void *add,
                                         void *sum, const void *gamma, const void *beta, void *y,
                                         float *mean, float *rstd)
 {
-    return tess_kernel_ref.norm_forward(op, x, add, sum, gamma, beta, y, mean, rstd);
+    struct sequence_norm n = {.loops = sequence_loops(op->kernel),
+                              .arrays = {.desc = &op->desc,
+                                         .x = x,
+                                         .add = add,
+                                         .sum = sum,
+                                         .gamma = gamma,
+                                         .beta = beta,
+                                         .y = y,
+                                         .mean = mean,
+                                         .rstd = rstd}};
+    tess__cpu_share(op->kernel, (op->desc.rows + SEQUENCE_ROWS - 1) / SEQUENCE_ROWS,
+                    sequence_norm_rows, &n, NULL);
+    return TESS_OK;
+}
+
+/* dx of one chunk of rows, and its share of the parameters' gradients. */
+static void sequence_norm_chunk(void *context, int64_t part, void *work)
+{
+    (void)work;
+    const struct sequence_norm *n = context;
+    const struct tess_op_desc *d = n->arrays.desc;
+    int64_t chunks = sequence_chunks(d), chunk = n->first + part;
+    int64_t in_leaf = chunk % chunks * SEQUENCE_CHUNK;
+    float *partial = n->partial + 2 * part * d->in;
+    n->loops->row_norm_backward(&n->arrays, chunk / chunks * d->leaf_rows + in_leaf,
+                                sequence_min(d->leaf_rows - in_leaf, SEQUENCE_CHUNK), partial,
+                                partial + d->in);
+}
+
+/* A chunk's sums go into the leaf's, the first of a leaf begins it, the last one ends it. */
+static void sequence_norm_fold(struct tess_fold *fold, int64_t chunk, int64_t chunks,
+                               const float *partial)
+{
+    float *leaf = tess__fold_leaf(fold);
+    if (chunk % chunks == 0)
+        memcpy(leaf, partial, (size_t)fold->count * sizeof(float));
+    else
+        for (int64_t c = 0; c < fold->count; c++)
+            leaf[c] += partial[c];
+    if (chunk % chunks == chunks - 1)
+        tess__fold_push(fold);
 }
 
 enum tess_status tess__cpu_norm_backward(struct tess_op *op, const void *x, const void *dy,
                                          const void *gamma, const float *mean, const float *rstd,
                                          const void *add, void *dx, float *dgamma, float *dbeta)
 {
-    return tess_kernel_ref.norm_backward(op, x, dy, gamma, mean, rstd, add, dx, dgamma, dbeta);
+    const struct tess_op_desc *d = &op->desc;
+    int64_t leaves = d->rows / d->leaf_rows, chunks = sequence_chunks(d), wave = sequence_wave(d);
+    size_t fold_bytes = tess__fold_bytes(d->in, leaves);
+    char *scratch = op->scratch;
+    struct sequence_norm n = {.loops = sequence_loops(op->kernel),
+                              .arrays = {.desc = d,
+                                         .x = x,
+                                         .dy = dy,
+                                         .gamma = gamma,
+                                         .mean = (float *)(uintptr_t)mean, /* read only */
+                                         .rstd = (float *)(uintptr_t)rstd,
+                                         .add = add,
+                                         .dx = dx},
+                              .partial = (float *)(void *)(scratch + 2 * fold_bytes)};
+    struct tess_fold fold_gamma, fold_beta;
+    tess__fold_init(&fold_gamma, d->in, dgamma, scratch);
+    tess__fold_init(&fold_beta, dbeta ? d->in : 0, dbeta, scratch + fold_bytes);
+    for (n.first = 0; n.first < leaves * chunks; n.first += wave) {
+        int64_t count = sequence_min(leaves * chunks - n.first, wave);
+        tess__cpu_share(op->kernel, count, sequence_norm_chunk, &n, NULL);
+        for (int64_t i = 0; i < count; i++) {
+            const float *partial = n.partial + 2 * i * d->in;
+            sequence_norm_fold(&fold_gamma, n.first + i, chunks, partial);
+            if (dbeta)
+                sequence_norm_fold(&fold_beta, n.first + i, chunks, partial + d->in);
+        }
+    }
+    tess__fold_finish(&fold_gamma);
+    if (dbeta)
+        tess__fold_finish(&fold_beta);
+    return TESS_OK;
 }
+
+/* ---- attention, embedding, rotary positions -------------------------------------------------- */
 
 enum tess_status tess__cpu_attention_forward(struct tess_op *op, const void *q, const void *k,
                                              const void *v, void *y, float *lse)
@@ -56,11 +191,38 @@ enum tess_status tess__cpu_attention_backward(struct tess_op *op, const void *q,
     return TESS_OK;
 }
 
+void tess__cpu_attention_decode(struct tess_kernel *kernel, const struct tess_op_desc *desc,
+                                int64_t position, const void *q, const void *k, const void *v,
+                                void *y)
+{
+    sequence_loops(kernel)->ops.attention_decode(kernel, desc, position, q, k, v, y);
+}
+
+struct sequence_embedding {
+    const struct cpu_loops *loops;
+    struct cpu_embedding arrays;
+};
+
+static void sequence_embedding_rows(void *context, int64_t part, void *work)
+{
+    (void)work;
+    const struct sequence_embedding *e = context;
+    int64_t first = part * SEQUENCE_ROWS;
+    e->loops->embedding_rows(&e->arrays, first,
+                             sequence_min(e->arrays.desc->rows - first, SEQUENCE_ROWS));
+}
+
 enum tess_status tess__cpu_embedding_forward(struct tess_op *op, const int32_t *token,
                                              int64_t first, const void *table, const void *add,
                                              void *y)
 {
-    return tess_kernel_ref.embedding_forward(op, token, first, table, add, y);
+    struct sequence_embedding e = {
+        .loops = sequence_loops(op->kernel),
+        .arrays = {
+            .desc = &op->desc, .token = token, .first = first, .table = table, .add = add, .y = y}};
+    tess__cpu_share(op->kernel, (op->desc.rows + SEQUENCE_ROWS - 1) / SEQUENCE_ROWS,
+                    sequence_embedding_rows, &e, NULL);
+    return TESS_OK;
 }
 
 enum tess_status tess__cpu_embedding_backward(struct tess_op *op, const int32_t *token,
@@ -69,50 +231,107 @@ enum tess_status tess__cpu_embedding_backward(struct tess_op *op, const int32_t 
     return tess_kernel_ref.embedding_backward(op, token, first, dy, dtable);
 }
 
-void tess__cpu_attention_decode(struct tess_kernel *kernel, const struct tess_op_desc *desc,
-                                int64_t position, const void *q, const void *k, const void *v,
-                                void *y)
+struct sequence_rope {
+    const struct cpu_loops *loops;
+    struct cpu_rope rope;
+};
+
+static void sequence_rope_positions(void *context, int64_t part, void *work)
 {
-    tess_kernel_ref.attention_decode(kernel, desc, position, q, k, v, y);
+    (void)work;
+    const struct sequence_rope *r = context;
+    int64_t begin = part * SEQUENCE_ROWS;
+    r->loops->rope_positions(
+        &r->rope, begin,
+        sequence_min(begin + SEQUENCE_ROWS, sequence_min(r->rope.rows, r->rope.length)));
 }
 
 void tess__cpu_rope(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows, int64_t length,
                     int64_t first, int32_t heads, int64_t head_size, int64_t stride, float base,
                     bool inverse, void *x)
 {
-    tess_kernel_ref.rope(kernel, dtype, rows, length, first, heads, head_size, stride, base,
-                         inverse, x);
+    struct sequence_rope r = {.loops = sequence_loops(kernel),
+                              .rope = {.dtype = dtype,
+                                       .rows = rows,
+                                       .length = length,
+                                       .first = first,
+                                       .heads = heads,
+                                       .head_size = head_size,
+                                       .stride = stride,
+                                       .base = base,
+                                       .inverse = inverse,
+                                       .x = x}};
+    tess__cpu_share(kernel, (sequence_min(rows, length) + SEQUENCE_ROWS - 1) / SEQUENCE_ROWS,
+                    sequence_rope_positions, &r, NULL);
 }
 
-void tess__cpu_gelu_forward(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
-                            const void *x, void *y)
+/* ---- softmax and cross-entropy ----------------------------------------------------------------
+ */
+
+enum sequence_xent_what { XENT_MAX, XENT_SUM, XENT_GRAD, XENT_WHOLE };
+
+/* One call; what a slot does not take is NULL or 0. Arrays are at row 0. */
+struct sequence_xent {
+    struct tess_kernel *kernel;
+    enum sequence_xent_what what;
+    enum tess_dtype dtype;
+    int64_t rows, classes, stride, first;
+    float scale;
+    const char *logits;
+    const int32_t *label;
+    const float *max, *sum;
+    float *max_out, *sum_out, *target, *best, *loss;
+    int32_t *correct;
+    char *dlogits;
+};
+
+static void sequence_xent_rows(void *context, int64_t part, void *work)
 {
-    tess_kernel_ref.gelu_forward(kernel, dtype, count, x, y);
+    (void)work;
+    const struct sequence_xent *x = context;
+    const struct tess_kernel_ops *ops = &sequence_loops(x->kernel)->ops;
+    int64_t at = part * SEQUENCE_ROWS, rows = sequence_min(x->rows - at, SEQUENCE_ROWS);
+    size_t bytes = (size_t)(at * x->stride) * tess_dtype_bytes(x->dtype);
+    switch (x->what) {
+    case XENT_MAX:
+        ops->xent_max(x->kernel, x->dtype, rows, x->classes, x->stride, x->logits + bytes,
+                      x->max_out + at);
+        break;
+    case XENT_SUM:
+        ops->xent_sum(x->kernel, x->dtype, rows, x->classes, x->stride, x->first, x->logits + bytes,
+                      x->label + at, x->max + at, x->sum_out + at, x->target + at, x->best + at);
+        break;
+    case XENT_GRAD:
+        ops->xent_grad(x->kernel, x->dtype, rows, x->classes, x->stride, x->first, x->scale,
+                       x->logits + bytes, x->label + at, x->max + at, x->sum + at,
+                       x->dlogits + bytes);
+        break;
+    case XENT_WHOLE:
+        ops->softmax_xent(x->kernel, x->dtype, rows, x->classes, x->scale, x->logits + bytes,
+                          x->label + at, x->dlogits ? x->dlogits + bytes : NULL, x->loss + at,
+                          x->correct + at);
+        break;
+    }
 }
 
-void tess__cpu_gelu_backward(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
-                             const void *x, const void *dy, void *dx)
+static void sequence_xent_share(struct sequence_xent *x)
 {
-    tess_kernel_ref.gelu_backward(kernel, dtype, count, x, dy, dx);
-}
-
-void tess__cpu_swiglu_forward(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
-                              const void *gate, const void *up, void *y)
-{
-    tess_kernel_ref.swiglu_forward(kernel, dtype, count, gate, up, y);
-}
-
-void tess__cpu_swiglu_backward(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
-                               const void *gate, const void *up, const void *dy, void *dgate,
-                               void *dup)
-{
-    tess_kernel_ref.swiglu_backward(kernel, dtype, count, gate, up, dy, dgate, dup);
+    tess__cpu_share(x->kernel, (x->rows + SEQUENCE_ROWS - 1) / SEQUENCE_ROWS, sequence_xent_rows, x,
+                    NULL);
 }
 
 void tess__cpu_xent_max(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows,
                         int64_t classes, int64_t stride, const void *logits, float *max)
 {
-    tess_kernel_ref.xent_max(kernel, dtype, rows, classes, stride, logits, max);
+    struct sequence_xent x = {.kernel = kernel,
+                              .what = XENT_MAX,
+                              .dtype = dtype,
+                              .rows = rows,
+                              .classes = classes,
+                              .stride = stride,
+                              .logits = logits,
+                              .max_out = max};
+    sequence_xent_share(&x);
 }
 
 void tess__cpu_xent_sum(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows,
@@ -120,8 +339,20 @@ void tess__cpu_xent_sum(struct tess_kernel *kernel, enum tess_dtype dtype, int64
                         const int32_t *label, const float *max, float *sum, float *target,
                         float *best)
 {
-    tess_kernel_ref.xent_sum(kernel, dtype, rows, classes, stride, first, logits, label, max, sum,
-                             target, best);
+    struct sequence_xent x = {.kernel = kernel,
+                              .what = XENT_SUM,
+                              .dtype = dtype,
+                              .rows = rows,
+                              .classes = classes,
+                              .stride = stride,
+                              .first = first,
+                              .logits = logits,
+                              .label = label,
+                              .max = max,
+                              .sum_out = sum,
+                              .target = target,
+                              .best = best};
+    sequence_xent_share(&x);
 }
 
 void tess__cpu_xent_grad(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows,
@@ -129,8 +360,20 @@ void tess__cpu_xent_grad(struct tess_kernel *kernel, enum tess_dtype dtype, int6
                          const void *logits, const int32_t *label, const float *max,
                          const float *sum, void *dlogits)
 {
-    tess_kernel_ref.xent_grad(kernel, dtype, rows, classes, stride, first, scale, logits, label,
-                              max, sum, dlogits);
+    struct sequence_xent x = {.kernel = kernel,
+                              .what = XENT_GRAD,
+                              .dtype = dtype,
+                              .rows = rows,
+                              .classes = classes,
+                              .stride = stride,
+                              .first = first,
+                              .scale = scale,
+                              .logits = logits,
+                              .label = label,
+                              .max = max,
+                              .sum = sum,
+                              .dlogits = dlogits};
+    sequence_xent_share(&x);
 }
 
 void tess__cpu_xent_loss(struct tess_kernel *kernel, int64_t rows, int64_t length,
@@ -138,4 +381,23 @@ void tess__cpu_xent_loss(struct tess_kernel *kernel, int64_t rows, int64_t lengt
                          const float *target, const float *best, float *loss, int32_t *correct)
 {
     tess_kernel_ref.xent_loss(kernel, rows, length, label, max, sum, target, best, loss, correct);
+}
+
+void tess__cpu_softmax_xent(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows,
+                            int64_t classes, float scale, const void *logits, const int32_t *label,
+                            void *dlogits, float *loss, int32_t *correct)
+{
+    struct sequence_xent x = {.kernel = kernel,
+                              .what = XENT_WHOLE,
+                              .dtype = dtype,
+                              .rows = rows,
+                              .classes = classes,
+                              .stride = classes,
+                              .scale = scale,
+                              .logits = logits,
+                              .label = label,
+                              .dlogits = dlogits,
+                              .loss = loss,
+                              .correct = correct};
+    sequence_xent_share(&x);
 }

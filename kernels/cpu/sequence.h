@@ -32,15 +32,6 @@ void tess__cpu_attention_decode(struct tess_kernel *kernel, const struct tess_op
 void tess__cpu_rope(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows, int64_t length,
                     int64_t first, int32_t heads, int64_t head_size, int64_t stride, float base,
                     bool inverse, void *x);
-void tess__cpu_gelu_forward(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
-                            const void *x, void *y);
-void tess__cpu_gelu_backward(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
-                             const void *x, const void *dy, void *dx);
-void tess__cpu_swiglu_forward(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
-                              const void *gate, const void *up, void *y);
-void tess__cpu_swiglu_backward(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
-                               const void *gate, const void *up, const void *dy, void *dgate,
-                               void *dup);
 void tess__cpu_xent_max(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows,
                         int64_t classes, int64_t stride, const void *logits, float *max);
 void tess__cpu_xent_sum(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows,
@@ -54,5 +45,8 @@ void tess__cpu_xent_grad(struct tess_kernel *kernel, enum tess_dtype dtype, int6
 void tess__cpu_xent_loss(struct tess_kernel *kernel, int64_t rows, int64_t length,
                          const int32_t *label, const float *max, const float *sum,
                          const float *target, const float *best, float *loss, int32_t *correct);
+void tess__cpu_softmax_xent(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows,
+                            int64_t classes, float scale, const void *logits, const int32_t *label,
+                            void *dlogits, float *loss, int32_t *correct);
 
 #endif

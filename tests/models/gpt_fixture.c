@@ -37,6 +37,7 @@ void gpt_open(struct model_driver *driver, const char *kernel, const struct tess
               const struct gpt_words *words)
 {
     model_open_input(driver, "gpt", kernel, input, words->word, gpt_count(words));
+    model_disturb(driver, 0.3f);
 }
 
 size_t gpt_bytes(const struct model_driver *driver, int32_t param)

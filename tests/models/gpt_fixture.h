@@ -19,6 +19,7 @@ int gpt_count(const struct gpt_words *words);
 /* Samples of `length` tokens, in f32, without a tensor axis. */
 struct tess_model_input gpt_input(int64_t length, int32_t classes, int64_t rows, int64_t leaf_rows);
 
+/* Biases and norms are not what they begin as. */
 void gpt_open(struct model_driver *driver, const char *kernel, const struct tess_model_input *input,
               const struct gpt_words *words);
 

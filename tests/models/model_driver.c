@@ -92,6 +92,25 @@ static void driver_fill_param(struct model_driver *driver, int32_t index)
     free(whole);
 }
 
+void model_disturb(struct model_driver *driver, float scale)
+{
+    for (int32_t p = 0; p < driver->declare.param_count; p++) {
+        const struct tess_declare_param *param = &driver->declare.param[p];
+        const struct tess_rng_key key = tess_rng_key(DRIVER_SEED, TESS_RNG_TEST, 2 + (uint64_t)p);
+        int64_t from, run;
+
+        if ((param->flags & (TESS_PARAM_NO_DECAY | TESS_PARAM_BUFFER)) != TESS_PARAM_NO_DECAY)
+            continue;
+        for (int64_t at = 0; at < tess_shape_count(&param->shape); at += run) {
+            run = tess_declare_run(param, &driver->input.axis, at, &from);
+            for (int64_t i = 0; i < run && at + i < tess_shape_count(&param->shape); i++)
+                driver->master[p][at + i] +=
+                    scale * (2 * tess_rng_uniform(key, (uint64_t)(from + i), 0) - 1);
+        }
+    }
+    model_refresh(driver);
+}
+
 void model_gather(const struct model_driver *driver, int32_t param, const float *held, float *whole)
 {
     const struct tess_declare_param *declared = &driver->declare.param[param];
@@ -182,13 +201,15 @@ static void driver_open_arrays(struct model_driver *driver)
         driver->tensor[i] = driver_alloc((size_t)driver_tensor_bytes(driver, i));
 }
 
-/* As the engine's: room for the levels of a tree over the parts of any unit's output. */
+/* As the engine's: room for the levels of a tree over the parts of any unit's output, or of a
+ * greater sum that is declared. */
 static void driver_open_crossing(struct model_driver *driver)
 {
     struct tess_tensor_pass *crossing = &driver->crossing;
 
     crossing->kernel = driver->kernel;
     crossing->canonical = driver->input.axis.count > 1;
+    crossing->room_count = driver->declare.sum_most;
     for (int32_t i = 0; i < driver->declare.unit_count; i++)
         if (driver->declare.unit[i].output_count * driver->rows > crossing->room_count)
             crossing->room_count = driver->declare.unit[i].output_count * driver->rows;

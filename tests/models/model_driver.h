@@ -62,6 +62,10 @@ void model_open_input(struct model_driver *driver, const char *model, const char
                       int argument_count);
 void model_close(struct model_driver *driver);
 
+/* Add random numbers in [-scale, scale) to biases and norms, which begin alike: the same to the
+ * same elements of the whole model however it is cut. */
+void model_disturb(struct model_driver *driver, float scale);
+
 /* A model's options with defaults and the given words; to be freed. */
 void *model_read_options(const struct tess_model_ops *model, const char *const *argument,
                          int argument_count);

@@ -44,7 +44,7 @@ static void case_initial_values(void **unused)
     struct model_driver driver;
 
     (void)unused;
-    gpt_open(&driver, gpt_kernel, &input, &words);
+    model_open_input(&driver, "gpt", gpt_kernel, &input, words.word, gpt_count(&words));
     assert_true(fabs(gpt_deviation(&driver, "wte.weight") / 0.02 - 1) < 0.05);
     assert_true(fabs(gpt_deviation(&driver, "h.3.attn.c_attn.weight") / 0.02 - 1) < 0.05);
     assert_true(fabs(gpt_deviation(&driver, "h.3.attn.c_proj.weight") / 0.005 - 1) < 0.05);

@@ -211,6 +211,7 @@ static void reference_check(struct reference *reference, const char *const *argu
     struct model_driver driver;
 
     model_open_input(&driver, "gpt", reference_kernel, &input, argument, count);
+    model_disturb(&driver, 0.3f);
     reference->driver = &driver;
     model_forward(&driver);
     for (int r = 0; r < ROWS; r++) {

@@ -139,6 +139,8 @@ static int32_t gradient_check_input(const char *model, const struct tess_model_i
 
     model_open_input(&driver, model, gradient_kernel, input, argument, argument_count);
     driver.step = step;
+    if (input->tokens)
+        model_disturb(&driver, 0.3f);
     model_forward(&driver);
     model_backward(&driver);
     for (int32_t i = 0; i < driver.declare.param_count; i++) {
@@ -176,6 +178,20 @@ static void gradient_check(const char *model, struct tess_shape row, const char 
                            int argument_count)
 {
     gradient_check_step(model, row, argument, argument_count, 0);
+}
+
+/* In two parts along the tensor axis. */
+static void gradient_check_parts(const char *model, struct tess_shape row,
+                                 const char *const *argument, int argument_count)
+{
+    const struct tess_model_input input = {.row = row,
+                                           .class_count = 5,
+                                           .dtype = TESS_F32,
+                                           .rows = 12,
+                                           .leaf_rows = 4,
+                                           .axis = {.parts = 2, .count = 2, .rank_count = 1}};
+
+    gradient_check_input(model, &input, argument, argument_count, 0);
 }
 
 static void case_mlp(void **unused)
@@ -240,6 +256,21 @@ static void case_wrn(void **unused)
 
     (void)unused;
     gradient_check("wrn", tess_shape3(6, 6, 1), argument, 3);
+}
+
+/* Cut by columns and rows, whole at the end; convolutions likewise, and a pool of either. */
+static void case_parts(void **unused)
+{
+    const char *const mlp[] = {"--hidden=20,15", "--dropout=0.3"};
+    const char *const cnn[] = {"--channels=4,6", "--fc=16", "--dropout=0.3"};
+    const char *const norm[] = {"--channels=4,5,6", "--fc=16", "--batch-norm=on"};
+    const char *const wrn[] = {"--depth=10", "--width=1", "--dropout=0.2"};
+
+    (void)unused;
+    gradient_check_parts("mlp", tess_shape3(5, 4, 1), mlp, 2);
+    gradient_check_parts("cnn", tess_shape3(10, 9, 2), cnn, 3);
+    gradient_check_parts("cnn", tess_shape3(10, 10, 1), norm, 3);
+    gradient_check_parts("wrn", tess_shape3(6, 6, 1), wrn, 3);
 }
 
 /*
@@ -326,6 +357,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(case_cnn),
         cmocka_unit_test(case_cnn_batch_norm),
         cmocka_unit_test(case_wrn),
+        cmocka_unit_test(case_parts),
         cmocka_unit_test(case_gpt2),
         cmocka_unit_test(case_gpt2_untied_dropout),
         cmocka_unit_test(case_llama),

@@ -69,6 +69,7 @@ struct tess_op_desc {
     bool add_grad;   /* LINEAR: backward_weight adds to dw and dbias; for sums over chunks */
     bool rms;        /* NORM: no mean is taken out, and there is no beta */
     float epsilon;   /* BATCH_NORM, NORM */
+    int32_t calls;   /* how often a pass runs it, for estimates of work; 0: once */
     /* ATTENTION: B sequences of `length` positions; q has `heads` heads of D, k and v `kv_heads`,
      * a divisor of it. Elements from one position to the next: q_stride in q, kv_stride in k and v,
      * the same in their gradients; so all three may lie in one array. */

@@ -108,6 +108,9 @@ int32_t tess_declare_buffer(struct tess_declare *declare, const char *name, stru
  */
 int32_t tess_declare_sliced(struct tess_declare *declare, const char *name, struct tess_shape shape,
                             struct tess_init init, uint32_t flags, struct tess_slice slice);
+int32_t tess_declare_sliced_buffer(struct tess_declare *declare, const char *name,
+                                   struct tess_shape shape, struct tess_init init, float rate,
+                                   struct tess_slice slice);
 
 /*
  * The current unit uses the values of parameter `source` of an earlier unit under a name of its own
@@ -132,15 +135,17 @@ int32_t tess_declare_op(struct tess_declare *declare, const struct tess_op_desc 
 
 /*
  * What the current unit's passes send along the tensor axis, for the planner's formula: each call
- * of tess_pass_sum and its kin with its `count`, whether in forward or in backward. Training only.
+ * of tess_pass_sum and its kin with its `count`. Training only. Those in forward are made again
+ * where all of the unit is recomputed. Room for sums is as large as the largest declared.
  */
 enum tess_crossing_call {
     TESS_CALL_SUM,   /* tess_pass_sum */
     TESS_CALL_WIDEN, /* tess_pass_widen */
     TESS_CALL_F32,   /* tess_pass_sum_f32, tess_pass_max_f32 */
 };
-void tess_declare_crossing(struct tess_declare *declare, enum tess_crossing_call call,
-                           int64_t count);
+enum tess_crossing_when { TESS_CALL_FORWARD, TESS_CALL_BACKWARD };
+void tess_declare_crossing(struct tess_declare *declare, enum tess_crossing_when when,
+                           enum tess_crossing_call call, int64_t count);
 
 /*
  * The model has conditional branches: backward may leave parameters without a gradient
@@ -250,6 +255,8 @@ struct tess_model_ops {
     size_t options_size;
     size_t state_size; /* private bytes, zeroed, allocated by the core */
     bool tokens;       /* trains on text or token files, not on images */
+    bool tensor;       /* heeds tess_model_input.axis: others are refused a tensor axis, since they
+                          would compute all of the model for each part */
 
     /* REQUIRED. Pure. Option values the model cannot have are refused here with a message. */
     enum tess_status (*declare)(void *state, const void *options,
