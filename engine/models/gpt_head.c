@@ -96,7 +96,7 @@ void tess__gpt_declare_head(struct gpt_state *gpt, struct tess_declare *declare)
     struct tess_op_desc desc = {.kind = TESS_OP_LINEAR,
                                 .rows = head->chunk,
                                 .calls =
-                                    (int32_t)(gpt->leaves * head->leaf_parts) * gpt->axis.count,
+                                    (int32_t)(gpt->leaves * head->chunk_count) * gpt->axis.count,
                                 .in = gpt->width,
                                 .out = gpt->padded / gpt->axis.parts};
 
