@@ -188,6 +188,16 @@ int64_t tess_layout_own_total(const struct tess_plan *plan, enum tess_extent ext
     return total;
 }
 
+int64_t tess_layout_own_of(const struct tess_plan *plan, int32_t p)
+{
+    const struct tess_plan_param *param = &plan->param[p];
+    const int64_t begin = tess_plan_own_begin(plan, param->segment, plan->optim_extent);
+    const int64_t end = begin + tess_plan_own_count(plan, param->segment, plan->optim_extent);
+    const int64_t from = param->begin > begin ? param->begin : begin;
+    const int64_t to = param->begin + param->count < end ? param->begin + param->count : end;
+    return to > from ? to - from : 0;
+}
+
 /* ---- pieces ---------------------------------------------------------------------------------- */
 
 /* Elements of a parameter that lie together in every layout: a part of the tensor axis. */
