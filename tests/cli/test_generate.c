@@ -18,9 +18,12 @@
 
 #define SENTENCE "the rank waits for all, then adds. "
 #define MODEL    "--model gpt --gpt.layers 2 --gpt.heads 4 --gpt.width 32 "
+/* Learns the sentence by heart, to a loss of 0.05, whatever the seed; to 0.9 in 80 steps of the
+ * default deviation and beta2, which is not enough for bf16. */
 #define TRAIN                                                                                      \
     "train --data text.txt --data.length 48 --batch-size 8 --grid 4 --optimizer adamw "            \
-    "--learning-rate 0.005 --evaluate off --steps 80 " MODEL
+    "--learning-rate 0.005 --beta2 0.99 --evaluate off --steps 120 " MODEL                         \
+    "--gpt.init-deviation 0.1 "
 
 static char folder[] = "/tmp/test_generate_XXXXXX";
 static struct spawn spawn;
