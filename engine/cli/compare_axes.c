@@ -76,7 +76,8 @@ void tess__comparison_print_axes(const struct tess__comparison *comparison)
            stages ? " bubble  calc" : "");
     for (int i = 0; i < comparison->count; i++)
         axes_print_run(comparison, i, divisor);
-    printf("counted: with sums of losses and norms, where they go over one axis alone\n");
+    printf("counted: with sums of losses and norms, where they go over one axis alone; short sums "
+           "are sent whole\n         to every rank of the axis\n");
     if (stages)
         printf(
             "bubble: %% of the passes in which ranks have nothing to do; calc: on equal stages%s\n",

@@ -22,7 +22,7 @@
     "--synthetic-rows 64 --data.length 16 --batch-size 16 --optimizer adamw --learning-rate 0.001"
 #define LENGTH 16
 
-static char folder[] = "/tmp/tessera_mesh_XXXXXX";
+static char folder[] = "/tmp/tessera_products_XXXXXX";
 
 /* Run `tessera COMMAND MODEL WORDS`. */
 static int mesh_run(struct spawn *spawn, const char *command, const char *words)
@@ -111,11 +111,11 @@ static void case_train(void **state)
     check_records();
     snprintf(words, sizeof words, "report %s/run --out %s/report.html", folder, folder);
     assert_int_equal(spawn_words(&spawn, words), 0);
-    snprintf(words, sizeof words, "grep -q '2 x 2 x 2.*tokens/s\\|tokens/s' %s/report.html",
+    snprintf(words, sizeof words,
+             "cd %s && grep -q tokens/s report.html && grep -q '2 x 2 x 2' report.html && "
+             "! grep -q images/s report.html",
              folder);
     assert_int_equal(system(words), 0);
-    snprintf(words, sizeof words, "grep -q 'images/s' %s/report.html", folder);
-    assert_int_not_equal(system(words), 0);
 }
 
 /* The place of every rank, its stage and its order of work. */
@@ -155,10 +155,12 @@ static const char *text_of(const json_t *runs, size_t i, const char *key)
 }
 
 /*
- * Bytes counted along an axis are those of the formula, on every rank; where a run has that axis
- * alone, the sums of losses and of the last line go over it too: less than `slack` a step.
+ * Bytes counted along an axis are those of the formula, on every rank, but for parts of arrays that
+ * the ranks do not divide. Where a run has one axis alone there are eight ranks on it: short sums,
+ * and those of the losses go over it too, are sent whole to each of the seven others, in place of
+ * 2 x 7/8 of them.
  */
-static void check_axes(const json_t *run, double slack)
+static void check_axes(const json_t *run)
 {
     static const char *const axis[] = {"data", "tensor", "stage"};
     const json_t *mesh = json_object_get(run, "mesh");
@@ -175,8 +177,7 @@ static void check_axes(const json_t *run, double slack)
         for (size_t r = 0; r < json_array_size(sent); r++) {
             const double counted = json_number_value(json_array_get(sent, r));
             const double due = json_number_value(json_array_get(formula, r));
-            const bool right = wide > 1 ? counted == due : counted >= due && counted <= due + slack;
-            if (!right)
+            if (counted < 0.99 * due || counted > (wide > 1 ? 1.01 : 1.25) * due)
                 fail_msg("%s, axis %s, rank %zu: %g bytes counted, %g by formula",
                          json_string_value(json_object_get(run, "name")), axis[a], r, counted, due);
         }
@@ -213,9 +214,7 @@ static void case_compare(void **state)
         assert_int_equal(strcmp(text_of(runs, i, "hash"), text_of(runs, 0, "hash")) == 0,
                          same_bits[i]);
         assert_true(fabs(number(run, "loss") - number(json_array_get(runs, 0), "loss")) < 1e-4);
-        /* 16 sums of a leaf, loss and right answers, and those of the zeros, in double; twice, for
-         * the ways there and back: and norms. */
-        check_axes(run, 4096);
+        check_axes(run);
     }
     json_decref(runs);
 }
@@ -381,5 +380,5 @@ int main(void)
 
     if (mkdtemp(folder) == NULL)
         return 1;
-    return cmocka_run_group_tests_name("mesh", tests, NULL, remove_folder);
+    return cmocka_run_group_tests_name("products", tests, NULL, remove_folder);
 }
