@@ -206,7 +206,8 @@ static enum tess_status mesh_fill(int64_t ranks, int64_t size[TESS_AXIS_COUNT])
 static enum tess_status mesh_recompute(struct tess_config *config)
 {
     const char *text = config->run.recompute;
-    char *end = NULL;
+    const char *number = strncmp(text, "every:", 6) == 0 ? text + 6 : "";
+    const long count = strtol(number, NULL, 10);
     config->recompute_every = 1;
     if (strcmp(text, "none") == 0) {
         config->recompute = TESS_RECOMPUTE_NONE;
@@ -214,10 +215,9 @@ static enum tess_status mesh_recompute(struct tess_config *config)
         config->recompute = TESS_RECOMPUTE_SELECTIVE;
     } else if (strcmp(text, "full") == 0) {
         config->recompute = TESS_RECOMPUTE_FULL;
-    } else if (strncmp(text, "every:", 6) == 0 && strtol(text + 6, &end, 10) >= 1 && *end == '\0' &&
-               strtol(text + 6, NULL, 10) <= 4096) {
+    } else if (number[strspn(number, "0123456789")] == '\0' && count >= 1 && count <= 4096) {
         config->recompute = TESS_RECOMPUTE_FULL;
-        config->recompute_every = (int32_t)strtol(text + 6, NULL, 10);
+        config->recompute_every = (int32_t)count;
     } else {
         TESS_FAIL(TESS_ERR_USAGE,
                   "--recompute: '%.40s' is not none, selective, full or every:K with K from 1 to "

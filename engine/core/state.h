@@ -212,8 +212,9 @@ static inline bool tess__engine_has_loss(const struct tess_engine *engine)
 /* crossing.c */
 enum tess_status tess__crossing_reserve(struct tess_engine *engine);
 void tess__crossing_open(struct tess_engine *engine);
-/* Gradients of whole parameters whose backward has seen this rank's positions alone. Collective. */
-enum tess_status tess__crossing_finish_unit(struct tess_engine *engine, int32_t unit);
+/* After grads_finish: gradients of whole parameters whose backward has seen this rank's positions
+ * alone. Once a step, so that sums over leaves come first on every layout. Collective. */
+enum tess_status tess__crossing_finish(struct tess_engine *engine);
 
 /* tied.c: reserve room for, and after grads_finish add, the gradients of a tied parameter and its
  * source, on one rank or between two stages. Collective over the stage axis. */

@@ -132,7 +132,7 @@ static void check_style(const char *model, const char *kv_heads)
                             "--batches",
                             "batches",
                             "--heads",
-                            "4",
+                            "8",
                             "--kv-heads",
                             (char *)kv_heads,
                             "--learning-rate",

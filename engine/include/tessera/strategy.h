@@ -325,6 +325,14 @@ struct tess_strategy_ops {
 int32_t tess_fold_level(const struct tess_plan *plan, int32_t micro);
 void tess_fold_merge(struct tess_kernel *kernel, const struct tess_plan *plan, float *level0,
                      int64_t stride, int64_t count, int32_t micro);
+/*
+ * The same for a gradient that arrives elsewhere, as what is sharded does: where adds() says so it
+ * is added to the levels from `grad`, else it belongs in its level, and nothing is to be added yet.
+ * Sharded gradients have levels for the latter alone.
+ */
+bool tess_fold_adds(const struct tess_plan *plan, int32_t micro);
+void tess_fold_add(struct tess_kernel *kernel, const struct tess_plan *plan, float *level0,
+                   int64_t stride, int64_t count, int32_t micro, const float *grad);
 
 /*
  * Fold a segment whose gradient is FULL (core's storage); after the last micro-batch segment.grad
