@@ -4,7 +4,10 @@
  */
 #include "cli/compare.h"
 
+#include "cli/bubble.h"
 #include "cli/text.h"
+
+#include <math.h>
 
 #include <stdio.h>
 
@@ -23,6 +26,7 @@ static void axes_print_run(const struct tess__comparison *comparison, int i, dou
 {
     const struct tess__run *run = &comparison->run[i].trial.run;
     const int32_t *count = run->config->mesh.count;
+    struct tess__bubble bubble;
     char text[64];
 
     snprintf(text, sizeof text, "%d x %d x %d", count[TESS_AXIS_DATA], count[TESS_AXIS_TENSOR],
@@ -37,18 +41,25 @@ static void axes_print_run(const struct tess__comparison *comparison, int i, dou
         else
             printf(" %9s %9s", "-", "-");
     }
+    if (tess__bubble_of(run, &bubble) && !isnan(bubble.share))
+        printf(" %5.1f%c %5.1f", 100 * bubble.share, bubble.in_virtual_time ? '*' : ' ',
+               100 * bubble.equal);
     putchar('\n');
 }
 
 void tess__comparison_print_axes(const struct tess__comparison *comparison)
 {
     double most = 0, divisor = 1;
-    bool any = false;
+    bool any = false, stages = false, crowded = false;
     const char *unit;
 
     for (int i = 0; i < comparison->count; i++) {
         const struct tess__run *run = &comparison->run[i].trial.run;
         any = any || tess__run_has_mesh(run);
+        if (run->config->mesh.count[TESS_AXIS_STAGE] > 1) {
+            stages = true;
+            crowded = crowded || run->crowded;
+        }
         for (int axis = 0; axis < TESS_AXIS_COUNT; axis++) {
             double sent = axes_busiest(run, axis)->axis_sent_per_step[axis];
             most = sent > most ? sent : most;
@@ -60,9 +71,17 @@ void tess__comparison_print_axes(const struct tess__comparison *comparison)
     printf("\nbytes sent in a step along each axis of the mesh, counted and calculated by formula, "
            "%s; of the rank\nthat sends most there\n",
            unit);
-    printf("%-*s %-21s %9s %9s %9s %9s %9s %9s\n", comparison->name_width, "run",
-           "data x tensor x stage", "data", "calc", "tensor", "calc", "stage", "calc");
+    printf("%-*s %-21s %9s %9s %9s %9s %9s %9s%s\n", comparison->name_width, "run",
+           "data x tensor x stage", "data", "calc", "tensor", "calc", "stage", "calc",
+           stages ? " bubble  calc" : "");
     for (int i = 0; i < comparison->count; i++)
         axes_print_run(comparison, i, divisor);
-    printf("counted: with sums of losses and norms, where they go over one axis alone\n");
+    printf("counted: with sums of losses and norms, where they go over one axis alone; short sums "
+           "are sent whole\n         to every rank of the axis\n");
+    if (stages)
+        printf(
+            "bubble: %% of the passes in which ranks have nothing to do; calc: on equal stages%s\n",
+            crowded ? "\n* in virtual time, from the processor time of each stage: ranks share "
+                      "cores and wait for those, too"
+                    : "");
 }

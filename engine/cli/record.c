@@ -2,6 +2,7 @@
 #include "cli/record.h"
 
 #include "base/options.h"
+#include "cli/bubble.h"
 #include "cli/words.h"
 #include "core/metrics.h"
 #include "tessera/check.h"
@@ -197,6 +198,7 @@ json_t *tess__record_final(const struct tess__run *run)
 
     record_perplexity(object, run, final->val_loss);
     tess__record_rate(object, run->dataset, final->samples_per_s);
+    json_object_set_new(object, "bubble", tess__bubble_record(run));
     return json_pack("{s:o}", "final", object);
 }
 
@@ -221,6 +223,7 @@ json_t *tess__record_compared(const struct tess__run *run)
         "sent_bytes_formula", formula, "axes", record_axes(run), "memory",
         tess__record_memory(run));
     tess__record_rate(object, run->dataset, final->samples_per_s);
+    json_object_set_new(object, "bubble", tess__bubble_record(run));
     return object;
 }
 

@@ -5,7 +5,9 @@
 #include "base/options.h"
 #include "tessera/check.h"
 
+#include <sched.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -135,6 +137,8 @@ bool tess__run_same_data(const struct tess_config *a, const struct tess_config *
 enum tess_status tess__run_open(struct tess__run *run, const struct tess_config *config,
                                 const struct tess_dataset *dataset)
 {
+    cpu_set_t cores;
+
     memset(run, 0, sizeof *run);
     run->config = config;
     run->dataset = dataset;
@@ -143,6 +147,9 @@ enum tess_status tess__run_open(struct tess__run *run, const struct tess_config 
     run->log_every = config->run.log_every;
     run->warm_steps = 3;
     run->start_s = tess_clock_s();
+    CPU_ZERO(&cores);
+    run->crowded = sched_getaffinity(0, sizeof cores, &cores) == 0 &&
+                   run->rank_count * config->run.threads > CPU_COUNT(&cores);
     for (int32_t r = 0; r < run->rank_count; r++) {
         struct tess_engine *engine = NULL;
 
@@ -153,6 +160,11 @@ enum tess_status tess__run_open(struct tess__run *run, const struct tess_config 
         else
             tess_engine_close(engine);
     }
+    run->chunk = calloc((size_t)(run->rank_count * tess_engine_chunk_count(run->planned)),
+                        sizeof *run->chunk);
+    if (run->chunk == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for what the chunks of %d ranks cost",
+                  run->rank_count);
     return TESS_OK;
 }
 
@@ -160,6 +172,8 @@ void tess__run_close(struct tess__run *run)
 {
     tess_engine_close(run->planned);
     run->planned = NULL;
+    free(run->chunk);
+    run->chunk = NULL;
 }
 
 void tess__run_keep(struct tess__run *run, const struct tess__message *message)
@@ -168,6 +182,11 @@ void tess__run_keep(struct tess__run *run, const struct tess__message *message)
         memcpy(&run->rank[message->rank], message->payload, sizeof run->rank[0]);
     else if (message->kind == TESS__RUN_FINAL)
         memcpy(&run->final, message->payload, sizeof run->final);
+    else if (message->kind == TESS__RUN_CHUNK) {
+        struct tess__run_chunk chunk;
+        memcpy(&chunk, message->payload, sizeof chunk);
+        run->chunk[message->rank * tess_engine_chunk_count(run->planned) + chunk.chunk] = chunk;
+    }
 }
 
 struct tess__launch tess__run_launch(const struct tess__run *run)

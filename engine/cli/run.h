@@ -97,11 +97,19 @@ struct tess__run_rank {
 _Static_assert(sizeof(struct tess__run_rank) <= TESS__MESSAGE_BYTES,
                "a rank's costs are a message");
 
+/* Every rank of a pipeline, where chunks were timed: what a micro-batch costs in one of its
+ * chunks. */
+struct tess__run_chunk {
+    int32_t chunk;
+    double forward_s, backward_s;
+};
+
 enum tess__run_kind {
     TESS__RUN_OPENED,
     TESS__RUN_STEP,
     TESS__RUN_EPOCH,
     TESS__RUN_FINAL,
+    TESS__RUN_CHUNK,
     TESS__RUN_RANK,
     TESS__RUN_TIMES,
     TESS__RUN_DIGEST,
@@ -118,11 +126,13 @@ struct tess__run {
     bool keep_digests;           /* send the digests of --hash-every; else replicas are compared */
     struct tess_trace *trace;    /* borrowed; NULL: no time lines */
     int64_t warm_steps;          /* not part of the final speed; cut to half of the run */
+    bool crowded;                /* more ranks' threads than cores: ranks take turns */
     double start_s;              /* clock at the program's start */
     struct tess_engine *planned; /* rank 0's plan */
     struct tess__usage predicted[TESS_WORLD_RANKS_MAX];
     struct tess__run_rank rank[TESS_WORLD_RANKS_MAX]; /* filled by tess__run_keep */
     struct tess__run_final final;                     /* filled by tess__run_keep */
+    struct tess__run_chunk *chunk; /* [ranks, chunks of each] likewise, of a crowded pipeline */
 };
 
 /* The data set that the configuration names, loaded once and shared with the ranks by fork. */
@@ -140,7 +150,7 @@ void tess__run_close(struct tess__run *run);
 /* tess__launch.body; context is a struct tess__run. */
 enum tess_status tess__run_body(void *context, struct tess__rank *rank);
 
-/* Keep a message's rank and final records in the run; others are left to the caller. */
+/* Keep a message's rank, chunk and final records in the run; others are left to the caller. */
 void tess__run_keep(struct tess__run *run, const struct tess__message *message);
 
 /* A launch of this run; context and message are the caller's to set. */

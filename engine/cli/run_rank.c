@@ -170,6 +170,9 @@ static enum tess_status loop_step(struct loop *loop, int64_t number)
     double now_s, time_s;
     struct tess_step_result result;
 
+    if (number == loop->warm_steps + 1 && loop->run->crowded &&
+        loop->run->config->mesh.count[TESS_AXIS_STAGE] > 1)
+        tess_engine_time_chunks(loop->engine, true);
     tess_trace_begin(loop->lane, TESS_TRACE_STEP, number);
     TESS_TRY(tess_engine_step(loop->engine, logged, &result));
     tess_trace_end(loop->lane);
@@ -308,6 +311,21 @@ static enum tess_status loop_save(struct loop *loop)
     return tess_engine_save(loop->engine, path);
 }
 
+static enum tess_status loop_tell_chunks(const struct loop *loop)
+{
+    for (int32_t c = 0; c < tess_engine_chunk_count(loop->engine); c++) {
+        const struct tess_chunk_cost cost = tess_engine_chunk_cost(loop->engine, c);
+        const struct tess__run_chunk chunk = {
+            .chunk = c,
+            .forward_s = cost.forward_s / (double)(cost.forwards > 0 ? cost.forwards : 1),
+            .backward_s = cost.backward_s / (double)(cost.backwards > 0 ? cost.backwards : 1),
+        };
+        if (cost.forwards > 0)
+            TESS_TRY(tess__rank_send(loop->rank, TESS__RUN_CHUNK, &chunk, sizeof chunk));
+    }
+    return TESS_OK;
+}
+
 static enum tess_status loop_tell_end(struct loop *loop)
 {
     const double steps = loop->step_count > 0 ? (double)loop->step_count : 1;
@@ -325,6 +343,7 @@ static enum tess_status loop_tell_end(struct loop *loop)
         cost.axis_formula[axis] = tess_engine_axis_formula(loop->engine, (enum tess_axis)axis);
     }
     tess__usage_read(tess_engine_memory(loop->engine), &cost.allocated);
+    TESS_TRY(loop_tell_chunks(loop));
     TESS_TRY(tess__rank_send(loop->rank, TESS__RUN_RANK, &cost, sizeof cost));
     TESS_TRY(tess_engine_hash(loop->engine, &loop->final.hash));
     if (loop->rank->rank == 0)

@@ -3,6 +3,7 @@
  * and its costs come at the end.
  */
 #include "base/file.h"
+#include "cli/bubble.h"
 #include "cli/digests.h"
 #include "cli/explain.h"
 #include "cli/memory_table.h"
@@ -139,6 +140,7 @@ static enum tess_status train_message(void *context, const struct tess__message 
         status = train_take_digest(train, message);
         break;
     case TESS__RUN_FINAL:
+    case TESS__RUN_CHUNK:
     case TESS__RUN_RANK:
         tess__run_keep(&train->run, message);
         break;
@@ -240,6 +242,7 @@ static void train_print_end(const struct tess__run *run, bool saved)
     printf("\nhash of all parameters %016" PRIx64 "\n", final->hash);
     if (saved && run->config->run.run[0] != '\0' && run->config->run.save_weights)
         printf("weights in %s/weights.safetensors\n", run->config->run.run);
+    tess__bubble_print(run);
     tess__memory_table_print(run, true);
 }
 
