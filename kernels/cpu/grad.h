@@ -11,7 +11,7 @@
 #define GRAD_LANES 16
 #define GRAD_WIDE  4 /* vectors in a panel */
 #define GRAD_PANEL (GRAD_WIDE * GRAD_LANES)
-#define GRAD_ROWS 384
+#define GRAD_ROWS  384
 
 struct grad_call {
     const struct tess_op_desc *desc;
