@@ -42,7 +42,7 @@ void tess__ref_xent_sum(struct tess_kernel *kernel, enum tess_dtype dtype, int64
     (void)kernel;
     for (int64_t b = 0; b < rows; b++) {
         double total = 0, greatest = (double)max[b];
-        int64_t here = label[b] < 0 ? -1 : label[b] - first, found = -1;
+        int64_t here = label[b] - first, found = -1; /* negative for padding too */
         for (int64_t c = 0; c < classes; c++) {
             double logit = xent_logit(dtype, logits, b * stride + c);
             total += exp(logit - greatest);
