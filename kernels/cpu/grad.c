@@ -12,15 +12,20 @@
  *           for every leaf: products over its rows; add to the subtrees that wait (fold.h)
  *
  * A step is one row in f32 and a pair of rows in bf16, 32 bits per column either way; leaves with
- * an odd number of rows end with half a pair of zeros. The tile is 3 rows high, so that two leaves'
- * sums fit into the registers and the lowest level of the tree never leaves them. Long leaves, and
- * a single one, are grad_long.c's: each element's operations are the same, and so are its bits.
+ * an odd number of rows end with half a pair of zeros. With one leaf the tile is 6 rows high (24
+ * registers of sums); with more it is 3, so that two leaves' sums fit and the lowest level of the
+ * tree never leaves the registers. Long leaves are grad_long.c's. Each element's operations are the
+ * same in all of them, and so are its bits.
  */
 #include "cpu/grad.h"
 
-#define GRAD_TREE   3  /* rows of a tile */
-#define GRAD_LONG   32 /* steps of a leaf that is left to grad_long.c, as is a single leaf */
-#define GRAD_LEVELS 40 /* subtrees that can wait: no more than bits in the number of leaves */
+#define GRAD_ONE  6 /* rows of a tile with one leaf */
+#define GRAD_TREE 3 /* and with more */
+/* From so many steps on a leaf is left to grad_long.c: a single one whose panel of x outgrows the
+ * first-level cache by far, or several that are long enough for sums to go through memory. */
+#define GRAD_LONG_ONE  256
+#define GRAD_LONG_TREE 32
+#define GRAD_LEVELS    40 /* subtrees that can wait: no more than bits in the number of leaves */
 
 /* A product in 32-bit words: what the tile kernels need to know. */
 struct grad {
@@ -108,6 +113,13 @@ CPU_INLINE void grad_keep(__m512 (*waiting)[GRAD_WIDE], const __m512 (*sum)[GRAD
     }
 }
 
+CPU_INLINE void grad_tile_one(const struct grad *g, int64_t tile, bool half, int wide)
+{
+    __m512 sum[GRAD_ONE][GRAD_WIDE];
+    grad_leaf(sum, half, GRAD_ONE, wide, g->steps, g->x, g->dy + tile * g->tile);
+    grad_store(g, tile, (const __m512(*)[GRAD_WIDE])sum, GRAD_ONE, wide);
+}
+
 /*
  * Leaves come in pairs, added in registers: bit 0 of the binary counter of fold.h. An odd last leaf
  * is a pair by itself: its subtree is added to those that wait from the right, as finishing does.
@@ -138,8 +150,13 @@ CPU_INLINE void grad_tile_tree(const struct grad *g, int64_t tile, bool half, in
 
 CPU_INLINE void grad_panel(const struct grad *g, bool half, int wide)
 {
-    for (int64_t tile = 0; tile * GRAD_TREE < g->rows; tile++)
-        grad_tile_tree(g, tile, half, wide);
+    if (g->leaves == 1) {
+        for (int64_t tile = 0; tile * GRAD_ONE < g->rows; tile++)
+            grad_tile_one(g, tile, half, wide);
+    } else {
+        for (int64_t tile = 0; tile * GRAD_TREE < g->rows; tile++)
+            grad_tile_tree(g, tile, half, wide);
+    }
 }
 
 /* One function per number of vectors, so that a narrow last panel costs no more than it must. */
@@ -191,23 +208,77 @@ static void grad_pack_x(const struct tess_op_desc *desc, const void *x, int64_t 
         grad_pack_columns(desc, x, first, columns, panel);
 }
 
+/* Words of a packed tile: what is copied over its end, and an odd number of cache lines, so that
+ * the same step of many tiles is not in one set. */
+static int64_t grad_tile_words(int64_t steps, int tall)
+{
+    return ((steps * tall + 8 + 15) / 16 | 1) * 16;
+}
+
+/* Deal one step's words out to the tiles, a few too many each: the next step overwrites them. */
+CPU_INLINE void grad_deal(const uint32_t *line, int64_t tiles, int tall, int64_t tile_words,
+                          uint32_t *packed)
+{
+    for (int64_t tile = 0; tile < tiles; tile++, line += tall, packed += tile_words) {
+        if (tall > 4)
+            _mm256_storeu_si256((void *)packed, _mm256_loadu_si256((const void *)line));
+        else
+            _mm_storeu_si128((void *)packed, _mm_loadu_si128((const void *)line));
+    }
+}
+
+/* Columns first .. first + count - 1 of dy; rows of the last tile that dy lacks are zeros. */
+CPU_INLINE void grad_pack_dy(const struct tess_op_desc *desc, const void *dy, int64_t first,
+                             int64_t count, int tall, uint32_t *packed)
+{
+    _Alignas(64) uint32_t line[GRAD_ROWS + 32] = {0};
+    int64_t tiles = (count + tall - 1) / tall, out = desc->out;
+    int64_t tile_words = grad_tile_words(grad_all_steps(desc), tall);
+    if (desc->dtype == TESS_F32) {
+        for (int64_t row = 0; row < desc->rows; row++, packed += tall) {
+            cpu_pack_f32((const float *)dy + row * out + first, count, line);
+            grad_deal(line, tiles, tall, tile_words, packed);
+        }
+        return;
+    }
+    for (int64_t leaf = 0; leaf < desc->rows; leaf += desc->leaf_rows) {
+        for (int64_t row = 0; row < desc->leaf_rows; row += 2, packed += tall) {
+            const uint16_t *even = (const uint16_t *)dy + (leaf + row) * out + first;
+            cpu_pack_bf16(even, row + 1 < desc->leaf_rows ? even + out : NULL, count, line);
+            grad_deal(line, tiles, tall, tile_words, packed);
+        }
+    }
+}
+
+/* Bytes of dy packed for a block of `rows`. */
+static size_t grad_packed_bytes(const struct tess_op_desc *desc, int64_t rows, int tall)
+{
+    int64_t words = grad_tile_words(grad_all_steps(desc), tall);
+    return (size_t)((rows + tall - 1) / tall * words) * sizeof(uint32_t);
+}
+
 static size_t grad_panel_bytes(const struct tess_op_desc *desc)
 {
     return (size_t)grad_all_steps(desc) * GRAD_PANEL * sizeof(uint32_t);
 }
 
-/* Whether leaves are so short that the lowest level of their tree should stay in registers. */
-static bool grad_is_tree(const struct tess_op_desc *desc)
+static bool grad_is_long(const struct tess_op_desc *desc)
 {
-    return desc->rows > desc->leaf_rows && grad_steps(desc) < GRAD_LONG;
+    int64_t least = desc->rows == desc->leaf_rows ? GRAD_LONG_ONE : GRAD_LONG_TREE;
+    return grad_steps(desc) >= least;
+}
+
+static int grad_tall(const struct tess_op_desc *desc)
+{
+    return desc->rows == desc->leaf_rows ? GRAD_ONE : GRAD_TREE;
 }
 
 size_t tess__cpu_grad_scratch(const struct tess_op_desc *desc)
 {
-    if (!grad_is_tree(desc))
+    if (grad_is_long(desc))
         return tess__cpu_grad_long_scratch(desc);
     int64_t rows = desc->out < GRAD_ROWS ? desc->out : GRAD_ROWS;
-    return grad_panel_bytes(desc) + grad_packed_bytes(desc, rows, GRAD_TREE);
+    return grad_panel_bytes(desc) + grad_packed_bytes(desc, rows, grad_tall(desc));
 }
 
 static void grad_part(void *context, int64_t part, void *work)
@@ -221,11 +292,14 @@ static void grad_part(void *context, int64_t part, void *work)
                      .dy = packed,
                      .leaves = desc->rows / desc->leaf_rows,
                      .steps = grad_steps(desc),
-                     .tile = grad_tile_words(grad_all_steps(desc), GRAD_TREE),
+                     .tile = grad_tile_words(grad_all_steps(desc), grad_tall(desc)),
                      .rows = rows < call->block ? rows : call->block,
                      .in = desc->in,
                      .add = desc->add_grad};
-    grad_pack_dy(desc, call->dy, row, g.rows, GRAD_TREE, packed);
+    if (g.leaves == 1)
+        grad_pack_dy(desc, call->dy, row, g.rows, GRAD_ONE, packed);
+    else
+        grad_pack_dy(desc, call->dy, row, g.rows, GRAD_TREE, packed);
     for (int64_t first = 0; first < desc->in; first += GRAD_PANEL) {
         int64_t left = desc->in - first;
         g.columns = left < GRAD_PANEL ? (int32_t)left : GRAD_PANEL;
@@ -245,5 +319,5 @@ void tess__cpu_grad(const struct tess_kernel *kernel, const struct tess_op_desc 
     call.block = ((desc->out + blocks - 1) / blocks + CPU_TILE_TALL - 1) / CPU_TILE_TALL;
     call.block *= CPU_TILE_TALL;
     tess__cpu_share(kernel, (desc->out + call.block - 1) / call.block,
-                    grad_is_tree(desc) ? grad_part : tess__cpu_grad_long, &call, scratch);
+                    grad_is_long(desc) ? tess__cpu_grad_long : grad_part, &call, scratch);
 }

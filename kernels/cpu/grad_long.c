@@ -1,9 +1,9 @@
 /*
- * dw[out, in] = dy^T x where leaves are long, or where there is one. Built for AVX-512 with bf16
+ * dw[out, in] = dy^T x where leaves are long (see grad.c). Built for AVX-512 with bf16
  * dot products (CMakeLists.txt).
  *
  *     for every block of rows of dw                        the threads share these (grad.c)
- *       dy packed [tile][step][6 rows]
+ *       dy packed [step][rows]
  *       for every panel of 64 columns of x
  *         for every leaf
  *           for every LONG_STEPS steps of it               x packed [step][64]: first-level cache
