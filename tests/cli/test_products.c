@@ -99,8 +99,8 @@ static void case_train(void **state)
     (void)state;
     snprintf(words, sizeof words, "--strategy fsdp+tp+pp --ranks 8 --steps 4 --run %s/run", folder);
     assert_int_equal(mesh_run(&spawn, "train", words), 0);
-    check_said(&spawn, "under fsdp+tp+pp on 8 ranks (data 2, tensor 2, stage 2); 64 sequences of "
-                       "16 tokens");
+    check_said(&spawn, "under fsdp+tp+pp on 8 ranks (data 2, tensor 2, stage 2);\n  64 sequences "
+                       "of 16 tokens");
     check_said(&spawn, "rank 5 of 8");
     check_said(&spawn, "; data 0, tensor 1, stage 1\n");
     check_said(&spawn, " tokens/s");
