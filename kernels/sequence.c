@@ -200,10 +200,10 @@ void tess_xent_grad(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t r
                                max, sum, dlogits);
 }
 
-void tess_xent_loss(struct tess_kernel *kernel, int64_t rows, const int32_t *label,
+void tess_xent_loss(struct tess_kernel *kernel, int64_t rows, int64_t length, const int32_t *label,
                     const float *max, const float *sum, const float *target, const float *best,
                     float *loss, int32_t *correct)
 {
     if (rows > 0)
-        kernel->ops->xent_loss(kernel, rows, label, max, sum, target, best, loss, correct);
+        kernel->ops->xent_loss(kernel, rows, length, label, max, sum, target, best, loss, correct);
 }

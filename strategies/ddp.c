@@ -94,15 +94,14 @@ static enum tess_status ddp_launch(struct tess_strategy *strategy, int32_t s)
                                 state->wire.dtype, TESS_REDUCE_SUM, &state->event[s]);
 }
 
-/* Launch what was not launched during backward, then wait for all buckets. */
-static enum tess_status ddp_reduce_rest(struct tess_strategy *strategy)
+/* Launch what was not launched during backward, then wait for these buckets. */
+static enum tess_status ddp_reduce_rest(struct tess_strategy *strategy, int32_t first, int32_t last)
 {
     const struct ddp_options *options = strategy->options;
     struct ddp_state *state = strategy->state;
-    const int32_t last = strategy->plan->segment_count - 1;
-    for (int32_t s = last; s >= 0 && !options->overlap; s--)
+    for (int32_t s = last; s >= first && !options->overlap; s--)
         TESS_TRY(ddp_launch(strategy, s));
-    for (int32_t s = last; s >= 0; s--) {
+    for (int32_t s = last; s >= first; s--) {
         const struct tess_segment *segment = &strategy->plan->segment[s];
         TESS_TRY(tess_event_wait(&state->event[s]));
         tess__wire_unpack(&state->wire, strategy->kernel, segment->begin, segment->count,
@@ -111,17 +110,22 @@ static enum tess_status ddp_reduce_rest(struct tess_strategy *strategy)
     return TESS_OK;
 }
 
-/* Segment 0 is the last of a micro-batch, whose gradients must be folded before the next one's
- * backward writes. */
+/* The first segment of a chunk is the last of its backward, whose gradients must be folded before
+ * the next micro-batch's backward writes. Without a pipeline all segments are one chunk's. */
 static enum tess_status ddp_micro_ready(struct tess_strategy *strategy, int32_t s)
 {
     const struct ddp_options *options = strategy->options;
+    const struct tess_plan *plan = strategy->plan;
+    const int32_t chunk = tess__shard_chunk(plan, s);
+    int32_t last = s;
     if (options->overlap)
         TESS_TRY(ddp_launch(strategy, s));
-    if (s > 0)
+    if (s > 0 && tess__shard_chunk(plan, s - 1) == chunk)
         return TESS_OK;
-    TESS_TRY(ddp_reduce_rest(strategy));
-    for (int32_t done = strategy->plan->segment_count - 1; done >= 0; done--)
+    while (last + 1 < plan->segment_count && tess__shard_chunk(plan, last + 1) == chunk)
+        last++;
+    TESS_TRY(ddp_reduce_rest(strategy, s, last));
+    for (int32_t done = last; done >= s; done--)
         tess_segment_fold(strategy, done);
     return TESS_OK;
 }
@@ -147,7 +151,8 @@ static enum tess_status ddp_unit_leave(struct tess_strategy *strategy, int32_t u
 static enum tess_status ddp_grads_finish(struct tess_strategy *strategy)
 {
     const struct ddp_options *options = strategy->options;
-    return options->every_micro ? TESS_OK : ddp_reduce_rest(strategy);
+    return options->every_micro ? TESS_OK
+                                : ddp_reduce_rest(strategy, 0, strategy->plan->segment_count - 1);
 }
 
 static uint64_t ddp_sent_bytes(const struct tess_strategy *strategy)

@@ -35,8 +35,13 @@ static enum tess_status dp_plan(struct tess_strategy *strategy)
     const bool holder = plan->rank == 0;
     plan->param_extent = holder ? TESS_EXTENT_FULL : TESS_EXTENT_NONE;
     plan->optim_extent = holder ? TESS_EXTENT_FULL : TESS_EXTENT_NONE;
-    plan->holds_input = plan->holds_loss = holder;
-    plan->skips_input = plan->skips_loss = !holder;
+    plan->holds_input = holder;
+    plan->skips_input = !holder;
+    /* A model that computes its loss itself does so for each rank's rows. */
+    plan->holds_loss = holder && !plan->own_loss;
+    plan->skips_loss = !holder && !plan->own_loss;
+    if (plan->param_count == 0) /* a stage of a pipeline may have none */
+        return TESS_OK;
     return tess_plan_add_segment(plan, plan->param_count);
 }
 
@@ -48,7 +53,8 @@ static enum tess_status dp_reserve(struct tess_strategy *strategy)
     if (plan->rank == 0)
         return TESS_OK;
     return tess_memory_reserve(strategy->memory, TESS_MEMORY_GATHERED,
-                               (uint64_t)plan->flat_count * tess_dtype_bytes(plan->dtype),
+                               (uint64_t)tess__shard_value_count(plan) *
+                                   tess_dtype_bytes(plan->dtype),
                                "replica of rank 0", &state->block);
 }
 
@@ -61,8 +67,12 @@ static enum tess_status dp_open(struct tess_strategy *strategy)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for %d ranks", (int)plan->rank_count);
     state->stale = true;
     tess__wire_open(&state->wire, strategy);
-    if (plan->rank != 0)
-        plan->segment[0].param = tess_memory_get(strategy->memory, state->block);
+    char *replica = plan->rank != 0 ? tess_memory_get(strategy->memory, state->block) : NULL;
+    for (int32_t s = 0; s < plan->segment_count && replica != NULL; s++) {
+        const int32_t source = plan->segment[s].values_of >= 0 ? plan->segment[s].values_of : s;
+        plan->segment[s].param =
+            replica + (size_t)plan->segment[source].begin * tess_dtype_bytes(plan->dtype);
+    }
     return TESS_OK;
 }
 
@@ -118,10 +128,13 @@ static enum tess_status dp_batch_ready(struct tess_strategy *strategy,
                                        const struct tess_boundary *label)
 {
     struct dp_state *state = strategy->state;
-    (void)label; /* stay where the loss is computed */
+    const bool own_loss = strategy->plan->own_loss; /* else labels stay where the loss is */
     TESS_TRY(dp_scatter(strategy, input));
+    if (own_loss)
+        TESS_TRY(dp_scatter(strategy, label));
     if (strategy->training)
-        state->input_bytes = (uint64_t)input->rows * input->row_bytes;
+        state->input_bytes =
+            (uint64_t)input->rows * (input->row_bytes + (own_loss ? label->row_bytes : 0));
     return TESS_OK;
 }
 
@@ -139,28 +152,31 @@ static enum tess_status dp_unit_enter(struct tess_strategy *strategy, int32_t un
                                       enum tess_phase phase)
 {
     struct dp_state *state = strategy->state;
-    const struct tess_segment *segment = &strategy->plan->segment[0];
+    const struct tess_plan *plan = strategy->plan;
     /* In training always once per step, as DataParallel does; in evaluation when it is needed. */
     const bool due = strategy->training ? strategy->micro == 0 : state->stale;
-    if (unit != 0 || phase != TESS_PHASE_FORWARD || !due)
+    if (unit != 0 || phase != TESS_PHASE_FORWARD || !due || plan->segment_count == 0)
         return TESS_OK;
     state->stale = false;
-    return tess_comm_broadcast(strategy->comm, segment->param, (size_t)segment->count,
-                               strategy->plan->dtype, 0, NULL);
+    /* All segments: what is FULL lies in flat order, one after the other. */
+    return tess_comm_broadcast(strategy->comm, plan->segment[0].param,
+                               (size_t)tess__shard_value_count(plan), plan->dtype, 0, NULL);
 }
 
 static enum tess_status dp_grads_finish(struct tess_strategy *strategy)
 {
     const struct dp_state *state = strategy->state;
-    const struct tess_segment *segment = &strategy->plan->segment[0];
-    const bool holder = strategy->plan->rank == 0;
-    void *grads = tess__wire_pack(&state->wire, strategy->kernel, segment->begin, segment->count,
-                                  segment->grad);
-    TESS_TRY(tess_comm_reduce(strategy->comm, grads, holder ? grads : NULL, (size_t)segment->count,
-                              state->wire.dtype, TESS_REDUCE_SUM, 0, NULL));
+    const struct tess_plan *plan = strategy->plan;
+    const bool holder = plan->rank == 0;
+    if (plan->segment_count == 0)
+        return TESS_OK;
+    float *grad = plan->segment[0].grad;
+    void *grads = tess__wire_pack(&state->wire, strategy->kernel, 0, plan->flat_count, grad);
+    TESS_TRY(tess_comm_reduce(strategy->comm, grads, holder ? grads : NULL,
+                              (size_t)plan->flat_count, state->wire.dtype, TESS_REDUCE_SUM, 0,
+                              NULL));
     if (holder)
-        tess__wire_unpack(&state->wire, strategy->kernel, segment->begin, segment->count,
-                          segment->grad);
+        tess__wire_unpack(&state->wire, strategy->kernel, 0, plan->flat_count, grad);
     return TESS_OK;
 }
 
@@ -181,11 +197,11 @@ static uint64_t dp_sent_bytes(const struct tess_strategy *strategy)
     const struct dp_state *state = strategy->state;
     const struct tess_plan *plan = strategy->plan;
     const uint64_t micros = plan->accumulate > 1 ? (uint64_t)plan->accumulate : 1;
-    const uint64_t grads = tess__wire_segment_bytes(plan, 0);
+    const uint64_t grads = (uint64_t)plan->flat_count * tess_dtype_bytes(tess__wire_dtype(plan));
     if (plan->rank != 0)
         return micros * state->output_bytes + grads;
     uint64_t rows = state->input_bytes + state->output_bytes;
-    uint64_t params = (uint64_t)plan->flat_count * tess_dtype_bytes(plan->dtype);
+    uint64_t params = (uint64_t)tess__shard_value_count(plan) * tess_dtype_bytes(plan->dtype);
     return (uint64_t)(plan->rank_count - 1) * (micros * rows + params) +
            tess__shard_scatter_bytes(grads, plan->rank_count);
 }

@@ -26,23 +26,26 @@
 #include <inttypes.h>
 #include <stdio.h>
 
+enum { FSDP_RESHARD_AUTO, FSDP_RESHARD_ON, FSDP_RESHARD_OFF };
+
 struct fsdp_options {
-    bool reshard;
+    int32_t reshard;
     int64_t shard_ranks; /* hsdp only; in fsdp 0 */
     int64_t keep_last;
 };
 
 #define FSDP_RESHARD_OPTION                                                                        \
     {                                                                                              \
-        "reshard-after-forward", TESS_OPTION_BOOL, offsetof(struct fsdp_options, reshard), "on",   \
-            0, 0, NULL,                                                                            \
-            "Drop gathered units after forward and gather them again in backward; off: keep all."  \
+        "reshard-after-forward", TESS_OPTION_CHOICE, offsetof(struct fsdp_options, reshard),       \
+            "auto", 0, 0, "auto|on|off",                                                           \
+            "Drop gathered units after forward and gather them again in backward; off: keep all "  \
+            "until the optimizer has run; auto: on, but off in a pipeline."                        \
     }
 #define FSDP_KEEP_OPTION                                                                           \
     {                                                                                              \
         "keep-last", TESS_OPTION_INT, offsetof(struct fsdp_options, keep_last), "1", 1, 2, NULL,   \
             "Last units that stay gathered from forward to backward; 2 takes no more memory and "  \
-            "saves a gather."                                                                      \
+            "saves a gather. None of them in a pipeline."                                          \
     }
 
 static const struct tess_option fsdp_option_table[] = {
@@ -112,16 +115,22 @@ static enum tess_status hsdp_plan(struct tess_strategy *strategy)
     return fsdp_plan_width(strategy->plan, width);
 }
 
-static int32_t fsdp_keep_last(const struct fsdp_options *options)
+/* In a pipeline units come again before their backward: with S micro-batches under way, dropping
+ * them costs 2 S gathers where keeping them costs one. */
+static int32_t fsdp_keep_last(const struct tess_strategy *strategy)
 {
-    return options->reshard ? (int32_t)options->keep_last : TESS_GATHER_ALL;
+    const struct fsdp_options *options = strategy->options;
+    const bool pipelined = strategy->plan->pipelined;
+    if (options->reshard == FSDP_RESHARD_OFF ||
+        (options->reshard == FSDP_RESHARD_AUTO && pipelined))
+        return TESS_GATHER_ALL;
+    return pipelined ? 0 : (int32_t)options->keep_last;
 }
 
 static enum tess_status fsdp_reserve(struct tess_strategy *strategy)
 {
-    const struct fsdp_options *options = strategy->options;
     struct fsdp_state *state = strategy->state;
-    TESS_TRY(tess__gather_reserve(&state->gather, strategy, fsdp_keep_last(options)));
+    TESS_TRY(tess__gather_reserve(&state->gather, strategy, fsdp_keep_last(strategy)));
     return tess__scatter_reserve(&state->scatter, strategy);
 }
 
@@ -196,19 +205,18 @@ static enum tess_status fsdp_params_refresh(struct tess_strategy *strategy)
 
 static uint64_t fsdp_sent_bytes(const struct tess_strategy *strategy)
 {
-    const struct fsdp_options *options = strategy->options;
     const struct tess_plan *plan = strategy->plan;
     const uint64_t micros = plan->accumulate > 1 ? (uint64_t)plan->accumulate : 1;
-    return tess__gather_sent_bytes(plan, fsdp_keep_last(options)) +
+    return tess__gather_sent_bytes(plan, fsdp_keep_last(strategy)) +
            micros * tess__scatter_sent_bytes(plan);
 }
 
 static void fsdp_describe(const struct tess_strategy *strategy,
                           void (*line)(void *context, const char *text), void *context)
 {
-    const struct fsdp_options *options = strategy->options;
     const struct fsdp_state *state = strategy->state;
     const struct tess_plan *plan = strategy->plan;
+    const int32_t keep_last = fsdp_keep_last(strategy);
     char text[160];
     snprintf(text, sizeof(text),
              "%d replicas of shard groups of %d ranks; %d units with parameters",
@@ -217,9 +225,10 @@ static void fsdp_describe(const struct tess_strategy *strategy,
     line(context, text);
     snprintf(text, sizeof(text), "gathered units: %d buffers, %s; gradients: %d buffers",
              (int)state->gather.slot_count,
-             !options->reshard         ? "kept until the optimizer has run"
-             : options->keep_last == 1 ? "dropped when left; the last one kept for backward"
-                                       : "dropped when left; the last two kept for backward",
+             keep_last == TESS_GATHER_ALL ? "kept until the optimizer has run"
+             : keep_last == 0             ? "dropped when left"
+             : keep_last == 1             ? "dropped when left; the last one kept for backward"
+                                          : "dropped when left; the last two kept for backward",
              (int)state->scatter.slot_count);
     line(context, text);
     tess__wire_describe(plan, line, context);

@@ -14,6 +14,14 @@
  *     buffer 0   0    2    2    2    2    2    0    0    0
  *     buffer 1   1    1    3    3    3    1    1    .    1
  *     gathered   0,1  2    3              1    0         0,1
+ *
+ * In a pipeline the next pass may be of another micro-batch, of another chunk, or forward once
+ * more. There keep_last is 0 and the unit ahead is one of the same chunk, so that every unit is
+ * gathered once for each pass, in whichever order passes come; or all units are kept until the
+ * optimizer has run.
+ *
+ * A unit that shares the values of another one (a tied embedding) is gathered as if they were its
+ * own, into the buffer of its turn; where all are kept, it reads the other one's buffer.
  */
 #ifndef TESS_GATHER_H
 #define TESS_GATHER_H
@@ -21,7 +29,7 @@
 #include "tessera/strategy.h"
 
 /* As keep_last: a buffer for every unit, which keeps what it holds until tess__gather_forget. */
-enum { TESS_GATHER_ALL = 0 };
+enum { TESS_GATHER_ALL = -1 };
 
 struct tess_gather_slot {
     char *buffer;
@@ -32,13 +40,13 @@ struct tess_gather_slot {
 struct tess_gather {
     struct tess_comm *shard; /* group whose ranks own the parts; borrowed */
     struct tess_block block;
-    int32_t keep_last;             /* TESS_GATHER_ALL, 1 or 2 */
+    int32_t keep_last;             /* TESS_GATHER_ALL, or 0 to 2 */
     int32_t slot_count;            /* segment s goes to slot s % slot_count */
     struct tess_gather_slot *slot; /* [slot_count] */
     int32_t *segment_of;           /* [unit_count], -1: the unit has no parameters */
 };
 
-/* For plans with one segment per unit. keep_last: TESS_GATHER_ALL, or 1 or 2, which cost the same
+/* For plans with one segment per unit. keep_last: TESS_GATHER_ALL, or 0 to 2, which cost the same
  * memory. Pure. */
 enum tess_status tess__gather_reserve(struct tess_gather *gather, struct tess_strategy *strategy,
                                       int32_t keep_last);
@@ -48,7 +56,8 @@ void tess__gather_close(struct tess_gather *gather); /* accepts a half-opened on
 
 /*
  * Make `unit`'s parameters readable and start on those of the unit after it, into the buffer that
- * no unit reads. Every enter is followed by its leave. Collective.
+ * no unit reads. Units may come in any order, the same one on all ranks; every enter is followed by
+ * its leave. Collective.
  */
 enum tess_status tess__gather_enter(struct tess_gather *gather, struct tess_strategy *strategy,
                                     int32_t unit, enum tess_phase phase);
@@ -65,7 +74,7 @@ void tess__gather_forget(struct tess_gather *gather, struct tess_plan *plan);
  *     forward   S P
  *     backward  S (P - P_last)
  *
- * times (N-1)/N. With TESS_GATHER_ALL: P once. Pure.
+ * times (N-1)/N, without evaluations. With TESS_GATHER_ALL: P once, without shared values. Pure.
  */
 uint64_t tess__gather_sent_bytes(const struct tess_plan *plan, int32_t keep_last);
 

@@ -19,6 +19,8 @@ static enum tess_status single_check(const void *options, int32_t rank_count, in
 static enum tess_status single_plan(struct tess_strategy *strategy)
 {
     strategy->plan->replicated = true;
+    if (strategy->plan->param_count == 0) /* a stage of a pipeline may have none */
+        return TESS_OK;
     return tess_plan_add_segment(strategy->plan, strategy->plan->param_count);
 }
 

@@ -161,6 +161,8 @@ static enum tess_status zero_params_refresh(struct tess_strategy *strategy)
     struct tess_plan *plan = strategy->plan;
     for (int32_t s = plan->segment_count - 1; s >= 0; s--) {
         struct tess_segment *segment = &plan->segment[s];
+        if (segment->values_of >= 0)
+            continue;
         TESS_TRY(tess_comm_all_gather(strategy->comm, segment->param_own, segment->param,
                                       (size_t)tess_plan_own_count(plan, s, TESS_EXTENT_SHARD),
                                       plan->dtype, &state->event[s]));
@@ -174,8 +176,9 @@ static uint64_t zero_gather_bytes(const struct tess_plan *plan)
 {
     uint64_t bytes = 0;
     for (int32_t s = 0; s < plan->segment_count; s++)
-        bytes += tess__shard_gather_bytes(
-            (uint64_t)plan->segment[s].count * tess_dtype_bytes(plan->dtype), plan->rank_count);
+        if (plan->segment[s].values_of < 0)
+            bytes += tess__shard_gather_bytes(
+                (uint64_t)plan->segment[s].count * tess_dtype_bytes(plan->dtype), plan->rank_count);
     return bytes;
 }
 

@@ -16,7 +16,8 @@ enum tess_rng_purpose {
     TESS_RNG_ROUND,
     TESS_RNG_LAYER_DROP,
     TESS_RNG_SKETCH,
-    TESS_RNG_TEST
+    TESS_RNG_TEST,
+    TESS_RNG_SAMPLE
 };
 
 struct tess_rng_key {

@@ -20,6 +20,8 @@ static int command_version(int argc, char **argv);
 /* To add a command: its function in command.h, its file, one row here. */
 static const struct command command_table[] = {
     {"train", "train a model on several ranks under one strategy", tess__command_train},
+    {"generate", "text from a run's weights: sampling, one token at a time",
+     tess__command_generate},
     {"sweep", "train several configurations one after the other and compare what became of them",
      tess__command_sweep},
     {"compare", "run several strategies side by side: memory, traffic, speed, hash",
@@ -33,7 +35,7 @@ static const struct command command_table[] = {
     {"bench comm", "speed of collectives against plain memory copies", tess__command_bench_comm},
     {"bench kernels", "speed of kernels against the best plain oneDNN primitive",
      tess__command_bench_kernels},
-    {"bench step", "images/s per strategy, ranks and grid", tess__command_bench_step},
+    {"bench step", "speed per strategy, ranks and grid", tess__command_bench_step},
     {"help", "this page, or a command's: tessera help train", command_help},
     {"version", "version of the program", command_version},
 };

@@ -7,6 +7,7 @@
 #define TESSERA_CLI_COMMAND_H
 
 int tess__command_train(int argc, char **argv);
+int tess__command_generate(int argc, char **argv);
 int tess__command_sweep(int argc, char **argv);
 int tess__command_diff(int argc, char **argv);
 int tess__command_compare(int argc, char **argv);

@@ -32,25 +32,23 @@ static void digests_name(const char *unit, const char *param, char *name, size_t
 enum tess_status tess__digests_take(struct tess__digests *digests, const struct tess__run *run,
                                     const struct tess__message *message, json_t **line_out)
 {
-    const struct tess_plan *plan = tess_engine_plan_of(run->planned);
-    const struct tess_plan_param *param;
+    const int32_t params = tess_engine_param_count(run->planned);
     struct tess__run_digest digest;
     char name[2 * TESS_NAME_MAX + 2];
 
     *line_out = NULL;
     memcpy(&digest, message->payload, sizeof digest);
-    if (digest.index < 0 || digest.index >= plan->param_count)
-        TESS_FAIL(TESS_ERR_INTERNAL, "a digest of parameter %d of %d", digest.index,
-                  plan->param_count);
-    param = &plan->param[digest.index];
-    digests_name(plan->unit_name[param->unit], param->name, name, sizeof name);
+    if (digest.index < 0 || digest.index >= params)
+        TESS_FAIL(TESS_ERR_INTERNAL, "a digest of parameter %d of %d", digest.index, params);
+    digests_name(tess_engine_param_unit(run->planned, digest.index),
+                 tess_engine_param_name(run->planned, digest.index), name, sizeof name);
     if (digests->tensors == NULL)
         digests->tensors = json_object();
     if (digests->tensors == NULL ||
         json_object_set_new(digests->tensors, name, digests_tensor(&digest.digest)) != 0)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for the digest of %s, or its name is not UTF-8",
                   name);
-    if (digest.index + 1 < plan->param_count)
+    if (digest.index + 1 < params)
         return TESS_OK;
     *line_out = json_pack("{s:{s:I, s:o}}", "digest", "step", (json_int_t)digest.step, "tensors",
                           digests->tensors);

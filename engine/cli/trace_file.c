@@ -252,7 +252,7 @@ static void trace_put_file(struct trace_writer *writer)
             TESS_VERSION);
     trace_put_name(writer->stream, config->model->name);
     fputs("\",\"strategy\":\"", writer->stream);
-    trace_put_name(writer->stream, config->strategy->name);
+    trace_put_name(writer->stream, config->run.strategy);
     fprintf(writer->stream, "\",\"ranks\":\"%d\"},\n\"traceEvents\":[", run->rank_count);
     for (writer->rank = 0; writer->rank < run->rank_count; writer->rank++)
         trace_put_lane(writer, tess_trace_lane(run->trace, writer->rank));

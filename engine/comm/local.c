@@ -320,7 +320,7 @@ struct local_member_info {
 /* Take a free slot for `users` members; -1 when there is none. Slot 0 is the whole world's. */
 static int32_t local_take_slot(struct tess_world *world, uint32_t users)
 {
-    for (int32_t slot = 1; slot < LOCAL_GROUPS_MAX; slot++) {
+    for (int32_t slot = 1; slot < world->group_count; slot++) {
         uint32_t nobody = 0;
         if (atomic_compare_exchange_strong(&world->group_users[slot], &nobody, users))
             return slot;
@@ -344,6 +344,7 @@ static int32_t local_select(const struct local_member_info *info, int32_t rank_c
     return n;
 }
 
+/* *group_out NULL: the rank is alone in its group. */
 static enum tess_status local_split_members(struct local_group *parent, int32_t color, int32_t key,
                                             struct local_group **group_out)
 {
@@ -359,15 +360,20 @@ static enum tess_status local_split_members(struct local_group *parent, int32_t 
         if (member[i] == comm->rank)
             index = i;
     }
-    int32_t taken = index == 0 ? local_take_slot(parent->rank->world, (uint32_t)n) : -1;
+    int32_t taken = n > 1 && index == 0 ? local_take_slot(parent->rank->world, (uint32_t)n) : -1;
     TESS_TRY(tess_comm_all_gather(comm, &taken, slot, 1, TESS_I32, NULL));
     /* Taken back, not restored: calls of the user may have gone on meanwhile. */
     uint64_t exchanged = (uint64_t)(comm->rank_count - 1) * (sizeof own + sizeof taken);
     comm->stats.sent_bytes -= exchanged;
     comm->stats.received_bytes -= exchanged;
+    *group_out = NULL;
+    if (n == 1)
+        return tess_comm_barrier(comm);
     if (slot[member[0]] < 0)
-        TESS_FAIL(TESS_ERR_COMM, "no room for another group: at most %d may be open at a time",
-                  LOCAL_GROUPS_MAX - 1);
+        TESS_FAIL(TESS_ERR_COMM,
+                  "no room for another group: %d may be open at a time in a world of %d ranks; use "
+                  "a mesh with fewer ranks along its longest axes, or leave --debug out",
+                  (int)parent->rank->world->group_count - 1, (int)parent->rank->world->rank_count);
     TESS_TRY(local_group_open(parent->rank, slot[member[0]], index, world_rank, n, comm->order,
                               group_out));
     local_level_counters(*group_out);
@@ -383,6 +389,8 @@ static enum tess_status local_split(struct tess_comm *comm, int32_t color, int32
 {
     struct local_group *group;
     TESS_TRY(local_split_members(local_of(comm), color, key, &group));
+    if (group == NULL) /* needs no memory of the world */
+        return tess_comm_self_open(comm->order, child_out);
     *child_out = &group->comm;
     return TESS_OK;
 }

@@ -14,10 +14,12 @@
 
 #include "comm/world.h"
 
-#define LOCAL_GROUPS_MAX  64
-#define LOCAL_RING        256   /* collectives that may be outstanding in a group */
-#define LOCAL_SMALL       4096u /* source bytes up to which a call is staged when it is posted */
-#define LOCAL_STAGE_BYTES (256u << 10) /* room for staged small sources, per rank and group */
+#define LOCAL_GROUPS_LEAST 64 /* groups that may be open at a time, see world_groups() */
+#define LOCAL_GROUPS_EACH  8  /* the same for each rank of the world */
+#define LOCAL_GROUPS_MAX   (LOCAL_GROUPS_EACH * TESS_WORLD_RANKS_MAX)
+#define LOCAL_RING         256   /* collectives that may be outstanding in a group */
+#define LOCAL_SMALL        4096u /* source bytes up to which a call is staged when it is posted */
+#define LOCAL_STAGE_BYTES  (256u << 10) /* room for staged small sources, per rank and group */
 #define LOCAL_CHUNK_BYTES                                                                          \
     (256u << 10)            /* piece in which private memory is staged: fits L2 twice              \
                              */
@@ -77,7 +79,8 @@ struct world_rank {
 struct tess_world {
     enum tess_rank_mode mode;
     int32_t rank_count;
-    int32_t core_count; /* cores that the launcher may run on */
+    int32_t core_count;  /* cores that the launcher may run on */
+    int32_t group_count; /* places for groups */
     size_t map_bytes;
     size_t group_offset, group_bytes, stage_offset, pair_offset;
     size_t window_offset, window_bytes; /* bytes: of one rank; 0 with threads */

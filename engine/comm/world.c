@@ -47,6 +47,17 @@ static int32_t world_cores(void)
     return CPU_COUNT(&set);
 }
 
+/*
+ * Places for groups. A mesh of N ranks has N/d groups along an axis of d ranks, three times over
+ * along the stages, and a data strategy may split each of its own into 2 sqrt(d): for 64 ranks 184
+ * at most (4 x 8 x 2), and twice as many when calls are compared. Address space, not memory.
+ */
+static int32_t world_groups(int32_t rank_count)
+{
+    const int32_t groups = LOCAL_GROUPS_EACH * rank_count;
+    return groups > LOCAL_GROUPS_LEAST ? groups : LOCAL_GROUPS_LEAST;
+}
+
 static void world_lay_out(struct tess_world *layout)
 {
     size_t n = (size_t)layout->rank_count;
@@ -55,8 +66,8 @@ static void world_lay_out(struct tess_world *layout)
     layout->group_bytes =
         layout->pair_offset + world_round(n * n * sizeof(struct local_pair), 4096);
     layout->group_offset = world_round(sizeof *layout, 4096);
-    layout->window_offset =
-        world_round(layout->group_offset + LOCAL_GROUPS_MAX * layout->group_bytes, WORLD_HUGE);
+    layout->window_offset = world_round(
+        layout->group_offset + (size_t)layout->group_count * layout->group_bytes, WORLD_HUGE);
     layout->map_bytes = layout->window_offset + n * layout->window_bytes;
 }
 
@@ -100,7 +111,8 @@ enum tess_status tess_world_open(int32_t rank_count, enum tess_rank_mode mode,
     if (rank_count < 1 || rank_count > TESS_WORLD_RANKS_MAX)
         TESS_FAIL(TESS_ERR_USAGE, "cannot run %d ranks on one host: use 1 to %d", (int)rank_count,
                   TESS_WORLD_RANKS_MAX);
-    struct tess_world layout = {.mode = mode, .rank_count = rank_count};
+    struct tess_world layout = {
+        .mode = mode, .rank_count = rank_count, .group_count = world_groups(rank_count)};
     bool processes = mode == TESS_RANKS_PROCESSES;
     layout.window_bytes = processes ? world_window_bytes(rank_count) : 0;
     world_lay_out(&layout);
@@ -123,6 +135,7 @@ enum tess_status tess_world_open(int32_t rank_count, enum tess_rank_mode mode,
     world->mode = mode;
     world->rank_count = rank_count;
     world->core_count = world_cores();
+    world->group_count = layout.group_count;
     world->map_bytes = layout.map_bytes;
     world->group_offset = layout.group_offset;
     world->group_bytes = layout.group_bytes;

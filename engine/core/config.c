@@ -15,94 +15,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define RANKS_MAX            64
-#define BATCH_MAX            (1 << 24)
-#define CONFIG_FIELD(member) offsetof(struct tess_run_options, member)
-
-const struct tess_option tess_run_option_table[] = {
-    {"model", TESS_OPTION_STRING, CONFIG_FIELD(model), "mlp", 0, 0, NULL,
-     "model to train; its own options begin with its name"},
-    {"strategy", TESS_OPTION_STRING, CONFIG_FIELD(strategy), "single", 0, 0, NULL,
-     "how a step is spread over the ranks; its own options begin with its name"},
-    {"ranks", TESS_OPTION_INT, CONFIG_FIELD(ranks), "2", 1, RANKS_MAX, NULL,
-     "ranks to start on this machine; strategy single takes 1"},
-    {"precision", TESS_OPTION_CHOICE, CONFIG_FIELD(precision), "f32", 0, 0, "f32|bf16|f16",
-     "type of activations and parameters in use; bf16 and f16 keep f32 masters and f32 gradients"},
-    {"f32-ops", TESS_OPTION_STRING, CONFIG_FIELD(f32_ops), "", 0, 0, NULL,
-     "operations whose operands are widened to f32 and multiplied there: linear, conv2d or both, "
-     "joined by commas"},
-    {"reduce-dtype", TESS_OPTION_CHOICE, CONFIG_FIELD(reduce_dtype), "f32", 0, 0, "f32|bf16|f16",
-     "type in which gradients travel between ranks; added in f32 and rounded once"},
-    {"loss-scale", TESS_OPTION_STRING, CONFIG_FIELD(loss_scale), "auto", 0, 0, NULL,
-     "factor on the loss that keeps small f16 gradients from becoming zero: dynamic (65536 at "
-     "first, doubled after good steps, halved when a gradient is not finite, whose step is "
-     "skipped), dynamic:FIRST, static:K or off; auto: dynamic for f16, off otherwise"},
-    {"loss-scale-interval", TESS_OPTION_INT, CONFIG_FIELD(loss_scale_interval), "2000", 1, 1e9,
-     NULL, "good steps in a row after which a dynamic loss scale is doubled"},
-    {"master-weights", TESS_OPTION_BOOL, CONFIG_FIELD(master), "on", 0, 0, NULL,
-     "keep an f32 copy beside bf16 or f16 parameters; off saves its memory and wants --rounding "
-     "stochastic"},
-    {"rounding", TESS_OPTION_CHOICE, CONFIG_FIELD(rounding), "nearest", 0, 0, "nearest|stochastic",
-     "how updated parameters become bf16 or f16: stochastic rounds up or down at random, keyed by "
-     "seed, step and element, the same on every layout"},
-    {"kernel", TESS_OPTION_STRING, CONFIG_FIELD(kernel), "", 0, 0, NULL,
-     "kernel backend; empty chooses the fastest that is built"},
-    {"data", TESS_OPTION_STRING, CONFIG_FIELD(data), "/usr/share/datasets/fashion-mnist", 0, 0,
-     NULL, "folder with the four IDX files, plain or .gz; synthetic makes images up"},
-    {"synthetic-rows", TESS_OPTION_INT, CONFIG_FIELD(synthetic_rows), "8192", 1, 1 << 24, NULL,
-     "training images of --data synthetic; a quarter as many are for validation"},
-    {"run", TESS_OPTION_STRING, CONFIG_FIELD(run), "", 0, 0, NULL,
-     "folder for the run's files (metrics.jsonl, weights.safetensors); empty writes none"},
-    {"init", TESS_OPTION_STRING, CONFIG_FIELD(init), "", 0, 0, NULL,
-     "safetensors file of first values, such as another run's weights.safetensors; the optimizer "
-     "begins anew; empty draws them from --seed"},
-    {"save-weights", TESS_OPTION_BOOL, CONFIG_FIELD(save_weights), "on", 0, 0, NULL,
-     "write the weights to weights.safetensors in the run folder at the end"},
-    {"epochs", TESS_OPTION_REAL, CONFIG_FIELD(epochs), "1", 0, 1e6, NULL,
-     "passes over the training images; may be a fraction"},
-    {"steps", TESS_OPTION_INT, CONFIG_FIELD(steps), "0", 0, 1e12, NULL,
-     "optimizer steps; 0 goes by --epochs"},
-    {"batch-size", TESS_OPTION_INT, CONFIG_FIELD(batch_size), "128", 1, BATCH_MAX, NULL,
-     "images per optimizer step, over all ranks"},
-    {"batch-per-rank", TESS_OPTION_INT, CONFIG_FIELD(batch_per_rank), "0", 0, BATCH_MAX, NULL,
-     "images per optimizer step and rank: sets --batch-size to this times the ranks; 0: not used"},
-    {"grid", TESS_OPTION_INT, CONFIG_FIELD(grid), "0", 0, 1 << 20, NULL,
-     "canonical micro-batches per step; runs with the same grid give the same bits; 0: ranks x "
-     "accumulate"},
-    {"accumulate", TESS_OPTION_INT, CONFIG_FIELD(accumulate), "1", 1, 1 << 16, NULL,
-     "micro-batches a rank computes one after the other in each step"},
-    {"seed", TESS_OPTION_INT, CONFIG_FIELD(seed), "1", 0, 9e15, NULL,
-     "of initial parameters, shuffles, augmentation and dropout"},
-    {"reduce", TESS_OPTION_CHOICE, CONFIG_FIELD(reduce), "canonical", 0, 0, "canonical|fast",
-     "order of sums: canonical, one tree, gives the same bits on every layout; fast leaves sums "
-     "over "
-     "ranks to the communicator (on one host it keeps the tree) and adds micro-batches one after "
-     "the "
-     "other, with two gradients in memory where the tree keeps up to log2(accumulate) + 1"},
-    {"buffers", TESS_OPTION_CHOICE, CONFIG_FIELD(buffers), "combine", 0, 0, "combine|broadcast",
-     "running averages from the statistics of all ranks, or of rank 0 broadcast"},
-    {"threads", TESS_OPTION_INT, CONFIG_FIELD(threads), "1", 1, 1024, NULL,
-     "threads one kernel may use in each rank"},
-    {"timeout", TESS_OPTION_REAL, CONFIG_FIELD(timeout), "60", 0.1, 86400, NULL,
-     "seconds a collective may wait for another rank"},
-    {"log-every", TESS_OPTION_INT, CONFIG_FIELD(log_every), "0", 0, 1e9, NULL,
-     "steps between lines of the log and of metrics.jsonl; 0: ten an epoch"},
-    {"evaluate", TESS_OPTION_BOOL, CONFIG_FIELD(evaluate), "on", 0, 0, NULL,
-     "measure loss and accuracy on the test images after every epoch and at the end"},
-    {"bind", TESS_OPTION_BOOL, CONFIG_FIELD(bind), "on", 0, 0, NULL,
-     "give each rank its own cores when there are enough"},
-    {"find-unused", TESS_OPTION_BOOL, CONFIG_FIELD(find_unused), "off", 0, 0, NULL,
-     "let models with conditional branches leave parameters without a gradient: zero where other "
-     "ranks used them, left alone where none did; off: stop and name them"},
-    {"debug", TESS_OPTION_BOOL, CONFIG_FIELD(debug), "off", 0, 0, NULL,
-     "before every collective compare over the ranks what each is about to do, and name the first "
-     "that differs; slow"},
-    {"hash-every", TESS_OPTION_INT, CONFIG_FIELD(hash_every), "0", 0, 1e12, NULL,
-     "steps between digests of every parameter, compared over replicas and written to the run "
-     "folder for tessera diff; 0: none"},
-    {NULL, TESS_OPTION_BOOL, 0, NULL, 0, 0, NULL, NULL},
-};
-
 /* In the order of the options' choices. */
 static const enum tess_dtype config_dtype[] = {TESS_F32, TESS_BF16, TESS_F16};
 
@@ -186,6 +98,8 @@ static int config_tables(struct tess_config *config, const struct tess_config_ta
     table[count++] = (struct tess_config_table){"", tess_run_option_table, &config->run};
     table[count++] = (struct tess_config_table){"", tess_optim_option_table, &config->optim};
     table[count++] = (struct tess_config_table){"data", tess_loader_option_table, &config->loader};
+    table[count++] =
+        (struct tess_config_table){"tensor", tess_tensor_option_table, &config->tensor};
     for (int i = 0; i < extra_count && count < CONFIG_TABLE_MAX; i++)
         table[count++] = extra[i];
     return count;
@@ -215,10 +129,21 @@ static enum tess_status config_add_part(struct tess_config *config, const char *
     return tess_options_add(config->options, name, table, *options_out);
 }
 
+/* Is `name` one of the chosen parts? */
+static bool config_is_chosen(const struct tess_config *config, enum tess_registry_kind kind,
+                             const char *name)
+{
+    if (kind == TESS_REGISTRY_MODEL)
+        return strcmp(name, config->model->name) == 0;
+    for (int axis = 0; axis < TESS_AXIS_COUNT; axis++)
+        if (config->axis[axis] != NULL && strcmp(name, config->axis[axis]->name) == 0)
+            return true;
+    return false;
+}
+
 /* Keys of parts that are not chosen may stay in a configuration file. */
 static enum tess_status config_allow_others(struct tess_config *config,
-                                            enum tess_registry_kind kind, const char *what,
-                                            const char *chosen)
+                                            enum tess_registry_kind kind, const char *what)
 {
     int count = 0;
     const char *const *name = tess_registry_names(kind, &count);
@@ -226,11 +151,46 @@ static enum tess_status config_allow_others(struct tess_config *config,
     for (int i = 0; i < count; i++) {
         char why[128];
 
-        if (strcmp(name[i], chosen) == 0)
+        if (config_is_chosen(config, kind, name[i]))
             continue;
         snprintf(why, sizeof why, "applies to %s %s only", what, name[i]);
         TESS_TRY(tess_options_allow(config->options, name[i], why));
     }
+    return TESS_OK;
+}
+
+/* The strategies of a product, each for its axis; one rank's worth where the data axis has none. */
+static enum tess_status config_choose_strategies(struct tess_config *config, const char *text)
+{
+    const struct tess_strategy_ops *ops = NULL;
+    char name[32];
+    const char *rest = text;
+
+    if (text[0] == '\0')
+        return tess_registry_get_strategy(text, &ops);
+    while (tess__config_next_strategy(&rest, name)) {
+        if (strcmp(name, "sp") == 0) {
+            config->sequence_word = true;
+            continue;
+        }
+        TESS_TRY(tess_registry_get_strategy(name, &ops));
+        if (config->axis[ops->axis] != NULL)
+            TESS_FAIL(TESS_ERR_USAGE,
+                      "--strategy %s: %s and %s both are for the same axis of the mesh: give one",
+                      text, config->axis[ops->axis]->name, ops->name);
+        config->axis[ops->axis] = ops;
+    }
+    config->data_chosen = config->axis[TESS_AXIS_DATA] != NULL;
+    if (!config->data_chosen)
+        TESS_TRY(tess_registry_get_strategy("single", &config->axis[TESS_AXIS_DATA]));
+    for (int axis = 0; axis < TESS_AXIS_COUNT; axis++) {
+        ops = config->axis[axis];
+        if (ops != NULL)
+            TESS_TRY(config_add_part(config, ops->name, ops->options, ops->options_size,
+                                     &config->axis_options[axis]));
+    }
+    config->strategy = config->axis[TESS_AXIS_DATA];
+    config->strategy_options = config->axis_options[TESS_AXIS_DATA];
     return TESS_OK;
 }
 
@@ -242,15 +202,12 @@ static enum tess_status config_choose_parts(struct tess_config *config, int argc
     const char *strategy = tess_options_peek(options, "strategy", argc, argv, path);
 
     TESS_TRY(tess_registry_get_model(model != NULL ? model : config->run.model, &config->model));
-    TESS_TRY(tess_registry_get_strategy(strategy != NULL ? strategy : config->run.strategy,
-                                        &config->strategy));
     TESS_TRY(config_add_part(config, config->model->name, config->model->options,
                              config->model->options_size, &config->model_options));
-    TESS_TRY(config_add_part(config, config->strategy->name, config->strategy->options,
-                             config->strategy->options_size, &config->strategy_options));
+    TESS_TRY(config_choose_strategies(config, strategy != NULL ? strategy : config->run.strategy));
     TESS_TRY(tess_options_allow(options, "variants", "is an option of tessera compare"));
-    TESS_TRY(config_allow_others(config, TESS_REGISTRY_MODEL, "model", config->model->name));
-    return config_allow_others(config, TESS_REGISTRY_STRATEGY, "strategy", config->strategy->name);
+    TESS_TRY(config_allow_others(config, TESS_REGISTRY_MODEL, "model"));
+    return config_allow_others(config, TESS_REGISTRY_STRATEGY, "strategy");
 }
 
 /* ---- checks -----------------------------------------------------------------------------------
@@ -281,7 +238,7 @@ static void config_list_fitting(enum tess_leaf_order order, int64_t batch_size, 
     size_t used = 0;
 
     snprintf(text, text_bytes, "none");
-    for (int64_t ranks = 1; ranks <= RANKS_MAX; ranks++) {
+    for (int64_t ranks = 1; ranks <= TESS_CONFIG_RANKS_MAX; ranks++) {
         int64_t leaves = grid > 0 ? grid : ranks * micro;
         int wrote;
 
@@ -295,29 +252,53 @@ static void config_list_fitting(enum tess_leaf_order order, int64_t batch_size, 
     }
 }
 
+/* The same of micro-batches, the least eight of them. */
+static void config_list_micros(enum tess_leaf_order order, int64_t batch_size, int64_t ranks,
+                               int64_t grid, char *text, size_t text_bytes)
+{
+    size_t used = 0;
+
+    snprintf(text, text_bytes, "none");
+    for (int64_t micro = 1, count = 0; ranks * micro <= batch_size && count < 8; micro++) {
+        int64_t leaves = grid > 0 ? grid : ranks * micro;
+
+        if (batch_size % leaves != 0 || !config_grid_fits(order, ranks, micro, leaves))
+            continue;
+        used += (size_t)snprintf(text + used, text_bytes - used, "%s%lld", used > 0 ? ", " : "",
+                                 (long long)micro);
+        count++;
+    }
+}
+
 enum tess_status tess_config_check_grid(const struct tess_config *config, int64_t batch_size,
                                         enum tess_leaf_order leaf_order)
 {
     const struct tess_run_options *run = &config->run;
-    int64_t grid = run->grid > 0 ? run->grid : run->ranks * run->accumulate;
-    char fitting[320];
+    int64_t ranks = config->mesh.count[TESS_AXIS_DATA];
+    int64_t grid = run->grid > 0 ? run->grid : ranks * run->accumulate;
+    const char *of = config->mesh.rank_count > ranks ? " of the data axis" : "";
+    char fitting[320], micros[160];
 
-    if (batch_size % grid == 0 && config_grid_fits(leaf_order, run->ranks, run->accumulate, grid))
+    if (batch_size % grid == 0 && config_grid_fits(leaf_order, ranks, run->accumulate, grid))
         return TESS_OK;
     config_list_fitting(leaf_order, batch_size, run->accumulate, run->grid, fitting,
                         sizeof fitting);
+    config_list_micros(leaf_order, batch_size, ranks, run->grid, micros, sizeof micros);
     if (batch_size % grid != 0)
         TESS_FAIL(
             TESS_ERR_USAGE,
-            "batch-size %lld cannot be cut into a grid of %lld equal micro-batches (%lld ranks "
-            "x accumulate %lld%s); ranks that fit: %s; the next batch-size that fits: %lld",
-            (long long)batch_size, (long long)grid, (long long)run->ranks,
-            (long long)run->accumulate, run->grid > 0 ? ", --grid given" : "", fitting,
+            "batch-size %lld cannot be cut into a grid of %lld equal micro-batches (%lld ranks%s "
+            "x accumulate %lld%s); ranks%s that fit: %s; accumulate that fits: %s; the next "
+            "batch-size that fits: %lld",
+            (long long)batch_size, (long long)grid, (long long)ranks, of,
+            (long long)run->accumulate, run->grid > 0 ? ", --grid given" : "", of, fitting, micros,
             (long long)(batch_size / grid + 1) * (long long)grid);
-    TESS_FAIL(TESS_ERR_USAGE,
-              "%lld ranks x accumulate %lld do not fit a grid of %lld: each rank, and each of its "
-              "micro-batches, needs a power of two of the grid's leaves; ranks that fit: %s",
-              (long long)run->ranks, (long long)run->accumulate, (long long)grid, fitting);
+    TESS_FAIL(
+        TESS_ERR_USAGE,
+        "%lld ranks%s x accumulate %lld do not fit a grid of %lld: each rank, and each of its "
+        "micro-batches, needs a power of two of the grid's leaves; ranks%s that fit: %s; "
+        "accumulate that fits: %s",
+        (long long)ranks, of, (long long)run->accumulate, (long long)grid, of, fitting, micros);
 }
 
 /* Options that stand for others: a batch per rank, a base learning rate. Of two for one thing that
@@ -327,6 +308,7 @@ static enum tess_status config_resolve(struct tess_config *config)
     struct tess_run_options *run = &config->run;
     struct tess_optim_options *optim = &config->optim;
     const struct tess_options *given = config->options;
+    const int64_t ranks = config->mesh.count[TESS_AXIS_DATA];
 
     if (tess_options_is_stronger(given, "batch-size", "batch-per-rank"))
         run->batch_per_rank = 0;
@@ -336,11 +318,11 @@ static enum tess_status config_resolve(struct tess_config *config)
             TESS_FAIL(
                 TESS_ERR_USAGE,
                 "--batch-size and --batch-per-rank both say how large the batch is: give one");
-        if (run->batch_per_rank > BATCH_MAX / run->ranks)
+        if (run->batch_per_rank > TESS_CONFIG_BATCH_MAX / ranks)
             TESS_FAIL(TESS_ERR_USAGE,
                       "--batch-per-rank %lld on %lld ranks is a batch of more than %d images",
-                      (long long)run->batch_per_rank, (long long)run->ranks, BATCH_MAX);
-        run->batch_size = run->batch_per_rank * run->ranks;
+                      (long long)run->batch_per_rank, (long long)ranks, TESS_CONFIG_BATCH_MAX);
+        run->batch_size = run->batch_per_rank * ranks;
     }
     if (optim->base_rate > 0 && tess_options_is_stronger(given, "learning-rate", "base-lr")) {
         optim->base_rate = 0;
@@ -353,7 +335,7 @@ static enum tess_status config_resolve(struct tess_config *config)
                   "--learning-rate and --base-lr both say how fast to learn: give one");
     if (optim->base_rate == 0 && optim->rate_scale != 0)
         TESS_FAIL(TESS_ERR_USAGE, "--lr-scale scales --base-lr, which is not given");
-    tess_optim_resolve(optim, run->batch_size, run->ranks);
+    tess_optim_resolve(optim, run->batch_size, ranks);
     return TESS_OK;
 }
 
@@ -362,26 +344,32 @@ static enum tess_status config_check(struct tess_config *config)
     struct tess_run_options *run = &config->run;
     int64_t grid;
 
-    if (run->ranks > 1 && strcmp(config->strategy->name, "single") == 0 &&
+    if (run->ranks > 1 && strcmp(run->strategy, "single") == 0 &&
         !tess_options_is_set(config->options, "ranks"))
         run->ranks = 1;
+    if (strcmp(run->strategy, "single") == 0 && run->ranks > 1)
+        TESS_TRY(config->strategy->check(config->strategy_options, (int32_t)run->ranks,
+                                         (int32_t)run->accumulate));
+    TESS_TRY(tess__config_mesh(config));
     TESS_TRY(config_resolve(config));
     if (run->kernel[0] == '\0')
         run->kernel = config_default_kernel();
     TESS_TRY(tess_registry_get_kernel(run->kernel, &config->kernel));
     if (run->steps == 0 && run->epochs <= 0)
         TESS_FAIL(TESS_ERR_USAGE, "nothing to do: --epochs is 0 and --steps is 0");
-    if (config->strategy->check != NULL)
-        TESS_TRY(config->strategy->check(config->strategy_options, (int32_t)run->ranks,
-                                         (int32_t)run->accumulate));
+    for (int axis = 0; axis < TESS_AXIS_COUNT; axis++)
+        if (config->axis[axis] != NULL)
+            TESS_TRY(config->axis[axis]->check(config->axis_options[axis], config->mesh.count[axis],
+                                               (int32_t)run->accumulate));
     TESS_TRY(tess_precision_check(run));
     /* How many epochs --steps are is known with the data only: then warm-up is not limited here. */
     TESS_TRY(tess_optim_check(&config->optim, run->steps > 0 ? HUGE_VAL : run->epochs));
 
     /* The strategy's plan says which leaf order it uses; the engine checks that one again. */
-    grid = run->grid > 0 ? run->grid : run->ranks * run->accumulate;
+    const int64_t ranks = config->mesh.count[TESS_AXIS_DATA];
+    grid = run->grid > 0 ? run->grid : ranks * run->accumulate;
     if (run->batch_size % grid == 0 &&
-        config_grid_fits(TESS_LEAVES_MICRO_FIRST, run->ranks, run->accumulate, grid))
+        config_grid_fits(TESS_LEAVES_MICRO_FIRST, ranks, run->accumulate, grid))
         return TESS_OK;
     return tess_config_check_grid(config, run->batch_size, TESS_LEAVES_RANK_FIRST);
 }
@@ -408,6 +396,7 @@ static enum tess_status config_declare(int argc, char **argv, const struct tess_
 static enum tess_status config_load(struct tess_config *config, int argc, char **argv,
                                     const char *path)
 {
+    char *sequence = (char *)"--tensor.sequence-parallel"; /* what the word sp stands for */
     const char *word = NULL;
     int word_count = 0;
 
@@ -418,6 +407,8 @@ static enum tess_status config_load(struct tess_config *config, int argc, char *
     if (word_count > 0 && (path == NULL || strcmp(word, path) != 0))
         TESS_FAIL(TESS_ERR_USAGE,
                   "cannot tell which word names the configuration file: put it before the options");
+    if (config->sequence_word)
+        return tess_options_load_arguments(config->options, 1, &sequence, &word, 1, &word_count);
     return TESS_OK;
 }
 
@@ -449,7 +440,8 @@ void tess_config_close(struct tess_config *config)
     if (config->options != NULL)
         tess_options_close(config->options);
     free(config->model_options);
-    free(config->strategy_options);
+    for (int axis = 0; axis < TESS_AXIS_COUNT; axis++)
+        free(config->axis_options[axis]);
     free(config);
 }
 

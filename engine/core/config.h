@@ -10,15 +10,20 @@
 
 struct tess_options;
 
+#define TESS_CONFIG_RANKS_MAX 64
+#define TESS_CONFIG_BATCH_MAX (1 << 24)
+
 /* Options of a run, no prefix. */
 struct tess_run_options {
     const char *model;
-    const char *strategy;
-    const char *kernel; /* cpu|ref|guard */
-    const char *data;   /* folder of the data set; "synthetic" for made-up images */
-    const char *run;    /* folder of the run's files; "" for none */
-    const char *init;   /* safetensors file of first values; "": drawn from the seed */
-    bool save_weights;  /* into the run's folder, at the end */
+    const char *strategy;  /* one, or several joined by '+'; sp for sequence parallel */
+    const char *mesh;      /* "data=2,tensor=2,stage=2"; "" leaves it to the ranks */
+    const char *recompute; /* none|selective|full|every:K */
+    const char *kernel;    /* cpu|ref|guard */
+    const char *data;      /* folder of the data set; "synthetic" for made-up images */
+    const char *run;       /* folder of the run's files; "" for none */
+    const char *init;      /* safetensors file of first values; "": drawn from the seed */
+    bool save_weights;     /* into the run's folder, at the end */
     int64_t ranks;
     int32_t precision;           /* index into f32|bf16|f16: tess_run_dtype() */
     const char *f32_ops;         /* kinds of operations that multiply in f32, a comma list */
@@ -48,6 +53,16 @@ struct tess_run_options {
 };
 extern const struct tess_option tess_run_option_table[];
 
+/* Options of the tensor axis, prefix "tensor". */
+struct tess_tensor_options {
+    int64_t ranks;     /* 0: not given */
+    bool sequence;     /* sequence parallel */
+    int64_t canonical; /* parts; 0: as many as ranks */
+};
+extern const struct tess_option tess_tensor_option_table[];
+
+enum tess_recompute { TESS_RECOMPUTE_NONE, TESS_RECOMPUTE_SELECTIVE, TESS_RECOMPUTE_FULL };
+
 struct tess_config {
     struct tess_options *options; /* for --explain and the hash */
     struct tess_run_options run;
@@ -55,8 +70,17 @@ struct tess_config {
     struct tess_loader_options loader;
     const struct tess_model_ops *model;
     void *model_options;
-    const struct tess_strategy_ops *strategy;
+    const struct tess_strategy_ops *strategy; /* of the data axis */
     void *strategy_options;
+    /* Of the other axes, NULL where none was chosen; the data axis is there too. */
+    const struct tess_strategy_ops *axis[TESS_AXIS_COUNT];
+    void *axis_options[TESS_AXIS_COUNT];
+    bool data_chosen;      /* the user named a strategy for the data axis */
+    bool sequence_word;    /* "sp" stands among the strategies: sequence parallel */
+    struct tess_mesh mesh; /* counts; of rank 0 */
+    struct tess_tensor_options tensor;
+    enum tess_recompute recompute; /* what a unit does, where it is recomputed at all ... */
+    int32_t recompute_every;       /* ... one in so many */
     const struct tess_kernel_ops *kernel;
 };
 
@@ -90,6 +114,22 @@ bool tess_config_peek(int argc, char **argv, const char *name, char *text, size_
 
 enum tess_dtype tess_run_dtype(const struct tess_run_options *run);
 enum tess_dtype tess_run_reduce_dtype(const struct tess_run_options *run);
+
+/* ---- config_mesh.c ----------------------------------------------------------------------------
+ */
+
+/* The next word of a product of strategies, "one+two"; false at its end. *text moves on. */
+bool tess__config_next_strategy(const char **text, char name[32]);
+
+/* Fill config->mesh from --mesh, --ranks and the axes' own options, and with it ranks and
+ * accumulate where they were not given. TESS_ERR_USAGE with the sizes that fit. */
+enum tess_status tess__config_mesh(struct tess_config *config);
+
+/* This rank's places on the axes. Pure. */
+struct tess_mesh tess_mesh_at(const struct tess_mesh *mesh, int32_t rank);
+
+/* The rank at these places. Pure. */
+int32_t tess_mesh_rank(const struct tess_mesh *mesh, const int32_t at[TESS_AXIS_COUNT]);
 
 /*
  * Do the rank count, accumulation and grid fit each other and the batch? The message lists the rank

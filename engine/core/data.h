@@ -46,17 +46,24 @@ void tess_dataset_close(struct tess_dataset *dataset); /* NULL is allowed */
 
 /*
  * Text or tokens, memory-mapped. `source` is a file, several joined by commas, or a pattern such as
- * "shards/train_*.bin", taken in sorted order:
+ * "shards/train_*.bin", whose files are taken in the order of their names' bytes. All are of one
+ * kind:
  *
  *   text    any other file: a token is a byte, the vocabulary 256
- *   tokens  files that end in .bin, in the layouts of llm.c: 256 int32 (magic, version, count,
- * ...), then `count` tokens. Magic 20240520, version 1: uint16, vocabulary 50257 (GPT-2); magic
- *           20240801, version 7: uint32, vocabulary 128256 (Llama 3). Token values are checked.
- *   "text"  the word: text that every Debian machine has (see tess_dataset_default_text)
+ *   tokens  files that end in .bin, in the layouts of llm.c: 256 int32 (magic, version, count, then
+ *           zeros), then `count` tokens. Magic 20240520, version 1: uint16, vocabulary 50257
+ *           (GPT-2); magic 20240801, version 7: uint32, vocabulary 128256 (Llama 3)
+ *   "text"  the word: text that every Debian machine has, about 12 MB of it (data_text.c)
  *
- * length is T. The last `validation` share of the samples, at least one, is the test split unless
- * `validation_source` names files of their own. TESS_ERR_NOT_FOUND, TESS_ERR_DATA: messages name
- * the file and the field, and a set shorter than one sample of each split is an error.
+ * length is T. The files are one stream, end to end: a sample may begin in one and end in the next,
+ * and the last tokens, too few for a sample, are left out. The last `validation` share of the
+ * samples, at least one, is the test split unless `validation_source` (NULL or "": none) names
+ * files of their own. TESS_ERR_NOT_FOUND, TESS_ERR_DATA: messages name the file and the field, and
+ * a set shorter than one sample of each split is an error.
+ *
+ * Names, headers and sizes are checked here; that tokens are in the vocabulary when a sample is
+ * loaded: see tess_load_rows. A file must not be cut short while it is in use: who then reads what
+ * is gone is killed by SIGBUS. To put another file in its place by renaming is safe.
  */
 enum tess_status tess_dataset_open_tokens(const char *source, const char *validation_source,
                                           double validation, int64_t length,
@@ -70,6 +77,15 @@ enum tess_status tess_dataset_open_tokens(const char *source, const char *valida
 enum tess_status tess_dataset_open_synthetic(struct tess_shape row, int32_t class_count,
                                              int64_t train_count, int64_t test_count, uint64_t seed,
                                              struct tess_dataset **dataset_out);
+
+/*
+ * Made-up text that can be learnt, for the same uses: a token is a byte, and after each one follow
+ * four others, equally often and drawn from the seed. A model that knows them has a loss of ln 4 at
+ * most. Each count is at least 1.
+ */
+enum tess_status tess_dataset_open_synthetic_tokens(int64_t length, int64_t train_count,
+                                                    int64_t test_count, uint64_t seed,
+                                                    struct tess_dataset **dataset_out);
 
 /*
  * The sampler: which sample of the split stands at global position `position` of an epoch; -1
@@ -92,29 +108,36 @@ struct tess_loader_options {
     int64_t shift;                /* random shift by up to this many pixels, zero filled */
     bool drop_last;               /* leave a short last batch of the epoch out */
     int64_t length;               /* tokens of a sample */
-    double validation;            /* share of the tokens kept for validation */
+    double validation;            /* share of the samples kept for validation */
     const char *validation_files; /* "": that share; else files as data names them */
 };
 extern const struct tess_option tess_loader_option_table[];
 
 /*
  * Fill `input` [rows, H, W, C] in dtype (f32, bf16 or f16) with (pixel/255 - mean)/deviation and
- * `label` [rows] for the given samples; of tokens `input` [rows, T] in i32 and `label` [rows, T],
- * where padding is token 0 and labels -1; a negative sample is padding: zeros, label -1. `augment`
- * false for evaluation. Pure.
+ * `label` [rows] for the given samples; of tokens `input` [rows, T] in i32 and `label` [rows, T].
+ * A negative sample is padding: zeros, labels -1. `augment`, of images only, is false for
+ * evaluation. Pure.
+ *
+ * Returns rows; or the number of the first row with a token that is not in the vocabulary, which
+ * is not filled, nor are those after it. What is wrong with it tess_load_report says, in the thread
+ * whose message it is to be.
  */
-void tess_load_rows(const struct tess_dataset *dataset, const struct tess_split *split,
-                    const struct tess_loader_options *options, uint64_t seed, int64_t epoch,
-                    bool augment, const int64_t *sample, int64_t rows, enum tess_dtype dtype,
-                    void *input, int32_t *label);
+int64_t tess_load_rows(const struct tess_dataset *dataset, const struct tess_split *split,
+                       const struct tess_loader_options *options, uint64_t seed, int64_t epoch,
+                       bool augment, const int64_t *sample, int64_t rows, enum tess_dtype dtype,
+                       void *input, int32_t *label);
+/* TESS_ERR_DATA, with the file, the token's number in it and its value. */
+enum tess_status tess_load_report(const struct tess_dataset *dataset,
+                                  const struct tess_split *split, int64_t sample);
 
 /*
  * A loader: prefetches the batches of one rank into `slot_count` slots of the caller's memory, in
  * the order in which they will be asked for. The request function says which samples make batch
  * number `batch`; it returns false when there is no such batch. It is called from the loader's
  * threads, once for each of 0, 1, 2, ..., never by two at a time (without workers: by the rank's
- * own thread, in tess_loader_next, and again for a batch that is not there). Between two calls a
- * slot belongs to the loader unless it is the one handed out last.
+ * own thread, in tess_loader_next, and again for a batch that is not there or cannot be had).
+ * Between two calls a slot belongs to the loader unless it is the one handed out last.
  */
 struct tess_batch_request {
     const struct tess_split *split;
@@ -142,7 +165,8 @@ enum tess_status tess_loader_open(const struct tess_loader_config *config,
 /*
  * The next batch, numbers 0, 1, 2, ...; the previous one's slot is given back. After the last batch
  * rows is 0 and the pointers are NULL. wait_s_out (may be NULL): seconds spent waiting for it, or
- * loading it. No allocation.
+ * loading it. No allocation. TESS_ERR_DATA when a sample of the batch cannot be had, and the same
+ * whenever it is asked for again.
  */
 enum tess_status tess_loader_next(struct tess_loader *loader, void **input_out, int32_t **label_out,
                                   int64_t *rows_out, double *wait_s_out);

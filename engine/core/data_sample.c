@@ -3,7 +3,7 @@
  * normalised and augmented. Pure: everything depends on arguments alone, so that every layout and
  * any number of loader threads see the same batches. When rows are loaded is loader.c's matter.
  */
-#include "core/data.h"
+#include "core/data_tokens.h"
 
 #include "base/half.h"
 #include "base/rng.h"
@@ -14,15 +14,23 @@ const struct tess_option tess_loader_option_table[] = {
     {"workers", TESS_OPTION_INT, offsetof(struct tess_loader_options, workers), "-1", -1, 16, NULL,
      "prefetch threads per rank; 0 loads in the rank's own thread, -1 chooses"},
     {"shuffle", TESS_OPTION_BOOL, offsetof(struct tess_loader_options, shuffle), "on", 0, 0, NULL,
-     "visit the training images in another random order every epoch"},
+     "visit the training samples in another random order every epoch"},
     {"flip", TESS_OPTION_BOOL, offsetof(struct tess_loader_options, flip), "off", 0, 0, NULL,
      "mirror training images left to right, each with probability 1/2"},
     {"shift", TESS_OPTION_INT, offsetof(struct tess_loader_options, shift), "0", 0, 64, NULL,
      "move training images at random by up to this many pixels in both directions"},
     {"drop-last", TESS_OPTION_BOOL, offsetof(struct tess_loader_options, drop_last), "off", 0, 0,
      NULL,
-     "leave out the last batch of an epoch where it is short; off: its mean is over the images it "
+     "leave out the last batch of an epoch where it is short; off: its mean is over the samples it "
      "has"},
+    {"length", TESS_OPTION_INT, offsetof(struct tess_loader_options, length), "256", 1, 1 << 20,
+     NULL, "tokens of a sample of text: what the model sees at once"},
+    {"validation", TESS_OPTION_REAL, offsetof(struct tess_loader_options, validation), "0.02", 0,
+     0.99, NULL, "share of a text, its end, that is kept for validation; at least one sample"},
+    {"validation-files", TESS_OPTION_STRING, offsetof(struct tess_loader_options, validation_files),
+     "", 0, 0, NULL,
+     "text or token files for validation, named as in --data; empty: --data.validation of its "
+     "own"},
     {NULL, TESS_OPTION_BOOL, 0, NULL, 0, 0, NULL, NULL},
 };
 
@@ -187,10 +195,10 @@ static void sample_prefetch(const uint8_t *image, int64_t count)
         __builtin_prefetch(image + i);
 }
 
-void tess_load_rows(const struct tess_dataset *dataset, const struct tess_split *split,
-                    const struct tess_loader_options *options, uint64_t seed, int64_t epoch,
-                    bool augment, const int64_t *sample, int64_t rows, enum tess_dtype dtype,
-                    void *input, int32_t *label)
+static void sample_load_images(const struct tess_dataset *dataset, const struct tess_split *split,
+                               const struct tess_loader_options *options, uint64_t seed,
+                               int64_t epoch, bool augment, const int64_t *sample, int64_t rows,
+                               enum tess_dtype dtype, void *input, int32_t *label)
 {
     const struct sample_norm norm = sample_norm_of(dataset);
     const int64_t row_count = tess_shape_count(&dataset->row);
@@ -216,4 +224,24 @@ void tess_load_rows(const struct tess_dataset *dataset, const struct tess_split 
         else
             sample_convert(image, row_count, norm, dtype, input, r * row_count);
     }
+}
+
+int64_t tess_load_rows(const struct tess_dataset *dataset, const struct tess_split *split,
+                       const struct tess_loader_options *options, uint64_t seed, int64_t epoch,
+                       bool augment, const int64_t *sample, int64_t rows, enum tess_dtype dtype,
+                       void *input, int32_t *label)
+{
+    if (dataset->tokens)
+        return tess__stream_load_rows(dataset, split, sample, rows, input, label);
+    sample_load_images(dataset, split, options, seed, epoch, augment, sample, rows, dtype, input,
+                       label);
+    return rows;
+}
+
+enum tess_status tess_load_report(const struct tess_dataset *dataset,
+                                  const struct tess_split *split, int64_t sample)
+{
+    const int64_t length = dataset->row.dim[0];
+    return tess__stream_report(split->stream,
+                               split->first + (sample & ~TESS_SAMPLE_IGNORED) * length, length + 1);
 }

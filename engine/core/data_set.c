@@ -1,15 +1,16 @@
 /*
  * Data sets in memory, and made-up ones. Responsible for the mapping that holds pixels and labels
- * and for what is computed from all of them; reading files is data_idx.c's, choosing and
- * normalising samples data_sample.c's.
+ * and for what is computed from all of them; reading files is data_idx.c's and data_tokens.c's,
+ * choosing and normalising samples data_sample.c's.
  *
- * One anonymous shared mapping, so that ranks forked later use the same pages:
+ * Of images one anonymous shared mapping, so that ranks forked later use the same pages:
  *
  *     train images | train labels | test images | test labels      each from a multiple of 64 bytes
  */
 #include "core/data_set.h"
 
 #include "base/rng.h"
+#include "core/data_tokens.h"
 #include "tessera/check.h"
 
 #include <errno.h>
@@ -62,6 +63,7 @@ enum tess_status tess__dataset_new(struct tess_shape row, int32_t class_count, i
     }
     dataset->row = row;
     dataset->class_count = class_count;
+    dataset->labels = 1;
     dataset->mapped_bytes = bytes;
     dataset->train.count = train_count;
     dataset->train.image = memory;
@@ -80,7 +82,14 @@ void tess_dataset_close(struct tess_dataset *dataset)
 {
     if (dataset == NULL)
         return;
-    munmap(tess__dataset_writable(dataset->train.image), dataset->mapped_bytes);
+    if (dataset->tokens) {
+        const struct tess_token_stream *train = dataset->train.stream, *test = dataset->test.stream;
+        tess__stream_close((struct tess_token_stream *)(uintptr_t)train);
+        if (test != train)
+            tess__stream_close((struct tess_token_stream *)(uintptr_t)test);
+    } else {
+        munmap(tess__dataset_writable(dataset->train.image), dataset->mapped_bytes);
+    }
     free(dataset);
 }
 
@@ -113,10 +122,10 @@ void tess__dataset_seal(struct tess_dataset *dataset)
     mprotect(tess__dataset_writable(dataset->train.image), dataset->mapped_bytes, PROT_READ);
 }
 
-/* ---- made-up images ------------------------------------------------------------------------ */
+/* ---- made-up data -------------------------------------------------------------------------- */
 
 /* Numbers of the random streams of a made-up set. */
-enum { SYNTHETIC_TEMPLATES, SYNTHETIC_LABELS, SYNTHETIC_NOISE };
+enum { SYNTHETIC_TEMPLATES, SYNTHETIC_LABELS, SYNTHETIC_NOISE, SYNTHETIC_FOLLOWERS };
 
 /* `count` random bytes, 16 per block of the generator. */
 static void synthetic_bytes(struct tess_rng_key key, uint64_t high, int64_t count, uint8_t *target)
@@ -184,4 +193,52 @@ enum tess_status tess_dataset_open_synthetic(struct tess_shape row, int32_t clas
     }
     free(template);
     return status;
+}
+
+/* Followers of a token in made-up text. */
+#define SYNTHETIC_CHOICES 4
+
+enum tess_status tess_dataset_open_synthetic_tokens(int64_t length, int64_t train_count,
+                                                    int64_t test_count, uint64_t seed,
+                                                    struct tess_dataset **dataset_out)
+{
+    const struct tess_rng_key key = tess_rng_key(seed, TESS_RNG_TEST, SYNTHETIC_NOISE);
+    const uint64_t samples = (uint64_t)train_count + (uint64_t)test_count;
+    uint8_t follower[256][SYNTHETIC_CHOICES], *memory, token = 0;
+    if (length < 1 || train_count < 1 || test_count < 1)
+        TESS_FAIL(TESS_ERR_USAGE,
+                  "%lld training and %lld test samples of %lld tokens: made-up data need at least "
+                  "1 of each",
+                  (long long)train_count, (long long)test_count, (long long)length);
+    if (tess__dataset_product(samples, (uint64_t)length) >= TESS__DATASET_BYTES_MAX)
+        TESS_FAIL(TESS_ERR_USAGE, "%lld and %lld samples of %lld tokens are more than %u GiB",
+                  (long long)train_count, (long long)test_count, (long long)length,
+                  (unsigned)(TESS__DATASET_BYTES_MAX >> 30));
+    struct tess_token_stream *stream = calloc(1, sizeof(*stream));
+    if (stream == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "cannot allocate a data set's description");
+    stream->kind = &tess__token_text;
+    const size_t bytes = (size_t)samples * (size_t)length + 1;
+    enum tess_status status = tess__stream_map(bytes, &memory);
+    if (status == TESS_OK) {
+        synthetic_bytes(tess_rng_key(seed, TESS_RNG_TEST, SYNTHETIC_FOLLOWERS), 0, sizeof(follower),
+                        follower[0]);
+        synthetic_bytes(key, 0, (int64_t)bytes, memory);
+        for (size_t i = 0; i < bytes; i++)
+            memory[i] = token = follower[token][memory[i] % SYNTHETIC_CHOICES];
+        mprotect(memory, bytes, PROT_READ);
+        status = tess__stream_append(
+            stream, "made-up text",
+            (struct tess__token_piece){
+                .token = memory, .count = (int64_t)bytes, .map = memory, .map_bytes = bytes});
+    }
+    if (status != TESS_OK) {
+        tess__stream_close(stream);
+        return status;
+    }
+    TESS_TRY(tess__tokens_split(stream, NULL, 0, length, dataset_out));
+    (*dataset_out)->train.count = train_count;
+    (*dataset_out)->test.count = test_count;
+    (*dataset_out)->test.first = train_count * length;
+    return TESS_OK;
 }

@@ -105,6 +105,12 @@ static struct tess_shape declare_slice(struct tess_declare *declare, const char 
 {
     const struct tess_tensor_axis *tensor = &declare->axis;
     struct tess_shape shape = *whole;
+    if (slice.used != 0 && (slice.axis != 0 || slice.blocks != 1 || slice.used < 0 ||
+                            whole->rank < 1 || slice.used > whole->dim[0]))
+        declare_fail(declare, tess_fail(TESS_ERR_USAGE,
+                                        "model: only the first dimension of a parameter may be "
+                                        "padded, '%s' is otherwise",
+                                        name));
     if (slice.axis < 0 || tensor->parts <= 1)
         return shape;
     if (slice.axis >= whole->rank || slice.blocks < 1 ||
@@ -145,7 +151,6 @@ static int32_t declare_any_param(struct tess_declare *declare, const char *name,
     param->shape = declare_slice(declare, name, &shape, slice);
     param->init = init;
     param->flags = flags;
-    param->source = -1;
     param->model_begin = declare->element_count;
     declare->element_count += count;
     return declare->param_count - 1;
@@ -164,15 +169,22 @@ int32_t tess_declare_param(struct tess_declare *declare, const char *name, struc
     return tess_declare_sliced(declare, name, shape, init, flags, (struct tess_slice){-1, 1, 0});
 }
 
-int32_t tess_declare_buffer(struct tess_declare *declare, const char *name, struct tess_shape shape,
-                            struct tess_init init, float rate)
+int32_t tess_declare_sliced_buffer(struct tess_declare *declare, const char *name,
+                                   struct tess_shape shape, struct tess_init init, float rate,
+                                   struct tess_slice slice)
 {
-    int32_t index =
-        declare_any_param(declare, name, shape, init, TESS_PARAM_BUFFER | TESS_PARAM_NO_DECAY,
-                          (struct tess_slice){-1, 1, 0});
+    int32_t index = declare_any_param(declare, name, shape, init,
+                                      TESS_PARAM_BUFFER | TESS_PARAM_NO_DECAY, slice);
     if (index >= 0)
         declare->param[index].rate = rate;
     return index;
+}
+
+int32_t tess_declare_buffer(struct tess_declare *declare, const char *name, struct tess_shape shape,
+                            struct tess_init init, float rate)
+{
+    return tess_declare_sliced_buffer(declare, name, shape, init, rate,
+                                      (struct tess_slice){-1, 1, 0});
 }
 
 int32_t tess_declare_tied(struct tess_declare *declare, const char *name, int32_t source)
@@ -194,6 +206,17 @@ int32_t tess_declare_tied(struct tess_declare *declare, const char *name, int32_
     declare->param[index].source = source;
     declare->param[index].model_begin = from.model_begin;
     return index;
+}
+
+void tess_declare_crossing(struct tess_declare *declare, enum tess_crossing_when when,
+                           enum tess_crossing_call call, int64_t count)
+{
+    const int32_t unit = declare_current_unit(declare, "crossing");
+    if (unit < 0)
+        return;
+    declare->unit[unit].crossing[when][call] += count;
+    if (call == TESS_CALL_SUM && count > declare->sum_most)
+        declare->sum_most = count;
 }
 
 void tess_declare_loss(struct tess_declare *declare, int64_t labels)
@@ -242,7 +265,7 @@ int32_t tess_declare_op(struct tess_declare *declare, const struct tess_op_desc 
 /* Tied parameters and their sources are segments of their own: see tess_declare_tied. */
 static enum tess_status declare_check_alone(const struct tess_declare *declare, int32_t p)
 {
-    const int32_t tied[2] = {p, declare->param[p].source};
+    const int32_t tied[2] = {p, tess_declare_source(&declare->param[p])};
     for (int32_t i = 0; i < 2 && tied[1] >= 0; i++)
         for (int32_t q = 0; q < declare->param_count; q++)
             if (q != tied[i] && declare->param[q].unit == declare->param[tied[i]].unit)
@@ -257,6 +280,12 @@ enum tess_status tess_declare_model(struct tess_declare *declare,
                                     const void *options, const struct tess_model_input *input)
 {
     declare->axis = input->axis;
+    if (input->axis.parts > 1 && !model->tensor)
+        TESS_FAIL(
+            TESS_ERR_USAGE,
+            "model '%s' cannot be cut along the tensor axis: leave that axis' strategy out of "
+            "--strategy, and --tensor.* with it",
+            model->name);
     TESS_TRY(model->declare(state, options, input, declare));
     TESS_TRY(declare->status);
     if (declare->unit_count == 0)
@@ -342,6 +371,12 @@ int64_t tess_declare_run(const struct tess_declare_param *param,
     const int64_t from = index / run * block + part * run + index % run;
     *whole_out = (outer * length + from) * inner + rest;
     return (run - index % run) * inner - rest;
+}
+
+int64_t tess_declare_used(const struct tess_declare_param *param)
+{
+    const int64_t count = tess_shape_count(&param->whole);
+    return param->slice.used > 0 ? count / param->whole.dim[0] * param->slice.used : count;
 }
 
 struct tess_shape tess_declare_file_shape(const struct tess_declare_param *param)

@@ -15,7 +15,10 @@
 struct tess_declare_unit {
     char name[TESS_NAME_MAX];
     int32_t index;
-    int64_t output_count; /* elements per row */
+    int64_t crossing[2][3]; /* elements of all calls of a pass, by enum tess_crossing_when and
+                               tess_crossing_call */
+    int32_t chunk;          /* set by the engine: of a pipeline's rank; else 0 */
+    int64_t output_count;   /* elements per row */
 };
 
 struct tess_declare_param {
@@ -28,7 +31,7 @@ struct tess_declare_param {
     struct tess_init init;
     uint32_t flags;
     float rate;          /* TESS_PARAM_BUFFER */
-    int32_t source;      /* TESS_PARAM_TIED: index of the parameter whose value this is; else -1 */
+    int32_t source;      /* TESS_PARAM_TIED: index of the parameter whose value this is */
     int64_t model_begin; /* number of its first element among all of the model, whole tensors, tied
                             ones left out (theirs is their source's) */
 };
@@ -55,6 +58,7 @@ struct tess_declare {
     int64_t rows, leaf_rows; /* given to operations */
     enum tess_dtype dtype;
     struct tess_tensor_axis axis;
+    int64_t sum_most;        /* elements of the greatest sum over the tensor axis */
     int64_t labels;          /* of a row, where the model computes the loss itself; else 0 */
     int64_t element_count;   /* of all parameters, whole tensors, tied ones left out */
     bool conditional;        /* backward may leave parameters unused */
@@ -68,6 +72,12 @@ enum tess_status tess_declare_model(struct tess_declare *declare,
                                     const void *options, const struct tess_model_input *input);
 void tess_declare_fini(struct tess_declare *declare);
 
+/* Index of the parameter that this one is tied to, or -1. */
+static inline int32_t tess_declare_source(const struct tess_declare_param *param)
+{
+    return param->flags & TESS_PARAM_TIED ? param->source : -1;
+}
+
 /* What is left of a model when only the units with keep[unit] are: copies, to be freed by fini. */
 enum tess_status tess_declare_select(const struct tess_declare *model, const bool *keep,
                                      struct tess_declare *part_out);
@@ -79,6 +89,9 @@ enum tess_status tess_declare_select(const struct tess_declare *model, const boo
  */
 int64_t tess_declare_run(const struct tess_declare_param *param,
                          const struct tess_tensor_axis *tensor, int64_t at, int64_t *whole_out);
+
+/* Elements of the whole tensor before its padding (tess_slice.used, of the first dimension). */
+int64_t tess_declare_used(const struct tess_declare_param *param);
 
 /* Elements of all parameters as files have them: the model's size as papers give it. */
 int64_t tess_declare_size(const struct tess_declare *declare);

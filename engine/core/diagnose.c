@@ -1,7 +1,9 @@
 /*
  * A loss that is not a number: finds the first tensor, in the order of computation, that holds a
  * NaN or infinity. Reads what the step has left in memory; communicates nothing, so that one rank
- * can do it alone before it stops the others. And how messages list the ranks they are about.
+ * can do it alone before it stops the others. In a pipeline each stage looks at what it hands on,
+ * since the stage of the loss cannot see where it began. And how messages list the ranks they are
+ * about.
  */
 #include "core/state.h"
 
@@ -31,9 +33,15 @@ static const char *diagnose_range(const struct tess_engine *engine)
                : "";
 }
 
+/* What was found not to be finite, of a chunk. */
+static const char *diagnose_what(const struct tess_engine *engine, int32_t chunk)
+{
+    return engine->pipe.chunk[chunk].last ? "the loss is" : "what goes to the next stage is";
+}
+
 /* The piece of a parameter on this rank that is not finite: NaNs in weights come before any output.
  */
-static enum tess_status diagnose_params(struct tess_engine *engine)
+static enum tess_status diagnose_params(struct tess_engine *engine, int32_t chunk)
 {
     for (int32_t i = 0; i < engine->optim.piece_count; i++) {
         const struct tess_piece *piece = &engine->piece[i];
@@ -43,46 +51,71 @@ static enum tess_status diagnose_params(struct tess_engine *engine)
                 : tess_find_nonfinite(engine->kernel, engine->plan.dtype, piece->count, piece->low);
         if (at < 0)
             continue;
-        const struct tess_declare_param *param = &engine->declare.param[piece->param];
+        const struct tess_declare_param *param = piece->of;
         TESS_FAIL(
             TESS_ERR_NUMERIC,
-            "the loss is not finite at step %lld: unit '%s', parameter '%s' "
+            "%s not finite at step %lld: unit '%s', parameter '%s' "
             "held the first NaN or infinity (element %lld); try a lower learning rate, warm-up or "
             "--clip%s",
-            (long long)engine->step + 1, engine->declare.unit[param->unit].name, param->name,
+            diagnose_what(engine, chunk), (long long)engine->step + 1,
+            engine->declare.unit[param->unit].name, param->name,
             (long long)(piece->param_begin + at), diagnose_range(engine));
     }
     return TESS_OK;
 }
 
-enum tess_status tess__engine_diagnose(struct tess_engine *engine, const void *input,
-                                       int64_t loss_row)
+/* Tokens are always finite. */
+static enum tess_status diagnose_input(struct tess_engine *engine, int32_t chunk, int32_t slot)
 {
-    const struct tess_declare *declare = &engine->declare;
-    int64_t row = tess_shape_count(&engine->dataset->row);
-    long long step = (long long)engine->step + 1;
+    const void *input = engine->pipe.flight[chunk * engine->pipe.slot_max + slot].input;
+    const int64_t row = tess_shape_count(&engine->dataset->row);
+    if (engine->dataset->tokens || !engine->pipe.chunk[chunk].first)
+        return TESS_OK;
     int64_t at = tess_find_nonfinite(engine->kernel, engine->plan.dtype, engine->rows * row, input);
     if (at >= 0)
         TESS_FAIL(TESS_ERR_NUMERIC,
-                  "the loss is not finite at step %lld: the input held the first NaN "
-                  "or infinity (row %lld, element %lld)",
-                  step, (long long)(at / row), (long long)(at % row));
-    TESS_TRY(diagnose_params(engine));
-    for (int32_t u = 0; u < declare->unit_count; u++) {
+                  "%s not finite at step %lld: the input held the first NaN or infinity (row %lld, "
+                  "element %lld)",
+                  diagnose_what(engine, chunk), (long long)engine->step + 1, (long long)(at / row),
+                  (long long)(at % row));
+    return TESS_OK;
+}
+
+enum tess_status tess__engine_diagnose(struct tess_engine *engine, int32_t chunk, int32_t slot,
+                                       int64_t loss_row)
+{
+    const struct tess_declare *declare = &engine->declare;
+    const struct tess_chunk *here = &engine->pipe.chunk[chunk];
+    long long step = (long long)engine->step + 1;
+    TESS_TRY(diagnose_input(engine, chunk, slot));
+    TESS_TRY(diagnose_params(engine, chunk));
+    for (int32_t u = here->unit_first; u < here->unit_end; u++) {
         int64_t count = declare->unit[u].output_count;
-        at = tess_find_nonfinite(engine->kernel, engine->plan.dtype, engine->rows * count,
-                                 engine->unit_output[u]);
+        /* A model with its own loss need not write its last output. */
+        if (declare->labels > 0 && declare->unit[u].index == engine->model.unit_count - 1)
+            break;
+        int64_t at = tess_find_nonfinite(engine->kernel, engine->plan.dtype, engine->rows * count,
+                                         engine->unit_output[slot * declare->unit_count + u]);
         if (at >= 0)
-            TESS_FAIL(
-                TESS_ERR_NUMERIC,
-                "the loss is not finite at step %lld: unit '%s', tensor 'output' "
-                "held the first NaN or infinity (row %lld, element %lld); try a lower learning "
-                "rate, warm-up or --clip%s",
-                step, declare->unit[u].name, (long long)(at / count), (long long)(at % count),
-                diagnose_range(engine));
+            TESS_FAIL(TESS_ERR_NUMERIC,
+                      "%s not finite at step %lld: unit '%s', tensor 'output' held the first NaN "
+                      "or infinity (row %lld, element %lld); try a lower learning rate, warm-up or "
+                      "--clip%s",
+                      diagnose_what(engine, chunk), step, declare->unit[u].name,
+                      (long long)(at / count), (long long)(at % count), diagnose_range(engine));
     }
     TESS_FAIL(TESS_ERR_NUMERIC,
               "the loss is not finite at step %lld: tensor 'loss' of row %lld held the "
               "first one%s",
               step, (long long)loss_row, diagnose_range(engine));
+}
+
+enum tess_status tess__engine_check_output(struct tess_engine *engine, int32_t chunk, int32_t slot)
+{
+    const int32_t last = engine->pipe.chunk[chunk].unit_end - 1;
+    const void *output = engine->unit_output[slot * engine->plan.unit_count + last];
+    const int64_t count = engine->declare.unit[last].output_count * engine->rows;
+    if (tess_find_nonfinite(engine->kernel, engine->plan.dtype, count, output) < 0)
+        return TESS_OK;
+    return tess__engine_diagnose(engine, chunk, slot, -1);
 }

@@ -14,14 +14,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Elements that are widened at a time; a multiple of a Philox block's 128 signs. */
+/* Elements that are widened at a time. */
 #define DIGEST_CHUNK 1024
 
 /*
- * What a rank tells the others about its parameters: first its shard index (-1: it owns nothing),
- * then two hashes a parameter: of the elements it owns, which add up over a group of shards, and of
- * the whole copy that it computes with (0 where it keeps none, or the owned elements are all).
+ * What a rank tells the others about its parameters: first which elements it owns, by shard, stage
+ * and place on the tensor axis (-1: none), then three hashes a parameter of the model: of the
+ * elements it owns, which add up over the ranks that own others; of those that another rank of the
+ * tensor or stage axis owns too and counts; and of the whole copy that it computes with (0 where it
+ * keeps none, or the owned elements are all).
  */
+enum digest_hash { DIGEST_OWNED, DIGEST_DUPLICATE, DIGEST_COPY, DIGEST_HASHES };
+
 struct digest_table {
     uint64_t *row; /* [rank_count, width] */
     int32_t width, rank_count;
@@ -32,14 +36,10 @@ static uint64_t *digest_row(const struct digest_table *table, int32_t rank)
     return table->row + (size_t)rank * (size_t)table->width;
 }
 
-static uint64_t digest_owned(const struct digest_table *table, int32_t rank, int32_t p)
+static uint64_t *digest_of(const struct digest_table *table, int32_t rank, int32_t p,
+                           enum digest_hash hash)
 {
-    return digest_row(table, rank)[1 + 2 * p];
-}
-
-static uint64_t digest_copy(const struct digest_table *table, int32_t rank, int32_t p)
-{
-    return digest_row(table, rank)[2 + 2 * p];
+    return &digest_row(table, rank)[1 + DIGEST_HASHES * p + (int32_t)hash];
 }
 
 /* Hash of a piece's elements, by their numbers in the model. */
@@ -47,10 +47,12 @@ static uint64_t digest_hash(const struct tess_engine *engine, const struct tess_
 {
     float room[DIGEST_CHUNK];
     uint64_t hash = 0;
-    for (int64_t at = 0; at < piece->count; at += DIGEST_CHUNK) {
-        const int64_t now = piece->count - at < DIGEST_CHUNK ? piece->count - at : DIGEST_CHUNK;
+    for (int64_t at = 0, now; at < piece->count; at += now) {
+        int64_t model;
+        now = tess_piece_run(piece, &engine->declare.axis, at, NULL, &model);
+        now = now < DIGEST_CHUNK ? now : DIGEST_CHUNK;
         hash += tess_hash_f32(tess__engine_values(engine, piece, at, now, room), (size_t)now,
-                              (uint64_t)(piece->model_begin + at));
+                              (uint64_t)model);
     }
     return hash;
 }
@@ -65,22 +67,29 @@ static bool digest_has_copy(const struct tess_plan *plan)
 static void digest_own_row(const struct tess_engine *engine, struct digest_table *table)
 {
     const struct tess_plan *plan = &engine->plan;
-    uint64_t *row = digest_row(table, plan->rank);
-    int64_t first = 0; /* number of the parameter's first element in the model */
+    const struct tess_mesh *mesh = &plan->mesh;
+    const int32_t shards = plan->shard_count > 1 ? plan->shard_count : 1;
+    const int32_t place =
+        mesh->at[TESS_AXIS_STAGE] * mesh->count[TESS_AXIS_TENSOR] + mesh->at[TESS_AXIS_TENSOR];
     const bool owner = plan->optim_extent != TESS_EXTENT_NONE;
-    row[0] = owner ? (uint64_t)plan->shard_index : UINT64_MAX;
-    for (int32_t i = 0; i < engine->optim.piece_count; i++)
-        row[1 + 2 * engine->piece[i].param] += digest_hash(engine, &engine->piece[i]);
+    digest_row(table, mesh->rank)[0] =
+        owner ? (uint64_t)place * (uint64_t)shards + (uint64_t)plan->shard_index : UINT64_MAX;
+    for (int32_t i = 0; i < engine->optim.piece_count; i++) {
+        const struct tess_piece *piece = &engine->piece[i];
+        *digest_of(table, mesh->rank, piece->param,
+                   piece->duplicate ? DIGEST_DUPLICATE : DIGEST_OWNED) +=
+            digest_hash(engine, piece);
+    }
     for (int32_t p = 0; digest_has_copy(plan) && p < plan->param_count; p++) {
         const struct tess_segment *segment = &plan->segment[plan->param[p].segment];
         const int64_t at = plan->param[p].begin - segment->begin;
         void *whole = (char *)segment->param + (size_t)at * engine->dtype_bytes;
-        const struct tess_piece copy = {.count = plan->param[p].count,
-                                        .model_begin = first,
+        const struct tess_piece copy = {.of = &engine->declare.param[p],
+                                        .count = plan->param[p].count,
                                         .w = plan->dtype == TESS_F32 ? whole : NULL,
                                         .low = whole};
-        row[2 + 2 * p] = digest_hash(engine, &copy);
-        first += plan->param[p].count;
+        *digest_of(table, mesh->rank, plan->param[p].index, DIGEST_COPY) =
+            digest_hash(engine, &copy);
     }
 }
 
@@ -95,27 +104,59 @@ static int32_t digest_first_owner(const struct digest_table *table, int32_t rank
     return first;
 }
 
+/* The first rank that holds the same part of the model. */
+static int32_t digest_first_copy(const struct tess_mesh *mesh, int32_t rank)
+{
+    struct tess_mesh here = tess_mesh_at(mesh, rank);
+    here.at[TESS_AXIS_DATA] = 0;
+    return tess_mesh_rank(&here, here.at);
+}
+
+/* The rank that owns and counts what `rank` has as a duplicate: beside it on the tensor axis, or
+ * at its place of another stage. -1: there is none. */
+static int32_t digest_counting(const struct tess_mesh *mesh, const struct digest_table *table,
+                               int32_t rank, int32_t p)
+{
+    const struct tess_mesh here = tess_mesh_at(mesh, rank);
+    for (int32_t r = 0; r < table->rank_count; r++) {
+        const struct tess_mesh there = tess_mesh_at(mesh, r);
+        const bool beside = there.at[TESS_AXIS_STAGE] == here.at[TESS_AXIS_STAGE] ||
+                            there.at[TESS_AXIS_TENSOR] == here.at[TESS_AXIS_TENSOR];
+        if (r != rank && there.at[TESS_AXIS_DATA] == here.at[TESS_AXIS_DATA] && beside &&
+            *digest_of(table, r, p, DIGEST_OWNED) != 0)
+            return r;
+    }
+    return -1;
+}
+
 /* The rank that `rank` should agree with about parameter p and does not, or -1. */
-static int32_t digest_differs_from(const struct digest_table *table, int32_t rank, int32_t p)
+static int32_t digest_differs_from(const struct tess_mesh *mesh, const struct digest_table *table,
+                                   int32_t rank, int32_t p)
 {
     const int32_t first = digest_first_owner(table, rank);
-    if (digest_owned(table, rank, p) != digest_owned(table, first, p))
+    const int32_t copy = digest_first_copy(mesh, rank);
+    const uint64_t duplicate = *digest_of(table, rank, p, DIGEST_DUPLICATE);
+    if (*digest_of(table, rank, p, DIGEST_OWNED) != *digest_of(table, first, p, DIGEST_OWNED))
         return first;
-    return digest_copy(table, rank, p) != digest_copy(table, 0, p) ? 0 : -1;
+    if (*digest_of(table, rank, p, DIGEST_COPY) != *digest_of(table, copy, p, DIGEST_COPY))
+        return copy;
+    const int32_t counting = duplicate != 0 ? digest_counting(mesh, table, rank, p) : -1;
+    return counting >= 0 && *digest_of(table, counting, p, DIGEST_OWNED) != duplicate ? counting
+                                                                                      : -1;
 }
 
 /* Every rank finds the same: the first parameter in which ranks differ, and from whose. */
 static enum tess_status digest_compare(const struct tess_engine *engine,
                                        const struct digest_table *table)
 {
-    const struct tess_plan *plan = &engine->plan;
+    const struct tess_mesh *mesh = &engine->plan.mesh;
     struct tess_rank_list ranks = {0};
     char more[64] = "";
     int32_t first = -1, other = -1, count = 0;
-    for (int32_t p = 0; p < plan->param_count; p++) {
+    for (int32_t p = 0; p < engine->model.param_count; p++) {
         int32_t found = -1;
-        for (int32_t r = 0; r < plan->rank_count && found < 0; r++)
-            found = digest_differs_from(table, r, p);
+        for (int32_t r = 0; r < mesh->rank_count && found < 0; r++)
+            found = digest_differs_from(mesh, table, r, p);
         if (found < 0)
             continue;
         first = first < 0 ? p : first;
@@ -124,14 +165,14 @@ static enum tess_status digest_compare(const struct tess_engine *engine,
     }
     if (first < 0)
         return TESS_OK;
-    for (int32_t r = 0; r < plan->rank_count; r++)
-        if (digest_differs_from(table, r, first) == other)
+    for (int32_t r = 0; r < mesh->rank_count; r++)
+        if (digest_differs_from(mesh, table, r, first) == other)
             tess__rank_list_add(&ranks, r);
     if (count > 1)
         snprintf(more, sizeof more, "; so do %d more parameter%s", count - 1, count > 2 ? "s" : "");
     TESS_FAIL(TESS_ERR_INTERNAL,
               "after step %lld parameter '%s' of rank%s %s differs from rank %d's%s",
-              (long long)engine->step, plan->param[first].name, ranks.count > 1 ? "s" : "",
+              (long long)engine->step, engine->model.param[first].name, ranks.count > 1 ? "s" : "",
               ranks.text, other, more);
 }
 
@@ -140,16 +181,17 @@ static enum tess_status digest_compare(const struct tess_engine *engine,
 /* Exchange what every rank holds and compare it; table->row is the caller's to free, always. */
 static enum tess_status digest_exchange(struct tess_engine *engine, struct digest_table *table)
 {
-    const struct tess_plan *plan = &engine->plan;
-    table->width = 1 + 2 * plan->param_count;
-    table->rank_count = plan->rank_count;
+    const struct tess_mesh *mesh = &engine->plan.mesh;
+    table->width = 1 + DIGEST_HASHES * engine->model.param_count;
+    table->rank_count = mesh->rank_count;
     table->row = calloc((size_t)table->width * (size_t)table->rank_count, sizeof *table->row);
     if (!table->row)
-        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the hashes of %d parameters", plan->param_count);
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the hashes of %d parameters",
+                  engine->model.param_count);
     engine->kernel->ops->access(engine->kernel, true);
     digest_own_row(engine, table);
     engine->kernel->ops->access(engine->kernel, false);
-    TESS_TRY(tess_comm_all_gather(engine->comm, digest_row(table, plan->rank), table->row,
+    TESS_TRY(tess_comm_all_gather(engine->comm, digest_row(table, mesh->rank), table->row,
                                   (size_t)table->width, TESS_I64, NULL));
     return digest_compare(engine, table);
 }
@@ -164,7 +206,7 @@ static uint64_t digest_whole(const struct digest_table *table, int32_t p)
 {
     uint64_t hash = 0;
     for (int32_t r = 0; r < table->rank_count; r++)
-        hash += digest_counts(table, r) ? digest_owned(table, r, p) : 0;
+        hash += digest_counts(table, r) ? *digest_of(table, r, p, DIGEST_OWNED) : 0;
     return hash;
 }
 
@@ -173,7 +215,7 @@ enum tess_status tess_engine_hash(struct tess_engine *engine, uint64_t *hash_out
     struct digest_table table = {0};
     const enum tess_status status = digest_exchange(engine, &table);
     uint64_t hash = 0;
-    for (int32_t p = 0; status == TESS_OK && p < engine->plan.param_count; p++)
+    for (int32_t p = 0; status == TESS_OK && p < engine->model.param_count; p++)
         hash += digest_whole(&table, p);
     free(table.row);
     *hash_out = hash;
@@ -186,20 +228,22 @@ enum { DIGEST_SUMS = 1 + TESS_DIGEST_SKETCH }; /* the squares, then the sketches
 
 /*
  * Add x times the signs of one sketch: element i of the parameter has the sign of bit i mod 32 of
- * word i / 32 of the sketch's stream, set for minus. `at` is a multiple of 64, x the elements from
- * it on. The signs are the same in every run, or sketches could not be compared.
+ * word i / 32 of the sketch's stream, set for minus. x are the elements from `at` on. The signs are
+ * the same in every run, or sketches could not be compared.
  */
 static double digest_sketch(const float *x, int64_t at, int64_t count, int32_t p, int32_t sketch)
 {
     const struct tess_rng_key key =
         tess_rng_key(0, TESS_RNG_SKETCH, (uint64_t)p * TESS_DIGEST_SKETCH + (uint64_t)sketch);
     uint32_t word[4] = {0};
+    int64_t block = -1;
     double sum = 0;
-    for (int64_t i = 0; i < count; i += 32) {
-        const int64_t number = (at + i) / 32, now = count - i < 32 ? count - i : 32;
-        if (i == 0 || number % 4 == 0)
-            tess_rng_block(key, (uint64_t)number / 4, 0, word);
-        const uint32_t signs = word[number % 4];
+    for (int64_t i = 0, now; i < count; i += now) {
+        const int64_t number = (at + i) / 32, bit = (at + i) % 32;
+        now = count - i < 32 - bit ? count - i : 32 - bit;
+        if (number / 4 != block)
+            tess_rng_block(key, (uint64_t)(block = number / 4), 0, word);
+        const uint32_t signs = word[number % 4] >> bit;
         for (int64_t b = 0; b < now; b++)
             sum += signs >> b & 1 ? -(double)x[i + b] : (double)x[i + b];
     }
@@ -210,13 +254,15 @@ static void digest_add_piece(const struct tess_engine *engine, const struct tess
                              double sum[DIGEST_SUMS])
 {
     float room[DIGEST_CHUNK];
-    for (int64_t at = 0; at < piece->count; at += DIGEST_CHUNK) {
-        const int64_t now = piece->count - at < DIGEST_CHUNK ? piece->count - at : DIGEST_CHUNK;
+    for (int64_t at = 0, now; at < piece->count; at += now) {
+        int64_t whole;
+        now = tess_piece_run(piece, &engine->declare.axis, at, &whole, NULL);
+        now = now < DIGEST_CHUNK ? now : DIGEST_CHUNK;
         const float *x = tess__engine_values(engine, piece, at, now, room);
         for (int64_t i = 0; i < now; i++)
             sum[0] += (double)x[i] * (double)x[i];
         for (int32_t s = 0; s < TESS_DIGEST_SKETCH; s++)
-            sum[1 + s] += digest_sketch(x, piece->param_begin + at, now, piece->param, s);
+            sum[1 + s] += digest_sketch(x, whole, now, piece->param, s);
     }
 }
 
@@ -224,13 +270,15 @@ static enum tess_status digest_fill(struct tess_engine *engine, const struct dig
                                     double (*sum)[DIGEST_SUMS], struct tess_digest *digest_out)
 {
     const struct tess_plan *plan = &engine->plan;
+    const int32_t params = engine->model.param_count;
     engine->kernel->ops->access(engine->kernel, true);
-    for (int32_t i = 0; digest_counts(table, plan->rank) && i < engine->optim.piece_count; i++)
-        digest_add_piece(engine, &engine->piece[i], sum[engine->piece[i].param]);
+    for (int32_t i = 0; digest_counts(table, plan->mesh.rank) && i < engine->optim.piece_count; i++)
+        if (!engine->piece[i].duplicate)
+            digest_add_piece(engine, &engine->piece[i], sum[engine->piece[i].param]);
     engine->kernel->ops->access(engine->kernel, false);
-    TESS_TRY(tess_comm_all_reduce(engine->comm, sum, sum, (size_t)plan->param_count * DIGEST_SUMS,
-                                  TESS_F64, TESS_REDUCE_SUM, NULL));
-    for (int32_t p = 0; p < plan->param_count; p++) {
+    TESS_TRY(tess_comm_all_reduce(engine->comm, sum, sum, (size_t)params * DIGEST_SUMS, TESS_F64,
+                                  TESS_REDUCE_SUM, NULL));
+    for (int32_t p = 0; p < params; p++) {
         digest_out[p].hash = digest_whole(table, p);
         digest_out[p].norm = sqrt(sum[p][0]);
         memcpy(digest_out[p].sketch, &sum[p][1], sizeof digest_out[p].sketch);
@@ -241,11 +289,11 @@ static enum tess_status digest_fill(struct tess_engine *engine, const struct dig
 enum tess_status tess_engine_digest(struct tess_engine *engine, struct tess_digest *digest_out)
 {
     struct digest_table table = {0};
-    double(*sum)[DIGEST_SUMS] = calloc((size_t)engine->plan.param_count + 1, sizeof *sum);
+    double(*sum)[DIGEST_SUMS] = calloc((size_t)engine->model.param_count + 1, sizeof *sum);
     enum tess_status status = digest_exchange(engine, &table);
     if (status == TESS_OK && !sum)
         status = tess_fail(TESS_ERR_MEMORY, "no memory for the sketches of %d parameters",
-                           engine->plan.param_count);
+                           engine->model.param_count);
     if (status == TESS_OK)
         status = digest_fill(engine, &table, sum, digest_out);
     free(table.row);

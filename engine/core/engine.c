@@ -22,10 +22,11 @@ static enum tess_status engine_geometry(struct tess_engine *engine, int32_t rank
     const struct tess_run_options *run = &engine->config->run;
     const struct tess_dataset *dataset = engine->dataset;
     struct tess_plan *plan = &engine->plan;
-    plan->rank = rank;
-    plan->rank_count = (int32_t)run->ranks;
+    plan->mesh = tess_mesh_at(&engine->config->mesh, rank);
+    plan->rank = plan->mesh.at[TESS_AXIS_DATA];
+    plan->rank_count = plan->mesh.count[TESS_AXIS_DATA];
     plan->accumulate = (int32_t)run->accumulate;
-    plan->grid = (int32_t)(run->grid > 0 ? run->grid : run->ranks * run->accumulate);
+    plan->grid = (int32_t)(run->grid > 0 ? run->grid : plan->rank_count * run->accumulate);
     plan->dtype = tess_run_dtype(run);
     plan->reduce_dtype = tess_run_reduce_dtype(run);
     plan->fold_in_turn = run->reduce == TESS_ORDER_FAST;
@@ -40,7 +41,9 @@ static enum tess_status engine_geometry(struct tess_engine *engine, int32_t rank
     engine->leaf_count = plan->grid / plan->rank_count / plan->accumulate;
     engine->rows = engine->leaf_count * engine->leaf_rows;
     engine->dtype_bytes = tess_dtype_bytes(plan->dtype);
+    engine->input_bytes = dataset->tokens ? sizeof(int32_t) : engine->dtype_bytes;
     engine->class_count = dataset->class_count;
+    engine->labels = dataset->labels;
     engine->steps_per_epoch = dataset->train.count / run->batch_size;
     if (engine->steps_per_epoch == 0 && engine->config->loader.drop_last)
         TESS_FAIL(TESS_ERR_USAGE,
@@ -58,47 +61,89 @@ static enum tess_status engine_geometry(struct tess_engine *engine, int32_t rank
     return TESS_OK;
 }
 
+/* The tensor axis as the model sees it. */
+static struct tess_tensor_axis engine_tensor_axis(const struct tess_engine *engine)
+{
+    const struct tess_mesh *mesh = &engine->plan.mesh;
+    const struct tess_tensor_options *options = &engine->config->tensor;
+    const int32_t ranks = mesh->count[TESS_AXIS_TENSOR];
+    const int32_t parts = options->canonical > 0 ? (int32_t)options->canonical : ranks;
+    return (struct tess_tensor_axis){.parts = parts,
+                                     .first = mesh->at[TESS_AXIS_TENSOR] * (parts / ranks),
+                                     .count = parts / ranks,
+                                     .rank = mesh->at[TESS_AXIS_TENSOR],
+                                     .rank_count = ranks,
+                                     .sequence = options->sequence && ranks > 1};
+}
+
 static enum tess_status engine_declare(struct tess_engine *engine)
 {
     const struct tess_config *config = engine->config;
     struct tess_model_input input = {.row = engine->dataset->row,
                                      .class_count = engine->dataset->class_count,
                                      .dtype = engine->plan.dtype,
+                                     .tokens = engine->dataset->tokens,
                                      .rows = engine->rows,
                                      .leaf_rows = engine->leaf_rows,
-                                     .axis = {.parts = 1, .count = 1, .rank_count = 1}};
-    engine->declare.rows = engine->rows;
-    engine->declare.leaf_rows = engine->leaf_rows;
-    engine->declare.dtype = engine->plan.dtype;
+                                     .axis = engine_tensor_axis(engine)};
+    engine->model.rows = engine->rows;
+    engine->model.leaf_rows = engine->leaf_rows;
+    engine->model.dtype = engine->plan.dtype;
     engine->model_state = calloc(1, config->model->state_size + 1);
     if (!engine->model_state)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for the model's state");
-    TESS_TRY(tess_declare_model(&engine->declare, config->model, engine->model_state,
+    TESS_TRY(tess_declare_model(&engine->model, config->model, engine->model_state,
                                 config->model_options, &input));
     uint32_t wide = 0;
     TESS_TRY(tess_precision_f32_ops(config->run.f32_ops, &wide));
-    for (int32_t o = 0; o < engine->declare.op_count; o++) {
-        struct tess_op_desc *desc = &engine->declare.op[o].desc;
+    for (int32_t o = 0; o < engine->model.op_count; o++) {
+        struct tess_op_desc *desc = &engine->model.op[o].desc;
         desc->f32_math = desc->dtype != TESS_F32 && (wide >> desc->kind & 1) != 0;
     }
+    return tess__engine_pipe_plan(engine);
+}
+
+static enum tess_status engine_make_strategy(struct tess_engine *engine, enum tess_axis axis,
+                                             struct tess_strategy *strategy)
+{
+    const struct tess_config *config = engine->config;
+    strategy->ops = config->axis[axis];
+    strategy->options = config->axis_options[axis];
+    strategy->plan = &engine->plan;
+    strategy->memory = engine->memory;
+    strategy->state = calloc(1, strategy->ops->state_size + 1);
+    if (!strategy->state)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the strategy's state");
+    return TESS_OK;
+}
+
+/* Strategies that bring all rows, or all outputs, to one rank want what others may not give. */
+static enum tess_status engine_check_strategy(const struct tess_engine *engine)
+{
+    const struct tess_plan *plan = &engine->plan;
+    const char *name = engine->strategy.ops->name;
+    const bool gathers =
+        plan->holds_loss || plan->skips_loss || plan->holds_input || plan->skips_input;
+    if (gathers && plan->rank_count < plan->mesh.rank_count)
+        TESS_FAIL(TESS_ERR_USAGE,
+                  "strategy %s keeps rows and loss on one rank and cannot be joined with a tensor "
+                  "or stage axis: use another one for the data axis",
+                  name);
     return TESS_OK;
 }
 
 static enum tess_status engine_plan_strategy(struct tess_engine *engine)
 {
-    const struct tess_config *config = engine->config;
     struct tess_strategy *strategy = &engine->strategy;
-    strategy->ops = config->strategy;
-    strategy->options = config->strategy_options;
-    strategy->plan = &engine->plan;
-    strategy->memory = engine->memory;
-    strategy->state = calloc(1, config->strategy->state_size + 1);
-    if (!strategy->state)
-        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the strategy's state");
-    TESS_TRY(tess_layout_begin(&engine->plan, &engine->declare));
-    TESS_TRY(config->strategy->plan(strategy));
-    TESS_TRY(tess_layout_finish(&engine->plan));
-    return tess_config_check_grid(config, engine->batch_size, engine->plan.leaf_order);
+    TESS_TRY(engine_make_strategy(engine, TESS_AXIS_DATA, strategy));
+    if (engine->config->axis[TESS_AXIS_TENSOR])
+        TESS_TRY(engine_make_strategy(engine, TESS_AXIS_TENSOR, &engine->tensor_strategy));
+    engine->plan.own_loss = engine->model.labels > 0;
+    TESS_TRY(tess_layout_begin(&engine->plan, &engine->model, &engine->declare));
+    TESS_TRY(strategy->ops->plan(strategy));
+    TESS_TRY(tess_layout_finish(&engine->plan, &engine->declare));
+    TESS_TRY(engine_check_strategy(engine));
+    return tess_config_check_grid(engine->config, engine->batch_size, engine->plan.leaf_order);
 }
 
 /* One slot where nothing is loaded ahead: in the rank's own thread, or by another rank. Else one
@@ -116,13 +161,15 @@ static int32_t engine_slot_count(const struct tess_engine *engine)
 static enum tess_status engine_plan(struct tess_engine *engine, int32_t rank)
 {
     const struct tess_config *config = engine->config;
-    TESS_TRY(config->strategy->check(config->strategy_options, (int32_t)config->run.ranks,
-                                     (int32_t)config->run.accumulate));
+    for (int axis = 0; axis < TESS_AXIS_COUNT; axis++)
+        if (config->axis[axis])
+            TESS_TRY(config->axis[axis]->check(config->axis_options[axis], config->mesh.count[axis],
+                                               (int32_t)config->run.accumulate));
     TESS_TRY(engine_geometry(engine, rank));
     TESS_TRY(engine_declare(engine));
     if (config->run.init[0] != '\0') {
         TESS_TRY(tess_weights_open(config->run.init, &engine->weights));
-        TESS_TRY(tess_weights_match(engine->weights, &engine->declare));
+        TESS_TRY(tess_weights_match(engine->weights, &engine->model));
     }
     TESS_TRY(tess_scale_parse(config->run.loss_scale, engine->plan.dtype,
                               config->run.loss_scale_interval, &engine->scale));
@@ -167,115 +214,25 @@ enum tess_status tess_engine_plan(const struct tess_config *config,
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
-int64_t tess__engine_step_rows(const struct tess_engine *engine, int64_t step)
-{
-    int64_t at = step % engine->steps_per_epoch * engine->batch_size;
-    int64_t left = engine->dataset->train.count - at;
-    return left < engine->batch_size ? left : engine->batch_size;
-}
-
-/* The sample at a place of the epoch. Beyond its end the places of a short last batch are filled
- * from its beginning on with images that do not count. */
-static int64_t engine_sample(const struct tess_engine *engine, int64_t epoch, int64_t position)
-{
-    int64_t count = engine->dataset->train.count;
-    int64_t sample = tess_sample_at((uint64_t)engine->config->run.seed, epoch, count,
-                                    position % count, engine->config->loader.shuffle);
-    return position < count ? sample : sample | TESS_SAMPLE_IGNORED;
-}
-
-/* Training batch number b is micro-batch b % S of step b / S. */
-static bool engine_request_train(void *context, int64_t batch, struct tess_batch_request *request)
-{
-    const struct tess_engine *engine = context;
-    const struct tess_plan *plan = &engine->plan;
-    int64_t step = batch / plan->accumulate;
-    int32_t micro = (int32_t)(batch % plan->accumulate);
-    int64_t epoch = step / engine->steps_per_epoch;
-    int64_t at = step % engine->steps_per_epoch * engine->batch_size;
-    int32_t first = plan->holds_input ? 0 : plan->rank;
-    int32_t last = plan->holds_input ? plan->rank_count - 1 : plan->rank;
-    if (step >= engine->step_count)
-        return false;
-    request->split = &engine->dataset->train;
-    request->epoch = epoch;
-    request->augment = true;
-    request->rows = 0;
-    for (int32_t rank = first; rank <= last; rank++) {
-        int64_t row = at + tess_layout_first_leaf(plan, rank, micro) * engine->leaf_rows;
-        for (int64_t i = 0; i < engine->rows; i++)
-            request->sample[request->rows++] = engine_sample(engine, epoch, row + i);
-    }
-    return true;
-}
-
-/* Test batch number b is pass b % passes; rows past the end of the split are padding. */
-static bool engine_request_test(void *context, int64_t batch, struct tess_batch_request *request)
-{
-    const struct tess_engine *engine = context;
-    const struct tess_plan *plan = &engine->plan;
-    int64_t width = tess__engine_test_width(engine), passes = tess__engine_test_passes(engine);
-    int64_t rows = plan->holds_input ? engine->rows * plan->rank_count : engine->rows;
-    int64_t first = batch % passes * width * engine->leaf_rows;
-    if (!plan->holds_input)
-        first += plan->rank * engine->rows;
-    request->split = &engine->dataset->test;
-    request->epoch = 0;
-    request->augment = false;
-    request->rows = rows;
-    for (int64_t i = 0; i < rows; i++)
-        request->sample[i] = first + i < engine->dataset->test.count ? first + i : -1;
-    return true;
-}
-
-static enum tess_status engine_open_loaders(struct tess_engine *engine)
-{
-    if (engine->plan.skips_input)
-        return TESS_OK;
-    struct tess_loader_config config = {
-        .dataset = engine->dataset,
-        .options = engine->config->loader,
-        .seed = (uint64_t)engine->config->run.seed,
-        .dtype = engine->plan.dtype,
-        .rows_max = engine->rows * (engine->plan.holds_input ? engine->plan.rank_count : 1),
-        .slot_count = engine->slot_count,
-        .host_ranks = engine->plan.rank_count,
-        .request = engine_request_train,
-        .context = engine,
-    };
-    if (!engine->config->kernel->host_memory)
-        config.options.workers = 0;
-    for (int32_t i = 0; i < engine->slot_count; i++) {
-        config.input[i] = tess_memory_get(engine->memory, engine->block.input[i]);
-        config.label[i] = tess_memory_get(engine->memory, engine->block.label[i]);
-    }
-    TESS_TRY(tess_loader_open(&config, &engine->loader));
-    if (engine->test_leaves == 0)
-        return TESS_OK;
-    config.options.workers = 0;
-    config.slot_count = 1;
-    config.input[0] = tess_memory_get(engine->memory, engine->block.test_input);
-    config.label[0] = tess_memory_get(engine->memory, engine->block.test_label);
-    config.request = engine_request_test;
-    return tess_loader_open(&config, &engine->test_loader);
-}
-
 static enum tess_status engine_open_optim(struct tess_engine *engine)
 {
     const struct tess_plan *plan = &engine->plan;
     const struct tess_optim_options *options = &engine->config->optim;
     struct tess_optim *optim = &engine->optim;
-    size_t params = (size_t)plan->param_count;
+    const int32_t model_params = engine->model.param_count;
+    size_t params = (size_t)model_params;
     size_t numbers = (size_t)tess_optim_tensor_numbers(options) * params;
     optim->options = *options;
     optim->kernel = engine->kernel;
-    if (plan->optim_extent == TESS_EXTENT_SHARD && plan->shard_count > 1)
+    if ((plan->optim_extent == TESS_EXTENT_SHARD && plan->shard_count > 1) ||
+        plan->rank_count < plan->mesh.rank_count)
         optim->sum_comm = engine->comm;
-    optim->counts = plan->rank < (plan->shard_count > 1 ? plan->shard_count : plan->rank_count);
-    optim->param_count = plan->param_count;
+    optim->counts = tess__engine_counts(engine);
+    optim->param_count = model_params;
+    optim->axis = &engine->declare.axis;
     optim->piece = engine->piece;
-    optim->piece_count = tess_layout_piece_count(plan);
-    optim->state_count = tess_layout_own_total(plan, plan->optim_extent);
+    optim->piece_count = tess_layout_piece_count(plan, &engine->declare);
+    optim->state_count = tess_layout_own_total(plan, plan->optim_extent, TESS_LAYOUT_VALUES);
     optim->state = tess_memory_get(engine->memory, engine->block.optim);
     optim->scratch = tess_memory_get(engine->memory, engine->block.direction);
     optim->chunk = tess_memory_get(engine->memory, engine->block.update_chunk);
@@ -283,8 +240,9 @@ static enum tess_status engine_open_optim(struct tess_engine *engine)
     optim->stochastic = tess_precision_is_stochastic(&engine->config->run);
     optim->round_key[0] = (uint64_t)engine->config->run.seed;
     optim->leaf_count = plan->grid;
-    for (int32_t p = 0; p < plan->param_count; p++)
-        engine->grad_total += plan->param[p].flags & TESS_PARAM_BUFFER ? 0 : plan->param[p].count;
+    for (int32_t p = 0; p < model_params; p++)
+        if (!(engine->model.param[p].flags & (TESS_PARAM_BUFFER | TESS_PARAM_TIED)))
+            engine->grad_total += tess_shape_count(&engine->model.param[p].whole);
     /* A few numbers per tensor, read by the host: beside the arena, not in it. */
     optim->tensor_state = calloc(numbers + 1, sizeof *optim->tensor_state);
     optim->sum = calloc(2 * params + 1, sizeof *optim->sum);
@@ -310,14 +268,44 @@ static void engine_clear(struct tess_engine *engine)
                   tess_memory_get(engine->memory, zero[i]));
 }
 
+/*
+ * This rank's group along each axis: those that share its places on the other two. Where the data
+ * or stage axis is alone that is the group of all; the tensor axis has one of its own also then, so
+ * that its crossings are counted apart from sums over all ranks.
+ */
+static enum tess_status engine_open_groups(struct tess_engine *engine)
+{
+    const struct tess_mesh *mesh = &engine->plan.mesh;
+    for (int axis = 0; axis < TESS_AXIS_COUNT; axis++) {
+        struct tess_mesh first = *mesh;
+        first.at[axis] = 0;
+        if (mesh->count[axis] == mesh->rank_count &&
+            (axis != TESS_AXIS_TENSOR || mesh->rank_count == 1))
+            engine->axis_comm[axis] = engine->comm;
+        else
+            TESS_TRY(tess_comm_split(engine->comm, tess_mesh_rank(&first, first.at), mesh->at[axis],
+                                     &engine->axis_comm[axis]));
+    }
+    engine->strategy.kernel = engine->tensor_strategy.kernel = engine->kernel;
+    engine->strategy.comm = engine->axis_comm[TESS_AXIS_DATA];
+    engine->tensor_strategy.comm = engine->axis_comm[TESS_AXIS_TENSOR];
+    return tess__engine_pipe_open(engine);
+}
+
+static void engine_close_groups(struct tess_engine *engine)
+{
+    for (int axis = 0; axis < TESS_AXIS_COUNT; axis++)
+        if (engine->axis_comm[axis] != engine->comm)
+            tess_comm_close(engine->axis_comm[axis]);
+}
+
 static enum tess_status engine_open(struct tess_engine *engine)
 {
     uint64_t bytes = tess_memory_total(engine->memory);
     struct tess_strategy *strategy = &engine->strategy;
-    strategy->kernel = engine->kernel;
-    strategy->comm = engine->comm;
     engine->comm->access = engine_access;
     engine->comm->access_context = engine->kernel;
+    TESS_TRY(engine_open_groups(engine));
     TESS_TRY(tess_comm_alloc(engine->comm, bytes, &engine->arena));
     TESS_TRY(tess_memory_commit(engine->memory, engine->arena));
     TESS_TRY(engine->kernel->ops->adopt(engine->kernel, engine->arena, bytes));
@@ -327,9 +315,12 @@ static enum tess_status engine_open(struct tess_engine *engine)
     TESS_TRY(tess__unused_open(engine));
     engine->opened_strategy = true;
     TESS_TRY(strategy->ops->open(strategy));
+    if (engine->tensor_strategy.ops)
+        TESS_TRY(engine->tensor_strategy.ops->open(&engine->tensor_strategy));
+    tess__crossing_open(engine);
     engine->weight_token = 1;
     TESS_TRY(tess__engine_init_params(engine));
-    TESS_TRY(engine_open_loaders(engine));
+    TESS_TRY(tess__engine_open_loaders(engine));
     return tess_comm_barrier(engine->comm);
 }
 
@@ -365,8 +356,11 @@ void tess_engine_close(struct tess_engine *engine)
     tess_loader_close(engine->loader);
     tess_loader_close(engine->test_loader);
     tess_weights_close(engine->weights);
-    if (engine->opened_strategy)
+    if (engine->opened_strategy) {
         engine->strategy.ops->close(&engine->strategy);
+        if (engine->tensor_strategy.ops)
+            engine->tensor_strategy.ops->close(&engine->tensor_strategy);
+    }
     for (int32_t o = 0; engine->op && o < engine->declare.op_count; o++)
         if (engine->op[o].kernel)
             engine->kernel->ops->op_close(&engine->op[o]);
@@ -375,7 +369,9 @@ void tess_engine_close(struct tess_engine *engine)
                                     tess_memory_total(engine->memory));
         tess_comm_release(engine->comm, engine->arena);
     }
+    tess__engine_pipe_close(engine);
     if (engine->comm) {
+        engine_close_groups(engine);
         engine->comm->access = NULL;
         engine->comm->access_context = NULL;
     }
@@ -384,9 +380,11 @@ void tess_engine_close(struct tess_engine *engine)
     tess__unused_close(engine);
     tess_layout_fini(&engine->plan);
     tess_declare_fini(&engine->declare);
+    tess_declare_fini(&engine->model);
     void *const owned[] = {
         engine->model_state,
         engine->strategy.state,
+        engine->tensor_strategy.state,
         engine->block.unit_output,
         engine->block.tensor,
         engine->block.packed,
@@ -431,23 +429,29 @@ const struct tess_plan *tess_engine_plan_of(const struct tess_engine *engine)
     return &engine->plan;
 }
 
+int32_t tess_engine_param_count(const struct tess_engine *engine)
+{
+    return engine->model.param_count;
+}
+
+const char *tess_engine_param_name(const struct tess_engine *engine, int32_t index)
+{
+    return engine->model.param[index].name;
+}
+
+const char *tess_engine_param_unit(const struct tess_engine *engine, int32_t index)
+{
+    return engine->model.unit[engine->model.param[index].unit].name;
+}
+
+int64_t tess_engine_model_size(const struct tess_engine *engine)
+{
+    return tess_declare_size(&engine->model);
+}
+
 const struct tess_comm *tess_engine_comm(const struct tess_engine *engine)
 {
     return engine->comm;
-}
-
-void tess_engine_traffic(const struct tess_engine *engine, uint64_t *sent_bytes_out,
-                         double *wait_s_out)
-{
-    const struct tess_strategy *strategy = &engine->strategy;
-    uint64_t sent = engine->comm ? engine->comm->stats.sent_bytes : 0;
-    double wait_s = engine->comm ? engine->comm->stats.wait_s : 0;
-    for (int32_t g = 0; g < strategy->group_count; g++) {
-        sent += strategy->group[g]->stats.sent_bytes;
-        wait_s += strategy->group[g]->stats.wait_s;
-    }
-    *sent_bytes_out = sent;
-    *wait_s_out = wait_s;
 }
 
 double tess_engine_flight_s(const struct tess_engine *engine)
@@ -458,9 +462,4 @@ double tess_engine_flight_s(const struct tess_engine *engine)
 void tess_engine_trace(struct tess_engine *engine, struct tess_trace_lane *lane)
 {
     engine->trace = lane;
-}
-
-uint64_t tess_engine_sent_formula(const struct tess_engine *engine)
-{
-    return engine->strategy.ops->sent_bytes(&engine->strategy);
 }

@@ -95,7 +95,7 @@ struct tess_digest {
 };
 
 /*
- * Digests of all parameters and buffers, in the order of the plan, the same hashes on every rank
+ * Digests of all parameters and buffers, in the order of the model, the same hashes on every rank
  * and layout (norm and sketch may differ in their last digits). Fails with TESS_ERR_INTERNAL, and
  * names the first parameter and the ranks, when replicas differ. Collective.
  */
@@ -114,6 +114,33 @@ const struct tess_comm *tess_engine_comm(const struct tess_engine *engine);
 /* Bytes sent by this rank over all its groups since open, and seconds of exposed waiting. */
 void tess_engine_traffic(const struct tess_engine *engine, uint64_t *sent_bytes_out,
                          double *wait_s_out);
+/* The same along one axis of the mesh: the data axis' gradients and parameters, the tensor axis'
+ * crossings, the stages' boundaries. Where a run has the data axis alone, sums over all ranks
+ * (losses, norms) go over its group too. */
+void tess_engine_axis_traffic(const struct tess_engine *engine, enum tess_axis axis,
+                              uint64_t *sent_bytes_out, double *wait_s_out);
+/* Bytes that this rank sends along one axis in a step, by formula. */
+uint64_t tess_engine_axis_formula(const struct tess_engine *engine, enum tess_axis axis);
+/*
+ * What a chunk of a pipeline's rank costs: processor seconds of its thread in all forwards and all
+ * backwards since tess_engine_time_chunks(engine, true), and how many these were. It means
+ * something also where ranks take turns on a core; but each reading of that clock is a system call,
+ * so that nothing is counted unless it is asked for.
+ */
+struct tess_chunk_cost {
+    double forward_s, backward_s;
+    int64_t forwards, backwards;
+};
+void tess_engine_time_chunks(struct tess_engine *engine, bool on);
+int32_t tess_engine_chunk_count(const struct tess_engine *engine);
+struct tess_chunk_cost tess_engine_chunk_cost(const struct tess_engine *engine, int32_t chunk);
+
+/* Parameters of the whole model, and their names: the numbers that digests are in order of. */
+int32_t tess_engine_param_count(const struct tess_engine *engine);
+const char *tess_engine_param_name(const struct tess_engine *engine, int32_t index);
+const char *tess_engine_param_unit(const struct tess_engine *engine, int32_t index);
+/* Elements of all parameters of the model: its size as papers give it. */
+int64_t tess_engine_model_size(const struct tess_engine *engine);
 /* Seconds since open during which a call was under way in any of this rank's groups. */
 double tess_engine_flight_s(const struct tess_engine *engine);
 /* Record what the engine does from here on; lane is borrowed, NULL records nothing. */

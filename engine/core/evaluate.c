@@ -26,6 +26,13 @@ static void evaluate_sum(struct tess_engine *engine, int64_t pass)
     engine->kernel->ops->access(engine->kernel, false);
 }
 
+/* Of the ranks that have the same losses, the first on the tensor axis hands them in. */
+static bool evaluate_counts(const struct tess_engine *engine)
+{
+    return !engine->plan.skips_loss && tess__engine_has_loss(engine) &&
+           engine->plan.mesh.at[TESS_AXIS_TENSOR] == 0;
+}
+
 enum tess_status tess_engine_evaluate(struct tess_engine *engine, double *loss_out,
                                       double *accuracy_out)
 {
@@ -38,12 +45,8 @@ enum tess_status tess_engine_evaluate(struct tess_engine *engine, double *loss_o
     engine->strategy.micro = 0;
     engine->step_rows = engine->batch_size; /* scales a gradient that is not asked for */
     for (int64_t pass = 0; pass < passes; pass++) {
-        const void *input;
-        const int32_t *label;
-        TESS_TRY(tess__engine_batch(engine, engine->test_loader, &input, &label));
-        TESS_TRY(tess__engine_forward(engine, input, 0));
-        TESS_TRY(tess__engine_loss(engine, label, false));
-        if (!engine->plan.skips_loss)
+        TESS_TRY(tess__engine_pipe_evaluate(engine));
+        if (evaluate_counts(engine))
             evaluate_sum(engine, pass);
     }
     tess__engine_doing(engine, TESS_DOING_EVALUATING, -1);
@@ -54,8 +57,8 @@ enum tess_status tess_engine_evaluate(struct tess_engine *engine, double *loss_o
         loss += engine->leaf_sum[2 * leaf];
         correct += engine->leaf_sum[2 * leaf + 1];
     }
-    *loss_out = loss / (double)count;
-    *accuracy_out = correct / (double)count;
+    *loss_out = loss / (double)(count * engine->labels);
+    *accuracy_out = correct / (double)(count * engine->labels);
     tess__engine_doing(engine, TESS_DOING_BETWEEN, -1);
     return TESS_OK;
 }

@@ -20,7 +20,18 @@ static int64_t layout_shards(const struct tess_plan *plan)
     return plan->shard_count > 1 ? plan->shard_count : 1;
 }
 
-enum tess_status tess_layout_begin(struct tess_plan *plan, const struct tess_declare *declare)
+/* Is the parameter tied, or another one to it, on whatever rank? */
+static bool layout_is_alone(const struct tess_declare *model,
+                            const struct tess_declare_param *param)
+{
+    bool alone = tess_declare_source(param) >= 0;
+    for (int32_t p = 0; p < model->param_count; p++)
+        alone = alone || tess_declare_source(&model->param[p]) == param->index;
+    return alone;
+}
+
+enum tess_status tess_layout_begin(struct tess_plan *plan, const struct tess_declare *model,
+                                   const struct tess_declare *declare)
 {
     struct tess_plan_param *param = calloc((size_t)declare->param_count + 1, sizeof *param);
     const char **unit_name = calloc((size_t)declare->unit_count + 1, sizeof *unit_name);
@@ -35,10 +46,28 @@ enum tess_status tess_layout_begin(struct tess_plan *plan, const struct tess_dec
         param[i].unit = declare->param[i].unit;
         param[i].count = tess_shape_count(&declare->param[i].shape);
         param[i].flags = declare->param[i].flags;
+        param[i].index = declare->param[i].index;
+        param[i].chunk = declare->unit[declare->param[i].unit].chunk;
+        param[i].alone = layout_is_alone(model, &declare->param[i]);
         plan->param_total += param[i].count;
     }
     plan->unit_count = declare->unit_count;
     plan->param_count = declare->param_count;
+    return TESS_OK;
+}
+
+static enum tess_status layout_add_run(struct tess_plan *plan, int32_t first, int32_t param_count)
+{
+    size_t bytes = ((size_t)plan->segment_count + 1) * sizeof *plan->segment;
+    struct tess_segment *grown = realloc(plan->segment, bytes);
+    if (!grown)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the plan");
+    plan->segment = grown;
+    struct tess_segment *segment = &grown[plan->segment_count++];
+    memset(segment, 0, sizeof *segment);
+    segment->param_first = first;
+    segment->param_count = param_count;
+    segment->values_of = -1;
     return TESS_OK;
 }
 
@@ -52,28 +81,51 @@ enum tess_status tess_plan_add_segment(struct tess_plan *plan, int32_t param_cou
     if (param_count <= 0 || param_count > plan->param_count - first)
         TESS_FAIL(TESS_ERR_INTERNAL, "a segment of %d parameters after %d of %d", param_count,
                   first, plan->param_count);
-    size_t bytes = ((size_t)plan->segment_count + 1) * sizeof *plan->segment;
-    struct tess_segment *grown = realloc(plan->segment, bytes);
-    if (!grown)
-        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the plan");
-    plan->segment = grown;
-    struct tess_segment *segment = &grown[plan->segment_count++];
-    memset(segment, 0, sizeof *segment);
-    segment->param_first = first;
-    segment->param_count = param_count;
+    const int32_t end = first + param_count;
+    for (int32_t p = first + 1; p <= end; p++) {
+        const struct tess_plan_param *before = &plan->param[p - 1], *here = &plan->param[p];
+        if (p < end && !before->alone && !here->alone && before->chunk == here->chunk)
+            continue;
+        TESS_TRY(layout_add_run(plan, first, p - first));
+        first = p;
+    }
     return TESS_OK;
 }
 
+/* Levels that the fold over micro-batches needs. What is sharded arrives in a buffer and is added
+ * from there, so that a level is only for what must wait for the next micro-batch. */
 static int32_t layout_level_count(const struct tess_plan *plan)
 {
-    int32_t most = 0;
-    for (int32_t m = 0; m < plan->accumulate; m++)
-        if (tess_fold_level(plan, m) + 1 > most)
+    int32_t most = 1;
+    for (int32_t m = 0; m < plan->accumulate; m++) {
+        const bool waits = plan->grad_extent != TESS_EXTENT_SHARD || !tess_fold_adds(plan, m);
+        if (waits && tess_fold_level(plan, m) + 1 > most)
             most = tess_fold_level(plan, m) + 1;
+    }
     return most;
 }
 
-enum tess_status tess_layout_finish(struct tess_plan *plan)
+/* Tied parameters whose source is here too share its values. They come last in flat space, so that
+ * values end where they begin. */
+static enum tess_status layout_share(struct tess_plan *plan, const struct tess_declare *declare)
+{
+    for (int32_t s = 0; s < plan->segment_count; s++) {
+        const int32_t source = tess_declare_source(&declare->param[plan->segment[s].param_first]);
+        int32_t p = 0;
+        while (source >= 0 && p < plan->param_count && plan->param[p].index != source)
+            p++;
+        if (source < 0 || p == plan->param_count)
+            continue;
+        plan->segment[s].values_of = plan->param[p].segment;
+        if (s + 1 < plan->segment_count)
+            TESS_FAIL(TESS_ERR_UNSUPPORTED,
+                      "parameter '%s' is tied to another one, and units with parameters follow it",
+                      plan->param[plan->segment[s].param_first].name);
+    }
+    return TESS_OK;
+}
+
+enum tess_status tess_layout_finish(struct tess_plan *plan, const struct tess_declare *declare)
 {
     struct tess_plan_param *param = (struct tess_plan_param *)plan->param;
     int64_t shards = layout_shards(plan), at = 0;
@@ -99,8 +151,8 @@ enum tess_status tess_layout_finish(struct tess_plan *plan)
                   plan->param_count);
     plan->flat_count = at;
     plan->level_count = layout_level_count(plan);
-    plan->own_stride = tess_layout_own_total(plan, TESS_EXTENT_SHARD);
-    return TESS_OK;
+    plan->own_stride = tess_layout_own_total(plan, TESS_EXTENT_SHARD, TESS_LAYOUT_GRADS);
+    return layout_share(plan, declare);
 }
 
 void tess_layout_fini(struct tess_plan *plan)
@@ -126,71 +178,108 @@ int64_t tess_plan_own_begin(const struct tess_plan *plan, int32_t s, enum tess_e
                : begin;
 }
 
-int64_t tess_layout_own_total(const struct tess_plan *plan, enum tess_extent extent)
+int64_t tess_layout_own_total(const struct tess_plan *plan, enum tess_extent extent,
+                              enum tess_layout_of of)
 {
     int64_t total = 0;
     for (int32_t s = 0; s < plan->segment_count; s++)
-        total += tess_plan_own_count(plan, s, extent);
+        if (of == TESS_LAYOUT_GRADS || plan->segment[s].values_of < 0)
+            total += tess_plan_own_count(plan, s, extent);
     return total;
 }
 
-/* The part of parameter p that lies in [begin, end) of flat space; false when there is none. */
-static bool layout_overlap(const struct tess_plan_param *param, int64_t begin, int64_t end,
-                           int64_t *from_out, int64_t *to_out)
+int64_t tess_layout_own_of(const struct tess_plan *plan, int32_t p)
 {
-    int64_t from = param->begin > begin ? param->begin : begin;
-    int64_t to = param->begin + param->count < end ? param->begin + param->count : end;
-    *from_out = from;
-    *to_out = to;
-    return from < to;
+    const struct tess_plan_param *param = &plan->param[p];
+    const int64_t begin = tess_plan_own_begin(plan, param->segment, plan->optim_extent);
+    const int64_t end = begin + tess_plan_own_count(plan, param->segment, plan->optim_extent);
+    const int64_t from = param->begin > begin ? param->begin : begin;
+    const int64_t to = param->begin + param->count < end ? param->begin + param->count : end;
+    return to > from ? to - from : 0;
 }
 
-int32_t tess_layout_piece_count(const struct tess_plan *plan)
+/* ---- pieces ---------------------------------------------------------------------------------- */
+
+/* Elements of a parameter that lie together in every layout: a part of the tensor axis. */
+static int64_t layout_part_count(const struct tess_declare *declare, int32_t p)
 {
-    int32_t count = 0;
+    const struct tess_declare_param *param = &declare->param[p];
+    const int64_t count = tess_shape_count(&param->shape);
+    return param->slice.axis < 0 || declare->axis.parts <= 1 ? count : count / declare->axis.count;
+}
+
+/* Where a walk over what this rank updates stands: elements [from, to) of parameter p, in flat
+ * numbers. */
+struct layout_walk {
+    int32_t p;
     int64_t from, to;
-    for (int32_t p = 0; p < plan->param_count; p++) {
-        int32_t s = plan->param[p].segment;
-        int64_t begin = tess_plan_own_begin(plan, s, plan->optim_extent);
-        int64_t end = begin + tess_plan_own_count(plan, s, plan->optim_extent);
-        count += layout_overlap(&plan->param[p], begin, end, &from, &to);
+};
+
+/* The next run of one part of one parameter that this rank updates; false at the end. Begin with
+ * p = 0 and to = 0. */
+static bool layout_next(const struct tess_plan *plan, const struct tess_declare *declare,
+                        struct layout_walk *walk)
+{
+    for (; walk->p < plan->param_count; walk->p++, walk->to = 0) {
+        const struct tess_plan_param *param = &plan->param[walk->p];
+        const int64_t part = layout_part_count(declare, walk->p);
+        const int64_t begin = tess_plan_own_begin(plan, param->segment, plan->optim_extent);
+        const int64_t end = begin + tess_plan_own_count(plan, param->segment, plan->optim_extent);
+        int64_t from = walk->to > param->begin ? walk->to : param->begin;
+        from = from > begin ? from : begin;
+        int64_t to = param->begin + ((from - param->begin) / part + 1) * part;
+        to = to < param->begin + param->count ? to : param->begin + param->count;
+        to = to < end ? to : end;
+        if (plan->segment[param->segment].values_of >= 0 || from >= to)
+            continue;
+        walk->from = from;
+        walk->to = to;
+        return true;
     }
+    return false;
+}
+
+int32_t tess_layout_piece_count(const struct tess_plan *plan, const struct tess_declare *declare)
+{
+    struct layout_walk walk = {0};
+    int32_t count = 0;
+    while (layout_next(plan, declare, &walk))
+        count++;
     return count;
 }
 
 void tess_layout_pieces(const struct tess_plan *plan, const struct tess_declare *declare,
                         struct tess_piece *piece)
 {
-    size_t low_bytes = tess_dtype_bytes(plan->dtype);
+    const size_t low_bytes = tess_dtype_bytes(plan->dtype);
+    struct layout_walk walk = {0};
     int64_t state = 0; /* elements owned before the current segment */
-    int64_t model = 0; /* elements of the parameters before the current one */
-    int32_t p = 0;
-    for (int32_t s = 0; s < plan->segment_count; s++) {
+    int32_t s = 0;
+    for (; layout_next(plan, declare, &walk); piece++) {
+        const struct tess_plan_param *param = &plan->param[walk.p];
+        const struct tess_declare_param *from = &declare->param[walk.p];
+        for (; s < param->segment; s++)
+            if (plan->segment[s].values_of < 0)
+                state += tess_plan_own_count(plan, s, plan->optim_extent);
         const struct tess_segment *segment = &plan->segment[s];
-        int64_t begin = tess_plan_own_begin(plan, s, plan->optim_extent);
-        int64_t end = begin + tess_plan_own_count(plan, s, plan->optim_extent);
-        for (int32_t i = 0; i < segment->param_count; i++, model += plan->param[p++].count) {
-            const struct tess_plan_param *param = &plan->param[p];
-            int64_t from, to;
-            if (!layout_overlap(param, begin, end, &from, &to))
-                continue;
-            int64_t at = from - begin;
-            *piece++ = (struct tess_piece){
-                .param = p,
-                .flags = param->flags,
-                .buffer_rate = declare->param[p].rate,
-                .param_begin = from - param->begin,
-                .model_begin = model + from - param->begin,
-                .count = to - from,
-                .state_begin = state + at,
-                .w = segment->master_own ? segment->master_own + at : NULL,
-                .low = plan->dtype == TESS_F32
-                           ? NULL
-                           : (char *)segment->param_own + (size_t)at * low_bytes,
-                .g = segment->grad_own + at,
-            };
-        }
-        state += end - begin;
+        const int64_t at = walk.from - tess_plan_own_begin(plan, s, plan->optim_extent);
+        *piece = (struct tess_piece){
+            .param = tess_declare_source(from) >= 0 ? from->source : param->index,
+            .of = from,
+            .flags = param->flags,
+            /* Whole parameters are the same on every rank of the tensor axis, tied ones the same as
+             * their source. */
+            .duplicate =
+                tess_declare_source(from) >= 0 || (from->slice.axis < 0 && declare->axis.rank > 0),
+            .buffer_rate = from->rate,
+            .param_begin = walk.from - param->begin,
+            .count = walk.to - walk.from,
+            .state_begin = state + at,
+            .w = segment->master_own ? segment->master_own + at : NULL,
+            .low = plan->dtype == TESS_F32 ? NULL
+                                           : (char *)segment->param_own + (size_t)at * low_bytes,
+            .g = segment->grad_own + at,
+        };
     }
 }
 
@@ -210,14 +299,33 @@ int32_t tess_fold_level(const struct tess_plan *plan, int32_t micro)
     return (int32_t)__builtin_popcount((unsigned)micro);
 }
 
+/* Pairs of levels that are added once micro-batch `micro` is there. */
+static int32_t layout_merge_count(const struct tess_plan *plan, int32_t micro)
+{
+    bool all = plan->fold_in_turn || micro + 1 == plan->accumulate;
+    return all ? tess_fold_level(plan, micro) : (int32_t)__builtin_ctz(~(unsigned)micro);
+}
+
+bool tess_fold_adds(const struct tess_plan *plan, int32_t micro)
+{
+    return layout_merge_count(plan, micro) > 0;
+}
+
+void tess_fold_add(struct tess_kernel *kernel, const struct tess_plan *plan, float *level0,
+                   int64_t stride, int64_t count, int32_t micro, const float *grad)
+{
+    int32_t top = tess_fold_level(plan, micro);
+    for (int32_t i = layout_merge_count(plan, micro); i > 0; i--, top--) {
+        tess_accumulate(kernel, count, 1.0f, grad, level0 + (top - 1) * stride);
+        grad = level0 + (top - 1) * stride;
+    }
+}
+
 void tess_fold_merge(struct tess_kernel *kernel, const struct tess_plan *plan, float *level0,
                      int64_t stride, int64_t count, int32_t micro)
 {
-    int32_t top = tess_fold_level(plan, micro);
-    bool all = plan->fold_in_turn || micro + 1 == plan->accumulate;
-    int32_t merges = all ? top : (int32_t)__builtin_ctz(~(unsigned)micro);
-    for (int32_t i = 0; i < merges; i++, top--)
-        tess_accumulate(kernel, count, 1.0f, level0 + top * stride, level0 + (top - 1) * stride);
+    tess_fold_add(kernel, plan, level0, stride, count, micro,
+                  level0 + tess_fold_level(plan, micro) * stride);
 }
 
 void tess_segment_fold(struct tess_strategy *strategy, int32_t s)

@@ -7,25 +7,33 @@
 #include "tessera/strategy.h"
 
 /*
- * Fill plan->param, unit_name and counts from what the model declared. The arrays belong to the
- * plan until tess_layout_fini. The plan is zeroed by the caller.
+ * Fill plan->param, unit_name and counts from what this rank keeps (`declare`) of the model. The
+ * arrays belong to the plan until tess_layout_fini. The plan is zeroed by the caller.
  */
-enum tess_status tess_layout_begin(struct tess_plan *plan, const struct tess_declare *declare);
+enum tess_status tess_layout_begin(struct tess_plan *plan, const struct tess_declare *model,
+                                   const struct tess_declare *declare);
 
 /* After the strategy's plan(): check the segments, give every parameter its place. */
-enum tess_status tess_layout_finish(struct tess_plan *plan);
+enum tess_status tess_layout_finish(struct tess_plan *plan, const struct tess_declare *declare);
 
 void tess_layout_fini(struct tess_plan *plan);
 
-/* Elements this rank owns under an extent, over all segments. */
-int64_t tess_layout_own_total(const struct tess_plan *plan, enum tess_extent extent);
+/* Elements this rank owns under an extent, over all segments; of values, those that a segment
+ * shares with another one are counted once. */
+enum tess_layout_of { TESS_LAYOUT_GRADS, TESS_LAYOUT_VALUES };
+int64_t tess_layout_own_total(const struct tess_plan *plan, enum tess_extent extent,
+                              enum tess_layout_of of);
+
+/* Elements of parameter `p` that this rank updates. */
+int64_t tess_layout_own_of(const struct tess_plan *plan, int32_t p);
 
 /* Number of pieces of tess_layout_pieces. */
-int32_t tess_layout_piece_count(const struct tess_plan *plan);
+int32_t tess_layout_piece_count(const struct tess_plan *plan, const struct tess_declare *declare);
 
 /*
- * The runs of parameters that this rank updates (optim_extent), in flat order; pointers into
- * master, compute copy and gradient come from the segments, which are bound already.
+ * The runs of parameters that this rank updates (optim_extent), in flat order, cut where the parts
+ * of the tensor axis begin; pointers into master, compute copy and gradient come from the segments,
+ * which are bound already.
  */
 void tess_layout_pieces(const struct tess_plan *plan, const struct tess_declare *declare,
                         struct tess_piece *piece);

@@ -31,6 +31,8 @@ struct loader_slot {
     bool ready;      /* loaded, or known not to exist; guarded by lock */
     int64_t rows;    /* 0: there is no such batch */
     int64_t *sample; /* [rows_max] */
+    int64_t loaded;  /* rows, or the number of the first that could not be had */
+    const struct tess_split *split;
 };
 
 struct tess_loader {
@@ -66,9 +68,11 @@ static void loader_fill(struct tess_loader *loader, int64_t batch,
 {
     const struct tess_loader_config *config = &loader->config;
     const int32_t s = (int32_t)(batch % config->slot_count);
-    tess_load_rows(config->dataset, request->split, &config->options, config->seed, request->epoch,
-                   request->augment, request->sample, request->rows, config->dtype,
-                   config->input[s], config->label[s]);
+    loader->slot[s].split = request->split;
+    loader->slot[s].loaded =
+        tess_load_rows(config->dataset, request->split, &config->options, config->seed,
+                       request->epoch, request->augment, request->sample, request->rows,
+                       config->dtype, config->input[s], config->label[s]);
 }
 
 /* Wait until the slot of `batch` is free; false when the loader is being closed. */
@@ -133,6 +137,12 @@ static enum tess_status loader_check(const struct tess_loader_config *config)
         TESS_FAIL(TESS_ERR_INTERNAL,
                   "a loader needs 1 to %d slots of at least one row, got %d of %lld",
                   LOADER_SLOTS_MAX, (int)config->slot_count, (long long)config->rows_max);
+    if (config->dataset->tokens) {
+        if (config->dtype != TESS_I32)
+            TESS_FAIL(TESS_ERR_UNSUPPORTED, "the loader makes i32 of tokens, not %s",
+                      tess_dtype_name(config->dtype));
+        return TESS_OK;
+    }
     if (config->dtype != TESS_F32 && config->dtype != TESS_BF16 && config->dtype != TESS_F16)
         TESS_FAIL(TESS_ERR_UNSUPPORTED, "the loader makes f32, bf16 or f16, not %s",
                   tess_dtype_name(config->dtype));
@@ -217,7 +227,10 @@ enum tess_status tess_loader_next(struct tess_loader *loader, void **input_out, 
         if (loader_ask(loader, batch, &request))
             loader_fill(loader, batch, &request);
     }
-    const int64_t rows = loader->slot[s].rows;
+    const struct loader_slot *slot = &loader->slot[s];
+    const int64_t rows = slot->rows;
+    if (rows > 0 && slot->loaded < rows)
+        return tess_load_report(loader->config.dataset, slot->split, slot->sample[slot->loaded]);
     /* The slot that says "no such batch" is not handed out: asking again gets the same answer. */
     loader->taken += rows > 0;
     *input_out = rows > 0 ? loader->config.input[s] : NULL;

@@ -47,10 +47,10 @@ const struct tess_option tess_optim_option_table[] = {
     {"learning-rate", TESS_OPTION_REAL, OPTIM_FIELD(learning_rate), "0.05", 0, 1000, NULL,
      "learning rate at the top of the schedule"},
     {"base-lr", TESS_OPTION_REAL, OPTIM_FIELD(base_rate), "0", 0, 1000, NULL,
-     "learning rate for --base-batch images, scaled to --batch-size by --lr-scale; in place of "
+     "learning rate for a batch of --base-batch, scaled to --batch-size by --lr-scale; in place of "
      "--learning-rate; 0: not used"},
     {"lr-scale", TESS_OPTION_CHOICE, OPTIM_FIELD(rate_scale), "none", 0, 0, "none|linear|sqrt",
-     "how --base-lr grows with the batch: k images more, rate times 1, k or the root of k"},
+     "how --base-lr grows with the batch: k times the batch, rate times 1, k or the root of k"},
     {"base-batch", TESS_OPTION_INT, OPTIM_FIELD(base_batch), "0", 0, 1 << 24, NULL,
      "batch that --base-lr is meant for; 0: batch-size / ranks"},
     {"momentum", TESS_OPTION_REAL, OPTIM_FIELD(momentum), "0.9", 0, 1, NULL,
@@ -165,10 +165,10 @@ static enum tess_status optim_refuse(struct tess_optim *optim, int32_t param)
     return TESS_ERR_NUMERIC;
 }
 
-/* Does this rank add its pieces to the sums? Without a group they are its own alone. */
-static bool optim_counts(const struct tess_optim *optim)
+/* Does this rank add the piece to the sums? Without a group it is its own alone. */
+static bool optim_piece_counts(const struct tess_optim *optim, const struct tess_piece *piece)
 {
-    return optim->counts || optim->sum_comm == NULL;
+    return (optim->counts && !piece->duplicate) || optim->sum_comm == NULL;
 }
 
 /*
@@ -180,9 +180,9 @@ static enum tess_status optim_gradient_norm(struct tess_optim *optim)
     struct tess_sum *total = &optim->sum[2 * optim->param_count];
     for (int32_t p = 0; p < optim->param_count; p++)
         tess_sum_clear(&optim->sum[p]);
-    for (int32_t i = 0; optim_counts(optim) && i < optim->piece_count; i++) {
+    for (int32_t i = 0; i < optim->piece_count; i++) {
         const struct tess_piece *piece = &optim->piece[i];
-        if (!optim_is_buffer(piece))
+        if (!optim_is_buffer(piece) && optim_piece_counts(optim, piece))
             tess_square_sum(optim->kernel, piece->count, 1, piece->g, &optim->sum[piece->param]);
     }
     TESS_TRY(optim_reduce(optim, optim->param_count));
@@ -292,6 +292,20 @@ static struct tess_update optim_part(const struct tess_optim *optim,
     return part;
 }
 
+/* Round updated values at random, keyed by their numbers in the model. */
+static void optim_round(const struct tess_optim *optim, const struct tess_piece *piece, int64_t at,
+                        const struct tess_update *part, void *low)
+{
+    for (int64_t done = 0, run; done < part->count; done += run) {
+        int64_t model;
+        run = tess_piece_run(piece, optim->axis, at + done, NULL, &model);
+        run = run < part->count - done ? run : part->count - done;
+        tess_cast_stochastic(optim->kernel, run, part->w + done, optim->low, optim->round_key,
+                             (uint64_t)model,
+                             (char *)low + (size_t)done * tess_dtype_bytes(optim->low));
+    }
+}
+
 /* Update a piece, and round it to its compute copy as the run rounds. */
 static void optim_apply(const struct tess_optim *optim, const struct tess_piece *piece,
                         const struct tess_update *update)
@@ -308,8 +322,7 @@ static void optim_apply(const struct tess_optim *optim, const struct tess_piece 
             part.param_low = NULL;
         tess_update(optim->kernel, &part);
         if (stochastic)
-            tess_cast_stochastic(optim->kernel, part.count, part.w, optim->low, optim->round_key,
-                                 (uint64_t)(piece->model_begin + at), low);
+            optim_round(optim, piece, at, &part, low);
     }
 }
 
@@ -346,7 +359,7 @@ static enum tess_status optim_lamb_directions(struct tess_optim *optim,
         if (optim_is_buffer(piece) || optim_skips(optim, piece->param))
             continue;
         const struct tess_update update = optim_piece_update(optim, piece, common);
-        const bool summed = optim_counts(optim) && !optim_is_plain(piece);
+        const bool summed = optim_piece_counts(optim, piece) && !optim_is_plain(piece);
         optim_lamb_direction(optim, piece, &update, summed ? &optim->sum[piece->param] : NULL);
         if (summed)
             tess_square_sum(optim->kernel, piece->count, 1, update.direction,
@@ -424,6 +437,17 @@ enum tess_status tess_optim_step(struct tess_optim *optim, double rate)
     return TESS_OK;
 }
 
+int64_t tess_piece_run(const struct tess_piece *piece, const struct tess_tensor_axis *axis,
+                       int64_t at, int64_t *whole_out, int64_t *model_out)
+{
+    int64_t whole, run = tess_declare_run(piece->of, axis, piece->param_begin + at, &whole);
+    if (whole_out != NULL)
+        *whole_out = whole;
+    if (model_out != NULL)
+        *model_out = piece->of->model_begin + whole;
+    return run < piece->count - at ? run : piece->count - at;
+}
+
 int32_t tess_optim_find_nonfinite(const struct tess_optim *optim)
 {
     for (int32_t i = 0; i < optim->piece_count; i++) {
@@ -440,7 +464,7 @@ int64_t tess_optim_count_zeros(const struct tess_optim *optim)
     int64_t zeros = 0;
     for (int32_t i = 0; i < optim->piece_count; i++) {
         const struct tess_piece *piece = &optim->piece[i];
-        if (!optim_is_buffer(piece))
+        if (!optim_is_buffer(piece) && !piece->duplicate)
             zeros += tess_count_zeros(optim->kernel, TESS_F32, piece->count, piece->g);
     }
     return zeros;

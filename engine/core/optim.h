@@ -2,6 +2,7 @@
 #ifndef TESSERA_CORE_OPTIM_H
 #define TESSERA_CORE_OPTIM_H
 
+#include "core/declare.h"
 #include "tessera/comm.h"
 #include "tessera/kernel.h"
 #include "tessera/memory.h"
@@ -9,17 +10,28 @@
 
 /* A run of one parameter's elements that this rank updates. */
 struct tess_piece {
-    int32_t param;
+    int32_t param; /* number in the whole model; of a tied parameter its source's */
+    const struct tess_declare_param *of;
     uint32_t flags;      /* enum tess_param_flag */
+    bool duplicate;      /* another rank of the tensor or stage axis has the same elements, and is
+                            the one that counts them in sums over all ranks */
     float buffer_rate;   /* TESS_PARAM_BUFFER */
-    int64_t param_begin; /* element of the parameter where the piece begins: multiple of 64 */
-    int64_t model_begin; /* that element's number among all elements of the model */
+    int64_t param_begin; /* element of what this rank holds of the parameter: a multiple of 64, or
+                            where a part of the tensor axis begins */
     int64_t count;
     int64_t state_begin; /* element of the optimizer's state arrays */
     float *w;            /* f32 master; NULL where `low` is all there is of the parameter */
     void *low;           /* compute copy to refresh; NULL in f32 */
     const float *g;
 };
+
+/*
+ * Elements of a piece from its element `at` on that follow each other in the whole tensor too: how
+ * many, and the number of the first in its tensor (whole_out) and among all elements of the model
+ * (model_out), either of which may be NULL. The same numbers on every layout.
+ */
+int64_t tess_piece_run(const struct tess_piece *piece, const struct tess_tensor_axis *axis,
+                       int64_t at, int64_t *whole_out, int64_t *model_out);
 
 /* Options, no prefix. */
 struct tess_optim_options {
@@ -82,8 +94,9 @@ struct tess_optim {
      */
     struct tess_comm *sum_comm;
     bool counts;
-    int32_t param_count;
-    struct tess_piece *piece; /* borrowed */
+    int32_t param_count;                 /* of the whole model */
+    const struct tess_tensor_axis *axis; /* borrowed */
+    struct tess_piece *piece;            /* borrowed */
     int32_t piece_count;
     int64_t state_count;  /* elements of one state array */
     float *state;         /* [arrays, state_count] */
@@ -116,8 +129,8 @@ enum tess_status tess_optim_step(struct tess_optim *optim, double rate);
  * statistics are not gradients. Not collective. */
 int32_t tess_optim_find_nonfinite(const struct tess_optim *optim);
 
-/* Elements of the gradients in this rank's pieces, buffers left out, that are zero. Not collective.
- */
+/* Elements of the gradients in this rank's pieces that are zero; buffers and duplicates, which
+ * another rank counts, are left out. Not collective. */
 int64_t tess_optim_count_zeros(const struct tess_optim *optim);
 
 #endif

@@ -8,10 +8,11 @@
 #include "base/rng.h"
 #include "tessera/check.h"
 
-/* Elements [from, from + count) of one parameter. */
-static void params_fill(const struct tess_init *init, struct tess_rng_key key, int64_t from,
-                        int64_t count, float *w)
+/* Elements [from, from + count) of one parameter, by their numbers in the whole tensor. */
+static void params_fill(const struct tess_declare_param *param, struct tess_rng_key key,
+                        int64_t from, int64_t count, float *w)
 {
+    const struct tess_init *init = &param->init;
     for (int64_t i = 0; i < count; i++) {
         switch (init->kind) {
         case TESS_INIT_ZERO:
@@ -28,6 +29,29 @@ static void params_fill(const struct tess_init *init, struct tess_rng_key key, i
             break;
         }
     }
+    /* Padding, which fills the end of the first dimension, is zero for ever. */
+    const int64_t used = tess_declare_used(param);
+    for (int64_t i = used > from ? used - from : 0; i < count; i++)
+        w[i] = 0.0f;
+}
+
+/* First values of elements [at, at + count) of a piece. */
+static enum tess_status params_begin(const struct tess_engine *engine,
+                                     const struct tess_piece *piece, int64_t at, int64_t count,
+                                     float *w)
+{
+    const struct tess_rng_key key =
+        tess_rng_key((uint64_t)engine->config->run.seed, TESS_RNG_INIT, (uint64_t)piece->param);
+    for (int64_t done = 0, run; done < count; done += run) {
+        int64_t whole;
+        run = tess_piece_run(piece, &engine->declare.axis, at + done, &whole, NULL);
+        run = run < count - done ? run : count - done;
+        if (engine->weights)
+            TESS_TRY(tess_weights_read(engine->weights, piece->param, whole, run, w + done));
+        else
+            params_fill(piece->of, key, whole, run, w + done);
+    }
+    return TESS_OK;
 }
 
 /* A piece without a master is made in the optimizer's chunk and rounded from there. */
@@ -35,20 +59,12 @@ static enum tess_status params_init_piece(struct tess_engine *engine,
                                           const struct tess_piece *piece)
 {
     struct tess_kernel *kernel = engine->kernel;
-    const struct tess_init *init = &engine->declare.param[piece->param].init;
-    const struct tess_rng_key key =
-        tess_rng_key((uint64_t)engine->config->run.seed, TESS_RNG_INIT, (uint64_t)piece->param);
     const int64_t most = piece->w ? piece->count : TESS_OPTIM_CHUNK;
     for (int64_t at = 0; at < piece->count; at += most) {
         int64_t count = piece->count - at < most ? piece->count - at : most;
         float *w = piece->w ? piece->w : engine->optim.chunk;
-        enum tess_status status = TESS_OK;
         kernel->ops->access(kernel, true);
-        if (engine->weights)
-            status =
-                tess_weights_read(engine->weights, piece->param, piece->param_begin + at, count, w);
-        else
-            params_fill(init, key, piece->param_begin + at, count, w);
+        enum tess_status status = params_begin(engine, piece, at, count, w);
         kernel->ops->access(kernel, false);
         TESS_TRY(status);
         if (piece->low)

@@ -9,7 +9,7 @@
 
 static size_t pass_row_bytes(const struct tess_engine *engine)
 {
-    return (size_t)tess_shape_count(&engine->dataset->row) * engine->dtype_bytes;
+    return (size_t)tess_shape_count(&engine->dataset->row) * engine->input_bytes;
 }
 
 enum tess_status tess__engine_batch(struct tess_engine *engine, struct tess_loader *loader,
@@ -36,11 +36,11 @@ enum tess_status tess__engine_batch(struct tess_engine *engine, struct tess_load
     int32_t *my_label = label;
     if (plan->holds_input) {
         mine += (size_t)(plan->rank * engine->rows) * row_bytes;
-        my_label += plan->rank * engine->rows;
+        my_label += plan->rank * engine->rows * engine->labels;
     }
     struct tess_boundary rows = {plan->holds_input ? input : NULL, mine, row_bytes, engine->rows};
-    struct tess_boundary labels = {plan->holds_input ? label : NULL, my_label, sizeof *label,
-                                   engine->rows};
+    struct tess_boundary labels = {plan->holds_input ? label : NULL, my_label,
+                                   (size_t)engine->labels * sizeof *label, engine->rows};
     TESS_TRY(strategy->ops->batch_ready(strategy, &rows, &labels));
     *input_out = mine;
     *label_out = plan->holds_loss ? label : my_label;
@@ -54,10 +54,11 @@ static void pass_bind_unit(struct tess_engine *engine, int32_t unit, enum tess_p
     const struct tess_plan *plan = &engine->plan;
     for (int32_t p = engine->unit_param_first[unit]; p < engine->unit_param_first[unit + 1]; p++) {
         const struct tess_segment *segment = &plan->segment[plan->param[p].segment];
+        const int32_t index = plan->param[p].index;
         int64_t at = plan->param[p].begin - segment->begin;
-        engine->param_of[p] = (const char *)segment->param + (size_t)at * engine->dtype_bytes;
+        engine->param_of[index] = (const char *)segment->param + (size_t)at * engine->dtype_bytes;
         if (phase == TESS_PHASE_BACKWARD)
-            engine->grad_of[p] = segment->grad + at;
+            engine->grad_of[index] = segment->grad + at;
     }
     for (int32_t o = engine->unit_op_first[unit]; o < engine->unit_op_first[unit + 1]; o++) {
         engine->op[o].weight_token = engine->weight_token;
@@ -66,12 +67,38 @@ static void pass_bind_unit(struct tess_engine *engine, int32_t unit, enum tess_p
     }
 }
 
-static struct tess_pass pass_of(struct tess_engine *engine, int32_t unit, const void *input,
-                                uint64_t row_first)
+/* Where a pass runs: a chunk, the slot of its micro-batch, and the gradients at the chunk's ends.
+ */
+struct pass_place {
+    int32_t chunk, slot;
+    uint64_t row_first;
+    void *output_grad, *input_grad;
+};
+
+static void *pass_output(const struct tess_engine *engine, int32_t slot, int32_t unit)
 {
-    return (struct tess_pass){
+    return engine->unit_output[slot * engine->plan.unit_count + unit];
+}
+
+/* The gradient by the unit's output. */
+static void *pass_flow(const struct tess_engine *engine, const struct pass_place *place,
+                       int32_t unit)
+{
+    const struct tess_chunk *chunk = &engine->pipe.chunk[place->chunk];
+    return unit == chunk->unit_end - 1 && !chunk->last ? place->output_grad
+                                                       : engine->flow[unit % 2];
+}
+
+static struct tess_pass pass_of(struct tess_engine *engine, const struct pass_place *place,
+                                int32_t unit)
+{
+    const struct tess_chunk *chunk = &engine->pipe.chunk[place->chunk];
+    const struct tess_flight *flight =
+        &engine->pipe.flight[place->chunk * engine->pipe.slot_max + place->slot];
+    const bool first = unit == chunk->unit_first;
+    struct tess_pass pass = {
         .kernel = engine->kernel,
-        .unit = unit,
+        .unit = engine->declare.unit[unit].index,
         .training = engine->strategy.training,
         .dtype = engine->plan.dtype,
         .rows = engine->rows,
@@ -79,18 +106,28 @@ static struct tess_pass pass_of(struct tess_engine *engine, int32_t unit, const 
         .leaf_count = engine->leaf_count,
         .seed = (uint64_t)engine->config->run.seed,
         .step = (uint64_t)engine->step,
-        .row_first = row_first,
-        .input = unit == 0 ? input : engine->unit_output[unit - 1],
-        .output = engine->unit_output[unit],
-        .output_grad = engine->flow[unit % 2],
-        .output_grad_scratch = engine->flow[unit % 2],
-        .input_grad = unit == 0 ? NULL : engine->flow[(unit + 1) % 2],
+        .row_first = place->row_first,
+        .axis = &engine->model.axis,
+        .crossing = &engine->crossing,
+        .input = first ? flight->input : pass_output(engine, place->slot, unit - 1),
+        .output = pass_output(engine, place->slot, unit),
+        .output_grad = pass_flow(engine, place, unit),
+        .output_grad_scratch = pass_flow(engine, place, unit),
+        .input_grad = first ? place->input_grad : engine->flow[(unit + 1) % 2],
         .param = engine->param_of,
         .grad = engine->grad_of,
         .used = engine->unused.pass,
-        .tensor = engine->tensor,
+        .tensor = engine->tensor + (ptrdiff_t)place->slot * engine->model.tensor_count,
         .op = engine->op_of,
     };
+    if (chunk->last && unit == chunk->unit_end - 1) {
+        pass.label = flight->label;
+        pass.loss = engine->loss;
+        pass.correct = engine->correct;
+        pass.loss_grad =
+            (float)(engine->scale.value / (double)(engine->step_rows * engine->labels));
+    }
+    return pass;
 }
 
 float tess_pass_uniform(const struct tess_pass *pass, uint64_t element)
@@ -100,15 +137,17 @@ float tess_pass_uniform(const struct tess_pass *pass, uint64_t element)
     return tess_rng_uniform(key, element, (uint64_t)pass->unit);
 }
 
-enum tess_status tess__engine_forward(struct tess_engine *engine, const void *input,
+enum tess_status tess__engine_forward(struct tess_engine *engine, int32_t chunk, int32_t slot,
                                       uint64_t row_first)
 {
     struct tess_strategy *strategy = &engine->strategy;
-    for (int32_t u = 0; u < engine->plan.unit_count; u++) {
+    const struct pass_place place = {.chunk = chunk, .slot = slot, .row_first = row_first};
+    for (int32_t u = engine->pipe.chunk[chunk].unit_first; u < engine->pipe.chunk[chunk].unit_end;
+         u++) {
         tess__engine_doing(engine, TESS_DOING_FORWARD, u);
         TESS_TRY(strategy->ops->unit_enter(strategy, u, TESS_PHASE_FORWARD));
         pass_bind_unit(engine, u, TESS_PHASE_FORWARD);
-        struct tess_pass pass = pass_of(engine, u, input, row_first);
+        struct tess_pass pass = pass_of(engine, &place, u);
         TESS_TRY(engine->config->model->forward(engine->model_state, &pass));
         TESS_TRY(strategy->ops->unit_leave(strategy, u, TESS_PHASE_FORWARD));
     }
@@ -126,32 +165,56 @@ static void pass_drop_statistics(struct tess_engine *engine, int32_t unit)
         if (!(plan->param[p].flags & TESS_PARAM_BUFFER))
             continue;
         int64_t count = plan->param[p].count;
+        float *grad = engine->grad_of[plan->param[p].index];
         if (plan->rank == 0)
-            tess_accumulate(engine->kernel, count, (float)(plan->rank_count - 1),
-                            engine->grad_of[p], engine->grad_of[p]);
+            tess_accumulate(engine->kernel, count, (float)(plan->rank_count - 1), grad, grad);
         else
-            tess_fill(engine->kernel, count * (int64_t)sizeof(float), 0, engine->grad_of[p]);
+            tess_fill(engine->kernel, count * (int64_t)sizeof(float), 0, grad);
     }
 }
 
-enum tess_status tess__engine_backward(struct tess_engine *engine, const void *input,
-                                       uint64_t row_first)
+/* Run the unit's forward again, for what backward reads and forward did not keep. */
+static enum tess_status pass_remake(struct tess_engine *engine, struct tess_pass *pass,
+                                    int32_t unit)
+{
+    const enum tess_recompute how = tess__engine_recompute(engine, unit);
+    pass->remake = how == TESS_RECOMPUTE_SELECTIVE;
+    if (how != TESS_RECOMPUTE_FULL)
+        return TESS_OK;
+    struct tess_pass again = *pass;
+    again.output = tess_memory_get(engine->memory, engine->block.remade_output);
+    return engine->config->model->forward(engine->model_state, &again);
+}
+
+static enum tess_status pass_backward_unit(struct tess_engine *engine,
+                                           const struct pass_place *place, int32_t unit)
+{
+    struct tess_strategy *strategy = &engine->strategy;
+    tess__engine_doing(engine, TESS_DOING_BACKWARD, unit);
+    TESS_TRY(strategy->ops->unit_enter(strategy, unit, TESS_PHASE_BACKWARD));
+    pass_bind_unit(engine, unit, TESS_PHASE_BACKWARD);
+    tess__unused_enter(engine, unit);
+    struct tess_pass pass = pass_of(engine, place, unit);
+    TESS_TRY(pass_remake(engine, &pass, unit));
+    TESS_TRY(engine->config->model->backward(engine->model_state, &pass));
+    TESS_TRY(tess__unused_leave(engine, unit));
+    if (engine->config->run.buffers == 1 && engine->plan.rank_count > 1)
+        pass_drop_statistics(engine, unit);
+    return strategy->ops->unit_leave(strategy, unit, TESS_PHASE_BACKWARD);
+}
+
+enum tess_status tess__engine_backward(struct tess_engine *engine, int32_t chunk, int32_t slot,
+                                       uint64_t row_first, void *output_grad, void *input_grad)
 {
     struct tess_strategy *strategy = &engine->strategy;
     const struct tess_plan *plan = &engine->plan;
-    bool broadcast = engine->config->run.buffers == 1 && plan->rank_count > 1;
+    const struct tess_chunk *here = &engine->pipe.chunk[chunk];
+    const struct pass_place place = {chunk, slot, row_first, output_grad, input_grad};
     int32_t next = plan->segment_count - 1; /* highest segment whose gradient is not complete */
-    for (int32_t u = plan->unit_count - 1; u >= 0; u--) {
-        tess__engine_doing(engine, TESS_DOING_BACKWARD, u);
-        TESS_TRY(strategy->ops->unit_enter(strategy, u, TESS_PHASE_BACKWARD));
-        pass_bind_unit(engine, u, TESS_PHASE_BACKWARD);
-        tess__unused_enter(engine, u);
-        struct tess_pass pass = pass_of(engine, u, input, row_first);
-        TESS_TRY(engine->config->model->backward(engine->model_state, &pass));
-        TESS_TRY(tess__unused_leave(engine, u));
-        if (broadcast)
-            pass_drop_statistics(engine, u);
-        TESS_TRY(strategy->ops->unit_leave(strategy, u, TESS_PHASE_BACKWARD));
+    while (next >= 0 && plan->segment[next].unit_first >= here->unit_end)
+        next--;
+    for (int32_t u = here->unit_end - 1; u >= here->unit_first; u--) {
+        TESS_TRY(pass_backward_unit(engine, &place, u));
         for (; next >= 0 && plan->segment[next].unit_first >= u; next--)
             TESS_TRY(strategy->ops->grads_ready(strategy, next));
     }
@@ -180,15 +243,18 @@ void tess__engine_sum_leaf(struct tess_engine *engine, int64_t leaf, int64_t at)
     engine->leaf_sum[2 * at + 1] = correct;
 }
 
-enum tess_status tess__engine_loss(struct tess_engine *engine, const int32_t *label, bool gradient)
+enum tess_status tess__engine_loss(struct tess_engine *engine, int32_t slot, bool gradient)
 {
     const struct tess_plan *plan = &engine->plan;
     struct tess_strategy *strategy = &engine->strategy;
-    int32_t last = plan->unit_count - 1;
+    const int32_t last = plan->unit_count - 1, chunk = engine->pipe.chunk_count - 1;
+    const int32_t *label = engine->pipe.flight[chunk * engine->pipe.slot_max + slot].label;
     size_t row_bytes = (size_t)engine->class_count * engine->dtype_bytes;
-    void *logits = engine->unit_output[last], *slope = engine->flow[last % 2];
+    void *logits = pass_output(engine, slot, last), *slope = engine->flow[last % 2];
     struct tess_boundary output = {NULL, logits, row_bytes, engine->rows};
     struct tess_boundary grad = {NULL, slope, row_bytes, engine->rows};
+    if (engine->model.labels > 0)
+        return TESS_OK;
     if (plan->holds_loss) {
         logits = output.all = tess_memory_get(engine->memory, engine->block.all_output);
         slope = grad.all = tess_memory_get(engine->memory, engine->block.all_output_grad);

@@ -9,6 +9,7 @@
 #include "tessera/check.h"
 #include "tessera/version.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -132,6 +133,21 @@ static void registry_describe(const struct tess_strategy *strategy,
     (void)strategy, (void)line, (void)context;
 }
 
+static int32_t registry_wanted(const void *options)
+{
+    (void)options;
+    return 0;
+}
+
+static enum tess_status registry_idle(const void *options, int32_t stage_count, int32_t micro_count,
+                                      const double *forward_s, const double *backward_s,
+                                      double *share_out)
+{
+    (void)options, (void)stage_count, (void)micro_count, (void)forward_s, (void)backward_s;
+    *share_out = NAN;
+    return TESS_OK;
+}
+
 static uint64_t registry_sent(const struct tess_strategy *strategy)
 {
     (void)strategy;
@@ -157,6 +173,8 @@ static void registry_fill_strategy(struct tess_strategy_ops *ops)
     REGISTRY_DEFAULT(ops->grads_ready, registry_fold);
     REGISTRY_DEFAULT(ops->grads_finish, registry_nothing);
     REGISTRY_DEFAULT(ops->params_refresh, registry_nothing);
+    REGISTRY_DEFAULT(ops->wanted_ranks, registry_wanted);
+    REGISTRY_DEFAULT(ops->idle_share, registry_idle);
     REGISTRY_DEFAULT(ops->describe, registry_describe);
     REGISTRY_DEFAULT(ops->sent_bytes, registry_sent);
 }
@@ -186,11 +204,27 @@ static enum tess_status registry_claim(enum tess_registry_kind kind, const char 
     return TESS_OK;
 }
 
+/* Each axis has slots of its own that must be filled. */
+static bool registry_is_complete(const struct tess_strategy_ops *ops)
+{
+    switch (ops->axis) {
+    case TESS_AXIS_DATA:
+        return ops->summary && ops->plan;
+    case TESS_AXIS_TENSOR:
+        return ops->summary && ops->cross;
+    case TESS_AXIS_STAGE:
+        return ops->summary && ops->chunk_count && ops->cut && ops->order;
+    case TESS_AXIS_COUNT:
+        break;
+    }
+    return false;
+}
+
 static enum tess_status registry_put_strategy(const struct tess_strategy_ops *ops)
 {
     int i = 0;
     TESS_TRY(
-        registry_claim(TESS_REGISTRY_STRATEGY, ops->name, ops->abi, ops->plan && ops->summary, &i));
+        registry_claim(TESS_REGISTRY_STRATEGY, ops->name, ops->abi, registry_is_complete(ops), &i));
     registry.strategy[i] = *ops;
     registry_fill_strategy(&registry.strategy[i]);
     return TESS_OK;

@@ -21,9 +21,9 @@ static enum tess_status reserve_parameters(struct tess_engine *engine)
 {
     const struct tess_plan *plan = &engine->plan;
     struct tess_engine_blocks *block = &engine->block;
-    int64_t param = tess_layout_own_total(plan, plan->param_extent);
-    int64_t grad = tess_layout_own_total(plan, plan->grad_extent);
-    int64_t optim = tess_layout_own_total(plan, plan->optim_extent);
+    int64_t param = tess_layout_own_total(plan, plan->param_extent, TESS_LAYOUT_VALUES);
+    int64_t grad = tess_layout_own_total(plan, plan->grad_extent, TESS_LAYOUT_GRADS);
+    int64_t optim = tess_layout_own_total(plan, plan->optim_extent, TESS_LAYOUT_VALUES);
     int32_t arrays = tess_optim_state_arrays(&engine->config->optim);
     int32_t scratch = tess_optim_scratch_arrays(&engine->config->optim);
     TESS_TRY(reserve_block(engine, TESS_MEMORY_PARAMETER, param * (int64_t)engine->dtype_bytes,
@@ -42,53 +42,125 @@ static enum tess_status reserve_parameters(struct tess_engine *engine)
                          "update in f32", &block->update_chunk);
 }
 
+enum tess_recompute tess__engine_recompute(const struct tess_engine *engine, int32_t unit)
+{
+    const struct tess_config *config = engine->config;
+    return engine->declare.unit[unit].index % config->recompute_every == 0 ? config->recompute
+                                                                           : TESS_RECOMPUTE_NONE;
+}
+
+/* Does a tensor live for one call only, so that its room is shared with other units? */
+static bool reserve_is_brief(const struct tess_engine *engine,
+                             const struct tess_declare_tensor *tensor)
+{
+    switch (tensor->life) {
+    case TESS_LIFE_UNIT:
+    case TESS_LIFE_CALL:
+        return true;
+    case TESS_LIFE_REMADE:
+        return tess__engine_recompute(engine, tensor->unit) != TESS_RECOMPUTE_NONE;
+    default:
+        return tess__engine_recompute(engine, tensor->unit) == TESS_RECOMPUTE_FULL;
+    }
+}
+
+static int64_t reserve_tensor_bytes(const struct tess_engine *engine,
+                                    const struct tess_declare_tensor *tensor)
+{
+    const int64_t bytes = tensor->count * (int64_t)tess_dtype_bytes(tensor->dtype);
+    switch (tensor->life) {
+    case TESS_LIFE_BATCH:
+    case TESS_LIFE_CALL:
+    case TESS_LIFE_KEPT:
+        return bytes;
+    case TESS_LIFE_LEAVES:
+        return bytes * engine->leaf_count;
+    default:
+        return bytes * engine->rows;
+    }
+}
+
+/* A tensor with a room of its own for each micro-batch under way; or its place in the room that
+ * units share. */
+static enum tess_status reserve_tensor(struct tess_engine *engine, int32_t t, int32_t slots,
+                                       int64_t *here)
+{
+    const struct tess_declare_tensor *tensor = &engine->declare.tensor[t];
+    struct tess_block *block = &engine->block.tensor[t];
+    const int64_t bytes = reserve_tensor_bytes(engine, tensor);
+    const int32_t stride = engine->declare.tensor_count;
+    if (!reserve_is_brief(engine, tensor)) {
+        for (int32_t i = 0; i < slots; i++)
+            TESS_TRY(reserve_block(engine, TESS_MEMORY_ACTIVATION, bytes, tensor->name,
+                                   &block[i * stride]));
+        return TESS_OK;
+    }
+    /* Offset in the shared block for now; made an address by bind. */
+    for (int32_t i = 0; i < slots; i++)
+        block[i * stride] = (struct tess_block){(uint64_t)*here, (uint64_t)bytes};
+    *here += (bytes + 63) / 64 * 64;
+    return TESS_OK;
+}
+
+/* The gradient by a chunk's last output comes from the next stage, or from the loss; a model with
+ * its own loss makes none. */
+static int64_t reserve_flow_bytes(const struct tess_engine *engine, const struct tess_chunk *chunk,
+                                  int32_t unit, int64_t bytes)
+{
+    const bool outside = !chunk->last || engine->model.labels > 0;
+    return unit == chunk->unit_end - 1 && outside ? 0 : bytes;
+}
+
+static enum tess_status reserve_outputs(struct tess_engine *engine, const struct tess_chunk *chunk,
+                                        int64_t flow[2], int64_t *remade)
+{
+    const struct tess_declare *declare = &engine->declare;
+    char owner[2 * TESS_NAME_MAX];
+    for (int32_t u = chunk->unit_first; u < chunk->unit_end; u++) {
+        const int64_t bytes =
+            declare->unit[u].output_count * engine->rows * (int64_t)engine->dtype_bytes;
+        const int64_t back = reserve_flow_bytes(engine, chunk, u, bytes);
+        snprintf(owner, sizeof owner, "%s output", declare->unit[u].name);
+        for (int32_t i = 0; i < chunk->slot_count; i++)
+            TESS_TRY(reserve_block(engine, TESS_MEMORY_ACTIVATION, bytes, owner,
+                                   &engine->block.unit_output[i * declare->unit_count + u]));
+        flow[u % 2] = back > flow[u % 2] ? back : flow[u % 2];
+        if (tess__engine_recompute(engine, u) == TESS_RECOMPUTE_FULL && bytes > *remade)
+            *remade = bytes;
+    }
+    return TESS_OK;
+}
+
 static enum tess_status reserve_activations(struct tess_engine *engine)
 {
     const struct tess_declare *declare = &engine->declare;
     struct tess_engine_blocks *block = &engine->block;
-    int64_t row_bytes = engine->rows * (int64_t)engine->dtype_bytes;
-    int64_t flow[2] = {0, 0}, most = 0, here = 0;
-    char owner[2 * TESS_NAME_MAX];
-    for (int32_t u = 0; u < declare->unit_count; u++) {
-        int64_t bytes = declare->unit[u].output_count * row_bytes;
-        snprintf(owner, sizeof owner, "%s output", declare->unit[u].name);
-        TESS_TRY(
-            reserve_block(engine, TESS_MEMORY_ACTIVATION, bytes, owner, &block->unit_output[u]));
-        flow[u % 2] = bytes > flow[u % 2] ? bytes : flow[u % 2];
-    }
+    int64_t flow[2] = {0, 0}, most = 0, here = 0, remade = 0;
+    for (int32_t c = 0; c < engine->pipe.chunk_count; c++)
+        TESS_TRY(reserve_outputs(engine, &engine->pipe.chunk[c], flow, &remade));
     TESS_TRY(
         reserve_block(engine, TESS_MEMORY_ACTIVATION, flow[0], "gradient flow 0", &block->flow[0]));
     TESS_TRY(
         reserve_block(engine, TESS_MEMORY_ACTIVATION, flow[1], "gradient flow 1", &block->flow[1]));
     for (int32_t t = 0, unit = -1; t < declare->tensor_count; t++) {
-        const struct tess_declare_tensor *tensor = &declare->tensor[t];
-        int64_t bytes = tensor->count * (int64_t)tess_dtype_bytes(tensor->dtype);
-        if (tensor->unit != unit)
+        const int32_t c = declare->unit[declare->tensor[t].unit].chunk;
+        if (declare->tensor[t].unit != unit)
             here = 0;
-        unit = tensor->unit;
-        if (tensor->life == TESS_LIFE_UNIT) {
-            /* Offset in the shared block for now; made an address by bind. */
-            bytes *= engine->rows;
-            block->tensor[t] = (struct tess_block){(uint64_t)here, (uint64_t)bytes};
-            here += (bytes + 63) / 64 * 64;
-            most = here > most ? here : most;
-            continue;
-        }
-        if (tensor->life == TESS_LIFE_SAVED)
-            bytes *= engine->rows;
-        else if (tensor->life == TESS_LIFE_LEAVES)
-            bytes *= engine->leaf_count;
-        TESS_TRY(
-            reserve_block(engine, TESS_MEMORY_ACTIVATION, bytes, tensor->name, &block->tensor[t]));
+        unit = declare->tensor[t].unit;
+        TESS_TRY(reserve_tensor(engine, t, engine->pipe.chunk[c].slot_count, &here));
+        most = here > most ? here : most;
     }
-    return reserve_block(engine, TESS_MEMORY_ACTIVATION, most, "unit scratch",
-                         &block->unit_scratch);
+    TESS_TRY(
+        reserve_block(engine, TESS_MEMORY_ACTIVATION, most, "unit scratch", &block->unit_scratch));
+    /* Peers may still read the output that forward made. */
+    return reserve_block(engine, TESS_MEMORY_ACTIVATION, remade, "output made again",
+                         &block->remade_output);
 }
 
 static enum tess_status reserve_loss(struct tess_engine *engine)
 {
     struct tess_engine_blocks *block = &engine->block;
-    int64_t rows = engine->loss_ranks * engine->rows;
+    int64_t rows = tess__engine_has_loss(engine) ? engine->loss_ranks * engine->rows : 0;
     int64_t all =
         engine->plan.holds_loss ? rows * engine->class_count * (int64_t)engine->dtype_bytes : 0;
     TESS_TRY(
@@ -140,30 +212,40 @@ static enum tess_status reserve_input(struct tess_engine *engine)
 {
     struct tess_engine_blocks *block = &engine->block;
     int64_t rows = engine->rows * (engine->plan.holds_input ? engine->plan.rank_count : 1);
-    int64_t bytes = rows * tess_shape_count(&engine->dataset->row) * (int64_t)engine->dtype_bytes;
+    int64_t bytes = rows * tess_shape_count(&engine->dataset->row) * (int64_t)engine->input_bytes;
+    int64_t label_bytes = rows * engine->labels * 4;
+    if (!tess__engine_loads(engine))
+        return TESS_OK;
     for (int32_t i = 0; i < engine->slot_count; i++) {
         TESS_TRY(reserve_block(engine, TESS_MEMORY_INPUT, bytes, "batch", &block->input[i]));
-        TESS_TRY(reserve_block(engine, TESS_MEMORY_INPUT, rows * 4, "labels", &block->label[i]));
+        TESS_TRY(reserve_block(engine, TESS_MEMORY_INPUT, label_bytes, "labels", &block->label[i]));
     }
     if (!engine->config->run.evaluate || engine->plan.skips_input)
         return TESS_OK;
     TESS_TRY(reserve_block(engine, TESS_MEMORY_INPUT, bytes, "test batch", &block->test_input));
-    return reserve_block(engine, TESS_MEMORY_INPUT, rows * 4, "test labels", &block->test_label);
+    return reserve_block(engine, TESS_MEMORY_INPUT, label_bytes, "test labels", &block->test_label);
 }
 
 enum tess_status tess__engine_reserve(struct tess_engine *engine)
 {
     const struct tess_declare *declare = &engine->declare;
     struct tess_engine_blocks *block = &engine->block;
-    block->unit_output = calloc((size_t)declare->unit_count + 1, sizeof *block->unit_output);
-    block->tensor = calloc((size_t)declare->tensor_count + 1, sizeof *block->tensor);
+    const size_t slots = (size_t)engine->pipe.slot_max;
+    block->unit_output =
+        calloc(slots * (size_t)declare->unit_count + 1, sizeof *block->unit_output);
+    block->tensor = calloc(slots * (size_t)declare->tensor_count + 1, sizeof *block->tensor);
     block->packed = calloc((size_t)declare->op_count + 1, sizeof *block->packed);
     engine->packed_bytes = calloc((size_t)declare->op_count + 1, sizeof *engine->packed_bytes);
     if (!block->unit_output || !block->tensor || !block->packed || !engine->packed_bytes)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for the memory plan");
     TESS_TRY(reserve_parameters(engine));
     TESS_TRY(engine->config->strategy->reserve(&engine->strategy));
+    if (engine->tensor_strategy.ops)
+        TESS_TRY(engine->tensor_strategy.ops->reserve(&engine->tensor_strategy));
+    TESS_TRY(tess__tied_reserve(engine));
     TESS_TRY(reserve_activations(engine));
+    TESS_TRY(tess__engine_pipe_reserve(engine));
+    TESS_TRY(tess__crossing_reserve(engine));
     TESS_TRY(reserve_loss(engine));
     TESS_TRY(reserve_operations(engine));
     return reserve_input(engine);
@@ -174,6 +256,20 @@ enum tess_status tess__engine_reserve(struct tess_engine *engine)
 static void *bind_at(void *base, int64_t elements, size_t bytes)
 {
     return base ? (char *)base + (size_t)elements * bytes : NULL;
+}
+
+/* Tied parameters: the values of a segment are those of another one. */
+static void bind_shared(struct tess_plan *plan)
+{
+    for (int32_t s = 0; s < plan->segment_count; s++) {
+        struct tess_segment *segment = &plan->segment[s];
+        if (segment->values_of < 0)
+            continue;
+        const struct tess_segment *source = &plan->segment[segment->values_of];
+        segment->param = source->param;
+        segment->param_own = source->param_own;
+        segment->master_own = source->master_own;
+    }
 }
 
 /* Storage of every segment, from the extents of the plan. */
@@ -187,6 +283,14 @@ static void bind_segments(struct tess_engine *engine)
     for (int32_t s = 0; s < plan->segment_count; s++) {
         struct tess_segment *segment = &plan->segment[s];
         int64_t own = tess_plan_own_begin(plan, s, plan->optim_extent);
+        if (plan->grad_extent == TESS_EXTENT_FULL) {
+            segment->grad_own = bind_at(grad, own, sizeof *grad);
+        } else {
+            segment->grad_own = bind_at(grad, packed_grad, sizeof *grad);
+            packed_grad += tess_plan_own_count(plan, s, plan->grad_extent);
+        }
+        if (segment->values_of >= 0)
+            continue;
         if (plan->param_extent == TESS_EXTENT_FULL) {
             segment->param = bind_at(param, segment->begin, engine->dtype_bytes);
             segment->param_own = bind_at(param, own, engine->dtype_bytes);
@@ -194,36 +298,32 @@ static void bind_segments(struct tess_engine *engine)
             segment->param_own = bind_at(param, packed_param, engine->dtype_bytes);
             packed_param += tess_plan_own_count(plan, s, plan->param_extent);
         }
-        if (plan->grad_extent == TESS_EXTENT_FULL) {
-            segment->grad_own = bind_at(grad, own, sizeof *grad);
-        } else {
-            segment->grad_own = bind_at(grad, packed_grad, sizeof *grad);
-            packed_grad += tess_plan_own_count(plan, s, plan->grad_extent);
-        }
         segment->master_own =
             plan->dtype == TESS_F32 ? segment->param_own : bind_at(master, packed_master, 4);
         packed_master += tess_plan_own_count(plan, s, plan->optim_extent);
     }
+    bind_shared(plan);
 }
 
 static enum tess_status bind_host_tables(struct tess_engine *engine)
 {
     const struct tess_declare *declare = &engine->declare;
     size_t units = (size_t)declare->unit_count, params = (size_t)declare->param_count;
-    size_t ops = (size_t)declare->op_count, tensors = (size_t)declare->tensor_count;
+    size_t ops = (size_t)declare->op_count, slots = (size_t)engine->pipe.slot_max;
+    const struct tess_declare *model = &engine->model;
     int64_t leaves =
         engine->plan.grid > engine->test_leaves ? engine->plan.grid : engine->test_leaves;
-    engine->unit_output = calloc(units + 1, sizeof *engine->unit_output);
-    engine->tensor = calloc(tensors + 1, sizeof *engine->tensor);
+    engine->unit_output = calloc(slots * units + 1, sizeof *engine->unit_output);
+    engine->tensor = calloc(slots * (size_t)model->tensor_count + 1, sizeof *engine->tensor);
     engine->op = calloc(ops + 1, sizeof *engine->op);
-    engine->op_of = calloc(ops + 1, sizeof *engine->op_of);
-    engine->param_of = calloc(params + 1, sizeof *engine->param_of);
-    engine->grad_of = calloc(params + 1, sizeof *engine->grad_of);
+    engine->op_of = calloc((size_t)model->op_count + 1, sizeof *engine->op_of);
+    engine->param_of = calloc((size_t)model->param_count + 1, sizeof *engine->param_of);
+    engine->grad_of = calloc((size_t)model->param_count + 1, sizeof *engine->grad_of);
     engine->unit_param_first = calloc(units + 1, sizeof *engine->unit_param_first);
     engine->unit_op_first = calloc(units + 1, sizeof *engine->unit_op_first);
     engine->leaf_sum = calloc(2 * (size_t)leaves + 2, sizeof *engine->leaf_sum);
     engine->piece =
-        calloc((size_t)tess_layout_piece_count(&engine->plan) + 1, sizeof *engine->piece);
+        calloc((size_t)tess_layout_piece_count(&engine->plan, declare) + 1, sizeof *engine->piece);
     if (!engine->unit_output || !engine->tensor || !engine->op || !engine->op_of ||
         !engine->param_of || !engine->grad_of || !engine->unit_param_first ||
         !engine->unit_op_first || !engine->leaf_sum || !engine->piece)
@@ -246,7 +346,7 @@ static enum tess_status bind_operations(struct tess_engine *engine)
     engine->opened_ops = true;
     for (int32_t o = 0; o < declare->op_count; o++) {
         struct tess_op *op = &engine->op[o];
-        engine->op_of[o] = op;
+        engine->op_of[declare->op[o].index] = op;
         op->desc = declare->op[o].desc;
         op->kernel = engine->kernel;
         op->scratch = tess_memory_get(engine->memory, engine->block.op_scratch);
@@ -259,21 +359,32 @@ static enum tess_status bind_operations(struct tess_engine *engine)
     return TESS_OK;
 }
 
+static void bind_tensors(struct tess_engine *engine)
+{
+    const struct tess_declare *declare = &engine->declare;
+    char *scratch = tess_memory_get(engine->memory, engine->block.unit_scratch);
+    for (int32_t i = 0; i < engine->pipe.slot_max; i++) {
+        for (int32_t t = 0; t < declare->tensor_count; t++) {
+            const struct tess_block block = engine->block.tensor[i * declare->tensor_count + t];
+            engine->tensor[i * engine->model.tensor_count + declare->tensor[t].index] =
+                reserve_is_brief(engine, &declare->tensor[t])
+                    ? scratch + block.offset
+                    : tess_memory_get(engine->memory, block);
+        }
+    }
+}
+
 enum tess_status tess__engine_bind(struct tess_engine *engine)
 {
     const struct tess_declare *declare = &engine->declare;
     struct tess_engine_blocks *block = &engine->block;
     TESS_TRY(bind_host_tables(engine));
     bind_segments(engine);
-    for (int32_t u = 0; u < declare->unit_count; u++)
-        engine->unit_output[u] = tess_memory_get(engine->memory, block->unit_output[u]);
+    for (int32_t i = 0; i < engine->pipe.slot_max * declare->unit_count; i++)
+        engine->unit_output[i] = tess_memory_get(engine->memory, block->unit_output[i]);
     engine->flow[0] = tess_memory_get(engine->memory, block->flow[0]);
     engine->flow[1] = tess_memory_get(engine->memory, block->flow[1]);
-    char *scratch = tess_memory_get(engine->memory, block->unit_scratch);
-    for (int32_t t = 0; t < declare->tensor_count; t++)
-        engine->tensor[t] = declare->tensor[t].life == TESS_LIFE_UNIT
-                                ? scratch + block->tensor[t].offset
-                                : tess_memory_get(engine->memory, block->tensor[t]);
+    bind_tensors(engine);
     engine->loss = tess_memory_get(engine->memory, block->loss);
     engine->correct = tess_memory_get(engine->memory, block->correct);
     tess_layout_pieces(&engine->plan, declare, engine->piece);

@@ -14,28 +14,69 @@
 
 /* Elements that are gathered and written at a time: 1 MiB. */
 #define SAVE_CHUNK (INT64_C(1) << 18)
+/* Elements that are widened at a time. */
+#define SAVE_ROOM 4096
 
-/* This rank's part of elements [from, from + count) of a parameter, zeros elsewhere. */
-static void save_fill(const struct tess_engine *engine, int32_t param, int64_t from, int64_t count,
-                      float *chunk)
+/* Elements [from, from + count) of a tensor as the file has it: [rows, columns], of a tensor whose
+ * file is transposed [columns, rows] here. */
+struct save_window {
+    const struct tess_declare_param *param;
+    int64_t from, count;
+    float *chunk;
+};
+
+/* Put `run` elements, whose first is element `whole` of the tensor, where the file has them. */
+static void save_put(const struct save_window *window, int64_t whole, int64_t run, const float *x)
 {
-    memset(chunk, 0, (size_t)count * sizeof *chunk);
+    const struct tess_shape *shape = &window->param->whole;
+    if (!(window->param->flags & TESS_PARAM_TRANSPOSED) || shape->rank != 2) {
+        const int64_t begin = whole > window->from ? whole : window->from;
+        const int64_t end =
+            whole + run < window->from + window->count ? whole + run : window->from + window->count;
+        if (begin < end)
+            memcpy(window->chunk + (begin - window->from), x + (begin - whole),
+                   (size_t)(end - begin) * sizeof *x);
+        return;
+    }
+    const int64_t out = shape->dim[0], in = shape->dim[1];
+    const int64_t first = window->from / out, last = (window->from + window->count - 1) / out;
+    for (int64_t i = 0; i < run;) {
+        const int64_t row = (whole + i) / in, column = (whole + i) % in;
+        const int64_t left = run - i < in - column ? run - i : in - column;
+        for (int64_t c = column > first ? column : first; c < column + left && c <= last; c++) {
+            const int64_t at = c * out + row - window->from;
+            if (at >= 0 && at < window->count)
+                window->chunk[at] = x[i + c - column];
+        }
+        i += left;
+    }
+}
+
+/* May a run have elements in the window? */
+static bool save_touches(const struct save_window *window, int64_t whole, int64_t run)
+{
+    return window->param->flags & TESS_PARAM_TRANSPOSED ||
+           (whole < window->from + window->count && whole + run > window->from);
+}
+
+/* This rank's part of a window, zeros elsewhere. */
+static void save_fill(const struct tess_engine *engine, const struct save_window *window)
+{
+    float room[SAVE_ROOM];
+    memset(window->chunk, 0, (size_t)window->count * sizeof *window->chunk);
     if (!tess__engine_counts(engine)) /* another rank holds the same and hands it in */
         return;
     engine->kernel->ops->access(engine->kernel, true);
     for (int32_t i = 0; i < engine->optim.piece_count; i++) {
         const struct tess_piece *piece = &engine->piece[i];
-        int64_t begin = piece->param_begin > from ? piece->param_begin : from;
-        int64_t end = piece->param_begin + piece->count < from + count
-                          ? piece->param_begin + piece->count
-                          : from + count;
-        if (piece->param != param || begin >= end)
+        if (piece->duplicate || piece->param != window->param->index)
             continue;
-        float *target = chunk + (begin - from);
-        const float *values =
-            tess__engine_values(engine, piece, begin - piece->param_begin, end - begin, target);
-        if (values != target)
-            memcpy(target, values, (size_t)(end - begin) * sizeof *target);
+        for (int64_t at = 0, run, whole; at < piece->count; at += run) {
+            run = tess_piece_run(piece, &engine->declare.axis, at, &whole, NULL);
+            run = run < SAVE_ROOM ? run : SAVE_ROOM;
+            if (save_touches(window, whole, run))
+                save_put(window, whole, run, tess__engine_values(engine, piece, at, run, room));
+        }
     }
     engine->kernel->ops->access(engine->kernel, false);
 }
@@ -46,13 +87,15 @@ static void save_fill(const struct tess_engine *engine, int32_t param, int64_t f
  */
 static enum tess_status save_values(struct tess_engine *engine, int fd, float *chunk, int *error)
 {
-    const struct tess_declare *declare = &engine->declare;
-    const bool writes = engine->plan.rank == 0;
-    for (int32_t p = 0; p < declare->param_count; p++) {
-        const int64_t whole = tess_shape_count(&declare->param[p].shape);
+    const struct tess_declare *model = &engine->model;
+    const bool writes = engine->plan.mesh.rank == 0;
+    for (int32_t p = 0; p < model->param_count; p++) {
+        const struct tess_shape shape = tess_declare_file_shape(&model->param[p]);
+        const int64_t whole =
+            tess_declare_source(&model->param[p]) >= 0 ? 0 : tess_shape_count(&shape);
         for (int64_t from = 0; from < whole; from += SAVE_CHUNK) {
             const int64_t count = whole - from < SAVE_CHUNK ? whole - from : SAVE_CHUNK;
-            save_fill(engine, p, from, count, chunk);
+            save_fill(engine, &(struct save_window){&model->param[p], from, count, chunk});
             TESS_TRY(tess_comm_reduce(engine->comm, chunk, writes ? chunk : NULL, (size_t)count,
                                       TESS_I32, TESS_REDUCE_SUM, 0, NULL));
             if (writes && *error == 0)
@@ -66,7 +109,7 @@ static enum tess_status save_header(const struct tess_engine *engine, const char
                                     struct tess_file_writer *writer, int *error)
 {
     size_t bytes;
-    char *header = tess_weights_header(&engine->declare, &bytes);
+    char *header = tess_weights_header(&engine->model, &bytes);
     if (header == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for the header of %s", path);
     enum tess_status status = tess_file_create(path, writer);
@@ -84,7 +127,7 @@ enum tess_status tess_engine_save(struct tess_engine *engine, const char *path)
     float *chunk = malloc(SAVE_CHUNK * sizeof *chunk);
     if (chunk == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory to save the weights");
-    if (engine->plan.rank == 0)
+    if (engine->plan.mesh.rank == 0)
         status = save_header(engine, path, &writer, &error);
     if (writer.fd < 0)
         error = error != 0 ? error : -1; /* nowhere to write to; take part all the same */

@@ -12,13 +12,21 @@
 
 #define TESS_SLOTS_MAX 4
 
-/* Blocks that belong to the engine itself, in the order of enum tess_memory_kind. */
+/* Blocks that belong to the engine itself, in the order of enum tess_memory_kind. A slot is the
+ * room of one micro-batch under way (struct tess_chunk). */
 struct tess_engine_blocks {
     struct tess_block param, master, grad, optim;
-    struct tess_block *unit_output; /* [unit_count] */
+    struct tess_block *unit_output; /* [slot_max, unit_count] */
     struct tess_block flow[2];      /* gradients between units: unit u's output gradient in u % 2 */
-    struct tess_block *tensor;      /* [tensor_count]; those of LIFE_UNIT share unit_scratch */
-    struct tess_block unit_scratch;
+    struct tess_block *tensor; /* [slot_max, tensor_count]; those that live for a call only share
+                                  unit_scratch */
+    struct tess_block unit_scratch, remade_output;
+    struct tess_block stage_input;   /* activations from the stage before; see pipeline.c */
+    struct tess_block stage_grad[4]; /* gradients from the stage after and to the one before, two
+                                        each in turn */
+    struct tess_block kept_input, kept_label; /* [slot_max] where several are under way */
+    struct tess_block crossing;               /* sums over parts of the tensor axis, in f32 */
+    struct tess_block tied; /* gradients of a tied parameter from its other stage */
     struct tess_block all_output, all_output_grad; /* of all ranks, where the plan holds the loss */
     struct tess_block loss, correct;
     struct tess_block op_scratch, direction, update_chunk;
@@ -28,30 +36,87 @@ struct tess_engine_blocks {
     struct tess_block test_input, test_label;
 };
 
-/* unused.c's: parameters without a gradient. Host memory. */
+/* unused.c's: parameters without a gradient, by their number in the model. Host memory. */
 struct tess_unused {
-    bool *pass;    /* [param_count] what the model's backward is handed */
-    uint8_t *used; /* [rank_count, param_count] in any micro-batch of the step; the others' rows are
-                      right in a conditional model, from exchange to next step */
-    uint8_t *skip; /* [param_count] used by no rank; conditional models only, else NULL */
-    int64_t *updates; /* [param_count] updates done, likewise */
+    bool *pass;       /* [params] what the model's backward is handed */
+    uint8_t *used;    /* [ranks of the mesh, params] in any micro-batch of the step, by the words of
+                         unused.c; the others' rows are right in a conditional model, from exchange
+                         to next step */
+    uint8_t *skip;    /* [params] used by no rank; conditional models only, else NULL */
+    int64_t *updates; /* [params] updates done, likewise */
+};
+
+/*
+ * A run of units that a rank computes at a stretch: all of them, or a virtual stage of a pipeline.
+ * Up to slot_count micro-batches are under way in it, forward done and backward not; micro-batch m
+ * has slot m % slot_count.
+ */
+struct tess_chunk {
+    int32_t unit_first, unit_end;
+    int32_t slot_count;
+    bool first, last;                    /* of the model: takes the input, ends in the loss */
+    int32_t before, after;               /* ranks of the stage axis that run what lies around it */
+    int64_t input_count;                 /* elements per row that come from the chunk before */
+    int64_t input_begin;                 /* bytes, of its buffers in stage_input */
+    int32_t forward_done, backward_done; /* micro-batches of the current step */
+    struct tess_chunk_cost cost;         /* so far */
+};
+
+/* A micro-batch under way in a chunk. */
+struct tess_flight {
+    const void *input;      /* of the chunk's first unit */
+    const int32_t *label;   /* of its rows, where the loss is computed */
+    struct tess_event sent; /* of the last unit's output */
+};
+
+/* The order of a rank's work, and what comes and goes between stages; see pipeline.c. */
+struct tess_engine_pipe {
+    bool timed; /* see tess_engine_time_chunks */
+    int32_t chunk_count;
+    int32_t *stage_of;        /* [units of the model] virtual stage that runs it */
+    struct tess_chunk *chunk; /* [chunk_count] */
+    int32_t slot_max;
+    struct tess_flight *flight; /* [chunk_count, slot_max] */
+    struct tess_action *action; /* [action_count] of one step */
+    int32_t action_count;
+    struct tess_comm *forward, *backward; /* the stage axis, for activations and for gradients; NULL
+                                             where there is one stage */
+    struct tess_event *input_event;       /* [chunk_count, slot_max + 1] */
+    struct tess_event grad_event[4];      /* as block.stage_grad */
+    int32_t input_posted, grad_cursor;    /* actions before these have been asked for */
+    int32_t grad_posted, grad_received, grad_sent; /* in this step; parity chooses the buffer */
+};
+
+/* What tess_pass_sum and its kin need; see crossing.c. */
+struct tess_tensor_pass {
+    struct tess_strategy *strategy; /* NULL without a tensor axis */
+    struct tess_kernel *kernel;
+    float *room; /* [levels, room_count] */
+    int64_t room_count;
+    bool canonical; /* sums are one tree over the parts, in f32 */
 };
 
 struct tess_engine {
     const struct tess_config *config;
     const struct tess_dataset *dataset;
-    struct tess_comm *comm;   /* borrowed; NULL when only planned */
-    struct tess_board *board; /* NULL without a world */
+    struct tess_comm *comm;                       /* all ranks; borrowed; NULL when only planned */
+    struct tess_comm *axis_comm[TESS_AXIS_COUNT]; /* this rank's group along each; may be `comm`
+                                                     itself where there is but one axis */
+    struct tess_board *board;                     /* NULL without a world */
     struct tess_board own_board;
     struct tess_trace_lane *trace; /* borrowed; NULL: no time line */
     struct tess_kernel *kernel;
     struct tess_memory *memory;
     void *arena;
 
-    struct tess_declare declare;
+    struct tess_declare model;   /* all of it, cut along the tensor axis */
+    struct tess_declare declare; /* what this rank keeps of it */
     void *model_state;
     struct tess_plan plan;
-    struct tess_strategy strategy;
+    struct tess_strategy strategy;        /* of the data axis */
+    struct tess_strategy tensor_strategy; /* ops NULL without one */
+    struct tess_engine_pipe pipe;
+    struct tess_tensor_pass crossing;
     struct tess_engine_blocks block;
 
     /* Geometry. */
@@ -64,19 +129,20 @@ struct tess_engine {
     int64_t step_rows;   /* images that count in the current step: fewer in a short last batch */
     int64_t test_leaves; /* leaves of the test split */
     int32_t slot_count;
-    size_t dtype_bytes;
+    size_t dtype_bytes, input_bytes; /* of one element */
     int64_t class_count;
+    int64_t labels; /* of a row */
 
     /* Bound when the arena exists. */
-    void **unit_output; /* [unit_count] */
+    void **unit_output; /* [slot_max, unit_count] */
     void *flow[2];
-    void **tensor;             /* [tensor_count] */
+    void **tensor;             /* [slot_max, tensors of the model] */
     struct tess_op *op;        /* [op_count] */
-    struct tess_op **op_of;    /* [op_count] pointers to op */
+    struct tess_op **op_of;    /* [operations of the model] pointers to op, or NULL */
     size_t *packed_bytes;      /* [op_count] */
     bool packed_kept;          /* every operation has its own packed memory */
-    const void **param_of;     /* [param_count] */
-    float **grad_of;           /* [param_count] */
+    const void **param_of;     /* [parameters of the model], NULL where another rank keeps it */
+    float **grad_of;           /* likewise */
     int32_t *unit_param_first; /* [unit_count + 1] */
     int32_t *unit_op_first;    /* [unit_count + 1] */
     float *loss;               /* [loss rows] */
@@ -101,23 +167,68 @@ struct tess_engine {
 enum tess_status tess__engine_reserve(struct tess_engine *engine);
 enum tess_status tess__engine_bind(struct tess_engine *engine);
 
+/* How a unit's activations are kept, by --recompute. */
+enum tess_recompute tess__engine_recompute(const struct tess_engine *engine, int32_t unit);
+
 /* pass.c: the parts of a step that evaluation shares. `row_first`: row 0 in the global batch. */
-enum tess_status tess__engine_forward(struct tess_engine *engine, const void *input,
+enum tess_status tess__engine_forward(struct tess_engine *engine, int32_t chunk, int32_t slot,
                                       uint64_t row_first);
-enum tess_status tess__engine_backward(struct tess_engine *engine, const void *input,
-                                       uint64_t row_first);
+/* output_grad: of the chunk's last unit, NULL where the chunk is the last; input_grad: of its first
+ * unit, NULL where it is the first. */
+enum tess_status tess__engine_backward(struct tess_engine *engine, int32_t chunk, int32_t slot,
+                                       uint64_t row_first, void *output_grad, void *input_grad);
 /* Fetch a batch from a loader and let the strategy hand out rows; label_out is for the loss. */
 enum tess_status tess__engine_batch(struct tess_engine *engine, struct tess_loader *loader,
                                     const void **input_out, const int32_t **label_out);
-/* Loss of the last unit's output, where this rank computes it; adds to leaf_sum from `leaf` on. */
-enum tess_status tess__engine_loss(struct tess_engine *engine, const int32_t *label, bool gradient);
+/* Loss of the last unit's output in a slot, where the model does not compute it itself and this
+ * rank does. */
+enum tess_status tess__engine_loss(struct tess_engine *engine, int32_t slot, bool gradient);
+
+/*
+ * pipeline.c: the chunks of this rank, from the config's stage axis and the model; needs
+ * engine->model. Pure. open: groups, buffers. fini takes what was never opened.
+ */
+enum tess_status tess__engine_pipe_plan(struct tess_engine *engine);
+enum tess_status tess__engine_pipe_reserve(struct tess_engine *engine);
+enum tess_status tess__engine_pipe_open(struct tess_engine *engine);
+void tess__engine_pipe_close(struct tess_engine *engine);
+/* All micro-batches of a step, forward and backward, in the order of the schedule. Collective. */
+enum tess_status tess__engine_pipe_step(struct tess_engine *engine, struct tess_times *times);
+/* One batch of the test split, forward through all chunks of this rank. Collective. */
+enum tess_status tess__engine_pipe_evaluate(struct tess_engine *engine);
+
+/* Does this rank need batches: inputs, or the labels of the loss? */
+static inline bool tess__engine_loads(const struct tess_engine *engine)
+{
+    return engine->pipe.chunk[0].first || engine->pipe.chunk[engine->pipe.chunk_count - 1].last;
+}
+
+/* Does this rank compute losses? The last stage does. */
+static inline bool tess__engine_has_loss(const struct tess_engine *engine)
+{
+    return engine->pipe.chunk[engine->pipe.chunk_count - 1].last;
+}
+
+/* crossing.c */
+enum tess_status tess__crossing_reserve(struct tess_engine *engine);
+void tess__crossing_open(struct tess_engine *engine);
+/* After grads_finish: gradients of whole parameters whose backward has seen this rank's positions
+ * alone. Once a step, so that sums over leaves come first on every layout. Collective. */
+enum tess_status tess__crossing_finish(struct tess_engine *engine);
+
+/* tied.c: reserve room for, and after grads_finish add, the gradients of a tied parameter and its
+ * source, on one rank or between two stages. Collective over the stage axis. */
+enum tess_status tess__tied_reserve(struct tess_engine *engine);
+enum tess_status tess__tied_finish(struct tess_engine *engine);
+uint64_t tess__tied_sent_bytes(const struct tess_engine *engine); /* in a step, between stages */
 
 /* Loss and correct answers of leaf `leaf` of this rank's loss rows, rows in order, to leaf_sum[at].
  * The caller has opened device memory to the host. */
 void tess__engine_sum_leaf(struct tess_engine *engine, int64_t leaf, int64_t at);
 
-/* engine.c: images that count in step `step` (from 0). */
+/* batches.c: rows that count in step `step` (from 0); the loaders, where this rank needs any. */
 int64_t tess__engine_step_rows(const struct tess_engine *engine, int64_t step);
+enum tess_status tess__engine_open_loaders(struct tess_engine *engine);
 
 /*
  * unused.c: notes around each unit's backward; leave gives what was not used a gradient of zero.
@@ -142,8 +253,9 @@ enum tess_status tess__engine_init_params(struct tess_engine *engine);
 const float *tess__engine_values(const struct tess_engine *engine, const struct tess_piece *piece,
                                  int64_t from, int64_t count, float *room);
 
-/* Does this rank stand for its pieces in sums over all ranks, so that each element of the model is
- * counted once? The first shard group does, or rank 0 where nothing is sharded. */
+/* Does this rank stand for its pieces (but for duplicates) in sums over all ranks, so that each
+ * element of the model is counted once? The first shard group does, or rank 0 where nothing is
+ * sharded. */
 static inline bool tess__engine_counts(const struct tess_engine *engine)
 {
     const struct tess_plan *plan = &engine->plan;
@@ -163,9 +275,12 @@ struct tess_rank_list {
 };
 void tess__rank_list_add(struct tess_rank_list *list, int32_t rank);
 
-/* diagnose.c: name the step, unit and tensor that first holds a NaN or infinity. Always fails. */
-enum tess_status tess__engine_diagnose(struct tess_engine *engine, const void *input,
+/* diagnose.c: name the step, unit and tensor of the chunk that first holds a NaN or infinity; the
+ * loss of a row has one, or what the chunk hands on (loss_row -1). Always fails. */
+enum tess_status tess__engine_diagnose(struct tess_engine *engine, int32_t chunk, int32_t slot,
                                        int64_t loss_row);
+/* The same if the output of the chunk's last unit is not finite. */
+enum tess_status tess__engine_check_output(struct tess_engine *engine, int32_t chunk, int32_t slot);
 
 /* Test leaves that all ranks compute in one pass, and the passes that the split takes. */
 static inline int64_t tess__engine_test_width(const struct tess_engine *engine)

@@ -9,23 +9,6 @@
 #include <math.h>
 #include <string.h>
 
-/* Sums of loss and correct answers of each leaf computed here, rows in order, in double. */
-static enum tess_status step_sum_leaves(struct tess_engine *engine, const void *input)
-{
-    const struct tess_plan *plan = &engine->plan;
-    if (plan->skips_loss)
-        return TESS_OK;
-    int64_t rows = engine->loss_ranks * engine->rows;
-    int64_t bad = tess_find_nonfinite(engine->kernel, TESS_F32, rows, engine->loss);
-    if (bad >= 0)
-        return tess__engine_diagnose(engine, input, bad);
-    engine->kernel->ops->access(engine->kernel, true);
-    for (int64_t leaf = 0; leaf < engine->loss_ranks * engine->leaf_count; leaf++)
-        tess__engine_sum_leaf(engine, leaf, tess__engine_leaf_index(engine, leaf));
-    engine->kernel->ops->access(engine->kernel, false);
-    return TESS_OK;
-}
-
 /* Exposed communication so far, over all groups. */
 static double step_wait_s(const struct tess_engine *engine)
 {
@@ -33,36 +16,6 @@ static double step_wait_s(const struct tess_engine *engine)
     double wait_s;
     tess_engine_traffic(engine, &sent, &wait_s);
     return wait_s;
-}
-
-static enum tess_status step_micro(struct tess_engine *engine, struct tess_times *times)
-{
-    struct tess_plan *plan = &engine->plan;
-    const void *input;
-    const int32_t *label;
-    double start = tess_clock_s(), wait0 = step_wait_s(engine);
-    TESS_TRY(tess__engine_batch(engine, engine->loader, &input, &label));
-    double loaded = tess_clock_s(), wait1 = step_wait_s(engine);
-    times->data_s += loaded - start - (wait1 - wait0);
-
-    uint64_t row_first =
-        (uint64_t)(tess_layout_first_leaf(plan, plan->rank, engine->strategy.micro) *
-                   engine->leaf_rows);
-    TESS_TRY(tess__engine_forward(engine, input, row_first));
-    TESS_TRY(tess__engine_loss(engine, label, true));
-    TESS_TRY(step_sum_leaves(engine, input));
-    double forward = tess_clock_s(), wait2 = step_wait_s(engine);
-    times->forward_s += forward - loaded - (wait2 - wait1);
-
-    if (plan->grad_extent == TESS_EXTENT_FULL) {
-        float *grad = tess_memory_get(engine->memory, engine->block.grad);
-        grad += tess_fold_level(plan, engine->strategy.micro) * plan->flat_count;
-        for (int32_t s = 0; s < plan->segment_count; s++)
-            plan->segment[s].grad = grad + plan->segment[s].begin;
-    }
-    TESS_TRY(tess__engine_backward(engine, input, row_first));
-    times->backward_s += tess_clock_s() - forward - (step_wait_s(engine) - wait2);
-    return TESS_OK;
 }
 
 /*
@@ -73,6 +26,7 @@ static enum tess_status step_reduce_loss(struct tess_engine *engine,
                                          struct tess_step_result *result)
 {
     int64_t grid = engine->plan.grid;
+    const double labels = (double)(engine->step_rows * engine->labels);
     double loss = 0, correct = 0;
     tess__engine_doing(engine, TESS_DOING_LOSS, -1);
     TESS_TRY(tess_comm_all_reduce(engine->comm, engine->leaf_sum, engine->leaf_sum,
@@ -81,9 +35,11 @@ static enum tess_status step_reduce_loss(struct tess_engine *engine,
         loss += engine->leaf_sum[2 * leaf];
         correct += engine->leaf_sum[2 * leaf + 1];
     }
-    result->loss = loss / (double)engine->step_rows;
-    result->accuracy = correct / (double)engine->step_rows;
+    result->loss = loss / labels;
+    result->accuracy = correct / labels;
     result->zero_share = engine->leaf_sum[2 * grid] / (double)engine->grad_total;
+    if (engine->model.labels > 0)
+        return TESS_OK; /* the logits' gradient is the model's affair */
     /* Rows that fill up a short batch have no gradient at all. */
     double filling = (double)(engine->batch_size - engine->step_rows) * (double)engine->class_count;
     result->loss_zero_share = (engine->leaf_sum[2 * grid + 1] - filling) /
@@ -102,7 +58,7 @@ static enum tess_status step_judge(struct tess_engine *engine, struct tess_step_
         return TESS_OK;
     const int32_t first = tess_optim_find_nonfinite(&engine->optim);
     /* Counted from the end of the model, so that the greatest is its first parameter. */
-    int64_t found = first < 0 ? 0 : engine->plan.param_count - first;
+    int64_t found = first < 0 ? 0 : engine->model.param_count - first;
     TESS_TRY(
         tess_comm_all_reduce(engine->comm, &found, &found, 1, TESS_I64, TESS_REDUCE_MAX, NULL));
     result->loss_scale = scale->value;
@@ -110,12 +66,12 @@ static enum tess_status step_judge(struct tess_engine *engine, struct tess_step_
     if (tess_scale_next(scale, found == 0) == TESS_OK)
         return TESS_OK;
     const struct tess_declare_param *param =
-        &engine->declare.param[engine->plan.param_count - found];
+        &engine->model.param[engine->model.param_count - found];
     TESS_FAIL(TESS_ERR_NUMERIC,
               "gradients are not finite even at a loss scale of %g: step %lld, unit '%s', "
               "parameter '%s' held the first NaN or infinity; try a lower learning rate, warm-up "
               "or --clip%s",
-              scale->value, (long long)engine->step + 1, engine->declare.unit[param->unit].name,
+              scale->value, (long long)engine->step + 1, engine->model.unit[param->unit].name,
               param->name, engine->plan.dtype == TESS_F16 ? ", or --precision bf16" : "");
 }
 
@@ -126,11 +82,11 @@ static enum tess_status step_optimize(struct tess_engine *engine, struct tess_st
     enum tess_status status = tess_optim_step(&engine->optim, result->rate);
     if (status == TESS_ERR_NUMERIC && engine->optim.nonfinite_param >= 0) {
         const struct tess_declare_param *param =
-            &engine->declare.param[engine->optim.nonfinite_param];
+            &engine->model.param[engine->optim.nonfinite_param];
         TESS_FAIL(TESS_ERR_NUMERIC,
                   "the gradient is not finite at step %lld: unit '%s', tensor '%s' "
                   "held the first NaN or infinity; try a lower learning rate or warm-up",
-                  (long long)engine->step + 1, engine->declare.unit[param->unit].name, param->name);
+                  (long long)engine->step + 1, engine->model.unit[param->unit].name, param->name);
     }
     TESS_TRY(status);
     engine->weight_token++;
@@ -144,6 +100,8 @@ static enum tess_status step_update(struct tess_engine *engine, bool want_loss,
     struct tess_strategy *strategy = &engine->strategy;
     tess__engine_doing(engine, TESS_DOING_REDUCING, -1);
     TESS_TRY(strategy->ops->grads_finish(strategy));
+    TESS_TRY(tess__tied_finish(engine));
+    TESS_TRY(tess__crossing_finish(engine));
     TESS_TRY(tess__unused_finish(engine));
     tess__engine_doing(engine, TESS_DOING_OPTIMIZER, -1);
     result->rate = tess_schedule_rate(&engine->config->optim, engine->step, engine->step_count,
@@ -195,10 +153,7 @@ enum tess_status tess_engine_step(struct tess_engine *engine, bool want_loss,
     engine->strategy.training = true;
     tess__unused_begin(engine);
     engine->step_rows = tess__engine_step_rows(engine, engine->step);
-    for (int32_t m = 0; m < engine->plan.accumulate; m++) {
-        engine->strategy.micro = m;
-        TESS_TRY(step_micro(engine, &result.times));
-    }
+    TESS_TRY(tess__engine_pipe_step(engine, &result.times));
     double passed = tess_clock_s(), passed_wait = step_wait_s(engine);
     TESS_TRY(step_update(engine, want_loss, &result));
     result.times.optim_s = tess_clock_s() - passed - (step_wait_s(engine) - passed_wait);

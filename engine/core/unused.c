@@ -19,20 +19,23 @@
 
 /* Parameters that a message spells out; the rest it counts. */
 #define UNUSED_NAMED_MAX 4
+/* What a rank's row says of a parameter: its step has left it without a gradient, or not; or other
+ * ranks of the mesh keep it. */
+enum { UNUSED_YES, UNUSED_NO, UNUSED_ELSEWHERE };
 /* Of one of them, with its ranks. */
 #define UNUSED_TEXT_MAX (TESS_NAME_MAX + sizeof(struct tess_rank_list) + 32)
 
 static uint8_t *unused_row(const struct tess_engine *engine, int32_t rank)
 {
-    return engine->unused.used + (size_t)rank * (size_t)engine->plan.param_count;
+    return engine->unused.used + (size_t)rank * (size_t)engine->model.param_count;
 }
 
 enum tess_status tess__unused_open(struct tess_engine *engine)
 {
     struct tess_unused *unused = &engine->unused;
-    const size_t params = (size_t)engine->plan.param_count;
+    const size_t params = (size_t)engine->model.param_count;
     unused->pass = calloc(params + 1, sizeof *unused->pass);
-    unused->used = calloc((size_t)engine->plan.rank_count * params + 1, 1);
+    unused->used = calloc((size_t)engine->plan.mesh.rank_count * params + 1, 1);
     if (!unused->pass || !unused->used)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for the notes about %zu parameters", params);
     if (!engine->declare.conditional)
@@ -56,13 +59,16 @@ void tess__unused_close(struct tess_engine *engine)
 
 void tess__unused_begin(struct tess_engine *engine)
 {
-    memset(unused_row(engine, engine->plan.rank), 0, (size_t)engine->plan.param_count);
+    uint8_t *used = unused_row(engine, engine->plan.mesh.rank);
+    memset(used, UNUSED_ELSEWHERE, (size_t)engine->model.param_count);
+    for (int32_t p = 0; p < engine->plan.param_count; p++)
+        used[engine->plan.param[p].index] = UNUSED_YES;
 }
 
 void tess__unused_enter(struct tess_engine *engine, int32_t unit)
 {
     for (int32_t p = engine->unit_param_first[unit]; p < engine->unit_param_first[unit + 1]; p++)
-        engine->unused.pass[p] = true;
+        engine->unused.pass[engine->plan.param[p].index] = true;
 }
 
 /* The model's fault, so it is told apart from a run that needs an option. */
@@ -72,7 +78,7 @@ static enum tess_status unused_refuse(const struct tess_engine *engine, int32_t 
     size_t length = 0;
     int32_t count = 0;
     for (int32_t p = engine->unit_param_first[unit]; p < engine->unit_param_first[unit + 1]; p++)
-        if (!engine->unused.pass[p] && count++ < UNUSED_NAMED_MAX)
+        if (!engine->unused.pass[engine->plan.param[p].index] && count++ < UNUSED_NAMED_MAX)
             length += (size_t)snprintf(names + length, sizeof names - length, "%s'%s'",
                                        length > 0 ? ", " : "", engine->plan.param[p].name);
     TESS_FAIL(TESS_ERR_INTERNAL,
@@ -84,26 +90,27 @@ static enum tess_status unused_refuse(const struct tess_engine *engine, int32_t 
 
 enum tess_status tess__unused_leave(struct tess_engine *engine, int32_t unit)
 {
-    uint8_t *used = unused_row(engine, engine->plan.rank);
+    uint8_t *used = unused_row(engine, engine->plan.mesh.rank);
     for (int32_t p = engine->unit_param_first[unit]; p < engine->unit_param_first[unit + 1]; p++) {
-        if (engine->unused.pass[p]) {
-            used[p] = 1;
+        const int32_t index = engine->plan.param[p].index;
+        if (engine->unused.pass[index]) {
+            used[index] = UNUSED_NO;
             continue;
         }
         if (!engine->declare.conditional)
             return unused_refuse(engine, unit);
         tess_fill(engine->kernel, engine->plan.param[p].count * (int64_t)sizeof(float), 0,
-                  engine->grad_of[p]);
+                  engine->grad_of[index]);
     }
     return TESS_OK;
 }
 
-/* Ranks whose step did not use parameter p. */
-static int32_t unused_count(const struct tess_engine *engine, int32_t p)
+/* Ranks whose rows say `what` of parameter p. */
+static int32_t unused_count(const struct tess_engine *engine, int32_t p, int what)
 {
     int32_t count = 0;
-    for (int32_t r = 0; r < engine->plan.rank_count; r++)
-        count += !unused_row(engine, r)[p];
+    for (int32_t r = 0; r < engine->plan.mesh.rank_count; r++)
+        count += unused_row(engine, r)[p] == what;
     return count;
 }
 
@@ -111,13 +118,13 @@ static int32_t unused_count(const struct tess_engine *engine, int32_t p)
 static void unused_describe(const struct tess_engine *engine, int32_t p, char text[UNUSED_TEXT_MAX])
 {
     struct tess_rank_list list = {0};
-    for (int32_t r = 0; r < engine->plan.rank_count; r++)
-        if (!unused_row(engine, r)[p])
+    for (int32_t r = 0; r < engine->plan.mesh.rank_count; r++)
+        if (unused_row(engine, r)[p] == UNUSED_YES)
             tess__rank_list_add(&list, r);
-    if (list.count == engine->plan.rank_count)
-        snprintf(text, UNUSED_TEXT_MAX, "'%s' (on all ranks)", engine->plan.param[p].name);
+    if (list.count == engine->plan.mesh.rank_count)
+        snprintf(text, UNUSED_TEXT_MAX, "'%s' (on all ranks)", engine->model.param[p].name);
     else
-        snprintf(text, UNUSED_TEXT_MAX, "'%s' (on rank%s %s)", engine->plan.param[p].name,
+        snprintf(text, UNUSED_TEXT_MAX, "'%s' (on rank%s %s)", engine->model.param[p].name,
                  list.count > 1 ? "s" : "", list.text);
 }
 
@@ -128,8 +135,8 @@ static enum tess_status unused_say(const struct tess_engine *engine, int32_t cou
     char one[UNUSED_TEXT_MAX], more[32] = "";
     size_t length = 0;
     int32_t named = 0;
-    for (int32_t p = 0; p < engine->plan.param_count && named < UNUSED_NAMED_MAX; p++) {
-        if (unused_count(engine, p) == 0)
+    for (int32_t p = 0; p < engine->model.param_count && named < UNUSED_NAMED_MAX; p++) {
+        if (unused_count(engine, p, UNUSED_YES) == 0)
             continue;
         unused_describe(engine, p, one);
         length += (size_t)snprintf(list + length, sizeof list - length, "%s%s",
@@ -151,7 +158,7 @@ static enum tess_status unused_say(const struct tess_engine *engine, int32_t cou
 static enum tess_status unused_stop(struct tess_engine *engine, int32_t count)
 {
     const enum tess_status status =
-        engine->plan.rank == 0 ? unused_say(engine, count) : TESS_ERR_ABORTED;
+        engine->plan.mesh.rank == 0 ? unused_say(engine, count) : TESS_ERR_ABORTED;
     (void)tess_comm_barrier(engine->comm); /* the step has failed whether they all come or not */
     return status;
 }
@@ -159,16 +166,14 @@ static enum tess_status unused_stop(struct tess_engine *engine, int32_t count)
 enum tess_status tess__unused_finish(struct tess_engine *engine)
 {
     struct tess_unused *unused = &engine->unused;
-    const struct tess_plan *plan = &engine->plan;
     int32_t count = 0;
     if (!engine->declare.conditional)
         return TESS_OK;
-    TESS_TRY(tess_comm_all_gather(engine->comm, unused_row(engine, plan->rank), unused->used,
-                                  (size_t)plan->param_count, TESS_U8, NULL));
-    for (int32_t p = 0; p < plan->param_count; p++) {
-        const int32_t ranks = unused_count(engine, p);
-        unused->skip[p] = ranks == plan->rank_count;
-        count += ranks > 0;
+    TESS_TRY(tess_comm_all_gather(engine->comm, unused_row(engine, engine->plan.mesh.rank),
+                                  unused->used, (size_t)engine->model.param_count, TESS_U8, NULL));
+    for (int32_t p = 0; p < engine->model.param_count; p++) {
+        unused->skip[p] = unused_count(engine, p, UNUSED_NO) == 0;
+        count += unused_count(engine, p, UNUSED_YES) > 0;
     }
     if (count > 0 && !engine->config->run.find_unused)
         return unused_stop(engine, count);

@@ -1,17 +1,15 @@
 /*
  * Reading safetensors files, which may be anything: every length and offset is checked against the
- * file before it is used. Whose elements are read, and what becomes of them, is params.c's.
+ * file before it is used. What the tensors are to a model is weights_model.c's.
  */
-#include "core/weights.h"
+#include "core/weights_file.h"
 
 #include "base/half.h"
 #include "tessera/check.h"
-#include "tessera/version.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,23 +22,6 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "safetensors files are
 #define WEIGHTS_HEADER_MAX (UINT64_C(100) << 20) /* the format's own limit */
 #define WEIGHTS_LENGTH     8
 #define WEIGHTS_CHUNK      4096 /* 16-bit elements that are widened at a time */
-
-struct weights_tensor {
-    const char *name; /* the header's */
-    json_t *shape;
-    enum tess_dtype dtype;
-    uint64_t begin, end; /* bytes among the values */
-};
-
-struct tess_weights {
-    int fd;
-    char *path;
-    json_t *header;
-    uint64_t value_begin, value_bytes; /* in the file */
-    struct weights_tensor *tensor;     /* in order of begin */
-    int32_t tensor_count;
-    int32_t *tensor_of; /* [parameters], by tess_weights_match */
-};
 
 /* ---- the header ------------------------------------------------------------------------------ */
 
@@ -94,19 +75,36 @@ static enum tess_status weights_read_header(struct tess_weights *weights)
     return TESS_OK;
 }
 
-static bool weights_dtype(const char *text, enum tess_dtype *dtype_out)
+/* Bytes of an element by its name in the format; those that are not read may be in tensors that are
+ * left out. */
+static size_t weights_dtype(const char *text, enum tess_dtype *dtype_out)
 {
     static const struct {
         const char *name;
+        size_t bytes;
         enum tess_dtype dtype;
-    } known[] = {{"F32", TESS_F32}, {"BF16", TESS_BF16}, {"F16", TESS_F16}};
+    } known[] = {{"F32", 4, TESS_F32},
+                 {"BF16", 2, TESS_BF16},
+                 {"F16", 2, TESS_F16},
+                 {"F64", 8, TESS_DTYPE_COUNT},
+                 {"I64", 8, TESS_DTYPE_COUNT},
+                 {"U64", 8, TESS_DTYPE_COUNT},
+                 {"I32", 4, TESS_DTYPE_COUNT},
+                 {"U32", 4, TESS_DTYPE_COUNT},
+                 {"I16", 2, TESS_DTYPE_COUNT},
+                 {"U16", 2, TESS_DTYPE_COUNT},
+                 {"I8", 1, TESS_DTYPE_COUNT},
+                 {"U8", 1, TESS_DTYPE_COUNT},
+                 {"BOOL", 1, TESS_DTYPE_COUNT},
+                 {"F8_E4M3", 1, TESS_DTYPE_COUNT},
+                 {"F8_E5M2", 1, TESS_DTYPE_COUNT}};
 
     for (size_t i = 0; text != NULL && i < sizeof known / sizeof known[0]; i++)
         if (strcmp(known[i].name, text) == 0) {
             *dtype_out = known[i].dtype;
-            return true;
+            return known[i].bytes;
         }
-    return false;
+    return 0;
 }
 
 /* Elements of a shape, or -1 when it is none or they are more than a file can hold. */
@@ -127,19 +125,22 @@ static int64_t weights_count(const json_t *shape)
 }
 
 static enum tess_status weights_take_tensor(const struct tess_weights *weights, const char *name,
-                                            const json_t *entry, struct weights_tensor *tensor)
+                                            const json_t *entry,
+                                            struct tess__weights_tensor *tensor)
 {
     const json_t *offsets = json_object_get(entry, "data_offsets");
     const json_t *begin = json_array_get(offsets, 0), *end = json_array_get(offsets, 1);
-    const char *dtype = json_string_value(json_object_get(entry, "dtype"));
+    size_t bytes;
     int64_t count;
 
     tensor->name = name;
+    tensor->dtype_text = json_string_value(json_object_get(entry, "dtype"));
+    bytes = weights_dtype(tensor->dtype_text, &tensor->dtype);
     tensor->shape = json_object_get(entry, "shape");
     count = weights_count(tensor->shape);
-    if (!weights_dtype(dtype, &tensor->dtype))
+    if (bytes == 0)
         TESS_FAIL(TESS_ERR_DATA, "%s: tensor '%.80s' has dtype %.20s; F32, BF16 and F16 are read",
-                  weights->path, name, dtype != NULL ? dtype : "nothing");
+                  weights->path, name, tensor->dtype_text != NULL ? tensor->dtype_text : "nothing");
     if (count < 0)
         TESS_FAIL(TESS_ERR_DATA, "%s: tensor '%.80s' has no shape that can be", weights->path,
                   name);
@@ -149,7 +150,7 @@ static enum tess_status weights_take_tensor(const struct tess_weights *weights, 
                   weights->path, name);
     tensor->begin = (uint64_t)json_integer_value(begin);
     tensor->end = (uint64_t)json_integer_value(end);
-    if (tensor->end - tensor->begin != (uint64_t)count * tess_dtype_bytes(tensor->dtype))
+    if (tensor->end - tensor->begin != (uint64_t)count * bytes)
         TESS_FAIL(TESS_ERR_DATA,
                   "%s: tensor '%.80s' takes %" PRIu64 " bytes, which its shape and dtype do not",
                   weights->path, name, tensor->end - tensor->begin);
@@ -158,7 +159,7 @@ static enum tess_status weights_take_tensor(const struct tess_weights *weights, 
 
 static int weights_by_begin(const void *a, const void *b)
 {
-    const struct weights_tensor *x = a, *y = b;
+    const struct tess__weights_tensor *x = a, *y = b;
 
     if (x->begin != y->begin)
         return x->begin < y->begin ? -1 : 1;
@@ -226,142 +227,32 @@ void tess_weights_close(struct tess_weights *weights)
         close(weights->fd);
     json_decref(weights->header);
     free(weights->tensor);
-    free(weights->tensor_of);
+    free(weights->param);
+    free(weights->tile);
     free(weights->path);
     free(weights);
 }
 
-/* ---- against a model ------------------------------------------------------------------------- */
+/* ---- values ---------------------------------------------------------------------------------- */
 
-static int32_t weights_find(const struct tess_weights *weights, const char *name)
+enum tess_status tess__weights_values(const struct tess_weights *weights, int32_t tensor,
+                                      int64_t from, int64_t count, float *w)
 {
-    for (int32_t i = 0; i < weights->tensor_count; i++)
-        if (strcmp(weights->tensor[i].name, name) == 0)
-            return i;
-    return -1;
-}
-
-static void weights_shape_text(const json_t *shape, char *text, size_t text_bytes)
-{
-    size_t used = (size_t)snprintf(text, text_bytes, "[");
-
-    for (size_t i = 0; i < json_array_size(shape) && used < text_bytes; i++)
-        used += (size_t)snprintf(text + used, text_bytes - used, "%s%lld", i > 0 ? ", " : "",
-                                 (long long)json_integer_value(json_array_get(shape, i)));
-    if (used < text_bytes)
-        snprintf(text + used, text_bytes - used, "]");
-}
-
-static bool weights_same_shape(const json_t *shape, const struct tess_shape *declared)
-{
-    bool same = json_array_size(shape) == (size_t)declared->rank;
-
-    for (int32_t i = 0; same && i < declared->rank; i++)
-        same = json_integer_value(json_array_get(shape, (size_t)i)) == declared->dim[i];
-    return same;
-}
-
-static enum tess_status weights_match_param(const struct tess_weights *weights,
-                                            const struct tess_declare_param *param, int32_t at)
-{
-    char found[96], wanted[96] = "[";
-    size_t used = 1;
-
-    if (at < 0)
-        TESS_FAIL(TESS_ERR_DATA, "%s has no tensor '%s', which the model needs: other weights?",
-                  weights->path, param->name);
-    if (weights_same_shape(weights->tensor[at].shape, &param->shape))
-        return TESS_OK;
-    weights_shape_text(weights->tensor[at].shape, found, sizeof found);
-    for (int32_t i = 0; i < param->shape.rank; i++)
-        used += (size_t)snprintf(wanted + used, sizeof wanted - used, "%s%lld", i > 0 ? ", " : "",
-                                 (long long)param->shape.dim[i]);
-    TESS_FAIL(TESS_ERR_DATA, "%s: tensor '%s' has shape %s, the model's has %s]", weights->path,
-              param->name, found, wanted);
-}
-
-enum tess_status tess_weights_match(struct tess_weights *weights,
-                                    const struct tess_declare *declare)
-{
-    free(weights->tensor_of);
-    weights->tensor_of = calloc((size_t)declare->param_count + 1, sizeof *weights->tensor_of);
-    if (weights->tensor_of == NULL)
-        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the tensors of %s", weights->path);
-    for (int32_t p = 0; p < declare->param_count; p++) {
-        weights->tensor_of[p] = weights_find(weights, declare->param[p].name);
-        TESS_TRY(weights_match_param(weights, &declare->param[p], weights->tensor_of[p]));
-    }
-    /* Names are unique on both sides, so as many as the model has are the model's. */
-    for (int32_t i = 0; i < weights->tensor_count && weights->tensor_count > declare->param_count;
-         i++) {
-        bool known = false;
-        for (int32_t p = 0; p < declare->param_count; p++)
-            known = known || weights->tensor_of[p] == i;
-        if (!known)
-            TESS_FAIL(TESS_ERR_DATA, "%s: tensor '%.80s' is none of the model's: other weights?",
-                      weights->path, weights->tensor[i].name);
-    }
-    return TESS_OK;
-}
-
-enum tess_status tess_weights_read(const struct tess_weights *weights, int32_t param, int64_t from,
-                                   int64_t count, float *w)
-{
-    const struct weights_tensor *tensor = &weights->tensor[weights->tensor_of[param]];
-    const size_t bytes = tess_dtype_bytes(tensor->dtype);
+    const struct tess__weights_tensor *source = &weights->tensor[tensor];
+    const size_t bytes = tess_dtype_bytes(source->dtype);
+    const bool wide = source->dtype == TESS_F32;
     uint16_t half[WEIGHTS_CHUNK];
 
     for (int64_t at = 0; at < count;) {
-        const bool wide = tensor->dtype == TESS_F32;
         const int64_t left = count - at, now = wide || left < WEIGHTS_CHUNK ? left : WEIGHTS_CHUNK;
         if (!weights_pread(weights->fd, wide ? (void *)(w + at) : half, (size_t)now * bytes,
-                           weights->value_begin + tensor->begin + (uint64_t)(from + at) * bytes))
+                           weights->value_begin + source->begin + (uint64_t)(from + at) * bytes))
             TESS_FAIL(TESS_ERR_IO, "cannot read tensor '%.80s' of %s: has the file changed?",
-                      tensor->name, weights->path);
+                      source->name, weights->path);
         for (int64_t i = 0; !wide && i < now; i++)
             w[at + i] =
-                tensor->dtype == TESS_F16 ? tess__f32_of_f16(half[i]) : tess__f32_of_bf16(half[i]);
+                source->dtype == TESS_F16 ? tess__f32_of_f16(half[i]) : tess__f32_of_bf16(half[i]);
         at += now;
     }
     return TESS_OK;
-}
-
-/* ---- writing --------------------------------------------------------------------------------- */
-
-char *tess_weights_header(const struct tess_declare *declare, size_t *bytes_out)
-{
-    json_t *header =
-        json_pack("{s:{s:s, s:s}}", "__metadata__", "format", "pt", "tessera", TESS_VERSION);
-    uint64_t at = 0;
-    size_t length, padded;
-    char *file = NULL;
-
-    for (int32_t p = 0; header != NULL && p < declare->param_count; p++) {
-        const struct tess_declare_param *param = &declare->param[p];
-        const uint64_t bytes = (uint64_t)tess_shape_count(&param->shape) * sizeof(float);
-        json_t *shape = json_array();
-        for (int32_t i = 0; i < param->shape.rank; i++)
-            json_array_append_new(shape, json_integer(param->shape.dim[i]));
-        if (json_object_set_new(header, param->name,
-                                json_pack("{s:s, s:o, s:[I, I]}", "dtype", "F32", "shape", shape,
-                                          "data_offsets", (json_int_t)at,
-                                          (json_int_t)(at + bytes))) != 0) {
-            json_decref(header);
-            return NULL;
-        }
-        at += bytes;
-    }
-    length = header != NULL ? json_dumpb(header, NULL, 0, JSON_COMPACT) : 0;
-    padded = (length + 7) / 8 * 8;
-    if (length > 0)
-        file = malloc(WEIGHTS_LENGTH + padded);
-    if (file != NULL) {
-        memset(file + WEIGHTS_LENGTH, ' ', padded);
-        json_dumpb(header, file + WEIGHTS_LENGTH, length, JSON_COMPACT);
-        for (int i = 0; i < WEIGHTS_LENGTH; i++)
-            file[i] = (char)(padded >> (8 * i) & 0xff);
-        *bytes_out = WEIGHTS_LENGTH + padded;
-    }
-    json_decref(header);
-    return file;
 }

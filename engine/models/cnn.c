@@ -4,6 +4,10 @@
  * gives the logits. One unit per convolution and per linear layer; the pool belongs to the last
  * convolution's unit, so that its input need not cross a unit border and the ReLU's backward is one
  * pass with it.
+ *
+ * Along the tensor axis the layers, convolutions and linear ones alike, are cut by output and by
+ * input channels in turn (by columns and by rows); a last one without a partner is whole on every
+ * rank.
  */
 #include "layer.h"
 #include "tessera/check.h"
@@ -70,7 +74,8 @@ static const struct tess_option cnn_option_table[] = {
 };
 
 /* Refuse images that the convolutions and the pool would use up. */
-static enum tess_status cnn_check(const struct cnn_options *o, const struct tess_model_input *input)
+static enum tess_status cnn_check_image(const struct cnn_options *o,
+                                        const struct tess_model_input *input)
 {
     const int64_t side =
         input->row.dim[0] < input->row.dim[1] ? input->row.dim[0] : input->row.dim[1];
@@ -91,63 +96,137 @@ static enum tess_status cnn_check(const struct cnn_options *o, const struct tess
     return TESS_OK;
 }
 
-/* Declare the operations of convolution `i` of an [h, w, in] image; its output is *out per row. */
-static void cnn_declare_conv(struct cnn_state *cnn, struct tess_declare *declare, int32_t i,
-                             enum tess_dtype dtype, const struct tess_shape *in, int64_t channels,
-                             struct tess_shape *out)
+static enum tess_status cnn_check_axis(const struct cnn_options *o,
+                                       const struct tess_tensor_axis *axis)
 {
-    struct cnn_conv *conv = &cnn->conv[i];
-    const bool last = i == cnn->conv_count - 1;
-    const struct tess_op_desc desc = {.kind = TESS_OP_CONV2D,
-                                      .in = in->dim[2],
-                                      .out = channels,
-                                      .height = in->dim[0],
-                                      .width = in->dim[1],
-                                      .window = CNN_WINDOW,
-                                      .stride = 1,
-                                      .relu = !cnn->batch_norm};
-    const int64_t height = tess_op_output_size(desc.height, CNN_WINDOW, 1, 0);
-    const int64_t width = tess_op_output_size(desc.width, CNN_WINDOW, 1, 0);
-    const struct tess_shape image = tess_shape3(height, width, channels);
+    int64_t common = 0;
+
+    for (int32_t i = 0; i < o->channels.count; i += 2)
+        common = tess__split_common(common, o->channels.value[i]);
+    if (o->channels.count % 2 == 1)
+        return tess__split_check(axis, "cnn", "the channels of its convolutions 1, 3, ...", common);
+    return tess__split_check(axis, "cnn",
+                             "the channels of its convolutions 1, 3, ... and the width cnn.fc",
+                             tess__split_common(common, o->fc));
+}
+
+/* A model on its way: what is declared so far ends in images, or in vectors [1, 1, width]. */
+struct cnn_builder {
+    struct cnn_state *cnn;
+    const struct tess_model_input *input;
+    struct tess_declare *declare;
+    struct tess_shape image; /* of the whole model */
+    enum tess__split split;  /* of the layer that makes it */
+};
+
+static void cnn_declare_norm(const struct cnn_builder *to, int32_t i,
+                             const struct tess_shape *image)
+{
+    const struct tess_op_desc desc = {.kind = TESS_OP_BATCH_NORM,
+                                      .in = image->dim[2],
+                                      .out = image->dim[2],
+                                      .height = image->dim[0],
+                                      .width = image->dim[1],
+                                      .relu = true,
+                                      .epsilon = 1e-5f};
     char name[32];
 
-    *out = image;
-    if (last)
-        *out = tess_shape3(height / CNN_POOL, width / CNN_POOL, channels);
+    snprintf(name, sizeof name, "bn%d", i + 1);
+    tess__norm_declare(to->declare, &to->input->axis, name, &desc, CNN_NORM_RATE,
+                       to->split == TESS_SPLIT_COLUMNS, &to->cnn->conv[i].norm);
+}
+
+/* The pool of images `held`; parts of the channels are images of their own to it. */
+static void cnn_declare_pool(const struct cnn_builder *to, const struct tess_shape *held,
+                             const struct tess_shape *pooled)
+{
+    struct cnn_state *cnn = to->cnn;
+    struct cnn_conv *conv = &cnn->conv[cnn->conv_count - 1];
+    const enum tess_dtype dtype = to->input->dtype;
+    const int32_t parts = to->split == TESS_SPLIT_COLUMNS ? to->input->axis.count : 1;
+    const struct tess_op_desc pool = {.kind = TESS_OP_MAX_POOL,
+                                      .rows = to->input->rows * parts,
+                                      .leaf_rows = to->input->leaf_rows,
+                                      .in = held->dim[2] / parts,
+                                      .out = held->dim[2] / parts,
+                                      .height = held->dim[0],
+                                      .width = held->dim[1],
+                                      .window = CNN_POOL,
+                                      .stride = CNN_POOL,
+                                      .relu = true};
+
+    cnn->pool = tess_declare_op(to->declare, &pool, false);
+    cnn->which = tess_declare_tensor(to->declare, "which", TESS_U8, *pooled, TESS_LIFE_SAVED);
+    cnn->pool_grad = tess_declare_tensor(to->declare, "relu", dtype, *held, TESS_LIFE_UNIT);
+    /* What the pool's backward needs of its input is in `which`. Batch norm reads it again. */
+    conv->after = cnn->pool_grad;
+    if (cnn->batch_norm)
+        conv->after = tess_declare_tensor(to->declare, "norm", dtype, *held, TESS_LIFE_SAVED);
+}
+
+static void cnn_declare_conv(struct cnn_builder *to, int32_t i, int64_t channels)
+{
+    struct cnn_state *cnn = to->cnn;
+    struct cnn_conv *conv = &cnn->conv[i];
+    const bool last = i == cnn->conv_count - 1;
+    const struct tess_shape in = to->image;
+    const int64_t height = tess_op_output_size(in.dim[0], CNN_WINDOW, 1, 0);
+    const int64_t width = tess_op_output_size(in.dim[1], CNN_WINDOW, 1, 0);
+    char name[32];
+
     snprintf(name, sizeof name, "conv%d", i + 1);
-    tess_declare_unit(declare, name, *out);
-    tess__layer_declare(declare, name, &desc, tess__init_fan_in(desc.in * CNN_WINDOW * CNN_WINDOW),
-                        !cnn->batch_norm, i == 0, &conv->layer);
+    to->split = tess__split_after(&to->input->axis, to->split, false);
+    const int64_t held = tess__split_held(&to->input->axis, to->split, channels);
+    const struct tess_shape image = tess_shape3(height, width, held);
+    const struct tess_shape pooled = tess_shape3(height / CNN_POOL, width / CNN_POOL, held);
+    const struct tess__layer_desc desc = {
+        .name = name,
+        .op = {.kind = TESS_OP_CONV2D,
+               .in = in.dim[2],
+               .out = channels,
+               .height = in.dim[0],
+               .width = in.dim[1],
+               .window = CNN_WINDOW,
+               .stride = 1,
+               .relu = !cnn->batch_norm},
+        .init = tess__init_fan_in(in.dim[2] * CNN_WINDOW * CNN_WINDOW),
+        .bias = !cnn->batch_norm,
+        .first = i == 0,
+        .split = to->split};
+
+    tess_declare_unit(to->declare, name, last ? pooled : image);
+    tess__layer_declare(to->declare, to->input, &desc, &conv->layer);
+    to->image = tess_shape3(height, width, channels);
     conv->before = conv->after = -1;
     if (cnn->batch_norm) {
-        const struct tess_op_desc norm = {.kind = TESS_OP_BATCH_NORM,
-                                          .in = channels,
-                                          .out = channels,
-                                          .height = height,
-                                          .width = width,
-                                          .relu = true,
-                                          .epsilon = 1e-5f};
-        snprintf(name, sizeof name, "bn%d", i + 1);
-        tess__norm_declare(declare, name, &norm, CNN_NORM_RATE, &conv->norm);
-        conv->before = tess_declare_tensor(declare, "conv", dtype, image, TESS_LIFE_SAVED);
+        cnn_declare_norm(to, i, &to->image);
+        conv->before =
+            tess_declare_tensor(to->declare, "conv", to->input->dtype, image, TESS_LIFE_SAVED);
     }
-    if (last) {
-        const struct tess_op_desc pool = {.kind = TESS_OP_MAX_POOL,
-                                          .in = channels,
-                                          .out = channels,
-                                          .height = height,
-                                          .width = width,
-                                          .window = CNN_POOL,
-                                          .stride = CNN_POOL,
-                                          .relu = true};
-        cnn->pool = tess_declare_op(declare, &pool, false);
-        cnn->which = tess_declare_tensor(declare, "which", TESS_U8, *out, TESS_LIFE_SAVED);
-        cnn->pool_grad = tess_declare_tensor(declare, "relu", dtype, image, TESS_LIFE_UNIT);
-        /* What the pool's backward needs of its input is in `which`. Batch norm reads it again. */
-        conv->after = cnn->pool_grad;
-        if (cnn->batch_norm)
-            conv->after = tess_declare_tensor(declare, "norm", dtype, image, TESS_LIFE_SAVED);
-    }
+    if (!last)
+        return;
+    cnn_declare_pool(to, &image, &pooled);
+    to->image = tess_shape3(pooled.dim[0], pooled.dim[1], channels);
+}
+
+static void cnn_declare_linear(struct cnn_builder *to, int32_t i, int64_t out)
+{
+    const int64_t in = tess_shape_count(&to->image);
+    const enum tess__split split = tess__split_after(&to->input->axis, to->split, i == 1);
+    const char *name = i == 0 ? "fc1" : "fc2";
+    const struct tess__layer_desc desc = {
+        .name = name,
+        .op = {.kind = TESS_OP_LINEAR, .in = in, .out = out, .relu = i == 0},
+        .init = tess__init_fan_in(in),
+        .bias = true,
+        .split = split,
+        .blocks = (int32_t)(to->image.dim[0] * to->image.dim[1])};
+
+    tess_declare_unit(to->declare, name,
+                      tess_shape1(tess__split_held(&to->input->axis, split, out)));
+    tess__layer_declare(to->declare, to->input, &desc, &to->cnn->fc[i]);
+    to->split = split;
+    to->image = tess_shape3(1, 1, out);
 }
 
 static enum tess_status cnn_declare(void *state, const void *options,
@@ -156,28 +235,22 @@ static enum tess_status cnn_declare(void *state, const void *options,
 {
     const struct cnn_options *o = options;
     struct cnn_state *cnn = state;
-    struct tess_shape image = input->row;
 
-    TESS_TRY(cnn_check(o, input));
+    TESS_TRY(cnn_check_image(o, input));
+    TESS_TRY(cnn_check_axis(o, &input->axis));
     cnn->batch_norm = o->batch_norm;
     cnn->dropout = o->dropout;
     cnn->conv_count = o->channels.count;
-    for (int32_t i = 0; i < cnn->conv_count; i++) {
-        struct tess_shape next;
-        cnn_declare_conv(cnn, declare, i, input->dtype, &image, o->channels.value[i], &next);
-        image = next;
-    }
-    int64_t in = tess_shape_count(&image);
-    for (int32_t i = 0; i < 2; i++) {
-        const char *name = i == 0 ? "fc1" : "fc2";
-        const int64_t out = i == 0 ? o->fc : input->class_count;
-        const struct tess_op_desc desc = {
-            .kind = TESS_OP_LINEAR, .in = in, .out = out, .relu = i == 0};
 
-        tess_declare_unit(declare, name, tess_shape1(out));
-        tess__layer_declare(declare, name, &desc, tess__init_fan_in(in), true, false, &cnn->fc[i]);
-        in = out;
-    }
+    struct cnn_builder to = {.cnn = cnn,
+                             .input = input,
+                             .declare = declare,
+                             .image = input->row,
+                             .split = TESS_SPLIT_NONE};
+    for (int32_t i = 0; i < cnn->conv_count; i++)
+        cnn_declare_conv(&to, i, o->channels.value[i]);
+    cnn_declare_linear(&to, 0, o->fc);
+    cnn_declare_linear(&to, 1, input->class_count);
     return TESS_OK;
 }
 
@@ -190,7 +263,7 @@ static enum tess_status cnn_forward(void *state, const struct tess_pass *pass)
 
         TESS_TRY(tess__layer_forward(pass, fc, pass->input, pass->output));
         if (fc->relu)
-            tess__dropout(pass, cnn->dropout, fc->out_count, pass->output);
+            tess__layer_dropout(pass, fc, cnn->dropout, pass->output);
         return TESS_OK;
     }
     const struct cnn_conv *conv = &cnn->conv[pass->unit];
@@ -214,7 +287,7 @@ static enum tess_status cnn_backward(void *state, const struct tess_pass *pass)
         const struct tess__layer *fc = &cnn->fc[pass->unit - cnn->conv_count];
 
         if (fc->relu)
-            tess__dropout(pass, cnn->dropout, fc->out_count, pass->output_grad_scratch);
+            tess__layer_dropout(pass, fc, cnn->dropout, pass->output_grad_scratch);
         return tess__layer_backward(pass, fc, pass->input, pass->output, pass->output_grad_scratch,
                                     pass->input_grad);
     }
@@ -240,6 +313,7 @@ const struct tess_model_ops tess_model_cnn = {
     .options = cnn_option_table,
     .options_size = sizeof(struct cnn_options),
     .state_size = sizeof(struct cnn_state),
+    .tensor = true,
     .declare = cnn_declare,
     .forward = cnn_forward,
     .backward = cnn_backward,

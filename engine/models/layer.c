@@ -3,6 +3,7 @@
  */
 #include "layer.h"
 
+#include "cut.h"
 #include "tessera/check.h"
 
 #include <math.h>
@@ -10,6 +11,9 @@
 
 /* Room for "block3.16.shortcut.running_mean" and the like. */
 #define LAYER_NAME_BYTES 64
+
+/* Divisors that a message lists. */
+#define LAYER_FITTING_MAX 12
 
 static const char *layer_name(char *text, const char *layer, const char *field)
 {
@@ -22,55 +26,209 @@ struct tess_init tess__init_fan_in(int64_t fan_in)
     return (struct tess_init){TESS_INIT_UNIFORM, (float)(1.0 / sqrt((double)fan_in))};
 }
 
-void tess__layer_declare(struct tess_declare *declare, const char *name,
-                         const struct tess_op_desc *desc, struct tess_init init, bool bias,
-                         bool first, struct tess__layer *layer_out)
+/* ---- the tensor axis ------------------------------------------------------------------------- */
+
+enum tess__split tess__split_after(const struct tess_tensor_axis *axis, enum tess__split before,
+                                   bool last)
 {
-    char text[LAYER_NAME_BYTES];
-    struct tess_shape shape = tess_shape2(desc->out, desc->in);
-    int64_t fan_in = desc->in;
-    int64_t positions = 1;
-    if (desc->kind == TESS_OP_CONV2D) {
-        shape = tess_shape4(desc->out, desc->window, desc->window, desc->in);
-        fan_in = desc->in * desc->window * desc->window;
-        positions = tess_op_output_size(desc->height, desc->window, desc->stride, desc->padding) *
-                    tess_op_output_size(desc->width, desc->window, desc->stride, desc->padding);
+    if (axis->parts <= 1)
+        return TESS_SPLIT_NONE;
+    if (before == TESS_SPLIT_COLUMNS)
+        return TESS_SPLIT_ROWS;
+    return last ? TESS_SPLIT_NONE : TESS_SPLIT_COLUMNS;
+}
+
+int64_t tess__split_common(int64_t a, int64_t b)
+{
+    return a == 0 ? b : tess__split_common(b % a, a);
+}
+
+enum tess_status tess__split_check(const struct tess_tensor_axis *axis, const char *model,
+                                   const char *what, int64_t common)
+{
+    char fitting[LAYER_FITTING_MAX * 24];
+    int used = 0;
+
+    if (axis->sequence)
+        TESS_FAIL(TESS_ERR_USAGE,
+                  "model %s has no sequences to cut: leave out --tensor.sequence-parallel", model);
+    if (axis->parts <= 1 || common % axis->parts == 0)
+        return TESS_OK;
+    for (int64_t parts = 1, count = 0; parts <= common && count < LAYER_FITTING_MAX; parts++) {
+        if (common % parts != 0)
+            continue;
+        used += snprintf(fitting + used, sizeof fitting - (size_t)used, "%s%lld",
+                         count++ > 0 ? ", " : "", (long long)parts);
     }
-    layer_out->kind = desc->kind;
-    layer_out->relu = desc->relu;
-    layer_out->out_count = positions * desc->out;
-    layer_out->weight =
-        tess_declare_param(declare, layer_name(text, name, "weight"), shape, init, 0);
-    layer_out->bias = -1;
-    if (bias)
-        layer_out->bias =
-            tess_declare_param(declare, layer_name(text, name, "bias"), tess_shape1(desc->out),
-                               tess__init_fan_in(fan_in), TESS_PARAM_NO_DECAY);
-    layer_out->op = tess_declare_op(declare, desc, first);
+    TESS_FAIL(TESS_ERR_USAGE,
+              "model %s cannot be cut into %d parts along the tensor axis: they must divide %s; %s "
+              "would",
+              model, axis->parts, what, fitting);
+}
+
+int64_t tess__split_held(const struct tess_tensor_axis *axis, enum tess__split split,
+                         int64_t channels)
+{
+    return split == TESS_SPLIT_COLUMNS ? channels / axis->parts * axis->count : channels;
+}
+
+/* Element `at` of an array in the run's type; NULL stays NULL. */
+static const void *layer_at(const struct tess_pass *pass, const void *array, int64_t at)
+{
+    return array ? (const char *)array + at * (int64_t)tess_dtype_bytes(pass->dtype) : NULL;
+}
+
+static void *layer_at_writable(const struct tess_pass *pass, void *array, int64_t at)
+{
+    return array ? (char *)array + at * (int64_t)tess_dtype_bytes(pass->dtype) : NULL;
+}
+
+/* ---- linear and convolution layers ----------------------------------------------------------- */
+
+/* How the weight, [out, in] or [out, window, window, in], is cut; the bias with its outputs. */
+static struct tess_slice layer_slice(const struct tess__layer_desc *desc, bool bias)
+{
+    const struct tess_slice whole = {-1, 1, 0}, columns = {0, 1, 0};
+    const struct tess_slice rows = {desc->op.kind == TESS_OP_CONV2D ? 3 : 1,
+                                    desc->blocks > 0 ? desc->blocks : 1, 0};
+
+    if (desc->split == TESS_SPLIT_COLUMNS)
+        return columns;
+    return desc->split == TESS_SPLIT_ROWS && !bias ? rows : whole;
+}
+
+static void layer_declare_params(struct tess_declare *declare, const struct tess__layer_desc *desc,
+                                 struct tess__layer *layer)
+{
+    const struct tess_op_desc *op = &desc->op;
+    const bool conv = op->kind == TESS_OP_CONV2D;
+    const struct tess_shape shape =
+        conv ? tess_shape4(op->out, op->window, op->window, op->in) : tess_shape2(op->out, op->in);
+    char text[LAYER_NAME_BYTES];
+
+    layer->weight = tess_declare_sliced(declare, layer_name(text, desc->name, "weight"), shape,
+                                        desc->init, 0, layer_slice(desc, false));
+    layer->bias = -1;
+    if (desc->bias)
+        layer->bias =
+            tess_declare_sliced(declare, layer_name(text, desc->name, "bias"), tess_shape1(op->out),
+                                tess__init_fan_in(tess_shape_count(&shape) / op->out),
+                                TESS_PARAM_NO_DECAY, layer_slice(desc, true));
+}
+
+/* What crosses the axis, in forward or in backward, and the room of its terms. */
+static void layer_declare_sum(struct tess_declare *declare, const struct tess_model_input *input,
+                              const struct tess__layer_desc *desc, struct tess__layer *layer)
+{
+    const bool rows = desc->split == TESS_SPLIT_ROWS;
+    const int64_t count = rows ? layer->out_count : layer->in_count;
+
+    layer->terms = -1;
+    if (desc->split == TESS_SPLIT_NONE || (!rows && desc->first))
+        return;
+    tess_declare_crossing(declare, rows ? TESS_CALL_FORWARD : TESS_CALL_BACKWARD, TESS_CALL_SUM,
+                          input->rows * count);
+    if (tess__cut_has_terms(&input->axis))
+        layer->terms = tess_declare_tensor(declare, "terms", input->dtype,
+                                           tess_shape2(input->axis.count, count), TESS_LIFE_UNIT);
+}
+
+void tess__layer_declare(struct tess_declare *declare, const struct tess_model_input *input,
+                         const struct tess__layer_desc *desc, struct tess__layer *layer_out)
+{
+    struct tess_op_desc op = desc->op;
+    int64_t positions_in = 1, positions_out = 1;
+
+    if (desc->split == TESS_SPLIT_COLUMNS)
+        op.out /= input->axis.parts;
+    if (desc->split == TESS_SPLIT_ROWS)
+        op.in /= input->axis.parts;
+    /* The ReLU comes after the sum. */
+    op.relu = desc->op.relu && desc->split != TESS_SPLIT_ROWS;
+    if (op.kind == TESS_OP_CONV2D) {
+        positions_in = op.height * op.width;
+        positions_out = tess_op_output_size(op.height, op.window, op.stride, op.padding) *
+                        tess_op_output_size(op.width, op.window, op.stride, op.padding);
+    }
+    *layer_out = (struct tess__layer){
+        .kind = op.kind,
+        .split = desc->split,
+        .relu = desc->op.relu,
+        .in_count = positions_in * op.in,
+        .out_count = positions_out * op.out,
+        .weight_count = op.in * op.out * (op.kind == TESS_OP_CONV2D ? op.window * op.window : 1),
+        .bias_count = op.out,
+    };
+    layer_declare_params(declare, desc, layer_out);
+    layer_declare_sum(declare, input, desc, layer_out);
+    layer_out->op = tess_declare_op(declare, &op, desc->first);
+}
+
+static int32_t layer_parts(const struct tess_pass *pass, const struct tess__layer *layer)
+{
+    return layer->split == TESS_SPLIT_NONE ? 1 : pass->axis->count;
+}
+
+static struct tess_op *layer_op(const struct tess_pass *pass, const struct tess__layer *layer)
+{
+    return layer_parts(pass, layer) > 1 ? tess__cut_op(pass, layer->op) : pass->op[layer->op];
+}
+
+/* Where the parts' terms of the sum that goes to y are written. */
+static void *layer_terms(const struct tess_pass *pass, const struct tess__layer *layer, void *y)
+{
+    return layer->terms < 0 ? y : pass->tensor[layer->terms];
+}
+
+/* The bias of a part's outputs, or where those are sums what the first of all parts adds. */
+static const void *layer_bias(const struct tess_pass *pass, const struct tess__layer *layer,
+                              int32_t part)
+{
+    if (layer->bias < 0 || (layer->split == TESS_SPLIT_ROWS && pass->axis->first + part > 0))
+        return NULL;
+    return layer_at(pass, pass->param[layer->bias], part * layer->bias_count);
 }
 
 enum tess_status tess__layer_forward(const struct tess_pass *pass, const struct tess__layer *layer,
                                      const void *x, void *y)
 {
-    struct tess_op *op = pass->op[layer->op];
-    const void *weight = pass->param[layer->weight];
-    const void *bias = layer->bias < 0 ? NULL : pass->param[layer->bias];
+    const bool rows = layer->split == TESS_SPLIT_ROWS;
+    const int64_t in = pass->rows * layer->in_count, out = pass->rows * layer->out_count;
+    void *to = rows ? layer_terms(pass, layer, y) : y;
 
-    if (layer->kind == TESS_OP_CONV2D)
-        return tess_conv2d_forward(op, x, weight, bias, y);
-    return tess_linear_forward(op, x, weight, bias, y);
+    for (int32_t p = 0; p < layer_parts(pass, layer); p++) {
+        struct tess_op *op = layer_op(pass, layer);
+        const void *weight = layer_at(pass, pass->param[layer->weight], p * layer->weight_count);
+        const void *bias = layer_bias(pass, layer, p);
+        const void *part = layer_at(pass, x, rows ? p * in : 0);
+        void *term = layer_at_writable(pass, to, p * out);
+
+        if (layer->kind == TESS_OP_CONV2D)
+            TESS_TRY(tess_conv2d_forward(op, part, weight, bias, term));
+        else
+            TESS_TRY(tess_linear_forward(op, part, weight, bias, term));
+    }
+    if (!rows)
+        return TESS_OK;
+    TESS_TRY(tess_pass_sum(pass, out, to, y));
+    if (layer->relu)
+        tess_relu_forward(pass->kernel, pass->dtype, out, y, y);
+    return TESS_OK;
 }
 
-enum tess_status tess__layer_backward(const struct tess_pass *pass, const struct tess__layer *layer,
-                                      const void *x, const void *y, void *dy, void *dx)
+/* A part's gradients. The bias of a layer cut by rows is on every rank, and so is dy: the first
+ * part that a rank computes writes all of it. */
+static enum tess_status layer_backward_part(const struct tess_pass *pass,
+                                            const struct tess__layer *layer, int32_t part,
+                                            const void *x, const void *dy, void *dx)
 {
-    struct tess_op *op = pass->op[layer->op];
-    const void *weight = pass->param[layer->weight];
-    float *dweight = pass->grad[layer->weight];
-    float *dbias = layer->bias < 0 ? NULL : pass->grad[layer->bias];
+    struct tess_op *op = layer_op(pass, layer);
+    const int64_t at = part * layer->weight_count;
+    const void *weight = layer_at(pass, pass->param[layer->weight], at);
+    float *dweight = pass->grad[layer->weight] + at, *dbias = NULL;
 
-    if (layer->relu && y)
-        tess_relu_backward(pass->kernel, pass->dtype, pass->rows * layer->out_count, y, dy, dy);
+    if (layer->bias >= 0 && (layer->split != TESS_SPLIT_ROWS || part == 0))
+        dbias = pass->grad[layer->bias] + part * layer->bias_count;
     if (layer->kind == TESS_OP_CONV2D) {
         TESS_TRY(tess_conv2d_backward_weight(op, x, dy, dweight, dbias));
         return dx ? tess_conv2d_backward_data(op, dy, weight, dx) : TESS_OK;
@@ -79,67 +237,188 @@ enum tess_status tess__layer_backward(const struct tess_pass *pass, const struct
     return dx ? tess_linear_backward_data(op, dy, weight, dx) : TESS_OK;
 }
 
-void tess__norm_declare(struct tess_declare *declare, const char *name,
-                        const struct tess_op_desc *desc, float rate, struct tess__norm *norm_out)
+enum tess_status tess__layer_backward(const struct tess_pass *pass, const struct tess__layer *layer,
+                                      const void *x, const void *y, void *dy, void *dx)
+{
+    const bool rows = layer->split == TESS_SPLIT_ROWS, columns = layer->split == TESS_SPLIT_COLUMNS;
+    const int32_t parts = layer_parts(pass, layer);
+    const int64_t in = pass->rows * layer->in_count, out = pass->rows * layer->out_count;
+    void *to = columns && dx ? layer_terms(pass, layer, dx) : dx;
+
+    if (layer->relu && y)
+        tess_relu_backward(pass->kernel, pass->dtype, columns ? parts * out : out, y, dy, dy);
+    for (int32_t p = 0; p < parts; p++)
+        TESS_TRY(layer_backward_part(pass, layer, p, layer_at(pass, x, rows ? p * in : 0),
+                                     layer_at(pass, dy, columns ? p * out : 0),
+                                     layer_at_writable(pass, to, p * in)));
+    return columns && dx ? tess_pass_sum(pass, in, to, dx) : TESS_OK;
+}
+
+void tess__layer_dropout(const struct tess_pass *pass, const struct tess__layer *layer, double rate,
+                         void *y)
+{
+    if (layer->split == TESS_SPLIT_COLUMNS)
+        tess__dropout_cut(pass, rate, 1, layer->out_count, y);
+    else
+        tess__dropout(pass, rate, layer->out_count, y);
+}
+
+/* ---- batch norm ------------------------------------------------------------------------------ */
+
+void tess__norm_declare(struct tess_declare *declare, const struct tess_tensor_axis *axis,
+                        const char *name, const struct tess_op_desc *desc, float rate, bool cut,
+                        struct tess__norm *norm_out)
 {
     const struct tess_init zero = {TESS_INIT_ZERO, 0}, one = {TESS_INIT_ONE, 0};
     const struct tess_shape shape = tess_shape1(desc->in);
+    const struct tess_slice slice = {cut ? 0 : -1, 1, 0};
+    struct tess_op_desc op = *desc;
+    struct tess__norm *norm = norm_out;
     char text[LAYER_NAME_BYTES];
 
-    norm_out->channels = desc->in;
-    norm_out->positions = desc->height * desc->width;
-    norm_out->gamma = tess_declare_param(declare, layer_name(text, name, "weight"), shape, one,
-                                         TESS_PARAM_NO_DECAY);
-    norm_out->beta = tess_declare_param(declare, layer_name(text, name, "bias"), shape, zero,
-                                        TESS_PARAM_NO_DECAY);
-    norm_out->mean =
-        tess_declare_buffer(declare, layer_name(text, name, "running_mean"), shape, zero, rate);
-    norm_out->var =
-        tess_declare_buffer(declare, layer_name(text, name, "running_var"), shape, one, rate);
-    norm_out->save_mean = tess_declare_tensor(declare, layer_name(text, name, "save_mean"),
-                                              TESS_F32, shape, TESS_LIFE_LEAVES);
-    norm_out->save_rstd = tess_declare_tensor(declare, layer_name(text, name, "save_rstd"),
-                                              TESS_F32, shape, TESS_LIFE_LEAVES);
-    norm_out->mean_sum = tess_declare_tensor(declare, layer_name(text, name, "mean_sum"), TESS_F32,
-                                             shape, TESS_LIFE_BATCH);
-    norm_out->var_sum = tess_declare_tensor(declare, layer_name(text, name, "var_sum"), TESS_F32,
-                                            shape, TESS_LIFE_BATCH);
-    norm_out->op = tess_declare_op(declare, desc, false);
+    if (cut)
+        op.in = op.out = desc->in / axis->parts;
+    norm->cut = cut;
+    norm->channels = op.in;
+    norm->positions = desc->height * desc->width;
+    norm->gamma = tess_declare_sliced(declare, layer_name(text, name, "weight"), shape, one,
+                                      TESS_PARAM_NO_DECAY, slice);
+    norm->beta = tess_declare_sliced(declare, layer_name(text, name, "bias"), shape, zero,
+                                     TESS_PARAM_NO_DECAY, slice);
+    norm->mean = tess_declare_sliced_buffer(declare, layer_name(text, name, "running_mean"), shape,
+                                            zero, rate, slice);
+    norm->var = tess_declare_sliced_buffer(declare, layer_name(text, name, "running_var"), shape,
+                                           one, rate, slice);
+
+    const struct tess_shape held = tess_shape1(op.in * (cut ? axis->count : 1));
+    norm->save_mean = tess_declare_tensor(declare, layer_name(text, name, "save_mean"), TESS_F32,
+                                          held, TESS_LIFE_LEAVES);
+    norm->save_rstd = tess_declare_tensor(declare, layer_name(text, name, "save_rstd"), TESS_F32,
+                                          held, TESS_LIFE_LEAVES);
+    norm->mean_sum = tess_declare_tensor(declare, layer_name(text, name, "mean_sum"), TESS_F32,
+                                         held, TESS_LIFE_BATCH);
+    norm->var_sum = tess_declare_tensor(declare, layer_name(text, name, "var_sum"), TESS_F32, held,
+                                        TESS_LIFE_BATCH);
+    norm->op = tess_declare_op(declare, &op, false);
+}
+
+/* Where the numbers of a part are: [channels], [leaves, channels], [rows, positions, channels]. */
+struct norm_place {
+    int64_t channel, leaf, row;
+};
+
+static struct norm_place norm_at(const struct tess_pass *pass, const struct tess__norm *norm,
+                                 int32_t part)
+{
+    return (struct norm_place){
+        .channel = part * norm->channels,
+        .leaf = part * pass->leaf_count * norm->channels,
+        .row = part * pass->rows * norm->positions * norm->channels,
+    };
+}
+
+static int32_t norm_parts(const struct tess_pass *pass, const struct tess__norm *norm)
+{
+    return norm->cut ? pass->axis->count : 1;
+}
+
+static float *norm_tensor(const struct tess_pass *pass, int32_t tensor, int64_t at)
+{
+    return (float *)pass->tensor[tensor] + at;
+}
+
+static enum tess_status norm_forward_part(const struct tess_pass *pass,
+                                          const struct tess__norm *norm, int32_t part,
+                                          const void *x, void *y)
+{
+    const struct norm_place at = norm_at(pass, norm, part);
+    struct tess_op *op = pass->op[norm->op];
+    const void *gamma = layer_at(pass, pass->param[norm->gamma], at.channel);
+    const void *beta = layer_at(pass, pass->param[norm->beta], at.channel);
+
+    if (!pass->training)
+        return tess_batch_norm_infer(op, layer_at(pass, x, at.row), gamma, beta,
+                                     layer_at(pass, pass->param[norm->mean], at.channel),
+                                     layer_at(pass, pass->param[norm->var], at.channel),
+                                     layer_at_writable(pass, y, at.row));
+    return tess_batch_norm_forward(
+        op, layer_at(pass, x, at.row), gamma, beta, layer_at_writable(pass, y, at.row),
+        norm_tensor(pass, norm->save_mean, at.leaf), norm_tensor(pass, norm->save_rstd, at.leaf),
+        norm_tensor(pass, norm->mean_sum, at.channel),
+        norm_tensor(pass, norm->var_sum, at.channel));
 }
 
 enum tess_status tess__norm_forward(const struct tess_pass *pass, const struct tess__norm *norm,
                                     const void *x, void *y)
 {
-    struct tess_op *op = pass->op[norm->op];
-    const void *gamma = pass->param[norm->gamma], *beta = pass->param[norm->beta];
-
-    if (!pass->training)
-        return tess_batch_norm_infer(op, x, gamma, beta, pass->param[norm->mean],
-                                     pass->param[norm->var], y);
-    return tess_batch_norm_forward(op, x, gamma, beta, y, pass->tensor[norm->save_mean],
-                                   pass->tensor[norm->save_rstd], pass->tensor[norm->mean_sum],
-                                   pass->tensor[norm->var_sum]);
+    for (int32_t p = 0; p < norm_parts(pass, norm); p++)
+        TESS_TRY(norm_forward_part(pass, norm, p, x, y));
+    return TESS_OK;
 }
 
 enum tess_status tess__norm_backward(const struct tess_pass *pass, const struct tess__norm *norm,
                                      const void *x, const void *y, const void *dy, void *dx)
 {
-    const int64_t bytes = norm->channels * (int64_t)sizeof(float);
+    const int32_t parts = norm_parts(pass, norm);
+    const int64_t bytes = parts * norm->channels * (int64_t)sizeof(float);
 
     /* The statistics were taken in forward, but gradients have their room only now. */
     tess_copy(pass->kernel, bytes, pass->tensor[norm->mean_sum], pass->grad[norm->mean]);
     tess_copy(pass->kernel, bytes, pass->tensor[norm->var_sum], pass->grad[norm->var]);
-    return tess_batch_norm_backward(pass->op[norm->op], x, y, dy, pass->param[norm->gamma],
-                                    pass->tensor[norm->save_mean], pass->tensor[norm->save_rstd],
-                                    dx, pass->grad[norm->gamma], pass->grad[norm->beta]);
+    for (int32_t p = 0; p < parts; p++) {
+        const struct norm_place at = norm_at(pass, norm, p);
+
+        TESS_TRY(tess_batch_norm_backward(
+            pass->op[norm->op], layer_at(pass, x, at.row), layer_at(pass, y, at.row),
+            layer_at(pass, dy, at.row), layer_at(pass, pass->param[norm->gamma], at.channel),
+            norm_tensor(pass, norm->save_mean, at.leaf),
+            norm_tensor(pass, norm->save_rstd, at.leaf), layer_at_writable(pass, dx, at.row),
+            pass->grad[norm->gamma] + at.channel, pass->grad[norm->beta] + at.channel));
+    }
+    return TESS_OK;
 }
 
-void tess__dropout(const struct tess_pass *pass, double rate, int64_t row_count, void *x)
+/* ---- dropout --------------------------------------------------------------------------------- */
+
+void tess__dropout_at(const struct tess_pass *pass, double rate, int32_t site, uint64_t first,
+                      int64_t count, const void *x, void *y)
 {
     /* 2^16 units are more than any model has, so that no two (step, unit) share a key. */
     const uint64_t key[2] = {pass->seed, pass->step << 16 | (uint64_t)pass->unit};
 
     if (pass->training && rate > 0)
-        tess_dropout(pass->kernel, pass->dtype, pass->rows * row_count, (float)rate, key,
-                     pass->row_first * (uint64_t)row_count, x, x);
+        tess_dropout(pass->kernel, pass->dtype, count, (float)rate, key,
+                     first | (uint64_t)site << 48, x, y);
+    else if (y != x)
+        tess_copy(pass->kernel, count * (int64_t)tess_dtype_bytes(pass->dtype), x, y);
+}
+
+void tess__dropout(const struct tess_pass *pass, double rate, int64_t row_count, void *x)
+{
+    tess__dropout_at(pass, rate, 0, pass->row_first * (uint64_t)row_count, pass->rows * row_count,
+                     x, x);
+}
+
+void tess__dropout_cut(const struct tess_pass *pass, double rate, int64_t positions,
+                       int64_t channels, void *x)
+{
+    const struct tess_tensor_axis *axis = pass->axis;
+    const int64_t count = pass->rows * positions;
+    const uint64_t first = pass->row_first * (uint64_t)positions;
+
+    if (axis->parts <= 1) {
+        tess__dropout(pass, rate, positions * channels, x);
+        return;
+    }
+    if (!pass->training || rate <= 0)
+        return;
+    /* Only a position's channels follow each other in the whole. */
+    for (int32_t p = 0; p < axis->count; p++)
+        for (int64_t i = 0; i < count; i++) {
+            const uint64_t run =
+                (first + (uint64_t)i) * (uint64_t)axis->parts + (uint64_t)(axis->first + p);
+            void *here = layer_at_writable(pass, x, (p * count + i) * channels);
+
+            tess__dropout_at(pass, rate, 0, run * (uint64_t)channels, channels, here, here);
+        }
 }

@@ -8,33 +8,81 @@
 
 #include "tessera/model.h"
 
+/*
+ * How a layer is cut into the parts of the tensor axis (Shoeybi et al., "Megatron-LM", 2019,
+ * section 3). Layers are cut by columns and by rows in turn, so that what lies between the two need
+ * never be whole on a rank, and one sum forward and one backward does for both:
+ *
+ *     x --- by columns --- y_p = f(x A_p) --- by rows --- sum over p of y_p B_p
+ *
+ * What is cut lies part by part, [parts of this rank][rows, positions, channels / parts], so that
+ * an operation finds a part as it would find a layer of so many channels.
+ */
+enum tess__split {
+    TESS_SPLIT_NONE,    /* every rank computes all of it */
+    TESS_SPLIT_COLUMNS, /* by outputs: x is whole, y is cut */
+    TESS_SPLIT_ROWS,    /* by inputs: x is cut, y is whole */
+};
+
+struct tess__layer_desc {
+    const char *name;
+    struct tess_op_desc op; /* kind, sizes of the whole layer, relu */
+    struct tess_init init;  /* of the weight */
+    bool bias;
+    bool first; /* the layer reads the model's input, so nobody wants its gradient */
+    enum tess__split split;
+    int32_t blocks; /* linear, by rows: the pixels of an image whose channels are cut, where that is
+                       read as one vector; else 0 */
+};
+
 /* A linear or convolution layer. Indices are those of the whole model. */
 struct tess__layer {
     enum tess_op_kind kind;
+    enum tess__split split;
     bool relu;
     int32_t op, weight, bias; /* bias -1: none */
-    int64_t out_count;        /* elements of one row of the output */
+    int32_t terms;            /* tensor: the parts' terms of a sum; -1: they lie where that goes */
+    int64_t in_count,
+        out_count; /* elements of one row of x and y, of one part where they are cut */
+    int64_t weight_count, bias_count; /* likewise */
 };
 
 /* A batch norm layer; `rate` of the running averages is PyTorch's momentum. */
 struct tess__norm {
+    bool cut;
     int32_t op, gamma, beta, mean, var;              /* operation, parameters, buffers */
     int32_t save_mean, save_rstd, mean_sum, var_sum; /* tensors */
-    int64_t channels, positions;                     /* of one row: [positions, channels] */
+    int64_t channels,
+        positions; /* of one row: [positions, channels], of one part where it is cut */
 };
+
+/* How the layer after one of `before` is cut; the last one's output must be whole. The first comes
+ * after TESS_SPLIT_NONE. */
+enum tess__split tess__split_after(const struct tess_tensor_axis *axis, enum tess__split before,
+                                   bool last);
+
+/*
+ * Can `model` be cut? TESS_ERR_USAGE with what would fit where the parts do not divide `common`,
+ * the greatest common divisor of `what` ("the widths of ...").
+ */
+enum tess_status tess__split_check(const struct tess_tensor_axis *axis, const char *model,
+                                   const char *what, int64_t common);
+
+/* The greatest common divisor; of 0 and b it is b. */
+int64_t tess__split_common(int64_t a, int64_t b);
+
+/* Channels that this rank holds of `channels`. */
+int64_t tess__split_held(const struct tess_tensor_axis *axis, enum tess__split split,
+                         int64_t channels);
 
 /* Uniform in +-1/sqrt(fan_in): what PyTorch gives weights and biases of its Linear and Conv2d. */
 struct tess_init tess__init_fan_in(int64_t fan_in);
 
-/*
- * Declare <name>.weight, <name>.bias (unless !bias) and the operation in the current unit. `desc`
- * has kind, sizes and relu. first: the layer reads the model's input, so nobody wants its gradient.
- */
-void tess__layer_declare(struct tess_declare *declare, const char *name,
-                         const struct tess_op_desc *desc, struct tess_init init, bool bias,
-                         bool first, struct tess__layer *layer_out);
+/* Declare <name>.weight, <name>.bias, the operation and what it needs in the current unit. */
+void tess__layer_declare(struct tess_declare *declare, const struct tess_model_input *input,
+                         const struct tess__layer_desc *desc, struct tess__layer *layer_out);
 
-/* y = layer(x); neither may alias the other. */
+/* y = layer(x); neither may alias the other. Collective over the tensor axis, as all below. */
 enum tess_status tess__layer_forward(const struct tess_pass *pass, const struct tess__layer *layer,
                                      const void *x, void *y);
 
@@ -45,9 +93,15 @@ enum tess_status tess__layer_forward(const struct tess_pass *pass, const struct 
 enum tess_status tess__layer_backward(const struct tess_pass *pass, const struct tess__layer *layer,
                                       const void *x, const void *y, void *dy, void *dx);
 
-/* Declare <name>.weight, .bias, the buffers .running_mean, .running_var and the tensors. */
-void tess__norm_declare(struct tess_declare *declare, const char *name,
-                        const struct tess_op_desc *desc, float rate, struct tess__norm *norm_out);
+/* tess__dropout of a linear layer's output, or of its gradient. */
+void tess__layer_dropout(const struct tess_pass *pass, const struct tess__layer *layer, double rate,
+                         void *y);
+
+/* Declare <name>.weight, .bias, the buffers .running_mean, .running_var and the tensors. `desc` is
+ * of all channels; `cut`: the input is. */
+void tess__norm_declare(struct tess_declare *declare, const struct tess_tensor_axis *axis,
+                        const char *name, const struct tess_op_desc *desc, float rate, bool cut,
+                        struct tess__norm *norm_out);
 
 /* y = norm(x): with the statistics of the batch's leaves in training, else with the running ones.
  */
@@ -64,5 +118,21 @@ enum tess_status tess__norm_backward(const struct tess_pass *pass, const struct 
  * direction.
  */
 void tess__dropout(const struct tess_pass *pass, double rate, int64_t row_count, void *x);
+
+/*
+ * The same for x [rows, positions, channels] of which this rank holds parts, [parts of this rank]
+ * [rows, positions, channels of one part]: the mask is that of the whole, however many parts or
+ * ranks there are.
+ */
+void tess__dropout_cut(const struct tess_pass *pass, double rate, int64_t positions,
+                       int64_t channels, void *x);
+
+/*
+ * The same for units that drop in several places, and for parts of rows: y = x [count] with
+ * elements dropped, `first` being the number of x[0] among all of the global batch (below 2^48) and
+ * `site` that of the place in the unit, from 0. Where nothing is to be dropped y = x. y may be x.
+ */
+void tess__dropout_at(const struct tess_pass *pass, double rate, int32_t site, uint64_t first,
+                      int64_t count, const void *x, void *y);
 
 #endif

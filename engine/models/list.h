@@ -5,5 +5,4 @@
 TESS_MODEL(mlp, 1, "")
 TESS_MODEL(cnn, 1, "")
 TESS_MODEL(wrn, 1, "")
-TESS_MODEL(gpt, 0, "arrives with the transformer models")
-TESS_MODEL(llama, 0, "arrives with the transformer models")
+TESS_MODEL(gpt, 1, "")

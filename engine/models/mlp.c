@@ -6,6 +6,9 @@
  * (Huang et al., "Deep networks with stochastic depth", ECCV 2016, whose layers are residual: what
  * is left out there is the branch beside the identity). Whether a layer runs is drawn for the step
  * or for each leaf, never for a rank, so that every layout leaves out the same.
+ *
+ * Along the tensor axis layers are cut by columns and by rows in turn; a last one without a partner
+ * is whole on every rank.
  */
 #include "layer.h"
 #include "tessera/check.h"
@@ -61,6 +64,21 @@ static const struct tess_option mlp_option_table[] = {
     {.name = NULL},
 };
 
+/* Refuse a tensor axis that the widths do not fit, or layer drop with one. */
+static enum tess_status mlp_check_axis(const struct mlp_options *o,
+                                       const struct tess_tensor_axis *axis)
+{
+    int64_t common = 0;
+
+    for (int32_t i = 0; i < o->hidden.count; i += 2)
+        common = tess__split_common(common, o->hidden.value[i]);
+    if (axis->parts > 1 && o->layer_drop > 0)
+        TESS_FAIL(TESS_ERR_USAGE,
+                  "mlp.layer-drop does not go with a tensor axis: y = x is not cut as x is; leave "
+                  "one out");
+    return tess__split_check(axis, "mlp", "the widths of its hidden layers 1, 3, 5, ...", common);
+}
+
 static enum tess_status mlp_declare(void *state, const void *options,
                                     const struct tess_model_input *input,
                                     struct tess_declare *declare)
@@ -68,25 +86,32 @@ static enum tess_status mlp_declare(void *state, const void *options,
     const struct mlp_options *o = options;
     struct mlp_state *mlp = state;
     int64_t in = tess_shape_count(&input->row);
+    enum tess__split split = TESS_SPLIT_NONE;
     bool any_square = false;
 
     mlp->dropout = o->dropout;
     mlp->layer_drop = o->layer_drop;
     mlp->drops_leaves = o->layer_drop_scope == 1;
     mlp->layer_count = o->hidden.count + 1;
+    TESS_TRY(mlp_check_axis(o, &input->axis));
     for (int32_t i = 0; i < mlp->layer_count; i++) {
         const bool last = i == o->hidden.count;
         const int64_t out = last ? input->class_count : o->hidden.value[i];
-        const struct tess_op_desc desc = {
-            .kind = TESS_OP_LINEAR, .in = in, .out = out, .relu = !last};
         char name[16];
 
+        snprintf(name, sizeof name, "fc%d", i + 1);
+        split = tess__split_after(&input->axis, split, last);
+        const struct tess__layer_desc desc = {
+            .name = name,
+            .op = {.kind = TESS_OP_LINEAR, .in = in, .out = out, .relu = !last},
+            .init = tess__init_fan_in(in),
+            .bias = true,
+            .first = i == 0,
+            .split = split};
         mlp->square[i] = !last && in == out;
         any_square = any_square || mlp->square[i];
-        snprintf(name, sizeof name, "fc%d", i + 1);
-        tess_declare_unit(declare, name, tess_shape1(out));
-        tess__layer_declare(declare, name, &desc, tess__init_fan_in(in), true, i == 0,
-                            &mlp->layer[i]);
+        tess_declare_unit(declare, name, tess_shape1(tess__split_held(&input->axis, split, out)));
+        tess__layer_declare(declare, input, &desc, &mlp->layer[i]);
         in = out;
     }
     if (o->layer_drop > 0 && !any_square)
@@ -146,7 +171,7 @@ static enum tess_status mlp_forward(void *state, const struct tess_pass *pass)
     if (dropped < pass->leaf_count) {
         TESS_TRY(tess__layer_forward(pass, layer, pass->input, pass->output));
         if (layer->relu)
-            tess__dropout(pass, mlp->dropout, layer->out_count, pass->output);
+            tess__layer_dropout(pass, layer, mlp->dropout, pass->output);
     }
     if (dropped > 0)
         mlp_move_dropped(mlp, pass, pass->input, pass->output, NULL);
@@ -173,7 +198,7 @@ static enum tess_status mlp_backward(void *state, const struct tess_pass *pass)
     /* The output is 0 where dropout took it, and so is the gradient: the ReLU may look at it as is.
      */
     if (layer->relu)
-        tess__dropout(pass, mlp->dropout, layer->out_count, pass->output_grad_scratch);
+        tess__layer_dropout(pass, layer, mlp->dropout, pass->output_grad_scratch);
     TESS_TRY(tess__layer_backward(pass, layer, pass->input, pass->output, pass->output_grad_scratch,
                                   pass->input_grad));
     if (dropped > 0 && pass->input_grad)
@@ -188,6 +213,7 @@ const struct tess_model_ops tess_model_mlp = {
     .options = mlp_option_table,
     .options_size = sizeof(struct mlp_options),
     .state_size = sizeof(struct mlp_state),
+    .tensor = true,
     .declare = mlp_declare,
     .forward = mlp_forward,
     .backward = mlp_backward,

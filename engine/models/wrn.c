@@ -7,6 +7,10 @@
  *     x --- bn1, relu = a --- conv1 = h --- bn2, relu, dropout = b --- conv2 --- + --- y
  *       \          \--- projection (1x1, where the shape changes) -------------- |
  *        \----------------- or x itself --------------------------------------- /
+ *
+ * Along the tensor axis a block is cut as a transformer's is: conv1 by output channels, h and b
+ * with it, conv2 by input channels. Blocks' inputs, projections, the first convolution and the head
+ * are whole on every rank.
  */
 #include "layer.h"
 #include "tessera/check.h"
@@ -82,27 +86,44 @@ static struct tess_init wrn_init(int64_t out, int32_t window)
     return (struct tess_init){TESS_INIT_NORMAL, (float)sqrt(2.0 / (double)(out * window * window))};
 }
 
-static void wrn_declare_conv(struct tess_declare *declare, const char *unit, const char *name,
-                             const struct tess_shape *in, int64_t out, int32_t window,
-                             int32_t stride, bool first, struct tess__layer *layer_out)
+/* What the parts of a model are declared with. */
+struct wrn_builder {
+    struct wrn_state *wrn;
+    const struct tess_model_input *input;
+    struct tess_declare *declare;
+};
+
+struct wrn_conv_desc {
+    int64_t out;
+    int32_t window, stride;
+    bool first;
+    enum tess__split split;
+};
+
+static void wrn_declare_conv(const struct wrn_builder *to, const char *unit, const char *name,
+                             const struct tess_shape *in, const struct wrn_conv_desc *conv,
+                             struct tess__layer *layer_out)
 {
-    const struct tess_op_desc desc = {.kind = TESS_OP_CONV2D,
-                                      .in = in->dim[2],
-                                      .out = out,
-                                      .height = in->dim[0],
-                                      .width = in->dim[1],
-                                      .window = window,
-                                      .stride = stride,
-                                      .padding = window / 2};
     char full[48];
+    const struct tess__layer_desc desc = {.name = full,
+                                          .op = {.kind = TESS_OP_CONV2D,
+                                                 .in = in->dim[2],
+                                                 .out = conv->out,
+                                                 .height = in->dim[0],
+                                                 .width = in->dim[1],
+                                                 .window = conv->window,
+                                                 .stride = conv->stride,
+                                                 .padding = conv->window / 2},
+                                          .init = wrn_init(conv->out, conv->window),
+                                          .first = conv->first,
+                                          .split = conv->split};
 
     snprintf(full, sizeof full, "%s%s", unit, name);
-    tess__layer_declare(declare, full, &desc, wrn_init(out, window), false, first, layer_out);
+    tess__layer_declare(to->declare, to->input, &desc, layer_out);
 }
 
-static void wrn_declare_norm(const struct wrn_state *wrn, struct tess_declare *declare,
-                             const char *unit, const char *name, const struct tess_shape *image,
-                             struct tess__norm *norm_out)
+static void wrn_declare_norm(const struct wrn_builder *to, const char *unit, const char *name,
+                             const struct tess_shape *image, bool cut, struct tess__norm *norm_out)
 {
     const struct tess_op_desc desc = {.kind = TESS_OP_BATCH_NORM,
                                       .in = image->dim[2],
@@ -114,43 +135,61 @@ static void wrn_declare_norm(const struct wrn_state *wrn, struct tess_declare *d
     char full[48];
 
     snprintf(full, sizeof full, "%s%s", unit, name);
-    tess__norm_declare(declare, full, &desc, wrn->momentum, norm_out);
+    tess__norm_declare(to->declare, &to->input->axis, full, &desc, to->wrn->momentum, cut,
+                       norm_out);
 }
 
-static struct tess_shape wrn_declare_block(struct wrn_state *wrn, struct tess_declare *declare,
-                                           const char *unit, enum tess_dtype dtype,
+static void wrn_declare_projection(const struct wrn_builder *to, struct wrn_block *block,
+                                   const char *unit, const struct tess_shape *in,
+                                   const struct tess_shape *out, int32_t stride)
+{
+    const struct wrn_conv_desc desc = {.out = out->dim[2], .window = 1, .stride = stride};
+    const enum tess_dtype dtype = to->input->dtype;
+
+    wrn_declare_conv(to, unit, ".projection", in, &desc, &block->projection);
+    block->shortcut = tess_declare_tensor(to->declare, "shortcut", dtype, *out, TESS_LIFE_UNIT);
+    block->shortcut_grad =
+        tess_declare_tensor(to->declare, "shortcut.grad", dtype, *in, TESS_LIFE_UNIT);
+}
+
+static struct tess_shape wrn_declare_block(const struct wrn_builder *to, const char *unit,
                                            struct tess_shape in, int64_t channels, int32_t stride)
 {
-    struct wrn_block *block = &wrn->block[wrn->block_count++];
+    struct wrn_block *block = &to->wrn->block[to->wrn->block_count++];
+    const struct tess_tensor_axis *axis = &to->input->axis;
+    const enum tess_dtype dtype = to->input->dtype;
+    const enum tess__split columns = tess__split_after(axis, TESS_SPLIT_NONE, false);
+    const struct wrn_conv_desc conv1 = {channels, 3, stride, false, columns};
+    const struct wrn_conv_desc conv2 = {channels, 3, 1, false,
+                                        tess__split_after(axis, columns, true)};
     const struct tess_shape out =
         tess_shape3(tess_op_output_size(in.dim[0], 3, stride, 1),
                     tess_op_output_size(in.dim[1], 3, stride, 1), channels);
+    const struct tess_shape held =
+        tess_shape3(out.dim[0], out.dim[1], tess__split_held(axis, columns, channels));
 
-    tess_declare_unit(declare, unit, out);
+    tess_declare_unit(to->declare, unit, out);
     block->projects = stride != 1 || in.dim[2] != channels;
-    wrn_declare_norm(wrn, declare, unit, ".bn1", &in, &block->norm[0]);
-    wrn_declare_conv(declare, unit, ".conv1", &in, channels, 3, stride, false, &block->conv[0]);
-    wrn_declare_norm(wrn, declare, unit, ".bn2", &out, &block->norm[1]);
-    wrn_declare_conv(declare, unit, ".conv2", &out, channels, 3, 1, false, &block->conv[1]);
-    block->a = tess_declare_tensor(declare, "a", dtype, in, TESS_LIFE_SAVED);
-    block->h = tess_declare_tensor(declare, "h", dtype, out, TESS_LIFE_SAVED);
-    block->b = tess_declare_tensor(declare, "b", dtype, out, TESS_LIFE_SAVED);
-    block->b_grad = tess_declare_tensor(declare, "b.grad", dtype, out, TESS_LIFE_UNIT);
-    block->a_grad = tess_declare_tensor(declare, "a.grad", dtype, in, TESS_LIFE_UNIT);
-    if (block->projects) {
-        wrn_declare_conv(declare, unit, ".projection", &in, channels, 1, stride, false,
-                         &block->projection);
-        block->shortcut = tess_declare_tensor(declare, "shortcut", dtype, out, TESS_LIFE_UNIT);
-        block->shortcut_grad =
-            tess_declare_tensor(declare, "shortcut.grad", dtype, in, TESS_LIFE_UNIT);
-    }
+    wrn_declare_norm(to, unit, ".bn1", &in, false, &block->norm[0]);
+    wrn_declare_conv(to, unit, ".conv1", &in, &conv1, &block->conv[0]);
+    wrn_declare_norm(to, unit, ".bn2", &out, columns == TESS_SPLIT_COLUMNS, &block->norm[1]);
+    wrn_declare_conv(to, unit, ".conv2", &out, &conv2, &block->conv[1]);
+    block->a = tess_declare_tensor(to->declare, "a", dtype, in, TESS_LIFE_SAVED);
+    block->h = tess_declare_tensor(to->declare, "h", dtype, held, TESS_LIFE_SAVED);
+    block->b = tess_declare_tensor(to->declare, "b", dtype, held, TESS_LIFE_SAVED);
+    block->b_grad = tess_declare_tensor(to->declare, "b.grad", dtype, held, TESS_LIFE_UNIT);
+    block->a_grad = tess_declare_tensor(to->declare, "a.grad", dtype, in, TESS_LIFE_UNIT);
+    if (block->projects)
+        wrn_declare_projection(to, block, unit, &in, &out, stride);
     return out;
 }
 
-static void wrn_declare_head(struct wrn_state *wrn, struct tess_declare *declare,
-                             const struct tess_model_input *input, struct tess_shape image)
+static void wrn_declare_head(const struct wrn_builder *to, struct tess_shape image)
 {
+    struct wrn_state *wrn = to->wrn;
+    struct tess_declare *declare = to->declare;
     const int64_t channels = image.dim[2];
+    const int32_t classes = to->input->class_count;
     const struct tess_op_desc pool = {.kind = TESS_OP_AVG_POOL,
                                       .in = channels,
                                       .out = channels,
@@ -158,21 +197,36 @@ static void wrn_declare_head(struct wrn_state *wrn, struct tess_declare *declare
                                       .width = image.dim[1],
                                       .window = (int32_t)image.dim[0],
                                       .stride = 1};
-    const struct tess_op_desc fc = {
-        .kind = TESS_OP_LINEAR, .in = channels, .out = input->class_count};
-    const enum tess_dtype dtype = input->dtype;
+    const struct tess__layer_desc fc = {
+        .name = "head.fc",
+        .op = {.kind = TESS_OP_LINEAR, .in = channels, .out = classes},
+        .init = tess__init_fan_in(channels),
+        .bias = true};
+    const enum tess_dtype dtype = to->input->dtype;
 
-    tess_declare_unit(declare, "head", tess_shape1(input->class_count));
-    wrn_declare_norm(wrn, declare, "head", ".bn", &image, &wrn->norm);
+    tess_declare_unit(declare, "head", tess_shape1(classes));
+    wrn_declare_norm(to, "head", ".bn", &image, false, &wrn->norm);
     wrn->pool = tess_declare_op(declare, &pool, false);
-    tess__layer_declare(declare, "head.fc", &fc, tess__init_fan_in(channels), true, false,
-                        &wrn->fc);
+    tess__layer_declare(declare, to->input, &fc, &wrn->fc);
     wrn->normed = tess_declare_tensor(declare, "normed", dtype, image, TESS_LIFE_SAVED);
     wrn->pooled =
         tess_declare_tensor(declare, "pooled", dtype, tess_shape1(channels), TESS_LIFE_SAVED);
     wrn->normed_grad = tess_declare_tensor(declare, "normed.grad", dtype, image, TESS_LIFE_UNIT);
     wrn->pooled_grad =
         tess_declare_tensor(declare, "pooled.grad", dtype, tess_shape1(channels), TESS_LIFE_UNIT);
+}
+
+static enum tess_status wrn_check(const struct wrn_options *o, const struct tess_model_input *input)
+{
+    const struct tess_shape *row = &input->row;
+
+    if ((o->depth - 4) % 6 != 0)
+        TESS_FAIL(TESS_ERR_USAGE, "wrn.depth is %lld: it must be 6 n + 4, such as 10, 16, 22 or 28",
+                  (long long)o->depth);
+    if (row->rank != 3 || row->dim[0] != row->dim[1])
+        TESS_FAIL(TESS_ERR_USAGE, "model wrn needs square images [H, H, C], for its global pool");
+    return tess__split_check(&input->axis, "wrn", "16 wrn.width, the channels of its first blocks",
+                             WRN_FIRST * o->width);
 }
 
 static enum tess_status wrn_declare(void *state, const void *options,
@@ -182,30 +236,27 @@ static enum tess_status wrn_declare(void *state, const void *options,
     const struct wrn_options *o = options;
     struct wrn_state *wrn = state;
     const struct tess_shape *row = &input->row;
+    const struct wrn_builder to = {wrn, input, declare};
+    const struct wrn_conv_desc first = {WRN_FIRST, 3, 1, true, TESS_SPLIT_NONE};
 
-    if ((o->depth - 4) % 6 != 0)
-        TESS_FAIL(TESS_ERR_USAGE, "wrn.depth is %lld: it must be 6 n + 4, such as 10, 16, 22 or 28",
-                  (long long)o->depth);
-    if (row->rank != 3 || row->dim[0] != row->dim[1])
-        TESS_FAIL(TESS_ERR_USAGE, "model wrn needs square images [H, H, C], for its global pool");
+    TESS_TRY(wrn_check(o, input));
     wrn->dropout = o->dropout;
     wrn->momentum = (float)o->momentum;
     wrn->block_count = 0;
 
     struct tess_shape image = tess_shape3(row->dim[0], row->dim[1], WRN_FIRST);
     tess_declare_unit(declare, "conv1", image);
-    wrn_declare_conv(declare, "conv1", "", row, WRN_FIRST, 3, 1, true, &wrn->first);
+    wrn_declare_conv(&to, "conv1", "", row, &first, &wrn->first);
     for (int32_t group = 0; group < WRN_GROUPS; group++) {
         for (int32_t i = 0; i < (o->depth - 4) / 6; i++) {
             const int32_t stride = group > 0 && i == 0 ? 2 : 1;
             char unit[24];
 
             snprintf(unit, sizeof unit, "block%d.%d", group + 1, i + 1);
-            image = wrn_declare_block(wrn, declare, unit, input->dtype, image,
-                                      (WRN_FIRST << group) * o->width, stride);
+            image = wrn_declare_block(&to, unit, image, (WRN_FIRST << group) * o->width, stride);
         }
     }
-    wrn_declare_head(wrn, declare, input, image);
+    wrn_declare_head(&to, image);
     return TESS_OK;
 }
 
@@ -220,7 +271,7 @@ static enum tess_status wrn_block_forward(const struct wrn_state *wrn,
     TESS_TRY(tess__norm_forward(pass, &block->norm[0], pass->input, a));
     TESS_TRY(tess__layer_forward(pass, &block->conv[0], a, h));
     TESS_TRY(tess__norm_forward(pass, &block->norm[1], h, b));
-    tess__dropout(pass, wrn->dropout, count, b);
+    tess__dropout_cut(pass, wrn->dropout, block->norm[1].positions, block->norm[1].channels, b);
     TESS_TRY(tess__layer_forward(pass, &block->conv[1], b, pass->output));
     if (block->projects) {
         TESS_TRY(tess__layer_forward(pass, &block->projection, a, pass->tensor[block->shortcut]));
@@ -241,7 +292,7 @@ static enum tess_status wrn_block_backward(const struct wrn_state *wrn,
     const int64_t count = pass->rows * block->conv[1].out_count;
 
     TESS_TRY(tess__layer_backward(pass, &block->conv[1], b, NULL, dy, db));
-    tess__dropout(pass, wrn->dropout, block->conv[1].out_count, db);
+    tess__dropout_cut(pass, wrn->dropout, block->norm[1].positions, block->norm[1].channels, db);
     /* Where b was dropped, db is 0 too: norm's ReLU may look at the dropped b. */
     TESS_TRY(tess__norm_backward(pass, &block->norm[1], h, b, db, db));
     TESS_TRY(tess__layer_backward(pass, &block->conv[0], a, NULL, db, da));
@@ -298,6 +349,7 @@ const struct tess_model_ops tess_model_wrn = {
     .options = wrn_option_table,
     .options_size = sizeof(struct wrn_options),
     .state_size = sizeof(struct wrn_state),
+    .tensor = true,
     .declare = wrn_declare,
     .forward = wrn_forward,
     .backward = wrn_backward,

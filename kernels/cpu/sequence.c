@@ -376,11 +376,11 @@ void tess__cpu_xent_grad(struct tess_kernel *kernel, enum tess_dtype dtype, int6
     sequence_xent_share(&x);
 }
 
-void tess__cpu_xent_loss(struct tess_kernel *kernel, int64_t rows, const int32_t *label,
-                         const float *max, const float *sum, const float *target, const float *best,
-                         float *loss, int32_t *correct)
+void tess__cpu_xent_loss(struct tess_kernel *kernel, int64_t rows, int64_t length,
+                         const int32_t *label, const float *max, const float *sum,
+                         const float *target, const float *best, float *loss, int32_t *correct)
 {
-    tess_kernel_ref.xent_loss(kernel, rows, label, max, sum, target, best, loss, correct);
+    tess_kernel_ref.xent_loss(kernel, rows, length, label, max, sum, target, best, loss, correct);
 }
 
 void tess__cpu_softmax_xent(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows,

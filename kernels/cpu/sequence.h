@@ -42,9 +42,9 @@ void tess__cpu_xent_grad(struct tess_kernel *kernel, enum tess_dtype dtype, int6
                          int64_t classes, int64_t stride, int64_t first, float scale,
                          const void *logits, const int32_t *label, const float *max,
                          const float *sum, void *dlogits);
-void tess__cpu_xent_loss(struct tess_kernel *kernel, int64_t rows, const int32_t *label,
-                         const float *max, const float *sum, const float *target, const float *best,
-                         float *loss, int32_t *correct);
+void tess__cpu_xent_loss(struct tess_kernel *kernel, int64_t rows, int64_t length,
+                         const int32_t *label, const float *max, const float *sum,
+                         const float *target, const float *best, float *loss, int32_t *correct);
 void tess__cpu_softmax_xent(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows,
                             int64_t classes, float scale, const void *logits, const int32_t *label,
                             void *dlogits, float *loss, int32_t *correct);

@@ -74,15 +74,20 @@ void tess__ref_xent_grad(struct tess_kernel *kernel, enum tess_dtype dtype, int6
     }
 }
 
-void tess__ref_xent_loss(struct tess_kernel *kernel, int64_t rows, const int32_t *label,
-                         const float *max, const float *sum, const float *target, const float *best,
-                         float *loss, int32_t *correct)
+void tess__ref_xent_loss(struct tess_kernel *kernel, int64_t rows, int64_t length,
+                         const int32_t *label, const float *max, const float *sum,
+                         const float *target, const float *best, float *loss, int32_t *correct)
 {
     (void)kernel;
-    for (int64_t b = 0; b < rows; b++) {
-        bool counts = label[b] >= 0;
-        double value = log((double)sum[b]) - ((double)target[b] - (double)max[b]);
-        loss[b] = counts ? (float)value : 0.0f;
-        correct[b] = counts && -best[b] == (float)label[b];
+    for (int64_t s = 0; s < rows / length; s++) {
+        double total = 0;
+        correct[s] = 0;
+        for (int64_t b = s * length; b < (s + 1) * length; b++) {
+            if (label[b] < 0)
+                continue;
+            total += log((double)sum[b]) - ((double)target[b] - (double)max[b]);
+            correct[s] += -best[b] == (float)label[b];
+        }
+        loss[s] = (float)total;
     }
 }

@@ -134,7 +134,7 @@ static void case_file_anywhere(void **state)
     char path[64];
     char *first[] = {path, "--strategy", "fsdp", "--bind"};
     char *after_switch[] = {"--bind", path, "--strategy", "fsdp"};
-    char *after_part[] = {"--strategy", "fsdp", "--fsdp.reshard-after-forward", path};
+    char *after_part[] = {"--strategy", "fsdp", "--data.flip", path};
     char *last[] = {"--batch_size=32", "--strategy", "fsdp", "--data.shuffle", path};
     char **words[] = {first, after_switch, after_part, last};
     const int count[] = {COUNT(first), COUNT(after_switch), COUNT(after_part), COUNT(last)};
@@ -253,7 +253,7 @@ static void case_grid_is_the_tree(void **state)
                     bool same = grid % (ranks * micro) == 0;
 
                     config.run.grid = grid;
-                    config.run.ranks = ranks;
+                    config.mesh.count[TESS_AXIS_DATA] = ranks;
                     config.run.accumulate = micro;
                     status = tess_config_check_grid(&config, grid, (enum tess_leaf_order)order);
                     if (same) {

@@ -52,6 +52,7 @@ void case_random(void **state);
 void case_memory(void **state);
 void case_idle(void **state);
 void case_arguments(void **state);
+void case_places(void **state);
 void case_mismatch(void **state);
 void case_abort(void **state);
 void case_reason(void **state);

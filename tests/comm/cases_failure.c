@@ -48,6 +48,45 @@ void case_arguments(void **state)
     case_run(state, failure_arguments_rank, NULL);
 }
 
+/* More groups than there are places: all ranks are told, those that are open go on, and closed ones
+ * make room. A rank by itself takes no place. */
+static int failure_places_rank(struct tess_comm *comm, struct tess_world *world, void *arg)
+{
+    (void)world, (void)arg;
+    enum { MANY = 8 * 64 };
+    struct tess_comm *group[MANY], *alone;
+    int32_t sum = 1, count = 0;
+    enum tess_status status;
+    while ((status = tess_comm_split(comm, 0, comm->rank, &group[count])) == TESS_OK)
+        WORLD_CHECK(++count < MANY);
+    WORLD_CHECK(status == TESS_ERR_COMM && count >= 63);
+    WORLD_CHECK(strstr(tess_log_last_error(), "no room for another group: ") != NULL);
+    WORLD_OK(
+        tess_comm_all_reduce(group[count - 1], &sum, &sum, 1, TESS_I32, TESS_REDUCE_SUM, NULL));
+    WORLD_CHECK(sum == comm->rank_count);
+    WORLD_OK(tess_comm_split(comm, comm->rank, 0, &alone));
+    WORLD_CHECK(alone->rank_count == 1);
+    WORLD_OK(tess_comm_all_reduce(alone, &sum, &sum, 1, TESS_I32, TESS_REDUCE_SUM, NULL));
+    WORLD_CHECK(sum == comm->rank_count);
+    tess_comm_close(alone);
+    for (int32_t i = 0; i < count; i++)
+        tess_comm_close(group[i]);
+    WORLD_OK(tess_comm_barrier(comm));
+    WORLD_OK(tess_comm_split(comm, 0, -comm->rank, &group[0]));
+    WORLD_CHECK(group[0]->rank == comm->rank_count - 1 - comm->rank);
+    WORLD_OK(tess_comm_barrier(group[0]));
+    tess_comm_close(group[0]);
+    return 0;
+}
+
+void case_places(void **state)
+{
+    const struct case_setup *setup = *state;
+    if (setup->ranks == 1 || setup->debug) /* no places; two for each group */
+        skip();
+    case_run(state, failure_places_rank, NULL);
+}
+
 /* How one rank's call differs from the others'. */
 enum failure_kind { FAILURE_COUNT, FAILURE_DTYPE, FAILURE_COLLECTIVE, FAILURE_ROOT, FAILURE_KINDS };
 

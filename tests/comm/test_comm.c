@@ -76,6 +76,7 @@ int main(int argc, char **argv)
         cmocka_unit_test_prestate(case_memory, &canonical),
         cmocka_unit_test_prestate(case_idle, &canonical),
         cmocka_unit_test_prestate(case_arguments, &canonical),
+        cmocka_unit_test_prestate(case_places, &canonical),
         cmocka_unit_test_prestate(case_mismatch, &canonical),
         cmocka_unit_test_prestate(case_abort, &canonical),
         cmocka_unit_test_prestate(case_reason, &canonical),

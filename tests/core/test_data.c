@@ -157,6 +157,7 @@ static void case_bf16_ties(void **state)
     const struct tess_dataset set = {
         .row = tess_shape3(16, 16, 1),
         .class_count = 1,
+        .labels = 1,
         .train = {.count = 1, .image = pixel, .label = &class_of},
         .mean = -256 * deviation,
         .deviation = deviation,

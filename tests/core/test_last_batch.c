@@ -48,6 +48,7 @@ static void make_images(struct images *images, int64_t count)
     images->set = (struct tess_dataset){
         .row = tess_shape3(6, 6, 1),
         .class_count = CLASSES,
+        .labels = 1,
         .train = {.count = count, .image = images->image, .label = images->label},
         .test = {.count = count, .image = images->image, .label = images->label},
         .mean = 0.5f,

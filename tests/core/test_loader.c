@@ -1,9 +1,11 @@
 /*
  * The loader: with any number of workers and slots the batches are those that tess_load_rows gives,
- * in order, each once; a slot in use is never written; closing at any time joins.
+ * in order, each once; a slot in use is never written; closing at any time joins; a batch that
+ * cannot be had is an error in its turn.
  */
 #include "base/clock.h"
 #include "core/data.h"
+#include "core/token_files.h"
 #include "tessera/log.h"
 
 #include <dirent.h>
@@ -282,6 +284,136 @@ static void case_bad_configurations(void **state)
     teardown(&fixture);
 }
 
+/* ---- tokens ------------------------------------------------------------------------------------
+ */
+
+/* A text as long as the images' fixture has samples, in samples of ROW tokens. */
+static void setup_tokens(struct fixture *fixture, int32_t slots, int64_t workers)
+{
+    setup(fixture, TESS_F32, slots, workers);
+    tess_dataset_close(fixture->set);
+    assert_int_equal(tess_dataset_open_synthetic_tokens(ROW, SAMPLES, 31, 1, &fixture->set),
+                     TESS_OK);
+    fixture->asked.set = fixture->set;
+    fixture->config.dataset = fixture->set;
+    fixture->config.dtype = TESS_I32;
+    for (int32_t s = 0; s < slots; s++) {
+        free(fixture->config.label[s]);
+        fixture->config.label[s] = malloc(ROWS_MAX * ROW * sizeof(int32_t));
+    }
+}
+
+static void assert_token_batch(const struct fixture *fixture, int64_t batch, const int32_t *input,
+                               const int32_t *label, int64_t rows)
+{
+    static int32_t expected[ROWS_MAX * ROW], expected_label[ROWS_MAX * ROW];
+    int64_t sample[ROWS_MAX];
+    struct tess_batch_request want = {.sample = sample};
+    request_batch(batch, fixture->set, &want);
+    assert_int_equal(rows, want.rows);
+    assert_int_equal(tess_load_rows(fixture->set, want.split, &fixture->config.options, 77,
+                                    want.epoch, want.augment, sample, rows, TESS_I32, expected,
+                                    expected_label),
+                     rows);
+    assert_memory_equal(input, expected, (size_t)rows * ROW * sizeof(int32_t));
+    assert_memory_equal(label, expected_label, (size_t)rows * ROW * sizeof(int32_t));
+}
+
+static void case_tokens(void **state)
+{
+    (void)state;
+    for (int32_t slots = 1; slots <= 3; slots++) {
+        for (int64_t workers = -1; workers <= 2; workers++) {
+            struct fixture fixture;
+            struct tess_loader *loader = NULL;
+            void *input;
+            int32_t *label;
+            int64_t rows;
+            setup_tokens(&fixture, slots, workers);
+            assert_int_equal(tess_loader_open(&fixture.config, &loader), TESS_OK);
+            for (int64_t b = 0; b < BATCHES; b++) {
+                assert_int_equal(tess_loader_next(loader, &input, &label, &rows, NULL), TESS_OK);
+                assert_token_batch(&fixture, b, input, label, rows);
+            }
+            assert_int_equal(tess_loader_next(loader, &input, &label, &rows, NULL), TESS_OK);
+            assert_int_equal(rows, 0);
+            tess_loader_close(loader);
+            teardown(&fixture);
+        }
+    }
+    struct fixture fixture;
+    struct tess_loader *loader = NULL;
+    setup_tokens(&fixture, 1, 0);
+    fixture.config.dtype = TESS_F32;
+    assert_int_equal(tess_loader_open(&fixture.config, &loader), TESS_ERR_UNSUPPORTED);
+    assert_null(loader);
+    teardown(&fixture);
+}
+
+/* The batches before the one with the bad token are whole; from then on there is the error. */
+static void case_bad_token(void **state)
+{
+    (void)state;
+    enum { COUNT = 134 * ROW + 1 };
+    static uint32_t token[COUNT];
+    struct token_folder folder;
+    int64_t sample[ROWS_MAX], bad_batch = -1;
+    struct tess_batch_request want = {.sample = sample};
+    token_folder_open(&folder);
+    token_draw(TOKEN_GPT2, 0, COUNT, token);
+    for (int64_t workers = 0; workers <= 2; workers++) {
+        for (int32_t slots = 1; slots <= 3; slots++) {
+            struct fixture fixture;
+            struct tess_loader *loader = NULL;
+            void *input = NULL;
+            int32_t *label = NULL;
+            int64_t rows = -1;
+            setup_tokens(&fixture, slots, workers);
+            /* Row 3 of batch 12 is the first to hold the bad token. */
+            request_batch(12, fixture.set, &want);
+            const int64_t bad = sample[3] * ROW + 7;
+            token[bad] = 60000;
+            token_write(&folder, "x.bin", TOKEN_GPT2, token, COUNT);
+            tess_dataset_close(fixture.set);
+            assert_int_equal(tess_dataset_open_tokens(token_path(&folder, "x.bin"), NULL,
+                                                      31.5 / 134, ROW, &fixture.set),
+                             TESS_OK);
+            assert_int_equal(fixture.set->train.count, SAMPLES);
+            fixture.asked.set = fixture.set;
+            fixture.config.dataset = fixture.set;
+            for (bad_batch = 0; bad_batch < BATCHES; bad_batch++) {
+                int64_t r = 0;
+                request_batch(bad_batch, fixture.set, &want);
+                while (r < want.rows &&
+                       (want.split == &fixture.set->test || sample[r] != bad / ROW))
+                    r++;
+                if (r < want.rows)
+                    break;
+            }
+            assert_in_range(bad_batch, 1, 12);
+            assert_int_equal(tess_loader_open(&fixture.config, &loader), TESS_OK);
+            for (int64_t b = 0; b < bad_batch; b++) {
+                assert_int_equal(tess_loader_next(loader, &input, &label, &rows, NULL), TESS_OK);
+                assert_token_batch(&fixture, b, input, label, rows);
+            }
+            for (int i = 0; i < 3; i++) {
+                char expected[64];
+                snprintf(expected, sizeof(expected), "token %d (counted from 0) is 60000",
+                         (int)bad);
+                rows = -5;
+                assert_int_equal(tess_loader_next(loader, &input, &label, &rows, NULL),
+                                 TESS_ERR_DATA);
+                assert_non_null(strstr(tess_log_last_error(), "x.bin: "));
+                assert_non_null(strstr(tess_log_last_error(), expected));
+                assert_int_equal(rows, -5);
+            }
+            tess_loader_close(loader);
+            teardown(&fixture);
+        }
+    }
+    token_folder_close(&folder);
+}
+
 int main(void)
 {
     const struct CMUnitTest cases[] = {
@@ -290,6 +422,8 @@ int main(void)
         cmocka_unit_test(case_no_busy_wait),
         cmocka_unit_test(case_signals_stay_away),
         cmocka_unit_test(case_bad_configurations),
+        cmocka_unit_test(case_tokens),
+        cmocka_unit_test(case_bad_token),
     };
     return cmocka_run_group_tests_name("loader", cases, NULL, NULL);
 }

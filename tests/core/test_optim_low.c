@@ -34,6 +34,8 @@ static const struct {
 struct low {
     struct tess_optim optim;
     struct tess_piece piece[PARAMS];
+    struct tess_declare_param of[PARAMS];
+    struct tess_tensor_axis axis;
     float w[FLAT], g[FLAT], state[2 * FLAT], scratch[FLAT], tensor_state[PARAMS];
     float chunk[TESS_OPTIM_CHUNK];
     uint16_t low[FLAT];
@@ -67,18 +69,22 @@ static void low_init(struct low *low, struct tess_kernel *kernel, int32_t kind,
         .sum = low->sum,
         .leaf_count = 8,
     };
-    for (int32_t p = 0; p < PARAMS; p++)
+    low->optim.axis = &low->axis;
+    for (int32_t p = 0; p < PARAMS; p++) {
+        low->of[p] = (struct tess_declare_param){.shape = tess_shape1(param[p].count),
+                                                 .model_begin = 1000 + param[p].begin};
         low->piece[p] = (struct tess_piece){
             .param = p,
+            .of = &low->of[p],
             .flags = param[p].flags,
             .buffer_rate = 0.1f,
-            .model_begin = 1000 + param[p].begin,
             .count = param[p].count,
             .state_begin = param[p].begin,
             .w = masters ? low->w + param[p].begin : NULL,
             .low = low->low + param[p].begin,
             .g = low->g + param[p].begin,
         };
+    }
     const struct tess_rng_key key = tess_rng_key(4, TESS_RNG_TEST, 0);
     for (uint64_t i = 0; i < FLAT; i++)
         low->w[i] = 2 * tess_rng_uniform(key, i, 0) - 1;
@@ -272,9 +278,10 @@ static void case_numbered(void **state)
 {
     (void)state;
     static float memory[512];
-    struct tess_declare_param declared[3] = {{.shape = tess_shape1(100)},
-                                             {.shape = tess_shape1(10), .unit = 1},
-                                             {.shape = tess_shape1(300), .unit = 1}};
+    struct tess_declare_param declared[3] = {
+        {.shape = tess_shape1(100)},
+        {.shape = tess_shape1(10), .unit = 1, .index = 1, .model_begin = 100},
+        {.shape = tess_shape1(300), .unit = 1, .index = 2, .model_begin = 110}};
     struct tess_declare_unit unit[2] = {{.name = "a"}, {.name = "b"}};
     const struct tess_declare declare = {
         .unit = unit, .param = declared, .unit_count = 2, .param_count = 3};
@@ -285,19 +292,23 @@ static void case_numbered(void **state)
                                  .shard_index = shard,
                                  .optim_extent = TESS_EXTENT_SHARD};
         struct tess_piece piece[3];
-        assert_int_equal(tess_layout_begin(&plan, &declare), TESS_OK);
+        assert_int_equal(tess_layout_begin(&plan, &declare, &declare), TESS_OK);
         assert_int_equal(tess_plan_add_segment(&plan, 1), TESS_OK);
         assert_int_equal(tess_plan_add_segment(&plan, 2), TESS_OK);
-        assert_int_equal(tess_layout_finish(&plan), TESS_OK);
+        assert_int_equal(tess_layout_finish(&plan, &declare), TESS_OK);
         for (int32_t s = 0; s < 2; s++)
             plan.segment[s].master_own = plan.segment[s].grad_own = memory;
-        assert_in_range(tess_layout_piece_count(&plan), 1, 3);
+        assert_in_range(tess_layout_piece_count(&plan, &declare), 1, 3);
         tess_layout_pieces(&plan, &declare, piece);
-        for (int32_t i = 0; i < tess_layout_piece_count(&plan); i++) {
+        for (int32_t i = 0; i < tess_layout_piece_count(&plan, &declare); i++) {
             static const int64_t before[3] = {0, 100, 110};
-            assert_int_equal(piece[i].model_begin, before[piece[i].param] + piece[i].param_begin);
+            int64_t whole, model;
+            assert_int_equal(tess_piece_run(&piece[i], &declare.axis, 0, &whole, &model),
+                             piece[i].count);
+            assert_int_equal(whole, piece[i].param_begin);
+            assert_int_equal(model, before[piece[i].param] + piece[i].param_begin);
             for (int64_t e = 0; e < piece[i].count; e++)
-                seen[piece[i].model_begin + e]++;
+                seen[model + e]++;
         }
         tess_layout_fini(&plan);
     }

@@ -20,8 +20,8 @@ static char path[] = "/tmp/test_weights_XXXXXX";
 
 /* A model of two parameters: "a" [2, 3] and "b" [4]. */
 static struct tess_declare_param param[] = {
-    {.name = "a", .shape = {.rank = 2, .dim = {2, 3}}},
-    {.name = "b", .shape = {.rank = 1, .dim = {4}}},
+    {.name = "a", .whole = {.rank = 2, .dim = {2, 3}}, .slice = {.axis = -1}, .source = -1},
+    {.name = "b", .whole = {.rank = 1, .dim = {4}}, .slice = {.axis = -1}, .source = -1},
 };
 static const struct tess_declare declare = {.param = param, .param_count = 2};
 
@@ -133,7 +133,9 @@ static void case_refused(void **state)
     } wrong[] = {
         {"[1, 2]", 0, "no JSON object"},
         {"{\"a\":3}", 0, "'a' has dtype nothing"},
+        {"{" A("I3", "[6]", "0", "6") "}", 6, "dtype I3"},
         {"{" A("I8", "[6]", "0", "6") "}", 6, "dtype I8"},
+        {"{" A("F64", "[2,3]", "0", "24") "}", 24, "which its shape and dtype do not"},
         {"{" A("F32", "[2,-3]", "0", "24") "}", 24, "no shape"},
         {"{" A("F32", "[4294967296,4294967296]", "0", "24") "}", 24, "no shape"},
         {"{" A("F32", "7", "0", "24") "}", 24, "no shape"},

@@ -268,8 +268,8 @@ static void xent_forward(struct problem *b)
         for (int i = 1; i < 4; i++)
             xent_reduce(b, i, i == 3, p, rest[i - 1]);
     }
-    tess_xent_loss(device.kernel, XENT_ROWS, b->label, aux, b->aux[1], b->aux[2], b->aux[3], b->y,
-                   (int32_t *)b->aux[3]);
+    tess_xent_loss(device.kernel, XENT_ROWS, 1, b->label, aux, b->aux[1], b->aux[2], b->aux[3],
+                   b->y, (int32_t *)b->aux[3]);
 }
 
 static void xent_backward(struct problem *b)

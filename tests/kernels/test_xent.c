@@ -128,6 +128,26 @@ static void xent_gradient(const struct xent_case *c, struct xent_result *r, int 
     free(bytes);
 }
 
+/* All rows as one sequence: the sums of what each gave, which were rounded one by one. */
+static void xent_check_sequence(const struct xent_case *c, const struct xent_result *r,
+                                const int32_t *label, float *const all[4])
+{
+    float *loss = xent_rows(c), sum;
+    int32_t *correct = device_array(&device, sizeof(int32_t)), count, counted = 0;
+    double total = 0, size = 0;
+    tess_xent_loss(device.kernel, c->rows, c->rows, label, all[0], all[1], all[2], all[3], loss,
+                   correct);
+    device_get(&device, &sum, loss, sizeof sum);
+    device_get(&device, &count, correct, sizeof count);
+    for (int64_t b = 0; b < c->rows; b++) {
+        total += (double)r->loss[b];
+        size += fabs((double)r->loss[b]);
+        counted += r->correct[b];
+    }
+    assert_int_equal(count, counted);
+    assert_true(isnan(total) ? isnan(sum) : fabs((double)sum - total) <= 2 * UNIT * size);
+}
+
 static void xent_pass(const struct xent_case *c, struct xent_result *r, bool over)
 {
     void *logits[PART_MAX];
@@ -156,9 +176,12 @@ static void xent_pass(const struct xent_case *c, struct xent_result *r, bool ove
         all[i] = xent_rows(c);
         device_put(&device, all[i], from[i], bytes);
     }
-    tess_xent_loss(device.kernel, c->rows, label, all[0], all[1], all[2], all[3], one[0], correct);
+    tess_xent_loss(device.kernel, c->rows, 1, label, all[0], all[1], all[2], all[3], one[0],
+                   correct);
     device_get(&device, r->loss, one[0], bytes);
     device_get(&device, r->correct, correct, bytes);
+    if (c->rows > 0)
+        xent_check_sequence(c, r, label, all);
     for (int p = 0; p < c->parts; p++)
         xent_gradient(c, r, p, logits[p], label, all[0], all[1], over);
 }

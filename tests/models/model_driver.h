@@ -7,6 +7,7 @@
 #define TESSERA_TESTS_MODELS_MODEL_DRIVER_H
 
 #include "core/declare.h"
+#include "core/state.h"
 #include "tessera/kernel.h"
 #include "tessera/model.h"
 
@@ -17,12 +18,22 @@ struct model_driver {
     void *options, *state;
     struct tess_declare declare;
     int64_t rows, leaf_rows, input_count;
+    int64_t labels;     /* of a row: 1, or as the model declares */
+    int64_t row_first;  /* of the pass in the global batch */
+    int64_t position;   /* decode */
+    int64_t loss_count; /* labels that the loss is the mean of: rows x labels unless changed */
     uint64_t weight_token, step;
     bool training;
+    bool remake;    /* backward finds no TESS_LIFE_REMADE tensor and makes it again */
+    bool on_thread; /* failures are left in `status`, for the main thread to find */
+    enum tess_status status;
+    struct tess_tensor_pass crossing; /* canonical where a rank has several parts */
 
-    float *x;           /* [rows, input row], f32 */
-    void *x_low;        /* the same in the run's precision */
-    int32_t *label;     /* [rows] */
+    float *x;           /* [rows, input row], f32; not of tokens */
+    void *x_low;        /* the same in the run's precision; tokens: int32 [rows, T] */
+    int32_t *label;     /* [rows, labels] */
+    float *loss;        /* [rows], of the latest loss */
+    int32_t *correct;   /* [rows] */
     float **master;     /* per parameter, f32: change these and call model_refresh */
     void **param;       /* per parameter, in the run's precision */
     float **grad;       /* per parameter, written by model_backward; zero where unused */
@@ -41,20 +52,40 @@ struct model_driver {
 void model_open(struct model_driver *driver, const char *model, const char *kernel,
                 enum tess_dtype dtype, struct tess_shape row, int32_t class_count, int64_t rows,
                 int64_t leaf_rows, const char *const *argument, int argument_count);
+/*
+ * The same for whatever `input` says: samples of tokens, which are random and below class_count, a
+ * tensor axis, decode. Parameters of a cut model have the values of the whole model's, padding is
+ * zero.
+ */
+void model_open_input(struct model_driver *driver, const char *model, const char *kernel,
+                      const struct tess_model_input *input, const char *const *argument,
+                      int argument_count);
 void model_close(struct model_driver *driver);
+
+/* Add random numbers in [-scale, scale) to biases and norms, which begin alike: the same to the
+ * same elements of the whole model however it is cut. */
+void model_disturb(struct model_driver *driver, float scale);
 
 /* A model's options with defaults and the given words; to be freed. */
 void *model_read_options(const struct tess_model_ops *model, const char *const *argument,
                          int argument_count);
 
-/* Round the masters to the parameters in use and tell the kernel that they changed. */
+/* Round the masters to the parameters in use and tell the kernel that they changed. A tied
+ * parameter takes its source's values. */
 void model_refresh(struct model_driver *driver);
 
-/* Mean loss of the batch; sums of rows in double. */
+/* Mean loss of the batch; sums of rows in double. Before every call what is left in a unit's
+ * scratch is overwritten with NaN. */
 double model_forward(struct model_driver *driver);
 
-/* Gradients of the mean loss; after model_forward. Statistics of buffers land in grad too. */
+/* Gradients of the mean loss; after model_forward. Statistics of buffers land in grad too, and a
+ * tied parameter's gradient is added to its source's. */
 void model_backward(struct model_driver *driver);
+
+/* The parts of parameter `param`, or of its gradient, that this rank holds: to their places in the
+ * whole tensor. */
+void model_gather(const struct model_driver *driver, int32_t param, const float *held,
+                  float *whole);
 
 /* Index of a parameter by name; fails the test when there is none. */
 int32_t model_find(const struct model_driver *driver, const char *name);

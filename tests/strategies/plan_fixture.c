@@ -27,7 +27,13 @@ static void fixture_declare(struct tess_declare *declare, const struct fixture_p
     for (int32_t p = 0; p < params->count; p++) {
         snprintf(declare->param[p].name, TESS_NAME_MAX, "param%d", (int)p);
         declare->param[p].unit = params->unit[p];
+        declare->param[p].index = p;
+        declare->param[p].source = -1;
         declare->param[p].shape = tess_shape1(params->elements[p]);
+    }
+    if (params->tied) {
+        declare->param[params->count - 1].flags |= TESS_PARAM_TIED;
+        declare->param[params->count - 1].source = 0;
     }
 }
 
@@ -61,6 +67,8 @@ void fixture_open(struct fixture *fixture, const struct fixture_params *params,
     memset(fixture, 0, sizeof *fixture);
     assert_int_equal(tess_registry_get_strategy(run->strategy, &strategy->ops), TESS_OK);
     fixture_declare(&fixture->declare, params);
+    for (int32_t u = 0; u < params->unit_count && run->unit_chunk != NULL; u++)
+        fixture->declare.unit[u].chunk = run->unit_chunk[u];
     fixture_load_options(fixture, run);
     plan->rank = run->rank;
     plan->rank_count = run->rank_count;
@@ -69,6 +77,7 @@ void fixture_open(struct fixture *fixture, const struct fixture_params *params,
     plan->leaf_rows = 1;
     plan->dtype = run->dtype;
     plan->reduce_dtype = run->reduce_dtype;
+    plan->pipelined = run->pipelined;
     strategy->plan = plan;
     strategy->options = fixture->option_values;
     strategy->state = calloc(1, strategy->ops->state_size + 1);
@@ -77,9 +86,9 @@ void fixture_open(struct fixture *fixture, const struct fixture_params *params,
     strategy->memory = fixture->memory;
     assert_int_equal(strategy->ops->check(strategy->options, run->rank_count, run->accumulate),
                      TESS_OK);
-    assert_int_equal(tess_layout_begin(plan, &fixture->declare), TESS_OK);
+    assert_int_equal(tess_layout_begin(plan, &fixture->declare, &fixture->declare), TESS_OK);
     assert_int_equal(strategy->ops->plan(strategy), TESS_OK);
-    assert_int_equal(tess_layout_finish(plan), TESS_OK);
+    assert_int_equal(tess_layout_finish(plan, &fixture->declare), TESS_OK);
     assert_int_equal(strategy->ops->reserve(strategy), TESS_OK);
 }
 
@@ -93,21 +102,28 @@ static void fixture_bind(struct tess_plan *plan, char *param, float *grad)
         int64_t own = tess_plan_own_begin(plan, s, plan->optim_extent);
         const bool param_full = plan->param_extent == TESS_EXTENT_FULL;
         const bool grad_full = plan->grad_extent == TESS_EXTENT_FULL;
+        segment->grad_own = grad + (grad_full ? own : grad_packed);
+        grad_packed += tess_plan_own_count(plan, s, plan->grad_extent);
+        if (segment->values_of >= 0) {
+            segment->param = plan->segment[segment->values_of].param;
+            segment->param_own = plan->segment[segment->values_of].param_own;
+            continue;
+        }
         if (param_full)
             segment->param = param + (size_t)segment->begin * dtype_bytes;
         if (plan->param_extent != TESS_EXTENT_NONE)
             segment->param_own = param + (size_t)(param_full ? own : param_packed) * dtype_bytes;
-        segment->grad_own = grad + (grad_full ? own : grad_packed);
         param_packed += tess_plan_own_count(plan, s, plan->param_extent);
-        grad_packed += tess_plan_own_count(plan, s, plan->grad_extent);
     }
 }
 
 void fixture_commit(struct fixture *fixture)
 {
     struct tess_plan *plan = &fixture->plan;
-    const uint64_t params = (uint64_t)tess_layout_own_total(plan, plan->param_extent);
-    const uint64_t grads = (uint64_t)tess_layout_own_total(plan, plan->grad_extent);
+    const uint64_t params =
+        (uint64_t)tess_layout_own_total(plan, plan->param_extent, TESS_LAYOUT_VALUES);
+    const uint64_t grads =
+        (uint64_t)tess_layout_own_total(plan, plan->grad_extent, TESS_LAYOUT_GRADS);
     struct tess_block param, grad;
     assert_int_equal(tess_memory_reserve(fixture->memory, TESS_MEMORY_PARAMETER,
                                          params * tess_dtype_bytes(plan->dtype), "parameters",

@@ -41,8 +41,6 @@ struct run_rank {
     const struct tess_config *config;
     const struct tess_dataset *dataset;
     int32_t rank;
-    uint64_t hash;
-    double loss, grad_norm, test_loss, test_accuracy;
     struct run_outcome outcome; /* of this rank: its own entries */
 };
 
@@ -62,9 +60,12 @@ static enum tess_status run_open_config(const struct run *run, struct tess_confi
     return tess_config_open(argc, argv, NULL, 0, config_out);
 }
 
-/* Rows of 6 x 6, five classes: nothing divides anything. */
-static enum tess_status run_open_data(struct tess_dataset **dataset_out)
+/* Rows of 6 x 6, five classes: nothing divides anything. Of text a few samples. */
+static enum tess_status run_open_data(const struct tess_config *config,
+                                      struct tess_dataset **dataset_out)
 {
+    if (config->model->tokens)
+        return tess_dataset_open_synthetic_tokens(config->loader.length, 96, 20, 3, dataset_out);
     return tess_dataset_open_synthetic(tess_shape3(6, 6, 1), 5, 192, 50, 3, dataset_out);
 }
 
@@ -75,38 +76,88 @@ static void run_read_memory(const struct tess_engine *engine,
         bytes[k] = tess_memory_bytes(tess_engine_memory(engine), (enum tess_memory_kind)k);
 }
 
-static enum tess_status run_steps(struct run_rank *mine, struct tess_engine *engine)
+/* Bytes sent so far, in all and along each axis. */
+struct run_traffic {
+    uint64_t all, axis[TESS_AXIS_COUNT];
+};
+
+static struct run_traffic run_read_traffic(const struct tess_engine *engine)
+{
+    struct run_traffic traffic;
+    double wait_s;
+    tess_engine_traffic(engine, &traffic.all, &wait_s);
+    for (int axis = 0; axis < TESS_AXIS_COUNT; axis++)
+        tess_engine_axis_traffic(engine, (enum tess_axis)axis, &traffic.axis[axis], &wait_s);
+    return traffic;
+}
+
+/* Traffic is of a step without the loss, which is the engine's own and not the strategy's. */
+static enum tess_status run_quiet_step(struct run_rank *mine, struct tess_engine *engine,
+                                       struct tess_step_result *result)
 {
     struct run_outcome *outcome = &mine->outcome;
-    struct tess_step_result result;
-    uint64_t before = 0, after = 0;
-    double wait_s;
-    for (int32_t i = 0; i < mine->run->steps; i++) {
-        /* Traffic is of a step without the loss, which is the engine's own and not the strategy's.
-         */
-        const bool last = i + 1 == mine->run->steps;
-        const struct tess_comm_stats stats = tess_engine_comm(engine)->stats;
-        tess_engine_traffic(engine, &before, &wait_s);
-        TESS_TRY(tess_engine_step(engine, last, &result));
-        if (!last) {
-            tess_engine_traffic(engine, &after, &wait_s);
-            outcome->sent[mine->rank] = after - before;
-            for (int c = 0; c < TESS_COLLECTIVE_COUNT; c++)
-                outcome->calls[c] = tess_engine_comm(engine)->stats.calls[c] - stats.calls[c];
-        }
-        if (mine->run->evaluate && i == 0)
-            TESS_TRY(tess_engine_evaluate(engine, &mine->test_loss, &mine->test_accuracy));
-    }
-    outcome->formula[mine->rank] = tess_engine_sent_formula(engine);
+    const struct tess_comm_stats stats = tess_engine_comm(engine)->stats;
+    const struct run_traffic before = run_read_traffic(engine);
+    TESS_TRY(tess_engine_step(engine, false, result));
+    const struct run_traffic after = run_read_traffic(engine);
+    outcome->sent[mine->rank] = after.all - before.all;
+    for (int axis = 0; axis < TESS_AXIS_COUNT; axis++)
+        outcome->axis_sent[mine->rank][axis] = after.axis[axis] - before.axis[axis];
+    for (int c = 0; c < TESS_COLLECTIVE_COUNT; c++)
+        outcome->calls[c] = tess_engine_comm(engine)->stats.calls[c] - stats.calls[c];
+    return TESS_OK;
+}
+
+static void run_read_plan(struct run_rank *mine, const struct tess_engine *engine)
+{
+    struct run_outcome *outcome = &mine->outcome;
     const struct tess_plan *plan = tess_engine_plan_of(engine);
+    outcome->formula[mine->rank] = tess_engine_sent_formula(engine);
+    for (int axis = 0; axis < TESS_AXIS_COUNT; axis++)
+        outcome->axis_formula[mine->rank][axis] =
+            tess_engine_axis_formula(engine, (enum tess_axis)axis);
+    outcome->updates = plan->optim_extent != TESS_EXTENT_NONE;
     outcome->flat_count = plan->flat_count;
     outcome->segment_count = plan->segment_count;
     outcome->reduce_dtype = plan->reduce_dtype;
     outcome->reductions = plan->leaf_order == TESS_LEAVES_MICRO_FIRST ? plan->accumulate : 1;
+}
+
+static enum tess_status run_digest(struct run_rank *mine, struct tess_engine *engine)
+{
+    static _Thread_local struct tess_digest digest[RUN_PARAMS_MAX];
+    struct run_outcome *outcome = &mine->outcome;
+    outcome->param_count = tess_engine_param_count(engine);
+    if (outcome->param_count > RUN_PARAMS_MAX)
+        TESS_FAIL(TESS_ERR_INTERNAL, "no room for %d digests", (int)outcome->param_count);
+    TESS_TRY(tess_engine_digest(engine, digest));
+    for (int32_t p = 0; p < outcome->param_count; p++)
+        outcome->digest[p] = digest[p].hash;
+    return tess_engine_hash(engine, &outcome->hash);
+}
+
+static enum tess_status run_steps(struct run_rank *mine, struct tess_engine *engine)
+{
+    struct run_outcome *outcome = &mine->outcome;
+    const struct run *run = mine->run;
+    struct tess_step_result result;
+    for (int32_t i = 0; i < run->steps; i++) {
+        if (i + 1 < run->steps)
+            TESS_TRY(run_quiet_step(mine, engine, &result));
+        else
+            TESS_TRY(tess_engine_step(engine, true, &result));
+        if (run->evaluate && i == 0)
+            TESS_TRY(tess_engine_evaluate(engine, &outcome->test_loss, &outcome->test_accuracy));
+    }
+    run_read_plan(mine, engine);
     outcome->rows = result.rows;
-    mine->loss = result.loss;
-    mine->grad_norm = result.grad_norm;
-    return tess_engine_hash(engine, &mine->hash);
+    outcome->loss = result.loss;
+    outcome->accuracy = result.accuracy;
+    outcome->grad_norm = result.grad_norm;
+    outcome->zero_share = result.zero_share;
+    if (run->save != NULL)
+        TESS_TRY(tess_engine_save(engine, run->save));
+    return run_digest(mine, engine);
 }
 
 /* A rank's life; `arg` is the array of all ranks' answers. */
@@ -136,23 +187,63 @@ static void run_predict(const struct run_rank *rank, int32_t rank_count,
     }
 }
 
+static bool run_same(double one, double other)
+{
+    return memcmp(&one, &other, sizeof one) == 0;
+}
+
+/* What two runs, or two ranks of one, must have found alike. */
+static bool run_alike(const struct run_outcome *one, const struct run_outcome *other)
+{
+    return one->hash == other->hash && one->param_count == other->param_count &&
+           memcmp(one->digest, other->digest, sizeof one->digest) == 0 &&
+           run_same(one->loss, other->loss) && run_same(one->accuracy, other->accuracy) &&
+           run_same(one->zero_share, other->zero_share) &&
+           run_same(one->test_loss, other->test_loss) &&
+           run_same(one->test_accuracy, other->test_accuracy);
+}
+
+static void run_print(const char *what, const struct run_outcome *outcome)
+{
+    print_error("  %s: hash %016llx, loss %.17g, accuracy %.17g, norm %.17g, zeros %.17g, test "
+                "loss %.17g, accuracy %.17g\n",
+                what, (unsigned long long)outcome->hash, outcome->loss, outcome->accuracy,
+                outcome->grad_norm, outcome->zero_share, outcome->test_loss,
+                outcome->test_accuracy);
+}
+
+static void run_assert_alike(const struct run *run, const char *what,
+                             const struct run_outcome *outcome, const struct run_outcome *expected)
+{
+    if (run_alike(outcome, expected))
+        return;
+    print_error("%s on %d ranks, kernel %s, with %s: %s\n", run->strategy, (int)run->rank_count,
+                run->kernel, run->options, what);
+    run_print("found", outcome);
+    run_print("expected", expected);
+    for (int32_t p = 0; p < outcome->param_count; p++)
+        if (outcome->digest[p] != expected->digest[p]) {
+            print_error("  parameter %d is the first that differs\n", (int)p);
+            break;
+        }
+    fail();
+}
+
 /* What the ranks found, in one; what they all found must be the same. */
-static void run_join(const struct run_rank *rank, int32_t rank_count, struct run_outcome *outcome)
+static void run_join(const struct run *run, const struct run_rank *rank,
+                     struct run_outcome *outcome)
 {
     *outcome = rank[0].outcome;
-    outcome->hash = rank[0].hash;
-    outcome->loss = rank[0].loss;
-    outcome->grad_norm = rank[0].grad_norm;
-    outcome->test_loss = rank[0].test_loss;
-    outcome->test_accuracy = rank[0].test_accuracy;
-    for (int32_t r = 0; r < rank_count; r++) {
-        assert_int_equal(rank[r].hash, outcome->hash);
-        assert_memory_equal(&rank[r].loss, &outcome->loss, sizeof(double));
-        assert_memory_equal(&rank[r].test_loss, &outcome->test_loss, sizeof(double));
-        assert_memory_equal(&rank[r].test_accuracy, &outcome->test_accuracy, sizeof(double));
-        outcome->sent[r] = rank[r].outcome.sent[r];
-        outcome->formula[r] = rank[r].outcome.formula[r];
-        memcpy(outcome->allocated[r], rank[r].outcome.allocated[r], sizeof outcome->allocated[r]);
+    for (int32_t r = 0; r < run->rank_count; r++) {
+        const struct run_outcome *other = &rank[r].outcome;
+        if (other->updates)
+            assert_true(run_same(other->grad_norm, outcome->grad_norm));
+        run_assert_alike(run, "ranks differ", other, outcome);
+        outcome->sent[r] = other->sent[r];
+        outcome->formula[r] = other->formula[r];
+        memcpy(outcome->axis_sent[r], other->axis_sent[r], sizeof outcome->axis_sent[r]);
+        memcpy(outcome->axis_formula[r], other->axis_formula[r], sizeof outcome->axis_formula[r]);
+        memcpy(outcome->allocated[r], other->allocated[r], sizeof outcome->allocated[r]);
     }
 }
 
@@ -167,7 +258,9 @@ void run_train(const struct run *run, struct run_outcome *outcome_out)
     assert_true(rank != MAP_FAILED && report != NULL);
     memset(outcome_out, 0, sizeof *outcome_out);
     assert_int_equal(run_open_config(run, &config), TESS_OK);
-    assert_int_equal(run_open_data(&dataset), TESS_OK);
+    if (run->alter != NULL)
+        run->alter(config);
+    assert_int_equal(run_open_data(config, &dataset), TESS_OK);
     for (int32_t r = 0; r < run->rank_count; r++)
         rank[r] = (struct run_rank){.run = run, .config = config, .dataset = dataset, .rank = r};
     const struct world_setup setup = {.ranks = run->rank_count,
@@ -179,7 +272,7 @@ void run_train(const struct run *run, struct run_outcome *outcome_out)
     world_print(report);
     free(report);
     assert_int_equal(failed, 0);
-    run_join(rank, run->rank_count, outcome_out);
+    run_join(run, rank, outcome_out);
     run_predict(rank, run->rank_count, outcome_out);
     tess_dataset_close(dataset);
     tess_config_close(config);
@@ -197,14 +290,8 @@ void run_compare(const struct run *run, const struct run_outcome *expected)
 {
     struct run_outcome outcome;
     run_train(run, &outcome);
-    if (outcome.hash != expected->hash)
-        print_error("%s on %d ranks with %s: hash %016llx, expected %016llx\n", run->strategy,
-                    (int)run->rank_count, run->options, (unsigned long long)outcome.hash,
-                    (unsigned long long)expected->hash);
-    assert_int_equal(outcome.hash, expected->hash);
-    assert_memory_equal(&outcome.loss, &expected->loss, sizeof(double));
-    assert_memory_equal(&outcome.test_loss, &expected->test_loss, sizeof(double));
-    assert_memory_equal(&outcome.test_accuracy, &expected->test_accuracy, sizeof(double));
+    run_assert_alike(run, "runs differ", &outcome, expected);
+    assert_true(run_same(outcome.grad_norm, expected->grad_norm));
     run_check_memory(run, &outcome);
 }
 
@@ -245,7 +332,7 @@ enum tess_status run_plan(const struct run *run)
     struct tess_dataset *dataset;
     struct tess_engine *planned;
     TESS_TRY(run_open_config(run, &config));
-    assert_int_equal(run_open_data(&dataset), TESS_OK);
+    assert_int_equal(run_open_data(config, &dataset), TESS_OK);
     enum tess_status status = tess_engine_plan(config, dataset, 0, &planned);
     if (status == TESS_OK)
         tess_engine_close(planned);

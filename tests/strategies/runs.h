@@ -5,8 +5,12 @@
 #include "tessera/memory.h"
 #include "tessera/strategy.h"
 
-#define RUN_RANKS_MAX 8
+struct tess_config;
 
+#define RUN_RANKS_MAX  8
+#define RUN_PARAMS_MAX 80
+
+/* A model of tokens trains on made-up text, any other one on made-up images. */
 struct run {
     const char *options; /* as on a command line, words joined by one space */
     const char *strategy, *kernel;
@@ -14,13 +18,21 @@ struct run {
     int32_t steps;
     bool evaluate;
     enum tess_rank_mode mode;
+    const char *save; /* file for the weights after the last step; NULL: none */
+    void (*alter)(struct tess_config *config); /* before the ranks start; NULL: as it is */
 };
 
 struct run_outcome {
     uint64_t hash;
     double loss;                     /* of the last step's batch */
-    double grad_norm;                /* of the last step; -1 without clipping */
+    double accuracy;                 /* likewise */
+    double grad_norm;                /* of the last step, of a rank that updates something; -1
+                                        without clipping */
+    double zero_share;               /* likewise; of the gradient */
     double test_loss, test_accuracy; /* 0 unless asked for */
+    uint64_t digest[RUN_PARAMS_MAX]; /* hash of each parameter of the model */
+    int32_t param_count;
+    bool updates;                    /* rank 0 owns parameters, and so do the others but in dp */
     int64_t rows;                    /* of the last step's batch */
     int64_t flat_count;
     int32_t segment_count;
@@ -28,7 +40,9 @@ struct run_outcome {
     int32_t reductions; /* of every segment in a step, where all of it is reduced */
     uint64_t calls[TESS_COLLECTIVE_COUNT]; /* of rank 0 among all ranks, in the last step but one */
     uint64_t sent[RUN_RANKS_MAX];          /* bytes in the last step but one */
-    uint64_t formula[RUN_RANKS_MAX];       /* by the strategy */
+    uint64_t formula[RUN_RANKS_MAX];       /* by the strategies */
+    uint64_t axis_sent[RUN_RANKS_MAX][TESS_AXIS_COUNT]; /* the same along each axis */
+    uint64_t axis_formula[RUN_RANKS_MAX][TESS_AXIS_COUNT];
     uint64_t predicted[RUN_RANKS_MAX][TESS_MEMORY_KIND_COUNT];
     uint64_t allocated[RUN_RANKS_MAX][TESS_MEMORY_KIND_COUNT];
 };
@@ -37,8 +51,8 @@ struct run_outcome {
 void run_train(const struct run *run, struct run_outcome *outcome_out);
 
 /*
- * Train and compare with `expected`: hash, losses and accuracy to the bit; and every rank must have
- * allocated what its plan predicts.
+ * Train and compare with `expected`: hashes, losses, accuracy and norm to the bit; and every rank
+ * must have allocated what its plan predicts.
  */
 void run_compare(const struct run *run, const struct run_outcome *expected);
 

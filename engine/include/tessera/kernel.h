@@ -69,6 +69,7 @@ struct tess_op_desc {
     bool add_grad;   /* LINEAR: backward_weight adds to dw and dbias; for sums over chunks */
     bool rms;        /* NORM: no mean is taken out, and there is no beta */
     float epsilon;   /* BATCH_NORM, NORM */
+    int32_t calls;   /* how often a pass runs it, for estimates of work; 0: once */
     /* ATTENTION: B sequences of `length` positions; q has `heads` heads of D, k and v `kv_heads`,
      * a divisor of it. Elements from one position to the next: q_stride in q, kv_stride in k and v,
      * the same in their gradients; so all three may lie in one array. */
@@ -235,9 +236,9 @@ struct tess_kernel_ops {
     void (*xent_grad)(struct tess_kernel *, enum tess_dtype, int64_t rows, int64_t classes,
                       int64_t stride, int64_t first, float scale, const void *logits,
                       const int32_t *label, const float *max, const float *sum, void *dlogits);
-    void (*xent_loss)(struct tess_kernel *, int64_t rows, const int32_t *label, const float *max,
-                      const float *sum, const float *target, const float *best, float *loss,
-                      int32_t *correct);
+    void (*xent_loss)(struct tess_kernel *, int64_t rows, int64_t length, const int32_t *label,
+                      const float *max, const float *sum, const float *target, const float *best,
+                      float *loss, int32_t *correct);
 
     void (*relu_forward)(struct tess_kernel *, enum tess_dtype, int64_t count, const void *x,
                          void *y);
@@ -427,7 +428,9 @@ void tess_swiglu_backward(struct tess_kernel *kernel, enum tess_dtype dtype, int
  *   xent_sum    sum[row] = sum of exp(x - max); target[row] = x[label], 0 where it is not here;
  *               best[row] = - the first class here whose logit is max, -inf where there is none
  *               reduce: max with max; sum and target with sum, best with max
- *   xent_loss   loss[row] = log(sum) + max - target, correct[row] = -best == label
+ *   xent_loss   log(sum) + max - target and -best == label of each row; loss and correct
+ *               [rows / length] are their sums over `length` rows one after the other (the
+ *               positions of a sequence), added in f64 and rounded once
  *   xent_grad   dlogits = scale (exp(x - max)/sum - onehot); may be the logits
  *
  * A negative label is padding: loss, gradient and correct are 0. With one part this is
@@ -442,7 +445,7 @@ void tess_xent_sum(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t ro
 void tess_xent_grad(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows,
                     int64_t classes, int64_t stride, int64_t first, float scale, const void *logits,
                     const int32_t *label, const float *max, const float *sum, void *dlogits);
-void tess_xent_loss(struct tess_kernel *kernel, int64_t rows, const int32_t *label,
+void tess_xent_loss(struct tess_kernel *kernel, int64_t rows, int64_t length, const int32_t *label,
                     const float *max, const float *sum, const float *target, const float *best,
                     float *loss, int32_t *correct);
 

@@ -65,7 +65,7 @@ struct tess_tensor_axis {
  *     blocks 3, parts 2   | q0 q1 | k0 k1 | v0 v1 |      part 1 is q1 k1 v1
  *
  * `used`: so many indices of the dimension are the model's; those beyond are padding, zero for
- * ever, and not in files (a padded vocabulary). 0: all. Only with blocks 1.
+ * ever, and not in files (a padded vocabulary). 0: all. Only with axis 0 and blocks 1.
  */
 struct tess_slice {
     int32_t axis;   /* -1: not cut, whole on every rank */
@@ -108,6 +108,9 @@ int32_t tess_declare_buffer(struct tess_declare *declare, const char *name, stru
  */
 int32_t tess_declare_sliced(struct tess_declare *declare, const char *name, struct tess_shape shape,
                             struct tess_init init, uint32_t flags, struct tess_slice slice);
+int32_t tess_declare_sliced_buffer(struct tess_declare *declare, const char *name,
+                                   struct tess_shape shape, struct tess_init init, float rate,
+                                   struct tess_slice slice);
 
 /*
  * The current unit uses the values of parameter `source` of an earlier unit under a name of its own
@@ -129,6 +132,20 @@ int32_t tess_declare_tensor(struct tess_declare *declare, const char *name, enum
  * its index in the model.
  */
 int32_t tess_declare_op(struct tess_declare *declare, const struct tess_op_desc *desc, bool first);
+
+/*
+ * What the current unit's passes send along the tensor axis, for the planner's formula: each call
+ * of tess_pass_sum and its kin with its `count`. Training only. Those in forward are made again
+ * where all of the unit is recomputed. Room for sums is as large as the largest declared.
+ */
+enum tess_crossing_call {
+    TESS_CALL_SUM,   /* tess_pass_sum */
+    TESS_CALL_WIDEN, /* tess_pass_widen */
+    TESS_CALL_F32,   /* tess_pass_sum_f32, tess_pass_max_f32 */
+};
+enum tess_crossing_when { TESS_CALL_FORWARD, TESS_CALL_BACKWARD };
+void tess_declare_crossing(struct tess_declare *declare, enum tess_crossing_when when,
+                           enum tess_crossing_call call, int64_t count);
 
 /*
  * The model has conditional branches: backward may leave parameters without a gradient
@@ -238,6 +255,8 @@ struct tess_model_ops {
     size_t options_size;
     size_t state_size; /* private bytes, zeroed, allocated by the core */
     bool tokens;       /* trains on text or token files, not on images */
+    bool tensor;       /* heeds tess_model_input.axis: others are refused a tensor axis, since they
+                          would compute all of the model for each part */
 
     /* REQUIRED. Pure. Option values the model cannot have are refused here with a message. */
     enum tess_status (*declare)(void *state, const void *options,

@@ -26,6 +26,11 @@
  *     grads_finish, (clip, optimizer), params_refresh
  *   evaluation: forward hooks only
  *   close
+ *
+ * In a pipeline (plan->pipelined) a step is many passes: the units of one chunk, forward or
+ * backward, for one micro-batch, which is strategy->micro. Passes come in any order in which a
+ * chunk's forward is before its backward, a chunk's backward before those of lower chunks, and
+ * backward takes the micro-batches of a chunk in turn; a pass is not interrupted by another.
  */
 #ifndef TESSERA_STRATEGY_H
 #define TESSERA_STRATEGY_H
@@ -87,6 +92,8 @@ struct tess_plan_param {
     int32_t index;   /* number in the whole model */
     int64_t count;   /* elements */
     uint32_t flags;  /* enum tess_param_flag */
+    int32_t chunk;   /* of a pipeline's rank, that its unit is in; else 0 */
+    bool alone;      /* tied to another parameter, or that one: a segment of its own */
     int64_t begin;   /* first element in flat space; set by the core after plan() */
     int32_t segment; /* set by the core after plan() */
 };
@@ -97,9 +104,12 @@ struct tess_segment {
     /* Set by the core after plan(). */
     int64_t begin, count;          /* flat elements, padding included */
     int32_t unit_first, unit_last; /* units that hold its parameters */
+    int32_t values_of; /* the segment of this rank whose values it shares (tied parameters): what
+                          concerns values, not gradients, is done there alone; -1: its own */
     /*
      * Storage, by the core when the arena exists, unless marked (strategy): then the strategy keeps
-     * it right in its hooks. `own` is this rank's part: the whole segment when not sharded.
+     * it right in its hooks. `own` is this rank's part: the whole segment when not sharded. What is
+     * FULL lies in flat order, one segment after the other.
      */
     void *param;     /* [count] compute parameters readable now; (strategy) unless param is FULL */
     float *grad;     /* [count] where backward writes now; (strategy) unless grad is FULL */
@@ -113,6 +123,7 @@ struct tess_plan {
      * the same part of the model, and what they hold. */
     int32_t rank, rank_count;
     struct tess_mesh mesh;
+    bool own_loss;  /* the model computes the loss itself: there is no output to gather */
     bool pipelined; /* several micro-batches are under way at once: units are entered again before
                        their backward */
     int32_t unit_count, param_count;
@@ -283,6 +294,16 @@ struct tess_strategy_ops {
     enum tess_status (*order)(const void *options, int32_t stage, int32_t stage_count,
                               int32_t micro_count, struct tess_action *action_out);
 
+    /*
+     * STAGE axis. OPTIONAL, default: NaN, not known. The share of a step's passes in which ranks of
+     * the axis have nothing to do, their mean, with messages that take no time: on virtual stages
+     * of equal time where forward_s and backward_s are NULL; else on these seconds of a
+     * micro-batch, [virtual stages] each. Pure.
+     */
+    enum tess_status (*idle_share)(const void *options, int32_t stage_count, int32_t micro_count,
+                                   const double *forward_s, const double *backward_s,
+                                   double *share_out);
+
     /* OPTIONAL, default: nothing. Lines for --explain: groups, buckets, volumes. */
     void (*describe)(const struct tess_strategy *strategy,
                      void (*line)(void *context, const char *text), void *context);
@@ -304,6 +325,14 @@ struct tess_strategy_ops {
 int32_t tess_fold_level(const struct tess_plan *plan, int32_t micro);
 void tess_fold_merge(struct tess_kernel *kernel, const struct tess_plan *plan, float *level0,
                      int64_t stride, int64_t count, int32_t micro);
+/*
+ * The same for a gradient that arrives elsewhere, as what is sharded does: where adds() says so it
+ * is added to the levels from `grad`, else it belongs in its level, and nothing is to be added yet.
+ * Sharded gradients have levels for the latter alone.
+ */
+bool tess_fold_adds(const struct tess_plan *plan, int32_t micro);
+void tess_fold_add(struct tess_kernel *kernel, const struct tess_plan *plan, float *level0,
+                   int64_t stride, int64_t count, int32_t micro, const float *grad);
 
 /*
  * Fold a segment whose gradient is FULL (core's storage); after the last micro-batch segment.grad

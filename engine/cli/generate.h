@@ -1,0 +1,84 @@
+/* What the files of tessera generate share: its options, which token follows, how tokens are shown.
+ */
+#ifndef TESSERA_CLI_GENERATE_H
+#define TESSERA_CLI_GENERATE_H
+
+#include "core/config.h"
+#include "core/decode.h"
+
+struct tess__generate_options {
+    const char *prompt, *prompt_tokens, *config, *kernel;
+    int64_t tokens, top_k, seed, context, vocabulary, threads;
+    double temperature, top_p;
+    int32_t precision; /* index into run|f32|bf16|f16 */
+};
+
+/* ---- generate_model.c: from a run to a decoder ----------------------------------------------- */
+
+/* What generates: opened by tess__source_open, all of it closed by tess__source_close. */
+struct tess__source {
+    struct tess_config *config; /* the model's options, the kernel */
+    struct tess_decoder *decoder;
+    enum tess_dtype dtype;
+    int32_t vocabulary;
+    int64_t context;
+};
+
+/*
+ * `run` is a folder with metrics.jsonl and weights.safetensors, or a file of weights, which needs
+ * options->config. Zeroed by the caller; close is due also after a failure.
+ */
+enum tess_status tess__source_open(struct tess__source *source, const char *run,
+                                   const struct tess__generate_options *options);
+void tess__source_close(struct tess__source *source);
+
+/* ---- generate_sample.c: which token follows -------------------------------------------------- */
+
+struct tess__candidate {
+    float logit;
+    int32_t token;
+    double weight; /* exp((logit - greatest) / temperature) */
+};
+
+struct tess__sampler {
+    double temperature; /* 0: the greatest logit */
+    int64_t top_k;      /* 0: all */
+    double top_p;       /* 1: all */
+    uint64_t seed;
+    int32_t vocabulary;
+    struct tess__candidate *candidate; /* [vocabulary] to work in; the caller's */
+};
+
+/*
+ * The token at `position`, drawn with probability proportional to exp(logit / temperature) among
+ * the top_k greatest logits, and of those among the fewest, greatest first, whose probabilities add
+ * up to top_p (Holtzman et al., "The curious case of neural text degeneration", 2020). Of equal
+ * logits the lower token is the greater. The number that is drawn depends on seed and position
+ * alone. TESS_ERR_NUMERIC when a logit is not a number, or all are -inf.
+ */
+enum tess_status tess__sample(const struct tess__sampler *sampler, const float *logits,
+                              int64_t position, int32_t *token_out);
+
+/* ---- generate_text.c: tokens in and out ------------------------------------------------------ */
+
+/*
+ * The prompt as tokens: bytes of --prompt, or the numbers of --prompt-tokens, both checked against
+ * the vocabulary. To be freed. TESS_ERR_USAGE with what would do.
+ */
+enum tess_status tess__prompt_read(const struct tess__generate_options *options, int32_t vocabulary,
+                                   int32_t **token_out, int64_t *count_out);
+
+/* Writes tokens to stdout as they come. Zeroed but for the first two. */
+struct tess__teller {
+    bool numbers;  /* as "1,2,3"; else as bytes */
+    bool terminal; /* bytes that are no UTF-8, or that move the cursor, as \xHH */
+    int64_t count;
+    unsigned char pending[4]; /* begun and not complete UTF-8 */
+    int pending_count;
+};
+
+/* TESS_ERR_IO when stdout cannot be written to. */
+enum tess_status tess__tell(struct tess__teller *teller, int32_t token);
+enum tess_status tess__tell_end(struct tess__teller *teller);
+
+#endif

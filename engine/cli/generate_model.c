@@ -1,0 +1,190 @@
+/*
+ * From a run, or a file of weights and a configuration, to a decoder: which model with which
+ * options, how large its vocabulary and its context are. What a run was trained under does not
+ * matter here: its weights are the same under every strategy.
+ */
+#include "base/options.h"
+#include "cli/args.h"
+#include "cli/generate.h"
+#include "core/weights.h"
+#include "tessera/check.h"
+
+#include <errno.h>
+#include <jansson.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#define MODEL_LINE_MAX (1 << 20) /* bytes of a run's first line; some kilobytes as a rule */
+
+/* ---- what the run wrote down ----------------------------------------------------------------- */
+
+/* The object of the line {"run": {...}} that metrics.jsonl begins with; a new reference. */
+static enum tess_status model_read_head(const char *folder, json_t **head_out)
+{
+    char path[PATH_MAX];
+    const int used = snprintf(path, sizeof path, "%s/metrics.jsonl", folder);
+    if (used < 0 || (size_t)used >= sizeof path)
+        TESS_FAIL(TESS_ERR_USAGE, "the name of the run %.80s is too long", folder);
+    struct stat about;
+    errno = 0;
+    FILE *file = stat(path, &about) == 0 && !S_ISREG(about.st_mode) ? NULL : fopen(path, "r");
+    if (file == NULL)
+        TESS_FAIL(TESS_ERR_IO,
+                  "cannot read %s: %s; a run folder is what train --run writes, and weights "
+                  "without one need --config FILE.yaml",
+                  path, errno != 0 ? strerror(errno) : "it is no file");
+    char *text = malloc(MODEL_LINE_MAX);
+    json_t *line = text != NULL && fgets(text, MODEL_LINE_MAX, file) != NULL
+                       ? json_loads(text, 0, NULL)
+                       : NULL;
+    json_t *head = json_incref(json_object_get(line, "run"));
+    json_decref(line);
+    free(text);
+    fclose(file);
+    if (!json_is_object(head) || !json_is_object(json_object_get(head, "options"))) {
+        json_decref(head);
+        TESS_FAIL(TESS_ERR_DATA,
+                  "%s does not begin with {\"run\": ...}: not a run's file, or cut short", path);
+    }
+    *head_out = head;
+    return TESS_OK;
+}
+
+/* Is it an option that decides what the weights are? */
+static bool model_wants(const char *name, const char *model)
+{
+    static const char *const own[] = {"model", "precision", "f32-ops", "data.length"};
+    const size_t length = strlen(model);
+    for (size_t i = 0; i < sizeof own / sizeof own[0]; i++)
+        if (strcmp(name, own[i]) == 0)
+            return true;
+    return strncmp(name, model, length) == 0 && name[length] == '.';
+}
+
+/* The run's options as words of a command line; `texts` keeps them. */
+static enum tess_status model_head_words(const json_t *head, struct tess__args *args, json_t *texts)
+{
+    json_t *options = json_object_get(head, "options"), *value;
+    const char *name, *model = json_string_value(json_object_get(options, "model"));
+    if (model == NULL)
+        TESS_FAIL(TESS_ERR_DATA, "the run's metrics.jsonl names no model");
+    json_object_foreach(options, name, value)
+    {
+        if (!model_wants(name, model) || !json_is_string(value))
+            continue;
+        json_t *word = json_sprintf("--%s=%s", name, json_string_value(value));
+        if (word == NULL || json_array_append_new(texts, word) != 0)
+            TESS_FAIL(TESS_ERR_MEMORY, "no memory for the run's options");
+        TESS_TRY(tess__args_add_word(args, json_string_value(word)));
+    }
+    return TESS_OK;
+}
+
+/* ---- the configuration ----------------------------------------------------------------------- */
+
+/* One rank whatever the run was trained on, a batch of one whatever its grid. */
+static enum tess_status model_open_config(struct tess__args *args,
+                                          const struct tess__generate_options *options,
+                                          struct tess_config **config_out)
+{
+    static const char *const alone[] = {"--strategy=single", "--ranks=1",      "--accumulate=1",
+                                        "--grid=0",          "--batch-size=1", "--steps=1"};
+    char threads[48];
+    for (size_t i = 0; i < sizeof alone / sizeof alone[0]; i++)
+        TESS_TRY(tess__args_add_word(args, alone[i]));
+    snprintf(threads, sizeof threads, "--threads=%lld", (long long)options->threads);
+    TESS_TRY(tess__args_add_word(args, threads));
+    if (options->kernel[0] != '\0')
+        TESS_TRY(tess__args_add(args, "--kernel", options->kernel));
+    return tess_config_open(args->count, args->word, NULL, 0, config_out);
+}
+
+static enum tess_status model_open_head(struct tess__source *source, const char *run,
+                                        const struct tess__generate_options *options)
+{
+    struct tess__args args = {0};
+    json_t *head = NULL, *texts = json_array();
+    enum tess_status status = model_read_head(run, &head);
+    if (status == TESS_OK)
+        status = model_head_words(head, &args, texts);
+    if (status == TESS_OK)
+        status = model_open_config(&args, options, &source->config);
+    const json_int_t classes = json_integer_value(json_object_get(head, "classes"));
+    if (classes > 0 && classes <= INT32_MAX)
+        source->vocabulary = (int32_t)classes;
+    json_decref(head);
+    json_decref(texts);
+    return status;
+}
+
+static enum tess_status model_open_yaml(struct tess__source *source,
+                                        const struct tess__generate_options *options)
+{
+    struct tess__args args = {0};
+    TESS_TRY(tess__args_add_word(&args, options->config));
+    return model_open_config(&args, options, &source->config);
+}
+
+/* ---- the weights ----------------------------------------------------------------------------- */
+
+static enum tess_status model_open_weights(const char *run, struct tess_weights **weights_out)
+{
+    char path[PATH_MAX];
+    struct stat about;
+    const bool folder = stat(run, &about) == 0 && S_ISDIR(about.st_mode);
+    const int used = snprintf(path, sizeof path, "%s%s", run, folder ? "/weights.safetensors" : "");
+    if (used < 0 || (size_t)used >= sizeof path)
+        TESS_FAIL(TESS_ERR_USAGE, "the name of the run %.80s is too long", run);
+    if (folder && stat(path, &about) != 0)
+        TESS_FAIL(TESS_ERR_IO,
+                  "%s is not there: the run has not ended, or was trained with --save-weights off",
+                  path);
+    return tess_weights_open(path, weights_out);
+}
+
+enum tess_status tess__source_open(struct tess__source *source, const char *run,
+                                   const struct tess__generate_options *options)
+{
+    static const enum tess_dtype dtype[] = {TESS_F32, TESS_F32, TESS_BF16, TESS_F16};
+    struct tess_weights *weights = NULL;
+    if (options->config[0] != '\0')
+        TESS_TRY(model_open_yaml(source, options));
+    else
+        TESS_TRY(model_open_head(source, run, options));
+    const struct tess_config *config = source->config;
+    if (options->vocabulary > 0)
+        source->vocabulary = (int32_t)options->vocabulary;
+    /* A shorter context than that of training takes nothing from the model, learnt positions least.
+     */
+    const int64_t trained = config->loader.length;
+    source->context = options->context > 0 ? options->context : trained;
+    source->dtype =
+        options->precision == 0 ? tess_run_dtype(&config->run) : dtype[options->precision];
+    const struct tess_decoder_config decoder = {
+        .model = config->model,
+        .options = config->model_options,
+        .kernel = config->kernel,
+        .threads = (int)options->threads,
+        .dtype = source->dtype,
+        .vocabulary = source->vocabulary,
+        .context = source->context > trained ? source->context : trained,
+    };
+    TESS_TRY(model_open_weights(run, &weights));
+    enum tess_status status = tess_decoder_open(&decoder, weights, &source->decoder);
+    if (status == TESS_OK)
+        source->vocabulary = tess_decoder_vocabulary(source->decoder);
+    if (status == TESS_OK && tess_weights_left_out(weights) > 0)
+        tess_log(TESS_LOG_INFO, "%d tensors of %s are masks or copies of others: left out",
+                 tess_weights_left_out(weights), run);
+    tess_weights_close(weights);
+    return status;
+}
+
+void tess__source_close(struct tess__source *source)
+{
+    tess_decoder_close(source->decoder);
+    tess_config_close(source->config);
+}

@@ -1,0 +1,167 @@
+/*
+ * Tokens in and out. A token of a vocabulary of bytes is a byte; what a token of any other means is
+ * known to its tokenizer, so there tokens are numbers.
+ */
+#include "cli/generate.h"
+#include "tessera/check.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define TEXT_BYTES_VOCABULARY 256
+
+static enum tess_status text_read_bytes(const char *prompt, int32_t vocabulary, int32_t *token,
+                                        int64_t *count_out)
+{
+    const size_t length = strlen(prompt);
+    if (vocabulary > TEXT_BYTES_VOCABULARY)
+        TESS_FAIL(TESS_ERR_USAGE,
+                  "--prompt is text, whose tokens are bytes, and this model knows %d tokens of a "
+                  "tokenizer that is not here: give their numbers, --prompt-tokens 1,2,3",
+                  vocabulary);
+    for (size_t i = 0; i < length; i++) {
+        token[i] = (unsigned char)prompt[i];
+        if (token[i] >= vocabulary)
+            TESS_FAIL(TESS_ERR_USAGE,
+                      "--prompt: byte %d at place %zu is not in the model's vocabulary, which ends "
+                      "at %d",
+                      token[i], i + 1, vocabulary - 1);
+    }
+    *count_out = (int64_t)length;
+    return TESS_OK;
+}
+
+static enum tess_status text_read_numbers(const char *text, int32_t vocabulary, int32_t *token,
+                                          int64_t *count_out)
+{
+    int64_t count = 0;
+    for (const char *at = text;; at++) {
+        char *end;
+        errno = 0;
+        const long long value = strtoll(at, &end, 10);
+        if (end == at || errno != 0 || (*end != ',' && *end != '\0'))
+            TESS_FAIL(TESS_ERR_USAGE,
+                      "--prompt-tokens wants numbers such as 1,2,3: number %lld is none",
+                      (long long)count + 1);
+        if (value < 0 || value >= vocabulary)
+            TESS_FAIL(TESS_ERR_USAGE,
+                      "--prompt-tokens: %lld is not in the model's vocabulary of 0 to %d", value,
+                      vocabulary - 1);
+        token[count++] = (int32_t)value;
+        at = end;
+        if (*at == '\0')
+            break;
+    }
+    *count_out = count;
+    return TESS_OK;
+}
+
+enum tess_status tess__prompt_read(const struct tess__generate_options *options, int32_t vocabulary,
+                                   int32_t **token_out, int64_t *count_out)
+{
+    const bool numbers = options->prompt_tokens[0] != '\0';
+    const char *text = numbers ? options->prompt_tokens : options->prompt;
+    /* No fewer bytes than tokens in either. */
+    int32_t *token = calloc(strlen(text) + 1, sizeof *token);
+    if (token == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the prompt");
+    enum tess_status status = numbers ? text_read_numbers(text, vocabulary, token, count_out)
+                                      : text_read_bytes(text, vocabulary, token, count_out);
+    if (status == TESS_OK && *count_out == 0)
+        status = tess_fail(TESS_ERR_USAGE, "the prompt is empty: the model has nothing to go on");
+    if (status != TESS_OK)
+        free(token);
+    else
+        *token_out = token;
+    return status;
+}
+
+/* ---- out ------------------------------------------------------------------------------------- */
+
+static enum tess_status text_flush(void)
+{
+    if (ferror(stdout) || fflush(stdout) != 0)
+        TESS_FAIL(TESS_ERR_IO, "cannot write the text to stdout: %s", strerror(errno));
+    return TESS_OK;
+}
+
+/* Bytes that a UTF-8 sequence beginning so has, 0: none begins so. (RFC 3629, section 4.) */
+static int text_length(unsigned char first)
+{
+    if (first < 0x80)
+        return 1;
+    if (first >= 0xc2 && first <= 0xdf)
+        return 2;
+    if (first >= 0xe0 && first <= 0xef)
+        return 3;
+    return first >= 0xf0 && first <= 0xf4 ? 4 : 0;
+}
+
+/* May byte `next` be the second of a sequence that begins with `first`? Likewise. */
+static bool text_second(unsigned char first, unsigned char next)
+{
+    const unsigned char low = first == 0xe0 ? 0xa0 : first == 0xf0 ? 0x90 : 0x80;
+    const unsigned char high = first == 0xed ? 0x9f : first == 0xf4 ? 0x8f : 0xbf;
+    return next >= low && next <= high;
+}
+
+static void text_escape(struct tess__teller *teller)
+{
+    for (int i = 0; i < teller->pending_count; i++)
+        printf("\\x%02x", teller->pending[i]);
+    teller->pending_count = 0;
+}
+
+/* A complete character: as it is, unless it moves the cursor or worse (C0 and C1 controls). */
+static void text_show(struct tess__teller *teller)
+{
+    const unsigned char *byte = teller->pending;
+    const bool control = (byte[0] < 0x20 && byte[0] != '\n' && byte[0] != '\t') ||
+                         byte[0] == 0x7f || (byte[0] == 0xc2 && byte[1] < 0xa0);
+    if (control) {
+        text_escape(teller);
+        return;
+    }
+    fwrite(byte, 1, (size_t)teller->pending_count, stdout);
+    teller->pending_count = 0;
+}
+
+static void text_tell_byte(struct tess__teller *teller, unsigned char byte)
+{
+    if (!teller->terminal) {
+        putchar(byte);
+        return;
+    }
+    if (teller->pending_count > 0) {
+        const bool goes_on = teller->pending_count == 1 ? text_second(teller->pending[0], byte)
+                                                        : (byte & 0xc0) == 0x80;
+        if (!goes_on)
+            text_escape(teller);
+    }
+    teller->pending[teller->pending_count++] = byte;
+    const int length = text_length(teller->pending[0]);
+    if (length == 0)
+        text_escape(teller);
+    else if (teller->pending_count == length)
+        text_show(teller);
+}
+
+enum tess_status tess__tell(struct tess__teller *teller, int32_t token)
+{
+    if (teller->numbers)
+        printf("%s%d", teller->count > 0 ? "," : "", token);
+    else
+        text_tell_byte(teller, (unsigned char)token);
+    teller->count++;
+    return text_flush();
+}
+
+enum tess_status tess__tell_end(struct tess__teller *teller)
+{
+    text_escape(teller);
+    if (teller->numbers || teller->terminal)
+        putchar('\n');
+    return text_flush();
+}

@@ -1,0 +1,118 @@
+/*
+ * The table of a run's own options. What several of them mean together is config.c's and
+ * config_mesh.c's.
+ */
+#include "core/config.h"
+
+#define CONFIG_FIELD(member) offsetof(struct tess_run_options, member)
+
+const struct tess_option tess_run_option_table[] = {
+    {"model", TESS_OPTION_STRING, CONFIG_FIELD(model), "mlp", 0, 0, NULL,
+     "model to train; its own options begin with its name"},
+    {"strategy", TESS_OPTION_STRING, CONFIG_FIELD(strategy), "single", 0, 0, NULL,
+     "how a step is spread over the ranks, or several joined by '+', one for each axis of the mesh "
+     "(data, tensor, stage), and the word sp for --tensor.sequence-parallel; options of each begin "
+     "with its name"},
+    {"mesh", TESS_OPTION_STRING, CONFIG_FIELD(mesh), "", 0, 0, NULL,
+     "ranks along each axis, as data=2,tensor=2,stage=2; what is left out follows from --ranks"},
+    {"ranks", TESS_OPTION_INT, CONFIG_FIELD(ranks), "2", 1, TESS_CONFIG_RANKS_MAX, NULL,
+     "ranks to start on this machine; strategy single takes 1"},
+    {"precision", TESS_OPTION_CHOICE, CONFIG_FIELD(precision), "f32", 0, 0, "f32|bf16|f16",
+     "type of activations and parameters in use; bf16 and f16 keep f32 masters and f32 gradients"},
+    {"f32-ops", TESS_OPTION_STRING, CONFIG_FIELD(f32_ops), "", 0, 0, NULL,
+     "operations whose operands are widened to f32 and multiplied there: linear, conv2d or both, "
+     "joined by commas"},
+    {"reduce-dtype", TESS_OPTION_CHOICE, CONFIG_FIELD(reduce_dtype), "f32", 0, 0, "f32|bf16|f16",
+     "type in which gradients travel between ranks; added in f32 and rounded once"},
+    {"loss-scale", TESS_OPTION_STRING, CONFIG_FIELD(loss_scale), "auto", 0, 0, NULL,
+     "factor on the loss that keeps small f16 gradients from becoming zero: dynamic (65536 at "
+     "first, doubled after good steps, halved when a gradient is not finite, whose step is "
+     "skipped), dynamic:FIRST, static:K or off; auto: dynamic for f16, off otherwise"},
+    {"loss-scale-interval", TESS_OPTION_INT, CONFIG_FIELD(loss_scale_interval), "2000", 1, 1e9,
+     NULL, "good steps in a row after which a dynamic loss scale is doubled"},
+    {"master-weights", TESS_OPTION_BOOL, CONFIG_FIELD(master), "on", 0, 0, NULL,
+     "keep an f32 copy beside bf16 or f16 parameters; off saves its memory and wants --rounding "
+     "stochastic"},
+    {"rounding", TESS_OPTION_CHOICE, CONFIG_FIELD(rounding), "nearest", 0, 0, "nearest|stochastic",
+     "how updated parameters become bf16 or f16: stochastic rounds up or down at random, keyed by "
+     "seed, step and element, the same on every layout"},
+    {"recompute", TESS_OPTION_STRING, CONFIG_FIELD(recompute), "none", 0, 0, NULL,
+     "activations made again in backward instead of kept: none, selective (what is cheap to make), "
+     "full (all of a unit but its input), every:K (full in one unit of K)"},
+    {"kernel", TESS_OPTION_STRING, CONFIG_FIELD(kernel), "", 0, 0, NULL,
+     "kernel backend; empty chooses the fastest that is built"},
+    {"data", TESS_OPTION_STRING, CONFIG_FIELD(data), "/usr/share/datasets/fashion-mnist", 0, 0,
+     NULL,
+     "images: folder with the four IDX files, plain or .gz; text: files, a comma list or a "
+     "pattern, "
+     ".bin shards of tokens, or the word text for this machine's own; synthetic makes data up"},
+    {"synthetic-rows", TESS_OPTION_INT, CONFIG_FIELD(synthetic_rows), "8192", 1, 1 << 24, NULL,
+     "training samples of --data synthetic; a quarter as many are for validation"},
+    {"run", TESS_OPTION_STRING, CONFIG_FIELD(run), "", 0, 0, NULL,
+     "folder for the run's files (metrics.jsonl, weights.safetensors); empty writes none"},
+    {"init", TESS_OPTION_STRING, CONFIG_FIELD(init), "", 0, 0, NULL,
+     "safetensors file of first values, such as another run's weights.safetensors; the optimizer "
+     "begins anew; empty draws them from --seed"},
+    {"save-weights", TESS_OPTION_BOOL, CONFIG_FIELD(save_weights), "on", 0, 0, NULL,
+     "write the weights to weights.safetensors in the run folder at the end"},
+    {"epochs", TESS_OPTION_REAL, CONFIG_FIELD(epochs), "1", 0, 1e6, NULL,
+     "passes over the training data; may be a fraction"},
+    {"steps", TESS_OPTION_INT, CONFIG_FIELD(steps), "0", 0, 1e12, NULL,
+     "optimizer steps; 0 goes by --epochs"},
+    {"batch-size", TESS_OPTION_INT, CONFIG_FIELD(batch_size), "128", 1, TESS_CONFIG_BATCH_MAX, NULL,
+     "samples (images, sequences) per optimizer step, over all ranks"},
+    {"batch-per-rank", TESS_OPTION_INT, CONFIG_FIELD(batch_per_rank), "0", 0, TESS_CONFIG_BATCH_MAX,
+     NULL,
+     "samples per optimizer step and rank of the data axis: sets --batch-size to this times these "
+     "ranks; 0: not used"},
+    {"grid", TESS_OPTION_INT, CONFIG_FIELD(grid), "0", 0, 1 << 20, NULL,
+     "canonical micro-batches per step; runs with the same grid give the same bits; 0: ranks x "
+     "accumulate"},
+    {"accumulate", TESS_OPTION_INT, CONFIG_FIELD(accumulate), "1", 1, 1 << 16, NULL,
+     "micro-batches a rank computes one after the other in each step"},
+    {"seed", TESS_OPTION_INT, CONFIG_FIELD(seed), "1", 0, 9e15, NULL,
+     "of initial parameters, shuffles, augmentation and dropout"},
+    {"reduce", TESS_OPTION_CHOICE, CONFIG_FIELD(reduce), "canonical", 0, 0, "canonical|fast",
+     "order of sums: canonical, one tree, gives the same bits on every layout; fast leaves sums "
+     "over "
+     "ranks to the communicator (on one host it keeps the tree) and adds micro-batches one after "
+     "the "
+     "other, with two gradients in memory where the tree keeps up to log2(accumulate) + 1"},
+    {"buffers", TESS_OPTION_CHOICE, CONFIG_FIELD(buffers), "combine", 0, 0, "combine|broadcast",
+     "running averages from the statistics of all ranks, or of rank 0 broadcast"},
+    {"threads", TESS_OPTION_INT, CONFIG_FIELD(threads), "1", 1, 1024, NULL,
+     "threads one kernel may use in each rank"},
+    {"timeout", TESS_OPTION_REAL, CONFIG_FIELD(timeout), "60", 0.1, 86400, NULL,
+     "seconds a collective may wait for another rank"},
+    {"log-every", TESS_OPTION_INT, CONFIG_FIELD(log_every), "0", 0, 1e9, NULL,
+     "steps between lines of the log and of metrics.jsonl; 0: ten an epoch"},
+    {"evaluate", TESS_OPTION_BOOL, CONFIG_FIELD(evaluate), "on", 0, 0, NULL,
+     "measure loss and accuracy, of text perplexity, on data kept for it, after every epoch and at "
+     "the end"},
+    {"bind", TESS_OPTION_BOOL, CONFIG_FIELD(bind), "on", 0, 0, NULL,
+     "give each rank its own cores when there are enough"},
+    {"find-unused", TESS_OPTION_BOOL, CONFIG_FIELD(find_unused), "off", 0, 0, NULL,
+     "let models with conditional branches leave parameters without a gradient: zero where other "
+     "ranks used them, left alone where none did; off: stop and name them"},
+    {"debug", TESS_OPTION_BOOL, CONFIG_FIELD(debug), "off", 0, 0, NULL,
+     "before every collective compare over the ranks what each is about to do, and name the first "
+     "that differs; slow"},
+    {"hash-every", TESS_OPTION_INT, CONFIG_FIELD(hash_every), "0", 0, 1e12, NULL,
+     "steps between digests of every parameter, compared over replicas and written to the run "
+     "folder for tessera diff; 0: none"},
+    {NULL, TESS_OPTION_BOOL, 0, NULL, 0, 0, NULL, NULL},
+};
+
+#define TENSOR_FIELD(member) offsetof(struct tess_tensor_options, member)
+
+const struct tess_option tess_tensor_option_table[] = {
+    {"ranks", TESS_OPTION_INT, TENSOR_FIELD(ranks), "0", 0, TESS_CONFIG_RANKS_MAX, NULL,
+     "ranks along the tensor axis; 0: by --mesh, or what is left over"},
+    {"sequence-parallel", TESS_OPTION_BOOL, TENSOR_FIELD(sequence), "off", 0, 0, NULL,
+     "norms, dropout and residuals for 1/t of the positions on each tensor rank; all-gather and "
+     "reduce-scatter in place of all-reduce, the same volume"},
+    {"canonical", TESS_OPTION_INT, TENSOR_FIELD(canonical), "0", 0, 256, NULL,
+     "cut layers into so many parts whatever the number of tensor ranks, which must divide it, and "
+     "add them in one tree: the same bits for every such number; 0: as many parts as ranks"},
+    {NULL, TESS_OPTION_BOOL, 0, NULL, 0, 0, NULL, NULL},
+};

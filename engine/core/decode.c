@@ -1,0 +1,385 @@
+/*
+ * Generation: one position at a time through the units of a model. Responsible for memory, weights
+ * and the order of the units; what is kept of earlier positions is the model's (TESS_LIFE_KEPT),
+ * which token follows is the caller's.
+ *
+ * Memory: parameters, kept tensors and packed weights each have a block; outputs of units take
+ * turns in two, and all other tensors share one, as nothing outlives a unit's call:
+ *
+ *     unit          0    1    2    3
+ *     output        A    B    A    B
+ */
+#include "core/decode.h"
+
+#include "base/arena.h"
+#include "core/declare.h"
+#include "core/weights.h"
+#include "kernel_open.h"
+#include "tessera/check.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define DECODE_CHUNK 4096 /* parameters that are rounded at a time */
+
+struct tess_decoder {
+    struct tess_decoder_config config;
+    struct tess_tensor_axis axis;
+    struct tess_declare declare;
+    void *model_state;
+    struct tess_kernel *kernel;
+    struct tess_memory *memory;
+    void *arena;
+    bool adopted;
+    int64_t next; /* positions taken */
+
+    struct tess_block input, logits, flow[2], chunk, scratch, op_scratch;
+    struct tess_block *param_block, *tensor_block, *packed_block;
+    int64_t *tensor_at; /* [tensors] bytes from the scratch's start; -1: a block of its own */
+
+    const void **param; /* [parameters], tied ones their source's */
+    void **tensor;
+    struct tess_op *op;
+    struct tess_op **op_of;
+};
+
+/* ---- planning -------------------------------------------------------------------------------- */
+
+static enum tess_status decode_declare(const struct tess_decoder *decoder, int32_t vocabulary,
+                                       struct tess_declare *declare)
+{
+    const struct tess_decoder_config *config = &decoder->config;
+    const struct tess_model_input input = {.row = tess_shape1(1),
+                                           .class_count = vocabulary,
+                                           .dtype = config->dtype,
+                                           .tokens = true,
+                                           .rows = 1,
+                                           .leaf_rows = 1,
+                                           .axis = decoder->axis,
+                                           .decode = true,
+                                           .context = config->context};
+    declare->rows = declare->leaf_rows = 1;
+    declare->dtype = config->dtype;
+    return tess_declare_model(declare, config->model, decoder->model_state, config->options,
+                              &input);
+}
+
+/* The vocabulary is not known before a parameter's name is, and that not before declare(). */
+static enum tess_status decode_find_vocabulary(struct tess_decoder *decoder,
+                                               const struct tess_weights *weights)
+{
+    struct tess_declare trial = {0};
+    enum tess_status status = decode_declare(decoder, 1, &trial);
+    if (status == TESS_OK && trial.param_count > 0) {
+        const int64_t rows = tess_weights_dim(weights, trial.param[0].name, 0);
+        if (rows < 1 || rows > INT32_MAX)
+            status = tess_fail(TESS_ERR_DATA,
+                               "the weights have no embedding '%s' with a row for each token: "
+                               "other weights?",
+                               trial.param[0].name);
+        decoder->config.vocabulary = (int32_t)rows;
+    }
+    tess_declare_fini(&trial);
+    memset(decoder->model_state, 0, decoder->config.model->state_size);
+    return status;
+}
+
+static enum tess_status decode_open_model(struct tess_decoder *decoder,
+                                          struct tess_weights *weights)
+{
+    const struct tess_decoder_config *config = &decoder->config;
+    if (!config->model->tokens)
+        TESS_FAIL(TESS_ERR_UNSUPPORTED,
+                  "model '%s' is not one of tokens: there is nothing that it could go on with",
+                  config->model->name);
+    decoder->model_state = calloc(1, config->model->state_size + 1);
+    if (decoder->model_state == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the model's state");
+    if (config->vocabulary == 0)
+        TESS_TRY(decode_find_vocabulary(decoder, weights));
+    TESS_TRY(decode_declare(decoder, config->vocabulary, &decoder->declare));
+    return tess_weights_match(weights, &decoder->declare);
+}
+
+static enum tess_status decode_block(struct tess_decoder *decoder, enum tess_memory_kind kind,
+                                     int64_t bytes, const char *owner, struct tess_block *block)
+{
+    return tess_memory_reserve(decoder->memory, kind, (uint64_t)bytes, owner, block);
+}
+
+static enum tess_status decode_reserve_params(struct tess_decoder *decoder)
+{
+    const struct tess_declare *declare = &decoder->declare;
+    const int64_t bytes = (int64_t)tess_dtype_bytes(decoder->config.dtype);
+    for (int32_t p = 0; p < declare->param_count; p++)
+        if (!(declare->param[p].flags & TESS_PARAM_TIED))
+            TESS_TRY(decode_block(decoder, TESS_MEMORY_PARAMETER,
+                                  tess_shape_count(&declare->param[p].shape) * bytes,
+                                  declare->param[p].name, &decoder->param_block[p]));
+    return decode_block(decoder, TESS_MEMORY_WORKSPACE,
+                        decoder->config.dtype == TESS_F32 ? 0 : DECODE_CHUNK * 4,
+                        "rounding of parameters", &decoder->chunk);
+}
+
+/* With one row every life but KEPT ends with the call, and there is one of each. */
+static enum tess_status decode_reserve_tensors(struct tess_decoder *decoder)
+{
+    const struct tess_declare *declare = &decoder->declare;
+    int64_t here = 0, most = 0;
+    for (int32_t t = 0, unit = -1; t < declare->tensor_count; t++) {
+        const struct tess_declare_tensor *tensor = &declare->tensor[t];
+        const int64_t bytes = tensor->count * (int64_t)tess_dtype_bytes(tensor->dtype);
+        here = tensor->unit == unit ? here : 0;
+        unit = tensor->unit;
+        decoder->tensor_at[t] = -1;
+        if (tensor->life == TESS_LIFE_KEPT) {
+            TESS_TRY(decode_block(decoder, TESS_MEMORY_ACTIVATION, bytes, tensor->name,
+                                  &decoder->tensor_block[t]));
+            continue;
+        }
+        decoder->tensor_at[t] = here;
+        here += (bytes + 63) / 64 * 64;
+        most = here > most ? here : most;
+    }
+    return decode_block(decoder, TESS_MEMORY_ACTIVATION, most, "unit scratch", &decoder->scratch);
+}
+
+static enum tess_status decode_reserve_flow(struct tess_decoder *decoder)
+{
+    const struct tess_declare *declare = &decoder->declare;
+    int64_t flow[2] = {0, 0};
+    for (int32_t u = 0; u < declare->unit_count - 1; u++) {
+        const int64_t bytes =
+            declare->unit[u].output_count * (int64_t)tess_dtype_bytes(decoder->config.dtype);
+        flow[u % 2] = bytes > flow[u % 2] ? bytes : flow[u % 2];
+    }
+    for (int32_t i = 0; i < 2; i++)
+        TESS_TRY(decode_block(decoder, TESS_MEMORY_ACTIVATION, flow[i], "unit output",
+                              &decoder->flow[i]));
+    TESS_TRY(decode_block(decoder, TESS_MEMORY_ACTIVATION, decoder->config.vocabulary * INT64_C(4),
+                          "logits", &decoder->logits));
+    return decode_block(decoder, TESS_MEMORY_INPUT, sizeof(int32_t), "token", &decoder->input);
+}
+
+static enum tess_status decode_reserve_ops(struct tess_decoder *decoder)
+{
+    const struct tess_declare *declare = &decoder->declare;
+    size_t scratch = 0;
+    for (int32_t o = 0; o < declare->op_count; o++) {
+        const struct tess_op_desc *desc = &declare->op[o].desc;
+        struct tess_op_needs needs = {0};
+        char why[256] = "";
+        if (!decoder->kernel->ops->supports(desc, why, sizeof why))
+            TESS_FAIL(TESS_ERR_UNSUPPORTED, "kernel '%s' cannot run an operation of unit '%s': %s",
+                      decoder->kernel->ops->name, declare->unit[declare->op[o].unit].name, why);
+        TESS_TRY(decoder->kernel->ops->op_needs(desc, &needs));
+        scratch = needs.scratch_bytes > scratch ? needs.scratch_bytes : scratch;
+        TESS_TRY(decode_block(decoder, TESS_MEMORY_WORKSPACE, (int64_t)needs.packed_bytes,
+                              "packed weights", &decoder->packed_block[o]));
+    }
+    return decode_block(decoder, TESS_MEMORY_WORKSPACE, (int64_t)scratch, "kernel scratch",
+                        &decoder->op_scratch);
+}
+
+static enum tess_status decode_reserve(struct tess_decoder *decoder)
+{
+    const size_t params = (size_t)decoder->declare.param_count + 1;
+    const size_t tensors = (size_t)decoder->declare.tensor_count + 1;
+    const size_t ops = (size_t)decoder->declare.op_count + 1;
+    decoder->param_block = calloc(params, sizeof *decoder->param_block);
+    decoder->tensor_block = calloc(tensors, sizeof *decoder->tensor_block);
+    decoder->packed_block = calloc(ops, sizeof *decoder->packed_block);
+    decoder->tensor_at = calloc(tensors, sizeof *decoder->tensor_at);
+    decoder->param = calloc(params, sizeof *decoder->param);
+    decoder->tensor = calloc(tensors, sizeof *decoder->tensor);
+    decoder->op = calloc(ops, sizeof *decoder->op);
+    decoder->op_of = calloc(ops, sizeof *decoder->op_of);
+    if (!decoder->param_block || !decoder->tensor_block || !decoder->packed_block ||
+        !decoder->tensor_at || !decoder->param || !decoder->tensor || !decoder->op ||
+        !decoder->op_of)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the decoder's tables");
+    TESS_TRY(decode_reserve_params(decoder));
+    TESS_TRY(decode_reserve_tensors(decoder));
+    TESS_TRY(decode_reserve_flow(decoder));
+    return decode_reserve_ops(decoder);
+}
+
+/* ---- opening --------------------------------------------------------------------------------- */
+
+static enum tess_status decode_bind(struct tess_decoder *decoder)
+{
+    const struct tess_declare *declare = &decoder->declare;
+    char *scratch = tess_memory_get(decoder->memory, decoder->scratch);
+    for (int32_t p = 0; p < declare->param_count; p++)
+        decoder->param[p] = declare->param[p].flags & TESS_PARAM_TIED
+                                ? decoder->param[declare->param[p].source]
+                                : tess_memory_get(decoder->memory, decoder->param_block[p]);
+    for (int32_t t = 0; t < declare->tensor_count; t++)
+        decoder->tensor[t] = decoder->tensor_at[t] < 0
+                                 ? tess_memory_get(decoder->memory, decoder->tensor_block[t])
+                                 : scratch + decoder->tensor_at[t];
+    for (int32_t o = 0; o < declare->op_count; o++) {
+        struct tess_op *op = &decoder->op[o];
+        decoder->op_of[o] = op;
+        op->desc = declare->op[o].desc;
+        op->kernel = decoder->kernel;
+        op->scratch = tess_memory_get(decoder->memory, decoder->op_scratch);
+        op->packed = tess_memory_get(decoder->memory, decoder->packed_block[o]);
+        op->weight_token = 1; /* they never change */
+        TESS_TRY(decoder->kernel->ops->op_open(op));
+    }
+    return TESS_OK;
+}
+
+/* In f32 straight to their place, else through a chunk. */
+static enum tess_status decode_load_param(struct tess_decoder *decoder,
+                                          struct tess_weights *weights, int32_t p)
+{
+    const enum tess_dtype dtype = decoder->config.dtype;
+    const int64_t total = tess_shape_count(&decoder->declare.param[p].shape);
+    const int64_t most = dtype == TESS_F32 ? total : DECODE_CHUNK;
+    char *target = tess_memory_get(decoder->memory, decoder->param_block[p]);
+    float *chunk = tess_memory_get(decoder->memory, decoder->chunk);
+    struct tess_kernel *kernel = decoder->kernel;
+    for (int64_t at = 0; at < total; at += most) {
+        const int64_t count = total - at < most ? total - at : most;
+        float *w = dtype == TESS_F32 ? (float *)(void *)target : chunk;
+        kernel->ops->access(kernel, true);
+        enum tess_status status = tess_weights_read(weights, p, at, count, w);
+        kernel->ops->access(kernel, false);
+        TESS_TRY(status);
+        if (dtype != TESS_F32)
+            tess_cast(kernel, count, TESS_F32, w, dtype,
+                      target + (size_t)at * tess_dtype_bytes(dtype));
+    }
+    return TESS_OK;
+}
+
+static enum tess_status decode_open(struct tess_decoder *decoder, struct tess_weights *weights)
+{
+    const struct tess_decoder_config *config = &decoder->config;
+    TESS_TRY(decode_open_model(decoder, weights));
+    TESS_TRY(tess_kernel_open(config->kernel, config->threads, &decoder->kernel));
+    TESS_TRY(tess_memory_open(&decoder->memory));
+    TESS_TRY(decode_reserve(decoder));
+    const uint64_t bytes = tess_memory_total(decoder->memory);
+    decoder->arena = aligned_alloc(TESS_MEMORY_ALIGN, bytes);
+    if (decoder->arena == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY,
+                  "cannot allocate %llu MiB for the model: bf16 takes half of f32, and a smaller "
+                  "context less",
+                  (unsigned long long)(bytes >> 20));
+    TESS_TRY(tess_memory_commit(decoder->memory, decoder->arena));
+    TESS_TRY(decoder->kernel->ops->adopt(decoder->kernel, decoder->arena, bytes));
+    decoder->adopted = true;
+    TESS_TRY(decode_bind(decoder));
+    for (int32_t p = 0; p < decoder->declare.param_count; p++)
+        if (!(decoder->declare.param[p].flags & TESS_PARAM_TIED))
+            TESS_TRY(decode_load_param(decoder, weights, p));
+    return TESS_OK;
+}
+
+enum tess_status tess_decoder_open(const struct tess_decoder_config *config,
+                                   struct tess_weights *weights, struct tess_decoder **decoder_out)
+{
+    struct tess_decoder *decoder = calloc(1, sizeof *decoder);
+    if (decoder == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for a decoder");
+    decoder->config = *config;
+    decoder->axis = (struct tess_tensor_axis){.parts = 1, .count = 1, .rank_count = 1};
+    enum tess_status status = decode_open(decoder, weights);
+    if (status != TESS_OK)
+        tess_decoder_close(decoder);
+    else
+        *decoder_out = decoder;
+    return status;
+}
+
+void tess_decoder_close(struct tess_decoder *decoder)
+{
+    if (decoder == NULL)
+        return;
+    for (int32_t o = 0; decoder->op != NULL && o < decoder->declare.op_count; o++)
+        if (decoder->op[o].kernel != NULL)
+            decoder->kernel->ops->op_close(&decoder->op[o]);
+    if (decoder->adopted)
+        decoder->kernel->ops->disown(decoder->kernel, decoder->arena,
+                                     tess_memory_total(decoder->memory));
+    free(decoder->arena);
+    tess_kernel_close(decoder->kernel);
+    tess_memory_close(decoder->memory);
+    tess_declare_fini(&decoder->declare);
+    void *const owned[] = {decoder->model_state,  decoder->param_block, decoder->tensor_block,
+                           decoder->packed_block, decoder->tensor_at,   decoder->param,
+                           decoder->tensor,       decoder->op,          decoder->op_of};
+    for (size_t i = 0; i < sizeof owned / sizeof *owned; i++)
+        free(owned[i]);
+    free(decoder);
+}
+
+int32_t tess_decoder_vocabulary(const struct tess_decoder *decoder)
+{
+    return decoder->config.vocabulary;
+}
+
+uint64_t tess_decoder_bytes(const struct tess_decoder *decoder)
+{
+    return tess_memory_total(decoder->memory);
+}
+
+/* ---- stepping -------------------------------------------------------------------------------- */
+
+static enum tess_status decode_check(const struct tess_decoder *decoder, int32_t token,
+                                     int64_t position)
+{
+    if (token < 0 || token >= decoder->config.vocabulary)
+        TESS_FAIL(TESS_ERR_USAGE, "token %d is outside the vocabulary of %d", token,
+                  decoder->config.vocabulary);
+    if (position < 0 || position >= decoder->config.context || position > decoder->next)
+        TESS_FAIL(
+            TESS_ERR_USAGE,
+            "position %lld of a context of %lld: positions are taken one after the other, and "
+            "%lld are",
+            (long long)position, (long long)decoder->config.context, (long long)decoder->next);
+    return TESS_OK;
+}
+
+enum tess_status tess_decoder_step(struct tess_decoder *decoder, int32_t token, int64_t position,
+                                   float *logits)
+{
+    struct tess_kernel *kernel = decoder->kernel;
+    const int32_t last = decoder->declare.unit_count - 1;
+    int32_t *input = tess_memory_get(decoder->memory, decoder->input);
+    void *output = tess_memory_get(decoder->memory, decoder->logits);
+    TESS_TRY(decode_check(decoder, token, position));
+    kernel->ops->access(kernel, true);
+    *input = token;
+    kernel->ops->access(kernel, false);
+    struct tess_pass pass = {
+        .kernel = kernel,
+        .dtype = decoder->config.dtype,
+        .rows = 1,
+        .leaf_rows = 1,
+        .leaf_count = 1,
+        .position = position,
+        .axis = &decoder->axis,
+        .param = decoder->param,
+        .tensor = decoder->tensor,
+        .op = decoder->op_of,
+    };
+    const void *from = input;
+    for (int32_t u = 0; u <= last; u++) {
+        pass.unit = u;
+        pass.input = from;
+        pass.output = u == last ? output : tess_memory_get(decoder->memory, decoder->flow[u % 2]);
+        TESS_TRY(decoder->config.model->forward(decoder->model_state, &pass));
+        from = pass.output;
+    }
+    decoder->next = position + 1;
+    if (logits == NULL)
+        return TESS_OK;
+    kernel->ops->access(kernel, true);
+    memcpy(logits, output, (size_t)decoder->config.vocabulary * sizeof *logits);
+    kernel->ops->access(kernel, false);
+    return TESS_OK;
+}

@@ -1,0 +1,486 @@
+/*
+ * Decoder-only transformers, GPT-2 and Llama as two parameterisations of one chain of units:
+ *
+ *     tokens - wte - (wpe) - h0 - h1 - ... - norm - head - loss of the next token
+ *
+ *                     gpt2 (Radford et al. 2019)          llama (Touvron et al. 2023)
+ *     positions       learned, unit wpe                   rotary, in attention
+ *     norm            layer norm                          RMS norm
+ *     feed-forward    GELU, width 4 C                     SwiGLU, width 8/3 C
+ *     biases, tied    yes, yes                            no, no
+ *     heads           alike                               query heads may share keys and values
+ *
+ * Parameters have the names and shapes of Hugging Face's files of the family. Embedding and head
+ * are alone in their units because they may be one parameter. Here: options, the chain, embeddings,
+ * the final norm. Attention and feed-forward are in gpt_block.c, the head and its loss in
+ * gpt_head.c.
+ */
+#include "gpt.h"
+
+#include "layer.h"
+#include "tessera/check.h"
+#include "tessera/version.h"
+
+#include <stdio.h>
+
+/* The vocabulary is padded to a multiple of this, whatever the number of ranks, so that it can be
+ * cut into parts and the bits do not depend on how many. */
+#define GPT_PAD 128
+
+/* Llama's feed-forward width by default: 8/3 C, for as many parameters as two layers of 4 C, up to
+ * a multiple of this. */
+#define GPT_FFN_MULTIPLE 64
+
+struct gpt_options {
+    int32_t style; /* gpt2|llama */
+    int64_t layers, heads, kv_heads, width, ffn, vocab, context;
+    int32_t tied; /* auto|on|off */
+    double dropout, rope_base, epsilon, deviation;
+    int64_t head_mib;
+};
+
+#define GPT_FIELD(member) offsetof(struct gpt_options, member)
+
+static const struct tess_option gpt_option_table[] = {
+    {"style", TESS_OPTION_CHOICE, GPT_FIELD(style), "gpt2", 0, 0, "gpt2|llama",
+     "gpt2: learned positions, layer norm, GELU, biases, tied embedding; llama: rotary positions, "
+     "RMS norm, SwiGLU, no biases, untied."},
+    {"layers", TESS_OPTION_INT, GPT_FIELD(layers), "4", 1, GPT_LAYERS_MAX, NULL,
+     "Blocks of attention and feed-forward."},
+    {"heads", TESS_OPTION_INT, GPT_FIELD(heads), "4", 1, 4096, NULL, "Heads of attention."},
+    {"kv-heads", TESS_OPTION_INT, GPT_FIELD(kv_heads), "0", 0, 4096, NULL,
+     "llama: key and value heads, each shared by heads / kv-heads query heads; 0: heads."},
+    {"width", TESS_OPTION_INT, GPT_FIELD(width), "128", 1, 1 << 20, NULL,
+     "Channels of the embedding and between blocks; a multiple of heads."},
+    {"ffn", TESS_OPTION_INT, GPT_FIELD(ffn), "0", 0, 1 << 24, NULL,
+     "Width of the feed-forward layer; 0: 4 width, llama: 8/3 width up to a multiple of 64."},
+    {"vocab", TESS_OPTION_INT, GPT_FIELD(vocab), "0", 0, (1 << 24) - GPT_PAD, NULL,
+     "Size of the vocabulary, at least that of the data; 0: that of the data."},
+    {"context", TESS_OPTION_INT, GPT_FIELD(context), "0", 0, 1 << 24, NULL,
+     "Positions at most; gpt2 learns one vector for each; 0: data.length."},
+    {"tied", TESS_OPTION_CHOICE, GPT_FIELD(tied), "auto", 0, 0, "auto|on|off",
+     "Whether the head's weight is the embedding; auto: in gpt2."},
+    {"dropout", TESS_OPTION_REAL, GPT_FIELD(dropout), "0", 0, 0.99, NULL,
+     "Share dropped in training of the embedding and of what each attention and feed-forward "
+     "layer adds."},
+    {"rope-base", TESS_OPTION_REAL, GPT_FIELD(rope_base), "10000", 1, 1e12, NULL,
+     "llama: base of the rotary angles."},
+    {"norm-epsilon", TESS_OPTION_REAL, GPT_FIELD(epsilon), "1e-5", 1e-12, 1, NULL,
+     "Added to the variance by the norms."},
+    {"init-deviation", TESS_OPTION_REAL, GPT_FIELD(deviation), "0.02", 1e-9, 10, NULL,
+     "Standard deviation of the initial weights; divided by the root of 2 layers where a layer's "
+     "output is added to the residual."},
+    {"head-mib", TESS_OPTION_INT, GPT_FIELD(head_mib), "64", 1, 1 << 20, NULL,
+     "Logits are computed for so many positions at a time as take less than this many MiB, and at "
+     "least twice per leaf."},
+    {NULL, TESS_OPTION_BOOL, 0, NULL, 0, 0, NULL, NULL},
+};
+
+/* ---- options --------------------------------------------------------------------------------- */
+
+static int64_t gpt_round_up(int64_t n, int64_t multiple)
+{
+    return (n + multiple - 1) / multiple * multiple;
+}
+
+static enum tess_status gpt_check_shape(const struct gpt_options *o,
+                                        const struct tess_model_input *input)
+{
+    const int64_t kv_heads = o->kv_heads ? o->kv_heads : o->heads;
+
+    if (input->row.rank != 1 || !input->tokens)
+        TESS_FAIL(TESS_ERR_USAGE, "model gpt needs samples of tokens [T], not rows of rank %d",
+                  input->row.rank);
+    if (input->decode && (input->rows != 1 || input->row.dim[0] != 1))
+        TESS_FAIL(TESS_ERR_USAGE, "model gpt generates one position of one sequence at a time");
+    if (o->width % o->heads != 0)
+        TESS_FAIL(TESS_ERR_USAGE,
+                  "gpt.width %lld is not a multiple of gpt.heads %lld: every head has width / "
+                  "heads channels",
+                  (long long)o->width, (long long)o->heads);
+    if (o->style == 0 && kv_heads != o->heads)
+        TESS_FAIL(TESS_ERR_USAGE,
+                  "gpt.kv-heads %lld: heads share keys and values only in "
+                  "--gpt.style llama",
+                  (long long)o->kv_heads);
+    if (o->heads % kv_heads != 0)
+        TESS_FAIL(TESS_ERR_USAGE,
+                  "gpt.kv-heads %lld does not divide gpt.heads %lld: every key and value head "
+                  "serves as many query heads",
+                  (long long)kv_heads, (long long)o->heads);
+    if (o->style == 1 && o->width / o->heads % 2 != 0)
+        TESS_FAIL(TESS_ERR_USAGE,
+                  "gpt.width %lld over gpt.heads %lld gives heads of %lld channels: rotary "
+                  "positions need an even number",
+                  (long long)o->width, (long long)o->heads, (long long)(o->width / o->heads));
+    return TESS_OK;
+}
+
+static enum tess_status gpt_check_data(const struct gpt_options *o,
+                                       const struct tess_model_input *input)
+{
+    const int64_t length = input->decode ? input->context : input->row.dim[0];
+
+    if (o->vocab != 0 && o->vocab < input->class_count)
+        TESS_FAIL(TESS_ERR_USAGE,
+                  "gpt.vocab %lld is smaller than the vocabulary of the data, %d: give 0 or at "
+                  "least that",
+                  (long long)o->vocab, input->class_count);
+    if (o->context != 0 && length > o->context)
+        TESS_FAIL(TESS_ERR_USAGE,
+                  "sequences of %lld positions do not fit into gpt.context %lld: shorten "
+                  "data.length or give a longer context",
+                  (long long)length, (long long)o->context);
+    return TESS_OK;
+}
+
+/* Can the model be cut into `parts` equal parts, query groups kept whole? */
+static bool gpt_fits(const struct gpt_state *gpt, int64_t parts)
+{
+    return gpt->kv_heads % parts == 0 && gpt->ffn % parts == 0 && gpt->padded % parts == 0;
+}
+
+static enum tess_status gpt_check_axis(const struct gpt_state *gpt)
+{
+    const struct tess_tensor_axis *axis = &gpt->axis;
+    char fitting[160];
+    int used = 0;
+
+    for (int64_t parts = 1; parts <= gpt->kv_heads && used < (int)sizeof fitting - 16; parts++)
+        if (gpt_fits(gpt, parts))
+            used += snprintf(fitting + used, sizeof fitting - (size_t)used, "%s%lld",
+                             used ? ", " : "", (long long)parts);
+    if (!gpt_fits(gpt, axis->parts))
+        TESS_FAIL(TESS_ERR_USAGE,
+                  "model gpt cannot be cut into %d parts along the tensor axis: they must divide "
+                  "its %d key and value heads, the feed-forward width %lld and the padded "
+                  "vocabulary %lld; %s would",
+                  axis->parts, gpt->kv_heads, (long long)gpt->ffn, (long long)gpt->padded, fitting);
+    if (gpt->decode && axis->parts > 1)
+        TESS_FAIL(TESS_ERR_USAGE, "model gpt generates on one rank, without a tensor axis");
+    if (axis->sequence && gpt->length % axis->rank_count != 0)
+        TESS_FAIL(TESS_ERR_USAGE,
+                  "sequence parallel cannot cut %lld positions into %d equal runs: give a "
+                  "data.length that is a multiple of the ranks of the tensor axis",
+                  (long long)gpt->length, axis->rank_count);
+    return TESS_OK;
+}
+
+static int64_t gpt_default_ffn(const struct gpt_options *o)
+{
+    if (o->style == 0)
+        return 4 * o->width;
+    return gpt_round_up((8 * o->width + 2) / 3, GPT_FFN_MULTIPLE);
+}
+
+static enum tess_status gpt_read_options(struct gpt_state *gpt, const struct gpt_options *o,
+                                         const struct tess_model_input *input)
+{
+    const int64_t length = input->row.dim[0];
+
+    gpt->llama = o->style == 1;
+    gpt->tied = o->tied == 0 ? !gpt->llama : o->tied == 1;
+    gpt->layers = (int32_t)o->layers;
+    gpt->heads = (int32_t)o->heads;
+    gpt->kv_heads = (int32_t)(o->kv_heads ? o->kv_heads : o->heads);
+    gpt->width = o->width;
+    gpt->head_size = o->width / o->heads;
+    gpt->ffn = o->ffn ? o->ffn : gpt_default_ffn(o);
+    gpt->vocabulary = o->vocab ? o->vocab : input->class_count;
+    gpt->padded = gpt_round_up(gpt->vocabulary, GPT_PAD);
+    gpt->context = o->context ? o->context : input->decode ? input->context : length;
+    gpt->dropout = o->dropout;
+    gpt->rope_base = (float)o->rope_base;
+    gpt->epsilon = (float)o->epsilon;
+    gpt->deviation = (float)o->deviation;
+    gpt->head_bytes = o->head_mib << 20;
+
+    gpt->classes = input->class_count;
+    gpt->dtype = input->dtype;
+    gpt->decode = input->decode;
+    gpt->axis = input->axis;
+    gpt->length = length;
+    gpt->rows = input->rows;
+    gpt->leaves = input->rows / input->leaf_rows;
+    gpt->leaf_length = input->leaf_rows * length;
+    gpt->own_length = length / (input->axis.sequence ? input->axis.rank_count : 1);
+    gpt->positions = input->rows * length;
+    gpt->own_positions = input->rows * gpt->own_length;
+    return gpt_check_axis(gpt);
+}
+
+/* ---- parts that several units have ----------------------------------------------------------- */
+
+void *tess__gpt_at(const struct tess_pass *pass, int32_t tensor, int64_t at)
+{
+    return (char *)pass->tensor[tensor] + at * (int64_t)tess_dtype_bytes(pass->dtype);
+}
+
+void tess__gpt_declare_norm(const struct gpt_state *gpt, struct tess_declare *declare,
+                            const char *name, struct gpt_norm *norm_out)
+{
+    const struct tess_init zero = {TESS_INIT_ZERO, 0}, one = {TESS_INIT_ONE, 0};
+    const uint32_t flags = TESS_PARAM_NO_DECAY | TESS_PARAM_TOKENS;
+    const struct tess_shape shape = tess_shape1(gpt->width);
+    const struct tess_shape places = tess_shape1(gpt->own_length);
+    const struct tess_op_desc desc = {.kind = TESS_OP_NORM,
+                                      .rows = gpt->own_positions,
+                                      .leaf_rows = gpt->own_positions / gpt->leaves,
+                                      .in = gpt->width,
+                                      .out = gpt->width,
+                                      .rms = gpt->llama,
+                                      .epsilon = gpt->epsilon};
+    char text[64];
+
+    snprintf(text, sizeof text, "%s.weight", name);
+    norm_out->gamma = tess_declare_param(declare, text, shape, one, flags);
+    norm_out->beta = norm_out->mean = -1;
+    if (!gpt->llama) {
+        snprintf(text, sizeof text, "%s.bias", name);
+        norm_out->beta = tess_declare_param(declare, text, shape, zero, flags);
+        norm_out->mean = tess_declare_tensor(declare, "mean", TESS_F32, places, TESS_LIFE_SAVED);
+    }
+    norm_out->rstd = tess_declare_tensor(declare, "rstd", TESS_F32, places, TESS_LIFE_SAVED);
+    norm_out->op = tess_declare_op(declare, &desc, false);
+}
+
+enum tess_status tess__gpt_norm_forward(const struct tess_pass *pass, const struct gpt_norm *norm,
+                                        const void *x, const void *add, void *sum, void *y)
+{
+    return tess_norm_forward(pass->op[norm->op], x, add, sum, pass->param[norm->gamma],
+                             norm->beta < 0 ? NULL : pass->param[norm->beta], y,
+                             norm->mean < 0 ? NULL : pass->tensor[norm->mean],
+                             pass->tensor[norm->rstd]);
+}
+
+enum tess_status tess__gpt_norm_backward(const struct tess_pass *pass, const struct gpt_norm *norm,
+                                         const void *x, const void *dy, const void *add, void *dx)
+{
+    return tess_norm_backward(pass->op[norm->op], x, dy, pass->param[norm->gamma],
+                              norm->mean < 0 ? NULL : pass->tensor[norm->mean],
+                              pass->tensor[norm->rstd], add, dx, pass->grad[norm->gamma],
+                              norm->beta < 0 ? NULL : pass->grad[norm->beta]);
+}
+
+void tess__gpt_dropout(const struct gpt_state *gpt, const struct tess_pass *pass, int32_t site,
+                       const void *x, void *y)
+{
+    const int64_t leaf = gpt->leaf_length * gpt->width; /* elements of all ranks */
+    const int64_t own = gpt->own_positions / gpt->leaves * gpt->width;
+    const int64_t bytes = own * (int64_t)tess_dtype_bytes(pass->dtype);
+    const uint64_t row = pass->row_first * (uint64_t)(gpt->length * gpt->width);
+    const int64_t run = pass->axis->sequence ? pass->axis->rank * own : 0;
+
+    for (int64_t l = 0; l < gpt->leaves; l++)
+        tess__dropout_at(pass, gpt->dropout, site, row + (uint64_t)(l * leaf + run), own,
+                         (const char *)x + l * bytes, (char *)y + l * bytes);
+}
+
+/* ---- embeddings ------------------------------------------------------------------------------ */
+
+static void gpt_declare_table(struct gpt_state *gpt, struct tess_declare *declare)
+{
+    const struct tess_init init = {TESS_INIT_NORMAL, gpt->deviation};
+    const bool padded = gpt->padded != gpt->vocabulary;
+    const struct tess_op_desc desc = {.kind = TESS_OP_EMBEDDING,
+                                      .rows = gpt->positions,
+                                      .leaf_rows = gpt->leaf_length,
+                                      .in = gpt->padded / gpt->axis.parts,
+                                      .out = gpt->width};
+
+    tess_declare_unit(declare, "wte", tess_shape2(gpt->own_length, gpt->width));
+    gpt->table = tess_declare_sliced(
+        declare, gpt->llama ? "model.embed_tokens.weight" : "wte.weight",
+        tess_shape2(gpt->padded, gpt->width), init, 0,
+        (struct tess_slice){.axis = 0, .blocks = 1, .used = padded ? gpt->vocabulary : 0});
+    gpt->table_op = tess_declare_op(declare, &desc, true);
+    gpt->table_terms = -1;
+    if (tess__cut_has_terms(&gpt->axis))
+        gpt->table_terms = tess_declare_tensor(
+            declare, "terms", gpt->dtype, tess_shape3(gpt->axis.count, gpt->length, gpt->width),
+            TESS_LIFE_UNIT);
+    tess_declare_crossing(declare, TESS_CALL_FORWARD, TESS_CALL_SUM, gpt->positions * gpt->width);
+    tess_declare_crossing(declare, TESS_CALL_BACKWARD, TESS_CALL_WIDEN,
+                          gpt->positions * gpt->width);
+}
+
+/* Vocabulary parallel (Shoeybi et al. 2019, section 3): each part looks up the tokens it has. */
+static enum tess_status gpt_table_forward(const struct gpt_state *gpt, const struct tess_pass *pass)
+{
+    const int64_t words = gpt->padded / gpt->axis.parts, bytes = words * gpt->width;
+    const int64_t word = (int64_t)tess_dtype_bytes(pass->dtype);
+    void *terms = gpt->table_terms < 0 ? pass->output : pass->tensor[gpt->table_terms];
+
+    for (int32_t p = 0; p < gpt->axis.count; p++)
+        TESS_TRY(tess_embedding_forward(
+            pass->op[gpt->table_op], pass->input, (gpt->axis.first + p) * words,
+            (const char *)pass->param[gpt->table] + p * bytes * word, NULL,
+            (char *)terms + p * gpt->positions * gpt->width * word));
+    TESS_TRY(tess__cut_sum(pass, gpt->leaf_length * gpt->width, terms, pass->output));
+    if (gpt->llama)
+        tess__gpt_dropout(gpt, pass, 0, pass->output, pass->output);
+    return TESS_OK;
+}
+
+static enum tess_status gpt_table_backward(const struct gpt_state *gpt,
+                                           const struct tess_pass *pass)
+{
+    const int64_t words = gpt->padded / gpt->axis.parts;
+    void *room = gpt->table_terms < 0 ? NULL : pass->tensor[gpt->table_terms];
+    const void *whole;
+
+    if (gpt->llama)
+        tess__gpt_dropout(gpt, pass, 0, pass->output_grad, pass->output_grad_scratch);
+    TESS_TRY(tess__cut_widen(pass, gpt->leaf_length * gpt->width, pass->output_grad, room, &whole));
+    for (int32_t p = 0; p < gpt->axis.count; p++)
+        TESS_TRY(tess_embedding_backward(pass->op[gpt->table_op], pass->input,
+                                         (gpt->axis.first + p) * words, whole,
+                                         pass->grad[gpt->table] + p * words * gpt->width));
+    return TESS_OK;
+}
+
+static void gpt_declare_places(struct gpt_state *gpt, struct tess_declare *declare)
+{
+    const struct tess_init init = {TESS_INIT_NORMAL, gpt->deviation};
+    const struct tess_op_desc desc = {.kind = TESS_OP_EMBEDDING,
+                                      .rows = gpt->positions,
+                                      .leaf_rows = gpt->leaf_length,
+                                      .in = gpt->context,
+                                      .out = gpt->width,
+                                      .length = gpt->length};
+
+    tess_declare_unit(declare, "wpe", tess_shape2(gpt->own_length, gpt->width));
+    gpt->places = tess_declare_param(declare, "wpe.weight", tess_shape2(gpt->context, gpt->width),
+                                     init, TESS_PARAM_TOKENS);
+    gpt->places_op = tess_declare_op(declare, &desc, false);
+    gpt->places_whole = -1;
+    if (gpt->axis.sequence)
+        gpt->places_whole = tess_declare_tensor(
+            declare, "whole", gpt->dtype, tess_shape2(gpt->length, gpt->width), TESS_LIFE_UNIT);
+}
+
+/* Where this rank's run of leaf `leaf` begins in an array of all positions: bytes. */
+static int64_t gpt_run_begin(const struct gpt_state *gpt, int64_t leaf)
+{
+    const int64_t own = gpt->own_positions / gpt->leaves;
+
+    return (leaf * gpt->leaf_length + gpt->axis.rank * own) * gpt->width *
+           (int64_t)tess_dtype_bytes(gpt->dtype);
+}
+
+static enum tess_status gpt_places_forward(const struct gpt_state *gpt,
+                                           const struct tess_pass *pass)
+{
+    struct tess_op *op = pass->op[gpt->places_op];
+    const void *table = pass->param[gpt->places];
+    const int64_t own = gpt->own_positions / gpt->leaves * gpt->width;
+
+    if (gpt->places_whole < 0) {
+        /* Row i has position i mod T; in decode, where T is 1, that of the pass. */
+        TESS_TRY(tess_embedding_forward(op, NULL, gpt->decode ? -pass->position : 0, table,
+                                        pass->input, pass->output));
+    } else {
+        const char *input = pass->input, *whole = pass->tensor[gpt->places_whole];
+        char *output = pass->output;
+        const int64_t bytes = own * (int64_t)tess_dtype_bytes(pass->dtype);
+
+        /* A run may begin anywhere in a row, which the operation has no word for. */
+        TESS_TRY(tess_embedding_forward(op, NULL, 0, table, NULL, pass->tensor[gpt->places_whole]));
+        for (int64_t l = 0; l < gpt->leaves; l++)
+            tess_add(pass->kernel, pass->dtype, own, input + l * bytes,
+                     whole + gpt_run_begin(gpt, l), output + l * bytes);
+    }
+    tess__gpt_dropout(gpt, pass, 0, pass->output, pass->output);
+    return TESS_OK;
+}
+
+static enum tess_status gpt_places_backward(const struct gpt_state *gpt,
+                                            const struct tess_pass *pass)
+{
+    const int64_t word = (int64_t)tess_dtype_bytes(pass->dtype);
+    const int64_t own = gpt->own_positions / gpt->leaves * gpt->width * word;
+    const void *dy = pass->input_grad;
+
+    tess__gpt_dropout(gpt, pass, 0, pass->output_grad, pass->input_grad);
+    if (gpt->places_whole >= 0) {
+        const char *run = pass->input_grad;
+        char *whole = pass->tensor[gpt->places_whole];
+
+        tess_fill(pass->kernel, gpt->positions * gpt->width * word, 0, whole);
+        for (int64_t l = 0; l < gpt->leaves; l++)
+            tess_copy(pass->kernel, own, run + l * own, whole + gpt_run_begin(gpt, l));
+        dy = whole;
+    }
+    return tess_embedding_backward(pass->op[gpt->places_op], NULL, 0, dy, pass->grad[gpt->places]);
+}
+
+/* ---- the chain ------------------------------------------------------------------------------- */
+
+static enum tess_status gpt_declare(void *state, const void *options,
+                                    const struct tess_model_input *input,
+                                    struct tess_declare *declare)
+{
+    struct gpt_state *gpt = state;
+
+    TESS_TRY(gpt_check_shape(options, input));
+    TESS_TRY(gpt_check_data(options, input));
+    TESS_TRY(gpt_read_options(gpt, options, input));
+    gpt_declare_table(gpt, declare);
+    if (!gpt->llama)
+        gpt_declare_places(gpt, declare);
+    gpt->block_first = gpt->llama ? 1 : 2;
+    for (int32_t layer = 0; layer < gpt->layers; layer++)
+        tess__gpt_declare_block(gpt, declare, layer);
+    gpt->norm_unit = gpt->block_first + gpt->layers;
+    tess_declare_unit(declare, "norm", tess_shape2(gpt->own_length, gpt->width));
+    tess__gpt_declare_norm(gpt, declare, gpt->llama ? "model.norm" : "ln_f", &gpt->norm);
+    tess__gpt_declare_head(gpt, declare);
+    return TESS_OK;
+}
+
+static enum tess_status gpt_forward(void *state, const struct tess_pass *pass)
+{
+    const struct gpt_state *gpt = state;
+    const int32_t layer = pass->unit - gpt->block_first;
+
+    if (pass->unit == 0)
+        return gpt_table_forward(gpt, pass);
+    if (layer < 0)
+        return gpt_places_forward(gpt, pass);
+    if (layer < gpt->layers)
+        return tess__gpt_block_forward(gpt, &gpt->block[layer], pass);
+    if (pass->unit == gpt->norm_unit)
+        return tess__gpt_norm_forward(pass, &gpt->norm, pass->input, NULL, NULL, pass->output);
+    return tess__gpt_head_forward(gpt, pass);
+}
+
+static enum tess_status gpt_backward(void *state, const struct tess_pass *pass)
+{
+    const struct gpt_state *gpt = state;
+    const int32_t layer = pass->unit - gpt->block_first;
+
+    if (pass->unit == 0)
+        return gpt_table_backward(gpt, pass);
+    if (layer < 0)
+        return gpt_places_backward(gpt, pass);
+    if (layer < gpt->layers)
+        return tess__gpt_block_backward(gpt, &gpt->block[layer], pass);
+    if (pass->unit == gpt->norm_unit)
+        return tess__gpt_norm_backward(pass, &gpt->norm, pass->input, pass->output_grad, NULL,
+                                       pass->input_grad);
+    return tess__gpt_head_backward(gpt, pass);
+}
+
+const struct tess_model_ops tess_model_gpt = {
+    .abi = TESS_ABI,
+    .name = "gpt",
+    .summary = "Decoder-only transformer: GPT-2, Llama",
+    .options = gpt_option_table,
+    .options_size = sizeof(struct gpt_options),
+    .state_size = sizeof(struct gpt_state),
+    .tokens = true,
+    .tensor = true,
+    .declare = gpt_declare,
+    .forward = gpt_forward,
+    .backward = gpt_backward,
+};

@@ -1,0 +1,106 @@
+/*
+ * The inside of model gpt, shared by its files: gpt.c (options, the chain of units, embeddings, the
+ * final norm), gpt_block.c (attention and feed-forward) and gpt_head.c (logits and loss).
+ *
+ * Shapes: B rows of T positions, C channels, H heads of D, KV key and value heads, F the
+ * feed-forward layer's width, V the padded vocabulary. N is B T; with sequence parallel over n
+ * ranks, M is N/n, the positions for which this rank computes what the tensor axis does not cut,
+ * else N. P is the number of parts that this rank computes; tensors of cut things are [P, N, ...].
+ */
+#ifndef TESSERA_MODELS_GPT_H
+#define TESSERA_MODELS_GPT_H
+
+#include "cut.h"
+
+#define GPT_LAYERS_MAX      512
+#define GPT_PROJECTIONS_MAX 3 /* q, k, v; one where they share a weight */
+
+struct gpt_norm {
+    int32_t op, gamma, beta; /* beta -1: none */
+    int32_t mean, rstd;      /* tensors; mean -1: none */
+};
+
+/* Tensors -1: not there. */
+struct gpt_block {
+    struct gpt_norm norm[2];
+    struct tess__cut project[GPT_PROJECTIONS_MAX], join; /* of attention */
+    struct tess__cut widen[2], narrow;                   /* of feed-forward: gate and up, or one */
+    int32_t attention;
+    int32_t projected[GPT_PROJECTIONS_MAX], mixed, lse; /* attention's inputs and outputs */
+    int32_t middle;                                     /* x + attention */
+    int32_t hidden[2];                                  /* of widen */
+    int32_t normed[2], active;                          /* remade: of norm, of the activation */
+    int32_t projected_grad[GPT_PROJECTIONS_MAX];
+    int32_t dropped, term, terms, whole[2]; /* scratch, see gpt_block.c */
+    int32_t kept[2];                        /* decode: keys and values */
+};
+
+struct gpt_head {
+    int32_t weight;
+    int32_t op[2];       /* the weight's gradient overwrites, adds */
+    int64_t chunk;       /* positions whose logits are there at once */
+    int64_t chunk_count; /* in a leaf */
+    int32_t logits, stat, stats;
+    int32_t levels;       /* partial sums over leaves */
+    int32_t terms, whole; /* as in struct gpt_block, of a leaf */
+};
+
+struct gpt_state {
+    /* What the options say. */
+    bool llama, tied;
+    int32_t layers, heads, kv_heads; /* heads of the whole model */
+    int64_t width, head_size, ffn;   /* C, D, F */
+    int64_t vocabulary, padded;      /* classes of the model; V */
+    int64_t context;
+    double dropout;
+    float rope_base, epsilon, deviation;
+    int64_t head_bytes; /* logits of a chunk at most */
+
+    /* What the run is like. */
+    int32_t classes; /* of the data: decode's outputs */
+    enum tess_dtype dtype;
+    bool decode;
+    struct tess_tensor_axis axis;
+    int64_t length;        /* T */
+    int64_t rows, leaves;  /* of a pass */
+    int64_t leaf_length;   /* positions of a leaf, all ranks' */
+    int64_t own_length;    /* of a row, this rank's: T, or T/n with sequence parallel */
+    int64_t positions;     /* N */
+    int64_t own_positions; /* M */
+
+    /* What was declared. */
+    int32_t table, table_op, table_terms; /* of tokens */
+    int32_t places, places_op, places_whole;
+    struct gpt_block block[GPT_LAYERS_MAX];
+    struct gpt_norm norm;
+    struct gpt_head head;
+    int32_t block_first, norm_unit; /* units */
+};
+
+/* gpt.c: a norm over the channels of this rank's positions. */
+void tess__gpt_declare_norm(const struct gpt_state *gpt, struct tess_declare *declare,
+                            const char *name, struct gpt_norm *norm_out);
+enum tess_status tess__gpt_norm_forward(const struct tess_pass *pass, const struct gpt_norm *norm,
+                                        const void *x, const void *add, void *sum, void *y);
+enum tess_status tess__gpt_norm_backward(const struct tess_pass *pass, const struct gpt_norm *norm,
+                                         const void *x, const void *dy, const void *add, void *dx);
+
+/* gpt.c: y = x [M, C] with elements dropped, at a place of the unit; y may be x. */
+void tess__gpt_dropout(const struct gpt_state *gpt, const struct tess_pass *pass, int32_t site,
+                       const void *x, void *y);
+
+/* gpt.c: element `at` of a tensor in the run's type. */
+void *tess__gpt_at(const struct tess_pass *pass, int32_t tensor, int64_t at);
+
+void tess__gpt_declare_block(struct gpt_state *gpt, struct tess_declare *declare, int32_t layer);
+enum tess_status tess__gpt_block_forward(const struct gpt_state *gpt, const struct gpt_block *block,
+                                         const struct tess_pass *pass);
+enum tess_status tess__gpt_block_backward(const struct gpt_state *gpt,
+                                          const struct gpt_block *block,
+                                          const struct tess_pass *pass);
+
+void tess__gpt_declare_head(struct gpt_state *gpt, struct tess_declare *declare);
+enum tess_status tess__gpt_head_forward(const struct gpt_state *gpt, const struct tess_pass *pass);
+enum tess_status tess__gpt_head_backward(const struct gpt_state *gpt, const struct tess_pass *pass);
+
+#endif

@@ -1,0 +1,320 @@
+/*
+ * The head of model gpt: logits = x W^T, and the cross-entropy of the next token, in chunks of
+ * positions, so that logits exist for one chunk at a time and never for the whole batch. In
+ * training forward does nothing and backward does all, chunk by chunk: logits, loss, their
+ * gradient, those of x and W; so nothing is computed twice or kept.
+ *
+ * Along the tensor axis each part has the logits of its part of the vocabulary; what is exchanged
+ * are three numbers a position (Shoeybi et al. 2019, section 3), see tess_xent_max.
+ *
+ * Sums for W: within a leaf over its chunks in turn, then over the leaves as the tree of
+ * tessera/comm.h, by a binary counter; so the bits are those of a pass for each leaf. Leaf l is
+ * summed up in level `ones in l`:
+ *
+ *     leaf    0   1        2   3                 4   5
+ *     level   0   1        1   2                 1   2
+ *     then        1 to 0       2 to 1, 1 to 0        2 to 1      and at the end 1 to 0
+ */
+#include "gpt.h"
+
+#include "tessera/check.h"
+
+/* What is known of each position of a chunk: greatest logit; sum and label's logit; best class. */
+enum { HEAD_MAX, HEAD_SUM, HEAD_TARGET, HEAD_BEST, HEAD_STATS };
+
+/* ---- declaration ----------------------------------------------------------------------------- */
+
+/*
+ * Chunks in a leaf: the fewest that divide its positions, at least two unless it has but one
+ * position, and keep a chunk's logits, all parts' together, in head_bytes if any can.
+ */
+static int64_t head_chunks(const struct gpt_state *gpt)
+{
+    const int64_t bytes = gpt->padded * (int64_t)tess_dtype_bytes(gpt->dtype);
+    const int64_t length = gpt->leaf_length;
+
+    for (int64_t n = 2; n < length; n++)
+        if (length % n == 0 && length / n * bytes <= gpt->head_bytes)
+            return n;
+    return length;
+}
+
+static int32_t head_ones(int64_t leaf)
+{
+    return __builtin_popcountll((unsigned long long)leaf);
+}
+
+/* Levels of the sum over leaves beyond the gradient itself. */
+static int32_t head_levels(int64_t leaves)
+{
+    int32_t most = 0;
+
+    for (int64_t leaf = 0; leaf < leaves; leaf++)
+        most = head_ones(leaf) > most ? head_ones(leaf) : most;
+    return most;
+}
+
+static void head_declare_tensors(struct gpt_state *gpt, struct tess_declare *declare)
+{
+    struct gpt_head *head = &gpt->head;
+    const int64_t parts = gpt->axis.count, words = gpt->padded / gpt->axis.parts;
+    const int32_t levels = head_levels(gpt->leaves);
+
+    head->logits = tess_declare_tensor(declare, "logits", gpt->dtype,
+                                       tess_shape3(parts, head->chunk, words), TESS_LIFE_CALL);
+    head->levels = head->terms = head->whole = -1;
+    if (gpt->decode)
+        return;
+    head->stat = tess_declare_tensor(declare, "chunk.xent", TESS_F32,
+                                     tess_shape3(HEAD_STATS, parts, head->chunk), TESS_LIFE_CALL);
+    head->stats = tess_declare_tensor(declare, "xent", TESS_F32,
+                                      tess_shape2(HEAD_STATS, gpt->length), TESS_LIFE_UNIT);
+    if (levels > 0)
+        head->levels =
+            tess_declare_tensor(declare, "levels", TESS_F32,
+                                tess_shape4(levels, parts, words, gpt->width), TESS_LIFE_CALL);
+    if (tess__cut_has_terms(&gpt->axis))
+        head->terms =
+            tess_declare_tensor(declare, "terms", gpt->dtype,
+                                tess_shape3(parts, gpt->leaf_length, gpt->width), TESS_LIFE_CALL);
+    if (gpt->axis.sequence)
+        head->whole =
+            tess_declare_tensor(declare, "whole", gpt->dtype,
+                                tess_shape2(gpt->leaf_length, gpt->width), TESS_LIFE_CALL);
+}
+
+void tess__gpt_declare_head(struct gpt_state *gpt, struct tess_declare *declare)
+{
+    const char *const name = "lm_head.weight";
+    const struct tess_init init = {TESS_INIT_NORMAL, gpt->deviation};
+    const bool padded = gpt->padded != gpt->vocabulary;
+    const struct tess_slice slice = {.axis = 0, .blocks = 1, .used = padded ? gpt->vocabulary : 0};
+    struct gpt_head *head = &gpt->head;
+
+    head->chunk_count = head_chunks(gpt);
+    head->chunk = gpt->leaf_length / head->chunk_count;
+    struct tess_op_desc desc = {.kind = TESS_OP_LINEAR,
+                                .rows = head->chunk,
+                                .calls =
+                                    (int32_t)(gpt->leaves * head->chunk_count) * gpt->axis.count,
+                                .in = gpt->width,
+                                .out = gpt->padded / gpt->axis.parts};
+
+    tess_declare_unit(declare, "head", tess_shape1(gpt->decode ? gpt->classes : 1));
+    head->weight = gpt->tied
+                       ? tess_declare_tied(declare, name, gpt->table)
+                       : tess_declare_sliced(declare, name, tess_shape2(gpt->padded, gpt->width),
+                                             init, 0, slice);
+    for (int i = 0; i < 2; i++) {
+        desc.add_grad = i == 1;
+        head->op[i] = tess_declare_op(declare, &desc, false);
+    }
+    head_declare_tensors(gpt, declare);
+    /* The greatest logit, two sums and the best class of each position; see head_measure. */
+    tess_declare_crossing(declare, TESS_CALL_BACKWARD, TESS_CALL_F32, 4 * gpt->positions);
+    tess_declare_crossing(declare, TESS_CALL_BACKWARD, TESS_CALL_WIDEN,
+                          gpt->positions * gpt->width);
+    tess_declare_crossing(declare, TESS_CALL_BACKWARD, TESS_CALL_SUM, gpt->positions * gpt->width);
+    if (!gpt->decode)
+        tess_declare_loss(declare, gpt->length);
+}
+
+/* ---- a chunk --------------------------------------------------------------------------------- */
+
+/* One chunk of one leaf: positions, and where they are. */
+struct head_chunk {
+    const void *x;        /* [chunk, C] */
+    void *term;           /* [chunk, C] of the first part; NULL: no gradient */
+    const int32_t *label; /* [chunk] */
+    float *dweight;       /* [P, V / parts, C] */
+    int64_t at;           /* positions before it in the pass */
+    bool first;           /* of the leaf */
+};
+
+static int64_t head_words(const struct gpt_state *gpt)
+{
+    return gpt->padded / gpt->axis.parts;
+}
+
+/* Elements of a part's weight. */
+static int64_t head_weights(const struct gpt_state *gpt)
+{
+    return head_words(gpt) * gpt->width;
+}
+
+static void *head_logits(const struct gpt_state *gpt, const struct tess_pass *pass, int32_t part)
+{
+    return tess__gpt_at(pass, gpt->head.logits, part * gpt->head.chunk * head_words(gpt));
+}
+
+static const void *head_weight(const struct gpt_state *gpt, const struct tess_pass *pass,
+                               int32_t part)
+{
+    return (const char *)pass->param[gpt->head.weight] +
+           part * head_weights(gpt) * (int64_t)tess_dtype_bytes(pass->dtype);
+}
+
+/* The first class of a part, and how many of its columns are classes and not padding. */
+static int64_t head_first(const struct gpt_state *gpt, int32_t part)
+{
+    return (gpt->axis.first + part) * head_words(gpt);
+}
+
+static int64_t head_classes(const struct gpt_state *gpt, int32_t part)
+{
+    const int64_t left = gpt->vocabulary - head_first(gpt, part);
+
+    return left < 0 ? 0 : left < head_words(gpt) ? left : head_words(gpt);
+}
+
+/* What is known of a chunk's positions, for a part; sums and targets of a part lie side by side, so
+ * that they cross the axis together. */
+static float *head_stat(const struct gpt_state *gpt, const struct tess_pass *pass, int stat,
+                        int32_t part)
+{
+    const int64_t parts = gpt->axis.count;
+    const int64_t at = stat == HEAD_MAX      ? part
+                       : stat == HEAD_BEST   ? 3 * parts + part
+                       : stat == HEAD_TARGET ? parts + 2 * part + 1
+                                             : parts + 2 * part;
+
+    return (float *)pass->tensor[gpt->head.stat] + at * gpt->head.chunk;
+}
+
+/* Logits of a chunk, and what its loss and their gradient need; the first part has it for all. */
+static enum tess_status head_measure(const struct gpt_state *gpt, const struct tess_pass *pass,
+                                     const struct head_chunk *chunk)
+{
+    const int64_t rows = gpt->head.chunk, words = head_words(gpt);
+    const float *max = head_stat(gpt, pass, HEAD_MAX, 0);
+
+    for (int32_t p = 0; p < gpt->axis.count; p++) {
+        TESS_TRY(tess_linear_forward(tess__cut_op(pass, gpt->head.op[0]), chunk->x,
+                                     head_weight(gpt, pass, p), NULL, head_logits(gpt, pass, p)));
+        tess_xent_max(pass->kernel, pass->dtype, rows, head_classes(gpt, p), words,
+                      head_logits(gpt, pass, p), head_stat(gpt, pass, HEAD_MAX, p));
+    }
+    TESS_TRY(tess_pass_max_f32(pass, rows, head_stat(gpt, pass, HEAD_MAX, 0)));
+    for (int32_t p = 0; p < gpt->axis.count; p++)
+        tess_xent_sum(pass->kernel, pass->dtype, rows, head_classes(gpt, p), words,
+                      head_first(gpt, p), head_logits(gpt, pass, p), chunk->label, max,
+                      head_stat(gpt, pass, HEAD_SUM, p), head_stat(gpt, pass, HEAD_TARGET, p),
+                      head_stat(gpt, pass, HEAD_BEST, p));
+    TESS_TRY(tess_pass_sum_f32(pass, 2 * rows, head_stat(gpt, pass, HEAD_SUM, 0)));
+    TESS_TRY(tess_pass_max_f32(pass, rows, head_stat(gpt, pass, HEAD_BEST, 0)));
+    for (int stat = 0; stat < HEAD_STATS; stat++)
+        tess_copy(pass->kernel, rows * (int64_t)sizeof(float), head_stat(gpt, pass, stat, 0),
+                  (float *)pass->tensor[gpt->head.stats] + stat * gpt->positions + chunk->at);
+    return TESS_OK;
+}
+
+/* The gradient of the logits, in their place, and those of x and the weight. */
+static enum tess_status head_chunk_backward(const struct gpt_state *gpt,
+                                            const struct tess_pass *pass,
+                                            const struct head_chunk *chunk)
+{
+    const int64_t rows = gpt->head.chunk;
+    const int64_t term = gpt->leaf_length * gpt->width * (int64_t)tess_dtype_bytes(pass->dtype);
+
+    for (int32_t p = 0; p < gpt->axis.count; p++) {
+        void *dlogits = head_logits(gpt, pass, p);
+
+        tess_xent_grad(pass->kernel, pass->dtype, rows, head_classes(gpt, p), head_words(gpt),
+                       head_first(gpt, p), pass->loss_grad, dlogits, chunk->label,
+                       head_stat(gpt, pass, HEAD_MAX, 0), head_stat(gpt, pass, HEAD_SUM, 0),
+                       dlogits);
+        TESS_TRY(tess_linear_backward_weight(tess__cut_op(pass, gpt->head.op[!chunk->first]),
+                                             chunk->x, dlogits,
+                                             chunk->dweight + p * head_weights(gpt), NULL));
+        TESS_TRY(tess_linear_backward_data(tess__cut_op(pass, gpt->head.op[0]), dlogits,
+                                           head_weight(gpt, pass, p),
+                                           (char *)chunk->term + p * term));
+    }
+    return TESS_OK;
+}
+
+/* ---- a leaf ---------------------------------------------------------------------------------- */
+
+static float *head_level(const struct gpt_state *gpt, const struct tess_pass *pass, int32_t level)
+{
+    const int64_t count = gpt->axis.count * head_weights(gpt);
+
+    if (level == 0)
+        return pass->grad[gpt->head.weight];
+    return (float *)pass->tensor[gpt->head.levels] + (level - 1) * count;
+}
+
+static enum tess_status head_leaf(const struct gpt_state *gpt, const struct tess_pass *pass,
+                                  int64_t leaf, bool gradient)
+{
+    const int64_t word = (int64_t)tess_dtype_bytes(pass->dtype);
+    const int64_t whole_count = gpt->leaf_length * gpt->width;
+    const int64_t own = leaf * (gpt->own_positions / gpt->leaves) * gpt->width * word;
+    const int64_t step = gpt->head.chunk * gpt->width * word;
+    const void *x = (const char *)pass->input + own;
+    char *dx = gradient ? (char *)pass->input_grad + own : NULL;
+    char *terms = gradient && gpt->head.terms >= 0 ? pass->tensor[gpt->head.terms] : dx;
+
+    if (gpt->axis.sequence) {
+        TESS_TRY(tess_pass_widen(pass, whole_count, x, pass->tensor[gpt->head.whole]));
+        x = pass->tensor[gpt->head.whole];
+    }
+    for (int64_t c = 0; c < gpt->head.chunk_count; c++) {
+        const int64_t at = leaf * gpt->leaf_length + c * gpt->head.chunk;
+        const struct head_chunk chunk = {
+            .x = (const char *)x + c * step,
+            .term = gradient ? terms + c * step : NULL,
+            .label = pass->label + at,
+            .dweight = gradient ? head_level(gpt, pass, head_ones(leaf)) : NULL,
+            .at = at,
+            .first = c == 0,
+        };
+
+        TESS_TRY(head_measure(gpt, pass, &chunk));
+        if (gradient)
+            TESS_TRY(head_chunk_backward(gpt, pass, &chunk));
+    }
+    return gradient ? tess_pass_sum(pass, whole_count, terms, dx) : TESS_OK;
+}
+
+/* Add level to the one below it. */
+static void head_merge(const struct gpt_state *gpt, const struct tess_pass *pass, int32_t level)
+{
+    tess_accumulate(pass->kernel, gpt->axis.count * head_weights(gpt), 1,
+                    head_level(gpt, pass, level), head_level(gpt, pass, level - 1));
+}
+
+static enum tess_status head_run(const struct gpt_state *gpt, const struct tess_pass *pass,
+                                 bool gradient)
+{
+    const float *stats = pass->tensor[gpt->head.stats];
+
+    for (int64_t leaf = 0; leaf < gpt->leaves; leaf++) {
+        TESS_TRY(head_leaf(gpt, pass, leaf, gradient));
+        for (int32_t level = head_ones(leaf); gradient && level >= head_ones(leaf + 1); level--)
+            head_merge(gpt, pass, level);
+    }
+    for (int32_t level = head_ones(gpt->leaves) - 1; gradient && level > 0; level--)
+        head_merge(gpt, pass, level);
+    tess_xent_loss(pass->kernel, gpt->positions, gpt->length, pass->label,
+                   stats + HEAD_MAX * gpt->positions, stats + HEAD_SUM * gpt->positions,
+                   stats + HEAD_TARGET * gpt->positions, stats + HEAD_BEST * gpt->positions,
+                   pass->loss, pass->correct);
+    return TESS_OK;
+}
+
+enum tess_status tess__gpt_head_forward(const struct gpt_state *gpt, const struct tess_pass *pass)
+{
+    if (!gpt->decode)
+        return pass->training ? TESS_OK : head_run(gpt, pass, false);
+    TESS_TRY(tess_linear_forward(tess__cut_op(pass, gpt->head.op[0]), pass->input,
+                                 head_weight(gpt, pass, 0), NULL, head_logits(gpt, pass, 0)));
+    tess_cast(pass->kernel, gpt->classes, pass->dtype, head_logits(gpt, pass, 0), TESS_F32,
+              pass->output);
+    return TESS_OK;
+}
+
+enum tess_status tess__gpt_head_backward(const struct gpt_state *gpt, const struct tess_pass *pass)
+{
+    return head_run(gpt, pass, true);
+}

@@ -1,0 +1,60 @@
+/*
+ * The strategy `tp` of the tensor axis: layers are cut by their width, and activations cross ranks
+ * where a layer's parts have to be added or its input is wanted whole (Shoeybi et al.,
+ * "Megatron-LM", 2019, section 3; with sequence parallel Korthikanti et al., "Reducing activation
+ * recomputation in large transformer models", 2022, section 4.2.2).
+ *
+ * Which layers are cut and where they cross is the model's; the number of parts and sequence
+ * parallel are the core's (--tensor.*). Here is what moves.
+ */
+#include "tessera/check.h"
+#include "tessera/strategy.h"
+#include "tessera/version.h"
+
+#include <stdio.h>
+
+/* The model cannot go on without the result, so nothing is left under way. */
+static enum tess_status tp_cross(struct tess_strategy *strategy,
+                                 const struct tess_crossing *crossing)
+{
+    struct tess_comm *comm = strategy->comm;
+    const size_t count = crossing->count;
+    switch (crossing->kind) {
+    case TESS_CROSSING_SUM:
+        return tess_comm_all_reduce(comm, crossing->data, crossing->data, count, crossing->dtype,
+                                    TESS_REDUCE_SUM, NULL);
+    case TESS_CROSSING_MAX:
+        return tess_comm_all_reduce(comm, crossing->data, crossing->data, count, crossing->dtype,
+                                    TESS_REDUCE_MAX, NULL);
+    case TESS_CROSSING_SUM_SCATTER:
+        return tess_comm_reduce_scatter(comm, crossing->data, crossing->part, count,
+                                        crossing->dtype, TESS_REDUCE_SUM, NULL);
+    case TESS_CROSSING_GATHER:
+        return tess_comm_all_gather(comm, crossing->part, crossing->data, count, crossing->dtype,
+                                    NULL);
+    }
+    TESS_FAIL(TESS_ERR_INTERNAL, "no way to cross ranks has number %d", (int)crossing->kind);
+}
+
+static void tp_describe(const struct tess_strategy *strategy,
+                        void (*line)(void *context, const char *text), void *context)
+{
+    const int32_t ranks = strategy->plan->mesh.count[TESS_AXIS_TENSOR];
+    char text[200];
+    line(context, "two layers, cut by columns and then by rows: an all-reduce forward and one "
+                  "backward; with --tensor.sequence-parallel all-gather and reduce-scatter, the "
+                  "same bytes");
+    snprintf(text, sizeof(text),
+             "sent by a rank in each, of the bytes of the activations: 2(t-1)/t = %.3g",
+             2.0 * (double)(ranks - 1) / (double)ranks);
+    line(context, text);
+}
+
+const struct tess_strategy_ops tess_strategy_tp = {
+    .abi = TESS_ABI,
+    .name = "tp",
+    .summary = "tensor parallel: layers cut by width, activations summed over ranks",
+    .axis = TESS_AXIS_TENSOR,
+    .cross = tp_cross,
+    .describe = tp_describe,
+};

@@ -1,0 +1,267 @@
+/*
+ * Text and token files that are not as they should be: every field of a header, every length, and
+ * names that lead nowhere. Messages name the file and what is wrong with it. Then tokens outside
+ * the vocabulary, which show when their sample is loaded.
+ */
+#include "core/data.h"
+#include "core/token_files.h"
+#include "tessera/log.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+enum { COUNT = 40 };
+
+/* Opening `source` fails, the message has all words, and nothing stays behind. */
+static void check_refused(const struct token_folder *folder, const char *source,
+                          const char *validation_source, enum tess_status expected,
+                          const char *word, const char *other_word)
+{
+    struct tess_dataset *set = NULL;
+    const int files = token_open_files(), mappings = token_mappings(folder);
+    const enum tess_status status =
+        tess_dataset_open_tokens(source, validation_source, 0.1, 4, &set);
+    const char *text = tess_log_last_error();
+    if (status != expected || strstr(text, word) == NULL || strstr(text, other_word) == NULL)
+        fail_msg("%s: status %d, expected %d; message \"%s\" without \"%s\" or \"%s\"", source,
+                 status, expected, text, word, other_word);
+    assert_null(set);
+    assert_int_equal(token_open_files(), files);
+    assert_int_equal(token_mappings(folder), mappings);
+}
+
+static uint8_t *make_shard(enum token_layout layout, size_t *bytes_out)
+{
+    uint32_t token[COUNT];
+    token_draw(layout, 0, COUNT, token);
+    return token_make(layout, token, COUNT, bytes_out);
+}
+
+static void case_headers(void **state)
+{
+    (void)state;
+    static const struct {
+        int field;
+        int32_t value;
+        const char *word;
+    } wrong[] = {
+        {0, 0, "wrong magic number 0: expected 20240520 (GPT-2) or 20240801 (Llama 3)"},
+        {0, 20240326, "wrong magic number 20240326"}, /* llm.c's model files */
+        {0, -1, "wrong magic number -1"},
+        {1, 0, "wrong version 0"},
+        {1, 2, "wrong version 2"},
+        {1, -7, "wrong version -7"},
+        {2, 0, "wrong count: the header promises 0 tokens"},
+        {2, -1, "wrong count: the header promises -1 tokens"},
+        {2, INT32_MIN, "wrong count"},
+        {2, COUNT - 1, "trailing bytes"},
+        {2, COUNT + 1, "truncated"},
+        {2, 1, "trailing bytes"},
+        {2, INT32_MAX, "truncated"},
+        {2, 0x40000000 + COUNT, "truncated"}, /* in 32 bits four times as many are 4 * COUNT */
+    };
+    struct token_folder folder;
+    token_folder_open(&folder);
+    for (enum token_layout layout = TOKEN_GPT2; layout <= TOKEN_LLAMA3; layout++) {
+        for (size_t i = 0; i < sizeof(wrong) / sizeof(*wrong); i++) {
+            size_t bytes;
+            uint8_t *shard = make_shard(layout, &bytes);
+            memcpy(shard + 4 * wrong[i].field, &wrong[i].value, 4);
+            token_write_bytes(&folder, "x.bin", shard, bytes);
+            check_refused(&folder, token_path(&folder, "x.bin"), NULL, TESS_ERR_DATA, "x.bin",
+                          wrong[i].word);
+            free(shard);
+        }
+    }
+    token_folder_close(&folder);
+}
+
+/* Every length but the right one is refused, also that of a header alone and of nothing. */
+static void case_lengths(void **state)
+{
+    (void)state;
+    struct token_folder folder;
+    token_folder_open(&folder);
+    for (enum token_layout layout = TOKEN_GPT2; layout <= TOKEN_LLAMA3; layout++) {
+        size_t bytes;
+        uint8_t *shard = make_shard(layout, &bytes);
+        shard = realloc(shard, bytes + 8);
+        memset(shard + bytes, 0, 8);
+        for (size_t now = 0; now <= bytes + 8; now++) {
+            if (now == bytes)
+                continue;
+            token_write_bytes(&folder, "x.bin", shard, now);
+            check_refused(&folder, token_path(&folder, "x.bin"), NULL, TESS_ERR_DATA, "x.bin",
+                          now == 0      ? "empty"
+                          : now < 4     ? "where the header alone has 1024"
+                          : now < 1024  ? "where the header alone has 1024"
+                          : now < bytes ? "truncated"
+                                        : "trailing bytes");
+        }
+        free(shard);
+    }
+    token_folder_close(&folder);
+}
+
+/* Any byte of the three fields matters; the rest of the header is free. */
+static void case_damage(void **state)
+{
+    (void)state;
+    struct token_folder folder;
+    token_folder_open(&folder);
+    for (size_t at = 0; at < 1024; at += at < 16 ? 1 : 63) {
+        for (int bit = 0; bit < 8; bit++) {
+            struct tess_dataset *set = NULL;
+            size_t bytes;
+            uint8_t *shard = make_shard(TOKEN_GPT2, &bytes);
+            shard[at] ^= (uint8_t)(1 << bit);
+            token_write_bytes(&folder, "x.bin", shard, bytes);
+            if (at < 12)
+                check_refused(&folder, token_path(&folder, "x.bin"), NULL, TESS_ERR_DATA, "x.bin",
+                              "");
+            else
+                assert_int_equal(
+                    tess_dataset_open_tokens(token_path(&folder, "x.bin"), NULL, 0.1, 4, &set),
+                    TESS_OK);
+            tess_dataset_close(set);
+            free(shard);
+        }
+    }
+    token_folder_close(&folder);
+}
+
+static void case_names(void **state)
+{
+    (void)state;
+    struct token_folder folder;
+    struct tess_dataset *set = NULL;
+    char here[512];
+    uint32_t token[COUNT];
+    const enum tess_status data = TESS_ERR_DATA, missing = TESS_ERR_NOT_FOUND;
+    token_folder_open(&folder);
+    assert_non_null(getcwd(here, sizeof(here)));
+    assert_int_equal(chdir(folder.path), 0);
+    token_draw(TOKEN_GPT2, 0, COUNT, token);
+    token_write(&folder, "gpt.bin", TOKEN_GPT2, token, COUNT);
+    token_write(&folder, "llama.bin", TOKEN_LLAMA3, token, COUNT);
+    token_write(&folder, "a.txt", TOKEN_TEXT, token, COUNT);
+    token_write(&folder, "short.txt", TOKEN_TEXT, token, 8);
+    token_write(&folder, "tiny.txt", TOKEN_TEXT, token, 4);
+    token_write(&folder, "words.bin", TOKEN_TEXT, token, COUNT);
+    token_write_bytes(&folder, "empty.txt", "", 0);
+    assert_int_equal(mkdir("folder", 0700), 0);
+    assert_int_equal(mkfifo("fifo", 0600), 0);
+    assert_int_equal(symlink("nowhere", "link"), 0);
+
+    check_refused(&folder, "no.txt", NULL, missing, "no.txt", "No such file");
+    check_refused(&folder, "a.txt/b", NULL, missing, "a.txt/b", "cannot open");
+    check_refused(&folder, "link", NULL, missing, "link", "No such file");
+    check_refused(&folder, "a.txt,no.txt", NULL, missing, "no.txt", "No such file");
+    check_refused(&folder, "no*.txt", NULL, missing, "no*.txt", "no file matches");
+    check_refused(&folder, "a.txt,no[0-9]", NULL, missing, "no[0-9]", "no file matches");
+    check_refused(&folder, "", NULL, TESS_ERR_USAGE, "empty name", "commas");
+    check_refused(&folder, "a.txt,,a.txt", NULL, TESS_ERR_USAGE, "empty name", "a.txt,,a.txt");
+    check_refused(&folder, "a.txt,", NULL, TESS_ERR_USAGE, "empty name", "a.txt,");
+    check_refused(&folder, "empty.txt", NULL, data, "empty.txt", "is empty");
+    check_refused(&folder, "a.txt,empty.txt", NULL, data, "empty.txt", "is empty");
+    check_refused(&folder, "folder", NULL, data, "folder", "not a regular file");
+    check_refused(&folder, "fifo", NULL, data, "fifo", "not a regular file");
+    check_refused(&folder, "/dev/zero", NULL, data, "/dev/zero", "not a regular file");
+    check_refused(&folder, "words.bin", NULL, data, "words.bin", "must not end in .bin");
+    check_refused(&folder, "gpt.bin,a.txt", NULL, data, "gpt.bin", "a.txt");
+    check_refused(&folder, "a.txt,llama.bin", NULL, data, "a.txt", "llama.bin");
+    check_refused(&folder, "gpt.bin,llama.bin", NULL, data, "GPT-2", "Llama 3");
+    check_refused(&folder, "a.txt", "gpt.bin", data, "gpt.bin for validation", "text");
+    check_refused(&folder, "a.txt", "no.txt", missing, "no.txt", "No such file");
+    check_refused(&folder, "short.txt", NULL, data, "short.txt: 8 tokens", "at least 9");
+    check_refused(&folder, "tiny.txt", "a.txt", data, "tiny.txt: 4 tokens", "at least 5");
+    check_refused(&folder, "a.txt", "tiny.txt", data, "tiny.txt: 4 tokens", "at least 5");
+    check_refused(&folder, "tiny.txt,tiny.txt", NULL, data, "and the files after it: 8 tokens",
+                  "--data.length");
+
+    assert_int_equal(tess_dataset_open_tokens("a.txt", NULL, 0.1, 0, &set), TESS_ERR_USAGE);
+    assert_int_equal(tess_dataset_open_tokens("a.txt", NULL, 1, 4, &set), TESS_ERR_USAGE);
+    assert_int_equal(tess_dataset_open_tokens("a.txt", NULL, -0.1, 4, &set), TESS_ERR_USAGE);
+    assert_int_equal(tess_dataset_open_tokens("a.txt", NULL, (double)NAN, 4, &set), TESS_ERR_USAGE);
+    assert_int_equal(tess_dataset_open_tokens("a.txt", NULL, 0.1, INT64_MAX, &set), data);
+    assert_null(set);
+    assert_int_equal(chdir(here), 0);
+    token_folder_close(&folder);
+}
+
+/* ---- tokens outside the vocabulary ------------------------------------------------------------
+ */
+
+/* Two files of 30 and 23 tokens, samples of 10: 0, 1, 2 begin in the first, 3 and 4 in the second;
+ * token `bad` of all is `value`. Tokens 51 and 52 are in no sample. */
+static void check_value(enum token_layout layout, int64_t bad, uint32_t value)
+{
+    enum { LENGTH = 10, FIRST = 30, ALL = 53, SAMPLES = 5 };
+    const struct tess_loader_options plain = {0};
+    struct token_folder folder;
+    struct tess_dataset *set = NULL;
+    uint32_t token[ALL];
+    char expected[64];
+    token_folder_open(&folder);
+    token_draw(layout, 3, ALL, token);
+    token[bad] = value;
+    token_write(&folder, "one.bin", layout, token, FIRST);
+    token_write(&folder, "two.bin", layout, token + FIRST, ALL - FIRST);
+    assert_int_equal(
+        tess_dataset_open_tokens(token_path(&folder, "*.bin"), NULL, 0.2, LENGTH, &set), TESS_OK);
+    snprintf(expected, sizeof(expected), "%s.bin: token out of range: token %d ",
+             bad < FIRST ? "one" : "two", (int)(bad < FIRST ? bad : bad - FIRST));
+    for (int64_t i = 0; i < SAMPLES; i++) {
+        const struct tess_split *split = i < set->train.count ? &set->train : &set->test;
+        const int64_t here = i < set->train.count ? i : i - set->train.count;
+        const bool has = bad >= i * LENGTH && bad <= (i + 1) * LENGTH;
+        for (int ignored = 0; ignored < 2; ignored++) {
+            const int64_t sample[3] = {-1, here | (ignored ? TESS_SAMPLE_IGNORED : 0), -1};
+            int32_t input[3 * LENGTH], label[3 * LENGTH];
+            assert_int_equal(
+                tess_load_rows(set, split, &plain, 1, 0, true, sample, 3, TESS_I32, input, label),
+                has ? 1 : 3);
+            if (!has)
+                continue;
+            char number[32];
+            assert_int_equal(tess_load_report(set, split, sample[1]), TESS_ERR_DATA);
+            assert_non_null(strstr(tess_log_last_error(), expected));
+            snprintf(number, sizeof(number), " is %u,", value);
+            assert_non_null(strstr(tess_log_last_error(), number));
+        }
+    }
+    tess_dataset_close(set);
+    token_folder_close(&folder);
+}
+
+static void case_values(void **state)
+{
+    (void)state;
+    for (int64_t bad = 0; bad < 53; bad++) {
+        check_value(TOKEN_GPT2, bad, 50257);
+        check_value(TOKEN_LLAMA3, bad, 128256);
+    }
+    check_value(TOKEN_GPT2, 17, 65535);
+    check_value(TOKEN_LLAMA3, 17, 0x7fffffff);
+    check_value(TOKEN_LLAMA3, 30, 0x80000000);
+    check_value(TOKEN_LLAMA3, 50, 0xffffffff);
+}
+
+int main(void)
+{
+    const struct CMUnitTest cases[] = {
+        cmocka_unit_test(case_headers), cmocka_unit_test(case_lengths),
+        cmocka_unit_test(case_damage),  cmocka_unit_test(case_names),
+        cmocka_unit_test(case_values),
+    };
+    return cmocka_run_group_tests_name("tokens_bad", cases, NULL, NULL);
+}

@@ -1,0 +1,169 @@
+/*
+ * Generation against training: what a decoder says of each token of a sequence, one position after
+ * the other from weights in a file, adds up to the loss of the whole sequence at once.
+ */
+#include "core/decode.h"
+#include "core/weights.h"
+#include "models/model_driver.h"
+
+#include "tessera/registry.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define LENGTH     21
+#define VOCABULARY 77
+
+static char path[] = "/tmp/test_decode_gpt_XXXXXX";
+static const char *kernel_name;
+
+/* The driver's parameters, in the file's names and layouts. */
+static void write_weights(const struct model_driver *driver)
+{
+    const struct tess_declare *declare = &driver->declare;
+    size_t bytes;
+    char *header = tess_weights_header(declare, &bytes);
+    FILE *file = fopen(path, "wb");
+    assert_non_null(header);
+    assert_non_null(file);
+    assert_int_equal(fwrite(header, 1, bytes, file), bytes);
+    free(header);
+    for (int32_t p = 0; p < declare->param_count; p++) {
+        const struct tess_shape shape = tess_declare_file_shape(&declare->param[p]);
+        const int64_t count = tess_shape_count(&shape);
+        if (declare->param[p].flags & TESS_PARAM_TIED)
+            continue;
+        for (int64_t at = 0, run; at < count; at += run) {
+            int64_t whole, stride;
+            run = tess_weights_file_run(&declare->param[p], at, &whole, &stride);
+            for (int64_t i = 0; i < run; i++)
+                assert_int_equal(
+                    fwrite(&driver->master[p][whole + i * stride], sizeof(float), 1, file), 1);
+        }
+    }
+    fclose(file);
+}
+
+/* Loss of a label by logits, in double. */
+static double loss_of(const float *logits, int32_t label)
+{
+    double sum = 0;
+    for (int v = 0; v < VOCABULARY; v++)
+        sum += exp((double)logits[v] - logits[label]);
+    return log(sum);
+}
+
+/* Sum of the losses of the driver's tokens. */
+static double decode(const struct model_driver *driver, const char *kernel)
+{
+    struct tess_decoder_config config = {.model = driver->model,
+                                         .options = driver->options,
+                                         .threads = 1,
+                                         .dtype = driver->input.dtype,
+                                         .context = LENGTH};
+    struct tess_decoder *decoder = NULL;
+    struct tess_weights *weights = NULL;
+    double loss = 0;
+    assert_int_equal(tess_registry_get_kernel(kernel, &config.kernel), TESS_OK);
+    assert_int_equal(tess_weights_open(path, &weights), TESS_OK);
+    assert_int_equal(tess_decoder_open(&config, weights, &decoder), TESS_OK);
+    tess_weights_close(weights);
+    assert_int_equal(tess_decoder_vocabulary(decoder), VOCABULARY);
+    for (int64_t p = 0; p < LENGTH; p++) {
+        float logits[VOCABULARY];
+        assert_int_equal(tess_decoder_step(decoder, ((const int32_t *)driver->x_low)[p], p, logits),
+                         TESS_OK);
+        loss += loss_of(logits, driver->label[p]);
+    }
+    tess_decoder_close(decoder);
+    return loss;
+}
+
+/*
+ * Both paths round at the same places and add in different orders: a row of a product, a softmax's
+ * denominator. Initial weights are ten times as wide as by default, so logits are of size 1 and
+ * more. In f32 the mean loss, near 5, then differs by a few 2^-24 of it (measured: at most 6e-8);
+ * 1e-6 is for other machines. In bf16 and f16 an activation near the middle between two values may
+ * go either way: 2^-9 or 2^-12 of itself each time, and on the mean of 21 positions less than that
+ * (measured: 6e-4 and 5e-7).
+ */
+static void check(const char *const *argument, int argument_count, enum tess_dtype dtype)
+{
+    const double bound = dtype == TESS_F32 ? 1e-6 : dtype == TESS_BF16 ? 0x1p-9 : 0x1p-12;
+    const struct tess_model_input input = {.row = tess_shape1(LENGTH),
+                                           .class_count = VOCABULARY,
+                                           .dtype = dtype,
+                                           .tokens = true,
+                                           .rows = 1,
+                                           .leaf_rows = 1,
+                                           .axis = {.parts = 1, .count = 1, .rank_count = 1}};
+    struct model_driver driver;
+    model_open_input(&driver, "gpt", kernel_name, &input, argument, argument_count);
+    driver.training = false;
+    const double whole = model_forward(&driver);
+    write_weights(&driver);
+    const double mean = decode(&driver, kernel_name) / LENGTH;
+    if (!(fabs(mean - whole) <= bound * whole))
+        fail_msg("%s: mean loss %.8g one by one, %.8g at once", tess_dtype_name(dtype), mean,
+                 whole);
+    /* Nothing but kernels touches what is the device's. */
+    if (strcmp(kernel_name, "ref") == 0)
+        assert_true(decode(&driver, "guard") / LENGTH == mean);
+    model_close(&driver);
+}
+
+#define COMMON "--layers=3", "--heads=4", "--width=32", "--init-deviation=0.2"
+
+static void case_gpt2(void **unused)
+{
+    static const char *const argument[] = {COMMON};
+    static const char *const untied[] = {COMMON, "--tied=off"};
+    (void)unused;
+    check(argument, 4, TESS_F32);
+    check(argument, 4, TESS_BF16);
+    check(argument, 4, TESS_F16);
+    check(untied, 5, TESS_F32);
+}
+
+static void case_llama(void **unused)
+{
+    static const char *const argument[] = {COMMON, "--style=llama", "--kv-heads=2"};
+    static const char *const tied[] = {COMMON, "--style=llama", "--kv-heads=1", "--tied=on"};
+    (void)unused;
+    check(argument, 6, TESS_F32);
+    check(argument, 6, TESS_BF16);
+    check(argument, 6, TESS_F16);
+    check(tied, 7, TESS_F32);
+}
+
+static int set_up(void **state)
+{
+    (void)state;
+    int fd = mkstemp(path);
+    return fd < 0 ? -1 : close(fd);
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    (void)unlink(path);
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest cases[] = {
+        cmocka_unit_test(case_gpt2),
+        cmocka_unit_test(case_llama),
+    };
+    kernel_name = argc > 1 ? argv[1] : "ref";
+    return cmocka_run_group_tests(cases, set_up, tear_down);
+}
