@@ -66,6 +66,7 @@ static int command_overview(void)
         "\nfirst steps\n"
         "  tessera train --data synthetic --steps 50        made-up images, no files needed\n"
         "  tessera train configs/labs/fashion_cnn.yaml --strategy fsdp --ranks 4\n"
+        "  tessera train configs/models/tiny-gpt.yaml --strategy fsdp+tp+pp --ranks 8\n"
         "  tessera compare configs/labs/fashion_mlp.yaml --ranks 4 --steps 50\n"
         "  tessera train configs/labs/fashion_mlp.yaml --explain\n"
         "  tessera help train                               all options, with their limits\n\n"

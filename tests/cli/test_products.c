@@ -99,8 +99,8 @@ static void case_train(void **state)
     (void)state;
     snprintf(words, sizeof words, "--strategy fsdp+tp+pp --ranks 8 --steps 4 --run %s/run", folder);
     assert_int_equal(mesh_run(&spawn, "train", words), 0);
-    check_said(&spawn, "under fsdp+tp+pp on 8 ranks (data 2, tensor 2, stage 2); 64 sequences of "
-                       "16 tokens");
+    check_said(&spawn, "under fsdp+tp+pp on 8 ranks (data 2, tensor 2, stage 2);\n  64 sequences "
+                       "of 16 tokens");
     check_said(&spawn, "rank 5 of 8");
     check_said(&spawn, "; data 0, tensor 1, stage 1\n");
     check_said(&spawn, " tokens/s");
@@ -267,6 +267,36 @@ static void case_sequence_word(void **state)
     check_said(&spawn, "hashes: all 2 equal");
 }
 
+/* Other series of runs with a product: their meshes, their grids, their words. */
+static void case_series(void **state)
+{
+    static struct spawn spawn;
+
+    (void)state;
+    assert_int_equal(mesh_run(&spawn, "scaling",
+                              "--strategy pp --max-ranks 2 --steps 2 --repeats 1 --to 2 --links "
+                              "nvlink"),
+                     0);
+    check_said(&spawn, "mesh: ranks along the data, tensor and stage axis: 1 = 1x1x1, 2 = 1x1x2\n");
+    check_said(&spawn, "hashes: all 2 equal: the same bits on every number of ranks");
+    check_said(&spawn, "tokens/s");
+    assert_int_equal(mesh_run(&spawn, "scaling", "--strategy pp --mesh stage=2"), 2);
+    assert_non_null(strstr(spawn.err, "leave it out"));
+    /* A batch of 3 does not fit 2 ranks of the data axis x 2 micro-batches: 4 is the next. */
+    assert_int_equal(
+        mesh_run(&spawn, "tune batch", "--strategy fsdp+tp+pp --ranks 8 --from 3 --to 8 --steps 2"),
+        0);
+    check_said(&spawn, "gpt under fsdp+tp+pp on 8 ranks");
+    check_said(&spawn, "\n        4         2 "); /* batch, and of that per rank */
+    check_said(&spawn, "every run allocated exactly that");
+    assert_int_equal(mesh_run(&spawn, "bench step",
+                              "--strategies single,fsdp+tp+pp --ranks 8 --steps 2 --repeats 1 "
+                              "--pp.schedule gpipe"),
+                     0);
+    check_said(&spawn, "\"strategy\":\"fsdp+tp+pp\",\"ranks\":8,\"grid\":4");
+    check_said(&spawn, "\"mesh\":{\"data\":2,\"tensor\":2,\"stage\":2},\"tokens_per_s\":");
+}
+
 /* ---- what does not fit ----------------------------------------------------------------------- */
 
 static void case_refused(void **state)
@@ -372,10 +402,10 @@ static int remove_folder(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(case_train),     cmocka_unit_test(case_explain),
-        cmocka_unit_test(case_compare),   cmocka_unit_test(case_canonical),
-        cmocka_unit_test(case_refused),   cmocka_unit_test(case_sequence_word),
-        cmocka_unit_test(case_interrupt),
+        cmocka_unit_test(case_train),   cmocka_unit_test(case_explain),
+        cmocka_unit_test(case_compare), cmocka_unit_test(case_canonical),
+        cmocka_unit_test(case_refused), cmocka_unit_test(case_sequence_word),
+        cmocka_unit_test(case_series),  cmocka_unit_test(case_interrupt),
     };
 
     if (mkdtemp(folder) == NULL)
