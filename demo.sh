@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Shows Tessera on this machine: installs what is missing, builds it, trains a convolutional network on
-# Fashion-MNIST on four ranks that share its parameters, compares all strategies and writes a report.
+# Fashion-MNIST on four ranks that share its parameters, compares all strategies, does the same with a small
+# GPT on eight ranks along three axes, and writes a report.
 set -euo pipefail
 cd "$(dirname "$0")"
 . tests/packages.sh
@@ -18,6 +19,7 @@ run()
 
 tessera=build/release/tessera
 config=configs/labs/fashion_cnn.yaml
+gpt=configs/models/tiny-gpt.yaml
 
 heading "1. Packages"
 # Unquoted: lists of words.
@@ -37,18 +39,30 @@ heading "4. Compare: what each strategy costs a rank, and that all end with the 
 run "$tessera" compare "$config" --strategies single,dp,ddp,zero1,zero2,fsdp,hsdp --ranks 4 \
     --steps 50 --json build/demo/strategies.json
 
-heading "5. Report: one page with pictures of all of it"
+heading "5. A GPT on eight ranks: two along each of the data, tensor and stage axes"
+run "$tessera" train "$gpt" --strategy fsdp+tp+pp --ranks 8 --run build/demo/gpt-8
+
+heading "6. What it has learnt, read from the run's weights"
+run "$tessera" generate build/demo/gpt-8 --prompt "The "
+echo
+
+heading "7. Compare: products of strategies on eight ranks"
+run "$tessera" compare "$gpt" --strategies single,ddp,zero1,fsdp,tp,tp+sp,pp,fsdp+tp,fsdp+pp,fsdp+tp+pp \
+    --ranks 8 --steps 5 --json build/demo/products.json
+
+heading "8. Report: one page with pictures of all of it"
 run "$tessera" report build/demo/fsdp-4 build/demo/strategies.json build/demo/fsdp-4.json \
-    --out build/demo/report.html --title "Tessera's demo"
+    build/demo/gpt-8 build/demo/products.json --out build/demo/report.html --title "Tessera's demo"
 
 heading "Done"
 cat <<TEXT
-The hash column shows the same parameters, bit for bit, under every strategy. Open build/demo/report.html in a
-browser. Next:
+The hash columns show the same parameters, bit for bit, under every strategy that does not cut layers. Open
+build/demo/report.html in a browser. Next:
 
     less configs/labs/README.md                                  # five labs, with what they print
     $tessera train $config --strategy ddp --ranks 2 --precision bf16
     $tessera train $config --ranks 4 --strategy zero1 --explain
+    $tessera train configs/models/llama-8b.yaml --strategy fsdp+tp+pp --ranks 64 --explain
     $tessera --help
     ./test.sh
 TEXT

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs Tessera beside PyTorch (DDP over gloo, and one process) and Open MPI on the same cores, in turn, and
-# prints the ratios: bench/peers.sh [--out FILE] [--quick] [train|reduce|overhead]...
+# prints the ratios: bench/peers.sh [--out FILE] [--quick] [train|gpt|reduce|overhead]...
 # Needs a release build, and Debian's python3-torch libopenblas0-openmp libtcmalloc-minimal4
 # openmpi-bin libopenmpi-dev, which it asks for but does not install.
 set -euo pipefail

@@ -53,7 +53,8 @@ static enum tess_status dp_reserve(struct tess_strategy *strategy)
     if (plan->rank == 0)
         return TESS_OK;
     return tess_memory_reserve(strategy->memory, TESS_MEMORY_GATHERED,
-                               (uint64_t)plan->flat_count * tess_dtype_bytes(plan->dtype),
+                               (uint64_t)tess__shard_value_count(plan) *
+                                   tess_dtype_bytes(plan->dtype),
                                "replica of rank 0", &state->block);
 }
 
@@ -68,9 +69,9 @@ static enum tess_status dp_open(struct tess_strategy *strategy)
     tess__wire_open(&state->wire, strategy);
     char *replica = plan->rank != 0 ? tess_memory_get(strategy->memory, state->block) : NULL;
     for (int32_t s = 0; s < plan->segment_count && replica != NULL; s++) {
-        const int32_t values = plan->segment[s].values_of >= 0 ? plan->segment[s].values_of : s;
+        const int32_t source = plan->segment[s].values_of >= 0 ? plan->segment[s].values_of : s;
         plan->segment[s].param =
-            replica + (size_t)plan->segment[values].begin * tess_dtype_bytes(plan->dtype);
+            replica + (size_t)plan->segment[source].begin * tess_dtype_bytes(plan->dtype);
     }
     return TESS_OK;
 }
@@ -127,14 +128,13 @@ static enum tess_status dp_batch_ready(struct tess_strategy *strategy,
                                        const struct tess_boundary *label)
 {
     struct dp_state *state = strategy->state;
-    uint64_t bytes = (uint64_t)input->rows * input->row_bytes;
+    const bool own_loss = strategy->plan->own_loss; /* else labels stay where the loss is */
     TESS_TRY(dp_scatter(strategy, input));
-    if (strategy->plan->own_loss) { /* else labels stay where the loss is computed */
+    if (own_loss)
         TESS_TRY(dp_scatter(strategy, label));
-        bytes += (uint64_t)label->rows * label->row_bytes;
-    }
     if (strategy->training)
-        state->input_bytes = bytes;
+        state->input_bytes =
+            (uint64_t)input->rows * (input->row_bytes + (own_loss ? label->row_bytes : 0));
     return TESS_OK;
 }
 
@@ -158,12 +158,9 @@ static enum tess_status dp_unit_enter(struct tess_strategy *strategy, int32_t un
     if (unit != 0 || phase != TESS_PHASE_FORWARD || !due || plan->segment_count == 0)
         return TESS_OK;
     state->stale = false;
-    /* All segments: what is FULL lies in flat order, one after the other, but for a last one that
-     * shares the values of another. */
-    const struct tess_segment *last = &plan->segment[plan->segment_count - 1];
-    const int64_t count = last->values_of >= 0 ? last->begin : plan->flat_count;
-    return tess_comm_broadcast(strategy->comm, plan->segment[0].param, (size_t)count, plan->dtype,
-                               0, NULL);
+    /* All segments: what is FULL lies in flat order, one after the other. */
+    return tess_comm_broadcast(strategy->comm, plan->segment[0].param,
+                               (size_t)tess__shard_value_count(plan), plan->dtype, 0, NULL);
 }
 
 static enum tess_status dp_grads_finish(struct tess_strategy *strategy)
@@ -204,7 +201,7 @@ static uint64_t dp_sent_bytes(const struct tess_strategy *strategy)
     if (plan->rank != 0)
         return micros * state->output_bytes + grads;
     uint64_t rows = state->input_bytes + state->output_bytes;
-    uint64_t params = (uint64_t)plan->flat_count * tess_dtype_bytes(plan->dtype);
+    uint64_t params = (uint64_t)tess__shard_value_count(plan) * tess_dtype_bytes(plan->dtype);
     return (uint64_t)(plan->rank_count - 1) * (micros * rows + params) +
            tess__shard_scatter_bytes(grads, plan->rank_count);
 }

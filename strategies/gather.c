@@ -7,6 +7,15 @@
 
 #include <stdlib.h>
 
+/* Elements of buffer `i`. */
+static int64_t gather_buffer_count(const struct tess_gather *gather, const struct tess_plan *plan,
+                                   int32_t i)
+{
+    if (gather->keep_last == TESS_GATHER_ALL && plan->segment[i].values_of >= 0)
+        return 0;
+    return tess__shard_buffer_count(plan, i, gather->slot_count);
+}
+
 enum tess_status tess__gather_reserve(struct tess_gather *gather, struct tess_strategy *strategy,
                                       int32_t keep_last)
 {
@@ -16,8 +25,7 @@ enum tess_status tess__gather_reserve(struct tess_gather *gather, struct tess_st
     gather->keep_last = keep_last;
     gather->slot_count = all || plan->segment_count < 2 ? plan->segment_count : 2;
     for (int32_t i = 0; i < gather->slot_count; i++)
-        bytes += (uint64_t)tess__shard_buffer_count(plan, i, gather->slot_count) *
-                 tess_dtype_bytes(plan->dtype);
+        bytes += (uint64_t)gather_buffer_count(gather, plan, i) * tess_dtype_bytes(plan->dtype);
     return tess_memory_reserve(strategy->memory, TESS_MEMORY_GATHERED, bytes, "gathered units",
                                &gather->block);
 }
@@ -35,8 +43,7 @@ enum tess_status tess__gather_open(struct tess_gather *gather, struct tess_strat
     for (int32_t i = 0; i < gather->slot_count; i++) {
         gather->slot[i].segment = -1;
         gather->slot[i].buffer = memory;
-        memory += (uint64_t)tess__shard_buffer_count(plan, i, gather->slot_count) *
-                  tess_dtype_bytes(plan->dtype);
+        memory += (uint64_t)gather_buffer_count(gather, plan, i) * tess_dtype_bytes(plan->dtype);
     }
     for (int32_t u = 0; u < plan->unit_count; u++)
         gather->segment_of[u] = -1;
@@ -55,24 +62,36 @@ void tess__gather_close(struct tess_gather *gather)
 
 static void gather_drop(struct tess_gather_slot *slot, struct tess_plan *plan)
 {
-    if (slot->segment >= 0)
-        plan->segment[slot->segment].param = NULL;
+    for (int32_t s = 0; s < plan->segment_count && slot->segment >= 0; s++)
+        if (plan->segment[s].param == slot->buffer)
+            plan->segment[s].param = NULL;
     slot->segment = -1;
 }
 
-/* Have segment `s` in its buffer, or on its way there. */
-static enum tess_status gather_launch(struct tess_gather *gather, struct tess_plan *plan, int32_t s)
+/* The segment whose values stand for those of `s`. */
+static int32_t gather_source(const struct tess_gather *gather, const struct tess_plan *plan,
+                             int32_t s)
 {
-    struct tess_gather_slot *slot = &gather->slot[s % gather->slot_count];
-    if (slot->segment == s)
+    const bool shared = gather->keep_last == TESS_GATHER_ALL && plan->segment[s].values_of >= 0;
+    return shared ? plan->segment[s].values_of : s;
+}
+
+/* Have the values of segment `s` in their buffer, or on their way there. */
+static enum tess_status gather_launch(struct tess_gather *gather, struct tess_plan *plan, int32_t s,
+                                      struct tess_gather_slot **slot_out)
+{
+    const int32_t source = gather_source(gather, plan, s);
+    struct tess_gather_slot *slot = &gather->slot[source % gather->slot_count];
+    *slot_out = slot;
+    if (slot->segment == source)
         return TESS_OK;
     /* Whatever is here was gathered ahead or kept for a unit that has not come: it may still be on
      * its way. */
     TESS_TRY(tess_event_wait(&slot->event));
     gather_drop(slot, plan);
-    slot->segment = s;
-    return tess_comm_all_gather(gather->shard, plan->segment[s].param_own, slot->buffer,
-                                (size_t)tess_plan_own_count(plan, s, TESS_EXTENT_SHARD),
+    slot->segment = source;
+    return tess_comm_all_gather(gather->shard, plan->segment[source].param_own, slot->buffer,
+                                (size_t)tess_plan_own_count(plan, source, TESS_EXTENT_SHARD),
                                 plan->dtype, &slot->event);
 }
 
@@ -81,16 +100,16 @@ enum tess_status tess__gather_enter(struct tess_gather *gather, struct tess_stra
 {
     struct tess_plan *plan = strategy->plan;
     const int32_t s = gather->segment_of[unit];
+    struct tess_gather_slot *slot, *ahead;
     if (s < 0)
         return TESS_OK;
-    TESS_TRY(gather_launch(gather, plan, s));
+    TESS_TRY(gather_launch(gather, plan, s, &slot));
     /* Queue the next unit before waiting for this one: both are then on their way together. Its
      * buffer is the one of the unit before this, which was dropped when it was left. */
     const int32_t next = phase == TESS_PHASE_FORWARD ? s + 1 : s - 1;
     if (next >= 0 && next < plan->segment_count &&
         tess__shard_chunk(plan, next) == tess__shard_chunk(plan, s))
-        TESS_TRY(gather_launch(gather, plan, next));
-    struct tess_gather_slot *slot = &gather->slot[s % gather->slot_count];
+        TESS_TRY(gather_launch(gather, plan, next, &ahead));
     TESS_TRY(tess_event_wait(&slot->event));
     plan->segment[s].param = slot->buffer;
     return TESS_OK;
@@ -123,6 +142,8 @@ uint64_t tess__gather_sent_bytes(const struct tess_plan *plan, int32_t keep_last
     for (int32_t s = 0; s < count; s++) {
         uint64_t bytes = tess__shard_gather_bytes(
             (uint64_t)plan->segment[s].count * tess_dtype_bytes(plan->dtype), plan->shard_count);
+        if (keep_last == TESS_GATHER_ALL && plan->segment[s].values_of >= 0)
+            continue;
         all += bytes;
         last += s >= count - keep_last ? bytes : 0;
     }

@@ -19,6 +19,9 @@
  * more. There keep_last is 0 and the unit ahead is one of the same chunk, so that every unit is
  * gathered once for each pass, in whichever order passes come; or all units are kept until the
  * optimizer has run.
+ *
+ * A unit that shares the values of another one (a tied embedding) is gathered as if they were its
+ * own, into the buffer of its turn; where all are kept, it reads the other one's buffer.
  */
 #ifndef TESS_GATHER_H
 #define TESS_GATHER_H
@@ -71,7 +74,7 @@ void tess__gather_forget(struct tess_gather *gather, struct tess_plan *plan);
  *     forward   S P
  *     backward  S (P - P_last)
  *
- * times (N-1)/N, without evaluations. With TESS_GATHER_ALL: P once. Pure.
+ * times (N-1)/N, without evaluations. With TESS_GATHER_ALL: P once, without shared values. Pure.
  */
 uint64_t tess__gather_sent_bytes(const struct tess_plan *plan, int32_t keep_last);
 

@@ -98,6 +98,37 @@ static enum tess_status pp_order(const void *options, int32_t stage, int32_t sta
     return TESS_OK;
 }
 
+static enum tess_status pp_idle_share(const void *options, int32_t stage_count, int32_t micro_count,
+                                      const double *forward_s, const double *backward_s,
+                                      double *share_out)
+{
+    const struct tess_pipe pipe = pp_pipe(options, stage_count, micro_count);
+    const struct tess_pipe_times times = {.forward = forward_s, .backward = backward_s};
+    const size_t actions = (size_t)tess__pipe_action_count(&pipe), ranks = (size_t)stage_count;
+    double span, sum = 0;
+    if (forward_s == NULL || backward_s == NULL) {
+        *share_out = tess__pipe_bubble(&pipe);
+        return TESS_OK;
+    }
+    enum tess_status status = TESS_OK;
+    struct tess_action *order = calloc(ranks * actions, sizeof(*order));
+    double *start = calloc(ranks * actions, sizeof(*start)), *idle = calloc(ranks, sizeof(*idle));
+    if (order == NULL || start == NULL || idle == NULL)
+        status = tess_fail(TESS_ERR_MEMORY, "no memory to run a pipeline in virtual time");
+    for (int32_t r = 0; status == TESS_OK && r < stage_count; r++)
+        tess__pipe_order(&pipe, r, order + (size_t)r * actions);
+    if (status == TESS_OK)
+        status = tess__pipe_simulate(&pipe, order, &times, start, idle, &span);
+    for (int32_t r = 0; status == TESS_OK && r < stage_count; r++)
+        sum += idle[r];
+    free(idle);
+    free(start);
+    free(order);
+    TESS_TRY(status);
+    *share_out = sum / stage_count;
+    return TESS_OK;
+}
+
 static void pp_describe(const struct tess_strategy *strategy,
                         void (*line)(void *context, const char *text), void *context)
 {
@@ -106,16 +137,9 @@ static void pp_describe(const struct tess_strategy *strategy,
         pp_pipe(strategy->options, plan->mesh.count[TESS_AXIS_STAGE], plan->accumulate);
     const double bubble = 100 * tess__pipe_bubble(&pipe);
     char text[200];
-    size_t used = 0;
     snprintf(text, sizeof(text), "%s: %d stages of %d chunk%s, %d micro-batches",
              tess__pipe_schedule_name(pipe.schedule), (int)pipe.stage_count, (int)pipe.chunk_count,
              pipe.chunk_count > 1 ? "s" : "", (int)pipe.micro_count);
-    line(context, text);
-    for (int32_t c = 0; c < pipe.chunk_count && used < sizeof(text); c++)
-        used += (size_t)snprintf(
-            text + used, sizeof(text) - used, "%s%d",
-            c == 0 ? "micro-batches whose activations this rank keeps at once, by chunk: " : ", ",
-            (int)tess__pipe_in_flight(&pipe, plan->mesh.at[TESS_AXIS_STAGE], c));
     line(context, text);
     snprintf(text, sizeof(text),
              "predicted bubble (p-1)/(v m+p-1), with stages of equal time: %.1f %%%s", bubble,
@@ -137,5 +161,6 @@ const struct tess_strategy_ops tess_strategy_pp = {
     .wanted_ranks = pp_wanted_ranks,
     .cut = pp_cut,
     .order = pp_order,
+    .idle_share = pp_idle_share,
     .describe = pp_describe,
 };

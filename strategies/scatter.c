@@ -58,15 +58,19 @@ void tess__scatter_close(struct tess_scatter *scatter)
     scatter->slot = NULL;
 }
 
-static float *scatter_target(const struct tess_plan *plan, const struct tess_scatter_slot *slot)
-{
-    return plan->segment[slot->segment].grad_own +
-           tess_fold_level(plan, slot->micro) * plan->own_stride;
-}
-
 static int64_t scatter_count(const struct tess_plan *plan, const struct tess_scatter_slot *slot)
 {
     return tess_plan_own_count(plan, slot->segment, TESS_EXTENT_SHARD);
+}
+
+/* Where the sum of this rank's part belongs: at its level of the fold, or, if it is added to one at
+ * once, where this rank's part was written. */
+static float *scatter_target(const struct tess_plan *plan, const struct tess_scatter_slot *slot)
+{
+    if (tess_fold_adds(plan, slot->micro))
+        return slot->buffer + plan->shard_index * scatter_count(plan, slot);
+    return plan->segment[slot->segment].grad_own +
+           tess_fold_level(plan, slot->micro) * plan->own_stride;
 }
 
 /* Place of this rank's part on the wire. */
@@ -75,7 +79,7 @@ static int64_t scatter_place(const struct tess_plan *plan, const struct tess_sca
     return slot->place + plan->shard_index * scatter_count(plan, slot);
 }
 
-/* Where the sum of this rank's part arrives: at its level of the fold, or on the wire. */
+/* Where the sum of this rank's part arrives: where it belongs, or on the wire. */
 static void *scatter_arrival(const struct tess_scatter *scatter, const struct tess_plan *plan,
                              const struct tess_scatter_slot *slot)
 {
@@ -105,8 +109,10 @@ static enum tess_status scatter_retire(struct tess_scatter *scatter, struct tess
     TESS_TRY(tess_event_wait(&slot->event));
     tess__wire_unpack(&scatter->wire, strategy->kernel, scatter_place(plan, slot),
                       scatter_count(plan, slot), scatter_target(plan, slot));
-    tess_fold_merge(strategy->kernel, plan, plan->segment[slot->segment].grad_own, plan->own_stride,
-                    scatter_count(plan, slot), slot->micro);
+    if (tess_fold_adds(plan, slot->micro))
+        tess_fold_add(strategy->kernel, plan, plan->segment[slot->segment].grad_own,
+                      plan->own_stride, scatter_count(plan, slot), slot->micro,
+                      scatter_target(plan, slot));
     slot->segment = -1;
     return TESS_OK;
 }

@@ -6,7 +6,7 @@
  *     buffer 0   | write 3 |--- reduce_scatter 3 ---| write 1 |-- ...
  *     buffer 1             | write 2 |--- reduce_scatter 2 ---| write 0 |
  *
- * Own parts are folded over the micro-batches (tess_fold_merge), so the order is MICRO_FIRST. Where
+ * Own parts are folded over the micro-batches (tess_fold_add), so the order is MICRO_FIRST. Where
  * gradients travel in another type (wire.h), every buffer has its copy in that type.
  */
 #ifndef TESS_SCATTER_H

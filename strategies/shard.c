@@ -53,6 +53,14 @@ int32_t tess__shard_chunk(const struct tess_plan *plan, int32_t s)
     return plan->param[plan->segment[s].param_first].chunk;
 }
 
+int64_t tess__shard_value_count(const struct tess_plan *plan)
+{
+    int64_t count = 0;
+    for (int32_t s = 0; s < plan->segment_count; s++)
+        count += plan->segment[s].values_of < 0 ? plan->segment[s].count : 0;
+    return count;
+}
+
 int64_t tess__shard_buffer_count(const struct tess_plan *plan, int32_t buffer, int32_t buffer_count)
 {
     int64_t largest = 0;

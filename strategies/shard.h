@@ -42,6 +42,10 @@ uint64_t tess__shard_all_reduce_bytes(uint64_t bytes, int32_t rank_count);
  * one go, from the first or the last of them on. 0 where there is one chunk. */
 int32_t tess__shard_chunk(const struct tess_plan *plan, int32_t s);
 
+/* Elements whose values are kept: the flat space without segments that share another one's, which
+ * come last. */
+int64_t tess__shard_value_count(const struct tess_plan *plan);
+
 /*
  * Segments that take `buffer_count` buffers in turn, segment s buffer s % buffer_count: elements of
  * buffer `buffer`, which is as large as the largest segment that it ever holds.

@@ -13,6 +13,7 @@ import sys
 
 ROUNDS = 3
 CONFIG = {'mlp': 'configs/labs/fashion_mlp.yaml', 'cnn': 'configs/labs/fashion_cnn.yaml'}
+GPT = {'21m': 'configs/models/gpt-21m.yaml', '124m': 'configs/models/gpt2-124m.yaml'}
 DATA_BYTES = 70000 * (28 * 28 + 1)  # images and labels of Fashion-MNIST, mapped by every rank
 MIB = 1 << 20
 
@@ -72,6 +73,13 @@ class Bench:
                               {'OMP_NUM_THREADS': str(threads)}, preload=True)
         return json_lines(lines)[-1]
 
+    @staticmethod
+    def torch_gpt(*options, threads=1):
+        lines = command_lines(['/usr/bin/python3', 'bench/peers/torch_gpt.py', '--threads',
+                               str(threads), *map(str, options)],
+                              {'OMP_NUM_THREADS': str(threads)}, preload=True)
+        return json_lines(lines)[-1]
+
     def turns(self, *sides):
         """Each side's values, one a round, sides taking turns."""
         values = [[] for _ in sides]
@@ -109,6 +117,33 @@ class Bench:
               f'{a / c:.2f} |', flush=True)
         self.record(bench='train', model=model, batch=batch, precision=precision, tessera=ours,
                     torch_ddp=gloo, torch_one=single)
+
+    def gpt(self):
+        text = f'{self.args.scratch}/text'
+        with open(text, 'wb') as file:  # what is in it does not matter for speed
+            file.write(bytes(range(256)) * 4096)
+        print('\nGPT-2, T = 256, batch 4, AdamW, tokens/s: Tessera, then PyTorch\n')
+        print('| model | precision | layout | Tessera | PyTorch | ratio |')
+        print('| --- | --- | --- | --- | --- | --- |')
+        for model, config in GPT.items():
+            for precision in ('bf16', 'f32'):
+                self.gpt_line(model, config, precision, text, 'ddp, 2 ranks', 'ddp', 2, 1)
+                self.gpt_line(model, config, precision, text, '1 process x 2 threads', 'single', 1, 2)
+
+    def gpt_line(self, model, config, precision, text, layout, strategy, ranks, threads):
+        steps = 3 if self.args.quick else 12 if model == '21m' else 5
+        ours, peer = self.turns(
+            lambda: self.tessera_train(config, '--strategy', strategy, '--ranks', ranks,
+                                       '--threads', threads, '--precision', precision,
+                                       '--batch-size', 4, '--data.length', 256, '--steps',
+                                       2 * steps, '--save-weights', 'off')['tokens_per_s'],
+            lambda: self.torch_gpt('--model', model, '--precision', precision, '--steps', steps,
+                                   '--ranks', ranks, '--text', text,
+                                   threads=threads)['tokens_per_s'])
+        a, b = map(statistics.median, (ours, peer))
+        print(f'| {model} | {precision} | {layout} | {a:,.0f} | {b:,.0f} | {a / b:.2f} |', flush=True)
+        self.record(bench='gpt', model=model, precision=precision, layout=layout, tessera=ours,
+                    torch=peer)
 
     def reduce(self):
         print('\nAll-reduce of f32, in place: time, bus bandwidth, and how many times faster '
@@ -199,7 +234,7 @@ def machine():
 
 
 def main():
-    sections = ('train', 'reduce', 'overhead')
+    sections = ('train', 'gpt', 'reduce', 'overhead')
     p = argparse.ArgumentParser(description=__doc__)
     p.add_argument('--tessera', required=True)
     p.add_argument('--scratch', required=True, help='folder for files of the runs')

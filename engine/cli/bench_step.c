@@ -1,5 +1,5 @@
 /*
- * tessera bench step: images/s of training steps, per strategy, rank count and grid. One JSON line
+ * tessera bench step: speed of training steps, per strategy, rank count and grid. One JSON line
  * per case on stdout; medians over repeats, each a run of its own. Evaluation, start-up and the
  * first steps are left out.
  */
@@ -61,7 +61,8 @@ static enum tess_status bench_help(int argc, char **argv)
         "usage: tessera bench step [CONFIG] [--strategies a,b] [--ranks 1,2,4] [--grids 1,8]\n"
         "                          [--steps K] [--repeats R] [--option value ...]\n\n"
         "Measure training steps: one JSON line per strategy, rank count and grid, with the median\n"
-        "images/s over the repeats, the spread, and the share of time spent waiting for other\n"
+        "images/s or tokens/s over the repeats, the spread, and the share of time spent waiting "
+        "for other\n"
         "ranks. A run is " STEPS_DEFAULT
         " steps unless --steps says otherwise; its first steps do not count.\n\n"
         "examples\n"
@@ -153,6 +154,7 @@ static enum tess_status bench_print(const struct bench *bench, const struct tess
         "comm_share", tess__record_number(median_share), "steps", (json_int_t)bench->steps,
         "repeats", (json_int_t)bench->repeats, "version", TESS_VERSION, "machine", machine, "cores",
         CPU_COUNT(&cores));
+    tess__record_rate(line, run->dataset, median);
     if (line == NULL || json_dumpf(line, stdout, JSON_COMPACT) != 0 || putchar('\n') == EOF ||
         fflush(stdout) != 0) {
         json_decref(line);

@@ -35,7 +35,7 @@ static const struct command command_table[] = {
     {"bench comm", "speed of collectives against plain memory copies", tess__command_bench_comm},
     {"bench kernels", "speed of kernels against the best plain oneDNN primitive",
      tess__command_bench_kernels},
-    {"bench step", "images/s per strategy, ranks and grid", tess__command_bench_step},
+    {"bench step", "speed per strategy, ranks and grid", tess__command_bench_step},
     {"help", "this page, or a command's: tessera help train", command_help},
     {"version", "version of the program", command_version},
 };

@@ -5,6 +5,7 @@
  */
 #include "cli/compare.h"
 #include "cli/command.h"
+#include "cli/product.h"
 #include "cli/record.h"
 #include "tessera/check.h"
 
@@ -25,7 +26,8 @@ struct compare_options {
 static const struct tess_option compare_option_table[] = {
     {"strategies", TESS_OPTION_STRING, offsetof(struct compare_options, strategies),
      STRATEGIES_DEFAULT, 0, 0, NULL,
-     "strategies to run, one after the other; with --variants none unless it is given"},
+     "strategies, or products of them such as fsdp+tp+pp, to run one after the other; with "
+     "--variants none unless it is given"},
     {"variants", TESS_OPTION_STRING, offsetof(struct compare_options, variants), "", 0, 0, NULL,
      "runs with other options: \"NAME [GOAL]: option=value option=value; NAME2: ...\""},
     {"json", TESS_OPTION_STRING, offsetof(struct compare_options, json), "", 0, 0, NULL,
@@ -34,7 +36,8 @@ static const struct tess_option compare_option_table[] = {
 };
 
 struct compare {
-    struct tess__args args; /* what is left for the configuration */
+    struct tess__args args;                  /* what is left for the configuration */
+    struct tess__args words[TESS__LIST_MAX]; /* of that, what applies to each run */
     struct tess__variants variants;
     char strategies[256], strategy_word[TESS__LIST_MAX][64], variants_text[TESS__VARIANT_TEXT_MAX];
     char configured[64]; /* the strategy of runs that name none */
@@ -55,8 +58,8 @@ static enum tess_status compare_help(int argc, char **argv)
         "                       [--ranks N] [--steps K] [--json FILE]\n\n"
         "Train the same configuration under several strategies, or with other options, and print\n"
         "first a summary: processes, how the batch is split, memory of rank 0 and of the fullest\n"
-        "other rank, activations, bytes sent per step, waiting and images/s, each also as a "
-        "factor\n"
+        "other rank, activations, bytes sent per step, waiting and images/s or tokens/s, each also "
+        "as a factor\n"
         "of the first run; then memory per rank by kind, bytes sent beside the strategy's "
         "formula,\n"
         "and the hash of the parameters. Unless they are given, ranks are %d and steps %d; single\n"
@@ -124,6 +127,25 @@ static enum tess_status compare_read_runs(struct compare *compare)
     return compare_read_strategies(compare, list != NULL ? list : STRATEGIES_DEFAULT);
 }
 
+static const char *compare_strategy(const struct compare *compare, int i)
+{
+    const char *strategy = tess__variant_value(&compare->variants.item[i], "strategy");
+
+    return strategy != NULL ? strategy : compare->configured;
+}
+
+static enum tess_status compare_share_words(struct compare *compare)
+{
+    const char *strategy[TESS__LIST_MAX];
+
+    for (int i = 0; i < compare->variants.count; i++)
+        strategy[i] = compare_strategy(compare, i);
+    for (int i = 0; i < compare->variants.count; i++)
+        TESS_TRY(tess__product_words(&compare->args, strategy[i], strategy, compare->variants.count,
+                                     &compare->words[i]));
+    return TESS_OK;
+}
+
 static enum tess_status compare_read_args(struct compare *compare)
 {
     TESS_TRY(compare_read_runs(compare));
@@ -138,24 +160,22 @@ static enum tess_status compare_read_args(struct compare *compare)
     TESS_TRY(
         tess__args_take_number(&compare->args, "steps", 1, COUNT_MAX, &compare->comparison.steps));
     TESS_TRY(tess__trial_check(&compare->args, compare->json));
-    return tess__trial_number(&compare->args, "grid", 0, COUNT_MAX, 0, &compare->grid);
+    TESS_TRY(tess__trial_number(&compare->args, "grid", 0, COUNT_MAX, 0, &compare->grid));
+    return compare_share_words(compare);
 }
 
 /* What a run is to be tried with; grid 0 leaves it to the run. */
 static struct tess__trial_choice compare_choice(const struct compare *compare, int i, int64_t grid)
 {
     const struct tess__variant *variant = &compare->variants.item[i];
-    const char *strategy = tess__variant_value(variant, "strategy");
     struct tess__trial_choice choice = {
         .word = variant->word,
         .word_count = variant->word_count,
         .steps = compare->comparison.steps,
     };
 
-    if (strategy == NULL)
-        strategy = compare->configured;
     if (tess__variant_value(variant, "ranks") == NULL)
-        choice.ranks = strcmp(strategy, "single") == 0 ? 1 : compare->ranks;
+        choice.ranks = strcmp(compare_strategy(compare, i), "single") == 0 ? 1 : compare->ranks;
     if (tess__variant_value(variant, "grid") == NULL)
         choice.grid = grid;
     return choice;
@@ -179,14 +199,11 @@ static enum tess_status compare_find_grid(const struct compare *compare, int64_t
     *grid_out = compare->grid;
     for (int i = 0; i < compare->variants.count && compare->grid == 0; i++) {
         struct tess__trial_choice choice = compare_choice(compare, i, 0);
-        struct tess_config *config = NULL;
 
         if (tess__variant_value(&compare->variants.item[i], "grid") != NULL)
             continue;
-        TESS_TRY(compare_blame(compare, i, tess__trial_config(&compare->args, &choice, &config)));
-        shape[count++] = (struct tess__variant_shape){config->run.ranks, config->run.accumulate,
-                                                      config->run.batch_size};
-        tess_config_close(config);
+        TESS_TRY(compare_blame(compare, i,
+                               tess__trial_shape(&compare->words[i], &choice, &shape[count++])));
     }
     if (count > 0)
         *grid_out = tess__variants_grid(shape, count);
@@ -212,8 +229,10 @@ static enum tess_status compare_open(struct compare *compare)
         run->variant = &compare->variants.item[i];
         comparison->name_width = width > comparison->name_width ? width : comparison->name_width;
         TESS_TRY(compare_blame(
-            compare, i, tess__trial_open(&run->trial, &compare->args, &choice, &compare->dataset)));
+            compare, i,
+            tess__trial_open(&run->trial, &compare->words[i], &choice, &compare->dataset)));
     }
+    comparison->words = tess__words_of(compare->dataset);
     return TESS_OK;
 }
 

@@ -4,6 +4,7 @@
 
 #include "cli/trial.h"
 #include "cli/variant.h"
+#include "cli/words.h"
 
 struct tess__compared {
     const struct tess__variant *variant;
@@ -15,12 +16,18 @@ struct tess__comparison {
     int count;
     int64_t steps;
     int name_width; /* columns of the longest name */
+    struct tess__words words;
 };
 
 /*
  * The tables, to stdout, at most 120 columns wide: a summary with every cost also as a factor of
- * the first run's, memory by kind of every group of equal ranks, and what the hashes say.
+ * the first run's, memory by kind of every group of equal ranks, bytes sent along each axis of the
+ * mesh, and what the hashes say.
  */
 void tess__comparison_print(const struct tess__comparison *comparison);
+
+/* compare_axes.c and compare_bits.c: parts of it, nothing where there is nothing to say. */
+void tess__comparison_print_axes(const struct tess__comparison *comparison);
+void tess__comparison_print_bits(const struct tess__comparison *comparison);
 
 #endif

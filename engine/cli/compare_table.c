@@ -1,10 +1,9 @@
 /*
- * The tables of a comparison: what each run costs against the first one, memory by kind, and which
- * hashes are equal among the runs whose bits are promised to be. Computes nothing but factors.
+ * The tables of a comparison: what each run costs against the first one, and memory by kind.
+ * Computes nothing but factors.
  */
 #include "cli/compare.h"
 
-#include "base/options.h"
 #include "cli/text.h"
 
 #include <inttypes.h>
@@ -17,7 +16,7 @@
 #define PROCESSES_WIDTH 13
 #define SPLIT_WIDTH     22
 
-/* A run's costs as the summary shows them; bytes and images/s. */
+/* A run's costs as the summary shows them; bytes and rows/s. */
 struct compare_costs {
     double first, other; /* memory of rank 0 and of the fullest other rank; 0 when there is none */
     double activation, sent; /* of the rank that has most */
@@ -71,28 +70,34 @@ static const char *compare_factor(double value, double first, char text[TESS__TE
 
 /* ---- the summary ----------------------------------------------------------------------------- */
 
+/* "4", "1, 4 threads", or with the ranks along each axis "8 = 2x2x2". */
 static void compare_print_processes(const struct tess__run *run)
 {
+    const int32_t *count = run->config->mesh.count;
     char text[64];
 
     if (run->rank_count > 1 && run->config->strategy->rank_mode == TESS_RANKS_THREADS)
         snprintf(text, sizeof text, "1, %d threads", run->rank_count);
+    else if (tess__run_has_mesh(run))
+        snprintf(text, sizeof text, "%d = %dx%dx%d", run->rank_count, count[TESS_AXIS_DATA],
+                 count[TESS_AXIS_TENSOR], count[TESS_AXIS_STAGE]);
     else
         snprintf(text, sizeof text, "%d", run->rank_count);
     printf(" %-*s", PROCESSES_WIDTH, text);
 }
 
-/* Ranks x micro-batches x images, and who loads them. */
+/* Ranks of the data axis x micro-batches x rows, and who loads them. */
 static void compare_print_split(const struct tess__run *run)
 {
     const struct tess_plan *plan = tess_engine_plan_of(run->planned);
-    int64_t rows = run->config->run.batch_size / (run->rank_count * plan->accumulate);
+    const int32_t ranks = run->config->mesh.count[TESS_AXIS_DATA];
+    int64_t rows = run->config->run.batch_size / (ranks * plan->accumulate);
     char text[96];
 
-    snprintf(text, sizeof text, "%d x %d x %" PRId64 "%s", run->rank_count, plan->accumulate, rows,
-             run->rank_count == 1 ? ""
-             : plan->holds_input  ? ", rank 0"
-                                  : ", each");
+    snprintf(text, sizeof text, "%d x %d x %" PRId64 "%s", ranks, plan->accumulate, rows,
+             ranks == 1          ? ""
+             : plan->holds_input ? ", rank 0"
+                                 : ", each");
     printf(" %-*s", SPLIT_WIDTH, text);
 }
 
@@ -141,11 +146,12 @@ static void compare_print_summary_row(const struct tess__comparison *comparison,
     compare_print_split(run);
     if (costs.other > 0)
         compare_figure(costs.first / costs.other, ratio);
-    printf(" %7s %7s %5s %7s %7s %4.0f%% %9s\n", compare_figure(costs.first / divisor, text[0]),
+    printf(" %7s %7s %5s %7s %7s %4.0f%% %9s %9.6f\n",
+           compare_figure(costs.first / divisor, text[0]),
            costs.other > 0 ? compare_figure(costs.other / divisor, text[1]) : "", ratio,
            compare_figure(costs.activation / divisor, text[2]),
            compare_figure(costs.sent / divisor, text[3]), 100 * costs.comm_share,
-           tess__text_count(costs.samples_per_s, text[4]));
+           tess__words_rate(&comparison->words, costs.samples_per_s, text[4]), run->final.loss);
     while (factors || *goal != '\0') {
         int cut = compare_wrap(goal, width - 2);
 
@@ -160,18 +166,27 @@ static void compare_print_summary_row(const struct tess__comparison *comparison,
 static void compare_print_summary(const struct tess__comparison *comparison, const char *unit,
                                   double divisor)
 {
+    bool mesh = false;
+
     printf("\n%" PRId64 " steps; memory and bytes sent in a step are per rank, in %s; x: factor of "
            "the first run\n",
            comparison->steps, unit);
-    printf("%-*s %-*s %-*s %7s %7s %5s %7s %7s %5s %9s\n", comparison->name_width, "run",
+    printf("%-*s %-*s %-*s %7s %7s %5s %7s %7s %5s %9s %9s\n", comparison->name_width, "run",
            PROCESSES_WIDTH, "processes", SPLIT_WIDTH, "split of the batch", "rank 0", "others",
-           "ratio", "activ", "sent", "wait", "images/s");
+           "ratio", "activ", "sent", "wait", comparison->words.rate, "loss");
     for (int i = 0; i < comparison->count; i++)
         compare_print_summary_row(comparison, i, divisor);
-    printf("split: ranks x micro-batches x images, loaded by each rank or all by rank 0. others: "
+    for (int i = 0; i < comparison->count; i++)
+        mesh = mesh || tess__run_has_mesh(&comparison->run[i].trial.run);
+    if (mesh)
+        printf("processes: N = ranks along the data, tensor and stage axis; split: ranks of the "
+               "data axis\n");
+    printf("split: ranks x micro-batches x %s, loaded by each rank or all by rank 0. others: "
            "the fullest other rank;\n"
            "ratio: rank 0 to it, 1 is balanced. activ, sent: the rank with most. wait: share of "
-           "time spent waiting for ranks\n");
+           "time spent waiting for ranks;\n"
+           "loss: of the last step\n",
+           comparison->words.rows);
 }
 
 /* ---- memory by kind -------------------------------------------------------------------------- */
@@ -254,123 +269,6 @@ static void compare_print_kinds(const struct tess__comparison *comparison, const
                comparison->count - predicted, comparison->count);
 }
 
-/* ---- hashes ---------------------------------------------------------------------------------- */
-
-/* Options that change how a step is computed, never its bits, or whose effect is in the figures
- * that compare_key adds. */
-static bool compare_is_neutral(const struct tess_config *config, const char *name)
-{
-    static const char *const neutral[] = {
-        "strategy",     "ranks",         "threads", "timeout",    "log-every",   "evaluate",
-        "bind",         "run",           "grid",    "accumulate", "batch-size",  "batch-per-rank",
-        "debug",        "hash-every",    "steps",   "variants",   "find-unused", "epochs",
-        "data.workers", "learning-rate", "base-lr", "lr-scale",   "base-batch",  "warmup-start",
-    };
-    size_t length = strlen(config->run.strategy);
-
-    for (size_t i = 0; i < sizeof neutral / sizeof neutral[0]; i++)
-        if (strcmp(neutral[i], name) == 0)
-            return true;
-    return strncmp(name, config->run.strategy, length) == 0 && name[length] == '.';
-}
-
-struct compare_key {
-    const struct tess_config *config;
-    FILE *file;
-};
-
-static void compare_key_option(void *context, const char *name, const char *value,
-                               const char *origin, const struct tess_option *option)
-{
-    struct compare_key *key = context;
-
-    (void)origin;
-    (void)option;
-    if (!compare_is_neutral(key->config, name))
-        fprintf(key->file, "%s=%s\n", name, value);
-}
-
-/* Everything that decides about a run's bits, as text to be freed; NULL without memory. */
-static char *compare_key_of(const struct tess__run *run)
-{
-    const struct tess_config *config = run->config;
-    const struct tess_plan *plan = tess_engine_plan_of(run->planned);
-    char *text = NULL;
-    size_t bytes = 0;
-    struct compare_key key = {config, open_memstream(&text, &bytes)};
-
-    if (key.file == NULL)
-        return NULL;
-    tess_options_visit(config->options, compare_key_option, &key);
-    fprintf(key.file, "%d %" PRId64 " %a %a\n", plan->grid, config->run.batch_size,
-            config->optim.learning_rate, config->optim.warmup_start);
-    /* Gradients that are rounded on their way, and sums that are not the tree, depend on the
-     * layout. */
-    if (plan->reduce_dtype != TESS_F32 || plan->fold_in_turn)
-        fprintf(key.file, "%s %d %d\n", config->run.strategy, run->rank_count, plan->accumulate);
-    if (fclose(key.file) != 0) {
-        free(text);
-        return NULL;
-    }
-    return text;
-}
-
-/* One line about the runs whose key is that of run `first`. Returns how many they are. */
-static int compare_print_group(const struct tess__comparison *comparison, char *const *key,
-                               int first)
-{
-    const struct tess__run *leader = &comparison->run[first].trial.run;
-    const char *precision = tess_dtype_name(tess_run_dtype(&leader->config->run));
-    int grid = tess_engine_plan_of(leader->planned)->grid, members = 0, equal = 0;
-
-    for (int i = first; i < comparison->count; i++)
-        if (strcmp(key[i], key[first]) == 0) {
-            members++;
-            equal += comparison->run[i].trial.run.final.hash == leader->final.hash;
-        }
-    if (members == comparison->count && equal == members)
-        printf("hashes: all %d equal: the same bits under every strategy\n", members);
-    else if (members == 1)
-        printf("hashes: %s, grid %d: %s is alone with its options\n", precision, grid,
-               comparison->run[first].variant->name);
-    else {
-        if (equal == members)
-            printf("hashes: %s, grid %d: all %d equal:", precision, grid, members);
-        else
-            printf("hashes: %s, grid %d: NOT all equal: %d of %d are those of %s:", precision, grid,
-                   equal, members, comparison->run[first].variant->name);
-        for (int i = first; i < comparison->count; i++)
-            if (strcmp(key[i], key[first]) == 0)
-                printf("%s %s", i > first ? "," : "", comparison->run[i].variant->name);
-        putchar('\n');
-    }
-    return members;
-}
-
-/* Runs are grouped by what decides about their bits: other precisions must have other hashes. */
-static void compare_print_hashes(const struct tess__comparison *comparison)
-{
-    char *key[TESS__LIST_MAX] = {NULL};
-    bool complete = true;
-
-    if (comparison->count == 1)
-        return;
-    for (int i = 0; i < comparison->count; i++) {
-        key[i] = compare_key_of(&comparison->run[i].trial.run);
-        complete = complete && key[i] != NULL;
-    }
-    for (int i = 0; complete && i < comparison->count; i++) {
-        int first = 0;
-
-        while (strcmp(key[first], key[i]) != 0)
-            first++;
-        if (first == i)
-            compare_print_group(comparison, key, i);
-    }
-    for (int i = 0; i < comparison->count; i++)
-        free(key[i]);
-}
-
 void tess__comparison_print(const struct tess__comparison *comparison)
 {
     double most = 0, divisor = 1;
@@ -383,5 +281,6 @@ void tess__comparison_print(const struct tess__comparison *comparison)
     unit = tess__text_unit(most, &divisor);
     compare_print_summary(comparison, unit, divisor);
     compare_print_kinds(comparison, unit, divisor);
-    compare_print_hashes(comparison);
+    tess__comparison_print_axes(comparison);
+    tess__comparison_print_bits(comparison);
 }

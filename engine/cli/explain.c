@@ -3,11 +3,15 @@
 
 #include "base/options.h"
 #include "cli/memory_table.h"
+#include "cli/words.h"
 #include "core/layout.h"
+#include "tessera/check.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+
+#define COLUMNS 100
 
 struct widths {
     int name, value;
@@ -34,13 +38,28 @@ static void explain_option(void *context, const char *name, const char *value, c
     printf("  %-*s  %-*s  %s\n", widths->name, name, widths->value, value, origin);
 }
 
+/* A line, or several where it has more columns than people have. */
 static void explain_line(void *context, const char *text)
 {
+    int indent = 2;
+
     (void)context;
-    printf("  %s\n", text);
+    for (;;) {
+        int cut = (int)strlen(text);
+
+        if (indent + cut > COLUMNS)
+            for (cut = COLUMNS - indent; cut > 0 && text[cut] != ' ';)
+                cut--;
+        cut = cut > 0 ? cut : (int)strlen(text);
+        printf("%*s%.*s\n", indent, "", cut, text);
+        text += cut + strspn(text + cut, " ");
+        if (*text == '\0')
+            return;
+        indent = 13;
+    }
 }
 
-/* Ranges of images that are shown; a rank that reduces in every micro-batch has one for each. */
+/* Ranges of rows that are shown; a rank that reduces in every micro-batch has one for each. */
 #define SHOWN_RANGES_MAX 4
 
 /* "rank 2: images 64..95 of each batch of 128" */
@@ -48,12 +67,14 @@ static void explain_rank(const struct tess__run *run, int32_t rank)
 {
     const struct tess_plan *plan = tess_engine_plan_of(run->planned);
     int64_t micro_rows = plan->grid / plan->rank_count / plan->accumulate * plan->leaf_rows;
+    const int32_t data = tess_mesh_at(&run->config->mesh, rank).at[TESS_AXIS_DATA];
     int64_t begin = 0, end = 0;
     int32_t ranges = 0;
 
-    printf("  rank %d of %d (local rank %d): images", rank, plan->rank_count, rank);
+    printf("  rank %d of %d (local rank %d): %s", rank, run->rank_count, rank,
+           tess__words_of(run->dataset).rows);
     for (int32_t m = 0; m < plan->accumulate; m++) {
-        int64_t first = tess_layout_first_leaf(plan, rank, m) * plan->leaf_rows;
+        int64_t first = tess_layout_first_leaf(plan, data, m) * plan->leaf_rows;
 
         if (m == 0 || first != end) {
             if (m > 0 && ranges++ < SHOWN_RANGES_MAX)
@@ -73,11 +94,13 @@ static void explain_batch(const struct tess__run *run)
 {
     const struct tess_optim_options *optim = &run->config->optim;
     const struct tess_run_options *options = &run->config->run;
+    const int32_t ranks = run->config->mesh.count[TESS_AXIS_DATA];
 
-    printf("\nbatch and learning rate\n  %" PRId64 " images a step, %" PRId64
-           " on each of %d ranks, in %" PRId64 " micro-batch%s\n  learning rate %g",
-           options->batch_size, options->batch_size / run->rank_count, run->rank_count,
-           options->accumulate, options->accumulate > 1 ? "es" : "", optim->learning_rate);
+    printf("\nbatch and learning rate\n  %" PRId64 " %s a step, %" PRId64
+           " on each of %d ranks%s, in %" PRId64 " micro-batch%s\n  learning rate %g",
+           options->batch_size, tess__words_of(run->dataset).rows, options->batch_size / ranks,
+           ranks, tess__run_has_mesh(run) ? " of the data axis" : "", options->accumulate,
+           options->accumulate > 1 ? "es" : "", optim->learning_rate);
     if (optim->base_rate > 0)
         printf(" = base-lr %g x %g for the batch", optim->base_rate,
                optim->learning_rate / optim->base_rate);
@@ -89,10 +112,33 @@ static void explain_batch(const struct tess__run *run)
         explain_rank(run, r);
 }
 
-void tess__explain_print(const struct tess__run *run)
+static enum tess_status explain_plan(const struct tess__run *run, int32_t rank)
+{
+    struct tess_engine *engine = NULL;
+
+    printf("\nplan of rank %d", rank);
+    if (rank == 0 && run->rank_count > 1)
+        printf(" (--explain-rank R for another's)");
+    putchar('\n');
+    if (rank == 0) {
+        tess_engine_describe(run->planned, explain_line, NULL);
+        return TESS_OK;
+    }
+    TESS_TRY(tess_engine_plan(run->config, run->dataset, rank, &engine));
+    tess_engine_describe(engine, explain_line, NULL);
+    tess_engine_close(engine);
+    return TESS_OK;
+}
+
+enum tess_status tess__explain_print(const struct tess__run *run, int32_t rank)
 {
     const struct tess_config *config = run->config;
     struct widths widths = {0, 0};
+    char mesh[TESS__MESH_TEXT_BYTES];
+
+    if (rank >= run->rank_count)
+        TESS_FAIL(TESS_ERR_USAGE, "--explain-rank %d: there are ranks 0 to %d", rank,
+                  run->rank_count - 1);
 
     printf("options\n");
     tess_options_visit(config->options, explain_measure, &widths);
@@ -102,8 +148,10 @@ void tess__explain_print(const struct tess__run *run)
            config->strategy->rank_mode == TESS_RANKS_THREADS ? "threads of one process"
                                                              : "one process per rank",
            config->kernel->name);
+    if (tess__run_has_mesh(run))
+        printf("  mesh %s\n", tess__mesh_text(config->mesh.count, mesh));
     explain_batch(run);
-    printf("\nplan of rank 0\n");
-    tess_engine_describe(run->planned, explain_line, NULL);
+    TESS_TRY(explain_plan(run, rank));
     tess__memory_table_print(run, false);
+    return TESS_OK;
 }

@@ -5,6 +5,7 @@
 
 #include "cli/run.h"
 
-void tess__explain_print(const struct tess__run *run);
+/* `rank`: whose plan. TESS_ERR_USAGE where there is no such rank. */
+enum tess_status tess__explain_print(const struct tess__run *run, int32_t rank);
 
 #endif

@@ -15,11 +15,12 @@
 #define LINE_BYTES      256
 #define BUSY_RANKS_MAX  8
 
-void tess__progress_open(struct tess__progress *progress)
+void tess__progress_open(struct tess__progress *progress, const struct tess_dataset *dataset)
 {
     struct winsize window;
 
-    *progress = (struct tess__progress){.columns = COLUMNS_DEFAULT, .loss = NAN};
+    *progress = (struct tess__progress){
+        .words = tess__words_of(dataset), .columns = COLUMNS_DEFAULT, .loss = NAN};
     progress->terminal = isatty(STDOUT_FILENO) == 1;
     if (progress->terminal && ioctl(STDOUT_FILENO, TIOCGWINSZ, &window) == 0 && window.ws_col > 0)
         progress->columns = window.ws_col;
@@ -95,16 +96,16 @@ static void progress_busy(struct tess__progress *progress, char text[LINE_BYTES]
 
 /* "loss 0.3124  17.3 k images/s  comm 3.1 %  busy 99 97 %  ETA 0:32" */
 static void progress_figures(struct tess__progress *progress, const struct tess__run_step *step,
-                             const char *images, char line[LINE_BYTES])
+                             const char *rate, char line[LINE_BYTES])
 {
     char speed[TESS__TEXT_BYTES], eta[TESS__TEXT_BYTES], scaling[LINE_BYTES], busy[LINE_BYTES];
     double left = (double)(progress->step_count - step->step) / (double)step->step;
 
     progress_scaling(step, scaling);
     progress_busy(progress, busy);
-    snprintf(line, LINE_BYTES, "loss %.4f%.60s  %s %s/s  comm %.1f %%%.60s  ETA %s", progress->loss,
-             scaling, tess__text_count(step->samples_per_s, speed), images, 100 * step->comm_share,
-             busy, tess__text_time(left * step->elapsed_s, eta));
+    snprintf(line, LINE_BYTES, "loss %.4f%.60s  %s %s  comm %.1f %%%.60s  ETA %s", progress->loss,
+             scaling, tess__words_rate(&progress->words, step->samples_per_s, speed), rate,
+             100 * step->comm_share, busy, tess__text_time(left * step->elapsed_s, eta));
 }
 
 /* A bar as long as the line leaves room for; a line that wraps could not be taken back. */
@@ -118,7 +119,7 @@ static void progress_draw(struct tess__progress *progress, const struct tess__ru
     char line[3 * LINE_BYTES];
     int32_t cells;
 
-    progress_figures(progress, step, "img", figures);
+    progress_figures(progress, step, progress->words.rate_short, figures);
     snprintf(head, sizeof head, "epoch %lld/%lld ", (long long)step->epoch + 1,
              (long long)progress_epoch_count(progress));
     cells =
@@ -146,7 +147,7 @@ void tess__progress_step(struct tess__progress *progress, const struct tess__run
     }
     if (!step->logged)
         return;
-    progress_figures(progress, step, "images", figures);
+    progress_figures(progress, step, progress->words.rate, figures);
     printf("step %lld/%lld  epoch %lld/%lld  %s\n", (long long)step->step,
            (long long)progress->step_count, (long long)step->epoch + 1,
            (long long)progress_epoch_count(progress), figures);
@@ -156,15 +157,18 @@ void tess__progress_step(struct tess__progress *progress, const struct tess__run
 void tess__progress_epoch(struct tess__progress *progress, const struct tess__run_epoch *epoch)
 {
     char speed[TESS__TEXT_BYTES], time[TESS__TEXT_BYTES], total[TESS__TEXT_BYTES];
+    char quality[TESS__TEXT_BYTES];
 
     tess__progress_clear(progress);
     printf("epoch %lld/%lld  loss %.4f", (long long)epoch->epoch + 1,
            (long long)progress_epoch_count(progress), epoch->loss);
     if (!isnan(epoch->val_loss))
-        printf("  val loss %.4f  accuracy %.2f %%", epoch->val_loss, 100 * epoch->val_accuracy);
-    printf("  %s images/s  comm %.1f %%  %s  total %s\n",
-           tess__text_count(epoch->samples_per_s, speed), 100 * epoch->comm_share,
-           tess__text_time(epoch->time_s + epoch->evaluate_s, time),
+        printf(
+            "  val loss %.4f  %s", epoch->val_loss,
+            tess__words_quality(&progress->words, epoch->val_loss, epoch->val_accuracy, quality));
+    printf("  %s %s  comm %.1f %%  %s  total %s\n",
+           tess__words_rate(&progress->words, epoch->samples_per_s, speed), progress->words.rate,
+           100 * epoch->comm_share, tess__text_time(epoch->time_s + epoch->evaluate_s, time),
            tess__text_time(epoch->cumulative_s, total));
     fflush(stdout);
 }

@@ -3,8 +3,10 @@
 #define TESSERA_CLI_PROGRESS_H
 
 #include "cli/run.h"
+#include "cli/words.h"
 
 struct tess__progress {
+    struct tess__words words;
     bool terminal;
     bool drawn; /* a bar is on the current line */
     int32_t columns;
@@ -16,7 +18,7 @@ struct tess__progress {
     int64_t passed_us[TESS_WORLD_RANKS_MAX], busy_us[TESS_WORLD_RANKS_MAX];
 };
 
-void tess__progress_open(struct tess__progress *progress);
+void tess__progress_open(struct tess__progress *progress, const struct tess_dataset *dataset);
 /* Watch a rank's board too, so that steps are shown with how busy every rank is. */
 void tess__progress_watch(struct tess__progress *progress, const struct tess_board *board);
 void tess__progress_opened(struct tess__progress *progress, const struct tess__run_opened *opened);

@@ -2,6 +2,8 @@
 #include "cli/record.h"
 
 #include "base/options.h"
+#include "cli/bubble.h"
+#include "cli/words.h"
 #include "core/metrics.h"
 #include "tessera/check.h"
 #include "tessera/version.h"
@@ -21,6 +23,36 @@ json_t *tess__record_hash(uint64_t hash)
 
     snprintf(text, sizeof text, "%016" PRIx64, hash);
     return json_string(text);
+}
+
+void tess__record_rate(json_t *object, const struct tess_dataset *dataset, double samples_per_s)
+{
+    struct tess__words words = tess__words_of(dataset);
+
+    if (words.tokens)
+        json_object_set_new(object, "tokens_per_s",
+                            tess__record_number(words.rate_of_row * samples_per_s));
+}
+
+/* Of text, beside "val_loss". */
+static void record_perplexity(json_t *object, const struct tess__run *run, double val_loss)
+{
+    if (run->dataset->tokens)
+        json_object_set_new(object, "val_perplexity", tess__record_number(exp(val_loss)));
+}
+
+/* {"data": D, "tensor": T, "stage": S}: ranks along each axis. */
+static json_t *record_mesh(const struct tess__run *run)
+{
+    const int32_t *count = run->config->mesh.count;
+
+    return json_pack("{s:i, s:i, s:i}", "data", count[TESS_AXIS_DATA], "tensor",
+                     count[TESS_AXIS_TENSOR], "stage", count[TESS_AXIS_STAGE]);
+}
+
+json_int_t tess__record_sample_tokens(const struct tess_dataset *dataset)
+{
+    return dataset->tokens ? (json_int_t)dataset->row.dim[0] : 0;
 }
 
 static const char *record_precision(const struct tess__run *run)
@@ -46,21 +78,24 @@ json_t *tess__record_head(const struct tess__run *run)
     if (options == NULL)
         return NULL;
     tess_options_visit(run->config->options, record_option, options);
-    return json_pack("{s:{s:s, s:s, s:s, s:s, s:i, s:i, s:i, s:I, s:I, s:I, s:I, s:o, s:s, s:o}}",
+    return json_pack("{s:{s:s, s:s, s:s, s:o, s:s, s:i, s:i, s:i, s:I, s:I, s:I, s:I, s:I, s:o, "
+                     "s:s, s:o}}",
                      "run", "version", TESS_VERSION, "model", run->config->model->name, "strategy",
-                     run->config->run.strategy, "kernel", run->config->kernel->name, "ranks",
-                     run->rank_count, "grid", plan->grid, "classes", run->dataset->class_count,
-                     "parameters", (json_int_t)plan->param_total, "steps",
+                     run->config->run.strategy, "mesh", record_mesh(run), "kernel",
+                     run->config->kernel->name, "ranks", run->rank_count, "grid", plan->grid,
+                     "classes", run->dataset->class_count, "parameters",
+                     (json_int_t)tess_engine_model_size(run->planned), "steps",
                      (json_int_t)tess_engine_step_count(run->planned), "steps_per_epoch",
                      (json_int_t)tess_engine_steps_per_epoch(run->planned), "batch_size",
-                     (json_int_t)run->config->run.batch_size, "learning_rate",
+                     (json_int_t)run->config->run.batch_size, "sample_tokens",
+                     tess__record_sample_tokens(run->dataset), "learning_rate",
                      tess__record_number(run->config->optim.learning_rate), "precision",
                      record_precision(run), "options", options);
 }
 
-json_t *tess__record_step(const struct tess__run_step *step)
+json_t *tess__record_step(const struct tess__run *run, const struct tess__run_step *step)
 {
-    return json_pack(
+    json_t *object = json_pack(
         "{s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:o, s:o}", "step",
         (json_int_t)step->step, "epoch", (json_int_t)step->epoch, "loss",
         tess__record_number(step->loss), "accuracy", tess__record_number(step->accuracy), "rate",
@@ -71,11 +106,14 @@ json_t *tess__record_step(const struct tess__run_step *step)
         "loss_scale", tess__record_number(step->loss_scale), "skipped", (json_int_t)step->skipped,
         "zero_share", tess__record_number(step->zero_share), "loss_zero_share",
         tess__record_number(step->loss_zero_share));
+
+    tess__record_rate(object, run->dataset, step->samples_per_s);
+    return object;
 }
 
-json_t *tess__record_epoch(const struct tess__run_epoch *epoch)
+json_t *tess__record_epoch(const struct tess__run *run, const struct tess__run_epoch *epoch)
 {
-    return json_pack(
+    json_t *object = json_pack(
         "{s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "epoch", (json_int_t)epoch->epoch,
         "step", (json_int_t)epoch->step, "train_loss", tess__record_number(epoch->loss), "val_loss",
         tess__record_number(epoch->val_loss), "val_accuracy",
@@ -84,6 +122,10 @@ json_t *tess__record_epoch(const struct tess__run_epoch *epoch)
         tess__record_number(epoch->comm_share), "time_s", tess__record_number(epoch->time_s),
         "evaluate_s", tess__record_number(epoch->evaluate_s), "cumulative_s",
         tess__record_number(epoch->cumulative_s));
+
+    record_perplexity(object, run, epoch->val_loss);
+    tess__record_rate(object, run->dataset, epoch->samples_per_s);
+    return object;
 }
 
 static json_t *record_usage(const struct tess__usage *usage)
@@ -117,40 +159,72 @@ static json_t *record_sent(const struct tess__run *run)
     return sent;
 }
 
+/* {"data": {"sent_bytes_per_step": [...], "formula": [...]}, ...}: of every rank, along each axis.
+ */
+static json_t *record_axes(const struct tess__run *run)
+{
+    static const char *const name[TESS_AXIS_COUNT] = {"data", "tensor", "stage"};
+    json_t *axes = json_object();
+
+    for (int axis = 0; axes != NULL && axis < TESS_AXIS_COUNT; axis++) {
+        json_t *sent = json_array(), *formula = json_array();
+
+        for (int32_t r = 0; r < run->rank_count; r++) {
+            json_array_append_new(sent, tess__record_number(run->rank[r].axis_sent_per_step[axis]));
+            json_array_append_new(formula,
+                                  json_integer((json_int_t)run->rank[r].axis_formula[axis]));
+        }
+        json_object_set_new(
+            axes, name[axis],
+            json_pack("{s:o, s:o}", "sent_bytes_per_step", sent, "formula", formula));
+    }
+    return axes;
+}
+
 json_t *tess__record_final(const struct tess__run *run)
 {
     const struct tess__run_final *final = &run->final;
-
-    return json_pack(
-        "{s:{s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:o, s:o, s:s, s:i, s:s, s:o, s:o}}", "final",
-        "hash", tess__record_hash(final->hash), "val_loss", tess__record_number(final->val_loss),
+    json_t *object = json_pack(
+        "{s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:o, s:o, s:s, s:o, s:i, s:s, s:o, s:o}", "hash",
+        tess__record_hash(final->hash), "val_loss", tess__record_number(final->val_loss),
         "val_accuracy", tess__record_number(final->val_accuracy), "loss",
         tess__record_number(final->loss), "samples_per_s",
         tess__record_number(final->samples_per_s), "comm_share",
         tess__record_number(final->comm_share), "steps", (json_int_t) final->steps, "time_s",
         tess__record_number(final->time_s), "first_step_s",
-        tess__record_number(final->first_step_s), "strategy", run->config->run.strategy, "ranks",
-        run->rank_count, "precision", record_precision(run), "sent_bytes_per_step",
-        record_sent(run), "memory", tess__record_memory(run));
+        tess__record_number(final->first_step_s), "strategy", run->config->run.strategy, "mesh",
+        record_mesh(run), "ranks", run->rank_count, "precision", record_precision(run),
+        "sent_bytes_per_step", record_sent(run), "memory", tess__record_memory(run));
+
+    record_perplexity(object, run, final->val_loss);
+    tess__record_rate(object, run->dataset, final->samples_per_s);
+    json_object_set_new(object, "bubble", tess__bubble_record(run));
+    return json_pack("{s:o}", "final", object);
 }
 
 json_t *tess__record_compared(const struct tess__run *run)
 {
     const struct tess__run_final *final = &run->final;
-    json_t *formula = json_array();
+    json_t *formula = json_array(), *object;
 
     for (int32_t r = 0; formula != NULL && r < run->rank_count; r++)
         json_array_append_new(formula, json_integer((json_int_t)run->rank[r].sent_bytes_formula));
-    return json_pack(
-        "{s:s, s:i, s:s, s:I, s:i, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "strategy",
-        run->config->run.strategy, "ranks", run->rank_count, "precision", record_precision(run),
-        "steps", (json_int_t) final->steps, "grid", tess_engine_plan_of(run->planned)->grid,
-        "batch_size", (json_int_t)run->config->run.batch_size, "learning_rate",
+    object = json_pack(
+        "{s:s, s:o, s:i, s:s, s:I, s:i, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",
+        "strategy", run->config->run.strategy, "mesh", record_mesh(run), "ranks", run->rank_count,
+        "precision", record_precision(run), "steps", (json_int_t) final->steps, "grid",
+        tess_engine_plan_of(run->planned)->grid, "batch_size",
+        (json_int_t)run->config->run.batch_size, "sample_tokens",
+        tess__record_sample_tokens(run->dataset), "learning_rate",
         tess__record_number(run->config->optim.learning_rate), "hash",
         tess__record_hash(final->hash), "loss", tess__record_number(final->loss), "samples_per_s",
         tess__record_number(final->samples_per_s), "comm_share",
         tess__record_number(final->comm_share), "sent_bytes_per_step", record_sent(run),
-        "sent_bytes_formula", formula, "memory", tess__record_memory(run));
+        "sent_bytes_formula", formula, "axes", record_axes(run), "memory",
+        tess__record_memory(run));
+    tess__record_rate(object, run->dataset, final->samples_per_s);
+    json_object_set_new(object, "bubble", tess__bubble_record(run));
+    return object;
 }
 
 enum tess_status tess__record_write(const char *path, json_t *root)

@@ -13,8 +13,12 @@ json_t *tess__record_hash(uint64_t hash);
 
 /* {"run": {version, options, ...}}: the head of metrics.jsonl. */
 json_t *tess__record_head(const struct tess__run *run);
-json_t *tess__record_step(const struct tess__run_step *step);
-json_t *tess__record_epoch(const struct tess__run_epoch *epoch);
+json_t *tess__record_step(const struct tess__run *run, const struct tess__run_step *step);
+json_t *tess__record_epoch(const struct tess__run *run, const struct tess__run_epoch *epoch);
+/* Tokens of a sample; 0 for images. */
+json_int_t tess__record_sample_tokens(const struct tess_dataset *dataset);
+/* Add "tokens_per_s" beside "samples_per_s" where samples are sequences of tokens. */
+void tess__record_rate(json_t *object, const struct tess_dataset *dataset, double samples_per_s);
 /* [{"rank", "predicted": {kind: bytes}, "allocated": {kind: bytes}, "peak_rss"}] */
 json_t *tess__record_memory(const struct tess__run *run);
 /* {"final": {...}} */

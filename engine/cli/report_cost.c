@@ -1,4 +1,4 @@
-/* What the runs cost: memory of each rank by kind, images/s, and where the time of a step goes. */
+/* What the runs cost: memory of each rank by kind, speed, and where the time of a step goes. */
 #include "cli/report_section.h"
 
 #include "cli/text.h"
@@ -302,13 +302,15 @@ static enum tess_status cost_times(struct tess__report *report, struct tess__htm
 
 enum tess_status tess__report_speeds(struct tess__report *report, struct tess__html *html)
 {
-    TESS_TRY(cost_simple(report, "Throughput",
-                         "Training images per second over all ranks, without the first steps: "
-                         "longer is faster.",
-                         "images/s", 0, cost_speed, html));
+    char caption[128];
+
+    snprintf(caption, sizeof caption,
+             "Training %s per second over all ranks, without the first steps: longer is faster.",
+             report->words.counted);
+    TESS_TRY(cost_simple(report, "Throughput", caption, report->words.rate, 0, cost_speed, html));
     TESS_TRY(
         cost_simple(report, "Efficiency",
-                    "Images/s of one rank, in percent of what the run on a single rank does "
+                    "Speed of one rank, in percent of what the run on a single rank does "
                     "with the same model, precision and batch. 100 % is perfect scaling; what is "
                     "missing went to communication and to sharing the machine.",
                     "efficiency [%]", 0, cost_efficiency, html));

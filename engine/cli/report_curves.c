@@ -46,8 +46,8 @@ static const struct curves_plot curves_plots[] = {
      .factor = 1,
      .may_be_log = true},
     {.title = "Validation accuracy by epoch",
-     .caption = "Share of test images that are classified correctly after each pass over the "
-                "data: higher is better. A curve that stays low has not learned.",
+     .caption = "Share of right answers on data that was not trained on, after each pass over the "
+                "rest: higher is better. A curve that stays low has not learned.",
      .x = {"epochs done", TESS__AXIS_LINEAR, true},
      .y = {"validation accuracy [%]", TESS__AXIS_LINEAR, false},
      .epochs = true,
@@ -55,7 +55,7 @@ static const struct curves_plot curves_plots[] = {
      .y_field = TESS__EPOCH_ACCURACY,
      .factor = 100},
     {.title = "Validation loss by epoch",
-     .caption = "Loss on images that were not trained on. Where it rises while the training loss "
+     .caption = "Loss on data that was not trained on. Where it rises while the training loss "
                 "falls, the model learns by heart.",
      .x = {"epochs done", TESS__AXIS_LINEAR, true},
      .y = {"validation loss", TESS__AXIS_LINEAR, false},
@@ -65,8 +65,7 @@ static const struct curves_plot curves_plots[] = {
      .factor = 1,
      .may_be_log = true},
     {.title = "Training accuracy by step",
-     .caption = "Share of the images of the step's own batch that were classified correctly, "
-                "before the step.",
+     .caption = "Share of right answers in the step's own batch, before the step.",
      .x = {"step", TESS__AXIS_LINEAR, true},
      .y = {"training accuracy [%]", TESS__AXIS_LINEAR, false},
      .x_field = TESS__STEP,

@@ -189,6 +189,28 @@ enum tess_status tess__report_string(const struct tess__place *place, const json
     return TESS_OK;
 }
 
+enum tess_status tess__report_shape(const struct tess__place *place, const json_t *object,
+                                    struct tess__report_run *run)
+{
+    const json_t *mesh = json_object_get(object, "mesh");
+    double data, tensor, stage;
+    char text[64];
+
+    TESS_TRY(tess__report_number(place, object, "sample_tokens", &run->tokens));
+    if (isnan(run->tokens))
+        run->tokens = 0;
+    TESS_TRY(tess__report_number(place, mesh, "data", &data));
+    TESS_TRY(tess__report_number(place, mesh, "tensor", &tensor));
+    TESS_TRY(tess__report_number(place, mesh, "stage", &stage));
+    if (isnan(data) || isnan(tensor) || isnan(stage) || (tensor <= 1 && stage <= 1))
+        return TESS_OK;
+    snprintf(text, sizeof text, "%.6g x %.6g x %.6g", data, tensor, stage);
+    run->mesh = tess__report_copy(place->report, text);
+    if (run->mesh == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the report's text");
+    return TESS_OK;
+}
+
 static enum tess_status report_data_make_room(struct tess__report *report, struct tess__rows *rows)
 {
     size_t width = (size_t)rows->fields->width, room = rows->room > 0 ? 2 * rows->room : 32;
@@ -298,6 +320,7 @@ void tess__report_clear_run(struct tess__report_run *run)
         .steps = NAN,
         .time_s = NAN,
         .failed_step = NAN,
+        .rate_of_row = 1,
     };
 
     *run = none;

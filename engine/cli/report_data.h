@@ -7,6 +7,7 @@
 #ifndef TESSERA_CLI_REPORT_DATA_H
 #define TESSERA_CLI_REPORT_DATA_H
 
+#include "cli/words.h"
 #include "tessera/memory.h"
 #include "tessera/status.h"
 
@@ -118,7 +119,9 @@ struct tess__report_run {
     const char *name; /* unique in the report */
     const char *model, *strategy, *precision, *kernel, *hash, *goal;
     double ranks, parameters, steps_planned, batch, rate;
-    json_t *options;                      /* object, or NULL; owned by the report */
+    double tokens;    /* of a sample; 0: samples are images */
+    const char *mesh; /* "2 x 2 x 2": ranks of the data, tensor and stage axis */
+    json_t *options;  /* object, or NULL; owned by the report */
     struct tess__rows step, epoch, times; /* times: sums over all epochs, one row per rank */
     struct tess__report_memory *memory;
     size_t memory_count;
@@ -126,6 +129,7 @@ struct tess__report_run {
     bool ambiguous;       /* while names are looked for */
     bool final, compared; /* compared: an entry of compare, without curves */
     double val_loss, val_accuracy, loss, speed, comm_share, steps, time_s;
+    double rate_of_row; /* as the report's words; set by tess__report_name_runs */
     double failed_step; /* the step from which on the loss is null; NaN when it ends as a number */
     bool lost;          /* the final loss is null */
 };
@@ -152,7 +156,7 @@ struct tess__report_scaling {
 
 struct tess__report_tune {
     const char *path, *model, *strategy;
-    double ranks, limit_bytes, best_batch;
+    double ranks, limit_bytes, best_batch, tokens;
     struct tess__rows cases;
 };
 
@@ -214,6 +218,7 @@ struct tess__report_note {
 };
 
 struct tess__report {
+    struct tess__words words; /* for the rates of all runs; set by tess__report_name_runs */
     struct tess__report_run *run;
     struct tess__report_scaling *scaling;
     struct tess__report_tune *tune;
@@ -262,6 +267,11 @@ enum tess_status tess__report_signed(const struct tess__place *place, const json
 enum tess_status tess__report_string(const struct tess__place *place, const json_t *object,
                                      const char *key, const char **text_out);
 
+/* What an object says of a sample and of the ranks: "sample_tokens", 0 where it is absent, and
+ * "mesh", NULL where it is absent or all ranks lie along the data axis. */
+enum tess_status tess__report_shape(const struct tess__place *place, const json_t *object,
+                                    struct tess__report_run *run);
+
 /* Append one record. Without its first field it is left out, with a note. */
 enum tess_status tess__report_row(const struct tess__place *place, const json_t *object,
                                   const struct tess__fields *fields, struct tess__rows *rows);
@@ -302,7 +312,8 @@ enum tess_status tess__report_load_timeline(struct tess__report *report, const c
 enum tess_status tess__report_lane_sums(const struct tess__report_lane *lane,
                                         struct tess__lane_sums *sums_out);
 
-/* Order the runs (folders by name, then compare's in their order) and give each a unique name. */
+/* Order the runs (folders by name, then compare's in their order), give each a unique name, and
+ * choose the words for their rates. */
 enum tess_status tess__report_name_runs(struct tess__report *report);
 
 enum tess__report_state tess__report_state(const struct tess__report_run *run);

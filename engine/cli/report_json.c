@@ -43,6 +43,7 @@ static enum tess_status json_compared(const struct tess__place *place, const jso
     TESS_TRY(tess__report_number(place, entry, "ranks", &run->ranks));
     TESS_TRY(tess__report_number(place, entry, "batch_size", &run->batch));
     TESS_TRY(tess__report_number(place, entry, "learning_rate", &run->rate));
+    TESS_TRY(tess__report_shape(place, entry, run));
     TESS_TRY(tess__report_number(place, entry, "loss", &run->loss));
     TESS_TRY(tess__report_number(place, entry, "val_loss", &run->val_loss));
     TESS_TRY(tess__report_number(place, entry, "val_accuracy", &run->val_accuracy));
@@ -161,6 +162,7 @@ static enum tess_status json_tune(const struct tess__place *place, const json_t 
     TESS_TRY(tess__report_number(place, object, "ranks", &tune->ranks));
     TESS_TRY(tess__report_number(place, object, "limit_bytes", &tune->limit_bytes));
     TESS_TRY(tess__report_number(place, object, "best_batch_size", &tune->best_batch));
+    TESS_TRY(tess__report_number(place, object, "sample_tokens", &tune->tokens));
     TESS_TRY(tess__report_rows(place, json_object_get(object, "cases"), &tess__tune_fields,
                                &tune->cases));
     if (tune->cases.count == 0)

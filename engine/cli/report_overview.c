@@ -29,8 +29,10 @@ static double overview_or(double value, double other)
 
 double tess__report_speed(const struct tess__report_run *run)
 {
-    return overview_or(run->speed, overview_or(overview_last(&run->epoch, TESS__EPOCH_SPEED),
-                                               overview_last(&run->step, TESS__STEP_SPEED)));
+    double rows = overview_or(run->speed, overview_or(overview_last(&run->epoch, TESS__EPOCH_SPEED),
+                                                      overview_last(&run->step, TESS__STEP_SPEED)));
+
+    return run->rate_of_row * rows;
 }
 
 double tess__report_time(const struct tess__report_run *run)
@@ -91,7 +93,7 @@ static const struct overview_column {
     {"ranks", overview_ranks, OVERVIEW_NONE, 0},
     {"batch", overview_batch, OVERVIEW_NONE, 0},
     {"rate", overview_rate, OVERVIEW_NONE, OVERVIEW_SHORT},
-    {"images/s", tess__report_speed, OVERVIEW_MOST, 0},
+    {NULL, tess__report_speed, OVERVIEW_MOST, 0}, /* as the report's words have it */
     {"time", tess__report_time, OVERVIEW_NONE, OVERVIEW_TIME},
     {"train loss", overview_loss, OVERVIEW_NONE, OVERVIEW_DIGITS},
     {"val loss", tess__report_val_loss, OVERVIEW_LEAST, 4},
@@ -144,6 +146,11 @@ static const char *overview_strategy(const struct tess__report_run *run)
     return run->strategy;
 }
 
+static const char *overview_mesh(const struct tess__report_run *run)
+{
+    return run->mesh;
+}
+
 static const char *overview_precision(const struct tess__report_run *run)
 {
     return run->precision;
@@ -152,8 +159,10 @@ static const char *overview_precision(const struct tess__report_run *run)
 static const struct overview_word {
     const char *title;
     const char *(*of)(const struct tess__report_run *run);
-} overview_words[] = {
-    {"model", overview_model}, {"strategy", overview_strategy}, {"precision", overview_precision}};
+} overview_words[] = {{"model", overview_model},
+                      {"strategy", overview_strategy},
+                      {"data x tensor x stage", overview_mesh},
+                      {"precision", overview_precision}};
 
 #define OVERVIEW_WORDS ((int)(sizeof overview_words / sizeof overview_words[0]))
 
@@ -169,6 +178,17 @@ static const char *overview_common(const struct tess__report *report, int word)
         common = text != NULL ? text : common;
     }
     return common;
+}
+
+/* Does a word have a column of its own? Not one that no run has, either. */
+static bool overview_has(const struct tess__report *report, int word)
+{
+    if (overview_common(report, word) != NULL)
+        return false;
+    for (size_t i = 0; i < report->run_count; i++)
+        if (overview_words[word].of(&report->run[i]) != NULL)
+            return true;
+    return overview_words[word].of != overview_mesh;
 }
 
 static void overview_say_common(const struct tess__report *report, struct tess__html *html)
@@ -229,7 +249,7 @@ static void overview_row(const struct tess__report *report, size_t i, int style,
     tess__html_add(html, "</th>");
     overview_state(run, html);
     for (int w = 0; w < OVERVIEW_WORDS; w++)
-        if (overview_common(report, w) == NULL)
+        if (overview_has(report, w))
             overview_text(html, overview_words[w].of(run));
     for (int c = 0; c < OVERVIEW_COLUMNS; c++) {
         double value = overview_columns[c].of(run);
@@ -286,13 +306,15 @@ void tess__report_overview(const struct tess__report *report, struct tess__html 
                          "<th scope=\"col\" class=\"text\">run</th>"
                          "<th scope=\"col\" class=\"text\">state</th>");
     for (int w = 0; w < OVERVIEW_WORDS; w++)
-        if (overview_common(report, w) == NULL)
+        if (overview_has(report, w))
             tess__html_print(html, "<th scope=\"col\" class=\"text\">%s</th>",
                              overview_words[w].title);
     for (int c = 0; c < OVERVIEW_COLUMNS; c++) {
         best[c] = overview_best(report, &overview_columns[c], &filled[c]);
         if (filled[c] > 0)
-            tess__html_print(html, "<th scope=\"col\">%s</th>", overview_columns[c].title);
+            tess__html_print(html, "<th scope=\"col\">%s</th>",
+                             overview_columns[c].title != NULL ? overview_columns[c].title
+                                                               : report->words.rate);
     }
     tess__html_add(html, "<th scope=\"col\" class=\"text\">hash</th></tr></thead>"
                          "\n<tbody>\n");

@@ -87,8 +87,8 @@ static void page_tiles(const struct tess__report *report, struct tess__html *htm
         page_tile(html, "Best validation accuracy",
                   tess__real_fixed(100 * tess__report_val_accuracy(run), 2, text), "%", run);
     if ((run = page_best(report, false, tess__report_speed)) != NULL)
-        page_tile(html, "Fastest", tess__real_fixed(tess__report_speed(run), 0, text), "images/s",
-                  run);
+        page_tile(html, "Fastest", tess__real_fixed(tess__report_speed(run), 0, text),
+                  report->words.rate, run);
     if ((run = page_best(report, true, page_fullest)) != NULL)
         page_tile(html, "Least memory per rank", tess__text_bytes(page_fullest(run), bytes), "",
                   run);

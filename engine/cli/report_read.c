@@ -53,6 +53,7 @@ static enum tess_status read_head(const struct tess__place *place, json_t *head,
     TESS_TRY(tess__report_number(place, head, "steps", &run->steps_planned));
     TESS_TRY(tess__report_number(place, head, "batch_size", &run->batch));
     TESS_TRY(tess__report_number(place, head, "learning_rate", &run->rate));
+    TESS_TRY(tess__report_shape(place, head, run));
     if (options != NULL && !json_is_object(options))
         return tess__report_note(place->report, place->file, place->line,
                                  "\"options\" is not an object: left out");
@@ -385,10 +386,24 @@ static enum tess_status read_set_name(struct tess__report *report, struct tess__
     return TESS_OK;
 }
 
+/* Tokens where all runs are trained on them, images where none is. */
+static void read_choose_words(struct tess__report *report)
+{
+    size_t tokens = 0;
+
+    for (size_t i = 0; i < report->run_count; i++)
+        tokens += report->run[i].tokens > 0;
+    report->words = tokens > 0 && tokens < report->run_count ? tess__words_mixed()
+                                                             : tess__words_for((double)tokens);
+    for (size_t i = 0; i < report->run_count; i++)
+        report->run[i].rate_of_row = report->words.tokens ? report->run[i].tokens : 1;
+}
+
 enum tess_status tess__report_name_runs(struct tess__report *report)
 {
     enum { PARTS_MAX = 4 };
 
+    read_choose_words(report);
     for (size_t i = 0; i < report->run_count; i++)
         TESS_TRY(read_set_name(report, &report->run[i], 1, 0));
     for (int parts = 2; parts <= PARTS_MAX; parts++) {

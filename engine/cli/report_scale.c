@@ -372,19 +372,21 @@ static enum tess_status scale_tune_memory(struct tess__report *report,
 static enum tess_status scale_tune(struct tess__report *report,
                                    const struct tess__report_tune *tune, struct tess__html *html)
 {
+    const struct tess__words words = tess__words_for(tune->tokens);
     struct tess__curve curve[2] = {
         {.name = "measured", .style = 0, .look = TESS__CURVE_BOTH},
         {.name = "best that fits", .style = 1, .look = TESS__CURVE_MARKS, .count = 1}};
     struct tess__lines lines = {.x = {"batch size (log)", TESS__AXIS_LOG2, true},
-                                .y = {"images/s", TESS__AXIS_ZERO, false},
+                                .y = {words.rate, TESS__AXIS_ZERO, false},
                                 .curve = curve,
                                 .curve_count = 1};
-    char caption[256] = "Images per second at each batch size that fits. Where the curve is flat a "
-                        "larger batch buys nothing.";
+    char caption[256] = "Speed at each batch size that fits. Where the curve is flat a larger "
+                        "batch buys nothing.";
     size_t measured = 0;
 
-    TESS_TRY(scale_curve(report, &tune->cases,
-                         (struct scale_pair){TESS__TUNE_BATCH, TESS__TUNE_SPEED, 1, 1}, &curve[0]));
+    TESS_TRY(scale_curve(
+        report, &tune->cases,
+        (struct scale_pair){TESS__TUNE_BATCH, TESS__TUNE_SPEED, 1, words.rate_of_row}, &curve[0]));
     for (size_t i = 0; i < tune->cases.count; i++) {
         measured += !isnan(curve[0].y[i]);
         if (curve[0].x[i] != tune->best_batch || isnan(curve[0].y[i]))
@@ -393,7 +395,7 @@ static enum tess_status scale_tune(struct tess__report *report,
         curve[1].y = &curve[0].y[i];
         lines.curve_count = 2;
         snprintf(caption + strlen(caption), sizeof caption - strlen(caption),
-                 " Best: batch %.0f with %.0f images/s.", curve[0].x[i], curve[0].y[i]);
+                 " Best: batch %.0f with %.0f %s.", curve[0].x[i], curve[0].y[i], words.rate);
     }
     tess__html_add(html, "<div class=\"about\"><p>");
     tess__html_escape(html, tune->path);

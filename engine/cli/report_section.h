@@ -31,7 +31,8 @@ enum tess_status tess__report_page(struct tess__report *report, const char *titl
 /* Constant parts of the page: styles, the theme button's script and its SHA-256 in base 64. */
 extern const char tess__report_css[], tess__report_script[], tess__report_script_hash[];
 
-/* Of a run's last epoch and last step, where the file was cut before the final line. */
+/* Of a run's last epoch and last step, where the file was cut before the final line. The speed is
+ * in what the report's words count. */
 double tess__report_speed(const struct tess__report_run *run);
 double tess__report_time(const struct tess__report_run *run);
 double tess__report_val_loss(const struct tess__report_run *run);

@@ -5,7 +5,9 @@
 #include "base/options.h"
 #include "tessera/check.h"
 
+#include <sched.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -117,11 +119,26 @@ enum tess_status tess__run_open_data(const struct tess_config *config,
     return run_open_images(config, dataset_out);
 }
 
+bool tess__run_same_data(const struct tess_config *a, const struct tess_config *b)
+{
+    bool same = a->model->tokens == b->model->tokens && strcmp(a->run.data, b->run.data) == 0;
+
+    if (strcmp(a->run.data, "synthetic") == 0)
+        same = same && a->run.seed == b->run.seed && a->run.synthetic_rows == b->run.synthetic_rows;
+    if (a->model->tokens)
+        same = same && a->loader.length == b->loader.length &&
+               a->loader.validation == b->loader.validation &&
+               strcmp(a->loader.validation_files, b->loader.validation_files) == 0;
+    return same;
+}
+
 /* ---- a run -------------------------------------------------------------------------------- */
 
 enum tess_status tess__run_open(struct tess__run *run, const struct tess_config *config,
                                 const struct tess_dataset *dataset)
 {
+    cpu_set_t cores;
+
     memset(run, 0, sizeof *run);
     run->config = config;
     run->dataset = dataset;
@@ -130,6 +147,9 @@ enum tess_status tess__run_open(struct tess__run *run, const struct tess_config 
     run->log_every = config->run.log_every;
     run->warm_steps = 3;
     run->start_s = tess_clock_s();
+    CPU_ZERO(&cores);
+    run->crowded = sched_getaffinity(0, sizeof cores, &cores) == 0 &&
+                   run->rank_count * config->run.threads > CPU_COUNT(&cores);
     for (int32_t r = 0; r < run->rank_count; r++) {
         struct tess_engine *engine = NULL;
 
@@ -140,6 +160,11 @@ enum tess_status tess__run_open(struct tess__run *run, const struct tess_config 
         else
             tess_engine_close(engine);
     }
+    run->chunk = calloc((size_t)(run->rank_count * tess_engine_chunk_count(run->planned)),
+                        sizeof *run->chunk);
+    if (run->chunk == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for what the chunks of %d ranks cost",
+                  run->rank_count);
     return TESS_OK;
 }
 
@@ -147,6 +172,8 @@ void tess__run_close(struct tess__run *run)
 {
     tess_engine_close(run->planned);
     run->planned = NULL;
+    free(run->chunk);
+    run->chunk = NULL;
 }
 
 void tess__run_keep(struct tess__run *run, const struct tess__message *message)
@@ -155,6 +182,11 @@ void tess__run_keep(struct tess__run *run, const struct tess__message *message)
         memcpy(&run->rank[message->rank], message->payload, sizeof run->rank[0]);
     else if (message->kind == TESS__RUN_FINAL)
         memcpy(&run->final, message->payload, sizeof run->final);
+    else if (message->kind == TESS__RUN_CHUNK) {
+        struct tess__run_chunk chunk;
+        memcpy(&chunk, message->payload, sizeof chunk);
+        run->chunk[message->rank * tess_engine_chunk_count(run->planned) + chunk.chunk] = chunk;
+    }
 }
 
 struct tess__launch tess__run_launch(const struct tess__run *run)
@@ -169,6 +201,18 @@ struct tess__launch tess__run_launch(const struct tess__run *run)
         .unit_count = plan->unit_count,
         .body = tess__run_body,
     };
+}
+
+bool tess__run_has_mesh(const struct tess__run *run)
+{
+    return run->config->mesh.count[TESS_AXIS_DATA] != run->rank_count;
+}
+
+const char *tess__mesh_text(const int32_t axis[TESS_AXIS_COUNT], char text[TESS__MESH_TEXT_BYTES])
+{
+    snprintf(text, TESS__MESH_TEXT_BYTES, "data %d, tensor %d, stage %d", axis[TESS_AXIS_DATA],
+             axis[TESS_AXIS_TENSOR], axis[TESS_AXIS_STAGE]);
+    return text;
 }
 
 bool tess__run_as_predicted(const struct tess__run *run)

@@ -88,6 +88,20 @@ struct tess__run_rank {
     double sent_bytes_per_step;  /* measured, without evaluations */
     uint64_t sent_bytes_formula; /* 0: the strategy has none */
     struct tess_times step;      /* mean of the steps after the warm-up */
+    /* The same along each axis of the mesh; what goes over all ranks at once, such as norms, is in
+     * none of them where there are several. wait_s: of a step after the warm-up. */
+    double axis_sent_per_step[TESS_AXIS_COUNT], axis_wait_s[TESS_AXIS_COUNT];
+    uint64_t axis_formula[TESS_AXIS_COUNT];
+};
+
+_Static_assert(sizeof(struct tess__run_rank) <= TESS__MESSAGE_BYTES,
+               "a rank's costs are a message");
+
+/* Every rank of a pipeline, where chunks were timed: what a micro-batch costs in one of its
+ * chunks. */
+struct tess__run_chunk {
+    int32_t chunk;
+    double forward_s, backward_s;
 };
 
 enum tess__run_kind {
@@ -95,6 +109,7 @@ enum tess__run_kind {
     TESS__RUN_STEP,
     TESS__RUN_EPOCH,
     TESS__RUN_FINAL,
+    TESS__RUN_CHUNK,
     TESS__RUN_RANK,
     TESS__RUN_TIMES,
     TESS__RUN_DIGEST,
@@ -111,16 +126,21 @@ struct tess__run {
     bool keep_digests;           /* send the digests of --hash-every; else replicas are compared */
     struct tess_trace *trace;    /* borrowed; NULL: no time lines */
     int64_t warm_steps;          /* not part of the final speed; cut to half of the run */
+    bool crowded;                /* more ranks' threads than cores: ranks take turns */
     double start_s;              /* clock at the program's start */
     struct tess_engine *planned; /* rank 0's plan */
     struct tess__usage predicted[TESS_WORLD_RANKS_MAX];
     struct tess__run_rank rank[TESS_WORLD_RANKS_MAX]; /* filled by tess__run_keep */
     struct tess__run_final final;                     /* filled by tess__run_keep */
+    struct tess__run_chunk *chunk; /* [ranks, chunks of each] likewise, of a crowded pipeline */
 };
 
 /* The data set that the configuration names, loaded once and shared with the ranks by fork. */
 enum tess_status tess__run_open_data(const struct tess_config *config,
                                      struct tess_dataset **dataset_out);
+
+/* Do two configurations name the same data set? */
+bool tess__run_same_data(const struct tess_config *a, const struct tess_config *b);
 
 /* Plan every rank: refuses what does not fit before anything is started. */
 enum tess_status tess__run_open(struct tess__run *run, const struct tess_config *config,
@@ -130,7 +150,7 @@ void tess__run_close(struct tess__run *run);
 /* tess__launch.body; context is a struct tess__run. */
 enum tess_status tess__run_body(void *context, struct tess__rank *rank);
 
-/* Keep a message's rank and final records in the run; others are left to the caller. */
+/* Keep a message's rank, chunk and final records in the run; others are left to the caller. */
 void tess__run_keep(struct tess__run *run, const struct tess__message *message);
 
 /* A launch of this run; context and message are the caller's to set. */
@@ -138,6 +158,13 @@ struct tess__launch tess__run_launch(const struct tess__run *run);
 
 /* Clock value at which this process started. */
 double tess__run_process_start_s(void);
+
+/* Are there ranks along other axes than the data axis? */
+bool tess__run_has_mesh(const struct tess__run *run);
+
+/* "data 2, tensor 2, stage 2", of a mesh's counts or of a rank's places. */
+#define TESS__MESH_TEXT_BYTES 64
+const char *tess__mesh_text(const int32_t axis[TESS_AXIS_COUNT], char text[TESS__MESH_TEXT_BYTES]);
 
 /* Does every rank's allocation equal its prediction? */
 bool tess__run_as_predicted(const struct tess__run *run);

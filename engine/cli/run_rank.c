@@ -23,6 +23,12 @@ struct stretch {
     struct tess_times sum;
 };
 
+/* Bytes sent by a rank, over all its groups and along each axis; and seconds of waiting there. */
+struct traffic {
+    uint64_t sent_bytes, axis_sent[TESS_AXIS_COUNT];
+    double axis_wait_s[TESS_AXIS_COUNT];
+};
+
 struct loop {
     const struct tess__run *run;
     const struct tess__rank *rank;
@@ -35,7 +41,7 @@ struct loop {
     double mark_s; /* up to here time is accounted for; the next step begins here */
     double epoch_loss_sum;
     int64_t epoch_loss_count;
-    uint64_t sent_bytes; /* by steps */
+    struct traffic sum; /* of all steps; waiting of those after the warm-up */
     struct tess__run_final final;
 };
 
@@ -71,13 +77,27 @@ static struct tess_times stretch_mean(const struct stretch *stretch)
     return mean;
 }
 
-static uint64_t loop_sent(const struct loop *loop)
+static struct traffic traffic_so_far(const struct tess_engine *engine)
 {
-    uint64_t sent_bytes = 0;
+    struct traffic now;
     double wait_s = 0;
 
-    tess_engine_traffic(loop->engine, &sent_bytes, &wait_s);
-    return sent_bytes;
+    tess_engine_traffic(engine, &now.sent_bytes, &wait_s);
+    for (int axis = 0; axis < TESS_AXIS_COUNT; axis++)
+        tess_engine_axis_traffic(engine, (enum tess_axis)axis, &now.axis_sent[axis],
+                                 &now.axis_wait_s[axis]);
+    return now;
+}
+
+/* sum += after - before, one step; its waiting counts where the warm-up is over. */
+static void traffic_add(struct traffic *sum, const struct traffic *before,
+                        const struct traffic *after, bool warm)
+{
+    sum->sent_bytes += after->sent_bytes - before->sent_bytes;
+    for (int axis = 0; axis < TESS_AXIS_COUNT; axis++) {
+        sum->axis_sent[axis] += after->axis_sent[axis] - before->axis_sent[axis];
+        sum->axis_wait_s[axis] += warm ? after->axis_wait_s[axis] - before->axis_wait_s[axis] : 0;
+    }
 }
 
 static enum tess_status loop_open(struct loop *loop, const struct tess__run *run,
@@ -145,10 +165,14 @@ static enum tess_status loop_step(struct loop *loop, int64_t number)
 {
     bool last = number == loop->step_count || number % loop->steps_per_epoch == 0;
     bool logged = last || number == 1 || number % loop->log_every == 0;
-    uint64_t sent_before = loop_sent(loop);
+    const struct traffic before = traffic_so_far(loop->engine);
+    struct traffic after;
     double now_s, time_s;
     struct tess_step_result result;
 
+    if (number == loop->warm_steps + 1 && loop->run->crowded &&
+        loop->run->config->mesh.count[TESS_AXIS_STAGE] > 1)
+        tess_engine_time_chunks(loop->engine, true);
     tess_trace_begin(loop->lane, TESS_TRACE_STEP, number);
     TESS_TRY(tess_engine_step(loop->engine, logged, &result));
     tess_trace_end(loop->lane);
@@ -156,7 +180,8 @@ static enum tess_status loop_step(struct loop *loop, int64_t number)
     now_s = tess_clock_s();
     time_s = now_s - loop->mark_s;
     loop->mark_s = now_s;
-    loop->sent_bytes += loop_sent(loop) - sent_before;
+    after = traffic_so_far(loop->engine);
+    traffic_add(&loop->sum, &before, &after, number > loop->warm_steps);
     stretch_add(&loop->since_log, time_s, &result);
     stretch_add(&loop->epoch, time_s, &result);
     if (number > loop->warm_steps)
@@ -286,17 +311,39 @@ static enum tess_status loop_save(struct loop *loop)
     return tess_engine_save(loop->engine, path);
 }
 
+static enum tess_status loop_tell_chunks(const struct loop *loop)
+{
+    for (int32_t c = 0; c < tess_engine_chunk_count(loop->engine); c++) {
+        const struct tess_chunk_cost cost = tess_engine_chunk_cost(loop->engine, c);
+        const struct tess__run_chunk chunk = {
+            .chunk = c,
+            .forward_s = cost.forward_s / (double)(cost.forwards > 0 ? cost.forwards : 1),
+            .backward_s = cost.backward_s / (double)(cost.backwards > 0 ? cost.backwards : 1),
+        };
+        if (cost.forwards > 0)
+            TESS_TRY(tess__rank_send(loop->rank, TESS__RUN_CHUNK, &chunk, sizeof chunk));
+    }
+    return TESS_OK;
+}
+
 static enum tess_status loop_tell_end(struct loop *loop)
 {
+    const double steps = loop->step_count > 0 ? (double)loop->step_count : 1;
+    const double warm = loop->warm.steps > 0 ? (double)loop->warm.steps : 1;
     struct tess__run_rank cost = {
         .peak_rss = rank_peak_rss(),
-        .sent_bytes_per_step =
-            loop->step_count > 0 ? (double)loop->sent_bytes / (double)loop->step_count : 0,
+        .sent_bytes_per_step = (double)loop->sum.sent_bytes / steps,
         .sent_bytes_formula = tess_engine_sent_formula(loop->engine),
         .step = stretch_mean(&loop->warm),
     };
 
+    for (int axis = 0; axis < TESS_AXIS_COUNT; axis++) {
+        cost.axis_sent_per_step[axis] = (double)loop->sum.axis_sent[axis] / steps;
+        cost.axis_wait_s[axis] = loop->sum.axis_wait_s[axis] / warm;
+        cost.axis_formula[axis] = tess_engine_axis_formula(loop->engine, (enum tess_axis)axis);
+    }
     tess__usage_read(tess_engine_memory(loop->engine), &cost.allocated);
+    TESS_TRY(loop_tell_chunks(loop));
     TESS_TRY(tess__rank_send(loop->rank, TESS__RUN_RANK, &cost, sizeof cost));
     TESS_TRY(tess_engine_hash(loop->engine, &loop->final.hash));
     if (loop->rank->rank == 0)

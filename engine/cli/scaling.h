@@ -4,6 +4,7 @@
 #define TESSERA_CLI_SCALING_H
 
 #include "cli/args.h"
+#include "cli/words.h"
 #include "core/data.h"
 #include "core/link.h"
 
@@ -46,7 +47,8 @@ struct tess__scaling {
     const char *json;
     /* Found. */
     struct tess_dataset *dataset;
-    const char *model;  /* static */
+    const char *model; /* static */
+    struct tess__words words;
     int64_t batch_size; /* of one rank where weak, else of all */
     int64_t accumulate;
     int cores;
@@ -54,7 +56,7 @@ struct tess__scaling {
     int measured_count;
     bool fitted;
     double amdahl_p;
-    int64_t rank_limit; /* of the predictions: each rank has an image */
+    int64_t rank_limit; /* of the predictions: each rank has a row of the batch */
     struct tess__scaling_curve curve[TESS__SCALING_STRATEGIES_MAX * TESS_LINK_MAX];
     int curve_count;
 };

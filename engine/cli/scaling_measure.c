@@ -65,6 +65,7 @@ static enum tess_status measure_open(struct measure *measure)
         TESS_TRY(tess__trial_open(trial, &scaling->args, &choice, &scaling->dataset));
         trial->run.warm_steps = scaling->steps / 4;
     }
+    scaling->words = tess__words_of(scaling->dataset);
     return TESS_OK;
 }
 

@@ -51,12 +51,13 @@ static void print_measured(const struct tess__scaling *scaling)
     tess__text_machine(machine);
     printf("\n%s under %s on %s, %d core%s\n", scaling->model, scaling->strategy, machine,
            scaling->cores, scaling->cores == 1 ? "" : "s");
-    printf("%s scaling: %" PRId64 " images per step%s; %" PRId64 " steps, median of %" PRId64
+    printf("%s scaling: %" PRId64 " %s per step%s; %" PRId64 " steps, median of %" PRId64
            "; times in ms, means over the ranks\n",
-           scaling->weak ? "weak" : "strong", scaling->batch_size, scaling->weak ? " and rank" : "",
-           scaling->steps, scaling->repeats);
+           scaling->weak ? "weak" : "strong", scaling->batch_size, scaling->words.rows,
+           scaling->weak ? " and rank" : "", scaling->steps, scaling->repeats);
     printf("%6s %8s %8s %8s %8s %8s %8s %8s %9s %9s %10s\n", "ranks", "step", "data", "forward",
-           "backward", "update", "exposed", "hidden", "images/s", "speed-up", "efficiency");
+           "backward", "update", "exposed", "hidden", scaling->words.rate, "speed-up",
+           "efficiency");
     for (int i = 0; i < scaling->measured_count; i++) {
         const struct tess__scaling_measured *point = &scaling->measured[i];
         const double part[] = {point->step_s,     point->data_s,  point->forward_s,
@@ -67,14 +68,15 @@ static void print_measured(const struct tess__scaling *scaling)
         printf("%5" PRId64 "%c", point->ranks, point->shared ? '*' : ' ');
         for (size_t p = 0; p < sizeof part / sizeof part[0]; p++)
             printf(" %8s", print_figure(1e3 * part[p], text));
-        printf(" %9s", tess__text_count(point->samples_per_s, text));
+        printf(" %9s", tess__words_rate(&scaling->words, point->samples_per_s, text));
         printf(" %9s", print_figure(point->speedup, text));
         printf(" %8.0f %%\n", 100 * point->efficiency);
         shared = shared || point->shared;
         equal = equal && point->hash == scaling->measured[0].hash;
     }
-    printf("data: waiting for images. exposed: waiting for other ranks. hidden: communication "
-           "behind the parts before it\n");
+    printf("data: waiting for %s. exposed: waiting for other ranks. hidden: communication "
+           "behind the parts before it\n",
+           scaling->words.rows);
     if (shared)
         printf("* more ranks than cores: they take turns, so that computing does not get faster; "
                "left out of the fit, and\n"
@@ -163,9 +165,9 @@ static void print_predicted(const struct tess__scaling *scaling)
                          last < scaling->link_count ? last : scaling->link_count);
         }
     if (scaling->rank_limit < scaling->to)
-        printf("up to %" PRId64 " ranks: beyond, a rank has less than one image of the batch; a "
+        printf("up to %" PRId64 " ranks: beyond, a rank has less than one %s of the batch; a "
                "larger --batch-size or --weak goes on\n",
-               scaling->rank_limit);
+               scaling->rank_limit, scaling->words.row);
 }
 
 static void print_ring(const struct tess__scaling *scaling)
@@ -272,11 +274,12 @@ enum tess_status tess__scaling_write(const struct tess__scaling *scaling)
                                                tess__record_number(link->bandwidth)));
         json_array_append_new(ring, json_of_ring(link));
     }
-    root = json_pack("{s:{s:s, s:s, s:I, s:s, s:i, s:s, s:o, s:o, s:o, s:o, s:o}}", "scaling",
-                     "strategy", scaling->strategy, "model", scaling->model, "batch_size",
-                     (json_int_t)scaling->batch_size, "machine", machine, "cores", scaling->cores,
-                     "mode", scaling->weak ? "weak" : "strong", "measured", measured, "amdahl_p",
-                     scaling->fitted ? tess__record_number(scaling->amdahl_p) : json_null(),
-                     "links", links, "predicted", predicted, "ring", ring);
+    root = json_pack(
+        "{s:{s:s, s:s, s:I, s:I, s:s, s:i, s:s, s:o, s:o, s:o, s:o, s:o}}", "scaling", "strategy",
+        scaling->strategy, "model", scaling->model, "batch_size", (json_int_t)scaling->batch_size,
+        "sample_tokens", tess__record_sample_tokens(scaling->dataset), "machine", machine, "cores",
+        scaling->cores, "mode", scaling->weak ? "weak" : "strong", "measured", measured, "amdahl_p",
+        scaling->fitted ? tess__record_number(scaling->amdahl_p) : json_null(), "links", links,
+        "predicted", predicted, "ring", ring);
     return tess__record_write(scaling->json, root);
 }

@@ -9,6 +9,7 @@
 #include "cli/command.h"
 #include "cli/text.h"
 #include "cli/train.h"
+#include "cli/words.h"
 #include "tessera/check.h"
 
 #include <dirent.h>
@@ -31,6 +32,7 @@ struct sweep_case {
     char run[PATH_MAX];          /* run folder; "" for none */
     struct tess_config *config;
     enum tess_status status; /* TESS_ERR_NUMERIC: it diverged, which is a result */
+    struct tess__words words;
     struct tess__trained trained;
 };
 
@@ -39,8 +41,9 @@ struct sweep {
     const char *run;
     struct sweep_case *item;
     int item_count;
+    struct tess__words words; /* of the table */
     struct tess_dataset *dataset;
-    char data[PATH_MAX]; /* what `dataset` was opened from */
+    const struct tess_config *dataset_of; /* what `dataset` was opened for */
 };
 
 static enum tess_status sweep_help(int argc, char **argv)
@@ -49,7 +52,7 @@ static enum tess_status sweep_help(int argc, char **argv)
         "usage: tessera sweep CONFIG|FOLDER ... [--run DIR] [--option value ...]\n\n"
         "Train several configurations one after the other, with the options that follow for all "
         "of\n"
-        "them, and end with one table: images/s, time, validation loss and accuracy of each. A\n"
+        "them, and end with one table: speed, time, validation loss and accuracy of each. A\n"
         "FOLDER stands for the .yaml files in it, in order of their names. --run DIR writes\n"
         "DIR/NAME/metrics.jsonl for each, which tessera report DIR/* makes a page of. A training\n"
         "that diverges is shown as failed, and the sweep goes on.\n\n"
@@ -171,23 +174,36 @@ static void sweep_print_case(const struct sweep *sweep, const struct sweep_case 
     static const char *const optimizer[] = {"sgd", "momentum", "adamw", "novograd", "lamb"};
     const struct tess_config *config = item->config;
     const struct tess__run_final *final = &item->trained.final;
-    char speed[TESS__TEXT_BYTES], time[TESS__TEXT_BYTES];
+    char speed[TESS__TEXT_BYTES], time[TESS__TEXT_BYTES], zeros[TESS__TEXT_BYTES] = "-";
 
+    if (!isnan(final->loss_zero_share)) /* a model that computes its loss does not tell */
+        snprintf(zeros, sizeof zeros, "%.1f %%", 100 * final->loss_zero_share);
     printf("%-22s %-9s %6lld %7.4f %6.1f", item->name, optimizer[config->optim.kind],
            (long long)config->run.batch_size, config->optim.learning_rate, config->optim.warmup);
     if (item->status == TESS_OK)
-        printf(" %9s %8s %6.1f %% %9.4f %8.2f %%", tess__text_count(final->samples_per_s, speed),
-               tess__text_time(final->time_s, time), 100 * final->loss_zero_share, final->val_loss,
+        printf(" %9s %8s %8s %9.4f %8.2f %%",
+               tess__words_rate(&sweep->words, final->samples_per_s, speed),
+               tess__text_time(final->time_s, time), zeros, final->val_loss,
                100 * final->val_accuracy);
     else
         printf(" %9s %8s %8s %9s %8s  ", "-", "-", "-", "-", "-");
     printf("  %s\n", sweep_verdict(sweep, item));
 }
 
-static void sweep_print(const struct sweep *sweep, int done)
+/* One word for the speed of all, which may be trained on different data. */
+static struct tess__words sweep_words(const struct sweep *sweep, int done)
 {
+    for (int i = 1; i < done; i++)
+        if (sweep->item[i].words.rate_of_row != sweep->item[0].words.rate_of_row)
+            return tess__words_mixed();
+    return sweep->item[0].words;
+}
+
+static void sweep_print(struct sweep *sweep, int done)
+{
+    sweep->words = sweep_words(sweep, done);
     printf("\n%-22s %-9s %6s %7s %6s %9s %8s %8s %9s %10s  %s\n", "configuration", "optimizer",
-           "batch", "rate", "warmup", "images/s", "time", "zeros", "val loss", "accuracy",
+           "batch", "rate", "warmup", sweep->words.rate, "time", "zeros", "val loss", "accuracy",
            "result");
     for (int i = 0; i < done; i++)
         sweep_print_case(sweep, &sweep->item[i]);
@@ -204,14 +220,11 @@ static void sweep_print(const struct sweep *sweep, int done)
 /* The data set of this configuration; one that was opened for the one before is used again. */
 static enum tess_status sweep_open_data(struct sweep *sweep, const struct tess_config *config)
 {
-    bool same = sweep->dataset != NULL && strcmp(sweep->data, config->run.data) == 0 &&
-                strcmp(sweep->data, "synthetic") != 0;
-
-    if (same)
+    if (sweep->dataset != NULL && tess__run_same_data(sweep->dataset_of, config))
         return TESS_OK;
     tess_dataset_close(sweep->dataset);
     sweep->dataset = NULL;
-    snprintf(sweep->data, sizeof sweep->data, "%s", config->run.data);
+    sweep->dataset_of = config;
     return tess__run_open_data(config, &sweep->dataset);
 }
 
@@ -230,6 +243,7 @@ static enum tess_status sweep_run(struct sweep *sweep)
 
         printf("%s=== %d/%d %s\n", i > 0 ? "\n" : "", i + 1, sweep->item_count, item->path);
         TESS_TRY(sweep_open_data(sweep, item->config));
+        item->words = tess__words_of(sweep->dataset);
         status =
             tess__train_run(item->config, sweep->dataset, &options, tess_clock_s(), &item->trained);
         if (status != TESS_OK && status != TESS_ERR_NUMERIC) {

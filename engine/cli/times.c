@@ -48,7 +48,7 @@ static int32_t times_slowest(const struct tess__times *times, int32_t rank_count
     return slowest;
 }
 
-/* "; slowest rank 1, busy 0.12 s longer than the others; busy 93 97 92 91 %" */
+/* "slowest rank 1, busy 0.12 s longer than the others; busy 93 97 92 91 %", a line of its own */
 static void times_print_ranks(const struct tess__times *times, int32_t rank_count)
 {
     int32_t slowest = times_slowest(times, rank_count);
@@ -56,7 +56,7 @@ static void times_print_ranks(const struct tess__times *times, int32_t rank_coun
 
     for (int32_t r = 0; r < rank_count; r++)
         others_s += r != slowest ? times_busy_s(times, r) / (rank_count - 1) : 0;
-    printf("; slowest rank %d, busy %.3f s longer", slowest,
+    printf("\n        slowest rank %d, busy %.3f s longer", slowest,
            times_busy_s(times, slowest) - others_s);
     if (rank_count > SHOWN_RANKS_MAX)
         return;

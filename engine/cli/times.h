@@ -1,4 +1,4 @@
-/* Where the time of an epoch went, over all ranks: one line to stdout and one of metrics.jsonl. */
+/* Where the time of an epoch went, over all ranks: to stdout, and a line of metrics.jsonl. */
 #ifndef TESSERA_CLI_TIMES_H
 #define TESSERA_CLI_TIMES_H
 

@@ -9,6 +9,9 @@
 static const struct tess_option train_option_table[] = {
     {"explain", TESS_OPTION_BOOL, offsetof(struct tess__train_options, explain), "off", 0, 0, NULL,
      "print every option with its origin, the plan and the memory of every rank; do not train"},
+    {"explain-rank", TESS_OPTION_INT, offsetof(struct tess__train_options, explain_rank), "0", 0,
+     TESS_WORLD_RANKS_MAX - 1, NULL,
+     "rank whose plan --explain prints: its units, its part of the layers, its memory"},
     {"trace", TESS_OPTION_STRING, offsetof(struct tess__train_options, trace), "", 0, 0, NULL,
      "file for a time line of every rank, to be looked at in ui.perfetto.dev: what it computed, "
      "its communication, what it waited for; empty writes none"},

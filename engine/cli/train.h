@@ -6,7 +6,8 @@
 
 struct tess__train_options {
     bool explain;
-    const char *trace; /* files and folders: "" for none */
+    int64_t explain_rank; /* whose plan is explained */
+    const char *trace;    /* files and folders: "" for none */
     int64_t trace_first, trace_steps;
     const char *tensorboard;
 };

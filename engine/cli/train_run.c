@@ -3,6 +3,7 @@
  * and its costs come at the end.
  */
 #include "base/file.h"
+#include "cli/bubble.h"
 #include "cli/digests.h"
 #include "cli/explain.h"
 #include "cli/memory_table.h"
@@ -13,6 +14,7 @@
 #include "cli/times.h"
 #include "cli/trace_file.h"
 #include "cli/train.h"
+#include "cli/words.h"
 #include "core/metrics.h"
 #include "core/tensorboard.h"
 #include "tessera/check.h"
@@ -66,17 +68,20 @@ static enum tess_status train_take_digest(struct train *train, const struct tess
 
 static enum tess_status train_tell_step(struct train *train, const struct tess__run_step *step)
 {
+    const struct tess__words *words = &train->progress.words;
+    char speed[48];
     const struct tess_scalar scalar[] = {
         {"train/loss", step->loss},
         {"train/accuracy", step->accuracy},
         {"train/learning_rate", step->rate},
         {"train/grad_norm", step->grad_norm < 0 ? NAN : step->grad_norm},
         {"train/loss_scale", step->loss_scale},
-        {"speed/images_per_s", step->samples_per_s},
+        {speed, words->rate_of_row * step->samples_per_s},
         {"speed/comm_share", step->comm_share},
     };
 
-    TESS_TRY(train_write(train, tess__record_step(step)));
+    snprintf(speed, sizeof speed, "speed/%s_per_s", words->counted);
+    TESS_TRY(train_write(train, tess__record_step(&train->run, step)));
     if (train->board == NULL)
         return TESS_OK;
     return tess_tensorboard_write(train->board, step->step, scalar,
@@ -90,7 +95,7 @@ static enum tess_status train_tell_epoch(struct train *train, const struct tess_
         {"validation/accuracy", epoch->val_accuracy},
     };
 
-    TESS_TRY(train_write(train, tess__record_epoch(epoch)));
+    TESS_TRY(train_write(train, tess__record_epoch(&train->run, epoch)));
     if (train->board == NULL)
         return TESS_OK;
     return tess_tensorboard_write(train->board, epoch->step, scalar,
@@ -135,6 +140,7 @@ static enum tess_status train_message(void *context, const struct tess__message 
         status = train_take_digest(train, message);
         break;
     case TESS__RUN_FINAL:
+    case TESS__RUN_CHUNK:
     case TESS__RUN_RANK:
         tess__run_keep(&train->run, message);
         break;
@@ -151,8 +157,14 @@ static void train_started(void *context, int32_t rank, int pid, const char *core
     bool threads = train->run.config->strategy->rank_mode == TESS_RANKS_THREADS;
 
     /* All ranks are on this host, so a rank's number among those of its host is its number. */
-    printf("rank %d of %d (local rank %d): pid %d%s, core %s\n", rank, train->run.rank_count, rank,
+    printf("rank %d of %d (local rank %d): pid %d%s, core %s", rank, train->run.rank_count, rank,
            pid, threads ? " (a thread)" : "", cores);
+    if (tess__run_has_mesh(&train->run)) {
+        const struct tess_mesh mesh = tess_mesh_at(&train->run.config->mesh, rank);
+        char place[TESS__MESH_TEXT_BYTES];
+        printf("; %s", tess__mesh_text(mesh.at, place));
+    }
+    putchar('\n');
     if (train->run.rank_count > 1) /* one alone waits for nobody */
         tess__progress_watch(&train->progress, board);
     if (rank == train->run.rank_count - 1)
@@ -173,48 +185,64 @@ static void train_print_start(const struct tess__run *run)
 {
     const struct tess_config *config = run->config;
     const struct tess_plan *plan = tess_engine_plan_of(run->planned);
-    char parameters[TESS__TEXT_BYTES];
+    const struct tess__words words = tess__words_of(run->dataset);
+    char parameters[TESS__TEXT_BYTES], mesh[TESS__MESH_TEXT_BYTES];
 
-    printf("%s, %s parameters, %s, under %s on %d rank%s; %" PRId64 " images, batch %" PRId64
-           ", grid %d, %" PRId64 " steps\n",
-           config->model->name, tess__text_count((double)plan->param_total, parameters),
+    printf("%s, %s parameters, %s, under %s on %d rank%s", config->model->name,
+           tess__text_count((double)tess_engine_model_size(run->planned), parameters),
            tess_dtype_name(tess_run_dtype(&config->run)), config->run.strategy, run->rank_count,
-           run->rank_count > 1 ? "s" : "", run->dataset->train.count, config->run.batch_size,
-           plan->grid, tess_engine_step_count(run->planned));
+           run->rank_count > 1 ? "s" : "");
+    if (tess__run_has_mesh(run))
+        printf(" (%s)", tess__mesh_text(config->mesh.count, mesh));
+    printf("; %" PRId64 " %s", run->dataset->train.count, words.rows);
+    if (words.tokens)
+        printf(" of %.0f tokens", words.rate_of_row);
+    printf(", batch %" PRId64 ", grid %d, %" PRId64 " steps\n", config->run.batch_size, plan->grid,
+           tess_engine_step_count(run->planned));
 }
 
 /* Mistakes that are easily made and hard to see in a curve. */
-static void train_print_notes(const struct tess_config *config)
+static void train_print_notes(const struct tess__run *trained)
 {
+    const struct tess_config *config = trained->config;
     const struct tess_run_options *run = &config->run;
+    const int32_t ranks = config->mesh.count[TESS_AXIS_DATA];
 
-    if (run->batch_per_rank > 0 && run->ranks > 1 && config->optim.base_rate == 0)
-        printf("note: the batch grows with the ranks (%" PRId64 " x %" PRId64
+    if (run->batch_per_rank > 0 && ranks > 1 && config->optim.base_rate == 0)
+        printf("note: the batch grows with the ranks (%d x %" PRId64
                ") and the learning rate %g does not;\n      --base-lr %g --lr-scale linear would "
                "make it %g\n",
-               run->ranks, run->batch_per_rank, config->optim.learning_rate,
-               config->optim.learning_rate, config->optim.learning_rate * (double)run->ranks);
+               ranks, run->batch_per_rank, config->optim.learning_rate, config->optim.learning_rate,
+               config->optim.learning_rate * ranks);
     if (!config->loader.shuffle && (run->steps > 0 || run->epochs > 1))
-        printf("note: every epoch sees the images in the same order (--data.shuffle off)\n");
+        printf("note: every epoch sees the %s in the same order (--data.shuffle off)\n",
+               tess__words_of(trained->dataset).rows);
 }
 
 static void train_print_end(const struct tess__run *run, bool saved)
 {
     const struct tess__run_final *final = &run->final;
-    char first[TESS__TEXT_BYTES], time[TESS__TEXT_BYTES], speed[TESS__TEXT_BYTES];
+    const struct tess__words words = tess__words_of(run->dataset);
+    char first[TESS__TEXT_BYTES], time[TESS__TEXT_BYTES], text[TESS__TEXT_BYTES];
 
-    printf("\n%" PRId64 " steps in %s, %s images/s, first step after %s", final->steps,
-           tess__text_time(final->time_s, time), tess__text_count(final->samples_per_s, speed),
+    printf("\n%" PRId64 " steps in %s, %s %s, first step after %s", final->steps,
+           tess__text_time(final->time_s, time),
+           tess__words_rate(&words, final->samples_per_s, text), words.rate,
            tess__text_time(final->first_step_s, first));
     if (!isnan(final->val_loss))
-        printf("; val loss %.4f, accuracy %.2f %%", final->val_loss, 100 * final->val_accuracy);
-    if (run->config->run.precision != 0)
-        printf("\n%.1f %% of the gradient by the logits are zeros; loss scale %g, %" PRId64
-               " steps skipped",
-               100 * final->loss_zero_share, final->loss_scale, final->skipped);
+        printf("; val loss %.4f, %s", final->val_loss,
+               tess__words_quality(&words, final->val_loss, final->val_accuracy, text));
+    if (run->config->run.precision != 0) {
+        putchar('\n');
+        if (!isnan(final->loss_zero_share)) /* a model that computes its loss does not tell */
+            printf("%.1f %% of the gradient by the logits are zeros; ",
+                   100 * final->loss_zero_share);
+        printf("loss scale %g, %" PRId64 " steps skipped", final->loss_scale, final->skipped);
+    }
     printf("\nhash of all parameters %016" PRIx64 "\n", final->hash);
     if (saved && run->config->run.run[0] != '\0' && run->config->run.save_weights)
         printf("weights in %s/weights.safetensors\n", run->config->run.run);
+    tess__bubble_print(run);
     tess__memory_table_print(run, true);
 }
 
@@ -226,10 +254,10 @@ static enum tess_status train_launch(struct train *train)
     launch.message = train_message;
     launch.started = train_started;
     launch.before_line = train_before_line;
-    tess__progress_open(&train->progress);
+    tess__progress_open(&train->progress, train->run.dataset);
     train->run.live = train->progress.terminal;
     train_print_start(&train->run);
-    train_print_notes(train->run.config);
+    train_print_notes(&train->run);
     TESS_TRY(train_write(train, tess__record_head(&train->run)));
     enum tess_status status = tess__launch_run(&launch);
     if (train->run.final.steps > 0) { /* the result is there, whatever became of its files */
@@ -279,7 +307,7 @@ enum tess_status tess__train_run(const struct tess_config *config,
     TESS_TRY_GOTO(status, close_run, tess__run_open(&train.run, config, dataset));
     train.run.start_s = start_s;
     if (options->explain) {
-        tess__explain_print(&train.run);
+        status = tess__explain_print(&train.run, (int32_t)options->explain_rank);
         goto close_run;
     }
     status = train_open_files(&train, config, options);

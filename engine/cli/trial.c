@@ -51,6 +51,19 @@ enum tess_status tess__trial_config(const struct tess__args *args,
     return tess_config_open(words.count, words.word, &table, 1, config_out);
 }
 
+enum tess_status tess__trial_shape(const struct tess__args *args,
+                                   const struct tess__trial_choice *choice,
+                                   struct tess__variant_shape *shape_out)
+{
+    struct tess_config *config = NULL;
+
+    TESS_TRY(tess__trial_config(args, choice, &config));
+    *shape_out = (struct tess__variant_shape){config->mesh.count[TESS_AXIS_DATA],
+                                              config->run.accumulate, config->run.batch_size};
+    tess_config_close(config);
+    return TESS_OK;
+}
+
 enum tess_status tess__trial_open(struct tess__trial *trial, const struct tess__args *args,
                                   const struct tess__trial_choice *choice,
                                   struct tess_dataset **dataset)

@@ -8,6 +8,7 @@
 
 #include "cli/args.h"
 #include "cli/run.h"
+#include "cli/variant.h"
 
 struct tess__trial {
     struct tess_config *config;
@@ -27,6 +28,11 @@ struct tess__trial_choice {
 enum tess_status tess__trial_config(const struct tess__args *args,
                                     const struct tess__trial_choice *choice,
                                     struct tess_config **config_out);
+
+/* What of a trial decides about its grid: ranks of the data axis, accumulation, batch. */
+enum tess_status tess__trial_shape(const struct tess__args *args,
+                                   const struct tess__trial_choice *choice,
+                                   struct tess__variant_shape *shape_out);
 
 /*
  * Resolve `args` with the choice and plan it. Every trial of a series shares *dataset, which the

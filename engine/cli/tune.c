@@ -6,6 +6,7 @@
 #include "cli/record.h"
 #include "cli/text.h"
 #include "cli/trial.h"
+#include "cli/words.h"
 #include "tessera/check.h"
 
 #include <inttypes.h>
@@ -19,7 +20,7 @@
 #define STEPS_DEFAULT 20
 #define BATCH_MAX     (INT64_C(1) << 24)
 #define CASES_MAX     25 /* powers of two up to BATCH_MAX */
-/* A smaller batch that is nearly as fast is better: it learns more from the same images. */
+/* A smaller batch that is nearly as fast is better: it learns more from the same data. */
 #define NEARLY 0.97
 
 /* Shown by --help; their values are taken out of the words before the configuration sees them. */
@@ -57,8 +58,9 @@ struct tune {
     int64_t configured; /* batch size of the configuration */
     struct tess_dataset *dataset;
     struct tune_case item[CASES_MAX];
-    int count, best;              /* best: -1 while none is measured */
-    const char *model, *strategy; /* static */
+    int count, best;   /* best: -1 while none is measured */
+    const char *model; /* static */
+    char strategy[64];
     int32_t ranks;
     bool rate_follows; /* the learning rate is scaled with the batch */
 };
@@ -75,7 +77,7 @@ static enum tess_status tune_help(int argc, char **argv)
         "--from to --to. The memory plan, which is exact, says for every rank how much each "
         "needs:\n"
         "what does not fit is never started. What fits is measured for %d steps, or --steps.\n\n"
-        "The best is the smallest batch within 3 %% of the highest images/s: beyond it a larger "
+        "The best is the smallest batch within 3 %% of the highest speed: beyond it a larger "
         "batch\n"
         "costs memory and updates per epoch and gains nothing. The learning rate should follow "
         "the\n"
@@ -229,7 +231,7 @@ static enum tess_status tune_plan_one(struct tune *tune, int64_t batch_size)
         if (trial.run.predicted[r].total > item->memory)
             item->memory = trial.run.predicted[r].total;
     tune->model = trial.config->model->name;
-    tune->strategy = trial.config->run.strategy;
+    snprintf(tune->strategy, sizeof tune->strategy, "%s", trial.config->run.strategy);
     tune->ranks = trial.run.rank_count;
     tune->rate_follows = optim->base_rate > 0 && optim->rate_scale != 0 && optim->base_batch > 0;
     tune->count++;
@@ -329,6 +331,7 @@ static void tune_print_rate(const struct tune *tune)
 static void tune_print(const struct tune *tune)
 {
     const struct tune_case *last = &tune->item[tune->count - 1], *best = &tune->item[tune->best];
+    const struct tess__words words = tess__words_of(tune->dataset);
     char text[TESS__TEXT_BYTES];
     bool as_planned = true;
 
@@ -336,7 +339,7 @@ static void tune_print(const struct tune *tune)
            tune->model, tune->strategy, tune->ranks, tune->ranks > 1 ? "s" : "",
            tess__text_bytes((double)tune->limit, text),
            tune->limit_given ? "--memory-limit" : "free memory / ranks", tune->steps);
-    printf("%9s %9s %12s %10s %10s %8s\n", "batch", "per rank", "memory", "images/s", "step",
+    printf("%9s %9s %12s %10s %10s %8s\n", "batch", "per rank", "memory", words.rate, "step",
            "of best");
     for (int i = 0; i < tune->count; i++) {
         const struct tune_case *item = &tune->item[i];
@@ -348,17 +351,17 @@ static void tune_print(const struct tune *tune)
             continue;
         }
         as_planned = as_planned && item->as_planned;
-        printf(" %10s", tess__text_count(item->samples_per_s, text));
+        printf(" %10s", tess__words_rate(&words, item->samples_per_s, text));
         printf(" %7.2f ms %6.0f %%%s\n", 1e3 * item->step_s,
                100 * item->samples_per_s / best->samples_per_s, i == tune->best ? "  <- best" : "");
     }
     printf("memory: of the fullest rank as planned; %s\n",
            as_planned ? "every run allocated exactly that" : "runs allocated something ELSE");
     if (last->batch_size <= tune->to / 2)
-        printf("larger batches than %" PRId64 " are more than the %" PRId64 " training images\n",
-               last->batch_size, tune->dataset->train.count);
-    printf("best: batch %" PRId64 ", the smallest within 3 %% of the highest images/s\n",
-           best->batch_size);
+        printf("larger batches than %" PRId64 " are more than the %" PRId64 " training %s\n",
+               last->batch_size, tune->dataset->train.count, words.rows);
+    printf("best: batch %" PRId64 ", the smallest within 3 %% of the highest %s\n",
+           best->batch_size, words.rate);
     tune_print_rate(tune);
 }
 
@@ -380,8 +383,9 @@ static enum tess_status tune_write(const struct tune *tune)
                       tess__record_number(item->fits ? item->step_s : NAN)));
     }
     root =
-        json_pack("{s:{s:s, s:s, s:i, s:I, s:o, s:I}}", "tune", "model", tune->model, "strategy",
-                  tune->strategy, "ranks", tune->ranks, "limit_bytes", (json_int_t)tune->limit,
+        json_pack("{s:{s:s, s:s, s:i, s:I, s:I, s:o, s:I}}", "tune", "model", tune->model,
+                  "strategy", tune->strategy, "ranks", tune->ranks, "sample_tokens",
+                  tess__record_sample_tokens(tune->dataset), "limit_bytes", (json_int_t)tune->limit,
                   "cases", cases, "best_batch_size", (json_int_t)tune->item[tune->best].batch_size);
     return tess__record_write(tune->json, root);
 }

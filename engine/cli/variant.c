@@ -96,6 +96,11 @@ static const char *variant_refusal(const char *option)
         {"json", "is the command's own"},
         {"variants", "is the command's own"},
         {"strategies", "is the command's own; a variant has one: strategy=NAME"},
+        {"data", "is the same for all variants: give it to the command"},
+        {"data.length", "is the same for all variants: give it to the command"},
+        {"data.validation", "is the same for all variants: give it to the command"},
+        {"data.validation-files", "is the same for all variants: give it to the command"},
+        {"synthetic-rows", "is the same for all variants: give it to the command"},
         {"set", "is not needed: write option=value"},
     };
 

@@ -43,7 +43,8 @@ const char *tess__variant_value(const struct tess__variant *variant, const char 
 
 /* What decides about a grid. */
 struct tess__variant_shape {
-    int64_t ranks, accumulate, batch_size;
+    int64_t ranks, /* of the data axis */
+        accumulate, batch_size;
 };
 
 /*

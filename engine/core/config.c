@@ -169,6 +169,10 @@ static enum tess_status config_choose_strategies(struct tess_config *config, con
     if (text[0] == '\0')
         return tess_registry_get_strategy(text, &ops);
     while (tess__config_next_strategy(&rest, name)) {
+        if (strcmp(name, "sp") == 0) {
+            config->sequence_word = true;
+            continue;
+        }
         TESS_TRY(tess_registry_get_strategy(name, &ops));
         if (config->axis[ops->axis] != NULL)
             TESS_FAIL(TESS_ERR_USAGE,
@@ -248,6 +252,24 @@ static void config_list_fitting(enum tess_leaf_order order, int64_t batch_size, 
     }
 }
 
+/* The same of micro-batches, the least eight of them. */
+static void config_list_micros(enum tess_leaf_order order, int64_t batch_size, int64_t ranks,
+                               int64_t grid, char *text, size_t text_bytes)
+{
+    size_t used = 0;
+
+    snprintf(text, text_bytes, "none");
+    for (int64_t micro = 1, count = 0; ranks * micro <= batch_size && count < 8; micro++) {
+        int64_t leaves = grid > 0 ? grid : ranks * micro;
+
+        if (batch_size % leaves != 0 || !config_grid_fits(order, ranks, micro, leaves))
+            continue;
+        used += (size_t)snprintf(text + used, text_bytes - used, "%s%lld", used > 0 ? ", " : "",
+                                 (long long)micro);
+        count++;
+    }
+}
+
 enum tess_status tess_config_check_grid(const struct tess_config *config, int64_t batch_size,
                                         enum tess_leaf_order leaf_order)
 {
@@ -255,25 +277,28 @@ enum tess_status tess_config_check_grid(const struct tess_config *config, int64_
     int64_t ranks = config->mesh.count[TESS_AXIS_DATA];
     int64_t grid = run->grid > 0 ? run->grid : ranks * run->accumulate;
     const char *of = config->mesh.rank_count > ranks ? " of the data axis" : "";
-    char fitting[320];
+    char fitting[320], micros[160];
 
     if (batch_size % grid == 0 && config_grid_fits(leaf_order, ranks, run->accumulate, grid))
         return TESS_OK;
     config_list_fitting(leaf_order, batch_size, run->accumulate, run->grid, fitting,
                         sizeof fitting);
+    config_list_micros(leaf_order, batch_size, ranks, run->grid, micros, sizeof micros);
     if (batch_size % grid != 0)
         TESS_FAIL(
             TESS_ERR_USAGE,
             "batch-size %lld cannot be cut into a grid of %lld equal micro-batches (%lld ranks%s "
-            "x accumulate %lld%s); ranks%s that fit: %s; the next batch-size that fits: %lld",
+            "x accumulate %lld%s); ranks%s that fit: %s; accumulate that fits: %s; the next "
+            "batch-size that fits: %lld",
             (long long)batch_size, (long long)grid, (long long)ranks, of,
-            (long long)run->accumulate, run->grid > 0 ? ", --grid given" : "", of, fitting,
+            (long long)run->accumulate, run->grid > 0 ? ", --grid given" : "", of, fitting, micros,
             (long long)(batch_size / grid + 1) * (long long)grid);
     TESS_FAIL(
         TESS_ERR_USAGE,
         "%lld ranks%s x accumulate %lld do not fit a grid of %lld: each rank, and each of its "
-        "micro-batches, needs a power of two of the grid's leaves; ranks%s that fit: %s",
-        (long long)ranks, of, (long long)run->accumulate, (long long)grid, of, fitting);
+        "micro-batches, needs a power of two of the grid's leaves; ranks%s that fit: %s; "
+        "accumulate that fits: %s",
+        (long long)ranks, of, (long long)run->accumulate, (long long)grid, of, fitting, micros);
 }
 
 /* Options that stand for others: a batch per rank, a base learning rate. Of two for one thing that
@@ -371,6 +396,7 @@ static enum tess_status config_declare(int argc, char **argv, const struct tess_
 static enum tess_status config_load(struct tess_config *config, int argc, char **argv,
                                     const char *path)
 {
+    char *sequence = (char *)"--tensor.sequence-parallel"; /* what the word sp stands for */
     const char *word = NULL;
     int word_count = 0;
 
@@ -381,6 +407,8 @@ static enum tess_status config_load(struct tess_config *config, int argc, char *
     if (word_count > 0 && (path == NULL || strcmp(word, path) != 0))
         TESS_FAIL(TESS_ERR_USAGE,
                   "cannot tell which word names the configuration file: put it before the options");
+    if (config->sequence_word)
+        return tess_options_load_arguments(config->options, 1, &sequence, &word, 1, &word_count);
     return TESS_OK;
 }
 

@@ -16,7 +16,7 @@ struct tess_options;
 /* Options of a run, no prefix. */
 struct tess_run_options {
     const char *model;
-    const char *strategy;  /* one, or several joined by '+' */
+    const char *strategy;  /* one, or several joined by '+'; sp for sequence parallel */
     const char *mesh;      /* "data=2,tensor=2,stage=2"; "" leaves it to the ranks */
     const char *recompute; /* none|selective|full|every:K */
     const char *kernel;    /* cpu|ref|guard */
@@ -76,6 +76,7 @@ struct tess_config {
     const struct tess_strategy_ops *axis[TESS_AXIS_COUNT];
     void *axis_options[TESS_AXIS_COUNT];
     bool data_chosen;      /* the user named a strategy for the data axis */
+    bool sequence_word;    /* "sp" stands among the strategies: sequence parallel */
     struct tess_mesh mesh; /* counts; of rank 0 */
     struct tess_tensor_options tensor;
     enum tess_recompute recompute; /* what a unit does, where it is recomputed at all ... */

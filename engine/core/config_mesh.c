@@ -97,7 +97,8 @@ static enum tess_status mesh_join(int64_t size[TESS_AXIS_COUNT], enum tess_axis 
         return TESS_OK;
     if (size[axis] != 0 && size[axis] != wanted)
         TESS_FAIL(TESS_ERR_USAGE,
-                  "--mesh gives axis %s %lld ranks, an option of --%s %lld: give one of them",
+                  "--mesh gives axis %s %lld ranks, and an option that begins with --%s gives it "
+                  "%lld: give one of them",
                   mesh_axis_name[axis], (long long)size[axis], prefix, (long long)wanted);
     size[axis] = wanted;
     return TESS_OK;
@@ -124,8 +125,14 @@ static const char *mesh_list_strategies(enum tess_axis axis, char text[160])
 static enum tess_status mesh_check_axes(const struct tess_config *config,
                                         int64_t size[TESS_AXIS_COUNT])
 {
+    char known[160];
+    if (config->sequence_word && config->axis[TESS_AXIS_TENSOR] == NULL)
+        TESS_FAIL(
+            TESS_ERR_USAGE,
+            "--strategy %s: sp, sequence parallel, is a way to use the tensor axis, for which "
+            "no strategy is chosen: add one by '+': %s",
+            config->run.strategy, mesh_list_strategies(TESS_AXIS_TENSOR, known));
     for (int axis = 0; axis < TESS_AXIS_COUNT; axis++) {
-        char known[160];
         bool chosen = config->axis[axis] != NULL;
         if (axis == TESS_AXIS_DATA)
             chosen = config->data_chosen && strcmp(config->strategy->name, "single") != 0;
@@ -134,7 +141,7 @@ static enum tess_status mesh_check_axes(const struct tess_config *config,
         if (size[axis] > 1)
             TESS_FAIL(TESS_ERR_USAGE,
                       "%lld ranks along the %s axis, and --strategy %s has no strategy for it: add "
-                      "one by '+', of %s",
+                      "one by '+': %s",
                       (long long)size[axis], mesh_axis_name[axis], config->run.strategy,
                       mesh_list_strategies((enum tess_axis)axis, known));
         size[axis] = 1;
@@ -142,15 +149,21 @@ static enum tess_status mesh_check_axes(const struct tess_config *config,
     return TESS_OK;
 }
 
-static void mesh_text(const int64_t size[TESS_AXIS_COUNT], char text[80])
+/* "data=2,stage=3": the sizes that are known. */
+static const char *mesh_text(const int64_t size[TESS_AXIS_COUNT], char text[80])
 {
-    snprintf(text, 80, "data=%lld,tensor=%lld,stage=%lld", (long long)size[TESS_AXIS_DATA],
-             (long long)size[TESS_AXIS_TENSOR], (long long)size[TESS_AXIS_STAGE]);
+    size_t used = 0;
+    text[0] = '\0';
+    for (int axis = 0; axis < TESS_AXIS_COUNT; axis++)
+        if (size[axis] > 0)
+            used += (size_t)snprintf(text + used, 80 - used, "%s%s=%lld", used > 0 ? "," : "",
+                                     mesh_axis_name[axis], (long long)size[axis]);
+    return text;
 }
 
-/* The sizes that were not given: two ranks for each but the last of tensor, stage and data, which
- * takes what is left. */
-static enum tess_status mesh_fill(int64_t ranks, int64_t size[TESS_AXIS_COUNT])
+/* Fill in the sizes that were not given, so that there are `ranks` in all: two ranks for each but
+ * the last of tensor, stage and data, which takes what is left. False where that cannot be. */
+static bool mesh_spread(int64_t ranks, int64_t size[TESS_AXIS_COUNT])
 {
     static const enum tess_axis order[] = {TESS_AXIS_TENSOR, TESS_AXIS_STAGE, TESS_AXIS_DATA};
     int64_t known = 1, unknown = 0;
@@ -158,24 +171,35 @@ static enum tess_status mesh_fill(int64_t ranks, int64_t size[TESS_AXIS_COUNT])
         known *= size[i] > 0 ? size[i] : 1;
         unknown += size[i] == 0;
     }
-    if (ranks % known != 0)
-        TESS_FAIL(TESS_ERR_USAGE,
-                  "%lld ranks cannot be spread over axes of %lld: use --ranks %lld, or a multiple "
-                  "of it",
-                  (long long)ranks, (long long)known, (long long)known);
     int64_t left = ranks / known;
+    if (ranks % known != 0 || (unknown == 0 && left != 1))
+        return false;
     for (int i = 0; i < TESS_AXIS_COUNT; i++) {
         if (size[order[i]] != 0)
             continue;
         size[order[i]] = --unknown == 0 ? left : left % 2 == 0 ? 2 : 1;
         left /= size[order[i]];
     }
-    char text[80];
-    mesh_text(size, text);
-    if (left != 1)
-        TESS_FAIL(TESS_ERR_USAGE, "a mesh of %s has %lld ranks, not %lld: use --ranks %lld", text,
-                  (long long)known, (long long)ranks, (long long)known);
-    return TESS_OK;
+    return true;
+}
+
+static enum tess_status mesh_fill(int64_t ranks, int64_t size[TESS_AXIS_COUNT])
+{
+    int64_t known = 1, fitting[TESS_AXIS_COUNT];
+    bool open = false;
+    char text[80], other[80], instead[120] = "";
+    if (mesh_spread(ranks, size))
+        return TESS_OK;
+    for (int i = 0; i < TESS_AXIS_COUNT; i++) {
+        known *= size[i] > 0 ? size[i] : 1;
+        open = open || size[i] == 0;
+        fitting[i] = size[i] == 1 ? 1 : 0;
+    }
+    if (mesh_spread(ranks, fitting))
+        snprintf(instead, sizeof instead, ", or --mesh %s", mesh_text(fitting, other));
+    TESS_FAIL(TESS_ERR_USAGE, "%lld ranks do not fill a mesh of %s: use --ranks %lld%s%s",
+              (long long)ranks, mesh_text(size, text), (long long)known,
+              open ? " or a multiple of it" : "", instead);
 }
 
 /* "none", "selective", "full" or "every:K". */

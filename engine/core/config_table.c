@@ -11,7 +11,8 @@ const struct tess_option tess_run_option_table[] = {
      "model to train; its own options begin with its name"},
     {"strategy", TESS_OPTION_STRING, CONFIG_FIELD(strategy), "single", 0, 0, NULL,
      "how a step is spread over the ranks, or several joined by '+', one for each axis of the mesh "
-     "(data, tensor, stage); options of each begin with its name"},
+     "(data, tensor, stage), and the word sp for --tensor.sequence-parallel; options of each begin "
+     "with its name"},
     {"mesh", TESS_OPTION_STRING, CONFIG_FIELD(mesh), "", 0, 0, NULL,
      "ranks along each axis, as data=2,tensor=2,stage=2; what is left out follows from --ranks"},
     {"ranks", TESS_OPTION_INT, CONFIG_FIELD(ranks), "2", 1, TESS_CONFIG_RANKS_MAX, NULL,
@@ -46,7 +47,7 @@ const struct tess_option tess_run_option_table[] = {
      "pattern, "
      ".bin shards of tokens, or the word text for this machine's own; synthetic makes data up"},
     {"synthetic-rows", TESS_OPTION_INT, CONFIG_FIELD(synthetic_rows), "8192", 1, 1 << 24, NULL,
-     "training images of --data synthetic; a quarter as many are for validation"},
+     "training samples of --data synthetic; a quarter as many are for validation"},
     {"run", TESS_OPTION_STRING, CONFIG_FIELD(run), "", 0, 0, NULL,
      "folder for the run's files (metrics.jsonl, weights.safetensors); empty writes none"},
     {"init", TESS_OPTION_STRING, CONFIG_FIELD(init), "", 0, 0, NULL,
@@ -55,14 +56,15 @@ const struct tess_option tess_run_option_table[] = {
     {"save-weights", TESS_OPTION_BOOL, CONFIG_FIELD(save_weights), "on", 0, 0, NULL,
      "write the weights to weights.safetensors in the run folder at the end"},
     {"epochs", TESS_OPTION_REAL, CONFIG_FIELD(epochs), "1", 0, 1e6, NULL,
-     "passes over the training images; may be a fraction"},
+     "passes over the training data; may be a fraction"},
     {"steps", TESS_OPTION_INT, CONFIG_FIELD(steps), "0", 0, 1e12, NULL,
      "optimizer steps; 0 goes by --epochs"},
     {"batch-size", TESS_OPTION_INT, CONFIG_FIELD(batch_size), "128", 1, TESS_CONFIG_BATCH_MAX, NULL,
-     "images per optimizer step, over all ranks"},
+     "samples (images, sequences) per optimizer step, over all ranks"},
     {"batch-per-rank", TESS_OPTION_INT, CONFIG_FIELD(batch_per_rank), "0", 0, TESS_CONFIG_BATCH_MAX,
      NULL,
-     "images per optimizer step and rank: sets --batch-size to this times the ranks; 0: not used"},
+     "samples per optimizer step and rank of the data axis: sets --batch-size to this times these "
+     "ranks; 0: not used"},
     {"grid", TESS_OPTION_INT, CONFIG_FIELD(grid), "0", 0, 1 << 20, NULL,
      "canonical micro-batches per step; runs with the same grid give the same bits; 0: ranks x "
      "accumulate"},
@@ -85,7 +87,8 @@ const struct tess_option tess_run_option_table[] = {
     {"log-every", TESS_OPTION_INT, CONFIG_FIELD(log_every), "0", 0, 1e9, NULL,
      "steps between lines of the log and of metrics.jsonl; 0: ten an epoch"},
     {"evaluate", TESS_OPTION_BOOL, CONFIG_FIELD(evaluate), "on", 0, 0, NULL,
-     "measure loss and accuracy on the test images after every epoch and at the end"},
+     "measure loss and accuracy, of text perplexity, on data kept for it, after every epoch and at "
+     "the end"},
     {"bind", TESS_OPTION_BOOL, CONFIG_FIELD(bind), "on", 0, 0, NULL,
      "give each rank its own cores when there are enough"},
     {"find-unused", TESS_OPTION_BOOL, CONFIG_FIELD(find_unused), "off", 0, 0, NULL,

@@ -147,20 +147,19 @@ enum tess_status tess_pass_max_f32(const struct tess_pass *pass, int64_t count, 
                   .kind = TESS_CROSSING_MAX, .dtype = TESS_F32, .count = (size_t)count, .data = x});
 }
 
-enum tess_status tess__crossing_finish_unit(struct tess_engine *engine, int32_t unit)
+enum tess_status tess__crossing_finish(struct tess_engine *engine)
 {
-    const struct tess_plan *plan = &engine->plan;
     struct tess_strategy *strategy = engine->crossing.strategy;
     if (!engine->model.axis.sequence || strategy == NULL)
         return TESS_OK;
-    for (int32_t p = engine->unit_param_first[unit]; p < engine->unit_param_first[unit + 1]; p++) {
-        if (!(plan->param[p].flags & TESS_PARAM_TOKENS))
-            continue;
-        TESS_TRY(strategy->ops->cross(
-            strategy, &(struct tess_crossing){.kind = TESS_CROSSING_SUM,
-                                              .dtype = TESS_F32,
-                                              .count = (size_t)plan->param[p].count,
-                                              .data = engine->grad_of[plan->param[p].index]}));
+    for (int32_t i = 0; i < engine->optim.piece_count; i++) {
+        const struct tess_piece *piece = &engine->piece[i];
+        if (piece->flags & TESS_PARAM_TOKENS)
+            TESS_TRY(strategy->ops->cross(
+                strategy, &(struct tess_crossing){.kind = TESS_CROSSING_SUM,
+                                                  .dtype = TESS_F32,
+                                                  .count = (size_t)piece->count,
+                                                  .data = (void *)(uintptr_t)piece->g}));
     }
     return TESS_OK;
 }

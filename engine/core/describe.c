@@ -8,6 +8,11 @@
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Of the line about the order of work: what a screen holds. */
+#define DESCRIBE_ORDER_BYTES 140
 
 struct describe_sink {
     void (*line)(void *context, const char *text);
@@ -32,12 +37,71 @@ static const char *describe_extent(enum tess_extent extent)
     return name[extent];
 }
 
+/* "units a .. b", or "unit a" alone. */
+static const char *describe_units(const char *first, const char *last, char text[160])
+{
+    if (strcmp(first, last) == 0)
+        snprintf(text, 160, "unit %s", first);
+    else
+        snprintf(text, 160, "units %s .. %s", first, last);
+    return text;
+}
+
+/* The order of this rank's work, "F0 F1 B0 ...", with the chunk first where there are several. */
+static void describe_order(const struct tess_engine *engine, const struct describe_sink *sink)
+{
+    const struct tess_engine_pipe *pipe = &engine->pipe;
+    char text[DESCRIBE_ORDER_BYTES] = "";
+    size_t used = 0;
+    for (int32_t i = 0; i < pipe->action_count; i++) {
+        const struct tess_action *action = &pipe->action[i];
+        const char letter = action->phase == TESS_PHASE_FORWARD ? 'F' : 'B';
+        if (used + 24 > sizeof text) {
+            used += (size_t)snprintf(text + used, sizeof text - used, " ... (%d in all)",
+                                     pipe->action_count);
+            break;
+        }
+        if (pipe->chunk_count > 1)
+            used += (size_t)snprintf(text + used, sizeof text - used, " %c%d.%d", letter,
+                                     action->chunk, action->micro);
+        else
+            used +=
+                (size_t)snprintf(text + used, sizeof text - used, " %c%d", letter, action->micro);
+    }
+    describe_line(sink, "order     %s%s", pipe->chunk_count > 1 ? " (chunk.micro-batch)" : "",
+                  text);
+}
+
+/* What every stage runs, and when this rank does. */
+static void describe_stages(const struct tess_engine *engine, const struct describe_sink *sink)
+{
+    const struct tess_engine_pipe *pipe = &engine->pipe;
+    const struct tess_declare *model = &engine->model;
+    const int32_t stages = engine->plan.mesh.count[TESS_AXIS_STAGE];
+    const int32_t here = engine->plan.mesh.at[TESS_AXIS_STAGE];
+    for (int32_t first = 0, last; first < model->unit_count; first = last + 1) {
+        const int32_t v = pipe->stage_of[first];
+        char units[160], chunk[32] = "", mine[80] = "";
+        for (last = first; last + 1 < model->unit_count && pipe->stage_of[last + 1] == v;)
+            last++;
+        if (pipe->chunk_count > 1)
+            snprintf(chunk, sizeof chunk, ", chunk %d", v / stages);
+        if (v % stages == here)
+            snprintf(mine, sizeof mine, "  <- this rank, %d micro-batch%s under way",
+                     pipe->chunk[v / stages].slot_count,
+                     pipe->chunk[v / stages].slot_count == 1 ? "" : "es");
+        describe_line(sink, "stage %-4d %s%s%s", v % stages,
+                      describe_units(model->unit[first].name, model->unit[last].name, units), chunk,
+                      mine);
+    }
+    describe_order(engine, sink);
+}
+
 /* Where this rank stands and what it keeps of the model; nothing where it keeps all. */
 static void describe_mesh(const struct tess_engine *engine, const struct describe_sink *sink)
 {
     const struct tess_mesh *mesh = &engine->plan.mesh;
     const struct tess_tensor_axis *axis = &engine->model.axis;
-    const struct tess_declare *declare = &engine->declare;
     if (mesh->count[TESS_AXIS_DATA] == mesh->rank_count && axis->parts == 1)
         return;
     describe_line(
@@ -49,12 +113,8 @@ static void describe_mesh(const struct tess_engine *engine, const struct describ
         describe_line(sink, "tensor     part %d of %d%s%s", axis->first, axis->parts,
                       axis->count > 1 ? " and those after it" : "",
                       axis->sequence ? "; sequence parallel" : "");
-    for (int32_t c = 0; mesh->count[TESS_AXIS_STAGE] > 1 && c < engine->pipe.chunk_count; c++) {
-        const struct tess_chunk *chunk = &engine->pipe.chunk[c];
-        describe_line(sink, "stage      units %s .. %s; %d micro-batches under way",
-                      declare->unit[chunk->unit_first].name,
-                      declare->unit[chunk->unit_end - 1].name, chunk->slot_count);
-    }
+    if (mesh->count[TESS_AXIS_STAGE] > 1)
+        describe_stages(engine, sink);
     describe_line(sink,
                   "sent       by this rank per step, by formula: data %" PRIu64
                   " B, tensor %" PRIu64 " B, stage %" PRIu64 " B",
@@ -84,11 +144,15 @@ static void describe_plan(const struct tess_engine *engine, const struct describ
                   plan->shard_count > 1 ? plan->shard_count : 1);
     for (int32_t s = 0; s < plan->segment_count; s++) {
         const struct tess_segment *segment = &plan->segment[s];
+        char units[160];
         describe_line(sink,
-                      "segment %-2d units %s .. %s: %d parameters, %" PRId64 " elements (%.2f MiB "
-                      "of gradients)",
-                      s, plan->unit_name[segment->unit_first], plan->unit_name[segment->unit_last],
-                      segment->param_count, segment->count, (double)segment->count * 4 / (1 << 20));
+                      "segment %-2d %s: %d parameter%s, %" PRId64 " elements (%.2f MiB of "
+                      "gradients)",
+                      s,
+                      describe_units(plan->unit_name[segment->unit_first],
+                                     plan->unit_name[segment->unit_last], units),
+                      segment->param_count, segment->param_count == 1 ? "" : "s", segment->count,
+                      (double)segment->count * 4 / (1 << 20));
     }
 }
 
@@ -131,7 +195,7 @@ static void describe_operations(const struct tess_engine *engine, const struct d
             describe_row(sink, name, stored, "f32",
                          kind == TESS_OP_BATCH_NORM ? "f32, statistics f32" : "f32");
     }
-    describe_row(sink, "softmax, loss", stored, "f32", "f32, over images f64");
+    describe_row(sink, "softmax, loss", stored, "f32", "f32, over rows f64");
 }
 
 static void describe_scale(const struct tess_scale *scale, const struct describe_sink *sink)
@@ -167,12 +231,62 @@ static void describe_precision(const struct tess_engine *engine, const struct de
     describe_scale(&engine->scale, sink);
 }
 
-static void describe_block(void *context, enum tess_memory_kind kind, const char *owner,
-                           struct tess_block block)
+/* Blocks of one kind and owner are one line: a model has many units of the same make, and a
+ * pipeline several micro-batches under way. */
+struct describe_blocks {
+    struct describe_entry {
+        enum tess_memory_kind kind;
+        const char *owner; /* borrowed from the memory */
+        uint64_t bytes;
+        int32_t count;
+    } * entry;
+    int32_t count, room;
+};
+
+static void describe_collect(void *context, enum tess_memory_kind kind, const char *owner,
+                             struct tess_block block)
 {
-    if (block.bytes > 0)
-        describe_line(context, "  %-11s %12" PRIu64 " B  %s", tess_memory_kind_name(kind),
-                      block.bytes, owner);
+    struct describe_blocks *blocks = context;
+    int32_t e = 0;
+    while (e < blocks->count &&
+           (blocks->entry[e].kind != kind || strcmp(blocks->entry[e].owner, owner) != 0))
+        e++;
+    if (block.bytes == 0 || e == blocks->room)
+        return;
+    if (e == blocks->count)
+        blocks->entry[blocks->count++] = (struct describe_entry){kind, owner, 0, 0};
+    blocks->entry[e].bytes += block.bytes;
+    blocks->entry[e].count++;
+}
+
+static void describe_count_block(void *context, enum tess_memory_kind kind, const char *owner,
+                                 struct tess_block block)
+{
+    (void)kind, (void)owner, (void)block;
+    ++*(int32_t *)context;
+}
+
+static void describe_memory(const struct tess_engine *engine, const struct describe_sink *sink)
+{
+    struct describe_blocks blocks = {0};
+    tess_memory_visit(engine->memory, describe_count_block, &blocks.room);
+    blocks.entry = calloc((size_t)blocks.room + 1, sizeof *blocks.entry);
+    if (blocks.entry == NULL) {
+        describe_line(sink, "no memory to list the blocks of the arena");
+        return;
+    }
+    describe_line(sink, "memory of rank %d, %" PRIu64 " B in one arena:", engine->plan.mesh.rank,
+                  tess_memory_total(engine->memory));
+    tess_memory_visit(engine->memory, describe_collect, &blocks);
+    for (int32_t e = 0; e < blocks.count; e++) {
+        const struct describe_entry *entry = &blocks.entry[e];
+        char count[32] = "";
+        if (entry->count > 1)
+            snprintf(count, sizeof count, " (%d)", entry->count);
+        describe_line(sink, "  %-11s %12" PRIu64 " B  %s%s", tess_memory_kind_name(entry->kind),
+                      entry->bytes, entry->owner, count);
+    }
+    free(blocks.entry);
 }
 
 /* The stage strategy has no state: it is asked with what it was chosen with. */
@@ -194,11 +308,10 @@ void tess_engine_describe(const struct tess_engine *engine,
     struct describe_sink sink = {line, context};
     describe_plan(engine, &sink);
     describe_precision(engine, &sink);
-    engine->strategy.ops->describe(&engine->strategy, line, context);
+    if (engine->config->data_chosen)
+        engine->strategy.ops->describe(&engine->strategy, line, context);
     if (engine->tensor_strategy.ops)
         engine->tensor_strategy.ops->describe(&engine->tensor_strategy, line, context);
     describe_stage(engine, line, context);
-    describe_line(&sink, "memory of rank %d, %" PRIu64 " B in one arena:", engine->plan.mesh.rank,
-                  tess_memory_total(engine->memory));
-    tess_memory_visit(engine->memory, describe_block, &sink);
+    describe_memory(engine, &sink);
 }

@@ -121,6 +121,20 @@ void tess_engine_axis_traffic(const struct tess_engine *engine, enum tess_axis a
                               uint64_t *sent_bytes_out, double *wait_s_out);
 /* Bytes that this rank sends along one axis in a step, by formula. */
 uint64_t tess_engine_axis_formula(const struct tess_engine *engine, enum tess_axis axis);
+/*
+ * What a chunk of a pipeline's rank costs: processor seconds of its thread in all forwards and all
+ * backwards since tess_engine_time_chunks(engine, true), and how many these were. It means
+ * something also where ranks take turns on a core; but each reading of that clock is a system call,
+ * so that nothing is counted unless it is asked for.
+ */
+struct tess_chunk_cost {
+    double forward_s, backward_s;
+    int64_t forwards, backwards;
+};
+void tess_engine_time_chunks(struct tess_engine *engine, bool on);
+int32_t tess_engine_chunk_count(const struct tess_engine *engine);
+struct tess_chunk_cost tess_engine_chunk_cost(const struct tess_engine *engine, int32_t chunk);
+
 /* Parameters of the whole model, and their names: the numbers that digests are in order of. */
 int32_t tess_engine_param_count(const struct tess_engine *engine);
 const char *tess_engine_param_name(const struct tess_engine *engine, int32_t index);

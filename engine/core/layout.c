@@ -92,12 +92,16 @@ enum tess_status tess_plan_add_segment(struct tess_plan *plan, int32_t param_cou
     return TESS_OK;
 }
 
+/* Levels that the fold over micro-batches needs. What is sharded arrives in a buffer and is added
+ * from there, so that a level is only for what must wait for the next micro-batch. */
 static int32_t layout_level_count(const struct tess_plan *plan)
 {
-    int32_t most = 0;
-    for (int32_t m = 0; m < plan->accumulate; m++)
-        if (tess_fold_level(plan, m) + 1 > most)
+    int32_t most = 1;
+    for (int32_t m = 0; m < plan->accumulate; m++) {
+        const bool waits = plan->grad_extent != TESS_EXTENT_SHARD || !tess_fold_adds(plan, m);
+        if (waits && tess_fold_level(plan, m) + 1 > most)
             most = tess_fold_level(plan, m) + 1;
+    }
     return most;
 }
 
@@ -182,6 +186,16 @@ int64_t tess_layout_own_total(const struct tess_plan *plan, enum tess_extent ext
         if (of == TESS_LAYOUT_GRADS || plan->segment[s].values_of < 0)
             total += tess_plan_own_count(plan, s, extent);
     return total;
+}
+
+int64_t tess_layout_own_of(const struct tess_plan *plan, int32_t p)
+{
+    const struct tess_plan_param *param = &plan->param[p];
+    const int64_t begin = tess_plan_own_begin(plan, param->segment, plan->optim_extent);
+    const int64_t end = begin + tess_plan_own_count(plan, param->segment, plan->optim_extent);
+    const int64_t from = param->begin > begin ? param->begin : begin;
+    const int64_t to = param->begin + param->count < end ? param->begin + param->count : end;
+    return to > from ? to - from : 0;
 }
 
 /* ---- pieces ---------------------------------------------------------------------------------- */
@@ -285,14 +299,33 @@ int32_t tess_fold_level(const struct tess_plan *plan, int32_t micro)
     return (int32_t)__builtin_popcount((unsigned)micro);
 }
 
+/* Pairs of levels that are added once micro-batch `micro` is there. */
+static int32_t layout_merge_count(const struct tess_plan *plan, int32_t micro)
+{
+    bool all = plan->fold_in_turn || micro + 1 == plan->accumulate;
+    return all ? tess_fold_level(plan, micro) : (int32_t)__builtin_ctz(~(unsigned)micro);
+}
+
+bool tess_fold_adds(const struct tess_plan *plan, int32_t micro)
+{
+    return layout_merge_count(plan, micro) > 0;
+}
+
+void tess_fold_add(struct tess_kernel *kernel, const struct tess_plan *plan, float *level0,
+                   int64_t stride, int64_t count, int32_t micro, const float *grad)
+{
+    int32_t top = tess_fold_level(plan, micro);
+    for (int32_t i = layout_merge_count(plan, micro); i > 0; i--, top--) {
+        tess_accumulate(kernel, count, 1.0f, grad, level0 + (top - 1) * stride);
+        grad = level0 + (top - 1) * stride;
+    }
+}
+
 void tess_fold_merge(struct tess_kernel *kernel, const struct tess_plan *plan, float *level0,
                      int64_t stride, int64_t count, int32_t micro)
 {
-    int32_t top = tess_fold_level(plan, micro);
-    bool all = plan->fold_in_turn || micro + 1 == plan->accumulate;
-    int32_t merges = all ? top : (int32_t)__builtin_ctz(~(unsigned)micro);
-    for (int32_t i = 0; i < merges; i++, top--)
-        tess_accumulate(kernel, count, 1.0f, level0 + top * stride, level0 + (top - 1) * stride);
+    tess_fold_add(kernel, plan, level0, stride, count, micro,
+                  level0 + tess_fold_level(plan, micro) * stride);
 }
 
 void tess_segment_fold(struct tess_strategy *strategy, int32_t s)

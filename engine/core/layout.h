@@ -24,6 +24,9 @@ enum tess_layout_of { TESS_LAYOUT_GRADS, TESS_LAYOUT_VALUES };
 int64_t tess_layout_own_total(const struct tess_plan *plan, enum tess_extent extent,
                               enum tess_layout_of of);
 
+/* Elements of parameter `p` that this rank updates. */
+int64_t tess_layout_own_of(const struct tess_plan *plan, int32_t p);
+
 /* Number of pieces of tess_layout_pieces. */
 int32_t tess_layout_piece_count(const struct tess_plan *plan, const struct tess_declare *declare);
 

@@ -47,10 +47,10 @@ const struct tess_option tess_optim_option_table[] = {
     {"learning-rate", TESS_OPTION_REAL, OPTIM_FIELD(learning_rate), "0.05", 0, 1000, NULL,
      "learning rate at the top of the schedule"},
     {"base-lr", TESS_OPTION_REAL, OPTIM_FIELD(base_rate), "0", 0, 1000, NULL,
-     "learning rate for --base-batch images, scaled to --batch-size by --lr-scale; in place of "
+     "learning rate for a batch of --base-batch, scaled to --batch-size by --lr-scale; in place of "
      "--learning-rate; 0: not used"},
     {"lr-scale", TESS_OPTION_CHOICE, OPTIM_FIELD(rate_scale), "none", 0, 0, "none|linear|sqrt",
-     "how --base-lr grows with the batch: k images more, rate times 1, k or the root of k"},
+     "how --base-lr grows with the batch: k times the batch, rate times 1, k or the root of k"},
     {"base-batch", TESS_OPTION_INT, OPTIM_FIELD(base_batch), "0", 0, 1 << 24, NULL,
      "batch that --base-lr is meant for; 0: batch-size / ranks"},
     {"momentum", TESS_OPTION_REAL, OPTIM_FIELD(momentum), "0.9", 0, 1, NULL,

@@ -198,7 +198,6 @@ static enum tess_status pass_backward_unit(struct tess_engine *engine,
     TESS_TRY(pass_remake(engine, &pass, unit));
     TESS_TRY(engine->config->model->backward(engine->model_state, &pass));
     TESS_TRY(tess__unused_leave(engine, unit));
-    TESS_TRY(tess__crossing_finish_unit(engine, unit));
     if (engine->config->run.buffers == 1 && engine->plan.rank_count > 1)
         pass_drop_statistics(engine, unit);
     return strategy->ops->unit_leave(strategy, unit, TESS_PHASE_BACKWARD);

@@ -362,6 +362,12 @@ struct pipe_lap {
     double clock_s, wait_s;
 };
 
+/* What the processor has done for this rank, where that is to be known. */
+static double pipe_spent_s(const struct tess_engine_pipe *pipe)
+{
+    return pipe->timed ? tess_clock_thread_s() : 0;
+}
+
 static double pipe_lap(const struct tess_engine *engine, struct pipe_lap *lap)
 {
     uint64_t sent;
@@ -397,7 +403,10 @@ static enum tess_status pipe_forward(struct tess_engine *engine, int32_t i,
     }
     if (pipe->forward != NULL)
         TESS_TRY(pipe_post_inputs(engine, i));
+    const double begin_s = pipe_spent_s(pipe);
     TESS_TRY(tess__engine_forward(engine, action.chunk, slot, pipe_row_first(engine)));
+    chunk->cost.forward_s += pipe_spent_s(pipe) - begin_s;
+    chunk->cost.forwards += pipe->timed;
     chunk->forward_done++;
     if (!chunk->last) {
         TESS_TRY(tess__engine_check_output(engine, action.chunk, slot));
@@ -460,6 +469,7 @@ static enum tess_status pipe_backward(struct tess_engine *engine, int32_t i,
     struct tess_chunk *chunk = &pipe->chunk[action.chunk];
     const int32_t slot = action.micro % chunk->slot_count;
     void *grad_in = NULL, *grad_out = NULL;
+    double begin_s = pipe_spent_s(pipe);
     if (chunk->last) {
         TESS_TRY(tess__engine_loss(engine, slot, true));
         if (engine->model.labels == 0)
@@ -476,10 +486,14 @@ static enum tess_status pipe_backward(struct tess_engine *engine, int32_t i,
     if (!chunk->first)
         TESS_TRY(pipe_take_grad_out(engine, &grad_out));
     pipe_bind_grads(engine, chunk);
+    if (!chunk->last)
+        begin_s = pipe_spent_s(pipe); /* waiting may spin a while */
     TESS_TRY(tess__engine_backward(engine, action.chunk, slot, pipe_row_first(engine), grad_in,
                                    grad_out));
     if (chunk->last && engine->model.labels > 0)
         TESS_TRY(pipe_sum_leaves(engine, slot));
+    chunk->cost.backward_s += pipe_spent_s(pipe) - begin_s;
+    chunk->cost.backwards += pipe->timed;
     chunk->backward_done++;
     if (!chunk->first)
         TESS_TRY(tess_comm_send(pipe->backward, grad_out,
@@ -516,6 +530,23 @@ enum tess_status tess__engine_pipe_step(struct tess_engine *engine, struct tess_
             TESS_TRY(pipe_backward(engine, i, times, &lap));
     }
     return pipe_drain(pipe);
+}
+
+/* ---- what chunks cost ------------------------------------------------------------------------ */
+
+void tess_engine_time_chunks(struct tess_engine *engine, bool on)
+{
+    engine->pipe.timed = on;
+}
+
+int32_t tess_engine_chunk_count(const struct tess_engine *engine)
+{
+    return engine->pipe.chunk_count;
+}
+
+struct tess_chunk_cost tess_engine_chunk_cost(const struct tess_engine *engine, int32_t chunk)
+{
+    return engine->pipe.chunk[chunk].cost;
 }
 
 /* ---- evaluation ------------------------------------------------------------------------------ */

@@ -9,6 +9,7 @@
 #include "tessera/check.h"
 #include "tessera/version.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -138,6 +139,15 @@ static int32_t registry_wanted(const void *options)
     return 0;
 }
 
+static enum tess_status registry_idle(const void *options, int32_t stage_count, int32_t micro_count,
+                                      const double *forward_s, const double *backward_s,
+                                      double *share_out)
+{
+    (void)options, (void)stage_count, (void)micro_count, (void)forward_s, (void)backward_s;
+    *share_out = NAN;
+    return TESS_OK;
+}
+
 static uint64_t registry_sent(const struct tess_strategy *strategy)
 {
     (void)strategy;
@@ -164,6 +174,7 @@ static void registry_fill_strategy(struct tess_strategy_ops *ops)
     REGISTRY_DEFAULT(ops->grads_finish, registry_nothing);
     REGISTRY_DEFAULT(ops->params_refresh, registry_nothing);
     REGISTRY_DEFAULT(ops->wanted_ranks, registry_wanted);
+    REGISTRY_DEFAULT(ops->idle_share, registry_idle);
     REGISTRY_DEFAULT(ops->describe, registry_describe);
     REGISTRY_DEFAULT(ops->sent_bytes, registry_sent);
 }

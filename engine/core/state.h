@@ -59,6 +59,7 @@ struct tess_chunk {
     int64_t input_count;                 /* elements per row that come from the chunk before */
     int64_t input_begin;                 /* bytes, of its buffers in stage_input */
     int32_t forward_done, backward_done; /* micro-batches of the current step */
+    struct tess_chunk_cost cost;         /* so far */
 };
 
 /* A micro-batch under way in a chunk. */
@@ -70,6 +71,7 @@ struct tess_flight {
 
 /* The order of a rank's work, and what comes and goes between stages; see pipeline.c. */
 struct tess_engine_pipe {
+    bool timed; /* see tess_engine_time_chunks */
     int32_t chunk_count;
     int32_t *stage_of;        /* [units of the model] virtual stage that runs it */
     struct tess_chunk *chunk; /* [chunk_count] */
@@ -210,8 +212,9 @@ static inline bool tess__engine_has_loss(const struct tess_engine *engine)
 /* crossing.c */
 enum tess_status tess__crossing_reserve(struct tess_engine *engine);
 void tess__crossing_open(struct tess_engine *engine);
-/* Gradients of whole parameters whose backward has seen this rank's positions alone. Collective. */
-enum tess_status tess__crossing_finish_unit(struct tess_engine *engine, int32_t unit);
+/* After grads_finish: gradients of whole parameters whose backward has seen this rank's positions
+ * alone. Once a step, so that sums over leaves come first on every layout. Collective. */
+enum tess_status tess__crossing_finish(struct tess_engine *engine);
 
 /* tied.c: reserve room for, and after grads_finish add, the gradients of a tied parameter and its
  * source, on one rank or between two stages. Collective over the stage axis. */

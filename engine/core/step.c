@@ -101,6 +101,7 @@ static enum tess_status step_update(struct tess_engine *engine, bool want_loss,
     tess__engine_doing(engine, TESS_DOING_REDUCING, -1);
     TESS_TRY(strategy->ops->grads_finish(strategy));
     TESS_TRY(tess__tied_finish(engine));
+    TESS_TRY(tess__crossing_finish(engine));
     TESS_TRY(tess__unused_finish(engine));
     tess__engine_doing(engine, TESS_DOING_OPTIMIZER, -1);
     result->rate = tess_schedule_rate(&engine->config->optim, engine->step, engine->step_count,

@@ -29,10 +29,11 @@ static uint64_t volume_tensor(const struct tess_engine *engine)
         parts += 2 * sizeof(float) * volume_calls(engine, u, TESS_CALL_F32);
         parts += axis->sequence ? low * volume_calls(engine, u, TESS_CALL_WIDEN) : 0;
     }
+    parts *= (uint64_t)plan->accumulate;
     for (int32_t p = 0; axis->sequence && p < plan->param_count; p++)
         if (plan->param[p].flags & TESS_PARAM_TOKENS)
-            parts += 2 * sizeof(float) * (uint64_t)plan->param[p].count;
-    return parts * (uint64_t)plan->accumulate * (ranks - 1) / ranks;
+            parts += 2 * sizeof(float) * (uint64_t)tess_layout_own_of(plan, p);
+    return parts * (ranks - 1) / ranks;
 }
 
 static uint64_t volume_stage(const struct tess_engine *engine)

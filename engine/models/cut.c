@@ -47,14 +47,12 @@ void tess__cut_declare(struct tess_declare *declare, const struct tess_tensor_ax
     cut_out->op = tess_declare_op(declare, &op, false);
 }
 
-/* The layer's operation, for a part. What it may have packed are another part's weights. */
-static struct tess_op *cut_op(const struct tess_pass *pass, const struct tess__cut *cut)
+struct tess_op *tess__cut_op(const struct tess_pass *pass, int32_t op)
 {
-    struct tess_op *op = pass->op[cut->op];
-
+    /* What it may have packed are another part's weights. */
     if (pass->axis->count > 1)
-        op->packed_token = 0;
-    return op;
+        pass->op[op]->packed_token = 0;
+    return pass->op[op];
 }
 
 enum tess_status tess__cut_forward(const struct tess_pass *pass, const struct tess__cut *cut,
@@ -67,13 +65,13 @@ enum tess_status tess__cut_forward(const struct tess_pass *pass, const struct te
         bias = cut_at(pass, pass->param[cut->bias], part * cut->out);
     else if (cut->bias >= 0 && pass->axis->first + part == 0)
         bias = pass->param[cut->bias];
-    return tess_linear_forward(cut_op(pass, cut), x, weight, bias, y);
+    return tess_linear_forward(tess__cut_op(pass, cut->op), x, weight, bias, y);
 }
 
 enum tess_status tess__cut_backward(const struct tess_pass *pass, const struct tess__cut *cut,
                                     int32_t part, const void *x, const void *dy, void *dx)
 {
-    struct tess_op *op = cut_op(pass, cut);
+    struct tess_op *op = tess__cut_op(pass, cut->op);
     const int64_t weights = part * cut->in * cut->out;
     float *dbias = NULL;
 

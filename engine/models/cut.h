@@ -48,6 +48,9 @@ enum tess_status tess__cut_forward(const struct tess_pass *pass, const struct te
 enum tess_status tess__cut_backward(const struct tess_pass *pass, const struct tess__cut *cut,
                                     int32_t part, const void *x, const void *dy, void *dx);
 
+/* Operation `op` of the model for a part, whose weights are other than the last part's. */
+struct tess_op *tess__cut_op(const struct tess_pass *pass, int32_t op);
+
 /* Do the parts' terms of a sum need memory of their own? If not, they may lie where the sum goes.
  */
 bool tess__cut_has_terms(const struct tess_tensor_axis *axis);

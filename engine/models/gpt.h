@@ -37,9 +37,9 @@ struct gpt_block {
 
 struct gpt_head {
     int32_t weight;
-    int32_t op[2];      /* the weight's gradient overwrites, adds */
-    int64_t chunk;      /* positions whose logits are there at once */
-    int64_t leaf_parts; /* chunks in a leaf */
+    int32_t op[2];       /* the weight's gradient overwrites, adds */
+    int64_t chunk;       /* positions whose logits are there at once */
+    int64_t chunk_count; /* in a leaf */
     int32_t logits, stat, stats;
     int32_t levels;       /* partial sums over leaves */
     int32_t terms, whole; /* as in struct gpt_block, of a leaf */

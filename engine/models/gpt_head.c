@@ -91,12 +91,12 @@ void tess__gpt_declare_head(struct gpt_state *gpt, struct tess_declare *declare)
     const struct tess_slice slice = {.axis = 0, .blocks = 1, .used = padded ? gpt->vocabulary : 0};
     struct gpt_head *head = &gpt->head;
 
-    head->leaf_parts = head_chunks(gpt);
-    head->chunk = gpt->leaf_length / head->leaf_parts;
+    head->chunk_count = head_chunks(gpt);
+    head->chunk = gpt->leaf_length / head->chunk_count;
     struct tess_op_desc desc = {.kind = TESS_OP_LINEAR,
                                 .rows = head->chunk,
                                 .calls =
-                                    (int32_t)(gpt->leaves * head->leaf_parts) * gpt->axis.count,
+                                    (int32_t)(gpt->leaves * head->chunk_count) * gpt->axis.count,
                                 .in = gpt->width,
                                 .out = gpt->padded / gpt->axis.parts};
 
@@ -140,16 +140,6 @@ static int64_t head_words(const struct gpt_state *gpt)
 static int64_t head_weights(const struct gpt_state *gpt)
 {
     return head_words(gpt) * gpt->width;
-}
-
-/* The part's operation: see cut_op in cut.c. */
-static struct tess_op *head_op(const struct gpt_state *gpt, const struct tess_pass *pass, int adds)
-{
-    struct tess_op *op = pass->op[gpt->head.op[adds]];
-
-    if (gpt->axis.count > 1)
-        op->packed_token = 0;
-    return op;
 }
 
 static void *head_logits(const struct gpt_state *gpt, const struct tess_pass *pass, int32_t part)
@@ -199,8 +189,8 @@ static enum tess_status head_measure(const struct gpt_state *gpt, const struct t
     const float *max = head_stat(gpt, pass, HEAD_MAX, 0);
 
     for (int32_t p = 0; p < gpt->axis.count; p++) {
-        TESS_TRY(tess_linear_forward(head_op(gpt, pass, 0), chunk->x, head_weight(gpt, pass, p),
-                                     NULL, head_logits(gpt, pass, p)));
+        TESS_TRY(tess_linear_forward(tess__cut_op(pass, gpt->head.op[0]), chunk->x,
+                                     head_weight(gpt, pass, p), NULL, head_logits(gpt, pass, p)));
         tess_xent_max(pass->kernel, pass->dtype, rows, head_classes(gpt, p), words,
                       head_logits(gpt, pass, p), head_stat(gpt, pass, HEAD_MAX, p));
     }
@@ -233,9 +223,10 @@ static enum tess_status head_chunk_backward(const struct gpt_state *gpt,
                        head_first(gpt, p), pass->loss_grad, dlogits, chunk->label,
                        head_stat(gpt, pass, HEAD_MAX, 0), head_stat(gpt, pass, HEAD_SUM, 0),
                        dlogits);
-        TESS_TRY(tess_linear_backward_weight(head_op(gpt, pass, !chunk->first), chunk->x, dlogits,
+        TESS_TRY(tess_linear_backward_weight(tess__cut_op(pass, gpt->head.op[!chunk->first]),
+                                             chunk->x, dlogits,
                                              chunk->dweight + p * head_weights(gpt), NULL));
-        TESS_TRY(tess_linear_backward_data(head_op(gpt, pass, 0), dlogits,
+        TESS_TRY(tess_linear_backward_data(tess__cut_op(pass, gpt->head.op[0]), dlogits,
                                            head_weight(gpt, pass, p),
                                            (char *)chunk->term + p * term));
     }
@@ -268,7 +259,7 @@ static enum tess_status head_leaf(const struct gpt_state *gpt, const struct tess
         TESS_TRY(tess_pass_widen(pass, whole_count, x, pass->tensor[gpt->head.whole]));
         x = pass->tensor[gpt->head.whole];
     }
-    for (int64_t c = 0; c < gpt->head.leaf_parts; c++) {
+    for (int64_t c = 0; c < gpt->head.chunk_count; c++) {
         const int64_t at = leaf * gpt->leaf_length + c * gpt->head.chunk;
         const struct head_chunk chunk = {
             .x = (const char *)x + c * step,
@@ -316,8 +307,8 @@ enum tess_status tess__gpt_head_forward(const struct gpt_state *gpt, const struc
 {
     if (!gpt->decode)
         return pass->training ? TESS_OK : head_run(gpt, pass, false);
-    TESS_TRY(tess_linear_forward(head_op(gpt, pass, 0), pass->input, head_weight(gpt, pass, 0),
-                                 NULL, head_logits(gpt, pass, 0)));
+    TESS_TRY(tess_linear_forward(tess__cut_op(pass, gpt->head.op[0]), pass->input,
+                                 head_weight(gpt, pass, 0), NULL, head_logits(gpt, pass, 0)));
     tess_cast(pass->kernel, gpt->classes, pass->dtype, head_logits(gpt, pass, 0), TESS_F32,
               pass->output);
     return TESS_OK;

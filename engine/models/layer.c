@@ -169,14 +169,9 @@ static int32_t layer_parts(const struct tess_pass *pass, const struct tess__laye
     return layer->split == TESS_SPLIT_NONE ? 1 : pass->axis->count;
 }
 
-/* The layer's operation, for a part. What it may have packed are another part's weights. */
 static struct tess_op *layer_op(const struct tess_pass *pass, const struct tess__layer *layer)
 {
-    struct tess_op *op = pass->op[layer->op];
-
-    if (layer_parts(pass, layer) > 1)
-        op->packed_token = 0;
-    return op;
+    return layer_parts(pass, layer) > 1 ? tess__cut_op(pass, layer->op) : pass->op[layer->op];
 }
 
 /* Where the parts' terms of the sum that goes to y are written. */

@@ -97,6 +97,11 @@ size_t tess__cpu_forward_scratch(const struct tess_op_desc *desc);
 void tess__cpu_forward(const struct tess_kernel *kernel, const struct tess_op_desc *desc,
                        const void *x, const void *w, const void *bias, void *y, void *scratch);
 
+/* Data gradient of a linear layer (data.c); as above. */
+size_t tess__cpu_data_scratch(const struct tess_op_desc *desc);
+void tess__cpu_data(const struct tess_kernel *kernel, const struct tess_op_desc *desc,
+                    const void *dy, const void *w, void *dx, void *scratch);
+
 /*
  * Weight gradient of a linear layer with the tree over leaves kept in registers (grad.c). The bits
  * are those of one product per leaf, fused multiply-adds over rows in order (bf16: over pairs of

@@ -12,24 +12,20 @@
  *           for every leaf: products over its rows; add to the subtrees that wait (fold.h)
  *
  * A step is one row in f32 and a pair of rows in bf16, 32 bits per column either way; leaves with
- * an odd number of rows end with half a pair of zeros. The tile is 6 rows high (24 registers of
- * sums); with short leaves it is 3, so that two leaves' sums fit and the lowest level of the tree
- * never leaves the registers. Each element's operations are the same in both, and so are its bits.
+ * an odd number of rows end with half a pair of zeros. With one leaf the tile is 6 rows high (24
+ * registers of sums); with more it is 3, so that two leaves' sums fit and the lowest level of the
+ * tree never leaves the registers. Long leaves are grad_long.c's. Each element's operations are the
+ * same in all of them, and so are its bits.
  */
-#include "cpu/cpu.h"
+#include "cpu/grad.h"
 
-#include "cpu/pack.h"
-
-#include <string.h>
-
-#define GRAD_LANES  16
-#define GRAD_WIDE   4 /* vectors in a panel */
-#define GRAD_PANEL  (GRAD_WIDE * GRAD_LANES)
-#define GRAD_ONE    6 /* rows of a tile with one leaf, or with leaves of GRAD_LONG steps */
-#define GRAD_TREE   3 /* and with short ones */
-#define GRAD_LONG   32
-#define GRAD_ROWS   384 /* of a block at most: packing x again for each costs a hundredth */
-#define GRAD_LEVELS 40  /* subtrees that can wait: no more than bits in the number of leaves */
+#define GRAD_ONE  6 /* rows of a tile with one leaf */
+#define GRAD_TREE 3 /* and with more */
+/* From so many steps on a leaf is left to grad_long.c: a single one whose panel of x outgrows the
+ * first-level cache by far, or several that are long enough for sums to go through memory. */
+#define GRAD_LONG_ONE  256
+#define GRAD_LONG_TREE 32
+#define GRAD_LEVELS    40 /* subtrees that can wait: no more than bits in the number of leaves */
 
 /* A product in 32-bit words: what the tile kernels need to know. */
 struct grad {
@@ -39,7 +35,6 @@ struct grad {
     float *dw;        /* the block's first row at the panel's first column */
     int64_t rows, in; /* rows of the block, from one to the next */
     int32_t columns;  /* valid ones of the panel */
-    bool tall;        /* tiles of GRAD_ONE rows */
     bool add;         /* to what is in dw */
 };
 
@@ -89,13 +84,6 @@ CPU_INLINE void grad_add(__m512 (*sum)[GRAD_WIDE], const __m512 (*left)[GRAD_WID
     }
 }
 
-CPU_INLINE void grad_store_vector(float *dw, __mmask16 mask, bool add, __m512 sum)
-{
-    if (add)
-        sum = _mm512_add_ps(_mm512_maskz_loadu_ps(mask, dw), sum);
-    _mm512_mask_storeu_ps(dw, mask, sum);
-}
-
 /* The tile's valid rows and columns to dw. */
 CPU_INLINE void grad_store(const struct grad *g, int64_t tile, const __m512 (*sum)[GRAD_WIDE],
                            int tall, int wide)
@@ -125,23 +113,10 @@ CPU_INLINE void grad_keep(__m512 (*waiting)[GRAD_WIDE], const __m512 (*sum)[GRAD
     }
 }
 
-/* One leaf, or long ones: a subtree that waits is in memory meanwhile. */
 CPU_INLINE void grad_tile_one(const struct grad *g, int64_t tile, bool half, int wide)
 {
-    __m512 waiting[GRAD_LEVELS][GRAD_ONE][GRAD_WIDE];
     __m512 sum[GRAD_ONE][GRAD_WIDE];
-    const uint32_t *x = g->x, *dy = g->dy + tile * g->tile;
-    int depth = 0;
-    for (int64_t leaf = 0;; leaf++, x += g->steps * GRAD_PANEL, dy += g->steps * GRAD_ONE) {
-        grad_leaf(sum, half, GRAD_ONE, wide, g->steps, x, dy);
-        for (int64_t carry = leaf; carry & 1; carry >>= 1)
-            grad_add(sum, (const __m512(*)[GRAD_WIDE])waiting[--depth], GRAD_ONE, wide);
-        if (leaf + 1 >= g->leaves)
-            break;
-        grad_keep(waiting[depth++], (const __m512(*)[GRAD_WIDE])sum, GRAD_ONE, wide);
-    }
-    while (depth > 0)
-        grad_add(sum, (const __m512(*)[GRAD_WIDE])waiting[--depth], GRAD_ONE, wide);
+    grad_leaf(sum, half, GRAD_ONE, wide, g->steps, g->x, g->dy + tile * g->tile);
     grad_store(g, tile, (const __m512(*)[GRAD_WIDE])sum, GRAD_ONE, wide);
 }
 
@@ -175,7 +150,7 @@ CPU_INLINE void grad_tile_tree(const struct grad *g, int64_t tile, bool half, in
 
 CPU_INLINE void grad_panel(const struct grad *g, bool half, int wide)
 {
-    if (g->tall) {
+    if (g->leaves == 1) {
         for (int64_t tile = 0; tile * GRAD_ONE < g->rows; tile++)
             grad_tile_one(g, tile, half, wide);
     } else {
@@ -233,21 +208,6 @@ static void grad_pack_x(const struct tess_op_desc *desc, const void *x, int64_t 
         grad_pack_columns(desc, x, first, columns, panel);
 }
 
-static int64_t grad_steps(const struct tess_op_desc *desc)
-{
-    return desc->dtype == TESS_BF16 ? (desc->leaf_rows + 1) / 2 : desc->leaf_rows;
-}
-
-static int64_t grad_all_steps(const struct tess_op_desc *desc)
-{
-    return desc->rows / desc->leaf_rows * grad_steps(desc);
-}
-
-static bool grad_is_tall(const struct tess_op_desc *desc)
-{
-    return desc->rows == desc->leaf_rows || grad_steps(desc) >= GRAD_LONG;
-}
-
 /* Words of a packed tile: what is copied over its end, and an odd number of cache lines, so that
  * the same step of many tiles is not in one set. */
 static int64_t grad_tile_words(int64_t steps, int tall)
@@ -290,25 +250,36 @@ CPU_INLINE void grad_pack_dy(const struct tess_op_desc *desc, const void *dy, in
     }
 }
 
+/* Bytes of dy packed for a block of `rows`. */
+static size_t grad_packed_bytes(const struct tess_op_desc *desc, int64_t rows, int tall)
+{
+    int64_t words = grad_tile_words(grad_all_steps(desc), tall);
+    return (size_t)((rows + tall - 1) / tall * words) * sizeof(uint32_t);
+}
+
 static size_t grad_panel_bytes(const struct tess_op_desc *desc)
 {
     return (size_t)grad_all_steps(desc) * GRAD_PANEL * sizeof(uint32_t);
 }
 
-size_t tess__cpu_grad_scratch(const struct tess_op_desc *desc)
+static bool grad_is_long(const struct tess_op_desc *desc)
 {
-    int tall = grad_is_tall(desc) ? GRAD_ONE : GRAD_TREE;
-    int64_t rows = desc->out < GRAD_ROWS ? desc->out : GRAD_ROWS;
-    int64_t words = (rows + tall - 1) / tall * grad_tile_words(grad_all_steps(desc), tall);
-    return grad_panel_bytes(desc) + (size_t)words * sizeof(uint32_t);
+    int64_t least = desc->rows == desc->leaf_rows ? GRAD_LONG_ONE : GRAD_LONG_TREE;
+    return grad_steps(desc) >= least;
 }
 
-struct grad_call {
-    const struct tess_op_desc *desc;
-    const void *x, *dy;
-    float *dw;
-    int64_t block; /* rows of dw in a part */
-};
+static int grad_tall(const struct tess_op_desc *desc)
+{
+    return desc->rows == desc->leaf_rows ? GRAD_ONE : GRAD_TREE;
+}
+
+size_t tess__cpu_grad_scratch(const struct tess_op_desc *desc)
+{
+    if (grad_is_long(desc))
+        return tess__cpu_grad_long_scratch(desc);
+    int64_t rows = desc->out < GRAD_ROWS ? desc->out : GRAD_ROWS;
+    return grad_panel_bytes(desc) + grad_packed_bytes(desc, rows, grad_tall(desc));
+}
 
 static void grad_part(void *context, int64_t part, void *work)
 {
@@ -321,12 +292,11 @@ static void grad_part(void *context, int64_t part, void *work)
                      .dy = packed,
                      .leaves = desc->rows / desc->leaf_rows,
                      .steps = grad_steps(desc),
+                     .tile = grad_tile_words(grad_all_steps(desc), grad_tall(desc)),
                      .rows = rows < call->block ? rows : call->block,
                      .in = desc->in,
-                     .tall = grad_is_tall(desc),
                      .add = desc->add_grad};
-    g.tile = grad_tile_words(g.leaves * g.steps, g.tall ? GRAD_ONE : GRAD_TREE);
-    if (g.tall)
+    if (g.leaves == 1)
         grad_pack_dy(desc, call->dy, row, g.rows, GRAD_ONE, packed);
     else
         grad_pack_dy(desc, call->dy, row, g.rows, GRAD_TREE, packed);
@@ -346,6 +316,8 @@ void tess__cpu_grad(const struct tess_kernel *kernel, const struct tess_op_desc 
     /* As many blocks for each thread, in whole tiles. */
     int64_t blocks = (desc->out + GRAD_ROWS - 1) / GRAD_ROWS;
     blocks = (blocks + kernel->threads - 1) / kernel->threads * kernel->threads;
-    call.block = ((desc->out + blocks - 1) / blocks + GRAD_ONE - 1) / GRAD_ONE * GRAD_ONE;
-    tess__cpu_share(kernel, (desc->out + call.block - 1) / call.block, grad_part, &call, scratch);
+    call.block = ((desc->out + blocks - 1) / blocks + CPU_TILE_TALL - 1) / CPU_TILE_TALL;
+    call.block *= CPU_TILE_TALL;
+    tess__cpu_share(kernel, (desc->out + call.block - 1) / call.block,
+                    grad_is_long(desc) ? tess__cpu_grad_long : grad_part, &call, scratch);
 }

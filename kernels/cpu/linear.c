@@ -4,7 +4,7 @@
  * number of rows.
  *
  *   forward           own kernel (forward.c); without AVX-512 oneDNN's matmul, own loops when small
- *   backward_data     oneDNN's matmul on the plain weights, or own loops when small
+ *   backward_data     own loops when small, own kernel (data.c); without AVX-512 oneDNN's matmul
  *   backward_weight   own kernel (grad.c); without AVX-512 one matmul per leaf, folded
  *
  * Weights are not packed for oneDNN: they change every step and are used once in each direction,
@@ -44,7 +44,8 @@ static size_t linear_max(size_t a, size_t b)
 /* Scratch of the own kernels, for each thread. */
 static size_t linear_own_scratch(const struct tess_op_desc *desc)
 {
-    return linear_max(tess__cpu_grad_scratch(desc), tess__cpu_forward_scratch(desc));
+    size_t bytes = linear_max(tess__cpu_grad_scratch(desc), tess__cpu_forward_scratch(desc));
+    return linear_max(bytes, tess__cpu_data_scratch(desc));
 }
 
 /* Scratch of one matmul. */
@@ -67,7 +68,7 @@ static enum tess_status linear_needs_of(dnnl_engine_t engine, const struct tess_
         TESS_TRY(linear_matmul_scratch(engine, desc, CPU_FORWARD, desc->rows, bytes));
         TESS_TRY(linear_matmul_scratch(engine, desc, CPU_FORWARD, desc->leaf_rows, bytes));
     }
-    if (!linear_is_small(desc) && desc->input_grad) {
+    if (!linear_is_small(desc) && !own && desc->input_grad) {
         TESS_TRY(linear_matmul_scratch(engine, desc, CPU_BACKWARD_DATA, desc->rows, bytes));
         TESS_TRY(linear_matmul_scratch(engine, desc, CPU_BACKWARD_DATA, desc->leaf_rows, bytes));
     }
@@ -151,7 +152,7 @@ enum tess_status tess__cpu_linear_open(struct tess_op *op)
     bool own = tess__cpu_own_available(desc->dtype), small = linear_is_small(desc);
     if (!small && !own)
         TESS_TRY(linear_pair_open(op, CPU_FORWARD, &linear->forward, &linear->forward_leaf));
-    if (!small && desc->input_grad)
+    if (!small && !own && desc->input_grad)
         TESS_TRY(
             linear_pair_open(op, CPU_BACKWARD_DATA, &linear->backward, &linear->backward_leaf));
     if (!own)
@@ -215,6 +216,10 @@ enum tess_status tess__cpu_linear_backward_data(struct tess_op *op, const void *
     const struct tess_op_desc *desc = &op->desc;
     if (linear_is_small(desc)) {
         tess__cpu_state(op)->loops->small_backward_data(desc, dy, w, dx, op->scratch);
+        return TESS_OK;
+    }
+    if (tess__cpu_own_available(desc->dtype)) {
+        tess__cpu_data(op->kernel, desc, dy, w, dx, op->scratch);
         return TESS_OK;
     }
     const void *data[4] = {dy, w, dx};

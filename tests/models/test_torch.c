@@ -3,11 +3,11 @@
  * their file, on the same batches. Skipped, with a message, where PyTorch is not installed.
  *
  * Both compute in f32 and add in different orders. Against PyTorch in f64 the losses of 50 steps
- * stay within 2e-7 of their size here and within 1e-6 in PyTorch's f32, so the bound of 1e-5 is ten
- * times what rounding does. (At three times the rate the first steps are unstable and blow rounding
- * up to 1e-3, in PyTorch's two precisions alike.) Initial weights are large enough for the formulas
- * to bend: an exact GELU instead of GPT-2's then moves a loss by 5e-5, a rotary base of 10010 by
- * 1e-4, decay of biases and norms likewise.
+ * stay within 1e-6 of their size, here and in PyTorch's f32, so the bound of 1e-5 is some ten times
+ * what rounding does. (At three times the rate the first steps are unstable and blow rounding up to
+ * 1e-3, in PyTorch's two precisions alike.) Initial weights are wide enough for the formulas to
+ * bend: an exact GELU instead of GPT-2's, a rotary base of 10010, a norm's epsilon a tenth larger,
+ * decay of biases and norms, each is found within ten steps.
  */
 #include "cli/spawn.h"
 #include "core/data.h"
@@ -25,10 +25,9 @@
 #include <cmocka.h>
 
 #define PYTHON     "/usr/bin/python3" /* Debian's python3-torch belongs to it */
-#define RATE       "0.001"
 #define STEPS      50
-#define BATCH      8
-#define LENGTH     32
+#define BATCH      2
+#define LENGTH     128
 #define SEED       7
 #define TOLERANCE  1e-5
 #define VALIDATION 0.02
@@ -37,10 +36,13 @@
 static char folder[] = "/tmp/test_torch_XXXXXX";
 static struct spawn spawn;
 
+/*
+ * The preset, but for what makes 50 steps short and faults show. SMALLER is "" where there are fast
+ * kernels.
+ */
 #define COMMON                                                                                     \
-    "train --data text.txt --data.length 32 --batch-size 8 --optimizer adamw --seed 7 "            \
-    "--strategy single --evaluate off --log-every 1 --model gpt --gpt.layers 2 --gpt.heads 4 "     \
-    "--gpt.width 64 --gpt.init-deviation 0.1 "
+    "train " PRESET " --data text.txt --batch-size 2 --schedule constant --gpt.init-deviation "    \
+    "0.05 --seed 7 --strategy single --evaluate off --log-every 1 " SMALLER " "
 
 /* ---- input ----------------------------------------------------------------------------------- */
 
@@ -118,9 +120,8 @@ static int run_python(int argc, char **argv)
     return 126;
 }
 
-/* Train here and there, and compare. */
-static void check_style(const char *model, const char *heads, const char *kv_heads,
-                        const char *clip)
+/* Train here and there, and compare. `model`: options beside the preset's. */
+static void check_style(const char *model, const char *kv_heads)
 {
     char words[1024];
     double ours[STEPS], theirs[STEPS];
@@ -131,23 +132,23 @@ static void check_style(const char *model, const char *heads, const char *kv_hea
                             "--batches",
                             "batches",
                             "--heads",
-                            (char *)heads,
+                            "8",
                             "--kv-heads",
                             (char *)kv_heads,
-                            "--clip",
-                            (char *)clip,
                             "--learning-rate",
-                            RATE,
+                            "1e-3",
+                            "--beta2",
+                            "0.99",
                             "--weight-decay",
                             "0.1",
+                            "--clip",
+                            "1",
                             NULL};
 
     snprintf(words, sizeof words, COMMON "--steps 1 --learning-rate 0 --run begin %s", model);
     assert_int_equal(spawn_words(&spawn, words), 0);
     snprintf(words, sizeof words,
-             COMMON "--steps %d --learning-rate " RATE " --weight-decay 0.1 --clip %s --run ours "
-                    "--init begin/weights.safetensors %s",
-             STEPS, clip, model);
+             COMMON "--steps %d --run ours --init begin/weights.safetensors %s", STEPS, model);
     assert_int_equal(spawn_words(&spawn, words), 0);
     read_losses("ours", ours);
     if (spawn_run(&spawn, python, run_python) != 0)
@@ -175,13 +176,13 @@ static void check_style(const char *model, const char *heads, const char *kv_hea
 static void case_gpt2(void **state)
 {
     (void)state;
-    check_style("", "4", "4", "0");
+    check_style("", "4");
 }
 
 static void case_llama(void **state)
 {
     (void)state;
-    check_style("--gpt.style llama --gpt.kv-heads 2", "4", "2", "1");
+    check_style("--gpt.style llama --gpt.kv-heads 2", "2");
 }
 
 static int set_up(void **state)

@@ -27,7 +27,13 @@ static void fixture_declare(struct tess_declare *declare, const struct fixture_p
     for (int32_t p = 0; p < params->count; p++) {
         snprintf(declare->param[p].name, TESS_NAME_MAX, "param%d", (int)p);
         declare->param[p].unit = params->unit[p];
+        declare->param[p].index = p;
+        declare->param[p].source = -1;
         declare->param[p].shape = tess_shape1(params->elements[p]);
+    }
+    if (params->tied) {
+        declare->param[params->count - 1].flags |= TESS_PARAM_TIED;
+        declare->param[params->count - 1].source = 0;
     }
 }
 
@@ -61,7 +67,7 @@ void fixture_open(struct fixture *fixture, const struct fixture_params *params,
     memset(fixture, 0, sizeof *fixture);
     assert_int_equal(tess_registry_get_strategy(run->strategy, &strategy->ops), TESS_OK);
     fixture_declare(&fixture->declare, params);
-    for (int32_t u = 0; run->unit_chunk != NULL && u < fixture->declare.unit_count; u++)
+    for (int32_t u = 0; u < params->unit_count && run->unit_chunk != NULL; u++)
         fixture->declare.unit[u].chunk = run->unit_chunk[u];
     fixture_load_options(fixture, run);
     plan->rank = run->rank;
@@ -96,13 +102,18 @@ static void fixture_bind(struct tess_plan *plan, char *param, float *grad)
         int64_t own = tess_plan_own_begin(plan, s, plan->optim_extent);
         const bool param_full = plan->param_extent == TESS_EXTENT_FULL;
         const bool grad_full = plan->grad_extent == TESS_EXTENT_FULL;
+        segment->grad_own = grad + (grad_full ? own : grad_packed);
+        grad_packed += tess_plan_own_count(plan, s, plan->grad_extent);
+        if (segment->values_of >= 0) {
+            segment->param = plan->segment[segment->values_of].param;
+            segment->param_own = plan->segment[segment->values_of].param_own;
+            continue;
+        }
         if (param_full)
             segment->param = param + (size_t)segment->begin * dtype_bytes;
         if (plan->param_extent != TESS_EXTENT_NONE)
             segment->param_own = param + (size_t)(param_full ? own : param_packed) * dtype_bytes;
-        segment->grad_own = grad + (grad_full ? own : grad_packed);
         param_packed += tess_plan_own_count(plan, s, plan->param_extent);
-        grad_packed += tess_plan_own_count(plan, s, plan->grad_extent);
     }
 }
 

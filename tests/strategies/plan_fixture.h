@@ -7,11 +7,13 @@
 
 struct tess_options;
 
-/* Parameters in order: elements and unit (ascending) of each. */
+/* Parameters in order: elements and unit (ascending) of each. `tied`: the last one has the values
+ * of the first; each is alone in its unit, and as large. */
 struct fixture_params {
     int32_t unit_count, count;
     int64_t elements[64];
     int32_t unit[64];
+    bool tied;
 };
 
 struct fixture {
@@ -32,7 +34,7 @@ struct fixture_run {
     int32_t rank, rank_count, accumulate;
     enum tess_dtype dtype, reduce_dtype; /* 0: f32 */
     bool pipelined;
-    const int32_t *unit_chunk; /* NULL: one chunk; segments are cut at the borders of others */
+    const int32_t *unit_chunk; /* NULL: one chunk */
 };
 
 /* Check, plan, lay out and reserve, as the engine does; fails the test when any of it fails. */

@@ -25,6 +25,12 @@ static const struct fixture_params passes_params = {
     .count = 9,
     .elements = {300, 700, 40, 500, 600, 10, 900, 64, 1200},
     .unit = {0, 0, 1, 2, 4, 4, 5, 5, 6}};
+/* The last unit has the values of the first. */
+static const struct fixture_params passes_tied = {.unit_count = UNITS,
+                                                  .count = 7,
+                                                  .elements = {700, 300, 40, 500, 60, 900, 700},
+                                                  .unit = {0, 1, 1, 2, 4, 5, 6},
+                                                  .tied = true};
 static const int32_t passes_chunk[UNITS] = {0, 0, 0, 0, 1, 1, 1};
 static const int32_t passes_all[UNITS] = {0};
 
@@ -45,7 +51,7 @@ struct passes {
     const struct passes_stage *at;
     struct fixture rank[RANKS_MAX];
     struct tess_action action[2 * 2 * MICROS];
-    int32_t step;
+    int32_t step[RANKS_MAX];
 };
 
 static const int32_t *passes_chunks(const struct passes *its)
@@ -104,7 +110,7 @@ static int passes_update(struct fixture *fixture, int32_t step)
         const int64_t begin = tess_plan_own_begin(plan, s, plan->optim_extent);
         const int64_t count = tess_plan_own_count(plan, s, plan->optim_extent);
         float *own = plan->segment[s].param_own;
-        for (int64_t i = 0; i < count; i++)
+        for (int64_t i = 0; i < count && plan->segment[s].values_of < 0; i++)
             own[i] = passes_param(step, begin + i);
     }
     WORLD_OK(fixture->strategy.ops->params_refresh(&fixture->strategy));
@@ -119,9 +125,11 @@ static int passes_check_params(const struct tess_plan *plan, int32_t unit, int32
         if (param->unit != unit)
             continue;
         const float *value = segment->param;
+        /* Tied ones are the first parameter, which begins the flat space. */
+        const int64_t first = segment->values_of >= 0 ? 0 : param->begin;
         WORLD_CHECK(value != NULL);
         for (int64_t i = 0; i < param->count; i++)
-            if (value[param->begin - segment->begin + i] != passes_param(step, param->begin + i))
+            if (value[param->begin - segment->begin + i] != passes_param(step, first + i))
                 return world_fail("step %d, unit %d: parameter %d is wrong from element %d on",
                                   (int)step, (int)unit, (int)p, (int)i);
     }
@@ -135,7 +143,7 @@ static int passes_forward(struct passes *its, struct fixture *fixture, int32_t c
         if (passes_chunks(its)[u] != chunk)
             continue;
         WORLD_OK(strategy->ops->unit_enter(strategy, u, TESS_PHASE_FORWARD));
-        int failed = passes_check_params(&fixture->plan, u, its->step);
+        int failed = passes_check_params(&fixture->plan, u, its->step[fixture->plan.rank]);
         if (failed)
             return failed;
         WORLD_OK(strategy->ops->unit_leave(strategy, u, TESS_PHASE_FORWARD));
@@ -173,10 +181,10 @@ static int passes_backward(struct passes *its, struct fixture *fixture, int32_t 
         if (unit_chunk[u] != chunk)
             continue;
         WORLD_OK(strategy->ops->unit_enter(strategy, u, TESS_PHASE_BACKWARD));
-        int failed = passes_check_params(plan, u, its->step);
+        int failed = passes_check_params(plan, u, its->step[plan->rank]);
         if (failed)
             return failed;
-        passes_write_grads(fixture, u, its->step);
+        passes_write_grads(fixture, u, its->step[plan->rank]);
         WORLD_OK(strategy->ops->unit_leave(strategy, u, TESS_PHASE_BACKWARD));
         for (; next >= 0 && plan->segment[next].unit_first >= u; next--)
             WORLD_OK(strategy->ops->grads_ready(strategy, next));
@@ -212,7 +220,7 @@ static int passes_step(struct passes *its, struct fixture *fixture)
     if (failed)
         return failed;
     WORLD_OK(strategy->ops->grads_finish(strategy));
-    return passes_check_grads(&fixture->plan, its->step);
+    return passes_check_grads(&fixture->plan, its->step[fixture->plan.rank]);
 }
 
 /* An evaluation: every chunk forward, two batches. */
@@ -235,15 +243,15 @@ static uint64_t passes_sent(const struct tess_strategy *strategy)
 
 /* Two steps with an evaluation between them; the first sends what the formula says, where two ranks
  * share nothing out unevenly. */
-static int passes_steps(struct passes *all, struct fixture *fixture)
+static int passes_steps(struct passes *its, struct fixture *fixture)
 {
     struct tess_strategy *strategy = &fixture->strategy;
-    struct passes own = *all, *its = &own; /* each rank's own step */
-    its->step = 0;
+    int32_t *step = &its->step[fixture->plan.rank];
+    *step = 0;
     int failed = passes_update(fixture, 0);
     const uint64_t before = passes_sent(strategy);
     failed = failed ? failed : passes_step(its, fixture);
-    failed = failed ? failed : passes_update(fixture, its->step = 1);
+    failed = failed ? failed : passes_update(fixture, *step = 1);
     const uint64_t sent = passes_sent(strategy) - before;
     failed = failed ? failed : passes_evaluate(its, fixture);
     failed = failed ? failed : passes_step(its, fixture);
@@ -354,6 +362,28 @@ static void test_sharded(void **state)
     passes_run("hsdp", "--hsdp.reshard-after-forward=on");
 }
 
+/* A tied parameter whose source is on the same rank: as where the first and the last unit are on
+ * one stage. */
+static void test_tied(void **state)
+{
+    static const struct {
+        const char *strategy, *option;
+    } layout[] = {
+        {"single", ""},
+        {"dp", ""},
+        {"ddp", ""},
+        {"ddp", BUCKETS("ddp")},
+        {"zero1", BUCKETS("zero1")},
+        {"zero2", BUCKETS("zero2")},
+        {"fsdp", ""},
+        {"fsdp", "--fsdp.reshard-after-forward=on"},
+        {"hsdp", ""},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof layout / sizeof layout[0]; i++)
+        passes_run_with(&passes_tied, layout[i].strategy, layout[i].option);
+}
+
 /* A stage of units that have no parameters. */
 static void test_no_parameters(void **state)
 {
@@ -406,9 +436,10 @@ static void test_reshard(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_replicated),    cmocka_unit_test(test_every_micro_batch),
-        cmocka_unit_test(test_zero),          cmocka_unit_test(test_sharded),
-        cmocka_unit_test(test_no_parameters), cmocka_unit_test(test_reshard),
+        cmocka_unit_test(test_replicated), cmocka_unit_test(test_every_micro_batch),
+        cmocka_unit_test(test_zero),       cmocka_unit_test(test_sharded),
+        cmocka_unit_test(test_tied),       cmocka_unit_test(test_no_parameters),
+        cmocka_unit_test(test_reshard),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

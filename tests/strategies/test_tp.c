@@ -11,6 +11,7 @@
 #include "tessera/strategy.h"
 #include "tessera/version.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -252,6 +253,9 @@ static void test_required(void **state)
         assert_int_equal(tess_registry_get_strategy(ops.name, &found), TESS_OK);
         assert_int_equal(found->wanted_ranks(NULL), 0);
         assert_int_equal(found->check(NULL, 3, 1), TESS_OK);
+        double share = 0;
+        assert_int_equal(found->idle_share(NULL, 2, 2, NULL, NULL, &share), TESS_OK);
+        assert_true(isnan(share));
         assert_int_equal(found->axis, ops.axis);
     }
 }

@@ -271,14 +271,18 @@ static void transient_scatter(struct fixture *fixture, struct note_comm *shard,
         transient_backward(&scatter, fixture, shard);
     }
     assert_int_equal(tess__scatter_finish(&scatter, &fixture->strategy), TESS_OK);
-    /* Every segment once per micro-batch, highest first, to its level; all waited for. */
+    /* Every segment once per micro-batch, highest first; all waited for. What is added to a level
+     * at once arrives in place, the rest at its level. */
     assert_int_equal(shard->count, plan->accumulate * plan->segment_count);
     for (int32_t c = 0; c < shard->count; c++) {
         int32_t m = c / plan->segment_count;
         int32_t s = plan->segment_count - 1 - c % plan->segment_count;
         assert_int_equal(shard->call[c].collective, TESS_COLLECTIVE_REDUCE_SCATTER);
-        assert_ptr_equal(shard->call[c].target,
-                         plan->segment[s].grad_own + tess_fold_level(plan, m) * plan->own_stride);
+        const int64_t own = tess_plan_own_count(plan, s, TESS_EXTENT_SHARD);
+        const float *place = (const float *)shard->call[c].source + plan->shard_index * own;
+        const float *level =
+            plan->segment[s].grad_own + tess_fold_level(plan, m) * plan->own_stride;
+        assert_ptr_equal(shard->call[c].target, tess_fold_adds(plan, m) ? place : level);
         assert_true(shard->done[c]);
     }
     if (replica != NULL) {

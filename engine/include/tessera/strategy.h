@@ -294,6 +294,16 @@ struct tess_strategy_ops {
     enum tess_status (*order)(const void *options, int32_t stage, int32_t stage_count,
                               int32_t micro_count, struct tess_action *action_out);
 
+    /*
+     * STAGE axis. OPTIONAL, default: NaN, not known. The share of a step's passes in which ranks of
+     * the axis have nothing to do, their mean, with messages that take no time: on virtual stages
+     * of equal time where forward_s and backward_s are NULL; else on these seconds of a
+     * micro-batch, [virtual stages] each. Pure.
+     */
+    enum tess_status (*idle_share)(const void *options, int32_t stage_count, int32_t micro_count,
+                                   const double *forward_s, const double *backward_s,
+                                   double *share_out);
+
     /* OPTIONAL, default: nothing. Lines for --explain: groups, buckets, volumes. */
     void (*describe)(const struct tess_strategy *strategy,
                      void (*line)(void *context, const char *text), void *context);
@@ -315,6 +325,14 @@ struct tess_strategy_ops {
 int32_t tess_fold_level(const struct tess_plan *plan, int32_t micro);
 void tess_fold_merge(struct tess_kernel *kernel, const struct tess_plan *plan, float *level0,
                      int64_t stride, int64_t count, int32_t micro);
+/*
+ * The same for a gradient that arrives elsewhere, as what is sharded does: where adds() says so it
+ * is added to the levels from `grad`, else it belongs in its level, and nothing is to be added yet.
+ * Sharded gradients have levels for the latter alone.
+ */
+bool tess_fold_adds(const struct tess_plan *plan, int32_t micro);
+void tess_fold_add(struct tess_kernel *kernel, const struct tess_plan *plan, float *level0,
+                   int64_t stride, int64_t count, int32_t micro, const float *grad);
 
 /*
  * Fold a segment whose gradient is FULL (core's storage); after the last micro-batch segment.grad

@@ -1,0 +1,331 @@
+/*
+ * One backend (argv[1]) with one thread and with three: every result has the same bits, because
+ * threads share results and never a sum. Sizes are beyond what a backend may think too little to
+ * share.
+ */
+#include "device.h"
+
+#include "kernel_open.h"
+#include "tessera/registry.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define ARENA (48u << 20)
+
+static const char *backend;
+
+/* The same arrays twice: with one thread, and with three. */
+struct twin {
+    struct tess_kernel *kernel;
+    char *memory;
+    size_t used;
+};
+
+static struct twin twins[2];
+
+static void twins_open(void)
+{
+    const struct tess_kernel_ops *ops;
+    static const int threads[2] = {1, 3};
+    if (tess_registry_get_kernel(backend, &ops) != TESS_OK)
+        exit(77);
+    for (int i = 0; i < 2; i++) {
+        twins[i].memory = aligned_alloc(4096, ARENA);
+        if (!twins[i].memory || tess_kernel_open(ops, threads[i], &twins[i].kernel) != TESS_OK)
+            exit(1);
+    }
+}
+
+static void twins_close(void)
+{
+    for (int i = 0; i < 2; i++) {
+        tess_kernel_close(twins[i].kernel);
+        free(twins[i].memory);
+    }
+}
+
+static void twins_reset(void)
+{
+    for (int i = 0; i < 2; i++)
+        twins[i].used = 0;
+}
+
+/* An array of one twin; the same call for the other gives the same place in its memory. */
+static void *take(struct twin *twin, size_t bytes)
+{
+    size_t room = (bytes + 63) / 64 * 64;
+    assert_true(room <= ARENA - twin->used);
+    char *array = twin->memory + twin->used;
+    twin->used += room;
+    memset(array, 0x55, room);
+    return array;
+}
+
+/* The same numbers in [-1, 1) for both. */
+static void *put(struct twin *twin, enum tess_dtype dtype, uint64_t seed, int64_t count)
+{
+    struct draw draw = {seed};
+    char *array = take(twin, (size_t)count * tess_dtype_bytes(dtype));
+    for (int64_t i = 0; i < count; i++) {
+        float whole = (float)draw_real(&draw, TESS_F32);
+        tess_cast(twin->kernel, 1, TESS_F32, &whole, dtype,
+                  array + (size_t)i * tess_dtype_bytes(dtype));
+    }
+    return array;
+}
+
+static void op_open(struct twin *twin, const struct tess_op_desc *desc, struct tess_op *op)
+{
+    struct tess_op_needs needs;
+    assert_int_equal(twin->kernel->ops->op_needs(desc, &needs), TESS_OK);
+    *op = (struct tess_op){.desc = *desc, .kernel = twin->kernel, .weight_token = 1};
+    op->scratch = aligned_alloc(64, (needs.scratch_bytes + 64) / 64 * 64);
+    op->packed = aligned_alloc(64, (needs.packed_bytes + 64) / 64 * 64);
+    assert_non_null(op->scratch);
+    assert_non_null(op->packed);
+    assert_int_equal(twin->kernel->ops->op_open(op), TESS_OK);
+}
+
+static void op_close(struct tess_op *op)
+{
+    op->kernel->ops->op_close(op);
+    free(op->scratch);
+    free(op->packed);
+}
+
+/* Run on both twins, then compare all their memory. */
+static void check_twins(const char *what, void (*run)(struct twin *twin, enum tess_dtype dtype),
+                        enum tess_dtype dtype)
+{
+    twins_reset();
+    for (int i = 0; i < 2; i++)
+        run(&twins[i], dtype);
+    assert_int_equal(twins[0].used, twins[1].used);
+    check_bytes(what, twins[1].memory, twins[0].memory, twins[0].used);
+}
+
+static void run_linear_shape(struct twin *twin, enum tess_dtype dtype, int64_t rows, int64_t leaf,
+                             int64_t in, int64_t out)
+{
+    struct tess_op_desc d = {.kind = TESS_OP_LINEAR,
+                             .dtype = dtype,
+                             .rows = rows,
+                             .leaf_rows = leaf,
+                             .in = in,
+                             .out = out,
+                             .input_grad = true};
+    size_t word = tess_dtype_bytes(dtype);
+    void *x = put(twin, dtype, 1, rows * in), *w = put(twin, dtype, 2, in * out);
+    void *dy = put(twin, dtype, 3, rows * out), *bias = put(twin, dtype, 4, out);
+    void *y = take(twin, (size_t)(rows * out) * word), *dx = take(twin, (size_t)(rows * in) * word);
+    float *dw = take(twin, (size_t)(in * out) * 4), *db = take(twin, (size_t)out * 4);
+    struct tess_op op;
+    op_open(twin, &d, &op);
+    assert_int_equal(tess_linear_forward(&op, x, w, bias, y), TESS_OK);
+    assert_int_equal(tess_linear_backward_data(&op, dy, w, dx), TESS_OK);
+    assert_int_equal(tess_linear_backward_weight(&op, x, dy, dw, db), TESS_OK);
+    op_close(&op);
+}
+
+static void run_linear(struct twin *twin, enum tess_dtype dtype)
+{
+    run_linear_shape(twin, dtype, 300, 300, 70, 130);
+    run_linear_shape(twin, dtype, 96, 8, 65, 67);
+    run_linear_shape(twin, dtype, 140, 70, 64, 900);
+}
+
+static void run_attention(struct twin *twin, enum tess_dtype dtype)
+{
+    int64_t rows = 3, length = 70, heads = 6, kv_heads = 3, size = 16;
+    struct tess_op_desc d = {.kind = TESS_OP_ATTENTION,
+                             .dtype = dtype,
+                             .rows = rows,
+                             .leaf_rows = 1,
+                             .in = size,
+                             .out = size,
+                             .length = length,
+                             .heads = (int32_t)heads,
+                             .kv_heads = (int32_t)kv_heads,
+                             .q_stride = heads * size,
+                             .kv_stride = kv_heads * size};
+    int64_t q_count = rows * length * heads * size, kv_count = rows * length * kv_heads * size;
+    size_t word = tess_dtype_bytes(dtype);
+    void *q = put(twin, dtype, 1, q_count), *k = put(twin, dtype, 2, kv_count);
+    void *v = put(twin, dtype, 3, kv_count), *dy = put(twin, dtype, 4, q_count);
+    void *y = take(twin, (size_t)q_count * word), *dq = take(twin, (size_t)q_count * word);
+    void *dk = take(twin, (size_t)kv_count * word), *dv = take(twin, (size_t)kv_count * word);
+    float *lse = take(twin, (size_t)(rows * heads * length) * 4);
+    struct tess_op op;
+    op_open(twin, &d, &op);
+    assert_int_equal(tess_attention_forward(&op, q, k, v, y, lse), TESS_OK);
+    assert_int_equal(tess_attention_backward(&op, q, k, v, y, dy, lse, dq, dk, dv), TESS_OK);
+    op_close(&op);
+}
+
+static void run_norm(struct twin *twin, enum tess_dtype dtype)
+{
+    int64_t rows = 450, leaf = 150, size = 70, count = rows * size;
+    struct tess_op_desc d = {.kind = TESS_OP_NORM,
+                             .dtype = dtype,
+                             .rows = rows,
+                             .leaf_rows = leaf,
+                             .in = size,
+                             .out = size,
+                             .epsilon = 1e-5f};
+    size_t bytes = (size_t)count * tess_dtype_bytes(dtype);
+    void *x = put(twin, dtype, 1, count), *add = put(twin, dtype, 2, count);
+    void *gamma = put(twin, dtype, 3, size), *beta = put(twin, dtype, 4, size);
+    void *dy = put(twin, dtype, 5, count);
+    void *sum = take(twin, bytes), *y = take(twin, bytes), *dx = take(twin, bytes);
+    float *mean = take(twin, (size_t)rows * 4), *rstd = take(twin, (size_t)rows * 4);
+    float *dgamma = take(twin, (size_t)size * 4), *dbeta = take(twin, (size_t)size * 4);
+    struct tess_op op;
+    op_open(twin, &d, &op);
+    assert_int_equal(tess_norm_forward(&op, x, add, sum, gamma, beta, y, mean, rstd), TESS_OK);
+    assert_int_equal(tess_norm_backward(&op, sum, dy, gamma, mean, rstd, add, dx, dgamma, dbeta),
+                     TESS_OK);
+    op_close(&op);
+}
+
+static void run_embedding(struct twin *twin, enum tess_dtype dtype)
+{
+    int64_t rows = 300, table_rows = 37, size = 70;
+    struct tess_op_desc d = {.kind = TESS_OP_EMBEDDING,
+                             .dtype = dtype,
+                             .rows = rows,
+                             .leaf_rows = 100,
+                             .in = table_rows,
+                             .out = size,
+                             .length = 50};
+    void *table = put(twin, dtype, 1, table_rows * size), *dy = put(twin, dtype, 2, rows * size);
+    void *y = take(twin, (size_t)(rows * size) * tess_dtype_bytes(dtype));
+    float *dtable = take(twin, (size_t)(table_rows * size) * 4);
+    int32_t *token = take(twin, (size_t)rows * 4);
+    for (int64_t i = 0; i < rows; i++)
+        token[i] = (int32_t)(i * 7919 % 41);
+    struct tess_op op;
+    op_open(twin, &d, &op);
+    assert_int_equal(tess_embedding_forward(&op, token, 0, table, dy, y), TESS_OK);
+    assert_int_equal(tess_embedding_backward(&op, token, 0, dy, dtable), TESS_OK);
+    op_close(&op);
+}
+
+static void run_plain(struct twin *twin, enum tess_dtype dtype)
+{
+    int64_t count = 70001;
+    size_t bytes = (size_t)count * tess_dtype_bytes(dtype);
+    static const uint64_t key[2] = {3, 4};
+    struct tess_kernel *kernel = twin->kernel;
+    void *a = put(twin, dtype, 1, count), *b = put(twin, dtype, 2, count);
+    void *c = put(twin, dtype, 3, count);
+    tess_relu_forward(kernel, dtype, count, a, take(twin, bytes));
+    tess_relu_backward(kernel, dtype, count, a, b, take(twin, bytes));
+    tess_gelu_forward(kernel, dtype, count, a, take(twin, bytes));
+    tess_gelu_backward(kernel, dtype, count, a, b, take(twin, bytes));
+    tess_swiglu_forward(kernel, dtype, count, a, b, take(twin, bytes));
+    void *dgate = take(twin, bytes), *dup = take(twin, bytes);
+    tess_swiglu_backward(kernel, dtype, count, a, b, c, dgate, dup);
+    tess_add(kernel, dtype, count, a, b, take(twin, bytes));
+    tess_dropout(kernel, dtype, count, 0.3f, key, 5, a, take(twin, bytes));
+    tess_copy(kernel, (int64_t)bytes, a, take(twin, bytes));
+    tess_fill(kernel, (int64_t)bytes, 7, take(twin, bytes));
+    tess_rope(kernel, dtype, 300, 100, 3, 2, 32, 70, 1e4f, false, b);
+    float *wide = take(twin, (size_t)count * 4);
+    tess_cast(kernel, count, dtype, a, TESS_F32, wide);
+}
+
+static void run_update(struct twin *twin, enum tess_dtype dtype)
+{
+    int64_t count = 70001;
+    static const uint64_t key[2] = {3, 4};
+    float *w = put(twin, TESS_F32, 1, count), *g = put(twin, TESS_F32, 2, count);
+    float *m = put(twin, TESS_F32, 3, count), *v = take(twin, (size_t)count * 4);
+    memset(v, 0, (size_t)count * 4);
+    struct tess_update update = {.kind = TESS_UPDATE_ADAMW,
+                                 .low = dtype,
+                                 .count = count,
+                                 .w = w,
+                                 .param_low = take(twin, (size_t)count * tess_dtype_bytes(dtype)),
+                                 .g = g,
+                                 .m = m,
+                                 .v = v,
+                                 .lr = 0.1f,
+                                 .beta1 = 0.9f,
+                                 .beta2 = 0.99f,
+                                 .epsilon = 1e-8f,
+                                 .weight_decay = 0.1f,
+                                 .correction1 = 1,
+                                 .correction2 = 1,
+                                 .grad_scale = 0.5f,
+                                 .direction = take(twin, (size_t)count * 4)};
+    tess_update(twin->kernel, &update);
+    tess_lamb_direction(twin->kernel, &update);
+    tess_accumulate(twin->kernel, count, 0.5f, g, w);
+    struct tess_sum *sum = take(twin, sizeof(*sum));
+    memset(sum, 0, sizeof(*sum));
+    tess_square_sum(twin->kernel, count, 0.5f, g, sum);
+    if (dtype != TESS_F32)
+        tess_cast_stochastic(twin->kernel, count, g, dtype, key, 5,
+                             take(twin, (size_t)count * tess_dtype_bytes(dtype)));
+}
+
+static void run_xent(struct twin *twin, enum tess_dtype dtype)
+{
+    int64_t rows = 130, classes = 300, stride = 310;
+    size_t row_bytes = (size_t)rows * 4;
+    struct tess_kernel *kernel = twin->kernel;
+    char *logits = put(twin, dtype, 1, rows * stride);
+    void *grad = take(twin, (size_t)(rows * stride) * tess_dtype_bytes(dtype));
+    float *max = take(twin, row_bytes), *sum = take(twin, row_bytes);
+    float *target = take(twin, row_bytes), *best = take(twin, row_bytes);
+    float *loss = take(twin, row_bytes);
+    int32_t *label = take(twin, row_bytes), *correct = take(twin, row_bytes);
+    for (int64_t i = 0; i < rows; i++)
+        label[i] = (int32_t)(i * 7919 % classes) - (i == 3);
+    tess_xent_max(kernel, dtype, rows, classes, stride, logits, max);
+    tess_xent_sum(kernel, dtype, rows, classes, stride, 0, logits, label, max, sum, target, best);
+    tess_xent_loss(kernel, rows, 1, label, max, sum, target, best, loss, correct);
+    tess_xent_grad(kernel, dtype, rows, classes, stride, 0, 0.5f, logits, label, max, sum, grad);
+    tess_softmax_xent(kernel, dtype, rows, stride, 0.5f, logits, label, grad, loss, correct);
+}
+
+static void all(enum tess_dtype dtype)
+{
+    check_twins("linear", run_linear, dtype);
+    check_twins("attention", run_attention, dtype);
+    check_twins("norm", run_norm, dtype);
+    check_twins("embedding", run_embedding, dtype);
+    check_twins("plain operations", run_plain, dtype);
+    check_twins("updates", run_update, dtype);
+    check_twins("cross-entropy", run_xent, dtype);
+}
+
+static void case_f32(void **state)
+{
+    (void)state;
+    all(TESS_F32);
+}
+
+static void case_bf16(void **state)
+{
+    (void)state;
+    all(TESS_BF16);
+}
+
+static void case_f16(void **state)
+{
+    (void)state;
+    all(TESS_F16);
+}
+
+int main(int argc, char **argv)
+{
+    backend = device_backend(argc, argv);
+    twins_open();
+    const struct CMUnitTest cases[] = {cmocka_unit_test(case_f32), cmocka_unit_test(case_bf16),
+                                       cmocka_unit_test(case_f16)};
+    int failed = cmocka_run_group_tests(cases, NULL, NULL);
+    twins_close();
+    return failed;
+}
