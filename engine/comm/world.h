@@ -27,8 +27,10 @@ int32_t tess_world_rank_count(const struct tess_world *world);
 #define TESS_DOING_LIST(X)                                                                         \
     X(STARTING, "starting")                                                                        \
     X(LOADING, "loading a batch")                                                                  \
+    X(INPUT, "receiving the input")                                                                \
     X(FORWARD, "in forward")                                                                       \
     X(LOSS, "in the loss")                                                                         \
+    X(GRADIENT, "receiving the gradient")                                                          \
     X(BACKWARD, "in backward")                                                                     \
     X(REDUCING, "finishing the gradients")                                                         \
     X(OPTIMIZER, "in the optimizer")                                                               \
