@@ -191,14 +191,15 @@ void tess__run_keep(struct tess__run *run, const struct tess__message *message)
 
 struct tess__launch tess__run_launch(const struct tess__run *run)
 {
-    const struct tess_plan *plan = tess_engine_plan_of(run->planned);
+    int32_t unit_count;
+    const char *const *unit_name = tess_engine_unit_names(run->planned, &unit_count);
 
     return (struct tess__launch){
         .rank_count = run->rank_count,
         .mode = run->config->strategy->rank_mode,
         .bind = run->config->run.bind,
-        .unit_name = plan->unit_name,
-        .unit_count = plan->unit_count,
+        .unit_name = unit_name,
+        .unit_count = unit_count,
         .body = tess__run_body,
     };
 }

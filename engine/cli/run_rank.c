@@ -363,9 +363,10 @@ static enum tess_status run_open_comm(const struct tess__run *run, const struct 
                                       struct tess_comm **comm_out)
 {
     const struct tess_run_options *options = &run->config->run;
-    const struct tess_plan *plan = tess_engine_plan_of(run->planned);
     enum tess_order order = options->reduce == 0 ? TESS_ORDER_CANONICAL : TESS_ORDER_FAST;
     struct tess_comm *comm;
+    int32_t unit_count;
+    const char *const *unit_name = tess_engine_unit_names(run->planned, &unit_count);
     enum tess_status status;
 
     if (rank->rank_count == 1)
@@ -375,8 +376,8 @@ static enum tess_status run_open_comm(const struct tess__run *run, const struct 
     *comm_out = comm;
     if (!options->debug)
         return TESS_OK;
-    status = tess_comm_debug_open(comm, tess_world_board(rank->world, rank->rank), plan->unit_name,
-                                  plan->unit_count, comm_out);
+    status = tess_comm_debug_open(comm, tess_world_board(rank->world, rank->rank), unit_name,
+                                  unit_count, comm_out);
     if (status != TESS_OK)
         tess_comm_close(comm);
     return status;

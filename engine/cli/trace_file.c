@@ -151,13 +151,15 @@ static void trace_put_doing_name(const struct trace_writer *writer,
         [TESS_DOING_FORWARD] = "forward",     [TESS_DOING_LOSS] = "loss",
         [TESS_DOING_BACKWARD] = "backward",   [TESS_DOING_REDUCING] = "gradients",
         [TESS_DOING_OPTIMIZER] = "optimizer", [TESS_DOING_EVALUATING] = "evaluating",
+        [TESS_DOING_INPUT] = "input of",      [TESS_DOING_GRADIENT] = "gradient of",
     };
-    const struct tess_plan *plan = tess_engine_plan_of(writer->run->planned);
+    int32_t unit_count;
+    const char *const *unit_name = tess_engine_unit_names(writer->run->planned, &unit_count);
 
     fputs(text[event->what] != NULL ? text[event->what] : "other", writer->stream);
-    if (event->unit >= 0 && event->unit < plan->unit_count) {
+    if (event->unit >= 0 && event->unit < unit_count) {
         fputc(' ', writer->stream);
-        trace_put_name(writer->stream, plan->unit_name[event->unit]);
+        trace_put_name(writer->stream, unit_name[event->unit]);
     }
 }
 

@@ -109,6 +109,51 @@ static bool wait_is_missing(const struct local_group *group, const struct tess_c
     return peer != group->comm.rank && atomic_load(&member->progress) >> 32 < number;
 }
 
+/* The rank of the world that a call waits for, of several one that has not called it; -1: none. */
+static int32_t wait_find_missing(const struct local_group *group, const struct tess_comm_call *call,
+                                 uint64_t number)
+{
+    int32_t found = -1;
+    for (int32_t r = group->comm.rank_count - 1; r >= 0; r--) {
+        bool posted;
+        if (wait_is_missing(group, call, number, r, &posted) && (!posted || found < 0))
+            found = group->world_rank[r];
+    }
+    return found;
+}
+
+static void wait_describe(struct tess_world *world, int32_t rank, char *text, size_t text_bytes)
+{
+    tess_board_describe(tess_world_board(world, rank), NULL, 0, text, text_bytes);
+}
+
+/*
+ * A rank that did not come may itself wait for another one, and that one too: "; rank 1 waits for
+ * rank 5 (in forward of unit 3)", as far as it goes. The last one is the one to look at.
+ */
+static void wait_name_causes(struct tess_world *world, int32_t rank, char *text, size_t text_bytes)
+{
+    uint64_t named = 0;
+    for (size_t used = 0; rank >= 0;) {
+        char doing[160];
+        const int32_t next =
+            atomic_load_explicit(&world->rank[rank].board.waits_for, memory_order_relaxed);
+        named |= UINT64_C(1) << rank;
+        if (next < 0 || named >> next & 1)
+            return;
+        wait_describe(world, next, doing, sizeof doing);
+        const int length =
+            snprintf(text + used, text_bytes - used, "; rank %d waits for rank %d (%s)", (int)rank,
+                     (int)next, doing);
+        if (length < 0 || (size_t)length >= text_bytes - used) {
+            text[used] = '\0';
+            return;
+        }
+        used += (size_t)length;
+        rank = next;
+    }
+}
+
 /* Who is missing and what it does instead, those that did not even call first; those that do not
  * fit are counted. */
 static void wait_name_missing(struct local_group *group, const struct tess_comm_call *call,
@@ -123,8 +168,7 @@ static void wait_name_missing(struct local_group *group, const struct tess_comm_
         if (!wait_is_missing(group, call, number, r, &posted) || posted != (i >= n))
             continue;
         char doing[160], one[220];
-        struct tess_board *board = tess_world_board(group->rank->world, group->world_rank[r]);
-        tess_board_describe(board, NULL, 0, doing, sizeof doing);
+        wait_describe(group->rank->world, group->world_rank[r], doing, sizeof doing);
         size_t length = (size_t)snprintf(one, sizeof one, "%srank %d %s it (%s)",
                                          used > 0 ? "; " : "", (int)group->world_rank[r],
                                          posted ? "has not finished" : "has not called", doing);
@@ -148,11 +192,12 @@ static enum tess_status wait_time_out(struct local_group *group, const struct te
                                       uint64_t number)
 {
     struct local_rank *rank = group->rank;
-    char who[640], reason[960];
+    char who[480], causes[360] = "", reason[1000];
     wait_name_missing(group, call, number, who, sizeof who);
-    snprintf(reason, sizeof reason, "%s %llu%s%s did not end within %g s: %s",
+    wait_name_causes(rank->world, wait_find_missing(group, call, number), causes, sizeof causes);
+    snprintf(reason, sizeof reason, "%s %llu%s%s did not end within %g s: %s%s",
              tess_collective_name(call->collective), (unsigned long long)number,
-             call->site[0] != '\0' ? " at " : "", call->site, rank->timeout_s, who);
+             call->site[0] != '\0' ? " at " : "", call->site, rank->timeout_s, who, causes);
     rank->told = true;
     tess_world_abort(rank->world, rank->rank, reason);
     TESS_FAIL(TESS_ERR_TIMEOUT, "%s", reason);
@@ -174,13 +219,16 @@ static enum tess_status wait_loop(struct local_group *group, bool (*ready)(void 
             seen = now;
         if (now - start > rank->timeout_s)
             return wait_time_out(group, call, number);
-        if (now - seen > WAIT_SPIN_S)
+        if (now - seen > WAIT_SPIN_S) {
+            atomic_store_explicit(&rank->world->rank[rank->rank].board.waits_for,
+                                  wait_find_missing(group, call, number), memory_order_relaxed);
             TESS_TRY(wait_sleep(rank, ready, context));
-        else if (spins)
+        } else if (spins) {
             for (int i = 0; i < 16; i++)
                 WAIT_PAUSE();
-        else
+        } else {
             sched_yield();
+        }
     }
 }
 
@@ -197,5 +245,6 @@ enum tess_status tess__local_wait(struct local_group *group, bool (*ready)(void 
     atomic_store_explicit(&board->collective, (int32_t)call->collective, memory_order_relaxed);
     enum tess_status status = wait_loop(group, ready, context, call, number);
     atomic_store_explicit(&board->collective, -1, memory_order_relaxed);
+    atomic_store_explicit(&board->waits_for, -1, memory_order_relaxed);
     return status;
 }

@@ -147,6 +147,7 @@ enum tess_status tess_world_open(int32_t rank_count, enum tess_rank_mode mode,
         struct tess_board *board = &world->rank[r].board;
         atomic_store_explicit(&board->unit, -1, memory_order_relaxed);
         atomic_store_explicit(&board->collective, -1, memory_order_relaxed);
+        atomic_store_explicit(&board->waits_for, -1, memory_order_relaxed);
     }
     *world_out = world;
     return TESS_OK;

@@ -27,8 +27,10 @@ int32_t tess_world_rank_count(const struct tess_world *world);
 #define TESS_DOING_LIST(X)                                                                         \
     X(STARTING, "starting")                                                                        \
     X(LOADING, "loading a batch")                                                                  \
+    X(INPUT, "receiving the input")                                                                \
     X(FORWARD, "in forward")                                                                       \
     X(LOSS, "in the loss")                                                                         \
+    X(GRADIENT, "receiving the gradient")                                                          \
     X(BACKWARD, "in backward")                                                                     \
     X(REDUCING, "finishing the gradients")                                                         \
     X(OPTIMIZER, "in the optimizer")                                                               \
@@ -49,6 +51,8 @@ struct tess_board {
     _Atomic int64_t step;               /* from 1; 0 before the first */
     _Atomic int32_t collective;   /* the call it waits for, -1: none; set by the communicator */
     _Atomic uint64_t call_number; /* of that call in its group */
+    _Atomic int32_t waits_for;    /* rank of the world that has not come to it, -1: none, or the
+                                     wait is a short one; set by the communicator */
     _Atomic int32_t pid;
     /* Steps so far: how long they took, and how much of that the rank did not wait for others. */
     _Atomic int64_t passed_us, busy_us;

@@ -76,6 +76,17 @@ static struct tess_tensor_axis engine_tensor_axis(const struct tess_engine *engi
                                      .sequence = options->sequence && ranks > 1};
 }
 
+static enum tess_status engine_name_units(struct tess_engine *engine)
+{
+    const int32_t units = engine->model.unit_count;
+    engine->unit_name = calloc((size_t)units, sizeof *engine->unit_name);
+    if (!engine->unit_name)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the names of %d units", units);
+    for (int32_t u = 0; u < units; u++)
+        engine->unit_name[u] = engine->model.unit[u].name;
+    return TESS_OK;
+}
+
 static enum tess_status engine_declare(struct tess_engine *engine)
 {
     const struct tess_config *config = engine->config;
@@ -94,6 +105,7 @@ static enum tess_status engine_declare(struct tess_engine *engine)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for the model's state");
     TESS_TRY(tess_declare_model(&engine->model, config->model, engine->model_state,
                                 config->model_options, &input));
+    TESS_TRY(engine_name_units(engine));
     uint32_t wide = 0;
     TESS_TRY(tess_precision_f32_ops(config->run.f32_ops, &wide));
     for (int32_t o = 0; o < engine->model.op_count; o++) {
@@ -383,6 +395,7 @@ void tess_engine_close(struct tess_engine *engine)
     tess_declare_fini(&engine->model);
     void *const owned[] = {
         engine->model_state,
+        engine->unit_name,
         engine->strategy.state,
         engine->tensor_strategy.state,
         engine->block.unit_output,
@@ -427,6 +440,12 @@ const struct tess_memory *tess_engine_memory(const struct tess_engine *engine)
 const struct tess_plan *tess_engine_plan_of(const struct tess_engine *engine)
 {
     return &engine->plan;
+}
+
+const char *const *tess_engine_unit_names(const struct tess_engine *engine, int32_t *count_out)
+{
+    *count_out = engine->model.unit_count;
+    return engine->unit_name;
 }
 
 int32_t tess_engine_param_count(const struct tess_engine *engine)

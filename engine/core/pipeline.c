@@ -399,6 +399,7 @@ static enum tess_status pipe_forward(struct tess_engine *engine, int32_t i,
     if (!chunk->first) {
         TESS_TRY(pipe_post_inputs(engine, i));
         flight->input = pipe_input(engine, action.chunk, action.micro);
+        tess__engine_doing(engine, TESS_DOING_INPUT, chunk->unit_first);
         TESS_TRY(tess_event_wait(pipe_input_event(pipe, action.chunk, action.micro)));
     }
     if (pipe->forward != NULL)
@@ -479,6 +480,7 @@ static enum tess_status pipe_backward(struct tess_engine *engine, int32_t i,
         TESS_TRY(pipe_post_grads(engine, i));
         const int32_t turn = pipe->grad_received++ % 2;
         grad_in = tess_memory_get(engine->memory, engine->block.stage_grad[turn]);
+        tess__engine_doing(engine, TESS_DOING_GRADIENT, chunk->unit_end - 1);
         TESS_TRY(tess_event_wait(&pipe->grad_event[turn]));
     }
     if (pipe->backward != NULL)
@@ -562,6 +564,7 @@ enum tess_status tess__engine_pipe_evaluate(struct tess_engine *engine)
             TESS_TRY(pipe_load(engine, engine->test_loader, chunk, 0, flight));
         if (!chunk->first) {
             flight->input = pipe_input(engine, c, 0);
+            tess__engine_doing(engine, TESS_DOING_INPUT, chunk->unit_first);
             TESS_TRY(tess_comm_recv(pipe->forward, pipe_input(engine, c, 0),
                                     (size_t)(chunk->input_count * engine->rows), engine->plan.dtype,
                                     chunk->before, NULL));

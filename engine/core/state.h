@@ -111,6 +111,7 @@ struct tess_engine {
 
     struct tess_declare model;   /* all of it, cut along the tensor axis */
     struct tess_declare declare; /* what this rank keeps of it */
+    const char **unit_name;      /* [units of the model] */
     void *model_state;
     struct tess_plan plan;
     struct tess_strategy strategy;        /* of the data axis */
@@ -294,9 +295,11 @@ static inline int64_t tess__engine_test_passes(const struct tess_engine *engine)
     return (engine->test_leaves + width - 1) / width;
 }
 
+/* `unit` is this rank's, or -1; others are told its number in the model. */
 static inline void tess__engine_doing(struct tess_engine *engine, enum tess_doing doing,
                                       int32_t unit)
 {
+    unit = unit >= 0 ? engine->declare.unit[unit].index : unit;
     atomic_store_explicit(&engine->board->doing, (int32_t)doing, memory_order_relaxed);
     atomic_store_explicit(&engine->board->unit, unit, memory_order_relaxed);
     if (engine->trace != NULL)

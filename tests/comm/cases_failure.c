@@ -224,7 +224,34 @@ static int failure_time_out_rank(struct tess_comm *comm, struct tess_world *worl
     return 0;
 }
 
-void case_time_out(void **state)
+/* Rank 0 waits for rank 1 which waits for rank 2, and so on: whoever's time is up first, the last
+ * rank is named with what it does. */
+static int failure_chain_rank(struct tess_comm *comm, struct tess_world *world, void *arg)
+{
+    (void)arg;
+    const int32_t rank = comm->rank, last = comm->rank_count - 1;
+    struct tess_board *board = tess_world_board(world, rank);
+    int64_t got;
+    WORLD_OK(tess_comm_barrier(comm));
+    if (rank == last) {
+        atomic_store(&board->doing, TESS_DOING_INPUT);
+        atomic_store(&board->unit, 3);
+        while (!tess_world_aborted(world, NULL, NULL, 0))
+            nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+        return 0;
+    }
+    nanosleep(&(struct timespec){.tv_nsec = 20000000 * rank}, NULL);
+    enum tess_status status = tess_comm_recv(comm, &got, 1, TESS_I64, rank + 1, NULL);
+    WORLD_CHECK(status == TESS_ERR_TIMEOUT || status == TESS_ERR_ABORTED);
+    char part[80];
+    snprintf(part, sizeof part, "rank %d waits for rank %d (receiving the input of unit 3)",
+             (int)last - 1, (int)last);
+    if (last > 1 && strstr(tess_log_last_error(), part) == NULL)
+        return world_fail("expected '%s' in: %s", part, tess_log_last_error());
+    return 0;
+}
+
+static void failure_time_out(void **state, world_function fn)
 {
     const struct case_setup *setup = *state;
     if (setup->ranks == 1)
@@ -232,12 +259,22 @@ void case_time_out(void **state)
     struct world_setup world = {.ranks = setup->ranks, .mode = setup->mode, .timeout_s = 0.4};
     struct world_report *report = calloc(1, sizeof *report);
     assert_non_null(report);
-    int failed = world_run_setup(&world, failure_time_out_rank, NULL, report);
+    int failed = world_run_setup(&world, fn, NULL, report);
     world_print(report);
     double seconds = report->seconds;
     free(report);
     assert_int_equal(failed, 0);
     assert_true(seconds < 2.0);
+}
+
+void case_time_out(void **state)
+{
+    failure_time_out(state, failure_time_out_rank);
+}
+
+void case_time_out_chain(void **state)
+{
+    failure_time_out(state, failure_chain_rank);
 }
 
 /* A rank is killed in the middle of large calls; the launcher announces it. */

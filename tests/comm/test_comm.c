@@ -81,6 +81,7 @@ int main(int argc, char **argv)
         cmocka_unit_test_prestate(case_abort, &canonical),
         cmocka_unit_test_prestate(case_reason, &canonical),
         cmocka_unit_test_prestate(case_time_out, &canonical),
+        cmocka_unit_test_prestate(case_time_out_chain, &canonical),
         cmocka_unit_test_prestate(case_killed, &canonical),
         cmocka_unit_test_prestate(case_board, &canonical),
         cmocka_unit_test_prestate(case_observed, &canonical),

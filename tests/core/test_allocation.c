@@ -120,6 +120,19 @@ static int job_rank(struct tess_comm *comm, struct tess_world *world, void *arg)
     return 0;
 }
 
+static void check_steps(int argc, char **argv, const struct tess_dataset *dataset)
+{
+    struct tess_config *config;
+    assert_int_equal(tess_config_open(argc, argv, NULL, 0, &config), TESS_OK);
+    struct job job = {config, dataset};
+    atomic_store(&caller_count, 0);
+    assert_int_equal(world_run((int32_t)config->run.ranks, TESS_RANKS_THREADS, TESS_ORDER_CANONICAL,
+                               job_rank, &job),
+                     0);
+    assert_int_equal(own_allocations(), 0);
+    tess_config_close(config);
+}
+
 /* `low`: parameters in bf16 alone, with loss scaling, so that all of that is run through. */
 static void check_run(const char *strategy, const char *kernel, const char *optimizer, bool low)
 {
@@ -141,18 +154,39 @@ static void check_run(const char *strategy, const char *kernel, const char *opti
                     "--master-weights", low ? "off" : "on",
                     "--rounding",       low ? "stochastic" : "nearest",
                     "--loss-scale",     low ? "dynamic" : "off"};
-    struct tess_config *config;
     struct tess_dataset *dataset;
-    assert_int_equal(tess_config_open(sizeof argv / sizeof *argv, argv, NULL, 0, &config), TESS_OK);
     assert_int_equal(tess_dataset_open_synthetic(tess_shape3(12, 12, 1), 10, 256, 40, 5, &dataset),
                      TESS_OK);
-    struct job job = {config, dataset};
-    atomic_store(&caller_count, 0);
-    assert_int_equal(
-        world_run(single ? 1 : 4, TESS_RANKS_THREADS, TESS_ORDER_CANONICAL, job_rank, &job), 0);
-    assert_int_equal(own_allocations(), 0);
+    check_steps((int)(sizeof argv / sizeof *argv), argv, dataset);
     tess_dataset_close(dataset);
-    tess_config_close(config);
+}
+
+/* Language models on a mesh of all three axes: crossings, stages, ties, recompute. */
+static void check_mesh(const char *strategy, const char *mesh, const char *schedule,
+                       const char *kernel, const char *option)
+{
+    char *argv[] = {"--strategy",      (char *)strategy,
+                    "--mesh",          (char *)mesh,
+                    "--kernel",        (char *)kernel,
+                    "--pp.schedule",   (char *)schedule,
+                    "--model",         "gpt",
+                    "--gpt.layers",    "6",
+                    "--gpt.width",     "16",
+                    "--gpt.vocab",     "300",
+                    "--gpt.dropout",   "0.1",
+                    "--data.length",   "8",
+                    "--grid",          "8",
+                    "--batch-size",    "16",
+                    "--optimizer",     "adamw",
+                    "--clip",          "1",
+                    "--loss-scale",    "dynamic",
+                    "--data",          "synthetic",
+                    "--learning-rate", "0.01",
+                    (char *)option};
+    struct tess_dataset *dataset;
+    assert_int_equal(tess_dataset_open_synthetic_tokens(8, 128, 16, 5, &dataset), TESS_OK);
+    check_steps((int)(sizeof argv / sizeof *argv), argv, dataset);
+    tess_dataset_close(dataset);
 }
 
 static void case_the_counter_counts(void **state)
@@ -188,11 +222,30 @@ static void case_no_strategy_allocates(void **state)
     }
 }
 
+static void case_no_mesh_allocates(void **state)
+{
+    static const char *const all = "data=2,tensor=2,stage=2";
+    int kernels;
+    const char *const *kernel = tess_registry_names(TESS_REGISTRY_KERNEL, &kernels);
+    (void)state;
+    if (!COUNTING)
+        skip();
+    for (int k = 0; k < kernels; k++) {
+        if (strcmp(kernel[k], "guard") == 0)
+            continue;
+        check_mesh("fsdp+tp+pp", all, "1f1b", kernel[k], "--tensor.canonical=4");
+        check_mesh("zero2+tp+pp", all, "interleaved", kernel[k], "--recompute=full");
+        check_mesh("ddp+tp+pp", all, "gpipe", kernel[k], "--tensor.sequence-parallel=on");
+        check_mesh("hsdp+pp", "data=4,stage=2", "1f1b", kernel[k], "--recompute=selective");
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(case_the_counter_counts),
         cmocka_unit_test(case_no_strategy_allocates),
+        cmocka_unit_test(case_no_mesh_allocates),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
