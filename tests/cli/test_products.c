@@ -211,6 +211,7 @@ static void case_compare(void **state)
     for (size_t i = 0; i < 10; i++) {
         const json_t *run = json_array_get(runs, i);
 
+        assert_string_equal(text_of(runs, i, "model"), "gpt");
         assert_int_equal(strcmp(text_of(runs, i, "hash"), text_of(runs, 0, "hash")) == 0,
                          same_bits[i]);
         assert_true(fabs(number(run, "loss") - number(json_array_get(runs, 0), "loss")) < 1e-4);
