@@ -268,6 +268,36 @@ static void case_sequence_word(void **state)
     check_said(&spawn, "hashes: all 2 equal");
 }
 
+/* Where two runs part, their numbers of parts are among the reasons; with canonical parts a
+ * difference is a bug, or as here another seed. */
+static void case_diff(void **state)
+{
+    static struct spawn spawn;
+    static const struct {
+        const char *run, *words;
+    } table[] = {
+        {"whole", "--strategy single --ranks 1"},
+        {"parts", "--strategy tp --ranks 2 --seed 2"},
+        {"canonical", "--strategy tp --ranks 2 --tensor.canonical 4"},
+        {"others", "--strategy single --ranks 1 --tensor.canonical 4"},
+    };
+    char words[256];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
+        snprintf(words, sizeof words, "%s --steps 2 --hash-every 1 --run %s/%s", table[i].words,
+                 folder, table[i].run);
+        assert_int_equal(mesh_run(&spawn, "train", words), 0);
+    }
+    snprintf(words, sizeof words, "diff %s/whole %s/parts", folder, folder);
+    (void)spawn_words(&spawn, words);
+    check_said(&spawn, "layers are added up in other parts");
+    check_said(&spawn, "in 1 and in 2; ");
+    snprintf(words, sizeof words, "diff %s/canonical %s/others", folder, folder);
+    assert_int_equal(spawn_words(&spawn, words), 0);
+    check_said(&spawn, "the same");
+}
+
 /* Other series of runs with a product: their meshes, their grids, their words. */
 static void case_series(void **state)
 {
@@ -403,10 +433,11 @@ static int remove_folder(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(case_train),   cmocka_unit_test(case_explain),
-        cmocka_unit_test(case_compare), cmocka_unit_test(case_canonical),
-        cmocka_unit_test(case_refused), cmocka_unit_test(case_sequence_word),
-        cmocka_unit_test(case_series),  cmocka_unit_test(case_interrupt),
+        cmocka_unit_test(case_train),     cmocka_unit_test(case_explain),
+        cmocka_unit_test(case_compare),   cmocka_unit_test(case_canonical),
+        cmocka_unit_test(case_refused),   cmocka_unit_test(case_sequence_word),
+        cmocka_unit_test(case_diff),      cmocka_unit_test(case_series),
+        cmocka_unit_test(case_interrupt),
     };
 
     if (mkdtemp(folder) == NULL)
