@@ -9,20 +9,30 @@
 #define GELU_SLOPE 1.59576912160573071f /* 2 sqrt(2 / pi) */
 #define GELU_CUBE  0.0713548162726009f  /* 0.044715 times that */
 
-/* x / 2 (1 + tanh u) = x / (1 + exp(-2u)), and `e` is that exp; beyond 16 it is 0 or very large. */
+/* x / 2 (1 + tanh u) = x / (1 + exp(-2u)); beyond 16 that exp is 0 or very large. */
+CPU_INLINE float active_near(float x)
+{
+    float high = x > 16.0f ? 16.0f : x;
+    return high < -16.0f ? -16.0f : high;
+}
+
+/* exp(-2u) of an x that is near. */
 CPU_INLINE float active_gelu_exp(float x)
 {
-    float near = x < -16.0f ? -16.0f : x > 16.0f ? 16.0f : x;
-    return cpu_exp(-near * fmaf(near * near, GELU_CUBE, GELU_SLOPE));
+    return cpu_exp(-x * fmaf(x * x, GELU_CUBE, GELU_SLOPE));
 }
 
 CPU_INLINE void active_gelu_block(enum tess_dtype dtype, int64_t first, int64_t count,
                                   const void *x, void *y)
 {
-    float value[CPU_BLOCK];
+    float value[CPU_BLOCK], e[CPU_BLOCK];
     cpu_read(dtype, x, first, count, value);
     for (int64_t i = 0; i < count; i++)
-        value[i] = value[i] / (1.0f + active_gelu_exp(value[i]));
+        e[i] = active_near(value[i]);
+    for (int64_t i = 0; i < count; i++)
+        e[i] = active_gelu_exp(e[i]);
+    for (int64_t i = 0; i < count; i++)
+        value[i] = value[i] / (1.0f + e[i]);
     cpu_write(dtype, y, first, count, value);
 }
 
@@ -45,14 +55,17 @@ void CPU_LOOP(gelu_forward)(struct tess_kernel *kernel, enum tess_dtype dtype, i
 CPU_INLINE void active_gelu_grad_block(enum tess_dtype dtype, int64_t first, int64_t count,
                                        const void *x, const void *dy, void *dx)
 {
-    float value[CPU_BLOCK], grad[CPU_BLOCK];
+    float value[CPU_BLOCK], grad[CPU_BLOCK], e[CPU_BLOCK];
     cpu_read(dtype, x, first, count, value);
     cpu_read(dtype, dy, first, count, grad);
+    for (int64_t i = 0; i < count; i++)
+        value[i] = active_near(value[i]);
+    for (int64_t i = 0; i < count; i++)
+        e[i] = active_gelu_exp(value[i]);
     for (int64_t i = 0; i < count; i++) {
-        float near = value[i] < -16.0f ? -16.0f : value[i] > 16.0f ? 16.0f : value[i];
-        float e = active_gelu_exp(near), s = 1.0f / (1.0f + e);
+        float s = 1.0f / (1.0f + e[i]), near = value[i];
         float slope = fmaf(near * near, 3 * GELU_CUBE, GELU_SLOPE);
-        grad[i] *= fmaf(near * s * (e * s), slope, s);
+        grad[i] *= fmaf(near * s * (e[i] * s), slope, s);
     }
     cpu_write(dtype, dx, first, count, grad);
 }

@@ -8,6 +8,7 @@
 #define KERNELS_CPU_STAGE_H
 
 #include "base/half.h"
+#include "cpu/bf16.h"
 #include "cpu/f16.h"
 #include "tessera/tensor.h"
 
@@ -48,7 +49,10 @@ CPU_INLINE void cpu_write(enum tess_dtype dtype, void *to, int64_t first, int64_
         for (int64_t i = 0; i < count; i++)
             whole[i] = copy[i];
     } else if (dtype == TESS_BF16) {
-        for (int64_t i = 0; i < count; i++)
+        int64_t i = 0;
+        for (; i + CPU_BF16_LANES <= count; i += CPU_BF16_LANES)
+            cpu_bf16_narrow(copy + i, half + i);
+        for (; i < count; i++)
             half[i] = tess__bf16_of_f32(copy[i]);
     } else {
         int64_t i = 0;
