@@ -136,7 +136,8 @@ class Bench:
             lambda: self.tessera_train(config, '--strategy', strategy, '--ranks', ranks,
                                        '--threads', threads, '--precision', precision,
                                        '--batch-size', 4, '--data.length', 256, '--steps',
-                                       2 * steps, '--save-weights', 'off')['tokens_per_s'],
+                                       2 * steps, '--warmup', 0, '--save-weights',
+                                       'off')['tokens_per_s'],
             lambda: self.torch_gpt('--model', model, '--precision', precision, '--steps', steps,
                                    '--ranks', ranks, '--text', text,
                                    threads=threads)['tokens_per_s'])

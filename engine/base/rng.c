@@ -63,19 +63,29 @@ float tess_rng_uniform(struct tess_rng_key key, uint64_t i, uint64_t high)
 static double rng_log(uint32_t word)
 {
     /* (word + 1) / 2^32 = m 2^e with m in (0.7, 1.42): near 1 the logarithm keeps its digits. */
-    int e;
-    double m = frexp((double)((uint64_t)word + 1), &e);
-    if (m < 0.70710678118654752) {
-        m *= 2;
-        e--;
-    }
-    e -= 32;
+    const uint64_t n = (uint64_t)word + 1;
+    int e = 64 - __builtin_clzll(n);
+    double m = (double)n / (double)(UINT64_C(1) << e);
+    /* Without jumps, here and below: which way random numbers go cannot be foreseen. */
+    const bool low = m < 0.70710678118654752;
+    m *= low ? 2 : 1;
+    e -= low ? 33 : 32;
     /* ln m = 2 artanh s; |s| < 0.1716, so that the first term left out is below 2^-53. */
     double s = (m - 1) / (m + 1), square = s * s, sum = 0;
     for (int k = 19; k >= 1; k -= 2)
         sum = sum * square + 1.0 / k;
     return e * 0.69314718055994531 + 2 * s * sum;
 }
+
+/* Taylor's series of cos(a) and sin(a)/a in a^2, from the last term on. Beyond a = pi/4 they are
+ * not asked for; the first term left out is below 2^-53. */
+#define RNG_TERMS 9
+static const double rng_series[2][RNG_TERMS] = {
+    {1.0 / 20922789888000, -1.0 / 87178291200, 1.0 / 479001600, -1.0 / 3628800, 1.0 / 40320,
+     -1.0 / 720, 1.0 / 24, -1.0 / 2, 1},
+    {1.0 / 355687428096000, -1.0 / 1307674368000, 1.0 / 6227020800, -1.0 / 39916800, 1.0 / 362880,
+     -1.0 / 5040, 1.0 / 120, -1.0 / 6, 1},
+};
 
 /* cos(2 pi word / 2^32) by folding into one eighth of the circle and the series of sin or cos. */
 static double rng_cos(uint32_t word)
@@ -86,20 +96,33 @@ static double rng_cos(uint32_t word)
     uint32_t fold = mirror ? 0x40000000u - part : part;
     bool use_sin = fold > 0x20000000u; /* cos(a) = sin(pi/2 - a) */
     double a = (double)(use_sin ? 0x40000000u - fold : fold) * (1.5707963267948966 * 0x1p-30);
-    double square = a * a, sum = 1;
-    for (int k = use_sin ? 17 : 16; k > 1; k -= 2)
-        sum = 1 - sum * square / (k * (k - 1));
-    if (use_sin)
-        sum *= a;
+    double square = a * a, sum = 0;
+    for (int k = 0; k < RNG_TERMS; k++)
+        sum = sum * square + rng_series[use_sin][k];
+    sum *= use_sin ? a : 1;
     return quarter == 1 || quarter == 2 ? -sum : sum;
+}
+
+static float rng_normal_of(const uint32_t pair[2])
+{
+    return (float)(sqrt(-2 * rng_log(pair[0])) * rng_cos(pair[1]));
 }
 
 float tess_rng_normal(struct tess_rng_key key, uint64_t i, uint64_t high)
 {
     uint32_t word[4];
     tess_rng_block(key, i / 2, high, word);
-    const uint32_t *pair = word + 2 * (i % 2);
-    return (float)(sqrt(-2 * rng_log(pair[0])) * rng_cos(pair[1]));
+    return rng_normal_of(word + 2 * (i % 2));
+}
+
+void tess_rng_normals(struct tess_rng_key key, uint64_t first, uint64_t count, float *out)
+{
+    uint32_t word[4];
+    for (uint64_t i = 0; i < count; i++) {
+        if (i == 0 || (first + i) % 2 == 0)
+            tess_rng_block(key, (first + i) / 2, 0, word);
+        out[i] = rng_normal_of(word + 2 * ((first + i) % 2));
+    }
 }
 
 uint64_t tess_rng_permute(struct tess_rng_key key, uint64_t n, uint64_t position)

@@ -37,6 +37,8 @@ float tess_rng_uniform(struct tess_rng_key key, uint64_t i, uint64_t high);
 
 /* Standard normal by Box-Muller of words 2i and 2i + 1, in double, rounded once. */
 float tess_rng_normal(struct tess_rng_key key, uint64_t i, uint64_t high);
+/* Those of first, first + 1, ... with high counter 0. */
+void tess_rng_normals(struct tess_rng_key key, uint64_t first, uint64_t count, float *out);
 
 /*
  * Position -> element of a pseudo-random permutation of 0 .. n-1: a balanced Feistel network of 6

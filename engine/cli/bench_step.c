@@ -4,6 +4,7 @@
  * first steps are left out.
  */
 #include "cli/command.h"
+#include "cli/product.h"
 #include "cli/record.h"
 #include "cli/text.h"
 #include "cli/trial.h"
@@ -32,9 +33,10 @@ struct bench_options {
 
 static const struct tess_option bench_option_table[] = {
     {"strategies", TESS_OPTION_STRING, offsetof(struct bench_options, strategies),
-     STRATEGIES_DEFAULT, 0, 0, NULL, "strategies to measure"},
+     STRATEGIES_DEFAULT, 0, 0, NULL, "strategies, or products such as fsdp+tp, to measure"},
     {"grids", TESS_OPTION_STRING, offsetof(struct bench_options, grids), GRIDS_DEFAULT, 0, 0, NULL,
-     "grids to measure; one that is less than the ranks is taken as the ranks"},
+     "grids to measure; one that is less than ranks of the data axis x accumulate is taken as "
+     "that"},
     {"repeats", TESS_OPTION_INT, offsetof(struct bench_options, repeats), REPEATS_DEFAULT, 1,
      REPEATS_MAX, NULL, "runs per case; the median is reported"},
     {NULL, TESS_OPTION_BOOL, 0, NULL, 0, 0, NULL, NULL},
@@ -154,6 +156,7 @@ static enum tess_status bench_print(const struct bench *bench, const struct tess
         "comm_share", tess__record_number(median_share), "steps", (json_int_t)bench->steps,
         "repeats", (json_int_t)bench->repeats, "version", TESS_VERSION, "machine", machine, "cores",
         CPU_COUNT(&cores));
+    json_object_set_new(line, "mesh", tess__record_mesh(run));
     tess__record_rate(line, run->dataset, median);
     if (line == NULL || json_dumpf(line, stdout, JSON_COMPACT) != 0 || putchar('\n') == EOF ||
         fflush(stdout) != 0) {
@@ -164,14 +167,14 @@ static enum tess_status bench_print(const struct bench *bench, const struct tess
     return TESS_OK;
 }
 
-static enum tess_status bench_case(struct bench *bench, const struct tess__trial_choice *choice)
+static enum tess_status bench_case(struct bench *bench, const struct tess__args *words,
+                                   const struct tess__trial_choice *choice)
 {
     struct tess__trial trial = {0};
     double speed[REPEATS_MAX], share[REPEATS_MAX];
     enum tess_status status;
 
-    TESS_TRY_GOTO(status, close_trial,
-                  tess__trial_open(&trial, &bench->args, choice, &bench->dataset));
+    TESS_TRY_GOTO(status, close_trial, tess__trial_open(&trial, words, choice, &bench->dataset));
     trial.run.warm_steps = bench->steps / 4;
     for (int64_t i = 0; i < bench->repeats; i++) {
         TESS_TRY_GOTO(status, close_trial, tess__trial_run(&trial, NULL));
@@ -185,29 +188,37 @@ close_trial:
     return status;
 }
 
+/* All grids of one strategy on so many ranks. */
+static enum tess_status bench_grids(struct bench *bench, const char *strategy, int64_t ranks)
+{
+    struct tess__trial_choice choice = {
+        .strategy = strategy, .ranks = ranks, .steps = bench->steps};
+    struct tess__args words;
+    struct tess__variant_shape shape;
+    int64_t previous = 0;
+
+    TESS_TRY(tess__product_words(&bench->args, strategy, bench->strategy, bench->strategy_count,
+                                 &words));
+    TESS_TRY(tess__trial_shape(&words, &choice, &shape));
+    for (int g = 0; g < bench->grid_count; g++) {
+        const int64_t least = shape.ranks * shape.accumulate;
+
+        choice.grid = bench->grid[g] > least ? bench->grid[g] : least;
+        if (choice.grid == previous) /* two grids below the least are one case */
+            continue;
+        previous = choice.grid;
+        TESS_TRY(bench_case(bench, &words, &choice));
+    }
+    return TESS_OK;
+}
+
 static enum tess_status bench_run(struct bench *bench)
 {
     for (int s = 0; s < bench->strategy_count; s++) {
         bool single = strcmp(bench->strategy[s], "single") == 0;
 
-        for (int r = 0; r < (single ? 1 : bench->rank_count); r++) {
-            int64_t ranks = single ? 1 : bench->ranks[r], previous = 0;
-
-            for (int g = 0; g < bench->grid_count; g++) {
-                int64_t grid = bench->grid[g] > ranks ? bench->grid[g] : ranks;
-                struct tess__trial_choice choice = {
-                    .strategy = bench->strategy[s],
-                    .ranks = ranks,
-                    .grid = grid,
-                    .steps = bench->steps,
-                };
-
-                if (grid == previous) /* two grids below the ranks are one case */
-                    continue;
-                previous = grid;
-                TESS_TRY(bench_case(bench, &choice));
-            }
-        }
+        for (int r = 0; r < (single ? 1 : bench->rank_count); r++)
+            TESS_TRY(bench_grids(bench, bench->strategy[s], single ? 1 : bench->ranks[r]));
     }
     return TESS_OK;
 }

@@ -13,6 +13,20 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+/* Ranks that had less of the processors than this, of the time in which they had work, make others
+ * wait for reasons that are not the schedule's. */
+#define UNDISTURBED 0.9
+
+/* Of the rank that had least. */
+static double bubble_processor_share(const struct tess__run *run)
+{
+    double least = 1;
+
+    for (int32_t r = 0; r < run->rank_count; r++)
+        least = fmin(least, run->rank[r].processor_share);
+    return least;
+}
+
 static double bubble_measured(const struct tess__run *run)
 {
     double sum = 0;
@@ -80,6 +94,8 @@ bool tess__bubble_of(const struct tess__run *run, struct tess__bubble *bubble_ou
         isnan(bubble.equal))
         return false;
     bubble.share = run->crowded ? bubble_virtual(run) : bubble_measured(run);
+    bubble.processor_share = bubble_processor_share(run);
+    bubble.disturbed = !run->crowded && bubble.processor_share < UNDISTURBED;
     *bubble_out = bubble;
     return true;
 }
@@ -95,9 +111,13 @@ void tess__bubble_print(const struct tess__run *run)
                "(ranks share cores,\n        so that their waiting says nothing)",
                100 * bubble.share);
     else
-        printf("bubble: ranks had nothing to do in %.1f %% of the passes, measured",
-               100 * bubble.share);
+        printf("bubble: %.1f %% of the passes, measured", 100 * bubble.share);
     printf("; on equal stages (p-1)/(v m+p-1) = %.1f %%\n", 100 * bubble.equal);
+    if (bubble.disturbed)
+        printf(
+            "        (other programs took a part of the processors: ranks had %.0f %% of the time "
+            "they\n        wanted, and waiting for ranks that did not is in it)\n",
+            100 * bubble.processor_share);
 }
 
 json_t *tess__bubble_record(const struct tess__run *run)

@@ -10,8 +10,11 @@
 #include <jansson.h>
 
 struct tess__bubble {
-    double equal; /* (p-1)/(v m + p-1) and the like: the strategy's formula */
-    double share; /* of the run; NaN when it is not known */
+    double processor_share; /* the least that a rank got of the time it wanted; see disturbed */
+    bool disturbed; /* measured, but other programs took the processors, so that ranks waited for
+                       reasons that are not the schedule's */
+    double equal;   /* (p-1)/(v m + p-1) and the like: the strategy's formula */
+    double share;   /* of the run; NaN when it is not known */
     bool
         in_virtual_time; /* ranks took turns on the cores: from what each stage costs a processor */
 };

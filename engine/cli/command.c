@@ -54,10 +54,12 @@ static void command_print_parts(enum tess_registry_kind kind, const char *title)
 
 static int command_overview(void)
 {
-    printf("usage: tessera COMMAND [CONFIG] [--option value ...]\n\n"
-           "Tessera trains a model on several ranks under a parallel strategy, with the same bits\n"
-           "under every strategy, and shows what each costs in memory and communication.\n\n"
-           "commands\n");
+    printf(
+        "usage: tessera COMMAND [CONFIG] [--option value ...]\n\n"
+        "Tessera trains a model on several ranks under a parallel strategy, or several at once,\n"
+        "with the same bits under all of them (with layers cut by width: --tensor.canonical),\n"
+        "and shows what each costs in memory and communication.\n\n"
+        "commands\n");
     for (int i = 0; i < COMMAND_COUNT; i++)
         printf("  %-14s %s\n", command_table[i].name, command_table[i].summary);
     command_print_parts(TESS_REGISTRY_STRATEGY, "strategies");
@@ -66,6 +68,7 @@ static int command_overview(void)
         "\nfirst steps\n"
         "  tessera train --data synthetic --steps 50        made-up images, no files needed\n"
         "  tessera train configs/labs/fashion_cnn.yaml --strategy fsdp --ranks 4\n"
+        "  tessera train configs/models/tiny-gpt.yaml --strategy fsdp+tp+pp --ranks 8\n"
         "  tessera compare configs/labs/fashion_mlp.yaml --ranks 4 --steps 50\n"
         "  tessera train configs/labs/fashion_mlp.yaml --explain\n"
         "  tessera help train                               all options, with their limits\n\n"

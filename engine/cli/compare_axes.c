@@ -42,24 +42,50 @@ static void axes_print_run(const struct tess__comparison *comparison, int i, dou
             printf(" %9s %9s", "-", "-");
     }
     if (tess__bubble_of(run, &bubble) && !isnan(bubble.share))
-        printf(" %5.1f%c %5.1f", 100 * bubble.share, bubble.in_virtual_time ? '*' : ' ',
+        printf(" %5.1f%c %5.1f", 100 * bubble.share,
+               bubble.in_virtual_time ? '*'
+               : bubble.disturbed     ? '?'
+                                      : ' ',
                100 * bubble.equal);
+    else
+        printf(" %6s %5s", "-", "-");
     putchar('\n');
+}
+
+/* What the columns of bubbles mean, where a run has stages. */
+static void axes_explain_bubbles(const struct tess__comparison *comparison)
+{
+    bool stages = false, crowded = false, disturbed = false;
+
+    for (int i = 0; i < comparison->count; i++) {
+        struct tess__bubble bubble;
+
+        if (!tess__bubble_of(&comparison->run[i].trial.run, &bubble))
+            continue;
+        stages = true;
+        crowded = crowded || bubble.in_virtual_time;
+        disturbed = disturbed || bubble.disturbed;
+    }
+    if (stages)
+        printf(
+            "bubble: %% of the passes in which ranks have nothing to do; calc: on equal stages\n");
+    if (crowded)
+        printf(
+            "* in virtual time, from the processor time of each stage: ranks share cores and wait "
+            "for those, too\n");
+    if (disturbed)
+        printf("? other programs took a part of the processors, and ranks waited for those, too\n");
 }
 
 void tess__comparison_print_axes(const struct tess__comparison *comparison)
 {
     double most = 0, divisor = 1;
-    bool any = false, stages = false, crowded = false;
+    bool any = false;
     const char *unit;
 
     for (int i = 0; i < comparison->count; i++) {
         const struct tess__run *run = &comparison->run[i].trial.run;
         any = any || tess__run_has_mesh(run);
-        if (run->config->mesh.count[TESS_AXIS_STAGE] > 1) {
-            stages = true;
-            crowded = crowded || run->crowded;
-        }
         for (int axis = 0; axis < TESS_AXIS_COUNT; axis++) {
             double sent = axes_busiest(run, axis)->axis_sent_per_step[axis];
             most = sent > most ? sent : most;
@@ -71,17 +97,12 @@ void tess__comparison_print_axes(const struct tess__comparison *comparison)
     printf("\nbytes sent in a step along each axis of the mesh, counted and calculated by formula, "
            "%s; of the rank\nthat sends most there\n",
            unit);
-    printf("%-*s %-21s %9s %9s %9s %9s %9s %9s%s\n", comparison->name_width, "run",
-           "data x tensor x stage", "data", "calc", "tensor", "calc", "stage", "calc",
-           stages ? " bubble  calc" : "");
+    printf("%-*s %-21s %9s %9s %9s %9s %9s %9s %6s %5s\n", comparison->name_width, "run",
+           "data x tensor x stage", "data", "calc", "tensor", "calc", "stage", "calc", "bubble",
+           "calc");
     for (int i = 0; i < comparison->count; i++)
         axes_print_run(comparison, i, divisor);
     printf("counted: with sums of losses and norms, where they go over one axis alone; short sums "
            "are sent whole\n         to every rank of the axis\n");
-    if (stages)
-        printf(
-            "bubble: %% of the passes in which ranks have nothing to do; calc: on equal stages%s\n",
-            crowded ? "\n* in virtual time, from the processor time of each stage: ranks share "
-                      "cores and wait for those, too"
-                    : "");
+    axes_explain_bubbles(comparison);
 }

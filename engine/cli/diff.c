@@ -246,6 +246,35 @@ static double diff_rounding(const struct diff *diff)
     return most;
 }
 
+/* Into how many parts a run cuts the width of layers. */
+static json_int_t diff_parts(const struct diff_run *run)
+{
+    const json_t *canonical =
+        json_object_get(json_object_get(run->head, "options"), "tensor.canonical");
+    const json_t *ranks = json_object_get(json_object_get(run->head, "mesh"), "tensor");
+    const long long parts = atoll(diff_text(canonical));
+
+    return parts > 0 ? parts : json_is_integer(ranks) ? json_integer_value(ranks) : 1;
+}
+
+static void diff_print_verdict(const struct diff *diff, double apart, double limit)
+{
+    const json_int_t parts[2] = {diff_parts(&diff->run[0]), diff_parts(&diff->run[1])};
+    const char *verdict = "NOT rounding: different data, rate, seed or code";
+
+    if (apart <= limit)
+        verdict = "within rounding: another order of additions, not another computation";
+    else if (parts[0] != parts[1])
+        verdict = "beyond rounding, but layers are added up in other parts";
+    printf("  verdict: %s (rounding would explain up to %.3g)\n", verdict, limit);
+    if (apart > limit && parts[0] != parts[1])
+        printf(
+            "    in %lld and in %lld; an optimizer that divides by the gradient's size, as adamw, "
+            "magnifies that where\n    gradients are near zero. With one --tensor.canonical in "
+            "both the bits are the same, or it is a bug\n",
+            (long long)parts[0], (long long)parts[1]);
+}
+
 /*
  * What became of the first tensor that differs: its distance beside the update that run A made
  * since the digest before (the first digest has none: then beside the tensor's norm, and
@@ -268,10 +297,7 @@ static void diff_print_tensor(const struct diff *diff, const char *name, json_in
         return;
     }
     printf("  distance about %.3g, norm %.6g, update since then about %.3g\n", apart, norm, update);
-    printf("  verdict: %s (rounding would explain up to %.3g)\n",
-           apart <= limit ? "within rounding: another order of additions, not another computation"
-                          : "NOT rounding: different data, rate, seed or code",
-           limit);
+    diff_print_verdict(diff, apart, limit);
 }
 
 /* Do tensors differ at this step? Prints the first. */

@@ -13,7 +13,8 @@
 #define BAR_CELLS_MIN   4
 #define COLUMNS_DEFAULT 80
 #define LINE_BYTES      256
-#define BUSY_RANKS_MAX  8
+#define BUSY_RANKS_MAX  8 /* of them one by one on a line of 100 columns, and beside a bar */
+#define BUSY_BAR_RANKS  4
 
 void tess__progress_open(struct tess__progress *progress, const struct tess_dataset *dataset)
 {
@@ -67,6 +68,7 @@ static void progress_scaling(const struct tess__run_step *step, char text[LINE_B
  */
 static void progress_busy(struct tess__progress *progress, char text[LINE_BYTES])
 {
+    const int32_t shown = progress->terminal ? BUSY_BAR_RANKS : BUSY_RANKS_MAX;
     double least = 100, most = 0;
     size_t used = 0;
 
@@ -84,11 +86,11 @@ static void progress_busy(struct tess__progress *progress, char text[LINE_BYTES]
         share = share < 0 ? 0 : share > 100 ? 100 : share;
         least = share < least ? share : least;
         most = share > most ? share : most;
-        if (progress->rank_count <= BUSY_RANKS_MAX)
+        if (progress->rank_count <= shown)
             used += (size_t)snprintf(text + used, LINE_BYTES - used, "%s %.0f",
                                      r == 0 ? "  busy" : "", share);
     }
-    if (progress->rank_count > BUSY_RANKS_MAX)
+    if (progress->rank_count > shown)
         snprintf(text, LINE_BYTES, "  busy %.0f to %.0f %%", least, most);
     else if (progress->rank_count > 0)
         snprintf(text + used, LINE_BYTES - used, " %%");
@@ -166,9 +168,9 @@ void tess__progress_epoch(struct tess__progress *progress, const struct tess__ru
         printf(
             "  val loss %.4f  %s", epoch->val_loss,
             tess__words_quality(&progress->words, epoch->val_loss, epoch->val_accuracy, quality));
-    printf("  %s %s  comm %.1f %%  %s  total %s\n",
+    printf("  %s %s  %s  total %s\n",
            tess__words_rate(&progress->words, epoch->samples_per_s, speed), progress->words.rate,
-           100 * epoch->comm_share, tess__text_time(epoch->time_s + epoch->evaluate_s, time),
+           tess__text_time(epoch->time_s + epoch->evaluate_s, time),
            tess__text_time(epoch->cumulative_s, total));
     fflush(stdout);
 }

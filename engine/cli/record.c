@@ -41,8 +41,7 @@ static void record_perplexity(json_t *object, const struct tess__run *run, doubl
         json_object_set_new(object, "val_perplexity", tess__record_number(exp(val_loss)));
 }
 
-/* {"data": D, "tensor": T, "stage": S}: ranks along each axis. */
-static json_t *record_mesh(const struct tess__run *run)
+json_t *tess__record_mesh(const struct tess__run *run)
 {
     const int32_t *count = run->config->mesh.count;
 
@@ -81,7 +80,7 @@ json_t *tess__record_head(const struct tess__run *run)
     return json_pack("{s:{s:s, s:s, s:s, s:o, s:s, s:i, s:i, s:i, s:I, s:I, s:I, s:I, s:I, s:o, "
                      "s:s, s:o}}",
                      "run", "version", TESS_VERSION, "model", run->config->model->name, "strategy",
-                     run->config->run.strategy, "mesh", record_mesh(run), "kernel",
+                     run->config->run.strategy, "mesh", tess__record_mesh(run), "kernel",
                      run->config->kernel->name, "ranks", run->rank_count, "grid", plan->grid,
                      "classes", run->dataset->class_count, "parameters",
                      (json_int_t)tess_engine_model_size(run->planned), "steps",
@@ -193,7 +192,7 @@ json_t *tess__record_final(const struct tess__run *run)
         tess__record_number(final->comm_share), "steps", (json_int_t) final->steps, "time_s",
         tess__record_number(final->time_s), "first_step_s",
         tess__record_number(final->first_step_s), "strategy", run->config->run.strategy, "mesh",
-        record_mesh(run), "ranks", run->rank_count, "precision", record_precision(run),
+        tess__record_mesh(run), "ranks", run->rank_count, "precision", record_precision(run),
         "sent_bytes_per_step", record_sent(run), "memory", tess__record_memory(run));
 
     record_perplexity(object, run, final->val_loss);
@@ -209,19 +208,20 @@ json_t *tess__record_compared(const struct tess__run *run)
 
     for (int32_t r = 0; formula != NULL && r < run->rank_count; r++)
         json_array_append_new(formula, json_integer((json_int_t)run->rank[r].sent_bytes_formula));
-    object = json_pack(
-        "{s:s, s:o, s:i, s:s, s:I, s:i, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",
-        "strategy", run->config->run.strategy, "mesh", record_mesh(run), "ranks", run->rank_count,
-        "precision", record_precision(run), "steps", (json_int_t) final->steps, "grid",
-        tess_engine_plan_of(run->planned)->grid, "batch_size",
-        (json_int_t)run->config->run.batch_size, "sample_tokens",
-        tess__record_sample_tokens(run->dataset), "learning_rate",
-        tess__record_number(run->config->optim.learning_rate), "hash",
-        tess__record_hash(final->hash), "loss", tess__record_number(final->loss), "samples_per_s",
-        tess__record_number(final->samples_per_s), "comm_share",
-        tess__record_number(final->comm_share), "sent_bytes_per_step", record_sent(run),
-        "sent_bytes_formula", formula, "axes", record_axes(run), "memory",
-        tess__record_memory(run));
+    object = json_pack("{s:s, s:s, s:o, s:i, s:s, s:I, s:i, s:I, s:I, s:o, s:o, s:o, s:o, s:o, "
+                       "s:o, s:o, s:o, s:o}",
+                       "model", run->config->model->name, "strategy", run->config->run.strategy,
+                       "mesh", tess__record_mesh(run), "ranks", run->rank_count, "precision",
+                       record_precision(run), "steps", (json_int_t) final->steps, "grid",
+                       tess_engine_plan_of(run->planned)->grid, "batch_size",
+                       (json_int_t)run->config->run.batch_size, "sample_tokens",
+                       tess__record_sample_tokens(run->dataset), "learning_rate",
+                       tess__record_number(run->config->optim.learning_rate), "hash",
+                       tess__record_hash(final->hash), "loss", tess__record_number(final->loss),
+                       "samples_per_s", tess__record_number(final->samples_per_s), "comm_share",
+                       tess__record_number(final->comm_share), "sent_bytes_per_step",
+                       record_sent(run), "sent_bytes_formula", formula, "axes", record_axes(run),
+                       "memory", tess__record_memory(run));
     tess__record_rate(object, run->dataset, final->samples_per_s);
     json_object_set_new(object, "bubble", tess__bubble_record(run));
     return object;

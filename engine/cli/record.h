@@ -15,6 +15,8 @@ json_t *tess__record_hash(uint64_t hash);
 json_t *tess__record_head(const struct tess__run *run);
 json_t *tess__record_step(const struct tess__run *run, const struct tess__run_step *step);
 json_t *tess__record_epoch(const struct tess__run *run, const struct tess__run_epoch *epoch);
+/* {"data": D, "tensor": T, "stage": S}: ranks along each axis. */
+json_t *tess__record_mesh(const struct tess__run *run);
 /* Tokens of a sample; 0 for images. */
 json_int_t tess__record_sample_tokens(const struct tess_dataset *dataset);
 /* Add "tokens_per_s" beside "samples_per_s" where samples are sequences of tokens. */

@@ -92,6 +92,8 @@ struct tess__run_rank {
      * none of them where there are several. wait_s: of a step after the warm-up. */
     double axis_sent_per_step[TESS_AXIS_COUNT], axis_wait_s[TESS_AXIS_COUNT];
     uint64_t axis_formula[TESS_AXIS_COUNT];
+    double processor_share; /* of the time after the warm-up in which it did not wait for ranks: how
+                               much of it a processor worked for it */
 };
 
 _Static_assert(sizeof(struct tess__run_rank) <= TESS__MESSAGE_BYTES,

@@ -42,6 +42,7 @@ struct loop {
     double epoch_loss_sum;
     int64_t epoch_loss_count;
     struct traffic sum; /* of all steps; waiting of those after the warm-up */
+    double processor_s; /* of the thread, when the warm-up ended, and since */
     struct tess__run_final final;
 };
 
@@ -170,9 +171,11 @@ static enum tess_status loop_step(struct loop *loop, int64_t number)
     double now_s, time_s;
     struct tess_step_result result;
 
-    if (number == loop->warm_steps + 1 && loop->run->crowded &&
-        loop->run->config->mesh.count[TESS_AXIS_STAGE] > 1)
-        tess_engine_time_chunks(loop->engine, true);
+    if (number == loop->warm_steps + 1) {
+        loop->processor_s = tess_clock_thread_s();
+        tess_engine_time_chunks(
+            loop->engine, loop->run->crowded && loop->run->config->mesh.count[TESS_AXIS_STAGE] > 1);
+    }
     tess_trace_begin(loop->lane, TESS_TRACE_STEP, number);
     TESS_TRY(tess_engine_step(loop->engine, logged, &result));
     tess_trace_end(loop->lane);
@@ -180,6 +183,8 @@ static enum tess_status loop_step(struct loop *loop, int64_t number)
     now_s = tess_clock_s();
     time_s = now_s - loop->mark_s;
     loop->mark_s = now_s;
+    if (number == loop->step_count)
+        loop->processor_s = tess_clock_thread_s() - loop->processor_s;
     after = traffic_so_far(loop->engine);
     traffic_add(&loop->sum, &before, &after, number > loop->warm_steps);
     stretch_add(&loop->since_log, time_s, &result);
@@ -336,6 +341,9 @@ static enum tess_status loop_tell_end(struct loop *loop)
         .sent_bytes_formula = tess_engine_sent_formula(loop->engine),
         .step = stretch_mean(&loop->warm),
     };
+    const double busy_s = loop->warm.sum.total_s - loop->warm.sum.comm_s;
+
+    cost.processor_share = busy_s > 0 ? loop->processor_s / busy_s : 1;
 
     for (int axis = 0; axis < TESS_AXIS_COUNT; axis++) {
         cost.axis_sent_per_step[axis] = (double)loop->sum.axis_sent[axis] / steps;

@@ -122,6 +122,23 @@ static enum tess_status scaling_read_strategy(struct tess__scaling *scaling)
     return TESS_OK;
 }
 
+/* Sizes of the mesh's axes fix the number of ranks, which is what varies here. */
+static enum tess_status scaling_refuse_mesh(struct tess__scaling *scaling)
+{
+    static const char *const name[] = {"mesh", "tensor.ranks", "pp.stages"};
+    char text[128];
+
+    for (size_t i = 0; i < sizeof name / sizeof name[0]; i++)
+        if (tess_config_peek(scaling->args.count, scaling->args.word, name[i], text, sizeof text) &&
+            text[0] != '\0' && strcmp(text, "0") != 0)
+            TESS_FAIL(
+                TESS_ERR_USAGE,
+                "--%s %s fixes ranks along an axis, and scaling varies their number: leave it "
+                "out, and the ranks are spread over the axes that --strategy %s has",
+                name[i], text, scaling->strategy);
+    return TESS_OK;
+}
+
 static enum tess_status scaling_read_args(struct tess__scaling *scaling)
 {
     struct tess__args *args = &scaling->args;
@@ -139,6 +156,7 @@ static enum tess_status scaling_read_args(struct tess__scaling *scaling)
         TESS_FAIL(TESS_ERR_USAGE, "scaling measures 1, 2, 4, ... ranks: say how many at most with "
                                   "--max-ranks");
     TESS_TRY(scaling_read_strategy(scaling));
+    TESS_TRY(scaling_refuse_mesh(scaling));
     TESS_TRY(
         tess__args_take_number(args, "max-ranks", 0, TESS_WORLD_RANKS_MAX, &scaling->max_ranks));
     TESS_TRY(tess__args_take_number(args, "steps", 1, INT64_C(1000000000), &scaling->steps));

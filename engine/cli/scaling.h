@@ -17,6 +17,7 @@
 /* What one rank count cost: the median run; seconds of a step, means over the ranks. */
 struct tess__scaling_measured {
     int64_t ranks, batch_size;
+    int32_t mesh[3]; /* ranks along the data, tensor and stage axis */
     bool shared; /* more ranks' threads than cores: compute is slower than on one's own cores */
     uint64_t hash;
     double step_s, data_s, forward_s, backward_s, optim_s, exposed_s, hidden_s;

@@ -39,6 +39,18 @@ static enum tess_status measure_shape(struct tess__scaling *scaling)
     return TESS_OK;
 }
 
+static struct tess__trial_choice measure_choice(const struct tess__scaling *scaling, int64_t ranks,
+                                                int64_t grid)
+{
+    return (struct tess__trial_choice){
+        .strategy = scaling->strategy,
+        .ranks = ranks,
+        .grid = grid,
+        .steps = scaling->steps,
+        .batch_size = scaling->batch_size * (scaling->weak ? ranks : 1),
+    };
+}
+
 static enum tess_status measure_open(struct measure *measure)
 {
     struct tess__scaling *scaling = measure->scaling;
@@ -47,19 +59,15 @@ static enum tess_status measure_open(struct measure *measure)
     int count = tess__scaling_ranks(scaling->max_ranks, ranks);
 
     TESS_TRY(measure_shape(scaling));
-    for (int i = 0; i < count; i++)
-        shape[i] = (struct tess__variant_shape){ranks[i], scaling->accumulate, scaling->batch_size};
+    for (int i = 0; i < count; i++) {
+        const struct tess__trial_choice choice = measure_choice(scaling, ranks[i], 0);
+        TESS_TRY(tess__trial_shape(&scaling->args, &choice, &shape[i]));
+    }
     /* Of one batch the bits can be compared, too; batches of several sizes have nothing to share.
      */
     grid = scaling->weak ? 0 : tess__variants_grid(shape, count);
     for (int i = 0; i < count; i++) {
-        struct tess__trial_choice choice = {
-            .strategy = scaling->strategy,
-            .ranks = ranks[i],
-            .grid = grid,
-            .steps = scaling->steps,
-            .batch_size = scaling->batch_size * (scaling->weak ? ranks[i] : 1),
-        };
+        const struct tess__trial_choice choice = measure_choice(scaling, ranks[i], grid);
         struct tess__trial *trial = &measure->trial[measure->count++];
 
         TESS_TRY(tess__trial_open(trial, &scaling->args, &choice, &scaling->dataset));
@@ -82,6 +90,7 @@ static struct tess__scaling_measured measure_result(const struct tess__scaling *
     };
     struct tess_times mean = {0};
 
+    memcpy(result.mesh, run->config->mesh.count, sizeof result.mesh);
     for (int32_t r = 0; r < run->rank_count; r++)
         tess_times_add(&mean, &run->rank[r].step, 1 / (double)run->rank_count);
     result.step_s = mean.total_s;

@@ -43,6 +43,23 @@ static const char *print_time(double seconds, char text[TESS__TEXT_BYTES])
 
 /* ---- measured -------------------------------------------------------------------------------- */
 
+/* How the ranks lie on the mesh, where there are other axes than the data axis. */
+static void print_meshes(const struct tess__scaling *scaling)
+{
+    bool any = false;
+
+    for (int i = 0; i < scaling->measured_count; i++)
+        any = any || scaling->measured[i].mesh[0] != scaling->measured[i].ranks;
+    for (int i = 0; any && i < scaling->measured_count; i++) {
+        const struct tess__scaling_measured *point = &scaling->measured[i];
+        printf("%s %" PRId64 " = %dx%dx%d",
+               i == 0 ? "mesh: ranks along the data, tensor and stage axis:" : ",", point->ranks,
+               point->mesh[0], point->mesh[1], point->mesh[2]);
+    }
+    if (any)
+        putchar('\n');
+}
+
 static void print_measured(const struct tess__scaling *scaling)
 {
     char machine[128];
@@ -74,6 +91,7 @@ static void print_measured(const struct tess__scaling *scaling)
         shared = shared || point->shared;
         equal = equal && point->hash == scaling->measured[0].hash;
     }
+    print_meshes(scaling);
     printf("data: waiting for %s. exposed: waiting for other ranks. hidden: communication "
            "behind the parts before it\n",
            scaling->words.rows);

@@ -48,7 +48,7 @@ static int32_t times_slowest(const struct tess__times *times, int32_t rank_count
     return slowest;
 }
 
-/* "slowest rank 1, busy 0.12 s longer than the others; busy 93 97 92 91 %", a line of its own */
+/* "; slowest rank 1 by 0.12 s of busy time; busy 93 97 92 91 %" */
 static void times_print_ranks(const struct tess__times *times, int32_t rank_count)
 {
     int32_t slowest = times_slowest(times, rank_count);
@@ -56,8 +56,7 @@ static void times_print_ranks(const struct tess__times *times, int32_t rank_coun
 
     for (int32_t r = 0; r < rank_count; r++)
         others_s += r != slowest ? times_busy_s(times, r) / (rank_count - 1) : 0;
-    printf("\n        slowest rank %d, busy %.3f s longer", slowest,
-           times_busy_s(times, slowest) - others_s);
+    printf("; slowest rank %d by %.3f s", slowest, times_busy_s(times, slowest) - others_s);
     if (rank_count > SHOWN_RANKS_MAX)
         return;
     fputs("; busy", stdout);
@@ -77,15 +76,17 @@ void tess__times_print(const struct tess__times *times, int32_t rank_count)
         tess_times_add(&sum, &times->rank[r].sum, 1);
     percent = sum.total_s > 0 ? 100 / sum.total_s : 0;
     printf("  time: data %.1f %%, forward %.1f %%, backward %.1f %%, optimizer %.1f %%, other %.1f "
-           "%%, comm %.1f %% exposed + %.1f %% hidden",
+           "%%\n",
            percent * sum.data_s, percent * sum.forward_s, percent * sum.backward_s,
            percent * sum.optim_s,
            percent * (sum.total_s - sum.data_s - sum.forward_s - sum.backward_s - sum.optim_s -
-                      sum.comm_s),
-           percent * sum.comm_s, percent * sum.hidden_s);
-    if (rank_count > 1)
+                      sum.comm_s));
+    if (rank_count > 1) {
+        printf("  comm %.1f %% exposed + %.1f %% hidden", percent * sum.comm_s,
+               percent * sum.hidden_s);
         times_print_ranks(times, rank_count);
-    putchar('\n');
+        putchar('\n');
+    }
     fflush(stdout);
 }
 

@@ -39,7 +39,9 @@ static enum tess_status train_help(int argc, char **argv)
         "  tessera train configs/labs/fashion_cnn.yaml --strategy fsdp --ranks 4\n"
         "  tessera train configs/labs/fashion_mlp.yaml --precision bf16 --epochs 3 --run out\n"
         "  tessera train configs/labs/fashion_mlp.yaml --strategy zero1 --explain\n"
-        "  tessera train --data synthetic --steps 100\n\n"
+        "  tessera train --data synthetic --steps 100\n"
+        "  tessera train configs/models/tiny-gpt.yaml --strategy fsdp+tp+pp --ranks 8\n"
+        "  tessera train configs/models/tiny-gpt.yaml --strategy ddp+pp --mesh data=2,stage=4\n\n"
         "--run DIR writes DIR/metrics.jsonl, one JSON object a line; the last one holds the final\n"
         "hash of the parameters, loss, accuracy, speed and memory. Ctrl-C ends all ranks.\n"
         "--trace FILE writes time lines, also when the run is interrupted or a rank fails.\n\n");

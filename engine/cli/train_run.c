@@ -194,7 +194,8 @@ static void train_print_start(const struct tess__run *run)
            run->rank_count > 1 ? "s" : "");
     if (tess__run_has_mesh(run))
         printf(" (%s)", tess__mesh_text(config->mesh.count, mesh));
-    printf("; %" PRId64 " %s", run->dataset->train.count, words.rows);
+    printf("%s%" PRId64 " %s", tess__run_has_mesh(run) ? ";\n  " : "; ", run->dataset->train.count,
+           words.rows);
     if (words.tokens)
         printf(" of %.0f tokens", words.rate_of_row);
     printf(", batch %" PRId64 ", grid %d, %" PRId64 " steps\n", config->run.batch_size, plan->grid,

@@ -51,6 +51,15 @@ enum tess_status tess__trial_config(const struct tess__args *args,
     return tess_config_open(words.count, words.word, &table, 1, config_out);
 }
 
+enum tess_status tess__trial_mesh(struct tess__args *args, struct tess_mesh *mesh_out,
+                                  int64_t *accumulate_out)
+{
+    struct trial_options ignored;
+    struct tess_config_table table = {"", trial_option_table, &ignored};
+
+    return tess_config_mesh(args->count, args->word, &table, 1, mesh_out, accumulate_out);
+}
+
 enum tess_status tess__trial_shape(const struct tess__args *args,
                                    const struct tess__trial_choice *choice,
                                    struct tess__variant_shape *shape_out)

@@ -29,6 +29,10 @@ enum tess_status tess__trial_config(const struct tess__args *args,
                                     const struct tess__trial_choice *choice,
                                     struct tess_config **config_out);
 
+/* The mesh and the micro-batches of a series whose batch is not chosen yet. */
+enum tess_status tess__trial_mesh(struct tess__args *args, struct tess_mesh *mesh_out,
+                                  int64_t *accumulate_out);
+
 /* What of a trial decides about its grid: ranks of the data axis, accumulation, batch. */
 enum tess_status tess__trial_shape(const struct tess__args *args,
                                    const struct tess__trial_choice *choice,

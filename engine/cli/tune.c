@@ -62,7 +62,8 @@ struct tune {
     const char *model; /* static */
     char strategy[64];
     int32_t ranks;
-    bool rate_follows; /* the learning rate is scaled with the batch */
+    int64_t data_ranks; /* of those, along the data axis */
+    bool rate_follows;  /* the learning rate is scaled with the batch */
 };
 
 static enum tess_status tune_help(int argc, char **argv)
@@ -163,20 +164,17 @@ static enum tess_status tune_peek(struct tune *tune, const char *name, int64_t m
 /* Batches must be multiples of the grid. */
 static enum tess_status tune_align(struct tune *tune)
 {
-    int64_t ranks, accumulate, grid, per_rank, granule;
-    char strategy[32] = "single";
+    int64_t accumulate, grid, per_rank, granule;
+    struct tess_mesh mesh;
 
-    (void)tess_config_peek(tune->args.count, tune->args.word, "strategy", strategy,
-                           sizeof strategy);
-    TESS_TRY(tune_peek(tune, "ranks", TESS_WORLD_RANKS_MAX, strcmp(strategy, "single") == 0 ? 1 : 2,
-                       &ranks));
-    TESS_TRY(tune_peek(tune, "accumulate", 1 << 16, 1, &accumulate));
+    TESS_TRY(tess__trial_mesh(&tune->args, &mesh, &accumulate));
+    tune->data_ranks = mesh.count[TESS_AXIS_DATA];
     TESS_TRY(tune_peek(tune, "grid", 1 << 20, 0, &grid));
     TESS_TRY(tune_peek(tune, "batch-size", BATCH_MAX, 128, &tune->configured));
     TESS_TRY(tune_peek(tune, "batch-per-rank", BATCH_MAX, 0, &per_rank));
     if (per_rank > 0)
-        tune->configured = per_rank * ranks;
-    granule = grid > 0 ? grid : ranks * accumulate;
+        tune->configured = per_rank * tune->data_ranks;
+    granule = grid > 0 ? grid : tune->data_ranks * accumulate;
     if (granule > 0 && tune->from % granule != 0)
         tune->from += granule - tune->from % granule;
     if (tune->from > tune->to)
@@ -344,8 +342,8 @@ static void tune_print(const struct tune *tune)
     for (int i = 0; i < tune->count; i++) {
         const struct tune_case *item = &tune->item[i];
 
-        printf("%9" PRId64 " %9" PRId64 " %12s", item->batch_size, item->batch_size / tune->ranks,
-               tess__text_bytes((double)item->memory, text));
+        printf("%9" PRId64 " %9" PRId64 " %12s", item->batch_size,
+               item->batch_size / tune->data_ranks, tess__text_bytes((double)item->memory, text));
         if (!item->fits) {
             printf("   does not fit: not run\n");
             continue;

@@ -213,94 +213,6 @@ static enum tess_status config_choose_parts(struct tess_config *config, int argc
 /* ---- checks -----------------------------------------------------------------------------------
  */
 
-static bool config_is_power(int64_t n)
-{
-    return n > 0 && (n & (n - 1)) == 0;
-}
-
-/* Is every rank's share of the leaves, and of each micro-batch, a whole subtree of the sum's tree?
- */
-static bool config_grid_fits(enum tess_leaf_order order, int64_t ranks, int64_t micro, int64_t grid)
-{
-    if (grid % (ranks * micro) != 0)
-        return false;
-    if (order == TESS_LEAVES_MICRO_FIRST)
-        return (micro == 1 || config_is_power(grid / micro)) &&
-               (ranks == 1 || config_is_power(grid / (micro * ranks)));
-    return (ranks == 1 || config_is_power(grid / ranks)) &&
-           (micro == 1 || config_is_power(grid / (ranks * micro)));
-}
-
-/* "1, 2, 4": the rank counts that fit; grid 0 is ranks x micro. "none" when there is none. */
-static void config_list_fitting(enum tess_leaf_order order, int64_t batch_size, int64_t micro,
-                                int64_t grid, char *text, size_t text_bytes)
-{
-    size_t used = 0;
-
-    snprintf(text, text_bytes, "none");
-    for (int64_t ranks = 1; ranks <= TESS_CONFIG_RANKS_MAX; ranks++) {
-        int64_t leaves = grid > 0 ? grid : ranks * micro;
-        int wrote;
-
-        if (batch_size % leaves != 0 || !config_grid_fits(order, ranks, micro, leaves))
-            continue;
-        wrote = snprintf(text + used, text_bytes - used, "%s%lld", used > 0 ? ", " : "",
-                         (long long)ranks);
-        if (wrote < 0 || (size_t)wrote >= text_bytes - used)
-            return;
-        used += (size_t)wrote;
-    }
-}
-
-/* The same of micro-batches, the least eight of them. */
-static void config_list_micros(enum tess_leaf_order order, int64_t batch_size, int64_t ranks,
-                               int64_t grid, char *text, size_t text_bytes)
-{
-    size_t used = 0;
-
-    snprintf(text, text_bytes, "none");
-    for (int64_t micro = 1, count = 0; ranks * micro <= batch_size && count < 8; micro++) {
-        int64_t leaves = grid > 0 ? grid : ranks * micro;
-
-        if (batch_size % leaves != 0 || !config_grid_fits(order, ranks, micro, leaves))
-            continue;
-        used += (size_t)snprintf(text + used, text_bytes - used, "%s%lld", used > 0 ? ", " : "",
-                                 (long long)micro);
-        count++;
-    }
-}
-
-enum tess_status tess_config_check_grid(const struct tess_config *config, int64_t batch_size,
-                                        enum tess_leaf_order leaf_order)
-{
-    const struct tess_run_options *run = &config->run;
-    int64_t ranks = config->mesh.count[TESS_AXIS_DATA];
-    int64_t grid = run->grid > 0 ? run->grid : ranks * run->accumulate;
-    const char *of = config->mesh.rank_count > ranks ? " of the data axis" : "";
-    char fitting[320], micros[160];
-
-    if (batch_size % grid == 0 && config_grid_fits(leaf_order, ranks, run->accumulate, grid))
-        return TESS_OK;
-    config_list_fitting(leaf_order, batch_size, run->accumulate, run->grid, fitting,
-                        sizeof fitting);
-    config_list_micros(leaf_order, batch_size, ranks, run->grid, micros, sizeof micros);
-    if (batch_size % grid != 0)
-        TESS_FAIL(
-            TESS_ERR_USAGE,
-            "batch-size %lld cannot be cut into a grid of %lld equal micro-batches (%lld ranks%s "
-            "x accumulate %lld%s); ranks%s that fit: %s; accumulate that fits: %s; the next "
-            "batch-size that fits: %lld",
-            (long long)batch_size, (long long)grid, (long long)ranks, of,
-            (long long)run->accumulate, run->grid > 0 ? ", --grid given" : "", of, fitting, micros,
-            (long long)(batch_size / grid + 1) * (long long)grid);
-    TESS_FAIL(
-        TESS_ERR_USAGE,
-        "%lld ranks%s x accumulate %lld do not fit a grid of %lld: each rank, and each of its "
-        "micro-batches, needs a power of two of the grid's leaves; ranks%s that fit: %s; "
-        "accumulate that fits: %s",
-        (long long)ranks, of, (long long)run->accumulate, (long long)grid, of, fitting, micros);
-}
-
 /* Options that stand for others: a batch per rank, a base learning rate. Of two for one thing that
  * of the stronger source counts, as of one option given twice. */
 static enum tess_status config_resolve(struct tess_config *config)
@@ -339,10 +251,10 @@ static enum tess_status config_resolve(struct tess_config *config)
     return TESS_OK;
 }
 
-static enum tess_status config_check(struct tess_config *config)
+/* How many ranks there are, and along which axes. */
+static enum tess_status config_check_mesh(struct tess_config *config)
 {
     struct tess_run_options *run = &config->run;
-    int64_t grid;
 
     if (run->ranks > 1 && strcmp(run->strategy, "single") == 0 &&
         !tess_options_is_set(config->options, "ranks"))
@@ -350,7 +262,15 @@ static enum tess_status config_check(struct tess_config *config)
     if (strcmp(run->strategy, "single") == 0 && run->ranks > 1)
         TESS_TRY(config->strategy->check(config->strategy_options, (int32_t)run->ranks,
                                          (int32_t)run->accumulate));
-    TESS_TRY(tess__config_mesh(config));
+    return tess__config_mesh(config);
+}
+
+static enum tess_status config_check(struct tess_config *config)
+{
+    struct tess_run_options *run = &config->run;
+    int64_t grid;
+
+    TESS_TRY(config_check_mesh(config));
     TESS_TRY(config_resolve(config));
     if (run->kernel[0] == '\0')
         run->kernel = config_default_kernel();
@@ -369,7 +289,7 @@ static enum tess_status config_check(struct tess_config *config)
     const int64_t ranks = config->mesh.count[TESS_AXIS_DATA];
     grid = run->grid > 0 ? run->grid : ranks * run->accumulate;
     if (run->batch_size % grid == 0 &&
-        config_grid_fits(TESS_LEAVES_MICRO_FIRST, ranks, run->accumulate, grid))
+        tess__config_grid_fits(TESS_LEAVES_MICRO_FIRST, ranks, run->accumulate, grid))
         return TESS_OK;
     return tess_config_check_grid(config, run->batch_size, TESS_LEAVES_RANK_FIRST);
 }
@@ -412,8 +332,10 @@ static enum tess_status config_load(struct tess_config *config, int argc, char *
     return TESS_OK;
 }
 
-enum tess_status tess_config_open(int argc, char **argv, const struct tess_config_table *extra,
-                                  int extra_count, struct tess_config **config_out)
+static enum tess_status config_open(int argc, char **argv, const struct tess_config_table *extra,
+                                    int extra_count,
+                                    enum tess_status (*check)(struct tess_config *),
+                                    struct tess_config **config_out)
 {
     struct tess_config *config = calloc(1, sizeof *config);
     const char *path = NULL;
@@ -424,13 +346,32 @@ enum tess_status tess_config_open(int argc, char **argv, const struct tess_confi
     TESS_TRY_GOTO(status, close_config,
                   config_declare(argc, argv, extra, extra_count, config, &path));
     TESS_TRY_GOTO(status, close_config, config_load(config, argc, argv, path));
-    TESS_TRY_GOTO(status, close_config, config_check(config));
+    TESS_TRY_GOTO(status, close_config, check(config));
     *config_out = config;
     return TESS_OK;
 
 close_config:
     tess_config_close(config);
     return status;
+}
+
+enum tess_status tess_config_open(int argc, char **argv, const struct tess_config_table *extra,
+                                  int extra_count, struct tess_config **config_out)
+{
+    return config_open(argc, argv, extra, extra_count, config_check, config_out);
+}
+
+enum tess_status tess_config_mesh(int argc, char **argv, const struct tess_config_table *extra,
+                                  int extra_count, struct tess_mesh *mesh_out,
+                                  int64_t *accumulate_out)
+{
+    struct tess_config *config = NULL;
+
+    TESS_TRY(config_open(argc, argv, extra, extra_count, config_check_mesh, &config));
+    *mesh_out = config->mesh;
+    *accumulate_out = config->run.accumulate;
+    tess_config_close(config);
+    return TESS_OK;
 }
 
 void tess_config_close(struct tess_config *config)

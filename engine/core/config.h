@@ -101,6 +101,11 @@ enum tess_status tess_config_open(int argc, char **argv, const struct tess_confi
                                   int extra_count, struct tess_config **config_out);
 void tess_config_close(struct tess_config *config); /* NULL is allowed */
 
+/* The mesh and the micro-batches of that configuration, whether or not its batch fits them. */
+enum tess_status tess_config_mesh(int argc, char **argv, const struct tess_config_table *extra,
+                                  int extra_count, struct tess_mesh *mesh_out,
+                                  int64_t *accumulate_out);
+
 /* Print the options of a run and of the parts that argv and its YAML file choose, to stdout. */
 enum tess_status tess_config_print_help(int argc, char **argv,
                                         const struct tess_config_table *extra, int extra_count);
@@ -131,9 +136,16 @@ struct tess_mesh tess_mesh_at(const struct tess_mesh *mesh, int32_t rank);
 /* The rank at these places. Pure. */
 int32_t tess_mesh_rank(const struct tess_mesh *mesh, const int32_t at[TESS_AXIS_COUNT]);
 
+/* ---- config_grid.c ----------------------------------------------------------------------------
+ */
+
+/* Is every rank's share of the leaves, and of each micro-batch, a whole subtree of the sum's tree?
+ * Pure. */
+bool tess__config_grid_fits(enum tess_leaf_order order, int64_t ranks, int64_t micro, int64_t grid);
+
 /*
  * Do the rank count, accumulation and grid fit each other and the batch? The message lists the rank
- * counts that do. Pure; the leaf order is the strategy's.
+ * counts and the accumulations that do. Pure; the leaf order is the strategy's.
  */
 enum tess_status tess_config_check_grid(const struct tess_config *config, int64_t batch_size,
                                         enum tess_leaf_order leaf_order);

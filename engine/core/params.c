@@ -13,6 +13,8 @@ static void params_fill(const struct tess_declare_param *param, struct tess_rng_
                         int64_t from, int64_t count, float *w)
 {
     const struct tess_init *init = &param->init;
+    if (init->kind == TESS_INIT_NORMAL)
+        tess_rng_normals(key, (uint64_t)from, (uint64_t)count, w);
     for (int64_t i = 0; i < count; i++) {
         switch (init->kind) {
         case TESS_INIT_ZERO:
@@ -25,7 +27,7 @@ static void params_fill(const struct tess_declare_param *param, struct tess_rng_
             w[i] = init->scale * (2.0f * tess_rng_uniform(key, (uint64_t)(from + i), 0) - 1.0f);
             break;
         case TESS_INIT_NORMAL:
-            w[i] = init->scale * tess_rng_normal(key, (uint64_t)(from + i), 0);
+            w[i] *= init->scale;
             break;
         }
     }

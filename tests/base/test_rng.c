@@ -104,6 +104,12 @@ static void case_normal_is_box_muller(void **state)
     /* Five standard deviations of the mean, sqrt(1/n), and of the mean square, sqrt(2/n). */
     assert_true(fabs(sum / DRAWS) < 5 * sqrt(1.0 / DRAWS));
     assert_true(fabs(square / DRAWS - 1) < 5 * sqrt(2.0 / DRAWS));
+    float many[37];
+    for (uint64_t first = 0; first < 5; first++) {
+        tess_rng_normals(key, first, 37, many);
+        for (uint64_t i = 0; i < 37; i++)
+            assert_true(many[i] == tess_rng_normal(key, first + i, 0));
+    }
 }
 
 /* Every x of 0 .. n-1 is met once. */

@@ -19,7 +19,7 @@
 static void case_variants(void **state)
 {
     static const char text[] = "base:;\n  DP 2 [all rows through rank 0; one process]: strategy=dp "
-                               "--ranks=2\n\nwide: mlp.hidden=8,8 data=/a=b ranks=4 ranks=8\r\n;";
+                               "--ranks=2\n\nwide: mlp.hidden=8,8 init=/a=b ranks=4 ranks=8\r\n;";
     struct tess__variants variants;
 
     (void)state;
@@ -36,7 +36,7 @@ static void case_variants(void **state)
     assert_string_equal(tess__variant_value(&variants.item[1], "strategy"), "dp");
     assert_null(tess__variant_value(&variants.item[1], "rank"));
     assert_string_equal(variants.item[2].word[0], "--mlp.hidden=8,8");
-    assert_string_equal(tess__variant_value(&variants.item[2], "data"), "/a=b");
+    assert_string_equal(tess__variant_value(&variants.item[2], "init"), "/a=b");
     assert_string_equal(tess__variant_value(&variants.item[2], "ranks"), "8"); /* the last one */
     tess__variants_free(&variants);
 }
@@ -62,6 +62,7 @@ static void case_bad_variants(void **state)
         {"a: ranks=2; b:; a:", "variant 3, character 17: the name 'a' is given twice"},
         {"a: steps=5", "character 4: 'steps' is the same for all variants"},
         {"a: ranks=2 run=x", "character 12: 'run' does not apply"},
+        {"a: data.length=64", "character 4: 'data.length' is the same for all variants"},
         {"sixteen letters.: x=1", "is longer than 15 characters"},
         {"a: a=1 a=1 a=1 a=1 a=1 a=1 a=1 a=1 a=1 a=1 a=1 a=1 a=1 a=1 a=1 a=1 a=1 a=1 a=1 a=1 a=1 "
          "a=1 a=1 a=1 a=1 a=1 a=1 a=1 a=1 a=1 a=1 a=1 a=1",

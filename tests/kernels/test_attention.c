@@ -464,6 +464,18 @@ static void case_f16(void **state)
     attention_random(TESS_F16);
 }
 
+/* Longer than any block of keys. */
+static void case_long(void **state)
+{
+    (void)state;
+    static const int s[] = {1, 1, 530, 2, 1, 8};
+    struct attention_case whole = attention_shape(TESS_F32, s);
+    struct attention_case half = attention_shape(TESS_BF16, s);
+    whole.spread = half.spread = 4;
+    attention_run(&whole, 37);
+    attention_run(&half, 38);
+}
+
 /* Scores of plus and minus 30000: exp would overflow without the maximum taken off. */
 static void case_steep(void **state)
 {
@@ -478,7 +490,8 @@ int main(int argc, char **argv)
 {
     device_open(&device, device_backend(argc, argv), 4u << 20);
     const struct CMUnitTest cases[] = {cmocka_unit_test(case_f32), cmocka_unit_test(case_bf16),
-                                       cmocka_unit_test(case_f16), cmocka_unit_test(case_steep)};
+                                       cmocka_unit_test(case_f16), cmocka_unit_test(case_long),
+                                       cmocka_unit_test(case_steep)};
     int failed = cmocka_run_group_tests(cases, NULL, NULL);
     device_close(&device);
     return failed;
