@@ -1,8 +1,9 @@
 /*
  * A rank that is killed, in every phase of a step: the launcher names the rank, the signal and what
  * the rank was doing, the others end in time, nothing is left. The moment is chosen exactly by a
- * strategy of our own, "fragile", which is ddp with a SIGKILL in one of its hooks; like an
- * outsider's strategy it is registered and run through tess_main.
+ * strategy of our own, "fragile", which is ddp (on a mesh fsdp) with a SIGKILL in one of its hooks;
+ * like an outsider's strategy it is registered and run through tess_main. And a rank that stops and
+ * does not die: the others' time is up, and they name it.
  */
 #include "cli/spawn.h"
 
@@ -23,8 +24,7 @@
 
 #include <cmocka.h>
 
-#define VICTIM 1
-#define STEP   3
+#define STEP 3
 
 enum moment {
     AT_FORWARD,
@@ -33,32 +33,47 @@ enum moment {
     AT_BATCH,
     AT_END_OF_STEP,
     AT_EXIT,
-    AT_MISTAKE
+    AT_MISTAKE,
+    AT_PEER,
+    AT_STOP
 };
 
 /* Of the child that runs tess_main, and of the ranks it forks. */
 static enum moment moment;
 static struct tess_strategy_ops fragile;
+static const char *base_name = "ddp";
+static int victim = 1; /* rank of the mesh */
 static const struct tess_strategy_ops *base;
 static int64_t step_now;    /* from 1 */
 static _Atomic int *pid_of; /* [ranks], shared by all processes of the test */
 
 static bool fragile_now(const struct tess_strategy *strategy, enum moment at)
 {
-    return moment == at && strategy->training && step_now == STEP && strategy->plan->rank == VICTIM;
+    return moment == at && strategy->training && step_now == STEP &&
+           strategy->plan->mesh.rank == victim;
 }
 
 static enum tess_status fragile_open(struct tess_strategy *strategy)
 {
-    pid_of[strategy->plan->rank] = (int)getpid();
+    pid_of[strategy->plan->mesh.rank] = (int)getpid();
     return base->open(strategy);
+}
+
+/* The victim waits for rank 0 by now, which kills it instead of coming. */
+static void fragile_kill_waiting(const struct tess_strategy *strategy, enum moment at)
+{
+    if (moment != at || step_now != STEP || strategy->plan->mesh.rank != 0 || pid_of[victim] == 0)
+        return;
+    usleep(300000);
+    kill(pid_of[victim], SIGKILL);
+    pid_of[victim] = 0;
+    usleep(300000);
 }
 
 static enum tess_status fragile_batch_ready(struct tess_strategy *strategy,
                                             const struct tess_boundary *input,
                                             const struct tess_boundary *label)
 {
-    step_now += strategy->training;
     if (fragile_now(strategy, AT_BATCH))
         raise(SIGKILL);
     return base->batch_ready(strategy, input, label);
@@ -67,28 +82,26 @@ static enum tess_status fragile_batch_ready(struct tess_strategy *strategy,
 static enum tess_status fragile_unit_enter(struct tess_strategy *strategy, int32_t unit,
                                            enum tess_phase phase)
 {
+    if (unit == 0 && phase == TESS_PHASE_FORWARD)
+        fragile_kill_waiting(strategy, AT_PEER);
     if (unit == 1 && phase == TESS_PHASE_FORWARD && fragile_now(strategy, AT_FORWARD))
         raise(SIGKILL);
+    if (unit == 1 && phase == TESS_PHASE_FORWARD && fragile_now(strategy, AT_STOP))
+        raise(SIGSTOP);
     if (unit == 1 && phase == TESS_PHASE_BACKWARD && fragile_now(strategy, AT_BACKWARD))
         raise(SIGKILL);
     return base->unit_enter(strategy, unit, phase);
 }
 
-/* The victim is inside the collective: it waits there for rank 0, which kills it instead of coming.
- */
 static enum tess_status fragile_grads_finish(struct tess_strategy *strategy)
 {
     static float value[4];
 
     if (moment == AT_MISTAKE && step_now == STEP)
         TESS_TRY(tess_comm_all_reduce(strategy->comm, value, value,
-                                      strategy->plan->rank == VICTIM ? 3 : 4, TESS_F32,
+                                      strategy->plan->mesh.rank == victim ? 3 : 4, TESS_F32,
                                       TESS_REDUCE_SUM, NULL));
-    if (moment == AT_COLLECTIVE && step_now == STEP && strategy->plan->rank == 0) {
-        usleep(300000);
-        kill(pid_of[VICTIM], SIGKILL);
-        usleep(300000);
-    }
+    fragile_kill_waiting(strategy, AT_COLLECTIVE);
     return base->grads_finish(strategy);
 }
 
@@ -99,12 +112,13 @@ static enum tess_status fragile_params_refresh(struct tess_strategy *strategy)
         raise(SIGKILL);
     if (fragile_now(strategy, AT_EXIT))
         _exit(0); /* a library that ends the process without a word */
+    step_now++;   /* after the first values, and after each step */
     return TESS_OK;
 }
 
 static int fragile_main(int argc, char **argv)
 {
-    if (tess_registry_get_strategy("ddp", &base) != TESS_OK)
+    if (tess_registry_get_strategy(base_name, &base) != TESS_OK)
         return 99;
     fragile = *base;
     fragile.name = "fragile";
@@ -118,30 +132,69 @@ static int fragile_main(int argc, char **argv)
     return tess_main(argc, argv);
 }
 
-static void death(enum moment at, const char *ranks, const char *how, const char *doing)
+/* Run until the rank is gone: it is named, how it went and what it was doing, once, in time. */
+static void death_run(char *const argv[], const char *who, const char *how, const char *doing)
 {
+    /* What is stopped does not hear that it should end: it is killed after 4 s. */
+    const double limit_s = moment == AT_STOP ? 9 : 5;
     static struct spawn spawn;
-    char *argv[] = {
-        "tessera",      "train",       "--data",        "synthetic", "--synthetic-rows", "256",
-        "--mlp.hidden", "8",           "--kernel",      "ref",       "--strategy",       "fragile",
-        "--ranks",      (char *)ranks, "--steps",       "100000000", "--batch-size",     "48",
-        "--log-every",  "1",           "--no-evaluate", NULL};
     double begin_s;
     int code;
 
-    moment = at;
     spawn_start(&spawn, argv, fragile_main);
     if (!spawn_until(&spawn, "step 1/", 30))
         fail_msg("no first step:\n%s%s", spawn.out, spawn.err);
     begin_s = tess_clock_s();
     code = spawn_end(&spawn, 20);
-    if (code != 1 || strstr(spawn.err, "rank 1 (pid ") == NULL || strstr(spawn.err, how) == NULL ||
+    if (code != 1 || strstr(spawn.err, who) == NULL || strstr(spawn.err, how) == NULL ||
         strstr(spawn.err, doing) == NULL || strstr(spawn.err, "step 3") == NULL ||
         spawn_count(spawn.err, "error: ") != 1)
-        fail_msg("exit %d, expected 1, rank 1, '%s', '%s' and step 3 in:\n%s", code, how, doing,
+        fail_msg("exit %d, expected 1, '%s', '%s', '%s' and step 3 in:\n%s", code, who, how, doing,
                  spawn.err);
-    assert_true(tess_clock_s() - begin_s < 5);
+    assert_true(tess_clock_s() - begin_s < limit_s);
     assert_true(spawn_gone(&spawn, 1));
+}
+
+static void death(enum moment at, const char *ranks, const char *how, const char *doing)
+{
+    char *argv[] = {
+        "tessera",      "train",       "--data",        "synthetic", "--synthetic-rows", "256",
+        "--mlp.hidden", "8",           "--kernel",      "ref",       "--strategy",       "fragile",
+        "--ranks",      (char *)ranks, "--steps",       "100000000", "--batch-size",     "48",
+        "--log-every",  "1",           "--no-evaluate", NULL};
+
+    moment = at;
+    base_name = "ddp";
+    victim = 1;
+    death_run(argv, "rank 1 (pid ", how, doing);
+}
+
+/* Two ranks along each axis: rank r is data r / 2 % 2, tensor r % 2, stage r / 4. A language model
+ * of eight units, five on the first stage. */
+static void death_on_mesh(enum moment at, int rank, const char *how, const char *doing)
+{
+    char *argv[] = {"tessera",          "train",
+                    "--data",           "synthetic",
+                    "--synthetic-rows", "256",
+                    "--model",          "gpt",
+                    "--gpt.layers",     "4",
+                    "--gpt.width",      "16",
+                    "--data.length",    "8",
+                    "--kernel",         "ref",
+                    "--strategy",       "fragile+tp+pp",
+                    "--mesh",           "data=2,tensor=2,stage=2",
+                    "--steps",          "100000000",
+                    "--batch-size",     "16",
+                    "--log-every",      "1",
+                    "--timeout",        at == AT_STOP ? "1" : "60",
+                    "--no-evaluate",    NULL};
+    char who[32];
+
+    moment = at;
+    base_name = "fsdp";
+    victim = rank;
+    snprintf(who, sizeof who, at == AT_STOP ? "rank %d " : "rank %d (pid ", rank);
+    death_run(argv, who, how, doing);
 }
 
 static void case_in_forward(void **state)
@@ -178,6 +231,31 @@ static void case_ends_without_a_word(void **state)
     death(AT_EXIT, "2", "ended early with exit status 0", "in the optimizer");
 }
 
+/* In each phase, on either stage, and waiting along each axis; units have the model's names. */
+static void case_on_a_mesh(void **state)
+{
+    (void)state;
+    death_on_mesh(AT_FORWARD, 3, "signal 9", "in forward of unit 1 (wpe), step 3");
+    death_on_mesh(AT_FORWARD, 5, "signal 9", "in forward of unit 6 (norm), step 3");
+    death_on_mesh(AT_BACKWARD, 2, "signal 9", "in backward of unit 1 (wpe), step 3");
+    death_on_mesh(AT_BACKWARD, 7, "signal 9", "in backward of unit 6 (norm), step 3");
+    death_on_mesh(AT_BATCH, 6, "signal 9", "loading a batch, step 3");
+    death_on_mesh(AT_END_OF_STEP, 4, "signal 9", "in the optimizer, step 3");
+    death_on_mesh(AT_EXIT, 1, "ended early with exit status 0", "in the optimizer, step 3");
+    death_on_mesh(AT_COLLECTIVE, 2, "signal 9", ", step 3, waiting in ");
+    death_on_mesh(AT_PEER, 1, "signal 9", "unit 0 (wte), step 3, waiting in all_reduce");
+    death_on_mesh(AT_PEER, 4, "signal 9",
+                  "receiving the input of unit 5 (h3), step 3, waiting in recv");
+}
+
+/* It is named by whoever waits for it, or for one that does. */
+static void case_stopped(void **state)
+{
+    (void)state;
+    death_on_mesh(AT_STOP, 1, "did not end within 1 s", "(in forward of unit 1, step 3)");
+    death_on_mesh(AT_STOP, 6, "did not end within 1 s", "(in forward of unit 6, step 3)");
+}
+
 /* A rank that does something else than the others is not a death: --debug says what each does. */
 static void case_mistake_under_debug(void **state)
 {
@@ -189,6 +267,8 @@ static void case_mistake_under_debug(void **state)
 
     (void)state;
     moment = AT_MISTAKE;
+    base_name = "ddp";
+    victim = 1;
     spawn_start(&spawn, argv, fragile_main);
     assert_int_equal(spawn_end(&spawn, 20), 1);
     assert_true(spawn_gone(&spawn, 1));
@@ -304,6 +384,8 @@ int main(void)
         cmocka_unit_test(case_in_a_collective),
         cmocka_unit_test(case_between_steps),
         cmocka_unit_test(case_ends_without_a_word),
+        cmocka_unit_test(case_on_a_mesh),
+        cmocka_unit_test(case_stopped),
         cmocka_unit_test(case_at_any_time),
         cmocka_unit_test(case_process_of_threads),
         cmocka_unit_test(case_mistake_under_debug),
