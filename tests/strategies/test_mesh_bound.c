@@ -187,8 +187,8 @@ static double bound_share(const struct values *first, const struct values *one,
 static const struct tess_strategy_ops *sound;
 static struct tess_strategy_ops faulty;
 static _Thread_local int sums_done;
-static int sum_broken; /* number of the sum that lacks rank 0's terms */
-static int sums_seen;  /* by rank 0 */
+static int sum_broken;        /* number of the sum that lacks rank 0's terms */
+static _Atomic int sums_seen; /* by the first ranks of the axis, all as many */
 
 static enum tess_status faulty_open(struct tess_strategy *strategy)
 {
@@ -205,7 +205,8 @@ static enum tess_status faulty_cross(struct tess_strategy *strategy,
         if (strategy->comm->rank == 0 && sums_done == sum_broken)
             memset(crossing->data, 0, runs * crossing->count * tess_dtype_bytes(crossing->dtype));
         sums_done++;
-        sums_seen = strategy->comm->rank == 0 ? sums_done : sums_seen;
+        if (strategy->comm->rank == 0)
+            sums_seen = sums_done;
     }
     return sound->cross(strategy, crossing);
 }
