@@ -115,22 +115,34 @@ static bool mesh_meets(int model, int layout)
     return !mesh_small || layout % MESH_COUNT(mesh_model) == model;
 }
 
-/* Every layout against one rank with as many leaves and parts. */
-static void mesh_compare(const struct mesh_layout *layout, int layouts, const char *one_rank)
+/* As many parts as ranks: sums that two ranks make. */
+static const struct mesh_layout mesh_two[] = {
+    {2, 8, "tp", "--recompute selective"},
+    {2, 8, "tp", "--recompute full --accumulate 2"},
+    {4, 8, "tp+pp", "--mesh tensor=2,stage=2 --pp.schedule interleaved"},
+    {4, 8, "zero2+tp", "--mesh data=2,tensor=2"},
+    {6, 8, "tp+pp", "--mesh tensor=2,stage=3 --accumulate 8 --recompute every:2"},
+    {8, 8, "fsdp+tp+pp", "--mesh data=2,tensor=2,stage=2"},
+};
+
+/* Every layout against `base`, with its options, and as many leaves. */
+static void mesh_compare(const struct mesh_layout *layout, int layouts,
+                         const struct mesh_layout *base)
 {
     char words[768];
     for (int m = 0; m < MESH_COUNT(mesh_model); m++) {
         struct run_outcome expected[13] = {{0}}; /* by leaves */
         for (int l = 0; l < layouts; l++) {
             struct run_outcome *wanted = &expected[layout[l].grid];
-            const struct mesh_layout single = {1, layout[l].grid, "single", one_rank};
+            struct mesh_layout first = *base;
+            first.grid = layout[l].grid;
             if (!mesh_meets(m, l))
                 continue;
             if (wanted->hash == 0) {
-                const struct run run = mesh_run(m, &single, "", words);
+                const struct run run = mesh_run(m, &first, "", words);
                 run_train(&run, wanted);
             }
-            const struct run run = mesh_run(m, &layout[l], "", words);
+            const struct run run = mesh_run(m, &layout[l], base->options, words);
             run_compare(&run, wanted);
         }
     }
@@ -138,14 +150,29 @@ static void mesh_compare(const struct mesh_layout *layout, int layouts, const ch
 
 static void test_whole(void **state)
 {
+    static const struct mesh_layout single = {1, 0, "single", ""};
     (void)state;
-    mesh_compare(mesh_whole, MESH_COUNT(mesh_whole), "");
+    mesh_compare(mesh_whole, MESH_COUNT(mesh_whole), &single);
 }
 
 static void test_parts(void **state)
 {
+    static const struct mesh_layout single = {1, 0, "single", MESH_PARTS};
     (void)state;
-    mesh_compare(mesh_parts, MESH_COUNT(mesh_parts), MESH_PARTS);
+    mesh_compare(mesh_parts, MESH_COUNT(mesh_parts), &single);
+}
+
+/* The bits of two tensor ranks, whatever lies along the other axes. */
+static void test_two(void **state)
+{
+    static const struct mesh_layout whole = {2, 0, "tp", ""};
+    static const struct mesh_layout sequence = {2, 0, "tp", "--tensor.sequence-parallel=on"};
+    const bool small = mesh_small;
+    (void)state;
+    mesh_small = true; /* each layout one model: the others are as above */
+    mesh_compare(mesh_two, MESH_COUNT(mesh_two), &whole);
+    mesh_compare(mesh_two, MESH_COUNT(mesh_two), &sequence);
+    mesh_small = small;
 }
 
 /* What the others prove is proof only if these differ: a number of parts, a seed for dropout. */
@@ -240,9 +267,8 @@ static void test_weights(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_whole),
-        cmocka_unit_test(test_parts),
-        cmocka_unit_test(test_tells_apart),
+        cmocka_unit_test(test_whole),   cmocka_unit_test(test_parts),
+        cmocka_unit_test(test_two),     cmocka_unit_test(test_tells_apart),
         cmocka_unit_test(test_weights),
     };
     for (int i = 1; i < argc; i++) {

@@ -235,6 +235,15 @@ static void bound_one_rank(const char *options, int32_t steps, struct values *fi
     *last = bound_train("single", 1, steps, options, NULL);
 }
 
+static void bound_assert(const struct values *first, const struct values *one,
+                         const struct values *other, int32_t steps, double rho, const char *words)
+{
+    const double share = bound_share(first, one, other, steps, rho);
+    if (share > 1)
+        print_error("%s: %g bounds apart\n", words, share);
+    assert_true(share <= 1);
+}
+
 static void bound_check(const struct bound_model *model, const char *precision, int32_t steps,
                         double rho)
 {
@@ -248,10 +257,7 @@ static void bound_check(const struct bound_model *model, const char *precision, 
             snprintf(words, sizeof words, "%s --precision %s %s", model->options, precision,
                      bound_axis[a]);
             struct values other = bound_train("tp", ranks[r], steps, words, NULL);
-            const double share = bound_share(&first, &one, &other, steps, rho);
-            if (share > 1)
-                print_error("%d ranks with %s: %g bounds apart\n", (int)ranks[r], words, share);
-            assert_true(share <= 1);
+            bound_assert(&first, &one, &other, steps, rho, words);
             free(other.value);
         }
     }
@@ -268,6 +274,31 @@ static void test_within(void **state)
             bound_check(&bound_models[m], "f32", steps, bound_f32(&bound_models[m]));
             bound_check(&bound_models[m], "bf16", steps, bound_bf16());
         }
+    }
+}
+
+/* With all three axes, and several leaves and micro-batches. */
+static void test_product(void **state)
+{
+    static const char *const product[] = {
+        "--mesh data=2,tensor=2,stage=2 --accumulate 2",
+        "--mesh data=1,tensor=3,stage=2 --accumulate 4",
+    };
+    (void)state;
+    for (int m = 0; m < BOUND_COUNT(bound_models); m++) {
+        struct values first, one;
+        char words[512];
+        snprintf(words, sizeof words, "%s --grid 4", bound_models[m].options);
+        bound_one_rank(words, 3, &first, &one);
+        for (int p = 0; p < BOUND_COUNT(product); p++) {
+            snprintf(words, sizeof words, "%s --grid 4 %s --tensor.sequence-parallel",
+                     bound_models[m].options, product[p]);
+            struct values other = bound_train("fsdp+tp+pp", p == 0 ? 8 : 6, 3, words, NULL);
+            bound_assert(&first, &one, &other, 3, bound_f32(&bound_models[m]), words);
+            free(other.value);
+        }
+        free(first.value);
+        free(one.value);
     }
 }
 
@@ -325,6 +356,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_within),
+        cmocka_unit_test(test_product),
         cmocka_unit_test(test_fault_is_outside),
         cmocka_unit_test(test_fault_in_bf16),
     };
