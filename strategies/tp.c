@@ -41,9 +41,10 @@ static void tp_describe(const struct tess_strategy *strategy,
 {
     const int32_t ranks = strategy->plan->mesh.count[TESS_AXIS_TENSOR];
     char text[200];
-    line(context, "two layers, cut by columns and then by rows: an all-reduce forward and one "
-                  "backward; with --tensor.sequence-parallel all-gather and reduce-scatter, the "
-                  "same bytes");
+    line(context,
+         "two layers, cut by columns and then by rows: an all-reduce forward and one "
+         "backward; with --tensor.sequence-parallel all-gather and reduce-scatter, and one "
+         "all-gather more in backward");
     snprintf(text, sizeof(text),
              "sent by a rank in each, of the bytes of the activations: 2(t-1)/t = %.3g",
              2.0 * (double)(ranks - 1) / (double)ranks);

@@ -110,7 +110,9 @@ const struct tess_option tess_tensor_option_table[] = {
      "ranks along the tensor axis; 0: by --mesh, or what is left over"},
     {"sequence-parallel", TESS_OPTION_BOOL, TENSOR_FIELD(sequence), "off", 0, 0, NULL,
      "norms, dropout and residuals for 1/t of the positions on each tensor rank; all-gather and "
-     "reduce-scatter in place of all-reduce, the same volume"},
+     "reduce-scatter in place of all-reduce, and in backward inputs are gathered once more, as "
+     "they "
+     "are not kept whole: 10 in place of 8 (t-1)/t of the activations in a block"},
     {"canonical", TESS_OPTION_INT, TENSOR_FIELD(canonical), "0", 0, 256, NULL,
      "cut layers into so many parts whatever the number of tensor ranks, which must divide it, and "
      "add them in one tree: the same bits for every such number; 0: as many parts as ranks"},
