@@ -13,10 +13,16 @@
  * so that the bits do not depend on the backend, on the size of the message or on how it is cut
  * into pieces, and so that a rank which holds a whole subtree may fold it by itself first.
  * TESS_ORDER_FAST leaves the order to the backend. f16 and bf16 are added in f32 and rounded once.
+ *
+ * Device memory. Where the rank computes on a queue (tessera/queue.h), a call whose source or
+ * target is memory of the device runs beside that queue: after what the kernels were given before
+ * the call, and before what they are given after the wait, which then does not wait for the data
+ * but only orders. Calls on host memory are as above.
  */
 #ifndef TESSERA_COMM_H
 #define TESSERA_COMM_H
 
+#include "tessera/queue.h"
 #include "tessera/status.h"
 #include "tessera/tensor.h"
 
@@ -28,7 +34,6 @@
 extern "C" {
 #endif
 
-enum tess_reduce { TESS_REDUCE_SUM, TESS_REDUCE_MAX, TESS_REDUCE_MIN };
 enum tess_order { TESS_ORDER_CANONICAL, TESS_ORDER_FAST };
 
 /* X(enum word, text): what a call does; used by messages, counters and the status board. */
@@ -143,6 +148,8 @@ struct tess_comm {
     /* Called with true before and false after a backend touches source or target; may be NULL. */
     void (*access)(void *context, bool on);
     void *access_context;
+    struct tess_queue *queue; /* of the rank's kernels, borrowed, inherited by split; NULL: none */
+    bool device_memory;       /* alloc gives memory of the device, not of the host */
     const struct tess_comm_observer *observer; /* borrowed, inherited by split; NULL: none */
     /* For comm.c alone: calls under way, and since when there are any. While `quiet`, calls are
      * the communicator's own (see tess_comm_split): not counted, not observed. */
@@ -245,6 +252,13 @@ enum tess_status tess_event_wait(struct tess_event *event);
 
 /* Advance queued calls without blocking; called between units so that waiting is hidden. */
 enum tess_status tess_comm_poll(struct tess_comm *comm);
+
+/*
+ * Count what calls on device memory took, of which the host knows nothing until it asks: wait_s
+ * gains the time in which the queue stood still for them, flight_s that in which they were under
+ * way. After the queue's work was waited for; between steps.
+ */
+enum tess_status tess_comm_settle(struct tess_comm *comm);
 
 /*
  * Memory that peers can reach without a copy (shared memory, registered memory); zeroed, aligned to

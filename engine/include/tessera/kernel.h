@@ -17,13 +17,19 @@
  * leaf_rows T rows in a leaf. H heads, KV key and value heads, D head size. `dtype` is that of
  * activations, parameters and activation gradients: f32, bf16 or f16. Parameter gradients are f32
  * always. bf16 and f16 kernels accumulate in f32 and round once.
+ *
+ * Memory and time. Arrays are device memory unless a comment says host. A backend with a queue
+ * (tessera/queue.h) computes later than the call, in the order of the calls; only what returns a
+ * value to the host (find_nonfinite, tess_read) waits for it. Others are done on return.
  */
 #ifndef TESSERA_KERNEL_H
 #define TESSERA_KERNEL_H
 
 #include "tessera/memory.h"
+#include "tessera/queue.h"
 #include "tessera/status.h"
 #include "tessera/tensor.h"
+#include "tessera/update.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -47,6 +53,16 @@ enum tess_op_kind {
     TESS_OP_KIND_COUNT
 };
 
+/* How the operands of linear products are narrowed to 8 bits (Micikevicius et al. 2022): x and w
+ * to e4m3, gradients to e5m2, each tensor times a scale of its own, a power of two, so that its
+ * greatest element fits. Products are f32, results as without. Biases and their gradients stay in
+ * dtype. */
+enum tess_fp8 {
+    TESS_FP8_OFF,
+    TESS_FP8_NOW,     /* by the greatest element of the tensor itself: one more pass over it */
+    TESS_FP8_HISTORY, /* by the greatest of the latest 16 calls before this one */
+};
+
 /* What an operation is. Fields that a kind does not name stay 0. */
 struct tess_op_desc {
     enum tess_op_kind kind;
@@ -67,6 +83,8 @@ struct tess_op_desc {
                         storage stays in dtype. A backend without f16 products does so
                         for f16 unasked */
     bool add_grad;   /* LINEAR: backward_weight adds to dw and dbias; for sums over chunks */
+    enum tess_fp8 fp8; /* LINEAR, dtype bf16 or f16; a backend without says so in supports */
+    bool gelu;       /* LINEAR: forward_gelu and backward_data_gelu will be called */
     bool rms;        /* NORM: no mean is taken out, and there is no beta */
     float epsilon;   /* BATCH_NORM, NORM */
     int32_t calls;   /* how often a pass runs it, for estimates of work; 0: once */
@@ -99,49 +117,6 @@ struct tess_op {
     void *data;             /* backend's own */
 };
 
-/* Update rules. State arrays per element: m, then v. */
-enum tess_update_kind {
-    TESS_UPDATE_SGD,      /* w -= lr * g */
-    TESS_UPDATE_MOMENTUM, /* m = mu m + g; w -= lr * m; Nesterov: w -= lr * (g + mu m) */
-    TESS_UPDATE_ADAMW,    /* Loshchilov and Hutter 2019, algorithm 2; decay is decoupled */
-    TESS_UPDATE_NOVOGRAD, /* Ginsburg et al. 2019, algorithm 1; v is one number per tensor */
-    TESS_UPDATE_LAMB,     /* You et al. 2020, algorithm 2 */
-    TESS_UPDATE_AVERAGE,  /* buffers: w = (1 - lr) w + lr g, g the mean statistic of the batch */
-};
-
-/*
- * One contiguous piece of one parameter tensor. Gradients are read as grad_scale * g (clipping).
- * w is the f32 master; param_low, when not NULL, receives w rounded to `low` (the compute copy).
- */
-struct tess_update {
-    enum tess_update_kind kind;
-    bool nesterov;
-    enum tess_dtype low;
-    int64_t count;
-    float *w;
-    void *param_low;
-    const float *g;
-    float *m, *v;
-    float lr, mu, beta1, beta2, epsilon, weight_decay;
-    float correction1, correction2; /* 1/(1 - beta1^t), 1/(1 - beta2^t); ADAMW, LAMB */
-    float grad_scale;
-    float tensor_scale; /* NOVOGRAD: 1/(sqrt(v) + eps); LAMB second pass: trust ratio */
-    float *direction;   /* LAMB: the unscaled update [count], written by lamb_direction */
-};
-
-/*
- * An exact sum of squares: a fixed-point number of TESS_SUM_LIMBS digits of 32 bits, each kept in
- * an int64, so that sums of pieces, added in any order or reduced over ranks as integers, have the
- * same bits. Filled by square_sum over fixed 64-element blocks; see engine/base/sum.h for the
- * format.
- */
-#define TESS_SUM_LIMBS 20
-#define TESS_SUM_BLOCK 64
-
-struct tess_sum {
-    int64_t limb[TESS_SUM_LIMBS];
-};
-
 /*
  * The backend. Every slot but those marked OPTIONAL is required; a backend that does not speed an
  * operation up copies the slot of `ref` (delegation, shown by describe).
@@ -152,6 +127,11 @@ struct tess_kernel_ops {
     const char *summary;
     size_t state_size; /* private bytes behind struct tess_kernel, zeroed */
     bool host_memory;  /* host threads may touch device memory at any time, without access() */
+    bool far_memory;   /* device memory is no host memory at all: it comes from alloc(), access()
+                          does not open it, read() and write() copy */
+
+    /* OPTIONAL, default: no queues. Then tess_kernel.queue is NULL, else open() has set it. */
+    const struct tess_queue_ops *queue;
 
     /* OPTIONAL, default: supported. Asked at plan time; fills `why` when the answer is no. */
     bool (*supports)(const struct tess_op_desc *desc, char *why, size_t why_bytes);
@@ -165,6 +145,31 @@ struct tess_kernel_ops {
      * OPTIONAL */
     void (*access)(struct tess_kernel *kernel, bool on);
 
+    /* far_memory: REQUIRED. Device memory, zeroed, in pages; free takes NULL. */
+    enum tess_status (*alloc)(struct tess_kernel *kernel, size_t bytes, void **memory_out);
+    void (*free)(struct tess_kernel *kernel, void *memory);
+    /* OPTIONAL, default: access() and memcpy. Between host and device memory, after everything
+     * that was queued; done on return. */
+    enum tess_status (*read)(struct tess_kernel *kernel, size_t bytes, const void *device,
+                             void *host);
+    enum tess_status (*write)(struct tess_kernel *kernel, size_t bytes, const void *host,
+                              void *device);
+    /* OPTIONAL, default: calloc and free. Host memory that the device copies from and to beside
+     * the host's work; 64-byte aligned, zeroed. */
+    enum tess_status (*pin)(struct tess_kernel *kernel, size_t bytes, void **memory_out);
+    void (*unpin)(struct tess_kernel *kernel, void *memory);
+    /* OPTIONAL, default: TESS_OK. An error that queued work has met since the last such call, or a
+     * device that is lost. Does not wait. */
+    enum tess_status (*failed)(struct tess_kernel *kernel);
+    /*
+     * OPTIONAL, all three or none (graph_begin NULL: none). Between begin and end what is queued,
+     * on this queue and on those that its fences lead to, is recorded, not run; play runs the
+     * latest record of `slot` (0 .. TESS_GRAPH_SLOTS - 1) once more.
+     */
+    enum tess_status (*graph_begin)(struct tess_kernel *kernel);
+    enum tess_status (*graph_end)(struct tess_kernel *kernel, int32_t slot);
+    enum tess_status (*graph_play)(struct tess_kernel *kernel, int32_t slot);
+
     enum tess_status (*op_needs)(const struct tess_op_desc *desc, struct tess_op_needs *needs_out);
     enum tess_status (*op_open)(struct tess_op *op);
     void (*op_close)(struct tess_op *op);
@@ -175,6 +180,11 @@ struct tess_kernel_ops {
                                              void *dx);
     enum tess_status (*linear_backward_weight)(struct tess_op *op, const void *x, const void *dy,
                                                float *dw, float *dbias);
+    /* OPTIONAL, both or none, default: the two steps one after the other. */
+    enum tess_status (*linear_forward_gelu)(struct tess_op *op, const void *x, const void *w,
+                                            const void *bias, void *before, void *y);
+    enum tess_status (*linear_backward_data_gelu)(struct tess_op *op, const void *dy, const void *w,
+                                                  const void *before, void *dx);
     enum tess_status (*conv2d_forward)(struct tess_op *op, const void *x, const void *w,
                                        const void *bias, void *y);
     enum tess_status (*conv2d_backward_data)(struct tess_op *op, const void *dy, const void *w,
@@ -259,18 +269,40 @@ struct tess_kernel_ops {
     void (*square_sum)(struct tess_kernel *, int64_t count, float scale, const float *x,
                        struct tess_sum *sum);
     int64_t (*find_nonfinite)(struct tess_kernel *, enum tess_dtype, int64_t count, const void *x);
-    int64_t (*count_zeros)(struct tess_kernel *, enum tess_dtype, int64_t count, const void *x);
+    void (*count_zeros)(struct tess_kernel *, enum tess_dtype, int64_t count, const void *x,
+                        double *sum);
+    void (*find_flag)(struct tess_kernel *, int64_t count, const float *x, int32_t flag,
+                      struct tess_verdict *verdict);
+    void (*leaf_sum)(struct tess_kernel *, int64_t leaves, int64_t leaf_rows, const float *loss,
+                     const int32_t *correct, double *sum, struct tess_verdict *verdict);
+    void (*maximum)(struct tess_kernel *, int64_t count, const float *x, float *y);
+    void (*normal)(struct tess_kernel *, const uint32_t key[2], uint64_t first, int64_t count,
+                   float mean, float deviation, float *y);
     void (*cast_stochastic)(struct tess_kernel *, int64_t count, const float *x, enum tess_dtype to,
                             const uint64_t key[2], uint64_t first, void *y);
+    void (*update_judge)(struct tess_kernel *, const struct tess_judge *judge);
     void (*update)(struct tess_kernel *, const struct tess_update *update);
+    /* OPTIONAL, default: one after the other. */
+    void (*update_all)(struct tess_kernel *, const struct tess_update *update, int32_t count);
     void (*lamb_direction)(struct tess_kernel *, const struct tess_update *update);
 };
+
+#define TESS_GRAPH_SLOTS 4
 
 struct tess_kernel {
     const struct tess_kernel_ops *ops;
     int32_t threads; /* threads that one operation may use; 1 unless the user asked for more */
+    struct tess_queue *queue; /* where operations go; NULL: done on return */
     void *state;
 };
+
+/* ---- host and device ------------------------------------------------------------------------ */
+
+/* Copy between host and device memory, after everything that was queued; done on return. */
+enum tess_status tess_read(struct tess_kernel *kernel, size_t bytes, const void *device,
+                           void *host);
+enum tess_status tess_write(struct tess_kernel *kernel, size_t bytes, const void *host,
+                            void *device);
 
 /* ---- prepared operations -------------------------------------------------------------------- */
 
@@ -283,6 +315,16 @@ enum tess_status tess_linear_forward(struct tess_op *op, const void *x, const vo
 /* dx[B, in] = dy[B, out] w. dy has the ReLU's backward applied already (tess_relu_backward). */
 enum tess_status tess_linear_backward_data(struct tess_op *op, const void *dy, const void *w,
                                            void *dx);
+/*
+ * before[B, out] = x w^T + bias, y = gelu(before), the GELU of tess_gelu_forward; and
+ * dx[B, in] = (dy w) times the derivative of gelu at before[B, in], which is what the linear layer
+ * below kept. desc.gelu. A backend that fuses them may compute both results from the unrounded
+ * sum.
+ */
+enum tess_status tess_linear_forward_gelu(struct tess_op *op, const void *x, const void *w,
+                                          const void *bias, void *before, void *y);
+enum tess_status tess_linear_backward_data_gelu(struct tess_op *op, const void *dy, const void *w,
+                                                const void *before, void *dx);
 /* dw[out, in] = dy^T x and dbias[out] = sum of dy's rows, by leaves; overwritten, or with
  * desc.add_grad added to what is there, in f32, the whole sum over the leaves at once. dbias may be
  * NULL. */
@@ -480,19 +522,26 @@ void tess_accumulate(struct tess_kernel *kernel, int64_t count, float scale, con
                      float *y);
 void tess_fill(struct tess_kernel *kernel, int64_t bytes, int value, void *memory);
 void tess_copy(struct tess_kernel *kernel, int64_t bytes, const void *source, void *target);
-/*
- * sum += the squares of (scale x[i]), block by block of TESS_SUM_BLOCK elements from x on. Pieces
- * of one tensor must start at a multiple of the block, so that the blocks are the same on every
- * layout.
- */
-void tess_square_sum(struct tess_kernel *kernel, int64_t count, float scale, const float *x,
-                     struct tess_sum *sum);
-/* Index of the first NaN or infinity, or -1. */
+/* Index of the first NaN or infinity, or -1. Waits for the device. */
 int64_t tess_find_nonfinite(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
                             const void *x);
-/* Elements of x that are +0 or -0. dtype f32, bf16 or f16. */
-int64_t tess_count_zeros(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
-                         const void *x);
+/* *sum += the number of elements of x that are +0 or -0. dtype f32, bf16 or f16. */
+void tess_count_zeros(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
+                      const void *x, double *sum);
+/*
+ * sum[2 l], sum[2 l + 1] = the sums of loss and of correct over the rows of leaf l, rows in order,
+ * in double. loss_bad of the verdict becomes 1 + the first row whose loss is not finite, where
+ * there is one.
+ */
+void tess_leaf_sum(struct tess_kernel *kernel, int64_t leaves, int64_t leaf_rows, const float *loss,
+                   const int32_t *correct, double *sum, struct tess_verdict *verdict);
+/* y = the greater of x and y. */
+void tess_maximum(struct tess_kernel *kernel, int64_t count, const float *x, float *y);
+/* y[i] = mean + deviation times element first + i of the normals of a key (tess_rng_normals in
+ * engine/base/rng.h); the product and the sum are rounded in turn. A backend with its own log and
+ * cosine may differ from others in the last bits, never from itself. */
+void tess_normal(struct tess_kernel *kernel, const uint32_t key[2], uint64_t first, int64_t count,
+                 float mean, float deviation, float *y);
 /*
  * y = x in bf16 or f16, rounded up or down at random, up with the probability (x - below) / (above
  * - below) of its place between its two neighbours, so that the expectation is x (Gupta et al.,
@@ -503,13 +552,6 @@ int64_t tess_count_zeros(struct tess_kernel *kernel, enum tess_dtype dtype, int6
  */
 void tess_cast_stochastic(struct tess_kernel *kernel, int64_t count, const float *x,
                           enum tess_dtype to, const uint64_t key[2], uint64_t first, void *y);
-/* Apply one update rule to one piece; the formulas are at enum tess_update_kind. */
-void tess_update(struct tess_kernel *kernel, const struct tess_update *update);
-/*
- * LAMB's first half: update m and v, write direction = m_hat/(sqrt(v_hat) + eps) + decay w. The
- * second half is tess_update: w -= lr * tensor_scale * direction.
- */
-void tess_lamb_direction(struct tess_kernel *kernel, const struct tess_update *update);
 
 #ifdef __cplusplus
 }

@@ -23,7 +23,8 @@ extern "C" {
     X(TESS_ERR_ABORTED, -9, "another rank failed")                                                 \
     X(TESS_ERR_INTERRUPTED, -10, "interrupted")                                                    \
     X(TESS_ERR_NUMERIC, -11, "not a number or infinite")                                           \
-    X(TESS_ERR_INTERNAL, -12, "internal error")
+    X(TESS_ERR_INTERNAL, -12, "internal error")                                                    \
+    X(TESS_ERR_DEVICE, -13, "the device failed")
 
 enum tess_status {
 #define TESS_STATUS_ENUM(name, value, text) name = value,

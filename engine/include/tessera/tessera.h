@@ -14,15 +14,18 @@
 
 #include "tessera/check.h"
 #include "tessera/comm.h"
+#include "tessera/device.h"
 #include "tessera/kernel.h"
 #include "tessera/log.h"
 #include "tessera/memory.h"
 #include "tessera/model.h"
 #include "tessera/option.h"
+#include "tessera/queue.h"
 #include "tessera/registry.h"
 #include "tessera/status.h"
 #include "tessera/strategy.h"
 #include "tessera/tensor.h"
+#include "tessera/update.h"
 #include "tessera/version.h"
 
 #ifdef __cplusplus

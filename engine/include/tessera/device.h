@@ -1,0 +1,99 @@
+/*
+ * Devices: what a loadable module (libtessera_cuda.so) gives the engine. The library itself knows
+ * no device; core/device.c opens the module when one is asked for, so that the same program runs on
+ * machines without one. A module is one exported `const struct tess_module tess_module`.
+ */
+#ifndef TESSERA_DEVICE_H
+#define TESSERA_DEVICE_H
+
+#include "tessera/comm.h"
+#include "tessera/kernel.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define TESS_DEVICE_MAX 64
+
+/* As the driver tells it. */
+struct tess_device_info {
+    int32_t index;
+    char name[96];
+    char bus[32];         /* PCI bus id, "0000:18:00.0" */
+    int32_t major, minor; /* compute capability */
+    int32_t multiprocessors;
+    uint64_t memory_bytes;
+    int32_t driver_version, runtime_version; /* 13000: 13.0 */
+    double clock_hz;                         /* highest of the multiprocessors */
+    double memory_bytes_per_s;               /* by bus width and clock; 0: not told */
+};
+
+/* Memory of a device as the driver sees it now, over all its processes. */
+struct tess_device_memory {
+    uint64_t free_bytes, total_bytes;
+};
+
+/* What the library keeps of a device's memory beside the arena, in bytes, measured when it was
+ * taken: differences of the free memory that the driver reports. */
+struct tess_device_usage {
+    uint64_t context;   /* the driver's context and loaded code */
+    uint64_t workspace; /* matrix library */
+    uint64_t comm;      /* communicators' buffers */
+};
+
+/*
+ * How a group of processes finds each other: exchange of small blobs before there is a
+ * communicator (engine/comm/boot.h). gather: rank r's `bytes` at `mine` become `all` + r * bytes on
+ * every rank. Collective.
+ */
+struct tess_boot {
+    int32_t rank, rank_count;
+    double timeout_s;
+    void *context;
+    enum tess_status (*gather)(void *context, const void *mine, size_t bytes, void *all);
+};
+
+struct tess_world;
+
+struct tess_module {
+    uint32_t abi;
+    const char *name;    /* "cuda" */
+    const char *summary; /* versions it was built with */
+    const struct tess_kernel_ops *kernel;
+
+    /* Number of devices that can be used. When 0, or an error, fills `why` with one sentence that
+     * says what is missing and what to do. Never fails loudly: this is how the default device is
+     * chosen. */
+    int32_t (*device_count)(char *why, size_t why_bytes);
+    enum tess_status (*device_info)(int32_t device, struct tess_device_info *info_out);
+    /* The calling thread's device from here on; kernels opened afterwards are on it. */
+    enum tess_status (*device_select)(int32_t device);
+    enum tess_status (*device_memory)(struct tess_device_memory *memory_out); /* of that device */
+    void (*device_usage)(struct tess_device_usage *usage_out);                /* likewise */
+    /* Can `device` read and write the memory of `peer` in place? */
+    bool (*device_reaches)(int32_t device, int32_t peer);
+
+    /*
+     * A communicator between devices, one rank each: NCCL. Every rank has selected its device.
+     * world may be NULL. Collective over boot. TESS_ERR_UNSUPPORTED with the reason where the
+     * library is missing or too old.
+     */
+    enum tess_status (*comm_open)(const struct tess_boot *boot, struct tess_world *world,
+                                  enum tess_order order, double timeout_s,
+                                  struct tess_comm **comm_out);
+
+    /* Names for the device's own profiler around what the host does next. */
+    void (*range_begin)(const char *name);
+    void (*range_end)(void);
+};
+
+/* core/device.c: the module by name; loaded once. TESS_ERR_UNSUPPORTED with one clear sentence
+ * where it is not installed, does not load, or is of another version. */
+enum tess_status tess_module_get(const char *name, const struct tess_module **module_out);
+/* The same without a message: NULL where it cannot be had, with the sentence in `why`. */
+const struct tess_module *tess_module_find(const char *name, char *why, size_t why_bytes);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,70 @@
+/*
+ * The CUDA room's own interface: what the C files of the backend share. Kernels and their extern
+ * "C" launchers are in .cu files, declared in launch_*.h; the slots of the ops table that call
+ * them are in .c files, declared in slots.h. Only this room includes headers of CUDA.
+ */
+#ifndef KERNELS_CUDA_CUDA_H
+#define KERNELS_CUDA_CUDA_H
+
+#include "tessera/check.h"
+#include "tessera/kernel.h"
+
+#include <cublasLt.h>
+#include <cuda_runtime_api.h>
+
+/* Scratch of the matrix library, per rank: what cuBLAS asks for on Hopper (NVIDIA's cuBLAS
+ * documentation, "cublasSetWorkspace"). */
+#define CUDA_WORKSPACE_BYTES ((size_t)32 << 20)
+
+struct cuda_queue {
+    struct tess_queue queue; /* native: the stream below */
+    cudaStream_t stream;
+};
+
+struct cuda_fence {
+    struct tess_fence fence;
+    cudaEvent_t event;
+    bool recorded;
+};
+
+struct cuda_plans; /* matmul.c: plans of products, by shape */
+
+/* Behind struct tess_kernel. */
+struct cuda_state {
+    int device; /* that the opening thread had selected */
+    int multiprocessors;
+    struct cuda_queue *queue; /* the kernels' own */
+    cublasLtHandle_t blas;
+    void *workspace; /* [CUDA_WORKSPACE_BYTES] */
+    struct cuda_plans *plans;
+    cudaError_t error;       /* the first that a launch met; told by failed() */
+    const char *error_where; /* a literal */
+    bool planned_only;       /* opened on a machine without a device: answers questions, no more */
+};
+
+static inline struct cuda_state *tess__cuda_state(const struct tess_kernel *kernel)
+{
+    return kernel->state;
+}
+
+static inline cudaStream_t tess__cuda_stream(const struct tess_kernel *kernel)
+{
+    return tess__cuda_state(kernel)->queue->stream;
+}
+
+/* Keep the first error of a call that has no status to give; `where` is a literal. */
+void tess__cuda_note(struct tess_kernel *kernel, cudaError_t error, const char *where);
+/* TESS_ERR_MEMORY for want of device memory, else TESS_ERR_DEVICE, with the device's number, what
+ * was tried and CUDA's own words. */
+enum tess_status tess__cuda_fail(cudaError_t error, const char *where);
+
+/* Every call of the runtime goes through this, through tess__cuda_note, or through TESS_KEEP of
+ * tess__cuda_fail in teardown. */
+#define CUDA_TRY(call)                                                                             \
+    do {                                                                                           \
+        cudaError_t cuda_try_error_ = (call);                                                      \
+        if (cuda_try_error_ != cudaSuccess)                                                        \
+            return tess__cuda_fail(cuda_try_error_, #call);                                        \
+    } while (0)
+
+#endif
