@@ -1,7 +1,7 @@
 /*
  * The public wrappers of tessera/kernel.h, and opening a backend. They check what costs nothing and
- * hand over to the backend's slot; what an operation computes is the backend's. The operations on
- * sequences are in sequence.c.
+ * hand over to the backend's slot; what an operation computes is the backend's. Plain operations
+ * are in plain.c, those on sequences in sequence.c.
  */
 #include "kernel_open.h"
 
@@ -9,6 +9,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* ---- opening -------------------------------------------------------------------------------- */
 
@@ -38,6 +39,85 @@ static void kernel_access_default(struct tess_kernel *kernel, bool on)
     (void)on;
 }
 
+static enum tess_status kernel_copy_default(struct tess_kernel *kernel, size_t bytes,
+                                            const void *source, void *target)
+{
+    kernel->ops->access(kernel, true);
+    memcpy(target, source, bytes);
+    kernel->ops->access(kernel, false);
+    return TESS_OK;
+}
+
+static enum tess_status kernel_pin_default(struct tess_kernel *kernel, size_t bytes,
+                                           void **memory_out)
+{
+    const size_t whole = (bytes + 63) / 64 * 64;
+    void *memory = aligned_alloc(64, whole > 0 ? whole : 64);
+    if (memory == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "kernel %s: cannot allocate %zu bytes of host memory",
+                  kernel->ops->name, bytes);
+    memset(memory, 0, whole);
+    *memory_out = memory;
+    return TESS_OK;
+}
+
+static void kernel_unpin_default(struct tess_kernel *kernel, void *memory)
+{
+    (void)kernel;
+    free(memory);
+}
+
+static enum tess_status kernel_failed_default(struct tess_kernel *kernel)
+{
+    (void)kernel;
+    return TESS_OK;
+}
+
+static enum tess_status kernel_forward_gelu_default(struct tess_op *op, const void *x,
+                                                    const void *w, const void *bias, void *before,
+                                                    void *y)
+{
+    TESS_TRY(op->kernel->ops->linear_forward(op, x, w, bias, before));
+    tess_gelu_forward(op->kernel, op->desc.dtype, op->desc.rows * op->desc.out, before, y);
+    return TESS_OK;
+}
+
+static enum tess_status kernel_backward_data_gelu_default(struct tess_op *op, const void *dy,
+                                                          const void *w, const void *before,
+                                                          void *dx)
+{
+    TESS_TRY(op->kernel->ops->linear_backward_data(op, dy, w, dx));
+    tess_gelu_backward(op->kernel, op->desc.dtype, op->desc.rows * op->desc.in, before, dx, dx);
+    return TESS_OK;
+}
+
+static void kernel_update_all_default(struct tess_kernel *kernel, const struct tess_update *update,
+                                      int32_t count)
+{
+    for (int32_t i = 0; i < count; i++)
+        tess_update(kernel, &update[i]);
+}
+
+#define KERNEL_DEFAULT(slot, value)                                                                \
+    if (!(slot))                                                                                   \
+    (slot) = (value)
+
+static void kernel_fill_slots(struct tess_kernel_ops *ops)
+{
+    KERNEL_DEFAULT(ops->supports, kernel_supports_default);
+    KERNEL_DEFAULT(ops->adopt, kernel_adopt_default);
+    KERNEL_DEFAULT(ops->disown, kernel_disown_default);
+    KERNEL_DEFAULT(ops->access, kernel_access_default);
+    KERNEL_DEFAULT(ops->read, kernel_copy_default);
+    KERNEL_DEFAULT(ops->write, kernel_copy_default);
+    KERNEL_DEFAULT(ops->pin, kernel_pin_default);
+    KERNEL_DEFAULT(ops->unpin, kernel_unpin_default);
+    KERNEL_DEFAULT(ops->failed, kernel_failed_default);
+    KERNEL_DEFAULT(ops->linear_forward_gelu, kernel_forward_gelu_default);
+    KERNEL_DEFAULT(ops->linear_backward_data_gelu, kernel_backward_data_gelu_default);
+    KERNEL_DEFAULT(ops->update_all, kernel_update_all_default);
+}
+
 /* One allocation: the public struct, the ops with their defaults filled in, the private state. */
 struct kernel_block {
     struct tess_kernel kernel;
@@ -56,14 +136,7 @@ enum tess_status tess_kernel_open(const struct tess_kernel_ops *ops, int threads
     for (size_t i = 0; i < ops->state_size; i++)
         block->state[i] = 0;
     block->ops = *ops;
-    if (!block->ops.supports)
-        block->ops.supports = kernel_supports_default;
-    if (!block->ops.adopt)
-        block->ops.adopt = kernel_adopt_default;
-    if (!block->ops.disown)
-        block->ops.disown = kernel_disown_default;
-    if (!block->ops.access)
-        block->ops.access = kernel_access_default;
+    kernel_fill_slots(&block->ops);
     block->kernel = (struct tess_kernel){
         .ops = &block->ops,
         .threads = threads > 1 ? threads : 1,
@@ -84,6 +157,17 @@ void tess_kernel_close(struct tess_kernel *kernel)
         return;
     kernel->ops->close(kernel);
     free(kernel); /* the first member of its block */
+}
+
+enum tess_status tess_read(struct tess_kernel *kernel, size_t bytes, const void *device, void *host)
+{
+    return bytes > 0 ? kernel->ops->read(kernel, bytes, device, host) : TESS_OK;
+}
+
+enum tess_status tess_write(struct tess_kernel *kernel, size_t bytes, const void *host,
+                            void *device)
+{
+    return bytes > 0 ? kernel->ops->write(kernel, bytes, host, device) : TESS_OK;
 }
 
 /* ---- what an operation may be --------------------------------------------------------------- */
@@ -166,6 +250,24 @@ enum tess_status tess_linear_backward_data(struct tess_op *op, const void *dy, c
     if (op->desc.rows == 0)
         return TESS_OK;
     return op->kernel->ops->linear_backward_data(op, dy, w, dx);
+}
+
+enum tess_status tess_linear_forward_gelu(struct tess_op *op, const void *x, const void *w,
+                                          const void *bias, void *before, void *y)
+{
+    TESS_TRY(tess__kernel_expect(op, TESS_OP_LINEAR));
+    if (op->desc.rows == 0)
+        return TESS_OK;
+    return op->kernel->ops->linear_forward_gelu(op, x, w, bias, before, y);
+}
+
+enum tess_status tess_linear_backward_data_gelu(struct tess_op *op, const void *dy, const void *w,
+                                                const void *before, void *dx)
+{
+    TESS_TRY(tess__kernel_expect(op, TESS_OP_LINEAR));
+    if (op->desc.rows == 0)
+        return TESS_OK;
+    return op->kernel->ops->linear_backward_data_gelu(op, dy, w, before, dx);
 }
 
 enum tess_status tess_linear_backward_weight(struct tess_op *op, const void *x, const void *dy,
@@ -281,108 +383,4 @@ enum tess_status tess_batch_norm_backward(struct tess_op *op, const void *x, con
     }
     return op->kernel->ops->batch_norm_backward(op, x, y, dy, gamma, save_mean, save_rstd, dx,
                                                 dgamma, dbeta);
-}
-
-/* ---- plain operations: nothing to do is done here, so that no backend needs to think of it -----
- */
-
-void tess_relu_forward(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
-                       const void *x, void *y)
-{
-    if (count > 0)
-        kernel->ops->relu_forward(kernel, dtype, count, x, y);
-}
-
-void tess_relu_backward(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
-                        const void *y, const void *dy, void *dx)
-{
-    if (count > 0)
-        kernel->ops->relu_backward(kernel, dtype, count, y, dy, dx);
-}
-
-void tess_add(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count, const void *a,
-              const void *b, void *y)
-{
-    if (count > 0)
-        kernel->ops->add(kernel, dtype, count, a, b, y);
-}
-
-void tess_dropout(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count, float rate,
-                  const uint64_t key[2], uint64_t first, const void *x, void *y)
-{
-    if (count > 0)
-        kernel->ops->dropout(kernel, dtype, count, rate, key, first, x, y);
-}
-
-void tess_softmax_xent(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows,
-                       int64_t classes, float scale, const void *logits, const int32_t *label,
-                       void *dlogits, float *loss, int32_t *correct)
-{
-    if (rows > 0)
-        kernel->ops->softmax_xent(kernel, dtype, rows, classes, scale, logits, label, dlogits, loss,
-                                  correct);
-}
-
-void tess_cast(struct tess_kernel *kernel, int64_t count, enum tess_dtype from, const void *x,
-               enum tess_dtype to, void *y)
-{
-    if (count > 0)
-        kernel->ops->cast(kernel, count, from, x, to, y);
-}
-
-void tess_accumulate(struct tess_kernel *kernel, int64_t count, float scale, const float *x,
-                     float *y)
-{
-    if (count > 0)
-        kernel->ops->accumulate(kernel, count, scale, x, y);
-}
-
-void tess_fill(struct tess_kernel *kernel, int64_t bytes, int value, void *memory)
-{
-    if (bytes > 0)
-        kernel->ops->fill(kernel, bytes, value, memory);
-}
-
-void tess_copy(struct tess_kernel *kernel, int64_t bytes, const void *source, void *target)
-{
-    if (bytes > 0)
-        kernel->ops->copy(kernel, bytes, source, target);
-}
-
-void tess_square_sum(struct tess_kernel *kernel, int64_t count, float scale, const float *x,
-                     struct tess_sum *sum)
-{
-    if (count > 0)
-        kernel->ops->square_sum(kernel, count, scale, x, sum);
-}
-
-int64_t tess_count_zeros(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
-                         const void *x)
-{
-    return count > 0 ? kernel->ops->count_zeros(kernel, dtype, count, x) : 0;
-}
-
-void tess_cast_stochastic(struct tess_kernel *kernel, int64_t count, const float *x,
-                          enum tess_dtype to, const uint64_t key[2], uint64_t first, void *y)
-{
-    if (count > 0)
-        kernel->ops->cast_stochastic(kernel, count, x, to, key, first, y);
-}
-
-int64_t tess_find_nonfinite(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
-                            const void *x)
-{
-    return count > 0 ? kernel->ops->find_nonfinite(kernel, dtype, count, x) : -1;
-}
-
-void tess_update(struct tess_kernel *kernel, const struct tess_update *update)
-{
-    if (update->count > 0)
-        kernel->ops->update(kernel, update);
-}
-
-void tess_lamb_direction(struct tess_kernel *kernel, const struct tess_update *update)
-{
-    if (update->count > 0)
-        kernel->ops->lamb_direction(kernel, update);
 }

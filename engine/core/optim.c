@@ -461,11 +461,11 @@ int32_t tess_optim_find_nonfinite(const struct tess_optim *optim)
 
 int64_t tess_optim_count_zeros(const struct tess_optim *optim)
 {
-    int64_t zeros = 0;
+    double zeros = 0;
     for (int32_t i = 0; i < optim->piece_count; i++) {
         const struct tess_piece *piece = &optim->piece[i];
         if (!optim_is_buffer(piece) && !piece->duplicate)
-            zeros += tess_count_zeros(optim->kernel, TESS_F32, piece->count, piece->g);
+            tess_count_zeros(optim->kernel, TESS_F32, piece->count, piece->g, &zeros);
     }
-    return zeros;
+    return (int64_t)zeros;
 }

@@ -267,9 +267,9 @@ enum tess_status tess__engine_loss(struct tess_engine *engine, int32_t slot, boo
                           (float)(engine->scale.value / (double)engine->step_rows), logits, label,
                           gradient ? slope : NULL, engine->loss, engine->correct);
     if (gradient && engine->count_zeros && !plan->skips_loss)
-        engine->leaf_sum[2 * plan->grid + 1] += (double)tess_count_zeros(
-            engine->kernel, plan->dtype, engine->loss_ranks * engine->rows * engine->class_count,
-            slope);
+        tess_count_zeros(engine->kernel, plan->dtype,
+                         engine->loss_ranks * engine->rows * engine->class_count, slope,
+                         &engine->leaf_sum[2 * plan->grid + 1]);
     if (gradient)
         TESS_TRY(strategy->ops->output_grad_ready(strategy, &grad));
     return TESS_OK;

@@ -250,10 +250,18 @@ static int64_t cpu_find_nonfinite(struct tess_kernel *kernel, enum tess_dtype dt
     return cpu_loops(kernel)->ops.find_nonfinite(kernel, dtype, count, x);
 }
 
-static int64_t cpu_count_zeros(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
-                               const void *x)
+static void cpu_count_zeros(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
+                            const void *x, double *sum)
 {
-    return cpu_loops(kernel)->ops.count_zeros(kernel, dtype, count, x);
+    cpu_loops(kernel)->ops.count_zeros(kernel, dtype, count, x, sum);
+}
+
+/* With the search of this instruction set. */
+static void cpu_find_flag(struct tess_kernel *kernel, int64_t count, const float *x, int32_t flag,
+                          struct tess_verdict *verdict)
+{
+    if (verdict->grad_bad < flag && cpu_find_nonfinite(kernel, TESS_F32, count, x) >= 0)
+        verdict->grad_bad = flag;
 }
 
 /* ---- slots of ref: its functions are not named outside its folder, its table is ----------------
@@ -267,6 +275,29 @@ static enum tess_status cpu_avg_pool_forward(struct tess_op *op, const void *x, 
 static enum tess_status cpu_avg_pool_backward(struct tess_op *op, const void *dy, void *dx)
 {
     return tess_kernel_ref.avg_pool_backward(op, dy, dx);
+}
+
+static void cpu_leaf_sum(struct tess_kernel *kernel, int64_t leaves, int64_t leaf_rows,
+                         const float *loss, const int32_t *correct, double *sum,
+                         struct tess_verdict *verdict)
+{
+    tess_kernel_ref.leaf_sum(kernel, leaves, leaf_rows, loss, correct, sum, verdict);
+}
+
+static void cpu_maximum(struct tess_kernel *kernel, int64_t count, const float *x, float *y)
+{
+    tess_kernel_ref.maximum(kernel, count, x, y);
+}
+
+static void cpu_normal(struct tess_kernel *kernel, const uint32_t key[2], uint64_t first,
+                       int64_t count, float mean, float deviation, float *y)
+{
+    tess_kernel_ref.normal(kernel, key, first, count, mean, deviation, y);
+}
+
+static void cpu_update_judge(struct tess_kernel *kernel, const struct tess_judge *judge)
+{
+    tess_kernel_ref.update_judge(kernel, judge);
 }
 
 const struct tess_kernel_ops tess_kernel_cpu = {
@@ -322,7 +353,12 @@ const struct tess_kernel_ops tess_kernel_cpu = {
     .square_sum = tess__cpu_square_sum,
     .find_nonfinite = cpu_find_nonfinite,
     .count_zeros = cpu_count_zeros,
+    .find_flag = cpu_find_flag,
+    .leaf_sum = cpu_leaf_sum,
+    .maximum = cpu_maximum,
+    .normal = cpu_normal,
     .cast_stochastic = tess__cpu_cast_stochastic,
+    .update_judge = cpu_update_judge,
     .update = tess__cpu_update,
     .lamb_direction = tess__cpu_lamb_direction,
 };

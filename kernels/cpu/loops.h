@@ -26,7 +26,8 @@ void CPU_LOOP(square_sum)(struct tess_kernel *, int64_t count, float scale, cons
                           struct tess_sum *sum);
 int64_t CPU_LOOP(find_nonfinite)(struct tess_kernel *, enum tess_dtype, int64_t count,
                                  const void *x);
-int64_t CPU_LOOP(count_zeros)(struct tess_kernel *, enum tess_dtype, int64_t count, const void *x);
+void CPU_LOOP(count_zeros)(struct tess_kernel *, enum tess_dtype, int64_t count, const void *x,
+                           double *sum);
 void CPU_LOOP(cast_stochastic)(struct tess_kernel *, int64_t count, const float *x,
                                enum tess_dtype to, const uint64_t key[2], uint64_t first, void *y);
 void CPU_LOOP(update)(struct tess_kernel *, const struct tess_update *update);

@@ -229,12 +229,13 @@ CPU_INLINE int64_t plain_count_zeros(enum tess_dtype dtype, int64_t count, const
     return zeros + plain_zeros(dtype, first, count - first, x);
 }
 
-int64_t CPU_LOOP(count_zeros)(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
-                              const void *x)
+void CPU_LOOP(count_zeros)(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
+                           const void *x, double *sum)
 {
     (void)kernel;
-    return dtype == TESS_F32 ? plain_count_zeros(TESS_F32, count, x)
-                             : plain_count_zeros(TESS_BF16, count, x); /* and f16: sign bit only */
+    *sum += (double)(dtype == TESS_F32
+                         ? plain_count_zeros(TESS_F32, count, x)
+                         : plain_count_zeros(TESS_BF16, count, x)); /* and f16: sign bit only */
 }
 
 void CPU_LOOP(update)(struct tess_kernel *kernel, const struct tess_update *update)

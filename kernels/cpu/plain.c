@@ -7,6 +7,7 @@
 
 #include "base/sum.h"
 #include "cpu/prim.h"
+#include "ref/rules.h"
 
 #include <string.h>
 
@@ -333,10 +334,12 @@ static void plain_update_piece(void *context, int64_t part, void *work)
 static void plain_update_share(struct tess_kernel *kernel, const struct tess_update *update,
                                bool lamb_direction)
 {
+    struct tess_update resolved;
     struct plain_update call = {
-        .kernel = kernel, .update = update, .lamb_direction = lamb_direction};
-    tess__cpu_share(kernel, (update->count + PLAIN_PIECE - 1) / PLAIN_PIECE, plain_update_piece,
-                    &call, NULL);
+        .kernel = kernel, .update = &resolved, .lamb_direction = lamb_direction};
+    if (tess__rule_resolve(update, &resolved))
+        tess__cpu_share(kernel, (update->count + PLAIN_PIECE - 1) / PLAIN_PIECE, plain_update_piece,
+                        &call, NULL);
 }
 
 void tess__cpu_update(struct tess_kernel *kernel, const struct tess_update *update)

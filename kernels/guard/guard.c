@@ -341,13 +341,51 @@ static int64_t guard_find_nonfinite(struct tess_kernel *kernel, enum tess_dtype 
     return index;
 }
 
-static int64_t guard_count_zeros(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
-                                 const void *x)
+static void guard_count_zeros(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
+                              const void *x, double *sum)
 {
     guard_access(kernel, true);
-    int64_t zeros = tess_kernel_ref.count_zeros(kernel, dtype, count, x);
+    tess_kernel_ref.count_zeros(kernel, dtype, count, x, sum);
     guard_access(kernel, false);
-    return zeros;
+}
+
+static void guard_find_flag(struct tess_kernel *kernel, int64_t count, const float *x, int32_t flag,
+                            struct tess_verdict *verdict)
+{
+    guard_access(kernel, true);
+    tess_kernel_ref.find_flag(kernel, count, x, flag, verdict);
+    guard_access(kernel, false);
+}
+
+static void guard_leaf_sum(struct tess_kernel *kernel, int64_t leaves, int64_t leaf_rows,
+                           const float *loss, const int32_t *correct, double *sum,
+                           struct tess_verdict *verdict)
+{
+    guard_access(kernel, true);
+    tess_kernel_ref.leaf_sum(kernel, leaves, leaf_rows, loss, correct, sum, verdict);
+    guard_access(kernel, false);
+}
+
+static void guard_maximum(struct tess_kernel *kernel, int64_t count, const float *x, float *y)
+{
+    guard_access(kernel, true);
+    tess_kernel_ref.maximum(kernel, count, x, y);
+    guard_access(kernel, false);
+}
+
+static void guard_normal(struct tess_kernel *kernel, const uint32_t key[2], uint64_t first,
+                         int64_t count, float mean, float deviation, float *y)
+{
+    guard_access(kernel, true);
+    tess_kernel_ref.normal(kernel, key, first, count, mean, deviation, y);
+    guard_access(kernel, false);
+}
+
+static void guard_update_judge(struct tess_kernel *kernel, const struct tess_judge *judge)
+{
+    guard_access(kernel, true);
+    tess_kernel_ref.update_judge(kernel, judge);
+    guard_access(kernel, false);
 }
 
 static void guard_cast_stochastic(struct tess_kernel *kernel, int64_t count, const float *x,
@@ -433,7 +471,12 @@ const struct tess_kernel_ops tess_kernel_guard = {
     .square_sum = guard_square_sum,
     .find_nonfinite = guard_find_nonfinite,
     .count_zeros = guard_count_zeros,
+    .find_flag = guard_find_flag,
+    .leaf_sum = guard_leaf_sum,
+    .maximum = guard_maximum,
+    .normal = guard_normal,
     .cast_stochastic = guard_cast_stochastic,
+    .update_judge = guard_update_judge,
     .update = guard_update,
     .lamb_direction = guard_lamb_direction,
 };

@@ -1,4 +1,6 @@
-/* Sums of squares over fixed blocks, and the search for what is not finite. */
+/* Sums of squares over fixed blocks, sums over leaves, the search for what is not finite, first
+ * values. */
+#include "base/rng.h"
 #include "base/sum.h"
 #include "ref/slots.h"
 #include "ref/square.h"
@@ -44,8 +46,8 @@ static int64_t nonfinite_64(int64_t count, const uint64_t *x, uint64_t exponent)
     return -1;
 }
 
-int64_t tess__ref_count_zeros(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
-                              const void *x)
+void tess__ref_count_zeros(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
+                           const void *x, double *sum)
 {
     (void)kernel;
     const float *wide = x;
@@ -53,7 +55,7 @@ int64_t tess__ref_count_zeros(struct tess_kernel *kernel, enum tess_dtype dtype,
     int64_t zeros = 0;
     for (int64_t i = 0; i < count; i++)
         zeros += dtype == TESS_F32 ? wide[i] == 0.0f : (half[i] & 0x7fffu) == 0;
-    return zeros;
+    *sum += (double)zeros;
 }
 
 int64_t tess__ref_find_nonfinite(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
@@ -72,4 +74,46 @@ int64_t tess__ref_find_nonfinite(struct tess_kernel *kernel, enum tess_dtype dty
     default: /* integers are finite */
         return -1;
     }
+}
+
+void tess__ref_find_flag(struct tess_kernel *kernel, int64_t count, const float *x, int32_t flag,
+                         struct tess_verdict *verdict)
+{
+    if (verdict->grad_bad < flag && tess__ref_find_nonfinite(kernel, TESS_F32, count, x) >= 0)
+        verdict->grad_bad = flag;
+}
+
+void tess__ref_leaf_sum(struct tess_kernel *kernel, int64_t leaves, int64_t leaf_rows,
+                        const float *loss, const int32_t *correct, double *sum,
+                        struct tess_verdict *verdict)
+{
+    const int64_t bad = tess__ref_find_nonfinite(kernel, TESS_F32, leaves * leaf_rows, loss);
+    for (int64_t leaf = 0; leaf < leaves; leaf++) {
+        double loss_sum = 0, correct_sum = 0;
+        for (int64_t r = leaf * leaf_rows; r < (leaf + 1) * leaf_rows; r++) {
+            loss_sum += loss[r];
+            correct_sum += correct[r];
+        }
+        sum[2 * leaf] = loss_sum;
+        sum[2 * leaf + 1] = correct_sum;
+    }
+    if (bad >= 0)
+        verdict->loss_bad = (int32_t)bad + 1;
+}
+
+/* Where x is NaN y stays; the caller's are finite or minus infinity. */
+void tess__ref_maximum(struct tess_kernel *kernel, int64_t count, const float *x, float *y)
+{
+    (void)kernel;
+    for (int64_t i = 0; i < count; i++)
+        y[i] = x[i] > y[i] ? x[i] : y[i];
+}
+
+void tess__ref_normal(struct tess_kernel *kernel, const uint32_t key[2], uint64_t first,
+                      int64_t count, float mean, float deviation, float *y)
+{
+    (void)kernel;
+    tess_rng_normals((struct tess_rng_key){{key[0], key[1]}}, first, (uint64_t)count, y);
+    for (int64_t i = 0; i < count; i++)
+        y[i] = mean + deviation * y[i];
 }

@@ -120,7 +120,12 @@ const struct tess_kernel_ops tess_kernel_ref = {
     .square_sum = tess__ref_square_sum,
     .find_nonfinite = tess__ref_find_nonfinite,
     .count_zeros = tess__ref_count_zeros,
+    .find_flag = tess__ref_find_flag,
+    .leaf_sum = tess__ref_leaf_sum,
+    .maximum = tess__ref_maximum,
+    .normal = tess__ref_normal,
     .cast_stochastic = tess__ref_cast_stochastic,
+    .update_judge = tess__ref_update_judge,
     .update = tess__ref_update,
     .lamb_direction = tess__ref_lamb_direction,
 };

@@ -161,6 +161,25 @@ static inline void tess__rule_copy_low(const struct tess_update *u, int64_t begi
     }
 }
 
+/* The update with the factors in its fields; false where the step or the parameter is skipped. For
+ * backends whose device memory the host can read. */
+static inline bool tess__rule_resolve(const struct tess_update *update, struct tess_update *u)
+{
+    const struct tess_update_factor *factor = update->factor;
+    *u = *update;
+    u->factor = NULL;
+    if (factor == NULL)
+        return true;
+    if (update->kind != TESS_UPDATE_AVERAGE) {
+        u->lr = factor->lr;
+        u->correction1 = factor->correction1;
+        u->correction2 = factor->correction2;
+        u->grad_scale = factor->grad_scale;
+        u->tensor_scale = factor->tensor_scale;
+    }
+    return factor->skip == 0;
+}
+
 /* Elements updated before their compute copy is made: w is then still in the first-level cache. */
 #define TESS__RULE_CHUNK 1024
 

@@ -64,12 +64,21 @@ void tess__ref_fill(struct tess_kernel *kernel, int64_t bytes, int value, void *
 void tess__ref_copy(struct tess_kernel *kernel, int64_t bytes, const void *source, void *target);
 void tess__ref_square_sum(struct tess_kernel *kernel, int64_t count, float scale, const float *x,
                           struct tess_sum *sum);
-int64_t tess__ref_count_zeros(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
-                              const void *x);
+void tess__ref_count_zeros(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
+                           const void *x, double *sum);
+void tess__ref_find_flag(struct tess_kernel *kernel, int64_t count, const float *x, int32_t flag,
+                         struct tess_verdict *verdict);
+void tess__ref_leaf_sum(struct tess_kernel *kernel, int64_t leaves, int64_t leaf_rows,
+                        const float *loss, const int32_t *correct, double *sum,
+                        struct tess_verdict *verdict);
+void tess__ref_maximum(struct tess_kernel *kernel, int64_t count, const float *x, float *y);
+void tess__ref_normal(struct tess_kernel *kernel, const uint32_t key[2], uint64_t first,
+                      int64_t count, float mean, float deviation, float *y);
 void tess__ref_cast_stochastic(struct tess_kernel *kernel, int64_t count, const float *x,
                                enum tess_dtype to, const uint64_t key[2], uint64_t first, void *y);
 int64_t tess__ref_find_nonfinite(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
                                  const void *x);
+void tess__ref_update_judge(struct tess_kernel *kernel, const struct tess_judge *judge);
 void tess__ref_update(struct tess_kernel *kernel, const struct tess_update *update);
 void tess__ref_lamb_direction(struct tess_kernel *kernel, const struct tess_update *update);
 

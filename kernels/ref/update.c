@@ -4,12 +4,16 @@
 
 void tess__ref_update(struct tess_kernel *kernel, const struct tess_update *update)
 {
+    struct tess_update resolved;
     (void)kernel;
-    tess__rule_apply(update);
+    if (tess__rule_resolve(update, &resolved))
+        tess__rule_apply(&resolved);
 }
 
 void tess__ref_lamb_direction(struct tess_kernel *kernel, const struct tess_update *update)
 {
+    struct tess_update resolved;
     (void)kernel;
-    tess__rule_lamb_direction(update, 0, update->count);
+    if (tess__rule_resolve(update, &resolved))
+        tess__rule_lamb_direction(&resolved, 0, resolved.count);
 }

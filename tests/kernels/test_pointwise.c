@@ -304,7 +304,11 @@ static void case_empty(void **state)
     tess_square_sum(k, 0, 1, NULL, NULL);
     tess_cast_stochastic(k, 0, NULL, TESS_BF16, key, 0, NULL);
     assert_int_equal(tess_find_nonfinite(k, TESS_F32, 0, NULL), -1);
-    assert_int_equal(tess_count_zeros(k, TESS_F16, 0, NULL), 0);
+    tess_count_zeros(k, TESS_F16, 0, NULL, NULL);
+    tess_find_flag(k, 0, NULL, 1, NULL);
+    tess_leaf_sum(k, 0, 4, NULL, NULL, NULL, NULL);
+    tess_maximum(k, 0, NULL, NULL);
+    tess_normal(k, (const uint32_t[2]){1, 2}, 0, 0, 0, 1, NULL);
 }
 
 int main(int argc, char **argv)

@@ -78,16 +78,16 @@ struct tess_op_desc {
     int32_t stride, padding; /* CONV2D, pools; zero padding (max: minus infinity) */
     bool relu; /* LINEAR, CONV2D: y = max(0, .); BATCH_NORM too. MAX_POOL: its input is the output
                   of a ReLU, whose backward is folded in: dx is 0 where x is 0 */
-    bool input_grad; /* LINEAR, CONV2D: backward_data will be called */
-    bool f32_math;   /* dtype bf16, f16: widen the operands to f32 and multiply those;
-                        storage stays in dtype. A backend without f16 products does so
-                        for f16 unasked */
-    bool add_grad;   /* LINEAR: backward_weight adds to dw and dbias; for sums over chunks */
+    bool input_grad;   /* LINEAR, CONV2D: backward_data will be called */
+    bool f32_math;     /* dtype bf16, f16: widen the operands to f32 and multiply those;
+                          storage stays in dtype. A backend without f16 products does so
+                          for f16 unasked */
+    bool add_grad;     /* LINEAR: backward_weight adds to dw and dbias; for sums over chunks */
     enum tess_fp8 fp8; /* LINEAR, dtype bf16 or f16; a backend without says so in supports */
-    bool gelu;       /* LINEAR: forward_gelu and backward_data_gelu will be called */
-    bool rms;        /* NORM: no mean is taken out, and there is no beta */
-    float epsilon;   /* BATCH_NORM, NORM */
-    int32_t calls;   /* how often a pass runs it, for estimates of work; 0: once */
+    bool gelu;         /* LINEAR: forward_gelu and backward_data_gelu will be called */
+    bool rms;          /* NORM: no mean is taken out, and there is no beta */
+    float epsilon;     /* BATCH_NORM, NORM */
+    int32_t calls;     /* how often a pass runs it, for estimates of work; 0: once */
     /* ATTENTION: B sequences of `length` positions; q has `heads` heads of D, k and v `kv_heads`,
      * a divisor of it. Elements from one position to the next: q_stride in q, kv_stride in k and v,
      * the same in their gradients; so all three may lie in one array. */

@@ -121,8 +121,7 @@ struct tess_update {
     float correction1, correction2;
     float grad_scale;
     float tensor_scale;
-    float lr_scale; /* what factor->lr is multiplied by: NOVOGRAD with averaged gradients; 1 */
-    const struct tess_update_factor *factor;
+    const struct tess_update_factor *factor; /* kind AVERAGE heeds its `skip` alone */
     float *direction; /* LAMB: the unscaled update [count], written by lamb_direction */
 };
 
@@ -139,7 +138,8 @@ void tess_find_flag(struct tess_kernel *kernel, int64_t count, const float *x, i
 void tess_update_judge(struct tess_kernel *kernel, const struct tess_judge *judge);
 /* Apply one update rule to one piece; the formulas are at enum tess_update_kind. */
 void tess_update(struct tess_kernel *kernel, const struct tess_update *update);
-/* The same for several pieces that share no memory, in any order. `update` may be reused at once. */
+/* The same for several pieces that share no memory, in any order. `update` may be reused at once.
+ */
 void tess_update_all(struct tess_kernel *kernel, const struct tess_update *update, int32_t count);
 /*
  * LAMB's first half: update m and v, write direction = m_hat/(sqrt(v_hat) + eps) + decay w. The
