@@ -5,6 +5,8 @@
  */
 #include "cuda/matmul_plan.h"
 
+#include "kernel_open.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -576,23 +578,36 @@ void tess__cuda_matmul_describe(const struct tess_kernel *kernel,
 
 static const char *matmul_fp8_fault(const struct tess_op_desc *d)
 {
-    if (d->kind != TESS_OP_LINEAR)
-        return "only linear layers are computed in fp8";
-    if (d->dtype != TESS_BF16 && d->dtype != TESS_F16)
-        return "fp8 needs activations in bf16 or f16";
-    if (d->f32_math)
-        return "fp8 and products in f32 exclude each other";
     if (d->in % MATMUL_FP8_STEP || d->out % MATMUL_FP8_STEP || d->leaf_rows % MATMUL_FP8_STEP)
         return "fp8 needs input features, output features and rows of a leaf in multiples of 16";
     return NULL;
 }
 
+/* Kernels count the places of windows in an image, and cuBLASLt those of a chunk, in 32 bits. */
+static const char *matmul_conv_fault(const struct tess_op_desc *d)
+{
+    const int64_t most = INT32_MAX, inner = (int64_t)d->window * d->window;
+    const int64_t height = tess_op_output_size(d->height, d->window, d->stride, d->padding);
+    const int64_t width = tess_op_output_size(d->width, d->window, d->stride, d->padding);
+    if (d->height > most || d->width > most || d->window > 1 << 15 || height > most / width ||
+        height * width > most / inner / d->in || d->height > most / d->width / d->in)
+        return "the windows of an image may have at most 2^31 - 1 elements together";
+    if (d->window == 1 && d->stride == 1 && d->padding == 0 &&
+        d->leaf_rows > most / (height * width))
+        return "the images of a leaf may have at most 2^31 - 1 pixels together";
+    return NULL;
+}
+
 bool tess__cuda_matmul_supports(const struct tess_op_desc *desc, char *why, size_t why_bytes)
 {
+    if (!tess_op_check(desc, why, why_bytes))
+        return false;
     const char *fault = desc->fp8 != TESS_FP8_OFF ? matmul_fp8_fault(desc) : NULL;
     /* The library's dimensions are 32 bits in part of its kernels. */
     if (!fault && (desc->rows > INT32_MAX || desc->in > INT32_MAX || desc->out > INT32_MAX))
         fault = "rows, inputs and outputs may be at most 2^31 - 1";
+    if (!fault && desc->kind == TESS_OP_CONV2D)
+        fault = matmul_conv_fault(desc);
     if (!fault)
         return true;
     snprintf(why, why_bytes, "%s (rows %lld by %lld, in %lld, out %lld)", fault,

@@ -182,7 +182,7 @@ static enum tess_status trial_compare(struct tess_kernel *kernel, struct cuda_pl
     TESS_TRY(tess__cuda_plan_run(kernel, all, &trial->operands));
     TESS_TRY(tess__cuda_rows_run(kernel, &rows, &by_leaves));
     CUDA_TRY(cudaStreamSynchronize(tess__cuda_stream(kernel)));
-    bool same;
+    bool same = false;
     TESS_TRY(trial_same(trial, &same));
     all->alike = same ? CUDA_ALIKE_YES : CUDA_ALIKE_NO;
     return TESS_OK;

@@ -146,7 +146,7 @@ static enum tess_status tune_candidates(struct tess_kernel *kernel, struct cuda_
     int best = -1;
     double best_seconds = 0;
     for (int i = 0; i < count; i++) {
-        double seconds;
+        double seconds = 0;
         if (!tess__cuda_plan_accept(kernel, plan, &candidate[i].algo))
             continue;
         TESS_TRY(tune_time(kernel, plan, operands, event, &seconds));
