@@ -77,6 +77,8 @@ extern const struct tess_queue_ops tess__cuda_queue;
 /* The kernels' own queue; without a stream where the kernel is only planned with. */
 enum tess_status tess__cuda_queue_open_own(struct tess_kernel *kernel);
 void tess__cuda_queue_close_own(struct tess_kernel *kernel);
+/* The same error; "not ready", which is none, does not stay behind for the next launch to tell. */
+cudaError_t tess__cuda_polled(cudaError_t error);
 /* Block until the event has come: a short while awake, then asleep. */
 cudaError_t tess__cuda_await(cudaEvent_t event);
 

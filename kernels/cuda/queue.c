@@ -190,13 +190,10 @@ static enum tess_status queue_follow(struct tess_queue *queue, const struct tess
     return TESS_OK;
 }
 
-/* cudaSuccess, cudaErrorNotReady, or what the work before the event has met. */
-static cudaError_t fence_query(cudaEvent_t event)
+cudaError_t tess__cuda_polled(cudaError_t error)
 {
-    const cudaError_t error = cudaEventQuery(event);
     if (error != cudaErrorNotReady)
         return error;
-    /* Not an error, but the next launch would take it for its own. */
     const cudaError_t last = cudaGetLastError();
     return last == cudaSuccess ? cudaErrorNotReady : last;
 }
@@ -207,7 +204,7 @@ static enum tess_status fence_reached(const struct tess_fence *fence, bool *reac
     *reached_out = !own->recorded;
     if (!own->recorded || fence_is_pending(own))
         return TESS_OK;
-    const cudaError_t error = fence_query(own->event);
+    const cudaError_t error = tess__cuda_polled(cudaEventQuery(own->event));
     if (error != cudaErrorNotReady)
         CUDA_TRY(error);
     *reached_out = error == cudaSuccess;
@@ -219,7 +216,7 @@ cudaError_t tess__cuda_await(cudaEvent_t event)
     const double until_s = tess_clock_s() + QUEUE_AWAKE_S;
     cudaError_t error;
     do
-        error = fence_query(event);
+        error = tess__cuda_polled(cudaEventQuery(event));
     while (error == cudaErrorNotReady && tess_clock_s() < until_s);
     return error == cudaErrorNotReady ? cudaEventSynchronize(event) : error;
 }
@@ -267,8 +264,8 @@ static enum tess_status queue_reduce(struct tess_queue *queue, enum tess_dtype d
 {
     CUDA_NEEDS_DEVICE(queue->kernel, "reduce");
     if (count > 0)
-        CUDA_TRY(tess__cuda_launch_reduce(queue_of(queue)->stream, dtype, reduce, n, source, m,
-                                          target, count));
+        CUDA_TRY(
+            tess__cuda_reduce(queue_of(queue)->stream, dtype, reduce, n, source, m, target, count));
     return TESS_OK;
 }
 
