@@ -183,9 +183,9 @@ static __global__ void __launch_bounds__(ATTENTION_THREADS, 2)
     float dk[M][D / 8][4], dv[M][D / 8][4];
     attention_clear(dk);
     attention_clear(dv);
-    for (int stage = 0; tiles > 0; tiles--, stage = 1 - stage) {
-        int query = at.first;
-        if (tiles > 1) {
+    for (int tile = 0; tile < tiles; tile++) {
+        int stage = tile % 2, query = at.first;
+        if (tile + 1 < tiles) {
             bool same = query + QUERIES < s.length;
             at.first = same ? query + QUERIES : first;
             at.q += same ? 0 : D;
