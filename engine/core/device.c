@@ -170,8 +170,8 @@ static void device_open(struct device_module *module)
                    "%s: it exports no tess_module, so it is no module of Tessera: install it again",
                    path);
     else if (found->abi != TESS_ABI)
-        snprintf(
-            module->why, sizeof module->why,
+        device_say(
+            module,
             "%s: it was built for ABI %u, this library has %u: build and install both together",
             path, found->abi, TESS_ABI);
     else

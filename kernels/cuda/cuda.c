@@ -11,6 +11,7 @@
 #include "cuda/conv.h"
 #include "cuda/embedding.h"
 #include "cuda/host.h"
+#include "cuda/image.h"
 #include "cuda/linear.h"
 #include "cuda/matmul.h"
 #include "cuda/norm.h"
@@ -124,6 +125,7 @@ static enum tess_status cuda_op_needs(const struct tess_op_desc *desc,
         return tess__cuda_embedding_needs(desc, needs_out);
     case TESS_OP_MAX_POOL:
     case TESS_OP_AVG_POOL:
+        return tess__cuda_pool_needs(desc, needs_out);
     case TESS_OP_KIND_COUNT:
         break;
     }
