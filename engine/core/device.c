@@ -13,6 +13,7 @@
 
 #include <dlfcn.h>
 #include <limits.h>
+#include <link.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -142,6 +143,25 @@ static void device_explain(struct device_module *module, const char *path, const
     device_say(module, "%s: %s: %s (%s)", path, what, remedy, word);
 }
 
+/*
+ * Does the file hold all that its ELF header speaks of? The loader maps what a program header says
+ * without looking, and touching pages beyond the end of a copy that was broken off is fatal. The
+ * section headers are the last thing in a file.
+ */
+static bool device_is_whole(const char *path)
+{
+    ElfW(Ehdr) header;
+    FILE *file = fopen(path, "rb");
+    if (file == NULL)
+        return true; /* the loader says why, better than we could */
+    bool whole = fread(&header, sizeof header, 1, file) == 1 && fseek(file, 0, SEEK_END) == 0;
+    const long bytes = whole ? ftell(file) : -1;
+    whole = bytes >= 0 && memcmp(header.e_ident, ELFMAG, SELFMAG) == 0 &&
+            header.e_shoff + (uint64_t)header.e_shnum * header.e_shentsize <= (uint64_t)bytes;
+    fclose(file);
+    return whole;
+}
+
 /* ---- opening ---------------------------------------------------------------------------------
  */
 
@@ -155,6 +175,10 @@ static void device_open(struct device_module *module)
             "libtessera_%s.so is not installed: build with the preset '%s' and install it, or "
             "name its folder in TESSERA_MODULE_PATH (searched: %s)",
             module->name, module->name, folders[0] != '\0' ? folders : "nowhere");
+        return;
+    }
+    if (!device_is_whole(path)) {
+        device_say(module, "%s: the file is damaged: build or install it again", path);
         return;
     }
     /* Everything is resolved now: a library that is too old is found here, not in mid-training. */

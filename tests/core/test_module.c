@@ -95,7 +95,7 @@ static void case_damaged(void **state)
     assert_non_null(file);
     fputs("this is no library", file);
     assert_int_equal(fclose(file), 0);
-    expect_why("damaged", path, "cannot be loaded", "build or install it again");
+    expect_why("damaged", path, "the file is damaged", "build or install it again");
 
     /* The first part of a good one: a copy that was broken off. */
     snprintf(sound, sizeof sound, "%s/libtessera_sound.so", MODULES "/many");
@@ -108,7 +108,7 @@ static void case_damaged(void **state)
     assert_int_equal(fwrite(bytes, 1, sizeof bytes, file), sizeof bytes);
     assert_int_equal(fclose(source), 0);
     assert_int_equal(fclose(file), 0);
-    expect_why("cut", path, "cannot be loaded", "build or install it again");
+    expect_why("cut", path, "the file is damaged", "build or install it again");
 }
 
 static void case_other(void **state)
