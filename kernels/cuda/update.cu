@@ -9,8 +9,9 @@
 
 #define UPDATE_THREADS 256
 #define UPDATE_WIDTH   4 /* f32 elements of a 16-byte access */
-#define UPDATE_TURNS   2 /* that a thread takes in a chunk: 8 loads in flight for AdamW's 4 arrays \
-                          */
+#define UPDATE_TURNS                                                                               \
+    2 /* that a thread takes in a chunk: 8 loads in flight for AdamW's 4 arrays                    \
+       */
 #define UPDATE_CHUNK  (UPDATE_THREADS * UPDATE_WIDTH * UPDATE_TURNS)
 #define UPDATE_PIECES 32 /* of a launch: about 4 KiB of parameters */
 
