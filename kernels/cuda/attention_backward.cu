@@ -1,7 +1,7 @@
 /*
  * Causal attention backward on tensor cores: Dao 2023, "FlashAttention-2", algorithm 2, cut in two
- * so that nothing is added atomically and every sum has one order. With P = exp(S - lse), D = dy . y
- * and dS = P (dy v^T - D) / sqrt(D):
+ * so that nothing is added atomically and every sum has one order. With P = exp(S - lse) and dS =
+ * P (dy v^T - rowsum(dy y)) / sqrt(D):
  *
  *   keys_kernel      a block of keys and values of one head through all queries after them, of all
  *                    query heads that share them: dv = P^T dy, dk = dS^T q
@@ -14,7 +14,7 @@
 #include "cuda/attention_tile.cuh"
 #include "cuda/launch_attention.h"
 
-/* ---- D -------------------------------------------------------------------------------------- */
+/* ---- rowsum(dy y), the paper's D ------------------------------------------------------------ */
 
 #define BACKWARD_PRODUCT_LANES 8 /* to a row: a head of 64 is 8 times 16 bytes */
 #define BACKWARD_PRODUCT_BLOCK 256
@@ -26,8 +26,8 @@ static __global__ void __launch_bounds__(BACKWARD_PRODUCT_BLOCK)
 {
     const struct cuda_attention_shape &s = a.shape;
     int64_t rows = s.batch * s.length * s.heads;
-    int64_t row = ((int64_t)blockIdx.x * BACKWARD_PRODUCT_BLOCK + threadIdx.x) /
-                  BACKWARD_PRODUCT_LANES;
+    int64_t row =
+        ((int64_t)blockIdx.x * BACKWARD_PRODUCT_BLOCK + threadIdx.x) / BACKWARD_PRODUCT_LANES;
     int lane = (int)threadIdx.x % BACKWARD_PRODUCT_LANES;
     float sum = 0;
     if (row < rows) {
@@ -56,7 +56,7 @@ static __global__ void __launch_bounds__(BACKWARD_PRODUCT_BLOCK)
 }
 
 template <typename T>
-static cudaError_t backward_product(const struct cuda_attention_backward *a, cudaStream_t stream)
+static cudaError_t backward_product(cudaStream_t stream, const struct cuda_attention_backward *a)
 {
     const int rows = BACKWARD_PRODUCT_BLOCK / BACKWARD_PRODUCT_LANES;
     int64_t count = a->shape.batch * a->shape.length * a->shape.heads;
@@ -67,13 +67,13 @@ static cudaError_t backward_product(const struct cuda_attention_backward *a, cud
     return CUDA_LAUNCH((backward_product_kernel<T, false>), grid, block, 0, stream, *a);
 }
 
-extern "C" cudaError_t tess__cuda_launch_attention_product(cudaStream_t stream,
-                                                           const struct cuda_attention_backward *a)
+extern "C" cudaError_t
+tess__cuda_launch_attention_product(cudaStream_t stream, const struct cuda_attention_backward *a)
 {
     if (a->shape.dtype == TESS_F32)
-        return backward_product<float>(a, stream);
-    return a->shape.dtype == TESS_BF16 ? backward_product<__nv_bfloat16>(a, stream)
-                                       : backward_product<__half>(a, stream);
+        return backward_product<float>(stream, a);
+    return a->shape.dtype == TESS_BF16 ? backward_product<__nv_bfloat16>(stream, a)
+                                       : backward_product<__half>(stream, a);
 }
 
 /* ---- dk, dv --------------------------------------------------------------------------------- */
@@ -315,38 +315,46 @@ static __global__ void __launch_bounds__(ATTENTION_THREADS, 2)
 
 /* ---- launchers ------------------------------------------------------------------------------ */
 
-template <typename T, int D, int KEYS_M, int QUERIES, int QUERIES_M, int KEYS>
-static cudaError_t backward_launch(const struct cuda_attention_backward *a, cudaStream_t stream)
+template <typename T, int D, int M, int QUERIES>
+static cudaError_t backward_keys(cudaStream_t stream, const struct cuda_attention_backward *a)
 {
     const struct cuda_attention_shape &s = a->shape;
-    const int of_keys = 16 * KEYS_M * ATTENTION_WARPS, of_queries = 16 * QUERIES_M * ATTENTION_WARPS;
-    int64_t keys = s.batch * (s.heads / s.group) * attention_blocks(s.length, of_keys);
-    int64_t queries = s.batch * s.heads * attention_blocks(s.length, of_queries);
-    cudaError_t error =
-        CUDA_LAUNCH((keys_kernel<T, D, KEYS_M, QUERIES>), dim3((unsigned)keys),
-                    dim3(ATTENTION_THREADS),
-                    (size_t)(2 * of_keys + 4 * QUERIES) * D * sizeof(T) + 4 * QUERIES * sizeof(float),
-                    stream, *a);
-    if (error != cudaSuccess)
-        return error;
-    return CUDA_LAUNCH((queries_kernel<T, D, QUERIES_M, KEYS>), dim3((unsigned)queries),
-                       dim3(ATTENTION_THREADS),
-                       (size_t)(2 * of_queries + 4 * KEYS) * D * sizeof(T), stream, *a);
+    const int keys = 16 * M * ATTENTION_WARPS;
+    int64_t blocks = s.batch * (s.heads / s.group) * attention_blocks(s.length, keys);
+    size_t tiles = (size_t)(2 * keys + 4 * QUERIES) * D * sizeof(T);
+    return CUDA_LAUNCH((keys_kernel<T, D, M, QUERIES>), dim3((unsigned)blocks),
+                       dim3(ATTENTION_THREADS), tiles + 4 * QUERIES * sizeof(float), stream, *a);
+}
+
+template <typename T, int D, int M, int KEYS>
+static cudaError_t backward_queries_of(cudaStream_t stream, const struct cuda_attention_backward *a)
+{
+    const struct cuda_attention_shape &s = a->shape;
+    const int queries = 16 * M * ATTENTION_WARPS;
+    int64_t blocks = s.batch * s.heads * attention_blocks(s.length, queries);
+    return CUDA_LAUNCH((queries_kernel<T, D, M, KEYS>), dim3((unsigned)blocks),
+                       dim3(ATTENTION_THREADS), (size_t)(2 * queries + 4 * KEYS) * D * sizeof(T),
+                       stream, *a);
 }
 
 template <typename T>
-static cudaError_t backward_pick(const struct cuda_attention_backward *a, cudaStream_t stream)
+static cudaError_t backward_pick(cudaStream_t stream, const struct cuda_attention_backward *a)
 {
-    return a->shape.head_size == 64 ? backward_launch<T, 64, 2, 32, 2, 32>(a, stream)
-                                    : backward_launch<T, 128, 1, 32, 2, 32>(a, stream);
+    bool small = a->shape.head_size == 64;
+    cudaError_t error = small ? backward_keys<T, 64, 2, 32>(stream, a)
+                              : backward_keys<T, 128, 1, 32>(stream, a);
+    if (error != cudaSuccess)
+        return error;
+    return small ? backward_queries_of<T, 64, 2, 32>(stream, a)
+                 : backward_queries_of<T, 128, 2, 32>(stream, a);
 }
 
-extern "C" cudaError_t tess__cuda_launch_attention_backward(cudaStream_t stream,
-                                                           const struct cuda_attention_backward *a)
+extern "C" cudaError_t
+tess__cuda_launch_attention_backward(cudaStream_t stream, const struct cuda_attention_backward *a)
 {
     cudaError_t error = tess__cuda_launch_attention_product(stream, a);
     if (error != cudaSuccess)
         return error;
-    return a->shape.dtype == TESS_BF16 ? backward_pick<__nv_bfloat16>(a, stream)
-                                       : backward_pick<__half>(a, stream);
+    return a->shape.dtype == TESS_BF16 ? backward_pick<__nv_bfloat16>(stream, a)
+                                       : backward_pick<__half>(stream, a);
 }

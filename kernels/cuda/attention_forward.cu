@@ -1,8 +1,8 @@
 /*
  * Causal attention forward on tensor cores: Dao 2023, "FlashAttention-2", algorithm 1. A block of
  * four warps takes ROWS queries of one head of one sequence through the keys before them, KEYS at a
- * time; the tile after the one in use is on its way. Backward is in attention_backward.cu, the other
- * head sizes and dtypes in attention_plain.cu.
+ * time; the tile after the one in use is on its way. Backward is in attention_backward.cu, other
+ * head sizes and dtypes are in attention_plain.cu.
  */
 #include "cuda/attention_tile.cuh"
 #include "cuda/launch_attention.h"
@@ -80,9 +80,10 @@ static __device__ __forceinline__ void forward_mask(float (&score)[M][N][4], int
 
 /* y and lse of the warp's rows, first .. of a head, before `end`. */
 template <typename T, int D, int M>
-static __device__ __forceinline__ void
-forward_finish(struct forward_rows<M> &rows, const float (&y)[M][D / 8][4], T *tile, T *head,
-               int stride, float *lse, int first, int end)
+static __device__ __forceinline__ void forward_finish(struct forward_rows<M> &rows,
+                                                      const float (&y)[M][D / 8][4], T *tile,
+                                                      T *head, int stride, float *lse, int first,
+                                                      int end)
 {
     int lane = cuda_lane();
     float factor[M][2];
@@ -163,7 +164,7 @@ static __global__ void __launch_bounds__(ATTENTION_THREADS, D == 64 ? 3 : 2)
 }
 
 template <typename T, int D, int M, int KEYS>
-static cudaError_t forward_launch(const struct cuda_attention_forward *a, cudaStream_t stream)
+static cudaError_t forward_launch(cudaStream_t stream, const struct cuda_attention_forward *a)
 {
     const int rows = 16 * M * ATTENTION_WARPS;
     int64_t blocks = a->shape.batch * a->shape.heads * attention_blocks(a->shape.length, rows);
@@ -173,15 +174,15 @@ static cudaError_t forward_launch(const struct cuda_attention_forward *a, cudaSt
 }
 
 template <typename T>
-static cudaError_t forward_pick(const struct cuda_attention_forward *a, cudaStream_t stream)
+static cudaError_t forward_pick(cudaStream_t stream, const struct cuda_attention_forward *a)
 {
-    return a->shape.head_size == 64 ? forward_launch<T, 64, 2, 32>(a, stream)
-                                    : forward_launch<T, 128, 2, 32>(a, stream);
+    return a->shape.head_size == 64 ? forward_launch<T, 64, 2, 32>(stream, a)
+                                    : forward_launch<T, 128, 2, 32>(stream, a);
 }
 
-extern "C" cudaError_t tess__cuda_launch_attention_forward(cudaStream_t stream,
-                                                          const struct cuda_attention_forward *a)
+extern "C" cudaError_t
+tess__cuda_launch_attention_forward(cudaStream_t stream, const struct cuda_attention_forward *a)
 {
-    return a->shape.dtype == TESS_BF16 ? forward_pick<__nv_bfloat16>(a, stream)
-                                       : forward_pick<__half>(a, stream);
+    return a->shape.dtype == TESS_BF16 ? forward_pick<__nv_bfloat16>(stream, a)
+                                       : forward_pick<__half>(stream, a);
 }

@@ -20,9 +20,10 @@
 /* One column more than needed, so that a column's elements are in different banks. */
 typedef float plain_tile[PLAIN_TILE][PLAIN_TILE + 1];
 
-/* Rows of one head of a sequence: element x of position t is at head[t stride + x]. */
+/* Rows of one head of a sequence: element x of position t is at head[t stride + x]. T is const for
+ * what is read. */
 template <typename T> struct plain_rows {
-    const T *head;
+    T *head;
     int64_t stride;
     int first, end; /* the tile's first position; where the sequence ends: zeros from there on */
     int size;       /* D */
@@ -66,7 +67,7 @@ plain_rows_of(const struct cuda_attention_shape &s, const void *array, int64_t s
               int64_t sequence, int head, int tile)
 {
     struct plain_rows<T> rows;
-    rows.head = (const T *)array + sequence * s.length * stride + (int64_t)head * s.head_size;
+    rows.head = (T *)array + sequence * s.length * stride + (int64_t)head * s.head_size;
     rows.stride = stride;
     rows.first = tile * PLAIN_TILE;
     rows.end = s.length;
@@ -158,13 +159,12 @@ static __device__ __forceinline__ void plain_clear(float (&sums)[PLAIN_EACH][WID
             sums[r][c] = 0;
 }
 
-/* Sums times factor[r] to where `rows` lie in `target`, whose head begins as that of `rows` does. */
+/* Sums times factor[r], rounded, to rows of a result. */
 template <typename T, int WIDE>
 static __device__ __forceinline__ void plain_put(const float (&sums)[PLAIN_EACH][WIDE],
                                                  const float (&factor)[PLAIN_EACH],
                                                  const struct plain_rows<T> &rows, int column)
 {
-    T *head = const_cast<T *>(rows.head);
 #pragma unroll
     for (int r = 0; r < PLAIN_EACH; r++)
 #pragma unroll
@@ -172,7 +172,7 @@ static __device__ __forceinline__ void plain_put(const float (&sums)[PLAIN_EACH]
             int position = rows.first + PLAIN_ROWS * r + cuda_warp();
             int at = column + CUDA_WARP * c + cuda_lane();
             if (position < rows.end && at < rows.size)
-                head[position * rows.stride + at] = cuda_from_f32<T>(sums[r][c] * factor[r]);
+                rows.head[position * rows.stride + at] = cuda_from_f32<T>(sums[r][c] * factor[r]);
         }
 }
 
@@ -209,8 +209,8 @@ static __global__ void __launch_bounds__(PLAIN_THREADS)
     const struct cuda_attention_shape &s = a.shape;
     int lane = cuda_lane(), warp = cuda_warp();
     struct plain_place place = plain_place_of(s, s.heads, WIDE, true);
-    struct plain_rows<T> q = plain_rows_of<T>(s, a.q, s.q_stride, place.sequence, place.head,
-                                              place.tile);
+    struct plain_rows<const T> q = plain_rows_of<const T>(s, a.q, s.q_stride, place.sequence,
+                                                          place.head, place.tile);
     float max[PLAIN_EACH], sum[PLAIN_EACH], y[PLAIN_EACH][WIDE];
     plain_clear(y);
 #pragma unroll
@@ -221,17 +221,18 @@ static __global__ void __launch_bounds__(PLAIN_THREADS)
     for (int tile = 0; tile <= place.tile; tile++) {
         int kv = place.head / s.group;
         float score[PLAIN_EACH];
-        plain_dots(score, q, plain_rows_of<T>(s, a.k, s.kv_stride, place.sequence, kv, tile), u, v);
+        plain_dots(score, q,
+                   plain_rows_of<const T>(s, a.k, s.kv_stride, place.sequence, kv, tile), u, v);
 #pragma unroll
         for (int r = 0; r < PLAIN_EACH; r++)
             if (tile == place.tile && lane > PLAIN_ROWS * r + warp)
                 score[r] = -INFINITY;
         plain_softmax(score, max, sum, y, s.scale_log2);
-        __syncthreads(); /* u has been read */
+        __syncwarp(); /* u has been read: these rows by this warp alone */
 #pragma unroll
         for (int r = 0; r < PLAIN_EACH; r++)
             u[PLAIN_ROWS * r + warp][lane] = score[r];
-        plain_mix(y, u, plain_rows_of<T>(s, a.v, s.kv_stride, place.sequence, kv, tile),
+        plain_mix(y, u, plain_rows_of<const T>(s, a.v, s.kv_stride, place.sequence, kv, tile),
                   place.column, copy);
     }
     float factor[PLAIN_EACH];
@@ -266,11 +267,12 @@ plain_backward_weights(const struct cuda_attention_backward &a, int64_t sequence
     int kv = head / s.group;
     float score[PLAIN_EACH], dp[PLAIN_EACH];
     struct plain_weights weights;
-    plain_dots(score, plain_rows_of<T>(s, a.q, s.q_stride, sequence, head, queries),
-               plain_rows_of<T>(s, a.k, s.kv_stride, sequence, kv, keys), u, v);
+    plain_dots(score, plain_rows_of<const T>(s, a.q, s.q_stride, sequence, head, queries),
+               plain_rows_of<const T>(s, a.k, s.kv_stride, sequence, kv, keys), u, v);
     plain_dots(dp,
-               plain_rows_of<T>(s, a.dy, (int64_t)s.heads * s.head_size, sequence, head, queries),
-               plain_rows_of<T>(s, a.v, s.kv_stride, sequence, kv, keys), u, v);
+               plain_rows_of<const T>(s, a.dy, (int64_t)s.heads * s.head_size, sequence, head,
+                                      queries),
+               plain_rows_of<const T>(s, a.v, s.kv_stride, sequence, kv, keys), u, v);
 #pragma unroll
     for (int r = 0; r < PLAIN_EACH; r++) {
         int query = queries * PLAIN_TILE + PLAIN_ROWS * r + cuda_warp();
@@ -307,9 +309,9 @@ static __global__ void __launch_bounds__(PLAIN_THREADS)
                 u[lane][PLAIN_ROWS * r + warp] = weights.p[r];
                 v[lane][PLAIN_ROWS * r + warp] = weights.ds[r];
             }
-            plain_mix(dv, u, plain_rows_of<T>(s, a.dy, y_stride, place.sequence, head, tile),
+            plain_mix(dv, u, plain_rows_of<const T>(s, a.dy, y_stride, place.sequence, head, tile),
                       place.column, copy);
-            plain_mix(dk, v, plain_rows_of<T>(s, a.q, s.q_stride, place.sequence, head, tile),
+            plain_mix(dk, v, plain_rows_of<const T>(s, a.q, s.q_stride, place.sequence, head, tile),
                       place.column, copy);
         }
     float one[PLAIN_EACH];
@@ -338,12 +340,13 @@ static __global__ void __launch_bounds__(PLAIN_THREADS)
     for (int tile = 0; tile <= place.tile; tile++) {
         struct plain_weights weights = plain_backward_weights<T>(a, place.sequence, place.head,
                                                                  place.tile, tile, u, v);
-        __syncthreads();
+        __syncwarp(); /* as in forward */
 #pragma unroll
         for (int r = 0; r < PLAIN_EACH; r++)
             u[PLAIN_ROWS * r + warp][lane] = weights.ds[r];
         plain_mix(dq, u,
-                  plain_rows_of<T>(s, a.k, s.kv_stride, place.sequence, place.head / s.group, tile),
+                  plain_rows_of<const T>(s, a.k, s.kv_stride, place.sequence, place.head / s.group,
+                                         tile),
                   place.column, copy);
     }
 #pragma unroll

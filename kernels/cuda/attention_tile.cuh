@@ -11,6 +11,24 @@
  *
  * Tiles are [rows, D], rows without gaps; chunk c (16 bytes) of row r is stored at chunk c ^ (r %
  * 8), so that the 8 rows of one column of chunks lie in different banks.
+ *
+ * What the sizes come to; rows are the block's, the tile is what goes by them, two at a time in
+ * shared memory. Registers of a thread as ptxas of CUDA 13.0 gives them, no spills but those said:
+ *
+ *                       D   M  rows  tile   KiB   sm_90a   sm_80    blocks of 4 warps on a
+ *                                                                   multiprocessor of sm_90, sm_80
+ *   forward_kernel     64   2   128    32    32      163     164      3, 3
+ *                     128   2   128    32    64      243     242      2, 2
+ *   keys_kernel        64   2   128    32    48.5    255     255 *    2, 2
+ *                     128   1    64    32    64.5    246     250      2, 2
+ *   queries_kernel     64   2   128    32    48      220     226      2, 2
+ *                     128   2   128    32    96      255     254      2, 1
+ *
+ *   * and 12 bytes to the stack
+ *
+ * M = 2 where registers allow it: a fragment of the right factor, 16 x 16 elements read from shared
+ * memory, is then used for two products of 16 rows, which is what the tensor cores need to be fed
+ * at 128 bytes a cycle. The results of keys_kernel, dk and dv, are too large for that at D = 128.
  */
 #ifndef KERNELS_CUDA_ATTENTION_TILE_CUH
 #define KERNELS_CUDA_ATTENTION_TILE_CUH
@@ -154,9 +172,9 @@ static __device__ __forceinline__ void attention_mix(float (&sums)[M][D / 8][4],
  * row .. of a head; those from `end` on are left alone.
  */
 template <typename T, int D, int M>
-static __device__ __forceinline__ void
-attention_put(T *tile, const float (&sums)[M][D / 8][4], const float (&factor)[M][2], T *head,
-              int stride, int row, int end)
+static __device__ __forceinline__ void attention_put(T *tile, const float (&sums)[M][D / 8][4],
+                                                     const float (&factor)[M][2], T *head,
+                                                     int stride, int row, int end)
 {
     const int chunks = D / ATTENTION_CHUNK;
     int lane = cuda_lane(), group = lane / 4, pair = lane % 4 * 2;
