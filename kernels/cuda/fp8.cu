@@ -116,7 +116,8 @@ static __global__ void __launch_bounds__(FP8_THREADS)
     fp8_narrow(int64_t rows, int64_t columns, const T *x, struct cuda_fp8_tensor *tensor,
                bool watch, uint8_t *y, uint8_t *turned)
 {
-    __shared__ alignas(16) uint8_t tile[FP8_TILE * FP8_STRIDE];
+    __shared__ fp8_piece pieces[FP8_TILE * FP8_STRIDE / 16];
+    uint8_t *const tile = pieces[0].at;
     __shared__ float shared[CUDA_WARP];
     constexpr int width = cuda_vec<T>::count;
     const int64_t across = (columns + FP8_TILE - 1) / FP8_TILE;

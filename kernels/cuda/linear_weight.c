@@ -8,12 +8,6 @@
 #include "cuda/launch_columns.h"
 #include "cuda/matmul_tree.h"
 
-/* Bias gradients by the product itself: only from dy as it is, since they stay in dtype. */
-static bool weight_may_fuse(const struct tess_op_desc *d)
-{
-    return d->fp8 == TESS_FP8_OFF && !linear_is_wide(d);
-}
-
 enum tess_status tess__cuda_linear_weight_open(struct tess_op *op)
 {
     const struct tess_op_desc *d = &op->desc;
@@ -35,8 +29,8 @@ enum tess_status tess__cuda_linear_weight_open(struct tess_op *op)
                   (long long)d->in, (long long)d->out, (long long)d->leaf_rows,
                   tess_dtype_name(d->dtype), narrow ? " as fp8" : "");
     p.epilogue = CUBLASLT_EPILOGUE_BGRADB;
-    return weight_may_fuse(d) ? tess__cuda_plan_get(op->kernel, &p, &data->weight_and_bias)
-                              : TESS_OK;
+    /* The bias's gradient is of dy as it is, not of what 8 bits leave of it. */
+    return narrow ? TESS_OK : tess__cuda_plan_get(op->kernel, &p, &data->weight_and_bias);
 }
 
 static enum tess_status weight_leaf(struct tess_op *op, const void *x, const void *dy, float beta,

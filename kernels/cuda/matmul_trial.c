@@ -14,6 +14,10 @@
  * at the same number. */
 #define TRIAL_NUMBERS 65521
 
+/* Results that are compared at least, where this many rounds give them. */
+#define TRIAL_RESULTS 4096
+#define TRIAL_ROUNDS  64
+
 /* Bytes compared at a time on the host. */
 #define TRIAL_PIECE ((size_t)4 << 20)
 
@@ -57,15 +61,15 @@ static void trial_draw(uint64_t *state, cudaDataType_t type, unsigned char *to)
     memcpy(to, &half, sizeof half);
 }
 
-static enum tess_status trial_fill(struct tess_kernel *kernel, cudaDataType_t type, size_t bytes,
-                                   void *memory)
+static enum tess_status trial_fill(struct tess_kernel *kernel, uint64_t seed, cudaDataType_t type,
+                                   size_t bytes, void *memory)
 {
     const size_t width = trial_bytes(1, type);
     size_t done = TRIAL_NUMBERS * width < bytes ? TRIAL_NUMBERS * width : bytes;
     unsigned char *numbers = malloc(done + width);
     if (!numbers)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for %zu bytes of random numbers", done);
-    uint64_t state = 12345;
+    uint64_t state = seed;
     for (size_t i = 0; i < done; i += width)
         trial_draw(&state, type, numbers + i);
     cudaStream_t stream = tess__cuda_stream(kernel);
@@ -101,6 +105,29 @@ static struct trial_sizes trial_sizes(const struct cuda_product *p)
     };
 }
 
+/* Fills what the trial allocated, so that casting const away is right. */
+static enum tess_status trial_draw_operands(struct tess_kernel *kernel,
+                                            const struct cuda_product *p, uint64_t round,
+                                            const struct cuda_operands *o)
+{
+    const struct trial_sizes size = trial_sizes(p);
+    const struct {
+        cudaDataType_t type;
+        size_t bytes;
+        const void *memory;
+    } fill[] = {
+        {p->a, size.a, o->a},
+        {p->b, size.b, o->b},
+        {p->d, size.bias, o->bias},
+        {p->d, size.aux, o->aux},
+        {CUDA_R_32F, size.scale, o->scale_a},
+    };
+    for (size_t i = 0; i < sizeof fill / sizeof fill[0]; i++)
+        TESS_TRY(trial_fill(kernel, 16 * round + i + 1, fill[i].type, fill[i].bytes,
+                            (void *)(uintptr_t)fill[i].memory));
+    return TESS_OK;
+}
+
 enum tess_status tess__cuda_trial_open(struct tess_kernel *kernel, const struct cuda_plan *plan,
                                        struct cuda_trial *trial_out)
 {
@@ -117,18 +144,15 @@ enum tess_status tess__cuda_trial_open(struct tess_kernel *kernel, const struct 
     CUDA_TRY(error);
     struct cuda_trial trial = {.memory = memory, .d_bytes = size.d};
     struct cuda_room room = {.base = memory};
-    void *a = tess__cuda_take(&room, size.a), *b = tess__cuda_take(&room, size.b);
-    trial.operands = (struct cuda_operands){.a = a, .b = b, .d = tess__cuda_take(&room, size.d)};
+    trial.operands.a = tess__cuda_take(&room, size.a);
+    trial.operands.b = tess__cuda_take(&room, size.b);
+    trial.operands.d = tess__cuda_take(&room, size.d);
     trial.other = tess__cuda_take(&room, size.d);
     trial.operands.bias = tess__cuda_take(&room, size.bias);
     trial.operands.aux = tess__cuda_take(&room, size.aux);
     float *scale = tess__cuda_take(&room, size.scale);
     trial.operands.scale_a = trial.operands.scale_b = scale;
-    enum tess_status status = trial_fill(kernel, p->a, size.a, a);
-    TESS_KEEP(status, trial_fill(kernel, p->b, size.b, b));
-    TESS_KEEP(status, trial_fill(kernel, p->d, size.bias, trial.operands.bias));
-    TESS_KEEP(status, trial_fill(kernel, p->d, size.aux, trial.operands.aux));
-    TESS_KEEP(status, trial_fill(kernel, CUDA_R_32F, size.scale, scale));
+    enum tess_status status = trial_draw_operands(kernel, p, 0, &trial.operands);
     if (status != TESS_OK)
         tess__cuda_trial_close(&trial);
     else
@@ -167,9 +191,9 @@ static enum tess_status trial_same(const struct cuda_trial *trial, bool *same_ou
     return TESS_OK;
 }
 
-static enum tess_status trial_compare(struct tess_kernel *kernel, struct cuda_plan *leaf,
-                                      struct cuda_plan *all, int64_t leaves,
-                                      struct cuda_trial *trial)
+static enum tess_status trial_compare_once(struct tess_kernel *kernel, struct cuda_plan *leaf,
+                                           struct cuda_plan *all, int64_t leaves,
+                                           struct cuda_trial *trial)
 {
     struct cuda_rows rows = {
         .leaf = leaf,
@@ -185,6 +209,25 @@ static enum tess_status trial_compare(struct tess_kernel *kernel, struct cuda_pl
     bool same = false;
     TESS_TRY(trial_same(trial, &same));
     all->alike = same ? CUDA_ALIKE_YES : CUDA_ALIKE_NO;
+    return TESS_OK;
+}
+
+/* A few results may agree by chance in another order of their sums: small products are compared
+ * several times. */
+static enum tess_status trial_compare(struct tess_kernel *kernel, struct cuda_plan *leaf,
+                                      struct cuda_plan *all, int64_t leaves,
+                                      struct cuda_trial *trial)
+{
+    const int64_t results = all->product.m * all->product.n;
+    const int64_t rounds = results < TRIAL_RESULTS ? TRIAL_RESULTS / results : 1;
+    enum cuda_alike alike = CUDA_ALIKE_YES;
+    for (int64_t round = 0; round < rounds && round < TRIAL_ROUNDS && alike == CUDA_ALIKE_YES;
+         round++) {
+        if (round > 0)
+            TESS_TRY(trial_draw_operands(kernel, &all->product, (uint64_t)round, &trial->operands));
+        TESS_TRY(trial_compare_once(kernel, leaf, all, leaves, trial));
+        alike = all->alike;
+    }
     return TESS_OK;
 }
 
