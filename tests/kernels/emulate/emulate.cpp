@@ -569,3 +569,8 @@ extern "C" cudaError_t cudaMemcpyAsync(void *target, const void *source, size_t 
     memcpy(target, source, bytes);
     return cudaSuccess;
 }
+
+extern "C" cudaError_t cudaStreamSynchronize(cudaStream_t)
+{
+    return cudaSuccess;
+}
