@@ -50,8 +50,8 @@ static __device__ __forceinline__ int64_t pool_pixel(const pool_shape &s, int64_
 
 /* The window of output line or column `out`: input positions [begin, end), of which the first one
  * is window position `skip`. */
-static __device__ __forceinline__ void pool_range(const pool_shape &s, int out, int size, int &begin,
-                                                  int &end)
+static __device__ __forceinline__ void pool_range(const pool_shape &s, int out, int size,
+                                                  int &begin, int &end)
 {
     begin = out * s.stride - s.padding;
     end = begin + s.window < size ? begin + s.window : size;
