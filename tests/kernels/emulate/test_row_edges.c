@@ -129,6 +129,38 @@ static void run_xent(struct way *w, int64_t n)
         cudaSuccess);
 }
 
+/* Row by row, each wherever it lies: what all rows at once gave. */
+static void run_xent_alone(struct way *w, int64_t n)
+{
+    int64_t rows = 9;
+    struct tess__cuda_xent all = {w->dtype, rows, n, n, 0}, one = {w->dtype, 1, n, n, 0};
+    size_t word = tess_dtype_bytes(w->dtype), row = (size_t)n * word;
+    int32_t *label = way_integers(w, rows, -1, n - 1);
+    char *x = way_draw(w, rows * n), *d[2] = {way_keep(w, row * 9), way_keep(w, row * 9)};
+    float *max[2], *sum[2], *target[2], *best[2];
+    for (int i = 0; i < 2; i++) {
+        max[i] = way_keep_words(w, rows);
+        sum[i] = way_keep_words(w, rows);
+        target[i] = way_floats(rows);
+        best[i] = way_floats(rows);
+        for (int64_t b = 0; b < rows; b += i == 0 ? rows : 1) {
+            const struct tess__cuda_xent *xent = i == 0 ? &all : &one;
+            const char *from = x + (size_t)b * row;
+            assert_int_equal(tess__cuda_launch_xent_max(NULL, xent, from, max[i] + b), cudaSuccess);
+            assert_int_equal(tess__cuda_launch_xent_sum(NULL, xent, from, label + b, max[i] + b,
+                                                        sum[i] + b, target[i] + b, best[i] + b),
+                             cudaSuccess);
+            assert_int_equal(tess__cuda_launch_xent_grad(NULL, xent, 2, from, label + b, max[i] + b,
+                                                         sum[i] + b, d[i] + (size_t)b * row),
+                             cudaSuccess);
+        }
+    }
+    check_bytes("max row by row", max[1], max[0], (size_t)rows * sizeof(float));
+    check_bytes("sum row by row", sum[1], sum[0], (size_t)rows * sizeof(float));
+    check_bytes("best row by row", best[1], best[0], (size_t)rows * sizeof(float));
+    check_bytes("dlogits row by row", d[1], d[0], row * 9);
+}
+
 static void run_embedding(struct way *w, int64_t n)
 {
     int64_t rows = 90, entries = 11;
@@ -204,6 +236,7 @@ static void case_xent(void **state)
 {
     (void)state;
     for_widths(run_xent);
+    for_widths(run_xent_alone);
 }
 
 static void case_embedding(void **state)
