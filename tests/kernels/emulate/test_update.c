@@ -178,6 +178,16 @@ struct judge_case {
     double clip, loss_scale;
 };
 
+/* 53 bits and a rest next to a tie. */
+static void draw_tie(struct draw *draw, struct tess_sum *sum)
+{
+    static const int64_t tail[] = {0x3ff, 0x400, 0x401, 0x7ff, 0xc00, 0xbff};
+    tess_sum_clear(sum);
+    sum->limb[10] = (int64_t)(draw_word(draw) >> 32 | 0x80000000u);
+    sum->limb[9] = (int64_t)(draw_word(draw) >> 44 << 12) | tail[draw_between(draw, 0, 5)];
+    sum->limb[draw_between(draw, 0, 8)] = draw_between(draw, 0, 1);
+}
+
 static void draw_sums(struct draw *draw, const struct judge_case *c, int32_t count,
                       struct tess_sum *sum)
 {
@@ -186,6 +196,8 @@ static void draw_sums(struct draw *draw, const struct judge_case *c, int32_t cou
         for (int64_t k = draw_between(draw, 0, 20); k > 0; k--) /* some are 0 */
             tess_sum_add(&sum[p], ldexp(fabs(draw_real(draw, TESS_F32)),
                                         (int)draw_between(draw, -300, c->count > 3 ? 200 : 20)));
+        if (c->count == 1 && draw_between(draw, 0, 1) == 0)
+            draw_tie(draw, &sum[p]);
         if (c->norm_bad && draw_between(draw, 0, 3) == 0)
             tess_sum_add(&sum[p], p % 2 ? (double)NAN : (double)INFINITY);
     }
