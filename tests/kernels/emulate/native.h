@@ -30,6 +30,9 @@ struct emulate_thread {
     alignas(16) unsigned char out[16];
 };
 
+/* Ends the program, naming the launch, the block and the thread. */
+[[noreturn]] void emulate_fail(const char *what);
+
 extern struct emulate_thread *emulate_now;
 extern uint3 emulate_block_index;
 extern dim3 emulate_block_size, emulate_grid_size;
@@ -285,6 +288,18 @@ static inline float __fdividef(float a, float b)
 static inline float rsqrtf(float a)
 {
     return 1.0f / sqrtf(a);
+}
+
+static inline float __double2float_rn(double a)
+{
+    return (float)a;
+}
+
+static inline void sincospif(float a, float *sine, float *cosine)
+{
+    const double turn = 3.14159265358979323846 * (double)a;
+    *sine = (float)sin(turn);
+    *cosine = (float)cos(turn);
 }
 
 static inline float __saturatef(float a)
