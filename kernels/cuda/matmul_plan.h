@@ -32,6 +32,7 @@ struct cuda_trial {
     char *memory;
     size_t d_bytes; /* behind operands.d, and as many in `other` */
     void *other;
+    uint32_t *differ;
 };
 
 /* matmul_trial.c. TESS_ERR_MEMORY, without a message, where the device has no room. */
