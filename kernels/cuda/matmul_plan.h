@@ -31,7 +31,7 @@ struct cuda_trial {
     struct cuda_operands operands;
     char *memory;
     size_t d_bytes; /* behind operands.d, and as many in `other` */
-    void *other;
+    void *other, *other_aux;
     uint32_t *differ;
 };
 

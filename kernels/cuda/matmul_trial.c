@@ -133,8 +133,8 @@ enum tess_status tess__cuda_trial_open(struct tess_kernel *kernel, const struct 
     const struct cuda_product *p = &plan->product;
     const struct trial_sizes size = trial_sizes(p);
     const size_t total = trial_align(size.a) + trial_align(size.b) + 2 * trial_align(size.d) +
-                         trial_align(size.bias) + trial_align(size.aux) + trial_align(size.scale) +
-                         trial_align(size.differ);
+                         trial_align(size.bias) + 2 * trial_align(size.aux) +
+                         trial_align(size.scale) + trial_align(size.differ);
     void *memory;
     cudaError_t error = cudaMalloc(&memory, total);
     if (error == cudaErrorMemoryAllocation) {
@@ -150,6 +150,7 @@ enum tess_status tess__cuda_trial_open(struct tess_kernel *kernel, const struct 
     trial.other = tess__cuda_take(&room, size.d);
     trial.operands.bias = tess__cuda_take(&room, size.bias);
     trial.operands.aux = tess__cuda_take(&room, size.aux);
+    trial.other_aux = tess__cuda_take(&room, size.aux);
     float *scale = tess__cuda_take(&room, size.scale);
     trial.operands.scale_a = trial.operands.scale_b = scale;
     trial.differ = tess__cuda_take(&room, size.differ);
@@ -169,15 +170,24 @@ void tess__cuda_trial_close(struct cuda_trial *trial)
     trial->memory = NULL;
 }
 
+static bool trial_writes_aux(const struct cuda_product *p)
+{
+    return p->epilogue == CUBLASLT_EPILOGUE_GELU_AUX ||
+           p->epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
+}
+
 /* Are the two results the same bits? */
-static enum tess_status trial_same(struct tess_kernel *kernel, const struct cuda_trial *trial,
-                                   bool *same_out)
+static enum tess_status trial_same(struct tess_kernel *kernel, const struct cuda_product *product,
+                                   const struct cuda_trial *trial, bool *same_out)
 {
     cudaStream_t stream = tess__cuda_stream(kernel);
     uint32_t differ = 1;
     CUDA_TRY(cudaMemsetAsync(trial->differ, 0, sizeof differ, stream));
     CUDA_TRY(tess__cuda_matmul_differ(stream, trial->d_bytes, trial->operands.d, trial->other,
                                       trial->differ));
+    if (trial_writes_aux(product)) /* it has D's size */
+        CUDA_TRY(tess__cuda_matmul_differ(stream, trial->d_bytes, trial->operands.aux,
+                                          trial->other_aux, trial->differ));
     CUDA_TRY(
         cudaMemcpyAsync(&differ, trial->differ, sizeof differ, cudaMemcpyDeviceToHost, stream));
     CUDA_TRY(cudaStreamSynchronize(stream));
@@ -197,10 +207,12 @@ static enum tess_status trial_compare_once(struct tess_kernel *kernel, struct cu
     };
     struct cuda_operands by_leaves = trial->operands;
     by_leaves.d = trial->other;
+    if (trial_writes_aux(&all->product))
+        by_leaves.aux = trial->other_aux;
     TESS_TRY(tess__cuda_plan_run(kernel, all, &trial->operands));
     TESS_TRY(tess__cuda_rows_run(kernel, &rows, &by_leaves));
     bool same = false;
-    TESS_TRY(trial_same(kernel, trial, &same));
+    TESS_TRY(trial_same(kernel, &all->product, trial, &same));
     all->alike = same ? CUDA_ALIKE_YES : CUDA_ALIKE_NO;
     return TESS_OK;
 }
