@@ -24,12 +24,6 @@ struct cuda_survey {
  */
 const struct cuda_survey *tess__cuda_survey(bool own);
 
-/* Does code for `archs` ("80 90a ptx", see TESS_CUDA_ARCHS) run on compute capability major.minor?
- * Real code runs on its own major with at least its minor, with an 'a' on exactly its own, with an
- * 'f' on its own major; portable code on all from 8.0 (CUDA C++ programming guide, "Application
- * compatibility"). */
-bool tess__cuda_runs_on(const char *archs, int major, int minor);
-
 /* ---- module.c --------------------------------------------------------------------------------
  */
 
