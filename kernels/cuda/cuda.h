@@ -1,7 +1,8 @@
 /*
  * The CUDA room's own interface: what the C files of the backend share. Kernels and their extern
  * "C" launchers are in .cu files, declared in launch_*.h; the slots of the ops table that call
- * them are in .c files, declared in slots.h. Only this room includes headers of CUDA.
+ * them are in .c files, declared in the header of the same word. Only this room includes headers of
+ * CUDA.
  */
 #ifndef KERNELS_CUDA_CUDA_H
 #define KERNELS_CUDA_CUDA_H

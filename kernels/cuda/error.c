@@ -37,6 +37,10 @@ static const char *error_remedy(cudaError_t error)
     case cudaErrorInvalidAddressSpace:
         return ": a kernel went astray, run again with CUDA_LAUNCH_BLOCKING=1 or under "
                "compute-sanitizer to find it";
+    case cudaErrorInitializationError:
+        return ": a process that was forked from one that uses CUDA cannot use it, fork ranks "
+               "before "
+               "a device is selected";
     case cudaErrorStreamCaptureUnjoined:
         return ": a queue that followed the recorded one was not followed back before its end";
     case cudaErrorStreamCaptureMerge:
