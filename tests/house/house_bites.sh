@@ -6,11 +6,12 @@ house=$(cd "$(dirname "$0")" && pwd)/house.sh
 tree=$(mktemp -d)
 trap 'rm -rf "$tree"' EXIT
 
-mkdir -p "$tree"/engine/{base,comm,core,models,cli,include/tessera} "$tree"/kernels/{ref,cpu} \
+mkdir -p "$tree"/engine/{base,comm,core,models,cli,include/tessera} "$tree"/kernels/{ref,cpu,cuda} \
     "$tree"/strategies "$tree"/tests
 echo '#include "tessera/good.h"' >"$tree/strategies/ddp.c"
 echo 'const char *train_default = "ddp";' >"$tree/engine/cli/train.c"
 echo '#include <oneapi/dnnl/dnnl.h>' >"$tree/kernels/cpu/cpu.c"
+echo '#include "comm/world.h"' >"$tree/kernels/cuda/nccl.h"
 echo 'comm->ops->abort(comm, reason); tess_comm_abort(comm, reason);' >"$tree/engine/comm/comm.c"
 
 failures=0
@@ -54,6 +55,8 @@ bites "engine/base knows" engine/base/bad.c '#include "core/engine.h"'
 bites "engine/comm knows" engine/comm/bad.c '#include "kernels/list.h"'
 bites "engine/core knows" engine/core/bad.c '#include "cli/command.h"'
 bites "kernels know" kernels/ref/bad.c '#include "core/data.h"'
+bites "kernels know" kernels/cuda/bad.c '#include "comm/world.h"'
+bites "kernels know" kernels/cuda/nccl.c '#include "core/data.h"'
 bites "a strategy sees" strategies/bad.c '#include "base/rng.h"'
 bites "a model sees" engine/models/bad.c '#include "core/declare.h"'
 bites "a public header" engine/include/tessera/bad.h '#include "base/sum.h"'
