@@ -248,6 +248,21 @@ static enum tess_status debug_poll(struct tess_comm *comm)
     return tess_comm_poll(debug_of(comm)->inner);
 }
 
+static enum tess_status debug_attach(struct tess_comm *comm, struct tess_queue *queue)
+{
+    struct tess_comm *inner = debug_of(comm)->inner;
+    if (inner->queue == queue) /* children of a split have been attached with their parents */
+        return TESS_OK;
+    const bool detaches = queue == NULL;
+    if (!detaches)
+        inner->queue = queue;
+    enum tess_status status =
+        inner->ops->attach != NULL ? inner->ops->attach(inner, queue) : TESS_OK;
+    if (detaches)
+        inner->queue = NULL;
+    return status;
+}
+
 static enum tess_status debug_alloc(struct tess_comm *comm, size_t bytes, void **memory_out)
 {
     return tess_comm_alloc(debug_of(comm)->inner, bytes, memory_out);
@@ -296,6 +311,7 @@ static const struct tess_comm_ops debug_ops = {
     .call = debug_call,
     .wait = debug_wait,
     .poll = debug_poll,
+    .attach = debug_attach,
     .alloc = debug_alloc,
     .release = debug_release,
     .split = debug_split,
@@ -314,7 +330,9 @@ static enum tess_status debug_wrap(struct tess_comm *inner, const struct debug_c
     debug->comm = (struct tess_comm){.ops = &debug_ops,
                                      .rank = inner->rank,
                                      .rank_count = inner->rank_count,
-                                     .order = inner->order};
+                                     .order = inner->order,
+                                     .queue = inner->queue,
+                                     .device_memory = inner->device_memory};
     debug->inner = inner;
     debug->board = like->board;
     debug->unit_name = like->unit_name;
