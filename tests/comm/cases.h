@@ -45,6 +45,8 @@ void place_close(struct place *place);
 void *place_at(const struct place *place, const void *host);
 enum tess_status place_put(const struct place *place, const void *host, size_t bytes);
 enum tess_status place_get(const struct place *place, void *host, size_t bytes);
+/* From the beginning of one to that of another; on a device `host` stays as it is. */
+enum tess_status place_copy(const struct place *from, const struct place *to, size_t bytes);
 
 /* In a seed: values of 16 bits are any pattern at all, infinities, NaN and subnormals among them.
  */

@@ -75,6 +75,8 @@ static int device_try(struct tess_comm *comm, enum tess_collective kind, enum de
         WORLD_OK(place_get(&to, to.host, bytes * n));
     WORLD_OK(tess_comm_barrier(comm)); /* all are as far: what follows is no race */
     WORLD_OK(tess_event_wait(&event));
+    if (fault == DEVICE_RIGHT) /* no peer may see it */
+        WORLD_OK(queue->ops->copy(queue, bytes, other.at, from.at));
     if (fault != DEVICE_UNWAITED)
         WORLD_OK(place_get(&to, to.host, bytes * n));
     int32_t wrong = device_is_wrong(comm, kind, seed, (const float *)to.host);

@@ -146,6 +146,9 @@ static int order_exchange(struct tess_comm *comm, size_t count, const struct pla
     float *source = (float *)from->host, *target = (float *)to->host;
     struct tess_event event[2 * TESS_WORLD_RANKS_MAX] = {{0}};
     int32_t n = comm->rank_count;
+    size_t bytes = count * (size_t)n * sizeof *target;
+    memset(target, 0x5a, bytes);
+    WORLD_OK(place_put(to, target, bytes));
     for (int32_t r = 0; r < n; r++) {
         if (r == comm->rank)
             continue;
@@ -160,7 +163,9 @@ static int order_exchange(struct tess_comm *comm, size_t count, const struct pla
                                     r, &event[n + r]));
     for (int32_t i = 2 * n - 1; i >= 0; i--)
         WORLD_OK(tess_event_wait(&event[i]));
-    WORLD_OK(place_get(to, target, count * (size_t)n * sizeof *target));
+    /* What is written to a source after the wait is not what peers get. */
+    WORLD_OK(place_copy(to, from, bytes));
+    WORLD_OK(place_get(to, target, bytes));
     for (int32_t r = 0; r < n; r++)
         for (size_t i = 0; r != comm->rank && i < count; i++)
             WORLD_CHECK(

@@ -4,6 +4,7 @@
 #include "tessera/check.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 enum tess_status place_open(struct tess_comm *comm, size_t bytes, bool shared, struct place *place)
 {
@@ -61,4 +62,15 @@ enum tess_status place_get(const struct place *place, void *host, size_t bytes)
     TESS_KEEP(status, queue->ops->wait(fence));
     queue->ops->fence_close(fence);
     return status;
+}
+
+enum tess_status place_copy(const struct place *from, const struct place *to, size_t bytes)
+{
+    struct tess_queue *queue = from->comm->queue;
+    if (bytes == 0)
+        return TESS_OK;
+    if (queue != NULL)
+        return queue->ops->copy(queue, bytes, from->at, to->at);
+    memcpy(to->at, from->at, bytes);
+    return TESS_OK;
 }
