@@ -396,6 +396,12 @@ enum tess_status tess_comm_settle(struct tess_comm *comm)
     return comm->marks != NULL ? tess__marks_settle(comm->marks) : TESS_OK;
 }
 
+void tess_comm_untimed(struct tess_comm *comm, bool on)
+{
+    if (comm->marks != NULL)
+        tess__marks_pause(comm->marks, on);
+}
+
 /* Tell the backend of comm->queue; what the ranks exchange for it is not the user's traffic. */
 static enum tess_status comm_attach(struct tess_comm *comm, struct tess_queue *queue)
 {

@@ -58,12 +58,18 @@ static void debug_called(void *context, const struct tess_comm *inner,
     tess__comm_called(&debug->comm, call, ticket);
 }
 
+/* Bytes are counted by whoever moves them, at the latest when a call is complete. */
+static void debug_count(struct debug_comm *debug)
+{
+    debug->comm.stats.sent_bytes = debug->inner->stats.sent_bytes;
+    debug->comm.stats.received_bytes = debug->inner->stats.received_bytes;
+}
+
 static void debug_completed(void *context, const struct tess_comm *inner, uint64_t ticket)
 {
+    (void)inner;
     struct debug_comm *debug = context;
-    /* Bytes are counted by whoever moves them, at the latest by now. */
-    debug->comm.stats.sent_bytes = inner->stats.sent_bytes;
-    debug->comm.stats.received_bytes = inner->stats.received_bytes;
+    debug_count(debug);
     tess__comm_completed(&debug->comm, ticket);
 }
 
@@ -250,7 +256,8 @@ static enum tess_status debug_poll(struct tess_comm *comm)
 
 static enum tess_status debug_attach(struct tess_comm *comm, struct tess_queue *queue)
 {
-    struct tess_comm *inner = debug_of(comm)->inner;
+    struct debug_comm *debug = debug_of(comm);
+    struct tess_comm *inner = debug->inner;
     if (inner->queue == queue) /* children of a split have been attached with their parents */
         return TESS_OK;
     const bool detaches = queue == NULL;
@@ -258,6 +265,7 @@ static enum tess_status debug_attach(struct tess_comm *comm, struct tess_queue *
         inner->queue = queue;
     enum tess_status status =
         inner->ops->attach != NULL ? inner->ops->attach(inner, queue) : TESS_OK;
+    debug_count(debug);
     if (detaches)
         inner->queue = NULL;
     return status;

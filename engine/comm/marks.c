@@ -35,6 +35,7 @@ struct mark_interval {
 struct comm_marks {
     struct tess_queue *queue; /* of the kernels */
     struct comm_mark *calling;
+    bool paused;
     uint64_t first, end; /* marks ever settled, and taken */
     int32_t open;        /* called, not yet complete */
     struct comm_mark mark[MARKS_MAX];
@@ -74,6 +75,11 @@ void tess__marks_close(struct comm_marks *marks)
     free(marks);
 }
 
+void tess__marks_pause(struct comm_marks *marks, bool on)
+{
+    marks->paused = on;
+}
+
 static enum tess_status mark_record(struct comm_mark *mark, enum mark_fence which,
                                     struct tess_queue *queue)
 {
@@ -84,7 +90,7 @@ enum tess_status tess__marks_begin(struct tess_comm *comm, struct comm_mark **ma
 {
     struct comm_marks *marks = comm->marks;
     *mark_out = NULL;
-    if (marks == NULL)
+    if (marks == NULL || marks->paused)
         return TESS_OK;
     if (marks->end - marks->first == MARKS_MAX)
         TESS_TRY(tess__marks_settle(marks));

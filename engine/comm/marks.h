@@ -10,6 +10,9 @@ struct comm_mark;
 enum tess_status tess__marks_open(struct tess_queue *queue, struct comm_marks **marks_out);
 void tess__marks_close(struct comm_marks *marks); /* NULL is allowed */
 
+/* While paused no call is marked. */
+void tess__marks_pause(struct comm_marks *marks, bool on);
+
 /* A call is about to be made. *mark_out is NULL where nothing is kept: it is then counted by the
  * host's clock. */
 enum tess_status tess__marks_begin(struct tess_comm *comm, struct comm_mark **mark_out);

@@ -147,8 +147,6 @@ static int order_exchange(struct tess_comm *comm, size_t count, const struct pla
     struct tess_event event[2 * TESS_WORLD_RANKS_MAX] = {{0}};
     int32_t n = comm->rank_count;
     size_t bytes = count * (size_t)n * sizeof *target;
-    memset(target, 0x5a, bytes);
-    WORLD_OK(place_put(to, target, bytes));
     for (int32_t r = 0; r < n; r++) {
         if (r == comm->rank)
             continue;
@@ -157,6 +155,9 @@ static int order_exchange(struct tess_comm *comm, size_t count, const struct pla
         WORLD_OK(place_put(from, piece, count * sizeof *piece));
         WORLD_OK(tess_comm_send(comm, place_at(from, piece), count, TESS_F32, r, &event[r]));
     }
+    /* What is written to a target before the call is not what is there after it. */
+    memset(target, 0x5a, bytes);
+    WORLD_OK(place_put(to, target, bytes));
     for (int32_t r = 0; r < n; r++)
         if (r != comm->rank)
             WORLD_OK(tess_comm_recv(comm, place_at(to, target + (size_t)r * count), count, TESS_F32,

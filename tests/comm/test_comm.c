@@ -19,23 +19,6 @@ struct case_function {
     void *arg;
 };
 
-/* The function on the comparing communicator, over a copy of that which the harness closes. */
-static int case_compared(struct tess_comm *comm, struct tess_world *world, void *arg)
-{
-    const struct case_function *function = arg;
-    struct tess_comm *inner, *debug;
-    WORLD_OK(tess_comm_split(comm, 0, comm->rank, &inner));
-    enum tess_status status = tess_comm_debug_open(inner, NULL, NULL, 0, &debug);
-    if (status != TESS_OK)
-        tess_comm_close(inner);
-    WORLD_OK(status);
-    int failed = function->fn(debug, world, function->arg);
-    if (failed != 0)
-        return failed; /* peers may still read what closing would free */
-    tess_comm_close(debug);
-    return 0;
-}
-
 /* On the device: each rank opens a kernel and, to be late, one more queue that stands for its. */
 static int case_on_device(struct tess_comm *comm, struct tess_world *world, void *arg)
 {
@@ -49,14 +32,31 @@ static int case_on_device(struct tess_comm *comm, struct tess_world *world, void
     if (function->setup->late)
         WORLD_OK(ops->queue->open(kernel, &queue));
     WORLD_OK(tess_comm_attach(comm, queue));
-    int failed = function->setup->debug ? case_compared(comm, world, arg)
-                                        : function->fn(comm, world, function->arg);
+    int failed = function->fn(comm, world, function->arg);
     if (failed != 0)
         return failed; /* peers may still use what closing would free */
     WORLD_OK(tess_comm_attach(comm, NULL));
     if (function->setup->late)
         ops->queue->close(queue);
     tess_kernel_close(kernel);
+    return 0;
+}
+
+/* The function on the comparing communicator, over a copy of that which the harness closes. */
+static int case_compared(struct tess_comm *comm, struct tess_world *world, void *arg)
+{
+    const struct case_function *function = arg;
+    struct tess_comm *inner, *debug;
+    WORLD_OK(tess_comm_split(comm, 0, comm->rank, &inner));
+    enum tess_status status = tess_comm_debug_open(inner, NULL, NULL, 0, &debug);
+    if (status != TESS_OK)
+        tess_comm_close(inner);
+    WORLD_OK(status);
+    int failed = function->setup->device ? case_on_device(debug, world, arg)
+                                         : function->fn(debug, world, function->arg);
+    if (failed != 0)
+        return failed; /* peers may still read what closing would free */
+    tess_comm_close(debug);
     return 0;
 }
 
@@ -71,9 +71,9 @@ int case_run_limited(const struct case_setup *setup, double timeout_s, world_fun
     struct world_report *report = calloc(1, sizeof *report);
     assert_non_null(report);
     struct case_function function = {setup, fn, arg};
-    int failed = setup->device  ? world_run_setup(&world, case_on_device, &function, report)
-                 : setup->debug ? world_run_setup(&world, case_compared, &function, report)
-                                : world_run_setup(&world, fn, arg, report);
+    int failed = setup->debug    ? world_run_setup(&world, case_compared, &function, report)
+                 : setup->device ? world_run_setup(&world, case_on_device, &function, report)
+                                 : world_run_setup(&world, fn, arg, report);
     world_print(report);
     *seconds_out = report->seconds;
     free(report);

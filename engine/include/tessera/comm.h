@@ -280,6 +280,12 @@ enum tess_status tess_comm_poll(struct tess_comm *comm);
 enum tess_status tess_comm_settle(struct tess_comm *comm);
 
 /*
+ * From here on (true) the queue's work is recorded, not run (tess_kernel_ops.graph_begin), until
+ * (false) it is again: calls of this group and its family have no times meanwhile.
+ */
+void tess_comm_untimed(struct tess_comm *comm, bool on);
+
+/*
  * Memory that peers can reach without a copy (shared memory, registered memory); zeroed, aligned to
  * a page at least. Any other memory may be used in calls too and is staged. Collective; `bytes` may
  * differ between ranks. Freed by release or with the communicator.
