@@ -15,6 +15,7 @@
 
 struct case_function {
     const struct case_setup *setup;
+    const struct tess_kernel_ops *kernel; /* looked up before there are threads */
     world_function fn;
     void *arg;
 };
@@ -23,10 +24,9 @@ struct case_function {
 static int case_on_device(struct tess_comm *comm, struct tess_world *world, void *arg)
 {
     const struct case_function *function = arg;
-    const struct tess_kernel_ops *ops;
+    const struct tess_kernel_ops *ops = function->kernel;
     struct tess_kernel *kernel;
     struct tess_queue *queue;
-    WORLD_OK(tess_registry_get_kernel("guard_queue", &ops));
     WORLD_OK(tess_kernel_open(ops, 1, &kernel));
     queue = kernel->queue;
     if (function->setup->late)
@@ -70,7 +70,8 @@ int case_run_limited(const struct case_setup *setup, double timeout_s, world_fun
                                 .timeout_s = timeout_s};
     struct world_report *report = calloc(1, sizeof *report);
     assert_non_null(report);
-    struct case_function function = {setup, fn, arg};
+    struct case_function function = {setup, NULL, fn, arg};
+    assert_int_equal(tess_registry_get_kernel("guard_queue", &function.kernel), TESS_OK);
     int failed = setup->debug    ? world_run_setup(&world, case_compared, &function, report)
                  : setup->device ? world_run_setup(&world, case_on_device, &function, report)
                                  : world_run_setup(&world, fn, arg, report);
