@@ -8,6 +8,7 @@
  */
 TESS_KERNEL(ref, 1, "")
 TESS_KERNEL(guard, 1, "")
+TESS_KERNEL(guard_queue, 1, "")
 #ifdef TESS_BUILT_ONEDNN
 TESS_KERNEL(cpu, 1, "")
 #else
