@@ -25,6 +25,35 @@ json_t *tess__record_hash(uint64_t hash)
     return json_string(text);
 }
 
+static json_t *record_bytes(int64_t bytes)
+{
+    return bytes >= 0 ? json_integer((json_int_t)bytes) : json_null();
+}
+
+json_t *tess__record_device(const struct tess_watch_sample *sample)
+{
+    json_t *processes = json_array();
+
+    for (int32_t p = 0; p < sample->process_count; p++)
+        json_array_append_new(processes,
+                              json_pack("{s:i, s:o}", "pid", sample->process[p].pid, "memory_bytes",
+                                        record_bytes(sample->process[p].memory_bytes)));
+    return json_pack(
+        "{s:i, s:s, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",
+        "device", sample->index, "name", sample->name, "bus", sample->bus, "gpu_percent",
+        tess__record_number(sample->gpu_percent), "memory_percent",
+        tess__record_number(sample->memory_percent), "memory_used_bytes",
+        record_bytes(sample->memory_used_bytes), "memory_total_bytes",
+        record_bytes(sample->memory_total_bytes), "sm_mhz", tess__record_number(sample->sm_mhz),
+        "memory_mhz", tess__record_number(sample->memory_mhz), "power_w",
+        tess__record_number(sample->power_w), "power_limit_w",
+        tess__record_number(sample->power_limit_w), "temperature_c",
+        tess__record_number(sample->temperature_c), "throttle", record_bytes(sample->throttle),
+        "link_tx_bytes_per_s", tess__record_number(sample->link_tx_bytes_per_s),
+        "link_rx_bytes_per_s", tess__record_number(sample->link_rx_bytes_per_s), "processes",
+        processes);
+}
+
 void tess__record_rate(json_t *object, const struct tess_dataset *dataset, double samples_per_s)
 {
     struct tess__words words = tess__words_of(dataset);

@@ -3,6 +3,7 @@
 #define TESSERA_CLI_RECORD_H
 
 #include "cli/run.h"
+#include "core/nvml.h"
 
 #include <jansson.h>
 
@@ -10,6 +11,9 @@
 json_t *tess__record_number(double value);
 /* 16 hexadecimal digits. */
 json_t *tess__record_hash(uint64_t hash);
+
+/* {"device": index, "name", "bus", "gpu_percent", ...}: what is not told is null. */
+json_t *tess__record_device(const struct tess_watch_sample *sample);
 
 /* {"run": {version, options, ...}}: the head of metrics.jsonl. */
 json_t *tess__record_head(const struct tess__run *run);

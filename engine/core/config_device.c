@@ -226,7 +226,7 @@ static enum tess_status device_use_module(struct tess_config *config,
     plan->module = module;
     plan->missing = found->count == 0;
     snprintf(plan->why, sizeof plan->why, "%s", plan->missing ? found->why : "");
-    plan->info = found->info[0];
+    memcpy(plan->info, found->info, sizeof plan->info);
     config->kernel = module->kernel;
     config->run.kernel = module->kernel->name;
     return tess_device_plan_make(plan->missing ? &none : found, (int32_t)config->run.ranks,

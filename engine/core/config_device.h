@@ -35,9 +35,9 @@ struct tess_device_plan {
     bool shared;                      /* some device has several ranks */
     bool missing;                     /* planned for devices that are not here: nothing can run */
     enum tess_rank_mode rank_mode;
-    enum tess_comm_choice comm;   /* never AUTO */
-    char why[256];                /* on the host: why not on a device; missing: what is missing */
-    struct tess_device_info info; /* of rank 0's device; all zero on the host and if missing */
+    enum tess_comm_choice comm; /* never AUTO */
+    char why[256];              /* on the host: why not on a device; missing: what is missing */
+    struct tess_device_info info[TESS_DEVICE_MAX]; /* [device] all zero if missing */
 };
 
 /*

@@ -252,11 +252,6 @@ int32_t tess_watch_device_count(const struct tess_watch *watch)
 /* ---- sampling ---------------------------------------------------------------------------------
  */
 
-static double watch_unsigned(nvml_return code, unsigned value, double factor)
-{
-    return code == NVML_OK ? factor * value : NAN;
-}
-
 static void watch_load(const struct nvml_functions *call, nvml_device handle,
                        struct tess_watch_sample *sample)
 {
@@ -279,23 +274,28 @@ static void watch_load(const struct nvml_functions *call, nvml_device handle,
         sample->throttle = (int64_t)throttle;
 }
 
+static double watch_clock(const struct nvml_functions *call, nvml_device handle, int clock)
+{
+    unsigned mhz = 0;
+
+    return call->clock != NULL && call->clock(handle, clock, &mhz) == NVML_OK ? (double)mhz
+                                                                              : (double)NAN;
+}
+
 static void watch_body(const struct nvml_functions *call, nvml_device handle,
                        struct tess_watch_sample *sample)
 {
     unsigned value = 0;
 
-    if (call->clock != NULL) {
-        sample->sm_mhz = watch_unsigned(call->clock(handle, NVML_CLOCK_SM, &value), value, 1);
-        sample->memory_mhz =
-            watch_unsigned(call->clock(handle, NVML_CLOCK_MEMORY, &value), value, 1);
-    }
-    if (call->power != NULL)
-        sample->power_w = watch_unsigned(call->power(handle, &value), value, 1e-3);
-    if (call->power_limit != NULL)
-        sample->power_limit_w = watch_unsigned(call->power_limit(handle, &value), value, 1e-3);
-    if (call->temperature != NULL)
-        sample->temperature_c =
-            watch_unsigned(call->temperature(handle, NVML_TEMPERATURE_GPU, &value), value, 1);
+    sample->sm_mhz = watch_clock(call, handle, NVML_CLOCK_SM);
+    sample->memory_mhz = watch_clock(call, handle, NVML_CLOCK_MEMORY);
+    if (call->power != NULL && call->power(handle, &value) == NVML_OK)
+        sample->power_w = 1e-3 * value; /* told in mW */
+    if (call->power_limit != NULL && call->power_limit(handle, &value) == NVML_OK)
+        sample->power_limit_w = 1e-3 * value;
+    if (call->temperature != NULL &&
+        call->temperature(handle, NVML_TEMPERATURE_GPU, &value) == NVML_OK)
+        sample->temperature_c = value;
 }
 
 static void watch_processes(const struct nvml_functions *call, nvml_device handle,
