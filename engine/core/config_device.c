@@ -1,6 +1,6 @@
 /*
- * The choice of devices, see config_device.h. Its arithmetic is pure; what the machine has is asked
- * once per process. Not here: loading a module (device.c), and what a device computes.
+ * The choice of devices, see config_device.h. Its arithmetic is pure. Not here: loading a module
+ * (device.c), and what a device computes.
  */
 #include "core/config_device.h"
 
@@ -9,13 +9,8 @@
 #include "core/registry.h"
 #include "tessera/check.h"
 
-#include <errno.h>
-#include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 /* The module that --device cuda means. */
 #define DEVICE_MODULE "cuda"
@@ -92,8 +87,11 @@ enum tess_status tess_device_plan_make(const struct tess_devices *devices, int32
 /* ---- what the machine has ---------------------------------------------------------------------
  */
 
+/* The module answers without making this process one that computes on a device, so that ranks can
+ * be forked from it. */
 static void devices_ask(const struct tess_module *module, struct tess_devices *devices)
 {
+    memset(devices, 0, sizeof *devices);
     devices->count = module->device_count(devices->why, sizeof devices->why);
     devices->count = devices->count < 0                 ? 0
                      : devices->count > TESS_DEVICE_MAX ? TESS_DEVICE_MAX
@@ -109,76 +107,6 @@ static void devices_ask(const struct tess_module *module, struct tess_devices *d
             devices->reaches[p][d] = module->device_reaches(p, d);
         }
     }
-}
-
-static bool devices_move(int fd, bool out, void *bytes, size_t count)
-{
-    for (size_t done = 0; done < count;) {
-        char *at = (char *)bytes + done;
-        const ssize_t moved = out ? write(fd, at, count - done) : read(fd, at, count - done);
-
-        if (moved < 0 && errno == EINTR)
-            continue;
-        if (moved <= 0)
-            return false;
-        done += (size_t)moved;
-    }
-    return true;
-}
-
-/* In the child. It is a copy of a process and has nothing of its own to finish: it ends by a
- * signal, which runs none of the handlers that it was copied with. */
-static void devices_answer(const struct tess_module *module, struct tess_devices *devices, int fd)
-{
-    devices_ask(module, devices);
-    (void)devices_move(fd, true, devices, sizeof *devices);
-    for (;;)
-        (void)raise(SIGKILL);
-}
-
-/*
- * Asked in a child process: a process that has begun to talk to CUDA cannot fork any more (the
- * driver's state does not survive it), and ranks are forked from the one that asks.
- */
-static void devices_probe(const struct tess_module *module, struct tess_devices *devices)
-{
-    int end[2] = {-1, -1};
-    pid_t child = -1;
-    int ended = 0;
-
-    memset(devices, 0, sizeof *devices);
-    if (pipe(end) == 0)
-        child = fork();
-    if (child == 0)
-        devices_answer(module, devices, end[1]);
-    if (end[1] >= 0)
-        close(end[1]);
-    if (child < 0 || !devices_move(end[0], false, devices, sizeof *devices)) {
-        memset(devices, 0, sizeof *devices);
-        snprintf(devices->why, sizeof devices->why,
-                 "no device: the process that looked for devices %s",
-                 child < 0 ? "could not be started" : "died");
-    }
-    if (end[0] >= 0)
-        close(end[0]);
-    while (child > 0 && waitpid(child, &ended, 0) < 0 && errno == EINTR)
-        ;
-}
-
-/* The answer of the first call stays: devices come and go with a restart of the driver, not within
- * a run. One module is all there is. */
-static const struct tess_devices *devices_get(const struct tess_module *module)
-{
-    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-    static struct tess_devices devices;
-    static const struct tess_module *asked;
-
-    pthread_mutex_lock(&lock);
-    if (asked != module)
-        devices_probe(module, &devices);
-    asked = module;
-    pthread_mutex_unlock(&lock);
-    return &devices;
 }
 
 /* ---- the choice -------------------------------------------------------------------------------
@@ -259,14 +187,15 @@ static enum tess_status device_check(const struct tess_config *config)
 enum tess_status tess__config_device(struct tess_config *config)
 {
     const struct tess_run_options *run = &config->run;
-    const struct tess_devices *found = NULL;
     const struct tess_module *module = NULL;
+    struct tess_devices found;
     struct tess_device_plan *plan = &config->device;
 
     TESS_TRY(device_check(config));
     if (run->device == DEVICE_CUDA || strcmp(run->kernel, DEVICE_MODULE) == 0) {
         TESS_TRY(tess_module_get(DEVICE_MODULE, &module));
-        return device_use_module(config, module, devices_get(module));
+        devices_ask(module, &found);
+        return device_use_module(config, module, &found);
     }
     if (run->device == DEVICE_CPU)
         return device_use_host(config);
@@ -275,11 +204,12 @@ enum tess_status tess__config_device(struct tess_config *config)
         return device_use_host(config);
     }
     module = tess_module_find(DEVICE_MODULE, plan->why, sizeof plan->why);
-    found = module != NULL ? devices_get(module) : NULL;
-    if (found != NULL && found->count > 0)
-        return device_use_module(config, module, found);
-    if (found != NULL)
-        snprintf(plan->why, sizeof plan->why, "%s", found->why);
+    if (module == NULL)
+        return device_use_host(config);
+    devices_ask(module, &found);
+    if (found.count > 0)
+        return device_use_module(config, module, &found);
+    snprintf(plan->why, sizeof plan->why, "%s", found.why);
     return device_use_host(config);
 }
 
