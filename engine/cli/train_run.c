@@ -273,7 +273,7 @@ static enum tess_status train_launch(struct train *train)
         launch.tick = train_tick;
         launch.tick_s = TESS__WATCH_PERIOD_S;
     }
-    tess__progress_open(&train->progress, train->run.dataset);
+    tess__progress_open(&train->progress, &train->run);
     train->run.live = train->progress.terminal;
     train_print_start(&train->run);
     train_print_notes(&train->run);
