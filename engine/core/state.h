@@ -295,8 +295,8 @@ static inline int64_t tess__engine_test_passes(const struct tess_engine *engine)
     return (engine->test_leaves + width - 1) / width;
 }
 
-/* A range for the device's own profiler, around what the host queues until the next NULL; ranges may
- * lie in one another. Nothing where there is no such profiler. */
+/* A range for the device's own profiler, around what the host queues until the next NULL; ranges
+ * may lie in one another. Nothing where there is no device. */
 static inline void tess__engine_range(const struct tess_engine *engine, const char *name)
 {
     const struct tess_module *module = engine->config->device.module;
