@@ -46,7 +46,7 @@ struct launcher {
     enum tess_status status;
     bool error_said; /* the first error is on the screen; what follows from it is not shown */
     int32_t interrupt_count;
-    double tick_s; /* when the next tick is due */
+    double tick_s; /* when the next tick is due; the first one at once */
     double kill_s; /* when to kill what is left; 0: not ending */
     bool killed;
 };
@@ -328,7 +328,6 @@ static int launch_timeout_ms(const struct launcher *launcher)
 
 static void launch_loop(struct launcher *launcher)
 {
-    launcher->tick_s = tess_clock_s() + launcher->launch->tick_s;
     while (launcher->alive_count > 0) {
         struct pollfd watch[3] = {
             {.fd = launcher->line_fd, .events = POLLIN},

@@ -133,7 +133,7 @@ static void refused(int argc, char **argv, enum tess_status wanted, const char *
 
 static void case_host(void **state)
 {
-    char *cpu[] = {"--device", "cpu", "--strategy", "ddp", "--ranks", "3"};
+    char *cpu[] = {"--device", "cpu", "--strategy", "ddp", "--ranks", "4"};
     char *threads[] = {"--kernel", "ref", "--strategy", "dp"};
     struct tess_config *config = NULL;
 
