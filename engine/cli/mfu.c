@@ -99,9 +99,9 @@ static void mfu_explain_count(const struct tess__run *run, const char *what, dou
 {
     const struct tess__words words = tess__words_of(run->dataset);
 
-    printf("  %-11s %10.4g FLOPs a %s", what, flops, words.row);
+    printf("  %-11s %10.4g FLOPs per %s", what, flops, words.row);
     if (words.tokens)
-        printf(", %.4g a token", flops / run->flops.tokens);
+        printf(", %.4g per token", flops / run->flops.tokens);
     putchar('\n');
 }
 

@@ -148,25 +148,26 @@ static void top_print_devices(const struct top *top, FILE *out)
         fprintf(out, "%s\n", top->why);
         return;
     }
-    fprintf(out, "device %-24s %5s %5s %9s %7s %7s %7s %6s %6s %4s %11s %11s  %s\n", "name",
-            "busy%", "mem%", "used GiB", "of GiB", "SM MHz", "mem MHz", "W", "of W", "C",
-            "NVLink out", "in GB/s", "held back by");
+    fprintf(out, "dev %-20s %5s %4s %8s %6s %6s %7s %4s %4s %3s %8s %7s\n", "name", "busy%", "mem%",
+            "used GiB", "of GiB", "SM MHz", "mem MHz", "W", "of W", "C", "out GB/s", "in GB/s");
     for (int32_t d = 0; d < top->device_count; d++) {
         const struct tess_watch_sample *s = &top->device[d];
 
-        fprintf(out, "%6d %-24.24s", s->index, s->name[0] != '\0' ? s->name : "-");
+        fprintf(out, "%3d %-20.20s", s->index, s->name[0] != '\0' ? s->name : "-");
         top_cell(out, 5, 0, s->gpu_percent);
-        top_cell(out, 5, 0, s->memory_percent);
-        top_cell(out, 9, 2, top_gib(s->memory_used_bytes));
-        top_cell(out, 7, 2, top_gib(s->memory_total_bytes));
-        top_cell(out, 7, 0, s->sm_mhz);
+        top_cell(out, 4, 0, s->memory_percent);
+        top_cell(out, 8, 2, top_gib(s->memory_used_bytes));
+        top_cell(out, 6, 1, top_gib(s->memory_total_bytes));
+        top_cell(out, 6, 0, s->sm_mhz);
         top_cell(out, 7, 0, s->memory_mhz);
-        top_cell(out, 6, 0, s->power_w);
-        top_cell(out, 6, 0, s->power_limit_w);
-        top_cell(out, 4, 0, s->temperature_c);
-        top_cell(out, 11, 2, s->link_tx_bytes_per_s / 1e9);
-        top_cell(out, 11, 2, s->link_rx_bytes_per_s / 1e9);
-        fprintf(out, "  %s\n", s->throttle < 0 ? "-" : tess_watch_throttle_text(s->throttle, held));
+        top_cell(out, 4, 0, s->power_w);
+        top_cell(out, 4, 0, s->power_limit_w);
+        top_cell(out, 3, 0, s->temperature_c);
+        top_cell(out, 8, 2, s->link_tx_bytes_per_s / 1e9);
+        top_cell(out, 7, 2, s->link_rx_bytes_per_s / 1e9);
+        fputc('\n', out);
+        if (tess_watch_throttle_text(s->throttle, held)[0] != '\0')
+            fprintf(out, "    clocks held back by: %s\n", held);
     }
 }
 
@@ -225,9 +226,9 @@ static void top_print_others(const struct top *top, FILE *out)
                 rank = rank || top->host.rank[i].pid == process->pid;
             if (rank)
                 continue;
-            fprintf(out, "device %d: process %d, no rank:", d, process->pid);
+            fprintf(out, "device %d: process %d, no rank, memory in GiB:", d, process->pid);
             top_cell(out, 1, 2, top_gib(process->memory_bytes));
-            fputs(" GiB\n", out);
+            fputc('\n', out);
         }
     if (top_foreign(top))
         fputs("the driver numbers processes as the host of this container does, so ranks cannot be "
