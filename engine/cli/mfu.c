@@ -117,14 +117,13 @@ static void mfu_explain_peak(const struct tess__run *run)
     }
     printf("  MFU = FLOPs of a step / (time of a step x devices x peak of a device)\n");
     if (!isnan(mfu.dense))
-        printf("  peak %s dense %s, by %s's datasheet", mfu_rate(mfu.dense, rate), mfu_type(run),
-               mfu_peak(run)->name);
+        printf("  the peak is %s dense %s, by the datasheet of %s", mfu_rate(mfu.dense, rate),
+               mfu_type(run), mfu_peak(run)->name);
     else
         printf("  the peak of %s for %s is not known; --peak-tflops gives one that was measured",
                plan->missing ? "devices that are not here" : plan->info[plan->of_rank[0]].name,
                mfu_type(run));
-    mfu_print_devices(run);
-    putchar('\n');
+    printf("; devices: %d\n", plan->count);
     if (!isnan(mfu.measured))
         printf("  and %s as measured, by --peak-tflops\n", mfu_rate(mfu.measured, rate));
 }
