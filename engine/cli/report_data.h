@@ -27,7 +27,8 @@
     X(TESS__STEP_SCALE, "loss_scale")                                                              \
     X(TESS__STEP_SKIPPED, "skipped")                                                               \
     X(TESS__STEP_ZEROS, "zero_share")                                                              \
-    X(TESS__STEP_LOSS_ZEROS, "loss_zero_share")
+    X(TESS__STEP_LOSS_ZEROS, "loss_zero_share")                                                    \
+    X(TESS__STEP_MFU, "mfu")
 #define TESS__EPOCH_FIELDS(X)                                                                      \
     X(TESS__EPOCH, "epoch")                                                                        \
     X(TESS__EPOCH_TRAIN_LOSS, "train_loss")                                                        \
