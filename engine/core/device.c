@@ -13,7 +13,9 @@
 
 #include <dlfcn.h>
 #include <limits.h>
+#include <link.h>
 #include <pthread.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,14 +23,13 @@
 
 #define DEVICE_MODULES_MAX 16
 #define DEVICE_NAME_BYTES  32
-#define DEVICE_WHY_BYTES   768
 
 /* What became of a module that was asked for. Kept for the process's life: code of a device library
  * cannot be unloaded while its threads run. */
 struct device_module {
     char name[DEVICE_NAME_BYTES];
     const struct tess_module *module; /* NULL: it cannot be had, because of `why` */
-    char why[DEVICE_WHY_BYTES];
+    char *why;
 };
 
 static struct {
@@ -89,6 +90,17 @@ bool tess__module_is_there(const char *name)
 /* ---- why not ---------------------------------------------------------------------------------
  */
 
+static void device_say(struct device_module *module, const char *format, ...) TESS_PRINTF(2, 3);
+
+static void device_say(struct device_module *module, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    if (vasprintf(&module->why, format, arguments) < 0)
+        module->why = NULL;
+    va_end(arguments);
+}
+
 /* What to do about a library that the loader does not find. */
 static const char *device_remedy(const char *word)
 {
@@ -128,7 +140,26 @@ static void device_explain(struct device_module *module, const char *path, const
         what = "the file cannot be loaded";
         remedy = "build or install it again";
     }
-    snprintf(module->why, sizeof module->why, "%s: %s: %s (%s)", path, what, remedy, word);
+    device_say(module, "%s: %s: %s (%s)", path, what, remedy, word);
+}
+
+/*
+ * Does the file hold all that its ELF header speaks of? The loader maps what a program header says
+ * without looking, and touching pages beyond the end of a copy that was broken off is fatal. The
+ * section headers are the last thing in a file.
+ */
+static bool device_is_whole(const char *path)
+{
+    ElfW(Ehdr) header;
+    FILE *file = fopen(path, "rb");
+    if (file == NULL)
+        return true; /* the loader says why, better than we could */
+    bool whole = fread(&header, sizeof header, 1, file) == 1 && fseek(file, 0, SEEK_END) == 0;
+    const long bytes = whole ? ftell(file) : -1;
+    whole = bytes >= 0 && memcmp(header.e_ident, ELFMAG, SELFMAG) == 0 &&
+            header.e_shoff + (uint64_t)header.e_shnum * header.e_shentsize <= (uint64_t)bytes;
+    fclose(file);
+    return whole;
 }
 
 /* ---- opening ---------------------------------------------------------------------------------
@@ -139,10 +170,15 @@ static void device_open(struct device_module *module)
     char folders[4 * PATH_MAX], path[PATH_MAX];
     device_folders(folders, sizeof folders);
     if (!device_locate(module->name, folders, path)) {
-        snprintf(module->why, sizeof module->why,
-                 "libtessera_%s.so is not installed: build with the preset '%s' and install it, or "
-                 "name its folder in TESSERA_MODULE_PATH (searched: %s)",
-                 module->name, module->name, folders[0] != '\0' ? folders : "nowhere");
+        device_say(
+            module,
+            "libtessera_%s.so is not installed: build with the preset '%s' and install it, or "
+            "name its folder in TESSERA_MODULE_PATH (searched: %s)",
+            module->name, module->name, folders[0] != '\0' ? folders : "nowhere");
+        return;
+    }
+    if (!device_is_whole(path)) {
+        device_say(module, "%s: the file is damaged: build or install it again", path);
         return;
     }
     /* Everything is resolved now: a library that is too old is found here, not in mid-training. */
@@ -154,12 +190,12 @@ static void device_open(struct device_module *module)
     }
     const struct tess_module *found = dlsym(handle, "tess_module");
     if (found == NULL)
-        snprintf(module->why, sizeof module->why,
-                 "%s: it exports no tess_module, so it is no module of Tessera: install it again",
-                 path);
+        device_say(module,
+                   "%s: it exports no tess_module, so it is no module of Tessera: install it again",
+                   path);
     else if (found->abi != TESS_ABI)
-        snprintf(
-            module->why, sizeof module->why,
+        device_say(
+            module,
             "%s: it was built for ABI %u, this library has %u: build and install both together",
             path, found->abi, TESS_ABI);
     else
@@ -186,22 +222,28 @@ static const struct device_module *device_ask(const char *name)
     return found;
 }
 
+static const char *device_why(const struct device_module *module)
+{
+    if (module == NULL)
+        return "there is no such module";
+    return module->why != NULL ? module->why : "no memory to say why it cannot be loaded";
+}
+
 const struct tess_module *tess_module_find(const char *name, char *why, size_t why_bytes)
 {
     const struct device_module *found = device_ask(name);
     if (found != NULL && found->module != NULL)
         return found->module;
     if (why_bytes > 0)
-        snprintf(why, why_bytes, "%s", found != NULL ? found->why : "there is no such module");
+        snprintf(why, why_bytes, "%s", device_why(found));
     return NULL;
 }
 
 enum tess_status tess_module_get(const char *name, const struct tess_module **module_out)
 {
-    char why[DEVICE_WHY_BYTES];
-    const struct tess_module *module = tess_module_find(name, why, sizeof why);
-    if (module == NULL)
-        TESS_FAIL(TESS_ERR_UNSUPPORTED, "module %s: %s", name, why);
-    *module_out = module;
+    const struct device_module *found = device_ask(name);
+    if (found == NULL || found->module == NULL)
+        TESS_FAIL(TESS_ERR_UNSUPPORTED, "module %s: %s", name, device_why(found));
+    *module_out = found->module;
     return TESS_OK;
 }

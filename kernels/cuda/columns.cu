@@ -9,7 +9,7 @@
 /* ---- slabs ---------------------------------------------------------------------------------- */
 
 template <typename T>
-static __global__ void __launch_bounds__(ROWS_THREADS)
+static __global__ void __launch_bounds__(ROWS_THREADS, 2)
     columns_slab_kernel(columns_shape s, const T *x, bool aligned, float *partial)
 {
     constexpr int piece = cuda_vec<T>::count;
@@ -132,7 +132,7 @@ extern "C" cudaError_t tess__cuda_column_finish(cudaStream_t stream, int64_t lea
 static columns_shape columns_sum_shape(enum tess_dtype dtype, int64_t leaves, int64_t leaf_rows,
                                        int64_t n)
 {
-    return columns_shape(leaves, leaf_rows, n, dtype == TESS_F32 ? 4 : 8);
+    return columns_shape_of(leaves, leaf_rows, n, dtype == TESS_F32 ? 4 : 8);
 }
 
 extern "C" size_t tess__cuda_column_sum_bytes(enum tess_dtype dtype, int64_t leaves,

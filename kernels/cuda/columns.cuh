@@ -28,10 +28,10 @@ struct columns_shape {
 /* Fewest rows of a slab for one thread: as many loads in flight hide the latency of memory. */
 #define COLUMNS_EACH 8
 
-static inline struct columns_shape columns_shape(int64_t leaves, int64_t leaf_rows, int64_t n,
-                                                 int piece)
+static inline columns_shape columns_shape_of(int64_t leaves, int64_t leaf_rows, int64_t n,
+                                             int piece)
 {
-    struct columns_shape s = {leaves, leaf_rows, n, 0, 0, 1};
+    columns_shape s = {leaves, leaf_rows, n, 0, 0, 1};
     while (s.lanes < CUDA_WARP && (int64_t)s.lanes * piece < n)
         s.lanes *= 2;
     s.slab_rows = tess__cuda_column_slab_rows(leaf_rows, ROWS_THREADS / s.lanes);

@@ -1,8 +1,8 @@
 /*
  * Sums over rows, by leaves, without atomics: launchers of columns.cu, and the sizes of the arrays
- * between its stages. Rows of a leaf are cut into slabs; every slab gives a row of partial sums; the
- * slabs of a leaf are added in one fixed order, then the leaves as the tree of tessera/comm.h. The
- * order depends on the rows of a leaf and on the number of columns alone.
+ * between its stages. Rows of a leaf are cut into slabs; every slab gives a row of partial sums;
+ * the slabs of a leaf are added in one fixed order, then the leaves as the tree of tessera/comm.h.
+ * The order depends on the rows of a leaf and on the number of columns alone.
  */
 #ifndef KERNELS_CUDA_LAUNCH_COLUMNS_H
 #define KERNELS_CUDA_LAUNCH_COLUMNS_H

@@ -13,7 +13,7 @@
 extern "C" {
 #endif
 
-/* Widest row: 64 elements for each of 256 threads stay in registers. */
+/* Widest row: 32 elements for each of 512 threads stay in registers. */
 #define TESS__CUDA_NORM_MAX 16384
 
 struct tess__cuda_norm {

@@ -13,8 +13,8 @@
  * cuda_load_matrix4(r, row): lane l gives the address of row l % 8 of tile l / 8 (8 elements, 16-
  * byte aligned); r[t] is then of tile t, row group, columns pair and pair + 1. The _transposed form
  * gives rows pair and pair + 1 of column group. The tiles in the order (top left, bottom left, top
- * right, bottom right) of a row-major A are its fragment. cuda_load_matrix2: lanes 0 to 15, 2 tiles;
- * other lanes give any valid address.
+ * right, bottom right) of a row-major A are its fragment. cuda_load_matrix2: lanes 0 to 15, 2
+ * tiles; other lanes give any valid address.
  */
 #ifndef KERNELS_CUDA_MMA_CUH
 #define KERNELS_CUDA_MMA_CUH
@@ -84,8 +84,7 @@ __device__ __forceinline__ void cuda_mma<__half>(float c[4], const uint32_t a[4]
 /* Two numbers as one register of a fragment, rounded to T; `low` has the lower index. */
 template <typename T> static __device__ __forceinline__ uint32_t cuda_pack2(float low, float high);
 
-template <>
-__device__ __forceinline__ uint32_t cuda_pack2<__nv_bfloat16>(float low, float high)
+template <> __device__ __forceinline__ uint32_t cuda_pack2<__nv_bfloat16>(float low, float high)
 {
     __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
     return *reinterpret_cast<uint32_t *>(&pair);

@@ -49,10 +49,10 @@ static __device__ __forceinline__ uint32_t cuda_shared_address(const void *share
 static __device__ __forceinline__ void cuda_copy_async16(void *shared, const void *global,
                                                          bool valid = true)
 {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(
-                     cuda_shared_address(shared)),
-                 "l"(__cvta_generic_to_global(global)), "r"(valid ? 16 : 0)
-                 : "memory");
+    asm volatile(
+        "cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(cuda_shared_address(shared)),
+        "l"(__cvta_generic_to_global(global)), "r"(valid ? 16 : 0)
+        : "memory");
 }
 
 static __device__ __forceinline__ void cuda_copy_commit()

@@ -4,10 +4,11 @@
  * group of threads between the sums and what is done with them.
  *
  * Bytes an element of w bytes: forward reads x and add, writes sum and y (4 w); backward reads x,
- * dy and add, writes dx (4 w), and once in 32 rows or more two f32 sums. A thread has all its loads
- * of a row under way before the first sum: 64 bytes (forward) or 128 (backward) of bf16 at 32
- * elements; 16 warps a multiprocessor then have 32 KiB or more in flight, and a device with 37 GB/s
- * for each of them at 0.7 us (an H200) needs 26 KiB. gamma and beta come from the first-level cache.
+ * dy and add, writes dx (4 w), and for 32 rows or more two f32 sums, written and read. A thread has
+ * all its loads of a row under way before the first sum: of bf16, 128 bytes (forward, 32 elements,
+ * 24 warps a multiprocessor at 80 registers) or 96 (backward, 16 elements, 16 warps at 128). That
+ * is 96 and 48 KiB under way; to keep a memory of 4.8 TB/s busy over a latency of 0.7 us each of 132
+ * multiprocessors needs 25. gamma and beta come from the first-level cache.
  */
 #include "cuda/launch_norm.h"
 
@@ -15,17 +16,22 @@
 #include "cuda/launch_columns.h"
 #include "cuda/rows.cuh"
 
-#define NORM_EACH 32 /* elements of a row for one thread, while there are threads enough */
+/* Threads of the widest block: the compiler then keeps to 128 registers. Elements of a row for one
+ * thread: of the backward half as many while threads last, because it keeps two rows and two sums
+ * for each of them. */
+#define NORM_THREADS       512
+#define NORM_FORWARD_EACH  32
+#define NORM_BACKWARD_EACH 16
 
 struct norm_shape {
     int64_t rows, leaf_rows, channels;
     int64_t slabs, slab_rows; /* backward: of a leaf, one block each */
-    int lanes;
+    int lanes, groups;        /* threads of a row, rows of a block at once */
     float epsilon;
-    bool rms, aligned;
+    bool rms;
 };
 
-static norm_shape norm_shape_of(const struct tess__cuda_norm *norm)
+static norm_shape norm_shape_of(const struct tess__cuda_norm *norm, int each)
 {
     norm_shape s = {};
     s.rows = norm->rows;
@@ -33,15 +39,36 @@ static norm_shape norm_shape_of(const struct tess__cuda_norm *norm)
     s.channels = norm->channels;
     s.epsilon = norm->epsilon;
     s.rms = norm->rms;
-    s.lanes = rows_lanes(norm->channels, NORM_EACH);
+    s.lanes = rows_lanes(norm->channels, each, NORM_THREADS);
+    s.groups = s.lanes < ROWS_THREADS ? ROWS_THREADS / s.lanes : 1;
     /* The sums of a slab are two rows of f32: at 32 rows of three or four 16-bit arrays they are
        some 5 % of the bytes, and a leaf of 8192 rows makes 256 blocks. Longer leaves have longer
        slabs. */
-    int64_t step = ROWS_THREADS / s.lanes, least = (32 + step - 1) / step * step;
-    int64_t most = tess__cuda_column_slab_rows(norm->leaf_rows, step);
-    s.slab_rows = most > least && norm->leaf_rows > 512 * least ? most : least;
+    const int64_t least = 32, blocks = 512;
+    int64_t rows = (s.leaf_rows + blocks - 1) / blocks;
+    s.slab_rows = rows > least ? (rows + s.groups - 1) / s.groups * s.groups : least;
     s.slabs = (s.leaf_rows + s.slab_rows - 1) / s.slab_rows;
     return s;
+}
+
+/* WHOLE: rows are aligned and whole pieces, as those of all usual widths are. */
+template <typename T, bool WHOLE>
+static __device__ __forceinline__ cuda_vec<T> norm_load(const T *row, int64_t at, int64_t count)
+{
+    if constexpr (WHOLE)
+        return rows_load_whole(row, at, count);
+    else
+        return rows_load(row, at, count, false);
+}
+
+template <typename T, bool WHOLE>
+static __device__ __forceinline__ void norm_store(T *row, int64_t at, int64_t count,
+                                                  const cuda_vec<T> &v)
+{
+    if constexpr (!WHOLE)
+        rows_store(row, at, count, false, v);
+    else if (at < count)
+        cuda_store(row + at, v);
 }
 
 /* ---- forward -------------------------------------------------------------------------------- */
@@ -53,7 +80,7 @@ template <typename T> struct norm_forward_args {
 };
 
 /* The row's pieces; with `add`, as they were rounded to T, which is what is kept and normalised. */
-template <typename T, int PIECES>
+template <typename T, int PIECES, bool WHOLE>
 static __device__ __forceinline__ void norm_read(const norm_shape &s, const norm_forward_args<T> &a,
                                                  int64_t row, int64_t count, int lane,
                                                  cuda_vec<T> (&x)[PIECES])
@@ -62,37 +89,35 @@ static __device__ __forceinline__ void norm_read(const norm_shape &s, const norm
     cuda_vec<T> more[PIECES];
 #pragma unroll
     for (int p = 0; p < PIECES; p++)
-        x[p] = rows_load(a.x + row * s.channels, (int64_t)(p * s.lanes + lane) * piece, count,
-                         s.aligned);
+        x[p] = norm_load<T, WHOLE>(a.x + row * s.channels, (p * s.lanes + lane) * piece, count);
     if (!a.add)
         return;
 #pragma unroll
     for (int p = 0; p < PIECES; p++)
-        more[p] = rows_load(a.add + row * s.channels, (int64_t)(p * s.lanes + lane) * piece, count,
-                            s.aligned);
+        more[p] =
+            norm_load<T, WHOLE>(a.add + row * s.channels, (p * s.lanes + lane) * piece, count);
 #pragma unroll
     for (int p = 0; p < PIECES; p++) {
 #pragma unroll
         for (int i = 0; i < piece; i++)
             x[p].at[i] = cuda_from_f32<T>(cuda_to_f32(x[p].at[i]) + cuda_to_f32(more[p].at[i]));
-        rows_store(a.sum + row * s.channels, (int64_t)(p * s.lanes + lane) * piece, count,
-                   s.aligned, x[p]);
+        norm_store<T, WHOLE>(a.sum + row * s.channels, (p * s.lanes + lane) * piece, count, x[p]);
     }
 }
 
 /* A group whose row is beyond the end goes along with a row of no elements: the others wait for it
  * at the barriers. */
-template <typename T, int SPAN>
-static __global__ void __launch_bounds__(ROWS_THREADS)
+template <typename T, int SPAN, bool WHOLE>
+static __global__ void __launch_bounds__(NORM_THREADS)
     norm_forward_kernel(norm_shape s, norm_forward_args<T> a)
 {
     constexpr int piece = cuda_vec<T>::count, pieces = SPAN / piece;
-    __shared__ float shared[ROWS_THREADS / CUDA_WARP];
+    __shared__ float shared[ROWS_WARPS];
     int lane = (int)threadIdx.x % s.lanes;
-    int64_t row = (int64_t)blockIdx.x * (ROWS_THREADS / s.lanes) + (int)threadIdx.x / s.lanes;
+    int64_t row = (int64_t)blockIdx.x * s.groups + (int)threadIdx.x / s.lanes;
     int64_t count = row < s.rows ? s.channels : 0;
     cuda_vec<T> x[pieces];
-    norm_read<T, pieces>(s, a, row, count, lane, x);
+    norm_read<T, pieces, WHOLE>(s, a, row, count, lane, x);
     float mean = 0.0f, square = 0.0f;
     if (!s.rms) {
 #pragma unroll
@@ -118,34 +143,37 @@ static __global__ void __launch_bounds__(ROWS_THREADS)
     }
 #pragma unroll
     for (int p = 0; p < pieces; p++) {
-        int64_t at = (int64_t)(p * s.lanes + lane) * piece;
-        cuda_vec<T> gamma = rows_load(a.gamma, at, count, s.aligned), beta = {}, y;
+        int at = (p * s.lanes + lane) * piece;
+        cuda_vec<T> gamma = norm_load<T, WHOLE>(a.gamma, at, count), beta = {}, y;
         if (!s.rms)
-            beta = rows_load(a.beta, at, count, s.aligned);
+            beta = norm_load<T, WHOLE>(a.beta, at, count);
 #pragma unroll
         for (int i = 0; i < piece; i++) {
             float hat = (cuda_to_f32(x[p].at[i]) - mean) * rstd;
             y.at[i] = cuda_from_f32<T>(hat * cuda_to_f32(gamma.at[i]) +
                                        (s.rms ? 0.0f : cuda_to_f32(beta.at[i])));
         }
-        rows_store(a.y + row * s.channels, at, count, s.aligned, y);
+        norm_store<T, WHOLE>(a.y + row * s.channels, at, count, y);
     }
 }
 
+/* Rows that are not whole pieces have one kernel, with room for any of them: zeros beyond the end
+ * change nothing. */
 template <typename T>
-static cudaError_t norm_forward(cudaStream_t stream, norm_shape s, const norm_forward_args<T> &a)
+static cudaError_t norm_forward(cudaStream_t stream, const norm_shape &s,
+                                const norm_forward_args<T> &a)
 {
-    s.aligned = rows_aligned(a.x, s.channels) && rows_aligned(a.add, s.channels) &&
-                rows_aligned(a.sum, s.channels) && rows_aligned(a.gamma, s.channels) &&
-                rows_aligned(a.beta, s.channels) && rows_aligned(a.y, s.channels);
-    dim3 grid(rows_blocks(s.rows, s.lanes)), block(ROWS_THREADS);
+    bool whole = rows_aligned(a.x, s.channels) && rows_aligned(a.add, s.channels) &&
+                 rows_aligned(a.sum, s.channels) && rows_aligned(a.gamma, s.channels) &&
+                 rows_aligned(a.beta, s.channels) && rows_aligned(a.y, s.channels);
+    dim3 grid((unsigned)((s.rows + s.groups - 1) / s.groups)), block(s.lanes * s.groups);
+    if (!whole)
+        return CUDA_LAUNCH(norm_forward_kernel<T, 32, false>, grid, block, 0, stream, s, a);
     if (s.channels <= 8 * s.lanes)
-        return CUDA_LAUNCH(norm_forward_kernel<T, 8>, grid, block, 0, stream, s, a);
+        return CUDA_LAUNCH(norm_forward_kernel<T, 8, true>, grid, block, 0, stream, s, a);
     if (s.channels <= 16 * s.lanes)
-        return CUDA_LAUNCH(norm_forward_kernel<T, 16>, grid, block, 0, stream, s, a);
-    if (s.channels <= 32 * s.lanes)
-        return CUDA_LAUNCH(norm_forward_kernel<T, 32>, grid, block, 0, stream, s, a);
-    return CUDA_LAUNCH(norm_forward_kernel<T, 64>, grid, block, 0, stream, s, a);
+        return CUDA_LAUNCH(norm_forward_kernel<T, 16, true>, grid, block, 0, stream, s, a);
+    return CUDA_LAUNCH(norm_forward_kernel<T, 32, true>, grid, block, 0, stream, s, a);
 }
 
 template <typename T>
@@ -169,7 +197,7 @@ tess__cuda_launch_norm_forward(cudaStream_t stream, const struct tess__cuda_norm
                                const void *x, const void *add, void *sum, const void *gamma,
                                const void *beta, void *y, float *mean, float *rstd)
 {
-    norm_shape s = norm_shape_of(norm);
+    norm_shape s = norm_shape_of(norm, NORM_FORWARD_EACH);
     if (norm->dtype == TESS_F32)
         return norm_forward_of<float>(stream, s, x, add, sum, gamma, beta, y, mean, rstd);
     if (norm->dtype == TESS_BF16)
@@ -191,31 +219,31 @@ template <int SPAN> struct norm_sums {
     float gamma[SPAN], beta[SPAN];
 };
 
-/*
- * One row (the formula is in ref/row_norm.c). All of a group's reads of dy come before its writes
- * of dx by the sums between them, and add is read by the thread that writes there: dx may be either.
- */
-template <typename T, int SPAN>
+/* One row; the formula is in ref/row_norm.c. A thread reads dy and add where it writes dx, and
+ * before: dx may be either. */
+template <typename T, int SPAN, bool WHOLE>
 static __device__ __forceinline__ void norm_backward_row(const norm_shape &s,
                                                          const norm_backward_args<T> &a,
                                                          int64_t row, int64_t count, int lane,
-                                                         float *shared, norm_sums<SPAN> &sums)
+                                                         int turn, float *shared,
+                                                         norm_sums<SPAN> &sums)
 {
     constexpr int piece = cuda_vec<T>::count, pieces = SPAN / piece;
     int64_t first = row * s.channels;
-    cuda_vec<T> x[pieces], dy[pieces];
+    cuda_vec<T> x[pieces], dy[pieces], more[pieces];
 #pragma unroll
     for (int p = 0; p < pieces; p++) {
-        int64_t at = (int64_t)(p * s.lanes + lane) * piece;
-        x[p] = rows_load(a.x + first, at, count, s.aligned);
-        dy[p] = rows_load(a.dy + first, at, count, s.aligned);
+        int at = (p * s.lanes + lane) * piece;
+        x[p] = norm_load<T, WHOLE>(a.x + first, at, count);
+        dy[p] = norm_load<T, WHOLE>(a.dy + first, at, count);
+        if (a.add)
+            more[p] = norm_load<T, WHOLE>(a.add + first, at, count);
     }
     float mean = count > 0 && !s.rms ? a.mean[row] : 0.0f, rstd = count > 0 ? a.rstd[row] : 0.0f;
     float sum = 0.0f, product = 0.0f;
 #pragma unroll
     for (int p = 0; p < pieces; p++) {
-        cuda_vec<T> gamma =
-            rows_load(a.gamma, (int64_t)(p * s.lanes + lane) * piece, count, s.aligned);
+        cuda_vec<T> gamma = norm_load<T, WHOLE>(a.gamma, (p * s.lanes + lane) * piece, count);
 #pragma unroll
         for (int i = 0; i < piece; i++) {
             float d = cuda_to_f32(dy[p].at[i]), hat = (cuda_to_f32(x[p].at[i]) - mean) * rstd;
@@ -226,22 +254,21 @@ static __device__ __forceinline__ void norm_backward_row(const norm_shape &s,
             sums.beta[p * piece + i] += d;
         }
     }
-    sum = s.rms ? 0.0f : rows_sum(sum, s.lanes, shared) / (float)s.channels;
-    product = rows_sum(product, s.lanes, shared) / (float)s.channels;
+    rows_sum_pair(sum, product, s.lanes, turn, shared);
+    sum = s.rms ? 0.0f : sum / (float)s.channels;
+    product /= (float)s.channels;
 #pragma unroll
     for (int p = 0; p < pieces; p++) {
-        int64_t at = (int64_t)(p * s.lanes + lane) * piece;
-        cuda_vec<T> gamma = rows_load(a.gamma, at, count, s.aligned), more = {}, dx;
-        if (a.add)
-            more = rows_load(a.add + first, at, count, s.aligned);
+        int at = (p * s.lanes + lane) * piece;
+        cuda_vec<T> gamma = norm_load<T, WHOLE>(a.gamma, at, count), dx;
 #pragma unroll
         for (int i = 0; i < piece; i++) {
             float hat = (cuda_to_f32(x[p].at[i]) - mean) * rstd;
             float g = cuda_to_f32(gamma.at[i]) * cuda_to_f32(dy[p].at[i]);
             float grad = rstd * (g - sum - hat * product);
-            dx.at[i] = cuda_from_f32<T>(a.add ? grad + cuda_to_f32(more.at[i]) : grad);
+            dx.at[i] = cuda_from_f32<T>(a.add ? grad + cuda_to_f32(more[p].at[i]) : grad);
         }
-        rows_store(a.dx + first, at, count, s.aligned, dx);
+        norm_store<T, WHOLE>(a.dx + first, at, count, dx);
     }
 }
 
@@ -252,7 +279,7 @@ static __device__ __forceinline__ void norm_gather(const norm_shape &s, int grou
                                                    const float *x, float *total, float *partial)
 {
     constexpr int piece = cuda_vec<T>::count, pieces = SPAN / piece;
-    for (int turn = 0; turn < ROWS_THREADS / s.lanes; turn++) {
+    for (int turn = 0; turn < s.groups; turn++) {
 #pragma unroll
         for (int j = 0; j < pieces * piece; j++) {
             int c = (j / piece * s.lanes + lane) * piece + j % piece;
@@ -261,25 +288,26 @@ static __device__ __forceinline__ void norm_gather(const norm_shape &s, int grou
         }
         __syncthreads();
     }
-    for (int c = (int)threadIdx.x; c < s.channels; c += ROWS_THREADS)
+    for (int c = (int)threadIdx.x; c < s.channels; c += s.lanes * s.groups)
         partial[c] = total[c];
     __syncthreads();
 }
 
-template <typename T, int SPAN>
-static __global__ void __launch_bounds__(ROWS_THREADS)
+template <typename T, int SPAN, bool WHOLE>
+static __global__ void __launch_bounds__(NORM_THREADS)
     norm_backward_kernel(norm_shape s, norm_backward_args<T> a)
 {
     CUDA_SHARED(float, total);
-    __shared__ float shared[ROWS_THREADS / CUDA_WARP];
+    __shared__ float shared[4 * ROWS_WARPS];
     int lane = (int)threadIdx.x % s.lanes, group = (int)threadIdx.x / s.lanes;
     int64_t leaf = blockIdx.x / s.slabs, slab = blockIdx.x - leaf * s.slabs;
     int64_t first = leaf * s.leaf_rows + slab * s.slab_rows, end = (leaf + 1) * s.leaf_rows;
     end = first + s.slab_rows < end ? first + s.slab_rows : end;
     norm_sums<SPAN> sums = {};
-    for (int64_t base = first; base < end; base += ROWS_THREADS / s.lanes) {
-        int64_t row = base + group;
-        norm_backward_row<T, SPAN>(s, a, row, row < end ? s.channels : 0, lane, shared, sums);
+    int turn = 0;
+    for (int64_t base = first; base < end; base += s.groups, turn ^= 1) {
+        int64_t row = base + group, count = row < end ? s.channels : 0;
+        norm_backward_row<T, SPAN, WHOLE>(s, a, row, count, lane, turn, shared, sums);
     }
     int64_t out = (int64_t)blockIdx.x * s.channels;
     norm_gather<T, SPAN>(s, group, lane, sums.gamma, total, a.dgamma + out);
@@ -288,20 +316,23 @@ static __global__ void __launch_bounds__(ROWS_THREADS)
 }
 
 template <typename T>
-static cudaError_t norm_backward(cudaStream_t stream, norm_shape s, const norm_backward_args<T> &a)
+static cudaError_t norm_backward(cudaStream_t stream, const norm_shape &s,
+                                 const norm_backward_args<T> &a)
 {
-    s.aligned = rows_aligned(a.x, s.channels) && rows_aligned(a.dy, s.channels) &&
-                rows_aligned(a.gamma, s.channels) && rows_aligned(a.add, s.channels) &&
-                rows_aligned(a.dx, s.channels);
-    dim3 grid((unsigned)(s.rows / s.leaf_rows * s.slabs)), block(ROWS_THREADS);
+    bool whole = rows_aligned(a.x, s.channels) && rows_aligned(a.dy, s.channels) &&
+                 rows_aligned(a.gamma, s.channels) && rows_aligned(a.add, s.channels) &&
+                 rows_aligned(a.dx, s.channels);
+    dim3 grid((unsigned)(s.rows / s.leaf_rows * s.slabs)), block(s.lanes * s.groups);
     size_t total = (size_t)s.channels * sizeof(float);
+    if (!whole && s.channels <= 16 * s.lanes)
+        return CUDA_LAUNCH(norm_backward_kernel<T, 16, false>, grid, block, total, stream, s, a);
+    if (!whole)
+        return CUDA_LAUNCH(norm_backward_kernel<T, 32, false>, grid, block, total, stream, s, a);
     if (s.channels <= 8 * s.lanes)
-        return CUDA_LAUNCH(norm_backward_kernel<T, 8>, grid, block, total, stream, s, a);
+        return CUDA_LAUNCH(norm_backward_kernel<T, 8, true>, grid, block, total, stream, s, a);
     if (s.channels <= 16 * s.lanes)
-        return CUDA_LAUNCH(norm_backward_kernel<T, 16>, grid, block, total, stream, s, a);
-    if (s.channels <= 32 * s.lanes)
-        return CUDA_LAUNCH(norm_backward_kernel<T, 32>, grid, block, total, stream, s, a);
-    return CUDA_LAUNCH(norm_backward_kernel<T, 64>, grid, block, total, stream, s, a);
+        return CUDA_LAUNCH(norm_backward_kernel<T, 16, true>, grid, block, total, stream, s, a);
+    return CUDA_LAUNCH(norm_backward_kernel<T, 32, true>, grid, block, total, stream, s, a);
 }
 
 /* Scratch: the partial sums of dgamma and dbeta, then their sums by leaves. */
@@ -322,7 +353,7 @@ static norm_scratch norm_layout(const norm_shape &s, void *base)
 extern "C" size_t tess__cuda_norm_bytes(const struct tess__cuda_norm *norm)
 {
     static float none[1];
-    return norm_layout(norm_shape_of(norm), none).bytes;
+    return norm_layout(norm_shape_of(norm, NORM_BACKWARD_EACH), none).bytes;
 }
 
 template <typename T>
@@ -349,7 +380,7 @@ tess__cuda_launch_norm_backward(cudaStream_t stream, const struct tess__cuda_nor
                                 const float *mean, const float *rstd, const void *add, void *dx,
                                 float *dgamma, float *dbeta, void *scratch)
 {
-    norm_shape s = norm_shape_of(norm);
+    norm_shape s = norm_shape_of(norm, NORM_BACKWARD_EACH);
     norm_scratch l = norm_layout(s, scratch);
     int64_t leaves = s.rows / s.leaf_rows;
     cudaError_t error =

@@ -33,7 +33,7 @@ static __device__ __forceinline__ void pointwise_element(const pointwise_arrays<
     float in[IN], out[OUT];
 #pragma unroll
     for (int k = 0; k < IN; k++)
-        in[k] = cuda_to_f32(arrays.in[k][i]);
+        in[k] = cuda_widen(arrays.in[k][i]);
     f(in, out);
 #pragma unroll
     for (int k = 0; k < OUT; k++)
@@ -51,7 +51,7 @@ static __device__ __forceinline__ void pointwise_vector(const pointwise_arrays<T
         float in[IN], out[OUT];
 #pragma unroll
         for (int k = 0; k < IN; k++)
-            in[k] = cuda_to_f32(v[k].at[e]);
+            in[k] = cuda_widen(v[k].at[e]);
         f(in, out);
 #pragma unroll
         for (int k = 0; k < OUT; k++)

@@ -87,7 +87,7 @@ template <typename T>
 static __global__ void __launch_bounds__(ROWS_THREADS)
     xent_max_kernel(xent_shape s, const T *logits, float *max)
 {
-    __shared__ float shared[ROWS_THREADS / CUDA_WARP];
+    __shared__ float shared[ROWS_WARPS];
     int64_t row = xent_row(s);
     if (row >= s.rows)
         return;
@@ -110,7 +110,7 @@ static __global__ void __launch_bounds__(ROWS_THREADS)
     xent_sum_kernel(xent_shape s, const T *logits, const int32_t *label, const float *max,
                     float *sum, float *target, float *best)
 {
-    __shared__ float shared[ROWS_THREADS / CUDA_WARP];
+    __shared__ float shared[ROWS_WARPS];
     int64_t row = xent_row(s);
     if (row >= s.rows)
         return;
@@ -253,7 +253,7 @@ static __global__ void __launch_bounds__(ROWS_THREADS)
     xent_whole_kernel(xent_shape s, float scale, const T *logits, const int32_t *label, T *dlogits,
                       float *loss, int32_t *correct)
 {
-    __shared__ float shared[ROWS_THREADS / CUDA_WARP];
+    __shared__ float shared[ROWS_WARPS];
     int64_t row = xent_row(s);
     if (row >= s.rows)
         return;

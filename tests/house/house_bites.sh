@@ -40,6 +40,8 @@ bites "an interface that asks" engine/models/mlp.c "$(yes ';' | head -221)"
 bites "an interface that asks" engine/comm/comm_self.c "$(yes ';' | head -151)"
 bites "an interface that asks" engine/cli/main.c "$(yes ';' | head -150)"
 bites "a line of more" kernels/ref/bad.c "/* $(printf '%0100d' 0) */"
+bites "a line of more" kernels/cuda/bad.cu "/* $(printf '%0100d' 0) */"
+bites "a file of more than" kernels/cuda/bad.cuh "$(yes ';' | head -701)"
 bites "unfinished" tests/bad.c '/* TODO: think */'
 bites "unfinished" tests/bad.c '#if 0'
 bites "a tab or a space" strategies/bad.c 'int x; '
@@ -56,6 +58,7 @@ bites "a strategy sees" strategies/bad.c '#include "base/rng.h"'
 bites "a model sees" engine/models/bad.c '#include "core/declare.h"'
 bites "a public header" engine/include/tessera/bad.h '#include "base/sum.h"'
 bites "a library that ends" kernels/ref/bad.c '    exit(1);'
+bites "a library that ends" kernels/cuda/bad.c '    _exit(1);'
 bites "a library that ends" strategies/bad.c '        abort();'
 bites "a library that prints" engine/core/bad.c '    printf("hello");'
 bites "a library that prints" kernels/ref/bad.c '    fputs("hello", stdout);'

@@ -309,8 +309,44 @@ static void describe(const fiber *f)
         fprintf(stderr, "waits for lanes %08x of its warp\n", f->mask);
 }
 
-/* Threads in turn until all have returned, each turn in the other direction. */
-static void run_block(unsigned turn)
+/* Run one thread if it can run. */
+static bool step(fiber *f)
+{
+    if (f->state != FIBER_READY)
+        return false;
+    go(f);
+    return true;
+}
+
+/* Every thread once, forwards or backwards. */
+static bool turn_of_threads(bool back)
+{
+    bool any = false;
+    for (int k = 0; k < fiber_count; k++)
+        any |= step(fibers + (back ? fiber_count - 1 - k : k));
+    return any;
+}
+
+/* Every warp as far as it comes without the others. */
+static bool turn_of_warps(bool back)
+{
+    bool any = false;
+    int warps = (fiber_count + 31) / 32;
+    for (int k = 0; k < warps; k++) {
+        int first = 32 * (back ? warps - 1 - k : k);
+        int lanes = fiber_count - first < 32 ? fiber_count - first : 32;
+        for (bool more = true; more;) {
+            more = false;
+            for (int l = 0; l < lanes; l++)
+                more |= step(fibers + first + (back ? lanes - 1 - l : l));
+            any |= more;
+        }
+    }
+    return any;
+}
+
+/* Until all threads have returned. `way` chooses in which order: see emulate.h. */
+static void run_block(unsigned way)
 {
     alive = fiber_count;
     at_barrier = barrier_sum = 0;
@@ -320,21 +356,13 @@ static void run_block(unsigned turn)
         fibers[t].copies->clear();
     }
     while (alive > 0) {
-        bool any = false;
-        for (int k = 0; k < fiber_count; k++) {
-            fiber *f = fibers + (turn % 2 ? fiber_count - 1 - k : k);
-            if (f->state == FIBER_READY) {
-                any = true;
-                go(f);
-            }
-        }
-        turn++;
-        if (!any) {
-            for (int t = 0, said = 0; t < fiber_count && said < 64; t++)
-                if (fibers[t].state != FIBER_DONE && ++said)
-                    describe(fibers + t);
-            fail("threads wait for each other for ever");
-        }
+        bool back = way & 1;
+        if (way & 2 ? turn_of_warps(back) : turn_of_threads(back))
+            continue;
+        for (int t = 0, said = 0; t < fiber_count && said < 64; t++)
+            if (fibers[t].state != FIBER_DONE && ++said)
+                describe(fibers + t);
+        fail("threads wait for each other for ever");
     }
 }
 

@@ -20,9 +20,10 @@
  *
  * What makes results wrong instead, as NaN or as a difference: dynamic shared memory is filled with
  * 0xff bytes before each block; an asynchronous copy fills its target with them until it is waited
- * for; a shuffle from a lane that is not there gives them. Fibers are run in turn forwards and
- * backwards, and blocks too, so that a missing barrier is met from both sides. Static __shared__
- * keeps what the block before left.
+ * for; a shuffle from a lane that is not there gives them. Blocks take turns in
+ * four ways: thread by thread or each warp as far as it comes alone, forwards or backwards; so a
+ * missing barrier is met from several sides. The order of the blocks changes with the launch.
+ * Static __shared__ keeps what the block before left.
  */
 #ifndef TESTS_KERNELS_EMULATE_H
 #define TESTS_KERNELS_EMULATE_H

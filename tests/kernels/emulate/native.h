@@ -287,6 +287,18 @@ static inline float rsqrtf(float a)
     return 1.0f / sqrtf(a);
 }
 
+static inline float __double2float_rn(double a)
+{
+    return (float)a;
+}
+
+static inline void sincospif(float a, float *sine, float *cosine)
+{
+    const double turn = 3.14159265358979323846 * (double)a;
+    *sine = (float)sin(turn);
+    *cosine = (float)cos(turn);
+}
+
 static inline float __saturatef(float a)
 {
     return a > 0 ? (a < 1 ? a : 1.0f) : 0.0f;
