@@ -84,9 +84,10 @@ static const struct curves_plot curves_plots[] = {
 
 static const struct curves_plot curves_control_plots[] = {
     {.title = "Model FLOPs utilisation (MFU)",
-     .caption = "The model's operations, forward and backward, as a share of what the devices could "
-                "do by their datasheets. Work that is done twice and work that is no product do not "
-                "count.",
+     .caption =
+         "The model's operations, forward and backward, as a share of what the devices could "
+         "do by their datasheets. Work that is done twice and work that is no product do not "
+         "count.",
      .x = {"step", TESS__AXIS_LINEAR, true},
      .y = {"MFU [%]", TESS__AXIS_ZERO, false},
      .x_field = TESS__STEP,
