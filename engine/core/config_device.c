@@ -178,9 +178,6 @@ static enum tess_status device_check(const struct tess_config *config)
             TESS_ERR_USAGE,
             "--kernel cuda computes on a device and --device cpu on the host: give one of the "
             "two");
-    if (run->fp8 != TESS_FP8_OFF && run->precision == 0)
-        TESS_FAIL(TESS_ERR_USAGE,
-                  "--fp8 narrows the products of bf16 and f16 runs: give --precision bf16 too");
     return TESS_OK;
 }
 

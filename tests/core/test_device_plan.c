@@ -159,6 +159,8 @@ static void case_contradictions(void **state)
     char *host[] = {"--device", "cpu", "--kernel", "cuda"};
     char *comm[] = {"--device", "cpu", "--comm", "nccl"};
     char *narrow[] = {"--device", "cpu", "--fp8", "now"};
+    char *widen[] = {"--device",    "cpu",  "--fp8",     "now",
+                     "--precision", "bf16", "--f32-ops", "linear"};
     char *unknown[] = {"--device", "tpu"};
 
     (void)state;
@@ -166,6 +168,7 @@ static void case_contradictions(void **state)
     refused(COUNT(host), host, TESS_ERR_USAGE, "give one of the two");
     refused(COUNT(comm), comm, TESS_ERR_USAGE, "computes on the host");
     refused(COUNT(narrow), narrow, TESS_ERR_USAGE, "--precision bf16");
+    refused(COUNT(widen), widen, TESS_ERR_USAGE, "--f32-ops linear");
     refused(COUNT(unknown), unknown, TESS_ERR_USAGE, "device");
 }
 
