@@ -24,7 +24,7 @@
  *   queries_kernel     64   2   128    32    48      220     226      2, 2
  *                     128   2   128    32    96      255     254      2, 1
  *
- *   * and 12 bytes to the stack
+ *   * and 12 bytes to the stack; for sm_100, three of the six put up to 20 bytes there
  *
  * M = 2 where registers allow it: a fragment of the right factor, 16 x 16 elements read from shared
  * memory, is then used for two products of 16 rows, which is what the tensor cores need to be fed

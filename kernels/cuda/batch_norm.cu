@@ -23,8 +23,8 @@ static columns_shape batch_norm_shape(const struct tess__cuda_batch_norm *norm)
     return s;
 }
 
-/* For what goes element by element: longer slabs while there are blocks in plenty, so that a channel's
- * numbers are fetched less often. */
+/* For what goes element by element: longer slabs while there are blocks in plenty, so that a
+ * channel's numbers are fetched less often. */
 static columns_shape batch_norm_long(columns_shape s, int piece)
 {
     const int64_t blocks = 2048;
@@ -203,9 +203,11 @@ template <typename T> struct batch_norm_grads {
 /* Of BATCH_NORM_TURN rows from `row` on, a step apart: the gradient of the normalised output, and
  * x; 0 beyond the end of the slab. */
 template <typename T>
-static __device__ __forceinline__ void
-batch_norm_read(const columns_shape &s, const batch_norm_grads<T> &g, const columns_place &here,
-                int64_t row, cuda_vec<T> (&x)[BATCH_NORM_TURN], cuda_vec<T> (&dy)[BATCH_NORM_TURN])
+static __device__ __forceinline__ void batch_norm_read(const columns_shape &s,
+                                                       const batch_norm_grads<T> &g,
+                                                       const columns_place &here, int64_t row,
+                                                       cuda_vec<T> (&x)[BATCH_NORM_TURN],
+                                                       cuda_vec<T> (&dy)[BATCH_NORM_TURN])
 {
     cuda_vec<T> y[BATCH_NORM_TURN];
 #pragma unroll
@@ -316,8 +318,8 @@ static batch_norm_scratch batch_norm_layout(const columns_shape &s, void *base)
 extern "C" size_t tess__cuda_batch_norm_bytes(const struct tess__cuda_batch_norm *norm)
 {
     static float none[1];
-    columns_shape s = norm->dtype == TESS_F32 ? batch_norm_shape<float>(norm)
-                                              : batch_norm_shape<__half>(norm);
+    columns_shape s =
+        norm->dtype == TESS_F32 ? batch_norm_shape<float>(norm) : batch_norm_shape<__half>(norm);
     return batch_norm_layout(s, none).bytes;
 }
 
@@ -348,9 +350,9 @@ static cudaError_t batch_norm_forward(cudaStream_t stream, const struct tess__cu
                                     l.slab[0], l.slab[1]);
     dim3 grid((unsigned)s.leaves, (unsigned)((s.n + CUDA_WARP - 1) / CUDA_WARP), 1);
     if (error == cudaSuccess)
-        error = CUDA_LAUNCH(batch_norm_leaf_kernel, grid, dim3(CUDA_WARP * BATCH_NORM_BELOW), 0,
-                            stream, s, norm->epsilon, l.slab[0], l.slab[1], save_mean, save_rstd,
-                            l.leaf[0]);
+        error =
+            CUDA_LAUNCH(batch_norm_leaf_kernel, grid, dim3(CUDA_WARP * BATCH_NORM_BELOW), 0, stream,
+                        s, norm->epsilon, l.slab[0], l.slab[1], save_mean, save_rstd, l.leaf[0]);
     if (error == cudaSuccess)
         error = batch_norm_apply<T>(stream, s, norm->relu, x, gamma, beta, save_mean, save_rstd, y);
     return error;
@@ -402,10 +404,11 @@ static cudaError_t batch_norm_infer(cudaStream_t stream, const struct tess__cuda
                                l.leaf[0], l.leaf[1], y);
 }
 
-extern "C" cudaError_t
-tess__cuda_launch_batch_norm_infer(cudaStream_t stream, const struct tess__cuda_batch_norm *norm,
-                                   const void *x, const void *gamma, const void *beta,
-                                   const void *mean, const void *var, void *y, void *scratch)
+extern "C" cudaError_t tess__cuda_launch_batch_norm_infer(cudaStream_t stream,
+                                                          const struct tess__cuda_batch_norm *norm,
+                                                          const void *x, const void *gamma,
+                                                          const void *beta, const void *mean,
+                                                          const void *var, void *y, void *scratch)
 {
     if (norm->dtype == TESS_F32)
         return batch_norm_infer<float>(stream, norm, x, gamma, beta, mean, var, y, scratch);
@@ -415,16 +418,21 @@ tess__cuda_launch_batch_norm_infer(cudaStream_t stream, const struct tess__cuda_
 }
 
 template <typename T>
-static cudaError_t
-batch_norm_backward(cudaStream_t stream, const struct tess__cuda_batch_norm *norm, const void *x,
-                    const void *y, const void *dy, const void *gamma, const float *save_mean,
-                    const float *save_rstd, void *dx, float *dgamma, float *dbeta, void *scratch)
+static cudaError_t batch_norm_backward(cudaStream_t stream,
+                                       const struct tess__cuda_batch_norm *norm, const void *x,
+                                       const void *y, const void *dy, const void *gamma,
+                                       const float *save_mean, const float *save_rstd, void *dx,
+                                       float *dgamma, float *dbeta, void *scratch)
 {
     columns_shape s = batch_norm_shape<T>(norm);
     batch_norm_scratch l = batch_norm_layout(s, scratch);
     T *to = static_cast<T *>(dx);
-    batch_norm_grads<T> g = {static_cast<const T *>(x), norm->relu ? static_cast<const T *>(y) : NULL,
-                             static_cast<const T *>(dy), save_mean, save_rstd, false};
+    batch_norm_grads<T> g = {static_cast<const T *>(x),
+                             norm->relu ? static_cast<const T *>(y) : NULL,
+                             static_cast<const T *>(dy),
+                             save_mean,
+                             save_rstd,
+                             false};
     g.aligned = rows_aligned(g.x, s.n) && rows_aligned(g.y, s.n) && rows_aligned(g.dy, s.n) &&
                 rows_aligned(to, s.n);
     columns_shape all = batch_norm_long(s, cuda_vec<T>::count);

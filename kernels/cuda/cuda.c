@@ -3,9 +3,10 @@
  * The work is in the files beside.
  *
  * A kernel is on the device that the thread which opens it has selected
- * (tess_module.device_select). Without one it is opened all the same, without touching the driver:
- * it answers all questions that need no device, so that a run can be planned anywhere and before
- * ranks are forked, and refuses everything else.
+ * (tess_module.device_select). Where that has selected none, nothing is done yet: a kernel that is
+ * only planned with, on a machine without a device or by a launcher that will fork its ranks,
+ * answers all questions and never touches the driver. What needs a device then takes the first one,
+ * or says why there is none.
  */
 #include "cuda/attention.h"
 #include "cuda/conv.h"
@@ -20,55 +21,74 @@
 #include "kernel_open.h"
 #include "tessera/version.h"
 
-enum tess_status tess__cuda_refuse(const char *what)
-{
-    const struct cuda_survey *survey = tess__cuda_survey(false);
-    TESS_FAIL(TESS_ERR_UNSUPPORTED, "kernel cuda: cannot %s: %s", what,
-              survey->count == 0 ? survey->why
-                                 : "this kernel was opened to plan with only, by a thread that had "
-                                   "selected no device");
-}
-
 /* ---- opening ---------------------------------------------------------------------------------
  */
 
-static enum tess_status cuda_open_device(struct tess_kernel *kernel)
+static void cuda_close_device(struct tess_kernel *kernel)
 {
     struct cuda_state *state = tess__cuda_state(kernel);
-    const uint64_t free_before = tess__cuda_free_bytes();
-    CUDA_TRY(cudaDeviceGetAttribute(&state->multiprocessors, cudaDevAttrMultiProcessorCount,
-                                    state->device));
-    CUBLAS_TRY(cublasLtCreate(&state->blas));
-    CUDA_TRY(cudaMalloc(&state->workspace, CUDA_WORKSPACE_BYTES));
-    tess__cuda_usage_took(state->device, CUDA_USAGE_WORKSPACE, free_before);
-    TESS_TRY(tess__cuda_memory_open(kernel));
-    return tess__cuda_matmul_open(kernel);
-}
-
-static void cuda_close(struct tess_kernel *kernel)
-{
-    struct cuda_state *state = tess__cuda_state(kernel);
-    if (state->queue != NULL && state->queue->stream != NULL) {
-        tess__cuda_graph_close(kernel);
-        tess__cuda_tell(cudaStreamSynchronize(state->queue->stream), "closing a kernel");
-    }
+    tess__cuda_graph_close(kernel);
+    tess__cuda_queue_stop(kernel); /* after its work is done: nothing below is in use any more */
     tess__cuda_matmul_close(kernel);
     tess__cuda_memory_close(kernel);
     if (state->workspace != NULL)
         tess__cuda_tell(cudaFree(state->workspace), "cudaFree");
     if (state->blas != NULL && cublasLtDestroy(state->blas) != CUBLAS_STATUS_SUCCESS)
         tess_log(TESS_LOG_DEBUG, "kernel cuda: cublasLtDestroy failed");
+    state->workspace = NULL;
+    state->blas = NULL;
+    state->planned_only = true;
+}
+
+static enum tess_status cuda_make_workspace(struct cuda_state *state)
+{
+    const uint64_t free_before = tess__cuda_free_bytes();
+    CUBLAS_TRY(cublasLtCreate(&state->blas));
+    CUDA_TRY(cudaMalloc(&state->workspace, CUDA_WORKSPACE_BYTES));
+    tess__cuda_usage_took(state->device, CUDA_USAGE_WORKSPACE, free_before);
+    return TESS_OK;
+}
+
+static enum tess_status cuda_open_device(struct tess_kernel *kernel)
+{
+    struct cuda_state *state = tess__cuda_state(kernel);
+    state->device = tess__cuda_selected();
+    state->planned_only = false; /* what is opened here may use what is open already */
+    CUDA_TRY(cudaDeviceGetAttribute(&state->multiprocessors, cudaDevAttrMultiProcessorCount,
+                                    state->device));
+    TESS_TRY(tess__cuda_queue_start(kernel));
+    TESS_TRY(cuda_make_workspace(state));
+    TESS_TRY(tess__cuda_memory_open(kernel));
+    return tess__cuda_matmul_open(kernel);
+}
+
+enum tess_status tess__cuda_start(struct tess_kernel *kernel, const char *what)
+{
+    const struct cuda_survey *survey = tess__cuda_survey(true);
+    if (survey->count == 0)
+        TESS_FAIL(TESS_ERR_UNSUPPORTED, "kernel cuda: cannot %s: %s", what, survey->why);
+    if (tess__cuda_selected() < 0)
+        TESS_TRY(tess__cuda_select(0));
+    const enum tess_status status = cuda_open_device(kernel);
+    if (status != TESS_OK)
+        cuda_close_device(kernel);
+    return status;
+}
+
+static void cuda_close(struct tess_kernel *kernel)
+{
+    if (!tess__cuda_state(kernel)->planned_only)
+        cuda_close_device(kernel);
     tess__cuda_queue_close_own(kernel);
 }
 
 static enum tess_status cuda_open(struct tess_kernel *kernel)
 {
-    struct cuda_state *state = tess__cuda_state(kernel);
-    state->device = tess__cuda_selected();
-    state->planned_only = state->device < 0;
-    enum tess_status status = tess__cuda_queue_open_own(kernel);
-    if (status == TESS_OK && !state->planned_only)
-        status = cuda_open_device(kernel);
+    tess__cuda_state(kernel)->planned_only = true;
+    TESS_TRY(tess__cuda_queue_open_own(kernel));
+    if (tess__cuda_selected() < 0)
+        return TESS_OK;
+    const enum tess_status status = tess__cuda_start(kernel, "open");
     if (status != TESS_OK)
         cuda_close(kernel);
     return status;
@@ -134,7 +154,7 @@ static enum tess_status cuda_op_needs(const struct tess_op_desc *desc,
 
 static enum tess_status cuda_op_open(struct tess_op *op)
 {
-    CUDA_NEEDS_DEVICE(op->kernel, "open an operation");
+    TESS_TRY(tess__cuda_need(op->kernel, "open an operation"));
     struct tess_op_needs needs;
     TESS_TRY(cuda_op_needs(&op->desc, &needs));
     if (needs.scratch_bytes > 0 && op->scratch == NULL)

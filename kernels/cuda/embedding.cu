@@ -64,17 +64,15 @@ static cudaError_t embedding_forward(cudaStream_t stream, embedding_shape s, con
     const T *t = static_cast<const T *>(table), *more = static_cast<const T *>(add);
     T *out = static_cast<T *>(y);
     s.lanes = rows_lanes(s.width, 2 * cuda_vec<T>::count, ROWS_THREADS);
-    s.aligned = rows_aligned(t, s.width) && rows_aligned(more, s.width) &&
-                rows_aligned(out, s.width);
+    s.aligned =
+        rows_aligned(t, s.width) && rows_aligned(more, s.width) && rows_aligned(out, s.width);
     return CUDA_LAUNCH(embedding_forward_kernel<T>, dim3(rows_blocks(s.rows, s.lanes)),
                        dim3(ROWS_THREADS), 0, stream, s, token, t, more, out);
 }
 
-extern "C" cudaError_t
-tess__cuda_launch_embedding_forward(cudaStream_t stream,
-                                    const struct tess__cuda_embedding *embedding,
-                                    const int32_t *token, const void *table, const void *add,
-                                    void *y)
+extern "C" cudaError_t tess__cuda_launch_embedding_forward(
+    cudaStream_t stream, const struct tess__cuda_embedding *embedding, const int32_t *token,
+    const void *table, const void *add, void *y)
 {
     embedding_shape s = embedding_shape_of(embedding);
     if (embedding->dtype == TESS_F32)
@@ -87,7 +85,7 @@ tess__cuda_launch_embedding_forward(cudaStream_t stream,
 /* ---- backward ------------------------------------------------------------------------------- */
 
 #define EMBEDDING_THREADS 128
-#define EMBEDDING_COLUMNS 2    /* of a thread */
+#define EMBEDDING_COLUMNS 2 /* of a thread */
 #define EMBEDDING_TILE    (EMBEDDING_THREADS * EMBEDDING_COLUMNS)
 #define EMBEDDING_BLOCKS  4096 /* for the entries that have rows: waves enough to even out */
 #define EMBEDDING_GROUP   8    /* rows that are loaded, or not, together */
@@ -202,9 +200,10 @@ static __device__ __forceinline__ embedding_pair<T> embedding_load(const embeddi
  * others get them from it; the next ones are fetched beside the sums.
  */
 template <typename T, int AHEAD>
-static __device__ __forceinline__ void
-embedding_sum(const embedding_shape &s, const embedding_rows &rows, const int32_t *order,
-              const T *dy, int64_t at, embedding_tree &tree)
+static __device__ __forceinline__ void embedding_sum(const embedding_shape &s,
+                                                     const embedding_rows &rows,
+                                                     const int32_t *order, const T *dy, int64_t at,
+                                                     embedding_tree &tree)
 {
     constexpr int turns = (AHEAD + CUDA_WARP - 1) / CUDA_WARP, group = EMBEDDING_GROUP;
     int32_t row[turns];
@@ -253,8 +252,8 @@ static __global__ void __launch_bounds__(EMBEDDING_THREADS)
     constexpr bool heavy = AHEAD == EMBEDDING_HEAVY;
     int64_t count = lists.list ? lists.count[heavy] : s.entries;
     for (int64_t j = blockIdx.x; j < count; j += gridDim.x) {
-        embedding_rows rows = lists.list ? lists.list[heavy ? s.entries - 1 - j : j]
-                                         : embedding_positions(s, j);
+        embedding_rows rows =
+            lists.list ? lists.list[heavy ? s.entries - 1 - j : j] : embedding_positions(s, j);
         embedding_tree tree = {stack + threadIdx.x, 0, -1, 0, {0.0f, 0.0f}};
         embedding_sum<T, AHEAD>(s, rows, lists.order, dy, at, tree);
         embedding_merge(tree, 32);
@@ -364,11 +363,9 @@ extern "C" size_t tess__cuda_embedding_bytes(const struct tess__cuda_embedding *
     return embedding_layout(embedding_shape_of(embedding), none, &lists);
 }
 
-extern "C" cudaError_t
-tess__cuda_launch_embedding_backward(cudaStream_t stream,
-                                     const struct tess__cuda_embedding *embedding,
-                                     const int32_t *token, const void *dy, float *dtable,
-                                     void *scratch)
+extern "C" cudaError_t tess__cuda_launch_embedding_backward(
+    cudaStream_t stream, const struct tess__cuda_embedding *embedding, const int32_t *token,
+    const void *dy, float *dtable, void *scratch)
 {
     embedding_shape s = embedding_shape_of(embedding);
     embedding_lists lists = {};

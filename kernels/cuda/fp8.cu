@@ -161,6 +161,8 @@ static cudaError_t fp8_launch_greatest(cudaStream_t stream, int64_t count, const
 {
     const int64_t per_block = (int64_t)FP8_THREADS * cuda_vec<T>::count;
     const int64_t blocks = (count + per_block - 1) / per_block;
+    if (!cuda_aligned16(x))
+        return cudaErrorInvalidValue;
     return CUDA_LAUNCH(fp8_greatest<T>, dim3((unsigned)(blocks < FP8_BLOCKS ? blocks : FP8_BLOCKS)),
                        dim3(FP8_THREADS), 0, stream, count, static_cast<const T *>(x), tensor);
 }
@@ -172,7 +174,7 @@ static cudaError_t fp8_launch_narrow(cudaStream_t stream, int64_t rows, int64_t 
 {
     const int64_t tiles =
         ((rows + FP8_TILE - 1) / FP8_TILE) * ((columns + FP8_TILE - 1) / FP8_TILE);
-    if (rows % 16 != 0 || columns % 16 != 0 || tiles > INT32_MAX)
+    if (rows % 16 != 0 || columns % 16 != 0 || tiles > INT32_MAX || !cuda_aligned16(x))
         return cudaErrorInvalidValue;
     return CUDA_LAUNCH((fp8_narrow<T, FORMAT>), dim3((unsigned)tiles), dim3(FP8_THREADS), 0, stream,
                        rows, columns, static_cast<const T *>(x), tensor, watch, y, turned);

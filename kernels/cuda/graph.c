@@ -19,7 +19,7 @@ struct cuda_graphs {
 
 enum tess_status tess__cuda_graph_begin(struct tess_kernel *kernel)
 {
-    CUDA_NEEDS_DEVICE(kernel, "record a graph");
+    TESS_TRY(tess__cuda_need(kernel, "record a graph"));
     struct cuda_state *state = tess__cuda_state(kernel);
     if (state->graph > 0)
         TESS_FAIL(TESS_ERR_INTERNAL, "kernel cuda: a graph is being recorded already");

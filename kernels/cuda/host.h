@@ -24,17 +24,13 @@ struct cuda_survey {
  */
 const struct cuda_survey *tess__cuda_survey(bool own);
 
-/* Does code for `archs` ("80 90a ptx", see TESS_CUDA_ARCHS) run on compute capability major.minor?
- * Real code runs on its own major with at least its minor, with an 'a' on exactly its own, with an
- * 'f' on its own major; portable code on all from 8.0 (CUDA C++ programming guide, "Application
- * compatibility"). */
-bool tess__cuda_runs_on(const char *archs, int major, int minor);
-
 /* ---- module.c --------------------------------------------------------------------------------
  */
 
 /* The calling thread's device, as CUDA numbers them; -1 before tess_module.device_select. */
 int tess__cuda_selected(void);
+/* As tess_module.device_select. */
+enum tess_status tess__cuda_select(int32_t device);
 
 /* ---- usage.c ---------------------------------------------------------------------------------
  */
@@ -74,8 +70,10 @@ void tess__cuda_unpin(struct tess_kernel *kernel, void *memory);
 
 extern const struct tess_queue_ops tess__cuda_queue;
 
-/* The kernels' own queue; without a stream where the kernel is only planned with. */
+/* The kernels' own queue: without a stream, which it gets and loses with the device. */
 enum tess_status tess__cuda_queue_open_own(struct tess_kernel *kernel);
+enum tess_status tess__cuda_queue_start(struct tess_kernel *kernel);
+void tess__cuda_queue_stop(struct tess_kernel *kernel);
 void tess__cuda_queue_close_own(struct tess_kernel *kernel);
 /* The same error; "not ready", which is none, does not stay behind for the next launch to tell. */
 cudaError_t tess__cuda_polled(cudaError_t error);
@@ -102,12 +100,13 @@ void tess__cuda_range_end(void);
 
 extern const struct tess_kernel_ops tess_kernel_cuda;
 
-/* For what a kernel that is only planned with cannot do: `what` completes "cannot ...". */
-enum tess_status tess__cuda_refuse(const char *what);
-#define CUDA_NEEDS_DEVICE(kernel, what)                                                            \
-    do {                                                                                           \
-        if (tess__cuda_state(kernel)->planned_only)                                                \
-            return tess__cuda_refuse(what);                                                        \
-    } while (0)
+/* Open a kernel that was only planned with on the thread's device, on the first one where it has
+ * selected none; or say that there is none, and that this is why one cannot ... `what`. */
+enum tess_status tess__cuda_start(struct tess_kernel *kernel, const char *what);
+
+static inline enum tess_status tess__cuda_need(struct tess_kernel *kernel, const char *what)
+{
+    return tess__cuda_state(kernel)->planned_only ? tess__cuda_start(kernel, what) : TESS_OK;
+}
 
 #endif

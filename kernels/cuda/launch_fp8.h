@@ -19,12 +19,13 @@ enum cuda_fp8_format { CUDA_FP8_E4M3, CUDA_FP8_E5M2 };
 /* What is known of one operand, in device memory; all zero to begin with. Magnitudes are the bits
  * of f32, whose order is that of the numbers. */
 struct cuda_fp8_tensor {
+    float inverse;    /* 1 / scale: what the product multiplies by; first: it is 16-byte aligned */
     float scale;      /* a power of two: elements are multiplied by it, then narrowed */
-    float inverse;    /* 1 / scale: what the product multiplies by */
     uint32_t seen;    /* the greatest finite magnitude met since the scale was last made */
     uint32_t pending; /* HISTORY: `seen` is that of a call that is not in the history yet */
     int32_t calls;    /* HISTORY: calls that are in it, or were */
     uint32_t history[CUDA_FP8_HISTORY];
+    uint32_t none[3]; /* to 96 bytes, a multiple of 16 */
 };
 
 /* tensor->seen becomes the greater of itself and the greatest finite |x|. x: bf16 or f16, 16-byte

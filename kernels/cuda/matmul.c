@@ -1,11 +1,9 @@
 /*
- * The cache of plans: descriptors, the choice of an algorithm by cuBLASLt's heuristics, running,
- * and what is told about it. Measuring candidates is matmul_tune.c's, comparing sizes
- * matmul_trial.c's.
+ * The cache of plans: descriptors, the choice of an algorithm by cuBLASLt's heuristics, and
+ * running. Measuring candidates is matmul_tune.c's, comparing sizes matmul_trial.c's, telling about
+ * plans matmul_tell.c's.
  */
 #include "cuda/matmul_plan.h"
-
-#include "kernel_open.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -47,44 +45,6 @@ static size_t matmul_bytes(cudaDataType_t type)
         return 2;
     default:
         return 4;
-    }
-}
-
-static const char *matmul_type_name(cudaDataType_t type)
-{
-    switch (type) {
-    case CUDA_R_8F_E4M3:
-        return "e4m3";
-    case CUDA_R_8F_E5M2:
-        return "e5m2";
-    case CUDA_R_16BF:
-        return "bf16";
-    case CUDA_R_16F:
-        return "f16";
-    default:
-        return "f32";
-    }
-}
-
-static const char *matmul_epilogue_name(cublasLtEpilogue_t epilogue)
-{
-    switch (epilogue) {
-    case CUBLASLT_EPILOGUE_BIAS:
-        return ", bias";
-    case CUBLASLT_EPILOGUE_RELU:
-        return ", relu";
-    case CUBLASLT_EPILOGUE_RELU_BIAS:
-        return ", bias, relu";
-    case CUBLASLT_EPILOGUE_GELU_AUX:
-        return ", gelu";
-    case CUBLASLT_EPILOGUE_GELU_AUX_BIAS:
-        return ", bias, gelu";
-    case CUBLASLT_EPILOGUE_DGELU:
-        return ", gelu's derivative";
-    case CUBLASLT_EPILOGUE_BGRADB:
-        return ", bias gradient";
-    default:
-        return "";
     }
 }
 
@@ -327,10 +287,12 @@ static enum tess_status matmul_ask(struct tess_kernel *kernel, const struct cuda
         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &plan->align_d, sizeof plan->align_d},
     };
     cublasStatus_t error = CUBLAS_STATUS_SUCCESS;
+    const char *where = "cublasLtMatmulPreferenceSetAttribute";
     for (size_t i = 0; i < sizeof set / sizeof set[0] && error == CUBLAS_STATUS_SUCCESS; i++)
         error = cublasLtMatmulPreferenceSetAttribute(preference, set[i].attribute, set[i].value,
                                                      set[i].bytes);
     if (error == CUBLAS_STATUS_SUCCESS) {
+        where = "cublasLtMatmulAlgoGetHeuristic";
         error = cublasLtMatmulAlgoGetHeuristic(tess__cuda_state(kernel)->blas, plan->work, plan->a,
                                                plan->b, plan->d, plan->d, preference,
                                                MATMUL_CANDIDATES, candidate, count_out);
@@ -341,7 +303,8 @@ static enum tess_status matmul_ask(struct tess_kernel *kernel, const struct cuda
         }
     }
     cublasStatus_t closed = cublasLtMatmulPreferenceDestroy(preference);
-    CUBLAS_TRY(error);
+    if (error != CUBLAS_STATUS_SUCCESS)
+        return tess__cuda_blas_fail(error, where);
     CUBLAS_TRY(closed);
     return TESS_OK;
 }
@@ -509,109 +472,4 @@ enum tess_status tess__cuda_rows_run(struct tess_kernel *kernel, const struct cu
             leaf.aux = (char *)leaf.aux + rows->d_bytes;
     }
     return TESS_OK;
-}
-
-/* ---- telling --------------------------------------------------------------------------------- */
-
-void tess__cuda_plan_info(const struct cuda_plan *plan, struct cuda_plan_info *info_out)
-{
-    struct matmul_choice choice;
-    memset(&choice, 0, sizeof choice);
-    if (tess__cuda_choice_read(&plan->algorithm, &choice) != TESS_OK)
-        choice.field[MATMUL_ID] = -1;
-    *info_out = (struct cuda_plan_info){
-        .product = plan->product,
-        .id = (int32_t)choice.field[MATMUL_ID],
-        .tile = (int32_t)choice.field[MATMUL_TILE],
-        .stages = (int32_t)choice.field[MATMUL_STAGES],
-        .split_k = (int32_t)choice.field[MATMUL_SPLIT_K],
-        .swizzle = (int32_t)choice.field[MATMUL_SWIZZLE],
-        .custom = (int32_t)choice.field[MATMUL_CUSTOM],
-        .cluster = (int32_t)choice.field[MATMUL_CLUSTER_SHAPE],
-        .workspace_bytes = plan->workspace_bytes,
-        .seconds = plan->seconds,
-    };
-}
-
-static void matmul_tell(const struct cuda_plan *plan, char *text, size_t bytes)
-{
-    struct cuda_plan_info info;
-    tess__cuda_plan_info(plan, &info);
-    const struct cuda_product *p = &plan->product;
-    int length =
-        snprintf(text, bytes,
-                 "%lld x %lld x %lld %s%s %s%s -> %s%s: algorithm %d, tile %d, stages %d, "
-                 "split %d, cluster %d, %zu KiB",
-                 (long long)p->m, (long long)p->n, (long long)p->k, matmul_type_name(p->a),
-                 p->transpose_a ? "^T" : "", matmul_type_name(p->b), p->transpose_b ? "^T" : "",
-                 matmul_type_name(p->d), matmul_epilogue_name(p->epilogue), info.id, info.tile,
-                 info.stages, info.split_k, info.cluster, info.workspace_bytes >> 10);
-    if (length < 0 || (size_t)length >= bytes)
-        return;
-    text += length;
-    bytes -= (size_t)length;
-    if (plan->seconds > 0)
-        snprintf(text, bytes, ", measured: %.1f us", 1e6 * plan->seconds);
-    else if (p->like_n > 0)
-        snprintf(text, bytes, ", that of n = %lld%s", (long long)p->like_n,
-                 plan->alike == CUDA_ALIKE_YES ? "" : "; other bits, so by leaves");
-}
-
-void tess__cuda_matmul_describe(const struct tess_kernel *kernel,
-                                void (*line)(void *context, const char *text), void *context)
-{
-    const struct cuda_plans *plans = tess__cuda_state(kernel)->plans;
-    for (const struct cuda_plan *plan = plans ? plans->first : NULL; plan; plan = plan->next) {
-        char text[256];
-        if (!plan->found)
-            continue;
-        matmul_tell(plan, text, sizeof text);
-        line(context, text);
-    }
-}
-
-/* ---- what is refused ------------------------------------------------------------------------- */
-
-/* Hopper's and Ada's 8-bit products take shapes of multiples of 16 only (NVIDIA's cuBLAS
- * documentation, "cublasLtMatmul", requirements of FP8 kernels). */
-#define MATMUL_FP8_STEP 16
-
-static const char *matmul_fp8_fault(const struct tess_op_desc *d)
-{
-    if (d->in % MATMUL_FP8_STEP || d->out % MATMUL_FP8_STEP || d->leaf_rows % MATMUL_FP8_STEP)
-        return "fp8 needs input features, output features and rows of a leaf in multiples of 16";
-    return NULL;
-}
-
-/* Kernels count the places of windows in an image, and cuBLASLt those of a chunk, in 32 bits. */
-static const char *matmul_conv_fault(const struct tess_op_desc *d)
-{
-    const int64_t most = INT32_MAX, inner = (int64_t)d->window * d->window;
-    const int64_t height = tess_op_output_size(d->height, d->window, d->stride, d->padding);
-    const int64_t width = tess_op_output_size(d->width, d->window, d->stride, d->padding);
-    if (d->height > most || d->width > most || d->window > 1 << 15 || height > most / width ||
-        height * width > most / inner / d->in || d->height > most / d->width / d->in)
-        return "the windows of an image may have at most 2^31 - 1 elements together";
-    if (d->window == 1 && d->stride == 1 && d->padding == 0 &&
-        d->leaf_rows > most / (height * width))
-        return "the images of a leaf may have at most 2^31 - 1 pixels together";
-    return NULL;
-}
-
-bool tess__cuda_matmul_supports(const struct tess_op_desc *desc, char *why, size_t why_bytes)
-{
-    if (!tess_op_check(desc, why, why_bytes))
-        return false;
-    const char *fault = desc->fp8 != TESS_FP8_OFF ? matmul_fp8_fault(desc) : NULL;
-    /* The library's dimensions are 32 bits in part of its kernels. */
-    if (!fault && (desc->rows > INT32_MAX || desc->in > INT32_MAX || desc->out > INT32_MAX))
-        fault = "rows, inputs and outputs may be at most 2^31 - 1";
-    if (!fault && desc->kind == TESS_OP_CONV2D)
-        fault = matmul_conv_fault(desc);
-    if (!fault)
-        return true;
-    snprintf(why, why_bytes, "%s (rows %lld by %lld, in %lld, out %lld)", fault,
-             (long long)desc->rows, (long long)desc->leaf_rows, (long long)desc->in,
-             (long long)desc->out);
-    return false;
 }

@@ -31,7 +31,8 @@ struct cuda_trial {
     struct cuda_operands operands;
     char *memory;
     size_t d_bytes; /* behind operands.d, and as many in `other` */
-    void *other;
+    void *other, *other_aux;
+    uint32_t *differ;
 };
 
 /* matmul_trial.c. TESS_ERR_MEMORY, without a message, where the device has no room. */

@@ -6,6 +6,7 @@
 #include "cuda/matmul_plan.h"
 
 #include "base/half.h"
+#include "cuda/launch_matmul.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -17,9 +18,6 @@
 /* Results that are compared at least, where this many rounds give them. */
 #define TRIAL_RESULTS 4096
 #define TRIAL_ROUNDS  64
-
-/* Bytes compared at a time on the host. */
-#define TRIAL_PIECE ((size_t)4 << 20)
 
 static size_t trial_align(size_t bytes)
 {
@@ -90,7 +88,7 @@ static enum tess_status trial_fill(struct tess_kernel *kernel, uint64_t seed, cu
 
 /* What a plan's operands take, in the order they lie in memory. */
 struct trial_sizes {
-    size_t a, b, d, bias, aux, scale;
+    size_t a, b, d, bias, aux, scale, differ;
 };
 
 static struct trial_sizes trial_sizes(const struct cuda_product *p)
@@ -102,6 +100,7 @@ static struct trial_sizes trial_sizes(const struct cuda_product *p)
         .bias = trial_bytes(p->m > p->n ? p->m : p->n, p->d),
         .aux = trial_bytes(p->m * p->n, p->d),
         .scale = sizeof(float),
+        .differ = sizeof(uint32_t),
     };
 }
 
@@ -134,7 +133,8 @@ enum tess_status tess__cuda_trial_open(struct tess_kernel *kernel, const struct 
     const struct cuda_product *p = &plan->product;
     const struct trial_sizes size = trial_sizes(p);
     const size_t total = trial_align(size.a) + trial_align(size.b) + 2 * trial_align(size.d) +
-                         trial_align(size.bias) + trial_align(size.aux) + trial_align(size.scale);
+                         trial_align(size.bias) + 2 * trial_align(size.aux) +
+                         trial_align(size.scale) + trial_align(size.differ);
     void *memory;
     cudaError_t error = cudaMalloc(&memory, total);
     if (error == cudaErrorMemoryAllocation) {
@@ -150,8 +150,10 @@ enum tess_status tess__cuda_trial_open(struct tess_kernel *kernel, const struct 
     trial.other = tess__cuda_take(&room, size.d);
     trial.operands.bias = tess__cuda_take(&room, size.bias);
     trial.operands.aux = tess__cuda_take(&room, size.aux);
+    trial.other_aux = tess__cuda_take(&room, size.aux);
     float *scale = tess__cuda_take(&room, size.scale);
     trial.operands.scale_a = trial.operands.scale_b = scale;
+    trial.differ = tess__cuda_take(&room, size.differ);
     enum tess_status status = trial_draw_operands(kernel, p, 0, &trial.operands);
     if (status != TESS_OK)
         tess__cuda_trial_close(&trial);
@@ -168,26 +170,28 @@ void tess__cuda_trial_close(struct cuda_trial *trial)
     trial->memory = NULL;
 }
 
-/* Are the two results the same bits? */
-static enum tess_status trial_same(const struct cuda_trial *trial, bool *same_out)
+static bool trial_writes_aux(const struct cuda_product *p)
 {
-    char *host = malloc(2 * TRIAL_PIECE);
-    if (!host)
-        TESS_FAIL(TESS_ERR_MEMORY, "no memory to compare two products");
-    bool same = true;
-    cudaError_t error = cudaSuccess;
-    for (size_t at = 0; at < trial->d_bytes && same && error == cudaSuccess; at += TRIAL_PIECE) {
-        const size_t left = trial->d_bytes - at, piece = left < TRIAL_PIECE ? left : TRIAL_PIECE;
-        error =
-            cudaMemcpy(host, (const char *)trial->operands.d + at, piece, cudaMemcpyDeviceToHost);
-        if (error == cudaSuccess)
-            error = cudaMemcpy(host + TRIAL_PIECE, (const char *)trial->other + at, piece,
-                               cudaMemcpyDeviceToHost);
-        same = error == cudaSuccess && memcmp(host, host + TRIAL_PIECE, piece) == 0;
-    }
-    free(host);
-    CUDA_TRY(error);
-    *same_out = same;
+    return p->epilogue == CUBLASLT_EPILOGUE_GELU_AUX ||
+           p->epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
+}
+
+/* Are the two results the same bits? */
+static enum tess_status trial_same(struct tess_kernel *kernel, const struct cuda_product *product,
+                                   const struct cuda_trial *trial, bool *same_out)
+{
+    cudaStream_t stream = tess__cuda_stream(kernel);
+    uint32_t differ = 1;
+    CUDA_TRY(cudaMemsetAsync(trial->differ, 0, sizeof differ, stream));
+    CUDA_TRY(tess__cuda_matmul_differ(stream, trial->d_bytes, trial->operands.d, trial->other,
+                                      trial->differ));
+    if (trial_writes_aux(product)) /* it has D's size */
+        CUDA_TRY(tess__cuda_matmul_differ(stream, trial->d_bytes, trial->operands.aux,
+                                          trial->other_aux, trial->differ));
+    CUDA_TRY(
+        cudaMemcpyAsync(&differ, trial->differ, sizeof differ, cudaMemcpyDeviceToHost, stream));
+    CUDA_TRY(cudaStreamSynchronize(stream));
+    *same_out = differ == 0;
     return TESS_OK;
 }
 
@@ -203,11 +207,12 @@ static enum tess_status trial_compare_once(struct tess_kernel *kernel, struct cu
     };
     struct cuda_operands by_leaves = trial->operands;
     by_leaves.d = trial->other;
+    if (trial_writes_aux(&all->product))
+        by_leaves.aux = trial->other_aux;
     TESS_TRY(tess__cuda_plan_run(kernel, all, &trial->operands));
     TESS_TRY(tess__cuda_rows_run(kernel, &rows, &by_leaves));
-    CUDA_TRY(cudaStreamSynchronize(tess__cuda_stream(kernel)));
     bool same = false;
-    TESS_TRY(trial_same(trial, &same));
+    TESS_TRY(trial_same(kernel, &all->product, trial, &same));
     all->alike = same ? CUDA_ALIKE_YES : CUDA_ALIKE_NO;
     return TESS_OK;
 }

@@ -98,7 +98,7 @@ bool tess__cuda_owns(const struct tess_kernel *kernel, const void *start)
 
 enum tess_status tess__cuda_alloc(struct tess_kernel *kernel, size_t bytes, void **memory_out)
 {
-    CUDA_NEEDS_DEVICE(kernel, "allocate device memory");
+    TESS_TRY(tess__cuda_need(kernel, "allocate device memory"));
     const cudaStream_t stream = tess__cuda_stream(kernel);
     const size_t whole = (bytes + TESS_MEMORY_ALIGN - 1) / TESS_MEMORY_ALIGN * TESS_MEMORY_ALIGN;
     void *base = NULL;
@@ -135,7 +135,7 @@ enum tess_status tess__cuda_adopt(struct tess_kernel *kernel, void *start, size_
 {
     if (bytes == 0)
         return TESS_OK;
-    CUDA_NEEDS_DEVICE(kernel, "adopt memory");
+    TESS_TRY(tess__cuda_need(kernel, "adopt memory"));
     struct cudaPointerAttributes attributes;
     CUDA_TRY(cudaPointerGetAttributes(&attributes, start));
     if (attributes.type != cudaMemoryTypeDevice)
@@ -158,7 +158,7 @@ void tess__cuda_disown(struct tess_kernel *kernel, void *start, size_t bytes)
 
 enum tess_status tess__cuda_pin(struct tess_kernel *kernel, size_t bytes, void **memory_out)
 {
-    CUDA_NEEDS_DEVICE(kernel, "pin host memory");
+    TESS_TRY(tess__cuda_need(kernel, "pin host memory"));
     void *start = NULL;
     const size_t room = bytes > 0 ? bytes : 1;
     /* Portable: ranks on other devices of this process copy from it too. */
@@ -202,17 +202,20 @@ enum tess_status tess__cuda_memory_open(struct tess_kernel *kernel)
 void tess__cuda_memory_close(struct tess_kernel *kernel)
 {
     struct cuda_state *state = tess__cuda_state(kernel);
-    for (int half = 0; half < 2; half++)
+    for (int half = 0; half < 2; half++) {
         if (state->bounced[half] != NULL)
             tess__cuda_tell(cudaEventDestroy(state->bounced[half]), "cudaEventDestroy");
+        state->bounced[half] = NULL;
+    }
     if (state->bounce != NULL)
         tess__cuda_tell(cudaFreeHost(state->bounce), "cudaFreeHost");
+    state->bounce = NULL;
 }
 
 /* What is being recorded is not run, so nothing can be read or waited for. */
-static enum tess_status memory_check(const struct tess_kernel *kernel, const char *what)
+static enum tess_status memory_check(struct tess_kernel *kernel, const char *what)
 {
-    CUDA_NEEDS_DEVICE(kernel, what);
+    TESS_TRY(tess__cuda_need(kernel, what));
     if (tess__cuda_state(kernel)->graph > 0)
         TESS_FAIL(TESS_ERR_INTERNAL, "kernel cuda: cannot %s while a graph is recorded", what);
     return TESS_OK;

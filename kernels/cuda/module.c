@@ -63,7 +63,7 @@ static enum tess_status module_open_device(const struct cuda_survey *survey, int
     return TESS_OK;
 }
 
-static enum tess_status module_device_select(int32_t device)
+enum tess_status tess__cuda_select(int32_t device)
 {
     const struct cuda_survey *survey = tess__cuda_survey(true);
     TESS_TRY(module_check(survey, device));
@@ -142,7 +142,7 @@ __attribute__((visibility("default"))) const struct tess_module tess_module = {
     .kernel = &tess_kernel_cuda,
     .device_count = module_device_count,
     .device_info = module_device_info,
-    .device_select = module_device_select,
+    .device_select = tess__cuda_select,
     .device_memory = module_device_memory,
     .device_usage = module_device_usage,
     .device_reaches = module_device_reaches,

@@ -7,8 +7,8 @@
  * dy and add, writes dx (4 w), and for 32 rows or more two f32 sums, written and read. A thread has
  * all its loads of a row under way before the first sum: of bf16, 128 bytes (forward, 32 elements,
  * 24 warps a multiprocessor at 80 registers) or 96 (backward, 16 elements, 16 warps at 128). That
- * is 96 and 48 KiB under way; to keep a memory of 4.8 TB/s busy over a latency of 0.7 us each of 132
- * multiprocessors needs 25. gamma and beta come from the first-level cache.
+ * is 96 and 48 KiB under way; to keep a memory of 4.8 TB/s busy over a latency of 0.7 us each of
+ * 132 multiprocessors needs 25. gamma and beta come from the first-level cache.
  */
 #include "cuda/launch_norm.h"
 
@@ -192,10 +192,11 @@ static cudaError_t norm_forward_of(cudaStream_t stream, const norm_shape &s, con
     return norm_forward(stream, s, a);
 }
 
-extern "C" cudaError_t
-tess__cuda_launch_norm_forward(cudaStream_t stream, const struct tess__cuda_norm *norm,
-                               const void *x, const void *add, void *sum, const void *gamma,
-                               const void *beta, void *y, float *mean, float *rstd)
+extern "C" cudaError_t tess__cuda_launch_norm_forward(cudaStream_t stream,
+                                                      const struct tess__cuda_norm *norm,
+                                                      const void *x, const void *add, void *sum,
+                                                      const void *gamma, const void *beta, void *y,
+                                                      float *mean, float *rstd)
 {
     norm_shape s = norm_shape_of(norm, NORM_FORWARD_EACH);
     if (norm->dtype == TESS_F32)
@@ -374,11 +375,12 @@ static cudaError_t norm_backward_of(cudaStream_t stream, const norm_shape &s, co
     return norm_backward(stream, s, a);
 }
 
-extern "C" cudaError_t
-tess__cuda_launch_norm_backward(cudaStream_t stream, const struct tess__cuda_norm *norm,
-                                const void *x, const void *dy, const void *gamma,
-                                const float *mean, const float *rstd, const void *add, void *dx,
-                                float *dgamma, float *dbeta, void *scratch)
+extern "C" cudaError_t tess__cuda_launch_norm_backward(cudaStream_t stream,
+                                                       const struct tess__cuda_norm *norm,
+                                                       const void *x, const void *dy,
+                                                       const void *gamma, const float *mean,
+                                                       const float *rstd, const void *add, void *dx,
+                                                       float *dgamma, float *dbeta, void *scratch)
 {
     norm_shape s = norm_shape_of(norm, NORM_BACKWARD_EACH);
     norm_scratch l = norm_layout(s, scratch);

@@ -11,10 +11,7 @@
 
 #include "cuda/launch.cuh"
 #include "cuda/rows.cuh"
-
-#include <math.h>
-
-#define POOL_NONE 255 /* TESS_POOL_NONE; a test holds them together */
+#include "tessera/kernel.h"
 
 struct pool_shape {
     int height, width, channels, out_height, out_width, window, stride, padding, pieces;
@@ -50,8 +47,8 @@ static __device__ __forceinline__ int64_t pool_pixel(const pool_shape &s, int64_
 
 /* The window of output line or column `out`: input positions [begin, end), of which the first one
  * is window position `skip`. */
-static __device__ __forceinline__ void pool_range(const pool_shape &s, int out, int size, int &begin,
-                                                  int &end)
+static __device__ __forceinline__ void pool_range(const pool_shape &s, int out, int size,
+                                                  int &begin, int &end)
 {
     begin = out * s.stride - s.padding;
     end = begin + s.window < size ? begin + s.window : size;
@@ -104,7 +101,7 @@ static __global__ void __launch_bounds__(ROWS_THREADS)
     alignas(8) uint8_t byte[piece];
 #pragma unroll
     for (int i = 0; i < piece; i++)
-        byte[i] = s.relu && !(cuda_to_f32(greatest.at[i]) > 0.0f) ? POOL_NONE : position[i];
+        byte[i] = s.relu && !(cuda_to_f32(greatest.at[i]) > 0.0f) ? TESS_POOL_NONE : position[i];
     if (s.aligned) {
         if constexpr (piece == 8)
             *reinterpret_cast<uint2 *>(which + out + here.at) = *reinterpret_cast<uint2 *>(byte);
@@ -149,7 +146,7 @@ static __global__ void __launch_bounds__(ROWS_THREADS)
 
 /* ---- backward ------------------------------------------------------------------------------- */
 
-/* A thread's bytes of `which` at `out`; POOL_NONE beyond the channels. */
+/* A thread's bytes of `which` at `out`; TESS_POOL_NONE beyond the channels. */
 template <int piece>
 static __device__ __forceinline__ void pool_which(const pool_shape &s, const uint8_t *which,
                                                   int64_t out, int at, uint8_t (&byte)[piece])
@@ -164,7 +161,7 @@ static __device__ __forceinline__ void pool_which(const pool_shape &s, const uin
     }
 #pragma unroll
     for (int i = 0; i < piece; i++)
-        byte[i] = at + i < s.channels ? which[out + at + i] : POOL_NONE;
+        byte[i] = at + i < s.channels ? which[out + at + i] : TESS_POOL_NONE;
 }
 
 /* which NULL: of the mean. */

@@ -38,66 +38,80 @@ static bool fence_is_pending(const struct cuda_fence *fence)
 /* ---- opening ---------------------------------------------------------------------------------
  */
 
-static enum tess_status queue_new(struct tess_kernel *kernel, bool own,
-                                  struct cuda_queue **queue_out)
+/* What is sent goes before what is computed: its few blocks are soon done, and others wait for it.
+ */
+static enum tess_status queue_start(struct cuda_queue *queue, bool sends)
+{
+    int least = 0, greatest = 0;
+    CUDA_TRY(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+    CUDA_TRY(cudaStreamCreateWithPriority(&queue->stream, cudaStreamNonBlocking,
+                                          sends ? greatest : least));
+    queue->queue.native = queue->stream;
+    return TESS_OK;
+}
+
+static void queue_stop(struct cuda_queue *queue)
+{
+    if (queue->stream == NULL)
+        return;
+    tess__cuda_tell(cudaStreamSynchronize(queue->stream), "closing a queue");
+    tess__cuda_tell(cudaStreamDestroy(queue->stream), "cudaStreamDestroy");
+    queue->stream = NULL;
+    queue->queue.native = NULL;
+}
+
+static enum tess_status queue_new(struct tess_kernel *kernel, struct cuda_queue **queue_out)
 {
     struct cuda_queue *queue = calloc(1, sizeof *queue);
     if (queue == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "kernel cuda: no memory for a queue");
     queue->queue = (struct tess_queue){.ops = &tess__cuda_queue, .kernel = kernel};
-    cudaError_t error = cudaSuccess;
-    if (!tess__cuda_state(kernel)->planned_only) {
-        /* What is sent goes before what is computed: its few blocks are soon done, and others wait
-         * for it. */
-        int least = 0, greatest = 0;
-        error = cudaDeviceGetStreamPriorityRange(&least, &greatest);
-        if (error == cudaSuccess)
-            error = cudaStreamCreateWithPriority(&queue->stream, cudaStreamNonBlocking,
-                                                 own ? least : greatest);
-    }
-    if (error != cudaSuccess) {
-        free(queue);
-        return tess__cuda_fail(error, "making a stream");
-    }
-    queue->queue.native = queue->stream;
     *queue_out = queue;
-    return TESS_OK;
-}
-
-static enum tess_status queue_open(struct tess_kernel *kernel, struct tess_queue **queue_out)
-{
-    CUDA_NEEDS_DEVICE(kernel, "open a queue");
-    struct cuda_queue *queue = NULL;
-    TESS_TRY(queue_new(kernel, false, &queue));
-    *queue_out = &queue->queue;
     return TESS_OK;
 }
 
 static void queue_close(struct tess_queue *queue)
 {
-    struct cuda_queue *own = queue_of(queue);
-    if (own == NULL)
-        return;
-    if (own->stream != NULL) {
-        tess__cuda_tell(cudaStreamSynchronize(own->stream), "closing a queue");
-        tess__cuda_tell(cudaStreamDestroy(own->stream), "cudaStreamDestroy");
-    }
-    free(own);
+    if (queue != NULL)
+        queue_stop(queue_of(queue));
+    free(queue_of(queue));
+}
+
+static enum tess_status queue_open(struct tess_kernel *kernel, struct tess_queue **queue_out)
+{
+    TESS_TRY(tess__cuda_need(kernel, "open a queue"));
+    struct cuda_queue *queue = NULL;
+    TESS_TRY(queue_new(kernel, &queue));
+    const enum tess_status status = queue_start(queue, true);
+    if (status == TESS_OK)
+        *queue_out = &queue->queue;
+    else
+        queue_close(&queue->queue);
+    return status;
 }
 
 enum tess_status tess__cuda_queue_open_own(struct tess_kernel *kernel)
 {
     struct cuda_state *state = tess__cuda_state(kernel);
-    TESS_TRY(queue_new(kernel, true, &state->queue));
+    TESS_TRY(queue_new(kernel, &state->queue));
     kernel->queue = &state->queue->queue;
     return TESS_OK;
+}
+
+enum tess_status tess__cuda_queue_start(struct tess_kernel *kernel)
+{
+    return queue_start(tess__cuda_state(kernel)->queue, false);
+}
+
+void tess__cuda_queue_stop(struct tess_kernel *kernel)
+{
+    queue_stop(tess__cuda_state(kernel)->queue);
 }
 
 void tess__cuda_queue_close_own(struct tess_kernel *kernel)
 {
     struct cuda_state *state = tess__cuda_state(kernel);
-    if (state->queue != NULL)
-        queue_close(&state->queue->queue);
+    queue_close(kernel->queue);
     state->queue = NULL;
     kernel->queue = NULL;
 }
@@ -116,7 +130,7 @@ static void fence_close(struct tess_fence *fence)
 
 static enum tess_status fence_open(struct tess_kernel *kernel, struct tess_fence **fence_out)
 {
-    CUDA_NEEDS_DEVICE(kernel, "open a fence");
+    TESS_TRY(tess__cuda_need(kernel, "open a fence"));
     struct cuda_fence *fence = calloc(1, sizeof *fence);
     if (fence == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "kernel cuda: no memory for a fence");
@@ -151,7 +165,7 @@ static enum tess_status queue_is_recorded(const struct tess_queue *queue, cudaSt
 
 static enum tess_status queue_record(struct tess_queue *queue, struct tess_fence *fence)
 {
-    CUDA_NEEDS_DEVICE(queue->kernel, "record a fence");
+    TESS_TRY(tess__cuda_need(queue->kernel, "record a fence"));
     const cudaStream_t stream = queue_of(queue)->stream;
     struct cuda_fence *own = (struct cuda_fence *)fence;
     bool recorded = false;
@@ -171,7 +185,7 @@ static enum tess_status queue_record(struct tess_queue *queue, struct tess_fence
 
 static enum tess_status queue_follow(struct tess_queue *queue, const struct tess_fence *fence)
 {
-    CUDA_NEEDS_DEVICE(queue->kernel, "follow a fence");
+    TESS_TRY(tess__cuda_need(queue->kernel, "follow a fence"));
     const cudaStream_t stream = queue_of(queue)->stream;
     const struct cuda_fence *other = fence_of(fence);
     if (!other->recorded)
@@ -251,7 +265,7 @@ static enum tess_status fence_elapsed(const struct tess_fence *from, const struc
 static enum tess_status queue_copy(struct tess_queue *queue, size_t bytes, const void *source,
                                    void *target)
 {
-    CUDA_NEEDS_DEVICE(queue->kernel, "copy");
+    TESS_TRY(tess__cuda_need(queue->kernel, "copy"));
     if (bytes > 0)
         CUDA_TRY(
             cudaMemcpyAsync(target, source, bytes, cudaMemcpyDefault, queue_of(queue)->stream));
@@ -262,7 +276,7 @@ static enum tess_status queue_reduce(struct tess_queue *queue, enum tess_dtype d
                                      enum tess_reduce reduce, int32_t n, const void *const *source,
                                      int32_t m, void *const *target, size_t count)
 {
-    CUDA_NEEDS_DEVICE(queue->kernel, "reduce");
+    TESS_TRY(tess__cuda_need(queue->kernel, "reduce"));
     if (count > 0)
         CUDA_TRY(
             tess__cuda_reduce(queue_of(queue)->stream, dtype, reduce, n, source, m, target, count));

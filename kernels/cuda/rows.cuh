@@ -1,8 +1,8 @@
 /*
  * How kernels hold rows: a group of whole warps of a block, 1, 2, 4, 8 or 16, takes a row, each
- * thread some 16-byte pieces of it. Piece p of a row belongs to thread p % lanes of the group, whether it
- * is read at once or element by element, so that a row's bits do not depend on where it lies in
- * memory, nor on how many rows there are. What the kernels compute is not here.
+ * thread some 16-byte pieces of it. Piece p of a row belongs to thread p % lanes of the group,
+ * whether it is read at once or element by element, so that a row's bits do not depend on where it
+ * lies in memory, nor on how many rows there are. What the kernels compute is not here.
  */
 #ifndef KERNELS_CUDA_ROWS_CUH
 #define KERNELS_CUDA_ROWS_CUH

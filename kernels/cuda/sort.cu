@@ -48,8 +48,8 @@ static __device__ __forceinline__ int sort_digit(const sort_pass &s, int32_t key
 /* The key that this lane has in round r of its warp's part of the tile; -1 beyond the end. */
 static __device__ __forceinline__ int64_t sort_index(int r)
 {
-    return (int64_t)blockIdx.x * SORT_TILE +
-           (cuda_warp() * SORT_ROUNDS + r) * CUDA_WARP + cuda_lane();
+    return (int64_t)blockIdx.x * SORT_TILE + (cuda_warp() * SORT_ROUNDS + r) * CUDA_WARP +
+           cuda_lane();
 }
 
 static __global__ void __launch_bounds__(SORT_BLOCK) sort_count_kernel(sort_pass s)

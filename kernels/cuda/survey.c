@@ -3,6 +3,7 @@
  * cannot fork others that use it (CUDA C++ programming guide, "Initialization"), and the launcher
  * forks its ranks after it has asked. Ranks inherit the answer. Nothing here opens a context.
  */
+#include "cuda/archs.h"
 #include "cuda/host.h"
 
 #include <errno.h>
@@ -21,32 +22,6 @@ static struct {
     bool asked;
     struct cuda_survey answer;
 } survey = {.lock = PTHREAD_MUTEX_INITIALIZER};
-
-/* ---- what runs where -------------------------------------------------------------------------
- */
-
-static bool survey_code_runs(const char *arch, int major, int minor)
-{
-    if (strncmp(arch, "ptx", 3) == 0)
-        return major >= 8;
-    char *end = NULL;
-    const long number = strtol(arch, &end, 10);
-    const int own_major = (int)(number / 10), own_minor = (int)(number % 10);
-    if (*end == 'a')
-        return major == own_major && minor == own_minor;
-    return major == own_major && minor >= own_minor;
-}
-
-bool tess__cuda_runs_on(const char *archs, int major, int minor)
-{
-    while (*archs != '\0') {
-        if (survey_code_runs(archs, major, minor))
-            return true;
-        archs += strcspn(archs, " ");
-        archs += strspn(archs, " ");
-    }
-    return false;
-}
 
 /* ---- why there is none -----------------------------------------------------------------------
  */

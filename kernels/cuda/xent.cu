@@ -271,10 +271,10 @@ static __global__ void __launch_bounds__(ROWS_THREADS)
     const T *from = logits + row * s.stride;
     float target = cuda_to_f32(from[own]);
     xent_online o = {-INFINITY, 0.0f, -INFINITY};
-    xent_each(s, from, s.classes,
-              [&](const cuda_vec<T> &v, int64_t at) { xent_take(o, v, at); });
+    xent_each(s, from, s.classes, [&](const cuda_vec<T> &v, int64_t at) { xent_take(o, v, at); });
     float max = rows_max(o.max, s.lanes, shared);
-    float sum = rows_sum(o.max == -INFINITY ? o.sum : o.sum * xent_exp(o.max, max), s.lanes, shared);
+    float sum =
+        rows_sum(o.max == -INFINITY ? o.sum : o.sum * xent_exp(o.max, max), s.lanes, shared);
     float best = rows_max(o.max == max ? o.best : -INFINITY, s.lanes, shared);
     if (leader) {
         loss[row] = logf(sum) - (target - max);

@@ -3,7 +3,6 @@
  * guarded memory. What it promises is in emulate.h. One launch at a time, on one host thread.
  */
 #include "emulate/emulate.h"
-#include "emulate/mma.h"
 #include "emulate/native.h"
 
 #include <stdio.h>
@@ -61,7 +60,7 @@ static const char *site_file;
 static int site_line;
 static unsigned launches;
 
-[[noreturn]] static void fail(const char *what)
+[[noreturn]] void emulate_fail(const char *what)
 {
     fprintf(stderr, "emulate: kernel launched at %s:%d, block (%u, %u, %u): %s\n", site_file,
             site_line, emulate_block_index.x, emulate_block_index.y, emulate_block_index.z, what);
@@ -160,7 +159,7 @@ static void fiber_make(fiber *f)
     char *memory = (char *)mmap(NULL, PAGE_BYTES + STACK_BYTES, PROT_READ | PROT_WRITE,
                                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED || mprotect(memory, PAGE_BYTES, PROT_NONE) != 0)
-        fail("no memory for the stack of a thread");
+        emulate_fail("no memory for the stack of a thread");
     f->stack = memory + PAGE_BYTES;
     f->copies = new std::vector<fiber_copy>;
     /* As if emulate_switch had been called by fiber_main's caller: six registers, where to go, and
@@ -204,7 +203,7 @@ void emulate_warp(uint32_t mask, emulate_work *work)
 {
     fiber *me = running;
     if (!(mask >> me->thread.lane & 1))
-        fail("an operation of the warp by a lane that its mask does not name");
+        emulate_fail("an operation of the warp by a lane that its mask does not name");
     me->state = FIBER_WARP;
     me->mask = mask;
     me->work = work;
@@ -230,7 +229,7 @@ int emulate_sync(int value, int line)
     fiber *me = running;
     if (at_barrier > 0 && line != barrier_line) {
         fprintf(stderr, "emulate: __syncthreads() of lines %d and %d meet\n", barrier_line, line);
-        fail("threads of a block at different barriers");
+        emulate_fail("threads of a block at different barriers");
     }
     me->state = FIBER_BLOCK;
     me->line = barrier_line = line;
@@ -362,7 +361,7 @@ static void run_block(unsigned way)
         for (int t = 0, said = 0; t < fiber_count && said < 64; t++)
             if (fibers[t].state != FIBER_DONE && ++said)
                 describe(fibers + t);
-        fail("threads wait for each other for ever");
+        emulate_fail("threads wait for each other for ever");
     }
 }
 
@@ -375,7 +374,7 @@ static void shared_open(size_t bytes)
         memory = (unsigned char *)mmap(NULL, room + PAGE_BYTES, PROT_READ | PROT_WRITE,
                                        MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (memory == MAP_FAILED || mprotect(memory + room, PAGE_BYTES, PROT_NONE) != 0)
-            fail("no memory for shared memory");
+            emulate_fail("no memory for shared memory");
     }
     shared_end = memory + room;
     shared_start = shared_end - (bytes + 127) / 128 * 128;
@@ -385,15 +384,15 @@ static void check_launch(dim3 grid, dim3 block, size_t shared_bytes, size_t para
 {
     size_t threads = (size_t)block.x * block.y * block.z;
     if (running != &scheduler)
-        fail("a launch inside a kernel");
+        emulate_fail("a launch inside a kernel");
     if (threads == 0 || threads > THREADS_MAX || block.z > 64)
-        fail("a block has 1 to 1024 threads");
+        emulate_fail("a block has 1 to 1024 threads");
     if (grid.x > 0x7fffffffu || grid.y > 65535 || grid.z > 65535)
-        fail("a grid has at most 2^31 - 1, 65535 and 65535 blocks");
+        emulate_fail("a grid has at most 2^31 - 1, 65535 and 65535 blocks");
     if (shared_bytes > SHARED_BYTES_MAX)
-        fail("a block has at most 227 KiB of shared memory");
+        emulate_fail("a block has at most 227 KiB of shared memory");
     if (parameter_bytes > PARAMETER_BYTES)
-        fail("a launch has at most 32764 bytes of parameters");
+        emulate_fail("a launch has at most 32764 bytes of parameters");
 }
 
 void emulate_run(emulate_call *kernel, dim3 grid, dim3 block, size_t shared_bytes,
@@ -423,7 +422,7 @@ void emulate_run(emulate_call *kernel, dim3 grid, dim3 block, size_t shared_byte
         run_block((unsigned)k + launches);
         for (unsigned char *slack = shared_start + shared_bytes; slack < shared_end; slack++)
             if (*slack != FILLED)
-                fail("a write beyond the dynamic shared memory");
+                emulate_fail("a write beyond the dynamic shared memory");
     }
     launches++;
 }
@@ -438,7 +437,7 @@ void *emulate_shared()
 void cuda_copy_async16(void *shared, const void *global, bool valid)
 {
     if ((uintptr_t)shared % 16 != 0 || (valid && (uintptr_t)global % 16 != 0))
-        fail("an asynchronous copy that is not 16-byte aligned");
+        emulate_fail("an asynchronous copy that is not 16-byte aligned");
     memset(shared, FILLED, 16);
     running->copies->push_back({shared, valid ? global : NULL, running->groups});
 }
@@ -463,93 +462,6 @@ void emulate_copy_wait(int groups)
     copies.resize(kept);
 }
 
-/* ---- matrix instructions -------------------------------------------------------------------- */
-
-/* in: the address of a row, how many tiles, whether transposed. */
-static void load_matrix_work(emulate_thread *const thread[32])
-{
-    const uint16_t *row[32];
-    for (int l = 0; l < 32; l++) {
-        if (!thread[l])
-            fail("a matrix instruction without all lanes");
-        memcpy(&row[l], thread[l]->in, sizeof(row[l]));
-    }
-    int tiles = thread[0]->in[8];
-    bool transposed = thread[0]->in[9] != 0;
-    for (int l = 0; l < 32; l++) {
-        int group = l / 4, pair = 2 * (l % 4);
-        for (int t = 0; t < tiles; t++) {
-            uint16_t two[2];
-            for (int k = 0; k < 2; k++)
-                two[k] = transposed ? row[8 * t + pair + k][group] : row[8 * t + group][pair + k];
-            memcpy(thread[l]->out + 4 * t, two, 4);
-        }
-    }
-}
-
-void emulate_load_matrix(uint32_t *r, int tiles, const void *row, bool transposed)
-{
-    emulate_thread *me = emulate_now;
-    if (me->lane < 8 * tiles && (uintptr_t)row % 16 != 0)
-        fail("a row of a tile that is not 16-byte aligned");
-    memcpy(me->in, &row, sizeof(row));
-    me->in[8] = (unsigned char)tiles;
-    me->in[9] = transposed;
-    emulate_warp(0xffffffffu, load_matrix_work);
-    memcpy(r, me->out, 4 * (size_t)tiles);
-}
-
-static float mma_element(const unsigned char *word, int k, bool half)
-{
-    uint16_t bits;
-    memcpy(&bits, word + 2 * k, 2);
-    return half ? __half2float(__ushort_as_half(bits))
-                : __bfloat162float(__ushort_as_bfloat16(bits));
-}
-
-/* in: a[4], b[2], c[4], and whether elements are f16. */
-static void mma_work(emulate_thread *const thread[32])
-{
-    float a[16][16], b[16][8];
-    for (int l = 0; l < 32; l++)
-        if (!thread[l])
-            fail("a matrix instruction without all lanes");
-    bool half = thread[0]->in[40] != 0;
-    for (int l = 0; l < 32; l++) {
-        int group = l / 4, pair = 2 * (l % 4);
-        for (int r = 0; r < 4; r++)
-            for (int k = 0; k < 2; k++)
-                a[group + 8 * (r % 2)][pair + 8 * (r / 2) + k] =
-                    mma_element(thread[l]->in + 4 * r, k, half);
-        for (int r = 0; r < 2; r++)
-            for (int k = 0; k < 2; k++)
-                b[pair + 8 * r + k][group] = mma_element(thread[l]->in + 16 + 4 * r, k, half);
-    }
-    for (int l = 0; l < 32; l++) {
-        for (int r = 0; r < 4; r++) {
-            int i = l / 4 + 8 * (r / 2), j = 2 * (l % 4) + r % 2;
-            float c;
-            memcpy(&c, thread[l]->in + 24 + 4 * r, 4);
-            double sum = (double)c; /* a device rounds in its own way: tests leave room for it */
-            for (int k = 0; k < 16; k++)
-                sum += (double)a[i][k] * (double)b[k][j];
-            c = (float)sum;
-            memcpy(thread[l]->out + 4 * r, &c, 4);
-        }
-    }
-}
-
-void emulate_mma(float c[4], const uint32_t a[4], const uint32_t b[2], bool half)
-{
-    emulate_thread *me = emulate_now;
-    memcpy(me->in, a, 16);
-    memcpy(me->in + 16, b, 8);
-    memcpy(me->in + 24, c, 16);
-    me->in[40] = half;
-    emulate_warp(0xffffffffu, mma_work);
-    memcpy(c, me->out, 16);
-}
-
 /* ---- the runtime's few calls of launchers --------------------------------------------------- */
 
 extern "C" cudaError_t cudaGetLastError(void)
@@ -567,5 +479,10 @@ extern "C" cudaError_t cudaMemcpyAsync(void *target, const void *source, size_t 
                                        enum cudaMemcpyKind, cudaStream_t)
 {
     memcpy(target, source, bytes);
+    return cudaSuccess;
+}
+
+extern "C" cudaError_t cudaStreamSynchronize(cudaStream_t)
+{
     return cudaSuccess;
 }

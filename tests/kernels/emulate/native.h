@@ -30,6 +30,9 @@ struct emulate_thread {
     alignas(16) unsigned char out[16];
 };
 
+/* Ends the program, naming the launch, the block and the thread. */
+[[noreturn]] void emulate_fail(const char *what);
+
 extern struct emulate_thread *emulate_now;
 extern uint3 emulate_block_index;
 extern dim3 emulate_block_size, emulate_grid_size;

@@ -67,11 +67,12 @@ static const int shape[][4] = {
 };
 #define SHAPES (sizeof(shape) / sizeof(shape[0]))
 
-/* Every shape, in one array and with gaps by turns; `gap` 8 elements: rows stay aligned. */
-static void run_all(enum tess_dtype dtype, int head_size, int gap)
+/* Every `step`th shape, in one array and with gaps by turns; `gap` 8 elements: rows stay aligned.
+ */
+static void run_shapes(enum tess_dtype dtype, int head_size, int gap, size_t step)
 {
     static const double spread[] = {1, 8, 0.01};
-    for (size_t i = 0; i < SHAPES; i++) {
+    for (size_t i = step - 1; i < SHAPES; i += step) {
         struct attention_way way = {.dtype = dtype,
                                     .leaves = shape[i][3],
                                     .leaf_rows = 1,
@@ -91,36 +92,36 @@ static void run_all(enum tess_dtype dtype, int head_size, int gap)
 static void case_bf16_64(void **state)
 {
     (void)state;
-    run_all(TESS_BF16, 64, 8);
+    run_shapes(TESS_BF16, 64, 8, 1);
 }
 
 static void case_bf16_128(void **state)
 {
     (void)state;
-    run_all(TESS_BF16, 128, 8);
+    run_shapes(TESS_BF16, 128, 8, 1);
 }
 
 static void case_f16_64(void **state)
 {
     (void)state;
-    run_all(TESS_F16, 64, 8);
+    run_shapes(TESS_F16, 64, 8, 1);
 }
 
 static void case_f16_128(void **state)
 {
     (void)state;
-    run_all(TESS_F16, 128, 8);
+    run_shapes(TESS_F16, 128, 8, 1);
 }
 
 /* The plain kernels: f32; other heads; heads of 64 whose rows are not aligned. */
 static void case_plain(void **state)
 {
     (void)state;
-    run_all(TESS_F32, 64, 3);
-    run_all(TESS_F32, 8, 1);
-    run_all(TESS_BF16, 32, 8);
-    run_all(TESS_F16, 80, 0);
-    run_all(TESS_BF16, 64, 3);
+    run_shapes(TESS_F32, 64, 3, 1);
+    run_shapes(TESS_F32, 8, 1, 3);
+    run_shapes(TESS_BF16, 32, 8, 2);
+    run_shapes(TESS_F16, 80, 0, 3);
+    run_shapes(TESS_BF16, 64, 3, 5);
 }
 
 /* Wider than the columns a block makes; no multiple of anything. */
@@ -165,7 +166,8 @@ static void case_steep(void **state)
     }
 }
 
-static struct tess_op_desc plain_desc(enum tess_dtype dtype, int64_t head_size, int64_t q_stride)
+static struct tess_op_desc attention_desc(enum tess_dtype dtype, int64_t head_size,
+                                          int64_t q_stride)
 {
     return (struct tess_op_desc){.kind = TESS_OP_ATTENTION,
                                  .dtype = dtype,
@@ -178,6 +180,46 @@ static struct tess_op_desc plain_desc(enum tess_dtype dtype, int64_t head_size, 
                                  .out = head_size,
                                  .q_stride = q_stride,
                                  .kv_stride = head_size};
+}
+
+static void *zeros(size_t bytes)
+{
+    return memset(emulate_array(bytes, 0), 0, bytes);
+}
+
+/* Arrays that end where memory does: nothing beyond them is read, or written. */
+static void run_bounds(enum tess_dtype dtype, int64_t head_size, int64_t length)
+{
+    struct tess_op op = {.kernel = device.kernel, .desc = attention_desc(dtype, head_size, 0)};
+    struct tess_op_needs needs;
+    size_t word = tess_dtype_bytes(dtype);
+    op.desc.length = length;
+    op.desc.heads = 2;
+    op.desc.q_stride = 2 * head_size + 8;
+    op.desc.kv_stride = head_size + 8;
+    assert_int_equal(tess__cuda_attention_needs(&op.desc, &needs), TESS_OK);
+    op.scratch = emulate_array(needs.scratch_bytes, 0);
+    /* The last position has no gap. */
+    size_t q_bytes = (size_t)(length * op.desc.q_stride - 8) * word;
+    size_t kv_bytes = (size_t)(length * op.desc.kv_stride - 8) * word;
+    size_t y_bytes = (size_t)(length * 2 * head_size) * word;
+    void *q = zeros(q_bytes), *k = zeros(kv_bytes), *v = zeros(kv_bytes), *dy = zeros(y_bytes);
+    void *y = emulate_array(y_bytes, 0), *dq = emulate_array(q_bytes, 0);
+    void *dk = emulate_array(kv_bytes, 0), *dv = emulate_array(kv_bytes, 0);
+    float *lse = emulate_array((size_t)(2 * length) * sizeof(*lse), 0);
+    assert_int_equal(tess__cuda_attention_forward(&op, q, k, v, y, lse), TESS_OK);
+    assert_int_equal(tess__cuda_attention_backward(&op, q, k, v, y, dy, lse, dq, dk, dv), TESS_OK);
+    tess__cuda_attention_decode(device.kernel, &op.desc, length - 1, q, k, v, y);
+    emulate_free_all();
+}
+
+static void case_bounds(void **state)
+{
+    (void)state;
+    run_bounds(TESS_BF16, 64, 65);
+    run_bounds(TESS_F16, 128, 33);
+    run_bounds(TESS_F32, 64, 33);
+    run_bounds(TESS_BF16, 20, 31);
 }
 
 /* Tensor cores only where rows are 16-byte aligned: a wrong choice would pass the cases above. */
@@ -194,8 +236,8 @@ static void case_choice(void **state)
         {TESS_F16, 256, 256, false},
     };
     for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
-        struct tess_op op = {.desc =
-                                 plain_desc(table[i].dtype, table[i].head_size, table[i].q_stride)};
+        struct tess_op op = {
+            .desc = attention_desc(table[i].dtype, table[i].head_size, table[i].q_stride)};
         bool fast = strstr(tess__cuda_attention_choice(&op), "tensor cores") != NULL;
         assert_int_equal(fast, table[i].fast);
     }
@@ -206,7 +248,7 @@ static void case_needs(void **state)
 {
     (void)state;
     struct tess_op_needs needs = {0};
-    struct tess_op_desc desc = plain_desc(TESS_BF16, 64, 64);
+    struct tess_op_desc desc = attention_desc(TESS_BF16, 64, 64);
     desc.rows = 3;
     assert_int_equal(tess__cuda_attention_needs(&desc, &needs), TESS_OK);
     assert_int_equal(needs.scratch_bytes, 3 * 16 * sizeof(float));
@@ -220,18 +262,18 @@ static void case_needs(void **state)
 int main(void)
 {
     struct tess_kernel_ops ops = emulated_ops();
-    device = (struct device){.bytes = ARENA_BYTES, .arena = emulate_array(ARENA_BYTES, 0)};
-    if (tess_kernel_open(&ops, 1, &device.kernel) != TESS_OK)
+    device = (struct device){.bytes = ARENA_BYTES, .arena = aligned_alloc(64, ARENA_BYTES)};
+    if (!device.arena || tess_kernel_open(&ops, 1, &device.kernel) != TESS_OK)
         return 1;
     const struct CMUnitTest cases[] = {
         cmocka_unit_test(case_bf16_64), cmocka_unit_test(case_bf16_128),
         cmocka_unit_test(case_f16_64),  cmocka_unit_test(case_f16_128),
         cmocka_unit_test(case_plain),   cmocka_unit_test(case_wide),
-        cmocka_unit_test(case_steep),   cmocka_unit_test(case_choice),
-        cmocka_unit_test(case_needs),
+        cmocka_unit_test(case_steep),   cmocka_unit_test(case_bounds),
+        cmocka_unit_test(case_choice),  cmocka_unit_test(case_needs),
     };
     int failed = cmocka_run_group_tests(cases, NULL, NULL);
     tess_kernel_close(device.kernel);
-    emulate_free_all();
+    free(device.arena);
     return failed;
 }

@@ -99,7 +99,7 @@ static void columns_run(struct columns *c, uint64_t seed, size_t offset)
  * several tiles of columns. */
 static const int shape[][3] = {{0, 5, 3},     {1, 1, 1},    {1, 9, 10},   {3, 1, 7},
                                {5, 33, 8},    {2, 70, 768}, {1, 3000, 4}, {13, 2, 40},
-                               {3, 200, 264}, {21, 5, 300}, {1, 65, 515}};
+                               {3, 200, 264}, {21, 5, 300}, {1, 65, 515}, {1, 40000, 100}};
 
 static void columns_all(enum tess_dtype dtype)
 {

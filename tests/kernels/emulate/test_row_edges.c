@@ -35,6 +35,13 @@ static void *way_keep(struct way *w, size_t bytes)
     return w->array[w->kept++] = emulate_array(bytes, w->offset);
 }
 
+/* 4 bytes each: f32 or int32. */
+static void *way_keep_words(struct way *w, int64_t count)
+{
+    w->bytes[w->kept] = (size_t)count * 4;
+    return w->array[w->kept++] = emulate_array((size_t)count * 4, w->offset ? 4 : 0);
+}
+
 static void *way_draw(struct way *w, int64_t count)
 {
     size_t word = tess_dtype_bytes(w->dtype);
@@ -88,8 +95,8 @@ static void run_norm(struct way *w, int64_t n)
     void *beta = way_draw(w, n), *dy = way_draw(w, rows * n), *sum = way_keep(w, all);
     void *y = way_keep(w, all), *dx = way_keep(w, all), *scratch;
     float *mean = way_floats(rows), *rstd = way_floats(rows);
-    float *dgamma = way_keep(w, (size_t)n * sizeof(float));
-    float *dbeta = norm.rms ? NULL : way_keep(w, (size_t)n * sizeof(float));
+    float *dgamma = way_keep_words(w, n);
+    float *dbeta = norm.rms ? NULL : way_keep_words(w, n);
     scratch = emulate_array(tess__cuda_norm_bytes(&norm), 0);
     assert_int_equal(
         tess__cuda_launch_norm_forward(NULL, &norm, x, add, sum, gamma, beta, y, mean, rstd),
@@ -103,12 +110,13 @@ static void run_xent(struct way *w, int64_t n)
 {
     int64_t rows = 5, stride = n + n % 3;
     struct tess__cuda_xent part = {w->dtype, rows, n, stride, 0}, whole = {w->dtype, rows, n, n, 0};
-    size_t word = tess_dtype_bytes(w->dtype), row = (size_t)rows * sizeof(float);
+    size_t word = tess_dtype_bytes(w->dtype);
     int32_t *label = way_integers(w, rows, -1, n - 1);
     void *x = way_draw(w, rows * stride), *d = way_keep(w, (size_t)(rows * stride) * word);
-    float *max = way_keep(w, row), *sum = way_keep(w, row), *target = way_floats(rows);
-    float *best = way_keep(w, row), *loss = way_keep(w, row);
-    int32_t *correct = way_keep(w, row);
+    float *max = way_keep_words(w, rows), *sum = way_keep_words(w, rows),
+          *target = way_floats(rows);
+    float *best = way_keep_words(w, rows), *loss = way_keep_words(w, rows);
+    int32_t *correct = way_keep_words(w, rows);
     assert_int_equal(tess__cuda_launch_xent_max(NULL, &part, x, max), cudaSuccess);
     assert_int_equal(tess__cuda_launch_xent_sum(NULL, &part, x, label, max, sum, target, best),
                      cudaSuccess);
@@ -121,6 +129,38 @@ static void run_xent(struct way *w, int64_t n)
         cudaSuccess);
 }
 
+/* Row by row, each wherever it lies: what all rows at once gave. */
+static void run_xent_alone(struct way *w, int64_t n)
+{
+    int64_t rows = 9;
+    struct tess__cuda_xent all = {w->dtype, rows, n, n, 0}, one = {w->dtype, 1, n, n, 0};
+    size_t word = tess_dtype_bytes(w->dtype), row = (size_t)n * word;
+    int32_t *label = way_integers(w, rows, -1, n - 1);
+    char *x = way_draw(w, rows * n), *d[2] = {way_keep(w, row * 9), way_keep(w, row * 9)};
+    float *max[2], *sum[2], *target[2], *best[2];
+    for (int i = 0; i < 2; i++) {
+        max[i] = way_keep_words(w, rows);
+        sum[i] = way_keep_words(w, rows);
+        target[i] = way_floats(rows);
+        best[i] = way_floats(rows);
+        for (int64_t b = 0; b < rows; b += i == 0 ? rows : 1) {
+            const struct tess__cuda_xent *xent = i == 0 ? &all : &one;
+            const char *from = x + (size_t)b * row;
+            assert_int_equal(tess__cuda_launch_xent_max(NULL, xent, from, max[i] + b), cudaSuccess);
+            assert_int_equal(tess__cuda_launch_xent_sum(NULL, xent, from, label + b, max[i] + b,
+                                                        sum[i] + b, target[i] + b, best[i] + b),
+                             cudaSuccess);
+            assert_int_equal(tess__cuda_launch_xent_grad(NULL, xent, 2, from, label + b, max[i] + b,
+                                                         sum[i] + b, d[i] + (size_t)b * row),
+                             cudaSuccess);
+        }
+    }
+    check_bytes("max row by row", max[1], max[0], (size_t)rows * sizeof(float));
+    check_bytes("sum row by row", sum[1], sum[0], (size_t)rows * sizeof(float));
+    check_bytes("best row by row", best[1], best[0], (size_t)rows * sizeof(float));
+    check_bytes("dlogits row by row", d[1], d[0], row * 9);
+}
+
 static void run_embedding(struct way *w, int64_t n)
 {
     int64_t rows = 90, entries = 11;
@@ -129,8 +169,8 @@ static void run_embedding(struct way *w, int64_t n)
     int32_t *token = way_integers(w, rows, 0, entries + 3);
     void *table = way_draw(w, entries * n), *dy = way_draw(w, rows * n);
     void *y = way_keep(w, (size_t)(rows * n) * word);
-    float *dtable = way_keep(w, (size_t)(entries * n) * sizeof(float));
-    float *dplaces = way_keep(w, (size_t)(entries * n) * sizeof(float));
+    float *dtable = way_keep_words(w, entries * n);
+    float *dplaces = way_keep_words(w, entries * n);
     void *scratch = emulate_array(tess__cuda_embedding_bytes(&e), 0);
     assert_int_equal(tess__cuda_launch_embedding_forward(NULL, &e, token, table, NULL, y),
                      cudaSuccess);
@@ -144,12 +184,13 @@ static void run_batch_norm(struct way *w, int64_t n)
 {
     struct tess__cuda_batch_norm norm = {w->dtype, 2, 37, n, true, 4.0f};
     int64_t count = norm.leaves * norm.pixels * n;
-    size_t all = (size_t)count * tess_dtype_bytes(w->dtype), row = (size_t)n * sizeof(float);
+    size_t all = (size_t)count * tess_dtype_bytes(w->dtype);
     void *x = way_draw(w, count), *dy = way_draw(w, count), *gamma = way_draw(w, n);
     void *beta = way_draw(w, n), *y = way_keep(w, all), *dx = way_keep(w, all);
     float *mean = way_floats(2 * n), *rstd = way_floats(2 * n);
-    float *mean_sum = way_keep(w, row), *var_sum = way_keep(w, row), *dgamma = way_keep(w, row);
-    float *dbeta = way_keep(w, row);
+    float *mean_sum = way_keep_words(w, n), *var_sum = way_keep_words(w, n),
+          *dgamma = way_keep_words(w, n);
+    float *dbeta = way_keep_words(w, n);
     void *scratch = emulate_array(tess__cuda_batch_norm_bytes(&norm), 0);
     assert_int_equal(tess__cuda_launch_batch_norm_forward(NULL, &norm, x, gamma, beta, y, mean,
                                                           rstd, mean_sum, var_sum, scratch),
@@ -195,6 +236,7 @@ static void case_xent(void **state)
 {
     (void)state;
     for_widths(run_xent);
+    for_widths(run_xent_alone);
 }
 
 static void case_embedding(void **state)

@@ -1,7 +1,6 @@
 /*
- * A backend for the conformance programs of tests/kernels that has the CUDA slots of rows and
- * images, on the emulator, and everything else of ref: the slots' C files and the kernels are those
- * of the module, the stream is NULL. The programs ask for it instead of one of the registry.
+ * As emulated.c: ref with the slots of rows and images, and of the softmax, in place of its own.
+ * What its prepared operations need is asked of the slots' files too.
  */
 #include "cuda/cuda.h"
 #include "cuda/embedding.h"
@@ -9,6 +8,7 @@
 #include "cuda/norm.h"
 #include "cuda/xent.h"
 #include "ref/ref.h"
+#include "tessera/registry.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,7 +19,7 @@ void tess__cuda_note(struct tess_kernel *kernel, cudaError_t error, const char *
     if (error == cudaSuccess)
         return;
     fprintf(stderr, "%s: error %d\n", where, (int)error);
-    exit(1);
+    abort();
 }
 
 enum tess_status tess__cuda_fail(cudaError_t error, const char *where)
@@ -61,13 +61,13 @@ static enum tess_status rows_op_open(struct tess_op *op)
     return TESS_OK;
 }
 
-enum tess_status emulate_get_kernel(const char *name, const struct tess_kernel_ops **ops_out);
-enum tess_status emulate_get_kernel(const char *name, const struct tess_kernel_ops **ops_out)
+/* In place of the library's own. */
+enum tess_status tess_registry_get_kernel(const char *name, const struct tess_kernel_ops **ops_out)
 {
     static struct tess_kernel_ops ops;
     (void)name;
     ops = tess_kernel_ref;
-    ops.name = "emulate";
+    ops.name = "emulated";
     ops.state_size = sizeof(struct cuda_state);
     ops.open = rows_open;
     ops.op_needs = rows_op_needs;
