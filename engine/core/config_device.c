@@ -155,8 +155,8 @@ static enum tess_status device_use_module(struct tess_config *config,
     plan->missing = found->count == 0;
     snprintf(plan->why, sizeof plan->why, "%s", plan->missing ? found->why : "");
     memcpy(plan->info, found->info, sizeof plan->info);
-    config->kernel = module->kernel;
-    config->run.kernel = module->kernel->name;
+    config->run.kernel = DEVICE_MODULE;
+    TESS_TRY(tess_registry_get_kernel(DEVICE_MODULE, &config->kernel));
     return tess_device_plan_make(plan->missing ? &none : found, (int32_t)config->run.ranks,
                                  config->strategy->rank_mode,
                                  (enum tess_comm_choice)config->run.comm, plan);
