@@ -198,6 +198,9 @@ static const char *kernel_op_fault(const struct tess_op_desc *d)
         return "there is no operation of that kind";
     if (d->dtype != TESS_F32 && d->dtype != TESS_BF16 && d->dtype != TESS_F16)
         return "operations take f32, bf16 or f16 only";
+    if (d->fp8 != TESS_FP8_OFF &&
+        (d->kind != TESS_OP_LINEAR || d->dtype == TESS_F32 || d->f32_math))
+        return "fp8 is for linear layers in bf16 or f16, and not together with products in f32";
     if (d->leaf_rows < 1 || d->rows < 0 || d->rows % d->leaf_rows != 0)
         return "rows must be a multiple of leaf_rows, which must be at least 1";
     if (d->in < 1)

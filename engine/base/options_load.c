@@ -11,8 +11,15 @@
 
 #define LOAD_VARIABLE_MAX (TESS__NAME_MAX + 8)
 
+/* Variables that are no options: where libraries are that are opened at run time (core/device.c,
+ * core/nvml.c). They say something about the machine, not about a run. */
+static const char *const load_libraries[] = {"TESSERA_MODULE_PATH", "TESSERA_NVML"};
+
 static bool load_variable_is_foreign(const struct tess_options *options, const char *variable)
 {
+    for (size_t i = 0; i < sizeof load_libraries / sizeof load_libraries[0]; i++)
+        if (strcmp(variable, load_libraries[i]) == 0)
+            return true;
     for (int i = 0; i < options->foreign_count; i++) {
         char prefix[LOAD_VARIABLE_MAX];
         tess__name_environment(prefix, options->foreign[i].prefix);

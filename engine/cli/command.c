@@ -32,6 +32,7 @@ static const struct command command_table[] = {
     {"diff", "where two runs part: options, first step and tensor, rounding or not",
      tess__command_diff},
     {"report", "one HTML file about runs, comparisons and scaling", tess__command_report},
+    {"top", "watch this machine's devices and the ranks that use them", tess__command_top},
     {"bench comm", "speed of collectives against plain memory copies", tess__command_bench_comm},
     {"bench kernels", "speed of kernels against the best plain oneDNN primitive",
      tess__command_bench_kernels},

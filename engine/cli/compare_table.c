@@ -76,7 +76,7 @@ static void compare_print_processes(const struct tess__run *run)
     const int32_t *count = run->config->mesh.count;
     char text[64];
 
-    if (run->rank_count > 1 && run->config->strategy->rank_mode == TESS_RANKS_THREADS)
+    if (run->rank_count > 1 && run->config->device.rank_mode == TESS_RANKS_THREADS)
         snprintf(text, sizeof text, "1, %d threads", run->rank_count);
     else if (tess__run_has_mesh(run))
         snprintf(text, sizeof text, "%d = %dx%dx%d", run->rank_count, count[TESS_AXIS_DATA],

@@ -3,6 +3,7 @@
 
 #include "base/options.h"
 #include "cli/memory_table.h"
+#include "cli/mfu.h"
 #include "cli/words.h"
 #include "core/layout.h"
 #include "tessera/check.h"
@@ -130,6 +131,26 @@ static enum tess_status explain_plan(const struct tess__run *run, int32_t rank)
     return TESS_OK;
 }
 
+/* "on devices 0 and 1 (NVIDIA H200): ranks 0-3 | 4-7; communicator local" */
+static void explain_device(const struct tess__run *run)
+{
+    const struct tess_device_plan *plan = &run->config->device;
+
+    if (plan->module == NULL) {
+        printf("  device cpu%s%s", plan->why[0] != '\0' ? ": " : "", plan->why);
+    } else if (plan->missing) {
+        printf("  device %s, planned as if there were one for each rank: %s", plan->module->name,
+               plan->why);
+    } else {
+        printf("  device %s, %d of %s, %.0f GiB each; ranks by device:", plan->module->name,
+               plan->count, plan->info[0].name,
+               (double)plan->info[0].memory_bytes / (1024.0 * 1024 * 1024));
+        for (int32_t r = 0; r < run->rank_count; r++)
+            printf("%s %d", r > 0 && plan->of_rank[r] != plan->of_rank[r - 1] ? " |" : "", r);
+    }
+    printf("\n  communicator %s\n", tess_comm_choice_name(plan->comm));
+}
+
 enum tess_status tess__explain_print(const struct tess__run *run, int32_t rank)
 {
     const struct tess_config *config = run->config;
@@ -145,12 +166,14 @@ enum tess_status tess__explain_print(const struct tess__run *run, int32_t rank)
     tess_options_visit(config->options, explain_option, &widths);
     printf("\nchosen\n  ranks %d, strategy %s (%s), kernel %s\n", run->rank_count,
            config->run.strategy,
-           config->strategy->rank_mode == TESS_RANKS_THREADS ? "threads of one process"
-                                                             : "one process per rank",
+           config->device.rank_mode == TESS_RANKS_THREADS ? "threads of one process"
+                                                          : "one process per rank",
            config->kernel->name);
     if (tess__run_has_mesh(run))
         printf("  mesh %s\n", tess__mesh_text(config->mesh.count, mesh));
+    explain_device(run);
     explain_batch(run);
+    tess__mfu_explain(run);
     TESS_TRY(explain_plan(run, rank));
     tess__memory_table_print(run, false);
     return TESS_OK;

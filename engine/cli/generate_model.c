@@ -172,6 +172,7 @@ enum tess_status tess__source_open(struct tess__source *source, const char *run,
         .vocabulary = source->vocabulary,
         .context = source->context > trained ? source->context : trained,
     };
+    TESS_TRY(tess_config_select_device(config, 0));
     TESS_TRY(model_open_weights(run, &weights));
     enum tess_status status = tess_decoder_open(&decoder, weights, &source->decoder);
     if (status == TESS_OK)

@@ -46,6 +46,7 @@ struct launcher {
     enum tess_status status;
     bool error_said; /* the first error is on the screen; what follows from it is not shown */
     int32_t interrupt_count;
+    double tick_s; /* when the next tick is due; the first one at once */
     double kill_s; /* when to kill what is left; 0: not ending */
     bool killed;
 };
@@ -297,6 +298,34 @@ static void launch_check_limit(struct launcher *launcher)
     launch_kill(launcher);
 }
 
+/* Late ticks are not made up for. */
+static void launch_tick(struct launcher *launcher)
+{
+    const struct tess__launch *launch = launcher->launch;
+    enum tess_status status;
+
+    if (launch->tick == NULL || launcher->kill_s > 0 || tess_clock_s() < launcher->tick_s)
+        return;
+    launcher->tick_s = tess_clock_s() + launch->tick_s;
+    status = launch->tick(launch->context);
+    if (status != TESS_OK) {
+        launcher->error_said = true;
+        launch_end(launcher, status, "the launcher failed");
+    }
+}
+
+/* Until whatever is due first; -1: nothing is. */
+static int launch_timeout_ms(const struct launcher *launcher)
+{
+    const bool killing = launcher->kill_s > 0;
+    double left_s;
+
+    if (killing ? launcher->killed : launcher->launch->tick == NULL)
+        return -1;
+    left_s = (killing ? launcher->kill_s : launcher->tick_s) - tess_clock_s();
+    return left_s > 0 ? (int)(left_s * 1e3) + 1 : 0;
+}
+
 static void launch_loop(struct launcher *launcher)
 {
     while (launcher->alive_count > 0) {
@@ -305,17 +334,13 @@ static void launch_loop(struct launcher *launcher)
             {.fd = launcher->message_fd, .events = POLLIN},
             {.fd = launcher->signal_fd, .events = POLLIN},
         };
-        int timeout_ms = -1;
 
-        if (launcher->kill_s > 0 && !launcher->killed) {
-            double left_s = launcher->kill_s - tess_clock_s();
-            timeout_ms = left_s > 0 ? (int)(left_s * 1e3) + 1 : 0;
-        }
-        if (poll(watch, 3, timeout_ms) < 0 && errno != EINTR)
+        if (poll(watch, 3, launch_timeout_ms(launcher)) < 0 && errno != EINTR)
             launch_kill(launcher); /* cannot watch them: do not leave them behind */
         launch_read_signals(launcher);
         launch_read_lines(launcher);
         launch_read_messages(launcher);
+        launch_tick(launcher);
         launch_reap(launcher);
         launch_check_limit(launcher);
     }

@@ -45,6 +45,10 @@ struct tess__launch {
      * is there until tess__launch_run returns. May be NULL. */
     void (*started)(void *context, int32_t rank, int pid, const char *cores,
                     const struct tess_board *board);
+    /* In the launcher, once in tick_s seconds while ranks run; it should take milliseconds. As
+     * message. NULL: never. */
+    enum tess_status (*tick)(void *context);
+    double tick_s;
     /* In the launcher, before a line is written to stderr: clear what is on it. May be NULL. */
     void (*before_line)(void *context);
 };

@@ -2,6 +2,7 @@
  */
 #include "cli/launch.h"
 
+#include "cli/top.h"
 #include "tessera/check.h"
 
 #include <errno.h>
@@ -9,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 enum tess_status tess__rank_send(const struct tess__rank *rank, int32_t kind, const void *payload,
@@ -91,7 +93,11 @@ static void rank_run(struct rank_start *start)
     struct tess__rank *rank = &start->rank;
     struct tess_board *board = tess_world_board(rank->world, rank->rank);
     int32_t ended;
+    char name[32];
 
+    /* For tessera top, and for debuggers. */
+    snprintf(name, sizeof name, TESS__RANK_THREAD_NAME, rank->rank);
+    prctl(PR_SET_NAME, name);
     tess_log_set_rank(launch->rank_count > 1 ? rank->rank : -1);
     atomic_store_explicit(&board->pid, (int32_t)getpid(), memory_order_relaxed);
     /* Binding is a matter of speed: where it is refused the rank runs unbound. */
@@ -151,8 +157,10 @@ int tess__rank_process(const struct tess__launch *launch, struct tess_world *wor
 {
     struct rank_start start;
 
-    if (launch->mode == TESS_RANKS_THREADS)
+    if (launch->mode == TESS_RANKS_THREADS) {
+        prctl(PR_SET_NAME, TESS__RANK_PROCESS_NAME);
         return tess_status_exit_code(rank_threads(launch, world, message_fd));
+    }
     rank_prepare(&start, launch, world, first, message_fd);
     rank_run(&start);
     return tess_status_exit_code(start.status);

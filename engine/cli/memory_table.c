@@ -27,6 +27,72 @@ static void table_print_differences(const struct tess__run *run)
         }
 }
 
+struct tess__device_memory tess__device_memory_of(const struct tess__run *run, int32_t device)
+{
+    struct tess__device_memory sum = {0};
+
+    for (int32_t r = 0; r < run->rank_count; r++) {
+        const struct tess__run_device *told = &run->on_device[r];
+
+        if (run->config->device.of_rank[r] != device)
+            continue;
+        sum.arena += told->arena;
+        /* The device's, told by each of its ranks: the latest knows most. */
+        sum.context = told->usage.context > sum.context ? told->usage.context : sum.context;
+        sum.workspace =
+            told->usage.workspace > sum.workspace ? told->usage.workspace : sum.workspace;
+        sum.comm = told->usage.comm > sum.comm ? told->usage.comm : sum.comm;
+        if (told->memory.total_bytes - told->memory.free_bytes > sum.used)
+            sum.used = told->memory.total_bytes - told->memory.free_bytes;
+        if (told->memory.total_bytes > sum.total)
+            sum.total = told->memory.total_bytes;
+    }
+    sum.unaccounted =
+        (int64_t)sum.used - (int64_t)(sum.arena + sum.context + sum.workspace + sum.comm);
+    return sum;
+}
+
+/* "0-3" */
+static void table_ranks(const struct tess__run *run, int32_t device, char text[32])
+{
+    int32_t first = -1, last = -1;
+
+    for (int32_t r = 0; r < run->rank_count; r++)
+        if (run->config->device.of_rank[r] == device) {
+            first = first < 0 ? r : first;
+            last = r;
+        }
+    if (first == last)
+        snprintf(text, 32, "%d", first);
+    else
+        snprintf(text, 32, "%d-%d", first, last);
+}
+
+static void table_print_devices(const struct tess__run *run)
+{
+    const double gib = 1024.0 * 1024 * 1024;
+
+    printf(
+        "\nmemory per device, GiB: what was laid out (arena), what libraries took beside it, and "
+        "the driver's word\n%6s %7s %10s %10s %10s %10s %11s %10s %10s\n",
+        "device", "ranks", "arena", "context", "workspace", "comm", "unaccounted", "used", "of");
+    for (int32_t d = 0; d < run->config->device.count; d++) {
+        const struct tess__device_memory memory = tess__device_memory_of(run, d);
+        char ranks[32];
+
+        table_ranks(run, d, ranks);
+        printf("%6d %7s %10.3f %10.3f %10.3f %10.3f", d, ranks, (double)memory.arena / gib,
+               (double)memory.context / gib, (double)memory.workspace / gib,
+               (double)memory.comm / gib);
+        if (memory.total > 0)
+            printf(" %11.3f %10.3f %10.3f\n", (double)memory.unaccounted / gib,
+                   (double)memory.used / gib, (double)memory.total / gib);
+        else
+            printf(" %11s %10s %10s\n", "-", "-", "-");
+    }
+    printf("used is of all programs on the device; unaccounted = used - the four before it\n");
+}
+
 void tess__memory_table_print(const struct tess__run *run, bool measured)
 {
     char mapped[TESS__TEXT_BYTES];
@@ -57,11 +123,13 @@ void tess__memory_table_print(const struct tess__run *run, bool measured)
         return;
     printf(
         "peak RSS is of the %s, with the program and what it touched of the shared data set (%s)\n",
-        run->config->strategy->rank_mode == TESS_RANKS_THREADS ? "one process of all ranks"
-                                                               : "rank's process",
+        run->config->device.rank_mode == TESS_RANKS_THREADS ? "one process of all ranks"
+                                                            : "rank's process",
         tess__text_bytes((double)run->dataset->mapped_bytes, mapped));
     if (tess__run_as_predicted(run))
         printf("predicted by the memory plan = allocated, for every kind on every rank\n");
     else
         table_print_differences(run);
+    if (run->config->device.module != NULL)
+        table_print_devices(run);
 }

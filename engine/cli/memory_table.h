@@ -10,4 +10,17 @@
  */
 void tess__memory_table_print(const struct tess__run *run, bool measured);
 
+/*
+ * A device's memory at the end of a run, in bytes: what its ranks laid out themselves, what the
+ * libraries took beside it, and what the driver says is in use of it, by whomever.
+ */
+struct tess__device_memory {
+    uint64_t arena, context, workspace, comm; /* arena: of all its ranks */
+    uint64_t used, total;                     /* total 0: the driver could not be asked */
+    int64_t unaccounted; /* used - the four above: other programs, the driver's own, rounding */
+};
+
+/* Pure. */
+struct tess__device_memory tess__device_memory_of(const struct tess__run *run, int32_t device);
+
 #endif

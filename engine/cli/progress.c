@@ -1,6 +1,7 @@
 /* What a run looks like while it runs. Everything shown comes from rank 0's messages. */
 #include "cli/progress.h"
 
+#include "cli/mfu.h"
 #include "cli/text.h"
 
 #include <math.h>
@@ -16,12 +17,12 @@
 #define BUSY_RANKS_MAX  8 /* of them one by one on a line of 100 columns, and beside a bar */
 #define BUSY_BAR_RANKS  4
 
-void tess__progress_open(struct tess__progress *progress, const struct tess_dataset *dataset)
+void tess__progress_open(struct tess__progress *progress, const struct tess__run *run)
 {
     struct winsize window;
 
     *progress = (struct tess__progress){
-        .words = tess__words_of(dataset), .columns = COLUMNS_DEFAULT, .loss = NAN};
+        .words = tess__words_of(run->dataset), .run = run, .columns = COLUMNS_DEFAULT, .loss = NAN};
     progress->terminal = isatty(STDOUT_FILENO) == 1;
     if (progress->terminal && ioctl(STDOUT_FILENO, TIOCGWINSZ, &window) == 0 && window.ws_col > 0)
         progress->columns = window.ws_col;
@@ -96,17 +97,31 @@ static void progress_busy(struct tess__progress *progress, char text[LINE_BYTES]
         snprintf(text + used, LINE_BYTES - used, " %%");
 }
 
+/* "  MFU 41.2 %", where the peak of the devices is known. */
+static void progress_mfu(const struct tess__progress *progress, double samples_per_s,
+                         char text[LINE_BYTES])
+{
+    const double mfu = tess__mfu_at(progress->run, samples_per_s).mfu;
+
+    text[0] = '\0';
+    if (!isnan(mfu))
+        snprintf(text, LINE_BYTES, "  MFU %.1f %%", 100 * mfu);
+}
+
 /* "loss 0.3124  17.3 k images/s  comm 3.1 %  busy 99 97 %  ETA 0:32" */
 static void progress_figures(struct tess__progress *progress, const struct tess__run_step *step,
                              const char *rate, char line[LINE_BYTES])
 {
     char speed[TESS__TEXT_BYTES], eta[TESS__TEXT_BYTES], scaling[LINE_BYTES], busy[LINE_BYTES];
+    char mfu[LINE_BYTES];
     double left = (double)(progress->step_count - step->step) / (double)step->step;
 
     progress_scaling(step, scaling);
     progress_busy(progress, busy);
-    snprintf(line, LINE_BYTES, "loss %.4f%.60s  %s %s  comm %.1f %%%.60s  ETA %s", progress->loss,
-             scaling, tess__words_rate(&progress->words, step->samples_per_s, speed), rate,
+    progress_mfu(progress, step->samples_per_s, mfu);
+    snprintf(line, LINE_BYTES, "loss %.4f%.60s  %s %s%.20s  comm %.1f %%%.60s  ETA %s",
+             progress->loss, scaling,
+             tess__words_rate(&progress->words, step->samples_per_s, speed), rate, mfu,
              100 * step->comm_share, busy, tess__text_time(left * step->elapsed_s, eta));
 }
 

@@ -11,14 +11,15 @@ struct tess__progress {
     bool drawn; /* a bar is on the current line */
     int32_t columns;
     int64_t step_count, steps_per_epoch;
-    double loss; /* the latest known one */
+    double loss;                 /* the latest known one */
+    const struct tess__run *run; /* borrowed; for the share of its devices' peak */
     /* What ranks are seen doing: their boards, and what these said when a step was shown last. */
     const struct tess_board *board[TESS_WORLD_RANKS_MAX];
     int32_t rank_count; /* 0: nobody to watch */
     int64_t passed_us[TESS_WORLD_RANKS_MAX], busy_us[TESS_WORLD_RANKS_MAX];
 };
 
-void tess__progress_open(struct tess__progress *progress, const struct tess_dataset *dataset);
+void tess__progress_open(struct tess__progress *progress, const struct tess__run *run);
 /* Watch a rank's board too, so that steps are shown with how busy every rank is. */
 void tess__progress_watch(struct tess__progress *progress, const struct tess_board *board);
 void tess__progress_opened(struct tess__progress *progress, const struct tess__run_opened *opened);

@@ -3,6 +3,8 @@
 
 #include "base/options.h"
 #include "cli/bubble.h"
+#include "cli/memory_table.h"
+#include "cli/mfu.h"
 #include "cli/words.h"
 #include "core/metrics.h"
 #include "tessera/check.h"
@@ -23,6 +25,35 @@ json_t *tess__record_hash(uint64_t hash)
 
     snprintf(text, sizeof text, "%016" PRIx64, hash);
     return json_string(text);
+}
+
+static json_t *record_bytes(int64_t bytes)
+{
+    return bytes >= 0 ? json_integer((json_int_t)bytes) : json_null();
+}
+
+json_t *tess__record_device(const struct tess_watch_sample *sample)
+{
+    json_t *processes = json_array();
+
+    for (int32_t p = 0; p < sample->process_count; p++)
+        json_array_append_new(processes,
+                              json_pack("{s:i, s:o}", "pid", sample->process[p].pid, "memory_bytes",
+                                        record_bytes(sample->process[p].memory_bytes)));
+    return json_pack(
+        "{s:i, s:s, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",
+        "device", sample->index, "name", sample->name, "bus", sample->bus, "gpu_percent",
+        tess__record_number(sample->gpu_percent), "memory_percent",
+        tess__record_number(sample->memory_percent), "memory_used_bytes",
+        record_bytes(sample->memory_used_bytes), "memory_total_bytes",
+        record_bytes(sample->memory_total_bytes), "sm_mhz", tess__record_number(sample->sm_mhz),
+        "memory_mhz", tess__record_number(sample->memory_mhz), "power_w",
+        tess__record_number(sample->power_w), "power_limit_w",
+        tess__record_number(sample->power_limit_w), "temperature_c",
+        tess__record_number(sample->temperature_c), "throttle", record_bytes(sample->throttle),
+        "link_tx_bytes_per_s", tess__record_number(sample->link_tx_bytes_per_s),
+        "link_rx_bytes_per_s", tess__record_number(sample->link_rx_bytes_per_s), "processes",
+        processes);
 }
 
 void tess__record_rate(json_t *object, const struct tess_dataset *dataset, double samples_per_s)
@@ -107,6 +138,7 @@ json_t *tess__record_step(const struct tess__run *run, const struct tess__run_st
         tess__record_number(step->loss_zero_share));
 
     tess__record_rate(object, run->dataset, step->samples_per_s);
+    tess__mfu_record(object, run, step->samples_per_s);
     return object;
 }
 
@@ -147,6 +179,33 @@ json_t *tess__record_memory(const struct tess__run *run)
                                                 record_usage(&run->rank[r].allocated), "peak_rss",
                                                 (json_int_t)run->rank[r].peak_rss));
     return memory;
+}
+
+json_t *tess__record_devices(const struct tess__run *run)
+{
+    const struct tess_device_plan *plan = &run->config->device;
+    json_t *devices = json_array();
+
+    for (int32_t d = 0; devices != NULL && d < plan->count; d++) {
+        const struct tess__device_memory memory = tess__device_memory_of(run, d);
+        json_t *ranks = json_array();
+
+        for (int32_t r = 0; ranks != NULL && r < run->rank_count; r++)
+            if (plan->of_rank[r] == d)
+                json_array_append_new(ranks, json_integer(r));
+        json_array_append_new(
+            devices,
+            json_pack(
+                "{s:i, s:s, s:o, s:I, s:I, s:I, s:I, s:o, s:o, s:o}", "device", d, "name",
+                plan->info[d].name, "ranks", ranks, "arena", (json_int_t)memory.arena, "context",
+                (json_int_t)memory.context, "workspace", (json_int_t)memory.workspace, "comm",
+                (json_int_t)memory.comm, "unaccounted",
+                memory.total > 0 ? json_integer((json_int_t)memory.unaccounted) : json_null(),
+                "used", memory.total > 0 ? json_integer((json_int_t)memory.used) : json_null(),
+                "total", memory.total > 0 ? json_integer((json_int_t)memory.total) : json_null()));
+    }
+    return json_pack("{s:s, s:s, s:o}", "kind", plan->module != NULL ? plan->module->name : "cpu",
+                     "comm", tess_comm_choice_name(plan->comm), "devices", devices);
 }
 
 static json_t *record_sent(const struct tess__run *run)
@@ -197,6 +256,9 @@ json_t *tess__record_final(const struct tess__run *run)
 
     record_perplexity(object, run, final->val_loss);
     tess__record_rate(object, run->dataset, final->samples_per_s);
+    tess__mfu_record(object, run, final->samples_per_s);
+    json_object_set_new(object, "operations", tess__mfu_record_model(run));
+    json_object_set_new(object, "device", tess__record_devices(run));
     json_object_set_new(object, "bubble", tess__bubble_record(run));
     return json_pack("{s:o}", "final", object);
 }
@@ -223,6 +285,8 @@ json_t *tess__record_compared(const struct tess__run *run)
                        record_sent(run), "sent_bytes_formula", formula, "axes", record_axes(run),
                        "memory", tess__record_memory(run));
     tess__record_rate(object, run->dataset, final->samples_per_s);
+    tess__mfu_record(object, run, final->samples_per_s);
+    json_object_set_new(object, "device", tess__record_devices(run));
     json_object_set_new(object, "bubble", tess__bubble_record(run));
     return object;
 }

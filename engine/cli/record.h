@@ -3,6 +3,7 @@
 #define TESSERA_CLI_RECORD_H
 
 #include "cli/run.h"
+#include "core/nvml.h"
 
 #include <jansson.h>
 
@@ -10,6 +11,9 @@
 json_t *tess__record_number(double value);
 /* 16 hexadecimal digits. */
 json_t *tess__record_hash(uint64_t hash);
+
+/* {"device": index, "name", "bus", "gpu_percent", ...}: what is not told is null. */
+json_t *tess__record_device(const struct tess_watch_sample *sample);
 
 /* {"run": {version, options, ...}}: the head of metrics.jsonl. */
 json_t *tess__record_head(const struct tess__run *run);
@@ -23,6 +27,9 @@ json_int_t tess__record_sample_tokens(const struct tess_dataset *dataset);
 void tess__record_rate(json_t *object, const struct tess_dataset *dataset, double samples_per_s);
 /* [{"rank", "predicted": {kind: bytes}, "allocated": {kind: bytes}, "peak_rss"}] */
 json_t *tess__record_memory(const struct tess__run *run);
+/* {"kind": "cuda" or "cpu", "comm", "devices": [{"device", "ranks", "arena", ...}]}: where the
+ * ranks computed, and how full their devices were at the end, in bytes. */
+json_t *tess__record_devices(const struct tess__run *run);
 /* {"final": {...}} */
 json_t *tess__record_final(const struct tess__run *run);
 /* Write the results of --json; takes over `root`, whose NULL is an error: there was no memory. */

@@ -83,6 +83,18 @@ static const struct curves_plot curves_plots[] = {
 };
 
 static const struct curves_plot curves_control_plots[] = {
+    {.title = "Model FLOPs utilisation (MFU)",
+     .caption =
+         "The model's operations, forward and backward, as a share of what the devices could "
+         "do by their datasheets. Work that is done twice and work that is no product do not "
+         "count.",
+     .x = {"step", TESS__AXIS_LINEAR, true},
+     .y = {"MFU [%]", TESS__AXIS_ZERO, false},
+     .x_field = TESS__STEP,
+     .y_field = TESS__STEP_MFU,
+     .factor = 100,
+     .only_varying = true,
+     .idle = -1},
     {.title = "Learning rate",
      .caption = "The rate each step was taken with: warm-up is the rise at the beginning, the "
                 "schedule the fall after it.",

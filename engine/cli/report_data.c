@@ -24,6 +24,8 @@ const struct tess__fields tess__epoch_fields = {
     "epoch", TESS__EPOCH_WIDTH, {TESS__EPOCH_FIELDS(REPORT_KEY)}};
 const struct tess__fields tess__time_fields = {
     "rank's times", TESS__TIME_WIDTH, {TESS__TIME_FIELDS(REPORT_KEY)}};
+const struct tess__fields tess__device_fields = {
+    "device's sample", TESS__DEVICE_WIDTH, {TESS__DEVICE_FIELDS(REPORT_KEY)}};
 const struct tess__fields tess__measured_fields = {
     "measurement", TESS__MEASURED_WIDTH, {TESS__MEASURED_FIELDS(REPORT_KEY)}};
 const struct tess__fields tess__predicted_fields = {
@@ -307,6 +309,7 @@ void tess__report_clear_run(struct tess__report_run *run)
         .step.fields = &tess__step_fields,
         .epoch.fields = &tess__epoch_fields,
         .times.fields = &tess__time_fields,
+        .device.fields = &tess__device_fields,
         .ranks = NAN,
         .parameters = NAN,
         .steps_planned = NAN,

@@ -27,7 +27,8 @@
     X(TESS__STEP_SCALE, "loss_scale")                                                              \
     X(TESS__STEP_SKIPPED, "skipped")                                                               \
     X(TESS__STEP_ZEROS, "zero_share")                                                              \
-    X(TESS__STEP_LOSS_ZEROS, "loss_zero_share")
+    X(TESS__STEP_LOSS_ZEROS, "loss_zero_share")                                                    \
+    X(TESS__STEP_MFU, "mfu")
 #define TESS__EPOCH_FIELDS(X)                                                                      \
     X(TESS__EPOCH, "epoch")                                                                        \
     X(TESS__EPOCH_TRAIN_LOSS, "train_loss")                                                        \
@@ -44,6 +45,15 @@
     X(TESS__TIME_OPTIM, "optim_s")                                                                 \
     X(TESS__TIME_HIDDEN, "hidden_s")                                                               \
     X(TESS__TIME_TOTAL, "total_s")
+#define TESS__DEVICE_FIELDS(X)                                                                     \
+    X(TESS__DEVICE_TIME, "elapsed_s")                                                              \
+    X(TESS__DEVICE_NUMBER, "device")                                                               \
+    X(TESS__DEVICE_BUSY, "gpu_percent")                                                            \
+    X(TESS__DEVICE_MEMORY, "memory_used_bytes")                                                    \
+    X(TESS__DEVICE_POWER, "power_w")                                                               \
+    X(TESS__DEVICE_CLOCK, "sm_mhz")                                                                \
+    X(TESS__DEVICE_HEAT, "temperature_c")                                                          \
+    X(TESS__DEVICE_SENT, "link_tx_bytes_per_s")
 #define TESS__MEASURED_FIELDS(X)                                                                   \
     X(TESS__MEASURED_RANKS, "ranks")                                                               \
     X(TESS__MEASURED_STEP, "step_s")                                                               \
@@ -71,6 +81,7 @@
 enum tess__step_field { TESS__STEP_FIELDS(TESS__FIELD_ENUM) TESS__STEP_WIDTH };
 enum tess__epoch_field { TESS__EPOCH_FIELDS(TESS__FIELD_ENUM) TESS__EPOCH_WIDTH };
 enum tess__time_field { TESS__TIME_FIELDS(TESS__FIELD_ENUM) TESS__TIME_WIDTH };
+enum tess__device_field { TESS__DEVICE_FIELDS(TESS__FIELD_ENUM) TESS__DEVICE_WIDTH };
 enum tess__measured_field { TESS__MEASURED_FIELDS(TESS__FIELD_ENUM) TESS__MEASURED_WIDTH };
 enum tess__predicted_field { TESS__PREDICTED_FIELDS(TESS__FIELD_ENUM) TESS__PREDICTED_WIDTH };
 enum tess__ring_field { TESS__RING_FIELDS(TESS__FIELD_ENUM) TESS__RING_WIDTH };
@@ -87,7 +98,8 @@ struct tess__fields {
 };
 
 extern const struct tess__fields tess__step_fields, tess__epoch_fields, tess__time_fields,
-    tess__measured_fields, tess__predicted_fields, tess__ring_fields, tess__tune_fields;
+    tess__device_fields, tess__measured_fields, tess__predicted_fields, tess__ring_fields,
+    tess__tune_fields;
 
 /* Records of one kind: value[row * fields->width + field]. */
 struct tess__rows {
@@ -119,9 +131,10 @@ struct tess__report_run {
     const char *name; /* unique in the report */
     const char *model, *strategy, *precision, *kernel, *hash, *goal;
     double ranks, parameters, steps_planned, batch, rate;
-    double tokens;    /* of a sample; 0: samples are images */
-    const char *mesh; /* "2 x 2 x 2": ranks of the data, tensor and stage axis */
-    json_t *options;  /* object, or NULL; owned by the report */
+    double tokens;            /* of a sample; 0: samples are images */
+    const char *mesh;         /* "2 x 2 x 2": ranks of the data, tensor and stage axis */
+    json_t *options;          /* object, or NULL; owned by the report */
+    struct tess__rows device; /* samples of all devices, by time */
     struct tess__rows step, epoch, times; /* times: sums over all epochs, one row per rank */
     struct tess__report_memory *memory;
     size_t memory_count;

@@ -153,6 +153,8 @@ static enum tess_status read_object(const struct tess__place *place, json_t *lin
         return read_times(place, part, run);
     if (json_object_get(line, "train_loss") != NULL || json_object_get(line, "val_loss") != NULL)
         return tess__report_row(place, line, &tess__epoch_fields, &run->epoch);
+    if (json_object_get(line, "gpu_percent") != NULL)
+        return tess__report_row(place, line, &tess__device_fields, &run->device);
     if (json_object_get(line, "step") != NULL)
         return read_step(place, line, run);
     --*used;

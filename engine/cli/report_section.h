@@ -10,6 +10,8 @@
 enum tess_status tess__report_curves(struct tess__report *report, struct tess__html *html);
 /* The same for what is set or decided on the way: rate, loss scale, gradients. */
 enum tess_status tess__report_controls(struct tess__report *report, struct tess__html *html);
+/* What the driver told of devices while the runs went on. */
+enum tess_status tess__report_devices(struct tess__report *report, struct tess__html *html);
 /* Memory of every rank by kind. */
 enum tess_status tess__report_memories(struct tess__report *report, struct tess__html *html);
 /* Throughput, efficiency and where the time goes. */

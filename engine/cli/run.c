@@ -160,6 +160,7 @@ enum tess_status tess__run_open(struct tess__run *run, const struct tess_config 
         else
             tess_engine_close(engine);
     }
+    TESS_TRY(tess_flops_count(config, dataset, &run->flops));
     run->chunk = calloc((size_t)(run->rank_count * tess_engine_chunk_count(run->planned)),
                         sizeof *run->chunk);
     if (run->chunk == NULL)
@@ -180,6 +181,8 @@ void tess__run_keep(struct tess__run *run, const struct tess__message *message)
 {
     if (message->kind == TESS__RUN_RANK)
         memcpy(&run->rank[message->rank], message->payload, sizeof run->rank[0]);
+    else if (message->kind == TESS__RUN_DEVICE)
+        memcpy(&run->on_device[message->rank], message->payload, sizeof run->on_device[0]);
     else if (message->kind == TESS__RUN_FINAL)
         memcpy(&run->final, message->payload, sizeof run->final);
     else if (message->kind == TESS__RUN_CHUNK) {
@@ -196,7 +199,7 @@ struct tess__launch tess__run_launch(const struct tess__run *run)
 
     return (struct tess__launch){
         .rank_count = run->rank_count,
-        .mode = run->config->strategy->rank_mode,
+        .mode = run->config->device.rank_mode,
         .bind = run->config->run.bind,
         .unit_name = unit_name,
         .unit_count = unit_count,

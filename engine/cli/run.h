@@ -9,6 +9,7 @@
 #include "core/config.h"
 #include "core/data.h"
 #include "core/engine.h"
+#include "core/flops.h"
 #include "core/trace.h"
 
 /* Memory of one rank by kind. */
@@ -96,6 +97,15 @@ struct tess__run_rank {
                                much of it a processor worked for it */
 };
 
+/* Every rank on a device: how full that is when the run is over. `usage` and `memory` are the
+ * device's, the same for all ranks on it. */
+struct tess__run_device {
+    int32_t device;
+    uint64_t arena; /* of this rank */
+    struct tess_device_usage usage;
+    struct tess_device_memory memory; /* total_bytes 0: it could not be asked */
+};
+
 _Static_assert(sizeof(struct tess__run_rank) <= TESS__MESSAGE_BYTES,
                "a rank's costs are a message");
 
@@ -113,6 +123,7 @@ enum tess__run_kind {
     TESS__RUN_FINAL,
     TESS__RUN_CHUNK,
     TESS__RUN_RANK,
+    TESS__RUN_DEVICE,
     TESS__RUN_TIMES,
     TESS__RUN_DIGEST,
 };
@@ -132,8 +143,10 @@ struct tess__run {
     double start_s;              /* clock at the program's start */
     struct tess_engine *planned; /* rank 0's plan */
     struct tess__usage predicted[TESS_WORLD_RANKS_MAX];
-    struct tess__run_rank rank[TESS_WORLD_RANKS_MAX]; /* filled by tess__run_keep */
-    struct tess__run_final final;                     /* filled by tess__run_keep */
+    struct tess__run_rank rank[TESS_WORLD_RANKS_MAX];        /* filled by tess__run_keep */
+    struct tess__run_device on_device[TESS_WORLD_RANKS_MAX]; /* likewise; zero on the host */
+    struct tess__run_final final;                            /* filled by tess__run_keep */
+    struct tess_flops flops;                                 /* of one sample */
     struct tess__run_chunk *chunk; /* [ranks, chunks of each] likewise, of a crowded pipeline */
 };
 

@@ -5,6 +5,7 @@
  */
 #include "base/clock.h"
 #include "cli/run.h"
+#include "comm/boot.h"
 #include "comm/debug.h"
 #include "tessera/check.h"
 
@@ -331,6 +332,21 @@ static enum tess_status loop_tell_chunks(const struct loop *loop)
     return TESS_OK;
 }
 
+/* Where the rank is on a device. One that cannot be asked any more costs only this line. */
+static enum tess_status loop_tell_device(const struct loop *loop)
+{
+    const struct tess_device_plan *plan = &loop->run->config->device;
+    struct tess__run_device told = {.device = plan->of_rank[loop->rank->rank]};
+
+    if (plan->module == NULL)
+        return TESS_OK;
+    told.arena = tess_memory_total(tess_engine_memory(loop->engine));
+    plan->module->device_usage(&told.usage);
+    if (plan->module->device_memory(&told.memory) != TESS_OK)
+        told.memory = (struct tess_device_memory){0, 0};
+    return tess__rank_send(loop->rank, TESS__RUN_DEVICE, &told, sizeof told);
+}
+
 static enum tess_status loop_tell_end(struct loop *loop)
 {
     const double steps = loop->step_count > 0 ? (double)loop->step_count : 1;
@@ -353,10 +369,30 @@ static enum tess_status loop_tell_end(struct loop *loop)
     tess__usage_read(tess_engine_memory(loop->engine), &cost.allocated);
     TESS_TRY(loop_tell_chunks(loop));
     TESS_TRY(tess__rank_send(loop->rank, TESS__RUN_RANK, &cost, sizeof cost));
+    TESS_TRY(loop_tell_device(loop));
     TESS_TRY(tess_engine_hash(loop->engine, &loop->final.hash));
     if (loop->rank->rank == 0)
         TESS_TRY(loop_tell_final(loop));
     return loop_save(loop);
+}
+
+/* The module's communicator; its ranks find each other over the memory that they share anyway. */
+static enum tess_status run_open_nccl(const struct tess__run *run, const struct tess__rank *rank,
+                                      enum tess_order order, struct tess_comm **comm_out)
+{
+    const double timeout_s = run->config->run.timeout;
+    struct tess_comm *shared = NULL;
+    struct tess_boot *boot = NULL;
+    enum tess_status status;
+
+    TESS_TRY(tess_comm_local_open(rank->world, rank->rank, order, timeout_s, &shared));
+    status = tess_boot_over(shared, timeout_s, &boot);
+    if (status == TESS_OK)
+        status =
+            run->config->device.module->comm_open(boot, rank->world, order, timeout_s, comm_out);
+    tess_boot_close(boot);
+    tess_comm_close(shared);
+    return status;
 }
 
 static enum tess_status run_open_comm(const struct tess__run *run, const struct tess__rank *rank,
@@ -369,10 +405,19 @@ static enum tess_status run_open_comm(const struct tess__run *run, const struct 
     const char *const *unit_name = tess_engine_unit_names(run->planned, &unit_count);
     enum tess_status status;
 
-    if (rank->rank_count == 1)
+    TESS_TRY(tess_config_select_device(run->config, rank->rank));
+    switch (run->config->device.comm) {
+    case TESS_COMM_SELF:
         TESS_TRY(tess_comm_self_open(order, &comm));
-    else
+        break;
+    case TESS_COMM_NCCL:
+        TESS_TRY(run_open_nccl(run, rank, order, &comm));
+        break;
+    case TESS_COMM_AUTO: /* never: the plan has chosen */
+    case TESS_COMM_LOCAL:
         TESS_TRY(tess_comm_local_open(rank->world, rank->rank, order, options->timeout, &comm));
+        break;
+    }
     *comm_out = comm;
     if (!options->debug)
         return TESS_OK;

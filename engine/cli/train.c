@@ -22,6 +22,10 @@ static const struct tess_option train_option_table[] = {
      1e12, NULL, "steps in the time lines"},
     {"tensorboard", TESS_OPTION_STRING, offsetof(struct tess__train_options, tensorboard), "", 0, 0,
      NULL, "folder for an event file that TensorBoard reads; empty writes none"},
+    {"watch", TESS_OPTION_CHOICE, offsetof(struct tess__train_options, watch), "auto", 0, 0,
+     "auto|on|off",
+     "write what the driver tells of GPUs (utilisation, memory, power) to metrics.jsonl once a "
+     "second: auto, of those that the run computes on; on, of all of this machine"},
     {NULL, TESS_OPTION_BOOL, 0, NULL, 0, 0, NULL, NULL},
 };
 

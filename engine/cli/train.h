@@ -10,6 +10,7 @@ struct tess__train_options {
     const char *trace;    /* files and folders: "" for none */
     int64_t trace_first, trace_steps;
     const char *tensorboard;
+    int32_t watch; /* enum tess__watch_choice */
 };
 
 /* What a training came to. */

@@ -7,6 +7,7 @@
 #include "cli/digests.h"
 #include "cli/explain.h"
 #include "cli/memory_table.h"
+#include "cli/mfu.h"
 #include "cli/progress.h"
 #include "cli/record.h"
 #include "cli/run.h"
@@ -14,6 +15,7 @@
 #include "cli/times.h"
 #include "cli/trace_file.h"
 #include "cli/train.h"
+#include "cli/watch.h"
 #include "cli/words.h"
 #include "core/metrics.h"
 #include "core/tensorboard.h"
@@ -32,6 +34,8 @@ struct train {
     struct tess__digests digests;
     struct tess_metrics *metrics;   /* NULL without a run folder */
     struct tess_tensorboard *board; /* NULL without --tensorboard */
+    enum tess__watch_choice watch;
+    struct tess__watcher watcher;
 };
 
 /* ---- messages ---------------------------------------------------------------------------------
@@ -142,6 +146,7 @@ static enum tess_status train_message(void *context, const struct tess__message 
     case TESS__RUN_FINAL:
     case TESS__RUN_CHUNK:
     case TESS__RUN_RANK:
+    case TESS__RUN_DEVICE:
         tess__run_keep(&train->run, message);
         break;
     }
@@ -150,11 +155,18 @@ static enum tess_status train_message(void *context, const struct tess__message 
     return status;
 }
 
+static enum tess_status train_tick(void *context)
+{
+    struct train *train = context;
+
+    return tess__watch_write(&train->watcher, &train->run, train->watch, train->metrics);
+}
+
 static void train_started(void *context, int32_t rank, int pid, const char *cores,
                           const struct tess_board *board)
 {
     struct train *train = context;
-    bool threads = train->run.config->strategy->rank_mode == TESS_RANKS_THREADS;
+    bool threads = train->run.config->device.rank_mode == TESS_RANKS_THREADS;
 
     /* All ranks are on this host, so a rank's number among those of its host is its number. */
     printf("rank %d of %d (local rank %d): pid %d%s, core %s", rank, train->run.rank_count, rank,
@@ -240,7 +252,9 @@ static void train_print_end(const struct tess__run *run, bool saved)
                    100 * final->loss_zero_share);
         printf("loss scale %g, %" PRId64 " steps skipped", final->loss_scale, final->skipped);
     }
-    printf("\nhash of all parameters %016" PRIx64 "\n", final->hash);
+    putchar('\n');
+    tess__mfu_print_end(run);
+    printf("hash of all parameters %016" PRIx64 "\n", final->hash);
     if (saved && run->config->run.run[0] != '\0' && run->config->run.save_weights)
         printf("weights in %s/weights.safetensors\n", run->config->run.run);
     tess__bubble_print(run);
@@ -255,7 +269,11 @@ static enum tess_status train_launch(struct train *train)
     launch.message = train_message;
     launch.started = train_started;
     launch.before_line = train_before_line;
-    tess__progress_open(&train->progress, train->run.dataset);
+    if (train->metrics != NULL && tess__watch_wanted(&train->run, train->watch)) {
+        launch.tick = train_tick;
+        launch.tick_s = TESS__WATCH_PERIOD_S;
+    }
+    tess__progress_open(&train->progress, &train->run);
     train->run.live = train->progress.terminal;
     train_print_start(&train->run);
     train_print_notes(&train->run);
@@ -307,6 +325,7 @@ enum tess_status tess__train_run(const struct tess_config *config,
 
     TESS_TRY_GOTO(status, close_run, tess__run_open(&train.run, config, dataset));
     train.run.start_s = start_s;
+    train.watch = (enum tess__watch_choice)options->watch;
     if (options->explain) {
         status = tess__explain_print(&train.run, (int32_t)options->explain_rank);
         goto close_run;
@@ -317,6 +336,7 @@ enum tess_status tess__train_run(const struct tess_config *config,
     TESS_KEEP(status, tess_metrics_close(train.metrics));
     TESS_KEEP(status, tess_tensorboard_close(train.board));
     tess__digests_close(&train.digests);
+    tess__watch_close(&train.watcher);
     trained_out->final = train.run.final;
 
 close_run:

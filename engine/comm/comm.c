@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "comm/call.h"
+#include "comm/marks.h"
 #include "tessera/check.h"
 
 #include <stdio.h>
@@ -36,10 +37,11 @@ void tess__call_describe(const struct tess_comm_call *call, char *text, size_t t
     enum tess_collective kind = call->collective;
     bool sums = kind == TESS_COLLECTIVE_ALL_REDUCE || kind == TESS_COLLECTIVE_REDUCE_SCATTER ||
                 kind == TESS_COLLECTIVE_REDUCE;
-    char what[48] = "", with[40] = "";
+    char what[64] = "", with[40] = "";
     if (kind != TESS_COLLECTIVE_BARRIER)
-        snprintf(what, sizeof what, " of %zu %s%s", call->count, tess_dtype_name(call->dtype),
-                 sums ? reduce_text[(unsigned)call->reduce % 3] : "");
+        snprintf(what, sizeof what, " of %zu %s%s%s", call->count, tess_dtype_name(call->dtype),
+                 sums ? reduce_text[(unsigned)call->reduce % 3] : "",
+                 call->device ? " in device memory" : "");
     if (kind == TESS_COLLECTIVE_BROADCAST || kind == TESS_COLLECTIVE_REDUCE)
         snprintf(with, sizeof with, " with root %d", (int)call->peer);
     snprintf(text, text_bytes, "%s%s%s%s%s", tess_collective_name(kind), what, with,
@@ -53,21 +55,21 @@ void tess__comm_called(struct tess_comm *comm, const struct tess_comm_call *call
         return;
     }
     comm->called_s = tess_clock_s();
-    if (comm->flight_count++ == 0)
-        comm->flight_since_s = comm->called_s;
     struct tess_comm *root = comm->root != NULL ? comm->root : comm;
-    if (root->family_count++ == 0)
-        root->family_since_s = comm->called_s;
+    if (!tess__marks_called(comm, ticket)) {
+        if (comm->flight_count++ == 0)
+            comm->flight_since_s = comm->called_s;
+        if (root->family_count++ == 0)
+            root->family_since_s = comm->called_s;
+    }
     const struct tess_comm_observer *observer = comm->observer;
     if (observer != NULL && observer->called != NULL)
         observer->called(observer->context, comm, call, ticket);
 }
 
-void tess__comm_completed(struct tess_comm *comm, uint64_t ticket)
+/* A call that is counted by the host's clock is complete. */
+static void comm_landed(struct tess_comm *comm)
 {
-    /* The user's earlier calls may complete in quiet; own calls are waited for one by one. */
-    if (comm->quiet && ticket == comm->quiet_ticket)
-        return;
     struct tess_comm *root = comm->root != NULL ? comm->root : comm;
     bool group_ends = --comm->flight_count == 0, family_ends = --root->family_count == 0;
     double now_s = group_ends ? tess_clock_s() : 0;
@@ -75,6 +77,15 @@ void tess__comm_completed(struct tess_comm *comm, uint64_t ticket)
         comm->stats.flight_s += now_s - comm->flight_since_s;
     if (family_ends) /* then the group has none either */
         root->family_s += now_s - root->family_since_s;
+}
+
+void tess__comm_completed(struct tess_comm *comm, uint64_t ticket)
+{
+    /* The user's earlier calls may complete in quiet; own calls are waited for one by one. */
+    if (comm->quiet && ticket == comm->quiet_ticket)
+        return;
+    if (!tess__marks_completed(comm, ticket))
+        comm_landed(comm);
     const struct tess_comm_observer *observer = comm->observer;
     if (observer != NULL && observer->completed != NULL)
         observer->completed(observer->context, comm, ticket);
@@ -116,15 +127,26 @@ static const char *comm_name(const struct tess_comm_call *call, char name[COMM_N
     return name;
 }
 
+/* Which of its two pointers does this rank's call use? */
+static bool comm_needs_source(const struct tess_comm_call *call)
+{
+    return call->collective != TESS_COLLECTIVE_RECV && call->collective != TESS_COLLECTIVE_BARRIER;
+}
+
+static bool comm_needs_target(const struct tess_comm *comm, const struct tess_comm_call *call)
+{
+    bool here = call->collective != TESS_COLLECTIVE_REDUCE || call->peer == comm->rank;
+    return call->collective != TESS_COLLECTIVE_SEND &&
+           call->collective != TESS_COLLECTIVE_BARRIER && here;
+}
+
 /* Does the call fit its contract on memory? `in_place` is the one overlap that is allowed. */
 static enum tess_status comm_check_memory(const struct tess_comm *comm,
                                           const struct tess_comm_call *call, size_t bytes)
 {
     char name[COMM_NAME_MAX];
     enum tess_collective kind = call->collective;
-    bool here = call->peer < 0 || kind != TESS_COLLECTIVE_REDUCE || call->peer == comm->rank;
-    bool needs_source = kind != TESS_COLLECTIVE_RECV;
-    bool needs_target = kind != TESS_COLLECTIVE_SEND && here;
+    bool needs_source = comm_needs_source(call), needs_target = comm_needs_target(comm, call);
     if ((needs_source && call->source == NULL) || (needs_target && call->target == NULL))
         TESS_FAIL(TESS_ERR_COMM, "%s: %zu elements, but no %s", comm_name(call, name), call->count,
                   needs_source && call->source == NULL ? "source" : "target");
@@ -176,6 +198,25 @@ static enum tess_status comm_check(const struct tess_comm *comm, const struct te
     return comm_check_memory(comm, call, call->count * size);
 }
 
+/* Host or device memory? Both sides must be the same. An empty call is the host's. */
+static enum tess_status comm_place(const struct tess_comm *comm, struct tess_comm_call *call)
+{
+    const struct tess_queue *queue = comm->queue;
+    if (queue == NULL || call->count == 0)
+        return TESS_OK;
+    bool has_source = comm_needs_source(call), has_target = comm_needs_target(comm, call);
+    bool source = has_source && queue->ops->owns(queue->kernel, call->source);
+    bool target = has_target && queue->ops->owns(queue->kernel, call->target);
+    char name[COMM_NAME_MAX];
+    if (has_source && has_target && source != target)
+        TESS_FAIL(TESS_ERR_COMM,
+                  "%s: the source is in %s memory, the target in %s memory; copy one of them, both "
+                  "must be on the same side",
+                  comm_name(call, name), source ? "device" : "host", target ? "device" : "host");
+    call->device = source || target;
+    return TESS_OK;
+}
+
 /* Wait for a call; `start`: since when the rank does nothing else. */
 static enum tess_status comm_wait(struct tess_comm *comm, uint64_t ticket, double start)
 {
@@ -183,9 +224,14 @@ static enum tess_status comm_wait(struct tess_comm *comm, uint64_t ticket, doubl
     bool watched = observer != NULL && observer->waiting != NULL;
     if (watched)
         observer->waiting(observer->context, comm, ticket, true);
-    enum tess_status status = comm->ops->wait(comm, ticket);
+    struct comm_mark *mark = tess__marks_find(comm, ticket);
+    enum tess_status status = mark != NULL ? tess__marks_wait(comm->marks, mark) : TESS_OK;
+    if (status == TESS_OK)
+        status = comm->ops->wait(comm, ticket);
     comm_access(comm, false);
-    if (!comm->quiet)
+    if (mark != NULL && status == TESS_OK)
+        status = tess__marks_waited(comm->marks, mark);
+    else if (!comm->quiet)
         comm->stats.wait_s += tess_clock_s() - start;
     if (watched)
         observer->waiting(observer->context, comm, ticket, false);
@@ -200,10 +246,15 @@ static enum tess_status comm_call(struct tess_comm *comm, struct tess_comm_call 
     call.site = tess_comm_site;
     tess_comm_site = "";
     TESS_TRY(comm_check(comm, &call));
+    TESS_TRY(comm_place(comm, &call));
     struct tess_event event = {.comm = comm};
+    struct comm_mark *mark = NULL;
+    if (call.device)
+        TESS_TRY(tess__marks_begin(comm, &mark));
     comm_access(comm, true);
     enum tess_status status = comm->ops->call(comm, &call, &event.ticket);
     if (status != TESS_OK) {
+        tess__marks_cancel(comm->marks, mark);
         comm_access(comm, false);
         return status;
     }
@@ -340,6 +391,56 @@ enum tess_status tess_comm_poll(struct tess_comm *comm)
     return comm->ops->poll != NULL ? comm->ops->poll(comm) : TESS_OK;
 }
 
+enum tess_status tess_comm_settle(struct tess_comm *comm)
+{
+    return comm->marks != NULL ? tess__marks_settle(comm->marks) : TESS_OK;
+}
+
+void tess_comm_untimed(struct tess_comm *comm, bool on)
+{
+    if (comm->marks != NULL)
+        tess__marks_pause(comm->marks, on);
+}
+
+/* Tell the backend of comm->queue; what the ranks exchange for it is not the user's traffic. */
+static enum tess_status comm_attach(struct tess_comm *comm, struct tess_queue *queue)
+{
+    if (comm->ops->attach == NULL)
+        return TESS_OK;
+    comm->quiet = true;
+    comm->quiet_ticket = UINT64_MAX;
+    enum tess_status status = comm->ops->attach(comm, queue);
+    comm->quiet = false;
+    return status;
+}
+
+static void comm_detach(struct tess_comm *comm)
+{
+    if (comm->queue == NULL)
+        return;
+    (void)comm_attach(comm, NULL); /* gives back what it had: nothing to be done about an error */
+    comm->queue = NULL;
+    if (comm->marks != NULL && comm->root == NULL)
+        tess__marks_close(comm->marks);
+    else if (comm->marks != NULL)
+        tess__marks_forget(comm->marks, comm);
+    comm->marks = NULL;
+}
+
+enum tess_status tess_comm_attach(struct tess_comm *comm, struct tess_queue *queue)
+{
+    if (queue == NULL || comm->queue != NULL)
+        comm_detach(comm);
+    if (queue == NULL)
+        return TESS_OK;
+    TESS_TRY(tess__marks_open(queue, &comm->marks));
+    comm->queue = queue;
+    enum tess_status status = comm_attach(comm, queue);
+    if (status != TESS_OK)
+        comm_detach(comm);
+    return status;
+}
+
 enum tess_status tess_comm_alloc(struct tess_comm *comm, size_t bytes, void **memory_out)
 {
     return comm->ops->alloc(comm, bytes, memory_out);
@@ -373,7 +474,14 @@ enum tess_status(tess_comm_split)(struct tess_comm *comm, int32_t color, int32_t
     (*child_out)->access_context = comm->access_context;
     (*child_out)->observer = comm->observer;
     (*child_out)->root = comm->root != NULL ? comm->root : comm;
-    return TESS_OK;
+    (*child_out)->marks = comm->marks;
+    (*child_out)->queue = comm->queue;
+    if (comm->queue == NULL)
+        return TESS_OK;
+    status = comm_attach(*child_out, comm->queue);
+    if (status != TESS_OK)
+        tess_comm_close(*child_out);
+    return status;
 }
 
 void tess_comm_abort(struct tess_comm *comm, const char *reason)
@@ -383,6 +491,8 @@ void tess_comm_abort(struct tess_comm *comm, const char *reason)
 
 void tess_comm_close(struct tess_comm *comm)
 {
-    if (comm != NULL)
-        comm->ops->close(comm);
+    if (comm == NULL)
+        return;
+    comm_detach(comm);
+    comm->ops->close(comm);
 }

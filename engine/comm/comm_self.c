@@ -29,10 +29,17 @@ static enum tess_status self_call(struct tess_comm *comm, const struct tess_comm
     /* With one rank the sum is the value and the only share is the whole. */
     bool copies = call->collective != TESS_COLLECTIVE_BROADCAST &&
                   call->collective != TESS_COLLECTIVE_BARRIER;
-    if (copies && call->count > 0 && call->source != call->target)
-        memcpy(call->target, call->source, call->count * tess_dtype_bytes(call->dtype));
+    size_t bytes =
+        copies && call->source != call->target ? call->count * tess_dtype_bytes(call->dtype) : 0;
+    enum tess_status status = TESS_OK;
+    if (bytes > 0 && call->device)
+        status = comm->queue->ops->copy(comm->queue, bytes, call->source, call->target);
+    else if (bytes > 0)
+        memcpy(call->target, call->source, bytes);
+    if (call->device)
+        tess__comm_given(comm, *ticket_out, comm->queue);
     tess__comm_completed(comm, *ticket_out);
-    return TESS_OK;
+    return status;
 }
 
 static enum tess_status self_wait(struct tess_comm *comm, uint64_t ticket)

@@ -58,12 +58,18 @@ static void debug_called(void *context, const struct tess_comm *inner,
     tess__comm_called(&debug->comm, call, ticket);
 }
 
+/* Bytes are counted by whoever moves them, at the latest when a call is complete. */
+static void debug_count(struct debug_comm *debug)
+{
+    debug->comm.stats.sent_bytes = debug->inner->stats.sent_bytes;
+    debug->comm.stats.received_bytes = debug->inner->stats.received_bytes;
+}
+
 static void debug_completed(void *context, const struct tess_comm *inner, uint64_t ticket)
 {
+    (void)inner;
     struct debug_comm *debug = context;
-    /* Bytes are counted by whoever moves them, at the latest by now. */
-    debug->comm.stats.sent_bytes = inner->stats.sent_bytes;
-    debug->comm.stats.received_bytes = inner->stats.received_bytes;
+    debug_count(debug);
     tess__comm_completed(&debug->comm, ticket);
 }
 
@@ -248,6 +254,23 @@ static enum tess_status debug_poll(struct tess_comm *comm)
     return tess_comm_poll(debug_of(comm)->inner);
 }
 
+static enum tess_status debug_attach(struct tess_comm *comm, struct tess_queue *queue)
+{
+    struct debug_comm *debug = debug_of(comm);
+    struct tess_comm *inner = debug->inner;
+    if (inner->queue == queue) /* children of a split have been attached with their parents */
+        return TESS_OK;
+    const bool detaches = queue == NULL;
+    if (!detaches)
+        inner->queue = queue;
+    enum tess_status status =
+        inner->ops->attach != NULL ? inner->ops->attach(inner, queue) : TESS_OK;
+    debug_count(debug);
+    if (detaches)
+        inner->queue = NULL;
+    return status;
+}
+
 static enum tess_status debug_alloc(struct tess_comm *comm, size_t bytes, void **memory_out)
 {
     return tess_comm_alloc(debug_of(comm)->inner, bytes, memory_out);
@@ -296,6 +319,7 @@ static const struct tess_comm_ops debug_ops = {
     .call = debug_call,
     .wait = debug_wait,
     .poll = debug_poll,
+    .attach = debug_attach,
     .alloc = debug_alloc,
     .release = debug_release,
     .split = debug_split,
@@ -314,7 +338,9 @@ static enum tess_status debug_wrap(struct tess_comm *inner, const struct debug_c
     debug->comm = (struct tess_comm){.ops = &debug_ops,
                                      .rank = inner->rank,
                                      .rank_count = inner->rank_count,
-                                     .order = inner->order};
+                                     .order = inner->order,
+                                     .queue = inner->queue,
+                                     .device_memory = inner->device_memory};
     debug->inner = inner;
     debug->board = like->board;
     debug->unit_name = like->unit_name;

@@ -37,6 +37,7 @@ static uint64_t local_stage_at(const struct local_group *group, size_t bytes)
 
 struct local_room {
     struct local_group *group;
+    uint64_t calls; /* that may be outstanding */
     size_t bytes;
 };
 
@@ -45,18 +46,19 @@ static bool local_has_room(void *context)
     struct local_room *room = context;
     struct local_group *group = room->group;
     local_retire(group);
-    return group->posted - group->retired < LOCAL_RING &&
+    return group->posted - group->retired < room->calls &&
            local_stage_at(group, room->bytes) + room->bytes - group->stage_free <=
                LOCAL_STAGE_BYTES;
 }
 
-/* Wait until a descriptor and `bytes` of staging are free. */
-static enum tess_status local_make_room(struct local_group *group, size_t bytes)
+/* Wait until a descriptor, its fences and `bytes` of staging are free. */
+static enum tess_status local_make_room(struct local_group *group, bool device, size_t bytes)
 {
-    if (group->posted - group->retired < LOCAL_RING &&
+    uint64_t calls = device ? LOCAL_FENCES : LOCAL_RING;
+    if (group->posted - group->retired < calls &&
         local_stage_at(group, bytes) + bytes - group->stage_free <= LOCAL_STAGE_BYTES)
         return TESS_OK;
-    struct local_room room = {group, bytes};
+    struct local_room room = {group, calls, bytes};
     if (local_has_room(&room))
         return TESS_OK;
     group->rank->wants_room = true;
@@ -74,12 +76,14 @@ static enum tess_status local_post(struct local_group *group, const struct tess_
     int32_t rank = group->comm.rank;
     bool gives = call->collective != TESS_COLLECTIVE_BROADCAST || call->peer == rank;
     size_t source_bytes = tess__local_source_bytes(group, call);
-    size_t staged = gives && source_bytes <= LOCAL_SMALL
+    size_t staged = gives && !call->device && source_bytes <= LOCAL_SMALL
                         ? (source_bytes + LOCAL_LINE - 1) / LOCAL_LINE * LOCAL_LINE
                         : 0;
-    TESS_TRY(local_make_room(group, staged));
+    TESS_TRY(local_make_room(group, call->device, staged));
 
     uint64_t t = group->posted;
+    if (call->device)
+        TESS_TRY(tess__local_device_post(group, t));
     struct local_desc *desc = &group->member[rank]->ring[t % LOCAL_RING];
     group->stage_begin[t % LOCAL_RING] = group->stage_end;
     desc->source = call->source;
@@ -99,6 +103,7 @@ static enum tess_status local_post(struct local_group *group, const struct tess_
     desc->collective = (uint8_t)call->collective;
     desc->reduce = (uint8_t)call->reduce;
     desc->dtype = (uint8_t)call->dtype;
+    desc->device = call->device;
     group->call[t % LOCAL_RING] = *call;
     group->posted = t + 1;
     atomic_store(&desc->seq, t + 1);
@@ -115,6 +120,8 @@ static enum tess_status local_call(struct tess_comm *comm, const struct tess_com
 {
     struct local_group *group = local_of(comm);
     TESS_TRY(tess__local_check(group->rank));
+    if (call->device)
+        TESS_TRY(tess__local_device_check(group, call));
     uint64_t seq;
     if (call->collective == TESS_COLLECTIVE_SEND || call->collective == TESS_COLLECTIVE_RECV) {
         TESS_TRY(tess__local_message_post(group, call, &seq));
@@ -125,7 +132,11 @@ static enum tess_status local_call(struct tess_comm *comm, const struct tess_com
         *ticket_out = tess__local_ticket(LOCAL_COLLECTIVE, -1, seq);
     }
     tess__comm_called(comm, call, *ticket_out);
-    return TESS_OK;
+    if (!call->device)
+        return TESS_OK;
+    /* Whoever is the last to post need not poll for the device to begin. */
+    bool moved = false;
+    return tess__local_advance(group->rank, &moved);
 }
 
 struct local_awaited {
@@ -150,6 +161,21 @@ static bool local_is_complete(void *context)
     return tess__local_run_by_all(group) > awaited->seq;
 }
 
+/* What the kernels are given from now on comes after the call, where that was on device memory or
+ * its place is taken by another one. */
+static enum tess_status local_join(const struct local_awaited *awaited)
+{
+    struct local_group *group = awaited->group;
+    uint64_t seq = awaited->seq;
+    if (awaited->sequence != LOCAL_COLLECTIVE)
+        return tess__local_device_join_message(group, awaited->sequence == LOCAL_SEND,
+                                               awaited->peer, seq);
+    bool forgotten = group->posted - seq > LOCAL_RING;
+    if (!forgotten && !group->call[seq % LOCAL_RING].device)
+        return TESS_OK;
+    return tess__local_device_join(group, seq, forgotten || group->waits_for_all[seq % LOCAL_RING]);
+}
+
 static enum tess_status local_wait(struct tess_comm *comm, uint64_t ticket)
 {
     struct local_group *group = local_of(comm);
@@ -168,7 +194,7 @@ static enum tess_status local_wait(struct tess_comm *comm, uint64_t ticket)
         tess__local_report(group);
     else
         tess__local_message_report(group, awaited.peer);
-    return TESS_OK;
+    return group->device != NULL ? local_join(&awaited) : TESS_OK;
 }
 
 static enum tess_status local_poll(struct tess_comm *comm)
@@ -218,6 +244,7 @@ static const struct tess_comm_ops local_ops = {
     .call = local_call,
     .wait = local_wait,
     .poll = local_poll,
+    .attach = tess__local_attach,
     .alloc = tess__local_alloc,
     .release = tess__local_release,
     .split = local_split,

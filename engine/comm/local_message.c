@@ -3,7 +3,8 @@
  * from the collectives, so that no pattern of crossing messages can block:
  *
  *   eager     small: copied by the sender when it is posted
- *   direct    the source can be reached: the receiver pulls
+ *   direct    the source can be reached: the receiver pulls; from device memory by a queue of the
+ *             device (local_device.c)
  *   chunked   private: through two shared chunks, the sender fills, the receiver empties
  */
 #include "comm/shared.h"
@@ -83,7 +84,10 @@ static void message_post_send(struct local_group *group, const struct tess_comm_
     struct local_pair *pair = message_pair(group, group->comm.rank, call->peer);
     struct local_desc *desc = &pair->ring[seq % LOCAL_PAIR_RING];
     desc->source = call->source;
-    if (message->bytes <= LOCAL_SMALL) {
+    desc->device = call->device;
+    if (call->device) {
+        message->way = LOCAL_DIRECT;
+    } else if (message->bytes <= LOCAL_SMALL) {
         message->way = LOCAL_EAGER;
         desc->source = pair->small[seq % LOCAL_PAIR_RING];
         if (message->bytes > 0)
@@ -154,11 +158,14 @@ enum tess_status tess__local_message_post(struct local_group *group,
     if (send && queue->posted - queue->reported >= LOCAL_PAIR_RING)
         message_run_sends(group, call->peer, &moved);
     uint64_t seq = queue->posted;
+    if (call->device)
+        TESS_TRY(tess__local_device_post_message(group, send, call->peer, seq));
     struct local_message *message = &queue->message[seq % LOCAL_PAIR_RING];
     *message = (struct local_message){.source = call->source,
                                       .target = call->target,
                                       .count = call->count,
                                       .dtype = call->dtype,
+                                      .device = call->device,
                                       .site = call->site,
                                       .bytes = call->count * tess_dtype_bytes(call->dtype)};
     if (send)
@@ -198,21 +205,25 @@ static enum tess_status message_run_receive(struct local_group *group, int32_t p
     *done_out = false;
     if (atomic_load(&desc->seq) != seq + 1)
         return TESS_OK;
-    if (desc->count != message->count || desc->dtype != message->dtype) {
+    if (desc->count != message->count || desc->dtype != message->dtype ||
+        desc->device != message->device) {
         char reason[300];
         int32_t me = group->world_rank[group->comm.rank], them = group->world_rank[peer];
-        snprintf(
-            reason, sizeof reason,
-            "message %llu from rank %d to rank %d differs: rank %d sends %llu %s, rank %d receives "
-            "%zu %s; both sides must give the same count and dtype",
-            (unsigned long long)seq + 1, (int)them, (int)me, (int)them,
-            (unsigned long long)desc->count, tess_dtype_name((enum tess_dtype)desc->dtype), (int)me,
-            message->count, tess_dtype_name(message->dtype));
+        snprintf(reason, sizeof reason,
+                 "message %llu from rank %d to rank %d differs: rank %d sends %llu %s%s, rank %d "
+                 "receives %zu %s%s; both sides must give the same count, dtype and sort of memory",
+                 (unsigned long long)seq + 1, (int)them, (int)me, (int)them,
+                 (unsigned long long)desc->count, tess_dtype_name((enum tess_dtype)desc->dtype),
+                 desc->device ? " in device memory" : "", (int)me, message->count,
+                 tess_dtype_name(message->dtype), message->device ? " in device memory" : "");
         group->rank->told = true;
         tess_world_abort(group->rank->world, group->rank->rank, reason);
         TESS_FAIL(TESS_ERR_COMM, "%s", reason);
     }
-    if (!desc->source_shared) {
+    if (message->device) {
+        TESS_TRY(tess__local_device_pull(group, peer, seq, message->target, desc->source,
+                                         message->bytes));
+    } else if (!desc->source_shared) {
         if (!message_pull_chunks(group, peer, message, moved_out))
             return TESS_OK;
     } else if (message->bytes > 0) {

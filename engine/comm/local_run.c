@@ -7,12 +7,14 @@
  *   direct    Peers' buffers can be reached: read (and for sums written) in place.
  *               all_reduce, reduce   rank r sums slice r of all sources into all targets
  *               the others           each rank pulls what it needs
+ *             Device memory (local_device.c): the same, given to a queue of the device.
  *   chunked   Some buffer is private: sources are staged piece by piece through two shared chunks;
  *             between two pieces the ranks synchronise once each way.
  *
  * Which of the three follows from the posted descriptors alone, so that all ranks agree. Sums are
  * always taken in the canonical order: it costs no more than another one here.
  */
+#include "base/reduce.h"
 #include "comm/call.h"
 #include "comm/shared.h"
 #include "tessera/check.h"
@@ -89,6 +91,7 @@ static void run_describe(const struct local_desc *desc, const char *site, char *
                                   .dtype = (enum tess_dtype)desc->dtype,
                                   .count = desc->count,
                                   .peer = desc->peer,
+                                  .device = desc->device,
                                   .site = site};
     tess__call_describe(&call, text, text_bytes);
 }
@@ -103,9 +106,10 @@ static enum tess_status run_compare(struct local_group *group, uint64_t t)
         if (rooted && r != own->peer)
             continue;
         if (desc->collective == own->collective && desc->reduce == own->reduce &&
-            desc->dtype == own->dtype && desc->count == own->count && desc->peer == own->peer)
+            desc->dtype == own->dtype && desc->count == own->count && desc->peer == own->peer &&
+            desc->device == own->device)
             continue;
-        char mine[160], theirs[120], reason[480];
+        char mine[180], theirs[140], reason[480];
         run_describe(own, group->call[t % LOCAL_RING].site, mine, sizeof mine);
         run_describe(desc, "", theirs, sizeof theirs); /* a site is an address of that rank */
         snprintf(
@@ -131,9 +135,9 @@ static void run_plan(struct local_group *group, uint64_t t)
 {
     const struct tess_comm_call *call = &group->call[t % LOCAL_RING];
     int32_t n = group->comm.rank_count;
-    bool small = tess__local_source_bytes(group, call) <= LOCAL_SMALL;
+    bool small = !call->device && tess__local_source_bytes(group, call) <= LOCAL_SMALL;
     bool reachable = true;
-    for (int32_t r = 0; r < n && !small; r++) {
+    for (int32_t r = 0; r < n && !small && !call->device; r++) {
         const struct local_desc *desc = run_desc(group, r, t);
         bool is_root = r == call->peer;
         if (call->collective == TESS_COLLECTIVE_BROADCAST && !is_root)
@@ -156,10 +160,28 @@ static void run_plan(struct local_group *group, uint64_t t)
     group->planned = true;
 }
 
-static void run_copy(void *target, const void *source, size_t bytes)
+static enum tess_status run_copy(struct local_group *group, const struct tess_comm_call *call,
+                                 void *target, const void *source, size_t bytes)
 {
-    if (bytes > 0 && target != source)
-        memcpy(target, source, bytes);
+    if (bytes == 0 || target == source)
+        return TESS_OK;
+    if (call->device)
+        return tess__local_device_copy(group, target, source, bytes);
+    memcpy(target, source, bytes);
+    return TESS_OK;
+}
+
+/* Of one array of every rank into `m` targets. */
+static enum tess_status run_reduce(struct local_group *group, const struct tess_comm_call *call,
+                                   const void *const *source, int32_t m, void *const *target,
+                                   size_t count)
+{
+    if (count == 0)
+        return TESS_OK;
+    if (call->device)
+        return tess__local_device_reduce(group, call, source, m, target, count);
+    tess__reduce(call->dtype, call->reduce, group->comm.rank_count, source, m, target, count);
+    return TESS_OK;
 }
 
 /*
@@ -167,11 +189,11 @@ static void run_copy(void *target, const void *source, size_t bytes)
  * sources. source[r] points at element `begin` of rank r's first piece; its pieces are `stride`
  * elements apart.
  */
-static void run_take(struct local_group *group, const struct tess_comm_call *call,
-                     const void *const *source, size_t stride, size_t begin, size_t n)
+static enum tess_status run_take(struct local_group *group, const struct tess_comm_call *call,
+                                 const void *const *source, size_t stride, size_t begin, size_t n)
 {
     if (n == 0)
-        return;
+        return TESS_OK;
     size_t size = tess_dtype_bytes(call->dtype);
     int32_t rank = group->comm.rank, rank_count = group->comm.rank_count;
     char *target = call->target == NULL ? NULL : (char *)call->target + begin * size;
@@ -183,13 +205,11 @@ static void run_take(struct local_group *group, const struct tess_comm_call *cal
             break;
         /* fall through */
     case TESS_COLLECTIVE_ALL_REDUCE:
-        tess__reduce(call->dtype, call->reduce, rank_count, source, 1, targets, n);
-        break;
+        return run_reduce(group, call, source, 1, targets, n);
     case TESS_COLLECTIVE_REDUCE_SCATTER:
         for (int32_t r = 0; r < rank_count; r++)
             piece[r] = (const char *)source[r] + (size_t)rank * stride * size;
-        tess__reduce(call->dtype, call->reduce, rank_count, piece, 1, targets, n);
-        break;
+        return run_reduce(group, call, piece, 1, targets, n);
     case TESS_COLLECTIVE_ALL_GATHER:
     case TESS_COLLECTIVE_ALL_TO_ALL:
         /* Each rank begins with another peer, so that they do not all read from the same one. */
@@ -197,17 +217,18 @@ static void run_take(struct local_group *group, const struct tess_comm_call *cal
             int32_t r = (rank + i) % rank_count;
             size_t skip =
                 call->collective == TESS_COLLECTIVE_ALL_TO_ALL ? (size_t)rank * stride : 0;
-            run_copy(target + (size_t)r * call->count * size, (const char *)source[r] + skip * size,
-                     n * size);
+            TESS_TRY(run_copy(group, call, target + (size_t)r * call->count * size,
+                              (const char *)source[r] + skip * size, n * size));
         }
         break;
     case TESS_COLLECTIVE_BROADCAST:
         if (rank != call->peer)
-            run_copy(target, source[call->peer], n * size);
+            return run_copy(group, call, target, source[call->peer], n * size);
         break;
     default:
         break; /* a barrier moves nothing */
     }
+    return TESS_OK;
 }
 
 /* Slice `r` of `count` elements begins here; whole cache lines where possible. */
@@ -217,7 +238,8 @@ static size_t run_slice(size_t count, int32_t r, int32_t rank_count)
 }
 
 /* This rank's slice of a sum, from all sources into all targets in place. */
-static void run_slice_sum(struct local_group *group, const struct tess_comm_call *call, uint64_t t)
+static enum tess_status run_slice_sum(struct local_group *group, const struct tess_comm_call *call,
+                                      uint64_t t)
 {
     int32_t n = group->comm.rank_count, rank = group->comm.rank;
     size_t size = tess_dtype_bytes(call->dtype);
@@ -232,7 +254,7 @@ static void run_slice_sum(struct local_group *group, const struct tess_comm_call
         if (call->collective == TESS_COLLECTIVE_ALL_REDUCE || r == call->peer)
             target[m++] = (char *)desc->target + begin * size;
     }
-    tess__reduce(call->dtype, call->reduce, n, source, m, target, count);
+    TESS_TRY(run_reduce(group, call, source, m, target, count));
 
     /* Peers read my source outside my slice and write my target there; I do the same to them. */
     struct tess_comm_stats *stats = &group->comm.stats;
@@ -240,6 +262,7 @@ static void run_slice_sum(struct local_group *group, const struct tess_comm_call
     bool all = call->collective == TESS_COLLECTIVE_ALL_REDUCE, root = rank == call->peer;
     stats->sent_bytes += rest + (all ? others * slice : root ? 0 : slice);
     stats->received_bytes += others * slice + (all || root ? rest : 0);
+    return TESS_OK;
 }
 
 /* Bytes that cross ranks when each takes what it needs from the sources. */
@@ -265,19 +288,26 @@ static void run_count_taken(struct local_group *group, const struct tess_comm_ca
     }
 }
 
-static void run_whole(struct local_group *group, uint64_t t)
+static enum tess_status run_whole(struct local_group *group, uint64_t t)
 {
     const struct tess_comm_call *call = &group->call[t % LOCAL_RING];
-    if (!group->small && run_is_sliced(call)) {
-        run_slice_sum(group, call, t);
-        return;
-    }
+    if (!group->small && run_is_sliced(call))
+        return run_slice_sum(group, call, t);
     const void *source[TESS_WORLD_RANKS_MAX] = {NULL};
     for (int32_t r = 0; r < group->comm.rank_count; r++)
         if (call->collective != TESS_COLLECTIVE_BROADCAST || r == call->peer)
             source[r] = run_desc(group, r, t)->source;
-    run_take(group, call, source, call->count, 0, call->count);
+    TESS_TRY(run_take(group, call, source, call->count, 0, call->count));
     run_count_taken(group, call);
+    return TESS_OK;
+}
+
+/* The same in device memory: between what the ranks' kernels did before and what they do after. */
+static enum tess_status run_on_device(struct local_group *group, uint64_t t)
+{
+    TESS_TRY(tess__local_device_begin(group, t));
+    TESS_TRY(run_whole(group, t));
+    return tess__local_device_end(group, t);
 }
 
 static void run_stage_chunk(struct local_group *group, const struct tess_comm_call *call,
@@ -314,7 +344,7 @@ static bool run_chunks(struct local_group *group, uint64_t t, bool *moved_out)
             const void *source[TESS_WORLD_RANKS_MAX];
             for (int32_t r = 0; r < n; r++)
                 source[r] = group->stage[r]->chunk[k % 2];
-            run_take(group, call, source, count, begin, count);
+            (void)run_take(group, call, source, count, begin, count); /* host memory: cannot fail */
             group->chunk++;
         }
         run_publish(group, at + 1, WORLD_SLEEPS);
@@ -349,8 +379,10 @@ enum tess_status tess__local_run(struct local_group *group, bool *moved_out)
             TESS_TRY(run_compare(group, t));
             run_plan(group, t);
         }
-        if (!group->chunked)
-            run_whole(group, t);
+        if (group->call[t % LOCAL_RING].device)
+            TESS_TRY(run_on_device(group, t));
+        else if (!group->chunked)
+            TESS_TRY(run_whole(group, t));
         else if (!run_chunks(group, t, moved_out))
             return TESS_OK;
         group->planned = false;

@@ -18,6 +18,7 @@
 #define LOCAL_GROUPS_EACH  8  /* the same for each rank of the world */
 #define LOCAL_GROUPS_MAX   (LOCAL_GROUPS_EACH * TESS_WORLD_RANKS_MAX)
 #define LOCAL_RING         256   /* collectives that may be outstanding in a group */
+#define LOCAL_FENCES       64    /* the same of collectives on device memory */
 #define LOCAL_SMALL        4096u /* source bytes up to which a call is staged when it is posted */
 #define LOCAL_STAGE_BYTES  (256u << 10) /* room for staged small sources, per rank and group */
 #define LOCAL_CHUNK_BYTES                                                                          \
@@ -39,6 +40,7 @@ struct local_desc {
     int32_t peer;
     uint8_t collective, reduce, dtype;
     bool source_shared, target_shared;
+    bool device; /* both are device memory */
 };
 
 /* One rank's part of a group. Written by that rank alone. */
@@ -110,6 +112,7 @@ struct local_message {
     const void *source;
     void *target;
     size_t count, bytes, offset;
+    bool device;
     const char *site;
 };
 
@@ -167,6 +170,9 @@ struct local_group {
 
     struct local_queue *send, *receive; /* [rank_count] */
     int32_t message_count;              /* in all queues, not yet complete */
+
+    /* Queue and fences for device memory, and the members' own; NULL: none. */
+    struct local_device *device, *device_of[TESS_WORLD_RANKS_MAX];
 };
 
 /* A ticket names the sequence, the peer and the number: complete or not is then a matter of
@@ -210,6 +216,32 @@ enum tess_status tess__local_alloc(struct tess_comm *comm, size_t bytes, void **
 void tess__local_release(struct tess_comm *comm, void *memory);
 void tess__local_release_all(struct local_group *group);
 
+/* local_device.c: calls on device memory. Opening and closing what they need; ops->attach. */
+enum tess_status tess__local_attach(struct tess_comm *comm, struct tess_queue *queue);
+/* TESS_ERR_UNSUPPORTED where the ranks cannot reach each other's. */
+enum tess_status tess__local_device_check(const struct local_group *group,
+                                          const struct tess_comm_call *call);
+/* Before collective `t` is posted; before and after this rank's share of it is given; and when it
+ * is waited for, by all members' fences or this rank's alone. */
+enum tess_status tess__local_device_post(struct local_group *group, uint64_t t);
+enum tess_status tess__local_device_begin(struct local_group *group, uint64_t t);
+enum tess_status tess__local_device_end(struct local_group *group, uint64_t t);
+enum tess_status tess__local_device_join(struct local_group *group, uint64_t t, bool all);
+/* Give work to the rank's queue. */
+enum tess_status tess__local_device_copy(struct local_group *group, void *target,
+                                         const void *source, size_t bytes);
+enum tess_status tess__local_device_reduce(struct local_group *group,
+                                           const struct tess_comm_call *call,
+                                           const void *const *source, int32_t m,
+                                           void *const *target, size_t count);
+/* The same for messages: before one is posted, to run a receive, and when one is waited for. */
+enum tess_status tess__local_device_post_message(struct local_group *group, bool send, int32_t peer,
+                                                 uint64_t seq);
+enum tess_status tess__local_device_pull(struct local_group *group, int32_t peer, uint64_t seq,
+                                         void *target, const void *source, size_t bytes);
+enum tess_status tess__local_device_join_message(struct local_group *group, bool send, int32_t peer,
+                                                 uint64_t seq);
+
 /* local_wait.c: block until ready() is true; while waiting all groups of the rank are advanced.
  * `call` and `number` (from 1) are for the status board and for the message when the time limit
  * passes. */
@@ -222,13 +254,5 @@ enum tess_status tess__local_check(struct local_rank *rank);
 /* Wake the ranks of the group that sleep (at least as deep as `least`), or one of them. */
 void tess__local_ring(struct local_group *group, enum world_sleep least);
 void tess__local_ring_one(struct local_group *group, int32_t peer);
-
-/*
- * local_reduce.c: target[k][i] = tree over source[0 .. n-1][i], for every k < m. A target may be
- * one of the sources. Elements are bytes apart as dtype says; no alignment needed beyond the
- * element's.
- */
-void tess__reduce(enum tess_dtype dtype, enum tess_reduce reduce, int32_t n,
-                  const void *const *source, int32_t m, void *const *target, size_t count);
 
 #endif

@@ -100,21 +100,10 @@ static int config_tables(struct tess_config *config, const struct tess_config_ta
     table[count++] = (struct tess_config_table){"data", tess_loader_option_table, &config->loader};
     table[count++] =
         (struct tess_config_table){"tensor", tess_tensor_option_table, &config->tensor};
+    table[count++] = (struct tess_config_table){"cuda", tess_cuda_option_table, &config->cuda};
     for (int i = 0; i < extra_count && count < CONFIG_TABLE_MAX; i++)
         table[count++] = extra[i];
     return count;
-}
-
-/* The kernel backend when none is named: the first that is built. */
-static const char *config_default_kernel(void)
-{
-    int count = 0;
-    const char *const *name = tess_registry_names(TESS_REGISTRY_KERNEL, &count);
-
-    for (int i = 0; i < count; i++)
-        if (strcmp(name[i], "cpu") == 0)
-            return name[i];
-    return "ref";
 }
 
 static enum tess_status config_add_part(struct tess_config *config, const char *name,
@@ -272,9 +261,7 @@ static enum tess_status config_check(struct tess_config *config)
 
     TESS_TRY(config_check_mesh(config));
     TESS_TRY(config_resolve(config));
-    if (run->kernel[0] == '\0')
-        run->kernel = config_default_kernel();
-    TESS_TRY(tess_registry_get_kernel(run->kernel, &config->kernel));
+    TESS_TRY(tess__config_device(config));
     if (run->steps == 0 && run->epochs <= 0)
         TESS_FAIL(TESS_ERR_USAGE, "nothing to do: --epochs is 0 and --steps is 0");
     for (int axis = 0; axis < TESS_AXIS_COUNT; axis++)

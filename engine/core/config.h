@@ -2,6 +2,7 @@
 #ifndef TESSERA_CORE_CONFIG_H
 #define TESSERA_CORE_CONFIG_H
 
+#include "core/config_device.h"
 #include "core/data.h"
 #include "core/optim.h"
 #include "tessera/comm.h"
@@ -19,7 +20,7 @@ struct tess_run_options {
     const char *strategy;  /* one, or several joined by '+'; sp for sequence parallel */
     const char *mesh;      /* "data=2,tensor=2,stage=2"; "" leaves it to the ranks */
     const char *recompute; /* none|selective|full|every:K */
-    const char *kernel;    /* cpu|ref|guard */
+    const char *kernel;    /* cpu|ref|guard|cuda */
     const char *data;      /* folder of the data set; "synthetic" for made-up images */
     const char *run;       /* folder of the run's files; "" for none */
     const char *init;      /* safetensors file of first values; "": drawn from the seed */
@@ -50,6 +51,10 @@ struct tess_run_options {
     bool find_unused;       /* parameters may be unused in a step */
     bool debug;             /* compare every collective over the ranks before it runs */
     int64_t hash_every;     /* steps between digests of all parameters; 0: none */
+    int32_t device;         /* auto|cpu|cuda */
+    int32_t comm;           /* auto|local|nccl: enum tess_comm_choice */
+    int32_t fp8;            /* off|now|history: enum tess_fp8 */
+    double peak_tflops;     /* of a device, as measured; 0: not given */
 };
 extern const struct tess_option tess_run_option_table[];
 
@@ -60,6 +65,14 @@ struct tess_tensor_options {
     int64_t canonical; /* parts; 0: as many as ranks */
 };
 extern const struct tess_option tess_tensor_option_table[];
+
+/* Options of the CUDA backend, prefix "cuda"; nothing on other devices. */
+struct tess_cuda_options {
+    bool graph;    /* record a step's work once and play it from then on */
+    bool autotune; /* measure the ways to multiply a shape and keep the fastest */
+    bool tf32;     /* f32 products by units that keep 10 bits of the factors */
+};
+extern const struct tess_option tess_cuda_option_table[];
 
 enum tess_recompute { TESS_RECOMPUTE_NONE, TESS_RECOMPUTE_SELECTIVE, TESS_RECOMPUTE_FULL };
 
@@ -79,8 +92,10 @@ struct tess_config {
     bool sequence_word;    /* "sp" stands among the strategies: sequence parallel */
     struct tess_mesh mesh; /* counts; of rank 0 */
     struct tess_tensor_options tensor;
-    enum tess_recompute recompute; /* what a unit does, where it is recomputed at all ... */
-    int32_t recompute_every;       /* ... one in so many */
+    struct tess_cuda_options cuda;
+    struct tess_device_plan device; /* where the ranks compute */
+    enum tess_recompute recompute;  /* what a unit does, where it is recomputed at all ... */
+    int32_t recompute_every;        /* ... one in so many */
     const struct tess_kernel_ops *kernel;
 };
 

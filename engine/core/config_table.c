@@ -39,8 +39,21 @@ const struct tess_option tess_run_option_table[] = {
     {"recompute", TESS_OPTION_STRING, CONFIG_FIELD(recompute), "none", 0, 0, NULL,
      "activations made again in backward instead of kept: none, selective (what is cheap to make), "
      "full (all of a unit but its input), every:K (full in one unit of K)"},
+    {"device", TESS_OPTION_CHOICE, CONFIG_FIELD(device), "auto", 0, 0, "auto|cpu|cuda",
+     "where ranks compute: cpu, this machine's processor; cuda, NVIDIA GPUs, ranks dealt out over "
+     "those that are visible; auto: cuda where there is one and --kernel is not given"},
     {"kernel", TESS_OPTION_STRING, CONFIG_FIELD(kernel), "", 0, 0, NULL,
-     "kernel backend; empty chooses the fastest that is built"},
+     "kernel backend; empty chooses the fastest that is built for the device"},
+    {"comm", TESS_OPTION_CHOICE, CONFIG_FIELD(comm), "auto", 0, 0, "auto|local|nccl",
+     "how ranks exchange data: local, memory they share (on devices the ranks are then threads of "
+     "one process); nccl, NVIDIA's library between devices, one for each rank; auto: nccl between "
+     "devices unless ranks share one or are threads whose devices reach each other"},
+    {"fp8", TESS_OPTION_CHOICE, CONFIG_FIELD(fp8), "off", 0, 0, "off|now|history",
+     "multiply linear layers of bf16 and f16 runs in 8 bits, each tensor scaled by its greatest "
+     "element: now, of the tensor itself; history, of the latest 16 calls"},
+    {"peak-tflops", TESS_OPTION_REAL, CONFIG_FIELD(peak_tflops), "0", 0, 1e6, NULL,
+     "best product measured on a device (tessera bench kernels), in 10^12 operations per second: "
+     "utilisation is then given against it too; 0: not known"},
     {"data", TESS_OPTION_STRING, CONFIG_FIELD(data), "/usr/share/datasets/fashion-mnist", 0, 0,
      NULL,
      "images: folder with the four IDX files, plain or .gz; text: files, a comma list or a "
@@ -116,5 +129,20 @@ const struct tess_option tess_tensor_option_table[] = {
     {"canonical", TESS_OPTION_INT, TENSOR_FIELD(canonical), "0", 0, 256, NULL,
      "cut layers into so many parts whatever the number of tensor ranks, which must divide it, and "
      "add them in one tree: the same bits for every such number; 0: as many parts as ranks"},
+    {NULL, TESS_OPTION_BOOL, 0, NULL, 0, 0, NULL, NULL},
+};
+
+#define CUDA_FIELD(member) offsetof(struct tess_cuda_options, member)
+
+const struct tess_option tess_cuda_option_table[] = {
+    {"graph", TESS_OPTION_BOOL, CUDA_FIELD(graph), "on", 0, 0, NULL,
+     "record the work of a step on the device once and play it again in every later one, where it "
+     "does not change"},
+    {"autotune", TESS_OPTION_BOOL, CUDA_FIELD(autotune), "off", 0, 0, NULL,
+     "measure the algorithms for each shape of product once, keep the fastest and note it on disk; "
+     "off takes the library's advice; either way a shape has one algorithm and one result"},
+    {"tf32", TESS_OPTION_BOOL, CUDA_FIELD(tf32), "off", 0, 0, NULL,
+     "f32 products by tensor cores, which keep 10 bits of each factor: several times faster, and "
+     "no longer f32"},
     {NULL, TESS_OPTION_BOOL, 0, NULL, 0, 0, NULL, NULL},
 };

@@ -111,6 +111,8 @@ static enum tess_status engine_declare(struct tess_engine *engine)
     for (int32_t o = 0; o < engine->model.op_count; o++) {
         struct tess_op_desc *desc = &engine->model.op[o].desc;
         desc->f32_math = desc->dtype != TESS_F32 && (wide >> desc->kind & 1) != 0;
+        if (desc->kind == TESS_OP_LINEAR && desc->dtype != TESS_F32)
+            desc->fp8 = (enum tess_fp8)config->run.fp8;
     }
     return tess__engine_pipe_plan(engine);
 }

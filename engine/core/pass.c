@@ -142,15 +142,19 @@ enum tess_status tess__engine_forward(struct tess_engine *engine, int32_t chunk,
 {
     struct tess_strategy *strategy = &engine->strategy;
     const struct pass_place place = {.chunk = chunk, .slot = slot, .row_first = row_first};
+    tess__engine_range(engine, "forward");
     for (int32_t u = engine->pipe.chunk[chunk].unit_first; u < engine->pipe.chunk[chunk].unit_end;
          u++) {
         tess__engine_doing(engine, TESS_DOING_FORWARD, u);
+        tess__engine_range(engine, engine->declare.unit[u].name);
         TESS_TRY(strategy->ops->unit_enter(strategy, u, TESS_PHASE_FORWARD));
         pass_bind_unit(engine, u, TESS_PHASE_FORWARD);
         struct tess_pass pass = pass_of(engine, &place, u);
         TESS_TRY(engine->config->model->forward(engine->model_state, &pass));
         TESS_TRY(strategy->ops->unit_leave(strategy, u, TESS_PHASE_FORWARD));
+        tess__engine_range(engine, NULL);
     }
+    tess__engine_range(engine, NULL);
     return TESS_OK;
 }
 
@@ -213,11 +217,15 @@ enum tess_status tess__engine_backward(struct tess_engine *engine, int32_t chunk
     int32_t next = plan->segment_count - 1; /* highest segment whose gradient is not complete */
     while (next >= 0 && plan->segment[next].unit_first >= here->unit_end)
         next--;
+    tess__engine_range(engine, "backward");
     for (int32_t u = here->unit_end - 1; u >= here->unit_first; u--) {
+        tess__engine_range(engine, engine->declare.unit[u].name);
         TESS_TRY(pass_backward_unit(engine, &place, u));
+        tess__engine_range(engine, NULL);
         for (; next >= 0 && plan->segment[next].unit_first >= u; next--)
             TESS_TRY(strategy->ops->grads_ready(strategy, next));
     }
+    tess__engine_range(engine, NULL);
     return TESS_OK;
 }
 

@@ -97,5 +97,13 @@ enum tess_status tess_precision_check(const struct tess_run_options *run)
         TESS_FAIL(TESS_ERR_USAGE,
                   "--rounding stochastic is about parameters in bf16 or f16, but --precision is "
                   "f32: choose another precision");
+    if (!low && run->fp8 != TESS_FP8_OFF)
+        TESS_FAIL(TESS_ERR_USAGE,
+                  "--fp8 narrows the products of bf16 and f16 runs, but --precision is f32: give "
+                  "--precision bf16 too");
+    if (run->fp8 != TESS_FP8_OFF && (kinds >> TESS_OP_LINEAR & 1) != 0)
+        TESS_FAIL(TESS_ERR_USAGE,
+                  "--fp8 narrows linear products to 8 bits and --f32-ops linear widens them to 32: "
+                  "give one of the two");
     return TESS_OK;
 }

@@ -6,6 +6,7 @@
 #include "core/registry.h"
 
 #include "base/options.h"
+#include "core/device.h"
 #include "tessera/check.h"
 #include "tessera/version.h"
 
@@ -22,6 +23,8 @@
 #define REGISTRY_STRATEGY_1(name) extern const struct tess_strategy_ops tess_strategy_##name;
 #define REGISTRY_MODEL_1(name)    extern const struct tess_model_ops tess_model_##name;
 #define REGISTRY_KERNEL_1(name)   extern const struct tess_kernel_ops tess_kernel_##name;
+/* In a loadable module (core/device.c): found there when it is asked for. */
+#define REGISTRY_KERNEL_MODULE(name)
 #define REGISTRY_STRATEGY_0(name)
 #define REGISTRY_MODEL_0(name)
 #define REGISTRY_KERNEL_0(name)
@@ -35,21 +38,30 @@
 #undef TESS_MODEL
 #undef TESS_KERNEL
 
-/* One entry of a list: `ops` is NULL for a part that was not built. */
+/* One entry of a list: `ops` is NULL for a part that was not built or is in a module of its name.
+ */
 struct registry_entry {
     const char *name;
     const char *hint;
     const void *ops;
+    bool module;
 };
 
-#define REGISTRY_OPS_1(kind, name) &tess_##kind##_##name
-#define REGISTRY_OPS_0(kind, name) NULL
+#define REGISTRY_OPS_1(kind, name)      &tess_##kind##_##name
+#define REGISTRY_OPS_0(kind, name)      NULL
+#define REGISTRY_OPS_MODULE(kind, name) NULL
+#define REGISTRY_IS_MODULE_0            false
+#define REGISTRY_IS_MODULE_1            false
+#define REGISTRY_IS_MODULE_MODULE       true
 #define TESS_STRATEGY(part, built, why)                                                            \
     {.name = #part, .hint = why, .ops = REGISTRY_JOIN(REGISTRY_OPS_, built)(strategy, part)},
 #define TESS_MODEL(part, built, why)                                                               \
     {.name = #part, .hint = why, .ops = REGISTRY_JOIN(REGISTRY_OPS_, built)(model, part)},
 #define TESS_KERNEL(part, built, why)                                                              \
-    {.name = #part, .hint = why, .ops = REGISTRY_JOIN(REGISTRY_OPS_, built)(kernel, part)},
+    {.name = #part,                                                                                \
+     .hint = why,                                                                                  \
+     .ops = REGISTRY_JOIN(REGISTRY_OPS_, built)(kernel, part),                                     \
+     .module = REGISTRY_JOIN(REGISTRY_IS_MODULE_, built)},
 
 static const struct registry_entry registry_strategy_list[] = {
 #include "strategies/list.h"
@@ -72,6 +84,8 @@ static struct {
     struct tess_kernel_ops kernel[REGISTRY_PARTS_MAX];
     const char *name[TESS_REGISTRY_KIND_COUNT][REGISTRY_PARTS_MAX];
     int count[TESS_REGISTRY_KIND_COUNT];
+    /* What tess_registry_names answers: the above, and parts in modules not yet loaded. */
+    const char *listed[TESS_REGISTRY_KIND_COUNT][REGISTRY_PARTS_MAX];
 } registry;
 
 static const char *const registry_kind_name[] = {"strategy", "model", "kernel"};
@@ -267,6 +281,17 @@ static void registry_prepare(void)
             (void)registry_put_kernel(e->ops);
 }
 
+/* A part in a module becomes one like the others when it is first asked for. */
+static enum tess_status registry_load(const struct registry_entry *entry)
+{
+    char why[1024];
+    const struct tess_module *module = tess_module_find(entry->name, why, sizeof why);
+    if (!module)
+        TESS_FAIL(TESS_ERR_USAGE, "kernel '%s' is known but %s: %s", entry->name,
+                  tess__module_is_there(entry->name) ? "does not load" : "not built", why);
+    return registry_put_kernel(module->kernel);
+}
+
 enum tess_status tess_registry_add_strategy(const struct tess_strategy_ops *ops)
 {
     registry_prepare();
@@ -281,25 +306,39 @@ enum tess_status tess_registry_add_model(const struct tess_model_ops *ops)
 
 /* ---- finding --------------------------------------------------------------------------------- */
 
+static int registry_index(enum tess_registry_kind kind, const char *name)
+{
+    for (int i = 0; i < registry.count[kind]; i++)
+        if (strcmp(registry.name[kind][i], name) == 0)
+            return i;
+    return -1;
+}
+
 static enum tess_status registry_find(enum tess_registry_kind kind, const char *name,
                                       int *index_out)
 {
     registry_prepare();
-    for (int i = 0; i < registry.count[kind]; i++) {
-        if (strcmp(registry.name[kind][i], name) == 0) {
-            *index_out = i;
-            return TESS_OK;
-        }
+    int found = registry_index(kind, name);
+    for (const struct registry_entry *e = registry_list[kind]; found < 0 && e->name; e++) {
+        if (!e->module || strcmp(e->name, name) != 0)
+            continue;
+        TESS_TRY(registry_load(e));
+        found = registry_index(kind, name);
+    }
+    if (found >= 0) {
+        *index_out = found;
+        return TESS_OK;
     }
     for (const struct registry_entry *e = registry_list[kind]; e->name; e++)
         if (!e->ops && strcmp(e->name, name) == 0)
             TESS_FAIL(TESS_ERR_USAGE, "%s '%s' is known but not built: %s",
                       registry_kind_name[kind], name, e->hint);
+    int count = 0;
+    const char *const *listed = tess_registry_names(kind, &count);
     char known[512] = "";
-    for (int i = 0, at = 0; i < registry.count[kind] && at < (int)sizeof known; i++)
-        at += snprintf(known + at, sizeof known - (size_t)at, "%s%s", i ? ", " : "",
-                       registry.name[kind][i]);
-    const char *near = tess_nearest_word(name, registry.name[kind], registry.count[kind]);
+    for (int i = 0, at = 0; i < count && at < (int)sizeof known; i++)
+        at += snprintf(known + at, sizeof known - (size_t)at, "%s%s", i ? ", " : "", listed[i]);
+    const char *near = tess_nearest_word(name, listed, count);
     TESS_FAIL(TESS_ERR_USAGE, "unknown %s '%s'%s%s%s; known are %s", registry_kind_name[kind], name,
               near ? " (did you mean '" : "", near ? near : "", near ? "'?)" : "", known);
 }
@@ -332,26 +371,36 @@ enum tess_status tess_registry_get_kernel(const char *name, const struct tess_ke
 const char *const *tess_registry_names(enum tess_registry_kind kind, int *count_out)
 {
     registry_prepare();
-    *count_out = registry.count[kind];
-    return registry.name[kind];
+    int count = 0;
+    for (int i = 0; i < registry.count[kind]; i++)
+        registry.listed[kind][count++] = registry.name[kind][i];
+    for (const struct registry_entry *e = registry_list[kind]; e->name; e++)
+        if (e->module && registry_index(kind, e->name) < 0 && count < REGISTRY_PARTS_MAX &&
+            tess__module_is_there(e->name))
+            registry.listed[kind][count++] = e->name;
+    *count_out = count;
+    return registry.listed[kind];
 }
 
 const char *tess_registry_summary(enum tess_registry_kind kind, const char *name)
 {
     registry_prepare();
-    for (int i = 0; i < registry.count[kind]; i++) {
-        if (strcmp(registry.name[kind][i], name) != 0)
-            continue;
-        switch (kind) {
-        case TESS_REGISTRY_STRATEGY:
-            return registry.strategy[i].summary;
-        case TESS_REGISTRY_MODEL:
-            return registry.model[i].summary;
-        case TESS_REGISTRY_KERNEL:
-            return registry.kernel[i].summary;
-        case TESS_REGISTRY_KIND_COUNT:
-            break;
-        }
+    const int i = registry_index(kind, name);
+    if (i < 0) {
+        for (const struct registry_entry *e = registry_list[kind]; e->name; e++)
+            if (e->module && strcmp(e->name, name) == 0)
+                return e->hint;
+        return "";
+    }
+    switch (kind) {
+    case TESS_REGISTRY_STRATEGY:
+        return registry.strategy[i].summary;
+    case TESS_REGISTRY_MODEL:
+        return registry.model[i].summary;
+    case TESS_REGISTRY_KERNEL:
+        return registry.kernel[i].summary;
+    case TESS_REGISTRY_KIND_COUNT:
+        break;
     }
     return "";
 }

@@ -11,10 +11,11 @@ enum tess_registry_kind {
     TESS_REGISTRY_KIND_COUNT
 };
 
-/* Names of the built parts of a kind, outsiders' included, in order of the list. Borrowed. */
+/* Names of the built parts of a kind, outsiders' included, in order of the list; last those in a
+ * loadable module whose file is there, which need not load. Borrowed. */
 const char *const *tess_registry_names(enum tess_registry_kind kind, int *count_out);
 
-/* Summary line of a built part, "" if there is none of that name. */
+/* Summary line of a built part, "" if there is none of that name. Loads no module. */
 const char *tess_registry_summary(enum tess_registry_kind kind, const char *name);
 
 #endif

@@ -295,6 +295,20 @@ static inline int64_t tess__engine_test_passes(const struct tess_engine *engine)
     return (engine->test_leaves + width - 1) / width;
 }
 
+/* A range for the device's own profiler, around what the host queues until the next NULL; ranges
+ * may lie in one another. Nothing where there is no device. */
+static inline void tess__engine_range(const struct tess_engine *engine, const char *name)
+{
+    const struct tess_module *module = engine->config->device.module;
+
+    if (module == NULL)
+        return;
+    if (name != NULL)
+        module->range_begin(name);
+    else
+        module->range_end();
+}
+
 /* `unit` is this rank's, or -1; others are told its number in the model. */
 static inline void tess__engine_doing(struct tess_engine *engine, enum tess_doing doing,
                                       int32_t unit)

@@ -36,6 +36,12 @@ static bool cpu_supports(const struct tess_op_desc *desc, char *why, size_t why_
                  "(--f32-ops) or take --kernel ref");
         return false;
     }
+    if (desc->fp8 != TESS_FP8_OFF) {
+        snprintf(
+            why, why_bytes,
+            "products in fp8 need a GPU, or --kernel ref to see what they would give: use bf16");
+        return false;
+    }
     return true;
 }
 

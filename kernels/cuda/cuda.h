@@ -1,7 +1,8 @@
 /*
  * The CUDA room's own interface: what the C files of the backend share. Kernels and their extern
  * "C" launchers are in .cu files, declared in launch_*.h; the slots of the ops table that call
- * them are in .c files, declared in slots.h. Only this room includes headers of CUDA.
+ * them are in .c files, declared in the header of the same word. Only this room includes headers of
+ * CUDA.
  */
 #ifndef KERNELS_CUDA_CUDA_H
 #define KERNELS_CUDA_CUDA_H
@@ -21,17 +22,23 @@ struct cuda_queue {
     cudaStream_t stream;
 };
 
+struct cuda_state;
+
 struct cuda_fence {
     struct tess_fence fence;
-    cudaEvent_t event;
+    const struct cuda_state *owner;
+    cudaEvent_t event; /* what waits for it outside of a graph waits for this; tells time */
+    cudaEvent_t inner; /* what follows it in the graph that it is recorded in follows this */
+    uint64_t graph;    /* the number of that graph, see cuda_state; 0: none */
     bool recorded;
 };
 
-struct cuda_plans; /* matmul.c: plans of products, by shape */
+struct cuda_plans;  /* matmul.c: plans of products, by shape */
+struct cuda_graphs; /* graph.c */
 
 /* Behind struct tess_kernel. */
 struct cuda_state {
-    int device; /* that the opening thread had selected */
+    int device; /* that the opening thread had selected, as CUDA numbers them */
     int multiprocessors;
     struct cuda_queue *queue; /* the kernels' own */
     cublasLtHandle_t blas;
@@ -39,7 +46,11 @@ struct cuda_state {
     struct cuda_plans *plans;
     cudaError_t error;       /* the first that a launch met; told by failed() */
     const char *error_where; /* a literal */
-    bool planned_only;       /* opened on a machine without a device: answers questions, no more */
+    bool planned_only;       /* opened by a thread that had no device: answers questions, no more */
+    void *bounce;            /* pinned, by which other host memory comes and goes; memory.c */
+    cudaEvent_t bounced[2];
+    uint64_t graph; /* > 0: this rank's work is being recorded, as its graph of this number */
+    struct cuda_graphs *graphs;
 };
 
 static inline struct cuda_state *tess__cuda_state(const struct tess_kernel *kernel)
@@ -58,8 +69,12 @@ void tess__cuda_note(struct tess_kernel *kernel, cudaError_t error, const char *
  * was tried and CUDA's own words. */
 enum tess_status tess__cuda_fail(cudaError_t error, const char *where);
 
-/* Every call of the runtime goes through this, through tess__cuda_note, or through TESS_KEEP of
- * tess__cuda_fail in teardown. */
+/* For teardown, which has no status to give: said at debug level, since what made it fail was told
+ * before. */
+void tess__cuda_tell(cudaError_t error, const char *where);
+
+/* The value of every call of CUDA's libraries is used: by this, by the functions above, or by the
+ * caller; tests/kernels/cuda_checked.sh looks. */
 #define CUDA_TRY(call)                                                                             \
     do {                                                                                           \
         cudaError_t cuda_try_error_ = (call);                                                      \

@@ -4,111 +4,21 @@
  * access(false). So a machine without a GPU finds host code that touches device memory (it dies
  * with SIGSEGV at the very instruction) and results that depend on memory nobody wrote. It is for
  * tests: every operation costs two system calls per adopted area.
+ *
+ * `guard_queue` is the same with far memory, which access() does not open, and with queues; see
+ * queue.c.
  */
 #include "guard/guard.h"
 
+#include "guard/memory.h"
+#include "guard/queue.h"
 #include "guard/slots.h"
 #include "ref/ref.h"
-#include "tessera/check.h"
 #include "tessera/version.h"
-
-#include <errno.h>
-#include <pthread.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
-
-#define GUARD_AREA_MAX 16 /* a rank adopts one arena; tests and dp a few more */
-
-struct guard_area {
-    void *memory;
-    size_t bytes;
-};
-
-/* The lock is for communicator threads, which ask for access while the rank computes. */
-struct guard_state {
-    pthread_mutex_t lock;
-    struct guard_area area[GUARD_AREA_MAX];
-    int area_count;
-    int depth; /* operations and accesses under way; memory is open while > 0 */
-};
-
-static enum tess_status guard_open(struct tess_kernel *kernel)
-{
-    struct guard_state *state = kernel->state;
-    if (pthread_mutex_init(&state->lock, NULL) != 0)
-        TESS_FAIL(TESS_ERR_MEMORY, "kernel guard: cannot make a lock");
-    return TESS_OK;
-}
-
-static void guard_protect(const struct guard_area *area, int protection)
-{
-    /* Cannot fail: the same call succeeded in adopt, and changing whole mappings splits none. */
-    (void)mprotect(area->memory, area->bytes, protection);
-}
-
-static void guard_close(struct tess_kernel *kernel)
-{
-    struct guard_state *state = kernel->state;
-    for (int i = 0; i < state->area_count; i++)
-        guard_protect(&state->area[i], PROT_READ | PROT_WRITE);
-    pthread_mutex_destroy(&state->lock);
-}
 
 static void guard_access(struct tess_kernel *kernel, bool on)
 {
-    struct guard_state *state = kernel->state;
-    pthread_mutex_lock(&state->lock);
-    int before = state->depth;
-    state->depth += on ? 1 : -1;
-    bool changes = on ? before == 0 : before == 1;
-    for (int i = 0; changes && i < state->area_count; i++)
-        guard_protect(&state->area[i], on ? PROT_READ | PROT_WRITE : PROT_NONE);
-    pthread_mutex_unlock(&state->lock);
-}
-
-static enum tess_status guard_adopt_locked(struct guard_state *state, void *memory, size_t bytes)
-{
-    size_t page = (size_t)sysconf(_SC_PAGESIZE);
-    if ((uintptr_t)memory % page != 0 || bytes % page != 0)
-        TESS_FAIL(TESS_ERR_INTERNAL,
-                  "kernel guard: device memory must be whole pages of %zu bytes, got %zu at %p",
-                  page, bytes, memory);
-    if (state->area_count == GUARD_AREA_MAX)
-        TESS_FAIL(TESS_ERR_INTERNAL, "kernel guard: more than %d areas of device memory",
-                  GUARD_AREA_MAX);
-    memset(memory, 0xff, bytes);
-    if (mprotect(memory, bytes, state->depth > 0 ? PROT_READ | PROT_WRITE : PROT_NONE) != 0)
-        TESS_FAIL(TESS_ERR_MEMORY, "kernel guard: cannot protect %zu bytes at %p: %s", bytes,
-                  memory, strerror(errno));
-    state->area[state->area_count++] = (struct guard_area){memory, bytes};
-    return TESS_OK;
-}
-
-static enum tess_status guard_adopt(struct tess_kernel *kernel, void *memory, size_t bytes)
-{
-    struct guard_state *state = kernel->state;
-    if (bytes == 0)
-        return TESS_OK;
-    pthread_mutex_lock(&state->lock);
-    enum tess_status status = guard_adopt_locked(state, memory, bytes);
-    pthread_mutex_unlock(&state->lock);
-    return status;
-}
-
-static void guard_disown(struct tess_kernel *kernel, void *memory, size_t bytes)
-{
-    struct guard_state *state = kernel->state;
-    (void)bytes;
-    pthread_mutex_lock(&state->lock);
-    for (int i = 0; i < state->area_count; i++) {
-        if (state->area[i].memory != memory)
-            continue;
-        guard_protect(&state->area[i], PROT_READ | PROT_WRITE);
-        state->area[i] = state->area[--state->area_count];
-        break;
-    }
-    pthread_mutex_unlock(&state->lock);
+    tess__guard_touch(kernel, on);
 }
 
 static enum tess_status guard_op_needs(const struct tess_op_desc *desc,
@@ -421,62 +331,29 @@ const struct tess_kernel_ops tess_kernel_guard = {
     .name = "guard",
     .summary = "ref on protected memory filled with NaN, for tests",
     .state_size = sizeof(struct guard_state),
-    .supports = guard_supports,
-    .open = guard_open,
-    .close = guard_close,
-    .adopt = guard_adopt,
-    .disown = guard_disown,
+    .open = tess__guard_open,
+    .close = tess__guard_close,
+    .adopt = tess__guard_adopt,
+    .disown = tess__guard_disown,
     .access = guard_access,
-    .op_needs = guard_op_needs,
-    .op_open = guard_op_open,
-    .op_close = guard_op_close,
-    .linear_forward = guard_linear_forward,
-    .linear_backward_data = guard_linear_backward_data,
-    .linear_backward_weight = guard_linear_backward_weight,
-    .conv2d_forward = guard_conv2d_forward,
-    .conv2d_backward_data = guard_conv2d_backward_data,
-    .conv2d_backward_weight = guard_conv2d_backward_weight,
-    .max_pool_forward = guard_max_pool_forward,
-    .max_pool_backward = guard_max_pool_backward,
-    .avg_pool_forward = guard_avg_pool_forward,
-    .avg_pool_backward = guard_avg_pool_backward,
-    .batch_norm_forward = guard_batch_norm_forward,
-    .batch_norm_infer = guard_batch_norm_infer,
-    .batch_norm_backward = guard_batch_norm_backward,
-    .norm_forward = tess__guard_norm_forward,
-    .norm_backward = tess__guard_norm_backward,
-    .attention_forward = tess__guard_attention_forward,
-    .attention_backward = tess__guard_attention_backward,
-    .embedding_forward = tess__guard_embedding_forward,
-    .embedding_backward = tess__guard_embedding_backward,
-    .attention_decode = tess__guard_attention_decode,
-    .rope = tess__guard_rope,
-    .gelu_forward = tess__guard_gelu_forward,
-    .gelu_backward = tess__guard_gelu_backward,
-    .swiglu_forward = tess__guard_swiglu_forward,
-    .swiglu_backward = tess__guard_swiglu_backward,
-    .xent_max = tess__guard_xent_max,
-    .xent_sum = tess__guard_xent_sum,
-    .xent_grad = tess__guard_xent_grad,
-    .xent_loss = tess__guard_xent_loss,
-    .relu_forward = guard_relu_forward,
-    .relu_backward = guard_relu_backward,
-    .add = guard_add,
-    .dropout = guard_dropout,
-    .softmax_xent = guard_softmax_xent,
-    .cast = guard_cast,
-    .accumulate = guard_accumulate,
-    .fill = guard_fill,
-    .copy = guard_copy,
-    .square_sum = guard_square_sum,
-    .find_nonfinite = guard_find_nonfinite,
-    .count_zeros = guard_count_zeros,
-    .find_flag = guard_find_flag,
-    .leaf_sum = guard_leaf_sum,
-    .maximum = guard_maximum,
-    .normal = guard_normal,
-    .cast_stochastic = guard_cast_stochastic,
-    .update_judge = guard_update_judge,
-    .update = guard_update,
-    .lamb_direction = guard_lamb_direction,
+#include "guard/operations.h"
+};
+
+const struct tess_kernel_ops tess_kernel_guard_queue = {
+    .abi = TESS_ABI,
+    .name = "guard_queue",
+    .summary = "guard with far memory and queues that run as late as fences allow, for tests",
+    .state_size = sizeof(struct guard_state),
+    .far_memory = true,
+    .queue = &tess__guard_queue_ops,
+    .open = tess__guard_queue_open,
+    .close = tess__guard_queue_close,
+    .adopt = tess__guard_adopt,
+    .disown = tess__guard_queue_disown,
+    .access = tess__guard_queue_access,
+    .alloc = tess__guard_alloc,
+    .free = tess__guard_queue_free,
+    .read = tess__guard_queue_copy,
+    .write = tess__guard_queue_copy,
+#include "guard/operations.h"
 };

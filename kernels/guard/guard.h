@@ -5,5 +5,6 @@
 #include "tessera/kernel.h"
 
 extern const struct tess_kernel_ops tess_kernel_guard;
+extern const struct tess_kernel_ops tess_kernel_guard_queue; /* far memory, lazy queues */
 
 #endif

@@ -3,6 +3,7 @@
 #include "ref/ref.h"
 
 #include "kernel_open.h"
+#include "ref/fp8.h"
 #include "ref/slots.h"
 #include "tessera/check.h"
 #include "tessera/version.h"
@@ -49,12 +50,13 @@ static enum tess_status ref_op_open(struct tess_op *op)
         TESS_FAIL(TESS_ERR_INTERNAL,
                   "kernel ref: an operation needs %zu bytes of scratch, got none",
                   needs.scratch_bytes);
-    return TESS_OK;
+    return op->desc.fp8 != TESS_FP8_OFF ? tess__ref_fp8_open(op) : TESS_OK;
 }
 
 static void ref_op_close(struct tess_op *op)
 {
-    (void)op; /* nothing was opened */
+    if (op->desc.fp8 != TESS_FP8_OFF)
+        tess__ref_fp8_close(op);
 }
 
 static enum tess_status ref_open(struct tess_kernel *kernel)

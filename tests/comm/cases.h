@@ -15,6 +15,9 @@
 struct case_setup {
     bool self;
     bool debug; /* on the comparing communicator, over that backend */
+    /* Ranks compute on the queue of guard_queue, and calls are on device memory: on the kernels'
+     * own queue, which has always done what it was given, or on a lazy one in its stead. */
+    bool device, late;
     enum tess_rank_mode mode;
     int32_t ranks;
     enum tess_order order;
@@ -22,6 +25,28 @@ struct case_setup {
 
 /* Run fn on every rank of the setup and assert that none fails. */
 void case_run(void **state, world_function fn, void *arg);
+/* The same with a time limit for each wait, 0: the usual one; returns how many ranks failed. */
+int case_run_limited(const struct case_setup *setup, double timeout_s, world_function fn, void *arg,
+                     double *seconds_out);
+
+/*
+ * place.c: memory for calls, on the device where comm has a queue. Cases work on `host`, zeroed;
+ * put copies it to where calls are made, place_at(...), in the order of the queue; get waits for
+ * the copy back. Host memory is the same for both, of the communicator's alloc where `shared`.
+ */
+struct place {
+    struct tess_comm *comm;
+    char *at, *host;
+    bool shared;
+};
+
+enum tess_status place_open(struct tess_comm *comm, size_t bytes, bool shared, struct place *place);
+void place_close(struct place *place);
+void *place_at(const struct place *place, const void *host);
+enum tess_status place_put(const struct place *place, const void *host, size_t bytes);
+enum tess_status place_get(const struct place *place, void *host, size_t bytes);
+/* From the beginning of one to that of another; on a device `host` stays as it is. */
+enum tess_status place_copy(const struct place *from, const struct place *to, size_t bytes);
 
 /* In a seed: values of 16 bits are any pattern at all, infinities, NaN and subnormals among them.
  */
@@ -63,6 +88,15 @@ void case_board(void **state);
 void case_observed(void **state);
 void case_flight(void **state);
 void case_family(void **state);
+void case_device_unwaited(void **state);
+void case_device_overwritten(void **state);
+void case_device_unfenced(void **state);
+void case_device_mixed(void **state);
+void case_device_mismatch(void **state);
+void case_device_processes(void **state);
+void case_device_absent(void **state);
+void case_device_abort(void **state);
+void case_device_settle(void **state);
 void case_debug_mismatch(void **state);
 void case_debug_agreement(void **state);
 void case_debug_group(void **state);

@@ -68,11 +68,11 @@ static bool data_is_right(const struct tess_comm *comm, const struct data_call *
 }
 
 /*
- * Make the call in two blocks of memory and check the result, the source (unchanged unless in
+ * Make the call in two places and check the result, the source (unchanged unless in
  * place) and the bytes after the target.
  */
-static int data_check(struct tess_comm *comm, const struct data_call *call, char *source,
-                      char *target)
+static int data_check(struct tess_comm *comm, const struct data_call *call,
+                      const struct place *from, const struct place *to)
 {
     size_t size = tess_dtype_bytes(call->dtype), n = (size_t)comm->rank_count;
     enum tess_collective kind = call->collective;
@@ -82,12 +82,14 @@ static int data_check(struct tess_comm *comm, const struct data_call *call, char
     size_t source_count = call->count * (many_in ? n : 1);
     size_t target_count = call->count * (many_out ? n : 1);
     bool is_target = kind != TESS_COLLECTIVE_REDUCE || comm->rank == call->root;
-    if (call->in_place && kind == TESS_COLLECTIVE_ALL_GATHER)
+    char *source = from->host, *target = to->host;
+    if (call->in_place && kind == TESS_COLLECTIVE_ALL_GATHER) {
+        from = to;
         source = target + share;
-    else if (call->in_place && kind == TESS_COLLECTIVE_REDUCE_SCATTER)
-        target = source + share;
-    else if (call->in_place)
-        target = source;
+    } else if (call->in_place) {
+        to = from;
+        target = source + (kind == TESS_COLLECTIVE_REDUCE_SCATTER ? share : 0);
+    }
     bool separate = !call->in_place && kind != TESS_COLLECTIVE_BROADCAST;
     char *fill = kind == TESS_COLLECTIVE_BROADCAST ? target : source;
     unsigned char guard = 0xa5;
@@ -97,9 +99,16 @@ static int data_check(struct tess_comm *comm, const struct data_call *call, char
         value_fill(call->dtype, call->seed, comm->rank, source_count, fill);
     if (separate)
         memset(target + target_count * size, guard, 8);
+    size_t after = separate ? 8 : 0;
+    WORLD_OK(place_put(from, source, source_count * size));
+    if (from != to || kind == TESS_COLLECTIVE_BROADCAST)
+        WORLD_OK(place_put(to, target, target_count * size + after));
 
     bool no_target = kind == TESS_COLLECTIVE_REDUCE && !is_target;
-    WORLD_OK(data_make(comm, call, source, no_target ? NULL : target));
+    WORLD_OK(
+        data_make(comm, call, place_at(from, source), no_target ? NULL : place_at(to, target)));
+    WORLD_OK(place_get(from, source, source_count * size));
+    WORLD_OK(place_get(to, target, target_count * size + after));
     if (separate) {
         for (size_t i = 0; i < source_count; i += n)
             WORLD_CHECK(value_is(call->dtype, call->seed, comm->rank, i, source + i * size));
@@ -118,8 +127,8 @@ static int data_check(struct tess_comm *comm, const struct data_call *call, char
 }
 
 /* All collectives for one type and count, in the given memory. */
-static int data_sweep(struct tess_comm *comm, enum tess_dtype dtype, size_t count, char *source,
-                      char *target, uint64_t *seed)
+static int data_sweep(struct tess_comm *comm, enum tess_dtype dtype, size_t count,
+                      const struct place *source, const struct place *target, uint64_t *seed)
 {
     for (size_t k = 0; k < sizeof data_collectives / sizeof *data_collectives; k++) {
         for (int place = 0; place < 2; place++) {
@@ -140,6 +149,28 @@ static int data_sweep(struct tess_comm *comm, enum tess_dtype dtype, size_t coun
     return 0;
 }
 
+/* Sources and targets: private, then shared. */
+struct data_memory {
+    struct place source[2], target[2];
+};
+
+static int data_memory_open(struct tess_comm *comm, size_t room, struct data_memory *memory)
+{
+    for (int shared = 0; shared < 2; shared++) {
+        WORLD_OK(place_open(comm, room, shared == 1, &memory->source[shared]));
+        WORLD_OK(place_open(comm, room, shared == 1, &memory->target[shared]));
+    }
+    return 0;
+}
+
+static void data_memory_close(struct data_memory *memory)
+{
+    for (int shared = 0; shared < 2; shared++) {
+        place_close(&memory->source[shared]);
+        place_close(&memory->target[shared]);
+    }
+}
+
 #define DATA_COUNT_MAX ((size_t)1031)
 
 static int data_collectives_rank(struct tess_comm *comm, struct tess_world *world, void *arg)
@@ -147,26 +178,19 @@ static int data_collectives_rank(struct tess_comm *comm, struct tess_world *worl
     (void)world, (void)arg;
     static const size_t counts[] = {0, 1, 3, 64, DATA_COUNT_MAX};
     size_t room = DATA_COUNT_MAX * 8 * (size_t)comm->rank_count + 64;
-    char *source = malloc(room), *target = malloc(room);
-    WORLD_CHECK(source != NULL && target != NULL);
-    void *shared_source, *shared_target;
-    WORLD_OK(tess_comm_alloc(comm, room, &shared_source));
-    WORLD_OK(tess_comm_alloc(comm, room, &shared_target));
-    int failed = 0;
+    struct data_memory at;
+    int failed = data_memory_open(comm, room, &at);
     uint64_t seed = 0;
     for (size_t c = 0; c < sizeof counts / sizeof *counts; c++) {
         for (int dtype = 0; dtype < TESS_DTYPE_COUNT && failed == 0; dtype++) {
-            failed = data_sweep(comm, (enum tess_dtype)dtype, counts[c], source, target, &seed) ||
-                     data_sweep(comm, (enum tess_dtype)dtype, counts[c], shared_source,
-                                shared_target, &seed) ||
-                     /* Some ranks' memory is shared and others' is not. */
-                     data_sweep(comm, (enum tess_dtype)dtype, counts[c],
-                                comm->rank % 2 == 0 ? source : shared_source,
-                                comm->rank % 3 == 0 ? target : shared_target, &seed);
+            /* The third time some ranks' memory is shared and others' is not. */
+            for (int way = 0; way < 3 && failed == 0; way++)
+                failed = data_sweep(comm, (enum tess_dtype)dtype, counts[c],
+                                    &at.source[way < 2 ? way : comm->rank % 2],
+                                    &at.target[way < 2 ? way : comm->rank % 3 > 0], &seed);
         }
     }
-    free(source);
-    free(target);
+    data_memory_close(&at);
     return failed;
 }
 
@@ -184,19 +208,14 @@ static int data_large_rank(struct tess_comm *comm, struct tess_world *world, voi
         size_t count;
     } sizes[] = {{TESS_F32, 65537}, {TESS_BF16, 65537}, {TESS_F16, 20011}, {TESS_F64, 20011}};
     size_t room = 65537 * 4 * (size_t)comm->rank_count + 64;
-    char *source = malloc(room), *target = malloc(room);
-    WORLD_CHECK(source != NULL && target != NULL);
-    void *shared_source, *shared_target;
-    WORLD_OK(tess_comm_alloc(comm, room, &shared_source));
-    WORLD_OK(tess_comm_alloc(comm, room, &shared_target));
-    int failed = 0;
+    struct data_memory at;
+    int failed = data_memory_open(comm, room, &at);
     uint64_t seed = 1000;
     for (size_t c = 0; c < sizeof sizes / sizeof *sizes && failed == 0; c++)
-        failed =
-            data_sweep(comm, sizes[c].dtype, sizes[c].count, source, target, &seed) ||
-            data_sweep(comm, sizes[c].dtype, sizes[c].count, shared_source, shared_target, &seed);
-    free(source);
-    free(target);
+        for (int shared = 0; shared < 2 && failed == 0; shared++)
+            failed = data_sweep(comm, sizes[c].dtype, sizes[c].count, &at.source[shared],
+                                &at.target[shared], &seed);
+    data_memory_close(&at);
     return failed;
 }
 
@@ -216,24 +235,18 @@ static int data_halves_rank(struct tess_comm *comm, struct tess_world *world, vo
     static const enum tess_collective sums[] = {
         TESS_COLLECTIVE_ALL_REDUCE, TESS_COLLECTIVE_REDUCE_SCATTER, TESS_COLLECTIVE_REDUCE};
     size_t room = (size_t)4096 * 8 * sizeof(uint16_t) * (size_t)comm->rank_count;
-    char *source = malloc(room), *target = malloc(room);
-    WORLD_CHECK(source != NULL && target != NULL);
-    void *shared_source, *shared_target;
-    WORLD_OK(tess_comm_alloc(comm, room, &shared_source));
-    WORLD_OK(tess_comm_alloc(comm, room, &shared_target));
-    int failed = 0;
+    struct data_memory at;
+    int failed = data_memory_open(comm, room, &at);
     for (uint64_t k = 0; k < 3 * 2 * 2 * 2 && failed == 0; k++) {
         struct data_call call = {.collective = sums[k % 3],
                                  .dtype = k / 3 % 2 == 0 ? TESS_F16 : TESS_BF16,
                                  .count = k / 6 % 2 == 0 ? 203 : 8009,
                                  .root = (int32_t)(k % (uint64_t)comm->rank_count),
                                  .seed = VALUE_WILD + k};
-        bool shared = k / 12 % 2 == 0;
-        failed = data_check(comm, &call, shared ? shared_source : source,
-                            shared ? shared_target : target);
+        int shared = k / 12 % 2 == 0;
+        failed = data_check(comm, &call, &at.source[shared], &at.target[shared]);
     }
-    free(source);
-    free(target);
+    data_memory_close(&at);
     return failed;
 }
 
@@ -248,9 +261,10 @@ static int data_traffic_rank(struct tess_comm *comm, struct tess_world *world, v
     (void)world, (void)arg;
     uint64_t n = (uint64_t)comm->rank_count;
     size_t share = 65536, bytes = share * n * sizeof(float);
-    void *source, *target;
-    WORLD_OK(tess_comm_alloc(comm, bytes, &source));
-    WORLD_OK(tess_comm_alloc(comm, bytes, &target));
+    struct place from, to;
+    WORLD_OK(place_open(comm, bytes, true, &from));
+    WORLD_OK(place_open(comm, bytes, true, &to));
+    void *source = from.at, *target = to.at;
     uint64_t sent = comm->stats.sent_bytes, received = comm->stats.received_bytes;
     WORLD_OK(
         tess_comm_all_reduce(comm, source, target, share * n, TESS_F32, TESS_REDUCE_SUM, NULL));
@@ -270,6 +284,8 @@ static int data_traffic_rank(struct tess_comm *comm, struct tess_world *world, v
     WORLD_CHECK(comm->stats.sent_bytes - sent == (comm->rank == 0 ? (n - 1) * bytes : 0));
     WORLD_CHECK(comm->stats.received_bytes - received == (comm->rank == 0 ? 0 : bytes));
     WORLD_CHECK(comm->stats.calls[TESS_COLLECTIVE_BROADCAST] == 1);
+    place_close(&from);
+    place_close(&to);
     return 0;
 }
 

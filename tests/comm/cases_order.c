@@ -13,16 +13,17 @@ static int order_outstanding_rank(struct tess_comm *comm, struct tess_world *wor
     (void)world, (void)arg;
     enum { CALLS = 40, BIG = 9000 };
     struct tess_event event[CALLS];
-    void *shared;
-    WORLD_OK(tess_comm_alloc(comm, CALLS * BIG * sizeof(float), &shared));
-    float *private = calloc(CALLS * BIG, sizeof *private);
-    WORLD_CHECK(private != NULL);
+    struct place private, shared;
+    WORLD_OK(place_open(comm, CALLS * BIG * sizeof(float), true, &shared));
+    WORLD_OK(place_open(comm, CALLS * BIG * sizeof(float), false, &private));
     for (int k = 0; k < CALLS; k++) {
-        float *data = (k % 3 == 0 ? (float *)shared : private) + (size_t)k * BIG;
+        const struct place *place = k % 3 == 0 ? &shared : &private;
+        float *data = (float *)place->host + (size_t)k * BIG;
         size_t count = k % 2 == 0 ? BIG : 10;
         value_fill(TESS_F32, (uint64_t)k, comm->rank, count, data);
-        WORLD_OK(
-            tess_comm_all_reduce(comm, data, data, count, TESS_F32, TESS_REDUCE_SUM, &event[k]));
+        WORLD_OK(place_put(place, data, count * sizeof *data));
+        void *at = place_at(place, data);
+        WORLD_OK(tess_comm_all_reduce(comm, at, at, count, TESS_F32, TESS_REDUCE_SUM, &event[k]));
         if (k % 5 == 0)
             WORLD_OK(tess_comm_poll(comm));
     }
@@ -30,30 +31,37 @@ static int order_outstanding_rank(struct tess_comm *comm, struct tess_world *wor
         int k = i * 17 % CALLS; /* every one once: 17 and 40 have no common factor */
         WORLD_OK(tess_event_wait(&event[k]));
         WORLD_OK(tess_event_wait(&event[k])); /* cleared: returns at once */
-        float *data = (k % 3 == 0 ? (float *)shared : private) + (size_t)k * BIG;
+        const struct place *place = k % 3 == 0 ? &shared : &private;
+        float *data = (float *)place->host + (size_t)k * BIG;
+        WORLD_OK(place_get(place, data, (k % 2 == 0 ? BIG : 10) * sizeof *data));
         for (size_t e = 0; e < (k % 2 == 0 ? BIG : 10); e++)
             WORLD_CHECK(value_is_reduced(TESS_F32, TESS_REDUCE_SUM, comm->order, (uint64_t)k,
                                          comm->rank_count, e, &data[e]));
     }
-    free(private);
+    place_close(&private);
+    place_close(&shared);
 
     /* More than any queue holds. */
     enum { MANY = 700 };
     struct tess_event *many = calloc(MANY, sizeof *many);
-    int64_t *number = calloc(MANY, sizeof *number);
-    WORLD_CHECK(many != NULL && number != NULL);
+    struct place place;
+    WORLD_OK(place_open(comm, MANY * sizeof(int64_t), false, &place));
+    WORLD_CHECK(many != NULL);
+    int64_t *number = (int64_t *)place.host;
     for (int k = 0; k < MANY; k++) {
         number[k] = comm->rank + k;
-        WORLD_OK(tess_comm_all_reduce(comm, &number[k], &number[k], 1, TESS_I64, TESS_REDUCE_SUM,
-                                      &many[k]));
+        WORLD_OK(place_put(&place, &number[k], sizeof *number));
+        void *at = place_at(&place, &number[k]);
+        WORLD_OK(tess_comm_all_reduce(comm, at, at, 1, TESS_I64, TESS_REDUCE_SUM, &many[k]));
     }
     int64_t n = comm->rank_count;
     for (int k = MANY - 1; k >= 0; k--) {
         WORLD_OK(tess_event_wait(&many[k]));
+        WORLD_OK(place_get(&place, &number[k], sizeof *number));
         WORLD_CHECK(number[k] == n * k + n * (n - 1) / 2);
     }
     free(many);
-    free(number);
+    place_close(&place);
     return 0;
 }
 
@@ -105,17 +113,19 @@ static int order_groups_rank(struct tess_comm *comm, struct tess_world *world, v
 
         /* Memory of the parent in a call of the child. */
         if (round == 0) {
-            void *memory;
+            struct place place;
             size_t count = 30000;
-            WORLD_OK(tess_comm_alloc(comm, count * sizeof(int32_t), &memory));
-            int32_t *data = memory;
+            WORLD_OK(place_open(comm, count * sizeof(int32_t), true, &place));
+            int32_t *data = (int32_t *)place.host;
             for (size_t i = 0; i < count; i++)
                 data[i] = rank + (int32_t)i;
-            WORLD_OK(
-                tess_comm_all_reduce(column, data, data, count, TESS_I32, TESS_REDUCE_MIN, NULL));
+            WORLD_OK(place_put(&place, data, count * sizeof *data));
+            WORLD_OK(tess_comm_all_reduce(column, place.at, place.at, count, TESS_I32,
+                                          TESS_REDUCE_MIN, NULL));
+            WORLD_OK(place_get(&place, data, count * sizeof *data));
             for (size_t i = 0; i < count; i++)
                 WORLD_CHECK(data[i] == rank % 2 + (int32_t)i);
-            tess_comm_release(comm, memory);
+            place_close(&place);
         }
         tess_comm_close(column);
         tess_comm_close(row);
@@ -130,23 +140,33 @@ void case_groups(void **state)
 
 /* Everybody sends to everybody at once, all sends before all receives, in shared and private
  * memory. */
-static int order_exchange(struct tess_comm *comm, size_t count, float *source, float *target)
+static int order_exchange(struct tess_comm *comm, size_t count, const struct place *from,
+                          const struct place *to)
 {
+    float *source = (float *)from->host, *target = (float *)to->host;
     struct tess_event event[2 * TESS_WORLD_RANKS_MAX] = {{0}};
     int32_t n = comm->rank_count;
+    size_t bytes = count * (size_t)n * sizeof *target;
     for (int32_t r = 0; r < n; r++) {
         if (r == comm->rank)
             continue;
         float *piece = source + (size_t)r * count;
         value_fill(TESS_F32, (uint64_t)r + 7, comm->rank, count, piece);
-        WORLD_OK(tess_comm_send(comm, piece, count, TESS_F32, r, &event[r]));
+        WORLD_OK(place_put(from, piece, count * sizeof *piece));
+        WORLD_OK(tess_comm_send(comm, place_at(from, piece), count, TESS_F32, r, &event[r]));
     }
+    /* What is written to a target before the call is not what is there after it. */
+    memset(target, 0x5a, bytes);
+    WORLD_OK(place_put(to, target, bytes));
     for (int32_t r = 0; r < n; r++)
         if (r != comm->rank)
-            WORLD_OK(tess_comm_recv(comm, target + (size_t)r * count, count, TESS_F32, r,
-                                    &event[n + r]));
+            WORLD_OK(tess_comm_recv(comm, place_at(to, target + (size_t)r * count), count, TESS_F32,
+                                    r, &event[n + r]));
     for (int32_t i = 2 * n - 1; i >= 0; i--)
         WORLD_OK(tess_event_wait(&event[i]));
+    /* What is written to a source after the wait is not what peers get. */
+    WORLD_OK(place_copy(to, from, bytes));
+    WORLD_OK(place_get(to, target, bytes));
     for (int32_t r = 0; r < n; r++)
         for (size_t i = 0; r != comm->rank && i < count; i++)
             WORLD_CHECK(
@@ -188,19 +208,21 @@ static int order_messages_rank(struct tess_comm *comm, struct tess_world *world,
 {
     (void)world, (void)arg;
     size_t count = 50021, room = count * sizeof(float) * (size_t)comm->rank_count;
-    float *source = malloc(room), *target = malloc(room);
-    WORLD_CHECK(source != NULL && target != NULL);
-    void *shared_source, *shared_target;
-    WORLD_OK(tess_comm_alloc(comm, room, &shared_source));
-    WORLD_OK(tess_comm_alloc(comm, room, &shared_target));
+    struct place source[2], target[2]; /* private, shared */
+    for (int shared = 0; shared < 2; shared++) {
+        WORLD_OK(place_open(comm, room, shared == 1, &source[shared]));
+        WORLD_OK(place_open(comm, room, shared == 1, &target[shared]));
+    }
     static const size_t counts[] = {0, 1, 100, 1024, 1025, 50021};
     int failed = 0;
     for (size_t c = 0; c < sizeof counts / sizeof *counts && failed == 0; c++)
-        failed = order_exchange(comm, counts[c], source, target) ||
-                 order_exchange(comm, counts[c], shared_source, shared_target) ||
-                 order_exchange(comm, counts[c], comm->rank % 2 ? source : shared_source, target);
-    free(source);
-    free(target);
+        failed = order_exchange(comm, counts[c], &source[0], &target[0]) ||
+                 order_exchange(comm, counts[c], &source[1], &target[1]) ||
+                 order_exchange(comm, counts[c], &source[1 - comm->rank % 2], &target[0]);
+    for (int shared = 0; shared < 2; shared++) {
+        place_close(&source[shared]);
+        place_close(&target[shared]);
+    }
     return failed != 0 ? failed : order_ring(comm);
 }
 
@@ -211,7 +233,8 @@ void case_messages(void **state)
 
 /* A random program, the same on all ranks: kinds, sizes, memory and moments of waiting are drawn.
  */
-static int order_random_program(struct tess_comm *comm, uint64_t seed, char *shared, char *private)
+static int order_random_program(struct tess_comm *comm, uint64_t seed, const struct place *shared,
+                                const struct place *private)
 {
     enum { SLOTS = 12, ROOM = 40000 };
     static const size_t counts[] = {1, 17, 900, 1024, 1025, 5000, 9999};
@@ -220,6 +243,7 @@ static int order_random_program(struct tess_comm *comm, uint64_t seed, char *sha
         size_t count;
         uint64_t seed;
         bool busy;
+        const struct place *place;
         int64_t *data;
     } slot[SLOTS] = {{0}};
     for (uint64_t step = 0; step < 150; step++) {
@@ -231,6 +255,7 @@ static int order_random_program(struct tess_comm *comm, uint64_t seed, char *sha
         if (slot[s].busy) {
             WORLD_OK(tess_event_wait(&event[s]));
             slot[s].busy = false;
+            WORLD_OK(place_get(slot[s].place, slot[s].data, slot[s].count * sizeof(int64_t)));
             size_t stride = (size_t)comm->rank_count;
             for (size_t i = (size_t)comm->rank; i < slot[s].count; i += stride)
                 WORLD_CHECK(value_is_reduced(TESS_I64, TESS_REDUCE_SUM, comm->order, slot[s].seed,
@@ -239,10 +264,13 @@ static int order_random_program(struct tess_comm *comm, uint64_t seed, char *sha
         bool in_shared = (draw >> 20) % 2 == 0;
         slot[s].count = counts[(draw >> 8) % (sizeof counts / sizeof *counts)];
         slot[s].seed = draw;
-        slot[s].data = (int64_t *)((in_shared ? shared : private) + s * 2 * ROOM * sizeof(int64_t));
+        slot[s].place = in_shared ? shared : private;
+        slot[s].data = (int64_t *)slot[s].place->host + s * 2 * ROOM;
         value_fill(TESS_I64, draw, comm->rank, slot[s].count, slot[s].data);
-        WORLD_OK(tess_comm_all_reduce(comm, slot[s].data, slot[s].data, slot[s].count, TESS_I64,
-                                      TESS_REDUCE_SUM, &event[s]));
+        WORLD_OK(place_put(slot[s].place, slot[s].data, slot[s].count * sizeof(int64_t)));
+        void *at = place_at(slot[s].place, slot[s].data);
+        WORLD_OK(tess_comm_all_reduce(comm, at, at, slot[s].count, TESS_I64, TESS_REDUCE_SUM,
+                                      &event[s]));
         slot[s].busy = true;
         if ((draw >> 30) % 5 == 0) {
             int32_t root = (int32_t)((draw >> 24) % (uint64_t)comm->rank_count);
@@ -262,14 +290,14 @@ static int order_random_rank(struct tess_comm *comm, struct tess_world *world, v
 {
     (void)world, (void)arg;
     size_t room = (size_t)12 * 2 * 40000 * sizeof(int64_t);
-    char *private = malloc(room);
-    void *shared;
-    WORLD_CHECK(private != NULL);
-    WORLD_OK(tess_comm_alloc(comm, room, &shared));
+    struct place private, shared;
+    WORLD_OK(place_open(comm, room, false, &private));
+    WORLD_OK(place_open(comm, room, true, &shared));
     int failed = 0;
     for (uint64_t seed = 1; seed <= 4 && failed == 0; seed++)
-        failed = order_random_program(comm, seed, shared, private);
-    free(private);
+        failed = order_random_program(comm, seed, &shared, &private);
+    place_close(&private);
+    place_close(&shared);
     return failed;
 }
 

@@ -170,9 +170,10 @@ static int watch_observed_rank(struct tess_comm *comm, struct tess_world *world,
 {
     (void)world, (void)arg;
     struct watch *watch = calloc(1, sizeof *watch);
-    char *private = calloc(WATCH_SLOTS, 2 * WATCH_ROOM);
+    struct place private; /* or a device's */
     void *shared;
-    WORLD_CHECK(watch != NULL && private != NULL);
+    WORLD_CHECK(watch != NULL);
+    WORLD_OK(place_open(comm, (size_t)WATCH_SLOTS * 2 * WATCH_ROOM, false, &private));
     WORLD_OK(tess_comm_alloc(comm, (size_t)WATCH_SLOTS * 2 * WATCH_ROOM, &shared));
     const struct tess_comm_observer observer = {watch, watch_called, watch_completed,
                                                 watch_waiting};
@@ -183,8 +184,8 @@ static int watch_observed_rank(struct tess_comm *comm, struct tess_world *world,
     WORLD_CHECK(watch->count == 0 && comm->stats.flight_s == 0 && comm->stats.wait_s == 0);
     WORLD_CHECK(comm->stats.sent_bytes == 0 && comm->stats.received_bytes == 0);
     WORLD_CHECK(child->observer == &observer);
-    int failed = watch_random(comm, 1, shared, private) ||
-                 watch_random(child, 2, shared, private) || watch_many(comm, watch);
+    int failed = watch_random(comm, 1, shared, private.at) ||
+                 watch_random(child, 2, shared, private.at) || watch_many(comm, watch);
     WORLD_CHECK(failed || (watch->wrong == 0 && watch_left(watch) == 0 && watch->waiting == 0));
     for (int kind = 0; kind < TESS_COLLECTIVE_COUNT && !failed; kind++) {
         uint64_t seen = 0;
@@ -196,7 +197,7 @@ static int watch_observed_rank(struct tess_comm *comm, struct tess_world *world,
     tess_comm_close(child);
     comm->observer = NULL;
     free(watch);
-    free(private);
+    place_close(&private);
     return failed;
 }
 

@@ -1,20 +1,46 @@
 /*
  * Conformance of communicators: one program for all backends, `test_comm self|threads|processes
- * RANKS [debug]`. A new backend adds a word here and writes no tests. Every case runs a function on
- * all ranks, each of which checks what it received against values it computes itself.
+ * RANKS [debug] [device|late]`. A new backend adds a word here and writes no tests. Every case runs
+ * a function on all ranks, each of which checks what it received against values it computes itself.
  */
 #include "comm/cases.h"
 
 #include "comm/debug.h"
+#include "kernel_open.h"
+#include "tessera/registry.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 struct case_function {
+    const struct case_setup *setup;
+    const struct tess_kernel_ops *kernel; /* looked up before there are threads */
     world_function fn;
     void *arg;
 };
+
+/* On the device: each rank opens a kernel and, to be late, one more queue that stands for its. */
+static int case_on_device(struct tess_comm *comm, struct tess_world *world, void *arg)
+{
+    const struct case_function *function = arg;
+    const struct tess_kernel_ops *ops = function->kernel;
+    struct tess_kernel *kernel;
+    struct tess_queue *queue;
+    WORLD_OK(tess_kernel_open(ops, 1, &kernel));
+    queue = kernel->queue;
+    if (function->setup->late)
+        WORLD_OK(ops->queue->open(kernel, &queue));
+    WORLD_OK(tess_comm_attach(comm, queue));
+    int failed = function->fn(comm, world, function->arg);
+    if (failed != 0)
+        return failed; /* peers may still use what closing would free */
+    WORLD_OK(tess_comm_attach(comm, NULL));
+    if (function->setup->late)
+        ops->queue->close(queue);
+    tess_kernel_close(kernel);
+    return 0;
+}
 
 /* The function on the comparing communicator, over a copy of that which the harness closes. */
 static int case_compared(struct tess_comm *comm, struct tess_world *world, void *arg)
@@ -26,42 +52,88 @@ static int case_compared(struct tess_comm *comm, struct tess_world *world, void 
     if (status != TESS_OK)
         tess_comm_close(inner);
     WORLD_OK(status);
-    int failed = function->fn(debug, world, function->arg);
+    int failed = function->setup->device ? case_on_device(debug, world, arg)
+                                         : function->fn(debug, world, function->arg);
     if (failed != 0)
         return failed; /* peers may still read what closing would free */
     tess_comm_close(debug);
     return 0;
 }
 
-void case_run(void **state, world_function fn, void *arg)
+int case_run_limited(const struct case_setup *setup, double timeout_s, world_function fn, void *arg,
+                     double *seconds_out)
 {
-    const struct case_setup *setup = *state;
-    struct world_setup world = {
-        .ranks = setup->ranks, .mode = setup->mode, .order = setup->order, .self = setup->self};
+    struct world_setup world = {.ranks = setup->ranks,
+                                .mode = setup->mode,
+                                .order = setup->order,
+                                .self = setup->self,
+                                .timeout_s = timeout_s};
     struct world_report *report = calloc(1, sizeof *report);
     assert_non_null(report);
-    struct case_function function = {fn, arg};
-    int failed = setup->debug ? world_run_setup(&world, case_compared, &function, report)
-                              : world_run_setup(&world, fn, arg, report);
+    struct case_function function = {setup, NULL, fn, arg};
+    assert_int_equal(tess_registry_get_kernel("guard_queue", &function.kernel), TESS_OK);
+    int failed = setup->debug    ? world_run_setup(&world, case_compared, &function, report)
+                 : setup->device ? world_run_setup(&world, case_on_device, &function, report)
+                                 : world_run_setup(&world, fn, arg, report);
     world_print(report);
+    *seconds_out = report->seconds;
     free(report);
-    assert_int_equal(failed, 0);
+    return failed;
+}
+
+void case_run(void **state, world_function fn, void *arg)
+{
+    double seconds;
+    assert_int_equal(case_run_limited(*state, 0, fn, arg, &seconds), 0);
+}
+
+/* What calls on device memory must do, beside the rest on the host. */
+static int case_run_device(struct case_setup *canonical, struct case_setup *fast)
+{
+    const struct CMUnitTest cases[] = {
+        cmocka_unit_test_prestate(case_collectives, canonical),
+        cmocka_unit_test_prestate(case_collectives, fast),
+        cmocka_unit_test_prestate(case_large, canonical),
+        cmocka_unit_test_prestate(case_halves, canonical),
+        cmocka_unit_test_prestate(case_traffic, canonical),
+        cmocka_unit_test_prestate(case_outstanding, canonical),
+        cmocka_unit_test_prestate(case_groups, canonical),
+        cmocka_unit_test_prestate(case_messages, canonical),
+        cmocka_unit_test_prestate(case_random, canonical),
+        cmocka_unit_test_prestate(case_memory, canonical),
+        cmocka_unit_test_prestate(case_observed, canonical),
+        cmocka_unit_test_prestate(case_device_unwaited, canonical),
+        cmocka_unit_test_prestate(case_device_overwritten, canonical),
+        cmocka_unit_test_prestate(case_device_unfenced, canonical),
+        cmocka_unit_test_prestate(case_device_mixed, canonical),
+        cmocka_unit_test_prestate(case_device_mismatch, canonical),
+        cmocka_unit_test_prestate(case_device_absent, canonical),
+        cmocka_unit_test_prestate(case_device_abort, canonical),
+        cmocka_unit_test_prestate(case_device_settle, canonical),
+    };
+    return cmocka_run_group_tests(cases, NULL, NULL);
 }
 
 int main(int argc, char **argv)
 {
     static struct case_setup canonical, fast;
-    if (argc != 3 && (argc != 4 || strcmp(argv[3], "debug") != 0)) {
-        fprintf(stderr, "usage: test_comm self|threads|processes RANKS [debug]\n");
+    for (int i = 3; i < argc; i++) {
+        canonical.debug = canonical.debug || strcmp(argv[i], "debug") == 0;
+        canonical.late = canonical.late || strcmp(argv[i], "late") == 0;
+        canonical.device = canonical.late || canonical.device || strcmp(argv[i], "device") == 0;
+    }
+    if (argc < 3 || argc > 5 || (argc == 4 && !canonical.debug && !canonical.device)) {
+        fprintf(stderr, "usage: test_comm self|threads|processes RANKS [debug] [device|late]\n");
         return 2;
     }
-    canonical.debug = argc == 4;
     canonical.self = strcmp(argv[1], "self") == 0;
     canonical.mode = strcmp(argv[1], "threads") == 0 ? TESS_RANKS_THREADS : TESS_RANKS_PROCESSES;
     canonical.ranks = atoi(argv[2]);
     canonical.order = TESS_ORDER_CANONICAL;
     fast = canonical;
     fast.order = TESS_ORDER_FAST;
+    if (canonical.device)
+        return case_run_device(&canonical, &fast);
 
     const struct CMUnitTest cases[] = {
         cmocka_unit_test_prestate(case_collectives, &canonical),
@@ -87,6 +159,7 @@ int main(int argc, char **argv)
         cmocka_unit_test_prestate(case_observed, &canonical),
         cmocka_unit_test_prestate(case_flight, &canonical),
         cmocka_unit_test_prestate(case_family, &canonical),
+        cmocka_unit_test_prestate(case_device_processes, &canonical),
         cmocka_unit_test_prestate(case_debug_mismatch, &canonical),
         cmocka_unit_test_prestate(case_debug_agreement, &canonical),
         cmocka_unit_test_prestate(case_debug_group, &canonical),

@@ -6,11 +6,12 @@ house=$(cd "$(dirname "$0")" && pwd)/house.sh
 tree=$(mktemp -d)
 trap 'rm -rf "$tree"' EXIT
 
-mkdir -p "$tree"/engine/{base,comm,core,models,cli,include/tessera} "$tree"/kernels/{ref,cpu} \
+mkdir -p "$tree"/engine/{base,comm,core,models,cli,include/tessera} "$tree"/kernels/{ref,cpu,cuda} \
     "$tree"/strategies "$tree"/tests
 echo '#include "tessera/good.h"' >"$tree/strategies/ddp.c"
 echo 'const char *train_default = "ddp";' >"$tree/engine/cli/train.c"
 echo '#include <oneapi/dnnl/dnnl.h>' >"$tree/kernels/cpu/cpu.c"
+echo '#include "comm/world.h"' >"$tree/kernels/cuda/nccl.h"
 echo 'comm->ops->abort(comm, reason); tess_comm_abort(comm, reason);' >"$tree/engine/comm/comm.c"
 
 failures=0
@@ -40,6 +41,8 @@ bites "an interface that asks" engine/models/mlp.c "$(yes ';' | head -221)"
 bites "an interface that asks" engine/comm/comm_self.c "$(yes ';' | head -151)"
 bites "an interface that asks" engine/cli/main.c "$(yes ';' | head -150)"
 bites "a line of more" kernels/ref/bad.c "/* $(printf '%0100d' 0) */"
+bites "a line of more" kernels/cuda/bad.cu "/* $(printf '%0100d' 0) */"
+bites "a file of more than" kernels/cuda/bad.cuh "$(yes ';' | head -701)"
 bites "unfinished" tests/bad.c '/* TODO: think */'
 bites "unfinished" tests/bad.c '#if 0'
 bites "a tab or a space" strategies/bad.c 'int x; '
@@ -52,10 +55,13 @@ bites "engine/base knows" engine/base/bad.c '#include "core/engine.h"'
 bites "engine/comm knows" engine/comm/bad.c '#include "kernels/list.h"'
 bites "engine/core knows" engine/core/bad.c '#include "cli/command.h"'
 bites "kernels know" kernels/ref/bad.c '#include "core/data.h"'
+bites "kernels know" kernels/cuda/bad.c '#include "comm/world.h"'
+bites "kernels know" kernels/cuda/nccl.c '#include "core/data.h"'
 bites "a strategy sees" strategies/bad.c '#include "base/rng.h"'
 bites "a model sees" engine/models/bad.c '#include "core/declare.h"'
 bites "a public header" engine/include/tessera/bad.h '#include "base/sum.h"'
 bites "a library that ends" kernels/ref/bad.c '    exit(1);'
+bites "a library that ends" kernels/cuda/bad.c '    _exit(1);'
 bites "a library that ends" strategies/bad.c '        abort();'
 bites "a library that prints" engine/core/bad.c '    printf("hello");'
 bites "a library that prints" kernels/ref/bad.c '    fputs("hello", stdout);'

@@ -18,16 +18,35 @@ const char *device_backend(int argc, char **argv)
     return argc > 1 ? argv[1] : "ref";
 }
 
+static void *test_memory(int64_t count, size_t bytes)
+{
+    void *memory = calloc((size_t)count + 1, bytes);
+    if (!memory) {
+        fprintf(stderr, "out of memory\n");
+        exit(1);
+    }
+    return memory;
+}
+
 void device_open(struct device *device, const char *backend, size_t bytes)
 {
     const struct tess_kernel_ops *ops;
     if (tess_registry_get_kernel(backend, &ops) != TESS_OK)
         exit(77);
     *device = (struct device){.bytes = (bytes + DEVICE_PAGE - 1) / DEVICE_PAGE * DEVICE_PAGE};
-    device->arena =
-        mmap(NULL, device->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (device->arena == MAP_FAILED || tess_kernel_open(ops, 1, &device->kernel) != TESS_OK ||
-        device->kernel->ops->adopt(device->kernel, device->arena, device->bytes) != TESS_OK) {
+    bool opened = tess_kernel_open(ops, 1, &device->kernel) == TESS_OK;
+    if (opened && ops->far_memory) {
+        void *memory;
+        opened = ops->alloc(device->kernel, device->bytes, &memory) == TESS_OK;
+        device->arena = opened ? memory : NULL;
+    } else if (opened) {
+        device->arena =
+            mmap(NULL, device->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        opened =
+            device->arena != MAP_FAILED &&
+            device->kernel->ops->adopt(device->kernel, device->arena, device->bytes) == TESS_OK;
+    }
+    if (!opened) {
         fprintf(stderr, "cannot open the backend %s\n", backend);
         exit(1);
     }
@@ -35,9 +54,14 @@ void device_open(struct device *device, const char *backend, size_t bytes)
 
 void device_close(struct device *device)
 {
-    device->kernel->ops->disown(device->kernel, device->arena, device->bytes);
+    bool far = device->kernel->ops->far_memory;
+    if (far)
+        device->kernel->ops->free(device->kernel, device->arena);
+    else
+        device->kernel->ops->disown(device->kernel, device->arena, device->bytes);
     tess_kernel_close(device->kernel);
-    munmap(device->arena, device->bytes);
+    if (!far)
+        munmap(device->arena, device->bytes);
 }
 
 void device_reset(struct device *device)
@@ -54,51 +78,47 @@ void *device_array(struct device *device, size_t bytes)
     }
     char *array = device->arena + device->used;
     device->used += room;
-    device->kernel->ops->access(device->kernel, true);
-    memset(array, 0xff, room);
-    device->kernel->ops->access(device->kernel, false);
+    tess_fill(device->kernel, (int64_t)room, 0xff, array);
     return array;
 }
 
 void device_put(struct device *device, void *target, const void *source, size_t bytes)
 {
-    device->kernel->ops->access(device->kernel, true);
-    memcpy(target, source, bytes);
-    device->kernel->ops->access(device->kernel, false);
+    assert_int_equal(tess_write(device->kernel, bytes, source, target), TESS_OK);
 }
 
 void device_get(struct device *device, void *target, const void *source, size_t bytes)
 {
-    device->kernel->ops->access(device->kernel, true);
-    memcpy(target, source, bytes);
-    device->kernel->ops->access(device->kernel, false);
+    assert_int_equal(tess_read(device->kernel, bytes, source, target), TESS_OK);
 }
 
 void *device_put_real(struct device *device, enum tess_dtype dtype, const double *x, int64_t count)
 {
     size_t bytes = tess_dtype_bytes(dtype);
-    char *array = device_array(device, (size_t)count * bytes);
-    device->kernel->ops->access(device->kernel, true);
+    void *array = device_array(device, (size_t)count * bytes);
+    char *host = test_memory(count, bytes);
     for (int64_t i = 0; i < count; i++) {
         float whole = (float)x[i];
         uint16_t half = dtype == TESS_BF16 ? tess__bf16_of_f32(whole) : tess__f16_of_f32(whole);
-        memcpy(array + (size_t)i * bytes, dtype == TESS_F32 ? (void *)&whole : (void *)&half,
-               bytes);
+        memcpy(host + (size_t)i * bytes, dtype == TESS_F32 ? (void *)&whole : (void *)&half, bytes);
     }
-    device->kernel->ops->access(device->kernel, false);
+    device_put(device, array, host, (size_t)count * bytes);
+    free(host);
     return array;
 }
 
 void device_get_real(struct device *device, enum tess_dtype dtype, const void *source, double *x,
                      int64_t count)
 {
-    device->kernel->ops->access(device->kernel, true);
-    const uint16_t *half = source;
+    size_t bytes = tess_dtype_bytes(dtype);
+    void *host = test_memory(count, bytes);
+    device_get(device, host, source, (size_t)count * bytes);
+    const uint16_t *half = host;
     for (int64_t i = 0; i < count; i++)
         x[i] = (double)(dtype == TESS_BF16  ? tess__f32_of_bf16(half[i])
                         : dtype == TESS_F16 ? tess__f32_of_f16(half[i])
-                                            : ((const float *)source)[i]);
-    device->kernel->ops->access(device->kernel, false);
+                                            : ((const float *)host)[i]);
+    free(host);
 }
 
 void device_op_open(struct device *device, const struct tess_op_desc *desc, struct tess_op *op)
@@ -115,16 +135,6 @@ void device_op_open(struct device *device, const struct tess_op_desc *desc, stru
 void device_op_close(struct tess_op *op)
 {
     op->kernel->ops->op_close(op);
-}
-
-static void *test_memory(int64_t count, size_t bytes)
-{
-    void *memory = calloc((size_t)count + 1, bytes);
-    if (!memory) {
-        fprintf(stderr, "out of memory\n");
-        exit(1);
-    }
-    return memory;
 }
 
 void *device_fetch(struct device *device, const void *source, size_t bytes)

@@ -1,10 +1,10 @@
 /*
- * What the kernel tests share: a backend opened by name with an arena adopted as its device memory,
+ * What the kernel tests share: a backend opened by name with an arena of its device memory,
  * arrays that travel between the test (doubles) and the device (any dtype), operations opened as
  * the engine opens them, and comparisons that print the first bad element.
  *
  * The arena is whole pages, so that `guard` protects it: a test that touched it outside put and get
- * would die.
+ * would die. Far memory is the backend's own.
  */
 #ifndef TESTS_KERNELS_DEVICE_H
 #define TESTS_KERNELS_DEVICE_H

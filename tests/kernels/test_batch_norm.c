@@ -268,8 +268,9 @@ static void check_infer(struct norm_case *c, struct tess_op *op, struct draw *dr
 
 /* leaves, leaf rows, channels, height, width */
 static const int shape[][5] = {
-    {0, 2, 3, 2, 2},  {1, 1, 1, 1, 1}, {3, 1, 2, 1, 1},  {2, 2, 3, 1, 1},  {5, 4, 17, 1, 1},
-    {1, 3, 16, 5, 4}, {4, 2, 1, 6, 6}, {7, 1, 33, 3, 3}, {6, 2, 64, 4, 4}, {2, 8, 5, 7, 3},
+    {0, 2, 3, 2, 2},    {1, 1, 1, 1, 1},   {3, 1, 2, 1, 1},   {2, 2, 3, 1, 1},  {5, 4, 17, 1, 1},
+    {1, 3, 16, 5, 4},   {4, 2, 1, 6, 6},   {7, 1, 33, 3, 3},  {6, 2, 64, 4, 4}, {2, 8, 5, 7, 3},
+    {2, 3, 64, 12, 12}, {1, 2, 300, 9, 8}, {3, 1, 8, 40, 40},
 };
 
 static void norm_all(enum tess_dtype dtype)
@@ -322,7 +323,7 @@ static void case_f16(void **state)
 
 int main(int argc, char **argv)
 {
-    device_open(&device, device_backend(argc, argv), 2u << 20);
+    device_open(&device, device_backend(argc, argv), 8u << 20);
     const struct CMUnitTest cases[] = {cmocka_unit_test(case_f32), cmocka_unit_test(case_bf16),
                                        cmocka_unit_test(case_f16)};
     int failed = cmocka_run_group_tests(cases, NULL, NULL);

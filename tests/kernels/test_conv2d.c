@@ -285,7 +285,7 @@ static void case_random_f16(void **state)
 
 int main(int argc, char **argv)
 {
-    device_open(&device, device_backend(argc, argv), 4u << 20);
+    device_open(&device, device_backend(argc, argv), 8u << 20);
     const struct CMUnitTest cases[] = {
         cmocka_unit_test(case_edges_f32),   cmocka_unit_test(case_edges_bf16),
         cmocka_unit_test(case_edges_f16),   cmocka_unit_test(case_random_f32),

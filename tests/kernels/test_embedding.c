@@ -152,9 +152,11 @@ static void embedding_run(struct embedding_case *c, uint64_t seed, bool position
 }
 
 /* leaves, leaf rows, rows of the table, width, length */
-static const int shape[][5] = {
-    {0, 3, 4, 2, 3},  {1, 1, 1, 1, 1},  {1, 40, 3, 17, 8}, {2, 1, 5, 1, 2},   {3, 4, 2, 16, 4},
-    {5, 8, 9, 33, 4}, {8, 6, 40, 5, 3}, {13, 3, 7, 64, 3}, {64, 2, 30, 8, 2}, {6, 16, 100, 3, 16}};
+static const int shape[][5] = {{0, 3, 4, 2, 3},     {1, 1, 1, 1, 1},         {1, 40, 3, 17, 8},
+                               {2, 1, 5, 1, 2},     {3, 4, 2, 16, 4},        {5, 8, 9, 33, 4},
+                               {8, 6, 40, 5, 3},    {13, 3, 7, 64, 3},       {64, 2, 30, 8, 2},
+                               {6, 16, 100, 3, 16}, {1, 1500, 700, 40, 100}, {2, 300, 3, 5, 2},
+                               {40, 8, 2, 6, 4},    {1, 200, 2, 600, 50}};
 
 static void embedding_all(enum tess_dtype dtype)
 {

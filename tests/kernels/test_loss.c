@@ -125,6 +125,23 @@ static void case_f16(void **state)
     loss_all(TESS_F16);
 }
 
+/* Rows that several warps share, aligned and not. */
+static void case_wide(void **state)
+{
+    (void)state;
+    static const int64_t classes[] = {1024, 1025, 2560, 5003};
+    static const enum tess_dtype dtypes[] = {TESS_F32, TESS_BF16, TESS_F16};
+    for (size_t i = 0; i < 2 * 4 * 3; i++) {
+        struct loss_case c = {.dtype = dtypes[i / 8],
+                              .rows = 3,
+                              .classes = classes[i % 4],
+                              .scale = 0.25f,
+                              .spread = i / 4 % 2 ? 60 : 4,
+                              .grad = true};
+        loss_run(&c, 800 + i);
+    }
+}
+
 /* What a row gets does not depend on the rows around it. */
 static void case_rows_alone(void **state)
 {
@@ -182,7 +199,7 @@ int main(int argc, char **argv)
     device_open(&device, device_backend(argc, argv), 512u << 10);
     const struct CMUnitTest cases[] = {
         cmocka_unit_test(case_f32),        cmocka_unit_test(case_bf16), cmocka_unit_test(case_f16),
-        cmocka_unit_test(case_rows_alone), cmocka_unit_test(case_nan),
+        cmocka_unit_test(case_rows_alone), cmocka_unit_test(case_nan),  cmocka_unit_test(case_wide),
     };
     int failed = cmocka_run_group_tests(cases, NULL, NULL);
     device_close(&device);

@@ -313,8 +313,10 @@ static void row_run(struct row_case *c, uint64_t seed)
 }
 
 /* leaves, leaf rows, channels */
-static const int shape[][3] = {{0, 2, 3},  {1, 1, 1},  {2, 1, 2},  {3, 2, 7},   {5, 3, 16},
-                               {2, 4, 17}, {1, 8, 33}, {4, 2, 64}, {7, 1, 100}, {3, 5, 257}};
+static const int shape[][3] = {{0, 2, 3},    {1, 1, 1},    {2, 1, 2},    {3, 2, 7},
+                               {5, 3, 16},   {2, 4, 17},   {1, 8, 33},   {4, 2, 64},
+                               {7, 1, 100},  {3, 5, 257},  {2, 70, 24},  {2, 3, 768},
+                               {1, 5, 1100}, {2, 1, 3000}, {1, 2, 9000}, {1, 1, 16384}};
 
 static void row_all(enum tess_dtype dtype)
 {
@@ -353,7 +355,7 @@ static void case_f16(void **state)
 
 int main(int argc, char **argv)
 {
-    device_open(&device, device_backend(argc, argv), 1u << 20);
+    device_open(&device, device_backend(argc, argv), 4u << 20);
     const struct CMUnitTest cases[] = {cmocka_unit_test(case_f32), cmocka_unit_test(case_bf16),
                                        cmocka_unit_test(case_f16)};
     int failed = cmocka_run_group_tests(cases, NULL, NULL);

@@ -289,6 +289,22 @@ static void xent_all(enum tess_dtype dtype)
     }
 }
 
+/* Rows that several warps share, with and without padding behind them, aligned and not. */
+static void case_wide(void **state)
+{
+    (void)state;
+    static const int64_t classes[] = {1025, 2555, 2560, 5003};
+    static const enum tess_dtype dtypes[] = {TESS_F32, TESS_BF16, TESS_F16};
+    for (size_t i = 0; i < 4 * 3 * 3; i++) {
+        struct xent_case c = {.dtype = dtypes[i / 12],
+                              .rows = 2,
+                              .classes = classes[i / 3 % 4],
+                              .scale = 0.25f,
+                              .spread = i % 2 ? 60 : 4};
+        xent_run(&c, 2400 + i); /* the seed's remainder by 3 sets the padding */
+    }
+}
+
 static void case_f32(void **state)
 {
     (void)state;
@@ -373,7 +389,7 @@ int main(int argc, char **argv)
     device_open(&device, device_backend(argc, argv), 768u << 10);
     const struct CMUnitTest cases[] = {
         cmocka_unit_test(case_f32),   cmocka_unit_test(case_bf16), cmocka_unit_test(case_f16),
-        cmocka_unit_test(case_whole), cmocka_unit_test(case_nan),
+        cmocka_unit_test(case_whole), cmocka_unit_test(case_nan),  cmocka_unit_test(case_wide),
     };
     int failed = cmocka_run_group_tests(cases, NULL, NULL);
     device_close(&device);

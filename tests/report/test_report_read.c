@@ -80,6 +80,31 @@ static void case_whole(void **state)
     tess__report_close(&report);
 }
 
+/* Samples of two devices, one of which has no power meter. */
+static void case_devices(void **state)
+{
+    struct tess__report report;
+    const struct tess__rows *device;
+
+    (void)state;
+    assert_int_equal(
+        load(&report,
+             HEAD "{\"kind\":\"device\",\"device\":0,\"elapsed_s\":1.5,\"gpu_percent\":97,"
+                  "\"memory_used_bytes\":1073741824,\"power_w\":650.5}\n"
+                  "{\"kind\":\"device\",\"device\":1,\"elapsed_s\":1.5,\"gpu_percent\":null,"
+                  "\"power_w\":null}\n" STEP(1, 2)),
+        TESS_OK);
+    device = &report.run[0].device;
+    assert_int_equal(report.note_count, 0);
+    assert_int_equal(device->count, 2);
+    assert_int_equal(report.run[0].step.count, 1);
+    assert_true(tess__row(device, 0, TESS__DEVICE_BUSY) == 97);
+    assert_true(tess__row(device, 0, TESS__DEVICE_MEMORY) == 1073741824);
+    assert_true(tess__row(device, 1, TESS__DEVICE_NUMBER) == 1);
+    assert_true(isnan(tess__row(device, 1, TESS__DEVICE_POWER)));
+    tess__report_close(&report);
+}
+
 static void case_states(void **state)
 {
     static const struct {
@@ -388,11 +413,12 @@ static void case_numbers(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(case_whole),         cmocka_unit_test(case_states),
-        cmocka_unit_test(case_damaged_lines), cmocka_unit_test(case_cut_anywhere),
-        cmocka_unit_test(case_random_damage), cmocka_unit_test(case_many_notes),
-        cmocka_unit_test(case_documents),     cmocka_unit_test(case_names),
-        cmocka_unit_test(case_escape),        cmocka_unit_test(case_numbers),
+        cmocka_unit_test(case_whole),        cmocka_unit_test(case_devices),
+        cmocka_unit_test(case_states),       cmocka_unit_test(case_damaged_lines),
+        cmocka_unit_test(case_cut_anywhere), cmocka_unit_test(case_random_damage),
+        cmocka_unit_test(case_many_notes),   cmocka_unit_test(case_documents),
+        cmocka_unit_test(case_names),        cmocka_unit_test(case_escape),
+        cmocka_unit_test(case_numbers),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -17,7 +17,8 @@
  * Device memory. Where the rank computes on a queue (tessera/queue.h), a call whose source or
  * target is memory of the device runs beside that queue: after what the kernels were given before
  * the call, and before what they are given after the wait, which then does not wait for the data
- * but only orders. Calls on host memory are as above.
+ * but only orders. Source and target are both of the device, on every rank. Calls on host memory
+ * are as above.
  */
 #ifndef TESSERA_COMM_H
 #define TESSERA_COMM_H
@@ -75,6 +76,7 @@ struct tess_comm_call {
     void *target;
     size_t count;     /* elements, as documented at each wrapper */
     int32_t peer;     /* root of broadcast and reduce, peer of send and recv; else -1 */
+    bool device;      /* source and target are memory of the device of comm->queue */
     const char *site; /* "file.c:123" of the caller, "" if it did not say; for messages; never NULL
                          in a backend */
 };
@@ -84,7 +86,9 @@ struct tess_comm_stats {
     uint64_t calls[TESS_COLLECTIVE_COUNT];
     uint64_t sent_bytes; /* payload that left this rank for another one, as moved by the backend */
     uint64_t received_bytes; /* payload that came from another rank */
-    double wait_s; /* time in tess_event_wait, and in synchronous calls once queued: exposed */
+    /* Time in tess_event_wait, and in synchronous calls once queued: exposed. Of calls on device
+     * memory what tess_comm_settle says. */
+    double wait_s;
     /* Time during which at least one call was under way, without those that still are. flight_s -
      * wait_s went on behind computation; where nothing did, it may be a little below 0: a wait
      * takes a moment longer than its call, more when other groups are advanced in it. */
@@ -125,6 +129,9 @@ struct tess_comm_ops {
     enum tess_status (*wait)(struct tess_comm *comm, uint64_t ticket);
     /* OPTIONAL, default: nothing to do. Advance what can be advanced without blocking. */
     enum tess_status (*poll)(struct tess_comm *comm);
+    /* OPTIONAL, default: nothing to do. comm->queue has been set, or is about to become NULL
+     * (`queue` NULL). Collective. */
+    enum tess_status (*attach)(struct tess_comm *comm, struct tess_queue *queue);
     /* REQUIRED. See tess_comm_alloc. */
     enum tess_status (*alloc)(struct tess_comm *comm, size_t bytes, void **memory_out);
     /* REQUIRED. Free what alloc gave; only on the communicator that gave it. */
@@ -162,6 +169,8 @@ struct tess_comm {
     struct tess_comm *root;
     uint64_t family_count;
     double family_since_s, family_s;
+    struct comm_marks *marks; /* of calls on device memory; the root's, shared by the family */
+    double settled_s;         /* while settling: how far flight_s has been counted */
 };
 
 /*
@@ -177,12 +186,22 @@ double tess_comm_family_flight_s(const struct tess_comm *comm);
 extern __thread const char *tess_comm_site;
 
 /*
+ * The rank computes on `queue` from here on, and calls may be made on its device's memory; NULL:
+ * no longer, before the queue is closed. Sets comm->queue and makes what such calls need. No call
+ * may be under way, no child open: children inherit it when they are split off. Collective.
+ */
+enum tess_status tess_comm_attach(struct tess_comm *comm, struct tess_queue *queue);
+
+/*
  * For backends, each once per call that was queued: it has this ticket, within ops->call; and it is
  * complete, as soon as this rank sees it and before wait() for it returns. The second may be told
  * within ops->call too, of earlier calls and, after the first, of this one.
  */
 void tess__comm_called(struct tess_comm *comm, const struct tess_comm_call *call, uint64_t ticket);
 void tess__comm_completed(struct tess_comm *comm, uint64_t ticket);
+/* Of a call on device memory: all that this rank does for it has been given to `queue`. OPTIONAL:
+ * where it is not told, the call is taken to end with its wait. */
+void tess__comm_given(struct tess_comm *comm, uint64_t ticket, struct tess_queue *queue);
 
 /* target[i] = sum over ranks of source[i]. In place when target == source. Collective. */
 enum tess_status tess_comm_all_reduce(struct tess_comm *comm, const void *source, void *target,
@@ -259,6 +278,12 @@ enum tess_status tess_comm_poll(struct tess_comm *comm);
  * way. After the queue's work was waited for; between steps.
  */
 enum tess_status tess_comm_settle(struct tess_comm *comm);
+
+/*
+ * From here on (true) the queue's work is recorded, not run (tess_kernel_ops.graph_begin), until
+ * (false) it is again: calls of this group and its family have no times meanwhile.
+ */
+void tess_comm_untimed(struct tess_comm *comm, bool on);
 
 /*
  * Memory that peers can reach without a copy (shared memory, registered memory); zeroed, aligned to

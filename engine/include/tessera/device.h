@@ -49,6 +49,7 @@ struct tess_device_usage {
 struct tess_boot {
     int32_t rank, rank_count;
     double timeout_s;
+    const char *address; /* at which the other ranks reach this one's host; never NULL */
     void *context;
     enum tess_status (*gather)(void *context, const void *mine, size_t bytes, void *all);
 };

@@ -53,13 +53,19 @@ enum tess_op_kind {
     TESS_OP_KIND_COUNT
 };
 
-/* How the operands of linear products are narrowed to 8 bits (Micikevicius et al. 2022): x and w
- * to e4m3, gradients to e5m2, each tensor times a scale of its own, a power of two, so that its
- * greatest element fits. Products are f32, results as without. Biases and their gradients stay in
- * dtype. */
+/*
+ * How the operands of linear products are narrowed to 8 bits (Micikevicius et al. 2022): x and w
+ * to e4m3, gradients to e5m2, to nearest even, each times a scale of its own, a power of two: the
+ * greatest under which its greatest element fits. What is finite saturates, what is not becomes
+ * NaN. Products are f32, results as without. Biases and their gradients stay in dtype.
+ *
+ * w's scale is always its own. HISTORY: every slot keeps a history of x and dy apart; the first
+ * call, which has none, is as NOW but for the whole batch. What a history holds depends on the rows
+ * that a rank has met, so bits do not stay the same from layout to layout.
+ */
 enum tess_fp8 {
     TESS_FP8_OFF,
-    TESS_FP8_NOW,     /* by the greatest element of the tensor itself: one more pass over it */
+    TESS_FP8_NOW,     /* by the greatest element of the leaf itself: one more pass over it */
     TESS_FP8_HISTORY, /* by the greatest of the latest 16 calls before this one */
 };
 

@@ -7,14 +7,17 @@
  * the widest that the machine has is chosen at run time. Without contraction or reassociation all
  * of them give the same bits.
  */
+#include "base/reduce.h"
+
 #include "base/half.h"
-#include "comm/shared.h"
+
+#include <string.h>
 
 #define REDUCE_BLOCK  1024 /* elements: 4 KiB of f32 */
-#define REDUCE_LEVELS 7    /* of the tree over TESS_WORLD_RANKS_MAX = 64 ranks */
+#define REDUCE_LEVELS 7    /* of the tree over TESS_REDUCE_SOURCES_MAX = 64 arrays */
 #define REDUCE_INLINE static inline __attribute__((always_inline))
 
-_Static_assert(TESS_WORLD_RANKS_MAX <= 1 << (REDUCE_LEVELS - 1),
+_Static_assert(TESS_REDUCE_SOURCES_MAX <= 1 << (REDUCE_LEVELS - 1),
                "the tree is deeper than its stack");
 
 struct reduce_job {

@@ -1,0 +1,47 @@
+/*
+ * What tessera top shows of the machine beside its devices: cores, memory, and the ranks of runs,
+ * by what /proc tells about them. Rates are over the time since the sample before.
+ */
+#ifndef TESSERA_CLI_TOP_H
+#define TESSERA_CLI_TOP_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <time.h>
+
+#define TESS__TOP_CORES_MAX 1024
+#define TESS__TOP_RANKS_MAX 256
+
+/* What launch_rank.c names the threads of a rank, so that tools can tell them: 15 characters is all
+ * that the kernel keeps. */
+#define TESS__RANK_THREAD_NAME "tessera rank %d"
+/* And the process whose threads ranks are. */
+#define TESS__RANK_PROCESS_NAME "tessera ranks"
+
+/* A rank of a run on this machine, with all threads that it started. */
+struct tess__top_rank {
+    int32_t pid, rank;
+    int32_t launcher;       /* pid of the process that started it: one per run */
+    uint64_t ticks;         /* of processor time, so far */
+    double cpu_percent;     /* of one core; NaN in its first sample */
+    int64_t resident_bytes; /* of the process, which ranks that are threads share; -1: not told */
+};
+
+/* Zeroed before the first sample. */
+struct tess__top_host {
+    double time_s; /* of this sample, on the monotonic clock; 0: none yet */
+    int32_t core_count;
+    uint64_t core_busy[TESS__TOP_CORES_MAX], core_total[TESS__TOP_CORES_MAX]; /* ticks so far */
+    double core_percent[TESS__TOP_CORES_MAX];      /* NaN in the first sample */
+    int64_t memory_total_bytes, memory_used_bytes; /* used: what programs could not have; -1 */
+    int32_t rank_count;
+    struct tess__top_rank rank[TESS__TOP_RANKS_MAX]; /* by launcher, then rank */
+};
+
+/* Read /proc, or what stands at `root` in its place. */
+void tess__top_sample(struct tess__top_host *host, const char *root);
+
+/* Does this process exist, as far as this one can see? */
+bool tess__top_has_process(const char *root, int32_t pid);
+
+#endif

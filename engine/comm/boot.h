@@ -1,0 +1,57 @@
+/*
+ * Bootstrap: how the processes of a job find each other before there is a communicator. What they
+ * exchange is small (identifiers, names of hosts), by a TCP star at rank 0, or over a communicator
+ * that is there already. Transport of tensors is not its business.
+ */
+#ifndef TESSERA_COMM_BOOT_H
+#define TESSERA_COMM_BOOT_H
+
+#include "tessera/device.h"
+
+#define TESS_BOOT_RANKS_MAX     4096
+#define TESS_BOOT_BLOB_MAX      ((size_t)1 << 20) /* bytes of one rank in one gather */
+#define TESS_BOOT_ADDRESS_BYTES 256
+
+/* A rank's place, as the environment tells it. */
+struct tess_boot_env {
+    const char *starter; /* whose variables these are: "torchrun", "mpirun", "Slurm"; a literal */
+    int32_t rank, rank_count;
+    int32_t local_rank, local_count;       /* among the ranks of this host; -1: not told */
+    char address[TESS_BOOT_ADDRESS_BYTES]; /* of rank 0: name or number; "" with one rank */
+    int32_t port;                          /* of rank 0; 0 with one rank */
+    uint64_t job; /* the same in all ranks of a job, another one in other jobs; 0: not told */
+};
+
+/*
+ * Read the place of this process from its environment; the first of these that is there:
+ *
+ *   torchrun   RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE; TORCHELASTIC_RUN_ID
+ *   mpirun     OMPI_COMM_WORLD_{RANK,SIZE,LOCAL_RANK,LOCAL_SIZE}, or
+ *              PMI_{RANK,SIZE} and MPI_{LOCALRANKID,LOCALNRANKS}
+ *   Slurm      SLURM_{PROCID,LOCALID}, SLURM_STEP_NUM_TASKS or SLURM_NTASKS; SLURM_JOB_ID; only in
+ *              what srun starts (SLURM_STEP_ID): a batch script has the others too
+ *
+ * and for each of them MASTER_ADDR and MASTER_PORT, where there are several ranks. A torchrun that
+ * serves its own store on MASTER_PORT (TORCHELASTIC_USE_AGENT_STORE) leaves us the port after it.
+ * *found_out: false when none is there. TESS_ERR_USAGE for half a set, or a value that is no number
+ * or out of range. Only reads the environment.
+ */
+enum tess_status tess_boot_from_environment(struct tess_boot_env *env_out, bool *found_out);
+
+/*
+ * Meet at rank 0 and stay connected. Collective over the ranks of the job, in any order, within
+ * timeout_s, which is also the limit of every gather. Connections of anybody else (another job,
+ * another program, a scanner) are turned away and disturb nobody. TESS_ERR_TIMEOUT with address,
+ * port and the numbers of the missing ranks. Not for secrets: nothing is encrypted, and `job` keeps
+ * jobs apart, not people.
+ */
+enum tess_status tess_boot_open(const struct tess_boot_env *env, double timeout_s,
+                                struct tess_boot **boot_out);
+
+/* The same over a communicator of ranks on one host, borrowed until close. */
+enum tess_status tess_boot_over(struct tess_comm *comm, double timeout_s,
+                                struct tess_boot **boot_out);
+
+void tess_boot_close(struct tess_boot *boot); /* NULL is allowed */
+
+#endif

@@ -1,0 +1,308 @@
+/*
+ * The rendezvous. Every rank connects to rank 0 and says who it is; rank 0 lets all go on once all
+ * have come.
+ *
+ *     rank r    hello: magic, version, rank, rank count, job
+ *     rank 0                                  reply: magic, verdict, reason
+ *
+ * Rank 0 reads greetings side by side and believes none: a connection that says something else, or
+ * nothing, is closed after a while and only counted. Both sides of a job are little-endian; a
+ * machine that is not has another magic.
+ */
+#include "comm/boot_meet.h"
+
+#include "base/clock.h"
+#include "tessera/check.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#define MEET_MAGIC   UINT64_C(0x746f6f6261726574) /* "teraboot" */
+#define MEET_VERSION 1
+#define MEET_PENDING 128 /* connections that have not said who they are, at a time */
+#define MEET_HELLO_S 5.0 /* after which such a one is closed */
+#define MEET_RETRY_S 0.1 /* between two tries to connect */
+
+struct meet_hello {
+    uint64_t magic;
+    uint32_t version;
+    int32_t rank, rank_count;
+    uint32_t zero;
+    uint64_t job;
+};
+
+struct meet_reply {
+    uint64_t magic;
+    uint32_t version;
+    int32_t verdict; /* enum tess_status */
+    char reason[496];
+};
+
+_Static_assert(sizeof(struct meet_hello) == 32 && sizeof(struct meet_reply) == 512,
+               "what goes over the wire has no holes");
+
+struct meet_pending {
+    int fd;
+    double since_s;
+    size_t got;
+    unsigned char bytes[sizeof(struct meet_hello)];
+};
+
+struct meet {
+    const struct tess_boot_env *env;
+    struct boot_listener listener;
+    int *fd; /* [rank_count] of the members; -1: missing */
+    int32_t missing_count;
+    struct meet_pending pending[MEET_PENDING];
+    int pending_count;
+    int32_t strangers; /* connections that were turned away */
+    char refused[240]; /* the latest of our own kind that was, "" when none */
+};
+
+void tess__boot_name_ranks(const bool *missing, int32_t rank_count, char *text, size_t text_bytes)
+{
+    size_t used = 0;
+    text[0] = '\0';
+    for (int32_t r = 0; r < rank_count; r++) {
+        char one[32];
+        int32_t last = r;
+        if (!missing[r])
+            continue;
+        while (last + 1 < rank_count && missing[last + 1])
+            last++;
+        int length =
+            last > r ? snprintf(one, sizeof one, "%s%d-%d", used > 0 ? ", " : "", (int)r, (int)last)
+                     : snprintf(one, sizeof one, "%s%d", used > 0 ? ", " : "", (int)r);
+        if (used + (size_t)length + sizeof ", ..." > text_bytes) {
+            snprintf(text + used, text_bytes - used, ", ...");
+            return;
+        }
+        memcpy(text + used, one, (size_t)length + 1);
+        used += (size_t)length;
+        r = last;
+    }
+}
+
+/* ---- rank 0 ---------------------------------------------------------------------------------- */
+
+static void meet_reply(int fd, enum tess_status verdict, const char *reason)
+{
+    struct meet_reply reply = {
+        .magic = MEET_MAGIC, .version = MEET_VERSION, .verdict = (int32_t)verdict};
+    char why[BOOT_WHY_BYTES];
+    snprintf(reply.reason, sizeof reply.reason, "%s", reason);
+    /* Fits any socket's buffer. Who has gone meanwhile is found missing by what follows. */
+    (void)tess__boot_send(fd, &reply, sizeof reply, tess_clock_s() + 1, why, sizeof why);
+}
+
+/* One of ours that does not fit: tell it, and keep it for the message if nobody better comes. */
+static void meet_refuse(struct meet *meet, int fd, const char *reason)
+{
+    char peer[BOOT_TEXT_BYTES];
+    tess__boot_peer_text(fd, peer);
+    snprintf(meet->refused, sizeof meet->refused, "%s (from %s)", reason, peer);
+    meet_reply(fd, TESS_ERR_COMM, reason);
+    close(fd);
+}
+
+/* A whole greeting: a member, one that does not fit, or a stranger. */
+static void meet_greet(struct meet *meet, const struct meet_pending *pending)
+{
+    const struct tess_boot_env *env = meet->env;
+    struct meet_hello hello;
+    char reason[160];
+    memcpy(&hello, pending->bytes, sizeof hello);
+    if (hello.magic != MEET_MAGIC || hello.job != env->job) {
+        meet->strangers++;
+        close(pending->fd);
+        return;
+    }
+    if (hello.version != MEET_VERSION) {
+        snprintf(
+            reason, sizeof reason,
+            "a rank meets by version %u and rank 0 by version %d: run the same build everywhere",
+            (unsigned)hello.version, MEET_VERSION);
+    } else if (hello.rank_count != env->rank_count) {
+        snprintf(reason, sizeof reason, "rank %d was started as one of %d, rank 0 as one of %d",
+                 (int)hello.rank, (int)hello.rank_count, (int)env->rank_count);
+    } else if (hello.rank < 1 || hello.rank >= env->rank_count) {
+        snprintf(reason, sizeof reason, "rank %d is not in 1 to %d", (int)hello.rank,
+                 (int)env->rank_count - 1);
+    } else if (meet->fd[hello.rank] >= 0) {
+        snprintf(reason, sizeof reason, "rank %d is there twice", (int)hello.rank);
+    } else {
+        meet->fd[hello.rank] = pending->fd;
+        meet->missing_count--;
+        return;
+    }
+    meet_refuse(meet, pending->fd, reason);
+}
+
+static void meet_accept(struct meet *meet)
+{
+    while (meet->pending_count < MEET_PENDING) {
+        int fd = tess__boot_accept(&meet->listener);
+        if (fd < 0)
+            return;
+        meet->pending[meet->pending_count++] =
+            (struct meet_pending){.fd = fd, .since_s = tess_clock_s()};
+    }
+}
+
+/* Read what has come of a greeting. False: this connection is no longer pending. */
+static bool meet_read(struct meet *meet, struct meet_pending *pending)
+{
+    ssize_t got =
+        recv(pending->fd, pending->bytes + pending->got, sizeof pending->bytes - pending->got, 0);
+    bool later = got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR);
+    if (got > 0) {
+        pending->got += (size_t)got;
+        if (pending->got == sizeof pending->bytes) {
+            meet_greet(meet, pending);
+            return false;
+        }
+    } else if (!later) {
+        meet->strangers++;
+        close(pending->fd);
+        return false;
+    }
+    if (tess_clock_s() - pending->since_s <= MEET_HELLO_S)
+        return true;
+    meet->strangers++;
+    close(pending->fd);
+    return false;
+}
+
+static void meet_wait(struct meet *meet, double limit_s)
+{
+    struct pollfd watch[BOOT_LISTEN_MAX + MEET_PENDING];
+    nfds_t count = 0;
+    double left_s = limit_s - tess_clock_s();
+    /* Half a second at most: silent connections have limits of their own. */
+    int left_ms = left_s <= 0 ? 0 : left_s > 0.5 ? 500 : (int)(left_s * 1e3) + 1;
+    for (int i = 0; i < meet->listener.count && meet->pending_count < MEET_PENDING; i++)
+        watch[count++] = (struct pollfd){.fd = meet->listener.fd[i], .events = POLLIN};
+    for (int i = 0; i < meet->pending_count; i++)
+        watch[count++] = (struct pollfd){.fd = meet->pending[i].fd, .events = POLLIN};
+    (void)poll(watch, count, left_ms);
+}
+
+static enum tess_status meet_time_out(struct meet *meet, double timeout_s)
+{
+    const struct tess_boot_env *env = meet->env;
+    bool missing[TESS_BOOT_RANKS_MAX];
+    char names[100], others[280] = "", reason[496];
+    for (int32_t r = 0; r < env->rank_count; r++)
+        missing[r] = r > 0 && meet->fd[r] < 0;
+    tess__boot_name_ranks(missing, env->rank_count, names, sizeof names);
+    if (meet->refused[0] != '\0')
+        snprintf(others, sizeof others, "; turned away: %s", meet->refused);
+    else if (meet->strangers > 0)
+        snprintf(others, sizeof others, "; %d connection%s of others %s turned away",
+                 (int)meet->strangers, meet->strangers > 1 ? "s" : "",
+                 meet->strangers > 1 ? "were" : "was");
+    snprintf(reason, sizeof reason, "rank%s %s of %d did not come to %s, port %d, within %g s",
+             meet->missing_count > 1 ? "s" : "", names, (int)env->rank_count, env->address,
+             (int)env->port, timeout_s);
+    for (int32_t r = 1; r < env->rank_count; r++)
+        if (meet->fd[r] >= 0)
+            meet_reply(meet->fd[r], TESS_ERR_TIMEOUT, reason);
+    TESS_FAIL(TESS_ERR_TIMEOUT, "%s%s", reason, others);
+}
+
+static enum tess_status meet_loop(struct meet *meet, double timeout_s)
+{
+    double limit_s = tess_clock_s() + timeout_s;
+    while (meet->missing_count > 0) {
+        if (tess_clock_s() > limit_s)
+            return meet_time_out(meet, timeout_s);
+        meet_wait(meet, limit_s);
+        meet_accept(meet);
+        int kept = 0;
+        for (int i = 0; i < meet->pending_count; i++)
+            if (meet_read(meet, &meet->pending[i]))
+                meet->pending[kept++] = meet->pending[i];
+        meet->pending_count = kept;
+    }
+    for (int32_t r = 1; r < meet->env->rank_count; r++)
+        meet_reply(meet->fd[r], TESS_OK, "");
+    return TESS_OK;
+}
+
+enum tess_status tess__boot_gather_members(const struct tess_boot_env *env, double timeout_s,
+                                           int *fd_out)
+{
+    struct meet *meet = calloc(1, sizeof *meet);
+    if (meet == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory to meet %d ranks", (int)env->rank_count);
+    meet->env = env;
+    meet->fd = fd_out;
+    meet->missing_count = env->rank_count - 1;
+    for (int32_t r = 0; r < env->rank_count; r++)
+        fd_out[r] = -1;
+    enum tess_status status = tess__boot_listen(env->address, env->port, &meet->listener);
+    if (status == TESS_OK)
+        status = meet_loop(meet, timeout_s);
+    for (int i = 0; i < meet->pending_count; i++)
+        close(meet->pending[i].fd);
+    tess__boot_unlisten(&meet->listener);
+    free(meet);
+    return status;
+}
+
+/* ---- the others ------------------------------------------------------------------------------ */
+
+/* Wait for rank 0's word on a fresh connection. False: whoever answers is not rank 0, or it has
+ * gone; try again. */
+static bool meet_hear(const struct tess_boot_env *env, int fd, double limit_s,
+                      struct meet_reply *reply, char *why, size_t why_bytes)
+{
+    const struct meet_hello hello = {.magic = MEET_MAGIC,
+                                     .version = MEET_VERSION,
+                                     .rank = env->rank,
+                                     .rank_count = env->rank_count,
+                                     .job = env->job};
+    if (!tess__boot_send(fd, &hello, sizeof hello, limit_s, why, why_bytes) ||
+        !tess__boot_receive(fd, reply, sizeof *reply, limit_s, why, why_bytes))
+        return false;
+    reply->reason[sizeof reply->reason - 1] = '\0';
+    if (reply->magic == MEET_MAGIC && reply->version == MEET_VERSION)
+        return true;
+    snprintf(why, why_bytes, "what listens there is not rank 0 of this program");
+    return false;
+}
+
+enum tess_status tess__boot_join(const struct tess_boot_env *env, double timeout_s, int *fd_out)
+{
+    double limit_s = tess_clock_s() + timeout_s + BOOT_GRACE_S;
+    char why[BOOT_WHY_BYTES] = "";
+    do {
+        struct meet_reply reply;
+        int fd = tess__boot_connect(env->address, env->port, limit_s, why, sizeof why);
+        if (fd >= 0 && meet_hear(env, fd, limit_s, &reply, why, sizeof why)) {
+            if (reply.verdict == TESS_OK) {
+                *fd_out = fd;
+                return TESS_OK;
+            }
+            close(fd);
+            if (reply.verdict == TESS_ERR_TIMEOUT)
+                TESS_FAIL(TESS_ERR_TIMEOUT, "rank %d is there, but %s", (int)env->rank,
+                          reply.reason);
+            TESS_FAIL(TESS_ERR_COMM, "rank 0 at %s, port %d, turned rank %d away: %s", env->address,
+                      (int)env->port, (int)env->rank, reply.reason);
+        }
+        if (fd >= 0)
+            close(fd);
+        nanosleep(&(struct timespec){.tv_nsec = (long)(MEET_RETRY_S * 1e9)}, NULL);
+    } while (tess_clock_s() < limit_s - BOOT_GRACE_S);
+    TESS_FAIL(TESS_ERR_TIMEOUT,
+              "rank %d did not reach rank 0 at %s, port %d, within %g s: %s; is rank 0 running, "
+              "and are address and port right?",
+              (int)env->rank, env->address, (int)env->port, timeout_s, why);
+}

@@ -1,0 +1,36 @@
+/* Marks: what calls on device memory took, by fences; see marks.c. Private to this room. */
+#ifndef TESSERA_COMM_MARKS_H
+#define TESSERA_COMM_MARKS_H
+
+#include "tessera/comm.h"
+
+struct comm_marks;
+struct comm_mark;
+
+enum tess_status tess__marks_open(struct tess_queue *queue, struct comm_marks **marks_out);
+void tess__marks_close(struct comm_marks *marks); /* NULL is allowed */
+
+/* While paused no call is marked. */
+void tess__marks_pause(struct comm_marks *marks, bool on);
+
+/* A call is about to be made. *mark_out is NULL where nothing is kept: it is then counted by the
+ * host's clock. */
+enum tess_status tess__marks_begin(struct tess_comm *comm, struct comm_mark **mark_out);
+/* The call failed. */
+void tess__marks_cancel(struct comm_marks *marks, struct comm_mark *mark);
+/* Does the call that is being made, or a ticket, have a mark? The first gives it the ticket, the
+ * second takes it as complete. marks may be NULL. */
+bool tess__marks_called(struct tess_comm *comm, uint64_t ticket);
+bool tess__marks_completed(struct tess_comm *comm, uint64_t ticket);
+/* The mark of a call that has not been waited for; NULL: none. */
+struct comm_mark *tess__marks_find(const struct tess_comm *comm, uint64_t ticket);
+/* Around the wait, on the queue of the kernels. */
+enum tess_status tess__marks_wait(struct comm_marks *marks, struct comm_mark *mark);
+enum tess_status tess__marks_waited(struct comm_marks *marks, struct comm_mark *mark);
+
+/* Count what has come to an end. */
+enum tess_status tess__marks_settle(struct comm_marks *marks);
+/* The group is closed. */
+void tess__marks_forget(struct comm_marks *marks, const struct tess_comm *comm);
+
+#endif

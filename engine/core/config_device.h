@@ -1,0 +1,71 @@
+/*
+ * Where a run computes: on the host, or on devices that a module brings (tessera/device.h); which
+ * rank has which device, whether ranks are processes or threads, and how they talk to each other.
+ */
+#ifndef TESSERA_CORE_CONFIG_DEVICE_H
+#define TESSERA_CORE_CONFIG_DEVICE_H
+
+#include "tessera/device.h"
+#include "tessera/strategy.h"
+
+struct tess_config;
+
+/* As --comm's choices, then what follows for one rank. */
+enum tess_comm_choice {
+    TESS_COMM_AUTO,
+    TESS_COMM_LOCAL, /* memory that the ranks of this machine share */
+    TESS_COMM_NCCL,  /* the module's communicator, between devices */
+    TESS_COMM_SELF,  /* nobody to talk to */
+};
+
+const char *tess_comm_choice_name(enum tess_comm_choice choice);
+
+/* The devices of this machine, as its module finds them. */
+struct tess_devices {
+    int32_t count; /* 0: none that can be used, and `why` says in a sentence what is missing */
+    char why[256];
+    struct tess_device_info info[TESS_DEVICE_MAX];
+    bool reaches[TESS_DEVICE_MAX][TESS_DEVICE_MAX]; /* [device, peer] */
+};
+
+struct tess_device_plan {
+    const struct tess_module *module; /* NULL: on the host */
+    int32_t count;                    /* devices in use; 0 on the host */
+    int32_t of_rank[TESS_DEVICE_MAX]; /* [ranks] device; -1 on the host */
+    bool shared;                      /* some device has several ranks */
+    bool missing;                     /* planned for devices that are not here: nothing can run */
+    enum tess_rank_mode rank_mode;
+    enum tess_comm_choice comm; /* never AUTO */
+    char why[256];              /* on the host: why not on a device; missing: what is missing */
+    struct tess_device_info info[TESS_DEVICE_MAX]; /* [device] all zero if missing */
+};
+
+/*
+ * Ranks to devices, N ranks and D devices of one machine:
+ *
+ *     N <= D    rank r has device r
+ *     N > D     blocks of ranks as equal as can be: rank r has device r D / N
+ *
+ *     5 ranks on 2 devices     0 1 2 | 3 4
+ *
+ * Ranks that share a device must share memory, so they are threads of one process and talk through
+ * it, which also their peers on other devices must do. Ranks with a device each are processes
+ * unless the strategy wants threads, and talk through the module's communicator; threads whose
+ * devices reach each other need none. `asked` may say otherwise where that can be had.
+ *
+ * Fills count, of_rank, shared, rank_mode and comm of the plan. TESS_ERR_USAGE with what fits.
+ * Pure.
+ */
+enum tess_status tess_device_plan_make(const struct tess_devices *devices, int32_t ranks,
+                                       enum tess_rank_mode mode, enum tess_comm_choice asked,
+                                       struct tess_device_plan *plan);
+
+/* Which backend of kernels, on which devices: by --device, --kernel and --comm, and by what this
+ * machine has. Fills config->kernel and config->device, and --kernel where it was not given. */
+enum tess_status tess__config_device(struct tess_config *config);
+
+/* The calling thread computes on the rank's device from here on: before it opens kernels. Nothing
+ * to do on the host. TESS_ERR_DEVICE where the plan's devices are not here. */
+enum tess_status tess_config_select_device(const struct tess_config *config, int32_t rank);
+
+#endif

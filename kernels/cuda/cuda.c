@@ -1,0 +1,261 @@
+/*
+ * The table of the backend `cuda`, its opening and closing, and its prepared operations by kind.
+ * The work is in the files beside.
+ *
+ * A kernel is on the device that the thread which opens it has selected
+ * (tess_module.device_select). Where that has selected none, nothing is done yet: a kernel that is
+ * only planned with, on a machine without a device or by a launcher that will fork its ranks,
+ * answers all questions and never touches the driver. What needs a device then takes the first one,
+ * or says why there is none.
+ */
+#include "cuda/attention.h"
+#include "cuda/conv.h"
+#include "cuda/embedding.h"
+#include "cuda/host.h"
+#include "cuda/image.h"
+#include "cuda/linear.h"
+#include "cuda/matmul.h"
+#include "cuda/norm.h"
+#include "cuda/plain.h"
+#include "cuda/xent.h"
+#include "kernel_open.h"
+#include "tessera/version.h"
+
+/* ---- opening ---------------------------------------------------------------------------------
+ */
+
+static void cuda_close_device(struct tess_kernel *kernel)
+{
+    struct cuda_state *state = tess__cuda_state(kernel);
+    tess__cuda_graph_close(kernel);
+    tess__cuda_queue_stop(kernel); /* after its work is done: nothing below is in use any more */
+    tess__cuda_matmul_close(kernel);
+    tess__cuda_memory_close(kernel);
+    if (state->workspace != NULL)
+        tess__cuda_tell(cudaFree(state->workspace), "cudaFree");
+    if (state->blas != NULL && cublasLtDestroy(state->blas) != CUBLAS_STATUS_SUCCESS)
+        tess_log(TESS_LOG_DEBUG, "kernel cuda: cublasLtDestroy failed");
+    state->workspace = NULL;
+    state->blas = NULL;
+    state->planned_only = true;
+}
+
+static enum tess_status cuda_make_workspace(struct cuda_state *state)
+{
+    const uint64_t free_before = tess__cuda_free_bytes();
+    CUBLAS_TRY(cublasLtCreate(&state->blas));
+    CUDA_TRY(cudaMalloc(&state->workspace, CUDA_WORKSPACE_BYTES));
+    tess__cuda_usage_took(state->device, CUDA_USAGE_WORKSPACE, free_before);
+    return TESS_OK;
+}
+
+static enum tess_status cuda_open_device(struct tess_kernel *kernel)
+{
+    struct cuda_state *state = tess__cuda_state(kernel);
+    state->device = tess__cuda_selected();
+    state->planned_only = false; /* what is opened here may use what is open already */
+    CUDA_TRY(cudaDeviceGetAttribute(&state->multiprocessors, cudaDevAttrMultiProcessorCount,
+                                    state->device));
+    TESS_TRY(tess__cuda_queue_start(kernel));
+    TESS_TRY(cuda_make_workspace(state));
+    TESS_TRY(tess__cuda_memory_open(kernel));
+    return tess__cuda_matmul_open(kernel);
+}
+
+enum tess_status tess__cuda_start(struct tess_kernel *kernel, const char *what)
+{
+    const struct cuda_survey *survey = tess__cuda_survey(true);
+    if (survey->count == 0)
+        TESS_FAIL(TESS_ERR_UNSUPPORTED, "kernel cuda: cannot %s: %s", what, survey->why);
+    if (tess__cuda_selected() < 0)
+        TESS_TRY(tess__cuda_select(0));
+    const enum tess_status status = cuda_open_device(kernel);
+    if (status != TESS_OK)
+        cuda_close_device(kernel);
+    return status;
+}
+
+static void cuda_close(struct tess_kernel *kernel)
+{
+    if (!tess__cuda_state(kernel)->planned_only)
+        cuda_close_device(kernel);
+    tess__cuda_queue_close_own(kernel);
+}
+
+static enum tess_status cuda_open(struct tess_kernel *kernel)
+{
+    tess__cuda_state(kernel)->planned_only = true;
+    TESS_TRY(tess__cuda_queue_open_own(kernel));
+    if (tess__cuda_selected() < 0)
+        return TESS_OK;
+    const enum tess_status status = tess__cuda_start(kernel, "open");
+    if (status != TESS_OK)
+        cuda_close(kernel);
+    return status;
+}
+
+static enum tess_status cuda_failed(struct tess_kernel *kernel)
+{
+    struct cuda_state *state = tess__cuda_state(kernel);
+    if (state->planned_only)
+        return TESS_OK;
+    const cudaError_t error = state->error;
+    const char *where = state->error_where;
+    state->error = cudaSuccess;
+    if (error != cudaSuccess)
+        return tess__cuda_fail(error, where);
+    if (state->graph > 0) /* what is recorded has not run */
+        return TESS_OK;
+    const cudaError_t now = tess__cuda_polled(cudaStreamQuery(state->queue->stream));
+    return now == cudaSuccess || now == cudaErrorNotReady ? TESS_OK
+                                                          : tess__cuda_fail(now, "queued work");
+}
+
+/* ---- prepared operations ---------------------------------------------------------------------
+ */
+
+static bool cuda_supports(const struct tess_op_desc *desc, char *why, size_t why_bytes)
+{
+    if (!tess_op_check(desc, why, why_bytes))
+        return false;
+    if (desc->kind == TESS_OP_LINEAR || desc->kind == TESS_OP_CONV2D)
+        return tess__cuda_matmul_supports(desc, why, why_bytes);
+    return true;
+}
+
+static enum tess_status cuda_op_needs(const struct tess_op_desc *desc,
+                                      struct tess_op_needs *needs_out)
+{
+    char why[160];
+    if (!cuda_supports(desc, why, sizeof why))
+        TESS_FAIL(TESS_ERR_UNSUPPORTED, "kernel cuda: %s", why);
+    *needs_out = (struct tess_op_needs){0};
+    switch (desc->kind) {
+    case TESS_OP_LINEAR:
+        return tess__cuda_linear_needs(desc, needs_out);
+    case TESS_OP_CONV2D:
+        return tess__cuda_conv_needs(desc, needs_out);
+    case TESS_OP_BATCH_NORM:
+        return tess__cuda_batch_norm_needs(desc, needs_out);
+    case TESS_OP_NORM:
+        return tess__cuda_norm_needs(desc, needs_out);
+    case TESS_OP_ATTENTION:
+        return tess__cuda_attention_needs(desc, needs_out);
+    case TESS_OP_EMBEDDING:
+        return tess__cuda_embedding_needs(desc, needs_out);
+    case TESS_OP_MAX_POOL:
+    case TESS_OP_AVG_POOL:
+        return tess__cuda_pool_needs(desc, needs_out);
+    case TESS_OP_KIND_COUNT:
+        break;
+    }
+    return TESS_OK;
+}
+
+static enum tess_status cuda_op_open(struct tess_op *op)
+{
+    TESS_TRY(tess__cuda_need(op->kernel, "open an operation"));
+    struct tess_op_needs needs;
+    TESS_TRY(cuda_op_needs(&op->desc, &needs));
+    if (needs.scratch_bytes > 0 && op->scratch == NULL)
+        TESS_FAIL(TESS_ERR_INTERNAL,
+                  "kernel cuda: an operation needs %zu bytes of scratch, got none",
+                  needs.scratch_bytes);
+    switch (op->desc.kind) {
+    case TESS_OP_LINEAR:
+        return tess__cuda_linear_open(op);
+    case TESS_OP_CONV2D:
+        return tess__cuda_conv_open(op);
+    case TESS_OP_ATTENTION:
+        return tess__cuda_attention_open(op);
+    default:
+        return TESS_OK;
+    }
+}
+
+static void cuda_op_close(struct tess_op *op)
+{
+    if (op->desc.kind == TESS_OP_LINEAR)
+        tess__cuda_linear_close(op);
+    else if (op->desc.kind == TESS_OP_CONV2D)
+        tess__cuda_conv_close(op);
+}
+
+const struct tess_kernel_ops tess_kernel_cuda = {
+    .abi = TESS_ABI,
+    .name = "cuda",
+    .summary = "NVIDIA GPUs: cuBLASLt and kernels of our own",
+    .state_size = sizeof(struct cuda_state),
+    .far_memory = true,
+    .queue = &tess__cuda_queue,
+    .supports = cuda_supports,
+    .open = cuda_open,
+    .close = cuda_close,
+    .adopt = tess__cuda_adopt,
+    .disown = tess__cuda_disown,
+    .alloc = tess__cuda_alloc,
+    .free = tess__cuda_free,
+    .read = tess__cuda_read,
+    .write = tess__cuda_write,
+    .pin = tess__cuda_pin,
+    .unpin = tess__cuda_unpin,
+    .failed = cuda_failed,
+    .graph_begin = tess__cuda_graph_begin,
+    .graph_end = tess__cuda_graph_end,
+    .graph_play = tess__cuda_graph_play,
+    .op_needs = cuda_op_needs,
+    .op_open = cuda_op_open,
+    .op_close = cuda_op_close,
+    .linear_forward = tess__cuda_linear_forward,
+    .linear_backward_data = tess__cuda_linear_backward_data,
+    .linear_backward_weight = tess__cuda_linear_backward_weight,
+    .linear_forward_gelu = tess__cuda_linear_forward_gelu,
+    .linear_backward_data_gelu = tess__cuda_linear_backward_data_gelu,
+    .conv2d_forward = tess__cuda_conv2d_forward,
+    .conv2d_backward_data = tess__cuda_conv2d_backward_data,
+    .conv2d_backward_weight = tess__cuda_conv2d_backward_weight,
+    .max_pool_forward = tess__cuda_max_pool_forward,
+    .max_pool_backward = tess__cuda_max_pool_backward,
+    .avg_pool_forward = tess__cuda_avg_pool_forward,
+    .avg_pool_backward = tess__cuda_avg_pool_backward,
+    .batch_norm_forward = tess__cuda_batch_norm_forward,
+    .batch_norm_infer = tess__cuda_batch_norm_infer,
+    .batch_norm_backward = tess__cuda_batch_norm_backward,
+    .norm_forward = tess__cuda_norm_forward,
+    .norm_backward = tess__cuda_norm_backward,
+    .attention_forward = tess__cuda_attention_forward,
+    .attention_backward = tess__cuda_attention_backward,
+    .embedding_forward = tess__cuda_embedding_forward,
+    .embedding_backward = tess__cuda_embedding_backward,
+    .attention_decode = tess__cuda_attention_decode,
+    .rope = tess__cuda_rope,
+    .gelu_forward = tess__cuda_gelu_forward,
+    .gelu_backward = tess__cuda_gelu_backward,
+    .swiglu_forward = tess__cuda_swiglu_forward,
+    .swiglu_backward = tess__cuda_swiglu_backward,
+    .xent_max = tess__cuda_xent_max,
+    .xent_sum = tess__cuda_xent_sum,
+    .xent_grad = tess__cuda_xent_grad,
+    .xent_loss = tess__cuda_xent_loss,
+    .relu_forward = tess__cuda_relu_forward,
+    .relu_backward = tess__cuda_relu_backward,
+    .add = tess__cuda_add,
+    .dropout = tess__cuda_dropout,
+    .softmax_xent = tess__cuda_softmax_xent,
+    .cast = tess__cuda_cast,
+    .accumulate = tess__cuda_accumulate,
+    .fill = tess__cuda_fill,
+    .copy = tess__cuda_copy,
+    .square_sum = tess__cuda_square_sum,
+    .find_nonfinite = tess__cuda_find_nonfinite,
+    .count_zeros = tess__cuda_count_zeros,
+    .find_flag = tess__cuda_find_flag,
+    .leaf_sum = tess__cuda_leaf_sum,
+    .maximum = tess__cuda_maximum,
+    .normal = tess__cuda_normal,
+    .cast_stochastic = tess__cuda_cast_stochastic,
+    .update_judge = tess__cuda_update_judge,
+    .update = tess__cuda_update,
+    .update_all = tess__cuda_update_all,
+    .lamb_direction = tess__cuda_lamb_direction,
+};

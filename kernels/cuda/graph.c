@@ -1,0 +1,97 @@
+/*
+ * Recording what a rank queues as a CUDA graph, and playing it. The record begins on the kernels'
+ * own stream; other queues join it where they follow one of its fences, and must have been followed
+ * back by its end. A slot that is recorded again keeps its executable graph where only parameters
+ * have changed, which is cheaper by far than a new one (CUDA C++ programming guide, "Updating
+ * instantiated graphs").
+ *
+ * The capture mode is relaxed: communicators ask for fences and libraries load code while it is
+ * going on, in this thread and in those of other ranks.
+ */
+#include "cuda/host.h"
+
+#include <stdlib.h>
+
+struct cuda_graphs {
+    uint64_t begun; /* so far */
+    cudaGraphExec_t slot[TESS_GRAPH_SLOTS];
+};
+
+enum tess_status tess__cuda_graph_begin(struct tess_kernel *kernel)
+{
+    TESS_TRY(tess__cuda_need(kernel, "record a graph"));
+    struct cuda_state *state = tess__cuda_state(kernel);
+    if (state->graph > 0)
+        TESS_FAIL(TESS_ERR_INTERNAL, "kernel cuda: a graph is being recorded already");
+    if (state->graphs == NULL)
+        state->graphs = calloc(1, sizeof *state->graphs);
+    if (state->graphs == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "kernel cuda: no memory for graphs");
+    CUDA_TRY(cudaStreamBeginCapture(state->queue->stream, cudaStreamCaptureModeRelaxed));
+    state->graph = ++state->graphs->begun;
+    return TESS_OK;
+}
+
+/* The slot plays `graph` from here on. */
+static enum tess_status graph_put(struct cuda_state *state, int32_t slot, cudaGraph_t graph)
+{
+    cudaGraphExec_t *exec = &state->graphs->slot[slot];
+    if (*exec != NULL) {
+        cudaGraphExecUpdateResultInfo result;
+        if (cudaGraphExecUpdate(*exec, graph, &result) == cudaSuccess)
+            return TESS_OK;
+        /* Another topology. The error is the answer to a question, not one to tell. */
+        tess__cuda_tell(cudaGetLastError(), "updating a graph");
+        tess__cuda_tell(cudaGraphExecDestroy(*exec), "cudaGraphExecDestroy");
+        *exec = NULL;
+    }
+    CUDA_TRY(cudaGraphInstantiate(exec, graph, 0));
+    CUDA_TRY(cudaGraphUpload(*exec, state->queue->stream));
+    return TESS_OK;
+}
+
+enum tess_status tess__cuda_graph_end(struct tess_kernel *kernel, int32_t slot)
+{
+    struct cuda_state *state = tess__cuda_state(kernel);
+    if (state->graph == 0)
+        TESS_FAIL(TESS_ERR_INTERNAL, "kernel cuda: no graph is being recorded");
+    cudaGraph_t graph = NULL;
+    const cudaError_t error = cudaStreamEndCapture(state->queue->stream, &graph);
+    state->graph = 0;
+    CUDA_TRY(error);
+    enum tess_status status = TESS_OK;
+    if (slot < 0 || slot >= TESS_GRAPH_SLOTS)
+        status = tess_fail(TESS_ERR_INTERNAL, "kernel cuda: there is no graph slot %d", (int)slot);
+    else
+        status = graph_put(state, slot, graph);
+    tess__cuda_tell(cudaGraphDestroy(graph), "cudaGraphDestroy");
+    return status;
+}
+
+enum tess_status tess__cuda_graph_play(struct tess_kernel *kernel, int32_t slot)
+{
+    struct cuda_state *state = tess__cuda_state(kernel);
+    if (slot < 0 || slot >= TESS_GRAPH_SLOTS || state->graphs == NULL ||
+        state->graphs->slot[slot] == NULL)
+        TESS_FAIL(TESS_ERR_INTERNAL, "kernel cuda: no graph was recorded in slot %d", (int)slot);
+    CUDA_TRY(cudaGraphLaunch(state->graphs->slot[slot], state->queue->stream));
+    return TESS_OK;
+}
+
+void tess__cuda_graph_close(struct tess_kernel *kernel)
+{
+    struct cuda_state *state = tess__cuda_state(kernel);
+    if (state->graph > 0) {
+        cudaGraph_t graph = NULL;
+        tess__cuda_tell(cudaStreamEndCapture(state->queue->stream, &graph), "ending a record");
+        if (graph != NULL)
+            tess__cuda_tell(cudaGraphDestroy(graph), "cudaGraphDestroy");
+        state->graph = 0;
+    }
+    for (int slot = 0; state->graphs != NULL && slot < TESS_GRAPH_SLOTS; slot++)
+        if (state->graphs->slot[slot] != NULL)
+            tess__cuda_tell(cudaGraphExecDestroy(state->graphs->slot[slot]),
+                            "cudaGraphExecDestroy");
+    free(state->graphs);
+    state->graphs = NULL;
+}

@@ -1,0 +1,112 @@
+/* What the host side of the backend shares: devices of the machine, memory, queues, graphs. The
+ * slots among these are as in tessera/kernel.h. */
+#ifndef KERNELS_CUDA_HOST_H
+#define KERNELS_CUDA_HOST_H
+
+#include "cuda/cuda.h"
+#include "tessera/device.h"
+
+/* ---- survey.c --------------------------------------------------------------------------------
+ */
+
+/* The machine's devices that this build has code for, numbered from 0. */
+struct cuda_survey {
+    int32_t count;
+    int32_t ordinal[TESS_DEVICE_MAX]; /* CUDA's own number */
+    struct tess_device_info info[TESS_DEVICE_MAX];
+    uint64_t reach[TESS_DEVICE_MAX]; /* bit p: this device may use p's memory in place */
+    char why[512];                   /* count 0: the reason, one sentence */
+};
+
+/*
+ * Asked once, by a child process unless `own` says that this one is about to use a device anyway:
+ * a process that has started CUDA cannot fork ranks that use it. Any thread.
+ */
+const struct cuda_survey *tess__cuda_survey(bool own);
+
+/* ---- module.c --------------------------------------------------------------------------------
+ */
+
+/* The calling thread's device, as CUDA numbers them; -1 before tess_module.device_select. */
+int tess__cuda_selected(void);
+/* As tess_module.device_select. */
+enum tess_status tess__cuda_select(int32_t device);
+
+/* ---- usage.c ---------------------------------------------------------------------------------
+ */
+
+enum cuda_usage { CUDA_USAGE_CONTEXT, CUDA_USAGE_WORKSPACE, CUDA_USAGE_COMM, CUDA_USAGE_COUNT };
+
+/* Free memory of the calling thread's device, as the driver tells it; 0 where it does not. */
+uint64_t tess__cuda_free_bytes(void);
+/* Count what `kind` has taken since the free memory was `free_before`: other processes on the
+ * device blur it. Any thread. */
+void tess__cuda_usage_took(int device, enum cuda_usage kind, uint64_t free_before);
+void tess__cuda_usage_get(int device, struct tess_device_usage *usage_out);
+
+/* Free memory of a device that this process has no context on yet, by NVML; 0: not told. */
+uint64_t tess__cuda_free_bytes_before(const char *bus);
+
+/* ---- memory.c --------------------------------------------------------------------------------
+ */
+
+enum tess_status tess__cuda_memory_open(struct tess_kernel *kernel);
+void tess__cuda_memory_close(struct tess_kernel *kernel);
+bool tess__cuda_owns(const struct tess_kernel *kernel, const void *memory);
+
+enum tess_status tess__cuda_alloc(struct tess_kernel *kernel, size_t bytes, void **memory_out);
+void tess__cuda_free(struct tess_kernel *kernel, void *memory);
+enum tess_status tess__cuda_adopt(struct tess_kernel *kernel, void *memory, size_t bytes);
+void tess__cuda_disown(struct tess_kernel *kernel, void *memory, size_t bytes);
+enum tess_status tess__cuda_read(struct tess_kernel *kernel, size_t bytes, const void *device,
+                                 void *host);
+enum tess_status tess__cuda_write(struct tess_kernel *kernel, size_t bytes, const void *host,
+                                  void *device);
+enum tess_status tess__cuda_pin(struct tess_kernel *kernel, size_t bytes, void **memory_out);
+void tess__cuda_unpin(struct tess_kernel *kernel, void *memory);
+
+/* ---- queue.c ---------------------------------------------------------------------------------
+ */
+
+extern const struct tess_queue_ops tess__cuda_queue;
+
+/* The kernels' own queue: without a stream, which it gets and loses with the device. */
+enum tess_status tess__cuda_queue_open_own(struct tess_kernel *kernel);
+enum tess_status tess__cuda_queue_start(struct tess_kernel *kernel);
+void tess__cuda_queue_stop(struct tess_kernel *kernel);
+void tess__cuda_queue_close_own(struct tess_kernel *kernel);
+/* The same error; "not ready", which is none, does not stay behind for the next launch to tell. */
+cudaError_t tess__cuda_polled(cudaError_t error);
+/* Block until the event has come: a short while awake, then asleep. */
+cudaError_t tess__cuda_await(cudaEvent_t event);
+
+/* ---- graph.c ---------------------------------------------------------------------------------
+ */
+
+enum tess_status tess__cuda_graph_begin(struct tess_kernel *kernel);
+enum tess_status tess__cuda_graph_end(struct tess_kernel *kernel, int32_t slot);
+enum tess_status tess__cuda_graph_play(struct tess_kernel *kernel, int32_t slot);
+/* Frees all graphs, and ends a record that was begun. */
+void tess__cuda_graph_close(struct tess_kernel *kernel);
+
+/* ---- range_nvtx.c ----------------------------------------------------------------------------
+ */
+
+void tess__cuda_range_begin(const char *name);
+void tess__cuda_range_end(void);
+
+/* ---- cuda.c ----------------------------------------------------------------------------------
+ */
+
+extern const struct tess_kernel_ops tess_kernel_cuda;
+
+/* Open a kernel that was only planned with on the thread's device, on the first one where it has
+ * selected none; or say that there is none, and that this is why one cannot ... `what`. */
+enum tess_status tess__cuda_start(struct tess_kernel *kernel, const char *what);
+
+static inline enum tess_status tess__cuda_need(struct tess_kernel *kernel, const char *what)
+{
+    return tess__cuda_state(kernel)->planned_only ? tess__cuda_start(kernel, what) : TESS_OK;
+}
+
+#endif

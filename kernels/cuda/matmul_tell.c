@@ -1,0 +1,99 @@
+/* What is told of plans: one line each. */
+#include "cuda/matmul_plan.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const char *tell_type(cudaDataType_t type)
+{
+    switch (type) {
+    case CUDA_R_8F_E4M3:
+        return "e4m3";
+    case CUDA_R_8F_E5M2:
+        return "e5m2";
+    case CUDA_R_16BF:
+        return "bf16";
+    case CUDA_R_16F:
+        return "f16";
+    default:
+        return "f32";
+    }
+}
+
+static const char *tell_epilogue(cublasLtEpilogue_t epilogue)
+{
+    switch (epilogue) {
+    case CUBLASLT_EPILOGUE_BIAS:
+        return ", bias";
+    case CUBLASLT_EPILOGUE_RELU:
+        return ", relu";
+    case CUBLASLT_EPILOGUE_RELU_BIAS:
+        return ", bias, relu";
+    case CUBLASLT_EPILOGUE_GELU_AUX:
+        return ", gelu";
+    case CUBLASLT_EPILOGUE_GELU_AUX_BIAS:
+        return ", bias, gelu";
+    case CUBLASLT_EPILOGUE_DGELU:
+        return ", gelu's derivative";
+    case CUBLASLT_EPILOGUE_BGRADB:
+        return ", bias gradient";
+    default:
+        return "";
+    }
+}
+
+void tess__cuda_plan_info(const struct cuda_plan *plan, struct cuda_plan_info *info_out)
+{
+    struct matmul_choice choice;
+    memset(&choice, 0, sizeof choice);
+    if (tess__cuda_choice_read(&plan->algorithm, &choice) != TESS_OK)
+        choice.field[MATMUL_ID] = -1;
+    *info_out = (struct cuda_plan_info){
+        .product = plan->product,
+        .id = (int32_t)choice.field[MATMUL_ID],
+        .tile = (int32_t)choice.field[MATMUL_TILE],
+        .stages = (int32_t)choice.field[MATMUL_STAGES],
+        .split_k = (int32_t)choice.field[MATMUL_SPLIT_K],
+        .swizzle = (int32_t)choice.field[MATMUL_SWIZZLE],
+        .custom = (int32_t)choice.field[MATMUL_CUSTOM],
+        .cluster = (int32_t)choice.field[MATMUL_CLUSTER_SHAPE],
+        .workspace_bytes = plan->workspace_bytes,
+        .seconds = plan->seconds,
+    };
+}
+
+static void tell_plan(const struct cuda_plan *plan, char *text, size_t bytes)
+{
+    struct cuda_plan_info info;
+    tess__cuda_plan_info(plan, &info);
+    const struct cuda_product *p = &plan->product;
+    int length = snprintf(text, bytes,
+                          "%lld x %lld x %lld %s%s %s%s -> %s%s: algorithm %d, tile %d, stages %d, "
+                          "split %d, cluster %d, %zu KiB",
+                          (long long)p->m, (long long)p->n, (long long)p->k, tell_type(p->a),
+                          p->transpose_a ? "^T" : "", tell_type(p->b), p->transpose_b ? "^T" : "",
+                          tell_type(p->d), tell_epilogue(p->epilogue), info.id, info.tile,
+                          info.stages, info.split_k, info.cluster, info.workspace_bytes >> 10);
+    if (length < 0 || (size_t)length >= bytes)
+        return;
+    text += length;
+    bytes -= (size_t)length;
+    if (plan->seconds > 0)
+        snprintf(text, bytes, ", measured: %.1f us", 1e6 * plan->seconds);
+    else if (p->like_n > 0)
+        snprintf(text, bytes, ", that of n = %lld%s", (long long)p->like_n,
+                 plan->alike == CUDA_ALIKE_YES ? "" : "; other bits, so by leaves");
+}
+
+void tess__cuda_matmul_describe(const struct tess_kernel *kernel,
+                                void (*line)(void *context, const char *text), void *context)
+{
+    const struct cuda_plans *plans = tess__cuda_state(kernel)->plans;
+    for (const struct cuda_plan *plan = plans ? plans->first : NULL; plan; plan = plan->next) {
+        char text[256];
+        if (!plan->found)
+            continue;
+        tell_plan(plan, text, sizeof text);
+        line(context, text);
+    }
+}

@@ -1,0 +1,117 @@
+/*
+ * A module in the place of libtessera_cuda.so whose devices are made up and whose kernels are
+ * ref's: for tests of how a run is dealt out over devices, on machines without any. It says nothing
+ * about CUDA. STANDIN_DEVICES in the environment: how many there are.
+ */
+#include "tessera/check.h"
+#include "tessera/device.h"
+#include "tessera/version.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define STANDIN_GIB ((uint64_t)1 << 30)
+
+extern const struct tess_kernel_ops tess_kernel_ref;
+
+static struct tess_kernel_ops standin_kernel;
+static __thread int32_t standin_device = -1, standin_depth;
+
+/* Before anybody can ask for it: ref's slots are known at run time only. */
+__attribute__((constructor)) static void standin_begin(void)
+{
+    standin_kernel = tess_kernel_ref;
+    standin_kernel.name = "cuda";
+}
+
+static int32_t standin_count(char *why, size_t why_bytes)
+{
+    const char *set = getenv("STANDIN_DEVICES");
+    const int32_t count = set != NULL ? (int32_t)atoi(set) : 0;
+
+    if (count == 0)
+        snprintf(why, why_bytes, "no device: the stand-in was told to have none");
+    return count;
+}
+
+static enum tess_status standin_info(int32_t device, struct tess_device_info *info_out)
+{
+    *info_out = (struct tess_device_info){.index = device, .memory_bytes = 140 * STANDIN_GIB};
+    snprintf(info_out->name, sizeof info_out->name, "NVIDIA H200");
+    /* As the made-up driver of fake_nvml.c has them, the other way round. */
+    snprintf(info_out->bus, sizeof info_out->bus, "0000:%02x:00.0", device == 0 ? 0xaf : 0x18);
+    return TESS_OK;
+}
+
+static enum tess_status standin_select(int32_t device)
+{
+    standin_device = device;
+    return TESS_OK;
+}
+
+/* Fails where ranges were not ended as often as they were begun. */
+static enum tess_status standin_memory(struct tess_device_memory *memory_out)
+{
+    if (standin_depth != 0 || standin_device < 0)
+        TESS_FAIL(TESS_ERR_INTERNAL, "%d ranges are open on device %d", standin_depth,
+                  standin_device);
+    *memory_out =
+        (struct tess_device_memory){.free_bytes = (130 - (uint64_t)standin_device) * STANDIN_GIB,
+                                    .total_bytes = 140 * STANDIN_GIB};
+    return TESS_OK;
+}
+
+static void standin_usage(struct tess_device_usage *usage_out)
+{
+    *usage_out =
+        (struct tess_device_usage){.context = STANDIN_GIB / 2, .workspace = STANDIN_GIB / 4};
+}
+
+static bool standin_reaches(int32_t device, int32_t peer)
+{
+    (void)device, (void)peer;
+    return getenv("STANDIN_APART") == NULL;
+}
+
+/* No communicator, but it meets its peers as one would. */
+static enum tess_status standin_comm(const struct tess_boot *boot, struct tess_world *world,
+                                     enum tess_order order, double timeout_s,
+                                     struct tess_comm **comm_out)
+{
+    int32_t device[TESS_DEVICE_MAX], sum = 0;
+
+    (void)world, (void)order, (void)timeout_s, (void)comm_out;
+    TESS_TRY(boot->gather(boot->context, &standin_device, sizeof standin_device, device));
+    for (int32_t r = 0; r < boot->rank_count; r++)
+        sum += (r + 1) * (device[r] + 1);
+    TESS_FAIL(TESS_ERR_UNSUPPORTED, "the stand-in connects nobody: %d ranks met, devices %d",
+              boot->rank_count, sum);
+}
+
+static void standin_range_begin(const char *name)
+{
+    standin_depth += name[0] != '\0';
+}
+
+static void standin_range_end(void)
+{
+    standin_depth--;
+}
+
+extern const struct tess_module tess_module;
+const struct tess_module tess_module = {
+    .abi = TESS_ABI,
+    .name = "cuda",
+    .summary = "stand-in for tests",
+    .kernel = &standin_kernel,
+    .device_count = standin_count,
+    .device_info = standin_info,
+    .device_select = standin_select,
+    .device_memory = standin_memory,
+    .device_usage = standin_usage,
+    .device_reaches = standin_reaches,
+    .comm_open = standin_comm,
+    .range_begin = standin_range_begin,
+    .range_end = standin_range_end,
+};

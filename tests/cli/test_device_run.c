@@ -1,0 +1,216 @@
+/*
+ * Runs dealt out over devices, as a user sees them: the program with a stand-in for the module
+ * (standin_module.c), whose kernels are ref's, so that the results are ref's too.
+ */
+#include "cli/spawn.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static char folder[] = "/tmp/tessera_device_XXXXXX";
+static struct spawn spawn;
+
+#define RUN                                                                                        \
+    "train --data synthetic --synthetic-rows 512 --batch-size 64 --steps 4 --evaluate off "        \
+    "--save-weights off "
+
+static void devices(int count)
+{
+    char text[16];
+
+    snprintf(text, sizeof text, "%d", count);
+    setenv("STANDIN_DEVICES", text, 1);
+}
+
+static void said(const char *part)
+{
+    if (strstr(spawn.out, part) == NULL)
+        fail_msg("'%s' is not in\n%s\n%s", part, spawn.out, spawn.err);
+}
+
+static void complained(const char *words, int wanted, const char *part)
+{
+    assert_int_equal(spawn_words(&spawn, words), wanted);
+    if (strstr(spawn.err, part) == NULL)
+        fail_msg("'%s' is not in\n%s", part, spawn.err);
+    assert_int_equal(spawn_count(spawn.err, "error: "), 1);
+}
+
+/* "hash of all parameters 0123456789abcdef" */
+static void hash_of(char hash[17])
+{
+    static const char before[] = "hash of all parameters ";
+    const char *at = strstr(spawn.out, before);
+
+    assert_non_null(at);
+    snprintf(hash, 17, "%s", at + sizeof before - 1);
+}
+
+/* Four ranks on two devices are threads of one process, and compute what four on the host do. */
+static void case_shared(void **state)
+{
+    char host[17], device[17];
+
+    (void)state;
+    devices(2);
+    assert_int_equal(spawn_words(&spawn, RUN "--strategy fsdp --ranks 4 --kernel ref"), 0);
+    said("under fsdp on 4 ranks");
+    assert_null(strstr(spawn.out, "(a thread)"));
+    assert_null(strstr(spawn.out, "memory per device"));
+    hash_of(host);
+    assert_int_equal(spawn_words(&spawn, RUN "--strategy fsdp --ranks 4 --device cuda"), 0);
+    assert_int_equal(spawn_count(spawn.out, "(a thread)"), 4);
+    hash_of(device);
+    assert_string_equal(device, host);
+    said("memory per device");
+    said("of 66.9 TFLOP/s dense f32 (H200) x 2 devices");
+    /* Device 0 has ranks 0 and 1: 10 GiB used, of them 0.5 of context and 0.25 of workspace. */
+    said("     0     0-1");
+    said("     1     2-3");
+    said("    10.000    140.000");
+    said("    11.000    140.000");
+}
+
+/* Where there are devices they are the default; bf16 has another peak; a measured one counts too.
+ */
+static void case_default(void **state)
+{
+    (void)state;
+    devices(1);
+    assert_int_equal(spawn_words(&spawn, RUN "--precision bf16 --peak-tflops 800"), 0);
+    said("MFU ");
+    said("of 989 TFLOP/s dense bf16 (H200), ");
+    said("of 800 TFLOP/s measured");
+    assert_int_equal(spawn_words(&spawn, RUN "--device cpu"), 0);
+    assert_null(strstr(spawn.out, "MFU"));
+    assert_int_equal(spawn_words(&spawn, RUN "--kernel ref"), 0);
+    assert_null(strstr(spawn.out, "MFU"));
+}
+
+static void case_explain(void **state)
+{
+    (void)state;
+    devices(2);
+    assert_int_equal(spawn_words(&spawn, RUN "--strategy ddp --ranks 4 --explain --device cuda"),
+                     0);
+    said("device cuda, 2 of NVIDIA H200, 140 GiB each; ranks by device: 0 1 | 2 3");
+    said("communicator local");
+    said("threads of one process");
+    assert_int_equal(spawn_words(&spawn, RUN "--strategy ddp --ranks 2 --explain"), 0);
+    said("ranks by device: 0 | 1");
+    said("communicator nccl");
+    said("one process per rank");
+    devices(0);
+    assert_int_equal(spawn_words(&spawn, RUN "--explain"), 0);
+    said("device cpu: no device: the stand-in was told to have none");
+    assert_int_equal(spawn_words(&spawn, RUN "--explain --device cuda"), 0);
+    said("planned as if there were one for each rank");
+}
+
+/* Every rank has selected its device and meets the others before the module connects them. */
+static void case_connect(void **state)
+{
+    (void)state;
+    devices(4);
+    /* 1 x 1 + 2 x 2 + 4 x 4 + 3 x 3 */
+    complained(RUN "--strategy ddp --ranks 4", 1, "4 ranks met, devices 30");
+    setenv("STANDIN_APART", "1", 1);
+    complained(RUN "--strategy dp --ranks 4", 1, "4 ranks met, devices 30");
+    complained(RUN "--strategy ddp --ranks 4 --comm local", 2, "do not reach each other");
+    unsetenv("STANDIN_APART");
+    assert_int_equal(spawn_words(&spawn, RUN "--strategy dp --ranks 4"), 0);
+    assert_int_equal(spawn_words(&spawn, RUN "--strategy ddp --ranks 4 --comm local"), 0);
+    assert_int_equal(spawn_count(spawn.out, "(a thread)"), 4);
+    complained(RUN "--strategy ddp --ranks 8 --comm nccl", 2, "wants a device for each rank");
+}
+
+static void case_missing(void **state)
+{
+    (void)state;
+    devices(0);
+    complained(RUN "--device cuda", 1, "no device: the stand-in was told to have none");
+    assert_int_equal(spawn_words(&spawn, RUN), 0); /* on the host */
+}
+
+/* What metrics.jsonl has of it; devices are found by their bus, not by their number. */
+static void case_metrics(void **state)
+{
+    char words[512], path[128], line[16384];
+    json_t *final = NULL;
+    const json_t *device;
+    int samples = 0;
+    FILE *file;
+
+    (void)state;
+    devices(1);
+    setenv("TESSERA_NVML", FAKE_NVML, 1);
+    snprintf(words, sizeof words, RUN "--run %s", folder);
+    assert_int_equal(spawn_words(&spawn, words), 0);
+    unsetenv("TESSERA_NVML");
+    snprintf(path, sizeof path, "%s/metrics.jsonl", folder);
+    file = fopen(path, "r");
+    assert_non_null(file);
+    while (fgets(line, sizeof line, file) != NULL) {
+        json_t *object = json_loads(line, 0, NULL);
+        const char *kind = json_string_value(json_object_get(object, "kind"));
+
+        assert_non_null(object);
+        if (kind != NULL && strcmp(kind, "device") == 0) {
+            assert_string_equal(json_string_value(json_object_get(object, "bus")), "0000:af:00.0");
+            samples++;
+        }
+        if (json_object_get(object, "step") != NULL && json_object_get(object, "loss") != NULL)
+            assert_true(json_is_number(json_object_get(object, "mfu")));
+        if (json_object_get(object, "final") != NULL)
+            final = json_incref(json_object_get(object, "final"));
+        json_decref(object);
+    }
+    fclose(file);
+    assert_true(samples >= 1);
+    assert_non_null(final);
+    assert_string_equal(
+        json_string_value(json_object_get(json_object_get(final, "operations"), "peak_of")),
+        "H200");
+    device = json_object_get(final, "device");
+    assert_string_equal(json_string_value(json_object_get(device, "kind")), "cuda");
+    assert_string_equal(json_string_value(json_object_get(device, "comm")), "self");
+    device = json_array_get(json_object_get(device, "devices"), 0);
+    assert_true(json_integer_value(json_object_get(device, "used")) == (json_int_t)10 << 30);
+    assert_true(json_integer_value(json_object_get(device, "arena")) > 0);
+    assert_true(json_integer_value(json_object_get(device, "unaccounted")) ==
+                ((json_int_t)10 << 30) - json_integer_value(json_object_get(device, "arena")) -
+                    ((json_int_t)3 << 28));
+    json_decref(final);
+}
+
+static int make_folder(void **state)
+{
+    (void)state;
+    return mkdtemp(folder) != NULL && setenv("TESSERA_MODULE_PATH", STANDIN_FOLDER, 1) == 0 ? 0
+                                                                                            : -1;
+}
+
+static int remove_folder(void **state)
+{
+    (void)state;
+    return spawn_remove(folder);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(case_shared),  cmocka_unit_test(case_default),
+        cmocka_unit_test(case_explain), cmocka_unit_test(case_connect),
+        cmocka_unit_test(case_missing), cmocka_unit_test(case_metrics),
+    };
+
+    return cmocka_run_group_tests_name("device_run", tests, make_folder, remove_folder);
+}

@@ -1,0 +1,184 @@
+/* Which rank has which device, and what follows from it; and the options that say so. */
+#include "core/config.h"
+#include "tessera/log.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define COUNT(array) ((int)(sizeof(array) / sizeof((array)[0])))
+
+/* D devices that all reach each other, or none the other. */
+static const struct tess_devices *devices_of(int32_t count, bool reach)
+{
+    static struct tess_devices devices;
+
+    memset(&devices, 0, sizeof devices);
+    devices.count = count;
+    for (int32_t a = 0; a < count; a++)
+        for (int32_t b = 0; b < count; b++)
+            devices.reaches[a][b] = reach && a != b;
+    return &devices;
+}
+
+/* For all numbers of ranks and devices: every device in use has a rank, blocks are consecutive and
+ * differ by one rank at most, and ranks share only where there are too few devices. */
+static void case_blocks(void **state)
+{
+    (void)state;
+    for (int32_t n = 1; n <= TESS_CONFIG_RANKS_MAX; n++)
+        for (int32_t d = 1; d <= TESS_DEVICE_MAX; d++) {
+            struct tess_device_plan plan = {.count = 0};
+            int32_t load[TESS_DEVICE_MAX] = {0}, least = n, most = 0;
+
+            assert_int_equal(tess_device_plan_make(devices_of(d, true), n, TESS_RANKS_PROCESSES,
+                                                   TESS_COMM_AUTO, &plan),
+                             TESS_OK);
+            assert_int_equal(plan.count, n < d ? n : d);
+            assert_int_equal(plan.shared, n > d);
+            assert_int_equal(plan.of_rank[0], 0);
+            for (int32_t r = 0; r < n; r++) {
+                assert_in_range(plan.of_rank[r], 0, plan.count - 1);
+                if (r > 0)
+                    assert_in_range(plan.of_rank[r] - plan.of_rank[r - 1], 0, 1);
+                load[plan.of_rank[r]]++;
+            }
+            for (int32_t i = 0; i < plan.count; i++) {
+                least = load[i] < least ? load[i] : least;
+                most = load[i] > most ? load[i] : most;
+            }
+            assert_in_range(most - least, 0, 1);
+            assert_true(least >= 1);
+        }
+}
+
+/* The drawing in config_device.h. */
+static void case_drawing(void **state)
+{
+    static const int32_t drawn[] = {0, 0, 0, 1, 1};
+    struct tess_device_plan plan = {.count = 0};
+
+    (void)state;
+    assert_int_equal(
+        tess_device_plan_make(devices_of(2, true), 5, TESS_RANKS_PROCESSES, TESS_COMM_AUTO, &plan),
+        TESS_OK);
+    assert_memory_equal(plan.of_rank, drawn, sizeof drawn);
+}
+
+static void case_choice(void **state)
+{
+    static const struct {
+        int32_t devices;
+        bool reach;
+        int32_t ranks;
+        enum tess_rank_mode mode;
+        enum tess_comm_choice asked, comm;
+        enum tess_rank_mode run;
+        const char *refused;
+    } wanted[] = {
+        {1, true, 1, TESS_RANKS_PROCESSES, TESS_COMM_AUTO, TESS_COMM_SELF, TESS_RANKS_PROCESSES, 0},
+        {1, true, 1, TESS_RANKS_PROCESSES, TESS_COMM_NCCL, TESS_COMM_SELF, TESS_RANKS_PROCESSES, 0},
+        /* Several on one device. */
+        {1, true, 4, TESS_RANKS_PROCESSES, TESS_COMM_AUTO, TESS_COMM_LOCAL, TESS_RANKS_THREADS, 0},
+        {1, true, 4, TESS_RANKS_PROCESSES, TESS_COMM_NCCL, TESS_COMM_NCCL, 0, "--ranks 1 or fewer"},
+        /* One each. */
+        {4, true, 4, TESS_RANKS_PROCESSES, TESS_COMM_AUTO, TESS_COMM_NCCL, TESS_RANKS_PROCESSES, 0},
+        {4, true, 4, TESS_RANKS_PROCESSES, TESS_COMM_LOCAL, TESS_COMM_LOCAL, TESS_RANKS_THREADS, 0},
+        {4, false, 4, TESS_RANKS_PROCESSES, TESS_COMM_LOCAL, TESS_COMM_NCCL, 0, "--comm nccl"},
+        {8, true, 2, TESS_RANKS_PROCESSES, TESS_COMM_AUTO, TESS_COMM_NCCL, TESS_RANKS_PROCESSES, 0},
+        /* Threads by the strategy. */
+        {4, true, 4, TESS_RANKS_THREADS, TESS_COMM_AUTO, TESS_COMM_LOCAL, TESS_RANKS_THREADS, 0},
+        {4, false, 4, TESS_RANKS_THREADS, TESS_COMM_AUTO, TESS_COMM_NCCL, TESS_RANKS_THREADS, 0},
+        {4, true, 4, TESS_RANKS_THREADS, TESS_COMM_NCCL, TESS_COMM_NCCL, TESS_RANKS_THREADS, 0},
+        /* Several on each of several. */
+        {2, true, 8, TESS_RANKS_PROCESSES, TESS_COMM_AUTO, TESS_COMM_LOCAL, TESS_RANKS_THREADS, 0},
+        {2, false, 8, TESS_RANKS_PROCESSES, TESS_COMM_AUTO, TESS_COMM_LOCAL, 0, "--ranks 2"},
+    };
+
+    (void)state;
+    for (int i = 0; i < COUNT(wanted); i++) {
+        struct tess_device_plan plan = {.count = 0};
+        enum tess_status status =
+            tess_device_plan_make(devices_of(wanted[i].devices, wanted[i].reach), wanted[i].ranks,
+                                  wanted[i].mode, wanted[i].asked, &plan);
+
+        if (wanted[i].refused != NULL) {
+            assert_int_equal(status, TESS_ERR_USAGE);
+            if (strstr(tess_log_last_error(), wanted[i].refused) == NULL)
+                fail_msg("%d: '%s' does not say '%s'", i, tess_log_last_error(), wanted[i].refused);
+            continue;
+        }
+        assert_int_equal(status, TESS_OK);
+        if (plan.comm != wanted[i].comm || plan.rank_mode != wanted[i].run)
+            fail_msg("%d: %s, mode %d", i, tess_comm_choice_name(plan.comm), (int)plan.rank_mode);
+    }
+}
+
+/* ---- options ----------------------------------------------------------------------------------
+ */
+
+static void refused(int argc, char **argv, enum tess_status wanted, const char *phrase)
+{
+    struct tess_config *config = NULL;
+
+    assert_int_equal(tess_config_open(argc, argv, NULL, 0, &config), wanted);
+    assert_null(config);
+    if (strstr(tess_log_last_error(), phrase) == NULL)
+        fail_msg("'%s' does not say '%s'", tess_log_last_error(), phrase);
+}
+
+static void case_host(void **state)
+{
+    char *cpu[] = {"--device", "cpu", "--strategy", "ddp", "--ranks", "4"};
+    char *threads[] = {"--kernel", "ref", "--strategy", "dp"};
+    struct tess_config *config = NULL;
+
+    (void)state;
+    assert_int_equal(tess_config_open(COUNT(cpu), cpu, NULL, 0, &config), TESS_OK);
+    assert_null(config->device.module);
+    assert_int_equal(config->device.count, 0);
+    assert_int_equal(config->device.of_rank[2], -1);
+    assert_int_equal(config->device.comm, TESS_COMM_LOCAL);
+    assert_int_equal(config->device.rank_mode, TESS_RANKS_PROCESSES);
+    assert_int_equal(tess_config_select_device(config, 2), TESS_OK);
+    tess_config_close(config);
+    assert_int_equal(tess_config_open(COUNT(threads), threads, NULL, 0, &config), TESS_OK);
+    assert_string_equal(config->kernel->name, "ref");
+    assert_int_equal(config->device.rank_mode, TESS_RANKS_THREADS);
+    assert_non_null(strstr(config->device.why, "--kernel ref"));
+    tess_config_close(config);
+}
+
+static void case_contradictions(void **state)
+{
+    char *kernel[] = {"--device", "cuda", "--kernel", "ref"};
+    char *host[] = {"--device", "cpu", "--kernel", "cuda"};
+    char *comm[] = {"--device", "cpu", "--comm", "nccl"};
+    char *narrow[] = {"--device", "cpu", "--fp8", "now"};
+    char *widen[] = {"--device",    "cpu",  "--fp8",     "now",
+                     "--precision", "bf16", "--f32-ops", "linear"};
+    char *unknown[] = {"--device", "tpu"};
+
+    (void)state;
+    refused(COUNT(kernel), kernel, TESS_ERR_USAGE, "--kernel ref computes on the host");
+    refused(COUNT(host), host, TESS_ERR_USAGE, "give one of the two");
+    refused(COUNT(comm), comm, TESS_ERR_USAGE, "computes on the host");
+    refused(COUNT(narrow), narrow, TESS_ERR_USAGE, "--precision bf16");
+    refused(COUNT(widen), widen, TESS_ERR_USAGE, "--f32-ops linear");
+    refused(COUNT(unknown), unknown, TESS_ERR_USAGE, "device");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(case_blocks),         cmocka_unit_test(case_drawing),
+        cmocka_unit_test(case_choice),         cmocka_unit_test(case_host),
+        cmocka_unit_test(case_contradictions),
+    };
+
+    return cmocka_run_group_tests_name("device_plan", tests, NULL, NULL);
+}

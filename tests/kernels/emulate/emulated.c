@@ -1,0 +1,70 @@
+/*
+ * The conformance programs of tests/kernels on the emulator: the backend that they open, by
+ * whatever name, is ref with the slots of kernels/cuda that are compiled into the program in place
+ * of its own. So the slots are checked too, by the same cases as on a device.
+ */
+#include "cuda/cuda.h"
+#include "cuda/plain.h"
+#include "ref/ref.h"
+#include "tessera/registry.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+static struct cuda_queue emulated_queue;     /* the stream of NULL */
+static int64_t emulated_workspace[8] = {-9}; /* what slots find there is somebody else's */
+
+static enum tess_status emulated_open(struct tess_kernel *kernel)
+{
+    tess__cuda_state(kernel)->queue = &emulated_queue;
+    tess__cuda_state(kernel)->workspace = emulated_workspace;
+    return TESS_OK;
+}
+
+/* The runtime of the emulator never fails; a launcher that refuses its arguments ends the test. */
+void tess__cuda_note(struct tess_kernel *kernel, cudaError_t error, const char *where)
+{
+    (void)kernel;
+    if (error != cudaSuccess) {
+        fprintf(stderr, "%s: error %d\n", where, (int)error);
+        abort();
+    }
+}
+
+/* In place of the library's own. */
+enum tess_status tess_registry_get_kernel(const char *name, const struct tess_kernel_ops **ops_out)
+{
+    static struct tess_kernel_ops ops;
+    (void)name;
+    ops = tess_kernel_ref;
+    ops.name = "emulated";
+    ops.state_size = sizeof(struct cuda_state);
+    ops.open = emulated_open;
+    ops.rope = tess__cuda_rope;
+    ops.gelu_forward = tess__cuda_gelu_forward;
+    ops.gelu_backward = tess__cuda_gelu_backward;
+    ops.swiglu_forward = tess__cuda_swiglu_forward;
+    ops.swiglu_backward = tess__cuda_swiglu_backward;
+    ops.relu_forward = tess__cuda_relu_forward;
+    ops.relu_backward = tess__cuda_relu_backward;
+    ops.add = tess__cuda_add;
+    ops.dropout = tess__cuda_dropout;
+    ops.cast = tess__cuda_cast;
+    ops.accumulate = tess__cuda_accumulate;
+    ops.fill = tess__cuda_fill;
+    ops.copy = tess__cuda_copy;
+    ops.square_sum = tess__cuda_square_sum;
+    ops.find_nonfinite = tess__cuda_find_nonfinite;
+    ops.count_zeros = tess__cuda_count_zeros;
+    ops.find_flag = tess__cuda_find_flag;
+    ops.leaf_sum = tess__cuda_leaf_sum;
+    ops.maximum = tess__cuda_maximum;
+    ops.normal = tess__cuda_normal;
+    ops.cast_stochastic = tess__cuda_cast_stochastic;
+    ops.update_judge = tess__cuda_update_judge;
+    ops.update = tess__cuda_update;
+    ops.update_all = tess__cuda_update_all;
+    ops.lamb_direction = tess__cuda_lamb_direction;
+    *ops_out = &ops;
+    return TESS_OK;
+}

@@ -1,0 +1,268 @@
+/*
+ * Kernels of rows and images in arrays that end where they end, aligned to 16 bytes and not:
+ * reading or writing beyond an array ends the program, and what comes out is the same to the bit
+ * wherever the arrays lie and however often it is computed. What it should be is asked by the
+ * conformance programs.
+ */
+#include "device.h"
+#include "emulate/emulate.h"
+
+#include "base/half.h"
+#include "cuda/launch_embedding.h"
+#include "cuda/launch_image.h"
+#include "cuda/launch_norm.h"
+#include "cuda/launch_xent.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define WAYS     3 /* aligned, again, unaligned */
+#define KEPT_MAX 8
+
+/* One way of running: arrays at `offset`, and those that are compared. */
+struct way {
+    struct draw draw; /* starts alike for all ways */
+    enum tess_dtype dtype;
+    size_t offset;
+    int kept;
+    char *array[KEPT_MAX];
+    size_t bytes[KEPT_MAX];
+};
+
+static void *way_keep(struct way *w, size_t bytes)
+{
+    w->bytes[w->kept] = bytes;
+    return w->array[w->kept++] = emulate_array(bytes, w->offset);
+}
+
+/* 4 bytes each: f32 or int32. */
+static void *way_keep_words(struct way *w, int64_t count)
+{
+    w->bytes[w->kept] = (size_t)count * 4;
+    return w->array[w->kept++] = emulate_array((size_t)count * 4, w->offset ? 4 : 0);
+}
+
+static void *way_draw(struct way *w, int64_t count)
+{
+    size_t word = tess_dtype_bytes(w->dtype);
+    char *array = emulate_array((size_t)count * word, w->offset);
+    for (int64_t i = 0; i < count; i++) {
+        float x = 3 * (float)draw_real(&w->draw, w->dtype);
+        uint16_t half = w->dtype == TESS_BF16 ? tess__bf16_of_f32(x) : tess__f16_of_f32(x);
+        memcpy(array + (size_t)i * word, w->dtype == TESS_F32 ? (void *)&x : (void *)&half, word);
+    }
+    return array;
+}
+
+/* Integers in [low, high]. */
+static int32_t *way_integers(struct way *w, int64_t count, int64_t low, int64_t high)
+{
+    int32_t *array = emulate_array((size_t)count * sizeof(int32_t), 0);
+    for (int64_t i = 0; i < count; i++)
+        array[i] = (int32_t)draw_between(&w->draw, low, high);
+    return array;
+}
+
+static float *way_floats(int64_t count)
+{
+    return emulate_array((size_t)count * sizeof(float), 0);
+}
+
+static void for_ways(int64_t n, void (*run)(struct way *w, int64_t n))
+{
+    static const enum tess_dtype dtypes[] = {TESS_F32, TESS_BF16, TESS_F16};
+    for (int d = 0; d < 3; d++) {
+        struct way way[WAYS];
+        for (int i = 0; i < WAYS; i++) {
+            size_t word = tess_dtype_bytes(dtypes[d]);
+            way[i] = (struct way){
+                .draw = {(uint64_t)n}, .dtype = dtypes[d], .offset = i == WAYS - 1 ? word : 0};
+            run(&way[i], n);
+            for (int k = 0; k < way[i].kept; k++)
+                check_bytes("the same elsewhere", way[i].array[k], way[0].array[k],
+                            way[0].bytes[k]);
+        }
+        emulate_free_all();
+    }
+}
+
+static void run_norm(struct way *w, int64_t n)
+{
+    int64_t rows = 6;
+    struct tess__cuda_norm norm = {w->dtype, rows, 3, n, n % 2 == 0, 1e-5f};
+    size_t all = (size_t)(rows * n) * tess_dtype_bytes(w->dtype);
+    void *x = way_draw(w, rows * n), *add = way_draw(w, rows * n), *gamma = way_draw(w, n);
+    void *beta = way_draw(w, n), *dy = way_draw(w, rows * n), *sum = way_keep(w, all);
+    void *y = way_keep(w, all), *dx = way_keep(w, all), *scratch;
+    float *mean = way_floats(rows), *rstd = way_floats(rows);
+    float *dgamma = way_keep_words(w, n);
+    float *dbeta = norm.rms ? NULL : way_keep_words(w, n);
+    scratch = emulate_array(tess__cuda_norm_bytes(&norm), 0);
+    assert_int_equal(
+        tess__cuda_launch_norm_forward(NULL, &norm, x, add, sum, gamma, beta, y, mean, rstd),
+        cudaSuccess);
+    assert_int_equal(tess__cuda_launch_norm_backward(NULL, &norm, sum, dy, gamma, mean, rstd, add,
+                                                     dx, dgamma, dbeta, scratch),
+                     cudaSuccess);
+}
+
+static void run_xent(struct way *w, int64_t n)
+{
+    int64_t rows = 5, stride = n + n % 3;
+    struct tess__cuda_xent part = {w->dtype, rows, n, stride, 0}, whole = {w->dtype, rows, n, n, 0};
+    size_t word = tess_dtype_bytes(w->dtype);
+    int32_t *label = way_integers(w, rows, -1, n - 1);
+    void *x = way_draw(w, rows * stride), *d = way_keep(w, (size_t)(rows * stride) * word);
+    float *max = way_keep_words(w, rows), *sum = way_keep_words(w, rows),
+          *target = way_floats(rows);
+    float *best = way_keep_words(w, rows), *loss = way_keep_words(w, rows);
+    int32_t *correct = way_keep_words(w, rows);
+    assert_int_equal(tess__cuda_launch_xent_max(NULL, &part, x, max), cudaSuccess);
+    assert_int_equal(tess__cuda_launch_xent_sum(NULL, &part, x, label, max, sum, target, best),
+                     cudaSuccess);
+    assert_int_equal(tess__cuda_launch_xent_grad(NULL, &part, 0.5f, x, label, max, sum, d),
+                     cudaSuccess);
+    void *own = way_draw(w, rows * n), *over = way_keep(w, (size_t)(rows * n) * word);
+    memcpy(over, own, (size_t)(rows * n) * word);
+    assert_int_equal(
+        tess__cuda_launch_softmax_xent(NULL, &whole, 0.5f, over, label, over, loss, correct),
+        cudaSuccess);
+}
+
+/* Row by row, each wherever it lies: what all rows at once gave. */
+static void run_xent_alone(struct way *w, int64_t n)
+{
+    int64_t rows = 9;
+    struct tess__cuda_xent all = {w->dtype, rows, n, n, 0}, one = {w->dtype, 1, n, n, 0};
+    size_t word = tess_dtype_bytes(w->dtype), row = (size_t)n * word;
+    int32_t *label = way_integers(w, rows, -1, n - 1);
+    char *x = way_draw(w, rows * n), *d[2] = {way_keep(w, row * 9), way_keep(w, row * 9)};
+    float *max[2], *sum[2], *target[2], *best[2];
+    for (int i = 0; i < 2; i++) {
+        max[i] = way_keep_words(w, rows);
+        sum[i] = way_keep_words(w, rows);
+        target[i] = way_floats(rows);
+        best[i] = way_floats(rows);
+        for (int64_t b = 0; b < rows; b += i == 0 ? rows : 1) {
+            const struct tess__cuda_xent *xent = i == 0 ? &all : &one;
+            const char *from = x + (size_t)b * row;
+            assert_int_equal(tess__cuda_launch_xent_max(NULL, xent, from, max[i] + b), cudaSuccess);
+            assert_int_equal(tess__cuda_launch_xent_sum(NULL, xent, from, label + b, max[i] + b,
+                                                        sum[i] + b, target[i] + b, best[i] + b),
+                             cudaSuccess);
+            assert_int_equal(tess__cuda_launch_xent_grad(NULL, xent, 2, from, label + b, max[i] + b,
+                                                         sum[i] + b, d[i] + (size_t)b * row),
+                             cudaSuccess);
+        }
+    }
+    check_bytes("max row by row", max[1], max[0], (size_t)rows * sizeof(float));
+    check_bytes("sum row by row", sum[1], sum[0], (size_t)rows * sizeof(float));
+    check_bytes("best row by row", best[1], best[0], (size_t)rows * sizeof(float));
+    check_bytes("dlogits row by row", d[1], d[0], row * 9);
+}
+
+static void run_embedding(struct way *w, int64_t n)
+{
+    int64_t rows = 90, entries = 11;
+    struct tess__cuda_embedding e = {w->dtype, rows, 9, entries, n, 7, 2};
+    size_t word = tess_dtype_bytes(w->dtype);
+    int32_t *token = way_integers(w, rows, 0, entries + 3);
+    void *table = way_draw(w, entries * n), *dy = way_draw(w, rows * n);
+    void *y = way_keep(w, (size_t)(rows * n) * word);
+    float *dtable = way_keep_words(w, entries * n);
+    float *dplaces = way_keep_words(w, entries * n);
+    void *scratch = emulate_array(tess__cuda_embedding_bytes(&e), 0);
+    assert_int_equal(tess__cuda_launch_embedding_forward(NULL, &e, token, table, NULL, y),
+                     cudaSuccess);
+    assert_int_equal(tess__cuda_launch_embedding_backward(NULL, &e, token, dy, dtable, scratch),
+                     cudaSuccess);
+    assert_int_equal(tess__cuda_launch_embedding_backward(NULL, &e, NULL, dy, dplaces, scratch),
+                     cudaSuccess);
+}
+
+static void run_batch_norm(struct way *w, int64_t n)
+{
+    struct tess__cuda_batch_norm norm = {w->dtype, 2, 37, n, true, 4.0f};
+    int64_t count = norm.leaves * norm.pixels * n;
+    size_t all = (size_t)count * tess_dtype_bytes(w->dtype);
+    void *x = way_draw(w, count), *dy = way_draw(w, count), *gamma = way_draw(w, n);
+    void *beta = way_draw(w, n), *y = way_keep(w, all), *dx = way_keep(w, all);
+    float *mean = way_floats(2 * n), *rstd = way_floats(2 * n);
+    float *mean_sum = way_keep_words(w, n), *var_sum = way_keep_words(w, n),
+          *dgamma = way_keep_words(w, n);
+    float *dbeta = way_keep_words(w, n);
+    void *scratch = emulate_array(tess__cuda_batch_norm_bytes(&norm), 0);
+    assert_int_equal(tess__cuda_launch_batch_norm_forward(NULL, &norm, x, gamma, beta, y, mean,
+                                                          rstd, mean_sum, var_sum, scratch),
+                     cudaSuccess);
+    assert_int_equal(tess__cuda_launch_batch_norm_backward(NULL, &norm, x, y, dy, gamma, mean, rstd,
+                                                           dx, dgamma, dbeta, scratch),
+                     cudaSuccess);
+    assert_int_equal(tess__cuda_launch_batch_norm_infer(NULL, &norm, x, gamma, beta, beta, gamma,
+                                                        way_keep(w, all), scratch),
+                     cudaSuccess);
+}
+
+static void run_pool(struct way *w, int64_t n)
+{
+    struct tess__cuda_pool p = {w->dtype, 2, 7, 6, (int32_t)n, 4, 3, 3, 2, 1, n % 2 == 1};
+    int64_t x_count = 2 * 7 * 6 * n, y_count = 2 * 4 * 3 * n;
+    size_t word = tess_dtype_bytes(w->dtype);
+    void *x = way_draw(w, x_count), *dy = way_draw(w, y_count);
+    void *max = way_keep(w, (size_t)y_count * word), *mean = way_keep(w, (size_t)y_count * word);
+    void *dx = way_keep(w, (size_t)x_count * word), *spread = way_keep(w, (size_t)x_count * word);
+    uint8_t *which = way_keep(w, (size_t)y_count);
+    assert_int_equal(tess__cuda_launch_max_pool_forward(NULL, &p, x, max, which), cudaSuccess);
+    assert_int_equal(tess__cuda_launch_max_pool_backward(NULL, &p, dy, which, dx), cudaSuccess);
+    assert_int_equal(tess__cuda_launch_avg_pool_forward(NULL, &p, x, mean), cudaSuccess);
+    assert_int_equal(tess__cuda_launch_avg_pool_backward(NULL, &p, dy, spread), cudaSuccess);
+}
+
+static const int64_t width[] = {1, 2, 3, 8, 15, 16, 33, 40, 520, 1100};
+
+static void for_widths(void (*run)(struct way *w, int64_t n))
+{
+    for (size_t i = 0; i < sizeof(width) / sizeof(width[0]); i++)
+        for_ways(width[i], run);
+}
+
+static void case_norm(void **state)
+{
+    (void)state;
+    for_widths(run_norm);
+}
+
+static void case_xent(void **state)
+{
+    (void)state;
+    for_widths(run_xent);
+    for_widths(run_xent_alone);
+}
+
+static void case_embedding(void **state)
+{
+    (void)state;
+    for_widths(run_embedding);
+}
+
+static void case_batch_norm(void **state)
+{
+    (void)state;
+    for_widths(run_batch_norm);
+}
+
+static void case_pool(void **state)
+{
+    (void)state;
+    for_widths(run_pool);
+}
+
+int main(void)
+{
+    const struct CMUnitTest cases[] = {
+        cmocka_unit_test(case_norm),      cmocka_unit_test(case_xent),
+        cmocka_unit_test(case_embedding), cmocka_unit_test(case_batch_norm),
+        cmocka_unit_test(case_pool),
+    };
+    return cmocka_run_group_tests(cases, NULL, NULL);
+}
