@@ -6,7 +6,7 @@
 #include "emulate/emulate.h"
 
 #include "base/half.h"
-#include "comm/shared.h"
+#include "base/reduce.h"
 #include "cuda/launch_reduce.h"
 
 #include <math.h>
