@@ -150,6 +150,17 @@ enum tess_status tess__boot_listen(const char *address, int32_t port,
     return TESS_OK;
 }
 
+int32_t tess__boot_port(const struct boot_listener *listener)
+{
+    struct sockaddr_storage name = {0};
+    socklen_t length = sizeof name;
+    if (listener->count == 0 ||
+        getsockname(listener->fd[0], (struct sockaddr *)&name, &length) != 0)
+        return 0;
+    return ntohs(name.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&name)->sin6_port
+                                            : ((struct sockaddr_in *)&name)->sin_port);
+}
+
 void tess__boot_unlisten(struct boot_listener *listener)
 {
     for (int i = 0; i < listener->count; i++)

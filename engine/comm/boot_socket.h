@@ -1,6 +1,6 @@
 /*
- * Sockets of the bootstrap: connections of rank 0 with the others, every step with a limit in time.
- * `limit_s` is a moment of tess_clock_s(). Private to this room.
+ * Sockets of the bootstrap: connections between ranks, every step with a limit in time. `limit_s`
+ * is a moment of tess_clock_s(). For this room and for the communicator of a module.
  */
 #ifndef TESSERA_COMM_BOOT_SOCKET_H
 #define TESSERA_COMM_BOOT_SOCKET_H
@@ -24,6 +24,8 @@ struct boot_listener {
 /* TESS_ERR_COMM with address, port and reason. */
 enum tess_status tess__boot_listen(const char *address, int32_t port,
                                    struct boot_listener *listener_out);
+/* The port that it got where 0 was asked for; of the first of several addresses. */
+int32_t tess__boot_port(const struct boot_listener *listener);
 void tess__boot_unlisten(struct boot_listener *listener);
 /* A connection that waits, not blocking; -1: none. */
 int tess__boot_accept(const struct boot_listener *listener);
