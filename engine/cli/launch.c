@@ -8,6 +8,7 @@
 #include "cli/launch.h"
 
 #include "base/clock.h"
+#include "cli/launch_env.h"
 #include "tessera/check.h"
 
 #include <errno.h>
@@ -33,10 +34,10 @@
 struct launcher {
     const struct tess__launch *launch;
     struct tess_world *world;
-    pid_t pid[TESS_WORLD_RANKS_MAX];  /* 0: reaped */
-    bool ended[TESS_WORLD_RANKS_MAX]; /* rank's body has returned */
-    int32_t process_count, alive_count;
-    int message_fd, line_fd, signal_fd; /* read ends; -1 closed */
+    pid_t pid[TESS_WORLD_RANKS_MAX];           /* 0: reaped */
+    bool ended[TESS_WORLD_RANKS_MAX];          /* rank's body has returned */
+    int32_t first, process_count, alive_count; /* processes first .. first + count - 1 */
+    int message_fd, line_fd, signal_fd;        /* read ends; -1 closed */
     int message_write_fd, line_write_fd;
     sigset_t old_mask;
     struct tess__message message;
@@ -70,11 +71,13 @@ static void launch_end(struct launcher *launcher, enum tess_status status, const
         return;
     launcher->kill_s = tess_clock_s() + END_LIMIT_S;
     tess_world_abort(launcher->world, -1, reason);
+    if (launcher->launch->peers != NULL)
+        tess__peers_leave(launcher->launch->peers);
 }
 
 static void launch_kill(struct launcher *launcher)
 {
-    for (int32_t p = 0; p < launcher->process_count; p++)
+    for (int32_t p = launcher->first; p < launcher->first + launcher->process_count; p++)
         if (launcher->pid[p] > 0)
             kill(launcher->pid[p], SIGKILL);
     launcher->killed = true;
@@ -158,28 +161,56 @@ static void launch_read_lines(struct launcher *launcher)
     }
 }
 
-static void launch_take_message(struct launcher *launcher)
+/* How a rank ended that was started elsewhere; why, it has said there. */
+static void launch_say_failed(struct launcher *launcher, int32_t rank, enum tess_status status)
 {
-    const struct tess__message *message = &launcher->message;
-    enum tess_status status;
-
-    if (message->rank < 0 || message->rank >= launcher->launch->rank_count)
+    if (launcher->error_said || status == TESS_ERR_ABORTED || rank == launcher->first)
         return;
+    launch_clear_line(launcher);
+    tess_fail(status, "rank %d failed, %s: see what it said where it ran", rank,
+              tess_status_text(status));
+    launcher->error_said = true;
+}
+
+static void launch_take_message(void *context, const struct tess__message *message)
+{
+    struct launcher *launcher = context;
+    const struct tess__launch *launch = launcher->launch;
+    enum tess_status status = TESS_OK;
+
+    if (message->rank < 0 || message->rank >= launch->rank_count)
+        return;
+    if (launch->peers != NULL && launcher->kill_s <= 0)
+        status = tess__peers_tell(launch->peers, message);
     if (message->kind == TESS__MESSAGE_ENDED) {
         int32_t ended;
         memcpy(&ended, message->payload, sizeof ended);
         launcher->ended[message->rank] = true;
+        if (ended != TESS_OK && launch->peers != NULL)
+            launch_say_failed(launcher, message->rank, (enum tess_status)ended);
         if (ended != TESS_OK)
             launch_end(launcher, (enum tess_status)ended, "a rank failed");
-        return;
+    } else if (status == TESS_OK && launcher->kill_s <= 0) {
+        status = launch->message(launch->context, message);
     }
-    if (launcher->kill_s > 0)
-        return;
-    status = launcher->launch->message(launcher->launch->context, message);
     if (status != TESS_OK) {
         launcher->error_said = true;
         launch_end(launcher, status, "the launcher failed");
     }
+}
+
+/* What other launchers have to say. */
+static void launch_read_peers(struct launcher *launcher)
+{
+    struct tess__peers *peers = launcher->launch->peers;
+
+    if (peers == NULL || launcher->kill_s > 0)
+        return;
+    enum tess_status status = tess__peers_read(peers, launcher, launch_take_message);
+    if (status == TESS_OK || launcher->kill_s > 0)
+        return;
+    launcher->error_said = true;
+    launch_end(launcher, status, tess_log_last_error());
 }
 
 static void launch_read_messages(struct launcher *launcher)
@@ -201,7 +232,7 @@ static void launch_read_messages(struct launcher *launcher)
         launcher->message_used += (size_t)count;
         if (launcher->message_used == sizeof launcher->message) {
             launcher->message_used = 0;
-            launch_take_message(launcher);
+            launch_take_message(launcher, &launcher->message);
         }
     }
 }
@@ -259,7 +290,7 @@ static void launch_report_death(struct launcher *launcher, int32_t p, pid_t pid,
 
 static void launch_reap(struct launcher *launcher)
 {
-    for (int32_t p = 0; p < launcher->process_count; p++) {
+    for (int32_t p = launcher->first; p < launcher->first + launcher->process_count; p++) {
         int wait_status = 0;
         pid_t pid = launcher->pid[p];
 
@@ -326,20 +357,33 @@ static int launch_timeout_ms(const struct launcher *launcher)
     return left_s > 0 ? (int)(left_s * 1e3) + 1 : 0;
 }
 
+/* Ranks of this launcher, and those elsewhere that have not told how they ended. */
+static bool launch_goes_on(const struct launcher *launcher)
+{
+    const struct tess__peers *peers = launcher->launch->peers;
+
+    return launcher->alive_count > 0 ||
+           (peers != NULL && launcher->kill_s <= 0 && !tess__peers_ended(peers));
+}
+
 static void launch_loop(struct launcher *launcher)
 {
-    while (launcher->alive_count > 0) {
-        struct pollfd watch[3] = {
+    while (launch_goes_on(launcher)) {
+        struct pollfd watch[3 + TESS_WORLD_RANKS_MAX] = {
             {.fd = launcher->line_fd, .events = POLLIN},
             {.fd = launcher->message_fd, .events = POLLIN},
             {.fd = launcher->signal_fd, .events = POLLIN},
         };
+        nfds_t count = 3;
 
-        if (poll(watch, 3, launch_timeout_ms(launcher)) < 0 && errno != EINTR)
+        if (launcher->launch->peers != NULL && launcher->kill_s <= 0)
+            count += (nfds_t)tess__peers_watch(launcher->launch->peers, watch + 3);
+        if (poll(watch, count, launch_timeout_ms(launcher)) < 0 && errno != EINTR)
             launch_kill(launcher); /* cannot watch them: do not leave them behind */
         launch_read_signals(launcher);
         launch_read_lines(launcher);
         launch_read_messages(launcher);
+        launch_read_peers(launcher);
         launch_tick(launcher);
         launch_reap(launcher);
         launch_check_limit(launcher);
@@ -427,12 +471,14 @@ static _Noreturn void launch_child(struct launcher *launcher, int32_t p, pid_t p
 static enum tess_status launch_start(struct launcher *launcher)
 {
     const struct tess__launch *launch = launcher->launch;
-    int32_t count = launch->mode == TESS_RANKS_THREADS ? 1 : launch->rank_count;
+    const bool alone = launch->peers != NULL;
+    int32_t count = launch->mode == TESS_RANKS_THREADS || alone ? 1 : launch->rank_count;
     pid_t parent = getpid();
 
+    launcher->first = alone ? launch->peers->env.rank : 0;
     fflush(stdout);
     fflush(stderr);
-    for (int32_t p = 0; p < count; p++) {
+    for (int32_t p = launcher->first; p < launcher->first + count; p++) {
         pid_t pid = fork();
         if (pid < 0)
             TESS_FAIL(TESS_ERR_MEMORY, "cannot start rank %d: fork: %s", p, strerror(errno));
@@ -445,8 +491,10 @@ static enum tess_status launch_start(struct launcher *launcher)
     for (int32_t r = 0; r < launch->rank_count && launch->started != NULL; r++) {
         cpu_set_t cores;
         char text[32];
+        if (alone && r != launcher->first)
+            continue;
         tess__rank_cores(launch, r, &cores, text);
-        launch->started(launch->context, r, (int)launcher->pid[r % count], text,
+        launch->started(launch->context, r, (int)launcher->pid[alone ? r : r % count], text,
                         tess_world_board(launcher->world, r));
     }
     return TESS_OK;

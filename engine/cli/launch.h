@@ -30,8 +30,13 @@ struct tess__rank {
 enum tess_status tess__rank_send(const struct tess__rank *rank, int32_t kind, const void *payload,
                                  size_t bytes);
 
+struct tess__peers; /* launch_env.h */
+
 struct tess__launch {
     int32_t rank_count;
+    /* One rank alone is started here, the others by launchers elsewhere: with which this one is
+     * connected. NULL: all are started here. */
+    struct tess__peers *peers;
     enum tess_rank_mode mode;
     bool bind;                    /* give each rank its own cores when there are enough */
     const char *const *unit_name; /* for reports; may be NULL */

@@ -188,6 +188,8 @@ void tess__run_keep(struct tess__run *run, const struct tess__message *message)
     else if (message->kind == TESS__RUN_CHUNK) {
         struct tess__run_chunk chunk;
         memcpy(&chunk, message->payload, sizeof chunk);
+        if (chunk.chunk < 0 || chunk.chunk >= tess_engine_chunk_count(run->planned))
+            return; /* from a rank elsewhere that runs something else */
         run->chunk[message->rank * tess_engine_chunk_count(run->planned) + chunk.chunk] = chunk;
     }
 }
@@ -199,8 +201,10 @@ struct tess__launch tess__run_launch(const struct tess__run *run)
 
     return (struct tess__launch){
         .rank_count = run->rank_count,
+        .peers = run->peers,
         .mode = run->config->device.rank_mode,
-        .bind = run->config->run.bind,
+        /* Whoever starts ranks on several machines binds them, or says that they are not to be. */
+        .bind = run->config->run.bind && run->peers == NULL,
         .unit_name = unit_name,
         .unit_count = unit_count,
         .body = tess__run_body,

@@ -138,6 +138,7 @@ struct tess__run {
     int64_t log_every;           /* 0: ten times an epoch */
     bool keep_digests;           /* send the digests of --hash-every; else replicas are compared */
     struct tess_trace *trace;    /* borrowed; NULL: no time lines */
+    struct tess__peers *peers;   /* borrowed; NULL: all ranks are started from here */
     int64_t warm_steps;          /* not part of the final speed; cut to half of the run */
     bool crowded;                /* more ranks' threads than cores: ranks take turns */
     double start_s;              /* clock at the program's start */

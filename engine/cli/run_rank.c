@@ -4,6 +4,7 @@
  * for the loss is collective.
  */
 #include "base/clock.h"
+#include "cli/launch_env.h"
 #include "cli/run.h"
 #include "comm/boot.h"
 #include "comm/debug.h"
@@ -376,20 +377,25 @@ static enum tess_status loop_tell_end(struct loop *loop)
     return loop_save(loop);
 }
 
-/* The module's communicator; its ranks find each other over the memory that they share anyway. */
+/* The module's communicator; its ranks find each other over the memory that they share anyway, or
+ * as their launchers have. */
 static enum tess_status run_open_nccl(const struct tess__run *run, const struct tess__rank *rank,
                                       enum tess_order order, struct tess_comm **comm_out)
 {
     const double timeout_s = run->config->run.timeout;
     struct tess_comm *shared = NULL;
     struct tess_boot *boot = NULL;
+    struct tess_world *world = run->peers == NULL ? rank->world : NULL; /* of all of them */
     enum tess_status status;
 
-    TESS_TRY(tess_comm_local_open(rank->world, rank->rank, order, timeout_s, &shared));
-    status = tess_boot_over(shared, timeout_s, &boot);
+    if (run->peers == NULL) {
+        TESS_TRY(tess_comm_local_open(rank->world, rank->rank, order, timeout_s, &shared));
+        status = tess_boot_over(shared, timeout_s, &boot);
+    } else {
+        status = tess__peers_boot(run->peers, &boot);
+    }
     if (status == TESS_OK)
-        status =
-            run->config->device.module->comm_open(boot, rank->world, order, timeout_s, comm_out);
+        status = run->config->device.module->comm_open(boot, world, order, timeout_s, comm_out);
     tess_boot_close(boot);
     tess_comm_close(shared);
     return status;
@@ -448,6 +454,9 @@ enum tess_status tess__run_body(void *context, struct tess__rank *rank)
 close_engine:
     tess_engine_close(loop.engine);
 close_comm:
+    /* Ranks elsewhere cannot see it in the world: tell them while there is a way. */
+    if (run->peers != NULL && status != TESS_OK && status != TESS_ERR_ABORTED)
+        tess_comm_abort(comm, tess_log_last_error());
     tess_comm_close(comm);
     free(loop.digest);
     return status;

@@ -2,6 +2,7 @@
 #include "cli/train.h"
 #include "cli/args.h"
 #include "cli/command.h"
+#include "cli/launch_env.h"
 #include "tessera/check.h"
 
 #include <stdio.h>
@@ -46,6 +47,8 @@ static enum tess_status train_help(int argc, char **argv)
         "  tessera train --data synthetic --steps 100\n"
         "  tessera train configs/models/tiny-gpt.yaml --strategy fsdp+tp+pp --ranks 8\n"
         "  tessera train configs/models/tiny-gpt.yaml --strategy ddp+pp --mesh data=2,stage=4\n\n"
+        "Started by torchrun, mpirun or srun (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and\n"
+        "MASTER_PORT, or theirs) it is one rank of the job, on the device of its local rank.\n\n"
         "--run DIR writes DIR/metrics.jsonl, one JSON object a line; the last one holds the final\n"
         "hash of the parameters, loss, accuracy, speed and memory. Ctrl-C ends all ranks.\n"
         "--trace FILE writes time lines, also when the run is interrupted or a rank fails.\n\n");
@@ -56,6 +59,8 @@ int tess__command_train(int argc, char **argv)
 {
     struct tess__train_options options;
     struct tess_config_table table = {"", train_option_table, &options};
+    struct tess_boot_env env;
+    struct tess_place place = {0};
     struct tess_config *config = NULL;
     struct tess_dataset *dataset = NULL;
     struct tess__trained trained;
@@ -65,7 +70,11 @@ int tess__command_train(int argc, char **argv)
     if (status == TESS_OK && tess__args_has(&args, "help"))
         return tess_status_exit_code(train_help(argc, argv));
     if (status == TESS_OK)
-        status = tess_config_open(argc, argv, &table, 1, &config);
+        status = tess__peers_find(&env, &place);
+    if (status == TESS_OK)
+        status = tess_config_open_placed(argc, argv, &table, 1,
+                                         place.starter != NULL ? &place : NULL, &config);
+    options.placed = place.starter != NULL ? &env : NULL;
     if (status == TESS_OK)
         status = tess__run_open_data(config, &dataset);
     if (status == TESS_OK)

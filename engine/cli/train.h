@@ -3,6 +3,7 @@
 #define TESSERA_CLI_TRAIN_H
 
 #include "cli/run.h"
+#include "comm/boot.h"
 
 struct tess__train_options {
     bool explain;
@@ -11,6 +12,8 @@ struct tess__train_options {
     int64_t trace_first, trace_steps;
     const char *tensorboard;
     int32_t watch; /* enum tess__watch_choice */
+    /* This process is one rank of several that others started (launch_env.h); NULL: it is not. */
+    const struct tess_boot_env *placed;
 };
 
 /* What a training came to. */

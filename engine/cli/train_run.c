@@ -6,6 +6,7 @@
 #include "cli/bubble.h"
 #include "cli/digests.h"
 #include "cli/explain.h"
+#include "cli/launch_env.h"
 #include "cli/memory_table.h"
 #include "cli/mfu.h"
 #include "cli/progress.h"
@@ -168,9 +169,10 @@ static void train_started(void *context, int32_t rank, int pid, const char *core
     struct train *train = context;
     bool threads = train->run.config->device.rank_mode == TESS_RANKS_THREADS;
 
-    /* All ranks are on this host, so a rank's number among those of its host is its number. */
-    printf("rank %d of %d (local rank %d): pid %d%s, core %s", rank, train->run.rank_count, rank,
-           pid, threads ? " (a thread)" : "", cores);
+    /* Where all ranks are on this host, a rank's number among those of its host is its number. */
+    const struct tess_place *own = &train->run.config->place;
+    printf("rank %d of %d (local rank %d): pid %d%s, core %s", rank, train->run.rank_count,
+           own->starter != NULL ? own->local_rank : rank, pid, threads ? " (a thread)" : "", cores);
     if (tess__run_has_mesh(&train->run)) {
         const struct tess_mesh mesh = tess_mesh_at(&train->run.config->mesh, rank);
         char place[TESS__MESH_TEXT_BYTES];
@@ -303,6 +305,40 @@ static enum tess_status train_launch_traced(struct train *train,
     return status;
 }
 
+static enum tess_status train_hear_nothing(void *context, const struct tess__message *message)
+{
+    (void)context, (void)message;
+    return TESS_OK;
+}
+
+/* One rank of several that others started: rank 0 speaks and writes for all of them. */
+static enum tess_status train_launch_placed(struct train *train,
+                                            const struct tess__train_options *options,
+                                            const struct tess_boot_env *env)
+{
+    struct tess__launch launch;
+    enum tess_status status;
+
+    if (options->trace[0] != '\0')
+        TESS_FAIL(TESS_ERR_USAGE,
+                  "--trace draws ranks that are started from here, and %s has "
+                  "started these: leave it out",
+                  env->starter);
+    if (train->run.config->device.missing)
+        TESS_FAIL(TESS_ERR_DEVICE, "%s", train->run.config->device.why);
+    TESS_TRY(tess__peers_open(env, train->run.config->run.timeout, &train->run.peers));
+    if (env->rank == 0) {
+        status = train_launch(train);
+    } else {
+        launch = tess__run_launch(&train->run);
+        launch.context = train;
+        launch.message = train_hear_nothing;
+        status = tess__launch_run(&launch);
+    }
+    tess__peers_close(train->run.peers);
+    return status;
+}
+
 /* The files of a run. */
 static enum tess_status train_open_files(struct train *train, const struct tess_config *config,
                                          const struct tess__train_options *options)
@@ -327,11 +363,15 @@ enum tess_status tess__train_run(const struct tess_config *config,
     train.run.start_s = start_s;
     train.watch = (enum tess__watch_choice)options->watch;
     if (options->explain) {
-        status = tess__explain_print(&train.run, (int32_t)options->explain_rank);
+        if (options->placed == NULL || options->placed->rank == 0)
+            status = tess__explain_print(&train.run, (int32_t)options->explain_rank);
         goto close_run;
     }
-    status = train_open_files(&train, config, options);
-    if (status == TESS_OK)
+    if (options->placed == NULL || options->placed->rank == 0)
+        status = train_open_files(&train, config, options);
+    if (status == TESS_OK && options->placed != NULL)
+        status = train_launch_placed(&train, options, options->placed);
+    else if (status == TESS_OK)
         status = train_launch_traced(&train, options);
     TESS_KEEP(status, tess_metrics_close(train.metrics));
     TESS_KEEP(status, tess_tensorboard_close(train.board));

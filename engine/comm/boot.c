@@ -249,6 +249,16 @@ enum tess_status tess_boot_over(struct tess_comm *comm, double timeout_s,
     return TESS_OK;
 }
 
+int tess_boot_socket(const struct tess_boot *boot, int32_t peer)
+{
+    const struct boot_star *star = boot->context;
+    if (boot->gather != star_gather || peer < 0 || peer >= boot->rank_count || peer == boot->rank)
+        return -1;
+    if (boot->rank == 0)
+        return star->fd[peer];
+    return peer == 0 ? star->fd[1] : -1;
+}
+
 void tess_boot_close(struct tess_boot *boot)
 {
     if (boot == NULL)

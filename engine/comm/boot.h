@@ -52,6 +52,13 @@ enum tess_status tess_boot_open(const struct tess_boot_env *env, double timeout_
 enum tess_status tess_boot_over(struct tess_comm *comm, double timeout_s,
                                 struct tess_boot **boot_out);
 
+/*
+ * The connection of a meeting with another rank, not blocking, for what comes after the last
+ * gather: rank 0 has one with every rank, the others have one with rank 0. It stays the boot's; -1:
+ * there is none.
+ */
+int tess_boot_socket(const struct tess_boot *boot, int32_t peer);
+
 void tess_boot_close(struct tess_boot *boot); /* NULL is allowed */
 
 #endif

@@ -319,8 +319,27 @@ static enum tess_status config_load(struct tess_config *config, int argc, char *
     return TESS_OK;
 }
 
+/* As many ranks as were started. */
+static enum tess_status config_take_place(struct tess_config *config)
+{
+    char word[] = "--ranks", number[16];
+    char *count[] = {word, number};
+    const char *left = NULL;
+    int left_count = 0;
+    const struct tess_place *place = &config->place;
+
+    if (tess_options_is_set(config->options, "ranks") && config->run.ranks != place->rank_count)
+        TESS_FAIL(TESS_ERR_USAGE,
+                  "--ranks is %lld, and %s has started %d: give the same number, or leave one out",
+                  (long long)config->run.ranks, place->starter, place->rank_count);
+    if (tess_options_is_set(config->options, "ranks"))
+        return TESS_OK;
+    snprintf(number, sizeof number, "%d", place->rank_count);
+    return tess_options_load_arguments(config->options, 2, count, &left, 1, &left_count);
+}
+
 static enum tess_status config_open(int argc, char **argv, const struct tess_config_table *extra,
-                                    int extra_count,
+                                    int extra_count, const struct tess_place *place,
                                     enum tess_status (*check)(struct tess_config *),
                                     struct tess_config **config_out)
 {
@@ -333,6 +352,10 @@ static enum tess_status config_open(int argc, char **argv, const struct tess_con
     TESS_TRY_GOTO(status, close_config,
                   config_declare(argc, argv, extra, extra_count, config, &path));
     TESS_TRY_GOTO(status, close_config, config_load(config, argc, argv, path));
+    if (place != NULL) {
+        config->place = *place;
+        TESS_TRY_GOTO(status, close_config, config_take_place(config));
+    }
     TESS_TRY_GOTO(status, close_config, check(config));
     *config_out = config;
     return TESS_OK;
@@ -345,7 +368,15 @@ close_config:
 enum tess_status tess_config_open(int argc, char **argv, const struct tess_config_table *extra,
                                   int extra_count, struct tess_config **config_out)
 {
-    return config_open(argc, argv, extra, extra_count, config_check, config_out);
+    return config_open(argc, argv, extra, extra_count, NULL, config_check, config_out);
+}
+
+enum tess_status tess_config_open_placed(int argc, char **argv,
+                                         const struct tess_config_table *extra, int extra_count,
+                                         const struct tess_place *place,
+                                         struct tess_config **config_out)
+{
+    return config_open(argc, argv, extra, extra_count, place, config_check, config_out);
 }
 
 enum tess_status tess_config_mesh(int argc, char **argv, const struct tess_config_table *extra,
@@ -354,7 +385,7 @@ enum tess_status tess_config_mesh(int argc, char **argv, const struct tess_confi
 {
     struct tess_config *config = NULL;
 
-    TESS_TRY(config_open(argc, argv, extra, extra_count, config_check_mesh, &config));
+    TESS_TRY(config_open(argc, argv, extra, extra_count, NULL, config_check_mesh, &config));
     *mesh_out = config->mesh;
     *accumulate_out = config->run.accumulate;
     tess_config_close(config);

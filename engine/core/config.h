@@ -93,6 +93,7 @@ struct tess_config {
     struct tess_mesh mesh; /* counts; of rank 0 */
     struct tess_tensor_options tensor;
     struct tess_cuda_options cuda;
+    struct tess_place place;        /* this rank's among processes that others started */
     struct tess_device_plan device; /* where the ranks compute */
     enum tess_recompute recompute;  /* what a unit does, where it is recomputed at all ... */
     int32_t recompute_every;        /* ... one in so many */
@@ -114,6 +115,12 @@ struct tess_config_table {
  */
 enum tess_status tess_config_open(int argc, char **argv, const struct tess_config_table *extra,
                                   int extra_count, struct tess_config **config_out);
+/* The same for one rank of a job that somebody else started: there are as many ranks as it says,
+ * which --ranks may repeat. place: borrowed during the call; NULL: none. */
+enum tess_status tess_config_open_placed(int argc, char **argv,
+                                         const struct tess_config_table *extra, int extra_count,
+                                         const struct tess_place *place,
+                                         struct tess_config **config_out);
 void tess_config_close(struct tess_config *config); /* NULL is allowed */
 
 /* The mesh and the micro-batches of that configuration, whether or not its batch fits them. */

@@ -84,6 +84,42 @@ enum tess_status tess_device_plan_make(const struct tess_devices *devices, int32
     return TESS_OK;
 }
 
+enum tess_status tess_device_plan_placed(const struct tess_devices *devices,
+                                         const struct tess_place *place, enum tess_rank_mode mode,
+                                         enum tess_comm_choice asked, struct tess_device_plan *plan)
+{
+    int32_t device = place->local_rank >= 0 ? place->local_rank : place->rank;
+
+    if (mode == TESS_RANKS_THREADS || asked == TESS_COMM_LOCAL)
+        TESS_FAIL(TESS_ERR_USAGE,
+                  "%s has started %d processes, and %s wants its ranks as threads of one: leave %s "
+                  "out and give --ranks %d",
+                  place->starter, place->rank_count,
+                  asked == TESS_COMM_LOCAL ? "--comm local" : "this strategy", place->starter,
+                  place->rank_count);
+    if (device >= devices->count)
+        TESS_FAIL(TESS_ERR_USAGE,
+                  "rank %d would have device %d by its %s, and this machine has %d: start as many "
+                  "ranks on each host as it has devices%s",
+                  place->rank, device, place->local_rank >= 0 ? "place among its host's" : "number",
+                  devices->count,
+                  place->local_rank >= 0 ? "" : ", and say which is which (LOCAL_RANK)");
+    plan->count = place->rank_count;
+    plan->own = device;
+    plan->shared = false;
+    plan->rank_mode = TESS_RANKS_PROCESSES;
+    plan->comm = TESS_COMM_NCCL;
+    const struct tess_device_info own = devices->info[device];
+    for (int32_t r = 0; r < place->rank_count; r++) {
+        plan->of_rank[r] = r;
+        plan->info[r] = own;
+        plan->info[r].index = r;
+        if (r != place->rank) /* taken to be alike, and not to be found here */
+            plan->info[r].bus[0] = '\0';
+    }
+    return TESS_OK;
+}
+
 /* ---- what the machine has ---------------------------------------------------------------------
  */
 
@@ -129,6 +165,12 @@ static enum tess_status device_use_host(struct tess_config *config)
     struct tess_run_options *run = &config->run;
     struct tess_device_plan *plan = &config->device;
 
+    if (config->place.starter != NULL)
+        TESS_FAIL(TESS_ERR_USAGE,
+                  "%s has started %d ranks, and ranks of several processes talk through devices "
+                  "only, but this run computes on the host%s%s; leave %s out and give --ranks %d",
+                  config->place.starter, config->place.rank_count, plan->why[0] != '\0' ? ": " : "",
+                  plan->why, config->place.starter, config->place.rank_count);
     if (run->comm == TESS_COMM_NCCL)
         TESS_FAIL(TESS_ERR_USAGE,
                   "--comm nccl connects devices, and this run computes on the host%s%s: leave it "
@@ -157,6 +199,10 @@ static enum tess_status device_use_module(struct tess_config *config,
     memcpy(plan->info, found->info, sizeof plan->info);
     config->run.kernel = DEVICE_MODULE;
     TESS_TRY(tess_registry_get_kernel(DEVICE_MODULE, &config->kernel));
+    if (config->place.starter != NULL)
+        return tess_device_plan_placed(plan->missing ? &none : found, &config->place,
+                                       config->strategy->rank_mode,
+                                       (enum tess_comm_choice)config->run.comm, plan);
     return tess_device_plan_make(plan->missing ? &none : found, (int32_t)config->run.ranks,
                                  config->strategy->rank_mode,
                                  (enum tess_comm_choice)config->run.comm, plan);
@@ -218,5 +264,6 @@ enum tess_status tess_config_select_device(const struct tess_config *config, int
         return TESS_OK;
     if (plan->missing)
         TESS_FAIL(TESS_ERR_DEVICE, "%s; --device cpu computes on the host", plan->why);
-    return plan->module->device_select(plan->of_rank[rank]);
+    return plan->module->device_select(config->place.starter != NULL ? plan->own
+                                                                     : plan->of_rank[rank]);
 }

@@ -28,10 +28,19 @@ struct tess_devices {
     bool reaches[TESS_DEVICE_MAX][TESS_DEVICE_MAX]; /* [device, peer] */
 };
 
+/* This process is one rank of a job that somebody else started, and the others are elsewhere. */
+struct tess_place {
+    const char *starter; /* "torchrun", "mpirun", "Slurm"; NULL: no, ranks are started from here */
+    int32_t rank, rank_count;
+    int32_t local_rank; /* among the ranks of this host; -1: not told */
+};
+
 struct tess_device_plan {
     const struct tess_module *module; /* NULL: on the host */
     int32_t count;                    /* devices in use; 0 on the host */
     int32_t of_rank[TESS_DEVICE_MAX]; /* [ranks] device; -1 on the host */
+    int32_t own;                      /* of a rank in its place: its device, as numbered here; in
+                                         of_rank and info every rank's has its rank's number */
     bool shared;                      /* some device has several ranks */
     bool missing;                     /* planned for devices that are not here: nothing can run */
     enum tess_rank_mode rank_mode;
@@ -59,6 +68,13 @@ struct tess_device_plan {
 enum tess_status tess_device_plan_make(const struct tess_devices *devices, int32_t ranks,
                                        enum tess_rank_mode mode, enum tess_comm_choice asked,
                                        struct tess_device_plan *plan);
+
+/* The same for a rank in its place: it has the device of its number among the ranks of its host,
+ * and a process of its own. Pure. */
+enum tess_status tess_device_plan_placed(const struct tess_devices *devices,
+                                         const struct tess_place *place, enum tess_rank_mode mode,
+                                         enum tess_comm_choice asked,
+                                         struct tess_device_plan *plan);
 
 /* Which backend of kernels, on which devices: by --device, --kernel and --comm, and by what this
  * machine has. Fills config->kernel and config->device, and --kernel where it was not given. */

@@ -118,6 +118,49 @@ static void case_choice(void **state)
     }
 }
 
+/* A rank that others started has the device of its place on its host, and is a process. */
+static void case_placed(void **state)
+{
+    static const struct {
+        int32_t devices, rank, local;
+        enum tess_rank_mode mode;
+        enum tess_comm_choice asked;
+        int32_t own;
+        const char *refused;
+    } wanted[] = {
+        {8, 13, 5, TESS_RANKS_PROCESSES, TESS_COMM_AUTO, 5, NULL},
+        {8, 0, 0, TESS_RANKS_PROCESSES, TESS_COMM_NCCL, 0, NULL},
+        {1, 3, 0, TESS_RANKS_PROCESSES, TESS_COMM_AUTO, 0, NULL},
+        {8, 7, -1, TESS_RANKS_PROCESSES, TESS_COMM_AUTO, 7, NULL}, /* one host: its number */
+        {8, 8, -1, TESS_RANKS_PROCESSES, TESS_COMM_AUTO, 0, "LOCAL_RANK"},
+        {2, 6, 2, TESS_RANKS_PROCESSES, TESS_COMM_AUTO, 0, "this machine has 2"},
+        {8, 6, 2, TESS_RANKS_PROCESSES, TESS_COMM_LOCAL, 0, "--comm local wants"},
+        {8, 6, 2, TESS_RANKS_THREADS, TESS_COMM_AUTO, 0, "this strategy wants"},
+    };
+
+    (void)state;
+    for (int i = 0; i < COUNT(wanted); i++) {
+        const struct tess_place place = {"torchrun", wanted[i].rank, 16, wanted[i].local};
+        struct tess_device_plan plan = {.count = 0};
+        enum tess_status status = tess_device_plan_placed(
+            devices_of(wanted[i].devices, true), &place, wanted[i].mode, wanted[i].asked, &plan);
+
+        if (wanted[i].refused != NULL) {
+            assert_int_equal(status, TESS_ERR_USAGE);
+            if (strstr(tess_log_last_error(), wanted[i].refused) == NULL)
+                fail_msg("%d: '%s' does not say '%s'", i, tess_log_last_error(), wanted[i].refused);
+            continue;
+        }
+        assert_int_equal(status, TESS_OK);
+        assert_int_equal(plan.own, wanted[i].own);
+        assert_int_equal(plan.count, 16);
+        assert_int_equal(plan.comm, TESS_COMM_NCCL);
+        assert_int_equal(plan.rank_mode, TESS_RANKS_PROCESSES);
+        for (int32_t r = 0; r < 16; r++)
+            assert_int_equal(plan.of_rank[r], r);
+    }
+}
+
 /* ---- options ----------------------------------------------------------------------------------
  */
 
@@ -175,9 +218,9 @@ static void case_contradictions(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(case_blocks),         cmocka_unit_test(case_drawing),
-        cmocka_unit_test(case_choice),         cmocka_unit_test(case_host),
-        cmocka_unit_test(case_contradictions),
+        cmocka_unit_test(case_blocks),  cmocka_unit_test(case_placed),
+        cmocka_unit_test(case_drawing), cmocka_unit_test(case_choice),
+        cmocka_unit_test(case_host),    cmocka_unit_test(case_contradictions),
     };
 
     return cmocka_run_group_tests_name("device_plan", tests, NULL, NULL);

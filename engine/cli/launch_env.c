@@ -1,0 +1,164 @@
+/* Launchers of one rank each, connected to that of rank 0; see launch_env.h. */
+#include "cli/launch_env.h"
+
+#include "tessera/check.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+enum tess_status tess__peers_find(struct tess_boot_env *env_out, struct tess_place *place_out)
+{
+    bool found;
+
+    *place_out = (struct tess_place){.local_rank = -1};
+    TESS_TRY(tess_boot_from_environment(env_out, &found));
+    /* One alone is as if it had been started by hand. */
+    if (!found || env_out->rank_count == 1)
+        return TESS_OK;
+    if (env_out->rank_count > TESS_WORLD_RANKS_MAX)
+        TESS_FAIL(TESS_ERR_USAGE, "%s has started %d ranks: there may be up to %d",
+                  env_out->starter, (int)env_out->rank_count, TESS_WORLD_RANKS_MAX);
+    *place_out = (struct tess_place){.starter = env_out->starter,
+                                     .rank = env_out->rank,
+                                     .rank_count = env_out->rank_count,
+                                     .local_rank = env_out->local_rank};
+    return TESS_OK;
+}
+
+enum tess_status tess__peers_open(const struct tess_boot_env *env, double timeout_s,
+                                  struct tess__peers **peers_out)
+{
+    struct tess__peers *peers = calloc(1, sizeof *peers);
+    enum tess_status status;
+
+    if (peers == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the launchers of %d ranks", (int)env->rank_count);
+    peers->env = *env;
+    peers->timeout_s = timeout_s;
+    status = tess_boot_open(env, timeout_s, &peers->boot);
+    if (status != TESS_OK) {
+        free(peers);
+        return status;
+    }
+    for (int32_t r = 0; r < TESS_WORLD_RANKS_MAX; r++)
+        peers->peer[r].fd = tess_boot_socket(peers->boot, r);
+    *peers_out = peers;
+    return TESS_OK;
+}
+
+void tess__peers_leave(struct tess__peers *peers)
+{
+    /* The rank's process has copies of these descriptors: closing would not end them. */
+    peers->left = true;
+    for (int32_t r = 0; r < TESS_WORLD_RANKS_MAX; r++)
+        if (peers->peer[r].fd >= 0)
+            (void)shutdown(peers->peer[r].fd, SHUT_RDWR);
+}
+
+void tess__peers_close(struct tess__peers *peers)
+{
+    if (peers == NULL)
+        return;
+    tess__peers_leave(peers);
+    tess_boot_close(peers->boot);
+    free(peers);
+}
+
+enum tess_status tess__peers_boot(const struct tess__peers *peers, struct tess_boot **boot_out)
+{
+    return tess_boot_open(&peers->env, peers->timeout_s, boot_out);
+}
+
+enum tess_status tess__peers_tell(struct tess__peers *peers, const struct tess__message *message)
+{
+    const char *from = (const char *)message;
+    size_t left = sizeof *message;
+    struct pollfd watch = {.fd = peers->peer[0].fd, .events = POLLOUT};
+
+    if (peers->env.rank == 0)
+        return TESS_OK;
+    /* Its own last word: rank 0 may go from then on. */
+    peers->peer[0].ended = message->kind == TESS__MESSAGE_ENDED;
+    while (left > 0) {
+        ssize_t sent = watch.fd >= 0 ? send(watch.fd, from, left, MSG_NOSIGNAL) : -1;
+
+        if (sent > 0) {
+            from += sent;
+            left -= (size_t)sent;
+        } else if (watch.fd < 0 || (errno != EAGAIN && errno != EINTR)) {
+            TESS_FAIL(TESS_ERR_COMM, "rank 0 has gone");
+        } else if (poll(&watch, 1, (int)(peers->timeout_s * 1e3)) == 0) {
+            TESS_FAIL(TESS_ERR_TIMEOUT, "rank 0 has taken nothing for %g s", peers->timeout_s);
+        }
+    }
+    return TESS_OK;
+}
+
+int tess__peers_watch(const struct tess__peers *peers, struct pollfd watch[TESS_WORLD_RANKS_MAX])
+{
+    int count = 0;
+
+    for (int32_t r = 0; r < TESS_WORLD_RANKS_MAX; r++)
+        if (peers->peer[r].fd >= 0)
+            watch[count++] = (struct pollfd){.fd = peers->peer[r].fd, .events = POLLIN};
+    return count;
+}
+
+/* Sockets bring bytes, not messages; what is not of this rank is not believed. */
+static void peers_take(struct tess__peers *peers, int32_t r, void *context,
+                       void (*take)(void *context, const struct tess__message *message))
+{
+    struct tess__peer *peer = &peers->peer[r];
+
+    peer->used = 0;
+    if (peers->env.rank != 0 || peer->message.rank != r)
+        return;
+    peer->ended = peer->ended || peer->message.kind == TESS__MESSAGE_ENDED;
+    take(context, &peer->message);
+}
+
+static enum tess_status peers_lose(struct tess__peers *peers, int32_t r)
+{
+    struct tess__peer *peer = &peers->peer[r];
+
+    peer->fd = -1;
+    if (peer->ended)
+        return TESS_OK;
+    TESS_FAIL(TESS_ERR_COMM, "rank %d has gone: see what it said where it ran", (int)r);
+}
+
+enum tess_status tess__peers_read(struct tess__peers *peers, void *context,
+                                  void (*take)(void *context, const struct tess__message *message))
+{
+    for (int32_t r = 0; r < TESS_WORLD_RANKS_MAX; r++) {
+        struct tess__peer *peer = &peers->peer[r];
+
+        while (peer->fd >= 0 && !peers->left) { /* what it takes may be the reason to leave */
+            ssize_t count = recv(peer->fd, (char *)&peer->message + peer->used,
+                                 sizeof peer->message - peer->used, MSG_DONTWAIT);
+
+            if (count < 0 && errno == EINTR)
+                continue;
+            if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+                break;
+            if (count <= 0) {
+                TESS_TRY(peers_lose(peers, r));
+                break;
+            }
+            peer->used += (size_t)count;
+            if (peer->used == sizeof peer->message)
+                peers_take(peers, r, context, take);
+        }
+    }
+    return TESS_OK;
+}
+
+bool tess__peers_ended(const struct tess__peers *peers)
+{
+    for (int32_t r = 1; r < peers->env.rank_count && peers->env.rank == 0; r++)
+        if (!peers->peer[r].ended)
+            return false;
+    return true;
+}

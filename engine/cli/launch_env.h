@@ -1,0 +1,59 @@
+/*
+ * A launcher of one rank among launchers elsewhere: torchrun, mpirun or Slurm has started one for
+ * each rank. They are connected to that of rank 0, which hears what all ranks tell, and speaks.
+ *
+ *     launcher of rank r  |  rank r          launcher of rank 0  |  rank 0
+ *          | <- messages ----'                     | <- messages ----'
+ *          '------------- messages --------------->'
+ */
+#ifndef TESSERA_CLI_LAUNCH_ENV_H
+#define TESSERA_CLI_LAUNCH_ENV_H
+
+#include "cli/launch.h"
+#include "comm/boot.h"
+#include "core/config_device.h"
+
+#include <poll.h>
+
+struct tess__peers {
+    struct tess_boot_env env;
+    double timeout_s;
+    struct tess_boot *boot;
+    bool left; /* this side has closed the connections */
+    /* Rank 0: of every other rank; the others: of rank 0 in [0]. */
+    struct tess__peer {
+        int fd; /* -1: none, or gone */
+        struct tess__message message;
+        size_t used; /* bytes of it that have come */
+        bool ended;  /* has told how its body ended */
+    } peer[TESS_WORLD_RANKS_MAX];
+};
+
+/* Is this process one rank of several that somebody else started? Then its place is filled in, else
+ * place_out->starter is NULL. TESS_ERR_USAGE as tess_boot_from_environment. */
+enum tess_status tess__peers_find(struct tess_boot_env *env_out, struct tess_place *place_out);
+
+/* Connect the launchers. Collective over all of them. */
+enum tess_status tess__peers_open(const struct tess_boot_env *env, double timeout_s,
+                                  struct tess__peers **peers_out);
+void tess__peers_close(struct tess__peers *peers); /* NULL is allowed; the others see it */
+
+/* The ranks, in their own processes, find each other by the same address once more. */
+enum tess_status tess__peers_boot(const struct tess__peers *peers, struct tess_boot **boot_out);
+
+/* To rank 0's launcher; nothing on that itself. */
+enum tess_status tess__peers_tell(struct tess__peers *peers, const struct tess__message *message);
+/* The connections that are open, for poll(); returns how many. */
+int tess__peers_watch(const struct tess__peers *peers, struct pollfd watch[TESS_WORLD_RANKS_MAX]);
+/*
+ * Take what has come, each whole message once. TESS_ERR_COMM, logged, where a launcher has gone
+ * that still had something to say.
+ */
+enum tess_status tess__peers_read(struct tess__peers *peers, void *context,
+                                  void (*take)(void *context, const struct tess__message *message));
+/* Rank 0: have all other ranks told how they ended? On others true. */
+bool tess__peers_ended(const struct tess__peers *peers);
+/* Nothing more is to be said: the others' launchers end their ranks. */
+void tess__peers_leave(struct tess__peers *peers);
+
+#endif

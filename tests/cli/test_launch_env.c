@@ -1,0 +1,300 @@
+/*
+ * Ranks that torchrun, mpirun or Slurm started: what the program refuses, and launchers of one rank
+ * each that are connected. Launchers are forked here, each with a body of the test's; what became
+ * of them is left in shared memory.
+ */
+#include "base/clock.h"
+#include "cli/launch_env.h"
+#include "cli/spawn.h"
+#include "tessera/check.h"
+#include "tessera/log.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <arpa/inet.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define RANKS 3
+#define TELLS 5
+
+/* What a rank does once it has told what it has to tell. */
+enum deed { DEED_ENDS, DEED_FAILS, DEED_DIES, DEED_KILLS_LAUNCHER, DEED_WAITS };
+
+struct outcome {
+    enum tess_status status;
+    char error[400];
+    double seconds;
+    int32_t heard[RANKS]; /* rank 0: messages of each rank, -1 out of order */
+    int32_t started;      /* ranks that this launcher said it had started */
+};
+
+struct job {
+    enum deed deed[RANKS];
+    struct tess_boot_env env;
+    pid_t launcher;
+    struct outcome *outcome; /* [RANKS], shared */
+};
+
+static int32_t free_port(void)
+{
+    struct sockaddr_in name = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t length = sizeof name;
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_int_equal(bind(fd, (struct sockaddr *)&name, sizeof name), 0);
+    assert_int_equal(getsockname(fd, (struct sockaddr *)&name, &length), 0);
+    close(fd);
+    return ntohs(name.sin_port);
+}
+
+static void pause_s(double seconds)
+{
+    nanosleep(&(struct timespec){.tv_sec = (time_t)seconds,
+                                 .tv_nsec = (long)((seconds - (double)(time_t)seconds) * 1e9)},
+              NULL);
+}
+
+static enum tess_status job_body(void *context, struct tess__rank *rank)
+{
+    const struct job *job = context;
+
+    for (int32_t i = 0; i < TELLS; i++)
+        TESS_TRY(tess__rank_send(rank, 7, &i, sizeof i));
+    switch (job->deed[rank->rank]) {
+    case DEED_ENDS:
+        return TESS_OK;
+    case DEED_FAILS:
+        TESS_FAIL(TESS_ERR_DATA, "this rank fails on purpose");
+    case DEED_DIES:
+        pause_s(0.2);
+        raise(SIGKILL);
+        return TESS_OK;
+    case DEED_KILLS_LAUNCHER:
+        pause_s(0.2);
+        kill(job->launcher, SIGKILL);
+        pause_s(20);
+        return TESS_OK;
+    case DEED_WAITS:
+        for (double start_s = tess_clock_s(); tess_clock_s() - start_s < 20; pause_s(0.01))
+            if (tess_world_aborted(rank->world, NULL, NULL, 0))
+                return TESS_ERR_ABORTED;
+    }
+    return TESS_ERR_INTERNAL;
+}
+
+static enum tess_status job_message(void *context, const struct tess__message *message)
+{
+    struct job *job = context;
+    int32_t *heard = &job->outcome[job->env.rank].heard[message->rank], number;
+
+    memcpy(&number, message->payload, sizeof number);
+    *heard = message->kind == 7 && *heard == number ? *heard + 1 : -1;
+    return TESS_OK;
+}
+
+static void job_started(void *context, int32_t rank, int pid, const char *cores,
+                        const struct tess_board *board)
+{
+    struct job *job = context;
+
+    (void)pid, (void)cores, (void)board;
+    job->outcome[job->env.rank].started += rank == job->env.rank ? 1 : 100;
+}
+
+static void job_launch(struct job *job, int32_t rank)
+{
+    struct outcome *outcome = &job->outcome[rank];
+    struct tess__launch launch = {.rank_count = RANKS,
+                                  .mode = TESS_RANKS_PROCESSES,
+                                  .context = job,
+                                  .body = job_body,
+                                  .message = job_message,
+                                  .started = job_started};
+    double start_s = tess_clock_s();
+
+    job->env.rank = rank;
+    job->launcher = getpid();
+    outcome->status = tess__peers_open(&job->env, 10, &launch.peers);
+    if (outcome->status == TESS_OK)
+        outcome->status = tess__launch_run(&launch);
+    if (outcome->status != TESS_OK)
+        snprintf(outcome->error, sizeof outcome->error, "%s", tess_log_last_error());
+    tess__peers_close(launch.peers);
+    outcome->seconds = tess_clock_s() - start_s;
+}
+
+/* The outcome of all launchers; the caller's to unmap. */
+static struct outcome *job_run(const enum deed deed[RANKS])
+{
+    struct job job = {.env = {.starter = "test", .rank_count = RANKS, .address = "127.0.0.1"}};
+    pid_t pid[RANKS];
+
+    memcpy(job.deed, deed, sizeof job.deed);
+    job.env.port = free_port();
+    job.outcome = mmap(NULL, RANKS * sizeof *job.outcome, PROT_READ | PROT_WRITE,
+                       MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_true(job.outcome != MAP_FAILED);
+    fflush(NULL);
+    for (int32_t r = 0; r < RANKS; r++) {
+        pid[r] = fork();
+        assert_true(pid[r] >= 0);
+        if (pid[r] == 0) {
+            job_launch(&job, r);
+            _exit(0);
+        }
+    }
+    for (int32_t r = 0; r < RANKS; r++)
+        assert_int_equal(waitpid(pid[r], NULL, 0), pid[r]);
+    return job.outcome;
+}
+
+static void job_free(struct outcome *outcome)
+{
+    munmap(outcome, RANKS * sizeof *outcome);
+}
+
+#define assert_says(text, words)                                                                   \
+    do {                                                                                           \
+        if (strstr((text), (words)) == NULL)                                                       \
+            fail_msg("'%s' does not say '%s'", (text), (words));                                   \
+    } while (0)
+
+/* Rank 0's launcher hears what all ranks tell, in order, before it ends. */
+static void case_all_heard(void **state)
+{
+    static const enum deed deed[RANKS] = {DEED_ENDS, DEED_ENDS, DEED_ENDS};
+    struct outcome *outcome = job_run(deed);
+
+    (void)state;
+    for (int32_t r = 0; r < RANKS; r++) {
+        assert_int_equal(outcome[r].status, TESS_OK);
+        assert_int_equal(outcome[r].started, 1);
+        assert_int_equal(outcome[0].heard[r], TELLS);
+    }
+    job_free(outcome);
+}
+
+/* A rank that fails, dies, or whose launcher dies: all launchers end soon, and rank 0's names it.
+ */
+static void case_one_fails(void **state)
+{
+    static const struct {
+        enum deed deed[RANKS];
+        int32_t who;
+        const char *says;
+    } wanted[] = {
+        {{DEED_WAITS, DEED_FAILS, DEED_WAITS}, 1, "rank 1 failed"},
+        {{DEED_WAITS, DEED_WAITS, DEED_DIES}, 2, "rank 2 has gone"},
+        {{DEED_WAITS, DEED_KILLS_LAUNCHER, DEED_WAITS}, 1, "rank 1 has gone"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
+        struct outcome *outcome = job_run(wanted[i].deed);
+
+        for (int32_t r = 0; r < RANKS; r++) {
+            if (wanted[i].deed[r] == DEED_KILLS_LAUNCHER)
+                continue;
+            if (outcome[r].status == TESS_OK || outcome[r].seconds > 10)
+                fail_msg("case %zu, rank %d: %s after %g s", i, (int)r,
+                         tess_status_text(outcome[r].status), outcome[r].seconds);
+        }
+        assert_says(outcome[0].error, wanted[i].says);
+        job_free(outcome);
+    }
+}
+
+/* Rank 0 fails: the others end too. */
+static void case_root_fails(void **state)
+{
+    static const enum deed deed[RANKS] = {DEED_FAILS, DEED_WAITS, DEED_WAITS};
+    struct outcome *outcome = job_run(deed);
+
+    (void)state;
+    assert_int_equal(outcome[0].status, TESS_ERR_DATA);
+    for (int32_t r = 1; r < RANKS; r++) {
+        assert_int_not_equal(outcome[r].status, TESS_OK);
+        assert_true(outcome[r].seconds < 10);
+        assert_says(outcome[r].error, "rank 0 has gone");
+    }
+    job_free(outcome);
+}
+
+/* ---- the program ------------------------------------------------------------------------------
+ */
+
+static void case_refused(void **state)
+{
+    static const struct {
+        const char *variables[5][2];
+        const char *words, *says;
+    } wanted[] = {
+        {{{"RANK", "0"}}, "train --data synthetic --steps 1", "RANK is set but WORLD_SIZE is not"},
+        {{{"RANK", "0"}, {"WORLD_SIZE", "2"}},
+         "train --data synthetic --steps 1",
+         "MASTER_ADDR is not set"},
+        {{{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", "9"}},
+         "train --data synthetic --steps 1 --strategy ddp --device cpu",
+         "torchrun has started 2 ranks, and ranks of several processes talk through devices only"},
+        {{{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", "9"}},
+         "train --data synthetic --steps 1 --strategy ddp --device cpu --ranks 4",
+         "--ranks is 4, and torchrun has started 2"},
+        {{{"PMI_RANK", "0"},
+          {"PMI_SIZE", "65"},
+          {"MASTER_ADDR", "127.0.0.1"},
+          {"MASTER_PORT", "9"}},
+         "train --data synthetic --steps 1 --strategy ddp --device cpu",
+         "mpirun has started 65 ranks: there may be up to 64"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
+        static struct spawn spawn;
+
+        for (int v = 0; v < 5 && wanted[i].variables[v][0] != NULL; v++)
+            setenv(wanted[i].variables[v][0], wanted[i].variables[v][1], 1);
+        assert_int_equal(spawn_words(&spawn, wanted[i].words), 2);
+        for (int v = 0; v < 5 && wanted[i].variables[v][0] != NULL; v++)
+            unsetenv(wanted[i].variables[v][0]);
+        assert_says(spawn.err, wanted[i].says);
+        assert_int_equal(spawn_count(spawn.err, "error:"), 1);
+    }
+}
+
+/* One rank alone is as if it had been started by hand. */
+static void case_alone(void **state)
+{
+    static struct spawn spawn;
+
+    (void)state;
+    setenv("RANK", "0", 1);
+    setenv("WORLD_SIZE", "1", 1);
+    int code = spawn_words(&spawn, "train --data synthetic --steps 1 --evaluate off --device cpu");
+    unsetenv("RANK");
+    unsetenv("WORLD_SIZE");
+    if (code != 0)
+        fail_msg("%s", spawn.err);
+    assert_says(spawn.out, "rank 0 of 1");
+}
+
+int main(void)
+{
+    const struct CMUnitTest cases[] = {
+        cmocka_unit_test(case_all_heard),  cmocka_unit_test(case_one_fails),
+        cmocka_unit_test(case_root_fails), cmocka_unit_test(case_refused),
+        cmocka_unit_test(case_alone),
+    };
+    return cmocka_run_group_tests(cases, NULL, NULL);
+}
