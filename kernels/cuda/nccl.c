@@ -145,9 +145,40 @@ static enum tess_status nccl_wait(struct tess_comm *comm, uint64_t ticket)
     return record->ticket == ticket ? group_end(group, record) : TESS_OK;
 }
 
+/* Has the call come to its end by itself? */
+static enum tess_status group_look(struct nccl_group *group, struct nccl_record *record)
+{
+    bool reached = false;
+    if (record->state == NCCL_DONE)
+        return TESS_OK;
+    if (record->state == NCCL_ON_DEVICE) {
+        const struct tess_queue_ops *ops = group->comm.queue->ops;
+        TESS_TRY(ops->reached(record->lane->done[record->given % NCCL_FENCES], &reached));
+        if (reached)
+            record->state = NCCL_DONE;
+        if (reached)
+            tess__comm_completed(&group->comm, record->ticket);
+        return TESS_OK;
+    }
+    TESS_TRY(tess__nccl_host_reached(record->slot, &reached));
+    return reached ? tess__nccl_host_finish(group, record->slot) : TESS_OK;
+}
+
+/* The oldest calls that have not been waited for; the watch looks for errors meanwhile. */
 static enum tess_status nccl_poll(struct tess_comm *comm)
 {
-    return tess__nccl_check(group_of(comm)->family);
+    struct nccl_group *group = group_of(comm);
+    TESS_TRY(tess__nccl_check(group->family));
+    if (group->calls - group->polled > NCCL_RECORDS)
+        group->polled = group->calls - NCCL_RECORDS;
+    while (group->polled < group->calls) {
+        struct nccl_record *record = group_record(group, group->polled + 1);
+        TESS_TRY(group_look(group, record));
+        if (record->state != NCCL_DONE)
+            break;
+        group->polled++;
+    }
+    return TESS_OK;
 }
 
 static void nccl_abort(struct tess_comm *comm, const char *reason)

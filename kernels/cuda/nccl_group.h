@@ -22,7 +22,7 @@
 
 #define NCCL_FENCES  64  /* calls of a lane whose ends are told apart */
 #define NCCL_RECORDS 512 /* calls of a group that may wait to be waited for */
-#define NCCL_SLOTS   4   /* calls on host memory that may be under way in a group */
+#define NCCL_SLOTS   4   /* collectives on host memory that may be under way in a group */
 /* Staging of one of them, on the host and on the device. With 8 ranks a piece of a sum is 56 KiB:
  * what goes this way are losses, digests and notes. */
 #define NCCL_SLOT_BYTES ((size_t)512 << 10)
@@ -64,9 +64,11 @@ struct nccl_record {
 };
 
 struct nccl_slot {
+    struct nccl_slot *next;     /* of messages: made after it */
     struct nccl_record *record; /* NULL: free */
     struct nccl_lane *lane;
-    unsigned char *host, *device;
+    unsigned char *host, *device; /* [bytes] */
+    size_t bytes;
     cudaEvent_t event; /* all has been copied back */
     struct tess_comm_call call;
     size_t first, count; /* the piece of the call that is staged, in elements */
@@ -98,15 +100,15 @@ struct nccl_part {
 struct nccl_group {
     struct tess_comm comm;
     struct nccl_family *family;
-    struct nccl_group *next; /* opened before it */
-    uint64_t id;             /* the same on all members, another one in other groups */
-    uint64_t splits, calls;
-    int32_t *member;        /* [rank_count] in the family */
-    struct nccl_part *part; /* [rank_count] of the exchange that is being given to NCCL */
+    struct nccl_group *next;        /* opened before it */
+    uint64_t id;                    /* the same on all members, another one in other groups */
+    uint64_t splits, calls, polled; /* all calls up to `polled` are done */
+    int32_t *member;                /* [rank_count] in the family */
+    struct nccl_part *part;         /* [rank_count] of the exchange that is being given to NCCL */
     struct nccl_lane lane[NCCL_LANES];
     struct nccl_record record[NCCL_RECORDS];
     struct nccl_slot slot[NCCL_SLOTS];
-    unsigned char *staging, *staging_device;
+    struct nccl_slot *message_slot; /* of messages, as many as were under way at a time */
     /* Sums in canonical order: two halves, filled on the lane, added up on `sums`. */
     unsigned char *scratch;
     struct tess_queue *sums;
@@ -214,6 +216,8 @@ void tess__nccl_host_close(struct nccl_group *group);
 enum tess_status tess__nccl_host_start(struct nccl_group *group, struct nccl_lane *lane,
                                        const struct tess_comm_call *call,
                                        struct nccl_record *record);
+/* Has all come that the slot waits for? */
+enum tess_status tess__nccl_host_reached(const struct nccl_slot *slot, bool *reached_out);
 /* Its end: what came goes to the target; the record is done. */
 enum tess_status tess__nccl_host_finish(struct nccl_group *group, struct nccl_slot *slot);
 /* All ranks' `bytes`, at set-up: neither counted nor observed. Collective over the group. */

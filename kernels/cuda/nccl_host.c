@@ -5,13 +5,16 @@
  *     source -> pinned -> device -> NCCL -> device -> pinned -> target, or the tree over the parts
  *
  * Sums are gathers whose parts the host adds up in the canonical order: what goes this way is
- * small. A call with several pieces waits for all but the last when it is made.
+ * small. A collective with several pieces waits for all but the last when it is made. A message may
+ * wait for ever, for what its peer does only after this rank's next call; so it waits in a slot of
+ * its own, as large as it is.
  */
 #include "cuda/host.h"
 #include "cuda/nccl_group.h"
 
 #include "base/reduce.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 /* How a call is staged: `sources` arrays of the piece go to the device, `targets` come back. */
@@ -55,30 +58,45 @@ static size_t host_target_at(const struct host_way *way, size_t bytes)
     return ((size_t)way->sources * bytes + NCCL_ALIGN - 1) / NCCL_ALIGN * NCCL_ALIGN;
 }
 
-enum tess_status tess__nccl_host_open(struct nccl_group *group)
+static enum tess_status host_slot_open(struct nccl_slot *slot, size_t bytes)
 {
     void *host = NULL, *device = NULL;
-    CUDA_TRY(cudaHostAlloc(&host, NCCL_SLOTS * NCCL_SLOT_BYTES, cudaHostAllocDefault));
-    group->staging = host;
-    CUDA_TRY(cudaMalloc(&device, NCCL_SLOTS * NCCL_SLOT_BYTES));
-    group->staging_device = device;
-    for (int i = 0; i < NCCL_SLOTS; i++) {
-        group->slot[i].host = group->staging + (size_t)i * NCCL_SLOT_BYTES;
-        group->slot[i].device = group->staging_device + (size_t)i * NCCL_SLOT_BYTES;
-        CUDA_TRY(cudaEventCreateWithFlags(&group->slot[i].event, cudaEventDisableTiming));
-    }
+    CUDA_TRY(cudaHostAlloc(&host, bytes, cudaHostAllocDefault));
+    slot->host = host;
+    CUDA_TRY(cudaMalloc(&device, bytes));
+    slot->device = device;
+    slot->bytes = bytes;
+    CUDA_TRY(cudaEventCreateWithFlags(&slot->event, cudaEventDisableTiming));
+    return TESS_OK;
+}
+
+static void host_slot_close(struct nccl_slot *slot)
+{
+    if (slot->event != NULL)
+        tess__cuda_tell(cudaEventDestroy(slot->event), "cudaEventDestroy");
+    if (slot->device != NULL)
+        tess__cuda_tell(cudaFree(slot->device), "cudaFree");
+    if (slot->host != NULL)
+        tess__cuda_tell(cudaFreeHost(slot->host), "cudaFreeHost");
+}
+
+enum tess_status tess__nccl_host_open(struct nccl_group *group)
+{
+    for (int i = 0; i < NCCL_SLOTS; i++)
+        TESS_TRY(host_slot_open(&group->slot[i], NCCL_SLOT_BYTES));
     return TESS_OK;
 }
 
 void tess__nccl_host_close(struct nccl_group *group)
 {
     for (int i = 0; i < NCCL_SLOTS; i++)
-        if (group->slot[i].event != NULL)
-            tess__cuda_tell(cudaEventDestroy(group->slot[i].event), "cudaEventDestroy");
-    if (group->staging_device != NULL)
-        tess__cuda_tell(cudaFree(group->staging_device), "cudaFree");
-    if (group->staging != NULL)
-        tess__cuda_tell(cudaFreeHost(group->staging), "cudaFreeHost");
+        host_slot_close(&group->slot[i]);
+    for (struct nccl_slot *slot = group->message_slot, *next; slot != NULL; slot = next) {
+        next = slot->next;
+        host_slot_close(slot);
+        free(slot);
+    }
+    group->message_slot = NULL;
 }
 
 /* What has come of a piece goes where the caller wants it. */
@@ -102,6 +120,18 @@ static void host_deliver(struct nccl_group *group, const struct nccl_slot *slot)
     }
     for (int32_t r = 0; r < way.targets; r++)
         memcpy(target + (size_t)r * call->count * size, from + (size_t)r * bytes, bytes);
+}
+
+enum tess_status tess__nccl_host_reached(const struct nccl_slot *slot, bool *reached_out)
+{
+    cudaError_t error = cudaEventQuery(slot->event);
+    if (error == cudaErrorNotReady)
+        error =
+            cudaGetLastError(); /* not an error, but the next launch would take it for its own */
+    *reached_out = error == cudaSuccess;
+    return error == cudaSuccess || error == cudaErrorNotReady
+               ? TESS_OK
+               : tess__cuda_fail(error, "looking for the end of a call");
 }
 
 enum tess_status tess__nccl_host_finish(struct nccl_group *group, struct nccl_slot *slot)
@@ -134,6 +164,27 @@ static enum tess_status host_take_slot(struct nccl_group *group, struct nccl_slo
     }
     *slot_out = oldest;
     return tess__nccl_host_finish(group, oldest);
+}
+
+/* A free slot of messages that is large enough; where there is none, one more. */
+static enum tess_status host_take_message_slot(struct nccl_group *group, size_t bytes,
+                                               struct nccl_slot **slot_out)
+{
+    size_t room = 4096;
+    for (struct nccl_slot *slot = group->message_slot; slot != NULL; slot = slot->next)
+        if (slot->record == NULL && slot->bytes >= bytes) {
+            *slot_out = slot;
+            return TESS_OK;
+        }
+    while (room < bytes)
+        room *= 2;
+    struct nccl_slot *slot = calloc(1, sizeof *slot);
+    if (slot == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory to stage a message");
+    slot->next = group->message_slot;
+    group->message_slot = slot;
+    *slot_out = slot;
+    return host_slot_open(slot, room);
 }
 
 /* Queue one piece in its slot. */
@@ -176,8 +227,10 @@ enum tess_status tess__nccl_host_start(struct nccl_group *group, struct nccl_lan
     const struct host_way way = host_way_of(group, call->collective, true);
     const size_t size = tess_dtype_bytes(call->dtype);
     const size_t total = call->collective == TESS_COLLECTIVE_BARRIER ? 1 : call->count;
+    const bool message =
+        call->collective == TESS_COLLECTIVE_SEND || call->collective == TESS_COLLECTIVE_RECV;
     const size_t room = NCCL_SLOT_BYTES - NCCL_ALIGN;
-    const size_t piece = room / (size_t)(way.sources + way.targets) / size;
+    const size_t piece = message ? total : room / (size_t)(way.sources + way.targets) / size;
     enum cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
     CUDA_TRY(cudaStreamIsCapturing(lane->stream, &capture));
     if (capture != cudaStreamCaptureStatusNone)
@@ -188,7 +241,10 @@ enum tess_status tess__nccl_host_start(struct nccl_group *group, struct nccl_lan
     record->slot = NULL;
     for (size_t first = 0; first < total; first += piece) {
         struct nccl_slot *slot;
-        TESS_TRY(host_take_slot(group, &slot));
+        if (message)
+            TESS_TRY(host_take_message_slot(group, total * size, &slot));
+        else
+            TESS_TRY(host_take_slot(group, &slot));
         slot->lane = lane;
         slot->call = *call;
         slot->first = first;
