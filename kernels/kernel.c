@@ -170,6 +170,14 @@ enum tess_status tess_write(struct tess_kernel *kernel, size_t bytes, const void
     return bytes > 0 ? kernel->ops->write(kernel, bytes, host, device) : TESS_OK;
 }
 
+enum tess_status tess_upload(struct tess_kernel *kernel, size_t bytes, const void *pinned,
+                             void *device)
+{
+    if (kernel->queue == NULL)
+        return tess_write(kernel, bytes, pinned, device);
+    return bytes > 0 ? kernel->queue->ops->copy(kernel->queue, bytes, pinned, device) : TESS_OK;
+}
+
 /* ---- what an operation may be --------------------------------------------------------------- */
 
 int64_t tess_op_output_size(int64_t size, int32_t window, int32_t stride, int32_t padding)

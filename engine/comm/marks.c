@@ -23,6 +23,7 @@ enum mark_fence { MARK_READY, MARK_DONE, MARK_BEFORE, MARK_AFTER, MARK_FENCES };
 struct comm_mark {
     struct tess_comm *comm; /* NULL: not counted */
     uint64_t ticket;
+    int32_t phase; /* in which it was waited for */
     bool called, completed, given, waited;
     struct tess_fence *fence[MARK_FENCES];
 };
@@ -159,6 +160,8 @@ void tess__comm_given(struct tess_comm *comm, uint64_t ticket, struct tess_queue
 
 enum tess_status tess__marks_wait(struct comm_marks *marks, struct comm_mark *mark)
 {
+    const struct tess_comm *root = mark->comm->root != NULL ? mark->comm->root : mark->comm;
+    mark->phase = root->phase;
     return mark_record(mark, MARK_BEFORE, marks->queue);
 }
 
@@ -239,7 +242,7 @@ static enum tess_status marks_take(struct comm_marks *marks, const struct tess_f
     done_s = after_s;
     if (mark->given)
         TESS_TRY(ops->elapsed(base, mark->fence[MARK_DONE], &done_s));
-    mark->comm->stats.wait_s += after_s - before_s;
+    tess__comm_waited(mark->comm, mark->phase, after_s - before_s);
     mark->comm->settled_s = 0;
     marks_insert(marks, count, mark->comm, ready_s, done_s);
     marks_insert(marks, count, mark->comm, before_s, after_s);

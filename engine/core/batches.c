@@ -1,6 +1,12 @@
 /*
  * Which samples make the batches of a rank: by their global position, so that every layout sees the
- * same ones. What a sample is and how it is loaded is the loader's.
+ * same ones; and how batches come into device memory. What a sample is and how it is loaded is the
+ * loader's.
+ *
+ * Into memory that is the host's too, loaders write themselves. To far memory a batch is copied
+ * from the loader's slot by the kernels' queue, before what reads it and after what read the one
+ * before; the host waits for no more than that a batch has left its slot before the loader fills it
+ * again.
  */
 #include "core/state.h"
 
@@ -67,10 +73,96 @@ static bool batches_test(void *context, int64_t batch, struct tess_batch_request
     return true;
 }
 
+/* Bytes of a batch's rows, then of the rows and labels together. */
+static size_t batches_bytes(const struct tess_engine *engine, size_t *all_out)
+{
+    const int64_t rows = engine->rows * (engine->plan.holds_input ? engine->plan.rank_count : 1);
+    const size_t bytes =
+        (size_t)(rows * tess_shape_count(&engine->dataset->row)) * engine->input_bytes;
+    const size_t aligned = (bytes + 63) / 64 * 64;
+    *all_out = aligned + (size_t)(rows * engine->labels) * sizeof(int32_t);
+    return aligned;
+}
+
+/* Where a loader writes a batch: a slot of the arena, or pinned memory. */
+static enum tess_status batches_slot(struct tess_engine *engine, const struct tess_block *input,
+                                     const struct tess_block *label, void **pinned,
+                                     void **input_out, int32_t **label_out)
+{
+    struct tess_kernel *kernel = engine->kernel;
+    size_t all;
+    const size_t rows = batches_bytes(engine, &all);
+    if (!kernel->ops->far_memory) {
+        *input_out = tess_memory_get(engine->memory, *input);
+        *label_out = tess_memory_get(engine->memory, *label);
+        return TESS_OK;
+    }
+    TESS_TRY(kernel->ops->pin(kernel, all, pinned));
+    *input_out = *pinned;
+    *label_out = (int32_t *)(void *)((char *)*pinned + rows);
+    return TESS_OK;
+}
+
+/* Copy a batch to the device when what is there has been used. */
+static enum tess_status batches_send(struct tess_engine *engine, const void *rows,
+                                     const int32_t *label, void **input_out, int32_t **label_out)
+{
+    struct tess_kernel *kernel = engine->kernel;
+    const struct tess_queue_ops *ops = kernel->queue->ops;
+    size_t all;
+    const size_t bytes = batches_bytes(engine, &all);
+    void *input = tess_memory_get(engine->memory, engine->block.input[0]);
+    int32_t *labels = tess_memory_get(engine->memory, engine->block.label[0]);
+    TESS_TRY(tess_upload(kernel, engine->block.input[0].bytes, rows, input));
+    TESS_TRY(tess_upload(kernel, all - bytes, label, labels));
+    TESS_TRY(ops->record(kernel->queue, engine->feed.sent));
+    *input_out = input;
+    *label_out = labels;
+    return TESS_OK;
+}
+
+enum tess_status tess__engine_feed(struct tess_engine *engine, struct tess_loader *loader,
+                                   void **input_out, int32_t **label_out)
+{
+    struct tess_kernel *kernel = engine->kernel;
+    int64_t rows;
+    double waited;
+    if (!kernel->ops->far_memory) {
+        kernel->ops->access(kernel, true);
+        enum tess_status status = tess_loader_next(loader, input_out, label_out, &rows, &waited);
+        kernel->ops->access(kernel, false);
+        return status;
+    }
+    void *input;
+    int32_t *label;
+    TESS_TRY(kernel->queue->ops->wait(engine->feed.sent));
+    TESS_TRY(tess_loader_next(loader, &input, &label, &rows, &waited));
+    return batches_send(engine, input, label, input_out, label_out);
+}
+
+void tess__engine_close_loaders(struct tess_engine *engine)
+{
+    struct tess_feed *feed = &engine->feed;
+    tess_loader_close(engine->loader);
+    tess_loader_close(engine->test_loader);
+    if (feed->sent != NULL) {
+        (void)engine->kernel->queue->ops->wait(feed->sent); /* pinned memory is about to go */
+        engine->kernel->queue->ops->fence_close(feed->sent);
+    }
+    for (int i = 0; i < TESS_SLOTS_MAX; i++)
+        if (feed->pinned[i] != NULL)
+            engine->kernel->ops->unpin(engine->kernel, feed->pinned[i]);
+    if (feed->test_pinned != NULL)
+        engine->kernel->ops->unpin(engine->kernel, feed->test_pinned);
+}
+
 enum tess_status tess__engine_open_loaders(struct tess_engine *engine)
 {
+    struct tess_kernel *kernel = engine->kernel;
     if (engine->plan.skips_input || !tess__engine_loads(engine))
         return TESS_OK;
+    if (kernel->ops->far_memory)
+        TESS_TRY(kernel->queue->ops->fence_open(kernel, &engine->feed.sent));
     struct tess_loader_config config = {
         .dataset = engine->dataset,
         .options = engine->config->loader,
@@ -82,19 +174,18 @@ enum tess_status tess__engine_open_loaders(struct tess_engine *engine)
         .request = batches_train,
         .context = engine,
     };
-    if (!engine->config->kernel->host_memory)
+    if (!engine->config->kernel->host_memory && !engine->config->kernel->far_memory)
         config.options.workers = 0;
-    for (int32_t i = 0; i < engine->slot_count; i++) {
-        config.input[i] = tess_memory_get(engine->memory, engine->block.input[i]);
-        config.label[i] = tess_memory_get(engine->memory, engine->block.label[i]);
-    }
+    for (int32_t i = 0; i < engine->slot_count; i++)
+        TESS_TRY(batches_slot(engine, &engine->block.input[i], &engine->block.label[i],
+                              &engine->feed.pinned[i], &config.input[i], &config.label[i]));
     TESS_TRY(tess_loader_open(&config, &engine->loader));
     if (engine->test_leaves == 0)
         return TESS_OK;
     config.options.workers = 0;
     config.slot_count = 1;
-    config.input[0] = tess_memory_get(engine->memory, engine->block.test_input);
-    config.label[0] = tess_memory_get(engine->memory, engine->block.test_label);
+    TESS_TRY(batches_slot(engine, &engine->block.test_input, &engine->block.test_label,
+                          &engine->feed.test_pinned, &config.input[0], &config.label[0]));
     config.request = batches_test;
     return tess_loader_open(&config, &engine->test_loader);
 }

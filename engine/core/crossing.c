@@ -138,10 +138,8 @@ enum tess_status tess_pass_sum_f32(const struct tess_pass *pass, int64_t count, 
 
 enum tess_status tess_pass_max_f32(const struct tess_pass *pass, int64_t count, float *x)
 {
-    pass->kernel->ops->access(pass->kernel, true);
-    for (int64_t i = count; i < pass->axis->count * count; i++)
-        x[i % count] = x[i] > x[i % count] ? x[i] : x[i % count];
-    pass->kernel->ops->access(pass->kernel, false);
+    for (int32_t part = 1; part < pass->axis->count; part++)
+        tess_maximum(pass->kernel, count, x + part * count, x);
     return crossing_move(
         pass, &(struct tess_crossing){
                   .kind = TESS_CROSSING_MAX, .dtype = TESS_F32, .count = (size_t)count, .data = x});

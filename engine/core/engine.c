@@ -161,11 +161,13 @@ static enum tess_status engine_plan_strategy(struct tess_engine *engine)
 }
 
 /* One slot where nothing is loaded ahead: in the rank's own thread, or by another rank. Else one
- * for the batch in use and one for each worker to fill. */
+ * for the batch in use, or on its way to the device, and one for each worker to fill. */
 static int32_t engine_slot_count(const struct tess_engine *engine)
 {
     const int64_t workers = engine->config->loader.workers;
-    if (workers == 0 || !engine->config->kernel->host_memory || engine->plan.skips_input)
+    const bool far = engine->config->kernel->far_memory;
+    if ((workers == 0 && !far) || engine->plan.skips_input ||
+        !(engine->config->kernel->host_memory || far))
         return 1;
     if (workers < 2) /* -1 chooses at most one */
         return 2;
@@ -234,8 +236,6 @@ static enum tess_status engine_open_optim(struct tess_engine *engine)
     const struct tess_optim_options *options = &engine->config->optim;
     struct tess_optim *optim = &engine->optim;
     const int32_t model_params = engine->model.param_count;
-    size_t params = (size_t)model_params;
-    size_t numbers = (size_t)tess_optim_tensor_numbers(options) * params;
     optim->options = *options;
     optim->kernel = engine->kernel;
     if ((plan->optim_extent == TESS_EXTENT_SHARD && plan->shard_count > 1) ||
@@ -257,12 +257,23 @@ static enum tess_status engine_open_optim(struct tess_engine *engine)
     for (int32_t p = 0; p < model_params; p++)
         if (!(engine->model.param[p].flags & (TESS_PARAM_BUFFER | TESS_PARAM_TIED)))
             engine->grad_total += tess_shape_count(&engine->model.param[p].whole);
-    /* A few numbers per tensor, read by the host: beside the arena, not in it. */
-    optim->tensor_state = calloc(numbers + 1, sizeof *optim->tensor_state);
-    optim->sum = calloc(2 * params + 1, sizeof *optim->sum);
-    if (!optim->tensor_state || !optim->sum)
-        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the optimizer's norms");
-    return TESS_OK;
+    optim->verdict = engine->verdict;
+    return tess_optim_open(optim, tess_memory_get(engine->memory, engine->block.norms),
+                           engine->told);
+}
+
+/* Host memory that the device copies from and to. */
+static enum tess_status engine_pin(struct tess_engine *engine)
+{
+    const struct tess_kernel_ops *ops = engine->kernel->ops;
+    TESS_TRY(ops->pin(engine->kernel, engine->block.found.bytes, &engine->found));
+    return ops->pin(engine->kernel, engine->told_bytes, &engine->told);
+}
+
+enum tess_status tess__engine_find(struct tess_engine *engine, int64_t sums)
+{
+    return tess_read(engine->kernel, TESS_FOUND_SUMS + (size_t)sums * sizeof *engine->leaf_sum,
+                     engine->verdict, engine->found);
 }
 
 static void engine_access(void *context, bool on)
@@ -276,7 +287,7 @@ static void engine_access(void *context, bool on)
 static void engine_clear(struct tess_engine *engine)
 {
     const struct tess_block zero[] = {engine->block.param, engine->block.master, engine->block.grad,
-                                      engine->block.optim};
+                                      engine->block.optim, engine->block.norms};
     for (size_t i = 0; i < sizeof zero / sizeof *zero; i++)
         tess_fill(engine->kernel, (int64_t)zero[i].bytes, 0,
                   tess_memory_get(engine->memory, zero[i]));
@@ -313,18 +324,55 @@ static void engine_close_groups(struct tess_engine *engine)
             tess_comm_close(engine->axis_comm[axis]);
 }
 
+/* Far memory is the kernel's own where the communicator has none of the device. */
+static bool engine_owns_arena(const struct tess_engine *engine)
+{
+    return engine->kernel->ops->far_memory && !engine->comm->device_memory;
+}
+
+static enum tess_status engine_open_arena(struct tess_engine *engine)
+{
+    const struct tess_kernel_ops *ops = engine->kernel->ops;
+    const uint64_t bytes = tess_memory_total(engine->memory);
+    if (engine_owns_arena(engine))
+        TESS_TRY(ops->alloc(engine->kernel, bytes, &engine->arena));
+    else
+        TESS_TRY(tess_comm_alloc(engine->comm, bytes, &engine->arena));
+    TESS_TRY(tess_memory_commit(engine->memory, engine->arena));
+    if (engine_owns_arena(engine))
+        return TESS_OK;
+    TESS_TRY(ops->adopt(engine->kernel, engine->arena, bytes));
+    engine->adopted = true;
+    return TESS_OK;
+}
+
+static void engine_close_arena(struct tess_engine *engine)
+{
+    if (engine->arena == NULL)
+        return;
+    if (engine_owns_arena(engine)) {
+        engine->kernel->ops->free(engine->kernel, engine->arena);
+        return;
+    }
+    if (engine->adopted)
+        engine->kernel->ops->disown(engine->kernel, engine->arena,
+                                    tess_memory_total(engine->memory));
+    tess_comm_release(engine->comm, engine->arena);
+}
+
 static enum tess_status engine_open(struct tess_engine *engine)
 {
-    uint64_t bytes = tess_memory_total(engine->memory);
     struct tess_strategy *strategy = &engine->strategy;
     engine->comm->access = engine_access;
     engine->comm->access_context = engine->kernel;
+    if (engine->kernel->queue != NULL)
+        TESS_TRY(tess_comm_attach(engine->comm, engine->kernel->queue));
     TESS_TRY(engine_open_groups(engine));
-    TESS_TRY(tess_comm_alloc(engine->comm, bytes, &engine->arena));
-    TESS_TRY(tess_memory_commit(engine->memory, engine->arena));
-    TESS_TRY(engine->kernel->ops->adopt(engine->kernel, engine->arena, bytes));
+    TESS_TRY(engine_open_arena(engine));
     engine_clear(engine);
     TESS_TRY(tess__engine_bind(engine));
+    TESS_TRY(engine_pin(engine));
+    TESS_TRY(tess__laps_open(engine));
     TESS_TRY(engine_open_optim(engine));
     TESS_TRY(tess__unused_open(engine));
     engine->opened_strategy = true;
@@ -367,8 +415,7 @@ void tess_engine_close(struct tess_engine *engine)
 {
     if (!engine)
         return;
-    tess_loader_close(engine->loader);
-    tess_loader_close(engine->test_loader);
+    tess__engine_close_loaders(engine);
     tess_weights_close(engine->weights);
     if (engine->opened_strategy) {
         engine->strategy.ops->close(&engine->strategy);
@@ -378,14 +425,19 @@ void tess_engine_close(struct tess_engine *engine)
     for (int32_t o = 0; engine->op && o < engine->declare.op_count; o++)
         if (engine->op[o].kernel)
             engine->kernel->ops->op_close(&engine->op[o]);
-    if (engine->arena) {
-        engine->kernel->ops->disown(engine->kernel, engine->arena,
-                                    tess_memory_total(engine->memory));
-        tess_comm_release(engine->comm, engine->arena);
+    tess_optim_close(&engine->optim);
+    tess__laps_close(engine);
+    if (engine->kernel) {
+        engine->kernel->ops->unpin(engine->kernel, engine->found);
+        engine->kernel->ops->unpin(engine->kernel, engine->told);
     }
     tess__engine_pipe_close(engine);
-    if (engine->comm) {
+    if (engine->comm)
         engine_close_groups(engine);
+    engine_close_arena(engine);
+    if (engine->comm) {
+        if (engine->kernel && engine->kernel->queue)
+            (void)tess_comm_attach(engine->comm, NULL);
         engine->comm->access = NULL;
         engine->comm->access_context = NULL;
     }
@@ -412,10 +464,7 @@ void tess_engine_close(struct tess_engine *engine)
         engine->grad_of,
         engine->unit_param_first,
         engine->unit_op_first,
-        engine->leaf_sum,
         engine->piece,
-        engine->optim.tensor_state,
-        engine->optim.sum,
     };
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++)
         free(owned[i]);

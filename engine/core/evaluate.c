@@ -7,8 +7,6 @@
 
 #include "tessera/check.h"
 
-#include <string.h>
-
 /* First leaf of this rank's loss rows in pass `pass`. */
 static int64_t evaluate_first_leaf(const struct tess_engine *engine, int64_t pass)
 {
@@ -20,10 +18,11 @@ static void evaluate_sum(struct tess_engine *engine, int64_t pass)
 {
     int64_t leaves = engine->loss_ranks * engine->leaf_count;
     int64_t first = evaluate_first_leaf(engine, pass);
-    engine->kernel->ops->access(engine->kernel, true);
-    for (int64_t leaf = 0; leaf < leaves && first + leaf < engine->test_leaves; leaf++)
-        tess__engine_sum_leaf(engine, leaf, first + leaf); /* rows of padding add 0 */
-    engine->kernel->ops->access(engine->kernel, false);
+    if (leaves > engine->test_leaves - first)
+        leaves = engine->test_leaves - first;
+    /* Rows of padding add 0. */
+    tess_leaf_sum(engine->kernel, leaves, engine->leaf_rows, engine->loss, engine->correct,
+                  engine->leaf_sum + 2 * first, engine->verdict);
 }
 
 /* Of the ranks that have the same losses, the first on the tensor axis hands them in. */
@@ -40,7 +39,8 @@ enum tess_status tess_engine_evaluate(struct tess_engine *engine, double *loss_o
     int64_t passes = tess__engine_test_passes(engine);
     if (leaves == 0)
         TESS_FAIL(TESS_ERR_USAGE, "the data set has no test split to evaluate, or evaluate is off");
-    memset(engine->leaf_sum, 0, (size_t)(2 * leaves) * sizeof *engine->leaf_sum);
+    tess_fill(engine->kernel, TESS_FOUND_SUMS + 2 * leaves * (int64_t)sizeof *engine->leaf_sum, 0,
+              engine->verdict);
     engine->strategy.training = false;
     engine->strategy.micro = 0;
     engine->step_rows = engine->batch_size; /* scales a gradient that is not asked for */
@@ -52,10 +52,12 @@ enum tess_status tess_engine_evaluate(struct tess_engine *engine, double *loss_o
     tess__engine_doing(engine, TESS_DOING_EVALUATING, -1);
     TESS_TRY(tess_comm_all_reduce(engine->comm, engine->leaf_sum, engine->leaf_sum,
                                   (size_t)(2 * leaves), TESS_F64, TESS_REDUCE_SUM, NULL));
+    TESS_TRY(tess__engine_find(engine, 2 * leaves));
+    const double *sum = tess__engine_sums(engine);
     double loss = 0, correct = 0;
     for (int64_t leaf = 0; leaf < leaves; leaf++) {
-        loss += engine->leaf_sum[2 * leaf];
-        correct += engine->leaf_sum[2 * leaf + 1];
+        loss += sum[2 * leaf];
+        correct += sum[2 * leaf + 1];
     }
     *loss_out = loss / (double)(count * engine->labels);
     *accuracy_out = correct / (double)(count * engine->labels);

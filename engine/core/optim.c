@@ -1,7 +1,8 @@
 /*
  * Optimizers: one update of the pieces of parameters that this rank owns. Responsible for the
- * options, for norms, clipping and per-tensor factors, and for what each rule is given; the rules
- * themselves are kernels (tess_update), the learning rate is schedule.c's.
+ * options, for which sums are taken and for what each rule is given; the rules themselves are
+ * kernels (tess_update), and so is what follows from the sums (tess_update_judge). The learning
+ * rate is schedule.c's.
  *
  * Numbers that join elements (norms, NovoGrad's second moment, LAMB's trust ratio) are exact sums,
  * made one by integer all-reduce and then rounded in one fixed way, so every layout computes the
@@ -9,12 +10,12 @@
  */
 #include "core/optim.h"
 
-#include "base/sum.h"
+#include "base/power.h"
 #include "tessera/check.h"
 #include "tessera/model.h"
 
-#include <float.h>
-#include <math.h>
+#include <stdlib.h>
+#include <string.h>
 
 /* The order of the option's choices is that of enum tess_update_kind. */
 _Static_assert(TESS_UPDATE_SGD == 0 && TESS_UPDATE_MOMENTUM == 1 && TESS_UPDATE_ADAMW == 2 &&
@@ -100,18 +101,6 @@ int32_t tess_optim_scratch_arrays(const struct tess_optim_options *options)
     return optim_rule[options->kind].scratch;
 }
 
-/* base^n by squaring: products alone, so the same on every machine, which pow() does not promise.
- */
-static double optim_power(double base, int64_t n)
-{
-    double power = 1;
-    for (; n > 0; n >>= 1, base *= base) {
-        if (n & 1)
-            power *= base;
-    }
-    return power;
-}
-
 static bool optim_is_buffer(const struct tess_piece *piece)
 {
     return (piece->flags & TESS_PARAM_BUFFER) != 0;
@@ -126,12 +115,6 @@ static bool optim_is_plain(const struct tess_piece *piece)
 static bool optim_skips(const struct tess_optim *optim, int32_t param)
 {
     return optim->skip != NULL && optim->skip[param];
-}
-
-/* Updates that a parameter has had. */
-static int64_t optim_age(const struct tess_optim *optim, int32_t param)
-{
-    return optim->updates != NULL ? optim->updates[param] : optim->step;
 }
 
 static float *optim_state(const struct tess_optim *optim, const struct tess_piece *piece,
@@ -158,13 +141,6 @@ static enum tess_status optim_reduce(struct tess_optim *optim, int32_t count)
                                 (size_t)count * TESS_SUM_LIMBS, TESS_I64, TESS_REDUCE_SUM, NULL);
 }
 
-/* No message here: the caller knows the parameter's name and unit. */
-static enum tess_status optim_refuse(struct tess_optim *optim, int32_t param)
-{
-    optim->nonfinite_param = param;
-    return TESS_ERR_NUMERIC;
-}
-
 /* Does this rank add the piece to the sums? Without a group it is its own alone. */
 static bool optim_piece_counts(const struct tess_optim *optim, const struct tess_piece *piece)
 {
@@ -172,89 +148,60 @@ static bool optim_piece_counts(const struct tess_optim *optim, const struct tess
 }
 
 /*
- * sum[p] = the squares of parameter p's gradient, for all p; grad_norm = the root of their sum.
- * Buffers have statistics in the place of gradients and are left out. Collective.
+ * sum[p] = the squares of parameter p's gradient, for all p. Buffers have statistics in the place
+ * of gradients and are left out. Collective.
  */
-static enum tess_status optim_gradient_norm(struct tess_optim *optim)
+static enum tess_status optim_gradient_sums(struct tess_optim *optim)
 {
-    struct tess_sum *total = &optim->sum[2 * optim->param_count];
-    for (int32_t p = 0; p < optim->param_count; p++)
-        tess_sum_clear(&optim->sum[p]);
+    tess_fill(optim->kernel, optim->param_count * (int64_t)sizeof *optim->sum, 0, optim->sum);
     for (int32_t i = 0; i < optim->piece_count; i++) {
         const struct tess_piece *piece = &optim->piece[i];
         if (!optim_is_buffer(piece) && optim_piece_counts(optim, piece))
             tess_square_sum(optim->kernel, piece->count, 1, piece->g, &optim->sum[piece->param]);
     }
-    TESS_TRY(optim_reduce(optim, optim->param_count));
-    tess_sum_clear(total);
-    for (int32_t p = 0; p < optim->param_count; p++) {
-        if (!isfinite(tess_sum_value(&optim->sum[p])))
-            return optim_refuse(optim, p);
-        tess_sum_merge(total, &optim->sum[p]);
-    }
-    optim->grad_norm = sqrt(tess_sum_value(total)) / optim->loss_scale;
-    return TESS_OK;
+    return optim_reduce(optim, optim->param_count);
 }
 
-/*
- * NovoGrad's second moments, one number per tensor: v = |g|^2 at first, then an average (algorithm
- * 1, lines 1 and 6).
- */
-static void optim_novograd_moments(struct tess_optim *optim, const struct tess_update *common)
-{
-    const double beta2 = common->beta2, scale = common->grad_scale;
-    for (int32_t p = 0; p < optim->param_count; p++) {
-        if (optim_skips(optim, p))
-            continue;
-        const double square = tess_sum_value(&optim->sum[p]) * (scale * scale);
-        const double v = optim_age(optim, p) == 0
-                             ? square
-                             : beta2 * (double)optim->tensor_state[p] + (1 - beta2) * square;
-        optim->tensor_state[p] = (float)fmin(v, FLT_MAX);
-    }
-}
-
-/* Bias corrections of moments that have seen `age` updates and see one more. */
-static void optim_correct(struct tess_update *update, int64_t age)
-{
-    /* From the rounded betas, which the rule uses: 1 - 0.999f differs from 0.001 by 5e-5 of it. */
-    update->correction1 = (float)(1 / (1 - optim_power(update->beta1, age + 1)));
-    update->correction2 = (float)(1 / (1 - optim_power(update->beta2, age + 1)));
-}
-
-/* What all pieces of this step have in common. */
-static struct tess_update optim_common(const struct tess_optim *optim, double rate)
+/* What all pieces of trained parameters have in common. */
+static struct tess_update optim_common(const struct tess_optim *optim)
 {
     const struct tess_optim_options *options = &optim->options;
     const struct optim_rule *rule = &optim_rule[options->kind];
-    struct tess_update update = {
+    return (struct tess_update){
         .kind = (enum tess_update_kind)options->kind,
         .nesterov = options->nesterov,
-        .lr = (float)rate,
+        .low = optim->low,
         .mu = (float)options->momentum,
         .beta1 = (float)(options->beta1 < 0 ? rule->beta1 : options->beta1),
         .beta2 = (float)(options->beta2 < 0 ? rule->beta2 : options->beta2),
         .epsilon = (float)(options->epsilon < 0 ? rule->epsilon : options->epsilon),
-        .tensor_scale = 1,
     };
-    optim_correct(&update, optim->step);
-    /* The update is linear in the first moment: averaging gradients in it is a lower rate. */
-    if (update.kind == TESS_UPDATE_NOVOGRAD && options->grad_averaging)
-        update.lr = (float)(rate * (1 - (double)update.beta1));
-    const double clip = options->clip > 0 && optim->grad_norm > options->clip
-                            ? options->clip / optim->grad_norm
-                            : 1;
-    update.grad_scale = (float)(clip / optim->loss_scale);
-    return update;
 }
 
-/* The update of one piece of a trained parameter; tensor_scale is the caller's. */
-static struct tess_update optim_piece_update(const struct tess_optim *optim,
-                                             const struct tess_piece *piece,
-                                             const struct tess_update *common)
+/* Running statistics: the mean over the leaves flows in at the buffer's own rate. */
+static struct tess_update optim_buffer_update(const struct tess_optim *optim,
+                                              const struct tess_piece *piece)
 {
-    struct tess_update update = *common;
-    update.low = optim->low;
+    return (struct tess_update){
+        .kind = TESS_UPDATE_AVERAGE,
+        .low = optim->low,
+        .count = piece->count,
+        .w = piece->w,
+        .param_low = piece->low,
+        .g = piece->g,
+        .lr = piece->buffer_rate,
+        .grad_scale = (float)(1.0 / (double)optim->leaf_count),
+        .factor = &optim->factor[piece->param],
+    };
+}
+
+/* The update of one piece; what changes from step to step is in its parameter's factor. */
+static struct tess_update optim_piece_update(const struct tess_optim *optim,
+                                             const struct tess_piece *piece)
+{
+    if (optim_is_buffer(piece))
+        return optim_buffer_update(optim, piece);
+    struct tess_update update = optim_common(optim);
     update.count = piece->count;
     update.w = piece->w;
     update.param_low = piece->low;
@@ -263,8 +210,7 @@ static struct tess_update optim_piece_update(const struct tess_optim *optim,
     update.v = optim_state(optim, piece, 1);
     update.direction = optim_direction(optim, piece);
     update.weight_decay = optim_is_plain(piece) ? 0 : (float)optim->options.weight_decay;
-    if (optim->updates != NULL)
-        optim_correct(&update, optim->updates[piece->param]);
+    update.factor = &optim->factor[piece->param];
     return update;
 }
 
@@ -306,15 +252,17 @@ static void optim_round(const struct tess_optim *optim, const struct tess_piece 
     }
 }
 
-/* Update a piece, and round it to its compute copy as the run rounds. */
+/* Is a piece updated and rounded to its compute copy in one go? Else chunk by chunk. */
+static bool optim_is_whole(const struct tess_optim *optim, const struct tess_piece *piece)
+{
+    return piece->w != NULL && !(optim->stochastic && piece->low != NULL);
+}
+
+/* Update a piece chunk by chunk, and round it to its compute copy as the run rounds. */
 static void optim_apply(const struct tess_optim *optim, const struct tess_piece *piece,
                         const struct tess_update *update)
 {
     const bool stochastic = optim->stochastic && piece->low != NULL;
-    if (piece->w != NULL && !stochastic) {
-        tess_update(optim->kernel, update);
-        return;
-    }
     for (int64_t at = 0; at < piece->count; at += TESS_OPTIM_CHUNK) {
         struct tess_update part = optim_part(optim, update, at);
         void *low = part.param_low;
@@ -348,93 +296,161 @@ static void optim_lamb_direction(const struct tess_optim *optim, const struct te
  * LAMB's first pass: moments and directions, then sum[p] = |w|^2 and sum[P + p] = |direction|^2
  * where a layer-wise rate is used. Collective.
  */
-static enum tess_status optim_lamb_directions(struct tess_optim *optim,
-                                              const struct tess_update *common)
+static enum tess_status optim_lamb_directions(struct tess_optim *optim)
 {
     const int32_t param_count = optim->param_count;
-    for (int32_t p = 0; p < 2 * param_count; p++)
-        tess_sum_clear(&optim->sum[p]);
+    tess_fill(optim->kernel, 2 * param_count * (int64_t)sizeof *optim->sum, 0, optim->sum);
     for (int32_t i = 0; i < optim->piece_count; i++) {
         const struct tess_piece *piece = &optim->piece[i];
         if (optim_is_buffer(piece) || optim_skips(optim, piece->param))
             continue;
-        const struct tess_update update = optim_piece_update(optim, piece, common);
+        const struct tess_update update = optim_piece_update(optim, piece);
         const bool summed = optim_piece_counts(optim, piece) && !optim_is_plain(piece);
         optim_lamb_direction(optim, piece, &update, summed ? &optim->sum[piece->param] : NULL);
         if (summed)
             tess_square_sum(optim->kernel, piece->count, 1, update.direction,
                             &optim->sum[param_count + piece->param]);
     }
-    TESS_TRY(optim_reduce(optim, 2 * param_count));
-    for (int32_t p = 0; p < 2 * param_count; p++) {
-        if (!isfinite(tess_sum_value(&optim->sum[p])))
-            return optim_refuse(optim, p % param_count);
-    }
+    return optim_reduce(optim, 2 * param_count);
+}
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+static size_t optim_aligned(size_t bytes)
+{
+    return (bytes + 63) / 64 * 64;
+}
+
+size_t tess_optim_room(const struct tess_optim_options *options, int32_t param_count,
+                       size_t *told_out)
+{
+    const size_t params = (size_t)param_count;
+    const size_t told = optim_aligned(sizeof(struct tess_update_rates)) +
+                        optim_aligned(params * sizeof(int64_t)) + optim_aligned(params);
+    *told_out = told;
+    return told + optim_aligned(2 * params * sizeof(struct tess_sum)) +
+           optim_aligned(params * sizeof(struct tess_update_factor)) +
+           (size_t)optim_rule[options->kind].numbers * params * sizeof(float);
+}
+
+static void *optim_take(char **room, size_t bytes)
+{
+    void *taken = *room;
+    *room += optim_aligned(bytes);
+    return taken;
+}
+
+enum tess_status tess_optim_open(struct tess_optim *optim, void *room, void *told)
+{
+    const size_t params = (size_t)optim->param_count;
+    char *left = room;
+    optim->rates = optim_take(&left, sizeof *optim->rates);
+    optim->age = optim_take(&left, params * sizeof *optim->age);
+    optim->unused = optim_take(&left, params);
+    optim->sum = optim_take(&left, 2 * params * sizeof *optim->sum);
+    optim->factor = optim_take(&left, params * sizeof *optim->factor);
+    optim->tensor_state = (float *)(void *)left;
+    optim->told = told;
+    optim->update = calloc((size_t)optim->piece_count + 1, sizeof *optim->update);
+    if (optim->update == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the updates of %d pieces", optim->piece_count);
+    optim->update_count = 0;
+    for (int32_t i = 0; i < optim->piece_count; i++)
+        if (optim_is_whole(optim, &optim->piece[i]))
+            optim->update[optim->update_count++] = optim_piece_update(optim, &optim->piece[i]);
     return TESS_OK;
 }
 
-/* |w| / |direction|, or 1 where one of them is 0 (You et al. 2020, section 3.1, phi the identity).
- */
-static float optim_lamb_ratio(const struct tess_optim *optim, const struct tess_piece *piece)
+void tess_optim_close(struct tess_optim *optim)
 {
-    const double w = sqrt(tess_sum_value(&optim->sum[piece->param]));
-    const double u = sqrt(tess_sum_value(&optim->sum[optim->param_count + piece->param]));
-    return w > 0 && u > 0 ? (float)(w / u) : 1;
+    free(optim->update);
+    optim->update = NULL;
 }
 
-static float optim_tensor_scale(const struct tess_optim *optim, const struct tess_piece *piece,
-                                const struct tess_update *common)
-{
-    if (common->kind == TESS_UPDATE_NOVOGRAD)
-        return (float)(1 / (sqrt(optim->tensor_state[piece->param]) + common->epsilon));
-    if (common->kind == TESS_UPDATE_LAMB)
-        return optim_lamb_ratio(optim, piece);
-    return 1;
-}
+/* ---- a step ---------------------------------------------------------------------------------- */
 
-/* Running statistics: the mean over the leaves flows in at the buffer's own rate. */
-static void optim_update_buffer(const struct tess_optim *optim, const struct tess_piece *piece)
+/* What the host knows of the coming step goes to the device. */
+static enum tess_status optim_tell(struct tess_optim *optim, double rate)
 {
-    const struct tess_update update = {
-        .kind = TESS_UPDATE_AVERAGE,
-        .low = optim->low,
-        .count = piece->count,
-        .w = piece->w,
-        .param_low = piece->low,
-        .g = piece->g,
-        .lr = piece->buffer_rate,
-        .grad_scale = (float)(1.0 / (double)optim->leaf_count),
+    const struct tess_update common = optim_common(optim);
+    const size_t params = (size_t)optim->param_count;
+    char *told = optim->told;
+    struct tess_update_rates *rates = optim_take(&told, sizeof *rates);
+    *rates = (struct tess_update_rates){
+        .lr = (float)rate,
+        /* From the rounded betas, which the rule uses: 1 - 0.999f differs from 0.001 by 5e-5 of
+         * it. */
+        .correction1 = (float)(1 / (1 - tess_power(common.beta1, optim->step + 1))),
+        .correction2 = (float)(1 / (1 - tess_power(common.beta2, optim->step + 1))),
+        .grad_scale = (float)(1 / optim->loss_scale),
+        .loss_scale = optim->loss_scale,
     };
-    optim_apply(optim, piece, &update);
+    /* The update is linear in the first moment: averaging gradients in it is a lower rate. */
+    if (common.kind == TESS_UPDATE_NOVOGRAD && optim->options.grad_averaging)
+        rates->lr = (float)(rate * (1 - (double)common.beta1));
+    size_t bytes = optim_aligned(sizeof *rates);
+    if (optim->updates != NULL) {
+        memcpy(optim_take(&told, params * sizeof *optim->age), optim->updates,
+               params * sizeof *optim->age);
+        memcpy(told, optim->skip, params);
+        bytes += optim_aligned(params * sizeof *optim->age) + optim_aligned(params);
+    }
+    return tess_upload(optim->kernel, bytes, optim->told, optim->rates);
+}
+
+static struct tess_judge optim_judge(const struct tess_optim *optim, bool norm)
+{
+    const struct tess_update common = optim_common(optim);
+    return (struct tess_judge){
+        .norm = norm,
+        .novograd = common.kind == TESS_UPDATE_NOVOGRAD,
+        .count = optim->param_count,
+        .sum = optim->sum,
+        .rates = optim->rates,
+        .clip = optim->options.clip,
+        .beta1 = common.beta1,
+        .beta2 = common.beta2,
+        .epsilon = common.epsilon,
+        .step = optim->step,
+        .age = optim->updates != NULL ? optim->age : NULL,
+        .unused = optim->updates != NULL ? optim->unused : NULL,
+        .tensor_state = optim->tensor_state,
+        .verdict = optim->verdict,
+        .factor = optim->factor,
+    };
 }
 
 enum tess_status tess_optim_step(struct tess_optim *optim, double rate)
 {
-    optim->grad_norm = -1;
-    optim->nonfinite_param = -1;
-    if (optim->options.clip > 0 || optim_rule[optim->options.kind].norms)
-        TESS_TRY(optim_gradient_norm(optim));
-    const struct tess_update common = optim_common(optim, rate);
-    if (common.kind == TESS_UPDATE_NOVOGRAD)
-        optim_novograd_moments(optim, &common);
-    if (common.kind == TESS_UPDATE_LAMB)
-        TESS_TRY(optim_lamb_directions(optim, &common));
+    const bool norm = optim->options.clip > 0 || optim_rule[optim->options.kind].norms;
+    struct tess_judge judge = optim_judge(optim, norm);
+    TESS_TRY(optim_tell(optim, rate));
+    if (norm)
+        TESS_TRY(optim_gradient_sums(optim));
+    tess_update_judge(optim->kernel, &judge);
+    if (optim->options.kind == TESS_UPDATE_LAMB) {
+        TESS_TRY(optim_lamb_directions(optim));
+        judge.ratio = true;
+        tess_update_judge(optim->kernel, &judge);
+    }
+    tess_update_all(optim->kernel, optim->update, optim->update_count);
     for (int32_t i = 0; i < optim->piece_count; i++) {
         const struct tess_piece *piece = &optim->piece[i];
-        if (optim_skips(optim, piece->param))
+        if (optim_is_whole(optim, piece) || optim_skips(optim, piece->param))
             continue;
-        if (optim_is_buffer(piece)) {
-            optim_update_buffer(optim, piece);
-            continue;
-        }
-        struct tess_update update = optim_piece_update(optim, piece, &common);
-        update.tensor_scale = optim_tensor_scale(optim, piece, &common);
+        const struct tess_update update = optim_piece_update(optim, piece);
         optim_apply(optim, piece, &update);
     }
+    return TESS_OK;
+}
+
+void tess_optim_end(struct tess_optim *optim, const struct tess_verdict *verdict)
+{
+    if (verdict->skip != 0)
+        return;
     for (int32_t p = 0; optim->updates != NULL && p < optim->param_count; p++)
         optim->updates[p] += !optim_skips(optim, p);
     optim->step++;
-    return TESS_OK;
 }
 
 int64_t tess_piece_run(const struct tess_piece *piece, const struct tess_tensor_axis *axis,
@@ -448,24 +464,21 @@ int64_t tess_piece_run(const struct tess_piece *piece, const struct tess_tensor_
     return run < piece->count - at ? run : piece->count - at;
 }
 
-int32_t tess_optim_find_nonfinite(const struct tess_optim *optim)
+void tess_optim_find_bad(struct tess_optim *optim)
 {
     for (int32_t i = 0; i < optim->piece_count; i++) {
         const struct tess_piece *piece = &optim->piece[i];
-        if (!optim_is_buffer(piece) &&
-            tess_find_nonfinite(optim->kernel, TESS_F32, piece->count, piece->g) >= 0)
-            return piece->param;
+        if (!optim_is_buffer(piece))
+            tess_find_flag(optim->kernel, piece->count, piece->g, optim->param_count - piece->param,
+                           optim->verdict);
     }
-    return -1;
 }
 
-int64_t tess_optim_count_zeros(const struct tess_optim *optim)
+void tess_optim_count_zeros(const struct tess_optim *optim, double *sum)
 {
-    double zeros = 0;
     for (int32_t i = 0; i < optim->piece_count; i++) {
         const struct tess_piece *piece = &optim->piece[i];
         if (!optim_is_buffer(piece) && !piece->duplicate)
-            tess_count_zeros(optim->kernel, TESS_F32, piece->count, piece->g, &zeros);
+            tess_count_zeros(optim->kernel, TESS_F32, piece->count, piece->g, sum);
     }
-    return (int64_t)zeros;
 }

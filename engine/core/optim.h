@@ -80,6 +80,11 @@ int32_t tess_optim_scratch_arrays(const struct tess_optim_options *options);
  * that they stay in the first-level cache, and a whole number of the exact sums' blocks. */
 #define TESS_OPTIM_CHUNK (64 * TESS_SUM_BLOCK)
 
+/*
+ * Everything that a step finds out about itself (norms, factors, what is not finite) stays in
+ * device memory, so that nothing here waits for the device: the caller reads the verdict when the
+ * step is over and hands it to tess_optim_end.
+ */
 struct tess_optim {
     struct tess_optim_options options;
     struct tess_kernel *kernel;
@@ -98,11 +103,11 @@ struct tess_optim {
     const struct tess_tensor_axis *axis; /* borrowed */
     struct tess_piece *piece;            /* borrowed */
     int32_t piece_count;
-    int64_t state_count;  /* elements of one state array */
-    float *state;         /* [arrays, state_count] */
-    float *tensor_state;  /* [numbers, param_count] */
-    float *scratch;       /* [scratch arrays, state_count] */
-    struct tess_sum *sum; /* [2 * param_count + 1] for norms */
+    int64_t state_count;          /* elements of one state array */
+    float *state;                 /* [arrays, state_count] */
+    float *scratch;               /* [scratch arrays, state_count] */
+    int64_t leaf_count;           /* of the global batch, the divisor of buffers' statistics */
+    struct tess_verdict *verdict; /* device memory; the caller zeroes it before each step */
     /*
      * For models whose parameters may be unused, both borrowed or NULL. Where skip[p] is set, the
      * step leaves value and state of parameter p as they are; updates[p] is how many steps did not,
@@ -111,26 +116,47 @@ struct tess_optim {
     const uint8_t *skip; /* [param_count] */
     int64_t *updates;    /* [param_count] */
     int64_t step;        /* updates done */
-    int64_t leaf_count;  /* of the global batch, the divisor of buffers' statistics */
-    double grad_norm;    /* of the latest step, un-scaled and before clipping; -1: not computed */
-    int32_t nonfinite_param; /* of the latest step: the first one that failed it, or -1 */
+
+    /* Device memory, by tess_optim_open in `room`. */
+    struct tess_update_rates *rates;
+    int64_t *age;                      /* [param_count] */
+    uint8_t *unused;                   /* [param_count] */
+    struct tess_sum *sum;              /* [2 param_count] for norms */
+    struct tess_update_factor *factor; /* [param_count] */
+    float *tensor_state;               /* [numbers, param_count] */
+    void *told;                        /* host: rates, age and unused of the coming step */
+    struct tess_update *update;        /* [piece_count] of those that are updated in one go */
+    int32_t update_count;
 };
 
+/* Bytes of device memory for norms, factors and numbers per tensor, zeroed at first; of these the
+ * first *told_out are told by the host in each step, from pinned memory of that size. Pure. */
+size_t tess_optim_room(const struct tess_optim_options *options, int32_t param_count,
+                       size_t *told_out);
+
+/* The fields above have been set; `room` and `told` are of the sizes of tess_optim_room, borrowed.
+ * TESS_ERR_MEMORY. Close takes what was never opened. */
+enum tess_status tess_optim_open(struct tess_optim *optim, void *room, void *told);
+void tess_optim_close(struct tess_optim *optim);
+
+/* grad_bad of the verdict: the first parameter with a gradient in this rank's pieces that is not
+ * finite. Buffers' statistics are not gradients. Not collective. */
+void tess_optim_find_bad(struct tess_optim *optim);
+
 /*
- * One update with the reduced gradients in the pieces. Norms are exact sums over fixed blocks, so
- * every layout clips and scales by the same bits. A gradient norm that is not finite returns
- * TESS_ERR_NUMERIC on every rank, sets nonfinite_param, leaves everything as it was and the message
- * to the caller, who knows names. Norms are computed for clipping, novograd and lamb only.
- * Collective over sum_comm.
+ * One update with the reduced gradients in the pieces, unless the verdict says that nothing is to
+ * be updated. Norms are exact sums over fixed blocks, so every layout clips and scales by the same
+ * bits; one that is not finite sets norm_bad on every rank, and value and state stay as they were
+ * (LAMB: where a norm of its directions is not, moments have moved). Norms are computed for
+ * clipping, novograd and lamb only. Collective over sum_comm.
  */
 enum tess_status tess_optim_step(struct tess_optim *optim, double rate);
 
-/* The first parameter with a gradient in this rank's pieces that is not finite, or -1. Buffers'
- * statistics are not gradients. Not collective. */
-int32_t tess_optim_find_nonfinite(const struct tess_optim *optim);
+/* The step is over, and this is its verdict: count it where it has updated anything. */
+void tess_optim_end(struct tess_optim *optim, const struct tess_verdict *verdict);
 
-/* Elements of the gradients in this rank's pieces that are zero; buffers and duplicates, which
- * another rank counts, are left out. Not collective. */
-int64_t tess_optim_count_zeros(const struct tess_optim *optim);
+/* *sum (device memory) += the elements of the gradients in this rank's pieces that are zero;
+ * buffers and duplicates, which another rank counts, are left out. Not collective. */
+void tess_optim_count_zeros(const struct tess_optim *optim, double *sum);
 
 #endif

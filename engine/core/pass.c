@@ -21,12 +21,7 @@ enum tess_status tess__engine_batch(struct tess_engine *engine, struct tess_load
     int32_t *label = NULL;
     tess__engine_doing(engine, TESS_DOING_LOADING, -1);
     if (!plan->skips_input) {
-        int64_t rows;
-        double waited;
-        engine->kernel->ops->access(engine->kernel, true);
-        enum tess_status status = tess_loader_next(loader, &input, &label, &rows, &waited);
-        engine->kernel->ops->access(engine->kernel, false);
-        TESS_TRY(status);
+        TESS_TRY(tess__engine_feed(engine, loader, &input, &label));
     } else {
         input = tess_memory_get(engine->memory, engine->block.input[0]);
         label = tess_memory_get(engine->memory, engine->block.label[0]);
@@ -238,17 +233,6 @@ int64_t tess__engine_leaf_index(const struct tess_engine *engine, int64_t leaf)
         leaf %= engine->leaf_count;
     }
     return tess_layout_first_leaf(plan, rank, engine->strategy.micro) + leaf;
-}
-
-void tess__engine_sum_leaf(struct tess_engine *engine, int64_t leaf, int64_t at)
-{
-    double loss = 0, correct = 0;
-    for (int64_t r = leaf * engine->leaf_rows; r < (leaf + 1) * engine->leaf_rows; r++) {
-        loss += engine->loss[r];
-        correct += engine->correct[r];
-    }
-    engine->leaf_sum[2 * at] = loss;
-    engine->leaf_sum[2 * at + 1] = correct;
 }
 
 enum tess_status tess__engine_loss(struct tess_engine *engine, int32_t slot, bool gradient)

@@ -357,24 +357,10 @@ static enum tess_status pipe_load(struct tess_engine *engine, struct tess_loader
 
 /* ---- a step ---------------------------------------------------------------------------------- */
 
-/* Time since the last call, without waiting for others. */
-struct pipe_lap {
-    double clock_s, wait_s;
-};
-
 /* What the processor has done for this rank, where that is to be known. */
 static double pipe_spent_s(const struct tess_engine_pipe *pipe)
 {
     return pipe->timed ? tess_clock_thread_s() : 0;
-}
-
-static double pipe_lap(const struct tess_engine *engine, struct pipe_lap *lap)
-{
-    uint64_t sent;
-    const struct pipe_lap before = *lap;
-    tess_engine_traffic(engine, &sent, &lap->wait_s);
-    lap->clock_s = tess_clock_s();
-    return lap->clock_s - before.clock_s - (lap->wait_s - before.wait_s);
 }
 
 static uint64_t pipe_row_first(const struct tess_engine *engine)
@@ -384,18 +370,18 @@ static uint64_t pipe_row_first(const struct tess_engine *engine)
                   engine->leaf_rows);
 }
 
-static enum tess_status pipe_forward(struct tess_engine *engine, int32_t i,
-                                     struct tess_times *times, struct pipe_lap *lap)
+static enum tess_status pipe_forward(struct tess_engine *engine, int32_t i)
 {
     struct tess_engine_pipe *pipe = &engine->pipe;
     const struct tess_action action = pipe->action[i];
     struct tess_chunk *chunk = &pipe->chunk[action.chunk];
     const int32_t slot = action.micro % chunk->slot_count;
     struct tess_flight *flight = &pipe->flight[action.chunk * pipe->slot_max + slot];
+    TESS_TRY(tess__laps_enter(engine, TESS_LAP_DATA));
     TESS_TRY(tess_event_wait(&flight->sent)); /* of the micro-batch that had the slot before */
     if (chunk->first || chunk->last)
         TESS_TRY(pipe_load(engine, engine->loader, chunk, slot, flight));
-    times->data_s += pipe_lap(engine, lap);
+    TESS_TRY(tess__laps_enter(engine, TESS_LAP_FORWARD));
     if (!chunk->first) {
         TESS_TRY(pipe_post_inputs(engine, i));
         flight->input = pipe_input(engine, action.chunk, action.micro);
@@ -417,7 +403,6 @@ static enum tess_status pipe_forward(struct tess_engine *engine, int32_t i,
             (size_t)pipe_output_count(engine, chunk), engine->plan.dtype, chunk->after,
             &flight->sent));
     }
-    times->forward_s += pipe_lap(engine, lap);
     return TESS_OK;
 }
 
@@ -442,15 +427,20 @@ static enum tess_status pipe_sum_leaves(struct tess_engine *engine, int32_t slot
     if (plan->skips_loss)
         return TESS_OK;
     int64_t rows = engine->loss_ranks * engine->rows;
-    int64_t bad = tess_find_nonfinite(engine->kernel, TESS_F32, rows, engine->loss);
+    /* Whoever computes later than the call tells by the verdict, when the step is over. */
+    int64_t bad = engine->kernel->queue == NULL
+                      ? tess_find_nonfinite(engine->kernel, TESS_F32, rows, engine->loss)
+                      : -1;
     if (bad >= 0)
         return tess__engine_diagnose(engine, engine->pipe.chunk_count - 1, slot, bad);
     if (engine->plan.mesh.at[TESS_AXIS_TENSOR] > 0)
         return TESS_OK; /* the first rank of the axis has the same */
-    engine->kernel->ops->access(engine->kernel, true);
-    for (int64_t leaf = 0; leaf < engine->loss_ranks * engine->leaf_count; leaf++)
-        tess__engine_sum_leaf(engine, leaf, tess__engine_leaf_index(engine, leaf));
-    engine->kernel->ops->access(engine->kernel, false);
+    for (int64_t leaf = 0; leaf < engine->loss_ranks * engine->leaf_count;
+         leaf += engine->leaf_count)
+        tess_leaf_sum(
+            engine->kernel, engine->leaf_count, engine->leaf_rows,
+            engine->loss + leaf * engine->leaf_rows, engine->correct + leaf * engine->leaf_rows,
+            engine->leaf_sum + 2 * tess__engine_leaf_index(engine, leaf), engine->verdict);
     return TESS_OK;
 }
 
@@ -462,8 +452,7 @@ static enum tess_status pipe_take_grad_out(struct tess_engine *engine, void **gr
     return tess_event_wait(&engine->pipe.grad_event[turn]);
 }
 
-static enum tess_status pipe_backward(struct tess_engine *engine, int32_t i,
-                                      struct tess_times *times, struct pipe_lap *lap)
+static enum tess_status pipe_backward(struct tess_engine *engine, int32_t i)
 {
     struct tess_engine_pipe *pipe = &engine->pipe;
     const struct tess_action action = pipe->action[i];
@@ -475,8 +464,9 @@ static enum tess_status pipe_backward(struct tess_engine *engine, int32_t i,
         TESS_TRY(tess__engine_loss(engine, slot, true));
         if (engine->model.labels == 0)
             TESS_TRY(pipe_sum_leaves(engine, slot));
-        times->forward_s += pipe_lap(engine, lap);
+        TESS_TRY(tess__laps_enter(engine, TESS_LAP_BACKWARD));
     } else {
+        TESS_TRY(tess__laps_enter(engine, TESS_LAP_BACKWARD));
         TESS_TRY(pipe_post_grads(engine, i));
         const int32_t turn = pipe->grad_received++ % 2;
         grad_in = tess_memory_get(engine->memory, engine->block.stage_grad[turn]);
@@ -501,7 +491,6 @@ static enum tess_status pipe_backward(struct tess_engine *engine, int32_t i,
         TESS_TRY(tess_comm_send(pipe->backward, grad_out,
                                 (size_t)(chunk->input_count * engine->rows), engine->plan.dtype,
                                 chunk->before, &pipe->grad_event[2 + pipe->grad_sent++ % 2]));
-    times->backward_s += pipe_lap(engine, lap);
     return TESS_OK;
 }
 
@@ -515,11 +504,9 @@ static enum tess_status pipe_drain(struct tess_engine_pipe *pipe)
     return TESS_OK;
 }
 
-enum tess_status tess__engine_pipe_step(struct tess_engine *engine, struct tess_times *times)
+enum tess_status tess__engine_pipe_step(struct tess_engine *engine)
 {
     struct tess_engine_pipe *pipe = &engine->pipe;
-    struct pipe_lap lap = {0};
-    (void)pipe_lap(engine, &lap);
     for (int32_t c = 0; c < pipe->chunk_count; c++)
         pipe->chunk[c].forward_done = pipe->chunk[c].backward_done = 0;
     pipe->input_posted = pipe->grad_cursor = 0;
@@ -527,9 +514,9 @@ enum tess_status tess__engine_pipe_step(struct tess_engine *engine, struct tess_
     for (int32_t i = 0; i < pipe->action_count; i++) {
         engine->strategy.micro = pipe->action[i].micro;
         if (pipe->action[i].phase == TESS_PHASE_FORWARD)
-            TESS_TRY(pipe_forward(engine, i, times, &lap));
+            TESS_TRY(pipe_forward(engine, i));
         else
-            TESS_TRY(pipe_backward(engine, i, times, &lap));
+            TESS_TRY(pipe_backward(engine, i));
     }
     return pipe_drain(pipe);
 }

@@ -37,6 +37,10 @@ static enum tess_status reserve_parameters(struct tess_engine *engine)
                            &block->optim));
     TESS_TRY(reserve_block(engine, TESS_MEMORY_WORKSPACE, optim * scratch * 4, "update direction",
                            &block->direction));
+    TESS_TRY(reserve_block(engine, TESS_MEMORY_WORKSPACE,
+                           (int64_t)tess_optim_room(&engine->config->optim,
+                                                    engine->model.param_count, &engine->told_bytes),
+                           "norms and factors", &block->norms));
     bool chunk = optim > 0 && plan->dtype != TESS_F32 && !masters;
     return reserve_block(engine, TESS_MEMORY_WORKSPACE, chunk ? TESS_OPTIM_CHUNK * 4 : 0,
                          "update in f32", &block->update_chunk);
@@ -168,8 +172,13 @@ static enum tess_status reserve_loss(struct tess_engine *engine)
     TESS_TRY(reserve_block(engine, TESS_MEMORY_ACTIVATION, all, "gradient of gathered outputs",
                            &block->all_output_grad));
     TESS_TRY(reserve_block(engine, TESS_MEMORY_ACTIVATION, rows * 4, "loss", &block->loss));
-    return reserve_block(engine, TESS_MEMORY_ACTIVATION, rows * 4, "correct answers",
-                         &block->correct);
+    TESS_TRY(reserve_block(engine, TESS_MEMORY_ACTIVATION, rows * 4, "correct answers",
+                           &block->correct));
+    const int64_t leaves =
+        engine->plan.grid > engine->test_leaves ? engine->plan.grid : engine->test_leaves;
+    return reserve_block(engine, TESS_MEMORY_WORKSPACE,
+                         TESS_FOUND_SUMS + (2 * leaves + 2) * (int64_t)sizeof(double),
+                         "what a step finds out", &block->found);
 }
 
 /* Scratch is shared by all operations. Packed weights are kept per operation where the parameters
@@ -216,11 +225,13 @@ static enum tess_status reserve_input(struct tess_engine *engine)
     int64_t label_bytes = rows * engine->labels * 4;
     if (!tess__engine_loads(engine))
         return TESS_OK;
-    for (int32_t i = 0; i < engine->slot_count; i++) {
+    const bool far = engine->kernel->ops->far_memory;
+    for (int32_t i = 0; i < (far ? 1 : engine->slot_count); i++) {
         TESS_TRY(reserve_block(engine, TESS_MEMORY_INPUT, bytes, "batch", &block->input[i]));
         TESS_TRY(reserve_block(engine, TESS_MEMORY_INPUT, label_bytes, "labels", &block->label[i]));
     }
-    if (!engine->config->run.evaluate || engine->plan.skips_input)
+    /* Batches that are copied to the device take turns in the same place. */
+    if (!engine->config->run.evaluate || engine->plan.skips_input || far)
         return TESS_OK;
     TESS_TRY(reserve_block(engine, TESS_MEMORY_INPUT, bytes, "test batch", &block->test_input));
     return reserve_block(engine, TESS_MEMORY_INPUT, label_bytes, "test labels", &block->test_label);
@@ -311,8 +322,6 @@ static enum tess_status bind_host_tables(struct tess_engine *engine)
     size_t units = (size_t)declare->unit_count, params = (size_t)declare->param_count;
     size_t ops = (size_t)declare->op_count, slots = (size_t)engine->pipe.slot_max;
     const struct tess_declare *model = &engine->model;
-    int64_t leaves =
-        engine->plan.grid > engine->test_leaves ? engine->plan.grid : engine->test_leaves;
     engine->unit_output = calloc(slots * units + 1, sizeof *engine->unit_output);
     engine->tensor = calloc(slots * (size_t)model->tensor_count + 1, sizeof *engine->tensor);
     engine->op = calloc(ops + 1, sizeof *engine->op);
@@ -321,12 +330,11 @@ static enum tess_status bind_host_tables(struct tess_engine *engine)
     engine->grad_of = calloc((size_t)model->param_count + 1, sizeof *engine->grad_of);
     engine->unit_param_first = calloc(units + 1, sizeof *engine->unit_param_first);
     engine->unit_op_first = calloc(units + 1, sizeof *engine->unit_op_first);
-    engine->leaf_sum = calloc(2 * (size_t)leaves + 2, sizeof *engine->leaf_sum);
     engine->piece =
         calloc((size_t)tess_layout_piece_count(&engine->plan, declare) + 1, sizeof *engine->piece);
     if (!engine->unit_output || !engine->tensor || !engine->op || !engine->op_of ||
         !engine->param_of || !engine->grad_of || !engine->unit_param_first ||
-        !engine->unit_op_first || !engine->leaf_sum || !engine->piece)
+        !engine->unit_op_first || !engine->piece)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for the engine's tables");
     for (size_t u = 0, p = 0, o = 0; u < units; u++) {
         while (p < params && declare->param[p].unit == (int32_t)u)
@@ -387,6 +395,8 @@ enum tess_status tess__engine_bind(struct tess_engine *engine)
     bind_tensors(engine);
     engine->loss = tess_memory_get(engine->memory, block->loss);
     engine->correct = tess_memory_get(engine->memory, block->correct);
+    engine->verdict = tess_memory_get(engine->memory, block->found);
+    engine->leaf_sum = (double *)(void *)((char *)(void *)engine->verdict + TESS_FOUND_SUMS);
     tess_layout_pieces(&engine->plan, declare, engine->piece);
     return bind_operations(engine);
 }

@@ -29,10 +29,12 @@ struct tess_engine_blocks {
     struct tess_block tied; /* gradients of a tied parameter from its other stage */
     struct tess_block all_output, all_output_grad; /* of all ranks, where the plan holds the loss */
     struct tess_block loss, correct;
+    struct tess_block found; /* struct tess_verdict and engine->leaf_sum, one after the other */
+    struct tess_block norms; /* see tess_optim_room */
     struct tess_block op_scratch, direction, update_chunk;
     struct tess_block *packed; /* [op_count], or all in packed_shared */
     struct tess_block packed_shared;
-    struct tess_block input[TESS_SLOTS_MAX], label[TESS_SLOTS_MAX];
+    struct tess_block input[TESS_SLOTS_MAX], label[TESS_SLOTS_MAX]; /* far memory: one */
     struct tess_block test_input, test_label;
 };
 
@@ -85,6 +87,35 @@ struct tess_engine_pipe {
     struct tess_event grad_event[4];      /* as block.stage_grad */
     int32_t input_posted, grad_cursor;    /* actions before these have been asked for */
     int32_t grad_posted, grad_received, grad_sent; /* in this step; parity chooses the buffer */
+};
+
+/* What a step's time goes to; the phases of tess_comm_phase. */
+enum tess_lap {
+    TESS_LAP_DATA,
+    TESS_LAP_FORWARD,
+    TESS_LAP_BACKWARD,
+    TESS_LAP_UPDATE,
+    TESS_LAP_OTHER,
+    TESS_LAP_COUNT
+};
+
+/* laps.c's: where a step's time goes, by the host's clock or, where kernels have a queue, by the
+ * device's. */
+struct tess_laps {
+    struct tess_fence **fence; /* [fence_count]; NULL without a queue */
+    enum tess_lap *of_fence;   /* [fence_count] what begins there */
+    int32_t fence_count, fence_used;
+    enum tess_lap lap; /* since since_s, by the host's clock */
+    double since_s;
+    double spent_s[TESS_LAP_COUNT];
+    double wait_s[TESS_LAP_COUNT]; /* exposed communication ever, when the step began */
+};
+
+/* batches.c's: batches on their way to far memory. Where the device's memory is the host's, loaders
+ * write into it and there is none of this. */
+struct tess_feed {
+    void *pinned[TESS_SLOTS_MAX], *test_pinned; /* rows, then labels */
+    struct tess_fence *sent;                    /* the latest batch has been copied */
 };
 
 /* What tess_pass_sum and its kin need; see crossing.c. */
@@ -149,7 +180,13 @@ struct tess_engine {
     float *loss;               /* [loss rows] */
     int32_t *correct;
     double *leaf_sum; /* [2 max(grid, test leaves) + 2]: loss, correct of each leaf; then zeros of
-                         the gradients, of those by the logits; host */
+                         the gradients, of those by the logits */
+    struct tess_verdict *verdict;
+    void *found; /* host, pinned: the block `found` as it was read last */
+    void *told;  /* host, pinned: see tess_optim_room */
+    size_t told_bytes;
+    struct tess_laps laps;
+    struct tess_feed feed;
 
     struct tess_weights *weights; /* to begin with; NULL: drawn from the seed */
     struct tess_loader *loader, *test_loader;
@@ -161,7 +198,7 @@ struct tess_engine {
     bool count_zeros;      /* in the current step: in the gradient by the logits */
     int64_t step;          /* steps done */
     uint64_t weight_token; /* changes when the weights do */
-    bool opened_ops, opened_strategy;
+    bool opened_ops, opened_strategy, adopted;
 };
 
 /* reserve.c: reserve every block; bind pointers once the memory is committed. */
@@ -194,7 +231,7 @@ enum tess_status tess__engine_pipe_reserve(struct tess_engine *engine);
 enum tess_status tess__engine_pipe_open(struct tess_engine *engine);
 void tess__engine_pipe_close(struct tess_engine *engine);
 /* All micro-batches of a step, forward and backward, in the order of the schedule. Collective. */
-enum tess_status tess__engine_pipe_step(struct tess_engine *engine, struct tess_times *times);
+enum tess_status tess__engine_pipe_step(struct tess_engine *engine);
 /* One batch of the test split, forward through all chunks of this rank. Collective. */
 enum tess_status tess__engine_pipe_evaluate(struct tess_engine *engine);
 
@@ -223,13 +260,42 @@ enum tess_status tess__tied_reserve(struct tess_engine *engine);
 enum tess_status tess__tied_finish(struct tess_engine *engine);
 uint64_t tess__tied_sent_bytes(const struct tess_engine *engine); /* in a step, between stages */
 
-/* Loss and correct answers of leaf `leaf` of this rank's loss rows, rows in order, to leaf_sum[at].
- * The caller has opened device memory to the host. */
-void tess__engine_sum_leaf(struct tess_engine *engine, int64_t leaf, int64_t at);
+/* Where in the block `found`, and in its copy on the host, the sums begin. */
+#define TESS_FOUND_SUMS 64
+_Static_assert(sizeof(struct tess_verdict) <= TESS_FOUND_SUMS,
+               "the verdict has room before the sums");
+
+/* Read the block `found`, the verdict and the first `sums` numbers of leaf_sum, into engine->found:
+ * waits for the device. */
+enum tess_status tess__engine_find(struct tess_engine *engine, int64_t sums);
+static inline struct tess_verdict tess__engine_verdict(const struct tess_engine *engine)
+{
+    return *(const struct tess_verdict *)engine->found;
+}
+static inline const double *tess__engine_sums(const struct tess_engine *engine)
+{
+    return (const double *)(const void *)((const char *)engine->found + TESS_FOUND_SUMS);
+}
+
+/*
+ * laps.c. open: after the kernel and the pipe's plan. begin, then enter whenever the rank turns to
+ * something else; stop when the step's work has been queued, and end when it has been waited for:
+ * fills data, forward, backward, optim and comm of the times.
+ */
+enum tess_status tess__laps_open(struct tess_engine *engine);
+void tess__laps_close(struct tess_engine *engine);
+enum tess_status tess__laps_begin(struct tess_engine *engine);
+enum tess_status tess__laps_enter(struct tess_engine *engine, enum tess_lap lap);
+enum tess_status tess__laps_stop(struct tess_engine *engine);
+enum tess_status tess__laps_end(struct tess_engine *engine, struct tess_times *times);
 
 /* batches.c: rows that count in step `step` (from 0); the loaders, where this rank needs any. */
 int64_t tess__engine_step_rows(const struct tess_engine *engine, int64_t step);
 enum tess_status tess__engine_open_loaders(struct tess_engine *engine);
+void tess__engine_close_loaders(struct tess_engine *engine);
+/* The next batch of a loader, in device memory. */
+enum tess_status tess__engine_feed(struct tess_engine *engine, struct tess_loader *loader,
+                                   void **input_out, int32_t **label_out);
 
 /*
  * unused.c: notes around each unit's backward; leave gives what was not used a gradient of zero.

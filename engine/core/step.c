@@ -7,66 +7,64 @@
 #include "tessera/check.h"
 
 #include <math.h>
-#include <string.h>
 
-/* Exposed communication so far, over all groups. */
-static double step_wait_s(const struct tess_engine *engine)
+/* Numbers of leaf_sum that a step fills. */
+static int64_t step_sums(const struct tess_engine *engine)
 {
-    uint64_t sent;
-    double wait_s;
-    tess_engine_traffic(engine, &sent, &wait_s);
-    return wait_s;
+    return 2 * engine->plan.grid + 2;
 }
 
 /*
  * Mean loss and accuracy over the batch: every leaf's sum comes from one rank, the others add zero.
  * The gradients' zeros travel with them, as whole numbers, which f64 adds exactly.
  */
-static enum tess_status step_reduce_loss(struct tess_engine *engine,
-                                         struct tess_step_result *result)
+static void step_take_loss(const struct tess_engine *engine, struct tess_step_result *result)
 {
+    const double *sum = tess__engine_sums(engine);
     int64_t grid = engine->plan.grid;
     const double labels = (double)(engine->step_rows * engine->labels);
     double loss = 0, correct = 0;
-    tess__engine_doing(engine, TESS_DOING_LOSS, -1);
-    TESS_TRY(tess_comm_all_reduce(engine->comm, engine->leaf_sum, engine->leaf_sum,
-                                  (size_t)(2 * grid + 2), TESS_F64, TESS_REDUCE_SUM, NULL));
     for (int64_t leaf = 0; leaf < grid; leaf++) {
-        loss += engine->leaf_sum[2 * leaf];
-        correct += engine->leaf_sum[2 * leaf + 1];
+        loss += sum[2 * leaf];
+        correct += sum[2 * leaf + 1];
     }
     result->loss = loss / labels;
     result->accuracy = correct / labels;
-    result->zero_share = engine->leaf_sum[2 * grid] / (double)engine->grad_total;
+    result->zero_share = sum[2 * grid] / (double)engine->grad_total;
     if (engine->model.labels > 0)
-        return TESS_OK; /* the logits' gradient is the model's affair */
+        return; /* the logits' gradient is the model's affair */
     /* Rows that fill up a short batch have no gradient at all. */
     double filling = (double)(engine->batch_size - engine->step_rows) * (double)engine->class_count;
-    result->loss_zero_share = (engine->leaf_sum[2 * grid + 1] - filling) /
-                              ((double)engine->step_rows * (double)engine->class_count);
-    return TESS_OK;
+    result->loss_zero_share =
+        (sum[2 * grid + 1] - filling) / ((double)engine->step_rows * (double)engine->class_count);
 }
 
 /*
  * Under loss scaling: one decision of all ranks, before any of them updates anything. A gradient
  * that is not finite is blamed on the scale, until that cannot be lowered further.
  */
-static enum tess_status step_judge(struct tess_engine *engine, struct tess_step_result *result)
+static enum tess_status step_agree(struct tess_engine *engine)
+{
+    if (engine->scale.mode == TESS_SCALE_OFF)
+        return TESS_OK;
+    int32_t *bad = &engine->verdict->grad_bad;
+    tess_optim_find_bad(&engine->optim);
+    return tess_comm_all_reduce(engine->comm, bad, bad, 1, TESS_I32, TESS_REDUCE_MAX, NULL);
+}
+
+static enum tess_status step_end_scale(struct tess_engine *engine,
+                                       const struct tess_verdict *verdict,
+                                       struct tess_step_result *result)
 {
     struct tess_scale *scale = &engine->scale;
     if (scale->mode == TESS_SCALE_OFF)
         return TESS_OK;
-    const int32_t first = tess_optim_find_nonfinite(&engine->optim);
-    /* Counted from the end of the model, so that the greatest is its first parameter. */
-    int64_t found = first < 0 ? 0 : engine->model.param_count - first;
-    TESS_TRY(
-        tess_comm_all_reduce(engine->comm, &found, &found, 1, TESS_I64, TESS_REDUCE_MAX, NULL));
     result->loss_scale = scale->value;
-    result->skipped = found > 0;
-    if (tess_scale_next(scale, found == 0) == TESS_OK)
+    result->skipped = verdict->grad_bad > 0;
+    if (tess_scale_next(scale, !result->skipped) == TESS_OK)
         return TESS_OK;
     const struct tess_declare_param *param =
-        &engine->model.param[engine->model.param_count - found];
+        &engine->model.param[engine->model.param_count - verdict->grad_bad];
     TESS_FAIL(TESS_ERR_NUMERIC,
               "gradients are not finite even at a loss scale of %g: step %lld, unit '%s', "
               "parameter '%s' held the first NaN or infinity; try a lower learning rate, warm-up "
@@ -75,22 +73,33 @@ static enum tess_status step_judge(struct tess_engine *engine, struct tess_step_
               param->name, engine->plan.dtype == TESS_F16 ? ", or --precision bf16" : "");
 }
 
-static enum tess_status step_optimize(struct tess_engine *engine, struct tess_step_result *result)
+/* Read what the step has found out, and draw the conclusions. Waits for the device. */
+static enum tess_status step_conclude(struct tess_engine *engine, bool want_loss,
+                                      struct tess_step_result *result)
 {
-    engine->optim.loss_scale = result->loss_scale;
-    engine->optim.round_key[1] = (uint64_t)engine->step;
-    enum tess_status status = tess_optim_step(&engine->optim, result->rate);
-    if (status == TESS_ERR_NUMERIC && engine->optim.nonfinite_param >= 0) {
+    TESS_TRY(tess__engine_find(engine, want_loss ? step_sums(engine) : 0));
+    TESS_TRY(engine->kernel->ops->failed(engine->kernel));
+    const struct tess_verdict verdict = tess__engine_verdict(engine);
+    if (verdict.loss_bad > 0) {
+        const int32_t last = engine->pipe.chunk_count - 1;
+        return tess__engine_diagnose(
+            engine, last, (engine->plan.accumulate - 1) % engine->pipe.chunk[last].slot_count,
+            verdict.loss_bad - 1);
+    }
+    TESS_TRY(step_end_scale(engine, &verdict, result));
+    if (verdict.norm_bad > 0) {
         const struct tess_declare_param *param =
-            &engine->model.param[engine->optim.nonfinite_param];
+            &engine->model.param[engine->model.param_count - verdict.norm_bad];
         TESS_FAIL(TESS_ERR_NUMERIC,
                   "the gradient is not finite at step %lld: unit '%s', tensor '%s' "
                   "held the first NaN or infinity; try a lower learning rate or warm-up",
                   (long long)engine->step + 1, engine->model.unit[param->unit].name, param->name);
     }
-    TESS_TRY(status);
-    engine->weight_token++;
-    result->grad_norm = engine->optim.grad_norm;
+    tess_optim_end(&engine->optim, &verdict);
+    result->grad_norm = verdict.skip != 0 ? -1 : verdict.grad_norm;
+    result->skipped_count = engine->scale.skipped;
+    if (want_loss)
+        step_take_loss(engine, result);
     return TESS_OK;
 }
 
@@ -98,6 +107,7 @@ static enum tess_status step_update(struct tess_engine *engine, bool want_loss,
                                     struct tess_step_result *result)
 {
     struct tess_strategy *strategy = &engine->strategy;
+    struct tess_optim *optim = &engine->optim;
     tess__engine_doing(engine, TESS_DOING_REDUCING, -1);
     TESS_TRY(strategy->ops->grads_finish(strategy));
     TESS_TRY(tess__tied_finish(engine));
@@ -106,13 +116,13 @@ static enum tess_status step_update(struct tess_engine *engine, bool want_loss,
     tess__engine_doing(engine, TESS_DOING_OPTIMIZER, -1);
     result->rate = tess_schedule_rate(&engine->config->optim, engine->step, engine->step_count,
                                       (double)engine->steps_per_epoch);
-    if (want_loss)
-        engine->leaf_sum[2 * engine->plan.grid] =
-            tess__engine_counts(engine) ? (double)tess_optim_count_zeros(&engine->optim) : 0;
-    TESS_TRY(step_judge(engine, result));
-    if (!result->skipped)
-        TESS_TRY(step_optimize(engine, result));
-    result->skipped_count = engine->scale.skipped;
+    if (want_loss && tess__engine_counts(engine))
+        tess_optim_count_zeros(optim, &engine->leaf_sum[2 * engine->plan.grid]);
+    TESS_TRY(step_agree(engine));
+    optim->loss_scale = engine->scale.value;
+    optim->round_key[1] = (uint64_t)engine->step;
+    TESS_TRY(tess_optim_step(optim, result->rate));
+    engine->weight_token++;
     /* Due after a skipped step too: strategies let go of what they hold for one step. */
     return strategy->ops->params_refresh(strategy);
 }
@@ -145,25 +155,33 @@ enum tess_status tess_engine_step(struct tess_engine *engine, bool want_loss,
                                       .loss_scale = 1,
                                       .zero_share = NAN,
                                       .loss_zero_share = NAN};
-    double start = tess_clock_s(), wait = step_wait_s(engine);
+    double start = tess_clock_s();
     double flight = tess_engine_flight_s(engine);
     atomic_store_explicit(&engine->board->step, engine->step + 1, memory_order_relaxed);
-    memset(engine->leaf_sum, 0, (size_t)(2 * engine->plan.grid + 2) * sizeof *engine->leaf_sum);
+    TESS_TRY(tess__laps_begin(engine));
+    tess_fill(engine->kernel,
+              TESS_FOUND_SUMS + step_sums(engine) * (int64_t)sizeof *engine->leaf_sum, 0,
+              engine->verdict);
     engine->count_zeros = want_loss;
     engine->strategy.training = true;
     tess__unused_begin(engine);
     engine->step_rows = tess__engine_step_rows(engine, engine->step);
-    TESS_TRY(tess__engine_pipe_step(engine, &result.times));
-    double passed = tess_clock_s(), passed_wait = step_wait_s(engine);
+    TESS_TRY(tess__engine_pipe_step(engine));
+    TESS_TRY(tess__laps_enter(engine, TESS_LAP_UPDATE));
     TESS_TRY(step_update(engine, want_loss, &result));
-    result.times.optim_s = tess_clock_s() - passed - (step_wait_s(engine) - passed_wait);
-    if (want_loss)
-        TESS_TRY(step_reduce_loss(engine, &result));
+    TESS_TRY(tess__laps_enter(engine, TESS_LAP_OTHER));
+    if (want_loss) {
+        tess__engine_doing(engine, TESS_DOING_LOSS, -1);
+        TESS_TRY(tess_comm_all_reduce(engine->comm, engine->leaf_sum, engine->leaf_sum,
+                                      (size_t)step_sums(engine), TESS_F64, TESS_REDUCE_SUM, NULL));
+    }
+    TESS_TRY(tess__laps_stop(engine));
+    TESS_TRY(step_conclude(engine, want_loss, &result));
     tess__engine_doing(engine, TESS_DOING_BETWEEN, -1);
     result.epoch = engine->step / engine->steps_per_epoch;
     result.rows = engine->step_rows;
     result.step = ++engine->step;
-    result.times.comm_s = step_wait_s(engine) - wait;
+    TESS_TRY(tess__laps_end(engine, &result.times));
     result.times.total_s = tess_clock_s() - start;
     result.times.hidden_s = step_hidden_s(engine, flight, &result.times);
     step_tell(engine, &result.times);

@@ -69,7 +69,7 @@ static __device__ void judge_step(const tess_judge &judge, judge_shared *shared)
     shared->grad_scale = judge.rates->grad_scale;
     if (!judge.ratio) {
         verdict->grad_norm = -1;
-        verdict->skip |= verdict->grad_bad > 0;
+        verdict->skip |= verdict->grad_bad > 0 || verdict->loss_bad > 0;
     }
     if (shared->first_bad != INT32_MAX) {
         verdict->norm_bad = judge.count - shared->first_bad % judge.count;

@@ -3,23 +3,12 @@
  * ratios, and whether anything is updated at all. In double, every operation rounded in the order
  * in which it stands here.
  */
+#include "base/power.h"
 #include "base/sum.h"
 #include "ref/slots.h"
 
 #include <float.h>
 #include <math.h>
-
-/* base^n by squaring: products alone, so the same on every machine, which pow() does not promise.
- */
-static double judge_power(double base, int64_t n)
-{
-    double power = 1;
-    for (; n > 0; n >>= 1, base *= base) {
-        if (n & 1)
-            power *= base;
-    }
-    return power;
-}
 
 static bool judge_leaves_out(const struct tess_judge *judge, int32_t p)
 {
@@ -89,8 +78,8 @@ static void judge_parameter(const struct tess_judge *judge, int32_t p, float gra
         .skip = judge->verdict->skip != 0 || judge_leaves_out(judge, p),
     };
     if (judge->age != NULL) {
-        factor->correction1 = (float)(1 / (1 - judge_power(judge->beta1, age + 1)));
-        factor->correction2 = (float)(1 / (1 - judge_power(judge->beta2, age + 1)));
+        factor->correction1 = (float)(1 / (1 - tess_power(judge->beta1, age + 1)));
+        factor->correction2 = (float)(1 / (1 - tess_power(judge->beta2, age + 1)));
     }
     if (judge->novograd && factor->skip == 0)
         factor->tensor_scale = judge_novograd(judge, p, grad_scale, age);
@@ -110,7 +99,7 @@ void tess__ref_update_judge(struct tess_kernel *kernel, const struct tess_judge 
     }
     float grad_scale = judge->rates->grad_scale;
     verdict->grad_norm = -1;
-    verdict->skip |= verdict->grad_bad > 0;
+    verdict->skip |= verdict->grad_bad > 0 || verdict->loss_bad > 0;
     if (judge->norm) {
         judge_refuse(judge, judge->count);
         grad_scale = judge_norm(judge);

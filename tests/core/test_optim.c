@@ -5,6 +5,7 @@
 #include "base/rng.h"
 #include "comm/world.h"
 #include "core/optim.h"
+#include "core/optim_room.h"
 #include "kernel_open.h"
 #include "tessera/model.h"
 #include "tessera/registry.h"
@@ -94,9 +95,9 @@ static struct tess_optim_options options_of(int32_t kind)
 struct rank {
     struct tess_optim optim;
     struct tess_piece piece[PARAMS];
-    float w[FLAT], g[FLAT], state[2 * FLAT], scratch[FLAT], tensor_state[PARAMS];
+    struct optim_room room;
+    float w[FLAT], g[FLAT], state[2 * FLAT], scratch[FLAT];
     uint16_t low[FLAT];
-    struct tess_sum sum[2 * PARAMS + 1];
 };
 
 /* The part of the flat space from `begin` on, `count` elements, as pieces. */
@@ -104,8 +105,8 @@ static void rank_init(struct rank *rank, const struct tess_optim_options *option
                       struct tess_kernel *kernel, struct tess_comm *comm, bool counts,
                       int64_t begin, int64_t count)
 {
+    tess_optim_close(&rank->optim);
     memset(rank, 0, sizeof(*rank));
-    memset(rank->sum, 0x5a, sizeof(rank->sum)); /* whatever was there must not matter */
     memset(rank->scratch, 0xff, sizeof(rank->scratch));
     rank->optim = (struct tess_optim){
         .options = *options,
@@ -118,11 +119,10 @@ static void rank_init(struct rank *rank, const struct tess_optim_options *option
         .piece = rank->piece,
         .state_count = count,
         .state = rank->state,
-        .tensor_state = rank->tensor_state,
         .scratch = rank->scratch,
-        .sum = rank->sum,
         .leaf_count = LEAVES,
     };
+    optim_place(&rank->optim, &rank->room);
     for (int32_t p = 0; p < PARAMS; p++) {
         const int64_t first = flat_begin(p), last = first + param[p].count;
         const int64_t from = first > begin ? first : begin;
@@ -265,18 +265,18 @@ static void check_formula(const struct tess_optim_options *options, struct tess_
             model.w[p][i] = first_value(p, i);
     for (int64_t step = 0; step < STEPS; step++) {
         rank_fill_gradients(&rank, step);
-        assert_int_equal(tess_optim_step(&rank.optim, rate_of(step)), TESS_OK);
+        assert_int_equal(optim_step(&rank.optim, rate_of(step)), TESS_OK);
         model_step(&model, options, step, rate_of(step));
         const bool normed = options->clip > 0 || options->kind >= TESS_UPDATE_NOVOGRAD;
         /* The sum is exact up to its rounding to double; the formula's has 1300 roundings. */
         if (normed)
-            assert_true(fabs(rank.optim.grad_norm - model.norm) <= 1e-12 * model.norm);
+            assert_true(fabs(rank.optim.verdict->grad_norm - model.norm) <= 1e-12 * model.norm);
         else
-            assert_true(rank.optim.grad_norm == -1);
+            assert_true(rank.optim.verdict->grad_norm == -1);
         clipped += model.norm > options->clip;
     }
     assert_int_equal(rank.optim.step, STEPS);
-    assert_int_equal(rank.optim.nonfinite_param, -1);
+    assert_int_equal(optim_bad(&rank.optim), -1);
     assert_true(clipped > 0 && (options->clip == 0 || clipped < STEPS));
     /*
      * A step rounds some ten times, each time by at most 2^-24 of a number below 1 (values, and
@@ -343,16 +343,17 @@ static void job_last_step(struct job *job, struct rank *rank)
     if (job->index == job->bad_rank)
         rank->g[rank->piece[0].g - rank->g + 3] = infinity;
     struct rank *before = malloc(sizeof(*before));
+    float tensor_state[PARAMS];
     memcpy(before, rank, sizeof(*before));
-    job->status = tess_optim_step(&rank->optim, rate_of(STEPS - 1));
-    job->norm[STEPS - 1] = rank->optim.grad_norm;
-    job->nonfinite_param = rank->optim.nonfinite_param;
-    job->unchanged =
-        memcmp(before->w, rank->w, sizeof(rank->w)) == 0 &&
-        memcmp(before->state, rank->state, sizeof(rank->state)) == 0 &&
-        memcmp(before->low, rank->low, sizeof(rank->low)) == 0 &&
-        memcmp(before->tensor_state, rank->tensor_state, sizeof(rank->tensor_state)) == 0 &&
-        before->optim.step == rank->optim.step;
+    memcpy(tensor_state, rank->optim.tensor_state, sizeof(tensor_state));
+    job->status = optim_step(&rank->optim, rate_of(STEPS - 1));
+    job->norm[STEPS - 1] = rank->optim.verdict->grad_norm;
+    job->nonfinite_param = optim_bad(&rank->optim);
+    job->unchanged = memcmp(before->w, rank->w, sizeof(rank->w)) == 0 &&
+                     memcmp(before->state, rank->state, sizeof(rank->state)) == 0 &&
+                     memcmp(before->low, rank->low, sizeof(rank->low)) == 0 &&
+                     memcmp(tensor_state, rank->optim.tensor_state, sizeof(tensor_state)) == 0 &&
+                     before->optim.step == rank->optim.step;
     free(before);
 }
 
@@ -362,7 +363,7 @@ static void *job_run(void *argument)
     const struct tess_kernel_ops *ops;
     struct tess_kernel *kernel = NULL;
     struct tess_comm *comm = NULL;
-    struct rank *rank = malloc(sizeof(*rank));
+    struct rank *rank = calloc(1, sizeof(*rank));
     const int32_t shards = job->rank_count / job->replicas;
     const int64_t width = (FLAT / TESS_SUM_BLOCK + shards - 1) / shards * TESS_SUM_BLOCK;
     const int64_t begin = job->index % shards * width;
@@ -376,8 +377,8 @@ static void *job_run(void *argument)
         rank_init(rank, job->options, kernel, comm, job->index < shards, begin, count);
     for (int64_t step = 0; step < STEPS - 1 && job->status == TESS_OK; step++) {
         rank_fill_gradients(rank, step);
-        job->status = tess_optim_step(&rank->optim, rate_of(step));
-        job->norm[step] = rank->optim.grad_norm;
+        job->status = optim_step(&rank->optim, rate_of(step));
+        job->norm[step] = rank->optim.verdict->grad_norm;
     }
     if (job->status == TESS_OK) {
         rank_fill_gradients(rank, STEPS - 1);
@@ -389,6 +390,7 @@ static void *job_run(void *argument)
     }
     tess_comm_close(comm);
     tess_kernel_close(kernel);
+    tess_optim_close(&rank->optim);
     free(rank);
     return NULL;
 }
@@ -467,12 +469,12 @@ static void case_not_finite(void **state)
     rank_fill_gradients(&rank, 0);
     rank.g[flat_begin(4)] = -INFINITY;
     rank.g[flat_begin(1) + 9] = NAN;
-    assert_int_equal(tess_optim_step(&rank.optim, 1), TESS_ERR_NUMERIC);
-    assert_int_equal(rank.optim.nonfinite_param, 1);
+    assert_int_equal(optim_step(&rank.optim, 1), TESS_ERR_NUMERIC);
+    assert_int_equal(optim_bad(&rank.optim), 1);
     /* Statistics are no gradients: a buffer's infinity is not this check's business. */
     rank_fill_gradients(&rank, 0);
     rank.g[flat_begin(2)] = INFINITY;
-    assert_int_equal(tess_optim_step(&rank.optim, 1), TESS_OK);
+    assert_int_equal(optim_step(&rank.optim, 1), TESS_OK);
     tess_kernel_close(kernel);
 }
 
@@ -495,7 +497,7 @@ static void case_clip(void **state)
     open_kernel(&kernel);
     for (size_t i = 0; i < sizeof(expected) / sizeof(*expected); i++) {
         float w[2] = {0, 0}, g[2] = {3, 4};
-        struct tess_sum sum[5];
+        static struct optim_room room;
         struct tess_piece piece[2] = {
             {.param = 0, .count = 1, .w = &w[0], .g = &g[0]},
             {.param = 1, .count = 1, .state_begin = 1, .w = &w[1], .g = &g[1]},
@@ -509,13 +511,14 @@ static void case_clip(void **state)
             .piece = piece,
             .piece_count = 2,
             .state_count = 2,
-            .sum = sum,
             .leaf_count = 1,
         };
         optim.options.clip = expected[i].clip;
-        assert_int_equal(tess_optim_step(&optim, 1), TESS_OK);
-        assert_true(optim.grad_norm == expected[i].norm);
+        optim_place(&optim, &room);
+        assert_int_equal(optim_step(&optim, 1), TESS_OK);
+        assert_true(optim.verdict->grad_norm == expected[i].norm);
         assert_true(w[0] == expected[i].w[0] && w[1] == expected[i].w[1]);
+        tess_optim_close(&optim);
     }
     tess_kernel_close(kernel);
 }

@@ -145,6 +145,8 @@ struct tess_comm_ops {
     void (*close)(struct tess_comm *comm);
 };
 
+#define TESS_COMM_PHASES 8
+
 /* The public head of every communicator; backends embed it first. Read-only for users. */
 struct tess_comm {
     const struct tess_comm_ops *ops;
@@ -171,6 +173,9 @@ struct tess_comm {
     double family_since_s, family_s;
     struct comm_marks *marks; /* of calls on device memory; the root's, shared by the family */
     double settled_s;         /* while settling: how far flight_s has been counted */
+    /* The root's: wait_s of the whole family by what the rank was at, see tess_comm_phase. */
+    int32_t phase;
+    double phase_wait_s[TESS_COMM_PHASES];
 };
 
 /*
@@ -278,6 +283,13 @@ enum tess_status tess_comm_poll(struct tess_comm *comm);
  * way. After the queue's work was waited for; between steps.
  */
 enum tess_status tess_comm_settle(struct tess_comm *comm);
+
+/* From here on the rank is at something else: its waits in this group's family are counted in
+ * phase_wait_s[phase] of the root, 0 <= phase < TESS_COMM_PHASES. What the phases are is the
+ * caller's. */
+void tess_comm_phase(struct tess_comm *comm, int32_t phase);
+/* Seconds of exposed waiting in a phase, over the family. */
+double tess_comm_phase_wait_s(const struct tess_comm *comm, int32_t phase);
 
 /*
  * From here on (true) the queue's work is recorded, not run (tess_kernel_ops.graph_begin), until

@@ -309,6 +309,10 @@ enum tess_status tess_read(struct tess_kernel *kernel, size_t bytes, const void 
                            void *host);
 enum tess_status tess_write(struct tess_kernel *kernel, size_t bytes, const void *host,
                             void *device);
+/* The same without waiting: `pinned` (tess_kernel_ops.pin) stays as it is until the queue has come
+ * so far. */
+enum tess_status tess_upload(struct tess_kernel *kernel, size_t bytes, const void *pinned,
+                             void *device);
 
 /* ---- prepared operations -------------------------------------------------------------------- */
 

@@ -84,9 +84,10 @@ struct tess_update_factor {
  *             where one is 0 (You et al. 2020, section 3.1). Keeps the other factors. For
  *             parameters in `plain` the sums are 0.
  *
- * grad_bad > 0 sets skip; skip of the verdict becomes every parameter's. `age` and `unused`
- * [count], NULL: all are `step` updates old, and none is left out. Then corrections are those of a
- * parameter's own age, 1/(1 - beta^(age + 1)), in double by repeated squaring and rounded once.
+ * grad_bad or loss_bad > 0 sets skip; skip of the verdict becomes every parameter's. `age` and
+ * `unused` [count], NULL: all are `step` updates old, and none is left out. Else corrections are
+ * those of a parameter's own age, 1/(1 - beta^(age + 1)), in double by repeated squaring and rounded
+ * once.
  */
 struct tess_judge {
     bool norm, novograd, ratio;

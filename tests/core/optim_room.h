@@ -1,0 +1,55 @@
+/* The optimizer's room in host memory, and its steps one by one, for tests of kernels that are done
+ * when they return. */
+#ifndef TESTS_CORE_OPTIM_ROOM_H
+#define TESTS_CORE_OPTIM_ROOM_H
+
+#include "core/optim.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct optim_room {
+    _Alignas(64) char room[16384], told[1024];
+    struct tess_verdict verdict; /* of the latest step */
+};
+
+/* optim's other fields are set before the first step. */
+static inline void optim_place(struct tess_optim *optim, struct optim_room *room)
+{
+    optim->verdict = &room->verdict;
+}
+
+/* What was there must not matter. */
+static inline enum tess_status optim_open(struct tess_optim *optim)
+{
+    struct optim_room *room = (struct optim_room *)(void *)((char *)optim->verdict -
+                                                            offsetof(struct optim_room, verdict));
+    size_t told;
+    if (tess_optim_room(&optim->options, optim->param_count, &told) > sizeof room->room ||
+        told > sizeof room->told)
+        abort();
+    memset(room->room, 0, sizeof room->room);
+    enum tess_status status = tess_optim_open(optim, room->room, room->told);
+    memset(optim->sum, 0x5a, 2 * (size_t)optim->param_count * sizeof *optim->sum);
+    return status;
+}
+
+/* TESS_ERR_NUMERIC where a norm is not finite. */
+static inline enum tess_status optim_step(struct tess_optim *optim, double rate)
+{
+    enum tess_status status = optim->update == NULL ? optim_open(optim) : TESS_OK;
+    memset(optim->verdict, 0, sizeof *optim->verdict);
+    if (status == TESS_OK)
+        status = tess_optim_step(optim, rate);
+    if (status == TESS_OK)
+        tess_optim_end(optim, optim->verdict);
+    return status == TESS_OK && optim->verdict->norm_bad > 0 ? TESS_ERR_NUMERIC : status;
+}
+
+/* The first parameter that failed a norm, or -1. */
+static inline int32_t optim_bad(const struct tess_optim *optim)
+{
+    return optim->verdict->norm_bad > 0 ? optim->param_count - optim->verdict->norm_bad : -1;
+}
+
+#endif
