@@ -34,8 +34,11 @@ static const struct tess_option generate_option_table[] = {
      "type of activations and parameters; run: the one that the run was trained in"},
     {"context", TESS_OPTION_INT, GENERATE_FIELD(context), "0", 0, 1 << 24, NULL,
      "positions at most; 0: those of a sample in training"},
+    {"device", TESS_OPTION_STRING, GENERATE_FIELD(device), "auto", 0, 0, NULL,
+     "where to compute: cpu, this machine's processor; cuda, an NVIDIA GPU; auto: cuda where there "
+     "is one and --kernel is not given"},
     {"kernel", TESS_OPTION_STRING, GENERATE_FIELD(kernel), "", 0, 0, NULL,
-     "kernel backend; empty chooses the fastest that is built"},
+     "kernel backend; empty chooses the fastest that is built for the device"},
     {"threads", TESS_OPTION_INT, GENERATE_FIELD(threads), "1", 1, 1024, NULL,
      "threads one kernel may use"},
     {"config", TESS_OPTION_STRING, GENERATE_FIELD(config), "", 0, 0, NULL,

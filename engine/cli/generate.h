@@ -7,7 +7,7 @@
 #include "core/decode.h"
 
 struct tess__generate_options {
-    const char *prompt, *prompt_tokens, *config, *kernel;
+    const char *prompt, *prompt_tokens, *config, *device, *kernel;
     int64_t tokens, top_k, seed, context, vocabulary, threads;
     double temperature, top_p;
     int32_t precision; /* index into run|f32|bf16|f16 */

@@ -97,6 +97,7 @@ static enum tess_status model_open_config(struct tess__args *args,
         TESS_TRY(tess__args_add_word(args, alone[i]));
     snprintf(threads, sizeof threads, "--threads=%lld", (long long)options->threads);
     TESS_TRY(tess__args_add_word(args, threads));
+    TESS_TRY(tess__args_add(args, "--device", options->device));
     if (options->kernel[0] != '\0')
         TESS_TRY(tess__args_add(args, "--kernel", options->kernel));
     return tess_config_open(args->count, args->word, NULL, 0, config_out);

@@ -178,13 +178,12 @@ static enum tess_status device_use_host(struct tess_config *config)
                   plan->why[0] != '\0' ? ": " : "", plan->why);
     if (run->kernel[0] == '\0')
         run->kernel = device_host_kernel();
+    TESS_TRY(tess_registry_get_kernel(run->kernel, &config->kernel));
+    /* Far memory is memory of one process, whose ranks reach each other's. */
+    plan->rank_mode = config->kernel->far_memory ? TESS_RANKS_THREADS : config->strategy->rank_mode;
     plan->comm = run->ranks == 1 ? TESS_COMM_SELF : TESS_COMM_LOCAL;
     for (int32_t r = 0; r < TESS_DEVICE_MAX; r++)
         plan->of_rank[r] = -1;
-    TESS_TRY(tess_registry_get_kernel(run->kernel, &config->kernel));
-    /* Processes do not reach each other's far memory. */
-    plan->rank_mode =
-        config->kernel->far_memory ? TESS_RANKS_THREADS : config->strategy->rank_mode;
     return TESS_OK;
 }
 

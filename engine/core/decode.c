@@ -3,8 +3,9 @@
  * and the order of the units; what is kept of earlier positions is the model's (TESS_LIFE_KEPT),
  * which token follows is the caller's.
  *
- * Memory: parameters, kept tensors and packed weights each have a block; outputs of units take
- * turns in two, and all other tensors share one, as nothing outlives a unit's call:
+ * Memory: one arena, of the host or, where device memory is far, of the kernels. Parameters, kept
+ * tensors and packed weights each have a block; outputs of units take turns in two, and all other
+ * tensors share one, as nothing outlives a unit's call:
  *
  *     unit          0    1    2    3
  *     output        A    B    A    B
@@ -20,7 +21,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define DECODE_CHUNK 4096 /* parameters that are rounded at a time */
+/* Parameters that are rounded at a time; that go to far memory at a time: 4 MiB. */
+#define DECODE_CHUNK     4096
+#define DECODE_FAR_CHUNK (INT64_C(1) << 20)
 
 struct tess_decoder {
     struct tess_decoder_config config;
@@ -107,6 +110,16 @@ static enum tess_status decode_block(struct tess_decoder *decoder, enum tess_mem
     return tess_memory_reserve(decoder->memory, kind, (uint64_t)bytes, owner, block);
 }
 
+static bool decode_is_far(const struct tess_decoder *decoder)
+{
+    return decoder->config.kernel->far_memory;
+}
+
+static int64_t decode_chunk(const struct tess_decoder *decoder)
+{
+    return decode_is_far(decoder) ? DECODE_FAR_CHUNK : DECODE_CHUNK;
+}
+
 static enum tess_status decode_reserve_params(struct tess_decoder *decoder)
 {
     const struct tess_declare *declare = &decoder->declare;
@@ -117,7 +130,7 @@ static enum tess_status decode_reserve_params(struct tess_decoder *decoder)
                                   tess_shape_count(&declare->param[p].shape) * bytes,
                                   declare->param[p].name, &decoder->param_block[p]));
     return decode_block(decoder, TESS_MEMORY_WORKSPACE,
-                        decoder->config.dtype == TESS_F32 ? 0 : DECODE_CHUNK * 4,
+                        decoder->config.dtype == TESS_F32 ? 0 : decode_chunk(decoder) * 4,
                         "rounding of parameters", &decoder->chunk);
 }
 
@@ -231,28 +244,87 @@ static enum tess_status decode_bind(struct tess_decoder *decoder)
     return TESS_OK;
 }
 
+/* Values of a parameter into device memory; through `room`, which is there if that is far. */
+static enum tess_status decode_fetch(struct tess_decoder *decoder, struct tess_weights *weights,
+                                     int32_t p, int64_t at, int64_t count, float *room, float *w)
+{
+    struct tess_kernel *kernel = decoder->kernel;
+    if (room != NULL) {
+        TESS_TRY(tess_weights_read(weights, p, at, count, room));
+        return tess_write(kernel, (size_t)count * sizeof *room, room, w);
+    }
+    kernel->ops->access(kernel, true);
+    enum tess_status status = tess_weights_read(weights, p, at, count, w);
+    kernel->ops->access(kernel, false);
+    return status;
+}
+
 /* In f32 straight to their place, else through a chunk. */
 static enum tess_status decode_load_param(struct tess_decoder *decoder,
-                                          struct tess_weights *weights, int32_t p)
+                                          struct tess_weights *weights, int32_t p, float *room)
 {
     const enum tess_dtype dtype = decoder->config.dtype;
     const int64_t total = tess_shape_count(&decoder->declare.param[p].shape);
-    const int64_t most = dtype == TESS_F32 ? total : DECODE_CHUNK;
+    const int64_t most = dtype == TESS_F32 && room == NULL ? total : decode_chunk(decoder);
     char *target = tess_memory_get(decoder->memory, decoder->param_block[p]);
     float *chunk = tess_memory_get(decoder->memory, decoder->chunk);
-    struct tess_kernel *kernel = decoder->kernel;
     for (int64_t at = 0; at < total; at += most) {
         const int64_t count = total - at < most ? total - at : most;
-        float *w = dtype == TESS_F32 ? (float *)(void *)target : chunk;
-        kernel->ops->access(kernel, true);
-        enum tess_status status = tess_weights_read(weights, p, at, count, w);
-        kernel->ops->access(kernel, false);
-        TESS_TRY(status);
+        void *place = target + (size_t)at * tess_dtype_bytes(dtype);
+        float *w = dtype == TESS_F32 ? place : chunk;
+        TESS_TRY(decode_fetch(decoder, weights, p, at, count, room, w));
         if (dtype != TESS_F32)
-            tess_cast(kernel, count, TESS_F32, w, dtype,
-                      target + (size_t)at * tess_dtype_bytes(dtype));
+            tess_cast(decoder->kernel, count, TESS_F32, w, dtype, place);
     }
     return TESS_OK;
+}
+
+static enum tess_status decode_load(struct tess_decoder *decoder, struct tess_weights *weights)
+{
+    enum tess_status status = TESS_OK;
+    float *room = NULL;
+    if (decode_is_far(decoder)) {
+        room = malloc((size_t)DECODE_FAR_CHUNK * sizeof *room);
+        if (room == NULL)
+            TESS_FAIL(TESS_ERR_MEMORY, "no memory to read the weights into");
+    }
+    for (int32_t p = 0; status == TESS_OK && p < decoder->declare.param_count; p++)
+        if (!(decoder->declare.param[p].flags & TESS_PARAM_TIED))
+            status = decode_load_param(decoder, weights, p, room);
+    free(room);
+    return status;
+}
+
+static enum tess_status decode_alloc(struct tess_decoder *decoder)
+{
+    const uint64_t bytes = tess_memory_total(decoder->memory);
+    struct tess_kernel *kernel = decoder->kernel;
+    if (decode_is_far(decoder)) {
+        TESS_TRY(kernel->ops->alloc(kernel, bytes, &decoder->arena));
+        return tess_memory_commit(decoder->memory, decoder->arena);
+    }
+    decoder->arena = aligned_alloc(TESS_MEMORY_ALIGN, bytes);
+    if (decoder->arena == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY,
+                  "cannot allocate %llu MiB for the model: bf16 takes half of f32, and a smaller "
+                  "context less",
+                  (unsigned long long)(bytes >> 20));
+    TESS_TRY(tess_memory_commit(decoder->memory, decoder->arena));
+    TESS_TRY(kernel->ops->adopt(kernel, decoder->arena, bytes));
+    decoder->adopted = true;
+    return TESS_OK;
+}
+
+static void decode_free(struct tess_decoder *decoder)
+{
+    struct tess_kernel *kernel = decoder->kernel;
+    if (kernel != NULL && decode_is_far(decoder)) {
+        kernel->ops->free(kernel, decoder->arena);
+        return;
+    }
+    if (decoder->adopted)
+        kernel->ops->disown(kernel, decoder->arena, tess_memory_total(decoder->memory));
+    free(decoder->arena);
 }
 
 static enum tess_status decode_open(struct tess_decoder *decoder, struct tess_weights *weights)
@@ -262,21 +334,9 @@ static enum tess_status decode_open(struct tess_decoder *decoder, struct tess_we
     TESS_TRY(tess_kernel_open(config->kernel, config->threads, &decoder->kernel));
     TESS_TRY(tess_memory_open(&decoder->memory));
     TESS_TRY(decode_reserve(decoder));
-    const uint64_t bytes = tess_memory_total(decoder->memory);
-    decoder->arena = aligned_alloc(TESS_MEMORY_ALIGN, bytes);
-    if (decoder->arena == NULL)
-        TESS_FAIL(TESS_ERR_MEMORY,
-                  "cannot allocate %llu MiB for the model: bf16 takes half of f32, and a smaller "
-                  "context less",
-                  (unsigned long long)(bytes >> 20));
-    TESS_TRY(tess_memory_commit(decoder->memory, decoder->arena));
-    TESS_TRY(decoder->kernel->ops->adopt(decoder->kernel, decoder->arena, bytes));
-    decoder->adopted = true;
+    TESS_TRY(decode_alloc(decoder));
     TESS_TRY(decode_bind(decoder));
-    for (int32_t p = 0; p < decoder->declare.param_count; p++)
-        if (!(decoder->declare.param[p].flags & TESS_PARAM_TIED))
-            TESS_TRY(decode_load_param(decoder, weights, p));
-    return TESS_OK;
+    return decode_load(decoder, weights);
 }
 
 enum tess_status tess_decoder_open(const struct tess_decoder_config *config,
@@ -302,10 +362,7 @@ void tess_decoder_close(struct tess_decoder *decoder)
     for (int32_t o = 0; decoder->op != NULL && o < decoder->declare.op_count; o++)
         if (decoder->op[o].kernel != NULL)
             decoder->kernel->ops->op_close(&decoder->op[o]);
-    if (decoder->adopted)
-        decoder->kernel->ops->disown(decoder->kernel, decoder->arena,
-                                     tess_memory_total(decoder->memory));
-    free(decoder->arena);
+    decode_free(decoder);
     tess_kernel_close(decoder->kernel);
     tess_memory_close(decoder->memory);
     tess_declare_fini(&decoder->declare);
@@ -352,9 +409,7 @@ enum tess_status tess_decoder_step(struct tess_decoder *decoder, int32_t token, 
     int32_t *input = tess_memory_get(decoder->memory, decoder->input);
     void *output = tess_memory_get(decoder->memory, decoder->logits);
     TESS_TRY(decode_check(decoder, token, position));
-    kernel->ops->access(kernel, true);
-    *input = token;
-    kernel->ops->access(kernel, false);
+    TESS_TRY(tess_write(kernel, sizeof token, &token, input));
     struct tess_pass pass = {
         .kernel = kernel,
         .dtype = decoder->config.dtype,
@@ -378,8 +433,5 @@ enum tess_status tess_decoder_step(struct tess_decoder *decoder, int32_t token, 
     decoder->next = position + 1;
     if (logits == NULL)
         return TESS_OK;
-    kernel->ops->access(kernel, true);
-    memcpy(logits, output, (size_t)decoder->config.vocabulary * sizeof *logits);
-    kernel->ops->access(kernel, false);
-    return TESS_OK;
+    return tess_read(kernel, (size_t)decoder->config.vocabulary * sizeof *logits, output, logits);
 }

@@ -42,19 +42,20 @@ static uint64_t *digest_of(const struct digest_table *table, int32_t rank, int32
     return &digest_row(table, rank)[1 + DIGEST_HASHES * p + (int32_t)hash];
 }
 
-/* Hash of a piece's elements, by their numbers in the model. */
-static uint64_t digest_hash(const struct tess_engine *engine, const struct tess_piece *piece)
+/* Add the hash of a piece's elements, by their numbers in the model. */
+static enum tess_status digest_hash(struct tess_values *values, const struct tess_piece *piece,
+                                    uint64_t *hash)
 {
     float room[DIGEST_CHUNK];
-    uint64_t hash = 0;
+    const float *x;
     for (int64_t at = 0, now; at < piece->count; at += now) {
         int64_t model;
-        now = tess_piece_run(piece, &engine->declare.axis, at, NULL, &model);
+        now = tess_piece_run(piece, &values->engine->declare.axis, at, NULL, &model);
         now = now < DIGEST_CHUNK ? now : DIGEST_CHUNK;
-        hash += tess_hash_f32(tess__engine_values(engine, piece, at, now, room), (size_t)now,
-                              (uint64_t)model);
+        TESS_TRY(tess__values_get(values, piece, at, now, room, &x));
+        *hash += tess_hash_f32(x, (size_t)now, (uint64_t)model);
     }
-    return hash;
+    return TESS_OK;
 }
 
 /* Does this rank compute with a whole copy beside, or beyond, what it owns? */
@@ -64,8 +65,9 @@ static bool digest_has_copy(const struct tess_plan *plan)
            (plan->optim_extent != TESS_EXTENT_FULL || plan->dtype != TESS_F32);
 }
 
-static void digest_own_row(const struct tess_engine *engine, struct digest_table *table)
+static enum tess_status digest_own_row(struct tess_values *values, struct digest_table *table)
 {
+    const struct tess_engine *engine = values->engine;
     const struct tess_plan *plan = &engine->plan;
     const struct tess_mesh *mesh = &plan->mesh;
     const int32_t shards = plan->shard_count > 1 ? plan->shard_count : 1;
@@ -76,9 +78,9 @@ static void digest_own_row(const struct tess_engine *engine, struct digest_table
         owner ? (uint64_t)place * (uint64_t)shards + (uint64_t)plan->shard_index : UINT64_MAX;
     for (int32_t i = 0; i < engine->optim.piece_count; i++) {
         const struct tess_piece *piece = &engine->piece[i];
-        *digest_of(table, mesh->rank, piece->param,
-                   piece->duplicate ? DIGEST_DUPLICATE : DIGEST_OWNED) +=
-            digest_hash(engine, piece);
+        TESS_TRY(digest_hash(values, piece,
+                             digest_of(table, mesh->rank, piece->param,
+                                       piece->duplicate ? DIGEST_DUPLICATE : DIGEST_OWNED)));
     }
     for (int32_t p = 0; digest_has_copy(plan) && p < plan->param_count; p++) {
         const struct tess_segment *segment = &plan->segment[plan->param[p].segment];
@@ -88,9 +90,10 @@ static void digest_own_row(const struct tess_engine *engine, struct digest_table
                                         .count = plan->param[p].count,
                                         .w = plan->dtype == TESS_F32 ? whole : NULL,
                                         .low = whole};
-        *digest_of(table, mesh->rank, plan->param[p].index, DIGEST_COPY) =
-            digest_hash(engine, &copy);
+        TESS_TRY(digest_hash(values, &copy,
+                             digest_of(table, mesh->rank, plan->param[p].index, DIGEST_COPY)));
     }
+    return TESS_OK;
 }
 
 /* ---- replicas -------------------------------------------------------------------------------- */
@@ -188,9 +191,11 @@ static enum tess_status digest_exchange(struct tess_engine *engine, struct diges
     if (!table->row)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for the hashes of %d parameters",
                   engine->model.param_count);
-    engine->kernel->ops->access(engine->kernel, true);
-    digest_own_row(engine, table);
-    engine->kernel->ops->access(engine->kernel, false);
+    struct tess_values values;
+    TESS_TRY(tess__values_open(engine, TESS_VALUES_AHEAD, &values));
+    enum tess_status status = digest_own_row(&values, table);
+    tess__values_close(&values);
+    TESS_TRY(status);
     TESS_TRY(tess_comm_all_gather(engine->comm, digest_row(table, mesh->rank), table->row,
                                   (size_t)table->width, TESS_I64, NULL));
     return digest_compare(engine, table);
@@ -250,20 +255,35 @@ static double digest_sketch(const float *x, int64_t at, int64_t count, int32_t p
     return sum;
 }
 
-static void digest_add_piece(const struct tess_engine *engine, const struct tess_piece *piece,
-                             double sum[DIGEST_SUMS])
+static enum tess_status digest_add_piece(struct tess_values *values, const struct tess_piece *piece,
+                                         double sum[DIGEST_SUMS])
 {
     float room[DIGEST_CHUNK];
+    const float *x;
     for (int64_t at = 0, now; at < piece->count; at += now) {
         int64_t whole;
-        now = tess_piece_run(piece, &engine->declare.axis, at, &whole, NULL);
+        now = tess_piece_run(piece, &values->engine->declare.axis, at, &whole, NULL);
         now = now < DIGEST_CHUNK ? now : DIGEST_CHUNK;
-        const float *x = tess__engine_values(engine, piece, at, now, room);
+        TESS_TRY(tess__values_get(values, piece, at, now, room, &x));
         for (int64_t i = 0; i < now; i++)
             sum[0] += (double)x[i] * (double)x[i];
         for (int32_t s = 0; s < TESS_DIGEST_SKETCH; s++)
             sum[1 + s] += digest_sketch(x, whole, now, piece->param, s);
     }
+    return TESS_OK;
+}
+
+/* Of what this rank counts. */
+static enum tess_status digest_add(struct tess_engine *engine, double (*sum)[DIGEST_SUMS])
+{
+    struct tess_values values;
+    enum tess_status status = TESS_OK;
+    TESS_TRY(tess__values_open(engine, TESS_VALUES_AHEAD, &values));
+    for (int32_t i = 0; status == TESS_OK && i < engine->optim.piece_count; i++)
+        if (!engine->piece[i].duplicate)
+            status = digest_add_piece(&values, &engine->piece[i], sum[engine->piece[i].param]);
+    tess__values_close(&values);
+    return status;
 }
 
 static enum tess_status digest_fill(struct tess_engine *engine, const struct digest_table *table,
@@ -271,11 +291,8 @@ static enum tess_status digest_fill(struct tess_engine *engine, const struct dig
 {
     const struct tess_plan *plan = &engine->plan;
     const int32_t params = engine->model.param_count;
-    engine->kernel->ops->access(engine->kernel, true);
-    for (int32_t i = 0; digest_counts(table, plan->mesh.rank) && i < engine->optim.piece_count; i++)
-        if (!engine->piece[i].duplicate)
-            digest_add_piece(engine, &engine->piece[i], sum[engine->piece[i].param]);
-    engine->kernel->ops->access(engine->kernel, false);
+    if (digest_counts(table, plan->mesh.rank))
+        TESS_TRY(digest_add(engine, sum));
     TESS_TRY(tess_comm_all_reduce(engine->comm, sum, sum, (size_t)params * DIGEST_SUMS, TESS_F64,
                                   TESS_REDUCE_SUM, NULL));
     for (int32_t p = 0; p < params; p++) {

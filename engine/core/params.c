@@ -1,12 +1,20 @@
 /*
- * Parameters as a whole: first values, and values as f32. Every rank works on the pieces it owns;
- * results do not depend on who owns what.
+ * Parameters as a whole: first values, and values as f32 for the host. Every rank works on the
+ * pieces it owns; results do not depend on who owns what. Here alone is it known that device memory
+ * may be far.
  */
 #include "core/state.h"
 
 #include "base/half.h"
 #include "base/rng.h"
 #include "tessera/check.h"
+
+#include <stdlib.h>
+
+/* Elements that are made or read on the host at a time, for far memory: 4 MiB. */
+#define PARAMS_ROOM (INT64_C(1) << 20)
+
+/* ---- first values ---------------------------------------------------------------------------- */
 
 /* Elements [from, from + count) of one parameter, by their numbers in the whole tensor. */
 static void params_fill(const struct tess_declare_param *param, struct tess_rng_key key,
@@ -37,13 +45,18 @@ static void params_fill(const struct tess_declare_param *param, struct tess_rng_
         w[i] = 0.0f;
 }
 
-/* First values of elements [at, at + count) of a piece. */
+static struct tess_rng_key params_key(const struct tess_engine *engine,
+                                      const struct tess_piece *piece)
+{
+    return tess_rng_key((uint64_t)engine->config->run.seed, TESS_RNG_INIT, (uint64_t)piece->param);
+}
+
+/* First values of elements [at, at + count) of a piece, in memory of the host. */
 static enum tess_status params_begin(const struct tess_engine *engine,
                                      const struct tess_piece *piece, int64_t at, int64_t count,
                                      float *w)
 {
-    const struct tess_rng_key key =
-        tess_rng_key((uint64_t)engine->config->run.seed, TESS_RNG_INIT, (uint64_t)piece->param);
+    const struct tess_rng_key key = params_key(engine, piece);
     for (int64_t done = 0, run; done < count; done += run) {
         int64_t whole;
         run = tess_piece_run(piece, &engine->declare.axis, at + done, &whole, NULL);
@@ -56,21 +69,62 @@ static enum tess_status params_begin(const struct tess_engine *engine,
     return TESS_OK;
 }
 
-/* A piece without a master is made in the optimizer's chunk and rounded from there. */
-static enum tess_status params_init_piece(struct tess_engine *engine,
-                                          const struct tess_piece *piece)
+/*
+ * The same of normals, by the device in its own memory: a thousand million of them would take one
+ * core the better part of a minute. The mean is minus zero, which changes nothing that it is added
+ * to, not even a zero's sign: the bits are those of params_fill.
+ */
+static void params_draw(const struct tess_engine *engine, const struct tess_piece *piece,
+                        int64_t at, int64_t count, float *w)
+{
+    const struct tess_rng_key key = params_key(engine, piece);
+    const int64_t used = tess_declare_used(piece->of);
+    for (int64_t done = 0, run; done < count; done += run) {
+        int64_t whole;
+        run = tess_piece_run(piece, &engine->declare.axis, at + done, &whole, NULL);
+        run = run < count - done ? run : count - done;
+        const int64_t left = used > whole ? used - whole : 0, drawn = left < run ? left : run;
+        tess_normal(engine->kernel, key.word, (uint64_t)whole, drawn, -0.0f, piece->of->init.scale,
+                    w + done);
+        tess_fill(engine->kernel, (run - drawn) * (int64_t)sizeof *w, 0, w + done + drawn);
+    }
+}
+
+/* The same in memory of the device; `room` [PARAMS_ROOM] where that is far. */
+static enum tess_status params_place(const struct tess_engine *engine,
+                                     const struct tess_piece *piece, int64_t at, int64_t count,
+                                     float *room, float *w)
 {
     struct tess_kernel *kernel = engine->kernel;
+    if (room == NULL) {
+        kernel->ops->access(kernel, true);
+        enum tess_status status = params_begin(engine, piece, at, count, w);
+        kernel->ops->access(kernel, false);
+        return status;
+    }
+    if (engine->weights == NULL && piece->of->init.kind == TESS_INIT_NORMAL) {
+        params_draw(engine, piece, at, count, w);
+        return TESS_OK;
+    }
+    for (int64_t done = 0, now; done < count; done += now) {
+        now = count - done < PARAMS_ROOM ? count - done : PARAMS_ROOM;
+        TESS_TRY(params_begin(engine, piece, at + done, now, room));
+        TESS_TRY(tess_write(kernel, (size_t)now * sizeof *room, room, w + done));
+    }
+    return TESS_OK;
+}
+
+/* A piece without a master is made in the optimizer's chunk and rounded from there. */
+static enum tess_status params_init_piece(struct tess_engine *engine,
+                                          const struct tess_piece *piece, float *room)
+{
     const int64_t most = piece->w ? piece->count : TESS_OPTIM_CHUNK;
     for (int64_t at = 0; at < piece->count; at += most) {
         int64_t count = piece->count - at < most ? piece->count - at : most;
         float *w = piece->w ? piece->w : engine->optim.chunk;
-        kernel->ops->access(kernel, true);
-        enum tess_status status = params_begin(engine, piece, at, count, w);
-        kernel->ops->access(kernel, false);
-        TESS_TRY(status);
+        TESS_TRY(params_place(engine, piece, at, count, room, w));
         if (piece->low)
-            tess_cast(kernel, count, TESS_F32, w, engine->plan.dtype,
+            tess_cast(engine->kernel, count, TESS_F32, w, engine->plan.dtype,
                       (char *)piece->low + (size_t)at * engine->dtype_bytes);
     }
     return TESS_OK;
@@ -78,19 +132,84 @@ static enum tess_status params_init_piece(struct tess_engine *engine,
 
 enum tess_status tess__engine_init_params(struct tess_engine *engine)
 {
-    for (int32_t i = 0; i < engine->optim.piece_count; i++)
-        TESS_TRY(params_init_piece(engine, &engine->piece[i]));
+    enum tess_status status = TESS_OK;
+    float *room = NULL;
+    if (engine->kernel->ops->far_memory) {
+        room = malloc((size_t)PARAMS_ROOM * sizeof *room);
+        if (room == NULL)
+            TESS_FAIL(TESS_ERR_MEMORY, "no memory for the first values of parameters");
+    }
+    for (int32_t i = 0; status == TESS_OK && i < engine->optim.piece_count; i++)
+        status = params_init_piece(engine, &engine->piece[i], room);
+    free(room);
+    TESS_TRY(status);
     return engine->strategy.ops->params_refresh(&engine->strategy);
 }
 
-const float *tess__engine_values(const struct tess_engine *engine, const struct tess_piece *piece,
-                                 int64_t from, int64_t count, float *room)
+/* ---- values for the host --------------------------------------------------------------------- */
+
+enum tess_status tess__values_open(struct tess_engine *engine, int64_t ahead,
+                                   struct tess_values *values_out)
 {
-    if (piece->w)
-        return piece->w + from;
-    const uint16_t *low = (const uint16_t *)piece->low + from;
+    struct tess_values values = {.engine = engine, .ahead_max = ahead};
+    if (engine->kernel->ops->far_memory) {
+        values.ahead = malloc((size_t)ahead * sizeof(float));
+        if (values.ahead == NULL)
+            TESS_FAIL(TESS_ERR_MEMORY, "no memory to read parameters into");
+    } else {
+        engine->kernel->ops->access(engine->kernel, true);
+    }
+    *values_out = values;
+    return TESS_OK;
+}
+
+void tess__values_close(struct tess_values *values)
+{
+    if (values->engine != NULL && values->ahead == NULL)
+        values->engine->kernel->ops->access(values->engine->kernel, false);
+    free(values->ahead);
+    *values = (struct tess_values){0};
+}
+
+/* Where the host finds elements [from, from + count) of a piece whose elements take `bytes` each
+ * and begin at `first`. */
+static enum tess_status params_reach(struct tess_values *values, const struct tess_piece *piece,
+                                     const void *first, size_t bytes, int64_t from, int64_t count,
+                                     const void **found_out)
+{
+    if (values->ahead == NULL) {
+        *found_out = (const char *)first + (size_t)from * bytes;
+        return TESS_OK;
+    }
+    if (values->ahead_of != first || from < values->ahead_from ||
+        from + count > values->ahead_end) {
+        const int64_t left = piece->count - from;
+        const int64_t now = left < values->ahead_max ? left : values->ahead_max;
+        values->ahead_of = NULL;
+        TESS_TRY(tess_read(values->engine->kernel, (size_t)now * bytes,
+                           (const char *)first + (size_t)from * bytes, values->ahead));
+        values->ahead_of = first;
+        values->ahead_from = from;
+        values->ahead_end = from + now;
+    }
+    *found_out = (const char *)values->ahead + (size_t)(from - values->ahead_from) * bytes;
+    return TESS_OK;
+}
+
+enum tess_status tess__values_get(struct tess_values *values, const struct tess_piece *piece,
+                                  int64_t from, int64_t count, float *room, const float **x_out)
+{
+    const void *found;
+    if (piece->w) {
+        TESS_TRY(params_reach(values, piece, piece->w, sizeof *piece->w, from, count, &found));
+        *x_out = found;
+        return TESS_OK;
+    }
+    TESS_TRY(params_reach(values, piece, piece->low, sizeof(uint16_t), from, count, &found));
+    const uint16_t *low = found;
+    const bool f16 = values->engine->plan.dtype == TESS_F16;
     for (int64_t i = 0; i < count; i++)
-        room[i] =
-            engine->plan.dtype == TESS_F16 ? tess__f32_of_f16(low[i]) : tess__f32_of_bf16(low[i]);
-    return room;
+        room[i] = f16 ? tess__f32_of_f16(low[i]) : tess__f32_of_bf16(low[i]);
+    *x_out = room;
+    return TESS_OK;
 }

@@ -1,6 +1,7 @@
 /*
  * Writing the weights of a training engine into a file. The ranks hand their parts of a chunk to
- * rank 0, which writes it: nobody ever holds more of the model than it trains with, and a chunk.
+ * rank 0, which writes it: nobody ever holds more of the model than it trains with, and a chunk,
+ * or, where device memory is far, what is read ahead of it.
  */
 #include "core/state.h"
 
@@ -16,6 +17,9 @@
 #define SAVE_CHUNK (INT64_C(1) << 18)
 /* Elements that are widened at a time. */
 #define SAVE_ROOM 4096
+/* Elements of far memory that are read at a time: 64 MiB, which hold most tensors whole. One that
+ * is turned round is looked through for each chunk, and is not to be read each time. */
+#define SAVE_AHEAD (INT64_C(1) << 24)
 
 /* Elements [from, from + count) of a tensor as the file has it: [rows, columns], of a tensor whose
  * file is transposed [columns, rows] here. */
@@ -60,13 +64,14 @@ static bool save_touches(const struct save_window *window, int64_t whole, int64_
 }
 
 /* This rank's part of a window, zeros elsewhere. */
-static void save_fill(const struct tess_engine *engine, const struct save_window *window)
+static enum tess_status save_fill(struct tess_values *values, const struct save_window *window)
 {
+    const struct tess_engine *engine = values->engine;
     float room[SAVE_ROOM];
+    const float *x;
     memset(window->chunk, 0, (size_t)window->count * sizeof *window->chunk);
     if (!tess__engine_counts(engine)) /* another rank holds the same and hands it in */
-        return;
-    engine->kernel->ops->access(engine->kernel, true);
+        return TESS_OK;
     for (int32_t i = 0; i < engine->optim.piece_count; i++) {
         const struct tess_piece *piece = &engine->piece[i];
         if (piece->duplicate || piece->param != window->param->index)
@@ -74,19 +79,22 @@ static void save_fill(const struct tess_engine *engine, const struct save_window
         for (int64_t at = 0, run, whole; at < piece->count; at += run) {
             run = tess_piece_run(piece, &engine->declare.axis, at, &whole, NULL);
             run = run < SAVE_ROOM ? run : SAVE_ROOM;
-            if (save_touches(window, whole, run))
-                save_put(window, whole, run, tess__engine_values(engine, piece, at, run, room));
+            if (!save_touches(window, whole, run))
+                continue;
+            TESS_TRY(tess__values_get(values, piece, at, run, room, &x));
+            save_put(window, whole, run, x);
         }
     }
-    engine->kernel->ops->access(engine->kernel, false);
+    return TESS_OK;
 }
 
 /*
  * Every element comes from one rank and is 0 on the others: added as whole numbers, bits arrive as
  * they are, a minus zero too. Rank 0 goes on after a failed write, or the others would wait.
  */
-static enum tess_status save_values(struct tess_engine *engine, int fd, float *chunk, int *error)
+static enum tess_status save_values(struct tess_values *values, int fd, float *chunk, int *error)
 {
+    const struct tess_engine *engine = values->engine;
     const struct tess_declare *model = &engine->model;
     const bool writes = engine->plan.mesh.rank == 0;
     for (int32_t p = 0; p < model->param_count; p++) {
@@ -95,7 +103,8 @@ static enum tess_status save_values(struct tess_engine *engine, int fd, float *c
             tess_declare_source(&model->param[p]) >= 0 ? 0 : tess_shape_count(&shape);
         for (int64_t from = 0; from < whole; from += SAVE_CHUNK) {
             const int64_t count = whole - from < SAVE_CHUNK ? whole - from : SAVE_CHUNK;
-            save_fill(engine, &(struct save_window){&model->param[p], from, count, chunk});
+            TESS_TRY(
+                save_fill(values, &(struct save_window){&model->param[p], from, count, chunk}));
             TESS_TRY(tess_comm_reduce(engine->comm, chunk, writes ? chunk : NULL, (size_t)count,
                                       TESS_I32, TESS_REDUCE_SUM, 0, NULL));
             if (writes && *error == 0)
@@ -119,6 +128,15 @@ static enum tess_status save_header(const struct tess_engine *engine, const char
     return status;
 }
 
+static enum tess_status save_all(struct tess_engine *engine, int fd, float *chunk, int *error)
+{
+    struct tess_values values;
+    TESS_TRY(tess__values_open(engine, SAVE_AHEAD, &values));
+    const enum tess_status status = save_values(&values, fd, chunk, error);
+    tess__values_close(&values);
+    return status;
+}
+
 enum tess_status tess_engine_save(struct tess_engine *engine, const char *path)
 {
     struct tess_file_writer writer = {.fd = -1};
@@ -131,7 +149,7 @@ enum tess_status tess_engine_save(struct tess_engine *engine, const char *path)
         status = save_header(engine, path, &writer, &error);
     if (writer.fd < 0)
         error = error != 0 ? error : -1; /* nowhere to write to; take part all the same */
-    sent = save_values(engine, writer.fd, chunk, &error);
+    sent = save_all(engine, writer.fd, chunk, &error);
     if (writer.fd >= 0) {
         enum tess_status written = tess_file_commit(&writer, sent == TESS_OK ? error : ECANCELED);
         status = status == TESS_OK ? written : status;

@@ -314,11 +314,31 @@ enum tess_status tess__unused_finish(struct tess_engine *engine);
 enum tess_status tess__engine_init_params(struct tess_engine *engine);
 
 /*
- * Elements [from, from + count) of a piece as f32: its master, or its small values widened into
- * `room` [count]. For host code that has opened device memory.
+ * params.c: what this rank holds of the parameters, for host code, from open to close; meanwhile
+ * nothing may change them. Memory of the device is open to the host for so long, or, where it is
+ * far, read ahead in greater pieces than the host looks at.
  */
-const float *tess__engine_values(const struct tess_engine *engine, const struct tess_piece *piece,
-                                 int64_t from, int64_t count, float *room);
+struct tess_values {
+    struct tess_engine *engine;
+    void *ahead;                              /* far memory: a copy of elements of one piece */
+    const void *ahead_of;                     /* that piece's first element on the device */
+    int64_t ahead_from, ahead_end, ahead_max; /* elements */
+};
+
+/* `ahead`: elements to read at a time where memory is far; one piece's are enough. */
+enum tess_status tess__values_open(struct tess_engine *engine, int64_t ahead,
+                                   struct tess_values *values_out);
+/*
+ * Elements [from, from + count) of a piece as f32: its master, or its small values widened into
+ * `room` [count]. count <= ahead. Good until the next call and close.
+ */
+enum tess_status tess__values_get(struct tess_values *values, const struct tess_piece *piece,
+                                  int64_t from, int64_t count, float *room, const float **x_out);
+void tess__values_close(struct tess_values *values); /* a zeroed one is allowed */
+
+/* Reading once from the first element to the last: 4 MiB of f32, so that a copy is as fast as it
+ * gets. */
+#define TESS_VALUES_AHEAD (INT64_C(1) << 20)
 
 /* Does this rank stand for its pieces (but for duplicates) in sums over all ranks, so that each
  * element of the model is counted once? The first shard group does, or rank 0 where nothing is

@@ -87,7 +87,7 @@ static enum tess_status step_conclude(struct tess_engine *engine, bool want_loss
             verdict.loss_bad - 1);
     }
     TESS_TRY(step_end_scale(engine, &verdict, result));
-    if (verdict.norm_bad > 0) {
+    if (verdict.norm_bad > 0 && !result->skipped) {
         const struct tess_declare_param *param =
             &engine->model.param[engine->model.param_count - verdict.norm_bad];
         TESS_FAIL(TESS_ERR_NUMERIC,

@@ -86,8 +86,8 @@ struct tess_update_factor {
  *
  * grad_bad or loss_bad > 0 sets skip; skip of the verdict becomes every parameter's. `age` and
  * `unused` [count], NULL: all are `step` updates old, and none is left out. Else corrections are
- * those of a parameter's own age, 1/(1 - beta^(age + 1)), in double by repeated squaring and rounded
- * once.
+ * those of a parameter's own age, 1/(1 - beta^(age + 1)), in double by repeated squaring and
+ * rounded once.
  */
 struct tess_judge {
     bool norm, novograd, ratio;
