@@ -117,7 +117,14 @@ static bool decode_is_far(const struct tess_decoder *decoder)
 
 static int64_t decode_chunk(const struct tess_decoder *decoder)
 {
-    return decode_is_far(decoder) ? DECODE_FAR_CHUNK : DECODE_CHUNK;
+    const struct tess_declare *declare = &decoder->declare;
+    const int64_t limit = decode_is_far(decoder) ? DECODE_FAR_CHUNK : DECODE_CHUNK;
+    int64_t most = 1;
+    for (int32_t p = 0; p < declare->param_count; p++) {
+        const int64_t count = tess_shape_count(&declare->param[p].shape);
+        most = count > most ? count : most;
+    }
+    return most < limit ? most : limit;
 }
 
 static enum tess_status decode_reserve_params(struct tess_decoder *decoder)
@@ -284,7 +291,7 @@ static enum tess_status decode_load(struct tess_decoder *decoder, struct tess_we
     enum tess_status status = TESS_OK;
     float *room = NULL;
     if (decode_is_far(decoder)) {
-        room = malloc((size_t)DECODE_FAR_CHUNK * sizeof *room);
+        room = malloc((size_t)decode_chunk(decoder) * sizeof *room);
         if (room == NULL)
             TESS_FAIL(TESS_ERR_MEMORY, "no memory to read the weights into");
     }
