@@ -23,9 +23,10 @@ struct tess_decoder_config {
 
 /*
  * Declare, plan and fill everything: one allocation of tess_decoder_bytes(), parameters rounded to
- * dtype from `weights`, which is only read here. All pointers of the configuration but `kernel` and
- * `model` are borrowed until close. TESS_ERR_USAGE what the model refuses, TESS_ERR_DATA weights of
- * another model, TESS_ERR_UNSUPPORTED a model that does not generate.
+ * dtype from `weights`, which is only read here. Computes where the kernels do: on a device, the
+ * calling thread has selected it, now and for each step. All pointers of the configuration but
+ * `kernel` and `model` are borrowed until close. TESS_ERR_USAGE what the model refuses,
+ * TESS_ERR_DATA weights of another model, TESS_ERR_UNSUPPORTED a model that does not generate.
  */
 enum tess_status tess_decoder_open(const struct tess_decoder_config *config,
                                    struct tess_weights *weights, struct tess_decoder **decoder_out);

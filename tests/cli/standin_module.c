@@ -1,7 +1,8 @@
 /*
  * A module in the place of libtessera_cuda.so whose devices are made up and whose kernels are
  * ref's: for tests of how a run is dealt out over devices, on machines without any. It says nothing
- * about CUDA. STANDIN_DEVICES in the environment: how many there are.
+ * about CUDA. STANDIN_DEVICES in the environment: how many there are; STANDIN_STRICT: kernels want
+ * one of them.
  */
 #include "tessera/check.h"
 #include "tessera/device.h"
@@ -18,11 +19,20 @@ extern const struct tess_kernel_ops tess_kernel_ref;
 static struct tess_kernel_ops standin_kernel;
 static __thread int32_t standin_device = -1, standin_depth;
 
+/* Planning opens kernels where no device has been selected; who computes must not. */
+static enum tess_status standin_open(struct tess_kernel *kernel)
+{
+    if (standin_device < 0 && getenv("STANDIN_STRICT") != NULL)
+        TESS_FAIL(TESS_ERR_INTERNAL, "kernels were opened before a device was selected");
+    return tess_kernel_ref.open(kernel);
+}
+
 /* Before anybody can ask for it: ref's slots are known at run time only. */
 __attribute__((constructor)) static void standin_begin(void)
 {
     standin_kernel = tess_kernel_ref;
     standin_kernel.name = "cuda";
+    standin_kernel.open = standin_open;
 }
 
 static int32_t standin_count(char *why, size_t why_bytes)

@@ -191,6 +191,38 @@ static void case_metrics(void **state)
     json_decref(final);
 }
 
+/* Generation selects its device too, whichever strategy the run was trained under. */
+static void case_generate(void **state)
+{
+    char words[512], host[SPAWN_TEXT_BYTES];
+
+    (void)state;
+    devices(2);
+    setenv("STANDIN_STRICT", "1", 1);
+    snprintf(words, sizeof words,
+             "train --data synthetic --synthetic-rows 64 --data.length 16 --model gpt --gpt.layers "
+             "1 --gpt.heads 2 --gpt.width 16 --batch-size 8 --steps 1 --evaluate off --strategy "
+             "ddp --ranks 2 --kernel ref --run %s/text",
+             folder);
+    assert_int_equal(spawn_words(&spawn, words), 0);
+    snprintf(words, sizeof words,
+             "generate %s/text --prompt-tokens 1,2 --tokens 9 --temperature 0 --kernel ref",
+             folder);
+    assert_int_equal(spawn_words(&spawn, words), 0);
+    memcpy(host, spawn.out, sizeof host);
+    snprintf(words, sizeof words,
+             "generate %s/text --prompt-tokens 1,2 --tokens 9 --temperature 0 --device cuda",
+             folder);
+    assert_int_equal(spawn_words(&spawn, words), 0);
+    assert_non_null(strstr(spawn.err, "kernel cuda"));
+    assert_string_equal(spawn.out, host);
+    unsetenv("STANDIN_STRICT");
+    devices(0);
+    complained(words, 1, "no device: the stand-in was told to have none");
+    snprintf(words, sizeof words, "generate %s/text --tokens 9 --device tpu", folder);
+    complained(words, 2, "auto");
+}
+
 static int make_folder(void **state)
 {
     (void)state;
@@ -207,9 +239,10 @@ static int remove_folder(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(case_shared),  cmocka_unit_test(case_default),
-        cmocka_unit_test(case_explain), cmocka_unit_test(case_connect),
-        cmocka_unit_test(case_missing), cmocka_unit_test(case_metrics),
+        cmocka_unit_test(case_shared),   cmocka_unit_test(case_default),
+        cmocka_unit_test(case_explain),  cmocka_unit_test(case_connect),
+        cmocka_unit_test(case_missing),  cmocka_unit_test(case_metrics),
+        cmocka_unit_test(case_generate),
     };
 
     return cmocka_run_group_tests_name("device_run", tests, make_folder, remove_folder);

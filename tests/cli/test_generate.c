@@ -75,6 +75,8 @@ static void case_says(void **state)
         assert_non_null(strstr(spawn.err, i == 2 ? "gpt, bf16" : "gpt, f32"));
     }
     check_says("out0 --temperature 0 --tokens 5 --kernel ref", "all, ", "all, then ");
+    check_says("out0 --temperature 0 --tokens 5 --device cpu", "all, ", "all, then ");
+    check_says("out0 --temperature 0 --tokens 5 --kernel guard_queue", "all, ", "all, then ");
     check_says("out0 --temperature 0 --tokens 5 --precision f16", "all, ", "all, then ");
     check_says("out0 --top-k 1 --tokens 5 --temperature 7", "all, ", "all, then ");
     check_says("out0 --top-p 1e-6 --tokens 5 --context 10", "all, ", "all, then ");
@@ -162,6 +164,7 @@ static void case_refused(void **state)
         {"generate out0 --prompt abc --tokens 46", "--tokens 45 does", 2},
         {"generate out0 --context 3 --prompt abc", "leaves nothing of a context of 3", 2},
         {"generate out0 --kernel none", "none", 2},
+        {"generate out0 --kernel ref --device cuda", "--device cuda has kernels of its own", 2},
         {"generate out0 --context 500", "'wpe.weight' has shape [48, 32], the model's has [500", 1},
         {"generate nowhere", "cannot read nowhere/metrics.jsonl", 1},
         {"generate out0/weights.safetensors", "need --config FILE.yaml", 1},
