@@ -1,7 +1,6 @@
 /*
- * Parameters as a whole: first values, and values as f32 for the host. Every rank works on the
- * pieces it owns; results do not depend on who owns what. Here alone is it known that device memory
- * may be far.
+ * Parameters as a whole: first values, and values as f32 for the host, wherever device memory is.
+ * Every rank works on the pieces it owns; results do not depend on who owns what.
  */
 #include "core/state.h"
 
@@ -70,9 +69,9 @@ static enum tess_status params_begin(const struct tess_engine *engine,
 }
 
 /*
- * The same of normals, by the device in its own memory: a thousand million of them would take one
- * core the better part of a minute. The mean is minus zero, which changes nothing that it is added
- * to, not even a zero's sign: the bits are those of params_fill.
+ * The same of normals, by the device in its own memory: for a large model one core of the host
+ * would be the longest part of a run's start. The mean is minus zero, which changes nothing that it
+ * is added to, not even a zero's sign: the bits are those of params_fill.
  */
 static void params_draw(const struct tess_engine *engine, const struct tess_piece *piece,
                         int64_t at, int64_t count, float *w)
