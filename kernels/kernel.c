@@ -67,6 +67,14 @@ static void kernel_unpin_default(struct tess_kernel *kernel, void *memory)
     free(memory);
 }
 
+static enum tess_status kernel_choose_default(struct tess_kernel *kernel,
+                                              const struct tess_kernel_choices *choices)
+{
+    (void)kernel;
+    (void)choices;
+    return TESS_OK;
+}
+
 static enum tess_status kernel_failed_default(struct tess_kernel *kernel)
 {
     (void)kernel;
@@ -105,6 +113,7 @@ static void kernel_update_all_default(struct tess_kernel *kernel, const struct t
 static void kernel_fill_slots(struct tess_kernel_ops *ops)
 {
     KERNEL_DEFAULT(ops->supports, kernel_supports_default);
+    KERNEL_DEFAULT(ops->choose, kernel_choose_default);
     KERNEL_DEFAULT(ops->adopt, kernel_adopt_default);
     KERNEL_DEFAULT(ops->disown, kernel_disown_default);
     KERNEL_DEFAULT(ops->access, kernel_access_default);

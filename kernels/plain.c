@@ -28,6 +28,7 @@ void tess_add(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count, 
 void tess_dropout(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count, float rate,
                   const uint64_t key[2], uint64_t first, const void *x, void *y)
 {
+    kernel->drawn = true;
     if (count > 0)
         kernel->ops->dropout(kernel, dtype, count, rate, key, first, x, y);
 }
@@ -111,6 +112,7 @@ void tess_normal(struct tess_kernel *kernel, const uint32_t key[2], uint64_t fir
 void tess_cast_stochastic(struct tess_kernel *kernel, int64_t count, const float *x,
                           enum tess_dtype to, const uint64_t key[2], uint64_t first, void *y)
 {
+    kernel->drawn = true;
     if (count > 0)
         kernel->ops->cast_stochastic(kernel, count, x, to, key, first, y);
 }

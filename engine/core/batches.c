@@ -103,21 +103,52 @@ static enum tess_status batches_slot(struct tess_engine *engine, const struct te
     return TESS_OK;
 }
 
+/* The place of micro-batch `micro` on the device; there is one for all of them unless they are
+ * there before the step begins. */
+static void batches_place(const struct tess_engine *engine, int32_t micro, void **input_out,
+                          int32_t **label_out)
+{
+    size_t all;
+    const size_t bytes = batches_bytes(engine, &all);
+    const size_t place = engine->feed.ahead ? (size_t)micro : 0;
+    char *input = tess_memory_get(engine->memory, engine->block.input[0]);
+    char *label = tess_memory_get(engine->memory, engine->block.label[0]);
+    *input_out = input + place * bytes;
+    *label_out = (int32_t *)(void *)(label + place * (all - bytes));
+}
+
 /* Copy a batch to the device when what is there has been used. */
-static enum tess_status batches_send(struct tess_engine *engine, const void *rows,
+static enum tess_status batches_send(struct tess_engine *engine, int32_t micro, const void *rows,
                                      const int32_t *label, void **input_out, int32_t **label_out)
 {
     struct tess_kernel *kernel = engine->kernel;
     const struct tess_queue_ops *ops = kernel->queue->ops;
     size_t all;
     const size_t bytes = batches_bytes(engine, &all);
-    void *input = tess_memory_get(engine->memory, engine->block.input[0]);
-    int32_t *labels = tess_memory_get(engine->memory, engine->block.label[0]);
-    TESS_TRY(tess_upload(kernel, engine->block.input[0].bytes, rows, input));
-    TESS_TRY(tess_upload(kernel, all - bytes, label, labels));
-    TESS_TRY(ops->record(kernel->queue, engine->feed.sent));
-    *input_out = input;
-    *label_out = labels;
+    batches_place(engine, micro, input_out, label_out);
+    TESS_TRY(tess_upload(kernel, bytes, rows, *input_out));
+    TESS_TRY(tess_upload(kernel, all - bytes, label, *label_out));
+    return ops->record(kernel->queue, engine->feed.sent);
+}
+
+static enum tess_status batches_next(struct tess_engine *engine, struct tess_loader *loader,
+                                     int32_t micro, void **input_out, int32_t **label_out)
+{
+    int64_t rows;
+    double waited;
+    void *input;
+    int32_t *label;
+    TESS_TRY(engine->kernel->queue->ops->wait(engine->feed.sent));
+    TESS_TRY(tess_loader_next(loader, &input, &label, &rows, &waited));
+    return batches_send(engine, micro, input, label, input_out, label_out);
+}
+
+enum tess_status tess__engine_feed_ahead(struct tess_engine *engine)
+{
+    void *input;
+    int32_t *label;
+    for (int32_t m = 0; m < engine->plan.accumulate; m++)
+        TESS_TRY(batches_next(engine, engine->loader, m, &input, &label));
     return TESS_OK;
 }
 
@@ -133,11 +164,10 @@ enum tess_status tess__engine_feed(struct tess_engine *engine, struct tess_loade
         kernel->ops->access(kernel, false);
         return status;
     }
-    void *input;
-    int32_t *label;
-    TESS_TRY(kernel->queue->ops->wait(engine->feed.sent));
-    TESS_TRY(tess_loader_next(loader, &input, &label, &rows, &waited));
-    return batches_send(engine, input, label, input_out, label_out);
+    if (!engine->feed.ahead || loader != engine->loader)
+        return batches_next(engine, loader, 0, input_out, label_out);
+    batches_place(engine, engine->strategy.micro, input_out, label_out);
+    return TESS_OK;
 }
 
 void tess__engine_close_loaders(struct tess_engine *engine)

@@ -93,6 +93,7 @@ struct tess_config {
     struct tess_mesh mesh; /* counts; of rank 0 */
     struct tess_tensor_options tensor;
     struct tess_cuda_options cuda;
+    char cuda_store[512];           /* file of measured products; "": none */
     struct tess_place place;        /* this rank's among processes that others started */
     struct tess_device_plan device; /* where the ranks compute */
     enum tess_recompute recompute;  /* what a unit does, where it is recomputed at all ... */

@@ -10,7 +10,9 @@
 #include "tessera/check.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 /* The module that --device cuda means. */
 #define DEVICE_MODULE "cuda"
@@ -187,6 +189,25 @@ static enum tess_status device_use_host(struct tess_config *config)
     return TESS_OK;
 }
 
+/* Where measured products are kept for later runs: the user's cache, by the XDG base directory
+ * specification. What cannot be written there costs a warning and is measured again. */
+static void device_find_store(struct tess_config *config)
+{
+    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    char folder[sizeof config->cuda_store - 32];
+    const bool own = cache != NULL && cache[0] == '/';
+    if (!config->cuda.autotune || (!own && (home == NULL || home[0] != '/')))
+        return;
+    const int length =
+        snprintf(folder, sizeof folder, "%s%s", own ? cache : home, own ? "" : "/.cache");
+    if (length < 0 || (size_t)length + sizeof "/tessera" > sizeof folder)
+        return;
+    (void)mkdir(folder, 0700);
+    memcpy(folder + length, "/tessera", sizeof "/tessera");
+    (void)mkdir(folder, 0700);
+    snprintf(config->cuda_store, sizeof config->cuda_store, "%s/cuda-products.txt", folder);
+}
+
 /* A plan for devices that are not here is made as if there were one for each rank. */
 static enum tess_status device_use_module(struct tess_config *config,
                                           const struct tess_module *module,
@@ -200,6 +221,7 @@ static enum tess_status device_use_module(struct tess_config *config,
     snprintf(plan->why, sizeof plan->why, "%s", plan->missing ? found->why : "");
     memcpy(plan->info, found->info, sizeof plan->info);
     config->run.kernel = DEVICE_MODULE;
+    device_find_store(config);
     TESS_TRY(tess_registry_get_kernel(DEVICE_MODULE, &config->kernel));
     if (config->place.starter != NULL)
         return tess_device_plan_placed(plan->missing ? &none : found, &config->place,

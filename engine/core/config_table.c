@@ -135,9 +135,10 @@ const struct tess_option tess_tensor_option_table[] = {
 #define CUDA_FIELD(member) offsetof(struct tess_cuda_options, member)
 
 const struct tess_option tess_cuda_option_table[] = {
-    {"graph", TESS_OPTION_BOOL, CUDA_FIELD(graph), "on", 0, 0, NULL,
+    {"graph", TESS_OPTION_BOOL, CUDA_FIELD(graph), "off", 0, 0, NULL,
      "record the work of a step on the device once and play it again in every later one, where it "
-     "does not change"},
+     "does not change: one rank, no dropout, rounding to nearest; how a step's time is shared out "
+     "between forward, backward and update is then not known"},
     {"autotune", TESS_OPTION_BOOL, CUDA_FIELD(autotune), "off", 0, 0, NULL,
      "measure the algorithms for each shape of product once, keep the fastest and note it on disk; "
      "off takes the library's advice; either way a shape has one algorithm and one result"},

@@ -68,16 +68,20 @@ static enum tess_status diagnose_params(struct tess_engine *engine, int32_t chun
 static enum tess_status diagnose_input(struct tess_engine *engine, int32_t chunk, int32_t slot)
 {
     const void *input = engine->pipe.flight[chunk * engine->pipe.slot_max + slot].input;
-    const int64_t row = tess_shape_count(&engine->dataset->row);
-    if (engine->dataset->tokens || !engine->pipe.chunk[chunk].first)
+    const bool first = engine->pipe.chunk[chunk].first;
+    const int64_t row =
+        first ? tess_shape_count(&engine->dataset->row) : engine->pipe.chunk[chunk].input_count;
+    if (first && engine->dataset->tokens)
         return TESS_OK;
     int64_t at = tess_find_nonfinite(engine->kernel, engine->plan.dtype, engine->rows * row, input);
     if (at >= 0)
-        TESS_FAIL(TESS_ERR_NUMERIC,
-                  "%s not finite at step %lld: the input held the first NaN or infinity (row %lld, "
-                  "element %lld)",
-                  diagnose_what(engine, chunk), (long long)engine->step + 1, (long long)(at / row),
-                  (long long)(at % row));
+        TESS_FAIL(
+            TESS_ERR_NUMERIC,
+            "%s not finite at step %lld: the input%s held the first NaN or infinity (row %lld, "
+            "element %lld)",
+            diagnose_what(engine, chunk), (long long)engine->step + 1,
+            first ? "" : ", which comes from the stage before,", (long long)(at / row),
+            (long long)(at % row));
     return TESS_OK;
 }
 
@@ -115,6 +119,8 @@ enum tess_status tess__engine_check_output(struct tess_engine *engine, int32_t c
     const int32_t last = engine->pipe.chunk[chunk].unit_end - 1;
     const void *output = engine->unit_output[slot * engine->plan.unit_count + last];
     const int64_t count = engine->declare.unit[last].output_count * engine->rows;
+    if (engine->kernel->queue != NULL) /* nobody waits within a step: the verdict tells */
+        return TESS_OK;
     if (tess_find_nonfinite(engine->kernel, engine->plan.dtype, count, output) < 0)
         return TESS_OK;
     return tess__engine_diagnose(engine, chunk, slot, -1);

@@ -174,6 +174,17 @@ static int32_t engine_slot_count(const struct tess_engine *engine)
     return workers < TESS_SLOTS_MAX ? (int32_t)workers + 1 : TESS_SLOTS_MAX;
 }
 
+/* How products are computed, where there is a choice. */
+static enum tess_status engine_choose(struct tess_engine *engine)
+{
+    const struct tess_cuda_options *options = &engine->config->cuda;
+    const struct tess_kernel_choices choices = {
+        .tf32 = options->tf32,
+        .autotune = options->autotune,
+        .store = engine->config->cuda_store[0] != '\0' ? engine->config->cuda_store : NULL};
+    return engine->kernel->ops->choose(engine->kernel, &choices);
+}
+
 static enum tess_status engine_plan(struct tess_engine *engine, int32_t rank)
 {
     const struct tess_config *config = engine->config;
@@ -191,8 +202,10 @@ static enum tess_status engine_plan(struct tess_engine *engine, int32_t rank)
                               config->run.loss_scale_interval, &engine->scale));
     /* Open for planning too: what an operation needs may depend on the kernel's threads. */
     TESS_TRY(tess_kernel_open(config->kernel, (int)config->run.threads, &engine->kernel));
+    TESS_TRY(engine_choose(engine));
     TESS_TRY(tess_memory_open(&engine->memory));
     TESS_TRY(engine_plan_strategy(engine));
+    TESS_TRY(tess__record_plan(engine));
     engine->loss_ranks = engine->plan.holds_loss   ? engine->plan.rank_count
                          : engine->plan.skips_loss ? 0
                                                    : 1;

@@ -54,7 +54,7 @@ static enum tess_status laps_mark(struct tess_engine *engine, enum tess_lap lap)
     laps->since_s = now_s;
     laps->lap = lap;
     tess_comm_phase(engine->comm, (int32_t)lap);
-    if (queue == NULL || laps->fence_used == laps->fence_count)
+    if (queue == NULL || laps->paused || laps->fence_used == laps->fence_count)
         return TESS_OK;
     laps->of_fence[laps->fence_used] = lap;
     return queue->ops->record(queue, laps->fence[laps->fence_used++]);
@@ -76,6 +76,11 @@ enum tess_status tess__laps_begin(struct tess_engine *engine)
 enum tess_status tess__laps_enter(struct tess_engine *engine, enum tess_lap lap)
 {
     return engine->laps.lap == lap ? TESS_OK : laps_mark(engine, lap);
+}
+
+void tess__laps_pause(struct tess_engine *engine, bool on)
+{
+    engine->laps.paused = on;
 }
 
 enum tess_status tess__laps_stop(struct tess_engine *engine)

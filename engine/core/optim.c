@@ -369,8 +369,7 @@ void tess_optim_close(struct tess_optim *optim)
 
 /* ---- a step ---------------------------------------------------------------------------------- */
 
-/* What the host knows of the coming step goes to the device. */
-static enum tess_status optim_tell(struct tess_optim *optim, double rate)
+void tess_optim_tell(struct tess_optim *optim, double rate)
 {
     const struct tess_update common = optim_common(optim);
     const size_t params = (size_t)optim->param_count;
@@ -388,13 +387,18 @@ static enum tess_status optim_tell(struct tess_optim *optim, double rate)
     /* The update is linear in the first moment: averaging gradients in it is a lower rate. */
     if (common.kind == TESS_UPDATE_NOVOGRAD && optim->options.grad_averaging)
         rates->lr = (float)(rate * (1 - (double)common.beta1));
-    size_t bytes = optim_aligned(sizeof *rates);
     if (optim->updates != NULL) {
         memcpy(optim_take(&told, params * sizeof *optim->age), optim->updates,
                params * sizeof *optim->age);
         memcpy(told, optim->skip, params);
-        bytes += optim_aligned(params * sizeof *optim->age) + optim_aligned(params);
     }
+}
+
+static enum tess_status optim_upload(struct tess_optim *optim)
+{
+    size_t bytes = optim_aligned(sizeof *optim->rates);
+    if (optim->updates != NULL)
+        (void)tess_optim_room(&optim->options, optim->param_count, &bytes);
     return tess_upload(optim->kernel, bytes, optim->told, optim->rates);
 }
 
@@ -420,11 +424,11 @@ static struct tess_judge optim_judge(const struct tess_optim *optim, bool norm)
     };
 }
 
-enum tess_status tess_optim_step(struct tess_optim *optim, double rate)
+enum tess_status tess_optim_step(struct tess_optim *optim)
 {
     const bool norm = optim->options.clip > 0 || optim_rule[optim->options.kind].norms;
     struct tess_judge judge = optim_judge(optim, norm);
-    TESS_TRY(optim_tell(optim, rate));
+    TESS_TRY(optim_upload(optim));
     if (norm)
         TESS_TRY(optim_gradient_sums(optim));
     tess_update_judge(optim->kernel, &judge);

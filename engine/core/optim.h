@@ -143,6 +143,10 @@ void tess_optim_close(struct tess_optim *optim);
  * finite. Buffers' statistics are not gradients. Not collective. */
 void tess_optim_find_bad(struct tess_optim *optim);
 
+/* What the host knows of the coming step is put where tess_optim_step has it copied from: after the
+ * step before has ended. */
+void tess_optim_tell(struct tess_optim *optim, double rate);
+
 /*
  * One update with the reduced gradients in the pieces, unless the verdict says that nothing is to
  * be updated. Norms are exact sums over fixed blocks, so every layout clips and scales by the same
@@ -150,7 +154,7 @@ void tess_optim_find_bad(struct tess_optim *optim);
  * (LAMB: where a norm of its directions is not, moments have moved). Norms are computed for
  * clipping, novograd and lamb only. Collective over sum_comm.
  */
-enum tess_status tess_optim_step(struct tess_optim *optim, double rate);
+enum tess_status tess_optim_step(struct tess_optim *optim);
 
 /* The step is over, and this is its verdict: count it where it has updated anything. */
 void tess_optim_end(struct tess_optim *optim, const struct tess_verdict *verdict);

@@ -226,9 +226,13 @@ static enum tess_status reserve_input(struct tess_engine *engine)
     if (!tess__engine_loads(engine))
         return TESS_OK;
     const bool far = engine->kernel->ops->far_memory;
+    const int64_t micros = engine->record.on ? engine->plan.accumulate : 1;
+    bytes = far ? (bytes + 63) / 64 * 64 : bytes;
     for (int32_t i = 0; i < (far ? 1 : engine->slot_count); i++) {
-        TESS_TRY(reserve_block(engine, TESS_MEMORY_INPUT, bytes, "batch", &block->input[i]));
-        TESS_TRY(reserve_block(engine, TESS_MEMORY_INPUT, label_bytes, "labels", &block->label[i]));
+        TESS_TRY(
+            reserve_block(engine, TESS_MEMORY_INPUT, micros * bytes, "batch", &block->input[i]));
+        TESS_TRY(reserve_block(engine, TESS_MEMORY_INPUT, micros * label_bytes, "labels",
+                               &block->label[i]));
     }
     /* Batches that are copied to the device take turns in the same place. */
     if (!engine->config->run.evaluate || engine->plan.skips_input || far)

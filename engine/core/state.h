@@ -105,10 +105,22 @@ struct tess_laps {
     struct tess_fence **fence; /* [fence_count]; NULL without a queue */
     enum tess_lap *of_fence;   /* [fence_count] what begins there */
     int32_t fence_count, fence_used;
+    bool paused;
     enum tess_lap lap; /* since since_s, by the host's clock */
     double since_s;
     double spent_s[TESS_LAP_COUNT];
     double wait_s[TESS_LAP_COUNT]; /* exposed communication ever, when the step began */
+};
+
+/* record.c's: steps that are recorded once and played again. One record for steps that report their
+ * loss and one for others. */
+struct tess_record {
+    bool on;
+    struct tess_recorded {
+        bool warm, made;
+        double loss_scale; /* of the step that was recorded: in it as numbers */
+        int64_t rows;
+    } of[2];
 };
 
 /* batches.c's: batches on their way to far memory. Where the device's memory is the host's, loaders
@@ -116,6 +128,7 @@ struct tess_laps {
 struct tess_feed {
     void *pinned[TESS_SLOTS_MAX], *test_pinned; /* rows, then labels */
     struct tess_fence *sent;                    /* the latest batch has been copied */
+    bool ahead; /* all batches of a step are there before it begins, in places of their own */
 };
 
 /* What tess_pass_sum and its kin need; see crossing.c. */
@@ -187,6 +200,7 @@ struct tess_engine {
     size_t told_bytes;
     struct tess_laps laps;
     struct tess_feed feed;
+    struct tess_record record;
 
     struct tess_weights *weights; /* to begin with; NULL: drawn from the seed */
     struct tess_loader *loader, *test_loader;
@@ -197,6 +211,7 @@ struct tess_engine {
     struct tess_unused unused;
     bool count_zeros;      /* in the current step: in the gradient by the logits */
     int64_t step;          /* steps done */
+    double rate;           /* learning rate of the current step */
     uint64_t weight_token; /* changes when the weights do */
     bool opened_ops, opened_strategy, adopted;
 };
@@ -278,6 +293,15 @@ static inline const double *tess__engine_sums(const struct tess_engine *engine)
 }
 
 /*
+ * record.c. plan: whether steps are to be recorded, TESS_ERR_USAGE where they cannot be. run: have
+ * `queue` give a step's work to the device, or play what it gave before; the learning rate and the
+ * like have been told (tess_optim_tell).
+ */
+enum tess_status tess__record_plan(struct tess_engine *engine);
+enum tess_status tess__record_run(struct tess_engine *engine, bool want_loss,
+                                  enum tess_status (*queue)(struct tess_engine *, bool want_loss));
+
+/*
  * laps.c. open: after the kernel and the pipe's plan. begin, then enter whenever the rank turns to
  * something else; stop when the step's work has been queued, and end when it has been waited for:
  * fills data, forward, backward, optim and comm of the times.
@@ -286,6 +310,8 @@ enum tess_status tess__laps_open(struct tess_engine *engine);
 void tess__laps_close(struct tess_engine *engine);
 enum tess_status tess__laps_begin(struct tess_engine *engine);
 enum tess_status tess__laps_enter(struct tess_engine *engine, enum tess_lap lap);
+/* While paused, what the queue is given is recorded for later and has no times. */
+void tess__laps_pause(struct tess_engine *engine, bool on);
 enum tess_status tess__laps_stop(struct tess_engine *engine);
 enum tess_status tess__laps_end(struct tess_engine *engine, struct tess_times *times);
 
@@ -293,6 +319,8 @@ enum tess_status tess__laps_end(struct tess_engine *engine, struct tess_times *t
 int64_t tess__engine_step_rows(const struct tess_engine *engine, int64_t step);
 enum tess_status tess__engine_open_loaders(struct tess_engine *engine);
 void tess__engine_close_loaders(struct tess_engine *engine);
+/* Where steps are recorded: all batches of the coming one. */
+enum tess_status tess__engine_feed_ahead(struct tess_engine *engine);
 /* The next batch of a loader, in device memory. */
 enum tess_status tess__engine_feed(struct tess_engine *engine, struct tess_loader *loader,
                                    void **input_out, int32_t **label_out);

@@ -103,28 +103,53 @@ static enum tess_status step_conclude(struct tess_engine *engine, bool want_loss
     return TESS_OK;
 }
 
-static enum tess_status step_update(struct tess_engine *engine, bool want_loss,
-                                    struct tess_step_result *result)
+static enum tess_status step_update(struct tess_engine *engine, bool want_loss)
 {
     struct tess_strategy *strategy = &engine->strategy;
-    struct tess_optim *optim = &engine->optim;
     tess__engine_doing(engine, TESS_DOING_REDUCING, -1);
     TESS_TRY(strategy->ops->grads_finish(strategy));
     TESS_TRY(tess__tied_finish(engine));
     TESS_TRY(tess__crossing_finish(engine));
     TESS_TRY(tess__unused_finish(engine));
     tess__engine_doing(engine, TESS_DOING_OPTIMIZER, -1);
-    result->rate = tess_schedule_rate(&engine->config->optim, engine->step, engine->step_count,
-                                      (double)engine->steps_per_epoch);
     if (want_loss && tess__engine_counts(engine))
-        tess_optim_count_zeros(optim, &engine->leaf_sum[2 * engine->plan.grid]);
+        tess_optim_count_zeros(&engine->optim, &engine->leaf_sum[2 * engine->plan.grid]);
     TESS_TRY(step_agree(engine));
-    optim->loss_scale = engine->scale.value;
-    optim->round_key[1] = (uint64_t)engine->step;
-    TESS_TRY(tess_optim_step(optim, result->rate));
+    if (engine->unused.skip != NULL) /* known only now */
+        tess_optim_tell(&engine->optim, engine->rate);
+    TESS_TRY(tess_optim_step(&engine->optim));
     engine->weight_token++;
     /* Due after a skipped step too: strategies let go of what they hold for one step. */
     return strategy->ops->params_refresh(strategy);
+}
+
+/* All that the device does in a step, queued. */
+static enum tess_status step_queue(struct tess_engine *engine, bool want_loss)
+{
+    tess_fill(engine->kernel,
+              TESS_FOUND_SUMS + step_sums(engine) * (int64_t)sizeof *engine->leaf_sum, 0,
+              engine->verdict);
+    engine->count_zeros = want_loss;
+    TESS_TRY(tess__engine_pipe_step(engine));
+    TESS_TRY(tess__laps_enter(engine, TESS_LAP_UPDATE));
+    TESS_TRY(step_update(engine, want_loss));
+    TESS_TRY(tess__laps_enter(engine, TESS_LAP_OTHER));
+    if (!want_loss)
+        return TESS_OK;
+    tess__engine_doing(engine, TESS_DOING_LOSS, -1);
+    return tess_comm_all_reduce(engine->comm, engine->leaf_sum, engine->leaf_sum,
+                                (size_t)step_sums(engine), TESS_F64, TESS_REDUCE_SUM, NULL);
+}
+
+/* What the host knows of the coming step. */
+static void step_tell_optim(struct tess_engine *engine)
+{
+    struct tess_optim *optim = &engine->optim;
+    engine->rate = tess_schedule_rate(&engine->config->optim, engine->step, engine->step_count,
+                                      (double)engine->steps_per_epoch);
+    optim->loss_scale = engine->scale.value;
+    optim->round_key[1] = (uint64_t)engine->step;
+    tess_optim_tell(optim, engine->rate);
 }
 
 /* Flight that was not waited for. Waiting begins when a call is made, flight when it is queued, a
@@ -159,22 +184,12 @@ enum tess_status tess_engine_step(struct tess_engine *engine, bool want_loss,
     double flight = tess_engine_flight_s(engine);
     atomic_store_explicit(&engine->board->step, engine->step + 1, memory_order_relaxed);
     TESS_TRY(tess__laps_begin(engine));
-    tess_fill(engine->kernel,
-              TESS_FOUND_SUMS + step_sums(engine) * (int64_t)sizeof *engine->leaf_sum, 0,
-              engine->verdict);
-    engine->count_zeros = want_loss;
     engine->strategy.training = true;
     tess__unused_begin(engine);
     engine->step_rows = tess__engine_step_rows(engine, engine->step);
-    TESS_TRY(tess__engine_pipe_step(engine));
-    TESS_TRY(tess__laps_enter(engine, TESS_LAP_UPDATE));
-    TESS_TRY(step_update(engine, want_loss, &result));
-    TESS_TRY(tess__laps_enter(engine, TESS_LAP_OTHER));
-    if (want_loss) {
-        tess__engine_doing(engine, TESS_DOING_LOSS, -1);
-        TESS_TRY(tess_comm_all_reduce(engine->comm, engine->leaf_sum, engine->leaf_sum,
-                                      (size_t)step_sums(engine), TESS_F64, TESS_REDUCE_SUM, NULL));
-    }
+    step_tell_optim(engine);
+    result.rate = engine->rate;
+    TESS_TRY(tess__record_run(engine, want_loss, step_queue));
     TESS_TRY(tess__laps_stop(engine));
     TESS_TRY(step_conclude(engine, want_loss, &result));
     tess__engine_doing(engine, TESS_DOING_BETWEEN, -1);

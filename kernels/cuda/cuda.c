@@ -94,6 +94,13 @@ static enum tess_status cuda_open(struct tess_kernel *kernel)
     return status;
 }
 
+static enum tess_status cuda_choose(struct tess_kernel *kernel,
+                                    const struct tess_kernel_choices *choices)
+{
+    TESS_TRY(tess__cuda_matmul_tf32(kernel, choices->tf32));
+    return tess__cuda_matmul_autotune(kernel, choices->autotune, choices->store);
+}
+
 static enum tess_status cuda_failed(struct tess_kernel *kernel)
 {
     struct cuda_state *state = tess__cuda_state(kernel);
@@ -191,6 +198,7 @@ const struct tess_kernel_ops tess_kernel_cuda = {
     .supports = cuda_supports,
     .open = cuda_open,
     .close = cuda_close,
+    .choose = cuda_choose,
     .adopt = tess__cuda_adopt,
     .disown = tess__cuda_disown,
     .alloc = tess__cuda_alloc,

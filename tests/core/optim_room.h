@@ -40,7 +40,9 @@ static inline enum tess_status optim_step(struct tess_optim *optim, double rate)
     enum tess_status status = optim->update == NULL ? optim_open(optim) : TESS_OK;
     memset(optim->verdict, 0, sizeof *optim->verdict);
     if (status == TESS_OK)
-        status = tess_optim_step(optim, rate);
+        tess_optim_tell(optim, rate);
+    if (status == TESS_OK)
+        status = tess_optim_step(optim);
     if (status == TESS_OK)
         tess_optim_end(optim, optim->verdict);
     return status == TESS_OK && optim->verdict->norm_bad > 0 ? TESS_ERR_NUMERIC : status;

@@ -123,6 +123,13 @@ struct tess_op {
     void *data;             /* backend's own */
 };
 
+/* What a run may choose about products. */
+struct tess_kernel_choices {
+    bool tf32;         /* f32 operands are cut to the 10 bits of TF32 */
+    bool autotune;     /* measure the ways to compute each shape when it is opened */
+    const char *store; /* file that keeps what was measured; NULL: nowhere */
+};
+
 /*
  * The backend. Every slot but those marked OPTIONAL is required; a backend that does not speed an
  * operation up copies the slot of `ref` (delegation, shown by describe).
@@ -143,6 +150,9 @@ struct tess_kernel_ops {
     bool (*supports)(const struct tess_op_desc *desc, char *why, size_t why_bytes);
     enum tess_status (*open)(struct tess_kernel *kernel);
     void (*close)(struct tess_kernel *kernel);
+    /* OPTIONAL, default: nothing to choose. Before the first op_open. */
+    enum tess_status (*choose)(struct tess_kernel *kernel,
+                               const struct tess_kernel_choices *choices);
 
     /* `memory` [bytes] becomes the device's. OPTIONAL, default: nothing. */
     enum tess_status (*adopt)(struct tess_kernel *kernel, void *memory, size_t bytes);
@@ -299,6 +309,8 @@ struct tess_kernel {
     const struct tess_kernel_ops *ops;
     int32_t threads; /* threads that one operation may use; 1 unless the user asked for more */
     struct tess_queue *queue; /* where operations go; NULL: done on return */
+    bool drawn; /* an operation that draws numbers by a key of its step has been called since the
+                   owner last cleared this: what was recorded is no other step's */
     void *state;
 };
 
