@@ -35,6 +35,7 @@ void tess__cut_declare(struct tess_declare *declare, const struct tess_tensor_ax
                                     .leaf_rows = desc->leaf_rows,
                                     .in = cut_out->in,
                                     .out = cut_out->out,
+                                    .gelu = desc->gelu,
                                     .calls = axis->count};
     snprintf(name, sizeof name, "%s.weight", desc->name);
     cut_out->weight = tess_declare_sliced(declare, name, tess_shape2(desc->out, desc->in),
@@ -68,10 +69,10 @@ enum tess_status tess__cut_forward(const struct tess_pass *pass, const struct te
     return tess_linear_forward(tess__cut_op(pass, cut->op), x, weight, bias, y);
 }
 
-enum tess_status tess__cut_backward(const struct tess_pass *pass, const struct tess__cut *cut,
-                                    int32_t part, const void *x, const void *dy, void *dx)
+static enum tess_status cut_backward_weight(const struct tess_pass *pass,
+                                            const struct tess__cut *cut, struct tess_op *op,
+                                            int32_t part, const void *x, const void *dy)
 {
-    struct tess_op *op = tess__cut_op(pass, cut->op);
     const int64_t weights = part * cut->in * cut->out;
     float *dbias = NULL;
 
@@ -79,8 +80,28 @@ enum tess_status tess__cut_backward(const struct tess_pass *pass, const struct t
         dbias = pass->grad[cut->bias] + part * cut->out;
     else if (cut->bias >= 0 && part == 0)
         dbias = pass->grad[cut->bias];
-    TESS_TRY(tess_linear_backward_weight(op, x, dy, pass->grad[cut->weight] + weights, dbias));
-    return tess_linear_backward_data(op, dy, cut_at(pass, pass->param[cut->weight], weights), dx);
+    return tess_linear_backward_weight(op, x, dy, pass->grad[cut->weight] + weights, dbias);
+}
+
+enum tess_status tess__cut_backward(const struct tess_pass *pass, const struct tess__cut *cut,
+                                    int32_t part, const void *x, const void *dy, void *dx)
+{
+    struct tess_op *op = tess__cut_op(pass, cut->op);
+    const void *w = cut_at(pass, pass->param[cut->weight], part * cut->in * cut->out);
+
+    TESS_TRY(cut_backward_weight(pass, cut, op, part, x, dy));
+    return tess_linear_backward_data(op, dy, w, dx);
+}
+
+enum tess_status tess__cut_backward_gelu(const struct tess_pass *pass, const struct tess__cut *cut,
+                                         int32_t part, const void *x, const void *dy,
+                                         const void *before, void *dx)
+{
+    struct tess_op *op = tess__cut_op(pass, cut->op);
+    const void *w = cut_at(pass, pass->param[cut->weight], part * cut->in * cut->out);
+
+    TESS_TRY(cut_backward_weight(pass, cut, op, part, x, dy));
+    return tess_linear_backward_data_gelu(op, dy, w, before, dx);
 }
 
 bool tess__cut_has_terms(const struct tess_tensor_axis *axis)

@@ -26,6 +26,7 @@ struct tess__cut_desc {
     bool by_rows;
     bool bias;
     int32_t blocks; /* by columns: layers that share the weight, each cut by itself; at least 1 */
+    bool gelu;      /* its input is the GELU of another layer: see tess__cut_backward_gelu */
     uint32_t flags; /* of the weight, enum tess_param_flag */
     struct tess_init init;
 };
@@ -47,6 +48,10 @@ enum tess_status tess__cut_forward(const struct tess_pass *pass, const struct te
  */
 enum tess_status tess__cut_backward(const struct tess_pass *pass, const struct tess__cut *cut,
                                     int32_t part, const void *x, const void *dy, void *dx);
+/* The same where x is the GELU of `before`: dx is the gradient of that. */
+enum tess_status tess__cut_backward_gelu(const struct tess_pass *pass, const struct tess__cut *cut,
+                                         int32_t part, const void *x, const void *dy,
+                                         const void *before, void *dx);
 
 /* Operation `op` of the model for a part, whose weights are other than the last part's. */
 struct tess_op *tess__cut_op(const struct tess_pass *pass, int32_t op);

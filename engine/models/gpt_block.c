@@ -99,6 +99,7 @@ static void block_declare_cut(const struct gpt_state *gpt, struct tess_declare *
         .by_rows = by_rows,
         .bias = !gpt->llama,
         .blocks = 1,
+        .gelu = name == block_gpt2.narrow,
         .flags = gpt->llama ? 0 : TESS_PARAM_TRANSPOSED,
         .init = {TESS_INIT_NORMAL, (float)(gpt->deviation / residual)},
     };
@@ -421,12 +422,15 @@ static enum tess_status block_feed_backward(const struct gpt_state *gpt,
         hidden[w] = tess__gpt_at(pass, block->hidden[w], part * count);
     if (pass->remake)
         block_activate(gpt, block, pass, part);
-    TESS_TRY(tess__cut_backward(pass, &block->narrow, part, active, dy, active));
-    if (gpt->llama)
+    if (gpt->llama) {
+        TESS_TRY(tess__cut_backward(pass, &block->narrow, part, active, dy, active));
         tess_swiglu_backward(pass->kernel, pass->dtype, count, hidden[0], hidden[1], active,
                              hidden[0], hidden[1]);
-    else
-        tess_gelu_backward(pass->kernel, pass->dtype, count, hidden[0], active, hidden[0]);
+    } else {
+        TESS_TRY(
+            tess__cut_backward_gelu(pass, &block->narrow, part, active, dy, hidden[0], active));
+        hidden[0] = active;
+    }
     return block_shared_backward(gpt, block, pass, block->widen, block_widen_count(gpt), part, x,
                                  hidden, dx);
 }
