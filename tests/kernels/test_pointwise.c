@@ -1,6 +1,6 @@
 /*
  * Element-wise operations of one backend (argv[1]): exact where the contract leaves one answer, and
- * equal to ref bit for bit in casts, accumulate and dropout.
+ * equal to ref bit for bit in casts, accumulate, dropout and normals.
  */
 #include "device.h"
 
@@ -286,6 +286,41 @@ static void case_fill_copy(void **state)
     assert_int_equal((unsigned char)host[0], 0xff);
 }
 
+static void normal_run(int64_t n, uint64_t first, float mean, float deviation)
+{
+    const struct tess_rng_key key = tess_rng_key(11, TESS_RNG_INIT, 3);
+    float *z = floats(n);
+    device_reset(&device);
+    float *y = device_array(&device, (size_t)n * sizeof *y);
+    tess_normal(device.kernel, key.word, first, n, mean, deviation, y);
+    float *got = device_fetch(&device, y, (size_t)n * sizeof *y);
+    tess_rng_normals(key, first, (uint64_t)n, z);
+    for (int64_t k = 0; k < n; k++) {
+        const float product = (float)((double)deviation * z[k]);
+        z[k] = (float)((double)mean + product);
+    }
+    assert_memory_equal(got, z, (size_t)n * sizeof *y);
+    free(got);
+    free(z);
+}
+
+/*
+ * No backend here has a logarithm or cosine of its own, so the bits are those of base/rng.h. A mean
+ * of minus zero leaves the product as it is, its sign also where it is zero: what first values of
+ * parameters rest on.
+ */
+static void case_normal(void **state)
+{
+    static const uint64_t first[] = {0, 1, 3, 1000, (UINT64_C(1) << 32) - 5};
+    (void)state;
+    for (size_t i = 0; i < LENGTHS; i++)
+        for (size_t f = 0; f < sizeof first / sizeof *first; f++) {
+            normal_run(length[i], first[f], 0.25f, 0.02f);
+            normal_run(length[i], first[f], -0.0f, 0.02f);
+            normal_run(length[i], first[f], -0.0f, 0);
+        }
+}
+
 /* Nothing to do: no pointer is looked at. */
 static void case_empty(void **state)
 {
@@ -320,7 +355,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(case_dropout_rate), cmocka_unit_test(case_dropout_limit),
         cmocka_unit_test(case_cast),         cmocka_unit_test(case_cast_values),
         cmocka_unit_test(case_accumulate),   cmocka_unit_test(case_fill_copy),
-        cmocka_unit_test(case_empty),
+        cmocka_unit_test(case_normal),       cmocka_unit_test(case_empty),
     };
     int failed = cmocka_run_group_tests(cases, NULL, NULL);
     device_close(&device);
