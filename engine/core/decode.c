@@ -343,7 +343,8 @@ static enum tess_status decode_open(struct tess_decoder *decoder, struct tess_we
     TESS_TRY(decode_reserve(decoder));
     TESS_TRY(decode_alloc(decoder));
     TESS_TRY(decode_bind(decoder));
-    return decode_load(decoder, weights);
+    TESS_TRY(decode_load(decoder, weights));
+    return decoder->kernel->ops->failed(decoder->kernel);
 }
 
 enum tess_status tess_decoder_open(const struct tess_decoder_config *config,
@@ -437,8 +438,10 @@ enum tess_status tess_decoder_step(struct tess_decoder *decoder, int32_t token, 
         TESS_TRY(decoder->config.model->forward(decoder->model_state, &pass));
         from = pass.output;
     }
+    if (logits != NULL)
+        TESS_TRY(
+            tess_read(kernel, (size_t)decoder->config.vocabulary * sizeof *logits, output, logits));
+    TESS_TRY(kernel->ops->failed(kernel));
     decoder->next = position + 1;
-    if (logits == NULL)
-        return TESS_OK;
-    return tess_read(kernel, (size_t)decoder->config.vocabulary * sizeof *logits, output, logits);
+    return TESS_OK;
 }

@@ -142,6 +142,7 @@ enum tess_status tess__engine_init_params(struct tess_engine *engine)
         status = params_init_piece(engine, &engine->piece[i], room);
     free(room);
     TESS_TRY(status);
+    TESS_TRY(engine->kernel->ops->failed(engine->kernel));
     return engine->strategy.ops->params_refresh(&engine->strategy);
 }
 
