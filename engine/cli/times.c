@@ -82,8 +82,10 @@ void tess__times_print(const struct tess__times *times, int32_t rank_count)
            percent * (sum.total_s - sum.data_s - sum.forward_s - sum.backward_s - sum.optim_s -
                       sum.comm_s));
     if (rank_count > 1) {
-        printf("  comm %.1f %% exposed + %.1f %% hidden", percent * sum.comm_s,
-               percent * sum.hidden_s);
+        printf("  comm %.1f %% exposed (forward %.1f, backward %.1f, optimizer %.1f) + %.1f %% "
+               "hidden",
+               percent * sum.comm_s, percent * sum.comm_forward_s, percent * sum.comm_backward_s,
+               percent * sum.comm_optim_s, percent * sum.hidden_s);
         times_print_ranks(times, rank_count);
         putchar('\n');
     }
@@ -96,14 +98,17 @@ json_t *tess__times_record(const struct tess__times *times, int32_t rank_count)
 
     for (int32_t r = 0; ranks != NULL && r < rank_count; r++) {
         const struct tess_times *sum = &times->rank[r].sum;
-        json_array_append_new(ranks, json_pack("{s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "rank",
-                                               r, "data_s", tess__record_number(sum->data_s),
-                                               "forward_s", tess__record_number(sum->forward_s),
-                                               "backward_s", tess__record_number(sum->backward_s),
-                                               "hidden_s", tess__record_number(sum->hidden_s),
-                                               "exposed_s", tess__record_number(sum->comm_s),
-                                               "optim_s", tess__record_number(sum->optim_s),
-                                               "total_s", tess__record_number(sum->total_s)));
+        json_array_append_new(
+            ranks,
+            json_pack(
+                "{s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "rank", r, "data_s",
+                tess__record_number(sum->data_s), "forward_s", tess__record_number(sum->forward_s),
+                "backward_s", tess__record_number(sum->backward_s), "hidden_s",
+                tess__record_number(sum->hidden_s), "exposed_s", tess__record_number(sum->comm_s),
+                "exposed_forward_s", tess__record_number(sum->comm_forward_s), "exposed_backward_s",
+                tess__record_number(sum->comm_backward_s), "exposed_optim_s",
+                tess__record_number(sum->comm_optim_s), "optim_s",
+                tess__record_number(sum->optim_s), "total_s", tess__record_number(sum->total_s)));
     }
     return json_pack("{s:{s:I, s:i, s:o}}", "times", "epoch", (json_int_t)times->epoch, "slowest",
                      times_slowest(times, rank_count), "ranks", ranks);

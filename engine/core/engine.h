@@ -35,6 +35,7 @@ void tess_engine_close(struct tess_engine *engine); /* NULL is allowed */
  */
 struct tess_times {
     double data_s, forward_s, backward_s, optim_s, comm_s, hidden_s, total_s;
+    double comm_forward_s, comm_backward_s, comm_optim_s; /* of comm_s, what each waited for */
 };
 
 /* sum += share * one, field by field. */
@@ -48,6 +49,9 @@ static inline void tess_times_add(struct tess_times *sum, const struct tess_time
     sum->comm_s += share * one->comm_s;
     sum->hidden_s += share * one->hidden_s;
     sum->total_s += share * one->total_s;
+    sum->comm_forward_s += share * one->comm_forward_s;
+    sum->comm_backward_s += share * one->comm_backward_s;
+    sum->comm_optim_s += share * one->comm_optim_s;
 }
 
 struct tess_step_result {

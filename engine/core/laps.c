@@ -109,12 +109,16 @@ enum tess_status tess__laps_end(struct tess_engine *engine, struct tess_times *t
 {
     struct tess_laps *laps = &engine->laps;
     TESS_TRY(laps_ask(engine));
+    double wait_s[TESS_LAP_COUNT];
     times->comm_s = 0;
     for (int32_t i = 0; i < TESS_LAP_COUNT; i++) {
-        const double wait_s = tess_comm_phase_wait_s(engine->comm, i) - laps->wait_s[i];
-        times->comm_s += wait_s;
-        laps->spent_s[i] = laps->spent_s[i] > wait_s ? laps->spent_s[i] - wait_s : 0;
+        wait_s[i] = tess_comm_phase_wait_s(engine->comm, i) - laps->wait_s[i];
+        times->comm_s += wait_s[i];
+        laps->spent_s[i] = laps->spent_s[i] > wait_s[i] ? laps->spent_s[i] - wait_s[i] : 0;
     }
+    times->comm_forward_s = wait_s[TESS_LAP_FORWARD];
+    times->comm_backward_s = wait_s[TESS_LAP_BACKWARD];
+    times->comm_optim_s = wait_s[TESS_LAP_UPDATE];
     times->data_s = laps->spent_s[TESS_LAP_DATA];
     times->forward_s = laps->spent_s[TESS_LAP_FORWARD];
     times->backward_s = laps->spent_s[TESS_LAP_BACKWARD];
