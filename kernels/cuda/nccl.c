@@ -22,7 +22,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define NCCL_OLDEST 21800 /* 2.18: ncclCommSplit */
+#define NCCL_OLDEST 22200 /* 2.22: ncclCommAbort of several at once */
 
 static const struct tess_comm_ops nccl_ops;
 
@@ -194,10 +194,28 @@ static void nccl_abort(struct tess_comm *comm, const char *reason)
 /* ---- the kernels' queue -----------------------------------------------------------------------
  */
 
-static void group_detach(struct nccl_group *group)
+/* Nothing of the group is under way any more. False where NCCL does not come to an end: then
+ * nothing that it may use can be freed. */
+static bool group_quiet(struct nccl_group *group)
 {
+    const struct tess_queue *kernels = group->comm.queue;
+    /* First the graphs: NCCL does not end before those that it is part of are gone. */
+    if (kernels != NULL && kernels->ops == &tess__cuda_queue)
+        tess__cuda_graph_close(kernels->kernel);
     for (int way = 0; way < NCCL_LANES; way++)
         tess__nccl_lane_quiet(group->family, &group->lane[way]);
+    tess__nccl_channels_quiet(group);
+    if (tess__nccl_wait_aborted(group->family))
+        return true;
+    tess_log(TESS_LOG_WARN, "rank %d: NCCL does not let go of its calls, nor do we of what it uses",
+             (int)group->family->rank);
+    return false;
+}
+
+static void group_detach(struct nccl_group *group)
+{
+    if (!group_quiet(group))
+        return;
     for (int i = 0; i < 2; i++) {
         if (group->full[i] != NULL)
             group->full[i]->ops->fence_close(group->full[i]);
@@ -224,10 +242,10 @@ static enum tess_status group_attach(struct nccl_group *group, struct tess_queue
     bool fresh = gathers->comm == NULL;
     if (fresh) {
         ncclComm_t comm;
+        TESS_TRY(tess__nccl_lane_open(gathers));
         TESS_TRY(tess__nccl_lane_split(group->family, &group->lane[NCCL_SUMS], 0, group->comm.rank,
                                        &comm));
-        TESS_TRY(tess__nccl_lane_open(gathers));
-        gathers->comm = comm;
+        TESS_TRY(tess__nccl_lane_take(group->family, gathers, comm));
     }
     for (int way = 0; way < NCCL_LANES; way++)
         TESS_TRY(tess__nccl_lane_attach(&group->lane[way], kernels));
@@ -288,6 +306,8 @@ static enum tess_status group_new(struct nccl_family *family, int32_t rank, int3
 static void family_free(struct nccl_family *family)
 {
     tess__nccl_unwatch(family);
+    /* Asked for by a peer when this rank had left the group already. */
+    tess__nccl_channels_close(family, NULL);
     tess__nccl_post_close(family);
     pthread_cond_destroy(&family->changed);
     pthread_mutex_destroy(&family->lock);
@@ -299,7 +319,9 @@ static void nccl_close(struct tess_comm *comm)
     struct nccl_group *group = group_of(comm);
     struct nccl_family *family = group->family;
     group_detach(group);
-    tess__nccl_channels_close(group);
+    if (!tess__nccl_wait_aborted(family))
+        return;
+    tess__nccl_channels_close(family, group);
     tess__nccl_release_all(group);
     for (int way = NCCL_LANES - 1; way >= 0; way--) {
         tess__nccl_unregister(family, &group->lane[way]);
@@ -357,16 +379,16 @@ static enum tess_status split_open(struct nccl_group *parent, ncclComm_t comm, u
         group->id = id;
         for (int32_t i = 0; i < count; i++)
             group->member[i] = parent->member[member[i]];
-        pthread_mutex_lock(&parent->family->lock);
-        group->lane[NCCL_SUMS].comm = comm;
-        pthread_mutex_unlock(&parent->family->lock);
-        *child_out = &group->comm;
-        return TESS_OK;
+        status = tess__nccl_lane_take(parent->family, &group->lane[NCCL_SUMS], comm);
+    } else {
+        /* The others of the part have it, and this rank does not. */
+        tess__nccl_break(parent->family, status, "no room for a communicator");
+        (void)tess__nccl_lane_take(parent->family, &parent->lane[NCCL_SUMS], comm);
     }
-    if (group != NULL)
+    if (status == TESS_OK)
+        *child_out = &group->comm;
+    else if (group != NULL)
         nccl_close(&group->comm);
-    /* The others of the part have it, and this rank does not. */
-    tess__nccl_break(parent->family, status, "no room for a communicator");
     return status;
 }
 
@@ -495,7 +517,7 @@ static enum tess_status open_check(const struct tess_boot *boot, int *version_ou
     if (result != ncclSuccess || version < NCCL_OLDEST)
         TESS_FAIL(
             TESS_ERR_UNSUPPORTED,
-            "NCCL %d.%d.%d is too old: at least 2.18 is needed; put a newer libnccl.so.2 before "
+            "NCCL %d.%d.%d is too old: at least 2.22 is needed; put a newer libnccl.so.2 before "
             "it in LD_LIBRARY_PATH",
             version / 10000, version / 100 % 100, version % 100);
     if (boot->rank_count > TESS_QUEUE_PEERS_MAX)

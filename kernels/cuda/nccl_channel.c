@@ -218,22 +218,38 @@ enum tess_status tess__nccl_channel_get(struct nccl_group *group, int32_t from, 
     return TESS_OK;
 }
 
-void tess__nccl_channels_detach(struct nccl_group *group)
+/* The group's next channel from `at` on, which the thread may be adding others in front of. */
+static struct nccl_channel *channel_of(struct nccl_family *family, const struct nccl_group *group,
+                                       const struct nccl_channel *after)
 {
-    for (struct nccl_channel *at = group->family->channels; at != NULL; at = at->next)
-        if (at->group == group->id && at->lane.queue != NULL) {
-            tess__nccl_lane_quiet(group->family, &at->lane);
-            (void)tess__nccl_lane_attach(&at->lane, NULL);
-        }
+    pthread_mutex_lock(&family->lock);
+    struct nccl_channel *at = after != NULL ? after->next : family->channels;
+    while (at != NULL && at->group != group->id)
+        at = at->next;
+    pthread_mutex_unlock(&family->lock);
+    return at;
 }
 
-void tess__nccl_channels_close(struct nccl_group *group)
+void tess__nccl_channels_quiet(struct nccl_group *group)
 {
-    struct nccl_family *family = group->family;
+    struct nccl_channel *at = NULL;
+    while ((at = channel_of(group->family, group, at)) != NULL)
+        tess__nccl_lane_quiet(group->family, &at->lane);
+}
+
+void tess__nccl_channels_detach(struct nccl_group *group)
+{
+    struct nccl_channel *at = NULL;
+    while ((at = channel_of(group->family, group, at)) != NULL)
+        (void)tess__nccl_lane_attach(&at->lane, NULL);
+}
+
+void tess__nccl_channels_close(struct nccl_family *family, const struct nccl_group *group)
+{
     for (;;) {
         pthread_mutex_lock(&family->lock);
         struct nccl_channel **link = &family->channels;
-        while (*link != NULL && (*link)->group != group->id)
+        while (*link != NULL && group != NULL && (*link)->group != group->id)
             link = &(*link)->next;
         struct nccl_channel *channel = *link;
         if (channel != NULL)

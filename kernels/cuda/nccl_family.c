@@ -16,6 +16,8 @@
 #define FAMILY_TICK_S     0.1
 #define FAMILY_STARTING_S 1e-3  /* between two looks at channels that are being made */
 #define FAMILY_AWAKE_S    50e-6 /* as tess_event_wait promises */
+#define FAMILY_ABORT_S    20    /* NCCL waits for its own threads and for ranks of this host */
+#define NCCL_DOOMED_MAX   512   /* communicators that are aborted; 2 per group, 1 per channel */
 
 /* ---- words ------------------------------------------------------------------------------------
  */
@@ -44,15 +46,54 @@ static void family_describe(const struct nccl_family *family, const struct nccl_
 /* ---- failure ----------------------------------------------------------------------------------
  */
 
-/* Lock held. Ends what runs on the device; the communicators are gone. */
-static void family_abort_lane(struct nccl_lane *lane)
+static void family_say(ncclResult_t result, const char *what)
 {
-    if (lane->comm == NULL)
-        return;
-    ncclResult_t result = ncclCommAbort(lane->comm);
+    if (result != ncclSuccess && result != ncclInProgress)
+        tess_log(TESS_LOG_DEBUG, "%s: %s", what, ncclGetErrorString(result));
+}
+
+/* Lock held. The lane's communicator, which it has no more. */
+static void family_doom_lane(struct nccl_lane *lane, ncclComm_t *doomed, int *count)
+{
+    if (lane->comm != NULL && *count < NCCL_DOOMED_MAX)
+        doomed[(*count)++] = lane->comm;
     lane->comm = NULL;
-    if (result != ncclSuccess)
-        tess_log(TESS_LOG_DEBUG, "ncclCommAbort: %s", ncclGetErrorString(result));
+}
+
+/* Lock held. All of them, most used first; those for which there is no room are given up. */
+static int family_doom(struct nccl_family *family, ncclComm_t *doomed)
+{
+    int count = 0;
+    for (struct nccl_group *group = family->groups; group != NULL; group = group->next)
+        for (int way = 0; way < NCCL_LANES; way++)
+            family_doom_lane(&group->lane[way], doomed, &count);
+    for (struct nccl_channel *at = family->channels; at != NULL; at = at->next)
+        family_doom_lane(&at->lane, doomed, &count);
+    return count;
+}
+
+/*
+ * All at once, as a group: NCCL then tells all of them to stop before it frees the first. One after
+ * the other, the first would wait for the device, where a call of the second waits for a rank that
+ * is gone. Lock not held: this ends only when graphs that NCCL is part of are gone, which the
+ * rank's own thread sees to when it lets go of its communicator.
+ */
+static void family_abort_all(struct nccl_family *family)
+{
+    ncclComm_t doomed[NCCL_DOOMED_MAX];
+    pthread_mutex_lock(&family->lock);
+    const int count = family_doom(family, doomed);
+    pthread_mutex_unlock(&family->lock);
+    family_say(ncclGroupStart(), "ncclGroupStart");
+    for (int i = 0; i < count; i++)
+        family_say(ncclCommAbort(doomed[i]), "ncclCommAbort");
+    family_say(ncclGroupEnd(), "ending a group of ncclCommAbort");
+    pthread_mutex_lock(&family->lock);
+    /* A communicator that was being made is put where it belongs when it has been aborted. */
+    (void)family_doom(family, doomed);
+    family->aborted = true;
+    pthread_cond_broadcast(&family->changed);
+    pthread_mutex_unlock(&family->lock);
 }
 
 void tess__nccl_break(struct nccl_family *family, enum tess_status status, const char *reason)
@@ -64,16 +105,33 @@ void tess__nccl_break(struct nccl_family *family, enum tess_status status, const
         family->status = status;
         snprintf(family->reason, sizeof family->reason, "%s", reason);
         atomic_store(&family->failed, true);
-        for (struct nccl_channel *at = family->channels; at != NULL; at = at->next)
-            family_abort_lane(&at->lane);
-        for (struct nccl_group *group = family->groups; group != NULL; group = group->next)
-            for (int way = 0; way < NCCL_LANES; way++)
-                family_abort_lane(&group->lane[way]);
         pthread_cond_broadcast(&family->changed);
     }
     pthread_mutex_unlock(&family->lock);
-    if (first && status != TESS_ERR_ABORTED)
+    if (!first)
+        return;
+    /* Before the abort: on one host NCCL frees its memory when all ranks do. */
+    if (status != TESS_ERR_ABORTED)
         tess__nccl_tell(family, reason);
+    if (family->threaded)
+        tess__nccl_post_wake(family);
+    else
+        family_abort_all(family);
+}
+
+bool tess__nccl_wait_aborted(struct nccl_family *family)
+{
+    struct timespec limit;
+    clock_gettime(CLOCK_REALTIME, &limit);
+    limit.tv_sec += family->stuck ? 0 : FAMILY_ABORT_S; /* once is enough */
+    int error = 0;
+    pthread_mutex_lock(&family->lock);
+    while (atomic_load(&family->failed) && !family->aborted && error == 0)
+        error = pthread_cond_timedwait(&family->changed, &family->lock, &limit);
+    bool done = family->aborted || !atomic_load(&family->failed);
+    family->stuck = !done;
+    pthread_mutex_unlock(&family->lock);
+    return done;
 }
 
 void tess__nccl_tell(struct nccl_family *family, const char *reason)
@@ -121,13 +179,13 @@ enum tess_status tess__nccl_check(struct nccl_family *family)
 }
 
 /* NCCL met an error in `what`. */
-static enum tess_status family_fail(struct nccl_family *family, ncclComm_t comm,
-                                    ncclResult_t result, const char *what,
-                                    const struct nccl_lane *lane)
+static enum tess_status family_fail(struct nccl_family *family, ncclResult_t result,
+                                    const char *what, const struct nccl_lane *lane)
 {
     char doing[400], text[800];
-    /* The communicator's own last words are more than the code's. */
-    const char *words = comm != NULL ? ncclGetLastError(comm) : "";
+    /* The last words of this process's NCCL are more than the code's. They are of no communicator
+     * in particular, and this one may be gone. */
+    const char *words = ncclGetLastError(NULL);
     family_describe(family, lane, doing, sizeof doing);
     snprintf(text, sizeof text,
              "rank %d on device %d: NCCL failed in %s: %s%s%.200s%s%s; run again "
@@ -163,6 +221,10 @@ enum tess_status tess__nccl_taken(struct nccl_family *family, ncclComm_t *comm, 
                                   const char *what, const struct nccl_lane *lane)
 {
     double start_s = tess_clock_s();
+    /* Not all functions say that they go on beside the caller (ncclCommSplit, registration): what
+     * the communicator says counts. */
+    if (result == ncclSuccess)
+        result = ncclInProgress;
     while (result == ncclInProgress && *comm != NULL) {
         ncclResult_t asked = ncclCommGetAsyncError(*comm, &result);
         if (asked != ncclSuccess)
@@ -180,11 +242,10 @@ enum tess_status tess__nccl_taken(struct nccl_family *family, ncclComm_t *comm, 
     }
     if (result == ncclSuccess)
         return TESS_OK;
-    ncclComm_t failed = *comm;
     pthread_mutex_unlock(&family->lock);
     enum tess_status status = result == ncclInProgress /* aborted meanwhile */
                                   ? tess__nccl_check(family)
-                                  : family_fail(family, failed, result, what, lane);
+                                  : family_fail(family, result, what, lane);
     pthread_mutex_lock(&family->lock);
     return status;
 }
@@ -232,7 +293,7 @@ void tess__nccl_config(const struct nccl_family *family, ncclConfig_t *config_ou
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
     /* A library older than the header would copy more than it has room for: give it the fields of
-     * 2.18, the oldest that we take. */
+     * 2.18, which the oldest that we take has. */
     if (family->version < NCCL_VERSION_CODE) {
         config.size = offsetof(ncclConfig_t, trafficClass);
         config.version = (unsigned)family->version;
@@ -254,7 +315,7 @@ static bool watch_lane(struct nccl_family *family, struct nccl_lane *lane, char 
     ncclResult_t asked = ncclCommGetAsyncError(lane->comm, &result);
     result = asked != ncclSuccess ? asked : result;
     if (result != ncclSuccess && result != ncclInProgress) {
-        const char *words = ncclGetLastError(lane->comm);
+        const char *words = ncclGetLastError(NULL);
         family_describe(family, lane, doing, sizeof doing);
         snprintf(text, text_bytes, "rank %d on device %d: NCCL met an error: %s%s%.200s%s%s",
                  (int)family->rank, family->device, ncclGetErrorString(result),
@@ -323,14 +384,21 @@ static void *watch_thread(void *context)
         struct nccl_letter letter;
         if (tess__nccl_post_take(family, starting ? FAMILY_STARTING_S : FAMILY_TICK_S, &letter))
             watch_take_letter(family, &letter);
-        if (atomic_load(&family->failed))
+        starting = starting && !atomic_load(&family->failed);
+        if (atomic_load(&family->failed)) {
+            if (!family->aborted)
+                family_abort_all(family);
             continue;
+        }
         starting = tess__nccl_channels_advance(family);
         if (tess_clock_s() - looked_s < FAMILY_TICK_S)
             continue;
         watch_look(family);
         looked_s = tess_clock_s();
     }
+    /* A failure that was met just before the end. */
+    if (atomic_load(&family->failed) && !family->aborted)
+        family_abort_all(family);
     return NULL;
 }
 

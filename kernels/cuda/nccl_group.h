@@ -8,7 +8,10 @@
  *
  * The lock guards NCCL's communicators against the thread that aborts them when something is wrong;
  * it is held for one call of NCCL at a time, none of which waits for other ranks (non-blocking
- * communicators). After a failure they are gone: every `comm` is NULL and `failed` is set.
+ * communicators). After a failure they are gone: `failed` is set, then every `comm` is NULL.
+ *
+ * NCCL goes on with what it was given beside the caller, and writes what it has made where it was
+ * told to: never to a stack.
  */
 #ifndef KERNELS_CUDA_NCCL_GROUP_H
 #define KERNELS_CUDA_NCCL_GROUP_H
@@ -36,6 +39,7 @@ enum nccl_way { NCCL_SUMS, NCCL_GATHERS, NCCL_LANES };
 
 struct nccl_lane {
     ncclComm_t comm;
+    ncclComm_t made;          /* what is being split off it */
     cudaStream_t own;         /* before there is a queue */
     cudaStream_t stream;      /* the queue's, or `own` */
     struct tess_queue *queue; /* NULL where the group is not attached */
@@ -147,6 +151,8 @@ struct nccl_family {
     struct nccl_post *post;
     bool hasty; /* while closing: a peer did not come, so wait for none any more */
     _Atomic bool failed, ends;
+    bool aborted; /* after a failure: NCCL has let go of everything */
+    bool stuck;   /* it did not in time */
     enum tess_status status; /* why, once failed */
     char reason[800];
     bool told; /* it has been logged */
@@ -156,8 +162,11 @@ struct nccl_family {
  */
 
 /* The family fails, first reason kept: the others are told unless it is theirs (`status` ABORTED),
- * all of NCCL is aborted. Any thread, lock not held. */
+ * and the thread aborts all of NCCL. Any thread, lock not held. */
 void tess__nccl_break(struct nccl_family *family, enum tess_status status, const char *reason);
+/* After a failure, before anything is freed that NCCL may still use: until it is aborted. False
+ * where that does not end. */
+bool tess__nccl_wait_aborted(struct nccl_family *family);
 /* Tell the other ranks. */
 void tess__nccl_tell(struct nccl_family *family, const char *reason);
 /* TESS_OK, or the failure, logged the first time. */
@@ -192,9 +201,12 @@ void tess__nccl_lane_close(struct nccl_family *family, struct nccl_lane *lane);
 enum tess_status tess__nccl_lane_note(struct nccl_family *family, struct nccl_lane *lane,
                                       const struct tess_comm_call *call, uint64_t number);
 /* Split `lane`'s communicator: those of one color, ordered by key; a negative color takes part and
- * gets none. */
+ * gets none. What it gives is to be given to a lane. */
 enum tess_status tess__nccl_lane_split(struct nccl_family *family, struct nccl_lane *lane,
                                        int color, int key, ncclComm_t *comm_out);
+/* From here on `comm` is the lane's, and aborted with it. */
+enum tess_status tess__nccl_lane_take(struct nccl_family *family, struct nccl_lane *lane,
+                                      ncclComm_t comm);
 
 /* ---- nccl_run.c: what NCCL does for a call; source and target are memory of the device ---------
  */
@@ -244,9 +256,12 @@ enum tess_status tess__nccl_channel_get(struct nccl_group *group, int32_t from, 
 /* Do what can be done for channels that are being made; the thread's, lock not held. True while
  * there are any. */
 bool tess__nccl_channels_advance(struct nccl_family *family);
+/* Wait for all of the group's messages, as tess__nccl_lane_quiet. */
+void tess__nccl_channels_quiet(struct nccl_group *group);
 /* A group's queue is going: work on own streams again. */
 void tess__nccl_channels_detach(struct nccl_group *group);
-void tess__nccl_channels_close(struct nccl_group *group);
+/* NULL: those of all groups. */
+void tess__nccl_channels_close(struct nccl_family *family, const struct nccl_group *group);
 
 enum nccl_letter_kind { NCCL_REQUEST, NCCL_INVITE, NCCL_FAILED };
 

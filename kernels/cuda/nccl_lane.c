@@ -89,6 +89,12 @@ enum tess_status tess__nccl_lane_note(struct nccl_family *family, struct nccl_la
     return error == cudaSuccess ? TESS_OK : tess__cuda_fail(error, "cudaEventRecord");
 }
 
+static void lane_say(ncclResult_t result, const char *what)
+{
+    if (result != ncclSuccess)
+        tess_log(TESS_LOG_DEBUG, "%s: %s", what, ncclGetErrorString(result));
+}
+
 enum tess_status tess__nccl_lane_split(struct nccl_family *family, struct nccl_lane *lane,
                                        int color, int key, ncclComm_t *comm_out)
 {
@@ -101,20 +107,35 @@ enum tess_status tess__nccl_lane_split(struct nccl_family *family, struct nccl_l
         pthread_mutex_unlock(&family->lock);
         return tess__nccl_check(family);
     }
-    ncclResult_t result =
-        ncclCommSplit(lane->comm, color < 0 ? NCCL_SPLIT_NOCOLOR : color, key, comm_out, &config);
-    /* First the parent is done with it, then the child is. */
+    lane->made = NULL;
+    ncclResult_t result = ncclCommSplit(lane->comm, color < 0 ? NCCL_SPLIT_NOCOLOR : color, key,
+                                        &lane->made, &config);
+    /* The child is there when the parent is done with it. */
     status = tess__nccl_taken(family, &lane->comm, result, "ncclCommSplit", NULL);
-    if (status == TESS_OK && *comm_out != NULL)
-        status = tess__nccl_taken(family, comm_out, ncclInProgress, "ncclCommSplit", NULL);
+    if (status == TESS_OK && lane->made != NULL)
+        status = tess__nccl_taken(family, &lane->made, ncclInProgress, "ncclCommSplit", NULL);
+    if (status == TESS_OK && lane->made == NULL && color >= 0)
+        status = tess_fail(TESS_ERR_COMM, "ncclCommSplit made no communicator");
+    if (status == TESS_OK)
+        *comm_out = lane->made;
     pthread_mutex_unlock(&family->lock);
     return status;
 }
 
-static void lane_say(ncclResult_t result, const char *what)
+enum tess_status tess__nccl_lane_take(struct nccl_family *family, struct nccl_lane *lane,
+                                      ncclComm_t comm)
 {
-    if (result != ncclSuccess)
-        tess_log(TESS_LOG_DEBUG, "%s: %s", what, ncclGetErrorString(result));
+    pthread_mutex_lock(&family->lock);
+    bool failed = atomic_load(&family->failed);
+    if (!failed)
+        lane->comm = comm;
+    pthread_mutex_unlock(&family->lock);
+    if (!failed)
+        return TESS_OK;
+    /* Nothing has run on it, so that this does not wait for anybody. */
+    if (comm != NULL)
+        lane_say(ncclCommAbort(comm), "ncclCommAbort");
+    return tess__nccl_check(family);
 }
 
 static void lane_end(struct nccl_family *family, struct nccl_lane *lane)

@@ -1,7 +1,13 @@
 /*
  * Memory that NCCL can work on without copies of its own: from its allocator, and registered with
  * the communicators that will see it. As a symmetric window where all ranks have the same bytes,
- * because the engine then lays them out the same; else each rank for itself.
+ * else each rank for itself.
+ *
+ * A registered array has to lie at the same place of its block on all ranks of a call: NCCL looks
+ * for the others' by its own, and would take what is there without a word (NCCL user guide, "Window
+ * Registration"). The engine lays blocks out the same on ranks that do the same. A group that was
+ * split into others before its memory came is one of ranks that may not (stages of a pipeline): in
+ * it nothing is registered, in its parts it is.
  *
  * Either all ranks of a communicator have memory registered or none (NCCL user guide, "User Buffer
  * Registration"), so they agree on what became of it. Messages and canonical sums, which are
@@ -15,11 +21,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-/* Not in every library that this may be run with (2.18). */
-#pragma weak ncclMemAlloc
-#pragma weak ncclMemFree
-#pragma weak ncclCommRegister
-#pragma weak ncclCommDeregister
+/* Not in every library that this may be run with (2.22). */
 #pragma weak ncclCommWindowRegister
 #pragma weak ncclCommWindowDeregister
 
@@ -30,13 +32,12 @@
 
 static enum tess_status memory_take(struct nccl_block *block)
 {
-    if (ncclMemAlloc != NULL) {
-        ncclResult_t result = ncclMemAlloc(&block->memory, block->bytes);
-        if (result == ncclSuccess)
-            return TESS_OK;
-        tess__cuda_tell(cudaGetLastError(), "ncclMemAlloc");
-        tess_log(TESS_LOG_DEBUG, "ncclMemAlloc: %s", ncclGetErrorString(result));
-    }
+    ncclResult_t result = ncclMemAlloc(&block->memory, block->bytes);
+    if (result == ncclSuccess)
+        return TESS_OK;
+    block->memory = NULL;
+    tess__cuda_tell(cudaGetLastError(), "ncclMemAlloc");
+    tess_log(TESS_LOG_DEBUG, "ncclMemAlloc: %s", ncclGetErrorString(result));
     CUDA_TRY(cudaMalloc(&block->base, block->bytes + TESS_MEMORY_ALIGN));
     const uintptr_t at = (uintptr_t)block->base;
     block->memory =
@@ -135,28 +136,28 @@ static enum tess_status memory_register_as(struct nccl_group *group, bool window
 static enum tess_status memory_register_lane(struct nccl_group *group, struct nccl_lane *lane,
                                              struct nccl_block *block)
 {
-    struct nccl_registration made = {.lane = lane};
     bool everybody = false;
     for (const struct nccl_registration *at = block->registered; at != NULL; at = at->next)
         if (at->lane == lane)
             return TESS_OK;
-    if (block->symmetric && ncclCommWindowRegister != NULL)
-        TESS_TRY(memory_register_as(group, true, block, &made, &everybody));
-    if (!everybody && ncclCommRegister != NULL)
-        TESS_TRY(memory_register_as(group, false, block, &made, &everybody));
-    if (!everybody)
-        return TESS_OK;
-    struct nccl_registration *kept = malloc(sizeof *kept);
-    if (kept == NULL)
+    struct nccl_registration *made = calloc(1, sizeof *made);
+    if (made == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory to register memory with NCCL");
-    *kept = made;
-    kept->next = block->registered;
-    block->registered = kept;
+    made->lane = lane;
+    made->next = block->registered;
+    block->registered = made; /* kept in any case: NCCL may write there after a failure */
+    if (block->symmetric && ncclCommWindowRegister != NULL)
+        TESS_TRY(memory_register_as(group, true, block, made, &everybody));
+    if (!everybody)
+        TESS_TRY(memory_register_as(group, false, block, made, &everybody));
     return TESS_OK;
 }
 
 static enum tess_status memory_register_group(struct nccl_group *group, struct nccl_block *block)
 {
+    /* Only memory of all ranks is known to all members. */
+    if (group->splits > 0 || block->owner->comm.rank_count != group->family->rank_count)
+        return TESS_OK;
     if (group->lane[NCCL_GATHERS].comm != NULL)
         TESS_TRY(memory_register_lane(group, &group->lane[NCCL_GATHERS], block));
     if (group->comm.order == TESS_ORDER_FAST)
@@ -240,8 +241,7 @@ enum tess_status tess__nccl_alloc(struct tess_comm *comm, size_t bytes, void **m
         block->symmetric = block->symmetric && all[r] == mine;
     block->next = family->blocks;
     family->blocks = block;
-    /* Only memory of all ranks is known to the groups that were split off before. */
-    if (status == TESS_OK && comm->rank_count == family->rank_count)
+    if (status == TESS_OK)
         status = memory_register_older(family->groups, block);
     if (status != TESS_OK) {
         tess__nccl_release(comm, block->memory);
@@ -258,7 +258,7 @@ void tess__nccl_release(struct tess_comm *comm, void *memory)
     while (*link != NULL && (*link)->memory != memory)
         link = &(*link)->next;
     struct nccl_block *block = *link;
-    if (block == NULL)
+    if (block == NULL || !tess__nccl_wait_aborted(family))
         return;
     memory_forget(family, block, NULL);
     *link = block->next;
