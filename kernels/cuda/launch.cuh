@@ -5,7 +5,7 @@
  * <<<>>>, extern __shared__ and inline assembly. Matrix instructions are in mma.cuh.
  *
  *   CUDA_LAUNCH(kernel, grid, block, shared_bytes, stream, arguments...)
- *       a cudaError_t; more dynamic shared memory than 48 KiB is asked for by itself
+ *       a cudaError_t; more dynamic shared memory than a block has anyway is asked for by itself
  *   CUDA_SHARED(type, name)
  *       in a kernel: `type *name` is the block's dynamic shared memory, 128-byte aligned
  *   cuda_copy_async16(shared, global[, valid]), cuda_copy_commit(), cuda_copy_wait<N>()

@@ -63,14 +63,52 @@ static enum tess_status module_open_device(const struct cuda_survey *survey, int
     return TESS_OK;
 }
 
+/* Let this process's kernels on `device` use the memory of `peer`. Locked. */
+static bool module_enable(const struct cuda_survey *survey, int32_t device, int32_t peer)
+{
+    const uint64_t bit = (uint64_t)1 << peer;
+    if ((survey->reach[device] & bit) == 0 || (module.enabled[device] & bit) != 0)
+        return (survey->reach[device] & bit) != 0;
+    int before = -1;
+    cudaError_t error = cudaGetDevice(&before);
+    if (error == cudaSuccess)
+        error = cudaSetDevice(survey->ordinal[device]);
+    if (error == cudaSuccess)
+        error = cudaDeviceEnablePeerAccess(survey->ordinal[peer], 0);
+    const bool enabled = error == cudaSuccess || error == cudaErrorPeerAccessAlreadyEnabled;
+    if (error != cudaSuccess)
+        tess__cuda_tell(cudaGetLastError(), "reaching the memory of another device");
+    if (before >= 0)
+        tess__cuda_tell(cudaSetDevice(before), "cudaSetDevice");
+    if (enabled)
+        module.enabled[device] |= bit;
+    return enabled;
+}
+
+/* Ranks that are threads read each other's memory: all devices that the process has opened so far,
+ * and this one. Where it is refused, their copies go through the host, and what runs on one and
+ * reads another's memory fails and says so. Locked. */
+static void module_meet(const struct cuda_survey *survey, int32_t device)
+{
+    for (int32_t peer = 0; peer < survey->count; peer++) {
+        if (peer == device || !module.opened[peer])
+            continue;
+        (void)module_enable(survey, device, peer);
+        (void)module_enable(survey, peer, device);
+    }
+}
+
 enum tess_status tess__cuda_select(int32_t device)
 {
     const struct cuda_survey *survey = tess__cuda_survey(true);
     TESS_TRY(module_check(survey, device));
     enum tess_status status = TESS_OK;
     pthread_mutex_lock(&module.lock);
-    if (!module.opened[device])
+    if (!module.opened[device]) {
         status = module_open_device(survey, device);
+        if (status == TESS_OK)
+            module_meet(survey, device);
+    }
     pthread_mutex_unlock(&module.lock);
     TESS_TRY(status);
     CUDA_TRY(cudaSetDevice(survey->ordinal[device]));
@@ -93,23 +131,6 @@ static void module_device_usage(struct tess_device_usage *usage_out)
     tess__cuda_usage_get(tess__cuda_selected(), usage_out);
 }
 
-/* Let this process's kernels on `device` use the memory of `peer`. Locked. */
-static bool module_enable(const struct cuda_survey *survey, int32_t device, int32_t peer)
-{
-    int before = -1;
-    cudaError_t error = cudaGetDevice(&before);
-    if (error == cudaSuccess)
-        error = cudaSetDevice(survey->ordinal[device]);
-    if (error == cudaSuccess)
-        error = cudaDeviceEnablePeerAccess(survey->ordinal[peer], 0);
-    const bool enabled = error == cudaSuccess || error == cudaErrorPeerAccessAlreadyEnabled;
-    if (error != cudaSuccess)
-        tess__cuda_tell(cudaGetLastError(), "reaching the memory of another device");
-    if (before >= 0)
-        tess__cuda_tell(cudaSetDevice(before), "cudaSetDevice");
-    return enabled;
-}
-
 /* A process that uses the device gets the access with the answer; others get the answer alone. */
 static bool module_device_reaches(int32_t device, int32_t peer)
 {
@@ -118,14 +139,10 @@ static bool module_device_reaches(int32_t device, int32_t peer)
         return false;
     if (device == peer)
         return true;
-    const uint64_t bit = (uint64_t)1 << peer;
-    bool reaches = (survey->reach[device] & bit) != 0;
+    bool reaches = (survey->reach[device] >> peer & 1) != 0;
     pthread_mutex_lock(&module.lock);
-    if (reaches && module.opened[device] && (module.enabled[device] & bit) == 0) {
+    if (reaches && module.opened[device] && module.opened[peer])
         reaches = module_enable(survey, device, peer);
-        if (reaches)
-            module.enabled[device] |= bit;
-    }
     pthread_mutex_unlock(&module.lock);
     return reaches;
 }

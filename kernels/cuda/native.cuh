@@ -12,9 +12,26 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* What a block gets of shared memory without being asked for more (CUDA C++ programming guide,
- * "Technical specifications per compute capability"). */
-#define CUDA_SHARED_PLAIN ((size_t)48 << 10)
+/* Dynamic shared memory that a block has without asking: 48 KiB (CUDA C++ programming guide,
+ * "Technical specifications per compute capability") less what a kernel here may have of static. */
+#define CUDA_SHARED_PLAIN ((size_t)24 << 10)
+
+/* Let the kernel have as much as the device gives, always the same number: threads that launch one
+ * kernel with different sizes would take the larger one's room away between this and its launch. */
+static inline cudaError_t cuda_ask_shared(const void *kernel)
+{
+    int device = 0, most = 0;
+    cudaFuncAttributes about;
+    cudaError_t error = cudaGetDevice(&device);
+    if (error == cudaSuccess)
+        error = cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+    if (error == cudaSuccess)
+        error = cudaFuncGetAttributes(&about, kernel);
+    if (error != cudaSuccess)
+        return error;
+    return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                most - (int)about.sharedSizeBytes);
+}
 
 /* A grid without blocks is nothing to do, not an error. */
 template <typename... Parameters, typename... Arguments>
@@ -25,8 +42,7 @@ static inline cudaError_t cuda_launch(void (*kernel)(Parameters...), dim3 grid, 
     if (grid.x == 0 || grid.y == 0 || grid.z == 0)
         return cudaSuccess;
     if (shared_bytes > CUDA_SHARED_PLAIN) {
-        cudaError_t error = cudaFuncSetAttribute(
-            kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared_bytes);
+        cudaError_t error = cuda_ask_shared(reinterpret_cast<const void *>(kernel));
         if (error != cudaSuccess)
             return error;
     }

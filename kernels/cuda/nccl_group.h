@@ -151,8 +151,8 @@ struct nccl_family {
     struct nccl_post *post;
     bool hasty; /* while closing: a peer did not come, so wait for none any more */
     _Atomic bool failed, ends;
-    bool aborted; /* after a failure: NCCL has let go of everything */
-    bool stuck;   /* it did not in time */
+    bool aborted;            /* after a failure: NCCL has let go of everything */
+    bool stuck;              /* it did not in time */
     enum tess_status status; /* why, once failed */
     char reason[800];
     bool told; /* it has been logged */

@@ -135,15 +135,18 @@ void tess__cuda_normal(struct tess_kernel *kernel, const uint32_t key[2], uint64
 
 void tess__cuda_fill(struct tess_kernel *kernel, int64_t bytes, int value, void *memory)
 {
-    tess__cuda_note(
-        kernel, cudaMemsetAsync(memory, value, (size_t)bytes, tess__cuda_stream(kernel)), "fill");
+    if (bytes > 0) /* an empty one is an error while a graph is recorded */
+        tess__cuda_note(kernel,
+                        cudaMemsetAsync(memory, value, (size_t)bytes, tess__cuda_stream(kernel)),
+                        "fill");
 }
 
 /* Either end may be another device's memory: the runtime sees whose. */
 void tess__cuda_copy(struct tess_kernel *kernel, int64_t bytes, const void *source, void *target)
 {
-    tess__cuda_note(kernel,
-                    cudaMemcpyAsync(target, source, (size_t)bytes, cudaMemcpyDefault,
-                                    tess__cuda_stream(kernel)),
-                    "copy");
+    if (bytes > 0)
+        tess__cuda_note(kernel,
+                        cudaMemcpyAsync(target, source, (size_t)bytes, cudaMemcpyDefault,
+                                        tess__cuda_stream(kernel)),
+                        "copy");
 }
