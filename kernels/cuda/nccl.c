@@ -381,7 +381,7 @@ static enum tess_status split_open(struct nccl_group *parent, ncclComm_t comm, u
             group->member[i] = parent->member[member[i]];
         status = tess__nccl_lane_take(parent->family, &group->lane[NCCL_SUMS], comm);
     } else {
-        /* The others of the part have it, and this rank does not. */
+        /* The others of the part have it, and this rank does not: all fail, and it is ended. */
         tess__nccl_break(parent->family, status, "no room for a communicator");
         (void)tess__nccl_lane_take(parent->family, &parent->lane[NCCL_SUMS], comm);
     }

@@ -171,5 +171,7 @@ void tess__nccl_lane_close(struct nccl_family *family, struct nccl_lane *lane)
         tess__cuda_tell(cudaEventDestroy(lane->beat), "cudaEventDestroy");
     if (lane->own != NULL)
         tess__cuda_tell(cudaStreamDestroy(lane->own), "cudaStreamDestroy");
+    pthread_mutex_lock(&family->lock); /* the watch looks at it still */
     *lane = (struct nccl_lane){0};
+    pthread_mutex_unlock(&family->lock);
 }
