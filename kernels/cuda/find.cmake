@@ -9,6 +9,8 @@
 #   ROOTS                                           the toolkit
 #   nvidia/PACKAGE, nvidia/cu13, nvidia/cu12        in the site-packages of python3, where there is one
 #   where compilers and linkers look anyway
+# Both are taken from the first place that has both, so that the header is the library's; only where no place
+# has, each from where it is.
 
 # The site-packages folders of the python3 on the path; empty where there is none.
 function(tess_cuda_site_packages folders_out)
@@ -24,6 +26,20 @@ function(tess_cuda_site_packages folders_out)
     set(${folders_out} "${folders}" PARENT_SCOPE)
 endfunction()
 
+# The file of the library in one root, `names` the versions to look for; NOTFOUND where there is none.
+function(tess_cuda_library root library file_out)
+    file(GLOB versioned ${root}/lib/lib${library}.so.* ${root}/lib64/lib${library}.so.*)
+    set(names "")
+    foreach(file ${versioned})
+        get_filename_component(name ${file} NAME)
+        list(APPEND names ${name})
+    endforeach()
+    list(SORT names COMPARE NATURAL ORDER DESCENDING)
+    find_library(found NAMES ${library} ${names} NAMES_PER_DIR PATHS ${root}/lib ${root}/lib64
+                 NO_DEFAULT_PATH NO_CACHE)
+    set(${file_out} "${found}" PARENT_SCOPE)
+endfunction()
+
 function(tess_cuda_find word header library package)
     set(roots ${${word}_ROOT} $ENV{${word}_ROOT} ${ARGN})
     tess_cuda_site_packages(sites)
@@ -31,22 +47,23 @@ function(tess_cuda_find word header library package)
         list(APPEND roots ${site}/nvidia/${package} ${site}/nvidia/cu13 ${site}/nvidia/cu12)
     endforeach()
 
-    set(versioned "")
+    # What the user has set stays. Root by root, so that what the user names wins over a newer one elsewhere.
+    set(place "")
     foreach(root ${roots})
-        file(GLOB found ${root}/lib/lib${library}.so.* ${root}/lib64/lib${library}.so.*)
-        list(APPEND versioned ${found})
+        tess_cuda_library(${root} ${library} file)
+        if(NOT ${word}_INCLUDE AND NOT ${word}_LIBRARY AND file AND EXISTS ${root}/include/${header})
+            set(${word}_INCLUDE ${root}/include CACHE PATH "Folder of ${header}" FORCE)
+            set(${word}_LIBRARY ${file} CACHE FILEPATH "lib${library}" FORCE)
+        elseif(file AND NOT place)
+            set(place ${file})
+        endif()
     endforeach()
-    set(names "")
-    foreach(file ${versioned})
-        get_filename_component(name ${file} NAME)
-        list(APPEND names ${name})
-    endforeach()
-    list(SORT names COMPARE NATURAL ORDER DESCENDING)
-
+    if(place AND NOT ${word}_LIBRARY)
+        set(${word}_LIBRARY ${place} CACHE FILEPATH "lib${library}" FORCE)
+    endif()
     find_path(${word}_INCLUDE ${header} HINTS ${roots} PATH_SUFFIXES include
               DOC "Folder of ${header}")
-    # Root by root, so that what the user names wins over a newer one elsewhere.
-    find_library(${word}_LIBRARY NAMES ${library} ${names} NAMES_PER_DIR HINTS ${roots}
-                 PATH_SUFFIXES lib lib64 DOC "lib${library}")
+    find_library(${word}_LIBRARY NAMES ${library} HINTS ${roots} PATH_SUFFIXES lib lib64
+                 DOC "lib${library}")
     mark_as_advanced(${word}_INCLUDE ${word}_LIBRARY)
 endfunction()

@@ -39,6 +39,10 @@ file(REMOVE_RECURSE ${site})
 plant(${WORK}/site/nvidia/cu13 lib/libtessfound.so.2)
 expect(${WORK}/site/nvidia/cu13/include ${WORK}/site/nvidia/cu13/lib/libtessfound.so.2 ${WORK}/toolkit)
 
+# A header by itself, which a system may have of another version, does not go with it.
+plant(${WORK}/toolkit)
+expect(${WORK}/site/nvidia/cu13/include ${WORK}/site/nvidia/cu13/lib/libtessfound.so.2 ${WORK}/toolkit)
+
 # The toolkit goes before python's, even with an older version.
 plant(${WORK}/toolkit lib64/libtessfound.so.1)
 expect(${WORK}/toolkit/include ${WORK}/toolkit/lib64/libtessfound.so.1 ${WORK}/toolkit)
