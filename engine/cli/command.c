@@ -34,6 +34,8 @@ static const struct command command_table[] = {
     {"report", "one HTML file about runs, comparisons and scaling", tess__command_report},
     {"top", "watch this machine's devices and the ranks that use them", tess__command_top},
     {"bench comm", "speed of collectives against plain memory copies", tess__command_bench_comm},
+    {"bench gpu", "a device's ceilings, and the share of them that each kernel reaches",
+     tess__command_bench_gpu},
     {"bench kernels", "speed of kernels against the best plain oneDNN primitive",
      tess__command_bench_kernels},
     {"bench step", "speed per strategy, ranks and grid", tess__command_bench_step},

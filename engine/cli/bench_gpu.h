@@ -1,0 +1,159 @@
+/*
+ * What the files of `tessera bench gpu` share: the device, memory on it, time by its own clock, and
+ * lines of results. A ceiling is the best that the device was seen to do, in this run: bytes copied
+ * or operations multiplied in a second. Everything goes through the table of kernels alone, so that
+ * the same code measures any backend, and can be tested where there is no device.
+ */
+#ifndef TESSERA_CLI_BENCH_GPU_H
+#define TESSERA_CLI_BENCH_GPU_H
+
+#include "cli/bench.h"
+#include "cli/bench_place.h"
+#include "core/flops.h"
+
+#define TESS__GPU_ARRAYS_MAX 32
+#define TESS__GPU_OPS_MAX    8
+#define TESS__GPU_TEXT_BYTES 48
+
+/* What the products and rows are those of. */
+struct tess__gpu_model {
+    const char *name;
+    int64_t width, inner, classes; /* of a layer, of its feed-forward part, of the vocabulary */
+    int32_t heads;                 /* of width / heads */
+    int64_t length, batch;         /* positions of a sequence; sequences */
+    int64_t layers;
+    int64_t square[2];  /* of the square products */
+    int64_t images;     /* of a batch, of the labs' images */
+    int64_t head_chunk; /* positions whose logits exist at a time */
+    struct {
+        int64_t rows, length;
+        int32_t heads, kv_heads;
+        int64_t size;
+    } attention[3];
+};
+
+/* Types of products: with ceilings of their own. */
+enum tess__gpu_type {
+    TESS__GPU_F32,
+    TESS__GPU_BF16,
+    TESS__GPU_F16,
+    TESS__GPU_FP8,
+    TESS__GPU_TYPES
+};
+
+struct tess__gpu {
+    struct tess__bench bench; /* its kernel, and where results go */
+    struct tess__bench_place place;
+    const struct tess__gpu_model *model;
+    enum tess_dtype dtype; /* of activations */
+    int64_t bytes;         /* of each array that a kernel streams through */
+    double batch_s;        /* a timed batch of runs takes at least about that long */
+    int rounds;            /* timed batches */
+    double copy_per_s;     /* ceiling, bytes read and written; 0: not measured */
+    double product_per_s[TESS__GPU_TYPES]; /* ceilings, operations; 0: not measured */
+    int goals, met;
+    /* Private to bench_gpu_measure.c. */
+    struct tess_fence *fence[2]; /* NULL where there is no queue */
+    float *chunk;                /* [chunk_count] through which random numbers get their type */
+    int64_t chunk_count;
+    void *array[TESS__GPU_ARRAYS_MAX];
+    int arrays;
+    struct tess_op op[TESS__GPU_OPS_MAX];
+    int ops;
+};
+
+/* ---- memory; bench_gpu_measure.c -------------------------------------------------------------
+ */
+
+/* The kernel is open. close drops everything, also after a failed open. */
+enum tess_status tess__gpu_open(struct tess__gpu *gpu);
+void tess__gpu_close(struct tess__gpu *gpu);
+
+/* Device memory, zeroed, until the next drop. */
+enum tess_status tess__gpu_take(struct tess__gpu *gpu, int64_t bytes, void **memory_out);
+/* The same with normally distributed numbers: what is multiplied costs a device power, zeros do
+ * not, and less power is a higher clock. */
+enum tess_status tess__gpu_take_random(struct tess__gpu *gpu, enum tess_dtype dtype, int64_t count,
+                                       void **memory_out);
+/* The same with numbers from [0, below). */
+enum tess_status tess__gpu_take_tokens(struct tess__gpu *gpu, int64_t count, int64_t below,
+                                       int32_t **memory_out);
+/* An open operation with its scratch, until the next drop. */
+enum tess_status tess__gpu_take_op(struct tess__gpu *gpu, const struct tess_op_desc *desc,
+                                   struct tess_op **op_out);
+void tess__gpu_drop(struct tess__gpu *gpu);
+
+/* ---- time; bench_gpu_measure.c ---------------------------------------------------------------
+ */
+
+struct tess__gpu_task {
+    enum tess_status (*run)(void *context);
+    void (*reset)(void *context); /* before each batch, not timed; NULL: nothing to do */
+    void *context;
+};
+
+/* Seconds of one run, over rounds of several runs each. */
+struct tess__gpu_time {
+    double median_s, least_s;
+};
+
+/*
+ * Run in batches, and time each batch between two fences of the kernels' queue: what the device
+ * took, with the gaps between its kernels but without the host's way there. Without a queue, by the
+ * clock on the wall. Also what the device complains of is an error.
+ */
+enum tess_status tess__gpu_measure(struct tess__gpu *gpu, const struct tess__gpu_task *task,
+                                   struct tess__gpu_time *time_out);
+
+/* Wait for all that was queued; errors of that work are told here. */
+enum tess_status tess__gpu_wait(struct tess__gpu *gpu);
+
+/* The middle and the least of `count` values, which are sorted. */
+struct tess__gpu_time tess__gpu_times(double *seconds, int count);
+
+/* ---- results; bench_gpu_tell.c ---------------------------------------------------------------
+ */
+
+/* One line of the table, and of the file. */
+struct tess__gpu_row {
+    const char *part, *name, *shape, *type;
+    double bytes, flops; /* of a run, one of them 0 */
+    double ceiling;      /* bytes or operations in a second, 0: not known */
+    double goal;         /* share of the ceiling; 0: none */
+    struct tess__gpu_time time;
+};
+
+/* Rows below count bytes, or operations. `share_of`: what the shares are of. */
+void tess__gpu_head(const struct tess__gpu *gpu, const char *title, bool is_bytes,
+                    const char *share_of);
+enum tess_status tess__gpu_tell(struct tess__gpu *gpu, const struct tess__gpu_row *row);
+
+/* "copy ceiling: 4012.3 GB/s, ..." */
+void tess__gpu_tell_ceiling(const struct tess__gpu *gpu, const char *name, bool is_bytes,
+                            double best, double peak, const char *of);
+
+/* The dense peak of a type by the device's datasheet, 0 where it is not known. */
+double tess__gpu_peak(const struct tess__gpu *gpu, enum tess__gpu_type type);
+const char *tess__gpu_type_name(enum tess__gpu_type type);
+enum tess__gpu_type tess__gpu_type_of(enum tess_dtype dtype);
+/* The memory's bandwidth by the driver, else by the datasheet; 0 where neither knows. */
+double tess__gpu_memory_peak(const struct tess__gpu *gpu);
+
+/* ---- parts -----------------------------------------------------------------------------------
+ */
+
+/* bench_gpu_ceiling.c: sets copy_per_s; sets product_per_s. */
+enum tess_status tess__gpu_copies(struct tess__gpu *gpu);
+enum tess_status tess__gpu_matmuls(struct tess__gpu *gpu);
+/* bench_gpu_rows.c: what streams through activations. */
+enum tess_status tess__gpu_rows(struct tess__gpu *gpu);
+/* bench_gpu_params.c: what streams through gradients and parameters, in f32. */
+enum tess_status tess__gpu_params(struct tess__gpu *gpu);
+/* bench_gpu_reduce.c: sums over the arrays of ranks that share a device. */
+enum tess_status tess__gpu_reduce(struct tess__gpu *gpu);
+/* bench_gpu_products.c: linear layers, attention, convolutions. */
+enum tess_status tess__gpu_products(struct tess__gpu *gpu);
+/* bench_gpu_host.c: what it costs the host to give the device work. */
+enum tess_status tess__gpu_host(struct tess__gpu *gpu);
+
+#endif
