@@ -1,6 +1,7 @@
 /*
  * tessera bench comm: time and bandwidth of every collective of the `local` communicator over a
- * list of sizes, beside plain memory copies by the same ranks in the same run. A table on stdout,
+ * list of sizes, beside plain memory copies by the same ranks in the same run; in the host's
+ * memory, or, with ranks that are threads and share a device, in the device's. A table on stdout,
  * and one JSON line per row with --json.
  *
  * "size" is the bytes of the whole array: what all-reduce sums, what all-gather ends with, what
@@ -11,6 +12,7 @@
  */
 #include "base/clock.h"
 #include "base/options.h"
+#include "cli/bench_place.h"
 #include "cli/command.h"
 #include "cli/launch.h"
 #include "cli/text.h"
@@ -35,7 +37,7 @@ struct bench_options {
     const char *sizes;
     int32_t order, mode;
     bool rewrite, bind;
-    const char *json;
+    const char *device, *kernel, *json;
 };
 
 static const struct tess_option bench_option_table[] = {
@@ -52,6 +54,11 @@ static const struct tess_option bench_option_table[] = {
      "other"},
     {"bind", TESS_OPTION_BOOL, offsetof(struct bench_options, bind), "on", 0, 0, NULL,
      "bind each rank to a core where there are enough"},
+    {"device", TESS_OPTION_STRING, offsetof(struct bench_options, device), "cpu", 0, 0, NULL,
+     "cpu: arrays in the host's memory; cuda, cuda:N: in a device's, which all ranks share, and "
+     "sums by its kernels"},
+    {"kernel", TESS_OPTION_STRING, offsetof(struct bench_options, kernel), "", 0, 0, NULL,
+     "guard_queue: the same order of work without a device, for tests"},
     {"json", TESS_OPTION_STRING, offsetof(struct bench_options, json), "", 0, 0, NULL,
      "file to which one JSON line per row is added"},
     {NULL, TESS_OPTION_BOOL, 0, NULL, 0, 0, NULL, NULL},
@@ -91,6 +98,9 @@ struct bench {
     int size_count;
     FILE *json;
     char machine[128];
+    bool on_device;
+    char memory[128];                 /* whose: "host", or of what */
+    struct tess__bench_place place;   /* where on_device */
     double copy_gbs[BENCH_SIZES_MAX]; /* in the launcher, as rows come in */
 };
 
@@ -104,6 +114,8 @@ struct bench_row {
 struct bench_rank {
     const struct bench *bench;
     struct tess_comm *comm;
+    struct tess_kernel *kernel; /* NULL: arrays are the host's */
+    struct tess_fence *fence;
     float *a, *b;
     double *sample;
 };
@@ -169,9 +181,32 @@ static enum tess_status bench_call(struct bench_rank *rank, enum bench_kind kind
     case BENCH_SEND:
         return bench_neighbours(rank, count);
     default:
-        memcpy(b, a, bytes);
+        if (rank->kernel != NULL)
+            tess_copy(rank->kernel, (int64_t)bytes, a, b);
+        else
+            memcpy(b, a, bytes);
         return TESS_OK;
     }
+}
+
+/* The host goes on before a device has done its work: wait until it has. */
+static enum tess_status bench_finish(struct bench_rank *rank)
+{
+    if (rank->kernel == NULL)
+        return TESS_OK;
+    TESS_TRY(rank->kernel->queue->ops->record(rank->kernel->queue, rank->fence));
+    TESS_TRY(rank->kernel->queue->ops->wait(rank->fence));
+    return rank->kernel->ops->failed(rank->kernel);
+}
+
+static enum tess_status bench_zero(struct bench_rank *rank, float *array, size_t bytes)
+{
+    if (rank->kernel == NULL) {
+        memset(array, 0, bytes);
+        return TESS_OK;
+    }
+    tess_fill(rank->kernel, (int64_t)bytes, 0, array);
+    return bench_finish(rank);
 }
 
 static int bench_compare_doubles(const void *a, const void *b)
@@ -181,11 +216,15 @@ static int bench_compare_doubles(const void *a, const void *b)
 }
 
 /* Values stay finite however often they are summed: they are written anew, or stay zero. */
-static void bench_rewrite(struct bench_rank *rank, enum bench_kind kind, size_t bytes, int turn)
+static enum tess_status bench_rewrite(struct bench_rank *rank, enum bench_kind kind, size_t bytes,
+                                      int turn)
 {
     float *array = kind == BENCH_ALL_GATHER ? rank->b : rank->a;
+    if (rank->kernel != NULL)
+        return bench_zero(rank, array, bytes);
     for (size_t i = 0; i < bytes / sizeof(float); i++)
         array[i] = 1.0f + (float)(turn % 4);
+    return TESS_OK;
 }
 
 /* Time one row; every rank takes part, rank 0 reports. */
@@ -196,17 +235,18 @@ static enum tess_status bench_measure(struct bench_rank *rank, struct tess__rank
     size_t wanted = BENCH_TOUCHED / bytes;
     int samples = wanted > BENCH_SAMPLES ? BENCH_SAMPLES : wanted < 5 ? 5 : (int)wanted;
     bool rewrite = rank->bench->options.rewrite;
-    memset(rank->a, 0, bytes);
-    memset(rank->b, 0, bytes);
+    TESS_TRY(bench_zero(rank, rank->a, bytes));
+    TESS_TRY(bench_zero(rank, rank->b, bytes));
     TESS_TRY(tess_comm_barrier(rank->comm));
     double start = tess_clock_s();
     for (int i = -BENCH_WARM_UP; i < samples; i++) {
         if (rewrite) {
-            bench_rewrite(rank, kind, bytes, i + BENCH_WARM_UP);
+            TESS_TRY(bench_rewrite(rank, kind, bytes, i + BENCH_WARM_UP));
             TESS_TRY(tess_comm_barrier(rank->comm));
             start = tess_clock_s();
         }
         TESS_TRY(bench_call(rank, kind, bytes));
+        TESS_TRY(bench_finish(rank));
         double now = tess_clock_s();
         if (i >= 0)
             rank->sample[i] = now - start;
@@ -227,15 +267,21 @@ static enum tess_status bench_measure(struct bench_rank *rank, struct tess__rank
     return tess__rank_send(launched, 0, &row, sizeof row);
 }
 
+static enum tess_status bench_alloc(struct bench_rank *rank, size_t bytes, void **memory_out)
+{
+    return rank->kernel != NULL ? rank->kernel->ops->alloc(rank->kernel, bytes, memory_out)
+                                : tess_comm_alloc(rank->comm, bytes, memory_out);
+}
+
 static enum tess_status bench_rank_measure(struct bench_rank *rank, struct tess__rank *launched)
 {
     size_t most = 0;
     for (int s = 0; s < rank->bench->size_count; s++)
         most = rank->bench->size[s] > most ? rank->bench->size[s] : most;
     void *a, *b;
-    TESS_TRY(tess_comm_alloc(rank->comm, most, &a));
-    TESS_TRY(tess_comm_alloc(rank->comm, most, &b));
+    TESS_TRY(bench_alloc(rank, most, &a));
     rank->a = a;
+    TESS_TRY(bench_alloc(rank, most, &b));
     rank->b = b;
     /* Copies first: the other rows are shown beside them. */
     for (int s = 0; s < rank->bench->size_count; s++)
@@ -246,6 +292,28 @@ static enum tess_status bench_rank_measure(struct bench_rank *rank, struct tess_
     return TESS_OK;
 }
 
+/* The rank's own kernels, on the device that all share; the group's calls run beside them. */
+static enum tess_status bench_open_kernel(struct bench_rank *rank)
+{
+    if (!rank->bench->on_device)
+        return TESS_OK;
+    TESS_TRY(tess__bench_place_open(&rank->bench->place, 1, &rank->kernel));
+    TESS_TRY(rank->kernel->ops->queue->fence_open(rank->kernel, &rank->fence));
+    return tess_comm_attach(rank->comm, rank->kernel->queue);
+}
+
+/* After the group is closed; NULL is allowed everywhere. */
+static void bench_close_kernel(struct bench_rank *rank)
+{
+    if (rank->kernel == NULL)
+        return;
+    rank->kernel->ops->free(rank->kernel, rank->a);
+    rank->kernel->ops->free(rank->kernel, rank->b);
+    if (rank->fence != NULL)
+        rank->fence->ops->fence_close(rank->fence);
+    tess__bench_place_close(rank->kernel);
+}
+
 static enum tess_status bench_body(void *context, struct tess__rank *launched)
 {
     struct bench_rank rank = {.bench = context};
@@ -253,12 +321,22 @@ static enum tess_status bench_body(void *context, struct tess__rank *launched)
     TESS_TRY(
         tess_comm_local_open(launched->world, launched->rank, order, BENCH_TIMEOUT_S, &rank.comm));
     rank.sample = calloc(BENCH_SAMPLES, sizeof *rank.sample);
-    enum tess_status status = TESS_ERR_MEMORY;
-    if (rank.sample != NULL)
+    enum tess_status status = rank.sample != NULL ? bench_open_kernel(&rank) : TESS_ERR_MEMORY;
+    if (status == TESS_OK)
         status = bench_rank_measure(&rank, launched);
+    if (status == TESS_OK) /* peers may still read this rank's arrays */
+        status = tess_comm_barrier(rank.comm);
+    if (status == TESS_OK && rank.kernel != NULL)
+        status = tess_comm_attach(rank.comm, NULL);
     free(rank.sample);
     tess_comm_close(rank.comm);
+    bench_close_kernel(&rank);
     return status;
+}
+
+static const char *bench_mode_name(const struct bench *bench)
+{
+    return bench->options.mode == 0 ? "processes" : "threads";
 }
 
 static enum tess_status bench_write_json(const struct bench *bench, const struct bench_row *row,
@@ -270,10 +348,11 @@ static enum tess_status bench_write_json(const struct bench *bench, const struct
     gmtime_r(&now, &utc);
     strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", &utc);
     json_t *line = json_pack(
-        "{s:s, s:s, s:s, s:s, s:I, s:s, s:s, s:b, s:s, s:I, s:i, s:f, s:f, s:f, s:f, s:f, s:f}",
-        "bench", "comm", "version", TESS_VERSION, "date", date, "machine", bench->machine, "ranks",
-        (json_int_t)bench->options.ranks, "order", bench->options.order == 0 ? "canonical" : "fast",
-        "mode", bench->options.mode == 0 ? "processes" : "threads", "rewrite",
+        "{s:s, s:s, s:s, s:s, s:s, s:I, s:s, s:s, s:b, s:s, s:I, s:i, s:f, s:f, s:f, s:f, s:f, "
+        "s:f}",
+        "bench", "comm", "version", TESS_VERSION, "date", date, "machine", bench->machine, "memory",
+        bench->memory, "ranks", (json_int_t)bench->options.ranks, "order",
+        bench->options.order == 0 ? "canonical" : "fast", "mode", bench_mode_name(bench), "rewrite",
         (int)bench->options.rewrite, "operation", bench_kinds[row->kind].name, "bytes",
         (json_int_t)bench->size[row->size], "samples", (int)row->samples, "median_us",
         row->median_s * 1e6, "p99_us", row->p99_s * 1e6, "min_us", row->least_s * 1e6,
@@ -308,20 +387,43 @@ static enum tess_status bench_message(void *context, const struct tess__message 
     return bench->json != NULL ? bench_write_json(bench, &row, algorithm_gbs, bus_gbs) : TESS_OK;
 }
 
-static enum tess_status bench_run(struct bench *bench)
+/* On a device ranks are threads: processes do not reach each other's device memory. */
+static enum tess_status bench_find_place(struct bench *bench, bool mode_given)
+{
+    snprintf(bench->memory, sizeof bench->memory, "host");
+    bench->on_device =
+        strcmp(bench->options.device, "cpu") != 0 || bench->options.kernel[0] != '\0';
+    if (!bench->on_device)
+        return TESS_OK;
+    TESS_TRY(tess__bench_place_find(bench->options.device, bench->options.kernel, &bench->place));
+    if (bench->place.ops->queue == NULL)
+        TESS_FAIL(TESS_ERR_USAGE,
+                  "kernel %s computes in the host's memory: leave --kernel and --device out",
+                  bench->place.ops->name);
+    if (mode_given && bench->options.mode == 0)
+        TESS_FAIL(TESS_ERR_USAGE,
+                  "ranks that share a device are threads of one process: leave --mode out");
+    bench->options.mode = 1;
+    (void)tess__bench_place_text(&bench->place, bench->memory);
+    return TESS_OK;
+}
+
+static enum tess_status bench_run(struct bench *bench, bool mode_given)
 {
     TESS_TRY(bench_read_sizes(bench));
+    TESS_TRY(bench_find_place(bench, mode_given));
     if (bench->options.json[0] != '\0') {
         bench->json = fopen(bench->options.json, "a");
         if (bench->json == NULL)
             TESS_FAIL(TESS_ERR_IO, "cannot open '%s' for writing", bench->options.json);
     }
     tess__text_machine(bench->machine);
+    if (bench->on_device)
+        printf("%s: ", bench->memory);
     printf("%s, %lld ranks as %s, sums in %s order, %s\n"
            "bandwidth in GB/s; memcpy: all ranks copying that size at the same time, in sum\n"
            "%-14s %10s %12s %12s %12s %12s %12s\n",
-           bench->machine, (long long)bench->options.ranks,
-           bench->options.mode == 0 ? "processes" : "threads",
+           bench->machine, (long long)bench->options.ranks, bench_mode_name(bench),
            bench->options.order == 0 ? "canonical" : "fast",
            bench->options.rewrite ? "arrays written anew before each call" : "calls back to back",
            "operation", "size", "median us", "p99 us", "algorithm", "bus", "memcpy");
@@ -349,7 +451,9 @@ int tess__command_bench_comm(int argc, char **argv)
     TESS_TRY_GOTO(status, close_options,
                   tess_options_add(options, "", bench_option_table, &bench.options));
     if (help) {
-        printf("usage: tessera bench comm [--ranks N] [--sizes 4Ki,16Mi] [--json FILE] ...\n\n"
+        printf("usage: tessera bench comm [--ranks N] [--sizes 4Ki,16Mi] [--device cuda] [--json "
+               "FILE]\n"
+               "       ...\n\n"
                "Measure the collectives of ranks on this machine, beside plain memory copies.\n\n");
         tess_options_print_help(options);
         goto close_options;
@@ -357,7 +461,7 @@ int tess__command_bench_comm(int argc, char **argv)
     int words = 0;
     TESS_TRY_GOTO(status, close_options,
                   tess_options_load_arguments(options, argc, argv, NULL, 0, &words));
-    status = bench_run(&bench);
+    status = bench_run(&bench, tess_options_is_set(options, "mode"));
 close_options:
     tess_options_close(options);
     return tess_status_exit_code(status);

@@ -102,9 +102,9 @@ static enum tess_status gpu_configure(struct tess__gpu *gpu, const struct gpu_op
     gpu->bytes = options->bytes > 0 ? options->bytes : chosen > least ? chosen : least;
     if (gpu->bytes < least)
         TESS_FAIL(TESS_ERR_USAGE,
-                  "--bytes %lld is less than one sequence of %s: give %lld or more, or --model "
-                  "small",
-                  (long long)options->bytes, gpu->model->name, (long long)least);
+                  "--bytes %lld is less than one sequence of %s: give %lld or more%s",
+                  (long long)options->bytes, gpu->model->name, (long long)least,
+                  gpt2 ? ", or --model small" : "");
     gpu->bytes -= gpu->bytes % TESS_MEMORY_ALIGN;
     return TESS_OK;
 }

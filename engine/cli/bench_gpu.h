@@ -128,9 +128,9 @@ void tess__gpu_head(const struct tess__gpu *gpu, const char *title, bool is_byte
                     const char *share_of);
 enum tess_status tess__gpu_tell(struct tess__gpu *gpu, const struct tess__gpu_row *row);
 
-/* "copy ceiling: 4012.3 GB/s, ..." */
+/* "copy ceiling: 4012.3 GB/s, ..."; `by`: who tells the peak, which is 0 where nobody does. */
 void tess__gpu_tell_ceiling(const struct tess__gpu *gpu, const char *name, bool is_bytes,
-                            double best, double peak, const char *of);
+                            double best, double peak, const char *by, const char *of);
 
 /* The dense peak of a type by the device's datasheet, 0 where it is not known. */
 double tess__gpu_peak(const struct tess__gpu *gpu, enum tess__gpu_type type);

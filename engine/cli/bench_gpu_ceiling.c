@@ -71,7 +71,8 @@ enum tess_status tess__gpu_copies(struct tess__gpu *gpu)
     gpu->copy_per_s = row.bytes / row.time.least_s;
     TESS_TRY(ceiling_copy_row(gpu, &copy, true, &row));
     tess__gpu_tell_ceiling(gpu, "copy ceiling", true, gpu->copy_per_s, peak,
-                           "read and written, of the whole array in its best round");
+                           gpu->place.info.memory_bytes_per_s > 0 ? "bus and clock" : "datasheet",
+                           "the whole array's best round");
     return tess__bench_write(&gpu->bench,
                              json_pack("{s:s, s:s, s:f, s:o}", "bench", "gpu", "part",
                                        "copy ceiling", "bytes_per_s", gpu->copy_per_s, "peak_per_s",
@@ -157,7 +158,8 @@ static enum tess_status ceiling_tell_best(struct tess__gpu *gpu, enum tess__gpu_
     if (!(best > 0))
         return TESS_OK;
     snprintf(name, sizeof name, "matmul ceiling %s", tess__gpu_type_name(type));
-    tess__gpu_tell_ceiling(gpu, name, false, best, peak, "the best shape in its best round");
+    tess__gpu_tell_ceiling(gpu, name, false, best, peak, "datasheet",
+                           "the best shape's best round");
     return tess__bench_write(
         &gpu->bench, json_pack("{s:s, s:s, s:s, s:f, s:o}", "bench", "gpu", "part",
                                "matmul ceiling", "type", tess__gpu_type_name(type), "flops_per_s",

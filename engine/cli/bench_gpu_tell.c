@@ -22,15 +22,15 @@ void tess__gpu_head(const struct tess__gpu *gpu, const char *title, bool is_byte
     double factor;
 
     snprintf(share, sizeof share, "%% of %s", share_of);
-    printf("\n%-27s %-22s %-5s %10s %10s %9s %9s\n", title, "shape", "", "us",
-           tell_unit(gpu, is_bytes, &factor), share, gpu->place.module != NULL ? "goal" : "");
+    printf("\n%-27s %-22s %-5s %10s %10s %9s%s\n", title, "shape", "", "us",
+           tell_unit(gpu, is_bytes, &factor), share, gpu->place.module != NULL ? "      goal" : "");
 }
 
 static const char *tell_goal(const struct tess__gpu_row *row, double share, char text[16])
 {
     if (!(row->goal > 0))
         return "";
-    snprintf(text, 16, "%.0f %s", 100 * row->goal, share >= row->goal ? "met" : "MISSED");
+    snprintf(text, 16, " %2.0f %6s", 100 * row->goal, share >= row->goal ? "met" : "MISSED");
     return text;
 }
 
@@ -70,21 +70,21 @@ enum tess_status tess__gpu_tell(struct tess__gpu *gpu, const struct tess__gpu_ro
         gpu->goals++;
         gpu->met += share >= row->goal;
     }
-    printf("%-27s %-22s %-5s %10.2f %10.1f %9s %9s\n", row->name, row->shape, row->type,
+    printf("%-27s %-22s %-5s %10.2f %10.1f %9s%s\n", row->name, row->shape, row->type,
            row->time.median_s * 1e6, rate * factor, share_text, tell_goal(row, share, goal_text));
     fflush(stdout);
     return tell_json(gpu, row, rate, share);
 }
 
 void tess__gpu_tell_ceiling(const struct tess__gpu *gpu, const char *name, bool is_bytes,
-                            double best, double peak, const char *of)
+                            double best, double peak, const char *by, const char *of)
 {
     double factor;
     const char *unit = tell_unit(gpu, is_bytes, &factor);
 
     printf("%s: %.1f %s, %s", name, best * factor, unit, of);
     if (peak > 0)
-        printf("; peak by %s: %.1f", is_bytes ? "bus and clock" : "datasheet", peak * factor);
+        printf("; peak by %s: %.1f", by, peak * factor);
     printf("\n");
 }
 

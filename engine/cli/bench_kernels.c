@@ -347,6 +347,11 @@ static enum tess_status bench_open(struct tess__bench *bench, const struct bench
     bench->rows = options->rows;
     bench->json_path = options->json;
     TESS_TRY(tess_registry_get_kernel(options->kernel, &ops));
+    if (ops->far_memory)
+        TESS_FAIL(TESS_ERR_USAGE,
+                  "--kernel %s computes in memory of its own, and these tables compare with what "
+                  "the host's cores do in theirs: tessera bench gpu measures it",
+                  options->kernel);
     TESS_TRY(tess_kernel_open(ops, (int)options->threads, &bench->kernel));
     if (options->json[0]) {
         bench->json = fopen(options->json, "w");
