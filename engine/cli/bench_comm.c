@@ -326,8 +326,6 @@ static enum tess_status bench_body(void *context, struct tess__rank *launched)
         status = bench_rank_measure(&rank, launched);
     if (status == TESS_OK) /* peers may still read this rank's arrays */
         status = tess_comm_barrier(rank.comm);
-    if (status == TESS_OK && rank.kernel != NULL)
-        status = tess_comm_attach(rank.comm, NULL);
     free(rank.sample);
     tess_comm_close(rank.comm);
     bench_close_kernel(&rank);

@@ -115,17 +115,20 @@ static enum tess_status gpu_tell_head(struct tess__gpu *gpu, const struct gpu_op
     char place[128], bytes[TESS__TEXT_BYTES], machine[128];
 
     tess__text_machine(machine);
-    printf("%s: arrays of %s, %s, shapes of %s%s\n", tess__bench_place_text(&gpu->place, place),
+    printf("%s: arrays of %s, %s, shapes of %s\n", tess__bench_place_text(&gpu->place, place),
            tess__text_bytes((double)gpu->bytes, bytes), tess_dtype_name(gpu->dtype),
-           gpu->model->name, options->quick ? "; quick: these are no measures" : "");
+           gpu->model->name);
     if (gpu->place.module != NULL)
-        printf("%d multiprocessors of compute capability %d.%d, %.0f MHz at most, %.1f GiB; "
-               "driver %d, %s\n",
+        printf("%d multiprocessors of compute capability %d.%d, %.0f MHz at most, %.1f GiB\n"
+               "driver of CUDA %d.%d; %s\n",
                (int)info->multiprocessors, (int)info->major, (int)info->minor,
                info->clock_hz * 1e-6, (double)info->memory_bytes / 1073741824,
-               (int)info->driver_version, gpu->place.module->summary);
+               (int)info->driver_version / 1000, (int)info->driver_version % 1000 / 10,
+               gpu->place.module->summary);
     printf("us: the median run of %d rounds, by %s; GB/s: bytes of every array once\n", gpu->rounds,
            gpu->bench.kernel->queue != NULL ? "the device's clock" : "the clock on the wall");
+    if (options->quick)
+        printf("quick: shows whether the bench works, not how fast anything is\n");
     return tess__bench_write(
         &gpu->bench, json_pack("{s:s, s:s, s:s, s:s, s:i, s:s, s:i, s:I, s:s, s:s, s:b, s:s}",
                                "bench", "gpu", "part", "device", "kernel", gpu->place.ops->name,
