@@ -21,10 +21,9 @@ struct tess__gpu_model {
     int64_t width, inner, classes; /* of a layer, of its feed-forward part, of the vocabulary */
     int32_t heads;                 /* of width / heads */
     int64_t length, batch;         /* positions of a sequence; sequences */
-    int64_t layers;
-    int64_t square[2];  /* of the square products */
-    int64_t images;     /* of a batch, of the labs' images */
-    int64_t head_chunk; /* positions whose logits exist at a time */
+    int64_t square[2];             /* of the square products */
+    int64_t images;                /* of a batch, of the labs' images */
+    int64_t head_chunk;            /* positions whose logits exist at a time */
     struct {
         int64_t rows, length;
         int32_t heads, kv_heads;
