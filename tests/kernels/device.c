@@ -3,6 +3,7 @@
 
 #include "base/half.h"
 #include "kernel_open.h"
+#include "tessera/device.h"
 #include "tessera/registry.h"
 
 #include <math.h>
@@ -11,7 +12,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#define DEVICE_PAGE 4096u
+#define DEVICE_PAGE  4096u
+#define DEVICE_SKIPS 77
 
 const char *device_backend(int argc, char **argv)
 {
@@ -28,11 +30,29 @@ static void *test_memory(int64_t count, size_t bytes)
     return memory;
 }
 
+void device_require(const char *backend)
+{
+    const struct tess_module *module;
+    char why[512] = "";
+    if (strcmp(backend, "cuda") != 0)
+        return;
+    module = tess_module_find(backend, why, sizeof why);
+    if (module == NULL || module->device_count(why, sizeof why) < 1) {
+        printf("skipped: %s\n", why);
+        exit(DEVICE_SKIPS);
+    }
+    if (module->device_select(0) != TESS_OK) {
+        fprintf(stderr, "device 0 was counted and cannot be selected\n");
+        exit(1);
+    }
+}
+
 void device_open(struct device *device, const char *backend, size_t bytes)
 {
     const struct tess_kernel_ops *ops;
+    device_require(backend);
     if (tess_registry_get_kernel(backend, &ops) != TESS_OK)
-        exit(77);
+        exit(DEVICE_SKIPS);
     *device = (struct device){.bytes = (bytes + DEVICE_PAGE - 1) / DEVICE_PAGE * DEVICE_PAGE};
     bool opened = tess_kernel_open(ops, 1, &device->kernel) == TESS_OK;
     if (opened && ops->far_memory) {
@@ -165,6 +185,16 @@ uint64_t draw_word(struct draw *draw)
 int64_t draw_between(struct draw *draw, int64_t low, int64_t high)
 {
     return low + (int64_t)(draw_word(draw) % (uint64_t)(high - low + 1));
+}
+
+struct draw draw_shapes(uint64_t usual)
+{
+    const char *seed = getenv("TESSERA_TEST_SEED");
+    if (seed == NULL || seed[0] == '\0')
+        return (struct draw){usual};
+    print_message("random shapes of TESSERA_TEST_SEED=%s\n", seed);
+    struct draw draw = {strtoull(seed, NULL, 0)};
+    return (struct draw){draw_word(&draw) + usual};
 }
 
 double draw_real(struct draw *draw, enum tess_dtype dtype)

@@ -24,7 +24,13 @@ struct device {
     size_t bytes, used;
 };
 
-/* Opens the backend or ends the program: with 77 (skipped) when it is known but cannot be had. */
+/*
+ * Where the backend computes on a device: selects the first for this thread, or ends the program,
+ * with 77 (skipped) and a sentence when there is none.
+ */
+void device_require(const char *backend);
+/* device_require(), then opens the backend, or ends the program: with 77 when it is known but
+ * cannot be had. */
 void device_open(struct device *device, const char *backend, size_t bytes);
 void device_close(struct device *device);
 
@@ -58,6 +64,9 @@ struct draw {
 };
 uint64_t draw_word(struct draw *draw);
 int64_t draw_between(struct draw *draw, int64_t low, int64_t high); /* inclusive */
+/* To draw random shapes from: `usual`, so that runs are alike; with TESSERA_TEST_SEED in the
+ * environment another one, by that number, which is printed. */
+struct draw draw_shapes(uint64_t usual);
 /* Uniform in [-1, 1), rounded to `dtype`: the value is exact there. */
 double draw_real(struct draw *draw, enum tess_dtype dtype);
 double *draw_reals(struct draw *draw, enum tess_dtype dtype, int64_t count);

@@ -42,7 +42,7 @@ static void attention_all(enum tess_dtype dtype)
 
 static void attention_random(enum tess_dtype dtype)
 {
-    struct draw draw = {17};
+    struct draw draw = draw_shapes(17);
     for (int i = 0; i < 15; i++) {
         int kv = (int)draw_between(&draw, 1, 3);
         int s[] = {(int)draw_between(&draw, 1, 3),

@@ -230,7 +230,7 @@ static void conv_edges(enum tess_dtype dtype)
 
 static void conv_random(enum tess_dtype dtype)
 {
-    struct draw draw = {13};
+    struct draw draw = draw_shapes(13);
     for (int i = 0; i < 20; i++) {
         struct tess_op_desc d = {.kind = TESS_OP_CONV2D, .dtype = dtype, .input_grad = true};
         d.leaf_rows = draw_between(&draw, 1, 3);

@@ -275,7 +275,7 @@ static void linear_edges(enum tess_dtype dtype)
 
 static void linear_random(enum tess_dtype dtype)
 {
-    struct draw draw = {7};
+    struct draw draw = draw_shapes(7);
     for (int i = 0; i < 25; i++) {
         int64_t leaves = draw_between(&draw, 1, 9), leaf_rows = draw_between(&draw, 1, 12);
         int64_t in = draw_between(&draw, 1, 90), out = draw_between(&draw, 1, 90);
