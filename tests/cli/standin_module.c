@@ -1,8 +1,9 @@
 /*
  * A module in the place of libtessera_cuda.so whose devices are made up and whose kernels are
- * ref's: for tests of how a run is dealt out over devices, on machines without any. It says nothing
- * about CUDA. STANDIN_DEVICES in the environment: how many there are; STANDIN_STRICT: kernels want
- * one of them.
+ * ref's: for tests of how a run is dealt out over devices, on machines without any, and of tests
+ * and scripts that are for machines with some. It says nothing about CUDA. In the environment,
+ * STANDIN_DEVICES: how many there are; STANDIN_FAR: the kernels are guard_queue's, whose memory the
+ * host cannot touch; STANDIN_STRICT: kernels want one of the devices.
  */
 #include "tessera/check.h"
 #include "tessera/device.h"
@@ -14,23 +15,28 @@
 
 #define STANDIN_GIB ((uint64_t)1 << 30)
 
-extern const struct tess_kernel_ops tess_kernel_ref;
+extern const struct tess_kernel_ops tess_kernel_ref, tess_kernel_guard_queue;
 
 static struct tess_kernel_ops standin_kernel;
 static __thread int32_t standin_device = -1, standin_depth;
+
+static const struct tess_kernel_ops *standin_base(void)
+{
+    return getenv("STANDIN_FAR") != NULL ? &tess_kernel_guard_queue : &tess_kernel_ref;
+}
 
 /* Planning opens kernels where no device has been selected; who computes must not. */
 static enum tess_status standin_open(struct tess_kernel *kernel)
 {
     if (standin_device < 0 && getenv("STANDIN_STRICT") != NULL)
         TESS_FAIL(TESS_ERR_INTERNAL, "kernels were opened before a device was selected");
-    return tess_kernel_ref.open(kernel);
+    return standin_base()->open(kernel);
 }
 
-/* Before anybody can ask for it: ref's slots are known at run time only. */
+/* Before anybody can ask for it: the slots are known at run time only. */
 __attribute__((constructor)) static void standin_begin(void)
 {
-    standin_kernel = tess_kernel_ref;
+    standin_kernel = *standin_base();
     standin_kernel.name = "cuda";
     standin_kernel.open = standin_open;
 }

@@ -18,6 +18,7 @@ struct case_setup {
     /* Ranks compute on the queue of guard_queue, and calls are on device memory: on the kernels'
      * own queue, which has always done what it was given, or on a lazy one in its stead. */
     bool device, late;
+    const struct tess_module *module; /* of a device in place of guard_queue's memory; or NULL */
     enum tess_rank_mode mode;
     int32_t ranks;
     enum tess_order order;

@@ -1,11 +1,13 @@
 /*
  * Conformance of communicators: one program for all backends, `test_comm self|threads|processes
- * RANKS [debug] [device|late]`. A new backend adds a word here and writes no tests. Every case runs
- * a function on all ranks, each of which checks what it received against values it computes itself.
+ * RANKS [debug] [device|late|cuda]`. A new backend adds a word here and writes no tests. Every case
+ * runs a function on all ranks, each of which checks what it received against values it computes
+ * itself.
  */
 #include "comm/cases.h"
 
 #include "comm/debug.h"
+#include "harness/need_device.h"
 #include "kernel_open.h"
 #include "tessera/registry.h"
 
@@ -27,6 +29,8 @@ static int case_on_device(struct tess_comm *comm, struct tess_world *world, void
     const struct tess_kernel_ops *ops = function->kernel;
     struct tess_kernel *kernel;
     struct tess_queue *queue;
+    if (function->setup->module != NULL)
+        WORLD_OK(function->setup->module->device_select(0));
     WORLD_OK(tess_kernel_open(ops, 1, &kernel));
     queue = kernel->queue;
     if (function->setup->late)
@@ -71,7 +75,8 @@ int case_run_limited(const struct case_setup *setup, double timeout_s, world_fun
     struct world_report *report = calloc(1, sizeof *report);
     assert_non_null(report);
     struct case_function function = {setup, NULL, fn, arg};
-    assert_int_equal(tess_registry_get_kernel("guard_queue", &function.kernel), TESS_OK);
+    const char *kernel = setup->module != NULL ? setup->module->name : "guard_queue";
+    assert_int_equal(tess_registry_get_kernel(kernel, &function.kernel), TESS_OK);
     int failed = setup->debug    ? world_run_setup(&world, case_compared, &function, report)
                  : setup->device ? world_run_setup(&world, case_on_device, &function, report)
                                  : world_run_setup(&world, fn, arg, report);
@@ -118,12 +123,16 @@ int main(int argc, char **argv)
 {
     static struct case_setup canonical, fast;
     for (int i = 3; i < argc; i++) {
+        if (strcmp(argv[i], "cuda") == 0)
+            canonical.module = need_device(argv[i]);
         canonical.debug = canonical.debug || strcmp(argv[i], "debug") == 0;
         canonical.late = canonical.late || strcmp(argv[i], "late") == 0;
-        canonical.device = canonical.late || canonical.device || strcmp(argv[i], "device") == 0;
+        canonical.device = canonical.late || canonical.device || canonical.module != NULL ||
+                           strcmp(argv[i], "device") == 0;
     }
     if (argc < 3 || argc > 5 || (argc == 4 && !canonical.debug && !canonical.device)) {
-        fprintf(stderr, "usage: test_comm self|threads|processes RANKS [debug] [device|late]\n");
+        fprintf(stderr, "usage: test_comm self|threads|processes RANKS [debug] "
+                        "[device|late|cuda]\n");
         return 2;
     }
     canonical.self = strcmp(argv[1], "self") == 0;

@@ -2,8 +2,8 @@
 #include "device.h"
 
 #include "base/half.h"
+#include "harness/need_device.h"
 #include "kernel_open.h"
-#include "tessera/device.h"
 #include "tessera/registry.h"
 
 #include <math.h>
@@ -12,8 +12,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#define DEVICE_PAGE  4096u
-#define DEVICE_SKIPS 77
+#define DEVICE_PAGE 4096u
 
 const char *device_backend(int argc, char **argv)
 {
@@ -30,18 +29,10 @@ static void *test_memory(int64_t count, size_t bytes)
     return memory;
 }
 
-void device_require(const char *backend)
+/* Where the backend computes on a device: that is the first one. */
+static void device_select_first(const char *backend)
 {
-    const struct tess_module *module;
-    char why[512] = "";
-    if (strcmp(backend, "cuda") != 0)
-        return;
-    module = tess_module_find(backend, why, sizeof why);
-    if (module == NULL || module->device_count(why, sizeof why) < 1) {
-        printf("skipped: %s\n", why);
-        exit(DEVICE_SKIPS);
-    }
-    if (module->device_select(0) != TESS_OK) {
+    if (strcmp(backend, "cuda") == 0 && need_device(backend)->device_select(0) != TESS_OK) {
         fprintf(stderr, "device 0 was counted and cannot be selected\n");
         exit(1);
     }
@@ -50,9 +41,9 @@ void device_require(const char *backend)
 void device_open(struct device *device, const char *backend, size_t bytes)
 {
     const struct tess_kernel_ops *ops;
-    device_require(backend);
+    device_select_first(backend);
     if (tess_registry_get_kernel(backend, &ops) != TESS_OK)
-        exit(DEVICE_SKIPS);
+        exit(77);
     *device = (struct device){.bytes = (bytes + DEVICE_PAGE - 1) / DEVICE_PAGE * DEVICE_PAGE};
     bool opened = tess_kernel_open(ops, 1, &device->kernel) == TESS_OK;
     if (opened && ops->far_memory) {

@@ -24,13 +24,8 @@ struct device {
     size_t bytes, used;
 };
 
-/*
- * Where the backend computes on a device: selects the first for this thread, or ends the program,
- * with 77 (skipped) and a sentence when there is none.
- */
-void device_require(const char *backend);
-/* device_require(), then opens the backend, or ends the program: with 77 when it is known but
- * cannot be had. */
+/* Opens the backend, where it computes on devices on the first, or ends the program: with 77
+ * (skipped) when it is known but cannot be had. */
 void device_open(struct device *device, const char *backend, size_t bytes);
 void device_close(struct device *device);
 

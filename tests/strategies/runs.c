@@ -2,7 +2,9 @@
 #include "runs.h"
 
 #include "core/config.h"
+#include "core/config_device.h"
 #include "core/engine.h"
+#include "harness/need_device.h"
 #include "harness/world.h"
 #include "tessera/check.h"
 
@@ -165,6 +167,7 @@ static int run_rank_body(struct tess_comm *comm, struct tess_world *world, void 
 {
     struct run_rank *mine = (struct run_rank *)arg + comm->rank;
     struct tess_engine *engine = NULL;
+    WORLD_OK(tess_config_select_device(mine->config, mine->rank));
     WORLD_OK(tess_engine_open(mine->config, mine->dataset, comm, world, &engine));
     run_read_memory(engine, mine->outcome.allocated[mine->rank]);
     enum tess_status status = run_steps(mine, engine);
@@ -324,6 +327,15 @@ void run_check_sent(const struct run *run, const struct run_outcome *outcome)
                         (unsigned long long)sent, (unsigned long long)formula);
         assert_true(apart <= slack);
     }
+}
+
+bool run_is_kernel(const char *word)
+{
+    static const char *const host[] = {"cpu", "guard", "guard_queue"};
+    for (size_t i = 0; i < sizeof host / sizeof *host; i++)
+        if (strcmp(word, host[i]) == 0)
+            return true;
+    return strcmp(word, "cuda") == 0 && need_device(word) != NULL;
 }
 
 enum tess_status run_plan(const struct run *run)

@@ -32,8 +32,8 @@ struct run_outcome {
     double test_loss, test_accuracy; /* 0 unless asked for */
     uint64_t digest[RUN_PARAMS_MAX]; /* hash of each parameter of the model */
     int32_t param_count;
-    bool updates;                    /* rank 0 owns parameters, and so do the others but in dp */
-    int64_t rows;                    /* of the last step's batch */
+    bool updates; /* rank 0 owns parameters, and so do the others but in dp */
+    int64_t rows; /* of the last step's batch */
     int64_t flat_count;
     int32_t segment_count;
     enum tess_dtype reduce_dtype;
@@ -70,6 +70,10 @@ struct run_layout {
 };
 extern const struct run_layout run_layouts[];
 extern const int run_layout_count;
+
+/* Does the word of a test's command line name the kernel backend to run on? Where that one computes
+ * on a device and there is none, the program ends, with 77: skipped. */
+bool run_is_kernel(const char *word);
 
 /* What opening the configuration answers, by its plan alone. */
 enum tess_status run_plan(const struct run *run);

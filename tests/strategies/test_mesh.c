@@ -274,7 +274,7 @@ int main(int argc, char **argv)
     for (int i = 1; i < argc; i++) {
         mesh_mode = strcmp(argv[i], "processes") == 0 ? TESS_RANKS_PROCESSES : mesh_mode;
         mesh_small = mesh_small || strcmp(argv[i], "small") == 0;
-        if (strcmp(argv[i], "guard") == 0 || strcmp(argv[i], "cpu") == 0)
+        if (run_is_kernel(argv[i]))
             mesh_kernel = argv[i];
     }
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -210,7 +210,7 @@ int main(int argc, char **argv)
     for (int i = 1; i < argc; i++) {
         axis_mode = strcmp(argv[i], "processes") == 0 ? TESS_RANKS_PROCESSES : axis_mode;
         axis_small = axis_small || strcmp(argv[i], "small") == 0;
-        if (strcmp(argv[i], "guard") == 0 || strcmp(argv[i], "cpu") == 0)
+        if (run_is_kernel(argv[i]))
             axis_kernel = argv[i];
     }
     return cmocka_run_group_tests(tests, NULL, NULL);
