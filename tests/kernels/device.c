@@ -180,10 +180,10 @@ int64_t draw_between(struct draw *draw, int64_t low, int64_t high)
 
 struct draw draw_shapes(uint64_t usual)
 {
-    const char *seed = getenv("TESSERA_TEST_SEED");
+    const char *seed = getenv("TESS_TEST_SEED");
     if (seed == NULL || seed[0] == '\0')
         return (struct draw){usual};
-    print_message("random shapes of TESSERA_TEST_SEED=%s\n", seed);
+    print_message("random shapes of TESS_TEST_SEED=%s\n", seed);
     struct draw draw = {strtoull(seed, NULL, 0)};
     return (struct draw){draw_word(&draw) + usual};
 }

@@ -59,7 +59,7 @@ struct draw {
 };
 uint64_t draw_word(struct draw *draw);
 int64_t draw_between(struct draw *draw, int64_t low, int64_t high); /* inclusive */
-/* To draw random shapes from: `usual`, so that runs are alike; with TESSERA_TEST_SEED in the
+/* To draw random shapes from: `usual`, so that runs are alike; with TESS_TEST_SEED in the
  * environment another one, by that number, which is printed. */
 struct draw draw_shapes(uint64_t usual);
 /* Uniform in [-1, 1), rounded to `dtype`: the value is exact there. */

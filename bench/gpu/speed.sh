@@ -1,0 +1,230 @@
+# shellcheck shell=bash
+# The stages of bench/gpu_check.sh that measure. Each run of the program leaves metrics.jsonl in a folder of its
+# own; figures are those of its last line, which leaves out the first steps. "Asked" is what the project wants
+# of one H200.
+
+# name, sequences in a batch, further options. T = 1024 everywhere. `llama`: the shape of Llama 3.2 1B.
+models="
+124m  64
+350m  32
+1558m 16
+llama 16 --gpt.layers 16 --gpt.width 2048 --gpt.ffn 8192 --gpt.context 1024 --gpt.tied on"
+
+# ---- runs ----------------------------------------------------------------------------------------
+
+# tokens: the file of tokens to train on, made once: GPT-2's, frequent ones more often (Zipf); without python3
+# bytes of our own sources.
+tokens()
+{
+    local file=$GPU_CHECK_WORK/tokens.bin
+    if dry_run || ! command -v python3 >/dev/null; then
+        file=$GPU_CHECK_WORK/tokens.txt
+        if [ ! -s "$file" ]; then cat engine/*/*.c kernels/*/*.c >"$file"; fi
+    elif [ ! -s "$file" ]; then
+        python3 - "$file" <<'PYTHON' || return 1
+import array, itertools, random, struct, sys
+count, words = 1 << 21, 50257
+weights = list(itertools.accumulate(1 / (rank + 10) for rank in range(words)))
+tokens = random.Random(1).choices(range(words), cum_weights=weights, k=count)
+with open(sys.argv[1], 'wb') as out:
+    out.write(struct.pack('<256i', 20240520, 1, count, *[0] * 253))
+    out.write(array.array('H', tokens).tobytes())
+PYTHON
+    fi
+    echo "$file"
+}
+
+# size REAL QUICK: a number of steps, or the like.
+size()
+{
+    if quick; then echo "$2"; else echo "$1"; fi
+}
+
+# train NAME OPTIONS...: one run on the device; its last line is in NAME/metrics.jsonl of the work folder.
+train()
+{
+    local folder=$GPU_CHECK_WORK/$1
+    shift
+    rm -rf "$folder"
+    tessera train "$@" --device cuda --evaluate off --save-weights off --log-every 1000000 --run "$folder"
+}
+
+# model NAME RUN OPTIONS...: steps of a model of the table.
+model()
+{
+    local name=$1 run=$2 batch words config data
+    shift 2
+    read -r _ batch words < <(grep "^$name " <<<"$models")
+    config=configs/models/gpt2-$name.yaml
+    if [ "$name" = llama ]; then config=configs/models/llama-8b.yaml; fi
+    data=$(tokens) || return 1
+    # Unquoted: lists of words.
+    # shellcheck disable=SC2086
+    if dry_run; then
+        train "$run" "$config" --data "$data" --gpt.vocab 256 --gpt.layers 1 --gpt.width 64 --gpt.ffn 128 \
+            --gpt.heads 8 --gpt.context 32 --data.length 32 --batch-size 8 --warmup 0 "$@" --precision f32
+    else
+        train "$run" "$config" --data "$data" --data.length 1024 --batch-size "$batch" $words --warmup 0 "$@"
+    fi
+}
+
+metrics()
+{
+    echo "$GPU_CHECK_WORK/$1/metrics.jsonl"
+}
+
+# ---- stages --------------------------------------------------------------------------------------
+
+stage_start()
+{
+    local times=""
+    for _ in 1 2 3; do
+        model 124m start --ranks 1 --steps 2 || fail "the run failed"
+        times="$times $(number "$(metrics start)" first_step_s)"
+    done
+    echo "first steps ended after$times s"
+    measure "process start to end of first step, 124M" "$(tr ' ' '\n' <<<"$times" | grep . | sort -g | sed -n 2p)" \
+        s most 3
+}
+
+# Every line with a goal is a line of the table; all lines are in bench_gpu.jsonl among the results.
+stage_bench()
+{
+    local file=$GPU_CHECK_OUT/bench_gpu.jsonl line options=()
+    if ! tessera bench gpu --help >/dev/null 2>&1; then skip "this build has no tessera bench gpu"; fi
+    if dry_run; then skip "a device that is made up has no ceilings"; fi
+    if quick; then options+=(--quick); fi
+    tessera bench gpu --json "$file" "${options[@]}" || fail "tessera bench gpu failed"
+    while IFS= read -r line; do
+        echo "$line" >"$GPU_CHECK_WORK/line"
+        if [ -z "$(number "$GPU_CHECK_WORK/line" share)" ] || [ -z "$(number "$GPU_CHECK_WORK/line" goal)" ]; then
+            continue
+        fi
+        measure "$(words_of name), $(words_of shape) $(words_of type)" \
+            "$(number "$GPU_CHECK_WORK/line" share 100)" "%" least "$(number "$GPU_CHECK_WORK/line" goal 100)"
+    done <"$file"
+}
+
+words_of()
+{
+    sed -n "s/.*\"$1\": *\"\([^\"]*\)\".*/\1/p" "$GPU_CHECK_WORK/line"
+}
+
+# ours NAME GRAPH: tokens/s, MFU and memory of a model.
+ours()
+{
+    local name=$1 graph=$2 run=model.$1.$2 rate=() share=() file
+    model "$name" "$run" --ranks 1 --steps "$(size 24 4)" --cuda.graph "$graph" || return 1
+    file=$(metrics "$run")
+    if [ "$graph" = on ]; then
+        case $name in
+        124m) rate=(least 500000) share=(least 45) ;;
+        1558m) rate=(least 60000) ;;
+        esac
+    fi
+    measure "$name, graph $graph" "$(number "$file" tokens_per_s)" tokens/s "${rate[@]}"
+    measure "$name, graph $graph, MFU" "$(number "$file" mfu 100)" % "${share[@]}"
+    measure "$name, graph $graph, MFU by PaLM's count" "$(number "$file" mfu_palm 100)" %
+    measure "$name, graph $graph, memory" "$(number "$file" used 9.31323e-10)" GiB
+}
+
+stage_models()
+{
+    local name graph bad=""
+    for name in 124m 1558m 350m llama; do # what is asked for comes first
+        for graph in on off; do
+            ours "$name" $graph || bad="$bad $name/graph-$graph"
+        done
+    done
+    if [ -n "$bad" ]; then fail "failed:$bad"; fi
+}
+
+# The host has as much to do for a short sequence as for a long batch, and the device next to nothing: the time
+# of such a step is an upper bound of the host's.
+stage_host()
+{
+    local full short graph length=(--data.length 16)
+    if dry_run; then length=(); fi
+    model 124m host.full --ranks 1 --steps "$(size 12 4)" || fail "the run failed"
+    full=$(number "$(metrics host.full)" samples_per_s)
+    for graph in on off; do
+        model 124m host.short --ranks 1 --steps "$(size 100 4)" --batch-size 1 "${length[@]}" \
+            --cuda.graph $graph || fail "the run failed"
+        short=$(number "$(metrics host.short)" samples_per_s)
+        measure "host time of a step, at most, graph $graph" \
+            "$(calculate '1000 / short' short="$short")" ms
+        measure "host time of a step / step of 124M, graph $graph" \
+            "$(calculate '100 * full / (short * 64)' full="$full" short="$short")" % most 5
+    done
+}
+
+# Both orders in turn, so that a slow second hits both; the middle of three.
+stage_canonical()
+{
+    local order rate=() words=(--strategy ddp --ranks 4 --batch-size 32 --accumulate 2)
+    if dry_run; then words=(--strategy ddp --ranks 4 --accumulate 2); fi
+    : >"$GPU_CHECK_WORK/canonical.txt"
+    for _ in 1 2 3; do
+        for order in canonical fast; do
+            model 124m "canonical.$order" "${words[@]}" --steps "$(size 12 4)" --reduce $order ||
+                fail "the run with --reduce $order failed"
+            echo "$order $(number "$(metrics "canonical.$order")" samples_per_s)" >>"$GPU_CHECK_WORK/canonical.txt"
+        done
+    done
+    for order in canonical fast; do
+        rate+=("$(sed -n "s/^$order //p" "$GPU_CHECK_WORK/canonical.txt" | sort -g | sed -n 2p)")
+    done
+    measure "canonical order's cost, ddp, 4 ranks, 124M" \
+        "$(calculate '100 * (fast / canonical - 1)' canonical="${rate[0]}" fast="${rate[1]}")" % most 10
+}
+
+# Ours once more, and PyTorch right after it.
+stage_torch()
+{
+    local name batch python=${GPU_CHECK_PYTHON:-python3} file=$GPU_CHECK_OUT/torch.jsonl options bad="" most=40
+    : >"$file"
+    if dry_run; then options=(--device cpu --layers 1 --width 64 --heads 4 --vocabulary 256 --length 32); fi
+    for name in 124m 1558m 350m; do
+        read -r _ batch _ < <(grep "^$name " <<<"$models")
+        if ! dry_run; then options=(--length 1024 --compile "$([ $name = 124m ] && echo whole || echo blocks)"); fi
+        if dry_run; then batch=4; fi
+        timeout --kill-after=2 $most "$python" bench/peers/torch_gpt_gpu.py --model "$name" --batch "$batch" \
+            --steps "$(size 20 2)" --tokens "$(tokens)" "${options[@]}" >"$GPU_CHECK_WORK/torch.json"
+        case $? in
+        0) tee -a "$file" <"$GPU_CHECK_WORK/torch.json" ;;
+        77) skip "$(tail -n 1 "$GPU_CHECK_WORK/torch.json")" ;;
+        *) bad="$bad $name" && continue ;;
+        esac
+        most=25
+        model "$name" torch.ours --ranks 1 --steps "$(size 24 4)" || { bad="$bad ours-$name" && continue; }
+        measure "$name, PyTorch compiled" "$(number "$GPU_CHECK_WORK/torch.json" tokens_per_s)" tokens/s
+        measure "$name, PyTorch compiled, memory" "$(number "$GPU_CHECK_WORK/torch.json" memory_bytes 9.31323e-10)" GiB
+        measure "$name, Tessera / PyTorch" "$(calculate 'ours / theirs' \
+            ours="$(number "$(metrics torch.ours)" tokens_per_s)" \
+            theirs="$(number "$GPU_CHECK_WORK/torch.json" tokens_per_s)")" x least 1.1
+    done
+    if [ -n "$bad" ]; then fail "failed:$bad"; fi
+}
+
+# Of images where they are, of made-up ones else: then the speed counts alone.
+stage_fashion()
+{
+    local data=/usr/share/datasets/fashion-mnist file words=(--epochs 2 --evaluate on) real=1
+    if [ -n "${TESS_DEPS:-}" ] && [ -d "$TESS_DEPS$data" ]; then data=$TESS_DEPS$data; fi
+    if dry_run || [ ! -d "$data" ]; then
+        data=synthetic real=0
+        words=(--epochs 1 --evaluate off)
+    fi
+    if dry_run; then words+=(--steps 2 --batch-size 16 --synthetic-rows 64); fi
+    rm -rf "$GPU_CHECK_WORK/fashion"
+    tessera train configs/labs/fashion_cnn.yaml --device cuda --ranks 1 --data "$data" --save-weights off \
+        --run "$GPU_CHECK_WORK/fashion" "${words[@]}" || fail "the run failed"
+    file=$(metrics fashion)
+    measure "Fashion-MNIST, CNN" "$(number "$file" samples_per_s)" images/s
+    measure "Fashion-MNIST, CNN, whole run" "$(number "$file" time_s)" s
+    if [ $real = 1 ]; then
+        measure "Fashion-MNIST, accuracy after 2 epochs" "$(number "$file" val_accuracy 100)" % least 90
+    else
+        echo "no Fashion-MNIST in $data: made-up images, so there is no accuracy"
+    fi
+}
