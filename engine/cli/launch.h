@@ -10,7 +10,7 @@
 
 #include <sched.h>
 
-#define TESS__MESSAGE_BYTES 256
+#define TESS__MESSAGE_BYTES 320
 
 /* What a rank tells the launcher; small enough that a pipe never tears it. */
 struct tess__message {
