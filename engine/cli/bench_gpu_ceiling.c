@@ -38,38 +38,39 @@ static enum tess_status ceiling_run_fill(void *context)
 }
 
 static enum tess_status ceiling_copy_row(struct tess__gpu *gpu, struct ceiling_copy *copy,
-                                         bool fill, struct tess__gpu_row *row)
+                                         bool fill, double *best_per_s_out)
 {
     const struct tess__gpu_task task = {.run = fill ? ceiling_run_fill : ceiling_run_copy,
                                         .context = copy};
     char text[TESS__TEXT_BYTES];
 
-    *row = (struct tess__gpu_row){.part = "copy",
-                                  .name = fill ? "fill" : "copy",
-                                  .shape = tess__text_bytes((double)copy->bytes, text),
-                                  .type = "",
-                                  .bytes = (double)copy->bytes * (fill ? 1 : 2),
-                                  .ceiling = tess__gpu_memory_peak(gpu)};
-    TESS_TRY(tess__gpu_measure(gpu, &task, &row->time));
-    return tess__gpu_tell(gpu, row);
+    struct tess__gpu_row row = {.part = "copy",
+                                .name = fill ? "fill" : "copy",
+                                .shape = tess__text_bytes((double)copy->bytes, text),
+                                .type = "",
+                                .bytes = (double)copy->bytes * (fill ? 1 : 2),
+                                .ceiling = tess__gpu_memory_peak(gpu)};
+    TESS_TRY(tess__gpu_measure(gpu, &task, &row.time));
+    *best_per_s_out = row.bytes / row.time.least_s;
+    return tess__gpu_tell(gpu, &row);
 }
 
 enum tess_status tess__gpu_copies(struct tess__gpu *gpu)
 {
     struct ceiling_copy copy = {.kernel = gpu->bench.kernel};
-    struct tess__gpu_row row;
     const double peak = tess__gpu_memory_peak(gpu);
+    double best_per_s;
 
     TESS_TRY(tess__gpu_take_random(gpu, TESS_F32, gpu->bytes / 4, &copy.source));
     TESS_TRY(tess__gpu_take(gpu, gpu->bytes, &copy.target));
     tess__gpu_head(gpu, "copy on the device", true, "peak");
     for (int i = CEILING_SIZES - 1; i >= 0; i--) {
         copy.bytes = gpu->bytes >> 2 * i;
-        TESS_TRY(ceiling_copy_row(gpu, &copy, false, &row));
+        TESS_TRY(ceiling_copy_row(gpu, &copy, false, &best_per_s));
     }
     /* Of the whole arrays alone: smaller ones may be in a cache. */
-    gpu->copy_per_s = row.bytes / row.time.least_s;
-    TESS_TRY(ceiling_copy_row(gpu, &copy, true, &row));
+    gpu->copy_per_s = best_per_s;
+    TESS_TRY(ceiling_copy_row(gpu, &copy, true, &best_per_s));
     tess__gpu_tell_ceiling(gpu, "copy ceiling", true, gpu->copy_per_s, peak,
                            gpu->place.info.memory_bytes_per_s > 0 ? "bus and clock" : "datasheet",
                            "the whole array's best round");
