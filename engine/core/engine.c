@@ -262,6 +262,7 @@ static enum tess_status engine_open_optim(struct tess_engine *engine)
     optim->state_count = tess_layout_own_total(plan, plan->optim_extent, TESS_LAYOUT_VALUES);
     optim->state = tess_memory_get(engine->memory, engine->block.optim);
     optim->scratch = tess_memory_get(engine->memory, engine->block.direction);
+    optim->chunk_count = tess_optim_chunk(engine->kernel->ops->far_memory);
     optim->chunk = tess_memory_get(engine->memory, engine->block.update_chunk);
     optim->low = plan->dtype;
     optim->stochastic = tess_precision_is_stochastic(&engine->config->run);

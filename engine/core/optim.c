@@ -215,7 +215,7 @@ static struct tess_update optim_piece_update(const struct tess_optim *optim,
 }
 
 /*
- * The part of a piece's update from element `at` on, TESS_OPTIM_CHUNK elements at most. Without a
+ * The part of a piece's update from element `at` on, chunk_count elements at most. Without a
  * master these are widened into the chunk, which is updated in its place and then rounded back.
  */
 static struct tess_update optim_part(const struct tess_optim *optim,
@@ -223,7 +223,7 @@ static struct tess_update optim_part(const struct tess_optim *optim,
 {
     struct tess_update part = *update;
     const int64_t left = update->count - at;
-    part.count = left < TESS_OPTIM_CHUNK ? left : TESS_OPTIM_CHUNK;
+    part.count = left < optim->chunk_count ? left : optim->chunk_count;
     part.g += at;
     part.m = part.m != NULL ? part.m + at : NULL;
     part.v = part.v != NULL ? part.v + at : NULL;
@@ -263,7 +263,7 @@ static void optim_apply(const struct tess_optim *optim, const struct tess_piece 
                         const struct tess_update *update)
 {
     const bool stochastic = optim->stochastic && piece->low != NULL;
-    for (int64_t at = 0; at < piece->count; at += TESS_OPTIM_CHUNK) {
+    for (int64_t at = 0; at < piece->count; at += optim->chunk_count) {
         struct tess_update part = optim_part(optim, update, at);
         void *low = part.param_low;
         if (stochastic)
@@ -284,7 +284,7 @@ static void optim_lamb_direction(const struct tess_optim *optim, const struct te
             tess_square_sum(optim->kernel, piece->count, 1, piece->w, square);
         return;
     }
-    for (int64_t at = 0; at < piece->count; at += TESS_OPTIM_CHUNK) {
+    for (int64_t at = 0; at < piece->count; at += optim->chunk_count) {
         const struct tess_update part = optim_part(optim, update, at);
         tess_lamb_direction(optim->kernel, &part);
         if (square != NULL)

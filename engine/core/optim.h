@@ -79,6 +79,12 @@ int32_t tess_optim_scratch_arrays(const struct tess_optim_options *options);
 /* Elements that are widened, updated and rounded at a time where there are no masters: 16 KiB, so
  * that they stay in the first-level cache, and a whole number of the exact sums' blocks. */
 #define TESS_OPTIM_CHUNK (64 * TESS_SUM_BLOCK)
+/* In far memory, where every piece is a call that has to fill a device. */
+#define TESS_OPTIM_CHUNK_FAR (16384 * TESS_SUM_BLOCK)
+static inline int64_t tess_optim_chunk(bool far_memory)
+{
+    return far_memory ? TESS_OPTIM_CHUNK_FAR : TESS_OPTIM_CHUNK;
+}
 
 /*
  * Everything that a step finds out about itself (norms, factors, what is not finite) stays in
@@ -91,7 +97,8 @@ struct tess_optim {
     enum tess_dtype low;   /* type of the pieces' `low` */
     bool stochastic;       /* `low` is rounded at random, by round_key and element of the model */
     uint64_t round_key[2]; /* run's seed, step; the caller sets it before each update */
-    float *chunk;          /* [TESS_OPTIM_CHUNK] device memory; NULL where every piece has `w` */
+    float *chunk;          /* [chunk_count] device memory; NULL where every piece has `w` */
+    int64_t chunk_count;   /* see tess_optim_chunk */
     double loss_scale;     /* gradients in the pieces are this times the loss's; 1: not scaled */
     /*
      * Group over which owned pieces must be summed to have each parameter whole; NULL when this

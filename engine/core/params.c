@@ -117,7 +117,7 @@ static enum tess_status params_place(const struct tess_engine *engine,
 static enum tess_status params_init_piece(struct tess_engine *engine,
                                           const struct tess_piece *piece, float *room)
 {
-    const int64_t most = piece->w ? piece->count : TESS_OPTIM_CHUNK;
+    const int64_t most = piece->w ? piece->count : engine->optim.chunk_count;
     for (int64_t at = 0; at < piece->count; at += most) {
         int64_t count = piece->count - at < most ? piece->count - at : most;
         float *w = piece->w ? piece->w : engine->optim.chunk;

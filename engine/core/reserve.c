@@ -42,7 +42,8 @@ static enum tess_status reserve_parameters(struct tess_engine *engine)
                                                     engine->model.param_count, &engine->told_bytes),
                            "norms and factors", &block->norms));
     bool chunk = optim > 0 && plan->dtype != TESS_F32 && !masters;
-    return reserve_block(engine, TESS_MEMORY_WORKSPACE, chunk ? TESS_OPTIM_CHUNK * 4 : 0,
+    return reserve_block(engine, TESS_MEMORY_WORKSPACE,
+                         chunk ? tess_optim_chunk(engine->kernel->ops->far_memory) * 4 : 0,
                          "update in f32", &block->update_chunk);
 }
 
