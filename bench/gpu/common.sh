@@ -61,7 +61,7 @@ check_environment()
         export LD_LIBRARY_PATH=$libraries${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
     fi
     if dry_run; then
-        export TESSERA_MODULE_PATH=$GPU_CHECK_BUILD/tests/cli/standin STANDIN_DEVICES=1
+        export TESSERA_MODULE_PATH=$GPU_CHECK_BUILD/tests/cli/standin STANDIN_DEVICES=1 STANDIN_FAR=1
         export GPU_CHECK_PYTHON=${GPU_CHECK_PYTHON:-/usr/bin/python3}
     fi
     mkdir -p "$GPU_CHECK_WORK"
