@@ -18,7 +18,7 @@ hashes    50 correct  every strategy on 1, 2, 4 and 8 ranks that share the devic
 start     10 speed    from the start of the process to the end of the first step
 bench     40 speed    tessera bench gpu: ceilings, and each kernel's share of them
 models    50 speed    steps of GPT-2 124M, 350M, 1558M and a Llama shape, with and without a graph
-host      10 speed    processor time of the host in a step
+host      10 speed    the host's time in a step, at most
 canonical 20 speed    the canonical order of sums against the fast one, 4 ranks on the device
 torch    100 speed    the same GPT-2 steps in PyTorch
 fashion   15 speed    Fashion-MNIST from images to accuracy"
@@ -39,16 +39,19 @@ $(while read -r name limit kind text; do
 done <<<"$stages")
 options
   --stage NAME   this stage alone; may be given again
-  --quick        fewer steps and smaller models: whether it works, not how fast
+  --quick        fewer steps: whether it works, not how fast; results go into the build folder
   --out DIR      for results and logs (default: bench/results/DATE-DEVICE)
   --build DIR    build folder (default: build/gpu); with --stage one that is there is used as it is
   --limit S      no stage longer than S seconds
   --dry-run      the logic of all stages on the processor: tiny sizes, on a device that is made up (the
                  stand-in of tests/cli), of a build that is there (--build). Its numbers mean nothing.
 environment
-  TESS_DEPS           folder in which Debian packages were unpacked (dpkg -x) that the machine lacks:
-                      libyaml, jansson, cmocka, zlib, oneDNN and their -dev packages, pkg-config
-  TESS_TEST_SEED   of the random shapes (default: made up, and printed)
+  TESS_DEPS           folder in which Debian packages were unpacked that the machine lacks, with
+                          apt-get download PACKAGE...; for f in *.deb; do dpkg -x \$f FOLDER; done
+                      of libyaml-dev libyaml-0-2 libjansson-dev libjansson4 libcmocka-dev libcmocka0
+                      zlib1g-dev zlib1g libdnnl-dev libdnnl2 ocl-icd-libopencl1 pkgconf pkgconf-bin
+                      libpkgconf3 dataset-fashion-mnist
+  TESS_TEST_SEED      of the random shapes (default: made up, and printed)
   GPU_CHECK_PYTHON    of the stage torch (default: python3)
 
 The exit status is 0 if all went well, 1 if a stage about correctness failed, was cut off or did not run, 3 if
@@ -119,6 +122,7 @@ if [ "$dry" = 1 ]; then
     echo "DRY RUN: tiny sizes on the processor, on a device that is made up. No number here means anything."
 else
     build=${build:-build/gpu}
+    if [ "$quick" = 1 ]; then out=${out:-$build/gpu_check}; fi
     out=${out:-bench/results/$(date -u +%F)-$(device_word)}
 fi
 mkdir -p "$out" || exit 2

@@ -58,7 +58,10 @@ check_environment()
         export CMAKE_PREFIX_PATH=$deps/usr${CMAKE_PREFIX_PATH:+:$CMAKE_PREFIX_PATH}
         export PKG_CONFIG_PATH=$libraries/pkgconfig:$deps/usr/share/pkgconfig
         export PKG_CONFIG_SYSROOT_DIR=$deps
-        export LD_LIBRARY_PATH=$libraries${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+        export LD_LIBRARY_PATH=$libraries:$deps/lib/$(uname -m)-linux-gnu${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+        # oneDNN comes with neither a file for pkg-config nor, at some versions, one for CMake.
+        export C_INCLUDE_PATH=$deps/usr/include:$deps/usr/include/$(uname -m)-linux-gnu${C_INCLUDE_PATH:+:$C_INCLUDE_PATH}
+        export LIBRARY_PATH=$libraries${LIBRARY_PATH:+:$LIBRARY_PATH}
     fi
     if dry_run; then
         export TESSERA_MODULE_PATH=$GPU_CHECK_BUILD/tests/cli/standin STANDIN_DEVICES=1 STANDIN_FAR=1
