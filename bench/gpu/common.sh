@@ -51,16 +51,17 @@ tessera()
 # check_environment: what programs of a stage are run with. A dry run has the stand-in's device.
 check_environment()
 {
-    local deps=${TESS_DEPS:-} libraries
+    local deps=${TESS_DEPS:-} machine libraries
     if [ -n "$deps" ]; then
-        libraries=$deps/usr/lib/$(uname -m)-linux-gnu
+        machine=$(uname -m)-linux-gnu
+        libraries=$deps/usr/lib/$machine
         export PATH=$PATH:$deps/usr/bin
         export CMAKE_PREFIX_PATH=$deps/usr${CMAKE_PREFIX_PATH:+:$CMAKE_PREFIX_PATH}
         export PKG_CONFIG_PATH=$libraries/pkgconfig:$deps/usr/share/pkgconfig
         export PKG_CONFIG_SYSROOT_DIR=$deps
-        export LD_LIBRARY_PATH=$libraries:$deps/lib/$(uname -m)-linux-gnu${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+        export LD_LIBRARY_PATH=$libraries:$deps/lib/$machine${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
         # oneDNN comes with neither a file for pkg-config nor, at some versions, one for CMake.
-        export C_INCLUDE_PATH=$deps/usr/include:$deps/usr/include/$(uname -m)-linux-gnu${C_INCLUDE_PATH:+:$C_INCLUDE_PATH}
+        export C_INCLUDE_PATH=$deps/usr/include:$deps/usr/include/$machine${C_INCLUDE_PATH:+:$C_INCLUDE_PATH}
         export LIBRARY_PATH=$libraries${LIBRARY_PATH:+:$LIBRARY_PATH}
     fi
     if dry_run; then

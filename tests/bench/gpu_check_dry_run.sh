@@ -14,7 +14,7 @@ bad()
 }
 
 bash bench/gpu_check.sh --dry-run --build "$build" --out "$out" | tee "$out/said" ||
-    { cat "$out"/*.log; bad "it did not end well"; }
+    { tail -n 30 "$out"/*.log; bad "it did not end well"; }
 names=$(bash bench/gpu_check.sh --list | cut -d ' ' -f 1)
 for name in $names; do
     case $name in
