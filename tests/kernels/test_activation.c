@@ -278,14 +278,37 @@ static void case_rope(void **state)
     rope_all(TESS_F16);
 }
 
+static void case_random(void **state)
+{
+    (void)state;
+    static const enum tess_dtype dtypes[] = {TESS_F32, TESS_BF16, TESS_F16};
+    struct draw draw = draw_shapes(37);
+    for (int i = 0; i < 30; i++) {
+        struct activation_case c = {.dtype = dtypes[i % 3], .count = draw_between(&draw, 1, 6000)};
+        activation_draw(&c, (double)draw_between(&draw, 1, 40), draw_word(&draw));
+        check_gelu(&c);
+        check_swiglu(&c);
+        for (int k = 0; k < 3; k++)
+            free(c.x[k]);
+        struct rope_case rope = {.dtype = dtypes[i % 3],
+                                 .rows = draw_between(&draw, 1, 40),
+                                 .length = draw_between(&draw, 1, 40),
+                                 .first = draw_between(&draw, 0, 3000),
+                                 .heads = draw_between(&draw, 1, 5),
+                                 .head_size = 2 * draw_between(&draw, 1, 70),
+                                 .gap = draw_between(&draw, 0, 9),
+                                 .base = 10000};
+        rope_run(&rope, draw_word(&draw));
+    }
+}
+
 int main(int argc, char **argv)
 {
     device_open(&device, device_backend(argc, argv), 512u << 10);
     const struct CMUnitTest cases[] = {
         cmocka_unit_test(case_units_f32), cmocka_unit_test(case_units_bf16),
         cmocka_unit_test(case_units_f16), cmocka_unit_test(case_nan),
-        cmocka_unit_test(case_rope),
-    };
+        cmocka_unit_test(case_rope),      cmocka_unit_test(case_random)};
     int failed = cmocka_run_group_tests(cases, NULL, NULL);
     device_close(&device);
     return failed;

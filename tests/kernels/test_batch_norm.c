@@ -273,6 +273,23 @@ static const int shape[][5] = {
     {2, 3, 64, 12, 12}, {1, 2, 300, 9, 8}, {3, 1, 8, 40, 40},
 };
 
+static void norm_run(struct norm_case *c, uint64_t seed)
+{
+    struct draw draw = {seed};
+    device_reset(&device);
+    norm_draw(c, &draw);
+    struct tess_op op;
+    device_op_open(&device, &c->d, &op);
+    check_values(c, &op);
+    check_leaves(c);
+    check_infer(c, &op, &draw);
+    device_op_close(&op);
+    free(c->x);
+    free(c->dy);
+    free(c->gamma);
+    free(c->beta);
+}
+
 static void norm_all(enum tess_dtype dtype)
 {
     for (size_t i = 0; i < 2 * sizeof(shape) / sizeof(shape[0]); i++) {
@@ -287,19 +304,7 @@ static void norm_all(enum tess_dtype dtype)
                                     .width = s[4],
                                     .relu = i % 2 == 1,
                                     .epsilon = 1e-3f}};
-        struct draw draw = {500 + i};
-        device_reset(&device);
-        norm_draw(&c, &draw);
-        struct tess_op op;
-        device_op_open(&device, &c.d, &op);
-        check_values(&c, &op);
-        check_leaves(&c);
-        check_infer(&c, &op, &draw);
-        device_op_close(&op);
-        free(c.x);
-        free(c.dy);
-        free(c.gamma);
-        free(c.beta);
+        norm_run(&c, 500 + i);
     }
 }
 
@@ -321,11 +326,32 @@ static void case_f16(void **state)
     norm_all(TESS_F16);
 }
 
+static void case_random(void **state)
+{
+    (void)state;
+    static const enum tess_dtype dtypes[] = {TESS_F32, TESS_BF16, TESS_F16};
+    struct draw draw = draw_shapes(23);
+    for (int i = 0; i < 30; i++) {
+        const int64_t channels = draw_between(&draw, 1, 90), leaf_rows = draw_between(&draw, 1, 5);
+        struct norm_case c = {.d = {.kind = TESS_OP_BATCH_NORM,
+                                    .dtype = dtypes[i % 3],
+                                    .rows = leaf_rows * draw_between(&draw, 1, 5),
+                                    .leaf_rows = leaf_rows,
+                                    .in = channels,
+                                    .out = channels,
+                                    .height = draw_between(&draw, 1, 9),
+                                    .width = draw_between(&draw, 1, 9),
+                                    .relu = i % 2 == 1,
+                                    .epsilon = 1e-3f}};
+        norm_run(&c, draw_word(&draw));
+    }
+}
+
 int main(int argc, char **argv)
 {
     device_open(&device, device_backend(argc, argv), 8u << 20);
     const struct CMUnitTest cases[] = {cmocka_unit_test(case_f32), cmocka_unit_test(case_bf16),
-                                       cmocka_unit_test(case_f16)};
+                                       cmocka_unit_test(case_f16), cmocka_unit_test(case_random)};
     int failed = cmocka_run_group_tests(cases, NULL, NULL);
     device_close(&device);
     return failed;

@@ -247,13 +247,34 @@ static void case_no_length(void **state)
     device_op_close(&op);
 }
 
+static void case_random(void **state)
+{
+    (void)state;
+    static const enum tess_dtype dtypes[] = {TESS_F32, TESS_BF16, TESS_F16};
+    struct draw draw = draw_shapes(31);
+    for (int i = 0; i < 40; i++) {
+        struct embedding_case c = {.d = {.kind = TESS_OP_EMBEDDING,
+                                         .dtype = dtypes[i % 3],
+                                         .leaf_rows = draw_between(&draw, 1, 90),
+                                         .in = draw_between(&draw, 1, 400),
+                                         .out = draw_between(&draw, 1, 150),
+                                         .length = draw_between(&draw, 1, 50)},
+                                   .first = draw_between(&draw, 0, 1) * 1000,
+                                   .add = draw_between(&draw, 0, 1)};
+        const bool positions = i % 4 == 3;
+        c.first = positions ? 0 : c.first;
+        c.d.rows = c.d.leaf_rows * draw_between(&draw, 1, 9);
+        embedding_run(&c, draw_word(&draw), positions);
+    }
+}
+
 int main(int argc, char **argv)
 {
     device_open(&device, device_backend(argc, argv), 16u << 20);
     const struct CMUnitTest cases[] = {
-        cmocka_unit_test(case_f32),    cmocka_unit_test(case_bf16),      cmocka_unit_test(case_f16),
-        cmocka_unit_test(case_sparse), cmocka_unit_test(case_no_length),
-    };
+        cmocka_unit_test(case_f32),       cmocka_unit_test(case_bf16),
+        cmocka_unit_test(case_f16),       cmocka_unit_test(case_sparse),
+        cmocka_unit_test(case_no_length), cmocka_unit_test(case_random)};
     int failed = cmocka_run_group_tests(cases, NULL, NULL);
     device_close(&device);
     return failed;

@@ -194,13 +194,31 @@ static void case_nan(void **state)
     }
 }
 
+/* Of any number of classes, every fourth time as many as a vocabulary has. */
+static void case_random(void **state)
+{
+    (void)state;
+    static const enum tess_dtype dtypes[] = {TESS_F32, TESS_BF16, TESS_F16};
+    struct draw draw = draw_shapes(41);
+    for (int i = 0; i < 24; i++) {
+        const bool large = i % 4 == 3;
+        struct loss_case c = {.dtype = dtypes[i % 3],
+                              .rows = draw_between(&draw, 1, large ? 3 : 20),
+                              .classes = draw_between(&draw, 1, large ? 60000 : 1500),
+                              .scale = 1.0f / 64,
+                              .spread = (double)draw_between(&draw, 1, 30),
+                              .grad = i % 5 != 0};
+        loss_run(&c, draw_word(&draw));
+    }
+}
+
 int main(int argc, char **argv)
 {
-    device_open(&device, device_backend(argc, argv), 512u << 10);
+    device_open(&device, device_backend(argc, argv), 2u << 20);
     const struct CMUnitTest cases[] = {
         cmocka_unit_test(case_f32),        cmocka_unit_test(case_bf16), cmocka_unit_test(case_f16),
         cmocka_unit_test(case_rows_alone), cmocka_unit_test(case_nan),  cmocka_unit_test(case_wide),
-    };
+        cmocka_unit_test(case_random)};
     int failed = cmocka_run_group_tests(cases, NULL, NULL);
     device_close(&device);
     return failed;

@@ -173,10 +173,11 @@ static void leaves_run(struct tess_op_desc desc, uint64_t seed)
     device_op_open(&device, &desc, &op[0]);
     device_op_open(&device, &one, &op[1]);
     size_t bytes = (size_t)c.x_count * tess_dtype_bytes(desc.dtype);
+    size_t y_bytes = (size_t)c.y_count * tess_dtype_bytes(desc.dtype);
     int64_t leaves = desc.rows / desc.leaf_rows;
     char *y[2], *dx[2], *host[2];
     for (int64_t way = 0; way < 2; way++) {
-        y[way] = device_array(&device, (size_t)c.y_count * tess_dtype_bytes(desc.dtype));
+        y[way] = device_array(&device, y_bytes);
         dx[way] = device_array(&device, bytes);
         uint8_t *which = device_array(&device, (size_t)c.y_count);
         for (int64_t l = 0; l < (way ? leaves : 1); l++) {
@@ -195,14 +196,13 @@ static void leaves_run(struct tess_op_desc desc, uint64_t seed)
                 assert_int_equal(tess_avg_pool_backward(&op[way], dy, dx[way] + at_x), TESS_OK);
             }
         }
-        host[way] = malloc(bytes);
+        host[way] = malloc(bytes > y_bytes ? bytes : y_bytes);
         device_get(&device, host[way], dx[way], bytes);
     }
     check_bytes("pool dx by leaves", host[1], host[0], bytes);
     for (int way = 0; way < 2; way++)
-        device_get(&device, host[way], y[way], (size_t)c.y_count * tess_dtype_bytes(desc.dtype));
-    check_bytes("pool y by leaves", host[1], host[0],
-                (size_t)c.y_count * tess_dtype_bytes(desc.dtype));
+        device_get(&device, host[way], y[way], y_bytes);
+    check_bytes("pool y by leaves", host[1], host[0], y_bytes);
     for (int way = 0; way < 2; way++) {
         device_op_close(&op[way]);
         free(host[way]);
@@ -307,11 +307,40 @@ static void case_max_special(void **state)
     }
 }
 
+/* Overlapping windows and gaps between them, windows that reach into the padding, odd channels. */
+static void case_random(void **state)
+{
+    (void)state;
+    static const enum tess_dtype dtypes[] = {TESS_F32, TESS_BF16, TESS_F16};
+    struct draw draw = draw_shapes(19);
+    for (int i = 0; i < 60; i++) {
+        const int64_t channels = draw_between(&draw, 1, 70);
+        struct tess_op_desc d = {.kind = i % 2 ? TESS_OP_MAX_POOL : TESS_OP_AVG_POOL,
+                                 .dtype = dtypes[i / 2 % 3],
+                                 .leaf_rows = draw_between(&draw, 1, 3),
+                                 .in = channels,
+                                 .out = channels,
+                                 .window = (int32_t)draw_between(&draw, 1, 5),
+                                 .stride = (int32_t)draw_between(&draw, 1, 4),
+                                 .relu = i % 4 == 1};
+        d.padding = (int32_t)draw_between(&draw, 0, d.window / 2);
+        d.rows = d.leaf_rows * draw_between(&draw, 1, 4);
+        d.height = draw_between(&draw, d.window, 11);
+        d.width = draw_between(&draw, d.window, 11);
+        if (d.kind == TESS_OP_MAX_POOL)
+            max_run(d, draw_word(&draw));
+        else
+            avg_run(d, draw_word(&draw));
+        leaves_run(d, draw_word(&draw));
+    }
+}
+
 int main(int argc, char **argv)
 {
     device_open(&device, device_backend(argc, argv), 4u << 20);
     const struct CMUnitTest cases[] = {cmocka_unit_test(case_max), cmocka_unit_test(case_avg),
-                                       cmocka_unit_test(case_max_special)};
+                                       cmocka_unit_test(case_max_special),
+                                       cmocka_unit_test(case_random)};
     int failed = cmocka_run_group_tests(cases, NULL, NULL);
     device_close(&device);
     return failed;

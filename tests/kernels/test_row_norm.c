@@ -353,11 +353,34 @@ static void case_f16(void **state)
     row_all(TESS_F16);
 }
 
+/* Rows of any length, every fourth one of thousands, as far as all backends go. */
+static void case_random(void **state)
+{
+    (void)state;
+    static const enum tess_dtype dtypes[] = {TESS_F32, TESS_BF16, TESS_F16};
+    struct draw draw = draw_shapes(29);
+    for (int i = 0; i < 48; i++) {
+        const bool large = i % 4 == 3;
+        const int64_t in = large ? draw_between(&draw, 1000, 16384) : draw_between(&draw, 1, 900);
+        const int64_t leaf_rows = draw_between(&draw, 1, large ? 2 : 6);
+        struct row_case c = {.d = {.kind = TESS_OP_NORM,
+                                   .dtype = dtypes[i % 3],
+                                   .rows = leaf_rows * draw_between(&draw, 1, large ? 2 : 5),
+                                   .leaf_rows = leaf_rows,
+                                   .in = in,
+                                   .out = in,
+                                   .rms = draw_between(&draw, 0, 1),
+                                   .epsilon = 1e-5f},
+                             .add = draw_between(&draw, 0, 1)};
+        row_run(&c, draw_word(&draw));
+    }
+}
+
 int main(int argc, char **argv)
 {
     device_open(&device, device_backend(argc, argv), 4u << 20);
     const struct CMUnitTest cases[] = {cmocka_unit_test(case_f32), cmocka_unit_test(case_bf16),
-                                       cmocka_unit_test(case_f16)};
+                                       cmocka_unit_test(case_f16), cmocka_unit_test(case_random)};
     int failed = cmocka_run_group_tests(cases, NULL, NULL);
     device_close(&device);
     return failed;

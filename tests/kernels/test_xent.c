@@ -384,13 +384,28 @@ static void case_nan(void **state)
     }
 }
 
+static void case_random(void **state)
+{
+    (void)state;
+    static const enum tess_dtype dtypes[] = {TESS_F32, TESS_BF16, TESS_F16};
+    struct draw draw = draw_shapes(43);
+    for (int i = 0; i < 24; i++) {
+        struct xent_case c = {.dtype = dtypes[i % 3],
+                              .rows = draw_between(&draw, 1, 9),
+                              .classes = draw_between(&draw, 1, 2500),
+                              .scale = 1.0f / 64,
+                              .spread = (double)draw_between(&draw, 1, 30)};
+        xent_run(&c, draw_word(&draw) >> 1); /* its remainder by 3 sets the padding */
+    }
+}
+
 int main(int argc, char **argv)
 {
     device_open(&device, device_backend(argc, argv), 768u << 10);
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(case_f32),   cmocka_unit_test(case_bf16), cmocka_unit_test(case_f16),
-        cmocka_unit_test(case_whole), cmocka_unit_test(case_nan),  cmocka_unit_test(case_wide),
-    };
+    const struct CMUnitTest cases[] = {cmocka_unit_test(case_f32),   cmocka_unit_test(case_bf16),
+                                       cmocka_unit_test(case_f16),   cmocka_unit_test(case_whole),
+                                       cmocka_unit_test(case_nan),   cmocka_unit_test(case_wide),
+                                       cmocka_unit_test(case_random)};
     int failed = cmocka_run_group_tests(cases, NULL, NULL);
     device_close(&device);
     return failed;
