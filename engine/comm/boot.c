@@ -188,7 +188,12 @@ static enum tess_status star_meet(struct boot_star *star, const struct tess_boot
     if (env->rank == 0)
         return tess__boot_gather_members(env, timeout_s, star->fd);
     TESS_TRY(tess__boot_join(env, timeout_s, &star->fd[1]));
-    tess__boot_own_text(star->fd[1], star->address);
+    /* Whoever reaches rank 0 without leaving the host is on its host, whose name is often that of
+     * the loopback there (127.0.1.1): others find it as they find rank 0. */
+    char own[BOOT_TEXT_BYTES];
+    tess__boot_own_text(star->fd[1], own);
+    if (!tess__boot_is_loopback(own))
+        snprintf(star->address, sizeof star->address, "%s", own);
     return TESS_OK;
 }
 

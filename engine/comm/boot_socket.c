@@ -62,7 +62,7 @@ static enum tess_status socket_resolve(const char *address, int32_t port, struct
 
 /* Is it this host alone that is meant? A host's own name may be found as 127.0.1.1 on itself and as
  * its real address on others, so only what says loopback is taken so. */
-static bool socket_is_loopback(const char *address)
+bool tess__boot_is_loopback(const char *address)
 {
     struct in_addr four;
     struct in6_addr six;
@@ -130,7 +130,7 @@ enum tess_status tess__boot_listen(const char *address, int32_t port,
 {
     struct boot_listener listener = {.count = 0};
     int error = 0;
-    if (socket_is_loopback(address)) {
+    if (tess__boot_is_loopback(address)) {
         error = socket_listen_loopback(address, port, &listener);
     } else {
         listener.fd[0] = socket_listen_all(port);

@@ -21,6 +21,9 @@ struct boot_listener {
     int count;
 };
 
+/* Is it this host alone that is meant, by a number or as "localhost"? */
+bool tess__boot_is_loopback(const char *address);
+
 /* TESS_ERR_COMM with address, port and reason. */
 enum tess_status tess__boot_listen(const char *address, int32_t port,
                                    struct boot_listener *listener_out);

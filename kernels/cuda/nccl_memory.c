@@ -50,6 +50,8 @@ static void memory_give_back(struct nccl_block *block)
     if (block->base != NULL) {
         tess__cuda_tell(cudaFree(block->base), "cudaFree");
     } else if (block->memory != NULL) {
+        /* cudaFree waits for what uses the memory; this unmaps it at once. */
+        tess__cuda_tell(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
         ncclResult_t result = ncclMemFree(block->memory);
         if (result != ncclSuccess)
             tess_log(TESS_LOG_DEBUG, "ncclMemFree: %s", ncclGetErrorString(result));

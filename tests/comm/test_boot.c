@@ -110,6 +110,10 @@ static void meet_as(struct meeting *meeting, int32_t rank)
     double start_s = tess_clock_s();
     meeting->env.rank = rank;
     outcome->status = tess_boot_open(&meeting->env, meeting->timeout_s, &boot);
+    /* On rank 0's host, seen by the loopback: found by its address. */
+    if (outcome->status == TESS_OK && strncmp(meeting->env.address, "127.", 4) == 0 &&
+        strcmp(boot->address, meeting->env.address) != 0)
+        outcome->status = tess_fail(TESS_ERR_DATA, "rank %d is at %s", (int)rank, boot->address);
     if (outcome->status == TESS_OK)
         outcome->status = (meeting->then != NULL ? meeting->then : gather_many)(boot);
     outcome->seconds = tess_clock_s() - start_s;
@@ -323,9 +327,10 @@ static void case_environment_job(void **state)
 static void case_meet(void **state)
 {
     (void)state;
-    static const char *const address[] = {"127.0.0.1", "localhost"};
+    /* The last one is a name to us and a number to the resolver. */
+    static const char *const address[] = {"127.0.0.1", "localhost", "127.1"};
     for (int32_t ranks = 1; ranks <= RANKS_MAX; ranks = ranks < 3 ? ranks + 1 : ranks + 5) {
-        struct meeting meeting = meeting_of(ranks, address[ranks % 2]);
+        struct meeting meeting = meeting_of(ranks, address[ranks % 3]);
         meet_all(&meeting);
         for (int32_t r = 0; r < ranks; r++) {
             assert_string_equal(meeting.outcome[r].error, "");
