@@ -98,12 +98,13 @@ static enum tess_status group_call_device(struct nccl_group *group, struct nccl_
     TESS_TRY(ops->record(kernels, lane->ready));
     TESS_TRY(ops->follow(lane->queue, lane->ready));
     TESS_TRY(tess__nccl_run(group, lane, call));
+    tess__comm_called(&group->comm, call, record->ticket);
+    /* Before the fence, so that whoever has come past that finds the call's time told. */
+    tess__comm_given(&group->comm, record->ticket, lane->queue);
     record->lane = lane;
     record->given = ++lane->given;
     TESS_TRY(ops->record(lane->queue, lane->done[record->given % NCCL_FENCES]));
     record->state = NCCL_ON_DEVICE;
-    tess__comm_called(&group->comm, call, record->ticket);
-    tess__comm_given(&group->comm, record->ticket, lane->queue);
     return TESS_OK;
 }
 
