@@ -216,6 +216,12 @@ struct tess_engine {
     bool opened_ops, opened_strategy, adopted;
 };
 
+/* engine.c: an empty engine; everything but memory, communication and data. */
+enum tess_status tess__engine_new(const struct tess_config *config,
+                                  const struct tess_dataset *dataset,
+                                  struct tess_engine **engine_out);
+enum tess_status tess__engine_plan(struct tess_engine *engine, int32_t rank);
+
 /* reserve.c: reserve every block; bind pointers once the memory is committed. */
 enum tess_status tess__engine_reserve(struct tess_engine *engine);
 enum tess_status tess__engine_bind(struct tess_engine *engine);

@@ -8,6 +8,12 @@
 
 #include <math.h>
 
+enum tess_status tess__engine_find(struct tess_engine *engine, int64_t sums)
+{
+    return tess_read(engine->kernel, TESS_FOUND_SUMS + (size_t)sums * sizeof *engine->leaf_sum,
+                     engine->verdict, engine->found);
+}
+
 /* Numbers of leaf_sum that a step fills. */
 static int64_t step_sums(const struct tess_engine *engine)
 {

@@ -1,0 +1,248 @@
+/*
+ * Opening and closing an engine that was planned: groups, arena, operations, optimizer, strategies,
+ * first parameters, loaders.
+ */
+#include "core/state.h"
+
+#include "base/arena.h"
+#include "core/precision.h"
+#include "kernel_open.h"
+#include "tessera/check.h"
+
+#include <stdlib.h>
+
+static enum tess_status open_optim(struct tess_engine *engine)
+{
+    const struct tess_plan *plan = &engine->plan;
+    const struct tess_optim_options *options = &engine->config->optim;
+    struct tess_optim *optim = &engine->optim;
+    const int32_t model_params = engine->model.param_count;
+    optim->options = *options;
+    optim->kernel = engine->kernel;
+    if ((plan->optim_extent == TESS_EXTENT_SHARD && plan->shard_count > 1) ||
+        plan->rank_count < plan->mesh.rank_count)
+        optim->sum_comm = engine->comm;
+    optim->counts = tess__engine_counts(engine);
+    optim->param_count = model_params;
+    optim->axis = &engine->declare.axis;
+    optim->piece = engine->piece;
+    optim->piece_count = tess_layout_piece_count(plan, &engine->declare);
+    optim->state_count = tess_layout_own_total(plan, plan->optim_extent, TESS_LAYOUT_VALUES);
+    optim->state = tess_memory_get(engine->memory, engine->block.optim);
+    optim->scratch = tess_memory_get(engine->memory, engine->block.direction);
+    optim->chunk_count = tess_optim_chunk(engine->kernel->ops->far_memory);
+    optim->chunk = tess_memory_get(engine->memory, engine->block.update_chunk);
+    optim->low = plan->dtype;
+    optim->stochastic = tess_precision_is_stochastic(&engine->config->run);
+    optim->round_key[0] = (uint64_t)engine->config->run.seed;
+    optim->leaf_count = plan->grid;
+    for (int32_t p = 0; p < model_params; p++)
+        if (!(engine->model.param[p].flags & (TESS_PARAM_BUFFER | TESS_PARAM_TIED)))
+            engine->grad_total += tess_shape_count(&engine->model.param[p].whole);
+    optim->verdict = engine->verdict;
+    return tess_optim_open(optim, tess_memory_get(engine->memory, engine->block.norms),
+                           engine->told);
+}
+
+/* Host memory that the device copies from and to. */
+static enum tess_status open_pin(struct tess_engine *engine)
+{
+    const struct tess_kernel_ops *ops = engine->kernel->ops;
+    TESS_TRY(ops->pin(engine->kernel, engine->block.found.bytes, &engine->found));
+    return ops->pin(engine->kernel, engine->told_bytes, &engine->told);
+}
+
+static void open_access(void *context, bool on)
+{
+    struct tess_kernel *kernel = context;
+    kernel->ops->access(kernel, on);
+}
+
+/* Padding and state start at zero, also where adopting leaves something else in the memory (guard).
+ */
+static void open_clear(struct tess_engine *engine)
+{
+    const struct tess_block zero[] = {engine->block.param, engine->block.master, engine->block.grad,
+                                      engine->block.optim, engine->block.norms};
+    for (size_t i = 0; i < sizeof zero / sizeof *zero; i++)
+        tess_fill(engine->kernel, (int64_t)zero[i].bytes, 0,
+                  tess_memory_get(engine->memory, zero[i]));
+}
+
+/*
+ * This rank's group along each axis: those that share its places on the other two. Where the data
+ * or stage axis is alone that is the group of all; the tensor axis has one of its own also then, so
+ * that its crossings are counted apart from sums over all ranks.
+ */
+static enum tess_status open_groups(struct tess_engine *engine)
+{
+    const struct tess_mesh *mesh = &engine->plan.mesh;
+    for (int axis = 0; axis < TESS_AXIS_COUNT; axis++) {
+        struct tess_mesh first = *mesh;
+        first.at[axis] = 0;
+        if (mesh->count[axis] == mesh->rank_count &&
+            (axis != TESS_AXIS_TENSOR || mesh->rank_count == 1))
+            engine->axis_comm[axis] = engine->comm;
+        else
+            TESS_TRY(tess_comm_split(engine->comm, tess_mesh_rank(&first, first.at), mesh->at[axis],
+                                     &engine->axis_comm[axis]));
+    }
+    engine->strategy.kernel = engine->tensor_strategy.kernel = engine->kernel;
+    engine->strategy.comm = engine->axis_comm[TESS_AXIS_DATA];
+    engine->tensor_strategy.comm = engine->axis_comm[TESS_AXIS_TENSOR];
+    return tess__engine_pipe_open(engine);
+}
+
+static void open_close_groups(struct tess_engine *engine)
+{
+    for (int axis = 0; axis < TESS_AXIS_COUNT; axis++)
+        if (engine->axis_comm[axis] != engine->comm)
+            tess_comm_close(engine->axis_comm[axis]);
+}
+
+/* Far memory is the kernel's own where the communicator has none of the device. */
+static bool open_owns_arena(const struct tess_engine *engine)
+{
+    return engine->kernel->ops->far_memory && !engine->comm->device_memory;
+}
+
+static enum tess_status open_arena(struct tess_engine *engine)
+{
+    const struct tess_kernel_ops *ops = engine->kernel->ops;
+    const uint64_t bytes = tess_memory_total(engine->memory);
+    if (open_owns_arena(engine))
+        TESS_TRY(ops->alloc(engine->kernel, bytes, &engine->arena));
+    else
+        TESS_TRY(tess_comm_alloc(engine->comm, bytes, &engine->arena));
+    TESS_TRY(tess_memory_commit(engine->memory, engine->arena));
+    if (open_owns_arena(engine))
+        return TESS_OK;
+    TESS_TRY(ops->adopt(engine->kernel, engine->arena, bytes));
+    engine->adopted = true;
+    return TESS_OK;
+}
+
+static void open_close_arena(struct tess_engine *engine)
+{
+    if (engine->arena == NULL)
+        return;
+    if (open_owns_arena(engine)) {
+        engine->kernel->ops->free(engine->kernel, engine->arena);
+        return;
+    }
+    if (engine->adopted)
+        engine->kernel->ops->disown(engine->kernel, engine->arena,
+                                    tess_memory_total(engine->memory));
+    tess_comm_release(engine->comm, engine->arena);
+}
+
+static enum tess_status open_all(struct tess_engine *engine)
+{
+    struct tess_strategy *strategy = &engine->strategy;
+    engine->comm->access = open_access;
+    engine->comm->access_context = engine->kernel;
+    if (engine->kernel->queue != NULL)
+        TESS_TRY(tess_comm_attach(engine->comm, engine->kernel->queue));
+    TESS_TRY(open_groups(engine));
+    TESS_TRY(open_arena(engine));
+    open_clear(engine);
+    TESS_TRY(tess__engine_bind(engine));
+    TESS_TRY(open_pin(engine));
+    TESS_TRY(tess__laps_open(engine));
+    TESS_TRY(open_optim(engine));
+    TESS_TRY(tess__unused_open(engine));
+    engine->opened_strategy = true;
+    TESS_TRY(strategy->ops->open(strategy));
+    if (engine->tensor_strategy.ops)
+        TESS_TRY(engine->tensor_strategy.ops->open(&engine->tensor_strategy));
+    tess__crossing_open(engine);
+    engine->weight_token = 1;
+    TESS_TRY(tess__engine_init_params(engine));
+    TESS_TRY(tess__engine_open_loaders(engine));
+    return tess_comm_barrier(engine->comm);
+}
+
+enum tess_status tess_engine_open(const struct tess_config *config,
+                                  const struct tess_dataset *dataset, struct tess_comm *comm,
+                                  struct tess_world *world, struct tess_engine **engine_out)
+{
+    struct tess_engine *engine;
+    TESS_TRY(tess__engine_new(config, dataset, &engine));
+    engine->comm = comm;
+    if (world)
+        engine->board = tess_world_board(world, comm->rank);
+    tess__engine_doing(engine, TESS_DOING_STARTING, -1);
+    enum tess_status status = TESS_OK;
+    if (comm->rank_count != config->run.ranks)
+        status = tess_fail(TESS_ERR_INTERNAL, "%d ranks run a configuration of %lld",
+                           comm->rank_count, (long long)config->run.ranks);
+    if (status == TESS_OK)
+        status = tess__engine_plan(engine, comm->rank);
+    if (status == TESS_OK)
+        status = open_all(engine);
+    if (status != TESS_OK)
+        tess_engine_close(engine);
+    else
+        *engine_out = engine;
+    return status;
+}
+
+void tess_engine_close(struct tess_engine *engine)
+{
+    if (!engine)
+        return;
+    tess__engine_close_loaders(engine);
+    tess_weights_close(engine->weights);
+    if (engine->opened_strategy) {
+        engine->strategy.ops->close(&engine->strategy);
+        if (engine->tensor_strategy.ops)
+            engine->tensor_strategy.ops->close(&engine->tensor_strategy);
+    }
+    for (int32_t o = 0; engine->op && o < engine->declare.op_count; o++)
+        if (engine->op[o].kernel)
+            engine->kernel->ops->op_close(&engine->op[o]);
+    tess_optim_close(&engine->optim);
+    tess__laps_close(engine);
+    if (engine->kernel) {
+        engine->kernel->ops->unpin(engine->kernel, engine->found);
+        engine->kernel->ops->unpin(engine->kernel, engine->told);
+    }
+    tess__engine_pipe_close(engine);
+    if (engine->comm)
+        open_close_groups(engine);
+    open_close_arena(engine);
+    if (engine->comm) {
+        if (engine->kernel && engine->kernel->queue)
+            (void)tess_comm_attach(engine->comm, NULL);
+        engine->comm->access = NULL;
+        engine->comm->access_context = NULL;
+    }
+    tess_kernel_close(engine->kernel);
+    tess_memory_close(engine->memory);
+    tess__unused_close(engine);
+    tess_layout_fini(&engine->plan);
+    tess_declare_fini(&engine->declare);
+    tess_declare_fini(&engine->model);
+    void *const owned[] = {
+        engine->model_state,
+        engine->unit_name,
+        engine->strategy.state,
+        engine->tensor_strategy.state,
+        engine->block.unit_output,
+        engine->block.tensor,
+        engine->block.packed,
+        engine->packed_bytes,
+        engine->unit_output,
+        engine->tensor,
+        engine->op,
+        engine->op_of,
+        engine->param_of,
+        engine->grad_of,
+        engine->unit_param_first,
+        engine->unit_op_first,
+        engine->piece,
+    };
+    for (size_t i = 0; i < sizeof owned / sizeof *owned; i++)
+        free(owned[i]);
+    free(engine);
+}
