@@ -297,6 +297,10 @@ static enum tess_status train_launch_traced(struct train *train,
     if (options->trace[0] == '\0')
         return train_launch(train);
     TESS_TRY(tess_file_check(options->trace, "--trace"));
+    if (train->run.config->device.module != NULL)
+        tess_log(TESS_LOG_WARN,
+                 "--trace draws what the host does, which runs ahead of the device; the device's "
+                 "own profiler (nsys profile) shows the same names where they are computed");
     TESS_TRY(tess__trace_open(&train->run, options->trace_first, options->trace_steps,
                               &train->run.trace));
     status = train_launch(train);
