@@ -19,6 +19,7 @@ struct case_setup {
      * own queue, which has always done what it was given, or on a lazy one in its stead. */
     bool device, late;
     const struct tess_module *module; /* of a device in place of guard_queue's memory; or NULL */
+    bool nccl;                        /* on the module's communicator, over that backend */
     enum tess_rank_mode mode;
     int32_t ranks;
     enum tess_order order;

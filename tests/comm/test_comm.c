@@ -1,11 +1,12 @@
 /*
  * Conformance of communicators: one program for all backends, `test_comm self|threads|processes
- * RANKS [debug] [device|late|cuda]`. A new backend adds a word here and writes no tests. Every case
- * runs a function on all ranks, each of which checks what it received against values it computes
- * itself.
+ * RANKS [debug] [device|late|cuda|nccl]`. A new backend adds a word here and writes no tests. Every
+ * case runs a function on all ranks, each of which checks what it received against values it
+ * computes itself.
  */
 #include "comm/cases.h"
 
+#include "comm/boot.h"
 #include "comm/debug.h"
 #include "harness/need_device.h"
 #include "kernel_open.h"
@@ -46,6 +47,30 @@ static int case_on_device(struct tess_comm *comm, struct tess_world *world, void
     return 0;
 }
 
+/*
+ * On the module's communicator, all ranks on the first device. NCCL refuses that within one host,
+ * and takes as one what has a host's name of its own.
+ */
+static int case_on_nccl(struct tess_comm *comm, struct tess_world *world, void *arg)
+{
+    const struct case_function *function = arg;
+    const struct tess_module *module = function->setup->module;
+    struct tess_boot *boot;
+    struct tess_comm *nccl;
+    char host[32];
+    snprintf(host, sizeof host, "rank-%d", (int)comm->rank);
+    WORLD_CHECK(setenv("NCCL_HOSTID", host, 1) == 0);
+    WORLD_OK(module->device_select(0));
+    WORLD_OK(tess_boot_over(comm, 30, &boot));
+    enum tess_status status = module->comm_open(boot, world, comm->order, 30, &nccl);
+    tess_boot_close(boot);
+    WORLD_OK(status);
+    int failed = case_on_device(nccl, world, arg);
+    if (failed == 0)
+        tess_comm_close(nccl);
+    return failed;
+}
+
 /* The function on the comparing communicator, over a copy of that which the harness closes. */
 static int case_compared(struct tess_comm *comm, struct tess_world *world, void *arg)
 {
@@ -77,7 +102,8 @@ int case_run_limited(const struct case_setup *setup, double timeout_s, world_fun
     struct case_function function = {setup, NULL, fn, arg};
     const char *kernel = setup->module != NULL ? setup->module->name : "guard_queue";
     assert_int_equal(tess_registry_get_kernel(kernel, &function.kernel), TESS_OK);
-    int failed = setup->debug    ? world_run_setup(&world, case_compared, &function, report)
+    int failed = setup->nccl     ? world_run_setup(&world, case_on_nccl, &function, report)
+                 : setup->debug  ? world_run_setup(&world, case_compared, &function, report)
                  : setup->device ? world_run_setup(&world, case_on_device, &function, report)
                                  : world_run_setup(&world, fn, arg, report);
     world_print(report);
@@ -119,12 +145,29 @@ static int case_run_device(struct case_setup *canonical, struct case_setup *fast
     return cmocka_run_group_tests(cases, NULL, NULL);
 }
 
+/* What one device can tell of NCCL: results. Its failures want devices that fail. */
+static int case_run_nccl(struct case_setup *canonical, struct case_setup *fast)
+{
+    const struct CMUnitTest cases[] = {
+        cmocka_unit_test_prestate(case_collectives, canonical),
+        cmocka_unit_test_prestate(case_collectives, fast),
+        cmocka_unit_test_prestate(case_large, canonical),
+        cmocka_unit_test_prestate(case_halves, canonical),
+        cmocka_unit_test_prestate(case_outstanding, canonical),
+        cmocka_unit_test_prestate(case_groups, canonical),
+        cmocka_unit_test_prestate(case_messages, canonical),
+        cmocka_unit_test_prestate(case_random, canonical),
+    };
+    return cmocka_run_group_tests(cases, NULL, NULL);
+}
+
 int main(int argc, char **argv)
 {
     static struct case_setup canonical, fast;
     for (int i = 3; i < argc; i++) {
-        if (strcmp(argv[i], "cuda") == 0)
-            canonical.module = need_device(argv[i]);
+        canonical.nccl = canonical.nccl || strcmp(argv[i], "nccl") == 0;
+        if (canonical.nccl || strcmp(argv[i], "cuda") == 0)
+            canonical.module = need_device("cuda");
         canonical.debug = canonical.debug || strcmp(argv[i], "debug") == 0;
         canonical.late = canonical.late || strcmp(argv[i], "late") == 0;
         canonical.device = canonical.late || canonical.device || canonical.module != NULL ||
@@ -132,7 +175,7 @@ int main(int argc, char **argv)
     }
     if (argc < 3 || argc > 5 || (argc == 4 && !canonical.debug && !canonical.device)) {
         fprintf(stderr, "usage: test_comm self|threads|processes RANKS [debug] "
-                        "[device|late|cuda]\n");
+                        "[device|late|cuda|nccl]\n");
         return 2;
     }
     canonical.self = strcmp(argv[1], "self") == 0;
@@ -141,6 +184,8 @@ int main(int argc, char **argv)
     canonical.order = TESS_ORDER_CANONICAL;
     fast = canonical;
     fast.order = TESS_ORDER_FAST;
+    if (canonical.nccl)
+        return case_run_nccl(&canonical, &fast);
     if (canonical.device)
         return case_run_device(&canonical, &fast);
 
