@@ -199,10 +199,7 @@ static void nccl_abort(struct tess_comm *comm, const char *reason)
  * nothing that it may use can be freed. */
 static bool group_quiet(struct nccl_group *group)
 {
-    const struct tess_queue *kernels = group->comm.queue;
-    /* First the graphs: NCCL does not end before those that it is part of are gone. */
-    if (kernels != NULL && kernels->ops == &tess__cuda_queue)
-        tess__cuda_graph_close(kernels->kernel);
+    tess__nccl_forget_graphs(group);
     for (int way = 0; way < NCCL_LANES; way++)
         tess__nccl_lane_quiet(group->family, &group->lane[way]);
     tess__nccl_channels_quiet(group);

@@ -195,6 +195,8 @@ enum tess_status tess__nccl_lane_open(struct nccl_lane *lane);
 enum tess_status tess__nccl_lane_attach(struct nccl_lane *lane, struct tess_queue *kernels);
 /* Wait a moment for its calls to end, or end them by force: what is left of a rank that failed. */
 void tess__nccl_lane_quiet(struct nccl_family *family, struct nccl_lane *lane);
+/* What the kernels have recorded is gone: NCCL does not end before graphs that it is part of. */
+void tess__nccl_forget_graphs(struct nccl_group *group);
 /* End its NCCL communicator, in time or by force, then the lane. Lock not held. */
 void tess__nccl_lane_close(struct nccl_family *family, struct nccl_lane *lane);
 /* All of this call is on the stream. */

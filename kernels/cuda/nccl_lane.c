@@ -39,6 +39,13 @@ void tess__nccl_lane_quiet(struct nccl_family *family, struct nccl_lane *lane)
     }
 }
 
+void tess__nccl_forget_graphs(struct nccl_group *group)
+{
+    const struct tess_queue *kernels = group->comm.queue;
+    if (kernels != NULL && kernels->ops == &tess__cuda_queue)
+        tess__cuda_graph_close(kernels->kernel);
+}
+
 static void lane_detach(struct nccl_lane *lane)
 {
     if (lane->queue == NULL)

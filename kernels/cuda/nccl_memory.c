@@ -260,6 +260,8 @@ void tess__nccl_release(struct tess_comm *comm, void *memory)
     while (*link != NULL && (*link)->memory != memory)
         link = &(*link)->next;
     struct nccl_block *block = *link;
+    if (atomic_load(&family->failed))
+        tess__nccl_forget_graphs((struct nccl_group *)comm);
     if (block == NULL || !tess__nccl_wait_aborted(family))
         return;
     memory_forget(family, block, NULL);
