@@ -99,6 +99,10 @@ enum tess_status tess_device_plan_placed(const struct tess_devices *devices,
                   place->starter, place->rank_count,
                   asked == TESS_COMM_LOCAL ? "--comm local" : "this strategy", place->starter,
                   place->rank_count);
+    /* A starter may show each rank its own device alone, which is then the first (Slurm's
+     * --gpus-per-task). Where that is not so, the ranks find out when they meet. */
+    if (devices->count == 1)
+        device = 0;
     if (device >= devices->count)
         TESS_FAIL(TESS_ERR_USAGE,
                   "rank %d would have device %d by its %s, and this machine has %d: start as many "

@@ -70,7 +70,7 @@ enum tess_status tess_device_plan_make(const struct tess_devices *devices, int32
                                        struct tess_device_plan *plan);
 
 /* The same for a rank in its place: it has the device of its number among the ranks of its host,
- * and a process of its own. Pure. */
+ * or the only one that it is shown, and a process of its own. Pure. */
 enum tess_status tess_device_plan_placed(const struct tess_devices *devices,
                                          const struct tess_place *place, enum tess_rank_mode mode,
                                          enum tess_comm_choice asked,

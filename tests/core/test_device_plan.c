@@ -131,6 +131,7 @@ static void case_placed(void **state)
         {8, 13, 5, TESS_RANKS_PROCESSES, TESS_COMM_AUTO, 5, NULL},
         {8, 0, 0, TESS_RANKS_PROCESSES, TESS_COMM_NCCL, 0, NULL},
         {1, 3, 0, TESS_RANKS_PROCESSES, TESS_COMM_AUTO, 0, NULL},
+        {1, 3, 3, TESS_RANKS_PROCESSES, TESS_COMM_AUTO, 0, NULL}, /* each is shown its own */
         {8, 7, -1, TESS_RANKS_PROCESSES, TESS_COMM_AUTO, 7, NULL}, /* one host: its number */
         {8, 8, -1, TESS_RANKS_PROCESSES, TESS_COMM_AUTO, 0, "LOCAL_RANK"},
         {2, 6, 2, TESS_RANKS_PROCESSES, TESS_COMM_AUTO, 0, "this machine has 2"},
