@@ -14,6 +14,7 @@
 #define TESS__GPU_ARRAYS_MAX 32
 #define TESS__GPU_OPS_MAX    8
 #define TESS__GPU_TEXT_BYTES 48
+#define TESS__GPU_LAYERS     7
 
 /* What the products and rows are those of. */
 struct tess__gpu_model {
@@ -34,6 +35,7 @@ struct tess__gpu_model {
 /* Types of products: with ceilings of their own. */
 enum tess__gpu_type {
     TESS__GPU_F32,
+    TESS__GPU_TF32, /* of f32, cut to the 10 bits of TF32 */
     TESS__GPU_BF16,
     TESS__GPU_F16,
     TESS__GPU_FP8,
@@ -67,6 +69,15 @@ struct tess__gpu {
 /* The kernel is open. close drops everything, also after a failed open. */
 enum tess_status tess__gpu_open(struct tess__gpu *gpu);
 void tess__gpu_close(struct tess__gpu *gpu);
+
+/* Does the backend let a run choose how products are computed (tess_kernel_ops.choose)? */
+bool tess__gpu_has_choices(const struct tess__gpu *gpu);
+/* The same device with a second kernel that has made these choices, with memory and fences of its
+ * own. close drops everything, also after a failed open. */
+enum tess_status tess__gpu_open_beside(const struct tess__gpu *gpu,
+                                       const struct tess_kernel_choices *choices,
+                                       struct tess__gpu *beside_out);
+void tess__gpu_close_beside(struct tess__gpu *beside);
 
 /* Device memory, zeroed, until the next drop. */
 enum tess_status tess__gpu_take(struct tess__gpu *gpu, int64_t bytes, void **memory_out);
@@ -104,6 +115,12 @@ struct tess__gpu_time {
 enum tess_status tess__gpu_measure(struct tess__gpu *gpu, const struct tess__gpu_task *task,
                                    struct tess__gpu_time *time_out);
 
+/* Two tasks on kernels of their own, round after round in turns: a clock that changes meanwhile
+ * changes for both. */
+enum tess_status tess__gpu_measure_pair(struct tess__gpu *const gpu[2],
+                                        const struct tess__gpu_task task[2],
+                                        struct tess__gpu_time time_out[2]);
+
 /* Wait for all that was queued; errors of that work are told here. */
 enum tess_status tess__gpu_wait(struct tess__gpu *gpu);
 
@@ -120,6 +137,7 @@ struct tess__gpu_row {
     double ceiling;      /* bytes or operations in a second, 0: not known */
     double goal;         /* share of the ceiling; 0: none */
     struct tess__gpu_time time;
+    double measured_s; /* plans: the same by the measured choice; 0: no such row */
 };
 
 /* Rows below count bytes, or operations. `share_of`: what the shares are of. */
@@ -138,6 +156,43 @@ enum tess__gpu_type tess__gpu_type_of(enum tess_dtype dtype);
 /* The memory's bandwidth by the driver, else by the datasheet; 0 where neither knows. */
 double tess__gpu_memory_peak(const struct tess__gpu *gpu);
 
+/* ---- layers; bench_gpu_layer.c ---------------------------------------------------------------
+ */
+
+enum tess__gpu_pass {
+    TESS__GPU_FORWARD,
+    TESS__GPU_FORWARD_GELU,
+    TESS__GPU_DATA,
+    TESS__GPU_DATA_GELU,
+    TESS__GPU_WEIGHT,
+    TESS__GPU_PASSES
+};
+
+struct tess__gpu_layer_shape {
+    const char *name;
+    struct tess_op_desc desc;
+};
+
+struct tess__gpu_layer {
+    struct tess_op *op;
+    enum tess__gpu_pass pass;
+    void *x, *w, *bias, *y, *before;
+    float *dw, *dbias;
+};
+
+/* The model's layers, and the convolutions of the labs. */
+void tess__gpu_layer_shapes(const struct tess__gpu *gpu,
+                            struct tess__gpu_layer_shape shape[TESS__GPU_LAYERS]);
+/* Until the next drop. */
+enum tess_status tess__gpu_layer_open(struct tess__gpu *gpu, const struct tess_op_desc *desc,
+                                      struct tess__gpu_layer *layer);
+bool tess__gpu_layer_has(const struct tess_op_desc *desc, enum tess__gpu_pass pass);
+double tess__gpu_layer_flops(const struct tess_op_desc *desc); /* of any one pass */
+const char *tess__gpu_layer_text(const struct tess_op_desc *desc, char text[TESS__GPU_TEXT_BYTES]);
+const char *tess__gpu_pass_name(enum tess__gpu_pass pass);
+/* The layer's pass, for tess__gpu_task. */
+enum tess_status tess__gpu_layer_run(void *layer);
+
 /* ---- parts -----------------------------------------------------------------------------------
  */
 
@@ -152,6 +207,8 @@ enum tess_status tess__gpu_params(struct tess__gpu *gpu);
 enum tess_status tess__gpu_reduce(struct tess__gpu *gpu);
 /* bench_gpu_products.c: linear layers, attention, convolutions. */
 enum tess_status tess__gpu_products(struct tess__gpu *gpu);
+/* bench_gpu_plans.c: linear layers as the library advises, against what measuring chooses. */
+enum tess_status tess__gpu_plans(struct tess__gpu *gpu);
 /* bench_gpu_host.c: what it costs the host to give the device work. */
 enum tess_status tess__gpu_host(struct tess__gpu *gpu);
 

@@ -97,7 +97,7 @@ static enum tess_status ceiling_run_product(void *context)
 static enum tess_status ceiling_product(struct tess__gpu *gpu, enum tess__gpu_type type,
                                         enum tess_fp8 fp8, const int64_t size[3])
 {
-    static const enum tess_dtype dtypes[TESS__GPU_TYPES] = {TESS_F32, TESS_BF16, TESS_F16,
+    static const enum tess_dtype dtypes[TESS__GPU_TYPES] = {TESS_F32, TESS_F32, TESS_BF16, TESS_F16,
                                                             TESS_BF16};
     static const char *const name[] = {"product", "product, scales now", "product, scale history"};
     const enum tess_dtype dtype = dtypes[type];
@@ -167,11 +167,30 @@ static enum tess_status ceiling_tell_best(struct tess__gpu *gpu, enum tess__gpu_
                                best, "peak_per_s", peak > 0 ? json_real(peak) : json_null()));
 }
 
+/* In TF32, where that is a choice: an open kernel makes it once, so this is another one. */
+static enum tess_status ceiling_tf32(struct tess__gpu *gpu)
+{
+    const struct tess_kernel_choices choices = {.tf32 = true};
+    struct tess__gpu beside;
+    enum tess_status status;
+
+    if (!tess__gpu_has_choices(gpu))
+        return TESS_OK;
+    status = tess__gpu_open_beside(gpu, &choices, &beside);
+    if (status == TESS_OK)
+        status = ceiling_products(&beside, TESS__GPU_TF32, TESS_FP8_OFF);
+    gpu->product_per_s[TESS__GPU_TF32] = beside.product_per_s[TESS__GPU_TF32];
+    tess__gpu_close_beside(&beside);
+    return status;
+}
+
 enum tess_status tess__gpu_matmuls(struct tess__gpu *gpu)
 {
     tess__gpu_head(gpu, "products (rows, out, in)", false, "peak");
-    for (int type = 0; type < TESS__GPU_FP8; type++)
-        TESS_TRY(ceiling_products(gpu, (enum tess__gpu_type)type, TESS_FP8_OFF));
+    TESS_TRY(ceiling_products(gpu, TESS__GPU_F32, TESS_FP8_OFF));
+    TESS_TRY(ceiling_tf32(gpu));
+    TESS_TRY(ceiling_products(gpu, TESS__GPU_BF16, TESS_FP8_OFF));
+    TESS_TRY(ceiling_products(gpu, TESS__GPU_F16, TESS_FP8_OFF));
     TESS_TRY(ceiling_products(gpu, TESS__GPU_FP8, TESS_FP8_NOW));
     TESS_TRY(ceiling_products(gpu, TESS__GPU_FP8, TESS_FP8_HISTORY));
     for (int type = 0; type < TESS__GPU_TYPES; type++)

@@ -73,6 +73,34 @@ void tess__gpu_close(struct tess__gpu *gpu)
             gpu->fence[i]->ops->fence_close(gpu->fence[i]);
 }
 
+bool tess__gpu_has_choices(const struct tess__gpu *gpu)
+{
+    return gpu->place.ops->choose != NULL; /* an open kernel's is never NULL */
+}
+
+enum tess_status tess__gpu_open_beside(const struct tess__gpu *gpu,
+                                       const struct tess_kernel_choices *choices,
+                                       struct tess__gpu *beside_out)
+{
+    struct tess_kernel *kernel;
+
+    *beside_out = *gpu;
+    beside_out->bench.kernel = NULL;
+    beside_out->fence[0] = beside_out->fence[1] = NULL;
+    beside_out->chunk = NULL;
+    beside_out->arrays = beside_out->ops = 0;
+    TESS_TRY(tess__bench_place_open(&gpu->place, 1, &kernel));
+    beside_out->bench.kernel = kernel;
+    TESS_TRY(kernel->ops->choose(kernel, choices));
+    return tess__gpu_open(beside_out);
+}
+
+void tess__gpu_close_beside(struct tess__gpu *beside)
+{
+    tess__gpu_close(beside);
+    tess__bench_place_close(beside->bench.kernel);
+}
+
 enum tess_status tess__gpu_take(struct tess__gpu *gpu, int64_t bytes, void **memory_out)
 {
     if (gpu->arrays == TESS__GPU_ARRAYS_MAX)
@@ -203,24 +231,55 @@ static enum tess_status measure_batch(struct tess__gpu *gpu, const struct tess__
     return TESS_OK;
 }
 
+/* Warm up: code is loaded, clocks go up. How many runs make a batch, and how many rounds of them
+ * say enough. */
+static enum tess_status measure_warm(struct tess__gpu *gpu, const struct tess__gpu_task *task,
+                                     int *runs_out, int *rounds)
+{
+    double each_s;
+
+    *runs_out = 1;
+    TESS_TRY(measure_batch(gpu, task, 1, &each_s));
+    if (each_s < MEASURE_LONG_S)
+        TESS_TRY(measure_batch(gpu, task, 3, &each_s));
+    else if (*rounds > MEASURE_FEW)
+        *rounds = MEASURE_FEW;
+    if (each_s < gpu->batch_s)
+        *runs_out = (int)fmin(gpu->batch_s / fmax(each_s, 1e-9) + 1, MEASURE_RUNS_MAX);
+    return TESS_OK;
+}
+
+static enum tess_status measure_in_turns(int count, struct tess__gpu *const *gpu,
+                                         const struct tess__gpu_task *task,
+                                         struct tess__gpu_time *time_out)
+{
+    double round_s[2][MEASURE_ROUNDS_MAX];
+    int runs[2], rounds = gpu[0]->rounds;
+
+    for (int t = 0; t < count; t++)
+        TESS_TRY(measure_warm(gpu[t], &task[t], &runs[t], &rounds));
+    for (int r = 0; r < rounds; r++)
+        for (int t = 0; t < count; t++)
+            TESS_TRY(measure_batch(gpu[t], &task[t], runs[t], &round_s[t][r]));
+    for (int t = 0; t < count; t++) {
+        time_out[t] = tess__gpu_times(round_s[t], rounds);
+        if (!(time_out[t].least_s > 0))
+            TESS_FAIL(TESS_ERR_INTERNAL,
+                      "%d runs took no time at all: the clock of kernel %s stands", runs[t],
+                      gpu[t]->bench.kernel->ops->name);
+    }
+    return TESS_OK;
+}
+
 enum tess_status tess__gpu_measure(struct tess__gpu *gpu, const struct tess__gpu_task *task,
                                    struct tess__gpu_time *time_out)
 {
-    double round_s[MEASURE_ROUNDS_MAX], each_s;
-    int runs = 1, rounds = gpu->rounds;
+    return measure_in_turns(1, &gpu, task, time_out);
+}
 
-    TESS_TRY(measure_batch(gpu, task, 1, &each_s)); /* warm: code is loaded, clocks go up */
-    if (each_s < MEASURE_LONG_S)
-        TESS_TRY(measure_batch(gpu, task, 3, &each_s));
-    else
-        rounds = rounds < MEASURE_FEW ? rounds : MEASURE_FEW;
-    if (each_s < gpu->batch_s)
-        runs = (int)fmin(gpu->batch_s / fmax(each_s, 1e-9) + 1, MEASURE_RUNS_MAX);
-    for (int r = 0; r < rounds; r++)
-        TESS_TRY(measure_batch(gpu, task, runs, &round_s[r]));
-    *time_out = tess__gpu_times(round_s, rounds);
-    if (!(time_out->least_s > 0))
-        TESS_FAIL(TESS_ERR_INTERNAL, "%d runs took no time at all: the clock of kernel %s stands",
-                  runs, gpu->bench.kernel->ops->name);
-    return TESS_OK;
+enum tess_status tess__gpu_measure_pair(struct tess__gpu *const gpu[2],
+                                        const struct tess__gpu_task task[2],
+                                        struct tess__gpu_time time_out[2])
+{
+    return measure_in_turns(2, gpu, task, time_out);
 }

@@ -47,6 +47,8 @@ static enum tess_status tell_json(struct tess__gpu *gpu, const struct tess__gpu_
         tess__record_number(share), "goal", row->goal > 0 ? json_real(row->goal) : json_null(),
         "met", row->goal > 0 ? json_boolean(share >= row->goal) : json_null());
 
+    if (row->measured_s > 0 && line != NULL)
+        json_object_set_new(line, "measured_s", json_real(row->measured_s));
     return tess__bench_write(&gpu->bench, line);
 }
 
@@ -93,7 +95,7 @@ void tess__gpu_tell_ceiling(const struct tess__gpu *gpu, const char *name, bool 
 
 const char *tess__gpu_type_name(enum tess__gpu_type type)
 {
-    static const char *const name[TESS__GPU_TYPES] = {"f32", "bf16", "f16", "fp8"};
+    static const char *const name[TESS__GPU_TYPES] = {"f32", "tf32", "bf16", "f16", "fp8"};
 
     return name[type];
 }
@@ -105,8 +107,8 @@ enum tess__gpu_type tess__gpu_type_of(enum tess_dtype dtype)
 
 double tess__gpu_peak(const struct tess__gpu *gpu, enum tess__gpu_type type)
 {
-    static const enum tess_peak_type kind[TESS__GPU_TYPES] = {TESS_PEAK_F32, TESS_PEAK_16,
-                                                              TESS_PEAK_16, TESS_PEAK_FP8};
+    static const enum tess_peak_type kind[TESS__GPU_TYPES] = {
+        TESS_PEAK_F32, TESS_PEAK_TF32, TESS_PEAK_16, TESS_PEAK_16, TESS_PEAK_FP8};
     const struct tess_peak *peak =
         gpu->place.module != NULL ? tess_peak_find(gpu->place.info.name) : NULL;
 

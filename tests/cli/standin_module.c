@@ -3,7 +3,8 @@
  * ref's: for tests of how a run is dealt out over devices, on machines without any, and of tests
  * and scripts that are for machines with some. It says nothing about CUDA. In the environment,
  * STANDIN_DEVICES: how many there are; STANDIN_FAR: the kernels are guard_queue's, whose memory the
- * host cannot touch; STANDIN_STRICT: kernels want one of the devices.
+ * host cannot touch; STANDIN_STRICT: kernels want one of the devices; STANDIN_CHOICE: there is a
+ * choice of products, and without one their library is ill-advised.
  */
 #include "tessera/check.h"
 #include "tessera/device.h"
@@ -33,12 +34,98 @@ static enum tess_status standin_open(struct tess_kernel *kernel)
     return standin_base()->open(kernel);
 }
 
+/* ---- a choice of products --------------------------------------------------------------------
+ */
+
+/* A product that was not chosen, by measuring or as TF32, is computed that often. */
+#define STANDIN_DETOURS 5
+
+/* Behind the private state of the kernels that are lent. */
+struct standin_choice {
+    int32_t runs;
+    bool opened; /* an operation */
+};
+
+static size_t standin_state(void)
+{
+    return (standin_base()->state_size + 63) / 64 * 64;
+}
+
+static struct standin_choice *standin_choice(const struct tess_kernel *kernel)
+{
+    return (struct standin_choice *)((char *)kernel->state + standin_state());
+}
+
+static enum tess_status standin_choose(struct tess_kernel *kernel,
+                                       const struct tess_kernel_choices *choices)
+{
+    struct standin_choice *choice = standin_choice(kernel);
+
+    if (choice->opened)
+        TESS_FAIL(TESS_ERR_INTERNAL, "products were chosen after an operation was opened");
+    if (choices->autotune && choices->tf32)
+        TESS_FAIL(TESS_ERR_INTERNAL, "a bench that chooses both cannot tell which one counts");
+    choice->runs = choices->autotune || choices->tf32 ? 1 : STANDIN_DETOURS;
+    return TESS_OK;
+}
+
+static enum tess_status standin_op_open(struct tess_op *op)
+{
+    struct standin_choice *choice = standin_choice(op->kernel);
+
+    choice->opened = true;
+    if (choice->runs == 0)
+        choice->runs = STANDIN_DETOURS;
+    return standin_base()->op_open(op);
+}
+
+static enum tess_status standin_forward(struct tess_op *op, const void *x, const void *w,
+                                        const void *bias, void *y)
+{
+    for (int32_t run = 0; run < standin_choice(op->kernel)->runs; run++)
+        TESS_TRY(standin_base()->linear_forward(op, x, w, bias, y));
+    return TESS_OK;
+}
+
+static enum tess_status standin_data(struct tess_op *op, const void *dy, const void *w, void *dx)
+{
+    for (int32_t run = 0; run < standin_choice(op->kernel)->runs; run++)
+        TESS_TRY(standin_base()->linear_backward_data(op, dy, w, dx));
+    return TESS_OK;
+}
+
+static enum tess_status standin_weight(struct tess_op *op, const void *x, const void *dy, float *dw,
+                                       float *dbias)
+{
+    for (int32_t run = 0; run < standin_choice(op->kernel)->runs; run++)
+        TESS_TRY(standin_base()->linear_backward_weight(op, x, dy, dw, dbias));
+    return TESS_OK;
+}
+
+static void standin_begin_choice(void)
+{
+    standin_kernel.state_size = standin_state() + sizeof(struct standin_choice);
+    standin_kernel.choose = standin_choose;
+    standin_kernel.op_open = standin_op_open;
+    standin_kernel.linear_forward = standin_forward;
+    standin_kernel.linear_backward_data = standin_data;
+    standin_kernel.linear_backward_weight = standin_weight;
+    /* By default made of the two steps, and so of these products. */
+    standin_kernel.linear_forward_gelu = NULL;
+    standin_kernel.linear_backward_data_gelu = NULL;
+}
+
+/* ---- the module ------------------------------------------------------------------------------
+ */
+
 /* Before anybody can ask for it: the slots are known at run time only. */
 __attribute__((constructor)) static void standin_begin(void)
 {
     standin_kernel = *standin_base();
     standin_kernel.name = "cuda";
     standin_kernel.open = standin_open;
+    if (getenv("STANDIN_CHOICE") != NULL)
+        standin_begin_choice();
 }
 
 static int32_t standin_count(char *why, size_t why_bytes)
