@@ -56,6 +56,8 @@ static enum tess_status plans_layer(struct plans *p, const struct tess__gpu_laye
 
     TESS_TRY(tess__gpu_layer_open(p->advised, &shape->desc, &layer[0]));
     TESS_TRY(tess__gpu_layer_open(&p->measured, &shape->desc, &layer[1]));
+    /* A sum beside the product, where the library has none inside, would be the same for both. */
+    layer[0].dbias = layer[1].dbias = NULL;
     for (int pass = 0; pass < TESS__GPU_PASSES; pass++) {
         layer[0].pass = layer[1].pass = (enum tess__gpu_pass)pass;
         if (tess__gpu_layer_has(&shape->desc, layer->pass))

@@ -12,9 +12,6 @@
 /* Rows of arrays, and what arrays begin at, are multiples of this, where the row's length is. */
 #define MATMUL_ALIGN_MAX 64
 
-/* More than one, because an algorithm that splits the sum is passed over. */
-#define MATMUL_CANDIDATES 16
-
 enum tess_status tess__cuda_blas_fail(cublasStatus_t error, const char *where)
 {
     const bool memory = error == CUBLAS_STATUS_ALLOC_FAILED;

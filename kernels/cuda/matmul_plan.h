@@ -5,6 +5,10 @@
 #include "cuda/matmul.h"
 #include "cuda/matmul_store.h"
 
+/* Algorithms that are asked for: more than one, because those that split the sum are passed over,
+ * and because advice may be measured. */
+#define MATMUL_CANDIDATES 16
+
 enum cuda_alike { CUDA_ALIKE_UNKNOWN, CUDA_ALIKE_YES, CUDA_ALIKE_NO };
 
 struct cuda_plan {
