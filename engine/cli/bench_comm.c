@@ -12,6 +12,7 @@
  */
 #include "base/clock.h"
 #include "base/options.h"
+#include "cli/args.h"
 #include "cli/bench_place.h"
 #include "cli/command.h"
 #include "cli/launch.h"
@@ -443,12 +444,13 @@ int tess__command_bench_comm(int argc, char **argv)
 {
     struct bench bench = {.size_count = 0};
     struct tess_options *options = NULL;
-    bool help = argc > 0 && (strcmp(argv[0], "--help") == 0 || strcmp(argv[0], "-h") == 0);
+    struct tess__args args;
     enum tess_status status;
+    TESS_TRY_GOTO(status, close_options, tess__args_init(&args, argc, argv));
     TESS_TRY_GOTO(status, close_options, tess_options_open(&options));
     TESS_TRY_GOTO(status, close_options,
                   tess_options_add(options, "", bench_option_table, &bench.options));
-    if (help) {
+    if (tess__args_has(&args, "help")) {
         printf("usage: tessera bench comm [--ranks N] [--sizes 4Ki,16Mi] [--device cuda] [--json "
                "FILE]\n"
                "       ...\n\n"

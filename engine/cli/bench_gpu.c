@@ -7,12 +7,12 @@
 #include "cli/bench_gpu.h"
 
 #include "base/options.h"
+#include "cli/args.h"
 #include "cli/command.h"
 #include "cli/text.h"
 #include "tessera/check.h"
 
 #include <stdio.h>
-#include <string.h>
 
 #define GPU_MIB (INT64_C(1) << 20)
 
@@ -249,13 +249,14 @@ int tess__command_bench_gpu(int argc, char **argv)
 {
     struct gpu_options values = {0};
     struct tess_options *options = NULL;
-    const bool help = argc > 0 && (strcmp(argv[0], "--help") == 0 || strcmp(argv[0], "-h") == 0);
+    struct tess__args args;
     enum tess_status status;
     int words = 0;
 
+    TESS_TRY_GOTO(status, close_options, tess__args_init(&args, argc, argv));
     TESS_TRY_GOTO(status, close_options, tess_options_open(&options));
     TESS_TRY_GOTO(status, close_options, tess_options_add(options, "", gpu_table, &values));
-    if (help) {
+    if (tess__args_has(&args, "help")) {
         gpu_help(options);
         goto close_options;
     }

@@ -556,7 +556,9 @@ static void case_help(void **state)
     /* Where there is not even a module for a device. */
     setenv("TESSERA_MODULE_PATH", "/nowhere", 1);
     assert_int_equal(spawn_words(&spawn, "bench kernels --help"), 0);
-    assert_int_equal(spawn_words(&spawn, "bench gpu --help"), 0);
+    assert_int_equal(spawn_words(&spawn, "bench comm --ranks 2 --help"), 0);
+    assert_non_null(strstr(spawn.out, "usage: tessera bench comm"));
+    assert_int_equal(spawn_words(&spawn, "bench gpu --quick --help"), 0);
     setenv("TESSERA_MODULE_PATH", STANDIN_FOLDER, 1);
     assert_non_null(strstr(spawn.out, "usage: tessera bench gpu"));
     assert_non_null(strstr(spawn.out, "--quick"));
