@@ -10,13 +10,13 @@ cd "$(dirname "$0")/.." || exit 2
 
 # name, seconds at most, correct: its failure is a failure of the whole | speed: it measures.
 stages="
-facts       5 correct  the device, its driver, the compiler
-build     125 correct  preset cuda, code for this device alone
+facts      12 correct  the device, its driver, the compiler
+build     120 correct  preset cuda, code for this device alone
 tests      75 correct  ctest -L gpu: kernels, communicators and strategies on the device
 sanitize   30 correct  compute-sanitizer: memcheck, racecheck and synccheck on small cases
 hashes     45 correct  every strategy on 1, 2, 4 and 8 ranks that share the device: the same bits
 start      12 speed    from the start of the process to the end of the first step
-bench      35 speed    tessera bench gpu: ceilings, and each kernel's share of them
+bench      33 speed    tessera bench gpu: ceilings, and each kernel's share of them
 models     55 speed    steps of GPT-2 124M, 350M, 1558M and a Llama shape, with and without a graph
 host       10 speed    the host's time in a step, at most
 canonical  25 speed    the canonical order of sums against the fast one, 4 ranks on the device

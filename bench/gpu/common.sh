@@ -39,7 +39,7 @@ skip()
 # device_word: the device in one word, for a folder's name.
 device_word()
 {
-    nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | head -n 1 |
+    timeout 10 nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | head -n 1 |
         sed -E 's/NVIDIA |GeForce //g; s/[^A-Za-z0-9]+/-/g; s/^$/no-device/' | grep . || echo no-device
 }
 

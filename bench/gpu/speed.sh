@@ -3,7 +3,8 @@
 # own; figures are those of its last line, which leaves out the first steps. "Asked" is what the project wants
 # of one H200.
 
-# name, sequences in a batch, steps, further options. T = 1024 everywhere. `llama`: the shape of Llama 3.2 1B.
+# name, sequences in a batch, steps, further options. T = 1024 everywhere, and logits of 1 GiB at a time, so that
+# the vocabulary's product is a large one. `llama`: the shape of Llama 3.2 1B.
 models="
 124m  64 24
 350m  32 14
@@ -65,8 +66,8 @@ model()
         train "$run" "$config" --data "$data" --gpt.vocab 256 --gpt.layers 1 --gpt.width 64 --gpt.ffn 128 \
             --gpt.heads 8 --gpt.context 32 --data.length 32 --batch-size 8 --warmup 0 --steps "$steps" "$@" --precision f32
     else
-        train "$run" "$config" --data "$data" --data.length 1024 --batch-size "$batch" $words --warmup 0 --steps "$steps" \
-            "$@"
+        train "$run" "$config" --data "$data" --data.length 1024 --batch-size "$batch" $words --gpt.head-mib 1024 \
+            --warmup 0 --steps "$steps" "$@"
     fi
 }
 
