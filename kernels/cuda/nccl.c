@@ -228,9 +228,14 @@ static void group_detach(struct nccl_group *group)
         (void)tess__nccl_lane_attach(&group->lane[way], NULL);
     tess__nccl_channels_detach(group);
     /* What nobody has waited for is done all the same. */
-    for (int i = 0; i < NCCL_RECORDS; i++)
-        if (group->record[i].state == NCCL_ON_DEVICE)
-            group->record[i].state = NCCL_DONE;
+    for (int i = 0; i < NCCL_RECORDS; i++) {
+        struct nccl_record *record = &group->record[i];
+        if (record->state != NCCL_ON_DEVICE)
+            continue;
+        record->state = NCCL_DONE;
+        if (!atomic_load(&group->family->failed))
+            tess__comm_completed(&group->comm, record->ticket);
+    }
 }
 
 static enum tess_status group_attach(struct nccl_group *group, struct tess_queue *kernels)
