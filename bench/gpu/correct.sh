@@ -200,14 +200,14 @@ hashes_judge()
 # share the device.
 family()
 {
-    local model=$1 precision=$2 positions=32 data=ddp,zero1,zero2,fsdp,hsdp words
-    if dry_run; then positions=4; fi
+    local model=$1 precision=$2 positions=32 width=64 data=ddp,zero1,zero2,fsdp,hsdp words
+    if dry_run; then positions=4 width=16; fi
     case $model in
     mlp) words="--model mlp --batch-size 64 --mlp.hidden 64,64,64,64,64,64,64 --tensor.canonical 8" ;;
     cnn) words="--model cnn --batch-size 16 --cnn.channels 8,8 --cnn.fc 40" ;;
     gpt)
-        words="configs/models/tiny-gpt.yaml --gpt.layers 8 --gpt.width 64 --gpt.context $positions"
-        words="$words --data.length $positions --batch-size 16 --tensor.canonical 8"
+        words="configs/models/tiny-gpt.yaml --gpt.layers 8 --gpt.width $width --gpt.context $positions"
+        words="$words --data.length $positions --batch-size 8 --tensor.canonical 8"
         ;;
     esac
     # Unquoted: lists of words.
