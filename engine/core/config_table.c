@@ -52,7 +52,7 @@ const struct tess_option tess_run_option_table[] = {
      "multiply linear layers of bf16 and f16 runs in 8 bits, each tensor scaled by its greatest "
      "element: now, of the tensor itself; history, of the latest 16 calls"},
     {"peak-tflops", TESS_OPTION_REAL, CONFIG_FIELD(peak_tflops), "0", 0, 1e6, NULL,
-     "best product measured on a device (tessera bench kernels), in 10^12 operations per second: "
+     "best product measured on a device (tessera bench gpu), in 10^12 operations per second: "
      "utilisation is then given against it too; 0: not known"},
     {"data", TESS_OPTION_STRING, CONFIG_FIELD(data), "/usr/share/datasets/fashion-mnist", 0, 0,
      NULL,
