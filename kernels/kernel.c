@@ -75,6 +75,14 @@ static enum tess_status kernel_choose_default(struct tess_kernel *kernel,
     return TESS_OK;
 }
 
+static void kernel_describe_default(const struct tess_kernel *kernel,
+                                    void (*line)(void *context, const char *text), void *context)
+{
+    (void)kernel;
+    (void)line;
+    (void)context;
+}
+
 static enum tess_status kernel_failed_default(struct tess_kernel *kernel)
 {
     (void)kernel;
@@ -114,6 +122,7 @@ static void kernel_fill_slots(struct tess_kernel_ops *ops)
 {
     KERNEL_DEFAULT(ops->supports, kernel_supports_default);
     KERNEL_DEFAULT(ops->choose, kernel_choose_default);
+    KERNEL_DEFAULT(ops->describe, kernel_describe_default);
     KERNEL_DEFAULT(ops->adopt, kernel_adopt_default);
     KERNEL_DEFAULT(ops->disown, kernel_disown_default);
     KERNEL_DEFAULT(ops->access, kernel_access_default);

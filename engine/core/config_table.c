@@ -145,5 +145,10 @@ const struct tess_option tess_cuda_option_table[] = {
     {"tf32", TESS_OPTION_BOOL, CUDA_FIELD(tf32), "off", 0, 0, NULL,
      "f32 products by tensor cores, which keep 10 bits of each factor: several times faster, and "
      "no longer f32"},
+    {"conv", TESS_OPTION_CHOICE, CUDA_FIELD(conv), "auto", 0, 0, "auto|im2col|cudnn",
+     "who computes convolutions: im2col, windows laid out as matrices for cuBLASLt; cudnn, "
+     "NVIDIA's "
+     "library for them, which has not been run on a device yet, leaf by leaf, and im2col where it "
+     "has no way that always gives the same bits; auto: im2col"},
     {NULL, TESS_OPTION_BOOL, 0, NULL, 0, 0, NULL, NULL},
 };

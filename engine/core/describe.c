@@ -313,5 +313,6 @@ void tess_engine_describe(const struct tess_engine *engine,
     if (engine->tensor_strategy.ops)
         engine->tensor_strategy.ops->describe(&engine->tensor_strategy, line, context);
     describe_stage(engine, line, context);
+    engine->kernel->ops->describe(engine->kernel, line, context);
     describe_memory(engine, &sink);
 }

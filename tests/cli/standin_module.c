@@ -44,6 +44,7 @@ static enum tess_status standin_open(struct tess_kernel *kernel)
 struct standin_choice {
     int32_t runs;
     bool opened; /* an operation */
+    enum tess_conv conv;
 };
 
 static size_t standin_state(void)
@@ -66,7 +67,19 @@ static enum tess_status standin_choose(struct tess_kernel *kernel,
     if (choices->autotune && choices->tf32)
         TESS_FAIL(TESS_ERR_INTERNAL, "a bench that chooses both cannot tell which one counts");
     choice->runs = choices->autotune || choices->tf32 ? 1 : STANDIN_DETOURS;
+    choice->conv = choices->conv;
     return TESS_OK;
+}
+
+static void standin_describe(const struct tess_kernel *kernel,
+                             void (*line)(void *context, const char *text), void *context)
+{
+    static const char *const name[] = {"auto", "im2col", "cudnn"};
+    char text[80];
+
+    snprintf(text, sizeof text, "the stand-in was told: convolutions by %s",
+             name[standin_choice(kernel)->conv]);
+    line(context, text);
 }
 
 static enum tess_status standin_op_open(struct tess_op *op)
@@ -106,6 +119,7 @@ static void standin_begin_choice(void)
 {
     standin_kernel.state_size = standin_state() + sizeof(struct standin_choice);
     standin_kernel.choose = standin_choose;
+    standin_kernel.describe = standin_describe;
     standin_kernel.op_open = standin_op_open;
     standin_kernel.linear_forward = standin_forward;
     standin_kernel.linear_backward_data = standin_data;

@@ -115,6 +115,24 @@ static void case_explain(void **state)
     said("planned as if there were one for each rank");
 }
 
+/* What a backend chooses from reaches it, and --explain has its own words about it. */
+static void case_choice(void **state)
+{
+    (void)state;
+    devices(1);
+    setenv("STANDIN_CHOICE", "1", 1);
+    assert_int_equal(spawn_words(&spawn, RUN "--explain --device cuda"), 0);
+    said("the stand-in was told: convolutions by auto");
+    assert_int_equal(spawn_words(&spawn, RUN "--explain --device cuda --cuda.conv cudnn"), 0);
+    said("the stand-in was told: convolutions by cudnn");
+    assert_int_equal(spawn_words(&spawn, RUN "--explain --device cuda --cuda.conv im2col"), 0);
+    said("the stand-in was told: convolutions by im2col");
+    complained(RUN "--device cuda --cuda.conv winograd", 2, "expected auto, im2col or cudnn");
+    unsetenv("STANDIN_CHOICE");
+    assert_int_equal(spawn_words(&spawn, RUN "--explain --device cuda"), 0);
+    assert_null(strstr(spawn.out, "convolutions by"));
+}
+
 /* Every rank has selected its device and meets the others before the module connects them. */
 static void case_connect(void **state)
 {
@@ -239,10 +257,10 @@ static int remove_folder(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(case_shared),   cmocka_unit_test(case_default),
-        cmocka_unit_test(case_explain),  cmocka_unit_test(case_connect),
-        cmocka_unit_test(case_missing),  cmocka_unit_test(case_metrics),
-        cmocka_unit_test(case_generate),
+        cmocka_unit_test(case_shared),  cmocka_unit_test(case_default),
+        cmocka_unit_test(case_explain), cmocka_unit_test(case_choice),
+        cmocka_unit_test(case_connect), cmocka_unit_test(case_missing),
+        cmocka_unit_test(case_metrics), cmocka_unit_test(case_generate),
     };
 
     return cmocka_run_group_tests_name("device_run", tests, make_folder, remove_folder);

@@ -123,11 +123,19 @@ struct tess_op {
     void *data;             /* backend's own */
 };
 
+/* Who computes convolutions, where there is a choice. The same bits under each, not among them. */
+enum tess_conv {
+    TESS_CONV_AUTO,
+    TESS_CONV_IM2COL, /* windows laid out as matrices, and the library of products */
+    TESS_CONV_CUDNN,
+};
+
 /* What a run may choose about products. */
 struct tess_kernel_choices {
-    bool tf32;         /* f32 operands are cut to the 10 bits of TF32 */
-    bool autotune;     /* measure the ways to compute each shape when it is opened */
-    const char *store; /* file that keeps what was measured; NULL: nowhere */
+    bool tf32;           /* f32 operands are cut to the 10 bits of TF32 */
+    bool autotune;       /* measure the ways to compute each shape when it is opened */
+    const char *store;   /* file that keeps what was measured; NULL: nowhere */
+    enum tess_conv conv; /* the last choice made is that of operations opened from then on */
 };
 
 /*
@@ -153,6 +161,9 @@ struct tess_kernel_ops {
     /* OPTIONAL, default: nothing to choose. Before the first op_open. */
     enum tess_status (*choose)(struct tess_kernel *kernel,
                                const struct tess_kernel_choices *choices);
+    /* OPTIONAL, default: nothing to tell. Lines about what was chosen, for --explain. */
+    void (*describe)(const struct tess_kernel *kernel,
+                     void (*line)(void *context, const char *text), void *context);
 
     /* `memory` [bytes] becomes the device's. OPTIONAL, default: nothing. */
     enum tess_status (*adopt)(struct tess_kernel *kernel, void *memory, size_t bytes);
