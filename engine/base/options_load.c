@@ -13,7 +13,8 @@
 
 /* Variables that are no options: where libraries are that are opened at run time (core/device.c,
  * core/nvml.c). They say something about the machine, not about a run. */
-static const char *const load_libraries[] = {"TESSERA_MODULE_PATH", "TESSERA_NVML"};
+static const char *const load_libraries[] = {"TESSERA_MODULE_PATH", "TESSERA_NVML",
+                                             "TESSERA_CUDNN"};
 
 static bool load_variable_is_foreign(const struct tess_options *options, const char *variable)
 {

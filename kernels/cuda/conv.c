@@ -9,26 +9,31 @@
  * A chunk is as many images as fit a bound, and a divisor of the leaf: it depends on nothing else,
  * so every product has the same shape and the bits do not depend on how many leaves there are. A
  * window of one pixel needs no laying out: then a chunk is a leaf.
+ *
+ * Where the run has chosen cuDNN, that computes y, dx or a leaf's dw, leaf by leaf, in each of the
+ * ways that it has a plan for; the rest, and sums over leaves and bias gradients always, are as
+ * above. Widened operands are never its.
  */
 #include "cuda/conv.h"
 
+#include "cuda/conv_cudnn.h"
 #include "cuda/launch_columns.h"
 #include "cuda/launch_conv.h"
 #include "cuda/matmul.h"
 #include "cuda/matmul_tree.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 /* Of the windows of a chunk, in f32: above it products gain nothing from more rows, and it fits
  * beside what a step keeps. */
 #define CONV_CHUNK_BYTES ((int64_t)64 << 20)
 
-enum conv_product { CONV_FORWARD, CONV_FORWARD_BIAS, CONV_DATA, CONV_PRODUCT_COUNT };
-
 /* Behind op->data. */
 struct conv_data {
-    struct cuda_rows rows[CONV_PRODUCT_COUNT];
-    bool relu_after[2]; /* of the first two: the epilogue has no ReLU */
+    struct cudnn_plan *cudnn[CONV_WAY_COUNT]; /* NULL: by products */
+    struct cuda_rows rows[CONV_WEIGHT];       /* of the ways before it */
+    bool relu_after[CONV_DATA];               /* the epilogue has no ReLU */
     struct cuda_plan *weight;
 };
 
@@ -103,8 +108,8 @@ static struct conv_room conv_room(const struct tess_op_desc *d, void *scratch)
     }
     if (!n.plain)
         r.windows = tess__cuda_take(&room, (size_t)(n.chunk * n.places * n.inner) * word);
-    r.tree =
-        tess__cuda_take(&room, tess__cuda_tree_bytes(n.weights, leaves, n.chunk == d->leaf_rows));
+    /* What cuDNN gives is never added to a sibling in place: room for the larger of the two. */
+    r.tree = tess__cuda_take(&room, tess__cuda_tree_bytes(n.weights, leaves, false));
     r.columns = tess__cuda_take(
         &room, tess__cuda_column_sum_bytes(d->dtype, leaves, d->leaf_rows * n.places, d->out));
     r.bytes = room.used;
@@ -127,6 +132,32 @@ enum tess_status tess__cuda_conv_needs(const struct tess_op_desc *desc,
     return TESS_OK;
 }
 
+/* ---- the choice ------------------------------------------------------------------------------ */
+
+enum tess_status tess__cuda_conv_choose(struct tess_kernel *kernel, enum tess_conv conv)
+{
+    char text[512];
+    if (conv == TESS_CONV_CUDNN && !tess__cudnn_present(text, sizeof text))
+        TESS_FAIL(TESS_ERR_UNSUPPORTED, "--cuda.conv cudnn: %s; or leave it at im2col", text);
+    tess__cuda_state(kernel)->conv = conv == TESS_CONV_CUDNN ? conv : TESS_CONV_IM2COL;
+    return TESS_OK;
+}
+
+void tess__cuda_conv_describe(const struct tess_kernel *kernel,
+                              void (*line)(void *context, const char *text), void *context)
+{
+    char library[512], text[700];
+    if (tess__cuda_state(kernel)->conv != TESS_CONV_CUDNN) {
+        line(context, "convolutions: im2col and cuBLASLt");
+        return;
+    }
+    (void)tess__cudnn_present(library, sizeof library);
+    snprintf(text, sizeof text,
+             "convolutions: %s, leaf by leaf; im2col and cuBLASLt where it has no engine for one",
+             library);
+    line(context, text);
+}
+
 /* ---- opening --------------------------------------------------------------------------------- */
 
 static cudaDataType_t conv_type(const struct tess_op_desc *d)
@@ -134,7 +165,7 @@ static cudaDataType_t conv_type(const struct tess_op_desc *d)
     return d->f32_math ? CUDA_R_32F : tess__cuda_data_type(d->dtype);
 }
 
-static struct cuda_product conv_product(const struct tess_op *op, enum conv_product which)
+static struct cuda_product conv_product(const struct tess_op *op, enum conv_way which)
 {
     const struct tess_op_desc *d = &op->desc;
     const struct conv_size n = conv_size(d);
@@ -159,7 +190,7 @@ static struct cuda_product conv_product(const struct tess_op *op, enum conv_prod
 
 /* Products that go by chunks are opened for one; where a chunk is a leaf and lies as it is, over
  * all leaves. */
-static enum tess_status conv_open_rows(struct tess_op *op, enum conv_product which,
+static enum tess_status conv_open_rows(struct tess_op *op, enum conv_way which,
                                        const struct cuda_product *product)
 {
     struct conv_data *data = op->data;
@@ -176,7 +207,7 @@ static enum tess_status conv_no_algorithm(const struct tess_op_desc *d)
               (long long)d->in, (long long)d->out, (int)d->window, tess_dtype_name(d->dtype));
 }
 
-static enum tess_status conv_open_product(struct tess_op *op, enum conv_product which)
+static enum tess_status conv_open_product(struct tess_op *op, enum conv_way which)
 {
     struct conv_data *data = op->data;
     struct cuda_product product = conv_product(op, which);
@@ -190,15 +221,11 @@ static enum tess_status conv_open_product(struct tess_op *op, enum conv_product 
     return data->rows[which].leaf ? TESS_OK : conv_no_algorithm(&op->desc);
 }
 
-static enum tess_status conv_open_plans(struct tess_op *op)
+static enum tess_status conv_open_weight(struct tess_op *op)
 {
     const struct tess_op_desc *d = &op->desc;
     const struct conv_size n = conv_size(d);
     struct conv_data *data = op->data;
-    TESS_TRY(conv_open_product(op, CONV_FORWARD));
-    TESS_TRY(conv_open_product(op, CONV_FORWARD_BIAS));
-    if (d->input_grad)
-        TESS_TRY(conv_open_product(op, CONV_DATA));
     struct cuda_product p = tess__cuda_product(n.inner, d->out, n.chunk * n.places, conv_type(d));
     p.d = CUDA_R_32F;
     p.transpose_b = true;
@@ -206,6 +233,26 @@ static enum tess_status conv_open_plans(struct tess_op *op)
     p.compute = tess__cuda_matmul_compute(op->kernel, p.a, d->f32_math);
     TESS_TRY(tess__cuda_plan_get(op->kernel, &p, &data->weight));
     return data->weight ? TESS_OK : conv_no_algorithm(d);
+}
+
+static enum tess_status conv_open_way(struct tess_op *op, enum conv_way way)
+{
+    struct conv_data *data = op->data;
+    const bool chosen = tess__cuda_state(op->kernel)->conv == TESS_CONV_CUDNN;
+    if (chosen && !conv_size(&op->desc).wide)
+        TESS_TRY(tess__cudnn_plan_open(op->kernel, &op->desc, way, &data->cudnn[way]));
+    if (data->cudnn[way])
+        return TESS_OK;
+    return way == CONV_WEIGHT ? conv_open_weight(op) : conv_open_product(op, way);
+}
+
+static enum tess_status conv_open_plans(struct tess_op *op)
+{
+    TESS_TRY(conv_open_way(op, CONV_FORWARD));
+    TESS_TRY(conv_open_way(op, CONV_FORWARD_BIAS));
+    if (op->desc.input_grad)
+        TESS_TRY(conv_open_way(op, CONV_DATA));
+    return conv_open_way(op, CONV_WEIGHT);
 }
 
 enum tess_status tess__cuda_conv_open(struct tess_op *op)
@@ -222,8 +269,46 @@ enum tess_status tess__cuda_conv_open(struct tess_op *op)
 
 void tess__cuda_conv_close(struct tess_op *op)
 {
-    free(op->data); /* plans are the kernel's */
+    struct conv_data *data = op->data;
+    for (int way = 0; data && way < CONV_WAY_COUNT; way++)
+        tess__cudnn_plan_close(data->cudnn[way]);
+    free(data); /* plans of products are the kernel's */
     op->data = NULL;
+}
+
+/* ---- leaves by cuDNN ------------------------------------------------------------------------- */
+
+/* The operands of the leaf that begins at `row`; x and y are of the whole batch. */
+static struct cudnn_operands conv_leaf(const struct tess_op *op, int64_t row,
+                                       const struct cudnn_operands *whole)
+{
+    const struct conv_size n = conv_size(&op->desc);
+    const size_t word = tess_dtype_bytes(op->desc.dtype);
+    struct cudnn_operands leaf = *whole;
+    leaf.x = (const char *)whole->x + (size_t)(row * n.x) * word;
+    leaf.y = (const char *)whole->y + (size_t)(row * n.y) * word;
+    return leaf;
+}
+
+static enum tess_status conv_run_leaves(struct tess_op *op, const struct cudnn_plan *plan,
+                                        const struct cudnn_operands *whole)
+{
+    for (int64_t row = 0; row < op->desc.rows; row += op->desc.leaf_rows) {
+        const struct cudnn_operands leaf = conv_leaf(op, row, whole);
+        TESS_TRY(tess__cudnn_plan_run(op->kernel, plan, &leaf));
+    }
+    return TESS_OK;
+}
+
+/* The ReLU is a pass of its own: rounding leaves signs as they are. */
+static enum tess_status conv_forward_cudnn(struct tess_op *op, const struct cudnn_plan *plan,
+                                           const struct cudnn_operands *whole, void *y)
+{
+    const struct tess_op_desc *d = &op->desc;
+    TESS_TRY(conv_run_leaves(op, plan, whole));
+    if (d->relu)
+        op->kernel->ops->relu_forward(op->kernel, d->dtype, d->rows * conv_size(d).y, y, y);
+    return TESS_OK;
 }
 
 /* ---- chunks ---------------------------------------------------------------------------------- */
@@ -301,8 +386,12 @@ enum tess_status tess__cuda_conv2d_forward(struct tess_op *op, const void *x, co
     const struct tess_op_desc *d = &op->desc;
     const struct conv_data *data = op->data;
     const struct conv_size n = conv_size(d);
-    const enum conv_product which = bias ? CONV_FORWARD_BIAS : CONV_FORWARD;
+    const enum conv_way which = bias ? CONV_FORWARD_BIAS : CONV_FORWARD;
     const struct cuda_rows *rows = &data->rows[which];
+    if (data->cudnn[which])
+        return conv_forward_cudnn(op, data->cudnn[which],
+                                  &(struct cudnn_operands){.x = x, .w = w, .bias = bias, .y = y},
+                                  y);
     /* cuBLASLt takes a bias as void *, though it only reads it. */
     struct cuda_operands o = {
         .a = conv_weights(op, w), .b = x, .d = y, .bias = (void *)(uintptr_t)bias};
@@ -338,6 +427,9 @@ enum tess_status tess__cuda_conv2d_backward_data(struct tess_op *op, const void 
     const struct conv_size n = conv_size(d);
     const struct conv_room room = conv_room(d, op->scratch);
     const size_t word = tess_dtype_bytes(d->dtype);
+    if (data->cudnn[CONV_DATA])
+        return conv_run_leaves(op, data->cudnn[CONV_DATA],
+                               &(struct cudnn_operands){.x = dx, .w = w, .y = dy});
     if (!rows->leaf)
         TESS_FAIL(TESS_ERR_INTERNAL, "a convolution was opened without input_grad");
     struct cuda_operands o = {.a = conv_weights(op, w), .b = dy, .d = dx};
@@ -375,17 +467,22 @@ enum tess_status tess__cuda_conv2d_backward_weight(struct tess_op *op, const voi
                                                    const void *dy, float *dw, float *dbias)
 {
     const struct tess_op_desc *d = &op->desc;
+    const struct cudnn_plan *plan = ((const struct conv_data *)op->data)->cudnn[CONV_WEIGHT];
     const struct conv_size n = conv_size(d);
     const struct conv_room room = conv_room(d, op->scratch);
-    const size_t word = tess_dtype_bytes(d->dtype);
+    const struct cudnn_operands whole = {.x = x, .y = dy};
     /* A leaf of several chunks is a sum of its own: it may not go onto its sibling. */
     struct cuda_tree tree =
-        tess__cuda_tree(op->kernel, n.weights, n.chunk == d->leaf_rows, dw, room.tree);
+        tess__cuda_tree(op->kernel, n.weights, !plan && n.chunk == d->leaf_rows, dw, room.tree);
     for (int64_t row = 0; row < d->rows; row += d->leaf_rows) {
         float beta;
-        float *leaf = tess__cuda_tree_leaf(&tree, &beta);
-        TESS_TRY(conv_weight_leaf(op, (const char *)x + (size_t)(row * n.x) * word,
-                                  (const char *)dy + (size_t)(row * n.y) * word, beta, leaf));
+        struct cudnn_operands leaf = conv_leaf(op, row, &whole);
+        float *sum = tess__cuda_tree_leaf(&tree, &beta);
+        leaf.w = sum;
+        if (plan)
+            TESS_TRY(tess__cudnn_plan_run(op->kernel, plan, &leaf));
+        else
+            TESS_TRY(conv_weight_leaf(op, leaf.x, leaf.y, beta, sum));
         tess__cuda_tree_push(&tree);
     }
     tess__cuda_tree_finish(&tree);

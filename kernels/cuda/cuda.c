@@ -10,6 +10,7 @@
  */
 #include "cuda/attention.h"
 #include "cuda/conv.h"
+#include "cuda/conv_cudnn.h"
 #include "cuda/embedding.h"
 #include "cuda/host.h"
 #include "cuda/image.h"
@@ -28,6 +29,7 @@ static void cuda_close_device(struct tess_kernel *kernel)
 {
     struct cuda_state *state = tess__cuda_state(kernel);
     tess__cuda_graph_close(kernel);
+    tess__cudnn_close(kernel); /* while there is the stream that its handle has */
     tess__cuda_queue_stop(kernel); /* after its work is done: nothing below is in use any more */
     tess__cuda_matmul_close(kernel);
     tess__cuda_memory_close(kernel);
@@ -97,8 +99,16 @@ static enum tess_status cuda_open(struct tess_kernel *kernel)
 static enum tess_status cuda_choose(struct tess_kernel *kernel,
                                     const struct tess_kernel_choices *choices)
 {
+    TESS_TRY(tess__cuda_conv_choose(kernel, choices->conv));
     TESS_TRY(tess__cuda_matmul_tf32(kernel, choices->tf32));
     return tess__cuda_matmul_autotune(kernel, choices->autotune, choices->store);
+}
+
+static void cuda_describe(const struct tess_kernel *kernel,
+                          void (*line)(void *context, const char *text), void *context)
+{
+    tess__cuda_conv_describe(kernel, line, context);
+    tess__cuda_matmul_describe(kernel, line, context);
 }
 
 static enum tess_status cuda_failed(struct tess_kernel *kernel)
@@ -199,6 +209,7 @@ const struct tess_kernel_ops tess_kernel_cuda = {
     .open = cuda_open,
     .close = cuda_close,
     .choose = cuda_choose,
+    .describe = cuda_describe,
     .adopt = tess__cuda_adopt,
     .disown = tess__cuda_disown,
     .alloc = tess__cuda_alloc,

@@ -34,6 +34,7 @@ struct cuda_fence {
 };
 
 struct cuda_plans;  /* matmul.c: plans of products, by shape */
+struct cuda_cudnn;  /* conv_cudnn.c */
 struct cuda_graphs; /* graph.c */
 
 /* Behind struct tess_kernel. */
@@ -44,10 +45,12 @@ struct cuda_state {
     cublasLtHandle_t blas;
     void *workspace; /* [CUDA_WORKSPACE_BYTES] */
     struct cuda_plans *plans;
-    cudaError_t error;       /* the first that a launch met; told by failed() */
-    const char *error_where; /* a literal */
-    bool planned_only;       /* opened by a thread that had no device: answers questions, no more */
-    void *bounce;            /* pinned, by which other host memory comes and goes; memory.c */
+    enum tess_conv conv;      /* IM2COL or CUDNN */
+    struct cuda_cudnn *cudnn; /* NULL: not in use */
+    cudaError_t error;        /* the first that a launch met; told by failed() */
+    const char *error_where;  /* a literal */
+    bool planned_only; /* opened by a thread that had no device: answers questions, no more */
+    void *bounce;      /* pinned, by which other host memory comes and goes; memory.c */
     cudaEvent_t bounced[2];
     uint64_t graph; /* > 0: this rank's work is being recorded, as its graph of this number */
     struct cuda_graphs *graphs;

@@ -1,11 +1,13 @@
 /*
  * Convolutions of one backend (argv[1]): against sums in double over the definition, leaf by leaf
- * against all leaves at once, weight gradients against the explicit tree.
+ * against all leaves at once, weight gradients against the explicit tree. argv[2] "cudnn": by that
+ * library, or not at all.
  */
 #include "device.h"
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 static struct device device;
 
@@ -286,6 +288,10 @@ static void case_random_f16(void **state)
 int main(int argc, char **argv)
 {
     device_open(&device, device_backend(argc, argv), 8u << 20);
+    const bool cudnn = argc > 2 && strcmp(argv[2], "cudnn") == 0;
+    const struct tess_kernel_choices choices = {.conv = cudnn ? TESS_CONV_CUDNN : TESS_CONV_AUTO};
+    if (device.kernel->ops->choose(device.kernel, &choices) != TESS_OK)
+        return 77;
     const struct CMUnitTest cases[] = {
         cmocka_unit_test(case_edges_f32),   cmocka_unit_test(case_edges_bf16),
         cmocka_unit_test(case_edges_f16),   cmocka_unit_test(case_random_f32),

@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # checked.sh FOLDER: is the value of every call of CUDA, cuBLASLt, cuDNN and NCCL in the sources of FOLDER
-# used? A call that begins a statement, or follows a cast to void, has nobody who looks at what it returns.
+# used? A call that begins a statement, or follows a cast to void, has nobody who looks at what it returns; by
+# name, or through a table of functions of those names.
 # Lists those and fails if there is one.
 set -euo pipefail
 export LC_ALL=C.UTF-8
 cd "${1:?usage: checked.sh FOLDER}"
 
 # What returns nothing, in device code, or nothing but what a call before has returned.
-silent='cudaGridDependencySynchronize|cudaTriggerProgrammaticLaunchCompletion|cudaGetLastError'
+silent='cudaGridDependencySynchronize|cudaTriggerProgrammaticLaunchCompletion|cudaGetLastError|cudnnGetLastErrorString'
 
 # flat FILE: its code on one line, without comments, texts and directives; a macro's body begins a statement.
 flat()
@@ -26,7 +27,7 @@ unchecked=0
 shopt -s nullglob
 for file in *.c *.cu *.cuh *.h; do
     found=$(flat "$file" |
-        grep -oE '(^|[;{})]|\<else|\<do|\<case [^:;]*:|\<default ?:) ?(cuda|cublas|cublasLt|cudnn|nccl|cu)[A-Z][A-Za-z0-9_]* ?\([^;]{0,60}' |
+        grep -oE '(^|[;{})]|\<else|\<do|\<case [^:;]*:|\<default ?:) ?([A-Za-z0-9_]+(->|\.))*(cuda|cublas|cublasLt|cudnn|nccl|cu)[A-Z][A-Za-z0-9_]* ?\([^;]{0,60}' |
         grep -vE "^[^A-Za-z]*[A-Za-z0-9]*_t ?\(|\<($silent) ?\(" || true)
     if [ -n "$found" ]; then
         printf '%s: nobody looks at what this returns:\n%s\n' "$file" "$(sed 's/^/    /' <<<"$found")"

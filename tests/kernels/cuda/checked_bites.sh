@@ -18,6 +18,8 @@ static cudaError_t sound(void *p, cudaStream_t stream)
         return cudaGetLastError();
     SOUND_TRY(cudaStreamSynchronize(stream)); // cudaFree(p);
     CUBLAS_TRY(cublasLtCreate(&handle));
+    CUDNN_TRY(library->cudnnCreate(&handle));
+    error = library->cudnnDestroy(handle);
     NCCL_TRY(
         ncclCommAbort(comm));
     note(kernel, cudaFree(p), "cudaFree");
@@ -58,6 +60,8 @@ bites bad.c $'#include <cuda.h>\nvoid f(void)\n{\n#ifdef X\n    cudaDeviceReset(
 bites bad.c 'void f(void) { cublasLtDestroy(handle); }'
 bites bad.c 'void f(void) { ncclCommDestroy(comm); }'
 bites bad.c 'void f(void) { cudnnDestroy(handle); }'
+bites bad.c 'void f(void) { library->cudnnDestroy(handle); }'
+bites bad.c 'void f(void) { (void)state.library->cudnnBackendFinalize(plan); }'
 bites bad.c 'void f(void) { cuInit(0); }'
 bites bad.cu 'void f(void *p) { cudaFree(p); }'
 bites bad.h 'static inline void f(void *p) { cudaFree(p); }'

@@ -3,6 +3,8 @@
  * same. With a word, the machine has (by a library that stands in for it) a driver of that sort:
  *
  *   test_cuda_module [none|old|empty|hidden|stub|broken]
+ *
+ * or no cuDNN can be opened: no_cudnn.
  */
 #include "kernel_open.h"
 #include "tessera/device.h"
@@ -36,6 +38,7 @@ static const struct sort {
 
 static const struct tess_module *cuda;
 static const struct sort *sort = &sort_table[0];
+static bool no_cudnn;
 
 static void expect_reason(const char *why)
 {
@@ -279,6 +282,46 @@ static void case_refuses(void **state)
     tess_kernel_close(kernel);
 }
 
+/* ---- who computes convolutions ----------------------------------------------------------------
+ */
+
+static char told[1024];
+
+static void tell(void *context, const char *text)
+{
+    (void)context;
+    snprintf(told, sizeof told, "%s", text);
+}
+
+/* Whoever it is says so; who is not there is refused, and the choice before stays. */
+static void case_conv(void **state)
+{
+    (void)state;
+    struct tess_kernel *kernel = planned();
+    const struct tess_kernel_ops *ops = kernel->ops;
+    for (int conv = TESS_CONV_AUTO; conv <= TESS_CONV_IM2COL; conv++) {
+        const struct tess_kernel_choices choices = {.conv = (enum tess_conv)conv};
+        assert_int_equal(ops->choose(kernel, &choices), TESS_OK);
+        ops->describe(kernel, tell, NULL);
+        assert_string_equal(told, "convolutions: im2col and cuBLASLt");
+    }
+    const struct tess_kernel_choices choices = {.conv = TESS_CONV_CUDNN};
+    const enum tess_status status = ops->choose(kernel, &choices);
+    ops->describe(kernel, tell, NULL);
+    if (status == TESS_OK) {
+        assert_false(no_cudnn);
+        assert_non_null(strstr(told, "convolutions: cuDNN 9."));
+        assert_non_null(strstr(told, "im2col and cuBLASLt where it has no engine"));
+    } else {
+        assert_int_equal(status, TESS_ERR_UNSUPPORTED);
+        assert_non_null(strstr(tess_log_last_error(), "--cuda.conv cudnn: "));
+        assert_non_null(strstr(tess_log_last_error(), "install version 9"));
+        assert_true(!no_cudnn || strstr(tess_log_last_error(), "/nowhere/libcudnn.so.9") != NULL);
+        assert_string_equal(told, "convolutions: im2col and cuBLASLt");
+    }
+    tess_kernel_close(kernel);
+}
+
 static void case_comm(void **state)
 {
     (void)state;
@@ -297,10 +340,12 @@ int main(int argc, char **argv)
         cmocka_unit_test(case_loads),   cmocka_unit_test(case_no_device),
         cmocka_unit_test(case_forked),  cmocka_unit_test(case_plans),
         cmocka_unit_test(case_refuses), cmocka_unit_test(case_comm),
+        cmocka_unit_test(case_conv),
     };
     for (size_t s = 0; argc > 1 && s < sizeof sort_table / sizeof sort_table[0]; s++)
         if (strcmp(sort_table[s].word, argv[1]) == 0)
             sort = &sort_table[s];
+    no_cudnn = argc > 1 && strcmp(argv[1], "no_cudnn") == 0;
     char why[512] = "";
     const struct tess_module *module = tess_module_find("cuda", why, sizeof why);
     if (module != NULL && module->device_count(why, sizeof why) > 0) {
