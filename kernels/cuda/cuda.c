@@ -29,7 +29,7 @@ static void cuda_close_device(struct tess_kernel *kernel)
 {
     struct cuda_state *state = tess__cuda_state(kernel);
     tess__cuda_graph_close(kernel);
-    tess__cudnn_close(kernel); /* while there is the stream that its handle has */
+    tess__cudnn_close(kernel);     /* while there is the stream that its handle has */
     tess__cuda_queue_stop(kernel); /* after its work is done: nothing below is in use any more */
     tess__cuda_matmul_close(kernel);
     tess__cuda_memory_close(kernel);
@@ -108,6 +108,8 @@ static void cuda_describe(const struct tess_kernel *kernel,
                           void (*line)(void *context, const char *text), void *context)
 {
     tess__cuda_conv_describe(kernel, line, context);
+    line(context,
+         "attention: our own kernels, on tensor cores for bf16 and f16 with heads of 64, 128");
     tess__cuda_matmul_describe(kernel, line, context);
 }
 
