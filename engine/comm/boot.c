@@ -130,12 +130,15 @@ static enum tess_status star_gather_member(struct boot_star *star, const void *m
     const struct boot_frame part = {BOOT_PART, star->number, bytes};
     const size_t whole_bytes = bytes * (size_t)star->boot.rank_count;
     struct boot_frame whole;
-    char why[BOOT_WHY_BYTES];
+    char why[BOOT_WHY_BYTES], silent[BOOT_WHY_BYTES];
     int fd = star->fd[1];
     limit_s += BOOT_GRACE_S; /* rank 0 knows better who is missing */
-    if (!tess__boot_send(fd, &part, sizeof part, limit_s, why, sizeof why) ||
-        !tess__boot_send(fd, mine, bytes, limit_s, why, sizeof why) ||
-        !tess__boot_receive(fd, &whole, sizeof whole, limit_s, why, sizeof why))
+    const bool sent = tess__boot_send(fd, &part, sizeof part, limit_s, why, sizeof why) &&
+                      tess__boot_send(fd, mine, bytes, limit_s, why, sizeof why);
+    /* Where rank 0 takes nothing any more, it has said why before it went. */
+    const bool heard =
+        tess__boot_receive(fd, &whole, sizeof whole, limit_s, sent ? why : silent, sizeof why);
+    if (!heard || (!sent && whole.magic != BOOT_FAILED))
         TESS_FAIL(tess_clock_s() >= limit_s ? TESS_ERR_TIMEOUT : TESS_ERR_COMM,
                   "exchange %" PRIu64 ": rank 0 does not answer rank %d: %s", star->number,
                   (int)star->boot.rank, why);
