@@ -295,10 +295,10 @@ static void case_trace_of_a_failure(void **state)
         events = json_object_get(root, "traceEvents");
         for (int rank = 0; rank < 2; rank++)
             assert_true(check_thread(events, rank, COMPUTE) > 5);
-        assert_int_equal(
-            count_unfinished(events, 0, STEPS) + count_unfinished(events, 1, STEPS) > 0, 1);
-        if (!interrupted)
+        if (!interrupted) { /* who is may be between two steps */
+            assert_true(count_unfinished(events, 0, STEPS) > 0);
             assert_true(count_unfinished(events, 0, COMPUTE) > 0);
+        }
         json_decref(root);
     }
 }
