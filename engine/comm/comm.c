@@ -48,11 +48,6 @@ void tess__call_describe(const struct tess_comm_call *call, char *text, size_t t
              call->site[0] != '\0' ? " at " : "", call->site);
 }
 
-static struct tess_comm *comm_root(struct tess_comm *comm)
-{
-    return comm->root != NULL ? comm->root : comm;
-}
-
 void tess__comm_called(struct tess_comm *comm, const struct tess_comm_call *call, uint64_t ticket)
 {
     if (comm->quiet) {
@@ -60,7 +55,7 @@ void tess__comm_called(struct tess_comm *comm, const struct tess_comm_call *call
         return;
     }
     comm->called_s = tess_clock_s();
-    struct tess_comm *root = comm_root(comm);
+    struct tess_comm *root = tess__comm_root(comm);
     if (!tess__marks_called(comm, ticket)) {
         if (comm->flight_count++ == 0)
             comm->flight_since_s = comm->called_s;
@@ -75,13 +70,13 @@ void tess__comm_called(struct tess_comm *comm, const struct tess_comm_call *call
 void tess__comm_waited(struct tess_comm *comm, int32_t phase, double wait_s)
 {
     comm->stats.wait_s += wait_s;
-    comm_root(comm)->phase_wait_s[phase] += wait_s;
+    tess__comm_root(comm)->phase_wait_s[phase] += wait_s;
 }
 
 /* A call that is counted by the host's clock is complete. */
 static void comm_landed(struct tess_comm *comm)
 {
-    struct tess_comm *root = comm_root(comm);
+    struct tess_comm *root = tess__comm_root(comm);
     bool group_ends = --comm->flight_count == 0, family_ends = --root->family_count == 0;
     double now_s = group_ends ? tess_clock_s() : 0;
     if (group_ends)
@@ -243,7 +238,7 @@ static enum tess_status comm_wait(struct tess_comm *comm, uint64_t ticket, doubl
     if (mark != NULL && status == TESS_OK)
         status = tess__marks_waited(comm->marks, mark);
     else if (!comm->quiet)
-        tess__comm_waited(comm, comm_root(comm)->phase, tess_clock_s() - start);
+        tess__comm_waited(comm, tess__comm_root(comm)->phase, tess_clock_s() - start);
     if (watched)
         observer->waiting(observer->context, comm, ticket, false);
     return status;
@@ -409,7 +404,7 @@ enum tess_status tess_comm_settle(struct tess_comm *comm)
 
 void tess_comm_phase(struct tess_comm *comm, int32_t phase)
 {
-    comm_root(comm)->phase = phase;
+    tess__comm_root(comm)->phase = phase;
 }
 
 double tess_comm_phase_wait_s(const struct tess_comm *comm, int32_t phase)
@@ -494,7 +489,7 @@ enum tess_status(tess_comm_split)(struct tess_comm *comm, int32_t color, int32_t
     (*child_out)->access = comm->access;
     (*child_out)->access_context = comm->access_context;
     (*child_out)->observer = comm->observer;
-    (*child_out)->root = comm_root(comm);
+    (*child_out)->root = tess__comm_root(comm);
     (*child_out)->marks = comm->marks;
     (*child_out)->queue = comm->queue;
     if (comm->queue == NULL)

@@ -160,8 +160,7 @@ void tess__comm_given(struct tess_comm *comm, uint64_t ticket, struct tess_queue
 
 enum tess_status tess__marks_wait(struct comm_marks *marks, struct comm_mark *mark)
 {
-    const struct tess_comm *root = mark->comm->root != NULL ? mark->comm->root : mark->comm;
-    mark->phase = root->phase;
+    mark->phase = tess__comm_root(mark->comm)->phase;
     return mark_record(mark, MARK_BEFORE, marks->queue);
 }
 
@@ -268,9 +267,9 @@ enum tess_status tess__marks_settle(struct comm_marks *marks)
     for (int i = 0; i < count; i++) {
         const struct mark_interval *interval = &marks->interval[i];
         struct tess_comm *comm = interval->comm;
-        struct tess_comm *root = comm->root != NULL ? comm->root : comm;
         comm->stats.flight_s += mark_grow(&comm->settled_s, interval->begin_s, interval->end_s);
-        root->family_s += mark_grow(&family_until_s, interval->begin_s, interval->end_s);
+        tess__comm_root(comm)->family_s +=
+            mark_grow(&family_until_s, interval->begin_s, interval->end_s);
     }
     return status;
 }

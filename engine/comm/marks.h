@@ -28,6 +28,11 @@ struct comm_mark *tess__marks_find(const struct tess_comm *comm, uint64_t ticket
 enum tess_status tess__marks_wait(struct comm_marks *marks, struct comm_mark *mark);
 enum tess_status tess__marks_waited(struct comm_marks *marks, struct comm_mark *mark);
 
+/* The group that this one descends from. */
+static inline struct tess_comm *tess__comm_root(struct tess_comm *comm)
+{
+    return comm->root != NULL ? comm->root : comm;
+}
 /* comm.c's: count exposed waiting. */
 void tess__comm_waited(struct tess_comm *comm, int32_t phase, double wait_s);
 /* Count what has come to an end. */

@@ -73,15 +73,17 @@ static bool batches_test(void *context, int64_t batch, struct tess_batch_request
     return true;
 }
 
-/* Bytes of a batch's rows, then of the rows and labels together. */
-static size_t batches_bytes(const struct tess_engine *engine, size_t *all_out)
+/* Rows of a batch as this rank loads it. */
+static int64_t batches_rows(const struct tess_engine *engine)
 {
-    const int64_t rows = engine->rows * (engine->plan.holds_input ? engine->plan.rank_count : 1);
-    const size_t bytes =
-        (size_t)(rows * tess_shape_count(&engine->dataset->row)) * engine->input_bytes;
-    const size_t aligned = (bytes + 63) / 64 * 64;
-    *all_out = aligned + (size_t)(rows * engine->labels) * sizeof(int32_t);
-    return aligned;
+    return engine->rows * (engine->plan.holds_input ? engine->plan.rank_count : 1);
+}
+
+int64_t tess__engine_batch_bytes(const struct tess_engine *engine, int64_t *label_bytes_out)
+{
+    const int64_t rows = batches_rows(engine), bytes = rows * tess__engine_row_bytes(engine);
+    *label_bytes_out = rows * engine->labels * (int64_t)sizeof(int32_t);
+    return engine->kernel->ops->far_memory ? (bytes + 63) / 64 * 64 : bytes;
 }
 
 /* Where a loader writes a batch: a slot of the arena, or pinned memory. */
@@ -90,16 +92,16 @@ static enum tess_status batches_slot(struct tess_engine *engine, const struct te
                                      void **input_out, int32_t **label_out)
 {
     struct tess_kernel *kernel = engine->kernel;
-    size_t all;
-    const size_t rows = batches_bytes(engine, &all);
+    int64_t label_bytes;
+    const int64_t bytes = tess__engine_batch_bytes(engine, &label_bytes);
     if (!kernel->ops->far_memory) {
         *input_out = tess_memory_get(engine->memory, *input);
         *label_out = tess_memory_get(engine->memory, *label);
         return TESS_OK;
     }
-    TESS_TRY(kernel->ops->pin(kernel, all, pinned));
+    TESS_TRY(kernel->ops->pin(kernel, (size_t)(bytes + label_bytes), pinned));
     *input_out = *pinned;
-    *label_out = (int32_t *)(void *)((char *)*pinned + rows);
+    *label_out = (int32_t *)(void *)((char *)*pinned + bytes);
     return TESS_OK;
 }
 
@@ -108,13 +110,13 @@ static enum tess_status batches_slot(struct tess_engine *engine, const struct te
 static void batches_place(const struct tess_engine *engine, int32_t micro, void **input_out,
                           int32_t **label_out)
 {
-    size_t all;
-    const size_t bytes = batches_bytes(engine, &all);
-    const size_t place = engine->feed.ahead ? (size_t)micro : 0;
+    int64_t label_bytes;
+    const int64_t bytes = tess__engine_batch_bytes(engine, &label_bytes);
+    const int64_t place = tess__engine_feeds_ahead(engine) ? micro : 0;
     char *input = tess_memory_get(engine->memory, engine->block.input[0]);
     char *label = tess_memory_get(engine->memory, engine->block.label[0]);
     *input_out = input + place * bytes;
-    *label_out = (int32_t *)(void *)(label + place * (all - bytes));
+    *label_out = (int32_t *)(void *)(label + place * label_bytes);
 }
 
 /* Copy a batch to the device when what is there has been used. */
@@ -123,11 +125,11 @@ static enum tess_status batches_send(struct tess_engine *engine, int32_t micro, 
 {
     struct tess_kernel *kernel = engine->kernel;
     const struct tess_queue_ops *ops = kernel->queue->ops;
-    size_t all;
-    const size_t bytes = batches_bytes(engine, &all);
+    int64_t label_bytes;
+    const int64_t bytes = tess__engine_batch_bytes(engine, &label_bytes);
     batches_place(engine, micro, input_out, label_out);
-    TESS_TRY(tess_upload(kernel, bytes, rows, *input_out));
-    TESS_TRY(tess_upload(kernel, all - bytes, label, *label_out));
+    TESS_TRY(tess_upload(kernel, (size_t)bytes, rows, *input_out));
+    TESS_TRY(tess_upload(kernel, (size_t)label_bytes, label, *label_out));
     return ops->record(kernel->queue, engine->feed.sent);
 }
 
@@ -164,7 +166,7 @@ enum tess_status tess__engine_feed(struct tess_engine *engine, struct tess_loade
         kernel->ops->access(kernel, false);
         return status;
     }
-    if (!engine->feed.ahead || loader != engine->loader)
+    if (!tess__engine_feeds_ahead(engine) || loader != engine->loader)
         return batches_next(engine, loader, 0, input_out, label_out);
     batches_place(engine, engine->strategy.micro, input_out, label_out);
     return TESS_OK;
@@ -198,7 +200,7 @@ enum tess_status tess__engine_open_loaders(struct tess_engine *engine)
         .options = engine->config->loader,
         .seed = (uint64_t)engine->config->run.seed,
         .dtype = engine->dataset->tokens ? TESS_I32 : engine->plan.dtype,
-        .rows_max = engine->rows * (engine->plan.holds_input ? engine->plan.rank_count : 1),
+        .rows_max = batches_rows(engine),
         .slot_count = engine->slot_count,
         .host_ranks = engine->plan.mesh.rank_count,
         .request = batches_train,

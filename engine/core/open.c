@@ -48,8 +48,10 @@ static enum tess_status open_optim(struct tess_engine *engine)
 static enum tess_status open_pin(struct tess_engine *engine)
 {
     const struct tess_kernel_ops *ops = engine->kernel->ops;
+    size_t told_bytes;
+    (void)tess_optim_room(&engine->config->optim, engine->model.param_count, &told_bytes);
     TESS_TRY(ops->pin(engine->kernel, engine->block.found.bytes, &engine->found));
-    return ops->pin(engine->kernel, engine->told_bytes, &engine->told);
+    return ops->pin(engine->kernel, told_bytes, &engine->told);
 }
 
 static void open_access(void *context, bool on)

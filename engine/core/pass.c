@@ -7,11 +7,6 @@
 #include "base/rng.h"
 #include "tessera/check.h"
 
-static size_t pass_row_bytes(const struct tess_engine *engine)
-{
-    return (size_t)tess_shape_count(&engine->dataset->row) * engine->input_bytes;
-}
-
 enum tess_status tess__engine_batch(struct tess_engine *engine, struct tess_loader *loader,
                                     const void **input_out, const int32_t **label_out)
 {
@@ -26,7 +21,7 @@ enum tess_status tess__engine_batch(struct tess_engine *engine, struct tess_load
         input = tess_memory_get(engine->memory, engine->block.input[0]);
         label = tess_memory_get(engine->memory, engine->block.label[0]);
     }
-    size_t row_bytes = pass_row_bytes(engine);
+    size_t row_bytes = (size_t)tess__engine_row_bytes(engine);
     char *mine = input;
     int32_t *my_label = label;
     if (plan->holds_input) {

@@ -193,7 +193,7 @@ static int64_t pipe_input_bytes(const struct tess_engine *engine, const struct t
 static enum tess_status pipe_reserve_kept(struct tess_engine *engine)
 {
     const struct tess_engine_pipe *pipe = &engine->pipe;
-    const int64_t row = tess_shape_count(&engine->dataset->row) * (int64_t)engine->input_bytes;
+    const int64_t row = tess__engine_row_bytes(engine);
     const int32_t first = pipe->chunk[0].first ? pipe->chunk[0].slot_count : 0;
     const struct tess_chunk *end = &pipe->chunk[pipe->chunk_count - 1];
     const int32_t last = end->last ? end->slot_count : 0;
@@ -339,8 +339,7 @@ static enum tess_status pipe_load(struct tess_engine *engine, struct tess_loader
         flight->label = label;
     if (chunk->slot_count == 1)
         return TESS_OK;
-    const int64_t rows =
-        engine->rows * tess_shape_count(&engine->dataset->row) * (int64_t)engine->input_bytes;
+    const int64_t rows = engine->rows * tess__engine_row_bytes(engine);
     const int64_t labels = engine->rows * engine->labels * (int64_t)sizeof *label;
     char *kept_input = tess_memory_get(engine->memory, engine->block.kept_input);
     char *kept_label = tess_memory_get(engine->memory, engine->block.kept_label);

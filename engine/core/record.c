@@ -33,7 +33,7 @@ enum tess_status tess__record_plan(struct tess_engine *engine)
                   "--cuda.graph: model '%s' chooses in each step which parameters it uses, and a "
                   "record is the same in all of them: leave it out",
                   engine->config->model->name);
-    engine->record.on = engine->feed.ahead = true;
+    engine->record.on = true;
     return TESS_OK;
 }
 
@@ -69,7 +69,7 @@ enum tess_status tess__record_run(struct tess_engine *engine, bool want_loss,
                                   enum tess_status (*queue)(struct tess_engine *, bool want_loss))
 {
     struct tess_recorded *recorded = &engine->record.of[want_loss];
-    if (engine->feed.ahead) {
+    if (tess__engine_feeds_ahead(engine)) {
         TESS_TRY(tess__laps_enter(engine, TESS_LAP_DATA));
         TESS_TRY(tess__engine_feed_ahead(engine));
         TESS_TRY(tess__laps_enter(engine, TESS_LAP_OTHER));

@@ -28,6 +28,7 @@ static enum tess_status reserve_parameters(struct tess_engine *engine)
     int32_t scratch = tess_optim_scratch_arrays(&engine->config->optim);
     TESS_TRY(reserve_block(engine, TESS_MEMORY_PARAMETER, param * (int64_t)engine->dtype_bytes,
                            "parameters", &block->param));
+    size_t told_bytes; /* a part of the room: no block of its own */
     bool masters = tess_precision_has_masters(&engine->config->run);
     TESS_TRY(reserve_block(engine, TESS_MEMORY_MASTER, masters ? optim * 4 : 0, "f32 masters",
                            &block->master));
@@ -37,10 +38,10 @@ static enum tess_status reserve_parameters(struct tess_engine *engine)
                            &block->optim));
     TESS_TRY(reserve_block(engine, TESS_MEMORY_WORKSPACE, optim * scratch * 4, "update direction",
                            &block->direction));
-    TESS_TRY(reserve_block(engine, TESS_MEMORY_WORKSPACE,
-                           (int64_t)tess_optim_room(&engine->config->optim,
-                                                    engine->model.param_count, &engine->told_bytes),
-                           "norms and factors", &block->norms));
+    TESS_TRY(reserve_block(
+        engine, TESS_MEMORY_WORKSPACE,
+        (int64_t)tess_optim_room(&engine->config->optim, engine->model.param_count, &told_bytes),
+        "norms and factors", &block->norms));
     bool chunk = optim > 0 && plan->dtype != TESS_F32 && !masters;
     return reserve_block(engine, TESS_MEMORY_WORKSPACE,
                          chunk ? tess_optim_chunk(engine->kernel->ops->far_memory) * 4 : 0,
@@ -221,14 +222,12 @@ static enum tess_status reserve_operations(struct tess_engine *engine)
 static enum tess_status reserve_input(struct tess_engine *engine)
 {
     struct tess_engine_blocks *block = &engine->block;
-    int64_t rows = engine->rows * (engine->plan.holds_input ? engine->plan.rank_count : 1);
-    int64_t bytes = rows * tess_shape_count(&engine->dataset->row) * (int64_t)engine->input_bytes;
-    int64_t label_bytes = rows * engine->labels * 4;
+    const bool far = engine->kernel->ops->far_memory;
+    const int64_t micros = tess__engine_feeds_ahead(engine) ? engine->plan.accumulate : 1;
+    int64_t label_bytes;
+    const int64_t bytes = tess__engine_batch_bytes(engine, &label_bytes);
     if (!tess__engine_loads(engine))
         return TESS_OK;
-    const bool far = engine->kernel->ops->far_memory;
-    const int64_t micros = engine->record.on ? engine->plan.accumulate : 1;
-    bytes = far ? (bytes + 63) / 64 * 64 : bytes;
     for (int32_t i = 0; i < (far ? 1 : engine->slot_count); i++) {
         TESS_TRY(
             reserve_block(engine, TESS_MEMORY_INPUT, micros * bytes, "batch", &block->input[i]));

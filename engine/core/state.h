@@ -128,7 +128,6 @@ struct tess_record {
 struct tess_feed {
     void *pinned[TESS_SLOTS_MAX], *test_pinned; /* rows, then labels */
     struct tess_fence *sent;                    /* the latest batch has been copied */
-    bool ahead; /* all batches of a step are there before it begins, in places of their own */
 };
 
 /* What tess_pass_sum and its kin need; see crossing.c. */
@@ -197,7 +196,6 @@ struct tess_engine {
     struct tess_verdict *verdict;
     void *found; /* host, pinned: the block `found` as it was read last */
     void *told;  /* host, pinned: see tess_optim_room */
-    size_t told_bytes;
     struct tess_laps laps;
     struct tess_feed feed;
     struct tess_record record;
@@ -320,6 +318,23 @@ enum tess_status tess__laps_enter(struct tess_engine *engine, enum tess_lap lap)
 void tess__laps_pause(struct tess_engine *engine, bool on);
 enum tess_status tess__laps_stop(struct tess_engine *engine);
 enum tess_status tess__laps_end(struct tess_engine *engine, struct tess_times *times);
+
+/* Bytes of one row of the input. */
+static inline int64_t tess__engine_row_bytes(const struct tess_engine *engine)
+{
+    return tess_shape_count(&engine->dataset->row) * (int64_t)engine->input_bytes;
+}
+
+/* Are all batches of a step there before it begins, in places of their own? So it is where steps
+ * are recorded. */
+static inline bool tess__engine_feeds_ahead(const struct tess_engine *engine)
+{
+    return engine->config->cuda.graph;
+}
+
+/* batches.c: bytes of a batch's rows as loaders fill them, up to the labels that follow in pinned
+ * memory; and of its labels. Pure. */
+int64_t tess__engine_batch_bytes(const struct tess_engine *engine, int64_t *label_bytes_out);
 
 /* batches.c: rows that count in step `step` (from 0); the loaders, where this rank needs any. */
 int64_t tess__engine_step_rows(const struct tess_engine *engine, int64_t step);
