@@ -1,0 +1,48 @@
+/* Ways between devices: which links a transfer uses. */
+#ifndef TOPOLOGY_ROUTE_H
+#define TOPOLOGY_ROUTE_H
+
+#include "topology/topology.h"
+
+/* In increasing cost, NCCL's words (topo.h of NCCL 2.28). */
+enum tess_path_kind {
+    TESS_PATH_LOC, /* the same device */
+    TESS_PATH_NVL, /* NVLink, also through NVSwitches */
+    TESS_PATH_NVB, /* NVLink through another device */
+    TESS_PATH_C2C,
+    TESS_PATH_PIX, /* one PCIe switch */
+    TESS_PATH_PXB, /* several */
+    TESS_PATH_PHB, /* through a processor */
+    TESS_PATH_SYS, /* between NUMA nodes */
+    TESS_PATH_NET,
+    TESS_PATH_NONE,
+    TESS_PATH_KIND_COUNT
+};
+
+const char *tess_path_word(enum tess_path_kind kind); /* "PIX" */
+
+struct tess_route {
+    enum tess_path_kind kind;
+    double gbs;                /* of its narrowest link, alone on it */
+    int32_t first, link_count; /* in tess_routes.link */
+};
+
+/* Between all pairs of devices. [from * device_count + to] */
+struct tess_routes {
+    const struct tess_topology *topology; /* borrowed */
+    int32_t device_count;
+    struct tess_route *route;
+    int32_t *link; /* numbers of links, route after route */
+};
+
+/*
+ * The cheapest kind of path, then the widest, then the fewest links, then the lowest numbers. A
+ * path from device to device never goes through a third device but as NVB, and never uses a
+ * device's NVLink to reach a processor. tess_routes_free takes a zeroed one. Up to 128 devices;
+ * larger clusters ask host by host (ring_hosts.c).
+ */
+enum tess_status tess_routes_open(const struct tess_topology *topology,
+                                  struct tess_routes *routes_out);
+void tess_routes_free(struct tess_routes *routes);
+
+#endif
