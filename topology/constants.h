@@ -9,8 +9,8 @@
 #define TESS_GBS_NVLINK_SM90  20.6
 #define TESS_GBS_NVLINK_SM100 40.1
 #define TESS_GBS_XGMI         20.0
-/* A link of `width` lanes: the table's number for its generation (3: 60, 4: 120, 5: 240, 6: 480) times
- * width / 80; x16 is 12, 24, 48, 96. */
+/* A link of `width` lanes: the table's number for its generation (3: 60, 4: 120, 5: 240, 6: 480)
+ * times width / 80; x16 is 12, 24, 48, 96. */
 #define TESS_GBS_PCI(speed, width) ((speed) * (width) / 80.0)
 #define TESS_GBS_UPI_OLD  6.0
 #define TESS_GBS_UPI_SKL  10.0

@@ -7,7 +7,7 @@ tree=$(mktemp -d)
 trap 'rm -rf "$tree"' EXIT
 
 mkdir -p "$tree"/engine/{base,comm,core,models,cli,include/tessera} "$tree"/kernels/{ref,cpu,cuda} \
-    "$tree"/strategies "$tree"/tests
+    "$tree"/strategies "$tree"/topology "$tree"/tests
 echo '#include "tessera/good.h"' >"$tree/strategies/ddp.c"
 echo 'const char *train_default = "ddp";' >"$tree/engine/cli/train.c"
 echo '#include <oneapi/dnnl/dnnl.h>' >"$tree/kernels/cpu/cpu.c"
@@ -51,6 +51,8 @@ bites "oneDNN" kernels/ref/bad.c '#include "oneapi/dnnl/dnnl.h"'
 bites "libyaml" engine/core/bad.c '#include <yaml.h>'
 bites "zlib" engine/base/bad.c '#include <zlib.h>'
 bites "CUDA" kernels/ref/bad.c '#include <cuda_runtime.h>'
+bites "CUDA" topology/bad.c '#include <hwloc.h>'
+bites "topology knows" topology/bad.c '#include "core/nvml.h"'
 bites "engine/base knows" engine/base/bad.c '#include "core/engine.h"'
 bites "engine/comm knows" engine/comm/bad.c '#include "kernels/list.h"'
 bites "engine/core knows" engine/core/bad.c '#include "cli/command.h"'
