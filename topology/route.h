@@ -37,9 +37,12 @@ struct tess_routes {
 
 /*
  * The cheapest kind of path, then the widest, then the fewest links, then the lowest numbers. A
- * path from device to device never goes through a third device but as NVB, and never uses a
- * device's NVLink to reach a processor. tess_routes_free takes a zeroed one. Up to 128 devices;
- * larger clusters ask host by host (ring_hosts.c).
+ * path never goes through a third device, as a ring's data is not forwarded there: NVB is a word of
+ * files, not of a route. Nor does it use a device's NVLink to another device to reach a processor
+ * (NCCL 2.28 does, and takes a bridge between sockets for a way around them), nor pass a host that
+ * is neither's. LOCAL links between NUMA nodes of one socket make a path PHB, not SYS.
+ * Two devices that do not reach each other get NONE. tess_routes_free takes a zeroed one. Up to 128
+ * devices and 64 links a path; larger clusters ask host by host.
  */
 enum tess_status tess_routes_open(const struct tess_topology *topology,
                                   struct tess_routes *routes_out);

@@ -1,0 +1,195 @@
+/*
+ * Finding rings: the best one, then others out of what it leaves, then, where that is not near the
+ * bound, sets of rings by linear programming. The searches are in files of their own.
+ */
+#include "topology/ring.h"
+
+#include "base/clock.h"
+#include "tessera/check.h"
+#include "topology/constants.h"
+#include "topology/ring_room.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define RING_WORTH    0.02 /* of the first: what a further ring must carry */
+#define RING_ROWS_MAX 1024 /* of a linear programme; real machines have a hundred or two */
+
+struct ring_find {
+    const struct tess_routes *routes;
+    struct tess__ring_table table;
+    double *left;  /* [rows] capacity that rings so far do not use */
+    int32_t *uses; /* [rows] scratch, zero */
+    double deadline_s;
+};
+
+double tess_ring_gbs(const struct tess_routes *routes, const int32_t *order, int32_t count,
+                     int32_t *uses)
+{
+    double least = count > 1 ? INFINITY : TESS_GBS_LOCAL;
+    for (int pass = 0; pass < 2 && count > 1; pass++) {
+        for (int32_t i = 0; i < count; i++) {
+            const struct tess_route *route =
+                &routes->route[order[i] * routes->device_count + order[(i + 1) % count]];
+            if (route->kind == TESS_PATH_NONE)
+                least = 0;
+            for (int32_t k = 0; k < route->link_count; k++) {
+                int32_t link = routes->link[route->first + k];
+                if (pass == 0)
+                    least = fmin(least, routes->topology->link[link].gbs / ++uses[link]);
+                else
+                    uses[link] = 0;
+            }
+        }
+    }
+    return least;
+}
+
+static enum tess_status ring_no_memory(void)
+{
+    TESS_FAIL(TESS_ERR_MEMORY, "no memory left for the search of rings");
+}
+
+static enum tess_status ring_search(const struct ring_find *find, int32_t *order,
+                                    struct tess__ring_found *found)
+{
+    return find->table.count <= TESS__RING_EXACT_MAX
+               ? tess__ring_search(&find->table, find->left, find->deadline_s, order, found)
+               : tess__ring_improve(&find->table, find->left, find->deadline_s, order, found);
+}
+
+/* Takes what the ring uses out of `left`. */
+static void ring_take(struct ring_find *find, const struct tess_ring *ring)
+{
+    tess__ring_table_add(&find->table, ring->order, find->uses);
+    for (int32_t r = 0; r < find->table.rows; r++) {
+        find->left[r] -= find->uses[r] * ring->gbs;
+        if (find->left[r] < find->table.gbs[r] * TESS__RING_NEAR)
+            find->left[r] = 0;
+        find->uses[r] = 0;
+    }
+}
+
+/* The best ring of all, and others one by one in what is left. */
+static enum tess_status ring_one_by_one(struct ring_find *find, int32_t most,
+                                        struct tess_rings *rings)
+{
+    size_t bytes = (size_t)rings->count * sizeof(int32_t);
+    struct tess__ring_found found;
+    TESS_TRY(ring_search(find, rings->best_single.order, &found));
+    rings->best_single.gbs = found.gbs;
+    rings->single_bound_gbs = found.bound_gbs;
+    rings->optimal = found.proved;
+    memcpy(rings->ring[0].order, rings->best_single.order, bytes);
+    for (double least = 0; rings->ring_count < most; least = RING_WORTH * rings->ring[0].gbs) {
+        struct tess_ring *ring = &rings->ring[rings->ring_count];
+        if (rings->ring_count > 0) {
+            memcpy(ring->order, rings->best_single.order, bytes);
+            TESS_TRY(ring_search(find, ring->order, &found));
+        }
+        if (rings->ring_count > 0 && found.gbs <= least)
+            break;
+        ring->gbs = found.gbs;
+        ring_take(find, ring);
+        rings->ring_count++;
+        if (found.gbs <= 0)
+            break;
+    }
+    return TESS_OK;
+}
+
+/* Orders for `most` rings and the two others; natural to begin with. */
+static enum tess_status ring_open(struct tess_rings *rings, int32_t most)
+{
+    for (int32_t i = 0; i < most + 2; i++) {
+        int32_t *order = malloc((size_t)rings->count * sizeof *order);
+        if (!order)
+            return ring_no_memory();
+        for (int32_t k = 0; k < rings->count; k++)
+            order[k] = k;
+        struct tess_ring *ring = i < most    ? &rings->ring[i]
+                                 : i == most ? &rings->natural
+                                             : &rings->best_single;
+        ring->order = order;
+    }
+    return TESS_OK;
+}
+
+/* Of one device: a ring of no hops. */
+static void ring_alone(struct tess_rings *rings)
+{
+    rings->ring[0].gbs = rings->natural.gbs = rings->best_single.gbs = TESS_GBS_LOCAL;
+    rings->ring_count = 1;
+    rings->total_gbs = rings->single_bound_gbs = rings->bound_gbs = TESS_GBS_LOCAL;
+    rings->optimal = true;
+}
+
+static enum tess_status ring_find_all(struct ring_find *find, int32_t most,
+                                      struct tess_rings *rings)
+{
+    const struct tess__ring_table *table = &find->table;
+    rings->natural.gbs =
+        tess__ring_table_gbs(table, table->gbs, rings->natural.order, find->uses, NULL);
+    TESS_TRY(ring_one_by_one(find, most, rings));
+    TESS_TRY(tess__ring_cut_bound(find->routes, &rings->bound_gbs));
+    double total = 0;
+    for (int32_t i = 0; i < rings->ring_count; i++)
+        total += rings->ring[i].gbs;
+    if (table->count <= TESS__RING_EXACT_MAX && table->rows <= RING_ROWS_MAX && total > 0 &&
+        total < rings->bound_gbs * (1 - TESS__RING_NEAR))
+        TESS_TRY(tess__ring_pack(table, most, find->deadline_s, rings->ring, &rings->ring_count,
+                                 &rings->bound_gbs));
+    for (int32_t i = 0; i < rings->ring_count; i++)
+        rings->total_gbs += rings->ring[i].gbs;
+    rings->bound_gbs = fmax(rings->bound_gbs, rings->total_gbs); /* rounding */
+    return TESS_OK;
+}
+
+enum tess_status tess_rings_find(const struct tess_routes *routes,
+                                 const struct tess_ring_search *search,
+                                 struct tess_rings *rings_out)
+{
+    *rings_out = (struct tess_rings){.count = routes->device_count};
+    if (search->rings < 1 || search->rings > TESS_RINGS_MAX)
+        TESS_FAIL(TESS_ERR_USAGE, "%d rings are asked for; expected 1 to %d", (int)search->rings,
+                  TESS_RINGS_MAX);
+    struct ring_find find = {.routes = routes};
+    if (search->time_limit_s > 0)
+        find.deadline_s = tess_clock_s() + search->time_limit_s;
+    enum tess_status status = TESS_OK;
+    TESS_TRY_GOTO(status, done, ring_open(rings_out, search->rings));
+    if (routes->device_count == 1) {
+        ring_alone(rings_out);
+        goto done;
+    }
+    TESS_TRY_GOTO(status, done, tess__ring_table_open(&find.table, routes));
+    find.left = malloc(((size_t)find.table.rows + 1) * sizeof *find.left);
+    find.uses = calloc((size_t)find.table.rows + 1, sizeof *find.uses);
+    if (!find.left || !find.uses) {
+        status = ring_no_memory();
+        goto done;
+    }
+    memcpy(find.left, find.table.gbs, (size_t)find.table.rows * sizeof *find.left);
+    status = ring_find_all(&find, search->rings, rings_out);
+done:
+    for (int32_t i = rings_out->ring_count; i < TESS_RINGS_MAX; i++) {
+        free(rings_out->ring[i].order);
+        rings_out->ring[i] = (struct tess_ring){0};
+    }
+    tess__ring_table_free(&find.table);
+    free(find.left);
+    free(find.uses);
+    if (status != TESS_OK)
+        tess_rings_free(rings_out);
+    return status;
+}
+
+void tess_rings_free(struct tess_rings *rings)
+{
+    for (int32_t i = 0; i < TESS_RINGS_MAX; i++)
+        free(rings->ring[i].order);
+    free(rings->best_single.order);
+    free(rings->natural.order);
+    *rings = (struct tess_rings){0};
+}

@@ -1,0 +1,222 @@
+/* What rings cannot exceed, without a search: one ring by its widest hops, a set of rings by cuts.
+ */
+#include "tessera/check.h"
+#include "topology/ring_room.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- one ring ------------------------------------------------------------------------------- */
+
+/*
+ * Prim's search from device 0 for the hops that lead everywhere (or, reversed, back from
+ * everywhere) and whose narrowest is widest.
+ */
+static double bound_reach(const struct tess__ring_table *table, const double *gbs, double *width,
+                          bool reversed)
+{
+    int32_t count = table->count;
+    double least = INFINITY;
+    for (int32_t i = 0; i < count; i++)
+        width[i] = i == 0 ? INFINITY : 0; /* below 0: reached */
+    for (int32_t reached = 0; reached < count; reached++) {
+        int32_t at = -1;
+        for (int32_t i = 0; i < count; i++) {
+            if (width[i] >= 0 && (at < 0 || width[i] > width[at]))
+                at = i;
+        }
+        least = fmin(least, width[at]);
+        width[at] = -1;
+        for (int32_t to = 0; to < count; to++) {
+            int32_t h = reversed ? to * count + at : at * count + to;
+            if (width[to] < 0 || table->cost[h] < 0)
+                continue;
+            double narrowest = INFINITY;
+            for (int32_t k = table->first[h]; k < table->first[h + 1]; k++)
+                narrowest = fmin(narrowest, gbs[table->row[k]]);
+            width[to] = fmax(width[to], narrowest);
+        }
+    }
+    return least;
+}
+
+double tess__ring_single_bound(const struct tess__ring_table *table, const double *gbs)
+{
+    double width[128];
+    if (table->count < 2 || table->count > 128)
+        return 0;
+    return fmin(bound_reach(table, gbs, width, false), bound_reach(table, gbs, width, true));
+}
+
+/* ---- cuts ----------------------------------------------------------------------------------- */
+
+/* The links of all routes as a network of flow; two arcs a link, forth and back. */
+struct bound_net {
+    const struct tess_routes *routes;
+    int32_t nodes, arcs;
+    int32_t *head, *next; /* lists of arcs by node: head[node], next[arc]; -1 ends */
+    int32_t *to;
+    double *capacity, *left;
+    int32_t *came, *queue;
+    bool *inside;  /* by node: a device of the group */
+    int32_t *part; /* by device: number of its group */
+};
+
+static void bound_net_close(struct bound_net *net)
+{
+    free(net->head);
+    free(net->next);
+    free(net->to);
+    free(net->capacity);
+    free(net->left);
+    free(net->came);
+    free(net->queue);
+    free(net->inside);
+    free(net->part);
+}
+
+static void bound_add_arc(struct bound_net *net, int32_t from, int32_t to, double gbs)
+{
+    net->to[net->arcs] = to;
+    net->capacity[net->arcs] = gbs;
+    net->next[net->arcs] = net->head[from];
+    net->head[from] = net->arcs++;
+}
+
+static enum tess_status bound_net_open(struct bound_net *net, const struct tess_routes *routes)
+{
+    const struct tess_topology *topology = routes->topology;
+    size_t nodes = (size_t)topology->node_count, links = (size_t)topology->link_count;
+    *net = (struct bound_net){.routes = routes, .nodes = topology->node_count};
+    bool *used = calloc(links + 1, sizeof *used);
+    net->head = malloc(nodes * sizeof *net->head);
+    net->next = malloc((2 * links + 1) * sizeof *net->next);
+    net->to = malloc((2 * links + 1) * sizeof *net->to);
+    net->capacity = malloc((2 * links + 1) * sizeof *net->capacity);
+    net->left = malloc((2 * links + 1) * sizeof *net->left);
+    net->came = malloc(nodes * sizeof *net->came);
+    net->queue = malloc(nodes * sizeof *net->queue);
+    net->inside = calloc(nodes, sizeof *net->inside);
+    net->part = malloc(((size_t)routes->device_count + 1) * sizeof *net->part);
+    if (!used || !net->head || !net->next || !net->to || !net->capacity || !net->left ||
+        !net->came || !net->queue || !net->inside || !net->part) {
+        free(used);
+        bound_net_close(net);
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory left for the bound of rings");
+    }
+    memset(net->head, -1, nodes * sizeof *net->head);
+    for (int32_t h = 0; h < routes->device_count * routes->device_count; h++) {
+        for (int32_t k = 0; k < routes->route[h].link_count; k++)
+            used[routes->link[routes->route[h].first + k]] = true;
+    }
+    for (int32_t i = 0; i < topology->link_count; i++) {
+        if (!used[i])
+            continue;
+        bound_add_arc(net, topology->link[i].from, topology->link[i].to, topology->link[i].gbs);
+        bound_add_arc(net, topology->link[i].to, topology->link[i].from, 0);
+    }
+    free(used);
+    return TESS_OK;
+}
+
+/* Shortest way with room from the group's devices to one outside, which is returned; -1: none.
+ * Devices do not forward: of the group's they only send, the others only receive. */
+static int32_t bound_augment(struct bound_net *net, double room)
+{
+    const struct tess_topology *topology = net->routes->topology;
+    int32_t queued = 0;
+    memset(net->came, -1, (size_t)net->nodes * sizeof *net->came);
+    for (int32_t i = 0; i < topology->device_count; i++) {
+        if (net->inside[topology->device[i]])
+            net->queue[queued++] = topology->device[i];
+    }
+    for (int32_t head = 0; head < queued; head++) {
+        for (int32_t arc = net->head[net->queue[head]]; arc >= 0; arc = net->next[arc]) {
+            int32_t to = net->to[arc];
+            if (net->left[arc] <= room || net->came[to] >= 0 || net->inside[to])
+                continue;
+            net->came[to] = arc;
+            if (topology->node[to].kind == TESS_NODE_DEVICE)
+                return to;
+            net->queue[queued++] = to;
+        }
+    }
+    return -1;
+}
+
+/* The greatest flow out of the group, or `enough` where it is more (Edmonds and Karp 1972). */
+static double bound_flow(struct bound_net *net, double enough)
+{
+    double flow = 0;
+    memcpy(net->left, net->capacity, (size_t)net->arcs * sizeof *net->left);
+    while (flow < enough) {
+        int32_t target = bound_augment(net, enough * 1e-12);
+        if (target < 0)
+            return flow;
+        double most = INFINITY;
+        for (int32_t node = target; !net->inside[node]; node = net->to[net->came[node] ^ 1])
+            most = fmin(most, net->left[net->came[node]]);
+        for (int32_t node = target; !net->inside[node]; node = net->to[net->came[node] ^ 1]) {
+            net->left[net->came[node]] -= most;
+            net->left[net->came[node] ^ 1] += most;
+        }
+        flow += most;
+    }
+    return enough;
+}
+
+static int32_t bound_root(int32_t *part, int32_t i)
+{
+    for (; part[i] != i; i = part[i])
+        part[i] = part[part[i]];
+    return i;
+}
+
+/* Devices that paths of the kind or cheaper connect are of one part, named by its least device. */
+static void bound_make_parts(struct bound_net *net, enum tess_path_kind kind)
+{
+    int32_t count = net->routes->device_count;
+    for (int32_t i = 0; i < count; i++)
+        net->part[i] = i;
+    for (int32_t h = 0; h < count * count; h++) {
+        int32_t a = bound_root(net->part, h / count), b = bound_root(net->part, h % count);
+        if (net->routes->route[h].kind <= kind)
+            net->part[a > b ? a : b] = a < b ? a : b;
+    }
+    for (int32_t i = 0; i < count; i++)
+        net->part[i] = bound_root(net->part, i);
+}
+
+enum tess_status tess__ring_cut_bound(const struct tess_routes *routes, double *bound_out)
+{
+    static const enum tess_path_kind kind[] = {TESS_PATH_LOC, TESS_PATH_NVL, TESS_PATH_C2C,
+                                               TESS_PATH_PIX, TESS_PATH_PXB, TESS_PATH_PHB,
+                                               TESS_PATH_SYS};
+    const struct tess_topology *topology = routes->topology;
+    int32_t count = routes->device_count;
+    struct bound_net net;
+    TESS_TRY(bound_net_open(&net, routes));
+    double least = 1; /* more than all links together */
+    for (int32_t arc = 0; arc < net.arcs; arc++)
+        least += net.capacity[arc];
+    for (size_t k = 0; k < sizeof kind / sizeof kind[0]; k++) {
+        bound_make_parts(&net, kind[k]);
+        for (int32_t part = 0; part < count; part++) {
+            int32_t members = 0;
+            for (int32_t i = 0; i < count; i++)
+                members += net.part[i] == part;
+            if (members == 0 || members == count)
+                continue;
+            /* Out of the part, and into it: out of all the others. */
+            for (int direction = 0; direction < 2; direction++) {
+                for (int32_t i = 0; i < count; i++)
+                    net.inside[topology->device[i]] = (net.part[i] == part) == (direction == 0);
+                least = bound_flow(&net, least);
+            }
+        }
+    }
+    *bound_out = least;
+    bound_net_close(&net);
+    return TESS_OK;
+}

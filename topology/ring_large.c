@@ -1,0 +1,237 @@
+/*
+ * One ring of more devices than can be searched exactly: hosts, then sockets, then switches are
+ * kept together, as every crossing between them costs; each block's own ring is searched exactly,
+ * opened where that is best for the whole, and the blocks follow each other.
+ */
+#include "tessera/check.h"
+#include "topology/ring_room.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define LARGE_PASSES 3 /* over the blocks, opening each anew */
+
+struct large {
+    const struct tess__ring_table *table;
+    const double *gbs;
+    double deadline_s;
+    int32_t *uses;  /* [rows] scratch, zero */
+    int32_t *group; /* [count] scratch: groups of the level */
+    int32_t *order; /* [count] the ring that is built */
+    int32_t *trial; /* [count] */
+    int32_t *start; /* [count + 1] where blocks begin in order */
+    int32_t blocks;
+};
+
+static const int64_t large_weight[] = {TESS__RING_COST_NET, TESS__RING_COST_SYS,
+                                       TESS__RING_COST_PHB, TESS__RING_COST_PXB};
+#define LARGE_LEVELS 4
+
+/* ---- blocks --------------------------------------------------------------------------------- */
+
+/*
+ * order[first .. first + count) into groups that hops of less than the level's weight connect, each
+ * in the order it had, and these into those of the next level while they are too large.
+ */
+static void large_split(struct large *large, int32_t first, int32_t count, int level)
+{
+    if (count <= TESS__RING_EXACT_MAX || level == LARGE_LEVELS) {
+        large->start[large->blocks++] = first;
+        return;
+    }
+    int32_t *part = large->order + first, *group = large->group + first;
+    int32_t groups = 0;
+    for (int32_t i = 0; i < count; i++)
+        group[i] = -1;
+    for (int32_t seed = 0; seed < count; seed++) {
+        if (group[seed] >= 0)
+            continue;
+        /* trial: devices of the group whose neighbours are still to be met. */
+        int32_t *queue = large->trial, queued = 0;
+        group[seed] = groups;
+        queue[queued++] = seed;
+        for (int32_t head = 0; head < queued; head++) {
+            for (int32_t i = 0; i < count; i++) {
+                int32_t h = part[queue[head]] * large->table->count + part[i];
+                if (group[i] >= 0 || large->table->cost[h] < 0 ||
+                    large->table->cost[h] >= large_weight[level])
+                    continue;
+                group[i] = groups;
+                queue[queued++] = i;
+            }
+        }
+        groups++;
+    }
+    int32_t *sorted = large->trial, kept = 0;
+    for (int32_t g = 0; g < groups; g++) {
+        for (int32_t i = 0; i < count; i++) {
+            if (group[i] == g)
+                sorted[kept++] = part[i];
+        }
+    }
+    memcpy(part, sorted, (size_t)count * sizeof *part);
+    /* Sizes of the groups, before deeper levels use `group` again. */
+    int32_t size[128] = {0};
+    for (int32_t i = 0; i < count; i++)
+        size[group[i]]++;
+    for (int32_t g = 0; g < groups; g++) {
+        large_split(large, first, size[g], level + 1);
+        first += size[g];
+    }
+}
+
+/* The table of some devices alone; rows are the whole's. */
+static enum tess_status large_part_table(const struct tess__ring_table *table,
+                                         const int32_t *device, int32_t count,
+                                         struct tess__ring_table *part)
+{
+    int32_t hops = count * count, entries = 0;
+    *part = (struct tess__ring_table){.count = count, .rows = table->rows};
+    for (int32_t h = 0; h < hops; h++) {
+        int32_t whole = device[h / count] * table->count + device[h % count];
+        entries += table->first[whole + 1] - table->first[whole];
+    }
+    part->gbs = malloc(((size_t)table->rows + 1) * sizeof *part->gbs);
+    part->first = malloc(((size_t)hops + 1) * sizeof *part->first);
+    part->row = malloc(((size_t)entries + 1) * sizeof *part->row);
+    part->cost = malloc((size_t)hops * sizeof *part->cost);
+    if (!part->gbs || !part->first || !part->row || !part->cost) {
+        tess__ring_table_free(part);
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory left for the search of rings");
+    }
+    memcpy(part->gbs, table->gbs, (size_t)table->rows * sizeof *part->gbs);
+    int32_t used = 0;
+    for (int32_t h = 0; h < hops; h++) {
+        int32_t whole = device[h / count] * table->count + device[h % count];
+        part->cost[h] = table->cost[whole];
+        part->first[h] = used;
+        for (int32_t k = table->first[whole]; k < table->first[whole + 1]; k++)
+            part->row[used++] = table->row[k];
+    }
+    part->first[hops] = used;
+    return TESS_OK;
+}
+
+/* The block's best own ring, in place. */
+static enum tess_status large_solve_block(struct large *large, int32_t first, int32_t count)
+{
+    if (count < 3 || count > TESS__RING_EXACT_MAX)
+        return TESS_OK;
+    struct tess__ring_table part;
+    struct tess__ring_found found;
+    int32_t order[TESS__RING_EXACT_MAX], device[TESS__RING_EXACT_MAX];
+    memcpy(device, large->order + first, (size_t)count * sizeof *device);
+    for (int32_t i = 0; i < count; i++)
+        order[i] = i;
+    TESS_TRY(large_part_table(large->table, device, count, &part));
+    enum tess_status status =
+        tess__ring_search(&part, large->gbs, large->deadline_s, order, &found);
+    tess__ring_table_free(&part);
+    for (int32_t i = 0; i < count; i++)
+        large->order[first + i] = device[order[i]];
+    return status;
+}
+
+/* ---- opening the blocks' rings --------------------------------------------------------------- */
+
+static bool large_is_better(double gbs, int64_t cost, const struct tess__ring_found *found)
+{
+    if (gbs > found->gbs * (1 + TESS__RING_NEAR))
+        return true;
+    return gbs >= found->gbs * (1 - TESS__RING_NEAR) && cost < found->cost;
+}
+
+/* All ways to open one block's ring, in both directions. True where one was better. */
+static bool large_turn_block(struct large *large, int32_t first, int32_t count,
+                             struct tess__ring_found *found)
+{
+    int32_t original[TESS__RING_EXACT_MAX];
+    bool better = false;
+    if (count > TESS__RING_EXACT_MAX)
+        return false;
+    memcpy(original, large->order + first, (size_t)count * sizeof *original);
+    memcpy(large->trial, large->order, (size_t)large->table->count * sizeof *large->trial);
+    for (int32_t turn = 0; turn < 2 * count; turn++) {
+        for (int32_t i = 0; i < count; i++) {
+            int32_t from = turn < count ? turn + i : 3 * count - 1 - turn - i + count;
+            large->trial[first + i] = original[from % count];
+        }
+        int64_t cost = 0;
+        double gbs =
+            tess__ring_table_gbs(large->table, large->gbs, large->trial, large->uses, &cost);
+        if (!large_is_better(gbs, cost, found))
+            continue;
+        memcpy(large->order, large->trial, (size_t)large->table->count * sizeof *large->order);
+        found->gbs = gbs;
+        found->cost = cost;
+        better = true;
+    }
+    return better;
+}
+
+/* ---- the search ----------------------------------------------------------------------------- */
+
+static enum tess_status large_build(struct large *large, struct tess__ring_found *found)
+{
+    int32_t count = large->table->count;
+    for (int32_t i = 0; i < count; i++)
+        large->order[i] = i;
+    large_split(large, 0, count, 0);
+    large->start[large->blocks] = count;
+    for (int32_t b = 0; b < large->blocks; b++)
+        TESS_TRY(large_solve_block(large, large->start[b], large->start[b + 1] - large->start[b]));
+    found->gbs =
+        tess__ring_table_gbs(large->table, large->gbs, large->order, large->uses, &found->cost);
+    bool better = true;
+    for (int pass = 0; pass < LARGE_PASSES && better; pass++) {
+        better = false;
+        for (int32_t b = 0; b < large->blocks; b++)
+            better |= large_turn_block(large, large->start[b],
+                                       large->start[b + 1] - large->start[b], found);
+    }
+    return TESS_OK;
+}
+
+/* Begins with device 0. */
+static void large_hand_out(const struct large *large, int32_t *order)
+{
+    int32_t count = large->table->count, zero = 0;
+    while (large->order[zero] != 0)
+        zero++;
+    for (int32_t i = 0; i < count; i++)
+        order[i] = large->order[(zero + i) % count];
+}
+
+enum tess_status tess__ring_improve(const struct tess__ring_table *table, const double *gbs,
+                                    double deadline_s, int32_t *order,
+                                    struct tess__ring_found *found_out)
+{
+    size_t count = (size_t)table->count;
+    struct large large = {.table = table, .gbs = gbs, .deadline_s = deadline_s};
+    struct tess__ring_found built = {0};
+    enum tess_status status = TESS_OK;
+    large.uses = calloc((size_t)table->rows + 1, sizeof *large.uses);
+    large.group = malloc(count * sizeof *large.group);
+    large.order = malloc(count * sizeof *large.order);
+    large.trial = malloc(count * sizeof *large.trial);
+    large.start = malloc((count + 1) * sizeof *large.start);
+    if (!large.uses || !large.group || !large.order || !large.trial || !large.start) {
+        status = tess_fail(TESS_ERR_MEMORY, "no memory left for the search of rings");
+        goto done;
+    }
+    *found_out = (struct tess__ring_found){.bound_gbs = tess__ring_single_bound(table, gbs)};
+    found_out->gbs = tess__ring_table_gbs(table, gbs, order, large.uses, &found_out->cost);
+    TESS_TRY_GOTO(status, done, large_build(&large, &built));
+    if (large_is_better(built.gbs, built.cost, found_out)) {
+        found_out->gbs = built.gbs;
+        found_out->cost = built.cost;
+        large_hand_out(&large, order);
+    }
+done:
+    free(large.uses);
+    free(large.group);
+    free(large.order);
+    free(large.trial);
+    free(large.start);
+    return status;
+}

@@ -1,0 +1,434 @@
+/*
+ * Several rings at once: the most bandwidth that rings carry together over shared capacities.
+ *
+ * With x the bandwidths of rings, of which there are (n - 1)!: greatest sum of x so that no
+ * capacity is passed. Solved by the revised simplex method with generated columns (Gilmore and
+ * Gomory 1961): the prices y of the capacities make each ring cost the sum of y over its hops, and
+ * the cheapest ring, found exactly by dynamic programming over sets of devices (Held and Karp
+ * 1962), either costs less than 1 and joins, or proves that no set of rings is better. At any time
+ * sum of c y / cost of the cheapest ring is a bound, so that stopping early only widens the gap.
+ *
+ * Of rings that would gain less than PACK_WORTH of the total none is kept: each ring costs
+ * its user buffers and threads.
+ */
+#include "base/clock.h"
+#include "tessera/check.h"
+#include "topology/ring_room.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define PACK_COLUMNS_MAX 512
+#define PACK_PIVOTS_MAX  4000
+#define PACK_WORK_MAX    100000000 /* steps of dynamic programming in one call */
+#define PACK_WORTH       0.02      /* of the total: what may be lost for fewer rings */
+#define PACK_EPSILON     1e-9
+
+struct pack {
+    const struct tess__ring_table *table;
+    double deadline_s;
+    int32_t count, rows;
+    double *gbs; /* [rows] capacities, each a little smaller than it is: no two are tied */
+    /* Rings met so far. */
+    int32_t columns;
+    int32_t *order; /* [PACK_COLUMNS_MAX * count] */
+    int32_t *uses;  /* [PACK_COLUMNS_MAX * rows] */
+    bool *active;   /* [PACK_COLUMNS_MAX] may have bandwidth */
+    double *x;      /* [PACK_COLUMNS_MAX] the answer */
+    /* Simplex. A basic variable is a column, or row r left over: -1 - r. */
+    int32_t *basic;  /* [rows] */
+    double *inverse; /* [rows * rows] of the basis */
+    double *value;   /* [rows] of the basic variables */
+    double *price;   /* [rows] y */
+    double *step;    /* [rows] change of the basic variables as the new one enters */
+    double bound;    /* least bound met */
+    int64_t work;    /* done by dynamic programming */
+    /* Dynamic programming: [2^(count-1) * (count-1)], devices 1 .. count-1 in the sets. */
+    double *best;
+    int8_t *before;
+    double *hop; /* [count * count] costs */
+};
+
+static enum tess_status pack_no_memory(void)
+{
+    TESS_FAIL(TESS_ERR_MEMORY, "no memory left for the search of rings");
+}
+
+static void pack_close(struct pack *pack)
+{
+    free(pack->gbs);
+    free(pack->order);
+    free(pack->uses);
+    free(pack->active);
+    free(pack->x);
+    free(pack->basic);
+    free(pack->inverse);
+    free(pack->value);
+    free(pack->price);
+    free(pack->step);
+    free(pack->best);
+    free(pack->before);
+    free(pack->hop);
+}
+
+static enum tess_status pack_open(struct pack *pack, const struct tess__ring_table *table,
+                                  double deadline_s)
+{
+    size_t rows = (size_t)table->rows, count = (size_t)table->count;
+    size_t states = ((size_t)1 << (count - 1)) * (count - 1);
+    *pack = (struct pack){.table = table,
+                          .deadline_s = deadline_s,
+                          .count = table->count,
+                          .rows = table->rows,
+                          .bound = INFINITY};
+    pack->gbs = malloc(rows * sizeof *pack->gbs);
+    pack->order = malloc(PACK_COLUMNS_MAX * count * sizeof *pack->order);
+    pack->uses = malloc(PACK_COLUMNS_MAX * rows * sizeof *pack->uses);
+    pack->active = malloc(PACK_COLUMNS_MAX * sizeof *pack->active);
+    pack->x = malloc(PACK_COLUMNS_MAX * sizeof *pack->x);
+    pack->basic = malloc(rows * sizeof *pack->basic);
+    pack->inverse = malloc(rows * rows * sizeof *pack->inverse);
+    pack->value = malloc(rows * sizeof *pack->value);
+    pack->price = malloc(rows * sizeof *pack->price);
+    pack->step = malloc(rows * sizeof *pack->step);
+    pack->best = malloc(states * sizeof *pack->best);
+    pack->before = malloc(states * sizeof *pack->before);
+    pack->hop = malloc(count * count * sizeof *pack->hop);
+    if (!pack->gbs || !pack->order || !pack->uses || !pack->active || !pack->x || !pack->basic ||
+        !pack->inverse || !pack->value || !pack->price || !pack->step || !pack->best ||
+        !pack->before || !pack->hop) {
+        pack_close(pack);
+        return pack_no_memory();
+    }
+    /* Equal capacities make the simplex method stand still; these are all different. */
+    for (int32_t r = 0; r < pack->rows; r++)
+        pack->gbs[r] = table->gbs[r] * (1 - 1e-9 * (1 + (r * 7919) % 997) / 997);
+    return TESS_OK;
+}
+
+/* ---- columns -------------------------------------------------------------------------------- */
+
+/* Its number; one that is there already is not added. -1: no room. */
+static int32_t pack_add_column(struct pack *pack, const int32_t *order)
+{
+    size_t bytes = (size_t)pack->count * sizeof *order;
+    for (int32_t c = 0; c < pack->columns; c++) {
+        if (memcmp(pack->order + (size_t)c * (size_t)pack->count, order, bytes) == 0)
+            return c;
+    }
+    if (pack->columns == PACK_COLUMNS_MAX)
+        return -1;
+    int32_t column = pack->columns++;
+    int32_t *uses = pack->uses + (size_t)column * (size_t)pack->rows;
+    memcpy(pack->order + (size_t)column * (size_t)pack->count, order, bytes);
+    memset(uses, 0, (size_t)pack->rows * sizeof *uses);
+    tess__ring_table_add(pack->table, order, uses);
+    pack->active[column] = true;
+    return column;
+}
+
+static double pack_column_price(const struct pack *pack, int32_t column)
+{
+    const int32_t *uses = pack->uses + (size_t)column * (size_t)pack->rows;
+    double sum = 0;
+    for (int32_t r = 0; r < pack->rows; r++)
+        sum += uses[r] * pack->price[r];
+    return sum;
+}
+
+/* ---- the cheapest ring ----------------------------------------------------------------------- */
+
+static void pack_hop_prices(struct pack *pack)
+{
+    const struct tess__ring_table *table = pack->table;
+    for (int32_t h = 0; h < pack->count * pack->count; h++) {
+        pack->hop[h] = table->cost[h] < 0 ? INFINITY : 0;
+        for (int32_t k = table->first[h]; k < table->first[h + 1]; k++)
+            pack->hop[h] += fmax(pack->price[table->row[k]], 0);
+    }
+}
+
+/* best[set][i]: from device 0 through all of the set (bit i: device i + 1), ending in device i + 1.
+ */
+static void pack_cheapest_paths(struct pack *pack)
+{
+    int32_t others = pack->count - 1;
+    for (uint32_t set = 1; set < 1u << others; set++) {
+        double *best = pack->best + (size_t)set * (size_t)others;
+        int8_t *before = pack->before + (size_t)set * (size_t)others;
+        for (uint32_t ends = set; ends; ends &= ends - 1) {
+            int32_t end = __builtin_ctz(ends);
+            uint32_t rest = set & ~(1u << end);
+            const double *prior = pack->best + (size_t)rest * (size_t)others;
+            best[end] = rest ? INFINITY : pack->hop[end + 1];
+            before[end] = -1;
+            for (uint32_t from = rest; from; from &= from - 1) {
+                int32_t i = __builtin_ctz(from);
+                double cost = prior[i] + pack->hop[(i + 1) * pack->count + end + 1];
+                if (cost < best[end]) {
+                    best[end] = cost;
+                    before[end] = (int8_t)i;
+                }
+            }
+        }
+    }
+}
+
+/* Its cost at the present prices, INFINITY where there is no ring; order [count]. */
+static double pack_cheapest_ring(struct pack *pack, int32_t *order)
+{
+    int32_t others = pack->count - 1, end = -1;
+    uint32_t set = (1u << others) - 1;
+    double least = INFINITY;
+    pack_hop_prices(pack);
+    pack_cheapest_paths(pack);
+    pack->work += ((int64_t)others * others << others) / 4;
+    for (int32_t i = 0; i < others; i++) {
+        double cost =
+            pack->best[(size_t)set * (size_t)others + (size_t)i] + pack->hop[(i + 1) * pack->count];
+        if (cost < least) {
+            least = cost;
+            end = i;
+        }
+    }
+    order[0] = 0;
+    for (int32_t place = others; place > 0 && end >= 0; place--) {
+        order[place] = end + 1;
+        int32_t next = pack->before[(size_t)set * (size_t)others + (size_t)end];
+        set &= ~(1u << end);
+        end = next;
+    }
+    return least;
+}
+
+/* ---- simplex -------------------------------------------------------------------------------- */
+
+/* All capacities are left over. */
+static void pack_start(struct pack *pack)
+{
+    size_t rows = (size_t)pack->rows;
+    memset(pack->inverse, 0, rows * rows * sizeof *pack->inverse);
+    for (int32_t r = 0; r < pack->rows; r++) {
+        pack->basic[r] = -1 - r;
+        pack->inverse[(size_t)r * rows + (size_t)r] = 1;
+        pack->value[r] = pack->gbs[r];
+        pack->price[r] = 0;
+    }
+}
+
+/* y: the basis' gains, 1 for a ring and 0 for what is left over, times the inverse. */
+static void pack_prices(struct pack *pack)
+{
+    memset(pack->price, 0, (size_t)pack->rows * sizeof *pack->price);
+    for (int32_t i = 0; i < pack->rows; i++) {
+        if (pack->basic[i] < 0)
+            continue;
+        const double *line = pack->inverse + (size_t)i * (size_t)pack->rows;
+        for (int32_t r = 0; r < pack->rows; r++)
+            pack->price[r] += line[r];
+    }
+}
+
+/* The variable enters the basis; false where nothing bounds it, which rounding alone can do. */
+static bool pack_pivot(struct pack *pack, int32_t variable)
+{
+    size_t rows = (size_t)pack->rows;
+    int32_t leaves = -1;
+    for (int32_t i = 0; i < pack->rows; i++) {
+        const double *line = pack->inverse + (size_t)i * rows;
+        pack->step[i] = variable < 0 ? line[-1 - variable] : 0;
+        const int32_t *uses = pack->uses + (size_t)(variable < 0 ? 0 : variable) * rows;
+        for (int32_t r = 0; r < pack->rows && variable >= 0; r++)
+            pack->step[i] += line[r] * uses[r];
+        if (pack->step[i] > PACK_EPSILON &&
+            (leaves < 0 ||
+             pack->value[i] / pack->step[i] < pack->value[leaves] / pack->step[leaves]))
+            leaves = i;
+    }
+    if (leaves < 0)
+        return false;
+    double *line = pack->inverse + (size_t)leaves * rows;
+    double scale = 1 / pack->step[leaves];
+    for (size_t r = 0; r < rows; r++)
+        line[r] *= scale;
+    pack->value[leaves] = fmax(pack->value[leaves] * scale, 0);
+    for (int32_t i = 0; i < pack->rows; i++) {
+        double factor = pack->step[i];
+        if (i == leaves || factor == 0)
+            continue;
+        double *other = pack->inverse + (size_t)i * rows;
+        for (size_t r = 0; r < rows; r++)
+            other[r] -= factor * line[r];
+        pack->value[i] = fmax(pack->value[i] - factor * pack->value[leaves], 0);
+    }
+    pack->basic[leaves] = variable;
+    return true;
+}
+
+/* What should enter the basis: *variable_out, or false where nothing gains. With `generate` rings
+ * that were not met before are looked for. */
+static bool pack_enters(struct pack *pack, bool generate, int32_t *variable_out)
+{
+    int32_t best = 0;
+    for (int32_t r = 1; r < pack->rows; r++) {
+        if (pack->price[r] < pack->price[best])
+            best = r;
+    }
+    *variable_out = -1 - best;
+    if (pack->price[best] < -PACK_EPSILON)
+        return true;
+    double least = 1 - 1e-8;
+    *variable_out = -1;
+    for (int32_t c = 0; c < pack->columns; c++) {
+        double price = pack->active[c] ? pack_column_price(pack, c) : 1;
+        if (price < least) {
+            least = price;
+            *variable_out = c;
+        }
+    }
+    if (*variable_out >= 0)
+        return true;
+    if (!generate || pack->work > PACK_WORK_MAX ||
+        (pack->deadline_s > 0 && tess_clock_s() > pack->deadline_s))
+        return false;
+    int32_t order[TESS__RING_EXACT_MAX];
+    double cost = pack_cheapest_ring(pack, order), capacity = 0;
+    for (int32_t r = 0; r < pack->rows; r++)
+        capacity += pack->table->gbs[r] * fmax(pack->price[r], 0);
+    if (cost > 0)
+        pack->bound = fmin(pack->bound, capacity / cost);
+    if (!(cost < 1 - 1e-8))
+        return false;
+    *variable_out = pack_add_column(pack, order);
+    return *variable_out >= 0;
+}
+
+/* x of the active columns, and of those it generates. Returns the sum of x. */
+static double pack_solve(struct pack *pack, bool generate)
+{
+    int32_t variable = -1;
+    pack_start(pack);
+    for (int32_t pivot = 0; pivot < PACK_PIVOTS_MAX; pivot++) {
+        if (!pack_enters(pack, generate, &variable) || !pack_pivot(pack, variable))
+            break;
+        pack_prices(pack);
+    }
+    memset(pack->x, 0, PACK_COLUMNS_MAX * sizeof *pack->x);
+    for (int32_t i = 0; i < pack->rows; i++) {
+        if (pack->basic[i] >= 0)
+            pack->x[pack->basic[i]] = pack->value[i];
+    }
+    /* Rounding, and capacities that were made smaller: up to what the real ones allow. */
+    double scale = INFINITY, sum = 0;
+    for (int32_t r = 0; r < pack->rows; r++) {
+        double load = 0;
+        for (int32_t c = 0; c < pack->columns; c++)
+            load += pack->x[c] * pack->uses[(size_t)c * (size_t)pack->rows + (size_t)r];
+        if (load > 0)
+            scale = fmin(scale, pack->table->gbs[r] / load);
+    }
+    for (int32_t c = 0; c < pack->columns; c++) {
+        pack->x[c] = scale < INFINITY ? pack->x[c] * scale : 0;
+        sum += pack->x[c];
+    }
+    return sum;
+}
+
+/* ---- few rings ------------------------------------------------------------------------------ */
+
+static int32_t pack_active(const struct pack *pack)
+{
+    int32_t active = 0;
+    for (int32_t c = 0; c < pack->columns; c++)
+        active += pack->active[c];
+    return active;
+}
+
+/* Only rings with bandwidth stay. */
+static void pack_drop_idle(struct pack *pack, double total)
+{
+    for (int32_t c = 0; c < pack->columns; c++)
+        pack->active[c] = pack->active[c] && pack->x[c] > 1e-6 * total;
+}
+
+/* The active ring of least bandwidth that is not yet known to be needed; -1. */
+static int32_t pack_least(const struct pack *pack, const bool *needed)
+{
+    int32_t least = -1;
+    for (int32_t c = 0; c < pack->columns; c++) {
+        if (pack->active[c] && !needed[c] && (least < 0 || pack->x[c] < pack->x[least]))
+            least = c;
+    }
+    return least;
+}
+
+/* Takes rings out while they are too many, or the total stays near `best`. Returns the total. */
+static double pack_thin(struct pack *pack, int32_t most, double total)
+{
+    bool needed[PACK_COLUMNS_MAX] = {false};
+    double worth = total * (1 - PACK_WORTH);
+    pack_drop_idle(pack, total);
+    for (int32_t least; (least = pack_least(pack, needed)) >= 0;) {
+        pack->active[least] = false;
+        double without = pack_solve(pack, false);
+        if (without >= worth || pack_active(pack) >= most) {
+            total = without;
+            pack_drop_idle(pack, total);
+        } else {
+            pack->active[least] = needed[least] = true;
+            total = pack_solve(pack, false);
+        }
+    }
+    return total;
+}
+
+static int pack_compare(const void *a, const void *b)
+{
+    const struct tess_ring *x = a, *y = b;
+    if (fabs(x->gbs - y->gbs) > 1e-6 * fmax(x->gbs, y->gbs))
+        return x->gbs > y->gbs ? -1 : 1;
+    /* Two rings of a set differ before they end. */
+    int32_t i = 0;
+    while (x->order[i] == y->order[i] && x->order != y->order)
+        i++;
+    return (x->order[i] > y->order[i]) - (x->order[i] < y->order[i]);
+}
+
+/* The answer into ring[], widest first. */
+static void pack_hand_out(const struct pack *pack, struct tess_ring *ring, int32_t *ring_count_out)
+{
+    int32_t rings = 0;
+    for (int32_t c = 0; c < pack->columns; c++) {
+        if (!pack->active[c] || pack->x[c] <= 0)
+            continue;
+        ring[rings].gbs = pack->x[c];
+        memcpy(ring[rings++].order, pack->order + (size_t)c * (size_t)pack->count,
+               (size_t)pack->count * sizeof *ring->order);
+    }
+    qsort(ring, (size_t)rings, sizeof *ring, pack_compare);
+    *ring_count_out = rings;
+}
+
+enum tess_status tess__ring_pack(const struct tess__ring_table *table, int32_t most,
+                                 double deadline_s, struct tess_ring *ring, int32_t *ring_count_out,
+                                 double *bound_out)
+{
+    struct pack pack;
+    double had = 0;
+    TESS_TRY(pack_open(&pack, table, deadline_s));
+    for (int32_t i = 0; i < *ring_count_out; i++) {
+        had += ring[i].gbs;
+        (void)pack_add_column(&pack, ring[i].order);
+    }
+    double total = pack_solve(&pack, true);
+    *bound_out = fmin(*bound_out, fmax(pack.bound, total));
+    /* What was there, rings one after the other, is as good mostly, and simpler. */
+    if (had < total * (1 - PACK_WORTH)) {
+        total = pack_thin(&pack, most, total);
+        if (total > had * (1 + TESS__RING_NEAR))
+            pack_hand_out(&pack, ring, ring_count_out);
+    }
+    pack_close(&pack);
+    return TESS_OK;
+}

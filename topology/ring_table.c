@@ -1,0 +1,187 @@
+/* The table of hops and shared capacities, and what one ring carries by it. */
+#include "topology/ring_room.h"
+
+#include "base/hash.h"
+#include "tessera/check.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A link and the hops that use it: hop[first .. first + count) in rising order. */
+struct table_link {
+    const int32_t *hop;
+    int32_t count;
+    uint64_t hash;
+    int32_t link;
+    double gbs;
+};
+
+static int table_compare(const void *a, const void *b)
+{
+    const struct table_link *x = a, *y = b;
+    if (x->count != y->count)
+        return x->count < y->count ? -1 : 1;
+    if (x->hash != y->hash)
+        return x->hash < y->hash ? -1 : 1;
+    int order = memcmp(x->hop, y->hop, (size_t)x->count * sizeof *x->hop);
+    return order ? order : (x->link > y->link) - (x->link < y->link);
+}
+
+static bool table_same_hops(const struct table_link *a, const struct table_link *b)
+{
+    return a->count == b->count && memcmp(a->hop, b->hop, (size_t)a->count * sizeof *a->hop) == 0;
+}
+
+static int64_t table_cost(enum tess_path_kind kind)
+{
+    switch (kind) {
+    case TESS_PATH_PXB:
+        return TESS__RING_COST_PXB;
+    case TESS_PATH_PHB:
+        return TESS__RING_COST_PHB;
+    case TESS_PATH_SYS:
+        return TESS__RING_COST_SYS;
+    case TESS_PATH_NET:
+        return TESS__RING_COST_NET;
+    case TESS_PATH_NONE:
+        return -1;
+    default:
+        return 0;
+    }
+}
+
+/* The links in use, by their hops; hop[] is their store. Returns how many. */
+static int32_t table_links(const struct tess_routes *routes, int32_t *start, int32_t *hop,
+                           struct table_link *used)
+{
+    const struct tess_topology *topology = routes->topology;
+    int32_t hops = routes->device_count * routes->device_count;
+    for (int32_t h = 0; h < hops; h++) {
+        for (int32_t k = 0; k < routes->route[h].link_count; k++)
+            start[routes->link[routes->route[h].first + k] + 1]++;
+    }
+    for (int32_t i = 0; i < topology->link_count; i++)
+        start[i + 1] += start[i];
+    int32_t count = 0;
+    for (int32_t i = 0; i < topology->link_count; i++) {
+        if (start[i + 1] > start[i])
+            used[count++] = (struct table_link){.hop = hop + start[i],
+                                                .count = start[i + 1] - start[i],
+                                                .link = i,
+                                                .gbs = topology->link[i].gbs};
+    }
+    for (int32_t h = 0; h < hops; h++) {
+        for (int32_t k = 0; k < routes->route[h].link_count; k++)
+            hop[start[routes->link[routes->route[h].first + k]]++] = h;
+    }
+    for (int32_t i = 0; i < count; i++)
+        used[i].hash = tess_hash_bytes(used[i].hop, (size_t)used[i].count * sizeof *hop);
+    return count;
+}
+
+/* Rows out of the sorted links; then the rows of every hop. */
+static enum tess_status table_fill(struct tess__ring_table *table, const struct table_link *used,
+                                   int32_t used_count, int32_t uses)
+{
+    int32_t hops = table->count * table->count;
+    table->gbs = malloc(((size_t)used_count + 1) * sizeof *table->gbs);
+    table->first = calloc((size_t)hops + 2, sizeof *table->first);
+    table->row = malloc(((size_t)uses + 1) * sizeof *table->row);
+    if (!table->gbs || !table->first || !table->row)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory left for the search of rings");
+    for (int32_t i = 0; i < used_count; i++) {
+        if (i > 0 && table_same_hops(&used[i - 1], &used[i])) {
+            table->gbs[table->rows - 1] = fmin(table->gbs[table->rows - 1], used[i].gbs);
+            continue;
+        }
+        table->gbs[table->rows++] = used[i].gbs;
+        for (int32_t k = 0; k < used[i].count; k++)
+            table->first[used[i].hop[k] + 2]++;
+    }
+    for (int32_t h = 0; h < hops; h++)
+        table->first[h + 2] += table->first[h + 1];
+    for (int32_t i = 0, row = -1; i < used_count; i++) {
+        if (i > 0 && table_same_hops(&used[i - 1], &used[i]))
+            continue;
+        row++;
+        for (int32_t k = 0; k < used[i].count; k++)
+            table->row[table->first[used[i].hop[k] + 1]++] = row;
+    }
+    return TESS_OK;
+}
+
+enum tess_status tess__ring_table_open(struct tess__ring_table *table,
+                                       const struct tess_routes *routes)
+{
+    int32_t hops = routes->device_count * routes->device_count, uses = 0;
+    size_t links = (size_t)routes->topology->link_count;
+    *table = (struct tess__ring_table){.count = routes->device_count};
+    for (int32_t h = 0; h < hops; h++)
+        uses += routes->route[h].link_count;
+    int32_t *start = calloc(links + 2, sizeof *start);
+    int32_t *hop = malloc(((size_t)uses + 1) * sizeof *hop);
+    struct table_link *used = malloc((links + 1) * sizeof *used);
+    table->cost = malloc((size_t)hops * sizeof *table->cost);
+    enum tess_status status = TESS_OK;
+    if (!start || !hop || !used || !table->cost) {
+        status = tess_fail(TESS_ERR_MEMORY, "no memory left for the search of rings");
+        goto done;
+    }
+    for (int32_t h = 0; h < hops; h++)
+        table->cost[h] = table_cost(routes->route[h].kind);
+    int32_t used_count = table_links(routes, start, hop, used);
+    qsort(used, (size_t)used_count, sizeof *used, table_compare);
+    status = table_fill(table, used, used_count, uses);
+done:
+    free(start);
+    free(hop);
+    free(used);
+    if (status != TESS_OK)
+        tess__ring_table_free(table);
+    return status;
+}
+
+void tess__ring_table_free(struct tess__ring_table *table)
+{
+    free(table->gbs);
+    free(table->first);
+    free(table->row);
+    free(table->cost);
+    *table = (struct tess__ring_table){0};
+}
+
+void tess__ring_table_add(const struct tess__ring_table *table, const int32_t *order, int32_t *uses)
+{
+    for (int32_t i = 0; i < table->count && table->count > 1; i++) {
+        int32_t h = order[i] * table->count + order[(i + 1) % table->count];
+        for (int32_t k = table->first[h]; k < table->first[h + 1]; k++)
+            uses[table->row[k]]++;
+    }
+}
+
+double tess__ring_table_gbs(const struct tess__ring_table *table, const double *gbs,
+                            const int32_t *order, int32_t *uses, int64_t *cost_out)
+{
+    int32_t count = table->count;
+    double least = count > 1 ? INFINITY : 0;
+    int64_t cost = 0;
+    for (int32_t i = 0; i < count && count > 1; i++) {
+        int32_t h = order[i] * count + order[(i + 1) % count];
+        cost += table->cost[h];
+        if (table->cost[h] < 0)
+            least = 0;
+        for (int32_t k = table->first[h]; k < table->first[h + 1]; k++) {
+            int32_t row = table->row[k];
+            least = fmin(least, gbs[row] / ++uses[row]);
+        }
+    }
+    for (int32_t i = 0; i < count && count > 1; i++) {
+        int32_t h = order[i] * count + order[(i + 1) % count];
+        for (int32_t k = table->first[h]; k < table->first[h + 1]; k++)
+            uses[table->row[k]] = 0;
+    }
+    if (cost_out)
+        *cost_out = cost;
+    return least;
+}

@@ -1,0 +1,353 @@
+/*
+ * Routes between all pairs of devices: for each kind of path, cheapest first, the links that such a
+ * path may use are searched from every device, for the widest way and the shortest of those.
+ */
+#include "topology/route.h"
+
+#include "tessera/check.h"
+#include "topology/constants.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define ROUTE_DEVICES_MAX 128
+#define ROUTE_LINKS_MAX   64 /* of one path; real ones have a dozen at most */
+
+const char *tess_path_word(enum tess_path_kind kind)
+{
+    static const char *const word[TESS_PATH_KIND_COUNT] = {"LOC", "NVL", "NVB", "C2C", "PIX",
+                                                           "PXB", "PHB", "SYS", "NET", "NONE"};
+    return (unsigned)kind < TESS_PATH_KIND_COUNT ? word[kind] : "NONE";
+}
+
+/* Sets of links, each for a kind of path; PIX and PXB share one, a tree has one way. */
+enum route_level { ROUTE_NVL, ROUTE_C2C, ROUTE_PCI, ROUTE_PHB, ROUTE_SYS, ROUTE_NET, ROUTE_LEVELS };
+
+struct route_entry {
+    double width;
+    int32_t node;
+};
+
+struct route_search {
+    const struct tess_topology *topology;
+    struct tess_routes *routes;
+    int32_t *first, *out; /* links that leave node n: out[first[n] .. first[n + 1]), by target */
+    double *width;        /* of the widest way to a node; 0: none */
+    int32_t *came;        /* link by which the search came to a node; -1 */
+    int32_t *queue;       /* nodes, first in first out */
+    struct route_entry *heap;
+    int32_t *depth;       /* links from the source */
+    int32_t queued, room; /* room: of routes->link */
+    int32_t used;
+    int32_t source_host;
+    enum route_level level;
+};
+
+/* ---- which links a path of a kind may use ---------------------------------------------------- */
+
+static bool route_inside(enum tess_node_kind kind)
+{
+    return kind == TESS_NODE_DEVICE || kind == TESS_NODE_PCI || kind == TESS_NODE_CPU;
+}
+
+/* Between devices, and switches of theirs. */
+static bool route_is_nvlink(const struct tess_topo_link *link, enum tess_node_kind from,
+                            enum tess_node_kind to)
+{
+    return link->kind == TESS_LINK_NVLINK && from != TESS_NODE_CPU && to != TESS_NODE_CPU;
+}
+
+static bool route_allows(const struct route_search *search, const struct tess_topo_link *link)
+{
+    const struct tess_node *from = &search->topology->node[link->from];
+    const struct tess_node *to = &search->topology->node[link->to];
+    switch (search->level) {
+    case ROUTE_NVL:
+        return route_is_nvlink(link, from->kind, to->kind);
+    case ROUTE_C2C:
+        return link->kind == TESS_LINK_C2C;
+    case ROUTE_PCI:
+        return link->kind == TESS_LINK_PCI && route_inside(from->kind) && route_inside(to->kind) &&
+               from->kind != TESS_NODE_CPU && to->kind != TESS_NODE_CPU;
+    case ROUTE_PHB:
+    case ROUTE_SYS:
+        return route_inside(from->kind) && route_inside(to->kind) &&
+               !route_is_nvlink(link, from->kind, to->kind) && link->kind != TESS_LINK_NET &&
+               (link->kind != TESS_LINK_SYS || search->level == ROUTE_SYS);
+    case ROUTE_NET:
+        /* From the source's host into the network and from there into the target's, once. */
+        if (to->kind == TESS_NODE_NET)
+            return from->kind == TESS_NODE_NET || from->host == search->source_host;
+        if (from->kind == TESS_NODE_NET)
+            return to->kind == TESS_NODE_DEVICE || to->host != search->source_host;
+        return !route_is_nvlink(link, from->kind, to->kind);
+    case ROUTE_LEVELS:
+        break;
+    }
+    return false;
+}
+
+/* May the search go on from this node? Devices do not forward. */
+static bool route_passes(const struct route_search *search, int32_t node, int32_t source)
+{
+    return node == source || search->topology->node[node].kind != TESS_NODE_DEVICE;
+}
+
+/* ---- the widest way to each node: Dijkstra's search with min for + ----------------------------
+ */
+
+/* Wider first, then the lower number: one fixed order. */
+static bool route_before(const struct route_entry *a, const struct route_entry *b)
+{
+    return a->width != b->width ? a->width > b->width : a->node < b->node;
+}
+
+static struct route_entry route_pop(struct route_search *search)
+{
+    struct route_entry *heap = search->heap, top = heap[0], last = heap[--search->queued];
+    int32_t i = 0;
+    for (int32_t child; (child = 2 * i + 1) < search->queued; i = child) {
+        if (child + 1 < search->queued && route_before(&heap[child + 1], &heap[child]))
+            child++;
+        if (!route_before(&heap[child], &last))
+            break;
+        heap[i] = heap[child];
+    }
+    heap[i] = last;
+    return top;
+}
+
+/* A node is pushed once for each link that widens its way: as often as there are links at most. */
+static void route_push(struct route_search *search, struct route_entry entry)
+{
+    int32_t i = search->queued++;
+    for (int32_t parent; i > 0; i = parent) {
+        parent = (i - 1) / 2;
+        if (!route_before(&entry, &search->heap[parent]))
+            break;
+        search->heap[i] = search->heap[parent];
+    }
+    search->heap[i] = entry;
+}
+
+static void route_widest(struct route_search *search, int32_t source)
+{
+    memset(search->width, 0, (size_t)search->topology->node_count * sizeof *search->width);
+    search->width[source] = INFINITY;
+    search->queued = 0;
+    route_push(search, (struct route_entry){INFINITY, source});
+    while (search->queued > 0) {
+        struct route_entry at = route_pop(search);
+        if (at.width < search->width[at.node] || !route_passes(search, at.node, source))
+            continue;
+        for (int32_t k = search->first[at.node]; k < search->first[at.node + 1]; k++) {
+            const struct tess_topo_link *link = &search->topology->link[search->out[k]];
+            double width = fmin(at.width, link->gbs);
+            if (width <= search->width[link->to] || !route_allows(search, link))
+                continue;
+            search->width[link->to] = width;
+            route_push(search, (struct route_entry){width, link->to});
+        }
+    }
+}
+
+/* Shortest ways over links of at least `width`; nodes are met in order of their numbers. */
+static void route_shortest(struct route_search *search, int32_t source, double width)
+{
+    memset(search->came, -1, (size_t)search->topology->node_count * sizeof *search->came);
+    search->depth[source] = 0;
+    search->queue[0] = source;
+    search->queued = 1;
+    for (int32_t head = 0; head < search->queued; head++) {
+        int32_t node = search->queue[head];
+        if (!route_passes(search, node, source) || search->depth[node] >= ROUTE_LINKS_MAX)
+            continue;
+        for (int32_t k = search->first[node]; k < search->first[node + 1]; k++) {
+            const struct tess_topo_link *link = &search->topology->link[search->out[k]];
+            if (link->to == source || search->came[link->to] >= 0 || link->gbs < width ||
+                !route_allows(search, link))
+                continue;
+            search->came[link->to] = search->out[k];
+            search->depth[link->to] = search->depth[node] + 1;
+            search->queue[search->queued++] = link->to;
+        }
+    }
+}
+
+/* ---- keeping -------------------------------------------------------------------------------- */
+
+static enum tess_status route_no_memory(void)
+{
+    TESS_FAIL(TESS_ERR_MEMORY, "no memory left for the routes; free some and try again");
+}
+
+static enum tess_path_kind route_kind(const struct route_search *search, int32_t links)
+{
+    static const enum tess_path_kind kind[ROUTE_LEVELS] = {
+        [ROUTE_NVL] = TESS_PATH_NVL, [ROUTE_C2C] = TESS_PATH_C2C, [ROUTE_PCI] = TESS_PATH_PXB,
+        [ROUTE_PHB] = TESS_PATH_PHB, [ROUTE_SYS] = TESS_PATH_SYS, [ROUTE_NET] = TESS_PATH_NET};
+    /* Two links have one switch between them. */
+    return search->level == ROUTE_PCI && links <= 2 ? TESS_PATH_PIX : kind[search->level];
+}
+
+/* The way that route_shortest found to the node. */
+static enum tess_status route_keep(struct route_search *search, struct tess_route *route,
+                                   int32_t source, int32_t target)
+{
+    if (search->came[target] < 0)
+        TESS_FAIL(TESS_ERR_DATA, "the path from '%s' to '%s' has more than %d links",
+                  search->topology->node[source].name, search->topology->node[target].name,
+                  ROUTE_LINKS_MAX);
+    int32_t links = search->depth[target];
+    if (search->used + links > search->room) {
+        int32_t room = 2 * search->room + ROUTE_LINKS_MAX;
+        int32_t *link = realloc(search->routes->link, (size_t)room * sizeof *link);
+        if (!link)
+            return route_no_memory();
+        search->routes->link = link;
+        search->room = room;
+    }
+    *route = (struct tess_route){.kind = route_kind(search, links),
+                                 .gbs = search->width[target],
+                                 .first = search->used,
+                                 .link_count = links};
+    for (int32_t i = links, node = target; i > 0; i--) {
+        search->routes->link[search->used + i - 1] = search->came[node];
+        node = search->topology->link[search->came[node]].from;
+    }
+    search->used += links;
+    return TESS_OK;
+}
+
+/* Whatever device is not reached yet, by the level's links; false in *all_out where one is left. */
+static enum tess_status route_level(struct route_search *search, int32_t from, bool *all_out)
+{
+    const struct tess_topology *topology = search->topology;
+    int32_t count = topology->device_count, source = topology->device[from];
+    struct tess_route *route = search->routes->route + (size_t)from * (size_t)count;
+    route_widest(search, source);
+    *all_out = true;
+    for (int32_t to = 0; to < count; to++) {
+        double width = search->width[topology->device[to]];
+        if (route[to].kind != TESS_PATH_NONE)
+            continue;
+        if (width == 0) {
+            *all_out = false;
+            continue;
+        }
+        route_shortest(search, source, width);
+        for (int32_t same = to; same < count; same++) {
+            int32_t target = topology->device[same];
+            if (route[same].kind == TESS_PATH_NONE && search->width[target] == width)
+                TESS_TRY(route_keep(search, &route[same], source, target));
+        }
+    }
+    return TESS_OK;
+}
+
+/* ---- opening -------------------------------------------------------------------------------- */
+
+/* By node that they leave, then by the one they lead to, then by number. */
+static void route_sort_links(struct route_search *search)
+{
+    const struct tess_topology *topology = search->topology;
+    int32_t nodes = topology->node_count, links = topology->link_count;
+    /* Two passes of counting: by target into queue, then, stable, by source into out. */
+    for (int pass = 0; pass < 2; pass++) {
+        int32_t *target = pass == 0 ? search->queue : search->out;
+        memset(search->first, 0, ((size_t)nodes + 1) * sizeof *search->first);
+        for (int32_t i = 0; i < links; i++)
+            search->first[(pass == 0 ? topology->link[i].to : topology->link[i].from) + 1]++;
+        for (int32_t i = 0; i < nodes; i++)
+            search->first[i + 1] += search->first[i];
+        for (int32_t i = 0; i < links; i++) {
+            int32_t link = pass == 0 ? i : search->queue[i];
+            int32_t key = pass == 0 ? topology->link[link].to : topology->link[link].from;
+            target[search->first[key]++] = link;
+        }
+        for (int32_t i = nodes; i > 0; i--)
+            search->first[i] = search->first[i - 1];
+        search->first[0] = 0;
+    }
+}
+
+static void route_search_close(struct route_search *search)
+{
+    free(search->first);
+    free(search->out);
+    free(search->width);
+    free(search->came);
+    free(search->queue);
+    free(search->depth);
+    free(search->heap);
+}
+
+static enum tess_status route_search_open(struct route_search *search,
+                                          const struct tess_topology *topology,
+                                          struct tess_routes *routes)
+{
+    size_t nodes = (size_t)topology->node_count, links = (size_t)topology->link_count;
+    *search = (struct route_search){.topology = topology, .routes = routes};
+    search->first = malloc((nodes + 1) * sizeof *search->first);
+    search->out = malloc((links + 1) * sizeof *search->out);
+    search->width = malloc(nodes * sizeof *search->width);
+    search->came = malloc(nodes * sizeof *search->came);
+    search->queue = malloc((nodes + links + 1) * sizeof *search->queue);
+    search->depth = malloc(nodes * sizeof *search->depth);
+    search->heap = malloc((links + 1) * sizeof *search->heap);
+    if (!search->first || !search->out || !search->width || !search->came || !search->queue ||
+        !search->depth || !search->heap) {
+        route_search_close(search);
+        return route_no_memory();
+    }
+    route_sort_links(search);
+    return TESS_OK;
+}
+
+enum tess_status tess_routes_open(const struct tess_topology *topology,
+                                  struct tess_routes *routes_out)
+{
+    int32_t count = topology->device_count;
+    *routes_out = (struct tess_routes){.topology = topology, .device_count = count};
+    if (count < 1 || count > ROUTE_DEVICES_MAX)
+        TESS_FAIL(TESS_ERR_UNSUPPORTED,
+                  "routes between %d devices are asked for; expected 1 to %d, choose some",
+                  (int)count, ROUTE_DEVICES_MAX);
+    struct route_search search;
+    TESS_TRY(route_search_open(&search, topology, routes_out));
+    enum tess_status status = TESS_OK;
+    routes_out->route = malloc((size_t)count * (size_t)count * sizeof *routes_out->route);
+    routes_out->link = malloc(ROUTE_LINKS_MAX * sizeof *routes_out->link);
+    search.room = ROUTE_LINKS_MAX;
+    if (!routes_out->route || !routes_out->link) {
+        status = route_no_memory();
+        goto done;
+    }
+    for (int32_t i = 0; i < count * count; i++) {
+        routes_out->route[i] = (struct tess_route){.kind = TESS_PATH_NONE};
+        if (i / count == i % count)
+            routes_out->route[i] =
+                (struct tess_route){.kind = TESS_PATH_LOC, .gbs = TESS_GBS_LOCAL};
+    }
+    for (int32_t from = 0; from < count; from++) {
+        search.source_host = topology->node[topology->device[from]].host;
+        bool all = false;
+        for (int level = 0; level < ROUTE_LEVELS && !all; level++) {
+            search.level = (enum route_level)level;
+            TESS_TRY_GOTO(status, done, route_level(&search, from, &all));
+        }
+    }
+done:
+    route_search_close(&search);
+    if (status != TESS_OK)
+        tess_routes_free(routes_out);
+    return status;
+}
+
+void tess_routes_free(struct tess_routes *routes)
+{
+    free(routes->route);
+    free(routes->link);
+    *routes = (struct tess_routes){0};
+}
