@@ -12,14 +12,14 @@
 /* A link of `width` lanes: the table's number for its generation (3: 60, 4: 120, 5: 240, 6: 480)
  * times width / 80; x16 is 12, 24, 48, 96. */
 #define TESS_GBS_PCI(speed, width) ((speed) * (width) / 80.0)
-#define TESS_GBS_UPI_OLD  6.0
-#define TESS_GBS_UPI_SKL  10.0
-#define TESS_GBS_UPI_SPR  22.0
-#define TESS_GBS_UPI_GNR  40.0
-#define TESS_GBS_AMD      16.0
-#define TESS_GBS_ARM      6.0
-#define TESS_GBS_POWER    32.0
-#define TESS_GBS_ZHAOXIN  6.0
-#define TESS_GBS_YONGFENG 9.0
+#define TESS_GBS_UPI_OLD           6.0
+#define TESS_GBS_UPI_SKL           10.0
+#define TESS_GBS_UPI_SPR           22.0
+#define TESS_GBS_UPI_GNR           40.0
+#define TESS_GBS_AMD               16.0
+#define TESS_GBS_ARM               6.0
+#define TESS_GBS_POWER             32.0
+#define TESS_GBS_ZHAOXIN           6.0
+#define TESS_GBS_YONGFENG          9.0
 
 #endif

@@ -31,7 +31,7 @@ struct tess_rings {
     struct tess_ring best_single, natural; /* alone; natural: 0 .. n-1 */
     double single_bound_gbs;               /* no single ring carries more */
     double bound_gbs; /* no set of rings carries more; by LP, or the least cut */
-    bool optimal;     /* best_single is proved to be the best */
+    bool optimal;     /* no ring alone carries more than best_single, and that is proved */
 };
 
 /*

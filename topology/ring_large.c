@@ -134,16 +134,37 @@ static enum tess_status large_solve_block(struct large *large, int32_t first, in
 
 /* ---- opening the blocks' rings --------------------------------------------------------------- */
 
-static bool large_is_better(double gbs, int64_t cost, const struct tess__ring_found *found)
+/* How good an order is. Many hosts of one make are each as narrow as the others: that one of them
+ * became wider shows in `tight` alone. */
+struct large_worth {
+    double gbs;
+    int32_t tight; /* capacities that allow no more than gbs */
+    int64_t cost;
+};
+
+static struct large_worth large_judge(struct large *large, const int32_t *order)
 {
-    if (gbs > found->gbs * (1 + TESS__RING_NEAR))
-        return true;
-    return gbs >= found->gbs * (1 - TESS__RING_NEAR) && cost < found->cost;
+    const struct tess__ring_table *table = large->table;
+    struct large_worth worth = {0};
+    worth.gbs = tess__ring_table_gbs(table, large->gbs, order, large->uses, &worth.cost);
+    tess__ring_table_add(table, order, large->uses);
+    for (int32_t r = 0; r < table->rows; r++) {
+        worth.tight += large->gbs[r] <= large->uses[r] * worth.gbs * (1 + TESS__RING_NEAR);
+        large->uses[r] = 0;
+    }
+    return worth;
+}
+
+static bool large_is_better(const struct large_worth *a, const struct large_worth *b)
+{
+    if (a->gbs > b->gbs * (1 + TESS__RING_NEAR) || a->gbs < b->gbs * (1 - TESS__RING_NEAR))
+        return a->gbs > b->gbs;
+    return a->tight != b->tight ? a->tight < b->tight : a->cost < b->cost;
 }
 
 /* All ways to open one block's ring, in both directions. True where one was better. */
 static bool large_turn_block(struct large *large, int32_t first, int32_t count,
-                             struct tess__ring_found *found)
+                             struct large_worth *worth)
 {
     int32_t original[TESS__RING_EXACT_MAX];
     bool better = false;
@@ -153,17 +174,14 @@ static bool large_turn_block(struct large *large, int32_t first, int32_t count,
     memcpy(large->trial, large->order, (size_t)large->table->count * sizeof *large->trial);
     for (int32_t turn = 0; turn < 2 * count; turn++) {
         for (int32_t i = 0; i < count; i++) {
-            int32_t from = turn < count ? turn + i : 3 * count - 1 - turn - i + count;
+            int32_t from = turn < count ? turn + i : 4 * count - 1 - turn - i;
             large->trial[first + i] = original[from % count];
         }
-        int64_t cost = 0;
-        double gbs =
-            tess__ring_table_gbs(large->table, large->gbs, large->trial, large->uses, &cost);
-        if (!large_is_better(gbs, cost, found))
+        struct large_worth turned = large_judge(large, large->trial);
+        if (!large_is_better(&turned, worth))
             continue;
         memcpy(large->order, large->trial, (size_t)large->table->count * sizeof *large->order);
-        found->gbs = gbs;
-        found->cost = cost;
+        *worth = turned;
         better = true;
     }
     return better;
@@ -171,7 +189,7 @@ static bool large_turn_block(struct large *large, int32_t first, int32_t count,
 
 /* ---- the search ----------------------------------------------------------------------------- */
 
-static enum tess_status large_build(struct large *large, struct tess__ring_found *found)
+static enum tess_status large_build(struct large *large, struct large_worth *worth)
 {
     int32_t count = large->table->count;
     for (int32_t i = 0; i < count; i++)
@@ -180,14 +198,13 @@ static enum tess_status large_build(struct large *large, struct tess__ring_found
     large->start[large->blocks] = count;
     for (int32_t b = 0; b < large->blocks; b++)
         TESS_TRY(large_solve_block(large, large->start[b], large->start[b + 1] - large->start[b]));
-    found->gbs =
-        tess__ring_table_gbs(large->table, large->gbs, large->order, large->uses, &found->cost);
+    *worth = large_judge(large, large->order);
     bool better = true;
     for (int pass = 0; pass < LARGE_PASSES && better; pass++) {
         better = false;
         for (int32_t b = 0; b < large->blocks; b++)
             better |= large_turn_block(large, large->start[b],
-                                       large->start[b + 1] - large->start[b], found);
+                                       large->start[b + 1] - large->start[b], worth);
     }
     return TESS_OK;
 }
@@ -208,7 +225,7 @@ enum tess_status tess__ring_improve(const struct tess__ring_table *table, const 
 {
     size_t count = (size_t)table->count;
     struct large large = {.table = table, .gbs = gbs, .deadline_s = deadline_s};
-    struct tess__ring_found built = {0};
+    struct large_worth built = {0}, given;
     enum tess_status status = TESS_OK;
     large.uses = calloc((size_t)table->rows + 1, sizeof *large.uses);
     large.group = malloc(count * sizeof *large.group);
@@ -220,13 +237,15 @@ enum tess_status tess__ring_improve(const struct tess__ring_table *table, const 
         goto done;
     }
     *found_out = (struct tess__ring_found){.bound_gbs = tess__ring_single_bound(table, gbs)};
-    found_out->gbs = tess__ring_table_gbs(table, gbs, order, large.uses, &found_out->cost);
+    given = large_judge(&large, order);
     TESS_TRY_GOTO(status, done, large_build(&large, &built));
-    if (large_is_better(built.gbs, built.cost, found_out)) {
-        found_out->gbs = built.gbs;
-        found_out->cost = built.cost;
+    if (large_is_better(&built, &given)) {
+        given = built;
         large_hand_out(&large, order);
     }
+    found_out->gbs = given.gbs;
+    found_out->cost = given.cost;
+    found_out->proved = found_out->gbs >= found_out->bound_gbs * (1 - TESS__RING_NEAR);
 done:
     free(large.uses);
     free(large.group);

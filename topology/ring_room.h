@@ -45,7 +45,7 @@ void tess__ring_table_add(const struct tess__ring_table *table, const int32_t *o
 struct tess__ring_found {
     double gbs, bound_gbs; /* no ring carries more than bound */
     int64_t cost;
-    bool proved; /* order is the best in all three respects */
+    bool proved; /* the best: of an exact search in all three respects, else in bandwidth */
 };
 
 /*
@@ -58,7 +58,7 @@ enum tess_status tess__ring_search(const struct tess__ring_table *table, const d
 
 /* ---- ring_large.c --------------------------------------------------------------------------- */
 
-/* The same for more devices, without proof. */
+/* The same for more devices; proved where the bound is met. */
 enum tess_status tess__ring_improve(const struct tess__ring_table *table, const double *gbs,
                                     double deadline_s, int32_t *order,
                                     struct tess__ring_found *found_out);

@@ -1,0 +1,20 @@
+/* Machines built by hand, as they are known from their makers' papers; all finished. */
+#ifndef TESTS_TOPOLOGY_MACHINES_H
+#define TESTS_TOPOLOGY_MACHINES_H
+
+#include "topology/topology.h"
+
+struct tess_topology *machine_dgx1v(void);         /* 8 V100, hybrid cube mesh, Broadwell */
+struct tess_topology *machine_h100_bridges(void);  /* 8 H100 PCIe, 3 + 5, a bridge across sockets */
+struct tess_topology *machine_epyc_hives(void);    /* two hives of 4 on 4 NUMA nodes, 1+3+2+2 */
+struct tess_topology *machine_nvswitch(int count); /* H100, 18 links each, 4 PCIe switches */
+/* Switches of `each` on each of two Skylake sockets, PCIe 3. */
+struct tess_topology *machine_two_sockets(int left, int right);
+struct tess_topology *machine_all_to_all(int count); /* A100, 4 links a pair, AMD */
+struct tess_topology *machine_square(void);          /* 4 xGMI devices in a square, 0-1-3-2 */
+struct tess_topology *machine_pairs(void);           /* 8 bridged in pairs, two Skylake sockets */
+struct tess_topology *machine_mi250(void);           /* 16 dies in one host, a ladder of xGMI */
+struct tess_topology *machine_cluster(int hosts, int each);     /* DGX-1-like hosts on one switch */
+struct tess_topology *machine_random(unsigned seed, int count); /* whole GB/s, shared links */
+
+#endif

@@ -1,0 +1,363 @@
+/*
+ * Rings of machines that are known: what the natural order carries, the best ring, rings at once.
+ * The figures are those of NCCL 2.28's model of the same machines, worked out over all orders.
+ */
+#include "machines.h"
+#include "topology/ring.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static void near(double is, double expected)
+{
+    if (is < expected * (1 - 1e-6) || is > expected * (1 + 1e-6))
+        fail_msg("%.9g is not %.9g", is, expected);
+}
+
+struct rings {
+    struct tess_topology *topology;
+    struct tess_routes routes;
+    struct tess_rings found;
+};
+
+static void is_order(const struct tess_ring *ring, const char *order)
+{
+    char text[512];
+    int length = 0;
+    for (int i = 0; *order; i++) {
+        length += snprintf(text + length, sizeof text - (size_t)length, i ? "-%d" : "%d",
+                           (int)ring->order[i]);
+        if (length >= (int)strlen(order))
+            break;
+    }
+    assert_string_equal(text, order);
+}
+
+/* What holds for all: permutations from 0 on, capacities, and bound >= total >= single >= natural.
+ */
+static void check(const struct rings *rings)
+{
+    const struct tess_rings *found = &rings->found;
+    const struct tess_topology *topology = rings->topology;
+    int32_t count = found->count;
+    double *load = calloc((size_t)topology->link_count, sizeof *load), total = 0;
+    int32_t *uses = calloc((size_t)topology->link_count, sizeof *uses);
+    for (int32_t r = 0; r < found->ring_count; r++) {
+        uint32_t seen = 0;
+        const int32_t *order = found->ring[r].order;
+        assert_int_equal(order[0], 0);
+        for (int32_t i = 0; i < count && count <= 32; i++)
+            seen |= 1u << order[i];
+        if (count <= 32)
+            assert_int_equal(seen, (uint32_t)(((uint64_t)1 << count) - 1));
+        for (int32_t i = 0; i < count; i++) {
+            const struct tess_route *route =
+                &rings->routes.route[order[i] * count + order[(i + 1) % count]];
+            for (int32_t k = 0; k < route->link_count; k++)
+                load[rings->routes.link[route->first + k]] += found->ring[r].gbs;
+        }
+        total += found->ring[r].gbs;
+    }
+    for (int32_t i = 0; i < topology->link_count; i++)
+        assert_true(load[i] <= topology->link[i].gbs * (1 + 1e-9));
+    near(found->total_gbs, total);
+    double slack = 1 + 1e-9;
+    assert_true(found->bound_gbs * slack >= found->total_gbs);
+    assert_true(found->total_gbs * slack >= found->best_single.gbs);
+    assert_true(found->best_single.gbs * slack >= found->natural.gbs);
+    assert_true(found->single_bound_gbs * slack >= found->best_single.gbs);
+    assert_true(found->bound_gbs * slack >= found->single_bound_gbs || !found->optimal);
+    near(tess_ring_gbs(&rings->routes, found->best_single.order, count, uses),
+         found->best_single.gbs);
+    near(tess_ring_gbs(&rings->routes, found->natural.order, count, uses), found->natural.gbs);
+    for (int32_t i = 0; i < topology->link_count; i++)
+        assert_int_equal(uses[i], 0);
+    free(load);
+    free(uses);
+}
+
+static struct rings find(struct tess_topology *topology, int most)
+{
+    struct rings rings = {.topology = topology};
+    struct tess_ring_search search = {.rings = most};
+    assert_non_null(topology);
+    assert_int_equal(tess_routes_open(topology, &rings.routes), TESS_OK);
+    assert_int_equal(tess_rings_find(&rings.routes, &search, &rings.found), TESS_OK);
+    check(&rings);
+    return rings;
+}
+
+static void drop(struct rings *rings)
+{
+    tess_rings_free(&rings->found);
+    tess_routes_free(&rings->routes);
+    tess_topology_free(rings->topology);
+}
+
+static double order_gbs(const struct rings *rings, const int32_t *order)
+{
+    int32_t *uses = calloc((size_t)rings->topology->link_count, sizeof *uses);
+    double gbs = tess_ring_gbs(&rings->routes, order, rings->found.count, uses);
+    free(uses);
+    return gbs;
+}
+
+static enum tess_path_kind kind(const struct rings *rings, int from, int to)
+{
+    return rings->routes.route[from * rings->found.count + to].kind;
+}
+
+static void case_dgx1v(void **state)
+{
+    (void)state;
+    struct rings rings = find(machine_dgx1v(), 8);
+    assert_int_equal(kind(&rings, 0, 3), TESS_PATH_NVL);
+    assert_int_equal(kind(&rings, 3, 4), TESS_PATH_SYS);
+    assert_int_equal(kind(&rings, 0, 0), TESS_PATH_LOC);
+    near(rings.routes.route[3 * 8 + 4].gbs, 6);
+    near(rings.found.natural.gbs, 6);
+    near(rings.found.best_single.gbs, 40);
+    is_order(&rings.found.best_single, "0-3-2-1-5-6-7-4");
+    assert_true(rings.found.optimal);
+    near(rings.found.single_bound_gbs, 40);
+    near(rings.found.bound_gbs, 121.5);
+    assert_true(rings.found.total_gbs >= 0.98 * 121.5);
+    drop(&rings);
+}
+
+static void case_a_bridge_across_sockets(void **state)
+{
+    (void)state;
+    struct rings rings = find(machine_h100_bridges(), 8);
+    near(rings.found.natural.gbs, 22);
+    near(rings.found.best_single.gbs, 22);
+    assert_true(rings.found.optimal);
+    /* The bridge is no way from a device to the other socket's processor. */
+    assert_int_equal(kind(&rings, 0, 5), TESS_PATH_NVL);
+    assert_int_equal(kind(&rings, 0, 3), TESS_PATH_SYS);
+    near(rings.routes.route[0 * 8 + 3].gbs, 22);
+    near(rings.found.total_gbs, 44);
+    near(rings.found.bound_gbs, 44);
+    assert_int_equal(rings.found.ring_count, 2);
+    drop(&rings);
+    rings = find(machine_h100_bridges(), 1);
+    near(rings.found.total_gbs, 22);
+    near(rings.found.bound_gbs, 44);
+    drop(&rings);
+}
+
+static void case_hives(void **state)
+{
+    (void)state;
+    struct rings rings = find(machine_epyc_hives(), 8);
+    near(rings.found.natural.gbs, 16);
+    near(rings.found.best_single.gbs, 16);
+    assert_true(rings.found.optimal);
+    assert_true(rings.found.total_gbs >= 48 * (1 - 1e-9));
+    assert_true(rings.found.bound_gbs <= 64 * (1 + 1e-9));
+    assert_true(rings.found.total_gbs >= 0.95 * rings.found.bound_gbs);
+    drop(&rings);
+}
+
+static void case_any_order_through_nvswitch(void **state)
+{
+    (void)state;
+    for (int count = 2; count <= 16; count += 7) {
+        struct rings rings = find(machine_nvswitch(count), 8);
+        near(rings.found.natural.gbs, 370.8);
+        near(rings.found.best_single.gbs, 370.8);
+        near(rings.found.total_gbs, 370.8);
+        near(rings.found.bound_gbs, 370.8);
+        assert_int_equal(rings.found.ring_count, 1);
+        assert_int_equal(kind(&rings, 0, 1), TESS_PATH_NVL);
+        assert_true(rings.found.optimal);
+        for (int i = 0; i < count; i++)
+            assert_int_equal(rings.found.best_single.order[i], i);
+        drop(&rings);
+    }
+}
+
+static void case_two_sockets(void **state)
+{
+    (void)state;
+    static const int32_t crossing[] = {0, 4, 1, 5, 2, 6, 3, 7};
+    struct rings rings = find(machine_two_sockets(4, 4), 8);
+    near(rings.found.natural.gbs, 10);
+    near(rings.found.best_single.gbs, 10);
+    is_order(&rings.found.best_single, "0-1-2-3-4-5-6-7");
+    near(rings.found.bound_gbs, 10);
+    near(order_gbs(&rings, crossing), 2.5);
+    assert_int_equal(kind(&rings, 0, 1), TESS_PATH_PIX);
+    assert_int_equal(kind(&rings, 0, 4), TESS_PATH_SYS);
+    drop(&rings);
+    static const int32_t crossing3[] = {0, 5, 1, 6, 2, 7, 3, 4};
+    rings = find(machine_two_sockets(5, 3), 8);
+    near(rings.found.natural.gbs, 10);
+    near(rings.found.total_gbs, 10);
+    near(order_gbs(&rings, crossing3), 10 / 3.0);
+    drop(&rings);
+    rings = find(machine_pairs(), 8);
+    near(rings.found.natural.gbs, 10);
+    near(rings.found.total_gbs, 10);
+    near(rings.found.bound_gbs, 10);
+    drop(&rings);
+}
+
+/* K4 has no three arc-disjoint directed rings; all six at half a link fill it. */
+static void case_all_to_all(void **state)
+{
+    (void)state;
+    struct rings rings = find(machine_all_to_all(4), 8);
+    near(rings.found.natural.gbs, 80);
+    near(rings.found.best_single.gbs, 80);
+    near(rings.found.total_gbs, 240);
+    near(rings.found.bound_gbs, 240);
+    drop(&rings);
+    /* K8 splits into seven directed rings (Tillson 1980). */
+    rings = find(machine_all_to_all(8), 16);
+    near(rings.found.best_single.gbs, 80);
+    near(rings.found.bound_gbs, 560);
+    assert_true(rings.found.total_gbs >= 480);
+    drop(&rings);
+}
+
+static void case_square(void **state)
+{
+    (void)state;
+    struct rings rings = find(machine_square(), 8);
+    is_order(&rings.found.best_single, "0-1-3-2");
+    near(rings.found.best_single.gbs, 20);
+    near(rings.found.natural.gbs, 10);
+    assert_true(rings.found.total_gbs >= 40);
+    drop(&rings);
+}
+
+/* 1, 2, 4 and 5 of a DGX-1V: 1-2, 1-5 and 4-5 have links, 2-4 has none. */
+static void case_subsets(void **state)
+{
+    (void)state;
+    static const int32_t four[] = {1, 2, 4, 5};
+    struct tess_topology *topology = machine_dgx1v();
+    assert_int_equal(tess_topology_select(topology, four, 4), TESS_OK);
+    struct rings rings = find(topology, 8);
+    assert_int_equal(kind(&rings, 0, 1), TESS_PATH_NVL);
+    assert_int_equal(kind(&rings, 1, 2), TESS_PATH_SYS);
+    near(rings.found.best_single.gbs, 6);
+    assert_true(rings.found.total_gbs >= 0.98 * rings.found.bound_gbs);
+    drop(&rings);
+    /* All of 3 to 7 devices: `check` looks at each. */
+    for (uint32_t set = 1; set < 256; set++) {
+        int32_t keep[8], count = 0;
+        for (int32_t i = 0; i < 8; i++) {
+            if (set >> i & 1)
+                keep[count++] = i;
+        }
+        topology = machine_dgx1v();
+        assert_int_equal(tess_topology_select(topology, keep, count), TESS_OK);
+        rings = find(topology, 8);
+        assert_true(rings.found.optimal);
+        assert_true(rings.found.total_gbs >= 0.9 * rings.found.bound_gbs);
+        drop(&rings);
+    }
+}
+
+static void case_sixteen(void **state)
+{
+    (void)state;
+    struct rings rings = find(machine_mi250(), 8);
+    assert_true(rings.found.optimal);
+    near(rings.found.best_single.gbs, 20);
+    drop(&rings);
+    rings = find(machine_two_sockets(8, 8), 8);
+    assert_true(rings.found.optimal);
+    near(rings.found.total_gbs, 10);
+    drop(&rings);
+    rings = find(machine_cluster(2, 8), 4);
+    assert_true(rings.found.optimal);
+    near(rings.found.best_single.gbs, 12);
+    drop(&rings);
+    rings = find(machine_all_to_all(16), 8);
+    assert_true(rings.found.optimal);
+    near(rings.found.best_single.gbs, 80);
+    drop(&rings);
+}
+
+static void case_more_than_sixteen(void **state)
+{
+    (void)state;
+    struct rings rings = find(machine_nvswitch(72), 4);
+    near(rings.found.total_gbs, 370.8);
+    near(rings.found.bound_gbs, 370.8);
+    assert_true(rings.found.optimal);
+    drop(&rings);
+    rings = find(machine_cluster(16, 8), 1);
+    near(rings.found.best_single.gbs, 12);
+    assert_true(rings.found.optimal);
+    drop(&rings);
+}
+
+static void case_one_device(void **state)
+{
+    (void)state;
+    static const int32_t one[] = {3};
+    struct tess_topology *topology = machine_dgx1v();
+    assert_int_equal(tess_topology_select(topology, one, 1), TESS_OK);
+    struct rings rings = find(topology, 4);
+    assert_int_equal(rings.found.ring_count, 1);
+    assert_true(rings.found.optimal);
+    drop(&rings);
+}
+
+static void case_same_answer_every_time(void **state)
+{
+    (void)state;
+    for (unsigned seed = 0; seed < 20; seed++) {
+        struct rings a = find(machine_random(seed, 7), 6), b = find(machine_random(seed, 7), 6);
+        assert_int_equal(a.found.ring_count, b.found.ring_count);
+        for (int32_t r = 0; r < a.found.ring_count; r++) {
+            assert_true(a.found.ring[r].gbs == b.found.ring[r].gbs);
+            assert_memory_equal(a.found.ring[r].order, b.found.ring[r].order, 7 * sizeof(int32_t));
+        }
+        assert_true(a.found.bound_gbs == b.found.bound_gbs);
+        drop(&a);
+        drop(&b);
+    }
+}
+
+static void case_bad_requests(void **state)
+{
+    (void)state;
+    struct tess_topology *topology = machine_square();
+    struct tess_routes routes;
+    struct tess_rings rings;
+    assert_int_equal(tess_routes_open(topology, &routes), TESS_OK);
+    static const int bad[] = {0, -1, TESS_RINGS_MAX + 1};
+    for (int i = 0; i < 3; i++) {
+        struct tess_ring_search search = {.rings = bad[i]};
+        assert_int_equal(tess_rings_find(&routes, &search, &rings), TESS_ERR_USAGE);
+    }
+    tess_routes_free(&routes);
+    tess_topology_free(topology);
+    topology = machine_nvswitch(129);
+    assert_int_equal(tess_routes_open(topology, &routes), TESS_ERR_UNSUPPORTED);
+    tess_topology_free(topology);
+}
+
+int main(void)
+{
+    const struct CMUnitTest cases[] = {
+        cmocka_unit_test(case_dgx1v),        cmocka_unit_test(case_a_bridge_across_sockets),
+        cmocka_unit_test(case_hives),        cmocka_unit_test(case_any_order_through_nvswitch),
+        cmocka_unit_test(case_two_sockets),  cmocka_unit_test(case_all_to_all),
+        cmocka_unit_test(case_square),       cmocka_unit_test(case_subsets),
+        cmocka_unit_test(case_sixteen),      cmocka_unit_test(case_more_than_sixteen),
+        cmocka_unit_test(case_one_device),   cmocka_unit_test(case_same_answer_every_time),
+        cmocka_unit_test(case_bad_requests),
+    };
+    return cmocka_run_group_tests(cases, NULL, NULL);
+}
