@@ -5,6 +5,7 @@
 #include "topology/ring.h"
 
 #include "base/clock.h"
+#include "base/hash.h"
 #include "tessera/check.h"
 #include "topology/constants.h"
 #include "topology/ring_room.h"
@@ -13,15 +14,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define RING_WORTH    0.02 /* of the first: what a further ring must carry */
-#define RING_ROWS_MAX 1024 /* of a linear programme; real machines have a hundred or two */
+#define RING_WORTH      0.02    /* of the first: what a further ring must carry */
+#define RING_STEPS      4000000 /* for the best ring */
+#define RING_STEPS_MORE 50000   /* for each further one, which need not be the best */
+#define RING_TRIES      12      /* orders of devices for rings one by one */
+#define RING_TRY_MAX    10      /* devices */
+#define RING_ROWS_MAX   1024    /* of a linear programme; real machines have a hundred or two */
 
 struct ring_find {
     const struct tess_routes *routes;
     struct tess__ring_table table;
     double *left;  /* [rows] capacity that rings so far do not use */
     int32_t *uses; /* [rows] scratch, zero */
-    double deadline_s;
+    struct tess__ring_effort effort;
 };
 
 double tess_ring_gbs(const struct tess_routes *routes, const int32_t *order, int32_t count,
@@ -55,8 +60,8 @@ static enum tess_status ring_search(const struct ring_find *find, int32_t *order
                                     struct tess__ring_found *found)
 {
     return find->table.count <= TESS__RING_EXACT_MAX
-               ? tess__ring_search(&find->table, find->left, find->deadline_s, order, found)
-               : tess__ring_improve(&find->table, find->left, find->deadline_s, order, found);
+               ? tess__ring_search(&find->table, find->left, &find->effort, order, found)
+               : tess__ring_improve(&find->table, find->left, &find->effort, order, found);
 }
 
 /* Takes what the ring uses out of `left`. */
@@ -78,6 +83,7 @@ static enum tess_status ring_one_by_one(struct ring_find *find, int32_t most,
     size_t bytes = (size_t)rings->count * sizeof(int32_t);
     struct tess__ring_found found;
     TESS_TRY(ring_search(find, rings->best_single.order, &found));
+    find->effort.steps = RING_STEPS_MORE;
     rings->best_single.gbs = found.gbs;
     rings->single_bound_gbs = found.bound_gbs;
     rings->optimal = found.proved;
@@ -96,6 +102,79 @@ static enum tess_status ring_one_by_one(struct ring_find *find, int32_t most,
         if (found.gbs <= 0)
             break;
     }
+    return TESS_OK;
+}
+
+static double ring_total(const struct tess_rings *rings)
+{
+    double total = 0;
+    for (int32_t i = 0; i < rings->ring_count; i++)
+        total += rings->ring[i].gbs;
+    return total;
+}
+
+/* A ring in what is left, by a search that meets the devices in the order of a lot; from 0 on. */
+static enum tess_status ring_by_lot(struct ring_find *find, uint64_t lot, int32_t *order,
+                                    double *gbs_out)
+{
+    int32_t device[TESS__RING_EXACT_MAX], by_lot[TESS__RING_EXACT_MAX];
+    int32_t count = find->table.count, zero = 0;
+    struct tess__ring_table part;
+    struct tess__ring_found found = {0};
+    for (int32_t i = 0; i < count; i++) {
+        int32_t to = (int32_t)(tess_hash_mix(lot << 8 | (uint64_t)i) % (uint64_t)(i + 1));
+        device[i] = device[to];
+        device[to] = i;
+        by_lot[i] = i;
+    }
+    TESS_TRY(tess__ring_table_part(&find->table, device, count, &part));
+    enum tess_status status = tess__ring_search(&part, find->left, &find->effort, by_lot, &found);
+    tess__ring_table_free(&part);
+    while (device[by_lot[zero]] != 0)
+        zero++;
+    for (int32_t i = 0; i < count; i++)
+        order[i] = device[by_lot[(zero + i) % count]];
+    *gbs_out = found.gbs;
+    return status;
+}
+
+/* Rings one by one anew, each by a lot of its own; kept where they carry more than those before. */
+static enum tess_status ring_try(struct ring_find *find, uint64_t lot, int32_t most,
+                                 struct tess_rings *rings)
+{
+    int32_t order[TESS_RINGS_MAX][TESS__RING_EXACT_MAX];
+    struct tess_ring ring[TESS_RINGS_MAX];
+    int32_t tried = 0;
+    double sum = 0;
+    memcpy(find->left, find->table.gbs, (size_t)find->table.rows * sizeof *find->left);
+    for (; tried < most; tried++) {
+        ring[tried].order = order[tried];
+        TESS_TRY(ring_by_lot(find, lot << 8 | (uint64_t)tried, order[tried], &ring[tried].gbs));
+        if (ring[tried].gbs <= RING_WORTH * rings->best_single.gbs)
+            break;
+        ring_take(find, &ring[tried]);
+        sum += ring[tried].gbs;
+    }
+    if (sum <= ring_total(rings) * (1 + TESS__RING_NEAR))
+        return TESS_OK;
+    for (int32_t r = 0; r < tried; r++) {
+        memcpy(rings->ring[r].order, order[r], (size_t)rings->count * sizeof *order[r]);
+        rings->ring[r].gbs = ring[r].gbs;
+    }
+    rings->ring_count = tried;
+    return TESS_OK;
+}
+
+/*
+ * Which rings come first decides what is left for the last. Where every pair has a link of its own,
+ * the first ones by number leave no ring in what remains, and others do: some are tried by lot,
+ * always the same ones, while the rings do not reach `goal`.
+ */
+static enum tess_status ring_try_again(struct ring_find *find, int32_t most, double goal,
+                                       struct tess_rings *rings)
+{
+    for (uint64_t t = 0; t < RING_TRIES && ring_total(rings) < goal * (1 - RING_WORTH); t++)
+        TESS_TRY(ring_try(find, t, most, rings));
     return TESS_OK;
 }
 
@@ -133,15 +212,17 @@ static enum tess_status ring_find_all(struct ring_find *find, int32_t most,
         tess__ring_table_gbs(table, table->gbs, rings->natural.order, find->uses, NULL);
     TESS_TRY(ring_one_by_one(find, most, rings));
     TESS_TRY(tess__ring_cut_bound(find->routes, &rings->bound_gbs));
-    double total = 0;
-    for (int32_t i = 0; i < rings->ring_count; i++)
-        total += rings->ring[i].gbs;
+    /* No more than `most` of the best; of what is found one by one, that is reached where machines
+     * are regular, and nothing is left to do. */
+    double goal = fmin(rings->bound_gbs, most * rings->single_bound_gbs);
+    if (table->count <= RING_TRY_MAX)
+        TESS_TRY(ring_try_again(find, most, goal, rings));
+    double total = ring_total(rings);
     if (table->count <= TESS__RING_EXACT_MAX && table->rows <= RING_ROWS_MAX && total > 0 &&
-        total < rings->bound_gbs * (1 - TESS__RING_NEAR))
-        TESS_TRY(tess__ring_pack(table, most, find->deadline_s, rings->ring, &rings->ring_count,
-                                 &rings->bound_gbs));
-    for (int32_t i = 0; i < rings->ring_count; i++)
-        rings->total_gbs += rings->ring[i].gbs;
+        total < goal * (1 - TESS__RING_NEAR))
+        TESS_TRY(tess__ring_pack(table, most, find->effort.deadline_s, rings->ring,
+                                 &rings->ring_count, &rings->bound_gbs));
+    rings->total_gbs = ring_total(rings);
     rings->bound_gbs = fmax(rings->bound_gbs, rings->total_gbs); /* rounding */
     return TESS_OK;
 }
@@ -154,9 +235,9 @@ enum tess_status tess_rings_find(const struct tess_routes *routes,
     if (search->rings < 1 || search->rings > TESS_RINGS_MAX)
         TESS_FAIL(TESS_ERR_USAGE, "%d rings are asked for; expected 1 to %d", (int)search->rings,
                   TESS_RINGS_MAX);
-    struct ring_find find = {.routes = routes};
+    struct ring_find find = {.routes = routes, .effort = {.steps = RING_STEPS}};
     if (search->time_limit_s > 0)
-        find.deadline_s = tess_clock_s() + search->time_limit_s;
+        find.effort.deadline_s = tess_clock_s() + search->time_limit_s;
     enum tess_status status = TESS_OK;
     TESS_TRY_GOTO(status, done, ring_open(rings_out, search->rings));
     if (routes->device_count == 1) {

@@ -14,12 +14,12 @@
 struct large {
     const struct tess__ring_table *table;
     const double *gbs;
-    double deadline_s;
-    int32_t *uses;  /* [rows] scratch, zero */
-    int32_t *group; /* [count] scratch: groups of the level */
-    int32_t *order; /* [count] the ring that is built */
-    int32_t *trial; /* [count] */
-    int32_t *start; /* [count + 1] where blocks begin in order */
+    const struct tess__ring_effort *effort; /* for each block */
+    int32_t *uses;                          /* [rows] scratch, zero */
+    int32_t *group;                         /* [count] scratch: groups of the level */
+    int32_t *order;                         /* [count] the ring that is built */
+    int32_t *trial;                         /* [count] */
+    int32_t *start;                         /* [count + 1] where blocks begin in order */
     int32_t blocks;
 };
 
@@ -80,38 +80,6 @@ static void large_split(struct large *large, int32_t first, int32_t count, int l
     }
 }
 
-/* The table of some devices alone; rows are the whole's. */
-static enum tess_status large_part_table(const struct tess__ring_table *table,
-                                         const int32_t *device, int32_t count,
-                                         struct tess__ring_table *part)
-{
-    int32_t hops = count * count, entries = 0;
-    *part = (struct tess__ring_table){.count = count, .rows = table->rows};
-    for (int32_t h = 0; h < hops; h++) {
-        int32_t whole = device[h / count] * table->count + device[h % count];
-        entries += table->first[whole + 1] - table->first[whole];
-    }
-    part->gbs = malloc(((size_t)table->rows + 1) * sizeof *part->gbs);
-    part->first = malloc(((size_t)hops + 1) * sizeof *part->first);
-    part->row = malloc(((size_t)entries + 1) * sizeof *part->row);
-    part->cost = malloc((size_t)hops * sizeof *part->cost);
-    if (!part->gbs || !part->first || !part->row || !part->cost) {
-        tess__ring_table_free(part);
-        TESS_FAIL(TESS_ERR_MEMORY, "no memory left for the search of rings");
-    }
-    memcpy(part->gbs, table->gbs, (size_t)table->rows * sizeof *part->gbs);
-    int32_t used = 0;
-    for (int32_t h = 0; h < hops; h++) {
-        int32_t whole = device[h / count] * table->count + device[h % count];
-        part->cost[h] = table->cost[whole];
-        part->first[h] = used;
-        for (int32_t k = table->first[whole]; k < table->first[whole + 1]; k++)
-            part->row[used++] = table->row[k];
-    }
-    part->first[hops] = used;
-    return TESS_OK;
-}
-
 /* The block's best own ring, in place. */
 static enum tess_status large_solve_block(struct large *large, int32_t first, int32_t count)
 {
@@ -123,9 +91,8 @@ static enum tess_status large_solve_block(struct large *large, int32_t first, in
     memcpy(device, large->order + first, (size_t)count * sizeof *device);
     for (int32_t i = 0; i < count; i++)
         order[i] = i;
-    TESS_TRY(large_part_table(large->table, device, count, &part));
-    enum tess_status status =
-        tess__ring_search(&part, large->gbs, large->deadline_s, order, &found);
+    TESS_TRY(tess__ring_table_part(large->table, device, count, &part));
+    enum tess_status status = tess__ring_search(&part, large->gbs, large->effort, order, &found);
     tess__ring_table_free(&part);
     for (int32_t i = 0; i < count; i++)
         large->order[first + i] = device[order[i]];
@@ -220,11 +187,11 @@ static void large_hand_out(const struct large *large, int32_t *order)
 }
 
 enum tess_status tess__ring_improve(const struct tess__ring_table *table, const double *gbs,
-                                    double deadline_s, int32_t *order,
+                                    const struct tess__ring_effort *effort, int32_t *order,
                                     struct tess__ring_found *found_out)
 {
     size_t count = (size_t)table->count;
-    struct large large = {.table = table, .gbs = gbs, .deadline_s = deadline_s};
+    struct large large = {.table = table, .gbs = gbs, .effort = effort};
     struct large_worth built = {0}, given;
     enum tess_status status = TESS_OK;
     large.uses = calloc((size_t)table->rows + 1, sizeof *large.uses);

@@ -21,9 +21,10 @@
 
 #define PACK_COLUMNS_MAX 512
 #define PACK_PIVOTS_MAX  4000
-#define PACK_WORK_MAX    100000000 /* steps of dynamic programming in one call */
+#define PACK_WORK_MAX    100000000 /* additions of one call, a tenth of a second or so */
 #define PACK_WORTH       0.02      /* of the total: what may be lost for fewer rings */
 #define PACK_EPSILON     1e-9
+#define PACK_NEAR_FROM   9 /* devices: up to here the exact search of a ring takes no time */
 
 struct pack {
     const struct tess__ring_table *table;
@@ -43,7 +44,7 @@ struct pack {
     double *price;   /* [rows] y */
     double *step;    /* [rows] change of the basic variables as the new one enters */
     double bound;    /* least bound met */
-    int64_t work;    /* done by dynamic programming */
+    int64_t work;    /* additions so far */
     /* Dynamic programming: [2^(count-1) * (count-1)], devices 1 .. count-1 in the sets. */
     double *best;
     int8_t *before;
@@ -202,6 +203,65 @@ static double pack_cheapest_ring(struct pack *pack, int32_t *order)
     return least;
 }
 
+/* ---- a cheaper ring near by ------------------------------------------------------------------ */
+
+static double pack_ring_cost(const struct pack *pack, const int32_t *order)
+{
+    double cost = 0;
+    for (int32_t i = 0; i < pack->count; i++)
+        cost += pack->hop[order[i] * pack->count + order[(i + 1) % pack->count]];
+    return cost;
+}
+
+/* Moves one device at a time to where it is cheapest, device 0 excepted, while that helps. */
+static double pack_descend(struct pack *pack, int32_t *order)
+{
+    double cost = pack_ring_cost(pack, order);
+    int32_t trial[TESS__RING_EXACT_MAX], best[TESS__RING_EXACT_MAX];
+    for (bool better = true; better;) {
+        better = false;
+        pack->work += 2 * (int64_t)pack->count * pack->count * pack->count;
+        for (int32_t from = 1; from < pack->count; from++) {
+            for (int32_t to = 1; to < pack->count; to++) {
+                int32_t kept = 0;
+                for (int32_t i = 0; i < pack->count; i++) {
+                    if (kept == to)
+                        trial[kept++] = order[from];
+                    if (i != from)
+                        trial[kept++] = order[i];
+                }
+                if (kept < pack->count)
+                    trial[kept] = order[from];
+                double moved = pack_ring_cost(pack, trial);
+                if (moved < cost * (1 - PACK_EPSILON)) {
+                    cost = moved;
+                    memcpy(best, trial, sizeof best);
+                    better = true;
+                }
+            }
+        }
+        if (better)
+            memcpy(order, best, (size_t)pack->count * sizeof *order);
+    }
+    return cost;
+}
+
+/* From the basic rings; true where one that costs less than 1 was met. It spares the exact search
+ * most of its calls. */
+static bool pack_near_ring(struct pack *pack, int32_t *order)
+{
+    pack_hop_prices(pack);
+    for (int32_t i = 0; i < pack->rows; i++) {
+        if (pack->basic[i] < 0)
+            continue;
+        memcpy(order, pack->order + (size_t)pack->basic[i] * (size_t)pack->count,
+               (size_t)pack->count * sizeof *order);
+        if (pack_descend(pack, order) < 1 - 1e-6)
+            return true;
+    }
+    return false;
+}
+
 /* ---- simplex -------------------------------------------------------------------------------- */
 
 /* All capacities are left over. */
@@ -292,7 +352,11 @@ static bool pack_enters(struct pack *pack, bool generate, int32_t *variable_out)
     if (!generate || pack->work > PACK_WORK_MAX ||
         (pack->deadline_s > 0 && tess_clock_s() > pack->deadline_s))
         return false;
-    int32_t order[TESS__RING_EXACT_MAX];
+    int32_t order[TESS__RING_EXACT_MAX] = {0};
+    if (pack->count > PACK_NEAR_FROM && pack_near_ring(pack, order)) {
+        *variable_out = pack_add_column(pack, order);
+        return *variable_out >= 0;
+    }
     double cost = pack_cheapest_ring(pack, order), capacity = 0;
     for (int32_t r = 0; r < pack->rows; r++)
         capacity += pack->table->gbs[r] * fmax(pack->price[r], 0);
@@ -313,6 +377,7 @@ static double pack_solve(struct pack *pack, bool generate)
         if (!pack_enters(pack, generate, &variable) || !pack_pivot(pack, variable))
             break;
         pack_prices(pack);
+        pack->work += (int64_t)pack->rows * (3 * pack->rows + pack->columns);
     }
     memset(pack->x, 0, PACK_COLUMNS_MAX * sizeof *pack->x);
     for (int32_t i = 0; i < pack->rows; i++) {

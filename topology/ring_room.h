@@ -30,6 +30,9 @@ struct tess__ring_table {
 
 enum tess_status tess__ring_table_open(struct tess__ring_table *table,
                                        const struct tess_routes *routes);
+/* The table of some devices alone, in that order; rows are the whole's. */
+enum tess_status tess__ring_table_part(const struct tess__ring_table *table, const int32_t *device,
+                                       int32_t count, struct tess__ring_table *part);
 void tess__ring_table_free(struct tess__ring_table *table);
 
 /* Bandwidth of a ring alone with these capacities [rows]; 0 where a hop has no way. `uses` [rows]
@@ -48,19 +51,25 @@ struct tess__ring_found {
     bool proved; /* the best: of an exact search in all three respects, else in bandwidth */
 };
 
+/* How long to look for one ring. */
+struct tess__ring_effort {
+    int64_t steps;     /* of the walk; a million takes a quarter of a second or so */
+    double deadline_s; /* by tess_clock_s; 0: none */
+};
+
 /*
  * The best ring with these capacities, up to TESS__RING_EXACT_MAX devices. order [count] holds a
- * ring to begin with. `deadline_s` by tess_clock_s, 0: none.
+ * ring to begin with.
  */
 enum tess_status tess__ring_search(const struct tess__ring_table *table, const double *gbs,
-                                   double deadline_s, int32_t *order,
+                                   const struct tess__ring_effort *effort, int32_t *order,
                                    struct tess__ring_found *found_out);
 
 /* ---- ring_large.c --------------------------------------------------------------------------- */
 
 /* The same for more devices; proved where the bound is met. */
 enum tess_status tess__ring_improve(const struct tess__ring_table *table, const double *gbs,
-                                    double deadline_s, int32_t *order,
+                                    const struct tess__ring_effort *effort, int32_t *order,
                                     struct tess__ring_found *found_out);
 
 /* ---- ring_bound.c --------------------------------------------------------------------------- */

@@ -19,7 +19,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SEARCH_STEPS_MAX 4000000 /* of one search; a second or so */
 #define SEARCH_MEMO_BITS 17
 #define SEARCH_PROBES    8
 #define SEARCH_WORDS     8 /* of 12 counters of 5 bits */
@@ -56,7 +55,7 @@ struct search {
     int64_t best_cost;
     bool found, stopped;
     int32_t path[TESS__RING_EXACT_MAX], best[TESS__RING_EXACT_MAX];
-    int64_t steps;
+    int64_t steps, most_steps;
     uint32_t epoch;
     struct search_memo *memo;
 };
@@ -297,7 +296,7 @@ static void search_walk(struct search *search, int32_t depth, uint32_t left,
                         const struct search_uses *uses, int64_t cost)
 {
     int32_t last = search->path[depth - 1];
-    if (++search->steps > SEARCH_STEPS_MAX ||
+    if (++search->steps > search->most_steps ||
         (search->deadline_s > 0 && search->steps % 4096 == 0 &&
          tess_clock_s() > search->deadline_s)) {
         search->stopped = true;
@@ -439,7 +438,7 @@ done:
 }
 
 enum tess_status tess__ring_search(const struct tess__ring_table *table, const double *gbs,
-                                   double deadline_s, int32_t *order,
+                                   const struct tess__ring_effort *effort, int32_t *order,
                                    struct tess__ring_found *found_out)
 {
     struct search *search = calloc(1, sizeof *search);
@@ -454,7 +453,8 @@ enum tess_status tess__ring_search(const struct tess__ring_table *table, const d
     }
     search->table = table;
     search->gbs = gbs;
-    search->deadline_s = deadline_s;
+    search->deadline_s = effort->deadline_s;
+    search->most_steps = effort->steps;
     search->count = table->count;
     found_out->gbs = tess__ring_table_gbs(table, gbs, order, uses, &found_out->cost);
     found_out->bound_gbs = tess__ring_single_bound(table, gbs);

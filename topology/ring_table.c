@@ -142,6 +142,36 @@ done:
     return status;
 }
 
+enum tess_status tess__ring_table_part(const struct tess__ring_table *table, const int32_t *device,
+                                       int32_t count, struct tess__ring_table *part)
+{
+    int32_t hops = count * count, entries = 0;
+    *part = (struct tess__ring_table){.count = count, .rows = table->rows};
+    for (int32_t h = 0; h < hops; h++) {
+        int32_t whole = device[h / count] * table->count + device[h % count];
+        entries += table->first[whole + 1] - table->first[whole];
+    }
+    part->gbs = malloc(((size_t)table->rows + 1) * sizeof *part->gbs);
+    part->first = malloc(((size_t)hops + 1) * sizeof *part->first);
+    part->row = malloc(((size_t)entries + 1) * sizeof *part->row);
+    part->cost = malloc((size_t)hops * sizeof *part->cost);
+    if (!part->gbs || !part->first || !part->row || !part->cost) {
+        tess__ring_table_free(part);
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory left for the search of rings");
+    }
+    memcpy(part->gbs, table->gbs, (size_t)table->rows * sizeof *part->gbs);
+    int32_t used = 0;
+    for (int32_t h = 0; h < hops; h++) {
+        int32_t whole = device[h / count] * table->count + device[h % count];
+        part->cost[h] = table->cost[whole];
+        part->first[h] = used;
+        for (int32_t k = table->first[whole]; k < table->first[whole + 1]; k++)
+            part->row[used++] = table->row[k];
+    }
+    part->first[hops] = used;
+    return TESS_OK;
+}
+
 void tess__ring_table_free(struct tess__ring_table *table)
 {
     free(table->gbs);

@@ -247,7 +247,7 @@ struct tess_topology *machine_random(unsigned seed, int count)
 {
     struct tess_topology *topology = tess_topology_new();
     uint64_t state = seed;
-    int32_t cpu[3], pci[4], gpu[8];
+    int32_t cpu[3], pci[4], gpu[16];
     int cpus = 1 + draw(&state, 3), switches = 1 + draw(&state, 4);
     for (int i = 0; i < cpus; i++) {
         cpu[i] = add(topology, TESS_NODE_CPU, 0, i);
