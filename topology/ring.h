@@ -50,6 +50,14 @@ double tess_ring_gbs(const struct tess_routes *routes, const int32_t *order, int
 enum tess_status tess_rings_find(const struct tess_routes *routes,
                                  const struct tess_ring_search *search,
                                  struct tess_rings *rings_out);
+/*
+ * The same for a cluster of any size, one ring: hosts as the network's switches join them, each
+ * host's devices together. single_bound_gbs and bound_gbs are the hosts' own; that of the network
+ * is not in them. natural.gbs is 0 where a network is so large that its ways were not all looked
+ * for. Hosts have at most 127 devices and all have a link to a node of kind NET.
+ */
+enum tess_status tess_rings_find_hosts(const struct tess_topology *topology, double time_limit_s,
+                                       struct tess_rings *rings_out);
 void tess_rings_free(struct tess_rings *rings);
 
 #endif

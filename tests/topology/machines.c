@@ -220,21 +220,29 @@ struct tess_topology *machine_mi250(void)
     return finish(topology);
 }
 
-struct tess_topology *machine_cluster(int hosts, int each)
+struct tess_topology *machine_racks(int racks, int hosts, int each)
 {
     struct tess_topology *topology = tess_topology_new();
-    int32_t net = add(topology, TESS_NODE_NET, -1, 0), gpu[8];
+    int32_t core = add(topology, TESS_NODE_NET, -1, 0), gpu[8];
+    int32_t leaf[64] = {core};
+    for (int i = 0; i < racks && racks > 1; i++) {
+        leaf[i] = add(topology, TESS_NODE_NET, -1, 1 + i);
+        join(topology, TESS_LINK_NET, leaf[i], core, 12.5, 1);
+    }
     for (int host = 0; host < hosts; host++) {
+        int32_t before = topology->node_count;
         add_dgx1v(topology, host, each, gpu);
         int32_t nic = add(topology, TESS_NODE_NIC, host, 0);
-        for (int32_t i = 0; i < topology->node_count; i++) {
-            if (topology->node[i].kind == TESS_NODE_PCI && topology->node[i].host == host &&
-                topology->node[i].index == 0)
-                join(topology, TESS_LINK_PCI, nic, i, X16_GEN3, 1);
-        }
-        join(topology, TESS_LINK_NET, nic, net, 12.5, 1);
+        /* The first switch comes after the two processors. */
+        join(topology, TESS_LINK_PCI, nic, before + 2, X16_GEN3, 1);
+        join(topology, TESS_LINK_NET, nic, leaf[host % racks], 12.5, 1);
     }
     return finish(topology);
+}
+
+struct tess_topology *machine_cluster(int hosts, int each)
+{
+    return machine_racks(1, hosts, each);
 }
 
 static int draw(uint64_t *state, int below)

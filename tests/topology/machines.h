@@ -14,7 +14,9 @@ struct tess_topology *machine_all_to_all(int count); /* A100, 4 links a pair, AM
 struct tess_topology *machine_square(void);          /* 4 xGMI devices in a square, 0-1-3-2 */
 struct tess_topology *machine_pairs(void);           /* 8 bridged in pairs, two Skylake sockets */
 struct tess_topology *machine_mi250(void);           /* 16 dies in one host, a ladder of xGMI */
-struct tess_topology *machine_cluster(int hosts, int each);     /* DGX-1-like hosts on one switch */
+struct tess_topology *machine_cluster(int hosts, int each); /* DGX-1-like hosts on one switch */
+/* The same in racks, host h in rack h % racks; uplinks as wide as a host's link. */
+struct tess_topology *machine_racks(int racks, int hosts, int each);
 struct tess_topology *machine_random(unsigned seed, int count); /* whole GB/s, shared links */
 
 #endif

@@ -313,6 +313,69 @@ static void case_more_than_sixteen(void **state)
     drop(&rings);
 }
 
+/* Is it a permutation in which all devices of a host follow each other? Returns how often hosts
+ * change. */
+static int32_t host_changes(const struct tess_topology *topology, const struct tess_ring *ring)
+{
+    int32_t count = topology->device_count, changes = 0;
+    bool *seen = calloc((size_t)count, sizeof *seen);
+    for (int32_t i = 0; i < count; i++) {
+        assert_in_range(ring->order[i], 0, count - 1);
+        assert_false(seen[ring->order[i]]);
+        seen[ring->order[i]] = true;
+        int32_t next = ring->order[(i + 1) % count];
+        changes += topology->node[topology->device[ring->order[i]]].host !=
+                   topology->node[topology->device[next]].host;
+    }
+    free(seen);
+    return changes;
+}
+
+/* Hosts of two racks by turns: the natural order crosses the uplinks four times, and the slow link
+ * between the sockets of every host beside. */
+static void case_hosts(void **state)
+{
+    (void)state;
+    struct tess_topology *topology = machine_racks(2, 8, 8);
+    struct tess_rings rings;
+    assert_int_equal(tess_rings_find_hosts(topology, 0, &rings), TESS_OK);
+    near(rings.natural.gbs, 12.5 / 4);
+    near(rings.best_single.gbs, 12);
+    near(rings.single_bound_gbs, 12);
+    assert_true(rings.optimal);
+    assert_int_equal(host_changes(topology, &rings.best_single), 8);
+    assert_int_equal(host_changes(topology, &rings.natural), 8);
+    /* The same as the search over all pairs says of this order. */
+    struct tess_routes routes;
+    assert_int_equal(tess_routes_open(topology, &routes), TESS_OK);
+    int32_t *uses = calloc((size_t)topology->link_count, sizeof *uses);
+    near(tess_ring_gbs(&routes, rings.best_single.order, 64, uses), 12);
+    near(tess_ring_gbs(&routes, rings.natural.order, 64, uses), 12.5 / 4);
+    free(uses);
+    tess_routes_free(&routes);
+    tess_rings_free(&rings);
+    tess_topology_free(topology);
+}
+
+static void case_a_thousand_hosts(void **state)
+{
+    (void)state;
+    struct tess_topology *topology = machine_racks(32, 1024, 8);
+    struct tess_rings rings;
+    assert_int_equal(tess_rings_find_hosts(topology, 0, &rings), TESS_OK);
+    assert_int_equal(rings.count, 8192);
+    near(rings.natural.gbs, 12.5 / 32);
+    near(rings.best_single.gbs, 12);
+    assert_true(rings.optimal);
+    assert_int_equal(host_changes(topology, &rings.best_single), 1024);
+    tess_rings_free(&rings);
+    tess_topology_free(topology);
+    /* A host without a way out. */
+    topology = machine_dgx1v();
+    assert_int_equal(tess_rings_find_hosts(topology, 0, &rings), TESS_ERR_DATA);
+    tess_topology_free(topology);
+}
+
 static void case_one_device(void **state)
 {
     (void)state;
@@ -363,12 +426,21 @@ static void case_bad_requests(void **state)
 int main(void)
 {
     const struct CMUnitTest cases[] = {
-        cmocka_unit_test(case_dgx1v),        cmocka_unit_test(case_a_bridge_across_sockets),
-        cmocka_unit_test(case_hives),        cmocka_unit_test(case_any_order_through_nvswitch),
-        cmocka_unit_test(case_two_sockets),  cmocka_unit_test(case_all_to_all),
-        cmocka_unit_test(case_square),       cmocka_unit_test(case_subsets),
-        cmocka_unit_test(case_sixteen),      cmocka_unit_test(case_more_than_sixteen),
-        cmocka_unit_test(case_one_device),   cmocka_unit_test(case_same_answer_every_time),
+        cmocka_unit_test(case_dgx1v),
+        cmocka_unit_test(case_a_bridge_across_sockets),
+        cmocka_unit_test(case_hives),
+        cmocka_unit_test(case_any_order_through_nvswitch),
+        cmocka_unit_test(case_two_sockets),
+        cmocka_unit_test(case_all_to_all),
+        cmocka_unit_test(case_square),
+        cmocka_unit_test(case_subsets),
+        cmocka_unit_test(case_sixteen),
+        cmocka_unit_test(case_sixteen_by_lot),
+        cmocka_unit_test(case_more_than_sixteen),
+        cmocka_unit_test(case_hosts),
+        cmocka_unit_test(case_a_thousand_hosts),
+        cmocka_unit_test(case_one_device),
+        cmocka_unit_test(case_same_answer_every_time),
         cmocka_unit_test(case_bad_requests),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);
