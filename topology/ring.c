@@ -212,14 +212,13 @@ static enum tess_status ring_find_all(struct ring_find *find, int32_t most,
         tess__ring_table_gbs(table, table->gbs, rings->natural.order, find->uses, NULL);
     TESS_TRY(ring_one_by_one(find, most, rings));
     TESS_TRY(tess__ring_cut_bound(find->routes, &rings->bound_gbs));
-    /* No more than `most` of the best; of what is found one by one, that is reached where machines
-     * are regular, and nothing is left to do. */
+    /* No more than `most` of the best, however much the machine could carry. */
     double goal = fmin(rings->bound_gbs, most * rings->single_bound_gbs);
     if (table->count <= RING_TRY_MAX)
         TESS_TRY(ring_try_again(find, most, goal, rings));
     double total = ring_total(rings);
     if (table->count <= TESS__RING_EXACT_MAX && table->rows <= RING_ROWS_MAX && total > 0 &&
-        total < goal * (1 - TESS__RING_NEAR))
+        total < rings->bound_gbs * (1 - TESS__RING_NEAR))
         TESS_TRY(tess__ring_pack(table, most, find->effort.deadline_s, rings->ring,
                                  &rings->ring_count, &rings->bound_gbs));
     rings->total_gbs = ring_total(rings);

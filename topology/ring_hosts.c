@@ -459,6 +459,12 @@ static enum tess_status hosts_find(struct hosts *hosts, double deadline_s, int32
                                    struct tess_rings *rings)
 {
     int32_t count = rings->count;
+    for (int32_t i = 0; i < count; i++) {
+        const struct tess_node *device = &hosts->topology->node[hosts->topology->device[i]];
+        if (device->host < 0)
+            TESS_FAIL(TESS_ERR_DATA, "device '%s' is on no host; expected all to be on one",
+                      device->name);
+    }
     TESS_TRY(hosts_walk(hosts));
     memcpy(by_number, hosts->order, (size_t)hosts->ordered * sizeof *by_number);
     qsort(by_number, (size_t)hosts->ordered, sizeof *by_number, hosts_compare);

@@ -281,3 +281,25 @@ struct tess_topology *machine_random(unsigned seed, int count)
     }
     return finish(topology);
 }
+
+struct tess_topology *machine_anything(unsigned seed, int nodes, int links)
+{
+    struct tess_topology *topology = tess_topology_new();
+    uint64_t state = seed;
+    for (int i = 0; i < nodes; i++) {
+        int host = draw(&state, 3) - 1;
+        int wanted = draw(&state, 2 * TESS_NODE_KIND_COUNT);
+        enum tess_node_kind kind =
+            wanted < TESS_NODE_KIND_COUNT ? (enum tess_node_kind)wanted : TESS_NODE_DEVICE;
+        (void)add(topology, kind, host, i);
+    }
+    for (int i = 0; i < links; i++) {
+        struct tess_topo_link link = {.gbs = 1 + draw(&state, 30), .count = 1};
+        link.kind = (enum tess_link_kind)draw(&state, TESS_LINK_KIND_COUNT);
+        link.from = draw(&state, nodes);
+        link.to = draw(&state, nodes);
+        if (link.from != link.to)
+            assert_int_equal(tess_topology_add_link(topology, &link), TESS_OK);
+    }
+    return topology;
+}

@@ -18,5 +18,8 @@ struct tess_topology *machine_cluster(int hosts, int each); /* DGX-1-like hosts 
 /* The same in racks, host h in rack h % racks; uplinks as wide as a host's link. */
 struct tess_topology *machine_racks(int racks, int hosts, int each);
 struct tess_topology *machine_random(unsigned seed, int count); /* whole GB/s, shared links */
+/* Nodes of all kinds and directed links of all kinds anywhere; not finished, and often not sound.
+ */
+struct tess_topology *machine_anything(unsigned seed, int nodes, int links);
 
 #endif

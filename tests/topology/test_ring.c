@@ -376,6 +376,34 @@ static void case_a_thousand_hosts(void **state)
     tess_topology_free(topology);
 }
 
+/* Pairs without a way, links in one direction, hosts that are none: what finish lets pass is found
+ * rings for, and `check` holds. */
+static void case_anything(void **state)
+{
+    (void)state;
+    int32_t sound = 0, with_ring = 0;
+    for (unsigned seed = 0; seed < 600; seed++) {
+        int nodes = 3 + (int)(seed % 17);
+        struct tess_topology *topology = machine_anything(seed, nodes, nodes * (2 + (int)seed % 7));
+        if (tess_topology_finish(topology) != TESS_OK) {
+            tess_topology_free(topology);
+            continue;
+        }
+        struct tess_rings hosts;
+        if (tess_rings_find_hosts(topology, 0, &hosts) == TESS_OK) {
+            (void)host_changes(topology, &hosts.best_single);
+            tess_rings_free(&hosts);
+        }
+        struct rings rings = find(topology, 5);
+        sound++;
+        with_ring += rings.found.best_single.gbs > 0;
+        drop(&rings);
+    }
+    assert_true(sound > 100);
+    assert_true(with_ring > 50);
+    assert_true(with_ring < sound);
+}
+
 static void case_one_device(void **state)
 {
     (void)state;
@@ -439,6 +467,7 @@ int main(void)
         cmocka_unit_test(case_more_than_sixteen),
         cmocka_unit_test(case_hosts),
         cmocka_unit_test(case_a_thousand_hosts),
+        cmocka_unit_test(case_anything),
         cmocka_unit_test(case_one_device),
         cmocka_unit_test(case_same_answer_every_time),
         cmocka_unit_test(case_bad_requests),
