@@ -487,7 +487,7 @@ enum tess_status tess__ring_pack(const struct tess__ring_table *table, int32_t m
         (void)pack_add_column(&pack, ring[i].order);
     }
     double total = pack_solve(&pack, true);
-    *bound_out = fmin(*bound_out, fmax(pack.bound, total));
+    *bound_out = fmin(*bound_out, pack.bound);
     /* What was there, rings one after the other, is as good mostly, and simpler. */
     if (had < total * (1 - PACK_WORTH)) {
         total = pack_thin(&pack, most, total);

@@ -220,6 +220,24 @@ struct tess_topology *machine_mi250(void)
     return finish(topology);
 }
 
+struct tess_topology *machine_three_numa(void)
+{
+    static const int numa[8] = {0, 1, 0, 1, 0, 2, 0, 2};
+    struct tess_topology *topology = tess_topology_new();
+    int32_t cpu[3], pci = add(topology, TESS_NODE_PCI, 0, 0);
+    for (int i = 0; i < 3; i++)
+        cpu[i] = add(topology, TESS_NODE_CPU, 0, i);
+    join(topology, TESS_LINK_SYS, cpu[0], cpu[1], 10, 1);
+    join(topology, TESS_LINK_SYS, cpu[0], cpu[2], 10, 1);
+    join(topology, TESS_LINK_SYS, cpu[1], cpu[2], 50, 1);
+    join(topology, TESS_LINK_PCI, pci, cpu[0], 32, 1);
+    for (int i = 0; i < 8; i++) {
+        int32_t gpu = add(topology, TESS_NODE_DEVICE, 0, i);
+        join(topology, TESS_LINK_PCI, gpu, numa[i] ? cpu[numa[i]] : pci, 48, 1);
+    }
+    return finish(topology);
+}
+
 struct tess_topology *machine_racks(int racks, int hosts, int each)
 {
     struct tess_topology *topology = tess_topology_new();

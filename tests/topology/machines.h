@@ -14,6 +14,9 @@ struct tess_topology *machine_all_to_all(int count); /* A100, 4 links a pair, AM
 struct tess_topology *machine_square(void);          /* 4 xGMI devices in a square, 0-1-3-2 */
 struct tess_topology *machine_pairs(void);           /* 8 bridged in pairs, two Skylake sockets */
 struct tess_topology *machine_mi250(void);           /* 16 dies in one host, a ladder of xGMI */
+/* A switch of 4 on the first of three NUMA nodes, 2 devices on each other one; the switch's uplink
+ * carries three times what the ways from the first node to the others do. */
+struct tess_topology *machine_three_numa(void);
 struct tess_topology *machine_cluster(int hosts, int each); /* DGX-1-like hosts on one switch */
 /* The same in racks, host h in rack h % racks; uplinks as wide as a host's link. */
 struct tess_topology *machine_racks(int racks, int hosts, int each);

@@ -116,6 +116,7 @@ static void case_known_machines(void **state)
     compare(machine_square());
     compare(machine_pairs());
     compare(machine_cluster(4, 2));
+    compare(machine_three_numa());
 }
 
 static void case_parts_of_machines(void **state)
