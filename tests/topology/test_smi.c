@@ -1,0 +1,283 @@
+/*
+ * The text of nvidia-smi topo -m: fixtures in the shapes that drivers print, the links that the
+ * words stand for, what is refused, and the matrices of real machines where they are there.
+ */
+#include "look.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define CLOSE(a, b) assert_true((a) > (b)-1e-6 && (a) < (b) + 1e-6)
+
+static struct tess_topology *read_text(const char *name, const char *text)
+{
+    struct tess_topology *topology =
+        look_read(tess_topology_read_smi, name, text, strlen(text), NULL);
+    assert_non_null(topology);
+    return topology;
+}
+
+/* Two pairs of bridged GPUs, each pair with a switch of its own and one NIC. */
+static const char bridged[] =
+    "$ nvidia-smi topo -m\n"
+    "\t\033[4mGPU0\tGPU1\tGPU2\tGPU3\tNIC0\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\033[0m\r\n"
+    "GPU0\t X \tNV12\tSYS\tSYS\tSYS\t0-15\t0\t\tN/A\r\n"
+    "GPU1\tNV12\t X \tSYS\tSYS\tSYS\t0-15\t0\t\tN/A\r\n"
+    "GPU2\tSYS\tSYS\t X \tNV12\tPIX\t16-31\t1\t\tN/A\r\n"
+    "GPU3\tSYS\tSYS\tNV12\t X \tPIX\t16-31\t1\t\tN/A\r\n"
+    "NIC0\tSYS\tSYS\tPIX\tPIX\t X \t\t\t\r\n"
+    "\n"
+    "Legend:\n\n"
+    "  X    = Self\n"
+    "  SYS  = Connection traversing PCIe as well as the SMP interconnect\n"
+    "  NV#  = Connection traversing a bonded set of # NVLinks\n\n"
+    "NIC Legend:\n\n"
+    "  NIC0: mlx5_2\n";
+
+static void case_bridged(void **state)
+{
+    (void)state;
+    struct tess_topology *topology = read_text("a100.txt", bridged);
+    struct look_counts counts = look_count(topology);
+    assert_int_equal(counts.devices, 4);
+    assert_int_equal(counts.cpus, 2);
+    assert_int_equal(counts.nics, 1);
+    assert_int_equal(counts.pci, 1);
+    assert_int_equal(counts.nvswitches, 0);
+    assert_int_equal(topology->host_count, 1);
+    CLOSE(look_gbs(topology, "gpu0", "gpu1"), 12 * 20.0);
+    CLOSE(look_gbs(topology, "gpu2", "gpu3"), 12 * 20.0);
+    CLOSE(look_gbs(topology, "gpu0", "gpu2"), 0);
+    /* The NIC tells that GPU2 and GPU3 share a switch; of GPU0 and GPU1 nothing is known. */
+    CLOSE(look_gbs(topology, "gpu0", "numa0"), 24);
+    CLOSE(look_gbs(topology, "gpu2", "switch0"), 24);
+    CLOSE(look_gbs(topology, "gpu3", "switch0"), 24);
+    CLOSE(look_gbs(topology, "mlx5_2", "switch0"), 24);
+    CLOSE(look_gbs(topology, "switch0", "numa1"), 24);
+    CLOSE(look_gbs(topology, "numa0", "numa1"), 10);
+    assert_int_equal(topology->node[look_node(topology, "gpu3")].sm, 80);
+    tess_topology_free(topology);
+}
+
+static void case_options(void **state)
+{
+    (void)state;
+    struct tess_topology_options options = {.sm = 90, .pci_gen = 5};
+    struct tess_topology *topology =
+        look_read(tess_topology_read_smi, "a100.txt", bridged, sizeof bridged - 1, &options);
+    assert_non_null(topology);
+    CLOSE(look_gbs(topology, "gpu0", "gpu1"), 12 * 20.6);
+    CLOSE(look_gbs(topology, "gpu0", "numa0"), 48);
+    CLOSE(look_gbs(topology, "numa0", "numa1"), 22);
+    tess_topology_free(topology);
+}
+
+/* The file's name, or the list of GPUs that stands before the matrix. */
+static void case_model(void **state)
+{
+    (void)state;
+    static const char matrix[] = "GPU 0: Tesla V100-SXM2-32GB (UUID: GPU-0)\n"
+                                 "     GPU0 GPU1 CPU Affinity\n"
+                                 "GPU0  X   NV2 0-19\n"
+                                 "GPU1 NV2   X  0-19\n";
+    struct tess_topology *topology = read_text("box.txt", matrix);
+    assert_int_equal(topology->node[topology->device[0]].sm, 70);
+    CLOSE(look_gbs(topology, "gpu0", "numa0"), 12);
+    CLOSE(look_gbs(topology, "gpu0", "gpu1"), 40);
+    tess_topology_free(topology);
+    topology = read_text("some/h100x2.txt", strchr(matrix, '\n') + 1);
+    assert_int_equal(topology->node[topology->device[0]].sm, 90);
+    tess_topology_free(topology);
+    topology = read_text("h100x2/box.txt", strchr(matrix, '\n') + 1);
+    assert_int_equal(topology->node[topology->device[0]].sm, 80);
+    tess_topology_free(topology);
+}
+
+/* All to all: by a switch where no GPU has so many links, direct where it has. */
+static void case_all_to_all(void **state)
+{
+    (void)state;
+    struct tess_topology *topology = read_text("h100.txt", "GPU0 GPU1 GPU2\n"
+                                                           "GPU0 X NV18 NV18\n"
+                                                           "GPU1 NV18 X NV18\n"
+                                                           "GPU2 NV18 NV18 X\n");
+    assert_int_equal(look_count(topology).nvswitches, 1);
+    CLOSE(look_gbs(topology, "gpu1", "nvswitch0"), 18 * 20.6);
+    CLOSE(look_gbs(topology, "gpu0", "gpu1"), 0);
+    tess_topology_free(topology);
+    topology = read_text("a100.txt", "GPU0 GPU1 GPU2 GPU3\n"
+                                     "GPU0 X NV4 NV4 NV4\n"
+                                     "GPU1 NV4 X NV4 NV4\n"
+                                     "GPU2 NV4 NV4 X NV4\n"
+                                     "GPU3 NV4 NV4 NV4 X\n");
+    assert_int_equal(look_count(topology).nvswitches, 0);
+    assert_int_equal(look_count(topology).cpus, 1);
+    CLOSE(look_gbs(topology, "gpu0", "gpu3"), 80);
+    tess_topology_free(topology);
+}
+
+/* Nothing but words: NUMA nodes from SYS, an upper switch from PXB. */
+static void case_words_alone(void **state)
+{
+    (void)state;
+    struct tess_topology *topology = read_text("words.txt", "     GPU0 GPU1 GPU2 GPU3 GPU4 GPU5\n"
+                                                            "GPU0  X   PIX  PXB  NODE SYS  SOC\n"
+                                                            "GPU1 PIX   X   PXB  NODE SYS  SYS\n"
+                                                            "GPU2 PXB  PXB   X   PHB  SYS  SYS\n"
+                                                            "GPU3 NODE NODE PHB   X   SYS  SYS\n"
+                                                            "GPU4 SYS  SYS  SYS  SYS   X   NV1\n"
+                                                            "GPU5 SYS  SYS  SYS  SYS  NV1   X\n");
+    struct look_counts counts = look_count(topology);
+    assert_int_equal(counts.cpus, 2);
+    assert_int_equal(counts.pci, 3); /* of 0 and 1, of 2, and the one above */
+    CLOSE(look_gbs(topology, "gpu0", "switch0"), 24);
+    CLOSE(look_gbs(topology, "gpu2", "switch1"), 24);
+    CLOSE(look_gbs(topology, "switch0", "upper0"), 24);
+    CLOSE(look_gbs(topology, "switch1", "upper0"), 24);
+    CLOSE(look_gbs(topology, "upper0", "numa0"), 24);
+    CLOSE(look_gbs(topology, "gpu3", "numa0"), 24);
+    CLOSE(look_gbs(topology, "gpu4", "numa1"), 24);
+    CLOSE(look_gbs(topology, "gpu5", "numa1"), 24);
+    tess_topology_free(topology);
+}
+
+static void case_refused(void **state)
+{
+    (void)state;
+    look_reader *read = tess_topology_read_smi;
+    look_refused(read, "f.txt", "", NULL, "f.txt: no matrix");
+    look_refused(read, "f.txt", "hello\nworld\n", NULL, "f.txt:2: no matrix");
+    look_refused(read, "f.txt", "GPU0 GPU1\nGPU0 X SYS\n", NULL, "f.txt:2: the text ends");
+    look_refused(read, "f.txt", "GPU0 GPU1\nGPU0 X\n", NULL, "f.txt:2: row GPU0 ends after 1");
+    look_refused(read, "f.txt", "GPU0 GPU1\nGPU0 X FOO\n", NULL,
+                 "f.txt:2: 'FOO' in row GPU0, column GPU1");
+    look_refused(read, "f.txt", "GPU0 GPU1\nGPU0 X OK\n", NULL, "topo -p2p");
+    look_refused(read, "f.txt", "GPU0 GPU1\nGPU0 X X\n", NULL, "X belongs");
+    look_refused(read, "f.txt", "GPU0 GPU1\nGPU0 NV1 SYS\n", NULL, "X belongs");
+    look_refused(read, "f.txt", "GPU0 GPU1\nGPU0 X NV0\n", NULL, "'NV0'");
+    look_refused(read, "f.txt", "GPU0 GPU1\nGPU0 X NV1\nGPU1 NV2 X\n", NULL,
+                 "f.txt:3: 'NV2' from GPU1 to GPU0, but another word from GPU0 to GPU1 in line 2");
+    look_refused(read, "f.txt", "GPU0 GPU1\nGPU0 X SYS\nGPU0 X SYS\n", NULL, "f.txt:3: a second");
+    look_refused(read, "f.txt", "GPU0 GPU0\n", NULL, "f.txt:1: two columns");
+    look_refused(read, "f.txt", "GPU0 GPU1\nGPU0 X SYS\nGPU2 X SYS\n", NULL,
+                 "f.txt:3: row GPU2 has no column");
+    look_refused(read, "f.txt", "GPU0 nic\nGPU0 X NV2\n", NULL, "only GPUs have NVLinks");
+    look_refused(read, "f.txt", "GPU0 n\033{ic\n", NULL, "is no name");
+    look_refused(read, "f.txt", "GPU0 CPU Affinity GPU1\nGPU0 X 0\n", NULL, "'GPU1'");
+    look_refused(read, "f.txt", "GPU0\nGPU0 X\nGPU0\nGPU0 X\n", NULL, "f.txt:3: a second matrix");
+}
+
+static void case_many_columns(void **state)
+{
+    (void)state;
+    char text[8192];
+    size_t used = 0;
+    for (int i = 0; i < 300; i++)
+        used += (size_t)snprintf(text + used, sizeof text - used, "GPU%d ", i);
+    look_refused(tess_topology_read_smi, "f.txt", text, NULL, "more than 256 columns");
+}
+
+static void case_hostile(void **state)
+{
+    (void)state;
+    static const char *const piece[] = {"GPU0", "GPU7", "NV99", "NV255", "SYS",  "PIX",
+                                        "PXB",  " ",    "\n",   "\033[", "\033", "\t",
+                                        "X",    "NIC0", ": ",   "9999",  "N/A",  "CPU Affinity",
+                                        "\xff", "-1"};
+    look_hostile(tess_topology_read_smi, bridged, piece, sizeof piece / sizeof piece[0], 3000);
+}
+
+/* ---- real machines -------------------------------------------------------------------------- */
+
+static void case_real(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *path;
+        int32_t devices, nics, cpus, nvswitches, sm;
+    } file[] = {
+        {"smi/a100mix-x4-nv12+pix-node192.txt", 4, 0, 2, 0, 80},
+        {"smi/a100pcie-x4-nv12pairs-azure-nc96.txt", 4, 0, 4, 0, 80},
+        {"smi/a100x4-nv4-leonardo-4nic.txt", 4, 4, 1, 0, 80},
+        {"smi/a100x4-nv4-polaris-2nic.txt", 4, 2, 4, 0, 80},
+        {"smi/b300x8-nvswitch-8nic-pxb-deepep590.txt", 8, 8, 2, 1, 103},
+        {"smi/h100pcie-x8-odd-bridges.txt", 8, 0, 2, 0, 90},
+        {"smi/h100vm-x4-nv18-8nic-allphb.txt", 4, 8, 1, 1, 90},
+        {"smi/h100x8-nvswitch-8nic-pix.txt", 8, 8, 2, 1, 90},
+        {"smi/h100x8-nvswitch-nonic-stas.txt", 8, 0, 2, 1, 90},
+        {"smi/nv4pairs-x4-1nic-vllm.txt", 4, 1, 2, 0, 80},
+        {"smi/p100x8-dgx1.derived.txt", 8, 0, 2, 0, 60},
+        {"smi/pcie-x8-pix4+4-2nic-socket0.txt", 8, 2, 2, 0, 80},
+        {"smi/pcie-x8-pix4+4-onesocket-2nic-other.txt", 8, 2, 2, 0, 80},
+        {"smi/pcie-x8-pix4+4-onesocket-after.txt", 8, 2, 1, 0, 80},
+        {"smi/pcie-x8-pix5+3-asym-before.txt", 8, 2, 2, 0, 80},
+        {"smi/rtx4090x8-allsys-2nic-gpuallocator17.txt", 8, 2, 2, 0, 89},
+        {"smi/v100x8-dgx1-4nic-msccltools.txt", 8, 4, 2, 0, 70},
+        {"smi/v100x8-hcm-1nic-dlperf.txt", 8, 1, 2, 0, 70},
+        {"smi/v100x8-hcm-1nic-vm.txt", 8, 1, 2, 0, 70},
+        {"smi/v100x8-hcm-9nic-nersc-cgpu.txt", 8, 9, 2, 0, 70},
+    };
+    int found = 0;
+    for (size_t f = 0; f < sizeof file / sizeof file[0]; f++) {
+        size_t bytes;
+        char *text = look_real(file[f].path, &bytes);
+        if (!text)
+            continue;
+        found++;
+        struct tess_topology *topology =
+            look_read(tess_topology_read_smi, file[f].path, text, bytes, NULL);
+        free(text);
+        assert_non_null(topology);
+        struct look_counts counts = look_count(topology);
+        if (counts.devices != file[f].devices || counts.nics != file[f].nics ||
+            counts.cpus != file[f].cpus || counts.nvswitches != file[f].nvswitches ||
+            topology->node[topology->device[0]].sm != file[f].sm)
+            fail_msg("%s: %d devices, %d NICs, %d processors, %d NVSwitches, sm %d", file[f].path,
+                     (int)counts.devices, (int)counts.nics, (int)counts.cpus,
+                     (int)counts.nvswitches, (int)topology->node[topology->device[0]].sm);
+        tess_topology_free(topology);
+    }
+    if (found == 0)
+        skip();
+}
+
+/* Whole switches: what the words of one of these files say, link by link. */
+static void case_real_links(void **state)
+{
+    (void)state;
+    size_t bytes;
+    char *text = look_real("smi/v100x8-dgx1-4nic-msccltools.txt", &bytes);
+    if (!text)
+        skip();
+    struct tess_topology *topology =
+        look_read(tess_topology_read_smi, "v100.txt", text, bytes, NULL);
+    free(text);
+    assert_non_null(topology);
+    assert_int_equal(look_count(topology).pci, 4);
+    assert_string_equal(look_beside(topology, "gpu0", TESS_NODE_PCI),
+                        look_beside(topology, "gpu1", TESS_NODE_PCI));
+    assert_string_equal(look_beside(topology, "mlx5_0", TESS_NODE_PCI),
+                        look_beside(topology, "gpu1", TESS_NODE_PCI));
+    CLOSE(look_gbs(topology, "gpu0", "gpu3"), 40);
+    CLOSE(look_gbs(topology, "gpu3", "gpu7"), 20);
+    CLOSE(look_gbs(topology, "numa0", "numa1"), 6);
+    CLOSE(look_gbs(topology, "gpu6", look_beside(topology, "gpu6", TESS_NODE_PCI)), 12);
+    tess_topology_free(topology);
+}
+
+int main(void)
+{
+    const struct CMUnitTest cases[] = {
+        cmocka_unit_test(case_bridged),      cmocka_unit_test(case_options),
+        cmocka_unit_test(case_model),        cmocka_unit_test(case_all_to_all),
+        cmocka_unit_test(case_words_alone),  cmocka_unit_test(case_refused),
+        cmocka_unit_test(case_many_columns), cmocka_unit_test(case_hostile),
+        cmocka_unit_test(case_real),         cmocka_unit_test(case_real_links),
+    };
+    return cmocka_run_group_tests(cases, NULL, NULL);
+}
