@@ -2,7 +2,7 @@
 # The Debian packages that Tessera needs, and how to get them. Sourced by demo.sh, test.sh and .ci/run.
 
 packages_build="cmake ninja-build gcc g++ pkg-config libc6-dev libdnnl-dev libyaml-dev libjansson-dev
-    zlib1g-dev libcmocka-dev gnuplot-nox libprotobuf-c-dev protobuf-c-compiler"
+    zlib1g-dev libhwloc-dev libcmocka-dev gnuplot-nox libprotobuf-c-dev protobuf-c-compiler"
 packages_data="dataset-fashion-mnist"
 packages_ci="clang libclang-rt-14-dev chromium"
 
