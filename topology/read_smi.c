@@ -97,7 +97,7 @@ static bool smi_is_header(struct tess__lines lines)
 static bool smi_plain_name(struct tess__word word)
 {
     for (size_t i = 0; i < word.length; i++)
-        if (!isalnum((unsigned char)word.text[i]) && !strchr("_-.:/", word.text[i]))
+        if (!isalnum((unsigned char)word.text[i]) && !memchr("_-.:/", word.text[i], 5))
             return false;
     return word.length > 0 && word.length < TESS_TOPO_NAME_MAX;
 }

@@ -157,6 +157,8 @@ void look_hostile(look_reader *read, const char *text, const char *const *piece,
     assert_true(was >= 0 && null >= 0);
     look_key = tess_rng_key(6, TESS_RNG_TEST, 0);
     look_drawn = 0;
+    const char *more = getenv("TESSERA_FUZZ_TRIES");
+    tries = more ? atoi(more) : tries;
     size_t bytes = strlen(text);
     char *mutant = malloc(LOOK_TEXT_MAX);
     assert_non_null(mutant);

@@ -172,6 +172,14 @@ static void case_refused(void **state)
     look_refused(read, "f.txt", "GPU0\nGPU0 X\nGPU0\nGPU0 X\n", NULL, "f.txt:3: a second matrix");
 }
 
+/* A name that a 0 ends early. */
+static void case_zero(void **state)
+{
+    (void)state;
+    static const char text[] = "GPU0 n\0c\nGPU0 X SYS\n";
+    assert_null(look_read(tess_topology_read_smi, "f.txt", text, sizeof text - 1, NULL));
+}
+
 static void case_many_columns(void **state)
 {
     (void)state;
@@ -273,11 +281,12 @@ static void case_real_links(void **state)
 int main(void)
 {
     const struct CMUnitTest cases[] = {
-        cmocka_unit_test(case_bridged),      cmocka_unit_test(case_options),
-        cmocka_unit_test(case_model),        cmocka_unit_test(case_all_to_all),
-        cmocka_unit_test(case_words_alone),  cmocka_unit_test(case_refused),
-        cmocka_unit_test(case_many_columns), cmocka_unit_test(case_hostile),
-        cmocka_unit_test(case_real),         cmocka_unit_test(case_real_links),
+        cmocka_unit_test(case_bridged),     cmocka_unit_test(case_options),
+        cmocka_unit_test(case_model),       cmocka_unit_test(case_all_to_all),
+        cmocka_unit_test(case_words_alone), cmocka_unit_test(case_refused),
+        cmocka_unit_test(case_zero),        cmocka_unit_test(case_many_columns),
+        cmocka_unit_test(case_hostile),     cmocka_unit_test(case_real),
+        cmocka_unit_test(case_real_links),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);
 }
