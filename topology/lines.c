@@ -47,6 +47,22 @@ bool tess__lines_word(struct tess__lines *lines, struct tess__word *word_out)
     return word.length > 0;
 }
 
+/* The end of a very long path is what tells files apart. */
+static const char *lines_shown(const char *name)
+{
+    size_t length = strlen(name);
+    return length > 400 ? name + length - 400 : name;
+}
+
+enum tess_status tess__lines_named(const char *name, enum tess_status status)
+{
+    const char *shown = lines_shown(name), *error = tess_log_last_error();
+    size_t length = strlen(shown);
+    if (status != TESS_ERR_DATA || (strncmp(error, shown, length) == 0 && error[length] == ':'))
+        return status;
+    return tess__lines_fail(name, 0, "%s", error);
+}
+
 enum tess_status tess__lines_fail(const char *name, int32_t line, const char *format, ...)
 {
     char what[1024];
@@ -54,9 +70,7 @@ enum tess_status tess__lines_fail(const char *name, int32_t line, const char *fo
     va_start(list, format);
     vsnprintf(what, sizeof what, format, list);
     va_end(list);
-    /* The end of a very long path is what tells files apart. */
-    size_t length = strlen(name);
-    const char *shown = length > 400 ? name + length - 400 : name;
+    const char *shown = lines_shown(name);
     if (line > 0)
         return tess_fail(TESS_ERR_DATA, "%s:%d: %s", shown, (int)line, what);
     return tess_fail(TESS_ERR_DATA, "%s: %s", shown, what);

@@ -28,6 +28,10 @@ bool tess__lines_word(struct tess__lines *lines, struct tess__word *word_out);
 TESS_PRINTF(3, 4)
 enum tess_status tess__lines_fail(const char *name, int32_t line, const char *format, ...);
 
+/* What a reader returns: an error of building, which knows of no file, is told again with its name.
+ */
+enum tess_status tess__lines_named(const char *name, enum tess_status status);
+
 bool tess__word_is(struct tess__word word, const char *text);
 /* Digits alone, 0 .. max. */
 bool tess__word_number(struct tess__word word, int32_t max, int32_t *number_out);

@@ -488,5 +488,5 @@ enum tess_status tess_topology_read_hwloc(const char *name, const char *text, si
         hwloc_topology_destroy(self->hwloc);
     free(self->place);
     free(self);
-    return status;
+    return tess__lines_named(name, status);
 }

@@ -379,5 +379,5 @@ enum tess_status tess_topology_read_slurm(const char *name, const char *text, si
     free(self.at);
     free(self.hosts.mention);
     free(self.children.mention);
-    return status;
+    return tess__lines_named(name, status);
 }

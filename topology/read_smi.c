@@ -358,5 +358,5 @@ enum tess_status tess_topology_read_smi(const char *name, const char *text, size
     free(smi.entry);
     free(smi.cell);
     free(clean);
-    return status;
+    return tess__lines_named(name, status);
 }

@@ -462,5 +462,5 @@ enum tess_status tess_topology_read_yaml(const char *name, const char *text, siz
     yaml_event_delete(&self.event);
     yaml_parser_delete(&self.parser);
     free(self.known);
-    return status;
+    return tess__lines_named(name, status);
 }

@@ -85,6 +85,7 @@ struct tess_topology *look_read(look_reader *read, const char *name, const char 
     }
     tess_topology_free(topology);
     assert_int_equal(status, TESS_ERR_DATA);
+    assert_non_null(strstr(tess_log_last_error(), name));
     return NULL;
 }
 

@@ -145,7 +145,6 @@ static enum tess_status read_words(const char *name, const char *text, size_t by
                                    const struct tess_topology_options *options,
                                    struct tess_topology *topology)
 {
-    (void)name;
     char *line = strndup(text, bytes);
     assert_non_null(line);
     struct tess_topology *made = NULL;
@@ -158,7 +157,7 @@ static enum tess_status read_words(const char *name, const char *text, size_t by
         assert_int_equal(tess_topology_finish(topology), TESS_OK);
     }
     tess_topology_free(made);
-    return status;
+    return status == TESS_OK ? status : tess_fail(status, "%s: %s", name, tess_log_last_error());
 }
 
 static void case_hostile(void **state)
