@@ -56,11 +56,12 @@ static enum tess_status graph_number_host(struct graph *g, const struct graph_ke
                                           int32_t count, int32_t *number)
 {
     int32_t told = 0, next = 0, at = 0;
+    const struct tess_nccl_item *item = g->file->item;
     for (; told < count && key[told].index != INT32_MAX; told++) {
         if (told > 0 && key[told].index == key[told - 1].index)
             TESS_FAIL(TESS_ERR_DATA, "%s:%d: dev %d is that of the <gpu> of line %d already",
-                      g->file->name, (int)g->file->item[key[told].item].line, (int)key[told].index,
-                      (int)g->file->item[key[told - 1].item].line);
+                      g->file->name, (int)item[item[key[told].item].gpu].line, (int)key[told].index,
+                      (int)item[item[key[told - 1].item].gpu].line);
         number[key[told].item] = key[told].index;
     }
     for (int32_t i = told; i < count; i++) {

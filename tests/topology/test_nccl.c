@@ -1,0 +1,442 @@
+/* NCCL's topology files: what the graph of each is, what is written, and files of real machines. */
+#include "nccl_fixture.h"
+#include "tessera/log.h"
+#include "topology/constants.h"
+
+#include <dirent.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define ASSERT_GBS(topology, kind, a, b, expected)                                                 \
+    do {                                                                                           \
+        assert_float_equal(nccl_gbs(topology, kind, a, b), expected, 1e-9);                        \
+        assert_float_equal(nccl_gbs(topology, kind, b, a), expected, 1e-9);                        \
+    } while (0)
+
+static int count(const struct tess_topology *topology, enum tess_node_kind kind)
+{
+    int found = 0;
+    for (int32_t i = 0; i < topology->node_count; i++)
+        found += topology->node[i].kind == kind;
+    return found;
+}
+
+static void case_bridged_pair(void **state)
+{
+    (void)state;
+    struct tess_topology *t = nccl_open("pair", NULL);
+    const struct tess_node *cpu = &t->node[nccl_node(t, "numa0")];
+    const struct tess_node *gpu = &t->node[nccl_node(t, "gpu1")];
+    assert_int_equal(t->device_count, 2);
+    assert_int_equal(t->node_count, 6);
+    assert_int_equal(cpu->maker, TESS_CPU_INTEL);
+    assert_int_equal(cpu->model, 143);
+    assert_int_equal(cpu->socket, -1);
+    assert_int_equal(gpu->sm, 90);
+    assert_int_equal(gpu->index, 1);
+    assert_string_equal(gpu->bus, "0000:2a:00.0"); /* in lower case, as NCCL compares it */
+    ASSERT_GBS(t, TESS_LINK_NVLINK, "gpu0", "gpu1", 12 * TESS_GBS_NVLINK_SM90);
+    assert_int_equal(nccl_link(t, TESS_LINK_NVLINK, "gpu0", "gpu1")->count, 12);
+    ASSERT_GBS(t, TESS_LINK_PCI, "gpu0", "pciffff:ff:01.0", 48);
+    ASSERT_GBS(t, TESS_LINK_PCI, "gpu1", "pciffff:ff:01.0", 24);
+    ASSERT_GBS(t, TESS_LINK_PCI, "numa0", "pciffff:ff:01.0", 48);
+    ASSERT_GBS(t, TESS_LINK_PCI, "mlx5_0", "pciffff:ff:01.0", 48);
+    ASSERT_GBS(t, TESS_LINK_NET, "mlx5_0", "net", 50);
+    assert_float_equal(nccl_link(t, TESS_LINK_NET, "net", "mlx5_0")->latency_us, 1.5, 1e-9);
+    tess_topology_free(t);
+}
+
+static void case_nvswitches_are_one(void **state)
+{
+    (void)state;
+    struct tess_topology *t = nccl_open("nvswitch", NULL);
+    assert_int_equal(t->device_count, 4);
+    assert_int_equal(count(t, TESS_NODE_NVSWITCH), 1);
+    for (int i = 0; i < 4; i++) {
+        char name[16];
+        snprintf(name, sizeof(name), "gpu%d", i);
+        ASSERT_GBS(t, TESS_LINK_NVLINK, name, "nvswitch", 18 * TESS_GBS_NVLINK_SM90);
+        assert_int_equal(nccl_link(t, TESS_LINK_NVLINK, name, "nvswitch")->count, 18);
+    }
+    ASSERT_GBS(t, TESS_LINK_SYS, "numa0", "numa1", TESS_GBS_UPI_SPR);
+    tess_topology_free(t);
+}
+
+/* A PEX switch of two levels is one; cards with several ports or functions share their link. */
+static void case_what_is_one_part(void **state)
+{
+    (void)state;
+    struct tess_topology *t = nccl_open("nvswitch", NULL);
+    assert_int_equal(count(t, TESS_NODE_PCI), 2);
+    ASSERT_GBS(t, TESS_LINK_PCI, "gpu0", "pci0000:08:00.0", 48);
+    ASSERT_GBS(t, TESS_LINK_PCI, "gpu3", "pci0000:86:00.0", 48);
+    assert_int_equal(count(t, TESS_NODE_NIC), 4); /* "absent" has no dev */
+    ASSERT_GBS(t, TESS_LINK_PCI, "mlx5_0", "pci0000:08:00.0", 48);
+    ASSERT_GBS(t, TESS_LINK_LOCAL, "mlx5_0", "mlx5_1", TESS_GBS_LOCAL);
+    ASSERT_GBS(t, TESS_LINK_NET, "mlx5_1", "net", 22.5);
+    ASSERT_GBS(t, TESS_LINK_PCI, "eth#2", "numa1", 24); /* two of a name */
+    ASSERT_GBS(t, TESS_LINK_LOCAL, "eth#2", "eth#3", TESS_GBS_LOCAL);
+    ASSERT_GBS(t, TESS_LINK_NET, "eth#3", "net", 1.25); /* a speed that is not told: 10 Gb/s */
+    tess_topology_free(t);
+}
+
+static void case_partial_file(void **state)
+{
+    (void)state;
+    const struct tess_topology_options options = {.sm = 90, .pci_gen = 5};
+    struct tess_topology *t = nccl_open("partial", NULL);
+    assert_int_equal(t->device_count, 3);
+    /* dev 1 is told; the others get 0 and 2 in the order of bus ids. */
+    assert_string_equal(t->node[t->device[0]].bus, "0002:00:00.0");
+    assert_string_equal(t->node[t->device[1]].bus, "0001:00:00.0");
+    assert_string_equal(t->node[t->device[2]].bus, "0003:00:00.0");
+    assert_int_equal(t->node[t->device[0]].sm, 0);
+    ASSERT_GBS(t, TESS_LINK_PCI, "gpu0", "pciffff:ff:02.0", 24); /* not told: generation 4 */
+    ASSERT_GBS(t, TESS_LINK_PCI, "gpu1", "pciffff:ff:02.0", 12); /* "": NCCL's 8 GT/s */
+    ASSERT_GBS(t, TESS_LINK_PCI, "nic0", "pciffff:ff:01.0", 24);
+    assert_int_equal(count(t, TESS_NODE_NET), 0);
+    assert_int_equal(tess_topology_find_bus(t, 0, "0009:00:00.0"), -1);
+    tess_topology_free(t);
+
+    t = nccl_open("partial", &options);
+    ASSERT_GBS(t, TESS_LINK_PCI, "gpu0", "pciffff:ff:02.0", 48);
+    ASSERT_GBS(t, TESS_LINK_PCI, "gpu1", "pciffff:ff:02.0", 48);
+    ASSERT_GBS(t, TESS_LINK_PCI, "gpu2", "pciffff:ff:01.0", 24); /* told */
+    assert_int_equal(t->node[t->device[1]].sm, 90);
+    tess_topology_free(t);
+}
+
+static void case_rccl(void **state)
+{
+    (void)state;
+    struct tess_topology *t = nccl_open("rccl", NULL);
+    assert_int_equal(t->device_count, 4);
+    ASSERT_GBS(t, TESS_LINK_NVLINK, "gpu0", "gpu1", 40);
+    ASSERT_GBS(t, TESS_LINK_NVLINK, "gpu0", "gpu2", 20);
+    ASSERT_GBS(t, TESS_LINK_NVLINK, "gpu1", "gpu3", 20);
+    ASSERT_GBS(t, TESS_LINK_NVLINK, "gpu2", "gpu3", 20);
+    ASSERT_GBS(t, TESS_LINK_NVLINK, "gpu0", "gpu3", 0);
+    ASSERT_GBS(t, TESS_LINK_SYS, "numa0", "numa1", TESS_GBS_AMD);
+    assert_int_equal(t->node[t->device[0]].sm, 0);
+    tess_topology_free(t);
+}
+
+static void case_rarer_links(void **state)
+{
+    (void)state;
+    struct tess_topology *t = nccl_open("odd", NULL);
+    assert_int_equal(t->device_count, 2); /* dev="-1" is left out */
+    assert_int_equal(t->node[nccl_node(t, "numa0")].maker, TESS_CPU_ARM);
+    assert_int_equal(t->node[nccl_node(t, "numa8")].maker, TESS_CPU_POWER);
+    ASSERT_GBS(t, TESS_LINK_C2C, "gpu0", "numa0", 447.12);
+    ASSERT_GBS(t, TESS_LINK_NVLINK, "gpu1", "numa8", 3 * TESS_GBS_NVLINK_SM86);
+    ASSERT_GBS(t, TESS_LINK_LOCAL, "pci000a:01:00.0", "pci000b:01:00.0", TESS_GBS_LOCAL);
+    ASSERT_GBS(t, TESS_LINK_LOCAL, "eth0", "numa0", TESS_GBS_LOCAL);
+    /* One direction, as told; not to itself, nor to what is not there. */
+    assert_float_equal(nccl_gbs(t, TESS_LINK_NVLINK, "gpu0", "gpu1"), 4 * TESS_GBS_NVLINK_SM100,
+                       1e-9);
+    assert_float_equal(nccl_gbs(t, TESS_LINK_NVLINK, "gpu1", "gpu0"), 0, 0);
+    tess_topology_free(t);
+}
+
+static void case_hosts_of_one_nvlink_domain(void **state)
+{
+    (void)state;
+    static const char text[] =
+        "<system version=\"1\">\n"
+        "<cpu numaid=\"0\" host_hash=\"0xa1\"><pci busid=\"0000:01:00.0\"><gpu dev=\"0\" "
+        "sm=\"100\">"
+        "<nvlink target=\"fffffff:ffff:ff\" count=\"18\" tclass=\"0x068000\"/></gpu></pci>"
+        "<nic><net name=\"eth0\" dev=\"0\"/></nic></cpu>\n"
+        "<cpu numaid=\"0\" host_hash=\"0xb2\"><pci busid=\"0000:01:00.0\"><gpu dev=\"0\" "
+        "sm=\"100\">"
+        "<nvlink target=\"fffffff:ffff:ff\" count=\"18\" tclass=\"0x068000\"/></gpu></pci>"
+        "<nic><net name=\"eth0\" dev=\"0\"/></nic></cpu>\n"
+        "</system>";
+    struct tess_topology *t = nccl_read(text, strlen(text), NULL, NULL);
+    char *written = NULL;
+    assert_non_null(t);
+    assert_int_equal(t->host_count, 2);
+    assert_int_equal(t->device_count, 2);
+    ASSERT_GBS(t, TESS_LINK_NVLINK, "n1.gpu0", "nvswitch", 18 * TESS_GBS_NVLINK_SM100);
+    assert_int_equal(t->node[nccl_node(t, "nvswitch")].host, -1);
+    assert_int_equal(tess_topology_write_nccl(t, 1, &written), TESS_OK);
+    assert_non_null(strstr(written, "<net name=\"eth0\" dev=\"0\" speed=\"10000\"/>"));
+    free(written);
+    assert_int_equal(tess_topology_write_nccl(t, 2, &written), TESS_ERR_USAGE);
+    assert_null(written);
+    tess_topology_free(t);
+}
+
+/* One device on a CPU, its link as the attributes say. */
+static double pci_gbs(const char *attributes)
+{
+    char text[512];
+    snprintf(text, sizeof(text),
+             "<system version=\"1\"><cpu numaid=\"0\"><pci busid=\"0000:01:00.0\" "
+             "class=\"0x030000\"%s/></cpu></system>",
+             attributes);
+    struct tess_topology *t = nccl_read(text, strlen(text), NULL, NULL);
+    assert_non_null(t);
+    const double gbs = nccl_gbs(t, TESS_LINK_PCI, "gpu0", "numa0");
+    tess_topology_free(t);
+    return gbs;
+}
+
+static void case_speeds_and_widths(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *attributes;
+        double gbs;
+    } row[] = {
+        {" link_speed=\"2.5 GT/s\" link_width=\"16\"", 3},
+        {" link_speed=\"5 GT/s\" link_width=\"16\"", 6},
+        {" link_speed=\"8 GT/s\" link_width=\"16\"", 12},
+        {" link_speed=\"16 GT/s\" link_width=\"16\"", 24},
+        {" link_speed=\"32 GT/s\" link_width=\"16\"", 48},
+        {" link_speed=\"32 GT/s PCIe/s\" link_width=\"16\"", 48},
+        {" link_speed=\"2.5 GT/s PCIe\" link_width=\"8\"", 1.5},
+        {" link_speed=\"5.0 GT/s PCIe\" link_width=\"4\"", 1.5},
+        {" link_speed=\"8.0 GT/s PCIe\" link_width=\"2\"", 1.5},
+        {" link_speed=\"16.0 GT/s PCIe\" link_width=\"1\"", 1.5},
+        {" link_speed=\"32.0 GT/s PCIe\" link_width=\"16\"", 48},
+        {" link_speed=\"64.0 GT/s PCIe\" link_width=\"0\"", 96},
+        {" link_speed=\"64 GT/s\" link_width=\"16\"", 12},   /* not a beginning that NCCL knows */
+        {" link_speed=\"32.0 GT/s\" link_width=\"16\"", 12}, /* nor this */
+        {" link_speed=\"Unknown\" link_width=\"16\"", 12},
+        {" link_speed=\"\" link_width=\"0x8\"", 6},
+        {"", 24},
+    };
+    for (size_t i = 0; i < sizeof(row) / sizeof(row[0]); i++)
+        assert_float_equal(pci_gbs(row[i].attributes), row[i].gbs, 1e-9);
+}
+
+/* ---- writing --------------------------------------------------------------------------------- */
+
+/* Names and links of a are in b. */
+static void assert_within(const struct tess_topology *a, const struct tess_topology *b)
+{
+    for (int32_t i = 0; i < a->node_count; i++) {
+        const struct tess_node *x = &a->node[i], *y = &b->node[nccl_node(b, x->name)];
+        assert_int_equal(x->kind, y->kind);
+        assert_string_equal(x->bus, y->bus);
+        assert_int_equal(x->host, y->host);
+        assert_int_equal(x->index, y->index);
+        assert_int_equal(x->socket, y->socket);
+        assert_int_equal(x->sm, y->sm);
+        assert_int_equal(x->maker, y->maker);
+        assert_int_equal(x->model, y->model);
+    }
+    for (int32_t i = 0; i < a->link_count; i++) {
+        const struct tess_topo_link *x = &a->link[i];
+        const struct tess_topo_link *y =
+            nccl_link(b, x->kind, a->node[x->from].name, a->node[x->to].name);
+        assert_non_null(y);
+        assert_float_equal(x->gbs, y->gbs, 1e-9);
+        assert_float_equal(x->latency_us, y->latency_us, 1e-9);
+        assert_int_equal(x->count, y->count);
+    }
+}
+
+/* What NCCL's parser wants: one element a line, single spaces, no tab, no declaration. */
+static void assert_form(const char *text)
+{
+    for (const char *line = text; *line != '\0';) {
+        const char *end = strchr(line, '\n');
+        assert_non_null(end);
+        while (*line == ' ')
+            line++;
+        assert_true(end - line >= 3 && line[0] == '<' && line[1] != '?' && end[-1] == '>');
+        for (const char *c = line; c < end; c++) {
+            assert_true(*c >= ' ' && *c <= '~');
+            assert_true(c == line || *c != '<');
+            assert_true(c[0] != ' ' || (c[1] != ' ' && c[1] != '/' && c[1] != '>'));
+        }
+        line = end + 1;
+    }
+}
+
+static void assert_round_trip(const struct tess_topology *t)
+{
+    char *text = NULL;
+    assert_int_equal(tess_topology_write_nccl(t, 0, &text), TESS_OK);
+    assert_form(text);
+    struct tess_topology *again = nccl_read(text, strlen(text), NULL, NULL);
+    assert_non_null(again);
+    assert_within(t, again);
+    assert_within(again, t);
+    free(text);
+    tess_topology_free(again);
+}
+
+static void case_written_and_read_again(void **state)
+{
+    (void)state;
+    for (const struct nccl_fixture *f = nccl_fixtures; f->name != NULL; f++) {
+        struct tess_topology *t = nccl_open(f->name, NULL);
+        /* NCCL's format has no NVLink of AMD's: they come back as NVLinks of as much. */
+        assert_round_trip(t);
+        tess_topology_free(t);
+    }
+}
+
+static int32_t add(struct tess_topology *t, enum tess_node_kind kind, const char *name, int index)
+{
+    struct tess_node node = {.kind = kind, .index = index, .socket = -1};
+    int32_t number;
+    snprintf(node.name, sizeof(node.name), "%s", name);
+    assert_int_equal(tess_topology_add_node(t, &node, &number), TESS_OK);
+    return number;
+}
+
+/* From a source that knows no bus ids and no counts, and with a name that is no good in XML. */
+static void case_what_other_formats_lack(void **state)
+{
+    (void)state;
+    struct tess_topology *t = tess_topology_new();
+    const int32_t cpu = add(t, TESS_NODE_CPU, "numa0", 0);
+    const int32_t a = add(t, TESS_NODE_DEVICE, "gpu0", 0), b = add(t, TESS_NODE_DEVICE, "gpu1", 1);
+    const int32_t nic = add(t, TESS_NODE_NIC, "a\"<&", 0), net = add(t, TESS_NODE_NET, "net", 0);
+    char *text = NULL;
+    assert_int_equal(tess_topology_join(t, TESS_LINK_PCI, cpu, a, 23, 1), TESS_OK);
+    assert_int_equal(tess_topology_join(t, TESS_LINK_NVLINK, a, b, 40, 0), TESS_OK);
+    assert_int_equal(tess_topology_join(t, TESS_LINK_PCI, cpu, nic, 12, 1), TESS_OK);
+    assert_int_equal(tess_topology_join(t, TESS_LINK_NET, nic, net, 1, 1), TESS_OK);
+    assert_int_equal(tess_topology_finish(t), TESS_OK);
+    assert_int_equal(tess_topology_write_nccl(t, 0, &text), TESS_ERR_UNSUPPORTED);
+    assert_non_null(strstr(tess_log_last_error(), "gpu1"));
+    assert_null(text);
+    assert_int_equal(tess_topology_join(t, TESS_LINK_PCI, cpu, b, 12, 1), TESS_OK);
+    assert_int_equal(tess_topology_write_nccl(t, 0, &text), TESS_OK);
+    assert_form(text);
+    assert_non_null(strstr(text, "invented"));
+    assert_non_null(strstr(text, "name=\"a___\""));
+    struct tess_topology *again = nccl_read(text, strlen(text), NULL, NULL);
+    assert_non_null(again);
+    assert_int_equal(again->device_count, 2);
+    ASSERT_GBS(again, TESS_LINK_NVLINK, "gpu0", "gpu1", 40);
+    ASSERT_GBS(again, TESS_LINK_PCI, "gpu0", "numa0", 24); /* the nearest there is to 23 */
+    free(text);
+    tess_topology_free(again);
+    tess_topology_free(t);
+}
+
+/* ---- files of real machines ------------------------------------------------------------------ */
+
+/* Devices; 0: refused, since it names none; -1: refused, since it is no topology. */
+static const struct {
+    const char *file;
+    int devices;
+} real[] = {
+    {"aws-g5.48xl-topo.xml", 0},
+    {"aws-p4d-24xl-topo.xml", 8},
+    {"aws-p4de-24xl-topo.xml", 8},
+    {"aws-p5.48xl-topo-2023.xml", 0},
+    {"aws-p5.48xl-topo.xml", 8},
+    {"azure-ncv4-graph.xml", -1},
+    {"azure-ncv4-topo.xml", 4},
+    {"azure-ndv2-topo.xml", 8},
+    {"azure-ndv4-topo.xml", 8},
+    {"azure-ndv5-topo.xml", 8},
+    {"oci-H100-topology-kubernetes.xml", 8},
+    {"oci-H100-topology.xml", 8},
+    {"oci-topo-flattened.xml", 8},
+    {"rccl-topo_16p1h.xml", 16},
+    {"rccl-topo_3p_pcie.xml", 3},
+    {"rccl-topo_4p1h.xml", 4},
+    {"rccl-topo_4p2h.xml", 8},
+    {"rccl-topo_4p2h_2nic.xml", 8},
+    {"rccl-topo_4p3l.xml", 4},
+    {"rccl-topo_4p3l_2h.xml", 8},
+    {"rccl-topo_4p_940.xml", 4},
+    {"rccl-topo_8p1h.xml", 8},
+    {"rccl-topo_8p1h_5.xml", 8},
+    {"rccl-topo_8p6l.xml", 8},
+    {"rccl-topo_8p6l_6nic.xml", 8},
+    {"rccl-topo_8p_4nics.xml", 8},
+    {"rccl-topo_8p_90a.xml", 8},
+    {"rccl-topo_8p_90a_1.xml", 8},
+    {"rccl-topo_8p_940.xml", 8},
+    {"rccl-topo_8p_940vm.xml", 8},
+    {"rccl-topo_8p_pcie.xml", 8},
+    {"rccl-topo_8p_pcie_2nic.xml", 8},
+    {"rccl-topo_8p_rome.xml", 8},
+    {"rccl-topo_8p_rome_pcie.xml", 8},
+    {"rccl-topo_8p_rome_vm1.xml", 8},
+};
+
+static void read_real(const char *folder, const char *file)
+{
+    char path[1024];
+    size_t row = 0;
+    while (row < sizeof(real) / sizeof(real[0]) && strcmp(real[row].file, file) != 0)
+        row++;
+    if (row == sizeof(real) / sizeof(real[0]))
+        return; /* nothing is known of it */
+    snprintf(path, sizeof(path), "%s/%s", folder, file);
+    FILE *in = fopen(path, "r");
+    char *text = malloc(1 << 20);
+    assert_non_null(in);
+    assert_non_null(text);
+    const size_t bytes = fread(text, 1, 1 << 20, in);
+    fclose(in);
+    enum tess_status status;
+    struct tess_topology *t = nccl_read(text, bytes, NULL, &status);
+    free(text);
+    if (real[row].devices <= 0) {
+        assert_int_equal(status, TESS_ERR_DATA);
+        assert_non_null(strstr(tess_log_last_error(),
+                               real[row].devices < 0 ? "graph file" : "no device in it"));
+        return;
+    }
+    if (t == NULL || t->device_count != real[row].devices)
+        fail_msg("%s: %d devices, expected %d", file, t != NULL ? (int)t->device_count : -1,
+                 real[row].devices);
+    assert_round_trip(t);
+    tess_topology_free(t);
+}
+
+static void case_real_machines(void **state)
+{
+    (void)state;
+    const char *root = getenv("TESSERA_TOPOLOGIES");
+    char folder[512];
+    int files = 0;
+    snprintf(folder, sizeof(folder), "%s/nccl", root != NULL ? root : REAL_FOLDER);
+    DIR *dir = opendir(folder);
+    if (dir == NULL)
+        skip();
+    for (const struct dirent *entry = readdir(dir); entry != NULL; entry = readdir(dir)) {
+        if (strstr(entry->d_name, ".xml") != NULL) {
+            read_real(folder, entry->d_name);
+            files++;
+        }
+    }
+    closedir(dir);
+    assert_true(files > 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest cases[] = {
+        cmocka_unit_test(case_bridged_pair),
+        cmocka_unit_test(case_nvswitches_are_one),
+        cmocka_unit_test(case_what_is_one_part),
+        cmocka_unit_test(case_partial_file),
+        cmocka_unit_test(case_rccl),
+        cmocka_unit_test(case_rarer_links),
+        cmocka_unit_test(case_hosts_of_one_nvlink_domain),
+        cmocka_unit_test(case_speeds_and_widths),
+        cmocka_unit_test(case_written_and_read_again),
+        cmocka_unit_test(case_what_other_formats_lack),
+        cmocka_unit_test(case_real_machines),
+    };
+    return cmocka_run_group_tests(cases, NULL, NULL);
+}

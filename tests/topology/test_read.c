@@ -1,0 +1,138 @@
+/*
+ * tess_topology_read: files into memory and to the reader of their format. The readers of the other
+ * formats are stand-ins that say who was asked; read.c is compiled into this program.
+ */
+#include "nccl_fixture.h"
+#include "tessera/log.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static enum tess_topology_format asked;
+static size_t asked_bytes;
+
+#define STAND_IN(word, format)                                                                     \
+    enum tess_status tess_topology_read_##word(const char *name, const char *text, size_t bytes,   \
+                                               const struct tess_topology_options *options,        \
+                                               struct tess_topology *topology)                     \
+    {                                                                                              \
+        (void)name, (void)text, (void)options, (void)topology;                                     \
+        asked = format;                                                                            \
+        asked_bytes = bytes;                                                                       \
+        return TESS_ERR_UNSUPPORTED;                                                               \
+    }
+
+STAND_IN(hwloc, TESS_TOPOLOGY_HWLOC)
+STAND_IN(smi, TESS_TOPOLOGY_SMI)
+STAND_IN(slurm, TESS_TOPOLOGY_SLURM)
+STAND_IN(yaml, TESS_TOPOLOGY_YAML)
+
+static char path[] = "/tmp/tessera_test_read_XXXXXX";
+
+static int set_up(void **state)
+{
+    (void)state;
+    const int fd = mkstemp(path);
+    return fd < 0 || close(fd) != 0;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    return unlink(path);
+}
+
+static enum tess_status read_text(const char *text, enum tess_topology_format format,
+                                  struct tess_topology **topology_out)
+{
+    FILE *out = fopen(path, "w");
+    assert_non_null(out);
+    assert_int_equal(fwrite(text, 1, strlen(text), out), strlen(text));
+    assert_int_equal(fclose(out), 0);
+    asked = TESS_TOPOLOGY_AUTO;
+    return tess_topology_read(path, format, NULL, topology_out);
+}
+
+static void case_formats(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        enum tess_topology_format format;
+    } row[] = {
+        {"<?xml version=\"1.0\"?>\n<!DOCTYPE topology SYSTEM \"hwloc2.dtd\">\n<topology>",
+         TESS_TOPOLOGY_HWLOC},
+        {"<!-- <system> -->\n <topology version=\"2.0\">", TESS_TOPOLOGY_HWLOC},
+        {"\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tNV4\t0-7\n", TESS_TOPOLOGY_SMI},
+        {"\x1b[4mGPU0\tGPU1\x1b[0m\n", TESS_TOPOLOGY_SMI},
+        {"# GPU0\nSwitchName=s0 Nodes=n[0-3]\n", TESS_TOPOLOGY_SLURM},
+        {"  switchname=s0 Level=0 Nodes=n[0-3]", TESS_TOPOLOGY_SLURM},
+        {"hosts:\n  - name: a\n", TESS_TOPOLOGY_YAML},
+        {"\xef\xbb\xbfhosts: 2\n", TESS_TOPOLOGY_YAML},
+    };
+    struct tess_topology *topology;
+    for (size_t i = 0; i < sizeof(row) / sizeof(row[0]); i++) {
+        assert_int_equal(read_text(row[i].text, TESS_TOPOLOGY_AUTO, &topology),
+                         TESS_ERR_UNSUPPORTED);
+        assert_null(topology);
+        assert_int_equal(asked, row[i].format);
+        assert_int_equal(asked_bytes, strlen(row[i].text));
+    }
+    assert_int_equal(read_text("<system/>", TESS_TOPOLOGY_SLURM, &topology), TESS_ERR_UNSUPPORTED);
+    assert_int_equal(asked, TESS_TOPOLOGY_SLURM); /* as told, whatever it looks like */
+}
+
+static void case_nccl(void **state)
+{
+    (void)state;
+    struct tess_topology *topology;
+    for (const struct nccl_fixture *f = nccl_fixtures; f->name != NULL; f++) {
+        assert_int_equal(read_text(f->text, TESS_TOPOLOGY_AUTO, &topology), TESS_OK);
+        assert_true(topology->device_count >= 2);
+        assert_non_null(topology->device); /* finished */
+        tess_topology_free(topology);
+    }
+    /* XML of nobody's, and an XML declaration: NCCL's reader says what is wrong. */
+    assert_int_equal(read_text("<machine/>", TESS_TOPOLOGY_AUTO, &topology), TESS_ERR_DATA);
+    assert_non_null(strstr(tess_log_last_error(), ":1: <machine> at the top"));
+    assert_int_equal(read_text("<?xml version=\"1.0\"?><system/>", TESS_TOPOLOGY_AUTO, &topology),
+                     TESS_ERR_DATA);
+    assert_non_null(strstr(tess_log_last_error(), "NCCL refuses"));
+    assert_int_equal(read_text("<!--", TESS_TOPOLOGY_AUTO, &topology), TESS_ERR_DATA);
+    assert_int_equal(read_text("<", TESS_TOPOLOGY_AUTO, &topology), TESS_ERR_DATA);
+}
+
+static void case_what_cannot_be_read(void **state)
+{
+    (void)state;
+    struct tess_topology *topology;
+    assert_int_equal(tess_topology_read("/nowhere/at/all", TESS_TOPOLOGY_AUTO, NULL, &topology),
+                     TESS_ERR_IO);
+    assert_non_null(strstr(tess_log_last_error(), "/nowhere/at/all: No such file"));
+    assert_int_equal(tess_topology_read("/", TESS_TOPOLOGY_AUTO, NULL, &topology), TESS_ERR_IO);
+    assert_int_equal(read_text("", TESS_TOPOLOGY_AUTO, &topology), TESS_ERR_DATA);
+    assert_non_null(strstr(tess_log_last_error(), ":1: the file is empty"));
+    assert_int_equal(tess_topology_read("/dev/zero", TESS_TOPOLOGY_AUTO, NULL, &topology),
+                     TESS_ERR_DATA);
+    assert_non_null(strstr(tess_log_last_error(), "larger than 64 MiB"));
+    assert_int_equal(tess_topology_read(path, TESS_TOPOLOGY_FORMAT_COUNT, NULL, &topology),
+                     TESS_ERR_INTERNAL);
+    assert_null(topology);
+}
+
+int main(void)
+{
+    const struct CMUnitTest cases[] = {
+        cmocka_unit_test(case_formats),
+        cmocka_unit_test(case_nccl),
+        cmocka_unit_test(case_what_cannot_be_read),
+    };
+    return cmocka_run_group_tests(cases, set_up, tear_down);
+}
