@@ -42,7 +42,7 @@ struct tess_nccl_item {
     int32_t host;               /* from the CPU on down */
     int32_t index;              /* CPU: numaid; GPU, NET: dev, or NOT_TOLD */
     int32_t count;              /* NVLINK, C2C: links; PCI: <pci> and <pcilink> below it */
-    int32_t sm;                 /* GPU; 0: not told */
+    int32_t sm;                 /* GPU, and PCI without one; 0: not told */
     enum tess_cpu_maker maker;  /* CPU */
     int32_t model;              /* CPU */
     uint64_t bus;               /* PCI: its own; NVLINK, PCILINK: the target's */
@@ -60,7 +60,7 @@ struct tess_nccl_file {
     const char *name; /* for messages */
     struct tess_nccl_item *item;
     int32_t count, room;
-    int32_t cpu_count, host_count;
+    int32_t cpu_count, gpu_count, host_count;
     uint64_t *host_hash; /* [host_count], of room TESS_NCCL_CPUS_MAX */
 };
 

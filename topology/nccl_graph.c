@@ -20,12 +20,13 @@ struct graph {
     int32_t unnamed;       /* NICs without a <net> so far */
 };
 
-/* A <pci> with a <gpu> that is not left out; where the file has none, its class tells. */
+/* A <pci> with a <gpu> that is not left out; in a file without any, the class tells. Beside <gpu>s
+ * a class alone is a display of the server's. */
 static bool graph_is_device(const struct tess_nccl_file *file, const struct tess_nccl_item *pci)
 {
     if (pci->gpu >= 0)
         return file->item[pci->gpu].index != -1;
-    return pci->nic < 0 && pci->class == TESS_NCCL_CLASS_GPU;
+    return file->gpu_count == 0 && pci->nic < 0 && pci->class == TESS_NCCL_CLASS_GPU;
 }
 
 /* ---- numbers and names ----------------------------------------------------------------------- */
@@ -146,7 +147,7 @@ static enum tess_status graph_device(struct graph *g, struct tess_nccl_item *pci
                                    .host = pci->host,
                                    .index = number,
                                    .socket = -1,
-                                   .sm = pci->gpu >= 0 ? g->file->item[pci->gpu].sm : 0};
+                                   .sm = pci->gpu >= 0 ? g->file->item[pci->gpu].sm : pci->sm};
     snprintf(word, sizeof(word), "gpu%d", (int)number);
     return graph_at_bus(g, pci, node, word);
 }
@@ -211,19 +212,28 @@ static enum tess_status graph_nic_node(struct graph *g, struct tess_nccl_item *o
                               *number_out, TESS_GBS_LOCAL, 1);
 }
 
+/* Equal names are told apart by #dev, which the writer takes off: no name has a # of its own. */
+static void graph_net_name(const struct tess_nccl_item *net, bool twice, char *word, size_t room)
+{
+    const int32_t most = twice ? 24 : 32; /* with host and dev it is to fit a node's name */
+    const int32_t length = net->name.length < most ? net->name.length : most;
+    int32_t used = snprintf(word, room, "%.*s", (int)length, length > 0 ? net->name.at : "");
+    for (int32_t i = 0; i < used; i++) {
+        if (word[i] == '#')
+            word[i] = '_';
+    }
+    if (length == 0)
+        snprintf(word, room, "net%d", (int)net->index);
+    else if (twice)
+        snprintf(word + used, room - (size_t)used, "#%d", (int)net->index);
+}
+
 static enum tess_status graph_net(struct graph *g, struct tess_nccl_item *net, bool twice,
                                   int32_t *card)
 {
     const struct tess_nccl_item *nic = &g->file->item[net->parent];
     char word[TESS_TOPO_NAME_MAX];
-    if (net->name.length == 0)
-        snprintf(word, sizeof(word), "net%d", (int)net->index);
-    else if (twice)
-        snprintf(word, sizeof(word), "%.*s#%d", net->name.length < 24 ? (int)net->name.length : 24,
-                 net->name.at, (int)net->index);
-    else
-        snprintf(word, sizeof(word), "%.*s", net->name.length < 32 ? (int)net->name.length : 32,
-                 net->name.at);
+    graph_net_name(net, twice, word, sizeof(word));
     TESS_TRY(graph_nic_node(g, &g->file->item[nic->parent], *card, net->index, word, &net->node));
     if (*card < 0)
         *card = net->node;

@@ -308,6 +308,7 @@ static enum tess_status reader_pci(struct reader *r, struct tess_nccl_item *item
 {
     static const char *const ids[] = {"vendor", "device", "subsystem_vendor", "subsystem_device"};
     int32_t width = 0;
+    item->sm = r->options != NULL ? r->options->sm : 0;
     TESS_TRY(reader_bus_id(r, "busid", &item->bus));
     TESS_TRY(reader_class(r, "class", &item->class));
     TESS_TRY(reader_int(r, "link_width", 0, 64, &width));
@@ -322,6 +323,7 @@ static enum tess_status reader_pci(struct reader *r, struct tess_nccl_item *item
 
 static enum tess_status reader_gpu(struct reader *r, struct tess_nccl_item *item)
 {
+    r->file->gpu_count++;
     item->index = TESS_NCCL_NOT_TOLD;
     TESS_TRY(reader_int(r, "dev", -1, 65535, &item->index));
     if (r->version == 1) /* rccl's sm counts compute units */

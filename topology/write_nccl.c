@@ -17,12 +17,14 @@
 
 #define WRITE_DEPTH_MAX (TESS_XML_DEPTH_MAX - 4) /* system, gpu or nic, and below them */
 
+#define WRITE_ELEMENTS_2_28 256 /* of a topology, in NCCL 2.28 */
+
 struct writer {
     const struct tess_topology *topology;
     int32_t host;
     FILE *out;
     int32_t *first, *next; /* of a node's links: first[node], next[link]; -1 */
-    int32_t *above;        /* the node it hangs on; -1: not written (so far) */
+    int32_t *hangs;        /* the link a node hangs on; -1: it is not written (so far) */
     uint64_t *bus;
     bool invented; /* some bus id is */
 };
@@ -60,7 +62,7 @@ static bool writer_hangs(const struct writer *w, const struct tess_topo_link *li
 {
     const enum tess_node_kind from = writer_node(w, link->from)->kind;
     const enum tess_node_kind to = writer_node(w, link->to)->kind;
-    if (!writer_here(w, link->to) || w->above[link->to] >= 0)
+    if (!writer_here(w, link->to) || w->hangs[link->to] >= 0)
         return false;
     if (link->kind == TESS_LINK_PCI && (from == TESS_NODE_CPU || from == TESS_NODE_PCI))
         return to == TESS_NODE_PCI || to == TESS_NODE_DEVICE || to == TESS_NODE_NIC;
@@ -85,14 +87,14 @@ static enum tess_status writer_tree(struct writer *w)
         for (int32_t l = w->first[at]; l >= 0; l = w->next[l]) {
             const struct tess_topo_link *link = &w->topology->link[l];
             if (writer_hangs(w, link)) {
-                w->above[link->to] = at;
+                w->hangs[link->to] = l;
                 queue[tail++] = link->to;
             }
         }
     }
     free(queue);
     for (int32_t i = 0; i < count; i++) {
-        if (writer_here(w, i) && writer_node(w, i)->kind == TESS_NODE_DEVICE && w->above[i] < 0)
+        if (writer_here(w, i) && writer_node(w, i)->kind == TESS_NODE_DEVICE && w->hangs[i] < 0)
             TESS_FAIL(TESS_ERR_UNSUPPORTED,
                       "'%s' has no PCI link towards a processor, which NCCL's format needs",
                       writer_node(w, i)->name);
@@ -124,19 +126,19 @@ static enum tess_status writer_prepare(struct writer *w)
     const size_t nodes = (size_t)t->node_count + 1;
     w->first = malloc(nodes * sizeof(*w->first));
     w->next = malloc(((size_t)t->link_count + 1) * sizeof(*w->next));
-    w->above = malloc(nodes * sizeof(*w->above));
+    w->hangs = malloc(nodes * sizeof(*w->hangs));
     w->bus = calloc(nodes, sizeof(*w->bus));
-    if (w->first == NULL || w->next == NULL || w->above == NULL || w->bus == NULL)
+    if (w->first == NULL || w->next == NULL || w->hangs == NULL || w->bus == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory to write the topology");
     for (int32_t i = 0; i < t->node_count; i++)
-        w->first[i] = w->above[i] = -1;
+        w->first[i] = w->hangs[i] = -1;
     for (int32_t l = t->link_count - 1; l >= 0; l--) {
         w->next[l] = w->first[t->link[l].from];
         w->first[t->link[l].from] = l;
     }
     TESS_TRY(writer_tree(w));
     for (int32_t i = 0; i < t->node_count; i++) {
-        if (w->above[i] >= 0)
+        if (w->hangs[i] >= 0 && t->link[w->hangs[i]].kind == TESS_LINK_PCI)
             writer_bus(w, i, &invented);
     }
     return TESS_OK;
@@ -190,7 +192,7 @@ static void writer_nic(const struct writer *w, int32_t nic, int depth)
     writer_net(w, nic, depth + 1);
     for (int32_t l = w->first[nic]; l >= 0; l = w->next[l]) {
         const int32_t port = w->topology->link[l].to;
-        if (w->topology->link[l].kind == TESS_LINK_LOCAL && w->above[port] == nic)
+        if (w->topology->link[l].kind == TESS_LINK_LOCAL && w->hangs[port] == l)
             writer_net(w, port, depth + 1);
     }
     writer_indent(w, depth);
@@ -206,7 +208,7 @@ static void writer_nvlink(const struct writer *w, const struct tess_topo_link *l
     if (to->kind == TESS_NODE_CPU) {
         tess__nccl_bus_text(0, target, sizeof(target));
         class = "0x068001";
-    } else if (to->kind == TESS_NODE_DEVICE && w->above[link->to] >= 0) {
+    } else if (to->kind == TESS_NODE_DEVICE && w->hangs[link->to] >= 0) {
         tess__nccl_bus_text(w->bus[link->to], target, sizeof(target));
         class = "0x030200";
     } else if (to->kind != TESS_NODE_NVSWITCH) {
@@ -246,7 +248,7 @@ static void writer_pcilinks(const struct writer *w, int32_t node, int depth)
          l = writer_find(w, w->next[l], TESS_LINK_LOCAL, TESS_NODE_PCI)) {
         const int32_t to = w->topology->link[l].to;
         char target[20];
-        if (w->above[to] < 0)
+        if (w->hangs[to] < 0)
             continue;
         tess__nccl_bus_text(w->bus[to], target, sizeof(target));
         writer_indent(w, depth);
@@ -296,7 +298,7 @@ static enum tess_status writer_below(const struct writer *w, int32_t node, int d
 {
     for (int32_t l = w->first[node]; l >= 0; l = w->next[l]) {
         const struct tess_topo_link *link = &w->topology->link[l];
-        if (w->above[link->to] != node)
+        if (w->hangs[link->to] != l)
             continue;
         if (link->kind == TESS_LINK_PCI)
             TESS_TRY(writer_pci(w, link, depth));
@@ -341,6 +343,18 @@ static enum tess_status writer_system(const struct writer *w)
     return TESS_OK;
 }
 
+/* Elements begin a line; </...> and the comment do not count. */
+static void writer_warn(const char *text)
+{
+    int elements = 0;
+    for (const char *at = strchr(text, '<'); at != NULL; at = strchr(at + 1, '<'))
+        elements += at[1] != '/' && at[1] != '!';
+    if (elements > WRITE_ELEMENTS_2_28)
+        tess_log(TESS_LOG_WARN,
+                 "the topology in NCCL's format has %d elements; NCCL before 2.30 reads %d",
+                 elements, WRITE_ELEMENTS_2_28);
+}
+
 enum tess_status tess_topology_write_nccl(const struct tess_topology *topology, int32_t host,
                                           char **text_out)
 {
@@ -367,9 +381,11 @@ enum tess_status tess_topology_write_nccl(const struct tess_topology *topology, 
         free(*text_out);
         *text_out = NULL;
     }
+    if (status == TESS_OK)
+        writer_warn(*text_out);
     free(w.first);
     free(w.next);
-    free(w.above);
+    free(w.hangs);
     free(w.bus);
     return status;
 }

@@ -44,9 +44,30 @@ static enum tess_status xml_ended(const struct tess_xml *xml, const char *where)
               (int)xml->line_at, where);
 }
 
+/* NCCL reads the first word of a comment like the name of an element. */
+static enum tess_status xml_comment_word(const struct tess_xml *xml)
+{
+    const char *at = xml->at + 1;
+    while (at < xml->end && strchr(" />\n\r", *at) == NULL && *at != '=')
+        at++;
+    if (at < xml->end && *at == '=')
+        TESS_FAIL(
+            TESS_ERR_DATA,
+            "%s:%d: a comment whose first word has a '=', which NCCL refuses: begin it with a "
+            "space",
+            xml->name, (int)xml->line_at);
+    if (at - xml->at - 1 > TESS_XML_TEXT_MAX)
+        TESS_FAIL(TESS_ERR_DATA,
+                  "%s:%d: a comment whose first word is longer than %d characters, which NCCL "
+                  "refuses",
+                  xml->name, (int)xml->line_at, TESS_XML_TEXT_MAX);
+    return TESS_OK;
+}
+
 static enum tess_status xml_comment(struct tess_xml *xml)
 {
     const int32_t first = xml->line_at;
+    TESS_TRY(xml_comment_word(xml));
     for (xml->at += 4; xml->at < xml->end; xml->at++) {
         if (xml_starts(xml, "-->")) {
             xml->at += 3;

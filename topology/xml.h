@@ -16,7 +16,7 @@
 
 #define TESS_XML_DEPTH_MAX      32
 #define TESS_XML_ATTRIBUTES_MAX 16    /* NCCL's */
-#define TESS_XML_TEXT_MAX       255   /* of a name or a value; NCCL's */
+#define TESS_XML_TEXT_MAX       253   /* of a name or a value; NCCL's */
 #define TESS_XML_ELEMENTS_MAX   65536 /* NCCL 2.30's of a graph file */
 
 enum tess_xml_event {

@@ -106,8 +106,8 @@ static const char nvswitch[] =
     "</system>\n";
 
 /*
- * What a cloud hands out: virtual switches, functions by class alone, one <gpu>, one function of no
- * class, no processor's maker; CR LF.
+ * What a cloud hands out: virtual switches, functions by class alone and one of none, no
+ * processor's maker; CR LF.
  */
 static const char partial[] =
     "<system version=\"1\">\r\n"
@@ -124,9 +124,7 @@ static const char partial[] =
     "  <cpu numaid=\"1\">\r\n"
     "    <pci busid=\"ffff:ff:02.0\">\r\n"
     "      <pci busid=\"0002:00:00.0\" class=\"0x030200\"/>\r\n"
-    "      <pci busid=\"0001:00:00.0\" class=\"0x030200\" link_speed=\"\" link_width=\"0\">\r\n"
-    "        <gpu dev=\"1\"/>\r\n"
-    "      </pci>\r\n"
+    "      <pci busid=\"0001:00:00.0\" class=\"0x030200\" link_speed=\"\" link_width=\"0\"/>\r\n"
     "    </pci>\r\n"
     "  </cpu>\r\n"
     "</system>\r\n";

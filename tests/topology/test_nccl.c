@@ -92,13 +92,13 @@ static void case_partial_file(void **state)
     const struct tess_topology_options options = {.sm = 90, .pci_gen = 5};
     struct tess_topology *t = nccl_open("partial", NULL);
     assert_int_equal(t->device_count, 3);
-    /* dev 1 is told; the others get 0 and 2 in the order of bus ids. */
-    assert_string_equal(t->node[t->device[0]].bus, "0002:00:00.0");
-    assert_string_equal(t->node[t->device[1]].bus, "0001:00:00.0");
+    /* In the order of bus ids. */
+    assert_string_equal(t->node[t->device[0]].bus, "0001:00:00.0");
+    assert_string_equal(t->node[t->device[1]].bus, "0002:00:00.0");
     assert_string_equal(t->node[t->device[2]].bus, "0003:00:00.0");
     assert_int_equal(t->node[t->device[0]].sm, 0);
-    ASSERT_GBS(t, TESS_LINK_PCI, "gpu0", "pciffff:ff:02.0", 24); /* not told: generation 4 */
-    ASSERT_GBS(t, TESS_LINK_PCI, "gpu1", "pciffff:ff:02.0", 12); /* "": NCCL's 8 GT/s */
+    ASSERT_GBS(t, TESS_LINK_PCI, "gpu1", "pciffff:ff:02.0", 24); /* not told: generation 4 */
+    ASSERT_GBS(t, TESS_LINK_PCI, "gpu0", "pciffff:ff:02.0", 12); /* "": NCCL's 8 GT/s */
     ASSERT_GBS(t, TESS_LINK_PCI, "nic0", "pciffff:ff:01.0", 24);
     assert_int_equal(count(t, TESS_NODE_NET), 0);
     assert_int_equal(tess_topology_find_bus(t, 0, "0009:00:00.0"), -1);
@@ -109,6 +109,25 @@ static void case_partial_file(void **state)
     ASSERT_GBS(t, TESS_LINK_PCI, "gpu1", "pciffff:ff:02.0", 48);
     ASSERT_GBS(t, TESS_LINK_PCI, "gpu2", "pciffff:ff:01.0", 24); /* told */
     assert_int_equal(t->node[t->device[1]].sm, 90);
+    tess_topology_free(t);
+}
+
+/* Two are told; one gets what is left; a display is no device. */
+static void case_numbers_not_told(void **state)
+{
+    (void)state;
+    static const char text[] = "<system version=\"1\"><cpu numaid=\"0\">\n"
+                               "<pci busid=\"0000:04:00.0\"><gpu dev=\"0\"/></pci>\n"
+                               "<pci busid=\"0000:03:00.0\"><gpu/></pci>\n"
+                               "<pci busid=\"0000:02:00.0\"><gpu dev=\"2\"/></pci>\n"
+                               "<pci busid=\"0000:01:00.0\" class=\"0x030000\"/>\n"
+                               "</cpu></system>";
+    struct tess_topology *t = nccl_read(text, strlen(text), NULL, NULL);
+    assert_non_null(t);
+    assert_int_equal(t->device_count, 3);
+    assert_string_equal(t->node[t->device[0]].bus, "0000:04:00.0");
+    assert_string_equal(t->node[t->device[1]].bus, "0000:03:00.0");
+    assert_string_equal(t->node[t->device[2]].bus, "0000:02:00.0");
     tess_topology_free(t);
 }
 
@@ -268,6 +287,7 @@ static void assert_round_trip(const struct tess_topology *t)
     char *text = NULL;
     assert_int_equal(tess_topology_write_nccl(t, 0, &text), TESS_OK);
     assert_form(text);
+    assert_null(strstr(text, "invented"));
     struct tess_topology *again = nccl_read(text, strlen(text), NULL, NULL);
     assert_non_null(again);
     assert_within(t, again);
@@ -430,6 +450,7 @@ int main(void)
         cmocka_unit_test(case_nvswitches_are_one),
         cmocka_unit_test(case_what_is_one_part),
         cmocka_unit_test(case_partial_file),
+        cmocka_unit_test(case_numbers_not_told),
         cmocka_unit_test(case_rccl),
         cmocka_unit_test(case_rarer_links),
         cmocka_unit_test(case_hosts_of_one_nvlink_domain),

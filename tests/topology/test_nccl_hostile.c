@@ -46,6 +46,7 @@ static const struct {
     {"<system version=\"1\">", "<!DOCTYPE system [<!ENTITY a \"&b;&b;\">]>\n<system version=\"1\">",
      1, "DOCTYPE"},
     {"<system version=\"1\">", "\n<!-- never ended\n<system version=\"1\">", 2, "no end"},
+    {"    <nic>", "    <!--a=b--><nic>", 9, "first word has a '='"},
     {"    <nic>", "\t<nic>", 9, "a tab between elements"},
     {"    <nic>", "    text <nic>", 9, "'t' between elements"},
     {"    <nic>", "    \x01<nic>", 9, "byte 0x01 between elements"},
@@ -93,7 +94,7 @@ static const struct {
     {"0000:01:00.0", "0000:01:00.g", 3, "a PCI bus id"},
     {"0000:01:00.0", "01:00.0", 3, "a PCI bus id"},
     {"0000:01:00.0", "123456789:01:00.0", 3, "a PCI bus id"},
-    {"    </pci>", "    </pci>\n    <pci busid=\"0000:01:00.0\" class=\"0x030200\"/>", 9,
+    {"    </pci>", "    </pci>\n    <pci busid=\"0000:01:00.0\" class=\"0x060400\"/>", 9,
      "bus id 0000:01:00.0 is there already"},
     {"0x030200\"", "030200\"", 3, "a PCI class"},
     {"0x030200\"", "0x03zz\"", 3, "a PCI class"},
@@ -301,19 +302,23 @@ static void case_long_words(void **state)
     struct large large = {0};
     large_add(&large, BEGIN "\n<pci busid=\"");
     large_add_many(&large, "a", 1000000);
-    assert_large(&large, 2, "longer than 255");
+    assert_large(&large, 2, "longer than 253");
     large = (struct large){0};
     large_add(&large, BEGIN "\n<");
     large_add_many(&large, "a", 1000000);
-    assert_large(&large, 2, "longer than 255");
+    assert_large(&large, 2, "longer than 253");
     large = (struct large){0};
     large_add(&large, BEGIN "\n<pci ");
     large_add_many(&large, "a", 1000000);
-    assert_large(&large, 2, "longer than 255");
+    assert_large(&large, 2, "longer than 253");
     large = (struct large){0};
     large_add(&large, BEGIN "\n<!--");
     large_add_many(&large, "--\n", 1000000);
     assert_large(&large, 2, "no end");
+    large = (struct large){0};
+    large_add(&large, BEGIN "\n<!--");
+    large_add_many(&large, "-", 1000000);
+    assert_large(&large, 2, "first word is longer than 253");
     large = (struct large){0};
     large_add(&large, BEGIN "\n<pci");
     large_add_many(&large, " ", 1000000);
