@@ -17,7 +17,7 @@
 
 #define WRITE_DEPTH_MAX (TESS_XML_DEPTH_MAX - 4) /* system, gpu or nic, and below them */
 
-#define WRITE_ELEMENTS_2_28 256 /* of a topology, in NCCL 2.28 */
+#define WRITE_ELEMENTS_2_28 255 /* NCCL 2.28 stops at 256 elements of a topology */
 
 struct writer {
     const struct tess_topology *topology;

@@ -48,7 +48,7 @@ static enum tess_status xml_ended(const struct tess_xml *xml, const char *where)
 static enum tess_status xml_comment_word(const struct tess_xml *xml)
 {
     const char *at = xml->at + 1;
-    while (at < xml->end && strchr(" />\n\r", *at) == NULL && *at != '=')
+    while (at < xml->end && memchr(" />\n\r", *at, 5) == NULL && *at != '=')
         at++;
     if (at < xml->end && *at == '=')
         TESS_FAIL(
@@ -201,6 +201,7 @@ static enum tess_status xml_attribute(struct tess_xml *xml)
 /* The rest of <name ...> or <name .../>. */
 static enum tess_status xml_attributes(struct tess_xml *xml)
 {
+    int32_t spaces = 0; /* beyond those that part attributes: each an attribute for NCCL */
     xml->attribute_count = 0;
     for (;;) {
         const char *before = xml->at;
@@ -209,7 +210,16 @@ static enum tess_status xml_attributes(struct tess_xml *xml)
         if (xml->at == xml->end)
             return xml_ended(xml, "a tag");
         const char c = *xml->at;
-        if (c == '>' || xml_starts(xml, "/>")) {
+        const bool last = c == '>' || xml_starts(xml, "/>");
+        if (xml->at > before)
+            spaces += (int32_t)(xml->at - before) - (last ? 0 : 1);
+        if (spaces + xml->attribute_count > TESS_XML_ATTRIBUTES_MAX)
+            TESS_FAIL(TESS_ERR_DATA,
+                      "%s:%d: <%.*s> has too many spaces, each of which NCCL takes for one of at "
+                      "most %d attributes: separate attributes by single spaces",
+                      xml->name, (int)xml->line_at, (int)xml->element.length, xml->element.at,
+                      TESS_XML_ATTRIBUTES_MAX);
+        if (last) {
             xml->close_next = c == '/';
             xml->at += c == '/' ? 2 : 1;
             return TESS_OK;

@@ -65,6 +65,8 @@ static const struct {
      " a=\"\" b=\"\" c=\"\" d=\"\" e=\"\" f=\"\" g=\"\" h=\"\" i=\"\" j=\"\" k=\"\" l=\"\" m=\"\" "
      "n=\"\" o=\"\" p=\"\"",
      4, "more than 16 attributes"},
+    {" sm=\"90\"", "                 sm=\"90\"", 4, "too many spaces"},
+    {" sm=\"90\"", " sm=\"90\"                ", 4, "too many spaces"},
     {"      </gpu>", "      </pci>", 7, "</pci> where <gpu> of line 4"},
     {"      </gpu>", "", 8, "where <gpu> of line 4"},
     {"      </gpu>", "      </gpu >", 7, "right after </gpu"},
