@@ -1,10 +1,8 @@
 /*
  * What GPUs of a model are mostly built with, for formats that name neither PCIe generation nor
- * processor: a guess that readers tell the user of, and that options overrule. Constants of
- * bandwidth are those of topology/constants.h.
+ * processor: a guess that readers tell the user of, and that options overrule.
  */
 #include "topology/assume.h"
-#include "topology/constants.h"
 
 #include <ctype.h>
 #include <string.h>
@@ -61,17 +59,6 @@ int32_t tess__sm_of_pci(uint32_t device)
     return 0;
 }
 
-double tess__nvlink_gbs(int32_t sm)
-{
-    if (sm >= 100)
-        return TESS_GBS_NVLINK_SM100;
-    if (sm >= 90)
-        return TESS_GBS_NVLINK_SM90;
-    if (sm == 86)
-        return TESS_GBS_NVLINK_SM86;
-    return sm >= 70 ? TESS_GBS_NVLINK_SM70 : TESS_GBS_NVLINK_SM60;
-}
-
 int32_t tess__nvlink_links(int32_t sm)
 {
     if (sm >= 90)
@@ -88,12 +75,6 @@ int32_t tess__pci_gen(int32_t sm)
     if (sm >= 90)
         return 5;
     return sm >= 80 ? 4 : 3;
-}
-
-double tess__pci_gbs(int32_t gen)
-{
-    static const double speed[] = {15, 15, 30, 60, 120, 240, 480};
-    return TESS_GBS_PCI(speed[gen < 1 ? 1 : gen > 6 ? 6 : gen], 16);
 }
 
 int32_t tess__intel_model(int32_t sm)

@@ -10,14 +10,10 @@ int32_t tess__sm_of_text(const char *text, size_t bytes);
 /* The same of a PCI device of NVIDIA's, by its id. */
 int32_t tess__sm_of_pci(uint32_t device);
 
-/* Of NVLink, one link, one direction. */
-double tess__nvlink_gbs(int32_t sm);
 /* How many links a GPU has. */
 int32_t tess__nvlink_links(int32_t sm);
 /* The generation of PCIe that GPUs of this kind come with. */
 int32_t tess__pci_gen(int32_t sm);
-/* x16. */
-double tess__pci_gbs(int32_t gen);
 /* Model of the Intel processors such GPUs were mostly sold with (family 6). */
 int32_t tess__intel_model(int32_t sm);
 

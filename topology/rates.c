@@ -29,6 +29,11 @@ int32_t tess__rate_pci(int32_t generation)
     return rates_speed[(at > RATES_GENERATIONS ? RATES_GENERATIONS : at) - 1];
 }
 
+double tess__rate_pci_x16(int32_t generation)
+{
+    return TESS_GBS_PCI(tess__rate_pci(generation), 16);
+}
+
 void tess__rate_pci_nearest(double gbs, int32_t *generation_out, int32_t *width_out)
 {
     static const int32_t widths[] = {16, 8, 4, 2, 1, 32, 12}; /* x16 wins a draw, then the wider */

@@ -7,6 +7,9 @@
 /* Of one NVLink of a device of compute capability sm / 10, 10^9 bytes/s; 0: not told, like 80. */
 double tess__rate_nvlink(int32_t sm);
 
+/* Of 16 lanes of PCIe of a generation, 1 .. 6; others are taken as the nearest. */
+double tess__rate_pci_x16(int32_t generation);
+
 /* For TESS_GBS_PCI: of generation 1 .. 6; other generations are taken as the nearest. */
 int32_t tess__rate_pci(int32_t generation);
 

@@ -94,8 +94,9 @@ static enum tess_topology_format read_xml_format(const char *at, const char *end
 }
 
 /*
- * Other text: Slurm's has lines SwitchName=..., that of nvidia-smi a heading with GPU0, possibly
- * among escape sequences of a terminal; what remains is our own.
+ * Other text: our own says so, Slurm's has lines SwitchName=... or BlockName=..., that of
+ * nvidia-smi a heading with GPU0, possibly among escape sequences of a terminal. What remains gets
+ * the messages of our own format.
  */
 static enum tess_topology_format read_text_format(const char *at, const char *end)
 {
@@ -105,7 +106,9 @@ static enum tess_topology_format read_text_format(const char *at, const char *en
             line_end = end;
         while (at < line_end && (*at == ' ' || *at == '\t'))
             at++;
-        if (read_starts(at, line_end, "SwitchName="))
+        if (read_starts(at, line_end, "tessera-topology"))
+            return TESS_TOPOLOGY_YAML;
+        if (read_starts(at, line_end, "SwitchName=") || read_starts(at, line_end, "BlockName="))
             return TESS_TOPOLOGY_SLURM;
         if (at < line_end && *at != '#' && memmem(at, (size_t)(line_end - at), "GPU0", 4) != NULL)
             return TESS_TOPOLOGY_SMI;
@@ -114,7 +117,7 @@ static enum tess_topology_format read_text_format(const char *at, const char *en
     return TESS_TOPOLOGY_YAML;
 }
 
-static enum tess_topology_format read_format(const char *text, size_t bytes)
+enum tess_topology_format tess_topology_guess(const char *text, size_t bytes)
 {
     const char *at = text, *end = text + bytes;
     if (read_starts(at, end, "\xef\xbb\xbf"))
@@ -154,7 +157,7 @@ enum tess_status tess_topology_read(const char *path, enum tess_topology_format 
         status = tess_fail(TESS_ERR_DATA, "%s:1: the file is empty", path);
     } else {
         if (format == TESS_TOPOLOGY_AUTO)
-            format = read_format(text, bytes);
+            format = tess_topology_guess(text, bytes);
         status = read_readers[format](path, text, bytes, options, topology);
     }
     free(text);

@@ -23,6 +23,7 @@
 #include "topology/hwloc_load.h"
 #include "topology/hwloc_text.h"
 #include "topology/lines.h"
+#include "topology/rates.h"
 
 #include <hwloc/distances.h>
 #include <stdio.h>
@@ -312,9 +313,9 @@ static enum tess_status tree_join_up(struct tree_reader *self, struct tree_place
                 gbs = speed;
         }
         if (gbs <= 0)
-            gbs = tess__pci_gbs(self->options.pci_gen > 0 ? self->options.pci_gen
-                                : self->sm > 0            ? tess__pci_gen(self->sm)
-                                                          : 4);
+            gbs = tess__rate_pci_x16(self->options.pci_gen > 0 ? self->options.pci_gen
+                                     : self->sm > 0            ? tess__pci_gen(self->sm)
+                                                               : 4);
         more = above && above->node < 0;
         if (more) {
             struct tess_node node = {
@@ -423,7 +424,7 @@ static enum tess_status tree_matrix(struct tree_reader *self,
             int32_t links = tree_links(bandwidth, xgmi);
             int32_t sm = self->topology->node[node[i]].sm > 0 ? self->topology->node[node[i]].sm
                                                               : self->topology->node[node[j]].sm;
-            double each = xgmi ? TESS_GBS_XGMI : tess__nvlink_gbs(sm > 0 ? sm : 80);
+            double each = xgmi ? TESS_GBS_XGMI : tess__rate_nvlink(sm);
             struct tess_topo_link link = {.kind = TESS_LINK_NVLINK,
                                           .from = node[i],
                                           .to = node[j],

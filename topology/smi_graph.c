@@ -20,6 +20,7 @@
  */
 #include "tessera/check.h"
 #include "topology/assume.h"
+#include "topology/rates.h"
 #include "topology/smi.h"
 
 #include <stdio.h>
@@ -242,7 +243,7 @@ static int32_t smi_switched(const struct smi_graph *graph, int32_t group)
 static enum tess_status smi_add_nvlink(struct smi_graph *graph)
 {
     const struct tess__smi *smi = graph->smi;
-    double gbs = tess__nvlink_gbs(smi->sm);
+    double gbs = tess__rate_nvlink(smi->sm);
     int32_t switches = 0;
     for (int32_t i = 0; i < smi->count; i++) {
         int32_t links = graph->nvlink[i] == i ? smi_switched(graph, i) : 0;
@@ -273,7 +274,7 @@ static enum tess_status smi_add_nvlink(struct smi_graph *graph)
 enum tess_status tess__smi_build(const struct tess__smi *smi, struct tess_topology *topology)
 {
     struct smi_graph graph = {
-        .smi = smi, .topology = topology, .pci_gbs = tess__pci_gbs(smi->pci_gen)};
+        .smi = smi, .topology = topology, .pci_gbs = tess__rate_pci_x16(smi->pci_gen)};
     smi_classes(smi, TESS__SMI_PIX, TESS__SMI_PIX, graph.pix);
     smi_classes(smi, TESS__SMI_PIX, TESS__SMI_PXB, graph.pxb);
     smi_classes(smi, TESS__SMI_PIX, TESS__SMI_NODE, graph.near);

@@ -21,10 +21,11 @@
  *     nvlink:mesh:N    N links between any two GPUs of a host
  *     nvlink:pairs:N   between the first two, the next two, and so on
  *     nvlink:switch:N  from each GPU to the NVSwitch of its host
- *     nvlink:cube      the hybrid cube mesh of eight, as in a DGX-1: one link or, from sm 70 on,
- * two :N may be left out: as many as such a GPU has sm:90  pci:5     compute capability * 10;
- * generation of PCIe cpu:intel        or amd, arm, power edge:12.5  uplink:12.5   10^9 bytes/s in
- * each direction
+ *     nvlink:cube      the hybrid cube mesh of eight of a DGX-1: one link or, from sm 70 on, two
+ *                      (:N may be left out above: as many as such a GPU has)
+ *     sm:90  pci:5     compute capability * 10; generation of PCIe
+ *     cpu:intel        or amd, arm, power
+ *     edge:12.5  uplink:12.5   10^9 bytes/s in each direction
  *
  * Names are gpu0, nic0, switch0, numa0, nvswitch, counted over the host, and n3.gpu0 where there is
  * more than one; rank's places are called rank0. Several words of one kind, and a level that comes
@@ -35,6 +36,7 @@
 #include "topology/assume.h"
 #include "topology/constants.h"
 #include "topology/lines.h"
+#include "topology/rates.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -292,7 +294,7 @@ static enum tess_status synthetic_add(const struct synthetic *self, int32_t host
 
 static double synthetic_pci_gbs(const struct synthetic *self)
 {
-    return tess__pci_gbs(self->count[SYNTHETIC_PCI]);
+    return tess__rate_pci_x16(self->count[SYNTHETIC_PCI]);
 }
 
 /* GPUs, ranks and NICs that hang on `above`, a switch or a NUMA node. */
@@ -351,7 +353,7 @@ static enum tess_status synthetic_numa(const struct synthetic *self, struct synt
 static enum tess_status synthetic_link(const struct synthetic *self, int32_t a, int32_t b,
                                        int32_t count)
 {
-    double gbs = tess__nvlink_gbs(self->count[SYNTHETIC_SM]);
+    double gbs = tess__rate_nvlink(self->count[SYNTHETIC_SM]);
     return tess_topology_join(self->topology, TESS_LINK_NVLINK, a, b, count * gbs, count);
 }
 

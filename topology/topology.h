@@ -134,6 +134,8 @@ struct tess_topology_options {
 enum tess_status tess_topology_read(const char *path, enum tess_topology_format format,
                                     const struct tess_topology_options *options,
                                     struct tess_topology **topology_out);
+/* Which format a text is in, by what it looks like: never AUTO. */
+enum tess_topology_format tess_topology_guess(const char *text, size_t bytes);
 /* The same from memory; `name` is for messages. One function for each format, text [bytes] without
  * a 0 at its end: */
 enum tess_status tess_topology_read_nccl(const char *name, const char *text, size_t bytes,
