@@ -1,0 +1,35 @@
+/*
+ * The communicator over a transport: ranks that share no memory. Collectives are schedules of
+ * messages, advanced when a rank polls or waits; memory of the device is not taken.
+ *
+ * Canonical order (TESS_ORDER_CANONICAL): the tree of tessera/comm.h is walked by the ranks
+ * themselves, nearest first (halving of vectors, doubling of distances: Rabenseifner 2004, with the
+ * distances in the order of the tree), so that each link between far hosts carries the least:
+ *
+ *     8 ranks, of a sum of S bytes each rank sends   to its neighbour             S/2
+ *                                                    between 01 and 23 (45, 67)   S/4
+ *                                                    between 0123 and 4567        S/8
+ *
+ * Fast order: rings over the ranks in their order, pipelined in chunks; where hosts have several
+ * ranks each and their ranks are consecutive, within the hosts first, then one ring over hosts for
+ * each place in a host.
+ *
+ * So ranks are to be numbered as the network is built: neighbours first.
+ */
+#ifndef TESSERA_COMM_NET_H
+#define TESSERA_COMM_NET_H
+
+#include "comm/transport.h"
+#include "comm/world.h"
+#include "tessera/comm.h"
+
+/*
+ * Collective. Takes the transport over: closed with the communicator, also on failure. world: of
+ * the ranks of this process, for messages and its board, or NULL. timeout_s: how long a wait may
+ * last before it fails and names the ranks that did not come, with their hosts.
+ */
+enum tess_status tess_comm_net_open(struct tess_transport *transport, struct tess_world *world,
+                                    enum tess_order order, double timeout_s,
+                                    struct tess_comm **comm_out);
+
+#endif

@@ -1,0 +1,57 @@
+/*
+ * This machine, as it is: processors, memory and PCI by hwloc, GPUs and their NVLinks as whoever
+ * asks the driver has found them (this room knows no driver). And binding ranks to it.
+ */
+#ifndef TOPOLOGY_LIVE_H
+#define TOPOLOGY_LIVE_H
+
+#include "topology/topology.h"
+
+#define TESS_LIVE_PEERS_MAX 64
+
+/* A GPU, by its PCI bus id. */
+struct tess_live_device {
+    char name[96];
+    char bus[32];  /* any width of the domain, any case */
+    int32_t index; /* NVML's */
+    int32_t sm;    /* compute capability * 10; 0: not told */
+    int32_t switch_links; /* NVLinks to NVSwitches, or to what a VM hides */
+    int32_t peer_count;
+    struct tess_live_peer {
+        char bus[32];
+        int32_t links;
+    } peer[TESS_LIVE_PEERS_MAX];
+    int32_t c2c_links;
+    double c2c_gbs;                /* of all of them */
+    unsigned char fabric_uuid[16]; /* NVLink domain over hosts (MNNVL); all zero: none */
+    int32_t fabric_clique;
+};
+
+/*
+ * The machine that the program runs on. ranks: places for ranks on the processor where there is no
+ * GPU (one DEVICE node each, spread over NUMA nodes as ranks are bound); with GPUs it may be 0.
+ * TESS_ERR_UNSUPPORTED where the build has no libhwloc and /sys tells nothing either.
+ */
+enum tess_status tess_topology_live(const struct tess_live_device *device, int32_t device_count,
+                                    int32_t ranks, struct tess_topology **topology_out);
+
+/* hwloc's XML of this machine, malloc'd: what lstopo --of xml writes. */
+enum tess_status tess_topology_live_xml(char **text_out);
+
+/* ---- binding (bind.c; bind_none.c) ---- */
+
+#define TESS_BIND_TEXT 96
+
+/*
+ * Bind the calling thread, and what it starts later, to the cores of place `at` of `count` on this
+ * host: with a GPU's bus id the cores next to it, shared out among the ranks whose GPUs are there;
+ * without, NUMA node by NUMA node. Memory is bound to the NUMA nodes of these cores. Cores that the
+ * process may not use are never asked for. text: "cores 0-7, NUMA 0", or why nothing was bound.
+ * Returns false where nothing was bound. bus [count]: of all places; NULL: none has a GPU.
+ */
+bool tess_bind_place(int32_t at, int32_t count, const char *const *bus, char text[TESS_BIND_TEXT]);
+/* Is the calling thread still bound as tess_bind_place did? (libraries change it: NCCL's init
+ * does). Binds it again where not; false: it was not. */
+bool tess_bind_check(void);
+
+#endif
