@@ -419,6 +419,10 @@ static enum tess_status run_open_comm(const struct tess__run *run, const struct 
     case TESS_COMM_NCCL:
         TESS_TRY(run_open_nccl(run, rank, order, &comm));
         break;
+    case TESS_COMM_TCP:
+    case TESS_COMM_MPI:
+        TESS_FAIL(TESS_ERR_UNSUPPORTED, "--comm %s is not built into this program",
+                  tess_comm_choice_name(run->config->device.comm));
     case TESS_COMM_AUTO: /* never: the plan has chosen */
     case TESS_COMM_LOCAL:
         TESS_TRY(tess_comm_local_open(rank->world, rank->rank, order, options->timeout, &comm));

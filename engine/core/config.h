@@ -52,7 +52,7 @@ struct tess_run_options {
     bool debug;             /* compare every collective over the ranks before it runs */
     int64_t hash_every;     /* steps between digests of all parameters; 0: none */
     int32_t device;         /* auto|cpu|cuda */
-    int32_t comm;           /* auto|local|nccl: enum tess_comm_choice */
+    int32_t comm;           /* auto|local|tcp|mpi|nccl: enum tess_comm_choice */
     int32_t fp8;            /* off|now|history: enum tess_fp8 */
     double peak_tflops;     /* of a device, as measured; 0: not given */
 };

@@ -5,6 +5,7 @@
 #include "core/config_device.h"
 
 #include "base/options.h"
+#include "comm/comm_mpi.h"
 #include "core/config.h"
 #include "core/registry.h"
 #include "tessera/check.h"
@@ -22,7 +23,7 @@ enum { DEVICE_AUTO, DEVICE_CPU, DEVICE_CUDA };
 
 const char *tess_comm_choice_name(enum tess_comm_choice choice)
 {
-    static const char *const name[] = {"auto", "local", "nccl", "self"};
+    static const char *const name[] = {"auto", "local", "tcp", "mpi", "nccl", "self"};
 
     return name[choice];
 }
@@ -59,6 +60,17 @@ static enum tess_status device_plan_local(const struct tess_devices *devices, in
     return TESS_OK;
 }
 
+/* Sockets and MPI take memory of the host alone. */
+static enum tess_status device_carries(enum tess_comm_choice asked)
+{
+    if (asked == TESS_COMM_TCP || asked == TESS_COMM_MPI)
+        TESS_FAIL(TESS_ERR_USAGE,
+                  "--comm %s carries the host's memory, and this run computes on devices: leave it "
+                  "out, or give --device cpu",
+                  tess_comm_choice_name(asked));
+    return TESS_OK;
+}
+
 enum tess_status tess_device_plan_make(const struct tess_devices *devices, int32_t ranks,
                                        enum tess_rank_mode mode, enum tess_comm_choice asked,
                                        struct tess_device_plan *plan)
@@ -66,6 +78,7 @@ enum tess_status tess_device_plan_make(const struct tess_devices *devices, int32
     plan->count = ranks < devices->count ? ranks : devices->count;
     plan->shared = ranks > devices->count;
     plan->rank_mode = mode;
+    TESS_TRY(device_carries(asked));
     for (int32_t r = 0; r < ranks; r++)
         plan->of_rank[r] = (int32_t)((int64_t)r * plan->count / ranks);
     if (ranks == 1) {
@@ -92,6 +105,7 @@ enum tess_status tess_device_plan_placed(const struct tess_devices *devices,
 {
     int32_t device = place->local_rank >= 0 ? place->local_rank : place->rank;
 
+    TESS_TRY(device_carries(asked));
     if (mode == TESS_RANKS_THREADS || asked == TESS_COMM_LOCAL)
         TESS_FAIL(TESS_ERR_USAGE,
                   "%s has started %d processes, and %s wants its ranks as threads of one: leave %s "
@@ -123,6 +137,55 @@ enum tess_status tess_device_plan_placed(const struct tess_devices *devices,
         if (r != place->rank) /* taken to be alike, and not to be found here */
             plan->info[r].bus[0] = '\0';
     }
+    return TESS_OK;
+}
+
+/* Ranks of several processes that share no memory. */
+static enum tess_status device_plan_apart(const struct tess_place *place,
+                                          enum tess_comm_choice asked,
+                                          struct tess_device_plan *plan)
+{
+    char why[256] = "";
+    const bool mpirun = strcmp(place->starter, "mpirun") == 0;
+
+    plan->comm = TESS_COMM_TCP;
+    if (asked == TESS_COMM_TCP || (asked == TESS_COMM_AUTO && !mpirun))
+        return TESS_OK;
+    if (tess_comm_mpi_there(place->starter, why, sizeof why))
+        plan->comm = TESS_COMM_MPI;
+    else if (asked == TESS_COMM_MPI)
+        TESS_FAIL(TESS_ERR_USAGE, "--comm mpi: %s; --comm tcp needs nothing", why);
+    return TESS_OK;
+}
+
+enum tess_status tess_device_plan_host(const struct tess_place *place, int32_t ranks,
+                                       enum tess_rank_mode mode, enum tess_comm_choice asked,
+                                       struct tess_device_plan *plan)
+{
+    const bool placed = place != NULL && place->starter != NULL;
+
+    plan->rank_mode = mode;
+    plan->comm = ranks == 1 ? TESS_COMM_SELF : TESS_COMM_LOCAL;
+    if (placed && (mode == TESS_RANKS_THREADS || asked == TESS_COMM_LOCAL))
+        TESS_FAIL(TESS_ERR_USAGE,
+                  "%s has started %d processes, and %s wants ranks that share memory: leave %s out "
+                  "and give --ranks %d%s",
+                  place->starter, place->rank_count,
+                  asked == TESS_COMM_LOCAL ? "--comm local" : "this strategy", place->starter,
+                  place->rank_count, asked == TESS_COMM_LOCAL ? ", or leave --comm local out" : "");
+    if (placed)
+        return device_plan_apart(place, asked, plan);
+    if (asked == TESS_COMM_MPI)
+        TESS_FAIL(TESS_ERR_USAGE,
+                  "--comm mpi is for ranks that mpirun has started: leave --ranks out and run "
+                  "mpirun -n %d in front, or give --comm local or tcp",
+                  ranks);
+    if (asked == TESS_COMM_TCP && mode == TESS_RANKS_THREADS)
+        TESS_FAIL(TESS_ERR_USAGE,
+                  "--comm tcp connects processes, and this strategy wants its ranks as threads of "
+                  "one: leave --comm out");
+    if (asked == TESS_COMM_TCP && ranks > 1)
+        plan->comm = TESS_COMM_TCP;
     return TESS_OK;
 }
 
@@ -171,12 +234,6 @@ static enum tess_status device_use_host(struct tess_config *config)
     struct tess_run_options *run = &config->run;
     struct tess_device_plan *plan = &config->device;
 
-    if (config->place.starter != NULL)
-        TESS_FAIL(TESS_ERR_USAGE,
-                  "%s has started %d ranks, and ranks of several processes talk through devices "
-                  "only, but this run computes on the host%s%s; leave %s out and give --ranks %d",
-                  config->place.starter, config->place.rank_count, plan->why[0] != '\0' ? ": " : "",
-                  plan->why, config->place.starter, config->place.rank_count);
     if (run->comm == TESS_COMM_NCCL)
         TESS_FAIL(TESS_ERR_USAGE,
                   "--comm nccl connects devices, and this run computes on the host%s%s: leave it "
@@ -186,8 +243,10 @@ static enum tess_status device_use_host(struct tess_config *config)
         run->kernel = device_host_kernel();
     TESS_TRY(tess_registry_get_kernel(run->kernel, &config->kernel));
     /* Far memory is memory of one process, whose ranks reach each other's. */
-    plan->rank_mode = config->kernel->far_memory ? TESS_RANKS_THREADS : config->strategy->rank_mode;
-    plan->comm = run->ranks == 1 ? TESS_COMM_SELF : TESS_COMM_LOCAL;
+    const enum tess_rank_mode mode =
+        config->kernel->far_memory ? TESS_RANKS_THREADS : config->strategy->rank_mode;
+    TESS_TRY(tess_device_plan_host(&config->place, (int32_t)run->ranks, mode,
+                                   (enum tess_comm_choice)run->comm, plan));
     for (int32_t r = 0; r < TESS_DEVICE_MAX; r++)
         plan->of_rank[r] = -1;
     return TESS_OK;

@@ -14,6 +14,8 @@ struct tess_config;
 enum tess_comm_choice {
     TESS_COMM_AUTO,
     TESS_COMM_LOCAL, /* memory that the ranks of this machine share */
+    TESS_COMM_TCP,   /* sockets between the ranks, wherever they are */
+    TESS_COMM_MPI,   /* messages of the MPI library that mpirun belongs to */
     TESS_COMM_NCCL,  /* the module's communicator, between devices */
     TESS_COMM_SELF,  /* nobody to talk to */
 };
@@ -75,6 +77,15 @@ enum tess_status tess_device_plan_placed(const struct tess_devices *devices,
                                          const struct tess_place *place, enum tess_rank_mode mode,
                                          enum tess_comm_choice asked,
                                          struct tess_device_plan *plan);
+
+/*
+ * How ranks on the host talk; `place` NULL or without a starter: they are started from here. AUTO
+ * is memory where they share it, else MPI where mpirun has started them and its module can be had,
+ * else sockets. Fills rank_mode and comm of the plan. TESS_ERR_USAGE with what fits.
+ */
+enum tess_status tess_device_plan_host(const struct tess_place *place, int32_t ranks,
+                                       enum tess_rank_mode mode, enum tess_comm_choice asked,
+                                       struct tess_device_plan *plan);
 
 /* Which backend of kernels, on which devices: by --device, --kernel and --comm, and by what this
  * machine has. Fills config->kernel and config->device, and --kernel where it was not given. */

@@ -44,10 +44,14 @@ const struct tess_option tess_run_option_table[] = {
      "those that are visible; auto: cuda where there is one and --kernel is not given"},
     {"kernel", TESS_OPTION_STRING, CONFIG_FIELD(kernel), "", 0, 0, NULL,
      "kernel backend; empty chooses the fastest that is built for the device"},
-    {"comm", TESS_OPTION_CHOICE, CONFIG_FIELD(comm), "auto", 0, 0, "auto|local|nccl",
+    {"comm", TESS_OPTION_CHOICE, CONFIG_FIELD(comm), "auto", 0, 0, "auto|local|tcp|mpi|nccl",
      "how ranks exchange data: local, memory they share (on devices the ranks are then threads of "
-     "one process); nccl, NVIDIA's library between devices, one for each rank; auto: nccl between "
-     "devices unless ranks share one or are threads whose devices reach each other"},
+     "one process); tcp, sockets between processes on one host or many; mpi, the MPI library whose "
+     "mpirun has started them; nccl, NVIDIA's library between devices, one for each rank; auto: "
+     "nccl between devices unless ranks share one or are threads whose devices reach each other, "
+     "on "
+     "the host local, and among processes that somebody else started mpi under mpirun where it is "
+     "installed, else tcp"},
     {"fp8", TESS_OPTION_CHOICE, CONFIG_FIELD(fp8), "off", 0, 0, "off|now|history",
      "multiply linear layers of bf16 and f16 runs in 8 bits, each tensor scaled by its greatest "
      "element: now, of the tensor itself; history, of the latest 16 calls"},

@@ -90,6 +90,9 @@ static void case_choice(void **state)
         {4, true, 4, TESS_RANKS_PROCESSES, TESS_COMM_LOCAL, TESS_COMM_LOCAL, TESS_RANKS_THREADS, 0},
         {4, false, 4, TESS_RANKS_PROCESSES, TESS_COMM_LOCAL, TESS_COMM_NCCL, 0, "--comm nccl"},
         {8, true, 2, TESS_RANKS_PROCESSES, TESS_COMM_AUTO, TESS_COMM_NCCL, TESS_RANKS_PROCESSES, 0},
+        /* What carries the host's memory alone. */
+        {4, true, 4, TESS_RANKS_PROCESSES, TESS_COMM_TCP, TESS_COMM_TCP, 0, "--comm tcp carries"},
+        {1, true, 1, TESS_RANKS_PROCESSES, TESS_COMM_MPI, TESS_COMM_MPI, 0, "--comm mpi carries"},
         /* Threads by the strategy. */
         {4, true, 4, TESS_RANKS_THREADS, TESS_COMM_AUTO, TESS_COMM_LOCAL, TESS_RANKS_THREADS, 0},
         {4, false, 4, TESS_RANKS_THREADS, TESS_COMM_AUTO, TESS_COMM_NCCL, TESS_RANKS_THREADS, 0},
@@ -131,7 +134,7 @@ static void case_placed(void **state)
         {8, 13, 5, TESS_RANKS_PROCESSES, TESS_COMM_AUTO, 5, NULL},
         {8, 0, 0, TESS_RANKS_PROCESSES, TESS_COMM_NCCL, 0, NULL},
         {1, 3, 0, TESS_RANKS_PROCESSES, TESS_COMM_AUTO, 0, NULL},
-        {1, 3, 3, TESS_RANKS_PROCESSES, TESS_COMM_AUTO, 0, NULL}, /* each is shown its own */
+        {1, 3, 3, TESS_RANKS_PROCESSES, TESS_COMM_AUTO, 0, NULL},  /* each is shown its own */
         {8, 7, -1, TESS_RANKS_PROCESSES, TESS_COMM_AUTO, 7, NULL}, /* one host: its number */
         {8, 8, -1, TESS_RANKS_PROCESSES, TESS_COMM_AUTO, 0, "LOCAL_RANK"},
         {2, 6, 2, TESS_RANKS_PROCESSES, TESS_COMM_AUTO, 0, "this machine has 2"},
@@ -159,6 +162,43 @@ static void case_placed(void **state)
         assert_int_equal(plan.rank_mode, TESS_RANKS_PROCESSES);
         for (int32_t r = 0; r < 16; r++)
             assert_int_equal(plan.of_rank[r], r);
+    }
+}
+
+/* On the host: memory where ranks share it, else what carries messages. */
+static void case_host_plan(void **state)
+{
+    static const struct {
+        const char *starter;
+        int32_t ranks;
+        enum tess_rank_mode mode;
+        enum tess_comm_choice asked, comm;
+        const char *refused;
+    } wanted[] = {
+        {NULL, 4, TESS_RANKS_PROCESSES, TESS_COMM_AUTO, TESS_COMM_LOCAL, NULL},
+        {NULL, 4, TESS_RANKS_PROCESSES, TESS_COMM_TCP, TESS_COMM_TCP, NULL},
+        {NULL, 1, TESS_RANKS_PROCESSES, TESS_COMM_TCP, TESS_COMM_SELF, NULL},
+        {NULL, 4, TESS_RANKS_PROCESSES, TESS_COMM_MPI, 0, "mpirun -n 4"},
+        {NULL, 4, TESS_RANKS_THREADS, TESS_COMM_TCP, 0, "--comm tcp connects processes"},
+        {"torchrun", 4, TESS_RANKS_PROCESSES, TESS_COMM_AUTO, TESS_COMM_TCP, NULL},
+        {"Slurm", 4, TESS_RANKS_PROCESSES, TESS_COMM_TCP, TESS_COMM_TCP, NULL},
+        {"mpirun", 4, TESS_RANKS_PROCESSES, TESS_COMM_TCP, TESS_COMM_TCP, NULL},
+        {"torchrun", 4, TESS_RANKS_PROCESSES, TESS_COMM_LOCAL, 0, "--comm local wants"},
+        {"torchrun", 4, TESS_RANKS_THREADS, TESS_COMM_AUTO, 0, "this strategy wants"},
+    };
+
+    (void)state;
+    for (int i = 0; i < COUNT(wanted); i++) {
+        const struct tess_place place = {wanted[i].starter, 0, wanted[i].ranks, 0};
+        struct tess_device_plan plan = {.count = 0};
+        enum tess_status status =
+            tess_device_plan_host(&place, wanted[i].ranks, wanted[i].mode, wanted[i].asked, &plan);
+
+        assert_int_equal(status, wanted[i].refused != NULL ? TESS_ERR_USAGE : TESS_OK);
+        if (wanted[i].refused == NULL)
+            assert_int_equal(plan.comm, wanted[i].comm);
+        else if (strstr(tess_log_last_error(), wanted[i].refused) == NULL)
+            fail_msg("%d: '%s' does not say '%s'", i, tess_log_last_error(), wanted[i].refused);
     }
 }
 
@@ -219,9 +259,10 @@ static void case_contradictions(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(case_blocks),  cmocka_unit_test(case_placed),
-        cmocka_unit_test(case_drawing), cmocka_unit_test(case_choice),
-        cmocka_unit_test(case_host),    cmocka_unit_test(case_contradictions),
+        cmocka_unit_test(case_blocks),    cmocka_unit_test(case_placed),
+        cmocka_unit_test(case_drawing),   cmocka_unit_test(case_choice),
+        cmocka_unit_test(case_host),      cmocka_unit_test(case_contradictions),
+        cmocka_unit_test(case_host_plan),
     };
 
     return cmocka_run_group_tests_name("device_plan", tests, NULL, NULL);
