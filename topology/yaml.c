@@ -241,7 +241,7 @@ static enum tess_status yaml_node_value(const struct yaml_reader *self, int32_t 
 static enum tess_status yaml_node(struct yaml_reader *self)
 {
     struct tess_node node = {.host = -2, .socket = -1};
-    int32_t line = yaml_line(self), key, number;
+    int32_t line = yaml_line(self), key = -1, number;
     uint32_t seen = 0;
     for (;;) {
         TESS_TRY(yaml_next(self));
@@ -348,7 +348,7 @@ static enum tess_status yaml_between(struct yaml_reader *self, struct tess_topo_
 static enum tess_status yaml_link(struct yaml_reader *self)
 {
     struct tess_topo_link link = {.from = -1, .to = -1, .count = 1};
-    int32_t line = yaml_line(self), key;
+    int32_t line = yaml_line(self), key = -1;
     uint32_t seen = 0;
     for (;;) {
         TESS_TRY(yaml_next(self));
@@ -404,7 +404,7 @@ static enum tess_status yaml_top(struct yaml_reader *self)
     static const char *const known[TOP_KEYS] = {"tessera-topology", "machine", "nodes", "links"};
     struct yaml_value machine = {.line = 0};
     uint32_t seen = 0;
-    int32_t key, version;
+    int32_t key = -1, version;
     for (;;) {
         TESS_TRY(yaml_next(self));
         if (self->event.type == YAML_MAPPING_END_EVENT)
