@@ -18,8 +18,9 @@
 #define RING_STEPS      4000000 /* for the best ring */
 #define RING_STEPS_MORE 50000   /* for each further one, which need not be the best */
 #define RING_TRIES      12      /* orders of devices for rings one by one */
-#define RING_TRY_MAX    10      /* devices */
-#define RING_ROWS_MAX   1024    /* of a linear programme; real machines have a hundred or two */
+#define RING_TRIES_MORE 2       /* of more devices than RING_TRY_MAX, where a ring takes longer */
+#define RING_TRY_MAX    10
+#define RING_ROWS_MAX   1024 /* of a linear programme; real machines have a hundred or two */
 
 struct ring_find {
     const struct tess_routes *routes;
@@ -173,7 +174,8 @@ static enum tess_status ring_try(struct ring_find *find, uint64_t lot, int32_t m
 static enum tess_status ring_try_again(struct ring_find *find, int32_t most, double goal,
                                        struct tess_rings *rings)
 {
-    for (uint64_t t = 0; t < RING_TRIES && ring_total(rings) < goal * (1 - RING_WORTH); t++)
+    uint64_t tries = find->table.count <= RING_TRY_MAX ? RING_TRIES : RING_TRIES_MORE;
+    for (uint64_t t = 0; t < tries && ring_total(rings) < goal * (1 - RING_WORTH); t++)
         TESS_TRY(ring_try(find, t, most, rings));
     return TESS_OK;
 }
@@ -214,7 +216,7 @@ static enum tess_status ring_find_all(struct ring_find *find, int32_t most,
     TESS_TRY(tess__ring_cut_bound(find->routes, &rings->bound_gbs));
     /* No more than `most` of the best, however much the machine could carry. */
     double goal = fmin(rings->bound_gbs, most * rings->single_bound_gbs);
-    if (table->count <= RING_TRY_MAX)
+    if (table->count <= TESS__RING_EXACT_MAX)
         TESS_TRY(ring_try_again(find, most, goal, rings));
     double total = ring_total(rings);
     if (table->count <= TESS__RING_EXACT_MAX && table->rows <= RING_ROWS_MAX && total > 0 &&

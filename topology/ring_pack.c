@@ -20,11 +20,13 @@
 #include <string.h>
 
 #define PACK_COLUMNS_MAX 512
-#define PACK_PIVOTS_MAX  4000
-#define PACK_WORK_MAX    100000000 /* additions of one call, a tenth of a second or so */
+#define PACK_PIVOTS_MAX  20000
+#define PACK_WORK_MAX    220000000 /* additions until rings are no longer looked for */
+#define PACK_WORK_END    270000000 /* and until none is tried to be spared: a tenth of a second */
 #define PACK_WORTH       0.02      /* of the total: what may be lost for fewer rings */
 #define PACK_EPSILON     1e-9
-#define PACK_NEAR_FROM   9 /* devices: up to here the exact search of a ring takes no time */
+#define PACK_LESS        1e-6 /* of a capacity: by how much less it is taken while pivoting */
+#define PACK_NEAR_FROM   9    /* devices: up to here the exact search of a ring takes no time */
 
 struct pack {
     const struct tess__ring_table *table;
@@ -34,6 +36,7 @@ struct pack {
     /* Rings met so far. */
     int32_t columns;
     int32_t *order; /* [PACK_COLUMNS_MAX * count] */
+    int32_t *along; /* [PACK_COLUMNS_MAX * count] its hops, from * count + to */
     int32_t *uses;  /* [PACK_COLUMNS_MAX * rows] */
     bool *active;   /* [PACK_COLUMNS_MAX] may have bandwidth */
     double *x;      /* [PACK_COLUMNS_MAX] the answer */
@@ -43,6 +46,7 @@ struct pack {
     double *value;   /* [rows] of the basic variables */
     double *price;   /* [rows] y */
     double *step;    /* [rows] change of the basic variables as the new one enters */
+    int32_t *list;   /* [rows] scratch */
     double bound;    /* least bound met */
     int64_t work;    /* additions so far */
     /* Dynamic programming: [2^(count-1) * (count-1)], devices 1 .. count-1 in the sets. */
@@ -60,6 +64,7 @@ static void pack_close(struct pack *pack)
 {
     free(pack->gbs);
     free(pack->order);
+    free(pack->along);
     free(pack->uses);
     free(pack->active);
     free(pack->x);
@@ -68,6 +73,7 @@ static void pack_close(struct pack *pack)
     free(pack->value);
     free(pack->price);
     free(pack->step);
+    free(pack->list);
     free(pack->best);
     free(pack->before);
     free(pack->hop);
@@ -85,6 +91,7 @@ static enum tess_status pack_open(struct pack *pack, const struct tess__ring_tab
                           .bound = INFINITY};
     pack->gbs = malloc(rows * sizeof *pack->gbs);
     pack->order = malloc(PACK_COLUMNS_MAX * count * sizeof *pack->order);
+    pack->along = malloc(PACK_COLUMNS_MAX * count * sizeof *pack->along);
     pack->uses = malloc(PACK_COLUMNS_MAX * rows * sizeof *pack->uses);
     pack->active = malloc(PACK_COLUMNS_MAX * sizeof *pack->active);
     pack->x = malloc(PACK_COLUMNS_MAX * sizeof *pack->x);
@@ -93,18 +100,19 @@ static enum tess_status pack_open(struct pack *pack, const struct tess__ring_tab
     pack->value = malloc(rows * sizeof *pack->value);
     pack->price = malloc(rows * sizeof *pack->price);
     pack->step = malloc(rows * sizeof *pack->step);
+    pack->list = malloc(rows * sizeof *pack->list);
     pack->best = malloc(states * sizeof *pack->best);
     pack->before = malloc(states * sizeof *pack->before);
     pack->hop = malloc(count * count * sizeof *pack->hop);
-    if (!pack->gbs || !pack->order || !pack->uses || !pack->active || !pack->x || !pack->basic ||
-        !pack->inverse || !pack->value || !pack->price || !pack->step || !pack->best ||
-        !pack->before || !pack->hop) {
+    if (!pack->gbs || !pack->order || !pack->along || !pack->uses || !pack->active || !pack->x ||
+        !pack->basic || !pack->inverse || !pack->value || !pack->price || !pack->step ||
+        !pack->list || !pack->best || !pack->before || !pack->hop) {
         pack_close(pack);
         return pack_no_memory();
     }
     /* Equal capacities make the simplex method stand still; these are all different. */
     for (int32_t r = 0; r < pack->rows; r++)
-        pack->gbs[r] = table->gbs[r] * (1 - 1e-9 * (1 + (r * 7919) % 997) / 997);
+        pack->gbs[r] = table->gbs[r] * (1 - PACK_LESS * (1 + (r * 7919) % 997) / 997);
     return TESS_OK;
 }
 
@@ -122,20 +130,14 @@ static int32_t pack_add_column(struct pack *pack, const int32_t *order)
         return -1;
     int32_t column = pack->columns++;
     int32_t *uses = pack->uses + (size_t)column * (size_t)pack->rows;
+    int32_t *along = pack->along + (size_t)column * (size_t)pack->count;
     memcpy(pack->order + (size_t)column * (size_t)pack->count, order, bytes);
+    for (int32_t i = 0; i < pack->count; i++)
+        along[i] = order[i] * pack->count + order[(i + 1) % pack->count];
     memset(uses, 0, (size_t)pack->rows * sizeof *uses);
     tess__ring_table_add(pack->table, order, uses);
     pack->active[column] = true;
     return column;
-}
-
-static double pack_column_price(const struct pack *pack, int32_t column)
-{
-    const int32_t *uses = pack->uses + (size_t)column * (size_t)pack->rows;
-    double sum = 0;
-    for (int32_t r = 0; r < pack->rows; r++)
-        sum += uses[r] * pack->price[r];
-    return sum;
 }
 
 /* ---- the cheapest ring ----------------------------------------------------------------------- */
@@ -148,6 +150,14 @@ static void pack_hop_prices(struct pack *pack)
         for (int32_t k = table->first[h]; k < table->first[h + 1]; k++)
             pack->hop[h] += fmax(pack->price[table->row[k]], 0);
     }
+}
+
+static double pack_ring_cost(const struct pack *pack, const int32_t *order)
+{
+    double cost = 0;
+    for (int32_t i = 0; i < pack->count; i++)
+        cost += pack->hop[order[i] * pack->count + order[(i + 1) % pack->count]];
+    return cost;
 }
 
 /* best[set][i]: from device 0 through all of the set (bit i: device i + 1), ending in device i + 1.
@@ -182,7 +192,6 @@ static double pack_cheapest_ring(struct pack *pack, int32_t *order)
     int32_t others = pack->count - 1, end = -1;
     uint32_t set = (1u << others) - 1;
     double least = INFINITY;
-    pack_hop_prices(pack);
     pack_cheapest_paths(pack);
     pack->work += ((int64_t)others * others << others) / 4;
     for (int32_t i = 0; i < others; i++) {
@@ -205,61 +214,74 @@ static double pack_cheapest_ring(struct pack *pack, int32_t *order)
 
 /* ---- a cheaper ring near by ------------------------------------------------------------------ */
 
-static double pack_ring_cost(const struct pack *pack, const int32_t *order)
+/* order without its place `from`, and the device from there behind the others' place `to` - 1. */
+static void pack_move(int32_t *order, int32_t from, int32_t to)
 {
-    double cost = 0;
-    for (int32_t i = 0; i < pack->count; i++)
-        cost += pack->hop[order[i] * pack->count + order[(i + 1) % pack->count]];
-    return cost;
+    int32_t moved = order[from];
+    for (int32_t i = from; i < to; i++)
+        order[i] = order[i + 1];
+    for (int32_t i = from; i > to; i--)
+        order[i] = order[i - 1];
+    order[to] = moved;
+}
+
+/* What the ring costs less by that move. */
+static double pack_move_gain(const struct pack *pack, const int32_t *order, int32_t from,
+                             int32_t to)
+{
+    int32_t count = pack->count, device = order[from];
+    const double *hop = pack->hop;
+    int32_t left = order[from - 1], right = order[(from + 1) % count];
+    int32_t before = order[to > from ? to : to - 1],
+            after = order[to > from ? (to + 1) % count : to];
+    return hop[left * count + device] + hop[device * count + right] - hop[left * count + right] +
+           hop[before * count + after] - hop[before * count + device] - hop[device * count + after];
 }
 
 /* Moves one device at a time to where it is cheapest, device 0 excepted, while that helps. */
 static double pack_descend(struct pack *pack, int32_t *order)
 {
     double cost = pack_ring_cost(pack, order);
-    int32_t trial[TESS__RING_EXACT_MAX], best[TESS__RING_EXACT_MAX];
-    for (bool better = true; better;) {
-        better = false;
-        pack->work += 2 * (int64_t)pack->count * pack->count * pack->count;
+    for (bool better = isfinite(cost); better;) {
+        double most = cost * PACK_EPSILON;
+        int32_t best_from = 0, best_to = 0;
+        pack->work += 2 * (int64_t)pack->count * pack->count;
         for (int32_t from = 1; from < pack->count; from++) {
             for (int32_t to = 1; to < pack->count; to++) {
-                int32_t kept = 0;
-                for (int32_t i = 0; i < pack->count; i++) {
-                    if (kept == to)
-                        trial[kept++] = order[from];
-                    if (i != from)
-                        trial[kept++] = order[i];
-                }
-                if (kept < pack->count)
-                    trial[kept] = order[from];
-                double moved = pack_ring_cost(pack, trial);
-                if (moved < cost * (1 - PACK_EPSILON)) {
-                    cost = moved;
-                    memcpy(best, trial, sizeof best);
-                    better = true;
+                double gain = from != to ? pack_move_gain(pack, order, from, to) : 0;
+                if (gain > most) {
+                    most = gain;
+                    best_from = from;
+                    best_to = to;
                 }
             }
         }
+        better = best_from > 0;
         if (better)
-            memcpy(order, best, (size_t)pack->count * sizeof *order);
+            pack_move(order, best_from, best_to);
+        cost = better ? pack_ring_cost(pack, order) : cost;
     }
     return cost;
 }
 
-/* From the basic rings; true where one that costs less than 1 was met. It spares the exact search
- * most of its calls. */
+/* The cheapest that descents from the basic rings meet; true where it costs less than 1. It spares
+ * the exact search most of its calls. */
 static bool pack_near_ring(struct pack *pack, int32_t *order)
 {
-    pack_hop_prices(pack);
+    double least = 1 - 1e-6;
+    int32_t trial[TESS__RING_EXACT_MAX];
     for (int32_t i = 0; i < pack->rows; i++) {
         if (pack->basic[i] < 0)
             continue;
-        memcpy(order, pack->order + (size_t)pack->basic[i] * (size_t)pack->count,
+        memcpy(trial, pack->order + (size_t)pack->basic[i] * (size_t)pack->count,
                (size_t)pack->count * sizeof *order);
-        if (pack_descend(pack, order) < 1 - 1e-6)
-            return true;
+        double cost = pack_descend(pack, trial);
+        if (cost < least) {
+            least = cost;
+            memcpy(order, trial, (size_t)pack->count * sizeof *order);
+        }
     }
-    return false;
+    return least < 1 - 1e-6;
 }
 
 /* ---- simplex -------------------------------------------------------------------------------- */
@@ -294,13 +316,17 @@ static void pack_prices(struct pack *pack)
 static bool pack_pivot(struct pack *pack, int32_t variable)
 {
     size_t rows = (size_t)pack->rows;
-    int32_t leaves = -1;
+    int32_t leaves = -1, used = 0;
+    const int32_t *uses = pack->uses + (size_t)(variable < 0 ? 0 : variable) * rows;
+    for (int32_t r = 0; r < pack->rows && variable >= 0; r++) {
+        if (uses[r] > 0)
+            pack->list[used++] = r;
+    }
     for (int32_t i = 0; i < pack->rows; i++) {
         const double *line = pack->inverse + (size_t)i * rows;
         pack->step[i] = variable < 0 ? line[-1 - variable] : 0;
-        const int32_t *uses = pack->uses + (size_t)(variable < 0 ? 0 : variable) * rows;
-        for (int32_t r = 0; r < pack->rows && variable >= 0; r++)
-            pack->step[i] += line[r] * uses[r];
+        for (int32_t k = 0; k < used; k++)
+            pack->step[i] += line[pack->list[k]] * uses[pack->list[k]];
         if (pack->step[i] > PACK_EPSILON &&
             (leaves < 0 ||
              pack->value[i] / pack->step[i] < pack->value[leaves] / pack->step[leaves]))
@@ -310,16 +336,20 @@ static bool pack_pivot(struct pack *pack, int32_t variable)
         return false;
     double *line = pack->inverse + (size_t)leaves * rows;
     double scale = 1 / pack->step[leaves];
-    for (size_t r = 0; r < rows; r++)
+    int32_t full = 0; /* entries of the line that are not 0 */
+    for (int32_t r = 0; r < pack->rows; r++) {
         line[r] *= scale;
+        if (line[r] != 0)
+            pack->list[full++] = r;
+    }
     pack->value[leaves] = fmax(pack->value[leaves] * scale, 0);
     for (int32_t i = 0; i < pack->rows; i++) {
         double factor = pack->step[i];
         if (i == leaves || factor == 0)
             continue;
         double *other = pack->inverse + (size_t)i * rows;
-        for (size_t r = 0; r < rows; r++)
-            other[r] -= factor * line[r];
+        for (int32_t k = 0; k < full; k++)
+            other[pack->list[k]] -= factor * line[pack->list[k]];
         pack->value[i] = fmax(pack->value[i] - factor * pack->value[leaves], 0);
     }
     pack->basic[leaves] = variable;
@@ -335,19 +365,24 @@ static bool pack_enters(struct pack *pack, bool generate, int32_t *variable_out)
         if (pack->price[r] < pack->price[best])
             best = r;
     }
+    /* Whichever gains most as it grows, of what is left over and of the rings. */
+    bool slack = pack->price[best] < -PACK_EPSILON;
+    double least = fmin(1 + pack->price[best], 1 - 1e-8);
     *variable_out = -1 - best;
-    if (pack->price[best] < -PACK_EPSILON)
-        return true;
-    double least = 1 - 1e-8;
-    *variable_out = -1;
+    pack_hop_prices(pack);
     for (int32_t c = 0; c < pack->columns; c++) {
-        double price = pack->active[c] ? pack_column_price(pack, c) : 1;
+        const int32_t *along = pack->along + (size_t)c * (size_t)pack->count;
+        double price = 0;
+        if (!pack->active[c])
+            continue;
+        for (int32_t i = 0; i < pack->count; i++)
+            price += pack->hop[along[i]];
         if (price < least) {
             least = price;
             *variable_out = c;
         }
     }
-    if (*variable_out >= 0)
+    if (slack || *variable_out >= 0)
         return true;
     if (!generate || pack->work > PACK_WORK_MAX ||
         (pack->deadline_s > 0 && tess_clock_s() > pack->deadline_s))
@@ -377,14 +412,19 @@ static double pack_solve(struct pack *pack, bool generate)
         if (!pack_enters(pack, generate, &variable) || !pack_pivot(pack, variable))
             break;
         pack_prices(pack);
-        pack->work += (int64_t)pack->rows * (3 * pack->rows + pack->columns);
+        pack->work += (int64_t)pack->columns * pack->count + 2 * (int64_t)pack->rows * pack->rows;
     }
     memset(pack->x, 0, PACK_COLUMNS_MAX * sizeof *pack->x);
+    /* The same basis with the real capacities. */
     for (int32_t i = 0; i < pack->rows; i++) {
+        const double *line = pack->inverse + (size_t)i * (size_t)pack->rows;
+        double value = 0;
+        for (int32_t r = 0; r < pack->rows; r++)
+            value += line[r] * pack->table->gbs[r];
         if (pack->basic[i] >= 0)
-            pack->x[pack->basic[i]] = pack->value[i];
+            pack->x[pack->basic[i]] = fmax(value, 0);
     }
-    /* Rounding, and capacities that were made smaller: up to what the real ones allow. */
+    /* Where that is not allowed, or for rounding: as much of it as is. */
     double scale = INFINITY, sum = 0;
     for (int32_t r = 0; r < pack->rows; r++) {
         double load = 0;
@@ -435,7 +475,12 @@ static double pack_thin(struct pack *pack, int32_t most, double total)
     double worth = total * (1 - PACK_WORTH);
     pack_drop_idle(pack, total);
     for (int32_t least; (least = pack_least(pack, needed)) >= 0;) {
+        if (pack->work > PACK_WORK_END && pack_active(pack) <= most)
+            break;
         pack->active[least] = false;
+        /* Too many and too late: the widest are kept, whatever the others would have given. */
+        if (pack->work > PACK_WORK_END && pack_active(pack) > most)
+            continue;
         double without = pack_solve(pack, false);
         if (without >= worth || pack_active(pack) >= most) {
             total = without;

@@ -355,6 +355,15 @@ static void writer_warn(const char *text)
                  elements, WRITE_ELEMENTS_2_28);
 }
 
+static bool writer_has_device(const struct tess_topology *topology, int32_t host)
+{
+    for (int32_t i = 0; i < topology->device_count; i++) {
+        if (topology->node[topology->device[i]].host == host)
+            return true;
+    }
+    return false;
+}
+
 enum tess_status tess_topology_write_nccl(const struct tess_topology *topology, int32_t host,
                                           char **text_out)
 {
@@ -364,6 +373,10 @@ enum tess_status tess_topology_write_nccl(const struct tess_topology *topology, 
     if (host < 0 || host >= topology->host_count)
         TESS_FAIL(TESS_ERR_USAGE, "host %d is to be written; there are 0 to %d", (int)host,
                   (int)topology->host_count - 1);
+    if (!writer_has_device(topology, host))
+        TESS_FAIL(TESS_ERR_UNSUPPORTED,
+                  "host %d has no device, and NCCL's format is about devices; choose another",
+                  (int)host);
     enum tess_status status = writer_prepare(&w);
     if (status == TESS_OK) {
         w.out = open_memstream(text_out, &bytes);
