@@ -29,9 +29,10 @@ struct route_entry {
     int32_t node;
 };
 
-struct route_search {
+struct tess_route_search {
     const struct tess_topology *topology;
-    struct tess_routes *routes;
+    struct tess_routes *routes; /* that are being filled */
+    struct tess_route *row;     /* in them, of the source at hand */
     int32_t *first, *out; /* links that leave node n: out[first[n] .. first[n + 1]), by target */
     double *width;        /* of the widest way to a node; 0: none */
     int32_t *came;        /* link by which the search came to a node; -1 */
@@ -58,7 +59,7 @@ static bool route_is_nvlink(const struct tess_topo_link *link, enum tess_node_ki
     return link->kind == TESS_LINK_NVLINK && from != TESS_NODE_CPU && to != TESS_NODE_CPU;
 }
 
-static bool route_allows(const struct route_search *search, const struct tess_topo_link *link)
+static bool route_allows(const struct tess_route_search *search, const struct tess_topo_link *link)
 {
     const struct tess_node *from = &search->topology->node[link->from];
     const struct tess_node *to = &search->topology->node[link->to];
@@ -89,7 +90,7 @@ static bool route_allows(const struct route_search *search, const struct tess_to
 }
 
 /* May the search go on from this node? Devices do not forward. */
-static bool route_passes(const struct route_search *search, int32_t node, int32_t source)
+static bool route_passes(const struct tess_route_search *search, int32_t node, int32_t source)
 {
     return node == source || search->topology->node[node].kind != TESS_NODE_DEVICE;
 }
@@ -103,7 +104,7 @@ static bool route_before(const struct route_entry *a, const struct route_entry *
     return a->width != b->width ? a->width > b->width : a->node < b->node;
 }
 
-static struct route_entry route_pop(struct route_search *search)
+static struct route_entry route_pop(struct tess_route_search *search)
 {
     struct route_entry *heap = search->heap, top = heap[0], last = heap[--search->queued];
     int32_t i = 0;
@@ -119,7 +120,7 @@ static struct route_entry route_pop(struct route_search *search)
 }
 
 /* A node is pushed once for each link that widens its way: as often as there are links at most. */
-static void route_push(struct route_search *search, struct route_entry entry)
+static void route_push(struct tess_route_search *search, struct route_entry entry)
 {
     int32_t i = search->queued++;
     for (int32_t parent; i > 0; i = parent) {
@@ -131,7 +132,7 @@ static void route_push(struct route_search *search, struct route_entry entry)
     search->heap[i] = entry;
 }
 
-static void route_widest(struct route_search *search, int32_t source)
+static void route_widest(struct tess_route_search *search, int32_t source)
 {
     memset(search->width, 0, (size_t)search->topology->node_count * sizeof *search->width);
     search->width[source] = INFINITY;
@@ -153,7 +154,7 @@ static void route_widest(struct route_search *search, int32_t source)
 }
 
 /* Shortest ways over links of at least `width`; nodes are met in order of their numbers. */
-static void route_shortest(struct route_search *search, int32_t source, double width)
+static void route_shortest(struct tess_route_search *search, int32_t source, double width)
 {
     memset(search->came, -1, (size_t)search->topology->node_count * sizeof *search->came);
     search->depth[source] = 0;
@@ -182,7 +183,7 @@ static enum tess_status route_no_memory(void)
     TESS_FAIL(TESS_ERR_MEMORY, "no memory left for the routes; free some and try again");
 }
 
-static enum tess_path_kind route_kind(const struct route_search *search, int32_t links)
+static enum tess_path_kind route_kind(const struct tess_route_search *search, int32_t links)
 {
     static const enum tess_path_kind kind[ROUTE_LEVELS] = {
         [ROUTE_NVL] = TESS_PATH_NVL, [ROUTE_C2C] = TESS_PATH_C2C, [ROUTE_PCI] = TESS_PATH_PXB,
@@ -192,7 +193,7 @@ static enum tess_path_kind route_kind(const struct route_search *search, int32_t
 }
 
 /* The way that route_shortest found to the node. */
-static enum tess_status route_keep(struct route_search *search, struct tess_route *route,
+static enum tess_status route_keep(struct tess_route_search *search, struct tess_route *route,
                                    int32_t source, int32_t target)
 {
     if (search->came[target] < 0)
@@ -221,11 +222,11 @@ static enum tess_status route_keep(struct route_search *search, struct tess_rout
 }
 
 /* Whatever device is not reached yet, by the level's links; false in *all_out where one is left. */
-static enum tess_status route_level(struct route_search *search, int32_t from, bool *all_out)
+static enum tess_status route_level(struct tess_route_search *search, int32_t from, bool *all_out)
 {
     const struct tess_topology *topology = search->topology;
     int32_t count = topology->device_count, source = topology->device[from];
-    struct tess_route *route = search->routes->route + (size_t)from * (size_t)count;
+    struct tess_route *route = search->row;
     route_widest(search, source);
     *all_out = true;
     for (int32_t to = 0; to < count; to++) {
@@ -249,7 +250,7 @@ static enum tess_status route_level(struct route_search *search, int32_t from, b
 /* ---- opening -------------------------------------------------------------------------------- */
 
 /* By node that they leave, then by the one they lead to, then by number. */
-static void route_sort_links(struct route_search *search)
+static void route_sort_links(struct tess_route_search *search)
 {
     const struct tess_topology *topology = search->topology;
     int32_t nodes = topology->node_count, links = topology->link_count;
@@ -272,8 +273,10 @@ static void route_sort_links(struct route_search *search)
     }
 }
 
-static void route_search_close(struct route_search *search)
+void tess_route_search_close(struct tess_route_search *search)
 {
+    if (!search)
+        return;
     free(search->first);
     free(search->out);
     free(search->width);
@@ -281,14 +284,17 @@ static void route_search_close(struct route_search *search)
     free(search->queue);
     free(search->depth);
     free(search->heap);
+    free(search);
 }
 
-static enum tess_status route_search_open(struct route_search *search,
-                                          const struct tess_topology *topology,
-                                          struct tess_routes *routes)
+enum tess_status tess_route_search_open(const struct tess_topology *topology,
+                                        struct tess_route_search **search_out)
 {
     size_t nodes = (size_t)topology->node_count, links = (size_t)topology->link_count;
-    *search = (struct route_search){.topology = topology, .routes = routes};
+    struct tess_route_search *search = calloc(1, sizeof *search);
+    if (!search)
+        return route_no_memory();
+    search->topology = topology;
     search->first = malloc((nodes + 1) * sizeof *search->first);
     search->out = malloc((links + 1) * sizeof *search->out);
     search->width = malloc(nodes * sizeof *search->width);
@@ -298,11 +304,42 @@ static enum tess_status route_search_open(struct route_search *search,
     search->heap = malloc((links + 1) * sizeof *search->heap);
     if (!search->first || !search->out || !search->width || !search->came || !search->queue ||
         !search->depth || !search->heap) {
-        route_search_close(search);
+        tess_route_search_close(search);
         return route_no_memory();
     }
     route_sort_links(search);
+    *search_out = search;
     return TESS_OK;
+}
+
+/* Of the source, into search->row and behind the links that search->routes has. */
+static enum tess_status route_row(struct tess_route_search *search, int32_t from)
+{
+    const struct tess_topology *topology = search->topology;
+    for (int32_t to = 0; to < topology->device_count; to++)
+        search->row[to] = (struct tess_route){.kind = TESS_PATH_NONE};
+    search->row[from] = (struct tess_route){.kind = TESS_PATH_LOC, .gbs = TESS_GBS_LOCAL};
+    search->source_host = topology->node[topology->device[from]].host;
+    bool all = false;
+    for (int level = 0; level < ROUTE_LEVELS && !all; level++) {
+        search->level = (enum route_level)level;
+        TESS_TRY(route_level(search, from, &all));
+    }
+    return TESS_OK;
+}
+
+enum tess_status tess_route_from(struct tess_route_search *search, int32_t from,
+                                 struct tess_routes *row_out)
+{
+    size_t count = (size_t)search->topology->device_count;
+    *row_out = (struct tess_routes){.topology = search->topology, .device_count = (int32_t)count};
+    search->routes = row_out;
+    search->row = row_out->route = malloc(count * sizeof *row_out->route);
+    search->room = search->used = 0;
+    enum tess_status status = search->row ? route_row(search, from) : route_no_memory();
+    if (status != TESS_OK)
+        tess_routes_free(row_out);
+    return status;
 }
 
 enum tess_status tess_routes_open(const struct tess_topology *topology,
@@ -314,32 +351,18 @@ enum tess_status tess_routes_open(const struct tess_topology *topology,
         TESS_FAIL(TESS_ERR_UNSUPPORTED,
                   "routes between %d devices are asked for; expected 1 to %d, choose some",
                   (int)count, ROUTE_DEVICES_MAX);
-    struct route_search search;
-    TESS_TRY(route_search_open(&search, topology, routes_out));
+    struct tess_route_search *search;
+    TESS_TRY(tess_route_search_open(topology, &search));
     enum tess_status status = TESS_OK;
+    search->routes = routes_out;
     routes_out->route = malloc((size_t)count * (size_t)count * sizeof *routes_out->route);
-    routes_out->link = malloc(ROUTE_LINKS_MAX * sizeof *routes_out->link);
-    search.room = ROUTE_LINKS_MAX;
-    if (!routes_out->route || !routes_out->link) {
+    if (!routes_out->route)
         status = route_no_memory();
-        goto done;
+    for (int32_t from = 0; from < count && status == TESS_OK; from++) {
+        search->row = routes_out->route + (size_t)from * (size_t)count;
+        status = route_row(search, from);
     }
-    for (int32_t i = 0; i < count * count; i++) {
-        routes_out->route[i] = (struct tess_route){.kind = TESS_PATH_NONE};
-        if (i / count == i % count)
-            routes_out->route[i] =
-                (struct tess_route){.kind = TESS_PATH_LOC, .gbs = TESS_GBS_LOCAL};
-    }
-    for (int32_t from = 0; from < count; from++) {
-        search.source_host = topology->node[topology->device[from]].host;
-        bool all = false;
-        for (int level = 0; level < ROUTE_LEVELS && !all; level++) {
-            search.level = (enum route_level)level;
-            TESS_TRY_GOTO(status, done, route_level(&search, from, &all));
-        }
-    }
-done:
-    route_search_close(&search);
+    tess_route_search_close(search);
     if (status != TESS_OK)
         tess_routes_free(routes_out);
     return status;

@@ -48,4 +48,16 @@ enum tess_status tess_routes_open(const struct tess_topology *topology,
                                   struct tess_routes *routes_out);
 void tess_routes_free(struct tess_routes *routes);
 
+/*
+ * The same from one device at a time, for any number of them: row_out->route [device_count], by
+ * target; tess_routes_free frees it. The search borrows the topology, and of that only nodes, links
+ * and the list of devices are read.
+ */
+struct tess_route_search;
+enum tess_status tess_route_search_open(const struct tess_topology *topology,
+                                        struct tess_route_search **search_out);
+enum tess_status tess_route_from(struct tess_route_search *search, int32_t from,
+                                 struct tess_routes *row_out);
+void tess_route_search_close(struct tess_route_search *search); /* NULL is allowed */
+
 #endif
