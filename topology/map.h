@@ -7,7 +7,9 @@
  *
  *     max over links  (sum over groups of bytes sent over it) / capacity
  *
- * where each hop of a ring of k carries the bytes that a rank sends along that axis in a step.
+ * where each hop of a ring of k carries the bytes that a rank sends along that axis in a step; a
+ * chain has such hops in both directions (activations on, gradients back). All groups of all axes
+ * are counted at once.
  */
 #ifndef TOPOLOGY_MAP_H
 #define TOPOLOGY_MAP_H
@@ -19,7 +21,8 @@
 struct tess_map_axis {
     const char *name; /* "tensor", for the explanation; a literal */
     int32_t count;    /* ranks along it, >= 1 */
-    double bytes;     /* that a rank sends along it in a step; where not known, 1 per rank */
+    double bytes;     /* that a rank sends to the next along it in a step, and of a chain to the one
+                         before as well; where not known, 1 per rank */
     bool chain;       /* its ends do not talk (stages of a pipeline): no hop from last to first */
 };
 
@@ -46,10 +49,11 @@ struct tess_map {
 /*
  * Axis orders are tried exhaustively, each laid along the ring order that ring.h finds, then
  * refined by exchanging ranks. Never costs more than the natural order, which is kept where nothing
- * is better by a thousandth. The same on every rank: no clocks, no random numbers.
+ * is better by a thousandth. The same on every rank: no clocks, no random numbers. Up to 2048
+ * ranks; TESS_ERR_DATA where ranks that talk would not reach each other in any mapping.
  */
-enum tess_status tess_map_find(const struct tess_topology *topology,
-                               const struct tess_map_ask *ask, struct tess_map *map_out);
+enum tess_status tess_map_find(const struct tess_topology *topology, const struct tess_map_ask *ask,
+                               struct tess_map *map_out);
 void tess_map_free(struct tess_map *map); /* a zeroed one is allowed */
 
 /*

@@ -1,0 +1,125 @@
+/*
+ * Finding a mapping: first ones along the axes (map_layout.c), mended by exchanges
+ * (map_exchange.c), all of them where the mesh is small (map_search.c), against the natural order
+ * and against what none can better (map_bound.c). Effort is counted, not timed, so that all ranks
+ * come to the same answer.
+ */
+#include "topology/map.h"
+
+#include "tessera/check.h"
+#include "topology/map_room.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MAP_WORTH           0.001    /* of the natural order's cost: less is not worth a change */
+#define MAP_EXCHANGE_VISITS 12000000 /* lanes looked at by exchanges */
+#define MAP_SEARCH_VISITS   6000000  /* and by the search of all */
+#define MAP_SEARCH_RANKS    16
+
+/* Keeps what the load has where it is better than `best`. */
+static void map_keep(const struct tess__map_load *load, int32_t *best, double *best_s,
+                     double *best_sum)
+{
+    if (!tess__map_better(load->cost_s, load->sum, *best_s, *best_sum))
+        return;
+    *best_s = load->cost_s;
+    *best_sum = load->sum;
+    memcpy(best, load->at, (size_t)load->model->count * sizeof *best);
+}
+
+/* Something better than the natural order, which the load has at first; the best ends there. */
+static enum tess_status map_improve(struct tess__map_load *load, struct tess_map *map,
+                                    bool *whole_out)
+{
+    const struct tess__map_model *model = load->model;
+    size_t bytes = (size_t)model->count * sizeof(int32_t);
+    double best_s = load->cost_s, best_sum = load->sum;
+    int32_t *best = map->place;
+    memcpy(best, load->at, bytes);
+    TESS_TRY(tess__map_layout(load, &map->bound_s));
+    tess__map_exchange(load, map->bound_s, MAP_EXCHANGE_VISITS);
+    map_keep(load, best, &best_s, &best_sum);
+    if (best_s > map->bound_s * (1 + TESS__MAP_NEAR)) {
+        for (int32_t i = 0; i < model->count; i++)
+            load->at[i] = i;
+        tess__map_load_count(load);
+        tess__map_exchange(load, map->bound_s, MAP_EXCHANGE_VISITS / 4);
+        map_keep(load, best, &best_s, &best_sum);
+    }
+    memcpy(load->at, best, bytes);
+    tess__map_load_count(load);
+    if (best_s > map->bound_s * (1 + TESS__MAP_NEAR) && model->count <= MAP_SEARCH_RANKS)
+        TESS_TRY(tess__map_search(load, map->bound_s, MAP_SEARCH_VISITS, whole_out));
+    if (*whole_out)
+        map->bound_s = fmax(map->bound_s, load->cost_s);
+    return TESS_OK;
+}
+
+/* A way that is missing outweighs all others, so that it is there only where no mapping does
+ * without. */
+static enum tess_status map_check_ways(const struct tess__map_load *load)
+{
+    const struct tess__map_model *model = load->model;
+    for (int32_t h = 0; h < model->hop_count; h++) {
+        int32_t from = load->at[model->hop[h].from], to = load->at[model->hop[h].to];
+        if (tess__map_route(model, from, to)->kind == TESS_PATH_NONE)
+            TESS_FAIL(
+                TESS_ERR_DATA,
+                "no mapping was found in which all ranks that talk reach each other: '%s' and "
+                "'%s' do not; expected a network that joins them",
+                model->topology->node[model->part.device[from]].name,
+                model->topology->node[model->part.device[to]].name);
+    }
+    return TESS_OK;
+}
+
+static enum tess_status map_find(struct tess__map_load *load, struct tess_map *map)
+{
+    const struct tess__map_model *model = load->model;
+    bool whole = false;
+    map->natural_s = load->cost_s;
+    TESS_TRY(tess__map_bound(model, &map->bound_s));
+    if (load->cost_s > map->bound_s * (1 + TESS__MAP_NEAR))
+        TESS_TRY(map_improve(load, map, &whole));
+    if (!(load->cost_s < map->natural_s * (1 - MAP_WORTH))) {
+        for (int32_t i = 0; i < model->count; i++)
+            load->at[i] = i;
+        tess__map_load_count(load);
+    }
+    TESS_TRY(map_check_ways(load));
+    memcpy(map->place, load->at, (size_t)model->count * sizeof *map->place);
+    map->cost_s = load->cost_s;
+    map->bound_s = fmin(map->bound_s, map->cost_s); /* rounding */
+    map->narrowest_link = load->worst < 0 ? -1 : model->link[load->worst];
+    map->optimal = map->cost_s <= map->bound_s * (1 + TESS__MAP_NEAR);
+    return TESS_OK;
+}
+
+enum tess_status tess_map_find(const struct tess_topology *topology, const struct tess_map_ask *ask,
+                               struct tess_map *map_out)
+{
+    struct tess__map_model model;
+    struct tess__map_load load = {0};
+    *map_out = (struct tess_map){.narrowest_link = -1};
+    TESS_TRY(tess__map_model_open(&model, topology, ask));
+    enum tess_status status = tess__map_load_open(&load, &model);
+    map_out->rank_count = model.count;
+    map_out->place = malloc((size_t)model.count * sizeof *map_out->place);
+    if (status == TESS_OK && !map_out->place)
+        status = tess_fail(TESS_ERR_MEMORY, "no memory left for the mapping of ranks");
+    if (status == TESS_OK)
+        status = map_find(&load, map_out);
+    tess__map_load_close(&load);
+    tess__map_model_close(&model);
+    if (status != TESS_OK)
+        tess_map_free(map_out);
+    return status;
+}
+
+void tess_map_free(struct tess_map *map)
+{
+    free(map->place);
+    *map = (struct tess_map){0};
+}

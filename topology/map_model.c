@@ -1,0 +1,339 @@
+/*
+ * What a mapping is judged by: the hops of all groups of the mesh, the ways between the places and
+ * the lanes that they share, and the load that a mapping puts on each.
+ */
+#include "tessera/check.h"
+#include "topology/map_room.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MODEL_RANKS_MAX 2048 /* ways between all pairs are kept */
+#define MODEL_NO_WAY_S  1e30 /* for a byte: outweighs any time, and its square is still a number */
+#define MODEL_BYTES_MAX 1e30
+
+static enum tess_status model_no_memory(void)
+{
+    TESS_FAIL(TESS_ERR_MEMORY, "no memory left for the mapping of ranks");
+}
+
+/* ---- the ask -------------------------------------------------------------------------------- */
+
+static enum tess_status model_take_axes(struct tess__map_model *model,
+                                        const struct tess_map_ask *ask)
+{
+    if (ask->axis_count < 1 || ask->axis_count > TESS_MAP_AXES)
+        TESS_FAIL(TESS_ERR_USAGE, "a mesh of %d axes is to be mapped; expected 1 to %d",
+                  (int)ask->axis_count, TESS_MAP_AXES);
+    int64_t count = 1;
+    for (int32_t a = 0; a < ask->axis_count; a++) {
+        const struct tess_map_axis *axis = &ask->axis[a];
+        if (axis->count < 1)
+            TESS_FAIL(TESS_ERR_USAGE, "axis '%s' has %d ranks; expected 1 or more", axis->name,
+                      (int)axis->count);
+        if (!(axis->bytes >= 0 && axis->bytes <= MODEL_BYTES_MAX))
+            TESS_FAIL(TESS_ERR_USAGE, "axis '%s' sends %g bytes; expected 0 to %g", axis->name,
+                      axis->bytes, MODEL_BYTES_MAX);
+        model->axis[a] = *axis;
+        model->stride[a] = (int32_t)count;
+        count *= axis->count;
+        if (count > MODEL_RANKS_MAX)
+            TESS_FAIL(TESS_ERR_UNSUPPORTED,
+                      "a mesh of more than %d ranks is to be mapped; keep the natural order",
+                      MODEL_RANKS_MAX);
+    }
+    if (count > model->topology->device_count)
+        TESS_FAIL(TESS_ERR_USAGE, "a mesh of %d ranks is to be mapped on %d devices", (int)count,
+                  (int)model->topology->device_count);
+    model->axis_count = ask->axis_count;
+    model->count = (int32_t)count;
+    model->keep_first = ask->keep_first;
+    return TESS_OK;
+}
+
+static enum tess_status model_take_places(struct tess__map_model *model,
+                                          const struct tess_map_ask *ask)
+{
+    const struct tess_topology *topology = model->topology;
+    int32_t *node = malloc((size_t)model->count * sizeof *node);
+    bool *taken = calloc((size_t)topology->device_count, sizeof *taken);
+    enum tess_status status = TESS_OK;
+    if (!node || !taken)
+        status = model_no_memory();
+    for (int32_t i = 0; i < model->count && status == TESS_OK; i++) {
+        int32_t device = ask->place[i];
+        if (device < 0 || device >= topology->device_count) {
+            status = tess_fail(TESS_ERR_USAGE, "rank %d is to be on device %d; there are 0 to %d",
+                               (int)i, (int)device, (int)topology->device_count - 1);
+        } else if (taken[device]) {
+            status = tess_fail(TESS_ERR_USAGE, "rank %d is to be on device %d, as another one is",
+                               (int)i, (int)device);
+        } else {
+            taken[device] = true;
+            node[i] = topology->device[device];
+        }
+    }
+    free(taken);
+    model->part = *topology;
+    model->part.device = node;
+    model->part.device_count = model->count;
+    return status;
+}
+
+/* ---- ways ----------------------------------------------------------------------------------- */
+
+static enum tess_status model_find_ways(struct tess__map_model *model)
+{
+    struct tess_route_search *search;
+    model->row = calloc((size_t)model->count, sizeof *model->row);
+    if (!model->row)
+        return model_no_memory();
+    TESS_TRY(tess_route_search_open(&model->part, &search));
+    enum tess_status status = TESS_OK;
+    for (int32_t i = 0; i < model->count && status == TESS_OK; i++)
+        status = tess_route_from(search, i, &model->row[i]);
+    tess_route_search_close(search);
+    return status;
+}
+
+/* Links that the ways of a row have, one after the other. */
+static int32_t model_row_links(const struct tess_routes *row)
+{
+    int32_t links = 0;
+    for (int32_t k = 0; k < row->device_count; k++) {
+        int32_t end = row->route[k].first + row->route[k].link_count;
+        links = end > links ? end : links;
+    }
+    return links;
+}
+
+/* Numbers the links that are used, in their order, and renames them in the ways. */
+static enum tess_status model_number_lanes(struct tess__map_model *model)
+{
+    const struct tess_topology *topology = model->topology;
+    int32_t *lane = calloc((size_t)topology->link_count + 1, sizeof *lane), lanes = 0;
+    if (!lane)
+        return model_no_memory();
+    for (int32_t i = 0; i < model->count; i++) {
+        for (int32_t k = model_row_links(&model->row[i]) - 1; k >= 0; k--)
+            lane[model->row[i].link[k]] = 1;
+    }
+    for (int32_t i = 0; i < topology->link_count; i++)
+        lane[i] = lane[i] ? lanes++ : -1;
+    model->link = malloc(((size_t)lanes + 1) * sizeof *model->link);
+    model->byte_s = malloc(((size_t)lanes + 1) * sizeof *model->byte_s);
+    if (!model->link || !model->byte_s) {
+        free(lane);
+        return model_no_memory();
+    }
+    for (int32_t i = 0; i < topology->link_count; i++) {
+        if (lane[i] >= 0) {
+            model->link[lane[i]] = i;
+            model->byte_s[lane[i]] = 1 / (topology->link[i].gbs * 1e9);
+        }
+    }
+    model->link[lanes] = -1;
+    model->byte_s[lanes] = MODEL_NO_WAY_S;
+    model->lane_count = lanes + 1;
+    for (int32_t i = 0; i < model->count; i++) {
+        for (int32_t k = model_row_links(&model->row[i]) - 1; k >= 0; k--)
+            model->row[i].link[k] = lane[model->row[i].link[k]];
+    }
+    free(lane);
+    return TESS_OK;
+}
+
+/* ---- hops ----------------------------------------------------------------------------------- */
+
+/* The hop along the axis from this rank: on in the group's ring, or back (a chain's stages send
+ * both ways). False where there is none. */
+static bool model_hop(const struct tess__map_model *model, int32_t rank, int32_t a, bool back,
+                      struct tess__map_hop *hop)
+{
+    const struct tess_map_axis *axis = &model->axis[a];
+    int32_t stride = model->stride[a], at = rank / stride % axis->count;
+    int32_t to = back ? at - 1 : at + 1;
+    if (axis->count < 2 || !(axis->bytes > 0) || (back && !axis->chain))
+        return false;
+    if (to < 0 || (to == axis->count && axis->chain))
+        return false;
+    to %= axis->count;
+    *hop = (struct tess__map_hop){.from = rank, .to = rank + (to - at) * stride, .axis = a};
+    return true;
+}
+
+static enum tess_status model_list_hops(struct tess__map_model *model)
+{
+    size_t most = (size_t)model->count * (size_t)model->axis_count * 2;
+    model->hop = malloc(most * sizeof *model->hop);
+    model->list = malloc(2 * most * sizeof *model->list);
+    model->first = calloc((size_t)model->count + 2, sizeof *model->first);
+    if (!model->hop || !model->list || !model->first)
+        return model_no_memory();
+    for (int32_t rank = 0; rank < model->count; rank++) {
+        for (int32_t a = 0; a < model->axis_count; a++) {
+            for (int back = 0; back < 2; back++) {
+                struct tess__map_hop *hop = &model->hop[model->hop_count];
+                if (model_hop(model, rank, a, back, hop)) {
+                    model->hop_count++;
+                    model->first[hop->from + 2]++;
+                    model->first[hop->to + 2]++;
+                }
+            }
+        }
+    }
+    for (int32_t rank = 0; rank < model->count; rank++)
+        model->first[rank + 2] += model->first[rank + 1];
+    for (int32_t h = 0; h < model->hop_count; h++) {
+        model->list[model->first[model->hop[h].from + 1]++] = h;
+        model->list[model->first[model->hop[h].to + 1]++] = h;
+    }
+    return TESS_OK;
+}
+
+/* ---- the model ------------------------------------------------------------------------------ */
+
+enum tess_status tess__map_model_open(struct tess__map_model *model,
+                                      const struct tess_topology *topology,
+                                      const struct tess_map_ask *ask)
+{
+    *model = (struct tess__map_model){.topology = topology};
+    enum tess_status status = model_take_axes(model, ask);
+    if (status == TESS_OK)
+        status = model_take_places(model, ask);
+    if (status == TESS_OK)
+        status = model_find_ways(model);
+    if (status == TESS_OK)
+        status = model_number_lanes(model);
+    if (status == TESS_OK)
+        status = model_list_hops(model);
+    if (status != TESS_OK)
+        tess__map_model_close(model);
+    return status;
+}
+
+void tess__map_model_close(struct tess__map_model *model)
+{
+    for (int32_t i = 0; model->row && i < model->count; i++)
+        tess_routes_free(&model->row[i]);
+    free(model->row);
+    free(model->part.device);
+    free(model->link);
+    free(model->byte_s);
+    free(model->hop);
+    free(model->first);
+    free(model->list);
+    *model = (struct tess__map_model){0};
+}
+
+int32_t tess__map_host(const struct tess__map_model *model, int32_t place)
+{
+    return model->topology->node[model->part.device[place]].host;
+}
+
+bool tess__map_has_chain(const struct tess__map_model *model)
+{
+    bool chain = false;
+    for (int32_t a = 0; a < model->axis_count; a++)
+        chain = chain || (model->axis[a].chain && model->axis[a].count > 1);
+    return chain;
+}
+
+const struct tess_route *tess__map_route(const struct tess__map_model *model, int32_t from,
+                                         int32_t to)
+{
+    return &model->row[from].route[to];
+}
+
+/* ---- loads ---------------------------------------------------------------------------------- */
+
+enum tess_status tess__map_load_open(struct tess__map_load *load,
+                                     const struct tess__map_model *model)
+{
+    size_t lanes = (size_t)model->lane_count;
+    *load = (struct tess__map_load){.model = model};
+    load->at = malloc((size_t)model->count * sizeof *load->at);
+    load->uses = malloc(lanes * sizeof *load->uses);
+    load->touched = malloc(lanes * sizeof *load->touched);
+    load->before = malloc(lanes * sizeof *load->before);
+    load->before_s = malloc(lanes * sizeof *load->before_s);
+    load->mark = calloc(lanes, sizeof *load->mark);
+    if (!load->at || !load->uses || !load->touched || !load->before || !load->before_s ||
+        !load->mark) {
+        tess__map_load_close(load);
+        return model_no_memory();
+    }
+    for (int32_t i = 0; i < model->count; i++)
+        load->at[i] = i;
+    tess__map_load_count(load);
+    return TESS_OK;
+}
+
+void tess__map_load_close(struct tess__map_load *load)
+{
+    free(load->at);
+    free(load->uses);
+    free(load->touched);
+    free(load->before);
+    free(load->before_s);
+    free(load->mark);
+    *load = (struct tess__map_load){0};
+}
+
+double tess__map_lane_s(const struct tess__map_load *load, int32_t lane)
+{
+    const struct tess__map_model *model = load->model;
+    double bytes = 0;
+    for (int32_t a = 0; a < model->axis_count; a++)
+        bytes += load->uses[lane][a] * model->axis[a].bytes;
+    return bytes * model->byte_s[lane];
+}
+
+void tess__map_load_hop(struct tess__map_load *load, const struct tess__map_hop *hop, int32_t by)
+{
+    const struct tess__map_model *model = load->model;
+    const struct tess_routes *row = &model->row[load->at[hop->from]];
+    const struct tess_route *route = &row->route[load->at[hop->to]];
+    if (route->kind == TESS_PATH_NONE)
+        load->uses[model->lane_count - 1][hop->axis] += by;
+    for (int32_t k = 0; k < route->link_count; k++)
+        load->uses[row->link[route->first + k]][hop->axis] += by;
+    load->visits += route->link_count;
+}
+
+/* The most loaded lane and the sum of squares, by all lanes. */
+void tess__map_load_weigh(struct tess__map_load *load)
+{
+    load->cost_s = load->sum = 0;
+    load->worst = -1;
+    load->worst_count = 0;
+    for (int32_t lane = 0; lane < load->model->lane_count; lane++) {
+        double s = tess__map_lane_s(load, lane);
+        load->sum += s * s;
+        if (s > load->cost_s * (1 + TESS__MAP_NEAR)) {
+            load->cost_s = s;
+            load->worst = lane;
+            load->worst_count = 1;
+        } else if (s > 0 && s >= load->cost_s * (1 - TESS__MAP_NEAR)) {
+            load->worst_count++;
+        }
+    }
+}
+
+void tess__map_load_count(struct tess__map_load *load)
+{
+    const struct tess__map_model *model = load->model;
+    memset(load->uses, 0, (size_t)model->lane_count * sizeof *load->uses);
+    for (int32_t h = 0; h < model->hop_count; h++)
+        tess__map_load_hop(load, &model->hop[h], 1);
+    load->visits += model->lane_count;
+    tess__map_load_weigh(load);
+}
+
+bool tess__map_better(double cost_s, double sum, double than_s, double than_sum)
+{
+    if (cost_s < than_s * (1 - TESS__MAP_NEAR))
+        return true;
+    return cost_s <= than_s * (1 + TESS__MAP_NEAR) && sum < than_sum * (1 - TESS__MAP_NEAR);
+}
