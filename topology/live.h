@@ -12,9 +12,9 @@
 /* A GPU, by its PCI bus id. */
 struct tess_live_device {
     char name[96];
-    char bus[32];  /* any width of the domain, any case */
-    int32_t index; /* NVML's */
-    int32_t sm;    /* compute capability * 10; 0: not told */
+    char bus[32];         /* any width of the domain, any case */
+    int32_t index;        /* NVML's */
+    int32_t sm;           /* compute capability * 10; 0: not told */
     int32_t switch_links; /* NVLinks to NVSwitches, or to what a VM hides */
     int32_t peer_count;
     struct tess_live_peer {
@@ -22,23 +22,32 @@ struct tess_live_device {
         int32_t links;
     } peer[TESS_LIVE_PEERS_MAX];
     int32_t c2c_links;
-    double c2c_gbs;                /* of all of them */
-    unsigned char fabric_uuid[16]; /* NVLink domain over hosts (MNNVL); all zero: none */
+    double c2c_gbs; /* of all of them */
+    /* NVLink domain over hosts (MNNVL); all zero: none. Its NVSwitch is a node of no host, with a
+     * name that the domain's hosts share. */
+    unsigned char fabric_uuid[16];
     int32_t fabric_clique;
 };
 
 /*
- * The machine that the program runs on. ranks: places for ranks on the processor where there is no
- * GPU (one DEVICE node each, spread over NUMA nodes as ranks are bound); with GPUs it may be 0.
- * TESS_ERR_UNSUPPORTED where the build has no libhwloc and /sys tells nothing either.
+ * The machine that the program runs on, or the one that hwloc's HWLOC_XMLFILE names.
+ *
+ *   device_count > 0   its DEVICE nodes are these, "gpu<index>", and `ranks` is not looked at
+ *   else, ranks > 0    that many places on processors, "rank<i>", on the NUMA nodes to which
+ *                      tess_bind_place binds them; GPUs that no driver serves are left out
+ *   both 0             what hwloc takes for GPUs, without its links; else a place on each NUMA node
+ *
+ * NICs that are up are joined to one node `net`. Without libhwloc there are the NUMA nodes that
+ * /sys tells and no switches or NICs. TESS_ERR_UNSUPPORTED where hwloc cannot look.
  */
 enum tess_status tess_topology_live(const struct tess_live_device *device, int32_t device_count,
                                     int32_t ranks, struct tess_topology **topology_out);
 
-/* hwloc's XML of this machine, malloc'd: what lstopo --of xml writes. */
+/* hwloc's XML of this machine, malloc'd: what lstopo --of xml writes. TESS_ERR_UNSUPPORTED where
+ * the build has no libhwloc. */
 enum tess_status tess_topology_live_xml(char **text_out);
 
-/* ---- binding (bind.c; bind_none.c) ---- */
+/* ---- binding (bind_hwloc.c; bind_none.c) ---- */
 
 #define TESS_BIND_TEXT 96
 
@@ -46,12 +55,14 @@ enum tess_status tess_topology_live_xml(char **text_out);
  * Bind the calling thread, and what it starts later, to the cores of place `at` of `count` on this
  * host: with a GPU's bus id the cores next to it, shared out among the ranks whose GPUs are there;
  * without, NUMA node by NUMA node. Memory is bound to the NUMA nodes of these cores. Cores that the
- * process may not use are never asked for. text: "cores 0-7, NUMA 0", or why nothing was bound.
- * Returns false where nothing was bound. bus [count]: of all places; NULL: none has a GPU.
+ * process may not use are never asked for, and those that whoever started it gave to it alone are
+ * left to it. text: "cores 0-7, NUMA 0" (the cores' first CPUs), or why nothing was bound. Returns
+ * false where nothing was bound. bus [count]: of all places; NULL, or NULL in it: no GPU. Threads
+ * of one process may each have a place.
  */
 bool tess_bind_place(int32_t at, int32_t count, const char *const *bus, char text[TESS_BIND_TEXT]);
 /* Is the calling thread still bound as tess_bind_place did? (libraries change it: NCCL's init
- * does). Binds it again where not; false: it was not. */
+ * does). Binds it again where not; false: it was not. A thread that was not bound is as it was. */
 bool tess_bind_check(void);
 
 #endif

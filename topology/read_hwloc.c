@@ -1,7 +1,7 @@
 /*
  * Reads hwloc's XML (lstopo --of xml) by libhwloc: NUMA nodes with their packages, the PCI tree as
- * far as it joins GPUs and NICs, NVLink and xGMI where hwloc's plugins had found them. The only
- * file that includes hwloc.h for reading; without the library, read_hwloc_none.c is built.
+ * far as it joins GPUs and NICs, NVLink and xGMI where hwloc's plugins had found them. Without the
+ * library, read_hwloc_none.c is built. The same tree of the machine itself is live_hwloc.c's.
  *
  *   GPUs      PCI devices of NVIDIA and AMD of class 0x03, or with an OS device of their drivers;
  *             numbered as nvmlN, rsmiN or cudaN say, else in PCI order. Where there is none, each
@@ -22,6 +22,7 @@
 #include "topology/constants.h"
 #include "topology/hwloc_load.h"
 #include "topology/hwloc_text.h"
+#include "topology/hwloc_tree.h"
 #include "topology/lines.h"
 #include "topology/rates.h"
 
@@ -48,6 +49,7 @@ struct tree_reader {
     hwloc_topology_t hwloc;
     struct tess_topology *topology;
     struct tess_topology_options options;
+    bool speeds;              /* those of links are to be believed, low ones too */
     struct tree_place *place; /* [place_count] */
     int32_t place_count;
     struct tree_place *gpu[TREE_DEVICES_MAX]; /* by index */
@@ -282,7 +284,7 @@ static enum tess_status tree_find_devices(struct tree_reader *self)
 
 /* The capacity of what joins an object to the one above it, if it is told. hwloc counts GB/s of
  * payload, 15.75 for x16 of generation 3, which is 12 in NCCL's model. */
-static double tree_speed(hwloc_obj_t object)
+static double tree_speed(const struct tree_reader *self, hwloc_obj_t object)
 {
     double speed = 0;
     if (object->type == HWLOC_OBJ_PCI_DEVICE)
@@ -290,7 +292,7 @@ static double tree_speed(hwloc_obj_t object)
     else if (object->type == HWLOC_OBJ_BRIDGE &&
              object->attr->bridge.upstream_type == HWLOC_OBJ_BRIDGE_PCI)
         speed = object->attr->bridge.upstream.pci.linkspeed;
-    return speed > 7.5 && speed < 1e4 ? speed * 12 / 15.753846 : 0;
+    return speed > (self->speeds ? 0 : 7.5) && speed < 1e4 ? speed * 12 / TESS__HWLOC_PCI_3 : 0;
 }
 
 /* Joins place->node to the next switch above it, which is made where it is not there yet, or to its
@@ -299,14 +301,14 @@ static enum tess_status tree_join_up(struct tree_reader *self, struct tree_place
 {
     for (bool more = true; more;) {
         hwloc_obj_t object = place->object;
-        double gbs = tree_speed(object);
+        double gbs = tree_speed(self, object);
         struct tree_place *above = NULL;
         while (!above && object->parent->type == HWLOC_OBJ_BRIDGE) {
             object = object->parent;
             struct tree_place *bridge = object->userdata;
             if (object->attr->bridge.upstream_type != HWLOC_OBJ_BRIDGE_PCI)
                 continue;
-            double speed = tree_speed(object);
+            double speed = tree_speed(self, object);
             if (bridge->branches > 1)
                 above = bridge;
             else if (speed > 0 && (gbs <= 0 || speed < gbs))
@@ -470,24 +472,33 @@ static enum tess_status tree_graph(struct tree_reader *self)
     return tess_topology_finish(self->topology);
 }
 
-enum tess_status tess_topology_read_hwloc(const char *name, const char *text, size_t bytes,
-                                          const struct tess_topology_options *options,
-                                          struct tess_topology *topology)
+enum tess_status tess__hwloc_tree(const char *name, hwloc_topology_t hwloc, bool speeds,
+                                  const struct tess_topology_options *options,
+                                  struct tess_topology *topology)
 {
-    TESS_TRY(tess__hwloc_text_check(name, text, bytes));
     struct tree_reader *self = calloc(1, sizeof *self);
     if (!self)
         TESS_FAIL(TESS_ERR_MEMORY, "%s: no memory to read it", name);
     self->name = name;
     self->topology = topology;
+    self->hwloc = hwloc;
+    self->speeds = speeds;
     if (options)
         self->options = *options;
-    enum tess_status status = tess__hwloc_load(name, text, bytes, &self->hwloc);
-    if (status == TESS_OK)
-        status = tree_graph(self);
-    if (self->hwloc)
-        hwloc_topology_destroy(self->hwloc);
+    enum tess_status status = tree_graph(self);
     free(self->place);
     free(self);
+    return status;
+}
+
+enum tess_status tess_topology_read_hwloc(const char *name, const char *text, size_t bytes,
+                                          const struct tess_topology_options *options,
+                                          struct tess_topology *topology)
+{
+    hwloc_topology_t hwloc;
+    TESS_TRY(tess__hwloc_text_check(name, text, bytes));
+    TESS_TRY(tess__hwloc_load(name, text, bytes, &hwloc));
+    enum tess_status status = tess__hwloc_tree(name, hwloc, false, options, topology);
+    hwloc_topology_destroy(hwloc);
     return tess__lines_named(name, status);
 }

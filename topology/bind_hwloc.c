@@ -1,0 +1,209 @@
+/*
+ * Binds threads to cores by libhwloc. Which cores: those next to the rank's GPU, or all that the
+ * process was started on, shared out among the host's ranks (share.c). Only of a topology that is
+ * this system's, since of any other hwloc "binds" without doing anything.
+ *
+ * Who started the process may have bound it already (mpirun does): where that leaves it fewer cores
+ * than there are ranks, and fewer than the machine allows, they are its own and stay as they are.
+ *
+ * What a thread was bound to is kept for the thread, as ranks may be threads of one process; the
+ * machine is looked at once for the whole process.
+ */
+#include "tessera/log.h"
+#include "topology/hwloc_machine.h"
+#include "topology/live_room.h"
+#include "topology/nccl.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+#define BIND_WORDS (8192 / (8 * sizeof(unsigned long)))
+
+static pthread_once_t bind_once = PTHREAD_ONCE_INIT;
+static hwloc_topology_t bind_machine; /* kept until the process ends; NULL: it cannot be seen */
+
+static _Thread_local struct {
+    bool bound;
+    unsigned long cpus[BIND_WORDS]; /* not a bitmap of hwloc's, which nobody would free */
+} bind_thread;
+
+struct bind_place {
+    const char *const *bus; /* [count]; NULL */
+    int32_t at, count;
+    hwloc_bitmap_t own, near, other, cpus, nodes; /* other: scratch */
+};
+
+static void bind_look(void)
+{
+    hwloc_topology_t hwloc;
+    if (tess__hwloc_machine(&hwloc) == TESS_OK)
+        bind_machine = hwloc;
+}
+
+/* ---- which cores ----------------------------------------------------------------------------- */
+
+/* The CPUs near a PCI device that the process may use; all of these where that is not known. */
+static void bind_near(const struct bind_place *place, const char *bus, hwloc_bitmap_t near)
+{
+    uint64_t number;
+    hwloc_obj_t object = NULL;
+    struct tess_xml_text told = {bus, bus ? (int32_t)strnlen(bus, 32) : 0};
+    if (bus && tess__nccl_bus_parse(told, &number))
+        object = hwloc_get_pcidev_by_busid(
+            bind_machine, (unsigned)(number >> 24), (unsigned)(number >> 16 & 0xff),
+            (unsigned)(number >> 8 & 0xff), (unsigned)(number & 0xf));
+    if (object)
+        object = hwloc_get_non_io_ancestor_obj(bind_machine, object);
+    if (object && object->cpuset && hwloc_bitmap_intersects(object->cpuset, place->own))
+        hwloc_bitmap_and(near, object->cpuset, place->own);
+    else
+        hwloc_bitmap_copy(near, place->own);
+}
+
+/* Among the places with the same CPUs near them: how many, and which of these this one is. */
+static void bind_group(struct bind_place *place, int32_t *at_out, int32_t *count_out)
+{
+    *at_out = *count_out = 0;
+    bind_near(place, place->bus ? place->bus[place->at] : NULL, place->near);
+    for (int32_t i = 0; i < place->count; i++) {
+        bind_near(place, place->bus ? place->bus[i] : NULL, place->other);
+        if (!hwloc_bitmap_isequal(place->near, place->other))
+            continue;
+        *at_out += i < place->at;
+        ++*count_out;
+    }
+}
+
+/* The cores as text: their first CPUs' numbers, as taskset counts them. */
+static void bind_tell(const struct bind_place *place, const struct tess__hwloc_cores *cores,
+                      int32_t first, int32_t count, char text[TESS_BIND_TEXT])
+{
+    char list[48], numa[32];
+    hwloc_bitmap_zero(place->other);
+    for (int32_t i = first; i < first + count; i++)
+        hwloc_bitmap_set(place->other, (unsigned)hwloc_bitmap_first(cores->core[i]->cpuset));
+    hwloc_bitmap_list_snprintf(list, sizeof list, place->other);
+    hwloc_bitmap_list_snprintf(numa, sizeof numa, place->nodes);
+    snprintf(text, TESS_BIND_TEXT, "cores %s, NUMA %s", list, numa);
+}
+
+/* Fills place->cpus and place->nodes; false: the process is bound already, or has no memory. */
+static bool bind_choose(struct bind_place *place, char text[TESS_BIND_TEXT])
+{
+    struct tess__hwloc_cores cores;
+    int32_t at, count, first, share;
+    bind_group(place, &at, &count);
+    if (tess__hwloc_cores(bind_machine, place->near, &cores) != TESS_OK || cores.count == 0) {
+        snprintf(text, TESS_BIND_TEXT, "not bound: no core or no memory for it");
+        return false;
+    }
+    tess__share(cores.numa, cores.count, at, count, &first, &share);
+    for (int32_t i = first; i < first + share; i++) {
+        hwloc_bitmap_or(place->cpus, place->cpus, cores.core[i]->cpuset);
+        hwloc_bitmap_set(place->nodes, (unsigned)cores.numa[i]);
+    }
+    hwloc_bitmap_and(place->cpus, place->cpus, place->near);
+    hwloc_const_bitmap_t allowed = hwloc_topology_get_allowed_cpuset(bind_machine);
+    bool narrowed = cores.count < count && !hwloc_bitmap_isincluded(allowed, place->own);
+    if (narrowed)
+        snprintf(text, TESS_BIND_TEXT, "not bound: started on %d of the cores already",
+                 (int)cores.count);
+    else
+        bind_tell(place, &cores, first, share, text);
+    tess__hwloc_cores_free(&cores);
+    return !narrowed;
+}
+
+/* ---- binding --------------------------------------------------------------------------------- */
+
+static bool bind_cpus(hwloc_const_bitmap_t cpus)
+{
+    return hwloc_set_cpubind(bind_machine, cpus, HWLOC_CPUBIND_THREAD) == 0;
+}
+
+static void bind_keep(hwloc_const_bitmap_t cpus)
+{
+    for (unsigned i = 0; i < BIND_WORDS; i++)
+        bind_thread.cpus[i] = hwloc_bitmap_to_ith_ulong(cpus, i);
+    bind_thread.bound = true;
+}
+
+/* Memory goes elsewhere only where these nodes have none left: not STRICT. What may not be bound
+ * (containers often forbid it) still comes from the node of the core that touches it first. */
+static void bind_memory(const struct bind_place *place, char text[TESS_BIND_TEXT])
+{
+    size_t used = strlen(text);
+    if (hwloc_set_membind(bind_machine, place->nodes, HWLOC_MEMBIND_BIND,
+                          HWLOC_MEMBIND_THREAD | HWLOC_MEMBIND_BYNODESET) != 0)
+        snprintf(text + used, TESS_BIND_TEXT - used, " (memory not bound)");
+}
+
+static bool bind_place(struct bind_place *place, char text[TESS_BIND_TEXT])
+{
+    tess__hwloc_own(bind_machine, place->own);
+    if (!bind_choose(place, text))
+        return false;
+    if (!bind_cpus(place->cpus)) {
+        snprintf(text, TESS_BIND_TEXT, "not bound: %s", strerror(errno));
+        return false;
+    }
+    bind_keep(place->cpus);
+    bind_memory(place, text);
+    return true;
+}
+
+bool tess_bind_place(int32_t at, int32_t count, const char *const *bus, char text[TESS_BIND_TEXT])
+{
+    pthread_once(&bind_once, bind_look);
+    if (!bind_machine) {
+        snprintf(text, TESS_BIND_TEXT, "not bound: hwloc cannot look at this machine");
+        return false;
+    }
+    if (!hwloc_topology_is_thissystem(bind_machine)) {
+        snprintf(text, TESS_BIND_TEXT, "not bound: hwloc describes another machine than this");
+        return false;
+    }
+    if (!hwloc_topology_get_support(bind_machine)->cpubind->set_thisthread_cpubind) {
+        snprintf(text, TESS_BIND_TEXT, "not bound: this system binds no threads");
+        return false;
+    }
+    if (count < 1 || at < 0 || at >= count) {
+        snprintf(text, TESS_BIND_TEXT, "not bound: place %d of %d", (int)at, (int)count);
+        return false;
+    }
+    struct bind_place place = {.bus = bus, .at = at, .count = count};
+    hwloc_bitmap_t *bitmap[] = {&place.own, &place.near, &place.other, &place.cpus, &place.nodes};
+    bool made = true, bound = false;
+    for (int i = 0; i < 5; i++)
+        made = (*bitmap[i] = hwloc_bitmap_alloc()) && made;
+    snprintf(text, TESS_BIND_TEXT, "not bound: no memory for it");
+    if (made)
+        bound = bind_place(&place, text);
+    for (int i = 0; i < 5; i++)
+        hwloc_bitmap_free(*bitmap[i]);
+    return bound;
+}
+
+bool tess_bind_check(void)
+{
+    if (!bind_thread.bound)
+        return true;
+    hwloc_bitmap_t ours = hwloc_bitmap_alloc(), now = hwloc_bitmap_alloc();
+    bool kept = true;
+    if (ours && now) {
+        for (unsigned i = 0; i < BIND_WORDS; i++)
+            hwloc_bitmap_set_ith_ulong(ours, i, bind_thread.cpus[i]);
+        kept = hwloc_get_cpubind(bind_machine, now, HWLOC_CPUBIND_THREAD) == 0 &&
+               hwloc_bitmap_isequal(ours, now);
+        if (!kept && !bind_cpus(ours))
+            tess_log(TESS_LOG_WARN,
+                     "a rank's thread lost its cores, and binding it again failed: "
+                     "%s",
+                     strerror(errno));
+    }
+    hwloc_bitmap_free(ours);
+    hwloc_bitmap_free(now);
+    return kept;
+}

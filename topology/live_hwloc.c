@@ -1,0 +1,87 @@
+/*
+ * Looks at this machine by libhwloc: the tree that read_hwloc.c makes of a file too, but with the
+ * speeds that PCIe links can have, which hwloc does not tell and an idle GPU does not show. What
+ * the driver knows comes later, in live.c.
+ */
+#include "tessera/check.h"
+#include "topology/hwloc_machine.h"
+#include "topology/hwloc_tree.h"
+#include "topology/live_room.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void live_speed(const char *sys, struct hwloc_pcidev_attr_s *pci)
+{
+    char bus[20];
+    snprintf(bus, sizeof bus, "%04x:%02x:%02x.%01x", pci->domain, pci->bus, pci->dev, pci->func);
+    pci->linkspeed = (float)(tess__sysfs_pci_gbs(sys, bus) * TESS__HWLOC_PCI_3 / 12);
+}
+
+/* In hwloc's own unit. */
+static void live_speeds(const char *sys, hwloc_topology_t hwloc)
+{
+    for (hwloc_obj_t pci = NULL; (pci = hwloc_get_next_pcidev(hwloc, pci));)
+        live_speed(sys, &pci->attr->pcidev);
+    for (hwloc_obj_t bridge = NULL; (bridge = hwloc_get_next_bridge(hwloc, bridge));)
+        if (bridge->attr->bridge.upstream_type == HWLOC_OBJ_BRIDGE_PCI)
+            live_speed(sys, &bridge->attr->bridge.upstream.pci);
+}
+
+/* Where each core is, of those that the process may use. */
+static enum tess_status live_cores(hwloc_topology_t hwloc, struct tess__live *live)
+{
+    struct tess__hwloc_cores cores = {.count = 0};
+    hwloc_bitmap_t own = hwloc_bitmap_alloc();
+    if (!own)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the machine's cores");
+    tess__hwloc_own(hwloc, own);
+    enum tess_status status = tess__hwloc_cores(hwloc, own, &cores);
+    hwloc_bitmap_free(own);
+    TESS_TRY(status);
+    live->core_numa = cores.numa;
+    live->core_count = cores.count;
+    free(cores.core);
+    return TESS_OK;
+}
+
+enum tess_status tess__live_machine(const char *sys, struct tess__live *live_out)
+{
+    struct tess__live live = {.topology = NULL};
+    hwloc_topology_t hwloc;
+    TESS_TRY(tess__hwloc_machine(&hwloc));
+    live.here = hwloc_topology_is_thissystem(hwloc) != 0;
+    enum tess_status status = live_cores(hwloc, &live);
+    live.topology = status == TESS_OK ? tess_topology_new() : NULL;
+    if (status == TESS_OK && !live.topology)
+        status = tess_fail(TESS_ERR_MEMORY, "no memory for this machine's topology");
+    if (status == TESS_OK && live.here)
+        live_speeds(sys, hwloc);
+    if (status == TESS_OK)
+        status = tess__hwloc_tree("this machine", hwloc, live.here, NULL, live.topology);
+    hwloc_topology_destroy(hwloc);
+    if (status != TESS_OK) {
+        tess__live_free(&live);
+        return status;
+    }
+    *live_out = live;
+    return TESS_OK;
+}
+
+enum tess_status tess_topology_live_xml(char **text_out)
+{
+    hwloc_topology_t hwloc;
+    char *text = NULL, *copy = NULL;
+    int bytes = 0;
+    TESS_TRY(tess__hwloc_machine(&hwloc));
+    if (hwloc_topology_export_xmlbuffer(hwloc, &text, &bytes, 0) == 0 && bytes > 0)
+        copy = strndup(text, (size_t)bytes);
+    if (text)
+        hwloc_free_xmlbuffer(hwloc, text);
+    hwloc_topology_destroy(hwloc);
+    if (!copy)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for this machine as hwloc's XML");
+    *text_out = copy;
+    return TESS_OK;
+}
