@@ -1,15 +1,12 @@
 /*
- * NVML through dlopen. The prototypes and constants below were written from NVIDIA's public "NVML
- * API Reference Guide", because nvml.h comes with another package than the toolkit; only what is
- * used is there. Functions are looked up by their documented versioned names (_v2, _v3), older
- * names second; every one but init and count may be missing, as drivers differ by years.
+ * NVML through dlopen: opening it, and what a device does at a moment. Prototypes are in
+ * nvml_api.h; how devices are joined to each other is nvml_links.c's.
  */
-#include "core/nvml.h"
+#include "core/nvml_api.h"
 
 #include "base/clock.h"
 
 #include <dlfcn.h>
-#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,108 +15,11 @@
 
 #define NVML_LIBRARY "libnvidia-ml.so.1"
 
-/* ---- from the reference guide -----------------------------------------------------------------
- */
-
-typedef int nvml_return; /* nvmlReturn_t */
-enum {
-    NVML_OK = 0,
-    NVML_NO_PERMISSION = 4,
-    NVML_INSUFFICIENT_SIZE = 7,
-    NVML_DRIVER_NOT_LOADED = 9,
-    NVML_VERSION_MISMATCH = 18
-};
-typedef struct nvml_device *nvml_device; /* nvmlDevice_t */
-
-enum { NVML_CLOCK_SM = 1, NVML_CLOCK_MEMORY = 2 }; /* nvmlClockType_t */
-enum { NVML_TEMPERATURE_GPU = 0 };                 /* nvmlTemperatureSensors_t */
-
-struct nvml_pci { /* nvmlPciInfo_t, third version */
-    char legacy[16];
-    unsigned domain, bus, device, device_id, subsystem_id;
-    char id[32];
-};
-
-struct nvml_utilization { /* nvmlUtilization_t, percent */
-    unsigned gpu, memory;
-};
-
-struct nvml_memory { /* nvmlMemory_t, bytes; used counts what the driver keeps */
-    unsigned long long total, free, used;
-};
-
-struct nvml_process { /* nvmlProcessInfo_t, second and third version of the function */
-    unsigned pid;
-    unsigned long long memory; /* all bits: not told */
-    unsigned gpu_instance, compute_instance;
-};
-
-struct nvml_field { /* nvmlFieldValue_t */
-    unsigned field, scope;
-    long long timestamp_us, latency_us;
-    int type; /* nvmlValueType_t */
-    nvml_return status;
-    union {
-        double real;
-        unsigned small;
-        unsigned long middle;
-        unsigned long long large;
-        long long signed_large;
-        int signed_small;
-    } value;
-};
-enum { NVML_TYPE_DOUBLE, NVML_TYPE_UINT, NVML_TYPE_ULONG, NVML_TYPE_ULLONG, NVML_TYPE_LLONG };
-
 /* Payload over NVLink since the driver was loaded, in KiB; scope: link, all bits for all. */
 enum { NVML_FIELD_LINK_TX = 138, NVML_FIELD_LINK_RX = 139 };
-#define NVML_ALL_LINKS UINT_MAX
-
-/* X(member, results and arguments, documented name, older name): optional functions. */
-#define NVML_FUNCTIONS(X)                                                                          \
-    X(error_text, const char *, (nvml_return), "nvmlErrorString", NULL)                            \
-    X(shutdown, nvml_return, (void), "nvmlShutdown", NULL)                                         \
-    X(handle, nvml_return, (unsigned, nvml_device *), "nvmlDeviceGetHandleByIndex_v2",             \
-      "nvmlDeviceGetHandleByIndex")                                                                \
-    X(name, nvml_return, (nvml_device, char *, unsigned), "nvmlDeviceGetName", NULL)               \
-    X(pci, nvml_return, (nvml_device, struct nvml_pci *), "nvmlDeviceGetPciInfo_v3", NULL)         \
-    X(utilization, nvml_return, (nvml_device, struct nvml_utilization *),                          \
-      "nvmlDeviceGetUtilizationRates", NULL)                                                       \
-    X(memory, nvml_return, (nvml_device, struct nvml_memory *), "nvmlDeviceGetMemoryInfo", NULL)   \
-    X(clock, nvml_return, (nvml_device, int, unsigned *), "nvmlDeviceGetClockInfo", NULL)          \
-    X(power, nvml_return, (nvml_device, unsigned *), "nvmlDeviceGetPowerUsage", NULL)              \
-    X(power_limit, nvml_return, (nvml_device, unsigned *), "nvmlDeviceGetEnforcedPowerLimit",      \
-      "nvmlDeviceGetPowerManagementLimit")                                                         \
-    X(temperature, nvml_return, (nvml_device, int, unsigned *), "nvmlDeviceGetTemperature", NULL)  \
-    X(throttle, nvml_return, (nvml_device, unsigned long long *),                                  \
-      "nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")       \
-    X(fields, nvml_return, (nvml_device, int, struct nvml_field *), "nvmlDeviceGetFieldValues",    \
-      NULL)                                                                                        \
-    X(processes, nvml_return, (nvml_device, unsigned *, struct nvml_process *),                    \
-      "nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2")
-
-struct nvml_functions {
-#define NVML_MEMBER(member, result, arguments, symbol, older) result(*member) arguments;
-    NVML_FUNCTIONS(NVML_MEMBER)
-#undef NVML_MEMBER
-};
 
 /* ---- opening ----------------------------------------------------------------------------------
  */
-
-struct watch_device {
-    nvml_device handle; /* NULL: it cannot be asked */
-    char bus[32];
-    unsigned long long tx_kib, rx_kib; /* at the sample before */
-    double link_s;                     /* its time; 0: there was none */
-};
-
-struct tess_watch {
-    void *library;
-    bool started;
-    struct nvml_functions call;
-    int32_t device_count;
-    struct watch_device device[TESS_WATCH_DEVICES_MAX];
-};
 
 static void *watch_symbol(void *library, const char *name, const char *older)
 {
@@ -321,12 +221,13 @@ static void watch_processes(const struct nvml_functions *call, nvml_device handl
     }
 }
 
-static bool watch_field(const struct nvml_field *field, unsigned long long *value_out)
+bool tess__watch_field(const struct nvml_field *field, unsigned long long *value_out)
 {
     if (field->status != NVML_OK)
         return false;
     switch (field->type) {
     case NVML_TYPE_UINT:
+    case NVML_TYPE_INT:
         *value_out = field->value.small;
         return true;
     case NVML_TYPE_ULONG:
@@ -353,7 +254,7 @@ static void watch_links(const struct nvml_functions *call, struct watch_device *
     const double now_s = tess_clock_s(), passed_s = now_s - device->link_s;
 
     if (call->fields == NULL || call->fields(device->handle, 2, field) != NVML_OK ||
-        !watch_field(&field[0], &tx) || !watch_field(&field[1], &rx))
+        !tess__watch_field(&field[0], &tx) || !tess__watch_field(&field[1], &rx))
         return;
     if (device->link_s > 0 && passed_s > 0 && tx >= device->tx_kib && rx >= device->rx_kib) {
         sample->link_tx_bytes_per_s = 1024 * (double)(tx - device->tx_kib) / passed_s;

@@ -60,6 +60,14 @@ void tess_watch_sample(struct tess_watch *watch, int32_t device,
  * -1: none. */
 int32_t tess_watch_find(const struct tess_watch *watch, const char *bus);
 
+/*
+ * How the devices are joined to each other, for tess_topology_live (topology/live.h): device
+ * [TESS_WATCH_DEVICES_MAX], which is large, is filled from its beginning, by the driver's order;
+ * how many are, is returned. Devices that cannot be asked are left out. (nvml_links.c)
+ */
+struct tess_live_device;
+int32_t tess_watch_links(const struct tess_watch *watch, struct tess_live_device *device);
+
 #define TESS_WATCH_THROTTLE_BYTES 96
 
 /* "power cap, heat": why clocks are below their highest; "" where nothing holds them back but that

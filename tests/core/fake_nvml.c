@@ -1,19 +1,17 @@
 /*
  * A library that answers as NVML's documentation says NVML does, with made-up numbers: for tests of
  * how ours are read and printed, on machines without a driver. It proves nothing about a driver.
- * FAKE_NVML in the environment: "unloaded" (no driver), "none" (no device), else two devices.
- * Compiled a second time with FAKE_NVML_OLD it lacks what old drivers lack.
+ * FAKE_NVML in the environment: "unloaded" (no driver), "none" (no device), else two devices; how
+ * they are joined is fake_nvml_links.c's. Compiled a second time with FAKE_NVML_OLD it lacks what
+ * old drivers lack.
  */
+#include "fake_nvml.h"
+
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-struct fake_pci {
-    char legacy[16];
-    unsigned domain, bus, device, device_id, subsystem_id;
-    char id[32];
-};
 struct fake_utilization {
     unsigned gpu, memory;
 };
@@ -25,13 +23,6 @@ struct fake_process {
     unsigned long long memory;
     unsigned gpu_instance, compute_instance;
 };
-struct fake_field {
-    unsigned field, scope;
-    long long timestamp_us, latency_us;
-    int type, status;
-    unsigned long long value;
-};
-
 int nvmlInit_v2(void);
 int nvmlShutdown(void);
 const char *nvmlErrorString(int code);
@@ -50,11 +41,9 @@ int nvmlDeviceGetFieldValues(void *handle, int count, struct fake_field *field);
 int nvmlDeviceGetComputeRunningProcesses_v3(void *handle, unsigned *count,
                                             struct fake_process *process);
 
-#define FAKE_NOT_SUPPORTED 3
-
 static char fake_device[2]; /* their addresses are the handles */
 
-static int fake_index(const void *handle)
+int fake_index(const void *handle)
 {
     return handle == &fake_device[1];
 }
@@ -167,6 +156,8 @@ int nvmlDeviceGetFieldValues(void *handle, int count, struct fake_field *field)
         const int known = field[i].scope == UINT_MAX &&
                           (field[i].field == 138 || field[i].field == 139) &&
                           fake_index(handle) == 0;
+        if (fake_links_field(handle, &field[i]))
+            continue;
         field[i].status = known ? 0 : FAKE_NOT_SUPPORTED;
         field[i].type = 3;
         field[i].value = field[i].field == 138 ? sent_kib : sent_kib / 2;

@@ -87,7 +87,7 @@ $(find kernels -type f \( -name '*.cu' -o -name '*.cuh' \) 2>/dev/null | sort)"
 
     breach "engine/base knows another room" "$(includes 'base/|tessera/' engine/base)"
     breach "engine/comm knows another room" "$(includes 'comm/|base/|tessera/' engine/comm)"
-    breach "engine/core knows the program" "$(includes '(core|comm|base|tessera)/|kernel_open\.h|[a-z]+/list\.h' engine/core)"
+    breach "engine/core knows the program" "$(includes '(core|comm|base|tessera|topology)/|kernel_open\.h|[a-z]+/list\.h' engine/core)"
     # NCCL's communicator lives where CUDA does: its files know comm too.
     breach "kernels know the engine" "$(
         includes 'base/|tessera/|[^/]*\.h"|(ref|cpu|guard|cuda|kernels)/' kernels |
