@@ -270,16 +270,23 @@ static void layout_try(struct layout *layout, const int32_t *at)
     }
 }
 
-/* The mesh along an order of places, the axis `by[0]` fastest. */
-static void layout_lay(struct layout *layout, const int32_t *order, const int32_t *by)
+/*
+ * The mesh along an order of places, the axis `by[0]` fastest. Back and forth: every other run
+ * along an axis goes backwards, so that what follows in the order is next in the mesh too.
+ */
+static void layout_lay_one(struct layout *layout, const int32_t *order, const int32_t *by,
+                           bool back_and_forth)
 {
     const struct tess__map_model *model = layout->model;
     int32_t *at = layout->at;
     for (int32_t i = 0; i < model->count; i++) {
         int32_t rank = 0, rest = i;
         for (int32_t k = 0; k < model->axis_count; k++) {
-            rank += rest % model->axis[by[k]].count * model->stride[by[k]];
-            rest /= model->axis[by[k]].count;
+            int32_t count = model->axis[by[k]].count, digit = rest % count;
+            rest /= count;
+            if (back_and_forth && rest % 2)
+                digit = count - 1 - digit;
+            rank += digit * model->stride[by[k]];
         }
         at[rank] = order[i];
     }
@@ -289,6 +296,12 @@ static void layout_lay(struct layout *layout, const int32_t *order, const int32_
     layout_shift(layout, at, layout->load->at);
     memcpy(at, layout->load->at, (size_t)model->count * sizeof *at);
     layout_try(layout, at);
+}
+
+static void layout_lay(struct layout *layout, const int32_t *order, const int32_t *by)
+{
+    layout_lay_one(layout, order, by, false);
+    layout_lay_one(layout, order, by, true);
 }
 
 /* Along the ring, along the natural order and along the natural order host by host; each as it is,
