@@ -13,48 +13,50 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAP_WORTH           0.001    /* of the natural order's cost: less is not worth a change */
-#define MAP_EXCHANGE_VISITS 12000000 /* lanes looked at by exchanges */
-#define MAP_SEARCH_VISITS   6000000  /* and by the search of all */
+#define MAP_WORTH           0.001   /* of the natural order's cost: less is not worth a change */
+#define MAP_EXCHANGE_VISITS 6000000 /* lanes looked at by exchanges */
+#define MAP_SEARCH_VISITS   6000000 /* and by the search of all */
 #define MAP_SEARCH_RANKS    16
 
-/* Keeps what the load has where it is better than `best`. */
-static void map_keep(const struct tess__map_load *load, int32_t *best, double *best_s,
-                     double *best_sum)
+/* Each start mended by exchanges; the best that comes of it into `best`. */
+static void map_mend(struct tess__map_load *load, const struct tess__map_starts *starts,
+                     double goal_s, int32_t *best)
 {
-    if (!tess__map_better(load->cost_s, load->sum, *best_s, *best_sum))
-        return;
-    *best_s = load->cost_s;
-    *best_sum = load->sum;
-    memcpy(best, load->at, (size_t)load->model->count * sizeof *best);
+    size_t bytes = (size_t)load->model->count * sizeof *best;
+    double best_s = INFINITY, best_sum = INFINITY;
+    for (int32_t i = 0; i < starts->count; i++) {
+        memcpy(load->at, starts->at[i], bytes);
+        tess__map_load_count(load);
+        tess__map_exchange(load, goal_s, MAP_EXCHANGE_VISITS / starts->count);
+        if (tess__map_better(load->cost_s, load->sum, best_s, best_sum)) {
+            best_s = load->cost_s;
+            best_sum = load->sum;
+            memcpy(best, load->at, bytes);
+        }
+        if (best_s <= goal_s)
+            break;
+    }
 }
 
 /* Something better than the natural order, which the load has at first; the best ends there. */
-static enum tess_status map_improve(struct tess__map_load *load, struct tess_map *map,
-                                    bool *whole_out)
+static enum tess_status map_improve(struct tess__map_load *load, struct tess_map *map)
 {
     const struct tess__map_model *model = load->model;
-    size_t bytes = (size_t)model->count * sizeof(int32_t);
-    double best_s = load->cost_s, best_sum = load->sum;
-    int32_t *best = map->place;
-    memcpy(best, load->at, bytes);
-    TESS_TRY(tess__map_layout(load, &map->bound_s));
-    tess__map_exchange(load, map->bound_s, MAP_EXCHANGE_VISITS);
-    map_keep(load, best, &best_s, &best_sum);
-    if (best_s > map->bound_s * (1 + TESS__MAP_NEAR)) {
-        for (int32_t i = 0; i < model->count; i++)
-            load->at[i] = i;
+    struct tess__map_starts starts;
+    bool whole = false;
+    enum tess_status status = tess__map_layout(load, &map->bound_s, &starts);
+    double goal_s = map->bound_s * (1 + TESS__MAP_NEAR);
+    if (status == TESS_OK) {
+        map_mend(load, &starts, goal_s, map->place);
+        memcpy(load->at, map->place, (size_t)model->count * sizeof *load->at);
         tess__map_load_count(load);
-        tess__map_exchange(load, map->bound_s, MAP_EXCHANGE_VISITS / 4);
-        map_keep(load, best, &best_s, &best_sum);
     }
-    memcpy(load->at, best, bytes);
-    tess__map_load_count(load);
-    if (best_s > map->bound_s * (1 + TESS__MAP_NEAR) && model->count <= MAP_SEARCH_RANKS)
-        TESS_TRY(tess__map_search(load, map->bound_s, MAP_SEARCH_VISITS, whole_out));
-    if (*whole_out)
+    if (status == TESS_OK && load->cost_s > goal_s && model->count <= MAP_SEARCH_RANKS)
+        status = tess__map_search(load, map->bound_s, MAP_SEARCH_VISITS, &whole);
+    if (status == TESS_OK && whole)
         map->bound_s = fmax(map->bound_s, load->cost_s);
-    return TESS_OK;
+    free(starts.block);
+    return status;
 }
 
 /* A way that is missing outweighs all others, so that it is there only where no mapping does
@@ -78,11 +80,10 @@ static enum tess_status map_check_ways(const struct tess__map_load *load)
 static enum tess_status map_find(struct tess__map_load *load, struct tess_map *map)
 {
     const struct tess__map_model *model = load->model;
-    bool whole = false;
     map->natural_s = load->cost_s;
     TESS_TRY(tess__map_bound(model, &map->bound_s));
     if (load->cost_s > map->bound_s * (1 + TESS__MAP_NEAR))
-        TESS_TRY(map_improve(load, map, &whole));
+        TESS_TRY(map_improve(load, map));
     if (!(load->cost_s < map->natural_s * (1 - MAP_WORTH))) {
         for (int32_t i = 0; i < model->count; i++)
             load->at[i] = i;

@@ -18,12 +18,13 @@
 struct layout {
     struct tess__map_load *load;
     const struct tess__map_model *model;
-    int32_t *domain, *host; /* [count] of a place; numbers below count */
-    int32_t *ring;          /* [count] places as the ring passes them */
-    int32_t *order, *base;  /* [count] places as they are laid */
-    int32_t *best, *at;     /* [count] mappings */
-    int32_t *seen, *start;  /* [count + 1] scratch of layout_group */
-    double best_s, best_sum;
+    int32_t *domain, *host;  /* [count] of a place; numbers below count */
+    int32_t *ring;           /* [count] places as the ring passes them */
+    int32_t *order, *base;   /* [count] places as they are laid */
+    int32_t *best, *at;      /* [count] mappings */
+    int32_t *seen, *start;   /* [count + 1] scratch of layout_group */
+    double best_s, best_sum; /* of an order of axes */
+    struct tess__map_starts *starts;
 };
 
 static enum tess_status layout_no_memory(void)
@@ -333,6 +334,33 @@ static void layout_axes(struct layout *layout, const int32_t *by)
     }
 }
 
+/* The best of an order of axes into its place among the starts; as good as another: the same by
+ * symmetry, most likely. */
+static void layout_keep(struct layout *layout)
+{
+    struct tess__map_starts *starts = layout->starts;
+    size_t bytes = (size_t)layout->model->count * sizeof(int32_t);
+    int32_t at = 0, room = TESS__MAP_STARTS - 1;
+    while (at < starts->count &&
+           !tess__map_better(layout->best_s, layout->best_sum, starts->cost_s[at], starts->sum[at]))
+        at++;
+    bool same = at > 0 && !tess__map_better(starts->cost_s[at - 1], starts->sum[at - 1],
+                                            layout->best_s, layout->best_sum);
+    if (at == room || same)
+        return;
+    starts->count += starts->count < room;
+    int32_t *last = starts->at[starts->count - 1];
+    for (int32_t i = starts->count - 1; i > at; i--) {
+        starts->at[i] = starts->at[i - 1];
+        starts->cost_s[i] = starts->cost_s[i - 1];
+        starts->sum[i] = starts->sum[i - 1];
+    }
+    starts->at[at] = last;
+    starts->cost_s[at] = layout->best_s;
+    starts->sum[at] = layout->best_sum;
+    memcpy(starts->at[at], layout->best, bytes);
+}
+
 /* All orders of the axes, those as they come first; axes of one rank stay behind. */
 static void layout_all(struct layout *layout)
 {
@@ -353,8 +381,11 @@ static void layout_all(struct layout *layout)
             used |= 1 << by[k];
             last = one;
         }
-        if (valid)
+        layout->best_s = layout->best_sum = INFINITY;
+        if (valid) {
             layout_axes(layout, by);
+            layout_keep(layout);
+        }
     }
 }
 
@@ -383,33 +414,48 @@ static enum tess_status layout_hosts(struct layout *layout)
     return TESS_OK;
 }
 
-enum tess_status tess__map_layout(struct tess__map_load *load, double *bound_s)
+/* Rooms for the starts; the natural order, which the load has, is the last of them. */
+static enum tess_status layout_open(struct layout *layout)
+{
+    size_t count = (size_t)layout->model->count;
+    struct tess__map_starts *starts = layout->starts;
+    int32_t **list[] = {&layout->domain, &layout->host, &layout->ring,
+                        &layout->order,  &layout->base, &layout->best,
+                        &layout->at,     &layout->seen, &layout->start};
+    bool whole = true;
+    for (size_t i = 0; i < sizeof list / sizeof list[0]; i++) {
+        *list[i] = malloc(count * sizeof(int32_t));
+        whole = whole && *list[i];
+    }
+    starts->block = malloc(TESS__MAP_STARTS * count * sizeof *starts->block);
+    if (!whole || !starts->block)
+        return layout_no_memory();
+    for (size_t i = 0; i < TESS__MAP_STARTS; i++)
+        starts->at[i] = starts->block + i * count;
+    TESS_TRY(layout_hosts(layout));
+    return tess__map_domains(layout->model, layout->domain);
+}
+
+enum tess_status tess__map_layout(struct tess__map_load *load, double *bound_s,
+                                  struct tess__map_starts *starts)
 {
     const struct tess__map_model *model = load->model;
-    size_t bytes = (size_t)model->count * sizeof(int32_t);
-    struct layout layout = {
-        .load = load, .model = model, .best_s = load->cost_s, .best_sum = load->sum};
-    int32_t **list[] = {&layout.domain, &layout.host, &layout.ring, &layout.order, &layout.base,
-                        &layout.best,   &layout.at,   &layout.seen, &layout.start};
-    enum tess_status status = TESS_OK;
-    for (size_t i = 0; i < sizeof list / sizeof list[0]; i++) {
-        *list[i] = malloc(bytes);
-        status = *list[i] ? status : TESS_ERR_MEMORY;
+    struct layout layout = {.load = load, .model = model, .starts = starts};
+    double natural_s = load->cost_s, natural_sum = load->sum;
+    *starts = (struct tess__map_starts){0};
+    enum tess_status status = layout_open(&layout);
+    if (status == TESS_OK)
+        status = layout_ring(&layout, bound_s);
+    if (status == TESS_OK) {
+        layout_turn(&layout, layout.domain);
+        layout_turn(&layout, layout.host);
+        layout_all(&layout);
+        int32_t last = starts->count++;
+        starts->cost_s[last] = natural_s;
+        starts->sum[last] = natural_sum;
+        for (int32_t i = 0; i < model->count; i++)
+            starts->at[last][i] = i;
     }
-    if (status != TESS_OK) {
-        status = layout_no_memory();
-        goto done;
-    }
-    memcpy(layout.best, load->at, bytes);
-    TESS_TRY_GOTO(status, done, layout_hosts(&layout));
-    TESS_TRY_GOTO(status, done, tess__map_domains(model, layout.domain));
-    TESS_TRY_GOTO(status, done, layout_ring(&layout, bound_s));
-    layout_turn(&layout, layout.domain);
-    layout_turn(&layout, layout.host);
-    layout_all(&layout);
-    memcpy(load->at, layout.best, bytes);
-    tess__map_load_count(load);
-done:
     layout_close(&layout);
     return status;
 }

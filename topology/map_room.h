@@ -78,9 +78,24 @@ enum tess_status tess__map_bound(const struct tess__map_model *model, double *bo
 
 /* NVLink domain of each place, by number; places without NVLink have one of their own. */
 enum tess_status tess__map_domains(const struct tess__map_model *model, int32_t *domain);
-/* Tries axis orders along several orders of places; the best of them ends in `load`. *bound_s is
- * raised where the ring search has proved more. */
-enum tess_status tess__map_layout(struct tess__map_load *load, double *bound_s);
+#define TESS__MAP_STARTS 5
+
+/* Mappings to begin with, the cheapest first and the natural order last. */
+struct tess__map_starts {
+    int32_t count;
+    int32_t *block;                /* that all of at are in */
+    int32_t *at[TESS__MAP_STARTS]; /* [ranks] places */
+    double cost_s[TESS__MAP_STARTS], sum[TESS__MAP_STARTS];
+};
+
+/*
+ * Tries axis orders along several orders of places; the best of each axis order, as many as there
+ * is room for, go to starts, whose block the caller frees. The load, which has the natural order,
+ * is left with any.
+ * *bound_s is raised where the ring search has proved more.
+ */
+enum tess_status tess__map_layout(struct tess__map_load *load, double *bound_s,
+                                  struct tess__map_starts *starts);
 /* Exchanges of two ranks' places while they help, up to so many visits. */
 void tess__map_exchange(struct tess__map_load *load, double bound_s, int64_t visits);
 /* All mappings, without those that are no better; *whole_out: it came to the end in `visits`. */
