@@ -24,8 +24,8 @@ struct graph {
     const struct tess_rings *rings;
     int32_t channels[TESS_RINGS_MAX]; /* of ring r */
     int32_t channel_count;
-    double gbs;               /* of a channel */
-    enum tess_path_kind kind; /* the worst of all hops */
+    double gbs;   /* of a channel */
+    double *load; /* [link_count] scratch: 10^9 bytes/s that channels so far ask for */
 };
 
 static const struct tess_node *graph_device(const struct graph *graph, int32_t device)
@@ -76,23 +76,38 @@ static enum tess_status graph_check_devices(const struct graph *graph)
     return TESS_OK;
 }
 
-static enum tess_status graph_find_kind(struct graph *graph)
+static enum tess_status graph_check_ways(const struct graph *graph)
 {
     const struct tess_rings *rings = graph->rings;
     int32_t count = graph->routes->device_count;
     for (int32_t r = 0; r < rings->ring_count; r++) {
         const int32_t *order = rings->ring[r].order;
-        for (int32_t i = 0; i < rings->count && graph->channels[r] > 0; i++) {
+        for (int32_t i = 0; i < rings->count; i++) {
             int32_t from = order[i], to = order[(i + 1) % rings->count];
             enum tess_path_kind kind = graph->routes->route[from * count + to].kind;
             if (kind == TESS_PATH_NET || kind == TESS_PATH_NONE)
                 TESS_FAIL(TESS_ERR_UNSUPPORTED,
                           "'%s' reaches '%s' by no way inside the host, as NCCL's graph needs",
                           graph_device(graph, from)->name, graph_device(graph, to)->name);
-            graph->kind = kind > graph->kind ? kind : graph->kind;
         }
     }
     return TESS_OK;
+}
+
+/* The worst kind of hop of the rings that have channels. */
+static enum tess_path_kind graph_kind(const struct graph *graph)
+{
+    const struct tess_rings *rings = graph->rings;
+    enum tess_path_kind worst = TESS_PATH_LOC;
+    for (int32_t r = 0; r < rings->ring_count; r++) {
+        const int32_t *order = rings->ring[r].order;
+        for (int32_t i = 0; i < rings->count && graph->channels[r] > 0; i++) {
+            int32_t hop = order[i] * graph->routes->device_count + order[(i + 1) % rings->count];
+            enum tess_path_kind kind = graph->routes->route[hop].kind;
+            worst = kind > worst ? kind : worst;
+        }
+    }
+    return worst;
 }
 
 /* NCCL takes a word that it does not know for LOC, and C2C is one: through the processor, it is. */
@@ -111,14 +126,47 @@ static double graph_usual_gbs(const struct graph *graph)
     return sm >= 100 ? 40 : sm >= 90 ? 30 : 20;
 }
 
-/* Channels of this rate; their number. */
+/* Adds a channel in the ring to the load, or -1 takes it back; false where a link has too little.
+ */
+static bool graph_load(const struct graph *graph, int32_t r, double gbs)
+{
+    const struct tess_rings *rings = graph->rings;
+    const struct tess_routes *routes = graph->routes;
+    bool fits = true;
+    for (int32_t i = 0; i < rings->count; i++) {
+        int32_t from = rings->ring[r].order[i], to = rings->ring[r].order[(i + 1) % rings->count];
+        const struct tess_route *route = &routes->route[from * routes->device_count + to];
+        for (int32_t k = 0; k < route->link_count; k++) {
+            int32_t link = routes->link[route->first + k];
+            graph->load[link] += gbs;
+            fits = fits && graph->load[link] <= graph->topology->link[link].gbs * (1 + 1e-9);
+        }
+    }
+    return fits;
+}
+
+/*
+ * Channels of this rate; their number. What is left of several rings may make room for a channel
+ * more in one of them, though none has enough left for itself.
+ */
 static int32_t graph_channels(const struct graph *graph, double gbs, int32_t *channels)
 {
+    const struct tess_rings *rings = graph->rings;
     int32_t total = 0;
-    for (int32_t r = 0; r < graph->rings->ring_count; r++) {
-        double fits = floor(graph->rings->ring[r].gbs / gbs * (1 + 1e-9));
+    memset(graph->load, 0, (size_t)graph->topology->link_count * sizeof *graph->load);
+    for (int32_t r = 0; r < rings->ring_count; r++) {
+        double fits = floor(rings->ring[r].gbs / gbs * (1 + 1e-9));
         channels[r] = fits > GRAPH_CHANNELS_MAX ? GRAPH_CHANNELS_MAX + 1 : (int32_t)fits;
         total += channels[r];
+        (void)graph_load(graph, r, channels[r] * gbs);
+    }
+    for (int32_t r = 0; r < rings->ring_count && total < GRAPH_CHANNELS_MAX;) {
+        if (graph_load(graph, r, gbs)) {
+            channels[r]++;
+            total++;
+        } else {
+            (void)graph_load(graph, r++, -gbs);
+        }
     }
     return total;
 }
@@ -190,7 +238,8 @@ static void graph_write(const struct graph *graph, FILE *out)
             "  <graph id=\"0\" pattern=\"4\" crossnic=\"0\" nchannels=\"%d\" speedintra=\"%.6g\" "
             "speedinter=\"%.6g\" latencyinter=\"0\" typeintra=\"%s\" typeinter=\"PIX\" "
             "samechannels=\"%d\">\n",
-            (int)graph->channel_count, graph->gbs, graph->gbs, graph_word(graph->kind), used == 1);
+            (int)graph->channel_count, graph->gbs, graph->gbs, graph_word(graph_kind(graph)),
+            used == 1);
     for (int32_t turn = 0; turn < GRAPH_CHANNELS_MAX; turn++) {
         for (int32_t r = 0; r < rings->ring_count; r++) {
             if (turn < graph->channels[r])
@@ -200,6 +249,18 @@ static void graph_write(const struct graph *graph, FILE *out)
     fprintf(out, "  </graph>\n</graphs>\n");
 }
 
+static enum tess_status graph_plan(struct graph *graph)
+{
+    TESS_TRY(graph_check_devices(graph));
+    TESS_TRY(graph_check_ways(graph));
+    graph->load = malloc(((size_t)graph->topology->link_count + 1) * sizeof *graph->load);
+    if (!graph->load)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory left for NCCL's graph");
+    enum tess_status status = graph_choose_rate(graph);
+    free(graph->load);
+    return status;
+}
+
 enum tess_status tess_rings_write_nccl_graph(const struct tess_topology *topology,
                                              const struct tess_routes *routes,
                                              const struct tess_rings *rings, char **text_out)
@@ -207,9 +268,7 @@ enum tess_status tess_rings_write_nccl_graph(const struct tess_topology *topolog
     struct graph graph = {.topology = topology, .routes = routes, .rings = rings};
     size_t bytes = 0;
     *text_out = NULL;
-    TESS_TRY(graph_check_devices(&graph));
-    TESS_TRY(graph_choose_rate(&graph));
-    TESS_TRY(graph_find_kind(&graph));
+    TESS_TRY(graph_plan(&graph));
     FILE *out = open_memstream(text_out, &bytes);
     if (!out)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory left for NCCL's graph");
