@@ -30,8 +30,8 @@ static _Thread_local struct {
 } bind_thread;
 
 struct bind_place {
-    const char *const *bus; /* [count]; NULL */
-    int32_t at, count;
+    hwloc_topology_t hwloc;
+    const struct tess__bind_ask *ask;
     hwloc_bitmap_t own, near, other, cpus, nodes; /* other: scratch */
 };
 
@@ -45,17 +45,18 @@ static void bind_look(void)
 /* ---- which cores ----------------------------------------------------------------------------- */
 
 /* The CPUs near a PCI device that the process may use; all of these where that is not known. */
-static void bind_near(const struct bind_place *place, const char *bus, hwloc_bitmap_t near)
+static void bind_near(const struct bind_place *place, int32_t at, hwloc_bitmap_t near)
 {
     uint64_t number;
     hwloc_obj_t object = NULL;
+    const char *bus = place->ask->bus ? place->ask->bus[at] : NULL;
     struct tess_xml_text told = {bus, bus ? (int32_t)strnlen(bus, 32) : 0};
     if (bus && tess__nccl_bus_parse(told, &number))
         object = hwloc_get_pcidev_by_busid(
-            bind_machine, (unsigned)(number >> 24), (unsigned)(number >> 16 & 0xff),
+            place->hwloc, (unsigned)(number >> 24), (unsigned)(number >> 16 & 0xff),
             (unsigned)(number >> 8 & 0xff), (unsigned)(number & 0xf));
     if (object)
-        object = hwloc_get_non_io_ancestor_obj(bind_machine, object);
+        object = hwloc_get_non_io_ancestor_obj(place->hwloc, object);
     if (object && object->cpuset && hwloc_bitmap_intersects(object->cpuset, place->own))
         hwloc_bitmap_and(near, object->cpuset, place->own);
     else
@@ -66,12 +67,12 @@ static void bind_near(const struct bind_place *place, const char *bus, hwloc_bit
 static void bind_group(struct bind_place *place, int32_t *at_out, int32_t *count_out)
 {
     *at_out = *count_out = 0;
-    bind_near(place, place->bus ? place->bus[place->at] : NULL, place->near);
-    for (int32_t i = 0; i < place->count; i++) {
-        bind_near(place, place->bus ? place->bus[i] : NULL, place->other);
+    bind_near(place, place->ask->at, place->near);
+    for (int32_t i = 0; i < place->ask->count; i++) {
+        bind_near(place, i, place->other);
         if (!hwloc_bitmap_isequal(place->near, place->other))
             continue;
-        *at_out += i < place->at;
+        *at_out += i < place->ask->at;
         ++*count_out;
     }
 }
@@ -80,7 +81,7 @@ static void bind_group(struct bind_place *place, int32_t *at_out, int32_t *count
 static void bind_tell(const struct bind_place *place, const struct tess__hwloc_cores *cores,
                       int32_t first, int32_t count, char text[TESS_BIND_TEXT])
 {
-    char list[48], numa[32];
+    char list[48], numa[24];
     hwloc_bitmap_zero(place->other);
     for (int32_t i = first; i < first + count; i++)
         hwloc_bitmap_set(place->other, (unsigned)hwloc_bitmap_first(cores->core[i]->cpuset));
@@ -89,13 +90,12 @@ static void bind_tell(const struct bind_place *place, const struct tess__hwloc_c
     snprintf(text, TESS_BIND_TEXT, "cores %s, NUMA %s", list, numa);
 }
 
-/* Fills place->cpus and place->nodes; false: the process is bound already, or has no memory. */
 static bool bind_choose(struct bind_place *place, char text[TESS_BIND_TEXT])
 {
     struct tess__hwloc_cores cores;
     int32_t at, count, first, share;
     bind_group(place, &at, &count);
-    if (tess__hwloc_cores(bind_machine, place->near, &cores) != TESS_OK || cores.count == 0) {
+    if (tess__hwloc_cores(place->hwloc, place->near, &cores) != TESS_OK || cores.count == 0) {
         snprintf(text, TESS_BIND_TEXT, "not bound: no core or no memory for it");
         return false;
     }
@@ -105,7 +105,7 @@ static bool bind_choose(struct bind_place *place, char text[TESS_BIND_TEXT])
         hwloc_bitmap_set(place->nodes, (unsigned)cores.numa[i]);
     }
     hwloc_bitmap_and(place->cpus, place->cpus, place->near);
-    hwloc_const_bitmap_t allowed = hwloc_topology_get_allowed_cpuset(bind_machine);
+    hwloc_const_bitmap_t allowed = hwloc_topology_get_allowed_cpuset(place->hwloc);
     bool narrowed = cores.count < count && !hwloc_bitmap_isincluded(allowed, place->own);
     if (narrowed)
         snprintf(text, TESS_BIND_TEXT, "not bound: started on %d of the cores already",
@@ -114,6 +114,29 @@ static bool bind_choose(struct bind_place *place, char text[TESS_BIND_TEXT])
         bind_tell(place, &cores, first, share, text);
     tess__hwloc_cores_free(&cores);
     return !narrowed;
+}
+
+bool tess__bind_choose(hwloc_topology_t hwloc, hwloc_const_bitmap_t own,
+                       const struct tess__bind_ask *ask, hwloc_bitmap_t cpus, hwloc_bitmap_t nodes,
+                       char text[TESS_BIND_TEXT])
+{
+    struct bind_place place = {.hwloc = hwloc,
+                               .ask = ask,
+                               .own = hwloc_bitmap_dup(own),
+                               .near = hwloc_bitmap_alloc(),
+                               .other = hwloc_bitmap_alloc(),
+                               .cpus = cpus,
+                               .nodes = nodes};
+    bool chosen = false;
+    hwloc_bitmap_zero(cpus);
+    hwloc_bitmap_zero(nodes);
+    snprintf(text, TESS_BIND_TEXT, "not bound: no memory for it");
+    if (place.own && place.near && place.other)
+        chosen = bind_choose(&place, text);
+    hwloc_bitmap_free(place.own);
+    hwloc_bitmap_free(place.near);
+    hwloc_bitmap_free(place.other);
+    return chosen;
 }
 
 /* ---- binding --------------------------------------------------------------------------------- */
@@ -132,58 +155,55 @@ static void bind_keep(hwloc_const_bitmap_t cpus)
 
 /* Memory goes elsewhere only where these nodes have none left: not STRICT. What may not be bound
  * (containers often forbid it) still comes from the node of the core that touches it first. */
-static void bind_memory(const struct bind_place *place, char text[TESS_BIND_TEXT])
+static void bind_memory(hwloc_const_bitmap_t nodes, char text[TESS_BIND_TEXT])
 {
     size_t used = strlen(text);
-    if (hwloc_set_membind(bind_machine, place->nodes, HWLOC_MEMBIND_BIND,
+    if (hwloc_set_membind(bind_machine, nodes, HWLOC_MEMBIND_BIND,
                           HWLOC_MEMBIND_THREAD | HWLOC_MEMBIND_BYNODESET) != 0)
-        snprintf(text + used, TESS_BIND_TEXT - used, " (memory not bound)");
+        snprintf(text + used, TESS_BIND_TEXT - used, ", memory free");
 }
 
-static bool bind_place(struct bind_place *place, char text[TESS_BIND_TEXT])
+static bool bind_place(const struct tess__bind_ask *ask, char text[TESS_BIND_TEXT])
 {
-    tess__hwloc_own(bind_machine, place->own);
-    if (!bind_choose(place, text))
-        return false;
-    if (!bind_cpus(place->cpus)) {
-        snprintf(text, TESS_BIND_TEXT, "not bound: %s", strerror(errno));
-        return false;
+    hwloc_bitmap_t own = hwloc_bitmap_alloc(), cpus = hwloc_bitmap_alloc();
+    hwloc_bitmap_t nodes = hwloc_bitmap_alloc();
+    bool bound = false;
+    snprintf(text, TESS_BIND_TEXT, "not bound: no memory for it");
+    if (own && cpus && nodes) {
+        tess__hwloc_own(bind_machine, own);
+        bound = tess__bind_choose(bind_machine, own, ask, cpus, nodes, text);
     }
-    bind_keep(place->cpus);
-    bind_memory(place, text);
-    return true;
+    if (bound && !bind_cpus(cpus)) {
+        snprintf(text, TESS_BIND_TEXT, "not bound: %s", strerror(errno));
+        bound = false;
+    }
+    if (bound) {
+        bind_keep(cpus);
+        bind_memory(nodes, text);
+    }
+    hwloc_bitmap_free(own);
+    hwloc_bitmap_free(cpus);
+    hwloc_bitmap_free(nodes);
+    return bound;
 }
 
 bool tess_bind_place(int32_t at, int32_t count, const char *const *bus, char text[TESS_BIND_TEXT])
 {
+    const char *why = NULL;
     pthread_once(&bind_once, bind_look);
-    if (!bind_machine) {
-        snprintf(text, TESS_BIND_TEXT, "not bound: hwloc cannot look at this machine");
+    if (!bind_machine)
+        why = "hwloc cannot look at this machine";
+    else if (!hwloc_topology_is_thissystem(bind_machine))
+        why = "hwloc describes another machine than this";
+    else if (!hwloc_topology_get_support(bind_machine)->cpubind->set_thisthread_cpubind)
+        why = "this system binds no threads";
+    else if (count < 1 || at < 0 || at >= count)
+        why = "there is no such place";
+    if (why) {
+        snprintf(text, TESS_BIND_TEXT, "not bound: %s", why);
         return false;
     }
-    if (!hwloc_topology_is_thissystem(bind_machine)) {
-        snprintf(text, TESS_BIND_TEXT, "not bound: hwloc describes another machine than this");
-        return false;
-    }
-    if (!hwloc_topology_get_support(bind_machine)->cpubind->set_thisthread_cpubind) {
-        snprintf(text, TESS_BIND_TEXT, "not bound: this system binds no threads");
-        return false;
-    }
-    if (count < 1 || at < 0 || at >= count) {
-        snprintf(text, TESS_BIND_TEXT, "not bound: place %d of %d", (int)at, (int)count);
-        return false;
-    }
-    struct bind_place place = {.bus = bus, .at = at, .count = count};
-    hwloc_bitmap_t *bitmap[] = {&place.own, &place.near, &place.other, &place.cpus, &place.nodes};
-    bool made = true, bound = false;
-    for (int i = 0; i < 5; i++)
-        made = (*bitmap[i] = hwloc_bitmap_alloc()) && made;
-    snprintf(text, TESS_BIND_TEXT, "not bound: no memory for it");
-    if (made)
-        bound = bind_place(&place, text);
-    for (int i = 0; i < 5; i++)
-        hwloc_bitmap_free(*bitmap[i]);
-    return bound;
+    return bind_place(&(struct tess__bind_ask){.bus = bus, .at = at, .count = count}, text);
 }
 
 bool tess_bind_check(void)

@@ -2,10 +2,9 @@
 #ifndef TOPOLOGY_HWLOC_MACHINE_H
 #define TOPOLOGY_HWLOC_MACHINE_H
 
-#include "tessera/status.h"
+#include "topology/live.h"
 
 #include <hwloc.h>
-#include <stdint.h>
 
 /* With its I/O; what hwloc's variables name instead, where they do (HWLOC_XMLFILE).
  * hwloc_topology_destroy is the caller's. */
@@ -27,5 +26,16 @@ struct tess__hwloc_cores {
 enum tess_status tess__hwloc_cores(hwloc_topology_t hwloc, hwloc_const_bitmap_t cpus,
                                    struct tess__hwloc_cores *cores_out);
 void tess__hwloc_cores_free(struct tess__hwloc_cores *cores); /* a zeroed one is allowed */
+
+struct tess__bind_ask { /* tess_bind_place's */
+    int32_t at, count;
+    const char *const *bus;
+};
+
+/* What a place is to be bound to, of any machine and for a process that may use `own`; nothing is
+ * bound. False: nothing is to be, and text says why. (bind_hwloc.c) */
+bool tess__bind_choose(hwloc_topology_t hwloc, hwloc_const_bitmap_t own,
+                       const struct tess__bind_ask *ask, hwloc_bitmap_t cpus, hwloc_bitmap_t nodes,
+                       char text[TESS_BIND_TEXT]);
 
 #endif
