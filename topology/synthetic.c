@@ -18,6 +18,8 @@
  *
  *     nic:N            as many in the place of the GPUs; the host's links to the network are theirs
  *                      (without, one link from its first NUMA node)
+ *     rail:N           N switches in the place of a rack's one, or of the network; the spine joins
+ *                      them, and a host's NICs go to them in turn, its first to rail0
  *     nvlink:mesh:N    N links between any two GPUs of a host
  *     nvlink:pairs:N   between the first two, the next two, and so on
  *     nvlink:switch:N  from each GPU to the NVSwitch of its host
@@ -25,16 +27,18 @@
  *                      (:N may be left out above: as many as such a GPU has)
  *     sm:90  pci:5     compute capability * 10; generation of PCIe
  *     cpu:intel        or amd, arm, power
- *     edge:12.5  uplink:12.5   10^9 bytes/s in each direction
+ *     edge:12.5  uplink:12.5   10^9 bytes/s in each direction; with edge, one host has a network
+ * too hosts:node[0-3]  names of hosts, as many as there are, in the form that Slurm has for lists
  *
  * Names are gpu0, nic0, switch0, numa0, nvswitch, counted over the host, and n3.gpu0 where there is
- * more than one; rank's places are called rank0. Several words of one kind, and a level that comes
- * after a deeper one, are errors; messages name the word.
+ * more than one host, or node3.gpu0 where they have names; rank's places are called rank0. Several
+ * words of one kind, and a level that comes after a deeper one, are errors; messages name the word.
  */
 #include "topology/synthetic.h"
 #include "tessera/check.h"
 #include "topology/assume.h"
 #include "topology/constants.h"
+#include "topology/hostlist.h"
 #include "topology/lines.h"
 #include "topology/rates.h"
 
@@ -53,6 +57,7 @@ enum synthetic_word {
     SYNTHETIC_RANK,
     SYNTHETIC_LEVELS, /* what follows has no order */
     SYNTHETIC_NIC = SYNTHETIC_LEVELS,
+    SYNTHETIC_RAIL,
     SYNTHETIC_SM,
     SYNTHETIC_PCI,
     SYNTHETIC_COUNTS, /* what follows is no whole number */
@@ -60,6 +65,7 @@ enum synthetic_word {
     SYNTHETIC_UPLINK,
     SYNTHETIC_CPU,
     SYNTHETIC_NVLINK,
+    SYNTHETIC_HOSTS,
     SYNTHETIC_WORDS
 };
 
@@ -71,10 +77,13 @@ static const struct {
     [SYNTHETIC_SOCKET] = {"socket", 64},  [SYNTHETIC_NUMA] = {"numa", 256},
     [SYNTHETIC_SWITCH] = {"switch", 256}, [SYNTHETIC_GPU] = {"gpu", 1024},
     [SYNTHETIC_RANK] = {"rank", 1024},    [SYNTHETIC_NIC] = {"nic", 256},
-    [SYNTHETIC_SM] = {"sm", 999},         [SYNTHETIC_PCI] = {"pci", 6},
+    [SYNTHETIC_RAIL] = {"rail", 256},     [SYNTHETIC_SM] = {"sm", 999},
+    [SYNTHETIC_PCI] = {"pci", 6},         [SYNTHETIC_HOSTS] = {"hosts", 0},
     [SYNTHETIC_EDGE] = {"edge", 0},       [SYNTHETIC_UPLINK] = {"uplink", 0},
     [SYNTHETIC_CPU] = {"cpu", 0},         [SYNTHETIC_NVLINK] = {"nvlink", 0},
 };
+
+#define SYNTHETIC_HOST_MAX 32 /* bytes of a name, which leave room for those of its nodes */
 
 enum synthetic_nvlink {
     SYNTHETIC_NONE,
@@ -95,6 +104,8 @@ struct synthetic {
     enum synthetic_nvlink nvlink;
     int32_t nvlink_count; /* 0: left out */
     int32_t hosts, host_numas, host_devices;
+    char (*host_name)[SYNTHETIC_HOST_MAX + 1]; /* [hosts]; NULL: they have none */
+    int32_t named;
 };
 
 /* ---- words ---------------------------------------------------------------------------------- */
@@ -197,6 +208,8 @@ static enum tess_status synthetic_value(struct synthetic *self, enum synthetic_w
             return synthetic_fail(self, word, "intel, amd, arm or power was expected after ':'");
         return TESS_OK;
     }
+    if (kind == SYNTHETIC_HOSTS)
+        return TESS_OK; /* how many there are is known when all words are read */
     if (!synthetic_gbs(value, kind == SYNTHETIC_EDGE ? &self->edge_gbs : &self->uplink_gbs))
         return synthetic_fail(self, word, "GB/s as in 12.5, up to 1000000, was expected after ':'");
     return TESS_OK;
@@ -210,8 +223,8 @@ static enum tess_status synthetic_word(struct synthetic *self, struct tess__word
         kind++;
     if (kind == SYNTHETIC_WORDS)
         return synthetic_fail(self, word,
-                              "rack, node, socket, numa, switch, gpu, rank, nic, nvlink, sm, pci, "
-                              "cpu, edge or uplink was expected, ':' and a value");
+                              "rack, node, socket, numa, switch, gpu, rank, nic, nvlink, rail, sm, "
+                              "pci, cpu, edge, uplink or hosts was expected, ':' and a value");
     if (self->word[kind].length > 0)
         return synthetic_fail(self, word, "it is there twice; '%.*s' was the first",
                               TESS__SHOWN(self->word[kind]));
@@ -238,6 +251,8 @@ static enum tess_status synthetic_check(struct synthetic *self)
                               "ranks on processors have no PCIe switch; gpu was expected after it");
     if (count[SYNTHETIC_RANK] > 0 && self->nvlink != SYNTHETIC_NONE)
         return synthetic_fail(self, word[SYNTHETIC_NVLINK], "only gpu has NVLinks, not rank");
+    if (word[SYNTHETIC_RAIL].length > 0 && count[SYNTHETIC_NIC] == 0)
+        return synthetic_fail(self, word[SYNTHETIC_RAIL], "nic was expected too: rails are theirs");
 
     int64_t devices = 1;
     for (int32_t kind = 0; kind < SYNTHETIC_LEVELS; kind++) {
@@ -264,11 +279,41 @@ static enum tess_status synthetic_check(struct synthetic *self)
     return TESS_OK;
 }
 
+static enum tess_status synthetic_take_name(void *context, const char *name)
+{
+    struct synthetic *self = context;
+    if (self->named == self->hosts || strlen(name) > SYNTHETIC_HOST_MAX)
+        return synthetic_fail(self, self->word[SYNTHETIC_HOSTS],
+                              "%d names of at most %d bytes were expected", (int)self->hosts,
+                              SYNTHETIC_HOST_MAX);
+    snprintf(self->host_name[self->named++], sizeof *self->host_name, "%s", name);
+    return TESS_OK;
+}
+
+static enum tess_status synthetic_name_hosts(struct synthetic *self)
+{
+    struct tess__word word = self->word[SYNTHETIC_HOSTS], list;
+    int32_t count = 0;
+    if (word.length == 0)
+        return TESS_OK;
+    self->host_name = calloc((size_t)self->hosts, sizeof *self->host_name);
+    if (!self->host_name)
+        TESS_FAIL(TESS_ERR_MEMORY, "%s: no memory for the hosts' names", self->name);
+    synthetic_split(word, &list);
+    TESS_TRY(
+        tess__hostlist_expand(self->name, self->line, list, &count, synthetic_take_name, self));
+    if (self->named < self->hosts)
+        return synthetic_fail(self, word, "%d names were expected, not %d", (int)self->hosts,
+                              (int)self->named);
+    return TESS_OK;
+}
+
 /* ---- the graph ------------------------------------------------------------------------------ */
 
 /* One host; numbers count within it. */
 struct synthetic_host {
-    int32_t number, first_cpu, net; /* net: the node of its network; -1 */
+    int32_t number, first_cpu;
+    int32_t net; /* the node of its network, or its rails' first; -1 */
     int32_t switches, devices, nics;
     int32_t *device; /* [host_devices] nodes */
 };
@@ -282,7 +327,9 @@ static enum tess_status synthetic_add(const struct synthetic *self, int32_t host
         snprintf(own, sizeof own, "%s%d", word, (int)number);
     else
         snprintf(own, sizeof own, "%s", word);
-    if (self->hosts > 1 && host >= 0)
+    if (self->host_name && host >= 0)
+        snprintf(node.name, sizeof node.name, "%s.%s", self->host_name[host], own);
+    else if (self->hosts > 1 && host >= 0)
         snprintf(node.name, sizeof node.name, "n%d.%s", (int)host, own);
     else
         snprintf(node.name, sizeof node.name, "%s", own);
@@ -316,11 +363,13 @@ static enum tess_status synthetic_leaves(const struct synthetic *self, struct sy
     }
     for (int32_t i = 0; i < self->count[SYNTHETIC_NIC]; i++) {
         struct tess_node node = {.kind = TESS_NODE_NIC, .socket = -1};
-        int32_t at;
-        TESS_TRY(synthetic_add(self, host->number, node, "nic", host->nics++, &at));
+        int32_t at, number = host->nics++;
+        TESS_TRY(synthetic_add(self, host->number, node, "nic", number, &at));
         TESS_TRY(tess_topology_join(topology, TESS_LINK_PCI, at, above, gbs, 1));
         if (host->net >= 0)
-            TESS_TRY(tess_topology_join(topology, TESS_LINK_NET, at, host->net, self->edge_gbs, 1));
+            TESS_TRY(tess_topology_join(topology, TESS_LINK_NET, at,
+                                        host->net + number % self->count[SYNTHETIC_RAIL],
+                                        self->edge_gbs, 1));
     }
     return TESS_OK;
 }
@@ -411,21 +460,43 @@ static enum tess_status synthetic_host(const struct synthetic *self, struct synt
     return synthetic_nvlinks(self, host);
 }
 
+/* A rack's switch, or its rails' one after another; -1 where a host needs none. */
+static enum tess_status synthetic_leaf(const struct synthetic *self, int32_t rack, int32_t spine,
+                                       int32_t *leaf_out)
+{
+    const struct tess__word *word = self->word;
+    struct tess_node net = {.kind = TESS_NODE_NET, .socket = -1};
+    bool racks = word[SYNTHETIC_RACK].length > 0, rails = word[SYNTHETIC_RAIL].length > 0;
+    *leaf_out = -1;
+    if (!racks && !rails && self->hosts == 1 && word[SYNTHETIC_EDGE].length == 0)
+        return TESS_OK;
+    for (int32_t rail = 0; rail < self->count[SYNTHETIC_RAIL]; rail++) {
+        char name[24] = "network";
+        int32_t leaf;
+        if (racks && rails)
+            snprintf(name, sizeof name, "rack%d.rail%d", (int)rack, (int)rail);
+        else if (racks || rails)
+            snprintf(name, sizeof name, racks ? "rack%d" : "rail%d", (int)(racks ? rack : rail));
+        net.index = racks && !rails ? rack : rail;
+        TESS_TRY(synthetic_add(self, -1, net, name, -1, &leaf));
+        if (rail == 0)
+            *leaf_out = leaf;
+        if (spine >= 0)
+            TESS_TRY(tess_topology_join(self->topology, TESS_LINK_NET, leaf, spine,
+                                        self->uplink_gbs, 1));
+    }
+    return TESS_OK;
+}
+
 static enum tess_status synthetic_graph(const struct synthetic *self, int32_t *device)
 {
     struct tess_node net = {.kind = TESS_NODE_NET, .socket = -1};
     int32_t spine = -1, racks = self->count[SYNTHETIC_RACK];
-    if (racks > 1)
+    if (racks > 1 || self->count[SYNTHETIC_RAIL] > 1)
         TESS_TRY(synthetic_add(self, -1, net, "spine", -1, &spine));
     for (int32_t rack = 0; rack < racks; rack++) {
-        int32_t leaf = -1;
-        if (self->word[SYNTHETIC_RACK].length > 0)
-            TESS_TRY(synthetic_add(self, -1, net, "rack", rack, &leaf));
-        else if (self->hosts > 1)
-            TESS_TRY(synthetic_add(self, -1, net, "network", -1, &leaf));
-        if (spine >= 0)
-            TESS_TRY(tess_topology_join(self->topology, TESS_LINK_NET, leaf, spine,
-                                        self->uplink_gbs, 1));
+        int32_t leaf;
+        TESS_TRY(synthetic_leaf(self, rack, spine, &leaf));
         for (int32_t i = 0; i < self->count[SYNTHETIC_NODE]; i++) {
             struct synthetic_host host = {
                 .number = rack * self->count[SYNTHETIC_NODE] + i, .net = leaf, .device = device};
@@ -460,6 +531,7 @@ enum tess_status tess__synthetic_build(const char *name, int32_t line, const cha
     struct synthetic self = {.name = name, .line = line, .topology = topology};
     for (int32_t kind = SYNTHETIC_RACK; kind <= SYNTHETIC_SWITCH; kind++)
         self.count[kind] = 1;
+    self.count[SYNTHETIC_RAIL] = 1;
     struct tess__lines lines;
     struct tess__word word;
     tess__lines_open(&lines, name, text, bytes);
@@ -471,8 +543,11 @@ enum tess_status tess__synthetic_build(const char *name, int32_t line, const cha
     int32_t *device = calloc((size_t)self.host_devices, sizeof *device);
     if (!device)
         TESS_FAIL(TESS_ERR_MEMORY, "%s: no memory for a host", name);
-    enum tess_status status = synthetic_graph(&self, device);
+    enum tess_status status = synthetic_name_hosts(&self);
+    if (status == TESS_OK)
+        status = synthetic_graph(&self, device);
     free(device);
+    free(self.host_name);
     return status;
 }
 

@@ -74,6 +74,27 @@ static void case_nvlink(void **state)
     tess_topology_free(topology);
 }
 
+/* A host's NICs go to the rails in turn; hosts may have names. */
+static void case_rails(void **state)
+{
+    (void)state;
+    struct tess_topology *topology =
+        describe("node:2 numa:2 gpu:2 nic:2 rail:2 edge:50 uplink:100 hosts:dgx[08-09]");
+    assert_int_equal(look_count(topology).nets, 3);
+    CLOSE(look_gbs(topology, "dgx08.nic0", "rail0"), 50);
+    CLOSE(look_gbs(topology, "dgx09.nic3", "rail1"), 50);
+    CLOSE(look_gbs(topology, "dgx09.nic3", "rail0"), 0);
+    CLOSE(look_gbs(topology, "rail1", "spine"), 100);
+    tess_topology_free(topology);
+    topology = describe("rack:2 node:1 gpu:1 nic:2 rail:2");
+    CLOSE(look_gbs(topology, "n1.nic1", "rack1.rail1"), 12.5);
+    assert_int_equal(look_count(topology).nets, 5);
+    tess_topology_free(topology);
+    topology = describe("gpu:2 nic:1 edge:25 hosts:here");
+    CLOSE(look_gbs(topology, "here.nic0", "network"), 25);
+    tess_topology_free(topology);
+}
+
 /* NUMA nodes of a socket are joined inside it. */
 static void case_sockets(void **state)
 {
@@ -130,6 +151,14 @@ static void case_refused(void **state)
         {"node:16 gpu:1024 nvlink:mesh", "has too many links"},
         {"socket:64 numa:256 gpu:1", "more than 524288 links"},
         {"gpu:1 nic:256 node:2", "'node:2': levels go"},
+        {"gpu:2 rail:2", "'rail:2': nic was expected"},
+        {"node:2 gpu:1 hosts:a", "'hosts:a': 2 names were expected, not 1"},
+        {"node:2 gpu:1 hosts:a[1-3]", "'hosts:a[1-3]': 2 names"},
+        {"node:2 gpu:1 hosts:a[1-999999999]", "a[1-999999999]"},
+        {"node:2 gpu:1 hosts:a[1", "'[' without ']'"},
+        {"node:2 gpu:1 hosts:", "the list is empty"},
+        {"node:2 gpu:1 hosts:a,a", "'a.numa0' is there twice"},
+        {"gpu:1 hosts:a23456789012345678901234567890123", "at most 32 bytes"},
     };
     for (size_t i = 0; i < sizeof text / sizeof text[0]; i++) {
         struct tess_topology *topology = NULL;
@@ -164,9 +193,10 @@ static void case_hostile(void **state)
 {
     (void)state;
     static const char *const piece[] = {
-        "rack:",   "node:", "socket:2", "numa:",  "switch:", "gpu:",   "rank:2", "nic:2",
-        "nvlink:", "mesh",  "pairs",    "cube",   ":",       " ",      "99",     "16384",
-        "\xff",    "sm:",   "edge:1",   "uplink", ".",       "cpu:arm"};
+        "rack:",   "node:",   "socket:2", "numa:", "switch:", "gpu:",   "rank:2",
+        "nic:2",   "nvlink:", "mesh",     "pairs", "cube",    ":",      " ",
+        "99",      "16384",   "\xff",     "sm:",   "edge:1",  "uplink", ".",
+        "cpu:arm", "hosts:",  "a[0-1]",   ",",     "rail:2"};
     look_hostile(read_words, "node:2 numa:2 switch:2 gpu:2 nvlink:mesh:2 nic:1 sm:90", piece,
                  sizeof piece / sizeof piece[0], 2000);
 }
@@ -177,7 +207,7 @@ int main(void)
         cmocka_unit_test(case_levels),  cmocka_unit_test(case_racks),
         cmocka_unit_test(case_nvlink),  cmocka_unit_test(case_sockets),
         cmocka_unit_test(case_one),     cmocka_unit_test(case_refused),
-        cmocka_unit_test(case_hostile),
+        cmocka_unit_test(case_hostile), cmocka_unit_test(case_rails),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);
 }
