@@ -127,33 +127,6 @@ static void wait_describe(struct tess_world *world, int32_t rank, char *text, si
     tess_board_describe(tess_world_board(world, rank), NULL, 0, text, text_bytes);
 }
 
-/*
- * A rank that did not come may itself wait for another one, and that one too: "; rank 1 waits for
- * rank 5 (in forward of unit 3)", as far as it goes. The last one is the one to look at.
- */
-static void wait_name_causes(struct tess_world *world, int32_t rank, char *text, size_t text_bytes)
-{
-    uint64_t named = 0;
-    for (size_t used = 0; rank >= 0;) {
-        char doing[160];
-        const int32_t next =
-            atomic_load_explicit(&world->rank[rank].board.waits_for, memory_order_relaxed);
-        named |= UINT64_C(1) << rank;
-        if (next < 0 || named >> next & 1)
-            return;
-        wait_describe(world, next, doing, sizeof doing);
-        const int length =
-            snprintf(text + used, text_bytes - used, "; rank %d waits for rank %d (%s)", (int)rank,
-                     (int)next, doing);
-        if (length < 0 || (size_t)length >= text_bytes - used) {
-            text[used] = '\0';
-            return;
-        }
-        used += (size_t)length;
-        rank = next;
-    }
-}
-
 /* Who is missing and what it does instead, those that did not even call first; those that do not
  * fit are counted. */
 static void wait_name_missing(struct local_group *group, const struct tess_comm_call *call,
@@ -194,7 +167,7 @@ static enum tess_status wait_time_out(struct local_group *group, const struct te
     struct local_rank *rank = group->rank;
     char who[480], causes[360] = "", reason[1000];
     wait_name_missing(group, call, number, who, sizeof who);
-    wait_name_causes(rank->world, wait_find_missing(group, call, number), causes, sizeof causes);
+    tess__world_causes(rank->world, wait_find_missing(group, call, number), causes, sizeof causes);
     snprintf(reason, sizeof reason, "%s %llu%s%s did not end within %g s: %s%s",
              tess_collective_name(call->collective), (unsigned long long)number,
              call->site[0] != '\0' ? " at " : "", call->site, rank->timeout_s, who, causes);

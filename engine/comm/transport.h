@@ -50,6 +50,9 @@ struct tess_transport {
     const int32_t *host;          /* [rank_count] number of each rank's host, from 0 in the order
                                      in which they first appear; the transport's */
     const char *const *host_name; /* [rank_count] for messages */
+    /* OPTIONAL (NULL): why nothing goes on, "" while it does. A transport that has it leaves it to
+     * the user to log it, who may know a better reason. */
+    const char *reason;
 };
 
 struct tess_boot;

@@ -267,3 +267,26 @@ bool tess_world_aborted(const struct tess_world *world, int32_t *rank_out, char 
         snprintf(reason, reason_bytes, "%s", state == 2 ? world->abort_reason : "reason unknown");
     return true;
 }
+
+void tess__world_causes(struct tess_world *world, int32_t rank, char *text, size_t text_bytes)
+{
+    uint64_t named = 0;
+    for (size_t used = 0; rank >= 0;) {
+        char doing[160];
+        const int32_t next =
+            atomic_load_explicit(&world->rank[rank].board.waits_for, memory_order_relaxed);
+        named |= UINT64_C(1) << rank;
+        if (next < 0 || named >> next & 1)
+            return;
+        tess_board_describe(tess_world_board(world, next), NULL, 0, doing, sizeof doing);
+        const int length =
+            snprintf(text + used, text_bytes - used, "; rank %d waits for rank %d (%s)", (int)rank,
+                     (int)next, doing);
+        if (length < 0 || (size_t)length >= text_bytes - used) {
+            text[used] = '\0';
+            return;
+        }
+        used += (size_t)length;
+        rank = next;
+    }
+}

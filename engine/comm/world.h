@@ -64,6 +64,13 @@ struct tess_board *tess_world_board(struct tess_world *world, int32_t rank);
 void tess_board_describe(const struct tess_board *board, const char *const *unit_name,
                          int32_t unit_count, char *text, size_t text_bytes);
 
+/*
+ * A rank that did not come may itself wait for another one, and that one too: "; rank 1 waits for
+ * rank 5 (in forward of unit 3)", as far as it goes. The last one is the one to look at. `rank` -1:
+ * nothing is written.
+ */
+void tess__world_causes(struct tess_world *world, int32_t rank, char *text, size_t text_bytes);
+
 /* Stop all ranks: waits return TESS_ERR_ABORTED. The first call's rank (-1: launcher) and reason
  * are kept. Async-signal-safe: the launcher may call it from a handler. */
 void tess_world_abort(struct tess_world *world, int32_t rank, const char *reason);
