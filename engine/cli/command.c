@@ -33,6 +33,8 @@ static const struct command command_table[] = {
      tess__command_diff},
     {"report", "one HTML file about runs, comparisons and scaling", tess__command_report},
     {"top", "watch this machine's devices and the ranks that use them", tess__command_top},
+    {"topo", "a machine's links, from a file or a line of words, and the fastest rings over them",
+     tess__command_topo},
     {"bench comm", "speed of collectives against plain memory copies", tess__command_bench_comm},
     {"bench gpu", "a device's ceilings, and the share of them that each kernel reaches",
      tess__command_bench_gpu},

@@ -15,6 +15,7 @@ int tess__command_scaling(int argc, char **argv);
 int tess__command_tune_batch(int argc, char **argv);
 int tess__command_report(int argc, char **argv);
 int tess__command_top(int argc, char **argv);
+int tess__command_topo(int argc, char **argv);
 int tess__command_bench_comm(int argc, char **argv);
 int tess__command_bench_gpu(int argc, char **argv);
 int tess__command_bench_kernels(int argc, char **argv);

@@ -1,0 +1,168 @@
+/*
+ * tessera topo: a machine's devices, the links between them and the rings over them, as text, JSON
+ * and a picture. Responsible for the options and their help; the rest is in topo_*.c.
+ */
+#include "cli/topo.h"
+
+#include "base/options.h"
+#include "cli/args.h"
+#include "cli/command.h"
+#include "tessera/check.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define TOPO_FIELD(member) offsetof(struct tess__topo_options, member)
+
+static const struct tess_option topo_option_table[] = {
+    {"file", TESS_OPTION_STRING, TOPO_FIELD(file), "", 0, 0, NULL,
+     "a machine's description: NCCL's topology XML, hwloc's XML (lstopo --of xml), the text of "
+     "nvidia-smi topo -m, Slurm's topology.conf or scontrol show topology, or our YAML"},
+    {"format", TESS_OPTION_CHOICE, TOPO_FIELD(format), "auto", 0, 0,
+     "auto|nccl|hwloc|smi|slurm|yaml", "what the file is; auto: by its looks"},
+    {"machine", TESS_OPTION_STRING, TOPO_FIELD(machine), "", 0, 0, NULL,
+     "a regular machine in words, outermost first: 'node:2 numa:2 gpu:4 nvlink:switch sm:90'"},
+    {"devices", TESS_OPTION_STRING, TOPO_FIELD(devices), "", 0, 0, NULL,
+     "these alone, 0,1,4-7, in that order; orders name them by the same numbers"},
+    {"rings", TESS_OPTION_INT, TOPO_FIELD(rings), "32", 1, TESS_RINGS_MAX, NULL,
+     "rings of the set that is used at once, at most"},
+    {"sm", TESS_OPTION_INT, TOPO_FIELD(sm), "0", 0, 999, NULL,
+     "compute capability * 10 of devices that do not tell theirs: 90; 0: guessed"},
+    {"pci-gen", TESS_OPTION_INT, TOPO_FIELD(pci_gen), "0", 0, 6, NULL,
+     "generation of PCIe links that do not tell theirs; 0: guessed"},
+    {"per-host", TESS_OPTION_INT, TOPO_FIELD(per_host), "0", 0, 1024, NULL,
+     "devices of each host of a Slurm file; 0: 1"},
+    {"edge-gbs", TESS_OPTION_REAL, TOPO_FIELD(edge_gbs), "0", 0, 1e6, NULL,
+     "GB/s from a host to its switch, of a Slurm file; 0: 12.5"},
+    {"uplink-gbs", TESS_OPTION_REAL, TOPO_FIELD(uplink_gbs), "0", 0, 1e6, NULL,
+     "GB/s from switch to switch, of a Slurm file; 0: 12.5"},
+    {"time-limit", TESS_OPTION_REAL, TOPO_FIELD(time_limit_s), "0", 0, 1e6, NULL,
+     "seconds after which the best rings so far are taken; 0: none, and always the same answer"},
+    {"json", TESS_OPTION_STRING, TOPO_FIELD(json), "", 0, 0, NULL,
+     "file for the rings as JSON; -: to stdout, without the text"},
+    {"export", TESS_OPTION_STRING, TOPO_FIELD(export), "", 0, 0, NULL,
+     "FORMAT OUT: write the machine as nccl (NCCL_TOPO_FILE) or yaml; OUT - is stdout"},
+    {NULL, TESS_OPTION_BOOL, 0, NULL, 0, 0, NULL, NULL},
+};
+
+static void topo_help(struct tess_options *options)
+{
+    printf("usage: tessera topo --file FILE [--devices 0,1,4-7] [--json OUT] [--svg OUT]\n"
+           "       tessera topo --machine 'gpu:8 nvlink:cube sm:70'\n\n"
+           "Shows a machine and the fastest rings over its devices: large collectives send around "
+           "a ring, and\n"
+           "are as fast as its slowest link, shared links counted as often as the ring uses them. "
+           "Capacities\n"
+           "are those of NCCL's model. An order names devices by number: as the file has them, "
+           "host by host,\n"
+           "from 0 on; [3] in the tree is device 3. With --devices the numbers stay the same.\n\n"
+           "examples\n"
+           "  nvidia-smi topo -m > box.txt; tessera topo --file box.txt\n"
+           "      the rings of a GPU box, also from another machine\n"
+           "  tessera topo --file box.txt --devices 1,2,4,5 --json -\n"
+           "      the best order for a job on four of its GPUs, for programs\n"
+           "  tessera topo --machine 'rack:2 node:4 rank:2 edge:1.25 uplink:0.125'\n"
+           "      a cluster that does not exist yet\n\n");
+    tess_options_print_help(options);
+}
+
+/* "--export FORMAT OUT": two words follow, so the second is taken out before the options are. */
+static enum tess_status topo_take_export(struct tess__args *args, const char **path_out)
+{
+    *path_out = "-";
+    for (int i = 0; i < args->count; i++) {
+        bool joined = strncmp(args->word[i], "--export=", 9) == 0;
+        if (!joined && strcmp(args->word[i], "--export") != 0)
+            continue;
+        int at = i + (joined ? 1 : 2);
+        if (at >= args->count || strncmp(args->word[at], "--", 2) == 0)
+            TESS_FAIL(TESS_ERR_USAGE, "--export wants a format and a file: --export yaml OUT, or "
+                                      "--export yaml - for stdout");
+        *path_out = args->word[at];
+        memmove(args->word + at, args->word + at + 1,
+                (size_t)(args->count - at - 1) * sizeof args->word[0]);
+        args->count--;
+        return TESS_OK;
+    }
+    return TESS_OK;
+}
+
+/* At most one of the outputs goes to stdout, and then the text does not. */
+static enum tess_status topo_check_outputs(const struct tess__topo_options *options,
+                                           bool *quiet_out)
+{
+    bool json = strcmp(options->json, "-") == 0;
+    bool export = options->export[0] != '\0' && strcmp(options->export_path, "-") == 0;
+    if (json + export > 1)
+        TESS_FAIL(TESS_ERR_USAGE, "two outputs go to stdout: give one of them a file");
+    if (options->export[0] != '\0' && strcmp(options->export, "nccl") != 0 &&
+        strcmp(options->export, "yaml") != 0)
+        TESS_FAIL(TESS_ERR_USAGE, "--export '%.40s': nccl or yaml was expected", options->export);
+    *quiet_out = json || export;
+    return TESS_OK;
+}
+
+static enum tess_status topo_export(const struct tess__topo *topo)
+{
+    char *text = NULL;
+    if (strcmp(topo->options->export, "nccl") == 0 && topo->topology->host_count > 1)
+        TESS_FAIL(TESS_ERR_UNSUPPORTED,
+                  "NCCL's file describes one host and this machine has %d: choose the devices of "
+                  "one by --devices, or --export yaml",
+                  (int)topo->topology->host_count);
+    TESS_TRY(strcmp(topo->options->export, "nccl") == 0
+                 ? tess_topology_write_nccl(topo->topology, 0, &text)
+                 : tess_topology_write_yaml(topo->topology, &text));
+    enum tess_status status = tess__topo_write(topo->options->export_path, text, strlen(text));
+    free(text);
+    return status;
+}
+
+static enum tess_status topo_run(struct tess__topo *topo)
+{
+    const struct tess__topo_options *options = topo->options;
+    bool quiet = false;
+    TESS_TRY(topo_check_outputs(options, &quiet));
+    TESS_TRY(tess__topo_load(topo));
+    if (options->export[0] != '\0')
+        TESS_TRY(topo_export(topo));
+    if (strcmp(options->json, "") == 0 && quiet)
+        return TESS_OK; /* only the file was wanted */
+    TESS_TRY(tess__topo_find(topo));
+    if (options->json[0] != '\0')
+        TESS_TRY(tess__topo_write_json(topo, options->json));
+    return quiet ? TESS_OK : tess__topo_print(topo, stdout);
+}
+
+int tess__command_topo(int argc, char **argv)
+{
+    struct tess__topo_options values = {.format = 0};
+    struct tess__topo topo = {.options = &values};
+    struct tess_options *options = NULL;
+    struct tess__args args;
+    const char *file = NULL;
+    int words = 0;
+    enum tess_status status;
+    TESS_TRY_GOTO(status, done, tess__args_init(&args, argc, argv));
+    TESS_TRY_GOTO(status, done, tess_options_open(&options));
+    TESS_TRY_GOTO(status, done, tess_options_add(options, "", topo_option_table, &values));
+    if (tess__args_has(&args, "help")) {
+        topo_help(options);
+        goto done;
+    }
+    TESS_TRY_GOTO(status, done, topo_take_export(&args, &values.export_path));
+    TESS_TRY_GOTO(status, done,
+                  tess_options_load_arguments(options, args.count, args.word, &file, 1, &words));
+    if (words == 1 && values.file[0] != '\0') {
+        status = tess_fail(TESS_ERR_USAGE, "two files are named, '%s' and '%s': leave one out",
+                           values.file, file);
+        goto done;
+    }
+    if (words == 1)
+        values.file = file;
+    status = topo_run(&topo);
+done:
+    tess__topo_close(&topo);
+    tess_options_close(options);
+    return tess_status_exit_code(status);
+}

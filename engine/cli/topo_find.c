@@ -1,0 +1,166 @@
+/*
+ * The rings of a machine, and what there is to say about them: which link holds one back, how all
+ * other orders compare. The searches are topology's.
+ */
+#include "cli/topo.h"
+
+#include "tessera/check.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define FIND_NEAR 1e-9 /* relative: the same but for rounding */
+/* Devices whose orders are all looked at: 8! = 40320 rings, some 20 ms. */
+#define FIND_ORDERS_MAX 9
+
+static enum tess_status find_no_memory(void)
+{
+    TESS_FAIL(TESS_ERR_MEMORY, "no memory left for the rings");
+}
+
+/* ---- one order ------------------------------------------------------------------------------ */
+
+/* Adds the hops of a ring to uses [link_count]. */
+static void find_uses(const struct tess__topo *topo, const int32_t *order, int32_t *uses)
+{
+    const struct tess_routes *routes = &topo->routes;
+    int32_t count = topo->rings.count;
+    for (int32_t i = 0; i < count; i++) {
+        const struct tess_route *route =
+            &routes->route[order[i] * routes->device_count + order[(i + 1) % count]];
+        for (int32_t k = 0; k < route->link_count; k++)
+            uses[routes->link[route->first + k]]++;
+    }
+}
+
+/* The first of the most loaded links as the ring meets them. uses is zero before and after. */
+static struct tess__topo_narrow find_narrow(const struct tess__topo *topo, const int32_t *order,
+                                            int32_t *uses)
+{
+    const struct tess_topology *topology = topo->topology;
+    const struct tess_routes *routes = &topo->routes;
+    struct tess__topo_narrow narrow = {.link = -1};
+    int32_t count = topo->rings.count;
+    double least = INFINITY;
+    find_uses(topo, order, uses);
+    for (int32_t i = 0; i < topology->link_count; i++)
+        if (uses[i] > 0)
+            least = fmin(least, topology->link[i].gbs / uses[i]);
+    for (int32_t i = 0; i < count; i++) {
+        const struct tess_route *route =
+            &routes->route[order[i] * routes->device_count + order[(i + 1) % count]];
+        for (int32_t k = 0; k < route->link_count; k++) {
+            int32_t link = routes->link[route->first + k];
+            if (uses[link] == 0 || topology->link[link].gbs / uses[link] > least * (1 + FIND_NEAR))
+                continue;
+            if (narrow.link < 0) {
+                narrow.link = link;
+                narrow.uses = uses[link];
+            }
+            narrow.alike++;
+            uses[link] = 0; /* counted */
+        }
+    }
+    memset(uses, 0, (size_t)topology->link_count * sizeof *uses);
+    return narrow;
+}
+
+double *tess__topo_loads(const struct tess__topo *topo)
+{
+    size_t links = (size_t)topo->topology->link_count;
+    double *load = topo->routed ? calloc(links + 1, sizeof *load) : NULL;
+    int32_t *uses = calloc(links + 1, sizeof *uses);
+    for (int32_t r = 0; load && uses && r < topo->rings.ring_count; r++) {
+        find_uses(topo, topo->rings.ring[r].order, uses);
+        for (size_t i = 0; i < links; i++) {
+            load[i] += uses[i] * topo->rings.ring[r].gbs / topo->topology->link[i].gbs;
+            uses[i] = 0;
+        }
+    }
+    if (!uses) {
+        free(load);
+        load = NULL;
+    }
+    free(uses);
+    return load;
+}
+
+/* ---- all orders ----------------------------------------------------------------------------- */
+
+/* The next order of order[1 .. count), as a dictionary has them; false after the last. */
+static bool find_next(int32_t *order, int32_t count)
+{
+    int32_t i = count - 2, j = count - 1;
+    while (i > 0 && order[i] > order[i + 1])
+        i--;
+    if (i <= 0)
+        return false;
+    while (order[j] < order[i])
+        j--;
+    int32_t swap = order[i];
+    order[i] = order[j];
+    order[j] = swap;
+    for (int32_t a = i + 1, b = count - 1; a < b; a++, b--) {
+        swap = order[a];
+        order[a] = order[b];
+        order[b] = swap;
+    }
+    return true;
+}
+
+static void find_orders(struct tess__topo *topo, int32_t *uses)
+{
+    struct tess__topo_orders *orders = &topo->orders;
+    int32_t order[FIND_ORDERS_MAX], count = topo->rings.count;
+    if (count < 3 || count > FIND_ORDERS_MAX)
+        return;
+    for (int32_t i = 0; i < count; i++)
+        order[i] = i;
+    orders->worst_gbs = INFINITY;
+    do {
+        double gbs = tess_ring_gbs(&topo->routes, order, count, uses);
+        orders->count++;
+        orders->best += gbs >= topo->rings.best_single.gbs * (1 - FIND_NEAR);
+        if (gbs < orders->worst_gbs * (1 - FIND_NEAR)) {
+            orders->worst_gbs = gbs;
+            memcpy(orders->worst, order, (size_t)count * sizeof *order);
+        }
+    } while (find_next(order, count));
+}
+
+/* ---- the whole ------------------------------------------------------------------------------ */
+
+static enum tess_status find_look(struct tess__topo *topo)
+{
+    int32_t *uses = calloc((size_t)topo->topology->link_count + 1, sizeof *uses);
+    if (!uses)
+        return find_no_memory();
+    topo->best_narrow = find_narrow(topo, topo->rings.best_single.order, uses);
+    topo->natural_narrow = find_narrow(topo, topo->rings.natural.order, uses);
+    find_orders(topo, uses);
+    free(uses);
+    return TESS_OK;
+}
+
+enum tess_status tess__topo_find(struct tess__topo *topo)
+{
+    const struct tess_ring_search search = {.rings = (int32_t)topo->options->rings,
+                                            .time_limit_s = topo->options->time_limit_s};
+    topo->best_narrow.link = topo->natural_narrow.link = -1;
+    if (topo->topology->device_count > TESS__TOPO_ROUTED_MAX)
+        return tess_rings_find_hosts(topo->topology, search.time_limit_s, &topo->rings);
+    TESS_TRY(tess_routes_open(topo->topology, &topo->routes));
+    topo->routed = true;
+    TESS_TRY(tess_rings_find(&topo->routes, &search, &topo->rings));
+    return find_look(topo);
+}
+
+void tess__topo_close(struct tess__topo *topo)
+{
+    tess_rings_free(&topo->rings);
+    tess_routes_free(&topo->routes);
+    tess_topology_free(topo->topology);
+    free(topo->number);
+    *topo = (struct tess__topo){0};
+}

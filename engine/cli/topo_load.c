@@ -1,0 +1,132 @@
+/*
+ * Which machine `tessera topo` looks at: a file, a line of words, and which of its devices. Not:
+ * what files mean (topology/).
+ */
+#include "cli/topo.h"
+
+#include "tessera/check.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+static enum tess_status load_no_memory(void)
+{
+    TESS_FAIL(TESS_ERR_MEMORY, "no memory left for the machine's devices");
+}
+
+/* ---- which devices -------------------------------------------------------------------------- */
+
+struct load_choice {
+    const char *option; /* by which they were chosen, for messages */
+    int32_t *device;    /* [room] */
+    int32_t count, room;
+    bool *chosen; /* [of] */
+    int32_t of;
+};
+
+static enum tess_status load_choose(struct load_choice *choice, long number)
+{
+    if (number < 0 || number >= choice->of)
+        TESS_FAIL(TESS_ERR_USAGE, "%s: there is no device %ld; this machine's are 0 to %d",
+                  choice->option, number, (int)choice->of - 1);
+    if (choice->chosen[number])
+        TESS_FAIL(TESS_ERR_USAGE, "%s: device %ld is named twice; name each once", choice->option,
+                  number);
+    choice->chosen[number] = true;
+    choice->device[choice->count++] = (int32_t)number;
+    return TESS_OK;
+}
+
+/* Digits alone; behind them is *end_out. */
+static bool load_number(const char *text, long *number_out, const char **end_out)
+{
+    char *end;
+    if (*text < '0' || *text > '9')
+        return false;
+    errno = 0;
+    *number_out = strtol(text, &end, 10);
+    *end_out = end;
+    return errno == 0 && *number_out <= TESS_TOPO_NODES_MAX;
+}
+
+/* "0,2,4-7" */
+static enum tess_status load_list(struct load_choice *choice, const char *text)
+{
+    const char *at = text;
+    while (true) {
+        long first, last;
+        bool good = load_number(at, &first, &at);
+        last = first;
+        if (good && *at == '-')
+            good = load_number(at + 1, &last, &at) && last >= first;
+        if (!good || (*at != ',' && *at != '\0'))
+            TESS_FAIL(TESS_ERR_USAGE, "%s '%.60s': numbers like 0,1,4-7 were expected",
+                      choice->option, text);
+        for (long number = first; number <= last; number++)
+            TESS_TRY(load_choose(choice, number));
+        if (*at == '\0')
+            return TESS_OK;
+        at++;
+    }
+}
+
+static enum tess_status load_select(struct tess__topo *topo, const char *option, const char *text)
+{
+    int32_t of = topo->topology->device_count;
+    struct load_choice choice = {.option = option, .room = of, .of = of};
+    choice.device = malloc((size_t)of * sizeof *choice.device);
+    choice.chosen = calloc((size_t)of, sizeof *choice.chosen);
+    enum tess_status status = TESS_OK;
+    if (!choice.device || !choice.chosen) {
+        status = load_no_memory();
+        goto done;
+    }
+    TESS_TRY_GOTO(status, done, load_list(&choice, text));
+    TESS_TRY_GOTO(status, done, tess_topology_select(topo->topology, choice.device, choice.count));
+    memcpy(topo->number, choice.device, (size_t)choice.count * sizeof *choice.device);
+    topo->subset = true;
+done:
+    free(choice.device);
+    free(choice.chosen);
+    return status;
+}
+
+/* ---- the whole ------------------------------------------------------------------------------ */
+
+static enum tess_status load_machine(struct tess__topo *topo)
+{
+    const struct tess__topo_options *given = topo->options;
+    const struct tess_topology_options options = {.sm = (int32_t)given->sm,
+                                                  .pci_gen = (int32_t)given->pci_gen,
+                                                  .per_host = (int32_t)given->per_host,
+                                                  .edge_gbs = given->edge_gbs,
+                                                  .uplink_gbs = given->uplink_gbs};
+    if (given->file[0] != '\0' && given->machine[0] != '\0')
+        TESS_FAIL(TESS_ERR_USAGE, "--file and --machine both name a machine: leave one out");
+    if (given->machine[0] != '\0') {
+        snprintf(topo->source, sizeof topo->source, "%s", given->machine);
+        return tess_topology_synthetic(given->machine, &options, &topo->topology);
+    }
+    if (given->file[0] != '\0') {
+        const char *base = strrchr(given->file, '/');
+        snprintf(topo->source, sizeof topo->source, "%s", base ? base + 1 : given->file);
+        return tess_topology_read(given->file, (enum tess_topology_format)given->format, &options,
+                                  &topo->topology);
+    }
+    TESS_FAIL(TESS_ERR_USAGE, "no machine is named: give --file FILE or --machine 'gpu:8 ...'");
+}
+
+enum tess_status tess__topo_load(struct tess__topo *topo)
+{
+    TESS_TRY(load_machine(topo));
+    int32_t count = topo->topology->device_count;
+    topo->number = malloc((size_t)count * sizeof *topo->number);
+    if (!topo->number)
+        return load_no_memory();
+    for (int32_t i = 0; i < count; i++)
+        topo->number[i] = i;
+    if (topo->options->devices[0] != '\0')
+        return load_select(topo, "--devices", topo->options->devices);
+    return TESS_OK;
+}

@@ -1,0 +1,426 @@
+/*
+ * The machine as a tree of text: hosts, NUMA nodes, PCIe switches, devices and NICs as they hang on
+ * each other, then the network. Hosts that are alike are shown once.
+ */
+#include "cli/topo.h"
+
+#include "tessera/check.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define TREE_DEPTH_MAX  24
+#define TREE_ALIKE_MAX  16 /* children of one kind that are shown, and lines of switches */
+#define TREE_CLASSES    4  /* makes of hosts that are shown */
+#define TREE_LINKS_MAX  3  /* ways to other NUMA nodes that are named one by one */
+#define TREE_LINE_BYTES 320
+
+struct tree {
+    const struct tess__topo *topo;
+    const struct tess_topology *topology;
+    FILE *out;
+    int32_t *first, *next, *last; /* children of a node, siblings; [node_count], -1 */
+    int32_t *up;                  /* link to what a node hangs on; -1 */
+    int32_t *number;              /* [node_count] of a device among devices; -1 */
+    int32_t *class;               /* [host_count] the first host that is alike */
+};
+
+/* What makes hosts look alike. */
+struct tree_make {
+    int32_t nodes[TESS_NODE_KIND_COUNT], links[TESS_LINK_KIND_COUNT], sm;
+    double gbs[TESS_LINK_KIND_COUNT];
+};
+
+/* ---- what hangs on what --------------------------------------------------------------------- */
+
+static void tree_hang(struct tree *tree, int32_t above, int32_t node)
+{
+    if (tree->first[above] < 0)
+        tree->first[above] = node;
+    else
+        tree->next[tree->last[above]] = node;
+    tree->last[above] = node;
+}
+
+/* May the link carry the tree from above to what hangs below? */
+static bool tree_holds(const struct tess_topology *topology, const struct tess_topo_link *link)
+{
+    const struct tess_node *from = &topology->node[link->from], *to = &topology->node[link->to];
+    bool above = from->kind == TESS_NODE_CPU || from->kind == TESS_NODE_PCI;
+    bool below =
+        to->kind == TESS_NODE_PCI || to->kind == TESS_NODE_DEVICE || to->kind == TESS_NODE_NIC;
+    return above && below && from->host == to->host &&
+           (link->kind == TESS_LINK_PCI || link->kind == TESS_LINK_LOCAL ||
+            link->kind == TESS_LINK_C2C);
+}
+
+/* Level by level from the NUMA nodes down; each pass hangs what the one before has reached. */
+static void tree_build(struct tree *tree)
+{
+    const struct tess_topology *topology = tree->topology;
+    bool *there = calloc((size_t)topology->node_count, sizeof *there);
+    bool more = there != NULL;
+    for (int32_t i = 0; there && i < topology->node_count; i++)
+        there[i] = topology->node[i].kind == TESS_NODE_CPU;
+    for (int depth = 0; more && depth < TREE_DEPTH_MAX; depth++) {
+        more = false;
+        for (int32_t i = 0; i < topology->link_count; i++) {
+            const struct tess_topo_link *link = &topology->link[i];
+            if (there[link->from] && !there[link->to] && tree->up[link->to] < 0 &&
+                tree_holds(topology, link))
+                tree->up[link->to] = i;
+        }
+        for (int32_t i = 0; i < topology->node_count; i++) {
+            if (there[i] || tree->up[i] < 0)
+                continue;
+            there[i] = more = true;
+        }
+    }
+    free(there);
+    for (int32_t i = 0; i < topology->node_count; i++)
+        if (tree->up[i] >= 0)
+            tree_hang(tree, topology->link[tree->up[i]].from, i);
+}
+
+/* ---- one line ------------------------------------------------------------------------------- */
+
+/* ", 22 GB/s to numa1": the ways to other NUMA nodes. */
+static size_t tree_ways(const struct tree *tree, int32_t node, char *text, size_t room)
+{
+    const struct tess_topology *topology = tree->topology;
+    int32_t ways = 0;
+    size_t used = 0;
+    double least = 0, most = 0;
+    char gbs[TESS__TOPO_TEXT], wide[TESS__TOPO_TEXT];
+    text[0] = '\0';
+    for (int32_t i = 0; i < topology->link_count; i++) {
+        const struct tess_topo_link *link = &topology->link[i];
+        if (link->from != node || link->kind != TESS_LINK_SYS)
+            continue;
+        least = ways == 0 || link->gbs < least ? link->gbs : least;
+        most = link->gbs > most ? link->gbs : most;
+        if (ways++ < TREE_LINKS_MAX && used < room)
+            used += (size_t)snprintf(text + used, room - used, ", %s GB/s to %s",
+                                     tess__topo_gbs(link->gbs, gbs), topology->node[link->to].name);
+    }
+    if (ways > TREE_LINKS_MAX && least < most)
+        used = (size_t)snprintf(text, room, ", %s to %s GB/s to each of %d other NUMA nodes",
+                                tess__topo_gbs(least, gbs), tess__topo_gbs(most, wide), (int)ways);
+    else if (ways > TREE_LINKS_MAX)
+        used = (size_t)snprintf(text, room, ", %s GB/s to each of %d other NUMA nodes",
+                                tess__topo_gbs(least, gbs), (int)ways);
+    return used;
+}
+
+static void tree_cpu(const struct tree *tree, int32_t number, char text[TREE_LINE_BYTES])
+{
+    const struct tess_node *node = &tree->topology->node[number];
+    const char *maker = tess__topo_maker_word(node->maker);
+    char ways[TREE_LINE_BYTES / 2];
+    tree_ways(tree, number, ways, sizeof ways);
+    size_t used = (size_t)snprintf(text, TREE_LINE_BYTES, "%s ", node->name);
+    if (node->socket >= 0)
+        used += (size_t)snprintf(text + used, TREE_LINE_BYTES - used, " socket %d%s",
+                                 (int)node->socket, maker[0] != '\0' ? "," : "");
+    if (maker[0] != '\0')
+        used += (size_t)snprintf(text + used, TREE_LINE_BYTES - used, " %s", maker);
+    snprintf(text + used, TREE_LINE_BYTES - used, "%s",
+             node->socket < 0 && maker[0] == '\0' && ways[0] == ',' ? ways + 1 : ways);
+}
+
+/* The widest link of a NIC to the network; 0: none is told. */
+static double tree_network(const struct tree *tree, int32_t number)
+{
+    double gbs = 0;
+    for (int32_t i = 0; i < tree->topology->link_count; i++) {
+        const struct tess_topo_link *link = &tree->topology->link[i];
+        if (link->from == number && link->kind == TESS_LINK_NET && link->gbs > gbs)
+            gbs = link->gbs;
+    }
+    return gbs;
+}
+
+static void tree_line(const struct tree *tree, int32_t number, char text[TREE_LINE_BYTES])
+{
+    const struct tess_node *node = &tree->topology->node[number];
+    const struct tess_topo_link *up =
+        tree->up[number] >= 0 ? &tree->topology->link[tree->up[number]] : NULL;
+    const char *bus = strstr(node->name, node->bus) ? "" : node->bus;
+    char gbs[TESS__TOPO_TEXT], what[TESS__TOPO_TEXT] = "", way[TESS__TOPO_TEXT + 16] = "";
+    if (node->kind == TESS_NODE_CPU) {
+        tree_cpu(tree, number, text);
+        return;
+    }
+    double network = node->kind == TESS_NODE_NIC ? tree_network(tree, number) : 0;
+    if (network > 0)
+        snprintf(way, sizeof way, "  network %s GB/s", tess__topo_gbs(network, gbs));
+    else if (up && up->kind != TESS_LINK_LOCAL)
+        snprintf(way, sizeof way, "  %s %s GB/s", tess__topo_link_word(up->kind),
+                 tess__topo_gbs(up->gbs, gbs));
+    if (node->kind == TESS_NODE_DEVICE && node->sm > 0) {
+        const char *word = tess__topo_sm_word(node->sm);
+        snprintf(what, sizeof what, word[0] != '\0' ? "  sm %d (%s)" : "  sm %d", (int)node->sm,
+                 word);
+    } else if (node->kind == TESS_NODE_PCI) {
+        snprintf(what, sizeof what, "  PCIe switch");
+    } else if (node->kind == TESS_NODE_NIC) {
+        snprintf(what, sizeof what, "  NIC");
+    }
+    size_t used = 0;
+    if (node->kind == TESS_NODE_DEVICE)
+        used = (size_t)snprintf(text, TREE_LINE_BYTES, "[%d] ",
+                                (int)tree->topo->number[tree->number[number]]);
+    snprintf(text + used, TREE_LINE_BYTES - used, "%s%s%s%s%s", node->name,
+             bus[0] != '\0' ? "  " : "", bus, what, way);
+}
+
+/* ---- walking -------------------------------------------------------------------------------- */
+
+/* Is there a device or a NIC below? Switches and NUMA nodes alone tell nothing. */
+static bool tree_bears(const struct tree *tree, int32_t node, int depth)
+{
+    if (tree->topology->node[node].kind != TESS_NODE_CPU &&
+        tree->topology->node[node].kind != TESS_NODE_PCI)
+        return true;
+    for (int32_t child = tree->first[node]; child >= 0 && depth < TREE_DEPTH_MAX;
+         child = tree->next[child])
+        if (tree_bears(tree, child, depth + 1))
+            return true;
+    return false;
+}
+
+/* The next child to show from `child` on; the count of those passed over for being too many. */
+static int32_t tree_child(const struct tree *tree, int32_t child, int32_t shown[], int32_t *hidden)
+{
+    for (; child >= 0; child = tree->next[child]) {
+        enum tess_node_kind kind = tree->topology->node[child].kind;
+        if (!tree_bears(tree, child, 0))
+            continue;
+        if (shown[kind] < TREE_ALIKE_MAX)
+            return child;
+        ++*hidden;
+    }
+    return -1;
+}
+
+static void tree_walk(const struct tree *tree, int32_t node, const char *before, int depth)
+{
+    int32_t shown[TESS_NODE_KIND_COUNT] = {0}, hidden = 0;
+    char line[TREE_LINE_BYTES], deeper[8 * TREE_DEPTH_MAX];
+    int32_t child = tree_child(tree, tree->first[node], shown, &hidden);
+    while (child >= 0) {
+        shown[tree->topology->node[child].kind]++;
+        int32_t after = tree_child(tree, tree->next[child], shown, &hidden);
+        bool last = after < 0 && hidden == 0;
+        tree_line(tree, child, line);
+        fprintf(tree->out, "%s%s %s\n", before, last ? "└─" : "├─", line);
+        snprintf(deeper, sizeof deeper, "%s%s", before, last ? "   " : "│  ");
+        if (depth < TREE_DEPTH_MAX)
+            tree_walk(tree, child, deeper, depth + 1);
+        child = after;
+    }
+    if (hidden > 0)
+        fprintf(tree->out, "%s└─ and %d more\n", before, (int)hidden);
+}
+
+/* "nvswitch0  NVSwitch: 8 devices, 18 NVLinks (370.8 GB/s) each" */
+static void tree_nvswitch(const struct tree *tree, int32_t number)
+{
+    const struct tess_topo_link *widest = NULL;
+    int32_t devices = 0;
+    char gbs[TESS__TOPO_TEXT];
+    for (int32_t i = 0; i < tree->topology->link_count; i++) {
+        const struct tess_topo_link *link = &tree->topology->link[i];
+        if (link->from != number || link->kind != TESS_LINK_NVLINK)
+            continue;
+        devices++;
+        if (!widest || link->gbs > widest->gbs)
+            widest = link;
+    }
+    fprintf(tree->out, "%s  NVSwitch: %d device%s", tree->topology->node[number].name, (int)devices,
+            devices == 1 ? "" : "s");
+    if (widest)
+        fprintf(tree->out, ", %d NVLinks (%s GB/s) each", (int)widest->count,
+                tess__topo_gbs(widest->gbs, gbs));
+    fputc('\n', tree->out);
+}
+
+static void tree_host(const struct tree *tree, int32_t host, const char *before)
+{
+    const struct tess_topology *topology = tree->topology;
+    char line[TREE_LINE_BYTES];
+    int32_t idle = 0;
+    for (int32_t i = 0; i < topology->node_count; i++) {
+        if (topology->node[i].host != host || topology->node[i].kind != TESS_NODE_CPU)
+            continue;
+        if (!tree_bears(tree, i, 0)) {
+            idle++;
+            continue;
+        }
+        tree_line(tree, i, line);
+        fprintf(tree->out, "%s%s\n", before, line);
+        tree_walk(tree, i, before, 0);
+    }
+    if (idle > 0)
+        fprintf(tree->out, "%s%d %sNUMA node%s without devices\n", before, (int)idle,
+                topology->device_count > 0 ? "more " : "", idle == 1 ? "" : "s");
+    for (int32_t i = 0; i < topology->node_count; i++) {
+        const struct tess_node *node = &topology->node[i];
+        if (node->host != host || node->kind == TESS_NODE_CPU)
+            continue;
+        if (node->kind == TESS_NODE_NVSWITCH) {
+            fputs(before, tree->out);
+            tree_nvswitch(tree, i);
+        } else if (tree->up[i] < 0 && node->kind == TESS_NODE_DEVICE) {
+            tree_line(tree, i, line);
+            fprintf(tree->out, "%s%s\n", before, line);
+        }
+    }
+}
+
+/* ---- hosts that are alike ------------------------------------------------------------------- */
+
+static bool tree_classify(struct tree *tree)
+{
+    const struct tess_topology *topology = tree->topology;
+    int32_t hosts = topology->host_count, firsts[TREE_CLASSES] = {0}, classes = 0;
+    struct tree_make *make = calloc((size_t)hosts + 1, sizeof *make);
+    if (!make)
+        return false;
+    for (int32_t i = 0; i < topology->node_count; i++) {
+        const struct tess_node *node = &topology->node[i];
+        if (node->host < 0)
+            continue;
+        make[node->host].nodes[node->kind]++;
+        if (node->kind == TESS_NODE_DEVICE)
+            make[node->host].sm = node->sm;
+    }
+    for (int32_t i = 0; i < topology->link_count; i++) {
+        const struct tess_topo_link *link = &topology->link[i];
+        int32_t host = topology->node[link->from].host;
+        if (host < 0)
+            continue;
+        make[host].links[link->kind]++;
+        make[host].gbs[link->kind] += link->gbs;
+    }
+    /* Bytes between members are zero, from calloc on. */
+    for (int32_t host = 0; host < hosts; host++) {
+        int32_t c = 0;
+        while (c < classes && memcmp(&make[firsts[c]], &make[host], sizeof *make) != 0)
+            c++;
+        if (c == classes && classes < TREE_CLASSES)
+            firsts[classes++] = host;
+        tree->class[host] = c < classes ? firsts[c] : -1;
+    }
+    free(make);
+    return true;
+}
+
+static void tree_hosts(struct tree *tree)
+{
+    const struct tess_topology *topology = tree->topology;
+    int32_t other = 0;
+    char name[TESS__TOPO_TEXT], last_name[TESS__TOPO_TEXT];
+    for (int32_t host = 0; host < topology->host_count; host++) {
+        int32_t alike = 0, last = host;
+        other += tree->class[host] < 0;
+        if (tree->class[host] != host)
+            continue;
+        for (int32_t i = host + 1; i < topology->host_count; i++) {
+            alike += tree->class[i] == host;
+            last = tree->class[i] == host ? i : last;
+        }
+        tess__topo_host_name(topology, host, name);
+        if (alike > 0)
+            fprintf(tree->out, "%s, and %d host%s like it up to %s\n", name, (int)alike,
+                    alike == 1 ? "" : "s", tess__topo_host_name(topology, last, last_name));
+        else if (topology->host_count > 1)
+            fprintf(tree->out, "%s\n", name);
+        tree_host(tree, host, topology->host_count > 1 ? "  " : "");
+    }
+    if (other > 0)
+        fprintf(tree->out, "%d more hosts of other makes\n", (int)other);
+}
+
+/* ---- the network ---------------------------------------------------------------------------- */
+
+/* "leaf0  switch: 4 hosts (12.5 GB/s), 12.5 GB/s to spine" */
+static void tree_switch(const struct tree *tree, int32_t number)
+{
+    const struct tess_topology *topology = tree->topology;
+    int32_t hosts = 0, switches = 0, up = -1;
+    double host_gbs = 0;
+    char gbs[TESS__TOPO_TEXT];
+    for (int32_t i = 0; i < topology->link_count; i++) {
+        const struct tess_topo_link *link = &topology->link[i];
+        if (link->from != number || link->kind != TESS_LINK_NET)
+            continue;
+        if (topology->node[link->to].host >= 0) {
+            hosts++;
+            host_gbs = link->gbs > host_gbs ? link->gbs : host_gbs;
+        } else {
+            switches++;
+            up = i;
+        }
+    }
+    fprintf(tree->out, "  %s  %s", topology->node[number].name, hosts > 0 ? "" : "switch");
+    if (hosts > 0)
+        fprintf(tree->out, "%d link%s to hosts of %s GB/s", (int)hosts, hosts == 1 ? "" : "s",
+                tess__topo_gbs(host_gbs, gbs));
+    if (switches == 1)
+        fprintf(tree->out, ", %s GB/s to %s", tess__topo_gbs(topology->link[up].gbs, gbs),
+                topology->node[topology->link[up].to].name);
+    else if (switches > 1)
+        fprintf(tree->out, ", %d links to switches of %s GB/s", (int)switches,
+                tess__topo_gbs(topology->link[up].gbs, gbs));
+    fputc('\n', tree->out);
+}
+
+static void tree_net(const struct tree *tree)
+{
+    const struct tess_topology *topology = tree->topology;
+    int32_t shown = 0, hidden = 0;
+    for (int32_t i = 0; i < topology->node_count; i++) {
+        if (topology->node[i].kind != TESS_NODE_NET)
+            continue;
+        if (shown == 0)
+            fprintf(tree->out, "network\n");
+        if (shown < TREE_ALIKE_MAX / 2) {
+            tree_switch(tree, i);
+            shown++;
+        } else {
+            hidden++;
+        }
+    }
+    if (hidden > 0)
+        fprintf(tree->out, "  and %d more switches\n", (int)hidden);
+}
+
+enum tess_status tess__topo_print_tree(const struct tess__topo *topo, FILE *out)
+{
+    const struct tess_topology *topology = topo->topology;
+    size_t nodes = (size_t)topology->node_count;
+    struct tree tree = {.topo = topo, .topology = topology, .out = out};
+    int32_t *memory = malloc((5 * nodes + (size_t)topology->host_count + 1) * sizeof *memory);
+    if (!memory)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory left for the tree of the machine");
+    memset(memory, -1, 5 * nodes * sizeof *memory);
+    tree.first = memory;
+    tree.next = memory + nodes;
+    tree.last = memory + 2 * nodes;
+    tree.up = memory + 3 * nodes;
+    tree.number = memory + 4 * nodes;
+    tree.class = memory + 5 * nodes;
+    for (int32_t i = 0; i < topology->device_count; i++)
+        tree.number[topology->device[i]] = i;
+    enum tess_status status = TESS_OK;
+    if (tree_classify(&tree)) {
+        tree_build(&tree);
+        tree_hosts(&tree);
+        tree_net(&tree);
+    } else {
+        status = tess_fail(TESS_ERR_MEMORY, "no memory left for the tree of the machine");
+    }
+    free(memory);
+    return status;
+}
