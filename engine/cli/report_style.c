@@ -1,33 +1,15 @@
 /*
  * The report's styles and its one script. Colours are variables with a light and a dark value: the
- * system's choice counts unless the reader made one (data-theme on the root). Series colours follow
- * Okabe and Ito, darkened or lightened until each stands out from its card by 3:1 at least.
+ * system's choice counts unless the reader made one (data-theme on the root).
  */
+#include "cli/report_colours.h"
 #include "cli/report_section.h"
 
 /* clang-format off */
-#define STYLE_DARK \
-    "--bg:#0e1116;--card:#171b22;--ink:#e9edf3;--ink2:#a3acb9;--line:#2a303a;" \
-    "--grid:#2a313c;--accent:#6cb2ff;--soft:#1d2836;\n" \
-    "--ok:#5fd6a2;--okb:#12301f;--bad:#ff9a90;--badb:#3b1715;--cut:#f3c766;" \
-    "--cutb:#33270c;\n" \
-    "--s0:#4aa8e8;--s1:#ff8a47;--s2:#2fc89b;--s3:#e893cb;--s4:#f0b63f;--s5:#9bd6ff;" \
-    "--s6:#aab2bf;--s7:#b294f5;--s8:#6d7686;--s9:#d8cdb8;\n" \
-    "--shadow:none\n"
-
-#define STYLE_LIGHT \
-    "--bg:#f5f6f8;--card:#fff;--ink:#15181e;--ink2:#59616e;--line:#e2e5ea;" \
-    "--grid:#e6e9ee;--accent:#0b63c4;--soft:#eaf2fc;\n" \
-    "--ok:#0a6b46;--okb:#def3e9;--bad:#a8221b;--badb:#fce6e3;--cut:#7a5200;" \
-    "--cutb:#fdf0d2;\n" \
-    "--s0:#0072b2;--s1:#c45500;--s2:#00805c;--s3:#b14a91;--s4:#966800;--s5:#2c8fc9;" \
-    "--s6:#4a515c;--s7:#7b52c9;--s8:#8a93a0;--s9:#4d4639;\n" \
-    "--shadow:0 1px 2px rgb(16 24 40/.05),0 6px 20px rgb(16 24 40/.05)\n"
-
 const char tess__report_css[] =
-    ":root{" STYLE_LIGHT "}\n"
-    "@media (prefers-color-scheme:dark){:root[data-theme=auto]{" STYLE_DARK "}}\n"
-    ":root[data-theme=dark]{color-scheme:dark;" STYLE_DARK "}\n"
+    ":root{" TESS__COLOURS_LIGHT "}\n"
+    "@media (prefers-color-scheme:dark){:root[data-theme=auto]{" TESS__COLOURS_DARK "}}\n"
+    ":root[data-theme=dark]{color-scheme:dark;" TESS__COLOURS_DARK "}\n"
     ":root[data-theme=light]{color-scheme:light}\n"
     "*{box-sizing:border-box}\n"
     "html{scroll-behavior:smooth;scroll-padding-top:4.5rem;"
@@ -158,7 +140,7 @@ const char tess__report_css[] =
     ".grid{grid-template-columns:1fr 1fr;gap:.6rem}figure,.card,.tile{"
     "break-inside:avoid;box-shadow:none}.scroll{overflow:visible;max-height:none}"
     "table{font-size:.72rem}th,td{padding:.2rem .35rem}h2{break-after:avoid}}\n"
-    "@media print{:root:root:root{color-scheme:light;" STYLE_LIGHT "}}\n";
+    "@media print{:root:root:root{color-scheme:light;" TESS__COLOURS_LIGHT "}}\n";
 
 /* Turns the theme from the system's to light to dark, and remembers it where it may. */
 const char tess__report_script[] =

@@ -68,6 +68,8 @@ void tess__topo_close(struct tess__topo *topo); /* a zeroed one is allowed */
 /* How much of link's capacity the set of rings uses together, 0 .. 1. [link_count], malloc'd; NULL
  * without routes or memory. */
 double *tess__topo_loads(const struct tess__topo *topo);
+/* Adds the hops of a ring over all devices to uses [link_count]. */
+void tess__topo_uses(const struct tess__topo *topo, const int32_t *order, int32_t *uses);
 
 /* ---- topo_words.c ---- */
 
@@ -91,6 +93,26 @@ const char *tess__topo_narrow_text(const struct tess__topo *topo,
                                    char text[2 * TESS__TOPO_TEXT]);
 /* "0-3-2-1"; long ones as runs, "0..15, 32..47, ... (1024 devices)". malloc'd or NULL. */
 char *tess__topo_order_text(const struct tess__topo *topo, const int32_t *order, int32_t count);
+
+/* ---- topo_hang.c ---- */
+
+#define TESS__TOPO_DEPTH_MAX 24
+#define TESS__TOPO_CLASSES   4 /* makes of hosts that are told apart */
+
+/* What hangs on what, from NUMA nodes down to devices and NICs. */
+struct tess__topo_tree {
+    int32_t *first, *next, *last; /* [node_count] children and siblings; -1 */
+    int32_t *up;                  /* [node_count] link from what a node hangs on; -1 */
+    int32_t *number;              /* [node_count] of a device among devices; -1 */
+    int32_t *class;               /* [host_count] the first host that is alike; -1: too many */
+};
+
+enum tess_status tess__topo_tree_open(const struct tess_topology *topology,
+                                      struct tess__topo_tree *tree);
+void tess__topo_tree_close(struct tess__topo_tree *tree);
+/* Is there a device or a NIC at the node or below? Switches and NUMA nodes alone tell nothing. */
+bool tess__topo_bears(const struct tess_topology *topology, const struct tess__topo_tree *tree,
+                      int32_t node);
 
 /* ---- topo_tree.c, topo_text.c, topo_json.c, topo_svg.c ---- */
 

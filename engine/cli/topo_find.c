@@ -21,8 +21,7 @@ static enum tess_status find_no_memory(void)
 
 /* ---- one order ------------------------------------------------------------------------------ */
 
-/* Adds the hops of a ring to uses [link_count]. */
-static void find_uses(const struct tess__topo *topo, const int32_t *order, int32_t *uses)
+void tess__topo_uses(const struct tess__topo *topo, const int32_t *order, int32_t *uses)
 {
     const struct tess_routes *routes = &topo->routes;
     int32_t count = topo->rings.count;
@@ -43,7 +42,7 @@ static struct tess__topo_narrow find_narrow(const struct tess__topo *topo, const
     struct tess__topo_narrow narrow = {.link = -1};
     int32_t count = topo->rings.count;
     double least = INFINITY;
-    find_uses(topo, order, uses);
+    tess__topo_uses(topo, order, uses);
     for (int32_t i = 0; i < topology->link_count; i++)
         if (uses[i] > 0)
             least = fmin(least, topology->link[i].gbs / uses[i]);
@@ -72,7 +71,7 @@ double *tess__topo_loads(const struct tess__topo *topo)
     double *load = topo->routed ? calloc(links + 1, sizeof *load) : NULL;
     int32_t *uses = calloc(links + 1, sizeof *uses);
     for (int32_t r = 0; load && uses && r < topo->rings.ring_count; r++) {
-        find_uses(topo, topo->rings.ring[r].order, uses);
+        tess__topo_uses(topo, topo->rings.ring[r].order, uses);
         for (size_t i = 0; i < links; i++) {
             load[i] += uses[i] * topo->rings.ring[r].gbs / topo->topology->link[i].gbs;
             uses[i] = 0;

@@ -6,12 +6,9 @@
 
 #include "tessera/check.h"
 
-#include <stdlib.h>
 #include <string.h>
 
-#define TREE_DEPTH_MAX  24
 #define TREE_ALIKE_MAX  16 /* children of one kind that are shown, and lines of switches */
-#define TREE_CLASSES    4  /* makes of hosts that are shown */
 #define TREE_LINKS_MAX  3  /* ways to other NUMA nodes that are named one by one */
 #define TREE_LINE_BYTES 320
 
@@ -19,68 +16,8 @@ struct tree {
     const struct tess__topo *topo;
     const struct tess_topology *topology;
     FILE *out;
-    int32_t *first, *next, *last; /* children of a node, siblings; [node_count], -1 */
-    int32_t *up;                  /* link to what a node hangs on; -1 */
-    int32_t *number;              /* [node_count] of a device among devices; -1 */
-    int32_t *class;               /* [host_count] the first host that is alike */
+    struct tess__topo_tree hang;
 };
-
-/* What makes hosts look alike. */
-struct tree_make {
-    int32_t nodes[TESS_NODE_KIND_COUNT], links[TESS_LINK_KIND_COUNT], sm;
-    double gbs[TESS_LINK_KIND_COUNT];
-};
-
-/* ---- what hangs on what --------------------------------------------------------------------- */
-
-static void tree_hang(struct tree *tree, int32_t above, int32_t node)
-{
-    if (tree->first[above] < 0)
-        tree->first[above] = node;
-    else
-        tree->next[tree->last[above]] = node;
-    tree->last[above] = node;
-}
-
-/* May the link carry the tree from above to what hangs below? */
-static bool tree_holds(const struct tess_topology *topology, const struct tess_topo_link *link)
-{
-    const struct tess_node *from = &topology->node[link->from], *to = &topology->node[link->to];
-    bool above = from->kind == TESS_NODE_CPU || from->kind == TESS_NODE_PCI;
-    bool below =
-        to->kind == TESS_NODE_PCI || to->kind == TESS_NODE_DEVICE || to->kind == TESS_NODE_NIC;
-    return above && below && from->host == to->host &&
-           (link->kind == TESS_LINK_PCI || link->kind == TESS_LINK_LOCAL ||
-            link->kind == TESS_LINK_C2C);
-}
-
-/* Level by level from the NUMA nodes down; each pass hangs what the one before has reached. */
-static void tree_build(struct tree *tree)
-{
-    const struct tess_topology *topology = tree->topology;
-    bool *there = calloc((size_t)topology->node_count, sizeof *there);
-    bool more = there != NULL;
-    for (int32_t i = 0; there && i < topology->node_count; i++)
-        there[i] = topology->node[i].kind == TESS_NODE_CPU;
-    for (int depth = 0; more && depth < TREE_DEPTH_MAX; depth++) {
-        more = false;
-        for (int32_t i = 0; i < topology->link_count; i++) {
-            const struct tess_topo_link *link = &topology->link[i];
-            if (there[link->from] && !there[link->to] && tree->up[link->to] < 0 &&
-                tree_holds(topology, link))
-                tree->up[link->to] = i;
-        }
-        for (int32_t i = 0; i < topology->node_count; i++) {
-            if (there[i] || tree->up[i] < 0)
-                continue;
-            there[i] = more = true;
-        }
-    }
-    free(there);
-    for (int32_t i = 0; i < topology->node_count; i++)
-        if (tree->up[i] >= 0)
-            tree_hang(tree, topology->link[tree->up[i]].from, i);
-}
 
 /* ---- one line ------------------------------------------------------------------------------- */
 
@@ -144,7 +81,7 @@ static void tree_line(const struct tree *tree, int32_t number, char text[TREE_LI
 {
     const struct tess_node *node = &tree->topology->node[number];
     const struct tess_topo_link *up =
-        tree->up[number] >= 0 ? &tree->topology->link[tree->up[number]] : NULL;
+        tree->hang.up[number] >= 0 ? &tree->topology->link[tree->hang.up[number]] : NULL;
     const char *bus = strstr(node->name, node->bus) ? "" : node->bus;
     char gbs[TESS__TOPO_TEXT], what[TESS__TOPO_TEXT] = "", way[TESS__TOPO_TEXT + 16] = "";
     if (node->kind == TESS_NODE_CPU) {
@@ -169,32 +106,19 @@ static void tree_line(const struct tree *tree, int32_t number, char text[TREE_LI
     size_t used = 0;
     if (node->kind == TESS_NODE_DEVICE)
         used = (size_t)snprintf(text, TREE_LINE_BYTES, "[%d] ",
-                                (int)tree->topo->number[tree->number[number]]);
+                                (int)tree->topo->number[tree->hang.number[number]]);
     snprintf(text + used, TREE_LINE_BYTES - used, "%s%s%s%s%s", node->name,
              bus[0] != '\0' ? "  " : "", bus, what, way);
 }
 
 /* ---- walking -------------------------------------------------------------------------------- */
 
-/* Is there a device or a NIC below? Switches and NUMA nodes alone tell nothing. */
-static bool tree_bears(const struct tree *tree, int32_t node, int depth)
-{
-    if (tree->topology->node[node].kind != TESS_NODE_CPU &&
-        tree->topology->node[node].kind != TESS_NODE_PCI)
-        return true;
-    for (int32_t child = tree->first[node]; child >= 0 && depth < TREE_DEPTH_MAX;
-         child = tree->next[child])
-        if (tree_bears(tree, child, depth + 1))
-            return true;
-    return false;
-}
-
 /* The next child to show from `child` on; the count of those passed over for being too many. */
 static int32_t tree_child(const struct tree *tree, int32_t child, int32_t shown[], int32_t *hidden)
 {
-    for (; child >= 0; child = tree->next[child]) {
+    for (; child >= 0; child = tree->hang.next[child]) {
         enum tess_node_kind kind = tree->topology->node[child].kind;
-        if (!tree_bears(tree, child, 0))
+        if (!tess__topo_bears(tree->topology, &tree->hang, child))
             continue;
         if (shown[kind] < TREE_ALIKE_MAX)
             return child;
@@ -206,16 +130,16 @@ static int32_t tree_child(const struct tree *tree, int32_t child, int32_t shown[
 static void tree_walk(const struct tree *tree, int32_t node, const char *before, int depth)
 {
     int32_t shown[TESS_NODE_KIND_COUNT] = {0}, hidden = 0;
-    char line[TREE_LINE_BYTES], deeper[8 * TREE_DEPTH_MAX];
-    int32_t child = tree_child(tree, tree->first[node], shown, &hidden);
+    char line[TREE_LINE_BYTES], deeper[8 * TESS__TOPO_DEPTH_MAX];
+    int32_t child = tree_child(tree, tree->hang.first[node], shown, &hidden);
     while (child >= 0) {
         shown[tree->topology->node[child].kind]++;
-        int32_t after = tree_child(tree, tree->next[child], shown, &hidden);
+        int32_t after = tree_child(tree, tree->hang.next[child], shown, &hidden);
         bool last = after < 0 && hidden == 0;
         tree_line(tree, child, line);
         fprintf(tree->out, "%s%s %s\n", before, last ? "└─" : "├─", line);
         snprintf(deeper, sizeof deeper, "%s%s", before, last ? "   " : "│  ");
-        if (depth < TREE_DEPTH_MAX)
+        if (depth < TESS__TOPO_DEPTH_MAX)
             tree_walk(tree, child, deeper, depth + 1);
         child = after;
     }
@@ -253,7 +177,7 @@ static void tree_host(const struct tree *tree, int32_t host, const char *before)
     for (int32_t i = 0; i < topology->node_count; i++) {
         if (topology->node[i].host != host || topology->node[i].kind != TESS_NODE_CPU)
             continue;
-        if (!tree_bears(tree, i, 0)) {
+        if (!tess__topo_bears(topology, &tree->hang, i)) {
             idle++;
             continue;
         }
@@ -271,7 +195,7 @@ static void tree_host(const struct tree *tree, int32_t host, const char *before)
         if (node->kind == TESS_NODE_NVSWITCH) {
             fputs(before, tree->out);
             tree_nvswitch(tree, i);
-        } else if (tree->up[i] < 0 && node->kind == TESS_NODE_DEVICE) {
+        } else if (tree->hang.up[i] < 0 && node->kind == TESS_NODE_DEVICE) {
             tree_line(tree, i, line);
             fprintf(tree->out, "%s%s\n", before, line);
         }
@@ -280,55 +204,19 @@ static void tree_host(const struct tree *tree, int32_t host, const char *before)
 
 /* ---- hosts that are alike ------------------------------------------------------------------- */
 
-static bool tree_classify(struct tree *tree)
-{
-    const struct tess_topology *topology = tree->topology;
-    int32_t hosts = topology->host_count, firsts[TREE_CLASSES] = {0}, classes = 0;
-    struct tree_make *make = calloc((size_t)hosts + 1, sizeof *make);
-    if (!make)
-        return false;
-    for (int32_t i = 0; i < topology->node_count; i++) {
-        const struct tess_node *node = &topology->node[i];
-        if (node->host < 0)
-            continue;
-        make[node->host].nodes[node->kind]++;
-        if (node->kind == TESS_NODE_DEVICE)
-            make[node->host].sm = node->sm;
-    }
-    for (int32_t i = 0; i < topology->link_count; i++) {
-        const struct tess_topo_link *link = &topology->link[i];
-        int32_t host = topology->node[link->from].host;
-        if (host < 0)
-            continue;
-        make[host].links[link->kind]++;
-        make[host].gbs[link->kind] += link->gbs;
-    }
-    /* Bytes between members are zero, from calloc on. */
-    for (int32_t host = 0; host < hosts; host++) {
-        int32_t c = 0;
-        while (c < classes && memcmp(&make[firsts[c]], &make[host], sizeof *make) != 0)
-            c++;
-        if (c == classes && classes < TREE_CLASSES)
-            firsts[classes++] = host;
-        tree->class[host] = c < classes ? firsts[c] : -1;
-    }
-    free(make);
-    return true;
-}
-
-static void tree_hosts(struct tree *tree)
+static void tree_hosts(const struct tree *tree)
 {
     const struct tess_topology *topology = tree->topology;
     int32_t other = 0;
     char name[TESS__TOPO_TEXT], last_name[TESS__TOPO_TEXT];
     for (int32_t host = 0; host < topology->host_count; host++) {
         int32_t alike = 0, last = host;
-        other += tree->class[host] < 0;
-        if (tree->class[host] != host)
+        other += tree->hang.class[host] < 0;
+        if (tree->hang.class[host] != host)
             continue;
         for (int32_t i = host + 1; i < topology->host_count; i++) {
-            alike += tree->class[i] == host;
-            last = tree->class[i] == host ? i : last;
+            alike += tree->hang.class[i] == host;
+            last = tree->hang.class[i] == host ? i : last;
         }
         tess__topo_host_name(topology, host, name);
         if (alike > 0)
@@ -398,29 +286,10 @@ static void tree_net(const struct tree *tree)
 
 enum tess_status tess__topo_print_tree(const struct tess__topo *topo, FILE *out)
 {
-    const struct tess_topology *topology = topo->topology;
-    size_t nodes = (size_t)topology->node_count;
-    struct tree tree = {.topo = topo, .topology = topology, .out = out};
-    int32_t *memory = malloc((5 * nodes + (size_t)topology->host_count + 1) * sizeof *memory);
-    if (!memory)
-        TESS_FAIL(TESS_ERR_MEMORY, "no memory left for the tree of the machine");
-    memset(memory, -1, 5 * nodes * sizeof *memory);
-    tree.first = memory;
-    tree.next = memory + nodes;
-    tree.last = memory + 2 * nodes;
-    tree.up = memory + 3 * nodes;
-    tree.number = memory + 4 * nodes;
-    tree.class = memory + 5 * nodes;
-    for (int32_t i = 0; i < topology->device_count; i++)
-        tree.number[topology->device[i]] = i;
-    enum tess_status status = TESS_OK;
-    if (tree_classify(&tree)) {
-        tree_build(&tree);
-        tree_hosts(&tree);
-        tree_net(&tree);
-    } else {
-        status = tess_fail(TESS_ERR_MEMORY, "no memory left for the tree of the machine");
-    }
-    free(memory);
-    return status;
+    struct tree tree = {.topo = topo, .topology = topo->topology, .out = out};
+    TESS_TRY(tess__topo_tree_open(topo->topology, &tree.hang));
+    tree_hosts(&tree);
+    tree_net(&tree);
+    tess__topo_tree_close(&tree.hang);
+    return TESS_OK;
 }
