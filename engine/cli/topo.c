@@ -40,6 +40,8 @@ static const struct tess_option topo_option_table[] = {
      "seconds after which the best rings so far are taken; 0: none, and always the same answer"},
     {"json", TESS_OPTION_STRING, TOPO_FIELD(json), "", 0, 0, NULL,
      "file for the rings as JSON; -: to stdout, without the text"},
+    {"svg", TESS_OPTION_STRING, TOPO_FIELD(svg), "", 0, 0, NULL,
+     "file for a picture of the machine and its rings, as SVG; -: to stdout, without the text"},
     {"export", TESS_OPTION_STRING, TOPO_FIELD(export), "", 0, 0, NULL,
      "FORMAT OUT: write the machine as nccl (NCCL_TOPO_FILE) or yaml; OUT - is stdout"},
     {NULL, TESS_OPTION_BOOL, 0, NULL, 0, 0, NULL, NULL},
@@ -91,14 +93,14 @@ static enum tess_status topo_take_export(struct tess__args *args, const char **p
 static enum tess_status topo_check_outputs(const struct tess__topo_options *options,
                                            bool *quiet_out)
 {
-    bool json = strcmp(options->json, "-") == 0;
+    bool json = strcmp(options->json, "-") == 0, svg = strcmp(options->svg, "-") == 0;
     bool export = options->export[0] != '\0' && strcmp(options->export_path, "-") == 0;
-    if (json + export > 1)
+    if (json + svg + export > 1)
         TESS_FAIL(TESS_ERR_USAGE, "two outputs go to stdout: give one of them a file");
     if (options->export[0] != '\0' && strcmp(options->export, "nccl") != 0 &&
         strcmp(options->export, "yaml") != 0)
         TESS_FAIL(TESS_ERR_USAGE, "--export '%.40s': nccl or yaml was expected", options->export);
-    *quiet_out = json || export;
+    *quiet_out = json || svg || export;
     return TESS_OK;
 }
 
@@ -126,11 +128,13 @@ static enum tess_status topo_run(struct tess__topo *topo)
     TESS_TRY(tess__topo_load(topo));
     if (options->export[0] != '\0')
         TESS_TRY(topo_export(topo));
-    if (strcmp(options->json, "") == 0 && quiet)
+    if (options->json[0] == '\0' && options->svg[0] == '\0' && quiet)
         return TESS_OK; /* only the file was wanted */
     TESS_TRY(tess__topo_find(topo));
     if (options->json[0] != '\0')
         TESS_TRY(tess__topo_write_json(topo, options->json));
+    if (options->svg[0] != '\0')
+        TESS_TRY(tess__topo_write_svg(topo, options->svg));
     return quiet ? TESS_OK : tess__topo_print(topo, stdout);
 }
 

@@ -1,0 +1,189 @@
+/*
+ * The network of a cluster as a tree of switches, for showing it: the one furthest from all hosts
+ * is the root. A network that is no tree is shown by one that spans it.
+ */
+#include "cli/topo_svg.h"
+
+#include "tessera/check.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct net_build {
+    const struct tess_topology *topology;
+    struct tess__topo_net *net;
+    int32_t *distance, *degree, *queue; /* [node_count] */
+};
+
+static bool net_is(const struct tess_topology *topology, int32_t node)
+{
+    return topology->node[node].kind == TESS_NODE_NET;
+}
+
+/* The switch of each host: that of its widest link. */
+static void net_leaves(struct net_build *build)
+{
+    const struct tess_topology *topology = build->topology;
+    struct tess__topo_net *net = build->net;
+    double *widest = calloc((size_t)topology->host_count + 1, sizeof *widest);
+    for (int32_t i = 0; i < topology->link_count && widest; i++) {
+        const struct tess_topo_link *link = &topology->link[i];
+        int32_t host = topology->node[link->from].host;
+        if (net_is(topology, link->to))
+            build->degree[link->to]++;
+        if (host < 0 || !net_is(topology, link->to) || link->gbs <= widest[host])
+            continue;
+        widest[host] = link->gbs;
+        net->leaf[host] = link->to;
+    }
+    free(widest);
+    for (int32_t host = 0; host < topology->host_count; host++)
+        if (net->leaf[host] >= 0)
+            net->hosts[net->leaf[host]]++;
+}
+
+/* Breadth first over the switches from those in queue[0 .. queued), whose number it returns;
+ * parents where not NULL. */
+static int32_t net_spread(struct net_build *build, const int32_t *first, const int32_t *link,
+                          int32_t queued, int32_t *parent)
+{
+    for (int32_t head = 0; head < queued; head++) {
+        int32_t at = build->queue[head];
+        for (int32_t k = first[at]; k < first[at + 1]; k++) {
+            int32_t to = build->topology->link[link[k]].to;
+            if (!net_is(build->topology, to) || build->distance[to] >= 0)
+                continue;
+            build->distance[to] = build->distance[at] + 1;
+            if (parent)
+                parent[to] = at;
+            build->queue[queued++] = to;
+        }
+    }
+    return queued;
+}
+
+/* Links between switches by the one they leave: link[first[n] .. first[n + 1]). */
+static bool net_links(const struct tess_topology *topology, int32_t **first_out, int32_t **link_out)
+{
+    int32_t *first = calloc((size_t)topology->node_count + 2, sizeof *first);
+    int32_t *link = malloc(((size_t)topology->link_count + 1) * sizeof *link);
+    *first_out = first;
+    *link_out = link;
+    if (!first || !link)
+        return false;
+#define NET_BOTH(i)                                                                                \
+    (net_is(topology, topology->link[i].from) && net_is(topology, topology->link[i].to))
+    for (int32_t i = 0; i < topology->link_count; i++)
+        if (NET_BOTH(i))
+            first[topology->link[i].from + 2]++;
+    for (int32_t i = 2; i < topology->node_count + 2; i++)
+        first[i] += first[i - 1];
+    for (int32_t i = 0; i < topology->link_count; i++)
+        if (NET_BOTH(i))
+            link[first[topology->link[i].from + 1]++] = i;
+#undef NET_BOTH
+    return true;
+}
+
+/* Of the switches without a place: the furthest from hosts, then the one with most links. */
+static int32_t net_root(const struct net_build *build, const int32_t *far, const bool *placed)
+{
+    int32_t root = -1;
+    for (int32_t i = 0; i < build->topology->node_count; i++) {
+        if (!net_is(build->topology, i) || placed[i])
+            continue;
+        if (root < 0 || far[i] > far[root] ||
+            (far[i] == far[root] && build->degree[i] > build->degree[root]))
+            root = i;
+    }
+    return root;
+}
+
+static void net_hang(struct tess__topo_net *net, const int32_t *queue, int32_t queued)
+{
+    /* The last are the deepest: levels grow towards the root; children come out in order. */
+    for (int32_t k = queued - 1; k >= 0; k--) {
+        int32_t node = queue[k], up = net->parent[node];
+        if (up < 0)
+            continue;
+        net->next[node] = net->first[up];
+        net->first[up] = node;
+        if (net->level[up] < net->level[node] + 1)
+            net->level[up] = net->level[node] + 1;
+    }
+}
+
+static bool net_trees(struct net_build *build)
+{
+    const struct tess_topology *topology = build->topology;
+    struct tess__topo_net *net = build->net;
+    size_t nodes = (size_t)topology->node_count;
+    int32_t *first, *link, *far = malloc((nodes + 1) * sizeof *far), queued = 0, root;
+    bool *placed = calloc(nodes + 1, sizeof *placed);
+    bool good = net_links(topology, &first, &link) && far && placed;
+    if (good) {
+        memset(build->distance, -1, nodes * sizeof *build->distance);
+        for (int32_t i = 0; i < topology->node_count; i++) {
+            if (net->hosts[i] == 0)
+                continue;
+            build->distance[i] = 0;
+            build->queue[queued++] = i;
+        }
+        net_spread(build, first, link, queued, NULL);
+        memcpy(far, build->distance, nodes * sizeof *far);
+        memset(build->distance, -1, nodes * sizeof *build->distance);
+    }
+    while (good && net->root_count < 64 && (root = net_root(build, far, placed)) >= 0) {
+        build->queue[0] = root;
+        build->distance[root] = 0;
+        queued = net_spread(build, first, link, 1, net->parent);
+        for (int32_t k = 0; k < queued; k++)
+            placed[build->queue[k]] = true;
+        net_hang(net, build->queue, queued);
+        net->roots[net->root_count++] = root;
+        if (net->level_count < net->level[root] + 1)
+            net->level_count = net->level[root] + 1;
+    }
+    free(first);
+    free(link);
+    free(far);
+    free(placed);
+    return good;
+}
+
+enum tess_status tess__topo_net_open(const struct tess_topology *topology,
+                                     struct tess__topo_net *net)
+{
+    size_t nodes = (size_t)topology->node_count, hosts = (size_t)topology->host_count;
+    int32_t *memory = malloc((8 * nodes + hosts + 64) * sizeof *memory);
+    struct net_build build = {.topology = topology, .net = net};
+    bool good = memory != NULL;
+    *net = (struct tess__topo_net){.leaf = memory};
+    if (good) {
+        memset(memory, -1, (8 * nodes + hosts + 64) * sizeof *memory);
+        net->roots = memory + hosts;
+        net->parent = net->roots + 64;
+        net->level = net->parent + nodes;
+        net->first = net->level + nodes;
+        net->next = net->first + nodes;
+        net->hosts = net->next + nodes;
+        build.distance = net->hosts + nodes;
+        build.degree = build.distance + nodes;
+        build.queue = build.degree + nodes;
+        memset(net->level, 0, nodes * sizeof *memory);
+        memset(net->hosts, 0, nodes * sizeof *memory);
+        memset(build.degree, 0, nodes * sizeof *memory);
+        net_leaves(&build);
+        good = net_trees(&build);
+    }
+    if (good)
+        return TESS_OK;
+    tess__topo_net_close(net);
+    TESS_FAIL(TESS_ERR_MEMORY, "no memory left for the network's switches");
+}
+
+void tess__topo_net_close(struct tess__topo_net *net)
+{
+    free(net->leaf);
+    *net = (struct tess__topo_net){0};
+}

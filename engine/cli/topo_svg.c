@@ -1,0 +1,202 @@
+/*
+ * A machine and its rings as one SVG: the page, its style and what both kinds of cards draw with.
+ * Responsible for no layout of its own: topo_svg_machine.c, topo_svg_ring.c.
+ */
+#include "cli/topo_svg.h"
+
+#include "cli/report_colours.h"
+#include "tessera/check.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char svg_style[] =
+    ":root{" TESS__COLOURS_LIGHT "}\n"
+    "@media (prefers-color-scheme:dark){:root{" TESS__COLOURS_DARK "}}\n"
+    "text{font:12px system-ui,-apple-system,\"Segoe UI\",Roboto,\"Helvetica Neue\",Arial,"
+    "sans-serif;fill:var(--ink);font-variant-numeric:tabular-nums}\n"
+    ".h1{font-size:22px;font-weight:650;letter-spacing:-.02em}\n"
+    ".sub{font-size:13px;fill:var(--ink2)}\n"
+    ".cap{font-size:11.5px;fill:var(--ink2)}\n"
+    ".h2{font-size:13px;font-weight:600}\n"
+    ".big{font-size:26px;font-weight:650;letter-spacing:-.02em}\n"
+    ".tiny{font-size:10px;fill:var(--ink2)}\n"
+    ".id{font-size:15px;font-weight:650}\n"
+    ".mono{font:12px ui-monospace,SFMono-Regular,Menlo,Consolas,\"DejaVu Sans Mono\",monospace}\n"
+    ".bad{font-size:11px;font-weight:650;fill:var(--bad)}\n"
+    ".card{fill:var(--card);stroke:var(--line)}\n"
+    ".host{fill:var(--bg);stroke:var(--line)}\n"
+    ".bar{fill:var(--soft);stroke:var(--line)}\n"
+    ".gpu{fill:var(--card);stroke:var(--ink2);stroke-width:1.4}\n"
+    ".nic{fill:var(--card);stroke:var(--s7)}\n"
+    ".dot{fill:var(--card);stroke:var(--ink2);stroke-width:1.3}\n"
+    ".pill{fill:var(--badb);stroke:var(--bad)}\n"
+    ".l{fill:none;stroke-linecap:round}\n"
+    ".idle{opacity:.28}\n";
+
+bool tess__svg_limits(const struct tess__topo_svg *svg, int32_t link)
+{
+    const struct tess__topo *topo = svg->topo;
+    if (!svg->uses || topo->best_narrow.link < 0 || svg->uses[link] == 0)
+        return false;
+    double gbs = topo->topology->link[link].gbs / svg->uses[link];
+    return gbs <= topo->rings.best_single.gbs * (1 + 1e-9);
+}
+
+double tess__svg_stroke(double gbs)
+{
+    return fmin(11, fmax(1.2, 0.56 * sqrt(gbs)));
+}
+
+const char *tess__svg_colour(enum tess_link_kind kind)
+{
+    static const char *const colour[TESS_LINK_KIND_COUNT] = {
+        [TESS_LINK_NVLINK] = "var(--s2)", [TESS_LINK_C2C] = "var(--s3)",
+        [TESS_LINK_PCI] = "var(--s0)",    [TESS_LINK_SYS] = "var(--s1)",
+        [TESS_LINK_LOCAL] = "var(--s8)",  [TESS_LINK_NET] = "var(--s7)"};
+    return colour[kind];
+}
+
+void tess__svg_text(struct tess__topo_svg *svg, double x, double y, const char *class,
+                    const char *anchor, const char *text, size_t max)
+{
+    tess__html_print(&svg->out, "<text x=\"%.1f\" y=\"%.1f\" class=\"%s\" text-anchor=\"%s\">", x,
+                     y, class, anchor);
+    tess__html_escape_short(&svg->out, text, max);
+    tess__html_add(&svg->out, "</text>\n");
+}
+
+void tess__svg_mark(struct tess__topo_svg *svg, double x, double y, const char *text)
+{
+    double width = 14 + 6.3 * (double)strlen(text);
+    tess__html_print(&svg->out,
+                     "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"18\" rx=\"9\" "
+                     "class=\"pill\"/>\n",
+                     x - width / 2, y - 9, width);
+    tess__svg_text(svg, x, y + 4, "bad", "middle", text, 40);
+}
+
+void tess__svg_card(struct tess__topo_svg *svg, double x, double y, double width, double height)
+{
+    tess__html_print(&svg->out,
+                     "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\" rx=\"16\" "
+                     "class=\"card\"/>\n",
+                     x, y, width, height);
+}
+
+const char *tess__svg_short(const struct tess__topo_svg *svg, const char *name)
+{
+    const char *point = strrchr(name, '.');
+    return svg->topo->topology->host_count > 1 && point && point[1] != '\0' ? point + 1 : name;
+}
+
+/* ---- the page ------------------------------------------------------------------------------- */
+
+static void svg_head(struct tess__topo_svg *svg)
+{
+    const struct tess__topo *topo = svg->topo;
+    const struct tess_rings *rings = &topo->rings;
+    char best[TESS__TOPO_TEXT], natural[TESS__TOPO_TEXT], total[TESS__TOPO_TEXT], line[512];
+    size_t used = (size_t)snprintf(line, sizeof line, "%d device%s on %d host%s", (int)rings->count,
+                                   rings->count == 1 ? "" : "s", (int)topo->topology->host_count,
+                                   topo->topology->host_count == 1 ? "" : "s");
+    if (rings->count > 1)
+        used += (size_t)snprintf(line + used, sizeof line - used,
+                                 "; GB/s in each direction of the slowest link: best ring %s, "
+                                 "natural order %s",
+                                 tess__topo_gbs(rings->best_single.gbs, best),
+                                 tess__topo_gbs(rings->natural.gbs, natural));
+    if (rings->ring_count > 1)
+        snprintf(line + used, sizeof line - used, ", %d rings at once %s", (int)rings->ring_count,
+                 tess__topo_gbs(rings->total_gbs, total));
+    tess__svg_text(svg, TESS__SVG_MARGIN, 44, "h1", "start", topo->source, 70);
+    tess__svg_text(svg, TESS__SVG_MARGIN, 68, "sub", "start", line, 200);
+    svg->y = 86;
+}
+
+/* One row below the cards: colours of links, and what widths and shades mean. */
+static void svg_legend(struct tess__topo_svg *svg)
+{
+    static const enum tess_link_kind kinds[] = {TESS_LINK_NVLINK, TESS_LINK_C2C, TESS_LINK_PCI,
+                                                TESS_LINK_SYS, TESS_LINK_NET};
+    static const char *const words[] = {"NVLink", "C2C", "PCIe", "between NUMA nodes", "network"};
+    const struct tess_topology *topology = svg->topo->topology;
+    double x = TESS__SVG_MARGIN + 4, y = svg->y + 14;
+    for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++) {
+        bool there = false;
+        for (int32_t i = 0; i < topology->link_count && !there; i++)
+            there = topology->link[i].kind == kinds[k];
+        if (!there)
+            continue;
+        tess__html_print(&svg->out,
+                         "<path d=\"M%.1f %.1fh22\" class=\"l\" stroke=\"%s\" "
+                         "stroke-width=\"4\"/>\n",
+                         x, y - 4, tess__svg_colour(kinds[k]));
+        tess__svg_text(svg, x + 30, y, "cap", "start", words[k], 30);
+        x += 52 + 6.4 * (double)strlen(words[k]);
+    }
+    tess__svg_text(svg, x + 4, y, "cap", "start",
+                   svg->uses ? "width: capacity; pale: not used by the best ring; red: what holds "
+                               "it back"
+                             : "width: capacity",
+                   100);
+    svg->y += 34;
+}
+
+static enum tess_status svg_draw(struct tess__topo_svg *svg)
+{
+    const struct tess__topo *topo = svg->topo;
+    TESS_TRY(tess__topo_tree_open(topo->topology, &svg->hang));
+    TESS_TRY(tess__topo_net_open(topo->topology, &svg->net));
+    if (topo->routed) {
+        svg->uses = calloc((size_t)topo->topology->link_count + 1, sizeof *svg->uses);
+        if (!svg->uses)
+            TESS_FAIL(TESS_ERR_MEMORY, "no memory left for the picture");
+        tess__topo_uses(topo, topo->rings.best_single.order, svg->uses);
+    }
+    svg_head(svg);
+    TESS_TRY(tess__svg_machine(svg));
+    if (topo->rings.count > 1)
+        tess__svg_rings(svg);
+    svg_legend(svg);
+    if (svg->out.lost)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory left for the picture");
+    return TESS_OK;
+}
+
+/* The size is known at the end: the head is put in front then. */
+static enum tess_status svg_finish(struct tess__topo_svg *svg, const char *path)
+{
+    struct tess__html page = {0};
+    double height = svg->y;
+    tess__html_print(&page,
+                     "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %.0f %.0f\" "
+                     "width=\"%.0f\" height=\"%.0f\" role=\"img\">\n<title>",
+                     svg->width, height, svg->width, height);
+    tess__html_escape(&page, svg->topo->source);
+    tess__html_add(&page, ": devices, links and rings</title>\n<style>");
+    tess__html_add(&page, svg_style);
+    tess__html_print(&page, "</style>\n<rect width=\"%.0f\" height=\"%.0f\" fill=\"var(--bg)\"/>\n",
+                     svg->width, height);
+    tess__html_add_bytes(&page, svg->out.bytes, svg->out.count);
+    tess__html_add(&page, "</svg>\n");
+    enum tess_status status = page.lost
+                                  ? tess_fail(TESS_ERR_MEMORY, "no memory left for the picture")
+                                  : tess__topo_write(path, page.bytes, page.count);
+    tess__html_close(&page);
+    return status;
+}
+
+enum tess_status tess__topo_write_svg(const struct tess__topo *topo, const char *path)
+{
+    struct tess__topo_svg svg = {.topo = topo, .width = 1040};
+    enum tess_status status = svg_draw(&svg);
+    if (status == TESS_OK)
+        status = svg_finish(&svg, path);
+    tess__html_close(&svg.out);
+    tess__topo_tree_close(&svg.hang);
+    tess__topo_net_close(&svg.net);
+    free(svg.uses);
+    return status;
+}
