@@ -103,9 +103,10 @@ static void svg_head(struct tess__topo_svg *svg)
                                    topo->topology->host_count == 1 ? "" : "s");
     if (rings->count > 1)
         used += (size_t)snprintf(line + used, sizeof line - used,
-                                 "; GB/s in each direction of the slowest link: best ring %s, "
-                                 "natural order %s",
-                                 tess__topo_gbs(rings->best_single.gbs, best),
+                                 "; GB/s in each direction of the slowest link: best ring %s",
+                                 tess__topo_gbs(rings->best_single.gbs, best));
+    if (rings->count > 1 && rings->natural.gbs > 0)
+        used += (size_t)snprintf(line + used, sizeof line - used, ", natural order %s",
                                  tess__topo_gbs(rings->natural.gbs, natural));
     if (rings->ring_count > 1)
         snprintf(line + used, sizeof line - used, ", %d rings at once %s", (int)rings->ring_count,

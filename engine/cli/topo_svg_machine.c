@@ -213,7 +213,7 @@ static void machine_stroke(struct machine *machine, int32_t number)
     tess__html_print(out, "\" class=\"l%s\" stroke=\"%s\" stroke-width=\"%.1f\"><title>",
                      machine_used(machine, number) ? "" : " idle",
                      machine_marked(machine, number) ? "var(--bad)" : tess__svg_colour(link->kind),
-                     tess__svg_stroke(link->gbs));
+                     link->kind == TESS_LINK_LOCAL ? 1.5 : tess__svg_stroke(link->gbs));
     tess__html_escape(out, machine->topology->node[link->from].name);
     tess__html_add(out, " - ");
     tess__html_escape(out, machine->topology->node[link->to].name);

@@ -8,7 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define RING_RADIUS  94.0
 #define RING_NODES   40 /* devices with a circle of their own */
 #define RING_SET_MAX 8  /* rings in one circle */
 #define RING_GROUPS  8  /* groups that are named around the circle */
@@ -19,7 +18,7 @@
 
 struct ring_card {
     struct tess__topo_svg *svg;
-    double x, width, centre_x, centre_y;
+    double x, width, centre_x, centre_y, radius;
     bool wide;     /* the only card: text beside the circle, not below */
     int32_t *uses; /* [link_count] zero between calls; NULL without routes */
 };
@@ -34,6 +33,11 @@ static const char *const ring_colour[RING_SET_MAX] = {"var(--s3)", "var(--s4)", 
 static double ring_angle(const struct ring_card *card, double place)
 {
     return 2 * M_PI * place / card->svg->topo->rings.count - M_PI / 2;
+}
+
+static double ring_radius(const struct tess__topo_svg *svg)
+{
+    return svg->topo->rings.count <= 8 || !svg->topo->routed ? 94 : 120;
 }
 
 static double ring_dot(const struct ring_card *card)
@@ -69,7 +73,7 @@ static void ring_groups(struct ring_card *card)
 {
     struct tess__topo_svg *svg = card->svg;
     int32_t count = svg->topo->rings.count, runs = 0;
-    double radius = RING_RADIUS + ring_dot(card) + 9;
+    double radius = card->radius + ring_dot(card) + 9;
     char name[TESS__TOPO_TEXT];
     for (int32_t i = 0; i < count; i++)
         runs += ring_group(svg, i) != ring_group(svg, (i + 1) % count);
@@ -104,8 +108,8 @@ static void ring_dots(struct ring_card *card)
     double radius = ring_dot(card);
     char text[16];
     for (int32_t i = 0; i < count; i++) {
-        double x = card->centre_x + RING_RADIUS * cos(ring_angle(card, i));
-        double y = card->centre_y + RING_RADIUS * sin(ring_angle(card, i));
+        double x = card->centre_x + card->radius * cos(ring_angle(card, i));
+        double y = card->centre_y + card->radius * sin(ring_angle(card, i));
         tess__html_print(&svg->out, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"%.1f\" class=\"dot\"/>\n",
                          x, y, fmax(radius, 2.5));
         snprintf(text, sizeof text, "%d", (int)svg->topo->number[i]);
@@ -119,10 +123,10 @@ static void ring_arrow(struct ring_card *card, int32_t a, int32_t b, const char 
                        double width, double bend)
 {
     double dot = fmax(ring_dot(card), 2.5), head = 5 + 1.3 * width;
-    double ax = card->centre_x + RING_RADIUS * cos(ring_angle(card, a));
-    double ay = card->centre_y + RING_RADIUS * sin(ring_angle(card, a));
-    double bx = card->centre_x + RING_RADIUS * cos(ring_angle(card, b));
-    double by = card->centre_y + RING_RADIUS * sin(ring_angle(card, b));
+    double ax = card->centre_x + card->radius * cos(ring_angle(card, a));
+    double ay = card->centre_y + card->radius * sin(ring_angle(card, a));
+    double bx = card->centre_x + card->radius * cos(ring_angle(card, b));
+    double by = card->centre_y + card->radius * sin(ring_angle(card, b));
     double dx = bx - ax, dy = by - ay, length = hypot(dx, dy);
     double mx = (ax + bx) / 2 - dy / length * bend, my = (ay + by) / 2 + dx / length * bend;
     double from = hypot(mx - ax, my - ay), to = hypot(bx - mx, by - my);
@@ -198,7 +202,7 @@ static void ring_slices(struct ring_card *card, const struct tess_ring *ring)
     struct tess__topo_svg *svg = card->svg;
     const struct tess_topology *topology = svg->topo->topology;
     int32_t count = svg->topo->rings.count, runs = 0;
-    double outer = RING_RADIUS, inner = RING_RADIUS - 30;
+    double outer = card->radius, inner = card->radius - 30;
     for (int32_t i = 0, next; i < count && runs < RING_SLICES; i = next, runs++) {
         int32_t leaf = svg->net.leaf[topology->node[topology->device[ring->order[i]]].host];
         for (next = i + 1; next < count; next++)
@@ -297,7 +301,7 @@ static void ring_one(struct ring_card *card, double top, const char *what,
     } else {
         ring_slices(card, ring);
     }
-    double y = card->wide ? top + 90 : card->centre_y + RING_RADIUS + 62;
+    double y = card->wide ? top + 90 : card->centre_y + card->radius + 62;
     char *order = tess__topo_order_text(topo, ring->order, topo->rings.count);
     y = ring_caption(card, y, order ? order : "", 2, "mono");
     free(order);
@@ -329,7 +333,7 @@ static void ring_set(struct ring_card *card, double top)
                        8 + 4 * r);
     }
     ring_dots(card);
-    double x = card->x + TESS__SVG_PADDING, y = card->centre_y + RING_RADIUS + 62;
+    double x = card->x + TESS__SVG_PADDING, y = card->centre_y + card->radius + 62;
     int32_t listed = rings->ring_count <= 5 ? rings->ring_count : 4;
     for (int32_t r = 0; r < listed; r++, y += RING_LINE) {
         char *order = tess__topo_order_text(topo, rings->ring[r].order, rings->count);
@@ -361,9 +365,11 @@ void tess__svg_rings(struct tess__topo_svg *svg)
     int32_t worst_order[TESS__TOPO_SHOWN_MAX];
     int cards = 1 + (!same || worst) + set;
     double room = svg->width - 2 * TESS__SVG_MARGIN, top = svg->y;
-    double height = RING_HEAD + 2 * RING_RADIUS + (cards > 1 ? 106 + 5.5 * RING_LINE : 60);
-    struct ring_card card = {
-        .svg = svg, .width = (room - (cards - 1) * 16) / cards, .wide = cards == 1};
+    double height = RING_HEAD + 2 * ring_radius(svg) + (cards > 1 ? 106 + 5.5 * RING_LINE : 60);
+    struct ring_card card = {.svg = svg,
+                             .width = (room - (cards - 1) * 16) / cards,
+                             .wide = cards == 1,
+                             .radius = ring_radius(svg)};
     if (topo->routed)
         card.uses = calloc((size_t)topo->topology->link_count + 1, sizeof *card.uses);
     memcpy(worst_order, topo->orders.worst, sizeof worst_order);
@@ -371,7 +377,7 @@ void tess__svg_rings(struct tess__topo_svg *svg)
     for (int i = 0; i < cards; i++) {
         card.x = TESS__SVG_MARGIN + i * (card.width + 16);
         card.centre_x = card.x + card.width * (card.wide ? 0.64 : 0.5);
-        card.centre_y = top + (card.wide ? height / 2 : RING_HEAD + RING_RADIUS + 40);
+        card.centre_y = top + (card.wide ? height / 2 : RING_HEAD + card.radius + 40);
         tess__svg_card(svg, card.x, top, card.width, height);
         if (i == 0)
             ring_one(&card, top, same ? "the natural order is the best ring" : "best ring",
