@@ -1,7 +1,7 @@
 /*
- * The colours of reports and pictures, as CSS variables with a light and a dark value: grounds, ink,
- * lines, states, and series s0 .. s9, which follow Okabe and Ito, darkened or lightened until each
- * stands out from its card by 3:1 at least.
+ * The colours of reports and pictures, as CSS variables with a light and a dark value: grounds,
+ * ink, lines, states, and series s0 .. s9, which follow Okabe and Ito, darkened or lightened until
+ * each stands out from its card by 3:1 at least.
  */
 #ifndef TESSERA_CLI_REPORT_COLOURS_H
 #define TESSERA_CLI_REPORT_COLOURS_H

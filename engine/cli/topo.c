@@ -24,6 +24,8 @@ static const struct tess_option topo_option_table[] = {
      "a regular machine in words, outermost first: 'node:2 numa:2 gpu:4 nvlink:switch sm:90'"},
     {"devices", TESS_OPTION_STRING, TOPO_FIELD(devices), "", 0, 0, NULL,
      "these alone, 0,1,4-7, in that order; orders name them by the same numbers"},
+    {"ranks", TESS_OPTION_INT, TOPO_FIELD(ranks), "0", 0, 1024, NULL,
+     "places of ranks on this machine's processors, where there is no GPU; 0: its cores, up to 16"},
     {"rings", TESS_OPTION_INT, TOPO_FIELD(rings), "32", 1, TESS_RINGS_MAX, NULL,
      "rings of the set that is used at once, at most"},
     {"sm", TESS_OPTION_INT, TOPO_FIELD(sm), "0", 0, 999, NULL,
@@ -49,15 +51,17 @@ static const struct tess_option topo_option_table[] = {
 
 static void topo_help(struct tess_options *options)
 {
-    printf("usage: tessera topo --file FILE [--devices 0,1,4-7] [--json OUT] [--svg OUT]\n"
-           "       tessera topo --machine 'gpu:8 nvlink:cube sm:70'\n\n"
+    printf("usage: tessera topo [--devices 0,1,4-7] [--json OUT] [--svg OUT]   this machine\n"
+           "       tessera topo --file FILE ...                                another one's file\n"
+           "       tessera topo --machine 'gpu:8 nvlink:cube sm:70' ...        one in words\n\n"
            "Shows a machine and the fastest rings over its devices: large collectives send around "
            "a ring, and\n"
            "are as fast as its slowest link, shared links counted as often as the ring uses them. "
            "Capacities\n"
            "are those of NCCL's model. An order names devices by number: as the file has them, "
            "host by host,\n"
-           "from 0 on; [3] in the tree is device 3. With --devices the numbers stay the same.\n\n"
+           "from 0 on; [3] in the tree is device 3. With --devices, and on this machine with\n"
+           "CUDA_VISIBLE_DEVICES, the numbers stay the same; natural is the order as given.\n\n"
            "examples\n"
            "  nvidia-smi topo -m > box.txt; tessera topo --file box.txt\n"
            "      the rings of a GPU box, also from another machine\n"

@@ -46,9 +46,12 @@ struct tess__topo {
     const struct tess__topo_options *options;
     char source[160]; /* for people: a file's name, "this machine" */
     struct tess_topology *topology;
-    int32_t *number; /* [device_count] as the user counts devices */
-    bool subset;     /* not all devices are looked at */
-    bool routed;     /* `routes` is there */
+    int32_t *number;     /* [device_count] as the user counts devices */
+    bool subset;         /* not all devices are looked at */
+    const char *visible; /* CUDA_VISIBLE_DEVICES, of this machine's GPUs; NULL */
+    char (*model)[96];   /* [device_count] "NVIDIA H100 80GB HBM3", of this machine's GPUs; NULL */
+    char why[400];       /* why devices are none of this machine's GPUs; "" */
+    bool routed;         /* `routes` is there */
     struct tess_routes routes;
     struct tess_rings rings;
     struct tess__topo_narrow best_narrow, natural_narrow;
@@ -59,6 +62,11 @@ struct tess__topo {
 
 /* The machine that the options name, with the devices that are wanted. */
 enum tess_status tess__topo_load(struct tess__topo *topo);
+
+/* ---- topo_live.c ---- */
+
+/* The machine that the program runs on; fills model and why. */
+enum tess_status tess__topo_live(struct tess__topo *topo);
 
 /* ---- topo_find.c ---- */
 

@@ -161,5 +161,6 @@ void tess__topo_close(struct tess__topo *topo)
     tess_routes_free(&topo->routes);
     tess_topology_free(topo->topology);
     free(topo->number);
+    free(topo->model);
     *topo = (struct tess__topo){0};
 }

@@ -1,6 +1,6 @@
 /*
- * Which machine `tessera topo` looks at: a file, a line of words, and which of its devices. Not:
- * what files mean (topology/).
+ * Which machine `tessera topo` looks at: a file, a line of words or this one, and which of its
+ * devices. Not: what files mean (topology/).
  */
 #include "cli/topo.h"
 
@@ -71,6 +71,16 @@ static enum tess_status load_list(struct load_choice *choice, const char *text)
     }
 }
 
+/* Names follow their devices; each is read before it could be written over. */
+static void load_models(struct tess__topo *topo, const struct load_choice *choice)
+{
+    char(*model)[96] = calloc((size_t)choice->of, sizeof *model);
+    for (int32_t i = 0; model && i < choice->count; i++)
+        memcpy(model[i], topo->model[choice->device[i]], sizeof model[i]);
+    free(topo->model);
+    topo->model = model;
+}
+
 static enum tess_status load_select(struct tess__topo *topo, const char *option, const char *text)
 {
     int32_t of = topo->topology->device_count;
@@ -85,11 +95,39 @@ static enum tess_status load_select(struct tess__topo *topo, const char *option,
     TESS_TRY_GOTO(status, done, load_list(&choice, text));
     TESS_TRY_GOTO(status, done, tess_topology_select(topo->topology, choice.device, choice.count));
     memcpy(topo->number, choice.device, (size_t)choice.count * sizeof *choice.device);
+    if (topo->model)
+        load_models(topo, &choice);
     topo->subset = true;
 done:
     free(choice.device);
     free(choice.chosen);
     return status;
+}
+
+/* As CUDA reads it: up to the first number that is none of a device. */
+static enum tess_status load_visible(struct tess__topo *topo)
+{
+    char list[16 * 64] = "";
+    const char *at = topo->visible;
+    long number;
+    size_t used = 0;
+    if (strncmp(at, "GPU-", 4) == 0 || strncmp(at, "MIG-", 4) == 0)
+        TESS_FAIL(TESS_ERR_USAGE,
+                  "CUDA_VISIBLE_DEVICES names devices by UUID, which is not read here: name them "
+                  "by number with --devices 0,1, or unset it");
+    while (load_number(at, &number, &at) && number < topo->topology->device_count &&
+           used + 8 < sizeof list) {
+        used +=
+            (size_t)snprintf(list + used, sizeof list - used, "%s%ld", used > 0 ? "," : "", number);
+        if (*at++ != ',')
+            break;
+    }
+    if (used == 0)
+        TESS_FAIL(TESS_ERR_USAGE,
+                  "CUDA_VISIBLE_DEVICES '%.40s' leaves no device: unset it, or name some with "
+                  "--devices",
+                  topo->visible);
+    return load_select(topo, "CUDA_VISIBLE_DEVICES", list);
 }
 
 /* ---- the whole ------------------------------------------------------------------------------ */
@@ -114,7 +152,16 @@ static enum tess_status load_machine(struct tess__topo *topo)
         return tess_topology_read(given->file, (enum tess_topology_format)given->format, &options,
                                   &topo->topology);
     }
-    TESS_FAIL(TESS_ERR_USAGE, "no machine is named: give --file FILE or --machine 'gpu:8 ...'");
+    topo->visible = given->devices[0] == '\0' ? getenv("CUDA_VISIBLE_DEVICES") : NULL;
+    return tess__topo_live(topo);
+}
+
+/* Names come from files: what a terminal would obey is taken out of them. */
+static void load_clean(char *text)
+{
+    for (; *text != '\0'; text++)
+        if ((unsigned char)*text < ' ' || *text == 0x7f)
+            *text = '?';
 }
 
 enum tess_status tess__topo_load(struct tess__topo *topo)
@@ -127,6 +174,11 @@ enum tess_status tess__topo_load(struct tess__topo *topo)
     for (int32_t i = 0; i < count; i++)
         topo->number[i] = i;
     if (topo->options->devices[0] != '\0')
-        return load_select(topo, "--devices", topo->options->devices);
+        TESS_TRY(load_select(topo, "--devices", topo->options->devices));
+    else if (topo->visible)
+        TESS_TRY(load_visible(topo));
+    load_clean(topo->source);
+    for (int32_t i = 0; i < topo->topology->node_count; i++)
+        load_clean(topo->topology->node[i].name);
     return TESS_OK;
 }

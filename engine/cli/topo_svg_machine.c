@@ -213,7 +213,9 @@ static void machine_stroke(struct machine *machine, int32_t number)
     tess__html_print(out, "\" class=\"l%s\" stroke=\"%s\" stroke-width=\"%.1f\"><title>",
                      machine_used(machine, number) ? "" : " idle",
                      machine_marked(machine, number) ? "var(--bad)" : tess__svg_colour(link->kind),
-                     link->kind == TESS_LINK_LOCAL ? 1.5 : tess__svg_stroke(link->gbs));
+                     link->kind == TESS_LINK_LOCAL
+                         ? 1.5
+                         : fmin(tess__svg_stroke(link->gbs), machine->device_w / 5));
     tess__html_escape(out, machine->topology->node[link->from].name);
     tess__html_add(out, " - ");
     tess__html_escape(out, machine->topology->node[link->to].name);
@@ -452,7 +454,7 @@ static void machine_nvswitch(struct machine *machine, int32_t number, double y)
         tess__html_print(&machine->svg->out, "<path d=\"M%.1f %.1fV%.1f", x, top,
                          y + MACHINE_BAR_H);
         machine_stroke(machine, i);
-        if (first || machine->device_w >= 50)
+        if (machine->device_w >= 36 && (first || machine->device_w >= 50))
             tess__svg_text(machine->svg, x + 4 + tess__svg_stroke(link->gbs) / 2,
                            (top + y + MACHINE_BAR_H) / 2 + 3.5, "tiny", "start",
                            tess__topo_gbs(link->gbs, gbs), 8);
@@ -537,6 +539,21 @@ static void machine_box(struct machine *machine, int32_t net, double top)
                    hosts == 1 ? "host" : "hosts", 8);
 }
 
+/* Says so where not all switches got a box. */
+static void machine_net_rest(struct machine *machine, double top)
+{
+    char text[96];
+    int32_t leaves = 0;
+    for (int32_t i = 0; i < machine->topology->node_count; i++)
+        leaves += machine->svg->net.hosts[i] > 0;
+    if (!machine->boxed || leaves <= machine->boxes)
+        return;
+    snprintf(text, sizeof text, "the first %d of %d switches with hosts", (int)machine->boxes,
+             (int)leaves);
+    tess__svg_text(machine->svg, machine->svg->width - TESS__SVG_MARGIN - TESS__SVG_PADDING,
+                   top - 8, "cap", "end", text, 80);
+}
+
 static void machine_net(struct machine *machine, double top)
 {
     const struct tess_topology *topology = machine->topology;
@@ -563,6 +580,7 @@ static void machine_net(struct machine *machine, double top)
     for (int32_t i = 0; i < topology->node_count; i++)
         if (topology->node[i].kind == TESS_NODE_NET && machine->x1[i] > 0)
             machine_bar(machine, i, MACHINE_BAR_H);
+    machine_net_rest(machine, top);
 }
 
 /* ---- the card ------------------------------------------------------------------------------- */
@@ -573,7 +591,7 @@ static void machine_size(struct machine *machine)
     int32_t nics = 0;
     for (int32_t i = 0; i < topology->node_count; i++)
         nics += topology->node[i].kind == TESS_NODE_NIC;
-    machine->boxed = topology->device_count > 64 && topology->host_count > 8;
+    machine->boxed = topology->device_count > 32 && topology->host_count > 2;
     machine->device_w = topology->device_count <= TESS__TOPO_SHOWN_MAX ? 58
                         : topology->device_count <= 32                 ? 36
                                                                        : 22;

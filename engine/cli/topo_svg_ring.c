@@ -9,7 +9,7 @@
 #include <string.h>
 
 #define RING_NODES   40 /* devices with a circle of their own */
-#define RING_SET_MAX 8  /* rings in one circle */
+#define RING_SET_MAX 5  /* rings in one circle */
 #define RING_GROUPS  8  /* groups that are named around the circle */
 #define RING_SLICES  400
 #define RING_CAPTION 47 /* characters of a line */
@@ -25,8 +25,7 @@ struct ring_card {
 
 /* Colours of rings that are used at once: not those of the kinds of links. */
 static const char *const ring_colour[RING_SET_MAX] = {"var(--s3)", "var(--s4)", "var(--s5)",
-                                                      "var(--s7)", "var(--s6)", "var(--s9)",
-                                                      "var(--s8)", "var(--s0)"};
+                                                      "var(--s7)", "var(--s6)"};
 
 /* ---- the circle ----------------------------------------------------------------------------- */
 
@@ -161,7 +160,8 @@ static const char *ring_hop_colour(enum tess_path_kind kind)
     }
 }
 
-/* Hops of one ring by kind of path; those over a link that holds it back are red, unless all are.
+/* Hops of one ring by kind of path; those over a link that holds it back are red, where they are
+ * few.
  */
 static void ring_hops(struct ring_card *card, const struct tess_ring *ring)
 {
@@ -185,7 +185,7 @@ static void ring_hops(struct ring_card *card, const struct tess_ring *ring)
     }
     for (int32_t i = 0; i < count; i++) {
         int32_t a = ring->order[i], b = ring->order[(i + 1) % count];
-        bool red = limits[i] && limited < count;
+        bool red = limits[i] && limited * 3 <= count;
         ring_arrow(card, a, b,
                    red ? "var(--bad)" : ring_hop_colour(topo->routes.route[a * count + b].kind),
                    red ? 3.4 : 2.2, 8);
@@ -320,13 +320,13 @@ static void ring_set(struct ring_card *card, double top)
     const struct tess__topo *topo = card->svg->topo;
     const struct tess_rings *rings = &topo->rings;
     struct tess__topo_svg *svg = card->svg;
-    int32_t shown = rings->ring_count < RING_SET_MAX ? rings->ring_count : RING_SET_MAX;
+    int32_t listed = rings->ring_count <= RING_SET_MAX ? rings->ring_count : RING_SET_MAX - 1;
     char what[96], line[96], bound[TESS__TOPO_TEXT], rate[TESS__TOPO_TEXT];
     snprintf(what, sizeof what, "%d rings at once, of at most %s GB/s", (int)rings->ring_count,
              tess__topo_gbs(rings->bound_gbs, bound));
     ring_head(card, top, what, rings->total_gbs);
     ring_groups(card);
-    for (int32_t r = shown - 1; r >= 0; r--) {
+    for (int32_t r = listed - 1; r >= 0; r--) {
         for (int32_t i = 0; i < rings->count; i++)
             ring_arrow(card, rings->ring[r].order[i], rings->ring[r].order[(i + 1) % rings->count],
                        ring_colour[r], fmax(1, 2.8 * sqrt(rings->ring[r].gbs / rings->ring[0].gbs)),
@@ -334,7 +334,6 @@ static void ring_set(struct ring_card *card, double top)
     }
     ring_dots(card);
     double x = card->x + TESS__SVG_PADDING, y = card->centre_y + card->radius + 62;
-    int32_t listed = rings->ring_count <= 5 ? rings->ring_count : 4;
     for (int32_t r = 0; r < listed; r++, y += RING_LINE) {
         char *order = tess__topo_order_text(topo, rings->ring[r].order, rings->count);
         tess__html_print(&svg->out,

@@ -146,13 +146,34 @@ static void text_rings(const struct tess__topo *topo, FILE *out)
     text_set(topo, out);
 }
 
+/* What else there is to know before a figure is believed. */
+static void text_notes(const struct tess__topo *topo, FILE *out)
+{
+    const struct tess_topology *topology = topo->topology;
+    bool bus = false, told = false, nvlink = false;
+    if (topo->why[0] != '\0')
+        fprintf(out, "%s\n", topo->why);
+    for (int32_t i = 0; i < topology->device_count; i++) {
+        const struct tess_node *node = &topology->node[topology->device[i]];
+        bus = bus || node->bus[0] != '\0';
+        told = told || node->sm > 0;
+    }
+    for (int32_t i = 0; i < topology->link_count; i++)
+        nvlink = nvlink || topology->link[i].kind == TESS_LINK_NVLINK;
+    if (bus && !told && !nvlink)
+        fprintf(out, "no NVLinks are told, nor what devices these are: where they have some, rings "
+                     "are faster than here\n");
+}
+
 enum tess_status tess__topo_print(const struct tess__topo *topo, FILE *out)
 {
     const struct tess_topology *topology = topo->topology;
     fprintf(out, "%s: %d device%s on %d host%s", topo->source, (int)topology->device_count,
             topology->device_count == 1 ? "" : "s", (int)topology->host_count,
             topology->host_count == 1 ? "" : "s");
-    fprintf(out, topo->subset ? ", those that were chosen\n\n" : "\n\n");
+    fprintf(out, topo->subset ? ", those that were chosen\n" : "\n");
+    text_notes(topo, out);
+    fputc('\n', out);
     TESS_TRY(tess__topo_print_tree(topo, out));
     if (topo->routed)
         text_matrix(topo, out);

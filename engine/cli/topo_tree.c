@@ -55,9 +55,9 @@ static void tree_cpu(const struct tree *tree, int32_t number, char text[TREE_LIN
     const char *maker = tess__topo_maker_word(node->maker);
     char ways[TREE_LINE_BYTES / 2];
     tree_ways(tree, number, ways, sizeof ways);
-    size_t used = (size_t)snprintf(text, TREE_LINE_BYTES, "%s ", node->name);
+    size_t used = (size_t)snprintf(text, TREE_LINE_BYTES, "%s", node->name);
     if (node->socket >= 0)
-        used += (size_t)snprintf(text + used, TREE_LINE_BYTES - used, " socket %d%s",
+        used += (size_t)snprintf(text + used, TREE_LINE_BYTES - used, "  socket %d%s",
                                  (int)node->socket, maker[0] != '\0' ? "," : "");
     if (maker[0] != '\0')
         used += (size_t)snprintf(text + used, TREE_LINE_BYTES - used, " %s", maker);
@@ -94,7 +94,9 @@ static void tree_line(const struct tree *tree, int32_t number, char text[TREE_LI
     else if (up && up->kind != TESS_LINK_LOCAL)
         snprintf(way, sizeof way, "  %s %s GB/s", tess__topo_link_word(up->kind),
                  tess__topo_gbs(up->gbs, gbs));
-    if (node->kind == TESS_NODE_DEVICE && node->sm > 0) {
+    if (node->kind == TESS_NODE_DEVICE && tree->topo->model) {
+        snprintf(what, sizeof what, "  %s", tree->topo->model[tree->hang.number[number]]);
+    } else if (node->kind == TESS_NODE_DEVICE && node->sm > 0) {
         const char *word = tess__topo_sm_word(node->sm);
         snprintf(what, sizeof what, word[0] != '\0' ? "  sm %d (%s)" : "  sm %d", (int)node->sm,
                  word);

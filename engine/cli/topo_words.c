@@ -103,6 +103,10 @@ const char *tess__topo_narrow_text(const struct tess__topo *topo,
     if (narrow->link < 0)
         return text;
     const struct tess_topo_link *link = &topo->topology->link[narrow->link];
+    if (link->kind == TESS_LINK_LOCAL) {
+        snprintf(text, 2 * (size_t)TESS__TOPO_TEXT, "no link: all is inside a processor");
+        return text;
+    }
     if (narrow->alike > 1)
         snprintf(alike, sizeof alike, ", and %d like it", (int)narrow->alike - 1);
     snprintf(text, 2 * (size_t)TESS__TOPO_TEXT, "%s -> %s (%s, %s GB/s, used %dx)%s",
