@@ -1,0 +1,531 @@
+/*
+ * tessera topo as a user runs it: the fixed form of its JSON, figures of machines that are known,
+ * text, pictures, subsets, and files that are refused. Machines are made here or are lines of
+ * words; no file of anybody else is read.
+ */
+#include "cli/spawn.h"
+#include "topology/machines.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include <cmocka.h>
+
+#define PATH_BYTES 128
+
+static char folder[] = "/tmp/tessera_topo_XXXXXX";
+static struct spawn spawn;
+
+/* ---- helpers -------------------------------------------------------------------------------- */
+
+static const char *path_of(const char *name, char path[PATH_BYTES])
+{
+    snprintf(path, PATH_BYTES, "%s/%s", folder, name);
+    return path;
+}
+
+static void write_file(const char *name, const char *text)
+{
+    char path[PATH_BYTES];
+    FILE *file = fopen(path_of(name, path), "w");
+    assert_non_null(file);
+    fputs(text, file);
+    assert_int_equal(fclose(file), 0);
+}
+
+static char *read_file(const char *name)
+{
+    char path[PATH_BYTES];
+    struct stat about;
+    FILE *file = fopen(path_of(name, path), "r");
+    assert_non_null(file);
+    assert_int_equal(fstat(fileno(file), &about), 0);
+    char *text = calloc(1, (size_t)about.st_size + 1);
+    assert_non_null(text);
+    assert_int_equal(fread(text, 1, (size_t)about.st_size, file), about.st_size);
+    fclose(file);
+    return text;
+}
+
+/* A machine as a file of our own format; frees it. */
+static void write_machine(const char *name, struct tess_topology *machine)
+{
+    char *text;
+    assert_non_null(machine);
+    assert_int_equal(tess_topology_write_yaml(machine, &text), TESS_OK);
+    write_file(name, text);
+    free(text);
+    tess_topology_free(machine);
+}
+
+/* tessera topo with up to 8 words, NULL after the last; "@name" is a file of the folder. */
+static int topo(const char *const *word)
+{
+    static char path[8][PATH_BYTES];
+    char *argv[16] = {"tessera", "topo"};
+    for (int i = 0; word[i] != NULL; i++) {
+        assert_true(i < 8);
+        argv[i + 2] = (char *)(word[i][0] == '@' ? path_of(word[i] + 1, path[i]) : word[i]);
+    }
+    return spawn_run(&spawn, argv, NULL);
+}
+
+#define TOPO(...) topo((const char *const[]){__VA_ARGS__, NULL})
+
+static double number_of(const json_t *object, const char *name)
+{
+    const json_t *value = json_object_get(object, name);
+    if (!json_is_number(value))
+        fail_msg("no number %s in %s", name, spawn.out);
+    return json_number_value(value);
+}
+
+/* An order names each of the devices once; bit d of the result: device d. */
+static uint64_t order_set(const json_t *order, size_t count)
+{
+    uint64_t set = 0;
+    assert_true(json_is_array(order));
+    assert_int_equal(json_array_size(order), count);
+    for (size_t i = 0; i < count; i++) {
+        json_int_t device = json_integer_value(json_array_get(order, i));
+        assert_true(json_is_integer(json_array_get(order, i)));
+        assert_in_range(device, 0, 63);
+        assert_false(set >> device & 1);
+        set |= (uint64_t)1 << device;
+    }
+    return set;
+}
+
+/* All that the fixed interface promises of any answer. */
+static void check_form(const json_t *root, size_t count, uint64_t devices)
+{
+    const json_t *rings = json_object_get(root, "rings");
+    const json_t *best = json_object_get(root, "best_single");
+    double sum = 0;
+    assert_int_equal(json_object_size(root), 7);
+    assert_true(json_is_integer(json_object_get(root, "devices")));
+    assert_int_equal(json_integer_value(json_object_get(root, "devices")), count);
+    assert_int_equal(json_object_size(best), 2);
+    assert_int_equal(order_set(json_object_get(best, "order"), count), devices);
+    assert_true(json_array_size(rings) >= 1);
+    for (size_t i = 0; i < json_array_size(rings); i++) {
+        const json_t *ring = json_array_get(rings, i);
+        assert_int_equal(json_object_size(ring), 2);
+        assert_int_equal(order_set(json_object_get(ring, "order"), count), devices);
+        sum += number_of(ring, "gbs");
+    }
+    double total = number_of(root, "total_gbs"), bound = number_of(root, "bound_gbs");
+    /* Ten digits are written. */
+    assert_true(fabs(sum - total) <= 1e-8 * total);
+    assert_true(total <= bound * (1 + 1e-9));
+    assert_true(number_of(best, "gbs") <= total * (1 + 1e-9));
+    assert_int_equal(json_object_size(json_object_get(root, "natural")), 1);
+    assert_true(number_of(json_object_get(root, "natural"), "gbs") <=
+                number_of(best, "gbs") * (1 + 1e-9));
+    assert_true(json_is_boolean(json_object_get(root, "optimal")));
+}
+
+/* What stdout holds: one JSON object and nothing else. */
+static json_t *answer(size_t count, uint64_t devices)
+{
+    json_error_t error;
+    json_t *root = json_loads(spawn.out, 0, &error);
+    if (root == NULL)
+        fail_msg("%s: %s", error.text, spawn.out);
+    check_form(root, count, devices);
+    return root;
+}
+
+static void assert_near(double value, double expected)
+{
+    /* The model's figures are products of three-digit constants. */
+    if (!(fabs(value - expected) <= 1e-6 * expected))
+        fail_msg("%.9g, expected %.9g", value, expected);
+}
+
+static double best_of(const json_t *root)
+{
+    return number_of(json_object_get(root, "best_single"), "gbs");
+}
+
+static double natural_of(const json_t *root)
+{
+    return number_of(json_object_get(root, "natural"), "gbs");
+}
+
+static void refused(int status, const char *part)
+{
+    if (strstr(spawn.err, part) == NULL)
+        fail_msg("'%s' is not in: %s", part, spawn.err);
+    assert_true(status == 1 || status == 2);
+    assert_int_equal(spawn_count(spawn.err, "error"), 1);
+    assert_string_equal(spawn.out, "");
+}
+
+/* ---- figures -------------------------------------------------------------------------------- */
+
+static void case_dgx1(void **state)
+{
+    (void)state;
+    assert_int_equal(TOPO("--file", "@dgx1.yaml", "--json", "-"), 0);
+    json_t *root = answer(8, 0xff);
+    assert_near(best_of(root), 40);
+    assert_near(natural_of(root), 6);
+    assert_true(number_of(root, "total_gbs") >= 120);
+    assert_true(json_is_true(json_object_get(root, "optimal")));
+    json_decref(root);
+}
+
+static void case_bridges(void **state)
+{
+    (void)state;
+    assert_int_equal(TOPO("--file", "@bridges.yaml", "--format", "yaml", "--json", "-"), 0);
+    json_t *root = answer(8, 0xff);
+    assert_near(best_of(root), 22);
+    assert_near(natural_of(root), 22);
+    assert_near(number_of(root, "total_gbs"), 44);
+    json_decref(root);
+}
+
+static void case_hives(void **state)
+{
+    (void)state;
+    assert_int_equal(TOPO("@hives.yaml", "--json", "-"), 0);
+    json_t *root = answer(8, 0xff);
+    assert_near(natural_of(root), 16);
+    assert_true(number_of(root, "total_gbs") >= 48 * (1 - 1e-9));
+    json_decref(root);
+}
+
+static void case_nvswitch(void **state)
+{
+    (void)state;
+    assert_int_equal(TOPO("--machine", "gpu:8 nvlink:switch sm:90", "--json", "-"), 0);
+    json_t *root = answer(8, 0xff);
+    assert_near(best_of(root), 18 * 20.6);
+    assert_near(natural_of(root), 18 * 20.6);
+    assert_near(number_of(root, "bound_gbs"), 18 * 20.6);
+    json_decref(root);
+}
+
+/* A cluster keeps its racks together however its hosts are numbered. */
+static void case_cluster(void **state)
+{
+    char *text;
+    (void)state;
+    write_file("interleaved.conf", "SwitchName=leaf0 Nodes=h[0,2,4,6]\n"
+                                   "SwitchName=leaf1 Nodes=h[1,3,5,7]\n"
+                                   "SwitchName=top Switches=leaf[0-1]\n");
+    assert_int_equal(TOPO("@interleaved.conf", "--edge-gbs=10", "--uplink-gbs=1", "--json", "-"),
+                     0);
+    json_t *root = answer(8, 0xff);
+    assert_near(best_of(root), 1);
+    assert_near(natural_of(root), 0.25);
+    json_decref(root);
+    assert_int_equal(TOPO("--machine", "rack:8 node:16 gpu:8 nvlink:switch nic:8", "--json",
+                          "@big.json", "--svg", "@big.svg"),
+                     0);
+    assert_true(spawn_count(spawn.out, "\n") < 60);
+    assert_non_null(strstr(spawn.out, "1024 devices on 128 hosts"));
+    text = read_file("big.json");
+    root = json_loads(text, 0, NULL);
+    assert_non_null(root);
+    assert_int_equal(
+        json_array_size(json_object_get(json_object_get(root, "best_single"), "order")), 1024);
+    json_decref(root);
+    free(text);
+}
+
+/* ---- subsets -------------------------------------------------------------------------------- */
+
+static void case_devices(void **state)
+{
+    (void)state;
+    /* 1-2, 1-5 and 4-5 have NVLinks, 2-4 has none. */
+    assert_int_equal(TOPO("@dgx1.yaml", "--devices", "1,2,4-5", "--json", "-"), 0);
+    json_t *root = answer(4, 1u << 1 | 1u << 2 | 1u << 4 | 1u << 5);
+    json_decref(root);
+    /* The natural order is the one given: 0-3-2-1-5-6-7-4 is the best there is. */
+    assert_int_equal(TOPO("@dgx1.yaml", "--devices", "0,3,2,1,5,6,7,4", "--json", "-"), 0);
+    root = answer(8, 0xff);
+    assert_near(natural_of(root), 40);
+    json_decref(root);
+    assert_int_equal(TOPO("@dgx1.yaml", "--devices", "2,3"), 0);
+    assert_non_null(strstr(spawn.out, "[2]"));
+    assert_null(strstr(spawn.out, "[0]"));
+    assert_non_null(strstr(spawn.out, "those that were chosen"));
+}
+
+static void case_refused_options(void **state)
+{
+    (void)state;
+    refused(TOPO("@dgx1.yaml", "--devices", "0,8"), "there is no device 8");
+    refused(TOPO("@dgx1.yaml", "--devices", "1,1"), "device 1 is named twice");
+    refused(TOPO("@dgx1.yaml", "--devices", "1,"), "numbers like 0,1,4-7 were expected");
+    refused(TOPO("@dgx1.yaml", "--devices", "5-3"), "numbers like 0,1,4-7 were expected");
+    refused(TOPO("@dgx1.yaml", "--devices", "0-99999999999999999999"), "--devices");
+    refused(TOPO("@dgx1.yaml", "--machine", "gpu:2"), "leave one out");
+    refused(TOPO("@dgx1.yaml", "--json", "-", "--svg", "-"), "two outputs go to stdout");
+    refused(TOPO("@dgx1.yaml", "--export", "dot", "-"), "nccl or yaml was expected");
+    refused(TOPO("@dgx1.yaml", "--export", "yaml"), "--export wants a format and a file");
+    refused(TOPO("@dgx1.yaml", "--format", "xml"), "format");
+    refused(TOPO("--file", "@none.yaml"), "none.yaml");
+    refused(TOPO("--machine", "gpu:0"), "gpu:0");
+    refused(TOPO("@dgx1.yaml", "--json", "/nowhere/at/all.json"), "/nowhere/at/all.json");
+}
+
+/* ---- files that are refused ----------------------------------------------------------------- */
+
+static void case_refused_files(void **state)
+{
+    (void)state;
+    write_file("cut.xml", "<system version=\"1\">\n  <cpu numaid=\"0\">\n    <pci busid=\"0000");
+    refused(TOPO("@cut.xml", "--json", "-"), "cut.xml:");
+    write_file("bomb.xml", "<!DOCTYPE a [<!ENTITY b \"bbbbbbbb\">]>\n<system version=\"1\"/>\n");
+    refused(TOPO("@bomb.xml"), "bomb.xml");
+    write_file("other.txt", "        GPU0 GPU1\nGPU0  X   NV\nGPU1  NV  X\n");
+    refused(TOPO("@other.txt"), "other.txt:2");
+    write_file("explodes.conf", "SwitchName=s0 Nodes=n[0-9999][0-9999][0-9999]\n");
+    refused(TOPO("@explodes.conf"), "explodes.conf:1");
+    write_file("deep.yaml", "{{{{{{{{{{{{{{{{{{{{{{{{{{{{{{{{{{{{{{{{{{{{{{{{");
+    refused(TOPO("@deep.yaml", "--format", "yaml"), "deep.yaml");
+    write_file("empty.txt", "");
+    refused(TOPO("@empty.txt"), "empty.txt");
+}
+
+/* ---- text ----------------------------------------------------------------------------------- */
+
+static void case_text(void **state)
+{
+    (void)state;
+    assert_int_equal(TOPO("@dgx1.yaml"), 0);
+    assert_non_null(strstr(spawn.out, "8 devices on 1 host"));
+    assert_non_null(strstr(spawn.out, "0-3-2-1-5-6-7-4"));
+    assert_non_null(strstr(spawn.out, "numa0 -> n0.numa1 (SYS, 6 GB/s, used 1x)"));
+    assert_non_null(strstr(spawn.out, "proved: no order of one ring is faster"));
+    assert_non_null(strstr(spawn.out, "2 of 5040 orders are as fast"));
+    /* The matrix: 0 and 3 have two NVLinks, 0 and 5 none. */
+    assert_non_null(strstr(spawn.out, "    0     X   NV1   NV1   NV2   NV2   SYS   SYS   SYS\n"));
+    assert_int_equal(TOPO("--machine", "rack:2 node:2 rank:2 edge:1 uplink:0.1"), 0);
+    assert_non_null(strstr(spawn.out, "n0, and 3 hosts like it up to n3"));
+    assert_non_null(strstr(spawn.out, "(network, 0.1 GB/s, used 1x)"));
+    assert_int_equal(TOPO("--machine", "gpu:1"), 0);
+    assert_non_null(strstr(spawn.out, "one device: there is no ring"));
+    assert_int_equal(TOPO("--help"), 0);
+    assert_non_null(strstr(spawn.out, "examples"));
+    assert_non_null(strstr(spawn.out, "--devices"));
+}
+
+/* ---- pictures ------------------------------------------------------------------------------- */
+
+#define SVG_DEPTH 16
+
+/* One tag from behind '<' on, its name in `name`; returns what follows '>', NULL where it is no
+ * tag. */
+static const char *svg_tag(const char *at, char name[16], bool *closing, bool *empty)
+{
+    size_t length = 0;
+    *closing = *at == '/';
+    at += *closing;
+    while (length < 15 && ((*at >= 'a' && *at <= 'z') || (*at >= '0' && *at <= '9')))
+        name[length++] = *at++;
+    name[length] = '\0';
+    *empty = false;
+    while (*at == ' ') {
+        at += strspn(at, " ");
+        at += strcspn(at, "= />\"");
+        if (at[0] != '=' || at[1] != '"')
+            return NULL;
+        at += 2;
+        at += strcspn(at, "\"<");
+        if (*at++ != '"')
+            return NULL;
+    }
+    if (*at == '/') {
+        *empty = true;
+        at++;
+    }
+    return length > 0 && *at == '>' ? at + 1 : NULL;
+}
+
+/* Tags nest, attributes are quoted, entities are XML's own: what any reader of SVG takes. */
+static void check_svg(const char *text)
+{
+    char open[SVG_DEPTH][16], name[16];
+    int depth = 0;
+    bool closing, empty;
+    assert_memory_equal(text, "<svg ", 5);
+    while ((text = strpbrk(text, "<&")) != NULL) {
+        if (*text == '&') {
+            size_t length = strcspn(text, ";");
+            if (length > 5 || strchr(text, ';') == NULL)
+                fail_msg("no entity: %.40s", text);
+            text += length;
+            continue;
+        }
+        const char *begin = text;
+        text = svg_tag(text + 1, name, &closing, &empty);
+        if (text == NULL)
+            fail_msg("no tag: %.60s", begin);
+        if (closing) {
+            assert_true(depth > 0);
+            assert_string_equal(name, open[--depth]);
+        } else if (!empty) {
+            assert_true(depth < SVG_DEPTH);
+            memcpy(open[depth++], name, sizeof name);
+        }
+        if (depth == 0)
+            assert_string_equal(text, "\n");
+    }
+    assert_int_equal(depth, 0);
+}
+
+static void case_picture(void **state)
+{
+    (void)state;
+    assert_int_equal(TOPO("@bridges.yaml", "--svg", "@bridges.svg"), 0);
+    char *text = read_file("bridges.svg"), wanted[64];
+    check_svg(text);
+    for (int i = 0; i < 8; i++) {
+        snprintf(wanted, sizeof wanted, "<title>n0.gpu%d ", i);
+        assert_non_null(strstr(text, wanted));
+        snprintf(wanted, sizeof wanted, ">%d</text>", i);
+        assert_non_null(strstr(text, wanted));
+    }
+    assert_non_null(strstr(text, "class=\"bad\" text-anchor=\"middle\">22 GB/s</text>"));
+    assert_non_null(strstr(text, "2 rings at once"));
+    assert_non_null(strstr(text, "prefers-color-scheme:dark"));
+    free(text);
+    /* Every kind of machine: alone, many, with a network, a large cluster. */
+    static const char *const machines[] = {
+        "gpu:1",
+        "gpu:16 nvlink:switch sm:90 nic:4",
+        "node:2 numa:2 gpu:2 nvlink:mesh:4",
+        "gpu:72 nvlink:switch sm:100",
+        "rack:4 node:2 rank:1",
+        "rack:40 node:20 gpu:8",
+    };
+    for (size_t i = 0; i < sizeof machines / sizeof machines[0]; i++) {
+        assert_int_equal(TOPO("--machine", machines[i], "--svg", "@any.svg"), 0);
+        text = read_file("any.svg");
+        check_svg(text);
+        free(text);
+    }
+}
+
+/* Names come from files: they are text in a picture whatever they hold. */
+static void case_picture_names(void **state)
+{
+    char path[PATH_BYTES];
+    (void)state;
+    write_file("names.conf", "SwitchName=a<b>&\"c Nodes=x&y,<script>\n");
+    assert_int_equal(TOPO("--file", path_of("names.conf", path), "--svg", "@names.svg"), 0);
+    char *text = read_file("names.svg");
+    check_svg(text);
+    assert_non_null(strstr(text, "x&amp;y"));
+    assert_null(strstr(text, "<script"));
+    free(text);
+}
+
+/* ---- export and this machine ---------------------------------------------------------------- */
+
+static void case_export(void **state)
+{
+    static const char *const format[] = {"nccl", "yaml"};
+    char *first;
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(
+            TOPO("--machine", "numa:2 switch:2 gpu:2 nvlink:cube sm:70", "--json", "-"), 0);
+        first = strdup(spawn.out);
+        assert_non_null(first);
+        assert_int_equal(TOPO("--machine", "numa:2 switch:2 gpu:2 nvlink:cube sm:70", "--export",
+                              format[i], "@export"),
+                         0);
+        assert_int_equal(TOPO("@export", "--format", format[i], "--json", "-"), 0);
+        assert_string_equal(spawn.out, first);
+        free(first);
+    }
+    refused(TOPO("--machine", "node:2 gpu:2", "--export", "nccl", "-"), "describes one host");
+}
+
+static void case_this_machine(void **state)
+{
+    (void)state;
+    setenv("TESSERA_NVML", "/nowhere/libnvidia-ml.so.1", 1);
+    assert_int_equal(TOPO("--ranks", "3", "--json", "-"), 0);
+    json_decref(answer(3, 0x7));
+    assert_int_equal(TOPO("--ranks", "2"), 0);
+    assert_non_null(strstr(spawn.out, "no GPU is looked at"));
+    unsetenv("TESSERA_NVML");
+}
+
+/* Two GPUs of a driver that is made up. */
+static void case_gpus(void **state)
+{
+    (void)state;
+    setenv("TESSERA_NVML", FAKE_NVML, 1);
+    assert_int_equal(TOPO("--json", "-"), 0);
+    json_decref(answer(2, 0x3));
+    assert_int_equal(TOPO("--ranks", "5"), 0);
+    assert_non_null(strstr(spawn.out, "NVIDIA H200"));
+    setenv("CUDA_VISIBLE_DEVICES", "1", 1);
+    assert_int_equal(TOPO("--json", "-"), 0);
+    json_decref(answer(1, 0x2));
+    setenv("CUDA_VISIBLE_DEVICES", "GPU-8932f937-d72c-4106-c12f-20bd9faed9f6", 1);
+    refused(TOPO("--json", "-"), "--devices 0,1");
+    assert_int_equal(TOPO("--devices", "1,0", "--json", "-"), 0);
+    json_decref(answer(2, 0x3));
+    setenv("CUDA_VISIBLE_DEVICES", "", 1);
+    assert_int_equal(TOPO("--ranks", "4", "--json", "-"), 0);
+    json_decref(answer(4, 0xf));
+    unsetenv("CUDA_VISIBLE_DEVICES");
+    unsetenv("TESSERA_NVML");
+}
+
+/* ---- the run -------------------------------------------------------------------------------- */
+
+static int set_up(void **state)
+{
+    (void)state;
+    if (mkdtemp(folder) == NULL)
+        return -1;
+    write_machine("dgx1.yaml", machine_dgx1v());
+    write_machine("bridges.yaml", machine_h100_bridges());
+    write_machine("hives.yaml", machine_epyc_hives());
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    return spawn_remove(folder);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(case_dgx1),
+        cmocka_unit_test(case_bridges),
+        cmocka_unit_test(case_hives),
+        cmocka_unit_test(case_nvswitch),
+        cmocka_unit_test(case_cluster),
+        cmocka_unit_test(case_devices),
+        cmocka_unit_test(case_refused_options),
+        cmocka_unit_test(case_refused_files),
+        cmocka_unit_test(case_text),
+        cmocka_unit_test(case_picture),
+        cmocka_unit_test(case_picture_names),
+        cmocka_unit_test(case_export),
+        cmocka_unit_test(case_this_machine),
+        cmocka_unit_test(case_gpus),
+    };
+    return cmocka_run_group_tests_name("topo", tests, set_up, tear_down);
+}
