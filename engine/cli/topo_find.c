@@ -12,6 +12,7 @@
 
 #define FIND_NEAR 1e-9 /* relative: the same but for rounding */
 /* Devices whose orders are all looked at: 8! = 40320 rings, some 20 ms. */
+#define FIND_FAR_MAX    30000000
 #define FIND_ORDERS_MAX 9
 
 static enum tess_status find_no_memory(void)
@@ -128,6 +129,73 @@ static void find_orders(struct tess__topo *topo, int32_t *uses)
     } while (find_next(order, count));
 }
 
+/* ---- clusters ------------------------------------------------------------------------------- */
+
+/* Of a ring whose routes are not held: they are looked for hop by hop. */
+static enum tess_status find_far_uses(const struct tess__topo *topo, const int32_t *order,
+                                      int32_t *uses)
+{
+    int32_t pair[2], count = topo->rings.count;
+    struct tess_topology few = *topo->topology; /* the same machine with two devices at a time */
+    struct tess_route_search *search;
+    enum tess_status status = TESS_OK;
+    few.device = pair;
+    few.device_count = 2;
+    TESS_TRY(tess_route_search_open(&few, &search));
+    for (int32_t i = 0; i < count && status == TESS_OK; i++) {
+        struct tess_routes row = {0};
+        pair[0] = topo->topology->device[order[i]];
+        pair[1] = topo->topology->device[order[(i + 1) % count]];
+        status = tess_route_from(search, 0, &row);
+        for (int32_t k = 0; status == TESS_OK && k < row.route[1].link_count; k++)
+            uses[row.link[row.route[1].first + k]]++;
+        tess_routes_free(&row);
+    }
+    tess_route_search_close(search);
+    return status;
+}
+
+/* The narrowest link where these routes carry what the search of hosts has found, else none is
+ * named: it may send another way. */
+static enum tess_status find_far(const struct tess__topo *topo, const struct tess_ring *ring,
+                                 int32_t *uses, struct tess__topo_narrow *narrow)
+{
+    const struct tess_topology *topology = topo->topology;
+    double least = INFINITY;
+    memset(uses, 0, (size_t)topology->link_count * sizeof *uses);
+    TESS_TRY(find_far_uses(topo, ring->order, uses));
+    for (int32_t i = 0; i < topology->link_count; i++)
+        if (uses[i] > 0)
+            least = fmin(least, topology->link[i].gbs / uses[i]);
+    if (fabs(least - ring->gbs) > 1e-6 * ring->gbs)
+        return TESS_OK;
+    for (int32_t i = 0; i < topology->link_count; i++) {
+        if (uses[i] == 0 || topology->link[i].gbs / uses[i] > least * (1 + FIND_NEAR))
+            continue;
+        if (narrow->link < 0) {
+            narrow->link = i;
+            narrow->uses = uses[i];
+        }
+        narrow->alike++;
+    }
+    return TESS_OK;
+}
+
+static enum tess_status find_look_far(struct tess__topo *topo)
+{
+    const struct tess_topology *topology = topo->topology;
+    if ((int64_t)topo->rings.count * topology->node_count > FIND_FAR_MAX)
+        return TESS_OK;
+    int32_t *uses = calloc((size_t)topology->link_count + 1, sizeof *uses);
+    if (!uses)
+        return find_no_memory();
+    enum tess_status status = find_far(topo, &topo->rings.best_single, uses, &topo->best_narrow);
+    if (status == TESS_OK && topo->rings.natural.gbs > 0)
+        status = find_far(topo, &topo->rings.natural, uses, &topo->natural_narrow);
+    free(uses);
+    return status;
+}
+
 /* ---- the whole ------------------------------------------------------------------------------ */
 
 static enum tess_status find_look(struct tess__topo *topo)
@@ -147,8 +215,10 @@ enum tess_status tess__topo_find(struct tess__topo *topo)
     const struct tess_ring_search search = {.rings = (int32_t)topo->options->rings,
                                             .time_limit_s = topo->options->time_limit_s};
     topo->best_narrow.link = topo->natural_narrow.link = -1;
-    if (topo->topology->device_count > TESS__TOPO_ROUTED_MAX)
-        return tess_rings_find_hosts(topo->topology, search.time_limit_s, &topo->rings);
+    if (topo->topology->device_count > TESS__TOPO_ROUTED_MAX) {
+        TESS_TRY(tess_rings_find_hosts(topo->topology, search.time_limit_s, &topo->rings));
+        return find_look_far(topo);
+    }
     TESS_TRY(tess_routes_open(topo->topology, &topo->routes));
     topo->routed = true;
     TESS_TRY(tess_rings_find(&topo->routes, &search, &topo->rings));

@@ -107,13 +107,18 @@ static void text_set(const struct tess__topo *topo, FILE *out)
 {
     const struct tess_rings *rings = &topo->rings;
     char rate[TESS__TOPO_TEXT], bound[TESS__TOPO_TEXT];
+    if (!topo->routed) {
+        fprintf(out, "\nof a cluster of this size one ring is looked for, not sets of them\n");
+        return;
+    }
     bool reached = rings->total_gbs >= rings->bound_gbs * TEXT_SAME;
     fprintf(out, "\n  at once   %8s  %d ring%s; ", tess__topo_gbs(rings->total_gbs, rate),
             (int)rings->ring_count, rings->ring_count == 1 ? "" : "s");
     if (reached)
-        fprintf(out, "proved: no set of rings carries more\n");
+        fprintf(out, "proved: no set of rings over these paths carries more\n");
     else
-        fprintf(out, "no set of rings carries more than %s (%.0f %% of it reached)\n",
+        fprintf(out,
+                "no set of rings over these paths carries more than %s (%.0f %% of it reached)\n",
                 tess__topo_gbs(rings->bound_gbs, bound), 100 * rings->total_gbs / rings->bound_gbs);
     for (int32_t i = 0; i < rings->ring_count && rings->ring_count > 1; i++) {
         char name[16];
