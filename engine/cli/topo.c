@@ -3,6 +3,7 @@
  * and a picture. Responsible for the options and their help; the rest is in topo_*.c.
  */
 #include "cli/topo.h"
+#include "cli/topo_measure.h"
 
 #include "base/options.h"
 #include "cli/args.h"
@@ -11,6 +12,9 @@
 
 #include <stdlib.h>
 #include <string.h>
+
+#define TOPO_MEASURE_BYTES     (4 << 20)
+#define TOPO_MEASURE_TIMEOUT_S 60.0
 
 #define TOPO_FIELD(member) offsetof(struct tess__topo_options, member)
 
@@ -40,6 +44,9 @@ static const struct tess_option topo_option_table[] = {
      "GB/s from switch to switch, of a Slurm file; 0: 12.5"},
     {"time-limit", TESS_OPTION_REAL, TOPO_FIELD(time_limit_s), "0", 0, 1e6, NULL,
      "seconds after which the best rings so far are taken; 0: none, and always the same answer"},
+    {"measure", TESS_OPTION_BOOL, TOPO_FIELD(measure), "off", 0, 0, NULL,
+     "measure the rates between ranks, alone and all at once, beside the model: one rank for each "
+     "device that is shown, on this machine's processors"},
     {"json", TESS_OPTION_STRING, TOPO_FIELD(json), "", 0, 0, NULL,
      "file for the rings as JSON; -: to stdout, without the text"},
     {"svg", TESS_OPTION_STRING, TOPO_FIELD(svg), "", 0, 0, NULL,
@@ -105,6 +112,8 @@ static enum tess_status topo_check_outputs(const struct tess__topo_options *opti
         strcmp(options->export, "yaml") != 0)
         TESS_FAIL(TESS_ERR_USAGE, "--export '%.40s': nccl or yaml was expected", options->export);
     *quiet_out = json || svg || export;
+    if (options->measure && *quiet_out)
+        TESS_FAIL(TESS_ERR_USAGE, "--measure prints text: give the other output a file, not -");
     return TESS_OK;
 }
 
@@ -124,6 +133,29 @@ static enum tess_status topo_export(const struct tess__topo *topo)
     return status;
 }
 
+/* Ranks of this machine beside the model. */
+static enum tess_status topo_measure(const struct tess__topo *topo)
+{
+    struct tess__measure measure = {.rank_count = topo->topology->device_count,
+                                    .bytes = TOPO_MEASURE_BYTES,
+                                    .over = "shared memory",
+                                    .timeout_s = TOPO_MEASURE_TIMEOUT_S};
+    if (measure.rank_count < 2 || measure.rank_count > TESS_WORLD_RANKS_MAX)
+        TESS_FAIL(TESS_ERR_USAGE,
+                  "--measure takes 2 to %d ranks and this machine has %d devices: "
+                  "choose some by --devices, or --ranks",
+                  TESS_WORLD_RANKS_MAX, (int)measure.rank_count);
+    measure.pair =
+        calloc((size_t)measure.rank_count * (size_t)measure.rank_count, sizeof *measure.pair);
+    if (!measure.pair)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory left for the rates");
+    enum tess_status status = tess__measure_run(&measure);
+    if (status == TESS_OK)
+        status = tess__measure_print(&measure, topo->routed ? topo : NULL, stdout);
+    free(measure.pair);
+    return status;
+}
+
 static enum tess_status topo_run(struct tess__topo *topo)
 {
     const struct tess__topo_options *options = topo->options;
@@ -139,7 +171,9 @@ static enum tess_status topo_run(struct tess__topo *topo)
         TESS_TRY(tess__topo_write_json(topo, options->json));
     if (options->svg[0] != '\0')
         TESS_TRY(tess__topo_write_svg(topo, options->svg));
-    return quiet ? TESS_OK : tess__topo_print(topo, stdout);
+    if (!quiet)
+        TESS_TRY(tess__topo_print(topo, stdout));
+    return options->measure ? topo_measure(topo) : TESS_OK;
 }
 
 int tess__command_topo(int argc, char **argv)

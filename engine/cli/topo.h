@@ -23,6 +23,7 @@ struct tess__topo_options {
     int64_t ranks, rings, sm, pci_gen, per_host;
     double edge_gbs, uplink_gbs, time_limit_s;
     const char *json, *svg, *mesh;
+    bool measure;
     const char *export; /* "nccl", "yaml" or "" */
     const char *export_path;
 };

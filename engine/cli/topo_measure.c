@@ -1,0 +1,197 @@
+/*
+ * Measuring rates between ranks: what each rank does, and what its launcher keeps of it. Every pair
+ * sends to each other while the others wait; then all ranks do, in pairs, until all have met. How
+ * it is told: topo_measure_text.c.
+ */
+#include "cli/topo_measure.h"
+
+#include "base/clock.h"
+#include "cli/launch_env.h"
+#include "tessera/check.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define MEASURE_SMALL    4096 /* bytes of a message whose time is latency */
+#define MEASURE_TRIAL    65536
+#define MEASURE_REPEAT_S 0.05 /* a longer one is not worth while */
+
+/* What the lower rank of a pair tells the launcher. */
+struct measure_told {
+    int32_t a, b;
+    bool together;
+    double gbs, latency_us;
+};
+
+struct measure_rank {
+    const struct tess__measure *measure;
+    struct tess__rank *launched;
+    struct tess_comm *comm;
+    unsigned char *out, *in;
+};
+
+static enum tess_status measure_exchange(struct measure_rank *rank, int32_t peer, size_t bytes)
+{
+    struct tess_event sent = {0}, got = {0};
+    TESS_TRY(tess_comm_send(rank->comm, rank->out, bytes / 4, TESS_F32, peer, &sent));
+    TESS_TRY(tess_comm_recv(rank->comm, rank->in, bytes / 4, TESS_F32, peer, &got));
+    TESS_TRY(tess_event_wait(&got));
+    return tess_event_wait(&sent);
+}
+
+static int measure_compare(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* The median time of an exchange; peer -1: it only waits with the others. All ranks begin together
+ * each time. */
+static enum tess_status measure_time(struct measure_rank *rank, int32_t peer, size_t bytes,
+                                     double *seconds_out)
+{
+    double sample[TESS__MEASURE_REPEATS] = {0};
+    for (int i = -1; i < TESS__MEASURE_REPEATS; i++) {
+        TESS_TRY(tess_comm_barrier(rank->comm));
+        double start = tess_clock_s();
+        if (peer >= 0)
+            TESS_TRY(measure_exchange(rank, peer, bytes));
+        if (i >= 0)
+            sample[i] = tess_clock_s() - start;
+    }
+    qsort(sample, TESS__MEASURE_REPEATS, sizeof sample[0], measure_compare);
+    *seconds_out = sample[TESS__MEASURE_REPEATS / 2];
+    return TESS_OK;
+}
+
+/* So many bytes that slow networks are not asked for minutes: the same on all ranks. */
+static enum tess_status measure_size(struct measure_rank *rank, int32_t peer, size_t *bytes_out)
+{
+    size_t bytes = (size_t)rank->measure->bytes;
+    double seconds = 0, slowest;
+    if (bytes > MEASURE_TRIAL) {
+        TESS_TRY(measure_time(rank, peer, MEASURE_TRIAL, &seconds));
+        TESS_TRY(tess_comm_all_reduce(rank->comm, &seconds, &slowest, 1, TESS_F64, TESS_REDUCE_MAX,
+                                      NULL));
+        double most = slowest > 0 ? MEASURE_TRIAL * MEASURE_REPEAT_S / slowest : (double)bytes;
+        if (most < (double)bytes)
+            bytes = most < MEASURE_TRIAL ? MEASURE_TRIAL : (size_t)most / 4 * 4;
+    }
+    *bytes_out = bytes;
+    return TESS_OK;
+}
+
+static enum tess_status measure_tell(struct measure_rank *rank, int32_t peer, bool together,
+                                     double gbs, double latency_us)
+{
+    struct measure_told told = {.a = rank->comm->rank,
+                                .b = peer,
+                                .together = together,
+                                .gbs = gbs,
+                                .latency_us = latency_us};
+    if (peer <= rank->comm->rank)
+        return TESS_OK;
+    return tess__rank_send(rank->launched, 0, &told, sizeof told);
+}
+
+static enum tess_status measure_alone(struct measure_rank *rank, int32_t a, int32_t b)
+{
+    int32_t self = rank->comm->rank, peer = self == a ? b : self == b ? a : -1;
+    double latency_s, seconds;
+    size_t bytes;
+    TESS_TRY(measure_time(rank, peer, MEASURE_SMALL, &latency_s));
+    TESS_TRY(measure_size(rank, peer, &bytes));
+    TESS_TRY(measure_time(rank, peer, bytes, &seconds));
+    return measure_tell(rank, peer, false, (double)bytes / seconds / 1e9, 1e6 * latency_s);
+}
+
+/*
+ * Who meets whom in a round of a tournament: the last stays, the others turn around it. With an odd
+ * number one has nobody: -1.
+ */
+static int32_t measure_partner(int32_t count, int32_t round, int32_t self)
+{
+    int32_t seats = count + count % 2, turning = seats - 1, partner;
+    if (self == seats - 1)
+        partner = round % turning;
+    else if (self == round % turning)
+        partner = seats - 1;
+    else
+        partner = (int32_t)((2 * (int64_t)round - self + 2 * (int64_t)turning) % turning);
+    return partner < count ? partner : -1;
+}
+
+static enum tess_status measure_together(struct measure_rank *rank)
+{
+    int32_t count = rank->comm->rank_count, rounds = count + count % 2 - 1;
+    for (int32_t round = 0; round < rounds; round++) {
+        int32_t peer = measure_partner(count, round, rank->comm->rank);
+        double seconds;
+        size_t bytes;
+        TESS_TRY(measure_size(rank, peer, &bytes));
+        TESS_TRY(measure_time(rank, peer, bytes, &seconds));
+        if (peer >= 0)
+            TESS_TRY(measure_tell(rank, peer, true, (double)bytes / seconds / 1e9, 0));
+    }
+    return TESS_OK;
+}
+
+static enum tess_status measure_all(struct measure_rank *rank)
+{
+    int32_t count = rank->comm->rank_count;
+    void *out, *in;
+    size_t bytes = (size_t)rank->measure->bytes;
+    TESS_TRY(tess_comm_alloc(rank->comm, bytes, &out));
+    TESS_TRY(tess_comm_alloc(rank->comm, bytes, &in));
+    rank->out = out;
+    rank->in = in;
+    memset(out, 0, bytes);
+    memset(in, 0, bytes);
+    for (int32_t a = 0; a < count; a++)
+        for (int32_t b = a + 1; b < count; b++)
+            TESS_TRY(measure_alone(rank, a, b));
+    TESS_TRY(measure_together(rank));
+    return tess_comm_barrier(rank->comm); /* peers may still read this rank's arrays */
+}
+
+static enum tess_status measure_body(void *context, struct tess__rank *launched)
+{
+    struct measure_rank rank = {.measure = context, .launched = launched};
+    TESS_TRY(tess_comm_local_open(launched->world, launched->rank, TESS_ORDER_CANONICAL,
+                                  rank.measure->timeout_s, &rank.comm));
+    enum tess_status status = measure_all(&rank);
+    if (status != TESS_OK && status != TESS_ERR_ABORTED)
+        tess_comm_abort(rank.comm, tess_log_last_error());
+    tess_comm_close(rank.comm);
+    return status;
+}
+
+static enum tess_status measure_message(void *context, const struct tess__message *message)
+{
+    struct tess__measure *measure = context;
+    struct measure_told told;
+    memcpy(&told, message->payload, sizeof told);
+    if (told.a < 0 || told.b >= measure->rank_count || told.a >= told.b)
+        return TESS_OK; /* of a launcher elsewhere that is another program */
+    struct tess__measured_pair *there = &measure->pair[told.a * measure->rank_count + told.b];
+    if (told.together) {
+        there->together_gbs = told.gbs;
+    } else {
+        there->alone_gbs = told.gbs;
+        there->latency_us = told.latency_us;
+    }
+    measure->pair[told.b * measure->rank_count + told.a] = *there;
+    return TESS_OK;
+}
+
+enum tess_status tess__measure_run(struct tess__measure *measure)
+{
+    const struct tess__launch launch = {.rank_count = measure->rank_count,
+                                        .peers = measure->peers,
+                                        .mode = TESS_RANKS_PROCESSES,
+                                        .bind = true,
+                                        .context = measure,
+                                        .body = measure_body,
+                                        .message = measure_message};
+    return tess__launch_run(&launch);
+}

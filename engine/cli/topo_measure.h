@@ -1,0 +1,37 @@
+/*
+ * Rates between ranks as they are: every pair alone, and all ranks in pairs at once, beside what
+ * the model of a machine says.
+ */
+#ifndef TESSERA_CLI_TOPO_MEASURE_H
+#define TESSERA_CLI_TOPO_MEASURE_H
+
+#include "cli/launch.h"
+#include "cli/topo.h"
+
+#define TESS__MEASURE_REPEATS 5
+
+/* Of two ranks that send to each other at the same time. GB/s in each direction; 0: not measured.
+ */
+struct tess__measured_pair {
+    double alone_gbs, together_gbs, latency_us;
+};
+
+struct tess__measure {
+    int32_t rank_count;
+    double bytes;              /* of a message, at most */
+    const char *over;          /* "shared memory", "tcp" */
+    struct tess__peers *peers; /* NULL: ranks are started here */
+    bool sockets;
+    double timeout_s;
+    struct tess__measured_pair *pair; /* [rank_count * rank_count] both ways the same */
+};
+
+/* Runs the ranks to their end and fills pair[]. Of ranks that others started: collective, and
+ * pair[] is rank 0's. */
+enum tess_status tess__measure_run(struct tess__measure *measure);
+
+/* topo: the model, with as many devices as there are ranks; NULL: none. */
+enum tess_status tess__measure_print(const struct tess__measure *measure,
+                                     const struct tess__topo *topo, FILE *out);
+
+#endif

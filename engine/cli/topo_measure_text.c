@@ -1,0 +1,133 @@
+/*
+ * How measured rates are told: a matrix of pairs alone, a matrix of what is left of that when all
+ * send at once, and both beside the model by kind of path.
+ */
+#include "cli/topo_measure.h"
+
+#include "cli/text.h"
+#include "tessera/check.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define MEASURE_MATRIX_MAX 16  /* ranks */
+#define MEASURE_SHARED     0.7 /* left of a rate: below it pairs are said to share something */
+
+static const struct tess__measured_pair *measure_pair(const struct tess__measure *measure,
+                                                      int32_t a, int32_t b)
+{
+    return &measure->pair[a * measure->rank_count + b];
+}
+
+static double measure_left(const struct tess__measured_pair *pair)
+{
+    return pair->alone_gbs > 0 ? pair->together_gbs / pair->alone_gbs : 0;
+}
+
+static void measure_matrix(const struct tess__measure *measure, bool together, FILE *out)
+{
+    fprintf(out, "     ");
+    for (int32_t b = 0; b < measure->rank_count; b++)
+        fprintf(out, "%7d", (int)b);
+    fputc('\n', out);
+    for (int32_t a = 0; a < measure->rank_count; a++) {
+        fprintf(out, "%5d", (int)a);
+        for (int32_t b = 0; b < measure->rank_count; b++) {
+            const struct tess__measured_pair *pair = measure_pair(measure, a, b);
+            if (a == b)
+                fprintf(out, "%7s", "X");
+            else if (together)
+                fprintf(out, "%5.0f %%", 100 * measure_left(pair));
+            else
+                fprintf(out, "%7.3g", pair->alone_gbs);
+        }
+        fputc('\n', out);
+    }
+}
+
+static int measure_compare(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* One line for the pairs of a kind of path, or for all pairs where there is no model. scratch
+ * [pairs]. */
+static void measure_kind(const struct tess__measure *measure, const struct tess__topo *topo,
+                         int kind, double *scratch, FILE *out)
+{
+    int32_t count = measure->rank_count, pairs = 0;
+    double model_low = 0, model_high = 0, latency = 0, left = 0;
+    char low[TESS__TOPO_TEXT], high[TESS__TOPO_TEXT], model[2 * TESS__TOPO_TEXT + 8] = "-";
+    for (int32_t a = 0; a < count; a++) {
+        for (int32_t b = a + 1; b < count; b++) {
+            const struct tess_route *route = topo ? &topo->routes.route[a * count + b] : NULL;
+            if (route && (int)route->kind != kind)
+                continue;
+            const struct tess__measured_pair *pair = measure_pair(measure, a, b);
+            if (route) {
+                model_low = pairs == 0 || route->gbs < model_low ? route->gbs : model_low;
+                model_high = route->gbs > model_high ? route->gbs : model_high;
+            }
+            scratch[pairs++] = pair->alone_gbs;
+            latency += pair->latency_us;
+            left += measure_left(pair);
+        }
+    }
+    if (pairs == 0)
+        return;
+    qsort(scratch, (size_t)pairs, sizeof *scratch, measure_compare);
+    if (topo && model_low < model_high)
+        snprintf(model, sizeof model, "%s..%s", tess__topo_gbs(model_low, low),
+                 tess__topo_gbs(model_high, high));
+    else if (topo)
+        snprintf(model, sizeof model, "%s", tess__topo_gbs(model_low, low));
+    fprintf(out, "  %-5s %6d %12s %10.3g %10.3g %10.3g %9.0f %% %12.1f\n",
+            topo ? tess_path_word((enum tess_path_kind)kind) : "all", (int)pairs, model, scratch[0],
+            scratch[pairs / 2], scratch[pairs - 1], 100 * left / pairs, latency / pairs);
+}
+
+static enum tess_status measure_table(const struct tess__measure *measure,
+                                      const struct tess__topo *topo, FILE *out)
+{
+    size_t pairs = (size_t)measure->rank_count * (size_t)measure->rank_count;
+    double *scratch = malloc(pairs * sizeof *scratch);
+    if (!scratch)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory left for the table of rates");
+    fprintf(out, "\n  %-5s %6s %12s %10s %10s %10s %11s %12s\n", "path", "pairs", "model GB/s",
+            "least", "median", "most", "at once", "latency us");
+    for (int kind = 0; kind < (topo ? TESS_PATH_KIND_COUNT : 1); kind++)
+        measure_kind(measure, topo, kind, scratch, out);
+    free(scratch);
+    return TESS_OK;
+}
+
+enum tess_status tess__measure_print(const struct tess__measure *measure,
+                                     const struct tess__topo *topo, FILE *out)
+{
+    int32_t count = measure->rank_count, shared = 0;
+    char bytes[TESS__TEXT_BYTES];
+    for (int32_t a = 0; a < count; a++)
+        for (int32_t b = a + 1; b < count; b++)
+            shared += measure_left(measure_pair(measure, a, b)) < MEASURE_SHARED;
+    fprintf(out,
+            "\nmeasured over %s: two ranks send to each other up to %s of the host's memory, GB/s "
+            "in each\ndirection, median of %d\n",
+            measure->over, tess__text_bytes(measure->bytes, bytes), TESS__MEASURE_REPEATS);
+    if (count <= MEASURE_MATRIX_MAX) {
+        fprintf(out, "\neach pair alone\n");
+        measure_matrix(measure, false, out);
+        if (count > 3) {
+            fprintf(out, "\nwhat is left of that while all ranks send, in pairs\n");
+            measure_matrix(measure, true, out);
+        }
+    }
+    TESS_TRY(measure_table(measure, topo, out));
+    if (count > 3 && shared > 0)
+        fprintf(out,
+                "  %d pairs lose more than %.0f %% when all send: they share links, or cores\n",
+                (int)shared, 100 * (1 - MEASURE_SHARED));
+    if (fflush(out) != 0)
+        TESS_FAIL(TESS_ERR_IO, "cannot write to standard output");
+    return TESS_OK;
+}
