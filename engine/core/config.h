@@ -75,6 +75,13 @@ struct tess_cuda_options {
 };
 extern const struct tess_option tess_cuda_option_table[];
 
+/* Options of --comm mpi, prefix "comm.mpi"; nothing with others. */
+struct tess_mpi_options {
+    bool native;     /* the library's own collectives */
+    int32_t library; /* auto|openmpi|mpich: enum tess_mpi_library */
+};
+extern const struct tess_option tess_mpi_option_table[];
+
 enum tess_recompute { TESS_RECOMPUTE_NONE, TESS_RECOMPUTE_SELECTIVE, TESS_RECOMPUTE_FULL };
 
 struct tess_config {
@@ -94,6 +101,7 @@ struct tess_config {
     struct tess_mesh mesh; /* counts; of rank 0 */
     struct tess_tensor_options tensor;
     struct tess_cuda_options cuda;
+    struct tess_mpi_options mpi;
     char cuda_store[512];           /* file of measured products; "": none */
     struct tess_place place;        /* this rank's among processes that others started */
     struct tess_device_plan device; /* where the ranks compute */

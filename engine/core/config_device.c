@@ -151,7 +151,7 @@ static enum tess_status device_plan_apart(const struct tess_place *place,
     plan->comm = TESS_COMM_TCP;
     if (asked == TESS_COMM_TCP || (asked == TESS_COMM_AUTO && !mpirun))
         return TESS_OK;
-    if (tess_comm_mpi_there(place->starter, why, sizeof why))
+    if (tess_comm_mpi_there(plan->mpi, NULL, why, sizeof why))
         plan->comm = TESS_COMM_MPI;
     else if (asked == TESS_COMM_MPI)
         TESS_FAIL(TESS_ERR_USAGE, "--comm mpi: %s; --comm tcp needs nothing", why);
@@ -229,6 +229,23 @@ static const char *device_host_kernel(void)
     return "ref";
 }
 
+/* The order of MPI's own sums is MPI's affair. */
+static enum tess_status device_check_native(const struct tess_config *config)
+{
+    if (!config->mpi.native)
+        return TESS_OK;
+    if (config->device.comm != TESS_COMM_MPI)
+        TESS_FAIL(TESS_ERR_USAGE,
+                  "--comm.mpi.native asks for MPI's own collectives, and these ranks talk by --comm "
+                  "%s: leave it out",
+                  tess_comm_choice_name(config->device.comm));
+    if (config->run.reduce == 0)
+        TESS_FAIL(TESS_ERR_USAGE,
+                  "--comm.mpi.native leaves the order of sums to MPI, and --reduce canonical "
+                  "promises one: give --reduce fast, or leave --comm.mpi.native out");
+    return TESS_OK;
+}
+
 static enum tess_status device_use_host(struct tess_config *config)
 {
     struct tess_run_options *run = &config->run;
@@ -245,11 +262,12 @@ static enum tess_status device_use_host(struct tess_config *config)
     /* Far memory is memory of one process, whose ranks reach each other's. */
     const enum tess_rank_mode mode =
         config->kernel->far_memory ? TESS_RANKS_THREADS : config->strategy->rank_mode;
+    plan->mpi = (enum tess_mpi_library)config->mpi.library;
     TESS_TRY(tess_device_plan_host(&config->place, (int32_t)run->ranks, mode,
                                    (enum tess_comm_choice)run->comm, plan));
     for (int32_t r = 0; r < TESS_DEVICE_MAX; r++)
         plan->of_rank[r] = -1;
-    return TESS_OK;
+    return device_check_native(config);
 }
 
 /* Where measured products are kept for later runs: the user's cache, by the XDG base directory

@@ -5,6 +5,7 @@
 #ifndef TESSERA_CORE_CONFIG_DEVICE_H
 #define TESSERA_CORE_CONFIG_DEVICE_H
 
+#include "comm/comm_mpi.h"
 #include "tessera/device.h"
 #include "tessera/strategy.h"
 
@@ -47,6 +48,7 @@ struct tess_device_plan {
     bool missing;                     /* planned for devices that are not here: nothing can run */
     enum tess_rank_mode rank_mode;
     enum tess_comm_choice comm; /* never AUTO */
+    enum tess_mpi_library mpi;  /* as asked; of MPI alone */
     char why[256];              /* on the host: why not on a device; missing: what is missing */
     struct tess_device_info info[TESS_DEVICE_MAX]; /* [device] all zero if missing */
 };

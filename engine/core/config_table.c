@@ -136,6 +136,17 @@ const struct tess_option tess_tensor_option_table[] = {
     {NULL, TESS_OPTION_BOOL, 0, NULL, 0, 0, NULL, NULL},
 };
 
+#define MPI_FIELD(member) offsetof(struct tess_mpi_options, member)
+
+const struct tess_option tess_mpi_option_table[] = {
+    {"native", TESS_OPTION_BOOL, MPI_FIELD(native), "off", 0, 0, NULL,
+     "MPI's own collectives instead of ours over its messages, with --reduce fast: MPI chooses "
+     "algorithms and the order of sums"},
+    {"library", TESS_OPTION_CHOICE, MPI_FIELD(library), "auto", 0, 0, "auto|openmpi|mpich",
+     "which MPI library; auto: that of the mpirun, or of srun's --mpi, that has started the ranks"},
+    {NULL, TESS_OPTION_BOOL, 0, NULL, 0, 0, NULL, NULL},
+};
+
 #define CUDA_FIELD(member) offsetof(struct tess_cuda_options, member)
 
 const struct tess_option tess_cuda_option_table[] = {

@@ -111,6 +111,9 @@ static const char *device_remedy(const char *word)
     if (strstr(word, "libnccl") != NULL)
         return "install NCCL (libnccl2, or pip's nvidia-nccl-cu13) and put its folder into "
                "LD_LIBRARY_PATH";
+    if (strstr(word, "libmpi") != NULL)
+        return "install the MPI library (Debian: libopenmpi3, libmpich12) or put its folder into "
+               "LD_LIBRARY_PATH";
     if (strstr(word, "libcud") != NULL)
         return "install the CUDA toolkit's run-time libraries and put their folder into "
                "LD_LIBRARY_PATH";
@@ -170,11 +173,16 @@ static void device_open(struct device_module *module)
     char folders[4 * PATH_MAX], path[PATH_MAX];
     device_folders(folders, sizeof folders);
     if (!device_locate(module->name, folders, path)) {
-        device_say(
-            module,
-            "libtessera_%s.so is not installed: build with the preset '%s' and install it, or "
-            "name its folder in TESSERA_MODULE_PATH (searched: %s)",
-            module->name, module->name, folders[0] != '\0' ? folders : "nowhere");
+        const bool mpi = strncmp(module->name, "mpi_", 4) == 0;
+        device_say(module,
+                   "libtessera_%s.so is not installed: %s%s%s and install it, or name its folder "
+                   "in TESSERA_MODULE_PATH (searched: %s)",
+                   module->name,
+                   mpi ? "known but not built: build where that MPI's development package is "
+                         "installed (-DTESS_MPI=ON)"
+                       : "build with the preset '",
+                   mpi ? "" : module->name, mpi ? "" : "'",
+                   folders[0] != '\0' ? folders : "nowhere");
         return;
     }
     if (!device_is_whole(path)) {

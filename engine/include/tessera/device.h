@@ -1,7 +1,8 @@
 /*
  * Devices: what a loadable module (libtessera_cuda.so) gives the engine. The library itself knows
  * no device; core/device.c opens the module when one is asked for, so that the same program runs on
- * machines without one. A module is one exported `const struct tess_module tess_module`.
+ * machines without one. A module is one exported `const struct tess_module tess_module`. Modules
+ * for MPI (libtessera_mpi_*.so) are no devices and give transport_open alone.
  */
 #ifndef TESSERA_DEVICE_H
 #define TESSERA_DEVICE_H
@@ -55,6 +56,7 @@ struct tess_boot {
 };
 
 struct tess_world;
+struct tess_transport;
 
 struct tess_module {
     uint32_t abi;
@@ -86,6 +88,11 @@ struct tess_module {
     /* Names for the device's own profiler around what the host does next. */
     void (*range_begin)(const char *name);
     void (*range_end)(void);
+
+    /* Of modules that carry messages between processes; NULL in others. See tess_transport_mpi_open
+     * (engine/comm/comm_mpi.h). */
+    enum tess_status (*transport_open)(const struct tess_boot *boot, double timeout_s,
+                                       struct tess_transport **transport_out);
 };
 
 /* core/device.c: the module by name; loaded once. TESS_ERR_UNSUPPORTED with one clear sentence
