@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define NATIVE_TAG 1 /* of making groups; words have 0 on that communicator */
+#define NATIVE_TAG 1 /* of making groups; no message has it: the standard keeps them apart */
 
 /* MPI_DATATYPE_NULL: MPI has no such type. */
 static MPI_Datatype native_type(enum tess_dtype dtype)
@@ -70,11 +70,12 @@ static enum tess_status native_group_open(struct tess_transport *transport, cons
         room->group = more;
         room->group[room->group_count++] = MPI_COMM_NULL;
     }
+    /* Not of a copy (MPI_Comm_dup): there MPICH 4.0.2 crashes. */
     int error = MPI_Comm_group(room->comm, &all);
     if (error == MPI_SUCCESS)
         error = MPI_Group_incl(all, count, rank, &some);
     if (error == MPI_SUCCESS)
-        error = MPI_Comm_create_group(room->control, some, NATIVE_TAG, &comm);
+        error = MPI_Comm_create_group(room->comm, some, NATIVE_TAG, &comm);
     if (some != MPI_GROUP_NULL)
         MPI_Group_free(&some);
     if (all != MPI_GROUP_NULL)

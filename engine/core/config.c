@@ -87,7 +87,7 @@ static const char *config_find_path(int argc, char **argv, const struct tess_con
 /* ---- parts ------------------------------------------------------------------------------------
  */
 
-#define CONFIG_TABLE_MAX 8
+#define CONFIG_TABLE_MAX 12
 
 /* The tables that every run has, then the command's own. Returns their number. */
 static int config_tables(struct tess_config *config, const struct tess_config_table *extra,

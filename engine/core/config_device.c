@@ -229,23 +229,6 @@ static const char *device_host_kernel(void)
     return "ref";
 }
 
-/* The order of MPI's own sums is MPI's affair. */
-static enum tess_status device_check_native(const struct tess_config *config)
-{
-    if (!config->mpi.native)
-        return TESS_OK;
-    if (config->device.comm != TESS_COMM_MPI)
-        TESS_FAIL(TESS_ERR_USAGE,
-                  "--comm.mpi.native asks for MPI's own collectives, and these ranks talk by --comm "
-                  "%s: leave it out",
-                  tess_comm_choice_name(config->device.comm));
-    if (config->run.reduce == 0)
-        TESS_FAIL(TESS_ERR_USAGE,
-                  "--comm.mpi.native leaves the order of sums to MPI, and --reduce canonical "
-                  "promises one: give --reduce fast, or leave --comm.mpi.native out");
-    return TESS_OK;
-}
-
 static enum tess_status device_use_host(struct tess_config *config)
 {
     struct tess_run_options *run = &config->run;
@@ -267,7 +250,7 @@ static enum tess_status device_use_host(struct tess_config *config)
                                    (enum tess_comm_choice)run->comm, plan));
     for (int32_t r = 0; r < TESS_DEVICE_MAX; r++)
         plan->of_rank[r] = -1;
-    return device_check_native(config);
+    return TESS_OK;
 }
 
 /* Where measured products are kept for later runs: the user's cache, by the XDG base directory
@@ -332,7 +315,7 @@ static enum tess_status device_check(const struct tess_config *config)
     return TESS_OK;
 }
 
-enum tess_status tess__config_device(struct tess_config *config)
+static enum tess_status device_choose(struct tess_config *config)
 {
     const struct tess_run_options *run = &config->run;
     const struct tess_module *module = NULL;
@@ -359,6 +342,30 @@ enum tess_status tess__config_device(struct tess_config *config)
         return device_use_module(config, module, &found);
     snprintf(plan->why, sizeof plan->why, "%s", found.why);
     return device_use_host(config);
+}
+
+/* The order of MPI's own sums is MPI's affair. */
+static enum tess_status device_check_native(const struct tess_config *config)
+{
+    if (!config->mpi.native)
+        return TESS_OK;
+    if (config->device.comm != TESS_COMM_MPI)
+        TESS_FAIL(
+            TESS_ERR_USAGE,
+            "--comm.mpi.native asks for MPI's own collectives, and these ranks talk by --comm "
+            "%s: leave it out",
+            tess_comm_choice_name(config->device.comm));
+    if (config->run.reduce == 0)
+        TESS_FAIL(TESS_ERR_USAGE,
+                  "--comm.mpi.native leaves the order of sums to MPI, and --reduce canonical "
+                  "promises one: give --reduce fast, or leave --comm.mpi.native out");
+    return TESS_OK;
+}
+
+enum tess_status tess__config_device(struct tess_config *config)
+{
+    TESS_TRY(device_choose(config));
+    return device_check_native(config);
 }
 
 enum tess_status tess_config_select_device(const struct tess_config *config, int32_t rank)
