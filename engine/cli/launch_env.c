@@ -37,7 +37,9 @@ enum tess_status tess__peers_open(const struct tess_boot_env *env, double timeou
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for the launchers of %d ranks", (int)env->rank_count);
     peers->env = *env;
     peers->timeout_s = timeout_s;
-    status = tess_boot_open(env, timeout_s, &peers->boot);
+    status = tess_boot_find(&peers->env, timeout_s);
+    if (status == TESS_OK)
+        status = tess_boot_open(&peers->env, timeout_s, &peers->boot);
     if (status != TESS_OK) {
         free(peers);
         return status;

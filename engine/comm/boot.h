@@ -16,9 +16,14 @@
 struct tess_boot_env {
     const char *starter; /* whose variables these are: "torchrun", "mpirun", "Slurm"; a literal */
     int32_t rank, rank_count;
-    int32_t local_rank, local_count;       /* among the ranks of this host; -1: not told */
-    char address[TESS_BOOT_ADDRESS_BYTES]; /* of rank 0: name or number; "" with one rank */
-    int32_t port;                          /* of rank 0; 0 with one rank */
+    int32_t local_rank, local_count; /* among the ranks of this host; -1: not told */
+    /* Of rank 0: name or number, or several joined by ',', of which the others try each; "" with
+     * one rank, and where tess_boot_find is still to find it. */
+    char address[TESS_BOOT_ADDRESS_BYTES];
+    int32_t port; /* of rank 0; 0 with one rank */
+    /* Rank 0 takes the first of so many ports from `port` on that is free, and the others look for
+     * it there; 0 is 1: the port is given. */
+    int32_t port_count;
     uint64_t job; /* the same in all ranks of a job, another one in other jobs; 0: not told */
 };
 
@@ -33,10 +38,23 @@ struct tess_boot_env {
  *
  * and for each of them MASTER_ADDR and MASTER_PORT, where there are several ranks. A torchrun that
  * serves its own store on MASTER_PORT (TORCHELASTIC_USE_AGENT_STORE) leaves us the port after it.
- * *found_out: false when none is there. TESS_ERR_USAGE for half a set, or a value that is no number
- * or out of range. Only reads the environment.
+ * Under mpirun and Slurm both may be missing. The port is then made from the job's number, and the
+ * address is
+ *
+ *   all ranks on one host      127.0.0.1: by their number there, SLURM_STEP_NUM_NODES
+ *   mpirun of Open MPI         that of mpirun itself (OMPI_MCA_orte_hnp_uri), where rank 0 is too
+ *   mpirun of MPICH            told by rank 0, over the connection that mpirun keeps with each
+ *                              process (PMI_FD): by tess_boot_find
+ *   Slurm                      the first host of SLURM_STEP_NODELIST
+ *
+ * *found_out: false when none is there. TESS_ERR_USAGE for half a set, a value that is no number
+ * or out of range, or an address that cannot be known. Only reads what is there.
  */
 enum tess_status tess_boot_from_environment(struct tess_boot_env *env_out, bool *found_out);
+
+/* Find what is missing in env by asking other ranks: nothing, mostly. Collective over the ranks of
+ * the job, once in it, before MPI is started. */
+enum tess_status tess_boot_find(struct tess_boot_env *env, double timeout_s);
 
 /*
  * Meet at rank 0 and stay connected. Collective over the ranks of the job, in any order, within

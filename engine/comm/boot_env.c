@@ -4,6 +4,7 @@
  */
 #include "base/hash.h"
 #include "comm/boot.h"
+#include "comm/boot_find.h"
 #include "tessera/check.h"
 
 #include <errno.h>
@@ -17,17 +18,19 @@ struct env_names {
     const char *rank, *count, *count_else, *local_rank, *local_count;
     const char *needs; /* must be there too for the others to count */
     const char *job;   /* what tells jobs apart */
+    /* Where MASTER_ADDR is missing; NULL: it must be there. */
+    enum tess_status (*find)(struct tess_boot_env *env);
 };
 
 static const struct env_names env_starter[] = {
     {"torchrun", "RANK", "WORLD_SIZE", NULL, "LOCAL_RANK", "LOCAL_WORLD_SIZE", NULL,
-     "TORCHELASTIC_RUN_ID"},
+     "TORCHELASTIC_RUN_ID", NULL},
     {"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", NULL, "OMPI_COMM_WORLD_LOCAL_RANK",
-     "OMPI_COMM_WORLD_LOCAL_SIZE", NULL, "PMIX_NAMESPACE"},
+     "OMPI_COMM_WORLD_LOCAL_SIZE", NULL, "PMIX_NAMESPACE", tess__boot_find_openmpi},
     {"mpirun", "PMI_RANK", "PMI_SIZE", NULL, "MPI_LOCALRANKID", "MPI_LOCALNRANKS", NULL,
-     "PMI_JOBID"},
+     "PMI_JOBID", tess__boot_find_pmi},
     {"Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_LOCALID", NULL,
-     "SLURM_STEP_ID", "SLURM_JOB_ID"},
+     "SLURM_STEP_ID", "SLURM_JOB_ID", tess__boot_find_slurm},
 };
 
 /* A variable that is there and not empty, else NULL. */
@@ -64,6 +67,10 @@ static const struct env_names *env_find(void)
 {
     for (size_t i = 0; i < sizeof env_starter / sizeof *env_starter; i++) {
         const struct env_names *names = &env_starter[i];
+        /* Slurm speaks PMI too, to MPI's programs; then it is Slurm that knows the hosts. */
+        if (names->find == tess__boot_find_pmi && env_get("SLURM_STEP_ID") != NULL &&
+            env_get("MPI_LOCALRANKID") == NULL)
+            continue;
         bool counts = env_get(names->needs) != NULL;
         if (names->needs != NULL ? counts : env_get(names->rank) || env_get(names->count))
             return names;
@@ -97,19 +104,24 @@ static enum tess_status env_read_place(const struct env_names *names, struct tes
 static enum tess_status env_read_address(const struct env_names *names, struct tess_boot_env *env)
 {
     const char *address = env_get("MASTER_ADDR"), *port = env_get("MASTER_PORT");
-    if (address == NULL || port == NULL)
+    if (names->find != NULL && port == NULL)
+        tess__boot_find_port(env);
+    if (names->find != NULL && address == NULL)
+        TESS_TRY(names->find(env));
+    if (names->find == NULL && (address == NULL || port == NULL))
         TESS_FAIL(TESS_ERR_USAGE,
                   "%s says that this is rank %d of %d, but %s is not set: give all ranks the host "
                   "of rank 0 and a free port of it in MASTER_ADDR and MASTER_PORT",
                   names->starter, (int)env->rank, (int)env->rank_count,
                   address == NULL ? "MASTER_ADDR" : "MASTER_PORT");
-    if (strlen(address) >= sizeof env->address)
+    if (address != NULL && strlen(address) >= sizeof env->address)
         TESS_FAIL(TESS_ERR_USAGE,
                   "MASTER_ADDR is %zu characters long: it must be a host's name or "
                   "number",
                   strlen(address));
-    memcpy(env->address, address, strlen(address) + 1);
-    TESS_TRY(env_number("MASTER_PORT", 1, 65535, &env->port));
+    if (address != NULL)
+        memcpy(env->address, address, strlen(address) + 1);
+    TESS_TRY(env_optional("MASTER_PORT", 1, 65535, &env->port));
     const char *taken = env_get("TORCHELASTIC_USE_AGENT_STORE");
     if (taken == NULL || strcmp(taken, "True") != 0)
         return TESS_OK;
@@ -120,6 +132,16 @@ static enum tess_status env_read_address(const struct env_names *names, struct t
     return TESS_OK;
 }
 
+/* Steps of one job of Slurm may run at the same time. */
+static uint64_t env_job(const struct env_names *names)
+{
+    const char *job = env_get(names->job), *step = env_get(names->needs);
+    if (job == NULL)
+        return 0;
+    uint64_t hash = tess_hash_bytes(job, strlen(job));
+    return step == NULL ? hash : hash * 31 + tess_hash_bytes(step, strlen(step));
+}
+
 enum tess_status tess_boot_from_environment(struct tess_boot_env *env_out, bool *found_out)
 {
     const struct env_names *names = env_find();
@@ -128,11 +150,9 @@ enum tess_status tess_boot_from_environment(struct tess_boot_env *env_out, bool 
         return TESS_OK;
     struct tess_boot_env env = {.starter = names->starter, .local_rank = -1, .local_count = -1};
     TESS_TRY(env_read_place(names, &env));
+    env.job = env_job(names);
     if (env.rank_count > 1)
         TESS_TRY(env_read_address(names, &env));
-    const char *job = env_get(names->job);
-    if (job != NULL)
-        env.job = tess_hash_bytes(job, strlen(job));
     *env_out = env;
     *found_out = true;
     return TESS_OK;

@@ -3,7 +3,11 @@
  * have come.
  *
  *     rank r    hello: magic, version, rank, rank count, job
- *     rank 0                                  reply: magic, verdict, reason
+ *     rank 0                                  reply: magic, heard
+ *     rank 0      (once all have come)        reply: magic, verdict, reason
+ *
+ * The first reply comes at once: where rank 0 has one of several ports, whoever is silent on
+ * another one is not it.
  *
  * Rank 0 reads greetings side by side and believes none: a connection that says something else, or
  * nothing, is closed after a while and only counted. Both sides of a job are little-endian; a
@@ -23,11 +27,16 @@
 #include <time.h>
 #include <unistd.h>
 
-#define MEET_MAGIC   UINT64_C(0x746f6f6261726574) /* "teraboot" */
-#define MEET_VERSION 1
-#define MEET_PENDING 128 /* connections that have not said who they are, at a time */
-#define MEET_HELLO_S 5.0 /* after which such a one is closed */
-#define MEET_RETRY_S 0.1 /* between two tries to connect */
+#define MEET_MAGIC    UINT64_C(0x746f6f6261726574) /* "teraboot" */
+#define MEET_VERSION  2
+#define MEET_HEARD    1   /* a verdict that is none yet; others are enum tess_status */
+#define MEET_PENDING  128 /* connections that have not said who they are, at a time */
+#define MEET_HELLO_S  5.0 /* after which such a one is closed */
+#define MEET_RETRY_S  0.1 /* between two tries to connect */
+#define MEET_SILENT_S 3.0 /* after which somebody else listens there */
+#define MEET_FAR_S    2.0 /* an address that takes so long to refuse is not asked for more ports */
+
+#define MEET_WHERE_BYTES (TESS_BOOT_ADDRESS_BYTES + 40)
 
 struct meet_hello {
     uint64_t magic;
@@ -40,7 +49,7 @@ struct meet_hello {
 struct meet_reply {
     uint64_t magic;
     uint32_t version;
-    int32_t verdict; /* enum tess_status */
+    int32_t verdict; /* enum tess_status or MEET_HEARD */
     char reason[496];
 };
 
@@ -64,6 +73,17 @@ struct meet {
     int32_t strangers; /* connections that were turned away */
     char refused[240]; /* the latest of our own kind that was, "" when none */
 };
+
+/* "a, port 5" or "a, ports 5 to 9". */
+static const char *meet_where(const struct tess_boot_env *env, char text[MEET_WHERE_BYTES])
+{
+    if (env->port_count > 1)
+        snprintf(text, MEET_WHERE_BYTES, "%s, ports %d to %d", env->address, (int)env->port,
+                 (int)(env->port + env->port_count - 1));
+    else
+        snprintf(text, MEET_WHERE_BYTES, "%s, port %d", env->address, (int)env->port);
+    return text;
+}
 
 void tess__boot_name_ranks(const bool *missing, int32_t rank_count, char *text, size_t text_bytes)
 {
@@ -91,10 +111,9 @@ void tess__boot_name_ranks(const bool *missing, int32_t rank_count, char *text, 
 
 /* ---- rank 0 ---------------------------------------------------------------------------------- */
 
-static void meet_reply(int fd, enum tess_status verdict, const char *reason)
+static void meet_reply(int fd, int32_t verdict, const char *reason)
 {
-    struct meet_reply reply = {
-        .magic = MEET_MAGIC, .version = MEET_VERSION, .verdict = (int32_t)verdict};
+    struct meet_reply reply = {.magic = MEET_MAGIC, .version = MEET_VERSION, .verdict = verdict};
     char why[BOOT_WHY_BYTES];
     snprintf(reply.reason, sizeof reply.reason, "%s", reason);
     /* Fits any socket's buffer. Who has gone meanwhile is found missing by what follows. */
@@ -139,6 +158,7 @@ static void meet_greet(struct meet *meet, const struct meet_pending *pending)
     } else {
         meet->fd[hello.rank] = pending->fd;
         meet->missing_count--;
+        meet_reply(pending->fd, MEET_HEARD, "");
         return;
     }
     meet_refuse(meet, pending->fd, reason);
@@ -197,7 +217,7 @@ static enum tess_status meet_time_out(struct meet *meet, double timeout_s)
 {
     const struct tess_boot_env *env = meet->env;
     bool missing[TESS_BOOT_RANKS_MAX];
-    char names[100], others[280] = "", reason[496];
+    char names[100], others[280] = "", reason[496], where[MEET_WHERE_BYTES];
     for (int32_t r = 0; r < env->rank_count; r++)
         missing[r] = r > 0 && meet->fd[r] < 0;
     tess__boot_name_ranks(missing, env->rank_count, names, sizeof names);
@@ -207,9 +227,9 @@ static enum tess_status meet_time_out(struct meet *meet, double timeout_s)
         snprintf(others, sizeof others, "; %d connection%s of others %s turned away",
                  (int)meet->strangers, meet->strangers > 1 ? "s" : "",
                  meet->strangers > 1 ? "were" : "was");
-    snprintf(reason, sizeof reason, "rank%s %s of %d did not come to %s, port %d, within %g s",
-             meet->missing_count > 1 ? "s" : "", names, (int)env->rank_count, env->address,
-             (int)env->port, timeout_s);
+    snprintf(reason, sizeof reason, "rank%s %s of %d did not come to %s, within %g s",
+             meet->missing_count > 1 ? "s" : "", names, (int)env->rank_count,
+             meet_where(env, where), timeout_s);
     for (int32_t r = 1; r < env->rank_count; r++)
         if (meet->fd[r] >= 0)
             meet_reply(meet->fd[r], TESS_ERR_TIMEOUT, reason);
@@ -235,6 +255,17 @@ static enum tess_status meet_loop(struct meet *meet, double timeout_s)
     return TESS_OK;
 }
 
+/* The given port, or the first one that is free. */
+static enum tess_status meet_listen(struct meet *meet)
+{
+    const struct tess_boot_env *env = meet->env;
+    for (int32_t p = 0; p + 1 < env->port_count; p++)
+        if (tess__boot_try_listen(env->address, env->port + p, &meet->listener) == 0)
+            return TESS_OK;
+    return tess__boot_listen(
+        env->address, env->port + (env->port_count > 1 ? env->port_count - 1 : 0), &meet->listener);
+}
+
 enum tess_status tess__boot_gather_members(const struct tess_boot_env *env, double timeout_s,
                                            int *fd_out)
 {
@@ -246,7 +277,7 @@ enum tess_status tess__boot_gather_members(const struct tess_boot_env *env, doub
     meet->missing_count = env->rank_count - 1;
     for (int32_t r = 0; r < env->rank_count; r++)
         fd_out[r] = -1;
-    enum tess_status status = tess__boot_listen(env->address, env->port, &meet->listener);
+    enum tess_status status = meet_listen(meet);
     if (status == TESS_OK)
         status = meet_loop(meet, timeout_s);
     for (int i = 0; i < meet->pending_count; i++)
@@ -258,6 +289,17 @@ enum tess_status tess__boot_gather_members(const struct tess_boot_env *env, doub
 
 /* ---- the others ------------------------------------------------------------------------------ */
 
+static bool meet_take(int fd, double limit_s, struct meet_reply *reply, char *why, size_t why_bytes)
+{
+    if (!tess__boot_receive(fd, reply, sizeof *reply, limit_s, why, why_bytes))
+        return false;
+    reply->reason[sizeof reply->reason - 1] = '\0';
+    if (reply->magic == MEET_MAGIC && reply->version == MEET_VERSION)
+        return true;
+    snprintf(why, why_bytes, "what listens there is not rank 0 of this program");
+    return false;
+}
+
 /* Wait for rank 0's word on a fresh connection. False: whoever answers is not rank 0, or it has
  * gone; try again. */
 static bool meet_hear(const struct tess_boot_env *env, int fd, double limit_s,
@@ -268,41 +310,74 @@ static bool meet_hear(const struct tess_boot_env *env, int fd, double limit_s,
                                      .rank = env->rank,
                                      .rank_count = env->rank_count,
                                      .job = env->job};
-    if (!tess__boot_send(fd, &hello, sizeof hello, limit_s, why, why_bytes) ||
-        !tess__boot_receive(fd, reply, sizeof *reply, limit_s, why, why_bytes))
+    const double silent_s = tess_clock_s() + MEET_SILENT_S;
+    const double first_s = env->port_count > 1 && silent_s < limit_s ? silent_s : limit_s;
+    if (!tess__boot_send(fd, &hello, sizeof hello, first_s, why, why_bytes) ||
+        !meet_take(fd, first_s, reply, why, why_bytes))
         return false;
-    reply->reason[sizeof reply->reason - 1] = '\0';
-    if (reply->magic == MEET_MAGIC && reply->version == MEET_VERSION)
+    return reply->verdict != MEET_HEARD || meet_take(fd, limit_s, reply, why, why_bytes);
+}
+
+/* Try one address at one port. True: there is a verdict, in *status_out. *far_out: nobody refuses
+ * there either. */
+static bool meet_try(const struct tess_boot_env *env, const char *address, int32_t port,
+                     double limit_s, int *fd_out, enum tess_status *status_out, bool *far_out,
+                     char why[BOOT_WHY_BYTES])
+{
+    struct meet_reply reply;
+    const double begin_s = tess_clock_s();
+    int fd = tess__boot_connect(address, port, limit_s, why, BOOT_WHY_BYTES);
+    *far_out = fd < 0 && tess_clock_s() - begin_s > MEET_FAR_S;
+    if (fd >= 0 && meet_hear(env, fd, limit_s, &reply, why, BOOT_WHY_BYTES)) {
+        *status_out = TESS_OK;
+        if (reply.verdict == TESS_OK) {
+            *fd_out = fd;
+            return true;
+        }
+        close(fd);
+        *status_out =
+            reply.verdict == TESS_ERR_TIMEOUT
+                ? tess_fail(TESS_ERR_TIMEOUT, "rank %d is there, but %s", (int)env->rank,
+                            reply.reason)
+                : tess_fail(TESS_ERR_COMM, "rank 0 at %s, port %d, turned rank %d away: %s",
+                            address, (int)port, (int)env->rank, reply.reason);
         return true;
-    snprintf(why, why_bytes, "what listens there is not rank 0 of this program");
+    }
+    if (fd >= 0)
+        close(fd);
+    return false;
+}
+
+/* Each address at each port, once. */
+static bool meet_round(const struct tess_boot_env *env, double limit_s, int *fd_out,
+                       enum tess_status *status_out, char why[BOOT_WHY_BYTES])
+{
+    char addresses[TESS_BOOT_ADDRESS_BYTES], *rest = NULL;
+    snprintf(addresses, sizeof addresses, "%s", env->address);
+    for (char *one = strtok_r(addresses, ",", &rest); one != NULL;
+         one = strtok_r(NULL, ",", &rest)) {
+        bool far = false;
+        int32_t port = env->port;
+        do {
+            if (meet_try(env, one, port, limit_s, fd_out, status_out, &far, why))
+                return true;
+        } while (++port < env->port + env->port_count && !far);
+    }
     return false;
 }
 
 enum tess_status tess__boot_join(const struct tess_boot_env *env, double timeout_s, int *fd_out)
 {
     double limit_s = tess_clock_s() + timeout_s + BOOT_GRACE_S;
-    char why[BOOT_WHY_BYTES] = "";
+    char why[BOOT_WHY_BYTES] = "", where[MEET_WHERE_BYTES];
+    enum tess_status status;
     do {
-        struct meet_reply reply;
-        int fd = tess__boot_connect(env->address, env->port, limit_s, why, sizeof why);
-        if (fd >= 0 && meet_hear(env, fd, limit_s, &reply, why, sizeof why)) {
-            if (reply.verdict == TESS_OK) {
-                *fd_out = fd;
-                return TESS_OK;
-            }
-            close(fd);
-            if (reply.verdict == TESS_ERR_TIMEOUT)
-                TESS_FAIL(TESS_ERR_TIMEOUT, "rank %d is there, but %s", (int)env->rank,
-                          reply.reason);
-            TESS_FAIL(TESS_ERR_COMM, "rank 0 at %s, port %d, turned rank %d away: %s", env->address,
-                      (int)env->port, (int)env->rank, reply.reason);
-        }
-        if (fd >= 0)
-            close(fd);
+        if (meet_round(env, limit_s, fd_out, &status, why))
+            return status;
         nanosleep(&(struct timespec){.tv_nsec = (long)(MEET_RETRY_S * 1e9)}, NULL);
     } while (tess_clock_s() < limit_s - BOOT_GRACE_S);
     TESS_FAIL(TESS_ERR_TIMEOUT,
-              "rank %d did not reach rank 0 at %s, port %d, within %g s: %s; is rank 0 running, "
+              "rank %d did not reach rank 0 at %s, within %g s: %s; is rank 0 running, "
               "and are address and port right?",
-              (int)env->rank, env->address, (int)env->port, timeout_s, why);
+              (int)env->rank, meet_where(env, where), timeout_s, why);
 }

@@ -125,8 +125,7 @@ static int socket_listen_loopback(const char *address, int32_t port, struct boot
     return listener->count > 0 && error != EADDRINUSE ? 0 : error;
 }
 
-enum tess_status tess__boot_listen(const char *address, int32_t port,
-                                   struct boot_listener *listener_out)
+int tess__boot_try_listen(const char *address, int32_t port, struct boot_listener *listener_out)
 {
     struct boot_listener listener = {.count = 0};
     int error = 0;
@@ -137,16 +136,23 @@ enum tess_status tess__boot_listen(const char *address, int32_t port,
         error = listener.fd[0] < 0 ? errno : 0;
         listener.count = error == 0;
     }
-    if (error != 0) {
+    if (error != 0)
         tess__boot_unlisten(&listener);
+    *listener_out = listener;
+    return error;
+}
+
+enum tess_status tess__boot_listen(const char *address, int32_t port,
+                                   struct boot_listener *listener_out)
+{
+    const int error = tess__boot_try_listen(address, port, listener_out);
+    if (error != 0)
         TESS_FAIL(
             TESS_ERR_COMM, "rank 0 cannot listen at %s, port %d: %s%s", address, (int)port,
             strerror(error),
             error == EADDRINUSE
                 ? "; another program, or a job that has not ended, has it: choose another port"
                 : "");
-    }
-    *listener_out = listener;
     return TESS_OK;
 }
 

@@ -24,6 +24,8 @@ struct boot_listener {
 /* Is it this host alone that is meant, by a number or as "localhost"? */
 bool tess__boot_is_loopback(const char *address);
 
+/* 0, or the errno of what is wrong; says nothing. */
+int tess__boot_try_listen(const char *address, int32_t port, struct boot_listener *listener_out);
 /* TESS_ERR_COMM with address, port and reason. */
 enum tess_status tess__boot_listen(const char *address, int32_t port,
                                    struct boot_listener *listener_out);
