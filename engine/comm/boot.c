@@ -195,11 +195,12 @@ static enum tess_status star_meet(struct boot_star *star, const struct tess_boot
     /* Whoever reaches rank 0 without leaving the host is on its host, whose name is often that of
      * the loopback there (127.0.1.1): others find it as they find rank 0. Rank 0 itself has the
      * address that it was given, or of several the one that rank 1 has found it at. */
+    const bool several = strchr(env->address, ',') != NULL;
     char own[BOOT_TEXT_BYTES];
-    if (env->rank == 0 && strchr(env->address, ',') == NULL)
+    if (env->rank == 0 && !several)
         return TESS_OK;
     tess__boot_own_text(star->fd[1], own);
-    if (!tess__boot_is_loopback(own))
+    if (several || !tess__boot_is_loopback(own))
         snprintf(star->address, sizeof star->address, "%s", own);
     return TESS_OK;
 }

@@ -77,11 +77,11 @@ static enum tess_status pmi_ask(struct pmi *pmi, const char *question, const cha
     if (!answered || strncmp(pmi->line, answer, strlen(answer)) != 0 ||
         (code != NULL && strtol(code + 4, NULL, 10) != 0))
         TESS_FAIL(TESS_ERR_COMM,
-                  "mpirun does not help the ranks to find each other (PMI 1, '%.40s': %s%.80s%s); "
+                  "mpirun does not help the ranks to find each other (PMI 1, '%.*s': %s%.80s%s); "
                   "give all ranks the host of rank 0 and a free port of it in MASTER_ADDR and "
                   "MASTER_PORT",
-                  question, answered ? "'" : "no answer", answered ? pmi->line : "",
-                  answered ? "'" : "");
+                  (int)strcspn(question, " \n"), question, answered ? "'" : "no answer",
+                  answered ? pmi->line : "", answered ? "'" : "");
     return TESS_OK;
 }
 

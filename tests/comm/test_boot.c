@@ -158,37 +158,11 @@ static void meet_all(struct meeting *meeting)
 
 /* ---- the environment ------------------------------------------------------------------------- */
 
-static const char *const env_all[] = {"RANK",
-                                      "WORLD_SIZE",
-                                      "LOCAL_RANK",
-                                      "LOCAL_WORLD_SIZE",
-                                      "MASTER_ADDR",
-                                      "MASTER_PORT",
-                                      "TORCHELASTIC_RUN_ID",
-                                      "TORCHELASTIC_USE_AGENT_STORE",
-                                      "OMPI_COMM_WORLD_RANK",
-                                      "OMPI_COMM_WORLD_SIZE",
-                                      "OMPI_COMM_WORLD_LOCAL_RANK",
-                                      "OMPI_COMM_WORLD_LOCAL_SIZE",
-                                      "PMIX_NAMESPACE",
-                                      "PMI_RANK",
-                                      "PMI_SIZE",
-                                      "PMI_JOBID",
-                                      "MPI_LOCALRANKID",
-                                      "MPI_LOCALNRANKS",
-                                      "SLURM_PROCID",
-                                      "SLURM_NTASKS",
-                                      "SLURM_STEP_NUM_TASKS",
-                                      "SLURM_LOCALID",
-                                      "SLURM_STEP_ID",
-                                      "SLURM_JOB_ID"};
-
 /* "A=1 B=2": these and no others of ours. */
 static enum tess_status env_read(const char *variables, struct tess_boot_env *env, bool *found)
 {
     char copy[512], *rest = NULL;
-    for (size_t i = 0; i < sizeof env_all / sizeof *env_all; i++)
-        unsetenv(env_all[i]);
+    clearenv();
     snprintf(copy, sizeof copy, "%s", variables);
     for (char *word = strtok_r(copy, " ", &rest); word != NULL; word = strtok_r(NULL, " ", &rest)) {
         char *value = strchr(word, '=');
@@ -615,23 +589,29 @@ struct wire_hello {
     uint64_t job;
 };
 
+/* A connection that rank 0 has taken for that of rank 1. */
+static int stray_greet(int32_t port)
+{
+    struct wire_hello hello = {.version = 2, .rank = 1, .rank_count = 2, .job = 77};
+    char reply[512];
+    int fd = stray_connect(port);
+    memcpy(&hello.magic, "teraboot", 8);
+    assert_true(fd >= 0 && send(fd, &hello, sizeof hello, MSG_NOSIGNAL) == sizeof hello);
+    for (int i = 0; i < 2; i++) /* heard, and the verdict */
+        assert_true(recv(fd, reply, sizeof reply, MSG_WAITALL) == sizeof reply);
+    return fd;
+}
+
 static void case_truncated(void **state)
 {
     (void)state;
     struct meeting meeting = meeting_of(2, "127.0.0.1");
-    struct wire_hello hello = {.version = 2, .rank = 1, .rank_count = 2, .job = 77};
     struct {
         uint64_t magic, number, bytes;
     } part = {.number = 1, .bytes = 8};
-    char reply[512];
-    memcpy(&hello.magic, "teraboot", 8);
     memcpy(&part.magic, "terapart", 8);
     pid_t root = meet_fork(&meeting, 0);
-    int fd = stray_connect(meeting.env.port);
-    assert_true(fd >= 0);
-    assert_true(send(fd, &hello, sizeof hello, MSG_NOSIGNAL) == sizeof hello);
-    for (int i = 0; i < 2; i++) /* heard, and the verdict */
-        assert_true(recv(fd, reply, sizeof reply, MSG_WAITALL) == sizeof reply);
+    int fd = stray_greet(meeting.env.port);
     assert_true(send(fd, &part, sizeof part, MSG_NOSIGNAL) == sizeof part);
     assert_true(send(fd, "half", 4, MSG_NOSIGNAL) == 4);
     close(fd);
@@ -644,10 +624,7 @@ static void case_truncated(void **state)
     meeting = meeting_of(2, "127.0.0.1");
     part.bytes = UINT64_MAX;
     root = meet_fork(&meeting, 0);
-    fd = stray_connect(meeting.env.port);
-    assert_true(send(fd, &hello, sizeof hello, MSG_NOSIGNAL) == sizeof hello);
-    for (int i = 0; i < 2; i++) /* heard, and the verdict */
-        assert_true(recv(fd, reply, sizeof reply, MSG_WAITALL) == sizeof reply);
+    fd = stray_greet(meeting.env.port);
     assert_true(send(fd, &part, sizeof part, MSG_NOSIGNAL) == sizeof part);
     assert_int_equal(waitpid(root, NULL, 0), root);
     close(fd);

@@ -1,0 +1,310 @@
+/*
+ * Finding rank 0 without MASTER_ADDR: by the variables of mpirun and Slurm, by PMI with a server
+ * that the test plays, and on a port of several.
+ */
+#include "base/clock.h"
+#include "comm/boot.h"
+#include "comm/boot_find.h"
+#include "tessera/device.h"
+#include "tessera/log.h"
+
+#include <arpa/inet.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define COUNT(array) (sizeof(array) / sizeof *(array))
+
+#define assert_says(text, words)                                                                   \
+    do {                                                                                           \
+        if (strstr((text), (words)) == NULL)                                                       \
+            fail_msg("'%s' does not say '%s'", (text), (words));                                   \
+    } while (0)
+
+static void case_uri(void **state)
+{
+    static const struct {
+        const char *uri, *hosts; /* NULL: refused */
+    } wanted[] = {
+        {"1137377280.0;tcp://192.0.2.2:58745;tcp6://[fd00::2]:54105", "192.0.2.2,fd00::2"},
+        {"7.0;tcp://10.77.0.1,172.17.0.2:35467", "10.77.0.1,172.17.0.2"},
+        {"7.0;tcp6://[fd00::2],[fd00::3]:1", "fd00::2,fd00::3"},
+        {"7.0;usock;tcp://1.2.3.4:5", "1.2.3.4"},
+        {"", NULL},
+        {"7.0", NULL},
+        {"7.0;tcp://", NULL},
+        {"7.0;tcp://:5", NULL},
+        {"7.0;tcp6://[fd00::2", NULL},
+    };
+    (void)state;
+    for (size_t i = 0; i < COUNT(wanted); i++) {
+        char hosts[TESS_BOOT_ADDRESS_BYTES];
+        const bool found = tess__boot_uri_hosts(wanted[i].uri, hosts, sizeof hosts);
+        if (found != (wanted[i].hosts != NULL) || (found && strcmp(hosts, wanted[i].hosts) != 0))
+            fail_msg("'%s' gives '%s'", wanted[i].uri, found ? hosts : "(nothing)");
+    }
+    /* More than there is room for: those that fit, whole. */
+    char hosts[16];
+    assert_true(tess__boot_uri_hosts("7;tcp://10.0.0.1,10.0.0.2:5", hosts, sizeof hosts));
+    assert_string_equal(hosts, "10.0.0.1");
+}
+
+static void case_first_host(void **state)
+{
+    static const struct {
+        const char *list, *host; /* NULL: refused */
+    } wanted[] = {
+        {"node1", "node1"},
+        {"node1,node2", "node1"},
+        {"gpu[07-09,12],login", "gpu07"},
+        {"r[0-1]n[02-04]-ib", "r0n02-ib"},
+        {"[3-4]", "3"},
+        {"", NULL},
+        {",a", NULL},
+        {"a[", NULL},
+        {"a[]", NULL},
+        {"a[x-y]", NULL},
+        {"a[1-2", NULL},
+    };
+    (void)state;
+    for (size_t i = 0; i < COUNT(wanted); i++) {
+        char host[32];
+        const bool found = tess__boot_first_host(wanted[i].list, host, sizeof host);
+        if (found != (wanted[i].host != NULL) || (found && strcmp(host, wanted[i].host) != 0))
+            fail_msg("'%s' gives '%s'", wanted[i].list, found ? host : "(nothing)");
+    }
+    char host[8];
+    assert_true(tess__boot_first_host("1234567", host, sizeof host));
+    assert_false(tess__boot_first_host("12345678", host, sizeof host));
+    assert_false(tess__boot_first_host("1234[5678-5679]", host, sizeof host));
+}
+
+/* "A=1 B=2" in the environment of tess_boot_from_environment, in a child of its own. */
+static void env_set(const char *variables)
+{
+    char copy[512], *rest = NULL;
+    clearenv();
+    snprintf(copy, sizeof copy, "%s", variables);
+    for (char *word = strtok_r(copy, " ", &rest); word != NULL; word = strtok_r(NULL, " ", &rest)) {
+        char *value = strchr(word, '=');
+        *value = '\0';
+        setenv(word, value + 1, 1);
+    }
+}
+
+static void case_environment(void **state)
+{
+    static const struct {
+        const char *variables, *address; /* NULL: refused, and it says */
+        const char *says;
+    } wanted[] = {
+        {"OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_RANK=1 "
+         "OMPI_COMM_WORLD_LOCAL_SIZE=4 PMIX_NAMESPACE=5",
+         "127.0.0.1", NULL},
+        {"OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_RANK=1 "
+         "OMPI_COMM_WORLD_LOCAL_SIZE=2 OMPI_MCA_orte_hnp_uri=7.0;tcp://203.0.113.7:5",
+         "203.0.113.7", NULL},
+        {"OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_RANK=0 "
+         "OMPI_COMM_WORLD_LOCAL_SIZE=2 OMPI_MCA_orte_hnp_uri=7.0;tcp://203.0.113.7:5",
+         NULL, "rank 0 is not on mpirun's own host (203.0.113.7)"},
+        {"OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=4", NULL, "-x MASTER_ADDR=HOST"},
+        {"PMI_RANK=1 PMI_SIZE=4 MPI_LOCALRANKID=1 MPI_LOCALNRANKS=2", NULL, "PMI_FD"},
+        {"PMI_RANK=1 PMI_SIZE=4 MPI_LOCALRANKID=1 MPI_LOCALNRANKS=2 PMI_FD=9", "", NULL},
+        {"SLURM_STEP_ID=0 SLURM_PROCID=5 SLURM_NTASKS=6 SLURM_STEP_NUM_NODES=1", "127.0.0.1", NULL},
+        {"SLURM_STEP_ID=0 SLURM_PROCID=5 SLURM_NTASKS=6 SLURM_STEP_NUM_NODES=3 "
+         "SLURM_STEP_NODELIST=n[08-10] SLURM_JOB_NODELIST=n[01-10]",
+         "n08", NULL},
+        /* Slurm that speaks PMI is Slurm. */
+        {"SLURM_STEP_ID=0 SLURM_PROCID=5 SLURM_NTASKS=6 SLURM_NNODES=2 SLURM_JOB_NODELIST=a,b "
+         "PMI_RANK=5 PMI_SIZE=6 PMI_FD=9",
+         "a", NULL},
+        {"SLURM_STEP_ID=0 SLURM_PROCID=5 SLURM_NTASKS=6", NULL, "SLURM_STEP_NODELIST is not set"},
+        /* What is given is taken, as far as it is given. */
+        {"SLURM_STEP_ID=0 SLURM_PROCID=5 SLURM_NTASKS=6 SLURM_NNODES=1 MASTER_ADDR=x", "x", NULL},
+    };
+    (void)state;
+    for (size_t i = 0; i < COUNT(wanted); i++) {
+        struct tess_boot_env env;
+        bool found = false;
+        env_set(wanted[i].variables);
+        const enum tess_status status = tess_boot_from_environment(&env, &found);
+        if (wanted[i].address == NULL) {
+            assert_int_equal(status, TESS_ERR_USAGE);
+            assert_says(tess_log_last_error(), wanted[i].says);
+            continue;
+        }
+        assert_int_equal(status, TESS_OK);
+        assert_true(found);
+        assert_string_equal(env.address, wanted[i].address);
+        assert_true(env.port_count > 1 && env.port > 1024 && env.port + env.port_count < 32768);
+    }
+    /* A port that is given is the only one. */
+    struct tess_boot_env env;
+    bool found;
+    env_set("SLURM_STEP_ID=0 SLURM_PROCID=5 SLURM_NTASKS=6 SLURM_NNODES=1 MASTER_PORT=99");
+    assert_int_equal(tess_boot_from_environment(&env, &found), TESS_OK);
+    assert_int_equal(env.port, 99);
+    assert_true(env.port_count <= 1);
+    /* Two steps of a job are two jobs. */
+    const uint64_t job = env.job;
+    env_set("SLURM_STEP_ID=1 SLURM_PROCID=5 SLURM_NTASKS=6 SLURM_NNODES=1 SLURM_JOB_ID=3");
+    assert_int_equal(tess_boot_from_environment(&env, &found), TESS_OK);
+    const uint64_t one = env.job;
+    env_set("SLURM_STEP_ID=2 SLURM_PROCID=5 SLURM_NTASKS=6 SLURM_NNODES=1 SLURM_JOB_ID=3");
+    assert_int_equal(tess_boot_from_environment(&env, &found), TESS_OK);
+    assert_true(job == 0 && one != 0 && one != env.job);
+}
+
+/* ---- PMI ------------------------------------------------------------------------------------- */
+
+/* mpirun's side for one rank, which gives these answers and then closes; in a child. */
+static pid_t pmi_serve(const char *const *answer, int *fd_out)
+{
+    int pair[2];
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
+    fflush(NULL);
+    pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        char question[2048];
+        close(pair[0]);
+        for (; *answer != NULL; answer++) {
+            if (read(pair[1], question, sizeof question) <= 0 ||
+                write(pair[1], *answer, strlen(*answer)) < 0)
+                break;
+        }
+        _exit(0);
+    }
+    close(pair[1]);
+    *fd_out = pair[0];
+    return pid;
+}
+
+static enum tess_status pmi_find(const char *const *answer, const char *local_count,
+                                 struct tess_boot_env *env)
+{
+    char variables[200];
+    int fd = -1;
+    bool found;
+    const pid_t pid = pmi_serve(answer, &fd);
+    snprintf(variables, sizeof variables,
+             "PMI_RANK=1 PMI_SIZE=4 MPI_LOCALRANKID=1 MPI_LOCALNRANKS=%s PMI_FD=%d", local_count,
+             fd);
+    env_set(variables);
+    assert_int_equal(tess_boot_from_environment(env, &found), TESS_OK);
+    const enum tess_status status = tess_boot_find(env, 1);
+    close(fd);
+    assert_int_equal(waitpid(pid, NULL, 0), pid);
+    return status;
+}
+
+#define PMI_INIT "cmd=response_to_init pmi_version=1 pmi_subversion=1 rc=0\n"
+
+static void case_pmi(void **state)
+{
+    static const char *const here[] = {PMI_INIT, "cmd=my_kvsname kvsname=kvs_1_0\n", NULL};
+    static const char *const far[] = {
+        PMI_INIT, "cmd=my_kvsname kvsname=kvs_1_0\n", "cmd=barrier_out\n",
+        "cmd=get_result rc=0 msg=success value=10.0.0.1,fd00::1\n", NULL};
+    static const char *const bad[][5] = {
+        {NULL},
+        {"cmd=response_to_init pmi_version=1 rc=-1\n", NULL},
+        {PMI_INIT, "cmd=my_kvsname name=x\n", NULL},
+        {PMI_INIT, "cmd=my_kvsname kvsname=x", NULL}, /* no end of the line */
+        {PMI_INIT, "cmd=my_kvsname kvsname=x\n", "cmd=barrier_out\n",
+         "cmd=get_result rc=-1 msg=no\n", NULL},
+    };
+    struct tess_boot_env env, other;
+    (void)state;
+    assert_int_equal(pmi_find(here, "4", &env), TESS_OK);
+    assert_string_equal(env.address, "127.0.0.1");
+    assert_true(env.job != 0 && env.port_count > 1);
+    assert_int_equal(pmi_find(far, "2", &other), TESS_OK);
+    assert_string_equal(other.address, "10.0.0.1,fd00::1");
+    assert_true(other.job == env.job && other.port == env.port);
+    for (size_t i = 0; i < COUNT(bad); i++) {
+        const double start_s = tess_clock_s();
+        assert_int_equal(pmi_find(bad[i], "2", &env), TESS_ERR_COMM);
+        assert_says(tess_log_last_error(), "mpirun ");
+        assert_true(tess_clock_s() - start_s < 5);
+    }
+    env_set("PMI_RANK=1 PMI_SIZE=4 MPI_LOCALRANKID=1 MPI_LOCALNRANKS=4 PMI_FD=1000000");
+    bool found;
+    assert_int_equal(tess_boot_from_environment(&env, &found), TESS_OK);
+    assert_int_equal(tess_boot_find(&env, 1), TESS_ERR_USAGE);
+    assert_says(tess_log_last_error(), "PMI_FD is '1000000'");
+}
+
+/* ---- a port of several ----------------------------------------------------------------------- */
+
+static int port_take(int32_t port)
+{
+    const struct sockaddr_in name = {.sin_family = AF_INET,
+                                     .sin_port = htons((uint16_t)port),
+                                     .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (bind(fd, (const struct sockaddr *)&name, sizeof name) == 0 && listen(fd, 8) == 0)
+        return fd;
+    close(fd);
+    return -1;
+}
+
+/* Somebody who says nothing has the first port, and of two addresses the first is wrong. */
+static void case_ports(void **state)
+{
+    static const char *const address[] = {"127.0.0.1", "127.0.0.9,127.0.0.1"};
+    (void)state;
+    for (size_t a = 0; a < COUNT(address); a++) {
+        struct tess_boot_env env = {.starter = "test", .rank_count = 3, .port_count = 4, .job = 5};
+        int silent = -1;
+        for (env.port = 20000; silent < 0; env.port += 7)
+            silent = port_take(env.port);
+        env.port -= 7;
+        snprintf(env.address, sizeof env.address, "%s", address[a]);
+        pid_t pid[3];
+        for (int32_t r = 2; r >= 0; r--) {
+            fflush(NULL);
+            pid[r] = fork();
+            assert_true(pid[r] >= 0);
+            if (pid[r] > 0)
+                continue;
+            struct tess_boot *boot = NULL;
+            int32_t all[3] = {-1, -1, -1};
+            env.rank = r;
+            if (tess_boot_open(&env, 20, &boot) != TESS_OK ||
+                boot->gather(boot->context, &r, sizeof r, all) != TESS_OK)
+                _exit(1);
+            _exit(all[0] == 0 && all[1] == 1 && all[2] == 2 &&
+                          strcmp(boot->address, "127.0.0.1") == 0
+                      ? 0
+                      : 2);
+        }
+        for (int32_t r = 0; r < 3; r++) {
+            int ended = -1;
+            assert_int_equal(waitpid(pid[r], &ended, 0), pid[r]);
+            assert_int_equal(ended, 0);
+        }
+        close(silent);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(case_uri),         cmocka_unit_test(case_first_host),
+        cmocka_unit_test(case_environment), cmocka_unit_test(case_pmi),
+        cmocka_unit_test(case_ports),
+    };
+    tess_log_set_level(TESS_LOG_ERROR);
+    return cmocka_run_group_tests_name("boot_find", tests, NULL, NULL);
+}
