@@ -1,8 +1,9 @@
 /*
- * tessera bench comm: time and bandwidth of every collective of the `local` communicator over a
- * list of sizes, beside plain memory copies by the same ranks in the same run; in the host's
- * memory, or, with ranks that are threads and share a device, in the device's. A table on stdout,
- * and one JSON line per row with --json.
+ * tessera bench comm: time and bandwidth of every collective over a list of sizes, beside plain
+ * memory copies by the same ranks in the same run; between ranks of this host, by its memory or by
+ * sockets, or between those that mpirun, srun or torchrun has started; in the host's memory, or,
+ * with ranks that are threads and share a device, in the device's. A table on stdout, and one JSON
+ * line per row with --json.
  *
  * "size" is the bytes of the whole array: what all-reduce sums, what all-gather ends with, what
  * reduce-scatter begins with. Algorithm bandwidth is size / time; bus bandwidth multiplies it by
@@ -10,36 +11,28 @@
  * all-reduce and (N-1)/N for the ones that move each share once, so that figures of different N
  * compare.
  */
+#include "cli/bench_comm.h"
 #include "base/clock.h"
 #include "base/options.h"
 #include "cli/args.h"
-#include "cli/bench_place.h"
 #include "cli/command.h"
-#include "cli/launch.h"
+#include "cli/launch_env.h"
+#include "cli/open_comm.h"
 #include "cli/text.h"
 #include "tessera/check.h"
-#include "tessera/version.h"
 
-#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
+#include <unistd.h>
 
-#define BENCH_SIZES_MAX 24
 #define BENCH_SIZE_MAX  (1ull << 36)
 #define BENCH_SAMPLES   1000
 #define BENCH_WARM_UP   2
 #define BENCH_TIMEOUT_S 120.0
 #define BENCH_TOUCHED   ((size_t)1 << 30) /* bytes per row, which sets the number of samples */
-
-struct bench_options {
-    int64_t ranks;
-    const char *sizes;
-    int32_t order, mode;
-    bool rewrite, bind;
-    const char *device, *kernel, *json;
-};
+#define BENCH_ROW_S     2.0               /* for a row over a network, which may be slow */
+#define BENCH_LEAST     5                 /* samples */
 
 static const struct tess_option bench_option_table[] = {
     {"ranks", TESS_OPTION_INT, offsetof(struct bench_options, ranks), "2", 1, TESS_WORLD_RANKS_MAX,
@@ -60,61 +53,31 @@ static const struct tess_option bench_option_table[] = {
      "sums by its kernels"},
     {"kernel", TESS_OPTION_STRING, offsetof(struct bench_options, kernel), "", 0, 0, NULL,
      "guard_queue: the same order of work without a device, for tests"},
+    {"comm", TESS_OPTION_CHOICE, offsetof(struct bench_options, comm), "auto", 0, 0,
+     "auto|local|tcp|mpi",
+     "how ranks exchange data: local, memory they share; tcp, sockets; mpi, messages of the MPI "
+     "library whose mpirun has started them; auto: local where the ranks are started from here, "
+     "else mpi under mpirun where it is installed, else tcp"},
+    {"comm.mpi.native", TESS_OPTION_BOOL, offsetof(struct bench_options, native), "off", 0, 0, NULL,
+     "MPI's own collectives, with --order fast"},
+    {"comm.mpi.library", TESS_OPTION_CHOICE, offsetof(struct bench_options, library), "auto", 0, 0,
+     "auto|openmpi|mpich", "which MPI library; auto: that of the mpirun"},
+    {"rank-orders", TESS_OPTION_STRING, offsetof(struct bench_options, rank_orders), "natural", 0,
+     0, NULL,
+     "orders of the ranks within the group, to be compared in one table where there are several, "
+     "separated by ';': natural, interleaved (one rank of every host in turn), or all ranks as "
+     "0,4,1,5"},
     {"json", TESS_OPTION_STRING, offsetof(struct bench_options, json), "", 0, 0, NULL,
      "file to which one JSON line per row is added"},
     {NULL, TESS_OPTION_BOOL, 0, NULL, 0, 0, NULL, NULL},
 };
 
-enum bench_kind {
-    BENCH_ALL_REDUCE,
-    BENCH_REDUCE_SCATTER,
-    BENCH_ALL_GATHER,
-    BENCH_BROADCAST,
-    BENCH_REDUCE,
-    BENCH_ALL_TO_ALL,
-    BENCH_SEND,
-    BENCH_COPY,
-    BENCH_KINDS
-};
-
-/* Bus bandwidth = algorithm bandwidth * times * (N - 1) / N, or * times where `whole`. */
-static const struct bench_row_kind {
-    const char *name;
-    int times;
-    bool whole;
-} bench_kinds[BENCH_KINDS] = {
-    [BENCH_ALL_REDUCE] = {"all_reduce", 2, false},
-    [BENCH_REDUCE_SCATTER] = {"reduce_scatter", 1, false},
-    [BENCH_ALL_GATHER] = {"all_gather", 1, false},
-    [BENCH_BROADCAST] = {"broadcast", 1, true},
-    [BENCH_REDUCE] = {"reduce", 1, true},
-    [BENCH_ALL_TO_ALL] = {"all_to_all", 1, false},
-    [BENCH_SEND] = {"send and recv", 1, true},
-    [BENCH_COPY] = {"memcpy", 1, true},
-};
-
-struct bench {
-    struct bench_options options;
-    size_t size[BENCH_SIZES_MAX];
-    int size_count;
-    FILE *json;
-    char machine[128];
-    bool on_device;
-    char memory[128];                 /* whose: "host", or of what */
-    struct tess__bench_place place;   /* where on_device */
-    double copy_gbs[BENCH_SIZES_MAX]; /* in the launcher, as rows come in */
-};
-
-/* What rank 0 tells the launcher. */
-struct bench_row {
-    int32_t kind, size, samples;
-    double median_s, p99_s, least_s;
-};
-
 /* One rank's arrays, of the greatest size each. */
 struct bench_rank {
     const struct bench *bench;
-    struct tess_comm *comm;
+    const struct tess__rank *launched;
+    struct tess_comm *comm, *order_comm[BENCH_ORDERS_MAX]; /* [0] may be comm itself */
+    int32_t host[TESS_WORLD_RANKS_MAX];
     struct tess_kernel *kernel; /* NULL: arrays are the host's */
     struct tess_fence *fence;
     float *a, *b;
@@ -228,44 +191,73 @@ static enum tess_status bench_rewrite(struct bench_rank *rank, enum bench_kind k
     return TESS_OK;
 }
 
-/* Time one row; every rank takes part, rank 0 reports. */
-static enum tess_status bench_measure(struct bench_rank *rank, struct tess__rank *launched,
-                                      enum bench_kind kind, int size_index)
+/* How many samples: of so many bytes, and over a network within a time, which all agree on by the
+ * slowest rank's latest call. */
+static enum tess_status bench_samples(struct bench_rank *rank, size_t bytes, double latest_s,
+                                      int *samples_out)
 {
-    size_t bytes = rank->bench->size[size_index];
-    size_t wanted = BENCH_TOUCHED / bytes;
+    const size_t wanted = BENCH_TOUCHED / bytes;
     int samples = wanted > BENCH_SAMPLES ? BENCH_SAMPLES : wanted < 5 ? 5 : (int)wanted;
-    bool rewrite = rank->bench->options.rewrite;
+    if (rank->bench->comm == TESS_COMM_TCP || rank->bench->comm == TESS_COMM_MPI) {
+        double slowest_s = latest_s;
+        TESS_TRY(tess_comm_all_reduce(rank->comm, &latest_s, &slowest_s, 1, TESS_F64,
+                                      TESS_REDUCE_MAX, NULL));
+        if (samples > BENCH_ROW_S / slowest_s)
+            samples = BENCH_ROW_S / slowest_s > BENCH_LEAST ? (int)(BENCH_ROW_S / slowest_s)
+                                                            : BENCH_LEAST;
+    }
+    *samples_out = samples;
+    return TESS_OK;
+}
+
+/* One call, from where all are ready; in *seconds_out, and *start is the moment after it. */
+static enum tess_status bench_sample(struct bench_rank *rank, enum bench_kind kind, size_t bytes,
+                                     int turn, double *start_s, double *seconds_out)
+{
+    const bool rewrite = rank->bench->options.rewrite;
+    if (rewrite) {
+        TESS_TRY(bench_rewrite(rank, kind, bytes, turn));
+        TESS_TRY(tess_comm_barrier(rank->comm));
+        *start_s = tess_clock_s();
+    }
+    TESS_TRY(bench_call(rank, kind, bytes));
+    TESS_TRY(bench_finish(rank));
+    const double now_s = tess_clock_s();
+    *seconds_out = now_s - *start_s;
+    *start_s = now_s;
+    return rewrite ? tess_comm_barrier(rank->comm) : TESS_OK;
+}
+
+/* Time one row; every rank takes part, rank 0 of the job reports. */
+static enum tess_status bench_measure(struct bench_rank *rank, enum bench_kind kind, int size_index,
+                                      int order)
+{
+    const size_t bytes = rank->bench->size[size_index];
+    double start_s, latest_s = 0;
+    int samples;
+    rank->comm = rank->order_comm[order];
     TESS_TRY(bench_zero(rank, rank->a, bytes));
     TESS_TRY(bench_zero(rank, rank->b, bytes));
     TESS_TRY(tess_comm_barrier(rank->comm));
-    double start = tess_clock_s();
-    for (int i = -BENCH_WARM_UP; i < samples; i++) {
-        if (rewrite) {
-            TESS_TRY(bench_rewrite(rank, kind, bytes, i + BENCH_WARM_UP));
-            TESS_TRY(tess_comm_barrier(rank->comm));
-            start = tess_clock_s();
-        }
-        TESS_TRY(bench_call(rank, kind, bytes));
-        TESS_TRY(bench_finish(rank));
-        double now = tess_clock_s();
-        if (i >= 0)
-            rank->sample[i] = now - start;
-        start = now;
-        if (rewrite)
-            TESS_TRY(tess_comm_barrier(rank->comm));
-    }
+    start_s = tess_clock_s();
+    for (int i = 0; i < BENCH_WARM_UP; i++)
+        TESS_TRY(bench_sample(rank, kind, bytes, i, &start_s, &latest_s));
+    TESS_TRY(bench_samples(rank, bytes, latest_s, &samples));
+    start_s = tess_clock_s();
+    for (int i = 0; i < samples; i++)
+        TESS_TRY(bench_sample(rank, kind, bytes, i + BENCH_WARM_UP, &start_s, &rank->sample[i]));
     TESS_TRY(tess_comm_barrier(rank->comm));
-    if (rank->comm->rank != 0)
+    if (rank->launched->rank != 0)
         return TESS_OK;
     qsort(rank->sample, (size_t)samples, sizeof *rank->sample, bench_compare_doubles);
     struct bench_row row = {.kind = (int32_t)kind,
                             .size = size_index,
                             .samples = samples,
+                            .rank_order = order,
                             .median_s = rank->sample[samples / 2],
                             .p99_s = rank->sample[(samples * 99 + 99) / 100 - 1],
                             .least_s = rank->sample[0]};
-    return tess__rank_send(launched, 0, &row, sizeof row);
+    return tess__rank_send(rank->launched, BENCH_ROW, &row, sizeof row);
 }
 
 static enum tess_status bench_alloc(struct bench_rank *rank, size_t bytes, void **memory_out)
@@ -274,22 +266,67 @@ static enum tess_status bench_alloc(struct bench_rank *rank, size_t bytes, void 
                                 : tess_comm_alloc(rank->comm, bytes, memory_out);
 }
 
-static enum tess_status bench_rank_measure(struct bench_rank *rank, struct tess__rank *launched)
+static enum tess_status bench_rank_measure(struct bench_rank *rank)
 {
+    const struct bench *bench = rank->bench;
     size_t most = 0;
-    for (int s = 0; s < rank->bench->size_count; s++)
-        most = rank->bench->size[s] > most ? rank->bench->size[s] : most;
+    for (int s = 0; s < bench->size_count; s++)
+        most = bench->size[s] > most ? bench->size[s] : most;
     void *a, *b;
     TESS_TRY(bench_alloc(rank, most, &a));
     rank->a = a;
     TESS_TRY(bench_alloc(rank, most, &b));
     rank->b = b;
     /* Copies first: the other rows are shown beside them. */
-    for (int s = 0; s < rank->bench->size_count; s++)
-        TESS_TRY(bench_measure(rank, launched, BENCH_COPY, s));
+    for (int s = 0; s < bench->size_count; s++)
+        TESS_TRY(bench_measure(rank, BENCH_COPY, s, 0));
     for (int kind = 0; kind < BENCH_COPY; kind++)
-        for (int s = 0; s < rank->bench->size_count; s++)
-            TESS_TRY(bench_measure(rank, launched, (enum bench_kind)kind, s));
+        for (int s = 0; s < bench->size_count; s++)
+            for (int order = 0; order < bench->rank_order_count; order++)
+                TESS_TRY(bench_measure(rank, (enum bench_kind)kind, s, order));
+    return TESS_OK;
+}
+
+/* Which host has which rank; rank 0 tells it. */
+static enum tess_status bench_find_hosts(struct bench_rank *rank)
+{
+    const int32_t ranks = rank->comm->rank_count;
+    char own[BENCH_HOST_BYTES] = "", (*all)[BENCH_HOST_BYTES] = calloc((size_t)ranks, sizeof *all);
+    struct bench_hosts hosts = {0};
+    size_t used = 0;
+    if (all == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the hosts of %d ranks", (int)ranks);
+    (void)gethostname(own, sizeof own - 1);
+    enum tess_status status = tess_comm_all_gather(rank->comm, own, all, sizeof own, TESS_U8, NULL);
+    for (int32_t r = 0; r < ranks && status == TESS_OK; r++) {
+        int32_t first = 0, count = 0;
+        while (strncmp(all[first], all[r], sizeof own) != 0)
+            first++;
+        rank->host[r] = first < r ? rank->host[first] : hosts.count++;
+        for (int32_t other = 0; other < ranks && first == r; other++)
+            count += strncmp(all[other], all[r], sizeof own) == 0;
+        if (first == r && used < sizeof hosts.names)
+            used += (size_t)snprintf(hosts.names + used, sizeof hosts.names - used, "%s%.*s (%d)",
+                                     used > 0 ? ", " : "", BENCH_HOST_BYTES, all[r], (int)count);
+    }
+    free(all);
+    if (status != TESS_OK || rank->launched->rank != 0)
+        return status;
+    return tess__rank_send(rank->launched, BENCH_HOSTS, &hosts, sizeof hosts);
+}
+
+/* A group for each order of ranks. */
+static enum tess_status bench_split(struct bench_rank *rank)
+{
+    int32_t place[TESS_WORLD_RANKS_MAX];
+    struct tess_comm *all = rank->comm;
+    rank->order_comm[0] = all;
+    if (rank->bench->rank_order_count == 1 && strcmp(rank->bench->rank_order[0], "natural") == 0)
+        return TESS_OK;
+    for (int order = 0; order < rank->bench->rank_order_count; order++) {
+        tess__bench_order_places(rank->bench, order, rank->host, place);
+        TESS_TRY(tess_comm_split(all, 0, place[rank->launched->rank], &rank->order_comm[order]));
+    }
     return TESS_OK;
 }
 
@@ -315,75 +352,40 @@ static void bench_close_kernel(struct bench_rank *rank)
     tess__bench_place_close(rank->kernel);
 }
 
+static enum tess_status bench_rank_all(struct bench_rank *rank)
+{
+    TESS_TRY(bench_open_kernel(rank));
+    TESS_TRY(bench_find_hosts(rank));
+    TESS_TRY(bench_split(rank));
+    return bench_rank_measure(rank);
+}
+
 static enum tess_status bench_body(void *context, struct tess__rank *launched)
 {
-    struct bench_rank rank = {.bench = context};
-    enum tess_order order = (enum tess_order)rank.bench->options.order;
-    TESS_TRY(
-        tess_comm_local_open(launched->world, launched->rank, order, BENCH_TIMEOUT_S, &rank.comm));
+    struct bench_rank rank = {.bench = context, .launched = launched};
+    const struct tess__open_comm how = {.comm = rank.bench->comm,
+                                        .mpi = rank.bench->library,
+                                        .native = rank.bench->options.native,
+                                        .peers = rank.bench->peers,
+                                        .order = (enum tess_order)rank.bench->options.order,
+                                        .timeout_s = BENCH_TIMEOUT_S};
+    struct tess_comm *comm;
+    TESS_TRY(tess__open_comm(&how, launched, &comm));
+    rank.comm = comm;
     rank.sample = calloc(BENCH_SAMPLES, sizeof *rank.sample);
-    enum tess_status status = rank.sample != NULL ? bench_open_kernel(&rank) : TESS_ERR_MEMORY;
-    if (status == TESS_OK)
-        status = bench_rank_measure(&rank, launched);
+    enum tess_status status = rank.sample != NULL ? bench_rank_all(&rank) : TESS_ERR_MEMORY;
     if (status == TESS_OK) /* peers may still read this rank's arrays */
-        status = tess_comm_barrier(rank.comm);
+        status = tess_comm_barrier(comm);
+    /* Ranks elsewhere cannot see it in the world: tell them while there is a way. */
+    if (rank.bench->peers != NULL && status != TESS_OK && status != TESS_ERR_ABORTED)
+        tess_comm_abort(comm, tess_log_last_error());
     free(rank.sample);
-    tess_comm_close(rank.comm);
+    for (int order = 0; order < BENCH_ORDERS_MAX; order++)
+        if (rank.order_comm[order] != comm)
+            tess_comm_close(rank.order_comm[order]);
+    tess_comm_close(comm);
     bench_close_kernel(&rank);
     return status;
-}
-
-static const char *bench_mode_name(const struct bench *bench)
-{
-    return bench->options.mode == 0 ? "processes" : "threads";
-}
-
-static enum tess_status bench_write_json(const struct bench *bench, const struct bench_row *row,
-                                         double algorithm_gbs, double bus_gbs)
-{
-    char date[40];
-    time_t now = time(NULL);
-    struct tm utc;
-    gmtime_r(&now, &utc);
-    strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", &utc);
-    json_t *line = json_pack(
-        "{s:s, s:s, s:s, s:s, s:s, s:I, s:s, s:s, s:b, s:s, s:I, s:i, s:f, s:f, s:f, s:f, s:f, "
-        "s:f}",
-        "bench", "comm", "version", TESS_VERSION, "date", date, "machine", bench->machine, "memory",
-        bench->memory, "ranks", (json_int_t)bench->options.ranks, "order",
-        bench->options.order == 0 ? "canonical" : "fast", "mode", bench_mode_name(bench), "rewrite",
-        (int)bench->options.rewrite, "operation", bench_kinds[row->kind].name, "bytes",
-        (json_int_t)bench->size[row->size], "samples", (int)row->samples, "median_us",
-        row->median_s * 1e6, "p99_us", row->p99_s * 1e6, "min_us", row->least_s * 1e6,
-        "algorithm_gbs", algorithm_gbs, "bus_gbs", bus_gbs, "memcpy_gbs",
-        bench->copy_gbs[row->size]);
-    bool written = line != NULL && json_dumpf(line, bench->json, JSON_COMPACT) == 0 &&
-                   fputc('\n', bench->json) != EOF && fflush(bench->json) == 0;
-    json_decref(line);
-    if (!written)
-        TESS_FAIL(TESS_ERR_IO, "cannot write to '%s'", bench->options.json);
-    return TESS_OK;
-}
-
-static enum tess_status bench_message(void *context, const struct tess__message *message)
-{
-    struct bench *bench = context;
-    struct bench_row row;
-    memcpy(&row, message->payload, sizeof row);
-    const struct bench_row_kind *kind = &bench_kinds[row.kind];
-    double n = (double)bench->options.ranks, bytes = (double)bench->size[row.size];
-    double algorithm_gbs = bytes / row.median_s / 1e9;
-    double bus_gbs = algorithm_gbs * kind->times * (kind->whole ? 1 : (n - 1) / n);
-    if (row.kind == BENCH_COPY) {
-        bus_gbs = algorithm_gbs * n; /* all ranks copy at the same time */
-        bench->copy_gbs[row.size] = bus_gbs;
-    }
-    char size[TESS__TEXT_BYTES];
-    printf("%-14s %10s %12.1f %12.1f %12.2f %12.2f %12.2f\n", kind->name,
-           tess__text_bytes(bytes, size), row.median_s * 1e6, row.p99_s * 1e6, algorithm_gbs,
-           bus_gbs, bench->copy_gbs[row.size]);
-    fflush(stdout);
-    return bench->json != NULL ? bench_write_json(bench, &row, algorithm_gbs, bus_gbs) : TESS_OK;
 }
 
 /* On a device ranks are threads: processes do not reach each other's device memory. */
@@ -407,34 +409,92 @@ static enum tess_status bench_find_place(struct bench *bench, bool mode_given)
     return TESS_OK;
 }
 
-static enum tess_status bench_run(struct bench *bench, bool mode_given)
+/* MPI's own collectives go with MPI, and with no order of ours. */
+static enum tess_status bench_check_comm(const struct bench *bench)
 {
+    if (bench->options.native && bench->comm != TESS_COMM_MPI)
+        TESS_FAIL(
+            TESS_ERR_USAGE,
+            "--comm.mpi.native asks for MPI's own collectives, and these ranks talk by --comm "
+            "%s: leave it out",
+            tess_comm_choice_name(bench->comm));
+    if (bench->options.native && bench->options.order == 0)
+        TESS_FAIL(TESS_ERR_USAGE,
+                  "--comm.mpi.native leaves the order of sums to MPI: give --order fast, or leave "
+                  "--comm.mpi.native out");
+    if (bench->comm != TESS_COMM_LOCAL && bench->on_device)
+        TESS_FAIL(TESS_ERR_USAGE,
+                  "--comm %s carries the host's memory: leave --device and --kernel out",
+                  tess_comm_choice_name(bench->comm));
+    return TESS_OK;
+}
+
+/* How the ranks talk; those that somebody else has started are as many as it says. */
+static enum tess_status bench_find_comm(struct bench *bench, const struct tess_place *place,
+                                        bool ranks_given)
+{
+    const enum tess_rank_mode mode =
+        bench->options.mode == 0 ? TESS_RANKS_PROCESSES : TESS_RANKS_THREADS;
+    /* In the order of this command's choices. */
+    static const enum tess_comm_choice choice[] = {TESS_COMM_AUTO, TESS_COMM_LOCAL, TESS_COMM_TCP,
+                                                   TESS_COMM_MPI};
+    struct tess_device_plan plan = {.mpi = (enum tess_mpi_library)bench->options.library};
+    bench->starter = place->starter;
+    if (place->starter != NULL && ranks_given && bench->options.ranks != place->rank_count)
+        TESS_FAIL(TESS_ERR_USAGE,
+                  "--ranks is %lld, and %s has started %d: give the same number, or leave one out",
+                  (long long)bench->options.ranks, place->starter, (int)place->rank_count);
+    if (place->starter != NULL)
+        bench->options.ranks = place->rank_count;
+    TESS_TRY(tess_device_plan_host(place, (int32_t)bench->options.ranks, mode,
+                                   choice[bench->options.comm], &plan));
+    bench->comm = plan.comm == TESS_COMM_SELF ? TESS_COMM_LOCAL : plan.comm;
+    if (bench->comm == TESS_COMM_MPI &&
+        !tess_comm_mpi_there(plan.mpi, &bench->library, plan.why, sizeof plan.why))
+        TESS_FAIL(TESS_ERR_UNSUPPORTED, "--comm mpi: %s", plan.why);
+    return bench_check_comm(bench);
+}
+
+static enum tess_status bench_hear_nothing(void *context, const struct tess__message *message)
+{
+    (void)context, (void)message;
+    return TESS_OK;
+}
+
+static enum tess_status bench_launch(struct bench *bench, const struct tess_boot_env *env)
+{
+    const bool speaks = bench->starter == NULL || env->rank == 0;
+    struct tess__launch launch = {
+        .rank_count = (int32_t)bench->options.ranks,
+        .mode = bench->options.mode == 0 ? TESS_RANKS_PROCESSES : TESS_RANKS_THREADS,
+        .bind = bench->options.bind && bench->starter == NULL, /* else by whoever started them */
+        .context = bench,
+        .body = bench_body,
+        .message = speaks ? tess__bench_comm_message : bench_hear_nothing};
+    if (bench->starter != NULL)
+        TESS_TRY(tess__peers_open(env, BENCH_TIMEOUT_S, &bench->peers));
+    launch.peers = bench->peers;
+    enum tess_status status = tess__launch_run(&launch);
+    tess__peers_close(bench->peers);
+    return status;
+}
+
+static enum tess_status bench_run(struct bench *bench, const struct tess_options *options)
+{
+    struct tess_boot_env env = {.rank = 0};
+    struct tess_place place;
     TESS_TRY(bench_read_sizes(bench));
-    TESS_TRY(bench_find_place(bench, mode_given));
-    if (bench->options.json[0] != '\0') {
+    TESS_TRY(tess__peers_find(&env, &place));
+    TESS_TRY(bench_find_place(bench, tess_options_is_set(options, "mode")));
+    TESS_TRY(bench_find_comm(bench, &place, tess_options_is_set(options, "ranks")));
+    TESS_TRY(tess__bench_order_read(bench));
+    if (bench->options.json[0] != '\0' && (place.starter == NULL || env.rank == 0)) {
         bench->json = fopen(bench->options.json, "a");
         if (bench->json == NULL)
             TESS_FAIL(TESS_ERR_IO, "cannot open '%s' for writing", bench->options.json);
     }
     tess__text_machine(bench->machine);
-    if (bench->on_device)
-        printf("%s: ", bench->memory);
-    printf("%s, %lld ranks as %s, sums in %s order, %s\n"
-           "bandwidth in GB/s; memcpy: all ranks copying that size at the same time, in sum\n"
-           "%-14s %10s %12s %12s %12s %12s %12s\n",
-           bench->machine, (long long)bench->options.ranks, bench_mode_name(bench),
-           bench->options.order == 0 ? "canonical" : "fast",
-           bench->options.rewrite ? "arrays written anew before each call" : "calls back to back",
-           "operation", "size", "median us", "p99 us", "algorithm", "bus", "memcpy");
-    fflush(stdout);
-    struct tess__launch launch = {.rank_count = (int32_t)bench->options.ranks,
-                                  .mode = bench->options.mode == 0 ? TESS_RANKS_PROCESSES
-                                                                   : TESS_RANKS_THREADS,
-                                  .bind = bench->options.bind,
-                                  .context = bench,
-                                  .body = bench_body,
-                                  .message = bench_message};
-    enum tess_status status = tess__launch_run(&launch);
+    enum tess_status status = bench_launch(bench, &env);
     if (bench->json != NULL && fclose(bench->json) != 0 && status == TESS_OK)
         TESS_FAIL(TESS_ERR_IO, "cannot write to '%s'", bench->options.json);
     return status;
@@ -451,17 +511,19 @@ int tess__command_bench_comm(int argc, char **argv)
     TESS_TRY_GOTO(status, close_options,
                   tess_options_add(options, "", bench_option_table, &bench.options));
     if (tess__args_has(&args, "help")) {
-        printf("usage: tessera bench comm [--ranks N] [--sizes 4Ki,16Mi] [--device cuda] [--json "
-               "FILE]\n"
-               "       ...\n\n"
-               "Measure the collectives of ranks on this machine, beside plain memory copies.\n\n");
+        printf(
+            "usage: tessera bench comm [--ranks N] [--sizes 4Ki,16Mi] [--device cuda] [--json "
+            "FILE]\n"
+            "       mpirun -n N tessera bench comm [--rank-orders 'natural;interleaved'] ...\n\n"
+            "Measure the collectives of ranks on this machine, or of those that mpirun, srun or\n"
+            "torchrun has started, beside plain memory copies.\n\n");
         tess_options_print_help(options);
         goto close_options;
     }
     int words = 0;
     TESS_TRY_GOTO(status, close_options,
                   tess_options_load_arguments(options, argc, argv, NULL, 0, &words));
-    status = bench_run(&bench, tess_options_is_set(options, "mode"));
+    status = bench_run(&bench, options);
 close_options:
     tess_options_close(options);
     return tess_status_exit_code(status);

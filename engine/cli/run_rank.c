@@ -4,7 +4,7 @@
  * for the loss is collective.
  */
 #include "base/clock.h"
-#include "cli/launch_env.h"
+#include "cli/open_comm.h"
 #include "cli/run.h"
 #include "comm/boot.h"
 #include "comm/debug.h"
@@ -377,25 +377,18 @@ static enum tess_status loop_tell_end(struct loop *loop)
     return loop_save(loop);
 }
 
-/* The module's communicator; its ranks find each other over the memory that they share anyway, or
- * as their launchers have. */
+/* The module's communicator. */
 static enum tess_status run_open_nccl(const struct tess__run *run, const struct tess__rank *rank,
                                       enum tess_order order, struct tess_comm **comm_out)
 {
     const double timeout_s = run->config->run.timeout;
-    struct tess_comm *shared = NULL;
-    struct tess_boot *boot = NULL;
+    struct tess_comm *shared;
+    struct tess_boot *boot;
     struct tess_world *world = run->peers == NULL ? rank->world : NULL; /* of all of them */
     enum tess_status status;
 
-    if (run->peers == NULL) {
-        TESS_TRY(tess_comm_local_open(rank->world, rank->rank, order, timeout_s, &shared));
-        status = tess_boot_over(shared, timeout_s, &boot);
-    } else {
-        status = tess__peers_boot(run->peers, &boot);
-    }
-    if (status == TESS_OK)
-        status = run->config->device.module->comm_open(boot, world, order, timeout_s, comm_out);
+    TESS_TRY(tess__open_boot(run->peers, rank, timeout_s, &boot, &shared));
+    status = run->config->device.module->comm_open(boot, world, order, timeout_s, comm_out);
     tess_boot_close(boot);
     tess_comm_close(shared);
     return status;
@@ -406,28 +399,22 @@ static enum tess_status run_open_comm(const struct tess__run *run, const struct 
 {
     const struct tess_run_options *options = &run->config->run;
     enum tess_order order = options->reduce == 0 ? TESS_ORDER_CANONICAL : TESS_ORDER_FAST;
+    const struct tess__open_comm how = {.comm = run->config->device.comm,
+                                        .mpi = run->config->device.mpi,
+                                        .native = run->config->mpi.native,
+                                        .peers = run->peers,
+                                        .order = order,
+                                        .timeout_s = options->timeout};
     struct tess_comm *comm;
     int32_t unit_count;
     const char *const *unit_name = tess_engine_unit_names(run->planned, &unit_count);
     enum tess_status status;
 
     TESS_TRY(tess_config_select_device(run->config, rank->rank));
-    switch (run->config->device.comm) {
-    case TESS_COMM_SELF:
-        TESS_TRY(tess_comm_self_open(order, &comm));
-        break;
-    case TESS_COMM_NCCL:
+    if (how.comm == TESS_COMM_NCCL)
         TESS_TRY(run_open_nccl(run, rank, order, &comm));
-        break;
-    case TESS_COMM_TCP:
-    case TESS_COMM_MPI:
-        TESS_FAIL(TESS_ERR_UNSUPPORTED, "--comm %s is not built into this program",
-                  tess_comm_choice_name(run->config->device.comm));
-    case TESS_COMM_AUTO: /* never: the plan has chosen */
-    case TESS_COMM_LOCAL:
-        TESS_TRY(tess_comm_local_open(rank->world, rank->rank, order, options->timeout, &comm));
-        break;
-    }
+    else
+        TESS_TRY(tess__open_comm(&how, rank, &comm));
     *comm_out = comm;
     if (!options->debug)
         return TESS_OK;

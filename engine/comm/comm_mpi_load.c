@@ -47,6 +47,15 @@ bool tess_comm_mpi_there(enum tess_mpi_library library, enum tess_mpi_library *l
     return true;
 }
 
+const char *tess_comm_mpi_summary(enum tess_mpi_library library)
+{
+    char why[8];
+    const struct tess_module *module =
+        find_module[library] != NULL ? tess_module_find(find_module[library], why, sizeof why)
+                                     : NULL;
+    return module != NULL ? module->summary : "";
+}
+
 enum tess_status tess_transport_mpi_open(enum tess_mpi_library library,
                                          const struct tess_boot *boot, double timeout_s,
                                          struct tess_transport **transport_out)
