@@ -32,10 +32,14 @@ enum tess_status tess__mpi_fail(struct mpi_room *room, int error, const char *wh
         snprintf(text, sizeof text, "error %d", error);
     text[strcspn(text, "\n")] = '\0';
     room->broken = true;
+    if (room->reason[0] != '\0')
+        return TESS_ERR_COMM;
     if (peer >= 0)
-        TESS_FAIL(TESS_ERR_COMM, "%s rank %d on host %s: MPI says: %s", what, (int)peer,
-                  room->head.host_name[peer], text);
-    TESS_FAIL(TESS_ERR_COMM, "%s: MPI says: %s", what, text);
+        snprintf(room->reason, sizeof room->reason, "%s rank %d on host %s: MPI says: %.200s", what,
+                 (int)peer, room->head.host_name[peer], text);
+    else
+        snprintf(room->reason, sizeof room->reason, "%s: MPI says: %.200s", what, text);
+    return TESS_ERR_COMM;
 }
 
 /* ---- words ----------------------------------------------------------------------------------- */
@@ -79,11 +83,10 @@ enum tess_status tess__mpi_check(struct mpi_room *room)
         return TESS_OK;
     if (state == MPI_ROOM_TO_TELL)
         room_tell(room);
-    if (room->told_user)
-        return TESS_ERR_ABORTED;
-    room->told_user = true;
-    TESS_FAIL(TESS_ERR_ABORTED, "stopped because rank %d on host %s failed: %s",
-              (int)room->word.rank, room->head.host_name[room->word.rank], room->word.reason);
+    if (room->reason[0] == '\0')
+        snprintf(room->reason, sizeof room->reason, "stopped because rank %d on host %s failed: %s",
+                 (int)room->word.rank, room->head.host_name[room->word.rank], room->word.reason);
+    return TESS_ERR_ABORTED;
 }
 
 static void mpi_abort(struct tess_transport *transport, const char *reason)

@@ -50,9 +50,9 @@ bool tess_comm_mpi_there(enum tess_mpi_library library, enum tess_mpi_library *l
 const char *tess_comm_mpi_summary(enum tess_mpi_library library)
 {
     char why[8];
-    const struct tess_module *module =
-        find_module[library] != NULL ? tess_module_find(find_module[library], why, sizeof why)
-                                     : NULL;
+    const struct tess_module *module = find_module[library] != NULL
+                                           ? tess_module_find(find_module[library], why, sizeof why)
+                                           : NULL;
     return module != NULL ? module->summary : "";
 }
 

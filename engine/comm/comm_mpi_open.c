@@ -150,6 +150,7 @@ static enum tess_status open_transport(const struct tess_boot *boot, double time
     if (room == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for messages over MPI");
     room->head.ops = &tess__mpi_ops;
+    room->head.reason = room->reason;
     room->comm = room->control = MPI_COMM_NULL;
     room->timeout_s = timeout_s;
     room->thread = pthread_self();
@@ -160,6 +161,8 @@ static enum tess_status open_transport(const struct tess_boot *boot, double time
     open_count++;
     enum tess_status status = open_room(room, boot, timeout_s);
     if (status != TESS_OK) {
+        if (room->reason[0] != '\0')
+            (void)tess_fail(status, "%s", room->reason);
         room->broken = true;
         tess__mpi_close(&room->head);
         return status;

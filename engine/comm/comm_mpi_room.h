@@ -61,7 +61,8 @@ struct mpi_room {
     struct mpi_room_word word;  /* why the ranks stop */
     _Atomic int aborted;        /* enum mpi_room_abort */
     MPI_Request *telling;       /* [rank_count] */
-    bool told_user, broken;     /* broken: an error of MPI, after which nothing is finalised */
+    bool broken;                /* an error of MPI, after which nothing is finalised */
+    char reason[640];           /* head.reason */
 
     MPI_Comm *group; /* of the native collectives; MPI_COMM_NULL: free */
     int32_t group_count;
@@ -71,7 +72,7 @@ extern const struct tess_transport_ops tess__mpi_ops;
 void tess__mpi_close(struct tess_transport *transport);
 extern const struct tess_transport_native tess__mpi_native;
 
-/* What MPI's error code means, logged as TESS_ERR_COMM; peer -1: nobody in particular. */
+/* What MPI's error code means becomes the reason. TESS_ERR_COMM; peer -1: nobody in particular. */
 enum tess_status tess__mpi_fail(struct mpi_room *room, int error, const char *what, int32_t peer);
 
 /* A request with `parts` MPI requests to be added, TESS_ERR_INTERNAL when there are too many. */

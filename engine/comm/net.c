@@ -190,6 +190,8 @@ static void net_close(struct tess_comm *comm)
         link = &(*link)->next;
     if (*link != NULL)
         *link = group->next;
+    if (settled)
+        tess__net_native_close(group);
     if (settled) {
         rank->used[group->id / 64] &= ~(UINT64_C(1) << group->id % 64);
         net_group_free(group);
@@ -239,6 +241,7 @@ static enum tess_status net_group_open(struct net_rank *rank, int32_t id, int32_
         .ops = &net_ops, .rank = index, .rank_count = rank_count, .order = order};
     group->rank = rank;
     group->id = id;
+    group->native = -1;
     for (int32_t r = 0; r < rank_count; r++) {
         group->member[r] = member[r];
         host[r] = rank->transport->host[member[r]];
@@ -347,6 +350,21 @@ static enum tess_status net_split(struct tess_comm *comm, int32_t color, int32_t
                   "ranks along its longest axes, or leave --debug out",
                   NET_GROUPS);
     TESS_TRY(net_group_open(parent->rank, id, index, member, n, comm->order, &group));
+    const enum tess_status status = parent->native >= 0 ? tess__net_native_open(group) : TESS_OK;
+    if (status != TESS_OK) {
+        net_close(&group->comm);
+        return status;
+    }
     *child_out = &group->comm;
     return TESS_OK;
+}
+
+enum tess_status tess_comm_net_native(struct tess_comm *comm)
+{
+    struct net_group *group = net_of(comm);
+
+    if (comm->order != TESS_ORDER_FAST)
+        TESS_FAIL(TESS_ERR_USAGE, "collectives of %s's own keep no canonical order",
+                  group->rank->transport->ops->name);
+    return tess__net_native_open(group);
 }

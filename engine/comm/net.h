@@ -32,4 +32,12 @@ enum tess_status tess_comm_net_open(struct tess_transport *transport, struct tes
                                     enum tess_order order, double timeout_s,
                                     struct tess_comm **comm_out);
 
+/*
+ * From here on collectives of this group, and of those that are split from it, are the transport's
+ * own where it has them (transport_native.h); small ones, sums that it does not know, sends and
+ * receives stay ours. Collective; before the first call, right after opening. TESS_ERR_UNSUPPORTED
+ * where the transport has none, TESS_ERR_USAGE in canonical order, which nobody else keeps.
+ */
+enum tess_status tess_comm_net_native(struct tess_comm *comm);
+
 #endif

@@ -116,6 +116,12 @@ struct net_group {
     uint64_t down_given[NET_RANKS_MAX], down_taken[NET_RANKS_MAX];
     uint32_t hash;
 
+    /* The transport's own collectives: its number of this group, -1: they are not used; is the one
+     * that is run one of them, and its request. */
+    int32_t native;
+    bool native_runs;
+    uint32_t native_request;
+
     struct net_pair *send[NET_RANKS_MAX], *receive[NET_RANKS_MAX]; /* NULL: none yet */
     int32_t message_count;                                         /* not finished */
 };
@@ -164,6 +170,14 @@ enum tess_status tess__net_jobs_run(struct net_group *group, const struct tess_c
                                     bool *moved_out, bool *done_out);
 bool tess__net_jobs_want(const struct net_group *group, int32_t peer);
 
+/* net_native.c: the transport's own collectives. Open them for a group; close them where they are
+ * open; does the group's next call go by them? Begin it; has it ended? */
+enum tess_status tess__net_native_open(struct net_group *group);
+void tess__net_native_close(struct net_group *group);
+bool tess__net_native_takes(const struct net_group *group, const struct tess_comm_call *call);
+enum tess_status tess__net_native_start(struct net_group *group, const struct tess_comm_call *call);
+enum tess_status tess__net_native_run(struct net_group *group, bool *moved_out, bool *done_out);
+
 /* net_sum.c: out = left op right over `count` elements of dtype. f16 and bf16: a side that is no
  * leaf is f32, as is `out` unless it is the whole; `out` may be where a side is, or before a leaf
  * that ends where f32 would. */
@@ -188,6 +202,8 @@ enum tess_status tess__net_advance(struct net_rank *rank, bool *moved_out);
 bool tess__net_settle(struct net_group *group);
 /* Not OK once the job has been ended, by anybody. */
 enum tess_status tess__net_check(struct net_rank *rank);
+/* The transport has given up, with this status, which may be OK: the better reason is told. */
+enum tess_status tess__net_lost(struct net_rank *rank, enum tess_status status);
 /* Ranks disagree or the like: tell all, and fail. */
 enum tess_status tess__net_fail(struct net_group *group, enum tess_status status,
                                 const char *reason);

@@ -182,7 +182,8 @@ bool tess__net_is_missing(const struct net_group *group, uint64_t t, int32_t pee
     if (slot->recv[peer] != NET_NO_REQUEST)
         return true;
     *called_out = true;
-    return group->started && tess__net_jobs_want(group, peer);
+    /* The library does not say whom it waits for. */
+    return group->started && (group->native_runs || tess__net_jobs_want(group, peer));
 }
 
 /* ---- calls that fit into their notes --------------------------------------------------------- */
@@ -234,7 +235,9 @@ static void run_inline(struct net_group *group, const struct tess_comm_call *cal
 static enum tess_status run_start(struct net_group *group, const struct tess_comm_call *call)
 {
     group->hash = tess__net_note_hash(&run_slot(group, group->current)->out);
-    TESS_TRY(tess__net_jobs_start(group, call));
+    group->native_runs = tess__net_native_takes(group, call);
+    TESS_TRY(group->native_runs ? tess__net_native_start(group, call)
+                                : tess__net_jobs_start(group, call));
     group->started = true;
     return TESS_OK;
 }
@@ -248,7 +251,7 @@ enum tess_status tess__net_post(struct net_group *group, const struct tess_comm_
     if (group->current != t || group->noted <= t || run_is_inline(group, call))
         return TESS_OK;
     TESS_TRY(run_start(group, call));
-    return tess__net_jobs_begin(group, call);
+    return group->native_runs ? TESS_OK : tess__net_jobs_begin(group, call);
 }
 
 enum tess_status tess__net_run(struct net_group *group, bool *moved_out)
@@ -266,7 +269,8 @@ enum tess_status tess__net_run(struct net_group *group, bool *moved_out)
         if (!run_is_inline(group, call)) {
             if (!group->started)
                 TESS_TRY(run_start(group, call));
-            TESS_TRY(tess__net_jobs_run(group, call, moved_out, &done));
+            TESS_TRY(group->native_runs ? tess__net_native_run(group, moved_out, &done)
+                                        : tess__net_jobs_run(group, call, moved_out, &done));
         }
         if (!done || slot->missing > 0)
             return TESS_OK;

@@ -44,12 +44,11 @@ enum tess_status tess__net_check(struct net_rank *rank)
     return rank->status;
 }
 
-/* The transport has given up. */
-static enum tess_status wait_lost(struct net_rank *rank, enum tess_status status)
+enum tess_status tess__net_lost(struct net_rank *rank, enum tess_status status)
 {
     const double limit_s = tess_clock_s() + WAIT_WORD_S;
 
-    if (rank->status != TESS_OK)
+    if (status == TESS_OK || rank->status != TESS_OK)
         return rank->status;
     while (rank->world != NULL && tess_clock_s() < limit_s) {
         if (wait_aborted(rank))
@@ -85,7 +84,7 @@ enum tess_status tess__net_begin(struct net_group *group, bool send, int32_t pee
         send ? transport->ops->send(transport, to, tag, data, bytes, request)
              : transport->ops->recv(transport, to, tag, (void *)data, bytes, request);
 
-    return status == TESS_OK ? TESS_OK : wait_lost(group->rank, status);
+    return tess__net_lost(group->rank, status);
 }
 
 enum tess_status tess__net_done(struct net_group *group, uint32_t *request, bool *done_out)
@@ -97,7 +96,7 @@ enum tess_status tess__net_done(struct net_group *group, uint32_t *request, bool
         return TESS_OK;
     const enum tess_status status = transport->ops->test(transport, *request, done_out);
     if (status != TESS_OK)
-        return wait_lost(group->rank, status);
+        return tess__net_lost(group->rank, status);
     if (*done_out)
         *request = NET_NO_REQUEST;
     return TESS_OK;
@@ -234,7 +233,7 @@ static enum tess_status wait_loop(struct net_group *group, struct tess_board *bo
         const enum tess_status status = rank->transport->ops->wait(
             rank->transport, left_s < WAIT_SLEEP_S ? left_s : WAIT_SLEEP_S);
         if (status != TESS_OK)
-            return wait_lost(rank, status);
+            return tess__net_lost(rank, status);
     }
 }
 
