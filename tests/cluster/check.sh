@@ -1,0 +1,81 @@
+# shellcheck shell=bash
+# Checks of the cluster's tests: each says what it is about, what was seen and what was expected. Sourced;
+# check_end gives the verdict. Figures may come from a pipe: awk compares them.
+
+check_failures=0
+
+# The end of a test that cannot run here.
+check_skip()
+{
+    echo "skipped: $*"
+    exit 77
+}
+
+check_lab()
+{
+    local said status=0
+    said=$(./lab.sh with 1 1 100 100 -- true 2>&1) || status=$?
+    [ $status -ne 77 ] || check_skip "${said#lab: skipped: }"
+    [ $status -eq 0 ] || { echo "$said"; exit 1; }
+}
+
+check_tell()
+{
+    if [ "$1" = wrong ]; then
+        check_failures=$((check_failures + 1))
+    fi
+    printf '%-6s %s\n' "$1" "$2"
+}
+
+# check_equal WHAT SEEN EXPECTED
+check_equal()
+{
+    if [ "$2" = "$3" ]; then
+        check_tell ok "$1: ${2:-none}"
+    else
+        check_tell wrong "$1: '$2', expected '$3'"
+    fi
+}
+
+# check_between WHAT SEEN LEAST MOST
+check_between()
+{
+    if awk -v seen="$2" -v least="$3" -v most="$4" \
+        'BEGIN {exit !(seen ~ /^[0-9.eE+-]+$/ && seen + 0 >= least && seen + 0 <= most)}'; then
+        check_tell ok "$1: $2 (from $3 to $4)"
+    else
+        check_tell wrong "$1: '$2', expected from $3 to $4"
+    fi
+}
+
+# check_contains WHAT TEXT REGEX
+check_contains()
+{
+    if grep -qE -- "$3" <<<"$2"; then
+        check_tell ok "$1"
+    else
+        check_tell wrong "$1: no '$3' in:
+$(sed 's/^/       /' <<<"$2")"
+    fi
+}
+
+# check_fails WHAT CMD...
+check_fails()
+{
+    local what=$1
+    shift
+    if "$@" >/dev/null 2>&1; then
+        check_tell wrong "$what: went well"
+    else
+        check_tell ok "$what: fails"
+    fi
+}
+
+check_end()
+{
+    if [ "$check_failures" -gt 0 ]; then
+        echo "$check_failures checks failed"
+        exit 1
+    fi
+    exit 0
+}
