@@ -79,3 +79,45 @@ check_end()
     fi
     exit 0
 }
+
+# ---- figures -------------------------------------------------------------------------------------
+
+# check_options [--json]: JSON lines, and only those, on stdout; checks and tables go to stderr then.
+check_options()
+{
+    case ${1:-} in
+    "") ;;
+    --json) export CHECK_JSON=1 ;;
+    *)
+        echo "unknown option '$1': there is --json" >&2
+        exit 2
+        ;;
+    esac
+}
+if [ -n "${CHECK_JSON:-}" ]; then
+    exec 3>&1 1>&2
+fi
+
+# table_head NETWORK FIRST SECOND: rows compare two orders of ranks.
+table_head()
+{
+    check_network=$1 check_first=$2 check_second=$3
+    check_table=$(printf '%s\n%-26s %-12s %12s %12s %7s' "$1" "" "" "$2" "$3" "ratio")
+}
+
+# table_row NAME UNIT FIRST SECOND: of rates, larger is better.
+table_row()
+{
+    local ratio
+    ratio=$(awk "BEGIN {printf \"%.2f\", $4 / $3}")
+    check_table="$check_table
+$(printf '%-26s %-12s %12s %12s %7s' "$1" "$2" "$3" "$4" "$ratio")"
+    [ -z "${CHECK_JSON:-}" ] ||
+        printf '{"bench":"cluster","network":"%s","name":"%s","unit":"%s","%s":%s,"%s":%s,"ratio":%s}\n' \
+            "$check_network" "$1" "$2" "$check_first" "$3" "$check_second" "$4" "$ratio" >&3
+}
+
+table_end()
+{
+    printf '\n%s\n\n' "$check_table"
+}

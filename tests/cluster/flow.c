@@ -2,7 +2,7 @@
  * flow: what one TCP connection carries, as the receiver sees it.
  *
  *     flow serve PORT            take one connection, count what comes, print Mbit/s
- *     flow send HOST PORT S M    send zeros for S seconds, at M Mbit/s at most; 0: as fast as it goes
+ *     flow send HOST PORT S M    send zeros for S seconds, at M Mbit/s at most (0: no limit)
  *
  * The time runs from the first byte to the last. It checks the links of the lab, not Tessera.
  */

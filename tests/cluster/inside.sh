@@ -45,19 +45,41 @@ inside_names()
     mount --bind "$LAB_DIR/hosts" /etc/hosts
 }
 
-# What a program may know of the lab, in the forms that Tessera reads. Bandwidths are GB/s.
+# What a program may know of the lab, in two of the forms that Tessera reads: Slurm's, which knows no rates,
+# and its own, with GB/s and places for 8 ranks on each host.
 inside_describe()
 {
-    local rack host edge_gbs uplink_gbs
-    edge_gbs=$(awk "BEGIN {print $edge / 8000}")
-    uplink_gbs=$(awk "BEGIN {print $uplink / 8000}")
+    local name place rack
     {
         for ((rack = 0; rack < racks; rack++)); do
             echo "SwitchName=rack$rack Nodes=r${rack}h[0-$((hosts - 1))]"
         done
         echo "SwitchName=core Switches=rack[0-$((racks - 1))]"
     } >"$LAB_DIR/topology.conf"
-    echo "$edge_gbs $uplink_gbs" >"$LAB_DIR/gbs"
+    {
+        echo "tessera-topology: 1"
+        echo "nodes:"
+        echo "  - {name: core, kind: net}"
+        for ((rack = 0; rack < racks; rack++)); do
+            echo "  - {name: rack$rack, kind: net}"
+        done
+        inside_hosts | awk '{
+            print "  - {name: " $1 ", kind: cpu, host: " NR - 1 "}"
+            for (i = 0; i < 8; i++)
+                print "  - {name: " $1 "." i ", kind: device, host: " NR - 1 ", index: " i "}"
+        }'
+        echo "links:"
+        for ((rack = 0; rack < racks; rack++)); do
+            echo "  - {between: [rack$rack, core], kind: net, gbs: $(awk "BEGIN {print $uplink / 8000}")}"
+        done
+        for name in $(inside_hosts); do
+            rack=${name#r}
+            echo "  - {between: [$name, rack${rack%h*}], kind: net, gbs: $(awk "BEGIN {print $edge / 8000}")}"
+            for place in 0 1 2 3 4 5 6 7; do
+                echo "  - {between: [$name.$place, $name], kind: local, gbs: 10}"
+            done
+        done
+    } >"$LAB_DIR/topology.yaml"
 }
 
 inside_rack()
@@ -241,9 +263,7 @@ inside_mpi()
     [ $# -ge 3 ] || inside_fail "expected: mpi N ORDER CMD..."
     local each=$1 order=$2 count
     shift 2
-    inside_deal "$each" "$order" | sed 's/$/ slots=1/' >"$LAB_DIR/hostfile"
-    inside_deal "$each" "$order" | awk '{print "rank " NR - 1 "=" $1 " slot=0-" ENVIRON["LAST"]}' \
-        >"$LAB_DIR/rankfile"
+    inside_deal "$each" "$order" >"$LAB_DIR/hostfile"
     count=$(wc -l <"$LAB_DIR/hostfile")
     mkdir -p "$LAB_DIR/ompi"
     export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
@@ -271,7 +291,7 @@ inside_kill()
 inside_show()
 {
     local file
-    for file in what hosts topology.conf; do
+    for file in what hosts topology.conf topology.yaml; do
         echo "# $LAB_DIR/$file"
         cat "$LAB_DIR/$file"
     done

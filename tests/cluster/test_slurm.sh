@@ -1,0 +1,101 @@
+#!/usr/bin/env bash
+# test_slurm.sh TESSERA CONFIGS: jobs of a real Slurm, whose nodes are hosts of a lab in two racks. `srun` is
+# all that a user types: ranks find each other and their order by Slurm's variables, train to the bits of one
+# host, and end together when one is killed.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")"
+. ./check.sh
+. ./slurm.sh
+tessera=${1:?usage: test_slurm.sh TESSERA CONFIGS} configs=${2:?}
+
+config=$configs/labs/fashion_mlp.yaml
+steps=6
+
+# final RUN KEY: of the last line of metrics.jsonl.
+final()
+{
+    tail -n 1 "$LAB_DIR/$1/metrics.jsonl" | grep -o "\"$2\":[^,}]*" | head -n 1 | cut -d : -f 2 | tr -d '"'
+}
+
+# one_host RANKS: sets `hash` to what a run on one host ends with.
+one_host()
+{
+    "$tessera" train "$config" --strategy ddp --comm local --ranks "$1" --steps $steps --evaluate off \
+        --run "$LAB_DIR/one.$1" >"$LAB_DIR/one.$1.log" 2>&1 || { cat "$LAB_DIR/one.$1.log"; exit 1; }
+    hash=$(final "one.$1" hash)
+}
+
+# job RUN SRUN-OPTION... -- OPTION...: sets `said` to all that it printed.
+job()
+{
+    local run=$1 options=()
+    shift
+    while [ "$1" != -- ]; do
+        options+=("$1")
+        shift
+    done
+    shift
+    status=0
+    timeout 60 srun --kill-on-bad-exit=0 "${options[@]}" "$tessera" train "$config" --strategy ddp \
+        --steps $steps --evaluate off --run "$LAB_DIR/$run" "$@" >"$LAB_DIR/$run.log" 2>&1 </dev/null || status=$?
+    said=$(cat "$LAB_DIR/$run.log")
+    if [ $status -ne 0 ]; then
+        check_tell wrong "$run ends with status $status:"
+        sed 's/^/       /' <<<"$said"
+    fi
+}
+
+trains()
+{
+    one_host 4
+    job two -N2 -n4 --
+    check_equal "2 nodes, 4 tasks: hash" "$(final two hash)" "$hash"
+    job natural -N2 -n4 -- --topology.order natural
+    check_equal "the same, not renumbered" "$(final natural hash)" "$hash"
+
+    # Neighbours in number in different racks, as lists of hosts may have them.
+    printf '%s\n' r0h0 r1h0 r0h1 r1h1 r0h0 r1h0 r0h1 r1h1 >"$LAB_DIR/arbitrary"
+    one_host 8
+    export SLURM_HOSTFILE=$LAB_DIR/arbitrary
+    job order -N4 -n8 -m arbitrary --
+    unset SLURM_HOSTFILE
+    check_equal "4 nodes, 8 tasks by turns: hash" "$(final order hash)" "$hash"
+    check_contains "the order is by Slurm's switches" "$said" 'Slurm'
+}
+
+# Ranks on the second host go; srun is told to leave the others alone.
+dies()
+{
+    local begun end status=0
+    timeout 60 srun --kill-on-bad-exit=0 --wait=0 -N2 -n4 -w r0h0,r1h0 "$tessera" train "$config" --strategy ddp \
+        --timeout 5 --log-every 1 --evaluate off --epochs 1000 >"$LAB_DIR/dies.log" 2>&1 </dev/null &
+    for _ in $(seq 200); do
+        [ "$(grep -cE '^ *[0-9]+ ' "$LAB_DIR/dies.log" || true)" -lt 3 ] || break
+        sleep 0.1
+    done
+    check_contains "ranks train" "$(cat "$LAB_DIR/dies.log")" '^ *[0-9]+ '
+    begun=$(date +%s.%N)
+    # shellcheck disable=SC2016
+    ./lab.sh run r1h0 bash -c 'kill -KILL $(for p in /proc/[0-9]*; do
+            tr "\0" "\n" <$p/environ 2>/dev/null | grep -qx SLURM_PROCID=3 && [ "$(cat $p/comm)" = tessera ] &&
+                echo ${p#/proc/}
+        done)'
+    wait $! || status=$?
+    end=$(date +%s.%N)
+    check_between "the job ends with an error, status" $status 1 123
+    check_between "after a rank was killed the job ends within, s" \
+        "$(awk "BEGIN {printf \"%.2f\", $end - $begun}")" 0 9
+    check_contains "rank and host are named" "$(cat "$LAB_DIR/dies.log")" 'rank 3\b.*r1h0|r1h0.*rank 3\b'
+}
+
+if [ "${3:-}" = inside ]; then
+    slurm_up 2 || exit 1
+    trains
+    dies
+    check_end
+fi
+[ "$(id -u)" -eq 0 ] || check_skip "Slurm's daemons want root"
+missing=$(slurm_missing)
+[ -z "$missing" ] || check_skip "no $missing here (packages slurmctld slurmd slurm-client munge)"
+check_lab
+exec ./lab.sh with 2 2 1000 1000 -- ./test_slurm.sh "$tessera" "$configs" inside
