@@ -34,6 +34,7 @@ AuthInfo=socket=$slurm_dir/munge.sock
 CredType=cred/munge
 StateSaveLocation=$slurm_dir/state
 SlurmdSpoolDir=$slurm_dir/spool.%n
+TmpFS=$slurm_dir/tmp.%n
 SlurmctldPidFile=$slurm_dir/slurmctld.pid
 SlurmdPidFile=$slurm_dir/slurmd.%n.pid
 SlurmctldLogFile=$slurm_dir/slurmctld.log
@@ -70,7 +71,7 @@ slurm_up()
         --log-file="$slurm_dir/munged.log" --seed-file="$slurm_dir/munged.seed" >"$slurm_dir/munged.out" 2>&1 &
     slurmctld -D -i >"$slurm_dir/slurmctld.out" 2>&1 &
     for host in $(./lab.sh hosts); do
-        mkdir "$slurm_dir/spool.$host"
+        mkdir "$slurm_dir/spool.$host" "$slurm_dir/tmp.$host"
         ./lab.sh run "$host" slurmd -D -N "$host" >"$slurm_dir/slurmd.$host.out" 2>&1 &
     done
     nodes=$(./lab.sh hosts | wc -l)

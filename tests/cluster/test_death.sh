@@ -18,10 +18,10 @@ death()
     ./lab.sh ranks 2 block "$tessera" train "$configs/labs/fashion_mlp.yaml" --strategy ddp --comm tcp \
         --topology.order natural --timeout $limit --log-every 1 --evaluate off >/dev/null 2>&1 &
     for _ in $(seq 300); do
-        [ "$(grep -cE '^ *[0-9]+ ' "$LAB_DIR/ranks/0.out" 2>/dev/null || true)" -lt 3 ] || break
+        [ "$(grep -cE '^step [0-9]+/' "$LAB_DIR/ranks/0.out" 2>/dev/null || true)" -lt 3 ] || break
         sleep 0.1
     done
-    check_contains "$what: ranks train" "$(cat "$LAB_DIR/ranks/0.out" "$LAB_DIR/ranks/0.err")" '^ *[0-9]+ '
+    check_contains "$what: ranks train" "$(cat "$LAB_DIR/ranks/0.out" "$LAB_DIR/ranks/0.err")" '^step [0-9]+/'
     begun=$(date +%s.%N)
     "$@"
     wait $! || true

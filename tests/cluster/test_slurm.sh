@@ -70,10 +70,10 @@ dies()
     timeout 60 srun --kill-on-bad-exit=0 --wait=0 -N2 -n4 -w r0h0,r1h0 "$tessera" train "$config" --strategy ddp \
         --timeout 5 --log-every 1 --evaluate off --epochs 1000 >"$LAB_DIR/dies.log" 2>&1 </dev/null &
     for _ in $(seq 200); do
-        [ "$(grep -cE '^ *[0-9]+ ' "$LAB_DIR/dies.log" || true)" -lt 3 ] || break
+        [ "$(grep -cE '^step [0-9]+/' "$LAB_DIR/dies.log" || true)" -lt 3 ] || break
         sleep 0.1
     done
-    check_contains "ranks train" "$(cat "$LAB_DIR/dies.log")" '^ *[0-9]+ '
+    check_contains "ranks train" "$(cat "$LAB_DIR/dies.log")" '^step [0-9]+/'
     begun=$(date +%s.%N)
     # shellcheck disable=SC2016
     ./lab.sh run r1h0 bash -c 'kill -KILL $(for p in /proc/[0-9]*; do
