@@ -4,6 +4,7 @@
 #include "base/options.h"
 #include "cli/memory_table.h"
 #include "cli/mfu.h"
+#include "cli/place.h"
 #include "cli/words.h"
 #include "core/layout.h"
 #include "tessera/check.h"
@@ -90,6 +91,22 @@ static void explain_rank(const struct tess__run *run, int32_t rank)
            run->config->run.batch_size);
 }
 
+/* Which process each rank is, and why. */
+static void explain_order(const struct tess__run *run)
+{
+    const struct tess__placed *placed = run->placed;
+
+    if (placed == NULL)
+        return;
+    printf("\norder of ranks\n  %s\n  ranks of processes 0 to %d:",
+           placed->line[0] != '\0' ? placed->line : "natural", run->rank_count - 1);
+    for (int32_t p = 0; p < run->rank_count; p++)
+        printf(" %d", placed->rank[p]);
+    putchar('\n');
+    if (placed->text != NULL)
+        fputs(placed->text, stdout);
+}
+
 /* "learning rate 0.4 = base-lr 0.1 x 4" */
 static void explain_batch(const struct tess__run *run)
 {
@@ -172,6 +189,7 @@ enum tess_status tess__explain_print(const struct tess__run *run, int32_t rank)
     if (tess__run_has_mesh(run))
         printf("  mesh %s\n", tess__mesh_text(config->mesh.count, mesh));
     explain_device(run);
+    explain_order(run);
     explain_batch(run);
     tess__mfu_explain(run);
     TESS_TRY(explain_plan(run, rank));

@@ -68,6 +68,18 @@ void tess__peers_close(struct tess__peers *peers)
     free(peers);
 }
 
+void tess__peers_renumber(struct tess__peers *peers, const int32_t *rank_of)
+{
+    int fd[TESS_WORLD_RANKS_MAX];
+
+    /* Only rank 0 is connected with others than rank 0; nothing has come from them so far. */
+    for (int32_t p = 1; p < peers->env.rank_count && peers->env.rank == 0; p++)
+        fd[rank_of[p]] = peers->peer[p].fd;
+    for (int32_t r = 1; r < peers->env.rank_count && peers->env.rank == 0; r++)
+        peers->peer[r].fd = fd[r];
+    peers->env.rank = rank_of[peers->env.rank];
+}
+
 enum tess_status tess__peers_boot(const struct tess__peers *peers, struct tess_boot **boot_out)
 {
     return tess_boot_open(&peers->env, peers->timeout_s, boot_out);

@@ -38,6 +38,9 @@ enum tess_status tess__peers_open(const struct tess_boot_env *env, double timeou
                                   struct tess__peers **peers_out);
 void tess__peers_close(struct tess__peers *peers); /* NULL is allowed; the others see it */
 
+/* From here on process p is rank rank_of[p], [rank_count]; process 0 stays rank 0. */
+void tess__peers_renumber(struct tess__peers *peers, const int32_t *rank_of);
+
 /* The ranks, in their own processes, find each other by the same address once more. */
 enum tess_status tess__peers_boot(const struct tess__peers *peers, struct tess_boot **boot_out);
 

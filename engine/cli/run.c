@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "base/options.h"
+#include "cli/place.h"
 #include "tessera/check.h"
 
 #include <sched.h>
@@ -147,6 +148,7 @@ enum tess_status tess__run_open(struct tess__run *run, const struct tess_config 
     run->log_every = config->run.log_every;
     run->warm_steps = 3;
     run->start_s = tess_clock_s();
+    TESS_TRY(tess__place_check(config));
     CPU_ZERO(&cores);
     run->crowded = sched_getaffinity(0, sizeof cores, &cores) == 0 &&
                    run->rank_count * config->run.threads > CPU_COUNT(&cores);

@@ -128,6 +128,8 @@ enum tess__run_kind {
     TESS__RUN_DIGEST,
 };
 
+struct tess__placed; /* place.h */
+
 /* A run, seen from the launcher. Set up by tess__run_open. */
 struct tess__run {
     const struct tess_config *config;
@@ -139,6 +141,7 @@ struct tess__run {
     bool keep_digests;           /* send the digests of --hash-every; else replicas are compared */
     struct tess_trace *trace;    /* borrowed; NULL: no time lines */
     struct tess__peers *peers;   /* borrowed; NULL: all ranks are started from here */
+    const struct tess__placed *placed; /* borrowed; what the launchers decided, with peers */
     int64_t warm_steps;          /* not part of the final speed; cut to half of the run */
     bool crowded;                /* more ranks' threads than cores: ranks take turns */
     double start_s;              /* clock at the program's start */

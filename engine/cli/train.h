@@ -25,7 +25,7 @@ struct tess__trained {
  * Train: the run on the screen while it goes, its files, and its end in one paragraph. start_s:
  * clock at which the user's waiting began. TESS_ERR_NUMERIC when it diverged.
  */
-enum tess_status tess__train_run(const struct tess_config *config,
+enum tess_status tess__train_run(struct tess_config *config,
                                  const struct tess_dataset *dataset,
                                  const struct tess__train_options *options, double start_s,
                                  struct tess__trained *trained_out);

@@ -9,6 +9,7 @@
 #include "cli/launch_env.h"
 #include "cli/memory_table.h"
 #include "cli/mfu.h"
+#include "cli/place.h"
 #include "cli/progress.h"
 #include "cli/record.h"
 #include "cli/run.h"
@@ -37,6 +38,7 @@ struct train {
     struct tess_tensorboard *board; /* NULL without --tensorboard */
     enum tess__watch_choice watch;
     struct tess__watcher watcher;
+    struct tess__placed placed; /* zero where all ranks are started from here */
 };
 
 /* ---- messages ---------------------------------------------------------------------------------
@@ -214,6 +216,8 @@ static void train_print_start(const struct tess__run *run)
         printf(" of %.0f tokens", words.rate_of_row);
     printf(", batch %" PRId64 ", grid %d, %" PRId64 " steps\n", config->run.batch_size, plan->grid,
            tess_engine_step_count(run->planned));
+    if (run->placed != NULL && run->placed->line[0] != '\0')
+        printf("order: %s\n", run->placed->line);
 }
 
 /* Mistakes that are easily made and hard to see in a curve. */
@@ -315,8 +319,18 @@ static enum tess_status train_hear_nothing(void *context, const struct tess__mes
     return TESS_OK;
 }
 
+/* The launchers meet, and give the ranks their numbers. Collective over them. */
+static enum tess_status train_meet(struct train *train, struct tess_config *config,
+                                   const struct tess_boot_env *env)
+{
+    TESS_TRY(tess__peers_open(env, config->run.timeout, &train->run.peers));
+    TESS_TRY(tess__place_ranks(&train->run, config, train->run.peers, &train->placed));
+    train->run.placed = &train->placed;
+    return TESS_OK;
+}
+
 /* One rank of several that others started: rank 0 speaks and writes for all of them. */
-static enum tess_status train_launch_placed(struct train *train,
+static enum tess_status train_launch_placed(struct train *train, struct tess_config *config,
                                             const struct tess__train_options *options,
                                             const struct tess_boot_env *env)
 {
@@ -330,7 +344,7 @@ static enum tess_status train_launch_placed(struct train *train,
                   env->starter);
     if (train->run.config->device.missing)
         TESS_FAIL(TESS_ERR_DEVICE, "%s", train->run.config->device.why);
-    TESS_TRY(tess__peers_open(env, train->run.config->run.timeout, &train->run.peers));
+    TESS_TRY(train_meet(train, config, env));
     if (env->rank == 0) {
         status = train_launch(train);
     } else {
@@ -339,8 +353,18 @@ static enum tess_status train_launch_placed(struct train *train,
         launch.message = train_hear_nothing;
         status = tess__launch_run(&launch);
     }
-    tess__peers_close(train->run.peers);
     return status;
+}
+
+/* Of ranks that others started, rank 0 explains what all have found. */
+static enum tess_status train_explain(struct train *train, struct tess_config *config,
+                                      const struct tess__train_options *options)
+{
+    if (options->placed != NULL)
+        TESS_TRY(train_meet(train, config, options->placed));
+    if (options->placed != NULL && options->placed->rank != 0)
+        return TESS_OK;
+    return tess__explain_print(&train->run, (int32_t)options->explain_rank);
 }
 
 /* The files of a run. */
@@ -355,7 +379,7 @@ static enum tess_status train_open_files(struct train *train, const struct tess_
     return TESS_OK;
 }
 
-enum tess_status tess__train_run(const struct tess_config *config,
+enum tess_status tess__train_run(struct tess_config *config,
                                  const struct tess_dataset *dataset,
                                  const struct tess__train_options *options, double start_s,
                                  struct tess__trained *trained_out)
@@ -367,14 +391,13 @@ enum tess_status tess__train_run(const struct tess_config *config,
     train.run.start_s = start_s;
     train.watch = (enum tess__watch_choice)options->watch;
     if (options->explain) {
-        if (options->placed == NULL || options->placed->rank == 0)
-            status = tess__explain_print(&train.run, (int32_t)options->explain_rank);
+        status = train_explain(&train, config, options);
         goto close_run;
     }
     if (options->placed == NULL || options->placed->rank == 0)
         status = train_open_files(&train, config, options);
     if (status == TESS_OK && options->placed != NULL)
-        status = train_launch_placed(&train, options, options->placed);
+        status = train_launch_placed(&train, config, options, options->placed);
     else if (status == TESS_OK)
         status = train_launch_traced(&train, options);
     TESS_KEEP(status, tess_metrics_close(train.metrics));
@@ -384,6 +407,8 @@ enum tess_status tess__train_run(const struct tess_config *config,
     trained_out->final = train.run.final;
 
 close_run:
+    tess__peers_close(train.run.peers);
+    tess__placed_close(&train.placed);
     tess__run_close(&train.run);
     return status;
 }

@@ -102,6 +102,8 @@ static int config_tables(struct tess_config *config, const struct tess_config_ta
         (struct tess_config_table){"tensor", tess_tensor_option_table, &config->tensor};
     table[count++] = (struct tess_config_table){"cuda", tess_cuda_option_table, &config->cuda};
     table[count++] = (struct tess_config_table){"comm.mpi", tess_mpi_option_table, &config->mpi};
+    table[count++] =
+        (struct tess_config_table){"topology", tess_place_option_table, &config->placing};
     for (int i = 0; i < extra_count && count < CONFIG_TABLE_MAX; i++)
         table[count++] = extra[i];
     return count;

@@ -82,6 +82,16 @@ struct tess_mpi_options {
 };
 extern const struct tess_option tess_mpi_option_table[];
 
+/* Which process or device each rank gets, prefix "topology". */
+struct tess_place_options {
+    const char *file;  /* of a machine or a cluster, any format of topology/topology.h; "": none */
+    const char *order; /* auto|natural|measure|file:F */
+    const char *hosts; /* names of the file's hosts, in its order, as a Slurm host list; "" */
+    const char *save;  /* where what was measured is written; "": nowhere */
+    bool nccl_graph;   /* give NCCL the rings of this machine */
+};
+extern const struct tess_option tess_place_option_table[];
+
 enum tess_recompute { TESS_RECOMPUTE_NONE, TESS_RECOMPUTE_SELECTIVE, TESS_RECOMPUTE_FULL };
 
 struct tess_config {
@@ -102,6 +112,7 @@ struct tess_config {
     struct tess_tensor_options tensor;
     struct tess_cuda_options cuda;
     struct tess_mpi_options mpi;
+    struct tess_place_options placing;
     char cuda_store[512];           /* file of measured products; "": none */
     struct tess_place place;        /* this rank's among processes that others started */
     struct tess_device_plan device; /* where the ranks compute */

@@ -368,6 +368,18 @@ enum tess_status tess__config_device(struct tess_config *config)
     return device_check_native(config);
 }
 
+void tess_config_renumber(struct tess_config *config, int32_t rank)
+{
+    const int32_t before = config->place.rank;
+    struct tess_device_info *info = config->device.info;
+
+    config->place.rank = rank;
+    if (config->device.module == NULL || before == rank)
+        return;
+    memcpy(info[rank].bus, info[before].bus, sizeof info[rank].bus);
+    info[before].bus[0] = '\0'; /* not to be found here any more */
+}
+
 enum tess_status tess_config_select_device(const struct tess_config *config, int32_t rank)
 {
     const struct tess_device_plan *plan = &config->device;

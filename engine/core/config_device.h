@@ -93,6 +93,9 @@ enum tess_status tess_device_plan_host(const struct tess_place *place, int32_t r
  * machine has. Fills config->kernel and config->device, and --kernel where it was not given. */
 enum tess_status tess__config_device(struct tess_config *config);
 
+/* A rank in its place gets another number, before it runs. */
+void tess_config_renumber(struct tess_config *config, int32_t rank);
+
 /* The calling thread computes on the rank's device from here on: before it opens kernels. Nothing
  * to do on the host. TESS_ERR_DEVICE where the plan's devices are not here. */
 enum tess_status tess_config_select_device(const struct tess_config *config, int32_t rank);

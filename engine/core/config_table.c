@@ -167,3 +167,25 @@ const struct tess_option tess_cuda_option_table[] = {
      "has no way that always gives the same bits; auto: im2col"},
     {NULL, TESS_OPTION_BOOL, 0, NULL, 0, 0, NULL, NULL},
 };
+
+#define PLACE_FIELD(member) offsetof(struct tess_place_options, member)
+
+const struct tess_option tess_place_option_table[] = {
+    {"file", TESS_OPTION_STRING, PLACE_FIELD(file), "", 0, 0, NULL,
+     "what the machine or the cluster is made of: NCCL's XML, hwloc's XML, nvidia-smi topo -m, "
+     "Slurm's topology.conf or scontrol show topology, or tessera's own YAML"},
+    {"order", TESS_OPTION_STRING, PLACE_FIELD(order), "auto", 0, 0, NULL,
+     "which process becomes which rank, of several that mpirun, srun or torchrun started: natural, "
+     "as they are numbered; file:F, as a file says, process numbers in the order of the ranks or "
+     "lines RANK HOST:SLOT; measure, by what the network between the hosts carries; auto: by "
+     "--topology.file, else by the switches that Slurm tells of, else measured from 3 hosts on. "
+     "Process 0 stays rank 0, results do not depend on it"},
+    {"hosts", TESS_OPTION_STRING, PLACE_FIELD(hosts), "", 0, 0, NULL,
+     "names of the hosts of --topology.file in its order, as node[1-4,7], where it has others"},
+    {"save", TESS_OPTION_STRING, PLACE_FIELD(save), "", 0, 0, NULL,
+     "file for what was measured, to be given as --topology.file from then on; empty writes none"},
+    {"nccl-graph", TESS_OPTION_BOOL, PLACE_FIELD(nccl_graph), "off", 0, 0, NULL,
+     "give NCCL the rings that were found for the devices of one host, by a graph file around its "
+     "start; experimental in NCCL"},
+    {NULL, TESS_OPTION_BOOL, 0, NULL, 0, 0, NULL, NULL},
+};

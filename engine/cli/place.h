@@ -1,0 +1,98 @@
+/*
+ * Which process becomes which rank. Processes that mpirun, srun or torchrun started are numbered
+ * without regard to the network between their hosts; before any rank starts, their launchers give
+ * them other numbers, so that neighbours in number are neighbours in the network. Whatever comes
+ * after that knows the new numbers alone. Process 0 stays rank 0.
+ *
+ *     gather who is where -> a topology (file, Slurm, measured) -> map.h -> number of each process
+ */
+#ifndef TESSERA_CLI_PLACE_H
+#define TESSERA_CLI_PLACE_H
+
+#include "cli/launch_env.h"
+#include "cli/run.h"
+#include "topology/topology.h"
+
+#define TESS__PLACE_HOST_BYTES 64
+
+/* What a process tells the others of itself. */
+struct tess__place_process {
+    char host[TESS__PLACE_HOST_BYTES];          /* its name */
+    char key[192];                              /* the same for processes of one host alone */
+    char slurm_address[256], slurm_pattern[64]; /* of Slurm's topology; "" where it tells none */
+    char bus[32];                               /* of its GPU; "" without one */
+    int32_t local_rank;                         /* as its starter told; -1: not told */
+    int32_t core_count;                         /* cores that it may use */
+    uint64_t cores;                             /* a hash of which these are */
+};
+
+/* All processes of a job. */
+struct tess__place_job {
+    int32_t count;
+    struct tess__place_process process[TESS_WORLD_RANKS_MAX];
+    int32_t host[TESS_WORLD_RANKS_MAX]; /* of a process: its host, from 0 as they first appear */
+    int32_t slot[TESS_WORLD_RANKS_MAX]; /* of a process: its place among those of its host */
+    int32_t host_count;
+    int32_t host_first[TESS_WORLD_RANKS_MAX]; /* of a host: its lowest process */
+    int32_t host_size[TESS_WORLD_RANKS_MAX];  /* its processes */
+};
+
+/* What was decided. */
+struct tess__placed {
+    int32_t rank[TESS_WORLD_RANKS_MAX]; /* [processes] the rank of each */
+    /* This process's place among those of its host, and whether it may bind itself to its share of
+     * the host's cores: its starter has not bound it. */
+    int32_t slot, host_size;
+    bool bind;
+    char line[400]; /* process 0: what was found and decided; "": nothing to tell */
+    char *text;     /* process 0: why each rank is where it is, malloc'd; NULL: nothing to tell */
+};
+
+/* Are the options of placing well-formed? Before anything is started. */
+enum tess_status tess__place_check(const struct tess_config *config);
+
+/*
+ * Decide, and renumber: peers, config->place and config->device are those of the new rank when it
+ * returns. Collective over the launchers. TESS_ERR_ABORTED, without a message, where process 0
+ * failed and has told why.
+ */
+enum tess_status tess__place_ranks(const struct tess__run *run, struct tess_config *config,
+                                   struct tess__peers *peers, struct tess__placed *placed_out);
+void tess__placed_close(struct tess__placed *placed); /* a zeroed one is allowed */
+
+/* ---- between the files place*.c ---------------------------------------------------------------
+ */
+
+/* Hosts and slots of job->process [job->count]. Pure. */
+void tess__place_find_hosts(struct tess__place_job *job);
+
+/*
+ * place_match.c: which device of the topology each process has, by the names of hosts and by the
+ * GPUs' bus ids, else one after the other. `file` is for messages; `hosts`: --topology.hosts.
+ * TESS_ERR_USAGE where a host is not there or has too few devices.
+ */
+enum tess_status tess__place_match(const struct tess__place_job *job,
+                                   const struct tess_topology *topology, const char *file,
+                                   const char *hosts, int32_t device_out[TESS_WORLD_RANKS_MAX]);
+
+/*
+ * place_order.c: process_out [job->count] of each rank, as a file says: numbers of processes in the
+ * order of the ranks, or lines RANK HOST[:SLOT]. TESS_ERR_DATA with file and line.
+ */
+enum tess_status tess__place_read_order(const struct tess__place_job *job, const char *path,
+                                        int32_t process_out[TESS_WORLD_RANKS_MAX]);
+
+/* place_map.c: an axis of the run's mesh for topology/map.h, those with one rank left out. */
+struct tess_map_axis;
+int32_t tess__place_axes(const struct tess__run *run, struct tess_map_axis *axis);
+
+/*
+ * place_map.c: the best process of each rank where process p has device[p] of the topology; the
+ * line and the text of `placed`. `source` names what the topology is from.
+ */
+enum tess_status tess__place_map(const struct tess__run *run, const struct tess__place_job *job,
+                                 const struct tess_topology *topology, const int32_t *device,
+                                 const char *source, int32_t process_out[TESS_WORLD_RANKS_MAX],
+                                 struct tess__placed *placed);
+
+#endif
