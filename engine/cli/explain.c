@@ -102,7 +102,9 @@ static void explain_order(const struct tess__run *run)
            placed->line[0] != '\0' ? placed->line : "natural", run->rank_count - 1);
     for (int32_t p = 0; p < run->rank_count; p++)
         printf(" %d", placed->rank[p]);
-    putchar('\n');
+    printf("\n  cores: %s\n", placed->bound ? "as the processes were bound by who started them"
+                              : run->config->run.bind ? "a host's are shared out among its ranks"
+                                                      : "any");
     if (placed->text != NULL)
         fputs(placed->text, stdout);
 }

@@ -474,8 +474,13 @@ static enum tess_status launch_start(struct launcher *launcher)
     const bool alone = launch->peers != NULL;
     int32_t count = launch->mode == TESS_RANKS_THREADS || alone ? 1 : launch->rank_count;
     pid_t parent = getpid();
+    char cores[TESS_WORLD_RANKS_MAX][TESS__CORES_BYTES];
 
     launcher->first = alone ? launch->peers->env.rank : 0;
+    /* Before they are forked: what is learned of this machine on the way, they need not learn. */
+    for (int32_t r = 0; r < launch->rank_count; r++)
+        if (!alone || r == launcher->first)
+            tess__rank_cores(launch, r, cores[r]);
     fflush(stdout);
     fflush(stderr);
     for (int32_t p = launcher->first; p < launcher->first + count; p++) {
@@ -489,12 +494,9 @@ static enum tess_status launch_start(struct launcher *launcher)
         launcher->alive_count++;
     }
     for (int32_t r = 0; r < launch->rank_count && launch->started != NULL; r++) {
-        cpu_set_t cores;
-        char text[32];
         if (alone && r != launcher->first)
             continue;
-        tess__rank_cores(launch, r, &cores, text);
-        launch->started(launch->context, r, (int)launcher->pid[alone ? r : r % count], text,
+        launch->started(launch->context, r, (int)launcher->pid[alone ? r : r % count], cores[r],
                         tess_world_board(launcher->world, r));
     }
     return TESS_OK;

@@ -8,8 +8,6 @@
 
 #include "comm/world.h"
 
-#include <sched.h>
-
 #define TESS__MESSAGE_BYTES 320
 
 /* What a rank tells the launcher; small enough that a pipe never tears it. */
@@ -38,7 +36,12 @@ struct tess__launch {
      * connected. NULL: all are started here. */
     struct tess__peers *peers;
     enum tess_rank_mode mode;
-    bool bind;                    /* give each rank its own cores when there are enough */
+    bool bind; /* give each rank its own cores when there are enough */
+    /* Of a rank alone: its place among the ranks of its host, and how many these are. */
+    int32_t slot, slot_count;
+    /* Of each place on this host: its GPU's bus id, NULL or "" without; for the cores next to it.
+     * Borrowed. */
+    const char *bus[TESS_WORLD_RANKS_MAX];
     const char *const *unit_name; /* for reports; may be NULL */
     int32_t unit_count;
     void *context;
@@ -46,8 +49,8 @@ struct tess__launch {
     enum tess_status (*body)(void *context, struct tess__rank *rank);
     /* In the launcher. A failure ends the ranks. */
     enum tess_status (*message)(void *context, const struct tess__message *message);
-    /* In the launcher, once per rank after all are started; cores is "3", "0-7" or "any"; the board
-     * is there until tess__launch_run returns. May be NULL. */
+    /* In the launcher, once per rank after all are started; cores is "core 3", "cores 0-7, NUMA
+     * 0" or "any core"; the board is there until tess__launch_run returns. May be NULL. */
     void (*started)(void *context, int32_t rank, int pid, const char *cores,
                     const struct tess_board *board);
     /* In the launcher, once in tick_s seconds while ranks run; it should take milliseconds. As
@@ -70,9 +73,13 @@ enum tess_status tess__launch_run(const struct tess__launch *launch);
 
 #define TESS__MESSAGE_ENDED (-1) /* payload: int32_t status of the body */
 
-/* The cores of a rank, from those the caller may use; text for `started`. False: not bound. */
-bool tess__rank_cores(const struct tess__launch *launch, int32_t rank, cpu_set_t *cores,
-                      char text[32]);
+#define TESS__CORES_BYTES 96
+
+/* Bind the calling thread to the rank's cores, from those it may use; text for `started`. */
+void tess__rank_bind(const struct tess__launch *launch, int32_t rank, char text[TESS__CORES_BYTES]);
+/* The text alone: another thread is bound and ends. */
+void tess__rank_cores(const struct tess__launch *launch, int32_t rank,
+                      char text[TESS__CORES_BYTES]);
 
 /* A child's whole life after fork: rank `first` alone, or all ranks as threads. Returns exit
  * status. */

@@ -4,14 +4,18 @@
 
 #include "cli/top.h"
 #include "tessera/check.h"
+#include "topology/live.h"
 
 #include <errno.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <unistd.h>
+
+_Static_assert(TESS__CORES_BYTES >= TESS_BIND_TEXT, "what binding tells fits");
 
 enum tess_status tess__rank_send(const struct tess__rank *rank, int32_t kind, const void *payload,
                                  size_t bytes)
@@ -32,59 +36,95 @@ enum tess_status tess__rank_send(const struct tess__rank *rank, int32_t kind, co
 }
 
 /*
- * The allowed cores are dealt out in equal runs, so that a rank's helper threads have room beside
- * it where there is room:
+ * Where hwloc is not there the allowed cores are dealt out in equal runs, so that a rank's helper
+ * threads have room beside it where there is room:
  *
  *     8 cores, 2 ranks   0 1 2 3 | 4 5 6 7          3 cores, 2 ranks   0 | 1
  */
-bool tess__rank_cores(const struct tess__launch *launch, int32_t rank, cpu_set_t *cores,
-                      char text[32])
+static void rank_bind_run(int32_t at, int32_t places, const cpu_set_t *allowed,
+                          char text[TESS__CORES_BYTES])
 {
-    cpu_set_t allowed;
-    int32_t count, width, place = 0, first = -1, last = -1;
+    const int32_t width = CPU_COUNT(allowed) / places;
+    int32_t place = 0, first = -1, last = -1;
+    cpu_set_t cores;
 
-    snprintf(text, 32, "any");
-    if (!launch->bind || sched_getaffinity(0, sizeof allowed, &allowed) != 0)
-        return false;
-    count = CPU_COUNT(&allowed);
-    if (launch->rank_count > count)
-        return false;
-    width = count / launch->rank_count;
-    CPU_ZERO(cores);
+    CPU_ZERO(&cores);
     for (int32_t core = 0; core < CPU_SETSIZE; core++) {
-        if (!CPU_ISSET(core, &allowed))
+        if (!CPU_ISSET(core, allowed))
             continue;
-        if (place / width == rank) {
-            CPU_SET(core, cores);
+        if (place / width == at) {
+            CPU_SET(core, &cores);
             first = first < 0 ? core : first;
             last = core;
         }
         place++;
     }
-    if (first == last)
-        snprintf(text, 32, "%d", first);
+    /* Binding is a matter of speed: where it is refused the rank runs unbound. */
+    if (sched_setaffinity(0, sizeof cores, &cores) != 0)
+        snprintf(text, TESS__CORES_BYTES, "any core");
+    else if (first == last)
+        snprintf(text, TESS__CORES_BYTES, "core %d", first);
     else
-        snprintf(text, 32, "%d-%d", first, last);
-    return true;
+        snprintf(text, TESS__CORES_BYTES, "cores %d-%d", first, last);
+}
+
+void tess__rank_bind(const struct tess__launch *launch, int32_t rank, char text[TESS__CORES_BYTES])
+{
+    const bool alone = launch->peers != NULL;
+    const int32_t at = alone ? launch->slot : rank;
+    const int32_t places = alone ? launch->slot_count : launch->rank_count;
+    const char *bus[TESS_WORLD_RANKS_MAX];
+    char bound[TESS_BIND_TEXT];
+    cpu_set_t allowed;
+
+    snprintf(text, TESS__CORES_BYTES, "any core");
+    if (!launch->bind || sched_getaffinity(0, sizeof allowed, &allowed) != 0 ||
+        places > CPU_COUNT(&allowed))
+        return;
+    for (int32_t p = 0; p < places; p++)
+        bus[p] = launch->bus[p] != NULL && launch->bus[p][0] != '\0' ? launch->bus[p] : NULL;
+    if (tess_bind_place(at, places, bus, bound))
+        snprintf(text, TESS__CORES_BYTES, "%s", bound);
+    else
+        rank_bind_run(at, places, &allowed, text);
+}
+
+struct rank_cores {
+    const struct tess__launch *launch;
+    int32_t rank;
+    char *text;
+};
+
+static void *rank_cores_thread(void *context)
+{
+    const struct rank_cores *cores = context;
+
+    tess__rank_bind(cores->launch, cores->rank, cores->text);
+    return NULL;
+}
+
+void tess__rank_cores(const struct tess__launch *launch, int32_t rank, char text[TESS__CORES_BYTES])
+{
+    struct rank_cores cores = {launch, rank, text};
+    pthread_t thread;
+
+    snprintf(text, TESS__CORES_BYTES, "any core");
+    if (launch->bind && pthread_create(&thread, NULL, rank_cores_thread, &cores) == 0)
+        pthread_join(thread, NULL);
 }
 
 struct rank_start {
     const struct tess__launch *launch;
     struct tess__rank rank;
-    cpu_set_t cores;
-    bool bound;
     enum tess_status status;
 };
 
 static void rank_prepare(struct rank_start *start, const struct tess__launch *launch,
                          struct tess_world *world, int32_t rank, int message_fd)
 {
-    char text[32];
-
     start->launch = launch;
     start->rank = (struct tess__rank){rank, launch->rank_count, world, message_fd};
     start->status = TESS_ERR_INTERNAL;
-    start->bound = tess__rank_cores(launch, rank, &start->cores, text);
 }
 
 static void rank_run(struct rank_start *start)
@@ -93,16 +133,14 @@ static void rank_run(struct rank_start *start)
     struct tess__rank *rank = &start->rank;
     struct tess_board *board = tess_world_board(rank->world, rank->rank);
     int32_t ended;
-    char name[32];
+    char name[32], cores[TESS__CORES_BYTES];
 
     /* For tessera top, and for debuggers. */
     snprintf(name, sizeof name, TESS__RANK_THREAD_NAME, rank->rank);
     prctl(PR_SET_NAME, name);
     tess_log_set_rank(launch->rank_count > 1 ? rank->rank : -1);
     atomic_store_explicit(&board->pid, (int32_t)getpid(), memory_order_relaxed);
-    /* Binding is a matter of speed: where it is refused the rank runs unbound. */
-    if (start->bound)
-        (void)sched_setaffinity(0, sizeof start->cores, &start->cores);
+    tess__rank_bind(launch, rank->rank, cores);
 
     start->status = launch->body(launch->context, rank);
     if (start->status != TESS_OK && start->status != TESS_ERR_ABORTED) {

@@ -374,11 +374,13 @@ static void place_find_binding(const struct tess__place_job *job, int32_t own,
 
     placed->slot = job->slot[own];
     placed->host_size = job->host_size[host];
-    /* Starters bind each process to cores of its own. */
-    placed->bind = job->process[own].core_count >= placed->host_size;
-    for (int32_t p = 0; p < job->count; p++)
-        placed->bind = placed->bind &&
-                       (job->host[p] != host || job->process[p].cores == job->process[own].cores);
+    placed->bound = false;
+    for (int32_t p = 0; p < job->count; p++) {
+        if (job->host[p] != host)
+            continue;
+        placed->bound = placed->bound || job->process[p].cores != job->process[own].cores;
+        memcpy(placed->bus[job->slot[p]], job->process[p].bus, sizeof job->process[p].bus);
+    }
 }
 
 static enum tess_status place_meet(struct place *place, const struct tess_config *config,
@@ -430,6 +432,15 @@ enum tess_status tess__place_ranks(const struct tess__run *run, struct tess_conf
     tess__peers_renumber(peers, placed_out->rank);
     tess_config_renumber(config, placed_out->rank[own]);
     return TESS_OK;
+}
+
+void tess__placed_bind(const struct tess__placed *placed, struct tess__launch *launch)
+{
+    launch->bind = launch->bind && !placed->bound;
+    launch->slot = placed->slot;
+    launch->slot_count = placed->host_size;
+    for (int32_t p = 0; p < placed->host_size; p++)
+        launch->bus[p] = placed->bus[p];
 }
 
 void tess__placed_close(struct tess__placed *placed)

@@ -40,10 +40,11 @@ struct tess__place_job {
 /* What was decided. */
 struct tess__placed {
     int32_t rank[TESS_WORLD_RANKS_MAX]; /* [processes] the rank of each */
-    /* This process's place among those of its host, and whether it may bind itself to its share of
-     * the host's cores: its starter has not bound it. */
+    /* This process's place among those of its host, and whether its starter has bound these to
+     * cores of their own. */
     int32_t slot, host_size;
-    bool bind;
+    bool bound;
+    char bus[TESS_WORLD_RANKS_MAX][32]; /* [host_size] of their GPUs; "" without */
     char line[400]; /* process 0: what was found and decided; "": nothing to tell */
     char *text;     /* process 0: why each rank is where it is, malloc'd; NULL: nothing to tell */
 };
@@ -58,6 +59,9 @@ enum tess_status tess__place_check(const struct tess_config *config);
  */
 enum tess_status tess__place_ranks(const struct tess__run *run, struct tess_config *config,
                                    struct tess__peers *peers, struct tess__placed *placed_out);
+/* Of a launch of this process's rank alone: where on its host it is bound. Whoever starts ranks may
+ * bind them; then they stay as they are. */
+void tess__placed_bind(const struct tess__placed *placed, struct tess__launch *launch);
 void tess__placed_close(struct tess__placed *placed); /* a zeroed one is allowed */
 
 /* ---- between the files place*.c ---------------------------------------------------------------

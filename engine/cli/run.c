@@ -201,16 +201,22 @@ struct tess__launch tess__run_launch(const struct tess__run *run)
     int32_t unit_count;
     const char *const *unit_name = tess_engine_unit_names(run->planned, &unit_count);
 
-    return (struct tess__launch){
+    struct tess__launch launch = {
         .rank_count = run->rank_count,
         .peers = run->peers,
         .mode = run->config->device.rank_mode,
-        /* Whoever starts ranks on several machines binds them, or says that they are not to be. */
-        .bind = run->config->run.bind && run->peers == NULL,
+        .bind = run->config->run.bind,
         .unit_name = unit_name,
         .unit_count = unit_count,
         .body = tess__run_body,
     };
+    const struct tess_device_plan *plan = &run->config->device;
+
+    for (int32_t r = 0; r < run->rank_count && run->peers == NULL; r++)
+        launch.bus[r] = plan->module != NULL ? plan->info[plan->of_rank[r]].bus : NULL;
+    if (run->peers != NULL)
+        tess__placed_bind(run->placed, &launch);
+    return launch;
 }
 
 bool tess__run_has_mesh(const struct tess__run *run)

@@ -9,6 +9,7 @@
 #include "comm/boot.h"
 #include "comm/debug.h"
 #include "tessera/check.h"
+#include "topology/live.h"
 
 #include <limits.h>
 #include <math.h>
@@ -415,6 +416,8 @@ static enum tess_status run_open_comm(const struct tess__run *run, const struct 
         TESS_TRY(run_open_nccl(run, rank, order, &comm));
     else
         TESS_TRY(tess__open_comm(&how, rank, &comm));
+    /* Opening a communicator may have moved this thread to other cores (NCCL does). */
+    (void)tess_bind_check();
     *comm_out = comm;
     if (!options->debug)
         return TESS_OK;

@@ -173,7 +173,7 @@ static void train_started(void *context, int32_t rank, int pid, const char *core
 
     /* Where all ranks are on this host, a rank's number among those of its host is its number. */
     const struct tess_place *own = &train->run.config->place;
-    printf("rank %d of %d (local rank %d): pid %d%s, core %s", rank, train->run.rank_count,
+    printf("rank %d of %d (local rank %d): pid %d%s, %s", rank, train->run.rank_count,
            own->starter != NULL ? own->local_rank : rank, pid, threads ? " (a thread)" : "", cores);
     if (tess__run_has_mesh(&train->run)) {
         const struct tess_mesh mesh = tess_mesh_at(&train->run.config->mesh, rank);
