@@ -91,22 +91,26 @@ static void explain_rank(const struct tess__run *run, int32_t rank)
            run->config->run.batch_size);
 }
 
-/* Which process each rank is, and why. */
+/* Which process or device each rank has, and why. */
 static void explain_order(const struct tess__run *run)
 {
     const struct tess__placed *placed = run->placed;
 
-    if (placed == NULL)
+    if (run->peers == NULL && placed->line[0] == '\0')
         return;
-    printf("\norder of ranks\n  %s\n  ranks of processes 0 to %d:",
-           placed->line[0] != '\0' ? placed->line : "natural", run->rank_count - 1);
+    printf("\norder of ranks%s\n", placed->imagined ? ", as if they were on these devices" : "");
+    explain_line(NULL, placed->line[0] != '\0' ? placed->line : "natural");
+    printf("  ranks of %s 0 to %d:", run->peers != NULL ? "processes" : "devices",
+           run->rank_count - 1);
     for (int32_t p = 0; p < run->rank_count; p++)
         printf(" %d", placed->rank[p]);
-    printf("\n  cores: %s\n", placed->bound ? "as the processes were bound by who started them"
-                              : run->config->run.bind ? "a host's are shared out among its ranks"
-                                                      : "any");
+    putchar('\n');
+    if (run->peers != NULL)
+        printf("  cores: %s\n", placed->bound ? "as the processes were bound by who started them"
+                                : run->config->run.bind ? "a host's are shared out among its ranks"
+                                                        : "any");
     if (placed->text != NULL)
-        fputs(placed->text, stdout);
+        printf("\n%s", placed->text);
 }
 
 /* "learning rate 0.4 = base-lr 0.1 x 4" */

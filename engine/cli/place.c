@@ -40,16 +40,23 @@ struct place {
     struct tess__placed *placed;
 };
 
+const char *tess__place_order_file(const struct tess_place_options *options)
+{
+    const size_t length = sizeof place_file_word - 1;
+
+    return strncmp(options->order, place_file_word, length) == 0 ? options->order + length : NULL;
+}
+
 enum tess_status tess__place_check(const struct tess_config *config)
 {
     static const char *const words[] = {"auto", "natural", "measure"};
     const struct tess_place_options *options = &config->placing;
-    const bool file = strncmp(options->order, place_file_word, sizeof place_file_word - 1) == 0;
+    const char *file = tess__place_order_file(options);
 
     if (options->hosts[0] != '\0' && options->file[0] == '\0')
         TESS_FAIL(TESS_ERR_USAGE,
                   "--topology.hosts names the hosts of --topology.file, which is not given");
-    if (file && options->order[sizeof place_file_word - 1] != '\0')
+    if (file != NULL && file[0] != '\0')
         return TESS_OK;
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
         if (strcmp(options->order, words[i]) == 0)
@@ -79,8 +86,7 @@ static void place_host_key(const char *host, char *key, size_t key_bytes)
     snprintf(key, key_bytes, "%s %s %s", host, boot, network);
 }
 
-/* As topologies have it, "0000:17:00.0"; drivers write the domain wider, and in capitals. */
-static void place_bus(const char *from, char bus[32])
+void tess__place_bus(const char *from, char bus[32])
 {
     unsigned domain, number, device, function = 0;
 
@@ -107,7 +113,7 @@ static void place_describe(const struct tess_config *config, struct tess__place_
     }
     process->local_rank = config->place.local_rank;
     if (config->device.module != NULL && !config->device.missing)
-        place_bus(config->device.info[config->place.rank].bus, process->bus);
+        tess__place_bus(config->device.info[config->place.rank].bus, process->bus);
     if (sched_getaffinity(0, sizeof cores, &cores) == 0) {
         process->core_count = CPU_COUNT(&cores);
         process->cores = tess_hash_bytes(&cores, sizeof cores);
@@ -170,7 +176,7 @@ static int32_t place_most_on_a_host(const struct tess__place_job *job)
     return most;
 }
 
-static const char *place_file_name(const char *path)
+const char *tess__place_file_name(const char *path)
 {
     const char *slash = strrchr(path, '/');
 
@@ -180,7 +186,7 @@ static const char *place_file_name(const char *path)
 static enum tess_status place_by_file(struct place *place)
 {
     const struct tess_topology_options options = {.per_host = place_most_on_a_host(&place->job)};
-    const char *path = place->options->file, *name = place_file_name(path);
+    const char *path = place->options->file, *name = tess__place_file_name(path);
     int32_t device[TESS_WORLD_RANKS_MAX];
     struct tess_topology *topology = NULL;
     enum tess_status status;
@@ -304,7 +310,7 @@ static enum tess_status place_by_probe(struct place *place, const struct tess__p
 /* Process 0. *step_out: PLACE_PROBE where the network is to be measured first. */
 static enum tess_status place_decide(struct place *place, enum place_step *step_out)
 {
-    const char *order = place->options->order;
+    const char *order = place->options->order, *file = tess__place_order_file(place->options);
     const bool measure = strcmp(order, "measure") == 0;
     struct tess__place_job *job = &place->job;
     struct tess_measured even = {.host_count = job->host_count, .group_count = 1};
@@ -312,10 +318,9 @@ static enum tess_status place_decide(struct place *place, enum place_step *step_
     *step_out = PLACE_DONE;
     if (strcmp(order, "natural") == 0)
         return TESS_OK;
-    if (strncmp(order, place_file_word, sizeof place_file_word - 1) == 0) {
-        snprintf(place->placed->line, sizeof place->placed->line, "as %s says",
-                 order + sizeof place_file_word - 1);
-        return tess__place_read_order(job, order + sizeof place_file_word - 1, place->process);
+    if (file != NULL) {
+        snprintf(place->placed->line, sizeof place->placed->line, "as %.300s says", file);
+        return tess__place_read_order(job, file, place->process);
     }
     if (!measure && place->options->file[0] != '\0')
         return place_by_file(place);
@@ -326,7 +331,7 @@ static enum tess_status place_decide(struct place *place, enum place_step *step_
         return TESS_OK;
     }
     if (job->host_count == 1)
-        return TESS_OK;
+        return tess__place_by_machine(place->run, job, place->process, place->placed);
     return place_by_hosts(place, &even, "two hosts");
 }
 
@@ -415,7 +420,7 @@ static enum tess_status place_meet(struct place *place, const struct tess_config
 }
 
 enum tess_status tess__place_ranks(const struct tess__run *run, struct tess_config *config,
-                                   struct tess__peers *peers, struct tess__placed *placed_out)
+                                   struct tess__peers *peers, struct tess__placed *placed)
 {
     struct place *place = calloc(1, sizeof *place);
     const int32_t own = peers->env.rank;
@@ -423,14 +428,13 @@ enum tess_status tess__place_ranks(const struct tess__run *run, struct tess_conf
 
     if (place == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory to place %d ranks", (int)peers->env.rank_count);
-    memset(placed_out, 0, sizeof *placed_out);
-    *place = (struct place){.run = run, .options = &config->placing, .placed = placed_out};
+    *place = (struct place){.run = run, .options = &config->placing, .placed = placed};
     status = place_meet(place, config, peers->boot);
     free(place);
     if (status != TESS_OK)
         return status;
-    tess__peers_renumber(peers, placed_out->rank);
-    tess_config_renumber(config, placed_out->rank[own]);
+    tess__peers_renumber(peers, placed->rank);
+    tess_config_renumber(config, placed->rank[own]);
     return TESS_OK;
 }
 
@@ -445,6 +449,7 @@ void tess__placed_bind(const struct tess__placed *placed, struct tess__launch *l
 
 void tess__placed_close(struct tess__placed *placed)
 {
-    free(placed->text);
-    placed->text = NULL;
+    if (placed != NULL)
+        free(placed->text);
+    free(placed);
 }

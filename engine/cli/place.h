@@ -11,6 +11,7 @@
 
 #include "cli/launch_env.h"
 #include "cli/run.h"
+#include "core/config.h"
 #include "topology/topology.h"
 
 #define TESS__PLACE_HOST_BYTES 64
@@ -45,6 +46,7 @@ struct tess__placed {
     int32_t slot, host_size;
     bool bound;
     char bus[TESS_WORLD_RANKS_MAX][32]; /* [host_size] of their GPUs; "" without */
+    bool imagined;                      /* the devices are a file's, and ranks are elsewhere */
     char line[400]; /* process 0: what was found and decided; "": nothing to tell */
     char *text;     /* process 0: why each rank is where it is, malloc'd; NULL: nothing to tell */
 };
@@ -54,19 +56,29 @@ enum tess_status tess__place_check(const struct tess_config *config);
 
 /*
  * Decide, and renumber: peers, config->place and config->device are those of the new rank when it
- * returns. Collective over the launchers. TESS_ERR_ABORTED, without a message, where process 0
- * failed and has told why.
+ * returns. Collective over the launchers. `placed` is zero before. TESS_ERR_ABORTED, without a
+ * message, where process 0 failed and has told why.
  */
 enum tess_status tess__place_ranks(const struct tess__run *run, struct tess_config *config,
-                                   struct tess__peers *peers, struct tess__placed *placed_out);
+                                   struct tess__peers *peers, struct tess__placed *placed);
+
+/* The same for ranks that are started from here: config->device.of_rank is in the new order.
+ * Nothing to do for others. (place_device.c) */
+enum tess_status tess__place_devices(const struct tess__run *run, struct tess_config *config,
+                                     struct tess__placed *placed);
 /* Of a launch of this process's rank alone: where on its host it is bound. Whoever starts ranks may
  * bind them; then they stay as they are. */
 void tess__placed_bind(const struct tess__placed *placed, struct tess__launch *launch);
-void tess__placed_close(struct tess__placed *placed); /* a zeroed one is allowed */
+void tess__placed_close(struct tess__placed *placed); /* malloc'd; NULL is allowed */
 
 /* ---- between the files place*.c ---------------------------------------------------------------
  */
 
+/* F of --topology.order file:F; NULL: it is another order. */
+const char *tess__place_order_file(const struct tess_place_options *options);
+const char *tess__place_file_name(const char *path); /* without its folders, for messages */
+/* A bus id as topologies have it, "0000:17:00.0"; drivers write it wider, and in capitals. */
+void tess__place_bus(const char *from, char bus[32]);
 /* Hosts and slots of job->process [job->count]. Pure. */
 void tess__place_find_hosts(struct tess__place_job *job);
 
@@ -85,6 +97,13 @@ enum tess_status tess__place_match(const struct tess__place_job *job,
  */
 enum tess_status tess__place_read_order(const struct tess__place_job *job, const char *path,
                                         int32_t process_out[TESS_WORLD_RANKS_MAX]);
+
+/* place_device.c: of processes with GPUs on this host, by how these are joined; as they are where
+ * that is not known. */
+enum tess_status tess__place_by_machine(const struct tess__run *run,
+                                        const struct tess__place_job *job,
+                                        int32_t process_out[TESS_WORLD_RANKS_MAX],
+                                        struct tess__placed *placed);
 
 /* place_map.c: an axis of the run's mesh for topology/map.h, those with one rank left out. */
 struct tess_map_axis;

@@ -157,9 +157,8 @@ static void map_tell_line(struct map_tell *tell, const struct tess_map_ask *ask,
     }
     if (groups < 2) {
         snprintf(placed->line, sizeof placed->line,
-                 "%s: ranks follow the devices of %s; the links take %s a step, %s in the "
-                 "natural order",
-                 source, names, tess__text_time(map->cost_s, now),
+                 "%s: ranks follow its links, which take %s a step, %s in the natural order",
+                 source, tess__text_time(map->cost_s, now),
                  tess__text_time(map->natural_s, before));
         return;
     }

@@ -135,7 +135,7 @@ bool tess__run_same_data(const struct tess_config *a, const struct tess_config *
 
 /* ---- a run -------------------------------------------------------------------------------- */
 
-enum tess_status tess__run_open(struct tess__run *run, const struct tess_config *config,
+enum tess_status tess__run_open(struct tess__run *run, struct tess_config *config,
                                 const struct tess_dataset *dataset)
 {
     cpu_set_t cores;
@@ -168,11 +168,16 @@ enum tess_status tess__run_open(struct tess__run *run, const struct tess_config 
     if (run->chunk == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for what the chunks of %d ranks cost",
                   run->rank_count);
-    return TESS_OK;
+    run->placed = calloc(1, sizeof *run->placed);
+    if (run->placed == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory to place %d ranks", run->rank_count);
+    return tess__place_devices(run, config, run->placed);
 }
 
 void tess__run_close(struct tess__run *run)
 {
+    tess__placed_close(run->placed);
+    run->placed = NULL;
     tess_engine_close(run->planned);
     run->planned = NULL;
     free(run->chunk);

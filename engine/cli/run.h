@@ -141,7 +141,7 @@ struct tess__run {
     bool keep_digests;           /* send the digests of --hash-every; else replicas are compared */
     struct tess_trace *trace;    /* borrowed; NULL: no time lines */
     struct tess__peers *peers;   /* borrowed; NULL: all ranks are started from here */
-    const struct tess__placed *placed; /* borrowed; what the launchers decided, with peers */
+    struct tess__placed *placed; /* which process or device each rank has, and why */
     int64_t warm_steps;          /* not part of the final speed; cut to half of the run */
     bool crowded;                /* more ranks' threads than cores: ranks take turns */
     double start_s;              /* clock at the program's start */
@@ -161,8 +161,9 @@ enum tess_status tess__run_open_data(const struct tess_config *config,
 /* Do two configurations name the same data set? */
 bool tess__run_same_data(const struct tess_config *a, const struct tess_config *b);
 
-/* Plan every rank: refuses what does not fit before anything is started. */
-enum tess_status tess__run_open(struct tess__run *run, const struct tess_config *config,
+/* Plan every rank: refuses what does not fit before anything is started. Puts ranks on devices in
+ * the order of config->placing. */
+enum tess_status tess__run_open(struct tess__run *run, struct tess_config *config,
                                 const struct tess_dataset *dataset);
 void tess__run_close(struct tess__run *run);
 

@@ -38,7 +38,6 @@ struct train {
     struct tess_tensorboard *board; /* NULL without --tensorboard */
     enum tess__watch_choice watch;
     struct tess__watcher watcher;
-    struct tess__placed placed; /* zero where all ranks are started from here */
 };
 
 /* ---- messages ---------------------------------------------------------------------------------
@@ -216,7 +215,7 @@ static void train_print_start(const struct tess__run *run)
         printf(" of %.0f tokens", words.rate_of_row);
     printf(", batch %" PRId64 ", grid %d, %" PRId64 " steps\n", config->run.batch_size, plan->grid,
            tess_engine_step_count(run->planned));
-    if (run->placed != NULL && run->placed->line[0] != '\0')
+    if (run->placed->line[0] != '\0' && !run->placed->imagined)
         printf("order: %s\n", run->placed->line);
 }
 
@@ -324,9 +323,7 @@ static enum tess_status train_meet(struct train *train, struct tess_config *conf
                                    const struct tess_boot_env *env)
 {
     TESS_TRY(tess__peers_open(env, config->run.timeout, &train->run.peers));
-    TESS_TRY(tess__place_ranks(&train->run, config, train->run.peers, &train->placed));
-    train->run.placed = &train->placed;
-    return TESS_OK;
+    return tess__place_ranks(&train->run, config, train->run.peers, train->run.placed);
 }
 
 /* One rank of several that others started: rank 0 speaks and writes for all of them. */
@@ -379,8 +376,7 @@ static enum tess_status train_open_files(struct train *train, const struct tess_
     return TESS_OK;
 }
 
-enum tess_status tess__train_run(struct tess_config *config,
-                                 const struct tess_dataset *dataset,
+enum tess_status tess__train_run(struct tess_config *config, const struct tess_dataset *dataset,
                                  const struct tess__train_options *options, double start_s,
                                  struct tess__trained *trained_out)
 {
@@ -408,7 +404,6 @@ enum tess_status tess__train_run(struct tess_config *config,
 
 close_run:
     tess__peers_close(train.run.peers);
-    tess__placed_close(&train.placed);
     tess__run_close(&train.run);
     return status;
 }
