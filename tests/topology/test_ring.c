@@ -3,113 +3,14 @@
  * The figures are those of NCCL 2.28's model of the same machines, worked out over all orders.
  */
 #include "machines.h"
-#include "topology/ring_room.h"
+#include "rings.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
-
-static void near(double is, double expected)
-{
-    if (is < expected * (1 - 1e-6) || is > expected * (1 + 1e-6))
-        fail_msg("%.9g is not %.9g", is, expected);
-}
-
-struct rings {
-    struct tess_topology *topology;
-    struct tess_routes routes;
-    struct tess_rings found;
-};
-
-static void is_order(const struct tess_ring *ring, const char *order)
-{
-    char text[512];
-    int length = 0;
-    for (int i = 0; *order; i++) {
-        length += snprintf(text + length, sizeof text - (size_t)length, i ? "-%d" : "%d",
-                           (int)ring->order[i]);
-        if (length >= (int)strlen(order))
-            break;
-    }
-    assert_string_equal(text, order);
-}
-
-/* What holds for all: permutations from 0 on, capacities, and bound >= total >= single >= natural.
- */
-static void check(const struct rings *rings)
-{
-    const struct tess_rings *found = &rings->found;
-    const struct tess_topology *topology = rings->topology;
-    int32_t count = found->count;
-    double *load = calloc((size_t)topology->link_count, sizeof *load), total = 0;
-    int32_t *uses = calloc((size_t)topology->link_count, sizeof *uses);
-    for (int32_t r = 0; r < found->ring_count; r++) {
-        uint32_t seen = 0;
-        const int32_t *order = found->ring[r].order;
-        assert_int_equal(order[0], 0);
-        for (int32_t i = 0; i < count && count <= 32; i++)
-            seen |= 1u << order[i];
-        if (count <= 32)
-            assert_int_equal(seen, (uint32_t)(((uint64_t)1 << count) - 1));
-        for (int32_t i = 0; i < count; i++) {
-            const struct tess_route *route =
-                &rings->routes.route[order[i] * count + order[(i + 1) % count]];
-            for (int32_t k = 0; k < route->link_count; k++)
-                load[rings->routes.link[route->first + k]] += found->ring[r].gbs;
-        }
-        total += found->ring[r].gbs;
-    }
-    for (int32_t i = 0; i < topology->link_count; i++)
-        assert_true(load[i] <= topology->link[i].gbs * (1 + 1e-9));
-    near(found->total_gbs, total);
-    double slack = 1 + 1e-9;
-    assert_true(found->bound_gbs * slack >= found->total_gbs);
-    assert_true(found->total_gbs * slack >= found->best_single.gbs);
-    assert_true(found->best_single.gbs * slack >= found->natural.gbs);
-    assert_true(found->single_bound_gbs * slack >= found->best_single.gbs);
-    assert_true(found->bound_gbs * slack >= found->single_bound_gbs || !found->optimal);
-    double cut = found->total_gbs;
-    if (count > 1)
-        assert_int_equal(tess__ring_cut_bound(&rings->routes, &cut), TESS_OK);
-    assert_true(cut * slack >= found->bound_gbs);
-    near(tess_ring_gbs(&rings->routes, found->best_single.order, count, uses),
-         found->best_single.gbs);
-    near(tess_ring_gbs(&rings->routes, found->natural.order, count, uses), found->natural.gbs);
-    for (int32_t i = 0; i < topology->link_count; i++)
-        assert_int_equal(uses[i], 0);
-    free(load);
-    free(uses);
-}
-
-static struct rings find(struct tess_topology *topology, int most)
-{
-    struct rings rings = {.topology = topology};
-    struct tess_ring_search search = {.rings = most};
-    assert_non_null(topology);
-    assert_int_equal(tess_routes_open(topology, &rings.routes), TESS_OK);
-    assert_int_equal(tess_rings_find(&rings.routes, &search, &rings.found), TESS_OK);
-    check(&rings);
-    return rings;
-}
-
-static void drop(struct rings *rings)
-{
-    tess_rings_free(&rings->found);
-    tess_routes_free(&rings->routes);
-    tess_topology_free(rings->topology);
-}
-
-static double order_gbs(const struct rings *rings, const int32_t *order)
-{
-    int32_t *uses = calloc((size_t)rings->topology->link_count, sizeof *uses);
-    double gbs = tess_ring_gbs(&rings->routes, order, rings->found.count, uses);
-    free(uses);
-    return gbs;
-}
 
 static enum tess_path_kind kind(const struct rings *rings, int from, int to)
 {
@@ -119,70 +20,70 @@ static enum tess_path_kind kind(const struct rings *rings, int from, int to)
 static void case_dgx1v(void **state)
 {
     (void)state;
-    struct rings rings = find(machine_dgx1v(), 8);
+    struct rings rings = rings_find(machine_dgx1v(), 8);
     assert_int_equal(kind(&rings, 0, 3), TESS_PATH_NVL);
     assert_int_equal(kind(&rings, 3, 4), TESS_PATH_SYS);
     assert_int_equal(kind(&rings, 0, 0), TESS_PATH_LOC);
-    near(rings.routes.route[3 * 8 + 4].gbs, 6);
-    near(rings.found.natural.gbs, 6);
-    near(rings.found.best_single.gbs, 40);
-    is_order(&rings.found.best_single, "0-3-2-1-5-6-7-4");
+    rings_near(rings.routes.route[3 * 8 + 4].gbs, 6);
+    rings_near(rings.found.natural.gbs, 6);
+    rings_near(rings.found.best_single.gbs, 40);
+    rings_is_order(&rings.found.best_single, "0-3-2-1-5-6-7-4");
     assert_true(rings.found.optimal);
-    near(rings.found.single_bound_gbs, 40);
-    near(rings.found.bound_gbs, 121.5);
+    rings_near(rings.found.single_bound_gbs, 40);
+    rings_near(rings.found.bound_gbs, 121.5);
     assert_true(rings.found.total_gbs >= 0.98 * 121.5);
-    drop(&rings);
+    rings_drop(&rings);
 }
 
 static void case_a_bridge_across_sockets(void **state)
 {
     (void)state;
-    struct rings rings = find(machine_h100_bridges(), 8);
-    near(rings.found.natural.gbs, 22);
-    near(rings.found.best_single.gbs, 22);
+    struct rings rings = rings_find(machine_h100_bridges(), 8);
+    rings_near(rings.found.natural.gbs, 22);
+    rings_near(rings.found.best_single.gbs, 22);
     assert_true(rings.found.optimal);
     /* The bridge is no way from a device to the other socket's processor. */
     assert_int_equal(kind(&rings, 0, 5), TESS_PATH_NVL);
     assert_int_equal(kind(&rings, 0, 3), TESS_PATH_SYS);
-    near(rings.routes.route[0 * 8 + 3].gbs, 22);
-    near(rings.found.total_gbs, 44);
-    near(rings.found.bound_gbs, 44);
+    rings_near(rings.routes.route[0 * 8 + 3].gbs, 22);
+    rings_near(rings.found.total_gbs, 44);
+    rings_near(rings.found.bound_gbs, 44);
     assert_int_equal(rings.found.ring_count, 2);
-    drop(&rings);
-    rings = find(machine_h100_bridges(), 1);
-    near(rings.found.total_gbs, 22);
-    near(rings.found.bound_gbs, 44);
-    drop(&rings);
+    rings_drop(&rings);
+    rings = rings_find(machine_h100_bridges(), 1);
+    rings_near(rings.found.total_gbs, 22);
+    rings_near(rings.found.bound_gbs, 44);
+    rings_drop(&rings);
 }
 
 static void case_hives(void **state)
 {
     (void)state;
-    struct rings rings = find(machine_epyc_hives(), 8);
-    near(rings.found.natural.gbs, 16);
-    near(rings.found.best_single.gbs, 16);
+    struct rings rings = rings_find(machine_epyc_hives(), 8);
+    rings_near(rings.found.natural.gbs, 16);
+    rings_near(rings.found.best_single.gbs, 16);
     assert_true(rings.found.optimal);
     assert_true(rings.found.total_gbs >= 48 * (1 - 1e-9));
     assert_true(rings.found.bound_gbs <= 64 * (1 + 1e-9));
     assert_true(rings.found.total_gbs >= 0.95 * rings.found.bound_gbs);
-    drop(&rings);
+    rings_drop(&rings);
 }
 
 static void case_any_order_through_nvswitch(void **state)
 {
     (void)state;
     for (int count = 2; count <= 16; count += 7) {
-        struct rings rings = find(machine_nvswitch(count), 8);
-        near(rings.found.natural.gbs, 370.8);
-        near(rings.found.best_single.gbs, 370.8);
-        near(rings.found.total_gbs, 370.8);
-        near(rings.found.bound_gbs, 370.8);
+        struct rings rings = rings_find(machine_nvswitch(count), 8);
+        rings_near(rings.found.natural.gbs, 370.8);
+        rings_near(rings.found.best_single.gbs, 370.8);
+        rings_near(rings.found.total_gbs, 370.8);
+        rings_near(rings.found.bound_gbs, 370.8);
         assert_int_equal(rings.found.ring_count, 1);
         assert_int_equal(kind(&rings, 0, 1), TESS_PATH_NVL);
         assert_true(rings.found.optimal);
         for (int i = 0; i < count; i++)
             assert_int_equal(rings.found.best_single.order[i], i);
-        drop(&rings);
+        rings_drop(&rings);
     }
 }
 
@@ -190,61 +91,61 @@ static void case_two_sockets(void **state)
 {
     (void)state;
     static const int32_t crossing[] = {0, 4, 1, 5, 2, 6, 3, 7};
-    struct rings rings = find(machine_two_sockets(4, 4), 8);
-    near(rings.found.natural.gbs, 10);
-    near(rings.found.best_single.gbs, 10);
-    is_order(&rings.found.best_single, "0-1-2-3-4-5-6-7");
-    near(rings.found.bound_gbs, 10);
-    near(order_gbs(&rings, crossing), 2.5);
+    struct rings rings = rings_find(machine_two_sockets(4, 4), 8);
+    rings_near(rings.found.natural.gbs, 10);
+    rings_near(rings.found.best_single.gbs, 10);
+    rings_is_order(&rings.found.best_single, "0-1-2-3-4-5-6-7");
+    rings_near(rings.found.bound_gbs, 10);
+    rings_near(rings_order_gbs(&rings, crossing), 2.5);
     assert_int_equal(kind(&rings, 0, 1), TESS_PATH_PIX);
     assert_int_equal(kind(&rings, 0, 4), TESS_PATH_SYS);
-    drop(&rings);
+    rings_drop(&rings);
     static const int32_t crossing3[] = {0, 5, 1, 6, 2, 7, 3, 4};
-    rings = find(machine_two_sockets(5, 3), 8);
-    near(rings.found.natural.gbs, 10);
-    near(rings.found.total_gbs, 10);
-    near(order_gbs(&rings, crossing3), 10 / 3.0);
-    drop(&rings);
-    rings = find(machine_pairs(), 8);
-    near(rings.found.natural.gbs, 10);
-    near(rings.found.total_gbs, 10);
-    near(rings.found.bound_gbs, 10);
-    drop(&rings);
+    rings = rings_find(machine_two_sockets(5, 3), 8);
+    rings_near(rings.found.natural.gbs, 10);
+    rings_near(rings.found.total_gbs, 10);
+    rings_near(rings_order_gbs(&rings, crossing3), 10 / 3.0);
+    rings_drop(&rings);
+    rings = rings_find(machine_pairs(), 8);
+    rings_near(rings.found.natural.gbs, 10);
+    rings_near(rings.found.total_gbs, 10);
+    rings_near(rings.found.bound_gbs, 10);
+    rings_drop(&rings);
 }
 
 /* K4 has no three arc-disjoint directed rings; all six at half a link fill it. */
 static void case_all_to_all(void **state)
 {
     (void)state;
-    struct rings rings = find(machine_all_to_all(4), 8);
-    near(rings.found.natural.gbs, 80);
-    near(rings.found.best_single.gbs, 80);
-    near(rings.found.total_gbs, 240);
-    near(rings.found.bound_gbs, 240);
-    drop(&rings);
+    struct rings rings = rings_find(machine_all_to_all(4), 8);
+    rings_near(rings.found.natural.gbs, 80);
+    rings_near(rings.found.best_single.gbs, 80);
+    rings_near(rings.found.total_gbs, 240);
+    rings_near(rings.found.bound_gbs, 240);
+    rings_drop(&rings);
     /* Nor K6 into five; many rings together come near. */
-    rings = find(machine_all_to_all(6), TESS_RINGS_MAX);
-    near(rings.found.bound_gbs, 400);
+    rings = rings_find(machine_all_to_all(6), TESS_RINGS_MAX);
+    rings_near(rings.found.bound_gbs, 400);
     assert_true(rings.found.total_gbs >= 0.979 * 400);
-    drop(&rings);
+    rings_drop(&rings);
     /* K8 splits into seven directed rings (Tillson 1980). */
-    rings = find(machine_all_to_all(8), 16);
-    near(rings.found.best_single.gbs, 80);
-    near(rings.found.bound_gbs, 560);
-    near(rings.found.total_gbs, 560);
+    rings = rings_find(machine_all_to_all(8), 16);
+    rings_near(rings.found.best_single.gbs, 80);
+    rings_near(rings.found.bound_gbs, 560);
+    rings_near(rings.found.total_gbs, 560);
     assert_int_equal(rings.found.ring_count, 7);
-    drop(&rings);
+    rings_drop(&rings);
 }
 
 static void case_square(void **state)
 {
     (void)state;
-    struct rings rings = find(machine_square(), 8);
-    is_order(&rings.found.best_single, "0-1-3-2");
-    near(rings.found.best_single.gbs, 20);
-    near(rings.found.natural.gbs, 10);
+    struct rings rings = rings_find(machine_square(), 8);
+    rings_is_order(&rings.found.best_single, "0-1-3-2");
+    rings_near(rings.found.best_single.gbs, 20);
+    rings_near(rings.found.natural.gbs, 10);
     assert_true(rings.found.total_gbs >= 40);
-    drop(&rings);
+    rings_drop(&rings);
 }
 
 /* 1, 2, 4 and 5 of a DGX-1V: 1-2, 1-5 and 4-5 have links, 2-4 has none. */
@@ -254,13 +155,13 @@ static void case_subsets(void **state)
     static const int32_t four[] = {1, 2, 4, 5};
     struct tess_topology *topology = machine_dgx1v();
     assert_int_equal(tess_topology_select(topology, four, 4), TESS_OK);
-    struct rings rings = find(topology, 8);
+    struct rings rings = rings_find(topology, 8);
     assert_int_equal(kind(&rings, 0, 1), TESS_PATH_NVL);
     assert_int_equal(kind(&rings, 1, 2), TESS_PATH_SYS);
-    near(rings.found.best_single.gbs, 6);
+    rings_near(rings.found.best_single.gbs, 6);
     assert_true(rings.found.total_gbs >= 0.98 * rings.found.bound_gbs);
-    drop(&rings);
-    /* All of 3 to 7 devices: `check` looks at each. */
+    rings_drop(&rings);
+    /* All of 3 to 7 devices: rings_find looks at each. */
     for (uint32_t set = 1; set < 256; set++) {
         int32_t keep[8], count = 0;
         for (int32_t i = 0; i < 8; i++) {
@@ -269,32 +170,32 @@ static void case_subsets(void **state)
         }
         topology = machine_dgx1v();
         assert_int_equal(tess_topology_select(topology, keep, count), TESS_OK);
-        rings = find(topology, 8);
+        rings = rings_find(topology, 8);
         assert_true(rings.found.optimal);
         assert_true(rings.found.total_gbs >= 0.9 * rings.found.bound_gbs);
-        drop(&rings);
+        rings_drop(&rings);
     }
 }
 
 static void case_sixteen(void **state)
 {
     (void)state;
-    struct rings rings = find(machine_mi250(), 8);
+    struct rings rings = rings_find(machine_mi250(), 8);
     assert_true(rings.found.optimal);
-    near(rings.found.best_single.gbs, 20);
-    drop(&rings);
-    rings = find(machine_two_sockets(8, 8), 8);
+    rings_near(rings.found.best_single.gbs, 20);
+    rings_drop(&rings);
+    rings = rings_find(machine_two_sockets(8, 8), 8);
     assert_true(rings.found.optimal);
-    near(rings.found.total_gbs, 10);
-    drop(&rings);
-    rings = find(machine_cluster(2, 8), 4);
+    rings_near(rings.found.total_gbs, 10);
+    rings_drop(&rings);
+    rings = rings_find(machine_cluster(2, 8), 4);
     assert_true(rings.found.optimal);
-    near(rings.found.best_single.gbs, 12);
-    drop(&rings);
-    rings = find(machine_all_to_all(16), 8);
+    rings_near(rings.found.best_single.gbs, 12);
+    rings_drop(&rings);
+    rings = rings_find(machine_all_to_all(16), 8);
     assert_true(rings.found.optimal);
-    near(rings.found.best_single.gbs, 80);
-    drop(&rings);
+    rings_near(rings.found.best_single.gbs, 80);
+    rings_drop(&rings);
 }
 
 /* Nothing is regular here, and the proof is still found. */
@@ -302,24 +203,24 @@ static void case_sixteen_by_lot(void **state)
 {
     (void)state;
     for (unsigned seed = 0; seed < 12; seed++) {
-        struct rings rings = find(machine_random(seed, 16), 4);
+        struct rings rings = rings_find(machine_random(seed, 16), 4);
         assert_true(rings.found.optimal);
-        drop(&rings);
+        rings_drop(&rings);
     }
 }
 
 static void case_more_than_sixteen(void **state)
 {
     (void)state;
-    struct rings rings = find(machine_nvswitch(72), 4);
-    near(rings.found.total_gbs, 370.8);
-    near(rings.found.bound_gbs, 370.8);
+    struct rings rings = rings_find(machine_nvswitch(72), 4);
+    rings_near(rings.found.total_gbs, 370.8);
+    rings_near(rings.found.bound_gbs, 370.8);
     assert_true(rings.found.optimal);
-    drop(&rings);
-    rings = find(machine_cluster(16, 8), 1);
-    near(rings.found.best_single.gbs, 12);
+    rings_drop(&rings);
+    rings = rings_find(machine_cluster(16, 8), 1);
+    rings_near(rings.found.best_single.gbs, 12);
     assert_true(rings.found.optimal);
-    drop(&rings);
+    rings_drop(&rings);
 }
 
 /* Is it a permutation in which all devices of a host follow each other? Returns how often hosts
@@ -348,9 +249,9 @@ static void case_hosts(void **state)
     struct tess_topology *topology = machine_racks(2, 8, 8);
     struct tess_rings rings;
     assert_int_equal(tess_rings_find_hosts(topology, 0, &rings), TESS_OK);
-    near(rings.natural.gbs, 12.5 / 4);
-    near(rings.best_single.gbs, 12);
-    near(rings.single_bound_gbs, 12);
+    rings_near(rings.natural.gbs, 12.5 / 4);
+    rings_near(rings.best_single.gbs, 12);
+    rings_near(rings.single_bound_gbs, 12);
     assert_true(rings.optimal);
     assert_int_equal(host_changes(topology, &rings.best_single), 8);
     assert_int_equal(host_changes(topology, &rings.natural), 8);
@@ -358,8 +259,8 @@ static void case_hosts(void **state)
     struct tess_routes routes;
     assert_int_equal(tess_routes_open(topology, &routes), TESS_OK);
     int32_t *uses = calloc((size_t)topology->link_count, sizeof *uses);
-    near(tess_ring_gbs(&routes, rings.best_single.order, 64, uses), 12);
-    near(tess_ring_gbs(&routes, rings.natural.order, 64, uses), 12.5 / 4);
+    rings_near(tess_ring_gbs(&routes, rings.best_single.order, 64, uses), 12);
+    rings_near(tess_ring_gbs(&routes, rings.natural.order, 64, uses), 12.5 / 4);
     free(uses);
     tess_routes_free(&routes);
     tess_rings_free(&rings);
@@ -373,8 +274,8 @@ static void case_a_thousand_hosts(void **state)
     struct tess_rings rings;
     assert_int_equal(tess_rings_find_hosts(topology, 0, &rings), TESS_OK);
     assert_int_equal(rings.count, 8192);
-    near(rings.natural.gbs, 12.5 / 32);
-    near(rings.best_single.gbs, 12);
+    rings_near(rings.natural.gbs, 12.5 / 32);
+    rings_near(rings.best_single.gbs, 12);
     assert_true(rings.optimal);
     assert_int_equal(host_changes(topology, &rings.best_single), 1024);
     tess_rings_free(&rings);
@@ -386,7 +287,7 @@ static void case_a_thousand_hosts(void **state)
 }
 
 /* Pairs without a way, links in one direction, hosts that are none: what finish lets pass is found
- * rings for, and `check` holds. */
+ * rings for, and rings_find holds. */
 static void case_anything(void **state)
 {
     (void)state;
@@ -403,10 +304,10 @@ static void case_anything(void **state)
             (void)host_changes(topology, &hosts.best_single);
             tess_rings_free(&hosts);
         }
-        struct rings rings = find(topology, 5);
+        struct rings rings = rings_find(topology, 5);
         sound++;
         with_ring += rings.found.best_single.gbs > 0;
-        drop(&rings);
+        rings_drop(&rings);
     }
     assert_true(sound > 100);
     assert_true(with_ring > 50);
@@ -419,25 +320,26 @@ static void case_one_device(void **state)
     static const int32_t one[] = {3};
     struct tess_topology *topology = machine_dgx1v();
     assert_int_equal(tess_topology_select(topology, one, 1), TESS_OK);
-    struct rings rings = find(topology, 4);
+    struct rings rings = rings_find(topology, 4);
     assert_int_equal(rings.found.ring_count, 1);
     assert_true(rings.found.optimal);
-    drop(&rings);
+    rings_drop(&rings);
 }
 
 static void case_same_answer_every_time(void **state)
 {
     (void)state;
     for (unsigned seed = 0; seed < 20; seed++) {
-        struct rings a = find(machine_random(seed, 7), 6), b = find(machine_random(seed, 7), 6);
+        struct rings a = rings_find(machine_random(seed, 7), 6),
+                     b = rings_find(machine_random(seed, 7), 6);
         assert_int_equal(a.found.ring_count, b.found.ring_count);
         for (int32_t r = 0; r < a.found.ring_count; r++) {
             assert_true(a.found.ring[r].gbs == b.found.ring[r].gbs);
             assert_memory_equal(a.found.ring[r].order, b.found.ring[r].order, 7 * sizeof(int32_t));
         }
         assert_true(a.found.bound_gbs == b.found.bound_gbs);
-        drop(&a);
-        drop(&b);
+        rings_drop(&a);
+        rings_drop(&b);
     }
 }
 
