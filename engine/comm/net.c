@@ -5,6 +5,7 @@
  */
 #include "comm/net.h"
 
+#include "comm/call.h"
 #include "comm/net_group.h"
 #include "tessera/check.h"
 #include "tessera/version.h"
@@ -45,9 +46,14 @@ static enum tess_status net_call(struct tess_comm *comm, const struct tess_comm_
     const bool send = call->collective == TESS_COLLECTIVE_SEND;
 
     TESS_TRY(tess__net_check(group->rank));
-    if (call->device)
-        TESS_FAIL(TESS_ERR_UNSUPPORTED, "%s: over %s ranks exchange memory of the host alone",
-                  tess_collective_name(call->collective), group->rank->transport->ops->name);
+    if (call->device) {
+        char name[120];
+        tess__call_name(call, name, sizeof name);
+        TESS_FAIL(TESS_ERR_UNSUPPORTED,
+                  "%s: over %s ranks exchange memory of the host alone; run them as threads, or "
+                  "with NCCL",
+                  name, group->rank->transport->ops->name);
+    }
     if (send || call->collective == TESS_COLLECTIVE_RECV) {
         uint64_t number;
         if (!net_has_room(&room))

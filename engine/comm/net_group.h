@@ -46,6 +46,7 @@ struct net_slot {
     struct net_note *in; /* [rank_count] */
     uint32_t send[NET_RANKS_MAX], recv[NET_RANKS_MAX];
     int32_t missing; /* notes that have not come */
+    bool compared;
 };
 
 /* One chunk of one lane. */

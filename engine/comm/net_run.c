@@ -80,6 +80,7 @@ static enum tess_status run_note(struct net_group *group, uint64_t t)
     if (gives && bytes > 0 && run_is_inline(group, call))
         memcpy(slot->out.data, call->source, bytes);
     slot->missing = 0;
+    slot->compared = false;
     /* Each begins with another peer, so that not all of them send to the same one. */
     for (int32_t d = 1; d < n; d++) {
         const int32_t to = (rank + d) % n, from = (rank + n - d) % n;
@@ -156,17 +157,21 @@ static enum tess_status run_compare(struct net_group *group, struct net_slot *sl
 static enum tess_status run_read_notes(struct net_group *group, struct net_slot *slot,
                                        bool *moved_out)
 {
-    for (int32_t r = 0; r < group->comm.rank_count && slot->missing > 0; r++) {
+    const int32_t n = group->comm.rank_count;
+
+    for (int32_t r = 0; r < n && slot->missing > 0; r++) {
         bool done;
         if (slot->recv[r] == NET_NO_REQUEST)
             continue;
         TESS_TRY(tess__net_done(group, &slot->recv[r], &done));
-        if (!done)
-            continue;
-        TESS_TRY(run_compare(group, slot, r));
-        slot->missing--;
-        *moved_out = true;
+        slot->missing -= done ? 1 : 0;
+        *moved_out = *moved_out || done;
     }
+    /* Only when all have called: one that fails before it calls is the better reason. */
+    for (int32_t d = 1; d < n && slot->missing == 0 && !slot->compared; d++)
+        if (run_is_noted(group, &group->call[group->current % NET_RING], d))
+            TESS_TRY(run_compare(group, slot, (group->comm.rank + n - d) % n));
+    slot->compared = slot->missing == 0;
     return TESS_OK;
 }
 

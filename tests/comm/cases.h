@@ -20,6 +20,7 @@ struct case_setup {
     bool device, late;
     const struct tess_module *module; /* of a device in place of guard_queue's memory; or NULL */
     bool nccl;                        /* on the module's communicator, over that backend */
+    bool tcp;                         /* on sockets, between ranks of that backend */
     enum tess_rank_mode mode;
     int32_t ranks;
     enum tess_order order;
@@ -28,6 +29,9 @@ struct case_setup {
 /* Run fn on every rank of the setup and assert that none fails. */
 void case_run(void **state, world_function fn, void *arg);
 /* The same with a time limit for each wait, 0: the usual one; returns how many ranks failed. */
+/* The same on the backend itself, with limits of the world's own; fills the report. */
+int case_run_plain(const struct case_setup *setup, const struct world_setup *world,
+                   world_function fn, void *arg, struct world_report *report);
 int case_run_limited(const struct case_setup *setup, double timeout_s, world_function fn, void *arg,
                      double *seconds_out);
 
@@ -72,6 +76,7 @@ void case_collectives(void **state);
 void case_large(void **state);
 void case_halves(void **state);
 void case_traffic(void **state);
+void case_traffic_net(void **state);
 void case_outstanding(void **state);
 void case_groups(void **state);
 void case_messages(void **state);

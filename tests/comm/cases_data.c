@@ -289,7 +289,73 @@ static int data_traffic_rank(struct tess_comm *comm, struct tess_world *world, v
     return 0;
 }
 
+/*
+ * Where ranks send messages: over all ranks the same bytes, of an all-reduce 2 (n - 1) times the
+ * array, each half of it in one way of the two; and what is sent is received. A rank alone sends
+ * what the formula says where all do the same: on rings, and on trees over powers of two.
+ */
+static int data_traffic_net_rank(struct tess_comm *comm, struct tess_world *world, void *arg)
+{
+    (void)world, (void)arg;
+    uint64_t n = (uint64_t)comm->rank_count, all[2] = {0, 0};
+    bool alike = comm->order == TESS_ORDER_FAST || (n & (n - 1)) == 0;
+    size_t share = 65536, bytes = share * n * sizeof(float);
+    struct place from, to;
+    WORLD_OK(place_open(comm, bytes, true, &from));
+    WORLD_OK(place_open(comm, bytes, true, &to));
+    void *source = from.at, *target = to.at;
+    for (int kind = 0; kind < 6; kind++) {
+        uint64_t sent = comm->stats.sent_bytes, received = comm->stats.received_bytes;
+        uint64_t times = kind == 0 ? 2 : 1; /* of the array */
+        switch (kind) {
+        case 0:
+            WORLD_OK(tess_comm_all_reduce(comm, source, target, share * n, TESS_F32,
+                                          TESS_REDUCE_SUM, NULL));
+            break;
+        case 1:
+            WORLD_OK(tess_comm_reduce_scatter(comm, source, target, share, TESS_F32,
+                                              TESS_REDUCE_SUM, NULL));
+            break;
+        case 2:
+            WORLD_OK(tess_comm_all_gather(comm, source, target, share, TESS_F32, NULL));
+            break;
+        case 3:
+            WORLD_OK(tess_comm_all_to_all(comm, source, target, share, TESS_F32, NULL));
+            break;
+        case 4:
+            WORLD_OK(tess_comm_broadcast(comm, source, share * n, TESS_F32, 0, NULL));
+            break;
+        default:
+            WORLD_OK(tess_comm_reduce(comm, source, target, share * n, TESS_F32, TESS_REDUCE_SUM, 0,
+                                      NULL));
+        }
+        uint64_t own[2] = {comm->stats.sent_bytes - sent, comm->stats.received_bytes - received};
+        if (kind < 4 && alike)
+            WORLD_CHECK(own[0] == times * (n - 1) * bytes / n && own[1] == own[0]);
+        WORLD_OK(tess_comm_all_reduce(comm, own, all, 2, TESS_I64, TESS_REDUCE_SUM, NULL));
+        /* A reduce brings the parts of the other owners to the root. */
+        uint64_t expected = times * (n - 1) * bytes;
+        if (kind == 5)
+            expected = (n - 1) * bytes + (n - 1) * bytes / n;
+        WORLD_CHECK(all[0] == expected && all[1] == expected);
+    }
+    place_close(&from);
+    place_close(&to);
+    return 0;
+}
+
+void case_traffic_net(void **state)
+{
+    const struct case_setup *setup = *state;
+    if (!setup->tcp || setup->debug) /* ranks that reach each other's memory count otherwise */
+        skip();
+    case_run(state, data_traffic_net_rank, NULL);
+}
+
 void case_traffic(void **state)
 {
+    const struct case_setup *setup = *state;
+    if (setup->tcp)
+        skip();
     case_run(state, data_traffic_rank, NULL);
 }

@@ -239,7 +239,7 @@ void case_debug_absent(void **state)
     struct world_setup world = {.ranks = setup->ranks, .mode = setup->mode, .timeout_s = 0.4};
     struct world_report *report = calloc(1, sizeof *report);
     assert_non_null(report);
-    int failed = world_run_setup(&world, debug_absent_rank, NULL, report);
+    int failed = case_run_plain(setup, &world, debug_absent_rank, NULL, report);
     world_print(report);
     free(report);
     assert_int_equal(failed, 0);

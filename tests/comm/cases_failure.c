@@ -259,7 +259,7 @@ static void failure_time_out(void **state, world_function fn)
     struct world_setup world = {.ranks = setup->ranks, .mode = setup->mode, .timeout_s = 0.4};
     struct world_report *report = calloc(1, sizeof *report);
     assert_non_null(report);
-    int failed = world_run_setup(&world, fn, NULL, report);
+    int failed = case_run_plain(setup, &world, fn, NULL, report);
     world_print(report);
     double seconds = report->seconds;
     free(report);
@@ -308,7 +308,7 @@ void case_killed(void **state)
     struct world_setup world = {.ranks = setup->ranks, .mode = setup->mode};
     struct world_report *report = calloc(1, sizeof *report);
     assert_non_null(report);
-    int failed = world_run_setup(&world, failure_killed_rank, NULL, report);
+    int failed = case_run_plain(setup, &world, failure_killed_rank, NULL, report);
     world_print(report);
     int signal = report->signal[setup->ranks - 1];
     double seconds = report->seconds;

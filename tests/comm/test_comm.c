@@ -1,5 +1,5 @@
 /*
- * Conformance of communicators: one program for all backends, `test_comm self|threads|processes
+ * Conformance of communicators: one program for all backends, `test_comm self|threads|processes|tcp
  * RANKS [debug] [device|late|cuda|nccl]`. A new backend adds a word here and writes no tests. Every
  * case runs a function on all ranks, each of which checks what it received against values it
  * computes itself.
@@ -8,6 +8,7 @@
 
 #include "comm/boot.h"
 #include "comm/debug.h"
+#include "comm/net.h"
 #include "harness/need_device.h"
 #include "kernel_open.h"
 #include "tessera/registry.h"
@@ -18,6 +19,7 @@
 
 struct case_function {
     const struct case_setup *setup;
+    double timeout_s;                     /* of one wait */
     const struct tess_kernel_ops *kernel; /* looked up before there are threads */
     world_function fn;
     void *arg;
@@ -71,6 +73,36 @@ static int case_on_nccl(struct tess_comm *comm, struct tess_world *world, void *
     return failed;
 }
 
+static enum tess_status case_open_tcp(struct tess_comm *comm, struct tess_world *world,
+                                      double timeout_s, struct tess_comm **tcp_out)
+{
+    struct tess_transport *transport;
+    struct tess_boot *boot;
+    enum tess_status status = tess_boot_over(comm, 30, &boot);
+    if (status != TESS_OK)
+        return status;
+    status = tess_transport_tcp_open(boot, timeout_s, &transport);
+    tess_boot_close(boot);
+    if (status != TESS_OK)
+        return status;
+    return tess_comm_net_open(transport, world, comm->order, timeout_s, tcp_out);
+}
+
+static int case_compared(struct tess_comm *comm, struct tess_world *world, void *arg);
+
+/* On sockets, beside the harness's communicator, over which they are found. */
+static int case_on_tcp(struct tess_comm *comm, struct tess_world *world, void *arg)
+{
+    const struct case_function *function = arg;
+    struct tess_comm *tcp;
+    WORLD_OK(case_open_tcp(comm, world, function->timeout_s, &tcp));
+    int failed = function->setup->debug ? case_compared(tcp, world, arg)
+                                        : function->fn(tcp, world, function->arg);
+    if (failed == 0)
+        tess_comm_close(tcp);
+    return failed;
+}
+
 /* The function on the comparing communicator, over a copy of that which the harness closes. */
 static int case_compared(struct tess_comm *comm, struct tess_world *world, void *arg)
 {
@@ -89,6 +121,29 @@ static int case_compared(struct tess_comm *comm, struct tess_world *world, void 
     return 0;
 }
 
+static int case_run_world(const struct case_setup *setup, const struct world_setup *world,
+                          world_function fn, void *arg, struct world_report *report)
+{
+    struct case_function function = {setup, world->timeout_s > 0 ? world->timeout_s : 30, NULL, fn,
+                                     arg};
+    const char *kernel = setup->module != NULL ? setup->module->name : "guard_queue";
+    assert_int_equal(tess_registry_get_kernel(kernel, &function.kernel), TESS_OK);
+    return setup->nccl     ? world_run_setup(world, case_on_nccl, &function, report)
+           : setup->tcp    ? world_run_setup(world, case_on_tcp, &function, report)
+           : setup->debug  ? world_run_setup(world, case_compared, &function, report)
+           : setup->device ? world_run_setup(world, case_on_device, &function, report)
+                           : world_run_setup(world, fn, arg, report);
+}
+
+int case_run_plain(const struct case_setup *setup, const struct world_setup *world,
+                   world_function fn, void *arg, struct world_report *report)
+{
+    struct case_setup plain = *setup;
+    plain.debug = plain.device = plain.nccl = false;
+    plain.module = NULL;
+    return case_run_world(&plain, world, fn, arg, report);
+}
+
 int case_run_limited(const struct case_setup *setup, double timeout_s, world_function fn, void *arg,
                      double *seconds_out)
 {
@@ -99,13 +154,7 @@ int case_run_limited(const struct case_setup *setup, double timeout_s, world_fun
                                 .timeout_s = timeout_s};
     struct world_report *report = calloc(1, sizeof *report);
     assert_non_null(report);
-    struct case_function function = {setup, NULL, fn, arg};
-    const char *kernel = setup->module != NULL ? setup->module->name : "guard_queue";
-    assert_int_equal(tess_registry_get_kernel(kernel, &function.kernel), TESS_OK);
-    int failed = setup->nccl     ? world_run_setup(&world, case_on_nccl, &function, report)
-                 : setup->debug  ? world_run_setup(&world, case_compared, &function, report)
-                 : setup->device ? world_run_setup(&world, case_on_device, &function, report)
-                                 : world_run_setup(&world, fn, arg, report);
+    int failed = case_run_world(setup, &world, fn, arg, report);
     world_print(report);
     *seconds_out = report->seconds;
     free(report);
@@ -174,12 +223,13 @@ int main(int argc, char **argv)
                            strcmp(argv[i], "device") == 0;
     }
     if (argc < 3 || argc > 5 || (argc == 4 && !canonical.debug && !canonical.device)) {
-        fprintf(stderr, "usage: test_comm self|threads|processes RANKS [debug] "
+        fprintf(stderr, "usage: test_comm self|threads|processes|tcp RANKS [debug] "
                         "[device|late|cuda|nccl]\n");
         return 2;
     }
     canonical.self = strcmp(argv[1], "self") == 0;
     canonical.mode = strcmp(argv[1], "threads") == 0 ? TESS_RANKS_THREADS : TESS_RANKS_PROCESSES;
+    canonical.tcp = strcmp(argv[1], "tcp") == 0;
     canonical.ranks = atoi(argv[2]);
     canonical.order = TESS_ORDER_CANONICAL;
     fast = canonical;
@@ -193,12 +243,16 @@ int main(int argc, char **argv)
         cmocka_unit_test_prestate(case_collectives, &canonical),
         cmocka_unit_test_prestate(case_collectives, &fast),
         cmocka_unit_test_prestate(case_large, &canonical),
+        cmocka_unit_test_prestate(case_large, &fast),
         cmocka_unit_test_prestate(case_halves, &canonical),
         cmocka_unit_test_prestate(case_traffic, &canonical),
+        cmocka_unit_test_prestate(case_traffic_net, &canonical),
+        cmocka_unit_test_prestate(case_traffic_net, &fast),
         cmocka_unit_test_prestate(case_outstanding, &canonical),
         cmocka_unit_test_prestate(case_groups, &canonical),
         cmocka_unit_test_prestate(case_messages, &canonical),
         cmocka_unit_test_prestate(case_random, &canonical),
+        cmocka_unit_test_prestate(case_random, &fast),
         cmocka_unit_test_prestate(case_memory, &canonical),
         cmocka_unit_test_prestate(case_idle, &canonical),
         cmocka_unit_test_prestate(case_arguments, &canonical),
