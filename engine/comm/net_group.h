@@ -16,7 +16,7 @@
 #define NET_AHEAD       4    /* of them, whose notes are on their way */
 #define NET_NOTE_ALL    16   /* ranks up to which notes of large calls go to everybody */
 #define NET_INLINE      176u /* source bytes that fit into a note */
-#define NET_ROWS        3 /* rows of chunks under way at a time: one comes, one is added, one goes */
+#define NET_ROWS        3 /* of chunks, under way at a time: one comes, one is added, one goes */
 #define NET_ROW_BYTES   ((size_t)2 << 20) /* of one row's scratch memory, about */
 #define NET_CHUNK_LEAST ((size_t)16 << 10)
 #define NET_CHUNK_MOST  ((size_t)128 << 10)
