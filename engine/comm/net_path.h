@@ -4,16 +4,15 @@
  * An array is cut into lanes, one for each rank that ends up with a part of a sum or begins with a
  * part of a whole. Up a lane partial sums go to its owner, down it the whole goes back:
  *
- *     up     take what comes[0], add; come[1], add; ...    then give to `to`, unless the owner
+ *     up     take come[0], add; take come[1], add; ...    then give to `to`, unless the owner
  *     down   take from `from`, unless the owner            then give to all of `down`
  *
  * The tree of tessera/comm.h, 8 ranks: lane 5 (101 in binary) is held by the rank of each block
- * whose last bits are its own, so that blocks of 1, 2, 4 ranks hand over an eighth of the array
- * each
+ * whose last bits are its own. So a rank hands over half of all lanes, then a quarter, an eighth.
  *
  *     blocks of 1   0>1  2>3  4>5  6>7
- *     blocks of 2      1>3       7>5
- *     blocks of 4          3-----5        rank 3 holds 1 and 3: it gives to 5, the owner
+ *     blocks of 2     1<---3    5<---7
+ *     blocks of 4     1-------->5          the owner
  *
  * The rings: lane 5 of 8 ranks on one host, or one rank on each of 8
  *

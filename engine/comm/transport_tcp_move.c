@@ -65,9 +65,9 @@ static void move_words_end(struct tcp *tcp, int32_t r, int error)
 
 static void move_stranger(struct tcp *tcp, int32_t r, const char *what)
 {
-    move_close(&tcp->peer[r].words);
-    move_close(&tcp->peer[r].data);
+    /* It is told like all others, or it would say that this rank has gone. */
     tess__tcp_end(tcp, TCP_LOST, r, what);
+    move_close(&tcp->peer[r].data);
 }
 
 void tess__tcp_differ(struct tcp *tcp, int32_t r, uint64_t expected, size_t bytes)
@@ -336,11 +336,12 @@ static void words_pull(struct tcp *tcp, int32_t r)
             return;
         }
         peer->in_used += (size_t)got;
-        while (taken > 0 && peer->words >= 0) {
+        while (taken > 0 && tcp->status == TESS_OK) {
             taken = words_take(tcp, r, peer->in + used, peer->in_used - used);
             used += taken;
         }
-        peer->in_used -= used;
+        /* Once all is over nothing that comes matters, but it is taken, so that the end is seen. */
+        peer->in_used = tcp->status == TESS_OK ? peer->in_used - used : 0;
         memmove(peer->in, peer->in + used, peer->in_used);
         if ((size_t)got < room)
             return;

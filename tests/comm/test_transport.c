@@ -1,0 +1,495 @@
+/*
+ * The transport over sockets: what a transport promises, and what it does about strangers, garbage,
+ * ranks that die and ranks that end. Ranks are processes of this host, which the harness watches.
+ */
+#include "base/clock.h"
+#include "comm/boot.h"
+#include "comm/cases.h"
+#include "comm/transport_tcp.h"
+
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#define LIMIT_S 20.0
+
+/* ---- helpers --------------------------------------------------------------------------------- */
+
+static enum tess_status transport_open(struct tess_comm *comm, double timeout_s,
+                                       struct tess_transport **transport_out)
+{
+    struct tess_boot *boot;
+    enum tess_status status = tess_boot_over(comm, LIMIT_S, &boot);
+    if (status != TESS_OK)
+        return status;
+    status = tess_transport_tcp_open(boot, timeout_s, transport_out);
+    tess_boot_close(boot);
+    return status;
+}
+
+/* Wait until all requests are done. */
+static enum tess_status transport_all(struct tess_transport *transport, const uint32_t *request,
+                                      int count)
+{
+    const double limit_s = tess_clock_s() + LIMIT_S;
+    for (int k = 0; k < count;) {
+        bool done;
+        enum tess_status status = transport->ops->test(transport, request[k], &done);
+        if (status == TESS_OK && !done)
+            status = transport->ops->wait(transport, 0.1);
+        if (status != TESS_OK)
+            return status;
+        if (tess_clock_s() > limit_s)
+            return TESS_ERR_TIMEOUT;
+        k += done ? 1 : 0;
+    }
+    return TESS_OK;
+}
+
+/* Wait until something is wrong. */
+static enum tess_status transport_fails(struct tess_transport *transport)
+{
+    const double limit_s = tess_clock_s() + LIMIT_S;
+    while (tess_clock_s() < limit_s) {
+        const enum tess_status status = transport->ops->wait(transport, 0.1);
+        if (status != TESS_OK)
+            return status;
+    }
+    return TESS_OK;
+}
+
+#define SAYS(text, words)                                                                          \
+    do {                                                                                           \
+        if (strstr((text), (words)) == NULL)                                                       \
+            return world_fail("line %d: '%s' does not say '%s'", __LINE__, (text), (words));       \
+    } while (0)
+
+static int transport_run(int32_t ranks, world_function fn, int32_t killed)
+{
+    struct world_setup setup = {.ranks = ranks, .mode = TESS_RANKS_PROCESSES};
+    struct world_report *report = calloc(1, sizeof *report);
+    assert_non_null(report);
+    world_run_setup(&setup, fn, NULL, report);
+    int failed = 0;
+    for (int32_t r = 0; r < ranks; r++) {
+        failed += r != killed && (report->status[r] != 0 || report->signal[r] != 0);
+        if (r != killed && report->text[r][0] != '\0')
+            fprintf(stderr, "rank %d: %s\n", (int)r, report->text[r]);
+    }
+    free(report);
+    return failed;
+}
+
+/* ---- messages -------------------------------------------------------------------------------- */
+
+enum { SIZES = 6, TAGS = 3, MOST = 3 << 20 };
+
+static const size_t sizes[SIZES] = {0, 1, 17, 4096, 100003, MOST};
+
+static unsigned char value_of(int32_t from, int32_t to, int32_t tag, size_t size, size_t i)
+{
+    return (unsigned char)value_hash((uint64_t)(from * 64 + to), (uint64_t)tag + size, i);
+}
+
+/* All sizes on several tags to everybody and from everybody at once; receives in another order of
+ * tags than sends; twice as many small ones as one write takes. */
+static int messages_rank(struct tess_comm *comm, struct tess_world *world, void *arg)
+{
+    (void)world, (void)arg;
+    enum { PEERS = 4, ALL = PEERS * TAGS * SIZES };
+    static unsigned char *sent[ALL], *come[ALL];
+    uint32_t request[2 * ALL];
+    struct tess_transport *transport;
+    int count = 0, begun = 0;
+    WORLD_OK(transport_open(comm, LIMIT_S, &transport));
+    WORLD_CHECK(transport->rank == comm->rank && transport->rank_count == comm->rank_count);
+    for (int32_t peer = 0; peer < comm->rank_count; peer++) {
+        WORLD_CHECK(transport->host[peer] == 0 && transport->host_name[peer][0] != '\0');
+        if (peer == comm->rank)
+            continue;
+        for (int32_t tag = 0; tag < TAGS; tag++)
+            for (int s = 0; s < SIZES; s++, count++) {
+                sent[count] = malloc(sizes[s] + 1);
+                come[count] = calloc(sizes[s] + 1, 1);
+                WORLD_CHECK(sent[count] != NULL && come[count] != NULL);
+                for (size_t i = 0; i < sizes[s]; i++)
+                    sent[count][i] = value_of(comm->rank, peer, tag, sizes[s], i);
+                WORLD_OK(transport->ops->send(transport, peer, 0xfffff0u + (uint32_t)tag,
+                                              sent[count], sizes[s], &request[begun++]));
+            }
+        for (int32_t tag = TAGS - 1; tag >= 0; tag--)
+            for (int s = 0; s < SIZES; s++)
+                WORLD_OK(transport->ops->recv(transport, peer, 0xfffff0u + (uint32_t)tag,
+                                              come[count - (TAGS - tag) * SIZES + s], sizes[s],
+                                              &request[begun++]));
+    }
+    WORLD_OK(transport_all(transport, request, begun));
+    count = 0;
+    for (int32_t peer = 0; peer < comm->rank_count; peer++)
+        for (int32_t tag = 0; tag < TAGS && peer != comm->rank; tag++)
+            for (int s = 0; s < SIZES; s++, count++) {
+                for (size_t i = 0; i < sizes[s]; i++)
+                    WORLD_CHECK(come[count][i] == value_of(peer, comm->rank, tag, sizes[s], i));
+                WORLD_CHECK(come[count][sizes[s]] == 0);
+            }
+    transport->ops->close(transport);
+    return 0;
+}
+
+static void case_tcp_messages(void **state)
+{
+    (void)state;
+    assert_int_equal(transport_run(2, messages_rank, -1), 0);
+    assert_int_equal(transport_run(4, messages_rank, -1), 0);
+}
+
+/* A message that nobody has asked for keeps none behind it waiting, however large it is; and a rank
+ * may have as many requests as there may be. */
+static int overtaken_rank(struct tess_comm *comm, struct tess_world *world, void *arg)
+{
+    (void)world, (void)arg;
+    const size_t large = (size_t)64 << 20;
+    struct tess_transport *transport;
+    static uint32_t many[TESS_TRANSPORT_REQUESTS];
+    uint32_t request[2];
+    char *data = calloc(large, 1), small = 7;
+    WORLD_CHECK(data != NULL);
+    WORLD_OK(transport_open(comm, LIMIT_S, &transport));
+    if (comm->rank == 0) {
+        WORLD_OK(transport->ops->send(transport, 1, 1, data, large, &request[0]));
+        WORLD_OK(transport->ops->send(transport, 1, 2, &small, 1, &request[1]));
+        WORLD_OK(transport_all(transport, &request[1], 1));
+    } else {
+        small = 0;
+        WORLD_OK(transport->ops->recv(transport, 0, 2, &small, 1, &request[1]));
+        WORLD_OK(transport_all(transport, &request[1], 1));
+        WORLD_CHECK(small == 7);
+        WORLD_OK(transport->ops->recv(transport, 0, 1, data, large, &request[0]));
+    }
+    WORLD_OK(transport_all(transport, &request[0], 1));
+    for (int k = 0; k < TESS_TRANSPORT_REQUESTS; k++)
+        WORLD_OK(comm->rank == 0 ? transport->ops->recv(transport, 1, 3, data + k, 1, &many[k])
+                                 : transport->ops->send(transport, 0, 3, &small, 1, &many[k]));
+    WORLD_OK(transport_all(transport, many, TESS_TRANSPORT_REQUESTS));
+    for (int k = 0; k < TESS_TRANSPORT_REQUESTS && comm->rank == 0; k++)
+        WORLD_CHECK(data[k] == 7);
+    transport->ops->close(transport);
+    return 0;
+}
+
+static void case_overtaken(void **state)
+{
+    (void)state;
+    assert_int_equal(transport_run(2, overtaken_rank, -1), 0);
+}
+
+/* What was sent comes, though the sender has ended; whoever wants more is told. */
+static int ended_rank(struct tess_comm *comm, struct tess_world *world, void *arg)
+{
+    (void)world, (void)arg;
+    const size_t bytes = (size_t)2 << 20;
+    struct tess_transport *transport;
+    uint32_t request;
+    unsigned char *data = malloc(bytes);
+    WORLD_CHECK(data != NULL);
+    memset(data, comm->rank == 1 ? 5 : 0, bytes);
+    WORLD_OK(transport_open(comm, LIMIT_S, &transport));
+    if (comm->rank == 1) {
+        WORLD_OK(transport->ops->send(transport, 0, 1, data, bytes, &request));
+        WORLD_OK(transport_all(transport, &request, 1));
+        transport->ops->close(transport);
+        return 0;
+    }
+    if (comm->rank == 0) {
+        WORLD_OK(transport->ops->recv(transport, 1, 1, data, bytes, &request));
+        WORLD_OK(transport_all(transport, &request, 1));
+        for (size_t i = 0; i < bytes; i++)
+            WORLD_CHECK(data[i] == 5);
+        WORLD_OK(transport->ops->recv(transport, 1, 1, data, bytes, &request));
+        WORLD_CHECK(transport_all(transport, &request, 1) == TESS_ERR_COMM);
+        SAYS(transport->reason, "rank 1 (");
+        SAYS(transport->reason, "it has ended while rank 0 waits for it");
+    } else { /* is told by rank 0 */
+        WORLD_CHECK(transport_fails(transport) == TESS_ERR_COMM);
+        SAYS(transport->reason, "it has ended while rank 0 waits for it");
+    }
+    transport->ops->close(transport);
+    return 0;
+}
+
+static void case_ended(void **state)
+{
+    (void)state;
+    assert_int_equal(transport_run(3, ended_rank, -1), 0);
+}
+
+/* ---- strangers ------------------------------------------------------------------------------- */
+
+/* A gather during which rank 0, which listens by then, is called by others. */
+struct strange_boot {
+    struct tess_boot boot;
+    const struct tess_boot *inner;
+};
+
+static int strange_connect(in_port_t port, const void *bytes, size_t count)
+{
+    const struct sockaddr_in name = {
+        .sin_family = AF_INET, .sin_port = port, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0 || connect(fd, (const struct sockaddr *)&name, sizeof name) != 0 ||
+        (count > 0 && send(fd, bytes, count, MSG_NOSIGNAL) != (ssize_t)count))
+        return -1;
+    return fd;
+}
+
+static enum tess_status strange_gather(void *context, const void *mine, size_t bytes, void *all)
+{
+    const struct strange_boot *strange = context;
+    char garbage[4096];
+    memset(garbage, 0xa5, sizeof garbage);
+    for (int fd = 3; fd < 256 && strange->boot.rank == 0; fd++) {
+        int listens = 0;
+        socklen_t size = sizeof listens;
+        struct sockaddr_in name;
+        socklen_t length = sizeof name;
+        if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) != 0 || !listens ||
+            getsockname(fd, (struct sockaddr *)&name, &length) != 0)
+            continue;
+        /* Silent, a part of a greeting, garbage, and one that hangs up: none is closed here but the
+         * last, they stay as long as they are let. */
+        if (strange_connect(name.sin_port, NULL, 0) < 0 ||
+            strange_connect(name.sin_port, garbage, 5) < 0 ||
+            strange_connect(name.sin_port, garbage, sizeof garbage) < 0)
+            return TESS_ERR_INTERNAL;
+        close(strange_connect(name.sin_port, NULL, 0));
+    }
+    return strange->inner->gather(strange->inner->context, mine, bytes, all);
+}
+
+static int strangers_rank(struct tess_comm *comm, struct tess_world *world, void *arg)
+{
+    (void)world, (void)arg;
+    struct strange_boot strange;
+    struct tess_boot *boot;
+    struct tess_transport *transport;
+    uint32_t request[2];
+    int32_t value = comm->rank, come = -1;
+    WORLD_OK(tess_boot_over(comm, LIMIT_S, &boot));
+    strange = (struct strange_boot){.boot = *boot, .inner = boot};
+    strange.boot.context = &strange;
+    strange.boot.gather = strange_gather;
+    enum tess_status status = tess_transport_tcp_open(&strange.boot, LIMIT_S, &transport);
+    tess_boot_close(boot);
+    WORLD_OK(status);
+    const int32_t n = comm->rank_count, next = (comm->rank + 1) % n;
+    WORLD_OK(transport->ops->send(transport, next, 0, &value, sizeof value, &request[0]));
+    WORLD_OK(transport->ops->recv(transport, (comm->rank + n - 1) % n, 0, &come, sizeof come,
+                                  &request[1]));
+    WORLD_OK(transport_all(transport, request, 2));
+    WORLD_CHECK(come == (comm->rank + n - 1) % n);
+    transport->ops->close(transport);
+    return 0;
+}
+
+static void case_strangers(void **state)
+{
+    (void)state;
+    assert_int_equal(transport_run(3, strangers_rank, -1), 0);
+}
+
+/* Rank 2 says what is not of this program, by either connection to rank 0: all are told who. */
+static int garbage_rank(struct tess_comm *comm, bool words)
+{
+    static const char garbage[64] = "GET / HTTP/1.0";
+    struct tess_transport *transport;
+    WORLD_OK(transport_open(comm, LIMIT_S, &transport));
+    const struct tcp *tcp = (const struct tcp *)transport;
+    if (comm->rank == 2) {
+        const int fd = words ? tcp->peer[0].words : tcp->peer[0].data;
+        WORLD_CHECK(send(fd, garbage, sizeof garbage, MSG_NOSIGNAL) == sizeof garbage);
+    }
+    WORLD_CHECK(transport_fails(transport) == TESS_ERR_COMM);
+    if (comm->rank != 2) { /* which itself sees rank 0 hang up, or hears of it */
+        SAYS(transport->reason, "rank 2 (");
+        SAYS(transport->reason, words ? "not of this program" : "no message that was asked for");
+    }
+    transport->ops->close(transport);
+    return 0;
+}
+
+static int garbage_words_rank(struct tess_comm *comm, struct tess_world *world, void *arg)
+{
+    (void)world, (void)arg;
+    return garbage_rank(comm, true);
+}
+
+static int garbage_data_rank(struct tess_comm *comm, struct tess_world *world, void *arg)
+{
+    (void)world, (void)arg;
+    return garbage_rank(comm, false);
+}
+
+/* Frames that are well-formed and wrong: a rank that there is not, a text without end. */
+static int forged_rank(struct tess_comm *comm, struct tess_world *world, void *arg)
+{
+    (void)world, (void)arg;
+    static const struct tcp_frame forged[] = {{TCP_MAGIC, TCP_ABORT, 77, 0, 4},
+                                              {TCP_MAGIC, TCP_LOST, 0, 0, UINT64_MAX},
+                                              {TCP_MAGIC, 9, 0, 0, 0}};
+    for (size_t k = 0; k < sizeof forged / sizeof *forged; k++) {
+        struct tess_transport *transport;
+        WORLD_OK(transport_open(comm, LIMIT_S, &transport));
+        const struct tcp *tcp = (const struct tcp *)transport;
+        if (comm->rank == 1)
+            WORLD_CHECK(send(tcp->peer[0].words, &forged[k], sizeof *forged, MSG_NOSIGNAL) ==
+                        sizeof *forged);
+        WORLD_CHECK(transport_fails(transport) == TESS_ERR_COMM);
+        if (comm->rank == 0)
+            SAYS(transport->reason, "not of this program");
+        transport->ops->close(transport);
+        WORLD_OK(tess_comm_barrier(comm));
+    }
+    return 0;
+}
+
+static void case_garbage(void **state)
+{
+    (void)state;
+    assert_int_equal(transport_run(3, garbage_words_rank, -1), 0);
+    assert_int_equal(transport_run(3, garbage_data_rank, -1), 0);
+    assert_int_equal(transport_run(2, forged_rank, -1), 0);
+}
+
+/* ---- ranks that fail ------------------------------------------------------------------------- */
+
+/* In the middle of a message; the others are told by the sockets alone. */
+static int killed_rank(struct tess_comm *comm, struct tess_world *world, void *arg)
+{
+    (void)world, (void)arg;
+    const size_t bytes = (size_t)64 << 20;
+    struct tess_transport *transport;
+    uint32_t request;
+    char *data = calloc(bytes, 1);
+    WORLD_CHECK(data != NULL);
+    WORLD_OK(transport_open(comm, LIMIT_S, &transport));
+    const double start_s = tess_clock_s();
+    if (comm->rank == 2) {
+        WORLD_OK(transport->ops->send(transport, 0, 0, data, bytes, &request));
+        for (int k = 0; k < 4; k++)
+            WORLD_OK(transport->ops->wait(transport, 0.1));
+        kill(getpid(), SIGKILL);
+    }
+    if (comm->rank == 0)
+        WORLD_OK(transport->ops->recv(transport, 2, 0, data, bytes, &request));
+    /* The reader goes slowly, so that the message is under way. */
+    nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
+    WORLD_CHECK(transport_fails(transport) == TESS_ERR_COMM);
+    SAYS(transport->reason, "rank 2 (");
+    SAYS(transport->reason, ") has gone: ");
+    WORLD_CHECK(tess_clock_s() - start_s < 5);
+    transport->ops->close(transport);
+    return 0;
+}
+
+static void case_tcp_killed(void **state)
+{
+    (void)state;
+    assert_int_equal(transport_run(4, killed_rank, 2), 0);
+}
+
+static void *abort_thread(void *context)
+{
+    struct tess_transport *transport = context;
+    nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);
+    transport->ops->abort(transport, "the disk is full");
+    return NULL;
+}
+
+/* By a thread that does not own the sockets; a large message is in the way. */
+static int abort_rank(struct tess_comm *comm, struct tess_world *world, void *arg)
+{
+    (void)world, (void)arg;
+    const size_t bytes = (size_t)64 << 20;
+    struct tess_transport *transport;
+    uint32_t request;
+    pthread_t thread;
+    char *data = calloc(bytes, 1);
+    WORLD_CHECK(data != NULL);
+    WORLD_OK(transport_open(comm, LIMIT_S, &transport));
+    const double start_s = tess_clock_s();
+    if (comm->rank == 1) {
+        WORLD_OK(transport->ops->send(transport, 0, 0, data, bytes, &request));
+        WORLD_CHECK(pthread_create(&thread, NULL, abort_thread, transport) == 0);
+    } else if (comm->rank == 0) {
+        WORLD_OK(transport->ops->recv(transport, 1, 9, data, bytes, &request));
+    }
+    WORLD_CHECK(transport_fails(transport) == TESS_ERR_ABORTED);
+    SAYS(transport->reason, "stopped because rank 1 (");
+    SAYS(transport->reason, ") failed: the disk is full");
+    WORLD_CHECK(tess_clock_s() - start_s < 5);
+    bool done;
+    if (comm->rank < 2)
+        WORLD_CHECK(transport->ops->test(transport, request, &done) == TESS_ERR_ABORTED);
+    WORLD_CHECK(transport->ops->send(transport, (comm->rank + 1) % 3, 0, data, 1, &request) ==
+                TESS_ERR_ABORTED);
+    if (comm->rank == 1)
+        pthread_join(thread, NULL);
+    transport->ops->close(transport);
+    return 0;
+}
+
+static void case_tcp_abort(void **state)
+{
+    (void)state;
+    assert_int_equal(transport_run(3, abort_rank, -1), 0);
+}
+
+/* A host that vanishes is noticed by its silence on the connections for words, within the limit. */
+static int silence_rank(struct tess_comm *comm, struct tess_world *world, void *arg)
+{
+    (void)world, (void)arg;
+    struct tess_transport *transport;
+    WORLD_OK(transport_open(comm, 10, &transport));
+    const struct tcp *tcp = (const struct tcp *)transport;
+    int alive = 0, idle = 0, between = 0, count = 0, limit_ms = 0, delay = 0;
+    const int words = tcp->peer[1 - comm->rank].words, data = tcp->peer[1 - comm->rank].data;
+    socklen_t size = sizeof alive;
+    WORLD_CHECK(getsockopt(words, SOL_SOCKET, SO_KEEPALIVE, &alive, &size) == 0 && alive);
+    WORLD_CHECK(getsockopt(words, IPPROTO_TCP, TCP_KEEPIDLE, &idle, &size) == 0);
+    WORLD_CHECK(getsockopt(words, IPPROTO_TCP, TCP_KEEPINTVL, &between, &size) == 0);
+    WORLD_CHECK(getsockopt(words, IPPROTO_TCP, TCP_KEEPCNT, &count, &size) == 0);
+    WORLD_CHECK(getsockopt(words, IPPROTO_TCP, TCP_USER_TIMEOUT, &limit_ms, &size) == 0);
+    WORLD_CHECK(getsockopt(data, IPPROTO_TCP, TCP_NODELAY, &delay, &size) == 0 && delay);
+    WORLD_CHECK(idle + between * count <= 10 && limit_ms > 0 && limit_ms <= 10000);
+    /* Data may lie there while the other rank computes, for longer than any limit. */
+    WORLD_CHECK(getsockopt(data, IPPROTO_TCP, TCP_USER_TIMEOUT, &limit_ms, &size) == 0 &&
+                limit_ms == 0);
+    transport->ops->close(transport);
+    return 0;
+}
+
+static void case_silence(void **state)
+{
+    (void)state;
+    assert_int_equal(transport_run(2, silence_rank, -1), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest cases[] = {
+        cmocka_unit_test(case_tcp_messages), cmocka_unit_test(case_overtaken),
+        cmocka_unit_test(case_ended),        cmocka_unit_test(case_strangers),
+        cmocka_unit_test(case_garbage),      cmocka_unit_test(case_tcp_killed),
+        cmocka_unit_test(case_tcp_abort),    cmocka_unit_test(case_silence),
+    };
+    return cmocka_run_group_tests(cases, NULL, NULL);
+}
