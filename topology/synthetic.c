@@ -322,14 +322,16 @@ static enum tess_status synthetic_add(const struct synthetic *self, int32_t host
                                       struct tess_node node, const char *word, int32_t number,
                                       int32_t *node_out)
 {
-    char own[24];
+    char own[24]; /* of a host's node: "switch65535" at most, which its name has room for */
     if (number >= 0)
-        snprintf(own, sizeof own, "%s%d", word, (int)number);
+        snprintf(own, sizeof own, "%.9s%d", word, (int)number);
     else
-        snprintf(own, sizeof own, "%s", word);
-    if (self->host_name && host >= 0)
-        snprintf(node.name, sizeof node.name, "%s.%s", self->host_name[host], own);
-    else if (self->hosts > 1 && host >= 0)
+        snprintf(own, sizeof own, "%.9s", word);
+    if (host < 0)
+        snprintf(node.name, sizeof node.name, "%s", word);
+    else if (self->host_name)
+        snprintf(node.name, sizeof node.name, "%s.%.14s", self->host_name[host], own);
+    else if (self->hosts > 1)
         snprintf(node.name, sizeof node.name, "n%d.%s", (int)host, own);
     else
         snprintf(node.name, sizeof node.name, "%s", own);
@@ -471,7 +473,7 @@ static enum tess_status synthetic_leaf(const struct synthetic *self, int32_t rac
     if (!racks && !rails && self->hosts == 1 && word[SYNTHETIC_EDGE].length == 0)
         return TESS_OK;
     for (int32_t rail = 0; rail < self->count[SYNTHETIC_RAIL]; rail++) {
-        char name[24] = "network";
+        char name[40] = "network";
         int32_t leaf;
         if (racks && rails)
             snprintf(name, sizeof name, "rack%d.rail%d", (int)rack, (int)rail);
