@@ -35,7 +35,8 @@ struct tess_live_device {
  *   device_count > 0   its DEVICE nodes are these, "gpu<index>", and `ranks` is not looked at
  *   else, ranks > 0    that many places on processors, "rank<i>", on the NUMA nodes to which
  *                      tess_bind_place binds them; GPUs that no driver serves are left out
- *   both 0             what hwloc takes for GPUs, without its links; else a place on each NUMA node
+ *   both 0             PCI devices of NVIDIA and AMD, of whose links nothing is known; else a place
+ *                      on each NUMA node
  *
  * NICs that are up are joined to one node `net`. Without libhwloc there are the NUMA nodes that
  * /sys tells and no switches or NICs. TESS_ERR_UNSUPPORTED where hwloc cannot look.

@@ -12,6 +12,8 @@ echo '#include "tessera/good.h"' >"$tree/strategies/ddp.c"
 echo 'const char *train_default = "ddp";' >"$tree/engine/cli/train.c"
 echo '#include <oneapi/dnnl/dnnl.h>' >"$tree/kernels/cpu/cpu.c"
 echo '#include "comm/world.h"' >"$tree/kernels/cuda/nccl.h"
+echo '#include <hwloc.h>' >"$tree/topology/live_hwloc.c"
+echo '#include "topology/live.h"' >"$tree/engine/core/nvml_links.c"
 echo 'comm->ops->abort(comm, reason); tess_comm_abort(comm, reason);' >"$tree/engine/comm/comm.c"
 
 failures=0
@@ -52,9 +54,12 @@ bites "libyaml" engine/core/bad.c '#include <yaml.h>'
 bites "zlib" engine/base/bad.c '#include <zlib.h>'
 bites "CUDA" kernels/ref/bad.c '#include <cuda_runtime.h>'
 bites "CUDA" topology/bad.c '#include <hwloc.h>'
+bites "CUDA" topology/live.c '#include <hwloc.h>'
+bites "CUDA" engine/core/hwloc_machine.c '#include <hwloc.h>'
 bites "topology knows" topology/bad.c '#include "core/nvml.h"'
 bites "engine/base knows" engine/base/bad.c '#include "core/engine.h"'
 bites "engine/comm knows" engine/comm/bad.c '#include "kernels/list.h"'
+bites "engine/comm knows" engine/comm/bad.c '#include "topology/live.h"'
 bites "engine/core knows" engine/core/bad.c '#include "cli/command.h"'
 bites "kernels know" kernels/ref/bad.c '#include "core/data.h"'
 bites "kernels know" kernels/cuda/bad.c '#include "comm/world.h"'
