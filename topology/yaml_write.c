@@ -81,14 +81,15 @@ static void writer_number(struct yaml_writer *self, const char *key, int32_t num
     writer_word(self, key, text);
 }
 
-/* The shortest text that is read as the same number. */
+/* The shortest text that is read as the same number; 5000 rather than 5e+03. */
 static void writer_real(struct yaml_writer *self, const char *key, double real)
 {
     char text[40];
     for (int digits = 1; digits <= 17; digits++) {
         snprintf(text, sizeof text, "%.*g", digits, real);
         double back = strtod(text, NULL);
-        if (back >= real && back <= real)
+        bool plain = !strchr(text, 'e') || real >= 1e6 || real < 1e-4;
+        if (back >= real && back <= real && plain)
             break;
     }
     writer_word(self, key, text);
