@@ -167,8 +167,8 @@ static void launch_say_failed(struct launcher *launcher, int32_t rank, enum tess
     if (launcher->error_said || status == TESS_ERR_ABORTED || rank == launcher->first)
         return;
     launch_clear_line(launcher);
-    tess_fail(status, "rank %d failed, %s: see what it said where it ran", rank,
-              tess_status_text(status));
+    tess_fail(status, "rank %d failed, %s (host %s): see what it said there", rank,
+              tess_status_text(status), launcher->launch->peers->host[rank]);
     launcher->error_said = true;
 }
 

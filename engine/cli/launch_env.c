@@ -4,9 +4,11 @@
 #include "tessera/check.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 enum tess_status tess__peers_find(struct tess_boot_env *env_out, struct tess_place *place_out)
 {
@@ -25,6 +27,17 @@ enum tess_status tess__peers_find(struct tess_boot_env *env_out, struct tess_pla
                                      .rank_count = env_out->rank_count,
                                      .local_rank = env_out->local_rank};
     return TESS_OK;
+}
+
+/* Whoever hears that a rank has gone looks for it on a host. */
+static enum tess_status peers_meet(struct tess__peers *peers)
+{
+    char host[TESS__PEER_HOST_BYTES] = "";
+
+    TESS_TRY(tess_boot_open(&peers->env, peers->timeout_s, &peers->boot));
+    if (gethostname(host, sizeof host - 1) != 0)
+        snprintf(host, sizeof host, "a host without a name");
+    return peers->boot->gather(peers->boot->context, host, sizeof host, peers->host);
 }
 
 enum tess_status tess__peers_open(const struct tess_boot_env *env, double timeout_s,
@@ -70,8 +83,12 @@ void tess__peers_close(struct tess__peers *peers)
 
 void tess__peers_renumber(struct tess__peers *peers, const int32_t *rank_of)
 {
+    char host[TESS_WORLD_RANKS_MAX][TESS__PEER_HOST_BYTES];
     int fd[TESS_WORLD_RANKS_MAX];
 
+    memcpy(host, peers->host, sizeof host);
+    for (int32_t p = 0; p < peers->env.rank_count; p++)
+        memcpy(peers->host[rank_of[p]], host[p], sizeof host[p]);
     /* Only rank 0 is connected with others than rank 0; nothing has come from them so far. */
     for (int32_t p = 1; p < peers->env.rank_count && peers->env.rank == 0; p++)
         fd[rank_of[p]] = peers->peer[p].fd;
@@ -102,7 +119,7 @@ enum tess_status tess__peers_tell(struct tess__peers *peers, const struct tess__
             from += sent;
             left -= (size_t)sent;
         } else if (watch.fd < 0 || (errno != EAGAIN && errno != EINTR)) {
-            TESS_FAIL(TESS_ERR_COMM, "rank 0 has gone");
+            TESS_FAIL(TESS_ERR_COMM, "rank 0 has gone (host %s)", peers->host[0]);
         } else if (poll(&watch, 1, (int)(peers->timeout_s * 1e3)) == 0) {
             TESS_FAIL(TESS_ERR_TIMEOUT, "rank 0 has taken nothing for %g s", peers->timeout_s);
         }
@@ -140,7 +157,8 @@ static enum tess_status peers_lose(struct tess__peers *peers, int32_t r)
     peer->fd = -1;
     if (peer->ended)
         return TESS_OK;
-    TESS_FAIL(TESS_ERR_COMM, "rank %d has gone: see what it said where it ran", (int)r);
+    TESS_FAIL(TESS_ERR_COMM, "rank %d has gone (host %s): see what it said there", (int)r,
+              peers->host[r]);
 }
 
 enum tess_status tess__peers_read(struct tess__peers *peers, void *context,

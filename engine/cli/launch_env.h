@@ -15,11 +15,14 @@
 
 #include <poll.h>
 
+#define TESS__PEER_HOST_BYTES 64
+
 struct tess__peers {
     struct tess_boot_env env;
     double timeout_s;
     struct tess_boot *boot;
     bool left; /* this side has closed the connections */
+    char host[TESS_WORLD_RANKS_MAX][TESS__PEER_HOST_BYTES]; /* of each rank, for messages */
     /* Rank 0: of every other rank; the others: of rank 0 in [0]. */
     struct tess__peer {
         int fd; /* -1: none, or gone */
