@@ -15,10 +15,11 @@ death()
 {
     local what=$1 lost=$2 gone=$3 regex=$4 begun rank status ended said
     shift 4
+    rm -f "$LAB_DIR"/ranks/*
     ./lab.sh ranks 2 block "$tessera" train "$configs/labs/fashion_mlp.yaml" --strategy ddp --comm tcp \
         --topology.order natural --timeout $limit --log-every 1 --evaluate off >/dev/null 2>&1 &
     for _ in $(seq 300); do
-        [ "$(grep -cE '^step [0-9]+/' "$LAB_DIR/ranks/0.out" 2>/dev/null || true)" -lt 3 ] || break
+        [ "$(cat "$LAB_DIR/ranks/0.out" 2>/dev/null | grep -cE '^step [0-9]+/' || true)" -lt 3 ] || break
         sleep 0.1
     done
     check_contains "$what: ranks train" "$(cat "$LAB_DIR/ranks/0.out" "$LAB_DIR/ranks/0.err")" '^step [0-9]+/'
@@ -37,15 +38,15 @@ death()
 }
 
 if [ "${3:-}" = inside ]; then
-    # The rank after the program's name in its host's list of processes: its ranks follow each other.
+    # Rank 5's launcher and the process of the rank itself.
     # shellcheck disable=SC2016
     one='kill -KILL $(for p in /proc/[0-9]*; do
             tr "\0" "\n" <$p/environ 2>/dev/null | grep -qx RANK=5 && [ "$(cat $p/comm)" = tessera ] && echo ${p#/proc/}
         done)'
-    death "a rank is killed" "5" $slack 'rank 5\b.*r1h0|r1h0.*rank 5\b' ./lab.sh run r1h0 bash -c "$one"
-    death "a link is cut" "" $((limit + slack)) 'rank [67]\b.*r1h1|r1h1.*rank [67]\b' ./lab.sh cut r1h1
+    death "a rank is killed" "5" $slack 'rank 5\b.*\br1h0\b|\br1h0\b.*rank 5\b' ./lab.sh run r1h0 bash -c "$one"
+    death "a link is cut" "" $((limit + slack)) 'rank [67]\b.*\br1h1\b|\br1h1\b.*rank [67]\b' ./lab.sh cut r1h1
     ./lab.sh heal r1h1
-    death "a host dies" "2 3" $((limit + slack)) 'rank [23]\b.*r0h1|r0h1.*rank [23]\b' ./lab.sh kill r0h1
+    death "a host dies" "2 3" $((limit + slack)) 'rank [23]\b.*\br0h1\b|\br0h1\b.*rank [23]\b' ./lab.sh kill r0h1
     check_end
 fi
 check_lab

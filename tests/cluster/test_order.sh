@@ -21,7 +21,7 @@ median()
     local each=$1 order=$2 run=$LAB_DIR/order
     shift 2
     rm -rf "$run"
-    ./lab.sh ranks "$each" "$order" "$tessera" train "$configs/labs/fashion_mlp.yaml" --mlp.hidden 512,512 \
+    ./lab.sh ranks "$each" "$order" "$tessera" train "$configs/labs/fashion_mlp.yaml" --mlp.hidden 384,384 \
         --strategy ddp --reduce fast --comm tcp --batch-size $ranks --steps 8 --log-every 1 --evaluate off \
         --run "$run" "$@" >"$run.log" 2>&1 || { cat "$run.log" >&2; echo 0; return 0; }
     grep '^order:' "$run.log" >&2 || true
@@ -29,7 +29,7 @@ median()
         awk -v n=$ranks 'NR <= 6 {print 1e3 * n / $1}' | sort -g |
         awk '{ms[NR] = $1} END {printf "%.1f\n", NR == 6 ? (ms[3] + ms[4]) / 2 : 0}'
 }
-bytes=$((4 * 669706)) # of the gradient: 784 x 512 + 512 x 512 + 512 x 10 weights and their biases, f32
+bytes=$((4 * 453130)) # of the gradient: 784 x 384 + 384 x 384 + 384 x 10 weights and their biases, f32
 
 # mbyte_s MS: bus bandwidth, 2 (n - 1) / n of the bytes in that time.
 mbyte_s()

@@ -60,7 +60,8 @@ trains()
     job order -N4 -n8 -m arbitrary --
     unset SLURM_HOSTFILE
     check_equal "4 nodes, 8 tasks by turns: hash" "$(final order hash)" "$hash"
-    check_contains "the order is by Slurm's switches" "$said" 'Slurm'
+    check_contains "the order is by Slurm's switches" "$said" \
+        "^order: Slurm's switches: ranks follow switches rack0 rack1"
 }
 
 # Ranks on the second host go; srun is told to leave the others alone.
@@ -70,7 +71,7 @@ dies()
     timeout 60 srun --kill-on-bad-exit=0 --wait=0 -N2 -n4 -w r0h0,r1h0 "$tessera" train "$config" --strategy ddp \
         --timeout 5 --log-every 1 --evaluate off --epochs 1000 >"$LAB_DIR/dies.log" 2>&1 </dev/null &
     for _ in $(seq 200); do
-        [ "$(grep -cE '^step [0-9]+/' "$LAB_DIR/dies.log" || true)" -lt 3 ] || break
+        [ "$(cat "$LAB_DIR/dies.log" 2>/dev/null | grep -cE '^step [0-9]+/' || true)" -lt 3 ] || break
         sleep 0.1
     done
     check_contains "ranks train" "$(cat "$LAB_DIR/dies.log")" '^step [0-9]+/'
@@ -82,10 +83,10 @@ dies()
         done)'
     wait $! || status=$?
     end=$(date +%s.%N)
-    check_between "the job ends with an error, status" $status 1 123
+    check_between "the job ends with an error, status" $status 1 255
     check_between "after a rank was killed the job ends within, s" \
         "$(awk "BEGIN {printf \"%.2f\", $end - $begun}")" 0 9
-    check_contains "rank and host are named" "$(cat "$LAB_DIR/dies.log")" 'rank 3\b.*r1h0|r1h0.*rank 3\b'
+    check_contains "rank and host are named" "$(cat "$LAB_DIR/dies.log")" 'rank 3\b.*\br1h0\b|\br1h0\b.*rank 3\b'
 }
 
 if [ "${3:-}" = inside ]; then

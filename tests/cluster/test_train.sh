@@ -18,7 +18,7 @@ train()
 {
     local run=$1
     shift
-    ./lab.sh ranks 2 interleaved "$tessera" train "$@" --comm tcp --evaluate off --run "$LAB_DIR/$run" \
+    ./lab.sh ranks 2 interleaved "$tessera" train "$@" --ranks 8 --comm tcp --evaluate off --run "$LAB_DIR/$run" \
         >"$LAB_DIR/$run.log" 2>&1 || { cat "$LAB_DIR/$run.log"; exit 1; }
 }
 
