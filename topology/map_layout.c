@@ -6,14 +6,13 @@
  */
 #include "tessera/check.h"
 #include "topology/map_room.h"
-#include "topology/ring_room.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define LAYOUT_RING_STEPS 400000 /* of the walk for a ring of one host */
-#define LAYOUT_RING_MAX   128    /* places of one host */
+#define LAYOUT_DIGITS_MAX   (2 * TESS_MAP_AXES)
+#define LAYOUT_SPLIT_VISITS 4000000 /* lanes looked at by layouts that split axes */
 
 struct layout {
     struct tess__map_load *load;
@@ -24,175 +23,19 @@ struct layout {
     int32_t *best, *at;      /* [count] mappings */
     int32_t *seen, *start;   /* [count + 1] scratch of layout_group */
     double best_s, best_sum; /* of an order of axes */
+    double goal_s;           /* what none can better */
+    /* The order at hand, the fastest digit first: a whole axis, or a factor of it. */
+    struct {
+        int32_t count, stride, axis;
+    } digit[LAYOUT_DIGITS_MAX];
+    int32_t digits;
+    int32_t left[TESS_MAP_AXES], parts[TESS_MAP_AXES]; /* of an axis: count and digits so far */
     struct tess__map_starts *starts;
 };
 
 static enum tess_status layout_no_memory(void)
 {
     TESS_FAIL(TESS_ERR_MEMORY, "no memory left for the mapping of ranks");
-}
-
-/* ---- NVLink domains ------------------------------------------------------------------------- */
-
-static int32_t layout_root(int32_t *parent, int32_t node)
-{
-    while (parent[node] != node)
-        node = parent[node] = parent[parent[node]];
-    return node;
-}
-
-enum tess_status tess__map_domains(const struct tess__map_model *model, int32_t *domain)
-{
-    const struct tess_topology *topology = model->topology;
-    int32_t *parent = malloc((size_t)topology->node_count * sizeof *parent);
-    if (!parent)
-        return layout_no_memory();
-    for (int32_t i = 0; i < topology->node_count; i++)
-        parent[i] = i;
-    for (int32_t i = 0; i < topology->link_count; i++) {
-        const struct tess_topo_link *link = &topology->link[i];
-        enum tess_node_kind from = topology->node[link->from].kind;
-        enum tess_node_kind to = topology->node[link->to].kind;
-        bool ends = (from == TESS_NODE_DEVICE || from == TESS_NODE_NVSWITCH) &&
-                    (to == TESS_NODE_DEVICE || to == TESS_NODE_NVSWITCH);
-        if (link->kind == TESS_LINK_NVLINK && ends)
-            parent[layout_root(parent, link->from)] = layout_root(parent, link->to);
-    }
-    for (int32_t i = 0; i < model->count; i++)
-        domain[i] = layout_root(parent, model->part.device[i]);
-    /* From nodes to numbers below count: a domain's first place. */
-    memset(parent, -1, (size_t)topology->node_count * sizeof *parent);
-    for (int32_t i = 0; i < model->count; i++) {
-        int32_t *first = &parent[domain[i]];
-        domain[i] = *first = *first < 0 ? i : *first;
-    }
-    free(parent);
-    return TESS_OK;
-}
-
-/* ---- the ring ------------------------------------------------------------------------------- */
-
-/* All hosts send into the network, as the search over hosts needs it. */
-static bool layout_networked(const struct tess__map_model *model)
-{
-    const struct tess_topology *topology = model->topology;
-    bool *sends = calloc((size_t)topology->host_count + 1, sizeof *sends), all = sends != NULL;
-    for (int32_t i = 0; i < topology->link_count && all; i++) {
-        const struct tess_node *from = &topology->node[topology->link[i].from];
-        if (topology->node[topology->link[i].to].kind == TESS_NODE_NET && from->host >= 0)
-            sends[from->host] = true;
-    }
-    for (int32_t i = 0; i < model->count && all; i++) {
-        int32_t host = tess__map_host(model, i);
-        all = host >= 0 && sends[host];
-    }
-    free(sends);
-    return all;
-}
-
-/* The topology without the devices that no rank has; place [its node_count]: of the device. */
-static enum tess_status layout_part(const struct tess__map_model *model, struct tess_topology *part,
-                                    int32_t *place)
-{
-    const struct tess_topology *topology = model->topology;
-    int32_t *number = malloc((size_t)topology->node_count * sizeof *number), at;
-    enum tess_status status = TESS_OK;
-    if (!number)
-        return layout_no_memory();
-    for (int32_t i = 0; i < topology->node_count; i++)
-        number[i] = -1;
-    for (int32_t i = 0; i < model->count; i++)
-        number[model->part.device[i]] = i;
-    for (int32_t i = 0; i < topology->node_count && status == TESS_OK; i++) {
-        if (topology->node[i].kind == TESS_NODE_DEVICE && number[i] < 0)
-            continue;
-        status = tess_topology_add_node(part, &topology->node[i], &at);
-        if (status == TESS_OK) {
-            place[at] = number[i];
-            number[i] = at;
-        }
-    }
-    for (int32_t i = 0; i < topology->link_count && status == TESS_OK; i++) {
-        struct tess_topo_link link = topology->link[i];
-        link.from = number[link.from];
-        link.to = number[link.to];
-        if (link.from >= 0 && link.to >= 0)
-            status = tess_topology_add_link(part, &link);
-    }
-    free(number);
-    return status == TESS_OK ? tess_topology_finish(part) : status;
-}
-
-/* Over hosts: what ring.h finds for a cluster. */
-static enum tess_status layout_ring_hosts(struct layout *layout)
-{
-    const struct tess__map_model *model = layout->model;
-    struct tess_topology *part = tess_topology_new();
-    int32_t *place = malloc((size_t)model->topology->node_count * sizeof *place);
-    struct tess_rings rings = {0};
-    enum tess_status status = part && place ? TESS_OK : layout_no_memory();
-    if (status == TESS_OK)
-        status = layout_part(model, part, place);
-    if (status == TESS_OK)
-        status = tess_rings_find_hosts(part, 0, &rings);
-    for (int32_t i = 0; i < model->count && status == TESS_OK; i++)
-        layout->ring[i] = place[part->device[rings.best_single.order[i]]];
-    tess_rings_free(&rings);
-    tess_topology_free(part);
-    free(place);
-    return status;
-}
-
-/* In a host, or where there is no network: the best ring of all places. *gbs_out: no ring carries
- * more. */
-static enum tess_status layout_ring_whole(struct layout *layout, double *gbs_out)
-{
-    const struct tess__map_model *model = layout->model;
-    const struct tess__ring_effort effort = {.steps = LAYOUT_RING_STEPS};
-    struct tess__ring_found found;
-    struct tess__ring_table table = {0};
-    struct tess_routes routes;
-    TESS_TRY(tess_routes_open(&model->part, &routes));
-    enum tess_status status = tess__ring_table_open(&table, &routes);
-    if (status == TESS_OK)
-        status = model->count <= TESS__RING_EXACT_MAX
-                     ? tess__ring_search(&table, table.gbs, &effort, layout->ring, &found)
-                     : tess__ring_improve(&table, table.gbs, &effort, layout->ring, &found);
-    if (status == TESS_OK)
-        *gbs_out = found.bound_gbs;
-    tess__ring_table_free(&table);
-    tess_routes_free(&routes);
-    return status;
-}
-
-/* One axis alone is a ring, and the search for rings may have proved a bound. */
-static void layout_ring_bound(const struct tess__map_model *model, double gbs, double *bound_s)
-{
-    for (int32_t a = 0; a < model->axis_count; a++) {
-        const struct tess_map_axis *axis = &model->axis[a];
-        if (axis->count == model->count && !axis->chain && gbs > 0)
-            *bound_s = fmax(*bound_s, axis->bytes / (gbs * 1e9));
-    }
-}
-
-static enum tess_status layout_ring(struct layout *layout, double *bound_s)
-{
-    const struct tess__map_model *model = layout->model;
-    bool several = false;
-    double gbs = 0;
-    for (int32_t i = 0; i < model->count; i++) {
-        layout->ring[i] = i;
-        several = several || layout->host[i] != layout->host[0];
-    }
-    if (model->count < 3)
-        return TESS_OK;
-    if (several && layout_networked(model))
-        return layout_ring_hosts(layout);
-    if (model->count > LAYOUT_RING_MAX)
-        return TESS_OK;
-    TESS_TRY(layout_ring_whole(layout, &gbs));
-    layout_ring_bound(model, gbs, bound_s);
-    return TESS_OK;
 }
 
 /* ---- orders of places ----------------------------------------------------------------------- */
@@ -272,22 +115,21 @@ static void layout_try(struct layout *layout, const int32_t *at)
 }
 
 /*
- * The mesh along an order of places, the axis `by[0]` fastest. Back and forth: every other run
- * along an axis goes backwards, so that what follows in the order is next in the mesh too.
+ * The mesh along an order of places, the first digit fastest. Back and forth: every other run along
+ * a digit goes backwards, so that what follows in the order is next in the mesh too.
  */
-static void layout_lay_one(struct layout *layout, const int32_t *order, const int32_t *by,
-                           bool back_and_forth)
+static void layout_lay_one(struct layout *layout, const int32_t *order, bool back_and_forth)
 {
     const struct tess__map_model *model = layout->model;
     int32_t *at = layout->at;
     for (int32_t i = 0; i < model->count; i++) {
         int32_t rank = 0, rest = i;
-        for (int32_t k = 0; k < model->axis_count; k++) {
-            int32_t count = model->axis[by[k]].count, digit = rest % count;
+        for (int32_t k = 0; k < layout->digits; k++) {
+            int32_t count = layout->digit[k].count, digit = rest % count;
             rest /= count;
             if (back_and_forth && rest % 2)
                 digit = count - 1 - digit;
-            rank += digit * model->stride[by[k]];
+            rank += digit * layout->digit[k].stride;
         }
         at[rank] = order[i];
     }
@@ -299,19 +141,19 @@ static void layout_lay_one(struct layout *layout, const int32_t *order, const in
     layout_try(layout, at);
 }
 
-static void layout_lay(struct layout *layout, const int32_t *order, const int32_t *by)
+static void layout_lay(struct layout *layout, const int32_t *order)
 {
-    layout_lay_one(layout, order, by, false);
-    layout_lay_one(layout, order, by, true);
+    layout_lay_one(layout, order, false);
+    layout_lay_one(layout, order, true);
 }
 
-/* Along the ring, along the natural order and along the natural order host by host; each as it is,
- * and with groups of the axes so far inside domains and inside hosts. */
-static void layout_axes(struct layout *layout, const int32_t *by)
+/* Along the first `bases` of: the ring, the natural order host by host, the natural order; each as
+ * it is, and with groups of the digits so far inside domains and inside hosts. */
+static void layout_digits(struct layout *layout, int bases)
 {
     const struct tess__map_model *model = layout->model;
     const int32_t *keys[] = {layout->domain, layout->host};
-    for (int base = 0; base < 3; base++) {
+    for (int base = 0; base < bases; base++) {
         for (int32_t i = 0; i < model->count; i++)
             layout->order[i] = i;
         if (base == 1)
@@ -319,16 +161,13 @@ static void layout_axes(struct layout *layout, const int32_t *by)
         else
             memcpy(layout->base, base == 0 ? layout->ring : layout->order,
                    (size_t)model->count * sizeof *layout->base);
-        layout_lay(layout, layout->base, by);
+        layout_lay(layout, layout->base);
         for (int key = 0; key < 2; key++) {
-            int32_t unit = 1, before = 0;
-            for (int32_t k = 0; k + 1 < model->axis_count; k++) {
-                unit *= model->axis[by[k]].count;
-                if (unit == before)
-                    continue;
-                before = unit;
+            int32_t unit = 1;
+            for (int32_t k = 0; k + 1 < layout->digits; k++) {
+                unit *= layout->digit[k].count;
                 layout_group(layout, keys[key], unit, layout->base, layout->order);
-                layout_lay(layout, layout->order, by);
+                layout_lay(layout, layout->order);
             }
         }
     }
@@ -361,32 +200,58 @@ static void layout_keep(struct layout *layout)
     memcpy(starts->at[at], layout->best, bytes);
 }
 
-/* All orders of the axes, those as they come first; axes of one rank stay behind. */
-static void layout_all(struct layout *layout)
+/* The order of digits is whole where nothing is left of any axis. */
+static void layout_take(struct layout *layout, bool split)
+{
+    bool parted = false;
+    for (int32_t a = 0; a < layout->model->axis_count; a++)
+        parted = parted || layout->parts[a] > 1;
+    if (parted != split)
+        return;
+    layout->best_s = layout->best_sum = INFINITY;
+    layout_digits(layout, split ? 1 : 3);
+    layout_keep(layout);
+}
+
+static bool layout_done(const struct layout *layout, int64_t most)
+{
+    const struct tess__map_starts *starts = layout->starts;
+    return layout->load->visits >= most ||
+           (starts->count > 0 && starts->cost_s[0] <= layout->goal_s);
+}
+
+/*
+ * All orders of the axes, those as they come first. Split: an axis may be two digits, so that tiles
+ * of several axes stay together (2 x 2 of 4 x 4 have 8 neighbours outside, a row of 4 has 8 as
+ * well, but along one axis alone).
+ */
+static void layout_all(struct layout *layout, bool split, int64_t most)
 {
     const struct tess__map_model *model = layout->model;
-    int32_t axes = model->axis_count, total = 1;
-    for (int32_t a = 0; a < axes; a++)
-        total *= axes;
-    for (int32_t number = 0; number < total; number++) {
-        int32_t by[TESS_MAP_AXES], used = 0, rest = number, last = -1;
-        bool valid = true;
-        for (int32_t k = axes - 1; k >= 0; k--, rest /= axes)
-            by[k] = rest % axes;
-        for (int32_t k = 0; k < axes; k++) {
-            bool one = model->axis[by[k]].count == 1;
-            valid = valid && !(used & 1 << by[k]) && (one || last != 1);
-            valid =
-                valid && !(k > 0 && one && model->axis[by[k - 1]].count == 1 && by[k] < by[k - 1]);
-            used |= 1 << by[k];
-            last = one;
-        }
-        layout->best_s = layout->best_sum = INFINITY;
-        if (valid) {
-            layout_axes(layout, by);
-            layout_keep(layout);
+    int32_t k = layout->digits, open = 0;
+    for (int32_t a = 0; a < model->axis_count; a++) {
+        int32_t left = layout->left[a];
+        open += left > 1;
+        /* Twice in a row is one digit. */
+        if (left == 1 || (k > 0 && layout->digit[k - 1].axis == a))
+            continue;
+        for (int32_t count = split && layout->parts[a] == 0 ? 2 : left; count <= left; count++) {
+            if (left % count || layout_done(layout, most))
+                continue;
+            layout->digit[k].axis = a;
+            layout->digit[k].count = count;
+            layout->digit[k].stride = model->stride[a] * (model->axis[a].count / left);
+            layout->left[a] = left / count;
+            layout->parts[a]++;
+            layout->digits++;
+            layout_all(layout, split, most);
+            layout->digits--;
+            layout->parts[a]--;
+            layout->left[a] = left;
         }
     }
+    if (open == 0)
+        layout_take(layout, split);
 }
 
 static void layout_close(struct layout *layout)
@@ -445,11 +310,15 @@ enum tess_status tess__map_layout(struct tess__map_load *load, double *bound_s,
     *starts = (struct tess__map_starts){0};
     enum tess_status status = layout_open(&layout);
     if (status == TESS_OK)
-        status = layout_ring(&layout, bound_s);
+        status = tess__map_ring(model, layout.ring, bound_s);
     if (status == TESS_OK) {
         layout_turn(&layout, layout.domain);
         layout_turn(&layout, layout.host);
-        layout_all(&layout);
+        layout.goal_s = *bound_s * (1 + TESS__MAP_NEAR);
+        for (int32_t a = 0; a < model->axis_count; a++)
+            layout.left[a] = model->axis[a].count;
+        layout_all(&layout, false, INT64_MAX);
+        layout_all(&layout, true, load->visits + LAYOUT_SPLIT_VISITS);
         int32_t last = starts->count++;
         starts->cost_s[last] = natural_s;
         starts->sum[last] = natural_sum;
