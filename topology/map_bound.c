@@ -12,10 +12,14 @@
  * lines, at least max m_i - min m_i of them. Together, with [p, q] the two sizes on whose chord the
  * convex hull of f' at the mean m / k lies (Jensen's inequality),
  *
- *     f(m) >= min over p <= m / k <= q of  w (q - p) + k * chord of f' from p to q at m / k
+ *     f(m) >= min over p <= m / k <= q <= m of  w (q - p) + k * chord of f' from p to q at m / k
  *
  * What enters X leaves the other ranks, so f(m) = f(count - m) holds for the truth, and the greater
  * of the two is taken.
+ *
+ * A hop is not split over links. Where m is no multiple of an axis' count, some line of that axis
+ * is neither all inside nor all outside, so that a hop of its w bytes leaves; where anything leaves
+ * at all, a hop of the axis with the fewest does. So w / (widest link that leads out) is a bound.
  */
 #include "tessera/check.h"
 #include "topology/map_room.h"
@@ -28,18 +32,23 @@
 #define BOUND_NETS_MAX    256 /* switches of the network whose branches are looked at */
 #define BOUND_DEPTH       3   /* PCIe switches one below the other */
 
+/* Links from a set to the rest, or the other way. */
+struct bound_side {
+    double gbs, widest; /* all together; the widest of them */
+};
+
 struct bound {
     const struct tess__map_model *model;
     double *crossing; /* [count + 1] f; -1: not worked out yet */
     double *level[2]; /* [count + 1] f' of all but the last axis: by rising and falling counts */
     int32_t sorted[2][TESS_MAP_AXES], ways;
-    int32_t *label;        /* [node_count] set that a node is in; -1: none */
-    int32_t *inside;       /* [node_count] places in the set */
-    double *out, *in;      /* [node_count] capacity out of and into the set */
-    int32_t *parent;       /* [node_count] towards the NUMA node; -1 */
-    int32_t *depth;        /* [node_count] steps from the NUMA node */
-    int32_t *queue;        /* [node_count] */
-    int32_t *first, *next; /* links that leave a node: first[node], next[link]; -1 */
+    int32_t *label;              /* [node_count] set that a node is in; -1: none */
+    int32_t *inside;             /* [node_count] places in the set */
+    struct bound_side *out, *in; /* [node_count] of the set */
+    int32_t *parent;             /* [node_count] towards the NUMA node; -1 */
+    int32_t *depth;              /* [node_count] steps from the NUMA node */
+    int32_t *queue;              /* [node_count] */
+    int32_t *first, *next;       /* links that leave a node: first[node], next[link]; -1 */
     double best_s;
 };
 
@@ -59,6 +68,7 @@ static double bound_step(const struct tess_map_axis *axis, const double *below, 
     int32_t floor_mean = inside / axis->count, ceil_mean = floor_mean + (inside % axis->count > 0);
     if (floor_mean == ceil_mean)
         least = axis->count * below[floor_mean];
+    most = most < inside ? most : inside;
     for (int32_t p = 0; p <= floor_mean; p++) {
         for (int32_t q = ceil_mean; q <= most && w * (q - p) < least; q++) {
             if (p == q)
@@ -110,6 +120,22 @@ static double bound_crossing(struct bound *bound, int32_t inside)
     return *f;
 }
 
+/* Bytes of the largest hop that must leave. */
+static double bound_hop(const struct bound *bound, int32_t inside)
+{
+    const struct tess__map_model *model = bound->model;
+    double most = 0, least = INFINITY;
+    for (int32_t a = 0; a < model->axis_count; a++) {
+        const struct tess_map_axis *axis = &model->axis[a];
+        if (axis->count == 1 || !(axis->bytes > 0))
+            continue;
+        least = fmin(least, axis->bytes);
+        if (inside % axis->count)
+            most = fmax(most, axis->bytes);
+    }
+    return most > 0 ? most : least;
+}
+
 /* Axes by rising counts, which keeps the levels small; where these are small anyway, by falling
  * ones as well. */
 static enum tess_status bound_levels(struct bound *bound)
@@ -137,6 +163,12 @@ static enum tess_status bound_levels(struct bound *bound)
 
 /* ---- cuts ----------------------------------------------------------------------------------- */
 
+static void bound_add(struct bound_side *side, double gbs)
+{
+    side->gbs += gbs;
+    side->widest = fmax(side->widest, gbs);
+}
+
 /* Raises the bound by each set of nodes that bear the same label. */
 static void bound_by_labels(struct bound *bound)
 {
@@ -155,15 +187,18 @@ static void bound_by_labels(struct bound *bound)
         const struct tess_topo_link *link = &topology->link[model->link[lane]];
         int32_t from = bound->label[link->from], to = bound->label[link->to];
         if (from != to && from >= 0)
-            bound->out[from] += link->gbs;
+            bound_add(&bound->out[from], link->gbs);
         if (from != to && to >= 0)
-            bound->in[to] += link->gbs;
+            bound_add(&bound->in[to], link->gbs);
     }
     for (int32_t set = 0; set < topology->node_count; set++) {
-        double gbs = fmin(bound->out[set], bound->in[set]);
-        if (bound->inside[set] > 0 && bound->inside[set] < model->count && gbs > 0)
-            bound->best_s =
-                fmax(bound->best_s, bound_crossing(bound, bound->inside[set]) / (gbs * 1e9));
+        int32_t inside = bound->inside[set];
+        double gbs = fmin(bound->out[set].gbs, bound->in[set].gbs);
+        double widest = fmin(bound->out[set].widest, bound->in[set].widest);
+        double bytes = inside > 0 && inside < model->count ? bound_crossing(bound, inside) : 0;
+        if (bytes > 0 && gbs > 0)
+            bound->best_s = fmax(bound->best_s, fmax(bytes / (gbs * 1e9),
+                                                     bound_hop(bound, inside) / (widest * 1e9)));
     }
 }
 

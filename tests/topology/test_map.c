@@ -32,6 +32,21 @@ static struct tess_topology *describe(const char *text)
     return topology;
 }
 
+static int32_t draw(uint64_t *state, int32_t below)
+{
+    *state = tess_hash_mix(*state + 0x9e3779b97f4a7c15u);
+    return (int32_t)(*state % (uint64_t)below);
+}
+
+static void shuffle(int32_t *place, int32_t count, uint64_t seed)
+{
+    for (int32_t i = 0; i < count; i++) {
+        int32_t to = draw(&seed, i + 1);
+        place[i] = place[to];
+        place[to] = i;
+    }
+}
+
 /* ---- the cost, counted anew ----------------------------------------------------------------- */
 
 struct judge {
@@ -318,6 +333,26 @@ static void case_groups_that_do_not_fit(void **state)
     tess_topology_free(topology);
 }
 
+/* Whole rows of four stages on a host send to both neighbours, tiles of two by two less. */
+static void case_tiles(void **state)
+{
+    (void)state;
+    struct tess_topology *topology = describe("node:4 rank:4 edge:10");
+    const struct tess_map_axis axis[] = {{.name = "stage", .count = 4, .bytes = 1e9, .chain = true},
+                                         {.name = "data", .count = 4, .bytes = 2e9}};
+    static int32_t place[16];
+    shuffle(place, 16, 5);
+    struct tess_map_ask ask = {axis, 2, place, true};
+    struct tess_map map = find(topology, &ask);
+    /*
+     * A host that has a whole stage in the middle sends 2 x 4 GB; one with two ranks of two stages
+     * sends 2 x 2 GB of data and, to the two stages next to it on one side alone, 2 x 1 GB.
+     */
+    near(map.cost_s, (2 * 2e9 + 2 * 1e9) / 10e9);
+    tess_map_free(&map);
+    tess_topology_free(topology);
+}
+
 /* Some of the devices, in an order of their own. */
 static void case_a_part(void **state)
 {
@@ -335,21 +370,6 @@ static void case_a_part(void **state)
 }
 
 /* ---- large ---------------------------------------------------------------------------------- */
-
-static int32_t draw(uint64_t *state, int32_t below)
-{
-    *state = tess_hash_mix(*state + 0x9e3779b97f4a7c15u);
-    return (int32_t)(*state % (uint64_t)below);
-}
-
-static void shuffle(int32_t *place, int32_t count, uint64_t seed)
-{
-    for (int32_t i = 0; i < count; i++) {
-        int32_t to = draw(&seed, i + 1);
-        place[i] = place[to];
-        place[to] = i;
-    }
-}
 
 /* 8 racks of 16 hosts of 8, shuffled: tensor in hosts, rings of data through racks once. */
 static void case_a_thousand(void **state)
@@ -569,6 +589,7 @@ int main(void)
         cmocka_unit_test(case_a_part),
         cmocka_unit_test(case_a_thousand),
         cmocka_unit_test(case_all_permutations),
+        cmocka_unit_test(case_tiles),
         cmocka_unit_test(case_hostile_asks),
         cmocka_unit_test(case_no_way),
         cmocka_unit_test(case_next_to_nothing),
