@@ -6,6 +6,7 @@
  */
 #include "topology/map.h"
 
+#include "base/hash.h"
 #include "tessera/check.h"
 #include "topology/map_room.h"
 
@@ -17,6 +18,8 @@
 #define MAP_EXCHANGE_VISITS 6000000 /* lanes looked at by exchanges */
 #define MAP_SEARCH_VISITS   6000000 /* and by the search of all */
 #define MAP_SEARCH_RANKS    16
+#define MAP_SHAKE_VISITS    4000000 /* lanes looked at by exchanges after a shake */
+#define MAP_SHAKE_RANKS     256     /* above, exchanges do not come to their end */
 
 /* Each start mended by exchanges; the best that comes of it into `best`. */
 static void map_mend(struct tess__map_load *load, const struct tess__map_starts *starts,
@@ -38,6 +41,39 @@ static void map_mend(struct tess__map_load *load, const struct tess__map_starts 
     }
 }
 
+/*
+ * Out of a dead end: some ranks of the best mapping change places by lot, always the same ones, and
+ * exchanges mend what comes of it.
+ */
+static void map_shake(struct tess__map_load *load, double goal_s, int32_t *best)
+{
+    const struct tess__map_model *model = load->model;
+    size_t bytes = (size_t)model->count * sizeof *best;
+    double best_s = load->cost_s, best_sum = load->sum;
+    int64_t most = load->visits + MAP_SHAKE_VISITS;
+    int32_t first = model->keep_first ? 1 : 0, movable = model->count - first;
+    for (uint64_t lot = 1; best_s > goal_s && load->visits < most; lot++) {
+        memcpy(load->at, best, bytes);
+        for (uint64_t k = 0; k < 2 + lot % 4; k++) {
+            uint64_t drawn = tess_hash_mix(lot << 8 | k);
+            int32_t r = first + (int32_t)(drawn % (uint64_t)movable);
+            int32_t s = first + (int32_t)((drawn >> 32) % (uint64_t)movable);
+            int32_t place = load->at[r];
+            load->at[r] = load->at[s];
+            load->at[s] = place;
+        }
+        tess__map_load_count(load);
+        tess__map_exchange(load, goal_s, most - load->visits);
+        if (tess__map_better(load->cost_s, load->sum, best_s, best_sum)) {
+            best_s = load->cost_s;
+            best_sum = load->sum;
+            memcpy(best, load->at, bytes);
+        }
+    }
+    memcpy(load->at, best, bytes);
+    tess__map_load_count(load);
+}
+
 /* Something better than the natural order, which the load has at first; the best ends there. */
 static enum tess_status map_improve(struct tess__map_load *load, struct tess_map *map)
 {
@@ -53,6 +89,10 @@ static enum tess_status map_improve(struct tess__map_load *load, struct tess_map
     }
     if (status == TESS_OK && load->cost_s > goal_s && model->count <= MAP_SEARCH_RANKS)
         status = tess__map_search(load, map->bound_s, MAP_SEARCH_VISITS, &whole);
+    if (status == TESS_OK && load->cost_s > goal_s && !whole && model->count <= MAP_SHAKE_RANKS) {
+        memcpy(map->place, load->at, (size_t)model->count * sizeof *load->at);
+        map_shake(load, goal_s, map->place);
+    }
     if (status == TESS_OK && whole)
         map->bound_s = fmax(map->bound_s, load->cost_s);
     free(starts.block);

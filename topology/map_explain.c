@@ -20,7 +20,7 @@ struct explain {
     const struct tess__map_model *model;
     const struct tess__map_load *load;
     const struct tess_map *map;
-    int32_t *numa; /* [node_count] the NUMA node that it hangs on; -1 */
+    int32_t *numa; /* [count] NUMA nodes of the places; -1 */
     FILE *out;
 };
 
@@ -292,7 +292,7 @@ static void explain_why(const struct explain *explain, int32_t rank)
 static void explain_numa(const struct explain *explain, int32_t rank, char text[16])
 {
     const struct tess__map_model *model = explain->model;
-    int32_t numa = explain->numa[model->part.device[explain->load->at[rank]]];
+    int32_t numa = explain->numa[explain->load->at[rank]];
     snprintf(text, 16, "%s", "-");
     if (numa >= 0)
         snprintf(text, 16, "%d", (int)model->topology->node[numa].index);
@@ -384,38 +384,13 @@ static void explain_runs(const struct explain *explain)
 
 /* ---- the whole ------------------------------------------------------------------------------ */
 
-/* What hangs on which NUMA node, a step further from it in each round. */
-static void explain_find_numa(struct explain *explain)
-{
-    const struct tess_topology *topology = explain->model->topology;
-    bool more = true;
-    for (int32_t i = 0; i < topology->node_count; i++)
-        explain->numa[i] = topology->node[i].kind == TESS_NODE_CPU ? i : -1;
-    for (int round = 0; round < 8 && more; round++) {
-        more = false;
-        for (int32_t i = 0; i < topology->link_count; i++) {
-            const struct tess_topo_link *link = &topology->link[i];
-            bool inside = link->kind == TESS_LINK_PCI || link->kind == TESS_LINK_LOCAL ||
-                          link->kind == TESS_LINK_C2C;
-            if (inside && explain->numa[link->from] >= 0 && explain->numa[link->to] < 0) {
-                explain->numa[link->to] = explain->numa[link->from];
-                more = true;
-            }
-        }
-    }
-}
-
 static enum tess_status explain_write(struct explain *explain, char **text_out)
 {
     size_t bytes = 0;
-    explain->numa =
-        malloc(((size_t)explain->model->topology->node_count + 1) * sizeof *explain->numa);
-    explain->out = explain->numa ? open_memstream(text_out, &bytes) : NULL;
-    if (!explain->out) {
-        free(explain->numa);
+    TESS_TRY(tess__map_numa(explain->model, explain->numa));
+    explain->out = open_memstream(text_out, &bytes);
+    if (!explain->out)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory left to explain the mapping");
-    }
-    explain_find_numa(explain);
     explain_head(explain);
     explain_axes(explain);
     explain_links(explain);
@@ -423,7 +398,6 @@ static enum tess_status explain_write(struct explain *explain, char **text_out)
         explain_each(explain);
     else
         explain_runs(explain);
-    free(explain->numa);
     if (fclose(explain->out) != 0) {
         free(*text_out);
         *text_out = NULL;
@@ -452,8 +426,11 @@ enum tess_status tess_map_explain(const struct tess_topology *topology,
     }
     if (status == TESS_OK) {
         struct explain explain = {.model = &model, .load = &load, .map = map};
+        explain.numa = malloc((size_t)model.count * sizeof *explain.numa);
         tess__map_load_count(&load);
-        status = explain_write(&explain, text_out);
+        status = explain.numa ? explain_write(&explain, text_out)
+                              : tess_fail(TESS_ERR_MEMORY, "no memory left to explain a mapping");
+        free(explain.numa);
     }
     tess__map_load_close(&load);
     tess__map_model_close(&model);

@@ -18,6 +18,7 @@ struct layout {
     struct tess__map_load *load;
     const struct tess__map_model *model;
     int32_t *domain, *host;  /* [count] of a place; numbers below count */
+    int32_t *numa;           /* the same: equal for NUMA nodes of one number on all hosts */
     int32_t *ring;           /* [count] places as the ring passes them */
     int32_t *order, *base;   /* [count] places as they are laid */
     int32_t *best, *at;      /* [count] mappings */
@@ -147,8 +148,11 @@ static void layout_lay(struct layout *layout, const int32_t *order)
     layout_lay_one(layout, order, true);
 }
 
-/* Along the first `bases` of: the ring, the natural order host by host, the natural order; each as
- * it is, and with groups of the digits so far inside domains and inside hosts. */
+/*
+ * Along the first `bases` of: the ring, the ring through one NUMA node of each host after the other
+ * (which does not cross between them inside hosts), the natural order host by host, and the natural
+ * order; each as it is, and with groups of the digits so far inside domains and inside hosts.
+ */
 static void layout_digits(struct layout *layout, int bases)
 {
     const struct tess__map_model *model = layout->model;
@@ -157,6 +161,8 @@ static void layout_digits(struct layout *layout, int bases)
         for (int32_t i = 0; i < model->count; i++)
             layout->order[i] = i;
         if (base == 1)
+            layout_group(layout, layout->numa, 1, layout->ring, layout->base);
+        else if (base == 2)
             layout_group(layout, layout->host, 1, layout->order, layout->base);
         else
             memcpy(layout->base, base == 0 ? layout->ring : layout->order,
@@ -209,7 +215,7 @@ static void layout_take(struct layout *layout, bool split)
     if (parted != split)
         return;
     layout->best_s = layout->best_sum = INFINITY;
-    layout_digits(layout, split ? 1 : 3);
+    layout_digits(layout, split ? 1 : 4);
     layout_keep(layout);
 }
 
@@ -256,8 +262,8 @@ static void layout_all(struct layout *layout, bool split, int64_t most)
 
 static void layout_close(struct layout *layout)
 {
-    int32_t *list[] = {layout->domain, layout->host, layout->ring, layout->order, layout->base,
-                       layout->best,   layout->at,   layout->seen, layout->start};
+    int32_t *list[] = {layout->domain, layout->host, layout->numa, layout->ring, layout->order,
+                       layout->base,   layout->best, layout->at,   layout->seen, layout->start};
     for (size_t i = 0; i < sizeof list / sizeof list[0]; i++)
         free(list[i]);
 }
@@ -279,14 +285,32 @@ static enum tess_status layout_hosts(struct layout *layout)
     return TESS_OK;
 }
 
+/* NUMA nodes by their numbers on their hosts, as numbers below count: the first place of such. */
+static enum tess_status layout_numas(struct layout *layout)
+{
+    const struct tess__map_model *model = layout->model;
+    const struct tess_node *node = model->topology->node;
+    int32_t *at = layout->seen;
+    TESS_TRY(tess__map_numa(model, at));
+    for (int32_t i = 0; i < model->count; i++) {
+        int32_t first = 0;
+        while (first < i &&
+               (at[i] < 0 ? at[first] >= 0
+                          : at[first] < 0 || node[at[first]].index != node[at[i]].index))
+            first++;
+        layout->numa[i] = first;
+    }
+    return TESS_OK;
+}
+
 /* Rooms for the starts; the natural order, which the load has, is the last of them. */
 static enum tess_status layout_open(struct layout *layout)
 {
     size_t count = (size_t)layout->model->count;
     struct tess__map_starts *starts = layout->starts;
-    int32_t **list[] = {&layout->domain, &layout->host, &layout->ring,
-                        &layout->order,  &layout->base, &layout->best,
-                        &layout->at,     &layout->seen, &layout->start};
+    int32_t **list[] = {&layout->domain, &layout->host, &layout->numa, &layout->ring,
+                        &layout->order,  &layout->base, &layout->best, &layout->at,
+                        &layout->seen,   &layout->start};
     bool whole = true;
     for (size_t i = 0; i < sizeof list / sizeof list[0]; i++) {
         *list[i] = malloc(count * sizeof(int32_t));
@@ -298,6 +322,7 @@ static enum tess_status layout_open(struct layout *layout)
     for (size_t i = 0; i < TESS__MAP_STARTS; i++)
         starts->at[i] = starts->block + i * count;
     TESS_TRY(layout_hosts(layout));
+    TESS_TRY(layout_numas(layout));
     return tess__map_domains(layout->model, layout->domain);
 }
 

@@ -1,6 +1,6 @@
 /*
  * Orders in which the places of a mapping are near each other: the ring that ring.h finds, and the
- * NVLink domains that groups are kept in.
+ * NVLink domains and NUMA nodes that groups are kept in.
  */
 #include "tessera/check.h"
 #include "topology/map_room.h"
@@ -12,6 +12,7 @@
 
 #define ORDER_RING_STEPS 400000 /* of the walk for a ring of one host */
 #define ORDER_RING_MAX   128    /* places of one host */
+#define ORDER_DEPTH      8      /* links from a device to its processor */
 
 static enum tess_status order_no_memory(void)
 {
@@ -53,6 +54,34 @@ enum tess_status tess__map_domains(const struct tess__map_model *model, int32_t 
         domain[i] = *first = *first < 0 ? i : *first;
     }
     free(parent);
+    return TESS_OK;
+}
+
+enum tess_status tess__map_numa(const struct tess__map_model *model, int32_t *numa)
+{
+    const struct tess_topology *topology = model->topology;
+    int32_t *of = malloc((size_t)topology->node_count * sizeof *of);
+    bool more = true;
+    if (!of)
+        return order_no_memory();
+    for (int32_t i = 0; i < topology->node_count; i++)
+        of[i] = topology->node[i].kind == TESS_NODE_CPU ? i : -1;
+    /* A step further from the processors in each round. */
+    for (int round = 0; round < ORDER_DEPTH && more; round++) {
+        more = false;
+        for (int32_t i = 0; i < topology->link_count; i++) {
+            const struct tess_topo_link *link = &topology->link[i];
+            bool inside = link->kind == TESS_LINK_PCI || link->kind == TESS_LINK_LOCAL ||
+                          link->kind == TESS_LINK_C2C;
+            if (inside && of[link->from] >= 0 && of[link->to] < 0) {
+                of[link->to] = of[link->from];
+                more = true;
+            }
+        }
+    }
+    for (int32_t i = 0; i < model->count; i++)
+        numa[i] = of[model->part.device[i]];
+    free(of);
     return TESS_OK;
 }
 

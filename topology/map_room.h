@@ -78,6 +78,8 @@ enum tess_status tess__map_bound(const struct tess__map_model *model, double *bo
 
 /* NVLink domain of each place, by number; places without NVLink have one of their own. */
 enum tess_status tess__map_domains(const struct tess__map_model *model, int32_t *domain);
+/* The NUMA node, a node of the topology, that each place hangs on; -1: not told. */
+enum tess_status tess__map_numa(const struct tess__map_model *model, int32_t *numa);
 /* The best ring through all places; *bound_s is raised where that proves more. */
 enum tess_status tess__map_ring(const struct tess__map_model *model, int32_t *ring,
                                 double *bound_s);

@@ -353,6 +353,23 @@ static void case_tiles(void **state)
     tess_topology_free(topology);
 }
 
+/* A NIC at each NUMA node: the ring goes through all hosts twice rather than over their sockets. */
+static void case_around_the_sockets(void **state)
+{
+    (void)state;
+    struct tess_topology *topology =
+        describe("node:3 numa:2 gpu:4 nvlink:pairs nic:1 sm:80 edge:12.5");
+    const struct tess_map_axis axis = {.name = "data", .count = 24, .bytes = 1e9};
+    static int32_t place[24];
+    shuffle(place, 24, 2);
+    struct tess_map_ask ask = {&axis, 1, place, true};
+    struct tess_map map = find(topology, &ask);
+    near(map.cost_s, 1e9 / 12.5e9); /* sockets are joined by 10 GB/s */
+    assert_true(map.optimal);
+    tess_map_free(&map);
+    tess_topology_free(topology);
+}
+
 /* Some of the devices, in an order of their own. */
 static void case_a_part(void **state)
 {
@@ -586,6 +603,7 @@ int main(void)
         cmocka_unit_test(case_racks),
         cmocka_unit_test(case_nics_near_their_devices),
         cmocka_unit_test(case_groups_that_do_not_fit),
+        cmocka_unit_test(case_around_the_sockets),
         cmocka_unit_test(case_a_part),
         cmocka_unit_test(case_a_thousand),
         cmocka_unit_test(case_all_permutations),
