@@ -106,7 +106,7 @@ static enum tess_status map_check_ways(const struct tess__map_load *load)
     const struct tess__map_model *model = load->model;
     for (int32_t h = 0; h < model->hop_count; h++) {
         int32_t from = load->at[model->hop[h].from], to = load->at[model->hop[h].to];
-        if (tess__map_route(model, from, to)->kind == TESS_PATH_NONE)
+        if (tess__map_kind(model, from, to) == TESS_PATH_NONE)
             TESS_FAIL(
                 TESS_ERR_DATA,
                 "no mapping was found in which all ranks that talk reach each other: '%s' and "

@@ -12,11 +12,8 @@
 static void exchange_hop(struct tess__map_load *load, const struct tess__map_hop *hop, int32_t by)
 {
     const struct tess__map_model *model = load->model;
-    const struct tess_routes *row = &model->row[load->at[hop->from]];
-    const struct tess_route *route = &row->route[load->at[hop->to]];
-    const int32_t missing = model->lane_count - 1;
-    const int32_t *lane = route->kind == TESS_PATH_NONE ? &missing : row->link + route->first;
-    int32_t lanes = route->kind == TESS_PATH_NONE ? 1 : route->link_count;
+    int32_t lanes;
+    const int32_t *lane = tess__map_lanes(model, load->at[hop->from], load->at[hop->to], &lanes);
     for (int32_t k = 0; k < lanes; k++) {
         int32_t at = lane[k];
         if (!load->mark[at]) {
@@ -98,13 +95,12 @@ static bool exchange_is_hot(struct tess__map_load *load, int32_t rank)
     double least_worst = load->cost_s * (1 - TESS__MAP_NEAR);
     for (int32_t k = model->first[rank]; k < model->first[rank + 1]; k++) {
         const struct tess__map_hop *hop = &model->hop[model->list[k]];
-        const struct tess_routes *row = &model->row[load->at[hop->from]];
-        const struct tess_route *route = &row->route[load->at[hop->to]];
-        load->visits += route->link_count;
-        if (route->kind == TESS_PATH_NONE)
-            return true;
-        for (int32_t i = 0; i < route->link_count; i++) {
-            if (tess__map_lane_s(load, row->link[route->first + i]) >= least_worst)
+        int32_t lanes;
+        const int32_t *lane =
+            tess__map_lanes(model, load->at[hop->from], load->at[hop->to], &lanes);
+        load->visits += lanes;
+        for (int32_t i = 0; i < lanes; i++) {
+            if (tess__map_lane_s(load, lane[i]) >= least_worst)
                 return true;
         }
     }

@@ -62,14 +62,12 @@ static const char *explain_bytes(char text[32], double bytes)
 /* ---- ways ----------------------------------------------------------------------------------- */
 
 /* Node k of the way: 0 is where it begins. */
-static const struct tess_node *explain_passes(const struct explain *explain,
-                                              const struct tess_routes *row,
-                                              const struct tess_route *route, int32_t k)
+static const struct tess_node *explain_passes(const struct explain *explain, const int32_t *lane,
+                                              int32_t k)
 {
     const struct tess__map_model *model = explain->model;
     const struct tess_topology *topology = model->topology;
-    int32_t lane = row->link[route->first + (k > 0 ? k - 1 : 0)];
-    const struct tess_topo_link *link = &topology->link[model->link[lane]];
+    const struct tess_topo_link *link = &topology->link[model->link[lane[k > 0 ? k - 1 : 0]]];
     return &topology->node[k > 0 ? link->to : link->from];
 }
 
@@ -79,14 +77,17 @@ struct explain_via {
     const struct tess_node *first, *middle, *last;
 };
 
-static struct explain_via explain_via(const struct explain *explain, const struct tess_routes *row,
-                                      const struct tess_route *route, enum tess_node_kind kind)
+static struct explain_via explain_via(const struct explain *explain, int32_t from, int32_t to,
+                                      enum tess_node_kind kind)
 {
     struct explain_via via = {0};
+    int32_t lanes;
+    const int32_t *lane =
+        tess__map_lanes(explain->model, explain->load->at[from], explain->load->at[to], &lanes);
     for (int pass = 0; pass < 2; pass++) {
         int32_t met = 0;
-        for (int32_t k = 1; k < route->link_count; k++) {
-            const struct tess_node *node = explain_passes(explain, row, route, k);
+        for (int32_t k = 1; k < lanes; k++) {
+            const struct tess_node *node = explain_passes(explain, lane, k);
             if (node->kind != kind)
                 continue;
             via.first = met == 0 ? node : via.first;
@@ -102,38 +103,36 @@ static struct explain_via explain_via(const struct explain *explain, const struc
 
 static void explain_way(const struct explain *explain, int32_t from, int32_t to, char *text)
 {
-    const struct tess_routes *row = &explain->model->row[explain->load->at[from]];
-    const struct tess_route *route = &row->route[explain->load->at[to]];
     const size_t room = EXPLAIN_WAY_TEXT;
     struct explain_via via;
-    switch (route->kind) {
+    switch (tess__map_kind(explain->model, explain->load->at[from], explain->load->at[to])) {
     case TESS_PATH_NVL:
-        via = explain_via(explain, row, route, TESS_NODE_NVSWITCH);
+        via = explain_via(explain, from, to, TESS_NODE_NVSWITCH);
         snprintf(text, room, via.count ? "over NVSwitch" : "over NVLink");
         return;
     case TESS_PATH_C2C:
         snprintf(text, room, "over C2C");
         return;
     case TESS_PATH_PIX:
-        via = explain_via(explain, row, route, TESS_NODE_PCI);
+        via = explain_via(explain, from, to, TESS_NODE_PCI);
         snprintf(text, room, "at PCIe switch %s", via.count ? via.first->name : "");
         return;
     case TESS_PATH_PXB:
         snprintf(text, room, "over PCIe switches");
         return;
     case TESS_PATH_PHB:
-        via = explain_via(explain, row, route, TESS_NODE_CPU);
+        via = explain_via(explain, from, to, TESS_NODE_CPU);
         snprintf(text, room, "through %s", via.count ? via.first->name : "the processor");
         return;
     case TESS_PATH_SYS:
-        via = explain_via(explain, row, route, TESS_NODE_CPU);
+        via = explain_via(explain, from, to, TESS_NODE_CPU);
         if (via.count)
             snprintf(text, room, "from NUMA %d to %d", (int)via.first->index, (int)via.last->index);
         else
             snprintf(text, room, "between NUMA nodes");
         return;
     case TESS_PATH_NET:
-        via = explain_via(explain, row, route, TESS_NODE_NET);
+        via = explain_via(explain, from, to, TESS_NODE_NET);
         if (via.count)
             snprintf(text, room, "%s %s", via.count > 1 ? "across" : "through", via.middle->name);
         else
@@ -190,9 +189,8 @@ static void explain_axes(const struct explain *explain)
         for (int32_t h = 0; h < model->hop_count; h++) {
             const struct tess__map_hop *hop = &model->hop[h];
             if (hop->axis == a)
-                hops[tess__map_route(model, explain->load->at[hop->from],
-                                     explain->load->at[hop->to])
-                         ->kind]++;
+                hops[tess__map_kind(model, explain->load->at[hop->from],
+                                    explain->load->at[hop->to])]++;
         }
         fprintf(explain->out, "  %-10s %5d  %-17s", axis->name, (int)axis->count,
                 axis->count > 1 ? explain_bytes(text, axis->bytes) : "-");

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #define MODEL_RANKS_MAX 2048 /* ways between all pairs are kept */
+#define MODEL_MISSING   (-1) /* in place of a link, before lanes are numbered */
 #define MODEL_NO_WAY_S  1e30 /* for a byte: outweighs any time, and its square is still a number */
 #define MODEL_BYTES_MAX 1e30
 
@@ -83,64 +84,87 @@ static enum tess_status model_take_places(struct tess__map_model *model,
 
 /* ---- ways ----------------------------------------------------------------------------------- */
 
+/* Takes the links of the routes over; those are lanes later. */
+static enum tess_status model_take_row(struct tess__map_row *row, struct tess_routes *routes)
+{
+    int32_t links = 0, count = routes->device_count;
+    for (int32_t k = 0; k < count; k++)
+        links += routes->route[k].link_count;
+    int32_t *lane = realloc(routes->link, ((size_t)links + 1) * sizeof *lane);
+    row->way = malloc((size_t)count * sizeof *row->way);
+    if (lane)
+        routes->link = lane;
+    if (!lane || !row->way)
+        return model_no_memory();
+    routes->link = NULL;
+    row->lane = lane;
+    row->lane_count = links + 1;
+    row->lane[links] = MODEL_MISSING;
+    for (int32_t k = 0; k < count; k++) {
+        const struct tess_route *route = &routes->route[k];
+        bool none = route->kind == TESS_PATH_NONE;
+        row->way[k].kind = (uint8_t)route->kind;
+        row->way[k].first = none ? links : route->first;
+        row->way[k].lane_count = none ? 1 : (uint8_t)route->link_count;
+    }
+    return TESS_OK;
+}
+
 static enum tess_status model_find_ways(struct tess__map_model *model)
 {
     struct tess_route_search *search;
+    struct tess_routes routes;
     model->row = calloc((size_t)model->count, sizeof *model->row);
     if (!model->row)
         return model_no_memory();
     TESS_TRY(tess_route_search_open(&model->part, &search));
     enum tess_status status = TESS_OK;
-    for (int32_t i = 0; i < model->count && status == TESS_OK; i++)
-        status = tess_route_from(search, i, &model->row[i]);
+    for (int32_t i = 0; i < model->count && status == TESS_OK; i++) {
+        status = tess_route_from(search, i, &routes);
+        if (status == TESS_OK) {
+            status = model_take_row(&model->row[i], &routes);
+            tess_routes_free(&routes);
+        }
+    }
     tess_route_search_close(search);
     return status;
-}
-
-/* Links that the ways of a row have, one after the other. */
-static int32_t model_row_links(const struct tess_routes *row)
-{
-    int32_t links = 0;
-    for (int32_t k = 0; k < row->device_count; k++) {
-        int32_t end = row->route[k].first + row->route[k].link_count;
-        links = end > links ? end : links;
-    }
-    return links;
 }
 
 /* Numbers the links that are used, in their order, and renames them in the ways. */
 static enum tess_status model_number_lanes(struct tess__map_model *model)
 {
     const struct tess_topology *topology = model->topology;
-    int32_t *lane = calloc((size_t)topology->link_count + 1, sizeof *lane), lanes = 0;
-    if (!lane)
+    int32_t *memory = calloc((size_t)topology->link_count + 1, sizeof *memory), lanes = 0;
+    if (!memory)
         return model_no_memory();
+    int32_t *number = memory + 1; /* [-1] is that of MODEL_MISSING */
     for (int32_t i = 0; i < model->count; i++) {
-        for (int32_t k = model_row_links(&model->row[i]) - 1; k >= 0; k--)
-            lane[model->row[i].link[k]] = 1;
+        for (int32_t k = 0; k < model->row[i].lane_count; k++)
+            number[model->row[i].lane[k]] = 1;
     }
     for (int32_t i = 0; i < topology->link_count; i++)
-        lane[i] = lane[i] ? lanes++ : -1;
+        number[i] = number[i] ? lanes++ : -1;
+    number[MODEL_MISSING] = lanes;
     model->link = malloc(((size_t)lanes + 1) * sizeof *model->link);
     model->byte_s = malloc(((size_t)lanes + 1) * sizeof *model->byte_s);
     if (!model->link || !model->byte_s) {
-        free(lane);
+        free(memory);
         return model_no_memory();
     }
     for (int32_t i = 0; i < topology->link_count; i++) {
-        if (lane[i] >= 0) {
-            model->link[lane[i]] = i;
-            model->byte_s[lane[i]] = 1 / (topology->link[i].gbs * 1e9);
+        if (number[i] >= 0) {
+            model->link[number[i]] = i;
+            model->byte_s[number[i]] = 1 / (topology->link[i].gbs * 1e9);
         }
     }
     model->link[lanes] = -1;
     model->byte_s[lanes] = MODEL_NO_WAY_S;
     model->lane_count = lanes + 1;
     for (int32_t i = 0; i < model->count; i++) {
-        for (int32_t k = model_row_links(&model->row[i]) - 1; k >= 0; k--)
-            model->row[i].link[k] = lane[model->row[i].link[k]];
+        for (int32_t k = 0; k < model->row[i].lane_count; k++)
+            model->row[i].lane[k] = number[model->row[i].lane[k]];
     }
-    free(lane);
+    free(memory);
     return TESS_OK;
 }
 
@@ -215,8 +239,10 @@ enum tess_status tess__map_model_open(struct tess__map_model *model,
 
 void tess__map_model_close(struct tess__map_model *model)
 {
-    for (int32_t i = 0; model->row && i < model->count; i++)
-        tess_routes_free(&model->row[i]);
+    for (int32_t i = 0; model->row && i < model->count; i++) {
+        free(model->row[i].way);
+        free(model->row[i].lane);
+    }
     free(model->row);
     free(model->part.device);
     free(model->link);
@@ -240,10 +266,9 @@ bool tess__map_has_chain(const struct tess__map_model *model)
     return chain;
 }
 
-const struct tess_route *tess__map_route(const struct tess__map_model *model, int32_t from,
-                                         int32_t to)
+enum tess_path_kind tess__map_kind(const struct tess__map_model *model, int32_t from, int32_t to)
 {
-    return &model->row[from].route[to];
+    return (enum tess_path_kind)model->row[from].way[to].kind;
 }
 
 /* ---- loads ---------------------------------------------------------------------------------- */
@@ -293,13 +318,11 @@ double tess__map_lane_s(const struct tess__map_load *load, int32_t lane)
 void tess__map_load_hop(struct tess__map_load *load, const struct tess__map_hop *hop, int32_t by)
 {
     const struct tess__map_model *model = load->model;
-    const struct tess_routes *row = &model->row[load->at[hop->from]];
-    const struct tess_route *route = &row->route[load->at[hop->to]];
-    if (route->kind == TESS_PATH_NONE)
-        load->uses[model->lane_count - 1][hop->axis] += by;
-    for (int32_t k = 0; k < route->link_count; k++)
-        load->uses[row->link[route->first + k]][hop->axis] += by;
-    load->visits += route->link_count;
+    int32_t lanes;
+    const int32_t *lane = tess__map_lanes(model, load->at[hop->from], load->at[hop->to], &lanes);
+    for (int32_t k = 0; k < lanes; k++)
+        load->uses[lane[k]][hop->axis] += by;
+    load->visits += lanes;
 }
 
 /* The most loaded lane and the sum of squares, by all lanes. */

@@ -17,6 +17,17 @@ struct tess__map_hop {
     int32_t axis;
 };
 
+/* Ways from a place: way k is lane[way[k].first] and those behind it. A way that is missing has the
+ * model's last lane. Small, as there are millions in a large cluster. */
+struct tess__map_row {
+    struct tess__map_way {
+        int32_t first;
+        uint8_t kind, lane_count;
+    } * way;       /* [count] */
+    int32_t *lane; /* [lane_count] */
+    int32_t lane_count;
+};
+
 struct tess__map_model {
     const struct tess_topology *topology;
     struct tess_topology part; /* its nodes and links, borrowed; device: nodes of the places */
@@ -24,10 +35,10 @@ struct tess__map_model {
     struct tess_map_axis axis[TESS_MAP_AXES];
     int32_t stride[TESS_MAP_AXES];
     bool keep_first;
-    struct tess_routes *row; /* [count] by place it leaves; their links are lanes */
-    int32_t lane_count;      /* the last one stands for ways that are missing */
-    int32_t *link;           /* [lane_count] of the topology; -1: that last one */
-    double *byte_s;          /* [lane_count] seconds for a byte */
+    struct tess__map_row *row; /* [count] by place it leaves */
+    int32_t lane_count;        /* the last one stands for ways that are missing */
+    int32_t *link;             /* [lane_count] of the topology; -1: that last one */
+    double *byte_s;            /* [lane_count] seconds for a byte */
     struct tess__map_hop *hop;
     int32_t hop_count;
     int32_t *first, *list; /* hops that touch rank r: list[first[r] .. first[r + 1]) */
@@ -41,8 +52,15 @@ void tess__map_model_close(struct tess__map_model *model); /* a zeroed one is al
 /* The places' host, by their devices. */
 int32_t tess__map_host(const struct tess__map_model *model, int32_t place);
 bool tess__map_has_chain(const struct tess__map_model *model);
-const struct tess_route *tess__map_route(const struct tess__map_model *model, int32_t from,
-                                         int32_t to);
+enum tess_path_kind tess__map_kind(const struct tess__map_model *model, int32_t from, int32_t to);
+/* Lanes of the way from a place to another; *count_out of them. */
+static inline const int32_t *tess__map_lanes(const struct tess__map_model *model, int32_t from,
+                                             int32_t to, int32_t *count_out)
+{
+    const struct tess__map_row *row = &model->row[from];
+    *count_out = row->way[to].lane_count;
+    return row->lane + row->way[to].first;
+}
 
 /* A mapping while it is worked on. */
 struct tess__map_load {

@@ -29,14 +29,13 @@ static double search_add(struct search *search, int32_t rank, int32_t by, double
         tess__map_load_hop(load, hop, by);
         if (by < 0)
             continue;
-        const struct tess_routes *row = &model->row[load->at[hop->from]];
-        const struct tess_route *route = &row->route[load->at[hop->to]];
-        for (int32_t i = 0; i < route->link_count; i++) {
-            double s = tess__map_lane_s(load, row->link[route->first + i]);
+        int32_t lanes;
+        const int32_t *lane =
+            tess__map_lanes(model, load->at[hop->from], load->at[hop->to], &lanes);
+        for (int32_t i = 0; i < lanes; i++) {
+            double s = tess__map_lane_s(load, lane[i]);
             cost_s = s > cost_s ? s : cost_s;
         }
-        if (route->kind == TESS_PATH_NONE)
-            cost_s = tess__map_lane_s(load, model->lane_count - 1);
     }
     return cost_s;
 }
