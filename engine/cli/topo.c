@@ -3,7 +3,6 @@
  * and a picture. Responsible for the options and their help; the rest is in topo_*.c.
  */
 #include "cli/topo.h"
-#include "cli/topo_measure.h"
 
 #include "base/options.h"
 #include "cli/args.h"
@@ -12,9 +11,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-
-#define TOPO_MEASURE_BYTES     (4 << 20)
-#define TOPO_MEASURE_TIMEOUT_S 60.0
 
 #define TOPO_FIELD(member) offsetof(struct tess__topo_options, member)
 
@@ -46,7 +42,12 @@ static const struct tess_option topo_option_table[] = {
      "seconds after which the best rings so far are taken; 0: none, and always the same answer"},
     {"measure", TESS_OPTION_BOOL, TOPO_FIELD(measure), "off", 0, 0, NULL,
      "measure the rates between ranks, alone and all at once, beside the model: one rank for each "
-     "device that is shown, on this machine's processors"},
+     "device that is shown, on this machine's processors; under mpirun, srun or torchrun all "
+     "ranks, "
+     "and a --file of as many devices is the model"},
+    {"comm", TESS_OPTION_CHOICE, TOPO_FIELD(comm), "auto", 0, 0, "auto|local|tcp",
+     "what --measure sends over: memory that ranks share, or sockets; auto: memory, and sockets "
+     "between ranks that others started"},
     {"json", TESS_OPTION_STRING, TOPO_FIELD(json), "", 0, 0, NULL,
      "file for the rings as JSON; -: to stdout, without the text"},
     {"svg", TESS_OPTION_STRING, TOPO_FIELD(svg), "", 0, 0, NULL,
@@ -133,29 +134,6 @@ static enum tess_status topo_export(const struct tess__topo *topo)
     return status;
 }
 
-/* Ranks of this machine beside the model. */
-static enum tess_status topo_measure(const struct tess__topo *topo)
-{
-    struct tess__measure measure = {.rank_count = topo->topology->device_count,
-                                    .bytes = TOPO_MEASURE_BYTES,
-                                    .over = "shared memory",
-                                    .timeout_s = TOPO_MEASURE_TIMEOUT_S};
-    if (measure.rank_count < 2 || measure.rank_count > TESS_WORLD_RANKS_MAX)
-        TESS_FAIL(TESS_ERR_USAGE,
-                  "--measure takes 2 to %d ranks and this machine has %d devices: "
-                  "choose some by --devices, or --ranks",
-                  TESS_WORLD_RANKS_MAX, (int)measure.rank_count);
-    measure.pair =
-        calloc((size_t)measure.rank_count * (size_t)measure.rank_count, sizeof *measure.pair);
-    if (!measure.pair)
-        TESS_FAIL(TESS_ERR_MEMORY, "no memory left for the rates");
-    enum tess_status status = tess__measure_run(&measure);
-    if (status == TESS_OK)
-        status = tess__measure_print(&measure, topo->routed ? topo : NULL, stdout);
-    free(measure.pair);
-    return status;
-}
-
 static enum tess_status topo_run(struct tess__topo *topo)
 {
     const struct tess__topo_options *options = topo->options;
@@ -173,7 +151,7 @@ static enum tess_status topo_run(struct tess__topo *topo)
         TESS_TRY(tess__topo_write_svg(topo, options->svg));
     if (!quiet)
         TESS_TRY(tess__topo_print(topo, stdout));
-    return options->measure ? topo_measure(topo) : TESS_OK;
+    return options->measure ? tess__topo_measure(topo) : TESS_OK;
 }
 
 int tess__command_topo(int argc, char **argv)
@@ -184,6 +162,7 @@ int tess__command_topo(int argc, char **argv)
     struct tess__args args;
     const char *file = NULL;
     int words = 0;
+    bool elsewhere = false;
     enum tess_status status;
     TESS_TRY_GOTO(status, done, tess__args_init(&args, argc, argv));
     TESS_TRY_GOTO(status, done, tess_options_open(&options));
@@ -202,7 +181,9 @@ int tess__command_topo(int argc, char **argv)
     }
     if (words == 1)
         values.file = file;
-    status = topo_run(&topo);
+    status = values.measure ? tess__topo_measure_placed(&topo, &elsewhere) : TESS_OK;
+    if (status == TESS_OK && !elsewhere)
+        status = topo_run(&topo);
 done:
     tess__topo_close(&topo);
     tess_options_close(options);

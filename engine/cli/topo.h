@@ -24,6 +24,7 @@ struct tess__topo_options {
     double edge_gbs, uplink_gbs, time_limit_s;
     const char *json, *svg, *mesh;
     bool measure;
+    int32_t comm;       /* of --measure: auto, local, tcp */
     const char *export; /* "nccl", "yaml" or "" */
     const char *export_path;
 };
@@ -132,6 +133,10 @@ enum tess_status tess__topo_print(const struct tess__topo *topo, FILE *out);
 /* The fixed interface; path "-" is stdout. */
 enum tess_status tess__topo_write_json(const struct tess__topo *topo, const char *path);
 enum tess_status tess__topo_write_svg(const struct tess__topo *topo, const char *path);
+/* topo_probe.c: measure as many ranks of this machine as there are devices, and print. */
+enum tess_status tess__topo_measure(const struct tess__topo *topo);
+/* The same where others have started the ranks; *elsewhere_out: they have, and all is done. */
+enum tess_status tess__topo_measure_placed(struct tess__topo *topo, bool *elsewhere_out);
 /* To a file, or to stdout where the path is "-". */
 enum tess_status tess__topo_write(const char *path, const char *text, size_t bytes);
 

@@ -19,9 +19,8 @@ struct tess__measured_pair {
 struct tess__measure {
     int32_t rank_count;
     double bytes;              /* of a message, at most */
-    const char *over;          /* "shared memory", "tcp" */
+    bool sockets;              /* else through memory that the ranks share */
     struct tess__peers *peers; /* NULL: ranks are started here */
-    bool sockets;
     double timeout_s;
     struct tess__measured_pair *pair; /* [rank_count * rank_count] both ways the same */
 };

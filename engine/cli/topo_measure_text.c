@@ -113,7 +113,8 @@ enum tess_status tess__measure_print(const struct tess__measure *measure,
     fprintf(out,
             "\nmeasured over %s: two ranks send to each other up to %s of the host's memory, GB/s "
             "in each\ndirection, median of %d\n",
-            measure->over, tess__text_bytes(measure->bytes, bytes), TESS__MEASURE_REPEATS);
+            measure->sockets ? "sockets" : "shared memory", tess__text_bytes(measure->bytes, bytes),
+            TESS__MEASURE_REPEATS);
     if (count <= MEASURE_MATRIX_MAX) {
         fprintf(out, "\neach pair alone\n");
         measure_matrix(measure, false, out);

@@ -1,0 +1,80 @@
+/*
+ * tessera topo --measure: which ranks are measured, over what, and beside which model. What they do
+ * is topo_measure.c's.
+ */
+#include "cli/topo_measure.h"
+
+#include "cli/launch_env.h"
+#include "tessera/check.h"
+
+#include <stdlib.h>
+
+#define PROBE_BYTES     (4 << 20)
+#define PROBE_TIMEOUT_S 60.0
+
+enum probe_comm { PROBE_AUTO, PROBE_LOCAL, PROBE_TCP };
+
+static enum tess_status probe_run(struct tess__measure *measure, const struct tess__topo *model,
+                                  bool speaks)
+{
+    size_t ranks = (size_t)measure->rank_count;
+    measure->bytes = PROBE_BYTES;
+    measure->timeout_s = PROBE_TIMEOUT_S;
+    measure->pair = calloc(ranks * ranks, sizeof *measure->pair);
+    if (!measure->pair)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory left for the rates");
+    enum tess_status status = tess__measure_run(measure);
+    if (status == TESS_OK && speaks)
+        status = tess__measure_print(measure, model, stdout);
+    free(measure->pair);
+    return status;
+}
+
+enum tess_status tess__topo_measure(const struct tess__topo *topo)
+{
+    struct tess__measure measure = {.rank_count = topo->topology->device_count,
+                                    .sockets = topo->options->comm == PROBE_TCP};
+    if (measure.rank_count < 2 || measure.rank_count > TESS_WORLD_RANKS_MAX)
+        TESS_FAIL(TESS_ERR_USAGE,
+                  "--measure takes 2 to %d ranks and there are %d devices: choose some with "
+                  "--devices, or more with --ranks",
+                  TESS_WORLD_RANKS_MAX, (int)measure.rank_count);
+    return probe_run(&measure, topo->routed ? topo : NULL, true);
+}
+
+/* What a file says of the ranks' machines; rank r is its device r. */
+static enum tess_status probe_model(struct tess__topo *topo, int32_t ranks)
+{
+    if (topo->options->file[0] == '\0' && topo->options->machine[0] == '\0')
+        return TESS_OK;
+    TESS_TRY(tess__topo_load(topo));
+    if (topo->topology->device_count != ranks)
+        TESS_FAIL(TESS_ERR_USAGE,
+                  "there are %d ranks, and %d devices in %s: choose as many with --devices",
+                  (int)ranks, (int)topo->topology->device_count, topo->source);
+    TESS_TRY(tess__topo_find(topo));
+    return tess__topo_print(topo, stdout);
+}
+
+enum tess_status tess__topo_measure_placed(struct tess__topo *topo, bool *elsewhere_out)
+{
+    struct tess_boot_env env;
+    struct tess_place place;
+    struct tess__measure measure = {.sockets = true};
+    TESS_TRY(tess__peers_find(&env, &place));
+    *elsewhere_out = place.starter != NULL;
+    if (!*elsewhere_out)
+        return TESS_OK;
+    if (topo->options->comm == PROBE_LOCAL)
+        TESS_FAIL(TESS_ERR_USAGE,
+                  "--comm local is for ranks that are started from here, and %s has started "
+                  "these: leave it out",
+                  place.starter);
+    measure.rank_count = place.rank_count;
+    if (place.rank == 0)
+        TESS_TRY(probe_model(topo, place.rank_count));
+    TESS_TRY(tess__peers_open(&env, PROBE_TIMEOUT_S, &measure.peers));
+    enum tess_status status = probe_run(&measure, topo->routed ? topo : NULL, place.rank == 0);
+    tess__peers_close(measure.peers);
+    return status;
+}
