@@ -8,6 +8,7 @@
 #include "cli/args.h"
 #include "cli/command.h"
 #include "tessera/check.h"
+#include "topology/map.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -40,6 +41,9 @@ static const struct tess_option topo_option_table[] = {
      "GB/s from switch to switch, of a Slurm file; 0: 12.5"},
     {"time-limit", TESS_OPTION_REAL, TOPO_FIELD(time_limit_s), "0", 0, 1e6, NULL,
      "seconds after which the best rings so far are taken; 0: none, and always the same answer"},
+    {"mesh", TESS_OPTION_STRING, TOPO_FIELD(mesh), "", 0, 0, NULL,
+     "where the ranks of a mesh go, 'tensor:4 data:2': as many as devices, neighbours first; "
+     "tensor:4:0.8 where a rank sends 0.8 GB along that axis in a step, else 1"},
     {"measure", TESS_OPTION_BOOL, TOPO_FIELD(measure), "off", 0, 0, NULL,
      "measure the rates between ranks, alone and all at once, beside the model: one rank for each "
      "device that is shown, on this machine's processors; under mpirun, srun or torchrun all "
@@ -53,7 +57,9 @@ static const struct tess_option topo_option_table[] = {
     {"svg", TESS_OPTION_STRING, TOPO_FIELD(svg), "", 0, 0, NULL,
      "file for a picture of the machine and its rings, as SVG; -: to stdout, without the text"},
     {"export", TESS_OPTION_STRING, TOPO_FIELD(export), "", 0, 0, NULL,
-     "FORMAT OUT: write the machine as nccl (NCCL_TOPO_FILE) or yaml; OUT - is stdout"},
+     "FORMAT OUT: write the machine as nccl (for NCCL_TOPO_FILE) or yaml, or its rings as graph "
+     "(for "
+     "NCCL_GRAPH_FILE); OUT - is stdout"},
     {NULL, TESS_OPTION_BOOL, 0, NULL, 0, 0, NULL, NULL},
 };
 
@@ -110,8 +116,9 @@ static enum tess_status topo_check_outputs(const struct tess__topo_options *opti
     if (json + svg + export > 1)
         TESS_FAIL(TESS_ERR_USAGE, "two outputs go to stdout: give one of them a file");
     if (options->export[0] != '\0' && strcmp(options->export, "nccl") != 0 &&
-        strcmp(options->export, "yaml") != 0)
-        TESS_FAIL(TESS_ERR_USAGE, "--export '%.40s': nccl or yaml was expected", options->export);
+        strcmp(options->export, "yaml") != 0 && strcmp(options->export, "graph") != 0)
+        TESS_FAIL(TESS_ERR_USAGE, "--export '%.40s': nccl, yaml or graph was expected",
+                  options->export);
     *quiet_out = json || svg || export;
     if (options->measure && *quiet_out)
         TESS_FAIL(TESS_ERR_USAGE, "--measure prints text: give the other output a file, not -");
@@ -120,15 +127,19 @@ static enum tess_status topo_check_outputs(const struct tess__topo_options *opti
 
 static enum tess_status topo_export(const struct tess__topo *topo)
 {
+    const char *format = topo->options->export;
     char *text = NULL;
-    if (strcmp(topo->options->export, "nccl") == 0 && topo->topology->host_count > 1)
+    if (strcmp(format, "yaml") != 0 && topo->topology->host_count > 1)
         TESS_FAIL(TESS_ERR_UNSUPPORTED,
-                  "NCCL's file describes one host and this machine has %d: choose the devices of "
-                  "one by --devices, or --export yaml",
+                  "NCCL's files describe one host and this machine has %d: --export yaml takes "
+                  "them all",
                   (int)topo->topology->host_count);
-    TESS_TRY(strcmp(topo->options->export, "nccl") == 0
-                 ? tess_topology_write_nccl(topo->topology, 0, &text)
-                 : tess_topology_write_yaml(topo->topology, &text));
+    if (strcmp(format, "graph") == 0)
+        TESS_TRY(tess_rings_write_nccl_graph(topo->topology, &topo->routes, &topo->rings, &text));
+    else if (strcmp(format, "nccl") == 0)
+        TESS_TRY(tess_topology_write_nccl(topo->topology, 0, &text));
+    else
+        TESS_TRY(tess_topology_write_yaml(topo->topology, &text));
     enum tess_status status = tess__topo_write(topo->options->export_path, text, strlen(text));
     free(text);
     return status;
@@ -139,18 +150,19 @@ static enum tess_status topo_run(struct tess__topo *topo)
     const struct tess__topo_options *options = topo->options;
     bool quiet = false;
     TESS_TRY(topo_check_outputs(options, &quiet));
+    TESS_TRY(tess__topo_check_mesh(options));
     TESS_TRY(tess__topo_load(topo));
+    TESS_TRY(tess__topo_find(topo));
     if (options->export[0] != '\0')
         TESS_TRY(topo_export(topo));
-    if (options->json[0] == '\0' && options->svg[0] == '\0' && quiet)
-        return TESS_OK; /* only the file was wanted */
-    TESS_TRY(tess__topo_find(topo));
     if (options->json[0] != '\0')
         TESS_TRY(tess__topo_write_json(topo, options->json));
     if (options->svg[0] != '\0')
         TESS_TRY(tess__topo_write_svg(topo, options->svg));
     if (!quiet)
         TESS_TRY(tess__topo_print(topo, stdout));
+    if (!quiet && options->mesh[0] != '\0')
+        TESS_TRY(tess__topo_print_mesh(topo, stdout));
     return options->measure ? tess__topo_measure(topo) : TESS_OK;
 }
 

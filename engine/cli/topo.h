@@ -133,6 +133,10 @@ enum tess_status tess__topo_print(const struct tess__topo *topo, FILE *out);
 /* The fixed interface; path "-" is stdout. */
 enum tess_status tess__topo_write_json(const struct tess__topo *topo, const char *path);
 enum tess_status tess__topo_write_svg(const struct tess__topo *topo, const char *path);
+/* topo_mesh.c: where the ranks of options->mesh go. */
+enum tess_status tess__topo_print_mesh(const struct tess__topo *topo, FILE *out);
+/* Is it well-formed? Before anything is printed. */
+enum tess_status tess__topo_check_mesh(const struct tess__topo_options *options);
 /* topo_probe.c: measure as many ranks of this machine as there are devices, and print. */
 enum tess_status tess__topo_measure(const struct tess__topo *topo);
 /* The same where others have started the ranks; *elsewhere_out: they have, and all is done. */

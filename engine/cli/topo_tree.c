@@ -60,7 +60,8 @@ static void tree_cpu(const struct tree *tree, int32_t number, char text[TREE_LIN
         used += (size_t)snprintf(text + used, TREE_LINE_BYTES - used, "  socket %d%s",
                                  (int)node->socket, maker[0] != '\0' ? "," : "");
     if (maker[0] != '\0')
-        used += (size_t)snprintf(text + used, TREE_LINE_BYTES - used, " %s", maker);
+        used += (size_t)snprintf(text + used, TREE_LINE_BYTES - used, "%s%s",
+                                 node->socket >= 0 ? " " : "  ", maker);
     snprintf(text + used, TREE_LINE_BYTES - used, "%s",
              node->socket < 0 && maker[0] == '\0' && ways[0] == ',' ? ways + 1 : ways);
 }
@@ -255,13 +256,13 @@ static void tree_switch(const struct tree *tree, int32_t number)
     }
     fprintf(tree->out, "  %s  %s", topology->node[number].name, hosts > 0 ? "" : "switch");
     if (hosts > 0)
-        fprintf(tree->out, "%d link%s to hosts of %s GB/s", (int)hosts, hosts == 1 ? "" : "s",
+        fprintf(tree->out, "%d link%s of %s GB/s to hosts", (int)hosts, hosts == 1 ? "" : "s",
                 tess__topo_gbs(host_gbs, gbs));
     if (switches == 1)
         fprintf(tree->out, ", %s GB/s to %s", tess__topo_gbs(topology->link[up].gbs, gbs),
                 topology->node[topology->link[up].to].name);
     else if (switches > 1)
-        fprintf(tree->out, ", %d links to switches of %s GB/s", (int)switches,
+        fprintf(tree->out, ", %d links of %s GB/s to switches", (int)switches,
                 tess__topo_gbs(topology->link[up].gbs, gbs));
     fputc('\n', tree->out);
 }

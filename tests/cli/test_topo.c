@@ -273,7 +273,7 @@ static void case_refused_options(void **state)
     refused(TOPO("@dgx1.yaml", "--devices", "0-99999999999999999999"), "--devices");
     refused(TOPO("@dgx1.yaml", "--machine", "gpu:2"), "leave one out");
     refused(TOPO("@dgx1.yaml", "--json", "-", "--svg", "-"), "two outputs go to stdout");
-    refused(TOPO("@dgx1.yaml", "--export", "dot", "-"), "nccl or yaml was expected");
+    refused(TOPO("@dgx1.yaml", "--export", "dot", "-"), "nccl, yaml or graph was expected");
     refused(TOPO("@dgx1.yaml", "--export", "yaml"), "--export wants a format and a file");
     refused(TOPO("@dgx1.yaml", "--format", "xml"), "format");
     refused(TOPO("--file", "@none.yaml"), "none.yaml");
@@ -434,6 +434,49 @@ static void case_picture_names(void **state)
     free(text);
 }
 
+/* ---- meshes and measuring ------------------------------------------------------------------- */
+
+static void case_mesh(void **state)
+{
+    (void)state;
+    assert_int_equal(TOPO("--machine", "node:2 gpu:4 nvlink:switch", "--mesh", "tensor:4 data:2"),
+                     0);
+    assert_non_null(strstr(spawn.out, "mesh tensor:4 data:2"));
+    assert_non_null(strstr(spawn.out, "n1.gpu3"));
+    refused(TOPO("@dgx1.yaml", "--mesh", "tensor"), "--mesh 'tensor'");
+    refused(TOPO("@dgx1.yaml", "--mesh", "tensor:0"), "--mesh 'tensor:0'");
+    refused(TOPO("@dgx1.yaml", "--mesh", "tensor:4:x"), "--mesh 'tensor:4:x'");
+    refused(TOPO("@dgx1.yaml", "--mesh", "a:1 b:1 c:1 d:1 e:1"), "--mesh 'e:1'");
+    assert_int_not_equal(TOPO("@dgx1.yaml", "--mesh", "tensor:4 data:4"), 0);
+    assert_non_null(strstr(spawn.err, "16 ranks, and there are 8 devices"));
+}
+
+/* Every pair is measured, by memory and by sockets; rates are what they are. */
+static void case_measure(void **state)
+{
+    static const char *const comm[] = {"local", "tcp"};
+    (void)state;
+    setenv("TESSERA_NVML", "/nowhere/libnvidia-ml.so.1", 1);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(TOPO("--ranks", "4", "--measure", "--comm", comm[i]), 0);
+        assert_non_null(strstr(spawn.out, i == 0 ? "over shared memory" : "over sockets"));
+        const char *table = strstr(spawn.out, "  path ");
+        double least = 0, median = 0, most = 0;
+        int pairs = 0;
+        assert_non_null(table);
+        table = strchr(table, '\n') + 1;
+        /* "  PHB  6  5000  ..."; on several NUMA nodes the first kind has fewer pairs. */
+        assert_int_equal(sscanf(table, " %*s %d %*s %lf %lf %lf", &pairs, &least, &median, &most),
+                         4);
+        assert_in_range(pairs, 1, 6);
+        assert_true(least > 0 && least <= median && median <= most);
+    }
+    refused(TOPO("--ranks", "2", "--measure", "--json", "-"), "--measure prints text");
+    assert_int_not_equal(TOPO("--machine", "gpu:65", "--measure"), 0);
+    assert_non_null(strstr(spawn.err, "2 to 64 ranks"));
+    unsetenv("TESSERA_NVML");
+}
+
 /* ---- export and this machine ---------------------------------------------------------------- */
 
 static void case_export(void **state)
@@ -453,7 +496,10 @@ static void case_export(void **state)
         assert_string_equal(spawn.out, first);
         free(first);
     }
-    refused(TOPO("--machine", "node:2 gpu:2", "--export", "nccl", "-"), "describes one host");
+    refused(TOPO("--machine", "node:2 gpu:2", "--export", "nccl", "-"), "describe one host");
+    assert_int_equal(TOPO("@dgx1.yaml", "--export", "graph", "-"), 0);
+    assert_non_null(strstr(spawn.out, "<graphs version=\"1\">"));
+    assert_null(strstr(spawn.out, "natural"));
 }
 
 static void case_this_machine(void **state)
@@ -523,6 +569,8 @@ int main(void)
         cmocka_unit_test(case_text),
         cmocka_unit_test(case_picture),
         cmocka_unit_test(case_picture_names),
+        cmocka_unit_test(case_mesh),
+        cmocka_unit_test(case_measure),
         cmocka_unit_test(case_export),
         cmocka_unit_test(case_this_machine),
         cmocka_unit_test(case_gpus),
