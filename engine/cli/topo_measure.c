@@ -10,12 +10,15 @@
 #include "comm/net.h"
 #include "tessera/check.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define MEASURE_SMALL    4096 /* bytes of a message whose time is latency */
-#define MEASURE_TRIAL    65536
-#define MEASURE_REPEAT_S 0.05 /* a longer one is not worth while */
+#define MEASURE_SMALL 4096 /* bytes of a message whose time is latency */
+#define MEASURE_TRIAL 65536
+/* Seconds of exchanges of all pairs, one repetition of each; and the most for one exchange. */
+#define MEASURE_ALL_S 2.0
+#define MEASURE_ONE_S 0.2
 
 /* What the lower rank of a pair tells the launcher. */
 struct measure_told {
@@ -69,12 +72,13 @@ static enum tess_status measure_time(struct measure_rank *rank, int32_t peer, si
 static enum tess_status measure_size(struct measure_rank *rank, int32_t peer, size_t *bytes_out)
 {
     size_t bytes = (size_t)rank->measure->bytes;
-    double seconds = 0, slowest;
+    double seconds = 0, slowest, count = rank->comm->rank_count;
+    double limit_s = fmin(MEASURE_ONE_S, 2 * MEASURE_ALL_S / (count * (count - 1)));
     if (bytes > MEASURE_TRIAL) {
         TESS_TRY(measure_time(rank, peer, MEASURE_TRIAL, &seconds));
         TESS_TRY(tess_comm_all_reduce(rank->comm, &seconds, &slowest, 1, TESS_F64, TESS_REDUCE_MAX,
                                       NULL));
-        double most = slowest > 0 ? MEASURE_TRIAL * MEASURE_REPEAT_S / slowest : (double)bytes;
+        double most = slowest > 0 ? MEASURE_TRIAL * limit_s / slowest : (double)bytes;
         if (most < (double)bytes)
             bytes = most < MEASURE_TRIAL ? MEASURE_TRIAL : (size_t)most / 4 * 4;
     }

@@ -6,6 +6,7 @@
 
 #include "cli/text.h"
 #include "tessera/check.h"
+#include "topology/constants.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -28,18 +29,18 @@ static void measure_matrix(const struct tess__measure *measure, bool together, F
 {
     fprintf(out, "     ");
     for (int32_t b = 0; b < measure->rank_count; b++)
-        fprintf(out, "%7d", (int)b);
+        fprintf(out, "%9d", (int)b);
     fputc('\n', out);
     for (int32_t a = 0; a < measure->rank_count; a++) {
         fprintf(out, "%5d", (int)a);
         for (int32_t b = 0; b < measure->rank_count; b++) {
             const struct tess__measured_pair *pair = measure_pair(measure, a, b);
             if (a == b)
-                fprintf(out, "%7s", "X");
+                fprintf(out, "%9s", "X");
             else if (together)
-                fprintf(out, "%5.0f %%", 100 * measure_left(pair));
+                fprintf(out, "%7.0f %%", 100 * measure_left(pair));
             else
-                fprintf(out, "%7.3g", pair->alone_gbs);
+                fprintf(out, "%9.3g", pair->alone_gbs);
         }
         fputc('\n', out);
     }
@@ -51,54 +52,79 @@ static int measure_compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* One line for the pairs of a kind of path, or for all pairs where there is no model. scratch
- * [pairs]. */
-static void measure_kind(const struct tess__measure *measure, const struct tess__topo *topo,
-                         int kind, double *scratch, FILE *out)
+/* Pairs of one kind of path and one rate of the model; of all pairs where there is no model. */
+struct measure_class {
+    int kind;
+    double model_gbs;
+};
+
+static int measure_compare_classes(const void *a, const void *b)
+{
+    const struct measure_class *x = a, *y = b;
+    if (x->kind != y->kind)
+        return x->kind - y->kind;
+    return (y->model_gbs > x->model_gbs) - (y->model_gbs < x->model_gbs);
+}
+
+static struct measure_class measure_class_of(const struct tess__topo *topo, int32_t a, int32_t b)
+{
+    if (!topo)
+        return (struct measure_class){0};
+    const struct tess_route *route = &topo->routes.route[a * topo->routes.device_count + b];
+    return (struct measure_class){(int)route->kind, route->gbs};
+}
+
+/* A class's line; scratch [pairs]. */
+static void measure_line(const struct tess__measure *measure, const struct tess__topo *topo,
+                         struct measure_class class, double *scratch, FILE *out)
 {
     int32_t count = measure->rank_count, pairs = 0;
-    double model_low = 0, model_high = 0, latency = 0, left = 0;
-    char low[TESS__TOPO_TEXT], high[TESS__TOPO_TEXT], model[2 * TESS__TOPO_TEXT + 8] = "-";
+    double latency = 0, left = 0;
+    char model[TESS__TOPO_TEXT] = "-";
     for (int32_t a = 0; a < count; a++) {
         for (int32_t b = a + 1; b < count; b++) {
-            const struct tess_route *route = topo ? &topo->routes.route[a * count + b] : NULL;
-            if (route && (int)route->kind != kind)
+            struct measure_class own = measure_class_of(topo, a, b);
+            if (measure_compare_classes(&own, &class) != 0)
                 continue;
             const struct tess__measured_pair *pair = measure_pair(measure, a, b);
-            if (route) {
-                model_low = pairs == 0 || route->gbs < model_low ? route->gbs : model_low;
-                model_high = route->gbs > model_high ? route->gbs : model_high;
-            }
             scratch[pairs++] = pair->alone_gbs;
             latency += pair->latency_us;
             left += measure_left(pair);
         }
     }
-    if (pairs == 0)
-        return;
     qsort(scratch, (size_t)pairs, sizeof *scratch, measure_compare);
-    if (topo && model_low < model_high)
-        snprintf(model, sizeof model, "%s..%s", tess__topo_gbs(model_low, low),
-                 tess__topo_gbs(model_high, high));
-    else if (topo)
-        snprintf(model, sizeof model, "%s", tess__topo_gbs(model_low, low));
-    fprintf(out, "  %-5s %6d %12s %10.3g %10.3g %10.3g %9.0f %% %12.1f\n",
-            topo ? tess_path_word((enum tess_path_kind)kind) : "all", (int)pairs, model, scratch[0],
-            scratch[pairs / 2], scratch[pairs - 1], 100 * left / pairs, latency / pairs);
+    /* Inside a processor the model has no rate. */
+    if (topo && class.model_gbs < TESS_GBS_LOCAL)
+        tess__topo_gbs(class.model_gbs, model);
+    fprintf(out, "  %-5s %6d %11s %10.3g %10.3g %10.3g %9.0f %% %12.1f\n",
+            topo ? tess_path_word((enum tess_path_kind) class.kind) : "all", (int)pairs, model,
+            scratch[0], scratch[pairs / 2], scratch[pairs - 1], 100 * left / pairs,
+            latency / pairs);
 }
 
 static enum tess_status measure_table(const struct tess__measure *measure,
                                       const struct tess__topo *topo, FILE *out)
 {
-    size_t pairs = (size_t)measure->rank_count * (size_t)measure->rank_count;
+    int32_t count = measure->rank_count, classes = 0;
+    size_t pairs = (size_t)count * (size_t)count;
     double *scratch = malloc(pairs * sizeof *scratch);
-    if (!scratch)
+    struct measure_class *class = malloc(pairs * sizeof *class);
+    if (!scratch || !class) {
+        free(scratch);
+        free(class);
         TESS_FAIL(TESS_ERR_MEMORY, "no memory left for the table of rates");
-    fprintf(out, "\n  %-5s %6s %12s %10s %10s %10s %11s %12s\n", "path", "pairs", "model GB/s",
+    }
+    for (int32_t a = 0; a < count; a++)
+        for (int32_t b = a + 1; b < count; b++)
+            class[classes++] = measure_class_of(topo, a, b);
+    qsort(class, (size_t)classes, sizeof *class, measure_compare_classes);
+    fprintf(out, "\n  %-5s %6s %11s %10s %10s %10s %11s %12s\n", "path", "pairs", "model GB/s",
             "least", "median", "most", "at once", "latency us");
-    for (int kind = 0; kind < (topo ? TESS_PATH_KIND_COUNT : 1); kind++)
-        measure_kind(measure, topo, kind, scratch, out);
+    for (int32_t i = 0; i < classes; i++)
+        if (i == 0 || measure_compare_classes(&class[i], &class[i - 1]) != 0)
+            measure_line(measure, topo, class[i], scratch, out);
     free(scratch);
+    free(class);
     return TESS_OK;
 }
 
