@@ -65,24 +65,31 @@ static const struct tess_option topo_option_table[] = {
 
 static void topo_help(struct tess_options *options)
 {
-    printf("usage: tessera topo [--devices 0,1,4-7] [--json OUT] [--svg OUT]   this machine\n"
-           "       tessera topo --file FILE ...                                another one's file\n"
-           "       tessera topo --machine 'gpu:8 nvlink:cube sm:70' ...        one in words\n\n"
-           "Shows a machine and the fastest rings over its devices: large collectives send around "
-           "a ring, and\n"
-           "are as fast as its slowest link, shared links counted as often as the ring uses them. "
-           "Capacities\n"
-           "are those of NCCL's model. An order names devices by number: as the file has them, "
-           "host by host,\n"
-           "from 0 on; [3] in the tree is device 3. With --devices, and on this machine with\n"
-           "CUDA_VISIBLE_DEVICES, the numbers stay the same; natural is the order as given.\n\n"
-           "examples\n"
-           "  nvidia-smi topo -m > box.txt; tessera topo --file box.txt\n"
-           "      the rings of a GPU box, also from another machine\n"
-           "  tessera topo --file box.txt --devices 1,2,4,5 --json -\n"
-           "      the best order for a job on four of its GPUs, for programs\n"
-           "  tessera topo --machine 'rack:2 node:4 rank:2 edge:1.25 uplink:0.125'\n"
-           "      a cluster that does not exist yet\n\n");
+    printf(
+        "usage: tessera topo [--devices 0,1,4-7] [--json OUT] [--svg OUT]   this machine\n"
+        "       tessera topo --file FILE ...                                another one's file\n"
+        "       tessera topo --machine 'gpu:8 nvlink:cube sm:70' ...        one in words\n\n"
+        "Shows a machine and the fastest rings over its devices: large collectives send around "
+        "a ring, and\n"
+        "are as fast as its slowest link, shared links counted as often as the ring uses them. "
+        "Capacities\n"
+        "are those of NCCL's model. An order names devices by number: as the file has them, "
+        "host by host,\n"
+        "from 0 on; [3] in the tree is device 3. With --devices, and on this machine with\n"
+        "CUDA_VISIBLE_DEVICES, the numbers stay the same; natural is the order as given.\n\n"
+        "NCCL's default is modelled: its search for rings on one host of up to 16 GPUs, in the "
+        "same "
+        "constants;\n"
+        "left out where NVLinks join NUMA nodes that rings cross otherwise too, as NCCL's own "
+        "figure is wrong\n"
+        "there. What it does on a machine is told by NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=GRAPH.\n\n"
+        "examples\n"
+        "  nvidia-smi topo -m > box.txt; tessera topo --file box.txt\n"
+        "      the rings of a GPU box, also from another machine\n"
+        "  tessera topo --file box.txt --devices 1,2,4,5 --json -\n"
+        "      the best order for a job on four of its GPUs, for programs\n"
+        "  tessera topo --machine 'rack:2 node:4 rank:2 edge:1.25 uplink:0.125'\n"
+        "      a cluster that does not exist yet\n\n");
     tess_options_print_help(options);
 }
 

@@ -44,6 +44,15 @@ struct tess__topo_orders {
     int32_t worst[TESS__TOPO_SHOWN_MAX];
 };
 
+#define TESS__NCCL_CHANNELS 32
+
+/* What NCCL would choose on one host, by the model of topo_nccl.c. */
+struct tess__topo_nccl {
+    int32_t channels; /* 0: not known */
+    double speed;     /* GB/s of each */
+    int32_t order[TESS__NCCL_CHANNELS][TESS__TOPO_SHOWN_MAX];
+};
+
 struct tess__topo {
     const struct tess__topo_options *options;
     char source[160]; /* for people: a file's name, "this machine" */
@@ -80,6 +89,12 @@ void tess__topo_close(struct tess__topo *topo); /* a zeroed one is allowed */
 double *tess__topo_loads(const struct tess__topo *topo);
 /* Adds the hops of a ring over all devices to uses [link_count]. */
 void tess__topo_uses(const struct tess__topo *topo, const int32_t *order, int32_t *uses);
+
+/* ---- topo_nccl.c ---- */
+
+/* Filled where it is sure enough: one host, up to TESS__TOPO_SHOWN_MAX NVIDIA GPUs, and no NVLinks
+ * between NUMA nodes beside PCIe; else of no channels. */
+enum tess_status tess__topo_nccl(const struct tess__topo *topo, struct tess__topo_nccl *nccl_out);
 
 /* ---- topo_words.c ---- */
 

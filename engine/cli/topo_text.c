@@ -121,13 +121,40 @@ static void text_set(const struct tess__topo *topo, FILE *out)
                 "no set of rings over these paths carries more than %s (%.0f %% of it reached)\n",
                 tess__topo_gbs(rings->bound_gbs, bound), 100 * rings->total_gbs / rings->bound_gbs);
     for (int32_t i = 0; i < rings->ring_count && rings->ring_count > 1; i++) {
-        char name[16];
+        char name[24];
         if (i == TEXT_RINGS_MAX) {
             fprintf(out, "%21sand %d more\n", "", (int)(rings->ring_count - i));
             break;
         }
         snprintf(name, sizeof name, "  ring %d", (int)i + 1);
         text_order(topo, name, rings->ring[i].gbs, rings->ring[i].order, out);
+    }
+}
+
+/* Channels with one ring are told together. */
+static void text_nccl(const struct tess__topo *topo, const struct tess__topo_nccl *nccl, FILE *out)
+{
+    char rate[TESS__TOPO_TEXT], speed[TESS__TOPO_TEXT];
+    bool told[TESS__NCCL_CHANNELS] = {false};
+    size_t bytes = (size_t)topo->rings.count * sizeof nccl->order[0][0];
+    if (nccl->channels == 0)
+        return;
+    fprintf(out, "\n  NCCL      %8s  its default (modelled): %d channel%s of %s\n",
+            tess__topo_gbs(nccl->channels * nccl->speed, rate), (int)nccl->channels,
+            nccl->channels == 1 ? "" : "s", tess__topo_gbs(nccl->speed, speed));
+    for (int32_t i = 0; i < nccl->channels; i++) {
+        int32_t alike = 0;
+        for (int32_t k = i; k < nccl->channels && !told[i]; k++) {
+            if (memcmp(nccl->order[i], nccl->order[k], bytes) != 0)
+                continue;
+            alike++;
+            told[k] = k != i || told[k];
+        }
+        if (alike == 0)
+            continue;
+        char *text = tess__topo_order_text(topo, nccl->order[i], topo->rings.count);
+        fprintf(out, "%16d of  %s\n", (int)alike, text ? text : "");
+        free(text);
     }
 }
 
@@ -183,6 +210,9 @@ enum tess_status tess__topo_print(const struct tess__topo *topo, FILE *out)
     if (topo->routed)
         text_matrix(topo, out);
     text_rings(topo, out);
+    struct tess__topo_nccl nccl;
+    TESS_TRY(tess__topo_nccl(topo, &nccl));
+    text_nccl(topo, &nccl, out);
     if (fflush(out) != 0)
         TESS_FAIL(TESS_ERR_IO, "cannot write to standard output");
     return TESS_OK;

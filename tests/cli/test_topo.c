@@ -323,6 +323,27 @@ static void case_text(void **state)
     assert_non_null(strstr(spawn.out, "--devices"));
 }
 
+/* What NCCL 2.28's own search finds on such machines, and nothing where the model does not hold. */
+static void case_nccl(void **state)
+{
+    (void)state;
+    assert_int_equal(TOPO("@dgx1.yaml"), 0);
+    assert_non_null(strstr(spawn.out, "120  its default (modelled): 6 channels of 20\n"));
+    assert_int_equal(TOPO("--machine", "gpu:8 nvlink:switch sm:90"), 0);
+    assert_non_null(strstr(spawn.out, "360  its default (modelled): 12 channels of 30\n"));
+    assert_non_null(strstr(spawn.out, "12 of  0-1-2-3-4-5-6-7\n"));
+    assert_int_equal(TOPO("--machine", "gpu:4 nvlink:mesh:4 sm:80"), 0);
+    assert_non_null(strstr(spawn.out, "240  its default (modelled): 12 channels of 20\n"));
+    assert_int_equal(TOPO("--machine", "numa:2 switch:1 gpu:4 sm:80 cpu:intel pci:4"), 0);
+    assert_non_null(strstr(spawn.out, "10  its default (modelled): 1 channel of 10\n"));
+    assert_int_equal(TOPO("@bridges.yaml"), 0);
+    assert_null(strstr(spawn.out, "modelled"));
+    assert_int_equal(TOPO("--machine", "node:2 gpu:2"), 0);
+    assert_null(strstr(spawn.out, "modelled"));
+    assert_int_equal(TOPO("--machine", "rank:4"), 0);
+    assert_null(strstr(spawn.out, "modelled"));
+}
+
 /* ---- pictures ------------------------------------------------------------------------------- */
 
 #define SVG_DEPTH 16
@@ -570,6 +591,7 @@ int main(void)
         cmocka_unit_test(case_picture),
         cmocka_unit_test(case_picture_names),
         cmocka_unit_test(case_mesh),
+        cmocka_unit_test(case_nccl),
         cmocka_unit_test(case_measure),
         cmocka_unit_test(case_export),
         cmocka_unit_test(case_this_machine),
