@@ -102,6 +102,8 @@ enum tess_status tess__topo_nccl(const struct tess__topo *topo, struct tess__top
 
 /* "12", "370.8", "0.0125": GB/s with up to four digits. */
 const char *tess__topo_gbs(double gbs, char text[TESS__TOPO_TEXT]);
+/* The same of a ring; "memory" where no link holds it back. */
+const char *tess__topo_rate(double gbs, char text[TESS__TOPO_TEXT]);
 /* "NVLink", "PCIe", "between NUMA nodes" ... */
 const char *tess__topo_link_word(enum tess_link_kind kind);
 /* "Hopper" of 90; "" where it is not known. */

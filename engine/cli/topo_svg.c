@@ -104,10 +104,10 @@ static void svg_head(struct tess__topo_svg *svg)
     if (rings->count > 1)
         used += (size_t)snprintf(line + used, sizeof line - used,
                                  "; GB/s in each direction of the slowest link: best ring %s",
-                                 tess__topo_gbs(rings->best_single.gbs, best));
+                                 tess__topo_rate(rings->best_single.gbs, best));
     if (rings->count > 1 && rings->natural.gbs > 0)
         used += (size_t)snprintf(line + used, sizeof line - used, ", natural order %s",
-                                 tess__topo_gbs(rings->natural.gbs, natural));
+                                 tess__topo_rate(rings->natural.gbs, natural));
     if (rings->ring_count > 1)
         snprintf(line + used, sizeof line - used, ", %d rings at once %s", (int)rings->ring_count,
                  tess__topo_gbs(rings->total_gbs, total));

@@ -130,7 +130,7 @@ static void machine_host_link(struct tess__machine *machine, int32_t host, int32
     const struct tess_topology *topology = machine->topology;
     struct tess__topo_svg *svg = machine->svg;
     double gbs = 0, x = (machine->host0[host] + machine->host1[host]) / 2;
-    int32_t links = 0, number = -1, marked = -1;
+    int32_t links = 0, number = -1, marked = -1, narrow = 0;
     bool used = !svg->uses;
     char text[2 * TESS__TOPO_TEXT], each[TESS__TOPO_TEXT];
     for (int32_t i = 0; i < topology->link_count; i++) {
@@ -142,7 +142,10 @@ static void machine_host_link(struct tess__machine *machine, int32_t host, int32
         gbs += link->gbs;
         number = i;
         used = used || tess__machine_used(machine, i);
-        marked = tess__machine_marked(machine, i) ? i : marked;
+        if (tess__machine_marked(machine, i)) {
+            marked = i;
+            narrow++;
+        }
     }
     if (links == 0)
         return;
@@ -157,11 +160,15 @@ static void machine_host_link(struct tess__machine *machine, int32_t host, int32
         snprintf(text, sizeof text, "%d x %s", (int)links, each);
     else
         snprintf(text, sizeof text, "%s", each);
-    if (marked >= 0)
-        tess__machine_mark(machine, marked, x, (machine->bottom + machine->top[net]) / 2);
-    else
-        tess__svg_text(svg, x + 4 + tess__svg_stroke(gbs) / 2,
-                       (machine->bottom + machine->top[net]) / 2 + 3.5, "tiny", "start", text, 16);
+    double y = (machine->bottom + machine->top[net]) / 2;
+    if (marked >= 0 && links == 1) {
+        tess__machine_mark(machine, marked, x, y);
+    } else if (marked >= 0) {
+        snprintf(text, sizeof text, "%d of %d x %s GB/s", (int)narrow, (int)links, each);
+        tess__svg_mark(svg, x, y, text);
+    } else {
+        tess__svg_text(svg, x + 4 + tess__svg_stroke(gbs) / 2, y + 3.5, "tiny", "start", text, 16);
+    }
 }
 
 /* A switch's hosts as one box, at its left end. */

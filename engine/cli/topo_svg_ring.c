@@ -3,6 +3,7 @@
  * devices with an arrow for every hop. Of large clusters the circle shows hosts by their switch.
  */
 #include "cli/topo_svg.h"
+#include "topology/constants.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -143,9 +144,11 @@ static void ring_arrow(struct ring_card *card, int32_t a, int32_t b, const char 
                      bx - ux * head + uy * head * 0.45, by - uy * head - ux * head * 0.45, colour);
 }
 
-static const char *ring_hop_colour(enum tess_path_kind kind)
+static const char *ring_hop_colour(const struct tess_route *route)
 {
-    switch (kind) {
+    if (route->gbs >= TESS_GBS_LOCAL)
+        return tess__svg_colour(TESS_LINK_LOCAL);
+    switch (route->kind) {
     case TESS_PATH_NVL:
     case TESS_PATH_NVB:
         return tess__svg_colour(TESS_LINK_NVLINK);
@@ -187,7 +190,7 @@ static void ring_hops(struct ring_card *card, const struct tess_ring *ring)
         int32_t a = ring->order[i], b = ring->order[(i + 1) % count];
         bool red = limits[i] && limited * 3 <= count;
         ring_arrow(card, a, b,
-                   red ? "var(--bad)" : ring_hop_colour(topo->routes.route[a * count + b].kind),
+                   red ? "var(--bad)" : ring_hop_colour(&topo->routes.route[a * count + b]),
                    red ? 3.4 : 2.2, 8);
     }
     memset(card->uses, 0, (size_t)topology->link_count * sizeof *card->uses);
@@ -264,7 +267,8 @@ static double ring_caption(struct ring_card *card, double y, const char *text, i
 static void ring_head(struct ring_card *card, double top, const char *what, double gbs)
 {
     char text[TESS__TOPO_TEXT + 8], rate[TESS__TOPO_TEXT];
-    snprintf(text, sizeof text, "%s GB/s", tess__topo_gbs(gbs, rate));
+    snprintf(text, sizeof text, gbs < TESS_GBS_LOCAL ? "%s GB/s" : "%s",
+             tess__topo_rate(gbs, rate));
     tess__svg_text(card->svg, card->x + TESS__SVG_PADDING, top + 28, "cap", "start", what, 60);
     tess__svg_text(card->svg, card->x + TESS__SVG_PADDING, top + 56, "big", "start", text, 30);
 }

@@ -68,7 +68,7 @@ static void text_order(const struct tess__topo *topo, const char *what, double g
 {
     char *text = tess__topo_order_text(topo, order, topo->rings.count);
     char rate[TESS__TOPO_TEXT];
-    fprintf(out, "  %-9s %8s  %s\n", what, tess__topo_gbs(gbs, rate), text ? text : "");
+    fprintf(out, "  %-9s %8s  %s\n", what, tess__topo_rate(gbs, rate), text ? text : "");
     free(text);
 }
 
@@ -112,7 +112,7 @@ static void text_set(const struct tess__topo *topo, FILE *out)
         return;
     }
     bool reached = rings->total_gbs >= rings->bound_gbs * TEXT_SAME;
-    fprintf(out, "\n  at once   %8s  %d ring%s; ", tess__topo_gbs(rings->total_gbs, rate),
+    fprintf(out, "\n  at once   %8s  %d ring%s; ", tess__topo_rate(rings->total_gbs, rate),
             (int)rings->ring_count, rings->ring_count == 1 ? "" : "s");
     if (reached)
         fprintf(out, "proved: no set of rings over these paths carries more\n");

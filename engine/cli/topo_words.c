@@ -4,6 +4,7 @@
  */
 #include "cli/report_html.h"
 #include "cli/topo.h"
+#include "topology/constants.h"
 
 #include <math.h>
 #include <string.h>
@@ -13,6 +14,15 @@
 const char *tess__topo_gbs(double gbs, char text[TESS__TOPO_TEXT])
 {
     snprintf(text, TESS__TOPO_TEXT, "%.4g", gbs);
+    return text;
+}
+
+const char *tess__topo_rate(double gbs, char text[TESS__TOPO_TEXT])
+{
+    if (gbs >= TESS_GBS_LOCAL)
+        snprintf(text, TESS__TOPO_TEXT, "memory");
+    else
+        tess__topo_gbs(gbs, text);
     return text;
 }
 
