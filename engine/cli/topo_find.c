@@ -34,7 +34,8 @@ void tess__topo_uses(const struct tess__topo *topo, const int32_t *order, int32_
     }
 }
 
-/* The first of the most loaded links as the ring meets them. uses is zero before and after. */
+/* The first of the most loaded links as the ring meets them; none where a hop has no way. uses is
+ * zero before and after. */
 static struct tess__topo_narrow find_narrow(const struct tess__topo *topo, const int32_t *order,
                                             int32_t *uses)
 {
@@ -43,6 +44,10 @@ static struct tess__topo_narrow find_narrow(const struct tess__topo *topo, const
     struct tess__topo_narrow narrow = {.link = -1};
     int32_t count = topo->rings.count;
     double least = INFINITY;
+    for (int32_t i = 0; i < count; i++)
+        if (routes->route[order[i] * routes->device_count + order[(i + 1) % count]].kind ==
+            TESS_PATH_NONE)
+            return narrow;
     tess__topo_uses(topo, order, uses);
     for (int32_t i = 0; i < topology->link_count; i++)
         if (uses[i] > 0)
@@ -215,6 +220,12 @@ enum tess_status tess__topo_find(struct tess__topo *topo)
     const struct tess_ring_search search = {.rings = (int32_t)topo->options->rings,
                                             .time_limit_s = topo->options->time_limit_s};
     topo->best_narrow.link = topo->natural_narrow.link = -1;
+    if (topo->topology->device_count > TESS__TOPO_ROUTED_MAX && topo->topology->host_count == 1)
+        TESS_FAIL(TESS_ERR_UNSUPPORTED,
+                  "%d devices on one host: rings are looked for over %d at most, choose some with "
+                  "--devices 0-%d",
+                  (int)topo->topology->device_count, TESS__TOPO_ROUTED_MAX,
+                  TESS__TOPO_ROUTED_MAX - 1);
     if (topo->topology->device_count > TESS__TOPO_ROUTED_MAX) {
         TESS_TRY(tess_rings_find_hosts(topo->topology, search.time_limit_s, &topo->rings));
         return find_look_far(topo);

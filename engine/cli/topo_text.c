@@ -72,12 +72,14 @@ static void text_order(const struct tess__topo *topo, const char *what, double g
     free(text);
 }
 
-static void text_narrow(const struct tess__topo *topo, const struct tess__topo_narrow *narrow,
-                        FILE *out)
+static void text_narrow(const struct tess__topo *topo, const struct tess_ring *ring,
+                        const struct tess__topo_narrow *narrow, FILE *out)
 {
     char text[2 * TESS__TOPO_TEXT];
     if (narrow->link >= 0)
         fprintf(out, "%21slimited by %s\n", "", tess__topo_narrow_text(topo, narrow, text));
+    else if (topo->routed && ring->gbs <= 0)
+        fprintf(out, "%21sthere is no way between two that follow each other\n", "");
 }
 
 static void text_proof(const struct tess__topo *topo, FILE *out)
@@ -165,13 +167,17 @@ static void text_rings(const struct tess__topo *topo, FILE *out)
         fprintf(out, "\none device: there is no ring, and nothing to send\n");
         return;
     }
+    if (topo->routed && rings->best_single.gbs <= 0) {
+        fprintf(out, "\nno ring goes around all devices: some have no way to each other\n");
+        return;
+    }
     fprintf(out, "\nrings, GB/s in each direction of the slowest link, sharing counted\n");
     text_order(topo, "best", rings->best_single.gbs, rings->best_single.order, out);
-    text_narrow(topo, &topo->best_narrow, out);
+    text_narrow(topo, &rings->best_single, &topo->best_narrow, out);
     text_proof(topo, out);
     if (rings->natural.gbs > 0 || rings->count <= TESS__TOPO_ROUTED_MAX) {
         text_order(topo, "natural", rings->natural.gbs, rings->natural.order, out);
-        text_narrow(topo, &topo->natural_narrow, out);
+        text_narrow(topo, &rings->natural, &topo->natural_narrow, out);
     } else {
         fprintf(out, "  natural          -  not counted: the network is too large for it\n");
     }

@@ -278,6 +278,7 @@ static void case_refused_options(void **state)
     refused(TOPO("@dgx1.yaml", "--format", "xml"), "format");
     refused(TOPO("--file", "@none.yaml"), "none.yaml");
     refused(TOPO("--machine", "gpu:0"), "gpu:0");
+    refused(TOPO("--machine", "gpu:129"), "choose some with --devices 0-127");
     refused(TOPO("@dgx1.yaml", "--json", "/nowhere/at/all.json"), "/nowhere/at/all.json");
 }
 
@@ -318,6 +319,18 @@ static void case_text(void **state)
     assert_non_null(strstr(spawn.out, "(network, 0.1 GB/s, used 1x)"));
     assert_int_equal(TOPO("--machine", "gpu:1"), 0);
     assert_non_null(strstr(spawn.out, "one device: there is no ring"));
+    /* Two hosts without a network. */
+    write_file("apart.yaml", "tessera-topology: 1\n"
+                             "nodes:\n"
+                             "- {name: a0, kind: device}\n"
+                             "- {name: a1, kind: device, index: 1}\n"
+                             "- {name: b0, kind: device, host: 1}\n"
+                             "- {name: b1, kind: device, host: 1, index: 1}\n"
+                             "links:\n"
+                             "- {between: [a0, a1], kind: nvlink, gbs: 40, count: 2}\n"
+                             "- {between: [b0, b1], kind: nvlink, gbs: 40, count: 2}\n");
+    assert_int_equal(TOPO("@apart.yaml", "--svg", "@apart.svg"), 0);
+    assert_non_null(strstr(spawn.out, "no ring goes around all devices"));
     assert_int_equal(TOPO("--help"), 0);
     assert_non_null(strstr(spawn.out, "examples"));
     assert_non_null(strstr(spawn.out, "--devices"));
@@ -564,6 +577,8 @@ static int set_up(void **state)
     (void)state;
     if (mkdtemp(folder) == NULL)
         return -1;
+    /* What the caller's own machine says is not the tests'. */
+    unsetenv("CUDA_VISIBLE_DEVICES");
     write_machine("dgx1.yaml", machine_dgx1v());
     write_machine("bridges.yaml", machine_h100_bridges());
     write_machine("hives.yaml", machine_epyc_hives());
