@@ -78,6 +78,7 @@ void tess__peers_close(struct tess__peers *peers)
         return;
     tess__peers_leave(peers);
     tess_boot_close(peers->boot);
+    tess_boot_leave(&peers->env);
     free(peers);
 }
 

@@ -25,6 +25,7 @@ struct tess_boot_env {
      * it there; 0 is 1: the port is given. */
     int32_t port_count;
     uint64_t job; /* the same in all ranks of a job, another one in other jobs; 0: not told */
+    bool asked;   /* tess_boot_find has asked mpirun, which wants to be told of the end */
 };
 
 /*
@@ -55,6 +56,9 @@ enum tess_status tess_boot_from_environment(struct tess_boot_env *env_out, bool 
 /* Find what is missing in env by asking other ranks: nothing, mostly. Collective over the ranks of
  * the job, once in it, before MPI is started. */
 enum tess_status tess_boot_find(struct tess_boot_env *env, double timeout_s);
+/* At the end of a process that has called it: mpirun takes an end without a word for a failure.
+ * Where MPI was used and has said that word itself, nothing happens. */
+void tess_boot_leave(const struct tess_boot_env *env);
 
 /*
  * Meet at rank 0 and stay connected. Collective over the ranks of the job, in any order, within

@@ -168,6 +168,7 @@ enum tess_status tess_boot_find(struct tess_boot_env *env, double timeout_s)
         return TESS_OK;
     find_own(address, sizeof address);
     TESS_TRY(tess__boot_pmi(env->rank, timeout_s, name, here ? NULL : address));
+    env->asked = true;
     if (env->job == 0)
         env->job = tess_hash_bytes(name, strlen(name));
     if (env->port_count > 1)
@@ -177,6 +178,12 @@ enum tess_status tess_boot_find(struct tess_boot_env *env, double timeout_s)
     else
         memcpy(env->address, address, sizeof address);
     return TESS_OK;
+}
+
+void tess_boot_leave(const struct tess_boot_env *env)
+{
+    if (env->asked)
+        tess__boot_pmi_leave();
 }
 
 /* ---- Slurm ----------------------------------------------------------------------------------- */

@@ -24,5 +24,6 @@ bool tess__boot_first_host(const char *list, char *host, size_t bytes);
  */
 enum tess_status tess__boot_pmi(int32_t rank, double timeout_s, char name[TESS_BOOT_ADDRESS_BYTES],
                                 char address[TESS_BOOT_ADDRESS_BYTES]);
+void tess__boot_pmi_leave(void);
 
 #endif

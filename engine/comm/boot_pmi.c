@@ -2,8 +2,8 @@
  * Asks mpirun of MPICH (and of what is made from it) by PMI 1: lines of "cmd=... key=value ..."
  * over a descriptor that each process inherits. MPI itself says the same things on it later, when
  * it starts; it asks line by line, so nothing of its own is taken. Protocol: MPICH's
- * src/pmi/src/pmi_v1.c speaks it; init, the space's name, put, barrier and get are all that is
- * used.
+ * src/pmi/src/pmi_v1.c speaks it; init, the space's name, put, barrier, get and finalize are all
+ * that is used.
  */
 #include "base/clock.h"
 #include "comm/boot_find.h"
@@ -15,10 +15,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #define PMI_LINE_BYTES 1024
 #define PMI_KEY        "tessera_rank_0"
+#define PMI_LEAVE_S    1.0
 
 struct pmi {
     int fd;
@@ -115,20 +117,37 @@ static enum tess_status pmi_exchange(struct pmi *pmi, int32_t rank, const char *
     return pmi_value(pmi, " value=", address);
 }
 
-enum tess_status tess__boot_pmi(int32_t rank, double timeout_s, char name[TESS_BOOT_ADDRESS_BYTES],
-                                char address[TESS_BOOT_ADDRESS_BYTES])
+/* -1: there is none. */
+static int pmi_descriptor(void)
 {
-    struct pmi pmi = {.limit_s = tess_clock_s() + timeout_s};
     const char *text = getenv("PMI_FD");
     char *end = NULL;
     const long fd = text != NULL ? strtol(text, &end, 10) : -1;
-    if (text == NULL || end == text || *end != '\0' || fd < 0 || fd > 1 << 20 ||
-        fcntl((int)fd, F_GETFD) < 0)
+    return text == NULL || end == text || *end != '\0' || fd < 0 || fd > 1 << 20 ||
+                   fcntl((int)fd, F_GETFD) < 0
+               ? -1
+               : (int)fd;
+}
+
+enum tess_status tess__boot_pmi(int32_t rank, double timeout_s, char name[TESS_BOOT_ADDRESS_BYTES],
+                                char address[TESS_BOOT_ADDRESS_BYTES])
+{
+    struct pmi pmi = {.fd = pmi_descriptor(), .limit_s = tess_clock_s() + timeout_s};
+    const char *text = getenv("PMI_FD");
+    if (pmi.fd < 0)
         TESS_FAIL(TESS_ERR_USAGE, "PMI_FD is '%.20s', which is no open descriptor",
                   text != NULL ? text : "");
-    pmi.fd = (int)fd;
     TESS_TRY(pmi_ask(&pmi, "cmd=init pmi_version=1 pmi_subversion=1\n", "cmd=response_to_init"));
     TESS_TRY(pmi_ask(&pmi, "cmd=get_my_kvsname\n", "cmd=my_kvsname"));
     TESS_TRY(pmi_value(&pmi, " kvsname=", name));
     return address != NULL ? pmi_exchange(&pmi, rank, name, address) : TESS_OK;
+}
+
+void tess__boot_pmi_leave(void)
+{
+    static const char word[] = "cmd=finalize\n";
+    struct pmi pmi = {.fd = pmi_descriptor(), .limit_s = tess_clock_s() + PMI_LEAVE_S};
+    /* It is a socket, and its other end may be gone: MPI has taken leave. */
+    if (pmi.fd >= 0 && send(pmi.fd, word, sizeof word - 1, MSG_NOSIGNAL) == sizeof word - 1)
+        (void)pmi_read_line(&pmi);
 }

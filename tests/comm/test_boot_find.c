@@ -203,6 +203,9 @@ static enum tess_status pmi_find(const char *const *answer, const char *local_co
     env_set(variables);
     assert_int_equal(tess_boot_from_environment(env, &found), TESS_OK);
     const enum tess_status status = tess_boot_find(env, 1);
+    const double leave_s = tess_clock_s();
+    tess_boot_leave(env); /* also where the other end is gone */
+    assert_true(tess_clock_s() - leave_s < 3);
     close(fd);
     assert_int_equal(waitpid(pid, NULL, 0), pid);
     return status;
