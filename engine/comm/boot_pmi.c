@@ -1,6 +1,6 @@
 /*
  * Asks mpirun of MPICH (and of what is made from it) by PMI 1: lines of "cmd=... key=value ..."
- * over a descriptor that each process inherits. MPI itself says the same things on it later, when
+ * over a socket that each process inherits. MPI itself says the same things on it later, when
  * it starts; it asks line by line, so nothing of its own is taken. Protocol: MPICH's
  * src/pmi/src/pmi_v1.c speaks it; init, the space's name, put, barrier, get and finalize are all
  * that is used.
@@ -68,7 +68,7 @@ static enum tess_status pmi_ask(struct pmi *pmi, const char *question, const cha
     const char *at = question;
     size_t left = strlen(question);
     while (left > 0 && pmi_wait(pmi, POLLOUT)) {
-        const ssize_t sent = write(pmi->fd, at, left);
+        const ssize_t sent = send(pmi->fd, at, left, MSG_NOSIGNAL); /* the other end may be gone */
         if (sent < 0 && errno != EINTR && errno != EAGAIN)
             break;
         at += sent > 0 ? sent : 0;
@@ -147,7 +147,7 @@ void tess__boot_pmi_leave(void)
 {
     static const char word[] = "cmd=finalize\n";
     struct pmi pmi = {.fd = pmi_descriptor(), .limit_s = tess_clock_s() + PMI_LEAVE_S};
-    /* It is a socket, and its other end may be gone: MPI has taken leave. */
+    /* Where MPI has taken leave, the other end is gone. */
     if (pmi.fd >= 0 && send(pmi.fd, word, sizeof word - 1, MSG_NOSIGNAL) == sizeof word - 1)
         (void)pmi_read_line(&pmi);
 }
