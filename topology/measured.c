@@ -296,7 +296,8 @@ void tess_measured_find(const struct tess_measured_round *round, int32_t round_c
         tried[TESS_MEASURED_HOSTS_MAX], a = 0, b = 0;
     double best_worth = 0, best_contrast = 1;
 
-    pairs.least_gbs = MEASURED_LEAST * measured_median(round, round_count, pairs.count);
+    measured->edge_gbs = measured_median(round, round_count, pairs.count);
+    pairs.least_gbs = MEASURED_LEAST * measured->edge_gbs;
     for (int32_t r = 0; r < round_count; r++)
         measured_add(&round[r], &pairs);
     measured_trim(&pairs);

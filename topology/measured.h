@@ -40,7 +40,8 @@ struct tess_measured {
  * where they are even; then so on in another order. */
 void tess_measured_tournament(int32_t host_count, int32_t round, int32_t *partner_out);
 
-/* The groups that tell rates apart best; group_count is 1 where nothing does. host_count is set. */
+/* The groups that tell rates apart best; group_count is 1 where nothing does, and edge_gbs the
+ * middle of all rates. host_count is set. */
 void tess_measured_find(const struct tess_measured_round *round, int32_t round_count,
                         struct tess_measured *measured);
 

@@ -132,28 +132,14 @@ static int32_t map_heaviest(const struct tess_map_axis *axis, int32_t axis_count
     return heaviest;
 }
 
-#define MAP_TIME_BYTES 16
-
-/* "326 us": of a few digits. */
-static const char *map_time(double seconds, char text[MAP_TIME_BYTES])
-{
-    const double value = seconds < 1e-3 ? 1e6 * seconds : seconds < 1 ? 1e3 * seconds : seconds;
-
-    snprintf(text, MAP_TIME_BYTES, "%.3g %s", value,
-             seconds < 1e-3 ? "us"
-             : seconds < 1  ? "ms"
-                            : "s");
-    return text;
-}
-
-/* "topo.conf: ranks follow s0 s1; 2 hops between switches around the data rings, 8 in the
- * natural order; the links take 3 ms a step, 12 ms in the natural order" */
+/* "topo.conf: ranks follow switches s0 s1; 2 hops between them around the data rings, 8 in the
+ * natural order; the most loaded link is done 4.0 times as soon" */
 static void map_tell_line(struct map_tell *tell, const struct tess_map_ask *ask,
                           const struct tess_map *map, const char *source,
                           struct tess__placed *placed)
 {
     const int32_t axis = map_heaviest(ask->axis, ask->axis_count);
-    char names[160], now[MAP_TIME_BYTES], before[MAP_TIME_BYTES];
+    char names[160];
 
     for (int32_t p = 0; p < tell->job->count; p++)
         tell->leaf[p] = map_leaf(
@@ -168,18 +154,19 @@ static void map_tell_line(struct map_tell *tell, const struct tess_map_ask *ask,
                  source);
         return;
     }
+    const double gain = map->cost_s > 0 ? map->natural_s / map->cost_s : 1;
     if (groups < 2) {
         snprintf(placed->line, sizeof placed->line,
-                 "%s: ranks follow its links, which take %s a step, %s in the natural order",
-                 source, map_time(map->cost_s, now), map_time(map->natural_s, before));
+                 "%s: ranks follow its links; the most loaded one is done %.1f times as soon as in "
+                 "the natural order",
+                 source, gain);
         return;
     }
     snprintf(placed->line, sizeof placed->line,
              "%s: ranks follow %s %s; %d hop%s between them around the %s rings, %d in the natural "
-             "order; the links take %s a step, %s in the natural order",
+             "order; the most loaded link is done %.1f times as soon",
              source, hosts ? "hosts" : "switches", names, (int)hops, hops == 1 ? "" : "s",
-             ask->axis[axis].name, (int)natural_hops, map_time(map->cost_s, now),
-             map_time(map->natural_s, before));
+             ask->axis[axis].name, (int)natural_hops, gain);
 }
 
 /* ---- the map ----------------------------------------------------------------------------------

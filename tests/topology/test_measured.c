@@ -255,7 +255,7 @@ static void case_even(void **state)
             if (measured.group_count != 1)
                 fail_msg("%d even hosts, seed %d: %d groups, ratio %g", (int)sizes[i], (int)seed,
                          (int)measured.group_count, measured.ratio);
-            tempted += measured.edge_gbs > 0;
+            tempted += measured.edge_us > 0; /* the test was made */
         }
     assert_true(tempted > 100);
 }

@@ -1,0 +1,461 @@
+/*
+ * Which process becomes which rank: hosts of processes, hosts of a topology, files of an order, and
+ * what the options refuse; then the program, four processes as torchrun would start them.
+ */
+#include "cli/place.h"
+#include "cli/spawn.h"
+#include "tessera/log.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <arpa/inet.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define RANKS 4
+
+#define assert_says(text, words)                                                                   \
+    do {                                                                                           \
+        if (strstr((text), (words)) == NULL)                                                       \
+            fail_msg("'%s' does not say '%s'", (text), (words));                                   \
+    } while (0)
+
+/* Processes on hosts by name; each host's key is its name, local ranks are not told. */
+static struct tess__place_job *job_of(const char *const *host, int32_t count)
+{
+    struct tess__place_job *job = calloc(1, sizeof *job);
+
+    assert_non_null(job);
+    job->count = count;
+    for (int32_t p = 0; p < count; p++) {
+        snprintf(job->process[p].host, sizeof job->process[p].host, "%s", host[p]);
+        snprintf(job->process[p].key, sizeof job->process[p].key, "%s", host[p]);
+        job->process[p].local_rank = -1;
+    }
+    tess__place_find_hosts(job);
+    return job;
+}
+
+static struct tess_topology *slurm(const char *text, int32_t per_host)
+{
+    const struct tess_topology_options options = {.per_host = per_host};
+    struct tess_topology *topology = tess_topology_new();
+
+    assert_non_null(topology);
+    assert_int_equal(
+        tess_topology_read_slurm("topology.conf", text, strlen(text), &options, topology), TESS_OK);
+    return topology;
+}
+
+/* ---- hosts ------------------------------------------------------------------------------------
+ */
+
+static void case_hosts(void **state)
+{
+    static const char *const name[] = {"b", "a", "b", "a", "c"};
+    static const int32_t host[] = {0, 1, 0, 1, 2}, slot[] = {0, 0, 1, 1, 0};
+    struct tess__place_job *job = job_of(name, 5);
+
+    (void)state;
+    assert_int_equal(job->host_count, 3);
+    for (int32_t p = 0; p < 5; p++) {
+        assert_int_equal(job->host[p], host[p]);
+        assert_int_equal(job->slot[p], slot[p]);
+    }
+    assert_int_equal(job->host_size[1], 2);
+    assert_int_equal(job->host_first[1], 1);
+
+    /* Local ranks come before numbers. */
+    job->process[0].local_rank = 1;
+    job->process[2].local_rank = 0;
+    tess__place_find_hosts(job);
+    assert_int_equal(job->slot[0], 1);
+    assert_int_equal(job->slot[2], 0);
+
+    /* One name, two machines: keys tell them apart. */
+    snprintf(job->process[3].key, sizeof job->process[3].key, "a elsewhere");
+    tess__place_find_hosts(job);
+    assert_int_equal(job->host_count, 4);
+    free(job);
+}
+
+static void case_match(void **state)
+{
+    static const char *const name[] = {"dev1", "dev0", "dev1.cluster.org", "dev0"};
+    struct tess__place_job *job = job_of(name, 4);
+    struct tess_topology *topology =
+        slurm("SwitchName=s0 Nodes=dev0\nSwitchName=s1 Nodes=dev1\n", 2);
+    int32_t device[TESS_WORLD_RANKS_MAX];
+
+    (void)state;
+    /* The two names of dev1 are one host's. */
+    snprintf(job->process[2].key, sizeof job->process[2].key, "dev1");
+    tess__place_find_hosts(job);
+    assert_int_equal(tess__place_match(job, topology, "F", "", device), TESS_OK);
+    assert_string_equal(topology->node[topology->device[device[0]]].name, "dev1.0");
+    assert_string_equal(topology->node[topology->device[device[1]]].name, "dev0.0");
+    assert_string_equal(topology->node[topology->device[device[2]]].name, "dev1.1");
+    assert_string_equal(topology->node[topology->device[device[3]]].name, "dev0.1");
+
+    /* Other names for the file's hosts. */
+    assert_int_equal(tess__place_match(job, topology, "F", "dev1,dev0", device), TESS_OK);
+    assert_string_equal(topology->node[topology->device[device[0]]].name, "dev0.0");
+    tess_topology_free(topology);
+    free(job);
+}
+
+static void case_match_bus(void **state)
+{
+    static const char *const name[] = {"here", "here"};
+    static const char text[] = "tessera-topology: 1\nnodes:\n"
+                               "  - {name: gpu0, kind: device, index: 0, bus: \"0000:17:00.0\"}\n"
+                               "  - {name: gpu1, kind: device, index: 1, bus: \"0000:2a:00.0\"}\n"
+                               "  - {name: numa0, kind: cpu}\nlinks:\n"
+                               "  - {between: [gpu0, numa0], kind: pci, gbs: 12}\n"
+                               "  - {between: [gpu1, numa0], kind: pci, gbs: 12}\n";
+    struct tess__place_job *job = job_of(name, 2);
+    struct tess_topology *topology = tess_topology_new();
+    int32_t device[TESS_WORLD_RANKS_MAX];
+
+    (void)state;
+    assert_int_equal(tess_topology_read_yaml("F", text, sizeof text - 1, NULL, topology), TESS_OK);
+    /* The file of one machine needs no name of its host. As drivers write bus ids. */
+    tess__place_bus("00000000:2A:00.0", job->process[0].bus);
+    tess__place_bus("0000:17:00.0", job->process[1].bus);
+    assert_int_equal(tess__place_match(job, topology, "F", "", device), TESS_OK);
+    assert_int_equal(device[0], 1);
+    assert_int_equal(device[1], 0);
+
+    /* Both cannot have one device. */
+    tess__place_bus("0000:2a:00.0", job->process[1].bus);
+    assert_int_equal(tess__place_match(job, topology, "F", "", device), TESS_ERR_USAGE);
+    assert_says(tess_log_last_error(), "processes 0 and 1 would both have device gpu1 of F");
+    tess_topology_free(topology);
+    free(job);
+}
+
+static void case_match_refused(void **state)
+{
+    static const char two[] = "SwitchName=s0 Nodes=dev0\nSwitchName=s1 Nodes=dev1\n";
+    static const struct {
+        const char *name[2], *text, *hosts, *says;
+    } wanted[] = {
+        {{"dev0", "dev7"},
+         two,
+         "",
+         "host dev7, of process 1, is not in F, whose hosts are called "
+         "dev0, dev1: --topology.hosts"},
+        {{"dev0", "dev0"},
+         two,
+         "",
+         "2 processes were started on host dev0, which has 1 device in F"},
+        {{"dev0", "dev1"}, two, "a", "--topology.hosts names 1 hosts, and F has 2"},
+        {{"dev0", "dev1"}, two, "a[0-9]", "--topology.hosts names more hosts than the 2 of F"},
+        {{"dev0", "dev1"}, two, "a[0-", "--topology.hosts: "},
+        {{"x", "y"},
+         "SwitchName=s0 Nodes=x.one,x.two,y\n",
+         "",
+         "host x, of process 0, is not in F"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
+        struct tess__place_job *job = job_of(wanted[i].name, 2);
+        struct tess_topology *topology = slurm(wanted[i].text, 1);
+        int32_t device[TESS_WORLD_RANKS_MAX];
+
+        assert_int_not_equal(tess__place_match(job, topology, "F", wanted[i].hosts, device),
+                             TESS_OK);
+        assert_says(tess_log_last_error(), wanted[i].says);
+        tess_topology_free(topology);
+        free(job);
+    }
+}
+
+/* ---- orders -----------------------------------------------------------------------------------
+ */
+
+static char folder[] = "/tmp/tessera-place-XXXXXX";
+
+static int make_folder(void **state)
+{
+    (void)state;
+    return mkdtemp(folder) != NULL ? 0 : -1;
+}
+
+static int remove_folder(void **state)
+{
+    (void)state;
+    return spawn_remove(folder);
+}
+
+static const char *write_order(const char *text)
+{
+    static char path[128];
+    FILE *file;
+
+    snprintf(path, sizeof path, "%s/order", folder);
+    file = fopen(path, "w");
+    assert_non_null(file);
+    assert_int_equal(fputs(text, file) < 0, 0);
+    assert_int_equal(fclose(file), 0);
+    return path;
+}
+
+static void case_order(void **state)
+{
+    static const char *const name[] = {"a", "b.net", "a", "b.net"};
+    static const struct {
+        const char *text;
+        int32_t process[4];
+    } wanted[] = {
+        {"0 2 1 3", {0, 2, 1, 3}},
+        {"# racks first\n0,2,\n1,3\n", {0, 2, 1, 3}},
+        {"0\n3\n2\n1", {0, 3, 2, 1}},
+        {"0 a:0\n1 a:1\n2 b:0\n3 b:1\n", {0, 2, 1, 3}},
+        {"3 b.net\n2 b   # the next of b\n1 a:1\n0 a\n", {0, 2, 3, 1}},
+    };
+    struct tess__place_job *job = job_of(name, 4);
+    int32_t process[TESS_WORLD_RANKS_MAX];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
+        if (tess__place_read_order(job, write_order(wanted[i].text), process) != TESS_OK)
+            fail_msg("order %zu: %s", i, tess_log_last_error());
+        assert_memory_equal(process, wanted[i].process, sizeof wanted[i].process);
+    }
+    free(job);
+}
+
+static void case_order_refused(void **state)
+{
+    static const char *const name[] = {"a", "b", "a", "b"};
+    static const struct {
+        const char *text, *says;
+    } wanted[] = {
+        {"", "there is no process for rank 0 of 4"},
+        {"0 1 2", "there is no process for rank 3 of 4"},
+        {"0 1\n1 2", ":2: process 1 is rank 1 already"},
+        {"0 1 2 3 0", ":1: more than the 4 processes there are"},
+        {"0 1 2 4", ":1: '4': the number of a process, 0 to 3, was expected"},
+        {"0 1 two 3", "'two': the number of a process"},
+        {"1 0 2 3", "is to be rank 0, not process 1"},
+        {"0 a:0\n0 a:1", ":2: rank 0 is there twice"},
+        {"0 a\n1 a\n2 a", ":3: there is no further process on 'a'"},
+        {"0 c:0", "there is no process at 'c:0'"},
+        {"0 a:x", "'a:x' is no HOST:SLOT"},
+        {"0 a:0 1 a:1", "'1' follows RANK HOST:SLOT"},
+        {"9 a:0", "'9': the number of a rank, 0 to 3"},
+    };
+    struct tess__place_job *job = job_of(name, 4);
+    int32_t process[TESS_WORLD_RANKS_MAX];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
+        assert_int_equal(tess__place_read_order(job, write_order(wanted[i].text), process),
+                         TESS_ERR_DATA);
+        assert_says(tess_log_last_error(), wanted[i].says);
+    }
+    assert_int_equal(tess__place_read_order(job, "/nowhere/order", process), TESS_ERR_IO);
+    assert_int_equal(tess__place_read_order(job, "/dev/zero", process), TESS_ERR_DATA);
+    assert_says(tess_log_last_error(), "more than 65536 bytes");
+    free(job);
+}
+
+/* ---- the program ------------------------------------------------------------------------------
+ */
+
+static int32_t free_port(void)
+{
+    struct sockaddr_in name = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t length = sizeof name;
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_int_equal(bind(fd, (struct sockaddr *)&name, sizeof name), 0);
+    assert_int_equal(getsockname(fd, (struct sockaddr *)&name, &length), 0);
+    close(fd);
+    return ntohs(name.sin_port);
+}
+
+static void set_number(const char *name, int32_t number)
+{
+    char text[16];
+
+    snprintf(text, sizeof text, "%d", (int)number);
+    setenv(name, text, 1);
+}
+
+/* RANKS processes of one job. */
+static void start_all(struct spawn *spawn, const char *words)
+{
+    char copy[1024], *argv[64];
+    int count = 0;
+
+    snprintf(copy, sizeof copy, "tessera %s", words);
+    for (char *word = strtok(copy, " "); word != NULL && count < 63; word = strtok(NULL, " "))
+        argv[count++] = word;
+    argv[count] = NULL;
+    setenv("MASTER_ADDR", "127.0.0.1", 1);
+    set_number("MASTER_PORT", free_port());
+    set_number("WORLD_SIZE", RANKS);
+    for (int32_t r = 0; r < RANKS; r++) {
+        set_number("RANK", r);
+        set_number("LOCAL_RANK", r);
+        spawn_start(&spawn[r], argv, NULL);
+    }
+    unsetenv("RANK");
+    unsetenv("LOCAL_RANK");
+    unsetenv("WORLD_SIZE");
+    unsetenv("MASTER_ADDR");
+    unsetenv("MASTER_PORT");
+}
+
+static void run_all(struct spawn *spawn, const char *words, int code[RANKS])
+{
+    start_all(spawn, words);
+    for (int32_t r = 0; r < RANKS; r++)
+        code[r] = spawn_end(&spawn[r], 60);
+}
+
+#define TRAIN                                                                                      \
+    "train --data synthetic --synthetic-rows 256 --strategy ddp --device cpu --comm tcp --steps "  \
+    "3 "                                                                                           \
+    "--batch-size 32 --evaluate off"
+
+/* The same bits whatever the order, and --explain says which process is what. */
+static void case_renumbered(void **state)
+{
+    static struct spawn natural[RANKS], chosen[RANKS];
+    char words[512];
+    const char *hash;
+    int code[RANKS];
+
+    (void)state;
+    run_all(natural, TRAIN " --topology.order natural", code);
+    for (int32_t r = 0; r < RANKS; r++)
+        if (code[r] != 0)
+            fail_msg("rank %d: %s", (int)r, natural[r].err);
+    snprintf(words, sizeof words, TRAIN " --topology.order file:%s", write_order("0 2 3 1"));
+    run_all(chosen, words, code);
+    for (int32_t r = 0; r < RANKS; r++)
+        if (code[r] != 0)
+            fail_msg("rank %d: %s", (int)r, chosen[r].err);
+    assert_says(chosen[0].out, "order: as ");
+    hash = strstr(natural[0].out, "hash of all parameters");
+    assert_non_null(hash);
+    snprintf(words, sizeof words, "%.39s", hash);
+    assert_says(chosen[0].out, words);
+
+    snprintf(words, sizeof words, TRAIN " --explain --topology.order file:%s",
+             write_order("0 2 3 1"));
+    run_all(chosen, words, code);
+    for (int32_t r = 0; r < RANKS; r++)
+        assert_int_equal(code[r], 0);
+    /* Process 1 is the last rank, 2 is rank 1, 3 is rank 2. */
+    assert_says(chosen[0].out, "ranks of processes 0 to 3: 0 3 1 2");
+    assert_string_equal(chosen[1].out, "");
+}
+
+/* What is wrong is said once, by process 0, and all end. */
+static void case_run_refused(void **state)
+{
+    static struct spawn spawn[RANKS];
+    char words[512];
+    int code[RANKS];
+
+    (void)state;
+    snprintf(words, sizeof words, TRAIN " --topology.order file:%s", write_order("0 1 1 2"));
+    run_all(spawn, words, code);
+    assert_says(spawn[0].err, ":1: process 1 is rank 1 already");
+    for (int32_t r = 0; r < RANKS; r++) {
+        assert_int_equal(code[r], 1);
+        assert_int_equal(spawn_count(spawn[r].err, "error:"), r == 0);
+    }
+}
+
+/* A process that is killed is named by its new number. */
+static void case_named_anew(void **state)
+{
+    static struct spawn spawn[RANKS];
+    char words[512];
+
+    (void)state;
+    snprintf(words, sizeof words, TRAIN " --steps 100000 --log-every 1 --topology.order file:%s",
+             write_order("0 2 3 1"));
+    start_all(spawn, words);
+    assert_true(spawn_until(&spawn[0], "step 1/", 30));
+    assert_int_equal(kill(spawn[1].pid, SIGKILL), 0);
+    for (int32_t r = 0; r < RANKS; r++)
+        assert_int_not_equal(spawn_end(&spawn[r], 30), 0);
+    assert_says(spawn[0].err, "rank 3");
+    if (strstr(spawn[0].err, "rank 1") != NULL)
+        fail_msg("process 1 is rank 3, and is called rank 1: %s", spawn[0].err);
+}
+
+static void case_options(void **state)
+{
+    static const struct {
+        const char *words, *says;
+    } wanted[] = {
+        {"--topology.order fastest",
+         "--topology.order fastest: auto, natural, measure or file:F with the name of a file was "
+         "expected"},
+        {"--topology.order file:", "--topology.order file:: auto, natural"},
+        {"--topology.hosts a,b", "--topology.hosts names the hosts of --topology.file"},
+        {"--topology.file /nowhere/topo.yaml", "/nowhere/topo.yaml"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
+        static struct spawn spawn;
+        char words[512];
+
+        snprintf(words, sizeof words, "%s --ranks 2 %s", TRAIN, wanted[i].words);
+        assert_int_not_equal(spawn_words(&spawn, words), 0);
+        assert_says(spawn.err, wanted[i].says);
+        assert_int_equal(spawn_count(spawn.err, "error:"), 1);
+    }
+}
+
+/* Ranks that are started from here, on a machine that a file describes: --explain shows them. */
+static void case_imagined(void **state)
+{
+    static struct spawn spawn;
+    char words[512];
+
+    (void)state;
+    /* Four GPUs whose bridges join 0 and 3, 1 and 2. */
+    snprintf(words, sizeof words,
+             "train --data synthetic --strategy ddp --device cpu --ranks 4 --explain "
+             "--topology.file %s",
+             write_order("\tGPU0\tGPU1\tGPU2\tGPU3\tCPU Affinity\tNUMA Affinity\n"
+                         "GPU0\t X \tSYS\tSYS\tNV4\t0-7\t0\n"
+                         "GPU1\tSYS\t X \tNV4\tSYS\t0-7\t0\n"
+                         "GPU2\tSYS\tNV4\t X \tSYS\t8-15\t1\n"
+                         "GPU3\tNV4\tSYS\tSYS\t X \t8-15\t1\n"));
+    if (spawn_words(&spawn, words) != 0)
+        fail_msg("%s", spawn.err);
+    assert_says(spawn.out, "order of ranks, as if they were on these devices");
+    assert_says(spawn.out, "ranks of devices 0 to 3: 0 ");
+}
+
+int main(void)
+{
+    const struct CMUnitTest cases[] = {
+        cmocka_unit_test(case_hosts),      cmocka_unit_test(case_match),
+        cmocka_unit_test(case_match_bus),  cmocka_unit_test(case_match_refused),
+        cmocka_unit_test(case_order),      cmocka_unit_test(case_order_refused),
+        cmocka_unit_test(case_renumbered), cmocka_unit_test(case_run_refused),
+        cmocka_unit_test(case_named_anew), cmocka_unit_test(case_options),
+        cmocka_unit_test(case_imagined),
+    };
+    return cmocka_run_group_tests(cases, make_folder, remove_folder);
+}
