@@ -449,6 +449,8 @@ void tess__placed_bind(const struct tess__placed *placed, struct tess__launch *l
 
 void tess__placed_close(struct tess__placed *placed)
 {
+    if (placed != NULL && placed->graph_fd > 0)
+        close(placed->graph_fd);
     if (placed != NULL)
         free(placed->text);
     free(placed);

@@ -46,6 +46,7 @@ struct tess__placed {
     int32_t slot, host_size;
     bool bound;
     char bus[TESS_WORLD_RANKS_MAX][32]; /* [host_size] of their GPUs; "" without */
+    int graph_fd;                       /* NCCL's graph file, in memory; 0: none */
     bool imagined;                      /* the devices are a file's, and ranks are elsewhere */
     char line[400]; /* process 0: what was found and decided; "": nothing to tell */
     char *text;     /* process 0: why each rank is where it is, malloc'd; NULL: nothing to tell */
@@ -66,6 +67,15 @@ enum tess_status tess__place_ranks(const struct tess__run *run, struct tess_conf
  * Nothing to do for others. (place_device.c) */
 enum tess_status tess__place_devices(const struct tess__run *run, struct tess_config *config,
                                      struct tess__placed *placed);
+/*
+ * With --topology.nccl-graph on: NCCL's graph file of the rings for the devices of a job on one
+ * host, where they carry more than the order of their numbers. A user's own NCCL_GRAPH_FILE or
+ * NCCL_TOPO_FILE stays. After the ranks were placed. (place_graph.c)
+ */
+enum tess_status tess__place_graph(const struct tess__run *run, struct tess__placed *placed);
+/* Around the one start of NCCL that the file fits, in the rank's process. */
+void tess__place_graph_set(const struct tess__placed *placed, bool on);
+
 /* Of a launch of this process's rank alone: where on its host it is bound. Whoever starts ranks may
  * bind them; then they stay as they are. */
 void tess__placed_bind(const struct tess__placed *placed, struct tess__launch *launch);
@@ -98,6 +108,17 @@ enum tess_status tess__place_match(const struct tess__place_job *job,
 enum tess_status tess__place_read_order(const struct tess__place_job *job, const char *path,
                                         int32_t process_out[TESS_WORLD_RANKS_MAX]);
 
+/*
+ * place_device.c: the topology of this host, the caller's, and which device of it each process has:
+ * by --topology.file, else as it is found. NULL where the processes have no GPUs, or no driver
+ * tells how these are joined. name_out: of the file, or "this machine".
+ */
+enum tess_status tess__place_machine(const struct tess_place_options *options,
+                                     const struct tess__place_job *job, const char **name_out,
+                                     int32_t device_out[TESS_WORLD_RANKS_MAX],
+                                     struct tess_topology **topology_out);
+/* A job of ranks that are started from here, a process for each on the device that it has. */
+void tess__place_here(const struct tess_config *config, int32_t ranks, struct tess__place_job *job);
 /* place_device.c: of processes with GPUs on this host, by how these are joined; as they are where
  * that is not known. */
 enum tess_status tess__place_by_machine(const struct tess__run *run,

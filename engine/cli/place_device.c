@@ -48,6 +48,35 @@ static struct tess_topology *device_look(const struct tess__place_job *job)
     return topology;
 }
 
+enum tess_status tess__place_machine(const struct tess_place_options *options,
+                                     const struct tess__place_job *job, const char **name_out,
+                                     int32_t device_out[TESS_WORLD_RANKS_MAX],
+                                     struct tess_topology **topology_out)
+{
+    const struct tess_topology_options how = {.per_host = job->count};
+    const bool file = options->file[0] != '\0';
+    enum tess_status status;
+
+    *topology_out = NULL;
+    *name_out = file ? tess__place_file_name(options->file) : device_machine;
+    for (int32_t p = 0; p < job->count && !file; p++)
+        if (job->process[p].bus[0] == '\0')
+            return TESS_OK;
+    if (file)
+        TESS_TRY(tess_topology_read(options->file, TESS_TOPOLOGY_AUTO, &how, topology_out));
+    else
+        *topology_out = device_look(job);
+    if (*topology_out == NULL)
+        return TESS_OK;
+    status =
+        tess__place_match(job, *topology_out, *name_out, file ? options->hosts : "", device_out);
+    if (status == TESS_OK)
+        return TESS_OK;
+    tess_topology_free(*topology_out);
+    *topology_out = NULL;
+    return status;
+}
+
 enum tess_status tess__place_by_machine(const struct tess__run *run,
                                         const struct tess__place_job *job,
                                         int32_t process_out[TESS_WORLD_RANKS_MAX],
@@ -55,17 +84,13 @@ enum tess_status tess__place_by_machine(const struct tess__run *run,
 {
     int32_t device[TESS_WORLD_RANKS_MAX];
     struct tess_topology *topology;
+    const char *name;
     enum tess_status status;
 
-    for (int32_t p = 0; p < job->count; p++)
-        if (job->process[p].bus[0] == '\0')
-            return TESS_OK;
-    topology = device_look(job);
+    TESS_TRY(tess__place_machine(&run->config->placing, job, &name, device, &topology));
     if (topology == NULL)
         return TESS_OK;
-    status = tess__place_match(job, topology, device_machine, "", device);
-    if (status == TESS_OK)
-        status = tess__place_map(run, job, topology, device, device_machine, process_out, placed);
+    status = tess__place_map(run, job, topology, device, name, process_out, placed);
     tess_topology_free(topology);
     return status;
 }
@@ -73,35 +98,31 @@ enum tess_status tess__place_by_machine(const struct tess__run *run,
 /* ---- ranks that are started from here ---------------------------------------------------------
  */
 
-/* A file's devices stand for those of this machine where it has none. */
-static enum tess_status device_by_file(const struct tess__run *run,
-                                       const struct tess__place_job *job, bool real,
+/* A file's first devices stand for those that this machine does not have. */
+static enum tess_status device_imagine(const struct tess__run *run,
+                                       const struct tess__place_job *job,
                                        int32_t process_out[TESS_WORLD_RANKS_MAX],
                                        struct tess__placed *placed)
 {
-    const struct tess_place_options *options = &run->config->placing;
+    const char *path = run->config->placing.file, *name = tess__place_file_name(path);
     const struct tess_topology_options how = {.per_host = job->count};
-    const char *name = tess__place_file_name(options->file);
     int32_t device[TESS_WORLD_RANKS_MAX];
     struct tess_topology *topology = NULL;
-    enum tess_status status = TESS_OK;
+    enum tess_status status;
 
-    TESS_TRY(tess_topology_read(options->file, TESS_TOPOLOGY_AUTO, &how, &topology));
+    TESS_TRY(tess_topology_read(path, TESS_TOPOLOGY_AUTO, &how, &topology));
     for (int32_t p = 0; p < job->count; p++)
         device[p] = p;
-    if (real)
-        status = tess__place_match(job, topology, name, options->hosts, device);
-    else if (topology->device_count < job->count)
+    if (topology->device_count < job->count)
         status = tess_fail(TESS_ERR_USAGE, "%s has %d devices, and there are %d ranks", name,
                            (int)topology->device_count, (int)job->count);
-    if (status == TESS_OK)
+    else
         status = tess__place_map(run, job, topology, device, name, process_out, placed);
     tess_topology_free(topology);
     return status;
 }
 
-/* One host, with a process for each rank on the device that it would have. */
-static void device_job(const struct tess_config *config, int32_t ranks, struct tess__place_job *job)
+void tess__place_here(const struct tess_config *config, int32_t ranks, struct tess__place_job *job)
 {
     const struct tess_device_plan *plan = &config->device;
 
@@ -134,15 +155,15 @@ enum tess_status tess__place_devices(const struct tess__run *run, struct tess_co
     job = calloc(1, sizeof *job);
     if (job == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory to place %d ranks", (int)ranks);
-    device_job(config, ranks, job);
+    tess__place_here(config, ranks, job);
     for (int32_t r = 0; r < ranks; r++)
         process[r] = r;
     if (tess__place_order_file(options) != NULL)
         status = tess__place_read_order(job, tess__place_order_file(options), process);
-    else if (options->file[0] != '\0')
-        status = device_by_file(run, job, real, process, placed);
     else if (real)
         status = tess__place_by_machine(run, job, process, placed);
+    else if (options->file[0] != '\0')
+        status = device_imagine(run, job, process, placed);
     free(job);
     if (status != TESS_OK)
         return status;

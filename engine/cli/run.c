@@ -171,7 +171,9 @@ enum tess_status tess__run_open(struct tess__run *run, struct tess_config *confi
     run->placed = calloc(1, sizeof *run->placed);
     if (run->placed == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory to place %d ranks", run->rank_count);
-    return tess__place_devices(run, config, run->placed);
+    TESS_TRY(tess__place_devices(run, config, run->placed));
+    /* Ranks that others started are yet to be placed. */
+    return config->place.starter == NULL ? tess__place_graph(run, run->placed) : TESS_OK;
 }
 
 void tess__run_close(struct tess__run *run)

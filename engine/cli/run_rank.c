@@ -5,6 +5,7 @@
  */
 #include "base/clock.h"
 #include "cli/open_comm.h"
+#include "cli/place.h"
 #include "cli/run.h"
 #include "comm/boot.h"
 #include "comm/debug.h"
@@ -389,7 +390,9 @@ static enum tess_status run_open_nccl(const struct tess__run *run, const struct 
     enum tess_status status;
 
     TESS_TRY(tess__open_boot(run->peers, rank, timeout_s, &boot, &shared));
+    tess__place_graph_set(run->placed, true);
     status = run->config->device.module->comm_open(boot, world, order, timeout_s, comm_out);
+    tess__place_graph_set(run->placed, false);
     tess_boot_close(boot);
     tess_comm_close(shared);
     return status;

@@ -323,7 +323,8 @@ static enum tess_status train_meet(struct train *train, struct tess_config *conf
                                    const struct tess_boot_env *env)
 {
     TESS_TRY(tess__peers_open(env, config->run.timeout, &train->run.peers));
-    return tess__place_ranks(&train->run, config, train->run.peers, train->run.placed);
+    TESS_TRY(tess__place_ranks(&train->run, config, train->run.peers, train->run.placed));
+    return tess__place_graph(&train->run, train->run.placed);
 }
 
 /* One rank of several that others started: rank 0 speaks and writes for all of them. */

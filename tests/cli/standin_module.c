@@ -156,8 +156,11 @@ static enum tess_status standin_info(int32_t device, struct tess_device_info *in
 {
     *info_out = (struct tess_device_info){.index = device, .memory_bytes = 140 * STANDIN_GIB};
     snprintf(info_out->name, sizeof info_out->name, "NVIDIA H200");
-    /* As the made-up driver of fake_nvml.c has them, the other way round. */
-    snprintf(info_out->bus, sizeof info_out->bus, "0000:%02x:00.0", device == 0 ? 0xaf : 0x18);
+    /* The first two as the made-up driver of fake_nvml.c has them, the other way round. */
+    snprintf(info_out->bus, sizeof info_out->bus, "0000:%02x:00.0",
+             device == 0   ? 0xaf
+             : device == 1 ? 0x18
+                           : 0x20 + (unsigned)device);
     return TESS_OK;
 }
 
@@ -191,6 +194,21 @@ static bool standin_reaches(int32_t device, int32_t peer)
     return getenv("STANDIN_APART") == NULL;
 }
 
+/* Channels of the graph file that NCCL would read, 0 without. */
+static int32_t standin_channels(void)
+{
+    const char *path = getenv("NCCL_GRAPH_FILE");
+    FILE *file = path != NULL ? fopen(path, "r") : NULL;
+    char line[256];
+    int32_t channels = 0;
+
+    while (file != NULL && fgets(line, sizeof line, file) != NULL)
+        channels += strstr(line, "<channel>") != NULL;
+    if (file != NULL)
+        fclose(file);
+    return channels;
+}
+
 /* No communicator, but it meets its peers as one would. */
 static enum tess_status standin_comm(const struct tess_boot *boot, struct tess_world *world,
                                      enum tess_order order, double timeout_s,
@@ -202,8 +220,9 @@ static enum tess_status standin_comm(const struct tess_boot *boot, struct tess_w
     TESS_TRY(boot->gather(boot->context, &standin_device, sizeof standin_device, device));
     for (int32_t r = 0; r < boot->rank_count; r++)
         sum += (r + 1) * (device[r] + 1);
-    TESS_FAIL(TESS_ERR_UNSUPPORTED, "the stand-in connects nobody: %d ranks met, devices %d",
-              boot->rank_count, sum);
+    TESS_FAIL(TESS_ERR_UNSUPPORTED,
+              "the stand-in connects nobody: %d ranks met, devices %d, %d channels",
+              boot->rank_count, sum, standin_channels());
 }
 
 static void standin_range_begin(const char *name)

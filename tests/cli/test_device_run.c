@@ -254,11 +254,81 @@ static int remove_folder(void **state)
     return spawn_remove(folder);
 }
 
+/* Four devices, two by two on a socket and bridged: 0 with 2, 1 with 3. */
+static const char *write_bridges(void)
+{
+    static char path[128];
+    FILE *file;
+
+    snprintf(path, sizeof path, "%s/bridges.txt", folder);
+    file = fopen(path, "w");
+    assert_non_null(file);
+    fputs("\tGPU0\tGPU1\tGPU2\tGPU3\tCPU Affinity\tNUMA Affinity\n"
+          "GPU0\t X \tSYS\tNV4\tSYS\t0-7\t0\n"
+          "GPU1\tSYS\t X \tSYS\tNV4\t8-15\t1\n"
+          "GPU2\tNV4\tSYS\t X \tSYS\t0-7\t0\n"
+          "GPU3\tSYS\tNV4\tSYS\t X \t8-15\t1\n",
+          file);
+    assert_int_equal(fclose(file), 0);
+    return path;
+}
+
+/*
+ * Ranks take the devices by how these are joined. The stand-in adds (rank + 1)(device + 1): 30 in
+ * the natural order; in 0 1 3 2, which crosses between the sockets once each way, 29.
+ */
+static void case_order(void **state)
+{
+    char words[512];
+
+    (void)state;
+    devices(4);
+    snprintf(words, sizeof words,
+             RUN "--strategy ddp --ranks 4 --device cuda --explain --topology.file %s",
+             write_bridges());
+    assert_int_equal(spawn_words(&spawn, words), 0);
+    said("order of ranks\n");
+    said("bridges.txt: ranks follow its links");
+    said("ranks of devices 0 to 3: 0 1 3 2");
+    *strstr(words, "--explain") = '\0';
+    complained(words, 1, "4 ranks met, devices 30, 0 channels");
+    snprintf(words, sizeof words, RUN "--strategy ddp --ranks 4 --device cuda --topology.file %s",
+             write_bridges());
+    complained(words, 1, "4 ranks met, devices 29, 0 channels");
+    snprintf(words, sizeof words,
+             RUN "--strategy ddp --ranks 4 --device cuda --topology.order natural "
+                 "--topology.file %s",
+             write_bridges());
+    complained(words, 1, "4 ranks met, devices 30, 0 channels");
+}
+
+/* NCCL finds a graph file while it starts, where that is asked for and the user has none. */
+static void case_graph(void **state)
+{
+    char words[512];
+
+    (void)state;
+    devices(4);
+    snprintf(words, sizeof words,
+             RUN "--strategy ddp --ranks 4 --device cuda --topology.nccl-graph on "
+                 "--topology.file %s",
+             write_bridges());
+    assert_int_equal(spawn_words(&spawn, words), 1);
+    assert_non_null(strstr(spawn.err, " channels"));
+    assert_null(strstr(spawn.err, " 0 channels"));
+    setenv("NCCL_GRAPH_FILE", "/nowhere/graph.xml", 1);
+    assert_int_equal(spawn_words(&spawn, words), 1);
+    unsetenv("NCCL_GRAPH_FILE");
+    assert_non_null(strstr(spawn.err, " 0 channels"));
+    assert_non_null(strstr(spawn.err, "nccl-graph does nothing: NCCL_GRAPH_FILE is set"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(case_shared),  cmocka_unit_test(case_default),
         cmocka_unit_test(case_explain), cmocka_unit_test(case_choice),
+        cmocka_unit_test(case_order),   cmocka_unit_test(case_graph),
         cmocka_unit_test(case_connect), cmocka_unit_test(case_missing),
         cmocka_unit_test(case_metrics), cmocka_unit_test(case_generate),
     };

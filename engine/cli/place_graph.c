@@ -1,0 +1,143 @@
+/*
+ * NCCL's own choice of rings, replaced: a graph file, which it reads whenever a communicator is
+ * started while NCCL_GRAPH_FILE is set, and refuses where a device in it is not the communicator's.
+ * So the variable is set around the start of the group of all ranks alone, and not for the groups
+ * that are split off.
+ *
+ * The file is memory that the ranks inherit: nothing is left behind however they end.
+ */
+#include "cli/place.h"
+
+#include "base/file.h"
+#include "tessera/check.h"
+#include "topology/map.h"
+#include "topology/ring.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define GRAPH_GAIN 1.001 /* less is no gain */
+
+static const char graph_variable[] = "NCCL_GRAPH_FILE";
+
+/* Does NCCL start here, one process a rank, with all ranks on this host? Else `why`. */
+static bool graph_fits(const struct tess__run *run, const struct tess__placed *placed, char *why,
+                       size_t why_bytes)
+{
+    const struct tess_device_plan *plan = &run->config->device;
+
+    if (plan->comm != TESS_COMM_NCCL || plan->missing)
+        snprintf(why, why_bytes, "these ranks do not talk by NCCL");
+    else if (plan->rank_mode != TESS_RANKS_PROCESSES)
+        snprintf(why, why_bytes, "ranks are threads of one process");
+    else if (run->peers != NULL && placed->host_size != run->rank_count)
+        snprintf(why, why_bytes, "ranks are on several hosts");
+    else if (getenv(graph_variable) != NULL || getenv("NCCL_TOPO_FILE") != NULL)
+        snprintf(why, why_bytes, "%s is set",
+                 getenv(graph_variable) != NULL ? graph_variable : "NCCL_TOPO_FILE");
+    else
+        return true;
+    return false;
+}
+
+static void graph_job(const struct tess__run *run, const struct tess__placed *placed,
+                      struct tess__place_job *job)
+{
+    tess__place_here(run->config, run->rank_count, job);
+    for (int32_t r = 0; r < run->rank_count && run->peers != NULL; r++)
+        memcpy(job->process[r].bus, placed->bus[r], sizeof job->process[r].bus);
+}
+
+static enum tess_status graph_keep(const char *text, struct tess__placed *placed)
+{
+    const int fd = memfd_create("tessera-nccl-graph", MFD_CLOEXEC);
+    int error;
+
+    if (fd < 0)
+        TESS_FAIL(TESS_ERR_IO, "no memory for NCCL's graph file: %s", strerror(errno));
+    error = tess_file_append(fd, text, strlen(text));
+    if (error != 0) {
+        close(fd);
+        TESS_FAIL(TESS_ERR_IO, "cannot write NCCL's graph file: %s", strerror(error));
+    }
+    placed->graph_fd = fd;
+    return TESS_OK;
+}
+
+/* Of a topology of these devices alone. */
+static enum tess_status graph_make(const struct tess_topology *topology,
+                                   struct tess__placed *placed)
+{
+    const struct tess_ring_search search = {.rings = TESS_RINGS_MAX};
+    struct tess_routes routes = {0};
+    struct tess_rings rings = {0};
+    char *text = NULL;
+    enum tess_status status;
+
+    TESS_TRY(tess_routes_open(topology, &routes));
+    status = tess_rings_find(&routes, &search, &rings);
+    if (status == TESS_OK && rings.total_gbs <= GRAPH_GAIN * rings.natural.gbs)
+        tess_log(TESS_LOG_INFO, "--topology.nccl-graph: no rings carry more than the order of the "
+                                "devices' numbers, which is left to NCCL");
+    else if (status == TESS_OK)
+        status = tess_rings_write_nccl_graph(topology, &routes, &rings, &text);
+    if (status == TESS_OK && text != NULL)
+        status = graph_keep(text, placed);
+    if (status == TESS_OK && text != NULL)
+        tess_log(TESS_LOG_INFO, "--topology.nccl-graph: %d ring%s, %.3g GB/s",
+                 (int)rings.ring_count, rings.ring_count == 1 ? "" : "s", rings.total_gbs);
+    free(text);
+    tess_rings_free(&rings);
+    tess_routes_free(&routes);
+    return status;
+}
+
+enum tess_status tess__place_graph(const struct tess__run *run, struct tess__placed *placed)
+{
+    const struct tess_place_options *options = &run->config->placing;
+    int32_t device[TESS_WORLD_RANKS_MAX];
+    struct tess__place_job *job;
+    struct tess_topology *topology = NULL;
+    char why[96];
+    const char *name;
+    enum tess_status status;
+
+    if (!options->nccl_graph || run->rank_count < 2)
+        return TESS_OK;
+    if (!graph_fits(run, placed, why, sizeof why)) {
+        tess_log(TESS_LOG_WARN, "--topology.nccl-graph does nothing: %s", why);
+        return TESS_OK;
+    }
+    job = calloc(1, sizeof *job);
+    if (job == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the rings of %d ranks", run->rank_count);
+    graph_job(run, placed, job);
+    status = tess__place_machine(options, job, &name, device, &topology);
+    free(job);
+    if (status == TESS_OK && topology == NULL)
+        tess_log(TESS_LOG_WARN, "--topology.nccl-graph does nothing: how the devices are joined is "
+                                "not known; --topology.file can tell");
+    if (status == TESS_OK && topology != NULL)
+        status = tess_topology_select(topology, device, run->rank_count);
+    if (status == TESS_OK && topology != NULL)
+        status = graph_make(topology, placed);
+    tess_topology_free(topology);
+    return status;
+}
+
+void tess__place_graph_set(const struct tess__placed *placed, bool on)
+{
+    char path[32];
+
+    if (placed->graph_fd <= 0)
+        return;
+    snprintf(path, sizeof path, "/proc/self/fd/%d", placed->graph_fd);
+    if (on)
+        setenv(graph_variable, path, 1);
+    else
+        unsetenv(graph_variable);
+}
