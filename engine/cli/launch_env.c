@@ -52,8 +52,9 @@ enum tess_status tess__peers_open(const struct tess_boot_env *env, double timeou
     peers->timeout_s = timeout_s;
     status = tess_boot_find(&peers->env, timeout_s);
     if (status == TESS_OK)
-        status = tess_boot_open(&peers->env, timeout_s, &peers->boot);
+        status = peers_meet(peers);
     if (status != TESS_OK) {
+        tess_boot_close(peers->boot);
         free(peers);
         return status;
     }
