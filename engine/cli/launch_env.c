@@ -34,6 +34,7 @@ static enum tess_status peers_meet(struct tess__peers *peers)
 {
     char host[TESS__PEER_HOST_BYTES] = "";
 
+    TESS_TRY(tess_boot_find(&peers->env, peers->timeout_s));
     TESS_TRY(tess_boot_open(&peers->env, peers->timeout_s, &peers->boot));
     if (gethostname(host, sizeof host - 1) != 0)
         snprintf(host, sizeof host, "a host without a name");
@@ -50,9 +51,7 @@ enum tess_status tess__peers_open(const struct tess_boot_env *env, double timeou
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for the launchers of %d ranks", (int)env->rank_count);
     peers->env = *env;
     peers->timeout_s = timeout_s;
-    status = tess_boot_find(&peers->env, timeout_s);
-    if (status == TESS_OK)
-        status = peers_meet(peers);
+    status = peers_meet(peers);
     if (status != TESS_OK) {
         tess_boot_close(peers->boot);
         free(peers);

@@ -199,8 +199,10 @@ static void case_one_fails(void **state)
         {{DEED_WAITS, DEED_WAITS, DEED_DIES}, 2, "rank 2 has gone"},
         {{DEED_WAITS, DEED_KILLS_LAUNCHER, DEED_WAITS}, 1, "rank 1 has gone"},
     };
+    char host[80] = "(host ";
 
     (void)state;
+    assert_int_equal(gethostname(host + strlen(host), 64), 0);
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
         struct outcome *outcome = job_run(wanted[i].deed);
 
@@ -212,6 +214,7 @@ static void case_one_fails(void **state)
                          tess_status_text(outcome[r].status), outcome[r].seconds);
         }
         assert_says(outcome[0].error, wanted[i].says);
+        assert_says(outcome[0].error, host);
         job_free(outcome);
     }
 }
