@@ -43,6 +43,7 @@
 #define PROBE_HOLD_MOST  (4 << 20)
 /* In the counted half at least so many bytes: a burst of a switch is 64 KiB. */
 #define PROBE_COUNTED_BYTES (128 << 10)
+#define PROBE_WHY_BYTES     160
 
 enum { PROBE_DATA, PROBE_MARK, PROBE_PING }; /* bytes */
 
@@ -57,14 +58,14 @@ struct probe_order {
 /* From all to process 0, after it. */
 struct probe_result {
     double gbs, latency_us;
-    char why[120]; /* "": all went well */
+    char why[PROBE_WHY_BYTES]; /* "": all went well */
 };
 
 struct probe_meet {
     char address[256];
     int32_t port; /* 0: this process does not measure */
     uint64_t nonce;
-    char why[120];
+    char why[PROBE_WHY_BYTES];
 };
 
 struct probe_hello {
@@ -78,8 +79,8 @@ struct probe {
     int32_t host; /* that this process measures for; -1: another one does */
     int fd[TESS_MEASURED_HOSTS_MAX];
     struct boot_listener listener;
-    unsigned char *chunk[2]; /* [PROBE_CHUNK] to send, to receive into */
-    char why[120];           /* this process could not go on */
+    unsigned char *chunk[2];   /* [PROBE_CHUNK] to send, to receive into */
+    char why[PROBE_WHY_BYTES]; /* this process could not go on */
     /* Process 0: */
     struct tess_measured_round *round; /* [PROBE_ROUNDS + 2 TESS_MEASURED_TURNS] */
     int32_t round_count;
