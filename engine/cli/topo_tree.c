@@ -141,7 +141,8 @@ static void tree_walk(const struct tree *tree, int32_t node, const char *before,
         bool last = after < 0 && hidden == 0;
         tree_line(tree, child, line);
         fprintf(tree->out, "%s%s %s\n", before, last ? "└─" : "├─", line);
-        snprintf(deeper, sizeof deeper, "%s%s", before, last ? "   " : "│  ");
+        snprintf(deeper, sizeof deeper, "%.*s%s", (int)sizeof deeper - 8, before,
+                 last ? "   " : "│  ");
         if (depth < TESS__TOPO_DEPTH_MAX)
             tree_walk(tree, child, deeper, depth + 1);
         child = after;
