@@ -13,10 +13,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define GRAPH_CHANNELS_MAX 32     /* of a ring graph: MAXCHANNELS / 2 */
-#define GRAPH_ELEMENTS_MAX 4096   /* of a graph file, NCCL 2.28 */
-#define GRAPH_DEV_MAX      0xffff /* more is no NVML index */
-#define GRAPH_LOSS         0.02   /* of the total that channels of a usual rate may leave */
+#define GRAPH_CHANNELS_MAX 32                    /* of a ring graph: MAXCHANNELS / 2 */
+#define GRAPH_ELEMENTS_MAX 4096                  /* of a graph file, NCCL 2.28 */
+#define GRAPH_DEV_MAX      0xffff                /* more is no NVML index */
+#define GRAPH_SOURCES_MAX  (TESS_RINGS_MAX + 16) /* rates that others are fractions of */
+#define GRAPH_LOSS         0.02 /* of the total that channels of a usual rate may leave */
 
 struct graph {
     const struct tess_topology *topology;
@@ -161,7 +162,7 @@ static int32_t graph_channels(const struct graph *graph, double gbs, int32_t *ch
         (void)graph_load(graph, r, channels[r] * gbs);
     }
     for (int32_t r = 0; r < rings->ring_count && total < GRAPH_CHANNELS_MAX;) {
-        if (graph_load(graph, r, gbs)) {
+        if (graph_load(graph, r, gbs) && rings->ring[r].gbs > 0) {
             channels[r]++;
             total++;
         } else {
@@ -171,23 +172,40 @@ static int32_t graph_channels(const struct graph *graph, double gbs, int32_t *ch
     return total;
 }
 
+/* What rates are fractions of: what the rings carry, so that one at least is used up, and what
+ * links do. Their number. */
+static int32_t graph_sources(const struct graph *graph, double source[GRAPH_SOURCES_MAX])
+{
+    int32_t count = 0;
+    for (int32_t r = 0; r < graph->rings->ring_count; r++)
+        source[count++] = graph->rings->ring[r].gbs;
+    for (int32_t i = 0; i < graph->topology->link_count && count < GRAPH_SOURCES_MAX; i++) {
+        int32_t same = 0;
+        while (same < count && source[same] != graph->topology->link[i].gbs)
+            same++;
+        if (same == count)
+            source[count++] = graph->topology->link[i].gbs;
+    }
+    return count;
+}
+
 /*
- * The rate is a ring's divided by a whole number, so that this ring at least is used up. Of all
- * such rates those count that leave next to nothing of the greatest total; of these the ones that
+ * Of all rates those count that leave next to nothing of the greatest total; of these the ones that
  * are usual, or else the lowest; of these the one with the fewest channels.
  */
 static enum tess_status graph_choose_rate(struct graph *graph)
 {
     const struct tess_rings *rings = graph->rings;
     int32_t channels[TESS_RINGS_MAX];
-    double most = 0, usual = graph_usual_gbs(graph);
+    double source[GRAPH_SOURCES_MAX], most = 0, usual = graph_usual_gbs(graph);
+    int32_t rates = graph_sources(graph, source) * GRAPH_CHANNELS_MAX;
     for (int pass = 0; pass < 2; pass++) {
-        for (int32_t i = 0; i < rings->ring_count * GRAPH_CHANNELS_MAX; i++) {
-            double gbs = rings->ring[i / GRAPH_CHANNELS_MAX].gbs / (i % GRAPH_CHANNELS_MAX + 1);
+        for (int32_t i = 0; i < rates; i++) {
+            double gbs = source[i / GRAPH_CHANNELS_MAX] / (i % GRAPH_CHANNELS_MAX + 1);
             if (!(gbs > 0))
                 continue;
             int32_t count = graph_channels(graph, gbs, channels);
-            if (count > GRAPH_CHANNELS_MAX)
+            if (count == 0 || count > GRAPH_CHANNELS_MAX)
                 continue;
             if (pass == 0) {
                 most = fmax(most, count * gbs);

@@ -9,6 +9,7 @@
 #include "topology/ring.h"
 #include "topology/xml.h"
 
+#include <dirent.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -207,6 +208,38 @@ static void case_machines(void **state)
         (void)write_and_read(machine_random(seed, 6), 0.9);
 }
 
+/* Files of real machines, where they are there: those of NVIDIA's and AMD's GPUs in one host. */
+static void case_real(void **state)
+{
+    (void)state;
+    static const char *const folder[] = {"nccl", "smi"};
+    const char *root = getenv("TESSERA_TOPOLOGIES");
+    int files = 0;
+    for (size_t f = 0; f < sizeof folder / sizeof folder[0]; f++) {
+        char path[4096];
+        snprintf(path, sizeof path, "%s/%s", root ? root : LOOK_REAL_FOLDER, folder[f]);
+        DIR *directory = opendir(path);
+        for (struct dirent *entry; directory && (entry = readdir(directory));) {
+            struct tess_topology *topology;
+            int length = snprintf(path, sizeof path, "%s/%s/%s", root ? root : LOOK_REAL_FOLDER,
+                                  folder[f], entry->d_name);
+            if (entry->d_name[0] == '.' || length >= (int)sizeof path ||
+                tess_topology_read(path, TESS_TOPOLOGY_AUTO, NULL, &topology) != TESS_OK)
+                continue;
+            if (topology->device_count > 1 && topology->device_count <= DEVICES_MAX) {
+                (void)write_and_read(topology, 0.9);
+                files++;
+            } else {
+                tess_topology_free(topology);
+            }
+        }
+        if (directory)
+            closedir(directory);
+    }
+    if (files == 0)
+        skip();
+}
+
 /* ---- what NCCL could not take --------------------------------------------------------------- */
 
 static void is_refused(const struct tess_topology *topology, const char *why)
@@ -279,6 +312,7 @@ int main(void)
 {
     const struct CMUnitTest cases[] = {
         cmocka_unit_test(case_machines),
+        cmocka_unit_test(case_real),
         cmocka_unit_test(case_refused),
         cmocka_unit_test(case_too_many_channels),
     };
