@@ -564,6 +564,37 @@ static void case_next_to_nothing(void **state)
     tess_topology_free(topology);
 }
 
+/* Graphs that no machine is: what comes of them is a mapping or an error, and both are sound. */
+static void case_anything(void **state)
+{
+    (void)state;
+    uint64_t lot = 3;
+    int mapped = 0;
+    for (unsigned seed = 0; seed < 100; seed++) {
+        struct tess_topology *topology =
+            machine_anything(seed, 4 + draw(&lot, 30), draw(&lot, 120));
+        if (tess_topology_finish(topology) == TESS_OK) {
+            int32_t devices = topology->device_count, place[64];
+            struct tess_map_axis axis[3] = {{.name = "a", .count = 1 + draw(&lot, 4), .bytes = 1e9},
+                                            {.name = "b", .bytes = 2e9, .chain = seed % 2}};
+            axis[1].count = devices / axis[0].count > 0 ? devices / axis[0].count : 1;
+            shuffle(place, devices, seed);
+            struct tess_map_ask ask = {axis, 2, place, seed % 3 == 0};
+            struct tess_map map;
+            char *text;
+            if (tess_map_find(topology, &ask, &map) == TESS_OK) {
+                assert_true(map.cost_s <= map.natural_s && map.bound_s <= map.cost_s);
+                assert_int_equal(tess_map_explain(topology, &ask, &map, &text), TESS_OK);
+                free(text);
+                tess_map_free(&map);
+                mapped++;
+            }
+        }
+        tess_topology_free(topology);
+    }
+    assert_true(mapped > 5);
+}
+
 /* ---- routes one device at a time ------------------------------------------------------------ */
 
 static void case_rows_are_routes(void **state)
@@ -611,6 +642,7 @@ int main(void)
         cmocka_unit_test(case_hostile_asks),
         cmocka_unit_test(case_no_way),
         cmocka_unit_test(case_next_to_nothing),
+        cmocka_unit_test(case_anything),
         cmocka_unit_test(case_rows_are_routes),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);
