@@ -101,14 +101,18 @@ static void svg_head(struct tess__topo_svg *svg)
     size_t used = (size_t)snprintf(line, sizeof line, "%d device%s on %d host%s", (int)rings->count,
                                    rings->count == 1 ? "" : "s", (int)topo->topology->host_count,
                                    topo->topology->host_count == 1 ? "" : "s");
-    if (rings->count > 1)
+    bool ring = rings->count > 1 && rings->best_single.gbs > 0;
+    if (rings->count > 1 && !ring)
+        snprintf(line + used, sizeof line - used,
+                 "; no ring goes around all: some have no way to each other");
+    if (ring)
         used += (size_t)snprintf(line + used, sizeof line - used,
                                  "; GB/s in each direction of the slowest link: best ring %s",
                                  tess__topo_rate(rings->best_single.gbs, best));
-    if (rings->count > 1 && rings->natural.gbs > 0)
+    if (ring && rings->natural.gbs > 0)
         used += (size_t)snprintf(line + used, sizeof line - used, ", natural order %s",
                                  tess__topo_rate(rings->natural.gbs, natural));
-    if (rings->ring_count > 1)
+    if (ring && rings->ring_count > 1)
         snprintf(line + used, sizeof line - used, ", %d rings at once %s", (int)rings->ring_count,
                  tess__topo_gbs(rings->total_gbs, total));
     tess__svg_text(svg, TESS__SVG_MARGIN, 44, "h1", "start", topo->source, 70);
@@ -158,7 +162,7 @@ static enum tess_status svg_draw(struct tess__topo_svg *svg)
     }
     svg_head(svg);
     TESS_TRY(tess__svg_machine(svg));
-    if (topo->rings.count > 1)
+    if (topo->rings.count > 1 && topo->rings.best_single.gbs > 0)
         tess__svg_rings(svg);
     svg_legend(svg);
     if (svg->out.lost)
