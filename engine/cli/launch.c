@@ -264,11 +264,13 @@ static bool launch_body_ended(const struct launcher *launcher, int32_t p)
 static void launch_report_death(struct launcher *launcher, int32_t p, pid_t pid, int wait_status)
 {
     const struct tess__launch *launch = launcher->launch;
-    char who[64], how[96], doing[256], text[512];
+    char who[192], host[128] = "", how[96], doing[256], text[640];
 
     if (launch->mode == TESS_RANKS_THREADS && launch->rank_count > 1)
         snprintf(who, sizeof who, "the process of ranks 0 to %d (pid %d)", launch->rank_count - 1,
                  (int)pid);
+    else if (launch->peers != NULL && gethostname(host, sizeof host - 1) == 0)
+        snprintf(who, sizeof who, "rank %d (pid %d on %s)", p, (int)pid, host);
     else
         snprintf(who, sizeof who, "rank %d (pid %d)", p, (int)pid);
     if (WIFSIGNALED(wait_status))
