@@ -91,6 +91,19 @@ static void explain_rank(const struct tess__run *run, int32_t rank)
            run->config->run.batch_size);
 }
 
+static const char *explain_cores(const struct tess__run *run)
+{
+    const struct tess__placed *placed = run->placed;
+
+    if (placed->bound)
+        return "as the processes were bound by who started them";
+    if (!run->config->run.bind)
+        return "any (--bind off)";
+    if (placed->core_count < placed->host_size)
+        return "any, a host has fewer than ranks";
+    return "a host's are shared out among its ranks";
+}
+
 /* Which process or device each rank has, and why. */
 static void explain_order(const struct tess__run *run)
 {
@@ -106,9 +119,7 @@ static void explain_order(const struct tess__run *run)
         printf(" %d", placed->rank[p]);
     putchar('\n');
     if (run->peers != NULL)
-        printf("  cores: %s\n", placed->bound ? "as the processes were bound by who started them"
-                                : run->config->run.bind ? "a host's are shared out among its ranks"
-                                                        : "any");
+        printf("  cores: %s\n", explain_cores(run));
     if (placed->text != NULL)
         printf("\n%s", placed->text);
 }

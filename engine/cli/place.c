@@ -379,6 +379,7 @@ static void place_find_binding(const struct tess__place_job *job, int32_t own,
 
     placed->slot = job->slot[own];
     placed->host_size = job->host_size[host];
+    placed->core_count = job->process[own].core_count;
     placed->bound = false;
     for (int32_t p = 0; p < job->count; p++) {
         if (job->host[p] != host)

@@ -41,9 +41,9 @@ struct tess__place_job {
 /* What was decided. */
 struct tess__placed {
     int32_t rank[TESS_WORLD_RANKS_MAX]; /* [processes] the rank of each */
-    /* This process's place among those of its host, and whether its starter has bound these to
-     * cores of their own. */
-    int32_t slot, host_size;
+    /* This process's place among those of its host, and how many cores it may use, and
+     * whether its starter has bound them to cores of their own. */
+    int32_t slot, host_size, core_count;
     bool bound;
     char bus[TESS_WORLD_RANKS_MAX][32]; /* [host_size] of their GPUs; "" without */
     int graph_fd;                       /* NCCL's graph file, in memory; 0: none */
