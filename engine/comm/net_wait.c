@@ -216,15 +216,18 @@ static enum tess_status wait_loop(struct net_group *group, struct tess_board *bo
 {
     struct net_rank *rank = group->rank;
     const double start_s = tess_clock_s();
+    double seen_s = start_s; /* when something moved last: a slow link is not a late rank */
 
     for (;;) {
         bool moved = false;
         TESS_TRY(tess__net_advance(rank, &moved));
         if (ready(context))
             return TESS_OK;
-        if (moved)
+        const double now_s = tess_clock_s(), left_s = seen_s + rank->timeout_s - now_s;
+        if (moved) {
+            seen_s = now_s;
             continue;
-        const double now_s = tess_clock_s(), left_s = start_s + rank->timeout_s - now_s;
+        }
         if (left_s < 0)
             return wait_time_out(group, call, number);
         if (board != NULL && now_s - start_s > WAIT_SLEEP_S)

@@ -1,0 +1,184 @@
+/*
+ * Training over sockets: the parameters are those of ranks that share memory, bit for bit, whoever
+ * has started the ranks; and a rank that dies ends the run, with its number in what is said.
+ */
+#include "base/clock.h"
+#include "cli/spawn.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <arpa/inet.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+enum { RANKS_MAX = 4, WORDS = 512, HASH = 17 };
+
+static void net_hash(const struct spawn *spawn, char hash[HASH])
+{
+    static const char before[] = "hash of all parameters ";
+    const char *at = strstr(spawn->out, before);
+    if (at == NULL)
+        fail_msg("no hash: %s%s", spawn->out, spawn->err);
+    snprintf(hash, HASH, "%.16s", at + sizeof before - 1);
+}
+
+/* Start `tessera WORDS`, words separated by single spaces. */
+static void net_start(struct spawn *spawn, const char *words)
+{
+    static char copy[WORDS];
+    char *argv[64] = {"tessera"};
+    int argc = 1;
+    snprintf(copy, sizeof copy, "%s", words);
+    for (char *word = strtok(copy, " "); word != NULL; word = strtok(NULL, " "))
+        argv[argc++] = word;
+    spawn_start(spawn, argv, NULL);
+}
+
+#define NET_TRAIN                                                                                  \
+    "train --data synthetic --synthetic-rows 264 --evaluate off --device cpu --threads 1 "         \
+    "--timeout 30 "
+
+static void case_same_bits(void **state)
+{
+    static const char *const runs[] = {
+        "--model mlp --strategy ddp --ranks 2",
+        "--model cnn --strategy ddp --ranks 4",
+        "--model mlp --strategy fsdp --ranks 2",
+        "--model mlp --strategy fsdp --ranks 4",
+        "--model mlp --strategy pp --ranks 2",
+        "--model mlp --strategy ddp --ranks 4 --precision bf16",
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
+        static struct spawn spawn;
+        char words[WORDS], hash[2][HASH];
+        for (int tcp = 0; tcp < 2; tcp++) {
+            snprintf(words, sizeof words, NET_TRAIN "--steps 6 --batch-size 32 %s --comm %s",
+                     runs[i], tcp ? "tcp" : "local");
+            if (spawn_words(&spawn, words) != 0)
+                fail_msg("%s: %s", words, spawn.err);
+            net_hash(&spawn, hash[tcp]);
+        }
+        if (strcmp(hash[0], hash[1]) != 0)
+            fail_msg("%s: %s by local, %s by tcp", runs[i], hash[0], hash[1]);
+    }
+}
+
+/* ---- ranks that others have started ---------------------------------------------------------- */
+
+static int32_t net_port(void)
+{
+    struct sockaddr_in name = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t length = sizeof name;
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_int_equal(bind(fd, (struct sockaddr *)&name, sizeof name), 0);
+    assert_int_equal(getsockname(fd, (struct sockaddr *)&name, &length), 0);
+    close(fd);
+    return ntohs(name.sin_port);
+}
+
+static void net_start_placed(struct spawn *spawn, int32_t ranks, const char *words)
+{
+    static const char *const names[] = {"MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK",
+                                        "LOCAL_RANK"};
+    char port[16], count[16], rank[16];
+    snprintf(port, sizeof port, "%d", (int)net_port());
+    snprintf(count, sizeof count, "%d", (int)ranks);
+    setenv("MASTER_ADDR", "127.0.0.1", 1);
+    setenv("MASTER_PORT", port, 1);
+    setenv("WORLD_SIZE", count, 1);
+    for (int32_t r = 0; r < ranks; r++) {
+        snprintf(rank, sizeof rank, "%d", (int)r);
+        setenv("RANK", rank, 1);
+        setenv("LOCAL_RANK", rank, 1);
+        net_start(&spawn[r], words);
+    }
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        unsetenv(names[i]);
+}
+
+/* As torchrun does it: one program for each rank, on the host, without --comm. */
+static void case_placed(void **state)
+{
+    static const char *const strategies[] = {"ddp", "fsdp"};
+    static struct spawn spawn[RANKS_MAX];
+    (void)state;
+    for (int s = 0; s < 2; s++) {
+        char words[WORDS], local[HASH], placed[HASH];
+        snprintf(words, sizeof words, NET_TRAIN "--steps 6 --strategy %s --ranks 3 --batch-size 33",
+                 strategies[s]);
+        if (spawn_words(&spawn[0], words) != 0)
+            fail_msg("%s: %s", words, spawn[0].err);
+        net_hash(&spawn[0], local);
+        snprintf(words, sizeof words, NET_TRAIN "--steps 6 --strategy %s --batch-size 33",
+                 strategies[s]);
+        net_start_placed(spawn, 3, words);
+        for (int32_t r = 0; r < 3; r++)
+            if (spawn_end(&spawn[r], 60) != 0)
+                fail_msg("rank %d: %s", (int)r, spawn[r].err);
+        net_hash(&spawn[0], placed);
+        assert_string_equal(local, placed);
+    }
+}
+
+/* ---- ranks that die -------------------------------------------------------------------------- */
+
+/* All end soon, and what they say tells which rank it was. */
+static void case_dies(void **state)
+{
+    static struct spawn spawn[RANKS_MAX];
+    pid_t child[RANKS_MAX];
+    (void)state;
+    net_start(&spawn[0], NET_TRAIN "--steps 1000000 --strategy ddp --ranks 3 --batch-size 33 "
+                                   "--comm tcp --log-every 1");
+    assert_true(spawn_until(&spawn[0], "step 2/", 60));
+    assert_int_equal(spawn_children(&spawn[0], child, RANKS_MAX), 3);
+    double start_s = tess_clock_s();
+    kill(child[1], SIGKILL);
+    assert_int_not_equal(spawn_end(&spawn[0], 60), 0);
+    assert_true(tess_clock_s() - start_s < 10);
+    assert_non_null(strstr(spawn[0].err, "rank 1 "));
+    assert_int_equal(spawn_count(spawn[0].err, "error:"), 1);
+    assert_true(spawn_gone(&spawn[0], 10));
+}
+
+/* The same where every rank has a launcher of its own. */
+static void case_placed_dies(void **state)
+{
+    static struct spawn spawn[RANKS_MAX];
+    pid_t child[RANKS_MAX];
+    (void)state;
+    net_start_placed(spawn, 3,
+                     NET_TRAIN "--steps 1000000 --strategy ddp --batch-size 33 --log-every 1");
+    assert_true(spawn_until(&spawn[0], "step 2/", 60));
+    assert_int_equal(spawn_children(&spawn[1], child, RANKS_MAX), 1);
+    double start_s = tess_clock_s();
+    kill(child[0], SIGKILL);
+    for (int32_t r = 0; r < 3; r++)
+        assert_int_not_equal(spawn_end(&spawn[r], 60), 0);
+    assert_true(tess_clock_s() - start_s < 10);
+    if (strstr(spawn[0].err, "rank 1 ") == NULL)
+        fail_msg("'%s' does not say which rank", spawn[0].err);
+    for (int32_t r = 0; r < 3; r++)
+        assert_true(spawn_gone(&spawn[r], 10));
+}
+
+int main(void)
+{
+    const struct CMUnitTest cases[] = {
+        cmocka_unit_test(case_same_bits),
+        cmocka_unit_test(case_placed),
+        cmocka_unit_test(case_dies),
+        cmocka_unit_test(case_placed_dies),
+    };
+    return cmocka_run_group_tests(cases, NULL, NULL);
+}
