@@ -84,7 +84,8 @@ static enum tess_status ring_one_by_one(struct ring_find *find, int32_t most,
     size_t bytes = (size_t)rings->count * sizeof(int32_t);
     struct tess__ring_found found;
     TESS_TRY(ring_search(find, rings->best_single.order, &found));
-    find->effort.steps = RING_STEPS_MORE;
+    if (find->effort.steps > RING_STEPS_MORE)
+        find->effort.steps = RING_STEPS_MORE;
     rings->best_single.gbs = found.gbs;
     rings->single_bound_gbs = found.bound_gbs;
     rings->optimal = found.proved;
@@ -206,6 +207,59 @@ static void ring_alone(struct tess_rings *rings)
     rings->optimal = true;
 }
 
+/* What the routes leave of rings that were found host by host: of the bandwidth of each, at most 1.
+ * Hosts may have several ways that are as good, and routes have chosen one. */
+static double ring_share(struct ring_find *find, const struct tess_rings *hosts)
+{
+    const struct tess__ring_table *table = &find->table;
+    double share = 1;
+    memset(find->left, 0, (size_t)table->rows * sizeof *find->left);
+    for (int32_t i = 0; i < hosts->ring_count; i++) {
+        tess__ring_table_add(table, hosts->ring[i].order, find->uses);
+        for (int32_t r = 0; r < table->rows; r++) {
+            find->left[r] += find->uses[r] * hosts->ring[i].gbs;
+            find->uses[r] = 0;
+        }
+    }
+    for (int32_t r = 0; r < table->rows; r++) {
+        if (find->left[r] > 0)
+            share = fmin(share, table->gbs[r] / find->left[r]);
+    }
+    return share;
+}
+
+/* Of a cluster: rings found host by host, where they are better. */
+static enum tess_status ring_by_hosts(struct ring_find *find, int32_t most,
+                                      struct tess_rings *rings)
+{
+    const struct tess__ring_table *table = &find->table;
+    size_t bytes = (size_t)rings->count * sizeof(int32_t);
+    struct tess_rings hosts;
+    TESS_TRY(tess__rings_find_hosts(find->routes->topology, most, find->effort.deadline_s, &hosts));
+    double single =
+        tess__ring_table_gbs(table, table->gbs, hosts.best_single.order, find->uses, NULL);
+    if (single > rings->best_single.gbs * (1 + TESS__RING_NEAR)) {
+        memcpy(rings->best_single.order, hosts.best_single.order, bytes);
+        rings->best_single.gbs = single;
+        rings->optimal = single >= rings->single_bound_gbs * (1 - TESS__RING_NEAR);
+    }
+    double share = ring_share(find, &hosts);
+    if (hosts.total_gbs * share > ring_total(rings) * (1 + TESS__RING_NEAR)) {
+        rings->ring_count = hosts.ring_count;
+        for (int32_t i = 0; i < hosts.ring_count; i++) {
+            memcpy(rings->ring[i].order, hosts.ring[i].order, bytes);
+            rings->ring[i].gbs = hosts.ring[i].gbs * share;
+        }
+    }
+    if (rings->best_single.gbs > ring_total(rings)) {
+        rings->ring_count = 1;
+        memcpy(rings->ring[0].order, rings->best_single.order, bytes);
+        rings->ring[0].gbs = rings->best_single.gbs;
+    }
+    tess_rings_free(&hosts);
+    return TESS_OK;
+}
+
 static enum tess_status ring_find_all(struct ring_find *find, int32_t most,
                                       struct tess_rings *rings)
 {
@@ -223,24 +277,22 @@ static enum tess_status ring_find_all(struct ring_find *find, int32_t most,
         total < rings->bound_gbs * (1 - TESS__RING_NEAR))
         TESS_TRY(tess__ring_pack(table, most, find->effort.deadline_s, rings->ring,
                                  &rings->ring_count, &rings->bound_gbs));
+    if (table->count > TESS__RING_EXACT_MAX && find->effort.by_hosts &&
+        tess__rings_are_hosts(find->routes->topology))
+        TESS_TRY(ring_by_hosts(find, most, rings));
     rings->total_gbs = ring_total(rings);
     rings->bound_gbs = fmax(rings->bound_gbs, rings->total_gbs); /* rounding */
     return TESS_OK;
 }
 
-enum tess_status tess_rings_find(const struct tess_routes *routes,
-                                 const struct tess_ring_search *search,
-                                 struct tess_rings *rings_out)
+enum tess_status tess__rings_find(const struct tess_routes *routes, int32_t most,
+                                  const struct tess__ring_effort *effort,
+                                  struct tess_rings *rings_out)
 {
     *rings_out = (struct tess_rings){.count = routes->device_count};
-    if (search->rings < 1 || search->rings > TESS_RINGS_MAX)
-        TESS_FAIL(TESS_ERR_USAGE, "%d rings are asked for; expected 1 to %d", (int)search->rings,
-                  TESS_RINGS_MAX);
-    struct ring_find find = {.routes = routes, .effort = {.steps = RING_STEPS}};
-    if (search->time_limit_s > 0)
-        find.effort.deadline_s = tess_clock_s() + search->time_limit_s;
+    struct ring_find find = {.routes = routes, .effort = *effort};
     enum tess_status status = TESS_OK;
-    TESS_TRY_GOTO(status, done, ring_open(rings_out, search->rings));
+    TESS_TRY_GOTO(status, done, ring_open(rings_out, most));
     if (routes->device_count == 1) {
         ring_alone(rings_out);
         goto done;
@@ -253,7 +305,7 @@ enum tess_status tess_rings_find(const struct tess_routes *routes,
         goto done;
     }
     memcpy(find.left, find.table.gbs, (size_t)find.table.rows * sizeof *find.left);
-    status = ring_find_all(&find, search->rings, rings_out);
+    status = ring_find_all(&find, most, rings_out);
 done:
     for (int32_t i = rings_out->ring_count; i < TESS_RINGS_MAX; i++) {
         free(rings_out->ring[i].order);
@@ -265,6 +317,20 @@ done:
     if (status != TESS_OK)
         tess_rings_free(rings_out);
     return status;
+}
+
+enum tess_status tess_rings_find(const struct tess_routes *routes,
+                                 const struct tess_ring_search *search,
+                                 struct tess_rings *rings_out)
+{
+    struct tess__ring_effort effort = {.steps = RING_STEPS, .by_hosts = true};
+    *rings_out = (struct tess_rings){0};
+    if (search->rings < 1 || search->rings > TESS_RINGS_MAX)
+        TESS_FAIL(TESS_ERR_USAGE, "%d rings are asked for; expected 1 to %d", (int)search->rings,
+                  TESS_RINGS_MAX);
+    if (search->time_limit_s > 0)
+        effort.deadline_s = tess_clock_s() + search->time_limit_s;
+    return tess__rings_find(routes, search->rings, &effort, rings_out);
 }
 
 void tess_rings_free(struct tess_rings *rings)

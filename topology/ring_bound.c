@@ -188,13 +188,59 @@ static void bound_make_parts(struct bound_net *net, enum tess_path_kind kind)
         net->part[i] = bound_root(net->part, i);
 }
 
+/* Devices that enter the network at one switch are of one part: a rack. */
+static void bound_make_racks(struct bound_net *net)
+{
+    const struct tess_routes *routes = net->routes;
+    const struct tess_topology *topology = routes->topology;
+    int32_t count = routes->device_count;
+    for (int32_t i = 0; i < count; i++)
+        net->part[i] = i;
+    for (int32_t h = 0; h < count * count; h++) {
+        const struct tess_route *route = &routes->route[h];
+        int32_t at = -1;
+        for (int32_t k = 0; k < route->link_count && at < 0; k++) {
+            int32_t to = topology->link[routes->link[route->first + k]].to;
+            at = topology->node[to].kind == TESS_NODE_NET ? to : -1;
+        }
+        /* came[]: the first device met there, 1 + its number. */
+        if (at >= 0 && net->came[at] == 0)
+            net->came[at] = 1 + h / count;
+        if (at < 0)
+            continue;
+        int32_t a = bound_root(net->part, h / count);
+        int32_t b = bound_root(net->part, net->came[at] - 1);
+        net->part[a > b ? a : b] = a < b ? a : b;
+    }
+    for (int32_t i = 0; i < count; i++)
+        net->part[i] = bound_root(net->part, i);
+}
+
+/* The least flow out of each part, and into it: out of all the others. */
+static double bound_parts(struct bound_net *net, double least)
+{
+    const struct tess_topology *topology = net->routes->topology;
+    int32_t count = net->routes->device_count;
+    for (int32_t part = 0; part < count; part++) {
+        int32_t members = 0;
+        for (int32_t i = 0; i < count; i++)
+            members += net->part[i] == part;
+        if (members == 0 || members == count)
+            continue;
+        for (int32_t direction = 0; direction < 2; direction++) {
+            for (int32_t i = 0; i < count; i++)
+                net->inside[topology->device[i]] = (net->part[i] == part) == (direction == 0);
+            least = bound_flow(net, least);
+        }
+    }
+    return least;
+}
+
 enum tess_status tess__ring_cut_bound(const struct tess_routes *routes, double *bound_out)
 {
     static const enum tess_path_kind kind[] = {TESS_PATH_LOC, TESS_PATH_NVL, TESS_PATH_C2C,
                                                TESS_PATH_PIX, TESS_PATH_PXB, TESS_PATH_PHB,
                                                TESS_PATH_SYS};
-    const struct tess_topology *topology = routes->topology;
-    int32_t count = routes->device_count;
     struct bound_net net;
     TESS_TRY(bound_net_open(&net, routes));
     double least = 1; /* more than all links together */
@@ -202,21 +248,11 @@ enum tess_status tess__ring_cut_bound(const struct tess_routes *routes, double *
         least += net.capacity[arc];
     for (size_t k = 0; k < sizeof kind / sizeof kind[0]; k++) {
         bound_make_parts(&net, kind[k]);
-        for (int32_t part = 0; part < count; part++) {
-            int32_t members = 0;
-            for (int32_t i = 0; i < count; i++)
-                members += net.part[i] == part;
-            if (members == 0 || members == count)
-                continue;
-            /* Out of the part, and into it: out of all the others. */
-            for (int direction = 0; direction < 2; direction++) {
-                for (int32_t i = 0; i < count; i++)
-                    net.inside[topology->device[i]] = (net.part[i] == part) == (direction == 0);
-                least = bound_flow(&net, least);
-            }
-        }
+        least = bound_parts(&net, least);
     }
-    *bound_out = least;
+    memset(net.came, 0, (size_t)net.nodes * sizeof *net.came);
+    bound_make_racks(&net);
+    *bound_out = bound_parts(&net, least);
     bound_net_close(&net);
     return TESS_OK;
 }

@@ -1,265 +1,316 @@
 /*
- * One ring over a cluster of any size, host by host.
+ * Rings over a cluster of any size, unit by unit: a unit is a host, or the hosts that share
+ * NVSwitches (a rack of them may be one domain of NVLink).
  *
- * Hosts follow each other as a walk through the network's switches meets them, depth first: on a
- * tree every link is crossed once in each direction, which no ring on a tree can better. Inside a
- * host the way is a ring through its devices and one place more, the network: which devices stand
- * next to the network is found with the rest, exactly up to 15 devices. Hosts of one make are
- * searched once.
+ * Units follow each other as a walk through the network's switches meets them, depth first: on a
+ * tree every link is crossed once in each direction, which no ring can better. Inside a unit the
+ * way is a ring through its devices and one place more, the network: which devices stand next to
+ * the network is found with the rest, exactly up to 15 devices. Several rings are those that the
+ * same search finds in a unit at once, each with a way in and out of its own: on hosts with a NIC
+ * beside each device these are rails. Every second unit may be passed backwards, so that a ring
+ * enters where the one before left it and stays on its rail. Units of one make are searched once.
  */
-#include "tessera/check.h"
-#include "topology/ring_room.h"
-
 #include "base/clock.h"
+#include "base/hash.h"
+#include "tessera/check.h"
+#include "topology/ring_net.h"
+#include "topology/ring_room.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define HOSTS_STEPS       200000    /* of the search of one host */
-#define HOSTS_VISITS_MAX  400000000 /* links looked at on ways through the network */
-#define HOSTS_DEVICES_MAX 127
+#define HOSTS_STEPS       200000 /* of the searches of all makes of units together */
+#define HOSTS_STEPS_LEAST 500    /* of one */
+#define HOSTS_MAKES_MAX   8      /* of units, for several rings */
+#define HOSTS_DEVICES_MAX 127    /* of a unit */
 
-/* A host's way: devices, and the nodes that send to and receive from the network; all as numbers
- * among the host's nodes. */
+/* A way through a unit: devices, and the nodes that receive from and send to the network; all as
+ * numbers among the unit's nodes. */
 struct hosts_way {
-    int32_t device[HOSTS_DEVICES_MAX];
-    int32_t exit, entry;
+    int32_t *device;
+    int32_t entry, exit;
     double gbs;
 };
 
-struct hosts_solved {
-    int32_t count; /* devices */
-    struct hosts_way best, natural;
-    double bound_gbs; /* no ring that passes here carries more */
-    double wide_gbs;  /* nor all rings together */
+/* Units of one make. */
+struct hosts_make {
+    int32_t unit, count; /* the first one; its devices */
+    uint64_t hash;
+    int32_t ways;
+    struct hosts_way *way; /* [ways + 2]: rings at once, then the best alone, then by number */
+    bool turns;            /* the rings at once may all be passed backwards */
+    double bound_gbs;      /* no ring that passes here carries more */
+    double wide_gbs;       /* nor all rings together */
 };
 
 struct hosts {
     const struct tess_topology *topology;
-    int32_t *node_first, *node; /* nodes of host h: node[node_first[h] .. node_first[h + 1]) */
-    int32_t *link_first, *link; /* links of host h, those to and from the network with them */
-    int32_t *place;             /* [node_count] number of a node among its host's */
+    double deadline_s;
+    int32_t units;
+    int32_t *unit;              /* [node_count] -1: none */
+    int32_t *node_first, *node; /* nodes of unit u: node[node_first[u] .. node_first[u + 1]) */
+    int32_t *link_first, *link; /* its links, those to and from the network with them */
+    int32_t *place;             /* [node_count] number of a node among its unit's */
     int32_t *device;            /* [node_count] number of a device; -1 */
-    int32_t *order;             /* [host_count] hosts as the walk meets them */
-    int32_t ordered;
-    /* The network: links that leave node n, by number. */
-    int32_t *out_first, *out;
-    int32_t *came, *queue, *uses, *mark; /* [node_count], uses [link_count] */
-    int32_t epoch;
-    int64_t visits;
-    /* Host after host. */
-    int32_t *exit, *entry; /* [host_count] network nodes */
-    double *print, *other; /* of the host at hand and of the one solved before: what makes it up */
-    size_t printed, other_printed;
-    struct hosts_solved solved;
+    bool *has_devices;          /* [units] */
+    struct tess__ring_net net;
+    double *print, *other; /* what makes a unit up, as numbers */
+    struct hosts_make *make;
+    int32_t makes;
+    int32_t *make_of; /* [units] */
+    int32_t *entry, *exit;
+    int32_t *by_number; /* [numbered] units with devices, by their first device */
+    int32_t numbered;
 };
 
-/* ---- lists ---------------------------------------------------------------------------------- */
+/* ---- units ---------------------------------------------------------------------------------- */
 
 static bool hosts_is_net(const struct hosts *hosts, int32_t node)
 {
     return hosts->topology->node[node].kind == TESS_NODE_NET;
 }
 
-/* Of which host a link is: its own ends', or that of the end which is not the network. -1: none. */
-static int32_t hosts_of_link(const struct hosts *hosts, int32_t link)
+static int32_t hosts_root(int32_t *root, int32_t i)
 {
-    const struct tess_topo_link *of = &hosts->topology->link[link];
-    int32_t from = hosts_is_net(hosts, of->from) ? -1 : hosts->topology->node[of->from].host;
-    int32_t to = hosts_is_net(hosts, of->to) ? -1 : hosts->topology->node[of->to].host;
-    if (from == to)
-        return from;
-    bool to_net = hosts_is_net(hosts, of->to), from_net = hosts_is_net(hosts, of->from);
-    return to_net && from >= 0 ? from : from_net && to >= 0 ? to : -1;
+    for (; root[i] != i; i = root[i])
+        root[i] = root[root[i]];
+    return i;
 }
 
-static int32_t hosts_of_node(const struct hosts *hosts, int32_t node)
+/* A switch between hosts that are not too many for one unit. */
+static bool hosts_is_shared(const struct hosts *hosts, int32_t node)
 {
+    return hosts->topology->node[node].kind == TESS_NODE_NVSWITCH &&
+           hosts->topology->node[node].host < 0;
+}
+
+/* What a node is in the forest of units: its host, or for a shared switch host_count + itself. */
+static int32_t hosts_tree(const struct hosts *hosts, int32_t node)
+{
+    if (hosts_is_shared(hosts, node))
+        return hosts->topology->host_count + node;
     return hosts_is_net(hosts, node) ? -1 : hosts->topology->node[node].host;
 }
 
-static int32_t hosts_from_node(const struct hosts *hosts, int32_t link)
+/* unit[node]; scratch: [host_count + node_count] each. */
+static void hosts_make_units(struct hosts *hosts, int32_t *root, int32_t *devices, int32_t *number)
 {
-    return hosts->topology->link[link].from;
-}
-
-/* Items by key, in their order: list[first[key] .. first[key + 1]). Key -1: left out. */
-static void hosts_sort(const struct hosts *hosts, int32_t items, int32_t keys,
-                       int32_t (*key_of)(const struct hosts *hosts, int32_t item), int32_t *first,
-                       int32_t *list)
-{
-    memset(first, 0, ((size_t)keys + 2) * sizeof *first);
-    for (int32_t i = 0; i < items; i++)
-        first[key_of(hosts, i) + 2] += key_of(hosts, i) >= 0;
-    for (int32_t k = 0; k < keys; k++)
-        first[k + 2] += first[k + 1];
-    for (int32_t i = 0; i < items; i++) {
-        if (key_of(hosts, i) >= 0)
-            list[first[key_of(hosts, i) + 1]++] = i;
+    const struct tess_topology *topology = hosts->topology;
+    int32_t all = topology->host_count + topology->node_count;
+    for (int32_t i = 0; i < all; i++) {
+        root[i] = i;
+        devices[i] = 0;
+        number[i] = -1;
+    }
+    for (int32_t i = 0; i < topology->link_count; i++) {
+        int32_t from = topology->link[i].from, to = topology->link[i].to;
+        int32_t a = hosts_tree(hosts, from), b = hosts_tree(hosts, to);
+        if (a < 0 || b < 0 || (!hosts_is_shared(hosts, from) && !hosts_is_shared(hosts, to)))
+            continue;
+        root[hosts_root(root, b)] = hosts_root(root, a);
+    }
+    for (int32_t i = 0; i < topology->device_count; i++)
+        devices[hosts_root(root, topology->node[topology->device[i]].host)]++;
+    /* Too many together: each host for itself, and the switch of nobody. */
+    for (int32_t n = 0; n < topology->node_count; n++) {
+        int32_t tree = hosts_tree(hosts, n);
+        bool whole = tree >= 0 && devices[hosts_root(root, tree)] <= HOSTS_DEVICES_MAX;
+        int32_t self = whole ? hosts_root(root, tree) : hosts_is_shared(hosts, n) ? -1 : tree;
+        hosts->unit[n] = -1;
+        if (self < 0)
+            continue;
+        if (number[self] < 0)
+            number[self] = hosts->units++;
+        hosts->unit[n] = number[self];
     }
 }
 
+/* Of which unit a link is: its own ends', or that of the end which is not the network. -1: none. */
+static int32_t hosts_of_link(const struct hosts *hosts, int32_t link)
+{
+    const struct tess_topo_link *of = &hosts->topology->link[link];
+    int32_t from = hosts->unit[of->from], to = hosts->unit[of->to];
+    if (from == to)
+        return from;
+    return hosts_is_net(hosts, of->to) ? from : hosts_is_net(hosts, of->from) ? to : -1;
+}
+
+static enum tess_status hosts_no_memory(void)
+{
+    TESS_FAIL(TESS_ERR_MEMORY, "no memory left for the search of rings");
+}
+
+/* ---- opening -------------------------------------------------------------------------------- */
+
 static void hosts_close(struct hosts *hosts)
 {
-    int32_t *list[] = {hosts->node_first, hosts->node,   hosts->link_first, hosts->link,
-                       hosts->place,      hosts->device, hosts->order,      hosts->out_first,
-                       hosts->out,        hosts->came,   hosts->queue,      hosts->uses,
-                       hosts->mark,       hosts->exit,   hosts->entry};
+    int32_t *list[] = {hosts->unit,  hosts->node_first, hosts->node,     hosts->link_first,
+                       hosts->link,  hosts->place,      hosts->device,   hosts->make_of,
+                       hosts->entry, hosts->exit,       hosts->by_number};
     for (size_t i = 0; i < sizeof list / sizeof list[0]; i++)
         free(list[i]);
+    for (int32_t m = 0; m < hosts->makes; m++) {
+        for (int32_t w = 0; hosts->make[m].way && w < hosts->make[m].ways + 2; w++)
+            free(hosts->make[m].way[w].device);
+        free(hosts->make[m].way);
+    }
+    free(hosts->make);
+    free(hosts->has_devices);
     free(hosts->print);
     free(hosts->other);
+    tess__ring_net_close(&hosts->net);
     free(hosts);
 }
 
-static struct hosts *hosts_open(const struct tess_topology *topology)
+/* The lists by unit. */
+static enum tess_status hosts_sort(struct hosts *hosts)
 {
+    const struct tess_topology *topology = hosts->topology;
+    int32_t *key = malloc(((size_t)topology->link_count + 1) * sizeof *key);
+    if (!key)
+        return hosts_no_memory();
+    for (int32_t i = 0; i < topology->link_count; i++)
+        key[i] = hosts_of_link(hosts, i);
+    tess__ring_net_sort(topology->link_count, hosts->units, key, hosts->link_first, hosts->link);
+    free(key);
+    tess__ring_net_sort(topology->node_count, hosts->units, hosts->unit, hosts->node_first,
+                        hosts->node);
+    memset(hosts->device, -1, (size_t)topology->node_count * sizeof *hosts->device);
+    for (int32_t i = 0; i < topology->device_count; i++) {
+        hosts->device[topology->device[i]] = i;
+        hosts->has_devices[hosts->unit[topology->device[i]]] = true;
+    }
+    for (int32_t u = 0; u < hosts->units; u++) {
+        for (int32_t k = hosts->node_first[u]; k < hosts->node_first[u + 1]; k++)
+            hosts->place[hosts->node[k]] = k - hosts->node_first[u];
+    }
+    return TESS_OK;
+}
+
+/* by_number: units by their first device. */
+static void hosts_sort_units(struct hosts *hosts)
+{
+    for (int32_t u = 0; u < hosts->units; u++)
+        hosts->make_of[u] = -1;
+    for (int32_t i = 0; i < hosts->topology->device_count; i++) {
+        int32_t unit = hosts->unit[hosts->topology->device[i]];
+        if (hosts->make_of[unit] < 0)
+            hosts->by_number[hosts->numbered++] = unit;
+        hosts->make_of[unit] = 0;
+    }
+}
+
+static enum tess_status hosts_fill(struct hosts *hosts)
+{
+    const struct tess_topology *topology = hosts->topology;
     size_t nodes = (size_t)topology->node_count, links = (size_t)topology->link_count;
-    size_t count = (size_t)topology->host_count;
-    struct hosts *hosts = calloc(1, sizeof *hosts);
-    if (!hosts)
-        return NULL;
-    hosts->topology = topology;
+    size_t all = nodes + (size_t)topology->host_count;
     const struct {
         int32_t **list;
         size_t room;
-    } wanted[] = {{&hosts->node_first, count + 2},
-                  {&hosts->node, nodes},
-                  {&hosts->link_first, count + 2},
-                  {&hosts->link, links},
-                  {&hosts->place, nodes},
-                  {&hosts->device, nodes},
-                  {&hosts->order, count},
-                  {&hosts->out_first, nodes + 2},
-                  {&hosts->out, links},
-                  {&hosts->came, nodes},
-                  {&hosts->queue, nodes},
-                  {&hosts->uses, links},
-                  {&hosts->mark, nodes},
-                  {&hosts->exit, count},
-                  {&hosts->entry, count}};
+    } wanted[] = {
+        {&hosts->unit, nodes},         {&hosts->node_first, all + 2}, {&hosts->node, nodes},
+        {&hosts->link_first, all + 2}, {&hosts->link, links},         {&hosts->place, all},
+        {&hosts->device, all},         {&hosts->make_of, all},        {&hosts->entry, all},
+        {&hosts->exit, all},           {&hosts->by_number, all}};
     bool whole = true;
     for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++) {
         *wanted[i].list = calloc(wanted[i].room + 1, sizeof(int32_t));
         whole = whole && *wanted[i].list;
     }
-    hosts->print = malloc((6 * nodes + 5 * links + 1) * sizeof *hosts->print);
-    hosts->other = malloc((6 * nodes + 5 * links + 1) * sizeof *hosts->other);
-    if (!whole || !hosts->print || !hosts->other) {
-        hosts_close(hosts);
-        return NULL;
+    hosts->print = malloc((4 * nodes + 4 * links + 1) * sizeof *hosts->print);
+    hosts->other = malloc((4 * nodes + 4 * links + 1) * sizeof *hosts->other);
+    hosts->has_devices = calloc(all + 1, sizeof *hosts->has_devices);
+    if (!whole || !hosts->print || !hosts->other || !hosts->has_devices)
+        return hosts_no_memory();
+    for (int32_t i = 0; i < topology->device_count; i++) {
+        const struct tess_node *device = &topology->node[topology->device[i]];
+        if (device->host < 0)
+            TESS_FAIL(TESS_ERR_DATA, "device '%s' is on no host; expected all to be on one",
+                      device->name);
     }
-    hosts_sort(hosts, topology->node_count, topology->host_count, hosts_of_node, hosts->node_first,
-               hosts->node);
-    hosts_sort(hosts, topology->link_count, topology->host_count, hosts_of_link, hosts->link_first,
-               hosts->link);
-    hosts_sort(hosts, topology->link_count, topology->node_count, hosts_from_node, hosts->out_first,
-               hosts->out);
-    memset(hosts->device, -1, nodes * sizeof *hosts->device);
-    for (int32_t i = 0; i < topology->device_count; i++)
-        hosts->device[topology->device[i]] = i;
-    for (int32_t h = 0; h < topology->host_count; h++) {
-        for (int32_t k = hosts->node_first[h]; k < hosts->node_first[h + 1]; k++)
-            hosts->place[hosts->node[k]] = k - hosts->node_first[h];
-    }
-    return hosts;
+    /* Lists that are filled later serve as scratch. */
+    hosts_make_units(hosts, hosts->place, hosts->device, hosts->make_of);
+    TESS_TRY(hosts_sort(hosts));
+    hosts_sort_units(hosts);
+    return tess__ring_net_open(&hosts->net, topology, hosts->unit, hosts->units);
 }
 
-/* ---- the order of hosts ---------------------------------------------------------------------- */
+/* ---- makes ---------------------------------------------------------------------------------- */
 
-static bool hosts_has_devices(const struct hosts *hosts, int32_t host)
-{
-    for (int32_t k = hosts->node_first[host]; k < hosts->node_first[host + 1]; k++) {
-        if (hosts->device[hosts->node[k]] >= 0)
-            return true;
-    }
-    return false;
-}
-
-/* Hosts and switches at a switch as its links come, depth first. */
-static enum tess_status hosts_walk(struct hosts *hosts)
+/* All that the way through a unit depends on, as numbers. Returns how many. */
+static size_t hosts_print(const struct hosts *hosts, int32_t unit, double *print)
 {
     const struct tess_topology *topology = hosts->topology;
-    bool *met = calloc((size_t)topology->host_count + 1, sizeof *met);
-    int32_t *at = hosts->came; /* the next link of a switch on the stack */
-    if (!met)
-        TESS_FAIL(TESS_ERR_MEMORY, "no memory left for the order of hosts");
-    for (int32_t root = 0; root < topology->node_count; root++) {
-        int32_t depth = 0;
-        if (!hosts_is_net(hosts, root) || hosts->mark[root])
-            continue;
-        hosts->mark[root] = 1;
-        at[root] = hosts->out_first[root];
-        hosts->queue[depth++] = root;
-        while (depth > 0) {
-            int32_t net = hosts->queue[depth - 1];
-            if (at[net] == hosts->out_first[net + 1]) {
-                depth--;
-                continue;
-            }
-            int32_t to = topology->link[hosts->out[at[net]++]].to;
-            int32_t host = hosts_of_node(hosts, to);
-            if (hosts_is_net(hosts, to) && !hosts->mark[to]) {
-                hosts->mark[to] = 1;
-                at[to] = hosts->out_first[to];
-                hosts->queue[depth++] = to;
-            } else if (host >= 0 && !met[host]) {
-                met[host] = true;
-                if (hosts_has_devices(hosts, host))
-                    hosts->order[hosts->ordered++] = host;
-            }
-        }
+    double *at = print;
+    int32_t first = -1; /* host */
+    for (int32_t k = hosts->node_first[unit]; k < hosts->node_first[unit + 1] && first < 0; k++)
+        first = topology->node[hosts->node[k]].host;
+    for (int32_t k = hosts->node_first[unit]; k < hosts->node_first[unit + 1]; k++) {
+        const struct tess_node *node = &topology->node[hosts->node[k]];
+        *at++ = node->kind;
+        *at++ = node->kind == TESS_NODE_DEVICE ? node->index : 0; /* by which they are numbered */
+        *at++ = hosts->device[hosts->node[k]] >= 0;
+        *at++ = node->host < 0 ? -1 : node->host - first;
     }
-    int32_t alone = -1;
-    for (int32_t h = 0; h < topology->host_count && alone < 0; h++)
-        alone = !met[h] && hosts_has_devices(hosts, h) ? h : -1;
-    free(met);
-    memset(hosts->mark, 0, (size_t)topology->node_count * sizeof *hosts->mark);
-    if (alone >= 0)
-        TESS_FAIL(TESS_ERR_DATA, "host %d has devices and no link to the network", (int)alone);
+    for (int32_t k = hosts->link_first[unit]; k < hosts->link_first[unit + 1]; k++) {
+        const struct tess_topo_link *link = &topology->link[hosts->link[k]];
+        *at++ = link->kind;
+        *at++ = hosts_is_net(hosts, link->from) ? -1 : hosts->place[link->from];
+        *at++ = hosts_is_net(hosts, link->to) ? -1 : hosts->place[link->to];
+        *at++ = link->gbs;
+    }
+    return (size_t)(at - print);
+}
+
+/* make_of[], and the makes without their ways. */
+static enum tess_status hosts_find_makes(struct hosts *hosts)
+{
+    size_t room = 64;
+    while (room < 2 * (size_t)hosts->units)
+        room *= 2;
+    int32_t *table = malloc(room * sizeof *table);
+    hosts->make = calloc((size_t)hosts->units + 1, sizeof *hosts->make);
+    if (!table || !hosts->make) {
+        free(table);
+        return hosts_no_memory();
+    }
+    memset(table, -1, room * sizeof *table);
+    for (int32_t i = 0; i < hosts->net.ordered; i++) {
+        int32_t unit = hosts->net.order[i];
+        size_t bytes = hosts_print(hosts, unit, hosts->print) * sizeof *hosts->print;
+        uint64_t hash = tess_hash_bytes(hosts->print, bytes);
+        size_t at = hash & (room - 1);
+        for (; table[at] >= 0; at = (at + 1) & (room - 1)) {
+            const struct hosts_make *make = &hosts->make[table[at]];
+            if (make->hash == hash &&
+                hosts_print(hosts, make->unit, hosts->other) * sizeof *hosts->other == bytes &&
+                memcmp(hosts->print, hosts->other, bytes) == 0)
+                break;
+        }
+        if (table[at] < 0) {
+            hosts->make[hosts->makes] = (struct hosts_make){.unit = unit, .hash = hash};
+            table[at] = hosts->makes++;
+        }
+        hosts->make_of[unit] = table[at];
+    }
+    free(table);
     return TESS_OK;
 }
 
-/* ---- one host ------------------------------------------------------------------------------- */
-
-/* All that the way through a host depends on, as numbers. */
-static void hosts_print(struct hosts *hosts, int32_t host)
-{
-    const struct tess_topology *topology = hosts->topology;
-    double *print = hosts->print;
-    *print++ = hosts->node_first[host + 1] - hosts->node_first[host];
-    for (int32_t k = hosts->node_first[host]; k < hosts->node_first[host + 1]; k++) {
-        const struct tess_node *node = &topology->node[hosts->node[k]];
-        *print++ = node->kind;
-        *print++ = node->index;
-        *print++ = hosts->device[hosts->node[k]] >= 0;
-    }
-    for (int32_t k = hosts->link_first[host]; k < hosts->link_first[host + 1]; k++) {
-        const struct tess_topo_link *link = &topology->link[hosts->link[k]];
-        *print++ = link->kind;
-        *print++ = hosts_is_net(hosts, link->from) ? -1 : hosts->place[link->from];
-        *print++ = hosts_is_net(hosts, link->to) ? -1 : hosts->place[link->to];
-        *print++ = link->gbs;
-    }
-    hosts->printed = (size_t)(print - hosts->print);
-}
-
-/* The host alone; the network is one more device of it, the first. */
-static enum tess_status hosts_part(const struct hosts *hosts, int32_t host,
+/* The unit alone; the network is one more device of it, the first. */
+static enum tess_status hosts_part(const struct hosts *hosts, int32_t unit,
                                    struct tess_topology *part)
 {
     const struct tess_topology *topology = hosts->topology;
     int32_t outside = -1;
-    for (int32_t k = hosts->node_first[host]; k < hosts->node_first[host + 1]; k++) {
-        struct tess_node node = topology->node[hosts->node[k]];
-        node.host = 0;
-        TESS_TRY(tess_topology_add_node(part, &node, NULL));
-    }
+    for (int32_t k = hosts->node_first[unit]; k < hosts->node_first[unit + 1]; k++)
+        TESS_TRY(tess_topology_add_node(part, &topology->node[hosts->node[k]], NULL));
     struct tess_node network = {
         .kind = TESS_NODE_DEVICE, .name = "\tnetwork", .host = -1, .index = -1, .socket = -1};
     TESS_TRY(tess_topology_add_node(part, &network, &outside));
-    for (int32_t k = hosts->link_first[host]; k < hosts->link_first[host + 1]; k++) {
+    for (int32_t k = hosts->link_first[unit]; k < hosts->link_first[unit + 1]; k++) {
         struct tess_topo_link link = topology->link[hosts->link[k]];
         link.from = hosts_is_net(hosts, link.from) ? outside : hosts->place[link.from];
         link.to = hosts_is_net(hosts, link.to) ? outside : hosts->place[link.to];
@@ -268,88 +319,107 @@ static enum tess_status hosts_part(const struct hosts *hosts, int32_t host,
     return tess_topology_finish(part);
 }
 
-/* A ring that begins with the network, as a way through the host. */
-static void hosts_take_way(const struct tess_routes *routes, const int32_t *order, double gbs,
-                           struct hosts_way *way)
+/* A ring that begins with the network, as a way through the unit. */
+static enum tess_status hosts_take_way(const struct tess_routes *routes,
+                                       const struct tess_ring *ring, struct hosts_way *way)
 {
     const struct tess_topology *part = routes->topology;
+    const int32_t *order = ring->order;
     int32_t count = routes->device_count;
     const struct tess_route *in = &routes->route[order[1]];
     const struct tess_route *out = &routes->route[order[count - 1] * count];
+    way->device = malloc((size_t)count * sizeof *way->device);
+    if (!way->device)
+        return hosts_no_memory();
     for (int32_t i = 1; i < count; i++)
         way->device[i - 1] = part->device[order[i]];
-    way->gbs = gbs;
+    way->gbs = ring->gbs;
     way->entry = in->link_count ? part->link[routes->link[in->first]].to : -1;
     way->exit =
         out->link_count ? part->link[routes->link[out->first + out->link_count - 1]].from : -1;
+    return TESS_OK;
+}
+
+/* May all the rings together be passed in the other direction? */
+static bool hosts_may_turn(const struct tess__ring_table *table, const struct tess_rings *rings,
+                           double *left)
+{
+    bool turns = true;
+    memcpy(left, table->gbs, (size_t)table->rows * sizeof *left);
+    for (int32_t r = 0; r < rings->ring_count; r++) {
+        const int32_t *order = rings->ring[r].order;
+        for (int32_t i = 0; i < table->count; i++) {
+            int32_t h = order[(i + 1) % table->count] * table->count + order[i];
+            turns = turns && table->cost[h] >= 0;
+            for (int32_t k = table->first[h]; k < table->first[h + 1]; k++)
+                left[table->row[k]] -= rings->ring[r].gbs;
+        }
+    }
+    for (int32_t r = 0; r < table->rows; r++)
+        turns = turns && left[r] >= -table->gbs[r] * TESS__RING_NEAR;
+    return turns;
 }
 
 static enum tess_status hosts_search(struct hosts *hosts, const struct tess_routes *routes,
-                                     double deadline_s)
+                                     struct hosts_make *make)
 {
-    struct hosts_solved *solved = &hosts->solved;
-    struct tess__ring_table table;
-    struct tess__ring_found found;
-    struct tess__ring_effort effort = {HOSTS_STEPS, deadline_s};
-    int32_t order[HOSTS_DEVICES_MAX + 1], count = routes->device_count;
-    TESS_TRY(tess__ring_table_open(&table, routes));
-    int32_t *uses = calloc((size_t)table.rows + 1, sizeof *uses);
+    struct tess__ring_effort effort = {.steps = HOSTS_STEPS / hosts->makes,
+                                       .deadline_s = hosts->deadline_s};
+    struct tess__ring_table table = {0};
+    struct tess_rings rings = {0};
+    double *left = NULL;
     enum tess_status status = TESS_OK;
-    if (!uses) {
-        status = tess_fail(TESS_ERR_MEMORY, "no memory left for the search of rings");
-        goto done;
-    }
-    for (int32_t i = 0; i < count; i++)
-        order[i] = i;
-    solved->count = count - 1;
-    hosts_take_way(routes, order, tess__ring_table_gbs(&table, table.gbs, order, uses, NULL),
-                   &solved->natural);
-    status = count <= TESS__RING_EXACT_MAX
-                 ? tess__ring_search(&table, table.gbs, &effort, order, &found)
-                 : tess__ring_improve(&table, table.gbs, &effort, order, &found);
-    TESS_TRY_GOTO(status, done, status);
-    hosts_take_way(routes, order, found.gbs, &solved->best);
-    /* A ring may pass a host several times, so that the best way through it once is no bound. */
-    solved->bound_gbs = tess__ring_single_bound(&table, table.gbs);
-    status = tess__ring_cut_bound(routes, &solved->wide_gbs);
+    if (effort.steps < HOSTS_STEPS_LEAST)
+        effort.steps = HOSTS_STEPS_LEAST;
+    int32_t most = hosts->makes <= HOSTS_MAKES_MAX ? TESS_RINGS_MAX : 1;
+    TESS_TRY_GOTO(status, done, tess__rings_find(routes, most, &effort, &rings));
+    make->way = calloc((size_t)rings.ring_count + 2, sizeof *make->way);
+    make->ways = make->way ? rings.ring_count : 0;
+    make->count = routes->device_count - 1;
+    TESS_TRY_GOTO(status, done, make->way ? TESS_OK : hosts_no_memory());
+    for (int32_t r = 0; r < rings.ring_count; r++)
+        TESS_TRY_GOTO(status, done, hosts_take_way(routes, &rings.ring[r], &make->way[r]));
+    struct hosts_way *alone = &make->way[make->ways];
+    TESS_TRY_GOTO(status, done, hosts_take_way(routes, &rings.best_single, &alone[0]));
+    TESS_TRY_GOTO(status, done, hosts_take_way(routes, &rings.natural, &alone[1]));
+    TESS_TRY_GOTO(status, done, tess__ring_table_open(&table, routes));
+    left = malloc(((size_t)table.rows + 1) * sizeof *left);
+    TESS_TRY_GOTO(status, done, left ? TESS_OK : hosts_no_memory());
+    make->turns = hosts_may_turn(&table, &rings, left);
+    /* A ring may pass a unit several times, so that the best way through it once is no bound. */
+    make->bound_gbs = tess__ring_single_bound(&table, table.gbs);
+    status = tess__ring_cut_bound(routes, &make->wide_gbs);
 done:
-    free(uses);
+    free(left);
     tess__ring_table_free(&table);
+    tess_rings_free(&rings);
     return status;
 }
 
-static enum tess_status hosts_solve(struct hosts *hosts, int32_t host, double deadline_s)
+static enum tess_status hosts_solve(struct hosts *hosts, struct hosts_make *make)
 {
-    hosts_print(hosts, host);
-    if (hosts->printed == hosts->other_printed &&
-        memcmp(hosts->print, hosts->other, hosts->printed * sizeof *hosts->print) == 0)
-        return TESS_OK;
     struct tess_topology *part = tess_topology_new();
     struct tess_routes routes = {0};
     if (!part)
-        TESS_FAIL(TESS_ERR_MEMORY, "no memory left for the search of rings");
-    enum tess_status status = hosts_part(hosts, host, part);
+        return hosts_no_memory();
+    enum tess_status status = hosts_part(hosts, make->unit, part);
     if (status == TESS_OK)
         status = tess_routes_open(part, &routes);
     if (status == TESS_OK)
-        status = hosts_search(hosts, &routes, deadline_s);
+        status = hosts_search(hosts, &routes, make);
     tess_routes_free(&routes);
     tess_topology_free(part);
-    double *swap = hosts->other;
-    hosts->other = hosts->print;
-    hosts->print = swap;
-    hosts->other_printed = hosts->printed;
     return status;
 }
 
-/* ---- the network ---------------------------------------------------------------------------- */
+/* ---- ways from unit to unit ------------------------------------------------------------------ */
 
-/* The switch at which a node of the host sends, or receives: over its widest link. -1: none. */
-static int32_t hosts_switch(const struct hosts *hosts, int32_t host, int32_t place, bool sends)
+/* The switch at which a node of the unit sends, or receives: over its widest link. -1: none. */
+static int32_t hosts_switch(const struct hosts *hosts, int32_t unit, int32_t place, bool sends)
 {
     int32_t at = -1;
     double widest = 0;
-    for (int32_t k = hosts->link_first[host]; k < hosts->link_first[host + 1]; k++) {
+    for (int32_t k = hosts->link_first[unit]; k < hosts->link_first[unit + 1]; k++) {
         const struct tess_topo_link *link = &hosts->topology->link[hosts->link[k]];
         int32_t inside = sends ? link->from : link->to, net = sends ? link->to : link->from;
         if (hosts_is_net(hosts, net) && !hosts_is_net(hosts, inside) &&
@@ -361,153 +431,233 @@ static int32_t hosts_switch(const struct hosts *hosts, int32_t host, int32_t pla
     return at;
 }
 
-/* Adds the shortest way between two switches to uses; false where there is none, or the search has
- * taken too long. */
-static bool hosts_cross(struct hosts *hosts, int32_t from, int32_t to)
+static const struct hosts_way *hosts_way(const struct hosts *hosts, int32_t unit, int32_t number)
 {
-    const struct tess_topology *topology = hosts->topology;
-    int32_t queued = 0;
-    hosts->epoch++;
-    if (from < 0 || to < 0)
-        return false;
-    hosts->mark[from] = hosts->epoch;
-    hosts->queue[queued++] = from;
-    for (int32_t head = 0; head < queued && hosts->mark[to] != hosts->epoch; head++) {
-        int32_t net = hosts->queue[head];
-        hosts->visits += hosts->out_first[net + 1] - hosts->out_first[net];
-        if (hosts->visits > HOSTS_VISITS_MAX)
-            return false;
-        for (int32_t k = hosts->out_first[net]; k < hosts->out_first[net + 1]; k++) {
-            int32_t next = topology->link[hosts->out[k]].to;
-            if (!hosts_is_net(hosts, next) || hosts->mark[next] == hosts->epoch)
-                continue;
-            hosts->mark[next] = hosts->epoch;
-            hosts->came[next] = hosts->out[k];
-            hosts->queue[queued++] = next;
-        }
-    }
-    if (hosts->mark[to] != hosts->epoch)
-        return false;
-    for (int32_t net = to; net != from; net = topology->link[hosts->came[net]].from)
-        hosts->uses[hosts->came[net]]++;
-    return true;
+    const struct hosts_make *make = &hosts->make[hosts->make_of[unit]];
+    /* -1: the best alone, -2: by number. */
+    return &make->way[number >= 0 ? number : make->ways - 1 - number];
 }
 
-/* What the network leaves of `gbs` with hosts in this order; 0 where it is not known. */
-static double hosts_network(struct hosts *hosts, const int32_t *order, double gbs)
+/* Is the unit at this place of the order passed backwards? */
+static bool hosts_turned(bool turns, int32_t place)
 {
-    const struct tess_topology *topology = hosts->topology;
-    memset(hosts->uses, 0, (size_t)topology->link_count * sizeof *hosts->uses);
-    for (int32_t i = 0; i < hosts->ordered; i++) {
-        int32_t from = order[i], to = order[(i + 1) % hosts->ordered];
-        if (!hosts_cross(hosts, hosts->exit[from], hosts->entry[to]))
-            return 0;
-    }
-    for (int32_t i = 0; i < topology->link_count; i++) {
-        if (hosts->uses[i] > 0)
-            gbs = fmin(gbs, topology->link[i].gbs / hosts->uses[i]);
+    return turns && place % 2 == 1;
+}
+
+/* The narrowest of a ring's ways through units, and where it enters and leaves each. */
+static double hosts_through(struct hosts *hosts, const int32_t *order, int32_t number, bool turns)
+{
+    double gbs = INFINITY;
+    for (int32_t i = 0; i < hosts->net.ordered; i++) {
+        int32_t unit = order[i];
+        const struct hosts_way *way = hosts_way(hosts, unit, number);
+        bool turned = hosts_turned(turns, i);
+        hosts->entry[unit] = hosts_switch(hosts, unit, turned ? way->exit : way->entry, false);
+        hosts->exit[unit] = hosts_switch(hosts, unit, turned ? way->entry : way->exit, true);
+        gbs = fmin(gbs, way->gbs);
     }
     return gbs;
 }
 
-/* ---- the whole ------------------------------------------------------------------------------ */
-
-/* The devices of the hosts in this order into the ring, and its bandwidth. */
-static enum tess_status hosts_ring(struct hosts *hosts, const int32_t *order, bool natural,
-                                   double deadline_s, struct tess_ring *ring,
-                                   struct tess_rings *rings)
+/* Adds the ring's hops between units, from what hosts_through has found; false where one is not
+ * known. */
+static bool hosts_cross(struct hosts *hosts, const int32_t *order, double gbs, bool spread)
 {
-    int32_t filled = 0;
-    double gbs = INFINITY;
-    hosts->other_printed = 0;
-    for (int32_t i = 0; i < hosts->ordered; i++) {
-        int32_t host = order[i];
-        TESS_TRY(hosts_solve(hosts, host, deadline_s));
-        const struct hosts_solved *solved = &hosts->solved;
-        const struct hosts_way *way = natural ? &solved->natural : &solved->best;
-        for (int32_t k = 0; k < solved->count; k++)
-            ring->order[filled++] =
-                hosts->device[hosts->node[hosts->node_first[host] + way->device[k]]];
-        hosts->exit[host] = hosts_switch(hosts, host, way->exit, true);
-        hosts->entry[host] = hosts_switch(hosts, host, way->entry, false);
-        gbs = fmin(gbs, way->gbs);
-        rings->single_bound_gbs = fmin(rings->single_bound_gbs, solved->bound_gbs);
-        rings->bound_gbs = fmin(rings->bound_gbs, solved->wide_gbs);
+    for (int32_t i = 0; i < hosts->net.ordered; i++) {
+        int32_t from = order[i], to = order[(i + 1) % hosts->net.ordered];
+        if (!tess__ring_net_add(&hosts->net, hosts->exit[from], hosts->entry[to], gbs, spread))
+            return false;
     }
-    ring->gbs = hosts_network(hosts, order, gbs);
-    return TESS_OK;
+    return true;
 }
 
-/* Begins with device 0. */
-static void hosts_turn(struct tess_ring *ring, int32_t *scratch, int32_t count)
+/* The devices of the units in this order. Begins with device 0. */
+static void hosts_lay(const struct hosts *hosts, const int32_t *order, int32_t number, bool turns,
+                      int32_t *scratch, struct tess_ring *ring)
 {
-    int32_t zero = 0;
-    while (ring->order[zero] != 0)
+    int32_t count = hosts->topology->device_count, filled = 0, zero = 0;
+    for (int32_t i = 0; i < hosts->net.ordered; i++) {
+        const struct hosts_way *way = hosts_way(hosts, order[i], number);
+        int32_t devices = hosts->make[hosts->make_of[order[i]]].count;
+        const int32_t *node = hosts->node + hosts->node_first[order[i]];
+        for (int32_t k = 0; k < devices; k++) {
+            int32_t at = hosts_turned(turns, i) ? devices - 1 - k : k;
+            scratch[filled++] = hosts->device[node[way->device[at]]];
+        }
+    }
+    while (scratch[zero] != 0)
         zero++;
-    memcpy(scratch, ring->order, (size_t)count * sizeof *scratch);
     for (int32_t i = 0; i < count; i++)
         ring->order[i] = scratch[(zero + i) % count];
 }
 
-static int hosts_compare(const void *a, const void *b)
+/* One ring of the units in this order: the best alone (-1) or by number (-2). */
+static void hosts_single(struct hosts *hosts, const int32_t *order, int32_t number,
+                         int32_t *scratch, struct tess_ring *ring)
 {
-    int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
-    return (x > y) - (x < y);
+    double gbs = hosts_through(hosts, order, number, false);
+    bool known = hosts_cross(hosts, order, 1, false);
+    double share = tess__ring_net_share(&hosts->net);
+    ring->gbs = known ? fmin(gbs, share) : 0;
+    hosts_lay(hosts, order, number, false, scratch, ring);
 }
 
-static enum tess_status hosts_find(struct hosts *hosts, double deadline_s, int32_t *by_number,
+/* What rings at once carry; gbs[] of each. 0 where a hop is not known. */
+static double hosts_together(struct hosts *hosts, int32_t rings, bool turns, double *gbs)
+{
+    double total = 0;
+    bool known = true;
+    for (int32_t r = 0; r < rings && known; r++) {
+        gbs[r] = hosts_through(hosts, hosts->net.order, r, turns);
+        known = hosts_cross(hosts, hosts->net.order, gbs[r], true);
+    }
+    double share = fmin(tess__ring_net_share(&hosts->net), 1);
+    for (int32_t r = 0; r < rings && known; r++) {
+        gbs[r] *= share;
+        total += gbs[r];
+    }
+    return total;
+}
+
+/* ---- the whole ------------------------------------------------------------------------------ */
+
+/* By number, where the devices of a unit follow each other so. */
+static void hosts_natural(struct hosts *hosts, int32_t *scratch, struct tess_ring *ring)
+{
+    hosts_single(hosts, hosts->by_number, -2, scratch, ring);
+    for (int32_t i = 0; i < hosts->topology->device_count; i++) {
+        if (ring->order[i] != i)
+            ring->gbs = 0;
+        ring->order[i] = i;
+    }
+}
+
+/* Several rings, where they carry more than the best one. */
+static enum tess_status hosts_find_rings(struct hosts *hosts, int32_t most, int32_t *scratch,
+                                         struct tess_rings *rings)
+{
+    double gbs[2][TESS_RINGS_MAX];
+    double total[2] = {0};
+    int32_t count = most;
+    bool may_turn = true;
+    for (int32_t m = 0; m < hosts->makes; m++) {
+        count = hosts->make[m].ways < count ? hosts->make[m].ways : count;
+        may_turn = may_turn && hosts->make[m].turns;
+    }
+    total[0] = hosts_together(hosts, count, false, gbs[0]);
+    if (may_turn)
+        total[1] = hosts_together(hosts, count, true, gbs[1]);
+    bool turns = total[1] > total[0] * (1 + TESS__RING_NEAR);
+    if (total[turns] <= rings->best_single.gbs * (1 + TESS__RING_NEAR))
+        count = 0;
+    for (int32_t r = 0; r < (count > 0 ? count : 1); r++) {
+        struct tess_ring *ring = &rings->ring[r];
+        ring->order = malloc((size_t)rings->count * sizeof *ring->order);
+        if (!ring->order)
+            return hosts_no_memory();
+        rings->ring_count++;
+        ring->gbs = count > 0 ? gbs[turns][r] : rings->best_single.gbs;
+        if (count > 0)
+            hosts_lay(hosts, hosts->net.order, r, turns, scratch, ring);
+        else
+            memcpy(ring->order, rings->best_single.order,
+                   (size_t)rings->count * sizeof *ring->order);
+        rings->total_gbs += ring->gbs;
+    }
+    return TESS_OK;
+}
+
+static enum tess_status hosts_find(struct hosts *hosts, int32_t most, int32_t *scratch,
                                    struct tess_rings *rings)
 {
-    int32_t count = rings->count;
-    for (int32_t i = 0; i < count; i++) {
-        const struct tess_node *device = &hosts->topology->node[hosts->topology->device[i]];
-        if (device->host < 0)
-            TESS_FAIL(TESS_ERR_DATA, "device '%s' is on no host; expected all to be on one",
-                      device->name);
+    size_t bytes = (size_t)rings->count * sizeof(int32_t);
+    TESS_TRY(tess__ring_net_walk(&hosts->net, hosts->has_devices));
+    TESS_TRY(hosts_find_makes(hosts));
+    for (int32_t m = 0; m < hosts->makes; m++) {
+        TESS_TRY(hosts_solve(hosts, &hosts->make[m]));
+        rings->single_bound_gbs = fmin(rings->single_bound_gbs, hosts->make[m].bound_gbs);
+        rings->bound_gbs = fmin(rings->bound_gbs, hosts->make[m].wide_gbs);
     }
-    TESS_TRY(hosts_walk(hosts));
-    memcpy(by_number, hosts->order, (size_t)hosts->ordered * sizeof *by_number);
-    qsort(by_number, (size_t)hosts->ordered, sizeof *by_number, hosts_compare);
-    TESS_TRY(hosts_ring(hosts, hosts->order, false, deadline_s, &rings->best_single, rings));
-    TESS_TRY(hosts_ring(hosts, by_number, true, deadline_s, &rings->natural, rings));
-    /* As many as there are devices, so that it may hold an order while it is turned. */
-    hosts_turn(&rings->best_single, rings->ring[0].order, count);
-    hosts_turn(&rings->natural, rings->ring[0].order, count);
+    TESS_TRY(tess__ring_net_bound(&hosts->net, hosts->has_devices, &rings->single_bound_gbs,
+                                  &rings->bound_gbs));
+    hosts_single(hosts, hosts->net.order, -1, scratch, &rings->best_single);
+    hosts_natural(hosts, scratch, &rings->natural);
     if (rings->natural.gbs >= rings->best_single.gbs) {
-        memcpy(rings->best_single.order, rings->natural.order,
-               (size_t)count * sizeof *rings->natural.order);
+        memcpy(rings->best_single.order, rings->natural.order, bytes);
         rings->best_single.gbs = rings->natural.gbs;
     }
-    memcpy(rings->ring[0].order, rings->best_single.order,
-           (size_t)count * sizeof *rings->natural.order);
-    rings->ring[0].gbs = rings->total_gbs = rings->best_single.gbs;
-    rings->ring_count = 1;
+    TESS_TRY(hosts_find_rings(hosts, most, scratch, rings));
+    rings->single_bound_gbs = fmin(rings->single_bound_gbs, rings->bound_gbs);
     rings->optimal = rings->best_single.gbs >= rings->single_bound_gbs * (1 - TESS__RING_NEAR);
     return TESS_OK;
+}
+
+/* All devices in one unit: there is no network to pass. */
+static enum tess_status hosts_find_one(const struct hosts *hosts, int32_t most,
+                                       struct tess_rings *rings)
+{
+    struct tess__ring_effort effort = {.steps = HOSTS_STEPS, .deadline_s = hosts->deadline_s};
+    struct tess_routes routes;
+    tess_rings_free(rings);
+    TESS_TRY(tess_routes_open(hosts->topology, &routes));
+    enum tess_status status = tess__rings_find(&routes, most, &effort, rings);
+    tess_routes_free(&routes);
+    return status;
+}
+
+bool tess__rings_are_hosts(const struct tess_topology *topology)
+{
+    int32_t hosts = topology->host_count, first = -1;
+    bool several = false, linked = true, *on = calloc((size_t)hosts + 1, sizeof *on);
+    for (int32_t i = 0; i < topology->link_count && on; i++) {
+        const struct tess_node *from = &topology->node[topology->link[i].from];
+        const struct tess_node *to = &topology->node[topology->link[i].to];
+        if (from->kind == TESS_NODE_NET && to->kind != TESS_NODE_NET && to->host >= 0)
+            on[to->host] = true;
+    }
+    for (int32_t i = 0; i < topology->device_count && on; i++) {
+        int32_t host = topology->node[topology->device[i]].host;
+        linked = linked && host >= 0 && on[host];
+        first = i == 0 ? host : first;
+        several = several || host != first;
+    }
+    several = several && linked && on;
+    free(on);
+    return several;
+}
+
+enum tess_status tess__rings_find_hosts(const struct tess_topology *topology, int32_t most,
+                                        double deadline_s, struct tess_rings *rings_out)
+{
+    size_t bytes = (size_t)topology->device_count * sizeof(int32_t);
+    *rings_out = (struct tess_rings){
+        .count = topology->device_count, .single_bound_gbs = INFINITY, .bound_gbs = INFINITY};
+    struct hosts *hosts = calloc(1, sizeof *hosts);
+    int32_t *scratch = malloc(bytes);
+    rings_out->best_single.order = malloc(bytes);
+    rings_out->natural.order = malloc(bytes);
+    enum tess_status status = TESS_OK;
+    if (!hosts || !scratch || !rings_out->best_single.order || !rings_out->natural.order) {
+        status = hosts_no_memory();
+        goto done;
+    }
+    hosts->topology = topology;
+    hosts->deadline_s = deadline_s;
+    TESS_TRY_GOTO(status, done, hosts_fill(hosts));
+    status = hosts->numbered == 1 ? hosts_find_one(hosts, most, rings_out)
+                                  : hosts_find(hosts, most, scratch, rings_out);
+done:
+    if (hosts)
+        hosts_close(hosts);
+    free(scratch);
+    if (status != TESS_OK)
+        tess_rings_free(rings_out);
+    return status;
 }
 
 enum tess_status tess_rings_find_hosts(const struct tess_topology *topology, double time_limit_s,
                                        struct tess_rings *rings_out)
 {
-    size_t bytes = (size_t)topology->device_count * sizeof(int32_t);
     double deadline_s = time_limit_s > 0 ? tess_clock_s() + time_limit_s : 0;
-    *rings_out = (struct tess_rings){
-        .count = topology->device_count, .single_bound_gbs = INFINITY, .bound_gbs = INFINITY};
-    struct hosts *hosts = hosts_open(topology);
-    int32_t *by_number = malloc(((size_t)topology->host_count + 1) * sizeof *by_number);
-    rings_out->ring[0].order = malloc(bytes);
-    rings_out->best_single.order = malloc(bytes);
-    rings_out->natural.order = malloc(bytes);
-    enum tess_status status = TESS_OK;
-    if (!hosts || !by_number || !rings_out->ring[0].order || !rings_out->best_single.order ||
-        !rings_out->natural.order)
-        status = tess_fail(TESS_ERR_MEMORY, "no memory left for the search of rings");
-    if (status == TESS_OK)
-        status = hosts_find(hosts, deadline_s, by_number, rings_out);
-    if (hosts)
-        hosts_close(hosts);
-    free(by_number);
-    if (status != TESS_OK)
-        tess_rings_free(rings_out);
-    return status;
+    return tess__rings_find_hosts(topology, TESS_RINGS_MAX, deadline_s, rings_out);
 }

@@ -9,7 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LARGE_PASSES 3 /* over the blocks, opening each anew */
+#define LARGE_PASSES      3   /* over the blocks, opening each anew */
+#define LARGE_DEVICES_MAX 128 /* as routes have */
+#define LARGE_WORK        30  /* looks at a capacity for a step of the effort */
 
 struct large {
     const struct tess__ring_table *table;
@@ -71,7 +73,7 @@ static void large_split(struct large *large, int32_t first, int32_t count, int l
     }
     memcpy(part, sorted, (size_t)count * sizeof *part);
     /* Sizes of the groups, before deeper levels use `group` again. */
-    int32_t size[128] = {0};
+    int32_t size[LARGE_DEVICES_MAX] = {0};
     for (int32_t i = 0; i < count; i++)
         size[group[i]]++;
     for (int32_t g = 0; g < groups; g++) {
@@ -116,7 +118,8 @@ static struct large_worth large_judge(struct large *large, const int32_t *order)
     worth.gbs = tess__ring_table_gbs(table, large->gbs, order, large->uses, &worth.cost);
     tess__ring_table_add(table, order, large->uses);
     for (int32_t r = 0; r < table->rows; r++) {
-        worth.tight += large->gbs[r] <= large->uses[r] * worth.gbs * (1 + TESS__RING_NEAR);
+        worth.tight += large->uses[r] > 0 &&
+                       large->gbs[r] <= large->uses[r] * worth.gbs * (1 + TESS__RING_NEAR);
         large->uses[r] = 0;
     }
     return worth;
@@ -133,10 +136,8 @@ static bool large_is_better(const struct large_worth *a, const struct large_wort
 static bool large_turn_block(struct large *large, int32_t first, int32_t count,
                              struct large_worth *worth)
 {
-    int32_t original[TESS__RING_EXACT_MAX];
+    int32_t original[LARGE_DEVICES_MAX];
     bool better = false;
-    if (count > TESS__RING_EXACT_MAX)
-        return false;
     memcpy(original, large->order + first, (size_t)count * sizeof *original);
     memcpy(large->trial, large->order, (size_t)large->table->count * sizeof *large->trial);
     for (int32_t turn = 0; turn < 2 * count; turn++) {
@@ -152,6 +153,48 @@ static bool large_turn_block(struct large *large, int32_t first, int32_t count,
         better = true;
     }
     return better;
+}
+
+/* ---- single devices ------------------------------------------------------------------------- */
+
+/* trial: order with the device of one place at another. */
+static void large_move(struct large *large, int32_t from, int32_t to)
+{
+    int32_t count = large->table->count, kept = 0;
+    for (int32_t i = 0; i < count; i++) {
+        if (i == from)
+            continue;
+        if (kept == to)
+            kept++;
+        large->trial[kept++] = large->order[i];
+    }
+    large->trial[to] = large->order[from];
+}
+
+/* Puts one device elsewhere as long as that helps, a limited number of times: where every pair has
+ * its own link, blocks say nothing, and further rings must avoid what the first ones use. */
+static void large_mend(struct large *large, double bound_gbs, struct large_worth *worth)
+{
+    int32_t count = large->table->count;
+    int64_t work = 0, most = LARGE_WORK * large->effort->steps,
+            each = 4 * count + large->table->rows;
+    bool better = true;
+    while (better && worth->gbs < bound_gbs * (1 - TESS__RING_NEAR)) {
+        better = false;
+        for (int32_t move = 0; move < count * count && work < most; move++) {
+            int32_t from = move / count, to = move % count;
+            if (from == to)
+                continue;
+            large_move(large, from, to);
+            struct large_worth moved = large_judge(large, large->trial);
+            work += each;
+            if (!large_is_better(&moved, worth))
+                continue;
+            memcpy(large->order, large->trial, (size_t)count * sizeof *large->order);
+            *worth = moved;
+            better = true;
+        }
+    }
 }
 
 /* ---- the search ----------------------------------------------------------------------------- */
@@ -206,6 +249,11 @@ enum tess_status tess__ring_improve(const struct tess__ring_table *table, const 
     *found_out = (struct tess__ring_found){.bound_gbs = tess__ring_single_bound(table, gbs)};
     given = large_judge(&large, order);
     TESS_TRY_GOTO(status, done, large_build(&large, &built));
+    if (!large_is_better(&built, &given)) {
+        built = given;
+        memcpy(large.order, order, count * sizeof *order);
+    }
+    large_mend(&large, found_out->bound_gbs, &built);
     if (large_is_better(&built, &given)) {
         given = built;
         large_hand_out(&large, order);

@@ -55,6 +55,7 @@ struct tess__ring_found {
 struct tess__ring_effort {
     int64_t steps;     /* of the walk; a million takes a quarter of a second or so */
     double deadline_s; /* by tess_clock_s; 0: none */
+    bool by_hosts;     /* of more devices than an exact search has: look host by host as well */
 };
 
 /*
@@ -64,6 +65,20 @@ struct tess__ring_effort {
 enum tess_status tess__ring_search(const struct tess__ring_table *table, const double *gbs,
                                    const struct tess__ring_effort *effort, int32_t *order,
                                    struct tess__ring_found *found_out);
+
+/* ---- ring.c --------------------------------------------------------------------------------- */
+
+/* tess_rings_find with so much effort for the best ring; `most` is 1 to TESS_RINGS_MAX. */
+enum tess_status tess__rings_find(const struct tess_routes *routes, int32_t most,
+                                  const struct tess__ring_effort *effort,
+                                  struct tess_rings *rings_out);
+
+/* ---- ring_hosts.c --------------------------------------------------------------------------- */
+
+/* Are these devices on several hosts that all have a link to the network? */
+bool tess__rings_are_hosts(const struct tess_topology *topology);
+enum tess_status tess__rings_find_hosts(const struct tess_topology *topology, int32_t most,
+                                        double deadline_s, struct tess_rings *rings_out);
 
 /* ---- ring_large.c --------------------------------------------------------------------------- */
 
@@ -77,8 +92,8 @@ enum tess_status tess__ring_improve(const struct tess__ring_table *table, const 
 /* No ring alone carries more: the widest hops that still lead from everywhere to everywhere. */
 double tess__ring_single_bound(const struct tess__ring_table *table, const double *gbs);
 
-/* No set of rings carries more than the least of these cuts: around each device and around each
- * group of devices that a kind of path keeps together. */
+/* No set of rings carries more than the least of these cuts: around each device, around each group
+ * of devices that a kind of path keeps together, and around those of each rack. */
 enum tess_status tess__ring_cut_bound(const struct tess_routes *routes, double *bound_out);
 
 /* ---- ring_pack.c ---------------------------------------------------------------------------- */

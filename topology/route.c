@@ -39,6 +39,7 @@ struct tess_route_search {
     int32_t *queue;       /* nodes, first in first out */
     struct route_entry *heap;
     int32_t *depth;       /* links from the source */
+    int32_t *turn;        /* of a device's node, at NICs side by side; -1: none is near */
     int32_t queued, room; /* room: of routes->link */
     int32_t used;
     int32_t source_host;
@@ -247,6 +248,130 @@ static enum tess_status route_level(struct tess_route_search *search, int32_t fr
     return TESS_OK;
 }
 
+/* ---- NICs side by side ------------------------------------------------------------------------
+ */
+
+#define ROUTE_NICS_MAX 16 /* side by side */
+
+/* The link from one node to another of that kind and width; -1. */
+static int32_t route_link(const struct tess_route_search *search, int32_t from, int32_t to,
+                          const struct tess_topo_link *like)
+{
+    for (int32_t k = search->first[from]; k < search->first[from + 1]; k++) {
+        const struct tess_topo_link *link = &search->topology->link[search->out[k]];
+        if (link->to == to && link->kind == like->kind && link->gbs == like->gbs)
+            return search->out[k];
+    }
+    return -1;
+}
+
+static bool route_is_nic_out(const struct tess_route_search *search, int32_t node)
+{
+    bool out = false;
+    for (int32_t k = search->first[node]; k < search->first[node + 1]; k++)
+        out |= search->topology->link[search->out[k]].kind == TESS_LINK_NET;
+    return out && search->topology->node[node].kind == TESS_NODE_NIC;
+}
+
+/* The NIC of the device's host that is the fewest links away; -1. depth: who came by, 1 + number.
+ */
+static int32_t route_nearest_nic(struct tess_route_search *search, int32_t device)
+{
+    const struct tess_topology *topology = search->topology;
+    int32_t source = topology->device[device], queued = 0;
+    if (topology->node[source].host < 0)
+        return -1;
+    search->depth[source] = device + 1;
+    search->queue[queued++] = source;
+    for (int32_t head = 0; head < queued; head++) {
+        int32_t node = search->queue[head];
+        if (route_is_nic_out(search, node))
+            return node;
+        for (int32_t k = search->first[node]; k < search->first[node + 1]; k++) {
+            const struct tess_topo_link *link = &topology->link[search->out[k]];
+            const struct tess_node *to = &topology->node[link->to];
+            if (link->kind == TESS_LINK_NVLINK || to->host != topology->node[source].host ||
+                to->kind == TESS_NODE_DEVICE || search->depth[link->to] == source + 1)
+                continue;
+            search->depth[link->to] = source + 1;
+            search->queue[queued++] = link->to;
+        }
+    }
+    return -1;
+}
+
+/* Of each device: which one it is, by node, of those with its nearest NIC. */
+static void route_take_turns(struct tess_route_search *search)
+{
+    const struct tess_topology *topology = search->topology;
+    int32_t *met = search->came; /* devices at a NIC so far */
+    memset(met, 0, (size_t)topology->node_count * sizeof *met);
+    memset(search->depth, 0, (size_t)topology->node_count * sizeof *search->depth);
+    for (int32_t i = 0; i < topology->node_count; i++) {
+        const struct tess_node *node = &topology->node[i];
+        bool inside = node->kind == TESS_NODE_DEVICE && node->host >= 0;
+        int32_t nic = inside ? route_nearest_nic(search, i) : -1;
+        search->turn[i] = nic >= 0 ? met[nic]++ : -1;
+    }
+}
+
+/* The NIC by which a route leaves its host, or comes into one: place of the first of its two links
+ * in the route, -1: none. */
+static int32_t route_nic(const struct tess_route_search *search, const struct tess_route *route,
+                         bool leaves)
+{
+    const struct tess_topology *topology = search->topology;
+    for (int32_t i = 0; i + 1 < route->link_count; i++) {
+        int32_t k = leaves ? i : route->link_count - 2 - i;
+        int32_t at = topology->link[search->routes->link[route->first + k]].to;
+        if (topology->node[at].kind == TESS_NODE_NIC)
+            return k;
+    }
+    return -1;
+}
+
+/* Puts NIC number `turn`, of those between the same two nodes with the same links, in its place. */
+static void route_turn_nic(struct tess_route_search *search, const struct tess_route *route,
+                           int32_t place, int32_t turn)
+{
+    const struct tess_topology *topology = search->topology;
+    int32_t *link = search->routes->link + route->first + place;
+    const struct tess_topo_link *in = &topology->link[link[0]], *out = &topology->link[link[1]];
+    int32_t pair[ROUTE_NICS_MAX][2], found = 0;
+    for (int32_t k = search->first[in->from]; k < search->first[in->from + 1]; k++) {
+        const struct tess_topo_link *other = &topology->link[search->out[k]];
+        if (other->kind != in->kind || other->gbs != in->gbs || found == ROUTE_NICS_MAX ||
+            topology->node[other->to].kind != TESS_NODE_NIC ||
+            topology->node[other->to].host != topology->node[in->to].host)
+            continue;
+        pair[found][0] = search->out[k];
+        pair[found][1] = route_link(search, other->to, out->to, out);
+        found += pair[found][1] >= 0;
+    }
+    if (found > 1 && turn >= 0)
+        memcpy(link, pair[turn % found], sizeof pair[0]);
+}
+
+/*
+ * Devices that would all use the first of several NICs side by side take turns, in order of their
+ * numbers: which of equal ways is taken is for the one who sends to say.
+ */
+static void route_spread_nics(struct tess_route_search *search, int32_t from)
+{
+    const struct tess_topology *topology = search->topology;
+    int32_t own = search->turn[topology->device[from]];
+    for (int32_t to = 0; to < topology->device_count; to++) {
+        const struct tess_route *route = &search->row[to];
+        int32_t leave = route->kind == TESS_PATH_NET ? route_nic(search, route, true) : -1;
+        int32_t enter = leave < 0 ? -1 : route_nic(search, route, false);
+        /* One NIC alone is that of the end which is on a host. */
+        if (leave >= 0 && (leave != enter || own >= 0))
+            route_turn_nic(search, route, leave, own);
+        if (enter >= 0 && (leave != enter || own < 0))
+            route_turn_nic(search, route, enter, search->turn[topology->device[to]]);
+    }
+}
+
 /* ---- opening -------------------------------------------------------------------------------- */
 
 /* By node that they leave, then by the one they lead to, then by number. */
@@ -283,6 +408,7 @@ void tess_route_search_close(struct tess_route_search *search)
     free(search->came);
     free(search->queue);
     free(search->depth);
+    free(search->turn);
     free(search->heap);
     free(search);
 }
@@ -301,13 +427,15 @@ enum tess_status tess_route_search_open(const struct tess_topology *topology,
     search->came = malloc(nodes * sizeof *search->came);
     search->queue = malloc((nodes + links + 1) * sizeof *search->queue);
     search->depth = malloc(nodes * sizeof *search->depth);
+    search->turn = malloc(nodes * sizeof *search->turn);
     search->heap = malloc((links + 1) * sizeof *search->heap);
     if (!search->first || !search->out || !search->width || !search->came || !search->queue ||
-        !search->depth || !search->heap) {
+        !search->depth || !search->turn || !search->heap) {
         tess_route_search_close(search);
         return route_no_memory();
     }
     route_sort_links(search);
+    route_take_turns(search);
     *search_out = search;
     return TESS_OK;
 }
@@ -325,6 +453,7 @@ static enum tess_status route_row(struct tess_route_search *search, int32_t from
         search->level = (enum route_level)level;
         TESS_TRY(route_level(search, from, &all));
     }
+    route_spread_nics(search, from);
     return TESS_OK;
 }
 

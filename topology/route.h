@@ -36,7 +36,8 @@ struct tess_routes {
 };
 
 /*
- * The cheapest kind of path, then the widest, then the fewest links, then the lowest numbers. A
+ * The cheapest kind of path, then the widest, then the fewest links, then the lowest numbers; but
+ * devices that would use the first of several NICs side by side take turns at them. A
  * path never goes through a third device, as a ring's data is not forwarded there: NVB is a word of
  * files, not of a route. Nor does it use a device's NVLink to another device to reach a processor
  * (NCCL 2.28 does, and takes a bridge between sockets for a way around them), nor pass a host that

@@ -263,6 +263,50 @@ struct tess_topology *machine_cluster(int hosts, int each)
     return machine_racks(1, hosts, each);
 }
 
+struct tess_topology *machine_nvl(int racks, int hosts, int each)
+{
+    struct tess_topology *topology = tess_topology_new();
+    int32_t core = add(topology, TESS_NODE_NET, -1, 0);
+    for (int rack = 0; rack < racks; rack++) {
+        int32_t nvs = add(topology, TESS_NODE_NVSWITCH, -1, rack);
+        for (int host = rack * hosts; host < (rack + 1) * hosts; host++) {
+            int32_t cpu = add_cpu(topology, host, 0, TESS_CPU_ARM, 0);
+            for (int i = 0; i < each; i++) {
+                int32_t gpu = add(topology, TESS_NODE_DEVICE, host, i);
+                int32_t pci = add(topology, TESS_NODE_PCI, host, i);
+                int32_t nic = add(topology, TESS_NODE_NIC, host, i);
+                join(topology, TESS_LINK_NVLINK, gpu, nvs, TESS_GBS_NVLINK_SM100 * 18, 18);
+                join(topology, TESS_LINK_PCI, gpu, pci, TESS_GBS_PCI(480, 16), 1);
+                join(topology, TESS_LINK_PCI, nic, pci, TESS_GBS_PCI(480, 16), 1);
+                join(topology, TESS_LINK_PCI, pci, cpu, TESS_GBS_PCI(480, 16), 1);
+                join(topology, TESS_LINK_NET, nic, core, 50, 1);
+            }
+        }
+    }
+    return finish(topology);
+}
+
+struct tess_topology *machine_p100(void)
+{
+    struct tess_topology *topology = tess_topology_new();
+    int32_t cpu[2], pci[4], gpu[8];
+    for (int i = 0; i < 2; i++)
+        cpu[i] = add_cpu(topology, 0, i, TESS_CPU_INTEL, 79);
+    for (int i = 0; i < 4; i++) {
+        pci[i] = add(topology, TESS_NODE_PCI, 0, i);
+        join(topology, TESS_LINK_PCI, pci[i], cpu[i / 2], X16_GEN3, 1);
+    }
+    for (int i = 0; i < 8; i++) {
+        gpu[i] = add(topology, TESS_NODE_DEVICE, 0, i);
+        join(topology, TESS_LINK_PCI, gpu[i], pci[i / 2], X16_GEN3, 1);
+        for (int j = i / 4 * 4; j < i; j++)
+            join(topology, TESS_LINK_NVLINK, gpu[i], gpu[j], TESS_GBS_NVLINK_SM60, 1);
+        if (i >= 4)
+            join(topology, TESS_LINK_NVLINK, gpu[i], gpu[i - 4], TESS_GBS_NVLINK_SM60, 1);
+    }
+    return finish(topology);
+}
+
 static int draw(uint64_t *state, int below)
 {
     *state = tess_hash_mix(*state + 0x9e3779b97f4a7c15u);

@@ -20,6 +20,10 @@ struct tess_topology *machine_three_numa(void);
 struct tess_topology *machine_cluster(int hosts, int each); /* DGX-1-like hosts on one switch */
 /* The same in racks, host h in rack h % racks; uplinks as wide as a host's link. */
 struct tess_topology *machine_racks(int racks, int hosts, int each);
+/* Racks of hosts whose devices share a rack's NVSwitches, 18 links of B200 each; a NIC of 50 GB/s
+ * beside each device, all on one switch. */
+struct tess_topology *machine_nvl(int racks, int hosts, int each);
+struct tess_topology *machine_p100(void); /* 8 P100, cube mesh of single links, Broadwell */
 struct tess_topology *machine_random(unsigned seed, int count); /* whole GB/s, shared links */
 /* Nodes of all kinds and directed links of all kinds anywhere; not finished, and often not sound.
  */

@@ -5,6 +5,8 @@
 #include "machines.h"
 #include "rings.h"
 
+#include "base/clock.h"
+
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -280,10 +282,113 @@ static void case_a_thousand_hosts(void **state)
     assert_int_equal(host_changes(topology, &rings.best_single), 1024);
     tess_rings_free(&rings);
     tess_topology_free(topology);
-    /* A host without a way out. */
+    /* One host needs no network, */
     topology = machine_dgx1v();
+    assert_int_equal(tess_rings_find_hosts(topology, 0, &rings), TESS_OK);
+    rings_near(rings.best_single.gbs, 40);
+    tess_rings_free(&rings);
+    /* several do: here the second one's NIC has no link. */
+    tess_topology_free(topology);
+    topology = machine_cluster(2, 8);
+    for (int32_t i = 0; i < topology->link_count; i++) {
+        struct tess_topo_link *link = &topology->link[i];
+        if (link->kind == TESS_LINK_NET &&
+            (topology->node[link->from].host == 1 || topology->node[link->to].host == 1))
+            *link = topology->link[--topology->link_count];
+    }
     assert_int_equal(tess_rings_find_hosts(topology, 0, &rings), TESS_ERR_DATA);
     tess_topology_free(topology);
+}
+
+/* NVLink over hosts: a rack of 18 hosts is one domain, which a ring enters and leaves once, over
+ * NICs of 50 GB/s. A device sends 721.8 GB/s by NVLink, and 50 more by its NIC. */
+static void case_nvlink_over_hosts(void **state)
+{
+    (void)state;
+    struct rings one = rings_find(machine_nvl(1, 18, 4), 8);
+    rings_near(one.found.total_gbs, 721.8);
+    rings_near(one.found.bound_gbs, 721.8);
+    assert_true(one.found.optimal);
+    rings_drop(&one);
+    struct tess_topology *topology = machine_nvl(15, 18, 4);
+    struct tess_rings rings;
+    double from_s = tess_clock_thread_s();
+    assert_int_equal(tess_rings_find_hosts(topology, 0, &rings), TESS_OK);
+    assert_true(tess_clock_thread_s() - from_s < 10);
+    assert_int_equal(rings.count, 15 * 72);
+    rings_near(rings.best_single.gbs, 50);
+    assert_true(rings.optimal);
+    rings_near(rings.bound_gbs, 771.8);
+    rings_near(rings.total_gbs, 721.8);
+    tess_rings_free(&rings);
+    tess_topology_free(topology);
+}
+
+static struct tess_topology *describe(const char *text)
+{
+    struct tess_topology *topology = NULL;
+    assert_int_equal(tess_topology_synthetic(text, NULL, &topology), TESS_OK);
+    return topology;
+}
+
+/* A set of rings over hosts: each a permutation that passes every host once. */
+static void check_rails(const struct tess_topology *topology, const struct tess_rings *rings,
+                        int32_t hosts)
+{
+    double total = 0;
+    for (int32_t r = 0; r < rings->ring_count; r++) {
+        assert_int_equal(rings->ring[r].order[0], 0);
+        assert_int_equal(host_changes(topology, &rings->ring[r]), hosts);
+        total += rings->ring[r].gbs;
+    }
+    rings_near(rings->total_gbs, total);
+    assert_true(rings->total_gbs <= rings->bound_gbs * (1 + 1e-9));
+}
+
+/*
+ * Hosts of eight devices on NVSwitches with a NIC each: a ring for each NIC, which leaves a host by
+ * the device beside it. All cross a rack's uplink once in each direction. PCIe carries 24 GB/s of
+ * a NIC's 50.
+ */
+static void case_rails(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        int32_t hosts;
+        double total, bound;
+    } row[] = {
+        {"node:2 switch:4 gpu:2 nic:2 nvlink:switch sm:80 edge:50", 2, 8 * 24.0, 8 * 24.0},
+        {"node:9 numa:2 switch:4 gpu:1 nic:1 nvlink:switch sm:90 edge:50", 9, 8 * 48, 8 * 48},
+        {"node:5 numa:2 switch:4 gpu:1 nic:1 nvlink:switch sm:90 edge:25", 5, 8 * 25, 8 * 25},
+        {"rack:4 node:4 numa:2 switch:4 gpu:1 nic:1 nvlink:switch sm:90 edge:50 uplink:100", 16,
+         100, 100},
+        {"rack:32 node:32 numa:2 switch:4 gpu:1 nic:1 nvlink:switch sm:90 edge:50 uplink:400", 1024,
+         8 * 48, 8 * 48},
+    };
+    for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
+        struct tess_topology *topology = describe(row[i].text);
+        struct tess_rings rings;
+        double from_s = tess_clock_thread_s();
+        assert_int_equal(tess_rings_find_hosts(topology, 0, &rings), TESS_OK);
+        /* A second is the aim; a tenth of it is what an optimised build takes. */
+        assert_true(tess_clock_thread_s() - from_s < 5);
+        check_rails(topology, &rings, row[i].hosts);
+        rings_near(rings.total_gbs, row[i].total);
+        rings_near(rings.bound_gbs, row[i].bound);
+        assert_true(rings.natural.gbs > 0);
+        assert_true(rings.optimal);
+        tess_rings_free(&rings);
+        /* The search over all pairs comes to the same. */
+        if (topology->device_count <= 128) {
+            struct rings pairs = rings_find(topology, TESS_RINGS_MAX);
+            rings_near(pairs.found.total_gbs, row[i].total);
+            rings_near(pairs.found.bound_gbs, row[i].bound);
+            rings_drop(&pairs);
+        } else {
+            tess_topology_free(topology);
+        }
+    }
 }
 
 /* Pairs without a way, links in one direction, hosts that are none: what finish lets pass is found
@@ -378,6 +483,8 @@ int main(void)
         cmocka_unit_test(case_more_than_sixteen),
         cmocka_unit_test(case_hosts),
         cmocka_unit_test(case_a_thousand_hosts),
+        cmocka_unit_test(case_rails),
+        cmocka_unit_test(case_nvlink_over_hosts),
         cmocka_unit_test(case_anything),
         cmocka_unit_test(case_one_device),
         cmocka_unit_test(case_same_answer_every_time),
