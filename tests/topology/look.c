@@ -4,6 +4,7 @@
 #include "base/rng.h"
 #include "tessera/log.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -182,11 +183,16 @@ void look_hostile(look_reader *read, const char *text, const char *const *piece,
 
 /* ---- real machines -------------------------------------------------------------------------- */
 
+static const char *look_folder(void)
+{
+    const char *folder = getenv("TESSERA_TOPOLOGIES");
+    return folder ? folder : LOOK_REAL_FOLDER;
+}
+
 char *look_real(const char *path, size_t *bytes_out)
 {
     char full[4096];
-    const char *folder = getenv("TESSERA_TOPOLOGIES");
-    snprintf(full, sizeof full, "%s/%s", folder ? folder : LOOK_REAL_FOLDER, path);
+    snprintf(full, sizeof full, "%s/%s", look_folder(), path);
     FILE *file = fopen(full, "rb");
     if (!file)
         return NULL;
@@ -197,4 +203,24 @@ char *look_real(const char *path, size_t *bytes_out)
     fclose(file);
     assert_true(*bytes_out < room);
     return text;
+}
+
+int look_each_real(const char *folder, void (*visit)(const char *path, const char *file))
+{
+    char path[4096], file[320];
+    int files = 0;
+    snprintf(path, sizeof path, "%s/%s", look_folder(), folder);
+    DIR *open = opendir(path);
+    if (!open)
+        return 0;
+    for (const struct dirent *entry; (entry = readdir(open)) != NULL;) {
+        if (entry->d_name[0] == '.')
+            continue;
+        snprintf(file, sizeof file, "%s/%.255s", folder, entry->d_name);
+        snprintf(path, sizeof path, "%s/%s", look_folder(), file);
+        visit(path, file);
+        files++;
+    }
+    closedir(open);
+    return files;
 }

@@ -41,5 +41,8 @@ void look_hostile(look_reader *read, const char *text, const char *const *piece,
  * part of the project. Below $TESSERA_TOPOLOGIES, or the folder that CMake names.
  */
 char *look_real(const char *path, size_t *bytes_out);
+/* Calls for each file of a folder of them: its full path, and "folder/name". Returns how many; 0:
+ * there is no folder. */
+int look_each_real(const char *folder, void (*visit)(const char *path, const char *file));
 
 #endif

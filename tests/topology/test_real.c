@@ -21,7 +21,6 @@
 
 #include "base/clock.h"
 
-#include <dirent.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -98,12 +97,6 @@ static const char *const refused[][2] = {
     {"nccl/azure-ncv4-graph.xml", "graph file"},
 };
 
-static const char *real_folder(void)
-{
-    const char *folder = getenv("TESSERA_TOPOLOGIES");
-    return folder ? folder : LOOK_REAL_FOLDER;
-}
-
 static bool is_refused(const char *file)
 {
     for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
@@ -150,11 +143,9 @@ static void check_known(const char *file, const struct rings *rings)
 }
 
 /* rings_find holds: capacities, and natural <= best <= total <= bound. */
-static void check_file(const char *file)
+static void check_file(const char *path, const char *file)
 {
-    char path[4096];
     struct tess_topology *topology = NULL;
-    snprintf(path, sizeof path, "%s/%s", real_folder(), file);
     if (tess_topology_read(path, TESS_TOPOLOGY_AUTO, NULL, &topology) != TESS_OK) {
         if (!is_refused(file))
             fail_msg("%s was not read", file);
@@ -186,21 +177,8 @@ static void check_file(const char *file)
 
 static void check_folder(const char *folder)
 {
-    char path[4096], file[320];
-    int files = 0;
-    snprintf(path, sizeof path, "%s/%s", real_folder(), folder);
-    DIR *open = opendir(path);
-    if (!open)
+    if (look_each_real(folder, check_file) == 0)
         skip();
-    for (const struct dirent *entry; (entry = readdir(open)) != NULL;) {
-        if (entry->d_name[0] == '.')
-            continue;
-        snprintf(file, sizeof file, "%s/%.255s", folder, entry->d_name);
-        check_file(file);
-        files++;
-    }
-    closedir(open);
-    assert_true(files > 0);
 }
 
 static void case_smi(void **state)
@@ -241,14 +219,16 @@ static double gbs_of(const struct rings *rings, const char *order)
 
 static struct rings find_real(const char *file)
 {
-    char path[4096];
-    struct tess_topology *topology = NULL;
-    snprintf(path, sizeof path, "%s/%s", real_folder(), file);
-    FILE *there = fopen(path, "r");
-    if (!there)
+    size_t bytes;
+    char *text = look_real(file, &bytes);
+    if (!text)
         skip();
-    fclose(there);
-    assert_int_equal(tess_topology_read(path, TESS_TOPOLOGY_AUTO, NULL, &topology), TESS_OK);
+    struct tess_topology *topology = tess_topology_new();
+    assert_int_equal(tess_topology_guess(text, bytes) == TESS_TOPOLOGY_SMI
+                         ? tess_topology_read_smi(file, text, bytes, NULL, topology)
+                         : tess_topology_read_nccl(file, text, bytes, NULL, topology),
+                     TESS_OK);
+    free(text);
     return rings_find(topology, TESS_RINGS_MAX);
 }
 
