@@ -4,6 +4,7 @@
  * graph/topo.cc of NCCL 2.28). Elements of other names are passed over, as NCCL does.
  */
 #include "topology/constants.h"
+#include "topology/lines.h"
 #include "topology/nccl.h"
 #include "topology/rates.h"
 
@@ -507,5 +508,5 @@ enum tess_status tess_topology_read_nccl(const char *name, const char *text, siz
         status = tess_topology_finish(topology);
     free(file.host_hash);
     free(file.item);
-    return status;
+    return tess__lines_named(name, status);
 }

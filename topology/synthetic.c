@@ -550,7 +550,7 @@ enum tess_status tess__synthetic_build(const char *name, int32_t line, const cha
         status = synthetic_graph(&self, device);
     free(device);
     free(self.host_name);
-    return status;
+    return tess__lines_named(name, status);
 }
 
 enum tess_status tess_topology_synthetic(const char *text,

@@ -1,7 +1,7 @@
 /*
  * libFuzzer's entry to one reader of text, FUZZ_READ: whatever the bytes, a topology or
- * TESS_ERR_DATA with a message. Of hwloc's reader what looks through the text before libhwloc does:
- * that ends processes, and so is given a text in one of its own.
+ * TESS_ERR_DATA with a message that names the file. Of hwloc's reader what looks through the text
+ * before libhwloc does: that ends processes, and so is given a text in one of its own.
  */
 #include "tessera/log.h"
 #include "topology/hwloc_text.h"
@@ -9,6 +9,7 @@
 #include "topology/xml.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 /* As the readers; a line of words is one too. */
 static enum tess_status tess_topology_read_synthetic(const char *name, const char *text,
@@ -77,8 +78,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t count)
     struct tess_topology *topology = tess_topology_new();
     if (!topology)
         return 0;
-    enum tess_status status = FUZZ_READ("f", (const char *)bytes, count, NULL, topology);
-    if (status != TESS_OK && (status != TESS_ERR_DATA || !tess_log_last_error()[0]))
+    enum tess_status status = FUZZ_READ("fuzz.txt", (const char *)bytes, count, NULL, topology);
+    if (status != TESS_OK &&
+        (status != TESS_ERR_DATA || !strstr(tess_log_last_error(), "fuzz.txt")))
         __builtin_trap();
     tess_topology_free(topology);
     return 0;
