@@ -273,15 +273,12 @@ static bool route_is_nic_out(const struct tess_route_search *search, int32_t nod
     return out && search->topology->node[node].kind == TESS_NODE_NIC;
 }
 
-/* The NIC of the device's host that is the fewest links away; -1. depth: who came by, 1 + number.
- */
-static int32_t route_nearest_nic(struct tess_route_search *search, int32_t device)
+/* The NIC of the node's host that is the fewest links away; -1. depth: who came by, 1 + node. */
+static int32_t route_nearest_nic(struct tess_route_search *search, int32_t source)
 {
     const struct tess_topology *topology = search->topology;
-    int32_t source = topology->device[device], queued = 0;
-    if (topology->node[source].host < 0)
-        return -1;
-    search->depth[source] = device + 1;
+    int32_t queued = 0;
+    search->depth[source] = source + 1;
     search->queue[queued++] = source;
     for (int32_t head = 0; head < queued; head++) {
         int32_t node = search->queue[head];
