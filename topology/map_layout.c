@@ -22,7 +22,7 @@ struct layout {
     int32_t *ring;           /* [count] places as the ring passes them */
     int32_t *order, *base;   /* [count] places as they are laid */
     int32_t *best, *at;      /* [count] mappings */
-    int32_t *seen, *start;   /* [count + 1] scratch of layout_group */
+    int32_t *seen, *start;   /* [count] scratch of layout_group */
     double best_s, best_sum; /* of an order of axes */
     double goal_s;           /* what none can better */
     /* The order at hand, the fastest digit first: a whole axis, or a factor of it. */

@@ -311,6 +311,23 @@ static void case_nics_near_their_devices(void **state)
     tess_topology_free(topology);
 }
 
+/* Four NICs beside each other for eight GPUs: none carries more than two of them. */
+static void case_nics_side_by_side(void **state)
+{
+    (void)state;
+    struct tess_topology *topology = describe("node:2 gpu:8 nic:4 nvlink:switch sm:90 edge:25");
+    const struct tess_map_axis axis[] = {{.name = "tensor", .count = 8, .bytes = 4e9},
+                                         {.name = "data", .count = 2, .bytes = 1e9}};
+    static int32_t place[16];
+    shuffle(place, 16, 11);
+    struct tess_map_ask ask = {axis, 2, place, false};
+    struct tess_map map = find(topology, &ask);
+    near(map.cost_s, 2 * 1e9 / 25e9);
+    assert_true(map.optimal);
+    tess_map_free(&map);
+    tess_topology_free(topology);
+}
+
 /* Hosts of six and tensor groups of four: as many inside as there can be, the others over both. */
 static void case_groups_that_do_not_fit(void **state)
 {
@@ -633,6 +650,7 @@ int main(void)
         cmocka_unit_test(case_ring_of_a_dgx1),
         cmocka_unit_test(case_racks),
         cmocka_unit_test(case_nics_near_their_devices),
+        cmocka_unit_test(case_nics_side_by_side),
         cmocka_unit_test(case_groups_that_do_not_fit),
         cmocka_unit_test(case_around_the_sockets),
         cmocka_unit_test(case_a_part),
