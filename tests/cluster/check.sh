@@ -82,6 +82,30 @@ check_end()
 
 # ---- figures -------------------------------------------------------------------------------------
 
+# check_final RUN KEY: of the last line of a run's metrics.jsonl in the lab's folder.
+check_final()
+{
+    tail -n 1 "$LAB_DIR/$1/metrics.jsonl" | grep -o "\"$2\":[^,}]*" | head -n 1 | cut -d : -f 2 | tr -d '"'
+}
+
+# check_running: how many processes of ranks and their launchers there are on all hosts that live.
+check_running()
+{
+    local host
+    for host in $(./lab.sh hosts); do
+        ./lab.sh run "$host" sh -c 'cat /proc/[0-9]*/comm' 2>/dev/null || true
+    done | grep -c '^tessera' || true
+}
+
+# check_kill_rank HOST RANK: the process of a rank, as when memory ran out. Its launcher lives.
+check_kill_rank()
+{
+    # shellcheck disable=SC2016
+    ./lab.sh run "$1" bash -c 'for process in /proc/[0-9]*; do
+            [ "$(cat $process/comm 2>/dev/null)" != "tessera rank $0" ] || kill -KILL ${process#/proc/}
+        done' "$2"
+}
+
 # check_options [--json]: JSON lines, and only those, on stdout; checks and tables go to stderr then.
 check_options()
 {

@@ -257,7 +257,8 @@ inside_ranks()
     return "$status"
 }
 
-# Open MPI from `login`, with agent.sh in the place of ssh. Rank k is on the k-th host of the deal.
+# Open MPI from `login`, with agent.sh in the place of ssh. Rank k is on the k-th host of the deal; ranks that
+# mpirun starts on other hosts than its own are told where rank 0 is.
 inside_mpi()
 {
     [ $# -ge 3 ] || inside_fail "expected: mpi N ORDER CMD..."
@@ -271,7 +272,8 @@ inside_mpi()
         --mca orte_tmpdir_base "$LAB_DIR/ompi" --mca plm rsh --mca plm_rsh_agent "$inside_home/agent.sh" \
         --mca plm_rsh_no_tree_spawn 1 --mca oob_tcp_if_include 10.77.0.0/16 \
         --mca btl_tcp_if_include 10.77.0.0/16 --mca btl_vader_single_copy_mechanism none \
-        --mca mpi_yield_when_idle 1 -x LAB_DIR -x PATH "$@"
+        --mca mpi_yield_when_idle 1 -x LAB_DIR -x PATH \
+        -x MASTER_ADDR="$(head -n 1 "$LAB_DIR/hostfile")" "$@"
 }
 
 # inside_link HOST up|down, at the switch: the host itself is not asked.

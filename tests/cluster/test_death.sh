@@ -34,16 +34,12 @@ death()
         check_between "$what: rank $rank ends after, s" \
             "$(awk "BEGIN {printf \"%.2f\", $ended - $begun}")" 0 "$gone"
     done
+    check_equal "$what: processes left" "$(check_running)" 0
     check_contains "$what: rank and host are named" "$said" "$regex"
 }
 
 if [ "${3:-}" = inside ]; then
-    # Rank 5's launcher and the process of the rank itself.
-    # shellcheck disable=SC2016
-    one='kill -KILL $(for p in /proc/[0-9]*; do
-            tr "\0" "\n" <$p/environ 2>/dev/null | grep -qx RANK=5 && [ "$(cat $p/comm)" = tessera ] && echo ${p#/proc/}
-        done)'
-    death "a rank is killed" "5" $slack 'rank 5\b.*\br1h0\b|\br1h0\b.*rank 5\b' ./lab.sh run r1h0 bash -c "$one"
+    death "a rank is killed" "" $slack 'rank 5\b.*\br1h0\b|\br1h0\b.*rank 5\b' check_kill_rank r1h0 5
     death "a link is cut" "" $((limit + slack)) 'rank [67]\b.*\br1h1\b|\br1h1\b.*rank [67]\b' ./lab.sh cut r1h1
     ./lab.sh heal r1h1
     death "a host dies" "2 3" $((limit + slack)) 'rank [23]\b.*\br0h1\b|\br0h1\b.*rank [23]\b' ./lab.sh kill r0h1

@@ -11,18 +11,12 @@ tessera=${1:?usage: test_slurm.sh TESSERA CONFIGS} configs=${2:?}
 config=$configs/labs/fashion_mlp.yaml
 steps=6
 
-# final RUN KEY: of the last line of metrics.jsonl.
-final()
-{
-    tail -n 1 "$LAB_DIR/$1/metrics.jsonl" | grep -o "\"$2\":[^,}]*" | head -n 1 | cut -d : -f 2 | tr -d '"'
-}
-
 # one_host RANKS: sets `hash` to what a run on one host ends with.
 one_host()
 {
     "$tessera" train "$config" --strategy ddp --comm local --ranks "$1" --steps $steps --evaluate off \
         --run "$LAB_DIR/one.$1" >"$LAB_DIR/one.$1.log" 2>&1 || { cat "$LAB_DIR/one.$1.log"; exit 1; }
-    hash=$(final "one.$1" hash)
+    hash=$(check_final "one.$1" hash)
 }
 
 # job RUN SRUN-OPTION... -- OPTION...: sets `said` to all that it printed.
@@ -49,9 +43,11 @@ trains()
 {
     one_host 4
     job two -N2 -n4 --
-    check_equal "2 nodes, 4 tasks: hash" "$(final two hash)" "$hash"
+    check_equal "2 nodes, 4 tasks: hash" "$(check_final two hash)" "$hash"
     job natural -N2 -n4 -- --topology.order natural
-    check_equal "the same, not renumbered" "$(final natural hash)" "$hash"
+    check_equal "the same, not renumbered" "$(check_final natural hash)" "$hash"
+
+    mpi
 
     # Neighbours in number in different racks, as lists of hosts may have them.
     printf '%s\n' r0h0 r1h0 r0h1 r1h1 r0h0 r1h0 r0h1 r1h1 >"$LAB_DIR/arbitrary"
@@ -59,12 +55,29 @@ trains()
     export SLURM_HOSTFILE=$LAB_DIR/arbitrary
     job order -N4 -n8 -m arbitrary --
     unset SLURM_HOSTFILE
-    check_equal "4 nodes, 8 tasks by turns: hash" "$(final order hash)" "$hash"
+    check_equal "4 nodes, 8 tasks by turns: hash" "$(check_final order hash)" "$hash"
     check_contains "the order is by Slurm's switches" "$said" \
         "^order: Slurm's switches: ranks follow switches rack0 rack1"
 }
 
-# Ranks on the second host go; srun is told to leave the others alone.
+# srun's own ways for MPI to meet, with the MPI of Debian that knows them.
+mpi()
+{
+    local way library
+    for way in "pmix openmpi" "pmi2 mpich"; do
+        library=${way#* } way=${way% *}
+        if [ ! -e "$(dirname "$tessera")/libtessera_mpi_$library.so" ]; then
+            check_tell note "not built with $library: --mpi=$way is not tried"
+        elif ! srun --mpi=list 2>&1 | grep -qw "$way"; then
+            check_tell note "this Slurm has no --mpi=$way"
+        else
+            job "$way" --mpi="$way" -N2 -n4 -- --comm mpi
+            check_equal "--mpi=$way, over $library: hash" "$(check_final "$way" hash)" "$hash"
+        fi
+    done
+}
+
+# A rank on the second host goes; srun is told to leave the others alone.
 dies()
 {
     local begun end status=0
@@ -76,16 +89,13 @@ dies()
     done
     check_contains "ranks train" "$(cat "$LAB_DIR/dies.log")" '^step [0-9]+/'
     begun=$(date +%s.%N)
-    # shellcheck disable=SC2016
-    ./lab.sh run r1h0 bash -c 'kill -KILL $(for p in /proc/[0-9]*; do
-            tr "\0" "\n" <$p/environ 2>/dev/null | grep -qx SLURM_PROCID=3 && [ "$(cat $p/comm)" = tessera ] &&
-                echo ${p#/proc/}
-        done)'
+    check_kill_rank r1h0 3
     wait $! || status=$?
     end=$(date +%s.%N)
     check_between "the job ends with an error, status" $status 1 255
     check_between "after a rank was killed the job ends within, s" \
         "$(awk "BEGIN {printf \"%.2f\", $end - $begun}")" 0 9
+    check_equal "processes left" "$(check_running)" 0
     check_contains "rank and host are named" "$(cat "$LAB_DIR/dies.log")" 'rank 3\b.*\br1h0\b|\br1h0\b.*rank 3\b'
 }
 

@@ -7,12 +7,6 @@ cd "$(dirname "${BASH_SOURCE[0]}")"
 . ./check.sh
 tessera=${1:?usage: test_train.sh TESSERA CONFIGS} configs=${2:?}
 
-# final RUN KEY: of the last line of metrics.jsonl.
-final()
-{
-    tail -n 1 "$LAB_DIR/$1/metrics.jsonl" | grep -o "\"$2\":[^,}]*" | head -n 1 | cut -d : -f 2 | tr -d '"'
-}
-
 # train RUN OPTION...: 2 ranks on each of 4 hosts, neighbours in number in different racks.
 train()
 {
@@ -31,10 +25,10 @@ compare()
         >"$LAB_DIR/$name.one.log" 2>&1 || { cat "$LAB_DIR/$name.one.log"; exit 1; }
     train "$name.natural" "$@" --topology.order natural
     train "$name.chosen" "$@" --topology.file "$LAB_DIR/topology.yaml"
-    check_equal "$name: hash in the order given" "$(final "$name.natural" hash)" "$(final "$name.one" hash)"
-    check_equal "$name: hash in the order chosen" "$(final "$name.chosen" hash)" "$(final "$name.one" hash)"
-    natural=$(awk "BEGIN {printf \"%.1f\", $(final "$name.natural" samples_per_s) * $per}")
-    chosen=$(awk "BEGIN {printf \"%.1f\", $(final "$name.chosen" samples_per_s) * $per}")
+    check_equal "$name: hash in the order given" "$(check_final "$name.natural" hash)" "$(check_final "$name.one" hash)"
+    check_equal "$name: hash in the order chosen" "$(check_final "$name.chosen" hash)" "$(check_final "$name.one" hash)"
+    natural=$(awk "BEGIN {printf \"%.1f\", $(check_final "$name.natural" samples_per_s) * $per}")
+    chosen=$(awk "BEGIN {printf \"%.1f\", $(check_final "$name.chosen" samples_per_s) * $per}")
     table_row "$name" "$unit" "$natural" "$chosen"
     check_between "$name: gain" "$(awk "BEGIN {printf \"%.2f\", $chosen / $natural}")" "$least" 20
 }
