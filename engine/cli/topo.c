@@ -18,7 +18,7 @@
 static const struct tess_option topo_option_table[] = {
     {"file", TESS_OPTION_STRING, TOPO_FIELD(file), "", 0, 0, NULL,
      "a machine's description: NCCL's topology XML, hwloc's XML (lstopo --of xml), the text of "
-     "nvidia-smi topo -m, Slurm's topology.conf or scontrol show topology, or our YAML"},
+     "nvidia-smi topo -m, Slurm's topology.conf or scontrol show topology, or our YAML; -: stdin"},
     {"format", TESS_OPTION_CHOICE, TOPO_FIELD(format), "auto", 0, 0,
      "auto|nccl|hwloc|smi|slurm|yaml", "what the file is; auto: by its looks"},
     {"machine", TESS_OPTION_STRING, TOPO_FIELD(machine), "", 0, 0, NULL,

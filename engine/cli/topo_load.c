@@ -147,9 +147,14 @@ static enum tess_status load_machine(struct tess__topo *topo)
         return tess_topology_synthetic(given->machine, &options, &topo->topology);
     }
     if (given->file[0] != '\0') {
+        bool piped = strcmp(given->file, "-") == 0;
         const char *base = strrchr(given->file, '/');
-        snprintf(topo->source, sizeof topo->source, "%s", base ? base + 1 : given->file);
-        return tess_topology_read(given->file, (enum tess_topology_format)given->format, &options,
+        snprintf(topo->source, sizeof topo->source, "%s",
+                 piped  ? "standard input"
+                 : base ? base + 1
+                        : given->file);
+        return tess_topology_read(piped ? "/dev/stdin" : given->file,
+                                  (enum tess_topology_format)given->format, &options,
                                   &topo->topology);
     }
     topo->visible = given->devices[0] == '\0' ? getenv("CUDA_VISIBLE_DEVICES") : NULL;

@@ -223,7 +223,9 @@ enum tess_status tess__measure_run(struct tess__measure *measure)
     const struct tess__launch launch = {.rank_count = measure->rank_count,
                                         .peers = measure->peers,
                                         .mode = TESS_RANKS_PROCESSES,
-                                        .bind = true,
+                                        .bind = measure->peers == NULL || measure->slot_count > 0,
+                                        .slot = measure->slot,
+                                        .slot_count = measure->slot_count,
                                         .context = measure,
                                         .body = measure_body,
                                         .message = measure_message};

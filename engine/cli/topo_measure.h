@@ -21,6 +21,7 @@ struct tess__measure {
     double bytes;              /* of a message, at most */
     bool sockets;              /* else through memory that the ranks share */
     struct tess__peers *peers; /* NULL: ranks are started here */
+    int32_t slot, slot_count;  /* with peers: this rank's place on its host; 0 of 0: not told */
     double timeout_s;
     struct tess__measured_pair *pair; /* [rank_count * rank_count] both ways the same */
 };

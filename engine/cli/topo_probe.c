@@ -71,6 +71,10 @@ enum tess_status tess__topo_measure_placed(struct tess__topo *topo, bool *elsewh
                   "these: leave it out",
                   place.starter);
     measure.rank_count = place.rank_count;
+    if (env.local_rank >= 0 && env.local_count > env.local_rank) {
+        measure.slot = env.local_rank;
+        measure.slot_count = env.local_count;
+    }
     if (place.rank == 0)
         TESS_TRY(probe_model(topo, place.rank_count));
     TESS_TRY(tess__peers_open(&env, PROBE_TIMEOUT_S, &measure.peers));

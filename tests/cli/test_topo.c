@@ -6,6 +6,7 @@
 #include "cli/spawn.h"
 #include "topology/machines.h"
 
+#include <arpa/inet.h>
 #include <jansson.h>
 #include <math.h>
 #include <setjmp.h>
@@ -14,7 +15,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -511,6 +514,50 @@ static void case_measure(void **state)
     unsetenv("TESSERA_NVML");
 }
 
+static int32_t free_port(void)
+{
+    struct sockaddr_in name = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t length = sizeof name;
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    assert_true(fd >= 0);
+    assert_int_equal(bind(fd, (struct sockaddr *)&name, sizeof name), 0);
+    assert_int_equal(getsockname(fd, (struct sockaddr *)&name, &length), 0);
+    close(fd);
+    return ntohs(name.sin_port);
+}
+
+/* Ranks that somebody else has started: rank 0 alone speaks, and a file is the model. */
+static void case_measure_placed(void **state)
+{
+    static struct spawn other;
+    char *words[] = {"tessera", "topo", "--measure", "--machine", "node:2 rank:1 edge:0.5", NULL};
+    char port[16];
+    (void)state;
+    snprintf(port, sizeof port, "%d", (int)free_port());
+    setenv("WORLD_SIZE", "2", 1);
+    setenv("MASTER_ADDR", "127.0.0.1", 1);
+    setenv("MASTER_PORT", port, 1);
+    setenv("LOCAL_WORLD_SIZE", "2", 1);
+    setenv("LOCAL_RANK", "1", 1);
+    setenv("RANK", "1", 1);
+    spawn_start(&other, words, NULL);
+    setenv("LOCAL_RANK", "0", 1);
+    setenv("RANK", "0", 1);
+    assert_int_equal(spawn_run(&spawn, words, NULL), 0);
+    assert_int_equal(spawn_end(&other, 60), 0);
+    assert_string_equal(other.out, "");
+    assert_non_null(strstr(spawn.out, "2 devices on 2 hosts"));
+    assert_non_null(strstr(spawn.out, "over sockets"));
+    assert_non_null(strstr(spawn.out, "  NET        1         0.5 "));
+    refused(TOPO("--measure", "--comm", "local"), "leave it out");
+    unsetenv("WORLD_SIZE");
+    unsetenv("MASTER_ADDR");
+    unsetenv("MASTER_PORT");
+    unsetenv("LOCAL_WORLD_SIZE");
+    unsetenv("LOCAL_RANK");
+    unsetenv("RANK");
+}
+
 /* ---- export and this machine ---------------------------------------------------------------- */
 
 static void case_export(void **state)
@@ -608,6 +655,7 @@ int main(void)
         cmocka_unit_test(case_mesh),
         cmocka_unit_test(case_nccl),
         cmocka_unit_test(case_measure),
+        cmocka_unit_test(case_measure_placed),
         cmocka_unit_test(case_export),
         cmocka_unit_test(case_this_machine),
         cmocka_unit_test(case_gpus),
