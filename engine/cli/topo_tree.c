@@ -8,9 +8,8 @@
 
 #include <string.h>
 
-#define TREE_ALIKE_MAX  16 /* children of one kind that are shown, and lines of switches */
-#define TREE_LINKS_MAX  3  /* ways to other NUMA nodes that are named one by one */
-#define TREE_LINE_BYTES 320
+#define TREE_ALIKE_MAX 16 /* children of one kind that are shown, and lines of switches */
+#define TREE_LINKS_MAX 3  /* ways to other NUMA nodes that are named one by one */
 
 struct tree {
     const struct tess__topo *topo;
@@ -21,49 +20,51 @@ struct tree {
 
 /* ---- one line ------------------------------------------------------------------------------- */
 
-/* ", 22 GB/s to numa1": the ways to other NUMA nodes. */
-static size_t tree_ways(const struct tree *tree, int32_t node, char *text, size_t room)
+/* "22 GB/s to numa1": the ways to other NUMA nodes; `before` in front of the first. */
+static void tree_ways(const struct tree *tree, int32_t node, const char *before)
 {
     const struct tess_topology *topology = tree->topology;
     int32_t ways = 0;
-    size_t used = 0;
     double least = 0, most = 0;
     char gbs[TESS__TOPO_TEXT], wide[TESS__TOPO_TEXT];
-    text[0] = '\0';
     for (int32_t i = 0; i < topology->link_count; i++) {
         const struct tess_topo_link *link = &topology->link[i];
         if (link->from != node || link->kind != TESS_LINK_SYS)
             continue;
         least = ways == 0 || link->gbs < least ? link->gbs : least;
         most = link->gbs > most ? link->gbs : most;
-        if (ways++ < TREE_LINKS_MAX && used < room)
-            used += (size_t)snprintf(text + used, room - used, ", %s GB/s to %s",
-                                     tess__topo_gbs(link->gbs, gbs), topology->node[link->to].name);
+        ways++;
+    }
+    for (int32_t i = 0; i < topology->link_count && ways <= TREE_LINKS_MAX; i++) {
+        const struct tess_topo_link *link = &topology->link[i];
+        if (link->from != node || link->kind != TESS_LINK_SYS)
+            continue;
+        fprintf(tree->out, "%s%s GB/s to %s", before, tess__topo_gbs(link->gbs, gbs),
+                topology->node[link->to].name);
+        before = ", ";
     }
     if (ways > TREE_LINKS_MAX && least < most)
-        used = (size_t)snprintf(text, room, ", %s to %s GB/s to each of %d other NUMA nodes",
-                                tess__topo_gbs(least, gbs), tess__topo_gbs(most, wide), (int)ways);
+        fprintf(tree->out, "%s%s to %s GB/s to each of %d other NUMA nodes", before,
+                tess__topo_gbs(least, gbs), tess__topo_gbs(most, wide), (int)ways);
     else if (ways > TREE_LINKS_MAX)
-        used = (size_t)snprintf(text, room, ", %s GB/s to each of %d other NUMA nodes",
-                                tess__topo_gbs(least, gbs), (int)ways);
-    return used;
+        fprintf(tree->out, "%s%s GB/s to each of %d other NUMA nodes", before,
+                tess__topo_gbs(least, gbs), (int)ways);
 }
 
-static void tree_cpu(const struct tree *tree, int32_t number, char text[TREE_LINE_BYTES])
+static void tree_cpu(const struct tree *tree, int32_t number)
 {
     const struct tess_node *node = &tree->topology->node[number];
-    const char *maker = tess__topo_maker_word(node->maker);
-    char ways[TREE_LINE_BYTES / 2];
-    tree_ways(tree, number, ways, sizeof ways);
-    size_t used = (size_t)snprintf(text, TREE_LINE_BYTES, "%s", node->name);
-    if (node->socket >= 0)
-        used += (size_t)snprintf(text + used, TREE_LINE_BYTES - used, "  socket %d%s",
-                                 (int)node->socket, maker[0] != '\0' ? "," : "");
-    if (maker[0] != '\0')
-        used += (size_t)snprintf(text + used, TREE_LINE_BYTES - used, "%s%s",
-                                 node->socket >= 0 ? " " : "  ", maker);
-    snprintf(text + used, TREE_LINE_BYTES - used, "%s",
-             node->socket < 0 && maker[0] == '\0' && ways[0] == ',' ? ways + 1 : ways);
+    const char *maker = tess__topo_maker_word(node->maker), *before = "  ";
+    fputs(node->name, tree->out);
+    if (node->socket >= 0) {
+        fprintf(tree->out, "%ssocket %d", before, (int)node->socket);
+        before = ", ";
+    }
+    if (maker[0] != '\0') {
+        fprintf(tree->out, "%s%s", before, maker);
+        before = ", ";
+    }
+    tree_ways(tree, number, before);
 }
 
 /* The widest link of a NIC to the network; 0: none is told. */
@@ -78,40 +79,44 @@ static double tree_network(const struct tree *tree, int32_t number)
     return gbs;
 }
 
-static void tree_line(const struct tree *tree, int32_t number, char text[TREE_LINE_BYTES])
+/* What a device or a switch is. */
+static void tree_what(const struct tree *tree, int32_t number)
+{
+    const struct tess_node *node = &tree->topology->node[number];
+    const char *word = tess__topo_sm_word(node->sm);
+    if (node->kind == TESS_NODE_DEVICE && tree->topo->model)
+        fprintf(tree->out, "  %s", tree->topo->model[tree->hang.number[number]]);
+    else if (node->kind == TESS_NODE_DEVICE && node->sm > 0)
+        fprintf(tree->out, word[0] != '\0' ? "  sm %d (%s)" : "  sm %d", (int)node->sm, word);
+    else if (node->kind == TESS_NODE_PCI)
+        fputs("  PCIe switch", tree->out);
+    else if (node->kind == TESS_NODE_NIC)
+        fputs("  NIC", tree->out);
+}
+
+/* Without what is before it and behind it. */
+static void tree_line(const struct tree *tree, int32_t number)
 {
     const struct tess_node *node = &tree->topology->node[number];
     const struct tess_topo_link *up =
         tree->hang.up[number] >= 0 ? &tree->topology->link[tree->hang.up[number]] : NULL;
-    const char *bus = strstr(node->name, node->bus) ? "" : node->bus;
-    char gbs[TESS__TOPO_TEXT], what[TESS__TOPO_TEXT] = "", way[TESS__TOPO_TEXT + 16] = "";
+    char gbs[TESS__TOPO_TEXT];
     if (node->kind == TESS_NODE_CPU) {
-        tree_cpu(tree, number, text);
+        tree_cpu(tree, number);
         return;
     }
+    if (node->kind == TESS_NODE_DEVICE)
+        fprintf(tree->out, "[%d] ", (int)tree->topo->number[tree->hang.number[number]]);
+    fputs(node->name, tree->out);
+    if (node->bus[0] != '\0' && !strstr(node->name, node->bus))
+        fprintf(tree->out, "  %s", node->bus);
+    tree_what(tree, number);
     double network = node->kind == TESS_NODE_NIC ? tree_network(tree, number) : 0;
     if (network > 0)
-        snprintf(way, sizeof way, "  network %s GB/s", tess__topo_gbs(network, gbs));
+        fprintf(tree->out, "  network %s GB/s", tess__topo_gbs(network, gbs));
     else if (up && up->kind != TESS_LINK_LOCAL)
-        snprintf(way, sizeof way, "  %s %s GB/s", tess__topo_link_word(up->kind),
-                 tess__topo_gbs(up->gbs, gbs));
-    if (node->kind == TESS_NODE_DEVICE && tree->topo->model) {
-        snprintf(what, sizeof what, "  %s", tree->topo->model[tree->hang.number[number]]);
-    } else if (node->kind == TESS_NODE_DEVICE && node->sm > 0) {
-        const char *word = tess__topo_sm_word(node->sm);
-        snprintf(what, sizeof what, word[0] != '\0' ? "  sm %d (%s)" : "  sm %d", (int)node->sm,
-                 word);
-    } else if (node->kind == TESS_NODE_PCI) {
-        snprintf(what, sizeof what, "  PCIe switch");
-    } else if (node->kind == TESS_NODE_NIC) {
-        snprintf(what, sizeof what, "  NIC");
-    }
-    size_t used = 0;
-    if (node->kind == TESS_NODE_DEVICE)
-        used = (size_t)snprintf(text, TREE_LINE_BYTES, "[%d] ",
-                                (int)tree->topo->number[tree->hang.number[number]]);
-    snprintf(text + used, TREE_LINE_BYTES - used, "%s%s%s%s%s", node->name,
-             bus[0] != '\0' ? "  " : "", bus, what, way);
+        fprintf(tree->out, "  %s %s GB/s", tess__topo_link_word(up->kind),
+                tess__topo_gbs(up->gbs, gbs));
 }
 
 /* ---- walking -------------------------------------------------------------------------------- */
@@ -130,25 +135,35 @@ static int32_t tree_child(const struct tree *tree, int32_t child, int32_t shown[
     return -1;
 }
 
-static void tree_walk(const struct tree *tree, int32_t node, const char *before, int depth)
+/* Bit d of `ended`: nothing more comes at depth d, so that there is no line down from it. */
+static void tree_indent(const struct tree *tree, const char *before, uint32_t ended, int depth)
+{
+    fputs(before, tree->out);
+    for (int d = 0; d < depth; d++)
+        fputs(ended >> d & 1 ? "   " : "│  ", tree->out);
+}
+
+static void tree_walk(const struct tree *tree, int32_t node, const char *before, uint32_t ended,
+                      int depth)
 {
     int32_t shown[TESS_NODE_KIND_COUNT] = {0}, hidden = 0;
-    char line[TREE_LINE_BYTES], deeper[8 * TESS__TOPO_DEPTH_MAX];
     int32_t child = tree_child(tree, tree->hang.first[node], shown, &hidden);
     while (child >= 0) {
         shown[tree->topology->node[child].kind]++;
         int32_t after = tree_child(tree, tree->hang.next[child], shown, &hidden);
         bool last = after < 0 && hidden == 0;
-        tree_line(tree, child, line);
-        fprintf(tree->out, "%s%s %s\n", before, last ? "└─" : "├─", line);
-        snprintf(deeper, sizeof deeper, "%.*s%s", (int)sizeof deeper - 8, before,
-                 last ? "   " : "│  ");
+        tree_indent(tree, before, ended, depth);
+        fputs(last ? "└─ " : "├─ ", tree->out);
+        tree_line(tree, child);
+        fputc('\n', tree->out);
         if (depth < TESS__TOPO_DEPTH_MAX)
-            tree_walk(tree, child, deeper, depth + 1);
+            tree_walk(tree, child, before, ended | (uint32_t)last << depth, depth + 1);
         child = after;
     }
-    if (hidden > 0)
-        fprintf(tree->out, "%s└─ and %d more\n", before, (int)hidden);
+    if (hidden > 0) {
+        tree_indent(tree, before, ended, depth);
+        fprintf(tree->out, "└─ and %d more\n", (int)hidden);
+    }
 }
 
 /* "nvswitch0  NVSwitch: 8 devices, 18 NVLinks (370.8 GB/s) each" */
@@ -176,7 +191,6 @@ static void tree_nvswitch(const struct tree *tree, int32_t number)
 static void tree_host(const struct tree *tree, int32_t host, const char *before)
 {
     const struct tess_topology *topology = tree->topology;
-    char line[TREE_LINE_BYTES];
     int32_t idle = 0;
     for (int32_t i = 0; i < topology->node_count; i++) {
         if (topology->node[i].host != host || topology->node[i].kind != TESS_NODE_CPU)
@@ -185,9 +199,10 @@ static void tree_host(const struct tree *tree, int32_t host, const char *before)
             idle++;
             continue;
         }
-        tree_line(tree, i, line);
-        fprintf(tree->out, "%s%s\n", before, line);
-        tree_walk(tree, i, before, 0);
+        fputs(before, tree->out);
+        tree_line(tree, i);
+        fputc('\n', tree->out);
+        tree_walk(tree, i, before, 0, 0);
     }
     if (idle > 0)
         fprintf(tree->out, "%s%d %sNUMA node%s without devices\n", before, (int)idle,
@@ -200,8 +215,9 @@ static void tree_host(const struct tree *tree, int32_t host, const char *before)
             fputs(before, tree->out);
             tree_nvswitch(tree, i);
         } else if (tree->hang.up[i] < 0 && node->kind == TESS_NODE_DEVICE) {
-            tree_line(tree, i, line);
-            fprintf(tree->out, "%s%s\n", before, line);
+            fputs(before, tree->out);
+            tree_line(tree, i);
+            fputc('\n', tree->out);
         }
     }
 }
