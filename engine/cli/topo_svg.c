@@ -93,31 +93,45 @@ const char *tess__svg_short(const struct tess__topo_svg *svg, const char *name)
 
 /* ---- the page ------------------------------------------------------------------------------- */
 
-static void svg_head(struct tess__topo_svg *svg)
+/* Figures of the rings, after the number of devices. */
+static enum tess_status svg_add_figures(const struct tess__topo *topo, struct tess__html *line)
+{
+    const struct tess_rings *rings = &topo->rings;
+    struct tess__topo_nccl nccl;
+    char rate[TESS__TOPO_TEXT];
+    if (rings->count < 2)
+        return TESS_OK;
+    if (rings->best_single.gbs <= 0) {
+        tess__html_add(line, "; no ring goes around all: some have no way to each other");
+        return TESS_OK;
+    }
+    tess__html_print(line, "; GB/s in each direction of the slowest link: best ring %s",
+                     tess__topo_rate(rings->best_single.gbs, rate));
+    if (rings->natural.gbs > 0)
+        tess__html_print(line, ", natural order %s", tess__topo_rate(rings->natural.gbs, rate));
+    if (rings->ring_count > 1)
+        tess__html_print(line, ", %d rings at once %s", (int)rings->ring_count,
+                         tess__topo_gbs(rings->total_gbs, rate));
+    TESS_TRY(tess__topo_nccl(topo, &nccl));
+    if (nccl.channels > 0)
+        tess__html_print(line, ", NCCL's default %s (modelled)",
+                         tess__topo_gbs(nccl.channels * nccl.speed, rate));
+    return TESS_OK;
+}
+
+static enum tess_status svg_head(struct tess__topo_svg *svg)
 {
     const struct tess__topo *topo = svg->topo;
-    const struct tess_rings *rings = &topo->rings;
-    char best[TESS__TOPO_TEXT], natural[TESS__TOPO_TEXT], total[TESS__TOPO_TEXT], line[512];
-    size_t used = (size_t)snprintf(line, sizeof line, "%d device%s on %d host%s", (int)rings->count,
-                                   rings->count == 1 ? "" : "s", (int)topo->topology->host_count,
-                                   topo->topology->host_count == 1 ? "" : "s");
-    bool ring = rings->count > 1 && rings->best_single.gbs > 0;
-    if (rings->count > 1 && !ring)
-        snprintf(line + used, sizeof line - used,
-                 "; no ring goes around all: some have no way to each other");
-    if (ring)
-        used += (size_t)snprintf(line + used, sizeof line - used,
-                                 "; GB/s in each direction of the slowest link: best ring %s",
-                                 tess__topo_rate(rings->best_single.gbs, best));
-    if (ring && rings->natural.gbs > 0)
-        used += (size_t)snprintf(line + used, sizeof line - used, ", natural order %s",
-                                 tess__topo_rate(rings->natural.gbs, natural));
-    if (ring && rings->ring_count > 1)
-        snprintf(line + used, sizeof line - used, ", %d rings at once %s", (int)rings->ring_count,
-                 tess__topo_gbs(rings->total_gbs, total));
+    struct tess__html line = {0};
+    tess__html_print(&line, "%d device%s on %d host%s", (int)topo->rings.count,
+                     topo->rings.count == 1 ? "" : "s", (int)topo->topology->host_count,
+                     topo->topology->host_count == 1 ? "" : "s");
+    enum tess_status status = svg_add_figures(topo, &line);
     tess__svg_text(svg, TESS__SVG_MARGIN, 44, "h1", "start", topo->source, 70);
-    tess__svg_text(svg, TESS__SVG_MARGIN, 68, "sub", "start", line, 200);
+    tess__svg_text(svg, TESS__SVG_MARGIN, 68, "sub", "start", line.lost ? "" : line.bytes, 200);
+    tess__html_close(&line);
     svg->y = 86;
+    return status;
 }
 
 /* One row below the cards: colours of links, and what widths and shades mean. */
@@ -160,7 +174,7 @@ static enum tess_status svg_draw(struct tess__topo_svg *svg)
             TESS_FAIL(TESS_ERR_MEMORY, "no memory left for the picture");
         tess__topo_uses(topo, topo->rings.best_single.order, svg->uses);
     }
-    svg_head(svg);
+    TESS_TRY(svg_head(svg));
     TESS_TRY(tess__svg_machine(svg));
     if (topo->rings.count > 1 && topo->rings.best_single.gbs > 0)
         tess__svg_rings(svg);

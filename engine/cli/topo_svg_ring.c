@@ -93,11 +93,13 @@ static void ring_groups(struct ring_card *card)
                          radius, radius, to - from > M_PI, card->centre_x + radius * cos(to),
                          card->centre_y + radius * sin(to));
         ring_group_name(svg, group, name);
+        /* Names stay inside the card. */
+        double room = card->width / 2 - (radius + 10) * fabs(cos(middle)) - 4;
         tess__svg_text(svg, x, y + 4 + 4 * sin(middle), "tiny",
                        fabs(cos(middle)) < 0.3 ? "middle"
                        : cos(middle) > 0       ? "start"
                                                : "end",
-                       name, 9);
+                       name, (size_t)fmin(10, fmax(4, room / 5.6)));
     }
 }
 
