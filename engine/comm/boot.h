@@ -43,7 +43,8 @@ struct tess_boot_env {
  * address is
  *
  *   all ranks on one host      127.0.0.1: by their number there, SLURM_STEP_NUM_NODES
- *   mpirun of Open MPI         that of mpirun itself (OMPI_MCA_orte_hnp_uri), where rank 0 is too
+ *   mpirun of Open MPI         that of mpirun itself (OMPI_MCA_orte_hnp_uri), and the other hosts
+ *                              (OMPI_MCA_orte_node_regex), for the others to try
  *   mpirun of MPICH            told by rank 0, over the connection that mpirun keeps with each
  *                              process (PMI_FD): by tess_boot_find
  *   Slurm                      the first host of SLURM_STEP_NODELIST

@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* Below what Linux gives to connections (32768 and on), above what services have. Jobs that come to
  * the same one take the next. */
@@ -82,16 +83,19 @@ static void find_own(char *list, size_t bytes)
     freeifaddrs(all);
 }
 
-/* Is one of these this host's? */
+/* Is one of these this host, by an address of it or by its name up to the first point? */
 static bool find_is_own(const char *list)
 {
     struct ifaddrs *all = NULL;
-    char text[INET6_ADDRSTRLEN];
+    char text[INET6_ADDRSTRLEN], host[TESS_BOOT_ADDRESS_BYTES] = "";
     bool own = false;
+    (void)gethostname(host, sizeof host - 1);
+    host[strcspn(host, ".")] = '\0';
     if (getifaddrs(&all) != 0)
         return true; /* it cannot be told */
     while (*list != '\0' && !own) {
         const size_t length = strcspn(list, ",");
+        own = strcspn(list, ".,") == strlen(host) && strncmp(list, host, strlen(host)) == 0;
         for (const struct ifaddrs *at = all; at != NULL && !own; at = at->ifa_next)
             own = find_address_text(at, text) && strlen(text) == length &&
                   strncmp(text, list, length) == 0;
@@ -126,9 +130,58 @@ bool tess__boot_uri_hosts(const char *uri, char *hosts, size_t bytes)
     return hosts[0] != '\0';
 }
 
+/* One item of the list: "login", or "r[1:0-3,7]h0", whose numbers have so many digits. False: it is
+ * neither, or the list is full. */
+static bool find_add_nodes(const char *item, size_t length, char *hosts, size_t bytes)
+{
+    const char *open = memchr(item, '[', length), *end = item + length;
+    if (open == NULL)
+        return find_add(hosts, bytes, item, length);
+    const char *close = memchr(open, ']', (size_t)(end - open));
+    char *at;
+    const long width = strtol(open + 1, &at, 10);
+    if (close == NULL || *at != ':' || width < 0 || width > 9)
+        return false;
+    while (at < close) {
+        char one[TESS_BOOT_ADDRESS_BYTES];
+        const long first = strtol(at + 1, &at, 10);
+        const long last = *at == '-' ? strtol(at + 1, &at, 10) : first;
+        if ((*at != ',' && at != close) || first < 0 || last < first)
+            return false;
+        for (long n = first; n <= last; n++) {
+            const int used = snprintf(one, sizeof one, "%.*s%0*ld%.*s", (int)(open - item), item,
+                                      (int)width, n, (int)(end - close - 1), close + 1);
+            if (used >= (int)sizeof one || !find_add(hosts, bytes, one, (size_t)used))
+                return false;
+        }
+    }
+    return true;
+}
+
+void tess__boot_add_nodes(const char *regex, char *hosts, size_t bytes)
+{
+    while (*regex != '\0' && *regex != '@') {
+        size_t length = 0;
+        for (bool inside = false; regex[length] != '\0' && regex[length] != '@'; length++) {
+            inside = regex[length] == '[' || (inside && regex[length] != ']');
+            if (regex[length] == ',' && !inside)
+                break;
+        }
+        if (!find_add_nodes(regex, length, hosts, bytes))
+            return;
+        regex += length + (regex[length] == ',');
+    }
+}
+
+/*
+ * mpirun itself is the first host where it computes at all, which is where rank 0 is unless the
+ * user has mapped ranks otherwise. Where it does not, processes are told the other hosts too, and
+ * rank 0 is on one of them: it is looked for on all that fit.
+ */
 enum tess_status tess__boot_find_openmpi(struct tess_boot_env *env)
 {
     const char *uri = find_get("OMPI_MCA_orte_hnp_uri");
+    const char *nodes = find_get("OMPI_MCA_orte_node_regex");
     if (env->local_count == env->rank_count) {
         find_here(env);
         return TESS_OK;
@@ -139,11 +192,12 @@ enum tess_status tess__boot_find_openmpi(struct tess_boot_env *env)
                   "(OMPI_MCA_orte_hnp_uri); give all ranks that host in MASTER_ADDR, with mpirun "
                   "-x MASTER_ADDR=HOST",
                   (int)env->rank, (int)env->rank_count);
+    if (nodes != NULL)
+        tess__boot_add_nodes(nodes, env->address, sizeof env->address);
     if (env->rank == 0 && !find_is_own(env->address))
         TESS_FAIL(TESS_ERR_USAGE,
-                  "rank 0 is not on mpirun's own host (%s), and the other ranks cannot know where "
-                  "it is: start mpirun on the first host, or give all ranks rank 0's host in "
-                  "MASTER_ADDR, with mpirun -x MASTER_ADDR=HOST",
+                  "rank 0 is on none of the hosts where other ranks would look for it (%s): give "
+                  "all ranks its host in MASTER_ADDR, with mpirun -x MASTER_ADDR=HOST",
                   env->address);
     return TESS_OK;
 }

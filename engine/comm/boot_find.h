@@ -18,6 +18,10 @@ enum tess_status tess__boot_find_slurm(struct tess_boot_env *env);
 bool tess__boot_uri_hosts(const char *uri, char *hosts, size_t bytes);
 bool tess__boot_first_host(const char *list, char *host, size_t bytes);
 
+/* "login,r[1:0-1]h0@0(3)" adds login, r0h0 and r1h0 to a list joined by ',', as many as fit; what
+ * is not of this form, and what follows it, is left out. */
+void tess__boot_add_nodes(const char *regex, char *hosts, size_t bytes);
+
 /*
  * boot_pmi.c: by PMI 1, over the connection PMI_FD that mpirun keeps with this process: the name of
  * the job's space, and, unless `address` is NULL, rank 0's value of it on all ranks. Collective.

@@ -89,6 +89,37 @@ static void case_first_host(void **state)
     assert_false(tess__boot_first_host("1234[5678-5679]", host, sizeof host));
 }
 
+static void case_nodes(void **state)
+{
+    static const struct {
+        const char *regex, *hosts;
+    } wanted[] = {
+        {"login,r[1:0]h0,r[1:0]h1,r[1:1]h0@0(4)", "login,r0h0,r0h1,r1h0"},
+        {"login,r[1:0-1]h0@0(3)", "login,r0h0,r1h0"},
+        {"n[3:9-11,20]@0(4)", "n009,n010,n011,n020"},
+        {"a", "a"},
+        {"", ""},
+        {"@0(3)", ""},
+        {"a,b[", "a"},
+        {"a,b[1:", "a"},
+        {"a,b[1]c", "a"},
+        {"a,b[1:x]c", "a"},
+        {"a,b[1:3-1]c", "a"},
+        {"a,b[99:1]c", "a"},
+    };
+    (void)state;
+    for (size_t i = 0; i < COUNT(wanted); i++) {
+        char hosts[64] = "";
+        tess__boot_add_nodes(wanted[i].regex, hosts, sizeof hosts);
+        if (strcmp(hosts, wanted[i].hosts) != 0)
+            fail_msg("'%s' gives '%s'", wanted[i].regex, hosts);
+    }
+    /* Those that fit, whole; and a range without end takes no time. */
+    char hosts[12] = "x";
+    tess__boot_add_nodes("n[1:1-9999999999]@0(1)", hosts, sizeof hosts);
+    assert_string_equal(hosts, "x,n1,n2,n3");
+}
+
 /* "A=1 B=2" in the environment of tess_boot_from_environment, in a child of its own. */
 static void env_set(const char *variables)
 {
@@ -116,7 +147,11 @@ static void case_environment(void **state)
          "203.0.113.7", NULL},
         {"OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_RANK=0 "
          "OMPI_COMM_WORLD_LOCAL_SIZE=2 OMPI_MCA_orte_hnp_uri=7.0;tcp://203.0.113.7:5",
-         NULL, "rank 0 is not on mpirun's own host (203.0.113.7)"},
+         NULL, "look for it (203.0.113.7)"},
+        {"OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_RANK=0 "
+         "OMPI_COMM_WORLD_LOCAL_SIZE=2 OMPI_MCA_orte_hnp_uri=7.0;tcp://203.0.113.7:5 "
+         "OMPI_MCA_orte_node_regex=login,n[2:8-10]@0(4)",
+         "203.0.113.7,login,n08,n09,n10", NULL},
         {"OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=4", NULL, "-x MASTER_ADDR=HOST"},
         {"PMI_RANK=1 PMI_SIZE=4 MPI_LOCALRANKID=1 MPI_LOCALNRANKS=2", NULL, "PMI_FD"},
         {"PMI_RANK=1 PMI_SIZE=4 MPI_LOCALRANKID=1 MPI_LOCALNRANKS=2 PMI_FD=9", "", NULL},
@@ -305,9 +340,9 @@ static void case_ports(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(case_uri),         cmocka_unit_test(case_first_host),
-        cmocka_unit_test(case_environment), cmocka_unit_test(case_pmi),
-        cmocka_unit_test(case_ports),
+        cmocka_unit_test(case_uri),   cmocka_unit_test(case_first_host),
+        cmocka_unit_test(case_nodes), cmocka_unit_test(case_environment),
+        cmocka_unit_test(case_pmi),   cmocka_unit_test(case_ports),
     };
     tess_log_set_level(TESS_LOG_ERROR);
     return cmocka_run_group_tests_name("boot_find", tests, NULL, NULL);
