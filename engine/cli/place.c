@@ -407,6 +407,11 @@ static enum tess_status place_meet(struct place *place, const struct tess_config
         place->process[r] = r;
     if (boot->rank == 0)
         status = place_decide(place, &step);
+    if (boot->rank == 0 && step == PLACE_DONE && place->options->save[0] != '\0')
+        tess_log(TESS_LOG_WARN,
+                 "--topology.save writes what was measured, and nothing was: there "
+                 "are %d hosts, --topology.order is %s",
+                 (int)place->job.host_count, place->options->order);
     TESS_TRY(place_tell(boot, place, status, &step));
     if (step == PLACE_PROBE) {
         TESS_TRY(tess__place_probe(boot, &place->job, &found));

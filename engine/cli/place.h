@@ -69,7 +69,7 @@ enum tess_status tess__place_devices(const struct tess__run *run, struct tess_co
                                      struct tess__placed *placed);
 /*
  * With --topology.nccl-graph on: NCCL's graph file of the rings for the devices of a job on one
- * host, where they carry more than the order of their numbers. A user's own NCCL_GRAPH_FILE or
+ * host, where they carry more than those that NCCL would choose. A user's own NCCL_GRAPH_FILE or
  * NCCL_TOPO_FILE stays. After the ranks were placed. (place_graph.c)
  */
 enum tess_status tess__place_graph(const struct tess__run *run, struct tess__placed *placed);

@@ -9,11 +9,13 @@
 #include "cli/place.h"
 
 #include "base/file.h"
+#include "cli/topo.h"
 #include "tessera/check.h"
 #include "topology/map.h"
 #include "topology/ring.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -68,31 +70,48 @@ static enum tess_status graph_keep(const char *text, struct tess__placed *placed
     return TESS_OK;
 }
 
+/* What NCCL would reach by itself, 10^9 bytes/s: by a model of its search, where that speaks of
+ * such a machine, and at least the order of the devices' numbers. */
+static enum tess_status graph_of_nccl(const struct tess__topo *topo, double *gbs_out)
+{
+    struct tess__topo_nccl *nccl = calloc(1, sizeof *nccl);
+    enum tess_status status;
+
+    if (nccl == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the search of NCCL's rings");
+    status = tess__topo_nccl(topo, nccl);
+    *gbs_out = fmax(nccl->channels * nccl->speed, topo->rings.natural.gbs);
+    free(nccl);
+    return status;
+}
+
 /* Of a topology of these devices alone. */
-static enum tess_status graph_make(const struct tess_topology *topology,
-                                   struct tess__placed *placed)
+static enum tess_status graph_make(struct tess_topology *topology, struct tess__placed *placed)
 {
     const struct tess_ring_search search = {.rings = TESS_RINGS_MAX};
-    struct tess_routes routes = {0};
-    struct tess_rings rings = {0};
+    struct tess__topo topo = {.topology = topology, .routed = true};
+    const struct tess_rings *rings = &topo.rings;
+    double nccl_gbs = 0;
     char *text = NULL;
     enum tess_status status;
 
-    TESS_TRY(tess_routes_open(topology, &routes));
-    status = tess_rings_find(&routes, &search, &rings);
-    if (status == TESS_OK && rings.total_gbs <= GRAPH_GAIN * rings.natural.gbs)
-        tess_log(TESS_LOG_INFO, "--topology.nccl-graph: no rings carry more than the order of the "
-                                "devices' numbers, which is left to NCCL");
-    else if (status == TESS_OK)
-        status = tess_rings_write_nccl_graph(topology, &routes, &rings, &text);
+    TESS_TRY(tess_routes_open(topology, &topo.routes));
+    status = tess_rings_find(&topo.routes, &search, &topo.rings);
+    if (status == TESS_OK)
+        status = graph_of_nccl(&topo, &nccl_gbs);
+    if (status == TESS_OK && rings->total_gbs > GRAPH_GAIN * nccl_gbs)
+        status = tess_rings_write_nccl_graph(topology, &topo.routes, rings, &text);
     if (status == TESS_OK && text != NULL)
         status = graph_keep(text, placed);
-    if (status == TESS_OK && text != NULL)
-        tess_log(TESS_LOG_INFO, "--topology.nccl-graph: %d ring%s, %.3g GB/s",
-                 (int)rings.ring_count, rings.ring_count == 1 ? "" : "s", rings.total_gbs);
+    if (status == TESS_OK)
+        tess_log(
+            TESS_LOG_INFO,
+            "--topology.nccl-graph: %d ring%s of %.4g GB/s together, by itself NCCL has %.4g%s",
+            (int)rings->ring_count, rings->ring_count == 1 ? "" : "s", rings->total_gbs, nccl_gbs,
+            text != NULL ? "" : ": it is left to itself");
     free(text);
-    tess_rings_free(&rings);
-    tess_routes_free(&routes);
+    tess_rings_free(&topo.rings);
+    tess_routes_free(&topo.routes);
     return status;
 }
 

@@ -49,7 +49,8 @@ static enum tess_status train_help(int argc, char **argv)
         "  tessera train configs/models/tiny-gpt.yaml --strategy ddp+pp --mesh data=2,stage=4\n\n"
         "Started by torchrun, mpirun or srun (RANK, WORLD_SIZE, LOCAL_RANK, or theirs) it is one\n"
         "rank of the job, on the device of its local rank; on the host ranks talk by MPI or by\n"
-        "sockets (--comm). mpirun and srun need no MASTER_ADDR and MASTER_PORT.\n\n"
+        "sockets (--comm). mpirun and srun need no MASTER_ADDR and MASTER_PORT.\n"
+        "Ranks are numbered as the network is built: --topology.order.\n\n"
         "--run DIR writes DIR/metrics.jsonl, one JSON object a line; the last one holds the final\n"
         "hash of the parameters, loss, accuracy, speed and memory. Ctrl-C ends all ranks.\n"
         "--trace FILE writes time lines, also when the run is interrupted or a rank fails.\n\n");

@@ -165,6 +165,31 @@ static void case_placed(void **state)
     }
 }
 
+/* A rank that gets another number keeps its device, and is found by its new one. */
+static void case_renumbered(void **state)
+{
+    static const struct tess_module module = {.name = "made up"};
+    const struct tess_place place = {"torchrun", 1, 4, 1};
+    struct tess_config *config = calloc(1, sizeof *config);
+
+    (void)state;
+    assert_non_null(config);
+    config->place = place;
+    config->device.module = &module;
+    assert_int_equal(tess_device_plan_placed(devices_of(4, true), &place, TESS_RANKS_PROCESSES,
+                                             TESS_COMM_AUTO, &config->device),
+                     TESS_OK);
+    snprintf(config->device.info[1].bus, sizeof config->device.info[1].bus, "0000:17:00.0");
+    tess_config_renumber(config, 3);
+    assert_int_equal(config->place.rank, 3);
+    assert_int_equal(config->device.own, 1);
+    assert_string_equal(config->device.info[3].bus, "0000:17:00.0");
+    assert_string_equal(config->device.info[1].bus, "");
+    tess_config_renumber(config, 3);
+    assert_string_equal(config->device.info[3].bus, "0000:17:00.0");
+    free(config);
+}
+
 /* On the host: memory where ranks share it, else what carries messages. */
 static void case_host_plan(void **state)
 {
@@ -259,10 +284,10 @@ static void case_contradictions(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(case_blocks),    cmocka_unit_test(case_placed),
-        cmocka_unit_test(case_drawing),   cmocka_unit_test(case_choice),
-        cmocka_unit_test(case_host),      cmocka_unit_test(case_contradictions),
-        cmocka_unit_test(case_host_plan),
+        cmocka_unit_test(case_blocks),         cmocka_unit_test(case_placed),
+        cmocka_unit_test(case_renumbered),     cmocka_unit_test(case_drawing),
+        cmocka_unit_test(case_choice),         cmocka_unit_test(case_host),
+        cmocka_unit_test(case_contradictions), cmocka_unit_test(case_host_plan),
     };
 
     return cmocka_run_group_tests_name("device_plan", tests, NULL, NULL);
