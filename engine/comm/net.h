@@ -25,8 +25,9 @@
 
 /*
  * Collective. Takes the transport over: closed with the communicator, also on failure. world: of
- * the ranks of this process, for messages and its board, or NULL. timeout_s: how long a wait may
- * last before it fails and names the ranks that did not come, with their hosts.
+ * the ranks of this process, for messages and its board, or NULL. timeout_s: for how long
+ * nothing may move in a wait before it fails and names the ranks that did not come, with their
+ * hosts. Up to 64 ranks.
  */
 enum tess_status tess_comm_net_open(struct tess_transport *transport, struct tess_world *world,
                                     enum tess_order order, double timeout_s,
