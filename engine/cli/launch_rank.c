@@ -78,7 +78,7 @@ void tess__rank_bind(const struct tess__launch *launch, int32_t rank, char text[
     cpu_set_t allowed;
 
     snprintf(text, TESS__CORES_BYTES, "any core");
-    if (!launch->bind || sched_getaffinity(0, sizeof allowed, &allowed) != 0 ||
+    if (!launch->bind || sched_getaffinity(0, sizeof allowed, &allowed) != 0 || places < 1 ||
         places > CPU_COUNT(&allowed))
         return;
     for (int32_t p = 0; p < places; p++)
