@@ -49,9 +49,9 @@ static const struct tess_option topo_option_table[] = {
      "device that is shown, on this machine's processors; under mpirun, srun or torchrun all "
      "ranks, "
      "and a --file of as many devices is the model"},
-    {"comm", TESS_OPTION_CHOICE, TOPO_FIELD(comm), "auto", 0, 0, "auto|local|tcp",
-     "what --measure sends over: memory that ranks share, or sockets; auto: memory, and sockets "
-     "between ranks that others started"},
+    {"comm", TESS_OPTION_CHOICE, TOPO_FIELD(comm), "auto", 0, 0, "auto|local|tcp|mpi",
+     "what --measure sends over: memory that ranks share, sockets or MPI; auto: memory, and, "
+     "between ranks that others started, MPI where it is there, else sockets"},
     {"json", TESS_OPTION_STRING, TOPO_FIELD(json), "", 0, 0, NULL,
      "file for the rings as JSON; -: to stdout, without the text"},
     {"svg", TESS_OPTION_STRING, TOPO_FIELD(svg), "", 0, 0, NULL,
@@ -84,12 +84,12 @@ static void topo_help(struct tess_options *options)
         "figure is wrong\n"
         "there. What it does on a machine is told by NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=GRAPH.\n\n"
         "examples\n"
-        "  nvidia-smi topo -m > box.txt; tessera topo --file box.txt\n"
-        "      the rings of a GPU box, also from another machine\n"
+        "  nvidia-smi topo -m | tessera topo --file -\n"
+        "      the rings of a GPU box; its text may as well come from another machine\n"
         "  tessera topo --file box.txt --devices 1,2,4,5 --json -\n"
         "      the best order for a job on four of its GPUs, for programs\n"
-        "  tessera topo --machine 'rack:2 node:4 rank:2 edge:1.25 uplink:0.125'\n"
-        "      a cluster that does not exist yet\n\n");
+        "  tessera topo --machine 'rack:2 node:4 rank:2 edge:1.25 uplink:0.125' --svg out.svg\n"
+        "      a picture of a cluster that does not exist yet\n\n");
     tess_options_print_help(options);
 }
 

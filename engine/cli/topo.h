@@ -24,7 +24,7 @@ struct tess__topo_options {
     double edge_gbs, uplink_gbs, time_limit_s;
     const char *json, *svg, *mesh;
     bool measure;
-    int32_t comm;       /* of --measure: auto, local, tcp */
+    int32_t comm;       /* of --measure: auto, local, tcp, mpi */
     const char *export; /* "nccl", "yaml" or "" */
     const char *export_path;
 };

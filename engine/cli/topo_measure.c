@@ -6,8 +6,6 @@
 #include "cli/topo_measure.h"
 
 #include "base/clock.h"
-#include "cli/launch_env.h"
-#include "comm/net.h"
 #include "tessera/check.h"
 
 #include <math.h>
@@ -159,40 +157,10 @@ static enum tess_status measure_all(struct measure_rank *rank)
     return tess_comm_barrier(rank->comm); /* peers may still read this rank's arrays */
 }
 
-/* Over sockets: the ranks find each other over the memory that they share, or as their launchers
- * have. */
-static enum tess_status measure_open_tcp(const struct tess__measure *measure,
-                                         const struct tess__rank *launched,
-                                         struct tess_comm **comm_out)
-{
-    struct tess_comm *shared = NULL;
-    struct tess_boot *boot = NULL;
-    struct tess_transport *transport = NULL;
-    enum tess_status status = TESS_OK;
-    if (measure->peers == NULL) {
-        TESS_TRY(tess_comm_local_open(launched->world, launched->rank, TESS_ORDER_CANONICAL,
-                                      measure->timeout_s, &shared));
-        status = tess_boot_over(shared, measure->timeout_s, &boot);
-    } else {
-        status = tess__peers_boot(measure->peers, &boot);
-    }
-    if (status == TESS_OK)
-        status = tess_transport_tcp_open(boot, measure->timeout_s, &transport);
-    if (status == TESS_OK)
-        status = tess_comm_net_open(transport, measure->peers == NULL ? launched->world : NULL,
-                                    TESS_ORDER_CANONICAL, measure->timeout_s, comm_out);
-    tess_boot_close(boot);
-    tess_comm_close(shared);
-    return status;
-}
-
 static enum tess_status measure_body(void *context, struct tess__rank *launched)
 {
     struct measure_rank rank = {.measure = context, .launched = launched};
-    TESS_TRY(rank.measure->sockets
-                 ? measure_open_tcp(rank.measure, launched, &rank.comm)
-                 : tess_comm_local_open(launched->world, launched->rank, TESS_ORDER_CANONICAL,
-                                        rank.measure->timeout_s, &rank.comm));
+    TESS_TRY(tess__open_comm(&rank.measure->how, launched, &rank.comm));
     enum tess_status status = measure_all(&rank);
     if (status != TESS_OK && status != TESS_ERR_ABORTED)
         tess_comm_abort(rank.comm, tess_log_last_error());
@@ -223,7 +191,8 @@ enum tess_status tess__measure_run(struct tess__measure *measure)
     const struct tess__launch launch = {.rank_count = measure->rank_count,
                                         .peers = measure->peers,
                                         .mode = TESS_RANKS_PROCESSES,
-                                        .bind = measure->peers == NULL || measure->slot_count > 0,
+                                        .bind =
+                                            measure->how.peers == NULL || measure->slot_count > 0,
                                         .slot = measure->slot,
                                         .slot_count = measure->slot_count,
                                         .context = measure,

@@ -5,7 +5,7 @@
 #ifndef TESSERA_CLI_TOPO_MEASURE_H
 #define TESSERA_CLI_TOPO_MEASURE_H
 
-#include "cli/launch.h"
+#include "cli/open_comm.h"
 #include "cli/topo.h"
 
 #define TESS__MEASURE_REPEATS 5
@@ -18,11 +18,10 @@ struct tess__measured_pair {
 
 struct tess__measure {
     int32_t rank_count;
-    double bytes;              /* of a message, at most */
-    bool sockets;              /* else through memory that the ranks share */
-    struct tess__peers *peers; /* NULL: ranks are started here */
-    int32_t slot, slot_count;  /* with peers: this rank's place on its host; 0 of 0: not told */
-    double timeout_s;
+    double bytes;               /* of a message, at most */
+    struct tess__open_comm how; /* comm is never AUTO */
+    struct tess__peers *peers;  /* NULL: ranks are started here; how.peers is the same */
+    int32_t slot, slot_count;   /* with peers: this rank's place on its host; 0 of 0: not told */
     struct tess__measured_pair *pair; /* [rank_count * rank_count] both ways the same */
 };
 

@@ -128,6 +128,13 @@ static enum tess_status measure_table(const struct tess__measure *measure,
     return TESS_OK;
 }
 
+static const char *measure_over(const struct tess__measure *measure)
+{
+    return measure->how.comm == TESS_COMM_MPI   ? "MPI"
+           : measure->how.comm == TESS_COMM_TCP ? "sockets"
+                                                : "shared memory";
+}
+
 enum tess_status tess__measure_print(const struct tess__measure *measure,
                                      const struct tess__topo *topo, FILE *out)
 {
@@ -139,8 +146,7 @@ enum tess_status tess__measure_print(const struct tess__measure *measure,
     fprintf(out,
             "\nmeasured over %s: two ranks send to each other up to %s of the host's memory, GB/s "
             "in each\ndirection, median of %d\n",
-            measure->sockets ? "sockets" : "shared memory", tess__text_bytes(measure->bytes, bytes),
-            TESS__MEASURE_REPEATS);
+            measure_over(measure), tess__text_bytes(measure->bytes, bytes), TESS__MEASURE_REPEATS);
     if (count <= MEASURE_MATRIX_MAX) {
         fprintf(out, "\neach pair alone\n");
         measure_matrix(measure, false, out);

@@ -5,6 +5,7 @@
 #include "cli/topo_measure.h"
 
 #include "cli/launch_env.h"
+#include "comm/comm_mpi.h"
 #include "tessera/check.h"
 
 #include <stdlib.h>
@@ -12,14 +13,32 @@
 #define PROBE_BYTES     (4 << 20)
 #define PROBE_TIMEOUT_S 60.0
 
-enum probe_comm { PROBE_AUTO, PROBE_LOCAL, PROBE_TCP };
+/* How the ranks talk, as the other commands find it. place: of ranks that others started. */
+static enum tess_status probe_comm(struct tess__measure *measure, const struct tess_place *place,
+                                   int32_t choice)
+{
+    /* In the order of --comm's choices. */
+    static const enum tess_comm_choice asked[] = {TESS_COMM_AUTO, TESS_COMM_LOCAL, TESS_COMM_TCP,
+                                                  TESS_COMM_MPI};
+    struct tess_device_plan plan = {0};
+    TESS_TRY(tess_device_plan_host(place, measure->rank_count, TESS_RANKS_PROCESSES, asked[choice],
+                                   &plan));
+    if (plan.comm == TESS_COMM_MPI &&
+        !tess_comm_mpi_there(plan.mpi, &plan.mpi, plan.why, sizeof plan.why))
+        TESS_FAIL(TESS_ERR_UNSUPPORTED, "--comm mpi: %s", plan.why);
+    measure->how = (struct tess__open_comm){.comm = plan.comm,
+                                            .mpi = plan.mpi,
+                                            .order = TESS_ORDER_CANONICAL,
+                                            .timeout_s = PROBE_TIMEOUT_S};
+    return TESS_OK;
+}
 
 static enum tess_status probe_run(struct tess__measure *measure, const struct tess__topo *model,
                                   bool speaks)
 {
     size_t ranks = (size_t)measure->rank_count;
     measure->bytes = PROBE_BYTES;
-    measure->timeout_s = PROBE_TIMEOUT_S;
+    measure->how.peers = measure->peers;
     measure->pair = calloc(ranks * ranks, sizeof *measure->pair);
     if (!measure->pair)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory left for the rates");
@@ -32,13 +51,13 @@ static enum tess_status probe_run(struct tess__measure *measure, const struct te
 
 enum tess_status tess__topo_measure(const struct tess__topo *topo)
 {
-    struct tess__measure measure = {.rank_count = topo->topology->device_count,
-                                    .sockets = topo->options->comm == PROBE_TCP};
+    struct tess__measure measure = {.rank_count = topo->topology->device_count};
     if (measure.rank_count < 2 || measure.rank_count > TESS_WORLD_RANKS_MAX)
         TESS_FAIL(TESS_ERR_USAGE,
                   "--measure takes 2 to %d ranks and there are %d devices: choose some with "
                   "--devices, or more with --ranks",
                   TESS_WORLD_RANKS_MAX, (int)measure.rank_count);
+    TESS_TRY(probe_comm(&measure, NULL, topo->options->comm));
     return probe_run(&measure, topo->routed ? topo : NULL, true);
 }
 
@@ -60,17 +79,13 @@ enum tess_status tess__topo_measure_placed(struct tess__topo *topo, bool *elsewh
 {
     struct tess_boot_env env;
     struct tess_place place;
-    struct tess__measure measure = {.sockets = true};
+    struct tess__measure measure = {.slot = 0};
     TESS_TRY(tess__peers_find(&env, &place));
     *elsewhere_out = place.starter != NULL;
     if (!*elsewhere_out)
         return TESS_OK;
-    if (topo->options->comm == PROBE_LOCAL)
-        TESS_FAIL(TESS_ERR_USAGE,
-                  "--comm local is for ranks that are started from here, and %s has started "
-                  "these: leave it out",
-                  place.starter);
     measure.rank_count = place.rank_count;
+    TESS_TRY(probe_comm(&measure, &place, topo->options->comm));
     if (env.local_rank >= 0 && env.local_count > env.local_rank) {
         measure.slot = env.local_rank;
         measure.slot_count = env.local_count;

@@ -549,7 +549,7 @@ static void case_measure_placed(void **state)
     assert_non_null(strstr(spawn.out, "2 devices on 2 hosts"));
     assert_non_null(strstr(spawn.out, "over sockets"));
     assert_non_null(strstr(spawn.out, "  NET        1         0.5 "));
-    refused(TOPO("--measure", "--comm", "local"), "leave it out");
+    refused(TOPO("--measure", "--comm", "local"), "leave --comm local out");
     unsetenv("WORLD_SIZE");
     unsetenv("MASTER_ADDR");
     unsetenv("MASTER_PORT");
