@@ -24,6 +24,7 @@
 #define HOSTS_STEPS_LEAST 500    /* of one */
 #define HOSTS_MAKES_MAX   8      /* of units, for several rings */
 #define HOSTS_DEVICES_MAX 127    /* of a unit */
+#define HOSTS_WORTH       0.02   /* of the total: what may be lost for fewer rings */
 
 /* A way through a unit: devices, and the nodes that receive from and send to the network; all as
  * numbers among the unit's nodes. */
@@ -532,6 +533,25 @@ static void hosts_natural(struct hosts *hosts, int32_t *scratch, struct tess_rin
     }
 }
 
+/* Where the network carries less than the hosts, fewer rings fill it as well: the fewest that carry
+ * nearly `total`, with their gbs[]. */
+static int32_t hosts_fewest(struct hosts *hosts, int32_t count, bool turns, double total,
+                            double *gbs)
+{
+    double fewer[TESS_RINGS_MAX];
+    int32_t low = 1, high = count;
+    while (low < high) {
+        int32_t rings = (low + high) / 2;
+        if (hosts_together(hosts, rings, turns, fewer) < total * (1 - HOSTS_WORTH)) {
+            low = rings + 1;
+            continue;
+        }
+        memcpy(gbs, fewer, (size_t)rings * sizeof *gbs);
+        high = rings;
+    }
+    return high;
+}
+
 /* Several rings, where they carry more than the best one. */
 static enum tess_status hosts_find_rings(struct hosts *hosts, int32_t most, int32_t *scratch,
                                          struct tess_rings *rings)
@@ -550,6 +570,8 @@ static enum tess_status hosts_find_rings(struct hosts *hosts, int32_t most, int3
     bool turns = total[1] > total[0] * (1 + TESS__RING_NEAR);
     if (total[turns] <= rings->best_single.gbs * (1 + TESS__RING_NEAR))
         count = 0;
+    else
+        count = hosts_fewest(hosts, count, turns, total[turns], gbs[turns]);
     for (int32_t r = 0; r < (count > 0 ? count : 1); r++) {
         struct tess_ring *ring = &rings->ring[r];
         ring->order = malloc((size_t)rings->count * sizeof *ring->order);
