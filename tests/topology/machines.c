@@ -286,6 +286,34 @@ struct tess_topology *machine_nvl(int racks, int hosts, int each)
     return finish(topology);
 }
 
+struct tess_topology *machine_spines(int leaves, int each, int spines)
+{
+    struct tess_topology *topology = tess_topology_new();
+    int32_t spine[8];
+    for (int i = 0; i < spines; i++)
+        spine[i] = add(topology, TESS_NODE_NET, -1, i);
+    for (int l = 0; l < leaves; l++) {
+        int32_t leaf = add(topology, TESS_NODE_NET, -1, spines + l);
+        for (int i = 0; i < spines; i++)
+            join(topology, TESS_LINK_NET, leaf, spine[i], 50, 1);
+        for (int host = l * each; host < (l + 1) * each; host++) {
+            int32_t nvs = add(topology, TESS_NODE_NVSWITCH, host, 0);
+            int32_t cpu = add_cpu(topology, host, 0, TESS_CPU_INTEL, 143);
+            for (int i = 0; i < 4; i++) {
+                int32_t gpu = add(topology, TESS_NODE_DEVICE, host, i);
+                int32_t pci = add(topology, TESS_NODE_PCI, host, i);
+                int32_t nic = add(topology, TESS_NODE_NIC, host, i);
+                join(topology, TESS_LINK_NVLINK, gpu, nvs, TESS_GBS_NVLINK_SM90 * 18, 18);
+                join(topology, TESS_LINK_PCI, gpu, pci, X16_GEN5, 1);
+                join(topology, TESS_LINK_PCI, nic, pci, X16_GEN5, 1);
+                join(topology, TESS_LINK_PCI, pci, cpu, X16_GEN5, 1);
+                join(topology, TESS_LINK_NET, nic, leaf, 25, 1);
+            }
+        }
+    }
+    return finish(topology);
+}
+
 struct tess_topology *machine_p100(void)
 {
     struct tess_topology *topology = tess_topology_new();

@@ -23,6 +23,9 @@ struct tess_topology *machine_racks(int racks, int hosts, int each);
 /* Racks of hosts whose devices share a rack's NVSwitches, 18 links of B200 each; a NIC of 50 GB/s
  * beside each device, all on one switch. */
 struct tess_topology *machine_nvl(int racks, int hosts, int each);
+/* Leaves of `each` hosts, every leaf with 50 GB/s to each of the spines; hosts of four devices on
+ * NVSwitches, each device with a NIC of 25 GB/s beside it. */
+struct tess_topology *machine_spines(int leaves, int each, int spines);
 struct tess_topology *machine_p100(void); /* 8 P100, cube mesh of single links, Broadwell */
 struct tess_topology *machine_random(unsigned seed, int count); /* whole GB/s, shared links */
 /* Nodes of all kinds and directed links of all kinds anywhere; not finished, and often not sound.

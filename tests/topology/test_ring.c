@@ -392,6 +392,23 @@ static void case_rails(void **state)
     }
 }
 
+/* Two spines: by the first one alone four rings of 25 GB/s would carry 50. */
+static void case_spines(void **state)
+{
+    (void)state;
+    struct tess_topology *topology = machine_spines(4, 2, 2);
+    struct tess_rings rings;
+    assert_int_equal(tess_rings_find_hosts(topology, 0, &rings), TESS_OK);
+    check_rails(topology, &rings, 8);
+    assert_int_equal(rings.ring_count, 4);
+    rings_near(rings.total_gbs, 100);
+    rings_near(rings.bound_gbs, 100);
+    rings_near(rings.best_single.gbs, 25);
+    assert_true(rings.optimal);
+    tess_rings_free(&rings);
+    tess_topology_free(topology);
+}
+
 /* Pairs without a way, links in one direction, hosts that are none: what finish lets pass is found
  * rings for, and rings_find holds. */
 static void case_anything(void **state)
@@ -485,6 +502,7 @@ int main(void)
         cmocka_unit_test(case_hosts),
         cmocka_unit_test(case_a_thousand_hosts),
         cmocka_unit_test(case_rails),
+        cmocka_unit_test(case_spines),
         cmocka_unit_test(case_nvlink_over_hosts),
         cmocka_unit_test(case_anything),
         cmocka_unit_test(case_one_device),
