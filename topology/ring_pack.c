@@ -22,7 +22,7 @@
 #define PACK_COLUMNS_MAX 512
 #define PACK_PIVOTS_MAX  20000
 #define PACK_WORK_MAX    220000000 /* additions until rings are no longer looked for */
-#define PACK_WORK_END    270000000 /* and until none is tried to be spared: a tenth of a second */
+#define PACK_WORK_END    235000000 /* and until none is tried to be spared: a tenth of a second */
 #define PACK_WORTH       0.02      /* of the total: what may be lost for fewer rings */
 #define PACK_EPSILON     1e-9
 #define PACK_LESS        1e-6 /* of a capacity: by how much less it is taken while pivoting */
