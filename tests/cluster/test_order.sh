@@ -15,19 +15,20 @@ cd "$(dirname "${BASH_SOURCE[0]}")"
 tessera=${1:?usage: test_order.sh TESSERA CONFIGS [--json]} configs=${2:?}
 
 # median RANKS-PER-HOST ORDER OPTION...: milliseconds of a training step that is all-reduce but for 1 % or so:
-# one image a rank, and a gradient of `bytes`. Of 6 steps, after 2 that connect and warm up.
+# one image a rank, and a gradient of `bytes`. Of `steps`, after 2 that connect and warm up.
 median()
 {
     local each=$1 order=$2 run=$LAB_DIR/order
     shift 2
     rm -rf "$run"
     ./lab.sh ranks "$each" "$order" "$tessera" train "$configs/labs/fashion_mlp.yaml" --mlp.hidden 384,384 \
-        --strategy ddp --reduce fast --comm tcp --batch-size $ranks --steps 8 --log-every 1 --evaluate off \
+        --strategy ddp --reduce fast --comm tcp --data synthetic --synthetic-rows 1024 --batch-size $ranks \
+        --steps $((steps + 2)) --log-every 1 --evaluate off \
         --run "$run" "$@" >"$run.log" 2>&1 || { cat "$run.log" >&2; echo 0; return 0; }
     grep '^order:' "$run.log" >&2 || true
-    grep '"step"' "$run/metrics.jsonl" | grep -o '"samples_per_s":[0-9.e+]*' | cut -d : -f 2 | sed 1,2d |
-        awk -v n=$ranks 'NR <= 6 {print 1e3 * n / $1}' | sort -g |
-        awk '{ms[NR] = $1} END {printf "%.1f\n", NR == 6 ? (ms[3] + ms[4]) / 2 : 0}'
+    grep '"step"' "$run/metrics.jsonl" | grep -o '"samples_per_s":[0-9.e+]*' | cut -d : -f 2 | sed 1,2d | head -n $steps |
+        awk -v n=$ranks '{print 1e3 * n / $1}' | sort -g |
+        awk -v n=$steps '{ms[NR] = $1} END {printf "%.1f\n", NR == n ? ms[(n + 1) / 2] : 0}'
 }
 bytes=$((4 * 453130)) # of the gradient: 784 x 384 + 384 x 384 + 384 x 10 weights and their biases, f32
 
@@ -67,6 +68,7 @@ order()
 
 case ${3:-} in
 slow_uplinks)
+    steps=7
     table_head "2 racks x 2 hosts, edges 1000, uplinks 100 Mbit/s" interleaved chosen
     order "2 ranks each, by a file" 2 3 6 --topology.file "$LAB_DIR/topology.conf"
     order "2 ranks each, measured" 2 3 6 --topology.order measure
@@ -76,6 +78,7 @@ slow_uplinks)
     check_end
     ;;
 fast_uplinks)
+    steps=21 # ten times as short, and a core that is busy elsewhere shows sooner
     table_head "2 racks x 2 hosts, edges 200, uplinks 1000 Mbit/s" interleaved chosen
     order "1 rank each, by a file" 1 0.8 1.2 --topology.file "$LAB_DIR/topology.conf"
     order "1 rank each, measured" 1 0.8 1.2 --topology.order measure
