@@ -6,9 +6,12 @@
 #
 # What to expect: a ring that crosses between racks c times in each direction gets 1/c of the uplink.
 #
-#     2 racks x 2 hosts x 2 ranks   chosen 0 1 | 2 3 || 4 5 | 6 7: 1      interleaved: 4      ratio 4
+#     2 racks x 2 hosts x 2 ranks   chosen 0 1 | 2 3 || 4 5 | 6 7: 1      interleaved: 4      ratio 4 to 4.67
 #     2 racks x 2 hosts x 1 rank    chosen 0 1 || 2 3: 1                  interleaved: 2      ratio 2
 #     2 racks x 2 hosts x 1 rank, uplinks five times as fast as edges: every hop takes an edge, ratio 1
+#
+# 4.67: where ranks of a host follow each other, hosts add up first, and an uplink carries 2 (4 - 1) / 4 of the
+# bytes in place of 2 (8 - 1) / 8.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 . ./check.sh
