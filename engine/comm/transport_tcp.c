@@ -21,7 +21,9 @@
 /* Requests are tested one by one: the network is asked once for those that are tested together. */
 #define TCP_LOOK_S 10e-6
 /* How long a rank that ends tries to say so. */
-#define TCP_BYE_S 1.0
+#define TCP_BYE_S      1.0
+#define TCP_READY_ROOM 256
+#define TCP_OUT_ROOM   8192
 
 static struct tcp *tcp_of(struct tess_transport *transport)
 {
@@ -262,6 +264,15 @@ static enum tess_status tcp_reserve(struct tcp *tcp, int32_t rank_count)
         peer->sends = peer->sending = peer->receives = (struct tcp_list){TCP_NONE, TCP_NONE};
         peer->receiving = TCP_NONE;
         tcp->host_name[r] = tcp->host_text[r];
+        if (r == tcp->transport.rank)
+            continue;
+        /* Room that calls in flight seldom need more of; it grows where they do. */
+        peer->ready_room = TCP_READY_ROOM;
+        peer->ready = malloc(TCP_READY_ROOM * sizeof *peer->ready);
+        peer->out_room = TCP_OUT_ROOM;
+        peer->out = malloc(TCP_OUT_ROOM);
+        if (peer->ready == NULL || peer->out == NULL)
+            TESS_FAIL(TESS_ERR_MEMORY, "no memory for the connection with rank %d", (int)r);
     }
     for (int32_t k = 0; k < TESS_TRANSPORT_REQUESTS; k++)
         tcp->request[k].next = k + 1 < TESS_TRANSPORT_REQUESTS ? k + 1 : TCP_NONE;

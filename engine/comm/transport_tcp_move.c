@@ -237,7 +237,7 @@ void tess__tcp_say(struct tcp *tcp, int32_t r, enum tcp_word word, uint32_t tag,
     if (peer->words < 0)
         return;
     if (needed > peer->out_room) {
-        const size_t room = needed * 2 > 4096 ? needed * 2 : 4096;
+        const size_t room = needed * 2;
         char *out = realloc(peer->out, room);
         if (out == NULL) {
             if (tcp->status == TESS_OK) {
@@ -276,7 +276,7 @@ static void words_ready(struct tcp *tcp, int32_t r, uint32_t tag, uint64_t bytes
         return;
     }
     if (peer->ready_count == peer->ready_room) {
-        const int32_t room = peer->ready_room == 0 ? 64 : peer->ready_room * 2;
+        const int32_t room = peer->ready_room * 2;
         struct tcp_ready *ready = realloc(peer->ready, (size_t)room * sizeof *ready);
         if (ready == NULL) {
             move_stranger(tcp, r, "there is no memory for what it expects");

@@ -412,6 +412,97 @@ static void case_moves(void **state)
             net_run(hosts[i][0], &hosts[i][1], (enum tess_order)order, net_moves, NULL);
 }
 
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+/* Sanitizers have allocators of their own. */
+#if defined(__has_feature)
+#define NET_FEATURE(x) __has_feature(x)
+#else
+#define NET_FEATURE(x) 0
+#endif
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) ||                               \
+    NET_FEATURE(address_sanitizer) || NET_FEATURE(thread_sanitizer)
+#define NET_COUNTS 0
+#else
+#define NET_COUNTS 1
+static _Atomic uint64_t net_allocated;
+static _Thread_local bool net_counting;
+
+void *__libc_malloc(size_t bytes);
+void *__libc_calloc(size_t count, size_t bytes);
+void *__libc_realloc(void *memory, size_t bytes);
+
+/* In the place of the C library's, for all of this program. */
+void *malloc(size_t bytes)
+{
+    net_allocated += net_counting ? 1 : 0;
+    return __libc_malloc(bytes);
+}
+
+void *calloc(size_t count, size_t bytes)
+{
+    net_allocated += net_counting ? 1 : 0;
+    return __libc_calloc(count, bytes);
+}
+
+void *realloc(void *memory, size_t bytes)
+{
+    net_allocated += net_counting ? 1 : 0;
+    return __libc_realloc(memory, bytes);
+}
+
+/* Calls of all kinds and sizes, which take no memory once they have been made before. */
+static int net_steady(struct tess_comm *comm, struct net_job_of *job)
+{
+    enum { COUNT = 50000 };
+    const int32_t n = job->n, next = (job->rank + 1) % n, last = (job->rank + n - 1) % n;
+    float *source = calloc((size_t)n * COUNT, sizeof *source);
+    float *target = calloc((size_t)n * COUNT, sizeof *target);
+    NET_CHECK(source != NULL && target != NULL);
+    for (int round = 0; round < 12; round++) {
+        struct tess_event event[4];
+        NET_CHECK(tess_comm_barrier(comm) == TESS_OK);
+        net_counting = round >= 2;
+        for (size_t count = 3; count <= COUNT; count += COUNT - 3) {
+            NET_CHECK(tess_comm_all_reduce(comm, source, target, count, TESS_F32, TESS_REDUCE_SUM,
+                                           &event[0]) == TESS_OK);
+            NET_CHECK(tess_comm_reduce_scatter(comm, source, source + (size_t)job->rank * count,
+                                               count, TESS_F32, TESS_REDUCE_SUM,
+                                               &event[1]) == TESS_OK);
+            NET_CHECK(tess_comm_send(comm, source, count, TESS_F32, next, &event[2]) == TESS_OK);
+            NET_CHECK(tess_event_wait(&event[0]) == TESS_OK);
+            NET_CHECK(tess_comm_recv(comm, target, count, TESS_F32, last, &event[3]) == TESS_OK);
+            for (int e = 1; e < 4; e++)
+                NET_CHECK(tess_event_wait(&event[e]) == TESS_OK);
+            NET_CHECK(tess_comm_all_gather(comm, source, target, count, TESS_F32, NULL) == TESS_OK);
+            NET_CHECK(tess_comm_all_to_all(comm, source, target, count, TESS_F32, NULL) == TESS_OK);
+            NET_CHECK(tess_comm_broadcast(comm, target, count, TESS_F32, 1, NULL) == TESS_OK);
+            NET_CHECK(tess_comm_reduce(comm, source, target, count, TESS_BF16, TESS_REDUCE_SUM, 0,
+                                       NULL) == TESS_OK);
+        }
+        net_counting = false;
+    }
+    free(source);
+    free(target);
+    return 0;
+}
+#endif
+
+static void case_memory_kept(void **state)
+{
+    (void)state;
+#if NET_COUNTS
+    static const int32_t host[5] = {0, 0, 0, 0, 0};
+    for (int order = 0; order < 2; order++) {
+        net_allocated = 0;
+        net_run(5, host, (enum tess_order)order, net_steady, NULL);
+        assert_int_equal(net_allocated, 0);
+    }
+#else
+    skip();
+#endif
+}
+
 /* ---- links ----------------------------------------------------------------------------------- */
 
 enum { SUM_COUNT = 1 << 16 }; /* elements of 4 bytes; divisible by all that is divided below */
@@ -491,10 +582,11 @@ static void case_links(void **state)
 int main(void)
 {
     const struct CMUnitTest cases[] = {
-        cmocka_unit_test(case_tree),   cmocka_unit_test(case_balance),
-        cmocka_unit_test(case_lanes),  cmocka_unit_test(case_drawings),
-        cmocka_unit_test(case_shapes), cmocka_unit_test(case_bits),
-        cmocka_unit_test(case_moves),  cmocka_unit_test(case_links),
+        cmocka_unit_test(case_tree),        cmocka_unit_test(case_balance),
+        cmocka_unit_test(case_lanes),       cmocka_unit_test(case_drawings),
+        cmocka_unit_test(case_shapes),      cmocka_unit_test(case_bits),
+        cmocka_unit_test(case_moves),       cmocka_unit_test(case_links),
+        cmocka_unit_test(case_memory_kept),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);
 }
