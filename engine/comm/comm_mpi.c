@@ -210,8 +210,7 @@ static enum tess_status room_take(struct mpi_room *room, int at, int error, int 
     return TESS_OK;
 }
 
-/* Let MPI work, and see what is done. */
-static enum tess_status room_progress(struct mpi_room *room)
+enum tess_status tess__mpi_progress(struct mpi_room *room)
 {
     int count = 0;
     TESS_TRY(tess__mpi_check(room));
@@ -233,7 +232,7 @@ static enum tess_status mpi_test(struct tess_transport *transport, uint32_t requ
 {
     struct mpi_room *room = (struct mpi_room *)transport;
     if (room->slot[request].left > 0)
-        TESS_TRY(room_progress(room));
+        TESS_TRY(tess__mpi_progress(room));
     else
         TESS_TRY(tess__mpi_check(room));
     *done_out = room->slot[request].left == 0;
@@ -256,7 +255,7 @@ static enum tess_status mpi_wait(struct tess_transport *transport, double timeou
     if (now_s - room->looked_s > WAIT_AWAY_S) /* it has computed meanwhile, not waited */
         room->moved_s = now_s;
     for (;;) {
-        TESS_TRY(room_progress(room));
+        TESS_TRY(tess__mpi_progress(room));
         room->looked_s = now_s = tess_clock_s();
         const double idle_s = now_s - room->moved_s;
         if (room->news || now_s >= limit_s)

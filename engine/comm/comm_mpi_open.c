@@ -8,6 +8,7 @@
  * own connections).
  */
 #include "base/clock.h"
+#include "comm/boot_find.h"
 #include "comm/comm_mpi_room.h"
 #include "tessera/check.h"
 #include "tessera/device.h"
@@ -20,6 +21,7 @@
 #include <unistd.h>
 
 #define OPEN_LOOK_NS 200000
+#define OPEN_DRAIN_S 5.0
 #define OPEN_TELL_S  1.0 /* in which the ranks that are alive have heard that this one failed */
 
 static int open_count; /* transports of this process */
@@ -204,16 +206,42 @@ static bool close_meet(struct mpi_room *room)
     return error == MPI_SUCCESS && done;
 }
 
+/* What is on its way, and nobody waits for, goes. False: it does not. */
+static bool close_drain(struct mpi_room *room)
+{
+    const double limit_s = tess_clock_s() + OPEN_DRAIN_S;
+    while (room->active > 1 && tess_clock_s() < limit_s && tess__mpi_progress(room) == TESS_OK)
+        nanosleep(&(struct timespec){.tv_nsec = OPEN_LOOK_NS}, NULL);
+    return room->active == 1;
+}
+
+/*
+ * MPICH (4.0.2, over UCX) does not always come back from MPI_Finalize between hosts: there a rank
+ * waits for its connections to be emptied by others that wait without looking at them, in a barrier
+ * of PMI. All have met here, and the process ends soon: so its mpirun is only told that this is no
+ * failure.
+ */
+static void close_end(void)
+{
+    if (strcmp(TESS_MPI_NAME, "mpich") == 0 && getenv("PMI_FD") != NULL)
+        tess__boot_pmi_leave();
+    else
+        MPI_Finalize();
+}
+
 void tess__mpi_close(struct tess_transport *transport)
 {
     struct mpi_room *room = (struct mpi_room *)transport;
-    bool whole = !room->broken && room->active == 1;
+    bool whole = !room->broken;
     open_count--;
     if (room->comm != MPI_COMM_NULL && atomic_load(&room->aborted) != MPI_ROOM_GOES_ON) {
         close_tell(room);
         whole = false;
     }
-    whole = whole && close_meet(room);
+    /* Meets in any case: the others wait for it. */
+    const bool drained = whole && close_drain(room);
+    whole = whole && !room->broken && atomic_load(&room->aborted) == MPI_ROOM_GOES_ON &&
+            close_meet(room) && drained;
     if (whole) {
         MPI_Cancel(&room->request[0]);
         MPI_Wait(&room->request[0], MPI_STATUS_IGNORE);
@@ -221,7 +249,7 @@ void tess__mpi_close(struct tess_transport *transport)
         MPI_Comm_free(&room->comm);
     }
     if (whole && open_count == 0)
-        MPI_Finalize();
+        close_end();
     /* Otherwise MPI may still write to what is here: it ends with the process. */
     if (!whole)
         return;

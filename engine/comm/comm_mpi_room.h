@@ -79,6 +79,9 @@ enum tess_status tess__mpi_fail(struct mpi_room *room, int error, const char *wh
 enum tess_status tess__mpi_slot(struct mpi_room *room, uint32_t parts, uint32_t *slot_out);
 void tess__mpi_slot_add(struct mpi_room *room, uint32_t slot, MPI_Request request);
 
+/* Let MPI work, and see what is done. */
+enum tess_status tess__mpi_progress(struct mpi_room *room);
+
 /* Post the receive of a word, and hear and pass on words; both in the thread of MPI. */
 enum tess_status tess__mpi_listen(struct mpi_room *room);
 enum tess_status tess__mpi_check(struct mpi_room *room);
