@@ -161,14 +161,18 @@ static void launch_read_lines(struct launcher *launcher)
     }
 }
 
-/* How a rank ended that was started elsewhere; why, it has said there. */
-static void launch_say_failed(struct launcher *launcher, int32_t rank, enum tess_status status)
+/* How a rank ended that was started elsewhere. */
+static void launch_say_failed(struct launcher *launcher, int32_t rank,
+                              const struct tess__ended *ended)
 {
+    const enum tess_status status = (enum tess_status)ended->status;
+
     if (launcher->error_said || status == TESS_ERR_ABORTED || rank == launcher->first)
         return;
     launch_clear_line(launcher);
-    tess_fail(status, "rank %d failed, %s (host %s): see what it said there", rank,
-              tess_status_text(status), launcher->launch->peers->host[rank]);
+    tess_fail(status, "rank %d failed, %s (host %s): %s", rank, tess_status_text(status),
+              launcher->launch->peers->host[rank],
+              ended->why[0] != '\0' ? ended->why : "see what it said there");
     launcher->error_said = true;
 }
 
@@ -183,13 +187,14 @@ static void launch_take_message(void *context, const struct tess__message *messa
     if (launch->peers != NULL && launcher->kill_s <= 0)
         status = tess__peers_tell(launch->peers, message);
     if (message->kind == TESS__MESSAGE_ENDED) {
-        int32_t ended;
+        struct tess__ended ended;
         memcpy(&ended, message->payload, sizeof ended);
+        ended.why[sizeof ended.why - 1] = '\0'; /* it may have come from elsewhere */
         launcher->ended[message->rank] = true;
-        if (ended != TESS_OK && launch->peers != NULL)
-            launch_say_failed(launcher, message->rank, (enum tess_status)ended);
-        if (ended != TESS_OK)
-            launch_end(launcher, (enum tess_status)ended, "a rank failed");
+        if (ended.status != TESS_OK && launch->peers != NULL)
+            launch_say_failed(launcher, message->rank, &ended);
+        if (ended.status != TESS_OK)
+            launch_end(launcher, (enum tess_status)ended.status, "a rank failed");
     } else if (status == TESS_OK && launcher->kill_s <= 0) {
         status = launch->message(launch->context, message);
     }

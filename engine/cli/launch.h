@@ -71,7 +71,13 @@ enum tess_status tess__launch_run(const struct tess__launch *launch);
 /* ---- between launch.c and launch_rank.c -------------------------------------------------------
  */
 
-#define TESS__MESSAGE_ENDED (-1) /* payload: int32_t status of the body */
+#define TESS__MESSAGE_ENDED (-1) /* payload: struct tess__ended */
+
+/* How a rank's body ended, and in its words why: where it runs, nobody may be looking. */
+struct tess__ended {
+    int32_t status;
+    char why[TESS__MESSAGE_BYTES - sizeof(int32_t)]; /* "": it has not said */
+};
 
 #define TESS__CORES_BYTES 96
 

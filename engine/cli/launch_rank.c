@@ -132,7 +132,7 @@ static void rank_run(struct rank_start *start)
     const struct tess__launch *launch = start->launch;
     struct tess__rank *rank = &start->rank;
     struct tess_board *board = tess_world_board(rank->world, rank->rank);
-    int32_t ended;
+    struct tess__ended ended = {0};
     char name[32], cores[TESS__CORES_BYTES];
 
     /* For tessera top, and for debuggers. */
@@ -147,10 +147,11 @@ static void rank_run(struct rank_start *start)
         const char *reason = tess_log_last_error();
         tess_world_abort(rank->world, rank->rank,
                          reason[0] != '\0' ? reason : tess_status_text(start->status));
+        snprintf(ended.why, sizeof ended.why, "%.*s", (int)sizeof ended.why - 1, reason);
     } else if (start->status == TESS_OK) {
         atomic_store_explicit(&board->doing, TESS_DOING_ENDED, memory_order_relaxed);
     }
-    ended = start->status;
+    ended.status = start->status;
     TESS_KEEP(start->status, tess__rank_send(rank, TESS__MESSAGE_ENDED, &ended, sizeof ended));
 }
 
