@@ -50,19 +50,24 @@ heading "7. Compare: products of strategies on eight ranks"
 run "$tessera" compare "$gpt" --strategies single,ddp,zero1,fsdp,tp,tp+sp,pp,fsdp+tp,fsdp+pp,fsdp+tp+pp \
     --ranks 8 --steps 5 --json build/demo/products.json
 
-heading "8. Report: one page with pictures of all of it"
+heading "8. A machine from a file: its rings, and what holds them back"
+run "$tessera" topo --file configs/clusters/dgx-1v.yaml --svg build/demo/dgx-1v.svg
+
+heading "9. Report: one page with pictures of all of it"
 run "$tessera" report build/demo/fsdp-4 build/demo/strategies.json build/demo/fsdp-4.json \
     build/demo/gpt-8 build/demo/products.json --out build/demo/report.html --title "Tessera's demo"
 
 heading "Done"
 cat <<TEXT
 The hash columns show the same parameters, bit for bit, under every strategy that does not cut layers. Open
-build/demo/report.html in a browser. Next:
+build/demo/report.html and build/demo/dgx-1v.svg in a browser. Next:
 
     less configs/labs/README.md                                  # five labs, with what they print
     $tessera train $config --strategy ddp --ranks 2 --precision bf16
     $tessera train $config --ranks 4 --strategy zero1 --explain
     $tessera train configs/models/llama-8b.yaml --strategy fsdp+tp+pp --ranks 64 --explain
+    $tessera topo                                                # this machine
+    less tests/cluster/README.md                                 # a cluster of racks and hosts on this machine
     $tessera --help
     ./test.sh
 TEXT
