@@ -4,6 +4,8 @@
 #include "tessera/check.h"
 
 #include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -41,6 +43,19 @@ static enum tess_status peers_meet(struct tess__peers *peers)
     return peers->boot->gather(peers->boot->context, host, sizeof host, peers->host);
 }
 
+/* A host without power or link says nothing: its kernel is asked every second, and given up in half
+ * of the time limit, before ranks that wait for each other blame each other. Where that cannot be
+ * set, they do. */
+static void peers_keep_alive(int fd, double timeout_s)
+{
+    const int on = 1, second = 1, times = timeout_s > 4 ? (int)(timeout_s / 2) : 2;
+
+    (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &second, sizeof second);
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &second, sizeof second);
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &times, sizeof times);
+}
+
 enum tess_status tess__peers_open(const struct tess_boot_env *env, double timeout_s,
                                   struct tess__peers **peers_out)
 {
@@ -58,7 +73,8 @@ enum tess_status tess__peers_open(const struct tess_boot_env *env, double timeou
         return status;
     }
     for (int32_t r = 0; r < TESS_WORLD_RANKS_MAX; r++)
-        peers->peer[r].fd = tess_boot_socket(peers->boot, r);
+        if ((peers->peer[r].fd = tess_boot_socket(peers->boot, r)) >= 0)
+            peers_keep_alive(peers->peer[r].fd, timeout_s);
     *peers_out = peers;
     return TESS_OK;
 }
