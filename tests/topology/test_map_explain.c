@@ -17,8 +17,8 @@ static struct tess_topology *describe(const char *text)
 
 static void says(const char *text, const char *what)
 {
-    if (!strstr(text, what))
-        fail_msg("'%s' is not in\n%s", what, text);
+    if (!text || !strstr(text, what))
+        fail_msg("'%s' is not in\n%s", what, text ? text : "nothing");
 }
 
 static char *explain(const struct tess_topology *topology, const struct tess_map_ask *ask)
