@@ -42,6 +42,38 @@ static void net_leaves(struct net_build *build)
             net->hosts[net->leaf[host]]++;
 }
 
+/* Switches of the same hosts as one that is their leaf are shown with it. */
+static enum tess_status net_rails(struct net_build *build)
+{
+    const struct tess_topology *topology = build->topology;
+    struct tess__topo_net *net = build->net;
+    int32_t *leaf = calloc((size_t)topology->node_count + 1, sizeof *leaf);
+    int32_t *hosts = calloc((size_t)topology->node_count + 1, sizeof *hosts);
+    int32_t *last = calloc((size_t)topology->node_count + 1, sizeof *last);
+    const bool good = leaf && hosts && last;
+    /* Hosts by a switch's links, as they follow each other; leaf: 1 + the only one, -1: several. */
+    for (int32_t i = 0; i < topology->link_count && good; i++) {
+        const struct tess_topo_link *link = &topology->link[i];
+        const int32_t host = topology->node[link->from].host, to = link->to;
+        if (host < 0 || !net_is(topology, to) || net->leaf[host] < 0)
+            continue;
+        if (last[to] != host + 1)
+            hosts[to]++;
+        last[to] = host + 1;
+        leaf[to] = leaf[to] == 0 || leaf[to] == net->leaf[host] + 1 ? net->leaf[host] + 1 : -1;
+    }
+    for (int32_t i = 0; i < topology->node_count && good; i++) {
+        if (net->hosts[i] > 0 || leaf[i] < 1 || hosts[i] != net->hosts[leaf[i] - 1])
+            continue;
+        net->beside[leaf[i] - 1]++;
+        net->beside[i] = -1;
+    }
+    free(leaf);
+    free(hosts);
+    free(last);
+    return good ? TESS_OK : TESS_ERR_MEMORY;
+}
+
 /* Breadth first over the switches from those in queue[0 .. queued), whose number it returns;
  * parents where not NULL. */
 static int32_t net_spread(struct net_build *build, const int32_t *first, const int32_t *link,
@@ -51,7 +83,8 @@ static int32_t net_spread(struct net_build *build, const int32_t *first, const i
         int32_t at = build->queue[head];
         for (int32_t k = first[at]; k < first[at + 1]; k++) {
             int32_t to = build->topology->link[link[k]].to;
-            if (!net_is(build->topology, to) || build->distance[to] >= 0)
+            if (!net_is(build->topology, to) || build->distance[to] >= 0 ||
+                build->net->beside[to] < 0)
                 continue;
             build->distance[to] = build->distance[at] + 1;
             if (parent)
@@ -90,7 +123,7 @@ static int32_t net_root(const struct net_build *build, const int32_t *far, const
 {
     int32_t root = -1;
     for (int32_t i = 0; i < build->topology->node_count; i++) {
-        if (!net_is(build->topology, i) || placed[i])
+        if (!net_is(build->topology, i) || placed[i] || build->net->beside[i] < 0)
             continue;
         if (root < 0 || far[i] > far[root] ||
             (far[i] == far[root] && build->degree[i] > build->degree[root]))
@@ -155,12 +188,12 @@ enum tess_status tess__topo_net_open(const struct tess_topology *topology,
                                      struct tess__topo_net *net)
 {
     size_t nodes = (size_t)topology->node_count, hosts = (size_t)topology->host_count;
-    int32_t *memory = malloc((8 * nodes + hosts + 64) * sizeof *memory);
+    int32_t *memory = malloc((9 * nodes + hosts + 64) * sizeof *memory);
     struct net_build build = {.topology = topology, .net = net};
     bool good = memory != NULL;
     *net = (struct tess__topo_net){.leaf = memory};
     if (good) {
-        memset(memory, -1, (8 * nodes + hosts + 64) * sizeof *memory);
+        memset(memory, -1, (9 * nodes + hosts + 64) * sizeof *memory);
         net->roots = memory + hosts;
         net->parent = net->roots + 64;
         net->level = net->parent + nodes;
@@ -170,11 +203,13 @@ enum tess_status tess__topo_net_open(const struct tess_topology *topology,
         build.distance = net->hosts + nodes;
         build.degree = build.distance + nodes;
         build.queue = build.degree + nodes;
+        net->beside = build.queue + nodes;
         memset(net->level, 0, nodes * sizeof *memory);
         memset(net->hosts, 0, nodes * sizeof *memory);
+        memset(net->beside, 0, nodes * sizeof *memory);
         memset(build.degree, 0, nodes * sizeof *memory);
         net_leaves(&build);
-        good = net_trees(&build);
+        good = net_rails(&build) == TESS_OK && net_trees(&build);
     }
     if (good)
         return TESS_OK;

@@ -15,6 +15,9 @@ struct tess__topo_net {
     int32_t *level;        /* [node_count] 0: none below */
     int32_t *first, *next; /* [node_count] children and siblings; -1 */
     int32_t *hosts;        /* [node_count] hosts of this switch */
+    /* [node_count] how many switches join the same hosts as this one, as rails do, and are not
+     * shown; -1: it is one of those. */
+    int32_t *beside;
     int32_t *roots;        /* [root_count] */
     int32_t root_count, level_count;
 };

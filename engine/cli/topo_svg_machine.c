@@ -33,6 +33,8 @@ static void machine_bar(struct tess__machine *machine, int32_t number, double he
                  node->bus + (strncmp(node->bus, "0000:", 5) == 0 ? 5 : 0));
     else if (node->kind == TESS_NODE_PCI && strncmp(name, "pci", 3) == 0)
         snprintf(text, sizeof text, "PCIe switch %s", node->bus);
+    else if (node->kind == TESS_NODE_NET && svg->net.beside[number] > 0)
+        snprintf(text, sizeof text, "%s, %d more", name, (int)svg->net.beside[number]);
     else
         snprintf(text, sizeof text, "%s", name);
     tess__svg_text(

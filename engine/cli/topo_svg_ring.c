@@ -317,7 +317,15 @@ static void ring_one(struct ring_card *card, double top, const char *what,
     }
     if (ring == &topo->rings.best_single) {
         ring_orders(topo, line, sizeof line);
-        ring_caption(card, y, line, 2, "cap");
+        y = ring_caption(card, y, line, 2, "cap");
+    }
+    /* Too many to draw: said, where there is no card beside. */
+    if (card->wide && topo->rings.ring_count > 1) {
+        char total[TESS__TOPO_TEXT], bound[TESS__TOPO_TEXT];
+        snprintf(line, sizeof line, "%d rings at once carry %s GB/s, of at most %s",
+                 (int)topo->rings.ring_count, tess__topo_gbs(topo->rings.total_gbs, total),
+                 tess__topo_gbs(topo->rings.bound_gbs, bound));
+        ring_caption(card, y + 8, line, 2, "cap");
     }
 }
 
