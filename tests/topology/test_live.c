@@ -366,7 +366,7 @@ static void case_this_machine_xml(void **state)
 static struct tess_topology *foreign(const char *path, const struct tess_live_device *device,
                                      int32_t count, int32_t ranks)
 {
-    char full[4096], *text;
+    char full[4096], *text = NULL;
     const char *folder = getenv("TESSERA_TOPOLOGIES");
     struct tess_topology *topology;
     snprintf(full, sizeof full, "%s/%s", folder ? folder : LOOK_REAL_FOLDER, path);
