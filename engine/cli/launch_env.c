@@ -114,6 +114,20 @@ void tess__peers_renumber(struct tess__peers *peers, const int32_t *rank_of)
     peers->env.rank = rank_of[peers->env.rank];
 }
 
+int32_t tess__peers_host_count(const struct tess__peers *peers)
+{
+    int32_t count = 0;
+
+    for (int32_t r = 0; r < peers->env.rank_count; r++) {
+        int32_t before = 0;
+
+        while (before < r && strcmp(peers->host[before], peers->host[r]) != 0)
+            before++;
+        count += before == r;
+    }
+    return count;
+}
+
 enum tess_status tess__peers_boot(const struct tess__peers *peers, struct tess_boot **boot_out)
 {
     return tess_boot_open(&peers->env, peers->timeout_s, boot_out);

@@ -180,9 +180,14 @@ static void train_started(void *context, int32_t rank, int pid, const char *core
         printf("; %s", tess__mesh_text(mesh.at, place));
     }
     putchar('\n');
+    if (train->run.peers != NULL) {
+        const int32_t hosts = tess__peers_host_count(train->run.peers);
+        printf("started by %s on %d host%s, talking by %s\n", own->starter, (int)hosts,
+               hosts == 1 ? "" : "s", tess_comm_choice_name(train->run.config->device.comm));
+    }
     if (train->run.rank_count > 1) /* one alone waits for nobody */
         tess__progress_watch(&train->progress, board);
-    if (rank == train->run.rank_count - 1)
+    if (rank == train->run.rank_count - 1 || train->run.peers != NULL)
         fflush(stdout);
 }
 

@@ -236,7 +236,7 @@ void case_debug_absent(void **state)
     const struct case_setup *setup = *state;
     if (setup->ranks == 1)
         skip();
-    struct world_setup world = {.ranks = setup->ranks, .mode = setup->mode, .timeout_s = 0.4};
+    struct world_setup world = {.ranks = setup->ranks, .mode = setup->mode, .timeout_s = 1};
     struct world_report *report = calloc(1, sizeof *report);
     assert_non_null(report);
     int failed = case_run_plain(setup, &world, debug_absent_rank, NULL, report);
