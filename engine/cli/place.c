@@ -345,7 +345,8 @@ static enum tess_status place_tell(const struct tess_boot *boot, const struct pl
 
     if (all == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for the order of %d ranks", (int)boot->rank_count);
-    for (int32_t r = 0; r < place->job.count && boot->rank == 0; r++)
+    /* Half an order, where it was refused, is none. */
+    for (int32_t r = 0; r < place->job.count && boot->rank == 0 && status == TESS_OK; r++)
         mine.rank[place->process[r]] = r;
     met = boot->gather(boot->context, &mine, sizeof mine, all);
     if (met == TESS_OK && boot->rank != 0) {
