@@ -277,6 +277,11 @@ enum tess_status tess__net_run(struct net_group *group, bool *moved_out)
             TESS_TRY(group->native_runs ? tess__net_native_run(group, moved_out, &done)
                                         : tess__net_jobs_run(group, call, moved_out, &done));
         }
+        /* Others cannot end before they have this rank's note, and nothing would send it while the
+         * rank computes. All of them are in the call, so that this takes no longer; of a broadcast
+         * they need not be. */
+        if (done && slot->missing == 0 && call->collective != TESS_COLLECTIVE_BROADCAST)
+            TESS_TRY(run_sent(group, slot, &done));
         if (!done || slot->missing > 0)
             return TESS_OK;
         if (run_is_inline(group, call))
