@@ -169,17 +169,19 @@ static int debug_group_rank(struct tess_comm *comm, struct tess_world *world, vo
     WORLD_OK(debug_open(comm, world, &debug));
     WORLD_OK(tess_comm_split(debug, comm->rank % 2, comm->rank, &group));
     WORLD_OK(tess_comm_barrier(group));
-    /* Nobody is stopped before all even ranks have come so far. */
+    /* Nobody fails before all even ranks have come so far; one that is slow to leave its send may
+     * be stopped there. */
+    enum tess_status status = TESS_OK;
     for (int32_t even = 0; even < comm->rank_count; even += 2) {
         int32_t odd = even + 1 < comm->rank_count ? even + 1 : 1;
         if (comm->rank == even)
-            WORLD_OK(tess_comm_send(debug, data, 1, TESS_F32, odd, NULL));
+            status = tess_comm_send(debug, data, 1, TESS_F32, odd, NULL);
         if (comm->rank == odd)
             WORLD_OK(tess_comm_recv(debug, data, 1, TESS_F32, even, NULL));
     }
     size_t count = comm->rank == last ? 7 : 6;
-    enum tess_status status =
-        tess_comm_all_reduce(group, data, data, count, TESS_F32, TESS_REDUCE_SUM, NULL);
+    if (status == TESS_OK)
+        status = tess_comm_all_reduce(group, data, data, count, TESS_F32, TESS_REDUCE_SUM, NULL);
     if (comm->rank % 2 != 0) {
         WORLD_CHECK(status == TESS_ERR_COMM);
         char reason[1024], one[64];
