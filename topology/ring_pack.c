@@ -26,6 +26,7 @@
 #define PACK_WORTH       0.02      /* of the total: what may be lost for fewer rings */
 #define PACK_EPSILON     1e-9
 #define PACK_LESS        1e-6 /* of a capacity: by how much less it is taken while pivoting */
+#define PACK_DENSE       8    /* of a line's entries one in so many: whole lines are faster */
 #define PACK_NEAR_FROM   9    /* devices: up to here the exact search of a ring takes no time */
 
 struct pack {
@@ -45,6 +46,7 @@ struct pack {
     double *inverse; /* [rows * rows] of the basis */
     double *value;   /* [rows] of the basic variables */
     double *price;   /* [rows] y */
+    double *asked;   /* [rows] y where it is above 0, else 0 */
     double *step;    /* [rows] change of the basic variables as the new one enters */
     int32_t *list;   /* [rows] scratch */
     double bound;    /* least bound met */
@@ -72,6 +74,7 @@ static void pack_close(struct pack *pack)
     free(pack->inverse);
     free(pack->value);
     free(pack->price);
+    free(pack->asked);
     free(pack->step);
     free(pack->list);
     free(pack->best);
@@ -99,14 +102,15 @@ static enum tess_status pack_open(struct pack *pack, const struct tess__ring_tab
     pack->inverse = malloc(rows * rows * sizeof *pack->inverse);
     pack->value = malloc(rows * sizeof *pack->value);
     pack->price = malloc(rows * sizeof *pack->price);
+    pack->asked = malloc(rows * sizeof *pack->asked);
     pack->step = malloc(rows * sizeof *pack->step);
     pack->list = malloc(rows * sizeof *pack->list);
     pack->best = malloc(states * sizeof *pack->best);
     pack->before = malloc(states * sizeof *pack->before);
     pack->hop = malloc(count * count * sizeof *pack->hop);
     if (!pack->gbs || !pack->order || !pack->along || !pack->uses || !pack->active || !pack->x ||
-        !pack->basic || !pack->inverse || !pack->value || !pack->price || !pack->step ||
-        !pack->list || !pack->best || !pack->before || !pack->hop) {
+        !pack->basic || !pack->inverse || !pack->value || !pack->price || !pack->asked ||
+        !pack->step || !pack->list || !pack->best || !pack->before || !pack->hop) {
         pack_close(pack);
         return pack_no_memory();
     }
@@ -145,10 +149,13 @@ static int32_t pack_add_column(struct pack *pack, const int32_t *order)
 static void pack_hop_prices(struct pack *pack)
 {
     const struct tess__ring_table *table = pack->table;
+    for (int32_t r = 0; r < pack->rows; r++)
+        pack->asked[r] = pack->price[r] > 0 ? pack->price[r] : 0;
     for (int32_t h = 0; h < pack->count * pack->count; h++) {
-        pack->hop[h] = table->cost[h] < 0 ? INFINITY : 0;
+        double price = table->cost[h] < 0 ? INFINITY : 0;
         for (int32_t k = table->first[h]; k < table->first[h + 1]; k++)
-            pack->hop[h] += fmax(pack->price[table->row[k]], 0);
+            price += pack->asked[table->row[k]];
+        pack->hop[h] = price;
     }
 }
 
@@ -231,9 +238,9 @@ static double pack_move_gain(const struct pack *pack, const int32_t *order, int3
 {
     int32_t count = pack->count, device = order[from];
     const double *hop = pack->hop;
-    int32_t left = order[from - 1], right = order[(from + 1) % count];
-    int32_t before = order[to > from ? to : to - 1],
-            after = order[to > from ? (to + 1) % count : to];
+    int32_t left = order[from - 1], right = order[from + 1 < count ? from + 1 : 0];
+    int32_t gap = to > from ? to : to - 1; /* it comes behind this place */
+    int32_t before = order[gap], after = order[gap + 1 < count ? gap + 1 : 0];
     return hop[left * count + device] + hop[device * count + right] - hop[left * count + right] +
            hop[before * count + after] - hop[before * count + device] - hop[device * count + after];
 }
@@ -334,7 +341,7 @@ static bool pack_pivot(struct pack *pack, int32_t variable)
     }
     if (leaves < 0)
         return false;
-    double *line = pack->inverse + (size_t)leaves * rows;
+    double *restrict line = pack->inverse + (size_t)leaves * rows;
     double scale = 1 / pack->step[leaves];
     int32_t full = 0; /* entries of the line that are not 0 */
     for (int32_t r = 0; r < pack->rows; r++) {
@@ -342,13 +349,16 @@ static bool pack_pivot(struct pack *pack, int32_t variable)
         if (line[r] != 0)
             pack->list[full++] = r;
     }
+    bool dense = full > pack->rows / PACK_DENSE;
     pack->value[leaves] = fmax(pack->value[leaves] * scale, 0);
     for (int32_t i = 0; i < pack->rows; i++) {
         double factor = pack->step[i];
         if (i == leaves || factor == 0)
             continue;
-        double *other = pack->inverse + (size_t)i * rows;
-        for (int32_t k = 0; k < full; k++)
+        double *restrict other = pack->inverse + (size_t)i * rows;
+        for (size_t r = 0; r < rows && dense; r++)
+            other[r] -= factor * line[r];
+        for (int32_t k = 0; k < full && !dense; k++)
             other[pack->list[k]] -= factor * line[pack->list[k]];
         pack->value[i] = fmax(pack->value[i] - factor * pack->value[leaves], 0);
     }
