@@ -145,9 +145,10 @@ static void case_ranks(void **state)
 /* A run that watches devices writes what their driver tells, and the report reads it. */
 static void case_metrics(void **state)
 {
-    char *argv[] = {"tessera", "train",      "--data", "synthetic", "--steps",
-                    "4",       "--evaluate", "off",    "--device",  "cpu",
-                    "--watch", "on",         "--run",  folder,      NULL};
+    char *argv[] = {"tessera",    "train",        "--data",   "synthetic", "--synthetic-rows",
+                    "512",        "--batch-size", "32",       "--steps",   "4",
+                    "--evaluate", "off",          "--device", "cpu",       "--watch",
+                    "on",         "--run",        folder,     NULL};
     char path[128], line[16384];
     int samples = 0;
     FILE *file;
