@@ -356,10 +356,13 @@ static bool pack_pivot(struct pack *pack, int32_t variable)
         if (i == leaves || factor == 0)
             continue;
         double *restrict other = pack->inverse + (size_t)i * rows;
-        for (size_t r = 0; r < rows && dense; r++)
-            other[r] -= factor * line[r];
-        for (int32_t k = 0; k < full && !dense; k++)
-            other[pack->list[k]] -= factor * line[pack->list[k]];
+        if (dense) {
+            for (size_t r = 0; r < rows; r++)
+                other[r] -= factor * line[r];
+        } else {
+            for (int32_t k = 0; k < full; k++)
+                other[pack->list[k]] -= factor * line[pack->list[k]];
+        }
         pack->value[i] = fmax(pack->value[i] - factor * pack->value[leaves], 0);
     }
     pack->basic[leaves] = variable;

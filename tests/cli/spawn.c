@@ -174,7 +174,7 @@ int spawn_run(struct spawn *spawn, char *const argv[], int (*entry)(int, char **
     int code;
 
     spawn_start(spawn, argv, entry);
-    code = spawn_end(spawn, SPAWN_RUN_S);
+    code = spawn_end(spawn, 60);
     if (!spawn_gone(spawn, 2)) {
         fprintf(stderr, "processes of the group %d were left behind\n", (int)spawn->pid);
         return -1;

@@ -46,11 +46,8 @@ int spawn_words(struct spawn *spawn, const char *words);
 /* Remove a test's folder and all in it; a group tear-down's result. */
 int spawn_remove(const char *folder);
 
-/* Against hangs: the longest run takes half a minute under a sanitizer on a slow machine. */
-#define SPAWN_RUN_S 240
-
-/* Start, run to the end within SPAWN_RUN_S and fail the test if processes stay. Returns the exit
- * status. */
+/* Start, run to the end within 60 s and fail the test if processes stay. Returns the exit status.
+ */
 int spawn_run(struct spawn *spawn, char *const argv[], int (*entry)(int, char **));
 
 #endif

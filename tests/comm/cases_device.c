@@ -229,6 +229,18 @@ static enum tess_status device_gather_at(struct tess_comm *comm, int32_t one)
 }
 
 /* One rank has its data on the host. */
+static enum tess_status device_mismatch_call(struct tess_comm *comm, bool message, void *data)
+{
+    const int32_t last = comm->rank_count - 1;
+    if (!message)
+        return tess_comm_all_reduce(comm, data, data, 8, TESS_F32, TESS_REDUCE_SUM, NULL);
+    if (comm->rank == 0)
+        return tess_comm_send(comm, data, 8, TESS_F32, last, NULL);
+    if (comm->rank == last)
+        return tess_comm_recv(comm, data, 8, TESS_F32, 0, NULL);
+    return tess_comm_barrier(comm);
+}
+
 static int device_mismatch_rank(struct tess_comm *comm, struct tess_world *world, void *arg)
 {
     bool message = *(const bool *)arg;
@@ -236,18 +248,9 @@ static int device_mismatch_rank(struct tess_comm *comm, struct tess_world *world
     float host[8] = {0};
     WORLD_OK(place_open(comm, sizeof host, false, &place));
     bool odd = comm->rank == comm->rank_count - 1;
-    void *data = odd ? host : (void *)place.at;
     enum tess_status status = device_gather_at(comm, 0);
-    if (status != TESS_OK)
-        ; /* the others were fast */
-    else if (!message)
-        status = tess_comm_all_reduce(comm, data, data, 8, TESS_F32, TESS_REDUCE_SUM, NULL);
-    else if (comm->rank == 0)
-        status = tess_comm_send(comm, data, 8, TESS_F32, comm->rank_count - 1, NULL);
-    else if (odd)
-        status = tess_comm_recv(comm, data, 8, TESS_F32, 0, NULL);
-    else
-        status = tess_comm_barrier(comm);
+    if (status == TESS_OK)
+        status = device_mismatch_call(comm, message, odd ? host : (void *)place.at);
     WORLD_CHECK(status == TESS_ERR_COMM || status == TESS_ERR_ABORTED);
     char reason[512];
     WORLD_CHECK(tess_world_aborted(world, NULL, reason, sizeof reason));
