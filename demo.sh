@@ -42,7 +42,7 @@ run "$tessera" compare "$config" --strategies single,dp,ddp,zero1,zero2,fsdp,hsd
 heading "5. A GPT on eight ranks: two along each of the data, tensor and stage axes"
 run "$tessera" train "$gpt" --strategy fsdp+tp+pp --ranks 8 --run build/demo/gpt-8
 
-heading "6. What it has learnt, read from the run's weights"
+heading "6. Text, generated from the run's weights"
 run "$tessera" generate build/demo/gpt-8 --prompt "The "
 echo
 
@@ -50,7 +50,7 @@ heading "7. Compare: products of strategies on eight ranks"
 run "$tessera" compare "$gpt" --strategies single,ddp,zero1,fsdp,tp,tp+sp,pp,fsdp+tp,fsdp+pp,fsdp+tp+pp \
     --ranks 8 --steps 5 --json build/demo/products.json
 
-heading "8. A machine from a file: its rings, and what holds them back"
+heading "8. A machine from a file: its rings, and what limits them"
 run "$tessera" topo --file configs/clusters/dgx-1v.yaml --svg build/demo/dgx-1v.svg
 
 heading "9. Report: one page with pictures of all of it"
@@ -62,7 +62,7 @@ cat <<TEXT
 The hash columns show the same parameters, bit for bit, under every strategy that does not cut layers. Open
 build/demo/report.html and build/demo/dgx-1v.svg in a browser. Next:
 
-    less configs/labs/README.md                                  # five labs, with what they print
+    less configs/labs/README.md                                  # six labs, with their output
     $tessera train $config --strategy ddp --ranks 2 --precision bf16
     $tessera train $config --ranks 4 --strategy zero1 --explain
     $tessera train configs/models/llama-8b.yaml --strategy fsdp+tp+pp --ranks 64 --explain

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Proves and measures Tessera on a machine with an NVIDIA GPU, in one call of at most 9 minutes; --help says
+# Proves and measures Tessera on a machine with an NVIDIA GPU, in one call of at most 9 minutes; --help shows
 # more. Here: options, time limits, the table at the end. What is run: bench/gpu/correct.sh and speed.sh.
 set -uo pipefail
 export LC_ALL=C.UTF-8
@@ -43,15 +43,15 @@ options
   --out DIR      for results and logs (default: bench/results/DATE-DEVICE)
   --build DIR    build folder (default: build/gpu); with --stage one that is there is used as it is
   --limit S      no stage longer than S seconds
-  --dry-run      the logic of all stages on the processor: tiny sizes, on a device that is made up (the
-                 stand-in of tests/cli), of a build that is there (--build). Its numbers mean nothing.
+  --dry-run      the logic of all stages on the processor: tiny sizes, on a simulated device (the
+                 stand-in of tests/cli), of an existing build (--build). Its numbers are not measurements.
 environment
   TESS_DEPS           folder in which Debian packages were unpacked that the machine lacks, with
                           apt-get download PACKAGE...; for f in *.deb; do dpkg -x \$f FOLDER; done
                       of libyaml-dev libyaml-0-2 libjansson-dev libjansson4 libcmocka-dev libcmocka0
                       zlib1g-dev zlib1g libdnnl-dev libdnnl2 ocl-icd-libopencl1 pkgconf pkgconf-bin
                       libpkgconf3 dataset-fashion-mnist
-  TESS_TEST_SEED      of the random shapes (default: made up, and printed)
+  TESS_TEST_SEED      of the random shapes (default: random, and printed)
   GPU_CHECK_PYTHON    of the stage torch (default: python3)
 
 The exit status is 0 if all went well, 1 if a stage about correctness failed, was cut off or did not run, 3 if
@@ -64,7 +64,7 @@ while [ $# -gt 0 ]; do
     case $1 in
     --stage | --out | --build | --limit)
         if [ $# -lt 2 ]; then
-            echo "gpu_check: $1 wants a value" >&2
+            echo "gpu_check: $1 needs a value" >&2
             exit 2
         fi
         case $1 in
@@ -119,7 +119,7 @@ if [ "$dry" = 1 ]; then
         exit 2
         ;;
     esac
-    echo "DRY RUN: tiny sizes on the processor, on a device that is made up. No number here means anything."
+    echo "DRY RUN: tiny sizes on the processor, on a simulated device. The numbers are not measurements."
 else
     build=${build:-build/gpu}
     if [ "$quick" = 1 ]; then out=${out:-$build/gpu_check}; fi
@@ -185,7 +185,7 @@ if [ -s "$GPU_CHECK_WORK/measures.tsv" ]; then
 fi
 if [ "$dry" = 1 ]; then
     echo
-    echo "DRY RUN: these numbers are of tiny sizes on the processor and mean nothing."
+    echo "DRY RUN: these numbers are of tiny sizes on the processor and are not measurements."
 fi
 write_json "$GPU_CHECK_OUT/gpu_check.json"
 echo "written: $GPU_CHECK_OUT/gpu_check.json and the logs beside it, in $((SECONDS - begin)) s"

@@ -7,7 +7,7 @@
 /*
  * Open a backend with `threads` threads for each operation (at least 1). The open kernel's `ops` is
  * a copy in which empty OPTIONAL slots are filled in, so that adopt, disown, access and supports
- * may be called without a test for NULL. TESS_ERR_MEMORY, or what the backend's open answers.
+ * may be called without a test for NULL. TESS_ERR_MEMORY, or the status of the backend's open.
  */
 enum tess_status tess_kernel_open(const struct tess_kernel_ops *ops, int threads,
                                   struct tess_kernel **kernel_out);

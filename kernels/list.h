@@ -1,8 +1,8 @@
 /*
  * The kernel backends: TESS_KERNEL(name, built, hint). To add one, write its folder with a
  * `const struct tess_kernel_ops tess_kernel_<name>`, add its line here and its sources in
- * kernels/CMakeLists.txt. `built` is 1, 0, or MODULE: in the loadable module of that name, found or
- * not when it is asked for. No include guard: whoever includes it defines TESS_KERNEL first.
+ * kernels/CMakeLists.txt. `built` is 1, 0, or MODULE: in the loadable module of that name, which is
+ * opened on first use. No include guard: the file that includes it defines TESS_KERNEL first.
  *
  * TESS_BUILT_ONEDNN comes from kernels/CMakeLists.txt and is used in this file only.
  */

@@ -34,17 +34,16 @@ struct ddp_options {
 };
 
 static const struct tess_option ddp_option_table[] = {
-    {"bucket-mib", TESS_OPTION_REAL, offsetof(struct ddp_options, bucket.mib), "25", 0, 65536, NULL,
-     "Size at which a gradient bucket is closed, in MiB; 0: one parameter each."},
-    {"first-bucket-mib", TESS_OPTION_REAL, offsetof(struct ddp_options, bucket.first_mib), "1", 0,
-     65536, NULL, "Size at which the first bucket to be ready is closed, in MiB."},
-    {"overlap", TESS_OPTION_BOOL, offsetof(struct ddp_options, overlap), "on", 0, 0, NULL,
-     "Reduce buckets while backward goes on; off: all of them after it."},
-    {"sync-every-micro-batch", TESS_OPTION_BOOL, offsetof(struct ddp_options, every_micro), "off",
-     0, 0, NULL,
-     "Reduce the gradients of every micro-batch, as without no_sync: --accumulate times the bytes, "
-     "the same bits while --reduce-dtype is f32."},
-    {NULL, TESS_OPTION_BOOL, 0, NULL, 0, 0, NULL, NULL},
+    TESS_ROW_REAL("bucket-mib", offsetof(struct ddp_options, bucket.mib), "25", 0, 65536,
+                  "Size at which a gradient bucket is closed, in MiB; 0: one parameter each."),
+    TESS_ROW_REAL("first-bucket-mib", offsetof(struct ddp_options, bucket.first_mib), "1", 0, 65536,
+                  "Size at which the first bucket to be ready is closed, in MiB."),
+    TESS_ROW_BOOL("overlap", offsetof(struct ddp_options, overlap), "on",
+                  "Reduce buckets while backward goes on; off: all of them after it."),
+    TESS_ROW_BOOL("sync-every-micro-batch", offsetof(struct ddp_options, every_micro), "off",
+                  "Reduce the gradients of every micro-batch, as without no_sync: --accumulate "
+                  "times the bytes, the same bits while --reduce-dtype is f32."),
+    TESS_ROW_END,
 };
 
 struct ddp_state {

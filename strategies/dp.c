@@ -190,7 +190,7 @@ static enum tess_status dp_params_refresh(struct tess_strategy *strategy)
 /*
  * Rank 0 sends parameters, rows and gradients of outputs to N-1 ranks; the others send it outputs
  * and parameter gradients. The sum of these is shared out: each rank adds a slice, for which rank 0
- * hands out (N-1)/N of its own.
+ * sends out (N-1)/N of its own.
  */
 static uint64_t dp_sent_bytes(const struct tess_strategy *strategy)
 {

@@ -51,15 +51,16 @@ struct fsdp_options {
 static const struct tess_option fsdp_option_table[] = {
     FSDP_RESHARD_OPTION,
     FSDP_KEEP_OPTION,
-    {NULL, TESS_OPTION_BOOL, 0, NULL, 0, 0, NULL, NULL},
+    TESS_ROW_END,
 };
 
 static const struct tess_option hsdp_option_table[] = {
-    {"shard-ranks", TESS_OPTION_INT, offsetof(struct fsdp_options, shard_ranks), "0", 0, 4096, NULL,
-     "Ranks of one shard group; 0: the largest power of two that leaves two replicas or more."},
+    TESS_ROW_INT(
+        "shard-ranks", offsetof(struct fsdp_options, shard_ranks), "0", 0, 4096,
+        "Ranks of one shard group; 0: the largest power of two that leaves two replicas or more."),
     FSDP_RESHARD_OPTION,
     FSDP_KEEP_OPTION,
-    {NULL, TESS_OPTION_BOOL, 0, NULL, 0, 0, NULL, NULL},
+    TESS_ROW_END,
 };
 
 struct fsdp_state {

@@ -380,7 +380,7 @@ enum tess_status tess__pipe_cut(const struct tess_unit_cost *cost, const int32_t
                            .bytes_most = INFINITY};
     for (int32_t u = 0; u < unit_count; u++)
         if (!(cost[u].work >= 0 && cost[u].work < INFINITY))
-            TESS_FAIL(TESS_ERR_INTERNAL, "unit %d is said to be %g of work", (int)u, cost[u].work);
+            TESS_FAIL(TESS_ERR_INTERNAL, "unit %d has %g of work", (int)u, cost[u].work);
     cut.least = calloc((size_t)(virtual_count + 1) * (size_t)(unit_count + 1), sizeof(*cut.least));
     if (cut.least == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory to cut %d units", (int)unit_count);

@@ -26,7 +26,7 @@
  *     stage 1    . F0 F1 f0 b0 f1 b1 F2 B0 F3 B1 f2 b2 f3 b3 B2 B3  .
  *
  * Backward takes the micro-batches of a chunk in order in all of them, as the fold of gradients
- * wants it. Messages from one rank to another are sent and taken in the same order, forward and
+ * needs it. Messages from one rank to another are sent and taken in the same order, forward and
  * backward apart, so that channels need no tags.
  */
 #ifndef TESS_PIPE_H
@@ -71,7 +71,7 @@ double tess__pipe_bubble(const struct tess_pipe *pipe);
 /* How long things take; in any unit. */
 struct tess_pipe_times {
     const double *forward, *backward; /* [virtual stages] of one micro-batch */
-    double transfer; /* of one message; a channel moves one at a time, and nobody waits to send */
+    double transfer; /* of one message; a channel moves one at a time, and sending does not wait */
 };
 
 /*

@@ -1,6 +1,6 @@
 /*
  * The strategy `pp` of the stage axis: every rank runs its part of the units, micro-batches go
- * through one after the other, and gradients come back the same way. It says where to cut and in
+ * through one after the other, and gradients come back the same way. It decides where to cut and in
  * which order to work; the arithmetic is in pipe.h, and what runs the order is the core.
  *
  * Every gradient is the same sum as on one rank, so bits are the same too.
@@ -20,16 +20,16 @@ struct pp_options {
 };
 
 static const struct tess_option pp_option_table[] = {
-    {"schedule", TESS_OPTION_CHOICE, offsetof(struct pp_options, schedule), "1f1b", 0, 0,
-     "gpipe|1f1b|interleaved",
-     "Order of work: all forwards first (gpipe), in turns with backwards (1f1b: fewer "
-     "activations), "
-     "or in turns over several chunks of each stage (interleaved: less idle time, more messages)."},
-    {"stages", TESS_OPTION_INT, offsetof(struct pp_options, stages), "0", 0, 4096, NULL,
-     "Ranks along the stage axis; 0: as --mesh says, or as many as the other axes leave."},
-    {"chunks", TESS_OPTION_INT, offsetof(struct pp_options, chunks), "0", 0, 64, NULL,
-     "Runs of units on each stage; 0: 2 when interleaved, else 1."},
-    {NULL, TESS_OPTION_BOOL, 0, NULL, 0, 0, NULL, NULL},
+    TESS_ROW_CHOICE("schedule", offsetof(struct pp_options, schedule), "1f1b",
+                    "gpipe|1f1b|interleaved",
+                    "Order of work: all forwards first (gpipe), in turns with backwards (1f1b: "
+                    "fewer activations), or in turns over several chunks of each stage "
+                    "(interleaved: less idle time, more messages)."),
+    TESS_ROW_INT("stages", offsetof(struct pp_options, stages), "0", 0, 4096,
+                 "Ranks along the stage axis; 0: by --mesh, or as many as the other axes leave."),
+    TESS_ROW_INT("chunks", offsetof(struct pp_options, chunks), "0", 0, 64,
+                 "Runs of units on each stage; 0: 2 when interleaved, else 1."),
+    TESS_ROW_END,
 };
 
 static struct tess_pipe pp_pipe(const struct pp_options *options, int32_t stages, int32_t micros)

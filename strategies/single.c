@@ -1,4 +1,4 @@
-/* The strategy `single`: one rank holds everything and talks to nobody. */
+/* The strategy `single`: one rank holds everything and sends nothing. */
 #include "tessera/check.h"
 #include "tessera/strategy.h"
 #include "tessera/version.h"
@@ -8,11 +8,10 @@ static enum tess_status single_check(const void *options, int32_t rank_count, in
     (void)options;
     (void)accumulate;
     if (rank_count != 1)
-        TESS_FAIL(
-            TESS_ERR_USAGE,
-            "strategy single runs on 1 rank, not %d: use --ranks 1, or a strategy that spreads "
-            "the work, such as --strategy ddp",
-            (int)rank_count);
+        TESS_FAIL(TESS_ERR_USAGE,
+                  "strategy single runs on 1 rank, not %d: use --ranks 1, or a strategy that "
+                  "spreads the work, such as --strategy ddp",
+                  (int)rank_count);
     return TESS_OK;
 }
 
@@ -35,6 +34,7 @@ const struct tess_strategy_ops tess_strategy_single = {
     .abi = TESS_ABI,
     .name = "single",
     .summary = "one rank, no communication",
+    .one_rank = true,
     .check = single_check,
     .plan = single_plan,
     .describe = single_describe,

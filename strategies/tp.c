@@ -1,11 +1,11 @@
 /*
  * The strategy `tp` of the tensor axis: layers are cut by their width, and activations cross ranks
- * where a layer's parts have to be added or its input is wanted whole (Shoeybi et al.,
+ * where the parts of a layer are added or the whole input is needed (Shoeybi et al.,
  * "Megatron-LM", 2019, section 3; with sequence parallel Korthikanti et al., "Reducing activation
  * recomputation in large transformer models", 2022, section 4.2.2).
  *
- * Which layers are cut and where they cross is the model's; the number of parts and sequence
- * parallel are the core's (--tensor.*). Here is what moves.
+ * The model decides which layers are cut and where activations cross ranks; the core has the
+ * number of parts and sequence parallel (--tensor.*). This file moves the activations.
  */
 #include "tessera/check.h"
 #include "tessera/strategy.h"
@@ -13,7 +13,7 @@
 
 #include <stdio.h>
 
-/* The model cannot go on without the result, so nothing is left under way. */
+/* The model needs the result at once, so every call completes here. */
 static enum tess_status tp_cross(struct tess_strategy *strategy,
                                  const struct tess_crossing *crossing)
 {
@@ -41,10 +41,9 @@ static void tp_describe(const struct tess_strategy *strategy,
 {
     const int32_t ranks = strategy->plan->mesh.count[TESS_AXIS_TENSOR];
     char text[200];
-    line(context,
-         "two layers, cut by columns and then by rows: an all-reduce forward and one "
-         "backward; with --tensor.sequence-parallel all-gather and reduce-scatter, and one "
-         "all-gather more in backward");
+    line(context, "two layers, cut by columns and then by rows: an all-reduce forward and one "
+                  "backward; with --tensor.sequence-parallel all-gather and reduce-scatter, and "
+                  "one all-gather more in backward");
     snprintf(text, sizeof(text),
              "sent by a rank in each, of the bytes of the activations: 2(t-1)/t = %.3g",
              2.0 * (double)(ranks - 1) / (double)ranks);
@@ -54,8 +53,11 @@ static void tp_describe(const struct tess_strategy *strategy,
 const struct tess_strategy_ops tess_strategy_tp = {
     .abi = TESS_ABI,
     .name = "tp",
-    .summary = "tensor parallel: layers cut by width, activations summed over ranks",
+    .summary = "tensor parallel: layers cut by width, activations summed over ranks; tp+sp: "
+               "sequence parallel too",
     .axis = TESS_AXIS_TENSOR,
+    .word = "sp",
+    .word_option = "tensor.sequence-parallel",
     .cross = tp_cross,
     .describe = tp_describe,
 };

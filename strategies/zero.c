@@ -28,11 +28,11 @@ struct zero_options {
 };
 
 static const struct tess_option zero_option_table[] = {
-    {"bucket-mib", TESS_OPTION_REAL, offsetof(struct zero_options, bucket.mib), "25", 0, 65536,
-     NULL, "Size at which a bucket is closed, in MiB of f32; 0: one parameter each."},
-    {"first-bucket-mib", TESS_OPTION_REAL, offsetof(struct zero_options, bucket.first_mib), "1", 0,
-     65536, NULL, "Size at which the first bucket to be ready is closed, in MiB of f32."},
-    {NULL, TESS_OPTION_BOOL, 0, NULL, 0, 0, NULL, NULL},
+    TESS_ROW_REAL("bucket-mib", offsetof(struct zero_options, bucket.mib), "25", 0, 65536,
+                  "Size at which a bucket is closed, in MiB of f32; 0: one parameter each."),
+    TESS_ROW_REAL("first-bucket-mib", offsetof(struct zero_options, bucket.first_mib), "1", 0,
+                  65536, "Size at which the first bucket to be ready is closed, in MiB of f32."),
+    TESS_ROW_END,
 };
 
 struct zero_state {

@@ -1,10 +1,14 @@
 # shellcheck shell=bash disable=SC2034
-# The Debian packages that Tessera needs, and how to get them. Sourced by demo.sh, test.sh and .ci/run.
+# The Debian packages that Tessera needs, and how to get them. Sourced by demo.sh, test.sh, .ci/run and
+# .ci/full.
 
 packages_build="cmake ninja-build gcc g++ pkg-config libc6-dev libdnnl-dev libyaml-dev libjansson-dev
     zlib1g-dev libhwloc-dev libcmocka-dev gnuplot-nox libprotobuf-c-dev protobuf-c-compiler"
+packages_tests="locales"
 packages_data="dataset-fashion-mnist"
-packages_ci="clang libclang-rt-14-dev chromium iproute2 openmpi-bin libopenmpi-dev mpich libmpich-dev slurmd slurmctld slurm-client munge"
+packages_ci="clang libclang-rt-14-dev clang-format clang-tidy chromium iproute2 openmpi-bin libopenmpi-dev mpich
+    libmpich-dev slurmd slurmctld slurm-client munge"
+packages_full="libglpk-dev python3-torch"
 
 # packages_missing NAME...: those of the names that are not installed, on one line.
 packages_missing()

@@ -12,7 +12,7 @@ stage_facts()
     fact system "$(uname -sr), $(. /etc/os-release 2>/dev/null && echo "${PRETTY_NAME:-}")"
     fact seed "$TESS_TEST_SEED"
     if dry_run; then
-        fact device "none: made up by the stand-in of tests/cli"
+        fact device "none: simulated by the stand-in of tests/cli"
         return 0
     fi
     if ! command -v nvidia-smi >/dev/null; then fail "there is no nvidia-smi: no driver, or the wrong machine"; fi
@@ -55,7 +55,7 @@ stage_build()
     fi
     cmake --preset cuda -B "$GPU_CHECK_BUILD" -DTESS_CUDA_ARCHS="$arch" "${options[@]}" ||
         fail "cmake cannot configure: see the log; TESS_DEPS names a folder of unpacked packages"
-    cmake --build "$GPU_CHECK_BUILD" --target gpu_check --parallel "$(nproc)" || fail "the build failed"
+    cmake --build "$GPU_CHECK_BUILD" --target tests_gpu --parallel "$(nproc)" || fail "the build failed"
     fact code "sm_$arch"
     tessera version
 }
@@ -90,7 +90,7 @@ may_skip()
 # Each has a context on the device, of some hundreds of MiB, and threads of its own.
 test_jobs()
 {
-    awk -v n="$(nproc)" 'BEGIN { n = int(n / 2); print n < 1 ? 1 : n > 8 ? 8 : n }'
+    awk -v n="$(nproc)" 'BEGIN { n = int(n / 2); print (n < 1 ? 1 : n > 8 ? 8 : n) }'
 }
 
 sanitizer_path()
@@ -226,7 +226,7 @@ stage_hashes()
 {
     local names="mlp-f32 gpt-bf16" name bad=0
     if ! dry_run; then names="$names mlp-bf16 gpt-f32 cnn-f32 cnn-bf16"; fi
-    unset STANDIN_FAR # far memory is slow where it is made up, and these are many runs
+    unset STANDIN_FAR # far memory is slow where it is simulated, and these are many runs
     rm -f "$GPU_CHECK_WORK"/hashes.*
     for name in $names; do
         family "${name%-*}" "${name#*-}" &

@@ -71,7 +71,7 @@ model()
     fi
 }
 
-# graph_word ON: a device that is made up records nothing.
+# graph_word ON: a simulated device records nothing.
 graph_word()
 {
     if dry_run; then echo off; else echo "$1"; fi

@@ -1,6 +1,6 @@
 /*
- * The memory plan: which bytes a rank wants, for what and for whom, laid end to end. Never touches
- * the arena's contents and does not know where the arena comes from.
+ * The memory plan: which bytes a rank needs, by kind and owner, laid end to end. Reads and writes
+ * nothing in the arena.
  */
 #include "base/arena.h"
 
@@ -39,8 +39,8 @@ const char *tess_memory_kind_name(enum tess_memory_kind kind)
 
 enum tess_status tess_memory_open(struct tess_memory **memory_out)
 {
-    struct tess_memory *memory = calloc(1, sizeof *memory);
-    if (!memory)
+    struct tess_memory *memory = calloc(1, sizeof(*memory));
+    if (memory == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for a memory plan");
     *memory_out = memory;
     return TESS_OK;
@@ -48,7 +48,7 @@ enum tess_status tess_memory_open(struct tess_memory **memory_out)
 
 void tess_memory_close(struct tess_memory *memory)
 {
-    if (!memory)
+    if (memory == NULL)
         return;
     for (size_t i = 0; i < memory->piece_count; i++)
         free(memory->piece[i].owner);
@@ -61,8 +61,8 @@ static enum tess_status arena_make_room(struct tess_memory *memory)
     if (memory->piece_count < memory->piece_room)
         return TESS_OK;
     size_t room = memory->piece_room > 0 ? 2 * memory->piece_room : 64;
-    struct arena_piece *piece = realloc(memory->piece, room * sizeof *piece);
-    if (!piece)
+    struct arena_piece *piece = realloc(memory->piece, room * sizeof(*piece));
+    if (piece == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for a memory plan of %zu blocks", room);
     memory->piece = piece;
     memory->piece_room = room;
@@ -88,7 +88,7 @@ enum tess_status tess_memory_reserve(struct tess_memory *memory, enum tess_memor
     TESS_TRY(arena_make_room(memory));
     size_t owner_bytes = strlen(owner) + 1;
     char *copy = malloc(owner_bytes);
-    if (!copy)
+    if (copy == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for the name of a block");
     memcpy(copy, owner, owner_bytes);
 
@@ -106,7 +106,7 @@ enum tess_status tess_memory_commit(struct tess_memory *memory, void *arena)
 {
     if (memory->sealed)
         TESS_FAIL(TESS_ERR_INTERNAL, "a memory plan is committed twice");
-    if (!arena && memory->total > 0)
+    if (arena == NULL && memory->total > 0)
         TESS_FAIL(TESS_ERR_INTERNAL, "a memory plan of %" PRIu64 " bytes is committed to no arena",
                   memory->total);
     memory->arena = arena;
@@ -116,7 +116,7 @@ enum tess_status tess_memory_commit(struct tess_memory *memory, void *arena)
 
 void *tess_memory_get(const struct tess_memory *memory, struct tess_block block)
 {
-    return memory->arena && block.bytes > 0 ? memory->arena + block.offset : NULL;
+    return memory->arena != NULL && block.bytes > 0 ? memory->arena + block.offset : NULL;
 }
 
 uint64_t tess_memory_bytes(const struct tess_memory *memory, enum tess_memory_kind kind)

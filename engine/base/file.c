@@ -1,6 +1,6 @@
 /*
  * Whole files: temporary file, fsync, rename. Responsible for a disk that is full, a file size
- * limit and interruptions; what is in the files is the caller's business.
+ * limit and interruptions; the caller knows the contents.
  */
 #include "base/file.h"
 
@@ -19,7 +19,7 @@
 #include <unistd.h>
 
 /* A file size limit (RLIMIT_FSIZE) sends SIGXFSZ, which would end the program without a word,
- * besides failing with EFBIG: it is held back, and dropped if `error` says that it came. */
+ * besides failing with EFBIG: it is blocked, and dropped if `error` is that one. */
 static void file_hold_signal(sigset_t *before)
 {
     sigset_t too_large;
@@ -66,7 +66,8 @@ int tess_file_resize(int fd, size_t bytes)
     return error;
 }
 
-int tess_file_sync(int fd)
+/* fsync, where the descriptor is of a kind that has it. Returns errno or 0. */
+static int file_sync(int fd)
 {
     if (fsync(fd) != 0 && errno != EINVAL && errno != EROFS && errno != ENOTSUP)
         return errno;
@@ -107,8 +108,8 @@ enum tess_status tess_file_check(const char *path, const char *what)
                       S_ISDIR(about.st_mode) ? "it is a folder" : strerror(errno));
         return TESS_OK;
     }
-    const int length = snprintf(probe, sizeof probe, "%s.%ld.probe", path, (long)getpid());
-    if (length < 0 || (size_t)length >= sizeof probe)
+    const int length = snprintf(probe, sizeof(probe), "%s.%ld.probe", path, (long)getpid());
+    if (length < 0 || (size_t)length >= sizeof(probe))
         TESS_FAIL(TESS_ERR_IO, "%s: the file's name is too long", what);
     const int fd = open(probe, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (fd < 0)
@@ -124,7 +125,7 @@ static int file_finish(int fd, const void *bytes, size_t count)
 {
     int error = tess_file_append(fd, bytes, count);
     if (error == 0)
-        error = tess_file_sync(fd);
+        error = file_sync(fd);
     if (close(fd) != 0 && error == 0)
         error = errno;
     return error;
@@ -152,7 +153,7 @@ enum tess_status tess_file_create(const char *path, struct tess_file_writer *wri
 enum tess_status tess_file_commit(struct tess_file_writer *writer, int error)
 {
     if (error == 0)
-        error = tess_file_sync(writer->fd);
+        error = file_sync(writer->fd);
     if (close(writer->fd) != 0 && error == 0)
         error = errno;
     writer->fd = -1;
@@ -215,8 +216,8 @@ enum tess_status tess_file_log_append(struct tess_file_log *log, const void *byt
 
 enum tess_status tess_file_log_close(struct tess_file_log *log)
 {
-    /* Some file systems say that they are full only here. */
-    int error = tess_file_sync(log->fd);
+    /* Some file systems report that they are full only here. */
+    int error = file_sync(log->fd);
     if (close(log->fd) != 0 && error == 0)
         error = errno;
     log->fd = -1;

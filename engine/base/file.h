@@ -8,7 +8,7 @@
 
 /*
  * Write `bytes` [count] as the whole file `path`: into a temporary file beside it that is renamed
- * once it is safe on the disk, so that nobody ever sees a part and an older file stays until then.
+ * once it is safe on the disk, so that no reader sees a part and an older file stays until then.
  * Behind a symbolic link the file is replaced, not the link. What is not a regular file
  * (/dev/stdout) is written to directly. TESS_ERR_IO, with a message.
  */
@@ -17,7 +17,8 @@ enum tess_status tess_file_write(const char *path, const void *bytes, size_t cou
 /*
  * The same, piece by piece: create, any number of tess_file_append(writer.fd, ...), commit. commit
  * takes the errno of what went wrong so far (0: nothing) and ends the writer in any case: the file
- * is there under its name, or nothing is left behind and TESS_ERR_IO says why. Regular files only.
+ * is there under its name, or nothing is left behind and TESS_ERR_IO is logged with the reason.
+ * Regular files only.
  */
 struct tess_file_writer {
     int fd;
@@ -28,9 +29,9 @@ enum tess_status tess_file_create(const char *path, struct tess_file_writer *wri
 enum tess_status tess_file_commit(struct tess_file_writer *writer, int error);
 
 /*
- * A file that grows by whole records (lines, events) and is written at once, for whoever follows
- * it. After a failed append it ends with the last whole record, and every later call returns the
- * same status without another message. `part` and `within` name a record ("lines", "a line"),
+ * A file that grows by whole records (lines, events) and is written at once, for programs that
+ * follow it. After a failed append it ends with the last whole record, and every later call returns
+ * the same status without another message. `part` and `within` name a record ("lines", "a line"),
  * `option` the option that chose the place; borrowed.
  */
 struct tess_file_log {
@@ -61,8 +62,5 @@ int tess_file_resize(int fd, size_t bytes);
  * TESS_ERR_IO with a message: `what` ("--json") and the path.
  */
 enum tess_status tess_file_check(const char *path, const char *what);
-
-/* fsync, where the descriptor is of a kind that has it. Returns errno or 0. */
-int tess_file_sync(int fd);
 
 #endif

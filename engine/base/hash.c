@@ -1,4 +1,4 @@
-/* Hashes for comparing, not for security: whoever wants a collision can have one. */
+/* Hashes for comparing, not for security: collisions are easy to make. */
 #include "base/hash.h"
 
 #include <string.h>
@@ -32,7 +32,7 @@ uint64_t tess_hash_f32(const float *x, size_t count, uint64_t first)
     uint64_t sum = 0;
     for (size_t i = 0; i < count; i++) {
         uint32_t bits;
-        memcpy(&bits, &x[i], sizeof bits);
+        memcpy(&bits, &x[i], sizeof(bits));
         /* The place is mixed before the bits are joined to it; two values that change places would
          * otherwise cancel in the sum. */
         sum += tess_hash_mix(tess_hash_mix(first + i + HASH_GAMMA) + bits);

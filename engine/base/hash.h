@@ -13,7 +13,7 @@ uint64_t tess_hash_bytes(const void *bytes, size_t count);
 
 /*
  * Sum (mod 2^64) over i of mix(first + i, bits of x[i]): sums of parts add up to the hash of the
- * whole, whoever holds which part. `first` is the number of x[0] among all elements of the model.
+ * whole on every layout. `first` is the number of x[0] among all elements of the model.
  */
 uint64_t tess_hash_f32(const float *x, size_t count, uint64_t first);
 

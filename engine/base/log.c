@@ -1,8 +1,8 @@
 /*
- * Messages to stderr, one write(2) a line, and the thread's latest error. Knows nothing of who
- * logs; the level is the process's, rank and latest error are the thread's.
+ * Messages to stderr, one write(2) a line, or to the thread's sink; and the thread's latest error.
+ * The level is the process's, the rest is the thread's.
  */
-#include "tessera/log.h"
+#include "base/log_sink.h"
 
 #include <errno.h>
 #include <stdarg.h>
@@ -16,6 +16,7 @@
 #define LOG_PREFIX_MAX 64
 
 static _Atomic int log_level = TESS_LOG_INFO;
+static _Thread_local const struct tess__log_sink *log_sink;
 static _Thread_local int log_rank = -1;
 static _Thread_local char log_error[LOG_TEXT_MAX];
 
@@ -32,6 +33,13 @@ void tess_log_set_rank(int rank)
 const char *tess_log_last_error(void)
 {
     return log_error;
+}
+
+const struct tess__log_sink *tess__log_redirect(const struct tess__log_sink *sink)
+{
+    const struct tess__log_sink *former = log_sink;
+    log_sink = sink;
+    return former;
 }
 
 /* Format into one line of text: control characters, which may come from a file or an argument,
@@ -60,11 +68,15 @@ static void log_write(enum tess_log_level level, const char *text)
     static const char *const word[] = {"error: ", "warning: ", "", "debug: "};
     char line[LOG_PREFIX_MAX + LOG_TEXT_MAX];
     int length;
+    if (log_sink != NULL) {
+        log_sink->line(log_sink->context, level, text);
+        return;
+    }
     if (log_rank >= 0)
         length =
-            snprintf(line, sizeof line, "tessera: rank %d: %s%s\n", log_rank, word[level], text);
+            snprintf(line, sizeof(line), "tessera: rank %d: %s%s\n", log_rank, word[level], text);
     else
-        length = snprintf(line, sizeof line, "tessera: %s%s\n", word[level], text);
+        length = snprintf(line, sizeof(line), "tessera: %s%s\n", word[level], text);
 
     /* A failed or cut write to stderr has nowhere to be reported. */
     for (int done = 0; done < length;) {

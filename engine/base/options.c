@@ -11,11 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct tess__option_text {
-    struct tess__option_text *next;
-    char byte[];
-};
-
 enum tess_status tess__options_no_memory(void)
 {
     TESS_FAIL(TESS_ERR_MEMORY, "no memory for the options");
@@ -23,8 +18,8 @@ enum tess_status tess__options_no_memory(void)
 
 enum tess_status tess_options_open(struct tess_options **options_out)
 {
-    struct tess_options *options = calloc(1, sizeof *options);
-    if (!options)
+    struct tess_options *options = calloc(1, sizeof(*options));
+    if (options == NULL)
         return tess__options_no_memory();
     *options_out = options;
     return TESS_OK;
@@ -32,10 +27,10 @@ enum tess_status tess_options_open(struct tess_options **options_out)
 
 void tess_options_close(struct tess_options *options)
 {
-    if (!options)
+    if (options == NULL)
         return;
     tess__yaml_close(options);
-    while (options->text) {
+    while (options->text != NULL) {
         struct tess__option_text *next = options->text->next;
         free(options->text);
         options->text = next;
@@ -43,18 +38,6 @@ void tess_options_close(struct tess_options *options)
     free(options->entry);
     free(options->foreign);
     free(options);
-}
-
-char *tess__options_keep(struct tess_options *options, const char *text, size_t length)
-{
-    struct tess__option_text *kept = malloc(sizeof *kept + length + 1);
-    if (!kept)
-        return NULL;
-    memcpy(kept->byte, text, length);
-    kept->byte[length] = '\0';
-    kept->next = options->text;
-    options->text = kept;
-    return kept->byte;
 }
 
 struct tess__option_entry *tess__options_find(const struct tess_options *options, const char *name)
@@ -71,7 +54,7 @@ struct tess__option_entry *tess__options_find(const struct tess_options *options
 bool tess_options_is_set(const struct tess_options *options, const char *name)
 {
     const struct tess__option_entry *entry = tess__options_find(options, name);
-    return entry && entry->source != TESS__SOURCE_DEFAULT;
+    return entry != NULL && entry->source != TESS__SOURCE_DEFAULT;
 }
 
 bool tess_options_is_stronger(const struct tess_options *options, const char *name,
@@ -79,7 +62,7 @@ bool tess_options_is_stronger(const struct tess_options *options, const char *na
 {
     const struct tess__option_entry *a = tess__options_find(options, name);
     const struct tess__option_entry *b = tess__options_find(options, other);
-    return a && b && a->source > b->source;
+    return a != NULL && b != NULL && a->source > b->source;
 }
 
 /* ---- tables --------------------------------------------------------------------------------- */
@@ -89,8 +72,8 @@ static enum tess_status options_make_room(struct tess_options *options)
     if (options->entry_count < options->entry_room)
         return TESS_OK;
     int room = options->entry_room > 0 ? 2 * options->entry_room : 64;
-    struct tess__option_entry *entry = realloc(options->entry, (size_t)room * sizeof *entry);
-    if (!entry)
+    struct tess__option_entry *entry = realloc(options->entry, (size_t)room * sizeof(*entry));
+    if (entry == NULL)
         return tess__options_no_memory();
     options->entry = entry;
     options->entry_room = room;
@@ -104,21 +87,32 @@ static enum tess_status options_add_row(struct tess_options *options, const char
     if (!tess__name_join(name, prefix, row->name))
         TESS_FAIL(TESS_ERR_INTERNAL, "an option's name is longer than %d characters: '%.40s...'",
                   TESS__NAME_MAX - 1, row->name);
-    if (tess__options_find(options, name))
+    struct tess__option_entry *entry = tess__options_find(options, name);
+    if (entry != NULL && target == NULL) {
+        entry->shown = row;
+        /* A list where the owner has a number: only words written for the owner reach it. */
+        entry->skips_environment = entry->skips_file = row->type != entry->option->type;
+        return TESS_OK;
+    }
+    if (entry != NULL)
         TESS_FAIL(TESS_ERR_INTERNAL, "two option tables have the name '%s'", name);
     if ((unsigned)row->type > TESS_OPTION_INTS ||
-        (row->type == TESS_OPTION_CHOICE && !row->choices))
+        (row->type == TESS_OPTION_CHOICE && row->choices == NULL))
         TESS_FAIL(TESS_ERR_INTERNAL, "option '%s': its table row has %s", name,
                   row->type == TESS_OPTION_CHOICE ? "no choices" : "an unknown type");
     TESS_TRY(options_make_room(options));
     char *kept = tess__options_keep(options, name, strlen(name));
-    if (!kept)
+    if (kept == NULL)
         return tess__options_no_memory();
-    struct tess__option_entry *entry = &options->entry[options->entry_count];
-    *entry = (struct tess__option_entry){
-        .name = kept, .prefix = prefix, .option = row, .field = target + row->offset};
-    enum tess_status status = tess__options_assign(
-        options, entry, row->fallback ? row->fallback : "", TESS__SOURCE_DEFAULT, "default");
+    entry = &options->entry[options->entry_count];
+    *entry = (struct tess__option_entry){.name = kept,
+                                         .prefix = prefix,
+                                         .option = row,
+                                         .shown = row,
+                                         .field = target != NULL ? target + row->offset : NULL};
+    enum tess_status status =
+        tess__options_assign(options, entry, row->fallback != NULL ? row->fallback : "",
+                             TESS__SOURCE_DEFAULT, "default");
     if (status == TESS_ERR_USAGE)
         status = TESS_ERR_INTERNAL; /* the table's fault, not the user's */
     if (status == TESS_OK)
@@ -134,9 +128,9 @@ enum tess_status tess_options_add(struct tess_options *options, const char *pref
         TESS_FAIL(TESS_ERR_INTERNAL, "an option prefix is longer than %d characters: '%.40s...'",
                   TESS__NAME_MAX - 1, prefix);
     char *kept = tess__options_keep(options, normal, strlen(normal));
-    if (!kept)
+    if (kept == NULL)
         return tess__options_no_memory();
-    for (const struct tess_option *row = table; row && row->name; row++)
+    for (const struct tess_option *row = table; row != NULL && row->name != NULL; row++)
         TESS_TRY(options_add_row(options, kept, row, target));
     return TESS_OK;
 }
@@ -151,15 +145,16 @@ enum tess_status tess_options_allow(struct tess_options *options, const char *pr
     if (options->foreign_count == options->foreign_room) {
         int room = options->foreign_room > 0 ? 2 * options->foreign_room : 16;
         struct tess__option_foreign *foreign =
-            realloc(options->foreign, (size_t)room * sizeof *foreign);
-        if (!foreign)
+            realloc(options->foreign, (size_t)room * sizeof(*foreign));
+        if (foreign == NULL)
             return tess__options_no_memory();
         options->foreign = foreign;
         options->foreign_room = room;
     }
     char *kept = tess__options_keep(options, normal, strlen(normal));
-    char *kept_why = tess__options_keep(options, why, strlen(why));
-    if (!kept || !kept_why)
+    char *kept_why =
+        tess__options_keep(options, why != NULL ? why : "", why != NULL ? strlen(why) : 0);
+    if (kept == NULL || kept_why == NULL)
         return tess__options_no_memory();
     options->foreign[options->foreign_count++] =
         (struct tess__option_foreign){.prefix = kept, .why = kept_why};
@@ -199,6 +194,8 @@ const char *tess__options_foreign_why(const struct tess_options *options, const 
 static void options_store(struct tess__option_entry *entry, const union tess__option_value *value,
                           const char *text)
 {
+    if (entry->field == NULL)
+        return;
     switch (entry->option->type) {
     case TESS_OPTION_BOOL:
         *(bool *)entry->field = value->on;
@@ -227,7 +224,7 @@ enum tess_status tess__options_assign(struct tess_options *options,
 {
     union tess__option_value value;
     char problem[1536], canonical[TESS__VALUE_TEXT_MAX];
-    if (!tess__option_parse(entry->option, text, &value, problem, sizeof problem))
+    if (!tess__option_parse(entry->option, text, &value, problem, sizeof(problem)))
         TESS_FAIL(TESS_ERR_USAGE, "%s: %s: %s", origin, entry->name, problem);
     if (source < entry->source)
         return TESS_OK;
@@ -236,13 +233,25 @@ enum tess_status tess__options_assign(struct tess_options *options,
         text = canonical;
     }
     char *kept = tess__options_keep(options, text, strlen(text));
-    if (!kept)
+    if (kept == NULL)
         return tess__options_no_memory();
     options_store(entry, &value, kept);
     entry->text = kept;
     entry->source = source;
     entry->origin = origin;
     return TESS_OK;
+}
+
+void tess_options_skip_others(struct tess_options *options)
+{
+    options->skips_others = true;
+}
+
+void tess_options_skip_file(struct tess_options *options, const char *name)
+{
+    struct tess__option_entry *entry = tess__options_find(options, name);
+    if (entry != NULL)
+        entry->skips_file = true;
 }
 
 void tess_options_visit(const struct tess_options *options,
@@ -273,16 +282,16 @@ uint64_t tess_options_hash(const struct tess_options *options)
 static const char *options_nearest(const struct tess_options *options, const char *name, bool group)
 {
     const char *nearest = NULL;
-    const char **known = malloc(((size_t)options->entry_count + 1) * sizeof *known);
-    if (known) {
+    const char **known = malloc(((size_t)options->entry_count + 1) * sizeof(*known));
+    if (known != NULL) {
         for (int i = 0; i < options->entry_count; i++)
             known[i] = group ? options->entry[i].prefix : options->entry[i].name;
         nearest = tess_nearest_word(name, known, options->entry_count);
         free(known);
     }
-    for (int i = 0; !nearest && !group && i < options->entry_count; i++) {
+    for (int i = 0; nearest == NULL && !group && i < options->entry_count; i++) {
         const char *tail = strrchr(options->entry[i].name, '.');
-        if (tail && strcmp(tail + 1, name) == 0)
+        if (tail != NULL && strcmp(tail + 1, name) == 0)
             nearest = options->entry[i].name;
     }
     return nearest;
@@ -294,7 +303,7 @@ enum tess_status tess__options_unknown(const struct tess_options *options, const
     char normal[TESS__NAME_MAX], quote[TESS__QUOTE_MAX];
     const char *nearest =
         tess__name_join(normal, "", name) ? options_nearest(options, normal, group) : NULL;
-    if (nearest)
+    if (nearest != NULL)
         TESS_FAIL(TESS_ERR_USAGE, "%s: unknown option '%s'; did you mean '%s'?", origin,
                   tess__quote(name, quote), nearest);
     TESS_FAIL(TESS_ERR_USAGE, "%s: unknown option '%s'; --help lists the known ones", origin,

@@ -15,7 +15,9 @@ void tess_options_close(struct tess_options *options);
 
 /*
  * Add a part's table under `prefix` ("" for none); its fields, at `target`, get the defaults.
- * `target` is borrowed and is written by the load calls.
+ * `target` is borrowed and is written by the load calls. NULL: the values are kept elsewhere; here
+ * they are checked and not stored. Where another table has such a name, the option stays that
+ * table's, and this row is what the help prints.
  */
 enum tess_status tess_options_add(struct tess_options *options, const char *prefix,
                                   const struct tess_option *table, void *target);
@@ -23,10 +25,10 @@ enum tess_status tess_options_add(struct tess_options *options, const char *pref
 /*
  * Sources. The stronger one wins in whatever order they are loaded (arguments, then YAML, then the
  * environment, then the default); of two of the same force the later call. Every value is checked,
- * also where a stronger source has spoken. An unknown name fails with "did you mean"; environment
- * variables and YAML keys are looked up among the tables added so far, so add the selected parts
- * (model, strategy, optimizer) after a first look with tess_options_peek. All errors are
- * TESS_ERR_USAGE (bad input), TESS_ERR_INTERNAL (a table that contradicts itself) or
+ * also where a stronger source has set the option. An unknown name fails with "did you mean";
+ * environment variables and YAML keys are looked up among the tables added so far, so add the
+ * selected parts (model, strategy, optimizer) after a first look with tess_options_peek. All errors
+ * are TESS_ERR_USAGE (bad input), TESS_ERR_INTERNAL (a table that contradicts itself) or
  * TESS_ERR_MEMORY.
  */
 enum tess_status tess_options_load_environment(struct tess_options *options);
@@ -37,15 +39,24 @@ enum tess_status tess_options_load_yaml(struct tess_options *options, const char
  * "--flag",
  * "--no-flag", "--flag=off", "--flag off" (a word that is not on, off, ... is not taken). A value
  * that begins with "--" needs the form with '='. After "--" no word is an option. At most
- * `positional_max` other words are handed out in positional[]; more are errors. */
+ * `positional_max` other words are returned in positional[]; more are errors. */
 enum tess_status tess_options_load_arguments(struct tess_options *options, int argc, char **argv,
                                              const char **positional, int positional_max,
                                              int *positional_count_out);
 
+/* Load the options of this set from argv and remove their words; all others stay, in order. For a
+ * command whose other options are those of a training. */
+enum tess_status tess_options_take_arguments(struct tess_options *options, int *argc, char **argv);
+
+/* From here on names of other sets are skipped in the environment and in files, not refused. */
+void tess_options_skip_others(struct tess_options *options);
+/* A configuration file does not set this option: what stands there is meant for a training. */
+void tess_options_skip_file(struct tess_options *options, const char *name);
+
 /*
  * Names under this prefix belong to a part that exists but is not selected: a configuration file
  * may carry them; they are neither read nor refused. Given on the command line they are refused,
- * with the reason "applies to strategy X only".
+ * with the reason "applies to strategy X only"; with `why` NULL they are skipped there, too.
  */
 enum tess_status tess_options_allow(struct tess_options *options, const char *prefix,
                                     const char *why);
@@ -57,8 +68,15 @@ enum tess_status tess_options_allow(struct tess_options *options, const char *pr
 const char *tess_options_peek(struct tess_options *options, const char *name, int argc, char **argv,
                               const char *path);
 
+/* The value that argv alone gives to `name`, borrowed; NULL: none. Knows no switches: after a bare
+ * "--name" the next word counts. */
+const char *tess_options_peek_arguments(const char *name, int argc, char **argv);
+
 /* Is it a value of a BOOL option (on, off, true, ...)? Only such a word after "--flag" is taken. */
 bool tess_options_is_switch_word(const char *word);
+
+/* Does the word end as the name of a YAML file does? */
+bool tess_options_is_file_name(const char *word);
 
 /* Was it given by any source but the default? False for an unknown name. */
 bool tess_options_is_set(const struct tess_options *options, const char *name);

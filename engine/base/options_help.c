@@ -16,31 +16,31 @@ static int help_left(const struct tess__option_entry *entry, char *text, size_t 
         [TESS_OPTION_REAL] = " X",      [TESS_OPTION_STRING] = " TEXT",
         [TESS_OPTION_CHOICE] = " WORD", [TESS_OPTION_INTS] = " N,N,...",
     };
-    return snprintf(text, text_bytes, "  --%s%s%s",
-                    entry->option->type == TESS_OPTION_BOOL ? "[no-]" : "", entry->name,
-                    word[entry->option->type]);
+    enum tess_option_type type = entry->shown->type;
+    return snprintf(text, text_bytes, "  --%s%s%s", type == TESS_OPTION_BOOL ? "[no-]" : "",
+                    entry->name, word[type]);
 }
 
 /* What it does, what may be written, the default. */
 static void help_right(const struct tess_option *option, char *text, size_t text_bytes)
 {
     char expected[1024];
-    const char *fallback = option->fallback ? option->fallback : "";
-    tess__option_expected(option, expected, sizeof expected);
-    /* The word at the name says already that it is a number; the limits begin after that. */
+    const char *fallback = option->fallback != NULL ? option->fallback : "";
+    tess__option_expected(option, expected, sizeof(expected));
+    /* The word after the name shows that it is a number; the limits begin after that. */
     static const char *const skip[] = {"a whole number", "a number", "a text", "on or off"};
     const char *limits = expected;
-    for (size_t i = 0; i < sizeof skip / sizeof skip[0]; i++)
+    for (size_t i = 0; i < sizeof(skip) / sizeof(skip[0]); i++)
         if (strncmp(expected, skip[i], strlen(skip[i])) == 0)
             limits = expected + strlen(skip[i]);
     limits += *limits == ' ';
     const char *join = *limits && *fallback ? "; " : "";
     const char *word = *fallback ? "default " : "";
     if (*limits || *fallback)
-        snprintf(text, text_bytes, "%s [%s%s%s%s]", option->help ? option->help : "", limits, join,
-                 word, fallback);
+        snprintf(text, text_bytes, "%s [%s%s%s%s]", option->help != NULL ? option->help : "",
+                 limits, join, word, fallback);
     else
-        snprintf(text, text_bytes, "%s", option->help ? option->help : "");
+        snprintf(text, text_bytes, "%s", option->help != NULL ? option->help : "");
 }
 
 /* Words of `text` from `column` on, wrapped to stay right of `left`. */
@@ -65,8 +65,8 @@ static void help_wrap(const char *text, int left, int column)
 static void help_entry(const struct tess__option_entry *entry, int left)
 {
     char name[TESS__NAME_MAX + 32], text[2048];
-    int length = help_left(entry, name, sizeof name);
-    help_right(entry->option, text, sizeof text);
+    int length = help_left(entry, name, sizeof(name));
+    help_right(entry->shown, text, sizeof(text));
     printf("%s", name);
     if (length + 2 > left) {
         putchar('\n');
@@ -81,7 +81,7 @@ void tess_options_print_help(const struct tess_options *options)
     int left = 0;
     for (int i = 0; i < options->entry_count; i++) {
         char name[TESS__NAME_MAX + 32];
-        int length = help_left(&options->entry[i], name, sizeof name) + 2;
+        int length = help_left(&options->entry[i], name, sizeof(name)) + 2;
         if (length > left && length <= HELP_LEFT_MAX)
             left = length;
     }

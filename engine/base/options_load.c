@@ -11,14 +11,14 @@
 
 #define LOAD_VARIABLE_MAX (TESS__NAME_MAX + 8)
 
-/* Variables that are no options: where libraries are that are opened at run time (core/device.c,
- * core/nvml.c). They say something about the machine, not about a run. */
-static const char *const load_libraries[] = {"TESSERA_MODULE_PATH", "TESSERA_NVML",
-                                             "TESSERA_CUDNN"};
+/* Variables that are no options: paths of libraries that are opened at run time (device/device.c,
+ * device/nvml.c, cli/command.c). They describe the machine, not a run. */
+static const char *const load_libraries[] = {"TESSERA_MODULE_PATH", "TESSERA_NVML", "TESSERA_CUDNN",
+                                             "TESSERA_PLUGIN"};
 
 static bool load_variable_is_foreign(const struct tess_options *options, const char *variable)
 {
-    for (size_t i = 0; i < sizeof load_libraries / sizeof load_libraries[0]; i++)
+    for (size_t i = 0; i < sizeof(load_libraries) / sizeof(load_libraries[0]); i++)
         if (strcmp(variable, load_libraries[i]) == 0)
             return true;
     for (int i = 0; i < options->foreign_count; i++) {
@@ -26,7 +26,8 @@ static bool load_variable_is_foreign(const struct tess_options *options, const c
         tess__name_environment(prefix, options->foreign[i].prefix);
         size_t length = strlen(prefix);
         if (!tess__options_is_group(options, options->foreign[i].prefix) &&
-            strncmp(variable, prefix, length) == 0 && variable[length] == '_')
+            strncmp(variable, prefix, length) == 0 &&
+            (variable[length] == '_' || !variable[length]))
             return true;
     }
     return false;
@@ -37,26 +38,26 @@ static enum tess_status load_variable_unknown(const struct tess_options *options
 {
     char quote[TESS__QUOTE_MAX];
     size_t count = (size_t)options->entry_count;
-    char(*name)[LOAD_VARIABLE_MAX] = malloc((count + 1) * sizeof *name);
-    const char **known = malloc((count + 1) * sizeof *known);
+    char(*name)[LOAD_VARIABLE_MAX] = malloc((count + 1) * sizeof(*name));
+    const char **known = malloc((count + 1) * sizeof(*known));
     const char *nearest = NULL;
-    for (size_t i = 0; name && known && i < count; i++) {
+    for (size_t i = 0; name != NULL && known != NULL && i < count; i++) {
         tess__name_environment(name[i], options->entry[i].name);
         known[i] = name[i];
     }
     /* The part that all names share would make everything near. */
     size_t shared = strlen("TESSERA_");
-    for (size_t i = 0; name && known && i < count; i++)
+    for (size_t i = 0; name != NULL && known != NULL && i < count; i++)
         known[i] += shared;
-    if (name && known)
+    if (name != NULL && known != NULL)
         nearest = tess_nearest_word(variable + shared, known, options->entry_count);
     enum tess_status status =
-        nearest ? tess_fail(TESS_ERR_USAGE,
-                            "environment: unknown option '%s'; did you mean 'TESSERA_%s'?",
-                            tess__quote(variable, quote), nearest)
-                : tess_fail(TESS_ERR_USAGE,
-                            "environment: unknown option '%s'; --help lists the known ones",
-                            tess__quote(variable, quote));
+        nearest != NULL ? tess_fail(TESS_ERR_USAGE,
+                                    "environment: unknown option '%s'; did you mean 'TESSERA_%s'?",
+                                    tess__quote(variable, quote), nearest)
+                        : tess_fail(TESS_ERR_USAGE,
+                                    "environment: unknown option '%s'; --help lists the known ones",
+                                    tess__quote(variable, quote));
     free(name);
     free(known);
     return status;
@@ -71,28 +72,30 @@ static enum tess_status load_variable(struct tess_options *options, const char *
         tess__name_environment(name, options->entry[i].name);
         if (strcmp(name, variable) != 0)
             continue;
+        known = true;
+        if (options->entry[i].skips_environment)
+            continue;
         char text[LOAD_VARIABLE_MAX + 16];
-        int length = snprintf(text, sizeof text, "environment %s", name);
+        int length = snprintf(text, sizeof(text), "environment %s", name);
         char *origin = tess__options_keep(options, text, (size_t)length);
-        if (!origin)
+        if (origin == NULL)
             return tess__options_no_memory();
         TESS_TRY(tess__options_assign(options, &options->entry[i], value, TESS__SOURCE_ENVIRONMENT,
                                       origin));
-        known = true;
     }
-    if (!known && !load_variable_is_foreign(options, variable))
+    if (!known && !options->skips_others && !load_variable_is_foreign(options, variable))
         return load_variable_unknown(options, variable);
     return TESS_OK;
 }
 
 enum tess_status tess_options_load_environment(struct tess_options *options)
 {
-    for (char **at = environ; at && *at; at++) {
+    for (char **at = environ; at != NULL && *at != NULL; at++) {
         const char *equals = strchr(*at, '=');
-        if (strncmp(*at, "TESSERA_", 8) != 0 || !equals)
+        if (strncmp(*at, "TESSERA_", 8) != 0 || equals == NULL)
             continue;
         char *variable = tess__options_keep(options, *at, (size_t)(equals - *at));
-        if (!variable)
+        if (variable == NULL)
             return tess__options_no_memory();
         TESS_TRY(load_variable(options, variable, equals + 1));
     }
@@ -105,7 +108,7 @@ static char *load_place(struct tess_options *options, const char *path, int line
 {
     size_t length = strlen(path);
     char text[512];
-    int count = snprintf(text, sizeof text, "%s:%d:%d", length > 400 ? path + length - 400 : path,
+    int count = snprintf(text, sizeof(text), "%s:%d:%d", length > 400 ? path + length - 400 : path,
                          line, column);
     return tess__options_keep(options, text, (size_t)count);
 }
@@ -120,16 +123,19 @@ static enum tess_status load_item(struct tess_options *options, const char *path
     struct tess__option_entry *entry = tess__options_find(options, item->name);
     bool group = tess__options_is_group(options, item->name);
     bool opens = item->kind == TESS__YAML_MAP || item->kind == TESS__YAML_NULL;
-    if (!entry && (tess__options_foreign_why(options, item->name) || (group && opens)))
+    if (entry != NULL
+            ? entry->skips_file
+            : options->skips_others || tess__options_foreign_why(options, item->name) != NULL ||
+                  (group && opens))
         return TESS_OK;
     char *place = load_place(options, path, item->name_line, item->name_column);
     char *value_place = load_place(options, path, item->line, item->column);
-    if (!place || !value_place)
+    if (place == NULL || value_place == NULL)
         return tess__options_no_memory();
-    if (!entry && group)
+    if (entry == NULL && group)
         TESS_FAIL(TESS_ERR_USAGE, "%s: '%s' is a group of options, not an option; expected a map",
                   value_place, item->name);
-    if (!entry && item->kind == TESS__YAML_MAP) {
+    if (entry == NULL && item->kind == TESS__YAML_MAP) {
         /* An ancestor of an unselected part's prefix. Otherwise its keys, if any, are unknown too.
          */
         for (int i = 0; i < options->foreign_count; i++) {
@@ -139,13 +145,13 @@ static enum tess_status load_item(struct tess_options *options, const char *path
                 return TESS_OK;
         }
     }
-    if (!entry)
+    if (entry == NULL)
         return tess__options_unknown(options, place, item->name, item->kind == TESS__YAML_MAP);
     bool fits = item->kind == TESS__YAML_SCALAR ||
                 (item->kind == TESS__YAML_SEQUENCE && entry->option->type == TESS_OPTION_INTS);
     if (!fits) {
         char expected[1024];
-        tess__option_expected(entry->option, expected, sizeof expected);
+        tess__option_expected(entry->option, expected, sizeof(expected));
         TESS_FAIL(TESS_ERR_USAGE, "%s: %s: expected %s, found %s", value_place, item->name,
                   expected, found[item->kind]);
     }
@@ -155,7 +161,7 @@ static enum tess_status load_item(struct tess_options *options, const char *path
 enum tess_status tess_options_load_yaml(struct tess_options *options, const char *path)
 {
     const struct tess__yaml_file *file = tess__yaml_get(options, path);
-    if (!file)
+    if (file == NULL)
         return tess__options_no_memory();
     if (file->status != TESS_OK)
         TESS_FAIL(file->status, "%s", file->message);
@@ -195,12 +201,12 @@ static bool load_split(int argc, char **argv, int at, struct load_word *word_out
         word_out->words = 2;
     }
     const char *equals = strchr(name, '=');
-    size_t length = equals ? (size_t)(equals - name) : strlen(name);
-    if (length >= TESS__NAME_MAX || (word_out->set && !equals))
+    size_t length = equals != NULL ? (size_t)(equals - name) : strlen(name);
+    if (length >= TESS__NAME_MAX || (word_out->set && equals == NULL))
         return false;
     memcpy(word_out->name, name, length);
     word_out->name[length] = '\0';
-    word_out->value = equals ? equals + 1 : NULL;
+    word_out->value = equals != NULL ? equals + 1 : NULL;
     return true;
 }
 
@@ -212,11 +218,11 @@ static enum tess_status load_negated(struct tess_options *options, struct load_w
     if (word->set || strncmp(word->name, "no-", 3) != 0)
         return TESS_OK;
     struct tess__option_entry *entry = tess__options_find(options, word->name + 3);
-    if (!entry)
+    if (entry == NULL)
         return TESS_OK;
-    if (entry->option->type != TESS_OPTION_BOOL || word->value) {
+    if (entry->option->type != TESS_OPTION_BOOL || word->value != NULL) {
         char expected[1024];
-        tess__option_expected(entry->option, expected, sizeof expected);
+        tess__option_expected(entry->option, expected, sizeof(expected));
         TESS_FAIL(TESS_ERR_USAGE, "command line: --no-%s %s: use --%s with %s", entry->name,
                   word->value ? "takes no value" : "does not apply, it is no switch", entry->name,
                   expected);
@@ -237,21 +243,37 @@ static enum tess_status load_word_value(struct tess_options *options,
                                         struct tess__option_entry *entry, int argc, char **argv,
                                         int at, struct load_word *word)
 {
-    if (!word->value && entry->option->type == TESS_OPTION_BOOL &&
+    if (word->value == NULL && entry->option->type == TESS_OPTION_BOOL &&
         !load_switch_value(argc, argv, at))
         word->value = "on";
-    if (!word->value && at + 1 < argc && !load_is_option(argv[at + 1]) &&
+    if (word->value == NULL && at + 1 < argc && !load_is_option(argv[at + 1]) &&
         strcmp(argv[at + 1], "--") != 0) {
         word->value = argv[at + 1];
         word->words = 2;
     }
-    if (!word->value) {
+    if (word->value == NULL) {
         char expected[1024];
-        tess__option_expected(entry->option, expected, sizeof expected);
+        tess__option_expected(entry->option, expected, sizeof(expected));
         TESS_FAIL(TESS_ERR_USAGE, "command line: --%s needs a value: %s", entry->name, expected);
     }
     return tess__options_assign(options, entry, word->value, TESS__SOURCE_ARGUMENTS,
                                 "command line");
+}
+
+bool tess_options_is_file_name(const char *word)
+{
+    const char *point = strrchr(word, '.');
+    return point != NULL && (strcmp(point, ".yaml") == 0 || strcmp(point, ".yml") == 0);
+}
+
+/* Words of an option whose type is not known: a value follows unless it looks like an option or the
+ * name of a configuration file. */
+static int load_skipped_words(int argc, char **argv, int at, const struct load_word *word)
+{
+    if (word->value != NULL || strncmp(word->name, "no-", 3) == 0 || at + 1 >= argc ||
+        load_is_option(argv[at + 1]) || tess_options_is_file_name(argv[at + 1]))
+        return word->words;
+    return 2;
 }
 
 static enum tess_status load_option(struct tess_options *options, int argc, char **argv, int at,
@@ -267,14 +289,18 @@ static enum tess_status load_option(struct tess_options *options, int argc, char
         return tess__options_unknown(options, "command line", argv[at] + 2, false);
     }
     struct tess__option_entry *entry = tess__options_find(options, word.name);
-    if (!entry)
+    if (entry == NULL)
         TESS_TRY(load_negated(options, &word, &entry));
-    if (!entry) {
+    if (entry == NULL) {
         tess__name_join(normal, "", word.name); /* fits: it was split into a name */
         const char *why = tess__options_foreign_why(options, normal);
-        if (!why && strncmp(normal, "no-", 3) == 0)
+        if (why == NULL && strncmp(normal, "no-", 3) == 0)
             why = tess__options_foreign_why(options, normal + 3);
-        if (why)
+        if (why != NULL && !*why) {
+            *words_out = load_skipped_words(argc, argv, at, &word);
+            return TESS_OK;
+        }
+        if (why != NULL)
             TESS_FAIL(TESS_ERR_USAGE, "command line: --%s %s", tess__quote(word.name, quote), why);
         return tess__options_unknown(options, "command line", word.name, false);
     }
@@ -312,6 +338,30 @@ enum tess_status tess_options_load_arguments(struct tess_options *options, int a
     return TESS_OK;
 }
 
+enum tess_status tess_options_take_arguments(struct tess_options *options, int *argc, char **argv)
+{
+    int left = 0;
+    for (int at = 0, words; at < *argc; at += words) {
+        struct load_word word;
+        words = 1;
+        if (strcmp(argv[at], "--") == 0) {
+            while (at < *argc)
+                argv[left++] = argv[at++];
+            break;
+        }
+        bool known = load_is_option(argv[at]) && load_split(*argc, argv, at, &word) &&
+                     (tess__options_find(options, word.name) != NULL ||
+                      (!word.set && strncmp(word.name, "no-", 3) == 0 &&
+                       tess__options_find(options, word.name + 3) != NULL));
+        if (known)
+            TESS_TRY(load_option(options, *argc, argv, at, &words));
+        else
+            argv[left++] = argv[at];
+    }
+    *argc = left;
+    return TESS_OK;
+}
+
 /* ---- a first look --------------------------------------------------------------------------- */
 
 /* A word that begins with "--" is never a value, so options are found without their tables. */
@@ -329,19 +379,26 @@ static const char *load_peek_arguments(const struct tess_options *options, const
         tess__name_join(normal, "", word.name); /* fits: it was split into a name */
         if (strcmp(normal, name) == 0) {
             const struct tess__option_entry *entry = tess__options_find(options, name);
-            if (word.value)
+            if (word.value != NULL)
                 value = word.value;
-            else if (entry && entry->option->type == TESS_OPTION_BOOL &&
+            else if (entry != NULL && entry->option->type == TESS_OPTION_BOOL &&
                      !load_switch_value(argc, argv, at))
                 value = "on";
             else if (at + 1 < argc && strncmp(argv[at + 1], "--", 2) != 0)
                 value = argv[at + 1];
-        } else if (!word.value && strncmp(normal, "no-", 3) == 0 && strcmp(normal + 3, name) == 0) {
+        } else if (word.value == NULL && strncmp(normal, "no-", 3) == 0 &&
+                   strcmp(normal + 3, name) == 0) {
             value = "off";
         }
         at += word.words;
     }
     return value;
+}
+
+const char *tess_options_peek_arguments(const char *name, int argc, char **argv)
+{
+    const struct tess_options none = {.entry = NULL};
+    return load_peek_arguments(&none, name, argc, argv);
 }
 
 const char *tess_options_peek(struct tess_options *options, const char *name, int argc, char **argv,
@@ -351,16 +408,17 @@ const char *tess_options_peek(struct tess_options *options, const char *name, in
     if (!tess__name_join(normal, "", name))
         return NULL;
     const char *value = load_peek_arguments(options, normal, argc, argv);
-    const struct tess__yaml_file *file = !value && path ? tess__yaml_get(options, path) : NULL;
+    const struct tess__yaml_file *file =
+        value == NULL && path != NULL ? tess__yaml_get(options, path) : NULL;
     /* A file that cannot be read is reported when it is loaded. */
-    for (int i = 0; file && file->status == TESS_OK && i < file->item_count; i++) {
+    for (int i = 0; file != NULL && file->status == TESS_OK && i < file->item_count; i++) {
         const struct tess__yaml_item *item = &file->item[i];
         if (strcmp(item->name, normal) == 0 && item->kind != TESS__YAML_NULL)
             value = item->text;
     }
-    if (!value) {
+    if (value == NULL) {
         tess__name_environment(variable, normal);
         value = getenv(variable);
     }
-    return value ? tess__options_keep(options, value, strlen(value)) : NULL;
+    return value != NULL ? tess__options_keep(options, value, strlen(value)) : NULL;
 }

@@ -1,6 +1,6 @@
 /*
  * What the files of the option set share. A name is looked up in its normal form: '-' for '_',
- * full, with its prefix. Everything handed out lives in the set's texts until it is closed, so that
+ * full, with its prefix. Every returned text lives in the set until it is closed, so that
  * a copied options struct never holds a dangling string.
  */
 #ifndef TESSERA_BASE_OPTIONS_SET_H
@@ -33,7 +33,9 @@ struct tess__option_entry {
     const char *name; /* full, normal form */
     const char *prefix;
     const struct tess_option *option;
-    void *field;
+    const struct tess_option *shown; /* by the help: `option`, or a command's row of this name */
+    void *field;                     /* NULL: the value is stored nowhere */
+    bool skips_environment, skips_file;
     const char *text;   /* the value in its one way to be written */
     const char *origin; /* as tess_options_visit documents */
     enum tess__source source;
@@ -41,7 +43,7 @@ struct tess__option_entry {
 
 /* Names of an unselected part. */
 struct tess__option_foreign {
-    const char *prefix, *why;
+    const char *prefix, *why; /* why "": skipped on the command line, too */
 };
 
 enum tess__yaml_kind { TESS__YAML_SCALAR, TESS__YAML_NULL, TESS__YAML_SEQUENCE, TESS__YAML_MAP };
@@ -60,13 +62,18 @@ struct tess__yaml_item {
 struct tess__yaml_file {
     struct tess__yaml_file *next;
     const char *path;
-    enum tess_status status; /* of reading; then `message` says what is wrong, nothing was logged */
+    enum tess_status
+        status; /* of reading; with an error `message` has the reason, nothing was logged */
     const char *message;
     struct tess__yaml_item *item;
     int item_count, item_room;
 };
 
-struct tess__option_text;
+/* A text that the set keeps. */
+struct tess__option_text {
+    struct tess__option_text *next;
+    char byte[];
+};
 
 struct tess_options {
     struct tess__option_entry *entry;
@@ -75,12 +82,10 @@ struct tess_options {
     int foreign_count, foreign_room;
     struct tess__option_text *text;
     struct tess__yaml_file *file;
+    bool skips_others;
 };
 
 /* ---- options.c ------------------------------------------------------------------------------ */
-
-/* A copy of `length` bytes that lives as long as the set; NULL without memory. Logs nothing. */
-char *tess__options_keep(struct tess_options *options, const char *text, size_t length);
 
 /* TESS_ERR_MEMORY, logged. */
 enum tess_status tess__options_no_memory(void);
@@ -88,7 +93,7 @@ enum tess_status tess__options_no_memory(void);
 /* NULL when there is no option of that name; any spelling. */
 struct tess__option_entry *tess__options_find(const struct tess_options *options, const char *name);
 
-/* Parse `text` and, unless a stronger source has spoken, set the field. `origin` lives as the set.
+/* Parse `text` and set the field, unless a stronger source has set it. `origin` lives as the set.
  */
 enum tess_status tess__options_assign(struct tess_options *options,
                                       struct tess__option_entry *entry, const char *text,
@@ -101,7 +106,7 @@ bool tess__options_is_group(const struct tess_options *options, const char *name
 const char *tess__options_foreign_why(const struct tess_options *options, const char *name);
 
 /*
- * TESS_ERR_USAGE, logged, with the nearest known name. `origin` says where the name was met;
+ * TESS_ERR_USAGE, logged, with the nearest known name. `origin`: where the name was found;
  * `group` that a prefix was expected.
  */
 enum tess_status tess__options_unknown(const struct tess_options *options, const char *origin,
@@ -109,10 +114,7 @@ enum tess_status tess__options_unknown(const struct tess_options *options, const
 
 /* ---- options_value.c ------------------------------------------------------------------------ */
 
-/* Whether `text` is one of the words of a BOOL, and which. */
-bool tess__option_parse_bool(const char *text, bool *on_out);
-
-/* Pure. When false, `problem` says what is wrong and what was expected. A STRING has no value. */
+/* Pure. When false, `problem` has what is wrong and what was expected. A STRING has no value. */
 bool tess__option_parse(const struct tess_option *option, const char *text,
                         union tess__option_value *value_out, char *problem, size_t problem_bytes);
 
@@ -132,6 +134,9 @@ const struct tess__yaml_file *tess__yaml_get(struct tess_options *options, const
 void tess__yaml_close(struct tess_options *options);
 
 /* ---- options_text.c ------------------------------------------------------------------------- */
+
+/* A copy of `length` bytes that lives as long as the set; NULL without memory. Logs nothing. */
+char *tess__options_keep(struct tess_options *options, const char *text, size_t length);
 
 /* Bytes of the UTF-8 sequence at `text` (1 .. 4), 0 when it is not one; its code point. */
 int tess__utf8_length(const char *text, size_t left, uint32_t *code_out);

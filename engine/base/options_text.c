@@ -1,10 +1,23 @@
-/* Words: names in normal form, nearest words, and user input made fit for a message. */
+/* Texts: kept copies, names in normal form, nearest words, and user input quoted in messages. */
 #include "base/options_set.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define TEXT_WORD_MAX 64
+
+char *tess__options_keep(struct tess_options *options, const char *text, size_t length)
+{
+    struct tess__option_text *kept = malloc(sizeof(*kept) + length + 1);
+    if (kept == NULL)
+        return NULL;
+    memcpy(kept->byte, text, length);
+    kept->byte[length] = '\0';
+    kept->next = options->text;
+    options->text = kept;
+    return kept->byte;
+}
 
 int tess__utf8_length(const char *text, size_t left, uint32_t *code_out)
 {
@@ -92,7 +105,7 @@ void tess__name_environment(char out[TESS__NAME_MAX + 8], const char *name)
         if (c == '.' || c == '-')
             c = '_';
         else if (c >= 'a' && c <= 'z')
-            c = (char)(c - 'a' + 'A'); /* not toupper: it asks the locale */
+            c = (char)(c - 'a' + 'A'); /* not toupper: it depends on the locale */
         out[8 + i] = c;
     }
     out[8 + i] = '\0';

@@ -17,12 +17,12 @@
 static locale_t value_locale_enter(locale_t *plain_out)
 {
     *plain_out = newlocale(LC_ALL_MASK, "C", (locale_t)0);
-    return *plain_out ? uselocale(*plain_out) : (locale_t)0;
+    return *plain_out != NULL ? uselocale(*plain_out) : (locale_t)0;
 }
 
 static void value_locale_leave(locale_t before, locale_t plain)
 {
-    if (!plain)
+    if (plain == NULL)
         return;
     uselocale(before);
     freelocale(plain);
@@ -45,8 +45,8 @@ static void value_limits(const struct tess_option *option, char *text, size_t te
     bool low = option->min > -9e18, high = option->max < 9e18; /* beyond: as good as none */
     char min[64], max[64]; /* only numbers below 9e18 are shown */
     locale_t plain, before = value_locale_enter(&plain);
-    snprintf(min, sizeof min, digits, low ? option->min : 0);
-    snprintf(max, sizeof max, digits, high ? option->max : 0);
+    snprintf(min, sizeof(min), digits, low ? option->min : 0);
+    snprintf(max, sizeof(max), digits, high ? option->max : 0);
     value_locale_leave(before, plain);
     if (!value_has_limits(option) || (!low && !high))
         snprintf(text, text_bytes, "%s", "");
@@ -67,7 +67,7 @@ static void value_choice_list(const char *choices, char *text, size_t text_bytes
             text[used++] = *c;
             continue;
         }
-        const char *join = strchr(c + 1, '|') ? ", " : " or ";
+        const char *join = strchr(c + 1, '|') != NULL ? ", " : " or ";
         memcpy(text + used, join, strlen(join));
         used += strlen(join);
     }
@@ -77,7 +77,7 @@ static void value_choice_list(const char *choices, char *text, size_t text_bytes
 void tess__option_expected(const struct tess_option *option, char *text, size_t text_bytes)
 {
     char limits[160];
-    value_limits(option, limits, sizeof limits);
+    value_limits(option, limits, sizeof(limits));
     switch (option->type) {
     case TESS_OPTION_BOOL:
         snprintf(text, text_bytes, "on or off");
@@ -101,7 +101,8 @@ void tess__option_expected(const struct tess_option *option, char *text, size_t 
     }
 }
 
-bool tess__option_parse_bool(const char *text, bool *on_out)
+/* Whether `text` is one of the words of a BOOL, and which. */
+static bool value_parse_bool(const char *text, bool *on_out)
 {
     static const char *const on[] = {"on", "true", "yes", "1"};
     static const char *const off[] = {"off", "false", "no", "0"};
@@ -117,7 +118,7 @@ bool tess__option_parse_bool(const char *text, bool *on_out)
 bool tess_options_is_switch_word(const char *word)
 {
     bool on;
-    return tess__option_parse_bool(word, &on);
+    return value_parse_bool(word, &on);
 }
 
 /* [+-]digits[k|M|G|Ki|Mi|Gi]. NULL when fine, else what is wrong with it. */
@@ -144,7 +145,7 @@ static const char *value_int(const char *text, size_t length, int64_t *value_out
     }
     if (at == first)
         return "is not a whole number";
-    for (size_t u = 0; u < sizeof unit / sizeof unit[0]; u++) {
+    for (size_t u = 0; u < sizeof(unit) / sizeof(unit[0]); u++) {
         if (strlen(unit[u].suffix) != length - at ||
             memcmp(text + at, unit[u].suffix, length - at) != 0)
             continue;
@@ -211,13 +212,13 @@ static void value_choice_nearest(const char *choices, const char *text, char *hi
     const char *word[VALUE_CHOICES_MAX];
     int count = 0;
     snprintf(hint, hint_bytes, "%s", "");
-    if (snprintf(copy, sizeof copy, "%s", choices) >= (int)sizeof copy)
+    if (snprintf(copy, sizeof(copy), "%s", choices) >= (int)sizeof(copy))
         return;
     char *rest = copy;
     for (char *at; count < VALUE_CHOICES_MAX && (at = strsep(&rest, "|"));)
         word[count++] = at;
     const char *nearest = tess_nearest_word(text, word, count);
-    if (nearest)
+    if (nearest != NULL)
         snprintf(hint, hint_bytes, "; did you mean '%s'?", nearest);
 }
 
@@ -226,7 +227,7 @@ static const char *value_ints(const struct tess_option *option, const char *text
                               struct tess_ints *ints_out, int *at_out,
                               char element[TESS__QUOTE_MAX])
 {
-    memset(ints_out, 0, sizeof *ints_out);
+    memset(ints_out, 0, sizeof(*ints_out));
     *at_out = 0;
     element[0] = '\0';
     if (!text[strspn(text, " ")])
@@ -242,9 +243,9 @@ static const char *value_ints(const struct tess_option *option, const char *text
             return "is one too many";
         int64_t value = 0;
         const char *wrong = value_int(text, length, &value);
-        if (!wrong && !value_in_limits(option, (double)value))
+        if (wrong == NULL && !value_in_limits(option, (double)value))
             wrong = "is out of range";
-        if (wrong)
+        if (wrong != NULL)
             return wrong;
         ints_out->value[ints_out->count++] = value;
         if (!text[end])
@@ -259,21 +260,21 @@ bool tess__option_parse(const struct tess_option *option, const char *text,
     const char *wrong = NULL;
     char hint[96] = "", element[TESS__QUOTE_MAX] = "", quote[TESS__QUOTE_MAX];
     union tess__option_value value;
-    memset(&value, 0, sizeof value);
+    memset(&value, 0, sizeof(value));
     int at = 0;
     switch (option->type) {
     case TESS_OPTION_BOOL:
-        if (!tess__option_parse_bool(text, &value.on))
+        if (!value_parse_bool(text, &value.on))
             wrong = "is neither on nor off";
         break;
     case TESS_OPTION_INT:
         wrong = value_int(text, strlen(text), &value.integer);
-        if (!wrong && !value_in_limits(option, (double)value.integer))
+        if (wrong == NULL && !value_in_limits(option, (double)value.integer))
             wrong = "is out of range";
         break;
     case TESS_OPTION_REAL:
         wrong = value_real(text, &value.real);
-        if (!wrong && !value_in_limits(option, value.real))
+        if (wrong == NULL && !value_in_limits(option, value.real))
             wrong = "is out of range";
         break;
     case TESS_OPTION_STRING:
@@ -281,19 +282,19 @@ bool tess__option_parse(const struct tess_option *option, const char *text,
     case TESS_OPTION_CHOICE:
         if (!value_choice(option->choices, text, &value.choice)) {
             wrong = "is not known";
-            value_choice_nearest(option->choices, text, hint, sizeof hint);
+            value_choice_nearest(option->choices, text, hint, sizeof(hint));
         }
         break;
     case TESS_OPTION_INTS:
         wrong = value_ints(option, text, &value.ints, &at, element);
         break;
     }
-    if (!wrong) {
+    if (wrong == NULL) {
         *value_out = value;
         return true;
     }
     char expected[VALUE_CHOICES_BYTES];
-    tess__option_expected(option, expected, sizeof expected);
+    tess__option_expected(option, expected, sizeof(expected));
     if (option->type == TESS_OPTION_INTS)
         snprintf(problem, problem_bytes, "number %d, '%s', %s; expected %s", at + 1,
                  tess__quote(element, quote), wrong, expected);

@@ -35,7 +35,7 @@ struct yaml_reader {
 static enum tess_status yaml_keep_message(struct yaml_reader *reader, const char *text)
 {
     reader->file->message = tess__options_keep(reader->options, text, strlen(text));
-    if (!reader->file->message)
+    if (reader->file->message == NULL)
         reader->file->message = "no memory for the options";
     return TESS_ERR_USAGE;
 }
@@ -58,12 +58,12 @@ static enum tess_status yaml_fail(struct yaml_reader *reader, yaml_mark_t at, co
     char what[1024], text[1536];
     va_list list;
     va_start(list, format);
-    vsnprintf(what, sizeof what, format, list);
+    vsnprintf(what, sizeof(what), format, list);
     va_end(list);
-    /* The end of a very long path is what tells files apart. */
+    /* Long paths differ at their ends. */
     const char *path = reader->file->path;
     size_t length = strlen(path);
-    snprintf(text, sizeof text, "%s:%zu:%zu: %s", length > 400 ? path + length - 400 : path,
+    snprintf(text, sizeof(text), "%s:%zu:%zu: %s", length > 400 ? path + length - 400 : path,
              at.line + 1, at.column + 1, what);
     return yaml_keep_message(reader, text);
 }
@@ -75,7 +75,7 @@ static enum tess_status yaml_fail_file(struct yaml_reader *reader, const char *w
     char text[1536];
     const char *path = reader->file->path;
     size_t length = strlen(path);
-    snprintf(text, sizeof text, "%s: %s", length > 400 ? path + length - 400 : path, what);
+    snprintf(text, sizeof(text), "%s: %s", length > 400 ? path + length - 400 : path, what);
     return yaml_keep_message(reader, text);
 }
 
@@ -88,7 +88,7 @@ static enum tess_status yaml_read_all(struct yaml_reader *reader, int fd, char *
         if (count == room) {
             room = room > 0 ? 2 * room : 16384;
             char *grown = realloc(*bytes_inout, room);
-            if (!grown)
+            if (grown == NULL)
                 return yaml_no_memory(reader);
             *bytes_inout = grown;
         }
@@ -97,7 +97,7 @@ static enum tess_status yaml_read_all(struct yaml_reader *reader, int fd, char *
             continue;
         if (got < 0) {
             char what[128];
-            snprintf(what, sizeof what, "cannot be read: %s",
+            snprintf(what, sizeof(what), "cannot be read: %s",
                      errno == EISDIR ? "it is a folder; a file was expected" : strerror(errno));
             return yaml_fail_file(reader, what);
         }
@@ -144,15 +144,16 @@ static enum tess_status yaml_check_bytes(struct yaml_reader *reader, const char 
 static enum tess_status yaml_next(struct yaml_reader *reader)
 {
     yaml_event_delete(&reader->event);
-    memset(&reader->event, 0, sizeof reader->event);
+    memset(&reader->event, 0, sizeof(reader->event));
     yaml_parser_t *parser = &reader->parser;
     if (!yaml_parser_parse(parser, &reader->event)) {
-        memset(&reader->event, 0, sizeof reader->event);
+        memset(&reader->event, 0, sizeof(reader->event));
         if (parser->error == YAML_MEMORY_ERROR)
             return yaml_no_memory(reader);
         return yaml_fail(reader, parser->problem_mark, "not YAML: %s%s%s",
-                         parser->problem ? parser->problem : "unknown error",
-                         parser->context ? " " : "", parser->context ? parser->context : "");
+                         parser->problem != NULL ? parser->problem : "unknown error",
+                         parser->context != NULL ? " " : "",
+                         parser->context != NULL ? parser->context : "");
     }
     const yaml_event_t *event = &reader->event;
     const void *anchor = NULL, *tag = NULL;
@@ -162,11 +163,11 @@ static enum tess_status yaml_next(struct yaml_reader *reader)
         anchor = event->data.sequence_start.anchor, tag = event->data.sequence_start.tag;
     else if (event->type == YAML_MAPPING_START_EVENT)
         anchor = event->data.mapping_start.anchor, tag = event->data.mapping_start.tag;
-    if (event->type == YAML_ALIAS_EVENT || anchor)
+    if (event->type == YAML_ALIAS_EVENT || anchor != NULL)
         return yaml_fail(reader, event->start_mark,
                          "anchors and aliases (& and *) are not supported; write the value out, or "
                          "in quotes if it begins with & or *");
-    if (tag)
+    if (tag != NULL)
         return yaml_fail(
             reader, event->start_mark,
             "tags (!) are not supported; write the value in quotes if it begins with !");
@@ -181,7 +182,7 @@ static enum tess_status yaml_scalar(struct yaml_reader *reader, const char **tex
     if (strlen(text) != event->data.scalar.length)
         return yaml_fail(reader, event->start_mark, "the text holds a NUL byte");
     *text_out = tess__options_keep(reader->options, text, event->data.scalar.length);
-    return *text_out ? TESS_OK : yaml_no_memory(reader);
+    return *text_out != NULL ? TESS_OK : yaml_no_memory(reader);
 }
 
 static bool yaml_is_null(const yaml_event_t *event)
@@ -230,7 +231,7 @@ static enum tess_status yaml_item_begin(struct yaml_reader *reader, const char *
         .name_line = (int)event->start_mark.line + 1,
         .name_column = (int)event->start_mark.column + 1,
     };
-    if (!item_out->name)
+    if (item_out->name == NULL)
         return yaml_no_memory(reader);
     return yaml_check_twice(reader, item_out);
 }
@@ -244,8 +245,8 @@ static enum tess_status yaml_item_add(struct yaml_reader *reader,
                          "more than %d options", YAML_ITEMS_MAX);
     if (file->item_count == file->item_room) {
         int room = file->item_room > 0 ? 2 * file->item_room : 64;
-        struct tess__yaml_item *grown = realloc(file->item, (size_t)room * sizeof *grown);
-        if (!grown)
+        struct tess__yaml_item *grown = realloc(file->item, (size_t)room * sizeof(*grown));
+        if (grown == NULL)
             return yaml_no_memory(reader);
         file->item = grown;
         file->item_room = room;
@@ -270,16 +271,16 @@ static enum tess_status yaml_sequence(struct yaml_reader *reader, const char **t
                              "a number was expected, not a map or a sequence");
         const char *text = NULL;
         TESS_TRY(yaml_scalar(reader, &text));
-        if (!*text || strchr(text, ','))
+        if (!*text || strchr(text, ',') != NULL)
             return yaml_fail(reader, event->start_mark, "one number was expected%s",
                              *text ? ", without a comma" : "");
-        if (used + strlen(text) + 2 > sizeof joined)
+        if (used + strlen(text) + 2 > sizeof(joined))
             return yaml_fail(reader, event->start_mark, "the sequence is too long");
         used +=
-            (size_t)snprintf(joined + used, sizeof joined - used, "%s%s", i > 0 ? "," : "", text);
+            (size_t)snprintf(joined + used, sizeof(joined) - used, "%s%s", i > 0 ? "," : "", text);
     }
     *text_out = tess__options_keep(reader->options, joined, used);
-    return *text_out ? TESS_OK : yaml_no_memory(reader);
+    return *text_out != NULL ? TESS_OK : yaml_no_memory(reader);
 }
 
 /* The map whose start is the current event, up to its end. */
@@ -355,7 +356,7 @@ static enum tess_status yaml_load(struct yaml_reader *reader)
     int fd = open(reader->file->path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) {
         char what[128];
-        snprintf(what, sizeof what, "cannot be opened: %s", strerror(errno));
+        snprintf(what, sizeof(what), "cannot be opened: %s", strerror(errno));
         return yaml_fail_file(reader, what);
     }
     char *bytes = NULL;
@@ -370,14 +371,14 @@ static enum tess_status yaml_load(struct yaml_reader *reader)
 
 const struct tess__yaml_file *tess__yaml_get(struct tess_options *options, const char *path)
 {
-    for (struct tess__yaml_file *file = options->file; file; file = file->next)
+    for (struct tess__yaml_file *file = options->file; file != NULL; file = file->next)
         if (strcmp(file->path, path) == 0)
             return file;
-    struct tess__yaml_file *file = calloc(1, sizeof *file);
-    if (!file)
+    struct tess__yaml_file *file = calloc(1, sizeof(*file));
+    if (file == NULL)
         return NULL;
     file->path = tess__options_keep(options, path, strlen(path));
-    if (!file->path) {
+    if (file->path == NULL) {
         free(file);
         return NULL;
     }
@@ -390,7 +391,7 @@ const struct tess__yaml_file *tess__yaml_get(struct tess_options *options, const
 
 void tess__yaml_close(struct tess_options *options)
 {
-    while (options->file) {
+    while (options->file != NULL) {
         struct tess__yaml_file *next = options->file->next;
         free(options->file->item);
         free(options->file);

@@ -164,7 +164,7 @@ REDUCE_INLINE void reduce_load_f32(enum tess_dtype dtype, const void *source, si
                                    size_t count)
 {
     if (dtype == TESS_F32) {
-        memcpy(out, (const float *)source + at, count * sizeof *out);
+        memcpy(out, (const float *)source + at, count * sizeof(*out));
     } else if (dtype == TESS_BF16) {
         const uint16_t *x = (const uint16_t *)source + at;
         for (size_t i = 0; i < count; i++)
@@ -180,7 +180,7 @@ REDUCE_INLINE void reduce_store_f32(enum tess_dtype dtype, const float *in, void
                                     size_t count)
 {
     if (dtype == TESS_F32) {
-        memcpy((float *)target + at, in, count * sizeof *in);
+        memcpy((float *)target + at, in, count * sizeof(*in));
     } else if (dtype == TESS_BF16) {
         uint16_t *x = (uint16_t *)target + at;
         for (size_t i = 0; i < count; i++)
@@ -196,7 +196,7 @@ REDUCE_INLINE void reduce_load_i64(enum tess_dtype dtype, const void *source, si
                                    int64_t *out, size_t count)
 {
     if (dtype == TESS_I64) {
-        memcpy(out, (const int64_t *)source + at, count * sizeof *out);
+        memcpy(out, (const int64_t *)source + at, count * sizeof(*out));
     } else if (dtype == TESS_I32) {
         for (size_t i = 0; i < count; i++)
             out[i] = ((const int32_t *)source)[at + i];
@@ -210,7 +210,7 @@ REDUCE_INLINE void reduce_store_i64(enum tess_dtype dtype, const int64_t *in, vo
                                     size_t at, size_t count)
 {
     if (dtype == TESS_I64) {
-        memcpy((int64_t *)target + at, in, count * sizeof *in);
+        memcpy((int64_t *)target + at, in, count * sizeof(*in));
     } else if (dtype == TESS_I32) {
         for (size_t i = 0; i < count; i++)
             ((int32_t *)target)[at + i] = (int32_t)(uint32_t)(uint64_t)in[i];

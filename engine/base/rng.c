@@ -66,7 +66,7 @@ static double rng_log(uint32_t word)
     const uint64_t n = (uint64_t)word + 1;
     int e = 64 - __builtin_clzll(n);
     double m = (double)n / (double)(UINT64_C(1) << e);
-    /* Without jumps, here and below: which way random numbers go cannot be foreseen. */
+    /* Without jumps, here and below: branches on random numbers cannot be predicted. */
     const bool low = m < 0.70710678118654752;
     m *= low ? 2 : 1;
     e -= low ? 33 : 32;
@@ -78,7 +78,7 @@ static double rng_log(uint32_t word)
 }
 
 /* Taylor's series of cos(a) and sin(a)/a in a^2, from the last term on. Beyond a = pi/4 they are
- * not asked for; the first term left out is below 2^-53. */
+ * not evaluated; the first term left out is below 2^-53. */
 #define RNG_TERMS 9
 static const double rng_series[2][RNG_TERMS] = {
     {1.0 / 20922789888000, -1.0 / 87178291200, 1.0 / 479001600, -1.0 / 3628800, 1.0 / 40320,
@@ -106,13 +106,6 @@ static double rng_cos(uint32_t word)
 static float rng_normal_of(const uint32_t pair[2])
 {
     return (float)(sqrt(-2 * rng_log(pair[0])) * rng_cos(pair[1]));
-}
-
-float tess_rng_normal(struct tess_rng_key key, uint64_t i, uint64_t high)
-{
-    uint32_t word[4];
-    tess_rng_block(key, i / 2, high, word);
-    return rng_normal_of(word + 2 * (i % 2));
 }
 
 void tess_rng_normals(struct tess_rng_key key, uint64_t first, uint64_t count, float *out)

@@ -1,6 +1,6 @@
 /*
  * Counter-based random numbers: Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as
- * 1, 2, 3", SC 2011). A number depends on its key and counter alone, never on who asks or when.
+ * 1, 2, 3", SC 2011). A number depends on its key and counter alone.
  */
 #ifndef TESSERA_BASE_RNG_H
 #define TESSERA_BASE_RNG_H
@@ -35,9 +35,8 @@ uint32_t tess_rng_word(struct tess_rng_key key, uint64_t i, uint64_t high);
 /* Uniform in [0, 1): the word's top 24 bits times 2^-24, exact in f32. */
 float tess_rng_uniform(struct tess_rng_key key, uint64_t i, uint64_t high);
 
-/* Standard normal by Box-Muller of words 2i and 2i + 1, in double, rounded once. */
-float tess_rng_normal(struct tess_rng_key key, uint64_t i, uint64_t high);
-/* Those of first, first + 1, ... with high counter 0. */
+/* Standard normals first, first + 1, ...: number i by Box-Muller of words 2i and 2i + 1 with high
+ * counter 0, in double, rounded once. */
 void tess_rng_normals(struct tess_rng_key key, uint64_t first, uint64_t count, float *out);
 
 /*

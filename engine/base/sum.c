@@ -11,7 +11,7 @@
 
 void tess_sum_clear(struct tess_sum *sum)
 {
-    memset(sum, 0, sizeof *sum);
+    memset(sum, 0, sizeof(*sum));
 }
 
 void tess_sum_add(struct tess_sum *sum, double value)
@@ -21,7 +21,7 @@ void tess_sum_add(struct tess_sum *sum, double value)
         return;
     }
     uint64_t bits;
-    memcpy(&bits, &value, sizeof bits);
+    memcpy(&bits, &value, sizeof(bits));
     int exponent = (int)(bits >> 52 & 0x7ff);
     uint64_t mantissa = bits & 0xfffffffffffffu;
     if (exponent > 0)

@@ -2,10 +2,9 @@
 #include "cli/generate.h"
 #include "base/clock.h"
 #include "base/options.h"
-#include "cli/args.h"
-#include "cli/command.h"
-#include "cli/text.h"
 #include "tessera/check.h"
+#include "text/command.h"
+#include "text/text.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -17,23 +16,24 @@
 
 static const struct tess_option generate_option_table[] = {
     {"prompt", TESS_OPTION_STRING, GENERATE_FIELD(prompt), "", 0, 0, NULL,
-     "text to go on from, for a vocabulary of bytes; without any prompt: the end of a line"},
+     "text to continue, for a vocabulary of bytes; without a prompt: a line end"},
     {"prompt-tokens", TESS_OPTION_STRING, GENERATE_FIELD(prompt_tokens), "", 0, 0, NULL,
-     "tokens to go on from, such as 1,2,3, instead of text; numbers come out too"},
+     "tokens to continue, such as 1,2,3, in place of text; the output is numbers, too"},
     {"tokens", TESS_OPTION_INT, GENERATE_FIELD(tokens), "200", 1, 1e9, NULL,
-     "tokens to generate; prompt and they must fit the context"},
+     "tokens to generate; the prompt and these must fit the context"},
     {"temperature", TESS_OPTION_REAL, GENERATE_FIELD(temperature), "0.8", 0, 100, NULL,
-     "below 1 likely tokens become likelier, above 1 the others do; 0: always the likeliest"},
+     "below 1 probable tokens become more probable, above 1 less; 0: always the most probable "
+     "token"},
     {"top-k", TESS_OPTION_INT, GENERATE_FIELD(top_k), "0", 0, 1e9, NULL,
-     "draw among the k likeliest tokens only; 0: all"},
+     "sample from the k most probable tokens; 0: from all"},
     {"top-p", TESS_OPTION_REAL, GENERATE_FIELD(top_p), "1", 1e-9, 1, NULL,
-     "draw among the likeliest tokens that together have this probability; 1: all"},
+     "sample from the most probable tokens that together have this probability; 1: from all"},
     {"seed", TESS_OPTION_INT, GENERATE_FIELD(seed), "1", 0, 9e15, NULL,
-     "of the numbers that are drawn: the same seed gives the same text"},
+     "seed of the sampling: the same seed gives the same text"},
     {"precision", TESS_OPTION_CHOICE, GENERATE_FIELD(precision), "run", 0, 0, "run|f32|bf16|f16",
-     "type of activations and parameters; run: the one that the run was trained in"},
+     "type of activations and parameters; run: that of the training"},
     {"context", TESS_OPTION_INT, GENERATE_FIELD(context), "0", 0, 1 << 24, NULL,
-     "positions at most; 0: those of a sample in training"},
+     "greatest number of positions; 0: the length of a training sample"},
     {"device", TESS_OPTION_STRING, GENERATE_FIELD(device), "auto", 0, 0, NULL,
      "where to compute: cpu, this machine's processor; cuda, an NVIDIA GPU; auto: cuda where there "
      "is one and --kernel is not given"},
@@ -44,38 +44,34 @@ static const struct tess_option generate_option_table[] = {
     {"config", TESS_OPTION_STRING, GENERATE_FIELD(config), "", 0, 0, NULL,
      "YAML file with the model's options, for a file of weights without a run"},
     {"vocabulary", TESS_OPTION_INT, GENERATE_FIELD(vocabulary), "0", 0, 1 << 24, NULL,
-     "tokens to choose among; 0: as the run wrote down, else as many as the embedding has rows"},
+     "size of the vocabulary; 0: from the run's metrics, else the rows of the embedding"},
     {NULL, TESS_OPTION_BOOL, 0, NULL, 0, 0, NULL, NULL},
 };
 
-static enum tess_status generate_help(struct tess_options *options)
-{
-    printf(
-        "usage: tessera generate RUN [--option value ...]\n\n"
-        "Go on with a text as a trained model would. RUN is the folder of a run (train --run), of\n"
-        "whatever strategy; its weights, model and precision are used. Or a file of weights with\n"
-        "--config FILE.yaml for the model's options. The prompt comes first, then each token as "
-        "it\n"
-        "is made; the last line, on stderr, says how fast that was.\n\n"
-        "examples\n"
-        "  tessera train configs/models/tiny-gpt.yaml --run out\n"
-        "  tessera generate out --prompt \"The \"\n"
-        "  tessera generate out --prompt \"The \" --temperature 0        no chance at all\n"
-        "  tessera generate out --top-k 40 --top-p 0.9 --seed 7 > text.txt\n"
-        "  tessera generate gpt2.safetensors --config configs/models/gpt2-124m.yaml \\\n"
-        "      --prompt-tokens 464,3280,318\n\n"
-        "A model of bytes reads and writes text. Tokens of a tokenizer are numbers here. On a\n"
-        "terminal bytes that are no text are shown as \\xHH; a pipe or a file gets them as they\n"
-        "are.\n\n");
-    tess_options_print_help(options);
-    return TESS_OK;
-}
+static const char generate_usage[] =
+    "usage: tessera generate RUN [--option value ...]\n"
+    "\n"
+    "Continue a text with a trained model. RUN is the folder of a run (train --run), under any\n"
+    "strategy; its weights, model and precision are used. Or RUN is a file of weights, with\n"
+    "--config FILE.yaml for the model's options. The prompt is printed first, then each token as\n"
+    "it is generated; the last line, on stderr, gives the speed.\n"
+    "\n"
+    "examples\n"
+    "  tessera train configs/models/tiny-gpt.yaml --run out\n"
+    "  tessera generate out --prompt \"The \"\n"
+    "  tessera generate out --prompt \"The \" --temperature 0        no randomness\n"
+    "  tessera generate out --top-k 40 --top-p 0.9 --seed 7 > text.txt\n"
+    "  tessera generate gpt2.safetensors --config configs/models/gpt2-124m.yaml \\\n      "
+    "--prompt-tokens 464,3280,318\n"
+    "\n"
+    "A model of bytes reads and writes text; with a tokenizer, tokens are numbers. A terminal\n"
+    "shows bytes that are not text as \\xHH; a pipe or a file gets them unchanged.\n";
 
 struct generate {
     struct tess__generate_options options;
     bool tokens_given;
     struct tess__source source;
-    struct tess__teller teller;
+    struct tess__printer printer;
     int32_t *prompt;
     int64_t prompt_count;
     float *logits;                     /* [vocabulary] */
@@ -83,7 +79,7 @@ struct generate {
     double prompt_s, tokens_s;
 };
 
-/* Does it fit the context? Where nobody asked for a number of tokens, as many as fit. */
+/* Does it fit the context? Without --tokens, as many tokens as fit. */
 static enum tess_status generate_check_room(struct generate *generate)
 {
     const int64_t context = generate->source.context, room = context - generate->prompt_count;
@@ -109,16 +105,16 @@ static enum tess_status generate_check_room(struct generate *generate)
 static enum tess_status generate_open(struct generate *generate, const char *run)
 {
     const struct tess__source *source = &generate->source;
-    TESS_TRY(tess__source_open(&generate->source, run, &generate->options));
+    TESS_TRY(tess__source_open(&generate->source, run, &generate->options, generate_option_table));
     TESS_TRY(tess__prompt_read(&generate->options, source->vocabulary, &generate->prompt,
                                &generate->prompt_count));
     TESS_TRY(generate_check_room(generate));
-    generate->logits = calloc((size_t)source->vocabulary, sizeof *generate->logits);
-    generate->candidate = calloc((size_t)source->vocabulary, sizeof *generate->candidate);
-    if (generate->logits == NULL || generate->candidate == NULL)
+    generate->logits = calloc((size_t)source->vocabulary, sizeof(*generate->logits));
+    generate->candidate = calloc((size_t)source->vocabulary, sizeof(*generate->candidate));
+    if (!generate->logits || !generate->candidate)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for %d logits", source->vocabulary);
-    generate->teller.numbers = generate->options.prompt_tokens[0] != '\0';
-    generate->teller.terminal = isatty(STDOUT_FILENO) == 1;
+    generate->printer.numbers = generate->options.prompt_tokens[0] != '\0';
+    generate->printer.terminal = isatty(STDOUT_FILENO) == 1;
     return TESS_OK;
 }
 
@@ -136,7 +132,7 @@ static enum tess_status generate_loop(struct generate *generate)
     const int64_t prompt = generate->prompt_count;
     double start_s = tess_clock_s();
     for (int64_t i = 0; i < prompt; i++)
-        TESS_TRY(tess__tell(&generate->teller, generate->prompt[i]));
+        TESS_TRY(tess__print_token(&generate->printer, generate->prompt[i]));
     for (int64_t i = 0; i < prompt; i++)
         TESS_TRY(tess_decoder_step(decoder, generate->prompt[i], i,
                                    i == prompt - 1 ? generate->logits : NULL));
@@ -145,12 +141,12 @@ static enum tess_status generate_loop(struct generate *generate)
     for (int64_t i = 0; i < options->tokens; i++) {
         int32_t token;
         TESS_TRY(tess__sample(&sampler, generate->logits, prompt + i, &token));
-        TESS_TRY(tess__tell(&generate->teller, token));
+        TESS_TRY(tess__print_token(&generate->printer, token));
         if (i + 1 < options->tokens)
             TESS_TRY(tess_decoder_step(decoder, token, prompt + i, generate->logits));
     }
     generate->tokens_s = tess_clock_s() - start_s;
-    return tess__tell_end(&generate->teller);
+    return tess__print_end(&generate->printer);
 }
 
 static void generate_print_end(const struct generate *generate)
@@ -167,52 +163,44 @@ static void generate_print_end(const struct generate *generate)
             tess__text_bytes((double)tess_decoder_bytes(source->decoder), bytes));
 }
 
-static enum tess_status generate_read(struct generate *generate, struct tess_options *options,
-                                      int argc, char **argv, const char **run_out)
+static enum tess_status generate_check(struct generate *generate, const struct tess__call *call)
 {
-    int count = 0;
-    TESS_TRY(tess_options_load_arguments(options, argc, argv, run_out, 1, &count));
-    if (count == 0)
+    if (call->word_count == 0)
         TESS_FAIL(TESS_ERR_USAGE,
-                  "generate wants a run: tessera generate RUN --prompt \"text\"; tessera help "
-                  "generate says more");
-    if (tess_options_is_set(options, "prompt") && tess_options_is_set(options, "prompt-tokens"))
-        TESS_FAIL(TESS_ERR_USAGE, "--prompt and --prompt-tokens both say what to go on from: give "
-                                  "one");
-    if (!tess_options_is_set(options, "prompt"))
+                  "generate needs a run: tessera generate RUN --prompt \"text\"; see tessera help "
+                  "generate");
+    if (tess_options_is_set(call->options, "prompt") &&
+        tess_options_is_set(call->options, "prompt-tokens"))
+        TESS_FAIL(TESS_ERR_USAGE, "--prompt and --prompt-tokens both give the beginning: give one");
+    if (!tess_options_is_set(call->options, "prompt"))
         generate->options.prompt = "\n";
-    generate->tokens_given = tess_options_is_set(options, "tokens");
+    generate->tokens_given = tess_options_is_set(call->options, "tokens");
     return TESS_OK;
 }
 
-int tess__command_generate(int argc, char **argv)
+static int generate_command(struct tess__call *call)
 {
-    struct generate generate = {0};
-    struct tess_options *options = NULL;
-    struct tess__args args;
-    const char *run = NULL;
-    enum tess_status status = tess__args_init(&args, argc, argv);
-    bool help = status == TESS_OK && tess__args_has(&args, "help");
-
+    struct generate generate = {.options = *(const struct tess__generate_options *)call->values};
+    enum tess_status status = generate_check(&generate, call);
     if (status == TESS_OK)
-        status = tess_options_open(&options);
+        status = generate_open(&generate, call->word[0]);
     if (status == TESS_OK)
-        status = tess_options_add(options, "", generate_option_table, &generate.options);
+        status = generate_loop(&generate);
     if (status == TESS_OK)
-        status =
-            help ? generate_help(options) : generate_read(&generate, options, argc, argv, &run);
-    if (status == TESS_OK && !help) {
-        status = generate_open(&generate, run);
-        if (status == TESS_OK)
-            status = generate_loop(&generate);
-        if (status == TESS_OK)
-            generate_print_end(&generate);
-    }
+        generate_print_end(&generate);
     tess__source_close(&generate.source);
     free(generate.prompt);
     free(generate.logits);
     free(generate.candidate);
-    if (options != NULL)
-        tess_options_close(options);
     return tess_status_exit_code(status);
 }
+
+const struct tess__command tess__command_generate = {
+    .name = "generate",
+    .summary = "text from a run's weights: sampling, one token at a time",
+    .usage = generate_usage,
+    .table = generate_option_table,
+    .options_size = sizeof(struct tess__generate_options),
+    .words_max = 1,
+    .run = generate_command,
+};

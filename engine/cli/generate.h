@@ -3,7 +3,7 @@
 #ifndef TESSERA_CLI_GENERATE_H
 #define TESSERA_CLI_GENERATE_H
 
-#include "core/config.h"
+#include "config/config.h"
 #include "core/decode.h"
 
 struct tess__generate_options {
@@ -26,10 +26,12 @@ struct tess__source {
 
 /*
  * `run` is a folder with metrics.jsonl and weights.safetensors, or a file of weights, which needs
- * options->config. Zeroed by the caller; close is due also after a failure.
+ * options->config. `own`: the command's table, whose names a configuration does not read. Zeroed by
+ * the caller; close is due also after a failure.
  */
 enum tess_status tess__source_open(struct tess__source *source, const char *run,
-                                   const struct tess__generate_options *options);
+                                   const struct tess__generate_options *options,
+                                   const struct tess_option *own);
 void tess__source_close(struct tess__source *source);
 
 /* ---- generate_sample.c: which token follows -------------------------------------------------- */
@@ -69,7 +71,7 @@ enum tess_status tess__prompt_read(const struct tess__generate_options *options,
                                    int32_t **token_out, int64_t *count_out);
 
 /* Writes tokens to stdout as they come. Zeroed but for the first two. */
-struct tess__teller {
+struct tess__printer {
     bool numbers;  /* as "1,2,3"; else as bytes */
     bool terminal; /* bytes that are no UTF-8, or that move the cursor, as \xHH */
     int64_t count;
@@ -78,7 +80,7 @@ struct tess__teller {
 };
 
 /* TESS_ERR_IO when stdout cannot be written to. */
-enum tess_status tess__tell(struct tess__teller *teller, int32_t token);
-enum tess_status tess__tell_end(struct tess__teller *teller);
+enum tess_status tess__print_token(struct tess__printer *printer, int32_t token);
+enum tess_status tess__print_end(struct tess__printer *printer);
 
 #endif

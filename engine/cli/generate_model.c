@@ -4,10 +4,10 @@
  * matter here: its weights are the same under every strategy.
  */
 #include "base/options.h"
-#include "cli/args.h"
 #include "cli/generate.h"
-#include "core/weights.h"
+#include "state/weights.h"
 #include "tessera/check.h"
+#include "text/command.h"
 
 #include <errno.h>
 #include <jansson.h>
@@ -25,21 +25,19 @@
 static enum tess_status model_read_head(const char *folder, json_t **head_out)
 {
     char path[PATH_MAX];
-    const int used = snprintf(path, sizeof path, "%s/metrics.jsonl", folder);
-    if (used < 0 || (size_t)used >= sizeof path)
+    const int used = snprintf(path, sizeof(path), "%s/metrics.jsonl", folder);
+    if (used < 0 || (size_t)used >= sizeof(path))
         TESS_FAIL(TESS_ERR_USAGE, "the name of the run %.80s is too long", folder);
     struct stat about;
     errno = 0;
     FILE *file = stat(path, &about) == 0 && !S_ISREG(about.st_mode) ? NULL : fopen(path, "r");
-    if (file == NULL)
+    if (!file)
         TESS_FAIL(TESS_ERR_IO,
                   "cannot read %s: %s; a run folder is what train --run writes, and weights "
                   "without one need --config FILE.yaml",
                   path, errno != 0 ? strerror(errno) : "it is no file");
     char *text = malloc(MODEL_LINE_MAX);
-    json_t *line = text != NULL && fgets(text, MODEL_LINE_MAX, file) != NULL
-                       ? json_loads(text, 0, NULL)
-                       : NULL;
+    json_t *line = text && fgets(text, MODEL_LINE_MAX, file) ? json_loads(text, 0, NULL) : NULL;
     json_t *head = json_incref(json_object_get(line, "run"));
     json_decref(line);
     free(text);
@@ -47,18 +45,19 @@ static enum tess_status model_read_head(const char *folder, json_t **head_out)
     if (!json_is_object(head) || !json_is_object(json_object_get(head, "options"))) {
         json_decref(head);
         TESS_FAIL(TESS_ERR_DATA,
-                  "%s does not begin with {\"run\": ...}: not a run's file, or cut short", path);
+                  "%s does not begin with {\"run\": ...}: not the file of a run, or truncated",
+                  path);
     }
     *head_out = head;
     return TESS_OK;
 }
 
 /* Is it an option that decides what the weights are? */
-static bool model_wants(const char *name, const char *model)
+static bool model_takes(const char *name, const char *model)
 {
     static const char *const own[] = {"model", "precision", "f32-ops", "data.length"};
     const size_t length = strlen(model);
-    for (size_t i = 0; i < sizeof own / sizeof own[0]; i++)
+    for (size_t i = 0; i < sizeof(own) / sizeof(own[0]); i++)
         if (strcmp(name, own[i]) == 0)
             return true;
     return strncmp(name, model, length) == 0 && name[length] == '.';
@@ -69,16 +68,16 @@ static enum tess_status model_head_words(const json_t *head, struct tess__args *
 {
     json_t *options = json_object_get(head, "options"), *value;
     const char *name, *model = json_string_value(json_object_get(options, "model"));
-    if (model == NULL)
+    if (!model)
         TESS_FAIL(TESS_ERR_DATA, "the run's metrics.jsonl names no model");
     json_object_foreach(options, name, value)
     {
-        if (!model_wants(name, model) || !json_is_string(value))
+        if (!model_takes(name, model) || !json_is_string(value))
             continue;
         json_t *word = json_sprintf("--%s=%s", name, json_string_value(value));
-        if (word == NULL || json_array_append_new(texts, word) != 0)
+        if (!word || json_array_append_new(texts, word) != 0)
             TESS_FAIL(TESS_ERR_MEMORY, "no memory for the run's options");
-        TESS_TRY(tess__args_add_word(args, json_string_value(word)));
+        TESS_TRY(tess__args_add(args, json_string_value(word)));
     }
     return TESS_OK;
 }
@@ -88,23 +87,29 @@ static enum tess_status model_head_words(const json_t *head, struct tess__args *
 /* One rank whatever the run was trained on, a batch of one whatever its grid. */
 static enum tess_status model_open_config(struct tess__args *args,
                                           const struct tess__generate_options *options,
+                                          const struct tess_option *own,
                                           struct tess_config **config_out)
 {
     static const char *const alone[] = {"--strategy=single", "--ranks=1",      "--accumulate=1",
                                         "--grid=0",          "--batch-size=1", "--steps=1"};
+    const struct tess_config_table table = {"", own, NULL};
     char threads[48];
-    for (size_t i = 0; i < sizeof alone / sizeof alone[0]; i++)
-        TESS_TRY(tess__args_add_word(args, alone[i]));
-    snprintf(threads, sizeof threads, "--threads=%lld", (long long)options->threads);
-    TESS_TRY(tess__args_add_word(args, threads));
-    TESS_TRY(tess__args_add(args, "--device", options->device));
-    if (options->kernel[0] != '\0')
-        TESS_TRY(tess__args_add(args, "--kernel", options->kernel));
-    return tess_config_open(args->count, args->word, NULL, 0, config_out);
+    for (size_t i = 0; i < sizeof(alone) / sizeof(alone[0]); i++)
+        TESS_TRY(tess__args_add(args, alone[i]));
+    snprintf(threads, sizeof(threads), "--threads=%lld", (long long)options->threads);
+    TESS_TRY(tess__args_add(args, threads));
+    TESS_TRY(tess__args_add(args, "--device"));
+    TESS_TRY(tess__args_add(args, options->device));
+    if (options->kernel[0]) {
+        TESS_TRY(tess__args_add(args, "--kernel"));
+        TESS_TRY(tess__args_add(args, options->kernel));
+    }
+    return tess_config_open(args->count, args->word, &table, 1, config_out);
 }
 
 static enum tess_status model_open_head(struct tess__source *source, const char *run,
-                                        const struct tess__generate_options *options)
+                                        const struct tess__generate_options *options,
+                                        const struct tess_option *own)
 {
     struct tess__args args = {0};
     json_t *head = NULL, *texts = json_array();
@@ -112,7 +117,7 @@ static enum tess_status model_open_head(struct tess__source *source, const char 
     if (status == TESS_OK)
         status = model_head_words(head, &args, texts);
     if (status == TESS_OK)
-        status = model_open_config(&args, options, &source->config);
+        status = model_open_config(&args, options, own, &source->config);
     const json_int_t classes = json_integer_value(json_object_get(head, "classes"));
     if (classes > 0 && classes <= INT32_MAX)
         source->vocabulary = (int32_t)classes;
@@ -122,11 +127,12 @@ static enum tess_status model_open_head(struct tess__source *source, const char 
 }
 
 static enum tess_status model_open_yaml(struct tess__source *source,
-                                        const struct tess__generate_options *options)
+                                        const struct tess__generate_options *options,
+                                        const struct tess_option *own)
 {
     struct tess__args args = {0};
-    TESS_TRY(tess__args_add_word(&args, options->config));
-    return model_open_config(&args, options, &source->config);
+    TESS_TRY(tess__args_add(&args, options->config));
+    return model_open_config(&args, options, own, &source->config);
 }
 
 /* ---- the weights ----------------------------------------------------------------------------- */
@@ -136,8 +142,9 @@ static enum tess_status model_open_weights(const char *run, struct tess_weights 
     char path[PATH_MAX];
     struct stat about;
     const bool folder = stat(run, &about) == 0 && S_ISDIR(about.st_mode);
-    const int used = snprintf(path, sizeof path, "%s%s", run, folder ? "/weights.safetensors" : "");
-    if (used < 0 || (size_t)used >= sizeof path)
+    const int used =
+        snprintf(path, sizeof(path), "%s%s", run, folder ? "/weights.safetensors" : "");
+    if (used < 0 || (size_t)used >= sizeof(path))
         TESS_FAIL(TESS_ERR_USAGE, "the name of the run %.80s is too long", run);
     if (folder && stat(path, &about) != 0)
         TESS_FAIL(TESS_ERR_IO,
@@ -147,14 +154,15 @@ static enum tess_status model_open_weights(const char *run, struct tess_weights 
 }
 
 enum tess_status tess__source_open(struct tess__source *source, const char *run,
-                                   const struct tess__generate_options *options)
+                                   const struct tess__generate_options *options,
+                                   const struct tess_option *own)
 {
     static const enum tess_dtype dtype[] = {TESS_F32, TESS_F32, TESS_BF16, TESS_F16};
     struct tess_weights *weights = NULL;
-    if (options->config[0] != '\0')
-        TESS_TRY(model_open_yaml(source, options));
+    if (options->config[0])
+        TESS_TRY(model_open_yaml(source, options, own));
     else
-        TESS_TRY(model_open_head(source, run, options));
+        TESS_TRY(model_open_head(source, run, options, own));
     const struct tess_config *config = source->config;
     if (options->vocabulary > 0)
         source->vocabulary = (int32_t)options->vocabulary;

@@ -80,7 +80,7 @@ enum tess_status tess__sample(const struct tess__sampler *sampler, const float *
         candidate[i] = (struct tess__candidate){
             logits[i], i, exp(((double)logits[i] - logits[greatest]) / sampler->temperature)};
     if ((sampler->top_k > 0 && sampler->top_k < count) || sampler->top_p < 1) {
-        qsort(candidate, (size_t)count, sizeof *candidate, sample_by_logit);
+        qsort(candidate, (size_t)count, sizeof(*candidate), sample_by_logit);
         count = sample_cut(sampler);
     }
     const double place = sample_uniform(sampler->seed, position) * sample_total(candidate, count);

@@ -18,7 +18,7 @@ static enum tess_status text_read_bytes(const char *prompt, int32_t vocabulary, 
     const size_t length = strlen(prompt);
     if (vocabulary > TEXT_BYTES_VOCABULARY)
         TESS_FAIL(TESS_ERR_USAGE,
-                  "--prompt is text, whose tokens are bytes, and this model knows %d tokens of a "
+                  "--prompt is text, whose tokens are bytes, and this model has %d tokens of a "
                   "tokenizer that is not here: give their numbers, --prompt-tokens 1,2,3",
                   vocabulary);
     for (size_t i = 0; i < length; i++) {
@@ -41,9 +41,9 @@ static enum tess_status text_read_numbers(const char *text, int32_t vocabulary, 
         char *end;
         errno = 0;
         const long long value = strtoll(at, &end, 10);
-        if (end == at || errno != 0 || (*end != ',' && *end != '\0'))
+        if (end == at || errno != 0 || (*end != ',' && *end))
             TESS_FAIL(TESS_ERR_USAGE,
-                      "--prompt-tokens wants numbers such as 1,2,3: number %lld is none",
+                      "--prompt-tokens takes numbers such as 1,2,3: item %lld is not a number",
                       (long long)count + 1);
         if (value < 0 || value >= vocabulary)
             TESS_FAIL(TESS_ERR_USAGE,
@@ -51,7 +51,7 @@ static enum tess_status text_read_numbers(const char *text, int32_t vocabulary, 
                       vocabulary - 1);
         token[count++] = (int32_t)value;
         at = end;
-        if (*at == '\0')
+        if (!*at)
             break;
     }
     *count_out = count;
@@ -61,16 +61,17 @@ static enum tess_status text_read_numbers(const char *text, int32_t vocabulary, 
 enum tess_status tess__prompt_read(const struct tess__generate_options *options, int32_t vocabulary,
                                    int32_t **token_out, int64_t *count_out)
 {
-    const bool numbers = options->prompt_tokens[0] != '\0';
+    const bool numbers = options->prompt_tokens[0];
     const char *text = numbers ? options->prompt_tokens : options->prompt;
     /* No fewer bytes than tokens in either. */
-    int32_t *token = calloc(strlen(text) + 1, sizeof *token);
-    if (token == NULL)
+    int32_t *token = calloc(strlen(text) + 1, sizeof(*token));
+    if (!token)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for the prompt");
     enum tess_status status = numbers ? text_read_numbers(text, vocabulary, token, count_out)
                                       : text_read_bytes(text, vocabulary, token, count_out);
     if (status == TESS_OK && *count_out == 0)
-        status = tess_fail(TESS_ERR_USAGE, "the prompt is empty: the model has nothing to go on");
+        status =
+            tess_fail(TESS_ERR_USAGE, "the prompt is empty: the model needs at least one token");
     if (status != TESS_OK)
         free(token);
     else
@@ -107,61 +108,61 @@ static bool text_second(unsigned char first, unsigned char next)
     return next >= low && next <= high;
 }
 
-static void text_escape(struct tess__teller *teller)
+static void text_escape(struct tess__printer *printer)
 {
-    for (int i = 0; i < teller->pending_count; i++)
-        printf("\\x%02x", teller->pending[i]);
-    teller->pending_count = 0;
+    for (int i = 0; i < printer->pending_count; i++)
+        printf("\\x%02x", printer->pending[i]);
+    printer->pending_count = 0;
 }
 
 /* A complete character: as it is, unless it moves the cursor or worse (C0 and C1 controls). */
-static void text_show(struct tess__teller *teller)
+static void text_show(struct tess__printer *printer)
 {
-    const unsigned char *byte = teller->pending;
+    const unsigned char *byte = printer->pending;
     const bool control = (byte[0] < 0x20 && byte[0] != '\n' && byte[0] != '\t') ||
                          byte[0] == 0x7f || (byte[0] == 0xc2 && byte[1] < 0xa0);
     if (control) {
-        text_escape(teller);
+        text_escape(printer);
         return;
     }
-    fwrite(byte, 1, (size_t)teller->pending_count, stdout);
-    teller->pending_count = 0;
+    fwrite(byte, 1, (size_t)printer->pending_count, stdout);
+    printer->pending_count = 0;
 }
 
-static void text_tell_byte(struct tess__teller *teller, unsigned char byte)
+static void text_print_byte(struct tess__printer *printer, unsigned char byte)
 {
-    if (!teller->terminal) {
+    if (!printer->terminal) {
         putchar(byte);
         return;
     }
-    if (teller->pending_count > 0) {
-        const bool goes_on = teller->pending_count == 1 ? text_second(teller->pending[0], byte)
-                                                        : (byte & 0xc0) == 0x80;
+    if (printer->pending_count > 0) {
+        const bool goes_on = printer->pending_count == 1 ? text_second(printer->pending[0], byte)
+                                                         : (byte & 0xc0) == 0x80;
         if (!goes_on)
-            text_escape(teller);
+            text_escape(printer);
     }
-    teller->pending[teller->pending_count++] = byte;
-    const int length = text_length(teller->pending[0]);
+    printer->pending[printer->pending_count++] = byte;
+    const int length = text_length(printer->pending[0]);
     if (length == 0)
-        text_escape(teller);
-    else if (teller->pending_count == length)
-        text_show(teller);
+        text_escape(printer);
+    else if (printer->pending_count == length)
+        text_show(printer);
 }
 
-enum tess_status tess__tell(struct tess__teller *teller, int32_t token)
+enum tess_status tess__print_token(struct tess__printer *printer, int32_t token)
 {
-    if (teller->numbers)
-        printf("%s%d", teller->count > 0 ? "," : "", token);
+    if (printer->numbers)
+        printf("%s%d", printer->count > 0 ? "," : "", token);
     else
-        text_tell_byte(teller, (unsigned char)token);
-    teller->count++;
+        text_print_byte(printer, (unsigned char)token);
+    printer->count++;
     return text_flush();
 }
 
-enum tess_status tess__tell_end(struct tess__teller *teller)
+enum tess_status tess__print_end(struct tess__printer *printer)
 {
-    text_escape(teller);
-    if (teller->numbers || teller->terminal)
+    text_escape(printer);
+    if (printer->numbers || printer->terminal)
         putchar('\n');
     return text_flush();
 }

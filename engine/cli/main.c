@@ -1,7 +1,7 @@
-/* The program: everything is in the library, so that an outsider's program can be the same. */
-#include "tessera/tessera.h"
+/* The program: the commands and their options are in command.c and its kin. */
+#include "text/command.h"
 
 int main(int argc, char **argv)
 {
-    return tess_main(argc, argv);
+    return tess__main(argc, argv);
 }

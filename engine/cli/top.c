@@ -1,15 +1,16 @@
 /*
  * tessera top: the devices of this machine, and the ranks that use them, live. Responsible for the
- * table and its refreshing; devices are core/nvml.c's, the rest of the machine top_host.c's.
+ * table and its refreshing; devices are device/nvml.c's, the rest of the machine top_host.c's.
  */
 #include "cli/top.h"
 
 #include "base/options.h"
-#include "cli/command.h"
-#include "cli/record.h"
-#include "cli/text.h"
-#include "core/nvml.h"
+#include "device/nvml.h"
+#include "run/record.h"
 #include "tessera/check.h"
+#include "text/command.h"
+#include "text/json.h"
+#include "text/text.h"
 
 #include <jansson.h>
 #include <math.h>
@@ -21,7 +22,7 @@
 #include <unistd.h>
 
 #define TOP_ROOT       "/proc"
-#define TOP_FIRST_S    0.25 /* rates want two samples: the first is shown no earlier */
+#define TOP_FIRST_S    0.25 /* rates need two samples: the first table waits that long */
 #define TOP_CORES_LINE 12
 #define GIB            (1024.0 * 1024 * 1024)
 
@@ -61,8 +62,7 @@ static void top_stop(int number)
     top_stopped = 1;
 }
 
-/* ---- sampling ---------------------------------------------------------------------------------
- */
+/* ---- sampling -------------------------------------------------------------------------------- */
 
 static void top_sample(struct top *top)
 {
@@ -71,7 +71,7 @@ static void top_sample(struct top *top)
         tess_watch_sample(top->watch, d, &top->device[d]);
 }
 
-/* What the driver tells of this process on a device; NULL: it is not there. */
+/* What the driver reports about this process on a device; NULL: nothing. */
 static const struct tess_watch_process *top_find(const struct tess_watch_sample *device,
                                                  int32_t pid)
 {
@@ -85,21 +85,19 @@ static const struct tess_watch_process *top_find(const struct tess_watch_sample 
  * the host. */
 static bool top_foreign(const struct top *top)
 {
-    int32_t told = 0;
-
+    int32_t found = 0;
     for (int32_t d = 0; d < top->device_count; d++)
         for (int32_t p = 0; p < top->device[d].process_count; p++) {
             if (tess__top_has_process(TOP_ROOT, top->device[d].process[p].pid))
                 return false;
-            told++;
+            found++;
         }
-    return told > 0;
+    return found > 0;
 }
 
-/* ---- the table --------------------------------------------------------------------------------
- */
+/* ---- the table ------------------------------------------------------------------------------- */
 
-/* A number, or '-' where it is not known. */
+/* A number, or '-' where it is unknown. */
 static void top_cell(FILE *out, int width, int decimals, double value)
 {
     if (isfinite(value))
@@ -120,9 +118,8 @@ static void top_print_host(const struct top *top, FILE *out)
     time_t now = time(NULL);
     struct tm local;
     double sum = 0;
-
     localtime_r(&now, &local);
-    strftime(stamp, sizeof stamp, "%Y-%m-%d %H:%M:%S", &local);
+    strftime(stamp, sizeof(stamp), "%Y-%m-%d %H:%M:%S", &local);
     for (int32_t c = 0; c < host->core_count; c++)
         sum += host->core_percent[c];
     fprintf(out, "%s  %s, %s\nmemory", stamp, top->name, top->machine);
@@ -143,7 +140,6 @@ static void top_print_host(const struct top *top, FILE *out)
 static void top_print_devices(const struct top *top, FILE *out)
 {
     char held[TESS_WATCH_THROTTLE_BYTES];
-
     if (top->device_count == 0) {
         fprintf(out, "%s\n", top->why);
         return;
@@ -152,8 +148,7 @@ static void top_print_devices(const struct top *top, FILE *out)
             "used GiB", "of GiB", "SM MHz", "mem MHz", "W", "of W", "C", "out GB/s", "in GB/s");
     for (int32_t d = 0; d < top->device_count; d++) {
         const struct tess_watch_sample *s = &top->device[d];
-
-        fprintf(out, "%3d %-20.20s", s->index, s->name[0] != '\0' ? s->name : "-");
+        fprintf(out, "%3d %-20.20s", s->index, s->name[0] ? s->name : "-");
         top_cell(out, 5, 0, s->gpu_percent);
         top_cell(out, 4, 0, s->memory_percent);
         top_cell(out, 8, 2, top_gib(s->memory_used_bytes));
@@ -166,8 +161,8 @@ static void top_print_devices(const struct top *top, FILE *out)
         top_cell(out, 8, 2, s->link_tx_bytes_per_s / 1e9);
         top_cell(out, 7, 2, s->link_rx_bytes_per_s / 1e9);
         fputc('\n', out);
-        if (tess_watch_throttle_text(s->throttle, held)[0] != '\0')
-            fprintf(out, "    clocks held back by: %s\n", held);
+        if (tess_watch_throttle_text(s->throttle, held)[0])
+            fprintf(out, "    clocks limited by: %s\n", held);
     }
 }
 
@@ -176,12 +171,10 @@ static double top_rank_devices(const struct top *top, int32_t pid, char *text, s
 {
     double memory = NAN;
     size_t used = 0;
-
     snprintf(text, bytes, "-");
     for (int32_t d = 0; d < top->device_count; d++) {
         const struct tess_watch_process *process = top_find(&top->device[d], pid);
-
-        if (process == NULL)
+        if (!process)
             continue;
         if (used < bytes)
             used += (size_t)snprintf(text + used, bytes - used, "%s%d", used > 0 ? "," : "", d);
@@ -194,7 +187,6 @@ static double top_rank_devices(const struct top *top, int32_t pid, char *text, s
 static void top_print_ranks(const struct top *top, FILE *out)
 {
     const struct tess__top_host *host = &top->host;
-
     if (host->rank_count == 0) {
         fputs("\nno run of tessera has ranks on this machine now\n", out);
         return;
@@ -204,8 +196,7 @@ static void top_print_ranks(const struct top *top, FILE *out)
     for (int32_t i = 0; i < host->rank_count; i++) {
         const struct tess__top_rank *rank = &host->rank[i];
         char devices[64];
-        const double memory = top_rank_devices(top, rank->pid, devices, sizeof devices);
-
+        const double memory = top_rank_devices(top, rank->pid, devices, sizeof(devices));
         fprintf(out, "%4d %9d %9d %8s", rank->rank, rank->pid, rank->launcher, devices);
         top_cell(out, 11, 2, memory);
         top_cell(out, 7, 0, rank->cpu_percent);
@@ -214,14 +205,13 @@ static void top_print_ranks(const struct top *top, FILE *out)
     }
 }
 
-/* Processes on the devices that are no ranks: somebody else's. */
+/* Processes on the devices that are not ranks. */
 static void top_print_others(const struct top *top, FILE *out)
 {
     for (int32_t d = 0; d < top->device_count; d++)
         for (int32_t p = 0; p < top->device[d].process_count; p++) {
             const struct tess_watch_process *process = &top->device[d].process[p];
             bool rank = false;
-
             for (int32_t i = 0; i < top->host.rank_count; i++)
                 rank = rank || top->host.rank[i].pid == process->pid;
             if (rank)
@@ -231,8 +221,8 @@ static void top_print_others(const struct top *top, FILE *out)
             fputc('\n', out);
         }
     if (top_foreign(top))
-        fputs("the driver numbers processes as the host of this container does, so ranks cannot be "
-              "told their devices\n",
+        fputs("the driver uses the host's process numbers, so the devices of ranks in this "
+              "container are unknown\n",
               out);
 }
 
@@ -250,14 +240,13 @@ static void top_refresh(const char *text)
 {
     struct winsize window = {.ws_row = 0};
     int columns = 0, rows = 0;
-
     if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &window) == 0) {
         columns = window.ws_col;
         rows = window.ws_row;
     }
     columns = columns > 0 ? columns : 80;
     fputs("\033[H", stdout);
-    for (int row = 1; *text != '\0' && (rows == 0 || row < rows); row++) {
+    for (int row = 1; *text && (rows == 0 || row < rows); row++) {
         const int length = (int)strcspn(text, "\n");
         printf("%.*s\033[K\n", length < columns ? length : columns - 1, text);
         text += length + (text[length] == '\n');
@@ -265,8 +254,7 @@ static void top_refresh(const char *text)
     fputs("\033[J", stdout);
 }
 
-/* ---- JSON -------------------------------------------------------------------------------------
- */
+/* ---- JSON ------------------------------------------------------------------------------------ */
 
 static json_t *top_bytes(int64_t bytes)
 {
@@ -276,18 +264,16 @@ static json_t *top_bytes(int64_t bytes)
 static json_t *top_record_ranks(const struct top *top)
 {
     json_t *ranks = json_array();
-
     for (int32_t i = 0; i < top->host.rank_count; i++) {
         const struct tess__top_rank *rank = &top->host.rank[i];
         json_t *devices = json_array();
-
         for (int32_t d = 0; d < top->device_count; d++)
-            if (top_find(&top->device[d], rank->pid) != NULL)
+            if (top_find(&top->device[d], rank->pid))
                 json_array_append_new(devices, json_integer(d));
         json_array_append_new(ranks,
                               json_pack("{s:i, s:i, s:i, s:o, s:o, s:o}", "rank", rank->rank, "pid",
                                         rank->pid, "run_pid", rank->launcher, "devices", devices,
-                                        "cpu_percent", tess__record_number(rank->cpu_percent),
+                                        "cpu_percent", tess__json_number(rank->cpu_percent),
                                         "resident_bytes", top_bytes(rank->resident_bytes)));
     }
     return ranks;
@@ -298,10 +284,9 @@ static json_t *top_record(const struct top *top)
     const struct tess__top_host *host = &top->host;
     json_t *cores = json_array(), *devices = json_array(), *object;
     struct timespec now;
-
     clock_gettime(CLOCK_REALTIME, &now);
     for (int32_t c = 0; c < host->core_count; c++)
-        json_array_append_new(cores, tess__record_number(host->core_percent[c]));
+        json_array_append_new(cores, tess__json_number(host->core_percent[c]));
     for (int32_t d = 0; d < top->device_count; d++)
         json_array_append_new(devices, tess__record_device(&top->device[d]));
     object =
@@ -310,31 +295,29 @@ static json_t *top_record(const struct top *top)
                   top->machine, "memory", "used_bytes", top_bytes(host->memory_used_bytes),
                   "total_bytes", top_bytes(host->memory_total_bytes), "core_percent", cores,
                   "devices", devices, "ranks", top_record_ranks(top));
-    if (object != NULL && top->device_count == 0)
+    if (object && top->device_count == 0)
         json_object_set_new(object, "no_device", json_string(top->why));
     return object;
 }
 
-/* ---- the command ------------------------------------------------------------------------------
- */
+/* ---- the command ----------------------------------------------------------------------------- */
 
 static enum tess_status top_show(const struct top *top, bool terminal)
 {
     char *text = NULL;
     size_t bytes = 0;
     bool good = true;
-
     if (top->options.json) {
         json_t *object = top_record(top);
-        text = object != NULL ? json_dumps(object, JSON_COMPACT) : NULL;
+        text = object ? json_dumps(object, JSON_COMPACT) : NULL;
         json_decref(object);
-        good = text != NULL && puts(text) >= 0;
+        good = text && puts(text) >= 0;
     } else {
         FILE *out = open_memstream(&text, &bytes);
-        if (out == NULL)
+        if (!out)
             TESS_FAIL(TESS_ERR_MEMORY, "no memory for a table of devices");
         top_print(top, out);
-        good = fclose(out) == 0 && text != NULL;
+        good = fclose(out) == 0 && text;
         if (good && terminal)
             top_refresh(text);
         else if (good)
@@ -350,7 +333,6 @@ static void top_sleep(double seconds)
 {
     const struct timespec pause = {(time_t)seconds,
                                    (long)(1e9 * (seconds - (double)(time_t)seconds))};
-
     nanosleep(&pause, NULL); /* cut short by Ctrl-C, which is what should be */
 }
 
@@ -358,13 +340,12 @@ static enum tess_status top_run(struct top *top)
 {
     const bool terminal = !top->options.json && isatty(STDOUT_FILENO) == 1;
     const struct sigaction stop = {.sa_handler = top_stop};
-
     sigaction(SIGINT, &stop, NULL);
-    top->watch = tess_watch_open(top->why, sizeof top->why);
-    top->device_count = top->watch != NULL ? tess_watch_device_count(top->watch) : 0;
+    top->watch = tess_watch_open(top->why, sizeof(top->why));
+    top->device_count = top->watch ? tess_watch_device_count(top->watch) : 0;
     tess__text_machine(top->machine);
-    if (gethostname(top->name, sizeof top->name - 1) != 0)
-        snprintf(top->name, sizeof top->name, "this machine");
+    if (gethostname(top->name, sizeof(top->name) - 1) != 0)
+        snprintf(top->name, sizeof(top->name), "this machine");
     top_sample(top);
     top_sleep(top->options.interval < TOP_FIRST_S ? top->options.interval : TOP_FIRST_S);
     if (terminal)
@@ -379,60 +360,53 @@ static enum tess_status top_run(struct top *top)
     return TESS_OK;
 }
 
-static void top_help(struct tess_options *options)
-{
-    printf(
-        "usage: tessera top [--interval S] [--count N] [--json]\n\n"
-        "Watch this machine's NVIDIA GPUs, and the ranks of tessera that run here, as nvidia-smi\n"
-        "and top would side by side. In a terminal the table is refreshed in place; elsewhere one\n"
-        "table follows the other. Ctrl-C ends it. Where there is no GPU the processor is shown.\n\n"
-        "how to read it\n"
-        "  busy%%         share of the time in which any kernel ran, however little of the device "
-        "it\n"
-        "                filled: 100 %% is not full speed. For that look at the MFU of a run\n"
-        "  mem%%          share of the time in which device memory was read or written\n"
-        "  used GiB      memory in use by all processes and by the driver itself\n"
-        "  W, of W       power and its limit; at the limit clocks go down (held back by: power "
-        "cap)\n"
-        "  NVLink        data sent and received over all links of the device\n"
-        "  cpu %%         of one core; a rank that computes on a GPU should leave its core mostly "
-        "idle\n"
-        "  rank          ranks that are threads of one process (--strategy dp, several ranks on\n"
-        "                one device) have one pid and its memory in common\n"
-        "A '-' is what the driver, the device or the kernel does not tell.\n\n"
-        "examples\n"
-        "  tessera top\n"
-        "  tessera top --interval 5 --count 12\n"
-        "  tessera top --json --count 1 | python3 -m json.tool\n\n"
-        "A run on GPUs writes the same once a second to its metrics (train --run FOLDER), and\n"
-        "tessera report draws it.\n\noptions\n");
-    tess_options_print_help(options);
-}
+static const char top_usage[] =
+    "usage: tessera top [--interval S] [--count N] [--json]\n"
+    "\n"
+    "Watch this machine's NVIDIA GPUs, and the ranks of tessera that run here, as nvidia-smi\n"
+    "and top would side by side. In a terminal the table is refreshed in place; elsewhere one\n"
+    "table follows the other. Ctrl-C ends it. Where there is no GPU the processor is shown.\n"
+    "\n"
+    "how to read it\n"
+    "  busy%         share of the time in which any kernel ran, however little of the device it\n"
+    "                filled: 100 % is not full speed. The MFU of a run measures that\n"
+    "  mem%          share of the time in which device memory was read or written\n"
+    "  used GiB      memory in use by all processes and by the driver itself\n"
+    "  W, of W       power and its limit; at the limit clocks go down (clocks limited by: power "
+    "cap)\n"
+    "  NVLink        data sent and received over all links of the device\n"
+    "  cpu %         of one core; a rank that computes on a GPU should leave its core mostly idle\n"
+    "  rank          ranks that are threads of one process (--strategy dp, several ranks on\n"
+    "                one device) have one pid and its memory in common\n"
+    "A '-' is a value that the driver, the device or the kernel does not report.\n"
+    "\n"
+    "examples\n"
+    "  tessera top\n"
+    "  tessera top --interval 5 --count 12\n"
+    "  tessera top --json --count 1 | python3 -m json.tool\n"
+    "\n"
+    "A run on GPUs writes the same once a second to its metrics (train --run FOLDER), and\n"
+    "tessera report draws it.\n"
+    "\n"
+    "options\n";
 
-int tess__command_top(int argc, char **argv)
+static int top_command(struct tess__call *call)
 {
-    const bool help = argc > 0 && (strcmp(argv[0], "--help") == 0 || strcmp(argv[0], "-h") == 0);
-    struct top *top = calloc(1, sizeof *top);
-    struct tess_options *options = NULL;
-    enum tess_status status;
-    int words = 0;
-
-    if (top == NULL)
+    struct top *top = calloc(1, sizeof(*top));
+    if (!top)
         return tess_status_exit_code(tess_fail(TESS_ERR_MEMORY, "no memory to watch devices"));
-    TESS_TRY_GOTO(status, close_options, tess_options_open(&options));
-    TESS_TRY_GOTO(status, close_options,
-                  tess_options_add(options, "", top_option_table, &top->options));
-    if (help) {
-        top_help(options);
-        goto close_options;
-    }
-    TESS_TRY_GOTO(status, close_options,
-                  tess_options_load_arguments(options, argc, argv, NULL, 0, &words));
-    status = top_run(top);
-
-close_options:
-    tess_options_close(options);
+    top->options = *(const struct top_options *)call->values;
+    enum tess_status status = top_run(top);
     tess_watch_close(top->watch);
     free(top);
     return tess_status_exit_code(status);
 }
+
+const struct tess__command tess__command_top = {
+    .name = "top",
+    .summary = "watch this machine's devices and the ranks that use them",
+    .usage = top_usage,
+    .table = top_option_table,
+    .options_size = sizeof(struct top_options),
+    .run = top_command,
+};

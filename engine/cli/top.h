@@ -1,6 +1,6 @@
 /*
  * What tessera top shows of the machine beside its devices: cores, memory, and the ranks of runs,
- * by what /proc tells about them. Rates are over the time since the sample before.
+ * by what /proc has about them. Rates are over the time since the sample before.
  */
 #ifndef TESSERA_CLI_TOP_H
 #define TESSERA_CLI_TOP_H
@@ -12,19 +12,13 @@
 #define TESS__TOP_CORES_MAX 1024
 #define TESS__TOP_RANKS_MAX 256
 
-/* What launch_rank.c names the threads of a rank, so that tools can tell them: 15 characters is all
- * that the kernel keeps. */
-#define TESS__RANK_THREAD_NAME "tessera rank %d"
-/* And the process whose threads ranks are. */
-#define TESS__RANK_PROCESS_NAME "tessera ranks"
-
 /* A rank of a run on this machine, with all threads that it started. */
 struct tess__top_rank {
     int32_t pid, rank;
     int32_t launcher;       /* pid of the process that started it: one per run */
     uint64_t ticks;         /* of processor time, so far */
     double cpu_percent;     /* of one core; NaN in its first sample */
-    int64_t resident_bytes; /* of the process, which ranks that are threads share; -1: not told */
+    int64_t resident_bytes; /* of the process, which ranks that are threads share; -1: unknown */
 };
 
 /* Zeroed before the first sample. */

@@ -2,6 +2,7 @@
 #include "cli/top.h"
 
 #include "base/clock.h"
+#include "job/launch.h"
 
 #include <ctype.h>
 #include <dirent.h>
@@ -14,25 +15,20 @@
 #define PATH_BYTES 320
 #define LINE_BYTES 1024
 
-/* ---- cores and memory -------------------------------------------------------------------------
- */
+/* ---- cores and memory ------------------------------------------------------------------------ */
 
 /* "cpu3 user nice system idle iowait irq softirq steal ...": waiting for a disk is no work. */
 static void top_cores(struct tess__top_host *host, const char *root)
 {
     char path[PATH_BYTES], line[LINE_BYTES];
     const int32_t known = host->core_count;
-    FILE *file;
-
-    snprintf(path, sizeof path, "%s/stat", root);
-    file = fopen(path, "r");
+    snprintf(path, sizeof(path), "%s/stat", root);
+    FILE *file = fopen(path, "r");
     host->core_count = 0;
-    while (file != NULL && host->core_count < TESS__TOP_CORES_MAX &&
-           fgets(line, sizeof line, file) != NULL) {
+    while (file && host->core_count < TESS__TOP_CORES_MAX && fgets(line, sizeof(line), file)) {
         unsigned long long part[8] = {0}, total = 0;
         const int32_t c = host->core_count;
         uint64_t busy;
-
         if (strncmp(line, "cpu", 3) != 0 || !isdigit((unsigned char)line[3]))
             continue;
         sscanf(line, "cpu%*d %llu %llu %llu %llu %llu %llu %llu %llu", &part[0], &part[1], &part[2],
@@ -48,7 +44,7 @@ static void top_cores(struct tess__top_host *host, const char *root)
         host->core_total[c] = total;
         host->core_count++;
     }
-    if (file != NULL)
+    if (file)
         fclose(file);
 }
 
@@ -56,31 +52,26 @@ static void top_memory(struct tess__top_host *host, const char *root)
 {
     char path[PATH_BYTES], line[LINE_BYTES];
     long long total = -1, available = -1;
-    FILE *file;
-
-    snprintf(path, sizeof path, "%s/meminfo", root);
-    file = fopen(path, "r");
-    while (file != NULL && fgets(line, sizeof line, file) != NULL) {
+    snprintf(path, sizeof(path), "%s/meminfo", root);
+    FILE *file = fopen(path, "r");
+    while (file && fgets(line, sizeof(line), file)) {
         (void)sscanf(line, "MemTotal: %lld kB", &total);
         (void)sscanf(line, "MemAvailable: %lld kB", &available);
     }
-    if (file != NULL)
+    if (file)
         fclose(file);
     host->memory_total_bytes = total >= 0 ? 1024 * total : -1;
     host->memory_used_bytes = total >= 0 && available >= 0 ? 1024 * (total - available) : -1;
 }
 
-/* ---- ranks ------------------------------------------------------------------------------------
- */
+/* ---- ranks ----------------------------------------------------------------------------------- */
 
 static bool top_read(const char *path, char text[LINE_BYTES])
 {
     FILE *file = fopen(path, "r");
-    size_t count;
-
-    if (file == NULL)
+    if (!file)
         return false;
-    count = fread(text, 1, LINE_BYTES - 1, file);
+    size_t count = fread(text, 1, LINE_BYTES - 1, file);
     fclose(file);
     text[count] = '\0';
     return count > 0;
@@ -89,8 +80,7 @@ static bool top_read(const char *path, char text[LINE_BYTES])
 static int32_t top_number(const char *text)
 {
     const size_t digits = strspn(text, "0123456789");
-
-    return digits > 0 && digits < 10 && text[digits] == '\0' ? (int32_t)atoi(text) : -1;
+    return digits > 0 && digits < 10 && !text[digits] ? (int32_t)atoi(text) : -1;
 }
 
 /* Parent and processor time out of ".../stat": the name, field 2, may hold anything, so count from
@@ -100,8 +90,7 @@ static bool top_stat(const char *path, int32_t *parent_out, uint64_t *ticks_out)
     char text[LINE_BYTES];
     unsigned long long user = 0, kernel = 0;
     const char *rest;
-
-    if (!top_read(path, text) || (rest = strrchr(text, ')')) == NULL)
+    if (!top_read(path, text) || !(rest = strrchr(text, ')')))
         return false;
     if (sscanf(rest + 1, " %*c %d %*d %*d %*d %*d %*u %*u %*u %*u %*u %llu %llu", parent_out, &user,
                &kernel) != 3)
@@ -114,8 +103,7 @@ static int64_t top_resident(const char *root, int32_t pid)
 {
     char path[PATH_BYTES], text[LINE_BYTES];
     long long pages = -1;
-
-    snprintf(path, sizeof path, "%s/%d/statm", root, pid);
+    snprintf(path, sizeof(path), "%s/%d/statm", root, pid);
     if (!top_read(path, text) || sscanf(text, "%*d %lld", &pages) != 1)
         return -1;
     return (int64_t)pages * sysconf(_SC_PAGESIZE);
@@ -140,36 +128,33 @@ static void top_process(struct tess__top_host *host, const char *root, int32_t p
     char path[PATH_BYTES], name[LINE_BYTES];
     const struct dirent *entry;
     DIR *tasks;
-
-    snprintf(path, sizeof path, "%s/%d/task", root, pid);
+    snprintf(path, sizeof(path), "%s/%d/task", root, pid);
     tasks = opendir(path);
-    while (tasks != NULL && (entry = readdir(tasks)) != NULL) {
+    while (tasks && (entry = readdir(tasks))) {
         const int32_t task = top_number(entry->d_name);
         struct tess__top_rank *found;
         int32_t rank = -1, parent = -1;
         uint64_t ticks;
-
         if (task < 0)
             continue;
-        snprintf(path, sizeof path, "%s/%d/task/%d/comm", root, pid, task);
+        snprintf(path, sizeof(path), "%s/%d/task/%d/comm", root, pid, task);
         if (!top_read(path, name) || sscanf(name, TESS__RANK_THREAD_NAME, &rank) != 1)
             continue;
-        snprintf(path, sizeof path, "%s/%d/task/%d/stat", root, pid, task);
+        snprintf(path, sizeof(path), "%s/%d/task/%d/stat", root, pid, task);
         found = top_stat(path, &parent, &ticks) ? top_entry(host, pid, rank) : NULL;
-        if (found == NULL)
+        if (!found)
             continue;
         found->launcher = parent;
         found->ticks += ticks;
         found->resident_bytes = top_resident(root, pid);
     }
-    if (tasks != NULL)
+    if (tasks)
         closedir(tasks);
 }
 
 static int top_compare(const void *a, const void *b)
 {
     const struct tess__top_rank *left = a, *right = b;
-
     if (left->launcher != right->launcher)
         return left->launcher < right->launcher ? -1 : 1;
     return (left->rank > right->rank) - (left->rank < right->rank);
@@ -181,18 +166,16 @@ static void top_ranks(struct tess__top_host *host, const char *root)
     char path[PATH_BYTES], name[LINE_BYTES];
     const struct dirent *entry;
     DIR *processes = opendir(root);
-
     host->rank_count = 0;
-    while (processes != NULL && (entry = readdir(processes)) != NULL) {
+    while (processes && (entry = readdir(processes))) {
         const int32_t pid = top_number(entry->d_name);
-
-        snprintf(path, sizeof path, "%s/%d/comm", root, pid);
+        snprintf(path, sizeof(path), "%s/%d/comm", root, pid);
         if (pid >= 0 && top_read(path, name) && strncmp(name, "tessera", 7) == 0)
             top_process(host, root, pid);
     }
-    if (processes != NULL)
+    if (processes)
         closedir(processes);
-    qsort(host->rank, (size_t)host->rank_count, sizeof host->rank[0], top_compare);
+    qsort(host->rank, (size_t)host->rank_count, sizeof(host->rank[0]), top_compare);
 }
 
 /* By the sample before, where the rank was in it. */
@@ -200,10 +183,8 @@ static void top_rates(struct tess__top_host *host, const struct tess__top_rank *
                       int32_t before_count, double passed_s)
 {
     const double tick_s = 1.0 / (double)sysconf(_SC_CLK_TCK);
-
     for (int32_t i = 0; i < host->rank_count; i++) {
         struct tess__top_rank *rank = &host->rank[i];
-
         rank->cpu_percent = NAN;
         for (int32_t b = 0; b < before_count; b++)
             if (before[b].pid == rank->pid && before[b].rank == rank->rank && passed_s > 0)
@@ -219,8 +200,7 @@ void tess__top_sample(struct tess__top_host *host, const char *root)
     struct tess__top_rank before[TESS__TOP_RANKS_MAX];
     const int32_t before_count = host->rank_count;
     const double now_s = tess_clock_s();
-
-    memcpy(before, host->rank, (size_t)before_count * sizeof before[0]);
+    memcpy(before, host->rank, (size_t)before_count * sizeof(before[0]));
     top_cores(host, root);
     top_memory(host, root);
     top_ranks(host, root);
@@ -231,7 +211,6 @@ void tess__top_sample(struct tess__top_host *host, const char *root)
 bool tess__top_has_process(const char *root, int32_t pid)
 {
     char path[PATH_BYTES];
-
-    snprintf(path, sizeof path, "%s/%d", root, pid);
+    snprintf(path, sizeof(path), "%s/%d", root, pid);
     return access(path, F_OK) == 0;
 }

@@ -2,13 +2,12 @@
  * tessera topo: a machine's devices, the links between them and the rings over them, as text, JSON
  * and a picture. Responsible for the options and their help; the rest is in topo_*.c.
  */
-#include "cli/topo.h"
+#include "topology/draw/topo.h"
 
 #include "base/options.h"
-#include "cli/args.h"
-#include "cli/command.h"
 #include "tessera/check.h"
-#include "topology/map.h"
+#include "text/command.h"
+#include "topology/map/map.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -18,21 +17,23 @@
 static const struct tess_option topo_option_table[] = {
     {"file", TESS_OPTION_STRING, TOPO_FIELD(file), "", 0, 0, NULL,
      "a machine's description: NCCL's topology XML, hwloc's XML (lstopo --of xml), the text of "
-     "nvidia-smi topo -m, Slurm's topology.conf or scontrol show topology, or our YAML; -: stdin"},
+     "nvidia-smi topo -m, Slurm's topology.conf or scontrol show topology, or Tessera's YAML; -: "
+     "stdin"},
     {"format", TESS_OPTION_CHOICE, TOPO_FIELD(format), "auto", 0, 0,
-     "auto|nccl|hwloc|smi|slurm|yaml", "what the file is; auto: by its looks"},
+     "auto|nccl|hwloc|smi|slurm|yaml", "format of the file; auto: by its content"},
     {"machine", TESS_OPTION_STRING, TOPO_FIELD(machine), "", 0, 0, NULL,
-     "a regular machine in words, outermost first: 'node:2 numa:2 gpu:4 nvlink:switch sm:90'"},
+     "a regular machine as a line of words, outermost first: 'node:2 numa:2 gpu:4 nvlink:switch "
+     "sm:90'"},
     {"devices", TESS_OPTION_STRING, TOPO_FIELD(devices), "", 0, 0, NULL,
-     "these alone, 0,1,4-7, in that order; orders name them by the same numbers"},
+     "use these devices only, 0,1,4-7, in that order; results use the same numbers"},
     {"ranks", TESS_OPTION_INT, TOPO_FIELD(ranks), "0", 0, 1024, NULL,
      "places of ranks on this machine's processors, where there is no GPU; 0: its cores, up to 16"},
     {"rings", TESS_OPTION_INT, TOPO_FIELD(rings), "32", 1, TESS_RINGS_MAX, NULL,
-     "rings of the set that is used at once, at most"},
+     "greatest number of rings that are used at once"},
     {"sm", TESS_OPTION_INT, TOPO_FIELD(sm), "0", 0, 999, NULL,
-     "compute capability * 10 of devices that do not tell theirs: 90; 0: guessed"},
+     "compute capability * 10 of devices whose file does not give it: 90; 0: guessed"},
     {"pci-gen", TESS_OPTION_INT, TOPO_FIELD(pci_gen), "0", 0, 6, NULL,
-     "generation of PCIe links that do not tell theirs; 0: guessed"},
+     "generation of PCIe links whose file does not give it; 0: guessed"},
     {"per-host", TESS_OPTION_INT, TOPO_FIELD(per_host), "0", 0, 1024, NULL,
      "devices of each host of a Slurm file; 0: 1"},
     {"edge-gbs", TESS_OPTION_REAL, TOPO_FIELD(edge_gbs), "0", 0, 1e6, NULL,
@@ -40,7 +41,8 @@ static const struct tess_option topo_option_table[] = {
     {"uplink-gbs", TESS_OPTION_REAL, TOPO_FIELD(uplink_gbs), "0", 0, 1e6, NULL,
      "GB/s from switch to switch, of a Slurm file; 0: 12.5"},
     {"time-limit", TESS_OPTION_REAL, TOPO_FIELD(time_limit_s), "0", 0, 1e6, NULL,
-     "seconds after which the best rings so far are taken; 0: none, and always the same answer"},
+     "seconds after which the search stops with the best rings so far; 0: no limit, always the "
+     "same result"},
     {"mesh", TESS_OPTION_STRING, TOPO_FIELD(mesh), "", 0, 0, NULL,
      "where the ranks of a mesh go, 'tensor:4 data:2': as many as devices, neighbours first; "
      "tensor:4:0.8 where a rank sends 0.8 GB along that axis in a step, else 1"},
@@ -49,9 +51,9 @@ static const struct tess_option topo_option_table[] = {
      "device that is shown, on this machine's processors; under mpirun, srun or torchrun all "
      "ranks, "
      "and a --file of as many devices is the model"},
-    {"comm", TESS_OPTION_CHOICE, TOPO_FIELD(comm), "auto", 0, 0, "auto|local|tcp|mpi",
-     "what --measure sends over: memory that ranks share, sockets or MPI; auto: memory, and, "
-     "between ranks that others started, MPI where it is there, else sockets"},
+    {"comm", TESS_OPTION_STRING, TOPO_FIELD(comm), "auto", 0, 0, NULL,
+     "communicator that --measure uses, one of the list of tessera help; auto: local, and between "
+     "ranks that another program started mpi where it is installed, else tcp"},
     {"json", TESS_OPTION_STRING, TOPO_FIELD(json), "", 0, 0, NULL,
      "file for the rings as JSON; -: to stdout, without the text"},
     {"svg", TESS_OPTION_STRING, TOPO_FIELD(svg), "", 0, 0, NULL,
@@ -63,51 +65,50 @@ static const struct tess_option topo_option_table[] = {
     {NULL, TESS_OPTION_BOOL, 0, NULL, 0, 0, NULL, NULL},
 };
 
-static void topo_help(struct tess_options *options)
-{
-    printf(
-        "usage: tessera topo [--devices 0,1,4-7] [--json OUT] [--svg OUT]   this machine\n"
-        "       tessera topo --file FILE ...                                another one's file\n"
-        "       tessera topo --machine 'gpu:8 nvlink:cube sm:70' ...        one in words\n\n"
-        "Shows a machine and the fastest rings over its devices: large collectives send around "
-        "a ring, and\n"
-        "are as fast as its slowest link, shared links counted as often as the ring uses them. "
-        "Capacities\n"
-        "are those of NCCL's model. An order names devices by number: as the file has them, "
-        "host by host,\n"
-        "from 0 on; [3] in the tree is device 3. With --devices, and on this machine with\n"
-        "CUDA_VISIBLE_DEVICES, the numbers stay the same; natural is the order as given.\n\n"
-        "NCCL's default is modelled: its search for rings on one host of up to 16 GPUs, in the "
-        "same "
-        "constants;\n"
-        "left out where NVLinks join NUMA nodes that rings cross otherwise too, as NCCL's own "
-        "figure is wrong\n"
-        "there. What it does on a machine is told by NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=GRAPH.\n\n"
-        "examples\n"
-        "  nvidia-smi topo -m | tessera topo --file -\n"
-        "      the rings of a GPU box; its text may as well come from another machine\n"
-        "  tessera topo --file box.txt --devices 1,2,4,5 --json -\n"
-        "      the best order for a job on four of its GPUs, for programs\n"
-        "  tessera topo --machine 'rack:2 node:4 rank:2 edge:1.25 uplink:0.125' --svg out.svg\n"
-        "      a picture of a cluster that does not exist yet\n\n");
-    tess_options_print_help(options);
-}
+static const char topo_usage[] =
+    "usage: tessera topo [--devices 0,1,4-7] [--json OUT] [--svg OUT]   this machine\n"
+    "       tessera topo --file FILE ...                                a file of another machine\n"
+    "       tessera topo --machine 'gpu:8 nvlink:cube sm:70' ...        a line of words\n"
+    "\n"
+    "Show a machine and the fastest rings over its devices: large collectives send around a ring, "
+    "and\n"
+    "are as fast as its slowest link, shared links counted as often as the ring uses them. "
+    "Capacities\n"
+    "are those of NCCL's model. An order names devices by number: as the file has them, host by "
+    "host,\n"
+    "from 0 on; [3] in the tree is device 3. With --devices, and on this machine with\n"
+    "CUDA_VISIBLE_DEVICES, the numbers stay the same; natural is the order as given.\n"
+    "\n"
+    "NCCL's default is modelled: its search for rings on one host of up to 16 GPUs, in the same "
+    "constants;\n"
+    "left out where NVLinks join NUMA nodes that rings cross otherwise too, as NCCL's own figure "
+    "is wrong\n"
+    "there. NCCL prints its own choice with NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=GRAPH.\n"
+    "\n"
+    "examples\n"
+    "  nvidia-smi topo -m | tessera topo --file -\n"
+    "      the rings of a GPU machine; the text may come from another machine\n"
+    "  tessera topo --file box.txt --devices 1,2,4,5 --json -\n"
+    "      the best order for a job on four of its GPUs, as JSON\n"
+    "  tessera topo --machine 'rack:2 node:4 rank:2 edge:1.25 uplink:0.125' --svg out.svg\n"
+    "      a picture of a planned cluster\n";
 
 /* "--export FORMAT OUT": two words follow, so the second is taken out before the options are. */
-static enum tess_status topo_take_export(struct tess__args *args, const char **path_out)
+static enum tess_status topo_take_export(struct tess__args *args, void *values)
 {
-    *path_out = "-";
+    struct tess__topo_options *options = values;
+    options->export_path = "-";
     for (int i = 0; i < args->count; i++) {
         bool joined = strncmp(args->word[i], "--export=", 9) == 0;
         if (!joined && strcmp(args->word[i], "--export") != 0)
             continue;
         int at = i + (joined ? 1 : 2);
         if (at >= args->count || strncmp(args->word[at], "--", 2) == 0)
-            TESS_FAIL(TESS_ERR_USAGE, "--export wants a format and a file: --export yaml OUT, or "
+            TESS_FAIL(TESS_ERR_USAGE, "--export needs a format and a file: --export yaml OUT, or "
                                       "--export yaml - for stdout");
-        *path_out = args->word[at];
+        options->export_path = args->word[at];
         memmove(args->word + at, args->word + at + 1,
-                (size_t)(args->count - at - 1) * sizeof args->word[0]);
+                (size_t)(args->count - at - 1) * sizeof(args->word[0]));
         args->count--;
         return TESS_OK;
     }
@@ -119,10 +120,10 @@ static enum tess_status topo_check_outputs(const struct tess__topo_options *opti
                                            bool *quiet_out)
 {
     bool json = strcmp(options->json, "-") == 0, svg = strcmp(options->svg, "-") == 0;
-    bool export = options->export[0] != '\0' && strcmp(options->export_path, "-") == 0;
+    bool export = options->export[0] && strcmp(options->export_path, "-") == 0;
     if (json + svg + export > 1)
         TESS_FAIL(TESS_ERR_USAGE, "two outputs go to stdout: give one of them a file");
-    if (options->export[0] != '\0' && strcmp(options->export, "nccl") != 0 &&
+    if (options->export[0] && strcmp(options->export, "nccl") != 0 &&
         strcmp(options->export, "yaml") != 0 && strcmp(options->export, "graph") != 0)
         TESS_FAIL(TESS_ERR_USAGE, "--export '%.40s': nccl, yaml or graph was expected",
                   options->export);
@@ -160,51 +161,45 @@ static enum tess_status topo_run(struct tess__topo *topo)
     TESS_TRY(tess__topo_check_mesh(options));
     TESS_TRY(tess__topo_load(topo));
     TESS_TRY(tess__topo_find(topo));
-    if (options->export[0] != '\0')
+    if (options->export[0])
         TESS_TRY(topo_export(topo));
-    if (options->json[0] != '\0')
+    if (options->json[0])
         TESS_TRY(tess__topo_write_json(topo, options->json));
-    if (options->svg[0] != '\0')
+    if (options->svg[0])
         TESS_TRY(tess__topo_write_svg(topo, options->svg));
     if (!quiet)
         TESS_TRY(tess__topo_print(topo, stdout));
-    if (!quiet && options->mesh[0] != '\0')
+    if (!quiet && options->mesh[0])
         TESS_TRY(tess__topo_print_mesh(topo, stdout));
     return options->measure ? tess__topo_measure(topo) : TESS_OK;
 }
 
-int tess__command_topo(int argc, char **argv)
+static int topo_command(struct tess__call *call)
 {
-    struct tess__topo_options values = {.format = 0};
-    struct tess__topo topo = {.options = &values};
-    struct tess_options *options = NULL;
-    struct tess__args args;
-    const char *file = NULL;
-    int words = 0;
+    struct tess__topo_options *options = call->values;
+    struct tess__topo topo = {.options = options};
     bool elsewhere = false;
-    enum tess_status status;
-    TESS_TRY_GOTO(status, done, tess__args_init(&args, argc, argv));
-    TESS_TRY_GOTO(status, done, tess_options_open(&options));
-    TESS_TRY_GOTO(status, done, tess_options_add(options, "", topo_option_table, &values));
-    if (tess__args_has(&args, "help")) {
-        topo_help(options);
-        goto done;
-    }
-    TESS_TRY_GOTO(status, done, topo_take_export(&args, &values.export_path));
-    TESS_TRY_GOTO(status, done,
-                  tess_options_load_arguments(options, args.count, args.word, &file, 1, &words));
-    if (words == 1 && values.file[0] != '\0') {
+    enum tess_status status = TESS_OK;
+    if (call->word_count == 1 && options->file[0])
         status = tess_fail(TESS_ERR_USAGE, "two files are named, '%s' and '%s': leave one out",
-                           values.file, file);
-        goto done;
-    }
-    if (words == 1)
-        values.file = file;
-    status = values.measure ? tess__topo_measure_placed(&topo, &elsewhere) : TESS_OK;
+                           options->file, call->word[0]);
+    else if (call->word_count == 1)
+        options->file = call->word[0];
+    if (status == TESS_OK && options->measure)
+        status = tess__topo_measure_placed(&topo, &elsewhere);
     if (status == TESS_OK && !elsewhere)
         status = topo_run(&topo);
-done:
     tess__topo_close(&topo);
-    tess_options_close(options);
     return tess_status_exit_code(status);
 }
+
+const struct tess__command tess__command_topo = {
+    .name = "topo",
+    .summary = "a machine's links, from a file or a line of words, and the fastest rings over them",
+    .usage = topo_usage,
+    .table = topo_option_table,
+    .options_size = sizeof(struct tess__topo_options),
+    .words_max = 1,
+    .prepare = topo_take_export,
+    .run = topo_command,
+};

@@ -1,12 +1,12 @@
 /*
- * The machine that `tessera topo` runs on: GPUs as NVML tells them, those that CUDA_VISIBLE_DEVICES
- * leaves, else places for ranks on its processors.
+ * The machine that `tessera topo` runs on: GPUs as NVML reports them, those that
+ * CUDA_VISIBLE_DEVICES leaves, else places for ranks on its processors.
  */
-#include "cli/topo.h"
+#include "topology/draw/topo.h"
 
-#include "core/nvml.h"
+#include "device/nvml.h"
 #include "tessera/check.h"
-#include "topology/live.h"
+#include "topology/hwloc/live.h"
 
 #include <sched.h>
 #include <stdlib.h>
@@ -18,49 +18,49 @@ static int32_t live_places(void)
 {
     cpu_set_t cores;
     CPU_ZERO(&cores);
-    int count = sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : 1;
+    int count = sched_getaffinity(0, sizeof(cores), &cores) == 0 ? CPU_COUNT(&cores) : 1;
     return count > TESS__TOPO_SHOWN_MAX ? TESS__TOPO_SHOWN_MAX : count < 1 ? 1 : count;
 }
 
 static void live_names(struct tess__topo *topo, const struct tess_live_device *device,
                        int32_t count)
 {
-    topo->model = calloc((size_t)count, sizeof *topo->model);
+    topo->model = calloc((size_t)count, sizeof(*topo->model));
     for (int32_t i = 0; topo->model && i < count; i++)
         for (int32_t k = 0; k < count; k++)
             if (device[k].index == topo->topology->node[topo->topology->device[i]].index)
-                snprintf(topo->model[i], sizeof topo->model[i], "%s", device[k].name);
+                snprintf(topo->model[i], sizeof(topo->model[i]), "%s", device[k].name);
 }
 
 enum tess_status tess__topo_live(struct tess__topo *topo)
 {
     char why[256] = "", host[65] = "this machine";
-    struct tess_watch *watch = tess_watch_open(why, sizeof why);
-    struct tess_live_device *device = calloc(TESS_WATCH_DEVICES_MAX, sizeof *device);
+    struct tess_watch *watch = tess_watch_open(why, sizeof(why));
+    struct tess_live_device *device = calloc(TESS_WATCH_DEVICES_MAX, sizeof(*device));
     int32_t count = 0;
-    enum tess_status status;
     if (!device) {
         tess_watch_close(watch);
         TESS_FAIL(TESS_ERR_MEMORY, "no memory left for the machine's devices");
     }
     if (watch)
         count = tess_watch_links(watch, device);
-    if (topo->visible && topo->visible[0] == '\0')
+    if (topo->visible && !topo->visible[0])
         count = 0;
     int32_t ranks = topo->options->ranks > 0 ? (int32_t)topo->options->ranks : live_places();
-    status = tess_topology_live(device, count, count > 0 ? 0 : ranks, &topo->topology);
+    enum tess_status status =
+        tess_topology_live(device, count, count > 0 ? 0 : ranks, &topo->topology);
     if (status == TESS_OK && count > 0)
         live_names(topo, device, topo->topology->device_count);
     if (count == 0)
         topo->visible = NULL;
-    if (gethostname(host, sizeof host - 1) != 0)
-        snprintf(host, sizeof host, "this machine");
-    snprintf(topo->source, sizeof topo->source, "%s", host);
+    if (gethostname(host, sizeof(host) - 1) != 0)
+        snprintf(host, sizeof(host), "this machine");
+    snprintf(topo->source, sizeof(topo->source), "%s", host);
     if (count == 0)
-        snprintf(topo->why, sizeof topo->why,
-                 "no GPU is looked at (%s): devices are places of "
+        snprintf(topo->why, sizeof(topo->why),
+                 "no GPU is used (%s): devices are places of "
                  "ranks on the processors, --ranks of them",
-                 why[0] != '\0' ? why : "CUDA_VISIBLE_DEVICES hides all");
+                 why[0] ? why : "CUDA_VISIBLE_DEVICES hides all");
     free(device);
     tess_watch_close(watch);
     return status;

@@ -1,8 +1,8 @@
 /*
- * Which machine `tessera topo` looks at: a file, a line of words or this one, and which of its
+ * The machine of `tessera topo`: a file, a line of words or this one, and which of its
  * devices. Not: what files mean (topology/).
  */
-#include "cli/topo.h"
+#include "topology/draw/topo.h"
 
 #include "tessera/check.h"
 
@@ -60,12 +60,12 @@ static enum tess_status load_list(struct load_choice *choice, const char *text)
         last = first;
         if (good && *at == '-')
             good = load_number(at + 1, &last, &at) && last >= first;
-        if (!good || (*at != ',' && *at != '\0'))
+        if (!good || (*at != ',' && *at))
             TESS_FAIL(TESS_ERR_USAGE, "%s '%.60s': numbers like 0,1,4-7 were expected",
                       choice->option, text);
         for (long number = first; number <= last; number++)
             TESS_TRY(load_choose(choice, number));
-        if (*at == '\0')
+        if (!*at)
             return TESS_OK;
         at++;
     }
@@ -74,9 +74,9 @@ static enum tess_status load_list(struct load_choice *choice, const char *text)
 /* Names follow their devices; each is read before it could be written over. */
 static void load_models(struct tess__topo *topo, const struct load_choice *choice)
 {
-    char(*model)[96] = calloc((size_t)choice->of, sizeof *model);
+    char(*model)[96] = calloc((size_t)choice->of, sizeof(*model));
     for (int32_t i = 0; model && i < choice->count; i++)
-        memcpy(model[i], topo->model[choice->device[i]], sizeof model[i]);
+        memcpy(model[i], topo->model[choice->device[i]], sizeof(model[i]));
     free(topo->model);
     topo->model = model;
 }
@@ -85,8 +85,8 @@ static enum tess_status load_select(struct tess__topo *topo, const char *option,
 {
     int32_t of = topo->topology->device_count;
     struct load_choice choice = {.option = option, .room = of, .of = of};
-    choice.device = malloc((size_t)of * sizeof *choice.device);
-    choice.chosen = calloc((size_t)of, sizeof *choice.chosen);
+    choice.device = malloc((size_t)of * sizeof(*choice.device));
+    choice.chosen = calloc((size_t)of, sizeof(*choice.chosen));
     enum tess_status status = TESS_OK;
     if (!choice.device || !choice.chosen) {
         status = load_no_memory();
@@ -94,7 +94,7 @@ static enum tess_status load_select(struct tess__topo *topo, const char *option,
     }
     TESS_TRY_GOTO(status, done, load_list(&choice, text));
     TESS_TRY_GOTO(status, done, tess_topology_select(topo->topology, choice.device, choice.count));
-    memcpy(topo->number, choice.device, (size_t)choice.count * sizeof *choice.device);
+    memcpy(topo->number, choice.device, (size_t)choice.count * sizeof(*choice.device));
     if (topo->model)
         load_models(topo, &choice);
     topo->subset = true;
@@ -116,9 +116,9 @@ static enum tess_status load_visible(struct tess__topo *topo)
                   "CUDA_VISIBLE_DEVICES names devices by UUID, which is not read here: name them "
                   "by number with --devices 0,1, or unset it");
     while (load_number(at, &number, &at) && number < topo->topology->device_count &&
-           used + 8 < sizeof list) {
-        used +=
-            (size_t)snprintf(list + used, sizeof list - used, "%s%ld", used > 0 ? "," : "", number);
+           used + 8 < sizeof(list)) {
+        used += (size_t)snprintf(list + used, sizeof(list) - used, "%s%ld", used > 0 ? "," : "",
+                                 number);
         if (*at++ != ',')
             break;
     }
@@ -140,16 +140,16 @@ static enum tess_status load_machine(struct tess__topo *topo)
                                                   .per_host = (int32_t)given->per_host,
                                                   .edge_gbs = given->edge_gbs,
                                                   .uplink_gbs = given->uplink_gbs};
-    if (given->file[0] != '\0' && given->machine[0] != '\0')
+    if (given->file[0] && given->machine[0])
         TESS_FAIL(TESS_ERR_USAGE, "--file and --machine both name a machine: leave one out");
-    if (given->machine[0] != '\0') {
-        snprintf(topo->source, sizeof topo->source, "%s", given->machine);
+    if (given->machine[0]) {
+        snprintf(topo->source, sizeof(topo->source), "%s", given->machine);
         return tess_topology_synthetic(given->machine, &options, &topo->topology);
     }
-    if (given->file[0] != '\0') {
+    if (given->file[0]) {
         bool piped = strcmp(given->file, "-") == 0;
         const char *base = strrchr(given->file, '/');
-        snprintf(topo->source, sizeof topo->source, "%s",
+        snprintf(topo->source, sizeof(topo->source), "%s",
                  piped  ? "standard input"
                  : base ? base + 1
                         : given->file);
@@ -157,14 +157,14 @@ static enum tess_status load_machine(struct tess__topo *topo)
                                   (enum tess_topology_format)given->format, &options,
                                   &topo->topology);
     }
-    topo->visible = given->devices[0] == '\0' ? getenv("CUDA_VISIBLE_DEVICES") : NULL;
+    topo->visible = !given->devices[0] ? getenv("CUDA_VISIBLE_DEVICES") : NULL;
     return tess__topo_live(topo);
 }
 
 /* Names come from files: what a terminal would obey is taken out of them. */
 static void load_clean(char *text)
 {
-    for (; *text != '\0'; text++)
+    for (; *text; text++)
         if ((unsigned char)*text < ' ' || *text == 0x7f)
             *text = '?';
 }
@@ -173,12 +173,12 @@ enum tess_status tess__topo_load(struct tess__topo *topo)
 {
     TESS_TRY(load_machine(topo));
     int32_t count = topo->topology->device_count;
-    topo->number = malloc((size_t)count * sizeof *topo->number);
+    topo->number = malloc((size_t)count * sizeof(*topo->number));
     if (!topo->number)
         return load_no_memory();
     for (int32_t i = 0; i < count; i++)
         topo->number[i] = i;
-    if (topo->options->devices[0] != '\0')
+    if (topo->options->devices[0])
         TESS_TRY(load_select(topo, "--devices", topo->options->devices));
     else if (topo->visible)
         TESS_TRY(load_visible(topo));

@@ -1,7 +1,7 @@
 /*
  * Measuring rates between ranks: what each rank does, and what its launcher keeps of it. Every pair
- * sends to each other while the others wait; then all ranks do, in pairs, until all have met. How
- * it is told: topo_measure_text.c.
+ * sends to each other while the others wait; then all ranks do, in pairs, until every pair has
+ * sent. How it is printed: topo_measure_text.c.
  */
 #include "cli/topo_measure.h"
 
@@ -18,8 +18,8 @@
 #define MEASURE_ALL_S 2.0
 #define MEASURE_ONE_S 0.2
 
-/* What the lower rank of a pair tells the launcher. */
-struct measure_told {
+/* What the lower rank of a pair sends to the launcher. */
+struct measure_sent {
     int32_t a, b;
     bool together;
     double gbs, latency_us;
@@ -61,12 +61,12 @@ static enum tess_status measure_time(struct measure_rank *rank, int32_t peer, si
         if (i >= 0)
             sample[i] = tess_clock_s() - start;
     }
-    qsort(sample, TESS__MEASURE_REPEATS, sizeof sample[0], measure_compare);
+    qsort(sample, TESS__MEASURE_REPEATS, sizeof(sample[0]), measure_compare);
     *seconds_out = sample[TESS__MEASURE_REPEATS / 2];
     return TESS_OK;
 }
 
-/* So many bytes that slow networks are not asked for minutes: the same on all ranks. */
+/* Few enough bytes that a slow network does not take minutes: the same on all ranks. */
 static enum tess_status measure_size(struct measure_rank *rank, int32_t peer, size_t *bytes_out)
 {
     size_t bytes = (size_t)rank->measure->bytes;
@@ -84,17 +84,17 @@ static enum tess_status measure_size(struct measure_rank *rank, int32_t peer, si
     return TESS_OK;
 }
 
-static enum tess_status measure_tell(struct measure_rank *rank, int32_t peer, bool together,
-                                     double gbs, double latency_us)
+static enum tess_status measure_report(struct measure_rank *rank, int32_t peer, bool together,
+                                       double gbs, double latency_us)
 {
-    struct measure_told told = {.a = rank->comm->rank,
-                                .b = peer,
-                                .together = together,
-                                .gbs = gbs,
-                                .latency_us = latency_us};
+    struct measure_sent measured = {.a = rank->comm->rank,
+                                    .b = peer,
+                                    .together = together,
+                                    .gbs = gbs,
+                                    .latency_us = latency_us};
     if (peer <= rank->comm->rank)
         return TESS_OK;
-    return tess__rank_send(rank->launched, 0, &told, sizeof told);
+    return tess__rank_send(rank->launched, 0, &measured, sizeof(measured));
 }
 
 static enum tess_status measure_alone(struct measure_rank *rank, int32_t a, int32_t b)
@@ -105,12 +105,12 @@ static enum tess_status measure_alone(struct measure_rank *rank, int32_t a, int3
     TESS_TRY(measure_time(rank, peer, MEASURE_SMALL, &latency_s));
     TESS_TRY(measure_size(rank, peer, &bytes));
     TESS_TRY(measure_time(rank, peer, bytes, &seconds));
-    return measure_tell(rank, peer, false, (double)bytes / seconds / 1e9, 1e6 * latency_s);
+    return measure_report(rank, peer, false, (double)bytes / seconds / 1e9, 1e6 * latency_s);
 }
 
 /*
- * Who meets whom in a round of a tournament: the last stays, the others turn around it. With an odd
- * number one has nobody: -1.
+ * The partner of a rank in a round of a tournament: the last stays, the others rotate around it.
+ * With an odd number one rank has no partner: -1.
  */
 static int32_t measure_partner(int32_t count, int32_t round, int32_t self)
 {
@@ -134,7 +134,7 @@ static enum tess_status measure_together(struct measure_rank *rank)
         TESS_TRY(measure_size(rank, peer, &bytes));
         TESS_TRY(measure_time(rank, peer, bytes, &seconds));
         if (peer >= 0)
-            TESS_TRY(measure_tell(rank, peer, true, (double)bytes / seconds / 1e9, 0));
+            TESS_TRY(measure_report(rank, peer, true, (double)bytes / seconds / 1e9, 0));
     }
     return TESS_OK;
 }
@@ -171,18 +171,19 @@ static enum tess_status measure_body(void *context, struct tess__rank *launched)
 static enum tess_status measure_message(void *context, const struct tess__message *message)
 {
     struct tess__measure *measure = context;
-    struct measure_told told;
-    memcpy(&told, message->payload, sizeof told);
-    if (told.a < 0 || told.b >= measure->rank_count || told.a >= told.b)
-        return TESS_OK; /* of a launcher elsewhere that is another program */
-    struct tess__measured_pair *there = &measure->pair[told.a * measure->rank_count + told.b];
-    if (told.together) {
-        there->together_gbs = told.gbs;
+    struct measure_sent measured;
+    memcpy(&measured, message->payload, sizeof(measured));
+    if (measured.a < 0 || measured.b >= measure->rank_count || measured.a >= measured.b)
+        return TESS_OK; /* from a launcher of another program */
+    struct tess__measured_pair *there =
+        &measure->pair[measured.a * measure->rank_count + measured.b];
+    if (measured.together) {
+        there->together_gbs = measured.gbs;
     } else {
-        there->alone_gbs = told.gbs;
-        there->latency_us = told.latency_us;
+        there->alone_gbs = measured.gbs;
+        there->latency_us = measured.latency_us;
     }
-    measure->pair[told.b * measure->rank_count + told.a] = *there;
+    measure->pair[measured.b * measure->rank_count + measured.a] = *there;
     return TESS_OK;
 }
 
@@ -191,8 +192,7 @@ enum tess_status tess__measure_run(struct tess__measure *measure)
     const struct tess__launch launch = {.rank_count = measure->rank_count,
                                         .peers = measure->peers,
                                         .mode = TESS_RANKS_PROCESSES,
-                                        .bind =
-                                            measure->how.peers == NULL || measure->slot_count > 0,
+                                        .bind = !measure->how.peers || measure->slot_count > 0,
                                         .slot = measure->slot,
                                         .slot_count = measure->slot_count,
                                         .context = measure,

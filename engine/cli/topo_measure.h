@@ -1,12 +1,13 @@
 /*
  * Rates between ranks as they are: every pair alone, and all ranks in pairs at once, beside what
- * the model of a machine says.
+ * the model of a machine gives.
  */
 #ifndef TESSERA_CLI_TOPO_MEASURE_H
 #define TESSERA_CLI_TOPO_MEASURE_H
 
-#include "cli/open_comm.h"
-#include "cli/topo.h"
+#include "config/config_comm.h"
+#include "job/open_comm.h"
+#include "topology/draw/topo.h"
 
 #define TESS__MEASURE_REPEATS 5
 
@@ -18,10 +19,12 @@ struct tess__measured_pair {
 
 struct tess__measure {
     int32_t rank_count;
-    double bytes;               /* of a message, at most */
-    struct tess__open_comm how; /* comm is never AUTO */
-    struct tess__peers *peers;  /* NULL: ranks are started here; how.peers is the same */
-    int32_t slot, slot_count;   /* with peers: this rank's place on its host; 0 of 0: not told */
+    double bytes; /* of a message, at most */
+    struct tess__open_comm how;
+    struct tess_options *options; /* defaults of the communicators */
+    struct tess_comm_options comm;
+    struct tess__peers *peers; /* NULL: ranks are started here; how.peers is the same */
+    int32_t slot, slot_count;  /* with peers: this rank's place on its host; 0 of 0: unknown */
     struct tess__measured_pair *pair; /* [rank_count * rank_count] both ways the same */
 };
 

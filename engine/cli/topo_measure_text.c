@@ -1,18 +1,18 @@
 /*
- * How measured rates are told: a matrix of pairs alone, a matrix of what is left of that when all
- * send at once, and both beside the model by kind of path.
+ * How measured rates are printed: a matrix of pairs alone, a matrix of what is left of that when
+ * all send at once, and both beside the model by kind of path.
  */
 #include "cli/topo_measure.h"
 
-#include "cli/text.h"
 #include "tessera/check.h"
-#include "topology/constants.h"
+#include "text/text.h"
+#include "topology/machine/rates.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #define MEASURE_MATRIX_MAX 16  /* ranks */
-#define MEASURE_SHARED     0.7 /* left of a rate: below it pairs are said to share something */
+#define MEASURE_SHARED     0.7 /* left of a rate: below it pairs are reported to share a link */
 
 static const struct tess__measured_pair *measure_pair(const struct tess__measure *measure,
                                                       int32_t a, int32_t b)
@@ -92,7 +92,7 @@ static void measure_line(const struct tess__measure *measure, const struct tess_
             left += measure_left(pair);
         }
     }
-    qsort(scratch, (size_t)pairs, sizeof *scratch, measure_compare);
+    qsort(scratch, (size_t)pairs, sizeof(*scratch), measure_compare);
     /* Inside a processor the model has no rate. */
     if (topo && class.model_gbs < TESS_GBS_LOCAL)
         tess__topo_gbs(class.model_gbs, model);
@@ -107,8 +107,8 @@ static enum tess_status measure_table(const struct tess__measure *measure,
 {
     int32_t count = measure->rank_count, classes = 0;
     size_t pairs = (size_t)count * (size_t)count;
-    double *scratch = malloc(pairs * sizeof *scratch);
-    struct measure_class *class = malloc(pairs * sizeof *class);
+    double *scratch = malloc(pairs * sizeof(*scratch));
+    struct measure_class *class = malloc(pairs * sizeof(*class));
     if (!scratch || !class) {
         free(scratch);
         free(class);
@@ -117,7 +117,7 @@ static enum tess_status measure_table(const struct tess__measure *measure,
     for (int32_t a = 0; a < count; a++)
         for (int32_t b = a + 1; b < count; b++)
             class[classes++] = measure_class_of(topo, a, b);
-    qsort(class, (size_t)classes, sizeof *class, measure_compare_classes);
+    qsort(class, (size_t)classes, sizeof(*class), measure_compare_classes);
     fprintf(out, "\n  %-5s %6s %11s %10s %10s %10s %11s %12s\n", "path", "pairs", "model GB/s",
             "least", "median", "most", "at once", "latency us");
     for (int32_t i = 0; i < classes; i++)
@@ -126,13 +126,6 @@ static enum tess_status measure_table(const struct tess__measure *measure,
     free(scratch);
     free(class);
     return TESS_OK;
-}
-
-static const char *measure_over(const struct tess__measure *measure)
-{
-    return measure->how.comm == TESS_COMM_MPI   ? "MPI"
-           : measure->how.comm == TESS_COMM_TCP ? "sockets"
-                                                : "shared memory";
 }
 
 enum tess_status tess__measure_print(const struct tess__measure *measure,
@@ -144,9 +137,11 @@ enum tess_status tess__measure_print(const struct tess__measure *measure,
         for (int32_t b = a + 1; b < count; b++)
             shared += measure_left(measure_pair(measure, a, b)) < MEASURE_SHARED;
     fprintf(out,
-            "\nmeasured over %s: two ranks send to each other up to %s of the host's memory, GB/s "
+            "\nmeasured with --comm %s: two ranks send to each other up to %s of the host's "
+            "memory, GB/s "
             "in each\ndirection, median of %d\n",
-            measure_over(measure), tess__text_bytes(measure->bytes, bytes), TESS__MEASURE_REPEATS);
+            measure->how.kind->name, tess__text_bytes(measure->bytes, bytes),
+            TESS__MEASURE_REPEATS);
     if (count <= MEASURE_MATRIX_MAX) {
         fprintf(out, "\neach pair alone\n");
         measure_matrix(measure, false, out);

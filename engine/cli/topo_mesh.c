@@ -1,11 +1,11 @@
 /*
  * tessera topo --mesh: where the ranks of a mesh of axes go on a machine, and what that costs. The
- * words of the option; the mapping is topology/map.h's.
+ * words of the option; the mapping is topology/map/map.h's.
  */
-#include "cli/topo.h"
+#include "topology/draw/topo.h"
 
 #include "tessera/check.h"
-#include "topology/map.h"
+#include "topology/map/map.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -44,11 +44,11 @@ static enum tess_status mesh_word(struct mesh *mesh, const char *word)
     bool good = colon[1] >= '1' && colon[1] <= '9' && count <= TESS_TOPO_NODES_MAX;
     if (good && *end == ':') {
         const char *number = end + 1;
-        good = strspn(number, "0123456789.") == strlen(number) && *number != '\0';
+        good = strspn(number, "0123456789.") == strlen(number) && *number;
         gigabytes = strtod(number, &end);
-        good = good && *end == '\0' && gigabytes > 0 && gigabytes <= 1e6;
+        good = good && !*end && gigabytes > 0 && gigabytes <= 1e6;
     }
-    if (!good || *end != '\0')
+    if (!good || *end)
         return mesh_fail(word);
     *axis = (struct tess_map_axis){.name = name,
                                    .count = (int32_t)count,
@@ -62,10 +62,10 @@ static enum tess_status mesh_read(const char *text, struct mesh *mesh)
 {
     char copy[256], *rest = copy, *word;
     *mesh = (struct mesh){.ranks = 1};
-    if (strlen(text) >= sizeof copy)
+    if (strlen(text) >= sizeof(copy))
         return mesh_fail(text);
-    snprintf(copy, sizeof copy, "%s", text);
-    while ((word = strtok_r(rest, " ,", &rest)) != NULL)
+    snprintf(copy, sizeof(copy), "%s", text);
+    while ((word = strtok_r(rest, " ,", &rest)))
         TESS_TRY(mesh_word(mesh, word));
     return mesh->count > 0 ? TESS_OK : mesh_fail(text);
 }
@@ -73,7 +73,7 @@ static enum tess_status mesh_read(const char *text, struct mesh *mesh)
 enum tess_status tess__topo_check_mesh(const struct tess__topo_options *options)
 {
     struct mesh mesh;
-    return options->mesh[0] != '\0' ? mesh_read(options->mesh, &mesh) : TESS_OK;
+    return options->mesh[0] ? mesh_read(options->mesh, &mesh) : TESS_OK;
 }
 
 enum tess_status tess__topo_print_mesh(const struct tess__topo *topo, FILE *out)
@@ -88,7 +88,7 @@ enum tess_status tess__topo_print_mesh(const struct tess__topo *topo, FILE *out)
                   "--mesh '%s' is of %lld ranks, and there are %d devices: choose as many with "
                   "--devices",
                   topo->options->mesh, (long long)mesh.ranks, (int)devices);
-    int32_t *place = malloc((size_t)devices * sizeof *place);
+    int32_t *place = malloc((size_t)devices * sizeof(*place));
     if (!place)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory left for the mesh");
     for (int32_t i = 0; i < devices; i++)

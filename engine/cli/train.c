@@ -1,9 +1,8 @@
 /* tessera train: the command's options and help; the training itself is train_run.c's. */
-#include "cli/train.h"
-#include "cli/args.h"
-#include "cli/command.h"
-#include "cli/launch_env.h"
+#include "run/train.h"
+#include "job/launch_env.h"
 #include "tessera/check.h"
+#include "text/command.h"
 
 #include <stdio.h>
 
@@ -14,7 +13,7 @@ static const struct tess_option train_option_table[] = {
      TESS_WORLD_RANKS_MAX - 1, NULL,
      "rank whose plan --explain prints: its units, its part of the layers, its memory"},
     {"trace", TESS_OPTION_STRING, offsetof(struct tess__train_options, trace), "", 0, 0, NULL,
-     "file for a time line of every rank, to be looked at in ui.perfetto.dev: what it computed, "
+     "file for a time line of every rank, for ui.perfetto.dev: what it computed, "
      "its communication, what it waited for; empty writes none"},
     {"trace-first", TESS_OPTION_INT, offsetof(struct tess__train_options, trace_first), "1", 1,
      1e12, NULL,
@@ -25,58 +24,50 @@ static const struct tess_option train_option_table[] = {
      NULL, "folder for an event file that TensorBoard reads; empty writes none"},
     {"watch", TESS_OPTION_CHOICE, offsetof(struct tess__train_options, watch), "auto", 0, 0,
      "auto|on|off",
-     "write what the driver tells of GPUs (utilisation, memory, power) to metrics.jsonl once a "
+     "write what the driver reports about GPUs (utilisation, memory, power) to metrics.jsonl once "
+     "a "
      "second: auto, of those that the run computes on; on, of all of this machine"},
     {NULL, TESS_OPTION_BOOL, 0, NULL, 0, 0, NULL, NULL},
 };
 
-static enum tess_status train_help(int argc, char **argv)
-{
-    struct tess__train_options target;
-    struct tess_config_table table = {"", train_option_table, &target};
+static const char train_usage[] =
+    "usage: tessera train [CONFIG] [--option value ...] [--set option=value ...]\n"
+    "\n"
+    "Train a model on several ranks of this machine. CONFIG is a YAML file whose keys are the\n"
+    "options below; the command line wins over the file, the file over the environment\n"
+    "(TESSERA_BATCH_SIZE for --batch-size).\n"
+    "\n"
+    "examples\n"
+    "  tessera train configs/labs/fashion_cnn.yaml --strategy fsdp --ranks 4\n"
+    "  tessera train configs/labs/fashion_mlp.yaml --precision bf16 --epochs 3 --run out\n"
+    "  tessera train configs/labs/fashion_mlp.yaml --strategy zero1 --explain\n"
+    "  tessera train --data synthetic --steps 100\n"
+    "  tessera train configs/models/tiny-gpt.yaml --strategy fsdp+tp+pp --ranks 8\n"
+    "  tessera train configs/models/tiny-gpt.yaml --strategy ddp+pp --mesh data=2,stage=4\n"
+    "\n"
+    "Under torchrun, mpirun or srun (RANK, WORLD_SIZE, LOCAL_RANK, or their own variables) it is\n"
+    "one rank of the job, on the device of its local rank; on the host, ranks communicate over\n"
+    "MPI or sockets (--comm). mpirun and srun need no MASTER_ADDR and MASTER_PORT.\n"
+    "Ranks are numbered by the network's topology: --topology.order.\n"
+    "\n"
+    "--run DIR writes DIR/metrics.jsonl, one JSON object a line; the last one holds the final\n"
+    "hash of the parameters, loss, accuracy, speed and memory. Ctrl-C ends all ranks.\n"
+    "--trace FILE writes time lines, also when the run is interrupted or a rank fails.\n";
 
-    printf(
-        "usage: tessera train [CONFIG] [--option value ...] [--set option=value ...]\n\n"
-        "Train a model on several ranks of this machine. CONFIG is a YAML file whose keys are the\n"
-        "options below; the command line wins over the file, the file over the environment\n"
-        "(TESSERA_BATCH_SIZE for --batch-size).\n\n"
-        "examples\n"
-        "  tessera train configs/labs/fashion_cnn.yaml --strategy fsdp --ranks 4\n"
-        "  tessera train configs/labs/fashion_mlp.yaml --precision bf16 --epochs 3 --run out\n"
-        "  tessera train configs/labs/fashion_mlp.yaml --strategy zero1 --explain\n"
-        "  tessera train --data synthetic --steps 100\n"
-        "  tessera train configs/models/tiny-gpt.yaml --strategy fsdp+tp+pp --ranks 8\n"
-        "  tessera train configs/models/tiny-gpt.yaml --strategy ddp+pp --mesh data=2,stage=4\n\n"
-        "Started by torchrun, mpirun or srun (RANK, WORLD_SIZE, LOCAL_RANK, or theirs) it is one\n"
-        "rank of the job, on the device of its local rank; on the host ranks talk by MPI or by\n"
-        "sockets (--comm). mpirun and srun need no MASTER_ADDR and MASTER_PORT.\n"
-        "Ranks are numbered as the network is built: --topology.order.\n\n"
-        "--run DIR writes DIR/metrics.jsonl, one JSON object a line; the last one holds the final\n"
-        "hash of the parameters, loss, accuracy, speed and memory. Ctrl-C ends all ranks.\n"
-        "--trace FILE writes time lines, also when the run is interrupted or a rank fails.\n\n");
-    return tess_config_print_help(argc, argv, &table, 1);
-}
-
-int tess__command_train(int argc, char **argv)
+static int train_command(struct tess__call *call)
 {
     struct tess__train_options options;
     struct tess_config_table table = {"", train_option_table, &options};
     struct tess_boot_env env;
-    struct tess_place place = {0};
+    struct tess_started place = {0};
     struct tess_config *config = NULL;
     struct tess_dataset *dataset = NULL;
     struct tess__trained trained;
-    struct tess__args args;
-    enum tess_status status = tess__args_init(&args, argc, argv);
-
-    if (status == TESS_OK && tess__args_has(&args, "help"))
-        return tess_status_exit_code(train_help(argc, argv));
+    enum tess_status status = tess__peers_find(&env, &place);
     if (status == TESS_OK)
-        status = tess__peers_find(&env, &place);
-    if (status == TESS_OK)
-        status = tess_config_open_placed(argc, argv, &table, 1,
-                                         place.starter != NULL ? &place : NULL, &config);
-    options.placed = place.starter != NULL ? &env : NULL;
+        status = tess_config_open_placed(call->args.count, call->args.word, &table, 1,
+                                         place.starter ? &place : NULL, &config);
+    options.placed = place.starter ? &env : NULL;
     if (status == TESS_OK)
         status = tess__run_open_data(config, &dataset);
     if (status == TESS_OK)
@@ -85,3 +76,13 @@ int tess__command_train(int argc, char **argv)
     tess_config_close(config);
     return tess_status_exit_code(status);
 }
+
+const struct tess__command tess__command_train = {
+    .name = "train",
+    .summary = "train a model on several ranks under one strategy",
+    .usage = train_usage,
+    .table = train_option_table,
+    .options_size = sizeof(struct tess__train_options),
+    .reads = TESS__READS_TRAINING,
+    .run = train_command,
+};

@@ -1,13 +1,76 @@
-/* Calls in words, for the messages of this room. */
+/* What communicators share of calls and groups: sizes, messages, and the order of a split. */
 #ifndef TESSERA_COMM_CALL_H
 #define TESSERA_COMM_CALL_H
 
 #include "tessera/comm.h"
+
+/* Arrays of `count` elements in a rank's source and target. */
+static inline size_t tess__call_source_parts(const struct tess_comm *comm,
+                                             enum tess_collective collective)
+{
+    return collective == TESS_COLLECTIVE_REDUCE_SCATTER || collective == TESS_COLLECTIVE_ALL_TO_ALL
+               ? (size_t)comm->rank_count
+               : 1;
+}
+
+static inline size_t tess__call_target_parts(const struct tess_comm *comm,
+                                             enum tess_collective collective)
+{
+    return collective == TESS_COLLECTIVE_ALL_GATHER || collective == TESS_COLLECTIVE_ALL_TO_ALL
+               ? (size_t)comm->rank_count
+               : 1;
+}
+
+static inline size_t tess__call_source_bytes(const struct tess_comm *comm,
+                                             const struct tess_comm_call *call)
+{
+    return tess__call_source_parts(comm, call->collective) * call->count *
+           tess_dtype_bytes(call->dtype);
+}
 
 /* "all_reduce at fit.c:87"; without a site "all_reduce". */
 void tess__call_name(const struct tess_comm_call *call, char *text, size_t text_bytes);
 
 /* "reduce of 4096 f32 (sum) with root 2 at fit.c:87". */
 void tess__call_describe(const struct tess_comm_call *call, char *text, size_t text_bytes);
+
+/* The error of ranks that make different calls; own and theirs as tess__call_describe. */
+void tess__call_differs(uint64_t number, int32_t rank, const char *own, int32_t peer,
+                        const char *theirs, char *text, size_t text_bytes);
+
+/* The error of a message whose two ends differ. */
+struct tess__message_end {
+    int32_t rank;
+    uint64_t count;
+    int32_t dtype;
+    bool device;
+};
+void tess__message_differs(uint64_t number, const struct tess__message_end *send,
+                           const struct tess__message_end *recv, char *text, size_t text_bytes);
+
+/* What a rank gives in a split. */
+struct tess__split {
+    int32_t color, key;
+};
+/* The ranks [rank_count] of `rank`'s color, ordered by (key, rank); returns how many, and at
+ * index_out which of them is `rank`. */
+static inline int32_t tess__split_members(const struct tess__split *all, int32_t rank_count,
+                                          int32_t rank, int32_t *member_out, int32_t *index_out)
+{
+    int32_t count = 0;
+
+    for (int32_t r = 0; r < rank_count; r++) {
+        if (all[r].color != all[rank].color)
+            continue;
+        int32_t at = count++;
+        for (; at > 0 && all[member_out[at - 1]].key > all[r].key; at--)
+            member_out[at] = member_out[at - 1];
+        member_out[at] = r;
+    }
+    for (int32_t i = 0; i < count; i++)
+        if (member_out[i] == rank)
+            *index_out = i;
+    return count;
+}
 
 #endif

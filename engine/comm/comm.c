@@ -1,6 +1,6 @@
 /*
- * The public side of every communicator: argument checks, counters, the access hook, the observer,
- * events, and calls in words. What moves data is the backend behind tess_comm_ops.
+ * The public side of every communicator: argument checks, counters, the access hook, the observer
+ * and events. What moves data is the backend behind tess_comm_ops.
  */
 #include "tessera/comm.h"
 
@@ -9,46 +9,9 @@
 #include "comm/marks.h"
 #include "tessera/check.h"
 
-#include <stdio.h>
-
 __thread const char *tess_comm_site = "";
 
-static const char *const comm_collective_text[] = {
-#define COMM_COLLECTIVE_TEXT(word, text) text,
-    TESS_COLLECTIVE_LIST(COMM_COLLECTIVE_TEXT)
-#undef COMM_COLLECTIVE_TEXT
-};
-
-const char *tess_collective_name(enum tess_collective collective)
-{
-    return (unsigned)collective < TESS_COLLECTIVE_COUNT ? comm_collective_text[collective]
-                                                        : "unknown";
-}
-
-void tess__call_name(const struct tess_comm_call *call, char *text, size_t text_bytes)
-{
-    snprintf(text, text_bytes, "%s%s%s", tess_collective_name(call->collective),
-             call->site[0] != '\0' ? " at " : "", call->site);
-}
-
-void tess__call_describe(const struct tess_comm_call *call, char *text, size_t text_bytes)
-{
-    static const char *const reduce_text[] = {" (sum)", " (max)", " (min)"};
-    enum tess_collective kind = call->collective;
-    bool sums = kind == TESS_COLLECTIVE_ALL_REDUCE || kind == TESS_COLLECTIVE_REDUCE_SCATTER ||
-                kind == TESS_COLLECTIVE_REDUCE;
-    char what[64] = "", with[40] = "";
-    if (kind != TESS_COLLECTIVE_BARRIER)
-        snprintf(what, sizeof what, " of %zu %s%s%s", call->count, tess_dtype_name(call->dtype),
-                 sums ? reduce_text[(unsigned)call->reduce % 3] : "",
-                 call->device ? " in device memory" : "");
-    if (kind == TESS_COLLECTIVE_BROADCAST || kind == TESS_COLLECTIVE_REDUCE)
-        snprintf(with, sizeof with, " with root %d", (int)call->peer);
-    snprintf(text, text_bytes, "%s%s%s%s%s", tess_collective_name(kind), what, with,
-             call->site[0] != '\0' ? " at " : "", call->site);
-}
-
-void tess__comm_called(struct tess_comm *comm, const struct tess_comm_call *call, uint64_t ticket)
+void tess_comm_called(struct tess_comm *comm, const struct tess_comm_call *call, uint64_t ticket)
 {
     if (comm->quiet) {
         comm->quiet_ticket = ticket;
@@ -67,12 +30,6 @@ void tess__comm_called(struct tess_comm *comm, const struct tess_comm_call *call
         observer->called(observer->context, comm, call, ticket);
 }
 
-void tess__comm_waited(struct tess_comm *comm, int32_t phase, double wait_s)
-{
-    comm->stats.wait_s += wait_s;
-    tess__comm_root(comm)->phase_wait_s[phase] += wait_s;
-}
-
 /* A call that is counted by the host's clock is complete. */
 static void comm_landed(struct tess_comm *comm)
 {
@@ -85,7 +42,7 @@ static void comm_landed(struct tess_comm *comm)
         root->family_s += now_s - root->family_since_s;
 }
 
-void tess__comm_completed(struct tess_comm *comm, uint64_t ticket)
+void tess_comm_completed(struct tess_comm *comm, uint64_t ticket)
 {
     /* The user's earlier calls may complete in quiet; own calls are waited for one by one. */
     if (comm->quiet && ticket == comm->quiet_ticket)
@@ -108,21 +65,6 @@ static bool comm_overlaps(const void *a, size_t a_bytes, const void *b, size_t b
 {
     uintptr_t x = (uintptr_t)a, y = (uintptr_t)b;
     return a_bytes > 0 && b_bytes > 0 && x < y + b_bytes && y < x + a_bytes;
-}
-
-/* Elements that a rank hands in and takes out, in units of count. */
-static size_t comm_source_parts(const struct tess_comm *comm, enum tess_collective collective)
-{
-    bool many =
-        collective == TESS_COLLECTIVE_REDUCE_SCATTER || collective == TESS_COLLECTIVE_ALL_TO_ALL;
-    return many ? (size_t)comm->rank_count : 1;
-}
-
-static size_t comm_target_parts(const struct tess_comm *comm, enum tess_collective collective)
-{
-    bool many =
-        collective == TESS_COLLECTIVE_ALL_GATHER || collective == TESS_COLLECTIVE_ALL_TO_ALL;
-    return many ? (size_t)comm->rank_count : 1;
 }
 
 #define COMM_NAME_MAX 120
@@ -169,8 +111,8 @@ static enum tess_status comm_check_memory(const struct tess_comm *comm,
         in_place = source == target + share;
     if (kind == TESS_COLLECTIVE_ALL_TO_ALL)
         in_place = false;
-    if (!in_place && comm_overlaps(source, bytes * comm_source_parts(comm, kind), target,
-                                   bytes * comm_target_parts(comm, kind)))
+    if (!in_place && comm_overlaps(source, bytes * tess__call_source_parts(comm, kind), target,
+                                   bytes * tess__call_target_parts(comm, kind)))
         TESS_FAIL(
             TESS_ERR_COMM,
             "%s: source and target overlap; make them distinct, or the same as tessera/comm.h "
@@ -272,114 +214,88 @@ static enum tess_status comm_call(struct tess_comm *comm, struct tess_comm_call 
     return comm_wait(comm, event.ticket, comm->called_s);
 }
 
+/* Where only some calls have a root or a reduction, the others give -1 and TESS_REDUCE_SUM. */
+static enum tess_status comm_data(struct tess_comm *comm, enum tess_collective collective,
+                                  const void *source, void *target, size_t count,
+                                  enum tess_dtype dtype, enum tess_reduce reduce, int32_t peer,
+                                  struct tess_event *event_out)
+{
+    const struct tess_comm_call call = {.collective = collective,
+                                        .reduce = reduce,
+                                        .dtype = dtype,
+                                        .source = source,
+                                        .target = target,
+                                        .count = count,
+                                        .peer = peer};
+    return comm_call(comm, call, event_out);
+}
+
 enum tess_status(tess_comm_all_reduce)(struct tess_comm *comm, const void *source, void *target,
                                        size_t count, enum tess_dtype dtype, enum tess_reduce reduce,
                                        struct tess_event *event_out)
 {
-    struct tess_comm_call call = {.collective = TESS_COLLECTIVE_ALL_REDUCE,
-                                  .reduce = reduce,
-                                  .dtype = dtype,
-                                  .source = source,
-                                  .target = target,
-                                  .count = count,
-                                  .peer = -1};
-    return comm_call(comm, call, event_out);
+    return comm_data(comm, TESS_COLLECTIVE_ALL_REDUCE, source, target, count, dtype, reduce, -1,
+                     event_out);
 }
 
 enum tess_status(tess_comm_reduce_scatter)(struct tess_comm *comm, const void *source, void *target,
                                            size_t count, enum tess_dtype dtype,
                                            enum tess_reduce reduce, struct tess_event *event_out)
 {
-    struct tess_comm_call call = {.collective = TESS_COLLECTIVE_REDUCE_SCATTER,
-                                  .reduce = reduce,
-                                  .dtype = dtype,
-                                  .source = source,
-                                  .target = target,
-                                  .count = count,
-                                  .peer = -1};
-    return comm_call(comm, call, event_out);
+    return comm_data(comm, TESS_COLLECTIVE_REDUCE_SCATTER, source, target, count, dtype, reduce, -1,
+                     event_out);
 }
 
 enum tess_status(tess_comm_all_gather)(struct tess_comm *comm, const void *source, void *target,
                                        size_t count, enum tess_dtype dtype,
                                        struct tess_event *event_out)
 {
-    struct tess_comm_call call = {.collective = TESS_COLLECTIVE_ALL_GATHER,
-                                  .dtype = dtype,
-                                  .source = source,
-                                  .target = target,
-                                  .count = count,
-                                  .peer = -1};
-    return comm_call(comm, call, event_out);
+    return comm_data(comm, TESS_COLLECTIVE_ALL_GATHER, source, target, count, dtype,
+                     TESS_REDUCE_SUM, -1, event_out);
 }
 
 enum tess_status(tess_comm_broadcast)(struct tess_comm *comm, void *data, size_t count,
                                       enum tess_dtype dtype, int32_t root,
                                       struct tess_event *event_out)
 {
-    struct tess_comm_call call = {.collective = TESS_COLLECTIVE_BROADCAST,
-                                  .dtype = dtype,
-                                  .source = data,
-                                  .target = data,
-                                  .count = count,
-                                  .peer = root};
-    return comm_call(comm, call, event_out);
+    return comm_data(comm, TESS_COLLECTIVE_BROADCAST, data, data, count, dtype, TESS_REDUCE_SUM,
+                     root, event_out);
 }
 
 enum tess_status(tess_comm_reduce)(struct tess_comm *comm, const void *source, void *target,
                                    size_t count, enum tess_dtype dtype, enum tess_reduce reduce,
                                    int32_t root, struct tess_event *event_out)
 {
-    struct tess_comm_call call = {.collective = TESS_COLLECTIVE_REDUCE,
-                                  .reduce = reduce,
-                                  .dtype = dtype,
-                                  .source = source,
-                                  .target = target,
-                                  .count = count,
-                                  .peer = root};
-    return comm_call(comm, call, event_out);
+    return comm_data(comm, TESS_COLLECTIVE_REDUCE, source, target, count, dtype, reduce, root,
+                     event_out);
 }
 
 enum tess_status(tess_comm_all_to_all)(struct tess_comm *comm, const void *source, void *target,
                                        size_t count, enum tess_dtype dtype,
                                        struct tess_event *event_out)
 {
-    struct tess_comm_call call = {.collective = TESS_COLLECTIVE_ALL_TO_ALL,
-                                  .dtype = dtype,
-                                  .source = source,
-                                  .target = target,
-                                  .count = count,
-                                  .peer = -1};
-    return comm_call(comm, call, event_out);
+    return comm_data(comm, TESS_COLLECTIVE_ALL_TO_ALL, source, target, count, dtype,
+                     TESS_REDUCE_SUM, -1, event_out);
 }
 
 enum tess_status(tess_comm_send)(struct tess_comm *comm, const void *source, size_t count,
                                  enum tess_dtype dtype, int32_t peer, struct tess_event *event_out)
 {
-    struct tess_comm_call call = {.collective = TESS_COLLECTIVE_SEND,
-                                  .dtype = dtype,
-                                  .source = source,
-                                  .count = count,
-                                  .peer = peer};
-    return comm_call(comm, call, event_out);
+    return comm_data(comm, TESS_COLLECTIVE_SEND, source, NULL, count, dtype, TESS_REDUCE_SUM, peer,
+                     event_out);
 }
 
 enum tess_status(tess_comm_recv)(struct tess_comm *comm, void *target, size_t count,
                                  enum tess_dtype dtype, int32_t peer, struct tess_event *event_out)
 {
-    struct tess_comm_call call = {.collective = TESS_COLLECTIVE_RECV,
-                                  .dtype = dtype,
-                                  .target = target,
-                                  .count = count,
-                                  .peer = peer};
-    return comm_call(comm, call, event_out);
+    return comm_data(comm, TESS_COLLECTIVE_RECV, NULL, target, count, dtype, TESS_REDUCE_SUM, peer,
+                     event_out);
 }
 
 enum tess_status(tess_comm_barrier)(struct tess_comm *comm)
 {
-    struct tess_comm_call call = {
-        .collective = TESS_COLLECTIVE_BARRIER, .dtype = TESS_U8, .peer = -1};
-    return comm_call(comm, call, NULL);
+    return comm_data(comm, TESS_COLLECTIVE_BARRIER, NULL, NULL, 0, TESS_U8, TESS_REDUCE_SUM, -1,
+                     NULL);
 }
 
 enum tess_status tess_event_wait(struct tess_event *event)

@@ -4,6 +4,7 @@
  */
 #include "comm/world.h"
 #include "tessera/check.h"
+#include "tessera/communicator.h"
 #include "tessera/version.h"
 
 #include <stdlib.h>
@@ -25,7 +26,7 @@ static enum tess_status self_call(struct tess_comm *comm, const struct tess_comm
                                   uint64_t *ticket_out)
 {
     *ticket_out = ++((struct self_comm *)comm)->call_count;
-    tess__comm_called(comm, call, *ticket_out);
+    tess_comm_called(comm, call, *ticket_out);
     /* With one rank the sum is the value and the only share is the whole. */
     bool copies = call->collective != TESS_COLLECTIVE_BROADCAST &&
                   call->collective != TESS_COLLECTIVE_BARRIER;
@@ -37,8 +38,8 @@ static enum tess_status self_call(struct tess_comm *comm, const struct tess_comm
     else if (bytes > 0)
         memcpy(call->target, call->source, bytes);
     if (call->device)
-        tess__comm_given(comm, *ticket_out, comm->queue);
-    tess__comm_completed(comm, *ticket_out);
+        tess_comm_given(comm, *ticket_out, comm->queue);
+    tess_comm_completed(comm, *ticket_out);
     return status;
 }
 
@@ -53,7 +54,7 @@ static enum tess_status self_alloc(struct tess_comm *comm, size_t bytes, void **
     struct self_comm *self = (struct self_comm *)comm;
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
     size_t whole = (bytes + page) / page * page;
-    struct self_block *block = malloc(sizeof *block);
+    struct self_block *block = malloc(sizeof(*block));
     void *memory = whole >= bytes ? aligned_alloc(page, whole) : NULL;
     if (block == NULL || memory == NULL) {
         free(block);
@@ -90,7 +91,7 @@ static enum tess_status self_split(struct tess_comm *comm, int32_t color, int32_
 
 static void self_abort(struct tess_comm *comm, const char *reason)
 {
-    (void)comm, (void)reason; /* nobody else to tell */
+    (void)comm, (void)reason; /* there is no other rank */
 }
 
 static void self_close(struct tess_comm *comm)
@@ -102,9 +103,6 @@ static void self_close(struct tess_comm *comm)
 }
 
 static const struct tess_comm_ops self_ops = {
-    .abi = TESS_ABI,
-    .name = "self",
-    .summary = "one rank by itself",
     .call = self_call,
     .wait = self_wait,
     .alloc = self_alloc,
@@ -116,10 +114,26 @@ static const struct tess_comm_ops self_ops = {
 
 enum tess_status tess_comm_self_open(enum tess_order order, struct tess_comm **comm_out)
 {
-    struct self_comm *self = calloc(1, sizeof *self);
+    struct self_comm *self = calloc(1, sizeof(*self));
     if (self == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "cannot allocate a communicator");
     self->comm = (struct tess_comm){.ops = &self_ops, .rank_count = 1, .order = order};
     *comm_out = &self->comm;
     return TESS_OK;
 }
+
+static enum tess_status self_open(const struct tess_comm_request *request,
+                                  struct tess_comm **comm_out)
+{
+    return tess_comm_self_open(request->order, comm_out);
+}
+
+extern const struct tess_communicator_ops tess_communicator_self;
+const struct tess_communicator_ops tess_communicator_self = {
+    .abi = TESS_ABI,
+    .name = "self",
+    .summary = "one rank",
+    .host = TESS_COMM_ALONE,
+    .device = TESS_COMM_ALONE,
+    .open = self_open,
+};

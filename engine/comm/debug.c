@@ -7,7 +7,6 @@
 
 #include "comm/call.h"
 #include "tessera/check.h"
-#include "tessera/version.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,7 +15,7 @@
 #define DEBUG_SIDES_MAX 4 /* named in a message */
 #define DEBUG_TEXT_MAX  960
 
-/* Not a collective for anybody else. */
+/* Not a collective outside this file. */
 #define DEBUG_SPLIT TESS_COLLECTIVE_COUNT
 
 /* What a rank is about to do, as it is sent to the others. */
@@ -55,10 +54,10 @@ static void debug_called(void *context, const struct tess_comm *inner,
 {
     (void)inner;
     struct debug_comm *debug = context;
-    tess__comm_called(&debug->comm, call, ticket);
+    tess_comm_called(&debug->comm, call, ticket);
 }
 
-/* Bytes are counted by whoever moves them, at the latest when a call is complete. */
+/* The communicator below counts bytes, at the latest when a call is complete. */
 static void debug_count(struct debug_comm *debug)
 {
     debug->comm.stats.sent_bytes = debug->inner->stats.sent_bytes;
@@ -70,7 +69,7 @@ static void debug_completed(void *context, const struct tess_comm *inner, uint64
     (void)inner;
     struct debug_comm *debug = context;
     debug_count(debug);
-    tess__comm_completed(&debug->comm, ticket);
+    tess_comm_completed(&debug->comm, ticket);
 }
 
 static void debug_describe_call(const struct debug_intent *intent, char *text, size_t text_bytes)
@@ -109,7 +108,7 @@ static struct debug_intent debug_intent_of(const struct debug_comm *debug,
                                            const struct tess_comm_call *call)
 {
     struct debug_intent intent;
-    memset(&intent, 0, sizeof intent); /* holes too: it is sent as bytes */
+    memset(&intent, 0, sizeof(intent)); /* holes too: it is sent as bytes */
     intent.count = call->count;
     intent.collective = (int32_t)call->collective;
     intent.reduce = (int32_t)call->reduce;
@@ -122,7 +121,7 @@ static struct debug_intent debug_intent_of(const struct debug_comm *debug,
         intent.unit = atomic_load_explicit(&debug->board->unit, memory_order_relaxed);
         intent.step = atomic_load_explicit(&debug->board->step, memory_order_relaxed);
     }
-    snprintf(intent.site, sizeof intent.site, "%s", call->site);
+    snprintf(intent.site, sizeof(intent.site), "%s", call->site);
     return intent;
 }
 
@@ -192,9 +191,9 @@ static void debug_explain(const struct debug_comm *debug, const struct debug_sid
         told[s] = true;
         char ranks[80], call[120], doing[120];
         const struct debug_intent *intent = &debug->all[side[s].first];
-        debug_name_ranks(debug, side_of, s, ranks, sizeof ranks);
-        debug_describe_call(intent, call, sizeof call);
-        debug_describe_doing(debug, intent, doing, sizeof doing);
+        debug_name_ranks(debug, side_of, s, ranks, sizeof(ranks));
+        debug_describe_call(intent, call, sizeof(call));
+        debug_describe_doing(debug, intent, doing, sizeof(doing));
         used += (size_t)snprintf(text + used, text_bytes - used, "%s%s: %s%s", i > 0 ? "; " : "",
                                  ranks, call, doing);
     }
@@ -209,14 +208,14 @@ static enum tess_status debug_compare(struct debug_comm *debug, const struct tes
     struct debug_intent bare = own;
     char described[120];
     bare.site[0] = '\0';
-    debug_describe_call(&bare, described, sizeof described);
+    debug_describe_call(&bare, described, sizeof(described));
     debug->compared++;
-    /* What a time-out says of the exchange. */
-    snprintf(debug->site, sizeof debug->site, "%s (comparing ranks before collective %llu, %s)",
+    /* The text of a time-out in the exchange. */
+    snprintf(debug->site, sizeof(debug->site), "%s (comparing ranks before collective %llu, %s)",
              own.site[0] != '\0' ? own.site : "an unknown place",
              (unsigned long long)debug->compared, described);
     tess_comm_site = debug->site;
-    TESS_TRY((tess_comm_all_gather)(debug->side, &own, debug->all, sizeof own, TESS_U8, NULL));
+    TESS_TRY((tess_comm_all_gather)(debug->side, &own, debug->all, sizeof(own), TESS_U8, NULL));
 
     struct debug_side side[TESS_WORLD_RANKS_MAX] = {{0}};
     int32_t side_of[TESS_WORLD_RANKS_MAX];
@@ -224,7 +223,7 @@ static enum tess_status debug_compare(struct debug_comm *debug, const struct tes
     if (side_count == 1)
         return TESS_OK;
     char reason[DEBUG_TEXT_MAX];
-    debug_explain(debug, side, side_count, side_of, reason, sizeof reason);
+    debug_explain(debug, side, side_count, side_of, reason, sizeof(reason));
     /* All must have seen the difference for themselves before one of them stops the rest. */
     tess_comm_site = debug->site;
     enum tess_status together = (tess_comm_barrier)(debug->side);
@@ -313,9 +312,6 @@ static void debug_close(struct tess_comm *comm)
 }
 
 static const struct tess_comm_ops debug_ops = {
-    .abi = TESS_ABI,
-    .name = "debug",
-    .summary = "compares what the ranks are about to do, then leaves it to another communicator",
     .call = debug_call,
     .wait = debug_wait,
     .poll = debug_poll,
@@ -327,12 +323,12 @@ static const struct tess_comm_ops debug_ops = {
     .close = debug_close,
 };
 
-/* A wrapper of `inner` that knows what `like` knows. */
+/* A wrapper of `inner` with the settings of `like`. */
 static enum tess_status debug_wrap(struct tess_comm *inner, const struct debug_comm *like,
                                    struct debug_comm **debug_out)
 {
     size_t n = (size_t)inner->rank_count;
-    struct debug_comm *debug = calloc(1, sizeof *debug + n * sizeof debug->all[0]);
+    struct debug_comm *debug = calloc(1, sizeof(*debug) + n * sizeof(debug->all[0]));
     if (debug == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "cannot allocate a communicator of %zu ranks", n);
     debug->comm = (struct tess_comm){.ops = &debug_ops,

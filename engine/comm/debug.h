@@ -1,8 +1,8 @@
 /*
  * A communicator around another one that compares, before every collective, what the ranks of the
- * group are about to do, and stops all of them at the first difference with one message that says
- * who does what. For --debug: it costs a small exchange per call and makes ranks wait for each
- * other.
+ * group are about to do, and stops all of them at the first difference with one message that
+ * names ranks and calls. For --debug: it costs a small exchange per call and makes ranks wait for
+ * each other.
  */
 #ifndef TESSERA_COMM_DEBUG_H
 #define TESSERA_COMM_DEBUG_H
@@ -13,7 +13,7 @@
  * `inner` belongs to the result from then on, on success, and no observer or access hook of its own
  * may be set any more; sums, bits and counters are those of inner, without the exchange (in which
  * ranks wait for a late one, so that wait_s has little of that). `board`:
- * where this rank says what it is doing; NULL: nothing is known. `unit_name` [unit_count], for
+ * this rank's; NULL: none. `unit_name` [unit_count], for
  * messages, may be NULL; both are borrowed until close. Groups that split gives compare too.
  * Collective over inner; takes one more group of it, as does every split.
  *

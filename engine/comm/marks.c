@@ -50,7 +50,7 @@ static struct comm_mark *mark_at(struct comm_marks *marks, uint64_t number)
 
 enum tess_status tess__marks_open(struct tess_queue *queue, struct comm_marks **marks_out)
 {
-    struct comm_marks *marks = calloc(1, sizeof *marks);
+    struct comm_marks *marks = calloc(1, sizeof(*marks));
     if (marks == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "cannot allocate the marks of a communicator");
     marks->queue = queue;
@@ -151,7 +151,7 @@ bool tess__marks_completed(struct tess_comm *comm, uint64_t ticket)
     return true;
 }
 
-void tess__comm_given(struct tess_comm *comm, uint64_t ticket, struct tess_queue *queue)
+void tess_comm_given(struct tess_comm *comm, uint64_t ticket, struct tess_queue *queue)
 {
     struct comm_mark *mark = tess__marks_find(comm, ticket);
     if (mark != NULL)
@@ -189,10 +189,10 @@ void tess__marks_forget(struct comm_marks *marks, const struct tess_comm *comm)
     }
 }
 
-/* ---- counting ------------------------------------------------------------------------------- */
+/* ---- counting -------------------------------------------------------------------------------- */
 
 /* Marks from the first on whose calls have come to an end on the device. When there is no room,
- * calls that nobody has waited for are given up. */
+ * calls that were never waited for are dropped. */
 static enum tess_status marks_ended(struct comm_marks *marks, uint64_t *end_out)
 {
     const bool full = marks->end - marks->first == MARKS_MAX;

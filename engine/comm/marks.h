@@ -33,8 +33,12 @@ static inline struct tess_comm *tess__comm_root(struct tess_comm *comm)
 {
     return comm->root != NULL ? comm->root : comm;
 }
-/* comm.c's: count exposed waiting. */
-void tess__comm_waited(struct tess_comm *comm, int32_t phase, double wait_s);
+/* Count exposed waiting. */
+static inline void tess__comm_waited(struct tess_comm *comm, int32_t phase, double wait_s)
+{
+    comm->stats.wait_s += wait_s;
+    tess__comm_root(comm)->phase_wait_s[phase] += wait_s;
+}
 /* Count what has come to an end. */
 enum tess_status tess__marks_settle(struct comm_marks *marks);
 /* The group is closed. */

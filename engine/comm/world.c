@@ -6,7 +6,7 @@
 
 #include "base/clock.h"
 #include "base/file.h"
-#include "comm/shared.h"
+#include "comm/local/shared.h"
 #include "tessera/check.h"
 
 #include <errno.h>
@@ -42,7 +42,7 @@ static size_t world_window_bytes(int32_t rank_count)
 static int32_t world_cores(void)
 {
     cpu_set_t set;
-    if (sched_getaffinity(0, sizeof set, &set) != 0)
+    if (sched_getaffinity(0, sizeof(set), &set) != 0)
         return (int32_t)sysconf(_SC_NPROCESSORS_ONLN);
     return CPU_COUNT(&set);
 }
@@ -65,7 +65,7 @@ static void world_lay_out(struct tess_world *layout)
     layout->pair_offset = layout->stage_offset + world_round(n * sizeof(struct local_stage), 4096);
     layout->group_bytes =
         layout->pair_offset + world_round(n * n * sizeof(struct local_pair), 4096);
-    layout->group_offset = world_round(sizeof *layout, 4096);
+    layout->group_offset = world_round(sizeof(*layout), 4096);
     layout->window_offset = world_round(
         layout->group_offset + (size_t)layout->group_count * layout->group_bytes, WORLD_HUGE);
     layout->map_bytes = layout->window_offset + n * layout->window_bytes;
@@ -218,13 +218,13 @@ void tess_board_describe(const struct tess_board *board, const char *const *unit
 
     char of_unit[96] = "", at_step[48] = "", waiting[80] = "";
     if (unit >= 0 && unit_name != NULL && unit < unit_count)
-        snprintf(of_unit, sizeof of_unit, " of unit %d (%s)", (int)unit, unit_name[unit]);
+        snprintf(of_unit, sizeof(of_unit), " of unit %d (%s)", (int)unit, unit_name[unit]);
     else if (unit >= 0)
-        snprintf(of_unit, sizeof of_unit, " of unit %d", (int)unit);
+        snprintf(of_unit, sizeof(of_unit), " of unit %d", (int)unit);
     if (step > 0)
-        snprintf(at_step, sizeof at_step, ", step %lld", (long long)step);
+        snprintf(at_step, sizeof(at_step), ", step %lld", (long long)step);
     if (collective >= 0 && collective < TESS_COLLECTIVE_COUNT)
-        snprintf(waiting, sizeof waiting, ", waiting in %s %llu",
+        snprintf(waiting, sizeof(waiting), ", waiting in %s %llu",
                  tess_collective_name((enum tess_collective)collective),
                  (unsigned long long)number);
     const char *what = doing >= 0 && doing < TESS_DOING_COUNT ? world_doing_text[doing] : "lost";
@@ -237,7 +237,7 @@ void tess_world_abort(struct tess_world *world, int32_t rank, const char *reason
     if (atomic_compare_exchange_strong(&world->abort_state, &running, 1)) {
         /* By hand, because it may run in a signal handler. */
         size_t i = 0;
-        for (; reason[i] != '\0' && i + 1 < sizeof world->abort_reason; i++)
+        for (; reason[i] != '\0' && i + 1 < sizeof(world->abort_reason); i++)
             world->abort_reason[i] = reason[i];
         world->abort_reason[i] = '\0';
         world->abort_rank = rank;
@@ -278,7 +278,7 @@ void tess__world_causes(struct tess_world *world, int32_t rank, char *text, size
         named |= UINT64_C(1) << rank;
         if (next < 0 || named >> next & 1)
             return;
-        tess_board_describe(tess_world_board(world, next), NULL, 0, doing, sizeof doing);
+        tess_board_describe(tess_world_board(world, next), NULL, 0, doing, sizeof(doing));
         const int length =
             snprintf(text + used, text_bytes - used, "; rank %d waits for rank %d (%s)", (int)rank,
                      (int)next, doing);

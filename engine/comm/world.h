@@ -19,11 +19,11 @@ struct tess_world;
 /* mode: TESS_RANKS_PROCESSES or TESS_RANKS_THREADS. 1 <= rank_count <= TESS_WORLD_RANKS_MAX. */
 enum tess_status tess_world_open(int32_t rank_count, enum tess_rank_mode mode,
                                  struct tess_world **world_out);
-void tess_world_close(struct tess_world *world); /* by whoever opened it, after all ranks ended */
+void tess_world_close(struct tess_world *world); /* by its opener, after all ranks ended */
 int32_t tess_world_rank_count(const struct tess_world *world);
 
 /* What a rank is doing, for reports after its death and for time-outs. Written by that rank only,
- * by relaxed stores; read by anybody. */
+ * by relaxed stores; any process may read it. */
 #define TESS_DOING_LIST(X)                                                                         \
     X(STARTING, "starting")                                                                        \
     X(LOADING, "loading a batch")                                                                  \

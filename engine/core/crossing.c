@@ -1,5 +1,5 @@
 /*
- * What models call where activations cross the tensor axis (tess_pass_sum and its kin in
+ * What models call where activations cross the tensor axis (tess_pass_sum and others in
  * tessera/model.h): sums over the parts that this rank computes, then over the ranks. How data
  * moves between ranks is the tensor strategy's; which calls a layer needs, the model's.
  *
@@ -26,8 +26,8 @@ enum tess_status tess__crossing_reserve(struct tess_engine *engine)
     crossing->canonical = engine->config->tensor.canonical > 1;
     crossing->room_count = engine->model.sum_most;
     for (int32_t u = 0; u < engine->model.unit_count; u++)
-        if (engine->model.unit[u].output_count * engine->rows > crossing->room_count)
-            crossing->room_count = engine->model.unit[u].output_count * engine->rows;
+        if (engine->model.unit[u].output_count * engine->sizes.rows > crossing->room_count)
+            crossing->room_count = engine->model.unit[u].output_count * engine->sizes.rows;
     const int64_t bytes =
         crossing->canonical ? crossing_levels(axis->count) * crossing->room_count * 4 : 0;
     return tess_memory_reserve(engine->memory, TESS_MEMORY_WORKSPACE, (uint64_t)bytes,
@@ -62,11 +62,10 @@ static enum tess_status crossing_fold(const struct tess_pass *pass, int64_t coun
     const struct tess_tensor_pass *crossing = pass->crossing;
     const size_t bytes = tess_dtype_bytes(pass->dtype);
     if (count > crossing->room_count)
-        TESS_FAIL(
-            TESS_ERR_INTERNAL,
-            "unit %d sums %lld elements over the tensor axis, more than it declared and than any "
-            "unit's output",
-            pass->unit, (long long)count);
+        TESS_FAIL(TESS_ERR_INTERNAL,
+                  "unit %d sums %lld elements over the tensor axis, more than it declared and than "
+                  "any unit's output",
+                  pass->unit, (long long)count);
     for (int32_t part = 0; part < pass->axis->count; part++) {
         int32_t level = __builtin_popcount((unsigned)part);
         tess_cast(pass->kernel, count, pass->dtype,

@@ -13,9 +13,9 @@
 #include "core/decode.h"
 
 #include "base/arena.h"
-#include "core/declare.h"
-#include "core/weights.h"
 #include "kernel_open.h"
+#include "state/declare.h"
+#include "state/weights.h"
 #include "tessera/check.h"
 
 #include <stdlib.h>
@@ -76,10 +76,10 @@ static enum tess_status decode_find_vocabulary(struct tess_decoder *decoder,
     if (status == TESS_OK && trial.param_count > 0) {
         const int64_t rows = tess_weights_dim(weights, trial.param[0].name, 0);
         if (rows < 1 || rows > INT32_MAX)
-            status = tess_fail(TESS_ERR_DATA,
-                               "the weights have no embedding '%s' with a row for each token: "
-                               "other weights?",
-                               trial.param[0].name);
+            status = tess_fail(
+                TESS_ERR_DATA,
+                "the weights have no embedding '%s' with a row for each token: other weights?",
+                trial.param[0].name);
         decoder->config.vocabulary = (int32_t)rows;
     }
     tess_declare_fini(&trial);
@@ -158,7 +158,7 @@ static enum tess_status decode_reserve_tensors(struct tess_decoder *decoder)
             continue;
         }
         decoder->tensor_at[t] = here;
-        here += (bytes + 63) / 64 * 64;
+        here += (int64_t)tess_round_up((uint64_t)bytes, 64);
         most = here > most ? here : most;
     }
     return decode_block(decoder, TESS_MEMORY_ACTIVATION, most, "unit scratch", &decoder->scratch);
@@ -189,7 +189,7 @@ static enum tess_status decode_reserve_ops(struct tess_decoder *decoder)
         const struct tess_op_desc *desc = &declare->op[o].desc;
         struct tess_op_needs needs = {0};
         char why[256] = "";
-        if (!decoder->kernel->ops->supports(desc, why, sizeof why))
+        if (!decoder->kernel->ops->supports(desc, why, sizeof(why)))
             TESS_FAIL(TESS_ERR_UNSUPPORTED, "kernel '%s' cannot run an operation of unit '%s': %s",
                       decoder->kernel->ops->name, declare->unit[declare->op[o].unit].name, why);
         TESS_TRY(decoder->kernel->ops->op_needs(desc, &needs));
@@ -206,17 +206,17 @@ static enum tess_status decode_reserve(struct tess_decoder *decoder)
     const size_t params = (size_t)decoder->declare.param_count + 1;
     const size_t tensors = (size_t)decoder->declare.tensor_count + 1;
     const size_t ops = (size_t)decoder->declare.op_count + 1;
-    decoder->param_block = calloc(params, sizeof *decoder->param_block);
-    decoder->tensor_block = calloc(tensors, sizeof *decoder->tensor_block);
-    decoder->packed_block = calloc(ops, sizeof *decoder->packed_block);
-    decoder->tensor_at = calloc(tensors, sizeof *decoder->tensor_at);
-    decoder->param = calloc(params, sizeof *decoder->param);
-    decoder->tensor = calloc(tensors, sizeof *decoder->tensor);
-    decoder->op = calloc(ops, sizeof *decoder->op);
-    decoder->op_of = calloc(ops, sizeof *decoder->op_of);
-    if (!decoder->param_block || !decoder->tensor_block || !decoder->packed_block ||
-        !decoder->tensor_at || !decoder->param || !decoder->tensor || !decoder->op ||
-        !decoder->op_of)
+    decoder->param_block = calloc(params, sizeof(*decoder->param_block));
+    decoder->tensor_block = calloc(tensors, sizeof(*decoder->tensor_block));
+    decoder->packed_block = calloc(ops, sizeof(*decoder->packed_block));
+    decoder->tensor_at = calloc(tensors, sizeof(*decoder->tensor_at));
+    decoder->param = calloc(params, sizeof(*decoder->param));
+    decoder->tensor = calloc(tensors, sizeof(*decoder->tensor));
+    decoder->op = calloc(ops, sizeof(*decoder->op));
+    decoder->op_of = calloc(ops, sizeof(*decoder->op_of));
+    if (decoder->param_block == NULL || decoder->tensor_block == NULL ||
+        decoder->packed_block == NULL || decoder->tensor_at == NULL || decoder->param == NULL ||
+        decoder->tensor == NULL || decoder->op == NULL || decoder->op_of == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for the decoder's tables");
     TESS_TRY(decode_reserve_params(decoder));
     TESS_TRY(decode_reserve_tensors(decoder));
@@ -258,7 +258,7 @@ static enum tess_status decode_fetch(struct tess_decoder *decoder, struct tess_w
     struct tess_kernel *kernel = decoder->kernel;
     if (room != NULL) {
         TESS_TRY(tess_weights_read(weights, p, at, count, room));
-        return tess_write(kernel, (size_t)count * sizeof *room, room, w);
+        return tess_write(kernel, (size_t)count * sizeof(*room), room, w);
     }
     kernel->ops->access(kernel, true);
     enum tess_status status = tess_weights_read(weights, p, at, count, w);
@@ -291,7 +291,7 @@ static enum tess_status decode_load(struct tess_decoder *decoder, struct tess_we
     enum tess_status status = TESS_OK;
     float *room = NULL;
     if (decode_is_far(decoder)) {
-        room = malloc((size_t)decode_chunk(decoder) * sizeof *room);
+        room = malloc((size_t)decode_chunk(decoder) * sizeof(*room));
         if (room == NULL)
             TESS_FAIL(TESS_ERR_MEMORY, "no memory to read the weights into");
     }
@@ -350,7 +350,7 @@ static enum tess_status decode_open(struct tess_decoder *decoder, struct tess_we
 enum tess_status tess_decoder_open(const struct tess_decoder_config *config,
                                    struct tess_weights *weights, struct tess_decoder **decoder_out)
 {
-    struct tess_decoder *decoder = calloc(1, sizeof *decoder);
+    struct tess_decoder *decoder = calloc(1, sizeof(*decoder));
     if (decoder == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for a decoder");
     decoder->config = *config;
@@ -377,7 +377,7 @@ void tess_decoder_close(struct tess_decoder *decoder)
     void *const owned[] = {decoder->model_state,  decoder->param_block, decoder->tensor_block,
                            decoder->packed_block, decoder->tensor_at,   decoder->param,
                            decoder->tensor,       decoder->op,          decoder->op_of};
-    for (size_t i = 0; i < sizeof owned / sizeof *owned; i++)
+    for (size_t i = 0; i < sizeof(owned) / sizeof(*owned); i++)
         free(owned[i]);
     free(decoder);
 }
@@ -401,11 +401,11 @@ static enum tess_status decode_check(const struct tess_decoder *decoder, int32_t
         TESS_FAIL(TESS_ERR_USAGE, "token %d is outside the vocabulary of %d", token,
                   decoder->config.vocabulary);
     if (position < 0 || position >= decoder->config.context || position > decoder->next)
-        TESS_FAIL(
-            TESS_ERR_USAGE,
-            "position %lld of a context of %lld: positions are taken one after the other, and "
-            "%lld are",
-            (long long)position, (long long)decoder->config.context, (long long)decoder->next);
+        TESS_FAIL(TESS_ERR_USAGE,
+                  "position %lld of a context of %lld: positions are taken one after the other, "
+                  "and %lld are",
+                  (long long)position, (long long)decoder->config.context,
+                  (long long)decoder->next);
     return TESS_OK;
 }
 
@@ -417,7 +417,7 @@ enum tess_status tess_decoder_step(struct tess_decoder *decoder, int32_t token, 
     int32_t *input = tess_memory_get(decoder->memory, decoder->input);
     void *output = tess_memory_get(decoder->memory, decoder->logits);
     TESS_TRY(decode_check(decoder, token, position));
-    TESS_TRY(tess_write(kernel, sizeof token, &token, input));
+    TESS_TRY(tess_write(kernel, sizeof(token), &token, input));
     struct tess_pass pass = {
         .kernel = kernel,
         .dtype = decoder->config.dtype,
@@ -439,8 +439,8 @@ enum tess_status tess_decoder_step(struct tess_decoder *decoder, int32_t token, 
         from = pass.output;
     }
     if (logits != NULL)
-        TESS_TRY(
-            tess_read(kernel, (size_t)decoder->config.vocabulary * sizeof *logits, output, logits));
+        TESS_TRY(tess_read(kernel, (size_t)decoder->config.vocabulary * sizeof(*logits), output,
+                           logits));
     TESS_TRY(kernel->ops->failed(kernel));
     decoder->next = position + 1;
     return TESS_OK;

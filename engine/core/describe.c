@@ -1,8 +1,8 @@
-/* What --explain says about a planned engine: units, segments, extents, precision, memory. */
+/* The text of --explain about a planned engine: units, segments, extents, precision, memory. */
 #include "core/state.h"
 
 #include "base/arena.h"
-#include "core/precision.h"
+#include "config/precision.h"
 #include "tessera/log.h"
 
 #include <inttypes.h>
@@ -26,7 +26,7 @@ static void describe_line(const struct describe_sink *sink, const char *format, 
     char text[256];
     va_list list;
     va_start(list, format);
-    vsnprintf(text, sizeof text, format, list);
+    vsnprintf(text, sizeof(text), format, list);
     va_end(list);
     sink->line(sink->context, text);
 }
@@ -50,46 +50,46 @@ static const char *describe_units(const char *first, const char *last, char text
 /* The order of this rank's work, "F0 F1 B0 ...", with the chunk first where there are several. */
 static void describe_order(const struct tess_engine *engine, const struct describe_sink *sink)
 {
-    const struct tess_engine_pipe *pipe = &engine->pipe;
+    const struct tess_schedule *schedule = &engine->schedule;
     char text[DESCRIBE_ORDER_BYTES] = "";
     size_t used = 0;
-    for (int32_t i = 0; i < pipe->action_count; i++) {
-        const struct tess_action *action = &pipe->action[i];
+    for (int32_t i = 0; i < schedule->action_count; i++) {
+        const struct tess_action *action = &schedule->action[i];
         const char letter = action->phase == TESS_PHASE_FORWARD ? 'F' : 'B';
-        if (used + 24 > sizeof text) {
-            used += (size_t)snprintf(text + used, sizeof text - used, " ... (%d in all)",
-                                     pipe->action_count);
+        if (used + 24 > sizeof(text)) {
+            used += (size_t)snprintf(text + used, sizeof(text) - used, " ... (%d in all)",
+                                     schedule->action_count);
             break;
         }
-        if (pipe->chunk_count > 1)
-            used += (size_t)snprintf(text + used, sizeof text - used, " %c%d.%d", letter,
+        if (schedule->chunk_count > 1)
+            used += (size_t)snprintf(text + used, sizeof(text) - used, " %c%d.%d", letter,
                                      action->chunk, action->micro);
         else
             used +=
-                (size_t)snprintf(text + used, sizeof text - used, " %c%d", letter, action->micro);
+                (size_t)snprintf(text + used, sizeof(text) - used, " %c%d", letter, action->micro);
     }
-    describe_line(sink, "order     %s%s", pipe->chunk_count > 1 ? " (chunk.micro-batch)" : "",
+    describe_line(sink, "order     %s%s", schedule->chunk_count > 1 ? " (chunk.micro-batch)" : "",
                   text);
 }
 
 /* What every stage runs, and when this rank does. */
 static void describe_stages(const struct tess_engine *engine, const struct describe_sink *sink)
 {
-    const struct tess_engine_pipe *pipe = &engine->pipe;
+    const struct tess_schedule *schedule = &engine->schedule;
     const struct tess_declare *model = &engine->model;
     const int32_t stages = engine->plan.mesh.count[TESS_AXIS_STAGE];
     const int32_t here = engine->plan.mesh.at[TESS_AXIS_STAGE];
     for (int32_t first = 0, last; first < model->unit_count; first = last + 1) {
-        const int32_t v = pipe->stage_of[first];
+        const int32_t v = schedule->stage_of[first];
         char units[160], chunk[32] = "", mine[80] = "";
-        for (last = first; last + 1 < model->unit_count && pipe->stage_of[last + 1] == v;)
+        for (last = first; last + 1 < model->unit_count && schedule->stage_of[last + 1] == v;)
             last++;
-        if (pipe->chunk_count > 1)
-            snprintf(chunk, sizeof chunk, ", chunk %d", v / stages);
+        if (schedule->chunk_count > 1)
+            snprintf(chunk, sizeof(chunk), ", chunk %d", v / stages);
         if (v % stages == here)
-            snprintf(mine, sizeof mine, "  <- this rank, %d micro-batch%s under way",
-                     pipe->chunk[v / stages].slot_count,
-                     pipe->chunk[v / stages].slot_count == 1 ? "" : "es");
+            snprintf(mine, sizeof(mine), "  <- this rank, %d micro-batch%s under way",
+                     schedule->chunk[v / stages].slot_count,
+                     schedule->chunk[v / stages].slot_count == 1 ? "" : "es");
         describe_line(sink, "stage %-4d %s%s%s", v % stages,
                       describe_units(model->unit[first].name, model->unit[last].name, units), chunk,
                       mine);
@@ -131,13 +131,13 @@ static void describe_plan(const struct tess_engine *engine, const struct describ
                   tess_declare_size(&engine->model));
     describe_mesh(engine, sink);
     describe_line(sink,
-                  "batch      %" PRId64 " rows = %d leaves of %" PRId64 "; per rank %d "
-                  "micro-batches of %" PRId64 " leaves (%s order)",
-                  engine->batch_size, plan->grid, engine->leaf_rows, plan->accumulate,
-                  engine->leaf_count,
+                  "batch      %" PRId64 " rows = %d leaves of %" PRId64
+                  "; per rank %d micro-batches of %" PRId64 " leaves (%s order)",
+                  engine->sizes.batch_size, plan->grid, engine->sizes.leaf_rows, plan->accumulate,
+                  engine->sizes.leaf_count,
                   plan->leaf_order == TESS_LEAVES_RANK_FIRST ? "rank-first" : "micro-first");
-    describe_line(sink, "steps      %" PRId64 " (%" PRId64 " per epoch)", engine->step_count,
-                  engine->steps_per_epoch);
+    describe_line(sink, "steps      %" PRId64 " (%" PRId64 " per epoch)", engine->sizes.step_count,
+                  engine->sizes.steps_per_epoch);
     describe_line(sink, "storage    parameters %s, gradients %s, optimizer %s; shard %d of %d",
                   describe_extent(plan->param_extent), describe_extent(plan->grad_extent),
                   describe_extent(plan->optim_extent), plan->shard_index,
@@ -145,14 +145,13 @@ static void describe_plan(const struct tess_engine *engine, const struct describ
     for (int32_t s = 0; s < plan->segment_count; s++) {
         const struct tess_segment *segment = &plan->segment[s];
         char units[160];
-        describe_line(sink,
-                      "segment %-2d %s: %d parameter%s, %" PRId64 " elements (%.2f MiB of "
-                      "gradients)",
-                      s,
-                      describe_units(plan->unit_name[segment->unit_first],
-                                     plan->unit_name[segment->unit_last], units),
-                      segment->param_count, segment->param_count == 1 ? "" : "s", segment->count,
-                      (double)segment->count * 4 / (1 << 20));
+        describe_line(
+            sink, "segment %-2d %s: %d parameter%s, %" PRId64 " elements (%.2f MiB of gradients)",
+            s,
+            describe_units(plan->unit_name[segment->unit_first],
+                           plan->unit_name[segment->unit_last], units),
+            segment->param_count, segment->param_count == 1 ? "" : "s", segment->count,
+            (double)segment->count * 4 / (1 << 20));
     }
 }
 
@@ -182,7 +181,7 @@ static void describe_operations(const struct tess_engine *engine, const struct d
     describe_row(sink, "operation", "stored", "multiplied", "accumulated");
     for (int kind = 0; kind < TESS_OP_KIND_COUNT; kind++) {
         char name[32];
-        snprintf(name, sizeof name, "%s x %d", tess_precision_op_name((enum tess_op_kind)kind),
+        snprintf(name, sizeof(name), "%s x %d", tess_precision_op_name((enum tess_op_kind)kind),
                  count[kind]);
         if (count[kind] == 0)
             continue;
@@ -208,8 +207,8 @@ static void describe_scale(const struct tess_scale *scale, const struct describe
             scale->value);
     else
         describe_line(sink,
-                      "  loss scale         %.10g at first; x 2 after %" PRId64 " good steps; "
-                      "gradients not finite: x 0.5, step skipped",
+                      "  loss scale         %.10g at first; x 2 after %" PRId64
+                      " good steps; gradients not finite: x 0.5, step skipped",
                       scale->value, scale->interval);
 }
 
@@ -270,7 +269,7 @@ static void describe_memory(const struct tess_engine *engine, const struct descr
 {
     struct describe_blocks blocks = {0};
     tess_memory_visit(engine->memory, describe_count_block, &blocks.room);
-    blocks.entry = calloc((size_t)blocks.room + 1, sizeof *blocks.entry);
+    blocks.entry = calloc((size_t)blocks.room + 1, sizeof(*blocks.entry));
     if (blocks.entry == NULL) {
         describe_line(sink, "no memory to list the blocks of the arena");
         return;
@@ -282,14 +281,14 @@ static void describe_memory(const struct tess_engine *engine, const struct descr
         const struct describe_entry *entry = &blocks.entry[e];
         char count[32] = "";
         if (entry->count > 1)
-            snprintf(count, sizeof count, " (%d)", entry->count);
+            snprintf(count, sizeof(count), " (%d)", entry->count);
         describe_line(sink, "  %-11s %12" PRIu64 " B  %s%s", tess_memory_kind_name(entry->kind),
                       entry->bytes, entry->owner, count);
     }
     free(blocks.entry);
 }
 
-/* The stage strategy has no state: it is asked with what it was chosen with. */
+/* The stage strategy has no state, only its options. */
 static void describe_stage(const struct tess_engine *engine,
                            void (*line)(void *context, const char *text), void *context)
 {
@@ -298,7 +297,7 @@ static void describe_stage(const struct tess_engine *engine,
     const struct tess_strategy strategy = {.ops = config->axis[TESS_AXIS_STAGE],
                                            .options = config->axis_options[TESS_AXIS_STAGE],
                                            .plan = &plan};
-    if (strategy.ops)
+    if (strategy.ops != NULL)
         strategy.ops->describe(&strategy, line, context);
 }
 
@@ -310,7 +309,7 @@ void tess_engine_describe(const struct tess_engine *engine,
     describe_precision(engine, &sink);
     if (engine->config->data_chosen)
         engine->strategy.ops->describe(&engine->strategy, line, context);
-    if (engine->tensor_strategy.ops)
+    if (engine->tensor_strategy.ops != NULL)
         engine->tensor_strategy.ops->describe(&engine->tensor_strategy, line, context);
     describe_stage(engine, line, context);
     engine->kernel->ops->describe(engine->kernel, line, context);

@@ -1,30 +1,14 @@
 /*
- * A loss that is not a number: finds the first tensor, in the order of computation, that holds a
- * NaN or infinity. Reads what the step has left in memory; communicates nothing, so that one rank
- * can do it alone before it stops the others. In a pipeline each stage looks at what it hands on,
- * since the stage of the loss cannot see where it began. And how messages list the ranks they are
- * about.
+ * A loss that is not finite: finds the first tensor, in the order of computation, that holds a NaN
+ * or infinity. Reads the memory of the step and communicates nothing, so that one rank can do it
+ * alone before it stops the others. In a pipeline each stage checks the output that it sends, since
+ * the stage of the loss does not have the tensors of the others.
  */
 #include "core/state.h"
 
 #include "tessera/check.h"
 
-#include <stdio.h>
-
-#define DIAGNOSE_RANKS_MAX 8
-
-void tess__rank_list_add(struct tess_rank_list *list, int32_t rank)
-{
-    const size_t room = sizeof list->text;
-    if (list->count++ < DIAGNOSE_RANKS_MAX)
-        list->length += (size_t)snprintf(list->text + list->length, room - list->length, "%s%d",
-                                         list->count > 1 ? ", " : "", rank);
-    else
-        snprintf(list->text + list->length, room - list->length, " and %d more",
-                 list->count - DIAGNOSE_RANKS_MAX);
-}
-
-/* What a type of little range may have to do with it. */
+/* A hint for types of small range. */
 static const char *diagnose_range(const struct tess_engine *engine)
 {
     return engine->plan.dtype == TESS_F16
@@ -33,10 +17,10 @@ static const char *diagnose_range(const struct tess_engine *engine)
                : "";
 }
 
-/* What was found not to be finite, of a chunk. */
+/* The subject of the message, for a chunk. */
 static const char *diagnose_what(const struct tess_engine *engine, int32_t chunk)
 {
-    return engine->pipe.chunk[chunk].last ? "the loss is" : "what goes to the next stage is";
+    return engine->schedule.chunk[chunk].last ? "the loss is" : "the output for the next stage is";
 }
 
 /* The piece of a parameter on this rank that is not finite: NaNs in weights come before any output.
@@ -46,20 +30,18 @@ static enum tess_status diagnose_params(struct tess_engine *engine, int32_t chun
     for (int32_t i = 0; i < engine->optim.piece_count; i++) {
         const struct tess_piece *piece = &engine->piece[i];
         int64_t at =
-            piece->w
+            piece->w != NULL
                 ? tess_find_nonfinite(engine->kernel, TESS_F32, piece->count, piece->w)
                 : tess_find_nonfinite(engine->kernel, engine->plan.dtype, piece->count, piece->low);
         if (at < 0)
             continue;
         const struct tess_declare_param *param = piece->of;
-        TESS_FAIL(
-            TESS_ERR_NUMERIC,
-            "%s not finite at step %lld: unit '%s', parameter '%s' "
-            "held the first NaN or infinity (element %lld); try a lower learning rate, warm-up or "
-            "--clip%s",
-            diagnose_what(engine, chunk), (long long)engine->step + 1,
-            engine->declare.unit[param->unit].name, param->name,
-            (long long)(piece->param_begin + at), diagnose_range(engine));
+        TESS_FAIL(TESS_ERR_NUMERIC,
+                  "%s not finite at step %lld: unit '%s', parameter '%s' held the first NaN or "
+                  "infinity (element %lld); try a lower learning rate, warm-up or --clip%s",
+                  diagnose_what(engine, chunk), (long long)engine->progress.step + 1,
+                  engine->declare.unit[param->unit].name, param->name,
+                  (long long)(piece->param_begin + at), diagnose_range(engine));
     }
     return TESS_OK;
 }
@@ -67,21 +49,21 @@ static enum tess_status diagnose_params(struct tess_engine *engine, int32_t chun
 /* Tokens are always finite. */
 static enum tess_status diagnose_input(struct tess_engine *engine, int32_t chunk, int32_t slot)
 {
-    const void *input = engine->pipe.flight[chunk * engine->pipe.slot_max + slot].input;
-    const bool first = engine->pipe.chunk[chunk].first;
+    const void *input = tess__stages_flight(&engine->stages, chunk, slot)->input;
+    const bool first = engine->schedule.chunk[chunk].first;
     const int64_t row =
-        first ? tess_shape_count(&engine->dataset->row) : engine->pipe.chunk[chunk].input_count;
+        first ? tess_shape_count(&engine->dataset->row) : engine->schedule.chunk[chunk].input_count;
     if (first && engine->dataset->tokens)
         return TESS_OK;
-    int64_t at = tess_find_nonfinite(engine->kernel, engine->plan.dtype, engine->rows * row, input);
+    int64_t at =
+        tess_find_nonfinite(engine->kernel, engine->plan.dtype, engine->sizes.rows * row, input);
     if (at >= 0)
-        TESS_FAIL(
-            TESS_ERR_NUMERIC,
-            "%s not finite at step %lld: the input%s held the first NaN or infinity (row %lld, "
-            "element %lld)",
-            diagnose_what(engine, chunk), (long long)engine->step + 1,
-            first ? "" : ", which comes from the stage before,", (long long)(at / row),
-            (long long)(at % row));
+        TESS_FAIL(TESS_ERR_NUMERIC,
+                  "%s not finite at step %lld: the input%s held the first NaN or infinity (row "
+                  "%lld, element %lld)",
+                  diagnose_what(engine, chunk), (long long)engine->progress.step + 1,
+                  first ? "" : ", which comes from the stage before,", (long long)(at / row),
+                  (long long)(at % row));
     return TESS_OK;
 }
 
@@ -89,8 +71,8 @@ enum tess_status tess__engine_diagnose(struct tess_engine *engine, int32_t chunk
                                        int64_t loss_row)
 {
     const struct tess_declare *declare = &engine->declare;
-    const struct tess_chunk *here = &engine->pipe.chunk[chunk];
-    long long step = (long long)engine->step + 1;
+    const struct tess_chunk *here = &engine->schedule.chunk[chunk];
+    long long step = (long long)engine->progress.step + 1;
     TESS_TRY(diagnose_input(engine, chunk, slot));
     TESS_TRY(diagnose_params(engine, chunk));
     for (int32_t u = here->unit_first; u < here->unit_end; u++) {
@@ -98,28 +80,28 @@ enum tess_status tess__engine_diagnose(struct tess_engine *engine, int32_t chunk
         /* A model with its own loss need not write its last output. */
         if (declare->labels > 0 && declare->unit[u].index == engine->model.unit_count - 1)
             break;
-        int64_t at = tess_find_nonfinite(engine->kernel, engine->plan.dtype, engine->rows * count,
-                                         engine->unit_output[slot * declare->unit_count + u]);
+        int64_t at =
+            tess_find_nonfinite(engine->kernel, engine->plan.dtype, engine->sizes.rows * count,
+                                engine->tables.unit_output[slot * declare->unit_count + u]);
         if (at >= 0)
-            TESS_FAIL(TESS_ERR_NUMERIC,
-                      "%s not finite at step %lld: unit '%s', tensor 'output' held the first NaN "
-                      "or infinity (row %lld, element %lld); try a lower learning rate, warm-up or "
-                      "--clip%s",
-                      diagnose_what(engine, chunk), step, declare->unit[u].name,
-                      (long long)(at / count), (long long)(at % count), diagnose_range(engine));
+            TESS_FAIL(
+                TESS_ERR_NUMERIC,
+                "%s not finite at step %lld: unit '%s', tensor 'output' held the first NaN or "
+                "infinity (row %lld, element %lld); try a lower learning rate, warm-up or --clip%s",
+                diagnose_what(engine, chunk), step, declare->unit[u].name, (long long)(at / count),
+                (long long)(at % count), diagnose_range(engine));
     }
     TESS_FAIL(TESS_ERR_NUMERIC,
-              "the loss is not finite at step %lld: tensor 'loss' of row %lld held the "
-              "first one%s",
+              "the loss is not finite at step %lld: tensor 'loss' of row %lld held the first one%s",
               step, (long long)loss_row, diagnose_range(engine));
 }
 
 enum tess_status tess__engine_check_output(struct tess_engine *engine, int32_t chunk, int32_t slot)
 {
-    const int32_t last = engine->pipe.chunk[chunk].unit_end - 1;
-    const void *output = engine->unit_output[slot * engine->plan.unit_count + last];
-    const int64_t count = engine->declare.unit[last].output_count * engine->rows;
-    if (engine->kernel->queue != NULL) /* nobody waits within a step: the verdict tells */
+    const int32_t last = engine->schedule.chunk[chunk].unit_end - 1;
+    const void *output = engine->tables.unit_output[slot * engine->plan.unit_count + last];
+    const int64_t count = engine->declare.unit[last].output_count * engine->sizes.rows;
+    if (engine->kernel->queue != NULL) /* no wait within a step: the verdict has it */
         return TESS_OK;
     if (tess_find_nonfinite(engine->kernel, engine->plan.dtype, count, output) < 0)
         return TESS_OK;

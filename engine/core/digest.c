@@ -1,8 +1,9 @@
 /*
- * What tells two versions of the parameters apart: hashes, norms and sketches of each, and whether
+ * Differences between versions of the parameters: hashes, norms and sketches of each, and whether
  * replicas still agree. Every rank works on what it holds; the results do not depend on who holds
  * what. Host code throughout, for a step now and then; writing digests down is not done here.
  */
+#include "core/rank_list.h"
 #include "core/state.h"
 
 #include "base/hash.h"
@@ -18,8 +19,8 @@
 #define DIGEST_CHUNK 1024
 
 /*
- * What a rank tells the others about its parameters: first which elements it owns, by shard, stage
- * and place on the tensor axis (-1: none), then three hashes a parameter of the model: of the
+ * What a rank sends to the others about its parameters: first which elements it owns, by shard,
+ * stage and place on the tensor axis (-1: none), then three hashes a parameter of the model: of the
  * elements it owns, which add up over the ranks that own others; of those that another rank of the
  * tensor or stage axis owns too and counts; and of the whole copy that it computes with (0 where it
  * keeps none, or the owned elements are all).
@@ -43,14 +44,14 @@ static uint64_t *digest_of(const struct digest_table *table, int32_t rank, int32
 }
 
 /* Add the hash of a piece's elements, by their numbers in the model. */
-static enum tess_status digest_hash(struct tess_values *values, const struct tess_piece *piece,
-                                    uint64_t *hash)
+static enum tess_status digest_hash(const struct tess_tensor_axis *axis, struct tess_values *values,
+                                    const struct tess_piece *piece, uint64_t *hash)
 {
     float room[DIGEST_CHUNK];
     const float *x;
     for (int64_t at = 0, now; at < piece->count; at += now) {
         int64_t model;
-        now = tess_piece_run(piece, &values->engine->declare.axis, at, NULL, &model);
+        now = tess_piece_run(piece, axis, at, NULL, &model);
         now = now < DIGEST_CHUNK ? now : DIGEST_CHUNK;
         TESS_TRY(tess__values_get(values, piece, at, now, room, &x));
         *hash += tess_hash_f32(x, (size_t)now, (uint64_t)model);
@@ -65,9 +66,10 @@ static bool digest_has_copy(const struct tess_plan *plan)
            (plan->optim_extent != TESS_EXTENT_FULL || plan->dtype != TESS_F32);
 }
 
-static enum tess_status digest_own_row(struct tess_values *values, struct digest_table *table)
+static enum tess_status digest_own_row(const struct tess_engine *engine, struct tess_values *values,
+                                       struct digest_table *table)
 {
-    const struct tess_engine *engine = values->engine;
+    const struct tess_tensor_axis *axis = &engine->declare.axis;
     const struct tess_plan *plan = &engine->plan;
     const struct tess_mesh *mesh = &plan->mesh;
     const int32_t shards = plan->shard_count > 1 ? plan->shard_count : 1;
@@ -78,19 +80,19 @@ static enum tess_status digest_own_row(struct tess_values *values, struct digest
         owner ? (uint64_t)place * (uint64_t)shards + (uint64_t)plan->shard_index : UINT64_MAX;
     for (int32_t i = 0; i < engine->optim.piece_count; i++) {
         const struct tess_piece *piece = &engine->piece[i];
-        TESS_TRY(digest_hash(values, piece,
+        TESS_TRY(digest_hash(axis, values, piece,
                              digest_of(table, mesh->rank, piece->param,
                                        piece->duplicate ? DIGEST_DUPLICATE : DIGEST_OWNED)));
     }
     for (int32_t p = 0; digest_has_copy(plan) && p < plan->param_count; p++) {
         const struct tess_segment *segment = &plan->segment[plan->param[p].segment];
         const int64_t at = plan->param[p].begin - segment->begin;
-        void *whole = (char *)segment->param + (size_t)at * engine->dtype_bytes;
+        void *whole = (char *)segment->param + (size_t)at * engine->sizes.dtype_bytes;
         const struct tess_piece copy = {.of = &engine->declare.param[p],
                                         .count = plan->param[p].count,
                                         .w = plan->dtype == TESS_F32 ? whole : NULL,
                                         .low = whole};
-        TESS_TRY(digest_hash(values, &copy,
+        TESS_TRY(digest_hash(axis, values, &copy,
                              digest_of(table, mesh->rank, plan->param[p].index, DIGEST_COPY)));
     }
     return TESS_OK;
@@ -172,11 +174,12 @@ static enum tess_status digest_compare(const struct tess_engine *engine,
         if (digest_differs_from(mesh, table, r, first) == other)
             tess__rank_list_add(&ranks, r);
     if (count > 1)
-        snprintf(more, sizeof more, "; so do %d more parameter%s", count - 1, count > 2 ? "s" : "");
+        snprintf(more, sizeof(more), "; so do %d more parameter%s", count - 1,
+                 count > 2 ? "s" : "");
     TESS_FAIL(TESS_ERR_INTERNAL,
               "after step %lld parameter '%s' of rank%s %s differs from rank %d's%s",
-              (long long)engine->step, engine->model.param[first].name, ranks.count > 1 ? "s" : "",
-              ranks.text, other, more);
+              (long long)engine->progress.step, engine->model.param[first].name,
+              ranks.count > 1 ? "s" : "", ranks.text, other, more);
 }
 
 /* ---- hashes ---------------------------------------------------------------------------------- */
@@ -187,13 +190,13 @@ static enum tess_status digest_exchange(struct tess_engine *engine, struct diges
     const struct tess_mesh *mesh = &engine->plan.mesh;
     table->width = 1 + DIGEST_HASHES * engine->model.param_count;
     table->rank_count = mesh->rank_count;
-    table->row = calloc((size_t)table->width * (size_t)table->rank_count, sizeof *table->row);
-    if (!table->row)
+    table->row = calloc((size_t)table->width * (size_t)table->rank_count, sizeof(*table->row));
+    if (table->row == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for the hashes of %d parameters",
                   engine->model.param_count);
     struct tess_values values;
-    TESS_TRY(tess__values_open(engine, TESS_VALUES_AHEAD, &values));
-    enum tess_status status = digest_own_row(&values, table);
+    TESS_TRY(tess__values_open(engine->kernel, engine->plan.dtype, TESS_VALUES_AHEAD, &values));
+    enum tess_status status = digest_own_row(engine, &values, table);
     tess__values_close(&values);
     TESS_TRY(status);
     TESS_TRY(tess_comm_all_gather(engine->comm, digest_row(table, mesh->rank), table->row,
@@ -255,14 +258,15 @@ static double digest_sketch(const float *x, int64_t at, int64_t count, int32_t p
     return sum;
 }
 
-static enum tess_status digest_add_piece(struct tess_values *values, const struct tess_piece *piece,
+static enum tess_status digest_add_piece(const struct tess_tensor_axis *axis,
+                                         struct tess_values *values, const struct tess_piece *piece,
                                          double sum[DIGEST_SUMS])
 {
     float room[DIGEST_CHUNK];
     const float *x;
     for (int64_t at = 0, now; at < piece->count; at += now) {
         int64_t whole;
-        now = tess_piece_run(piece, &values->engine->declare.axis, at, &whole, NULL);
+        now = tess_piece_run(piece, axis, at, &whole, NULL);
         now = now < DIGEST_CHUNK ? now : DIGEST_CHUNK;
         TESS_TRY(tess__values_get(values, piece, at, now, room, &x));
         for (int64_t i = 0; i < now; i++)
@@ -278,10 +282,11 @@ static enum tess_status digest_add(struct tess_engine *engine, double (*sum)[DIG
 {
     struct tess_values values;
     enum tess_status status = TESS_OK;
-    TESS_TRY(tess__values_open(engine, TESS_VALUES_AHEAD, &values));
+    TESS_TRY(tess__values_open(engine->kernel, engine->plan.dtype, TESS_VALUES_AHEAD, &values));
     for (int32_t i = 0; status == TESS_OK && i < engine->optim.piece_count; i++)
         if (!engine->piece[i].duplicate)
-            status = digest_add_piece(&values, &engine->piece[i], sum[engine->piece[i].param]);
+            status = digest_add_piece(&engine->declare.axis, &values, &engine->piece[i],
+                                      sum[engine->piece[i].param]);
     tess__values_close(&values);
     return status;
 }
@@ -298,7 +303,7 @@ static enum tess_status digest_fill(struct tess_engine *engine, const struct dig
     for (int32_t p = 0; p < params; p++) {
         digest_out[p].hash = digest_whole(table, p);
         digest_out[p].norm = sqrt(sum[p][0]);
-        memcpy(digest_out[p].sketch, &sum[p][1], sizeof digest_out[p].sketch);
+        memcpy(digest_out[p].sketch, &sum[p][1], sizeof(digest_out[p].sketch));
     }
     return TESS_OK;
 }
@@ -306,9 +311,9 @@ static enum tess_status digest_fill(struct tess_engine *engine, const struct dig
 enum tess_status tess_engine_digest(struct tess_engine *engine, struct tess_digest *digest_out)
 {
     struct digest_table table = {0};
-    double(*sum)[DIGEST_SUMS] = calloc((size_t)engine->model.param_count + 1, sizeof *sum);
+    double(*sum)[DIGEST_SUMS] = calloc((size_t)engine->model.param_count + 1, sizeof(*sum));
     enum tess_status status = digest_exchange(engine, &table);
-    if (status == TESS_OK && !sum)
+    if (status == TESS_OK && sum == NULL)
         status = tess_fail(TESS_ERR_MEMORY, "no memory for the sketches of %d parameters",
                            engine->model.param_count);
     if (status == TESS_OK)

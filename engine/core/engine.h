@@ -5,8 +5,8 @@
 #ifndef TESSERA_CORE_ENGINE_H
 #define TESSERA_CORE_ENGINE_H
 
-#include "core/config.h"
-#include "core/data.h"
+#include "config/config.h"
+#include "data/data.h"
 #include "tessera/comm.h"
 #include "tessera/memory.h"
 
@@ -14,8 +14,8 @@ struct tess_engine;
 struct tess_trace_lane;
 struct tess_world;
 
-/* Plan only: everything but memory, communication and data. What tess_engine_memory() then says is
- * what an opened engine of that rank allocates. */
+/* Plan only: everything but memory, communication and data. tess_engine_memory() of it is what an
+ * opened engine of that rank allocates. */
 enum tess_status tess_engine_plan(const struct tess_config *config,
                                   const struct tess_dataset *dataset, int32_t rank,
                                   struct tess_engine **engine_out);
@@ -60,12 +60,12 @@ struct tess_step_result {
     int64_t rows;          /* images of the step: fewer than a batch at the end of an epoch */
     double rate;           /* learning rate used */
     double grad_norm;      /* -1 when not computed */
-    double loss;           /* mean over the global batch; NaN unless asked for */
-    double accuracy;       /* of the training batch; NaN unless asked for */
+    double loss;           /* mean over the global batch; NaN unless requested */
+    double accuracy;       /* of the training batch; NaN unless requested */
     double loss_scale;     /* of this step; 1 when there is no scaling */
     bool skipped;          /* a gradient was not finite under loss scaling: nothing was updated */
     int64_t skipped_count; /* steps skipped so far, this one included */
-    double zero_share; /* of the elements of the step's gradients: zeros; NaN unless asked for */
+    double zero_share; /* of the elements of the step's gradients: zeros; NaN unless requested */
     double loss_zero_share; /* the same of the loss's gradient by the logits, where underflow of a
                                16-bit type begins */
     struct tess_times times;
@@ -86,10 +86,10 @@ enum tess_status tess_engine_evaluate(struct tess_engine *engine, double *loss_o
 enum tess_status tess_engine_hash(struct tess_engine *engine, uint64_t *hash_out);
 
 /*
- * What tells two versions of a parameter apart, and how far: a hash of its bits, its norm, and its
+ * How far two versions of a parameter differ: a hash of its bits, its norm, and its
  * products with TESS_DIGEST_SKETCH vectors of random signs. The mean square of the difference of
  * two sketches estimates the square of the norm of the tensors' difference (Alon, Matias and
- * Szegedy 1996), so that runs can be compared by what they wrote down.
+ * Szegedy 1996), so that runs can be compared by their files.
  */
 #define TESS_DIGEST_SKETCH 8
 struct tess_digest {
@@ -105,16 +105,19 @@ struct tess_digest {
  */
 enum tess_status tess_engine_digest(struct tess_engine *engine, struct tess_digest *digest_out);
 
-/* Write all parameters and buffers to `path`, a safetensors file of f32 (core/weights.h); the same
+/* Write all parameters and buffers to `path`, a safetensors file of f32 (state/weights.h); the same
  * bytes under every layout. The file is there completely or not at all; TESS_ERR_IO on rank 0,
  * after all have taken part. Collective. */
 enum tess_status tess_engine_save(struct tess_engine *engine, const char *path);
+
+/* The values of a parameter in f32, as that file has them: values [its shape], NULL on ranks that
+ * do not need them. Collective. */
+enum tess_status tess_engine_read(struct tess_engine *engine, int32_t index, float *values);
 
 int64_t tess_engine_steps_per_epoch(const struct tess_engine *engine);
 int64_t tess_engine_step_count(const struct tess_engine *engine); /* of the whole run */
 const struct tess_memory *tess_engine_memory(const struct tess_engine *engine);
 const struct tess_plan *tess_engine_plan_of(const struct tess_engine *engine);
-const struct tess_comm *tess_engine_comm(const struct tess_engine *engine);
 /* Bytes sent by this rank over all its groups since open, and seconds of exposed waiting. */
 void tess_engine_traffic(const struct tess_engine *engine, uint64_t *sent_bytes_out,
                          double *wait_s_out);
@@ -129,7 +132,7 @@ uint64_t tess_engine_axis_formula(const struct tess_engine *engine, enum tess_ax
  * What a chunk of a pipeline's rank costs: processor seconds of its thread in all forwards and all
  * backwards since tess_engine_time_chunks(engine, true), and how many these were. It means
  * something also where ranks take turns on a core; but each reading of that clock is a system call,
- * so that nothing is counted unless it is asked for.
+ * so nothing is counted unless this is on.
  */
 struct tess_chunk_cost {
     double forward_s, backward_s;
@@ -146,6 +149,8 @@ const char *const *tess_engine_unit_names(const struct tess_engine *engine, int3
 int32_t tess_engine_param_count(const struct tess_engine *engine);
 const char *tess_engine_param_name(const struct tess_engine *engine, int32_t index);
 const char *tess_engine_param_unit(const struct tess_engine *engine, int32_t index);
+/* Of the whole parameter, as files have it: padding left out. */
+struct tess_shape tess_engine_param_shape(const struct tess_engine *engine, int32_t index);
 /* Elements of all parameters of the model: its size as papers give it. */
 int64_t tess_engine_model_size(const struct tess_engine *engine);
 /* Seconds since open during which a call was under way in any of this rank's groups. */

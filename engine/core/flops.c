@@ -1,7 +1,7 @@
 /* Arithmetic of a step, and peaks of devices; see flops.h. */
 #include "core/flops.h"
 
-#include "core/declare.h"
+#include "state/declare.h"
 #include "tessera/check.h"
 
 #include <ctype.h>
@@ -9,10 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- operations -------------------------------------------------------------------------------
- */
+/* ---- operations ------------------------------------------------------------------------------ */
 
-/* Forward, the gradient by the weights, and that by the input where it is asked for: each the same
+/* Forward, the gradient by the weights, and that by the input where it is needed: each the same
  * number of products (Kaplan et al. 2020, section 2.1: backward is twice forward). */
 static double flops_passes(const struct tess_op_desc *desc)
 {
@@ -23,7 +22,6 @@ void tess_flops_add(const struct tess_op_desc *desc, struct tess_flops *flops)
 {
     const double rows = (double)desc->rows * (desc->calls > 0 ? desc->calls : 1);
     const double weights = (double)desc->in * (double)desc->out;
-
     if (desc->add_grad)
         return;
     if (desc->kind == TESS_OP_LINEAR) {
@@ -68,7 +66,6 @@ enum tess_status tess_flops_count(const struct tess_config *config,
     struct tess_flops flops = {.tokens = dataset->tokens ? (double)dataset->row.dim[0] : 1};
     void *state = calloc(1, config->model->state_size + 1);
     enum tess_status status;
-
     if (state == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for the model's state");
     TESS_TRY_GOTO(
@@ -85,8 +82,7 @@ free_state:
     return status;
 }
 
-/* ---- peaks ------------------------------------------------------------------------------------
- */
+/* ---- peaks ----------------------------------------------------------------------------------- */
 
 #define T 1e12
 
@@ -122,7 +118,6 @@ static const struct {
 static bool peak_has_word(const char *text, const char *word)
 {
     const size_t length = strlen(word);
-
     for (const char *at = text; (at = strstr(at, word)) != NULL; at++)
         if ((at == text || !isalnum((unsigned char)at[-1])) && !isalnum((unsigned char)at[length]))
             return true;
@@ -133,7 +128,7 @@ const struct tess_peak *tess_peak_find(const char *device)
 {
     if (peak_has_word(device, "MIG"))
         return NULL;
-    for (size_t i = 0; i < sizeof peak_table / sizeof *peak_table; i++)
+    for (size_t i = 0; i < sizeof(peak_table) / sizeof(*peak_table); i++)
         if (peak_has_word(device, peak_table[i].word) &&
             (peak_table[i].needs == NULL || peak_has_word(device, peak_table[i].needs)))
             return &peak_table[i].peak;

@@ -12,8 +12,8 @@
 #ifndef TESSERA_CORE_FLOPS_H
 #define TESSERA_CORE_FLOPS_H
 
-#include "core/config.h"
-#include "core/data.h"
+#include "config/config.h"
+#include "data/data.h"
 #include "tessera/kernel.h"
 
 /*

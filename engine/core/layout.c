@@ -33,11 +33,11 @@ static bool layout_is_alone(const struct tess_declare *model,
 enum tess_status tess_layout_begin(struct tess_plan *plan, const struct tess_declare *model,
                                    const struct tess_declare *declare)
 {
-    struct tess_plan_param *param = calloc((size_t)declare->param_count + 1, sizeof *param);
-    const char **unit_name = calloc((size_t)declare->unit_count + 1, sizeof *unit_name);
+    struct tess_plan_param *param = calloc((size_t)declare->param_count + 1, sizeof(*param));
+    const char **unit_name = calloc((size_t)declare->unit_count + 1, sizeof(*unit_name));
     plan->param = param;
     plan->unit_name = unit_name;
-    if (!param || !unit_name)
+    if (param == NULL || unit_name == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for the plan");
     for (int32_t i = 0; i < declare->unit_count; i++)
         unit_name[i] = declare->unit[i].name;
@@ -58,13 +58,13 @@ enum tess_status tess_layout_begin(struct tess_plan *plan, const struct tess_dec
 
 static enum tess_status layout_add_run(struct tess_plan *plan, int32_t first, int32_t param_count)
 {
-    size_t bytes = ((size_t)plan->segment_count + 1) * sizeof *plan->segment;
+    size_t bytes = ((size_t)plan->segment_count + 1) * sizeof(*plan->segment);
     struct tess_segment *grown = realloc(plan->segment, bytes);
-    if (!grown)
+    if (grown == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for the plan");
     plan->segment = grown;
     struct tess_segment *segment = &grown[plan->segment_count++];
-    memset(segment, 0, sizeof *segment);
+    memset(segment, 0, sizeof(*segment));
     segment->param_first = first;
     segment->param_count = param_count;
     segment->values_of = -1;
@@ -275,7 +275,7 @@ void tess_layout_pieces(const struct tess_plan *plan, const struct tess_declare 
             .param_begin = walk.from - param->begin,
             .count = walk.to - walk.from,
             .state_begin = state + at,
-            .w = segment->master_own ? segment->master_own + at : NULL,
+            .w = segment->master_own != NULL ? segment->master_own + at : NULL,
             .low = plan->dtype == TESS_F32 ? NULL
                                            : (char *)segment->param_own + (size_t)at * low_bytes,
             .g = segment->grad_own + at,

@@ -1,9 +1,9 @@
-/* The flat space of parameters: where everything lies once a strategy has said how it is cut. */
+/* The flat space of parameters: where everything lies, by the strategy's plan. */
 #ifndef TESSERA_CORE_LAYOUT_H
 #define TESSERA_CORE_LAYOUT_H
 
-#include "core/declare.h"
-#include "core/optim.h"
+#include "optim/optim.h"
+#include "state/declare.h"
 #include "tessera/strategy.h"
 
 /*

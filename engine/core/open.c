@@ -5,7 +5,7 @@
 #include "core/state.h"
 
 #include "base/arena.h"
-#include "core/precision.h"
+#include "config/precision.h"
 #include "kernel_open.h"
 #include "tessera/check.h"
 
@@ -14,10 +14,11 @@
 static enum tess_status open_optim(struct tess_engine *engine)
 {
     const struct tess_plan *plan = &engine->plan;
-    const struct tess_optim_options *options = &engine->config->optim;
     struct tess_optim *optim = &engine->optim;
     const int32_t model_params = engine->model.param_count;
-    optim->options = *options;
+    optim->options = engine->config->optim;
+    optim->ops = engine->config->optimizer;
+    optim->own_options = engine->config->optimizer_options;
     optim->kernel = engine->kernel;
     if ((plan->optim_extent == TESS_EXTENT_SHARD && plan->shard_count > 1) ||
         plan->rank_count < plan->mesh.rank_count)
@@ -39,19 +40,35 @@ static enum tess_status open_optim(struct tess_engine *engine)
     for (int32_t p = 0; p < model_params; p++)
         if (!(engine->model.param[p].flags & (TESS_PARAM_BUFFER | TESS_PARAM_TIED)))
             engine->grad_total += tess_shape_count(&engine->model.param[p].whole);
-    optim->verdict = engine->verdict;
+    optim->verdict = engine->found.verdict;
     return tess_optim_open(optim, tess_memory_get(engine->memory, engine->block.norms),
-                           engine->told);
+                           engine->upload);
+}
+
+static enum tess_status open_unused(struct tess_engine *engine)
+{
+    struct tess_unused *unused = &engine->unused;
+    *unused = (struct tess_unused){.config = engine->config,
+                                   .plan = &engine->plan,
+                                   .model = &engine->model,
+                                   .declare = &engine->declare,
+                                   .tables = &engine->tables,
+                                   .kernel = engine->kernel,
+                                   .comm = engine->comm};
+    TESS_TRY(tess__unused_open(unused));
+    engine->optim.skip = unused->skip;
+    engine->optim.updates = unused->updates;
+    return TESS_OK;
 }
 
 /* Host memory that the device copies from and to. */
 static enum tess_status open_pin(struct tess_engine *engine)
 {
     const struct tess_kernel_ops *ops = engine->kernel->ops;
-    size_t told_bytes;
-    (void)tess_optim_room(&engine->config->optim, engine->model.param_count, &told_bytes);
-    TESS_TRY(ops->pin(engine->kernel, engine->block.found.bytes, &engine->found));
-    return ops->pin(engine->kernel, told_bytes, &engine->told);
+    size_t upload_bytes;
+    (void)tess_optim_room(engine->config->optimizer, engine->model.param_count, &upload_bytes);
+    TESS_TRY(ops->pin(engine->kernel, engine->block.found.bytes, &engine->found.host));
+    return ops->pin(engine->kernel, upload_bytes, &engine->upload);
 }
 
 static void open_access(void *context, bool on)
@@ -66,7 +83,7 @@ static void open_clear(struct tess_engine *engine)
 {
     const struct tess_block zero[] = {engine->block.param, engine->block.master, engine->block.grad,
                                       engine->block.optim, engine->block.norms};
-    for (size_t i = 0; i < sizeof zero / sizeof *zero; i++)
+    for (size_t i = 0; i < sizeof(zero) / sizeof(*zero); i++)
         tess_fill(engine->kernel, (int64_t)zero[i].bytes, 0,
                   tess_memory_get(engine->memory, zero[i]));
 }
@@ -92,7 +109,7 @@ static enum tess_status open_groups(struct tess_engine *engine)
     engine->strategy.kernel = engine->tensor_strategy.kernel = engine->kernel;
     engine->strategy.comm = engine->axis_comm[TESS_AXIS_DATA];
     engine->tensor_strategy.comm = engine->axis_comm[TESS_AXIS_TENSOR];
-    return tess__engine_pipe_open(engine);
+    return tess__stages_open(&engine->stages, engine->axis_comm[TESS_AXIS_STAGE]);
 }
 
 static void open_close_groups(struct tess_engine *engine)
@@ -150,18 +167,33 @@ static enum tess_status open_all(struct tess_engine *engine)
     open_clear(engine);
     TESS_TRY(tess__engine_bind(engine));
     TESS_TRY(open_pin(engine));
-    TESS_TRY(tess__laps_open(engine));
+    TESS_TRY(tess__laps_open(&engine->laps, engine->kernel, engine->comm,
+                             engine->schedule.action_count));
     TESS_TRY(open_optim(engine));
-    TESS_TRY(tess__unused_open(engine));
+    TESS_TRY(open_unused(engine));
     engine->opened_strategy = true;
     TESS_TRY(strategy->ops->open(strategy));
-    if (engine->tensor_strategy.ops)
+    if (engine->tensor_strategy.ops != NULL)
         TESS_TRY(engine->tensor_strategy.ops->open(&engine->tensor_strategy));
     tess__crossing_open(engine);
-    engine->weight_token = 1;
+    engine->progress.weight_token = 1;
     TESS_TRY(tess__engine_init_params(engine));
-    TESS_TRY(tess__engine_open_loaders(engine));
+    TESS_TRY(tess__batches_open(&engine->batches));
     return tess_comm_barrier(engine->comm);
+}
+
+enum tess_status tess_engine_plan(const struct tess_config *config,
+                                  const struct tess_dataset *dataset, int32_t rank,
+                                  struct tess_engine **engine_out)
+{
+    struct tess_engine *engine;
+    TESS_TRY(tess__engine_new(config, dataset, &engine));
+    enum tess_status status = tess__engine_plan(engine, rank);
+    if (status != TESS_OK)
+        tess_engine_close(engine);
+    else
+        *engine_out = engine;
+    return status;
 }
 
 enum tess_status tess_engine_open(const struct tess_config *config,
@@ -171,7 +203,7 @@ enum tess_status tess_engine_open(const struct tess_config *config,
     struct tess_engine *engine;
     TESS_TRY(tess__engine_new(config, dataset, &engine));
     engine->comm = comm;
-    if (world)
+    if (world != NULL)
         engine->board = tess_world_board(world, comm->rank);
     tess__engine_doing(engine, TESS_DOING_STARTING, -1);
     enum tess_status status = TESS_OK;
@@ -191,37 +223,38 @@ enum tess_status tess_engine_open(const struct tess_config *config,
 
 void tess_engine_close(struct tess_engine *engine)
 {
-    if (!engine)
+    if (engine == NULL)
         return;
-    tess__engine_close_loaders(engine);
+    tess__batches_close(&engine->batches);
     tess_weights_close(engine->weights);
     if (engine->opened_strategy) {
         engine->strategy.ops->close(&engine->strategy);
-        if (engine->tensor_strategy.ops)
+        if (engine->tensor_strategy.ops != NULL)
             engine->tensor_strategy.ops->close(&engine->tensor_strategy);
     }
-    for (int32_t o = 0; engine->op && o < engine->declare.op_count; o++)
-        if (engine->op[o].kernel)
-            engine->kernel->ops->op_close(&engine->op[o]);
+    for (int32_t o = 0; engine->tables.op != NULL && o < engine->declare.op_count; o++)
+        if (engine->tables.op[o].kernel != NULL)
+            engine->kernel->ops->op_close(&engine->tables.op[o]);
     tess_optim_close(&engine->optim);
-    tess__laps_close(engine);
-    if (engine->kernel) {
-        engine->kernel->ops->unpin(engine->kernel, engine->found);
-        engine->kernel->ops->unpin(engine->kernel, engine->told);
+    tess__laps_close(&engine->laps);
+    if (engine->kernel != NULL) {
+        engine->kernel->ops->unpin(engine->kernel, engine->found.host);
+        engine->kernel->ops->unpin(engine->kernel, engine->upload);
     }
-    tess__engine_pipe_close(engine);
-    if (engine->comm)
+    tess__stages_close(&engine->stages);
+    tess__schedule_close(&engine->schedule);
+    if (engine->comm != NULL)
         open_close_groups(engine);
     open_close_arena(engine);
-    if (engine->comm) {
-        if (engine->kernel && engine->kernel->queue)
+    if (engine->comm != NULL) {
+        if (engine->kernel != NULL && engine->kernel->queue != NULL)
             (void)tess_comm_attach(engine->comm, NULL);
         engine->comm->access = NULL;
         engine->comm->access_context = NULL;
     }
     tess_kernel_close(engine->kernel);
     tess_memory_close(engine->memory);
-    tess__unused_close(engine);
+    tess__unused_close(&engine->unused);
     tess_layout_fini(&engine->plan);
     tess_declare_fini(&engine->declare);
     tess_declare_fini(&engine->model);
@@ -233,18 +266,18 @@ void tess_engine_close(struct tess_engine *engine)
         engine->block.unit_output,
         engine->block.tensor,
         engine->block.packed,
-        engine->packed_bytes,
-        engine->unit_output,
-        engine->tensor,
-        engine->op,
-        engine->op_of,
-        engine->param_of,
-        engine->grad_of,
-        engine->unit_param_first,
-        engine->unit_op_first,
+        engine->tables.packed_bytes,
+        engine->tables.unit_output,
+        engine->tables.tensor,
+        engine->tables.op,
+        engine->tables.op_of,
+        engine->tables.param_of,
+        engine->tables.grad_of,
+        engine->tables.unit_param_first,
+        engine->tables.unit_op_first,
         engine->piece,
     };
-    for (size_t i = 0; i < sizeof owned / sizeof *owned; i++)
+    for (size_t i = 0; i < sizeof(owned) / sizeof(*owned); i++)
         free(owned[i]);
     free(engine);
 }

@@ -1,10 +1,9 @@
 /*
- * Parameters as a whole: first values, and values as f32 for the host, wherever device memory is.
- * Every rank works on the pieces it owns; results do not depend on who owns what.
+ * First values of parameters. Every rank makes the pieces that it owns; values do not depend on the
+ * layout.
  */
 #include "core/state.h"
 
-#include "base/half.h"
 #include "base/rng.h"
 #include "tessera/check.h"
 
@@ -60,7 +59,7 @@ static enum tess_status params_begin(const struct tess_engine *engine,
         int64_t whole;
         run = tess_piece_run(piece, &engine->declare.axis, at + done, &whole, NULL);
         run = run < count - done ? run : count - done;
-        if (engine->weights)
+        if (engine->weights != NULL)
             TESS_TRY(tess_weights_read(engine->weights, piece->param, whole, run, w + done));
         else
             params_fill(piece->of, key, whole, run, w + done);
@@ -85,7 +84,7 @@ static void params_draw(const struct tess_engine *engine, const struct tess_piec
         const int64_t left = used > whole ? used - whole : 0, drawn = left < run ? left : run;
         tess_normal(engine->kernel, key.word, (uint64_t)whole, drawn, -0.0f, piece->of->init.scale,
                     w + done);
-        tess_fill(engine->kernel, (run - drawn) * (int64_t)sizeof *w, 0, w + done + drawn);
+        tess_fill(engine->kernel, (run - drawn) * (int64_t)sizeof(*w), 0, w + done + drawn);
     }
 }
 
@@ -108,7 +107,7 @@ static enum tess_status params_place(const struct tess_engine *engine,
     for (int64_t done = 0, now; done < count; done += now) {
         now = count - done < PARAMS_ROOM ? count - done : PARAMS_ROOM;
         TESS_TRY(params_begin(engine, piece, at + done, now, room));
-        TESS_TRY(tess_write(kernel, (size_t)now * sizeof *room, room, w + done));
+        TESS_TRY(tess_write(kernel, (size_t)now * sizeof(*room), room, w + done));
     }
     return TESS_OK;
 }
@@ -117,14 +116,14 @@ static enum tess_status params_place(const struct tess_engine *engine,
 static enum tess_status params_init_piece(struct tess_engine *engine,
                                           const struct tess_piece *piece, float *room)
 {
-    const int64_t most = piece->w ? piece->count : engine->optim.chunk_count;
+    const int64_t most = piece->w != NULL ? piece->count : engine->optim.chunk_count;
     for (int64_t at = 0; at < piece->count; at += most) {
         int64_t count = piece->count - at < most ? piece->count - at : most;
-        float *w = piece->w ? piece->w : engine->optim.chunk;
+        float *w = piece->w != NULL ? piece->w : engine->optim.chunk;
         TESS_TRY(params_place(engine, piece, at, count, room, w));
-        if (piece->low)
+        if (piece->low != NULL)
             tess_cast(engine->kernel, count, TESS_F32, w, engine->plan.dtype,
-                      (char *)piece->low + (size_t)at * engine->dtype_bytes);
+                      (char *)piece->low + (size_t)at * engine->sizes.dtype_bytes);
     }
     return TESS_OK;
 }
@@ -134,7 +133,7 @@ enum tess_status tess__engine_init_params(struct tess_engine *engine)
     enum tess_status status = TESS_OK;
     float *room = NULL;
     if (engine->kernel->ops->far_memory) {
-        room = malloc((size_t)PARAMS_ROOM * sizeof *room);
+        room = malloc((size_t)PARAMS_ROOM * sizeof(*room));
         if (room == NULL)
             TESS_FAIL(TESS_ERR_MEMORY, "no memory for the first values of parameters");
     }
@@ -144,72 +143,4 @@ enum tess_status tess__engine_init_params(struct tess_engine *engine)
     TESS_TRY(status);
     TESS_TRY(engine->kernel->ops->failed(engine->kernel));
     return engine->strategy.ops->params_refresh(&engine->strategy);
-}
-
-/* ---- values for the host --------------------------------------------------------------------- */
-
-enum tess_status tess__values_open(struct tess_engine *engine, int64_t ahead,
-                                   struct tess_values *values_out)
-{
-    struct tess_values values = {.engine = engine, .ahead_max = ahead};
-    if (engine->kernel->ops->far_memory) {
-        values.ahead = malloc((size_t)ahead * sizeof(float));
-        if (values.ahead == NULL)
-            TESS_FAIL(TESS_ERR_MEMORY, "no memory to read parameters into");
-    } else {
-        engine->kernel->ops->access(engine->kernel, true);
-    }
-    *values_out = values;
-    return TESS_OK;
-}
-
-void tess__values_close(struct tess_values *values)
-{
-    if (values->engine != NULL && values->ahead == NULL)
-        values->engine->kernel->ops->access(values->engine->kernel, false);
-    free(values->ahead);
-    *values = (struct tess_values){0};
-}
-
-/* Where the host finds elements [from, from + count) of a piece whose elements take `bytes` each
- * and begin at `first`. */
-static enum tess_status params_reach(struct tess_values *values, const struct tess_piece *piece,
-                                     const void *first, size_t bytes, int64_t from, int64_t count,
-                                     const void **found_out)
-{
-    if (values->ahead == NULL) {
-        *found_out = (const char *)first + (size_t)from * bytes;
-        return TESS_OK;
-    }
-    if (values->ahead_of != first || from < values->ahead_from ||
-        from + count > values->ahead_end) {
-        const int64_t left = piece->count - from;
-        const int64_t now = left < values->ahead_max ? left : values->ahead_max;
-        values->ahead_of = NULL;
-        TESS_TRY(tess_read(values->engine->kernel, (size_t)now * bytes,
-                           (const char *)first + (size_t)from * bytes, values->ahead));
-        values->ahead_of = first;
-        values->ahead_from = from;
-        values->ahead_end = from + now;
-    }
-    *found_out = (const char *)values->ahead + (size_t)(from - values->ahead_from) * bytes;
-    return TESS_OK;
-}
-
-enum tess_status tess__values_get(struct tess_values *values, const struct tess_piece *piece,
-                                  int64_t from, int64_t count, float *room, const float **x_out)
-{
-    const void *found;
-    if (piece->w) {
-        TESS_TRY(params_reach(values, piece, piece->w, sizeof *piece->w, from, count, &found));
-        *x_out = found;
-        return TESS_OK;
-    }
-    TESS_TRY(params_reach(values, piece, piece->low, sizeof(uint16_t), from, count, &found));
-    const uint16_t *low = found;
-    const bool f16 = values->engine->plan.dtype == TESS_F16;
-    for (int64_t i = 0; i < count; i++)
-        room[i] = f16 ? tess__f32_of_f16(low[i]) : tess__f32_of_bf16(low[i]);
-    *x_out = room;
-    return TESS_OK;
 }

@@ -7,30 +7,31 @@
 #include "base/rng.h"
 #include "tessera/check.h"
 
-enum tess_status tess__engine_batch(struct tess_engine *engine, struct tess_loader *loader,
-                                    const void **input_out, const int32_t **label_out)
+enum tess_status tess__engine_batch(struct tess_engine *engine, bool test, const void **input_out,
+                                    const int32_t **label_out)
 {
     const struct tess_plan *plan = &engine->plan;
     struct tess_strategy *strategy = &engine->strategy;
     void *input = NULL;
     int32_t *label = NULL;
     tess__engine_doing(engine, TESS_DOING_LOADING, -1);
-    if (!plan->skips_input) {
-        TESS_TRY(tess__engine_feed(engine, loader, &input, &label));
-    } else {
-        input = tess_memory_get(engine->memory, engine->block.input[0]);
-        label = tess_memory_get(engine->memory, engine->block.label[0]);
-    }
-    size_t row_bytes = (size_t)tess__engine_row_bytes(engine);
+    TESS_TRY(tess__batches_next(&engine->batches, test, strategy->micro, &input, &label));
+    const size_t row_bytes = engine->sizes.row_bytes;
     char *mine = input;
     int32_t *my_label = label;
     if (plan->holds_input) {
-        mine += (size_t)(plan->rank * engine->rows) * row_bytes;
-        my_label += plan->rank * engine->rows * engine->labels;
+        mine += (size_t)(plan->rank * engine->sizes.rows) * row_bytes;
+        my_label += plan->rank * engine->sizes.rows * engine->sizes.labels;
     }
-    struct tess_boundary rows = {plan->holds_input ? input : NULL, mine, row_bytes, engine->rows};
-    struct tess_boundary labels = {plan->holds_input ? label : NULL, my_label,
-                                   (size_t)engine->labels * sizeof *label, engine->rows};
+    const int64_t count = engine->sizes.rows;
+    struct tess_boundary rows = {.all = plan->holds_input ? input : NULL,
+                                 .mine = mine,
+                                 .row_bytes = row_bytes,
+                                 .rows = count};
+    struct tess_boundary labels = {.all = plan->holds_input ? label : NULL,
+                                   .mine = my_label,
+                                   .row_bytes = (size_t)engine->sizes.labels * sizeof(*label),
+                                   .rows = count};
     TESS_TRY(strategy->ops->batch_ready(strategy, &rows, &labels));
     *input_out = mine;
     *label_out = plan->holds_loss ? label : my_label;
@@ -42,18 +43,22 @@ enum tess_status tess__engine_batch(struct tess_engine *engine, struct tess_load
 static void pass_bind_unit(struct tess_engine *engine, int32_t unit, enum tess_phase phase)
 {
     const struct tess_plan *plan = &engine->plan;
-    for (int32_t p = engine->unit_param_first[unit]; p < engine->unit_param_first[unit + 1]; p++) {
+    for (int32_t p = engine->tables.unit_param_first[unit];
+         p < engine->tables.unit_param_first[unit + 1]; p++) {
         const struct tess_segment *segment = &plan->segment[plan->param[p].segment];
         const int32_t index = plan->param[p].index;
         int64_t at = plan->param[p].begin - segment->begin;
-        engine->param_of[index] = (const char *)segment->param + (size_t)at * engine->dtype_bytes;
+        engine->tables.param_of[index] =
+            (const char *)segment->param + (size_t)at * engine->sizes.dtype_bytes;
         if (phase == TESS_PHASE_BACKWARD)
-            engine->grad_of[index] = segment->grad + at;
+            engine->tables.grad_of[index] = segment->grad + at;
     }
-    for (int32_t o = engine->unit_op_first[unit]; o < engine->unit_op_first[unit + 1]; o++) {
-        engine->op[o].weight_token = engine->weight_token;
-        if (!engine->packed_kept) /* the shared memory has held another unit's weights since */
-            engine->op[o].packed_token = 0;
+    for (int32_t o = engine->tables.unit_op_first[unit]; o < engine->tables.unit_op_first[unit + 1];
+         o++) {
+        engine->tables.op[o].weight_token = engine->progress.weight_token;
+        if (!engine->tables
+                 .packed_kept) /* the shared memory has held another unit's weights since */
+            engine->tables.op[o].packed_token = 0;
     }
 }
 
@@ -67,35 +72,35 @@ struct pass_place {
 
 static void *pass_output(const struct tess_engine *engine, int32_t slot, int32_t unit)
 {
-    return engine->unit_output[slot * engine->plan.unit_count + unit];
+    return engine->tables.unit_output[slot * engine->plan.unit_count + unit];
 }
 
 /* The gradient by the unit's output. */
 static void *pass_flow(const struct tess_engine *engine, const struct pass_place *place,
                        int32_t unit)
 {
-    const struct tess_chunk *chunk = &engine->pipe.chunk[place->chunk];
+    const struct tess_chunk *chunk = &engine->schedule.chunk[place->chunk];
     return unit == chunk->unit_end - 1 && !chunk->last ? place->output_grad
-                                                       : engine->flow[unit % 2];
+                                                       : engine->tables.flow[unit % 2];
 }
 
 static struct tess_pass pass_of(struct tess_engine *engine, const struct pass_place *place,
                                 int32_t unit)
 {
-    const struct tess_chunk *chunk = &engine->pipe.chunk[place->chunk];
+    const struct tess_chunk *chunk = &engine->schedule.chunk[place->chunk];
     const struct tess_flight *flight =
-        &engine->pipe.flight[place->chunk * engine->pipe.slot_max + place->slot];
+        tess__stages_flight(&engine->stages, place->chunk, place->slot);
     const bool first = unit == chunk->unit_first;
     struct tess_pass pass = {
         .kernel = engine->kernel,
         .unit = engine->declare.unit[unit].index,
         .training = engine->strategy.training,
         .dtype = engine->plan.dtype,
-        .rows = engine->rows,
-        .leaf_rows = engine->leaf_rows,
-        .leaf_count = engine->leaf_count,
+        .rows = engine->sizes.rows,
+        .leaf_rows = engine->sizes.leaf_rows,
+        .leaf_count = engine->sizes.leaf_count,
         .seed = (uint64_t)engine->config->run.seed,
-        .step = (uint64_t)engine->step,
+        .step = (uint64_t)engine->progress.step,
         .row_first = place->row_first,
         .axis = &engine->model.axis,
         .crossing = &engine->crossing,
@@ -103,19 +108,19 @@ static struct tess_pass pass_of(struct tess_engine *engine, const struct pass_pl
         .output = pass_output(engine, place->slot, unit),
         .output_grad = pass_flow(engine, place, unit),
         .output_grad_scratch = pass_flow(engine, place, unit),
-        .input_grad = first ? place->input_grad : engine->flow[(unit + 1) % 2],
-        .param = engine->param_of,
-        .grad = engine->grad_of,
+        .input_grad = first ? place->input_grad : engine->tables.flow[(unit + 1) % 2],
+        .param = engine->tables.param_of,
+        .grad = engine->tables.grad_of,
         .used = engine->unused.pass,
-        .tensor = engine->tensor + (ptrdiff_t)place->slot * engine->model.tensor_count,
-        .op = engine->op_of,
+        .tensor = engine->tables.tensor + (ptrdiff_t)place->slot * engine->model.tensor_count,
+        .op = engine->tables.op_of,
     };
     if (chunk->last && unit == chunk->unit_end - 1) {
         pass.label = flight->label;
-        pass.loss = engine->loss;
-        pass.correct = engine->correct;
-        pass.loss_grad =
-            (float)(engine->scale.value / (double)(engine->step_rows * engine->labels));
+        pass.loss = engine->found.loss;
+        pass.correct = engine->found.correct;
+        pass.loss_grad = (float)(engine->scale.value /
+                                 (double)(engine->progress.step_rows * engine->sizes.labels));
     }
     return pass;
 }
@@ -133,8 +138,8 @@ enum tess_status tess__engine_forward(struct tess_engine *engine, int32_t chunk,
     struct tess_strategy *strategy = &engine->strategy;
     const struct pass_place place = {.chunk = chunk, .slot = slot, .row_first = row_first};
     tess__engine_range(engine, "forward");
-    for (int32_t u = engine->pipe.chunk[chunk].unit_first; u < engine->pipe.chunk[chunk].unit_end;
-         u++) {
+    for (int32_t u = engine->schedule.chunk[chunk].unit_first;
+         u < engine->schedule.chunk[chunk].unit_end; u++) {
         tess__engine_doing(engine, TESS_DOING_FORWARD, u);
         tess__engine_range(engine, engine->declare.unit[u].name);
         TESS_TRY(strategy->ops->unit_enter(strategy, u, TESS_PHASE_FORWARD));
@@ -155,11 +160,12 @@ enum tess_status tess__engine_forward(struct tess_engine *engine, int32_t chunk,
 static void pass_drop_statistics(struct tess_engine *engine, int32_t unit)
 {
     const struct tess_plan *plan = &engine->plan;
-    for (int32_t p = engine->unit_param_first[unit]; p < engine->unit_param_first[unit + 1]; p++) {
+    for (int32_t p = engine->tables.unit_param_first[unit];
+         p < engine->tables.unit_param_first[unit + 1]; p++) {
         if (!(plan->param[p].flags & TESS_PARAM_BUFFER))
             continue;
         int64_t count = plan->param[p].count;
-        float *grad = engine->grad_of[plan->param[p].index];
+        float *grad = engine->tables.grad_of[plan->param[p].index];
         if (plan->rank == 0)
             tess_accumulate(engine->kernel, count, (float)(plan->rank_count - 1), grad, grad);
         else
@@ -187,11 +193,11 @@ static enum tess_status pass_backward_unit(struct tess_engine *engine,
     tess__engine_doing(engine, TESS_DOING_BACKWARD, unit);
     TESS_TRY(strategy->ops->unit_enter(strategy, unit, TESS_PHASE_BACKWARD));
     pass_bind_unit(engine, unit, TESS_PHASE_BACKWARD);
-    tess__unused_enter(engine, unit);
+    tess__unused_enter(&engine->unused, unit);
     struct tess_pass pass = pass_of(engine, place, unit);
     TESS_TRY(pass_remake(engine, &pass, unit));
     TESS_TRY(engine->config->model->backward(engine->model_state, &pass));
-    TESS_TRY(tess__unused_leave(engine, unit));
+    TESS_TRY(tess__unused_leave(&engine->unused, unit));
     if (engine->config->run.buffers == 1 && engine->plan.rank_count > 1)
         pass_drop_statistics(engine, unit);
     return strategy->ops->unit_leave(strategy, unit, TESS_PHASE_BACKWARD);
@@ -202,7 +208,7 @@ enum tess_status tess__engine_backward(struct tess_engine *engine, int32_t chunk
 {
     struct tess_strategy *strategy = &engine->strategy;
     const struct tess_plan *plan = &engine->plan;
-    const struct tess_chunk *here = &engine->pipe.chunk[chunk];
+    const struct tess_chunk *here = &engine->schedule.chunk[chunk];
     const struct pass_place place = {chunk, slot, row_first, output_grad, input_grad};
     int32_t next = plan->segment_count - 1; /* highest segment whose gradient is not complete */
     while (next >= 0 && plan->segment[next].unit_first >= here->unit_end)
@@ -224,8 +230,8 @@ int64_t tess__engine_leaf_index(const struct tess_engine *engine, int64_t leaf)
     const struct tess_plan *plan = &engine->plan;
     int32_t rank = plan->rank;
     if (plan->holds_loss) {
-        rank = (int32_t)(leaf / engine->leaf_count);
-        leaf %= engine->leaf_count;
+        rank = (int32_t)(leaf / engine->sizes.leaf_count);
+        leaf %= engine->sizes.leaf_count;
     }
     return tess_layout_first_leaf(plan, rank, engine->strategy.micro) + leaf;
 }
@@ -234,12 +240,12 @@ enum tess_status tess__engine_loss(struct tess_engine *engine, int32_t slot, boo
 {
     const struct tess_plan *plan = &engine->plan;
     struct tess_strategy *strategy = &engine->strategy;
-    const int32_t last = plan->unit_count - 1, chunk = engine->pipe.chunk_count - 1;
-    const int32_t *label = engine->pipe.flight[chunk * engine->pipe.slot_max + slot].label;
-    size_t row_bytes = (size_t)engine->class_count * engine->dtype_bytes;
-    void *logits = pass_output(engine, slot, last), *slope = engine->flow[last % 2];
-    struct tess_boundary output = {NULL, logits, row_bytes, engine->rows};
-    struct tess_boundary grad = {NULL, slope, row_bytes, engine->rows};
+    const int32_t last = plan->unit_count - 1, chunk = engine->schedule.chunk_count - 1;
+    const int32_t *label = tess__stages_flight(&engine->stages, chunk, slot)->label;
+    size_t row_bytes = (size_t)engine->sizes.class_count * engine->sizes.dtype_bytes;
+    void *logits = pass_output(engine, slot, last), *slope = engine->tables.flow[last % 2];
+    struct tess_boundary output = {NULL, logits, row_bytes, engine->sizes.rows};
+    struct tess_boundary grad = {NULL, slope, row_bytes, engine->sizes.rows};
     if (engine->model.labels > 0)
         return TESS_OK;
     if (plan->holds_loss) {
@@ -249,14 +255,15 @@ enum tess_status tess__engine_loss(struct tess_engine *engine, int32_t slot, boo
     tess__engine_doing(engine, TESS_DOING_LOSS, -1);
     TESS_TRY(strategy->ops->output_ready(strategy, &output));
     if (!plan->skips_loss)
-        tess_softmax_xent(engine->kernel, plan->dtype, engine->loss_ranks * engine->rows,
-                          engine->class_count,
-                          (float)(engine->scale.value / (double)engine->step_rows), logits, label,
-                          gradient ? slope : NULL, engine->loss, engine->correct);
-    if (gradient && engine->count_zeros && !plan->skips_loss)
+        tess_softmax_xent(engine->kernel, plan->dtype,
+                          engine->sizes.loss_ranks * engine->sizes.rows, engine->sizes.class_count,
+                          (float)(engine->scale.value / (double)engine->progress.step_rows), logits,
+                          label, gradient ? slope : NULL, engine->found.loss,
+                          engine->found.correct);
+    if (gradient && engine->progress.count_zeros && !plan->skips_loss)
         tess_count_zeros(engine->kernel, plan->dtype,
-                         engine->loss_ranks * engine->rows * engine->class_count, slope,
-                         &engine->leaf_sum[2 * plan->grid + 1]);
+                         engine->sizes.loss_ranks * engine->sizes.rows * engine->sizes.class_count,
+                         slope, &engine->found.sums[2 * plan->grid + 1]);
     if (gradient)
         TESS_TRY(strategy->ops->output_grad_ready(strategy, &grad));
     return TESS_OK;

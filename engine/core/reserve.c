@@ -4,7 +4,7 @@
  */
 #include "core/state.h"
 
-#include "core/precision.h"
+#include "config/precision.h"
 #include "tessera/check.h"
 
 #include <stdio.h>
@@ -20,39 +20,31 @@ static enum tess_status reserve_block(struct tess_engine *engine, enum tess_memo
 static enum tess_status reserve_parameters(struct tess_engine *engine)
 {
     const struct tess_plan *plan = &engine->plan;
-    struct tess_engine_blocks *block = &engine->block;
+    struct tess_blocks *block = &engine->block;
     int64_t param = tess_layout_own_total(plan, plan->param_extent, TESS_LAYOUT_VALUES);
     int64_t grad = tess_layout_own_total(plan, plan->grad_extent, TESS_LAYOUT_GRADS);
     int64_t optim = tess_layout_own_total(plan, plan->optim_extent, TESS_LAYOUT_VALUES);
-    int32_t arrays = tess_optim_state_arrays(&engine->config->optim);
-    int32_t scratch = tess_optim_scratch_arrays(&engine->config->optim);
-    TESS_TRY(reserve_block(engine, TESS_MEMORY_PARAMETER, param * (int64_t)engine->dtype_bytes,
-                           "parameters", &block->param));
-    size_t told_bytes; /* a part of the room: no block of its own */
+    const struct tess_optimizer_ops *ops = engine->config->optimizer;
+    TESS_TRY(reserve_block(engine, TESS_MEMORY_PARAMETER,
+                           param * (int64_t)engine->sizes.dtype_bytes, "parameters",
+                           &block->param));
+    size_t upload_bytes; /* a part of the room: no block of its own */
     bool masters = tess_precision_has_masters(&engine->config->run);
     TESS_TRY(reserve_block(engine, TESS_MEMORY_MASTER, masters ? optim * 4 : 0, "f32 masters",
                            &block->master));
     TESS_TRY(reserve_block(engine, TESS_MEMORY_GRADIENT, grad * plan->level_count * 4, "gradients",
                            &block->grad));
-    TESS_TRY(reserve_block(engine, TESS_MEMORY_OPTIMIZER, optim * arrays * 4, "optimizer state",
-                           &block->optim));
-    TESS_TRY(reserve_block(engine, TESS_MEMORY_WORKSPACE, optim * scratch * 4, "update direction",
-                           &block->direction));
-    TESS_TRY(reserve_block(
-        engine, TESS_MEMORY_WORKSPACE,
-        (int64_t)tess_optim_room(&engine->config->optim, engine->model.param_count, &told_bytes),
-        "norms and factors", &block->norms));
+    TESS_TRY(reserve_block(engine, TESS_MEMORY_OPTIMIZER, optim * ops->state_arrays * 4,
+                           "optimizer state", &block->optim));
+    TESS_TRY(reserve_block(engine, TESS_MEMORY_WORKSPACE, ops->trust_ratio ? optim * 4 : 0,
+                           "update direction", &block->direction));
+    TESS_TRY(reserve_block(engine, TESS_MEMORY_WORKSPACE,
+                           (int64_t)tess_optim_room(ops, engine->model.param_count, &upload_bytes),
+                           "norms and factors", &block->norms));
     bool chunk = optim > 0 && plan->dtype != TESS_F32 && !masters;
     return reserve_block(engine, TESS_MEMORY_WORKSPACE,
                          chunk ? tess_optim_chunk(engine->kernel->ops->far_memory) * 4 : 0,
                          "update in f32", &block->update_chunk);
-}
-
-enum tess_recompute tess__engine_recompute(const struct tess_engine *engine, int32_t unit)
-{
-    const struct tess_config *config = engine->config;
-    return engine->declare.unit[unit].index % config->recompute_every == 0 ? config->recompute
-                                                                           : TESS_RECOMPUTE_NONE;
 }
 
 /* Does a tensor live for one call only, so that its room is shared with other units? */
@@ -80,9 +72,9 @@ static int64_t reserve_tensor_bytes(const struct tess_engine *engine,
     case TESS_LIFE_KEPT:
         return bytes;
     case TESS_LIFE_LEAVES:
-        return bytes * engine->leaf_count;
+        return bytes * engine->sizes.leaf_count;
     default:
-        return bytes * engine->rows;
+        return bytes * engine->sizes.rows;
     }
 }
 
@@ -104,7 +96,7 @@ static enum tess_status reserve_tensor(struct tess_engine *engine, int32_t t, in
     /* Offset in the shared block for now; made an address by bind. */
     for (int32_t i = 0; i < slots; i++)
         block[i * stride] = (struct tess_block){(uint64_t)*here, (uint64_t)bytes};
-    *here += (bytes + 63) / 64 * 64;
+    *here += (int64_t)tess_round_up((uint64_t)bytes, 64);
     return TESS_OK;
 }
 
@@ -124,9 +116,9 @@ static enum tess_status reserve_outputs(struct tess_engine *engine, const struct
     char owner[2 * TESS_NAME_MAX];
     for (int32_t u = chunk->unit_first; u < chunk->unit_end; u++) {
         const int64_t bytes =
-            declare->unit[u].output_count * engine->rows * (int64_t)engine->dtype_bytes;
+            declare->unit[u].output_count * engine->sizes.rows * (int64_t)engine->sizes.dtype_bytes;
         const int64_t back = reserve_flow_bytes(engine, chunk, u, bytes);
-        snprintf(owner, sizeof owner, "%s output", declare->unit[u].name);
+        snprintf(owner, sizeof(owner), "%s output", declare->unit[u].name);
         for (int32_t i = 0; i < chunk->slot_count; i++)
             TESS_TRY(reserve_block(engine, TESS_MEMORY_ACTIVATION, bytes, owner,
                                    &engine->block.unit_output[i * declare->unit_count + u]));
@@ -140,10 +132,10 @@ static enum tess_status reserve_outputs(struct tess_engine *engine, const struct
 static enum tess_status reserve_activations(struct tess_engine *engine)
 {
     const struct tess_declare *declare = &engine->declare;
-    struct tess_engine_blocks *block = &engine->block;
+    struct tess_blocks *block = &engine->block;
     int64_t flow[2] = {0, 0}, most = 0, here = 0, remade = 0;
-    for (int32_t c = 0; c < engine->pipe.chunk_count; c++)
-        TESS_TRY(reserve_outputs(engine, &engine->pipe.chunk[c], flow, &remade));
+    for (int32_t c = 0; c < engine->schedule.chunk_count; c++)
+        TESS_TRY(reserve_outputs(engine, &engine->schedule.chunk[c], flow, &remade));
     TESS_TRY(
         reserve_block(engine, TESS_MEMORY_ACTIVATION, flow[0], "gradient flow 0", &block->flow[0]));
     TESS_TRY(
@@ -153,7 +145,7 @@ static enum tess_status reserve_activations(struct tess_engine *engine)
         if (declare->tensor[t].unit != unit)
             here = 0;
         unit = declare->tensor[t].unit;
-        TESS_TRY(reserve_tensor(engine, t, engine->pipe.chunk[c].slot_count, &here));
+        TESS_TRY(reserve_tensor(engine, t, engine->schedule.chunk[c].slot_count, &here));
         most = here > most ? here : most;
     }
     TESS_TRY(
@@ -165,10 +157,13 @@ static enum tess_status reserve_activations(struct tess_engine *engine)
 
 static enum tess_status reserve_loss(struct tess_engine *engine)
 {
-    struct tess_engine_blocks *block = &engine->block;
-    int64_t rows = tess__engine_has_loss(engine) ? engine->loss_ranks * engine->rows : 0;
-    int64_t all =
-        engine->plan.holds_loss ? rows * engine->class_count * (int64_t)engine->dtype_bytes : 0;
+    struct tess_blocks *block = &engine->block;
+    int64_t rows = tess__schedule_has_loss(&engine->schedule)
+                       ? engine->sizes.loss_ranks * engine->sizes.rows
+                       : 0;
+    int64_t all = engine->plan.holds_loss
+                      ? rows * engine->sizes.class_count * (int64_t)engine->sizes.dtype_bytes
+                      : 0;
     TESS_TRY(
         reserve_block(engine, TESS_MEMORY_ACTIVATION, all, "gathered outputs", &block->all_output));
     TESS_TRY(reserve_block(engine, TESS_MEMORY_ACTIVATION, all, "gradient of gathered outputs",
@@ -176,11 +171,12 @@ static enum tess_status reserve_loss(struct tess_engine *engine)
     TESS_TRY(reserve_block(engine, TESS_MEMORY_ACTIVATION, rows * 4, "loss", &block->loss));
     TESS_TRY(reserve_block(engine, TESS_MEMORY_ACTIVATION, rows * 4, "correct answers",
                            &block->correct));
-    const int64_t leaves =
-        engine->plan.grid > engine->test_leaves ? engine->plan.grid : engine->test_leaves;
+    const int64_t leaves = engine->plan.grid > engine->sizes.test_leaves
+                               ? engine->plan.grid
+                               : engine->sizes.test_leaves;
     return reserve_block(engine, TESS_MEMORY_WORKSPACE,
                          TESS_FOUND_SUMS + (2 * leaves + 2) * (int64_t)sizeof(double),
-                         "what a step finds out", &block->found);
+                         "results of a step", &block->found);
 }
 
 /* Scratch is shared by all operations. Packed weights are kept per operation where the parameters
@@ -190,18 +186,18 @@ static enum tess_status reserve_operations(struct tess_engine *engine)
 {
     const struct tess_declare *declare = &engine->declare;
     int64_t scratch = 0, most = 0, here = 0;
-    engine->packed_kept = engine->plan.param_extent == TESS_EXTENT_FULL;
+    engine->tables.packed_kept = engine->plan.param_extent == TESS_EXTENT_FULL;
     for (int32_t o = 0, unit = -1; o < declare->op_count; o++) {
         const struct tess_op_desc *desc = &declare->op[o].desc;
         struct tess_op_needs needs = {0};
         char why[256] = "";
-        if (!engine->kernel->ops->supports(desc, why, sizeof why))
+        if (!engine->kernel->ops->supports(desc, why, sizeof(why)))
             TESS_FAIL(TESS_ERR_UNSUPPORTED, "kernel '%s' cannot run an operation of unit '%s': %s",
                       engine->kernel->ops->name, declare->unit[declare->op[o].unit].name, why);
         TESS_TRY(engine->kernel->ops->op_needs(desc, &needs));
         scratch = (int64_t)needs.scratch_bytes > scratch ? (int64_t)needs.scratch_bytes : scratch;
-        engine->packed_bytes[o] = needs.packed_bytes;
-        if (engine->packed_kept) {
+        engine->tables.packed_bytes[o] = needs.packed_bytes;
+        if (engine->tables.packed_kept) {
             TESS_TRY(reserve_block(engine, TESS_MEMORY_WORKSPACE, (int64_t)needs.packed_bytes,
                                    "packed weights", &engine->block.packed[o]));
             continue;
@@ -210,7 +206,7 @@ static enum tess_status reserve_operations(struct tess_engine *engine)
             here = 0;
         unit = declare->op[o].unit;
         engine->block.packed[o] = (struct tess_block){(uint64_t)here, needs.packed_bytes};
-        here += ((int64_t)needs.packed_bytes + 63) / 64 * 64;
+        here += (int64_t)tess_round_up(needs.packed_bytes, 64);
         most = here > most ? here : most;
     }
     TESS_TRY(reserve_block(engine, TESS_MEMORY_WORKSPACE, most, "packed weights of a unit",
@@ -219,58 +215,38 @@ static enum tess_status reserve_operations(struct tess_engine *engine)
                          &engine->block.op_scratch);
 }
 
-static enum tess_status reserve_input(struct tess_engine *engine)
-{
-    struct tess_engine_blocks *block = &engine->block;
-    const bool far = engine->kernel->ops->far_memory;
-    const int64_t micros = tess__engine_feeds_ahead(engine) ? engine->plan.accumulate : 1;
-    int64_t label_bytes;
-    const int64_t bytes = tess__engine_batch_bytes(engine, &label_bytes);
-    if (!tess__engine_loads(engine))
-        return TESS_OK;
-    for (int32_t i = 0; i < (far ? 1 : engine->slot_count); i++) {
-        TESS_TRY(
-            reserve_block(engine, TESS_MEMORY_INPUT, micros * bytes, "batch", &block->input[i]));
-        TESS_TRY(reserve_block(engine, TESS_MEMORY_INPUT, micros * label_bytes, "labels",
-                               &block->label[i]));
-    }
-    /* Batches that are copied to the device take turns in the same place. */
-    if (!engine->config->run.evaluate || engine->plan.skips_input || far)
-        return TESS_OK;
-    TESS_TRY(reserve_block(engine, TESS_MEMORY_INPUT, bytes, "test batch", &block->test_input));
-    return reserve_block(engine, TESS_MEMORY_INPUT, label_bytes, "test labels", &block->test_label);
-}
-
 enum tess_status tess__engine_reserve(struct tess_engine *engine)
 {
     const struct tess_declare *declare = &engine->declare;
-    struct tess_engine_blocks *block = &engine->block;
-    const size_t slots = (size_t)engine->pipe.slot_max;
+    struct tess_blocks *block = &engine->block;
+    const size_t slots = (size_t)engine->schedule.slot_max;
     block->unit_output =
-        calloc(slots * (size_t)declare->unit_count + 1, sizeof *block->unit_output);
-    block->tensor = calloc(slots * (size_t)declare->tensor_count + 1, sizeof *block->tensor);
-    block->packed = calloc((size_t)declare->op_count + 1, sizeof *block->packed);
-    engine->packed_bytes = calloc((size_t)declare->op_count + 1, sizeof *engine->packed_bytes);
-    if (!block->unit_output || !block->tensor || !block->packed || !engine->packed_bytes)
+        calloc(slots * (size_t)declare->unit_count + 1, sizeof(*block->unit_output));
+    block->tensor = calloc(slots * (size_t)declare->tensor_count + 1, sizeof(*block->tensor));
+    block->packed = calloc((size_t)declare->op_count + 1, sizeof(*block->packed));
+    engine->tables.packed_bytes =
+        calloc((size_t)declare->op_count + 1, sizeof(*engine->tables.packed_bytes));
+    if (block->unit_output == NULL || block->tensor == NULL || block->packed == NULL ||
+        engine->tables.packed_bytes == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for the memory plan");
     TESS_TRY(reserve_parameters(engine));
     TESS_TRY(engine->config->strategy->reserve(&engine->strategy));
-    if (engine->tensor_strategy.ops)
+    if (engine->tensor_strategy.ops != NULL)
         TESS_TRY(engine->tensor_strategy.ops->reserve(&engine->tensor_strategy));
     TESS_TRY(tess__tied_reserve(engine));
     TESS_TRY(reserve_activations(engine));
-    TESS_TRY(tess__engine_pipe_reserve(engine));
+    TESS_TRY(tess__stages_reserve(&engine->stages));
     TESS_TRY(tess__crossing_reserve(engine));
     TESS_TRY(reserve_loss(engine));
     TESS_TRY(reserve_operations(engine));
-    return reserve_input(engine);
+    return tess__batches_reserve(&engine->batches);
 }
 
 /* ---- binding --------------------------------------------------------------------------------- */
 
 static void *bind_at(void *base, int64_t elements, size_t bytes)
 {
-    return base ? (char *)base + (size_t)elements * bytes : NULL;
+    return base != NULL ? (char *)base + (size_t)elements * bytes : NULL;
 }
 
 /* Tied parameters: the values of a segment are those of another one. */
@@ -299,18 +275,18 @@ static void bind_segments(struct tess_engine *engine)
         struct tess_segment *segment = &plan->segment[s];
         int64_t own = tess_plan_own_begin(plan, s, plan->optim_extent);
         if (plan->grad_extent == TESS_EXTENT_FULL) {
-            segment->grad_own = bind_at(grad, own, sizeof *grad);
+            segment->grad_own = bind_at(grad, own, sizeof(*grad));
         } else {
-            segment->grad_own = bind_at(grad, packed_grad, sizeof *grad);
+            segment->grad_own = bind_at(grad, packed_grad, sizeof(*grad));
             packed_grad += tess_plan_own_count(plan, s, plan->grad_extent);
         }
         if (segment->values_of >= 0)
             continue;
         if (plan->param_extent == TESS_EXTENT_FULL) {
-            segment->param = bind_at(param, segment->begin, engine->dtype_bytes);
-            segment->param_own = bind_at(param, own, engine->dtype_bytes);
+            segment->param = bind_at(param, segment->begin, engine->sizes.dtype_bytes);
+            segment->param_own = bind_at(param, own, engine->sizes.dtype_bytes);
         } else {
-            segment->param_own = bind_at(param, packed_param, engine->dtype_bytes);
+            segment->param_own = bind_at(param, packed_param, engine->sizes.dtype_bytes);
             packed_param += tess_plan_own_count(plan, s, plan->param_extent);
         }
         segment->master_own =
@@ -324,29 +300,34 @@ static enum tess_status bind_host_tables(struct tess_engine *engine)
 {
     const struct tess_declare *declare = &engine->declare;
     size_t units = (size_t)declare->unit_count, params = (size_t)declare->param_count;
-    size_t ops = (size_t)declare->op_count, slots = (size_t)engine->pipe.slot_max;
+    size_t ops = (size_t)declare->op_count, slots = (size_t)engine->schedule.slot_max;
     const struct tess_declare *model = &engine->model;
-    engine->unit_output = calloc(slots * units + 1, sizeof *engine->unit_output);
-    engine->tensor = calloc(slots * (size_t)model->tensor_count + 1, sizeof *engine->tensor);
-    engine->op = calloc(ops + 1, sizeof *engine->op);
-    engine->op_of = calloc((size_t)model->op_count + 1, sizeof *engine->op_of);
-    engine->param_of = calloc((size_t)model->param_count + 1, sizeof *engine->param_of);
-    engine->grad_of = calloc((size_t)model->param_count + 1, sizeof *engine->grad_of);
-    engine->unit_param_first = calloc(units + 1, sizeof *engine->unit_param_first);
-    engine->unit_op_first = calloc(units + 1, sizeof *engine->unit_op_first);
+    engine->tables.unit_output = calloc(slots * units + 1, sizeof(*engine->tables.unit_output));
+    engine->tables.tensor =
+        calloc(slots * (size_t)model->tensor_count + 1, sizeof(*engine->tables.tensor));
+    engine->tables.op = calloc(ops + 1, sizeof(*engine->tables.op));
+    engine->tables.op_of = calloc((size_t)model->op_count + 1, sizeof(*engine->tables.op_of));
+    engine->tables.param_of =
+        calloc((size_t)model->param_count + 1, sizeof(*engine->tables.param_of));
+    engine->tables.grad_of =
+        calloc((size_t)model->param_count + 1, sizeof(*engine->tables.grad_of));
+    engine->tables.unit_param_first = calloc(units + 1, sizeof(*engine->tables.unit_param_first));
+    engine->tables.unit_op_first = calloc(units + 1, sizeof(*engine->tables.unit_op_first));
     engine->piece =
-        calloc((size_t)tess_layout_piece_count(&engine->plan, declare) + 1, sizeof *engine->piece);
-    if (!engine->unit_output || !engine->tensor || !engine->op || !engine->op_of ||
-        !engine->param_of || !engine->grad_of || !engine->unit_param_first ||
-        !engine->unit_op_first || !engine->piece)
+        calloc((size_t)tess_layout_piece_count(&engine->plan, declare) + 1, sizeof(*engine->piece));
+    if (engine->tables.unit_output == NULL || engine->tables.tensor == NULL ||
+        engine->tables.op == NULL || engine->tables.op_of == NULL ||
+        engine->tables.param_of == NULL || engine->tables.grad_of == NULL ||
+        engine->tables.unit_param_first == NULL || engine->tables.unit_op_first == NULL ||
+        engine->piece == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for the engine's tables");
     for (size_t u = 0, p = 0, o = 0; u < units; u++) {
         while (p < params && declare->param[p].unit == (int32_t)u)
             p++;
         while (o < ops && declare->op[o].unit == (int32_t)u)
             o++;
-        engine->unit_param_first[u + 1] = (int32_t)p;
-        engine->unit_op_first[u + 1] = (int32_t)o;
+        engine->tables.unit_param_first[u + 1] = (int32_t)p;
+        engine->tables.unit_op_first[u + 1] = (int32_t)o;
     }
     return TESS_OK;
 }
@@ -355,15 +336,14 @@ static enum tess_status bind_operations(struct tess_engine *engine)
 {
     const struct tess_declare *declare = &engine->declare;
     char *shared = tess_memory_get(engine->memory, engine->block.packed_shared);
-    engine->opened_ops = true;
     for (int32_t o = 0; o < declare->op_count; o++) {
-        struct tess_op *op = &engine->op[o];
-        engine->op_of[declare->op[o].index] = op;
+        struct tess_op *op = &engine->tables.op[o];
+        engine->tables.op_of[declare->op[o].index] = op;
         op->desc = declare->op[o].desc;
         op->kernel = engine->kernel;
         op->scratch = tess_memory_get(engine->memory, engine->block.op_scratch);
-        if (engine->packed_bytes[o] > 0)
-            op->packed = engine->packed_kept
+        if (engine->tables.packed_bytes[o] > 0)
+            op->packed = engine->tables.packed_kept
                              ? tess_memory_get(engine->memory, engine->block.packed[o])
                              : shared + engine->block.packed[o].offset;
         TESS_TRY(engine->kernel->ops->op_open(op));
@@ -375,10 +355,10 @@ static void bind_tensors(struct tess_engine *engine)
 {
     const struct tess_declare *declare = &engine->declare;
     char *scratch = tess_memory_get(engine->memory, engine->block.unit_scratch);
-    for (int32_t i = 0; i < engine->pipe.slot_max; i++) {
+    for (int32_t i = 0; i < engine->schedule.slot_max; i++) {
         for (int32_t t = 0; t < declare->tensor_count; t++) {
             const struct tess_block block = engine->block.tensor[i * declare->tensor_count + t];
-            engine->tensor[i * engine->model.tensor_count + declare->tensor[t].index] =
+            engine->tables.tensor[i * engine->model.tensor_count + declare->tensor[t].index] =
                 reserve_is_brief(engine, &declare->tensor[t])
                     ? scratch + block.offset
                     : tess_memory_get(engine->memory, block);
@@ -389,18 +369,19 @@ static void bind_tensors(struct tess_engine *engine)
 enum tess_status tess__engine_bind(struct tess_engine *engine)
 {
     const struct tess_declare *declare = &engine->declare;
-    struct tess_engine_blocks *block = &engine->block;
+    struct tess_blocks *block = &engine->block;
     TESS_TRY(bind_host_tables(engine));
     bind_segments(engine);
-    for (int32_t i = 0; i < engine->pipe.slot_max * declare->unit_count; i++)
-        engine->unit_output[i] = tess_memory_get(engine->memory, block->unit_output[i]);
-    engine->flow[0] = tess_memory_get(engine->memory, block->flow[0]);
-    engine->flow[1] = tess_memory_get(engine->memory, block->flow[1]);
+    for (int32_t i = 0; i < engine->schedule.slot_max * declare->unit_count; i++)
+        engine->tables.unit_output[i] = tess_memory_get(engine->memory, block->unit_output[i]);
+    engine->tables.flow[0] = tess_memory_get(engine->memory, block->flow[0]);
+    engine->tables.flow[1] = tess_memory_get(engine->memory, block->flow[1]);
     bind_tensors(engine);
-    engine->loss = tess_memory_get(engine->memory, block->loss);
-    engine->correct = tess_memory_get(engine->memory, block->correct);
-    engine->verdict = tess_memory_get(engine->memory, block->found);
-    engine->leaf_sum = (double *)(void *)((char *)(void *)engine->verdict + TESS_FOUND_SUMS);
+    engine->found.loss = tess_memory_get(engine->memory, block->loss);
+    engine->found.correct = tess_memory_get(engine->memory, block->correct);
+    engine->found.verdict = tess_memory_get(engine->memory, block->found);
+    engine->found.sums =
+        (double *)(void *)((char *)(void *)engine->found.verdict + TESS_FOUND_SUMS);
     tess_layout_pieces(&engine->plan, declare, engine->piece);
     return bind_operations(engine);
 }

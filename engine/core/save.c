@@ -1,12 +1,12 @@
 /*
  * Writing the weights of a training engine into a file. The ranks hand their parts of a chunk to
- * rank 0, which writes it: nobody ever holds more of the model than it trains with, and a chunk,
+ * rank 0, which writes it: no rank holds more of the model than it trains with, and a chunk,
  * or, where device memory is far, what is read ahead of it.
  */
 #include "core/state.h"
 
 #include "base/file.h"
-#include "core/weights.h"
+#include "state/weights.h"
 #include "tessera/check.h"
 
 #include <errno.h>
@@ -39,7 +39,7 @@ static void save_put(const struct save_window *window, int64_t whole, int64_t ru
             whole + run < window->from + window->count ? whole + run : window->from + window->count;
         if (begin < end)
             memcpy(window->chunk + (begin - window->from), x + (begin - whole),
-                   (size_t)(end - begin) * sizeof *x);
+                   (size_t)(end - begin) * sizeof(*x));
         return;
     }
     const int64_t out = shape->dim[0], in = shape->dim[1];
@@ -56,7 +56,7 @@ static void save_put(const struct save_window *window, int64_t whole, int64_t ru
     }
 }
 
-/* May a run have elements in the window? */
+/* Can a run have elements in the window? */
 static bool save_touches(const struct save_window *window, int64_t whole, int64_t run)
 {
     return window->param->flags & TESS_PARAM_TRANSPOSED ||
@@ -64,13 +64,13 @@ static bool save_touches(const struct save_window *window, int64_t whole, int64_
 }
 
 /* This rank's part of a window, zeros elsewhere. */
-static enum tess_status save_fill(struct tess_values *values, const struct save_window *window)
+static enum tess_status save_fill(const struct tess_engine *engine, struct tess_values *values,
+                                  const struct save_window *window)
 {
-    const struct tess_engine *engine = values->engine;
     float room[SAVE_ROOM];
     const float *x;
-    memset(window->chunk, 0, (size_t)window->count * sizeof *window->chunk);
-    if (!tess__engine_counts(engine)) /* another rank holds the same and hands it in */
+    memset(window->chunk, 0, (size_t)window->count * sizeof(*window->chunk));
+    if (!tess__engine_counts(engine)) /* another rank holds the same and sends it */
         return TESS_OK;
     for (int32_t i = 0; i < engine->optim.piece_count; i++) {
         const struct tess_piece *piece = &engine->piece[i];
@@ -89,12 +89,12 @@ static enum tess_status save_fill(struct tess_values *values, const struct save_
 }
 
 /*
- * Every element comes from one rank and is 0 on the others: added as whole numbers, bits arrive as
- * they are, a minus zero too. Rank 0 goes on after a failed write, or the others would wait.
+ * Every element comes from one rank and is 0 on the others: a sum as integers keeps its bits, minus
+ * zero too. Rank 0 continues after a failed write, so that the others do not wait.
  */
-static enum tess_status save_values(struct tess_values *values, int fd, float *chunk, int *error)
+static enum tess_status save_values(const struct tess_engine *engine, struct tess_values *values,
+                                    int fd, float *chunk, int *error)
 {
-    const struct tess_engine *engine = values->engine;
     const struct tess_declare *model = &engine->model;
     const bool writes = engine->plan.mesh.rank == 0;
     for (int32_t p = 0; p < model->param_count; p++) {
@@ -103,12 +103,14 @@ static enum tess_status save_values(struct tess_values *values, int fd, float *c
             tess_declare_source(&model->param[p]) >= 0 ? 0 : tess_shape_count(&shape);
         for (int64_t from = 0; from < whole; from += SAVE_CHUNK) {
             const int64_t count = whole - from < SAVE_CHUNK ? whole - from : SAVE_CHUNK;
-            TESS_TRY(
-                save_fill(values, &(struct save_window){&model->param[p], from, count, chunk}));
+            TESS_TRY(save_fill(
+                engine, values,
+                &(struct save_window){
+                    .param = &model->param[p], .from = from, .count = count, .chunk = chunk}));
             TESS_TRY(tess_comm_reduce(engine->comm, chunk, writes ? chunk : NULL, (size_t)count,
                                       TESS_I32, TESS_REDUCE_SUM, 0, NULL));
             if (writes && *error == 0)
-                *error = tess_file_append(fd, chunk, (size_t)count * sizeof *chunk);
+                *error = tess_file_append(fd, chunk, (size_t)count * sizeof(*chunk));
         }
     }
     return TESS_OK;
@@ -131,8 +133,8 @@ static enum tess_status save_header(const struct tess_engine *engine, const char
 static enum tess_status save_all(struct tess_engine *engine, int fd, float *chunk, int *error)
 {
     struct tess_values values;
-    TESS_TRY(tess__values_open(engine, SAVE_AHEAD, &values));
-    const enum tess_status status = save_values(&values, fd, chunk, error);
+    TESS_TRY(tess__values_open(engine->kernel, engine->plan.dtype, SAVE_AHEAD, &values));
+    const enum tess_status status = save_values(engine, &values, fd, chunk, error);
     tess__values_close(&values);
     return status;
 }
@@ -142,13 +144,13 @@ enum tess_status tess_engine_save(struct tess_engine *engine, const char *path)
     struct tess_file_writer writer = {.fd = -1};
     enum tess_status status = TESS_OK, sent;
     int error = 0;
-    float *chunk = malloc(SAVE_CHUNK * sizeof *chunk);
+    float *chunk = malloc(SAVE_CHUNK * sizeof(*chunk));
     if (chunk == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory to save the weights");
     if (engine->plan.mesh.rank == 0)
         status = save_header(engine, path, &writer, &error);
     if (writer.fd < 0)
-        error = error != 0 ? error : -1; /* nowhere to write to; take part all the same */
+        error = error != 0 ? error : -1; /* no file; take part in the collectives all the same */
     sent = save_all(engine, writer.fd, chunk, &error);
     if (writer.fd >= 0) {
         enum tess_status written = tess_file_commit(&writer, sent == TESS_OK ? error : ECANCELED);
@@ -156,4 +158,39 @@ enum tess_status tess_engine_save(struct tess_engine *engine, const char *path)
     }
     free(chunk);
     return sent != TESS_OK ? sent : status;
+}
+
+static enum tess_status save_read(const struct tess_engine *engine, struct tess_values *values,
+                                  int32_t index, float *chunk, float *target)
+{
+    const struct tess_declare_param *param = &engine->model.param[index];
+    const struct tess_shape shape = tess_declare_file_shape(param);
+    const int64_t whole = tess_shape_count(&shape);
+    for (int64_t from = 0; from < whole; from += SAVE_CHUNK) {
+        const int64_t count = whole - from < SAVE_CHUNK ? whole - from : SAVE_CHUNK;
+        TESS_TRY(save_fill(
+            engine, values,
+            &(struct save_window){.param = param, .from = from, .count = count, .chunk = chunk}));
+        TESS_TRY(tess_comm_all_reduce(engine->comm, chunk, chunk, (size_t)count, TESS_I32,
+                                      TESS_REDUCE_SUM, NULL));
+        if (target != NULL)
+            memcpy(target + from, chunk, (size_t)count * sizeof *chunk);
+    }
+    return TESS_OK;
+}
+
+enum tess_status tess_engine_read(struct tess_engine *engine, int32_t index, float *target)
+{
+    struct tess_values values = {.kernel = NULL};
+    const int32_t source = tess_declare_source(&engine->model.param[index]);
+    float *chunk = malloc(SAVE_CHUNK * sizeof *chunk);
+    if (chunk == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory to read a parameter");
+    enum tess_status status =
+        tess__values_open(engine->kernel, engine->plan.dtype, SAVE_AHEAD, &values);
+    if (status == TESS_OK)
+        status = save_read(engine, &values, source >= 0 ? source : index, chunk, target);
+    tess__values_close(&values);
+    free(chunk);
+    return status;
 }

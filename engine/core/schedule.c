@@ -1,126 +1,169 @@
-/*
- * Learning-rate schedules, and the limits that join optimizer options. Pure arithmetic.
- *
- *     rate  |      ______                  constant, linear, cosine: the decay begins after the
- *           |     /      \___   step       warm-up and ends with the run; step counts epochs
- *           |    /           \___          from the start of the run
- *           |___/_________________ step
- *            warmup
- */
-#include "core/optim.h"
+/* Plans the order of a rank's work: how the model is cut, which micro-batches are under way. */
+#include "core/schedule.h"
 
 #include "tessera/check.h"
 
-#include <math.h>
+#include <stdlib.h>
 
-/* In the order of the option's choices. */
-enum schedule_kind { SCHEDULE_CONSTANT, SCHEDULE_LINEAR, SCHEDULE_STEP, SCHEDULE_COSINE };
-
-enum schedule_rate_scale { RATE_NONE, RATE_LINEAR, RATE_ROOT };
-
-/* False for NaN too. */
-static bool schedule_within(double value, double min, double max)
+/* Modelled work of a unit: its products, by row; a little for the rest. */
+static double schedule_unit_work(const struct tess_declare *model, int32_t unit)
 {
-    return value >= min && value <= max;
+    double work = (double)model->unit[unit].output_count;
+    for (int32_t o = 0; o < model->op_count; o++) {
+        const struct tess_op_desc *desc = &model->op[o].desc;
+        const double rows =
+            (double)desc->rows * (desc->calls > 0 ? desc->calls : 1) / (double)model->rows;
+        /* What adds to another operation's gradient is a part of that one's work. */
+        if (model->op[o].unit != unit || desc->add_grad)
+            continue;
+        if (desc->kind == TESS_OP_LINEAR)
+            work += 6 * rows * (double)desc->in * (double)desc->out;
+        else if (desc->kind == TESS_OP_ATTENTION)
+            work += 7 * rows * (double)desc->length * (double)desc->length *
+                    (double)(desc->in * desc->heads);
+        else if (desc->kind == TESS_OP_CONV2D)
+            work += 6 * rows * (double)desc->in * (double)desc->out * desc->window * desc->window *
+                    (double)(desc->height * desc->width) / (double)(desc->stride * desc->stride);
+    }
+    return work;
 }
 
-/* A moment's decay or epsilon: -1 chooses the optimizer's own. */
-static enum tess_status schedule_check_own(const char *name, double value, double above,
-                                           double below)
+static struct tess_unit_cost schedule_unit_cost(const struct tess_declare *model, int32_t unit)
 {
-    if (value == -1 || (value >= above && value < below))
-        return TESS_OK;
-    TESS_FAIL(TESS_ERR_USAGE,
-              "--%s %g: use -1 for the optimizer's own default or at least %g and "
-              "less than %g",
-              name, value, above, below);
+    struct tess_unit_cost cost = {.work = schedule_unit_work(model, unit)};
+    for (int32_t p = 0; p < model->param_count; p++)
+        if (model->param[p].unit == unit)
+            cost.param_bytes += 16 * (uint64_t)tess_shape_count(&model->param[p].shape);
+    for (int32_t t = 0; t < model->tensor_count; t++)
+        if (model->tensor[t].unit == unit && model->tensor[t].life != TESS_LIFE_UNIT)
+            cost.saved_bytes += (uint64_t)model->tensor[t].count * (uint64_t)model->rows *
+                                tess_dtype_bytes(model->tensor[t].dtype);
+    return cost;
 }
 
-void tess_optim_resolve(struct tess_optim_options *options, int64_t batch_size, int64_t ranks)
+/* first_out [virtual_count + 1]: how the stage strategy cuts the model. */
+static enum tess_status schedule_cut(const struct tess_config *config,
+                                     const struct tess_declare *model, int32_t virtual_count,
+                                     int32_t *first_out)
 {
-    const double base =
-        options->base_batch > 0 ? (double)options->base_batch : (double)batch_size / (double)ranks;
-    const double times = (double)batch_size / base;
-    if (options->base_rate > 0)
-        options->learning_rate =
-            options->base_rate * (options->rate_scale == RATE_LINEAR ? times
-                                  : options->rate_scale == RATE_ROOT ? sqrt(times)
-                                                                     : 1);
-    if (options->warmup_start == -1)
-        options->warmup_start = 1 / (double)ranks;
+    const int32_t units = model->unit_count;
+    struct tess_unit_cost *cost = calloc((size_t)units, sizeof(*cost));
+    if (cost == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory to cut %d units into stages", units);
+    for (int32_t u = 0; u < units; u++)
+        cost[u] = schedule_unit_cost(model, u);
+    enum tess_status status = config->axis[TESS_AXIS_STAGE]->cut(
+        config->axis_options[TESS_AXIS_STAGE], cost, units, virtual_count, first_out);
+    free(cost);
+    return status;
 }
 
-enum tess_status tess_optim_check(const struct tess_optim_options *options, double epochs)
+/* The actions of this rank in one step. */
+static enum tess_status schedule_order(const struct tess_config *config,
+                                       const struct tess_plan *plan, int32_t stages,
+                                       struct tess_schedule *schedule)
 {
-    if (!schedule_within(options->base_rate, 0, 1000))
-        TESS_FAIL(TESS_ERR_USAGE, "--base-lr %g: use 0 (not given) to 1000", options->base_rate);
-    if (options->base_batch < 0)
-        TESS_FAIL(TESS_ERR_USAGE, "--base-batch %lld: use 0 (one rank's share) or a batch",
-                  (long long)options->base_batch);
-    if (options->base_rate > 0 && !schedule_within(options->learning_rate, 0, 1000))
-        TESS_FAIL(TESS_ERR_USAGE,
-                  "--base-lr %g becomes a learning rate of %g when it is scaled to the batch: it "
-                  "must end in 0 to 1000; use a lower --base-lr, a greater --base-batch or another "
-                  "--lr-scale",
-                  options->base_rate, options->learning_rate);
-    if (!schedule_within(options->learning_rate, 0, 1000))
-        TESS_FAIL(TESS_ERR_USAGE, "--learning-rate %g: use 0 to 1000", options->learning_rate);
-    if (!(options->momentum >= 0 && options->momentum < 1))
-        TESS_FAIL(TESS_ERR_USAGE, "--momentum %g: use at least 0 and less than 1",
-                  options->momentum);
-    TESS_TRY(schedule_check_own("beta1", options->beta1, 0, 1));
-    TESS_TRY(schedule_check_own("beta2", options->beta2, 0, 1));
-    /* A smaller one is 0 in f32 beside nothing, and 0 divides by 0 where a gradient is 0. */
-    TESS_TRY(schedule_check_own("epsilon", options->epsilon, 1e-30, 1));
-    if (!schedule_within(options->weight_decay, 0, 10))
-        TESS_FAIL(TESS_ERR_USAGE, "--weight-decay %g: use 0 to 10", options->weight_decay);
-    if (!schedule_within(options->clip, 0, 1e30))
-        TESS_FAIL(TESS_ERR_USAGE, "--clip %g: use 0 (off) or a norm up to 1e30", options->clip);
-    if (!schedule_within(options->warmup_start, 0, 1))
-        TESS_FAIL(TESS_ERR_USAGE,
-                  "--warmup-start %g: the warm-up begins at a share of the learning rate, 0 to 1",
-                  options->warmup_start);
-    if (!schedule_within(options->warmup, 0, epochs))
-        TESS_FAIL(TESS_ERR_USAGE,
-                  "--warmup %g: the warm-up is longer than the run of %g epochs: use a shorter "
-                  "--warmup or more --epochs",
-                  options->warmup, epochs);
-    if (options->schedule == SCHEDULE_STEP && !(options->step_epochs > 0))
-        TESS_FAIL(TESS_ERR_USAGE, "--step-epochs %g: schedule step needs a positive number",
-                  options->step_epochs);
-    if (!schedule_within(options->step_factor, 0, 1))
-        TESS_FAIL(TESS_ERR_USAGE, "--step-factor %g: use 0 to 1", options->step_factor);
-    if (!schedule_within(options->final_factor, 0, 1))
-        TESS_FAIL(TESS_ERR_USAGE, "--final-factor %g: use 0 to 1", options->final_factor);
+    const int32_t micros = plan->accumulate;
+    schedule->action_count = 2 * schedule->chunk_count * micros;
+    schedule->action = calloc((size_t)schedule->action_count, sizeof(*schedule->action));
+    if (schedule->action == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for a step's %d actions", schedule->action_count);
+    if (stages > 1)
+        return config->axis[TESS_AXIS_STAGE]->order(config->axis_options[TESS_AXIS_STAGE],
+                                                    plan->mesh.at[TESS_AXIS_STAGE], stages, micros,
+                                                    schedule->action);
+    for (int32_t m = 0; m < micros; m++) {
+        schedule->action[2 * m] = (struct tess_action){.phase = TESS_PHASE_FORWARD, .micro = m};
+        schedule->action[2 * m + 1] =
+            (struct tess_action){.phase = TESS_PHASE_BACKWARD, .micro = m};
+    }
     return TESS_OK;
 }
 
-double tess_schedule_rate(const struct tess_optim_options *options, int64_t step,
-                          int64_t step_count, double steps_per_epoch)
+/* Micro-batches under way at once in each chunk. */
+static void schedule_count_slots(struct tess_schedule *schedule)
 {
-    const double warmup_steps = options->warmup * steps_per_epoch;
-    const double final = options->final_factor;
-    const double at = (double)step;
-    if (at < warmup_steps) {
-        const double start = options->warmup_start;
-        return options->learning_rate * (start + (1 - start) * (at / warmup_steps));
+    for (int32_t c = 0; c < schedule->chunk_count; c++) {
+        struct tess_chunk *chunk = &schedule->chunk[c];
+        int32_t under_way = 0;
+        chunk->slot_count = 1;
+        for (int32_t i = 0; i < schedule->action_count; i++) {
+            if (schedule->action[i].chunk != c)
+                continue;
+            under_way += schedule->action[i].phase == TESS_PHASE_FORWARD ? 1 : -1;
+            if (under_way > chunk->slot_count)
+                chunk->slot_count = under_way;
+        }
+        if (chunk->slot_count > schedule->slot_max)
+            schedule->slot_max = chunk->slot_count;
     }
-    /* Where the decay stands, 0 .. 1; 1 only once the run is over. */
-    const double left = (double)step_count - warmup_steps;
-    const double progress = left > 0 ? fmin((at - warmup_steps) / left, 1) : 1;
-    double factor = 1;
-    switch ((enum schedule_kind)options->schedule) {
-    case SCHEDULE_CONSTANT:
-        break;
-    case SCHEDULE_LINEAR:
-        factor = 1 + (final - 1) * progress;
-        break;
-    case SCHEDULE_STEP:
-        factor = pow(options->step_factor, floor(at / (options->step_epochs * steps_per_epoch)));
-        break;
-    case SCHEDULE_COSINE: /* Loshchilov and Hutter 2017, equation 5, without restarts */
-        factor = final + (1 - final) * (0.5 * (1 + cos(M_PI * progress)));
-        break;
+}
+
+/* What this rank keeps of the model: the units of its virtual stages. */
+static enum tess_status schedule_select(struct tess_declare *model, const int32_t *first,
+                                        int32_t stage, int32_t stages, struct tess_declare *own,
+                                        struct tess_schedule *schedule)
+{
+    bool *keep = calloc((size_t)model->unit_count, sizeof(*keep));
+    if (keep == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the stages' units");
+    int32_t place = 0;
+    for (int32_t v = 0; v < schedule->chunk_count * stages; v++)
+        for (int32_t u = first[v]; u < first[v + 1]; u++)
+            schedule->stage_of[u] = v;
+    for (int32_t c = 0; c < schedule->chunk_count; c++) {
+        const int32_t v = c * stages + stage;
+        struct tess_chunk *chunk = &schedule->chunk[c];
+        chunk->unit_first = place;
+        for (int32_t u = first[v]; u < first[v + 1]; u++, place++) {
+            keep[u] = true;
+            model->unit[u].chunk = c;
+        }
+        chunk->unit_end = place;
+        chunk->first = v == 0;
+        chunk->last = v == schedule->chunk_count * stages - 1;
+        chunk->before = (stage + stages - 1) % stages;
+        chunk->after = (stage + 1) % stages;
+        chunk->input_count = chunk->first ? 0 : model->unit[first[v] - 1].output_count;
     }
-    return options->learning_rate * factor;
+    enum tess_status status = tess_declare_select(model, keep, own);
+    free(keep);
+    return status;
+}
+
+enum tess_status tess__schedule_plan(const struct tess_config *config, struct tess_declare *model,
+                                     struct tess_plan *plan, struct tess_declare *own,
+                                     struct tess_schedule *schedule)
+{
+    const struct tess_strategy_ops *ops = config->axis[TESS_AXIS_STAGE];
+    const int32_t stages = plan->mesh.count[TESS_AXIS_STAGE];
+    schedule->chunk_count =
+        stages > 1 ? ops->chunk_count(config->axis_options[TESS_AXIS_STAGE]) : 1;
+    const int32_t virtual_count = schedule->chunk_count * stages;
+    int32_t *first = calloc((size_t)virtual_count + 1, sizeof(*first));
+    schedule->chunk = calloc((size_t)schedule->chunk_count, sizeof(*schedule->chunk));
+    schedule->stage_of = calloc((size_t)model->unit_count, sizeof(*schedule->stage_of));
+    enum tess_status status = TESS_OK;
+    if (first == NULL || schedule->chunk == NULL || schedule->stage_of == NULL)
+        status = tess_fail(TESS_ERR_MEMORY, "no memory for %d stages", virtual_count);
+    else if (stages > 1)
+        status = schedule_cut(config, model, virtual_count, first);
+    else
+        first[1] = model->unit_count;
+    if (status == TESS_OK)
+        status =
+            schedule_select(model, first, plan->mesh.at[TESS_AXIS_STAGE], stages, own, schedule);
+    free(first);
+    TESS_TRY(status);
+    TESS_TRY(schedule_order(config, plan, stages, schedule));
+    schedule_count_slots(schedule);
+    plan->pipelined = stages > 1;
+    return TESS_OK;
+}
+
+void tess__schedule_close(struct tess_schedule *schedule)
+{
+    free(schedule->stage_of);
+    free(schedule->chunk);
+    free(schedule->action);
 }

@@ -1,5 +1,5 @@
 /*
- * One optimizer step: micro-batches, reduction, update; and the loss of the step where asked for.
+ * One optimizer step: micro-batches, reduction, update; and the loss of the step where requested.
  */
 #include "core/state.h"
 
@@ -10,8 +10,8 @@
 
 enum tess_status tess__engine_find(struct tess_engine *engine, int64_t sums)
 {
-    return tess_read(engine->kernel, TESS_FOUND_SUMS + (size_t)sums * sizeof *engine->leaf_sum,
-                     engine->verdict, engine->found);
+    return tess_read(engine->kernel, TESS_FOUND_SUMS + (size_t)sums * sizeof(*engine->found.sums),
+                     engine->found.verdict, engine->found.host);
 }
 
 /* Numbers of leaf_sum that a step fills. */
@@ -28,7 +28,7 @@ static void step_take_loss(const struct tess_engine *engine, struct tess_step_re
 {
     const double *sum = tess__engine_sums(engine);
     int64_t grid = engine->plan.grid;
-    const double labels = (double)(engine->step_rows * engine->labels);
+    const double labels = (double)(engine->progress.step_rows * engine->sizes.labels);
     double loss = 0, correct = 0;
     for (int64_t leaf = 0; leaf < grid; leaf++) {
         loss += sum[2 * leaf];
@@ -38,22 +38,23 @@ static void step_take_loss(const struct tess_engine *engine, struct tess_step_re
     result->accuracy = correct / labels;
     result->zero_share = sum[2 * grid] / (double)engine->grad_total;
     if (engine->model.labels > 0)
-        return; /* the logits' gradient is the model's affair */
+        return; /* the model computes the logits' gradient */
     /* Rows that fill up a short batch have no gradient at all. */
-    double filling = (double)(engine->batch_size - engine->step_rows) * (double)engine->class_count;
-    result->loss_zero_share =
-        (sum[2 * grid + 1] - filling) / ((double)engine->step_rows * (double)engine->class_count);
+    double filling = (double)(engine->sizes.batch_size - engine->progress.step_rows) *
+                     (double)engine->sizes.class_count;
+    result->loss_zero_share = (sum[2 * grid + 1] - filling) / ((double)engine->progress.step_rows *
+                                                               (double)engine->sizes.class_count);
 }
 
 /*
  * Under loss scaling: one decision of all ranks, before any of them updates anything. A gradient
- * that is not finite is blamed on the scale, until that cannot be lowered further.
+ * that is not finite lowers the scale, until that is at its minimum.
  */
 static enum tess_status step_agree(struct tess_engine *engine)
 {
     if (engine->scale.mode == TESS_SCALE_OFF)
         return TESS_OK;
-    int32_t *bad = &engine->verdict->grad_bad;
+    int32_t *bad = &engine->found.verdict->grad_bad;
     tess_optim_find_bad(&engine->optim);
     return tess_comm_all_reduce(engine->comm, bad, bad, 1, TESS_I32, TESS_REDUCE_MAX, NULL);
 }
@@ -71,12 +72,12 @@ static enum tess_status step_end_scale(struct tess_engine *engine,
         return TESS_OK;
     const struct tess_declare_param *param =
         &engine->model.param[engine->model.param_count - verdict->grad_bad];
-    TESS_FAIL(TESS_ERR_NUMERIC,
-              "gradients are not finite even at a loss scale of %g: step %lld, unit '%s', "
-              "parameter '%s' held the first NaN or infinity; try a lower learning rate, warm-up "
-              "or --clip%s",
-              scale->value, (long long)engine->step + 1, engine->model.unit[param->unit].name,
-              param->name, engine->plan.dtype == TESS_F16 ? ", or --precision bf16" : "");
+    TESS_FAIL(
+        TESS_ERR_NUMERIC,
+        "gradients are not finite even at a loss scale of %g: step %lld, unit '%s', parameter '%s' "
+        "held the first NaN or infinity; try a lower learning rate, warm-up or --clip%s",
+        scale->value, (long long)engine->progress.step + 1, engine->model.unit[param->unit].name,
+        param->name, engine->plan.dtype == TESS_F16 ? ", or --precision bf16" : "");
 }
 
 /* Read what the step has found out, and draw the conclusions. Waits for the device. */
@@ -87,9 +88,9 @@ static enum tess_status step_conclude(struct tess_engine *engine, bool want_loss
     TESS_TRY(engine->kernel->ops->failed(engine->kernel));
     const struct tess_verdict verdict = tess__engine_verdict(engine);
     if (verdict.loss_bad > 0) {
-        const int32_t last = engine->pipe.chunk_count - 1;
+        const int32_t last = engine->schedule.chunk_count - 1;
         return tess__engine_diagnose(
-            engine, last, (engine->plan.accumulate - 1) % engine->pipe.chunk[last].slot_count,
+            engine, last, (engine->plan.accumulate - 1) % engine->schedule.chunk[last].slot_count,
             verdict.loss_bad - 1);
     }
     TESS_TRY(step_end_scale(engine, &verdict, result));
@@ -97,9 +98,10 @@ static enum tess_status step_conclude(struct tess_engine *engine, bool want_loss
         const struct tess_declare_param *param =
             &engine->model.param[engine->model.param_count - verdict.norm_bad];
         TESS_FAIL(TESS_ERR_NUMERIC,
-                  "the gradient is not finite at step %lld: unit '%s', tensor '%s' "
-                  "held the first NaN or infinity; try a lower learning rate or warm-up",
-                  (long long)engine->step + 1, engine->model.unit[param->unit].name, param->name);
+                  "the gradient is not finite at step %lld: unit '%s', tensor '%s' held the first "
+                  "NaN or infinity; try a lower learning rate or warm-up",
+                  (long long)engine->progress.step + 1, engine->model.unit[param->unit].name,
+                  param->name);
     }
     tess_optim_end(&engine->optim, &verdict);
     result->grad_norm = verdict.skip != 0 ? -1 : verdict.grad_norm;
@@ -116,16 +118,16 @@ static enum tess_status step_update(struct tess_engine *engine, bool want_loss)
     TESS_TRY(strategy->ops->grads_finish(strategy));
     TESS_TRY(tess__tied_finish(engine));
     TESS_TRY(tess__crossing_finish(engine));
-    TESS_TRY(tess__unused_finish(engine));
+    TESS_TRY(tess__unused_finish(&engine->unused, engine->progress.step + 1));
     tess__engine_doing(engine, TESS_DOING_OPTIMIZER, -1);
     if (want_loss && tess__engine_counts(engine))
-        tess_optim_count_zeros(&engine->optim, &engine->leaf_sum[2 * engine->plan.grid]);
+        tess_optim_count_zeros(&engine->optim, &engine->found.sums[2 * engine->plan.grid]);
     TESS_TRY(step_agree(engine));
     if (engine->unused.skip != NULL) /* known only now */
-        tess_optim_tell(&engine->optim, engine->rate);
+        tess_optim_prepare(&engine->optim, engine->progress.rate);
     TESS_TRY(tess_optim_step(&engine->optim));
-    engine->weight_token++;
-    /* Due after a skipped step too: strategies let go of what they hold for one step. */
+    engine->progress.weight_token++;
+    /* Due after a skipped step too: strategies release what they hold for one step. */
     return strategy->ops->params_refresh(strategy);
 }
 
@@ -133,29 +135,30 @@ static enum tess_status step_update(struct tess_engine *engine, bool want_loss)
 static enum tess_status step_queue(struct tess_engine *engine, bool want_loss)
 {
     tess_fill(engine->kernel,
-              TESS_FOUND_SUMS + step_sums(engine) * (int64_t)sizeof *engine->leaf_sum, 0,
-              engine->verdict);
-    engine->count_zeros = want_loss;
+              TESS_FOUND_SUMS + step_sums(engine) * (int64_t)sizeof(*engine->found.sums), 0,
+              engine->found.verdict);
+    engine->progress.count_zeros = want_loss;
     TESS_TRY(tess__engine_pipe_step(engine));
-    TESS_TRY(tess__laps_enter(engine, TESS_LAP_UPDATE));
+    TESS_TRY(tess__laps_enter(&engine->laps, TESS_LAP_UPDATE));
     TESS_TRY(step_update(engine, want_loss));
-    TESS_TRY(tess__laps_enter(engine, TESS_LAP_OTHER));
+    TESS_TRY(tess__laps_enter(&engine->laps, TESS_LAP_OTHER));
     if (!want_loss)
         return TESS_OK;
     tess__engine_doing(engine, TESS_DOING_LOSS, -1);
-    return tess_comm_all_reduce(engine->comm, engine->leaf_sum, engine->leaf_sum,
+    return tess_comm_all_reduce(engine->comm, engine->found.sums, engine->found.sums,
                                 (size_t)step_sums(engine), TESS_F64, TESS_REDUCE_SUM, NULL);
 }
 
-/* What the host knows of the coming step. */
-static void step_tell_optim(struct tess_engine *engine)
+/* The host's values for the coming step. */
+static void step_prepare_optim(struct tess_engine *engine)
 {
     struct tess_optim *optim = &engine->optim;
-    engine->rate = tess_schedule_rate(&engine->config->optim, engine->step, engine->step_count,
-                                      (double)engine->steps_per_epoch);
+    engine->progress.rate =
+        tess_schedule_rate(&engine->config->optim, engine->progress.step, engine->sizes.step_count,
+                           (double)engine->sizes.steps_per_epoch);
     optim->loss_scale = engine->scale.value;
-    optim->round_key[1] = (uint64_t)engine->step;
-    tess_optim_tell(optim, engine->rate);
+    optim->round_key[1] = (uint64_t)engine->progress.step;
+    tess_optim_prepare(optim, engine->progress.rate);
 }
 
 /* Flight that was not waited for. Waiting begins when a call is made, flight when it is queued, a
@@ -167,8 +170,8 @@ static double step_hidden_s(const struct tess_engine *engine, double flight_befo
     return fmax(0, fmin(hidden_s, times->total_s - times->comm_s));
 }
 
-/* For whoever watches from outside. Written by this rank alone. */
-static void step_tell(struct tess_engine *engine, const struct tess_times *times)
+/* The status board is read by other processes and written by this rank alone. */
+static void step_post(struct tess_engine *engine, const struct tess_times *times)
 {
     struct tess_board *board = engine->board;
     const int64_t passed = (int64_t)(1e6 * times->total_s);
@@ -188,24 +191,24 @@ enum tess_status tess_engine_step(struct tess_engine *engine, bool want_loss,
                                       .loss_zero_share = NAN};
     double start = tess_clock_s();
     double flight = tess_engine_flight_s(engine);
-    atomic_store_explicit(&engine->board->step, engine->step + 1, memory_order_relaxed);
-    TESS_TRY(tess__laps_begin(engine));
+    atomic_store_explicit(&engine->board->step, engine->progress.step + 1, memory_order_relaxed);
+    TESS_TRY(tess__laps_begin(&engine->laps));
     engine->strategy.training = true;
-    tess__unused_begin(engine);
-    engine->step_rows = tess__engine_step_rows(engine, engine->step);
-    step_tell_optim(engine);
-    result.rate = engine->rate;
+    tess__unused_begin(&engine->unused);
+    engine->progress.step_rows = tess__sizes_step_rows(&engine->sizes, engine->progress.step);
+    step_prepare_optim(engine);
+    result.rate = engine->progress.rate;
     TESS_TRY(tess__record_run(engine, want_loss, step_queue));
-    TESS_TRY(tess__laps_stop(engine));
+    TESS_TRY(tess__laps_stop(&engine->laps));
     TESS_TRY(step_conclude(engine, want_loss, &result));
     tess__engine_doing(engine, TESS_DOING_BETWEEN, -1);
-    result.epoch = engine->step / engine->steps_per_epoch;
-    result.rows = engine->step_rows;
-    result.step = ++engine->step;
-    TESS_TRY(tess__laps_end(engine, &result.times));
+    result.epoch = engine->progress.step / engine->sizes.steps_per_epoch;
+    result.rows = engine->progress.step_rows;
+    result.step = ++engine->progress.step;
+    TESS_TRY(tess__laps_end(&engine->laps, &result.times));
     result.times.total_s = tess_clock_s() - start;
     result.times.hidden_s = step_hidden_s(engine, flight, &result.times);
-    step_tell(engine, &result.times);
+    step_post(engine, &result.times);
     *result_out = result;
     return TESS_OK;
 }

@@ -11,7 +11,7 @@
 /* Elements that two stages exchange at a time: 1 MiB. */
 #define TIED_CHUNK (INT64_C(1) << 18)
 
-/* The other end of a segment's tie: its segment on this rank, or -1 and the stage that has it. */
+/* The segment that a segment is tied to: on this rank, or -1 and the stage that has it. */
 struct tied_end {
     int32_t segment, stage;
 };
@@ -20,10 +20,10 @@ struct tied_end {
 static int32_t tied_stage(const struct tess_engine *engine, int32_t unit)
 {
     const int32_t stages = engine->plan.mesh.count[TESS_AXIS_STAGE];
-    return engine->pipe.stage_of[unit] % stages;
+    return engine->schedule.stage_of[unit] % stages;
 }
 
-/* Is segment `s` tied to another one? That is then told of. */
+/* Is segment `s` tied to another one? Then *end is that one. */
 static bool tied_find(const struct tess_engine *engine, int32_t s, struct tied_end *end)
 {
     const struct tess_plan *plan = &engine->plan;
@@ -67,9 +67,9 @@ static enum tess_status tied_exchange(struct tess_engine *engine, float *grad, i
         const int64_t now = count - at < TIED_CHUNK ? count - at : TIED_CHUNK;
         struct tess_event sent, received;
         TESS_TRY(
-            tess_comm_recv(engine->pipe.backward, room, (size_t)now, TESS_F32, stage, &received));
-        TESS_TRY(
-            tess_comm_send(engine->pipe.backward, grad + at, (size_t)now, TESS_F32, stage, &sent));
+            tess_comm_recv(engine->stages.backward, room, (size_t)now, TESS_F32, stage, &received));
+        TESS_TRY(tess_comm_send(engine->stages.backward, grad + at, (size_t)now, TESS_F32, stage,
+                                &sent));
         TESS_TRY(tess_event_wait(&received));
         TESS_TRY(tess_event_wait(&sent));
         tess_accumulate(engine->kernel, now, 1.0f, room, grad + at);

@@ -1,6 +1,6 @@
 /*
  * The recorder of time lines. An event is appended when it begins and its end is filled in later,
- * so that a rank that dies leaves its open events behind: they say where it was.
+ * so that a rank that dies leaves its open events behind: they show where it was.
  */
 #include "core/trace.h"
 
@@ -139,7 +139,7 @@ static struct trace_call *trace_find(struct tess_trace_lane *lane, const struct 
     return NULL;
 }
 
-/* The end of a path: "step.c:99". A copy, because whoever reads the lane may not have the text. */
+/* The end of a path: "step.c:99". A copy, because the reader of the lane may not have the text. */
 static void trace_copy_site(char site[TESS_TRACE_SITE_BYTES], const char *path)
 {
     size_t length = path != NULL ? strlen(path) : 0;
@@ -212,7 +212,7 @@ void tess_trace_start(struct tess_trace_lane *lane)
     uint32_t count = lane->trace->event_max;
     if (lane->trace->last >= lane->trace->first)
         memset(lane->event, 0,
-               (count < TRACE_TOUCHED ? count : TRACE_TOUCHED) * sizeof *lane->event);
+               (count < TRACE_TOUCHED ? count : TRACE_TOUCHED) * sizeof(*lane->event));
     lane->on = lane->trace->first <= 1;
     tess_trace_doing(lane, TESS_DOING_STARTING, -1, true);
 }

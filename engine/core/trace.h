@@ -2,7 +2,7 @@
  * The recorder of time lines: what every rank did when, for a window of steps. One lane of events
  * per rank, in memory that the launcher maps before the ranks start and reads after they ended,
  * however they ended. Only the rank writes to its lane, from one thread: no lock, no allocation, no
- * system call but the clock's. How a file is made of it is the reader's business.
+ * system call but the clock's. The reader makes files of it.
  *
  *     phase        |--------- step 1 ---------|--- step 2 ...        at most one at a time
  *     doing        |load|forward a|..|backward b|..|optimizer|       at most one at a time
@@ -67,7 +67,7 @@ const struct tess_comm_observer *tess_trace_observer(const struct tess_trace_lan
 /* A phase begins; phases that are not steps belong to the latest step. Ends what is open. */
 void tess_trace_begin(struct tess_trace_lane *lane, enum tess_trace_phase phase, int64_t step);
 void tess_trace_end(struct tess_trace_lane *lane);
-/* The rank turns to something else; TESS_DOING_BETWEEN and ENDED: to nothing. */
+/* The rank begins something else; TESS_DOING_BETWEEN and ENDED: nothing. */
 void tess_trace_doing(struct tess_trace_lane *lane, enum tess_doing doing, int32_t unit,
                       bool training);
 /* The steps are over: nothing more is recorded. */

@@ -22,7 +22,7 @@ static uint64_t volume_tensor(const struct tess_engine *engine)
     const struct tess_tensor_axis *axis = &engine->model.axis;
     const struct tess_plan *plan = &engine->plan;
     const uint64_t ranks = (uint64_t)axis->rank_count;
-    const uint64_t low = engine->crossing.canonical ? sizeof(float) : engine->dtype_bytes;
+    const uint64_t low = engine->crossing.canonical ? sizeof(float) : engine->sizes.dtype_bytes;
     uint64_t parts = 0; /* in (N-1)/N bytes */
     for (int32_t u = 0; u < engine->declare.unit_count; u++) {
         parts += (axis->sequence ? 1 : 2) * low * volume_calls(engine, u, TESS_CALL_SUM);
@@ -40,12 +40,12 @@ static uint64_t volume_stage(const struct tess_engine *engine)
 {
     const struct tess_plan *plan = &engine->plan;
     uint64_t bytes = 0;
-    for (int32_t c = 0; c < engine->pipe.chunk_count; c++) {
-        const struct tess_chunk *chunk = &engine->pipe.chunk[c];
+    for (int32_t c = 0; c < engine->schedule.chunk_count; c++) {
+        const struct tess_chunk *chunk = &engine->schedule.chunk[c];
         const int64_t output =
             chunk->last ? 0 : engine->declare.unit[chunk->unit_end - 1].output_count;
-        bytes += (uint64_t)((output + chunk->input_count) * engine->rows) * engine->dtype_bytes *
-                 (uint64_t)plan->accumulate;
+        bytes += (uint64_t)((output + chunk->input_count) * engine->sizes.rows) *
+                 engine->sizes.dtype_bytes * (uint64_t)plan->accumulate;
     }
     return bytes + tess__tied_sent_bytes(engine);
 }
@@ -76,7 +76,7 @@ uint64_t tess_engine_sent_formula(const struct tess_engine *engine)
 
 static void volume_add(const struct tess_comm *comm, uint64_t *sent_bytes, double *wait_s)
 {
-    if (comm) {
+    if (comm != NULL) {
         *sent_bytes += comm->stats.sent_bytes;
         *wait_s += comm->stats.wait_s;
     }
@@ -90,8 +90,8 @@ void tess_engine_axis_traffic(const struct tess_engine *engine, enum tess_axis a
     *sent_bytes_out = 0;
     *wait_s_out = 0;
     if (axis == TESS_AXIS_STAGE) { /* its own group carries nothing but the split into these */
-        volume_add(engine->pipe.forward, sent_bytes_out, wait_s_out);
-        volume_add(engine->pipe.backward, sent_bytes_out, wait_s_out);
+        volume_add(engine->stages.forward, sent_bytes_out, wait_s_out);
+        volume_add(engine->stages.backward, sent_bytes_out, wait_s_out);
         return;
     }
     if (axis == TESS_AXIS_DATA || engine->axis_comm[axis] != engine->comm)
@@ -110,8 +110,8 @@ void tess_engine_traffic(const struct tess_engine *engine, uint64_t *sent_bytes_
     for (int axis = 0; axis < TESS_AXIS_COUNT; axis++)
         if (engine->axis_comm[axis] != engine->comm)
             volume_add(engine->axis_comm[axis], sent_bytes_out, wait_s_out);
-    volume_add(engine->pipe.forward, sent_bytes_out, wait_s_out);
-    volume_add(engine->pipe.backward, sent_bytes_out, wait_s_out);
+    volume_add(engine->stages.forward, sent_bytes_out, wait_s_out);
+    volume_add(engine->stages.backward, sent_bytes_out, wait_s_out);
     for (int i = 0; i < 2; i++)
         for (int32_t g = 0; g < both[i]->group_count; g++)
             volume_add(both[i]->group[g], sent_bytes_out, wait_s_out);

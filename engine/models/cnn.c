@@ -44,33 +44,16 @@ struct cnn_state {
 };
 
 static const struct tess_option cnn_option_table[] = {
-    {.name = "channels",
-     .type = TESS_OPTION_INTS,
-     .offset = offsetof(struct cnn_options, channels),
-     .fallback = "32,64",
-     .min = 1,
-     .max = 4096,
-     .help = "Output channels of the 3x3 convolutions, first to last."},
-    {.name = "fc",
-     .type = TESS_OPTION_INT,
-     .offset = offsetof(struct cnn_options, fc),
-     .fallback = "128",
-     .min = 1,
-     .max = 65536,
-     .help = "Width of the hidden linear layer."},
-    {.name = "batch-norm",
-     .type = TESS_OPTION_BOOL,
-     .offset = offsetof(struct cnn_options, batch_norm),
-     .fallback = "off",
-     .help = "Batch norm between each convolution and its ReLU; the convolutions lose their bias."},
-    {.name = "dropout",
-     .type = TESS_OPTION_REAL,
-     .offset = offsetof(struct cnn_options, dropout),
-     .fallback = "0",
-     .min = 0,
-     .max = 0.99,
-     .help = "Share of the hidden linear layer's outputs dropped in training."},
-    {.name = NULL},
+    TESS_ROW_INTS("channels", offsetof(struct cnn_options, channels), "32,64", 1, 4096,
+                  "Output channels of the 3x3 convolutions, first to last."),
+    TESS_ROW_INT("fc", offsetof(struct cnn_options, fc), "128", 1, 65536,
+                 "Width of the hidden linear layer."),
+    TESS_ROW_BOOL(
+        "batch-norm", offsetof(struct cnn_options, batch_norm), "off",
+        "Batch norm between each convolution and its ReLU; the convolutions lose their bias."),
+    TESS_ROW_REAL("dropout", offsetof(struct cnn_options, dropout), "0", 0, 0.99,
+                  "Share of the hidden linear layer's outputs dropped in training."),
+    TESS_ROW_END,
 };
 
 /* Refuse images that the convolutions and the pool would use up. */
@@ -80,19 +63,17 @@ static enum tess_status cnn_check_image(const struct cnn_options *o,
     const int64_t side =
         input->row.dim[0] < input->row.dim[1] ? input->row.dim[0] : input->row.dim[1];
     const int64_t least = (CNN_WINDOW - 1) * o->channels.count + CNN_POOL;
-
     if (o->channels.count < 1)
         TESS_FAIL(TESS_ERR_USAGE, "cnn.channels is empty: give at least one convolution");
     if (input->row.rank != 3)
         TESS_FAIL(TESS_ERR_USAGE, "model cnn needs images [H, W, C], the data has rows of rank %d",
                   input->row.rank);
     if (side < least)
-        TESS_FAIL(
-            TESS_ERR_USAGE,
-            "%d convolutions and the pool need images of %lld x %lld pixels at least, the data "
-            "has %lld x %lld: use fewer cnn.channels",
-            o->channels.count, (long long)least, (long long)least, (long long)input->row.dim[0],
-            (long long)input->row.dim[1]);
+        TESS_FAIL(TESS_ERR_USAGE,
+                  "%d convolutions and the pool need images of %lld x %lld pixels at least, the "
+                  "data has %lld x %lld: use fewer cnn.channels",
+                  o->channels.count, (long long)least, (long long)least,
+                  (long long)input->row.dim[0], (long long)input->row.dim[1]);
     return TESS_OK;
 }
 
@@ -100,7 +81,6 @@ static enum tess_status cnn_check_axis(const struct cnn_options *o,
                                        const struct tess_tensor_axis *axis)
 {
     int64_t common = 0;
-
     for (int32_t i = 0; i < o->channels.count; i += 2)
         common = tess__split_common(common, o->channels.value[i]);
     if (o->channels.count % 2 == 1)
@@ -130,8 +110,7 @@ static void cnn_declare_norm(const struct cnn_builder *to, int32_t i,
                                       .relu = true,
                                       .epsilon = 1e-5f};
     char name[32];
-
-    snprintf(name, sizeof name, "bn%d", i + 1);
+    snprintf(name, sizeof(name), "bn%d", i + 1);
     tess__norm_declare(to->declare, &to->input->axis, name, &desc, CNN_NORM_RATE,
                        to->split == TESS_SPLIT_COLUMNS, &to->cnn->conv[i].norm);
 }
@@ -154,7 +133,6 @@ static void cnn_declare_pool(const struct cnn_builder *to, const struct tess_sha
                                       .window = CNN_POOL,
                                       .stride = CNN_POOL,
                                       .relu = true};
-
     cnn->pool = tess_declare_op(to->declare, &pool, false);
     cnn->which = tess_declare_tensor(to->declare, "which", TESS_U8, *pooled, TESS_LIFE_SAVED);
     cnn->pool_grad = tess_declare_tensor(to->declare, "relu", dtype, *held, TESS_LIFE_UNIT);
@@ -173,8 +151,7 @@ static void cnn_declare_conv(struct cnn_builder *to, int32_t i, int64_t channels
     const int64_t height = tess_op_output_size(in.dim[0], CNN_WINDOW, 1, 0);
     const int64_t width = tess_op_output_size(in.dim[1], CNN_WINDOW, 1, 0);
     char name[32];
-
-    snprintf(name, sizeof name, "conv%d", i + 1);
+    snprintf(name, sizeof(name), "conv%d", i + 1);
     to->split = tess__split_after(&to->input->axis, to->split, false);
     const int64_t held = tess__split_held(&to->input->axis, to->split, channels);
     const struct tess_shape image = tess_shape3(height, width, held);
@@ -221,7 +198,6 @@ static void cnn_declare_linear(struct cnn_builder *to, int32_t i, int64_t out)
         .bias = true,
         .split = split,
         .blocks = (int32_t)(to->image.dim[0] * to->image.dim[1])};
-
     tess_declare_unit(to->declare, name,
                       tess_shape1(tess__split_held(&to->input->axis, split, out)));
     tess__layer_declare(to->declare, to->input, &desc, &to->cnn->fc[i]);
@@ -235,7 +211,6 @@ static enum tess_status cnn_declare(void *state, const void *options,
 {
     const struct cnn_options *o = options;
     struct cnn_state *cnn = state;
-
     TESS_TRY(cnn_check_image(o, input));
     TESS_TRY(cnn_check_axis(o, &input->axis));
     cnn->batch_norm = o->batch_norm;
@@ -257,10 +232,8 @@ static enum tess_status cnn_declare(void *state, const void *options,
 static enum tess_status cnn_forward(void *state, const struct tess_pass *pass)
 {
     const struct cnn_state *cnn = state;
-
     if (pass->unit >= cnn->conv_count) {
         const struct tess__layer *fc = &cnn->fc[pass->unit - cnn->conv_count];
-
         TESS_TRY(tess__layer_forward(pass, fc, pass->input, pass->output));
         if (fc->relu)
             tess__layer_dropout(pass, fc, cnn->dropout, pass->output);
@@ -282,10 +255,8 @@ static enum tess_status cnn_forward(void *state, const struct tess_pass *pass)
 static enum tess_status cnn_backward(void *state, const struct tess_pass *pass)
 {
     const struct cnn_state *cnn = state;
-
     if (pass->unit >= cnn->conv_count) {
         const struct tess__layer *fc = &cnn->fc[pass->unit - cnn->conv_count];
-
         if (fc->relu)
             tess__layer_dropout(pass, fc, cnn->dropout, pass->output_grad_scratch);
         return tess__layer_backward(pass, fc, pass->input, pass->output, pass->output_grad_scratch,

@@ -25,7 +25,6 @@ void tess__cut_declare(struct tess_declare *declare, const struct tess_tensor_ax
     const struct tess_slice weight = {desc->by_rows ? 1 : 0, desc->blocks, 0};
     const struct tess_slice bias = {desc->by_rows ? -1 : 0, desc->blocks, 0};
     char name[CUT_NAME_BYTES];
-
     *cut_out = (struct tess__cut){.bias = -1,
                                   .in = desc->by_rows ? desc->in / axis->parts : desc->in,
                                   .out = desc->by_rows ? desc->out : desc->out / axis->parts,
@@ -37,11 +36,11 @@ void tess__cut_declare(struct tess_declare *declare, const struct tess_tensor_ax
                                     .out = cut_out->out,
                                     .gelu = desc->gelu,
                                     .calls = axis->count};
-    snprintf(name, sizeof name, "%s.weight", desc->name);
+    snprintf(name, sizeof(name), "%s.weight", desc->name);
     cut_out->weight = tess_declare_sliced(declare, name, tess_shape2(desc->out, desc->in),
                                           desc->init, desc->flags, weight);
     if (desc->bias) {
-        snprintf(name, sizeof name, "%s.bias", desc->name);
+        snprintf(name, sizeof(name), "%s.bias", desc->name);
         cut_out->bias = tess_declare_sliced(declare, name, tess_shape1(desc->out), zero,
                                             TESS_PARAM_NO_DECAY, bias);
     }
@@ -61,7 +60,6 @@ enum tess_status tess__cut_forward(const struct tess_pass *pass, const struct te
 {
     const void *weight = cut_at(pass, pass->param[cut->weight], part * cut->in * cut->out);
     const void *bias = NULL;
-
     if (cut->bias >= 0 && !cut->by_rows)
         bias = cut_at(pass, pass->param[cut->bias], part * cut->out);
     else if (cut->bias >= 0 && pass->axis->first + part == 0)
@@ -75,7 +73,6 @@ static enum tess_status cut_backward_weight(const struct tess_pass *pass,
 {
     const int64_t weights = part * cut->in * cut->out;
     float *dbias = NULL;
-
     if (cut->bias >= 0 && !cut->by_rows)
         dbias = pass->grad[cut->bias] + part * cut->out;
     else if (cut->bias >= 0 && part == 0)
@@ -88,7 +85,6 @@ enum tess_status tess__cut_backward(const struct tess_pass *pass, const struct t
 {
     struct tess_op *op = tess__cut_op(pass, cut->op);
     const void *w = cut_at(pass, pass->param[cut->weight], part * cut->in * cut->out);
-
     TESS_TRY(cut_backward_weight(pass, cut, op, part, x, dy));
     return tess_linear_backward_data(op, dy, w, dx);
 }
@@ -99,7 +95,6 @@ enum tess_status tess__cut_backward_gelu(const struct tess_pass *pass, const str
 {
     struct tess_op *op = tess__cut_op(pass, cut->op);
     const void *w = cut_at(pass, pass->param[cut->weight], part * cut->in * cut->out);
-
     TESS_TRY(cut_backward_weight(pass, cut, op, part, x, dy));
     return tess_linear_backward_data_gelu(op, dy, w, before, dx);
 }
@@ -113,7 +108,6 @@ enum tess_status tess__cut_sum(const struct tess_pass *pass, int64_t leaf_count,
                                void *y)
 {
     const struct tess_tensor_axis *axis = pass->axis;
-
     if (!axis->sequence)
         return tess_pass_sum(pass, pass->leaf_count * leaf_count, terms, y);
     for (int64_t leaf = 0; leaf < pass->leaf_count; leaf++)
@@ -126,7 +120,6 @@ enum tess_status tess__cut_widen(const struct tess_pass *pass, int64_t leaf_coun
                                  void *room, const void **whole_out)
 {
     const struct tess_tensor_axis *axis = pass->axis;
-
     *whole_out = axis->sequence ? room : x;
     for (int64_t leaf = 0; axis->sequence && leaf < pass->leaf_count; leaf++)
         TESS_TRY(tess_pass_widen(pass, leaf_count,

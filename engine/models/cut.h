@@ -5,7 +5,10 @@
  *     by columns   y_p = x A_p + b_p           each part computes some of the outputs
  *     by rows      y = sum over p of x_p B_p   each part reads some of the inputs
  *
- * A rank computes axis->count parts; each is asked for by its number among them, 0 .. count - 1.
+ * A rank computes axis->count parts; each has a number among them, 0 .. count - 1.
+ *
+ * A layer by rows adds its bias in the first of all parts. The bias and the gradient of the output
+ * are whole on every rank, so the first part of each rank writes the bias's gradient.
  */
 #ifndef TESSERA_MODELS_CUT_H
 #define TESSERA_MODELS_CUT_H

@@ -42,38 +42,40 @@ struct gpt_options {
 #define GPT_FIELD(member) offsetof(struct gpt_options, member)
 
 static const struct tess_option gpt_option_table[] = {
-    {"style", TESS_OPTION_CHOICE, GPT_FIELD(style), "gpt2", 0, 0, "gpt2|llama",
-     "gpt2: learned positions, layer norm, GELU, biases, tied embedding; llama: rotary positions, "
-     "RMS norm, SwiGLU, no biases, untied."},
-    {"layers", TESS_OPTION_INT, GPT_FIELD(layers), "4", 1, GPT_LAYERS_MAX, NULL,
-     "Blocks of attention and feed-forward."},
-    {"heads", TESS_OPTION_INT, GPT_FIELD(heads), "4", 1, 4096, NULL, "Heads of attention."},
-    {"kv-heads", TESS_OPTION_INT, GPT_FIELD(kv_heads), "0", 0, 4096, NULL,
-     "llama: key and value heads, each shared by heads / kv-heads query heads; 0: heads."},
-    {"width", TESS_OPTION_INT, GPT_FIELD(width), "128", 1, 1 << 20, NULL,
-     "Channels of the embedding and between blocks; a multiple of heads."},
-    {"ffn", TESS_OPTION_INT, GPT_FIELD(ffn), "0", 0, 1 << 24, NULL,
-     "Width of the feed-forward layer; 0: 4 width, llama: 8/3 width up to a multiple of 64."},
-    {"vocab", TESS_OPTION_INT, GPT_FIELD(vocab), "0", 0, (1 << 24) - GPT_PAD, NULL,
-     "Size of the vocabulary, at least that of the data; 0: that of the data."},
-    {"context", TESS_OPTION_INT, GPT_FIELD(context), "0", 0, 1 << 24, NULL,
-     "Positions at most; gpt2 learns one vector for each; 0: data.length."},
-    {"tied", TESS_OPTION_CHOICE, GPT_FIELD(tied), "auto", 0, 0, "auto|on|off",
-     "Whether the head's weight is the embedding; auto: in gpt2."},
-    {"dropout", TESS_OPTION_REAL, GPT_FIELD(dropout), "0", 0, 0.99, NULL,
-     "Share dropped in training of the embedding and of what each attention and feed-forward "
-     "layer adds."},
-    {"rope-base", TESS_OPTION_REAL, GPT_FIELD(rope_base), "10000", 1, 1e12, NULL,
-     "llama: base of the rotary angles."},
-    {"norm-epsilon", TESS_OPTION_REAL, GPT_FIELD(epsilon), "1e-5", 1e-12, 1, NULL,
-     "Added to the variance by the norms."},
-    {"init-deviation", TESS_OPTION_REAL, GPT_FIELD(deviation), "0.02", 1e-9, 10, NULL,
-     "Standard deviation of the initial weights; divided by the root of 2 layers where a layer's "
-     "output is added to the residual."},
-    {"head-mib", TESS_OPTION_INT, GPT_FIELD(head_mib), "64", 1, 1 << 20, NULL,
-     "Logits are computed for so many positions at a time as take less than this many MiB, and at "
-     "least twice per leaf."},
-    {NULL, TESS_OPTION_BOOL, 0, NULL, 0, 0, NULL, NULL},
+    TESS_ROW_CHOICE("style", GPT_FIELD(style), "gpt2", "gpt2|llama",
+                    "gpt2: learned positions, layer norm, GELU, biases, tied embedding; llama: "
+                    "rotary positions, RMS norm, SwiGLU, no biases, untied."),
+    TESS_ROW_INT("layers", GPT_FIELD(layers), "4", 1, GPT_LAYERS_MAX,
+                 "Blocks of attention and feed-forward."),
+    TESS_ROW_INT("heads", GPT_FIELD(heads), "4", 1, 4096, "Heads of attention."),
+    TESS_ROW_INT(
+        "kv-heads", GPT_FIELD(kv_heads), "0", 0, 4096,
+        "llama: key and value heads, each shared by heads / kv-heads query heads; 0: heads."),
+    TESS_ROW_INT("width", GPT_FIELD(width), "128", 1, 1 << 20,
+                 "Channels of the embedding and between blocks; a multiple of heads."),
+    TESS_ROW_INT(
+        "ffn", GPT_FIELD(ffn), "0", 0, 1 << 24,
+        "Width of the feed-forward layer; 0: 4 width, llama: 8/3 width up to a multiple of 64."),
+    TESS_ROW_INT("vocab", GPT_FIELD(vocab), "0", 0, (1 << 24) - GPT_PAD,
+                 "Size of the vocabulary, at least that of the data; 0: that of the data."),
+    TESS_ROW_INT("context", GPT_FIELD(context), "0", 0, 1 << 24,
+                 "Positions at most; gpt2 learns one vector for each; 0: data.length."),
+    TESS_ROW_CHOICE("tied", GPT_FIELD(tied), "auto", "auto|on|off",
+                    "Whether the head's weight is the embedding; auto: in gpt2."),
+    TESS_ROW_REAL("dropout", GPT_FIELD(dropout), "0", 0, 0.99,
+                  "Share dropped in training of the embedding and of what each attention and "
+                  "feed-forward layer adds."),
+    TESS_ROW_REAL("rope-base", GPT_FIELD(rope_base), "10000", 1, 1e12,
+                  "llama: base of the rotary angles."),
+    TESS_ROW_REAL("norm-epsilon", GPT_FIELD(epsilon), "1e-5", 1e-12, 1,
+                  "Added to the variance by the norms."),
+    TESS_ROW_REAL("init-deviation", GPT_FIELD(deviation), "0.02", 1e-9, 10,
+                  "Standard deviation of the initial weights; divided by the root of 2 layers "
+                  "where a layer's output is added to the residual."),
+    TESS_ROW_INT("head-mib", GPT_FIELD(head_mib), "64", 1, 1 << 20,
+                 "Logits are computed for so many positions at a time as take less than this many "
+                 "MiB, and at least twice per leaf."),
+    TESS_ROW_END,
 };
 
 /* ---- options --------------------------------------------------------------------------------- */
@@ -87,7 +89,6 @@ static enum tess_status gpt_check_shape(const struct gpt_options *o,
                                         const struct tess_model_input *input)
 {
     const int64_t kv_heads = o->kv_heads ? o->kv_heads : o->heads;
-
     if (input->row.rank != 1 || !input->tokens)
         TESS_FAIL(TESS_ERR_USAGE, "model gpt needs samples of tokens [T], not rows of rank %d",
                   input->row.rank);
@@ -100,8 +101,7 @@ static enum tess_status gpt_check_shape(const struct gpt_options *o,
                   (long long)o->width, (long long)o->heads);
     if (o->style == 0 && kv_heads != o->heads)
         TESS_FAIL(TESS_ERR_USAGE,
-                  "gpt.kv-heads %lld: heads share keys and values only in "
-                  "--gpt.style llama",
+                  "gpt.kv-heads %lld: heads share keys and values only in --gpt.style llama",
                   (long long)o->kv_heads);
     if (o->heads % kv_heads != 0)
         TESS_FAIL(TESS_ERR_USAGE,
@@ -120,7 +120,6 @@ static enum tess_status gpt_check_data(const struct gpt_options *o,
                                        const struct tess_model_input *input)
 {
     const int64_t length = input->decode ? input->context : input->row.dim[0];
-
     if (o->vocab != 0 && o->vocab < input->class_count)
         TESS_FAIL(TESS_ERR_USAGE,
                   "gpt.vocab %lld is smaller than the vocabulary of the data, %d: give 0 or at "
@@ -145,10 +144,9 @@ static enum tess_status gpt_check_axis(const struct gpt_state *gpt)
     const struct tess_tensor_axis *axis = &gpt->axis;
     char fitting[160];
     int used = 0;
-
-    for (int64_t parts = 1; parts <= gpt->kv_heads && used < (int)sizeof fitting - 16; parts++)
+    for (int64_t parts = 1; parts <= gpt->kv_heads && used < (int)sizeof(fitting) - 16; parts++)
         if (gpt_fits(gpt, parts))
-            used += snprintf(fitting + used, sizeof fitting - (size_t)used, "%s%lld",
+            used += snprintf(fitting + used, sizeof(fitting) - (size_t)used, "%s%lld",
                              used ? ", " : "", (long long)parts);
     if (!gpt_fits(gpt, axis->parts))
         TESS_FAIL(TESS_ERR_USAGE,
@@ -177,7 +175,6 @@ static enum tess_status gpt_read_options(struct gpt_state *gpt, const struct gpt
                                          const struct tess_model_input *input)
 {
     const int64_t length = input->row.dim[0];
-
     gpt->llama = o->style == 1;
     gpt->tied = o->tied == 0 ? !gpt->llama : o->tied == 1;
     gpt->layers = (int32_t)o->layers;
@@ -209,73 +206,6 @@ static enum tess_status gpt_read_options(struct gpt_state *gpt, const struct gpt
     return gpt_check_axis(gpt);
 }
 
-/* ---- parts that several units have ----------------------------------------------------------- */
-
-void *tess__gpt_at(const struct tess_pass *pass, int32_t tensor, int64_t at)
-{
-    return (char *)pass->tensor[tensor] + at * (int64_t)tess_dtype_bytes(pass->dtype);
-}
-
-void tess__gpt_declare_norm(const struct gpt_state *gpt, struct tess_declare *declare,
-                            const char *name, struct gpt_norm *norm_out)
-{
-    const struct tess_init zero = {TESS_INIT_ZERO, 0}, one = {TESS_INIT_ONE, 0};
-    const uint32_t flags = TESS_PARAM_NO_DECAY | TESS_PARAM_TOKENS;
-    const struct tess_shape shape = tess_shape1(gpt->width);
-    const struct tess_shape places = tess_shape1(gpt->own_length);
-    const struct tess_op_desc desc = {.kind = TESS_OP_NORM,
-                                      .rows = gpt->own_positions,
-                                      .leaf_rows = gpt->own_positions / gpt->leaves,
-                                      .in = gpt->width,
-                                      .out = gpt->width,
-                                      .rms = gpt->llama,
-                                      .epsilon = gpt->epsilon};
-    char text[64];
-
-    snprintf(text, sizeof text, "%s.weight", name);
-    norm_out->gamma = tess_declare_param(declare, text, shape, one, flags);
-    norm_out->beta = norm_out->mean = -1;
-    if (!gpt->llama) {
-        snprintf(text, sizeof text, "%s.bias", name);
-        norm_out->beta = tess_declare_param(declare, text, shape, zero, flags);
-        norm_out->mean = tess_declare_tensor(declare, "mean", TESS_F32, places, TESS_LIFE_SAVED);
-    }
-    norm_out->rstd = tess_declare_tensor(declare, "rstd", TESS_F32, places, TESS_LIFE_SAVED);
-    norm_out->op = tess_declare_op(declare, &desc, false);
-}
-
-enum tess_status tess__gpt_norm_forward(const struct tess_pass *pass, const struct gpt_norm *norm,
-                                        const void *x, const void *add, void *sum, void *y)
-{
-    return tess_norm_forward(pass->op[norm->op], x, add, sum, pass->param[norm->gamma],
-                             norm->beta < 0 ? NULL : pass->param[norm->beta], y,
-                             norm->mean < 0 ? NULL : pass->tensor[norm->mean],
-                             pass->tensor[norm->rstd]);
-}
-
-enum tess_status tess__gpt_norm_backward(const struct tess_pass *pass, const struct gpt_norm *norm,
-                                         const void *x, const void *dy, const void *add, void *dx)
-{
-    return tess_norm_backward(pass->op[norm->op], x, dy, pass->param[norm->gamma],
-                              norm->mean < 0 ? NULL : pass->tensor[norm->mean],
-                              pass->tensor[norm->rstd], add, dx, pass->grad[norm->gamma],
-                              norm->beta < 0 ? NULL : pass->grad[norm->beta]);
-}
-
-void tess__gpt_dropout(const struct gpt_state *gpt, const struct tess_pass *pass, int32_t site,
-                       const void *x, void *y)
-{
-    const int64_t leaf = gpt->leaf_length * gpt->width; /* elements of all ranks */
-    const int64_t own = gpt->own_positions / gpt->leaves * gpt->width;
-    const int64_t bytes = own * (int64_t)tess_dtype_bytes(pass->dtype);
-    const uint64_t row = pass->row_first * (uint64_t)(gpt->length * gpt->width);
-    const int64_t run = pass->axis->sequence ? pass->axis->rank * own : 0;
-
-    for (int64_t l = 0; l < gpt->leaves; l++)
-        tess__dropout_at(pass, gpt->dropout, site, row + (uint64_t)(l * leaf + run), own,
-                         (const char *)x + l * bytes, (char *)y + l * bytes);
-}
-
 /* ---- embeddings ------------------------------------------------------------------------------ */
 
 static void gpt_declare_table(struct gpt_state *gpt, struct tess_declare *declare)
@@ -287,7 +217,6 @@ static void gpt_declare_table(struct gpt_state *gpt, struct tess_declare *declar
                                       .leaf_rows = gpt->leaf_length,
                                       .in = gpt->padded / gpt->axis.parts,
                                       .out = gpt->width};
-
     tess_declare_unit(declare, "wte", tess_shape2(gpt->own_length, gpt->width));
     gpt->table = tess_declare_sliced(
         declare, gpt->llama ? "model.embed_tokens.weight" : "wte.weight",
@@ -310,7 +239,6 @@ static enum tess_status gpt_table_forward(const struct gpt_state *gpt, const str
     const int64_t words = gpt->padded / gpt->axis.parts, bytes = words * gpt->width;
     const int64_t word = (int64_t)tess_dtype_bytes(pass->dtype);
     void *terms = gpt->table_terms < 0 ? pass->output : pass->tensor[gpt->table_terms];
-
     for (int32_t p = 0; p < gpt->axis.count; p++)
         TESS_TRY(tess_embedding_forward(
             pass->op[gpt->table_op], pass->input, (gpt->axis.first + p) * words,
@@ -328,7 +256,6 @@ static enum tess_status gpt_table_backward(const struct gpt_state *gpt,
     const int64_t words = gpt->padded / gpt->axis.parts;
     void *room = gpt->table_terms < 0 ? NULL : pass->tensor[gpt->table_terms];
     const void *whole;
-
     if (gpt->llama)
         tess__gpt_dropout(gpt, pass, 0, pass->output_grad, pass->output_grad_scratch);
     TESS_TRY(tess__cut_widen(pass, gpt->leaf_length * gpt->width, pass->output_grad, room, &whole));
@@ -348,7 +275,6 @@ static void gpt_declare_places(struct gpt_state *gpt, struct tess_declare *decla
                                       .in = gpt->context,
                                       .out = gpt->width,
                                       .length = gpt->length};
-
     tess_declare_unit(declare, "wpe", tess_shape2(gpt->own_length, gpt->width));
     gpt->places = tess_declare_param(declare, "wpe.weight", tess_shape2(gpt->context, gpt->width),
                                      init, TESS_PARAM_TOKENS);
@@ -363,7 +289,6 @@ static void gpt_declare_places(struct gpt_state *gpt, struct tess_declare *decla
 static int64_t gpt_run_begin(const struct gpt_state *gpt, int64_t leaf)
 {
     const int64_t own = gpt->own_positions / gpt->leaves;
-
     return (leaf * gpt->leaf_length + gpt->axis.rank * own) * gpt->width *
            (int64_t)tess_dtype_bytes(gpt->dtype);
 }
@@ -374,7 +299,6 @@ static enum tess_status gpt_places_forward(const struct gpt_state *gpt,
     struct tess_op *op = pass->op[gpt->places_op];
     const void *table = pass->param[gpt->places];
     const int64_t own = gpt->own_positions / gpt->leaves * gpt->width;
-
     if (gpt->places_whole < 0) {
         /* Row i has position i mod T; in decode, where T is 1, that of the pass. */
         TESS_TRY(tess_embedding_forward(op, NULL, gpt->decode ? -pass->position : 0, table,
@@ -400,12 +324,10 @@ static enum tess_status gpt_places_backward(const struct gpt_state *gpt,
     const int64_t word = (int64_t)tess_dtype_bytes(pass->dtype);
     const int64_t own = gpt->own_positions / gpt->leaves * gpt->width * word;
     const void *dy = pass->input_grad;
-
     tess__gpt_dropout(gpt, pass, 0, pass->output_grad, pass->input_grad);
     if (gpt->places_whole >= 0) {
         const char *run = pass->input_grad;
         char *whole = pass->tensor[gpt->places_whole];
-
         tess_fill(pass->kernel, gpt->positions * gpt->width * word, 0, whole);
         for (int64_t l = 0; l < gpt->leaves; l++)
             tess_copy(pass->kernel, own, run + l * own, whole + gpt_run_begin(gpt, l));
@@ -421,7 +343,6 @@ static enum tess_status gpt_declare(void *state, const void *options,
                                     struct tess_declare *declare)
 {
     struct gpt_state *gpt = state;
-
     TESS_TRY(gpt_check_shape(options, input));
     TESS_TRY(gpt_check_data(options, input));
     TESS_TRY(gpt_read_options(gpt, options, input));
@@ -442,7 +363,6 @@ static enum tess_status gpt_forward(void *state, const struct tess_pass *pass)
 {
     const struct gpt_state *gpt = state;
     const int32_t layer = pass->unit - gpt->block_first;
-
     if (pass->unit == 0)
         return gpt_table_forward(gpt, pass);
     if (layer < 0)
@@ -458,7 +378,6 @@ static enum tess_status gpt_backward(void *state, const struct tess_pass *pass)
 {
     const struct gpt_state *gpt = state;
     const int32_t layer = pass->unit - gpt->block_first;
-
     if (pass->unit == 0)
         return gpt_table_backward(gpt, pass);
     if (layer < 0)

@@ -46,7 +46,7 @@ struct gpt_head {
 };
 
 struct gpt_state {
-    /* What the options say. */
+    /* From the options. */
     bool llama, tied;
     int32_t layers, heads, kv_heads; /* heads of the whole model */
     int64_t width, head_size, ffn;   /* C, D, F */
@@ -56,7 +56,7 @@ struct gpt_state {
     float rope_base, epsilon, deviation;
     int64_t head_bytes; /* logits of a chunk at most */
 
-    /* What the run is like. */
+    /* From the run. */
     int32_t classes; /* of the data: decode's outputs */
     enum tess_dtype dtype;
     bool decode;
@@ -68,7 +68,7 @@ struct gpt_state {
     int64_t positions;     /* N */
     int64_t own_positions; /* M */
 
-    /* What was declared. */
+    /* Declared. */
     int32_t table, table_op, table_terms; /* of tokens */
     int32_t places, places_op, places_whole;
     struct gpt_block block[GPT_LAYERS_MAX];
@@ -77,7 +77,7 @@ struct gpt_state {
     int32_t block_first, norm_unit; /* units */
 };
 
-/* gpt.c: a norm over the channels of this rank's positions. */
+/* gpt_parts.c: a norm over the channels of this rank's positions. */
 void tess__gpt_declare_norm(const struct gpt_state *gpt, struct tess_declare *declare,
                             const char *name, struct gpt_norm *norm_out);
 enum tess_status tess__gpt_norm_forward(const struct tess_pass *pass, const struct gpt_norm *norm,
@@ -85,11 +85,11 @@ enum tess_status tess__gpt_norm_forward(const struct tess_pass *pass, const stru
 enum tess_status tess__gpt_norm_backward(const struct tess_pass *pass, const struct gpt_norm *norm,
                                          const void *x, const void *dy, const void *add, void *dx);
 
-/* gpt.c: y = x [M, C] with elements dropped, at a place of the unit; y may be x. */
+/* gpt_parts.c: y = x [M, C] with elements dropped, at a place of the unit; y may be x. */
 void tess__gpt_dropout(const struct gpt_state *gpt, const struct tess_pass *pass, int32_t site,
                        const void *x, void *y);
 
-/* gpt.c: element `at` of a tensor in the run's type. */
+/* gpt_parts.c: element `at` of a tensor in the run's type. */
 void *tess__gpt_at(const struct tess_pass *pass, int32_t tensor, int64_t at);
 
 void tess__gpt_declare_block(struct gpt_state *gpt, struct tess_declare *declare, int32_t layer);

@@ -103,10 +103,9 @@ static void block_declare_cut(const struct gpt_state *gpt, struct tess_declare *
         .flags = gpt->llama ? 0 : TESS_PARAM_TRANSPOSED,
         .init = {TESS_INIT_NORMAL, (float)(gpt->deviation / residual)},
     };
-
     if (!gpt->llama && name == block_gpt2.project[0])
         desc.blocks = 3;
-    snprintf(text, sizeof text, gpt->llama ? "model.layers.%d.%s" : "h.%d.%s", layer, name);
+    snprintf(text, sizeof(text), gpt->llama ? "model.layers.%d.%s" : "h.%d.%s", layer, name);
     tess__cut_declare(declare, &gpt->axis, &desc, cut_out);
 }
 
@@ -117,9 +116,8 @@ static void block_declare_layers(const struct gpt_state *gpt, struct tess_declar
     const int64_t kv = gpt->kv_heads * gpt->head_size;
     const int64_t out[GPT_PROJECTIONS_MAX] = {gpt->llama ? gpt->width : 3 * gpt->width, kv, kv};
     char text[64];
-
     for (int i = 0; i < 2; i++) {
-        snprintf(text, sizeof text, gpt->llama ? "model.layers.%d.%s" : "h.%d.%s", layer,
+        snprintf(text, sizeof(text), gpt->llama ? "model.layers.%d.%s" : "h.%d.%s", layer,
                  name->norm[i]);
         tess__gpt_declare_norm(gpt, declare, text, &block->norm[i]);
         if (i == 0) {
@@ -140,7 +138,6 @@ static void block_declare_layers(const struct gpt_state *gpt, struct tess_declar
 static struct tess_op_desc block_attention_desc(const struct gpt_state *gpt)
 {
     const int64_t q_stride = block_projected(gpt, 0);
-
     return (struct tess_op_desc){.kind = TESS_OP_ATTENTION,
                                  .calls = gpt->axis.count,
                                  .dtype = gpt->dtype,
@@ -172,7 +169,6 @@ static void block_declare_tensors(const struct gpt_state *gpt, struct tess_decla
 
     for (int32_t i = 0; i < block_project_count(gpt); i++) {
         const int64_t count = gpt->length * block_projected(gpt, i);
-
         block->projected[i] =
             block_tensor(gpt, declare, projected[gpt->llama][i], parts * count, TESS_LIFE_SAVED);
         block->projected_grad[i] =
@@ -215,8 +211,7 @@ void tess__gpt_declare_block(struct gpt_state *gpt, struct tess_declare *declare
     const struct tess_op_desc attention = block_attention_desc(gpt);
     const int64_t count = gpt->positions * gpt->width;
     char unit[16];
-
-    snprintf(unit, sizeof unit, "h%d", layer);
+    snprintf(unit, sizeof(unit), "h%d", layer);
     tess_declare_unit(declare, unit, tess_shape2(gpt->own_length, gpt->width));
     block_declare_layers(gpt, declare, layer, block);
     block->attention = tess_declare_op(declare, &attention, false);
@@ -250,7 +245,6 @@ static void block_rope(const struct gpt_state *gpt, const struct tess_pass *pass
                        void *q, void *k)
 {
     const int64_t first = gpt->decode ? pass->position : 0;
-
     if (!gpt->llama)
         return;
     tess_rope(pass->kernel, pass->dtype, gpt->positions, gpt->length, first, block_heads(gpt),
@@ -276,7 +270,6 @@ static void block_activate(const struct gpt_state *gpt, const struct gpt_block *
     const int64_t count = block_hidden_count(gpt);
     const void *hidden = tess__gpt_at(pass, block->hidden[0], part * count);
     void *active = tess__gpt_at(pass, block->active, part * count);
-
     if (gpt->llama)
         tess_swiglu_forward(pass->kernel, pass->dtype, count, hidden,
                             tess__gpt_at(pass, block->hidden[1], part * count), active);
@@ -316,7 +309,6 @@ static void block_decode(const struct gpt_state *gpt, const struct gpt_block *bl
     struct tess_op_desc desc = block_attention_desc(gpt);
     const int64_t row = gpt->kv_heads * gpt->head_size;
     const int64_t bytes = row * (int64_t)tess_dtype_bytes(pass->dtype);
-
     desc.kv_stride = row;
     for (int i = 0; i < 2; i++)
         tess_copy(pass->kernel, bytes, qkv[1 + i],
@@ -333,7 +325,6 @@ static enum tess_status block_attend(const struct gpt_state *gpt, const struct g
     void *mixed = tess__gpt_at(pass, block->mixed, part * block_mixed_count(gpt));
     float *lse = pass->tensor[block->lse];
     void *qkv[3];
-
     block_qkv(gpt, pass, block->projected, part, qkv);
     for (int32_t i = 0; i < block_project_count(gpt); i++)
         TESS_TRY(tess__cut_forward(pass, &block->project[i], part, x, qkv[i]));
@@ -352,7 +343,6 @@ static enum tess_status block_feed(const struct gpt_state *gpt, const struct gpt
                                    void *term)
 {
     const int64_t count = block_hidden_count(gpt);
-
     for (int32_t w = 0; w < block_widen_count(gpt); w++)
         TESS_TRY(tess__cut_forward(pass, &block->widen[w], part, x,
                                    tess__gpt_at(pass, block->hidden[w], part * count)));
@@ -367,7 +357,6 @@ enum tess_status tess__gpt_block_forward(const struct gpt_state *gpt, const stru
     void *middle = pass->tensor[block->middle];
     void *a = pass->tensor[block->normed[0]], *b = pass->tensor[block->normed[1]];
     const void *whole;
-
     TESS_TRY(tess__gpt_norm_forward(pass, &block->norm[0], pass->input, NULL, NULL, a));
     TESS_TRY(block_widen(gpt, pass, block->whole[0], a, &whole));
     for (int32_t p = 0; p < gpt->axis.count; p++)
@@ -403,7 +392,6 @@ static enum tess_status block_shared_backward(const struct gpt_state *gpt,
     TESS_TRY(tess__cut_backward(pass, &cut[0], part, x, dy[0], dx));
     for (int32_t i = 1; i < count; i++) {
         void *term = pass->tensor[block->term];
-
         TESS_TRY(tess__cut_backward(pass, &cut[i], part, x, dy[i], term));
         tess_add(pass->kernel, pass->dtype, gpt->positions * gpt->width, dx, term, dx);
     }
@@ -417,7 +405,6 @@ static enum tess_status block_feed_backward(const struct gpt_state *gpt,
 {
     const int64_t count = block_hidden_count(gpt);
     void *active = tess__gpt_at(pass, block->active, part * count), *hidden[2] = {NULL, NULL};
-
     for (int32_t w = 0; w < block_widen_count(gpt); w++)
         hidden[w] = tess__gpt_at(pass, block->hidden[w], part * count);
     if (pass->remake)
@@ -463,7 +450,6 @@ static enum tess_status block_dropped(const struct gpt_state *gpt, const struct 
                                       const void **whole_out)
 {
     const void *grad = dy;
-
     if (block->dropped >= 0) {
         tess__gpt_dropout(gpt, pass, site, dy, pass->tensor[block->dropped]);
         grad = pass->tensor[block->dropped];
@@ -479,7 +465,6 @@ enum tess_status tess__gpt_block_backward(const struct gpt_state *gpt,
     void *a = pass->tensor[block->normed[0]], *b = pass->tensor[block->normed[1]];
     void *dx = pass->input_grad;
     const void *dy, *x;
-
     if (pass->remake) {
         TESS_TRY(tess__gpt_norm_forward(pass, &block->norm[0], pass->input, NULL, NULL, a));
         TESS_TRY(tess__gpt_norm_forward(pass, &block->norm[1], middle, NULL, NULL, b));

@@ -32,7 +32,6 @@ static int64_t head_chunks(const struct gpt_state *gpt)
 {
     const int64_t bytes = gpt->padded * (int64_t)tess_dtype_bytes(gpt->dtype);
     const int64_t length = gpt->leaf_length;
-
     for (int64_t n = 2; n < length; n++)
         if (length % n == 0 && length / n * bytes <= gpt->head_bytes)
             return n;
@@ -48,7 +47,6 @@ static int32_t head_ones(int64_t leaf)
 static int32_t head_levels(int64_t leaves)
 {
     int32_t most = 0;
-
     for (int64_t leaf = 0; leaf < leaves; leaf++)
         most = head_ones(leaf) > most ? head_ones(leaf) : most;
     return most;
@@ -59,7 +57,6 @@ static void head_declare_tensors(struct gpt_state *gpt, struct tess_declare *dec
     struct gpt_head *head = &gpt->head;
     const int64_t parts = gpt->axis.count, words = gpt->padded / gpt->axis.parts;
     const int32_t levels = head_levels(gpt->leaves);
-
     head->logits = tess_declare_tensor(declare, "logits", gpt->dtype,
                                        tess_shape3(parts, head->chunk, words), TESS_LIFE_CALL);
     head->levels = head->terms = head->whole = -1;
@@ -163,7 +160,6 @@ static int64_t head_first(const struct gpt_state *gpt, int32_t part)
 static int64_t head_classes(const struct gpt_state *gpt, int32_t part)
 {
     const int64_t left = gpt->vocabulary - head_first(gpt, part);
-
     return left < 0 ? 0 : left < head_words(gpt) ? left : head_words(gpt);
 }
 
@@ -177,7 +173,6 @@ static float *head_stat(const struct gpt_state *gpt, const struct tess_pass *pas
                        : stat == HEAD_BEST   ? 3 * parts + part
                        : stat == HEAD_TARGET ? parts + 2 * part + 1
                                              : parts + 2 * part;
-
     return (float *)pass->tensor[gpt->head.stat] + at * gpt->head.chunk;
 }
 
@@ -187,7 +182,6 @@ static enum tess_status head_measure(const struct gpt_state *gpt, const struct t
 {
     const int64_t rows = gpt->head.chunk, words = head_words(gpt);
     const float *max = head_stat(gpt, pass, HEAD_MAX, 0);
-
     for (int32_t p = 0; p < gpt->axis.count; p++) {
         TESS_TRY(tess_linear_forward(tess__cut_op(pass, gpt->head.op[0]), chunk->x,
                                      head_weight(gpt, pass, p), NULL, head_logits(gpt, pass, p)));
@@ -215,10 +209,8 @@ static enum tess_status head_chunk_backward(const struct gpt_state *gpt,
 {
     const int64_t rows = gpt->head.chunk;
     const int64_t term = gpt->leaf_length * gpt->width * (int64_t)tess_dtype_bytes(pass->dtype);
-
     for (int32_t p = 0; p < gpt->axis.count; p++) {
         void *dlogits = head_logits(gpt, pass, p);
-
         tess_xent_grad(pass->kernel, pass->dtype, rows, head_classes(gpt, p), head_words(gpt),
                        head_first(gpt, p), pass->loss_grad, dlogits, chunk->label,
                        head_stat(gpt, pass, HEAD_MAX, 0), head_stat(gpt, pass, HEAD_SUM, 0),
@@ -238,7 +230,6 @@ static enum tess_status head_chunk_backward(const struct gpt_state *gpt,
 static float *head_level(const struct gpt_state *gpt, const struct tess_pass *pass, int32_t level)
 {
     const int64_t count = gpt->axis.count * head_weights(gpt);
-
     if (level == 0)
         return pass->grad[gpt->head.weight];
     return (float *)pass->tensor[gpt->head.levels] + (level - 1) * count;
@@ -254,7 +245,6 @@ static enum tess_status head_leaf(const struct gpt_state *gpt, const struct tess
     const void *x = (const char *)pass->input + own;
     char *dx = gradient ? (char *)pass->input_grad + own : NULL;
     char *terms = gradient && gpt->head.terms >= 0 ? pass->tensor[gpt->head.terms] : dx;
-
     if (gpt->axis.sequence) {
         TESS_TRY(tess_pass_widen(pass, whole_count, x, pass->tensor[gpt->head.whole]));
         x = pass->tensor[gpt->head.whole];
@@ -269,7 +259,6 @@ static enum tess_status head_leaf(const struct gpt_state *gpt, const struct tess
             .at = at,
             .first = c == 0,
         };
-
         TESS_TRY(head_measure(gpt, pass, &chunk));
         if (gradient)
             TESS_TRY(head_chunk_backward(gpt, pass, &chunk));
@@ -288,7 +277,6 @@ static enum tess_status head_run(const struct gpt_state *gpt, const struct tess_
                                  bool gradient)
 {
     const float *stats = pass->tensor[gpt->head.stats];
-
     for (int64_t leaf = 0; leaf < gpt->leaves; leaf++) {
         TESS_TRY(head_leaf(gpt, pass, leaf, gradient));
         for (int32_t level = head_ones(leaf); gradient && level >= head_ones(leaf + 1); level--)

@@ -48,7 +48,6 @@ enum tess_status tess__split_check(const struct tess_tensor_axis *axis, const ch
 {
     char fitting[LAYER_FITTING_MAX * 24];
     int used = 0;
-
     if (axis->sequence)
         TESS_FAIL(TESS_ERR_USAGE,
                   "model %s has no sequences to cut: leave out --tensor.sequence-parallel", model);
@@ -57,13 +56,13 @@ enum tess_status tess__split_check(const struct tess_tensor_axis *axis, const ch
     for (int64_t parts = 1, count = 0; parts <= common && count < LAYER_FITTING_MAX; parts++) {
         if (common % parts != 0)
             continue;
-        used += snprintf(fitting + used, sizeof fitting - (size_t)used, "%s%lld",
+        used += snprintf(fitting + used, sizeof(fitting) - (size_t)used, "%s%lld",
                          count++ > 0 ? ", " : "", (long long)parts);
     }
-    TESS_FAIL(TESS_ERR_USAGE,
-              "model %s cannot be cut into %d parts along the tensor axis: they must divide %s; %s "
-              "would",
-              model, axis->parts, what, fitting);
+    TESS_FAIL(
+        TESS_ERR_USAGE,
+        "model %s cannot be cut into %d parts along the tensor axis: they must divide %s; %s would",
+        model, axis->parts, what, fitting);
 }
 
 int64_t tess__split_held(const struct tess_tensor_axis *axis, enum tess__split split,
@@ -75,12 +74,12 @@ int64_t tess__split_held(const struct tess_tensor_axis *axis, enum tess__split s
 /* Element `at` of an array in the run's type; NULL stays NULL. */
 static const void *layer_at(const struct tess_pass *pass, const void *array, int64_t at)
 {
-    return array ? (const char *)array + at * (int64_t)tess_dtype_bytes(pass->dtype) : NULL;
+    return array != NULL ? (const char *)array + at * (int64_t)tess_dtype_bytes(pass->dtype) : NULL;
 }
 
 static void *layer_at_writable(const struct tess_pass *pass, void *array, int64_t at)
 {
-    return array ? (char *)array + at * (int64_t)tess_dtype_bytes(pass->dtype) : NULL;
+    return array != NULL ? (char *)array + at * (int64_t)tess_dtype_bytes(pass->dtype) : NULL;
 }
 
 /* ---- linear and convolution layers ----------------------------------------------------------- */
@@ -91,7 +90,6 @@ static struct tess_slice layer_slice(const struct tess__layer_desc *desc, bool b
     const struct tess_slice whole = {-1, 1, 0}, columns = {0, 1, 0};
     const struct tess_slice rows = {desc->op.kind == TESS_OP_CONV2D ? 3 : 1,
                                     desc->blocks > 0 ? desc->blocks : 1, 0};
-
     if (desc->split == TESS_SPLIT_COLUMNS)
         return columns;
     return desc->split == TESS_SPLIT_ROWS && !bias ? rows : whole;
@@ -105,7 +103,6 @@ static void layer_declare_params(struct tess_declare *declare, const struct tess
     const struct tess_shape shape =
         conv ? tess_shape4(op->out, op->window, op->window, op->in) : tess_shape2(op->out, op->in);
     char text[LAYER_NAME_BYTES];
-
     layer->weight = tess_declare_sliced(declare, layer_name(text, desc->name, "weight"), shape,
                                         desc->init, 0, layer_slice(desc, false));
     layer->bias = -1;
@@ -122,7 +119,6 @@ static void layer_declare_sum(struct tess_declare *declare, const struct tess_mo
 {
     const bool rows = desc->split == TESS_SPLIT_ROWS;
     const int64_t count = rows ? layer->out_count : layer->in_count;
-
     layer->terms = -1;
     if (desc->split == TESS_SPLIT_NONE || (!rows && desc->first))
         return;
@@ -138,7 +134,6 @@ void tess__layer_declare(struct tess_declare *declare, const struct tess_model_i
 {
     struct tess_op_desc op = desc->op;
     int64_t positions_in = 1, positions_out = 1;
-
     if (desc->split == TESS_SPLIT_COLUMNS)
         op.out /= input->axis.parts;
     if (desc->split == TESS_SPLIT_ROWS)
@@ -195,14 +190,12 @@ enum tess_status tess__layer_forward(const struct tess_pass *pass, const struct 
     const bool rows = layer->split == TESS_SPLIT_ROWS;
     const int64_t in = pass->rows * layer->in_count, out = pass->rows * layer->out_count;
     void *to = rows ? layer_terms(pass, layer, y) : y;
-
     for (int32_t p = 0; p < layer_parts(pass, layer); p++) {
         struct tess_op *op = layer_op(pass, layer);
         const void *weight = layer_at(pass, pass->param[layer->weight], p * layer->weight_count);
         const void *bias = layer_bias(pass, layer, p);
         const void *part = layer_at(pass, x, rows ? p * in : 0);
         void *term = layer_at_writable(pass, to, p * out);
-
         if (layer->kind == TESS_OP_CONV2D)
             TESS_TRY(tess_conv2d_forward(op, part, weight, bias, term));
         else
@@ -226,15 +219,14 @@ static enum tess_status layer_backward_part(const struct tess_pass *pass,
     const int64_t at = part * layer->weight_count;
     const void *weight = layer_at(pass, pass->param[layer->weight], at);
     float *dweight = pass->grad[layer->weight] + at, *dbias = NULL;
-
     if (layer->bias >= 0 && (layer->split != TESS_SPLIT_ROWS || part == 0))
         dbias = pass->grad[layer->bias] + part * layer->bias_count;
     if (layer->kind == TESS_OP_CONV2D) {
         TESS_TRY(tess_conv2d_backward_weight(op, x, dy, dweight, dbias));
-        return dx ? tess_conv2d_backward_data(op, dy, weight, dx) : TESS_OK;
+        return dx != NULL ? tess_conv2d_backward_data(op, dy, weight, dx) : TESS_OK;
     }
     TESS_TRY(tess_linear_backward_weight(op, x, dy, dweight, dbias));
-    return dx ? tess_linear_backward_data(op, dy, weight, dx) : TESS_OK;
+    return dx != NULL ? tess_linear_backward_data(op, dy, weight, dx) : TESS_OK;
 }
 
 enum tess_status tess__layer_backward(const struct tess_pass *pass, const struct tess__layer *layer,
@@ -243,15 +235,14 @@ enum tess_status tess__layer_backward(const struct tess_pass *pass, const struct
     const bool rows = layer->split == TESS_SPLIT_ROWS, columns = layer->split == TESS_SPLIT_COLUMNS;
     const int32_t parts = layer_parts(pass, layer);
     const int64_t in = pass->rows * layer->in_count, out = pass->rows * layer->out_count;
-    void *to = columns && dx ? layer_terms(pass, layer, dx) : dx;
-
-    if (layer->relu && y)
+    void *to = columns && dx != NULL ? layer_terms(pass, layer, dx) : dx;
+    if (layer->relu && y != NULL)
         tess_relu_backward(pass->kernel, pass->dtype, columns ? parts * out : out, y, dy, dy);
     for (int32_t p = 0; p < parts; p++)
         TESS_TRY(layer_backward_part(pass, layer, p, layer_at(pass, x, rows ? p * in : 0),
                                      layer_at(pass, dy, columns ? p * out : 0),
                                      layer_at_writable(pass, to, p * in)));
-    return columns && dx ? tess_pass_sum(pass, in, to, dx) : TESS_OK;
+    return columns && dx != NULL ? tess_pass_sum(pass, in, to, dx) : TESS_OK;
 }
 
 void tess__layer_dropout(const struct tess_pass *pass, const struct tess__layer *layer, double rate,
@@ -275,7 +266,6 @@ void tess__norm_declare(struct tess_declare *declare, const struct tess_tensor_a
     struct tess_op_desc op = *desc;
     struct tess__norm *norm = norm_out;
     char text[LAYER_NAME_BYTES];
-
     if (cut)
         op.in = op.out = desc->in / axis->parts;
     norm->cut = cut;
@@ -335,7 +325,6 @@ static enum tess_status norm_forward_part(const struct tess_pass *pass,
     struct tess_op *op = pass->op[norm->op];
     const void *gamma = layer_at(pass, pass->param[norm->gamma], at.channel);
     const void *beta = layer_at(pass, pass->param[norm->beta], at.channel);
-
     if (!pass->training)
         return tess_batch_norm_infer(op, layer_at(pass, x, at.row), gamma, beta,
                                      layer_at(pass, pass->param[norm->mean], at.channel),
@@ -361,13 +350,11 @@ enum tess_status tess__norm_backward(const struct tess_pass *pass, const struct 
 {
     const int32_t parts = norm_parts(pass, norm);
     const int64_t bytes = parts * norm->channels * (int64_t)sizeof(float);
-
     /* The statistics were taken in forward, but gradients have their room only now. */
     tess_copy(pass->kernel, bytes, pass->tensor[norm->mean_sum], pass->grad[norm->mean]);
     tess_copy(pass->kernel, bytes, pass->tensor[norm->var_sum], pass->grad[norm->var]);
     for (int32_t p = 0; p < parts; p++) {
         const struct norm_place at = norm_at(pass, norm, p);
-
         TESS_TRY(tess_batch_norm_backward(
             pass->op[norm->op], layer_at(pass, x, at.row), layer_at(pass, y, at.row),
             layer_at(pass, dy, at.row), layer_at(pass, pass->param[norm->gamma], at.channel),
@@ -405,7 +392,6 @@ void tess__dropout_cut(const struct tess_pass *pass, double rate, int64_t positi
     const struct tess_tensor_axis *axis = pass->axis;
     const int64_t count = pass->rows * positions;
     const uint64_t first = pass->row_first * (uint64_t)positions;
-
     if (axis->parts <= 1) {
         tess__dropout(pass, rate, positions * channels, x);
         return;
@@ -418,7 +404,6 @@ void tess__dropout_cut(const struct tess_pass *pass, double rate, int64_t positi
             const uint64_t run =
                 (first + (uint64_t)i) * (uint64_t)axis->parts + (uint64_t)(axis->first + p);
             void *here = layer_at_writable(pass, x, (p * count + i) * channels);
-
             tess__dropout_at(pass, rate, 0, run * (uint64_t)channels, channels, here, here);
         }
 }

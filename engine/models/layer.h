@@ -29,7 +29,7 @@ struct tess__layer_desc {
     struct tess_op_desc op; /* kind, sizes of the whole layer, relu */
     struct tess_init init;  /* of the weight */
     bool bias;
-    bool first; /* the layer reads the model's input, so nobody wants its gradient */
+    bool first; /* the layer reads the model's input, so its gradient is not needed */
     enum tess__split split;
     int32_t blocks; /* linear, by rows: the pixels of an image whose channels are cut, where that is
                        read as one vector; else 0 */
@@ -88,7 +88,7 @@ enum tess_status tess__layer_forward(const struct tess_pass *pass, const struct 
 
 /*
  * Gradients of weight, bias and x. The ReLU's backward is applied to dy in place first, with y;
- * y NULL: dy has it already, or there is no ReLU. dx NULL: not wanted.
+ * y NULL: dy has it already, or there is no ReLU. dx NULL: not computed.
  */
 enum tess_status tess__layer_backward(const struct tess_pass *pass, const struct tess__layer *layer,
                                       const void *x, const void *y, void *dy, void *dx);

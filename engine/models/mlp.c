@@ -32,36 +32,18 @@ struct mlp_state {
 };
 
 static const struct tess_option mlp_option_table[] = {
-    {.name = "hidden",
-     .type = TESS_OPTION_INTS,
-     .offset = offsetof(struct mlp_options, hidden),
-     .fallback = "1024,1024",
-     .min = 1,
-     .max = 65536,
-     .help = "Widths of the hidden layers, first to last."},
-    {.name = "dropout",
-     .type = TESS_OPTION_REAL,
-     .offset = offsetof(struct mlp_options, dropout),
-     .fallback = "0",
-     .min = 0,
-     .max = 0.99,
-     .help = "Share of each hidden layer's outputs dropped in training."},
-    {.name = "layer-drop",
-     .type = TESS_OPTION_REAL,
-     .offset = offsetof(struct mlp_options, layer_drop),
-     .fallback = "0",
-     .min = 0,
-     .max = 0.99,
-     .help = "Probability that training leaves out a hidden layer as wide as its input, y = x; "
-             "evaluation runs all layers, unscaled. Needs --find-unused."},
-    {.name = "layer-drop-scope",
-     .type = TESS_OPTION_CHOICE,
-     .offset = offsetof(struct mlp_options, layer_drop_scope),
-     .fallback = "step",
-     .choices = "step|leaf",
-     .help = "What a layer is left out of: step, a whole step on all ranks alike; leaf, single "
-             "leaves of the grid, so that a rank may use layers that another does not."},
-    {.name = NULL},
+    TESS_ROW_INTS("hidden", offsetof(struct mlp_options, hidden), "1024,1024", 1, 65536,
+                  "Widths of the hidden layers, first to last."),
+    TESS_ROW_REAL("dropout", offsetof(struct mlp_options, dropout), "0", 0, 0.99,
+                  "Share of each hidden layer's outputs dropped in training."),
+    TESS_ROW_REAL("layer-drop", offsetof(struct mlp_options, layer_drop), "0", 0, 0.99,
+                  "Probability that training leaves out a hidden layer as wide as its input, y = "
+                  "x; evaluation runs all layers, unscaled. Needs --find-unused."),
+    TESS_ROW_CHOICE(
+        "layer-drop-scope", offsetof(struct mlp_options, layer_drop_scope), "step", "step|leaf",
+        "What a layer is left out of: step, a whole step on all ranks alike; leaf, single leaves "
+        "of the grid, so that a rank may use layers that another does not."),
+    TESS_ROW_END,
 };
 
 /* Refuse a tensor axis that the widths do not fit, or layer drop with one. */
@@ -69,13 +51,11 @@ static enum tess_status mlp_check_axis(const struct mlp_options *o,
                                        const struct tess_tensor_axis *axis)
 {
     int64_t common = 0;
-
     for (int32_t i = 0; i < o->hidden.count; i += 2)
         common = tess__split_common(common, o->hidden.value[i]);
     if (axis->parts > 1 && o->layer_drop > 0)
-        TESS_FAIL(TESS_ERR_USAGE,
-                  "mlp.layer-drop does not go with a tensor axis: y = x is not cut as x is; leave "
-                  "one out");
+        TESS_FAIL(TESS_ERR_USAGE, "mlp.layer-drop does not go with a tensor axis: y = x is not cut "
+                                  "as x is; leave one out");
     return tess__split_check(axis, "mlp", "the widths of its hidden layers 1, 3, 5, ...", common);
 }
 
@@ -88,7 +68,6 @@ static enum tess_status mlp_declare(void *state, const void *options,
     int64_t in = tess_shape_count(&input->row);
     enum tess__split split = TESS_SPLIT_NONE;
     bool any_square = false;
-
     mlp->dropout = o->dropout;
     mlp->layer_drop = o->layer_drop;
     mlp->drops_leaves = o->layer_drop_scope == 1;
@@ -98,8 +77,7 @@ static enum tess_status mlp_declare(void *state, const void *options,
         const bool last = i == o->hidden.count;
         const int64_t out = last ? input->class_count : o->hidden.value[i];
         char name[16];
-
-        snprintf(name, sizeof name, "fc%d", i + 1);
+        snprintf(name, sizeof(name), "fc%d", i + 1);
         split = tess__split_after(&input->axis, split, last);
         const struct tess__layer_desc desc = {
             .name = name,
@@ -128,7 +106,6 @@ static enum tess_status mlp_declare(void *state, const void *options,
 static bool mlp_drops(const struct mlp_state *mlp, const struct tess_pass *pass, int64_t leaf)
 {
     const uint64_t first = pass->row_first / (uint64_t)pass->leaf_rows;
-
     return tess_pass_uniform(pass, mlp->drops_leaves ? first + (uint64_t)leaf : 0) <
            (float)mlp->layer_drop;
 }
@@ -137,7 +114,6 @@ static bool mlp_drops(const struct mlp_state *mlp, const struct tess_pass *pass,
 static int64_t mlp_dropped(const struct mlp_state *mlp, const struct tess_pass *pass)
 {
     int64_t count = 0;
-
     if (!pass->training || mlp->layer_drop == 0 || !mlp->square[pass->unit])
         return 0;
     for (int64_t leaf = 0; leaf < pass->leaf_count; leaf++)
@@ -151,13 +127,12 @@ static void mlp_move_dropped(const struct mlp_state *mlp, const struct tess_pass
 {
     const int64_t bytes =
         pass->leaf_rows * mlp->layer[pass->unit].out_count * (int64_t)tess_dtype_bytes(pass->dtype);
-
     for (int64_t leaf = 0; leaf < pass->leaf_count; leaf++) {
         if (!mlp_drops(mlp, pass, leaf))
             continue;
         tess_copy(pass->kernel, bytes, (const char *)source + leaf * bytes,
                   (char *)target + leaf * bytes);
-        if (clear)
+        if (clear != NULL)
             tess_fill(pass->kernel, bytes, 0, (char *)clear + leaf * bytes);
     }
 }
@@ -167,7 +142,6 @@ static enum tess_status mlp_forward(void *state, const struct tess_pass *pass)
     const struct mlp_state *mlp = state;
     const struct tess__layer *layer = &mlp->layer[pass->unit];
     const int64_t dropped = mlp_dropped(mlp, pass);
-
     if (dropped < pass->leaf_count) {
         TESS_TRY(tess__layer_forward(pass, layer, pass->input, pass->output));
         if (layer->relu)
@@ -183,15 +157,14 @@ static enum tess_status mlp_backward(void *state, const struct tess_pass *pass)
     const struct mlp_state *mlp = state;
     const struct tess__layer *layer = &mlp->layer[pass->unit];
     const int64_t dropped = mlp_dropped(mlp, pass);
-
     if (dropped == pass->leaf_count) {
         pass->used[layer->weight] = pass->used[layer->bias] = false;
-        if (pass->input_grad)
+        if (pass->input_grad != NULL)
             mlp_move_dropped(mlp, pass, pass->output_grad, pass->input_grad, NULL);
         return TESS_OK;
     }
     /* Dropped leaves add zeros to the gradients of the layer, as where they are alone on a rank.
-     * What flows past the layer waits in the output, whose rows nobody reads where the gradient is
+     * What flows past the layer waits in the output, whose rows are not read where the gradient is
      * zero. */
     if (dropped > 0)
         mlp_move_dropped(mlp, pass, pass->output_grad, pass->output, pass->output_grad_scratch);
@@ -201,7 +174,7 @@ static enum tess_status mlp_backward(void *state, const struct tess_pass *pass)
         tess__layer_dropout(pass, layer, mlp->dropout, pass->output_grad_scratch);
     TESS_TRY(tess__layer_backward(pass, layer, pass->input, pass->output, pass->output_grad_scratch,
                                   pass->input_grad));
-    if (dropped > 0 && pass->input_grad)
+    if (dropped > 0 && pass->input_grad != NULL)
         mlp_move_dropped(mlp, pass, pass->output, pass->input_grad, NULL);
     return TESS_OK;
 }

@@ -49,35 +49,15 @@ struct wrn_state {
 };
 
 static const struct tess_option wrn_option_table[] = {
-    {.name = "depth",
-     .type = TESS_OPTION_INT,
-     .offset = offsetof(struct wrn_options, depth),
-     .fallback = "10",
-     .min = 10,
-     .max = WRN_DEPTH_MAX,
-     .help = "Number of convolutions, 6 n + 4: 10, 16, 22, 28, ..."},
-    {.name = "width",
-     .type = TESS_OPTION_INT,
-     .offset = offsetof(struct wrn_options, width),
-     .fallback = "2",
-     .min = 1,
-     .max = 32,
-     .help = "Widening factor k: the groups have 16k, 32k and 64k channels."},
-    {.name = "dropout",
-     .type = TESS_OPTION_REAL,
-     .offset = offsetof(struct wrn_options, dropout),
-     .fallback = "0",
-     .min = 0,
-     .max = 0.99,
-     .help = "Share dropped in training between the two convolutions of a block."},
-    {.name = "bn-momentum",
-     .type = TESS_OPTION_REAL,
-     .offset = offsetof(struct wrn_options, momentum),
-     .fallback = "0.1",
-     .min = 0,
-     .max = 1,
-     .help = "Weight of the newest batch in batch norm's running averages."},
-    {.name = NULL},
+    TESS_ROW_INT("depth", offsetof(struct wrn_options, depth), "10", 10, WRN_DEPTH_MAX,
+                 "Number of convolutions, 6 n + 4: 10, 16, 22, 28, ..."),
+    TESS_ROW_INT("width", offsetof(struct wrn_options, width), "2", 1, 32,
+                 "Widening factor k: the groups have 16k, 32k and 64k channels."),
+    TESS_ROW_REAL("dropout", offsetof(struct wrn_options, dropout), "0", 0, 0.99,
+                  "Share dropped in training between the two convolutions of a block."),
+    TESS_ROW_REAL("bn-momentum", offsetof(struct wrn_options, momentum), "0.1", 0, 1,
+                  "Weight of the newest batch in batch norm's running averages."),
+    TESS_ROW_END,
 };
 
 /* He's initialisation by fan-out, as the paper's own code has it. */
@@ -117,8 +97,7 @@ static void wrn_declare_conv(const struct wrn_builder *to, const char *unit, con
                                           .init = wrn_init(conv->out, conv->window),
                                           .first = conv->first,
                                           .split = conv->split};
-
-    snprintf(full, sizeof full, "%s%s", unit, name);
+    snprintf(full, sizeof(full), "%s%s", unit, name);
     tess__layer_declare(to->declare, to->input, &desc, layer_out);
 }
 
@@ -133,8 +112,7 @@ static void wrn_declare_norm(const struct wrn_builder *to, const char *unit, con
                                       .relu = true,
                                       .epsilon = 1e-5f};
     char full[48];
-
-    snprintf(full, sizeof full, "%s%s", unit, name);
+    snprintf(full, sizeof(full), "%s%s", unit, name);
     tess__norm_declare(to->declare, &to->input->axis, full, &desc, to->wrn->momentum, cut,
                        norm_out);
 }
@@ -145,7 +123,6 @@ static void wrn_declare_projection(const struct wrn_builder *to, struct wrn_bloc
 {
     const struct wrn_conv_desc desc = {.out = out->dim[2], .window = 1, .stride = stride};
     const enum tess_dtype dtype = to->input->dtype;
-
     wrn_declare_conv(to, unit, ".projection", in, &desc, &block->projection);
     block->shortcut = tess_declare_tensor(to->declare, "shortcut", dtype, *out, TESS_LIFE_UNIT);
     block->shortcut_grad =
@@ -167,7 +144,6 @@ static struct tess_shape wrn_declare_block(const struct wrn_builder *to, const c
                     tess_op_output_size(in.dim[1], 3, stride, 1), channels);
     const struct tess_shape held =
         tess_shape3(out.dim[0], out.dim[1], tess__split_held(axis, columns, channels));
-
     tess_declare_unit(to->declare, unit, out);
     block->projects = stride != 1 || in.dim[2] != channels;
     wrn_declare_norm(to, unit, ".bn1", &in, false, &block->norm[0]);
@@ -203,7 +179,6 @@ static void wrn_declare_head(const struct wrn_builder *to, struct tess_shape ima
         .init = tess__init_fan_in(channels),
         .bias = true};
     const enum tess_dtype dtype = to->input->dtype;
-
     tess_declare_unit(declare, "head", tess_shape1(classes));
     wrn_declare_norm(to, "head", ".bn", &image, false, &wrn->norm);
     wrn->pool = tess_declare_op(declare, &pool, false);
@@ -219,7 +194,6 @@ static void wrn_declare_head(const struct wrn_builder *to, struct tess_shape ima
 static enum tess_status wrn_check(const struct wrn_options *o, const struct tess_model_input *input)
 {
     const struct tess_shape *row = &input->row;
-
     if ((o->depth - 4) % 6 != 0)
         TESS_FAIL(TESS_ERR_USAGE, "wrn.depth is %lld: it must be 6 n + 4, such as 10, 16, 22 or 28",
                   (long long)o->depth);
@@ -238,7 +212,6 @@ static enum tess_status wrn_declare(void *state, const void *options,
     const struct tess_shape *row = &input->row;
     const struct wrn_builder to = {wrn, input, declare};
     const struct wrn_conv_desc first = {WRN_FIRST, 3, 1, true, TESS_SPLIT_NONE};
-
     TESS_TRY(wrn_check(o, input));
     wrn->dropout = o->dropout;
     wrn->momentum = (float)o->momentum;
@@ -251,8 +224,7 @@ static enum tess_status wrn_declare(void *state, const void *options,
         for (int32_t i = 0; i < (o->depth - 4) / 6; i++) {
             const int32_t stride = group > 0 && i == 0 ? 2 : 1;
             char unit[24];
-
-            snprintf(unit, sizeof unit, "block%d.%d", group + 1, i + 1);
+            snprintf(unit, sizeof(unit), "block%d.%d", group + 1, i + 1);
             image = wrn_declare_block(&to, unit, image, (WRN_FIRST << group) * o->width, stride);
         }
     }
@@ -267,7 +239,6 @@ static enum tess_status wrn_block_forward(const struct wrn_state *wrn,
     void *a = pass->tensor[block->a], *h = pass->tensor[block->h], *b = pass->tensor[block->b];
     const int64_t count = block->conv[1].out_count;
     const void *shortcut = pass->input;
-
     TESS_TRY(tess__norm_forward(pass, &block->norm[0], pass->input, a));
     TESS_TRY(tess__layer_forward(pass, &block->conv[0], a, h));
     TESS_TRY(tess__norm_forward(pass, &block->norm[1], h, b));
@@ -290,7 +261,6 @@ static enum tess_status wrn_block_backward(const struct wrn_state *wrn,
     void *dy = pass->output_grad_scratch, *dx = pass->input_grad;
     void *db = pass->tensor[block->b_grad], *da = pass->tensor[block->a_grad];
     const int64_t count = pass->rows * block->conv[1].out_count;
-
     TESS_TRY(tess__layer_backward(pass, &block->conv[1], b, NULL, dy, db));
     tess__dropout_cut(pass, wrn->dropout, block->norm[1].positions, block->norm[1].channels, db);
     /* Where b was dropped, db is 0 too: norm's ReLU may look at the dropped b. */
@@ -312,7 +282,6 @@ static enum tess_status wrn_block_backward(const struct wrn_state *wrn,
 static enum tess_status wrn_forward(void *state, const struct tess_pass *pass)
 {
     const struct wrn_state *wrn = state;
-
     if (pass->unit == 0)
         return tess__layer_forward(pass, &wrn->first, pass->input, pass->output);
     if (pass->unit <= wrn->block_count)
@@ -327,7 +296,6 @@ static enum tess_status wrn_forward(void *state, const struct tess_pass *pass)
 static enum tess_status wrn_backward(void *state, const struct tess_pass *pass)
 {
     const struct wrn_state *wrn = state;
-
     if (pass->unit == 0)
         return tess__layer_backward(pass, &wrn->first, pass->input, NULL, pass->output_grad_scratch,
                                     pass->input_grad);

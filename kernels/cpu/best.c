@@ -1,6 +1,6 @@
 /*
- * The yardstick of the bench: oneDNN primitives as a caller would use them straight, without
- * leaves, with memory of their own.
+ * The baseline of the bench: oneDNN primitives as a caller would use them directly, without leaves,
+ * with memory of their own.
  */
 #include "cpu/best.h"
 
@@ -100,7 +100,7 @@ static enum tess_status best_allocate(struct tess_best *best, const_dnnl_primiti
         size_t bytes =
             i < count ? tess__cpu_desc_bytes(desc, arg[i]) : tess__cpu_desc_scratch(desc);
         void *memory = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096 + 4096);
-        if (!memory)
+        if (memory == NULL)
             TESS_FAIL(TESS_ERR_MEMORY, "no memory for the bench: %zu bytes", bytes);
         memset(memory, 0x3f, bytes); /* 0x3f3f3f3f is 0.747, 0x3f3f is 0.746 */
         if (i == count) {
@@ -116,7 +116,7 @@ enum tess_status tess__best_open(const struct tess_op_desc *desc, enum tess_best
                                  int number, int threads, struct tess_best **best_out)
 {
     struct tess_best *best = calloc(1, sizeof(*best));
-    if (!best)
+    if (best == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for the bench");
     const int *arg;
     dnnl_primitive_desc_t primitive;
@@ -128,7 +128,7 @@ enum tess_status tess__best_open(const struct tess_op_desc *desc, enum tess_best
     enum cpu_what cpu_what = (enum cpu_what)what; /* the same list, without oneDNN's header */
     TESS_TRY_GOTO(status, failed,
                   best_desc(state->engine, desc, cpu_what, number, &primitive, &arg, &best->name));
-    if (!arg)
+    if (arg == NULL)
         goto failed; /* past the last: not an error */
     int count = tess__cpu_arg_count[cpu_what];
     status = best_allocate(best, primitive, arg, count);
@@ -149,7 +149,7 @@ failed:
 
 void tess__best_close(struct tess_best *best)
 {
-    if (!best)
+    if (best == NULL)
         return;
     tess__cpu_prim_close(&best->prim);
     for (int i = 0; i < 4; i++)

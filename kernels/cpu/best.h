@@ -1,5 +1,5 @@
 /*
- * The yardstick of `tessera bench kernels`: plain oneDNN primitives for one product of a layer, and
+ * The baseline of `tessera bench kernels`: plain oneDNN primitives for one product of a layer, and
  * a plain loop for memory bandwidth. Not part of the backend.
  */
 #ifndef KERNELS_CPU_BEST_H

@@ -1,4 +1,4 @@
-/* The yardstick of a build without oneDNN: there is none. */
+/* The baseline of the bench in a build without oneDNN: there is none. */
 #include "cpu/best.h"
 
 #include "tessera/check.h"

@@ -6,7 +6,7 @@
 #define KERNELS_CPU_BF16_H
 
 #include "base/half.h"
-#include "cpu/unroll.h"
+#include "cpu/own/unroll.h"
 
 #if defined(__AVX512F__)
 

@@ -1,11 +1,11 @@
 /*
- * Convolutions: oneDNN's, with images channels last and weights brought into the layout that it
- * likes best at every call. That costs one pass over the weights, which are small beside the images
+ * Convolutions: oneDNN's, with images channels last and weights reordered into its preferred layout
+ * at every call. That costs one pass over the weights, which are small beside the images
  * (microseconds against milliseconds), and keeps no second copy of them between calls.
  *
  * Weight gradients are folded by the tree over leaves. A leaf's comes from the own kernel
- * (conv_grad.c) where that takes the geometry, else from oneDNN, in whose layout the tree is then
- * folded, to be brought into ours once.
+ * (conv_grad.c) where that supports the geometry, else from oneDNN, in whose layout the tree is
+ * then folded and reordered once.
  */
 #include "cpu/prim.h"
 
@@ -27,11 +27,6 @@ struct cpu_conv {
     void *zero;               /* [out] of desc.dtype: the bias when there is none */
 };
 
-static size_t conv_max(size_t a, size_t b)
-{
-    return a > b ? a : b;
-}
-
 /* Which argument of a primitive is the weights. */
 static int conv_weight_arg(enum cpu_what what)
 {
@@ -49,7 +44,7 @@ static enum tess_status conv_ask(dnnl_engine_t engine, const struct tess_op_desc
     if (what == CPU_BACKWARD_WEIGHT)
         all += tess__fold_bytes((int64_t)(weight / sizeof(float)), desc->rows / desc->leaf_rows);
     dnnl_primitive_desc_destroy(conv);
-    *bytes = conv_max(*bytes, all);
+    *bytes = tess__cpu_max(*bytes, all);
     return TESS_OK;
 }
 
@@ -70,13 +65,13 @@ static enum tess_status conv_needs_of(dnnl_engine_t engine, const struct tess_op
     }
     if (!tess__cpu_conv_grad_takes(desc))
         return conv_ask(engine, desc, CPU_BACKWARD_WEIGHT, desc->leaf_rows, bytes);
-    *bytes =
-        conv_max(*bytes, tess__cpu_conv_grad_scratch(desc) +
-                             tess__fold_bytes(conv_weights(desc), desc->rows / desc->leaf_rows));
+    *bytes = tess__cpu_max(*bytes,
+                           tess__cpu_conv_grad_scratch(desc) +
+                               tess__fold_bytes(conv_weights(desc), desc->rows / desc->leaf_rows));
     return TESS_OK;
 }
 
-enum tess_status tess__cpu_conv_needs(const struct tess_op_desc *desc, size_t *bytes_out)
+static enum tess_status conv_needs(const struct tess_op_desc *desc, size_t *bytes_out)
 {
     size_t bytes = tess__cpu_bias_scratch(desc->out, desc->rows / desc->leaf_rows);
     dnnl_engine_t engine;
@@ -187,15 +182,15 @@ leaf_close:
     return status;
 }
 
-enum tess_status tess__cpu_conv_open(struct tess_op *op)
+static enum tess_status conv_open(struct tess_op *op)
 {
     const struct tess_op_desc *desc = &op->desc;
     struct cpu_conv *conv = calloc(1, sizeof(*conv));
     op->data = conv;
-    if (!conv)
+    if (conv == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for a convolution");
     conv->zero = calloc((size_t)desc->out, tess_dtype_bytes(desc->dtype));
-    if (!conv->zero)
+    if (conv->zero == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for a bias of %lld elements", (long long)desc->out);
     TESS_TRY(conv_rows_open(op, CPU_FORWARD, &conv->pass[CPU_FORWARD]));
     if (desc->input_grad)
@@ -207,10 +202,10 @@ enum tess_status tess__cpu_conv_open(struct tess_op *op)
     return conv_pass_open(op, CPU_BACKWARD_WEIGHT, desc->leaf_rows, weight);
 }
 
-void tess__cpu_conv_close(struct tess_op *op)
+static void conv_close(struct tess_op *op)
 {
     struct cpu_conv *conv = op->data;
-    if (!conv)
+    if (conv == NULL)
         return;
     for (int what = 0; what < 3; what++)
         conv_pass_close(&conv->pass[what]);
@@ -237,16 +232,16 @@ static enum tess_status conv_run(struct tess_op *op, struct conv_pass *pass, con
     return TESS_OK;
 }
 
-enum tess_status tess__cpu_conv_forward(struct tess_op *op, const void *x, const void *w,
-                                        const void *bias, void *y)
+static enum tess_status conv_forward(struct tess_op *op, const void *x, const void *w,
+                                     const void *bias, void *y)
 {
     struct cpu_conv *conv = op->data;
     return conv_run(op, &conv->pass[CPU_FORWARD], w, x, conv_input_row(&op->desc), y,
-                    conv_output_row(&op->desc), bias ? bias : conv->zero);
+                    conv_output_row(&op->desc), bias != NULL ? bias : conv->zero);
 }
 
-enum tess_status tess__cpu_conv_backward_data(struct tess_op *op, const void *dy, const void *w,
-                                              void *dx)
+static enum tess_status conv_backward_data(struct tess_op *op, const void *dy, const void *w,
+                                           void *dx)
 {
     struct cpu_conv *conv = op->data;
     return conv_run(op, &conv->pass[CPU_BACKWARD_DATA], w, dy, conv_output_row(&op->desc), dx,
@@ -295,8 +290,8 @@ static enum tess_status conv_weight_theirs(struct tess_op *op, const void *x, co
     return tess__cpu_prim_run(&pass->reorder, op, scratch, reorder);
 }
 
-enum tess_status tess__cpu_conv_backward_weight(struct tess_op *op, const void *x, const void *dy,
-                                                float *dw, float *dbias)
+static enum tess_status conv_backward_weight(struct tess_op *op, const void *x, const void *dy,
+                                             float *dw, float *dbias)
 {
     const struct tess_op_desc *desc = &op->desc;
     int64_t leaves = desc->rows / desc->leaf_rows;
@@ -304,11 +299,20 @@ enum tess_status tess__cpu_conv_backward_weight(struct tess_op *op, const void *
         conv_weight_own(op, x, dy, dw);
     else
         TESS_TRY(conv_weight_theirs(op, x, dy, dw));
-    if (dbias) {
+    if (dbias != NULL) {
         int64_t pixels =
             (int64_t)(conv_output_row(desc) / tess_dtype_bytes(desc->dtype)) / desc->out;
-        tess__cpu_bias_grad(tess__cpu_state(op)->loops, desc->dtype, leaves,
+        tess__cpu_bias_grad(tess__cpu_loops(op->kernel), desc->dtype, leaves,
                             desc->leaf_rows * pixels, desc->out, false, dy, dbias, op->scratch);
     }
     return TESS_OK;
 }
+
+const struct cpu_product tess__cpu_conv = {
+    .needs = conv_needs,
+    .open = conv_open,
+    .close = conv_close,
+    .forward = conv_forward,
+    .backward_data = conv_backward_data,
+    .backward_weight = conv_backward_weight,
+};

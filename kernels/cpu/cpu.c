@@ -4,25 +4,15 @@
  * plain.c), ref for what is too rare or too small to matter. This file opens it, sends each slot to
  * where the work is done, and does none itself.
  */
-#include "cpu/plain.h"
 #include "cpu/prim.h"
-#include "cpu/sequence.h"
 
 #include "kernel_open.h"
-#include "ref/fold.h"
-#include "ref/ref.h"
 #include "tessera/check.h"
 #include "tessera/version.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-static const struct cpu_loops *cpu_loops(const struct tess_kernel *kernel)
-{
-    const struct cpu_state *state = kernel->state;
-    return state->loops;
-}
 
 static bool cpu_supports(const struct tess_op_desc *desc, char *why, size_t why_bytes)
 {
@@ -48,9 +38,9 @@ static bool cpu_supports(const struct tess_op_desc *desc, char *why, size_t why_
 static void cpu_close(struct tess_kernel *kernel)
 {
     struct cpu_state *state = kernel->state;
-    if (state->stream)
+    if (state->stream != NULL)
         dnnl_stream_destroy(state->stream);
-    if (state->engine)
+    if (state->engine != NULL)
         dnnl_engine_destroy(state->engine);
     free(state->verdict);
     tess__cpu_share_close(state);
@@ -71,38 +61,14 @@ static enum tess_status cpu_open(struct tess_kernel *kernel)
     return tess__cpu_check(status, "open");
 }
 
-size_t tess__cpu_bias_scratch(int64_t cols, int64_t leaves)
+/* What computes a product; NULL: the operation is none. */
+static const struct cpu_product *cpu_product(const struct tess_op_desc *desc)
 {
-    return tess__fold_bytes(cols, leaves) + tess__cpu_round_up((size_t)cols * sizeof(float));
-}
-
-void tess__cpu_bias_grad(const struct cpu_loops *loops, enum tess_dtype dtype, int64_t leaves,
-                         int64_t rows_per_leaf, int64_t cols, bool add, const void *dy,
-                         float *dbias, void *scratch)
-{
-    size_t leaf_bytes = (size_t)(rows_per_leaf * cols) * tess_dtype_bytes(dtype);
-    struct tess_fold fold;
-    float *sum = add ? (float *)(void *)((char *)scratch + tess__fold_bytes(cols, leaves)) : dbias;
-    tess__fold_init(&fold, cols, sum, scratch);
-    for (int64_t leaf = 0; leaf < leaves; leaf++) {
-        loops->column_sum(dtype, rows_per_leaf, cols, (const char *)dy + (size_t)leaf * leaf_bytes,
-                          tess__fold_leaf(&fold));
-        tess__fold_push(&fold);
-    }
-    tess__fold_finish(&fold);
-    if (add)
-        loops->plain_add(cols, sum, dbias);
-}
-
-size_t tess__cpu_small_scratch(const struct tess_op_desc *desc)
-{
-    /* Weights, one row in, one row out, a bias. */
-    return (size_t)(desc->in * desc->out + desc->in + 2 * desc->out) * sizeof(float);
-}
-
-size_t tess__cpu_norm_scratch(const struct tess_op_desc *desc)
-{
-    return 2 * tess__fold_bytes(desc->in, desc->rows / desc->leaf_rows);
+    if (desc->kind != TESS_OP_LINEAR && desc->kind != TESS_OP_CONV2D)
+        return NULL;
+    if (desc->dtype == TESS_F16 || (desc->dtype == TESS_BF16 && desc->f32_math))
+        return &tess__cpu_wide;
+    return desc->kind == TESS_OP_LINEAR ? &tess__cpu_linear : &tess__cpu_conv;
 }
 
 static enum tess_status cpu_op_needs(const struct tess_op_desc *desc,
@@ -111,39 +77,18 @@ static enum tess_status cpu_op_needs(const struct tess_op_desc *desc,
     char why[160];
     if (!cpu_supports(desc, why, sizeof(why)))
         TESS_FAIL(TESS_ERR_UNSUPPORTED, "kernel cpu: %s", why);
-    if (tess__cpu_is_wide(desc))
-        return tess__cpu_wide_needs(desc, needs_out);
-    struct tess_op_needs needs = {0};
-    switch (desc->kind) {
-    case TESS_OP_LINEAR:
-        TESS_TRY(tess__cpu_linear_needs(desc, &needs.scratch_bytes));
-        break;
-    case TESS_OP_CONV2D:
-        TESS_TRY(tess__cpu_conv_needs(desc, &needs.scratch_bytes));
-        break;
-    case TESS_OP_BATCH_NORM:
-        needs.scratch_bytes = tess__cpu_norm_scratch(desc);
-        break;
-    case TESS_OP_NORM:
-    case TESS_OP_ATTENTION:
-    case TESS_OP_EMBEDDING:
-        TESS_TRY(tess__cpu_sequence_needs(desc, &needs));
-        break;
-    default: /* pools may be handed to ref */
-        TESS_TRY(tess_kernel_ref.op_needs(desc, &needs));
-    }
-    *needs_out = needs;
-    return TESS_OK;
+    const struct cpu_product *product = cpu_product(desc);
+    if (product == NULL)
+        return tess__cpu_sequence_needs(desc, needs_out);
+    *needs_out = (struct tess_op_needs){0};
+    return product->needs(desc, &needs_out->scratch_bytes);
 }
 
 static void cpu_op_close(struct tess_op *op)
 {
-    if (tess__cpu_is_wide(&op->desc))
-        tess__cpu_wide_close(op);
-    else if (op->desc.kind == TESS_OP_LINEAR)
-        tess__cpu_linear_close(op);
-    else if (op->desc.kind == TESS_OP_CONV2D)
-        tess__cpu_conv_close(op);
+    const struct cpu_product *product = cpu_product(&op->desc);
+    if (product != NULL)
+        product->close(op);
 }
 
 static enum tess_status cpu_op_open(struct tess_op *op)
@@ -152,85 +97,54 @@ static enum tess_status cpu_op_open(struct tess_op *op)
     if (!cpu_supports(&op->desc, why, sizeof(why)))
         TESS_FAIL(TESS_ERR_UNSUPPORTED, "kernel cpu: %s", why);
     tess__cpu_threads(op->kernel);
-    enum tess_status status = TESS_OK;
-    if (tess__cpu_is_wide(&op->desc))
-        status = tess__cpu_wide_open(op);
-    else if (op->desc.kind == TESS_OP_LINEAR)
-        status = tess__cpu_linear_open(op);
-    else if (op->desc.kind == TESS_OP_CONV2D)
-        status = tess__cpu_conv_open(op);
-    else
-        status = tess__cpu_sequence_open(op);
+    const struct cpu_product *product = cpu_product(&op->desc);
+    if (product == NULL)
+        return tess__cpu_sequence_open(op);
+    enum tess_status status = product->open(op);
     if (status != TESS_OK)
-        cpu_op_close(op);
+        product->close(op);
     return status;
 }
 
-/* ---- products: as they are, or through f32 ----------------------------------------------------
- */
+/* ---- products ----------------------------------------------------------------------------- */
 
-static enum tess_status cpu_linear_forward(struct tess_op *op, const void *x, const void *w,
-                                           const void *bias, void *y)
+static enum tess_status cpu_forward(struct tess_op *op, const void *x, const void *w,
+                                    const void *bias, void *y)
 {
-    return tess__cpu_is_wide(&op->desc) ? tess__cpu_wide_forward(op, x, w, bias, y)
-                                        : tess__cpu_linear_forward(op, x, w, bias, y);
+    return cpu_product(&op->desc)->forward(op, x, w, bias, y);
 }
 
-static enum tess_status cpu_linear_backward_data(struct tess_op *op, const void *dy, const void *w,
-                                                 void *dx)
+static enum tess_status cpu_backward_data(struct tess_op *op, const void *dy, const void *w,
+                                          void *dx)
 {
-    return tess__cpu_is_wide(&op->desc) ? tess__cpu_wide_backward_data(op, dy, w, dx)
-                                        : tess__cpu_linear_backward_data(op, dy, w, dx);
+    return cpu_product(&op->desc)->backward_data(op, dy, w, dx);
 }
 
-static enum tess_status cpu_linear_backward_weight(struct tess_op *op, const void *x,
-                                                   const void *dy, float *dw, float *dbias)
+static enum tess_status cpu_backward_weight(struct tess_op *op, const void *x, const void *dy,
+                                            float *dw, float *dbias)
 {
-    return tess__cpu_is_wide(&op->desc) ? tess__cpu_wide_backward_weight(op, x, dy, dw, dbias)
-                                        : tess__cpu_linear_backward_weight(op, x, dy, dw, dbias);
+    return cpu_product(&op->desc)->backward_weight(op, x, dy, dw, dbias);
 }
 
-static enum tess_status cpu_conv2d_forward(struct tess_op *op, const void *x, const void *w,
-                                           const void *bias, void *y)
-{
-    return tess__cpu_is_wide(&op->desc) ? tess__cpu_wide_forward(op, x, w, bias, y)
-                                        : tess__cpu_conv_forward(op, x, w, bias, y);
-}
-
-static enum tess_status cpu_conv2d_backward_data(struct tess_op *op, const void *dy, const void *w,
-                                                 void *dx)
-{
-    return tess__cpu_is_wide(&op->desc) ? tess__cpu_wide_backward_data(op, dy, w, dx)
-                                        : tess__cpu_conv_backward_data(op, dy, w, dx);
-}
-
-static enum tess_status cpu_conv2d_backward_weight(struct tess_op *op, const void *x,
-                                                   const void *dy, float *dw, float *dbias)
-{
-    return tess__cpu_is_wide(&op->desc) ? tess__cpu_wide_backward_weight(op, x, dy, dw, dbias)
-                                        : tess__cpu_conv_backward_weight(op, x, dy, dw, dbias);
-}
-
-/* ---- slots that go to the table of own loops ---------------------------------------------------
- */
+/* ---- slots that go to the table of own loops ---------------------------------------------- */
 
 static enum tess_status cpu_max_pool_forward(struct tess_op *op, const void *x, void *y,
                                              uint8_t *which)
 {
-    return cpu_loops(op->kernel)->ops.max_pool_forward(op, x, y, which);
+    return tess__cpu_loops(op->kernel)->ops.max_pool_forward(op, x, y, which);
 }
 
 static enum tess_status cpu_max_pool_backward(struct tess_op *op, const void *dy,
                                               const uint8_t *which, void *dx)
 {
-    return cpu_loops(op->kernel)->ops.max_pool_backward(op, dy, which, dx);
+    return tess__cpu_loops(op->kernel)->ops.max_pool_backward(op, dy, which, dx);
 }
 
 static enum tess_status cpu_batch_norm_forward(struct tess_op *op, const void *x, const void *gamma,
                                                const void *beta, void *y, float *save_mean,
                                                float *save_rstd, float *mean_sum, float *var_sum)
 {
-    return cpu_loops(op->kernel)
+    return tess__cpu_loops(op->kernel)
         ->ops.batch_norm_forward(op, x, gamma, beta, y, save_mean, save_rstd, mean_sum, var_sum);
 }
 
@@ -238,7 +152,7 @@ static enum tess_status cpu_batch_norm_infer(struct tess_op *op, const void *x, 
                                              const void *beta, const void *mean, const void *var,
                                              void *y)
 {
-    return cpu_loops(op->kernel)->ops.batch_norm_infer(op, x, gamma, beta, mean, var, y);
+    return tess__cpu_loops(op->kernel)->ops.batch_norm_infer(op, x, gamma, beta, mean, var, y);
 }
 
 static enum tess_status cpu_batch_norm_backward(struct tess_op *op, const void *x, const void *y,
@@ -246,20 +160,20 @@ static enum tess_status cpu_batch_norm_backward(struct tess_op *op, const void *
                                                 const float *save_mean, const float *save_rstd,
                                                 void *dx, float *dgamma, float *dbeta)
 {
-    return cpu_loops(op->kernel)
+    return tess__cpu_loops(op->kernel)
         ->ops.batch_norm_backward(op, x, y, dy, gamma, save_mean, save_rstd, dx, dgamma, dbeta);
 }
 
 static int64_t cpu_find_nonfinite(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
                                   const void *x)
 {
-    return cpu_loops(kernel)->ops.find_nonfinite(kernel, dtype, count, x);
+    return tess__cpu_loops(kernel)->ops.find_nonfinite(kernel, dtype, count, x);
 }
 
 static void cpu_count_zeros(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
                             const void *x, double *sum)
 {
-    cpu_loops(kernel)->ops.count_zeros(kernel, dtype, count, x, sum);
+    tess__cpu_loops(kernel)->ops.count_zeros(kernel, dtype, count, x, sum);
 }
 
 /* With the search of this instruction set. */
@@ -268,42 +182,6 @@ static void cpu_find_flag(struct tess_kernel *kernel, int64_t count, const float
 {
     if (verdict->grad_bad < flag && cpu_find_nonfinite(kernel, TESS_F32, count, x) >= 0)
         verdict->grad_bad = flag;
-}
-
-/* ---- slots of ref: its functions are not named outside its folder, its table is ----------------
- */
-
-static enum tess_status cpu_avg_pool_forward(struct tess_op *op, const void *x, void *y)
-{
-    return tess_kernel_ref.avg_pool_forward(op, x, y);
-}
-
-static enum tess_status cpu_avg_pool_backward(struct tess_op *op, const void *dy, void *dx)
-{
-    return tess_kernel_ref.avg_pool_backward(op, dy, dx);
-}
-
-static void cpu_leaf_sum(struct tess_kernel *kernel, int64_t leaves, int64_t leaf_rows,
-                         const float *loss, const int32_t *correct, double *sum,
-                         struct tess_verdict *verdict)
-{
-    tess_kernel_ref.leaf_sum(kernel, leaves, leaf_rows, loss, correct, sum, verdict);
-}
-
-static void cpu_maximum(struct tess_kernel *kernel, int64_t count, const float *x, float *y)
-{
-    tess_kernel_ref.maximum(kernel, count, x, y);
-}
-
-static void cpu_normal(struct tess_kernel *kernel, const uint32_t key[2], uint64_t first,
-                       int64_t count, float mean, float deviation, float *y)
-{
-    tess_kernel_ref.normal(kernel, key, first, count, mean, deviation, y);
-}
-
-static void cpu_update_judge(struct tess_kernel *kernel, const struct tess_judge *judge)
-{
-    tess_kernel_ref.update_judge(kernel, judge);
 }
 
 const struct tess_kernel_ops tess_kernel_cpu = {
@@ -318,16 +196,14 @@ const struct tess_kernel_ops tess_kernel_cpu = {
     .op_needs = cpu_op_needs,
     .op_open = cpu_op_open,
     .op_close = cpu_op_close,
-    .linear_forward = cpu_linear_forward,
-    .linear_backward_data = cpu_linear_backward_data,
-    .linear_backward_weight = cpu_linear_backward_weight,
-    .conv2d_forward = cpu_conv2d_forward,
-    .conv2d_backward_data = cpu_conv2d_backward_data,
-    .conv2d_backward_weight = cpu_conv2d_backward_weight,
+    .linear_forward = cpu_forward,
+    .linear_backward_data = cpu_backward_data,
+    .linear_backward_weight = cpu_backward_weight,
+    .conv2d_forward = cpu_forward,
+    .conv2d_backward_data = cpu_backward_data,
+    .conv2d_backward_weight = cpu_backward_weight,
     .max_pool_forward = cpu_max_pool_forward,
     .max_pool_backward = cpu_max_pool_backward,
-    .avg_pool_forward = cpu_avg_pool_forward,
-    .avg_pool_backward = cpu_avg_pool_backward,
     .batch_norm_forward = cpu_batch_norm_forward,
     .batch_norm_infer = cpu_batch_norm_infer,
     .batch_norm_backward = cpu_batch_norm_backward,
@@ -336,7 +212,6 @@ const struct tess_kernel_ops tess_kernel_cpu = {
     .attention_forward = tess__cpu_attention_forward,
     .attention_backward = tess__cpu_attention_backward,
     .embedding_forward = tess__cpu_embedding_forward,
-    .embedding_backward = tess__cpu_embedding_backward,
     .attention_decode = tess__cpu_attention_decode,
     .rope = tess__cpu_rope,
     .gelu_forward = tess__cpu_gelu_forward,
@@ -346,7 +221,6 @@ const struct tess_kernel_ops tess_kernel_cpu = {
     .xent_max = tess__cpu_xent_max,
     .xent_sum = tess__cpu_xent_sum,
     .xent_grad = tess__cpu_xent_grad,
-    .xent_loss = tess__cpu_xent_loss,
     .relu_forward = tess__cpu_relu_forward,
     .relu_backward = tess__cpu_relu_backward,
     .add = tess__cpu_add,
@@ -360,11 +234,7 @@ const struct tess_kernel_ops tess_kernel_cpu = {
     .find_nonfinite = cpu_find_nonfinite,
     .count_zeros = cpu_count_zeros,
     .find_flag = cpu_find_flag,
-    .leaf_sum = cpu_leaf_sum,
-    .maximum = cpu_maximum,
-    .normal = cpu_normal,
     .cast_stochastic = tess__cpu_cast_stochastic,
-    .update_judge = cpu_update_judge,
     .update = tess__cpu_update,
     .lamb_direction = tess__cpu_lamb_direction,
 };

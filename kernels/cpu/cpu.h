@@ -61,7 +61,7 @@ struct cpu_loops {
     void (*square_softmax)(enum tess_dtype dtype, int64_t length, float scale, void *s);
     void (*square_softmax_grad)(enum tess_dtype dtype, int64_t length, float scale, const void *p,
                                 void *dp);
-    /* Linear layers too small for oneDNN, see linear.c; `wide` holds tess__cpu_small_scratch(). */
+    /* Linear layers too small for oneDNN, see linear.c; `wide` holds linear_small_scratch(). */
     void (*small_forward)(const struct tess_op_desc *desc, const void *x, const void *w,
                           const void *bias, void *y, float *wide);
     void (*small_backward_data)(const struct tess_op_desc *desc, const void *dy, const void *w,
@@ -71,7 +71,7 @@ extern const struct cpu_loops tess__cpu_loops_base; /* any processor */
 extern const struct cpu_loops tess__cpu_loops_v3;   /* x86-64-v3: AVX2 */
 extern const struct cpu_loops tess__cpu_loops_v4;   /* x86-64-v4: AVX-512 */
 
-/* The best table for this processor: loops_pick_x86.c or loops_pick_any.c. */
+/* The best table for this processor: own_x86.c or own_none.c. */
 const struct cpu_loops *tess__cpu_loops_best(void);
 
 /*
@@ -85,13 +85,14 @@ void tess__cpu_share(const struct tess_kernel *kernel, int64_t parts,
                      void *work);
 enum tess_status tess__cpu_share_reserve(const struct tess_kernel *kernel, size_t bytes);
 
-size_t tess__cpu_small_scratch(const struct tess_op_desc *desc);
-size_t tess__cpu_norm_scratch(const struct tess_op_desc *desc); /* BATCH_NORM */
+/* Prepared operations other than products (sequence.c). */
+enum tess_status tess__cpu_sequence_needs(const struct tess_op_desc *desc,
+                                          struct tess_op_needs *needs_out);
+enum tess_status tess__cpu_sequence_open(struct tess_op *op);
 
 /*
  * Forward product of a linear layer, with bias (NULL: none) and ReLU, on weights where they lie
- * (forward.c). Available where tess__cpu_own_available() says so; rows do not depend on their
- * number.
+ * (forward.c). Only where tess__cpu_own_available() is true; rows do not depend on their number.
  */
 size_t tess__cpu_forward_scratch(const struct tess_op_desc *desc);
 void tess__cpu_forward(const struct tess_kernel *kernel, const struct tess_op_desc *desc,
@@ -119,7 +120,7 @@ void tess__cpu_grad(const struct tess_kernel *kernel, const struct tess_op_desc 
 /*
  * Weight gradient of a convolution over one leaf, into dw [out, window, window, in] (conv_grad.c):
  * sums over pixels in order (bf16: over pairs of neighbours in a row). `takes` depends on dtype,
- * geometry and processor only; the other two may be called where it says so.
+ * geometry and processor only; the other two may be called where it is true.
  */
 bool tess__cpu_conv_grad_takes(const struct tess_op_desc *desc);
 size_t tess__cpu_conv_grad_scratch(const struct tess_op_desc *desc);
@@ -128,7 +129,7 @@ void tess__cpu_conv_grad(const struct tess_op_desc *desc, const void *x, const v
 
 /*
  * Attention (flash.c, flash_grad.c). `takes` depends on dtype and processor only; the others may be
- * called where it says so. `scratch` serves one thread; more must be reserved as much each.
+ * called where it is true. `scratch` is for one thread; reserve as much for each other one.
  */
 struct cpu_flash_grad {
     const void *q, *k, *v, *y, *dy;
@@ -143,41 +144,22 @@ void tess__cpu_flash(const struct tess_kernel *kernel, const struct tess_op_desc
 void tess__cpu_flash_grad(const struct tess_kernel *kernel, const struct tess_op_desc *desc,
                           const struct cpu_flash_grad *arrays, void *scratch);
 
-/* What a prepared operation that has an own part keeps in tess_op.data: linear.c and conv.c. */
-enum tess_status tess__cpu_linear_needs(const struct tess_op_desc *desc, size_t *bytes_out);
-enum tess_status tess__cpu_linear_open(struct tess_op *op);
-void tess__cpu_linear_close(struct tess_op *op);
-enum tess_status tess__cpu_linear_forward(struct tess_op *op, const void *x, const void *w,
-                                          const void *bias, void *y);
-enum tess_status tess__cpu_linear_backward_data(struct tess_op *op, const void *dy, const void *w,
-                                                void *dx);
-enum tess_status tess__cpu_linear_backward_weight(struct tess_op *op, const void *x, const void *dy,
-                                                  float *dw, float *dbias);
-enum tess_status tess__cpu_conv_needs(const struct tess_op_desc *desc, size_t *bytes_out);
-enum tess_status tess__cpu_conv_open(struct tess_op *op);
-void tess__cpu_conv_close(struct tess_op *op);
-enum tess_status tess__cpu_conv_forward(struct tess_op *op, const void *x, const void *w,
-                                        const void *bias, void *y);
-enum tess_status tess__cpu_conv_backward_data(struct tess_op *op, const void *dy, const void *w,
-                                              void *dx);
-enum tess_status tess__cpu_conv_backward_weight(struct tess_op *op, const void *x, const void *dy,
-                                                float *dw, float *dbias);
+/* How the operations of one sort of product run: LINEAR (linear.c), CONV2D (conv.c), and either of
+ * them in f32 on 16-bit storage (wide.c). All slots are filled. */
+struct cpu_product {
+    enum tess_status (*needs)(const struct tess_op_desc *desc, size_t *bytes_out);
+    enum tess_status (*open)(struct tess_op *op); /* on failure the caller closes it */
+    void (*close)(struct tess_op *op);
+    __typeof__(tess_linear_forward) *forward;
+    __typeof__(tess_linear_backward_data) *backward_data;
+    __typeof__(tess_linear_backward_weight) *backward_weight;
+};
+extern const struct cpu_product tess__cpu_linear, tess__cpu_conv, tess__cpu_wide;
 
-/*
- * LINEAR and CONV2D that multiply in f32 what is stored in 16 bits (wide.c): f16 always, bf16 where
- * desc.f32_math says so. The rest is as for the functions above, for both kinds.
- */
-bool tess__cpu_is_wide(const struct tess_op_desc *desc);
-enum tess_status tess__cpu_wide_needs(const struct tess_op_desc *desc,
-                                      struct tess_op_needs *needs_out);
-enum tess_status tess__cpu_wide_open(struct tess_op *op);
-void tess__cpu_wide_close(struct tess_op *op);
-enum tess_status tess__cpu_wide_forward(struct tess_op *op, const void *x, const void *w,
-                                        const void *bias, void *y);
-enum tess_status tess__cpu_wide_backward_data(struct tess_op *op, const void *dy, const void *w,
-                                              void *dx);
-enum tess_status tess__cpu_wide_backward_weight(struct tess_op *op, const void *x, const void *dy,
-                                                float *dw, float *dbias);
+/* The operations of the backend, tess__cpu_<name>. Contracts: tessera/kernel.h. */
+#define CPU_FUNCTION(name) __typeof__(tess_##name) tess__cpu_##name;
+TESS_OPERATION_LIST(CPU_FUNCTION)
+#undef CPU_FUNCTION
 
 /* dbias by leaves, added to what is there with `add`; x is dy [leaves * rows_per_leaf, cols];
  * `scratch` as for tess__cpu_bias_scratch(). */
@@ -188,7 +170,17 @@ void tess__cpu_bias_grad(const struct cpu_loops *loops, enum tess_dtype dtype, i
 
 static inline size_t tess__cpu_round_up(size_t bytes)
 {
-    return (bytes + 63) & ~(size_t)63;
+    return tess_round_up(bytes, 64);
+}
+
+static inline size_t tess__cpu_max(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
+static inline int64_t tess__cpu_min(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
 }
 
 #endif

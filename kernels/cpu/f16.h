@@ -7,7 +7,7 @@
 #define KERNELS_CPU_F16_H
 
 #include "base/half.h"
-#include "cpu/unroll.h"
+#include "cpu/own/unroll.h"
 
 #if defined(__AVX512F__)
 

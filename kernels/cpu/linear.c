@@ -1,7 +1,7 @@
 /*
- * Linear layers: who runs each of the three products, and the loop over leaves where rows must be
- * run leaf by leaf. What changes bits depends on dtype, in, out and leaf_rows only, never on the
- * number of rows.
+ * Linear layers: which kernel runs each of the three products, and the loop over leaves where rows
+ * must be run leaf by leaf. What changes bits depends on dtype, in, out and leaf_rows only, never
+ * on the number of rows.
  *
  *   forward           own kernel (forward.c); without AVX-512 oneDNN's matmul, own loops when small
  *   backward_data     own loops when small, own kernel (data.c); without AVX-512 oneDNN's matmul
@@ -36,16 +36,17 @@ static bool linear_is_small(const struct tess_op_desc *desc)
     return desc->in * desc->out <= LINEAR_SMALL;
 }
 
-static size_t linear_max(size_t a, size_t b)
+static size_t linear_small_scratch(const struct tess_op_desc *desc)
 {
-    return a > b ? a : b;
+    /* Weights, one row in, one row out, a bias. */
+    return (size_t)(desc->in * desc->out + desc->in + 2 * desc->out) * sizeof(float);
 }
 
 /* Scratch of the own kernels, for each thread. */
 static size_t linear_own_scratch(const struct tess_op_desc *desc)
 {
-    size_t bytes = linear_max(tess__cpu_grad_scratch(desc), tess__cpu_forward_scratch(desc));
-    return linear_max(bytes, tess__cpu_data_scratch(desc));
+    size_t bytes = tess__cpu_max(tess__cpu_grad_scratch(desc), tess__cpu_forward_scratch(desc));
+    return tess__cpu_max(bytes, tess__cpu_data_scratch(desc));
 }
 
 /* Scratch of one matmul. */
@@ -54,7 +55,7 @@ static enum tess_status linear_matmul_scratch(dnnl_engine_t engine, const struct
 {
     dnnl_primitive_desc_t matmul;
     TESS_TRY(tess__cpu_matmul_desc(engine, desc, what, rows, false, &matmul));
-    *bytes = linear_max(*bytes, tess__cpu_round_up(tess__cpu_desc_scratch(matmul)));
+    *bytes = tess__cpu_max(*bytes, tess__cpu_round_up(tess__cpu_desc_scratch(matmul)));
     dnnl_primitive_desc_destroy(matmul);
     return TESS_OK;
 }
@@ -79,19 +80,19 @@ static enum tess_status linear_needs_of(dnnl_engine_t engine, const struct tess_
         weight += tess__fold_bytes(desc->in * desc->out, leaves);
         if (desc->add_grad)
             weight += (size_t)(desc->in * desc->out) * sizeof(float);
-        *bytes = linear_max(*bytes, weight);
+        *bytes = tess__cpu_max(*bytes, weight);
     }
     return TESS_OK;
 }
 
-enum tess_status tess__cpu_linear_needs(const struct tess_op_desc *desc, size_t *bytes_out)
+static enum tess_status linear_needs(const struct tess_op_desc *desc, size_t *bytes_out)
 {
     int64_t leaves = desc->rows / desc->leaf_rows;
     size_t bytes = tess__cpu_bias_scratch(desc->out, leaves);
     if (linear_is_small(desc))
-        bytes = linear_max(bytes, tess__cpu_small_scratch(desc));
+        bytes = tess__cpu_max(bytes, linear_small_scratch(desc));
     if (tess__cpu_own_available(desc->dtype))
-        bytes = linear_max(bytes, linear_own_scratch(desc));
+        bytes = tess__cpu_max(bytes, linear_own_scratch(desc));
     dnnl_engine_t engine;
     TESS_TRY(tess__cpu_check(dnnl_engine_create(&engine, dnnl_cpu, 0), "engine create"));
     enum tess_status status = linear_needs_of(engine, desc, &bytes);
@@ -139,15 +140,15 @@ static enum tess_status linear_pair_open(struct tess_op *op, enum cpu_what what,
     return TESS_OK;
 }
 
-enum tess_status tess__cpu_linear_open(struct tess_op *op)
+static enum tess_status linear_open(struct tess_op *op)
 {
     const struct tess_op_desc *desc = &op->desc;
     struct cpu_linear *linear = calloc(1, sizeof(*linear));
     op->data = linear;
-    if (!linear)
+    if (linear == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for a linear operation");
     linear->zero = calloc((size_t)desc->out, tess_dtype_bytes(desc->dtype));
-    if (!linear->zero)
+    if (linear->zero == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for a bias of %lld elements", (long long)desc->out);
     bool own = tess__cpu_own_available(desc->dtype), small = linear_is_small(desc);
     if (!small && !own)
@@ -160,10 +161,10 @@ enum tess_status tess__cpu_linear_open(struct tess_op *op)
     return tess__cpu_share_reserve(op->kernel, own ? linear_own_scratch(desc) : 0);
 }
 
-void tess__cpu_linear_close(struct tess_op *op)
+static void linear_close(struct tess_op *op)
 {
     struct cpu_linear *linear = op->data;
-    if (!linear)
+    if (linear == NULL)
         return;
     tess__cpu_prim_close(&linear->forward);
     tess__cpu_prim_close(&linear->forward_leaf);
@@ -179,7 +180,7 @@ void tess__cpu_linear_close(struct tess_op *op)
 static enum tess_status linear_run(struct tess_op *op, struct cpu_prim *full, struct cpu_prim *leaf,
                                    int64_t in_row, int64_t out_row, const void *data[4])
 {
-    if (!leaf->primitive)
+    if (leaf->primitive == NULL)
         return tess__cpu_prim_run(full, op, op->scratch, data);
     const struct tess_op_desc *desc = &op->desc;
     size_t bytes = tess_dtype_bytes(desc->dtype) * (size_t)desc->leaf_rows;
@@ -192,8 +193,8 @@ static enum tess_status linear_run(struct tess_op *op, struct cpu_prim *full, st
     return TESS_OK;
 }
 
-enum tess_status tess__cpu_linear_forward(struct tess_op *op, const void *x, const void *w,
-                                          const void *bias, void *y)
+static enum tess_status linear_forward(struct tess_op *op, const void *x, const void *w,
+                                       const void *bias, void *y)
 {
     struct cpu_linear *linear = op->data;
     const struct tess_op_desc *desc = &op->desc;
@@ -202,20 +203,20 @@ enum tess_status tess__cpu_linear_forward(struct tess_op *op, const void *x, con
         return TESS_OK;
     }
     if (linear_is_small(desc)) {
-        tess__cpu_state(op)->loops->small_forward(desc, x, w, bias, y, op->scratch);
+        tess__cpu_loops(op->kernel)->small_forward(desc, x, w, bias, y, op->scratch);
         return TESS_OK;
     }
-    const void *data[4] = {x, w, y, bias ? bias : linear->zero};
+    const void *data[4] = {x, w, y, bias != NULL ? bias : linear->zero};
     return linear_run(op, &linear->forward, &linear->forward_leaf, desc->in, desc->out, data);
 }
 
-enum tess_status tess__cpu_linear_backward_data(struct tess_op *op, const void *dy, const void *w,
-                                                void *dx)
+static enum tess_status linear_backward_data(struct tess_op *op, const void *dy, const void *w,
+                                             void *dx)
 {
     struct cpu_linear *linear = op->data;
     const struct tess_op_desc *desc = &op->desc;
     if (linear_is_small(desc)) {
-        tess__cpu_state(op)->loops->small_backward_data(desc, dy, w, dx, op->scratch);
+        tess__cpu_loops(op->kernel)->small_backward_data(desc, dy, w, dx, op->scratch);
         return TESS_OK;
     }
     if (tess__cpu_own_available(desc->dtype)) {
@@ -250,20 +251,29 @@ static enum tess_status linear_weight_by_leaf(struct tess_op *op, const void *x,
     }
     tess__fold_finish(&fold);
     if (desc->add_grad)
-        tess__cpu_state(op)->loops->plain_add(count, sum, dw);
+        tess__cpu_loops(op->kernel)->plain_add(count, sum, dw);
     return TESS_OK;
 }
 
-enum tess_status tess__cpu_linear_backward_weight(struct tess_op *op, const void *x, const void *dy,
-                                                  float *dw, float *dbias)
+static enum tess_status linear_backward_weight(struct tess_op *op, const void *x, const void *dy,
+                                               float *dw, float *dbias)
 {
     const struct tess_op_desc *desc = &op->desc;
     if (tess__cpu_own_available(desc->dtype))
         tess__cpu_grad(op->kernel, desc, x, dy, dw, op->scratch);
     else
         TESS_TRY(linear_weight_by_leaf(op, x, dy, dw));
-    if (dbias)
-        tess__cpu_bias_grad(tess__cpu_state(op)->loops, desc->dtype, desc->rows / desc->leaf_rows,
+    if (dbias != NULL)
+        tess__cpu_bias_grad(tess__cpu_loops(op->kernel), desc->dtype, desc->rows / desc->leaf_rows,
                             desc->leaf_rows, desc->out, desc->add_grad, dy, dbias, op->scratch);
     return TESS_OK;
 }
+
+const struct cpu_product tess__cpu_linear = {
+    .needs = linear_needs,
+    .open = linear_open,
+    .close = linear_close,
+    .forward = linear_forward,
+    .backward_data = linear_backward_data,
+    .backward_weight = linear_backward_weight,
+};

@@ -3,8 +3,8 @@
 #define KERNELS_CPU_PHILOX_H
 
 #include "base/rng.h"
-#include "cpu/stage.h"
-#include "cpu/unroll.h"
+#include "cpu/own/stage.h"
+#include "cpu/own/unroll.h"
 
 #define CPU_PHILOX_LANES (CPU_BLOCK / 4) /* a counter gives four words */
 

@@ -3,8 +3,6 @@
  * element's result is its own, so that pieces change no bits; they are whole blocks of everything
  * that works in blocks.
  */
-#include "cpu/plain.h"
-
 #include "base/sum.h"
 #include "cpu/prim.h"
 #include "ref/rules.h"
@@ -44,15 +42,9 @@ struct plain {
     uint64_t first; /* element of the stream of random numbers */
 };
 
-static const struct cpu_loops *plain_loops(const struct tess_kernel *kernel)
-{
-    const struct cpu_state *state = kernel->state;
-    return state->loops;
-}
-
 static void plain_run(const struct plain *p)
 {
-    const struct tess_kernel_ops *ops = &plain_loops(p->kernel)->ops;
+    const struct tess_kernel_ops *ops = &tess__cpu_loops(p->kernel)->ops;
     struct tess_kernel *kernel = p->kernel;
     const void *const *in = p->in;
     void *const *out = p->out;
@@ -111,9 +103,9 @@ static void plain_piece(void *context, int64_t part, void *work)
     piece.count = left < PLAIN_PIECE ? left : PLAIN_PIECE;
     piece.first += (uint64_t)first;
     for (int i = 0; i < 3; i++)
-        piece.in[i] = whole->in[i] ? (const char *)whole->in[i] + in : NULL;
+        piece.in[i] = whole->in[i] != NULL ? (const char *)whole->in[i] + in : NULL;
     for (int i = 0; i < 2; i++)
-        piece.out[i] = whole->out[i] ? (char *)whole->out[i] + out : NULL;
+        piece.out[i] = whole->out[i] != NULL ? (char *)whole->out[i] + out : NULL;
     plain_run(&piece);
 }
 
@@ -278,8 +270,8 @@ static void plain_squares_piece(void *context, int64_t part, void *work)
     (void)work;
     struct plain_squares *s = context;
     int64_t first = part * s->piece, left = s->count - first;
-    plain_loops(s->kernel)->ops.square_sum(s->kernel, left < s->piece ? left : s->piece, s->scale,
-                                           s->x + first, &s->sum[part]);
+    tess__cpu_loops(s->kernel)->ops.square_sum(s->kernel, left < s->piece ? left : s->piece,
+                                               s->scale, s->x + first, &s->sum[part]);
 }
 
 void tess__cpu_square_sum(struct tess_kernel *kernel, int64_t count, float scale, const float *x,
@@ -287,7 +279,7 @@ void tess__cpu_square_sum(struct tess_kernel *kernel, int64_t count, float scale
 {
     int64_t threads = kernel->threads < PLAIN_THREADS ? kernel->threads : PLAIN_THREADS;
     if (threads == 1 || count < 2 * PLAIN_PIECE) {
-        plain_loops(kernel)->ops.square_sum(kernel, count, scale, x, sum);
+        tess__cpu_loops(kernel)->ops.square_sum(kernel, count, scale, x, sum);
         return;
     }
     struct plain_squares s = {.kernel = kernel, .count = count, .scale = scale, .x = x};
@@ -307,23 +299,23 @@ struct plain_update {
 
 static float *plain_from(float *array, int64_t first)
 {
-    return array ? array + first : NULL;
+    return array != NULL ? array + first : NULL;
 }
 
 static void plain_update_piece(void *context, int64_t part, void *work)
 {
     (void)work;
     const struct plain_update *call = context;
-    const struct tess_kernel_ops *ops = &plain_loops(call->kernel)->ops;
+    const struct tess_kernel_ops *ops = &tess__cpu_loops(call->kernel)->ops;
     struct tess_update u = *call->update;
     int64_t first = part * PLAIN_PIECE, left = u.count - first;
     u.count = left < PLAIN_PIECE ? left : PLAIN_PIECE;
     u.w = plain_from(u.w, first);
-    u.g = u.g ? u.g + first : NULL;
+    u.g = u.g != NULL ? u.g + first : NULL;
     u.m = plain_from(u.m, first);
     u.v = plain_from(u.v, first);
     u.direction = plain_from(u.direction, first);
-    if (u.param_low)
+    if (u.param_low != NULL)
         u.param_low = (char *)u.param_low + (size_t)first * tess_dtype_bytes(u.low);
     if (call->lamb_direction)
         ops->lamb_direction(call->kernel, &u);

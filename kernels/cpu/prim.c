@@ -25,7 +25,7 @@ enum tess_status tess__cpu_check(dnnl_status_t status, const char *what)
     if (status == dnnl_out_of_memory)
         TESS_FAIL(TESS_ERR_MEMORY, "oneDNN ran out of memory in %s", what);
     TESS_FAIL(status == dnnl_unimplemented ? TESS_ERR_UNSUPPORTED : TESS_ERR_INTERNAL,
-              "oneDNN answered status %d to %s: try --kernel ref", (int)status, what);
+              "oneDNN returned status %d for %s: try --kernel ref", (int)status, what);
 }
 
 dnnl_data_type_t tess__cpu_type(enum tess_dtype dtype)
@@ -36,7 +36,7 @@ dnnl_data_type_t tess__cpu_type(enum tess_dtype dtype)
 void tess__cpu_threads(const struct tess_kernel *kernel)
 {
     const struct cpu_state *state = kernel->state;
-    if (state->threads_set && state->threads_get() != kernel->threads)
+    if (state->threads_set != NULL && state->threads_get() != kernel->threads)
         state->threads_set(kernel->threads);
 }
 
@@ -67,14 +67,14 @@ size_t tess__cpu_desc_bytes(const_dnnl_primitive_desc_t desc, int arg)
 {
     const dnnl_memory_desc_t *memory =
         dnnl_primitive_desc_query_md(desc, dnnl_query_exec_arg_md, arg);
-    return memory ? dnnl_memory_desc_get_size(memory) : 0;
+    return memory != NULL ? dnnl_memory_desc_get_size(memory) : 0;
 }
 
 size_t tess__cpu_desc_scratch(const_dnnl_primitive_desc_t desc)
 {
     const dnnl_memory_desc_t *memory =
         dnnl_primitive_desc_query_md(desc, dnnl_query_scratchpad_md, 0);
-    return memory ? dnnl_memory_desc_get_size(memory) : 0;
+    return memory != NULL ? dnnl_memory_desc_get_size(memory) : 0;
 }
 
 static dnnl_status_t prim_build(struct cpu_prim *prim, struct cpu_state *state,
@@ -112,7 +112,7 @@ void tess__cpu_prim_close(struct cpu_prim *prim)
 {
     for (int i = 0; i < prim->arg_count; i++)
         dnnl_memory_destroy(prim->arg[i].memory);
-    if (prim->primitive)
+    if (prim->primitive != NULL)
         dnnl_primitive_destroy(prim->primitive);
     memset(prim, 0, sizeof(*prim));
 }
@@ -231,7 +231,7 @@ enum tess_status tess__cpu_conv_desc(dnnl_engine_t engine, const struct tess_op_
     if (what == CPU_FORWARD)
         return prim_conv_forward(engine, desc, &conv, true, desc_out);
 
-    /* Backward wants the description of a forward one as a hint. */
+    /* Backward needs the description of a forward one as a hint. */
     dnnl_primitive_desc_t hint;
     dnnl_convolution_desc_t backward;
     TESS_TRY(prim_conv_forward(engine, desc, &conv, false, &hint));

@@ -78,6 +78,11 @@ static inline struct cpu_state *tess__cpu_state(const struct tess_op *op)
     return op->kernel->state;
 }
 
+static inline const struct cpu_loops *tess__cpu_loops(const struct tess_kernel *kernel)
+{
+    return ((const struct cpu_state *)kernel->state)->loops;
+}
+
 /* oneDNN takes the number of threads from the calling thread's OpenMP settings. */
 void tess__cpu_threads(const struct tess_kernel *kernel);
 
@@ -112,8 +117,7 @@ enum tess_status tess__cpu_reorder_open(struct cpu_prim *prim, struct cpu_state 
                                         const struct tess_op_desc *desc,
                                         const_dnnl_primitive_desc_t conv, int arg, bool back);
 
-/* ---- rows.c: do the rows of a result depend on how many are run? ------------------------------
- */
+/* ---- rows.c: do the rows of a result depend on how many are run? -------------------------- */
 
 /*
  * Bytes of one row of the two arguments and of the result, and of the weights as the primitive

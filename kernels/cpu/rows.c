@@ -1,7 +1,8 @@
 /*
  * Do the rows of a result depend on how many rows are run at once? A library may choose another
- * blocking, and so another rounding, for another size. Asked per shape when an operation is opened,
- * by running both sizes over the same random data, and remembered while the backend is open.
+ * blocking, and so another rounding, for another size. Tested per shape when an operation is
+ * opened, by running both sizes over the same random data, and remembered while the backend is
+ * open.
  */
 #include "cpu/prim.h"
 
@@ -54,7 +55,7 @@ static enum tess_status rows_remember(struct cpu_state *state, const struct cpu_
 {
     struct cpu_verdict *grown =
         realloc(state->verdict, (size_t)(state->verdict_count + 1) * sizeof(*state->verdict));
-    if (!grown)
+    if (grown == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for %d kernel verdicts", state->verdict_count + 1);
     state->verdict = grown;
     struct cpu_verdict *slot = &grown[state->verdict_count++];

@@ -3,9 +3,8 @@
  * that the threads share; ref for the gradient of an embedding, and for attention where the
  * processor lacks the instructions.
  */
-#include "cpu/sequence.h"
-
 #include "cpu/prim.h"
+
 #include "ref/fold.h"
 #include "ref/ref.h"
 #include "tessera/check.h"
@@ -18,17 +17,6 @@
         */
 #define SEQUENCE_WAVE 64 /* such sums at a time */
 
-static const struct cpu_loops *sequence_loops(const struct tess_kernel *kernel)
-{
-    const struct cpu_state *state = kernel->state;
-    return state->loops;
-}
-
-static int64_t sequence_min(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
 /* Chunks of a leaf of a norm, and of all of them as many as are summed at once. */
 static int64_t sequence_chunks(const struct tess_op_desc *d)
 {
@@ -37,7 +25,7 @@ static int64_t sequence_chunks(const struct tess_op_desc *d)
 
 static int64_t sequence_wave(const struct tess_op_desc *d)
 {
-    return sequence_min(d->rows / d->leaf_rows * sequence_chunks(d), SEQUENCE_WAVE);
+    return tess__cpu_min(d->rows / d->leaf_rows * sequence_chunks(d), SEQUENCE_WAVE);
 }
 
 static size_t sequence_norm_scratch(const struct tess_op_desc *d)
@@ -51,6 +39,11 @@ enum tess_status tess__cpu_sequence_needs(const struct tess_op_desc *desc,
 {
     if (desc->kind == TESS_OP_NORM) {
         *needs_out = (struct tess_op_needs){.scratch_bytes = sequence_norm_scratch(desc)};
+        return TESS_OK;
+    }
+    if (desc->kind == TESS_OP_BATCH_NORM) {
+        *needs_out = (struct tess_op_needs){
+            .scratch_bytes = 2 * tess__fold_bytes(desc->in, desc->rows / desc->leaf_rows)};
         return TESS_OK;
     }
     if (desc->kind != TESS_OP_ATTENTION || !tess__cpu_flash_takes(desc))
@@ -81,14 +74,14 @@ static void sequence_norm_rows(void *context, int64_t part, void *work)
     const struct sequence_norm *n = context;
     int64_t first = part * SEQUENCE_ROWS;
     n->loops->row_norm_forward(&n->arrays, first,
-                               sequence_min(n->arrays.desc->rows - first, SEQUENCE_ROWS));
+                               tess__cpu_min(n->arrays.desc->rows - first, SEQUENCE_ROWS));
 }
 
 enum tess_status tess__cpu_norm_forward(struct tess_op *op, const void *x, const void *add,
                                         void *sum, const void *gamma, const void *beta, void *y,
                                         float *mean, float *rstd)
 {
-    struct sequence_norm n = {.loops = sequence_loops(op->kernel),
+    struct sequence_norm n = {.loops = tess__cpu_loops(op->kernel),
                               .arrays = {.desc = &op->desc,
                                          .x = x,
                                          .add = add,
@@ -113,7 +106,7 @@ static void sequence_norm_chunk(void *context, int64_t part, void *work)
     int64_t in_leaf = chunk % chunks * SEQUENCE_CHUNK;
     float *partial = n->partial + 2 * part * d->in;
     n->loops->row_norm_backward(&n->arrays, chunk / chunks * d->leaf_rows + in_leaf,
-                                sequence_min(d->leaf_rows - in_leaf, SEQUENCE_CHUNK), partial,
+                                tess__cpu_min(d->leaf_rows - in_leaf, SEQUENCE_CHUNK), partial,
                                 partial + d->in);
 }
 
@@ -139,7 +132,7 @@ enum tess_status tess__cpu_norm_backward(struct tess_op *op, const void *x, cons
     int64_t leaves = d->rows / d->leaf_rows, chunks = sequence_chunks(d), wave = sequence_wave(d);
     size_t fold_bytes = tess__fold_bytes(d->in, leaves);
     char *scratch = op->scratch;
-    struct sequence_norm n = {.loops = sequence_loops(op->kernel),
+    struct sequence_norm n = {.loops = tess__cpu_loops(op->kernel),
                               .arrays = {.desc = d,
                                          .x = x,
                                          .dy = dy,
@@ -151,19 +144,19 @@ enum tess_status tess__cpu_norm_backward(struct tess_op *op, const void *x, cons
                               .partial = (float *)(void *)(scratch + 2 * fold_bytes)};
     struct tess_fold fold_gamma, fold_beta;
     tess__fold_init(&fold_gamma, d->in, dgamma, scratch);
-    tess__fold_init(&fold_beta, dbeta ? d->in : 0, dbeta, scratch + fold_bytes);
+    tess__fold_init(&fold_beta, dbeta != NULL ? d->in : 0, dbeta, scratch + fold_bytes);
     for (n.first = 0; n.first < leaves * chunks; n.first += wave) {
-        int64_t count = sequence_min(leaves * chunks - n.first, wave);
+        int64_t count = tess__cpu_min(leaves * chunks - n.first, wave);
         tess__cpu_share(op->kernel, count, sequence_norm_chunk, &n, NULL);
         for (int64_t i = 0; i < count; i++) {
             const float *partial = n.partial + 2 * i * d->in;
             sequence_norm_fold(&fold_gamma, n.first + i, chunks, partial);
-            if (dbeta)
+            if (dbeta != NULL)
                 sequence_norm_fold(&fold_beta, n.first + i, chunks, partial + d->in);
         }
     }
     tess__fold_finish(&fold_gamma);
-    if (dbeta)
+    if (dbeta != NULL)
         tess__fold_finish(&fold_beta);
     return TESS_OK;
 }
@@ -195,7 +188,7 @@ void tess__cpu_attention_decode(struct tess_kernel *kernel, const struct tess_op
                                 int64_t position, const void *q, const void *k, const void *v,
                                 void *y)
 {
-    sequence_loops(kernel)->ops.attention_decode(kernel, desc, position, q, k, v, y);
+    tess__cpu_loops(kernel)->ops.attention_decode(kernel, desc, position, q, k, v, y);
 }
 
 struct sequence_embedding {
@@ -209,7 +202,7 @@ static void sequence_embedding_rows(void *context, int64_t part, void *work)
     const struct sequence_embedding *e = context;
     int64_t first = part * SEQUENCE_ROWS;
     e->loops->embedding_rows(&e->arrays, first,
-                             sequence_min(e->arrays.desc->rows - first, SEQUENCE_ROWS));
+                             tess__cpu_min(e->arrays.desc->rows - first, SEQUENCE_ROWS));
 }
 
 enum tess_status tess__cpu_embedding_forward(struct tess_op *op, const int32_t *token,
@@ -217,18 +210,12 @@ enum tess_status tess__cpu_embedding_forward(struct tess_op *op, const int32_t *
                                              void *y)
 {
     struct sequence_embedding e = {
-        .loops = sequence_loops(op->kernel),
+        .loops = tess__cpu_loops(op->kernel),
         .arrays = {
             .desc = &op->desc, .token = token, .first = first, .table = table, .add = add, .y = y}};
     tess__cpu_share(op->kernel, (op->desc.rows + SEQUENCE_ROWS - 1) / SEQUENCE_ROWS,
                     sequence_embedding_rows, &e, NULL);
     return TESS_OK;
-}
-
-enum tess_status tess__cpu_embedding_backward(struct tess_op *op, const int32_t *token,
-                                              int64_t first, const void *dy, float *dtable)
-{
-    return tess_kernel_ref.embedding_backward(op, token, first, dy, dtable);
 }
 
 struct sequence_rope {
@@ -243,14 +230,14 @@ static void sequence_rope_positions(void *context, int64_t part, void *work)
     int64_t begin = part * SEQUENCE_ROWS;
     r->loops->rope_positions(
         &r->rope, begin,
-        sequence_min(begin + SEQUENCE_ROWS, sequence_min(r->rope.rows, r->rope.length)));
+        tess__cpu_min(begin + SEQUENCE_ROWS, tess__cpu_min(r->rope.rows, r->rope.length)));
 }
 
 void tess__cpu_rope(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows, int64_t length,
                     int64_t first, int32_t heads, int64_t head_size, int64_t stride, float base,
                     bool inverse, void *x)
 {
-    struct sequence_rope r = {.loops = sequence_loops(kernel),
+    struct sequence_rope r = {.loops = tess__cpu_loops(kernel),
                               .rope = {.dtype = dtype,
                                        .rows = rows,
                                        .length = length,
@@ -261,12 +248,11 @@ void tess__cpu_rope(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t r
                                        .base = base,
                                        .inverse = inverse,
                                        .x = x}};
-    tess__cpu_share(kernel, (sequence_min(rows, length) + SEQUENCE_ROWS - 1) / SEQUENCE_ROWS,
+    tess__cpu_share(kernel, (tess__cpu_min(rows, length) + SEQUENCE_ROWS - 1) / SEQUENCE_ROWS,
                     sequence_rope_positions, &r, NULL);
 }
 
-/* ---- softmax and cross-entropy ----------------------------------------------------------------
- */
+/* ---- softmax and cross-entropy ------------------------------------------------------------ */
 
 enum sequence_xent_what { XENT_MAX, XENT_SUM, XENT_GRAD, XENT_WHOLE };
 
@@ -289,8 +275,8 @@ static void sequence_xent_rows(void *context, int64_t part, void *work)
 {
     (void)work;
     const struct sequence_xent *x = context;
-    const struct tess_kernel_ops *ops = &sequence_loops(x->kernel)->ops;
-    int64_t at = part * SEQUENCE_ROWS, rows = sequence_min(x->rows - at, SEQUENCE_ROWS);
+    const struct tess_kernel_ops *ops = &tess__cpu_loops(x->kernel)->ops;
+    int64_t at = part * SEQUENCE_ROWS, rows = tess__cpu_min(x->rows - at, SEQUENCE_ROWS);
     size_t bytes = (size_t)(at * x->stride) * tess_dtype_bytes(x->dtype);
     switch (x->what) {
     case XENT_MAX:
@@ -308,8 +294,8 @@ static void sequence_xent_rows(void *context, int64_t part, void *work)
         break;
     case XENT_WHOLE:
         ops->softmax_xent(x->kernel, x->dtype, rows, x->classes, x->scale, x->logits + bytes,
-                          x->label + at, x->dlogits ? x->dlogits + bytes : NULL, x->loss + at,
-                          x->correct + at);
+                          x->label + at, x->dlogits != NULL ? x->dlogits + bytes : NULL,
+                          x->loss + at, x->correct + at);
         break;
     }
 }
@@ -374,13 +360,6 @@ void tess__cpu_xent_grad(struct tess_kernel *kernel, enum tess_dtype dtype, int6
                               .sum = sum,
                               .dlogits = dlogits};
     sequence_xent_share(&x);
-}
-
-void tess__cpu_xent_loss(struct tess_kernel *kernel, int64_t rows, int64_t length,
-                         const int32_t *label, const float *max, const float *sum,
-                         const float *target, const float *best, float *loss, int32_t *correct)
-{
-    tess_kernel_ref.xent_loss(kernel, rows, length, label, max, sum, target, best, loss, correct);
 }
 
 void tess__cpu_softmax_xent(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows,

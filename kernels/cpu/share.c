@@ -36,9 +36,9 @@ void tess__cpu_share_open(struct cpu_state *state)
     share_find("omp_set_num_threads", &state->threads_set);
     share_find("omp_get_thread_num", &state->thread_number);
     share_find("GOMP_parallel", &state->parallel); /* of GCC's runtime; LLVM's has it too */
-    if (!state->threads_get)
+    if (state->threads_get == NULL)
         state->threads_set = NULL;
-    if (!state->thread_number)
+    if (state->thread_number == NULL)
         state->parallel = NULL;
 }
 
@@ -52,11 +52,11 @@ enum tess_status tess__cpu_share_reserve(const struct tess_kernel *kernel, size_
 {
     struct cpu_state *state = kernel->state;
     bytes = tess__cpu_round_up(bytes);
-    if (kernel->threads == 1 || !state->parallel || bytes <= state->extra_bytes)
+    if (kernel->threads == 1 || state->parallel == NULL || bytes <= state->extra_bytes)
         return TESS_OK;
     size_t all = bytes * (size_t)(kernel->threads - 1);
     void *extra = aligned_alloc(64, all);
-    if (!extra)
+    if (extra == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for %d threads: %zu bytes", kernel->threads, all);
     free(state->extra);
     state->extra = extra;
@@ -68,8 +68,9 @@ static void share_thread(void *argument)
 {
     struct share *share = argument;
     int number = share->number();
-    void *work =
-        number == 0 ? share->work : share->extra + (size_t)(number - 1) * share->extra_bytes;
+    void *work = number == 0 ? share->work : NULL;
+    if (number > 0 && share->extra != NULL)
+        work = share->extra + (size_t)(number - 1) * share->extra_bytes;
     for (;;) {
         int64_t part = atomic_fetch_add_explicit(&share->next, 1, memory_order_relaxed);
         if (part >= share->parts)
@@ -84,7 +85,7 @@ void tess__cpu_share(const struct tess_kernel *kernel, int64_t parts,
 {
     const struct cpu_state *state = kernel->state;
     int64_t threads = kernel->threads < parts ? kernel->threads : parts;
-    if (threads > 1 && state->parallel) {
+    if (threads > 1 && state->parallel != NULL) {
         struct share share = {.run = run,
                               .context = context,
                               .parts = parts,

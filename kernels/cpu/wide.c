@@ -19,12 +19,6 @@ struct wide_layout {
     size_t bytes; /* of the copies: a multiple of 64 */
 };
 
-bool tess__cpu_is_wide(const struct tess_op_desc *desc)
-{
-    bool product = desc->kind == TESS_OP_LINEAR || desc->kind == TESS_OP_CONV2D;
-    return product && (desc->dtype == TESS_F16 || (desc->dtype == TESS_BF16 && desc->f32_math));
-}
-
 static struct tess_op_desc wide_desc(const struct tess_op_desc *desc)
 {
     struct tess_op_desc wide = *desc;
@@ -36,7 +30,7 @@ static struct tess_op_desc wide_desc(const struct tess_op_desc *desc)
 /* The next `count` floats of the scratch; with base NULL it only measures. */
 static float *wide_take(struct wide_layout *layout, char *base, int64_t count)
 {
-    char *piece = base ? base + layout->bytes : NULL;
+    char *piece = base != NULL ? base + layout->bytes : NULL;
     layout->bytes += tess__cpu_round_up((size_t)count * sizeof(float));
     return (float *)(void *)piece;
 }
@@ -58,97 +52,97 @@ static struct wide_layout wide_layout(const struct tess_op_desc *d, void *base)
     l.y = wide_take(&l, base, l.y_count);
     l.w = wide_take(&l, base, l.w_count);
     l.bias = wide_take(&l, base, d->out);
-    l.rest = base ? (char *)base + l.bytes : NULL;
+    l.rest = base != NULL ? (char *)base + l.bytes : NULL;
     return l;
 }
 
-enum tess_status tess__cpu_wide_needs(const struct tess_op_desc *desc,
-                                      struct tess_op_needs *needs_out)
+static const struct cpu_product *wide_product(const struct tess_op_desc *desc)
+{
+    return desc->kind == TESS_OP_LINEAR ? &tess__cpu_linear : &tess__cpu_conv;
+}
+
+static enum tess_status wide_needs(const struct tess_op_desc *desc, size_t *bytes_out)
 {
     struct tess_op_desc wide = wide_desc(desc);
-    TESS_TRY(tess_kernel_cpu.op_needs(&wide, needs_out));
-    needs_out->scratch_bytes += wide_layout(desc, NULL).bytes;
+    size_t bytes;
+    TESS_TRY(wide_product(desc)->needs(&wide, &bytes));
+    *bytes_out = bytes + wide_layout(desc, NULL).bytes;
     return TESS_OK;
 }
 
-enum tess_status tess__cpu_wide_open(struct tess_op *op)
+static enum tess_status wide_open(struct tess_op *op)
 {
     struct tess_op *wide = malloc(sizeof(*wide));
-    if (!wide)
+    if (wide == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for an operation in f32");
     *wide = (struct tess_op){.desc = wide_desc(&op->desc),
                              .kernel = op->kernel,
-                             .scratch = wide_layout(&op->desc, op->scratch).rest,
-                             .packed = op->packed};
-    enum tess_status status = tess_kernel_cpu.op_open(wide);
-    if (status != TESS_OK) {
-        free(wide);
-        return status;
-    }
+                             .scratch = wide_layout(&op->desc, op->scratch).rest};
     op->data = wide;
-    return TESS_OK;
+    return wide_product(&op->desc)->open(wide);
 }
 
-void tess__cpu_wide_close(struct tess_op *op)
+static void wide_close(struct tess_op *op)
 {
-    if (!op->data)
+    if (op->data == NULL)
         return;
-    tess_kernel_cpu.op_close(op->data);
+    wide_product(&op->desc)->close(op->data);
     free(op->data);
     op->data = NULL;
 }
 
 static void wide_read(const struct tess_op *op, const void *from, int64_t count, float *copy)
 {
-    tess__cpu_state(op)->loops->ops.cast(op->kernel, count, op->desc.dtype, from, TESS_F32, copy);
+    tess__cpu_loops(op->kernel)->ops.cast(op->kernel, count, op->desc.dtype, from, TESS_F32, copy);
 }
 
 static void wide_write(const struct tess_op *op, const float *copy, int64_t count, void *to)
 {
-    tess__cpu_state(op)->loops->ops.cast(op->kernel, count, TESS_F32, copy, op->desc.dtype, to);
+    tess__cpu_loops(op->kernel)->ops.cast(op->kernel, count, TESS_F32, copy, op->desc.dtype, to);
 }
 
-enum tess_status tess__cpu_wide_forward(struct tess_op *op, const void *x, const void *w,
-                                        const void *bias, void *y)
+static enum tess_status wide_forward(struct tess_op *op, const void *x, const void *w,
+                                     const void *bias, void *y)
 {
     struct wide_layout l = wide_layout(&op->desc, op->scratch);
     struct tess_op *wide = op->data;
     wide_read(op, x, l.x_count, l.x);
     wide_read(op, w, l.w_count, l.w);
-    if (bias)
+    if (bias != NULL)
         wide_read(op, bias, op->desc.out, l.bias);
-    const float *bias_wide = bias ? l.bias : NULL;
-    if (op->desc.kind == TESS_OP_LINEAR)
-        TESS_TRY(tess__cpu_linear_forward(wide, l.x, l.w, bias_wide, l.y));
-    else
-        TESS_TRY(tess__cpu_conv_forward(wide, l.x, l.w, bias_wide, l.y));
+    const float *bias_wide = bias != NULL ? l.bias : NULL;
+    TESS_TRY(wide_product(&op->desc)->forward(wide, l.x, l.w, bias_wide, l.y));
     wide_write(op, l.y, l.y_count, y);
     return TESS_OK;
 }
 
-enum tess_status tess__cpu_wide_backward_data(struct tess_op *op, const void *dy, const void *w,
-                                              void *dx)
+static enum tess_status wide_backward_data(struct tess_op *op, const void *dy, const void *w,
+                                           void *dx)
 {
     struct wide_layout l = wide_layout(&op->desc, op->scratch);
     struct tess_op *wide = op->data;
     wide_read(op, dy, l.y_count, l.y);
     wide_read(op, w, l.w_count, l.w);
-    if (op->desc.kind == TESS_OP_LINEAR)
-        TESS_TRY(tess__cpu_linear_backward_data(wide, l.y, l.w, l.x));
-    else
-        TESS_TRY(tess__cpu_conv_backward_data(wide, l.y, l.w, l.x));
+    TESS_TRY(wide_product(&op->desc)->backward_data(wide, l.y, l.w, l.x));
     wide_write(op, l.x, l.x_count, dx);
     return TESS_OK;
 }
 
-enum tess_status tess__cpu_wide_backward_weight(struct tess_op *op, const void *x, const void *dy,
-                                                float *dw, float *dbias)
+static enum tess_status wide_backward_weight(struct tess_op *op, const void *x, const void *dy,
+                                             float *dw, float *dbias)
 {
     struct wide_layout l = wide_layout(&op->desc, op->scratch);
     struct tess_op *wide = op->data;
     wide_read(op, x, l.x_count, l.x);
     wide_read(op, dy, l.y_count, l.y);
-    if (op->desc.kind == TESS_OP_LINEAR)
-        return tess__cpu_linear_backward_weight(wide, l.x, l.y, dw, dbias);
-    return tess__cpu_conv_backward_weight(wide, l.x, l.y, dw, dbias);
+    return wide_product(&op->desc)->backward_weight(wide, l.x, l.y, dw, dbias);
 }
+
+const struct cpu_product tess__cpu_wide = {
+    .needs = wide_needs,
+    .open = wide_open,
+    .close = wide_close,
+    .forward = wide_forward,
+    .backward_data = wide_backward_data,
+    .backward_weight = wide_backward_weight,
+};

@@ -8,8 +8,7 @@
 
 #include "cuda/launch.cuh"
 
-/* ---- conversions: a NaN stays one, made quiet, with its sign and its upper payload bits --------
- */
+/* ---- conversions: a NaN stays one, made quiet, with its sign and its upper payload bits ---- */
 
 template <typename T> static __device__ __forceinline__ T cuda_narrow(float x);
 
@@ -74,8 +73,7 @@ static __device__ __forceinline__ float cuda_widen_odd(double x)
     return __uint_as_float((bits - (over > 0 ? 1u : 0u)) | (over > 0 || over < 0 ? 1u : 0u));
 }
 
-/* ---- stochastic rounding: what is cut off, plus as many bits of a random word ------------------
- */
+/* ---- stochastic rounding: what is cut off, plus as many bits of a random word ------------- */
 
 template <typename T> static __device__ __forceinline__ T cuda_stochastic(float x, uint32_t word);
 

@@ -3,27 +3,19 @@
  * The work is in the files beside.
  *
  * A kernel is on the device that the thread which opens it has selected
- * (tess_module.device_select). Where that has selected none, nothing is done yet: a kernel that is
- * only planned with, on a machine without a device or by a launcher that will fork its ranks,
- * answers all questions and never touches the driver. What needs a device then takes the first one,
- * or says why there is none.
+ * (tess_module.device_select). Where that has selected none, nothing is done yet: a kernel that
+ * only plans, on a machine without a device or in a launcher that will fork its ranks, never
+ * touches the driver. The first operation that needs a device selects the first one; where there is
+ * none, it fails with the reason.
  */
-#include "cuda/attention.h"
-#include "cuda/conv.h"
-#include "cuda/conv_cudnn.h"
-#include "cuda/embedding.h"
 #include "cuda/host.h"
-#include "cuda/image.h"
-#include "cuda/linear.h"
-#include "cuda/matmul.h"
-#include "cuda/norm.h"
-#include "cuda/plain.h"
-#include "cuda/xent.h"
+#include "cuda/products/conv_cudnn.h"
+#include "cuda/products/matmul.h"
+#include "cuda/slots.h"
 #include "kernel_open.h"
 #include "tessera/version.h"
 
-/* ---- opening ---------------------------------------------------------------------------------
- */
+/* ---- opening ------------------------------------------------------------------------------ */
 
 static void cuda_close_device(struct tess_kernel *kernel)
 {
@@ -34,7 +26,7 @@ static void cuda_close_device(struct tess_kernel *kernel)
     tess__cuda_matmul_close(kernel);
     tess__cuda_memory_close(kernel);
     if (state->workspace != NULL)
-        tess__cuda_tell(cudaFree(state->workspace), "cudaFree");
+        tess__cuda_log_error(cudaFree(state->workspace), "cudaFree");
     if (state->blas != NULL && cublasLtDestroy(state->blas) != CUBLAS_STATUS_SUCCESS)
         tess_log(TESS_LOG_DEBUG, "kernel cuda: cublasLtDestroy failed");
     state->workspace = NULL;
@@ -130,8 +122,7 @@ static enum tess_status cuda_failed(struct tess_kernel *kernel)
                                                           : tess__cuda_fail(now, "queued work");
 }
 
-/* ---- prepared operations ---------------------------------------------------------------------
- */
+/* ---- prepared operations ------------------------------------------------------------------ */
 
 static bool cuda_supports(const struct tess_op_desc *desc, char *why, size_t why_bytes)
 {
@@ -142,33 +133,25 @@ static bool cuda_supports(const struct tess_op_desc *desc, char *why, size_t why
     return true;
 }
 
+static cuda_needs *const cuda_needs_of[TESS_OP_KIND_COUNT] = {
+    [TESS_OP_LINEAR] = tess__cuda_linear_needs,
+    [TESS_OP_CONV2D] = tess__cuda_conv_needs,
+    [TESS_OP_MAX_POOL] = tess__cuda_pool_needs,
+    [TESS_OP_AVG_POOL] = tess__cuda_pool_needs,
+    [TESS_OP_BATCH_NORM] = tess__cuda_batch_norm_needs,
+    [TESS_OP_NORM] = tess__cuda_norm_needs,
+    [TESS_OP_ATTENTION] = tess__cuda_attention_needs,
+    [TESS_OP_EMBEDDING] = tess__cuda_embedding_needs,
+};
+
 static enum tess_status cuda_op_needs(const struct tess_op_desc *desc,
                                       struct tess_op_needs *needs_out)
 {
     char why[160];
-    if (!cuda_supports(desc, why, sizeof why))
+    if (!cuda_supports(desc, why, sizeof(why)))
         TESS_FAIL(TESS_ERR_UNSUPPORTED, "kernel cuda: %s", why);
     *needs_out = (struct tess_op_needs){0};
-    switch (desc->kind) {
-    case TESS_OP_LINEAR:
-        return tess__cuda_linear_needs(desc, needs_out);
-    case TESS_OP_CONV2D:
-        return tess__cuda_conv_needs(desc, needs_out);
-    case TESS_OP_BATCH_NORM:
-        return tess__cuda_batch_norm_needs(desc, needs_out);
-    case TESS_OP_NORM:
-        return tess__cuda_norm_needs(desc, needs_out);
-    case TESS_OP_ATTENTION:
-        return tess__cuda_attention_needs(desc, needs_out);
-    case TESS_OP_EMBEDDING:
-        return tess__cuda_embedding_needs(desc, needs_out);
-    case TESS_OP_MAX_POOL:
-    case TESS_OP_AVG_POOL:
-        return tess__cuda_pool_needs(desc, needs_out);
-    case TESS_OP_KIND_COUNT:
-        break;
-    }
-    return TESS_OK;
+    return cuda_needs_of[desc->kind](desc, needs_out);
 }
 
 static enum tess_status cuda_op_open(struct tess_op *op)
@@ -185,8 +168,6 @@ static enum tess_status cuda_op_open(struct tess_op *op)
         return tess__cuda_linear_open(op);
     case TESS_OP_CONV2D:
         return tess__cuda_conv_open(op);
-    case TESS_OP_ATTENTION:
-        return tess__cuda_attention_open(op);
     default:
         return TESS_OK;
     }

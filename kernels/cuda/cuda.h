@@ -13,8 +13,8 @@
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>
 
-/* Scratch of the matrix library, per rank: what cuBLAS asks for on Hopper (NVIDIA's cuBLAS
- * documentation, "cublasSetWorkspace"). */
+/* Scratch of the matrix library, per rank: the size that cuBLAS recommends for Hopper (NVIDIA's
+ * cuBLAS documentation, "cublasSetWorkspace"). */
 #define CUDA_WORKSPACE_BYTES ((size_t)32 << 20)
 
 struct cuda_queue {
@@ -27,8 +27,8 @@ struct cuda_state;
 struct cuda_fence {
     struct tess_fence fence;
     const struct cuda_state *owner;
-    cudaEvent_t event; /* what waits for it outside of a graph waits for this; tells time */
-    cudaEvent_t inner; /* what follows it in the graph that it is recorded in follows this */
+    cudaEvent_t event; /* for waits outside of a graph, and for times */
+    cudaEvent_t inner; /* for work in the same graph */
     uint64_t graph;    /* the number of that graph, see cuda_state; 0: none */
     bool recorded;
 };
@@ -47,10 +47,10 @@ struct cuda_state {
     struct cuda_plans *plans;
     enum tess_conv conv;      /* IM2COL or CUDNN */
     struct cuda_cudnn *cudnn; /* NULL: not in use */
-    cudaError_t error;        /* the first that a launch met; told by failed() */
+    cudaError_t error;        /* the first error of a launch; returned by failed() */
     const char *error_where;  /* a literal */
-    bool planned_only; /* opened by a thread that had no device: answers questions, no more */
-    void *bounce;      /* pinned, by which other host memory comes and goes; memory.c */
+    bool planned_only;        /* opened by a thread without a device: it only plans */
+    void *bounce;             /* pinned, by which other host memory comes and goes; memory.c */
     cudaEvent_t bounced[2];
     uint64_t graph; /* > 0: this rank's work is being recorded, as its graph of this number */
     struct cuda_graphs *graphs;
@@ -68,16 +68,16 @@ static inline cudaStream_t tess__cuda_stream(const struct tess_kernel *kernel)
 
 /* Keep the first error of a call that has no status to give; `where` is a literal. */
 void tess__cuda_note(struct tess_kernel *kernel, cudaError_t error, const char *where);
-/* TESS_ERR_MEMORY for want of device memory, else TESS_ERR_DEVICE, with the device's number, what
- * was tried and CUDA's own words. */
+/* TESS_ERR_MEMORY where device memory is exhausted, else TESS_ERR_DEVICE, with the device's number,
+ * the failed call and CUDA's message. */
 enum tess_status tess__cuda_fail(cudaError_t error, const char *where);
 
-/* For teardown, which has no status to give: said at debug level, since what made it fail was told
- * before. */
-void tess__cuda_tell(cudaError_t error, const char *where);
+/* For teardown, which has no status: logged at debug level, because the cause was reported before.
+ */
+void tess__cuda_log_error(cudaError_t error, const char *where);
 
 /* The value of every call of CUDA's libraries is used: by this, by the functions above, or by the
- * caller; tests/kernels/cuda_checked.sh looks. */
+ * caller; tests/kernels/cuda/checked.sh checks it. */
 #define CUDA_TRY(call)                                                                             \
     do {                                                                                           \
         cudaError_t cuda_try_error_ = (call);                                                      \

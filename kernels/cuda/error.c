@@ -1,5 +1,10 @@
-/* What a user reads when CUDA fails. */
+/* Messages about errors of CUDA, and waiting for events. */
 #include "cuda/host.h"
+
+#include "base/clock.h"
+
+/* As tess_event_wait promises: awake for this long, then asleep. */
+#define EVENT_AWAKE_S 50e-6
 
 void tess__cuda_note(struct tess_kernel *kernel, cudaError_t error, const char *where)
 {
@@ -10,7 +15,7 @@ void tess__cuda_note(struct tess_kernel *kernel, cudaError_t error, const char *
     state->error_where = where;
 }
 
-void tess__cuda_tell(cudaError_t error, const char *where)
+void tess__cuda_log_error(cudaError_t error, const char *where)
 {
     /* At the end of the process the runtime may be gone before its users are. */
     if (error != cudaSuccess && error != cudaErrorCudartUnloading)
@@ -55,8 +60,8 @@ enum tess_status tess__cuda_fail(cudaError_t error, const char *where)
     int device = -1;
     if (cudaGetDevice(&device) != cudaSuccess)
         device = -1;
-    /* Once told, an error that passes must not be told by the next launch too. */
-    tess__cuda_tell(cudaGetLastError(), where);
+    /* Clear the error: otherwise the next launch would report it again. */
+    tess__cuda_log_error(cudaGetLastError(), where);
     if (error == cudaErrorMemoryAllocation) {
         size_t free_bytes = 0, total_bytes = 0;
         if (cudaMemGetInfo(&free_bytes, &total_bytes) == cudaSuccess)
@@ -69,4 +74,22 @@ enum tess_status tess__cuda_fail(cudaError_t error, const char *where)
     }
     TESS_FAIL(TESS_ERR_DEVICE, "device %d: %s: %s (%s)%s", device, where, cudaGetErrorString(error),
               cudaGetErrorName(error), error_remedy(error));
+}
+
+cudaError_t tess__cuda_polled(cudaError_t error)
+{
+    if (error != cudaErrorNotReady)
+        return error;
+    const cudaError_t last = cudaGetLastError();
+    return last == cudaSuccess ? cudaErrorNotReady : last;
+}
+
+cudaError_t tess__cuda_await(cudaEvent_t event)
+{
+    const double until_s = tess_clock_s() + EVENT_AWAKE_S;
+    cudaError_t error;
+    do
+        error = tess__cuda_polled(cudaEventQuery(event));
+    while (error == cudaErrorNotReady && tess_clock_s() < until_s);
+    return error == cudaErrorNotReady ? cudaEventSynchronize(event) : error;
 }

@@ -5,10 +5,10 @@
 #
 # sets WORD_INCLUDE and WORD_LIBRARY in the cache: the folder of HEADER and the file libLIBRARY.so, or its
 # newest libLIBRARY.so.N where a package leaves out the link for developers. Looked for, in this order:
-#   ${WORD_ROOT}, the environment's WORD_ROOT       where the user says
+#   ${WORD_ROOT}, the environment's WORD_ROOT       the user's choice
 #   ROOTS                                           the toolkit
 #   nvidia/PACKAGE, nvidia/cu13, nvidia/cu12        in the site-packages of python3, where there is one
-#   where compilers and linkers look anyway
+#   the default folders of compilers and linkers
 # Both are taken from the first place that has both, so that the header is the library's; only where no place
 # has, each from where it is.
 

@@ -5,7 +5,7 @@
  * have changed, which is cheaper by far than a new one (CUDA C++ programming guide, "Updating
  * instantiated graphs").
  *
- * The capture mode is relaxed: communicators ask for fences and libraries load code while it is
+ * The capture mode is relaxed: communicators query fences and libraries load code while it is
  * going on, in this thread and in those of other ranks.
  */
 #include "cuda/host.h"
@@ -24,7 +24,7 @@ enum tess_status tess__cuda_graph_begin(struct tess_kernel *kernel)
     if (state->graph > 0)
         TESS_FAIL(TESS_ERR_INTERNAL, "kernel cuda: a graph is being recorded already");
     if (state->graphs == NULL)
-        state->graphs = calloc(1, sizeof *state->graphs);
+        state->graphs = calloc(1, sizeof(*state->graphs));
     if (state->graphs == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "kernel cuda: no memory for graphs");
     CUDA_TRY(cudaStreamBeginCapture(state->queue->stream, cudaStreamCaptureModeRelaxed));
@@ -40,9 +40,9 @@ static enum tess_status graph_put(struct cuda_state *state, int32_t slot, cudaGr
         cudaGraphExecUpdateResultInfo result;
         if (cudaGraphExecUpdate(*exec, graph, &result) == cudaSuccess)
             return TESS_OK;
-        /* Another topology. The error is the answer to a question, not one to tell. */
-        tess__cuda_tell(cudaGetLastError(), "updating a graph");
-        tess__cuda_tell(cudaGraphExecDestroy(*exec), "cudaGraphExecDestroy");
+        /* Another topology: the error is expected, and the graph is made again. */
+        tess__cuda_log_error(cudaGetLastError(), "updating a graph");
+        tess__cuda_log_error(cudaGraphExecDestroy(*exec), "cudaGraphExecDestroy");
         *exec = NULL;
     }
     CUDA_TRY(cudaGraphInstantiate(exec, graph, 0));
@@ -64,7 +64,7 @@ enum tess_status tess__cuda_graph_end(struct tess_kernel *kernel, int32_t slot)
         status = tess_fail(TESS_ERR_INTERNAL, "kernel cuda: there is no graph slot %d", (int)slot);
     else
         status = graph_put(state, slot, graph);
-    tess__cuda_tell(cudaGraphDestroy(graph), "cudaGraphDestroy");
+    tess__cuda_log_error(cudaGraphDestroy(graph), "cudaGraphDestroy");
     return status;
 }
 
@@ -83,15 +83,15 @@ void tess__cuda_graph_close(struct tess_kernel *kernel)
     struct cuda_state *state = tess__cuda_state(kernel);
     if (state->graph > 0) {
         cudaGraph_t graph = NULL;
-        tess__cuda_tell(cudaStreamEndCapture(state->queue->stream, &graph), "ending a record");
+        tess__cuda_log_error(cudaStreamEndCapture(state->queue->stream, &graph), "ending a record");
         if (graph != NULL)
-            tess__cuda_tell(cudaGraphDestroy(graph), "cudaGraphDestroy");
+            tess__cuda_log_error(cudaGraphDestroy(graph), "cudaGraphDestroy");
         state->graph = 0;
     }
     for (int slot = 0; state->graphs != NULL && slot < TESS_GRAPH_SLOTS; slot++)
         if (state->graphs->slot[slot] != NULL)
-            tess__cuda_tell(cudaGraphExecDestroy(state->graphs->slot[slot]),
-                            "cudaGraphExecDestroy");
+            tess__cuda_log_error(cudaGraphExecDestroy(state->graphs->slot[slot]),
+                                 "cudaGraphExecDestroy");
     free(state->graphs);
     state->graphs = NULL;
 }

@@ -6,8 +6,7 @@
 #include "cuda/cuda.h"
 #include "tessera/device.h"
 
-/* ---- survey.c --------------------------------------------------------------------------------
- */
+/* ---- survey.c ----------------------------------------------------------------------------- */
 
 /* The machine's devices that this build has code for, numbered from 0. */
 struct cuda_survey {
@@ -19,36 +18,43 @@ struct cuda_survey {
 };
 
 /*
- * Asked once, by a child process unless `own` says that this one is about to use a device anyway:
- * a process that has started CUDA cannot fork ranks that use it. Any thread.
+ * Queried once: by a child process, because a process that has started CUDA cannot fork ranks that
+ * use it; with `own`, which means that this process will use a device, without a child. Any thread.
  */
 const struct cuda_survey *tess__cuda_survey(bool own);
 
-/* ---- module.c --------------------------------------------------------------------------------
- */
+/* ---- select.c ----------------------------------------------------------------------------- */
 
 /* The calling thread's device, as CUDA numbers them; -1 before tess_module.device_select. */
 int tess__cuda_selected(void);
-/* As tess_module.device_select. */
+/* As tess_module.device_select, device_reaches. */
 enum tess_status tess__cuda_select(int32_t device);
+bool tess__cuda_reaches(int32_t device, int32_t peer);
+/* TESS_ERR_USAGE, or TESS_ERR_UNSUPPORTED where there is none, for a number that is no device's. */
+enum tess_status tess__cuda_check_device(const struct cuda_survey *survey, int32_t device);
 
-/* ---- usage.c ---------------------------------------------------------------------------------
- */
+/* ---- usage.c ------------------------------------------------------------------------------ */
 
 enum cuda_usage { CUDA_USAGE_CONTEXT, CUDA_USAGE_WORKSPACE, CUDA_USAGE_COMM, CUDA_USAGE_COUNT };
 
-/* Free memory of the calling thread's device, as the driver tells it; 0 where it does not. */
+/* Free memory of the calling thread's device, as the driver reports it; 0 where it does not. */
 uint64_t tess__cuda_free_bytes(void);
 /* Count what `kind` has taken since the free memory was `free_before`: other processes on the
  * device blur it. Any thread. */
 void tess__cuda_usage_took(int device, enum cuda_usage kind, uint64_t free_before);
 void tess__cuda_usage_get(int device, struct tess_device_usage *usage_out);
 
-/* Free memory of a device that this process has no context on yet, by NVML; 0: not told. */
+/* Free memory of a device that this process has no context on yet, by NVML; 0: unknown. */
 uint64_t tess__cuda_free_bytes_before(const char *bus);
 
-/* ---- memory.c --------------------------------------------------------------------------------
- */
+/* ---- error.c --------------------------------------------------------------------------------- */
+
+/* The same error; "not ready", which is none, does not remain for the next launch to report. */
+cudaError_t tess__cuda_polled(cudaError_t error);
+/* Wait until the event is reached: poll for a short while, then sleep. */
+cudaError_t tess__cuda_await(cudaEvent_t event);
+
+/* ---- memory.c ----------------------------------------------------------------------------- */
 
 enum tess_status tess__cuda_memory_open(struct tess_kernel *kernel);
 void tess__cuda_memory_close(struct tess_kernel *kernel);
@@ -65,8 +71,7 @@ enum tess_status tess__cuda_write(struct tess_kernel *kernel, size_t bytes, cons
 enum tess_status tess__cuda_pin(struct tess_kernel *kernel, size_t bytes, void **memory_out);
 void tess__cuda_unpin(struct tess_kernel *kernel, void *memory);
 
-/* ---- queue.c ---------------------------------------------------------------------------------
- */
+/* ---- queue.c ------------------------------------------------------------------------------ */
 
 extern const struct tess_queue_ops tess__cuda_queue;
 
@@ -75,13 +80,8 @@ enum tess_status tess__cuda_queue_open_own(struct tess_kernel *kernel);
 enum tess_status tess__cuda_queue_start(struct tess_kernel *kernel);
 void tess__cuda_queue_stop(struct tess_kernel *kernel);
 void tess__cuda_queue_close_own(struct tess_kernel *kernel);
-/* The same error; "not ready", which is none, does not stay behind for the next launch to tell. */
-cudaError_t tess__cuda_polled(cudaError_t error);
-/* Block until the event has come: a short while awake, then asleep. */
-cudaError_t tess__cuda_await(cudaEvent_t event);
 
-/* ---- graph.c ---------------------------------------------------------------------------------
- */
+/* ---- graph.c ------------------------------------------------------------------------------ */
 
 enum tess_status tess__cuda_graph_begin(struct tess_kernel *kernel);
 enum tess_status tess__cuda_graph_end(struct tess_kernel *kernel, int32_t slot);
@@ -89,19 +89,18 @@ enum tess_status tess__cuda_graph_play(struct tess_kernel *kernel, int32_t slot)
 /* Frees all graphs, and ends a record that was begun. */
 void tess__cuda_graph_close(struct tess_kernel *kernel);
 
-/* ---- range_nvtx.c ----------------------------------------------------------------------------
- */
+/* ---- range_nvtx.c ------------------------------------------------------------------------- */
 
 void tess__cuda_range_begin(const char *name);
 void tess__cuda_range_end(void);
 
-/* ---- cuda.c ----------------------------------------------------------------------------------
- */
+/* ---- cuda.c ------------------------------------------------------------------------------- */
 
 extern const struct tess_kernel_ops tess_kernel_cuda;
 
-/* Open a kernel that was only planned with on the thread's device, on the first one where it has
- * selected none; or say that there is none, and that this is why one cannot ... `what`. */
+/* Open a kernel that only planned until this call on the thread's device, or on the first one where
+ * it has selected none. `what` ("allocate device memory") is for the message where there is no
+ * device. */
 enum tess_status tess__cuda_start(struct tess_kernel *kernel, const char *what);
 
 static inline enum tess_status tess__cuda_need(struct tess_kernel *kernel, const char *what)

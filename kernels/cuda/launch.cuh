@@ -1,11 +1,11 @@
 /*
- * The words that kernels are written in: how they are launched, 16-byte access, conversions, sums
- * over warps and blocks. The same source is compiled by nvcc for the device and, for tests, by a
- * host compiler against the emulator in tests/kernels/emulate; so kernels use these instead of
- * <<<>>>, extern __shared__ and inline assembly. Matrix instructions are in mma.cuh.
+ * The primitives of kernels: launches, 16-byte access, conversions, sums over warps and blocks. The
+ * same source is compiled by nvcc for the device and, for tests, by a host compiler against the
+ * emulator in tests/kernels/emulate; so kernels use these instead of <<<>>>, extern __shared__ and
+ * inline assembly. Matrix instructions are in mma.cuh.
  *
  *   CUDA_LAUNCH(kernel, grid, block, shared_bytes, stream, arguments...)
- *       a cudaError_t; more dynamic shared memory than a block has anyway is asked for by itself
+ *       a cudaError_t; raises the limit of dynamic shared memory where the launch needs more
  *   CUDA_SHARED(type, name)
  *       in a kernel: `type *name` is the block's dynamic shared memory, 128-byte aligned
  *   cuda_copy_async16(shared, global[, valid]), cuda_copy_commit(), cuda_copy_wait<N>()
@@ -15,6 +15,8 @@
  */
 #ifndef KERNELS_CUDA_LAUNCH_CUH
 #define KERNELS_CUDA_LAUNCH_CUH
+
+#include "tessera/tensor.h"
 
 #ifdef __CUDACC__
 #include "cuda/native.cuh"
@@ -101,6 +103,21 @@ static __device__ __forceinline__ void cuda_store_streaming(T *memory, const cud
 static __host__ __device__ __forceinline__ bool cuda_aligned16(const void *memory)
 {
     return (reinterpret_cast<uintptr_t>(memory) & 15u) == 0;
+}
+
+/* ---- element types -------------------------------------------------------------------------- */
+
+template <typename T> struct cuda_type {
+    typedef T type;
+};
+
+/* f(cuda_type<T>()) with the type T of the dtype: f32, bf16 or f16. */
+template <typename F> static inline cudaError_t cuda_by_dtype(enum tess_dtype dtype, F f)
+{
+    return dtype == TESS_F32    ? f(cuda_type<float>())
+           : dtype == TESS_BF16 ? f(cuda_type<__nv_bfloat16>())
+           : dtype == TESS_F16  ? f(cuda_type<__half>())
+                                : cudaErrorInvalidValue;
 }
 
 /* ---- sums over lanes ------------------------------------------------------------------------ */

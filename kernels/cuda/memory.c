@@ -1,7 +1,7 @@
 /*
- * Memory of the device and pinned memory of the host: taking it, knowing it again, and copies
- * between the two. What is a device's is kept in one table of the process, since ranks that are
- * threads ask about each other's.
+ * Memory of the device and pinned memory of the host: allocation, ownership, and copies between the
+ * two. One table of the process lists all device memory, because ranks that are threads look up
+ * each other's.
  */
 #include "cuda/host.h"
 
@@ -26,8 +26,7 @@ static struct {
     size_t count, room;
 } memory = {.lock = PTHREAD_RWLOCK_INITIALIZER};
 
-/* ---- the table -------------------------------------------------------------------------------
- */
+/* ---- the table ---------------------------------------------------------------------------- */
 
 static enum tess_status memory_add(void *start, size_t bytes, void *base, enum memory_kind kind)
 {
@@ -35,7 +34,7 @@ static enum tess_status memory_add(void *start, size_t bytes, void *base, enum m
     pthread_rwlock_wrlock(&memory.lock);
     if (memory.count == memory.room) {
         const size_t room = memory.room > 0 ? 2 * memory.room : 64;
-        struct memory_range *larger = realloc(memory.range, room * sizeof *larger);
+        struct memory_range *larger = realloc(memory.range, room * sizeof(*larger));
         if (larger == NULL) {
             status = TESS_ERR_MEMORY;
         } else {
@@ -93,14 +92,13 @@ bool tess__cuda_owns(const struct tess_kernel *kernel, const void *start)
     return start != NULL && memory_is(start, 1, false);
 }
 
-/* ---- device memory ---------------------------------------------------------------------------
- */
+/* ---- device memory ------------------------------------------------------------------------ */
 
 enum tess_status tess__cuda_alloc(struct tess_kernel *kernel, size_t bytes, void **memory_out)
 {
     TESS_TRY(tess__cuda_need(kernel, "allocate device memory"));
     const cudaStream_t stream = tess__cuda_stream(kernel);
-    const size_t whole = (bytes + TESS_MEMORY_ALIGN - 1) / TESS_MEMORY_ALIGN * TESS_MEMORY_ALIGN;
+    const size_t whole = tess_round_up(bytes, TESS_MEMORY_ALIGN);
     void *base = NULL;
     /* cudaMalloc promises 256 bytes only: one page more, so that pages can be whole. */
     CUDA_TRY(cudaMalloc(&base, whole + TESS_MEMORY_ALIGN));
@@ -113,7 +111,7 @@ enum tess_status tess__cuda_alloc(struct tess_kernel *kernel, size_t bytes, void
                                   ? memory_add(start, whole, base, MEMORY_OWN)
                                   : tess__cuda_fail(error, "filling new device memory with zeros");
     if (status != TESS_OK) {
-        tess__cuda_tell(cudaFree(base), "cudaFree");
+        tess__cuda_log_error(cudaFree(base), "cudaFree");
         return status;
     }
     *memory_out = start;
@@ -127,10 +125,10 @@ void tess__cuda_free(struct tess_kernel *kernel, void *start)
     (void)kernel;
     void *base = memory_remove(start, MEMORY_OWN);
     if (base != NULL)
-        tess__cuda_tell(cudaFree(base), "cudaFree");
+        tess__cuda_log_error(cudaFree(base), "cudaFree");
 }
 
-/* Memory that somebody else took: a communicator. */
+/* Memory that a communicator allocated. */
 enum tess_status tess__cuda_adopt(struct tess_kernel *kernel, void *start, size_t bytes)
 {
     if (bytes == 0)
@@ -153,8 +151,7 @@ void tess__cuda_disown(struct tess_kernel *kernel, void *start, size_t bytes)
         (void)memory_remove(start, MEMORY_ADOPTED);
 }
 
-/* ---- pinned memory ---------------------------------------------------------------------------
- */
+/* ---- pinned memory ------------------------------------------------------------------------ */
 
 enum tess_status tess__cuda_pin(struct tess_kernel *kernel, size_t bytes, void **memory_out)
 {
@@ -170,7 +167,7 @@ enum tess_status tess__cuda_pin(struct tess_kernel *kernel, size_t bytes, void *
     memset(start, 0, room);
     const enum tess_status status = memory_add(start, room, NULL, MEMORY_PINNED);
     if (status != TESS_OK) {
-        tess__cuda_tell(cudaFreeHost(start), "cudaFreeHost");
+        tess__cuda_log_error(cudaFreeHost(start), "cudaFreeHost");
         return status;
     }
     *memory_out = start;
@@ -183,11 +180,10 @@ void tess__cuda_unpin(struct tess_kernel *kernel, void *start)
     if (start == NULL)
         return;
     (void)memory_remove(start, MEMORY_PINNED);
-    tess__cuda_tell(cudaFreeHost(start), "cudaFreeHost");
+    tess__cuda_log_error(cudaFreeHost(start), "cudaFreeHost");
 }
 
-/* ---- between host and device -----------------------------------------------------------------
- */
+/* ---- between host and device -------------------------------------------------------------- */
 
 enum tess_status tess__cuda_memory_open(struct tess_kernel *kernel)
 {
@@ -204,11 +200,11 @@ void tess__cuda_memory_close(struct tess_kernel *kernel)
     struct cuda_state *state = tess__cuda_state(kernel);
     for (int half = 0; half < 2; half++) {
         if (state->bounced[half] != NULL)
-            tess__cuda_tell(cudaEventDestroy(state->bounced[half]), "cudaEventDestroy");
+            tess__cuda_log_error(cudaEventDestroy(state->bounced[half]), "cudaEventDestroy");
         state->bounced[half] = NULL;
     }
     if (state->bounce != NULL)
-        tess__cuda_tell(cudaFreeHost(state->bounce), "cudaFreeHost");
+        tess__cuda_log_error(cudaFreeHost(state->bounce), "cudaFreeHost");
     state->bounce = NULL;
 }
 

@@ -52,7 +52,7 @@ static inline cudaError_t cuda_launch(void (*kernel)(Parameters...), dim3 grid, 
 
 #define CUDA_LAUNCH(...) cuda_launch(__VA_ARGS__)
 
-/* One symbol for all kernels of a file: C++ wants one type of it. */
+/* One symbol for all kernels of a file: C++ requires one type of it. */
 extern __shared__ __align__(128) unsigned char cuda_shared_bytes[];
 #define CUDA_SHARED(type, name) type *const name = reinterpret_cast<type *>(cuda_shared_bytes)
 

@@ -1,7 +1,7 @@
 /*
  * Queues are streams, fences are events. Fences stay true while a graph is recorded (graph.c): then
  * one has two sides. Work of the same graph that follows it becomes an edge of the graph, by
- * `inner`; everybody else sees `event`, which the graph records anew whenever it is played.
+ * `inner`; all other work uses `event`, which the graph records again whenever it is played.
  *
  *     recorded in    followed by                       waits for
  *     no graph       no graph                          event
@@ -11,13 +11,9 @@
  */
 #include "cuda/host.h"
 
-#include "base/clock.h"
-#include "cuda/launch_reduce.h"
+#include "cuda/plain/launch_plain.h"
 
 #include <stdlib.h>
-
-/* As tess_event_wait promises: awake for this long, then asleep. */
-#define QUEUE_AWAKE_S 50e-6
 
 static struct cuda_queue *queue_of(struct tess_queue *queue)
 {
@@ -35,10 +31,10 @@ static bool fence_is_pending(const struct cuda_fence *fence)
     return fence->graph > 0 && fence->graph == fence->owner->graph;
 }
 
-/* ---- opening ---------------------------------------------------------------------------------
- */
+/* ---- opening ------------------------------------------------------------------------------ */
 
-/* What is sent goes before what is computed: its few blocks are soon done, and others wait for it.
+/* Transfers have priority over computation: their few blocks are soon done, and other ranks wait
+ * for them.
  */
 static enum tess_status queue_start(struct cuda_queue *queue, bool sends)
 {
@@ -54,15 +50,15 @@ static void queue_stop(struct cuda_queue *queue)
 {
     if (queue->stream == NULL)
         return;
-    tess__cuda_tell(cudaStreamSynchronize(queue->stream), "closing a queue");
-    tess__cuda_tell(cudaStreamDestroy(queue->stream), "cudaStreamDestroy");
+    tess__cuda_log_error(cudaStreamSynchronize(queue->stream), "closing a queue");
+    tess__cuda_log_error(cudaStreamDestroy(queue->stream), "cudaStreamDestroy");
     queue->stream = NULL;
     queue->queue.native = NULL;
 }
 
 static enum tess_status queue_new(struct tess_kernel *kernel, struct cuda_queue **queue_out)
 {
-    struct cuda_queue *queue = calloc(1, sizeof *queue);
+    struct cuda_queue *queue = calloc(1, sizeof(*queue));
     if (queue == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "kernel cuda: no memory for a queue");
     queue->queue = (struct tess_queue){.ops = &tess__cuda_queue, .kernel = kernel};
@@ -122,16 +118,16 @@ static void fence_close(struct tess_fence *fence)
     if (own == NULL)
         return;
     if (own->event != NULL)
-        tess__cuda_tell(cudaEventDestroy(own->event), "cudaEventDestroy");
+        tess__cuda_log_error(cudaEventDestroy(own->event), "cudaEventDestroy");
     if (own->inner != NULL)
-        tess__cuda_tell(cudaEventDestroy(own->inner), "cudaEventDestroy");
+        tess__cuda_log_error(cudaEventDestroy(own->inner), "cudaEventDestroy");
     free(own);
 }
 
 static enum tess_status fence_open(struct tess_kernel *kernel, struct tess_fence **fence_out)
 {
     TESS_TRY(tess__cuda_need(kernel, "open a fence"));
-    struct cuda_fence *fence = calloc(1, sizeof *fence);
+    struct cuda_fence *fence = calloc(1, sizeof(*fence));
     if (fence == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "kernel cuda: no memory for a fence");
     fence->fence.ops = &tess__cuda_queue;
@@ -147,8 +143,7 @@ static enum tess_status fence_open(struct tess_kernel *kernel, struct tess_fence
     return TESS_OK;
 }
 
-/* ---- order -----------------------------------------------------------------------------------
- */
+/* ---- order -------------------------------------------------------------------------------- */
 
 /* Has the stream joined the graph that its rank is recording? */
 static enum tess_status queue_is_recorded(const struct tess_queue *queue, cudaStream_t stream,
@@ -204,14 +199,6 @@ static enum tess_status queue_follow(struct tess_queue *queue, const struct tess
     return TESS_OK;
 }
 
-cudaError_t tess__cuda_polled(cudaError_t error)
-{
-    if (error != cudaErrorNotReady)
-        return error;
-    const cudaError_t last = cudaGetLastError();
-    return last == cudaSuccess ? cudaErrorNotReady : last;
-}
-
 static enum tess_status fence_reached(const struct tess_fence *fence, bool *reached_out)
 {
     const struct cuda_fence *own = fence_of(fence);
@@ -223,16 +210,6 @@ static enum tess_status fence_reached(const struct tess_fence *fence, bool *reac
         CUDA_TRY(error);
     *reached_out = error == cudaSuccess;
     return TESS_OK;
-}
-
-cudaError_t tess__cuda_await(cudaEvent_t event)
-{
-    const double until_s = tess_clock_s() + QUEUE_AWAKE_S;
-    cudaError_t error;
-    do
-        error = tess__cuda_polled(cudaEventQuery(event));
-    while (error == cudaErrorNotReady && tess_clock_s() < until_s);
-    return error == cudaErrorNotReady ? cudaEventSynchronize(event) : error;
 }
 
 static enum tess_status fence_wait(const struct tess_fence *fence)
@@ -259,8 +236,7 @@ static enum tess_status fence_elapsed(const struct tess_fence *from, const struc
     return TESS_OK;
 }
 
-/* ---- work ------------------------------------------------------------------------------------
- */
+/* ---- work --------------------------------------------------------------------------------- */
 
 static enum tess_status queue_copy(struct tess_queue *queue, size_t bytes, const void *source,
                                    void *target)

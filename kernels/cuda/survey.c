@@ -1,7 +1,7 @@
 /*
- * The machine's devices, asked once. A child process asks, since a process that has started CUDA
- * cannot fork others that use it (CUDA C++ programming guide, "Initialization"), and the launcher
- * forks its ranks after it has asked. Ranks inherit the answer. Nothing here opens a context.
+ * The machine's devices, queried once. A child process queries them, because a process that has
+ * started CUDA cannot fork others that use it (CUDA C++ programming guide, "Initialization"), and
+ * the launcher forks its ranks later. Ranks inherit the result. No context is opened.
  */
 #include "cuda/archs.h"
 #include "cuda/host.h"
@@ -19,12 +19,11 @@
 
 static struct {
     pthread_mutex_t lock;
-    bool asked;
-    struct cuda_survey answer;
+    bool done;
+    struct cuda_survey result;
 } survey = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-/* ---- why there is none -----------------------------------------------------------------------
- */
+/* ---- why there is none -------------------------------------------------------------------- */
 
 static void survey_why_none(char *why, size_t bytes)
 {
@@ -36,7 +35,7 @@ static void survey_why_none(char *why, size_t bytes)
                  visible);
     else
         snprintf(why, bytes,
-                 "the NVIDIA driver finds no GPU: look at nvidia-smi, and in a container hand the "
+                 "the NVIDIA driver finds no GPU: look at nvidia-smi, and in a container pass the "
                  "devices in (docker run --gpus all)");
 }
 
@@ -51,7 +50,7 @@ static void survey_why_driver(int driver, char *why, size_t bytes)
                  "or start the container with --gpus all");
     else
         snprintf(why, bytes,
-                 "the NVIDIA driver is too old: it knows CUDA %d.%d and this build is of CUDA "
+                 "the NVIDIA driver is too old: it supports CUDA %d.%d and this build is of CUDA "
                  "%d.%d: install a newer driver, or build with a toolkit of CUDA %d",
                  driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10,
                  driver / 1000);
@@ -89,10 +88,9 @@ static void survey_why(cudaError_t error, int driver, char *why, size_t bytes)
     }
 }
 
-/* ---- asking ----------------------------------------------------------------------------------
- */
+/* ---- the query ------------------------------------------------------------------------------- */
 
-/* An attribute, 0 where it is not told. */
+/* An attribute, 0 where it is unknown. */
 static double survey_attribute(enum cudaDeviceAttr attribute, int ordinal)
 {
     int value = 0;
@@ -107,8 +105,8 @@ static cudaError_t survey_describe(int ordinal, int driver, struct tess_device_i
     cudaError_t error = cudaGetDeviceProperties(&prop, ordinal);
     if (error != cudaSuccess)
         return error;
-    snprintf(info->name, sizeof info->name, "%.*s", (int)sizeof info->name - 1, prop.name);
-    error = cudaDeviceGetPCIBusId(info->bus, sizeof info->bus, ordinal);
+    snprintf(info->name, sizeof(info->name), "%.*s", (int)sizeof(info->name) - 1, prop.name);
+    error = cudaDeviceGetPCIBusId(info->bus, sizeof(info->bus), ordinal);
     if (error != cudaSuccess)
         return error;
     info->major = prop.major;
@@ -124,20 +122,20 @@ static cudaError_t survey_describe(int ordinal, int driver, struct tess_device_i
     return cudaSuccess;
 }
 
-/* Add a device, or say why it cannot be used. */
+/* Add a device, or keep the reason why it cannot be used. */
 static void survey_consider(struct cuda_survey *found, int ordinal, int driver)
 {
     struct tess_device_info info = {.index = found->count};
     const cudaError_t error = survey_describe(ordinal, driver, &info);
     if (error != cudaSuccess) {
-        survey_why(error, driver, found->why, sizeof found->why);
+        survey_why(error, driver, found->why, sizeof(found->why));
     } else if (info.major < SURVEY_MAJOR_MIN) {
-        snprintf(found->why, sizeof found->why,
+        snprintf(found->why, sizeof(found->why),
                  "GPU %d (%s) has compute capability %d.%d, and %d.0 or newer is needed (A100 and "
                  "later)",
                  ordinal, info.name, info.major, info.minor, SURVEY_MAJOR_MIN);
     } else if (!tess__cuda_runs_on(CUDA_ARCHS, info.major, info.minor)) {
-        snprintf(found->why, sizeof found->why,
+        snprintf(found->why, sizeof(found->why),
                  "GPU %d (%s) has compute capability %d.%d, and this build has code for '%s' only: "
                  "configure with -DTESS_CUDA_ARCHS=%d%d",
                  ordinal, info.name, info.major, info.minor, CUDA_ARCHS, info.major, info.minor);
@@ -162,7 +160,7 @@ static void survey_reach(struct cuda_survey *found)
 }
 
 /* What it met; why is filled where that, or what was found, leaves no device. */
-static cudaError_t survey_ask(struct cuda_survey *found)
+static cudaError_t survey_query(struct cuda_survey *found)
 {
     *found = (struct cuda_survey){0};
     int driver = 0, count = 0;
@@ -171,8 +169,8 @@ static cudaError_t survey_ask(struct cuda_survey *found)
     const cudaError_t error = cudaGetDeviceCount(&count);
     if (error != cudaSuccess || count == 0) {
         survey_why(error != cudaSuccess ? error : cudaErrorNoDevice, driver, found->why,
-                   sizeof found->why);
-        tess__cuda_tell(cudaGetLastError(), "counting devices");
+                   sizeof(found->why));
+        tess__cuda_log_error(cudaGetLastError(), "counting devices");
         return error;
     }
     for (int ordinal = 0; ordinal < count; ordinal++)
@@ -181,22 +179,21 @@ static cudaError_t survey_ask(struct cuda_survey *found)
     return cudaSuccess;
 }
 
-/* ---- by a child ------------------------------------------------------------------------------
- */
+/* ---- by a child --------------------------------------------------------------------------- */
 
 struct survey_report {
     cudaError_t error;
     struct cuda_survey found;
 };
 
-/* The child's life: ask, report, end, without whatever the parent does at its end. */
+/* The child: query, report, end without the exit handlers of the parent. */
 static void survey_be_child(int pipe_fd)
 {
-    struct survey_report *report = calloc(1, sizeof *report);
+    struct survey_report *report = calloc(1, sizeof(*report));
     if (report != NULL) {
-        report->error = survey_ask(&report->found);
+        report->error = survey_query(&report->found);
         const char *at = (const char *)report;
-        for (size_t left = sizeof *report; left > 0;) {
+        for (size_t left = sizeof(*report); left > 0;) {
             const ssize_t sent = write(pipe_fd, at, left);
             if (sent < 0 && errno == EINTR)
                 continue;
@@ -213,7 +210,7 @@ static void survey_be_child(int pipe_fd)
 static bool survey_receive(int pipe_fd, struct survey_report *report)
 {
     char *at = (char *)report;
-    size_t left = sizeof *report;
+    size_t left = sizeof(*report);
     while (left > 0) {
         const ssize_t got = read(pipe_fd, at, left);
         if (got < 0 && errno == EINTR)
@@ -227,7 +224,7 @@ static bool survey_receive(int pipe_fd, struct survey_report *report)
 }
 
 /* False where no child could be had. */
-static bool survey_ask_by_child(struct survey_report *report)
+static bool survey_query_by_child(struct survey_report *report)
 {
     int ends[2];
     if (pipe(ends) != 0)
@@ -253,35 +250,36 @@ static bool survey_ask_by_child(struct survey_report *report)
     if (!received) {
         *report = (struct survey_report){.error = cudaErrorUnknown};
         if (reaped == pid && WIFSIGNALED(ended))
-            snprintf(report->found.why, sizeof report->found.why,
-                     "the NVIDIA driver ended the process that asked it for devices (signal %d): "
+            snprintf(report->found.why, sizeof(report->found.why),
+                     "the process that queried the NVIDIA driver for devices died (signal %d): "
                      "look at nvidia-smi and dmesg",
                      WTERMSIG(ended));
         else
-            snprintf(report->found.why, sizeof report->found.why,
-                     "the process that asked the NVIDIA driver for devices did not answer");
+            snprintf(report->found.why, sizeof(report->found.why),
+                     "the process that queried the NVIDIA driver for devices sent no result");
     }
     return true;
 }
 
 static void survey_take(bool own)
 {
-    struct survey_report *report = own ? NULL : calloc(1, sizeof *report);
-    /* A child of a process that has started CUDA is told so; then asking here costs nothing. */
-    if (report != NULL && survey_ask_by_child(report) &&
+    struct survey_report *report = own ? NULL : calloc(1, sizeof(*report));
+    /* In a child of a process that has started CUDA the query fails; then this process may query.
+     */
+    if (report != NULL && survey_query_by_child(report) &&
         report->error != cudaErrorInitializationError)
-        survey.answer = report->found;
+        survey.result = report->found;
     else
-        (void)survey_ask(&survey.answer);
+        (void)survey_query(&survey.result);
     free(report);
 }
 
 const struct cuda_survey *tess__cuda_survey(bool own)
 {
     pthread_mutex_lock(&survey.lock);
-    if (!survey.asked)
+    if (!survey.done)
         survey_take(own);
-    survey.asked = true;
+    survey.done = true;
     pthread_mutex_unlock(&survey.lock);
-    return &survey.answer;
+    return &survey.result;
 }

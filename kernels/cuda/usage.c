@@ -1,8 +1,7 @@
 /*
- * What the library keeps of a device's memory beside the arena: differences of the free memory that
- * the driver tells, before and after. Before there is a context only NVML knows it, the library
- * that comes with the driver; it is opened here for that one question, by the names of its C
- * interface.
+ * Device memory that the library uses beside the arena: differences of the free memory that the
+ * driver reports before and after. Before there is a context only NVML reports it, the library that
+ * comes with the driver; it is opened here for this one number.
  */
 #include "cuda/host.h"
 
@@ -57,9 +56,9 @@ uint64_t tess__cuda_free_bytes_before(const char *bus)
     uint64_t free_bytes = 0;
     if (init != NULL && stop != NULL && find != NULL && memory != NULL && init() == 0) {
         void *handle = NULL;
-        struct usage_nvml_memory told = {0};
-        if (find(bus, &handle) == 0 && memory(handle, &told) == 0)
-            free_bytes = told.free;
+        struct usage_nvml_memory report = {0};
+        if (find(bus, &handle) == 0 && memory(handle, &report) == 0)
+            free_bytes = report.free;
         (void)stop();
     }
     dlclose(library);

@@ -1,6 +1,6 @@
 /*
- * The protected memory of `guard`: areas that are adopted or allocated, and the count of those who
- * may touch them at the moment. Knows nothing of operations and queues.
+ * The protected memory of `guard`: areas that are adopted or allocated, and the count of operations
+ * and accesses that have them open.
  */
 #include "guard/memory.h"
 

@@ -14,8 +14,8 @@ struct guard_area {
     bool mapped; /* by alloc: unmapped with the area */
 };
 
-/* The lock is for other threads: communicators ask for access, and queues of other ranks reach in,
- * while the rank computes. */
+/* The lock is for other threads: communicators and queues of other ranks open the memory while the
+ * rank computes. */
 struct guard_state {
     pthread_mutex_t lock;
     struct guard_area area[GUARD_AREA_MAX];

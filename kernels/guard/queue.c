@@ -1,18 +1,17 @@
 /*
  * The queues of `guard_queue`, which show on a machine without a GPU whether code orders its work
- * by fences. Operations of kernels compute at once, as in guard, so the kernels' own queue has
- * always done what it was given. Any other queue is lazy: it keeps its work until somebody needs a
- * fence of it, which is as late as a device may be,
+ * by fences. Operations of kernels compute at once, as in guard, so the kernels' own queue is
+ * always empty. Any other queue is lazy: it keeps its work as late as a device may, until
  *
- *   the kernels' queue follows the fence, or the host waits for it, or asks for the second time
- *   another lazy queue, made to run, comes to where it follows the fence
+ *   the kernels' queue follows a fence of it, or the host waits for one, or polls it twice
+ *   another lazy queue runs up to the point where it follows a fence of it
  *
- * so that whoever reads a result without a fence finds what was there before, and whoever
- * overwrites a source too early sees the new values in the result. A full queue runs what it has,
- * as a device also may.
+ * Code that reads a result without a fence finds the former values, and code that overwrites a
+ * source too early finds the new values in the result. A full queue runs its work, as a device also
+ * may.
  *
  * Queues of all ranks in the process may follow each other's fences, and run each other's work: one
- * lock for all of them. Work opens the memory that it touches, whichever rank's it is.
+ * lock for all of them. Work opens the memory that it touches, also that of other ranks.
  */
 #include "guard/queue.h"
 
@@ -33,7 +32,7 @@ struct guard_fence {
     struct guard_queue *queue; /* NULL: never recorded, or by a queue that had done everything */
     uint64_t position;         /* in that queue: pieces of work up to the record, itself included */
     double reached_s;
-    bool asked; /* by reached(), since the record */
+    bool polled; /* by reached(), since the record */
     struct guard_fence *next_closed;
 };
 
@@ -161,9 +160,9 @@ static void queue_unlock(void)
 static enum tess_status queue_new(struct tess_kernel *kernel, bool lazy,
                                   struct tess_queue **queue_out)
 {
-    struct guard_queue *queue = calloc(1, sizeof *queue);
+    struct guard_queue *queue = calloc(1, sizeof(*queue));
     if (queue != NULL && lazy)
-        queue->item = calloc(QUEUE_ROOM, sizeof *queue->item);
+        queue->item = calloc(QUEUE_ROOM, sizeof(*queue->item));
     if (queue == NULL || (lazy && queue->item == NULL)) {
         free(queue);
         TESS_FAIL(TESS_ERR_MEMORY, "kernel %s: cannot allocate a queue", kernel->ops->name);
@@ -215,7 +214,7 @@ static void queue_close(struct tess_queue *closing)
 
 static enum tess_status queue_fence_open(struct tess_kernel *kernel, struct tess_fence **fence_out)
 {
-    struct guard_fence *fence = calloc(1, sizeof *fence);
+    struct guard_fence *fence = calloc(1, sizeof(*fence));
     if (fence == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "kernel %s: cannot allocate a fence", kernel->ops->name);
     fence->fence.ops = &tess__guard_queue_ops;
@@ -245,7 +244,7 @@ static enum tess_status queue_record(struct tess_queue *recorded, struct tess_fe
     item->fence = fence;
     fence->queue = queue;
     fence->position = queue->given + 1;
-    fence->asked = false;
+    fence->polled = false;
     queue_given(queue, item);
     queue_unlock();
     return TESS_OK;
@@ -268,15 +267,15 @@ static enum tess_status queue_follow(struct tess_queue *following, const struct 
     return TESS_OK;
 }
 
-/* Asked once, the device is not so far yet; whoever asks again waits for it. */
+/* The first poll returns false; the second one runs the queue up to the fence. */
 static enum tess_status queue_reached(const struct tess_fence *at, bool *reached_out)
 {
     struct guard_fence *fence = (struct guard_fence *)(uintptr_t)at;
     queue_lock();
-    if (fence->queue != NULL && fence->asked)
+    if (fence->queue != NULL && fence->polled)
         queue_run(fence->queue, fence->position);
     *reached_out = fence->queue == NULL || fence->queue->done >= fence->position;
-    fence->asked = true;
+    fence->polled = true;
     queue_unlock();
     return TESS_OK;
 }
@@ -343,8 +342,8 @@ static enum tess_status queue_reduce(struct tess_queue *given, enum tess_dtype d
     item->n = n;
     item->m = m;
     item->count = count;
-    memcpy(item->source, source, (size_t)n * sizeof *source);
-    memcpy(item->target, target, (size_t)m * sizeof *target);
+    memcpy(item->source, source, (size_t)n * sizeof(*source));
+    memcpy(item->target, target, (size_t)m * sizeof(*target));
     queue_given(queue, item);
     queue_unlock();
     return TESS_OK;
@@ -392,7 +391,7 @@ enum tess_status tess__guard_queue_open(struct tess_kernel *kernel)
     return TESS_OK;
 }
 
-/* Run everything that anybody's queue has: memory is about to go. */
+/* Run the work of all queues, before memory is freed. */
 static void queue_run_all(void)
 {
     for (struct guard_queue *queue = guard_queues.open; queue != NULL; queue = queue->next)
@@ -411,11 +410,6 @@ void tess__guard_queue_close(struct tess_kernel *kernel)
     queue_unlock();
     queue_close(kernel->queue);
     tess__guard_close(kernel);
-}
-
-void tess__guard_queue_access(struct tess_kernel *kernel, bool on)
-{
-    (void)kernel, (void)on; /* far memory stays closed to the host */
 }
 
 void tess__guard_queue_disown(struct tess_kernel *kernel, void *memory, size_t bytes)

@@ -176,8 +176,7 @@ enum tess_status tess__ref_attention_backward(struct tess_op *op, const void *q,
     return TESS_OK;
 }
 
-/* ---- one position, without scratch: scores are computed again where they are needed ------------
- */
+/* ---- one position, without scratch: scores are computed again where they are needed ------- */
 
 static int64_t attention_chunk(int64_t first, int64_t count)
 {

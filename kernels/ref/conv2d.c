@@ -92,7 +92,7 @@ static void conv_forward_image(const struct tess_op_desc *d, const float *x, con
                 struct conv_run run = conv_run(d, p / n.out_width, p % n.out_width, ky);
                 ref_dot(lane, x + run.x, w + o * w_channel + run.w, run.count);
             }
-            float sum = ref_lane_sum(lane) + (bias ? bias[o] : 0.0f);
+            float sum = ref_lane_sum(lane) + (bias != NULL ? bias[o] : 0.0f);
             y[p * d->out + o] = d->relu && sum < 0 ? 0.0f : sum;
         }
     }
@@ -105,7 +105,7 @@ enum tess_status tess__ref_conv2d_forward(struct tess_op *op, const void *x, con
     struct conv_scratch s = conv_layout(d, op->scratch);
     struct conv_size n = conv_size(d);
     const float *w32 = ref_read(d->dtype, w, 0, n.w_count, s.w);
-    const float *bias32 = bias ? ref_read(d->dtype, bias, 0, d->out, s.bias) : NULL;
+    const float *bias32 = bias != NULL ? ref_read(d->dtype, bias, 0, d->out, s.bias) : NULL;
     for (int64_t b = 0; b < d->rows; b++) {
         const float *x32 = ref_read(d->dtype, x, b * n.x_count, n.x_count, s.x);
         float *y32 = ref_target(d->dtype, y, b * n.y_count, s.y);
@@ -152,7 +152,7 @@ static void conv_weight_image(const struct tess_op_desc *d, const float *x, cons
             for (int64_t o = 0; o < d->out; o++)
                 ref_axpy(dw + o * w_channel + run.w, dy[p * d->out + o], x + run.x, run.count);
         }
-        if (dbias)
+        if (dbias != NULL)
             ref_axpy(dbias, 1.0f, dy + p * d->out, d->out);
     }
 }
@@ -165,12 +165,12 @@ enum tess_status tess__ref_conv2d_backward_weight(struct tess_op *op, const void
     struct conv_size n = conv_size(d);
     struct tess_fold fold_w, fold_bias;
     tess__fold_init(&fold_w, n.w_count, dw, s.fold_w);
-    tess__fold_init(&fold_bias, dbias ? d->out : 0, dbias, s.fold_bias);
+    tess__fold_init(&fold_bias, dbias != NULL ? d->out : 0, dbias, s.fold_bias);
     for (int64_t leaf = 0; leaf < d->rows / d->leaf_rows; leaf++) {
         float *dw_leaf = tess__fold_leaf(&fold_w);
-        float *dbias_leaf = dbias ? tess__fold_leaf(&fold_bias) : NULL;
+        float *dbias_leaf = dbias != NULL ? tess__fold_leaf(&fold_bias) : NULL;
         memset(dw_leaf, 0, (size_t)n.w_count * sizeof(float));
-        if (dbias_leaf)
+        if (dbias_leaf != NULL)
             memset(dbias_leaf, 0, (size_t)d->out * sizeof(float));
         for (int64_t b = leaf * d->leaf_rows; b < (leaf + 1) * d->leaf_rows; b++) {
             const float *x32 = ref_read(d->dtype, x, b * n.x_count, n.x_count, s.x);
@@ -181,7 +181,7 @@ enum tess_status tess__ref_conv2d_backward_weight(struct tess_op *op, const void
         tess__fold_push(&fold_bias);
     }
     tess__fold_finish(&fold_w);
-    if (dbias)
+    if (dbias != NULL)
         tess__fold_finish(&fold_bias);
     return TESS_OK;
 }

@@ -37,11 +37,11 @@ size_t tess__ref_embedding_scratch(const struct tess_op_desc *desc)
     return embedding_layout(desc, NULL).bytes;
 }
 
-/* The row of the table that row i asks for, or -1. */
+/* The row of the table for row i, or -1. */
 static int64_t embedding_index(const struct tess_op_desc *d, const int32_t *token, int64_t first,
                                int64_t i)
 {
-    int64_t index = (token ? (int64_t)token[i] : i % d->length) - first;
+    int64_t index = (token != NULL ? (int64_t)token[i] : i % d->length) - first;
     return index >= 0 && index < d->in ? index : -1;
 }
 
@@ -55,10 +55,11 @@ enum tess_status tess__ref_embedding_forward(struct tess_op *op, const int32_t *
         int64_t index = embedding_index(d, token, first, i);
         const float *table32 =
             index < 0 ? NULL : ref_read(d->dtype, table, index * d->out, d->out, s.table);
-        const float *add32 = add ? ref_read(d->dtype, add, i * d->out, d->out, s.add) : NULL;
+        const float *add32 =
+            add != NULL ? ref_read(d->dtype, add, i * d->out, d->out, s.add) : NULL;
         float *y32 = ref_target(d->dtype, y, i * d->out, s.y);
         for (int64_t c = 0; c < d->out; c++)
-            y32[c] = (table32 ? table32[c] : 0.0f) + (add32 ? add32[c] : 0.0f);
+            y32[c] = (table32 != NULL ? table32[c] : 0.0f) + (add32 != NULL ? add32[c] : 0.0f);
         ref_write(d->dtype, y, i * d->out, d->out, y32);
     }
     return TESS_OK;

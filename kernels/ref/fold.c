@@ -1,6 +1,6 @@
 /*
- * The tree over leaves as a stack of waiting subtrees; the picture is in fold.h. Where leaves come
- * from and what they mean is the caller's business.
+ * The tree over leaves as a stack of waiting subtrees; the picture is in fold.h. The caller defines
+ * the leaves.
  */
 #include "ref/fold.h"
 

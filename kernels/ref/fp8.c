@@ -31,7 +31,7 @@ static enum tess_fp8_format fp8_format(enum ref_fp8_operand operand)
 enum tess_status tess__ref_fp8_open(struct tess_op *op)
 {
     op->data = calloc(1, sizeof(struct fp8_data));
-    if (!op->data)
+    if (op->data == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for the scales of a linear layer");
     return TESS_OK;
 }

@@ -77,8 +77,7 @@ static inline int32_t tess__fp8_exponent(enum tess_fp8_format format, float grea
     return exponent < -126 ? -126 : exponent > 126 ? 126 : exponent;
 }
 
-/* ---- of an open operation: fp8.c ---------------------------------------------------------------
- */
+/* ---- of an open operation: fp8.c ---------------------------------------------------------- */
 
 /* Each with a history of its own: x and dy come to two slots. */
 enum ref_fp8_operand {

@@ -3,6 +3,7 @@
 #include "ref/fp8.h"
 #include "ref/slots.h"
 #include "ref/stage.h"
+#include "tessera/check.h"
 
 #include <string.h>
 
@@ -39,8 +40,8 @@ size_t tess__ref_linear_scratch(const struct tess_op_desc *desc)
 }
 
 /*
- * Elements first ... first + count of an operand in f32, through 8 bits where the operation wants
- * that; then `copy` is not NULL, since there is no such operation in f32.
+ * Elements first ... first + count of an operand in f32, through 8 bits where desc.fp8 is set; then
+ * `copy` is not NULL, since there is no such operation in f32.
  */
 static const float *linear_read(struct tess_op *op, enum ref_fp8_operand operand,
                                 const void *source, int64_t first, int64_t count, float *copy)
@@ -66,7 +67,7 @@ static void linear_forward_leaf(const struct tess_op_desc *d, const float *x, co
         for (int64_t b = 0; b < d->leaf_rows; b++) {
             float lane[REF_LANES] = {0};
             ref_dot(lane, x + b * d->in, w + o * d->in, d->in);
-            float sum = ref_lane_sum(lane) + (bias ? bias[o] : 0.0f);
+            float sum = ref_lane_sum(lane) + (bias != NULL ? bias[o] : 0.0f);
             y[b * d->out + o] = d->relu && sum < 0 ? 0.0f : sum;
         }
     }
@@ -78,7 +79,7 @@ enum tess_status tess__ref_linear_forward(struct tess_op *op, const void *x, con
     const struct tess_op_desc *d = &op->desc;
     struct linear_scratch s = linear_layout(d, op->scratch);
     const float *w32 = linear_read(op, REF_FP8_W, w, 0, d->out * d->in, s.w);
-    const float *bias32 = bias ? ref_read(d->dtype, bias, 0, d->out, s.bias) : NULL;
+    const float *bias32 = bias != NULL ? ref_read(d->dtype, bias, 0, d->out, s.bias) : NULL;
     int64_t x_count = d->leaf_rows * d->in, y_count = d->leaf_rows * d->out;
     linear_begin(op, REF_FP8_X, x, d->in);
     for (int64_t leaf = 0; leaf < d->rows / d->leaf_rows; leaf++) {
@@ -136,13 +137,14 @@ enum tess_status tess__ref_linear_backward_weight(struct tess_op *op, const void
     int64_t x_count = d->leaf_rows * d->in, y_count = d->leaf_rows * d->out;
     struct tess_fold fold_w, fold_bias;
     tess__fold_init(&fold_w, d->out * d->in, d->add_grad ? s.sum_w : dw, s.fold_w);
-    tess__fold_init(&fold_bias, dbias ? d->out : 0, d->add_grad ? s.sum_bias : dbias, s.fold_bias);
+    tess__fold_init(&fold_bias, dbias != NULL ? d->out : 0, d->add_grad ? s.sum_bias : dbias,
+                    s.fold_bias);
     linear_begin(op, REF_FP8_X_WEIGHT, x, d->in);
     linear_begin(op, REF_FP8_DY_WEIGHT, dy, d->out);
     for (int64_t leaf = 0; leaf < d->rows / d->leaf_rows; leaf++) {
         const float *x32 = linear_read(op, REF_FP8_X_WEIGHT, x, leaf * x_count, x_count, s.x);
         const float *dy32 = ref_read(d->dtype, dy, leaf * y_count, y_count, s.y);
-        if (dbias)
+        if (dbias != NULL)
             linear_bias_leaf(d, dy32, tess__fold_leaf(&fold_bias));
         if (d->fp8 != TESS_FP8_OFF) /* the bias's gradient is of dy as it is */
             tess__ref_fp8_narrow(op, REF_FP8_DY_WEIGHT, s.y, y_count);
@@ -151,11 +153,28 @@ enum tess_status tess__ref_linear_backward_weight(struct tess_op *op, const void
         tess__fold_push(&fold_bias);
     }
     tess__fold_finish(&fold_w);
-    if (dbias)
+    if (dbias != NULL)
         tess__fold_finish(&fold_bias);
     if (d->add_grad)
         ref_axpy(dw, 1.0f, s.sum_w, d->out * d->in);
-    if (d->add_grad && dbias)
+    if (d->add_grad && dbias != NULL)
         ref_axpy(dbias, 1.0f, s.sum_bias, d->out);
+    return TESS_OK;
+}
+
+/* The two steps, each by the kernel's own slot: another backend's, where the operation is its. */
+enum tess_status tess__ref_linear_forward_gelu(struct tess_op *op, const void *x, const void *w,
+                                               const void *bias, void *before, void *y)
+{
+    TESS_TRY(op->kernel->ops->linear_forward(op, x, w, bias, before));
+    tess_gelu_forward(op->kernel, op->desc.dtype, op->desc.rows * op->desc.out, before, y);
+    return TESS_OK;
+}
+
+enum tess_status tess__ref_linear_backward_data_gelu(struct tess_op *op, const void *dy,
+                                                     const void *w, const void *before, void *dx)
+{
+    TESS_TRY(op->kernel->ops->linear_backward_data(op, dy, w, dx));
+    tess_gelu_backward(op->kernel, op->desc.dtype, op->desc.rows * op->desc.in, before, dx, dx);
     return TESS_OK;
 }

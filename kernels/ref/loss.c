@@ -23,7 +23,7 @@ static void loss_padding(enum tess_dtype dtype, int64_t first, int64_t classes, 
 {
     *loss = 0;
     *correct = 0;
-    for (int64_t c = 0; dlogits && c < classes; c++)
+    for (int64_t c = 0; dlogits != NULL && c < classes; c++)
         loss_store(dtype, dlogits, first + c, 0);
 }
 
@@ -47,7 +47,7 @@ void tess__ref_softmax_xent(struct tess_kernel *kernel, enum tess_dtype dtype, i
             sum += exp(loss_logit(dtype, logits, first + c) - max);
         loss[b] = (float)(log(sum) - (loss_logit(dtype, logits, first + label[b]) - max));
         correct[b] = best == label[b];
-        for (int64_t c = 0; dlogits && c < classes; c++) {
+        for (int64_t c = 0; dlogits != NULL && c < classes; c++) {
             double softmax = exp(loss_logit(dtype, logits, first + c) - max) / sum;
             loss_store(dtype, dlogits, first + c, (double)scale * (softmax - (c == label[b])));
         }

@@ -1,7 +1,7 @@
 /*
- * The backend `ref`: every operation in plain C, leaf by leaf. It is the yardstick of the others,
+ * The backend `ref`: every operation in plain C, leaf by leaf. It is the reference for the others,
  * and they may delegate to its slots: a slot of a prepared operation uses desc and scratch of its
- * op and nothing else, provided that scratch holds what tess_kernel_ref.op_needs says. It never
+ * op and nothing else, provided that scratch has the size of tess_kernel_ref.op_needs. It never
  * touches packed, the tokens or, but for fp8, data: that is for operations that ref has opened.
  *
  * cast, accumulate, dropout, square_sum, update, lamb_direction and embedding_backward promise

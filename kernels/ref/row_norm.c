@@ -48,7 +48,7 @@ static const float *row_summed(const struct tess_op_desc *d, const void *x, cons
 {
     int64_t first = row * d->in;
     const float *x32 = ref_read(d->dtype, x, first, d->in, s->x);
-    if (!add)
+    if (add == NULL)
         return x32;
     const float *add32 = ref_read(d->dtype, add, first, d->in, s->add);
     float *sum32 = ref_target(d->dtype, sum, first, s->y);
@@ -85,7 +85,8 @@ enum tess_status tess__ref_norm_forward(struct tess_op *op, const void *x, const
         if (!d->rms)
             mean[row] = centre;
         for (int64_t c = 0; c < d->in; c++)
-            y32[c] = (x32[c] - centre) * rstd[row] * gamma32[c] + (beta32 ? beta32[c] : 0.0f);
+            y32[c] =
+                (x32[c] - centre) * rstd[row] * gamma32[c] + (beta32 != NULL ? beta32[c] : 0.0f);
         ref_write(d->dtype, y, row * d->in, d->in, y32);
     }
     return TESS_OK;
@@ -114,7 +115,7 @@ static void row_backward(const struct tess_op_desc *d, const float *x, const flo
     product /= (double)d->in;
     for (int64_t c = 0; c < d->in; c++) {
         double x_hat = (double)((x[c] - mean) * rstd), g = (double)gamma[c] * (double)dy[c];
-        double more = add ? (double)add[c] : 0.0;
+        double more = add != NULL ? (double)add[c] : 0.0;
         dx[c] = (float)((double)rstd * (g - sum - x_hat * product) + more);
     }
 }
@@ -136,7 +137,7 @@ enum tess_status tess__ref_norm_backward(struct tess_op *op, const void *x, cons
         for (int64_t row = first; row < first + d->leaf_rows; row++) {
             const float *x32 = ref_read(d->dtype, x, row * n, n, s.x);
             const float *dy32 = ref_read(d->dtype, dy, row * n, n, s.dy);
-            const float *add32 = add ? ref_read(d->dtype, add, row * n, n, s.add) : NULL;
+            const float *add32 = add != NULL ? ref_read(d->dtype, add, row * n, n, s.add) : NULL;
             float *dx32 = ref_target(d->dtype, dx, row * n, s.y);
             row_backward(d, x32, dy32, gamma32, d->rms ? 0.0f : mean[row], rstd[row], add32, dx32,
                          &s);
@@ -146,7 +147,7 @@ enum tess_status tess__ref_norm_backward(struct tess_op *op, const void *x, cons
         for (int64_t c = 0; c < n; c++)
             leaf_gamma[c] = (float)s.sum_gamma[c];
         float *leaf_beta = d->rms ? NULL : tess__fold_leaf(&fold_beta);
-        for (int64_t c = 0; leaf_beta && c < n; c++)
+        for (int64_t c = 0; leaf_beta != NULL && c < n; c++)
             leaf_beta[c] = (float)s.sum_beta[c];
         tess__fold_push(&fold_gamma);
         tess__fold_push(&fold_beta);

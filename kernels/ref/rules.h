@@ -210,6 +210,9 @@ static inline void tess__rule_apply(const struct tess_update *u)
         case TESS_UPDATE_AVERAGE:
             tess__rule_average(u, begin, end);
             break;
+        case TESS_UPDATE_OWN:
+            u->loop(u, begin, end);
+            break;
         }
         if (u->param_low)
             tess__rule_copy_low(u, begin, end);

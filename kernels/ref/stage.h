@@ -23,7 +23,7 @@ struct ref_scratch {
 static inline void *ref_take(struct ref_scratch *scratch, size_t bytes)
 {
     char *piece = scratch->base ? scratch->base + scratch->used : NULL;
-    scratch->used += (bytes + 63) / 64 * 64;
+    scratch->used += tess_round_up(bytes, 64);
     return piece;
 }
 

@@ -17,3 +17,10 @@ void tess__ref_lamb_direction(struct tess_kernel *kernel, const struct tess_upda
     if (tess__rule_resolve(update, &resolved))
         tess__rule_lamb_direction(&resolved, 0, resolved.count);
 }
+
+void tess__ref_update_all(struct tess_kernel *kernel, const struct tess_update *update,
+                          int32_t count)
+{
+    for (int32_t i = 0; i < count; i++)
+        tess_update(kernel, &update[i]);
+}

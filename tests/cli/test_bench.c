@@ -24,8 +24,7 @@ static struct spawn spawn;
 static json_t *line[LINES_MAX];
 static int lines;
 
-/* ---- lines -----------------------------------------------------------------------------------
- */
+/* ---- lines ----------------------------------------------------------------------------------- */
 
 static void drop_lines(void)
 {
@@ -112,8 +111,7 @@ static void check_columns(void)
     }
 }
 
-/* ---- bench gpu: what follows from what -------------------------------------------------------
- */
+/* ---- bench gpu: what follows from what ------------------------------------------------------- */
 
 /* Is it a line with a rate? */
 static bool is_row(const json_t *of)
@@ -224,8 +222,7 @@ static void check_ceilings(double array_bytes)
     }
 }
 
-/* ---- bench gpu: amounts ----------------------------------------------------------------------
- */
+/* ---- bench gpu: amounts ---------------------------------------------------------------------- */
 
 /*
  * A small model of 64 channels, 256 inside, 512 classes in bf16; arrays of 65536 bytes are 512 rows
@@ -348,8 +345,7 @@ static void case_parts(void **state)
     assert_int_equal(lines, 2 + 5);
 }
 
-/* ---- bench gpu on devices --------------------------------------------------------------------
- */
+/* ---- bench gpu on devices -------------------------------------------------------------------- */
 
 /* The stand-in calls its devices H200; its kernels are ref's and have no queue. */
 static void case_device(void **state)
@@ -383,8 +379,7 @@ static void case_device(void **state)
     setenv("STANDIN_DEVICES", "0", 1);
 }
 
-/* ---- bench gpu: a choice of products ---------------------------------------------------------
- */
+/* ---- bench gpu: a choice of products --------------------------------------------------------- */
 
 static int compare(const void *a, const void *b)
 {
@@ -427,11 +422,24 @@ static void check_plans(void)
     assert_true(number(end, "goals") == PLANS + 1 && number(end, "met") == met);
 }
 
-/*
- * What the stand-in was not told to choose it computes five times. Other work on the machine makes
- * single rows slower; that it hides 2 of 5 in the middle one of all, or in the best of a type, is
- * not to be expected.
- */
+/* What the stand-in takes at least for a product that was not chosen: STANDIN_DETOUR_S. */
+#define DETOUR_S 2e-3
+
+/* Rows of products that were not chosen, of the part and type, have waited; a faster row belongs to
+ * the other kernel. */
+static void check_detours(const char *part, const char *type)
+{
+    int count = 0;
+
+    for (int i = 0; i < lines; i++) {
+        if (!is_row(line[i]) || !is(line[i], "part", part) || !is(line[i], "type", type))
+            continue;
+        assert_true(number(line[i], "least_s") >= DETOUR_S);
+        count++;
+    }
+    assert_true(count > 0);
+}
+
 static void case_choices(void **state)
 {
     static const char *const memory[] = {NULL, "STANDIN_FAR"};
@@ -445,13 +453,13 @@ static void case_choices(void **state)
         bench("bench gpu --device cuda --model small --bytes 64Ki --quick --part plans");
         check_rows(1e12);
         check_plans();
-        assert_true(number(found("plans median", "plan: median", 0), "share") < 0.5);
+        check_detours("plans", "bf16");
         assert_non_null(strstr(spawn.out, "the median of 19 products reaches"));
     }
     unsetenv("STANDIN_FAR");
     bench("bench gpu --device cuda --model small --bytes 64Ki --quick --part matmul");
     check_rows(1e12);
-    assert_true(best("matmul", NULL, "tf32", 0) > 2 * best("matmul", NULL, "f32", 0));
+    check_detours("matmul", "f32");
     for (int i = 0; i < lines; i++)
         if (is_row(line[i]) && is(line[i], "type", "tf32"))
             assert_true(number(line[i], "ceiling_per_s") == 494.7e12);
@@ -467,8 +475,7 @@ static void case_choices(void **state)
     assert_null(strstr(spawn.out, "tf32"));
 }
 
-/* ---- bench comm ------------------------------------------------------------------------------
- */
+/* ---- bench comm ------------------------------------------------------------------------------ */
 
 static void case_comm(void **state)
 {
@@ -502,8 +509,7 @@ static void case_comm(void **state)
     }
 }
 
-/* ---- what is refused -------------------------------------------------------------------------
- */
+/* ---- what is refused ------------------------------------------------------------------------- */
 
 static void case_refused(void **state)
 {

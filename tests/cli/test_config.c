@@ -2,7 +2,7 @@
  * The configuration: order of sources, choice of parts, defaults that depend on one another, and
  * the grid check, which is compared with the sums it is about.
  */
-#include "core/config.h"
+#include "config/config.h"
 
 #include "base/options.h"
 #include "tessera/log.h"

@@ -2,14 +2,15 @@
  * A rank that is killed, in every phase of a step: the launcher names the rank, the signal and what
  * the rank was doing, the others end in time, nothing is left. The moment is chosen exactly by a
  * strategy of our own, "fragile", which is ddp (on a mesh fsdp) with a SIGKILL in one of its hooks;
- * like an outsider's strategy it is registered and run through tess_main. And a rank that stops and
- * does not die: the others' time is up, and they name it.
+ * the test registers it and runs the program's main function. And a rank that stops and does not
+ * die: the time limit of the others passes, and their message names it.
  */
 #include "cli/spawn.h"
 
 #include "base/clock.h"
 #include "tessera/check.h"
-#include "tessera/tessera.h"
+#include "tessera/registry.h"
+#include "text/command.h"
 
 #include <setjmp.h>
 #include <signal.h>
@@ -38,7 +39,7 @@ enum moment {
     AT_STOP
 };
 
-/* Of the child that runs tess_main, and of the ranks it forks. */
+/* Of the child that runs tess__main, and of the ranks it forks. */
 static enum moment moment;
 static struct tess_strategy_ops fragile;
 static const char *base_name = "ddp";
@@ -129,7 +130,7 @@ static int fragile_main(int argc, char **argv)
     fragile.params_refresh = fragile_params_refresh;
     if (tess_registry_add_strategy(&fragile) != TESS_OK)
         return 99;
-    return tess_main(argc, argv);
+    return tess__main(argc, argv);
 }
 
 /* Run until the rank is gone: it is named, how it went and what it was doing, once, in time. */
@@ -361,7 +362,7 @@ static int limited_main(int argc, char **argv)
 {
     const struct rlimit limit = {1024, 1024};
 
-    return setrlimit(RLIMIT_FSIZE, &limit) != 0 ? 1 : tess_main(argc, argv);
+    return setrlimit(RLIMIT_FSIZE, &limit) != 0 ? 1 : tess__main(argc, argv);
 }
 
 /* Memory that ranks share counts as a file: the limit is an error with the way out, no signal. */

@@ -147,7 +147,7 @@ static void case_connect(void **state)
     assert_int_equal(spawn_words(&spawn, RUN "--strategy dp --ranks 4"), 0);
     assert_int_equal(spawn_words(&spawn, RUN "--strategy ddp --ranks 4 --comm local"), 0);
     assert_int_equal(spawn_count(spawn.out, "(a thread)"), 4);
-    complained(RUN "--strategy ddp --ranks 8 --comm nccl", 2, "wants a device for each rank");
+    complained(RUN "--strategy ddp --ranks 8 --comm nccl", 2, "needs a device for each rank");
 }
 
 static void case_missing(void **state)

@@ -153,7 +153,7 @@ static void case_refused(void **state)
         const char *words, *phrase;
         int status;
     } wrong[] = {
-        {"generate", "wants a run", 2},
+        {"generate", "needs a run", 2},
         {"generate out0 out1", "one word too many", 2},
         {"generate out0 --tokns 3", "did you mean 'tokens'", 2},
         {"generate out0 --temperature -1", "temperature", 2},
@@ -169,7 +169,7 @@ static void case_refused(void **state)
         {"generate nowhere", "cannot read nowhere/metrics.jsonl", 1},
         {"generate out0/weights.safetensors", "need --config FILE.yaml", 1},
         {"generate out0/weights.safetensors --config nowhere.yaml", "nowhere.yaml", 2},
-        {"generate wide/weights.safetensors --config wide.yaml", "knows 300 tokens of a tokenizer",
+        {"generate wide/weights.safetensors --config wide.yaml", "has 300 tokens of a tokenizer",
          2},
         {"generate text.txt --config run.yaml", "not a safetensors file", 1},
         {"generate unsaved", "unsaved/weights.safetensors is not there", 1},

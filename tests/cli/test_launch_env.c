@@ -4,8 +4,8 @@
  * of them is left in shared memory.
  */
 #include "base/clock.h"
-#include "cli/launch_env.h"
 #include "cli/spawn.h"
+#include "job/launch_env.h"
 #include "tessera/check.h"
 #include "tessera/log.h"
 
@@ -235,8 +235,7 @@ static void case_root_fails(void **state)
     job_free(outcome);
 }
 
-/* ---- the program ------------------------------------------------------------------------------
- */
+/* ---- the program ----------------------------------------------------------------------------- */
 
 static void case_refused(void **state)
 {
@@ -250,10 +249,10 @@ static void case_refused(void **state)
          "MASTER_ADDR is not set"},
         {{{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", "9"}},
          "train --data synthetic --steps 1 --strategy ddp --device cpu --comm local",
-         "torchrun has started 2 processes, and --comm local wants ranks that share memory"},
+         "torchrun has started 2 processes, and --comm local needs ranks that share memory"},
         {{{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", "9"}},
          "train --data synthetic --steps 1 --strategy dp --device cpu",
-         "torchrun has started 2 processes, and this strategy wants ranks that share memory"},
+         "torchrun has started 2 processes, and this strategy needs ranks that share memory"},
         {{{NULL, NULL}},
          "train --data synthetic --steps 1 --strategy ddp --device cpu --ranks 2 --comm mpi",
          "--comm mpi is for ranks that mpirun has started"},

@@ -72,10 +72,10 @@ refused()
     grep -aq -- "$says" "$scratch/out" || complain "$*: it does not say '$says'"
 }
 refused 'give --reduce fast' --comm.mpi.native
-refused 'these ranks talk by --comm tcp' --comm tcp --reduce fast --comm.mpi.native
-refused 'wants ranks that share memory' --comm local
+refused 'these ranks use --comm tcp' --comm tcp --reduce fast --comm.mpi.native
+refused 'needs ranks that share memory' --comm local
 other=$([ "$library" = mpich ] && echo openmpi || echo mpich)
-refused 'MPI knows of 1\|is not installed' --comm mpi --comm.mpi.library "$other"
+refused 'MPI has 1\|is not installed' --comm mpi --comm.mpi.library "$other"
 
 # ---- orders of ranks in the bench ----
 run 4 bench comm --sizes 4Ki --rank-orders 'natural;interleaved;3,1,2,0' || complain "bench comm"

@@ -86,7 +86,9 @@ static int32_t net_port(void)
     return ntohs(name.sin_port);
 }
 
-static void net_start_placed(struct spawn *spawn, int32_t ranks, const char *words)
+/* As torchrun does it. The last rank gets words of its own. */
+static void net_start_unlike(struct spawn *spawn, int32_t ranks, const char *words,
+                             const char *last_words)
 {
     static const char *const names[] = {"MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK",
                                         "LOCAL_RANK"};
@@ -100,13 +102,18 @@ static void net_start_placed(struct spawn *spawn, int32_t ranks, const char *wor
         snprintf(rank, sizeof rank, "%d", (int)r);
         setenv("RANK", rank, 1);
         setenv("LOCAL_RANK", rank, 1);
-        net_start(&spawn[r], words);
+        net_start(&spawn[r], r == ranks - 1 ? last_words : words);
     }
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         unsetenv(names[i]);
 }
 
-/* As torchrun does it: one program for each rank, on the host, without --comm. */
+static void net_start_placed(struct spawn *spawn, int32_t ranks, const char *words)
+{
+    net_start_unlike(spawn, ranks, words, words);
+}
+
+/* One program for each rank, on the host, without --comm. */
 static void case_placed(void **state)
 {
     static const char *const strategies[] = {"ddp", "fsdp"};
@@ -127,6 +134,34 @@ static void case_placed(void **state)
                 fail_msg("rank %d: %s", (int)r, spawn[r].err);
         net_hash(&spawn[0], placed);
         assert_string_equal(local, placed);
+    }
+}
+
+/* Every rank ends with the option, and with the values of rank 0 and of the other one. */
+static void case_unlike(void **state)
+{
+    static const struct {
+        const char *words, *last_words, *said;
+    } cases[] = {
+        {"--seed 1", "--seed 7", "--seed is '1' on rank 0 and '7' on rank 2"},
+        {"--optimizer sgd", "--optimizer adamw",
+         "--optimizer is 'sgd' on rank 0 and 'adamw' on rank 2"},
+        {"--model mlp", "--model cnn", "--model is 'mlp' on rank 0 and 'cnn' on rank 2"},
+    };
+    static struct spawn spawn[RANKS_MAX];
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        char words[WORDS], last_words[WORDS];
+        snprintf(words, sizeof(words), NET_TRAIN "--steps 2 --strategy ddp --batch-size 33 %s",
+                 cases[i].words);
+        snprintf(last_words, sizeof(last_words),
+                 NET_TRAIN "--steps 2 --strategy ddp --batch-size 33 %s", cases[i].last_words);
+        net_start_unlike(spawn, 3, words, last_words);
+        for (int32_t r = 0; r < 3; r++) {
+            assert_int_equal(spawn_end(&spawn[r], 60), 2);
+            if (strstr(spawn[r].err, cases[i].said) == NULL)
+                fail_msg("rank %d: %s", (int)r, spawn[r].err);
+        }
     }
 }
 
@@ -175,9 +210,8 @@ static void case_placed_dies(void **state)
 int main(void)
 {
     const struct CMUnitTest cases[] = {
-        cmocka_unit_test(case_same_bits),
-        cmocka_unit_test(case_placed),
-        cmocka_unit_test(case_dies),
+        cmocka_unit_test(case_same_bits),   cmocka_unit_test(case_placed),
+        cmocka_unit_test(case_unlike),      cmocka_unit_test(case_dies),
         cmocka_unit_test(case_placed_dies),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);

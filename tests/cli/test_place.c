@@ -2,8 +2,8 @@
  * Which process becomes which rank: hosts of processes, hosts of a topology, files of an order, and
  * what the options refuse; then the program, four processes as torchrun would start them.
  */
-#include "cli/place.h"
 #include "cli/spawn.h"
+#include "job/place.h"
 #include "tessera/log.h"
 
 #include <setjmp.h>
@@ -30,9 +30,9 @@
     } while (0)
 
 /* Processes on hosts by name; each host's key is its name, local ranks are not told. */
-static struct tess__place_job *job_of(const char *const *host, int32_t count)
+static struct tess__processes *job_of(const char *const *host, int32_t count)
 {
-    struct tess__place_job *job = calloc(1, sizeof *job);
+    struct tess__processes *job = calloc(1, sizeof *job);
 
     assert_non_null(job);
     job->count = count;
@@ -56,14 +56,13 @@ static struct tess_topology *slurm(const char *text, int32_t per_host)
     return topology;
 }
 
-/* ---- hosts ------------------------------------------------------------------------------------
- */
+/* ---- hosts ----------------------------------------------------------------------------------- */
 
 static void case_hosts(void **state)
 {
     static const char *const name[] = {"b", "a", "b", "a", "c"};
     static const int32_t host[] = {0, 1, 0, 1, 2}, slot[] = {0, 0, 1, 1, 0};
-    struct tess__place_job *job = job_of(name, 5);
+    struct tess__processes *job = job_of(name, 5);
 
     (void)state;
     assert_int_equal(job->host_count, 3);
@@ -91,7 +90,7 @@ static void case_hosts(void **state)
 static void case_match(void **state)
 {
     static const char *const name[] = {"dev1", "dev0", "dev1.cluster.org", "dev0"};
-    struct tess__place_job *job = job_of(name, 4);
+    struct tess__processes *job = job_of(name, 4);
     struct tess_topology *topology =
         slurm("SwitchName=s0 Nodes=dev0\nSwitchName=s1 Nodes=dev1\n", 2);
     int32_t device[TESS_WORLD_RANKS_MAX];
@@ -122,7 +121,7 @@ static void case_match_bus(void **state)
                                "  - {name: numa0, kind: cpu}\nlinks:\n"
                                "  - {between: [gpu0, numa0], kind: pci, gbs: 12}\n"
                                "  - {between: [gpu1, numa0], kind: pci, gbs: 12}\n";
-    struct tess__place_job *job = job_of(name, 2);
+    struct tess__processes *job = job_of(name, 2);
     struct tess_topology *topology = tess_topology_new();
     int32_t device[TESS_WORLD_RANKS_MAX];
 
@@ -169,7 +168,7 @@ static void case_match_refused(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
-        struct tess__place_job *job = job_of(wanted[i].name, 2);
+        struct tess__processes *job = job_of(wanted[i].name, 2);
         struct tess_topology *topology = slurm(wanted[i].text, 1);
         int32_t device[TESS_WORLD_RANKS_MAX];
 
@@ -181,8 +180,7 @@ static void case_match_refused(void **state)
     }
 }
 
-/* ---- orders -----------------------------------------------------------------------------------
- */
+/* ---- orders ---------------------------------------------------------------------------------- */
 
 static char folder[] = "/tmp/tessera-place-XXXXXX";
 
@@ -224,7 +222,7 @@ static void case_order(void **state)
         {"0 a:0\n1 a:1\n2 b:0\n3 b:1\n", {0, 2, 1, 3}},
         {"3 b.net\n2 b   # the next of b\n1 a:1\n0 a\n", {0, 2, 3, 1}},
     };
-    struct tess__place_job *job = job_of(name, 4);
+    struct tess__processes *job = job_of(name, 4);
     int32_t process[TESS_WORLD_RANKS_MAX];
 
     (void)state;
@@ -256,7 +254,7 @@ static void case_order_refused(void **state)
         {"0 a:0 1 a:1", "'1' follows RANK HOST:SLOT"},
         {"9 a:0", "'9': the number of a rank, 0 to 3"},
     };
-    struct tess__place_job *job = job_of(name, 4);
+    struct tess__processes *job = job_of(name, 4);
     int32_t process[TESS_WORLD_RANKS_MAX];
 
     (void)state;
@@ -271,8 +269,7 @@ static void case_order_refused(void **state)
     free(job);
 }
 
-/* ---- the program ------------------------------------------------------------------------------
- */
+/* ---- the program ----------------------------------------------------------------------------- */
 
 static int32_t free_port(void)
 {
@@ -348,7 +345,7 @@ static void case_renumbered(void **state)
     for (int32_t r = 0; r < RANKS; r++)
         if (code[r] != 0)
             fail_msg("rank %d: %s", (int)r, chosen[r].err);
-    assert_says(chosen[0].out, "order: as ");
+    assert_says(chosen[0].out, "order: by ");
     hash = strstr(natural[0].out, "hash of all parameters");
     assert_non_null(hash);
     snprintf(words, sizeof words, "%.39s", hash);

@@ -1,5 +1,5 @@
 /* Products of strategies in a series: which words apply to which run. */
-#include "cli/product.h"
+#include "study/product.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -25,7 +25,8 @@ static void case_has(void **state)
     assert_false(tess__product_has("", "tp"));
 }
 
-/* The words left of `words` (separated by blanks) for a run under `product`, joined again. */
+/* `words` (separated by blanks) for a run under `product`, joined again; behind '|' the strategies
+ * whose options are skipped. */
 static const char *words_for(const char *words, const char *product, char text[512])
 {
     static const char *const list[] = {"single", "ddp", "fsdp+tp+pp", "pp"};
@@ -35,11 +36,13 @@ static const char *words_for(const char *words, const char *product, char text[5
 
     snprintf(copy, sizeof copy, "%s", words);
     for (char *word = strtok_r(copy, " ", &next); word != NULL; word = strtok_r(NULL, " ", &next))
-        assert_int_equal(tess__args_add_word(&args, word), TESS_OK);
+        assert_int_equal(tess__args_add(&args, word), TESS_OK);
     assert_int_equal(tess__product_words(&args, product, list, 4, &left), TESS_OK);
     text[0] = '\0';
     for (int i = 0; i < left.count; i++)
         snprintf(text + strlen(text), 512 - strlen(text), "%s%s", i > 0 ? " " : "", left.word[i]);
+    for (int i = 0; i < left.skip_count; i++)
+        snprintf(text + strlen(text), 512 - strlen(text), " | %s", left.skip[i]);
     return text;
 }
 
@@ -47,16 +50,15 @@ static const char *words_for(const char *words, const char *product, char text[5
  * of them refuses it. */
 static void case_options(void **state)
 {
-    static const char words[] =
-        "--batch-size 64 --pp.schedule gpipe --fsdp.prefetch=off --hsdp.x 1";
+    static const char words[] = "--pp.schedule gpipe --fsdp.prefetch=off --hsdp.x 1";
     char text[512];
 
     (void)state;
     assert_string_equal(words_for(words, "fsdp+tp+pp", text),
-                        "--batch-size 64 --pp.schedule gpipe --fsdp.prefetch=off --hsdp.x 1");
-    assert_string_equal(words_for(words, "pp", text),
-                        "--batch-size 64 --pp.schedule gpipe --hsdp.x 1");
-    assert_string_equal(words_for(words, "single", text), "--batch-size 64 --hsdp.x 1");
+                        "--pp.schedule gpipe --fsdp.prefetch=off --hsdp.x 1 | single | ddp");
+    assert_string_equal(
+        words_for(words, "pp", text),
+        "--pp.schedule gpipe --fsdp.prefetch=off --hsdp.x 1 | single | ddp | fsdp | tp");
 }
 
 /* A mesh goes to the runs that have a strategy for each of its axes. */
@@ -66,15 +68,19 @@ static void case_mesh(void **state)
 
     (void)state;
     assert_string_equal(words_for("--mesh data=2,stage=2", "fsdp+tp+pp", text),
-                        "--mesh data=2,stage=2");
+                        "--mesh data=2,stage=2 | single | ddp");
     assert_string_equal(words_for("--mesh data=2,stage=2", "pp", text),
-                        "--mesh data=2,stage=2 --mesh=");
-    assert_string_equal(words_for("--mesh data=4", "ddp", text), "--mesh data=4");
-    assert_string_equal(words_for("--mesh data=4", "single", text), "--mesh data=4 --mesh=");
-    assert_string_equal(words_for("--mesh stage=2", "pp", text), "--mesh stage=2");
-    assert_string_equal(words_for("--tensor.ranks 2", "fsdp+tp+pp", text), "--tensor.ranks 2");
+                        "--mesh data=2,stage=2 --mesh= | single | ddp | fsdp | tp");
+    assert_string_equal(words_for("--mesh data=4", "ddp", text),
+                        "--mesh data=4 | single | fsdp | tp | pp");
+    assert_string_equal(words_for("--mesh data=4", "single", text),
+                        "--mesh data=4 --mesh= | ddp | fsdp | tp | pp");
+    assert_string_equal(words_for("--mesh stage=2", "pp", text),
+                        "--mesh stage=2 | single | ddp | fsdp | tp");
+    assert_string_equal(words_for("--tensor.ranks 2", "fsdp+tp+pp", text),
+                        "--tensor.ranks 2 | single | ddp");
     assert_string_equal(words_for("--tensor.ranks 2", "ddp", text),
-                        "--tensor.ranks 2 --tensor.ranks=0");
+                        "--tensor.ranks 2 --tensor.ranks=0 | single | fsdp | tp | pp");
 }
 
 int main(void)

@@ -38,8 +38,7 @@ static int shm_count(void)
     return count;
 }
 
-/* ---- what it says -----------------------------------------------------------------------------
- */
+/* ---- what it says ---------------------------------------------------------------------------- */
 
 static void case_help_and_version(void **state)
 {
@@ -90,8 +89,7 @@ static void case_explain(void **state)
     assert_int_not_equal(access(path, F_OK), 0);
 }
 
-/* ---- what it writes ---------------------------------------------------------------------------
- */
+/* ---- what it writes -------------------------------------------------------------------------- */
 
 static const char *const kind_name[] = {"parameter", "master",     "gradient",
                                         "optimizer", "activation", "gathered",
@@ -280,8 +278,7 @@ static void case_bench_step(void **state)
     }
 }
 
-/* ---- bad input --------------------------------------------------------------------------------
- */
+/* ---- bad input ------------------------------------------------------------------------------- */
 
 static void case_bad_input(void **state)
 {
@@ -295,7 +292,7 @@ static void case_bad_input(void **state)
         {2, "did you mean 'train'", {"trian"}},
         {2, "unknown command 'frobnicate'", {"frobnicate"}},
         {2, "did you mean 'bench step'", {"bench", "stpe"}},
-        {2, "bench wants to know what", {"bench"}},
+        {2, "bench needs a second word", {"bench"}},
         {2, "unknown strategy 'dpp'", {"train", "--strategy", "dpp"}},
         {2, "unknown model 'mpl'", {"train", "--model", "mpl"}},
         {2, "did you mean 'learning-rate'", {"train", "--lerning-rate", "1"}},
@@ -314,12 +311,12 @@ static void case_bad_input(void **state)
         {2, "no_such_file.yaml", {"train", "no_such_file.yaml"}},
         {2, "needs a value", {"train", "--batch-size"}},
         {2, "one word too many", {"train", "--data", "synthetic", "--", "/dev/null", "/dev/null"}},
-        {2, "--strategies wants a value", {"compare", "--strategies"}},
-        {2, "an item is empty", {"compare", "--strategies", "ddp,,fsdp"}},
+        {2, "--strategies needs a value", {"compare", "--strategies"}},
+        {2, "an item of the list is empty", {"compare", "--strategies", "ddp,,fsdp"}},
         {2,
          "unknown strategy 'xyz'",
          {"compare", "--data", "synthetic", "--strategies", "single,xyz"}},
-        {2, "'0' is not a whole number", {"bench", "step", "--ranks", "0"}},
+        {2, "'0', is out of range", {"bench", "step", "--ranks", "0"}},
         {1, "/no/such/folder", {"train", "--data", "/no/such/folder"}},
         {1,
          "cannot create the run folder",
@@ -405,8 +402,7 @@ static void case_disk_full(void **state)
     assert_true(lines > 3);
 }
 
-/* ---- Ctrl-C -----------------------------------------------------------------------------------
- */
+/* ---- Ctrl-C ---------------------------------------------------------------------------------- */
 
 static void interrupt(const char *strategy, const char *ranks, int signal_number, bool group)
 {

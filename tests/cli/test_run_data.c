@@ -2,7 +2,7 @@
  * Which data set --data means: images or text as the model wants them, the text of the machine when
  * a model of text is given none, and errors that say what would do.
  */
-#include "cli/run.h"
+#include "job/run.h"
 #include "tessera/log.h"
 
 #include <setjmp.h>

@@ -114,15 +114,15 @@ static void case_prompt(void **state)
         int32_t vocabulary;
     } wrong[] = {
         {"", "", "prompt is empty", 256},
-        {"abc", "", "knows 50257 tokens of a tokenizer", 50257},
+        {"abc", "", "has 50257 tokens of a tokenizer", 50257},
         {"a\xc3\xa4", "", "byte 195 at place 2", 128},
-        {"", "1,2,x", "number 3 is none", 256},
-        {"", "1,,2", "number 2 is none", 256},
-        {"", "1,2,", "number 3 is none", 256},
-        {"", "1 2", "number 1 is none", 256},
+        {"", "1,2,x", "item 3 is not a number", 256},
+        {"", "1,,2", "item 2 is not a number", 256},
+        {"", "1,2,", "item 3 is not a number", 256},
+        {"", "1 2", "item 1 is not a number", 256},
         {"", "1,256", "256 is not in the model's vocabulary of 0 to 255", 256},
         {"", "-1", "-1 is not in", 256},
-        {"", "99999999999999999999", "number 1 is none", 256},
+        {"", "99999999999999999999", "item 1 is not a number", 256},
     };
     struct tess__generate_options options = {.prompt = "\xc3\xa4 z", .prompt_tokens = ""};
     int32_t *token = NULL;
@@ -149,8 +149,8 @@ static void case_prompt(void **state)
 
 /* ---- what is shown --------------------------------------------------------------------------- */
 
-/* What a teller writes to stdout. */
-static void told(struct tess__teller teller, const int32_t *token, int count, char *text,
+/* What a printer writes to stdout. */
+static void told(struct tess__printer printer, const int32_t *token, int count, char *text,
                  size_t room_bytes)
 {
     FILE *file = tmpfile();
@@ -160,8 +160,8 @@ static void told(struct tess__teller teller, const int32_t *token, int count, ch
     fflush(stdout);
     assert_true(dup2(fileno(file), STDOUT_FILENO) >= 0);
     for (int i = 0; i < count; i++)
-        assert_int_equal(tess__tell(&teller, token[i]), TESS_OK);
-    assert_int_equal(tess__tell_end(&teller), TESS_OK);
+        assert_int_equal(tess__print_token(&printer, token[i]), TESS_OK);
+    assert_int_equal(tess__print_end(&printer), TESS_OK);
     assert_true(dup2(kept, STDOUT_FILENO) >= 0);
     close(kept);
     rewind(file);
@@ -176,9 +176,9 @@ static void check_shown(const char *bytes, const char *wanted)
     const int count = (int)strlen(bytes);
     for (int i = 0; i < count; i++)
         token[i] = (unsigned char)bytes[i];
-    told((struct tess__teller){.terminal = true}, token, count, text, sizeof text);
+    told((struct tess__printer){.terminal = true}, token, count, text, sizeof text);
     assert_string_equal(text, wanted);
-    told((struct tess__teller){.terminal = false}, token, count, text, sizeof text);
+    told((struct tess__printer){.terminal = false}, token, count, text, sizeof text);
     assert_string_equal(text, bytes);
 }
 
@@ -204,7 +204,7 @@ static void case_shown(void **state)
     check_shown("\xc0\xaf\xe0\x80\xaf", "\\xc0\\xaf\\xe0\\x80\\xaf\n"); /* too long a form */
     check_shown("\xed\xa0\x80", "\\xed\\xa0\\x80\n");                   /* half of a pair */
     check_shown("\xf4\x90\x80\x80", "\\xf4\\x90\\x80\\x80\n");          /* beyond U+10FFFF */
-    told((struct tess__teller){.numbers = true}, number, 3, text, sizeof text);
+    told((struct tess__printer){.numbers = true}, number, 3, text, sizeof text);
     assert_string_equal(text, "50256,0,7\n");
 }
 

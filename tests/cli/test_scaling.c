@@ -234,15 +234,15 @@ static void case_bad(void **state)
         const char *phrase;
         const char *words[8];
     } table[] = {
-        {2, "tune wants to know what", {"tune"}},
+        {2, "tune needs a second word", {"tune"}},
         {2, "did you mean 'tune batch'", {"tune", "bacth"}},
-        {2, "--max-ranks: '65' is not", {"scaling", "--max-ranks", "65"}},
-        {2, "say how many at most with --max-ranks", {"scaling", "--ranks", "2"}},
+        {2, "max-ranks: '65' is out of range", {"scaling", "--max-ranks", "65"}},
+        {2, "--max-ranks limits them", {"scaling", "--ranks", "2"}},
         {2, "strategy single has one rank", {"scaling", "--strategy", "single"}},
         {2, "unknown link 'nvlnk'", {"scaling", "--links", "nvlnk"}},
         {2, "bandwidth '0GB/s' of link 'a'", {"scaling", "--links", "a:1us:0GB/s"}},
-        {2, "--to: '4096' is not", {"scaling", "--to", "4096"}},
-        {2, "--weak=maybe", {"scaling", "--weak=maybe"}},
+        {2, "to: '4096' is out of range", {"scaling", "--to", "4096"}},
+        {2, "weak: 'maybe' is neither on nor off", {"scaling", "--weak=maybe"}},
         {2, "--batch-per-rank lets the batch grow", {"scaling", "--batch-per-rank", "8"}},
         {2, "ranks that fit: 1, 2, 4", {"scaling", "--data", "synthetic", "--max-ranks", "3"}},
         {2, "unknown option 'max-rank'", {"scaling", "--max-rank", "2"}},
@@ -255,7 +255,7 @@ static void case_bad(void **state)
         {2, "'infMiB' is not a size", {"tune", "batch", "--memory-limit", "infMiB"}},
         {2, "'1e3GiB' is not a size", {"tune", "batch", "--memory-limit", "1e3GiB"}},
         {2, "there is no batch from 64", {"tune", "batch", "--from", "64", "--to", "32"}},
-        {2, "'0' is not a whole number", {"tune", "batch", "--from", "0"}},
+        {2, "'0' is out of range", {"tune", "batch", "--from", "0"}},
         {1, "batch 16 needs least", {"tune", "batch", "--memory-limit", "1KiB", "--to=64"}},
     };
 
@@ -292,6 +292,33 @@ static void case_help(void **state)
     assert_non_null(strstr(spawn.out, "--memory-limit"));
 }
 
+/* A command's options come from the environment and the configuration file, too. */
+static void case_sources(void **state)
+{
+    static const char *const other[] = {"bench step --steps 1", "scaling", "tune batch"};
+    static struct spawn spawn;
+    char words[160], where[96];
+    FILE *file;
+
+    (void)state;
+    snprintf(words, sizeof words, "scaling %s/own.yaml", folder);
+    snprintf(where, sizeof where, "%s/own.yaml:1:12: max-ranks: '99' is out of range", folder);
+    file = fopen(words + strlen("scaling "), "w");
+    assert_non_null(file);
+    fputs("max-ranks: 99\n", file);
+    fclose(file);
+    assert_int_equal(spawn_words(&spawn, words), 2);
+    assert_non_null(strstr(spawn.err, where));
+    setenv("TESSERA_REPEATS", "0", 1);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(spawn_words(&spawn, other[i]), 2);
+        assert_non_null(strstr(spawn.err, "environment TESSERA_REPEATS: repeats: '0' is out of"));
+    }
+    assert_int_equal(spawn_words(&spawn, other[2]), 2);
+    assert_non_null(strstr(spawn.err, "environment: unknown option 'TESSERA_REPEATS'"));
+    unsetenv("TESSERA_REPEATS");
+}
+
 static int remove_folder(void **state)
 {
     (void)state;
@@ -303,7 +330,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(case_scaling), cmocka_unit_test(case_weak_and_shared),
         cmocka_unit_test(case_tune),    cmocka_unit_test(case_bad),
-        cmocka_unit_test(case_help),
+        cmocka_unit_test(case_help),    cmocka_unit_test(case_sources),
     };
 
     if (mkdtemp(folder) == NULL)

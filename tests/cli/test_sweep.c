@@ -98,7 +98,7 @@ static void case_sweep_refusals(void **state)
 {
     (void)state;
     assert_int_equal(run("sweep"), 2);
-    assert_non_null(strstr(spawn.err, "wants configurations"));
+    assert_non_null(strstr(spawn.err, "needs configurations"));
     assert_int_equal(run("sweep empty"), 2);
     assert_non_null(strstr(spawn.err, "no .yaml file in the folder empty"));
     assert_int_equal(run("sweep set/b_slow.yaml set"), 2);

@@ -5,7 +5,7 @@
  */
 #include "cli/spawn.h"
 
-#include "cli/trace_file.h"
+#include "run/trace_file.h"
 
 #include <jansson.h>
 #include <setjmp.h>
@@ -32,8 +32,7 @@ static char folder[] = "/tmp/tessera_timeline_XXXXXX";
 static char trace_path[64], metrics_path[64];
 static struct spawn spawn;
 
-/* ---- the file --------------------------------------------------------------------------------
- */
+/* ---- the file -------------------------------------------------------------------------------- */
 
 static json_t *load_trace(void)
 {

@@ -2,9 +2,9 @@
  * tessera top and what runs write down of devices: the program against a library of made-up answers
  * in the driver's place (tests/core/fake_nvml.c), without any, and /proc made by hand.
  */
-#include "cli/memory_table.h"
 #include "cli/spawn.h"
 #include "cli/top.h"
+#include "run/memory_table.h"
 
 #include <jansson.h>
 #include <math.h>
@@ -41,8 +41,7 @@ static json_t *sample_of(const char *text)
     return object;
 }
 
-/* ---- the program ------------------------------------------------------------------------------
- */
+/* ---- the program ----------------------------------------------------------------------------- */
 
 static void case_json(void **state)
 {
@@ -75,7 +74,7 @@ static void case_table(void **state)
     assert_int_equal(spawn_words(&spawn, "top --count 1 --interval 0.1"), 0);
     assert_non_null(strstr(spawn.out, "NVIDIA H200"));
     assert_non_null(strstr(spawn.out, "651"));
-    assert_non_null(strstr(spawn.out, "clocks held back by: power cap, heat (hardware)"));
+    assert_non_null(strstr(spawn.out, "clocks limited by: power cap, heat (hardware)"));
     assert_null(strchr(spawn.out, '\033')); /* no terminal, no codes of one */
 }
 
@@ -176,8 +175,7 @@ static void case_metrics(void **state)
         fail_msg("%d samples of two devices", samples);
 }
 
-/* ---- /proc by hand ----------------------------------------------------------------------------
- */
+/* ---- /proc by hand --------------------------------------------------------------------------- */
 
 static void put(const char *name, const char *text)
 {
@@ -258,8 +256,7 @@ static void case_proc(void **state)
     assert_false(tess__top_has_process(folder, 99));
 }
 
-/* ---- a device's memory ------------------------------------------------------------------------
- */
+/* ---- a device's memory ----------------------------------------------------------------------- */
 
 static void case_memory(void **state)
 {

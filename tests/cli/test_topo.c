@@ -277,7 +277,7 @@ static void case_refused_options(void **state)
     refused(TOPO("@dgx1.yaml", "--machine", "gpu:2"), "leave one out");
     refused(TOPO("@dgx1.yaml", "--json", "-", "--svg", "-"), "two outputs go to stdout");
     refused(TOPO("@dgx1.yaml", "--export", "dot", "-"), "nccl, yaml or graph was expected");
-    refused(TOPO("@dgx1.yaml", "--export", "yaml"), "--export wants a format and a file");
+    refused(TOPO("@dgx1.yaml", "--export", "yaml"), "--export needs a format and a file");
     refused(TOPO("@dgx1.yaml", "--format", "xml"), "format");
     refused(TOPO("--file", "@none.yaml"), "none.yaml");
     refused(TOPO("--machine", "gpu:0"), "gpu:0");
@@ -496,7 +496,7 @@ static void case_measure(void **state)
     setenv("TESSERA_NVML", "/nowhere/libnvidia-ml.so.1", 1);
     for (int i = 0; i < 2; i++) {
         assert_int_equal(TOPO("--ranks", "4", "--measure", "--comm", comm[i]), 0);
-        assert_non_null(strstr(spawn.out, i == 0 ? "over shared memory" : "over sockets"));
+        assert_non_null(strstr(spawn.out, i == 0 ? "with --comm local" : "with --comm tcp"));
         const char *table = strstr(spawn.out, "  path ");
         double least = 0, median = 0, most = 0;
         int pairs = 0;
@@ -547,7 +547,7 @@ static void case_measure_placed(void **state)
     assert_int_equal(spawn_end(&other, 60), 0);
     assert_string_equal(other.out, "");
     assert_non_null(strstr(spawn.out, "2 devices on 2 hosts"));
-    assert_non_null(strstr(spawn.out, "over sockets"));
+    assert_non_null(strstr(spawn.out, "with --comm tcp"));
     assert_non_null(strstr(spawn.out, "  NET        1         0.5 "));
     refused(TOPO("--measure", "--comm", "local"), "leave --comm local out");
     unsetenv("WORLD_SIZE");
@@ -590,7 +590,7 @@ static void case_this_machine(void **state)
     assert_int_equal(TOPO("--ranks", "3", "--json", "-"), 0);
     json_decref(answer(3, 0x7));
     assert_int_equal(TOPO("--ranks", "2"), 0);
-    assert_non_null(strstr(spawn.out, "no GPU is looked at"));
+    assert_non_null(strstr(spawn.out, "no GPU is used"));
     unsetenv("TESSERA_NVML");
 }
 

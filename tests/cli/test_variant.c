@@ -1,8 +1,5 @@
-/*
- * Words of series of runs, without running any: variants good and hostile, the grid that they can
- * share, and what is taken out of a command line.
- */
-#include "cli/variant.h"
+/* Variants, good and hostile, without running any, and the grid that they can share. */
+#include "study/variant.h"
 #include "tessera/log.h"
 
 #include <setjmp.h>
@@ -94,7 +91,7 @@ static void case_storage(void **state)
     size_t used = 0;
 
     (void)state;
-    for (char name = 'a'; name <= 'z'; name++) {
+    for (int name = 'a'; name <= 'z'; name++) {
         used += (size_t)sprintf(text + used, "%c[g]:", name);
         for (int w = 0; w < TESS__VARIANT_WORD_MAX; w++)
             used += (size_t)sprintf(text + used, "%c= ", name);
@@ -132,58 +129,6 @@ static void case_grid(void **state)
         assert_int_equal(tess__variants_grid(table[i].shape, 3), table[i].grid);
 }
 
-/* ---- command lines --------------------------------------------------------------------------- */
-
-static void check_args(const struct tess__args *args, const char *expected)
-{
-    char text[512] = "";
-
-    for (int i = 0; i < args->count; i++) {
-        strcat(text, args->word[i]);
-        strcat(text, " ");
-    }
-    assert_string_equal(text, expected);
-}
-
-static void case_switches_and_numbers(void **state)
-{
-    char *words[] = {"file.yaml",  "--weak", "--steps",   "5",
-                     "--weak=off", "--json", "--weakest", "--steps=7"};
-    char *wrong[] = {"--weak=maybe"}, *high[] = {"--steps", "11"};
-    struct tess__args args;
-    bool weak = true;
-    int64_t steps = 1, repeats = 3;
-
-    (void)state;
-    assert_int_equal(tess__args_init(&args, 8, words), TESS_OK);
-    assert_int_equal(tess__args_take_switch(&args, "weak", &weak), TESS_OK);
-    assert_false(weak); /* the last one counts */
-    assert_int_equal(tess__args_take_number(&args, "steps", 1, 10, &steps), TESS_OK);
-    assert_int_equal(steps, 7);
-    assert_int_equal(tess__args_take_number(&args, "repeats", 1, 10, &repeats), TESS_OK);
-    assert_int_equal(repeats, 3);
-    check_args(&args, "file.yaml --json --weakest ");
-    assert_int_equal(tess__args_init(&args, 1, wrong), TESS_OK);
-    assert_int_equal(tess__args_take_switch(&args, "weak", &weak), TESS_ERR_USAGE);
-    assert_int_equal(tess__args_init(&args, 2, high), TESS_OK);
-    assert_int_equal(tess__args_take_number(&args, "steps", 1, 10, &steps), TESS_ERR_USAGE);
-}
-
-static void case_drop_part(void **state)
-{
-    char *words[] = {
-        "--ddp.bucket-mib", "4",    "--ddp.overlap", "file.yaml",       "--no-ddp.overlap",
-        "--steps",          "5",    "--set",         "ddp.overlap=off", "--ddp.x=1",
-        "--ddpx.y",         "2",    "--set",         "ranks=2",         "--ddp.overlap",
-        "--precision",      "bf16", "--ddp.overlap"};
-    struct tess__args args;
-
-    (void)state;
-    assert_int_equal(tess__args_init(&args, 18, words), TESS_OK);
-    tess__args_drop_part(&args, "ddp");
-    check_args(&args, "file.yaml --steps 5 --ddpx.y 2 --set ranks=2 --precision bf16 ");
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -191,8 +136,6 @@ int main(void)
         cmocka_unit_test(case_bad_variants),
         cmocka_unit_test(case_storage),
         cmocka_unit_test(case_grid),
-        cmocka_unit_test(case_switches_and_numbers),
-        cmocka_unit_test(case_drop_part),
     };
 
     return cmocka_run_group_tests_name("variant", tests, NULL, NULL);

@@ -1,6 +1,6 @@
 /* The words for what runs count, and rates in them. */
-#include "cli/words.h"
-#include "core/data.h"
+#include "data/data.h"
+#include "text/words.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -123,9 +123,6 @@ static int debug_mismatch_rank(struct tess_comm *comm, struct tess_world *world,
 
 void case_debug_mismatch(void **state)
 {
-    const struct case_setup *setup = *state;
-    if (setup->ranks == 1)
-        skip();
     for (int kind = 0; kind < DEBUG_KINDS; kind++)
         case_run(state, debug_mismatch_rank, &kind);
 }
@@ -153,9 +150,6 @@ static int debug_agreement_rank(struct tess_comm *comm, struct tess_world *world
 
 void case_debug_agreement(void **state)
 {
-    const struct case_setup *setup = *state;
-    if (setup->self)
-        skip();
     case_run(state, debug_agreement_rank, NULL);
 }
 
@@ -202,9 +196,6 @@ static int debug_group_rank(struct tess_comm *comm, struct tess_world *world, vo
 
 void case_debug_group(void **state)
 {
-    const struct case_setup *setup = *state;
-    if (setup->ranks < 4)
-        skip();
     case_run(state, debug_group_rank, NULL);
 }
 
@@ -236,8 +227,6 @@ static int debug_absent_rank(struct tess_comm *comm, struct tess_world *world, v
 void case_debug_absent(void **state)
 {
     const struct case_setup *setup = *state;
-    if (setup->ranks == 1)
-        skip();
     struct world_setup world = {.ranks = setup->ranks, .mode = setup->mode, .timeout_s = 1};
     struct world_report *report = calloc(1, sizeof *report);
     assert_non_null(report);
@@ -282,8 +271,5 @@ static int debug_stats_rank(struct tess_comm *comm, struct tess_world *world, vo
 
 void case_debug_stats(void **state)
 {
-    const struct case_setup *setup = *state;
-    if (setup->self)
-        skip();
     case_run(state, debug_stats_rank, NULL);
 }

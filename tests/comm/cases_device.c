@@ -110,19 +110,13 @@ static int device_fault_rank(struct tess_comm *comm, struct tess_world *world, v
 
 void case_device_unwaited(void **state)
 {
-    const struct case_setup *setup = *state;
     enum device_fault fault = DEVICE_UNWAITED;
-    if (setup->self || setup->module != NULL) /* self: its copies are on the kernels' queue */
-        skip();
     case_run(state, device_fault_rank, &fault);
 }
 
 void case_device_overwritten(void **state)
 {
-    const struct case_setup *setup = *state;
     enum device_fault fault = DEVICE_OVERWRITTEN;
-    if (setup->self || setup->module != NULL)
-        skip();
     case_run(state, device_fault_rank, &fault);
 }
 
@@ -171,8 +165,6 @@ void case_device_unfenced(void **state)
 {
     const struct case_setup *setup = *state;
     const struct tess_kernel_ops *kernel;
-    if (setup->self || setup->module != NULL)
-        skip();
     assert_int_equal(tess_registry_get_kernel("guard_queue", &kernel), TESS_OK);
     enum device_fault fault = DEVICE_NO_DONE;
     device_broken.ops = device_broken.group_ops = *kernel->queue;
@@ -262,9 +254,6 @@ static int device_mismatch_rank(struct tess_comm *comm, struct tess_world *world
 
 void case_device_mismatch(void **state)
 {
-    const struct case_setup *setup = *state;
-    if (setup->ranks == 1)
-        skip();
     for (int message = 0; message < 2; message++)
         case_run(state, device_mismatch_rank, &(bool){message == 1});
 }
@@ -294,9 +283,6 @@ static int device_processes_rank(struct tess_comm *comm, struct tess_world *worl
 
 void case_device_processes(void **state)
 {
-    const struct case_setup *setup = *state;
-    if (setup->self || setup->ranks == 1 || setup->mode == TESS_RANKS_THREADS)
-        skip();
     case_run(state, device_processes_rank, NULL);
 }
 
@@ -331,8 +317,6 @@ static int device_absent_rank(struct tess_comm *comm, struct tess_world *world, 
 void case_device_absent(void **state)
 {
     const struct case_setup *setup = *state;
-    if (setup->ranks == 1 || setup->debug) /* is missed in the comparison */
-        skip();
     double seconds;
     assert_int_equal(case_run_limited(setup, 1.0, device_absent_rank, NULL, &seconds), 0);
     assert_true(seconds < 4.0);
@@ -364,9 +348,6 @@ static int device_abort_rank(struct tess_comm *comm, struct tess_world *world, v
 
 void case_device_abort(void **state)
 {
-    const struct case_setup *setup = *state;
-    if (setup->ranks == 1)
-        skip();
     case_run(state, device_abort_rank, NULL);
 }
 

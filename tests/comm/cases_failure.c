@@ -3,7 +3,7 @@
 #include "comm/cases.h"
 
 #include "base/clock.h"
-#include "comm/shared.h"
+#include "comm/local/shared.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -81,9 +81,6 @@ static int failure_places_rank(struct tess_comm *comm, struct tess_world *world,
 
 void case_places(void **state)
 {
-    const struct case_setup *setup = *state;
-    if (setup->ranks == 1 || setup->debug) /* no places; two for each group */
-        skip();
     case_run(state, failure_places_rank, NULL);
 }
 
@@ -125,9 +122,6 @@ static int failure_mismatch_rank(struct tess_comm *comm, struct tess_world *worl
 
 void case_mismatch(void **state)
 {
-    const struct case_setup *setup = *state;
-    if (setup->ranks == 1 || setup->debug) /* compared before it gets to the backend */
-        skip();
     for (int kind = 0; kind < FAILURE_KINDS; kind++)
         case_run(state, failure_mismatch_rank, &kind);
 }
@@ -168,9 +162,6 @@ static int failure_abort_rank(struct tess_comm *comm, struct tess_world *world, 
 
 void case_abort(void **state)
 {
-    const struct case_setup *setup = *state;
-    if (setup->ranks == 1)
-        skip();
     case_run(state, failure_abort_rank, NULL);
 }
 
@@ -197,9 +188,6 @@ static int failure_reason_rank(struct tess_comm *comm, struct tess_world *world,
 
 void case_reason(void **state)
 {
-    const struct case_setup *setup = *state;
-    if (setup->ranks == 1 || setup->debug)
-        skip();
     case_run(state, failure_reason_rank, NULL);
 }
 
@@ -258,8 +246,6 @@ static int failure_chain_rank(struct tess_comm *comm, struct tess_world *world, 
 static void failure_time_out(void **state, world_function fn)
 {
     const struct case_setup *setup = *state;
-    if (setup->ranks == 1)
-        skip();
     struct world_setup world = {.ranks = setup->ranks, .mode = setup->mode, .timeout_s = 1};
     struct world_report *report = calloc(1, sizeof *report);
     assert_non_null(report);
@@ -307,8 +293,6 @@ static int failure_killed_rank(struct tess_comm *comm, struct tess_world *world,
 void case_killed(void **state)
 {
     const struct case_setup *setup = *state;
-    if (setup->ranks == 1 || setup->mode == TESS_RANKS_THREADS)
-        skip();
     struct world_setup world = {.ranks = setup->ranks, .mode = setup->mode};
     struct world_report *report = calloc(1, sizeof *report);
     assert_non_null(report);
@@ -352,8 +336,5 @@ static int failure_board_rank(struct tess_comm *comm, struct tess_world *world, 
 
 void case_board(void **state)
 {
-    const struct case_setup *setup = *state;
-    if (setup->self || setup->debug) /* waits in the comparison */
-        skip();
     case_run(state, failure_board_rank, NULL);
 }

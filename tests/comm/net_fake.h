@@ -5,7 +5,7 @@
 #ifndef TESSERA_TESTS_COMM_NET_FAKE_H
 #define TESSERA_TESTS_COMM_NET_FAKE_H
 
-#include "comm/transport.h"
+#include "tessera/transport.h"
 
 #define FAKE_RANKS_MAX 64
 

@@ -4,7 +4,7 @@
  * in shared memory.
  */
 #include "base/clock.h"
-#include "comm/boot.h"
+#include "comm/boot/boot.h"
 #include "comm/world.h"
 #include "harness/world.h"
 

@@ -3,8 +3,8 @@
  * that the test plays, and on a port of several.
  */
 #include "base/clock.h"
-#include "comm/boot.h"
-#include "comm/boot_find.h"
+#include "comm/boot/boot.h"
+#include "comm/boot/boot_find.h"
 #include "tessera/device.h"
 #include "tessera/log.h"
 

@@ -6,9 +6,8 @@
  */
 #include "comm/cases.h"
 
-#include "comm/boot.h"
+#include "comm/boot/boot.h"
 #include "comm/debug.h"
-#include "comm/net.h"
 #include "harness/need_device.h"
 #include "kernel_open.h"
 #include "tessera/registry.h"
@@ -17,9 +16,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define CASES_MAX 64
+
 struct case_function {
     const struct case_setup *setup;
-    double timeout_s;                     /* of one wait */
     const struct tess_kernel_ops *kernel; /* looked up before there are threads */
     world_function fn;
     void *arg;
@@ -73,36 +73,6 @@ static int case_on_nccl(struct tess_comm *comm, struct tess_world *world, void *
     return failed;
 }
 
-static enum tess_status case_open_tcp(struct tess_comm *comm, struct tess_world *world,
-                                      double timeout_s, struct tess_comm **tcp_out)
-{
-    struct tess_transport *transport;
-    struct tess_boot *boot;
-    enum tess_status status = tess_boot_over(comm, 30, &boot);
-    if (status != TESS_OK)
-        return status;
-    status = tess_transport_tcp_open(boot, timeout_s, &transport);
-    tess_boot_close(boot);
-    if (status != TESS_OK)
-        return status;
-    return tess_comm_net_open(transport, world, comm->order, timeout_s, tcp_out);
-}
-
-static int case_compared(struct tess_comm *comm, struct tess_world *world, void *arg);
-
-/* On sockets, beside the harness's communicator, over which they are found. */
-static int case_on_tcp(struct tess_comm *comm, struct tess_world *world, void *arg)
-{
-    const struct case_function *function = arg;
-    struct tess_comm *tcp;
-    WORLD_OK(case_open_tcp(comm, world, function->timeout_s, &tcp));
-    int failed = function->setup->debug ? case_compared(tcp, world, arg)
-                                        : function->fn(tcp, world, function->arg);
-    if (failed == 0)
-        tess_comm_close(tcp);
-    return failed;
-}
-
 /* The function on the comparing communicator, over a copy of that which the harness closes. */
 static int case_compared(struct tess_comm *comm, struct tess_world *world, void *arg)
 {
@@ -124,15 +94,15 @@ static int case_compared(struct tess_comm *comm, struct tess_world *world, void 
 static int case_run_world(const struct case_setup *setup, const struct world_setup *world,
                           world_function fn, void *arg, struct world_report *report)
 {
-    struct case_function function = {setup, world->timeout_s > 0 ? world->timeout_s : 30, NULL, fn,
-                                     arg};
+    struct case_function function = {setup, NULL, fn, arg};
+    struct world_setup on = *world;
     const char *kernel = setup->module != NULL ? setup->module->name : "guard_queue";
     assert_int_equal(tess_registry_get_kernel(kernel, &function.kernel), TESS_OK);
-    return setup->nccl     ? world_run_setup(world, case_on_nccl, &function, report)
-           : setup->tcp    ? world_run_setup(world, case_on_tcp, &function, report)
-           : setup->debug  ? world_run_setup(world, case_compared, &function, report)
-           : setup->device ? world_run_setup(world, case_on_device, &function, report)
-                           : world_run_setup(world, fn, arg, report);
+    on.tcp = setup->tcp;
+    return setup->nccl     ? world_run_setup(&on, case_on_nccl, &function, report)
+           : setup->debug  ? world_run_setup(&on, case_compared, &function, report)
+           : setup->device ? world_run_setup(&on, case_on_device, &function, report)
+                           : world_run_setup(&on, fn, arg, report);
 }
 
 int case_run_plain(const struct case_setup *setup, const struct world_setup *world,
@@ -167,31 +137,50 @@ void case_run(void **state, world_function fn, void *arg)
     assert_int_equal(case_run_limited(*state, 0, fn, arg, &seconds), 0);
 }
 
+/* A case, and whether it means anything on this backend with so many ranks. */
+struct case_entry {
+    struct CMUnitTest test;
+    bool applies;
+};
+
+static int case_run_entries(const struct case_entry *entry, size_t count)
+{
+    struct CMUnitTest test[CASES_MAX];
+    size_t used = 0;
+    for (size_t i = 0; i < count && used < CASES_MAX; i++)
+        if (entry[i].applies)
+            test[used++] = entry[i].test;
+    return _cmocka_run_group_tests("test_comm", test, used, NULL, NULL);
+}
+
 /* What calls on device memory must do, beside the rest on the host. */
 static int case_run_device(struct case_setup *canonical, struct case_setup *fast)
 {
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test_prestate(case_collectives, canonical),
-        cmocka_unit_test_prestate(case_collectives, fast),
-        cmocka_unit_test_prestate(case_large, canonical),
-        cmocka_unit_test_prestate(case_halves, canonical),
-        cmocka_unit_test_prestate(case_traffic, canonical),
-        cmocka_unit_test_prestate(case_outstanding, canonical),
-        cmocka_unit_test_prestate(case_groups, canonical),
-        cmocka_unit_test_prestate(case_messages, canonical),
-        cmocka_unit_test_prestate(case_random, canonical),
-        cmocka_unit_test_prestate(case_memory, canonical),
-        cmocka_unit_test_prestate(case_observed, canonical),
-        cmocka_unit_test_prestate(case_device_unwaited, canonical),
-        cmocka_unit_test_prestate(case_device_overwritten, canonical),
-        cmocka_unit_test_prestate(case_device_unfenced, canonical),
-        cmocka_unit_test_prestate(case_device_mixed, canonical),
-        cmocka_unit_test_prestate(case_device_mismatch, canonical),
-        cmocka_unit_test_prestate(case_device_absent, canonical),
-        cmocka_unit_test_prestate(case_device_abort, canonical),
-        cmocka_unit_test_prestate(case_device_settle, canonical),
+    /* Faults of queues that only a made-up device can be seen to make. */
+    const bool seen = !canonical->self && canonical->module == NULL;
+    const bool peers = canonical->ranks > 1;
+    const struct case_entry cases[] = {
+        {cmocka_unit_test_prestate(case_collectives, canonical), true},
+        {cmocka_unit_test_prestate(case_collectives, fast), true},
+        {cmocka_unit_test_prestate(case_large, canonical), true},
+        {cmocka_unit_test_prestate(case_halves, canonical), true},
+        {cmocka_unit_test_prestate(case_traffic, canonical), true},
+        {cmocka_unit_test_prestate(case_outstanding, canonical), true},
+        {cmocka_unit_test_prestate(case_groups, canonical), true},
+        {cmocka_unit_test_prestate(case_messages, canonical), true},
+        {cmocka_unit_test_prestate(case_random, canonical), true},
+        {cmocka_unit_test_prestate(case_memory, canonical), true},
+        {cmocka_unit_test_prestate(case_observed, canonical), true},
+        {cmocka_unit_test_prestate(case_device_unwaited, canonical), seen},
+        {cmocka_unit_test_prestate(case_device_overwritten, canonical), seen},
+        {cmocka_unit_test_prestate(case_device_unfenced, canonical), seen},
+        {cmocka_unit_test_prestate(case_device_mixed, canonical), true},
+        {cmocka_unit_test_prestate(case_device_mismatch, canonical), peers},
+        {cmocka_unit_test_prestate(case_device_absent, canonical), peers && !canonical->debug},
+        {cmocka_unit_test_prestate(case_device_abort, canonical), peers},
+        {cmocka_unit_test_prestate(case_device_settle, canonical), true},
     };
-    return cmocka_run_group_tests(cases, NULL, NULL);
+    return case_run_entries(cases, sizeof cases / sizeof cases[0]);
 }
 
 /* What one device can tell of NCCL: results. Its failures want devices that fail. */
@@ -239,40 +228,44 @@ int main(int argc, char **argv)
     if (canonical.device)
         return case_run_device(&canonical, &fast);
 
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test_prestate(case_collectives, &canonical),
-        cmocka_unit_test_prestate(case_collectives, &fast),
-        cmocka_unit_test_prestate(case_large, &canonical),
-        cmocka_unit_test_prestate(case_large, &fast),
-        cmocka_unit_test_prestate(case_halves, &canonical),
-        cmocka_unit_test_prestate(case_traffic, &canonical),
-        cmocka_unit_test_prestate(case_traffic_net, &canonical),
-        cmocka_unit_test_prestate(case_traffic_net, &fast),
-        cmocka_unit_test_prestate(case_outstanding, &canonical),
-        cmocka_unit_test_prestate(case_groups, &canonical),
-        cmocka_unit_test_prestate(case_messages, &canonical),
-        cmocka_unit_test_prestate(case_random, &canonical),
-        cmocka_unit_test_prestate(case_random, &fast),
-        cmocka_unit_test_prestate(case_memory, &canonical),
-        cmocka_unit_test_prestate(case_idle, &canonical),
-        cmocka_unit_test_prestate(case_arguments, &canonical),
-        cmocka_unit_test_prestate(case_places, &canonical),
-        cmocka_unit_test_prestate(case_mismatch, &canonical),
-        cmocka_unit_test_prestate(case_abort, &canonical),
-        cmocka_unit_test_prestate(case_reason, &canonical),
-        cmocka_unit_test_prestate(case_time_out, &canonical),
-        cmocka_unit_test_prestate(case_time_out_chain, &canonical),
-        cmocka_unit_test_prestate(case_killed, &canonical),
-        cmocka_unit_test_prestate(case_board, &canonical),
-        cmocka_unit_test_prestate(case_observed, &canonical),
-        cmocka_unit_test_prestate(case_flight, &canonical),
-        cmocka_unit_test_prestate(case_family, &canonical),
-        cmocka_unit_test_prestate(case_device_processes, &canonical),
-        cmocka_unit_test_prestate(case_debug_mismatch, &canonical),
-        cmocka_unit_test_prestate(case_debug_agreement, &canonical),
-        cmocka_unit_test_prestate(case_debug_group, &canonical),
-        cmocka_unit_test_prestate(case_debug_absent, &canonical),
-        cmocka_unit_test_prestate(case_debug_stats, &canonical),
+    /* Between peers; where the comparing communicator does not find it before the backend. */
+    const bool peers = canonical.ranks > 1, debug = canonical.debug;
+    const struct case_entry cases[] = {
+        {cmocka_unit_test_prestate(case_collectives, &canonical), true},
+        {cmocka_unit_test_prestate(case_collectives, &fast), true},
+        {cmocka_unit_test_prestate(case_large, &canonical), true},
+        {cmocka_unit_test_prestate(case_large, &fast), true},
+        {cmocka_unit_test_prestate(case_halves, &canonical), true},
+        {cmocka_unit_test_prestate(case_traffic, &canonical), !canonical.tcp},
+        {cmocka_unit_test_prestate(case_traffic_net, &canonical), canonical.tcp && !debug},
+        {cmocka_unit_test_prestate(case_traffic_net, &fast), canonical.tcp && !debug},
+        {cmocka_unit_test_prestate(case_outstanding, &canonical), true},
+        {cmocka_unit_test_prestate(case_groups, &canonical), true},
+        {cmocka_unit_test_prestate(case_messages, &canonical), true},
+        {cmocka_unit_test_prestate(case_random, &canonical), true},
+        {cmocka_unit_test_prestate(case_random, &fast), true},
+        {cmocka_unit_test_prestate(case_memory, &canonical), true},
+        {cmocka_unit_test_prestate(case_idle, &canonical), true},
+        {cmocka_unit_test_prestate(case_arguments, &canonical), true},
+        {cmocka_unit_test_prestate(case_places, &canonical), peers && !debug},
+        {cmocka_unit_test_prestate(case_mismatch, &canonical), peers && !debug},
+        {cmocka_unit_test_prestate(case_abort, &canonical), peers},
+        {cmocka_unit_test_prestate(case_reason, &canonical), peers && !debug},
+        {cmocka_unit_test_prestate(case_time_out, &canonical), peers},
+        {cmocka_unit_test_prestate(case_time_out_chain, &canonical), peers},
+        {cmocka_unit_test_prestate(case_killed, &canonical),
+         peers && canonical.mode == TESS_RANKS_PROCESSES},
+        {cmocka_unit_test_prestate(case_board, &canonical), !canonical.self && !debug},
+        {cmocka_unit_test_prestate(case_observed, &canonical), true},
+        {cmocka_unit_test_prestate(case_flight, &canonical), true},
+        {cmocka_unit_test_prestate(case_family, &canonical), true},
+        {cmocka_unit_test_prestate(case_device_processes, &canonical),
+         !canonical.self && peers && canonical.mode == TESS_RANKS_PROCESSES},
+        {cmocka_unit_test_prestate(case_debug_mismatch, &canonical), peers},
+        {cmocka_unit_test_prestate(case_debug_agreement, &canonical), !canonical.self},
+        {cmocka_unit_test_prestate(case_debug_group, &canonical), canonical.ranks >= 4},
+        {cmocka_unit_test_prestate(case_debug_absent, &canonical), peers},
+        {cmocka_unit_test_prestate(case_debug_stats, &canonical), !canonical.self},
     };
-    return cmocka_run_group_tests(cases, NULL, NULL);
+    return case_run_entries(cases, sizeof cases / sizeof cases[0]);
 }

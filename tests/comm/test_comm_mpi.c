@@ -5,8 +5,8 @@
  * ranks fail is in test_mpi.c and, for whole runs, in tests/cli/test_mpirun.c.
  */
 #include "comm/cases.h"
-#include "comm/comm_mpi.h"
-#include "comm/net.h"
+#include "comm/mpi/comm_mpi.h"
+#include "comm/net/net.h"
 #include "tessera/check.h"
 
 #include <stdio.h>

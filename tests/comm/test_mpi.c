@@ -4,8 +4,8 @@
  * what it receives against what it computes itself; the exit status is the verdict.
  */
 #include "base/clock.h"
-#include "comm/comm_mpi.h"
-#include "comm/transport_native.h"
+#include "comm/mpi/comm_mpi.h"
+#include "comm/net/transport_native.h"
 #include "tessera/device.h"
 
 #include <stdio.h>

@@ -3,12 +3,12 @@
  * number of ranks, the same bits as one addition after the other, and what goes over which link
  * where ranks are numbered well and badly.
  */
-#include "comm/net.h"
+#include "comm/net/net.h"
 
 #include "base/reduce.h"
 #include "comm/cases.h"
+#include "comm/net/net_group.h"
 #include "comm/net_fake.h"
-#include "comm/net_group.h"
 #include "tessera/log.h"
 
 #include <pthread.h>

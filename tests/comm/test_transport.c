@@ -3,9 +3,10 @@
  * ranks that die and ranks that end. Ranks are processes of this host, which the harness watches.
  */
 #include "base/clock.h"
-#include "comm/boot.h"
+#include "comm/boot/boot.h"
 #include "comm/cases.h"
-#include "comm/transport_tcp.h"
+#include "comm/net/net.h"
+#include "comm/net/transport_tcp.h"
 
 #include <errno.h>
 #include <netinet/in.h>

@@ -3,15 +3,27 @@
 #ifndef TESTS_CORE_OPTIM_ROOM_H
 #define TESTS_CORE_OPTIM_ROOM_H
 
-#include "core/optim.h"
+#include "optim/optim.h"
+#include "tessera/registry.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 struct optim_room {
-    _Alignas(64) char room[16384], told[1024];
+    _Alignas(64) char room[16384], upload[1024];
     struct tess_verdict verdict; /* of the latest step */
 };
+
+/* The optimizers of list.h, in the order of enum tess_update_kind. */
+static const char *const optim_name[] = {"sgd", "momentum", "adamw", "novograd", "lamb"};
+
+static inline const struct tess_optimizer_ops *optim_ops(const char *name)
+{
+    const struct tess_optimizer_ops *ops = NULL;
+    if (tess_registry_get_optimizer(name, &ops) != TESS_OK)
+        abort();
+    return ops;
+}
 
 /* optim's other fields are set before the first step. */
 static inline void optim_place(struct tess_optim *optim, struct optim_room *room)
@@ -24,12 +36,12 @@ static inline enum tess_status optim_open(struct tess_optim *optim)
 {
     struct optim_room *room = (struct optim_room *)(void *)((char *)optim->verdict -
                                                             offsetof(struct optim_room, verdict));
-    size_t told;
-    if (tess_optim_room(&optim->options, optim->param_count, &told) > sizeof room->room ||
-        told > sizeof room->told)
+    size_t upload;
+    if (tess_optim_room(optim->ops, optim->param_count, &upload) > sizeof room->room ||
+        upload > sizeof room->upload)
         abort();
     memset(room->room, 0, sizeof room->room);
-    enum tess_status status = tess_optim_open(optim, room->room, room->told);
+    enum tess_status status = tess_optim_open(optim, room->room, room->upload);
     memset(optim->sum, 0x5a, 2 * (size_t)optim->param_count * sizeof *optim->sum);
     return status;
 }
@@ -40,7 +52,7 @@ static inline enum tess_status optim_step(struct tess_optim *optim, double rate)
     enum tess_status status = optim->update == NULL ? optim_open(optim) : TESS_OK;
     memset(optim->verdict, 0, sizeof *optim->verdict);
     if (status == TESS_OK)
-        tess_optim_tell(optim, rate);
+        tess_optim_prepare(optim, rate);
     if (status == TESS_OK)
         status = tess_optim_step(optim);
     if (status == TESS_OK)

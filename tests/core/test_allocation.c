@@ -4,9 +4,9 @@
  * skipped.
  */
 #include "comm/world.h"
-#include "core/config.h"
+#include "config/config.h"
+#include "config/registry.h"
 #include "core/engine.h"
-#include "core/registry.h"
 #include "harness/world.h"
 #include "tessera/tessera.h"
 

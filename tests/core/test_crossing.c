@@ -3,7 +3,7 @@
  * f32, rounded once, whoever computes which part; otherwise the ranks' sum; with sequence parallel
  * each rank's run of it. On 1, 2, 4 and 8 threads.
  */
-#include "core/registry.h"
+#include "config/registry.h"
 #include "core/state.h"
 #include "harness/world.h"
 #include "kernel_open.h"
@@ -67,8 +67,7 @@ static float tree(struct tess_kernel *kernel, enum tess_dtype dtype, int32_t fir
     return left + tree(kernel, dtype, first + count / 2, count / 2, i);
 }
 
-/* ---- a rank -----------------------------------------------------------------------------------
- */
+/* ---- a rank ---------------------------------------------------------------------------------- */
 
 struct crossing_case {
     int32_t parts;
@@ -218,8 +217,7 @@ static void crossing_run(int32_t ranks, struct crossing_case wanted)
         world_run(ranks, TESS_RANKS_THREADS, TESS_ORDER_CANONICAL, crossing_rank, &wanted), 0);
 }
 
-/* ---- cases ------------------------------------------------------------------------------------
- */
+/* ---- cases ----------------------------------------------------------------------------------- */
 
 /* As many parts, whatever the ranks: the same tree. */
 static void case_canonical(void **state)

@@ -1,7 +1,7 @@
 /*
  * Made-up data sets, the sampler, normalisation and augmentation, against plain formulas.
  */
-#include "core/data.h"
+#include "data/data.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -12,8 +12,7 @@
 
 #include <cmocka.h>
 
-/* ---- made-up images ----------------------------------------------------------------------------
- */
+/* ---- made-up images -------------------------------------------------------------------------- */
 
 static void case_synthetic(void **state)
 {
@@ -70,8 +69,7 @@ static void case_synthetic(void **state)
     assert_int_equal(tess_dataset_open_synthetic(row, 7, INT64_MAX, 1, 0, &set), usage);
 }
 
-/* ---- samples -----------------------------------------------------------------------------------
- */
+/* ---- samples --------------------------------------------------------------------------------- */
 
 static void case_sampler(void **state)
 {

@@ -3,7 +3,7 @@
  * parameter lies, against all of them one by one; what is left of a model when some units are kept;
  * sizes as files have them; what is refused.
  */
-#include "core/declare.h"
+#include "state/declare.h"
 
 #include "tessera/tessera.h"
 
@@ -33,8 +33,7 @@ static struct tess_tensor_axis axis_of(int32_t parts, int32_t rank, int32_t rank
                                      .rank_count = rank_count};
 }
 
-/* ---- cut parameters ---------------------------------------------------------------------------
- */
+/* ---- cut parameters -------------------------------------------------------------------------- */
 
 struct cut {
     struct tess_shape whole;
@@ -159,8 +158,7 @@ static void case_blocks(void **state)
     tess_declare_fini(&declare);
 }
 
-/* ---- sizes ------------------------------------------------------------------------------------
- */
+/* ---- sizes ----------------------------------------------------------------------------------- */
 
 /* A padded, transposed, tied and counted model: [in files: [in, out] of what is [out, in] here]. */
 static void case_file_shapes(void **state)
@@ -197,8 +195,7 @@ static void case_file_shapes(void **state)
     tess_declare_fini(&declare);
 }
 
-/* ---- stages -----------------------------------------------------------------------------------
- */
+/* ---- stages ---------------------------------------------------------------------------------- */
 
 /* A model of `units` units, each of which has 0 to 2 of everything. */
 static void select_declare(struct tess_declare *declare, int32_t units, uint32_t *seed)
@@ -276,8 +273,7 @@ static void case_select(void **state)
     }
 }
 
-/* ---- refusals ---------------------------------------------------------------------------------
- */
+/* ---- refusals -------------------------------------------------------------------------------- */
 
 /* What to declare wrongly. */
 static int wrong;

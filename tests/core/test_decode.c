@@ -4,7 +4,7 @@
  * Small whole numbers: exact in every precision.
  */
 #include "core/decode.h"
-#include "core/weights.h"
+#include "state/weights.h"
 
 #include "base/half.h"
 #include "tessera/log.h"

@@ -1,5 +1,6 @@
 /* Which rank has which device, and what follows from it; and the options that say so. */
-#include "core/config.h"
+#include "base/options.h"
+#include "config/config.h"
 #include "tessera/log.h"
 
 #include <setjmp.h>
@@ -11,6 +12,19 @@
 #include <cmocka.h>
 
 #define COUNT(array) ((int)(sizeof(array) / sizeof((array)[0])))
+
+/* The communicators with their default options. */
+static const struct tess_comm_options *kinds(void)
+{
+    static struct tess_comm_options all;
+    static struct tess_options *options;
+
+    if (options == NULL) {
+        assert_int_equal(tess_options_open(&options), TESS_OK);
+        assert_int_equal(tess_comm_options_add(options, &all), TESS_OK);
+    }
+    return &all;
+}
 
 /* D devices that all reach each other, or none the other. */
 static const struct tess_devices *devices_of(int32_t count, bool reach)
@@ -32,12 +46,12 @@ static void case_blocks(void **state)
     (void)state;
     for (int32_t n = 1; n <= TESS_CONFIG_RANKS_MAX; n++)
         for (int32_t d = 1; d <= TESS_DEVICE_MAX; d++) {
-            struct tess_device_plan plan = {.count = 0};
+            struct tess_device_plan plan = {.comm_options = kinds()};
             int32_t load[TESS_DEVICE_MAX] = {0}, least = n, most = 0;
 
-            assert_int_equal(tess_device_plan_make(devices_of(d, true), n, TESS_RANKS_PROCESSES,
-                                                   TESS_COMM_AUTO, &plan),
-                             TESS_OK);
+            assert_int_equal(
+                tess_device_plan_make(devices_of(d, true), n, TESS_RANKS_PROCESSES, "auto", &plan),
+                TESS_OK);
             assert_int_equal(plan.count, n < d ? n : d);
             assert_int_equal(plan.shared, n > d);
             assert_int_equal(plan.of_rank[0], 0);
@@ -60,11 +74,11 @@ static void case_blocks(void **state)
 static void case_drawing(void **state)
 {
     static const int32_t drawn[] = {0, 0, 0, 1, 1};
-    struct tess_device_plan plan = {.count = 0};
+    struct tess_device_plan plan = {.comm_options = kinds()};
 
     (void)state;
     assert_int_equal(
-        tess_device_plan_make(devices_of(2, true), 5, TESS_RANKS_PROCESSES, TESS_COMM_AUTO, &plan),
+        tess_device_plan_make(devices_of(2, true), 5, TESS_RANKS_PROCESSES, "auto", &plan),
         TESS_OK);
     assert_memory_equal(plan.of_rank, drawn, sizeof drawn);
 }
@@ -76,35 +90,35 @@ static void case_choice(void **state)
         bool reach;
         int32_t ranks;
         enum tess_rank_mode mode;
-        enum tess_comm_choice asked, comm;
+        const char *asked, *comm;
         enum tess_rank_mode run;
         const char *refused;
     } wanted[] = {
-        {1, true, 1, TESS_RANKS_PROCESSES, TESS_COMM_AUTO, TESS_COMM_SELF, TESS_RANKS_PROCESSES, 0},
-        {1, true, 1, TESS_RANKS_PROCESSES, TESS_COMM_NCCL, TESS_COMM_SELF, TESS_RANKS_PROCESSES, 0},
+        {1, true, 1, TESS_RANKS_PROCESSES, "auto", "self", TESS_RANKS_PROCESSES, 0},
+        {1, true, 1, TESS_RANKS_PROCESSES, "nccl", "self", TESS_RANKS_PROCESSES, 0},
         /* Several on one device. */
-        {1, true, 4, TESS_RANKS_PROCESSES, TESS_COMM_AUTO, TESS_COMM_LOCAL, TESS_RANKS_THREADS, 0},
-        {1, true, 4, TESS_RANKS_PROCESSES, TESS_COMM_NCCL, TESS_COMM_NCCL, 0, "--ranks 1 or fewer"},
+        {1, true, 4, TESS_RANKS_PROCESSES, "auto", "local", TESS_RANKS_THREADS, 0},
+        {1, true, 4, TESS_RANKS_PROCESSES, "nccl", "nccl", 0, "--ranks 1 or fewer"},
         /* One each. */
-        {4, true, 4, TESS_RANKS_PROCESSES, TESS_COMM_AUTO, TESS_COMM_NCCL, TESS_RANKS_PROCESSES, 0},
-        {4, true, 4, TESS_RANKS_PROCESSES, TESS_COMM_LOCAL, TESS_COMM_LOCAL, TESS_RANKS_THREADS, 0},
-        {4, false, 4, TESS_RANKS_PROCESSES, TESS_COMM_LOCAL, TESS_COMM_NCCL, 0, "--comm nccl"},
-        {8, true, 2, TESS_RANKS_PROCESSES, TESS_COMM_AUTO, TESS_COMM_NCCL, TESS_RANKS_PROCESSES, 0},
+        {4, true, 4, TESS_RANKS_PROCESSES, "auto", "nccl", TESS_RANKS_PROCESSES, 0},
+        {4, true, 4, TESS_RANKS_PROCESSES, "local", "local", TESS_RANKS_THREADS, 0},
+        {4, false, 4, TESS_RANKS_PROCESSES, "local", "nccl", 0, "--comm nccl"},
+        {8, true, 2, TESS_RANKS_PROCESSES, "auto", "nccl", TESS_RANKS_PROCESSES, 0},
         /* What carries the host's memory alone. */
-        {4, true, 4, TESS_RANKS_PROCESSES, TESS_COMM_TCP, TESS_COMM_TCP, 0, "--comm tcp carries"},
-        {1, true, 1, TESS_RANKS_PROCESSES, TESS_COMM_MPI, TESS_COMM_MPI, 0, "--comm mpi carries"},
+        {4, true, 4, TESS_RANKS_PROCESSES, "tcp", "tcp", 0, "--comm tcp carries"},
+        {1, true, 1, TESS_RANKS_PROCESSES, "mpi", "mpi", 0, "--comm mpi carries"},
         /* Threads by the strategy. */
-        {4, true, 4, TESS_RANKS_THREADS, TESS_COMM_AUTO, TESS_COMM_LOCAL, TESS_RANKS_THREADS, 0},
-        {4, false, 4, TESS_RANKS_THREADS, TESS_COMM_AUTO, TESS_COMM_NCCL, TESS_RANKS_THREADS, 0},
-        {4, true, 4, TESS_RANKS_THREADS, TESS_COMM_NCCL, TESS_COMM_NCCL, TESS_RANKS_THREADS, 0},
+        {4, true, 4, TESS_RANKS_THREADS, "auto", "local", TESS_RANKS_THREADS, 0},
+        {4, false, 4, TESS_RANKS_THREADS, "auto", "nccl", TESS_RANKS_THREADS, 0},
+        {4, true, 4, TESS_RANKS_THREADS, "nccl", "nccl", TESS_RANKS_THREADS, 0},
         /* Several on each of several. */
-        {2, true, 8, TESS_RANKS_PROCESSES, TESS_COMM_AUTO, TESS_COMM_LOCAL, TESS_RANKS_THREADS, 0},
-        {2, false, 8, TESS_RANKS_PROCESSES, TESS_COMM_AUTO, TESS_COMM_LOCAL, 0, "--ranks 2"},
+        {2, true, 8, TESS_RANKS_PROCESSES, "auto", "local", TESS_RANKS_THREADS, 0},
+        {2, false, 8, TESS_RANKS_PROCESSES, "auto", "local", 0, "--ranks 2"},
     };
 
     (void)state;
     for (int i = 0; i < COUNT(wanted); i++) {
-        struct tess_device_plan plan = {.count = 0};
+        struct tess_device_plan plan = {.comm_options = kinds()};
         enum tess_status status =
             tess_device_plan_make(devices_of(wanted[i].devices, wanted[i].reach), wanted[i].ranks,
                                   wanted[i].mode, wanted[i].asked, &plan);
@@ -116,8 +130,8 @@ static void case_choice(void **state)
             continue;
         }
         assert_int_equal(status, TESS_OK);
-        if (plan.comm != wanted[i].comm || plan.rank_mode != wanted[i].run)
-            fail_msg("%d: %s, mode %d", i, tess_comm_choice_name(plan.comm), (int)plan.rank_mode);
+        if (strcmp(plan.comm->name, wanted[i].comm) != 0 || plan.rank_mode != wanted[i].run)
+            fail_msg("%d: %s, mode %d", i, plan.comm->name, (int)plan.rank_mode);
     }
 }
 
@@ -127,25 +141,25 @@ static void case_placed(void **state)
     static const struct {
         int32_t devices, rank, local;
         enum tess_rank_mode mode;
-        enum tess_comm_choice asked;
+        const char *asked;
         int32_t own;
         const char *refused;
     } wanted[] = {
-        {8, 13, 5, TESS_RANKS_PROCESSES, TESS_COMM_AUTO, 5, NULL},
-        {8, 0, 0, TESS_RANKS_PROCESSES, TESS_COMM_NCCL, 0, NULL},
-        {1, 3, 0, TESS_RANKS_PROCESSES, TESS_COMM_AUTO, 0, NULL},
-        {1, 3, 3, TESS_RANKS_PROCESSES, TESS_COMM_AUTO, 0, NULL},  /* each is shown its own */
-        {8, 7, -1, TESS_RANKS_PROCESSES, TESS_COMM_AUTO, 7, NULL}, /* one host: its number */
-        {8, 8, -1, TESS_RANKS_PROCESSES, TESS_COMM_AUTO, 0, "LOCAL_RANK"},
-        {2, 6, 2, TESS_RANKS_PROCESSES, TESS_COMM_AUTO, 0, "this machine has 2"},
-        {8, 6, 2, TESS_RANKS_PROCESSES, TESS_COMM_LOCAL, 0, "--comm local wants"},
-        {8, 6, 2, TESS_RANKS_THREADS, TESS_COMM_AUTO, 0, "this strategy wants"},
+        {8, 13, 5, TESS_RANKS_PROCESSES, "auto", 5, NULL},
+        {8, 0, 0, TESS_RANKS_PROCESSES, "nccl", 0, NULL},
+        {1, 3, 0, TESS_RANKS_PROCESSES, "auto", 0, NULL},
+        {1, 3, 3, TESS_RANKS_PROCESSES, "auto", 0, NULL},  /* each is shown its own */
+        {8, 7, -1, TESS_RANKS_PROCESSES, "auto", 7, NULL}, /* one host: its number */
+        {8, 8, -1, TESS_RANKS_PROCESSES, "auto", 0, "LOCAL_RANK"},
+        {2, 6, 2, TESS_RANKS_PROCESSES, "auto", 0, "this machine has 2"},
+        {8, 6, 2, TESS_RANKS_PROCESSES, "local", 0, "--comm local needs"},
+        {8, 6, 2, TESS_RANKS_THREADS, "auto", 0, "this strategy needs"},
     };
 
     (void)state;
     for (int i = 0; i < COUNT(wanted); i++) {
-        const struct tess_place place = {"torchrun", wanted[i].rank, 16, wanted[i].local};
-        struct tess_device_plan plan = {.count = 0};
+        const struct tess_started place = {"torchrun", wanted[i].rank, 16, wanted[i].local};
+        struct tess_device_plan plan = {.comm_options = kinds()};
         enum tess_status status = tess_device_plan_placed(
             devices_of(wanted[i].devices, true), &place, wanted[i].mode, wanted[i].asked, &plan);
 
@@ -158,7 +172,7 @@ static void case_placed(void **state)
         assert_int_equal(status, TESS_OK);
         assert_int_equal(plan.own, wanted[i].own);
         assert_int_equal(plan.count, 16);
-        assert_int_equal(plan.comm, TESS_COMM_NCCL);
+        assert_string_equal(plan.comm->name, "nccl");
         assert_int_equal(plan.rank_mode, TESS_RANKS_PROCESSES);
         for (int32_t r = 0; r < 16; r++)
             assert_int_equal(plan.of_rank[r], r);
@@ -169,19 +183,20 @@ static void case_placed(void **state)
 static void case_renumbered(void **state)
 {
     static const struct tess_module module = {.name = "made up"};
-    const struct tess_place place = {"torchrun", 1, 4, 1};
+    const struct tess_started place = {"torchrun", 1, 4, 1};
     struct tess_config *config = calloc(1, sizeof *config);
 
     (void)state;
     assert_non_null(config);
-    config->place = place;
+    config->started = place;
     config->device.module = &module;
+    config->device.comm_options = kinds();
     assert_int_equal(tess_device_plan_placed(devices_of(4, true), &place, TESS_RANKS_PROCESSES,
-                                             TESS_COMM_AUTO, &config->device),
+                                             "auto", &config->device),
                      TESS_OK);
     snprintf(config->device.info[1].bus, sizeof config->device.info[1].bus, "0000:17:00.0");
     tess_config_renumber(config, 3);
-    assert_int_equal(config->place.rank, 3);
+    assert_int_equal(config->started.rank, 3);
     assert_int_equal(config->device.own, 1);
     assert_string_equal(config->device.info[3].bus, "0000:17:00.0");
     assert_string_equal(config->device.info[1].bus, "");
@@ -197,38 +212,37 @@ static void case_host_plan(void **state)
         const char *starter;
         int32_t ranks;
         enum tess_rank_mode mode;
-        enum tess_comm_choice asked, comm;
+        const char *asked, *comm;
         const char *refused;
     } wanted[] = {
-        {NULL, 4, TESS_RANKS_PROCESSES, TESS_COMM_AUTO, TESS_COMM_LOCAL, NULL},
-        {NULL, 4, TESS_RANKS_PROCESSES, TESS_COMM_TCP, TESS_COMM_TCP, NULL},
-        {NULL, 1, TESS_RANKS_PROCESSES, TESS_COMM_TCP, TESS_COMM_SELF, NULL},
-        {NULL, 4, TESS_RANKS_PROCESSES, TESS_COMM_MPI, 0, "mpirun -n 4"},
-        {NULL, 4, TESS_RANKS_THREADS, TESS_COMM_TCP, 0, "--comm tcp connects processes"},
-        {"torchrun", 4, TESS_RANKS_PROCESSES, TESS_COMM_AUTO, TESS_COMM_TCP, NULL},
-        {"Slurm", 4, TESS_RANKS_PROCESSES, TESS_COMM_TCP, TESS_COMM_TCP, NULL},
-        {"mpirun", 4, TESS_RANKS_PROCESSES, TESS_COMM_TCP, TESS_COMM_TCP, NULL},
-        {"torchrun", 4, TESS_RANKS_PROCESSES, TESS_COMM_LOCAL, 0, "--comm local wants"},
-        {"torchrun", 4, TESS_RANKS_THREADS, TESS_COMM_AUTO, 0, "this strategy wants"},
+        {NULL, 4, TESS_RANKS_PROCESSES, "auto", "local", NULL},
+        {NULL, 4, TESS_RANKS_PROCESSES, "tcp", "tcp", NULL},
+        {NULL, 1, TESS_RANKS_PROCESSES, "tcp", "self", NULL},
+        {NULL, 4, TESS_RANKS_PROCESSES, "mpi", NULL, "mpirun -n 4"},
+        {NULL, 4, TESS_RANKS_THREADS, "tcp", NULL, "--comm tcp connects processes"},
+        {"torchrun", 4, TESS_RANKS_PROCESSES, "auto", "tcp", NULL},
+        {"Slurm", 4, TESS_RANKS_PROCESSES, "tcp", "tcp", NULL},
+        {"mpirun", 4, TESS_RANKS_PROCESSES, "tcp", "tcp", NULL},
+        {"torchrun", 4, TESS_RANKS_PROCESSES, "local", NULL, "--comm local needs"},
+        {"torchrun", 4, TESS_RANKS_THREADS, "auto", 0, "this strategy needs"},
     };
 
     (void)state;
     for (int i = 0; i < COUNT(wanted); i++) {
-        const struct tess_place place = {wanted[i].starter, 0, wanted[i].ranks, 0};
-        struct tess_device_plan plan = {.count = 0};
+        const struct tess_started place = {wanted[i].starter, 0, wanted[i].ranks, 0};
+        struct tess_device_plan plan = {.comm_options = kinds()};
         enum tess_status status =
             tess_device_plan_host(&place, wanted[i].ranks, wanted[i].mode, wanted[i].asked, &plan);
 
         assert_int_equal(status, wanted[i].refused != NULL ? TESS_ERR_USAGE : TESS_OK);
         if (wanted[i].refused == NULL)
-            assert_int_equal(plan.comm, wanted[i].comm);
+            assert_string_equal(plan.comm->name, wanted[i].comm);
         else if (strstr(tess_log_last_error(), wanted[i].refused) == NULL)
             fail_msg("%d: '%s' does not say '%s'", i, tess_log_last_error(), wanted[i].refused);
     }
 }
 
-/* ---- options ----------------------------------------------------------------------------------
- */
+/* ---- options --------------------------------------------------------------------------------- */
 
 static void refused(int argc, char **argv, enum tess_status wanted, const char *phrase)
 {
@@ -251,7 +265,7 @@ static void case_host(void **state)
     assert_null(config->device.module);
     assert_int_equal(config->device.count, 0);
     assert_int_equal(config->device.of_rank[2], -1);
-    assert_int_equal(config->device.comm, TESS_COMM_LOCAL);
+    assert_string_equal(config->device.comm->name, "local");
     assert_int_equal(config->device.rank_mode, TESS_RANKS_PROCESSES);
     assert_int_equal(tess_config_select_device(config, 2), TESS_OK);
     tess_config_close(config);

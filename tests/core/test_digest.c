@@ -3,7 +3,7 @@
  * digits; one bit is seen, and in one parameter only; sketches tell how far two versions are apart;
  * replicas that differ are named, with their ranks.
  */
-#include "core/config.h"
+#include "config/config.h"
 #include "core/state.h"
 #include "harness/world.h"
 #include "tessera/tessera.h"
@@ -61,7 +61,7 @@ static void damage(struct tess_engine *engine, enum damage kind)
     if (kind == DAMAGE_COPY) {
         const struct tess_segment *segment = &plan->segment[plan->param[2].segment];
         const int64_t last = plan->param[2].begin - segment->begin + plan->param[2].count - 1;
-        *((uint8_t *)segment->param + (size_t)last * engine->dtype_bytes) ^= 1;
+        *((uint8_t *)segment->param + (size_t)last * engine->sizes.dtype_bytes) ^= 1;
         return;
     }
     for (int32_t i = 0; i < engine->optim.piece_count; i++)
@@ -114,8 +114,7 @@ static struct job *job_new(void)
     return job;
 }
 
-/* ---- layouts ----------------------------------------------------------------------------------
- */
+/* ---- layouts --------------------------------------------------------------------------------- */
 
 static const char *const strategies[] = {"dp", "ddp", "zero1", "zero2", "fsdp", "hsdp"};
 
@@ -170,8 +169,7 @@ static void case_layouts(void **state)
     check_layouts("--precision bf16 --master-weights=off");
 }
 
-/* ---- differences ------------------------------------------------------------------------------
- */
+/* ---- differences ----------------------------------------------------------------------------- */
 
 /* fc2.weight's first element: its last bit is half the distance to its neighbour, which is all that
  * each sketch moves by, and none of the other parameters' digests. */
@@ -256,8 +254,7 @@ static void case_distance(void **state)
     }
 }
 
-/* ---- replicas ---------------------------------------------------------------------------------
- */
+/* ---- replicas -------------------------------------------------------------------------------- */
 
 static void check_named(const char *strategy, const char *options, enum damage kind,
                         uint32_t damaged, const char *expected)

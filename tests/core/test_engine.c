@@ -3,7 +3,7 @@
  * not depend on how the grid's leaves are grouped.
  */
 #include "comm/world.h"
-#include "core/config.h"
+#include "config/config.h"
 #include "core/engine.h"
 #include "tessera/tessera.h"
 

@@ -3,7 +3,7 @@
  * digested and saved from it has the bits that ref has in the host's. guard_queue stops the program
  * wherever the host touches such memory itself.
  */
-#include "core/config.h"
+#include "config/config.h"
 #include "core/engine.h"
 #include "harness/world.h"
 #include "tessera/tessera.h"
@@ -28,8 +28,7 @@ enum { RANKS_MAX = 4, PARAMS_MAX = 80, WORDS_MAX = 64 };
 
 static char path[2][32] = {"/tmp/test_far_ref_XXXXXX", "/tmp/test_far_queue_XXXXXX"};
 
-/* ---- a run ------------------------------------------------------------------------------------
- */
+/* ---- a run ----------------------------------------------------------------------------------- */
 
 /* Before the first step and after the last. */
 struct found {
@@ -165,8 +164,7 @@ static void check(const char *words, int32_t ranks)
     check_steps(words, ranks, 2);
 }
 
-/* ---- cases ------------------------------------------------------------------------------------
- */
+/* ---- cases ----------------------------------------------------------------------------------- */
 
 static void case_precisions(void **state)
 {

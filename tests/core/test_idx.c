@@ -4,7 +4,7 @@
  * Fashion-MNIST (exit status 77 where it is not installed).
  */
 #include "base/rng.h"
-#include "core/data.h"
+#include "data/data.h"
 #include "tessera/log.h"
 
 #include <dirent.h>
@@ -23,8 +23,7 @@
 
 #define REAL_FOLDER "/usr/share/datasets/fashion-mnist"
 
-/* ---- files made on the fly ---------------------------------------------------------------------
- */
+/* ---- files made on the fly ------------------------------------------------------------------- */
 
 enum { TRAIN_IMAGES, TRAIN_LABELS, TEST_IMAGES, TEST_LABELS, FILES };
 static const char *const file_name[FILES] = {"train-images-idx3-ubyte", "train-labels-idx1-ubyte",
@@ -219,8 +218,7 @@ static void case_good_files(void **state)
     teardown(&fixture);
 }
 
-/* ---- one of every defect -----------------------------------------------------------------------
- */
+/* ---- one of every defect --------------------------------------------------------------------- */
 
 static void defect_missing(struct fixture *f)
 {
@@ -510,8 +508,7 @@ static void case_random_damage(void **state)
     teardown(&fixture);
 }
 
-/* ---- the installed data ------------------------------------------------------------------------
- */
+/* ---- the installed data ---------------------------------------------------------------------- */
 
 static void case_real(void **state)
 {

@@ -3,7 +3,7 @@
  * over the images that there are, evaluation does not notice, every layout gives the same bits; and
  * drop-last. A batch larger than the data set is a short one alone.
  */
-#include "core/config.h"
+#include "config/config.h"
 #include "core/state.h"
 #include "harness/world.h"
 #include "strategies/runs.h"
@@ -24,8 +24,7 @@
     "--kernel ref --data synthetic --model mlp --mlp.hidden 20 --bind=off --data.workers 0 "       \
     "--optimizer sgd "
 
-/* ---- images -----------------------------------------------------------------------------------
- */
+/* ---- images ---------------------------------------------------------------------------------- */
 
 enum { IMAGES = 100, CLASSES = 100, ROW = 6 * 6, RANKS = 4, EPOCHS = 2 };
 
@@ -68,8 +67,7 @@ static void open_config(const char *words, struct tess_config **config_out)
     assert_int_equal(tess_config_open(argc, argv, NULL, 0, config_out), TESS_OK);
 }
 
-/* ---- every image once --------------------------------------------------------------------------
- */
+/* ---- every image once ------------------------------------------------------------------------ */
 
 struct once {
     struct tess_config *config;
@@ -85,13 +83,13 @@ static int once_rank(struct tess_comm *comm, struct tess_world *world, void *arg
     struct tess_engine *engine = NULL;
     WORLD_OK(tess_engine_open(once->config, &once->images.set, comm, world, &engine));
     const int64_t per_epoch = tess_engine_steps_per_epoch(engine);
-    const int64_t rows = engine->rows * (engine->plan.holds_input ? comm->rank_count : 1);
+    const int64_t rows = engine->sizes.rows * (engine->plan.holds_input ? comm->rank_count : 1);
     for (int64_t step = 0; step < EPOCHS * per_epoch; step++) {
         struct tess_step_result result;
         WORLD_OK(tess_engine_step(engine, false, &result));
         if (comm->rank == 0)
             once->rows[step] = result.rows;
-        const int32_t *label = tess_memory_get(engine->memory, engine->block.label[0]);
+        const int32_t *label = tess_memory_get(engine->memory, engine->batches.label[0]);
         for (int64_t i = 0; !engine->plan.skips_input && i < rows; i++)
             if (label[i] >= 0)
                 once->seen[step / per_epoch][label[i]]++;
@@ -147,8 +145,7 @@ static void case_every_image_once(void **state)
     }
 }
 
-/* ---- means ------------------------------------------------------------------------------------
- */
+/* ---- means ----------------------------------------------------------------------------------- */
 
 struct one {
     struct tess_config *config;
@@ -254,8 +251,7 @@ static void case_nothing_left(void **state)
     tess_config_close(config);
 }
 
-/* ---- the same bits -----------------------------------------------------------------------------
- */
+/* ---- the same bits --------------------------------------------------------------------------- */
 
 /* Of 192 images: batches of 80 end with 32 and a place in the middle of a leaf, one of 400 goes
  * round twice to fill itself. */

@@ -4,8 +4,8 @@
  * cannot be had is an error in its turn.
  */
 #include "base/clock.h"
-#include "core/data.h"
 #include "core/token_files.h"
+#include "data/data.h"
 #include "tessera/log.h"
 
 #include <dirent.h>
@@ -284,8 +284,7 @@ static void case_bad_configurations(void **state)
     teardown(&fixture);
 }
 
-/* ---- tokens ------------------------------------------------------------------------------------
- */
+/* ---- tokens ---------------------------------------------------------------------------------- */
 
 /* A text as long as the images' fixture has samples, in samples of ROW tokens. */
 static void setup_tokens(struct fixture *fixture, int32_t slots, int64_t workers)

@@ -2,7 +2,7 @@
  * The mesh of a run, from what was said about it: sizes that were left out, contradictions, words
  * that are no mesh; and where each rank stands.
  */
-#include "core/config.h"
+#include "config/config.h"
 #include "tessera/tessera.h"
 
 #include <setjmp.h>
@@ -27,8 +27,7 @@ static enum tess_status config_open(const char *words, struct tess_config **conf
     return tess_config_open(argc, argv, NULL, 0, config_out);
 }
 
-/* ---- places -----------------------------------------------------------------------------------
- */
+/* ---- places ---------------------------------------------------------------------------------- */
 
 /* rank = (stage * data_count + data) * tensor_count + tensor, as tessera/strategy.h has it, and
  * back, for every mesh of up to 4 x 4 x 4. */
@@ -57,8 +56,7 @@ static void case_places(void **state)
     }
 }
 
-/* ---- what fits --------------------------------------------------------------------------------
- */
+/* ---- what fits ------------------------------------------------------------------------------- */
 
 static void case_sizes(void **state)
 {
@@ -119,8 +117,7 @@ static void case_sizes(void **state)
     }
 }
 
-/* ---- what does not ----------------------------------------------------------------------------
- */
+/* ---- what does not --------------------------------------------------------------------------- */
 
 static void check_refused(const char *words, const char *why)
 {
@@ -232,8 +229,7 @@ static void case_words(void **state)
     }
 }
 
-/* ---- recompute --------------------------------------------------------------------------------
- */
+/* ---- recompute ------------------------------------------------------------------------------- */
 
 static void case_recompute(void **state)
 {

@@ -2,7 +2,7 @@
  * Metrics and JSON files: what was written is there, whole lines only, and a disk that is full (a
  * device that always is, and a limit on the file's size) is an error that leaves the lines before.
  */
-#include "core/metrics.h"
+#include "run/metrics.h"
 #include "tessera/log.h"
 
 #include <errno.h>

@@ -1,10 +1,10 @@
 /*
  * Loadable modules: found where they should be, loaded once, and refused in one clear sentence;
- * with the word `registry`, a kernel in a module, in a process that has not asked for it before.
- * MODULES is where fake_module.c was compiled to: many/ one/ none/.
+ * with the word `registry`, a kernel in a module, in a process that has not asked for it before,
+ * and names that are taken. MODULES is where fake_module.c was compiled to: many/ one/ none/.
  */
-#include "core/device.h"
-#include "core/registry.h"
+#include "config/registry.h"
+#include "device/device.h"
 #include "tessera/log.h"
 
 #include <pthread.h>
@@ -129,8 +129,7 @@ static void case_libraries(void **state)
     expect_why("oldtessera", "another version of libtessera", "tess_from_the_future");
 }
 
-/* ---- the registry ----------------------------------------------------------------------------
- */
+/* ---- the registry ---------------------------------------------------------------------------- */
 
 static bool registry_lists(const char *wanted)
 {
@@ -168,6 +167,28 @@ static void case_registry(void **state)
     assert_ptr_equal(ops, again);
 }
 
+/* A name that is taken is refused, and the part that has it stays. */
+static void case_taken(void **state)
+{
+    const struct tess_strategy_ops *strategy, *strategy_after;
+    const struct tess_model_ops *model, *model_after;
+
+    (void)state;
+    assert_int_equal(tess_registry_get_strategy("ddp", &strategy), TESS_OK);
+    struct tess_strategy_ops other_strategy = *strategy;
+    assert_int_equal(tess_registry_add_strategy(&other_strategy), TESS_ERR_USAGE);
+    assert_non_null(strstr(tess_log_last_error(), "there is a strategy 'ddp' already"));
+    assert_int_equal(tess_registry_get_strategy("ddp", &strategy_after), TESS_OK);
+    assert_ptr_equal(strategy_after, strategy);
+
+    assert_int_equal(tess_registry_get_model("mlp", &model), TESS_OK);
+    struct tess_model_ops other_model = *model;
+    assert_int_equal(tess_registry_add_model(&other_model), TESS_ERR_USAGE);
+    assert_non_null(strstr(tess_log_last_error(), "there is a model 'mlp' already"));
+    assert_int_equal(tess_registry_get_model("mlp", &model_after), TESS_OK);
+    assert_ptr_equal(model_after, model);
+}
+
 static void case_registry_without(void **state)
 {
     (void)state;
@@ -190,7 +211,10 @@ int main(int argc, char **argv)
         cmocka_unit_test(case_libraries),
         cmocka_unit_test(case_registry_without),
     };
-    static const struct CMUnitTest registry[] = {cmocka_unit_test(case_registry)};
+    static const struct CMUnitTest registry[] = {
+        cmocka_unit_test(case_registry),
+        cmocka_unit_test(case_taken),
+    };
 
     if (setenv("TESSERA_MODULE_PATH", MODULES "/many", 1) != 0)
         return 2;

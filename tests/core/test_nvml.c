@@ -1,6 +1,6 @@
 /* What we make of NVML's answers: against a made-up library (fake_nvml.c), and without a driver. */
 #include "base/clock.h"
-#include "core/nvml.h"
+#include "device/nvml.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -1,6 +1,6 @@
 /* How the driver says that devices are joined, against a made-up NVML (fake_nvml_links.c). */
-#include "core/nvml.h"
-#include "topology/live.h"
+#include "device/nvml.h"
+#include "topology/hwloc/live.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -4,9 +4,9 @@
  */
 #include "base/rng.h"
 #include "comm/world.h"
-#include "core/optim.h"
 #include "core/optim_room.h"
 #include "kernel_open.h"
+#include "optim/optim.h"
 #include "tessera/model.h"
 #include "tessera/registry.h"
 
@@ -21,8 +21,7 @@
 
 #include <cmocka.h>
 
-/* ---- a small model -----------------------------------------------------------------------------
- */
+/* ---- a small model --------------------------------------------------------------------------- */
 
 enum { PARAMS = 6, STEPS = 20, RANKS_MAX = 4, LEAVES = 8, FLAT = 2048 };
 
@@ -77,7 +76,7 @@ static double rate_of(int64_t step)
 static struct tess_optim_options options_of(int32_t kind)
 {
     const struct tess_optim_options options = {
-        .kind = kind,
+        .name = optim_name[kind],
         .learning_rate = 0.01,
         .momentum = 0.9,
         .beta1 = -1,
@@ -89,8 +88,7 @@ static struct tess_optim_options options_of(int32_t kind)
     return options;
 }
 
-/* ---- one rank ----------------------------------------------------------------------------------
- */
+/* ---- one rank -------------------------------------------------------------------------------- */
 
 struct rank {
     struct tess_optim optim;
@@ -110,6 +108,7 @@ static void rank_init(struct rank *rank, const struct tess_optim_options *option
     memset(rank->scratch, 0xff, sizeof(rank->scratch));
     rank->optim = (struct tess_optim){
         .options = *options,
+        .ops = optim_ops(options->name),
         .kernel = kernel,
         .low = TESS_BF16,
         .loss_scale = 1,
@@ -161,8 +160,7 @@ static void open_kernel(struct tess_kernel **kernel_out)
     assert_int_equal(tess_kernel_open(ops, 1, kernel_out), TESS_OK);
 }
 
-/* ---- the formulas in double --------------------------------------------------------------------
- */
+/* ---- the formulas in double ------------------------------------------------------------------ */
 
 struct model {
     double w[PARAMS][1000], m[PARAMS][1000], v[PARAMS][1000], u[PARAMS][1000];
@@ -191,15 +189,16 @@ static double adam_direction(struct model *model, int32_t p, int64_t i, double g
 static void model_update(struct model *model, const struct tess_optim_options *options, int32_t p,
                          const double *g, int64_t step, double rate)
 {
+    const enum tess_update_kind kind = optim_ops(options->name)->kind;
     double *w = model->w[p], *m = model->m[p], *u = model->u[p];
     const int64_t count = param[p].count, t = step + 1;
     const double decay = param[p].flags & TESS_PARAM_NO_DECAY ? 0 : options->weight_decay;
-    if (options->kind == TESS_UPDATE_NOVOGRAD) {
+    if (kind == TESS_UPDATE_NOVOGRAD) {
         const double square = square_sum(g, count);
         model->tensor_v[p] = step == 0 ? square : 0.98 * model->tensor_v[p] + 0.02 * square;
     }
     for (int64_t i = 0; i < count; i++) {
-        switch ((enum tess_update_kind)options->kind) {
+        switch (kind) {
         case TESS_UPDATE_SGD:
             u[i] = g[i] + decay * w[i];
             break;
@@ -219,7 +218,7 @@ static void model_update(struct model *model, const struct tess_optim_options *o
             break;
         }
     }
-    if (options->kind == TESS_UPDATE_LAMB && !(param[p].flags & TESS_PARAM_NO_DECAY)) {
+    if (kind == TESS_UPDATE_LAMB && !(param[p].flags & TESS_PARAM_NO_DECAY)) {
         const double w_norm = sqrt(square_sum(w, count)), u_norm = sqrt(square_sum(u, count));
         rate *= w_norm > 0 && u_norm > 0 ? w_norm / u_norm : 1;
     }
@@ -267,7 +266,8 @@ static void check_formula(const struct tess_optim_options *options, struct tess_
         rank_fill_gradients(&rank, step);
         assert_int_equal(optim_step(&rank.optim, rate_of(step)), TESS_OK);
         model_step(&model, options, step, rate_of(step));
-        const bool normed = options->clip > 0 || options->kind >= TESS_UPDATE_NOVOGRAD;
+        const bool normed =
+            options->clip > 0 || optim_ops(options->name)->kind >= TESS_UPDATE_NOVOGRAD;
         /* The sum is exact up to its rounding to double; the formula's has 1300 roundings. */
         if (normed)
             assert_true(fabs(rank.optim.verdict->grad_norm - model.norm) <= 1e-12 * model.norm);
@@ -298,7 +298,7 @@ static void check_formula(const struct tess_optim_options *options, struct tess_
             assert_int_equal(rank.low[flat_begin(p) + i], bits >> 16);
         }
     }
-    print_message("optimizer %d nesterov %d clip %g: worst %.3g, moved %.3g\n", options->kind,
+    print_message("%s nesterov %d clip %g: worst %.3g, moved %.3g\n", options->name,
                   options->nesterov, options->clip, worst, moved);
     assert_true(worst <= tolerance);
     assert_true(moved > 0.05 && moved < 8);
@@ -321,8 +321,7 @@ static void case_formulas(void **state)
     tess_kernel_close(kernel);
 }
 
-/* ---- ranks -------------------------------------------------------------------------------------
- */
+/* ---- ranks ----------------------------------------------------------------------------------- */
 
 /* One thread per rank; `replicas` groups of ranks own the whole flat space each. */
 struct job {
@@ -478,8 +477,7 @@ static void case_not_finite(void **state)
     tess_kernel_close(kernel);
 }
 
-/* ---- clipping ----------------------------------------------------------------------------------
- */
+/* ---- clipping -------------------------------------------------------------------------------- */
 
 /* Gradient (3, 4) has norm 5: as numbers that f32 holds exactly. */
 static void case_clip(void **state)
@@ -504,6 +502,7 @@ static void case_clip(void **state)
         };
         struct tess_optim optim = {
             .options = options_of(TESS_UPDATE_SGD),
+            .ops = optim_ops("sgd"),
             .kernel = kernel,
             .loss_scale = 1,
             .counts = true,
@@ -523,16 +522,16 @@ static void case_clip(void **state)
     tess_kernel_close(kernel);
 }
 
-/* What the memory plan is told, per optimizer: arrays, numbers per tensor, scratch. */
+/* The memory that each optimizer declares: arrays, numbers per tensor, scratch. */
 static void case_sizes(void **state)
 {
     (void)state;
     static const int32_t expected[][3] = {{0, 0, 0}, {1, 0, 0}, {2, 0, 0}, {1, 1, 0}, {2, 0, 1}};
     for (int32_t kind = TESS_UPDATE_SGD; kind <= TESS_UPDATE_LAMB; kind++) {
-        const struct tess_optim_options options = options_of(kind);
-        assert_int_equal(tess_optim_state_arrays(&options), expected[kind][0]);
-        assert_int_equal(tess_optim_tensor_numbers(&options), expected[kind][1]);
-        assert_int_equal(tess_optim_scratch_arrays(&options), expected[kind][2]);
+        const struct tess_optimizer_ops *ops = optim_ops(optim_name[kind]);
+        assert_int_equal(ops->state_arrays, expected[kind][0]);
+        assert_int_equal(ops->tensor_moment, expected[kind][1]);
+        assert_int_equal(ops->trust_ratio, expected[kind][2]);
     }
 }
 

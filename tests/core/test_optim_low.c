@@ -5,9 +5,9 @@
  */
 #include "base/rng.h"
 #include "core/layout.h"
-#include "core/optim.h"
 #include "core/optim_room.h"
 #include "kernel_open.h"
+#include "optim/optim.h"
 #include "tessera/model.h"
 #include "tessera/registry.h"
 
@@ -50,13 +50,14 @@ static void low_init(struct low *low, struct tess_kernel *kernel, int32_t kind,
     memset(low, 0, sizeof *low);
     memset(low->chunk, 0xff, sizeof low->chunk);
     low->optim = (struct tess_optim){
-        .options = {.kind = kind,
+        .options = {.name = optim_name[kind],
                     .momentum = 0.9,
                     .beta1 = -1,
                     .beta2 = -1,
                     .epsilon = -1,
                     .weight_decay = 0.05,
                     .clip = 3},
+        .ops = optim_ops(optim_name[kind]),
         .kernel = kernel,
         .low = dtype,
         .chunk = masters ? NULL : low->chunk,
@@ -112,8 +113,7 @@ static void open_kernel(const char *name, struct tess_kernel **kernel_out)
     assert_int_equal(tess_kernel_open(ops, 1, kernel_out), TESS_OK);
 }
 
-/* ---- cases -------------------------------------------------------------------------------------
- */
+/* ---- cases ----------------------------------------------------------------------------------- */
 
 /* What a run without masters should hold: the run with masters, rounded after every step. */
 static void check_without_masters(struct tess_kernel *kernel, int32_t kind, enum tess_dtype dtype,

@@ -4,7 +4,7 @@
  * the number of micro-batches. And who runs which units.
  */
 #include "base/arena.h"
-#include "core/config.h"
+#include "config/config.h"
 #include "core/state.h"
 #include "pipe.h"
 #include "tessera/tessera.h"
@@ -52,8 +52,7 @@ static void plan_close(struct plan *plan)
     tess_config_close(plan->config);
 }
 
-/* ---- the bytes of an owner ---------------------------------------------------------------------
- */
+/* ---- the bytes of an owner ------------------------------------------------------------------- */
 
 struct count {
     enum tess_memory_kind kind;
@@ -91,8 +90,7 @@ static uint64_t block_bytes(uint64_t bytes)
     return round_to(bytes, TESS_MEMORY_ALIGN);
 }
 
-/* ---- what the schedule promises -----------------------------------------------------------------
- */
+/* ---- what the schedule promises -------------------------------------------------------------- */
 
 struct schedule {
     enum tess_pipe_schedule kind;
@@ -136,13 +134,13 @@ static uint64_t chunk_bytes(const struct tess_engine *engine, const struct tess_
     const struct tess_declare *declare = &engine->declare;
     uint64_t bytes = 0;
     for (int32_t u = chunk->unit_first; u < chunk->unit_end; u++)
-        bytes += block_bytes((uint64_t)(declare->unit[u].output_count * engine->rows) *
-                             engine->dtype_bytes);
+        bytes += block_bytes((uint64_t)(declare->unit[u].output_count * engine->sizes.rows) *
+                             engine->sizes.dtype_bytes);
     for (int32_t t = 0; t < declare->tensor_count; t++) {
         const struct tess_declare_tensor *tensor = &declare->tensor[t];
         const int64_t times = tensor->life == TESS_LIFE_BATCH    ? 1
-                              : tensor->life == TESS_LIFE_LEAVES ? engine->leaf_count
-                                                                 : engine->rows;
+                              : tensor->life == TESS_LIFE_LEAVES ? engine->sizes.leaf_count
+                                                                 : engine->sizes.rows;
         if (tensor->unit >= chunk->unit_first && tensor->unit < chunk->unit_end &&
             keeps(engine, tensor))
             bytes +=
@@ -155,11 +153,11 @@ static uint64_t chunk_bytes(const struct tess_engine *engine, const struct tess_
  * each way. */
 static uint64_t check_buffers(const struct tess_engine *engine)
 {
-    const struct tess_engine_pipe *pipe = &engine->pipe;
+    const struct tess_schedule *pipe = &engine->schedule;
     uint64_t inputs = 0, in = 0, out = 0;
     for (int32_t c = 0; c < pipe->chunk_count; c++) {
         const struct tess_chunk *chunk = &pipe->chunk[c];
-        const uint64_t row = (uint64_t)engine->rows * engine->dtype_bytes;
+        const uint64_t row = (uint64_t)engine->sizes.rows * engine->sizes.dtype_bytes;
         const uint64_t input = round_to((uint64_t)chunk->input_count * row, 64);
         const uint64_t output =
             (uint64_t)engine->declare.unit[chunk->unit_end - 1].output_count * row;
@@ -182,9 +180,9 @@ static uint64_t check_buffers(const struct tess_engine *engine)
 /* Rows of the first stage and labels of the last stay while others are loaded. */
 static void check_kept(const struct tess_engine *engine)
 {
-    const struct tess_chunk *first = &engine->pipe.chunk[0];
-    const struct tess_chunk *last = &engine->pipe.chunk[engine->pipe.chunk_count - 1];
-    const uint64_t tokens = (uint64_t)engine->rows * LENGTH * 4;
+    const struct tess_chunk *first = &engine->schedule.chunk[0];
+    const struct tess_chunk *last = &engine->schedule.chunk[engine->schedule.chunk_count - 1];
+    const uint64_t tokens = (uint64_t)engine->sizes.rows * LENGTH * 4;
     const struct count rows = count_of(engine, TESS_MEMORY_INPUT, "rows under way");
     const struct count labels = count_of(engine, TESS_MEMORY_INPUT, "labels under way");
     const int32_t row_slots = first->first && first->slot_count > 1 ? first->slot_count : 0;
@@ -222,9 +220,9 @@ static void check_rank(const struct schedule *schedule, int32_t stages, int32_t 
              (int)stages, (int)micros, schedule->options, more);
     plan_open(&plan, options, stage);
     const struct tess_engine *engine = plan.engine;
-    assert_int_equal(engine->pipe.chunk_count, schedule->chunks);
+    assert_int_equal(engine->schedule.chunk_count, schedule->chunks);
     for (int32_t c = 0; c < schedule->chunks; c++) {
-        const struct tess_chunk *chunk = &engine->pipe.chunk[c];
+        const struct tess_chunk *chunk = &engine->schedule.chunk[c];
         const int32_t slots = promised(schedule, stages, stage, c, micros);
         assert_int_equal(chunk->slot_count, slots);
         assert_true(chunk->unit_end > chunk->unit_first);
@@ -258,8 +256,7 @@ static void case_in_flight(void **state)
     }
 }
 
-/* ---- who runs what ------------------------------------------------------------------------------
- */
+/* ---- who runs what --------------------------------------------------------------------------- */
 
 /* Every unit is run by one rank, in the order of virtual stages; the first has the rows, the last
  * the labels, and what comes in is what goes out before. */
@@ -280,7 +277,7 @@ static void case_units(void **state)
         }
         for (int32_t v = 0; v < STAGES * schedules[s].chunks; v++) {
             const struct tess_engine *engine = plan[v % STAGES].engine;
-            const struct tess_chunk *chunk = &engine->pipe.chunk[v / STAGES];
+            const struct tess_chunk *chunk = &engine->schedule.chunk[v / STAGES];
             assert_int_equal(chunk->first, v == 0);
             assert_int_equal(chunk->last, v == STAGES * schedules[s].chunks - 1);
             assert_int_equal(chunk->before, (v + STAGES - 1) % STAGES);
@@ -290,13 +287,14 @@ static void case_units(void **state)
             for (int32_t u = chunk->unit_first; u < chunk->unit_end; u++, next++) {
                 assert_int_equal(engine->declare.unit[u].index, next);
                 assert_int_equal(engine->declare.unit[u].chunk, v / STAGES);
-                assert_int_equal(engine->pipe.stage_of[next], v);
+                assert_int_equal(engine->schedule.stage_of[next], v);
             }
         }
         assert_int_equal(next, plan[0].engine->model.unit_count);
         for (int32_t r = 0; r < STAGES; r++) {
-            assert_int_equal(tess__engine_loads(plan[r].engine), r == 0 || r == STAGES - 1);
-            assert_int_equal(tess__engine_has_loss(plan[r].engine), r == STAGES - 1);
+            assert_int_equal(tess__schedule_loads(&(plan[r].engine)->schedule),
+                             r == 0 || r == STAGES - 1);
+            assert_int_equal(tess__schedule_has_loss(&(plan[r].engine)->schedule), r == STAGES - 1);
             plan_close(&plan[r]);
         }
     }
@@ -308,7 +306,7 @@ static void case_one_stage(void **state)
     struct plan plan;
     (void)state;
     plan_open(&plan, "--model mlp --mlp.hidden 12,8 --strategy single --accumulate 4", 0);
-    const struct tess_engine_pipe *pipe = &plan.engine->pipe;
+    const struct tess_schedule *pipe = &plan.engine->schedule;
     assert_int_equal(pipe->chunk_count, 1);
     assert_int_equal(pipe->slot_max, 1);
     assert_int_equal(pipe->chunk[0].unit_end, 3);

@@ -1,5 +1,5 @@
 /* The precision of a run: what its options may say together, and what --explain says of it. */
-#include "core/config.h"
+#include "config/config.h"
 #include "core/engine.h"
 #include "tessera/log.h"
 

@@ -3,9 +3,9 @@
  * that is not finite, on whichever rank it is; parameters without masters and rounding at random
  * with the same bits under every strategy; what f16 loses without a loss scale.
  */
-#include "core/config.h"
-#include "core/engine.h"
-#include "core/registry.h"
+#include "config/config.h"
+#include "config/registry.h"
+#include "core/state.h"
 #include "harness/world.h"
 #include "tessera/tessera.h"
 
@@ -30,8 +30,7 @@ enum { STEPS_MAX = 8, RANKS_MAX = 4, WORDS_MAX = 64, PARAMS_MAX = 40, QUIET = 5 
     "--learning-rate 0.05 --evaluate=off --bind=off --data.workers 0 --data synthetic "            \
     "--kernel ref "
 
-/* ---- a model with bad gradients ----------------------------------------------------------------
- */
+/* ---- a model with bad gradients -------------------------------------------------------------- */
 
 /*
  * The chosen model, but the gradient of its second parameter holds an infinity in steps 2 and 3, or
@@ -51,8 +50,7 @@ static enum tess_status poison_backward(void *state, const struct tess_pass *pas
     return status;
 }
 
-/* ---- runs --------------------------------------------------------------------------------------
- */
+/* ---- runs ------------------------------------------------------------------------------------ */
 
 struct run {
     char options[512];
@@ -107,7 +105,7 @@ static enum tess_status job_steps(const struct run *run, struct tess_engine *eng
     TESS_TRY(tess_engine_hash(engine, &outcome->hash[0]));
     TESS_TRY(tess_engine_digest(engine, outcome->first));
     for (int32_t i = 0; i < run->steps; i++) {
-        const uint64_t *calls = tess_engine_comm(engine)->stats.calls;
+        const uint64_t *calls = engine->comm->stats.calls;
         const uint64_t before = calls[TESS_COLLECTIVE_ALL_REDUCE];
         TESS_TRY(tess_engine_step(engine, i != QUIET, &result));
         if (i == QUIET)
@@ -226,8 +224,7 @@ static void check_layouts(int32_t rank_count, bool poison, const char *options, 
     }
 }
 
-/* ---- loss scaling ------------------------------------------------------------------------------
- */
+/* ---- loss scaling ---------------------------------------------------------------------------- */
 
 /* In f32 a power of two leaves no trace: batch statistics are not scaled, norms are un-scaled. */
 static void case_no_trace_in_f32(void **state)
@@ -344,8 +341,7 @@ static void case_ends_below_one(void **state)
     assert_non_null(strstr(outcome.error, "not finite at step 2"));
 }
 
-/* ---- without masters, at random ----------------------------------------------------------------
- */
+/* ---- without masters, at random -------------------------------------------------------------- */
 
 static void case_same_bits(void **state)
 {
@@ -407,8 +403,7 @@ static void case_first_values(void **state)
     }
 }
 
-/* ---- f16 ---------------------------------------------------------------------------------------
- */
+/* ---- f16 ------------------------------------------------------------------------------------- */
 
 /*
  * Gradients of logits are scale / 48 times up to 1, and f16 ends at 65504: with five classes about

@@ -1,5 +1,5 @@
 /* Loss scaling: what the option may say, and the course of the scale over good and bad steps. */
-#include "core/scale.h"
+#include "optim/scale.h"
 #include "tessera/log.h"
 
 #include <setjmp.h>

@@ -1,6 +1,6 @@
 /* Learning-rate schedules at points computed by hand, and the limits that join optimizer options.
  */
-#include "core/optim.h"
+#include "optim/optim.h"
 #include "tessera/log.h"
 
 #include <math.h>
@@ -17,7 +17,7 @@ enum { CONSTANT, LINEAR, STEP, COSINE };
 static struct tess_optim_options options_of(int32_t schedule)
 {
     const struct tess_optim_options options = {
-        .kind = TESS_UPDATE_MOMENTUM,
+        .name = "momentum",
         .learning_rate = 0.4,
         .momentum = 0.9,
         .beta1 = -1,

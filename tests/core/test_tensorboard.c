@@ -3,7 +3,7 @@
  * here shares nothing with the writer: the CRC goes bit by bit, the protocol buffer is taken apart
  * by field numbers.
  */
-#include "core/tensorboard.h"
+#include "run/tensorboard.h"
 
 #include <dirent.h>
 #include <math.h>

@@ -3,8 +3,8 @@
  * names that lead nowhere. Messages name the file and what is wrong with it. Then tokens outside
  * the vocabulary, which show when their sample is loaded.
  */
-#include "core/data.h"
 #include "core/token_files.h"
+#include "data/data.h"
 #include "tessera/log.h"
 
 #include <math.h>
@@ -198,8 +198,7 @@ static void case_names(void **state)
     token_folder_close(&folder);
 }
 
-/* ---- tokens outside the vocabulary ------------------------------------------------------------
- */
+/* ---- tokens outside the vocabulary ----------------------------------------------------------- */
 
 /* Two files of 30 and 23 tokens, samples of 10: 0, 1, 2 begin in the first, 3 and 4 in the second;
  * token `bad` of all is `value`. Tokens 51 and 52 are in no sample. */

@@ -7,7 +7,7 @@
  * The models are perceptrons on rows of 6 x 6 with hidden layers of 36, 36, 24, 24: fc1, fc2 and
  * fc4 are as wide as their input and may be left out.
  */
-#include "core/config.h"
+#include "config/config.h"
 #include "core/state.h"
 #include "harness/world.h"
 #include "strategies/runs.h"
@@ -29,8 +29,7 @@
 
 static const int square_unit[] = {0, 1, 3};
 
-/* ---- the same bits ------------------------------------------------------------------------------
- */
+/* ---- the same bits --------------------------------------------------------------------------- */
 
 struct layout {
     const char *strategy;
@@ -136,8 +135,7 @@ static void case_drop_tells_apart(void **state)
     assert_int_not_equal(step, leaf);
 }
 
-/* ---- the stop ---------------------------------------------------------------------------------
- */
+/* ---- the stop -------------------------------------------------------------------------------- */
 
 #define STOP_RANKS 4
 
@@ -289,8 +287,7 @@ static void case_stops_in_any_order(void **state)
         stop_run(&layouts[seed % LAYOUTS], seed, true);
 }
 
-/* ---- one rank ---------------------------------------------------------------------------------
- */
+/* ---- one rank -------------------------------------------------------------------------------- */
 
 struct one {
     struct tess_config *config;
@@ -342,7 +339,7 @@ static struct snapshot take(const struct tess_engine *engine, int32_t p)
 {
     const struct tess_optim *optim = &engine->optim;
     const struct tess_piece *piece = &engine->piece[p];
-    const int32_t arrays = tess_optim_state_arrays(&optim->options);
+    const int32_t arrays = optim->ops->state_arrays;
     const size_t count = (size_t)piece->count;
     struct snapshot shot = {NULL, count * (size_t)(1 + arrays) + 1};
     assert_int_equal(piece->param, p);
@@ -352,7 +349,7 @@ static struct snapshot take(const struct tess_engine *engine, int32_t p)
     for (int32_t a = 0; a < arrays; a++)
         memcpy(shot.value + (size_t)(1 + a) * count,
                optim->state + a * optim->state_count + piece->state_begin, count * sizeof(float));
-    if (tess_optim_tensor_numbers(&optim->options) > 0)
+    if (optim->ops->tensor_moment)
         shot.value[shot.count - 1] = optim->tensor_state[p];
     return shot;
 }
@@ -474,8 +471,7 @@ static void case_own_age_novograd(void **state)
     one_close(&one);
 }
 
-/* ---- other models -----------------------------------------------------------------------------
- */
+/* ---- other models ---------------------------------------------------------------------------- */
 
 static const struct tess_model_ops *mlp_ops;
 

@@ -2,7 +2,7 @@
  * Reading safetensors files that may be anything: what is right is read as it is, what is wrong is
  * refused with the tensor's name, and no file cut short anywhere is taken for a whole one.
  */
-#include "core/weights.h"
+#include "state/weights.h"
 
 #include "tessera/log.h"
 

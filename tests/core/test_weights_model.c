@@ -4,7 +4,7 @@
  * what the reader finds, from any element to any other.
  */
 #include "base/rng.h"
-#include "core/weights.h"
+#include "state/weights.h"
 
 #include "tessera/log.h"
 

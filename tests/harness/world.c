@@ -2,6 +2,8 @@
 #include "harness/world.h"
 
 #include "base/clock.h"
+#include "comm/boot/boot.h"
+#include "comm/net/net.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -36,6 +38,24 @@ int world_fail(const char *format, ...)
     return 1;
 }
 
+/* The function on sockets, beside the harness's communicator, over which the ranks meet. Of a rank
+ * that failed nothing is closed: peers may still read what that would free. */
+static int world_on_tcp(struct world_task *task, struct tess_comm *comm, double timeout_s)
+{
+    struct tess_transport *transport;
+    struct tess_comm *tcp;
+    struct tess_boot *boot;
+    WORLD_OK(tess_boot_over(comm, timeout_s, &boot));
+    enum tess_status status = tess_transport_tcp_open(boot, timeout_s, &transport);
+    tess_boot_close(boot);
+    WORLD_OK(status);
+    WORLD_OK(tess_comm_net_open(transport, task->world, comm->order, timeout_s, &tcp));
+    int result = task->fn(tcp, task->world, task->arg);
+    if (result == 0)
+        tess_comm_close(tcp);
+    return result;
+}
+
 /* One rank from opening its communicator to closing it. */
 static void world_rank_run(struct world_task *task)
 {
@@ -50,7 +70,8 @@ static void world_rank_run(struct world_task *task)
                     : tess_comm_local_open(task->world, task->rank, setup->order, timeout_s, &comm);
     int result = 1;
     if (status == TESS_OK)
-        result = task->fn(comm, task->world, task->arg);
+        result = setup->tcp ? world_on_tcp(task, comm, timeout_s)
+                            : task->fn(comm, task->world, task->arg);
     if (result != 0 && !setup->self && comm != NULL)
         tess_comm_abort(comm, world_text[0] != '\0' ? world_text : "the test failed");
     tess_comm_close(comm);

@@ -16,6 +16,7 @@ struct world_setup {
     enum tess_rank_mode mode;
     enum tess_order order;
     bool self;        /* one rank, on the `self` communicator; world is NULL */
+    bool tcp;         /* on sockets, between ranks of that mode */
     double timeout_s; /* of one wait; 0: 30 */
     double limit_s;   /* of the whole run; 0: 100 */
 };

@@ -22,7 +22,7 @@ const char *device_backend(int argc, char **argv)
 static void *test_memory(int64_t count, size_t bytes)
 {
     void *memory = calloc((size_t)count + 1, bytes);
-    if (!memory) {
+    if (memory == NULL) {
         fprintf(stderr, "out of memory\n");
         exit(1);
     }

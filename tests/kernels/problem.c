@@ -7,7 +7,7 @@
 void problem_open(struct problem *b, struct draw *draw)
 {
     for (int i = 0; i < b->part_count; i++) {
-        if (!b->p[i])
+        if (b->p[i] == NULL)
             b->p[i] = draw_reals(draw, TESS_F32, b->count[i]);
         b->q[i] = draw_reals(draw, TESS_F32, b->count[i]);
         b->p_dev[i] = device_put_real(b->device, TESS_F32, b->p[i], b->count[i]);

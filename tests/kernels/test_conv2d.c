@@ -107,7 +107,7 @@ static void check_values(struct conv_case *c, struct tess_op *op)
     struct sums dw = sums_open(c->w_count), db = sums_open(d->out);
     conv_naive(c, &y, &dx, &dw);
     for (int64_t i = 0; i < d->rows * c->y_count; i++) {
-        if (c->b_dev)
+        if (c->b_dev != NULL)
             sums_add(&y, i, c->b[i % d->out]);
         sums_add(&db, i % d->out, c->dy[i]);
     }

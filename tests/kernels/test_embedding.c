@@ -55,7 +55,7 @@ static void embedding_free(struct embedding_case *c)
 /* The table's row for row i, or -1. */
 static int64_t embedding_index(const struct embedding_case *c, int64_t i)
 {
-    int64_t index = (c->token ? c->token[i] : i % c->d.length) - c->first;
+    int64_t index = (c->token != NULL ? c->token[i] : i % c->d.length) - c->first;
     return index < 0 || index >= c->d.in ? -1 : index;
 }
 

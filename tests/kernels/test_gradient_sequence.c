@@ -236,8 +236,7 @@ static void case_plain(void **state)
     plain_case("rope", 1, rope_forward, rope_backward);
 }
 
-/* ---- cross-entropy, the classes in two parts --------------------------------------------------
- */
+/* ---- cross-entropy, the classes in two parts ------------------------------------------------- */
 
 enum { XENT_ROWS = 20, XENT_PARTS = 2 };
 static const int64_t xent_width[XENT_PARTS] = {7, 5}, xent_first[XENT_PARTS] = {0, 7};

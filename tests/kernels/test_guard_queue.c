@@ -54,7 +54,7 @@ static void bench_open(struct bench *bench)
     bench->a = bench_array(bench);
     bench->b = bench_array(bench);
     bench->c = bench_array(bench);
-    OK(tess_write(bench->kernel, sizeof x, x, bench->a));
+    OK(tess_write(bench->kernel, sizeof(x), x, bench->a));
 }
 
 static void bench_close(struct bench *bench)
@@ -73,7 +73,7 @@ static void bench_close(struct bench *bench)
 static float bench_seven(struct bench *bench, const float *array)
 {
     float x[COUNT];
-    OK(tess_read(bench->kernel, sizeof x, array, x));
+    OK(tess_read(bench->kernel, sizeof(x), array, x));
     return x[7];
 }
 

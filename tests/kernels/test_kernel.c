@@ -4,6 +4,7 @@
 #include "guard/guard.h"
 #include "kernel_open.h"
 #include "ref/ref.h"
+#include "tessera/log.h"
 
 #include <math.h>
 #include <signal.h>
@@ -75,7 +76,7 @@ static void case_op_check(void **state)
         for (int f32_math = 0; f32_math < 2; f32_math++) {
             d[0].f32_math = f32_math;
             assert_true(tess_op_check(&d[0], why, sizeof(why)));
-            assert_int_equal(tess_kernel_guard.op_needs(&d[0], &needs), TESS_OK);
+            assert_int_equal(tess_kernel_ref.op_needs(&d[0], &needs), TESS_OK);
         }
     }
     struct tess_op_desc pool = good;
@@ -180,6 +181,55 @@ static void case_defaults(void **state)
     assert_int_equal(memory[0], 7);
     for (int i = 0; i < 100; i++)
         assert_int_equal(((char *)kernel->state)[i], 0);
+    tess_kernel_close(kernel);
+}
+
+static void plus(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count, const void *a,
+                 const void *b, void *y)
+{
+    (void)kernel, (void)dtype, (void)count, (void)a, (void)b;
+    *(float *)y = 7;
+}
+
+/* What a backend has no slot for is ref's. */
+static void case_delegates(void **state)
+{
+    (void)state;
+    const struct tess_kernel_ops bare = {.name = "bare", .add = plus};
+    struct tess_kernel *kernel;
+    float x[2] = {1, -1}, y[2] = {5, 5};
+    assert_int_equal(tess_kernel_open(&bare, 1, &kernel), TESS_OK);
+#define SAME_SLOT(slot)                                                                            \
+    assert_true(kernel->ops->slot == (bare.slot ? bare.slot : tess_kernel_ref.slot));
+    TESS_OPERATION_LIST(SAME_SLOT)
+#undef SAME_SLOT
+    tess_relu_forward(kernel, TESS_F32, 2, x, y);
+    assert_true(y[0] == 1 && y[1] == 0);
+    tess_add(kernel, TESS_F32, 2, x, x, y);
+    assert_true(y[0] == 7);
+    assert_int_equal(kernel->ops->failed(kernel), TESS_OK);
+    tess_kernel_close(kernel);
+}
+
+/* Far memory is out of ref's reach: an operation without a slot is an error, once it is called. */
+static void case_lacks(void **state)
+{
+    (void)state;
+    struct tess_kernel_ops far = {.name = "far", .far_memory = true, .add = plus};
+    struct tess_kernel *kernel;
+    float x[2] = {1, -1}, y[2] = {5, 5};
+    assert_int_equal(tess_kernel_open(&far, 1, &kernel), TESS_OK);
+    tess_add(kernel, TESS_F32, 2, x, x, y);
+    assert_true(y[0] == 7);
+    tess_relu_forward(kernel, TESS_F32, 0, x, y);
+    assert_int_equal(kernel->ops->failed(kernel), TESS_OK);
+    tess_relu_forward(kernel, TESS_F32, 2, x, y);
+    assert_true(y[0] == 7);
+    assert_int_equal(kernel->ops->failed(kernel), TESS_ERR_UNSUPPORTED);
+    assert_non_null(strstr(tess_log_last_error(), "relu_forward"));
+    struct tess_op op = {.desc = good, .kernel = kernel};
+    assert_int_equal(tess_conv2d_forward(&op, NULL, NULL, NULL, NULL), TESS_ERR_UNSUPPORTED);
+    assert_non_null(strstr(tess_log_last_error(), "conv2d_forward"));
     tess_kernel_close(kernel);
 }
 
@@ -301,7 +351,8 @@ int main(void)
     const struct CMUnitTest cases[] = {
         cmocka_unit_test(case_output_size),    cmocka_unit_test(case_op_check),
         cmocka_unit_test(case_sequence_check), cmocka_unit_test(case_wrong_kind),
-        cmocka_unit_test(case_defaults),       cmocka_unit_test(case_open_fails),
+        cmocka_unit_test(case_defaults),       cmocka_unit_test(case_delegates),
+        cmocka_unit_test(case_lacks),          cmocka_unit_test(case_open_fails),
         cmocka_unit_test(case_guard_dies),     cmocka_unit_test(case_guard_fills),
         cmocka_unit_test(case_guard_refuses),
     };

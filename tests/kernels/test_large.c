@@ -99,9 +99,9 @@ static void case_casts(void **state)
     float *x = floats(COUNT), *y = floats(COUNT);
     device_reset(&device);
     large_draw(&draw, x, COUNT);
-    void *x_dev = large_put(x, (size_t)COUNT * sizeof *x), *half = malloc((size_t)COUNT * 2);
+    void *x_dev = large_put(x, (size_t)COUNT * sizeof(*x)), *half = malloc((size_t)COUNT * 2);
     void *half_dev = device_array(&device, (size_t)COUNT * 2);
-    float *y_dev = device_array(&device, (size_t)COUNT * sizeof *y);
+    float *y_dev = device_array(&device, (size_t)COUNT * sizeof(*y));
     assert_non_null(half);
     for (int i = 0; i < 2; i++) {
         tess_cast_stochastic(device.kernel, COUNT, x_dev, to[i], key, 3, half_dev);
@@ -109,11 +109,11 @@ static void case_casts(void **state)
         large_same("stochastic rounding", half_dev, half, (size_t)COUNT * 2);
         tess_cast(device.kernel, COUNT, to[i], half_dev, TESS_F32, y_dev);
         tess_kernel_ref.cast(NULL, COUNT, to[i], half, TESS_F32, y);
-        large_same("widening", y_dev, y, (size_t)COUNT * sizeof *y);
+        large_same("widening", y_dev, y, (size_t)COUNT * sizeof(*y));
     }
     tess_accumulate(device.kernel, COUNT, 0.37f, x_dev, y_dev);
     tess_kernel_ref.accumulate(NULL, COUNT, 0.37f, x, y);
-    large_same("accumulate", y_dev, y, (size_t)COUNT * sizeof *y);
+    large_same("accumulate", y_dev, y, (size_t)COUNT * sizeof(*y));
     free(x);
     free(y);
     free(half);
@@ -125,7 +125,7 @@ static void case_sums(void **state)
     (void)state;
     struct draw draw = {4};
     float *x = floats(COUNT);
-    const size_t bytes = (size_t)COUNT * sizeof *x;
+    const size_t bytes = (size_t)COUNT * sizeof(*x);
     struct tess_sum got, expected;
     double zeros = 0;
     device_reset(&device);
@@ -133,15 +133,15 @@ static void case_sums(void **state)
     for (int64_t i = 0; i < COUNT; i += 1001)
         x[i] = i % 2 ? 0.0f : -0.0f;
     float *x_dev = large_put(x, bytes);
-    double *zeros_dev = large_put(&zeros, sizeof zeros);
+    double *zeros_dev = large_put(&zeros, sizeof(zeros));
     tess_sum_clear(&got);
     tess_sum_clear(&expected);
     tess_square_sum(device.kernel, COUNT, 0.7f, x_dev, &got);
     tess_kernel_ref.square_sum(NULL, COUNT, 0.7f, x, &expected);
-    check_bytes("sum of squares", &got, &expected, sizeof got);
+    check_bytes("sum of squares", &got, &expected, sizeof(got));
     tess_count_zeros(device.kernel, TESS_F32, COUNT, x_dev, zeros_dev);
     tess_kernel_ref.count_zeros(NULL, TESS_F32, COUNT, x, &zeros);
-    large_same("zeros", zeros_dev, &zeros, sizeof zeros);
+    large_same("zeros", zeros_dev, &zeros, sizeof(zeros));
     assert_true(zeros >= (double)(COUNT / 1001));
     assert_int_equal(tess_find_nonfinite(device.kernel, TESS_F32, COUNT, x_dev), -1);
     x[COUNT - 1] = x[COUNT - 2] = INFINITY;
@@ -241,7 +241,7 @@ static void large_layer(int64_t rows, int64_t in, int64_t out)
     }
     device_op_close(&op);
     double *const all[] = {x, w, dy, y, dw};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+    for (size_t i = 0; i < sizeof(all) / sizeof(*all); i++)
         free(all[i]);
 }
 

@@ -108,7 +108,7 @@ static void check_backward_weight(struct linear_case *c, struct tess_op *op)
         bound[i] = bound_of(TESS_F32, (double)d->rows, magnitude, expected[i]);
     }
     check_close("linear dw", got, expected, bound, count);
-    if (db) {
+    if (db != NULL) {
         const double one = 1;
         device_get_real(&device, TESS_F32, db, got, d->out);
         for (int64_t o = 0; o < d->out; o++) {
@@ -218,7 +218,7 @@ static void check_add(struct linear_case *c, struct tess_op *overwrite, struct d
         assert_int_equal(tess_linear_backward_weight(&op, c->x_dev, c->dy_dev, to[0], dbias),
                          TESS_OK);
         expect_added("linear dw added", to[0], start[0], sum[0], count[0]);
-        if (dbias)
+        if (dbias != NULL)
             expect_added("linear dbias added", to[1], start[1], sum[1], count[1]);
         free(start[0]);
         free(start[1]);

@@ -4,7 +4,7 @@
  */
 #include "device.h"
 
-#include "cuda/matmul_store.h"
+#include "cuda/products/matmul_store.h"
 #include "tessera/log.h"
 
 #include <pthread.h>
@@ -34,11 +34,11 @@ static void put(const char *key, int64_t first)
 static void expect(const char *key, int64_t first)
 {
     struct matmul_choice got;
-    memset(&got, 0, sizeof got);
+    memset(&got, 0, sizeof(got));
     if (!tess__matmul_store_find(path, key, &got))
         fail_msg("%s is not found", key);
     const struct matmul_choice want = choice_of(first);
-    assert_memory_equal(&got, &want, sizeof want);
+    assert_memory_equal(&got, &want, sizeof(want));
 }
 
 static void expect_none(const char *key)
@@ -82,7 +82,7 @@ static void case_put_and_find(void **state)
     expect("device|1|8 x 8 x 8", 0);
     expect("device|1|8 x 8 x 16", 30);
     char text[4096];
-    text[read_text(text, sizeof text - 1)] = '\0';
+    text[read_text(text, sizeof(text) - 1)] = '\0';
     assert_non_null(strstr(text, "end 3\n"));
 }
 
@@ -93,7 +93,7 @@ static void case_cut(void **state)
     put("first", 1);
     put("second", 2);
     char text[4096];
-    const size_t bytes = read_text(text, sizeof text);
+    const size_t bytes = read_text(text, sizeof(text));
     for (size_t cut = 0; cut < bytes; cut++) {
         write_text(text, cut);
         expect_none("first");
@@ -128,21 +128,21 @@ static void case_hostile(void **state)
         "tessera-matmul 1\nend 0\nend 0\n",
         "",
     };
-    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
+    for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
         write_text(texts[i], strlen(texts[i]));
         expect_none("a");
     }
     const char sound[] = "tessera-matmul 1\na\t0 1 2 3 4 5 6 7 8 9\nend 1\n";
     write_text(sound, strlen(sound));
     expect("a", 0);
-    write_text(sound, sizeof sound); /* with the NUL */
+    write_text(sound, sizeof(sound)); /* with the NUL */
     expect_none("a");
 
     /* Random changes of one byte: found as it was, or not at all. */
     struct draw draw = {4};
     for (int i = 0; i < 2000; i++) {
-        char text[sizeof sound];
-        memcpy(text, sound, sizeof sound);
+        char text[sizeof(sound)];
+        memcpy(text, sound, sizeof(sound));
         text[draw_between(&draw, 0, (int64_t)strlen(sound) - 1)] = (char)draw_word(&draw);
         write_text(text, strlen(sound));
         struct matmul_choice got;
@@ -162,7 +162,7 @@ static void case_long(void **state)
     expect_none("a");
     free(text);
     char key[MATMUL_KEY_MAX + 1];
-    memset(key, 'k', sizeof key);
+    memset(key, 'k', sizeof(key));
     key[MATMUL_KEY_MAX] = '\0';
     const struct matmul_choice choice = choice_of(1);
     assert_int_not_equal(tess__matmul_store_put(path, key, &choice), TESS_OK);
@@ -198,7 +198,7 @@ static void *add_lines(void *argument)
 {
     for (int i = 0; i < 10; i++) {
         char key[32];
-        snprintf(key, sizeof key, "thread %d line %d", *(const int *)argument, i);
+        snprintf(key, sizeof(key), "thread %d line %d", *(const int *)argument, i);
         const struct matmul_choice choice = choice_of(i);
         const int lock = tess__matmul_store_lock(path);
         if (lock < 0 || tess__matmul_store_put(path, key, &choice) != TESS_OK)
@@ -227,7 +227,7 @@ static void case_lock(void **state)
     for (int t = 0; t < THREADS; t++)
         for (int i = 0; i < 10; i++) {
             char key[32];
-            snprintf(key, sizeof key, "thread %d line %d", t, i);
+            snprintf(key, sizeof(key), "thread %d line %d", t, i);
             expect(key, i);
         }
 }
@@ -235,7 +235,7 @@ static void case_lock(void **state)
 static void remove_all(void)
 {
     char lock[80];
-    snprintf(lock, sizeof lock, "%s.lock", path);
+    snprintf(lock, sizeof(lock), "%s.lock", path);
     unlink(lock);
     unlink(path);
     rmdir(folder);
@@ -249,9 +249,9 @@ int main(void)
         cmocka_unit_test(case_no_file),      cmocka_unit_test(case_clean_key),
         cmocka_unit_test(case_lock),
     };
-    if (!mkdtemp(folder))
+    if (mkdtemp(folder) == NULL)
         return 1;
-    snprintf(path, sizeof path, "%s/choices", folder);
+    snprintf(path, sizeof(path), "%s/choices", folder);
     tess_log_set_level(TESS_LOG_ERROR); /* a warning for each damaged file is right, and long */
     const int failed = cmocka_run_group_tests(cases, NULL, NULL);
     remove_all();

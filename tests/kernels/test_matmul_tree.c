@@ -5,7 +5,7 @@
  */
 #include "device.h"
 
-#include "cuda/matmul_tree.h"
+#include "cuda/products/matmul_tree.h"
 
 #include <stdlib.h>
 #include <string.h>

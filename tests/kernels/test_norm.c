@@ -151,10 +151,10 @@ static void case_find_nonfinite(void **state)
 static int64_t zeros_of(enum tess_dtype dtype, int64_t count, const void *x)
 {
     double sum = 3;
-    double *sum_dev = device_array(&device, sizeof sum);
-    device_put(&device, sum_dev, &sum, sizeof sum);
+    double *sum_dev = device_array(&device, sizeof(sum));
+    device_put(&device, sum_dev, &sum, sizeof(sum));
     tess_count_zeros(device.kernel, dtype, count, x, sum_dev);
-    device_get(&device, &sum, sum_dev, sizeof sum);
+    device_get(&device, &sum, sum_dev, sizeof(sum));
     return (int64_t)sum - 3;
 }
 

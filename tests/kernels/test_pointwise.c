@@ -291,15 +291,15 @@ static void normal_run(int64_t n, uint64_t first, float mean, float deviation)
     const struct tess_rng_key key = tess_rng_key(11, TESS_RNG_INIT, 3);
     float *z = floats(n);
     device_reset(&device);
-    float *y = device_array(&device, (size_t)n * sizeof *y);
+    float *y = device_array(&device, (size_t)n * sizeof(*y));
     tess_normal(device.kernel, key.word, first, n, mean, deviation, y);
-    float *got = device_fetch(&device, y, (size_t)n * sizeof *y);
+    float *got = device_fetch(&device, y, (size_t)n * sizeof(*y));
     tess_rng_normals(key, first, (uint64_t)n, z);
     for (int64_t k = 0; k < n; k++) {
         const float product = (float)((double)deviation * z[k]);
         z[k] = (float)((double)mean + product);
     }
-    assert_memory_equal(got, z, (size_t)n * sizeof *y);
+    assert_memory_equal(got, z, (size_t)n * sizeof(*y));
     free(got);
     free(z);
 }
@@ -314,7 +314,7 @@ static void case_normal(void **state)
     static const uint64_t first[] = {0, 1, 3, 1000, (UINT64_C(1) << 32) - 5};
     (void)state;
     for (size_t i = 0; i < LENGTHS; i++)
-        for (size_t f = 0; f < sizeof first / sizeof *first; f++) {
+        for (size_t f = 0; f < sizeof(first) / sizeof(*first); f++) {
             normal_run(length[i], first[f], 0.25f, 0.02f);
             normal_run(length[i], first[f], -0.0f, 0.02f);
             normal_run(length[i], first[f], -0.0f, 0);

@@ -212,14 +212,14 @@ static struct row_results row_fetch(const struct row_case *c, const void *s, con
                                   dx, c->dgamma_dev, c->dbeta_dev};
     struct row_results r = {.bytes = {all, all, rows, rows, all, row, row}};
     for (int i = 0; i < 7; i++)
-        r.array[i] = source[i] ? device_fetch(&device, source[i], r.bytes[i]) : NULL;
+        r.array[i] = source[i] != NULL ? device_fetch(&device, source[i], r.bytes[i]) : NULL;
     return r;
 }
 
 static void row_compare(const char *how, struct row_results *got, const struct row_results *want)
 {
     for (int i = 0; i < 7; i++) {
-        if (got->array[i])
+        if (got->array[i] != NULL)
             check_bytes(how, got->array[i], want->array[i], got->bytes[i]);
         free(got->array[i]);
     }
@@ -230,14 +230,14 @@ static void row_both(struct row_case *c, struct tess_op *op, int64_t first, void
 {
     size_t at = (size_t)(first * c->d.in) * tess_dtype_bytes(c->d.dtype);
     const char *x = (char *)c->x_dev + at, *more = c->add ? (char *)c->more_dev + at : NULL;
-    char *sum = s ? (char *)s + at : NULL;
-    float *mean = c->mean_dev ? c->mean_dev + first : NULL;
+    char *sum = s != NULL ? (char *)s + at : NULL;
+    float *mean = c->mean_dev != NULL ? c->mean_dev + first : NULL;
     assert_int_equal(tess_norm_forward(op, x, more, sum, c->gamma_dev, c->beta_dev,
                                        (char *)c->y_dev + at, mean, c->rstd_dev + first),
                      TESS_OK);
-    assert_int_equal(tess_norm_backward(op, sum ? sum : x, (char *)c->dy_dev + at, c->gamma_dev,
-                                        mean, c->rstd_dev + first, more, (char *)dx + at,
-                                        c->dgamma_dev, c->dbeta_dev),
+    assert_int_equal(tess_norm_backward(op, sum != NULL ? sum : x, (char *)c->dy_dev + at,
+                                        c->gamma_dev, mean, c->rstd_dev + first, more,
+                                        (char *)dx + at, c->dgamma_dev, c->dbeta_dev),
                      TESS_OK);
 }
 
@@ -256,10 +256,10 @@ static void check_leaves(struct row_case *c, struct tess_op *whole)
     float *const from[2] = {c->dgamma_dev, c->dbeta_dev};
     for (int64_t leaf = 0; leaf < leaves; leaf++) {
         row_both(c, &op, leaf * d->leaf_rows, c->s_dev, c->dx_dev);
-        for (int s = 0; s < 2 && from[s]; s++)
+        for (int s = 0; s < 2 && from[s] != NULL; s++)
             device_get(&device, sums[s] + leaf * d->in, from[s], want.bytes[5]);
     }
-    for (int s = 0; s < 2 && from[s]; s++) {
+    for (int s = 0; s < 2 && from[s] != NULL; s++) {
         tree_sum(sums[s], leaves, d->in, tree);
         device_put(&device, from[s], tree, want.bytes[5]);
     }

@@ -28,7 +28,7 @@ static void twins_open(void)
 {
     for (int i = 0; i < 2; i++) {
         twins[i].memory = aligned_alloc(4096, ARENA);
-        if (!twins[i].memory)
+        if (twins[i].memory == NULL)
             exit(1);
     }
 }

@@ -84,6 +84,8 @@ static void rule_naive(const struct tess_update *u, double *w, double *m, double
     case TESS_UPDATE_AVERAGE:
         *w = (1 - lr) * *w + lr * g;
         break;
+    case TESS_UPDATE_OWN: /* has no formula of its own */
+        break;
     }
 }
 

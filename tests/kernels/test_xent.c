@@ -137,8 +137,8 @@ static void xent_check_sequence(const struct xent_case *c, const struct xent_res
     double total = 0, size = 0;
     tess_xent_loss(device.kernel, c->rows, c->rows, label, all[0], all[1], all[2], all[3], loss,
                    correct);
-    device_get(&device, &sum, loss, sizeof sum);
-    device_get(&device, &count, correct, sizeof count);
+    device_get(&device, &sum, loss, sizeof(sum));
+    device_get(&device, &count, correct, sizeof(count));
     for (int64_t b = 0; b < c->rows; b++) {
         total += (double)r->loss[b];
         size += fabs((double)r->loss[b]);

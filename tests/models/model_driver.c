@@ -68,7 +68,8 @@ static void driver_fill(const struct tess_init *init, uint64_t index, float *w, 
             w[i] = init->scale * (2 * tess_rng_uniform(key, (uint64_t)i, 0) - 1);
             break;
         case TESS_INIT_NORMAL:
-            w[i] = init->scale * tess_rng_normal(key, (uint64_t)i, 0);
+            tess_rng_normals(key, (uint64_t)i, 1, &w[i]);
+            w[i] *= init->scale;
             break;
         }
     }

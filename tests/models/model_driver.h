@@ -6,8 +6,8 @@
 #ifndef TESSERA_TESTS_MODELS_MODEL_DRIVER_H
 #define TESSERA_TESTS_MODELS_MODEL_DRIVER_H
 
-#include "core/declare.h"
 #include "core/state.h"
+#include "state/declare.h"
 #include "tessera/kernel.h"
 #include "tessera/model.h"
 

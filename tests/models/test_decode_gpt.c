@@ -3,8 +3,8 @@
  * the other from weights in a file, adds up to the loss of the whole sequence at once.
  */
 #include "core/decode.h"
-#include "core/weights.h"
 #include "models/model_driver.h"
+#include "state/weights.h"
 
 #include "tessera/registry.h"
 

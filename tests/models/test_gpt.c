@@ -21,8 +21,7 @@
 
 static const char *gpt_kernel = "ref";
 
-/* ---- initial values ---------------------------------------------------------------------------
- */
+/* ---- initial values -------------------------------------------------------------------------- */
 
 static double gpt_deviation(const struct model_driver *driver, const char *name)
 {
@@ -85,8 +84,7 @@ static void case_learns(void **unused)
     }
 }
 
-/* ---- vocabulary, order, dropout ----------------------------------------------------------------
- */
+/* ---- vocabulary, order, dropout -------------------------------------------------------------- */
 
 /*
  * Words beyond the vocabulary never win and never learn, whatever their weights are: 11 words of
@@ -203,8 +201,7 @@ static void case_dropout_places(void **unused)
     model_close(&driver);
 }
 
-/* ---- decoding -----------------------------------------------------------------------------------
- */
+/* ---- decoding -------------------------------------------------------------------------------- */
 
 /*
  * Position by position against all at once: the loss of each position alone. A logit is the end of
@@ -248,8 +245,7 @@ static void case_decode(void **unused)
     }
 }
 
-/* ---- refusals -----------------------------------------------------------------------------------
- */
+/* ---- refusals -------------------------------------------------------------------------------- */
 
 static void gpt_check_refused(const struct gpt_words *words, const struct tess_model_input *input,
                               const char *part)

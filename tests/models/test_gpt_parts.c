@@ -20,8 +20,7 @@
 
 static const char *parts_kernel = "ref";
 
-/* ---- ranks --------------------------------------------------------------------------------------
- */
+/* ---- ranks ----------------------------------------------------------------------------------- */
 
 struct parts_world {
     pthread_barrier_t barrier;
@@ -208,8 +207,7 @@ static double parts_distance(const float *a, const float *b, int64_t count)
     return square > 0 ? sqrt(error / square) : sqrt(error);
 }
 
-/* ---- cases
- * --------------------------------------------------------------------------------------- */
+/* ---- cases ----------------------------------------------------------------------------------- */
 
 /*
  * In parts a sum over the width of a layer is grouped otherwise, and the terms are rounded to the

@@ -2,8 +2,8 @@
  * The ready configurations of model gpt, in the folder argv[1]: each is whole, and the model that
  * it describes has as many parameters as was published, which its first lines say too.
  */
-#include "core/config.h"
-#include "core/declare.h"
+#include "config/config.h"
+#include "state/declare.h"
 
 #include <dirent.h>
 #include <setjmp.h>

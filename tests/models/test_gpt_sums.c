@@ -19,8 +19,7 @@
 
 static const char *gpt_kernel = "ref";
 
-/* ---- sums -------------------------------------------------------------------------------------
- */
+/* ---- sums ------------------------------------------------------------------------------------ */
 
 /*
  * 4096 positions and 1024 words: 16 MiB of logits in f32, in 2 chunks or in 16. What a position
@@ -135,8 +134,7 @@ static void case_leaves(void **unused)
     }
 }
 
-/* ---- what is kept ------------------------------------------------------------------------------
- */
+/* ---- what is kept ---------------------------------------------------------------------------- */
 
 /* Bytes per position of the tensors of unit h0 with that life; `saved`: with its output. */
 static double gpt_kept(const struct tess_declare *declare, enum tess_life life, int64_t rows)

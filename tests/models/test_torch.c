@@ -10,7 +10,7 @@
  * decay of biases and norms, each is found within ten steps.
  */
 #include "cli/spawn.h"
-#include "core/data.h"
+#include "data/data.h"
 
 #include <jansson.h>
 #include <math.h>

@@ -90,14 +90,14 @@ printf '{\n  "runs": [\n' >half2.json
 echo '{"other":1}' >other.json
 echo 'hello' >text
 echo '{"traceEvents":[{"name":"step 1","ph":"X"}]}' >nosteps.json
-refused 2 'report wants run folders'
+refused 2 'report needs run folders'
 refused 1 'hold no step' nosteps.json
 { cat trace.json; head -c 67200000 /dev/zero | tr '\0' ' '; } >large.json
 refused 1 'fewer steps (tessera train --trace-steps)' large.json
 rm large.json
-refused 2 'no option --port' plain --port 5
+refused 2 "unknown option 'port'" plain --port 5
 refused 2 '--out is empty' plain --out ''
-refused 2 '--out wants a value' plain --out
+refused 2 '--out needs a value' plain --out
 refused 2 'one of the files to report on' compare.json --out ./compare.json
 refused 2 'one of the files to report on' plain --out plain/metrics.jsonl
 refused 1 'No such file' nowhere

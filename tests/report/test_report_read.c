@@ -2,8 +2,8 @@
  * What the report reads: damaged, hostile and cut files keep what is whole and say what is not, and
  * nothing in them ends the program. Names of runs are unique, foreign text is harmless.
  */
-#include "cli/report_data.h"
-#include "cli/report_html.h"
+#include "report/report_data.h"
+#include "text/report_html.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -48,8 +48,7 @@ static const char *note_of(const struct tess__report *report, size_t line)
     return "";
 }
 
-/* ---- metrics.jsonl ----------------------------------------------------------------------------
- */
+/* ---- metrics.jsonl --------------------------------------------------------------------------- */
 
 static void case_whole(void **state)
 {
@@ -137,8 +136,8 @@ static void case_damaged_lines(void **state)
         const char *line, *note;
     } cases[] = {
         {"{\"step\":2,\"loss\":\"low\"}", "loss is not a number"},
-        {"{\"step\":2,\"loss\":-1}", "cannot be"},
-        {"{\"step\":2,\"loss\":1e300}", "cannot be"},
+        {"{\"step\":2,\"loss\":-1}", "is out of range"},
+        {"{\"step\":2,\"loss\":1e300}", "is out of range"},
         {"{\"step\":2,\"loss\":1e999}", "not JSON"},
         {"{\"step\":2,\"loss\":NaN}", "not JSON"},
         {"{\"step\":true,\"loss\":1}", "step is not a number"},
@@ -255,8 +254,7 @@ static void case_many_notes(void **state)
     tess__report_close(&report);
 }
 
-/* ---- documents --------------------------------------------------------------------------------
- */
+/* ---- documents ------------------------------------------------------------------------------- */
 
 static enum tess_status load_document(struct tess__report *report, const char *text, bool *known)
 {
@@ -312,8 +310,7 @@ static void case_documents(void **state)
     }
 }
 
-/* ---- names ------------------------------------------------------------------------------------
- */
+/* ---- names ----------------------------------------------------------------------------------- */
 
 static void case_names(void **state)
 {
@@ -345,8 +342,7 @@ static void case_names(void **state)
     tess__report_close(&report);
 }
 
-/* ---- text -------------------------------------------------------------------------------------
- */
+/* ---- text ------------------------------------------------------------------------------------ */
 
 #define ODD "\xEF\xBF\xBD"
 

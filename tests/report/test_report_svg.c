@@ -2,7 +2,7 @@
  * Pictures: what the cleaner lets through of an SVG, hostile ones among them, and that gnuplot
  * draws what it is given, whatever the numbers and the names are.
  */
-#include "cli/report_figure.h"
+#include "report/report_figure.h"
 #include "tessera/status.h"
 
 #include <math.h>

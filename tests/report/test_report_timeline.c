@@ -2,7 +2,7 @@
  * Time lines as a report reads them: which step is chosen, what of it is kept and what it adds up
  * to; and that damaged, hostile and cut files keep what is whole and say what is not.
  */
-#include "cli/report_data.h"
+#include "report/report_data.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -155,10 +155,10 @@ static void case_damaged_events(void **state)
         {"{\"name\":NaN}", "not JSON"},
         {EVENT(0, 1, NaN, 1, "compute", "forward", ""), "not JSON"},
         {EVENT(0, 1, "0", 1, "compute", "forward", ""), "ts is not a number"},
-        {EVENT(0, 1, 0, 1e300, "compute", "forward", ""), "cannot be"},
-        {EVENT(0, 1, 0, 1e90, "compute", "forward", ""), "a time that can be"},
-        {EVENT(0, 1, 0, -1, "compute", "forward", ""), "cannot be"},
-        {EVENT(null, 1, 0, 1, "compute", "forward", ""), "without a rank"},
+        {EVENT(0, 1, 0, 1e300, "compute", "forward", ""), "out of range"},
+        {EVENT(0, 1, 0, 1e90, "compute", "forward", ""), "a valid rank or time"},
+        {EVENT(0, 1, 0, -1, "compute", "forward", ""), "out of range"},
+        {EVENT(null, 1, 0, 1, "compute", "forward", ""), "without a valid rank"},
         {EVENT(0, 1, 0, 1, "communication", "all_reduce", ",\"bytes\":true"),
          "bytes is not a number"},
         {EVENT(0, 1, 0, 1, "communication", "all_reduce", ",\"site\":[]"), "site is not text"},

@@ -1,8 +1,6 @@
 /* The noting communicator; see note.h. */
 #include "note.h"
 
-#include "tessera/version.h"
-
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -27,11 +25,7 @@ static enum tess_status note_wait(struct tess_comm *comm, uint64_t ticket)
     return TESS_OK;
 }
 
-static const struct tess_comm_ops note_ops = {.abi = TESS_ABI,
-                                              .name = "note",
-                                              .summary = "notes calls",
-                                              .call = note_call,
-                                              .wait = note_wait};
+static const struct tess_comm_ops note_ops = {.call = note_call, .wait = note_wait};
 
 void note_open(struct note_comm *note, int32_t rank, int32_t rank_count)
 {

@@ -2,7 +2,7 @@
 #ifndef TESTS_STRATEGIES_PLAN_FIXTURE_H
 #define TESTS_STRATEGIES_PLAN_FIXTURE_H
 
-#include "core/declare.h"
+#include "state/declare.h"
 #include "tessera/strategy.h"
 
 struct tess_options;

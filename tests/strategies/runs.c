@@ -1,9 +1,9 @@
 /* Ranks as threads or as processes around the engine; what they find out lies in shared memory. */
 #include "runs.h"
 
-#include "core/config.h"
-#include "core/config_device.h"
-#include "core/engine.h"
+#include "config/config.h"
+#include "config/config_device.h"
+#include "core/state.h"
 #include "harness/need_device.h"
 #include "harness/world.h"
 #include "tessera/check.h"
@@ -98,7 +98,7 @@ static enum tess_status run_quiet_step(struct run_rank *mine, struct tess_engine
                                        struct tess_step_result *result)
 {
     struct run_outcome *outcome = &mine->outcome;
-    const struct tess_comm_stats stats = tess_engine_comm(engine)->stats;
+    const struct tess_comm_stats stats = engine->comm->stats;
     const struct run_traffic before = run_read_traffic(engine);
     TESS_TRY(tess_engine_step(engine, false, result));
     const struct run_traffic after = run_read_traffic(engine);
@@ -106,7 +106,7 @@ static enum tess_status run_quiet_step(struct run_rank *mine, struct tess_engine
     for (int axis = 0; axis < TESS_AXIS_COUNT; axis++)
         outcome->axis_sent[mine->rank][axis] = after.axis[axis] - before.axis[axis];
     for (int c = 0; c < TESS_COLLECTIVE_COUNT; c++)
-        outcome->calls[c] = tess_engine_comm(engine)->stats.calls[c] - stats.calls[c];
+        outcome->calls[c] = engine->comm->stats.calls[c] - stats.calls[c];
     return TESS_OK;
 }
 
@@ -268,6 +268,7 @@ void run_train(const struct run *run, struct run_outcome *outcome_out)
         rank[r] = (struct run_rank){.run = run, .config = config, .dataset = dataset, .rank = r};
     const struct world_setup setup = {.ranks = run->rank_count,
                                       .mode = run->mode,
+                                      .tcp = run->tcp,
                                       .order = config->run.reduce == 0 ? TESS_ORDER_CANONICAL
                                                                        : TESS_ORDER_FAST,
                                       .self = strcmp(run->strategy, "single") == 0};

@@ -18,6 +18,7 @@ struct run {
     int32_t steps;
     bool evaluate;
     enum tess_rank_mode mode;
+    bool tcp;         /* ranks that are processes talk by sockets */
     const char *save; /* file for the weights after the last step; NULL: none */
     void (*alter)(struct tess_config *config); /* before the ranks start; NULL: as it is */
 };

@@ -2,13 +2,14 @@
  * Products of strategies on a mesh give the bits of one rank: hashes of all parameters, losses,
  * accuracies, gradient norms, shares of zeros and the bytes of saved weights are the same.
  *
- *   test_mesh [threads] [processes] [cpu] [guard] [small]
+ *   test_mesh [threads] [processes] [cpu] [guard] [full]
  *
  * threads is the default; processes: ranks are forked; cpu, guard: kernels other than ref. Four
  * models (both styles, tied and not, in f32 and bf16, with clipping and four optimizers) meet
  * layouts on 2, 3, 4, 6 and 8 ranks, which take turns in the data strategy, the schedule, the
- * number of micro-batches and recompute: every model meets every layout; or, small, each layout one
- * model and each model a quarter of them, with guard (which is slow) every third of these.
+ * number of micro-batches and recompute. full: every model meets every layout, with guard (which is
+ * slow) every third of them; else test_pairs has the layouts, and here are two tensor ranks and
+ * saved weights, each layout with one model.
  */
 #include "runs.h"
 
@@ -24,7 +25,7 @@
 
 static enum tess_rank_mode mesh_mode = TESS_RANKS_THREADS;
 static const char *mesh_kernel = "ref";
-static bool mesh_small;
+static bool mesh_full;
 
 #define MESH_GPT                                                                                   \
     "--model gpt --data.length 8 --batch-size 24 --learning-rate 0.01 --gpt.dropout 0.1 "          \
@@ -112,7 +113,7 @@ static bool mesh_meets(int model, int layout)
 {
     if (strcmp(mesh_kernel, "guard") == 0 && layout % 3 != 0)
         return false;
-    return !mesh_small || layout % MESH_COUNT(mesh_model) == model;
+    return mesh_full || layout % MESH_COUNT(mesh_model) == model;
 }
 
 /* As many parts as ranks: sums that two ranks make. */
@@ -167,12 +168,12 @@ static void test_two(void **state)
 {
     static const struct mesh_layout whole = {2, 0, "tp", ""};
     static const struct mesh_layout sequence = {2, 0, "tp", "--tensor.sequence-parallel=on"};
-    const bool small = mesh_small;
+    const bool full = mesh_full;
     (void)state;
-    mesh_small = true; /* each layout one model: the others are as above */
+    mesh_full = false; /* each layout one model: the others are as above */
     mesh_compare(mesh_two, MESH_COUNT(mesh_two), &whole);
     mesh_compare(mesh_two, MESH_COUNT(mesh_two), &sequence);
-    mesh_small = small;
+    mesh_full = full;
 }
 
 /* What the others prove is proof only if these differ: a number of parts, a seed for dropout. */
@@ -192,8 +193,7 @@ static void test_tells_apart(void **state)
     assert_int_not_equal(one.hash, other.hash);
 }
 
-/* ---- weights ----------------------------------------------------------------------------------
- */
+/* ---- weights --------------------------------------------------------------------------------- */
 
 /* Of both styles: tied, transposed and padded; grouped heads, in bf16. */
 static const int mesh_saved_model[] = {0, 1};
@@ -241,7 +241,7 @@ static void test_weights(void **state)
     for (int i = 0; i < MESH_COUNT(mesh_saved_model); i++) {
         for (int l = 0; l < MESH_COUNT(mesh_saved); l++) {
             const int m = mesh_saved_model[i];
-            if (mesh_small && l % MESH_COUNT(mesh_saved_model) != i)
+            if (!mesh_full && l % MESH_COUNT(mesh_saved_model) != i)
                 continue;
             const struct mesh_layout single = {1, mesh_saved[l].grid, "single", MESH_PARTS};
             struct run_outcome outcome, expected;
@@ -267,15 +267,19 @@ static void test_weights(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_whole),   cmocka_unit_test(test_parts),
-        cmocka_unit_test(test_two),     cmocka_unit_test(test_tells_apart),
+        cmocka_unit_test(test_two),
+        cmocka_unit_test(test_tells_apart),
         cmocka_unit_test(test_weights),
     };
+    const struct CMUnitTest full[] = {cmocka_unit_test(test_whole), cmocka_unit_test(test_parts)};
     for (int i = 1; i < argc; i++) {
         mesh_mode = strcmp(argv[i], "processes") == 0 ? TESS_RANKS_PROCESSES : mesh_mode;
-        mesh_small = mesh_small || strcmp(argv[i], "small") == 0;
+        mesh_full = mesh_full || strcmp(argv[i], "full") == 0;
         if (run_is_kernel(argv[i]))
             mesh_kernel = argv[i];
     }
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    if (mesh_full)
+        failed += cmocka_run_group_tests(full, NULL, NULL);
+    return failed;
 }

@@ -4,7 +4,7 @@
  */
 #include "runs.h"
 
-#include "core/config.h"
+#include "config/config.h"
 #include "tessera/tessera.h"
 
 #include <math.h>
@@ -38,8 +38,7 @@ static const struct bound_model bound_models[] = {
      12, 24, 2},
 };
 
-/* ---- weights, tensor by tensor ----------------------------------------------------------------
- */
+/* ---- weights, tensor by tensor --------------------------------------------------------------- */
 
 struct values {
     float *value;
@@ -99,8 +98,7 @@ static double values_apart(const struct values *one, const struct values *other,
     return sqrt(square);
 }
 
-/* ---- running ----------------------------------------------------------------------------------
- */
+/* ---- running --------------------------------------------------------------------------------- */
 
 static char bound_file[] = "/tmp/test_mesh_bound_XXXXXX";
 
@@ -120,8 +118,7 @@ static struct values bound_train(const char *strategy, int32_t ranks, int32_t st
     return values_read(bound_file);
 }
 
-/* ---- the bound --------------------------------------------------------------------------------
- */
+/* ---- the bound ------------------------------------------------------------------------------- */
 
 /*
  * A sum over the tensor axis adds K products, on one rank in one order, on n ranks in n runs that
@@ -181,8 +178,7 @@ static double bound_share(const struct values *first, const struct values *one,
     return most;
 }
 
-/* ---- a fault ----------------------------------------------------------------------------------
- */
+/* ---- a fault --------------------------------------------------------------------------------- */
 
 static const struct tess_strategy_ops *sound;
 static struct tess_strategy_ops faulty;
@@ -220,8 +216,7 @@ static void break_sum(struct tess_config *config)
     config->axis[TESS_AXIS_TENSOR] = &faulty;
 }
 
-/* ---- cases ------------------------------------------------------------------------------------
- */
+/* ---- cases ----------------------------------------------------------------------------------- */
 
 static const char *const bound_axis[] = {"", "--tensor.sequence-parallel"};
 

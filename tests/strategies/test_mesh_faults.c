@@ -8,7 +8,7 @@
  */
 #include "runs.h"
 
-#include "core/config.h"
+#include "config/config.h"
 #include "core/engine.h"
 #include "harness/world.h"
 #include "tessera/check.h"
@@ -34,8 +34,7 @@ enum { STEPS = 6, RANKS = 8, ROWS = 16, WORDS_MAX = 64 };
     FAULT_COMMON "--model gpt --data.length 8 --gpt.layers 4 --gpt.width 16 "                      \
                  "--tensor.canonical 2 --optimizer adamw --clip 1 "
 
-/* ---- planting ---------------------------------------------------------------------------------
- */
+/* ---- planting -------------------------------------------------------------------------------- */
 
 enum fault_kind { FAULT_NONE, FAULT_GRAD, FAULT_OUTPUT, FAULT_LOSS, FAULT_PARAM };
 
@@ -79,8 +78,7 @@ static enum tess_status fault_backward(void *state, const struct tess_pass *pass
     return TESS_OK;
 }
 
-/* ---- running ----------------------------------------------------------------------------------
- */
+/* ---- running --------------------------------------------------------------------------------- */
 
 struct outcome {
     enum tess_status status;
@@ -168,8 +166,7 @@ static void trial_run(struct trial *trial, int32_t ranks, const char *options)
     tess_config_close(trial->config);
 }
 
-/* ---- loss scaling -----------------------------------------------------------------------------
- */
+/* ---- loss scaling ---------------------------------------------------------------------------- */
 
 /* Parameters of gpt2 with 4 layers: wte 0; wpe 1; a block's 12 from 2 + 12 l on, first its norm's
  * two, then c_attn; the last norm's two; the head's, tied. Units: 0, 1, 2 + l, 6, 7. */
@@ -286,8 +283,7 @@ static void test_norm_names(void **state)
     }
 }
 
-/* ---- activations ------------------------------------------------------------------------------
- */
+/* ---- activations ----------------------------------------------------------------------------- */
 
 /* Ranks of the stage that runs the unit name the tensor; all others are stopped by them. */
 static void check_named(const struct trial *trial, int32_t ranks, int32_t stage, const char *text)
@@ -295,7 +291,8 @@ static void check_named(const struct trial *trial, int32_t ranks, int32_t stage,
     int32_t named = 0;
     for (int32_t r = 0; r < ranks; r++) {
         const struct outcome *outcome = &trial->outcome[r];
-        assert_int_equal(outcome->step, 2);
+        /* A rank that is stopped may still be leaving the last call of step 1. */
+        assert_in_range(outcome->step, outcome->status == TESS_ERR_ABORTED ? 1 : 2, 2);
         if (outcome->status == TESS_ERR_ABORTED)
             continue;
         if (strstr(outcome->error, text) == NULL)
@@ -317,7 +314,7 @@ static void test_activation_named(void **state)
     } wanted[] = {
         {{FAULT_OUTPUT, 0, 0, -1, 1, 1},
          0,
-         "what goes to the next stage is not finite at step 2: unit 'wte', tensor 'output' held "
+         "the output for the next stage is not finite at step 2: unit 'wte', tensor 'output' held "
          "the first NaN or infinity (row "},
         {{FAULT_OUTPUT, 2, 0, -1, 1, 1}, 0, "step 2: unit 'h0', tensor 'output'"},
         {{FAULT_OUTPUT, 6, 0, -1, 1, 1},
@@ -348,8 +345,7 @@ static void test_activation_named(void **state)
     }
 }
 
-/* ---- parameters without a gradient ------------------------------------------------------------
- */
+/* ---- parameters without a gradient ----------------------------------------------------------- */
 
 #define FAULT_DROP                                                                                 \
     "--model mlp --mlp.hidden 36,36,24,24 --batch-size 16 --learning-rate 0.05 --bind=off "        \

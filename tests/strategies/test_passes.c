@@ -158,9 +158,9 @@ static void passes_write_grads(struct fixture *fixture, int32_t unit, int32_t st
     for (int32_t p = 0; p < plan->param_count; p++) {
         const struct tess_plan_param *param = &plan->param[p];
         const struct tess_segment *segment = &plan->segment[param->segment];
-        float *grad = segment->grad + (param->begin - segment->begin);
         for (int64_t i = 0; i < param->count && param->unit == unit; i++)
-            grad[i] = passes_number((uint64_t)step, (uint64_t)leaf, param->begin + i);
+            segment->grad[param->begin - segment->begin + i] =
+                passes_number((uint64_t)step, (uint64_t)leaf, param->begin + i);
     }
 }
 

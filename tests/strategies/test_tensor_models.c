@@ -3,9 +3,9 @@
  * with other axes beside them; as many parts as ranks within a bound of one rank; and bytes sent as
  * the models' declarations say.
  *
- *   test_tensor_models [threads] [processes] [guard] [cpu] [small]
+ *   test_tensor_models [threads] [processes] [guard] [cpu] [full]
  *
- * As in test_equivalence; small: the first two models.
+ * As in test_equivalence; full: all models, else the first two.
  */
 #include "runs.h"
 
@@ -22,7 +22,7 @@
 
 static enum tess_rank_mode axis_mode = TESS_RANKS_THREADS;
 static const char *axis_kernel = "ref";
-static bool axis_small;
+static bool axis_full;
 
 struct axis_model {
     const char *options;
@@ -45,7 +45,7 @@ static const char *const axis_precision[] = {"f32", "bf16"};
 
 static bool axis_skips(int32_t model)
 {
-    return axis_small && model >= 2;
+    return !axis_full && model >= 2;
 }
 
 static struct run axis_run(const char *strategy, const char *options, int32_t rank_count)
@@ -209,7 +209,7 @@ int main(int argc, char **argv)
     };
     for (int i = 1; i < argc; i++) {
         axis_mode = strcmp(argv[i], "processes") == 0 ? TESS_RANKS_PROCESSES : axis_mode;
-        axis_small = axis_small || strcmp(argv[i], "small") == 0;
+        axis_full = axis_full || strcmp(argv[i], "full") == 0;
         if (run_is_kernel(argv[i]))
             axis_kernel = argv[i];
     }

@@ -2,7 +2,7 @@
  * libFuzzer's entry to NCCL's format: what is read must be written (or refused for a reason), and
  * what is written must be read again and be the same text then.
  */
-#include "topology/topology.h"
+#include "topology/machine/topology.h"
 
 #include <stdint.h>
 #include <stdlib.h>

@@ -4,9 +4,9 @@
  * before libhwloc does: that ends processes, and so is given a text in one of its own.
  */
 #include "tessera/log.h"
-#include "topology/hwloc_text.h"
-#include "topology/synthetic.h"
-#include "topology/xml.h"
+#include "topology/formats/synthetic.h"
+#include "topology/formats/xml.h"
+#include "topology/hwloc/hwloc_text.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -29,10 +29,10 @@ static enum tess_status fuzz_read_hwloc(const char *name, const char *text, size
     return tess__hwloc_text_check(name, text, bytes);
 }
 
-static void fuzz_inside(struct tess_xml_text part, const char *text, size_t bytes)
+static void fuzz_inside(struct tess__word part, const char *text, size_t bytes)
 {
-    if (part.length < 0 || part.length > TESS_XML_TEXT_MAX || part.at < text ||
-        part.at + part.length > text + bytes)
+    if (part.length > TESS_XML_TEXT_MAX || part.text < text ||
+        part.text + part.length > text + bytes)
         __builtin_trap();
 }
 
@@ -46,7 +46,7 @@ static enum tess_status fuzz_read_xml(const char *name, const char *text, size_t
     struct tess_xml xml;
     enum tess_xml_event event = TESS_XML_OPEN;
     int32_t open = 0;
-    tess__xml_begin(&xml, name, text, bytes);
+    tess__xml_begin(&xml, TESS_XML_NCCL, name, text, bytes);
     while (event != TESS_XML_END) {
         enum tess_status status = tess__xml_next(&xml, &event);
         if (status != TESS_OK)

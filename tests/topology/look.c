@@ -70,8 +70,8 @@ struct look_counts look_count(const struct tess_topology *topology)
     };
 }
 
-struct tess_topology *look_read(look_reader *read, const char *name, const char *text, size_t bytes,
-                                const struct tess_topology_options *options)
+struct tess_topology *look_read(tess_topology_reader *read, const char *name, const char *text,
+                                size_t bytes, const struct tess_topology_options *options)
 {
     char *exact = malloc(bytes > 0 ? bytes : 1);
     assert_non_null(exact);
@@ -90,7 +90,7 @@ struct tess_topology *look_read(look_reader *read, const char *name, const char 
     return NULL;
 }
 
-void look_refused(look_reader *read, const char *name, const char *text,
+void look_refused(tess_topology_reader *read, const char *name, const char *text,
                   const struct tess_topology_options *options, const char *part)
 {
     assert_null(look_read(read, name, text, strlen(text), options));
@@ -142,7 +142,7 @@ static void look_mutate(char *text, size_t *length, const char *const *piece, in
     }
 }
 
-static void look_quickly(look_reader *read, const char *text, size_t length)
+static void look_quickly(tess_topology_reader *read, const char *text, size_t length)
 {
     double from_s = tess_clock_thread_s();
     tess_topology_free(look_read(read, "hostile.txt", text, length, NULL));
@@ -151,8 +151,8 @@ static void look_quickly(look_reader *read, const char *text, size_t length)
         fail_msg("%zu bytes took more than 5 s", length);
 }
 
-void look_hostile(look_reader *read, const char *text, const char *const *piece, int pieces,
-                  int tries)
+void look_hostile(tess_topology_reader *read, const char *text, const char *const *piece,
+                  int pieces, int tries)
 {
     int was = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 10);
     int null = open("/dev/null", O_WRONLY | O_CLOEXEC);
@@ -181,46 +181,42 @@ void look_hostile(look_reader *read, const char *text, const char *const *piece,
     free(mutant);
 }
 
-/* ---- real machines -------------------------------------------------------------------------- */
+/* ---- files ---------------------------------------------------------------------------------- */
 
-static const char *look_folder(void)
+char *look_file(const char *path)
 {
-    const char *folder = getenv("TESSERA_TOPOLOGIES");
-    return folder ? folder : LOOK_REAL_FOLDER;
-}
-
-char *look_real(const char *path, size_t *bytes_out)
-{
-    char full[4096];
-    snprintf(full, sizeof full, "%s/%s", look_folder(), path);
+    char full[4096], *text = calloc(1, LOOK_TEXT_MAX);
+    snprintf(full, sizeof full, LOOK_FOLDER "/%s", path);
     FILE *file = fopen(full, "rb");
-    if (!file)
-        return NULL;
-    size_t room = (size_t)1 << 20;
-    char *text = malloc(room);
-    assert_non_null(text);
-    *bytes_out = fread(text, 1, room, file);
+    assert_true(text && file);
+    assert_true(fread(text, 1, LOOK_TEXT_MAX - 1, file) < LOOK_TEXT_MAX - 1);
     fclose(file);
-    assert_true(*bytes_out < room);
     return text;
 }
 
-int look_each_real(const char *folder, void (*visit)(const char *path, const char *file))
+/* ---- machines of machines/ ------------------------------------------------------------------ */
+
+struct tess_topology *look_machine(const char *name)
 {
-    char path[4096], file[320];
-    int files = 0;
-    snprintf(path, sizeof path, "%s/%s", look_folder(), folder);
-    DIR *open = opendir(path);
-    if (!open)
-        return 0;
-    for (const struct dirent *entry; (entry = readdir(open)) != NULL;) {
-        if (entry->d_name[0] == '.')
+    char path[4096];
+    struct tess_topology *topology = NULL;
+    snprintf(path, sizeof path, LOOK_FOLDER "/machines/%s.yaml", name);
+    if (tess_topology_read(path, TESS_TOPOLOGY_YAML, NULL, &topology) != TESS_OK)
+        fail_msg("%s", tess_log_last_error());
+    return topology;
+}
+
+void look_each_machine(void (*visit)(const char *name, struct tess_topology *topology))
+{
+    DIR *folder = opendir(LOOK_FOLDER "/machines");
+    assert_non_null(folder);
+    for (const struct dirent *entry; (entry = readdir(folder)) != NULL;) {
+        char name[256];
+        const char *end = strstr(entry->d_name, ".yaml");
+        if (!end)
             continue;
-        snprintf(file, sizeof file, "%s/%.255s", folder, entry->d_name);
-        snprintf(path, sizeof path, "%s/%s", look_folder(), file);
-        visit(path, file);
-        files++;
+        snprintf(name, sizeof name, "%.*s", (int)(end - entry->d_name), entry->d_name);
+        visit(name, look_machine(name));
     }
-    closedir(open);
-    return files;
+    closedir(folder);
 }

@@ -2,7 +2,7 @@
 #ifndef TESTS_TOPOLOGY_LOOK_H
 #define TESTS_TOPOLOGY_LOOK_H
 
-#include "topology/topology.h"
+#include "topology/machine/topology.h"
 
 struct look_counts {
     int32_t devices, pci, nvswitches, cpus, nics, nets;
@@ -17,15 +17,12 @@ const char *look_beside(const struct tess_topology *topology, const char *name,
                         enum tess_node_kind kind);
 struct look_counts look_count(const struct tess_topology *topology);
 
-/* What a reader of memory is; the text is handed over in memory of just its size. */
-typedef enum tess_status look_reader(const char *name, const char *text, size_t bytes,
-                                     const struct tess_topology_options *options,
-                                     struct tess_topology *topology);
-/* NULL: refused with TESS_ERR_DATA and a message that names the file. The caller frees it. */
-struct tess_topology *look_read(look_reader *read, const char *name, const char *text, size_t bytes,
-                                const struct tess_topology_options *options);
+/* The text is handed over in memory of just its size. NULL: refused with TESS_ERR_DATA and a
+ * message that names the file. The caller frees it. */
+struct tess_topology *look_read(tess_topology_reader *read, const char *name, const char *text,
+                                size_t bytes, const struct tess_topology_options *options);
 /* Must be refused with a message that holds `part`. */
-void look_refused(look_reader *read, const char *name, const char *text,
+void look_refused(tess_topology_reader *read, const char *name, const char *text,
                   const struct tess_topology_options *options, const char *part);
 
 /*
@@ -33,16 +30,16 @@ void look_refused(look_reader *read, const char *name, const char *text,
  * seed ($TESSERA_FUZZ_TRIES where it is set): each is read or refused as look_read says, quickly.
  * Nothing is printed.
  */
-void look_hostile(look_reader *read, const char *text, const char *const *piece, int pieces,
-                  int tries);
+void look_hostile(tess_topology_reader *read, const char *text, const char *const *piece,
+                  int pieces, int tries);
 
-/*
- * A file of a real machine, malloc'd; NULL where there is none: they belong to others and are no
- * part of the project. Below $TESSERA_TOPOLOGIES, or the folder that CMake names.
- */
-char *look_real(const char *path, size_t *bytes_out);
-/* Calls for each file of a folder of them: its full path, and "folder/name". Returns how many; 0:
- * there is no folder. */
-int look_each_real(const char *folder, void (*visit)(const char *path, const char *file));
+/* A file below this folder, "hwloc/three-gpus.xml", malloc'd, with a 0 at its end; the caller frees
+ * it. */
+char *look_file(const char *path);
+/* Reads each machine of machines/ and calls `visit` with its name, "dgx-1v"; the visitor frees the
+ * topology. Fails where one is not read. */
+void look_each_machine(void (*visit)(const char *name, struct tess_topology *topology));
+/* One of them; the caller frees it. */
+struct tess_topology *look_machine(const char *name);
 
 #endif

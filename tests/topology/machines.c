@@ -1,7 +1,7 @@
 #include "machines.h"
 
 #include "base/hash.h"
-#include "topology/constants.h"
+#include "topology/machine/rates.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

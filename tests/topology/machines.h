@@ -2,7 +2,7 @@
 #ifndef TESTS_TOPOLOGY_MACHINES_H
 #define TESTS_TOPOLOGY_MACHINES_H
 
-#include "topology/topology.h"
+#include "topology/machine/topology.h"
 
 struct tess_topology *machine_dgx1v(void);         /* 8 V100, hybrid cube mesh, Broadwell */
 struct tess_topology *machine_h100_bridges(void);  /* 8 H100 PCIe, 3 + 5, a bridge across sockets */

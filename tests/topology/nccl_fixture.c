@@ -1,6 +1,6 @@
 #include "nccl_fixture.h"
 
-#include "topology/topology.h"
+#include "topology/machine/topology.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -2,7 +2,7 @@
 #ifndef TESTS_TOPOLOGY_NCCL_FIXTURE_H
 #define TESTS_TOPOLOGY_NCCL_FIXTURE_H
 
-#include "topology/topology.h"
+#include "topology/machine/topology.h"
 
 /* Name and text, to a NULL name. What they are is said where they are. */
 struct nccl_fixture {

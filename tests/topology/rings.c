@@ -1,5 +1,5 @@
 #include "rings.h"
-#include "topology/ring_room.h"
+#include "topology/rings/ring_room.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -2,7 +2,7 @@
 #ifndef TESTS_TOPOLOGY_RINGS_H
 #define TESTS_TOPOLOGY_RINGS_H
 
-#include "topology/ring.h"
+#include "topology/rings/ring.h"
 
 struct rings {
     struct tess_topology *topology;

@@ -4,7 +4,7 @@
  * a process looks at its machine once.
  */
 #include "tessera/log.h"
-#include "topology/hwloc_machine.h"
+#include "topology/hwloc/hwloc_machine.h"
 
 #include <pthread.h>
 #include <sched.h>
@@ -18,8 +18,7 @@
 
 #include <cmocka.h>
 
-/* ---- chosen ------------------------------------------------------------------------------------
- */
+/* ---- chosen --------------------------------------------------------------------------------- */
 
 struct page {
     char text[8192];
@@ -175,8 +174,7 @@ static void case_narrowed(void **state)
     hwloc_topology_destroy(hwloc);
 }
 
-/* ---- bound -------------------------------------------------------------------------------------
- */
+/* ---- bound ---------------------------------------------------------------------------------- */
 
 #define CHECK(what)                                                                                \
     do {                                                                                           \

@@ -1,6 +1,6 @@
 /* Topologies built node by node: numbers of devices, links that finish adds, limits, selection. */
-#include "topology/constants.h"
-#include "topology/topology.h"
+#include "topology/machine/rates.h"
+#include "topology/machine/topology.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

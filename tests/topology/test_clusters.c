@@ -5,7 +5,7 @@
  */
 #include "look.h"
 #include "tessera/log.h"
-#include "topology/ring.h"
+#include "topology/rings/ring.h"
 
 #include <dirent.h>
 #include <setjmp.h>
@@ -27,8 +27,9 @@ struct cluster {
     bool gpus;
 };
 
-/* Rates are NCCL's (topology/constants.h): an NVLink of V100 and A100 20, of H100 20.6; PCIe 3, 4
- * and 5 by 16 lanes 12, 24, 48; between Intel's sockets 6 of Broadwell's time, 10 since Skylake. */
+/* Rates are NCCL's (topology/machine/rates.h): an NVLink of V100 and A100 20, of H100 20.6;
+ * PCIe 3, 4 and 5 by 16 lanes 12, 24, 48; between Intel's sockets 6 of Broadwell's time, 10 since
+ * Skylake. */
 static const struct cluster known[] = {
     /* Two links side by side; 3-4 and 7-0 have none, nor have, dealt, 4-1, 5-2, 6-3 and 7-0, which
      * all lead from the second socket to the first. */

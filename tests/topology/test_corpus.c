@@ -7,9 +7,9 @@
 
 #include "base/clock.h"
 #include "tessera/log.h"
-#include "topology/hwloc_text.h"
-#include "topology/synthetic.h"
-#include "topology/xml.h"
+#include "topology/formats/synthetic.h"
+#include "topology/formats/xml.h"
+#include "topology/hwloc/hwloc_text.h"
 
 #include <dirent.h>
 #include <setjmp.h>
@@ -47,7 +47,7 @@ static enum tess_status read_xml(const char *name, const char *text, size_t byte
     struct tess_xml xml;
     enum tess_xml_event event = TESS_XML_OPEN;
     enum tess_status status = TESS_OK;
-    tess__xml_begin(&xml, name, text, bytes);
+    tess__xml_begin(&xml, TESS_XML_NCCL, name, text, bytes);
     while (status == TESS_OK && event != TESS_XML_END)
         status = tess__xml_next(&xml, &event);
     return status;
@@ -72,7 +72,7 @@ static enum tess_status read_and_write(const char *name, const char *text, size_
 }
 
 /* In memory of just its size. */
-static void read_one(look_reader *read, const char *text, size_t bytes)
+static void read_one(tess_topology_reader *read, const char *text, size_t bytes)
 {
     char *exact = malloc(bytes > 0 ? bytes : 1);
     struct tess_topology *topology = tess_topology_new();
@@ -91,17 +91,17 @@ static void read_one(look_reader *read, const char *text, size_t bytes)
 }
 
 /* Returns how many files there are. */
-static int read_all(const char *reader, look_reader *read)
+static int read_all(const char *reader, tess_topology_reader *read)
 {
     char path[4096], text[CORPUS_BYTES_MAX];
     int files = 0;
-    snprintf(path, sizeof path, "%s/%s", CORPUS_FOLDER, reader);
+    snprintf(path, sizeof path, LOOK_FOLDER "/corpus/%s", reader);
     DIR *folder = opendir(path);
     assert_non_null(folder);
     for (const struct dirent *entry; (entry = readdir(folder)) != NULL;) {
         if (entry->d_name[0] == '.')
             continue;
-        snprintf(path, sizeof path, "%s/%s/%.255s", CORPUS_FOLDER, reader, entry->d_name);
+        snprintf(path, sizeof path, LOOK_FOLDER "/corpus/%s/%.255s", reader, entry->d_name);
         FILE *file = fopen(path, "rb");
         assert_non_null(file);
         size_t bytes = fread(text, 1, sizeof text, file);
@@ -119,7 +119,7 @@ static void case_corpus(void **state)
     (void)state;
     static const struct {
         const char *reader;
-        look_reader *read;
+        tess_topology_reader *read;
     } row[] = {{"nccl", read_and_write},          {"xml", read_xml},
                {"smi", tess_topology_read_smi},   {"slurm", tess_topology_read_slurm},
                {"yaml", tess_topology_read_yaml}, {"synthetic", read_synthetic},

@@ -1,6 +1,6 @@
 /* This machine without libhwloc: live_none.c is compiled into this program, which then looks
  * through it, on a /sys of our own. */
-#include "topology/live_room.h"
+#include "topology/hwloc/live_room.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -43,6 +43,12 @@ static int sys_remove(void **state)
     return system(command);
 }
 
+static void drop(struct tess__live *live)
+{
+    tess_topology_free(live->topology);
+    free(live->core_numa);
+}
+
 /* A container that shows nothing: one NUMA node, with the CPUs of the process. */
 static void case_nothing(void **state)
 {
@@ -52,7 +58,7 @@ static void case_nothing(void **state)
     assert_int_equal(live.topology->device_count, 1);
     assert_int_equal(live.topology->node_count, 2);
     assert_true(live.core_count >= 1 && live.core_count <= sysconf(_SC_NPROCESSORS_ONLN));
-    tess__live_free(&live);
+    drop(&live);
 }
 
 /* Three nodes on two packages, one of memory alone and the last with CPUs that no machine has. */
@@ -85,7 +91,7 @@ static void case_nodes(void **state)
         near |= topology->link[i].from == topology->device[0] && topology->link[i].to == 1;
     assert_true(near);
     tess_topology_free(topology);
-    tess__live_free(&live);
+    drop(&live);
 }
 
 /* Lists that are none. */
@@ -96,8 +102,8 @@ static void case_nonsense(void **state)
     for (size_t i = 0; i < sizeof list / sizeof list[0]; i++) {
         struct tess__live live;
         put("devices/system/node/online", list[i]);
-        if (tess__live_machine(sys, &live) == TESS_OK)
-            tess__live_free(&live);
+        (void)tess__live_machine(sys, &live);
+        drop(&live);
     }
 }
 

@@ -1,5 +1,5 @@
 /* The explanation of a mapping: figures, ways by name, and few lines for many ranks. */
-#include "topology/map.h"
+#include "topology/map/map.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -5,7 +5,7 @@
  * narrow links must be found as they are; even ones must be found even, whatever the noise.
  */
 #include "tessera/status.h"
-#include "topology/measured.h"
+#include "topology/formats/measured.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

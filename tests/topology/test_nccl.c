@@ -1,9 +1,8 @@
-/* NCCL's topology files: what the graph of each is, what is written, and files of real machines. */
+/* NCCL's topology files: the graph of each, and what is written. */
 #include "nccl_fixture.h"
 #include "tessera/log.h"
-#include "topology/constants.h"
+#include "topology/machine/rates.h"
 
-#include <dirent.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>
@@ -348,101 +347,6 @@ static void case_what_other_formats_lack(void **state)
     tess_topology_free(t);
 }
 
-/* ---- files of real machines ------------------------------------------------------------------ */
-
-/* Devices; 0: refused, since it names none; -1: refused, since it is no topology. */
-static const struct {
-    const char *file;
-    int devices;
-} real[] = {
-    {"aws-g5.48xl-topo.xml", 0},
-    {"aws-p4d-24xl-topo.xml", 8},
-    {"aws-p4de-24xl-topo.xml", 8},
-    {"aws-p5.48xl-topo-2023.xml", 0},
-    {"aws-p5.48xl-topo.xml", 8},
-    {"azure-ncv4-graph.xml", -1},
-    {"azure-ncv4-topo.xml", 4},
-    {"azure-ndv2-topo.xml", 8},
-    {"azure-ndv4-topo.xml", 8},
-    {"azure-ndv5-topo.xml", 8},
-    {"oci-H100-topology-kubernetes.xml", 8},
-    {"oci-H100-topology.xml", 8},
-    {"oci-topo-flattened.xml", 8},
-    {"rccl-topo_16p1h.xml", 16},
-    {"rccl-topo_3p_pcie.xml", 3},
-    {"rccl-topo_4p1h.xml", 4},
-    {"rccl-topo_4p2h.xml", 8},
-    {"rccl-topo_4p2h_2nic.xml", 8},
-    {"rccl-topo_4p3l.xml", 4},
-    {"rccl-topo_4p3l_2h.xml", 8},
-    {"rccl-topo_4p_940.xml", 4},
-    {"rccl-topo_8p1h.xml", 8},
-    {"rccl-topo_8p1h_5.xml", 8},
-    {"rccl-topo_8p6l.xml", 8},
-    {"rccl-topo_8p6l_6nic.xml", 8},
-    {"rccl-topo_8p_4nics.xml", 8},
-    {"rccl-topo_8p_90a.xml", 8},
-    {"rccl-topo_8p_90a_1.xml", 8},
-    {"rccl-topo_8p_940.xml", 8},
-    {"rccl-topo_8p_940vm.xml", 8},
-    {"rccl-topo_8p_pcie.xml", 8},
-    {"rccl-topo_8p_pcie_2nic.xml", 8},
-    {"rccl-topo_8p_rome.xml", 8},
-    {"rccl-topo_8p_rome_pcie.xml", 8},
-    {"rccl-topo_8p_rome_vm1.xml", 8},
-};
-
-static void read_real(const char *folder, const char *file)
-{
-    char path[1024];
-    size_t row = 0;
-    while (row < sizeof(real) / sizeof(real[0]) && strcmp(real[row].file, file) != 0)
-        row++;
-    if (row == sizeof(real) / sizeof(real[0]))
-        return; /* nothing is known of it */
-    snprintf(path, sizeof(path), "%s/%s", folder, file);
-    FILE *in = fopen(path, "r");
-    char *text = malloc(1 << 20);
-    assert_non_null(in);
-    assert_non_null(text);
-    const size_t bytes = fread(text, 1, 1 << 20, in);
-    fclose(in);
-    enum tess_status status;
-    struct tess_topology *t = nccl_read(text, bytes, NULL, &status);
-    free(text);
-    if (real[row].devices <= 0) {
-        assert_int_equal(status, TESS_ERR_DATA);
-        assert_non_null(strstr(tess_log_last_error(),
-                               real[row].devices < 0 ? "graph file" : "no device in it"));
-        return;
-    }
-    if (t == NULL || t->device_count != real[row].devices)
-        fail_msg("%s: %d devices, expected %d", file, t != NULL ? (int)t->device_count : -1,
-                 real[row].devices);
-    assert_round_trip(t);
-    tess_topology_free(t);
-}
-
-static void case_real_machines(void **state)
-{
-    (void)state;
-    const char *root = getenv("TESSERA_TOPOLOGIES");
-    char folder[512];
-    int files = 0;
-    snprintf(folder, sizeof(folder), "%s/nccl", root != NULL ? root : REAL_FOLDER);
-    DIR *dir = opendir(folder);
-    if (dir == NULL)
-        skip();
-    for (const struct dirent *entry = readdir(dir); entry != NULL; entry = readdir(dir)) {
-        if (strstr(entry->d_name, ".xml") != NULL) {
-            read_real(folder, entry->d_name);
-            files++;
-        }
-    }
-    closedir(dir);
-    assert_true(files > 0);
-}
-
 int main(void)
 {
     const struct CMUnitTest cases[] = {
@@ -457,7 +361,6 @@ int main(void)
         cmocka_unit_test(case_speeds_and_widths),
         cmocka_unit_test(case_written_and_read_again),
         cmocka_unit_test(case_what_other_formats_lack),
-        cmocka_unit_test(case_real_machines),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);
 }

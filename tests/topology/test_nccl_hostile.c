@@ -5,7 +5,7 @@
  */
 #include "nccl_fixture.h"
 #include "tessera/log.h"
-#include "topology/xml.h"
+#include "topology/formats/xml.h"
 
 #include <fcntl.h>
 #include <setjmp.h>
@@ -97,7 +97,7 @@ static const struct {
     {"0000:01:00.0", "01:00.0", 3, "a PCI bus id"},
     {"0000:01:00.0", "123456789:01:00.0", 3, "a PCI bus id"},
     {"    </pci>", "    </pci>\n    <pci busid=\"0000:01:00.0\" class=\"0x060400\"/>", 9,
-     "bus id 0000:01:00.0 is there already"},
+     "bus id 0000:01:00.0 is taken already"},
     {"0x030200\"", "030200\"", 3, "a PCI class"},
     {"0x030200\"", "0x03zz\"", 3, "a PCI class"},
     {"0x030200\"", "0x030200\" link_width=\"65\"", 3, "link_width"},

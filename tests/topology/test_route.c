@@ -1,6 +1,6 @@
 /* Ways between devices: kinds, links they use, and the ways that are none. */
-#include "topology/constants.h"
-#include "topology/route.h"
+#include "topology/machine/rates.h"
+#include "topology/machine/route.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -131,7 +131,7 @@ static void case_refused(void **state)
         {"gpu:99999999999999999999", "from 1 to 1024"},
         {"gpus:2", "'gpus:2': rack, node"},
         {":2", "':2': rack, node"},
-        {"gpu:2 gpu:3", "'gpu:3': it is there twice; 'gpu:2'"},
+        {"gpu:2 gpu:3", "'gpu:3': it is given twice; 'gpu:2'"},
         {"gpu:2 numa:2", "'numa:2': levels go outermost first; it belongs before 'gpu:2'"},
         {"gpu:2 rank:2", "'rank:2': either"},
         {"switch:2 rank:2", "'switch:2': ranks"},
@@ -157,7 +157,7 @@ static void case_refused(void **state)
         {"node:2 gpu:1 hosts:a[1-999999999]", "a[1-999999999]"},
         {"node:2 gpu:1 hosts:a[1", "'[' without ']'"},
         {"node:2 gpu:1 hosts:", "the list is empty"},
-        {"node:2 gpu:1 hosts:a,a", "'a.numa0' is there twice"},
+        {"node:2 gpu:1 hosts:a,a", "'a.numa0' is defined twice"},
         {"gpu:1 hosts:a23456789012345678901234567890123", "at most 32 bytes"},
     };
     for (size_t i = 0; i < sizeof text / sizeof text[0]; i++) {

@@ -3,13 +3,13 @@
  * that it knows, each device once in a channel, no link asked for more than it has, and next to all
  * that the rings carry.
  */
+#include "look.h"
 #include "machines.h"
 #include "tessera/log.h"
-#include "topology/map.h"
-#include "topology/ring.h"
-#include "topology/xml.h"
+#include "topology/formats/xml.h"
+#include "topology/map/map.h"
+#include "topology/rings/ring.h"
 
-#include <dirent.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -31,10 +31,10 @@ struct graph {
 
 static void value(const struct tess_xml *xml, const char *name, char *text, size_t room)
 {
-    const struct tess_xml_text *found = tess__xml_find(xml, name);
+    const struct tess__word *found = tess__xml_find(xml, name);
     if (!found)
         fail_msg("attribute '%s' is missing", name);
-    snprintf(text, room, "%.*s", (int)found->length, found->at);
+    snprintf(text, room, "%.*s", (int)found->length, found->text);
 }
 
 static double number(const struct tess_xml *xml, const char *name)
@@ -75,7 +75,7 @@ static struct graph read_back(const char *text)
     enum tess_xml_event event;
     char dev[32], *end;
     int graphs = 0;
-    tess__xml_begin(&xml, "graph", text, strlen(text));
+    tess__xml_begin(&xml, TESS_XML_NCCL, "graph", text, strlen(text));
     for (;;) {
         assert_int_equal(tess__xml_next(&xml, &event), TESS_OK);
         if (event == TESS_XML_END)
@@ -83,18 +83,18 @@ static struct graph read_back(const char *text)
         if (event != TESS_XML_OPEN)
             continue;
         if (xml.depth == 0) {
-            assert_true(tess__xml_is(xml.element, "graphs"));
+            assert_true(tess__word_is(xml.element, "graphs"));
             assert_true(number(&xml, "version") == 1);
         } else if (xml.depth == 1) {
-            assert_true(tess__xml_is(xml.element, "graph"));
+            assert_true(tess__word_is(xml.element, "graph"));
             read_graph(&xml, &graph);
             graphs++;
         } else if (xml.depth == 2) {
-            assert_true(tess__xml_is(xml.element, "channel"));
+            assert_true(tess__word_is(xml.element, "channel"));
             assert_true(graph.channels < CHANNELS_MAX);
             graph.channels++;
         } else {
-            assert_true(tess__xml_is(xml.element, "gpu"));
+            assert_true(tess__word_is(xml.element, "gpu"));
             value(&xml, "dev", dev, sizeof dev);
             assert_true(strncmp(dev, "0x", 2) == 0);
             int32_t *count = &graph.devs[graph.channels - 1];
@@ -229,36 +229,20 @@ static void case_machines(void **state)
         (void)write_and_read(machine_random(seed, 6), 0);
 }
 
-/* Files of real machines, where they are there: those of NVIDIA's and AMD's GPUs in one host. */
+static void write_machine(const char *name, struct tess_topology *topology)
+{
+    (void)name;
+    bool gpus = strncmp(topology->node[topology->device[0]].name, "gpu", 3) == 0;
+    if (gpus && topology->device_count > 1 && topology->device_count <= DEVICES_MAX)
+        (void)write_and_read(topology, 0);
+    else
+        tess_topology_free(topology);
+}
+
 static void case_real(void **state)
 {
     (void)state;
-    static const char *const folder[] = {"nccl", "smi"};
-    const char *root = getenv("TESSERA_TOPOLOGIES");
-    int files = 0;
-    for (size_t f = 0; f < sizeof folder / sizeof folder[0]; f++) {
-        char path[4096];
-        snprintf(path, sizeof path, "%s/%s", root ? root : LOOK_REAL_FOLDER, folder[f]);
-        DIR *directory = opendir(path);
-        for (struct dirent *entry; directory && (entry = readdir(directory));) {
-            struct tess_topology *topology;
-            int length = snprintf(path, sizeof path, "%s/%s/%s", root ? root : LOOK_REAL_FOLDER,
-                                  folder[f], entry->d_name);
-            if (entry->d_name[0] == '.' || length >= (int)sizeof path ||
-                tess_topology_read(path, TESS_TOPOLOGY_AUTO, NULL, &topology) != TESS_OK)
-                continue;
-            if (topology->device_count > 1 && topology->device_count <= DEVICES_MAX) {
-                (void)write_and_read(topology, 0);
-                files++;
-            } else {
-                tess_topology_free(topology);
-            }
-        }
-        if (directory)
-            closedir(directory);
-    }
-    if (files == 0)
-        skip();
+    look_each_machine(write_machine);
 }
 
 /* ---- what NCCL could not take --------------------------------------------------------------- */

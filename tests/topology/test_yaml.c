@@ -131,9 +131,29 @@ static void case_round_trip(void **state)
 static void case_names(void **state)
 {
     (void)state;
-    static const char *const name[] = {"1",     "~",   "null", "- a", "a: b", "{x}", "\"q\"",
-                                       "a # b", " sp", "*a",   "&a",  "\\n",  "'",   "\xc3\xa9",
-                                       "x,y",   "[",   "?",    "!t",  "%dir", "---"};
+    static const char *const name[] = {"1",
+                                       "~",
+                                       "null",
+                                       "- a",
+                                       "a: b",
+                                       "{x}",
+                                       "\"q\"",
+                                       "a # b",
+                                       " sp",
+                                       "*a",
+                                       "&a",
+                                       "\\n",
+                                       "'",
+                                       "\xc3\xa9",
+                                       "x,y",
+                                       "[",
+                                       "?",
+                                       "!t",
+                                       "%dir",
+                                       "---",
+                                       "\xc2\x85",
+                                       "\xe2\x80\xa8",
+                                       "\xf0\x9f\x98\x80"};
     int count = (int)(sizeof name / sizeof name[0]);
     struct tess_topology *topology = tess_topology_new();
     assert_non_null(topology);
@@ -143,12 +163,32 @@ static void case_names(void **state)
     for (int i = 0; i < count; i++) {
         node = (struct tess_node){.kind = TESS_NODE_DEVICE, .host = i, .socket = -1};
         snprintf(node.name, sizeof node.name, "%s", name[i]);
+        snprintf(node.bus, sizeof node.bus, "%s", name[i]);
         assert_int_equal(tess_topology_add_node(topology, &node, &at), TESS_OK);
         assert_int_equal(tess_topology_join(topology, TESS_LINK_NET, at, hub, 1.0 / (i + 1), 1),
                          TESS_OK);
     }
     assert_int_equal(tess_topology_finish(topology), TESS_OK);
     check_round_trip(topology);
+    tess_topology_free(topology);
+}
+
+/* Bytes that are no UTF-8, among them a surrogate and a code point beyond the last. */
+static void case_no_text(void **state)
+{
+    (void)state;
+    static const char bad[] = "a\xff\xc3(\xed\xa0\x80\xf7\xbf\xbf\xbf\xe2\x80";
+    struct tess_topology *topology = tess_topology_new();
+    struct tess_node node = {.kind = TESS_NODE_DEVICE, .socket = -1};
+    char *text = NULL;
+    snprintf(node.name, sizeof node.name, "%s", bad);
+    assert_int_equal(tess_topology_add_node(topology, &node, NULL), TESS_OK);
+    assert_int_equal(tess_topology_finish(topology), TESS_OK);
+    assert_int_equal(tess_topology_write_yaml(topology, &text), TESS_OK);
+    struct tess_topology *copy = read_text(text);
+    assert_string_equal(copy->node[0].name, "a\?\?(\?\?\?\?");
+    free(text);
+    tess_topology_free(copy);
     tess_topology_free(topology);
 }
 
@@ -165,7 +205,7 @@ static void case_refused(void **state)
         {"tessera-topology: 2\n", "f.yaml:1: tessera-topology: '2'; a whole number from 1 to 1"},
         {V, "either machine, or nodes and links"},
         {V "x: 1\n", "f.yaml:2: key: 'x'; one of tessera-topology machine nodes links"},
-        {V V, "f.yaml:2: tessera-topology is there twice"},
+        {V V, "f.yaml:2: tessera-topology is given twice"},
         {V "nodes: 3\n", "f.yaml:2: a list was expected"},
         {V "nodes: []\n", "no device"},
         {V "nodes:\n- 3\n", "f.yaml:3: {key: value"},
@@ -174,13 +214,13 @@ static void case_refused(void **state)
         {V "nodes:\n- {name: a, kind: device, host: x}\n", "f.yaml:3: host: 'x'"},
         {V "nodes:\n- {name: a, kind: device, host: 99999999999}\n", "host: '99999999999'"},
         {V "nodes:\n- {name: a, kind: device, sm: [1]}\n", "f.yaml:3: a value was expected"},
-        {V "nodes:\n- {name: a, name: b}\n", "f.yaml:3: name is there twice"},
+        {V "nodes:\n- {name: a, name: b}\n", "f.yaml:3: name is given twice"},
         {V "nodes:\n- {name: \"\", kind: net}\n", "f.yaml:3: name: 1 to 47 characters"},
         {V "nodes:\n- {name: \"\\x01\", kind: net}\n", "byte 0x01"},
         {V "nodes:\n- {name: \"a\\0b\", kind: net}\n", "no NUL"},
         {V "nodes:\n- &x {name: a, kind: net}\n", "f.yaml:3: anchors"},
         {V "nodes: *x\n", "f.yaml:2: anchors"},
-        {N "- {name: a, kind: net}\n", "f.yaml:5: node 'a' is there twice"},
+        {N "- {name: a, kind: net}\n", "f.yaml:5: node 'a' is defined twice"},
         {N "links:\n- {between: [a, c], kind: pci, gbs: 1}\n", "f.yaml:6: there is no node 'c'"},
         {N "links:\n- {between: [a], kind: pci, gbs: 1}\n", "f.yaml:6: the names of two nodes"},
         {N "links:\n- {between: [a, b, a], kind: pci, gbs: 1}\n", "f.yaml:6: ']' after two"},
@@ -263,7 +303,7 @@ int main(void)
         cmocka_unit_test(case_hand),    cmocka_unit_test(case_machine),
         cmocka_unit_test(case_names),   cmocka_unit_test(case_round_trip),
         cmocka_unit_test(case_refused), cmocka_unit_test(case_hostile),
-        cmocka_unit_test(case_deep),
+        cmocka_unit_test(case_deep),    cmocka_unit_test(case_no_text),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);
 }

@@ -77,8 +77,8 @@ struct tess_comm_call {
     size_t count;     /* elements, as documented at each wrapper */
     int32_t peer;     /* root of broadcast and reduce, peer of send and recv; else -1 */
     bool device;      /* source and target are memory of the device of comm->queue */
-    const char *site; /* "file.c:123" of the caller, "" if it did not say; for messages; never NULL
-                         in a backend */
+    const char *site; /* "file.c:123" of the caller, "" where it is not known; for messages; never
+                         NULL in a backend */
 };
 
 /* Counters of one rank in one group since it was opened. */
@@ -87,7 +87,7 @@ struct tess_comm_stats {
     uint64_t sent_bytes; /* payload that left this rank for another one, as moved by the backend */
     uint64_t received_bytes; /* payload that came from another rank */
     /* Time in tess_event_wait, and in synchronous calls once queued: exposed. Of calls on device
-     * memory what tess_comm_settle says. */
+     * memory what tess_comm_settle counts. */
     double wait_s;
     /* Time during which at least one call was under way, without those that still are. flight_s -
      * wait_s went on behind computation; where nothing did, it may be a little below 0: a wait
@@ -96,7 +96,7 @@ struct tess_comm_stats {
 };
 
 /*
- * Somebody who is told of every call of one rank in one group, by the thread that makes it: for
+ * An observer of every call of one rank in one group, called by the thread that makes the call: for
  * time lines. Any function may be NULL; none may call the communicator. A ticket names a call of
  * this rank in this group for good. `called` comes before `completed`, each once per call, unless
  * the group is aborted first. Set or removed while no call is under way.
@@ -118,11 +118,8 @@ struct tess_comm_observer {
  * split, then close. `self` is the backend's own struct, whose first field is struct tess_comm.
  */
 struct tess_comm_ops {
-    uint32_t abi;
-    const char *name;
-    const char *summary;
     /* REQUIRED. Queue one call; *ticket_out identifies it. Must not block. Tells
-     * tess__comm_called(). */
+     * tess_comm_called(). */
     enum tess_status (*call)(struct tess_comm *comm, const struct tess_comm_call *call,
                              uint64_t *ticket_out);
     /* REQUIRED. Block until `ticket` is complete, the group is aborted or its time limit passed. */
@@ -199,14 +196,14 @@ enum tess_status tess_comm_attach(struct tess_comm *comm, struct tess_queue *que
 
 /*
  * For backends, each once per call that was queued: it has this ticket, within ops->call; and it is
- * complete, as soon as this rank sees it and before wait() for it returns. The second may be told
- * within ops->call too, of earlier calls and, after the first, of this one.
+ * complete, as soon as this rank sees it and before wait() for it returns. The second may be
+ * reported within ops->call too, of earlier calls and, after the first, of this one.
  */
-void tess__comm_called(struct tess_comm *comm, const struct tess_comm_call *call, uint64_t ticket);
-void tess__comm_completed(struct tess_comm *comm, uint64_t ticket);
+void tess_comm_called(struct tess_comm *comm, const struct tess_comm_call *call, uint64_t ticket);
+void tess_comm_completed(struct tess_comm *comm, uint64_t ticket);
 /* Of a call on device memory: all that this rank does for it has been given to `queue`. OPTIONAL:
- * where it is not told, the call is taken to end with its wait. */
-void tess__comm_given(struct tess_comm *comm, uint64_t ticket, struct tess_queue *queue);
+ * where it is not reported, the call is taken to end with its wait. */
+void tess_comm_given(struct tess_comm *comm, uint64_t ticket, struct tess_queue *queue);
 
 /* target[i] = sum over ranks of source[i]. In place when target == source. Collective. */
 enum tess_status tess_comm_all_reduce(struct tess_comm *comm, const void *source, void *target,
@@ -278,7 +275,7 @@ enum tess_status tess_event_wait(struct tess_event *event);
 enum tess_status tess_comm_poll(struct tess_comm *comm);
 
 /*
- * Count what calls on device memory took, of which the host knows nothing until it asks: wait_s
+ * Count what calls on device memory took, which the host can read only afterwards: wait_s
  * gains the time in which the queue stood still for them, flight_s that in which they were under
  * way. After the queue's work was waited for; between steps.
  */
@@ -313,7 +310,7 @@ enum tess_status tess_comm_split(struct tess_comm *comm, int32_t color, int32_t 
                                  struct tess_comm **child_out);
 
 /*
- * Tell all ranks of the world that this one failed and why. Their calls and waits return
+ * Send to all ranks of the world that this one failed and why. Their calls and waits return
  * TESS_ERR_ABORTED soon. Only the first reason is kept. Not collective; any thread.
  */
 void tess_comm_abort(struct tess_comm *comm, const char *reason);

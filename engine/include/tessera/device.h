@@ -1,7 +1,7 @@
 /*
- * Devices: what a loadable module (libtessera_cuda.so) gives the engine. The library itself knows
- * no device; core/device.c opens the module when one is asked for, so that the same program runs on
- * machines without one. A module is one exported `const struct tess_module tess_module`. Modules
+ * Devices: what a loadable module (libtessera_cuda.so) gives the engine. The library itself
+ * has none; device/device.c opens the module when one is requested, so that the same program runs
+ * on machines without one. A module is one exported `const struct tess_module tess_module`. Modules
  * for MPI (libtessera_mpi_*.so) are no devices and give transport_open alone.
  */
 #ifndef TESSERA_DEVICE_H
@@ -16,7 +16,7 @@ extern "C" {
 
 #define TESS_DEVICE_MAX 64
 
-/* As the driver tells it. */
+/* From the driver. */
 struct tess_device_info {
     int32_t index;
     char name[96];
@@ -26,7 +26,7 @@ struct tess_device_info {
     uint64_t memory_bytes;
     int32_t driver_version, runtime_version; /* 13000: 13.0 */
     double clock_hz;                         /* highest of the multiprocessors */
-    double memory_bytes_per_s;               /* by bus width and clock; 0: not told */
+    double memory_bytes_per_s;               /* by bus width and clock; 0: unknown */
 };
 
 /* Memory of a device as the driver sees it now, over all its processes. */
@@ -44,8 +44,8 @@ struct tess_device_usage {
 
 /*
  * How a group of processes finds each other: exchange of small blobs before there is a
- * communicator (engine/comm/boot.h). gather: rank r's `bytes` at `mine` become `all` + r * bytes on
- * every rank. Collective.
+ * communicator (engine/comm/boot/boot.h). gather: rank r's `bytes` at `mine` become `all` + r *
+ * bytes on every rank. Collective.
  */
 struct tess_boot {
     int32_t rank, rank_count;
@@ -64,8 +64,8 @@ struct tess_module {
     const char *summary; /* versions it was built with */
     const struct tess_kernel_ops *kernel;
 
-    /* Number of devices that can be used. When 0, or an error, fills `why` with one sentence that
-     * says what is missing and what to do. Never fails loudly: this is how the default device is
+    /* Number of devices that can be used. When 0, or an error, fills `why` with one sentence:
+     * what is missing and what to do. Logs nothing: this is how the default device is
      * chosen. */
     int32_t (*device_count)(char *why, size_t why_bytes);
     enum tess_status (*device_info)(int32_t device, struct tess_device_info *info_out);
@@ -90,12 +90,12 @@ struct tess_module {
     void (*range_end)(void);
 
     /* Of modules that carry messages between processes; NULL in others. See tess_transport_mpi_open
-     * (engine/comm/comm_mpi.h). */
+     * (engine/comm/mpi/comm_mpi.h). */
     enum tess_status (*transport_open)(const struct tess_boot *boot, double timeout_s,
                                        struct tess_transport **transport_out);
 };
 
-/* core/device.c: the module by name; loaded once. TESS_ERR_UNSUPPORTED with one clear sentence
+/* device/device.c: the module by name; loaded once. TESS_ERR_UNSUPPORTED with one clear sentence
  * where it is not installed, does not load, or is of another version. */
 enum tess_status tess_module_get(const char *name, const struct tess_module **module_out);
 /* The same without a message: NULL where it cannot be had, with the sentence in `why`. */

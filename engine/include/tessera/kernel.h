@@ -7,7 +7,7 @@
  *
  * Rows and leaves. The rows of a batch are `leaf_rows`-sized leaves, the canonical micro-batches.
  * Running a prepared operation over many leaves at once gives the same bits as running it leaf by
- * leaf; the backend sees to it (it tests its primitives per shape when the operation is opened and
+ * leaf; the backend ensures it (it tests its primitives per shape when the operation is opened and
  * loops over the leaves where they differ). Sums over rows (weight and bias gradients, statistics)
  * are taken inside each leaf, then over the leaves as one binary tree split at the largest power of
  * two below their number, in f32: the tree of tessera/comm.h.
@@ -86,10 +86,10 @@ struct tess_op_desc {
                   of a ReLU, whose backward is folded in: dx is 0 where x is 0 */
     bool input_grad;   /* LINEAR, CONV2D: backward_data will be called */
     bool f32_math;     /* dtype bf16, f16: widen the operands to f32 and multiply those;
-                          storage stays in dtype. A backend without f16 products does so
-                          for f16 unasked */
+                          storage stays in dtype. A backend without f16 products
+                          always does so for f16 */
     bool add_grad;     /* LINEAR: backward_weight adds to dw and dbias; for sums over chunks */
-    enum tess_fp8 fp8; /* LINEAR, dtype bf16 or f16; a backend without says so in supports */
+    enum tess_fp8 fp8; /* LINEAR, dtype bf16 or f16; see supports */
     bool gelu;         /* LINEAR: forward_gelu and backward_data_gelu will be called */
     bool rms;          /* NORM: no mean is taken out, and there is no beta */
     float epsilon;     /* BATCH_NORM, NORM */
@@ -106,8 +106,7 @@ struct tess_op_desc {
  */
 int64_t tess_op_output_size(int64_t size, int32_t window, int32_t stride, int32_t padding);
 
-/* Memory an operation wants from its owner; asked at plan time, with no memory behind the backend.
- */
+/* Memory that an operation needs from its owner; queried at plan time. */
 struct tess_op_needs {
     size_t scratch_bytes; /* used only during a call; may be shared by all operations of a rank */
     size_t packed_bytes; /* weights in the backend's layout; kept between calls, see weight_token */
@@ -117,13 +116,14 @@ struct tess_op_needs {
 struct tess_op {
     struct tess_op_desc desc;
     struct tess_kernel *kernel;
-    void *scratch, *packed; /* as asked for by needs; 64-byte aligned */
+    void *scratch, *packed; /* of the sizes in needs; 64-byte aligned */
     uint64_t weight_token;  /* set by the owner before a call: changes when the weights changed */
     uint64_t packed_token;  /* backend: the token that `packed` was made from; 0 = none */
     void *data;             /* backend's own */
 };
 
-/* Who computes convolutions, where there is a choice. The same bits under each, not among them. */
+/* What computes convolutions, where there is a choice. Each gives the same bits always, but not the
+ * bits of the others. */
 enum tess_conv {
     TESS_CONV_AUTO,
     TESS_CONV_IM2COL, /* windows laid out as matrices, and the library of products */
@@ -136,193 +136,6 @@ struct tess_kernel_choices {
     bool autotune;       /* measure the ways to compute each shape when it is opened */
     const char *store;   /* file that keeps what was measured; NULL: nowhere */
     enum tess_conv conv; /* the last choice made is that of operations opened from then on */
-};
-
-/*
- * The backend. Every slot but those marked OPTIONAL is required; a backend that does not speed an
- * operation up copies the slot of `ref` (delegation, shown by describe).
- */
-struct tess_kernel_ops {
-    uint32_t abi;
-    const char *name;
-    const char *summary;
-    size_t state_size; /* private bytes behind struct tess_kernel, zeroed */
-    bool host_memory;  /* host threads may touch device memory at any time, without access() */
-    bool far_memory;   /* device memory is no host memory at all: it comes from alloc(), access()
-                          does not open it, read() and write() copy */
-
-    /* OPTIONAL, default: no queues. Then tess_kernel.queue is NULL, else open() has set it. */
-    const struct tess_queue_ops *queue;
-
-    /* OPTIONAL, default: supported. Asked at plan time; fills `why` when the answer is no. */
-    bool (*supports)(const struct tess_op_desc *desc, char *why, size_t why_bytes);
-    enum tess_status (*open)(struct tess_kernel *kernel);
-    void (*close)(struct tess_kernel *kernel);
-    /* OPTIONAL, default: nothing to choose. Before the first op_open. */
-    enum tess_status (*choose)(struct tess_kernel *kernel,
-                               const struct tess_kernel_choices *choices);
-    /* OPTIONAL, default: nothing to tell. Lines about what was chosen, for --explain. */
-    void (*describe)(const struct tess_kernel *kernel,
-                     void (*line)(void *context, const char *text), void *context);
-
-    /* `memory` [bytes] becomes the device's. OPTIONAL, default: nothing. */
-    enum tess_status (*adopt)(struct tess_kernel *kernel, void *memory, size_t bytes);
-    void (*disown)(struct tess_kernel *kernel, void *memory, size_t bytes); /* OPTIONAL */
-    /* Host code (communicator, loader) is about to touch (true) or done with device memory.
-     * OPTIONAL */
-    void (*access)(struct tess_kernel *kernel, bool on);
-
-    /* far_memory: REQUIRED. Device memory, zeroed, in pages; free takes NULL. */
-    enum tess_status (*alloc)(struct tess_kernel *kernel, size_t bytes, void **memory_out);
-    void (*free)(struct tess_kernel *kernel, void *memory);
-    /* OPTIONAL, default: access() and memcpy. Between host and device memory, after everything
-     * that was queued; done on return. */
-    enum tess_status (*read)(struct tess_kernel *kernel, size_t bytes, const void *device,
-                             void *host);
-    enum tess_status (*write)(struct tess_kernel *kernel, size_t bytes, const void *host,
-                              void *device);
-    /* OPTIONAL, default: calloc and free. Host memory that the device copies from and to beside
-     * the host's work; 64-byte aligned, zeroed. */
-    enum tess_status (*pin)(struct tess_kernel *kernel, size_t bytes, void **memory_out);
-    void (*unpin)(struct tess_kernel *kernel, void *memory);
-    /* OPTIONAL, default: TESS_OK. An error that queued work has met since the last such call, or a
-     * device that is lost. Does not wait. */
-    enum tess_status (*failed)(struct tess_kernel *kernel);
-    /*
-     * OPTIONAL, all three or none (graph_begin NULL: none). Between begin and end what is queued,
-     * on this queue and on those that its fences lead to, is recorded, not run; play runs the
-     * latest record of `slot` (0 .. TESS_GRAPH_SLOTS - 1) once more.
-     */
-    enum tess_status (*graph_begin)(struct tess_kernel *kernel);
-    enum tess_status (*graph_end)(struct tess_kernel *kernel, int32_t slot);
-    enum tess_status (*graph_play)(struct tess_kernel *kernel, int32_t slot);
-
-    enum tess_status (*op_needs)(const struct tess_op_desc *desc, struct tess_op_needs *needs_out);
-    enum tess_status (*op_open)(struct tess_op *op);
-    void (*op_close)(struct tess_op *op);
-
-    enum tess_status (*linear_forward)(struct tess_op *op, const void *x, const void *w,
-                                       const void *bias, void *y);
-    enum tess_status (*linear_backward_data)(struct tess_op *op, const void *dy, const void *w,
-                                             void *dx);
-    enum tess_status (*linear_backward_weight)(struct tess_op *op, const void *x, const void *dy,
-                                               float *dw, float *dbias);
-    /* OPTIONAL, both or none, default: the two steps one after the other. */
-    enum tess_status (*linear_forward_gelu)(struct tess_op *op, const void *x, const void *w,
-                                            const void *bias, void *before, void *y);
-    enum tess_status (*linear_backward_data_gelu)(struct tess_op *op, const void *dy, const void *w,
-                                                  const void *before, void *dx);
-    enum tess_status (*conv2d_forward)(struct tess_op *op, const void *x, const void *w,
-                                       const void *bias, void *y);
-    enum tess_status (*conv2d_backward_data)(struct tess_op *op, const void *dy, const void *w,
-                                             void *dx);
-    enum tess_status (*conv2d_backward_weight)(struct tess_op *op, const void *x, const void *dy,
-                                               float *dw, float *dbias);
-    enum tess_status (*max_pool_forward)(struct tess_op *op, const void *x, void *y,
-                                         uint8_t *which);
-    enum tess_status (*max_pool_backward)(struct tess_op *op, const void *dy, const uint8_t *which,
-                                          void *dx);
-    enum tess_status (*avg_pool_forward)(struct tess_op *op, const void *x, void *y);
-    enum tess_status (*avg_pool_backward)(struct tess_op *op, const void *dy, void *dx);
-    enum tess_status (*batch_norm_forward)(struct tess_op *op, const void *x, const void *gamma,
-                                           const void *beta, void *y, float *save_mean,
-                                           float *save_rstd, float *mean_sum, float *var_sum);
-    enum tess_status (*batch_norm_infer)(struct tess_op *op, const void *x, const void *gamma,
-                                         const void *beta, const void *mean, const void *var,
-                                         void *y);
-    enum tess_status (*batch_norm_backward)(struct tess_op *op, const void *x, const void *y,
-                                            const void *dy, const void *gamma,
-                                            const float *save_mean, const float *save_rstd,
-                                            void *dx, float *dgamma, float *dbeta);
-
-    enum tess_status (*norm_forward)(struct tess_op *op, const void *x, const void *add, void *sum,
-                                     const void *gamma, const void *beta, void *y, float *mean,
-                                     float *rstd);
-    enum tess_status (*norm_backward)(struct tess_op *op, const void *x, const void *dy,
-                                      const void *gamma, const float *mean, const float *rstd,
-                                      const void *add, void *dx, float *dgamma, float *dbeta);
-    enum tess_status (*attention_forward)(struct tess_op *op, const void *q, const void *k,
-                                          const void *v, void *y, float *lse);
-    enum tess_status (*attention_backward)(struct tess_op *op, const void *q, const void *k,
-                                           const void *v, const void *y, const void *dy,
-                                           const float *lse, void *dq, void *dk, void *dv);
-    enum tess_status (*embedding_forward)(struct tess_op *op, const int32_t *token, int64_t first,
-                                          const void *table, const void *add, void *y);
-    enum tess_status (*embedding_backward)(struct tess_op *op, const int32_t *token, int64_t first,
-                                           const void *dy, float *dtable);
-
-    void (*attention_decode)(struct tess_kernel *, const struct tess_op_desc *desc,
-                             int64_t position, const void *q, const void *k, const void *v,
-                             void *y);
-    void (*rope)(struct tess_kernel *, enum tess_dtype, int64_t rows, int64_t length, int64_t first,
-                 int32_t heads, int64_t head_size, int64_t stride, float base, bool inverse,
-                 void *x);
-    void (*gelu_forward)(struct tess_kernel *, enum tess_dtype, int64_t count, const void *x,
-                         void *y);
-    void (*gelu_backward)(struct tess_kernel *, enum tess_dtype, int64_t count, const void *x,
-                          const void *dy, void *dx);
-    void (*swiglu_forward)(struct tess_kernel *, enum tess_dtype, int64_t count, const void *gate,
-                           const void *up, void *y);
-    void (*swiglu_backward)(struct tess_kernel *, enum tess_dtype, int64_t count, const void *gate,
-                            const void *up, const void *dy, void *dgate, void *dup);
-    void (*xent_max)(struct tess_kernel *, enum tess_dtype, int64_t rows, int64_t classes,
-                     int64_t stride, const void *logits, float *max);
-    void (*xent_sum)(struct tess_kernel *, enum tess_dtype, int64_t rows, int64_t classes,
-                     int64_t stride, int64_t first, const void *logits, const int32_t *label,
-                     const float *max, float *sum, float *target, float *best);
-    void (*xent_grad)(struct tess_kernel *, enum tess_dtype, int64_t rows, int64_t classes,
-                      int64_t stride, int64_t first, float scale, const void *logits,
-                      const int32_t *label, const float *max, const float *sum, void *dlogits);
-    void (*xent_loss)(struct tess_kernel *, int64_t rows, int64_t length, const int32_t *label,
-                      const float *max, const float *sum, const float *target, const float *best,
-                      float *loss, int32_t *correct);
-
-    void (*relu_forward)(struct tess_kernel *, enum tess_dtype, int64_t count, const void *x,
-                         void *y);
-    void (*relu_backward)(struct tess_kernel *, enum tess_dtype, int64_t count, const void *y,
-                          const void *dy, void *dx);
-    void (*add)(struct tess_kernel *, enum tess_dtype, int64_t count, const void *a, const void *b,
-                void *y);
-    void (*dropout)(struct tess_kernel *, enum tess_dtype, int64_t count, float rate,
-                    const uint64_t key[2], uint64_t first, const void *x, void *y);
-    void (*softmax_xent)(struct tess_kernel *, enum tess_dtype, int64_t rows, int64_t classes,
-                         float scale, const void *logits, const int32_t *label, void *dlogits,
-                         float *loss, int32_t *correct);
-    void (*cast)(struct tess_kernel *, int64_t count, enum tess_dtype from, const void *x,
-                 enum tess_dtype to, void *y);
-    void (*accumulate)(struct tess_kernel *, int64_t count, float scale, const float *x, float *y);
-    void (*fill)(struct tess_kernel *, int64_t bytes, int value, void *memory);
-    void (*copy)(struct tess_kernel *, int64_t bytes, const void *source, void *target);
-    void (*square_sum)(struct tess_kernel *, int64_t count, float scale, const float *x,
-                       struct tess_sum *sum);
-    int64_t (*find_nonfinite)(struct tess_kernel *, enum tess_dtype, int64_t count, const void *x);
-    void (*count_zeros)(struct tess_kernel *, enum tess_dtype, int64_t count, const void *x,
-                        double *sum);
-    void (*find_flag)(struct tess_kernel *, int64_t count, const float *x, int32_t flag,
-                      struct tess_verdict *verdict);
-    void (*leaf_sum)(struct tess_kernel *, int64_t leaves, int64_t leaf_rows, const float *loss,
-                     const int32_t *correct, double *sum, struct tess_verdict *verdict);
-    void (*maximum)(struct tess_kernel *, int64_t count, const float *x, float *y);
-    void (*normal)(struct tess_kernel *, const uint32_t key[2], uint64_t first, int64_t count,
-                   float mean, float deviation, float *y);
-    void (*cast_stochastic)(struct tess_kernel *, int64_t count, const float *x, enum tess_dtype to,
-                            const uint64_t key[2], uint64_t first, void *y);
-    void (*update_judge)(struct tess_kernel *, const struct tess_judge *judge);
-    void (*update)(struct tess_kernel *, const struct tess_update *update);
-    /* OPTIONAL, default: one after the other. */
-    void (*update_all)(struct tess_kernel *, const struct tess_update *update, int32_t count);
-    void (*lamb_direction)(struct tess_kernel *, const struct tess_update *update);
-};
-
-#define TESS_GRAPH_SLOTS 4
-
-struct tess_kernel {
-    const struct tess_kernel_ops *ops;
-    int32_t threads; /* threads that one operation may use; 1 unless the user asked for more */
-    struct tess_queue *queue; /* where operations go; NULL: done on return */
-    bool drawn; /* an operation that draws numbers by a key of its step has been called since the
-                   owner last cleared this: what was recorded is no other step's */
-    void *state;
 };
 
 /* ---- host and device ------------------------------------------------------------------------ */
@@ -585,6 +398,162 @@ void tess_normal(struct tess_kernel *kernel, const uint32_t key[2], uint64_t fir
  */
 void tess_cast_stochastic(struct tess_kernel *kernel, int64_t count, const float *x,
                           enum tess_dtype to, const uint64_t key[2], uint64_t first, void *y);
+
+/* ---- backends ------------------------------------------------------------------------------- */
+
+/*
+ * The operations: X(name) stands for the public function tess_<name>, whose declaration has the
+ * contract (here and in tessera/update.h), and for a slot of its type in struct tess_kernel_ops.
+ *
+ * A new operation is its declaration, a line here, its wrapper (kernels/prepared.c, where the first
+ * argument is an open operation, or kernels/plain.c) and its function in kernels/ref/,
+ * tess__ref_<name>. Other backends leave the slot empty until they have a function of their own.
+ */
+#define TESS_OPERATION_LIST(X)                                                                     \
+    X(linear_forward)                                                                              \
+    X(linear_backward_data)                                                                        \
+    X(linear_backward_weight)                                                                      \
+    X(linear_forward_gelu)                                                                         \
+    X(linear_backward_data_gelu)                                                                   \
+    X(conv2d_forward)                                                                              \
+    X(conv2d_backward_data)                                                                        \
+    X(conv2d_backward_weight)                                                                      \
+    X(max_pool_forward)                                                                            \
+    X(max_pool_backward)                                                                           \
+    X(avg_pool_forward)                                                                            \
+    X(avg_pool_backward)                                                                           \
+    X(batch_norm_forward)                                                                          \
+    X(batch_norm_infer)                                                                            \
+    X(batch_norm_backward)                                                                         \
+    X(norm_forward)                                                                                \
+    X(norm_backward)                                                                               \
+    X(attention_forward)                                                                           \
+    X(attention_backward)                                                                          \
+    X(embedding_forward)                                                                           \
+    X(embedding_backward)                                                                          \
+    X(attention_decode)                                                                            \
+    X(rope)                                                                                        \
+    X(gelu_forward)                                                                                \
+    X(gelu_backward)                                                                               \
+    X(swiglu_forward)                                                                              \
+    X(swiglu_backward)                                                                             \
+    X(xent_max)                                                                                    \
+    X(xent_sum)                                                                                    \
+    X(xent_grad)                                                                                   \
+    X(xent_loss)                                                                                   \
+    X(relu_forward)                                                                                \
+    X(relu_backward)                                                                               \
+    X(add)                                                                                         \
+    X(dropout)                                                                                     \
+    X(softmax_xent)                                                                                \
+    X(cast)                                                                                        \
+    X(cast_stochastic)                                                                             \
+    X(accumulate)                                                                                  \
+    X(maximum)                                                                                     \
+    X(normal)                                                                                      \
+    X(fill)                                                                                        \
+    X(copy)                                                                                        \
+    X(find_nonfinite)                                                                              \
+    X(find_flag)                                                                                   \
+    X(count_zeros)                                                                                 \
+    X(leaf_sum)                                                                                    \
+    X(square_sum)                                                                                  \
+    X(update)                                                                                      \
+    X(update_all)                                                                                  \
+    X(update_judge)                                                                                \
+    X(lamb_direction)
+
+/*
+ * A backend. Slots that are not marked OPTIONAL are required; tess_kernel_open fills those that
+ * are, so that no caller tests for NULL. Order of calls: open, choose,
+ * supports and op_needs (while planning, with no memory), adopt or alloc, op_open, operations,
+ * op_close, disown or free, close.
+ */
+struct tess_kernel_ops {
+    uint32_t abi;
+    const char *name;
+    const char *summary;
+    size_t state_size; /* private bytes behind struct tess_kernel, zeroed */
+    bool host_memory;  /* host threads may touch device memory at any time, without access() */
+    bool far_memory;   /* device memory is no host memory at all: it comes from alloc(), access()
+                          does not open it, read() and write() copy */
+
+    /* OPTIONAL, default: no queues. Then tess_kernel.queue is NULL, else open() has set it. */
+    const struct tess_queue_ops *queue;
+
+    /* OPTIONAL, default: tess_op_check. Called at plan time; fills `why` when it returns false. */
+    bool (*supports)(const struct tess_op_desc *desc, char *why, size_t why_bytes);
+    /* OPTIONAL, default: nothing to do. */
+    enum tess_status (*open)(struct tess_kernel *kernel);
+    void (*close)(struct tess_kernel *kernel);
+    /* OPTIONAL, default: nothing to choose. Before the first op_open. */
+    enum tess_status (*choose)(struct tess_kernel *kernel,
+                               const struct tess_kernel_choices *choices);
+    /* OPTIONAL, default: no lines. Lines about what was chosen, for --explain. */
+    void (*describe)(const struct tess_kernel *kernel,
+                     void (*line)(void *context, const char *text), void *context);
+
+    /* `memory` [bytes] becomes the device's. OPTIONAL, default: nothing. */
+    enum tess_status (*adopt)(struct tess_kernel *kernel, void *memory, size_t bytes);
+    void (*disown)(struct tess_kernel *kernel, void *memory, size_t bytes); /* OPTIONAL */
+    /* Host code (communicator, loader) is about to touch (true) or done with device memory.
+     * OPTIONAL */
+    void (*access)(struct tess_kernel *kernel, bool on);
+
+    /* far_memory: REQUIRED. Device memory, zeroed, in pages; free takes NULL. */
+    enum tess_status (*alloc)(struct tess_kernel *kernel, size_t bytes, void **memory_out);
+    void (*free)(struct tess_kernel *kernel, void *memory);
+    /* OPTIONAL, default: access() and memcpy. Between host and device memory, after everything
+     * that was queued; done on return. */
+    enum tess_status (*read)(struct tess_kernel *kernel, size_t bytes, const void *device,
+                             void *host);
+    enum tess_status (*write)(struct tess_kernel *kernel, size_t bytes, const void *host,
+                              void *device);
+    /* OPTIONAL, default: calloc and free. Host memory that the device copies from and to beside
+     * the host's work; 64-byte aligned, zeroed. */
+    enum tess_status (*pin)(struct tess_kernel *kernel, size_t bytes, void **memory_out);
+    void (*unpin)(struct tess_kernel *kernel, void *memory);
+    /* OPTIONAL, default: TESS_OK. An error that queued work has met since the last such call, or a
+     * device that is lost. Does not wait. */
+    enum tess_status (*failed)(struct tess_kernel *kernel);
+    /*
+     * OPTIONAL, all three or none (graph_begin NULL: none). Between begin and end what is queued,
+     * on this queue and on those that its fences lead to, is recorded, not run; play runs the
+     * latest record of `slot` (0 .. TESS_GRAPH_SLOTS - 1) once more.
+     */
+    enum tess_status (*graph_begin)(struct tess_kernel *kernel);
+    enum tess_status (*graph_end)(struct tess_kernel *kernel, int32_t slot);
+    enum tess_status (*graph_play)(struct tess_kernel *kernel, int32_t slot);
+
+    /* OPTIONAL, all three or none, default: those of ref. */
+    enum tess_status (*op_needs)(const struct tess_op_desc *desc, struct tess_op_needs *needs_out);
+    enum tess_status (*op_open)(struct tess_op *op);
+    void (*op_close)(struct tess_op *op);
+
+    /* OPTIONAL. Called with true before an operation below and with false after it. */
+    void (*bracket)(struct tess_kernel *kernel, bool begins);
+
+    /*
+     * The operations, a slot for each, of the type of its public function: relu_forward is called
+     * by tess_relu_forward with the same arguments. OPTIONAL, default: that of ref. A backend with
+     * far_memory and without bracket has no default; there the call of an empty slot is an error,
+     * which a prepared operation returns and tess_kernel_ops.failed returns for the others.
+     */
+#define TESS_OPERATION_SLOT(name) __typeof__(tess_##name) *name;
+    TESS_OPERATION_LIST(TESS_OPERATION_SLOT)
+#undef TESS_OPERATION_SLOT
+};
+
+#define TESS_GRAPH_SLOTS 4
+
+struct tess_kernel {
+    const struct tess_kernel_ops *ops;
+    int32_t threads; /* threads that one operation may use; 1 unless the user asked for more */
+    struct tess_queue *queue; /* where operations go; NULL: done on return */
+    bool drawn; /* an operation that draws numbers by a key of its step has been called since the
+                   owner last cleared this: what was recorded is no other step's */
+    void *state;
+};
 
 #ifdef __cplusplus
 }

@@ -48,6 +48,12 @@ enum tess_memory_kind {
 
 const char *tess_memory_kind_name(enum tess_memory_kind kind);
 
+/* The least multiple of `unit` that is not below `bytes`. */
+static inline uint64_t tess_round_up(uint64_t bytes, uint64_t unit)
+{
+    return (bytes + unit - 1) / unit * unit;
+}
+
 struct tess_memory; /* one rank's plan and, once committed, its arena */
 
 /* A reserved piece. Offsets are from the arena's start and multiples of TESS_MEMORY_ALIGN. */

@@ -1,7 +1,7 @@
 /*
  * Models. A model is a chain of units; the unit is the grain of sharding, prefetch and pipelining.
  * It declares its parameters, tensors and operations, allocates nothing, and computes one unit at a
- * time from the pointers it is handed. It does not know the strategy, the ranks or the optimizer.
+ * time from the pointers it gets. It is independent of strategy, ranks and optimizer.
  *
  * Call order: declare once; then, per micro-batch, forward for units 0, 1, ..., the engine's loss
  * on the last unit's output, and backward for units ..., 1, 0.
@@ -120,7 +120,7 @@ int32_t tess_declare_sliced_buffer(struct tess_declare *declare, const char *nam
  */
 int32_t tess_declare_tied(struct tess_declare *declare, const char *name, int32_t source);
 
-/* A tensor of the current unit: `shape` per row (or as its life says). Returns its index in the
+/* A tensor of the current unit: `shape` per row (or by its life). Returns its index in the
  * model. */
 int32_t tess_declare_tensor(struct tess_declare *declare, const char *name, enum tess_dtype dtype,
                             struct tess_shape shape, enum tess_life life);
@@ -135,7 +135,7 @@ int32_t tess_declare_op(struct tess_declare *declare, const struct tess_op_desc 
 
 /*
  * What the current unit's passes send along the tensor axis, for the planner's formula: each call
- * of tess_pass_sum and its kin with its `count`. Training only. Those in forward are made again
+ * of tess_pass_sum and the like with its `count`. Training only. Those in forward are made again
  * where all of the unit is recomputed. Room for sums is as large as the largest declared.
  */
 enum tess_crossing_call {
@@ -149,8 +149,8 @@ void tess_declare_crossing(struct tess_declare *declare, enum tess_crossing_when
 
 /*
  * The model has conditional branches: backward may leave parameters without a gradient
- * (pass->used). Costs a small exchange among the ranks in every step, so it is said only where it
- * is so.
+ * (pass->used). Costs a small exchange among the ranks in every step, so it is declared only
+ * where needed.
  */
 void tess_declare_conditional(struct tess_declare *declare);
 
@@ -158,8 +158,8 @@ void tess_declare_conditional(struct tess_declare *declare);
  * The model computes the loss itself, in its last unit: each row has `labels` labels (pass->label),
  * and pass->loss and pass->correct are sums over them. In training they are written in the last
  * unit's backward, which has no output_grad and begins with the gradient of the loss times
- * pass->loss_grad; otherwise in its forward. The last unit's output is then nobody's input, and of
- * any shape.
+ * pass->loss_grad; otherwise in its forward. The last unit's output is then no input, and of any
+ * shape.
  */
 void tess_declare_loss(struct tess_declare *declare, int64_t labels);
 
@@ -214,7 +214,7 @@ struct tess_pass {
 /*
  * A uniform number in [0, 1) for a model's own choices, such as which branch to take: keyed by the
  * run's seed, the step, the pass's unit and `element`, so the same in forward and backward and on
- * whichever rank asks. Number the elements by what is the same on every layout: 0 for a choice of
+ * every rank. Number the elements by what is the same on every layout: 0 for a choice of
  * the whole step, (row_first / leaf_rows) + leaf for one of a leaf.
  */
 float tess_pass_uniform(const struct tess_pass *pass, uint64_t element);
@@ -255,8 +255,8 @@ struct tess_model_ops {
     size_t options_size;
     size_t state_size; /* private bytes, zeroed, allocated by the core */
     bool tokens;       /* trains on text or token files, not on images */
-    bool tensor;       /* heeds tess_model_input.axis: others are refused a tensor axis, since they
-                          would compute all of the model for each part */
+    bool tensor; /* implements tess_model_input.axis; others are refused a tensor axis, since they
+                    would compute all of the model for each part */
 
     /* REQUIRED. Pure. Option values the model cannot have are refused here with a message. */
     enum tess_status (*declare)(void *state, const void *options,

@@ -46,6 +46,36 @@ struct tess_option {
     const char *help;     /* one sentence, what it does and its unit */
 };
 
+/* Rows by type; limits are those of struct tess_option. TESS_ROW_END ends a table. */
+#define TESS_ROW_BOOL(key, at, value, text)                                                        \
+    {                                                                                              \
+        .name = key, .type = TESS_OPTION_BOOL, .offset = at, .fallback = value, .help = text       \
+    }
+#define TESS_ROW_STRING(key, at, value, text)                                                      \
+    {                                                                                              \
+        .name = key, .type = TESS_OPTION_STRING, .offset = at, .fallback = value, .help = text     \
+    }
+#define TESS_ROW_CHOICE(key, at, value, words, text)                                               \
+    {                                                                                              \
+        .name = key, .type = TESS_OPTION_CHOICE, .offset = at, .fallback = value,                  \
+        .choices = words, .help = text                                                             \
+    }
+#define TESS_ROW_NUMBER(kind, key, at, value, least, most, text)                                   \
+    {                                                                                              \
+        .name = key, .type = kind, .offset = at, .fallback = value, .min = least, .max = most,     \
+        .help = text                                                                               \
+    }
+#define TESS_ROW_INT(key, at, value, least, most, text)                                            \
+    TESS_ROW_NUMBER(TESS_OPTION_INT, key, at, value, least, most, text)
+#define TESS_ROW_REAL(key, at, value, least, most, text)                                           \
+    TESS_ROW_NUMBER(TESS_OPTION_REAL, key, at, value, least, most, text)
+#define TESS_ROW_INTS(key, at, value, least, most, text)                                           \
+    TESS_ROW_NUMBER(TESS_OPTION_INTS, key, at, value, least, most, text)
+#define TESS_ROW_END                                                                               \
+    {                                                                                              \
+        .name = NULL                                                                               \
+    }
+
 #ifdef __cplusplus
 }
 #endif

@@ -51,7 +51,7 @@ struct tess_queue_ops {
     /* What the queue is given from now on runs after the fence as it was last recorded. Later
      * records of the fence change nothing. A fence never recorded holds nothing back. */
     enum tess_status (*follow)(struct tess_queue *queue, const struct tess_fence *fence);
-    /* Has the work before the fence been done? Errors of that work are told here. */
+    /* Has the work before the fence been done? Errors of that work are returned here. */
     enum tess_status (*reached)(const struct tess_fence *fence, bool *reached_out);
     /* Block the host until it has. */
     enum tess_status (*wait)(const struct tess_fence *fence);

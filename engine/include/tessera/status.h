@@ -1,6 +1,6 @@
 /*
  * Status codes. A function that can fail returns one; the detail is in the message that was logged
- * by whoever decided that something is an error. Callers only hand the code on.
+ * where the error was detected. Callers only return the code.
  */
 #ifndef TESSERA_STATUS_H
 #define TESSERA_STATUS_H

@@ -10,9 +10,9 @@
  *     segment   |------- 0 -------------|------- 1 ------------------|
  *     shard     |  r0  |  r1  |  r2  |  |   r0    |   r1   |   r2    |
  *
- * A strategy fills the plan (arithmetic alone), says what memory it wants besides the storage that
- * follows from the plan, and then moves data in its hooks. Optimizer, gradient norm, hash, memory
- * plan and describe read the plan, never the strategy.
+ * A strategy fills the plan (arithmetic alone), reserves the memory it needs besides the storage
+ * that follows from the plan, and then moves data in its hooks. Optimizer, gradient norm, hash,
+ * memory plan and describe read the plan, never the strategy.
  *
  * Call order:
  *   check, plan, reserve                       planning; no memory, no communication
@@ -85,7 +85,7 @@ struct tess_mesh {
     int32_t count[TESS_AXIS_COUNT]; /* ranks along each axis; all >= 1 */
 };
 
-/* What a strategy may know of a parameter. */
+/* What a strategy may read of a parameter. */
 struct tess_plan_param {
     const char *name;
     int32_t unit;
@@ -198,7 +198,7 @@ struct tess_strategy {
 
 enum tess_phase { TESS_PHASE_FORWARD, TESS_PHASE_BACKWARD };
 
-/* Tensor axis: activations cross ranks; see tess_pass_sum and its kin in tessera/model.h. */
+/* Tensor axis: activations cross ranks; see tess_pass_sum in tessera/model.h. */
 enum tess_crossing_kind {
     TESS_CROSSING_SUM,         /* all-reduce of `data` [count], in place */
     TESS_CROSSING_MAX,         /* likewise, the greatest */
@@ -281,9 +281,15 @@ struct tess_strategy_ops {
      * Collective over the axis. */
     enum tess_status (*cross)(struct tess_strategy *strategy, const struct tess_crossing *crossing);
 
+    /* OPTIONAL. DATA axis: no other number of ranks than 1, which need not be given then. */
+    bool one_rank;
+    /* OPTIONAL, both or none. A word that may stand in a product of strategies, and the option that
+     * it switches on. */
+    const char *word, *word_option;
+
     /* STAGE axis, all REQUIRED and pure. Chunks of each rank. */
     int32_t (*chunk_count)(const void *options);
-    /* Ranks that the options ask for on the axis; 0: no wish. OPTIONAL, also on the tensor axis. */
+    /* Ranks on the axis by the options; 0: not set. OPTIONAL, also on the tensor axis. */
     int32_t (*wanted_ranks)(const void *options);
     /* first_out [virtual_count + 1]: virtual stage v runs units first_out[v] .. first_out[v+1] - 1,
      * at least one. TESS_ERR_USAGE with what would fit. */
@@ -326,7 +332,7 @@ int32_t tess_fold_level(const struct tess_plan *plan, int32_t micro);
 void tess_fold_merge(struct tess_kernel *kernel, const struct tess_plan *plan, float *level0,
                      int64_t stride, int64_t count, int32_t micro);
 /*
- * The same for a gradient that arrives elsewhere, as what is sharded does: where adds() says so it
+ * The same for a gradient that arrives elsewhere, as in sharded segments: where adds() is true it
  * is added to the levels from `grad`, else it belongs in its level, and nothing is to be added yet.
  * Sharded gradients have levels for the latter alone.
  */

@@ -27,7 +27,14 @@ enum tess_update_kind {
     TESS_UPDATE_NOVOGRAD, /* Ginsburg et al. 2019, algorithm 1; v is one number per tensor */
     TESS_UPDATE_LAMB,     /* You et al. 2020, algorithm 2 */
     TESS_UPDATE_AVERAGE,  /* buffers: w = (1 - lr) w + lr g, g the mean statistic of the batch */
+    TESS_UPDATE_OWN,      /* the update's `loop`; for device memory that the host can read */
 };
+
+struct tess_update;
+
+/* A rule in plain C: update w (and m, v) of elements begin .. end - 1. `factor` has been resolved
+ * into the fields. The caller writes param_low. Several threads may call it for disjoint ranges. */
+typedef void tess_update_loop(const struct tess_update *update, int64_t begin, int64_t end);
 
 /*
  * An exact sum of squares: a fixed-point number of TESS_SUM_LIMBS digits of 32 bits, each kept in
@@ -42,7 +49,7 @@ struct tess_sum {
     int64_t limb[TESS_SUM_LIMBS];
 };
 
-/* What a step found out about itself, in device memory. All zero when a step begins. */
+/* What a step has found, in device memory. All zero when a step begins. */
 struct tess_verdict {
     /* 0, or parameter_count - p, p the first parameter whose gradient is not finite: by
      * tess_find_flag, and by the norms. Of all ranks, once it has been reduced with max. */
@@ -53,7 +60,7 @@ struct tess_verdict {
     double grad_norm; /* un-scaled, before clipping; -1: not computed */
 };
 
-/* What the host knows of a step's update. In device memory, written before the update. */
+/* What the host provides for a step's update. In device memory, written before the update. */
 struct tess_update_rates {
     float lr;
     float correction1, correction2; /* 1/(1 - beta1^t), 1/(1 - beta2^t); ADAMW, LAMB */
@@ -96,7 +103,7 @@ struct tess_judge {
     const struct tess_update_rates *rates; /* device */
     double clip;
     float beta1, beta2, epsilon;
-    int64_t step; /* updates done so far, by whoever has no age of its own */
+    int64_t step; /* updates done so far, where `age` is NULL */
     const int64_t *age;
     const uint8_t *unused;
     float *tensor_state;
@@ -122,8 +129,10 @@ struct tess_update {
     float correction1, correction2;
     float grad_scale;
     float tensor_scale;
-    const struct tess_update_factor *factor; /* kind AVERAGE heeds its `skip` alone */
-    float *direction; /* LAMB: the unscaled update [count], written by lamb_direction */
+    const struct tess_update_factor *factor; /* kind AVERAGE uses its `skip` alone */
+    float *direction;       /* LAMB: the unscaled update [count], written by lamb_direction */
+    tess_update_loop *loop; /* OWN */
+    const void *options;    /* OWN: the optimizer's own options */
 };
 
 /*

@@ -1,11 +1,10 @@
 #!/usr/bin/env bash
-# checked.sh FOLDER: is the value of every call of CUDA, cuBLASLt, cuDNN and NCCL in the sources of FOLDER
-# used? A call that begins a statement, or follows a cast to void, has nobody who looks at what it returns; by
-# name, or through a table of functions of those names.
-# Lists those and fails if there is one.
+# checked.sh FOLDER...: is the value of every call of CUDA, cuBLASLt, cuDNN and NCCL in the sources below each
+# FOLDER used? A call by name, or through a table of functions, that begins a statement or follows a cast to void
+# is an error. Lists those and fails if there is one.
 set -euo pipefail
 export LC_ALL=C.UTF-8
-cd "${1:?usage: checked.sh FOLDER}"
+[ $# -gt 0 ] || { echo "usage: checked.sh FOLDER..." >&2; exit 2; }
 
 # What returns nothing, in device code, or nothing but what a call before has returned.
 silent='cudaGridDependencySynchronize|cudaTriggerProgrammaticLaunchCompletion|cudaGetLastError|cudnnGetLastErrorString'
@@ -24,16 +23,18 @@ flat()
 }
 
 unchecked=0
-shopt -s nullglob
-for file in *.c *.cu *.cuh *.h; do
+list=$(mktemp)
+trap 'rm -f "$list"' EXIT
+find "$@" -name '*.c' -o -name '*.cu' -o -name '*.cuh' -o -name '*.h' | sort >"$list"
+while read -r file; do
     found=$(flat "$file" |
         grep -oE '(^|[;{})]|\<else|\<do|\<case [^:;]*:|\<default ?:) ?([A-Za-z0-9_]+(->|\.))*(cuda|cublas|cublasLt|cudnn|nccl|cu)[A-Z][A-Za-z0-9_]* ?\([^;]{0,60}' |
         grep -vE "^[^A-Za-z]*[A-Za-z0-9]*_t ?\(|\<($silent) ?\(" || true)
     if [ -n "$found" ]; then
-        printf '%s: nobody looks at what this returns:\n%s\n' "$file" "$(sed 's/^/    /' <<<"$found")"
+        printf '%s: what this returns is not used:\n%s\n' "$file" "$(sed 's/^/    /' <<<"$found")"
         unchecked=$((unchecked + $(wc -l <<<"$found")))
     fi
-done
+done <"$list"
 
 if [ "$unchecked" -gt 0 ]; then
     echo "checked: $unchecked calls are not"

@@ -66,7 +66,7 @@ static struct fake_descriptor *fake_link(const struct fake_descriptor *d,
     const struct fake_attribute *a = fake_find(d, name);
     struct fake_descriptor *link = NULL;
     if (a != NULL && index < a->count)
-        memcpy(&link, a->value + (size_t)index * sizeof link, sizeof link);
+        memcpy(&link, a->value + (size_t)index * sizeof(link), sizeof(link));
     return link;
 }
 
@@ -78,8 +78,7 @@ static const int64_t *fake_numbers(const struct fake_descriptor *d,
     return a != NULL ? (const int64_t *)(const void *)a->value : none;
 }
 
-/* ---- the interface ---------------------------------------------------------------------------
- */
+/* ---- the interface --------------------------------------------------------------------------- */
 
 static size_t fake_version(void)
 {
@@ -123,7 +122,7 @@ static cudnnStatus_t fake_make(cudnnBackendDescriptorType_t type, cudnnBackendDe
 {
     if (fake_fails())
         return CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED;
-    struct fake_descriptor *d = calloc(1, sizeof *d);
+    struct fake_descriptor *d = calloc(1, sizeof(*d));
     d->type = type;
     d->next = fake_last;
     fake_last = d;
@@ -222,8 +221,7 @@ static cudnnStatus_t fake_get(cudnnBackendDescriptor_t descriptor, cudnnBackendA
     }
 }
 
-/* ---- the engine ------------------------------------------------------------------------------
- */
+/* ---- the engine ------------------------------------------------------------------------------ */
 
 struct fake_tensor {
     const int64_t *extent, *stride;
@@ -304,7 +302,7 @@ static int fake_word(const struct fake_descriptor *d, cudnnBackendAttributeName_
     int word = -1;
     const struct fake_attribute *a = fake_find(d, name);
     if (a != NULL)
-        memcpy(&word, a->value, sizeof word);
+        memcpy(&word, a->value, sizeof(word));
     return word;
 }
 
@@ -353,8 +351,8 @@ static cudnnStatus_t fake_execute(cudnnHandle_t handle, cudnnBackendDescriptor_t
     k.w = fake_tensor(operation, fake_name[kind][2], pack);
     k.y = fake_tensor(operation, fake_name[kind][3], pack);
     const struct fake_descriptor *window = fake_link(operation, fake_name[kind][4], 0);
-    memcpy(k.padding, fake_numbers(window, CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS), sizeof k.padding);
-    memcpy(k.stride, fake_numbers(window, CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES), sizeof k.stride);
+    memcpy(k.padding, fake_numbers(window, CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS), sizeof(k.padding));
+    memcpy(k.stride, fake_numbers(window, CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES), sizeof(k.stride));
     if (add != NULL) {
         const struct fake_descriptor *sum = fake_link(operation, fake_name[kind][3], 0);
         const struct fake_descriptor *pointwise =

@@ -6,7 +6,7 @@
 #ifndef TESTS_KERNELS_CUDA_FAKE_ENGINE_H
 #define TESTS_KERNELS_CUDA_FAKE_ENGINE_H
 
-#include "cuda/cudnn.h"
+#include "cuda/products/cudnn.h"
 
 struct fake_engine {
     int alive;       /* descriptors and handles that were not destroyed */

@@ -5,11 +5,10 @@
  * over the leaves, bias, ReLU, the ways that fall back, room for plans, and every call that fails.
  */
 #include "../device.h"
-#include "cuda/conv.h"
 #include "cuda/host.h"
-#include "cuda/launch_columns.h"
-#include "cuda/launch_conv.h"
-#include "cuda/matmul.h"
+#include "cuda/products/matmul.h"
+#include "cuda/rows/launch_rows.h"
+#include "cuda/slots.h"
 #include "fake_engine.h"
 #include "tessera/log.h"
 
@@ -23,8 +22,7 @@ static struct cuda_queue queue;
 static struct cuda_state state;
 static struct tess_kernel kernel;
 
-/* ---- stand-ins -------------------------------------------------------------------------------
- */
+/* ---- stand-ins ------------------------------------------------------------------------------- */
 
 static int products; /* plans of cuBLASLt that were asked for */
 static int arrays;   /* of device memory that are alive */
@@ -62,7 +60,7 @@ cudaError_t CUDARTAPI cudaFree(void *memory)
     return cudaSuccess;
 }
 
-void tess__cuda_tell(cudaError_t error, const char *where)
+void tess__cuda_log_error(cudaError_t error, const char *where)
 {
     assert_int_equal(error, cudaSuccess);
     assert_non_null(where);
@@ -169,8 +167,7 @@ cudaError_t tess__cuda_column_sum(cudaStream_t stream, enum tess_dtype dtype, in
     return cudaSuccess;
 }
 
-/* ---- cases -----------------------------------------------------------------------------------
- */
+/* ---- cases ----------------------------------------------------------------------------------- */
 
 static void begin(void)
 {
@@ -295,7 +292,7 @@ static void case_values(void **unused)
         layer(8, 2, 3, 2, 2, 2, 1, 0), layer(7, 3, 1, 1, 1, 1, 1, 0),
     };
     struct draw draw = draw_shapes(71);
-    for (size_t l = 0; l < 2 * (sizeof layers / sizeof layers[0]); l++) {
+    for (size_t l = 0; l < 2 * (sizeof(layers) / sizeof(layers[0])); l++) {
         struct tess_op_desc d = layers[l / 2];
         d.relu = l % 2 == 1;
         begin();

@@ -59,21 +59,21 @@ static void give(void *memory)
 /* An array of COUNT floats of one value. */
 static float *take_floats(float value)
 {
-    float *host = malloc(COUNT * sizeof *host);
+    float *host = malloc(COUNT * sizeof(*host));
     assert_non_null(host);
     for (int i = 0; i < COUNT; i++)
         host[i] = value;
-    float *array = take(COUNT * sizeof *array);
-    assert_int_equal(tess_write(kernel, COUNT * sizeof *host, host, array), TESS_OK);
+    float *array = take(COUNT * sizeof(*array));
+    assert_int_equal(tess_write(kernel, COUNT * sizeof(*host), host, array), TESS_OK);
     free(host);
     return array;
 }
 
 static void expect_floats(const float *array, float value)
 {
-    float *host = malloc(COUNT * sizeof *host);
+    float *host = malloc(COUNT * sizeof(*host));
     assert_non_null(host);
-    assert_int_equal(tess_read(kernel, COUNT * sizeof *host, array, host), TESS_OK);
+    assert_int_equal(tess_read(kernel, COUNT * sizeof(*host), array, host), TESS_OK);
     for (int i = 0; i < COUNT; i++)
         if (host[i] != value)
             fail_msg("element %d is %g, not %g", i, (double)host[i], (double)value);
@@ -87,14 +87,13 @@ static struct tess_fence *new_fence(void)
     return fence;
 }
 
-/* ---- memory ----------------------------------------------------------------------------------
- */
+/* ---- memory ---------------------------------------------------------------------------------- */
 
 static void case_alloc(void **state)
 {
     (void)state;
     static const size_t size[] = {1, 4096, 10 * MIB + 3};
-    for (size_t s = 0; s < sizeof size / sizeof *size; s++) {
+    for (size_t s = 0; s < sizeof(size) / sizeof(*size); s++) {
         char *memory = take(size[s]), *host = malloc(size[s]);
         assert_non_null(host);
         memset(host, 1, size[s]);
@@ -110,7 +109,7 @@ static void case_alloc(void **state)
         free(host);
     }
     char host[64];
-    assert_int_not_equal(kernel->ops->adopt(kernel, host, sizeof host), TESS_OK);
+    assert_int_not_equal(kernel->ops->adopt(kernel, host, sizeof(host)), TESS_OK);
     assert_int_equal(kernel->ops->alloc(kernel, (size_t)1 << 50, &(void *){NULL}), TESS_ERR_MEMORY);
     /* An error that was told is over. */
     assert_int_equal(kernel->ops->failed(kernel), TESS_OK);
@@ -123,7 +122,7 @@ static void check_copies(char *host, char *back)
     char *memory = take(16 * MIB);
     for (size_t i = 0; i < 16 * MIB; i++)
         host[i] = (char)(i * 2654435761u >> 24);
-    for (size_t s = 0; s < sizeof size / sizeof *size; s++) {
+    for (size_t s = 0; s < sizeof(size) / sizeof(*size); s++) {
         memset(back, 0, 16 * MIB);
         assert_int_equal(tess_write(kernel, size[s], host + 3, memory + 5), TESS_OK);
         assert_int_equal(tess_read(kernel, size[s], memory + 5, back + 1), TESS_OK);
@@ -173,8 +172,7 @@ static void case_usage(void **state)
                   (unsigned long long)usage.context, (unsigned long long)usage.workspace);
 }
 
-/* ---- order -----------------------------------------------------------------------------------
- */
+/* ---- order ----------------------------------------------------------------------------------- */
 
 static void case_fences(void **state)
 {
@@ -245,8 +243,7 @@ static void case_reduce(void **state)
     give(other);
 }
 
-/* ---- graphs ----------------------------------------------------------------------------------
- */
+/* ---- graphs ---------------------------------------------------------------------------------- */
 
 /* x += one; y = x on another queue; x += one, `more` times. */
 static void queue_step(struct tess_queue *side, struct tess_fence *const fence[2], const float *one,
@@ -255,7 +252,7 @@ static void queue_step(struct tess_queue *side, struct tess_fence *const fence[2
     tess_accumulate(kernel, COUNT, 1, one, x);
     assert_int_equal(queue_ops->record(kernel->queue, fence[0]), TESS_OK);
     assert_int_equal(queue_ops->follow(side, fence[0]), TESS_OK);
-    assert_int_equal(queue_ops->copy(side, COUNT * sizeof *x, x, y), TESS_OK);
+    assert_int_equal(queue_ops->copy(side, COUNT * sizeof(*x), x, y), TESS_OK);
     assert_int_equal(queue_ops->record(side, fence[1]), TESS_OK);
     assert_int_equal(queue_ops->follow(kernel->queue, fence[1]), TESS_OK);
     for (int i = 0; i < more; i++)
@@ -299,7 +296,7 @@ static void case_graph(void **state)
     /* Work outside follows the latest play. */
     assert_int_equal(ops->graph_play(kernel, 0), TESS_OK);
     assert_int_equal(queue_ops->follow(side, fence[1]), TESS_OK);
-    assert_int_equal(queue_ops->copy(side, COUNT * sizeof *y, y, z), TESS_OK);
+    assert_int_equal(queue_ops->copy(side, COUNT * sizeof(*y), y, z), TESS_OK);
     assert_int_equal(queue_ops->record(side, before), TESS_OK);
     assert_int_equal(queue_ops->follow(kernel->queue, before), TESS_OK);
     expect_floats(z, 7);
@@ -349,7 +346,7 @@ static void case_graph_faults(void **state)
     tess_accumulate(kernel, COUNT, 1, one, x);
     assert_int_equal(queue_ops->record(kernel->queue, fence), TESS_OK);
     assert_int_equal(queue_ops->follow(side, fence), TESS_OK);
-    assert_int_equal(queue_ops->copy(side, COUNT * sizeof *x, x, y), TESS_OK);
+    assert_int_equal(queue_ops->copy(side, COUNT * sizeof(*x), x, y), TESS_OK);
     assert_int_not_equal(ops->graph_end(kernel, 1), TESS_OK);
     assert_non_null(strstr(tess_log_last_error(), "followed back"));
 
@@ -364,8 +361,7 @@ static void case_graph_faults(void **state)
     queue_ops->close(side);
 }
 
-/* ---- several ranks on one device -------------------------------------------------------------
- */
+/* ---- several ranks on one device ------------------------------------------------------------- */
 
 static struct {
     float *array[RANKS];
@@ -390,7 +386,7 @@ static int rank_round(struct tess_comm *comm, struct tess_kernel *own, int round
     WORLD_OK(queue_ops->reduce(own->queue, TESS_F32, TESS_REDUCE_SUM, RANKS, source, 1,
                                (void *[]){sum}, COUNT));
     WORLD_OK(queue_ops->record(own->queue, shared.summed[rank]));
-    WORLD_OK(tess_read(own, COUNT * sizeof *sum, sum, host));
+    WORLD_OK(tess_read(own, COUNT * sizeof(*sum), sum, host));
     for (int i = 0; i < COUNT; i++)
         WORLD_CHECK(host[i] == (float)(round * (RANKS * (RANKS - 1) / 2)));
     WORLD_OK(tess_comm_barrier(comm));
@@ -413,7 +409,7 @@ static int rank_sums(struct tess_comm *comm, struct tess_world *world, void *arg
     WORLD_OK(queue_ops->fence_open(own, &shared.summed[comm->rank]));
     shared.array[comm->rank] = array;
     WORLD_OK(tess_comm_barrier(comm));
-    float *host = malloc(COUNT * sizeof *host);
+    float *host = malloc(COUNT * sizeof(*host));
     WORLD_CHECK(host != NULL);
     int failed = 0;
     for (int round = 1; round <= 20 && !failed; round++)
@@ -446,8 +442,8 @@ int main(void)
         cmocka_unit_test(case_ranks),
     };
     char why[512] = "";
-    cuda = tess_module_find("cuda", why, sizeof why);
-    if (cuda == NULL || cuda->device_count(why, sizeof why) == 0) {
+    cuda = tess_module_find("cuda", why, sizeof(why));
+    if (cuda == NULL || cuda->device_count(why, sizeof(why)) == 0) {
         printf("skipped: %s\n", why);
         return 77;
     }

@@ -67,7 +67,7 @@ static void case_no_device(void **state)
 {
     (void)state;
     char why[512] = "";
-    assert_int_equal(cuda->device_count(why, sizeof why), 0);
+    assert_int_equal(cuda->device_count(why, sizeof(why)), 0);
     expect_reason(why);
 
     struct tess_device_info info;
@@ -91,15 +91,14 @@ static void case_forked(void **state)
     assert_true(pid >= 0);
     if (pid == 0) {
         char why[512] = "";
-        _exit(cuda->device_count(why, sizeof why) == 0 && strstr(why, sort->says[0]) ? 0 : 1);
+        _exit(cuda->device_count(why, sizeof(why)) == 0 && strstr(why, sort->says[0]) ? 0 : 1);
     }
     int ended = -1;
     assert_int_equal(waitpid(pid, &ended, 0), pid);
     assert_int_equal(ended, 0);
 }
 
-/* ---- planning --------------------------------------------------------------------------------
- */
+/* ---- planning -------------------------------------------------------------------------------- */
 
 static struct tess_kernel *planned(void)
 {
@@ -204,7 +203,7 @@ static const struct tess_op_desc desc_table[] = {
      .length = 128},
 };
 
-#define DESC_COUNT (sizeof desc_table / sizeof desc_table[0])
+#define DESC_COUNT (sizeof(desc_table) / sizeof(desc_table[0]))
 
 static void case_plans(void **state)
 {
@@ -216,7 +215,7 @@ static void case_plans(void **state)
             struct tess_op_desc desc = desc_table[i];
             desc.dtype = dtype[t];
             char why[256] = "";
-            if (!kernel->ops->supports(&desc, why, sizeof why))
+            if (!kernel->ops->supports(&desc, why, sizeof(why)))
                 fail_msg("description %zu in %s: %s", i, tess_dtype_name(desc.dtype), why);
             struct tess_op_needs once = {1, 1}, twice = {2, 2};
             assert_int_equal(kernel->ops->op_needs(&desc, &once), TESS_OK);
@@ -229,10 +228,10 @@ static void case_plans(void **state)
     struct tess_op_desc bad = desc_table[0];
     char why[256] = "";
     bad.leaf_rows = 0;
-    assert_false(kernel->ops->supports(&bad, why, sizeof why));
+    assert_false(kernel->ops->supports(&bad, why, sizeof(why)));
     assert_string_not_equal(why, "");
     bad.kind = TESS_OP_KIND_COUNT;
-    assert_false(kernel->ops->supports(&bad, why, sizeof why));
+    assert_false(kernel->ops->supports(&bad, why, sizeof(why)));
     tess_kernel_close(kernel);
 }
 
@@ -253,9 +252,9 @@ static void case_refuses(void **state)
     char host[16] = "";
     expect_refused(ops->alloc(kernel, 4096, &memory));
     expect_refused(ops->pin(kernel, 4096, &memory));
-    expect_refused(ops->adopt(kernel, host, sizeof host));
-    expect_refused(tess_read(kernel, sizeof host, host, host));
-    expect_refused(tess_write(kernel, sizeof host, host, host));
+    expect_refused(ops->adopt(kernel, host, sizeof(host)));
+    expect_refused(tess_read(kernel, sizeof(host), host, host));
+    expect_refused(tess_write(kernel, sizeof(host), host, host));
     expect_refused(ops->graph_begin(kernel));
     assert_null(memory);
 
@@ -263,7 +262,7 @@ static void case_refuses(void **state)
     struct tess_fence *fence = NULL;
     expect_refused(queue->open(kernel, &opened));
     expect_refused(queue->fence_open(kernel, &fence));
-    expect_refused(queue->copy(kernel->queue, sizeof host, host, host));
+    expect_refused(queue->copy(kernel->queue, sizeof(host), host, host));
     assert_true(opened == NULL && fence == NULL);
     assert_false(queue->owns(kernel, host));
 
@@ -282,8 +281,7 @@ static void case_refuses(void **state)
     tess_kernel_close(kernel);
 }
 
-/* ---- who computes convolutions ----------------------------------------------------------------
- */
+/* ---- who computes convolutions --------------------------------------------------------------- */
 
 static char told[1024];
 
@@ -292,7 +290,7 @@ static void tell(void *context, const char *text)
 {
     (void)context;
     if (strncmp(text, "convolutions", strlen("convolutions")) == 0)
-        snprintf(told, sizeof told, "%s", text);
+        snprintf(told, sizeof(told), "%s", text);
 }
 
 /* Whoever it is says so; who is not there is refused, and the choice before stays. */
@@ -344,13 +342,13 @@ int main(int argc, char **argv)
         cmocka_unit_test(case_refuses), cmocka_unit_test(case_comm),
         cmocka_unit_test(case_conv),
     };
-    for (size_t s = 0; argc > 1 && s < sizeof sort_table / sizeof sort_table[0]; s++)
+    for (size_t s = 0; argc > 1 && s < sizeof(sort_table) / sizeof(sort_table[0]); s++)
         if (strcmp(sort_table[s].word, argv[1]) == 0)
             sort = &sort_table[s];
     no_cudnn = argc > 1 && strcmp(argv[1], "no_cudnn") == 0;
     char why[512] = "";
-    const struct tess_module *module = tess_module_find("cuda", why, sizeof why);
-    if (module != NULL && module->device_count(why, sizeof why) > 0) {
+    const struct tess_module *module = tess_module_find("cuda", why, sizeof(why));
+    if (module != NULL && module->device_count(why, sizeof(why)) > 0) {
         printf("there is a device\n");
         return 77;
     }

@@ -1,14 +1,14 @@
 /*
- * Graphs of convolutions (kernels/cuda/graph_cudnn.c) without a device: cuDNN itself reads every
- * descriptor, advises engines for a GPU that is described to it in words, here an H200, and makes
- * their plans. What cannot be seen so is whether they run, and what they compute. Skipped where
- * the library does not make plans for a description, which is of 9.8 and later.
+ * Graphs of convolutions (kernels/cuda/products/graph_cudnn.c) without a device: cuDNN itself reads
+ * every descriptor, advises engines for a GPU that is described to it in words, here an H200, and
+ * makes their plans. What cannot be seen so is whether they run, and what they compute. Skipped
+ * where the library does not make plans for a description, which is of 9.8 and later.
  *
  * With a word, the library that TESSERA_CUDNN names is none, and must be refused for that reason:
  *
  *   test_cudnn [missing|old|lacking]
  */
-#include "cuda/cudnn.h"
+#include "cuda/products/cudnn.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -50,8 +50,7 @@ static bool describe_device(void)
 #endif
 }
 
-/* ---- plans -----------------------------------------------------------------------------------
- */
+/* ---- plans ----------------------------------------------------------------------------------- */
 
 /* Images, height, width, in, out, window, stride, padding: layers of models, and corners. */
 static const int64_t shape_table[][8] = {
@@ -60,7 +59,7 @@ static const int64_t shape_table[][8] = {
     {16, 14, 14, 256, 512, 3, 2, 1}, {1, 1, 1, 1, 1, 1, 1, 0},
 };
 
-#define SHAPE_COUNT (sizeof shape_table / sizeof shape_table[0])
+#define SHAPE_COUNT (sizeof(shape_table) / sizeof(shape_table[0]))
 
 static struct cudnn_conv conv(size_t shape, enum tess_dtype dtype, enum conv_way way)
 {
@@ -203,8 +202,7 @@ static void case_alignment(void **state)
     assert_int_equal(tess__cudnn_alignment(&even, CUDNN_W), 64);
 }
 
-/* ---- libraries that are none -----------------------------------------------------------------
- */
+/* ---- libraries that are none ----------------------------------------------------------------- */
 
 static const char *const *reason;
 
@@ -214,7 +212,7 @@ static void case_reason(void **state)
     const char *why = NULL;
     char text[512] = "";
     assert_null(tess__cudnn_library(&why));
-    assert_false(tess__cudnn_present(text, sizeof text));
+    assert_false(tess__cudnn_present(text, sizeof(text)));
     assert_string_equal(text, why);
     for (int i = 1; i < 4 && reason[i] != NULL; i++)
         if (strstr(text, reason[i]) == NULL)
@@ -226,7 +224,7 @@ int main(int argc, char **argv)
 {
     static const char *const reason_table[][4] = {
         {"missing", "cannot be opened", "/nowhere/libcudnn.so.9", "TESSERA_CUDNN"},
-        {"old", "says that it is version 8907", "version 9 of"},
+        {"old", "is version 8907", "version 9 of"},
         {"lacking", "has no function cudnnGetErrorString", "version 9 of"},
     };
     static const struct CMUnitTest plans[] = {
@@ -236,7 +234,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(case_alignment),
     };
     static const struct CMUnitTest reasons[] = {cmocka_unit_test(case_reason)};
-    for (size_t r = 0; argc > 1 && r < sizeof reason_table / sizeof reason_table[0]; r++)
+    for (size_t r = 0; argc > 1 && r < sizeof(reason_table) / sizeof(reason_table[0]); r++)
         if (strcmp(reason_table[r][0], argv[1]) == 0)
             reason = reason_table[r];
     if (reason != NULL)

@@ -4,7 +4,7 @@
  * of its own. So the slots are checked too, by the same cases as on a device.
  */
 #include "cuda/cuda.h"
-#include "cuda/plain.h"
+#include "cuda/slots.h"
 #include "ref/ref.h"
 #include "tessera/registry.h"
 

@@ -3,10 +3,7 @@
  * What its prepared operations need is asked of the slots' files too.
  */
 #include "cuda/cuda.h"
-#include "cuda/embedding.h"
-#include "cuda/image.h"
-#include "cuda/norm.h"
-#include "cuda/xent.h"
+#include "cuda/slots.h"
 #include "ref/ref.h"
 #include "tessera/registry.h"
 

@@ -9,7 +9,7 @@
 #include "emulate/emulate.h"
 
 #include "base/half.h"
-#include "cuda/launch_activation.h"
+#include "cuda/plain/launch_plain.h"
 
 #include <math.h>
 #include <stdlib.h>

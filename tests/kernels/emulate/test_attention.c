@@ -6,8 +6,8 @@
 #include "attention_case.h"
 #include "emulate/emulate.h"
 
-#include "cuda/attention.h"
 #include "cuda/cuda.h"
+#include "cuda/slots.h"
 #include "kernel_open.h"
 #include "ref/ref.h"
 
@@ -53,7 +53,6 @@ static struct tess_kernel_ops emulated_ops(void)
     ops.open = emulated_open;
     ops.close = emulated_close;
     ops.op_needs = tess__cuda_attention_needs;
-    ops.op_open = tess__cuda_attention_open;
     ops.attention_forward = tess__cuda_attention_forward;
     ops.attention_backward = tess__cuda_attention_backward;
     ops.attention_decode = tess__cuda_attention_decode;
@@ -236,10 +235,9 @@ static void case_choice(void **state)
         {TESS_F16, 256, 256, false},
     };
     for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
-        struct tess_op op = {
-            .desc = attention_desc(table[i].dtype, table[i].head_size, table[i].q_stride)};
-        bool fast = strstr(tess__cuda_attention_choice(&op), "tensor cores") != NULL;
-        assert_int_equal(fast, table[i].fast);
+        struct tess_op_desc desc =
+            attention_desc(table[i].dtype, table[i].head_size, table[i].q_stride);
+        assert_int_equal(tess__cuda_attention_is_fast(&desc), table[i].fast);
     }
 }
 

@@ -6,7 +6,7 @@
 #include "emulate/emulate.h"
 
 #include "base/rng.h"
-#include "cuda/launch_cast.h"
+#include "cuda/plain/launch_plain.h"
 #include "ref/mask.h"
 #include "ref/ref.h"
 #include "ref/stochastic.h"

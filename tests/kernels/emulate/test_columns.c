@@ -7,7 +7,7 @@
 #include "emulate/emulate.h"
 
 #include "base/half.h"
-#include "cuda/launch_columns.h"
+#include "cuda/rows/launch_rows.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -6,7 +6,7 @@
 #include "emulate/emulate.h"
 
 #include "base/half.h"
-#include "cuda/launch_conv.h"
+#include "cuda/rows/launch_rows.h"
 
 #include <stdlib.h>
 #include <string.h>

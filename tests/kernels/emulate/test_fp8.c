@@ -6,7 +6,7 @@
 #include "emulate/emulate.h"
 
 #include "base/half.h"
-#include "cuda/launch_fp8.h"
+#include "cuda/products/launch_fp8.h"
 #include "ref/fp8.h"
 
 #include <math.h>
@@ -62,8 +62,8 @@ static uint32_t greatest_bits(enum tess_dtype dtype, const uint16_t *x, int64_t 
 
 static struct cuda_fp8_tensor *new_tensor(void)
 {
-    struct cuda_fp8_tensor *tensor = emulate_array(sizeof *tensor, 0);
-    memset(tensor, 0, sizeof *tensor);
+    struct cuda_fp8_tensor *tensor = emulate_array(sizeof(*tensor), 0);
+    memset(tensor, 0, sizeof(*tensor));
     return tensor;
 }
 
@@ -81,7 +81,7 @@ static void case_greatest(void **state)
     static const int64_t counts[] = {1, 7, 8, 9, 2048, 2049, 70001};
     struct draw draw = {1};
     for (int t = 0; t < 2; t++)
-        for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {
+        for (size_t i = 0; i < sizeof(counts) / sizeof(counts[0]); i++) {
             struct cuda_fp8_tensor *tensor = new_tensor();
             const uint16_t *x = draw_halves(&draw, dtypes[t], counts[i], i % 2 ? 0 : 3);
             assert_int_equal(tess__cuda_fp8_greatest(NULL, dtypes[t], counts[i], x, tensor),

@@ -2,13 +2,13 @@
 #include "device.h"
 #include "emulate/emulate.h"
 
-#include "cuda/launch_matmul.h"
+#include "cuda/plain/launch_plain.h"
 
 #include <string.h>
 
 static uint32_t differ(size_t bytes, const void *a, const void *b, uint32_t before)
 {
-    uint32_t *flag = emulate_copy_of(&before, sizeof before);
+    uint32_t *flag = emulate_copy_of(&before, sizeof(before));
     assert_int_equal(tess__cuda_matmul_differ(NULL, bytes, a, b, flag), cudaSuccess);
     return *flag;
 }
@@ -18,7 +18,7 @@ static void case_lengths(void **state)
     (void)state;
     static const size_t length[] = {0, 1, 15, 16, 17, 4096, 4099, 100000};
     struct draw draw = {1};
-    for (size_t i = 0; i < sizeof length / sizeof length[0]; i++) {
+    for (size_t i = 0; i < sizeof(length) / sizeof(length[0]); i++) {
         unsigned char *a = emulate_array(length[i], 0);
         for (size_t k = 0; k < length[i]; k++)
             a[k] = (unsigned char)draw_word(&draw);

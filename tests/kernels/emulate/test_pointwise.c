@@ -6,7 +6,7 @@
 #include "emulate/emulate.h"
 
 #include "base/half.h"
-#include "cuda/launch_pointwise.h"
+#include "cuda/plain/launch_plain.h"
 #include "ref/ref.h"
 
 #include <stdlib.h>

@@ -7,7 +7,7 @@
 
 #include "base/half.h"
 #include "base/reduce.h"
-#include "cuda/launch_reduce.h"
+#include "cuda/plain/launch_plain.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -8,10 +8,7 @@
 #include "emulate/emulate.h"
 
 #include "base/half.h"
-#include "cuda/launch_embedding.h"
-#include "cuda/launch_image.h"
-#include "cuda/launch_norm.h"
-#include "cuda/launch_xent.h"
+#include "cuda/rows/launch_rows.h"
 
 #include <stdlib.h>
 #include <string.h>

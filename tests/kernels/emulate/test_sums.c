@@ -5,7 +5,7 @@
 #include "device.h"
 #include "emulate/emulate.h"
 
-#include "cuda/launch_sums.h"
+#include "cuda/plain/launch_plain.h"
 #include "ref/ref.h"
 
 #include <math.h>

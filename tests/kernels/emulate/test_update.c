@@ -6,7 +6,7 @@
 #include "emulate/emulate.h"
 
 #include "base/sum.h"
-#include "cuda/launch_update.h"
+#include "cuda/plain/launch_plain.h"
 #include "ref/ref.h"
 
 #include <math.h>

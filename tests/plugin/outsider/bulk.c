@@ -9,9 +9,9 @@ struct bulk_options {
 };
 
 static const struct tess_option bulk_option_table[] = {
-    {"pieces", TESS_OPTION_INT, offsetof(struct bulk_options, pieces), "1", 1, 64, NULL,
-     "Calls that the gradients are sent in."},
-    {NULL, TESS_OPTION_BOOL, 0, NULL, 0, 0, NULL, NULL},
+    TESS_ROW_INT("pieces", offsetof(struct bulk_options, pieces), "1", 1, 64,
+                 "Calls that the gradients are sent in."),
+    TESS_ROW_END,
 };
 
 static enum tess_status bulk_plan(struct tess_strategy *strategy)

@@ -16,9 +16,9 @@ struct twin_state {
 };
 
 static const struct tess_option twin_option_table[] = {
-    {"hidden", TESS_OPTION_INT, offsetof(struct twin_options, hidden), "24", 1, 4096, NULL,
-     "Width of the hidden layer."},
-    {NULL, TESS_OPTION_BOOL, 0, NULL, 0, 0, NULL, NULL},
+    TESS_ROW_INT("hidden", offsetof(struct twin_options, hidden), "24", 1, 4096,
+                 "Width of the hidden layer."),
+    TESS_ROW_END,
 };
 
 static enum tess_status twin_declare(void *state, const void *options,

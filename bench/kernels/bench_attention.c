@@ -1,0 +1,205 @@
+/*
+ * Part of `tessera bench kernels`: attention against the form that keeps T x T scores, which is two
+ * oneDNN matmuls and a softmax forward and four matmuls backward, head by head.
+ */
+#include "bench/bench.h"
+
+#include "cpu/best.h"
+#include "tessera/check.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+struct attention_shape {
+    const char *name;
+    int64_t rows, length;
+    int32_t heads;
+    int64_t size;
+};
+
+static const struct attention_shape attention_shapes[] = {
+    {"4 x 256, 6 x 64", 4, 256, 6, 64},     {"2 x 512, 12 x 64", 2, 512, 12, 64},
+    {"1 x 1024, 12 x 64", 1, 1024, 12, 64}, {"1 x 2048, 12 x 64", 1, 2048, 12, 64},
+    {"4 x 256, 12 x 32", 4, 256, 12, 32},   {"4 x 256, 3 x 128", 4, 256, 3, 128},
+};
+
+/* Tessera's kernel and the reference, with all their arrays. */
+struct attention {
+    struct tess_op op;
+    void *qkv, *grad, *y, *dy, *lse;
+    struct tess_best *best[3]; /* of one head: q k^T, p v, and p^T dy */
+    void *p, *dp;              /* [T, T] */
+};
+
+static char *attention_part(const struct attention *a, void *array, int part)
+{
+    const struct tess_op_desc *d = &a->op.desc;
+    return (char *)array + (size_t)(part * d->heads * d->in) * tess_dtype_bytes(d->dtype);
+}
+
+static enum tess_status attention_forward(void *context)
+{
+    struct attention *a = context;
+    return tess_attention_forward(&a->op, attention_part(a, a->qkv, 0),
+                                  attention_part(a, a->qkv, 1), attention_part(a, a->qkv, 2), a->y,
+                                  a->lse);
+}
+
+static enum tess_status attention_backward(void *context)
+{
+    struct attention *a = context;
+    return tess_attention_backward(&a->op, attention_part(a, a->qkv, 0),
+                                   attention_part(a, a->qkv, 1), attention_part(a, a->qkv, 2), a->y,
+                                   a->dy, a->lse, attention_part(a, a->grad, 0),
+                                   attention_part(a, a->grad, 1), attention_part(a, a->grad, 2));
+}
+
+static float attention_scale(const struct attention *a)
+{
+    return 1.0f / sqrtf((float)a->op.desc.in);
+}
+
+static enum tess_status attention_square_forward(void *context)
+{
+    struct attention *a = context;
+    const struct tess_op_desc *d = &a->op.desc;
+    for (int64_t head = 0; head < d->rows * d->heads; head++) {
+        TESS_TRY(tess__best_run(a->best[TESS_BEST_FORWARD]));
+        tess__best_softmax(d->dtype, d->length, attention_scale(a), a->p);
+        TESS_TRY(tess__best_run(a->best[TESS_BEST_BACKWARD_DATA]));
+    }
+    return TESS_OK;
+}
+
+/* dp = dy v^T, ds, dq = ds k, dv = p^T dy, dk = ds^T q; p was kept. */
+static enum tess_status attention_square_backward(void *context)
+{
+    struct attention *a = context;
+    const struct tess_op_desc *d = &a->op.desc;
+    for (int64_t head = 0; head < d->rows * d->heads; head++) {
+        TESS_TRY(tess__best_run(a->best[TESS_BEST_FORWARD]));
+        tess__best_softmax_grad(d->dtype, d->length, attention_scale(a), a->p, a->dp);
+        TESS_TRY(tess__best_run(a->best[TESS_BEST_BACKWARD_DATA]));
+        TESS_TRY(tess__best_run(a->best[TESS_BEST_BACKWARD_WEIGHT]));
+        TESS_TRY(tess__best_run(a->best[TESS_BEST_BACKWARD_WEIGHT]));
+    }
+    return TESS_OK;
+}
+
+static void attention_close(struct attention *a)
+{
+    for (int i = 0; i < 3; i++)
+        tess__best_close(a->best[i]);
+    tess__bench_op_close(&a->op);
+    free(a->qkv);
+    free(a->grad);
+    free(a->y);
+    free(a->dy);
+    free(a->lse);
+    free(a->p);
+    free(a->dp);
+}
+
+static enum tess_status attention_allocate(struct attention *a)
+{
+    const struct tess_op_desc *d = &a->op.desc;
+    size_t element = tess_dtype_bytes(d->dtype);
+    size_t y = (size_t)(d->rows * d->length * d->heads * d->in) * element;
+    size_t square = (size_t)(d->length * d->length) * element;
+    TESS_TRY(tess__bench_allocate(3 * y, &a->qkv));
+    TESS_TRY(tess__bench_allocate(3 * y, &a->grad));
+    TESS_TRY(tess__bench_allocate(y, &a->y));
+    TESS_TRY(tess__bench_allocate(y, &a->dy));
+    TESS_TRY(
+        tess__bench_allocate((size_t)(d->rows * d->heads * d->length) * sizeof(float), &a->lse));
+    TESS_TRY(tess__bench_allocate(square, &a->p));
+    return tess__bench_allocate(square, &a->dp);
+}
+
+static enum tess_status attention_open(struct tess__bench *bench,
+                                       const struct attention_shape *shape, enum tess_dtype dtype,
+                                       struct attention *a)
+{
+    int64_t stride = 3 * shape->heads * shape->size;
+    struct tess_op_desc desc = {.kind = TESS_OP_ATTENTION,
+                                .dtype = dtype,
+                                .rows = shape->rows,
+                                .leaf_rows = shape->rows,
+                                .in = shape->size,
+                                .out = shape->size,
+                                .length = shape->length,
+                                .heads = shape->heads,
+                                .kv_heads = shape->heads,
+                                .q_stride = stride,
+                                .kv_stride = stride};
+    struct tess_op_desc product = {.kind = TESS_OP_LINEAR,
+                                   .dtype = dtype,
+                                   .rows = shape->length,
+                                   .leaf_rows = shape->length,
+                                   .in = shape->size,
+                                   .out = shape->length};
+    enum tess_status status;
+    TESS_TRY_GOTO(status, failed, tess__bench_op_open(bench, &desc, &a->op));
+    TESS_TRY_GOTO(status, failed, attention_allocate(a));
+    for (int i = 0; i < 3; i++)
+        TESS_TRY_GOTO(status, failed,
+                      tess__best_open(&product, (enum tess_best_what)i, 0, bench->kernel->threads,
+                                      &a->best[i]));
+    return TESS_OK;
+
+failed:
+    attention_close(a);
+    return status;
+}
+
+/* Products up to the diagonal: 2 forward, 5 backward, each T^2 D multiply-adds / 2. */
+static enum tess_status attention_report(struct tess__bench *bench,
+                                         const struct attention_shape *shape,
+                                         const struct attention *a, const char *what,
+                                         double products, const struct tess__bench_task *task)
+{
+    const struct tess_op_desc *d = &a->op.desc;
+    struct tess_op_needs needs;
+    TESS_TRY(bench->kernel->ops->op_needs(d, &needs));
+    double flops = products * (double)(d->length * d->length * d->in * d->heads * d->rows);
+    double gflops = flops / task[0].median_s * 1e-9;
+    double ratio = task[1].median_s / task[0].median_s;
+    double ours_mib = (double)(needs.scratch_bytes * (size_t)bench->kernel->threads) / 1048576;
+    double square_mib = (double)(d->rows * d->heads * d->length * d->length) / 1048576 *
+                        (double)tess_dtype_bytes(d->dtype);
+    printf("%-18s %-5s %-9s %9.1f %8.0f %10.1f %6.2f %8.2f %8.1f\n", shape->name,
+           tess_dtype_name(d->dtype), what, task[0].median_s * 1e6, gflops, task[1].median_s * 1e6,
+           ratio, ours_mib, square_mib);
+    return tess__bench_write(
+        &bench->log,
+        json_pack("{s:s, s:s, s:s, s:s, s:f, s:f, s:f, s:f, s:f, s:f}", "bench", "attention",
+                  "shape", shape->name, "precision", tess_dtype_name(d->dtype), "what", what, "us",
+                  task[0].median_s * 1e6, "gflops", gflops, "square_us", task[1].median_s * 1e6,
+                  "ratio", ratio, "mib", ours_mib, "square_mib", square_mib));
+}
+
+static enum tess_status attention_measure(struct tess__bench *bench,
+                                          const struct attention_shape *shape,
+                                          enum tess_dtype dtype)
+{
+    struct attention a = {.qkv = NULL};
+    TESS_TRY(attention_open(bench, shape, dtype, &a));
+    struct tess__bench_task task[4] = {{.run = attention_forward, .context = &a},
+                                       {.run = attention_square_forward, .context = &a},
+                                       {.run = attention_backward, .context = &a},
+                                       {.run = attention_square_backward, .context = &a}};
+    enum tess_status status = tess__bench_measure(bench, task, 4);
+    if (status == TESS_OK)
+        status = attention_report(bench, shape, &a, "forward", 2, task);
+    if (status == TESS_OK)
+        status = attention_report(bench, shape, &a, "backward", 5, task + 2);
+    attention_close(&a);
+    return status;
+}
+
+enum tess_status tess__bench_attention(struct tess__bench *bench, enum tess_dtype dtype)
+{
+    for (size_t i = 0; i < sizeof(attention_shapes) / sizeof(attention_shapes[0]); i++)
+        TESS_TRY(attention_measure(bench, &attention_shapes[i], dtype));
+    return TESS_OK;
+}

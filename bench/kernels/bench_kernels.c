@@ -1,0 +1,391 @@
+/*
+ * tessera bench kernels: the products of a layer against the best plain oneDNN primitive for the
+ * shape, the price of a grid for weight gradients, and, from the files beside this one, attention,
+ * what else a transformer does, and updates. Both sides of every ratio are measured in turns, in
+ * this run and on this core.
+ */
+#include "bench/bench.h"
+#include "text/command.h"
+
+#include "base/options.h"
+#include "cpu/best.h"
+#include "kernel_open.h"
+#include "tessera/check.h"
+#include "tessera/registry.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define BENCH_GRID 8
+
+struct bench_options {
+    const char *kernel, *json;
+    int32_t precision; /* 0 f32, 1 bf16, 2 f16, 3 both: f32 and bf16 */
+    int32_t part;      /* enum bench_part */
+    int64_t rows, threads;
+};
+
+enum bench_part {
+    BENCH_ALL,
+    BENCH_PRODUCTS,
+    BENCH_GRIDS,
+    BENCH_ATTENTION,
+    BENCH_SEQUENCE,
+    BENCH_MEMORY
+};
+
+static const struct tess_option bench_table[] = {
+    {"kernel", TESS_OPTION_STRING, offsetof(struct bench_options, kernel), "cpu", 0, 0, NULL,
+     "backend to measure"},
+    {"precision", TESS_OPTION_CHOICE, offsetof(struct bench_options, precision), "both", 0, 0,
+     "f32|bf16|f16|both",
+     "element type of activations and parameters; both: f32 and bf16. cpu multiplies f16 in f32, "
+     "so it is compared with f32"},
+    {"rows", TESS_OPTION_INT, offsetof(struct bench_options, rows), "64", BENCH_GRID, 4096, NULL,
+     "rows of a batch, a multiple of 8; layers of transformers have 1024 positions"},
+    {"part", TESS_OPTION_CHOICE, offsetof(struct bench_options, part), "all", 0, 0,
+     "all|products|grid|attention|sequence|memory", "which tables"},
+    {"threads", TESS_OPTION_INT, offsetof(struct bench_options, threads), "1", 1, 1024, NULL,
+     "threads of each operation, Tessera's and oneDNN's; with more than 1, times are wall-clock "
+     "times"},
+    {"json", TESS_OPTION_STRING, offsetof(struct bench_options, json), "", 0, 0, NULL,
+     "also write one JSON line per result to this file"},
+    {NULL, TESS_OPTION_BOOL, 0, NULL, 0, 0, NULL, NULL},
+};
+
+/* ---- products of a layer -------------------------------------------------------------------- */
+
+/* One layer of a common model. */
+struct bench_layer {
+    const char *name;
+    struct tess_op_desc desc; /* without dtype; rows 0: --rows */
+};
+
+#define BENCH_POSITIONS 1024
+
+static const struct bench_layer bench_layers[] = {
+    {"mlp 784-1024", {.kind = TESS_OP_LINEAR, .in = 784, .out = 1024, .relu = true}},
+    {"mlp 1024-1024", {.kind = TESS_OP_LINEAR, .in = 1024, .out = 1024, .relu = true}},
+    {"mlp 1024-10", {.kind = TESS_OP_LINEAR, .in = 1024, .out = 10}},
+    {"cnn conv 1-32",
+     {.kind = TESS_OP_CONV2D,
+      .in = 1,
+      .out = 32,
+      .height = 28,
+      .width = 28,
+      .window = 3,
+      .stride = 1,
+      .relu = true}},
+    {"cnn conv 32-64",
+     {.kind = TESS_OP_CONV2D,
+      .in = 32,
+      .out = 64,
+      .height = 26,
+      .width = 26,
+      .window = 3,
+      .stride = 1,
+      .relu = true}},
+    {"cnn fc 9216-128", {.kind = TESS_OP_LINEAR, .in = 9216, .out = 128, .relu = true}},
+    {"gpt 384-1152", {.kind = TESS_OP_LINEAR, .rows = BENCH_POSITIONS, .in = 384, .out = 1152}},
+    {"gpt 384-384", {.kind = TESS_OP_LINEAR, .rows = BENCH_POSITIONS, .in = 384, .out = 384}},
+    {"gpt 384-1536", {.kind = TESS_OP_LINEAR, .rows = BENCH_POSITIONS, .in = 384, .out = 1536}},
+    {"gpt 1536-384", {.kind = TESS_OP_LINEAR, .rows = BENCH_POSITIONS, .in = 1536, .out = 384}},
+    {"gpt 384-256", {.kind = TESS_OP_LINEAR, .rows = BENCH_POSITIONS, .in = 384, .out = 256}},
+    {"124M 768-2304", {.kind = TESS_OP_LINEAR, .rows = BENCH_POSITIONS, .in = 768, .out = 2304}},
+    {"124M 768-768", {.kind = TESS_OP_LINEAR, .rows = BENCH_POSITIONS, .in = 768, .out = 768}},
+    {"124M 768-3072", {.kind = TESS_OP_LINEAR, .rows = BENCH_POSITIONS, .in = 768, .out = 3072}},
+    {"124M 3072-768", {.kind = TESS_OP_LINEAR, .rows = BENCH_POSITIONS, .in = 3072, .out = 768}},
+    {"124M 768-50304", {.kind = TESS_OP_LINEAR, .rows = BENCH_POSITIONS, .in = 768, .out = 50304}},
+};
+#define BENCH_LAYERS ((int)(sizeof(bench_layers) / sizeof(bench_layers[0])))
+
+static const char *const bench_what_name[3] = {"forward", "backward_data", "backward_weight"};
+
+/* An open operation with its arrays. */
+struct bench_op {
+    struct tess_op op;
+    enum tess_best_what what;
+    void *x, *w, *bias, *y;
+    float *dw;
+};
+
+static int64_t bench_positions(const struct tess_op_desc *d, bool output)
+{
+    if (d->kind == TESS_OP_LINEAR)
+        return 1;
+    if (!output)
+        return d->height * d->width;
+    return tess_op_output_size(d->height, d->window, d->stride, d->padding) *
+           tess_op_output_size(d->width, d->window, d->stride, d->padding);
+}
+
+static void bench_op_close(struct bench_op *b)
+{
+    tess__bench_op_close(&b->op);
+    free(b->x);
+    free(b->w);
+    free(b->bias);
+    free(b->y);
+    free(b->dw);
+}
+
+static enum tess_status bench_op_open(struct tess__bench *bench, const struct tess_op_desc *desc,
+                                      struct bench_op *b)
+{
+    *b = (struct bench_op){.x = NULL};
+    size_t element = tess_dtype_bytes(desc->dtype);
+    size_t window = desc->kind == TESS_OP_CONV2D ? (size_t)(desc->window * desc->window) : 1;
+    size_t x = (size_t)(desc->rows * desc->in * bench_positions(desc, false));
+    size_t y = (size_t)(desc->rows * desc->out * bench_positions(desc, true));
+    size_t w = (size_t)(desc->in * desc->out) * window;
+    enum tess_status status;
+    void *dw = NULL;
+    TESS_TRY_GOTO(status, failed, tess__bench_allocate(x * element, &b->x));
+    TESS_TRY_GOTO(status, failed, tess__bench_allocate(w * element, &b->w));
+    TESS_TRY_GOTO(status, failed, tess__bench_allocate((size_t)desc->out * element, &b->bias));
+    TESS_TRY_GOTO(status, failed, tess__bench_allocate(y * element, &b->y));
+    TESS_TRY_GOTO(status, failed, tess__bench_allocate(w * sizeof(float), &dw));
+    b->dw = dw;
+    TESS_TRY_GOTO(status, failed, tess__bench_op_open(bench, desc, &b->op));
+    return TESS_OK;
+
+failed:
+    bench_op_close(b);
+    return status;
+}
+
+/* y stands for dy in the backward passes, x for dx. */
+static enum tess_status bench_run_op(void *context)
+{
+    struct bench_op *b = context;
+    bool linear = b->op.desc.kind == TESS_OP_LINEAR;
+    switch (b->what) {
+    case TESS_BEST_FORWARD:
+        return linear ? tess_linear_forward(&b->op, b->x, b->w, b->bias, b->y)
+                      : tess_conv2d_forward(&b->op, b->x, b->w, b->bias, b->y);
+    case TESS_BEST_BACKWARD_DATA:
+        return linear ? tess_linear_backward_data(&b->op, b->y, b->w, b->x)
+                      : tess_conv2d_backward_data(&b->op, b->y, b->w, b->x);
+    default:
+        return linear ? tess_linear_backward_weight(&b->op, b->x, b->y, b->dw, NULL)
+                      : tess_conv2d_backward_weight(&b->op, b->x, b->y, b->dw, NULL);
+    }
+}
+
+static enum tess_status bench_run_best(void *context)
+{
+    return tess__best_run(context);
+}
+
+static double bench_flops(const struct tess_op_desc *d)
+{
+    double window = d->kind == TESS_OP_CONV2D ? (double)(d->window * d->window) : 1;
+    return 2 * (double)d->rows * (double)d->in * (double)d->out * window *
+           (double)bench_positions(d, true);
+}
+
+/* One product: Tessera's, then every candidate of oneDNN, in turns. */
+static enum tess_status bench_product(struct tess__bench *bench, const struct bench_layer *layer,
+                                      struct bench_op *ours)
+{
+    struct tess_best *best[TESS__BENCH_TASKS] = {NULL};
+    struct tess__bench_task task[TESS__BENCH_TASKS] = {{.run = bench_run_op, .context = ours}};
+    const struct tess_op_desc *desc = &ours->op.desc;
+    enum tess_status status = TESS_OK;
+    int count = 1, fastest = 1;
+    for (; count < TESS__BENCH_TASKS; count++) {
+        TESS_TRY_GOTO(
+            status, close_best,
+            tess__best_open(desc, ours->what, count - 1, bench->kernel->threads, &best[count]));
+        if (!best[count])
+            break;
+        task[count] = (struct tess__bench_task){.run = bench_run_best, .context = best[count]};
+    }
+    TESS_TRY_GOTO(status, close_best, tess__bench_measure(bench, task, count));
+    for (int t = 1; t < count; t++)
+        if (task[t].median_s < task[fastest].median_s)
+            fastest = t;
+    double flops = bench_flops(desc), ratio = task[fastest].median_s / task[0].median_s;
+    printf("%-16s %-5s %-16s %9.1f %9.0f   %9.0f  %-15s %6.2f\n", layer->name,
+           tess_dtype_name(desc->dtype), bench_what_name[ours->what], task[0].median_s * 1e6,
+           flops / task[0].median_s * 1e-9, flops / task[fastest].median_s * 1e-9,
+           tess__best_name(best[fastest]), ratio);
+    status = tess__bench_write(
+        &bench->log,
+        json_pack("{s:s, s:s, s:s, s:s, s:I, s:f, s:f, s:s, s:f, s:f}", "bench", "product", "layer",
+                  layer->name, "precision", tess_dtype_name(desc->dtype), "what",
+                  bench_what_name[ours->what], "rows", (json_int_t)desc->rows, "us",
+                  task[0].median_s * 1e6, "gflops", flops / task[0].median_s * 1e-9, "best",
+                  tess__best_name(best[fastest]), "best_gflops",
+                  flops / task[fastest].median_s * 1e-9, "ratio", ratio));
+
+close_best:
+    for (int t = 1; t < TESS__BENCH_TASKS; t++)
+        tess__best_close(best[t]);
+    return status;
+}
+
+static enum tess_status bench_products(struct tess__bench *bench, enum tess_dtype dtype)
+{
+    for (int l = 0; l < BENCH_LAYERS; l++) {
+        struct tess_op_desc desc = bench_layers[l].desc;
+        desc.dtype = dtype;
+        desc.rows = desc.leaf_rows = desc.rows > 0 ? desc.rows : bench->rows;
+        desc.input_grad = desc.in > 1; /* the first convolution does not need it */
+        struct bench_op ours;
+        enum tess_status status = TESS_OK;
+        TESS_TRY(bench_op_open(bench, &desc, &ours));
+        for (int what = 0; what < 3 && status == TESS_OK; what++) {
+            ours.what = (enum tess_best_what)what;
+            if (ours.what != TESS_BEST_BACKWARD_DATA || desc.input_grad)
+                status = bench_product(bench, &bench_layers[l], &ours);
+        }
+        bench_op_close(&ours);
+        TESS_TRY(status);
+    }
+    return TESS_OK;
+}
+
+/* ---- the price of a grid --------------------------------------------------------------------- */
+
+static enum tess_status bench_grid_layer(struct tess__bench *bench, const struct bench_layer *layer,
+                                         enum tess_dtype dtype)
+{
+    struct bench_op op[2];
+    struct tess__bench_task task[2];
+    enum tess_status status;
+    struct tess_op_desc desc = layer->desc;
+    desc.dtype = dtype;
+    desc.rows = desc.leaf_rows = desc.rows > 0 ? desc.rows : bench->rows;
+    TESS_TRY(bench_op_open(bench, &desc, &op[0]));
+    desc.leaf_rows = desc.rows / BENCH_GRID;
+    TESS_TRY_GOTO(status, close_first, bench_op_open(bench, &desc, &op[1]));
+    for (int i = 0; i < 2; i++) {
+        op[i].what = TESS_BEST_BACKWARD_WEIGHT;
+        task[i] = (struct tess__bench_task){.run = bench_run_op, .context = &op[i]};
+    }
+    TESS_TRY_GOTO(status, close_second, tess__bench_measure(bench, task, 2));
+    double price = task[1].median_s / task[0].median_s;
+    printf("%-16s %-5s %9.1f %9.1f %6.2f\n", layer->name, tess_dtype_name(dtype),
+           task[0].median_s * 1e6, task[1].median_s * 1e6, price);
+    status = tess__bench_write(&bench->log,
+                               json_pack("{s:s, s:s, s:s, s:I, s:i, s:f, s:f, s:f}", "bench",
+                                         "grid", "layer", layer->name, "precision",
+                                         tess_dtype_name(dtype), "rows", (json_int_t)desc.rows,
+                                         "leaves", BENCH_GRID, "us_1", task[0].median_s * 1e6, "us",
+                                         task[1].median_s * 1e6, "price", price));
+close_second:
+    bench_op_close(&op[1]);
+close_first:
+    bench_op_close(&op[0]);
+    return status;
+}
+
+static enum tess_status bench_grids(struct tess__bench *bench, enum tess_dtype dtype)
+{
+    for (int l = 0; l < BENCH_LAYERS; l++)
+        TESS_TRY(bench_grid_layer(bench, &bench_layers[l], dtype));
+    return TESS_OK;
+}
+
+/* ---- the command ----------------------------------------------------------------------------- */
+
+static bool bench_includes(const struct bench_options *options, int dtype)
+{
+    int32_t precision = options->precision;
+    return precision == 3 ? dtype < 2 : precision == dtype;
+}
+
+/* One table: its head, then its lines for each type of --precision. */
+static enum tess_status bench_part(struct tess__bench *bench, const struct bench_options *options,
+                                   enum bench_part part,
+                                   enum tess_status (*run)(struct tess__bench *bench,
+                                                           enum tess_dtype dtype))
+{
+    static const enum tess_dtype dtype[3] = {TESS_F32, TESS_BF16, TESS_F16};
+    if (options->part != BENCH_ALL && options->part != (int32_t)part)
+        return TESS_OK;
+    switch (part) {
+    case BENCH_PRODUCTS:
+        printf("%-16s %-5s %-16s %9s %9s   %9s  %-15s %6s\n", "product", "", "", "us", "GFLOP/s",
+               "best", "by oneDNN's", "ratio");
+        break;
+    case BENCH_GRIDS:
+        printf("\n%-16s %-5s %9s %9s %6s\n", "weight gradient", "", "G=1 us", "G=8 us", "price");
+        break;
+    case BENCH_ATTENTION:
+        printf("\n%-18s %-5s %-9s %9s %8s %10s %6s %8s %8s\n", "attention", "", "", "us", "GFLOP/s",
+               "T x T us", "ratio", "MiB", "T x T");
+        break;
+    default:
+        printf("\n%-20s %-6s %-5s %9s %9s   %9s %6s\n", "sequence", "", "", "us", "GB/s", "y += x",
+               "ratio");
+    }
+    for (int i = 0; i < 3; i++)
+        if (bench_includes(options, i))
+            TESS_TRY(run(bench, dtype[i]));
+    return TESS_OK;
+}
+
+static enum tess_status bench_all(struct tess__bench *bench, const struct bench_options *options)
+{
+    TESS_TRY(bench_part(bench, options, BENCH_PRODUCTS, bench_products));
+    TESS_TRY(bench_part(bench, options, BENCH_GRIDS, bench_grids));
+    TESS_TRY(bench_part(bench, options, BENCH_ATTENTION, tess__bench_attention));
+    TESS_TRY(bench_part(bench, options, BENCH_SEQUENCE, tess__bench_sequence));
+    if (options->part != BENCH_ALL && options->part != BENCH_MEMORY)
+        return TESS_OK;
+    printf("\n%-16s %9s %9s   %9s %6s\n", "memory", "us", "GB/s", "y += x", "ratio");
+    return tess__bench_stream(bench);
+}
+
+static enum tess_status bench_open(struct tess__bench *bench, const struct bench_options *options)
+{
+    const struct tess_kernel_ops *ops;
+    if (options->rows % BENCH_GRID != 0)
+        TESS_FAIL(TESS_ERR_USAGE, "--rows %lld is not a multiple of %d", (long long)options->rows,
+                  BENCH_GRID);
+    bench->rows = options->rows;
+    TESS_TRY(tess_registry_get_kernel(options->kernel, &ops));
+    if (ops->far_memory)
+        TESS_FAIL(TESS_ERR_USAGE,
+                  "--kernel %s computes in memory of its own, and these tables compare with what "
+                  "the host's cores do in theirs: tessera bench gpu measures it",
+                  options->kernel);
+    TESS_TRY(tess_kernel_open(ops, (int)options->threads, &bench->kernel));
+    return tess__bench_log_open(&bench->log, options->json, "w");
+}
+
+static enum tess_status bench_finish(struct tess__bench *bench, enum tess_status status)
+{
+    tess_kernel_close(bench->kernel);
+    return tess__bench_log_close(&bench->log, status);
+}
+
+static const char bench_usage[] =
+    "usage: tessera bench kernels [--kernel cpu] [--precision f32] [--part products] "
+    "[--json FILE]\n\n"
+    "One core unless --threads is given. Ratios are the speed of a kernel to that of "
+    "oneDNN's or of a plain "
+    "loop; higher is better;\n"
+    "the time to pack oneDNN's weights is not counted. `price` is the time of eight leaves to that "
+    "of one.\n";
+
+static int bench_command(struct tess__call *call)
+{
+    struct tess__bench bench = {0};
+    enum tess_status status = bench_open(&bench, call->values);
+    if (status == TESS_OK)
+        status = bench_all(&bench, call->values);
+    return tess_status_exit_code(bench_finish(&bench, status));
+}
+
+const struct tess__command tess__command_bench_kernels = {
+    .name = "bench kernels",
+    .summary = "speed of kernels against the best plain oneDNN primitive",
+    .usage = bench_usage,
+    .table = bench_table,
+    .options_size = sizeof(struct bench_options),
+    .run = bench_command,
+};

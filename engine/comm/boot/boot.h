@@ -1,0 +1,87 @@
+/*
+ * Bootstrap: how the processes of a job find each other before there is a communicator. What they
+ * exchange is small (identifiers, names of hosts), by a TCP star at rank 0, or over a communicator
+ * that is there already. Transport of tensors is not its business.
+ */
+#ifndef TESSERA_COMM_BOOT_BOOT_H
+#define TESSERA_COMM_BOOT_BOOT_H
+
+#include "tessera/device.h"
+
+#define TESS_BOOT_RANKS_MAX     4096
+#define TESS_BOOT_BLOB_MAX      ((size_t)1 << 20) /* bytes of one rank in one gather */
+#define TESS_BOOT_ADDRESS_BYTES 256
+
+/* A rank's place in its job, by the environment. */
+struct tess_boot_env {
+    const char *starter; /* whose variables these are: "torchrun", "mpirun", "Slurm"; a literal */
+    int32_t rank, rank_count;
+    int32_t local_rank, local_count; /* among the ranks of this host; -1: not known */
+    /* Of rank 0: name or number, or several joined by ',', of which the others try each; "" with
+     * one rank, and where tess_boot_find is still to find it. */
+    char address[TESS_BOOT_ADDRESS_BYTES];
+    int32_t port; /* of rank 0; 0 with one rank */
+    /* Rank 0 takes the first of so many ports from `port` on that is free, and the others look for
+     * it there; 0 is 1: the port is given. */
+    int32_t port_count;
+    uint64_t job; /* the same in all ranks of a job, another one in other jobs; 0: not known */
+    bool asked;   /* tess_boot_find has asked mpirun, which expects a notice of the end */
+};
+
+/*
+ * Read the place of this process from its environment; the first of these that is there:
+ *
+ *   torchrun   RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE; TORCHELASTIC_RUN_ID
+ *   mpirun     OMPI_COMM_WORLD_{RANK,SIZE,LOCAL_RANK,LOCAL_SIZE}, or
+ *              PMI_{RANK,SIZE} and MPI_{LOCALRANKID,LOCALNRANKS}
+ *   Slurm      SLURM_{PROCID,LOCALID}, SLURM_STEP_NUM_TASKS or SLURM_NTASKS; SLURM_JOB_ID; only in
+ *              what srun starts (SLURM_STEP_ID): a batch script has the others too
+ *
+ * and for each of them MASTER_ADDR and MASTER_PORT, where there are several ranks. A torchrun that
+ * serves its own store on MASTER_PORT (TORCHELASTIC_USE_AGENT_STORE) leaves us the port after it.
+ * Under mpirun and Slurm both may be missing. The port is then made from the job's number, and the
+ * address is
+ *
+ *   all ranks on one host      127.0.0.1: by their number there, SLURM_STEP_NUM_NODES
+ *   mpirun of Open MPI         that of mpirun itself (OMPI_MCA_orte_hnp_uri), and the other hosts
+ *                              (OMPI_MCA_orte_node_regex), for the others to try
+ *   mpirun of MPICH            sent by rank 0, over the connection that mpirun keeps with each
+ *                              process (PMI_FD): by tess_boot_find
+ *   Slurm                      the first host of SLURM_STEP_NODELIST
+ *
+ * *found_out: false when none is there. TESS_ERR_USAGE for half a set, a value that is no number
+ * or out of range, or an address that cannot be found. Only reads what is there.
+ */
+enum tess_status tess_boot_from_environment(struct tess_boot_env *env_out, bool *found_out);
+
+/* Find what is missing in env by asking other ranks: nothing, mostly. Collective over the ranks of
+ * the job, once in it, before MPI is started. */
+enum tess_status tess_boot_find(struct tess_boot_env *env, double timeout_s);
+/* At the end of a process that has called it: mpirun takes an end without notice for a failure.
+ * Where MPI was used and has given that notice itself, nothing happens. */
+void tess_boot_leave(const struct tess_boot_env *env);
+
+/*
+ * Meet at rank 0 and stay connected. Collective over the ranks of the job, in any order, within
+ * timeout_s, which is also the limit of every gather. Connections from elsewhere (another job,
+ * another program, a scanner) are closed and do no harm. TESS_ERR_TIMEOUT with address,
+ * port and the numbers of the missing ranks. Not for secrets: nothing is encrypted, and `job` keeps
+ * jobs apart, not people.
+ */
+enum tess_status tess_boot_open(const struct tess_boot_env *env, double timeout_s,
+                                struct tess_boot **boot_out);
+
+/* The same over a communicator of ranks on one host, borrowed until close. */
+enum tess_status tess_boot_over(struct tess_comm *comm, double timeout_s,
+                                struct tess_boot **boot_out);
+
+/*
+ * The connection of a meeting with another rank, not blocking, for what comes after the last
+ * gather: rank 0 has one with every rank, the others have one with rank 0. It stays the boot's; -1:
+ * there is none.
+ */
+int tess_boot_socket(const struct tess_boot *boot, int32_t peer);
+
+void tess_boot_close(struct tess_boot *boot); /* NULL is allowed */
+
+#endif

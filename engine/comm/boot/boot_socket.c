@@ -1,0 +1,309 @@
+/*
+ * TCP with time limits, over IPv4 and IPv6. Sockets do not block; waits use poll() with a
+ * deadline. There are no ranks here.
+ */
+#include "comm/boot/boot_socket.h"
+
+#include "base/clock.h"
+#include "tessera/check.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <math.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+/* One address that does not answer must not use up the time for the others. */
+#define SOCKET_CONNECT_S 3.0
+
+static int socket_left_ms(double limit_s)
+{
+    double left_s = limit_s - tess_clock_s();
+    return left_s <= 0 ? 0 : left_s > 1e6 ? 1000000000 : (int)ceil(left_s * 1e3);
+}
+
+/* Wait for `events`; false when the time is up. */
+static bool socket_wait(int fd, short events, double limit_s)
+{
+    for (;;) {
+        struct pollfd watch = {.fd = fd, .events = events};
+        int left_ms = socket_left_ms(limit_s);
+        int count = poll(&watch, 1, left_ms);
+        if (count > 0)
+            return true;
+        if ((count == 0 && left_ms == 0) || (count < 0 && errno != EINTR))
+            return false;
+    }
+}
+
+bool tess__boot_ready(int fd)
+{
+    return socket_wait(fd, POLLIN, 0);
+}
+
+static enum tess_status socket_resolve(const char *address, int32_t port, struct addrinfo **out,
+                                       char *why, size_t why_bytes)
+{
+    const struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV};
+    char service[16];
+    snprintf(service, sizeof(service), "%d", (int)port);
+    int error = getaddrinfo(address, service, &hints, out);
+    if (error == 0)
+        return TESS_OK;
+    snprintf(why, why_bytes, "%s", error == EAI_SYSTEM ? strerror(errno) : gai_strerror(error));
+    return TESS_ERR_COMM;
+}
+
+/* Does the address mean this host alone? A host's own name may be found as 127.0.1.1 on itself and
+ * as its real address on others, so only loopback addresses count. */
+bool tess__boot_is_loopback(const char *address)
+{
+    struct in_addr four;
+    struct in6_addr six;
+    if (strcmp(address, "localhost") == 0)
+        return true;
+    if (inet_pton(AF_INET, address, &four) == 1)
+        return ntohl(four.s_addr) >> 24 == 127;
+    return inet_pton(AF_INET6, address, &six) == 1 && IN6_IS_ADDR_LOOPBACK(&six);
+}
+
+/* -1 with errno. `both`: an IPv6 socket that takes IPv4 too. */
+static int socket_listen(const struct sockaddr *name, socklen_t length, bool both)
+{
+    int yes = 1, only = !both;
+    int fd = socket(name->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0)
+        return -1;
+    (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
+    if ((name->sa_family == AF_INET6 &&
+         setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &only, sizeof(only)) != 0) ||
+        bind(fd, name, length) != 0 || listen(fd, SOMAXCONN) != 0) {
+        int error = errno;
+        close(fd);
+        errno = error;
+        return -1;
+    }
+    return fd;
+}
+
+static int socket_listen_all(int32_t port)
+{
+    const struct sockaddr_in6 six = {
+        .sin6_family = AF_INET6, .sin6_port = htons((uint16_t)port), .sin6_addr = in6addr_any};
+    const struct sockaddr_in four = {.sin_family = AF_INET,
+                                     .sin_port = htons((uint16_t)port),
+                                     .sin_addr.s_addr = htonl(INADDR_ANY)};
+    int fd = socket_listen((const struct sockaddr *)&six, sizeof(six), true);
+    if (fd >= 0 || errno == EADDRINUSE || errno == EACCES)
+        return fd;
+    return socket_listen((const struct sockaddr *)&four, sizeof(four), false); /* no IPv6 here */
+}
+
+static int socket_listen_loopback(const char *address, int32_t port, struct boot_listener *listener)
+{
+    struct addrinfo *found = NULL;
+    char why[BOOT_WHY_BYTES];
+    int error = 0;
+    if (socket_resolve(address, port, &found, why, sizeof(why)) != TESS_OK)
+        return EADDRNOTAVAIL;
+    for (struct addrinfo *at = found; at != NULL && listener->count < BOOT_LISTEN_MAX;
+         at = at->ai_next) {
+        int fd = socket_listen(at->ai_addr, at->ai_addrlen, false);
+        if (fd >= 0)
+            listener->fd[listener->count++] = fd;
+        else if (error == 0 || errno == EADDRINUSE)
+            error = errno;
+    }
+    freeaddrinfo(found);
+    /* One of several families may be missing here; a port in use is an error. */
+    return listener->count > 0 && error != EADDRINUSE ? 0 : error;
+}
+
+int tess__boot_try_listen(const char *address, int32_t port, struct boot_listener *listener_out)
+{
+    struct boot_listener listener = {.count = 0};
+    int error = 0;
+    if (tess__boot_is_loopback(address)) {
+        error = socket_listen_loopback(address, port, &listener);
+    } else {
+        listener.fd[0] = socket_listen_all(port);
+        error = listener.fd[0] < 0 ? errno : 0;
+        listener.count = error == 0;
+    }
+    if (error != 0)
+        tess__boot_unlisten(&listener);
+    *listener_out = listener;
+    return error;
+}
+
+enum tess_status tess__boot_listen(const char *address, int32_t port,
+                                   struct boot_listener *listener_out)
+{
+    const int error = tess__boot_try_listen(address, port, listener_out);
+    if (error != 0)
+        TESS_FAIL(
+            TESS_ERR_COMM, "rank 0 cannot listen at %s, port %d: %s%s", address, (int)port,
+            strerror(error),
+            error == EADDRINUSE
+                ? "; another program, or a job that has not ended, has it: choose another port"
+                : "");
+    return TESS_OK;
+}
+
+int32_t tess__boot_port(const struct boot_listener *listener)
+{
+    struct sockaddr_storage name = {0};
+    socklen_t length = sizeof(name);
+    if (listener->count == 0 ||
+        getsockname(listener->fd[0], (struct sockaddr *)&name, &length) != 0)
+        return 0;
+    return ntohs(name.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&name)->sin6_port
+                                            : ((struct sockaddr_in *)&name)->sin_port);
+}
+
+void tess__boot_unlisten(struct boot_listener *listener)
+{
+    for (int i = 0; i < listener->count; i++)
+        close(listener->fd[i]);
+    listener->count = 0;
+}
+
+static void socket_no_delay(int fd)
+{
+    int yes = 1;
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof(yes));
+}
+
+int tess__boot_accept(const struct boot_listener *listener)
+{
+    for (int i = 0; i < listener->count; i++) {
+        int fd = accept4(listener->fd[i], NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        if (fd >= 0) {
+            socket_no_delay(fd);
+            return fd;
+        }
+    }
+    return -1;
+}
+
+static int socket_connect(const struct addrinfo *to, double limit_s)
+{
+    int fd = socket(to->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    int error = 0;
+    socklen_t size = sizeof(error);
+    if (fd < 0)
+        return -1;
+    if (connect(fd, to->ai_addr, to->ai_addrlen) != 0) {
+        if (errno != EINPROGRESS)
+            error = errno;
+        else if (!socket_wait(fd, POLLOUT, limit_s))
+            error = ETIMEDOUT;
+        else if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size) != 0)
+            error = errno;
+    }
+    if (error == 0) {
+        socket_no_delay(fd);
+        return fd;
+    }
+    close(fd);
+    errno = error;
+    return -1;
+}
+
+int tess__boot_connect(const char *address, int32_t port, double limit_s, char *why,
+                       size_t why_bytes)
+{
+    struct addrinfo *found = NULL;
+    int fd = -1;
+    if (socket_resolve(address, port, &found, why, why_bytes) != TESS_OK)
+        return -1;
+    for (struct addrinfo *at = found; at != NULL && fd < 0; at = at->ai_next) {
+        double own_s = tess_clock_s() + SOCKET_CONNECT_S;
+        fd = socket_connect(at, own_s < limit_s ? own_s : limit_s);
+        if (fd < 0)
+            snprintf(why, why_bytes, "%s", strerror(errno));
+    }
+    freeaddrinfo(found);
+    return fd;
+}
+
+bool tess__boot_send(int fd, const void *bytes, size_t count, double limit_s, char *why,
+                     size_t why_bytes)
+{
+    const char *from = bytes;
+    while (count > 0) {
+        ssize_t sent = send(fd, from, count, MSG_NOSIGNAL);
+        if (sent > 0) {
+            from += sent;
+            count -= (size_t)sent;
+        } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+            if (!socket_wait(fd, POLLOUT, limit_s)) {
+                snprintf(why, why_bytes, "it takes nothing");
+                return false;
+            }
+        } else if (errno != EINTR) {
+            snprintf(why, why_bytes, "%s", strerror(errno));
+            return false;
+        }
+    }
+    return true;
+}
+
+bool tess__boot_receive(int fd, void *bytes, size_t count, double limit_s, char *why,
+                        size_t why_bytes)
+{
+    char *to = bytes;
+    while (count > 0) {
+        ssize_t got = recv(fd, to, count, 0);
+        if (got > 0) {
+            to += got;
+            count -= (size_t)got;
+        } else if (got == 0) {
+            snprintf(why, why_bytes, "the connection was closed");
+            return false;
+        } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+            if (!socket_wait(fd, POLLIN, limit_s)) {
+                snprintf(why, why_bytes, "nothing came");
+                return false;
+            }
+        } else if (errno != EINTR) {
+            snprintf(why, why_bytes, "%s", strerror(errno));
+            return false;
+        }
+    }
+    return true;
+}
+
+static void socket_text(const struct sockaddr_storage *name, socklen_t length,
+                        char text[BOOT_TEXT_BYTES])
+{
+    static const char mapped[] = "::ffff:";
+    if (getnameinfo((const struct sockaddr *)name, length, text, BOOT_TEXT_BYTES, NULL, 0,
+                    NI_NUMERICHOST) != 0)
+        snprintf(text, BOOT_TEXT_BYTES, "?");
+    /* IPv4 through a socket of both kinds. */
+    if (strncmp(text, mapped, sizeof(mapped) - 1) == 0)
+        memmove(text, text + sizeof(mapped) - 1, strlen(text) - (sizeof(mapped) - 1) + 1);
+}
+
+void tess__boot_own_text(int fd, char text[BOOT_TEXT_BYTES])
+{
+    struct sockaddr_storage name = {0};
+    socklen_t length = sizeof(name);
+    (void)getsockname(fd, (struct sockaddr *)&name, &length);
+    socket_text(&name, length, text);
+}
+
+void tess__boot_peer_text(int fd, char text[BOOT_TEXT_BYTES])
+{
+    struct sockaddr_storage name = {0};
+    socklen_t length = sizeof(name);
+    (void)getpeername(fd, (struct sockaddr *)&name, &length);
+    socket_text(&name, length, text);
+}

@@ -1,0 +1,55 @@
+/*
+ * Sockets of the bootstrap: connections between ranks, every step with a limit in time. `limit_s`
+ * is a moment of tess_clock_s(). For this room and for the communicator of a module.
+ */
+#ifndef TESSERA_COMM_BOOT_BOOT_SOCKET_H
+#define TESSERA_COMM_BOOT_BOOT_SOCKET_H
+
+#include "tessera/status.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define BOOT_LISTEN_MAX 4
+#define BOOT_WHY_BYTES  160
+#define BOOT_TEXT_BYTES 64 /* a numeric address */
+
+/* What rank 0 listens on: the addresses of a name such as localhost, or all of this host. */
+struct boot_listener {
+    int fd[BOOT_LISTEN_MAX];
+    int count;
+};
+
+/* Is it this host alone that is meant, by a number or as "localhost"? */
+bool tess__boot_is_loopback(const char *address);
+
+/* 0, or the errno of what is wrong; logs nothing. */
+int tess__boot_try_listen(const char *address, int32_t port, struct boot_listener *listener_out);
+/* TESS_ERR_COMM with address, port and reason. */
+enum tess_status tess__boot_listen(const char *address, int32_t port,
+                                   struct boot_listener *listener_out);
+/* The port that it got where 0 was asked for; of the first of several addresses. */
+int32_t tess__boot_port(const struct boot_listener *listener);
+void tess__boot_unlisten(struct boot_listener *listener);
+/* A connection that waits, not blocking; -1: none. */
+int tess__boot_accept(const struct boot_listener *listener);
+
+/* Connect to the first address of the name that answers, trying once; -1 with the reason in
+ * `why`. */
+int tess__boot_connect(const char *address, int32_t port, double limit_s, char *why,
+                       size_t why_bytes);
+
+/* All bytes by the time limit? On false `why` has what came instead. */
+bool tess__boot_send(int fd, const void *bytes, size_t count, double limit_s, char *why,
+                     size_t why_bytes);
+bool tess__boot_receive(int fd, void *bytes, size_t count, double limit_s, char *why,
+                        size_t why_bytes);
+/* Would a receive find something now, be it the end? */
+bool tess__boot_ready(int fd);
+
+/* This side's and the other side's address of a connection, numeric; "?" if not known. */
+void tess__boot_own_text(int fd, char text[BOOT_TEXT_BYTES]);
+void tess__boot_peer_text(int fd, char text[BOOT_TEXT_BYTES]);
+
+#endif

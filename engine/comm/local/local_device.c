@@ -1,0 +1,270 @@
+/*
+ * Device memory in a group of threads: peers' pointers are good for every rank, so calls on it are
+ * run as those on memory that can be reached (local_run.c, local_message.c), but by a queue of the
+ * device, in an order that fences make:
+ *
+ *     call    each rank records its `ready` fence on its kernels' queue, then posts
+ *     run     when all have posted, the rank's queue in the group follows the ready fences, is
+ *             given the rank's share, and records `done`; then the rank publishes, as always
+ *     wait    when all have published, the kernels' queue follows the done fences
+ *
+ * The host waits for posts and never for the device. Fences have places as descriptors have, fewer
+ * of them. A place is recorded anew while a peer may still be about to follow it for an earlier
+ * call: what it then follows is later work of the same queue, which is in order; it does no harm,
+ * since that work waits for nothing that the follower has not recorded yet.
+ *
+ * Ranks close in any order, and a peer may follow a fence of a rank that has gone: fences live
+ * until all members of the group have let go of them.
+ */
+#include "comm/call.h"
+#include "comm/local/shared.h"
+#include "tessera/check.h"
+
+#include <stdlib.h>
+
+/* Fences of the messages with one peer. */
+struct local_device_pair {
+    struct tess_fence *sent[LOCAL_PAIR_RING];   /* source is ready; followed by the peer */
+    struct tess_fence *wanted[LOCAL_PAIR_RING]; /* target is ready */
+    struct tess_fence *pulled[LOCAL_PAIR_RING]; /* done; followed by the peer too */
+};
+
+struct local_device {
+    _Atomic int32_t users;    /* members that have not let go of it */
+    struct tess_queue *queue; /* the rank's own in this group */
+    struct tess_fence *ready[LOCAL_FENCES], *done[LOCAL_FENCES];
+    /* Made at the first message; NULL before. */
+    _Atomic(struct local_device_pair *) pair[TESS_WORLD_RANKS_MAX];
+};
+
+static enum tess_status device_fences_open(const struct tess_queue *queue, int count,
+                                           struct tess_fence **fence)
+{
+    for (int i = 0; i < count; i++)
+        TESS_TRY(queue->ops->fence_open(queue->kernel, &fence[i]));
+    return TESS_OK;
+}
+
+static void device_fences_close(int count, struct tess_fence **fence)
+{
+    for (int i = 0; i < count; i++)
+        if (fence[i] != NULL)
+            fence[i]->ops->fence_close(fence[i]);
+}
+
+static void device_pair_free(struct local_device_pair *pair)
+{
+    if (pair == NULL)
+        return;
+    device_fences_close(LOCAL_PAIR_RING, pair->sent);
+    device_fences_close(LOCAL_PAIR_RING, pair->wanted);
+    device_fences_close(LOCAL_PAIR_RING, pair->pulled);
+    free(pair);
+}
+
+static void device_let_go(struct local_device *device)
+{
+    if (atomic_fetch_sub(&device->users, 1) > 1)
+        return;
+    device_fences_close(LOCAL_FENCES, device->ready);
+    device_fences_close(LOCAL_FENCES, device->done);
+    for (int32_t r = 0; r < TESS_WORLD_RANKS_MAX; r++)
+        device_pair_free(atomic_load(&device->pair[r]));
+    free(device);
+}
+
+static enum tess_status device_new(const struct tess_queue *kernels,
+                                   struct local_device **device_out)
+{
+    struct local_device *device = calloc(1, sizeof(*device));
+    if (device == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "cannot allocate the fences of a communicator");
+    atomic_store(&device->users, 1);
+    enum tess_status status = kernels->ops->open(kernels->kernel, &device->queue);
+    if (status == TESS_OK)
+        status = device_fences_open(kernels, LOCAL_FENCES, device->ready);
+    if (status == TESS_OK)
+        status = device_fences_open(kernels, LOCAL_FENCES, device->done);
+    if (status != TESS_OK) {
+        if (device->queue != NULL)
+            device->queue->ops->close(device->queue);
+        device_let_go(device);
+        return status;
+    }
+    *device_out = device;
+    return TESS_OK;
+}
+
+static void device_detach(struct local_group *group)
+{
+    struct local_device *own = group->device;
+    if (own == NULL)
+        return;
+    group->device = NULL;
+    own->queue->ops->close(own->queue);
+    for (int32_t r = 0; r < group->comm.rank_count; r++)
+        if (group->device_of[r] != NULL)
+            device_let_go(group->device_of[r]);
+}
+
+enum tess_status tess__local_attach(struct tess_comm *comm, struct tess_queue *queue)
+{
+    struct local_group *group = (struct local_group *)comm;
+    if (queue == NULL) {
+        device_detach(group);
+        return TESS_OK;
+    }
+    /* Processes do not reach each other's device memory: calls on it are refused. */
+    bool reachable = group->rank->world->mode == TESS_RANKS_THREADS || comm->rank_count == 1;
+    if (group->device != NULL || !reachable)
+        return TESS_OK;
+    struct local_device *own;
+    TESS_TRY(device_new(queue, &own));
+    atomic_store(&own->users, comm->rank_count);
+    struct tess_comm_stats stats = comm->stats;
+    enum tess_status status =
+        tess_comm_all_gather(comm, &own, group->device_of, sizeof(own), TESS_U8, NULL);
+    comm->stats.sent_bytes = stats.sent_bytes;
+    comm->stats.received_bytes = stats.received_bytes;
+    group->device = own;
+    if (status == TESS_OK)
+        return TESS_OK;
+    /* Others may have the addresses of these fences: only they may release them. */
+    for (int32_t r = 0; r < comm->rank_count; r++)
+        group->device_of[r] = r == comm->rank ? own : NULL;
+    device_detach(group);
+    return status;
+}
+
+enum tess_status tess__local_device_check(const struct local_group *group,
+                                          const struct tess_comm_call *call)
+{
+    char name[160];
+    if (group->device != NULL)
+        return TESS_OK;
+    tess__call_name(call, name, sizeof(name));
+    TESS_FAIL(TESS_ERR_UNSUPPORTED,
+              "%s: ranks that are processes cannot reach each other's device memory here; run them "
+              "as threads, or with NCCL on one device each",
+              name);
+}
+
+/* ---- collectives ----------------------------------------------------------------------------- */
+
+enum tess_status tess__local_device_post(struct local_group *group, uint64_t t)
+{
+    struct tess_queue *kernels = group->comm.queue;
+    return kernels->ops->record(kernels, group->device->ready[t % LOCAL_FENCES]);
+}
+
+/* A rank that only takes from the root of a broadcast needs no other rank. */
+static bool device_needs(const struct local_group *group, const struct tess_comm_call *call,
+                         int32_t peer)
+{
+    return call->collective != TESS_COLLECTIVE_BROADCAST || peer == call->peer ||
+           peer == group->comm.rank;
+}
+
+enum tess_status tess__local_device_begin(struct local_group *group, uint64_t t)
+{
+    struct tess_queue *queue = group->device->queue;
+    const struct tess_comm_call *call = &group->call[t % LOCAL_RING];
+    for (int32_t r = 0; r < group->comm.rank_count; r++)
+        if (device_needs(group, call, r))
+            TESS_TRY(queue->ops->follow(queue, group->device_of[r]->ready[t % LOCAL_FENCES]));
+    return TESS_OK;
+}
+
+enum tess_status tess__local_device_end(struct local_group *group, uint64_t t)
+{
+    struct tess_queue *queue = group->device->queue;
+    tess_comm_given(&group->comm, tess__local_ticket(LOCAL_COLLECTIVE, -1, t), queue);
+    return queue->ops->record(queue, group->device->done[t % LOCAL_FENCES]);
+}
+
+enum tess_status tess__local_device_join(struct local_group *group, uint64_t t, bool all)
+{
+    struct tess_queue *kernels = group->comm.queue;
+    for (int32_t r = 0; r < group->comm.rank_count; r++)
+        if (all || r == group->comm.rank)
+            TESS_TRY(kernels->ops->follow(kernels, group->device_of[r]->done[t % LOCAL_FENCES]));
+    return TESS_OK;
+}
+
+enum tess_status tess__local_device_copy(struct local_group *group, void *target,
+                                         const void *source, size_t bytes)
+{
+    struct tess_queue *queue = group->device->queue;
+    return queue->ops->copy(queue, bytes, source, target);
+}
+
+enum tess_status tess__local_device_reduce(struct local_group *group,
+                                           const struct tess_comm_call *call,
+                                           const void *const *source, int32_t m,
+                                           void *const *target, size_t count)
+{
+    struct tess_queue *queue = group->device->queue;
+    return queue->ops->reduce(queue, call->dtype, call->reduce, group->comm.rank_count, source, m,
+                              target, count);
+}
+
+/* ---- messages -------------------------------------------------------------------------------- */
+
+static enum tess_status device_pair(struct local_group *group, int32_t peer,
+                                    struct local_device_pair **pair_out)
+{
+    struct local_device *own = group->device;
+    *pair_out = atomic_load(&own->pair[peer]);
+    if (*pair_out != NULL)
+        return TESS_OK;
+    struct local_device_pair *pair = calloc(1, sizeof(*pair));
+    if (pair == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "cannot allocate the fences of messages");
+    enum tess_status status = device_fences_open(own->queue, LOCAL_PAIR_RING, pair->sent);
+    if (status == TESS_OK)
+        status = device_fences_open(own->queue, LOCAL_PAIR_RING, pair->wanted);
+    if (status == TESS_OK)
+        status = device_fences_open(own->queue, LOCAL_PAIR_RING, pair->pulled);
+    if (status != TESS_OK) {
+        device_pair_free(pair);
+        return status;
+    }
+    atomic_store(&own->pair[peer], pair);
+    *pair_out = pair;
+    return TESS_OK;
+}
+
+enum tess_status tess__local_device_post_message(struct local_group *group, bool send, int32_t peer,
+                                                 uint64_t seq)
+{
+    struct tess_queue *kernels = group->comm.queue;
+    struct local_device_pair *pair;
+    TESS_TRY(device_pair(group, peer, &pair));
+    struct tess_fence **ready = send ? pair->sent : pair->wanted;
+    return kernels->ops->record(kernels, ready[seq % LOCAL_PAIR_RING]);
+}
+
+enum tess_status tess__local_device_pull(struct local_group *group, int32_t peer, uint64_t seq,
+                                         void *target, const void *source, size_t bytes)
+{
+    const size_t at = seq % LOCAL_PAIR_RING;
+    struct tess_queue *queue = group->device->queue;
+    struct local_device_pair *own = atomic_load(&group->device->pair[peer]);
+    struct local_device_pair *theirs = atomic_load(&group->device_of[peer]->pair[group->comm.rank]);
+    TESS_TRY(queue->ops->follow(queue, theirs->sent[at]));
+    TESS_TRY(queue->ops->follow(queue, own->wanted[at]));
+    TESS_TRY(queue->ops->copy(queue, bytes, source, target));
+    tess_comm_given(&group->comm, tess__local_ticket(LOCAL_RECEIVE, peer, seq), queue);
+    return queue->ops->record(queue, own->pulled[at]);
+}
+
+enum tess_status tess__local_device_join_message(struct local_group *group, bool send, int32_t peer,
+                                                 uint64_t seq)
+{
+    struct tess_queue *kernels = group->comm.queue;
+    struct local_device *receiver = send ? group->device_of[peer] : group->device;
+    struct local_device_pair *pair = atomic_load(&receiver->pair[send ? group->comm.rank : peer]);
+    if (pair == NULL) /* none of their messages were of the device */
+        return TESS_OK;
+    return kernels->ops->follow(kernels, pair->pulled[seq % LOCAL_PAIR_RING]);
+}

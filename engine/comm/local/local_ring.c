@@ -1,0 +1,55 @@
+/* Waking ranks that sleep on their futex, and the check for an aborted world. */
+#include "comm/local/shared.h"
+#include "tessera/check.h"
+
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+enum tess_status tess__local_check(struct local_rank *rank)
+{
+    if (atomic_load_explicit(&rank->world->abort_state, memory_order_relaxed) == 0)
+        return TESS_OK;
+    int32_t who;
+    char reason[sizeof(rank->world->abort_reason)];
+    tess_world_aborted(rank->world, &who, reason, sizeof(reason));
+    if (rank->told)
+        return TESS_ERR_ABORTED;
+    rank->told = true;
+    if (who < 0)
+        TESS_FAIL(TESS_ERR_ABORTED, "stopped by the launcher: %s", reason);
+    TESS_FAIL(TESS_ERR_ABORTED, "stopped because rank %d failed: %s", (int)who, reason);
+}
+
+/*
+ * The change that the sleeper waits for was stored before this, and the sleeper looks for it after
+ * it has set `sleeping`; all four accesses are sequentially consistent, so one of the two sees the
+ * other.
+ */
+static void ring_rank(struct world_rank *rank, enum world_sleep least)
+{
+    if (atomic_load(&rank->sleeping) >= least && atomic_exchange(&rank->sleeping, WORLD_AWAKE)) {
+        atomic_fetch_add(&rank->bell, 1);
+        syscall(SYS_futex, &rank->bell, FUTEX_WAKE, 1, NULL, NULL, 0);
+    }
+}
+
+void tess__local_ring(struct local_group *group, enum world_sleep least)
+{
+    for (int32_t r = 0; r < group->comm.rank_count; r++)
+        if (r != group->comm.rank)
+            ring_rank(&group->rank->world->rank[group->world_rank[r]], least);
+}
+
+void tess__local_ring_one(struct local_group *group, int32_t peer)
+{
+    ring_rank(&group->rank->world->rank[group->world_rank[peer]], WORLD_SLEEPS);
+}
+
+enum tess_status tess__local_fail(struct local_group *group, enum tess_status status,
+                                  const char *reason)
+{
+    group->rank->told = true;
+    tess_world_abort(group->rank->world, group->rank->rank, reason);
+    TESS_FAIL(status, "%s", reason);
+}

@@ -1,0 +1,380 @@
+/*
+ * How the collectives of a group are run. Every rank runs the calls in order, each rank its own
+ * share:
+ *
+ *   small     The sources were staged when the call was posted. Each rank takes what it needs from
+ *             all of them: one synchronisation, and a source is free at once.
+ *   direct    Peers' buffers can be reached: read (and for sums written) in place.
+ *               all_reduce, reduce   rank r sums slice r of all sources into all targets
+ *               the others           each rank pulls what it needs
+ *             Device memory (local_device.c): the same, given to a queue of the device.
+ *   chunked   Some buffer is private: sources are staged piece by piece through two shared chunks;
+ *             between two pieces the ranks synchronise once each way.
+ *
+ * Which of the three follows from the posted descriptors alone, so that all ranks agree. Sums are
+ * always taken in the canonical order: it costs no more than another one here.
+ */
+#include "base/reduce.h"
+#include "comm/call.h"
+#include "comm/local/shared.h"
+#include "tessera/check.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const struct local_desc *run_desc(const struct local_group *group, int32_t peer, uint64_t t)
+{
+    return &group->member[peer]->ring[t % LOCAL_RING];
+}
+
+static bool run_has_posted(const struct local_group *group, int32_t peer, uint64_t t)
+{
+    return atomic_load(&run_desc(group, peer, t)->seq) == t + 1;
+}
+
+bool tess__local_is_posted(const struct local_group *group, uint64_t t)
+{
+    const struct tess_comm_call *call = &group->call[t % LOCAL_RING];
+    if (call->collective == TESS_COLLECTIVE_BROADCAST)
+        return run_has_posted(group, call->peer, t);
+    for (int32_t r = 0; r < group->comm.rank_count; r++)
+        if (!run_has_posted(group, r, t))
+            return false;
+    return true;
+}
+
+/* Have all ranks of the group come as far as `progress`? */
+static bool run_all_reached(const struct local_group *group, uint64_t progress)
+{
+    for (int32_t r = 0; r < group->comm.rank_count; r++)
+        if (atomic_load(&group->member[r]->progress) < progress)
+            return false;
+    return true;
+}
+
+uint64_t tess__local_run_by_all(const struct local_group *group)
+{
+    uint64_t least = UINT64_MAX;
+    for (int32_t r = 0; r < group->comm.rank_count; r++) {
+        uint64_t progress = atomic_load(&group->member[r]->progress);
+        least = progress < least ? progress : least;
+    }
+    return least >> 32;
+}
+
+/* Publish how far this rank is. Only the last to come so far wakes the others: no rank waits for
+ * less. */
+static void run_publish(struct local_group *group, uint64_t progress, enum world_sleep least)
+{
+    atomic_store(&group->member[group->comm.rank]->progress, progress);
+    if (run_all_reached(group, progress))
+        tess__local_ring(group, least);
+}
+
+static void run_describe(const struct local_desc *desc, const char *site, char *text,
+                         size_t text_bytes)
+{
+    struct tess_comm_call call = {.collective = (enum tess_collective)desc->collective,
+                                  .reduce = (enum tess_reduce)desc->reduce,
+                                  .dtype = (enum tess_dtype)desc->dtype,
+                                  .count = desc->count,
+                                  .peer = desc->peer,
+                                  .device = desc->device,
+                                  .site = site};
+    tess__call_describe(&call, text, text_bytes);
+}
+
+/* All ranks that take part must have made the same call; if not, nothing later can be right. */
+static enum tess_status run_compare(struct local_group *group, uint64_t t)
+{
+    const struct local_desc *own = run_desc(group, group->comm.rank, t);
+    bool rooted = own->collective == TESS_COLLECTIVE_BROADCAST;
+    for (int32_t r = 0; r < group->comm.rank_count; r++) {
+        const struct local_desc *desc = run_desc(group, r, t);
+        if (rooted && r != own->peer)
+            continue;
+        if (desc->collective == own->collective && desc->reduce == own->reduce &&
+            desc->dtype == own->dtype && desc->count == own->count && desc->peer == own->peer &&
+            desc->device == own->device)
+            continue;
+        char mine[180], theirs[140], reason[480];
+        run_describe(own, group->call[t % LOCAL_RING].site, mine, sizeof(mine));
+        run_describe(desc, "", theirs, sizeof(theirs)); /* a site is an address of that rank */
+        tess__call_differs(t + 1, group->world_rank[group->comm.rank], mine, group->world_rank[r],
+                           theirs, reason, sizeof(reason));
+        return tess__local_fail(group, TESS_ERR_COMM, reason);
+    }
+    return TESS_OK;
+}
+
+static bool run_is_sliced(const struct tess_comm_call *call)
+{
+    return call->collective == TESS_COLLECTIVE_ALL_REDUCE ||
+           call->collective == TESS_COLLECTIVE_REDUCE;
+}
+
+static void run_plan(struct local_group *group, uint64_t t)
+{
+    const struct tess_comm_call *call = &group->call[t % LOCAL_RING];
+    int32_t n = group->comm.rank_count;
+    bool small = !call->device && tess__call_source_bytes(&group->comm, call) <= LOCAL_SMALL;
+    bool reachable = true;
+    for (int32_t r = 0; r < n && !small && !call->device; r++) {
+        const struct local_desc *desc = run_desc(group, r, t);
+        bool is_root = r == call->peer;
+        if (call->collective == TESS_COLLECTIVE_BROADCAST && !is_root)
+            continue; /* may not even have posted it */
+        bool writes = call->collective == TESS_COLLECTIVE_ALL_REDUCE ||
+                      (call->collective == TESS_COLLECTIVE_REDUCE && is_root);
+        reachable = reachable && desc->source_shared && (!writes || desc->target_shared);
+    }
+    size_t parts = tess__call_source_parts(&group->comm, call->collective);
+    size_t elements = LOCAL_CHUNK_BYTES / parts / tess_dtype_bytes(call->dtype);
+    group->small = small;
+    group->chunked = !small && !reachable;
+    group->chunk = 0;
+    group->chunk_elements = elements;
+    group->chunk_count = (call->count + elements - 1) / elements;
+    /* Other ranks do not touch the buffers of a rank that only takes from the root. */
+    bool takes_only =
+        call->collective == TESS_COLLECTIVE_BROADCAST && call->peer != group->comm.rank;
+    group->waits_for_all[t % LOCAL_RING] = !small && reachable && !takes_only;
+    group->planned = true;
+}
+
+static enum tess_status run_copy(struct local_group *group, const struct tess_comm_call *call,
+                                 void *target, const void *source, size_t bytes)
+{
+    if (bytes == 0 || target == source)
+        return TESS_OK;
+    if (call->device)
+        return tess__local_device_copy(group, target, source, bytes);
+    memcpy(target, source, bytes);
+    return TESS_OK;
+}
+
+/* Of one array of every rank into `m` targets. */
+static enum tess_status run_reduce(struct local_group *group, const struct tess_comm_call *call,
+                                   const void *const *source, int32_t m, void *const *target,
+                                   size_t count)
+{
+    if (count == 0)
+        return TESS_OK;
+    if (call->device)
+        return tess__local_device_reduce(group, call, source, m, target, count);
+    tess__reduce(call->dtype, call->reduce, group->comm.rank_count, source, m, target, count);
+    return TESS_OK;
+}
+
+/*
+ * Take this rank's part of elements [begin, begin + n) of the call's result out of the ranks'
+ * sources. source[r] points at element `begin` of rank r's first piece; its pieces are `stride`
+ * elements apart.
+ */
+static enum tess_status run_take(struct local_group *group, const struct tess_comm_call *call,
+                                 const void *const *source, size_t stride, size_t begin, size_t n)
+{
+    if (n == 0)
+        return TESS_OK;
+    size_t size = tess_dtype_bytes(call->dtype);
+    int32_t rank = group->comm.rank, rank_count = group->comm.rank_count;
+    char *target = call->target == NULL ? NULL : (char *)call->target + begin * size;
+    void *const targets[1] = {target};
+    const void *piece[TESS_WORLD_RANKS_MAX];
+    switch (call->collective) {
+    case TESS_COLLECTIVE_REDUCE:
+        if (rank != call->peer)
+            break;
+        /* fall through */
+    case TESS_COLLECTIVE_ALL_REDUCE:
+        return run_reduce(group, call, source, 1, targets, n);
+    case TESS_COLLECTIVE_REDUCE_SCATTER:
+        for (int32_t r = 0; r < rank_count; r++)
+            piece[r] = (const char *)source[r] + (size_t)rank * stride * size;
+        return run_reduce(group, call, piece, 1, targets, n);
+    case TESS_COLLECTIVE_ALL_GATHER:
+    case TESS_COLLECTIVE_ALL_TO_ALL:
+        /* Each rank begins with another peer, so that they do not all read from the same one. */
+        for (int32_t i = 0; i < rank_count; i++) {
+            int32_t r = (rank + i) % rank_count;
+            size_t skip =
+                call->collective == TESS_COLLECTIVE_ALL_TO_ALL ? (size_t)rank * stride : 0;
+            TESS_TRY(run_copy(group, call, target + (size_t)r * call->count * size,
+                              (const char *)source[r] + skip * size, n * size));
+        }
+        break;
+    case TESS_COLLECTIVE_BROADCAST:
+        if (rank != call->peer)
+            return run_copy(group, call, target, source[call->peer], n * size);
+        break;
+    default:
+        break; /* a barrier moves nothing */
+    }
+    return TESS_OK;
+}
+
+/* Slice `r` of `count` elements begins here; whole cache lines where possible. */
+static size_t run_slice(size_t count, int32_t r, int32_t rank_count)
+{
+    return r == rank_count ? count : count / (size_t)rank_count * (size_t)r / 64 * 64;
+}
+
+/* This rank's slice of a sum, from all sources into all targets in place. */
+static enum tess_status run_slice_sum(struct local_group *group, const struct tess_comm_call *call,
+                                      uint64_t t)
+{
+    int32_t n = group->comm.rank_count, rank = group->comm.rank;
+    size_t size = tess_dtype_bytes(call->dtype);
+    size_t begin = run_slice(call->count, rank, n);
+    size_t count = run_slice(call->count, rank + 1, n) - begin;
+    const void *source[TESS_WORLD_RANKS_MAX];
+    void *target[TESS_WORLD_RANKS_MAX];
+    int32_t m = 0;
+    for (int32_t r = 0; r < n; r++) {
+        const struct local_desc *desc = run_desc(group, r, t);
+        source[r] = (const char *)desc->source + begin * size;
+        if (call->collective == TESS_COLLECTIVE_ALL_REDUCE || r == call->peer)
+            target[m++] = (char *)desc->target + begin * size;
+    }
+    TESS_TRY(run_reduce(group, call, source, m, target, count));
+
+    /* Peers read my source outside my slice and write my target there; I do the same to them. */
+    struct tess_comm_stats *stats = &group->comm.stats;
+    size_t slice = count * size, rest = (call->count - count) * size, others = (size_t)n - 1;
+    bool all = call->collective == TESS_COLLECTIVE_ALL_REDUCE, root = rank == call->peer;
+    stats->sent_bytes += rest + (all ? others * slice : root ? 0 : slice);
+    stats->received_bytes += others * slice + (all || root ? rest : 0);
+    return TESS_OK;
+}
+
+/* Bytes that cross ranks when each takes what it needs from the sources. */
+static void run_count_taken(struct local_group *group, const struct tess_comm_call *call)
+{
+    struct tess_comm_stats *stats = &group->comm.stats;
+    size_t bytes = call->count * tess_dtype_bytes(call->dtype);
+    size_t others = (size_t)group->comm.rank_count - 1;
+    bool root = group->comm.rank == call->peer;
+    switch (call->collective) {
+    case TESS_COLLECTIVE_BROADCAST:
+        stats->sent_bytes += root ? others * bytes : 0;
+        stats->received_bytes += root ? 0 : bytes;
+        break;
+    case TESS_COLLECTIVE_REDUCE:
+        stats->sent_bytes += root ? 0 : bytes;
+        stats->received_bytes += root ? others * bytes : 0;
+        break;
+    default:
+        stats->sent_bytes += others * bytes;
+        stats->received_bytes += others * bytes;
+        break;
+    }
+}
+
+static enum tess_status run_whole(struct local_group *group, uint64_t t)
+{
+    const struct tess_comm_call *call = &group->call[t % LOCAL_RING];
+    if (!group->small && run_is_sliced(call))
+        return run_slice_sum(group, call, t);
+    const void *source[TESS_WORLD_RANKS_MAX] = {NULL};
+    for (int32_t r = 0; r < group->comm.rank_count; r++)
+        if (call->collective != TESS_COLLECTIVE_BROADCAST || r == call->peer)
+            source[r] = run_desc(group, r, t)->source;
+    TESS_TRY(run_take(group, call, source, call->count, 0, call->count));
+    run_count_taken(group, call);
+    return TESS_OK;
+}
+
+/* The same in device memory: between what the ranks' kernels did before and what they do after. */
+static enum tess_status run_on_device(struct local_group *group, uint64_t t)
+{
+    TESS_TRY(tess__local_device_begin(group, t));
+    TESS_TRY(run_whole(group, t));
+    return tess__local_device_end(group, t);
+}
+
+static void run_stage_chunk(struct local_group *group, const struct tess_comm_call *call,
+                            size_t begin, size_t n)
+{
+    if (call->collective == TESS_COLLECTIVE_BROADCAST && group->comm.rank != call->peer)
+        return;
+    size_t size = tess_dtype_bytes(call->dtype);
+    unsigned char *chunk = group->stage[group->comm.rank]->chunk[group->chunk % 2];
+    for (size_t p = 0; p < tess__call_source_parts(&group->comm, call->collective); p++)
+        memcpy(chunk + p * n * size, (const char *)call->source + (p * call->count + begin) * size,
+               n * size);
+}
+
+/* Advance a chunked call by as many phases as the others allow; true when it is done.
+ *   phase 2k      all have taken piece k - 2: stage piece k in chunk k % 2
+ *   phase 2k + 1  all have staged piece k: take it */
+static bool run_chunks(struct local_group *group, uint64_t t, bool *moved_out)
+{
+    const struct tess_comm_call *call = &group->call[t % LOCAL_RING];
+    int32_t n = group->comm.rank_count;
+    _Atomic uint64_t *progress = &group->member[group->comm.rank]->progress;
+    while (group->chunk < group->chunk_count) {
+        uint64_t k = group->chunk, at = atomic_load_explicit(progress, memory_order_relaxed);
+        size_t begin = k * group->chunk_elements, left = call->count - begin;
+        size_t count = left < group->chunk_elements ? left : group->chunk_elements;
+        bool staging = at % 2 == 0;
+        uint64_t need = staging ? (t << 32) + (k >= 2 ? 2 * k - 2 : 0) : at;
+        if (!run_all_reached(group, need))
+            return false;
+        if (staging) {
+            run_stage_chunk(group, call, begin, count);
+        } else {
+            const void *source[TESS_WORLD_RANKS_MAX];
+            for (int32_t r = 0; r < n; r++)
+                source[r] = group->stage[r]->chunk[k % 2];
+            (void)run_take(group, call, source, count, begin, count); /* host memory: cannot fail */
+            group->chunk++;
+        }
+        run_publish(group, at + 1, WORLD_SLEEPS);
+        *moved_out = true;
+    }
+    run_count_taken(group, call);
+    return true;
+}
+
+void tess__local_report(struct local_group *group)
+{
+    if (group->reported == group->next_call)
+        return;
+    uint64_t run = tess__local_run_by_all(group);
+    for (; group->reported < group->next_call; group->reported++) {
+        uint64_t t = group->reported;
+        if (!group->waits_for_all[t % LOCAL_RING])
+            continue;
+        if (run <= t)
+            return;
+        tess_comm_completed(&group->comm, tess__local_ticket(LOCAL_COLLECTIVE, -1, t));
+    }
+}
+
+enum tess_status tess__local_run(struct local_group *group, bool *moved_out)
+{
+    while (group->next_call < group->posted) {
+        uint64_t t = group->next_call;
+        if (!group->planned) {
+            if (!tess__local_is_posted(group, t))
+                return TESS_OK;
+            TESS_TRY(run_compare(group, t));
+            run_plan(group, t);
+        }
+        if (group->call[t % LOCAL_RING].device)
+            TESS_TRY(run_on_device(group, t));
+        else if (!group->chunked)
+            TESS_TRY(run_whole(group, t));
+        else if (!run_chunks(group, t, moved_out))
+            return TESS_OK;
+        group->planned = false;
+        group->next_call = t + 1;
+        *moved_out = true;
+        run_publish(group, (t + 1) << 32, group->small ? WORLD_SLEEPS_FOR_ROOM : WORLD_SLEEPS);
+        if (group->waits_for_all[t % LOCAL_RING])
+            continue;
+        group->reported += group->reported == t ? 1 : 0;
+        tess_comm_completed(&group->comm, tess__local_ticket(LOCAL_COLLECTIVE, -1, t));
+    }
+    return TESS_OK;
+}

@@ -1,0 +1,120 @@
+/*
+ * How a rank waits: a short spin (or yields, when ranks exceed cores), then sleep on the rank's own
+ * futex. The loop is comm/waiting.c's. What calls do is in local_run.c and local_message.c.
+ */
+#include "comm/local/shared.h"
+#include "comm/waiting.h"
+#include "tessera/check.h"
+
+#include <linux/futex.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+/* A sleep and its waking cost about 70 us on a virtual machine; spinning for about as long is never
+ * worse than twice the best choice. */
+#define WAIT_SPIN_S  50e-6
+#define WAIT_SLEEP_S 0.1
+
+#if defined(__x86_64__)
+#define WAIT_PAUSE() __builtin_ia32_pause()
+#else
+#define WAIT_PAUSE() ((void)0)
+#endif
+
+enum tess_status tess__local_advance(struct local_rank *rank, bool *moved_out)
+{
+    TESS_TRY(tess__local_check(rank));
+    for (struct local_group *group = rank->groups; group != NULL; group = group->next) {
+        if (group->next_call != group->posted)
+            TESS_TRY(tess__local_run(group, moved_out));
+        tess__local_report(group);
+        if (group->message_count > 0)
+            TESS_TRY(tess__local_message_run(group, moved_out));
+    }
+    return TESS_OK;
+}
+
+/* Sleep until the bell rings, unless something has happened since it was last looked at. */
+static enum tess_status wait_sleep(struct local_rank *rank, bool (*ready)(void *), void *context)
+{
+    struct world_rank *own = &rank->world->rank[rank->rank];
+    uint32_t bell = atomic_load(&own->bell);
+    atomic_store(&own->sleeping, rank->wants_room ? WORLD_SLEEPS_FOR_ROOM : WORLD_SLEEPS);
+    bool moved = false;
+    enum tess_status status = tess__local_advance(rank, &moved);
+    if (status == TESS_OK && !moved && !ready(context)) {
+        struct timespec limit = {.tv_nsec = (long)(WAIT_SLEEP_S * 1e9)};
+        syscall(SYS_futex, &own->bell, FUTEX_WAIT, bell, &limit, NULL, 0);
+    }
+    atomic_store(&own->sleeping, WORLD_AWAKE);
+    return status;
+}
+
+static enum tess_status wait_advance(void *backend, bool *moved_out)
+{
+    return tess__local_advance(((struct local_group *)backend)->rank, moved_out);
+}
+
+static enum tess_status wait_pause(const struct tess__waiting *waiting, double idle_s,
+                                   double left_s)
+{
+    struct local_rank *rank = ((struct local_group *)waiting->backend)->rank;
+
+    (void)left_s;
+    if (idle_s > WAIT_SPIN_S)
+        return wait_sleep(rank, waiting->ready, waiting->context);
+    if (rank->world->rank_count > rank->world->core_count) {
+        sched_yield();
+        return TESS_OK;
+    }
+    for (int i = 0; i < 16; i++)
+        WAIT_PAUSE();
+    return TESS_OK;
+}
+
+static bool wait_is_missing(void *backend, uint64_t number, int32_t peer, bool *called_out)
+{
+    const struct local_group *group = backend;
+    const struct local_member *member = group->member[peer];
+
+    *called_out = atomic_load(&member->ring[(number - 1) % LOCAL_RING].seq) >= number;
+    return peer != group->comm.rank && atomic_load(&member->progress) >> 32 < number;
+}
+
+static void wait_describe(void *backend, int32_t rank, char *text, size_t text_bytes)
+{
+    struct tess_world *world = ((struct local_group *)backend)->rank->world;
+
+    tess_board_describe(tess_world_board(world, rank), NULL, 0, text, text_bytes);
+}
+
+static enum tess_status wait_fail(void *backend, const char *reason)
+{
+    return tess__local_fail(backend, TESS_ERR_TIMEOUT, reason);
+}
+
+enum tess_status tess__local_wait(struct local_group *group, bool (*ready)(void *context),
+                                  void *context, const struct tess_comm_call *call, uint64_t number)
+{
+    const struct local_rank *rank = group->rank;
+    const struct tess__waiting waiting = {.backend = group,
+                                          .ready = ready,
+                                          .context = context,
+                                          .call = call,
+                                          .number = number,
+                                          .world = rank->world,
+                                          .rank = rank->rank,
+                                          .rank_count = group->comm.rank_count,
+                                          .member = group->world_rank,
+                                          .timeout_s = rank->timeout_s,
+                                          .report_s = WAIT_SPIN_S,
+                                          .advance = wait_advance,
+                                          .pause = wait_pause,
+                                          .is_missing = wait_is_missing,
+                                          .describe = wait_describe,
+                                          .fail = wait_fail};
+
+    return tess__wait_for(&waiting);
+}

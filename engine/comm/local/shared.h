@@ -1,0 +1,261 @@
+/*
+ * What the ranks of one host share: the layout of the world's memory, and the interface between the
+ * files of the `local` communicator. Private to this room.
+ *
+ * One mapping, made before the ranks start, so that every address in it is the same for all of
+ * them:
+ *
+ *     world | group 0: ranks, staging, pairs | group 1 | ... | window of rank 0 | window 1 | ...
+ *
+ * It is sparse: a page that is never touched costs nothing, so the parts can be generous.
+ */
+#ifndef TESSERA_COMM_LOCAL_SHARED_H
+#define TESSERA_COMM_LOCAL_SHARED_H
+
+#include "comm/world.h"
+
+#define LOCAL_GROUPS_LEAST 64 /* groups that may be open at a time, see world_groups() */
+#define LOCAL_GROUPS_EACH  8  /* the same for each rank of the world */
+#define LOCAL_GROUPS_MAX   (LOCAL_GROUPS_EACH * TESS_WORLD_RANKS_MAX)
+#define LOCAL_RING         256   /* collectives that may be outstanding in a group */
+#define LOCAL_FENCES       64    /* the same of collectives on device memory */
+#define LOCAL_SMALL        4096u /* source bytes up to which a call is staged when it is posted */
+#define LOCAL_STAGE_BYTES  (256u << 10) /* room for staged small sources, per rank and group */
+#define LOCAL_CHUNK_BYTES                                                                          \
+    (256u << 10)            /* piece in which private memory is staged: fits L2 twice              \
+                             */
+#define LOCAL_PAIR_RING  32 /* sends that may be outstanding from one rank to another */
+#define LOCAL_PAIR_CHUNK (64u << 10)
+#define LOCAL_LINE       64
+
+/*
+ * One posted call. `seq` is stored last, with release: a reader that sees the number of the call it
+ * looks for may read the rest, which stays until all ranks of the group have run the call.
+ */
+struct local_desc {
+    _Alignas(LOCAL_LINE) _Atomic uint64_t seq; /* number of the call in its sequence, from 1 */
+    uint64_t count;
+    const void *source; /* address that peers may read; meaningless if not source_shared */
+    void *target;       /* likewise to write */
+    int32_t peer;
+    uint8_t collective, reduce, dtype;
+    bool source_shared, target_shared;
+    bool device; /* both are device memory */
+};
+
+/* One rank's part of a group. Written by that rank alone. */
+struct local_member {
+    /* (number of collectives run) << 32 | phase of the one being run. */
+    _Alignas(LOCAL_LINE) _Atomic uint64_t progress;
+    /* Point to point with each peer, counted since the world was opened. */
+    _Alignas(LOCAL_LINE) _Atomic uint64_t received[TESS_WORLD_RANKS_MAX]; /* messages */
+    _Atomic uint64_t sent[TESS_WORLD_RANKS_MAX];
+    _Atomic uint64_t consumed[TESS_WORLD_RANKS_MAX]; /* chunks */
+    _Atomic uint64_t staged[TESS_WORLD_RANKS_MAX];
+    struct local_desc ring[LOCAL_RING];
+};
+
+struct local_stage {
+    _Alignas(LOCAL_LINE) unsigned char small[LOCAL_STAGE_BYTES];
+    unsigned char chunk[2][LOCAL_CHUNK_BYTES];
+};
+
+/* What one rank sends to another. */
+struct local_pair {
+    struct local_desc ring[LOCAL_PAIR_RING];
+    unsigned char small[LOCAL_PAIR_RING][LOCAL_SMALL];
+    unsigned char chunk[2][LOCAL_PAIR_CHUNK];
+};
+
+/* For which events a sleeping rank is woken: no rank waits for others to run a small call, except
+ * one that needs its descriptor or its staging room. */
+enum world_sleep { WORLD_AWAKE, WORLD_SLEEPS, WORLD_SLEEPS_FOR_ROOM };
+
+/* One rank's place in the world. */
+struct world_rank {
+    struct tess_board board;
+    _Alignas(LOCAL_LINE) _Atomic uint32_t bell;     /* futex: changes when the rank should look */
+    _Alignas(LOCAL_LINE) _Atomic uint32_t sleeping; /* enum world_sleep */
+};
+
+struct tess_world {
+    enum tess_rank_mode mode;
+    int32_t rank_count;
+    int32_t core_count;  /* cores that the launcher may run on */
+    int32_t group_count; /* places for groups */
+    size_t map_bytes;
+    size_t group_offset, group_bytes, stage_offset, pair_offset;
+    size_t window_offset, window_bytes; /* bytes: of one rank; 0 with threads */
+    _Atomic uint32_t abort_state;       /* 0: running, 1: reason being written, 2: written */
+    int32_t abort_rank;
+    char abort_reason[1024];
+    /* Members that have the group open; a slot with 0 is free. */
+    _Atomic uint32_t group_users[LOCAL_GROUPS_MAX];
+    _Atomic uint64_t group_first[LOCAL_GROUPS_MAX]; /* number of calls made by earlier users */
+    struct world_rank rank[TESS_WORLD_RANKS_MAX];
+};
+
+/* Where things are. `member`, `from`, `to` are ranks of the group. */
+struct local_member *tess__world_member(struct tess_world *world, int32_t group, int32_t member);
+struct local_stage *tess__world_stage(struct tess_world *world, int32_t group, int32_t member);
+struct local_pair *tess__world_pair(struct tess_world *world, int32_t group, int32_t from,
+                                    int32_t to);
+
+/* True when every rank can reach [memory, memory + bytes) at this address. */
+bool tess__world_reaches(const struct tess_world *world, const void *memory, size_t bytes);
+
+/* A message in either direction: one outstanding send or receive. */
+enum local_way { LOCAL_EAGER, LOCAL_DIRECT, LOCAL_CHUNKED };
+struct local_message {
+    enum local_way way;
+    enum tess_dtype dtype;
+    const void *source;
+    void *target;
+    size_t count, bytes, offset;
+    bool device;
+    const char *site;
+};
+
+/* All before `reported` are complete and reported; between that and `finished`, what has a
+ * way other than LOCAL_DIRECT. Receives are complete when finished. */
+struct local_queue {
+    uint64_t posted, finished, reported;
+    struct local_message message[LOCAL_PAIR_RING];
+};
+
+/* A rank's memory from alloc, in order of address (windows) or of allocation (threads). */
+struct local_block {
+    struct local_block *next;
+    struct local_group *owner;
+    char *memory;
+    size_t bytes;
+    char *mapping; /* threads: what to unmap */
+    size_t mapping_bytes;
+};
+
+/* State of one rank; shared by all its communicators, touched by its thread only. */
+struct local_rank {
+    struct tess_world *world;
+    int32_t rank;
+    double timeout_s;
+    struct local_group *groups; /* open ones: while waiting in one, all are advanced */
+    struct local_block *blocks;
+    bool told;       /* the abort of the world has been logged */
+    bool wants_room; /* waits for descriptors or staging room: wake it for small calls too */
+};
+
+struct local_group {
+    struct tess_comm comm;
+    struct local_rank *rank;
+    struct local_group *next;
+    int32_t slot;
+    int32_t world_rank[TESS_WORLD_RANKS_MAX];
+    struct local_member *member[TESS_WORLD_RANKS_MAX];
+    struct local_stage *stage[TESS_WORLD_RANKS_MAX];
+
+    /* Collectives: numbers of the next to post, and to run; all before `retired` have been run by
+     * all ranks, so that their descriptors and staged sources are free. All before `reported` are
+     * complete and reported; between that and next_call, what does not wait for all. */
+    uint64_t posted, next_call, retired, reported;
+    struct tess_comm_call call[LOCAL_RING]; /* own calls, as asked */
+    bool waits_for_all[LOCAL_RING];         /* complete only when all have run it */
+    uint64_t stage_begin[LOCAL_RING];       /* bytes ever staged before the call */
+    uint64_t stage_end;                     /* bytes ever staged */
+    uint64_t stage_free;                    /* bytes ever freed */
+
+    /* The call being run: planned once all have posted it. */
+    bool planned, small, chunked;
+    uint64_t chunk, chunk_count;
+    size_t chunk_elements; /* of one piece */
+
+    struct local_queue *send, *receive; /* [rank_count] */
+    int32_t message_count;              /* in all queues, not yet complete */
+
+    /* Queue and fences for device memory, and the members' own; NULL: none. */
+    struct local_device *device, *device_of[TESS_WORLD_RANKS_MAX];
+};
+
+/* A ticket names the sequence, the peer and the number: complete or not is then a matter of
+ * counters. */
+enum local_sequence { LOCAL_COLLECTIVE, LOCAL_SEND, LOCAL_RECEIVE };
+
+static inline uint64_t tess__local_ticket(enum local_sequence sequence, int32_t peer, uint64_t seq)
+{
+    return seq << 8 | (uint64_t)(peer < 0 ? 0 : peer) << 2 | (uint64_t)sequence;
+}
+
+/* local_run.c: number of collectives that every rank of the group has run. */
+uint64_t tess__local_run_by_all(const struct local_group *group);
+/* True when every rank that a call needs before it can be run has posted call number `t` (from 0).
+ */
+bool tess__local_is_posted(const struct local_group *group, uint64_t t);
+/* Advance the group's calls as far as possible without blocking. *moved_out is set when
+ * something was done, else left. */
+enum tess_status tess__local_run(struct local_group *group, bool *moved_out);
+/* Tell of the collectives that others have completed; called wherever their counters were looked
+ * at. */
+void tess__local_report(struct local_group *group);
+
+/* local_message.c: the same for sends and receives; posting one, where there is room. */
+bool tess__local_message_has_room(const struct local_group *group, bool send, int32_t peer);
+enum tess_status tess__local_message_run(struct local_group *group, bool *moved_out);
+enum tess_status tess__local_message_post(struct local_group *group,
+                                          const struct tess_comm_call *call, uint64_t *seq_out);
+bool tess__local_message_complete(const struct local_group *group, bool send, int32_t peer,
+                                  uint64_t seq);
+
+/* What the queue keeps of a message, for the board and for messages: kind, peer, site. */
+struct tess_comm_call tess__local_message_call(const struct local_group *group, bool send,
+                                               int32_t peer, uint64_t seq);
+/* As tess__local_report, of the sends to `peer`. */
+void tess__local_message_report(struct local_group *group, int32_t peer);
+
+/* local_memory.c */
+enum tess_status tess__local_alloc(struct tess_comm *comm, size_t bytes, void **memory_out);
+void tess__local_release(struct tess_comm *comm, void *memory);
+void tess__local_release_all(struct local_group *group);
+
+/* local_device.c: calls on device memory. Opening and closing what they need; ops->attach. */
+enum tess_status tess__local_attach(struct tess_comm *comm, struct tess_queue *queue);
+/* TESS_ERR_UNSUPPORTED where the ranks cannot reach each other's. */
+enum tess_status tess__local_device_check(const struct local_group *group,
+                                          const struct tess_comm_call *call);
+/* Before collective `t` is posted; before and after this rank's share of it is given; and when it
+ * is waited for, by all members' fences or this rank's alone. */
+enum tess_status tess__local_device_post(struct local_group *group, uint64_t t);
+enum tess_status tess__local_device_begin(struct local_group *group, uint64_t t);
+enum tess_status tess__local_device_end(struct local_group *group, uint64_t t);
+enum tess_status tess__local_device_join(struct local_group *group, uint64_t t, bool all);
+/* Give work to the rank's queue. */
+enum tess_status tess__local_device_copy(struct local_group *group, void *target,
+                                         const void *source, size_t bytes);
+enum tess_status tess__local_device_reduce(struct local_group *group,
+                                           const struct tess_comm_call *call,
+                                           const void *const *source, int32_t m,
+                                           void *const *target, size_t count);
+/* The same for messages: before one is posted, to run a receive, and when one is waited for. */
+enum tess_status tess__local_device_post_message(struct local_group *group, bool send, int32_t peer,
+                                                 uint64_t seq);
+enum tess_status tess__local_device_pull(struct local_group *group, int32_t peer, uint64_t seq,
+                                         void *target, const void *source, size_t bytes);
+enum tess_status tess__local_device_join_message(struct local_group *group, bool send, int32_t peer,
+                                                 uint64_t seq);
+
+/* local_wait.c: block until ready() is true; while waiting all groups of the rank are advanced.
+ * `call` and `number` (from 1) are for the status board and for the message when the time limit
+ * passes. */
+enum tess_status tess__local_wait(struct local_group *group, bool (*ready)(void *context),
+                                  void *context, const struct tess_comm_call *call,
+                                  uint64_t number);
+enum tess_status tess__local_advance(struct local_rank *rank, bool *moved_out);
+
+/* local_ring.c: TESS_ERR_ABORTED, logged the first time, when the world is aborted. */
+enum tess_status tess__local_check(struct local_rank *rank);
+/* Stop all ranks of the world, log the reason and return `status`. */
+enum tess_status tess__local_fail(struct local_group *group, enum tess_status status,
+                                  const char *reason);
+/* Wake the ranks of the group that sleep (at least as deep as `least`), or one of them. */
+void tess__local_ring(struct local_group *group, enum world_sleep least);
+void tess__local_ring_one(struct local_group *group, int32_t peer);
+
+#endif

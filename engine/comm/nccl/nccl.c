@@ -1,0 +1,538 @@
+/*
+ * The communicator between devices, over NCCL: its life, its groups, and how calls are made and
+ * waited for. A call on device memory is put between two points of the kernels' queue, and the host
+ * waits for nothing:
+ *
+ *     kernels   ...| record ready           ...          follow done |...
+ *     lane              follow ready | NCCL | record done
+ *
+ * What NCCL does for a call is in nccl_run.c, calls on host memory in nccl_host.c, messages in
+ * nccl_channel.c, failures in nccl_family.c.
+ */
+#include "comm/nccl/nccl.h"
+#include "comm/nccl/nccl_group.h"
+#include "cuda/host.h"
+
+#include "base/hash.h"
+#include "comm/call.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define NCCL_OLDEST 22200 /* 2.22: ncclCommAbort of several at once */
+
+static const struct tess_comm_ops nccl_ops;
+
+static struct nccl_group *group_of(struct tess_comm *comm)
+{
+    return (struct nccl_group *)comm;
+}
+
+/* NCCL binds its threads, and at times its caller with them; and takes memory. */
+struct nccl_before {
+    cpu_set_t cores;
+    bool bound;
+    uint64_t free_bytes;
+};
+
+static struct nccl_before nccl_before(void)
+{
+    struct nccl_before before = {.free_bytes = tess__cuda_free_bytes()};
+    before.bound = sched_getaffinity(0, sizeof(before.cores), &before.cores) == 0;
+    return before;
+}
+
+static void nccl_after(const struct nccl_family *family, const struct nccl_before *before)
+{
+    if (before->bound)
+        (void)sched_setaffinity(0, sizeof(before->cores), &before->cores);
+    tess__cuda_usage_took(family->device, CUDA_USAGE_COMM, before->free_bytes);
+}
+
+/* ---- calls ----------------------------------------------------------------------------------- */
+
+static struct nccl_record *group_record(struct nccl_group *group, uint64_t ticket)
+{
+    return &group->record[ticket % NCCL_RECORDS];
+}
+
+/* The call is complete for what comes after: the kernels follow it, or its data are there. */
+static enum tess_status group_end(struct nccl_group *group, struct nccl_record *record)
+{
+    if (record->state == NCCL_DONE)
+        return TESS_OK;
+    if (record->state == NCCL_ON_HOST)
+        return tess__nccl_host_finish(group, record->slot);
+    struct tess_queue *kernels = group->comm.queue;
+    /* A fence that a later call of the lane has taken over holds back a little longer. */
+    TESS_TRY(kernels->ops->follow(kernels, record->lane->done[record->given % NCCL_FENCES]));
+    record->state = NCCL_DONE;
+    tess_comm_completed(&group->comm, record->ticket);
+    return TESS_OK;
+}
+
+static enum tess_status group_lane(struct nccl_group *group, const struct tess_comm_call *call,
+                                   struct nccl_lane **lane_out)
+{
+    int32_t rank = group->comm.rank;
+    bool gathers = call->collective == TESS_COLLECTIVE_ALL_GATHER ||
+                   call->collective == TESS_COLLECTIVE_BROADCAST;
+    if (call->collective == TESS_COLLECTIVE_SEND)
+        return tess__nccl_channel_get(group, rank, call->peer, call->device, lane_out);
+    if (call->collective == TESS_COLLECTIVE_RECV)
+        return tess__nccl_channel_get(group, call->peer, rank, call->device, lane_out);
+    *lane_out = &group->lane[gathers && call->device ? NCCL_GATHERS : NCCL_SUMS];
+    return TESS_OK;
+}
+
+static enum tess_status group_call_device(struct nccl_group *group, struct nccl_lane *lane,
+                                          const struct tess_comm_call *call,
+                                          struct nccl_record *record)
+{
+    struct tess_queue *kernels = group->comm.queue;
+    const struct tess_queue_ops *ops = kernels->ops;
+    TESS_TRY(ops->record(kernels, lane->ready));
+    TESS_TRY(ops->follow(lane->queue, lane->ready));
+    TESS_TRY(tess__nccl_run(group, lane, call));
+    tess_comm_called(&group->comm, call, record->ticket);
+    /* Before the fence, so that a waiter that has passed it finds the call's time. */
+    tess_comm_given(&group->comm, record->ticket, lane->queue);
+    record->lane = lane;
+    record->given = ++lane->given;
+    TESS_TRY(ops->record(lane->queue, lane->done[record->given % NCCL_FENCES]));
+    record->state = NCCL_ON_DEVICE;
+    return TESS_OK;
+}
+
+static enum tess_status nccl_call(struct tess_comm *comm, const struct tess_comm_call *call,
+                                  uint64_t *ticket_out)
+{
+    struct nccl_group *group = group_of(comm);
+    struct nccl_record *record = group_record(group, group->calls + 1);
+    struct nccl_lane *lane;
+    TESS_TRY(tess__nccl_check(group->family));
+    TESS_TRY(group_end(group, record)); /* of NCCL_RECORDS calls ago */
+    *record = (struct nccl_record){.ticket = ++group->calls};
+    *ticket_out = record->ticket;
+    if (call->count == 0 && call->collective != TESS_COLLECTIVE_BARRIER) {
+        tess_comm_called(comm, call, record->ticket);
+        tess_comm_completed(comm, record->ticket);
+        return TESS_OK;
+    }
+    TESS_TRY(group_lane(group, call, &lane));
+    if (call->device) {
+        TESS_TRY(group_call_device(group, lane, call, record));
+    } else {
+        enum tess_status status = tess__nccl_host_start(group, lane, call, record);
+        if (status != TESS_OK) {
+            record->state = NCCL_DONE; /* there is nothing to wait for */
+            return status;
+        }
+        tess_comm_called(comm, call, record->ticket);
+    }
+    tess__nccl_count(group, call);
+    return tess__nccl_lane_note(group->family, lane, call, record->ticket);
+}
+
+static enum tess_status nccl_wait(struct tess_comm *comm, uint64_t ticket)
+{
+    struct nccl_group *group = group_of(comm);
+    struct nccl_record *record = group_record(group, ticket);
+    TESS_TRY(tess__nccl_check(group->family));
+    return record->ticket == ticket ? group_end(group, record) : TESS_OK;
+}
+
+/* Has the call come to its end by itself? */
+static enum tess_status group_look(struct nccl_group *group, struct nccl_record *record)
+{
+    bool reached = false;
+    if (record->state == NCCL_DONE)
+        return TESS_OK;
+    if (record->state == NCCL_ON_DEVICE) {
+        const struct tess_queue_ops *ops = group->comm.queue->ops;
+        TESS_TRY(ops->reached(record->lane->done[record->given % NCCL_FENCES], &reached));
+        if (reached)
+            record->state = NCCL_DONE;
+        if (reached)
+            tess_comm_completed(&group->comm, record->ticket);
+        return TESS_OK;
+    }
+    TESS_TRY(tess__nccl_host_reached(record->slot, &reached));
+    return reached ? tess__nccl_host_finish(group, record->slot) : TESS_OK;
+}
+
+/* The oldest calls that have not been waited for; the watch looks for errors meanwhile. */
+static enum tess_status nccl_poll(struct tess_comm *comm)
+{
+    struct nccl_group *group = group_of(comm);
+    TESS_TRY(tess__nccl_check(group->family));
+    if (group->calls - group->polled > NCCL_RECORDS)
+        group->polled = group->calls - NCCL_RECORDS;
+    while (group->polled < group->calls) {
+        struct nccl_record *record = group_record(group, group->polled + 1);
+        TESS_TRY(group_look(group, record));
+        if (record->state != NCCL_DONE)
+            break;
+        group->polled++;
+    }
+    return TESS_OK;
+}
+
+static void nccl_abort(struct tess_comm *comm, const char *reason)
+{
+    struct nccl_family *family = group_of(comm)->family;
+    pthread_mutex_lock(&family->lock);
+    family->told = true; /* the caller has logged the reason */
+    pthread_mutex_unlock(&family->lock);
+    tess__nccl_tell(family, reason);
+    tess__nccl_break(family, TESS_ERR_ABORTED, reason);
+}
+
+/* ---- the kernels' queue ---------------------------------------------------------------------- */
+
+/* Nothing of the group is under way any more. False where NCCL does not come to an end: then
+ * nothing that it may use can be freed. */
+static bool group_quiet(struct nccl_group *group)
+{
+    tess__nccl_forget_graphs(group);
+    for (int way = 0; way < NCCL_LANES; way++)
+        tess__nccl_lane_quiet(group->family, &group->lane[way]);
+    tess__nccl_channels_quiet(group);
+    if (tess__nccl_wait_aborted(group->family))
+        return true;
+    tess_log(TESS_LOG_WARN, "rank %d: NCCL does not let go of its calls, nor do we of what it uses",
+             (int)group->family->rank);
+    return false;
+}
+
+static void group_detach(struct nccl_group *group)
+{
+    if (!group_quiet(group))
+        return;
+    for (int i = 0; i < 2; i++) {
+        if (group->full[i] != NULL)
+            group->full[i]->ops->fence_close(group->full[i]);
+        if (group->taken[i] != NULL)
+            group->taken[i]->ops->fence_close(group->taken[i]);
+        group->full[i] = group->taken[i] = NULL;
+    }
+    if (group->sums != NULL)
+        group->sums->ops->close(group->sums);
+    group->sums = NULL;
+    for (int way = 0; way < NCCL_LANES; way++)
+        (void)tess__nccl_lane_attach(&group->lane[way], NULL);
+    tess__nccl_channels_detach(group);
+    /* Calls that were never waited for are done all the same. */
+    for (int i = 0; i < NCCL_RECORDS; i++) {
+        struct nccl_record *record = &group->record[i];
+        if (record->state != NCCL_ON_DEVICE)
+            continue;
+        record->state = NCCL_DONE;
+        if (!atomic_load(&group->family->failed))
+            tess_comm_completed(&group->comm, record->ticket);
+    }
+}
+
+static enum tess_status group_attach(struct nccl_group *group, struct tess_queue *kernels)
+{
+    struct nccl_lane *gathers = &group->lane[NCCL_GATHERS];
+    struct tess_kernel *kernel = kernels->kernel;
+    bool fresh = gathers->comm == NULL;
+    if (fresh) {
+        ncclComm_t comm;
+        TESS_TRY(tess__nccl_lane_open(gathers));
+        TESS_TRY(tess__nccl_lane_split(group->family, &group->lane[NCCL_SUMS], 0, group->comm.rank,
+                                       &comm));
+        TESS_TRY(tess__nccl_lane_take(group->family, gathers, comm));
+    }
+    for (int way = 0; way < NCCL_LANES; way++)
+        TESS_TRY(tess__nccl_lane_attach(&group->lane[way], kernels));
+    TESS_TRY(kernels->ops->open(kernel, &group->sums));
+    for (int i = 0; i < 2; i++) {
+        TESS_TRY(kernels->ops->fence_open(kernel, &group->full[i]));
+        TESS_TRY(kernels->ops->fence_open(kernel, &group->taken[i]));
+    }
+    if (group->scratch == NULL) {
+        void *scratch = NULL;
+        CUDA_TRY(cudaMalloc(&scratch, 2 * NCCL_SCRATCH_BYTES));
+        group->scratch = scratch;
+    }
+    return fresh ? tess__nccl_register_all(group) : TESS_OK;
+}
+
+static enum tess_status nccl_attach(struct tess_comm *comm, struct tess_queue *queue)
+{
+    struct nccl_group *group = group_of(comm);
+    if (queue == NULL) {
+        group_detach(group);
+        return TESS_OK;
+    }
+    struct nccl_before before = nccl_before();
+    enum tess_status status = group_attach(group, queue);
+    nccl_after(group->family, &before);
+    return status;
+}
+
+/* ---- opening and closing --------------------------------------------------------------------- */
+
+static enum tess_status group_new(struct nccl_family *family, int32_t rank, int32_t rank_count,
+                                  enum tess_order order, struct nccl_group **group_out)
+{
+    struct nccl_group *group = calloc(1, sizeof(*group));
+    if (group == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for a communicator");
+    group->family = family;
+    group->comm = (struct tess_comm){.ops = &nccl_ops,
+                                     .rank = rank,
+                                     .rank_count = rank_count,
+                                     .order = order,
+                                     .device_memory = true};
+    pthread_mutex_lock(&family->lock);
+    group->next = family->groups;
+    family->groups = group;
+    pthread_mutex_unlock(&family->lock);
+    *group_out = group; /* from here on close frees it */
+    group->member = calloc((size_t)rank_count, sizeof(*group->member));
+    group->part = calloc((size_t)rank_count, sizeof(*group->part));
+    if (group->member == NULL || group->part == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for a communicator");
+    TESS_TRY(tess__nccl_lane_open(&group->lane[NCCL_SUMS]));
+    return tess__nccl_host_open(group);
+}
+
+static void family_free(struct nccl_family *family)
+{
+    tess__nccl_unwatch(family);
+    /* Asked for by a peer when this rank had left the group already. */
+    tess__nccl_channels_close(family, NULL);
+    tess__nccl_post_close(family);
+    pthread_cond_destroy(&family->changed);
+    pthread_mutex_destroy(&family->lock);
+    free(family);
+}
+
+static void nccl_close(struct tess_comm *comm)
+{
+    struct nccl_group *group = group_of(comm);
+    struct nccl_family *family = group->family;
+    group_detach(group);
+    if (!tess__nccl_wait_aborted(family))
+        return;
+    tess__nccl_channels_close(family, group);
+    tess__nccl_release_all(group);
+    for (int way = NCCL_LANES - 1; way >= 0; way--) {
+        tess__nccl_unregister(family, &group->lane[way]);
+        tess__nccl_lane_close(family, &group->lane[way]);
+    }
+    tess__nccl_host_close(group);
+    if (group->scratch != NULL)
+        tess__cuda_log_error(cudaFree(group->scratch), "cudaFree");
+    pthread_mutex_lock(&family->lock);
+    struct nccl_group **link = &family->groups;
+    while (*link != group)
+        link = &(*link)->next;
+    *link = group->next;
+    bool last = family->groups == NULL;
+    pthread_mutex_unlock(&family->lock);
+    free(group->member);
+    free(group->part);
+    free(group);
+    if (last)
+        family_free(family);
+}
+
+static enum tess_status split_open(struct nccl_group *parent, ncclComm_t comm, uint64_t id,
+                                   int32_t rank, int32_t count, const int32_t *member,
+                                   struct tess_comm **child_out)
+{
+    struct nccl_group *group = NULL;
+    enum tess_status status = group_new(parent->family, rank, count, parent->comm.order, &group);
+    if (status == TESS_OK) {
+        group->id = id;
+        for (int32_t i = 0; i < count; i++)
+            group->member[i] = parent->member[member[i]];
+        status = tess__nccl_lane_take(parent->family, &group->lane[NCCL_SUMS], comm);
+    } else {
+        /* The others of the part have it, and this rank does not: all fail, and it is ended. */
+        tess__nccl_break(parent->family, status, "no room for a communicator");
+        (void)tess__nccl_lane_take(parent->family, &parent->lane[NCCL_SUMS], comm);
+    }
+    if (status == TESS_OK)
+        *child_out = &group->comm;
+    else if (group != NULL)
+        nccl_close(&group->comm);
+    return status;
+}
+
+static enum tess_status nccl_split(struct tess_comm *comm, int32_t color, int32_t key,
+                                   struct tess_comm **child_out)
+{
+    struct nccl_group *parent = group_of(comm);
+    struct tess__split mine = {color, key}, all[TESS_QUEUE_PEERS_MAX];
+    int32_t member[TESS_QUEUE_PEERS_MAX], rank = 0;
+    ncclComm_t made = NULL;
+    TESS_TRY(tess__nccl_check(parent->family));
+    struct nccl_before before = nccl_before();
+    TESS_TRY(tess__nccl_host_gather(parent, &mine, sizeof(mine), all));
+    int32_t count = tess__split_members(all, comm->rank_count, comm->rank, member, &rank);
+    uint64_t id = tess_hash_mix(parent->id ^ tess_hash_mix(++parent->splits)) + (uint64_t)color;
+    /* Those that are alone take part too: NCCL asks it of all ranks. */
+    enum tess_status status = tess__nccl_lane_split(parent->family, &parent->lane[NCCL_SUMS],
+                                                    count > 1 ? color : -1, rank, &made);
+    if (status == TESS_OK)
+        status = count > 1 ? split_open(parent, made, id, rank, count, member, child_out)
+                           : tess_comm_self_open(comm->order, child_out);
+    nccl_after(parent->family, &before);
+    return status;
+}
+
+static const struct tess_comm_ops nccl_ops = {
+    .call = nccl_call,
+    .wait = nccl_wait,
+    .poll = nccl_poll,
+    .attach = nccl_attach,
+    .alloc = tess__nccl_alloc,
+    .release = tess__nccl_release,
+    .split = nccl_split,
+    .abort = nccl_abort,
+    .close = nccl_close,
+};
+
+/* What the ranks exchange before there is anything of NCCL's. */
+struct nccl_hello {
+    ncclUniqueId id; /* rank 0's */
+    int32_t version, order;
+    char host[64], bus[32];
+};
+
+/* NCCL would find these too, later and in other words. */
+static enum tess_status open_compare(const struct nccl_hello *all, int32_t rank_count)
+{
+    for (int32_t r = 1; r < rank_count; r++) {
+        if (all[r].version != all[0].version)
+            TESS_FAIL(
+                TESS_ERR_UNSUPPORTED,
+                "rank 0 has NCCL version code %d, rank %d has %d: install the same everywhere",
+                (int)all[0].version, (int)r, (int)all[r].version);
+        if (all[r].order != all[0].order)
+            TESS_FAIL(TESS_ERR_USAGE, "rank 0 and rank %d were given different --reduce", (int)r);
+        /* With a host's name of its own for each rank NCCL can be tried on one device. */
+        for (int32_t q = 0; q < r && getenv("NCCL_HOSTID") == NULL; q++)
+            if (strncmp(all[q].host, all[r].host, sizeof(all[r].host)) == 0 &&
+                strncmp(all[q].bus, all[r].bus, sizeof(all[r].bus)) == 0)
+                TESS_FAIL(
+                    TESS_ERR_USAGE,
+                    "ranks %d and %d are both on device %.32s of %.64s: NCCL takes one rank on "
+                    "each device; start fewer ranks, or run them as threads with --comm local",
+                    (int)q, (int)r, all[r].bus, all[r].host);
+    }
+    return TESS_OK;
+}
+
+static enum tess_status open_meet(struct nccl_family *family, const struct tess_boot *boot,
+                                  enum tess_order order, ncclUniqueId *id_out)
+{
+    struct nccl_hello mine = {.version = family->version, .order = (int32_t)order};
+    struct nccl_hello *all = calloc((size_t)boot->rank_count, sizeof(*all));
+    if (all == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory to meet %d ranks", (int)boot->rank_count);
+    ncclResult_t result = boot->rank == 0 ? ncclGetUniqueId(&mine.id) : ncclSuccess;
+    cudaError_t error = cudaDeviceGetPCIBusId(mine.bus, sizeof(mine.bus), family->device);
+    enum tess_status status = TESS_OK;
+    if (result != ncclSuccess)
+        status = tess_fail(TESS_ERR_COMM,
+                           "rank 0 cannot listen for NCCL: %s (NCCL_SOCKET_IFNAME "
+                           "chooses the network)",
+                           ncclGetErrorString(result));
+    else if (error != cudaSuccess)
+        status = tess__cuda_fail(error, "cudaDeviceGetPCIBusId");
+    (void)gethostname(mine.host, sizeof(mine.host) - 1);
+    if (status == TESS_OK)
+        status = boot->gather(boot->context, &mine, sizeof(mine), all);
+    if (status == TESS_OK)
+        status = open_compare(all, boot->rank_count);
+    *id_out = all[0].id;
+    free(all);
+    return status;
+}
+
+static enum tess_status open_root(struct nccl_family *family, const struct tess_boot *boot,
+                                  enum tess_order order, struct nccl_group **root_out)
+{
+    ncclUniqueId id;
+    ncclConfig_t config;
+    TESS_TRY(group_new(family, boot->rank, boot->rank_count, order, root_out));
+    struct nccl_group *root = *root_out;
+    for (int32_t r = 0; r < boot->rank_count; r++)
+        root->member[r] = r;
+    root->id = 1;
+    TESS_TRY(open_meet(family, boot, order, &id));
+    TESS_TRY(tess__nccl_post_open(family, boot));
+    tess__nccl_config(family, &config);
+    pthread_mutex_lock(&family->lock);
+    ncclComm_t *comm = &root->lane[NCCL_SUMS].comm;
+    ncclResult_t result = ncclCommInitRankConfig(comm, boot->rank_count, id, boot->rank, &config);
+    enum tess_status status =
+        tess__nccl_taken(family, comm, result, "ncclCommInitRankConfig", NULL);
+    pthread_mutex_unlock(&family->lock);
+    TESS_TRY(status);
+    return tess__nccl_watch(family);
+}
+
+static enum tess_status open_check(const struct tess_boot *boot, int *version_out)
+{
+    int version = 0;
+    ncclResult_t result = ncclGetVersion(&version);
+    if (result != ncclSuccess || version < NCCL_OLDEST)
+        TESS_FAIL(
+            TESS_ERR_UNSUPPORTED,
+            "NCCL %d.%d.%d is too old: at least 2.22 is needed; put a newer libnccl.so.2 before "
+            "it in LD_LIBRARY_PATH",
+            version / 10000, version / 100 % 100, version % 100);
+    if (boot->rank_count > TESS_QUEUE_PEERS_MAX)
+        TESS_FAIL(TESS_ERR_UNSUPPORTED, "%d ranks: at most %d are supported", (int)boot->rank_count,
+                  TESS_QUEUE_PEERS_MAX);
+    *version_out = version;
+    return TESS_OK;
+}
+
+enum tess_status tess__nccl_open(const struct tess_boot *boot, struct tess_world *world,
+                                 enum tess_order order, double timeout_s,
+                                 struct tess_comm **comm_out)
+{
+    int version = 0, device = -1;
+    TESS_TRY(open_check(boot, &version));
+    if (boot->rank_count == 1)
+        return tess_comm_self_open(order, comm_out);
+    CUDA_TRY(cudaGetDevice(&device));
+    struct nccl_family *family = calloc(1, sizeof(*family));
+    if (family == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for a communicator");
+    /* A world of one is that of this process alone; in others ranks could not be identified. */
+    int32_t here = world != NULL ? tess_world_rank_count(world) : 0;
+    family->world = here == 1 || here == boot->rank_count ? world : NULL;
+    family->place = here == boot->rank_count ? boot->rank : 0;
+    family->rank = boot->rank;
+    family->rank_count = boot->rank_count;
+    family->device = device;
+    family->version = version;
+    family->timeout_s = timeout_s;
+    pthread_mutex_init(&family->lock, NULL);
+    pthread_cond_init(&family->changed, NULL);
+    struct nccl_before before = nccl_before();
+    struct nccl_group *root = NULL;
+    enum tess_status status = open_root(family, boot, order, &root);
+    nccl_after(family, &before);
+    if (status == TESS_OK) {
+        *comm_out = &root->comm;
+        return TESS_OK;
+    }
+    if (root != NULL)
+        nccl_close(&root->comm);
+    else
+        family_free(family);
+    return status;
+}

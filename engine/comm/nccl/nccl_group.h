@@ -1,0 +1,286 @@
+/*
+ * What the files of the NCCL communicator share.
+ *
+ *     family    one rank's groups that come from one open: lock, thread, failure, memory
+ *       group   a communicator of ours: two lanes, staging, scratch
+ *         lane  an NCCL communicator and the stream it works on: its calls run one after the other
+ *       channel the messages from one rank to another in a group: a lane of two ranks
+ *
+ * The lock guards NCCL's communicators against the thread that aborts them when something is wrong;
+ * it is held for one call of NCCL at a time, none of which waits for other ranks (non-blocking
+ * communicators). After a failure they are gone: `failed` is set, then every `comm` is NULL.
+ *
+ * NCCL works beside the caller and writes its results to the addresses it was given: these are
+ * never on a stack.
+ */
+#ifndef KERNELS_CUDA_NCCL_GROUP_H
+#define KERNELS_CUDA_NCCL_GROUP_H
+
+#include "comm/nccl/nccl.h"
+#include "cuda/cuda.h"
+
+#include <nccl.h>
+#include <pthread.h>
+#include <stdatomic.h>
+
+#define NCCL_FENCES  64  /* calls of a lane with an end of their own */
+#define NCCL_RECORDS 512 /* calls of a group that may wait to be waited for */
+#define NCCL_SLOTS   4   /* collectives on host memory that may be under way in a group */
+/* Staging of one of them, on the host and on the device. With 8 ranks a piece of a sum is 56 KiB:
+ * what goes this way are losses, digests and notes. */
+#define NCCL_SLOT_BYTES ((size_t)512 << 10)
+/* One half of the room for sums in canonical order: 2 MiB from each of 8 ranks. */
+#define NCCL_SCRATCH_BYTES ((size_t)16 << 20)
+/* Where one array ends and the next begins in staging and scratch. */
+#define NCCL_ALIGN ((size_t)256)
+
+/* Which calls go on together: gathers beside sums. */
+enum nccl_way { NCCL_SUMS, NCCL_GATHERS, NCCL_LANES };
+
+struct nccl_lane {
+    ncclComm_t comm;
+    ncclComm_t made;          /* what is being split off it */
+    cudaStream_t own;         /* before there is a queue */
+    cudaStream_t stream;      /* the queue's, or `own` */
+    struct tess_queue *queue; /* NULL where the group is not attached */
+    struct tess_fence *ready; /* the kernels had been given all that the latest call follows */
+    struct tess_fence *done[NCCL_FENCES];
+    uint64_t given; /* calls on device memory */
+    /* For the watch, guarded by the lock: the latest call, and its end where it was not recorded
+     * in a graph. */
+    cudaEvent_t beat;
+    uint64_t beats, beats_seen;
+    double seen_s; /* since when it has been seen not to move */
+    enum tess_collective doing;
+    uint64_t number; /* of that call in its group; 0: none yet */
+    char site[48];
+};
+
+enum nccl_state { NCCL_DONE, NCCL_ON_DEVICE, NCCL_ON_HOST };
+
+/* A call that has not been waited for. */
+struct nccl_record {
+    uint64_t ticket; /* 0: a call of our own */
+    enum nccl_state state;
+    struct nccl_lane *lane;
+    uint64_t given;         /* device: its number among the lane's */
+    struct nccl_slot *slot; /* host */
+};
+
+struct nccl_slot {
+    struct nccl_slot *next;     /* of messages: made after it */
+    struct nccl_record *record; /* NULL: free */
+    struct nccl_lane *lane;
+    unsigned char *host, *device; /* [bytes] */
+    size_t bytes;
+    cudaEvent_t event; /* all has been copied back */
+    struct tess_comm_call call;
+    size_t first, count; /* the piece of the call that is staged, in elements */
+};
+
+/* Memory of ours that is registered with NCCL communicators. */
+struct nccl_registration {
+    struct nccl_registration *next;
+    struct nccl_lane *lane;
+    ncclWindow_t window; /* or */
+    void *handle;
+};
+
+struct nccl_block {
+    struct nccl_block *next;
+    struct nccl_group *owner;
+    void *memory;
+    void *base; /* what cudaMalloc gave, where NCCL has no allocator; else NULL */
+    size_t bytes;
+    bool symmetric; /* all ranks have the same bytes */
+    struct nccl_registration *registered;
+};
+
+/* What a rank sends to and gets from another one in an exchange, in bytes from the two bases. */
+struct nccl_part {
+    size_t send_at, send_bytes, receive_at, receive_bytes;
+};
+
+struct nccl_group {
+    struct tess_comm comm;
+    struct nccl_family *family;
+    struct nccl_group *next;        /* opened before it */
+    uint64_t id;                    /* the same on all members, another one in other groups */
+    uint64_t splits, calls, polled; /* all calls up to `polled` are done */
+    int32_t *member;                /* [rank_count] in the family */
+    struct nccl_part *part;         /* [rank_count] of the exchange that is being given to NCCL */
+    struct nccl_lane lane[NCCL_LANES];
+    struct nccl_record record[NCCL_RECORDS];
+    struct nccl_slot slot[NCCL_SLOTS];
+    struct nccl_slot *message_slot; /* of messages, as many as were under way at a time */
+    /* Sums in canonical order: two halves, filled on the lane, added up on `sums`. */
+    unsigned char *scratch;
+    struct tess_queue *sums;
+    struct tess_fence *full[2], *taken[2];
+};
+
+enum nccl_channel_state { NCCL_WANTED, NCCL_ASKED, NCCL_STARTING, NCCL_READY };
+
+struct nccl_channel {
+    struct nccl_channel *next;
+    uint64_t group;
+    int32_t from, to; /* in the family */
+    enum nccl_channel_state state;
+    bool has_id;
+    ncclUniqueId id;
+    uint64_t free_before;
+    struct nccl_lane lane;
+};
+
+struct nccl_post; /* nccl_post.c: how ranks reach each other's threads */
+
+struct nccl_family {
+    struct tess_world *world; /* of all ranks, or of this one; NULL: none */
+    int32_t place;            /* this rank's in it */
+    int32_t rank, rank_count;
+    int device; /* as CUDA numbers it */
+    int version;
+    double timeout_s;
+    pthread_mutex_t lock;
+    pthread_cond_t changed; /* a channel is ready, or something failed */
+    pthread_t thread;
+    bool threaded;
+    struct nccl_group *groups; /* latest first; the last is the root */
+    struct nccl_channel *channels;
+    struct nccl_block *blocks;
+    struct nccl_post *post;
+    bool hasty; /* while closing: a peer did not come, so wait for none any more */
+    _Atomic bool failed, ends;
+    bool aborted;            /* after a failure: NCCL has let go of everything */
+    bool stuck;              /* it did not in time */
+    enum tess_status status; /* why, once failed */
+    char reason[800];
+    bool told; /* it has been logged */
+};
+
+/* ---- nccl_family.c: failure, and waiting for NCCL itself ------------------------------------- */
+
+/* The family fails, first reason kept: it is sent to the others unless it is theirs (`status`
+ * ABORTED), and the thread aborts all of NCCL. Any thread, lock not held. */
+void tess__nccl_break(struct nccl_family *family, enum tess_status status, const char *reason);
+/* After a failure, before anything is freed that NCCL may still use: until it is aborted. False
+ * where that does not end. */
+bool tess__nccl_wait_aborted(struct nccl_family *family);
+/* Send the reason to the other ranks. */
+void tess__nccl_tell(struct nccl_family *family, const char *reason);
+/* TESS_OK, or the failure, logged the first time. */
+enum tess_status tess__nccl_check(struct nccl_family *family);
+
+/*
+ * The result of NCCL for a call on `comm`, lock held; lets go of it while it waits for NCCL to have
+ * taken the call. `what` and `lane` (may be NULL) are for the message. Lock held on return.
+ */
+enum tess_status tess__nccl_taken(struct nccl_family *family, ncclComm_t *comm, ncclResult_t result,
+                                  const char *what, const struct nccl_lane *lane);
+void tess__nccl_config(const struct nccl_family *family, ncclConfig_t *config_out);
+/* Block the host until the event has come. */
+enum tess_status tess__nccl_await(struct nccl_family *family, cudaEvent_t event,
+                                  const struct nccl_lane *lane);
+
+/* The thread: it watches, and it answers the post. */
+enum tess_status tess__nccl_watch(struct nccl_family *family);
+void tess__nccl_unwatch(struct nccl_family *family);
+
+/* ---- nccl_lane.c ----------------------------------------------------------------------------- */
+
+enum tess_status tess__nccl_lane_open(struct nccl_lane *lane);
+/* Work on a queue of the kernels' backend from here on; NULL: on the own stream again. */
+enum tess_status tess__nccl_lane_attach(struct nccl_lane *lane, struct tess_queue *kernels);
+/* Wait a moment for its calls to end, or end them by force: what is left of a rank that failed. */
+void tess__nccl_lane_quiet(struct nccl_family *family, struct nccl_lane *lane);
+/* What the kernels have recorded is gone: NCCL does not end before graphs that it is part of. */
+void tess__nccl_forget_graphs(struct nccl_group *group);
+/* End its NCCL communicator, in time or by force, then the lane. Lock not held. */
+void tess__nccl_lane_close(struct nccl_family *family, struct nccl_lane *lane);
+/* All of this call is on the stream. */
+enum tess_status tess__nccl_lane_note(struct nccl_family *family, struct nccl_lane *lane,
+                                      const struct tess_comm_call *call, uint64_t number);
+/* Split `lane`'s communicator: those of one color, ordered by key; a negative color takes part and
+ * gets none. What it gives is to be given to a lane. */
+enum tess_status tess__nccl_lane_split(struct nccl_family *family, struct nccl_lane *lane,
+                                       int color, int key, ncclComm_t *comm_out);
+/* From here on `comm` is the lane's, and aborted with it. */
+enum tess_status tess__nccl_lane_take(struct nccl_family *family, struct nccl_lane *lane,
+                                      ncclComm_t comm);
+
+/* ---- nccl_run.c: what NCCL does for a call; source and target are memory of the device ------- */
+
+ncclDataType_t tess__nccl_dtype(enum tess_dtype dtype);
+enum tess_status tess__nccl_run(struct nccl_group *group, struct nccl_lane *lane,
+                                const struct tess_comm_call *call);
+/* Elements of each rank's slice where `count` of them are dealt out; the last may have fewer. */
+size_t tess__nccl_slice(size_t count, int32_t rank_count);
+/* Payload that leaves and reaches this rank. */
+void tess__nccl_count(struct nccl_group *group, const struct tess_comm_call *call);
+
+/* ---- nccl_host.c: calls on host memory ------------------------------------------------------- */
+
+enum tess_status tess__nccl_host_open(struct nccl_group *group);
+void tess__nccl_host_close(struct nccl_group *group);
+/* Start the call; its last piece is under way in record->slot when this returns. */
+enum tess_status tess__nccl_host_start(struct nccl_group *group, struct nccl_lane *lane,
+                                       const struct tess_comm_call *call,
+                                       struct nccl_record *record);
+/* Has all come that the slot waits for? */
+enum tess_status tess__nccl_host_reached(const struct nccl_slot *slot, bool *reached_out);
+/* Its end: what came goes to the target; the record is done. */
+enum tess_status tess__nccl_host_finish(struct nccl_group *group, struct nccl_slot *slot);
+/* All ranks' `bytes`, at set-up: neither counted nor observed. Collective over the group. */
+enum tess_status tess__nccl_host_gather(struct nccl_group *group, const void *mine, size_t bytes,
+                                        void *all);
+
+/* ---- nccl_memory.c --------------------------------------------------------------------------- */
+
+enum tess_status tess__nccl_alloc(struct tess_comm *comm, size_t bytes, void **memory_out);
+void tess__nccl_release(struct tess_comm *comm, void *memory);
+void tess__nccl_release_all(struct nccl_group *group);
+/* A group with new lanes learns of the family's memory; collective over the group. */
+enum tess_status tess__nccl_register_all(struct nccl_group *group);
+/* The lane is about to be closed. */
+void tess__nccl_unregister(struct nccl_family *family, const struct nccl_lane *lane);
+
+/* ---- nccl_channel.c, nccl_post.c ------------------------------------------------------------- */
+
+/* The lane of messages from one member of the group to another, made at its first use. */
+enum tess_status tess__nccl_channel_get(struct nccl_group *group, int32_t from, int32_t to,
+                                        bool device, struct nccl_lane **lane_out);
+/* Do what can be done for channels that are being made; the thread's, lock not held. True while
+ * there are any. */
+bool tess__nccl_channels_advance(struct nccl_family *family);
+/* Wait for all of the group's messages, as tess__nccl_lane_quiet. */
+void tess__nccl_channels_quiet(struct nccl_group *group);
+/* A group's queue is going: work on own streams again. */
+void tess__nccl_channels_detach(struct nccl_group *group);
+/* NULL: those of all groups. */
+void tess__nccl_channels_close(struct nccl_family *family, const struct nccl_group *group);
+
+enum nccl_letter_kind { NCCL_REQUEST, NCCL_INVITE, NCCL_FAILED };
+
+/* What a rank sends to another one. */
+struct nccl_letter {
+    uint64_t key, group;
+    int32_t kind, from, to, sender;
+    union {
+        ncclUniqueId id;
+        char reason[NCCL_UNIQUE_ID_BYTES];
+    } with;
+};
+
+/* Learn the others' addresses. Collective over boot. */
+enum tess_status tess__nccl_post_open(struct nccl_family *family, const struct tess_boot *boot);
+void tess__nccl_post_close(struct nccl_family *family);
+/* False, logged as a warning: it could not be brought there. */
+bool tess__nccl_post_send(struct nccl_family *family, int32_t to, const struct nccl_letter *letter);
+/* Wait at most that long for a letter, or for tess__nccl_post_wake. */
+bool tess__nccl_post_take(struct nccl_family *family, double wait_s,
+                          struct nccl_letter *letter_out);
+void tess__nccl_post_wake(struct nccl_family *family);
+/* A request or an invitation has come; the thread's, lock not held. */
+void tess__nccl_channel_take(struct nccl_family *family, const struct nccl_letter *letter);
+
+#endif

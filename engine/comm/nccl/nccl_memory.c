@@ -1,0 +1,277 @@
+/*
+ * Memory that NCCL can work on without copies of its own: from its allocator, and registered with
+ * the communicators that will see it. As a symmetric window where all ranks have the same bytes,
+ * else each rank for itself.
+ *
+ * A registered array has to lie at the same place of its block on all ranks of a call: NCCL looks
+ * for the others' by its own, and would take what is there without a word (NCCL user guide, "Window
+ * Registration"). The engine lays blocks out the same on ranks that do the same. A group that was
+ * split into others before its memory came is one of ranks that may not (stages of a pipeline): in
+ * it nothing is registered, in its parts it is.
+ *
+ * Either all ranks of a communicator have memory registered or none (NCCL user guide, "User Buffer
+ * Registration"), so they agree on what became of it. Messages and canonical sums, which are
+ * messages, have nothing from it: only lanes on which NCCL moves arrays at once take part.
+ */
+#include "comm/nccl/nccl_group.h"
+#include "cuda/host.h"
+
+#include "base/clock.h"
+
+#include <stdlib.h>
+#include <time.h>
+
+/* Not in every library that this may be run with (2.22). */
+#pragma weak ncclCommWindowRegister
+#pragma weak ncclCommWindowDeregister
+
+#define MEMORY_CLOSE_S 2.0
+
+/* ---- allocation ------------------------------------------------------------------------------ */
+
+static enum tess_status memory_take(struct nccl_block *block)
+{
+    ncclResult_t result = ncclMemAlloc(&block->memory, block->bytes);
+    if (result == ncclSuccess)
+        return TESS_OK;
+    block->memory = NULL;
+    tess__cuda_log_error(cudaGetLastError(), "ncclMemAlloc");
+    tess_log(TESS_LOG_DEBUG, "ncclMemAlloc: %s", ncclGetErrorString(result));
+    CUDA_TRY(cudaMalloc(&block->base, block->bytes + TESS_MEMORY_ALIGN));
+    const uintptr_t at = (uintptr_t)block->base;
+    block->memory =
+        (char *)block->base + (TESS_MEMORY_ALIGN - at % TESS_MEMORY_ALIGN) % TESS_MEMORY_ALIGN;
+    return TESS_OK;
+}
+
+static void memory_give_back(struct nccl_block *block)
+{
+    if (block->base != NULL) {
+        tess__cuda_log_error(cudaFree(block->base), "cudaFree");
+    } else if (block->memory != NULL) {
+        /* cudaFree waits for what uses the memory; this unmaps it at once. */
+        tess__cuda_log_error(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+        ncclResult_t result = ncclMemFree(block->memory);
+        if (result != ncclSuccess)
+            tess_log(TESS_LOG_DEBUG, "ncclMemFree: %s", ncclGetErrorString(result));
+    }
+}
+
+/* ---- registration ---------------------------------------------------------------------------- */
+
+/* As a window (collective over the lane), or by this rank for itself. Neither handle is set where
+ * NCCL has no use for it. */
+static enum tess_status memory_register(struct nccl_family *family, bool window,
+                                        const struct nccl_block *block,
+                                        struct nccl_registration *made)
+{
+    ncclResult_t result = ncclSuccess;
+    enum tess_status status;
+    ncclComm_t *comm = &made->lane->comm;
+    pthread_mutex_lock(&family->lock);
+    if (*comm == NULL) {
+        pthread_mutex_unlock(&family->lock);
+        return tess__nccl_check(family);
+    }
+    if (window)
+        result = ncclCommWindowRegister(*comm, block->memory, block->bytes, &made->window,
+                                        NCCL_WIN_COLL_SYMMETRIC);
+    else
+        result = ncclCommRegister(*comm, block->memory, block->bytes, &made->handle);
+    status = tess__nccl_taken(family, comm, result,
+                              "the registration of memory (NCCL_WIN_ENABLE=0 and "
+                              "NCCL_LOCAL_REGISTER=0 do without)",
+                              NULL);
+    pthread_mutex_unlock(&family->lock);
+    return status;
+}
+
+/* Lock held; false once there is nothing more to wait for. */
+static bool memory_is_leaving(const struct nccl_lane *lane, ncclResult_t *result)
+{
+    return *result == ncclInProgress && lane->comm != NULL &&
+           ncclCommGetAsyncError(lane->comm, result) == ncclSuccess && *result == ncclInProgress;
+}
+
+static void memory_deregister(struct nccl_family *family, const struct nccl_registration *made)
+{
+    ncclResult_t result = ncclSuccess;
+    double limit_s = tess_clock_s() + MEMORY_CLOSE_S;
+    pthread_mutex_lock(&family->lock);
+    const ncclComm_t comm = made->lane->comm; /* NULL: the registration went with it */
+    if (comm != NULL && made->window != NULL)
+        result = ncclCommWindowDeregister(comm, made->window);
+    else if (comm != NULL && made->handle != NULL)
+        result = ncclCommDeregister(comm, made->handle);
+    while (memory_is_leaving(made->lane, &result) && tess_clock_s() < limit_s) {
+        pthread_mutex_unlock(&family->lock);
+        nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
+        pthread_mutex_lock(&family->lock);
+    }
+    pthread_mutex_unlock(&family->lock);
+    if (result != ncclSuccess)
+        tess_log(TESS_LOG_DEBUG, "forgetting registered memory: %s", ncclGetErrorString(result));
+}
+
+/* All members of the group, or none. */
+static enum tess_status memory_register_as(struct nccl_group *group, bool window,
+                                           struct nccl_block *block, struct nccl_registration *made,
+                                           bool *everybody_out)
+{
+    uint8_t has, all[TESS_QUEUE_PEERS_MAX];
+    TESS_TRY(memory_register(group->family, window, block, made));
+    has = made->window != NULL || made->handle != NULL;
+    TESS_TRY(tess__nccl_host_gather(group, &has, 1, all));
+    *everybody_out = true;
+    for (int32_t r = 0; r < group->comm.rank_count; r++)
+        *everybody_out = *everybody_out && all[r] != 0;
+    if (*everybody_out)
+        return TESS_OK;
+    memory_deregister(group->family, made);
+    made->window = NULL;
+    made->handle = NULL;
+    return TESS_OK;
+}
+
+static enum tess_status memory_register_lane(struct nccl_group *group, struct nccl_lane *lane,
+                                             struct nccl_block *block)
+{
+    bool everybody = false;
+    for (const struct nccl_registration *at = block->registered; at != NULL; at = at->next)
+        if (at->lane == lane)
+            return TESS_OK;
+    struct nccl_registration *made = calloc(1, sizeof(*made));
+    if (made == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory to register memory with NCCL");
+    made->lane = lane;
+    made->next = block->registered;
+    block->registered = made; /* kept in any case: NCCL may write there after a failure */
+    if (block->symmetric && ncclCommWindowRegister != NULL)
+        TESS_TRY(memory_register_as(group, true, block, made, &everybody));
+    if (!everybody)
+        TESS_TRY(memory_register_as(group, false, block, made, &everybody));
+    return TESS_OK;
+}
+
+static enum tess_status memory_register_group(struct nccl_group *group, struct nccl_block *block)
+{
+    /* Only memory of all ranks is known to all members. */
+    if (group->splits > 0 || block->owner->comm.rank_count != group->family->rank_count)
+        return TESS_OK;
+    if (group->lane[NCCL_GATHERS].comm != NULL)
+        TESS_TRY(memory_register_lane(group, &group->lane[NCCL_GATHERS], block));
+    if (group->comm.order == TESS_ORDER_FAST)
+        TESS_TRY(memory_register_lane(group, &group->lane[NCCL_SUMS], block));
+    return TESS_OK;
+}
+
+/* Oldest first: the same order on all ranks, whose groups were split in the same order. */
+static enum tess_status memory_register_older(struct nccl_group *group, struct nccl_block *block)
+{
+    if (group == NULL)
+        return TESS_OK;
+    TESS_TRY(memory_register_older(group->next, block));
+    return memory_register_group(group, block);
+}
+
+static enum tess_status memory_register_blocks(struct nccl_group *group, struct nccl_block *block)
+{
+    if (block == NULL)
+        return TESS_OK;
+    TESS_TRY(memory_register_blocks(group, block->next));
+    return memory_register_group(group, block);
+}
+
+enum tess_status tess__nccl_register_all(struct nccl_group *group)
+{
+    return memory_register_blocks(group, group->family->blocks);
+}
+
+static void memory_forget(struct nccl_family *family, struct nccl_block *block,
+                          const struct nccl_lane *lane)
+{
+    for (struct nccl_registration **link = &block->registered; *link != NULL;) {
+        struct nccl_registration *made = *link;
+        if (lane != NULL && made->lane != lane) {
+            link = &made->next;
+            continue;
+        }
+        *link = made->next;
+        memory_deregister(family, made);
+        free(made);
+    }
+}
+
+void tess__nccl_unregister(struct nccl_family *family, const struct nccl_lane *lane)
+{
+    for (struct nccl_block *block = family->blocks; block != NULL; block = block->next)
+        memory_forget(family, block, lane);
+}
+
+/* ---- slots ----------------------------------------------------------------------------------- */
+
+static enum tess_status memory_clear(struct nccl_group *group, const struct nccl_block *block)
+{
+    const cudaStream_t stream = group->lane[NCCL_SUMS].own;
+    CUDA_TRY(cudaMemsetAsync(block->memory, 0, block->bytes, stream));
+    CUDA_TRY(cudaStreamSynchronize(stream));
+    return TESS_OK;
+}
+
+enum tess_status tess__nccl_alloc(struct tess_comm *comm, size_t bytes, void **memory_out)
+{
+    struct nccl_group *group = (struct nccl_group *)comm;
+    struct nccl_family *family = group->family;
+    uint64_t mine = bytes > 0 ? bytes : 1, all[TESS_QUEUE_PEERS_MAX];
+    TESS_TRY(tess__nccl_check(family));
+    mine = (mine + TESS_MEMORY_ALIGN - 1) / TESS_MEMORY_ALIGN * TESS_MEMORY_ALIGN;
+    struct nccl_block *block = calloc(1, sizeof(*block));
+    if (block == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory to allocate memory of the device");
+    block->owner = group;
+    block->bytes = (size_t)mine;
+    enum tess_status status = memory_take(block);
+    if (status == TESS_OK)
+        status = memory_clear(group, block);
+    if (status == TESS_OK)
+        status = tess__nccl_host_gather(group, &mine, sizeof(mine), all);
+    block->symmetric = block->base == NULL;
+    for (int32_t r = 0; r < comm->rank_count && status == TESS_OK; r++)
+        block->symmetric = block->symmetric && all[r] == mine;
+    block->next = family->blocks;
+    family->blocks = block;
+    if (status == TESS_OK)
+        status = memory_register_older(family->groups, block);
+    if (status != TESS_OK) {
+        tess__nccl_release(comm, block->memory);
+        return status;
+    }
+    *memory_out = block->memory;
+    return TESS_OK;
+}
+
+void tess__nccl_release(struct tess_comm *comm, void *memory)
+{
+    struct nccl_family *family = ((struct nccl_group *)comm)->family;
+    struct nccl_block **link = &family->blocks;
+    while (*link != NULL && (*link)->memory != memory)
+        link = &(*link)->next;
+    struct nccl_block *block = *link;
+    if (atomic_load(&family->failed))
+        tess__nccl_forget_graphs((struct nccl_group *)comm);
+    if (block == NULL || !tess__nccl_wait_aborted(family))
+        return;
+    memory_forget(family, block, NULL);
+    *link = block->next;
+    memory_give_back(block);
+    free(block);
+}
+
+void tess__nccl_release_all(struct nccl_group *group)
+{
+    for (struct nccl_block *block = group->family->blocks, *next; block != NULL; block = next) {
+        next = block->next;
+        if (block->owner == group)
+            tess__nccl_release(&group->comm, block->memory);
+    }
+}

@@ -1,0 +1,366 @@
+/*
+ * The communicator over a transport: opening, splitting, posting and closing. There is no progress
+ * thread, calls advance when a rank polls or waits. How collectives are run is in net_run.c,
+ * messages in net_message.c; what they wait for in net_wait.c.
+ */
+#include "comm/net/net.h"
+
+#include "comm/call.h"
+#include "comm/net/net_group.h"
+#include "tessera/check.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+static struct net_group *net_of(struct tess_comm *comm)
+{
+    return (struct net_group *)comm;
+}
+
+/* ---- calls ----------------------------------------------------------------------------------- */
+
+struct net_room {
+    struct net_group *group;
+    const struct tess_comm_call *call;
+};
+
+static bool net_has_room(void *context)
+{
+    const struct net_room *room = context;
+    const enum tess_collective kind = room->call->collective;
+
+    if (kind == TESS_COLLECTIVE_SEND || kind == TESS_COLLECTIVE_RECV)
+        return tess__net_message_has_room(room->group, kind == TESS_COLLECTIVE_SEND,
+                                          room->call->peer);
+    return room->group->posted - room->group->current < NET_RING;
+}
+
+static enum tess_status net_call(struct tess_comm *comm, const struct tess_comm_call *call,
+                                 uint64_t *ticket_out)
+{
+    struct net_group *group = net_of(comm);
+    struct net_room room = {group, call};
+    const bool send = call->collective == TESS_COLLECTIVE_SEND;
+
+    TESS_TRY(tess__net_check(group->rank));
+    if (call->device) {
+        char name[120];
+        tess__call_name(call, name, sizeof(name));
+        TESS_FAIL(TESS_ERR_UNSUPPORTED,
+                  "%s: over %s ranks exchange memory of the host alone; run them as threads, or "
+                  "with NCCL",
+                  name, group->rank->transport->ops->name);
+    }
+    if (send || call->collective == TESS_COLLECTIVE_RECV) {
+        uint64_t number;
+        if (!net_has_room(&room))
+            TESS_TRY(tess__net_wait(group, net_has_room, &room, call, 0));
+        TESS_TRY(tess__net_message_post(group, call, &number));
+        *ticket_out = tess__net_ticket(send ? NET_SEND : NET_RECEIVE, call->peer, number);
+    } else {
+        if (!net_has_room(&room))
+            TESS_TRY(tess__net_wait(group, net_has_room, &room,
+                                    &group->call[group->current % NET_RING], group->current + 1));
+        *ticket_out = tess__net_ticket(NET_COLLECTIVE, -1, group->posted);
+        TESS_TRY(tess__net_post(group, call));
+    }
+    tess_comm_called(comm, call, *ticket_out);
+    return TESS_OK;
+}
+
+struct net_awaited {
+    const struct net_group *group;
+    enum net_sequence sequence;
+    int32_t peer;
+    uint64_t number;
+};
+
+static bool net_is_complete(void *context)
+{
+    const struct net_awaited *awaited = context;
+
+    if (awaited->sequence == NET_COLLECTIVE)
+        return awaited->number < awaited->group->current;
+    return tess__net_message_complete(awaited->group, awaited->sequence == NET_SEND, awaited->peer,
+                                      awaited->number);
+}
+
+static enum tess_status net_wait(struct tess_comm *comm, uint64_t ticket)
+{
+    struct net_group *group = net_of(comm);
+    struct net_awaited awaited = {.group = group,
+                                  .sequence = (enum net_sequence)(ticket & 3),
+                                  .peer = (int32_t)(ticket >> 2 & 63),
+                                  .number = ticket >> 8};
+
+    if (net_is_complete(&awaited))
+        return tess__net_check(group->rank);
+    const struct tess_comm_call call =
+        awaited.sequence == NET_COLLECTIVE
+            ? group->call[awaited.number % NET_RING]
+            : tess__net_message_call(group, awaited.sequence == NET_SEND, awaited.peer,
+                                     awaited.number);
+    return tess__net_wait(group, net_is_complete, &awaited, &call, awaited.number + 1);
+}
+
+static enum tess_status net_poll(struct tess_comm *comm)
+{
+    bool moved = false;
+
+    return tess__net_advance(net_of(comm)->rank, &moved);
+}
+
+static void net_abort(struct tess_comm *comm, const char *reason)
+{
+    struct net_rank *rank = net_of(comm)->rank;
+
+    if (rank->world != NULL)
+        tess_world_abort(rank->world, rank->transport->rank, reason);
+    rank->transport->ops->abort(rank->transport, reason);
+}
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+static enum tess_status net_alloc(struct tess_comm *comm, size_t bytes, void **memory_out)
+{
+    struct net_group *group = net_of(comm);
+    struct net_block *block = malloc(sizeof(*block));
+    void *memory = mmap(NULL, bytes > 0 ? bytes : 1, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+    if (block == NULL || memory == MAP_FAILED) {
+        free(block);
+        if (memory != MAP_FAILED)
+            munmap(memory, bytes > 0 ? bytes : 1);
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for %zu bytes of rank %d", bytes, (int)comm->rank);
+    }
+    *block = (struct net_block){group->blocks, memory, bytes > 0 ? bytes : 1};
+    group->blocks = block;
+    *memory_out = memory;
+    return TESS_OK;
+}
+
+static void net_release(struct tess_comm *comm, void *memory)
+{
+    for (struct net_block **at = &net_of(comm)->blocks; *at != NULL; at = &(*at)->next) {
+        struct net_block *block = *at;
+        if (block->memory != memory)
+            continue;
+        *at = block->next;
+        munmap(block->memory, block->bytes);
+        free(block);
+        return;
+    }
+}
+
+/* ---- groups ---------------------------------------------------------------------------------- */
+
+static void net_group_free(struct net_group *group)
+{
+    while (group->blocks != NULL)
+        net_release(&group->comm, group->blocks->memory);
+    for (int32_t r = 0; r < group->comm.rank_count; r++) {
+        free(group->send[r]);
+        free(group->receive[r]);
+    }
+    for (int k = 0; k < NET_ROWS; k++)
+        free(group->row[k].scratch);
+    free(group->jobs);
+    free(group->notes);
+    free(group->plan);
+    free(group);
+}
+
+static void net_rank_close(struct net_rank *rank)
+{
+    rank->transport->ops->close(rank->transport);
+    while (rank->grave != NULL) {
+        struct net_group *next = rank->grave->next;
+        net_group_free(rank->grave);
+        rank->grave = next;
+    }
+    free(rank);
+}
+
+static void net_close(struct tess_comm *comm)
+{
+    struct net_group *group = net_of(comm);
+    struct net_rank *rank = group->rank;
+    struct net_group **link = &rank->groups;
+    const bool settled = tess__net_settle(group);
+
+    while (*link != NULL && *link != group)
+        link = &(*link)->next;
+    if (*link != NULL)
+        *link = group->next;
+    if (settled)
+        tess__net_native_close(group);
+    if (settled) {
+        rank->used[group->id / 64] &= ~(UINT64_C(1) << group->id % 64);
+        net_group_free(group);
+    } else { /* its number stays taken too: what comes for it would be taken for another one's */
+        group->next = rank->grave;
+        rank->grave = group;
+    }
+    if (rank->groups == NULL)
+        net_rank_close(rank);
+}
+
+static enum tess_status net_split(struct tess_comm *comm, int32_t color, int32_t key,
+                                  struct tess_comm **child_out);
+
+static const struct tess_comm_ops net_ops = {
+    .call = net_call,
+    .wait = net_wait,
+    .poll = net_poll,
+    .alloc = net_alloc,
+    .release = net_release,
+    .split = net_split,
+    .abort = net_abort,
+    .close = net_close,
+};
+
+/* A group over `member` [rank_count], which is this rank at `index`. */
+static enum tess_status net_group_open(struct net_rank *rank, int32_t id, int32_t index,
+                                       const int32_t *member, int32_t rank_count,
+                                       enum tess_order order, struct net_group **group_out)
+{
+    struct net_group *group = calloc(1, sizeof(*group));
+    int32_t host[NET_RANKS_MAX];
+
+    if (group != NULL) {
+        group->plan = malloc(sizeof(*group->plan));
+        group->notes = calloc(NET_AHEAD * (size_t)rank_count, sizeof(*group->notes));
+    }
+    if (group == NULL || group->plan == NULL || group->notes == NULL) {
+        if (group != NULL)
+            net_group_free(group);
+        TESS_FAIL(TESS_ERR_MEMORY, "cannot allocate a communicator of %d ranks", (int)rank_count);
+    }
+    group->comm = (struct tess_comm){
+        .ops = &net_ops, .rank = index, .rank_count = rank_count, .order = order};
+    group->rank = rank;
+    group->id = id;
+    group->native = -1;
+    for (int32_t r = 0; r < rank_count; r++) {
+        group->member[r] = member[r];
+        host[r] = rank->transport->host[member[r]];
+    }
+    group->shape = tess__net_shape(index, rank_count, host);
+    for (int s = 0; s < NET_AHEAD; s++) {
+        group->slot[s].in = group->notes + (size_t)s * (size_t)rank_count;
+        for (int32_t r = 0; r < NET_RANKS_MAX; r++)
+            group->slot[s].send[r] = group->slot[s].recv[r] = NET_NO_REQUEST;
+    }
+    rank->used[id / 64] |= UINT64_C(1) << id % 64;
+    group->next = rank->groups;
+    rank->groups = group;
+    *group_out = group;
+    return TESS_OK;
+}
+
+enum tess_status tess_comm_net_open(struct tess_transport *transport, struct tess_world *world,
+                                    enum tess_order order, double timeout_s,
+                                    struct tess_comm **comm_out)
+{
+    struct net_rank *rank = calloc(1, sizeof(*rank));
+    int32_t all[NET_RANKS_MAX];
+    struct net_group *group;
+    enum tess_status status = TESS_ERR_MEMORY;
+
+    if (transport->rank_count > NET_RANKS_MAX)
+        status = tess_fail(TESS_ERR_UNSUPPORTED, "%d ranks over %s: there may be up to %d",
+                           (int)transport->rank_count, transport->ops->name, NET_RANKS_MAX);
+    else if (rank == NULL)
+        status = tess_fail(TESS_ERR_MEMORY, "cannot allocate the state of rank %d",
+                           (int)transport->rank);
+    if (rank == NULL || transport->rank_count > NET_RANKS_MAX) {
+        free(rank);
+        transport->ops->close(transport);
+        return status;
+    }
+    *rank = (struct net_rank){.transport = transport, .world = world, .timeout_s = timeout_s};
+    for (int32_t r = 0; r < transport->rank_count; r++)
+        all[r] = r;
+    status = net_group_open(rank, 0, transport->rank, all, transport->rank_count, order, &group);
+    if (status != TESS_OK) {
+        net_rank_close(rank);
+        return status;
+    }
+    if (world != NULL)
+        atomic_store_explicit(&tess_world_board(world, transport->rank)->pid, (int32_t)getpid(),
+                              memory_order_relaxed);
+    *comm_out = &group->comm;
+    return TESS_OK;
+}
+
+/* ---- splitting ------------------------------------------------------------------------------- */
+
+/* What each rank sends to the others in a split. */
+struct net_member {
+    struct tess__split split;
+    uint64_t used[NET_GROUPS / 64];
+};
+
+/* A number that none of the parent's ranks uses; groups split off together may share it, since no
+ * rank is in two of them. -1: there is none. */
+static int32_t net_free_id(const struct net_member *info, int32_t rank_count)
+{
+    for (int32_t id = 0; id < NET_GROUPS; id++) {
+        bool used = false;
+        for (int32_t r = 0; r < rank_count; r++)
+            used = used || (info[r].used[id / 64] >> id % 64 & 1) != 0;
+        if (!used)
+            return id;
+    }
+    return -1;
+}
+
+static enum tess_status net_split(struct tess_comm *comm, int32_t color, int32_t key,
+                                  struct tess_comm **child_out)
+{
+    struct net_group *parent = net_of(comm), *group;
+    struct net_member own = {.split = {color, key}}, info[NET_RANKS_MAX];
+    struct tess__split split[NET_RANKS_MAX];
+    int32_t order[NET_RANKS_MAX], member[NET_RANKS_MAX], index = 0;
+
+    memcpy(own.used, parent->rank->used, sizeof(own.used));
+    TESS_TRY(tess_comm_all_gather(comm, &own, info, sizeof(own), TESS_U8, NULL));
+    /* Taken back, not restored: calls of the user may have gone on meanwhile. */
+    const uint64_t exchanged = (uint64_t)(comm->rank_count - 1) * sizeof(own);
+    comm->stats.sent_bytes -= exchanged;
+    comm->stats.received_bytes -= exchanged;
+    for (int32_t r = 0; r < comm->rank_count; r++)
+        split[r] = info[r].split;
+    const int32_t n = tess__split_members(split, comm->rank_count, comm->rank, order, &index);
+    for (int32_t i = 0; i < n; i++)
+        member[i] = parent->member[order[i]];
+    if (n == 1)
+        return tess_comm_self_open(comm->order, child_out);
+    const int32_t id = net_free_id(info, comm->rank_count);
+    if (id < 0)
+        TESS_FAIL(TESS_ERR_COMM,
+                  "no room for another group: %d may be open at a time; use a mesh with fewer "
+                  "ranks along its longest axes, or leave --debug out",
+                  NET_GROUPS);
+    TESS_TRY(net_group_open(parent->rank, id, index, member, n, comm->order, &group));
+    const enum tess_status status = parent->native >= 0 ? tess__net_native_open(group) : TESS_OK;
+    if (status != TESS_OK) {
+        net_close(&group->comm);
+        return status;
+    }
+    *child_out = &group->comm;
+    return TESS_OK;
+}
+
+enum tess_status tess_comm_net_native(struct tess_comm *comm)
+{
+    struct net_group *group = net_of(comm);
+
+    if (comm->order != TESS_ORDER_FAST)
+        TESS_FAIL(TESS_ERR_USAGE, "collectives of %s's own keep no canonical order",
+                  group->rank->transport->ops->name);
+    return tess__net_native_open(group);
+}

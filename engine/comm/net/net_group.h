@@ -1,0 +1,217 @@
+/*
+ * The inside of the communicator over a transport; for the files net*.c alone.
+ *
+ * Each call begins with a note of what it is, sent to the others: to all of them where they are few
+ * or the call's data fit into the note, else to the next one. Notes are compared, so that a rank
+ * that calls something else is found; small calls are run from the notes alone. Tags of all other
+ * messages hold a hash of the call: what belongs to different calls never meets.
+ */
+#ifndef TESSERA_COMM_NET_NET_GROUP_H
+#define TESSERA_COMM_NET_NET_GROUP_H
+
+#include "comm/net/net.h"
+#include "comm/net/net_path.h"
+
+#define NET_RING        256  /* collectives that may be outstanding in a group */
+#define NET_AHEAD       4    /* of them, whose notes are on their way */
+#define NET_NOTE_ALL    16   /* ranks up to which notes of large calls go to everybody */
+#define NET_INLINE      176u /* source bytes that fit into a note */
+#define NET_ROWS        3    /* of chunks, under way at a time: one comes, one is added, one goes */
+#define NET_ROW_BYTES   ((size_t)2 << 20) /* of one row's scratch memory, about */
+#define NET_CHUNK_LEAST ((size_t)16 << 10)
+#define NET_CHUNK_MOST  ((size_t)128 << 10)
+#define NET_GROUPS      512   /* that a rank may have open at a time */
+#define NET_PAIR_RING   32    /* messages that may be outstanding from one rank to another */
+#define NET_EAGER       4096u /* bytes up to which a message is copied when it is sent */
+
+/* Kinds of messages within a group, in their tags. */
+enum net_kind { NET_UP, NET_DOWN, NET_NOTE, NET_MESSAGE, NET_MESSAGE_NOTE };
+
+/* Nothing under way in this place. */
+#define NET_NO_REQUEST UINT32_MAX
+
+struct net_note {
+    uint64_t number, count; /* of the call in its group, from 1 */
+    int32_t peer;
+    uint8_t collective, reduce, dtype, order;
+    char site[56];
+    unsigned char data[NET_INLINE];
+};
+
+_Static_assert(sizeof(struct net_note) == 256, "what goes over the wire has no holes");
+
+/* The notes of one call. */
+struct net_slot {
+    struct net_note out;
+    struct net_note *in; /* [rank_count] */
+    uint32_t send[NET_RANKS_MAX], recv[NET_RANKS_MAX];
+    int32_t missing; /* notes that have not come */
+    bool compared;
+};
+
+/* One chunk of one lane. */
+struct net_job {
+    const struct net_lane *lane;
+    size_t begin, count; /* within the lane, elements */
+    const char *value;   /* what has been added up so far, then the whole */
+    char *scratch;       /* of the receives: [come_count] chunks */
+    int32_t come_done;
+    bool wide; /* value is f32 of a 16-bit type */
+    bool up_begun, whole, over;
+    int32_t down_begun;
+    uint32_t come[NET_COME_MAX], up, from, down[NET_COME_MAX];
+    uint64_t up_turn, down_turn[NET_COME_MAX];
+};
+
+struct net_row {
+    struct net_job *job; /* [2 * rank_count] in the order of lanes */
+    char *scratch;
+    int32_t left; /* jobs that are not over */
+};
+
+/* Sends to one peer, or receives, in order. */
+struct net_message {
+    struct tess_comm_call call;
+    struct net_note note, theirs; /* theirs: of a receive */
+    uint32_t note_request, data_request;
+    bool told, compared;
+    char *copy; /* of a small one that is sent: [NET_EAGER] of the lane */
+};
+
+struct net_pair {
+    uint64_t posted, told, finished; /* finished: its place may be used again */
+    struct net_message message[NET_PAIR_RING];
+    char copy[]; /* of sends: [NET_PAIR_RING][NET_EAGER] */
+};
+
+struct net_block {
+    struct net_block *next;
+    void *memory;
+    size_t bytes;
+};
+
+struct net_group {
+    struct tess_comm comm;
+    struct net_rank *rank;
+    struct net_group *next;
+    int32_t id;
+    int32_t member[NET_RANKS_MAX]; /* rank of the transport */
+    struct net_shape shape;
+    struct net_block *blocks;
+
+    /* Collectives: number of the next to post, of the next whose notes go out, and of the one that
+     * is run. */
+    uint64_t posted, noted, current;
+    struct tess_comm_call call[NET_RING];
+    struct net_slot slot[NET_AHEAD];
+    struct net_note *notes; /* [NET_AHEAD][rank_count] */
+
+    /* The one that is run. */
+    bool started;
+    struct net_plan *plan;
+    struct net_row row[NET_ROWS];
+    size_t row_count, row_next, row_done, chunk; /* chunk: elements */
+    size_t scratch_bytes;                        /* of each row */
+    struct net_job *jobs;
+    uint64_t up_given[NET_RANKS_MAX], up_taken[NET_RANKS_MAX]; /* turns at each peer */
+    uint64_t down_given[NET_RANKS_MAX], down_taken[NET_RANKS_MAX];
+    uint32_t hash;
+
+    /* The transport's own collectives: its number of this group, -1: they are not used; is the one
+     * that is run one of them, and its request. */
+    int32_t native;
+    bool native_runs;
+    uint32_t native_request;
+
+    struct net_pair *send[NET_RANKS_MAX], *receive[NET_RANKS_MAX]; /* NULL: none yet */
+    int32_t message_count;                                         /* not finished */
+};
+
+/* State of one rank; shared by its groups, touched by its thread only. */
+struct net_rank {
+    struct tess_transport *transport;
+    struct tess_world *world; /* NULL: none */
+    double timeout_s;
+    struct net_group *groups;
+    struct net_group *grave; /* closed while something was under way in their memory */
+    uint64_t used[NET_GROUPS / 64];
+    enum tess_status status; /* of the failure that ended all, or OK */
+};
+
+/* A ticket names the sequence, the peer and the number. */
+enum net_sequence { NET_COLLECTIVE, NET_SEND, NET_RECEIVE };
+
+static inline uint64_t tess__net_ticket(enum net_sequence sequence, int32_t peer, uint64_t number)
+{
+    return number << 8 | (uint64_t)(peer < 0 ? 0 : peer) << 2 | (uint64_t)sequence;
+}
+
+static inline uint32_t tess__net_tag(const struct net_group *group, enum net_kind kind,
+                                     uint32_t hash)
+{
+    return (uint32_t)kind << 21 | (uint32_t)group->id << 12 | (hash & 0xfffu);
+}
+
+/* net_run.c: collectives. Queue one (its notes may go out at once); advance those of the group. */
+enum tess_status tess__net_post(struct net_group *group, const struct tess_comm_call *call);
+enum tess_status tess__net_run(struct net_group *group, bool *moved_out);
+/* Have all notes of calls that have ended gone? */
+enum tess_status tess__net_notes_gone(struct net_group *group, bool *gone_out);
+/* Call number `t` (from 0) at rank `peer` of the group: not known to be called, or not finished. */
+bool tess__net_is_missing(const struct net_group *group, uint64_t t, int32_t peer,
+                          bool *called_out);
+
+/* net_job.c: the large ones, chunk by chunk. */
+enum tess_status tess__net_jobs_start(struct net_group *group, const struct tess_comm_call *call);
+/* Begin what can be begun; asks the network for nothing, so that no call ends in it. */
+enum tess_status tess__net_jobs_begin(struct net_group *group, const struct tess_comm_call *call);
+enum tess_status tess__net_jobs_run(struct net_group *group, const struct tess_comm_call *call,
+                                    bool *moved_out, bool *done_out);
+bool tess__net_jobs_want(const struct net_group *group, int32_t peer);
+
+/* net_native.c: the transport's own collectives. Open them for a group; close them where they are
+ * open; does the group's next call go by them? Begin it; has it ended? */
+enum tess_status tess__net_native_open(struct net_group *group);
+void tess__net_native_close(struct net_group *group);
+bool tess__net_native_takes(const struct net_group *group, const struct tess_comm_call *call);
+enum tess_status tess__net_native_start(struct net_group *group, const struct tess_comm_call *call);
+enum tess_status tess__net_native_run(struct net_group *group, bool *moved_out, bool *done_out);
+
+/* net_sum.c: out = left op right over `count` elements of dtype. f16 and bf16: a side that is no
+ * leaf is f32, as is `out` unless it is the whole; `out` may be where a side is, or before a leaf
+ * that ends where f32 would. */
+void tess__net_sum(enum tess_dtype dtype, enum tess_reduce reduce, const void *left, bool left_leaf,
+                   const void *right, bool right_leaf, void *out, bool whole, size_t count);
+
+/* net_message.c: sends and receives. */
+bool tess__net_message_has_room(const struct net_group *group, bool send, int32_t peer);
+enum tess_status tess__net_message_post(struct net_group *group, const struct tess_comm_call *call,
+                                        uint64_t *number_out);
+enum tess_status tess__net_message_run(struct net_group *group, bool *moved_out);
+bool tess__net_message_complete(const struct net_group *group, bool send, int32_t peer,
+                                uint64_t number);
+struct tess_comm_call tess__net_message_call(const struct net_group *group, bool send, int32_t peer,
+                                             uint64_t number);
+
+/* net_wait.c: as the local communicator's. */
+enum tess_status tess__net_wait(struct net_group *group, bool (*ready)(void *context),
+                                void *context, const struct tess_comm_call *call, uint64_t number);
+enum tess_status tess__net_advance(struct net_rank *rank, bool *moved_out);
+/* Let what lingers in the group go; false: it does not. */
+bool tess__net_settle(struct net_group *group);
+
+/* net_link.c: not OK once the job has been ended, by any rank or launcher. */
+enum tess_status tess__net_check(struct net_rank *rank);
+/* The transport failed with this status; OK: it did not. Waits for a better reason and logs it. */
+enum tess_status tess__net_lost(struct net_rank *rank, enum tess_status status);
+/* Ranks disagree or the like: stop all ranks, log the reason and return `status`. */
+enum tess_status tess__net_fail(struct net_group *group, enum tess_status status,
+                                const char *reason);
+/* Messages over the transport, with ranks of the group. *request: NET_NO_REQUEST once done. */
+enum tess_status tess__net_begin(struct net_group *group, bool send, int32_t peer, uint32_t tag,
+                                 const void *data, size_t bytes, uint32_t *request);
+enum tess_status tess__net_done(struct net_group *group, uint32_t *request, bool *done_out);
+void tess__net_note_fill(const struct tess_comm_call *call, uint64_t number, struct net_note *note);
+uint32_t tess__net_note_hash(const struct net_note *note);
+
+#endif

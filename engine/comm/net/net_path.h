@@ -1,0 +1,69 @@
+/*
+ * The schedules of the communicator over a transport: who sends what to whom, for one rank. Pure.
+ *
+ * An array is cut into lanes, one for each rank that ends up with a part of a sum or begins with a
+ * part of a whole. Up a lane partial sums go to its owner, down it the whole goes back:
+ *
+ *     up     take come[0], add; take come[1], add; ...    then give to `to`, unless the owner
+ *     down   take from `from`, unless the owner            then give to all of `down`
+ *
+ * The tree of tessera/comm.h, 8 ranks: lane 5 (101 in binary) is held by the rank of each block
+ * whose last bits are its own. So a rank hands over half of all lanes, then a quarter, an eighth.
+ *
+ *     blocks of 1   0>1  2>3  4>5  6>7
+ *     blocks of 2     1<---3    5<---7
+ *     blocks of 4     1-------->5          the owner
+ *
+ * The rings: lane 5 of 8 ranks on one host, or one rank on each of 8
+ *
+ *     up  6 > 7 > 0 > 1 > 2 > 3 > 4 > 5        down  5 > 6 > 7 > 0 > 1 > 2 > 3 > 4
+ *
+ * and of 4 hosts with 2 ranks each: within the hosts to the owner's place, then over the hosts
+ *
+ *     up  4>5, 6>7, 0>1, 2>3; 7 > 1 > 3 > 5    down  5 > 7 > 1 > 3; 5>4, 7>6, 1>0, 3>2
+ */
+#ifndef TESSERA_COMM_NET_NET_PATH_H
+#define TESSERA_COMM_NET_NET_PATH_H
+
+#include "tessera/comm.h"
+
+#define NET_RANKS_MAX 64
+#define NET_COME_MAX  7 /* levels of the tree over NET_RANKS_MAX ranks, at most */
+
+/* Ranks of a group on hosts that have `places` consecutive ones each; one host where they have
+ * not. */
+struct net_shape {
+    int32_t rank, rank_count;
+    int32_t hosts, places; /* hosts * places = rank_count */
+};
+
+struct net_lane {
+    size_t length;               /* elements */
+    size_t source_at, target_at; /* first element in the call's arrays; SIZE_MAX: not there */
+    int32_t come_count, down_count;
+    int16_t come[NET_COME_MAX];
+    bool come_left[NET_COME_MAX]; /* what comes is the left operand */
+    bool come_leaf[NET_COME_MAX]; /* it is that rank's own value, no partial sum */
+    int16_t to, from;             /* -1: this rank is the owner */
+    int16_t down[NET_COME_MAX];
+    bool has_source; /* the owner's whole is its source, nothing is summed */
+};
+
+/* Orders: in which lanes meet the ranks they have in common, the same on both sides. */
+struct net_plan {
+    int32_t lane_count;
+    struct net_lane lane[2 * NET_RANKS_MAX];
+    int16_t up_order[2 * NET_RANKS_MAX], down_order[2 * NET_RANKS_MAX];
+};
+
+/* host[i]: of rank i of the group. */
+struct net_shape tess__net_shape(int32_t rank, int32_t rank_count, const int32_t *host);
+
+/* Any collective of two ranks or more but a barrier. */
+void tess__net_plan(const struct net_shape *shape, const struct tess_comm_call *call,
+                    struct net_plan *plan);
+
+/* Of the tree: which rank of the block [first, first + count) holds lane `lane`? */
+int32_t tess__net_holder(int32_t first, int32_t count, int32_t lane);
+
+#endif

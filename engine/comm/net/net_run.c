@@ -1,0 +1,265 @@
+/*
+ * Collectives of a group from being posted to being complete, one after the other: their notes, the
+ * comparison of what ranks have called, and those that are run from the notes alone. How chunks of
+ * large ones move is in net_job.c.
+ */
+#include "comm/net/net_group.h"
+
+#include "base/hash.h"
+#include "base/reduce.h"
+#include "comm/call.h"
+#include "tessera/check.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ---- notes ----------------------------------------------------------------------------------- */
+
+static bool run_is_inline(const struct net_group *group, const struct tess_comm_call *call)
+{
+    return tess__call_source_bytes(&group->comm, call) <= NET_INLINE;
+}
+
+/* Does a rank of the group get the note of a call from the one `distance` before it? */
+static bool run_is_noted(const struct net_group *group, const struct tess_comm_call *call,
+                         int32_t distance)
+{
+    return group->comm.rank_count <= NET_NOTE_ALL || run_is_inline(group, call) || distance == 1;
+}
+
+static struct net_slot *run_slot(struct net_group *group, uint64_t t)
+{
+    return &group->slot[t % NET_AHEAD];
+}
+
+static enum tess_status run_sent(struct net_group *group, struct net_slot *slot, bool *sent_out)
+{
+    *sent_out = true;
+    for (int32_t r = 0; r < group->comm.rank_count && *sent_out; r++)
+        TESS_TRY(tess__net_done(group, &slot->send[r], sent_out));
+    return TESS_OK;
+}
+
+static enum tess_status run_note(struct net_group *group, uint64_t t)
+{
+    const struct tess_comm_call *call = &group->call[t % NET_RING];
+    struct net_slot *slot = run_slot(group, t);
+    const int32_t n = group->comm.rank_count, rank = group->comm.rank;
+    const bool gives = call->collective != TESS_COLLECTIVE_BROADCAST || call->peer == rank;
+    const size_t bytes = tess__call_source_bytes(&group->comm, call);
+    const uint32_t tag = tess__net_tag(group, NET_NOTE, 0);
+
+    tess__net_note_fill(call, t + 1, &slot->out);
+    if (gives && bytes > 0 && run_is_inline(group, call))
+        memcpy(slot->out.data, call->source, bytes);
+    slot->missing = 0;
+    slot->compared = false;
+    /* Each begins with another peer, so that not all of them send to the same one. */
+    for (int32_t d = 1; d < n; d++) {
+        const int32_t to = (rank + d) % n, from = (rank + n - d) % n;
+        if (!run_is_noted(group, call, d))
+            continue;
+        TESS_TRY(tess__net_begin(group, false, from, tag, &slot->in[from], sizeof(slot->in[from]),
+                                 &slot->recv[from]));
+        TESS_TRY(
+            tess__net_begin(group, true, to, tag, &slot->out, sizeof(slot->out), &slot->send[to]));
+        slot->missing++;
+    }
+    return TESS_OK;
+}
+
+/* `ask`: look whether places are free again; else only those that never were in use are. */
+static enum tess_status run_note_ahead(struct net_group *group, bool ask)
+{
+    while (group->noted < group->posted && group->noted < group->current + NET_AHEAD) {
+        bool sent = group->noted < NET_AHEAD;
+        if (ask)
+            TESS_TRY(run_sent(group, run_slot(group, group->noted), &sent));
+        if (!sent)
+            return TESS_OK;
+        TESS_TRY(run_note(group, group->noted));
+        group->noted++;
+    }
+    return TESS_OK;
+}
+
+enum tess_status tess__net_notes_gone(struct net_group *group, bool *gone_out)
+{
+    *gone_out = true;
+    for (int s = 0; s < NET_AHEAD && *gone_out; s++)
+        TESS_TRY(run_sent(group, &group->slot[s], gone_out));
+    return TESS_OK;
+}
+
+/* ---- comparison ------------------------------------------------------------------------------ */
+
+static void run_describe(const struct net_note *note, char *text, size_t text_bytes)
+{
+    char site[sizeof(note->site)];
+    const struct tess_comm_call call = {.collective = (enum tess_collective)note->collective,
+                                        .reduce = (enum tess_reduce)note->reduce,
+                                        .dtype = (enum tess_dtype)note->dtype,
+                                        .count = note->count,
+                                        .peer = note->peer,
+                                        .site = site};
+
+    snprintf(site, sizeof(site), "%.*s", (int)sizeof(note->site) - 1, note->site);
+    if (note->dtype < TESS_DTYPE_COUNT)
+        tess__call_describe(&call, text, text_bytes);
+    else
+        snprintf(text, text_bytes, "what is no call");
+}
+
+static enum tess_status run_compare(struct net_group *group, struct net_slot *slot, int32_t peer)
+{
+    const struct net_note *own = &slot->out, *theirs = &slot->in[peer];
+    char mine[200], other[200], reason[600];
+
+    if (memcmp(own, theirs, offsetof(struct net_note, site)) == 0)
+        return TESS_OK;
+    run_describe(own, mine, sizeof(mine));
+    run_describe(theirs, other, sizeof(other));
+    tess__call_differs(own->number, group->member[group->comm.rank], mine, group->member[peer],
+                       other, reason, sizeof(reason));
+    return tess__net_fail(group, TESS_ERR_COMM, reason);
+}
+
+static enum tess_status run_read_notes(struct net_group *group, struct net_slot *slot,
+                                       bool *moved_out)
+{
+    const int32_t n = group->comm.rank_count;
+
+    for (int32_t r = 0; r < n && slot->missing > 0; r++) {
+        bool done;
+        if (slot->recv[r] == NET_NO_REQUEST)
+            continue;
+        TESS_TRY(tess__net_done(group, &slot->recv[r], &done));
+        slot->missing -= done ? 1 : 0;
+        *moved_out = *moved_out || done;
+    }
+    /* Only when all have called: one that fails before it calls is the better reason. */
+    for (int32_t d = 1; d < n && slot->missing == 0 && !slot->compared; d++)
+        if (run_is_noted(group, &group->call[group->current % NET_RING], d))
+            TESS_TRY(run_compare(group, slot, (group->comm.rank + n - d) % n));
+    slot->compared = slot->missing == 0;
+    return TESS_OK;
+}
+
+bool tess__net_is_missing(const struct net_group *group, uint64_t t, int32_t peer, bool *called_out)
+{
+    const struct net_slot *slot = &group->slot[t % NET_AHEAD];
+
+    *called_out = false;
+    if (peer == group->comm.rank || t != group->current)
+        return false;
+    if (group->noted <= t)
+        return true;
+    if (slot->recv[peer] != NET_NO_REQUEST)
+        return true;
+    *called_out = true;
+    /* The library does not report which rank it waits for. */
+    return group->started && (group->native_runs || tess__net_jobs_want(group, peer));
+}
+
+/* ---- calls that fit into their notes --------------------------------------------------------- */
+
+/* This rank's part of the result, out of the sources of all. */
+static void run_take(const struct net_group *group, const struct tess_comm_call *call,
+                     const char *const *source)
+{
+    const int32_t n = group->comm.rank_count, rank = group->comm.rank;
+    const size_t bytes = call->count * tess_dtype_bytes(call->dtype);
+    const enum tess_collective kind = call->collective;
+    const bool scatters =
+        kind == TESS_COLLECTIVE_REDUCE_SCATTER || kind == TESS_COLLECTIVE_ALL_TO_ALL;
+    const void *piece[NET_RANKS_MAX];
+    void *const target[1] = {call->target};
+
+    for (int32_t r = 0; r < n; r++)
+        piece[r] = source[r] + (scatters ? (size_t)rank * bytes : 0);
+    if (bytes == 0 || kind == TESS_COLLECTIVE_BARRIER)
+        return;
+    if (kind == TESS_COLLECTIVE_ALL_GATHER || kind == TESS_COLLECTIVE_ALL_TO_ALL) {
+        for (int32_t r = 0; r < n; r++)
+            memmove((char *)call->target + (size_t)r * bytes, piece[r], bytes);
+    } else if (kind == TESS_COLLECTIVE_BROADCAST) {
+        if (rank != call->peer)
+            memcpy(call->target, piece[call->peer], bytes);
+    } else if (kind != TESS_COLLECTIVE_REDUCE || rank == call->peer) {
+        tess__reduce(call->dtype, call->reduce, n, piece, 1, target, call->count);
+    }
+}
+
+static void run_inline(struct net_group *group, const struct tess_comm_call *call,
+                       const struct net_slot *slot)
+{
+    const int32_t n = group->comm.rank_count, rank = group->comm.rank;
+    const size_t bytes = tess__call_source_bytes(&group->comm, call), others = (size_t)n - 1;
+    const bool cast = call->collective == TESS_COLLECTIVE_BROADCAST, root = rank == call->peer;
+    const char *source[NET_RANKS_MAX];
+
+    for (int32_t r = 0; r < n; r++)
+        source[r] = (const char *)(r == rank ? slot->out.data : slot->in[r].data);
+    run_take(group, call, source);
+    group->comm.stats.sent_bytes += cast && !root ? 0 : others * bytes;
+    group->comm.stats.received_bytes += cast ? (root ? 0 : bytes) : others * bytes;
+}
+
+/* ---- running --------------------------------------------------------------------------------- */
+
+static enum tess_status run_start(struct net_group *group, const struct tess_comm_call *call)
+{
+    group->hash = tess__net_note_hash(&run_slot(group, group->current)->out);
+    group->native_runs = tess__net_native_takes(group, call);
+    TESS_TRY(group->native_runs ? tess__net_native_start(group, call)
+                                : tess__net_jobs_start(group, call));
+    group->started = true;
+    return TESS_OK;
+}
+
+enum tess_status tess__net_post(struct net_group *group, const struct tess_comm_call *call)
+{
+    const uint64_t t = group->posted++;
+
+    group->call[t % NET_RING] = *call;
+    TESS_TRY(run_note_ahead(group, false));
+    if (group->current != t || group->noted <= t || run_is_inline(group, call))
+        return TESS_OK;
+    TESS_TRY(run_start(group, call));
+    return group->native_runs ? TESS_OK : tess__net_jobs_begin(group, call);
+}
+
+enum tess_status tess__net_run(struct net_group *group, bool *moved_out)
+{
+    while (group->current < group->posted) {
+        const uint64_t t = group->current;
+        const struct tess_comm_call *call = &group->call[t % NET_RING];
+        struct net_slot *slot = run_slot(group, t);
+        bool done = true;
+
+        TESS_TRY(run_note_ahead(group, true));
+        if (group->noted <= t)
+            return TESS_OK;
+        TESS_TRY(run_read_notes(group, slot, moved_out));
+        if (!run_is_inline(group, call)) {
+            if (!group->started)
+                TESS_TRY(run_start(group, call));
+            TESS_TRY(group->native_runs ? tess__net_native_run(group, moved_out, &done)
+                                        : tess__net_jobs_run(group, call, moved_out, &done));
+        }
+        /* Others cannot end before they have this rank's note, and nothing would send it while the
+         * rank computes. All of them are in the call, so that this takes no longer; of a broadcast
+         * they need not be. */
+        if (done && slot->missing == 0 && call->collective != TESS_COLLECTIVE_BROADCAST)
+            TESS_TRY(run_sent(group, slot, &done));
+        if (!done || slot->missing > 0)
+            return TESS_OK;
+        if (run_is_inline(group, call))
+            run_inline(group, call, slot);
+        group->started = false;
+        group->current = t + 1;
+        *moved_out = true;
+        tess_comm_completed(&group->comm, tess__net_ticket(NET_COLLECTIVE, -1, t));
+    }
+    return TESS_OK;
+}

@@ -1,0 +1,120 @@
+/*
+ * How a rank waits on a transport; the loop is comm/waiting.c's. What calls do is in net_run.c and
+ * net_message.c.
+ */
+#include "base/clock.h"
+#include "comm/net/net_group.h"
+#include "comm/waiting.h"
+#include "tessera/check.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define WAIT_SLEEP_S 0.05 /* between two looks at the world, where a launcher notes an abort */
+
+enum tess_status tess__net_advance(struct net_rank *rank, bool *moved_out)
+{
+    TESS_TRY(tess__net_check(rank));
+    for (struct net_group *group = rank->groups; group != NULL; group = group->next) {
+        if (group->current < group->posted)
+            TESS_TRY(tess__net_run(group, moved_out));
+        if (group->message_count > 0)
+            TESS_TRY(tess__net_message_run(group, moved_out));
+    }
+    return TESS_OK;
+}
+
+static enum tess_status wait_advance(void *backend, bool *moved_out)
+{
+    return tess__net_advance(((struct net_group *)backend)->rank, moved_out);
+}
+
+static enum tess_status wait_pause(const struct tess__waiting *waiting, double idle_s,
+                                   double left_s)
+{
+    struct net_rank *rank = ((struct net_group *)waiting->backend)->rank;
+
+    (void)idle_s;
+    return tess__net_lost(
+        rank,
+        rank->transport->ops->wait(rank->transport, left_s < WAIT_SLEEP_S ? left_s : WAIT_SLEEP_S));
+}
+
+static bool wait_is_missing(void *backend, uint64_t number, int32_t peer, bool *called_out)
+{
+    return tess__net_is_missing(backend, number - 1, peer, called_out);
+}
+
+/* What a rank does, where its board is in reach, and where it is, where there are several hosts. */
+static void wait_describe(void *backend, int32_t who, char *text, size_t text_bytes)
+{
+    const struct net_rank *rank = ((struct net_group *)backend)->rank;
+    const struct tess_transport *transport = rank->transport;
+    const struct tess_board *board =
+        rank->world != NULL ? tess_world_board(rank->world, who) : NULL;
+    bool hosts = false;
+    int used = 0;
+
+    for (int32_t r = 0; r < transport->rank_count; r++)
+        hosts = hosts || transport->host[r] != 0;
+    text[0] = '\0';
+    if (board != NULL && atomic_load_explicit(&board->pid, memory_order_relaxed) != 0) {
+        tess_board_describe(board, NULL, 0, text, text_bytes);
+        used = (int)strlen(text);
+        if (hosts)
+            used += snprintf(text + used, text_bytes - (size_t)used, ", ");
+    }
+    if (hosts || used == 0)
+        snprintf(text + used, text_bytes - (size_t)used, "on %s", transport->host_name[who]);
+}
+
+static enum tess_status wait_fail(void *backend, const char *reason)
+{
+    return tess__net_fail(backend, TESS_ERR_TIMEOUT, reason);
+}
+
+enum tess_status tess__net_wait(struct net_group *group, bool (*ready)(void *context),
+                                void *context, const struct tess_comm_call *call, uint64_t number)
+{
+    const struct net_rank *rank = group->rank;
+    const struct tess__waiting waiting = {.backend = group,
+                                          .ready = ready,
+                                          .context = context,
+                                          .call = call,
+                                          .number = number,
+                                          .world = rank->world,
+                                          .rank = rank->transport->rank,
+                                          .rank_count = group->comm.rank_count,
+                                          .member = group->member,
+                                          .timeout_s = rank->timeout_s,
+                                          .report_s = WAIT_SLEEP_S,
+                                          .restarts = true, /* a slow link is no late rank */
+                                          .advance = wait_advance,
+                                          .pause = wait_pause,
+                                          .is_missing = wait_is_missing,
+                                          .describe = wait_describe,
+                                          .fail = wait_fail};
+
+    return tess__wait_for(&waiting);
+}
+
+/* Has everything gone that is complete for its caller already: notes, and copies of messages? */
+static enum tess_status wait_gone(struct net_group *group, bool *gone_out)
+{
+    TESS_TRY(tess__net_notes_gone(group, gone_out));
+    for (int32_t r = 0; r < group->comm.rank_count && *gone_out; r++)
+        *gone_out = group->send[r] == NULL || group->send[r]->finished == group->send[r]->told;
+    return TESS_OK;
+}
+
+bool tess__net_settle(struct net_group *group)
+{
+    struct net_rank *rank = group->rank;
+    const double limit_s = tess_clock_s() + rank->timeout_s;
+    bool moved = false, gone = false;
+
+    while (rank->status == TESS_OK && tess__net_advance(rank, &moved) == TESS_OK &&
+           wait_gone(group, &gone) == TESS_OK && !gone && tess_clock_s() < limit_s)
+        (void)rank->transport->ops->wait(rank->transport, WAIT_SLEEP_S);
+    return gone && group->message_count == 0 && group->current == group->posted;
+}

@@ -1,0 +1,327 @@
+/*
+ * The transport over sockets: requests from their begin to their end, and the life of the whole.
+ * What moves over the sockets is in transport_tcp_move.c, how they come about in
+ * transport_tcp_meet.c.
+ */
+#include "comm/net/transport_tcp.h"
+
+#include "base/clock.h"
+#include "comm/net/net.h"
+#include "tessera/check.h"
+#include "tessera/communicator.h"
+#include "tessera/version.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+/* Requests are tested one by one: the network is asked once for those that are tested together. */
+#define TCP_LOOK_S 10e-6
+/* How long a rank that ends tries to announce it. */
+#define TCP_BYE_S      1.0
+#define TCP_READY_ROOM 256
+#define TCP_OUT_ROOM   8192
+
+static struct tcp *tcp_of(struct tess_transport *transport)
+{
+    return (struct tcp *)transport;
+}
+
+static enum tess_status tcp_begin(struct tcp *tcp, bool send, int32_t peer, uint32_t tag,
+                                  const void *data, size_t bytes, int32_t *number_out)
+{
+    TESS_TRY(tcp->status);
+    if (tcp->free == TCP_NONE)
+        TESS_FAIL(TESS_ERR_INTERNAL, "more than %d messages under way", TESS_TRANSPORT_REQUESTS);
+    const int32_t number = tcp->free;
+    struct tcp_request *request = &tcp->request[number];
+    tcp->free = request->next;
+    *request = (struct tcp_request){.state = TCP_WAITS,
+                                    .send = send,
+                                    .peer = peer,
+                                    .next = TCP_NONE,
+                                    .tag = tag,
+                                    .data = (char *)data,
+                                    .bytes = bytes,
+                                    .head = {TCP_MAGIC, tag, bytes}};
+    *number_out = number;
+    return TESS_OK;
+}
+
+static enum tess_status tcp_send(struct tess_transport *transport, int32_t peer, uint32_t tag,
+                                 const void *data, size_t bytes, uint32_t *request_out)
+{
+    struct tcp *tcp = tcp_of(transport);
+    struct tcp_peer *to = &tcp->peer[peer];
+    int32_t number;
+
+    TESS_TRY(tcp_begin(tcp, true, peer, tag, data, bytes, &number));
+    *request_out = (uint32_t)number;
+    for (int32_t k = 0; k < to->ready_count; k++) {
+        if (to->ready[k].tag != tag)
+            continue;
+        if (to->ready[k].bytes != bytes) {
+            tess__tcp_differ(tcp, peer, to->ready[k].bytes, bytes);
+            return tcp->status;
+        }
+        to->ready_count--;
+        memmove(&to->ready[k], &to->ready[k + 1],
+                (size_t)(to->ready_count - k) * sizeof(*to->ready));
+        tess__tcp_send(tcp, number);
+        return tcp->status;
+    }
+    tcp_list_add(tcp, &to->sends, number);
+    return TESS_OK;
+}
+
+static enum tess_status tcp_recv(struct tess_transport *transport, int32_t peer, uint32_t tag,
+                                 void *data, size_t bytes, uint32_t *request_out)
+{
+    struct tcp *tcp = tcp_of(transport);
+    int32_t number;
+
+    TESS_TRY(tcp_begin(tcp, false, peer, tag, data, bytes, &number));
+    *request_out = (uint32_t)number;
+    tcp_list_add(tcp, &tcp->peer[peer].receives, number);
+    tess__tcp_say(tcp, peer, TCP_READY, tag, bytes, NULL);
+    return tcp->status;
+}
+
+/* The peer has ended in order, and this request needs it. */
+static bool tcp_is_left(const struct tcp *tcp, const struct tcp_request *request)
+{
+    const struct tcp_peer *peer = &tcp->peer[request->peer];
+
+    return peer->bye && (peer->data < 0 || (request->send && request->state == TCP_WAITS));
+}
+
+static enum tess_status tcp_test(struct tess_transport *transport, uint32_t number, bool *done_out)
+{
+    struct tcp *tcp = tcp_of(transport);
+    struct tcp_request *request = &tcp->request[number];
+
+    if (request->state != TCP_DONE && tess_clock_s() - tcp->looked_s > TCP_LOOK_S)
+        tess__tcp_move(tcp, 0);
+    *done_out = request->state == TCP_DONE;
+    if (*done_out) {
+        request->state = TCP_FREE;
+        request->next = tcp->free;
+        tcp->free = (int32_t)number;
+        return TESS_OK;
+    }
+    TESS_TRY(tcp->status);
+    if (tcp_is_left(tcp, request)) {
+        char text[TCP_HOST_BYTES + 60];
+        snprintf(text, sizeof(text), "it has ended while rank %d waits for it",
+                 (int)transport->rank);
+        tess__tcp_end(tcp, TCP_LOST, request->peer, text);
+    }
+    return tcp->status;
+}
+
+static enum tess_status tcp_wait(struct tess_transport *transport, double timeout_s)
+{
+    struct tcp *tcp = tcp_of(transport);
+
+    TESS_TRY(tcp->status);
+    /* What was done while other requests were tested has not been seen by all. */
+    const int ms = tcp->moved || timeout_s <= 0 ? 0
+                   : timeout_s > 1e6            ? 1000000000
+                                                : (int)(timeout_s * 1e3) + 1;
+    tcp->moved = false;
+    tess__tcp_move(tcp, ms);
+    return tcp->status;
+}
+
+static void tcp_abort(struct tess_transport *transport, const char *reason)
+{
+    struct tcp *tcp = tcp_of(transport);
+    int none = 0;
+
+    if (pthread_equal(pthread_self(), tcp->owner)) {
+        tess__tcp_end(tcp, TCP_ABORT, transport->rank, reason);
+        return;
+    }
+    /* The thread that owns the sockets sends it, at once where it waits. */
+    if (!atomic_compare_exchange_strong(&tcp->abort_state, &none, 1))
+        return;
+    snprintf(tcp->abort_text, sizeof(tcp->abort_text), "%s", reason);
+    atomic_store(&tcp->abort_state, 2);
+    const uint64_t one = 1;
+    if (write(tcp->bell, &one, sizeof(one)) < 0) {
+        /* It is rung already. */
+    }
+}
+
+/* What has come and is not read makes the system reset a connection that is closed, and what was
+ * sent before is lost with it. */
+static void tcp_hang_up(int *fd)
+{
+    char rest[4096];
+
+    if (*fd < 0)
+        return;
+    while (recv(*fd, rest, sizeof(rest), MSG_DONTWAIT) > 0)
+        ;
+    close(*fd);
+    *fd = -1;
+}
+
+static void tcp_say_bye(struct tcp *tcp)
+{
+    const double limit_s = tess_clock_s() + TCP_BYE_S;
+    const int32_t ranks = tcp->transport.rank_count;
+    bool left = true;
+
+    for (int32_t r = 0; r < ranks; r++)
+        if (r != tcp->transport.rank)
+            tess__tcp_say(tcp, r, TCP_BYE, 0, 0, NULL);
+    while (left && tess_clock_s() < limit_s) {
+        left = false;
+        for (int32_t r = 0; r < ranks; r++)
+            left = left || (tcp->peer[r].words >= 0 && tcp->peer[r].out_used > 0);
+        if (left)
+            tess__tcp_move(tcp, 10);
+    }
+}
+
+void tess__tcp_close(struct tess_transport *transport)
+{
+    struct tcp *tcp = tcp_of(transport);
+
+    /* No more data: memory for it need not be there any longer. */
+    for (int32_t r = 0; tcp->peer != NULL && r < transport->rank_count; r++)
+        tcp_hang_up(&tcp->peer[r].data);
+    if (tcp->epoll >= 0 && tcp->peer != NULL)
+        tcp_say_bye(tcp);
+    for (int32_t r = 0; tcp->peer != NULL && r < transport->rank_count; r++) {
+        tcp_hang_up(&tcp->peer[r].words);
+        free(tcp->peer[r].ready);
+        free(tcp->peer[r].out);
+    }
+    if (tcp->epoll >= 0)
+        close(tcp->epoll);
+    if (tcp->bell >= 0)
+        close(tcp->bell);
+    free(tcp->peer);
+    free(tcp->request);
+    free(tcp->host);
+    free(tcp->host_text);
+    free(tcp->host_name);
+    free(tcp);
+}
+
+static const struct tess_transport_ops tcp_ops = {.name = "tcp",
+                                                  .send = tcp_send,
+                                                  .recv = tcp_recv,
+                                                  .test = tcp_test,
+                                                  .wait = tcp_wait,
+                                                  .abort = tcp_abort,
+                                                  .close = tess__tcp_close};
+
+static enum tess_status tcp_reserve(struct tcp *tcp, int32_t rank_count)
+{
+    const size_t n = (size_t)rank_count;
+
+    tcp->peer = calloc(n, sizeof(*tcp->peer));
+    tcp->request = calloc(TESS_TRANSPORT_REQUESTS, sizeof(*tcp->request));
+    tcp->host = calloc(n, sizeof(*tcp->host));
+    tcp->host_text = calloc(n, sizeof(*tcp->host_text));
+    tcp->host_name = calloc(n, sizeof(*tcp->host_name));
+    if (tcp->peer == NULL || tcp->request == NULL || tcp->host == NULL || tcp->host_text == NULL ||
+        tcp->host_name == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the connections of %d ranks", (int)rank_count);
+    for (int32_t r = 0; r < rank_count; r++) {
+        struct tcp_peer *peer = &tcp->peer[r];
+        peer->words = peer->data = -1;
+        peer->sends = peer->sending = peer->receives = (struct tcp_list){TCP_NONE, TCP_NONE};
+        peer->receiving = TCP_NONE;
+        tcp->host_name[r] = tcp->host_text[r];
+        if (r == tcp->transport.rank)
+            continue;
+        /* Room that calls in flight seldom need more of; it grows where they do. */
+        peer->ready_room = TCP_READY_ROOM;
+        peer->ready = malloc(TCP_READY_ROOM * sizeof(*peer->ready));
+        peer->out_room = TCP_OUT_ROOM;
+        peer->out = malloc(TCP_OUT_ROOM);
+        if (peer->ready == NULL || peer->out == NULL)
+            TESS_FAIL(TESS_ERR_MEMORY, "no memory for the connection with rank %d", (int)r);
+    }
+    for (int32_t k = 0; k < TESS_TRANSPORT_REQUESTS; k++)
+        tcp->request[k].next = k + 1 < TESS_TRANSPORT_REQUESTS ? k + 1 : TCP_NONE;
+    tcp->transport.host = tcp->host;
+    tcp->transport.host_name = tcp->host_name;
+    tcp->transport.reason = tcp->reason;
+    return TESS_OK;
+}
+
+static enum tess_status tcp_watch(struct tcp *tcp)
+{
+    struct epoll_event event = {.events = EPOLLIN, .data.u64 = UINT64_MAX};
+
+    tcp->epoll = epoll_create1(EPOLL_CLOEXEC);
+    tcp->bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (tcp->epoll < 0 || tcp->bell < 0 ||
+        epoll_ctl(tcp->epoll, EPOLL_CTL_ADD, tcp->bell, &event) != 0)
+        TESS_FAIL(TESS_ERR_COMM, "cannot watch sockets: %s", strerror(errno));
+    for (int32_t r = 0; r < tcp->transport.rank_count; r++) {
+        const int fd[2] = {tcp->peer[r].words, tcp->peer[r].data};
+        for (int i = 0; i < 2 && r != tcp->transport.rank; i++) {
+            event.data.u64 = (uint64_t)r * 2 + (uint64_t)i;
+            if (epoll_ctl(tcp->epoll, EPOLL_CTL_ADD, fd[i], &event) != 0)
+                TESS_FAIL(TESS_ERR_COMM, "cannot watch a socket: %s", strerror(errno));
+        }
+    }
+    return TESS_OK;
+}
+
+enum tess_status tess_transport_tcp_open(const struct tess_boot *boot, double timeout_s,
+                                         struct tess_transport **transport_out)
+{
+    struct tcp *tcp = calloc(1, sizeof(*tcp));
+
+    if (tcp == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the connections of %d ranks",
+                  (int)boot->rank_count);
+    tcp->transport = (struct tess_transport){
+        .ops = &tcp_ops, .rank = boot->rank, .rank_count = boot->rank_count};
+    tcp->epoll = tcp->bell = -1;
+    tcp->owner = pthread_self();
+    tcp->timeout_s = timeout_s;
+    enum tess_status status = tcp_reserve(tcp, boot->rank_count);
+    if (status == TESS_OK)
+        status = tess__tcp_meet(tcp, boot, timeout_s);
+    if (status == TESS_OK)
+        status = tcp_watch(tcp);
+    if (status != TESS_OK) {
+        tess__tcp_close(&tcp->transport);
+        return status;
+    }
+    *transport_out = &tcp->transport;
+    return TESS_OK;
+}
+
+static enum tess_status tcp_kind_open(const struct tess_comm_request *request,
+                                      struct tess_comm **comm_out)
+{
+    struct tess_transport *transport;
+
+    TESS_TRY(tess_transport_tcp_open(request->boot, request->timeout_s, &transport));
+    return tess_comm_net_open(transport, request->world, request->order, request->timeout_s,
+                              comm_out);
+}
+
+extern const struct tess_communicator_ops tess_communicator_tcp;
+const struct tess_communicator_ops tess_communicator_tcp = {
+    .abi = TESS_ABI,
+    .name = "tcp",
+    .summary = "sockets between processes, on one host or many",
+    .host = TESS_COMM_PROCESSES | TESS_COMM_STARTED,
+    .boot = true,
+    .open = tcp_kind_open,
+};

@@ -1,0 +1,364 @@
+/*
+ * How the connections of the transport over sockets come about: every rank listens where the boot
+ * reaches its host, all addresses are gathered, each rank connects to those before it and is
+ * connected to by those behind it, twice each. Both sides show the word of this job, which rank 0
+ * has drawn: other connections are closed and do no harm.
+ *
+ *     rank r      listens; gathers address, port, host, word
+ *     rank r > p  hello: magic, which, rank, word    -->  p
+ *                 <--                                     welcome: magic, which, p, word
+ */
+#include "comm/net/transport_tcp.h"
+
+#include "base/clock.h"
+#include "base/hash.h"
+#include "comm/boot/boot.h"
+#include "comm/boot/boot_meet.h"
+#include "comm/boot/boot_socket.h"
+#include "tessera/check.h"
+
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define MEET_MAGIC   UINT64_C(0x70637470746d6574) /* "temtptcp" */
+#define MEET_PENDING 64  /* connections without a greeting yet, at a time */
+#define MEET_HELLO_S 5.0 /* after which such a one is closed */
+/* Of what is written and not sent yet the system keeps as much as a slow link takes in a moment:
+ * enough that a fast one does not run dry. */
+#define MEET_UNSENT_BYTES (256 << 10)
+
+struct meet_card {
+    char address[TESS_BOOT_ADDRESS_BYTES];
+    char name[64];
+    uint64_t host; /* the same for ranks of one host and one network namespace */
+    int32_t port, failed;
+    uint64_t word[2]; /* rank 0's is the job's */
+};
+
+struct meet_hello {
+    uint64_t magic;
+    uint32_t which; /* 0: words, 1: data */
+    int32_t rank;
+    uint64_t word[2];
+};
+
+_Static_assert(sizeof(struct meet_hello) == 32, "what goes over the wire has no holes");
+
+struct meet_pending {
+    int fd;
+    double since_s;
+    size_t got;
+    unsigned char bytes[sizeof(struct meet_hello)];
+};
+
+struct meet {
+    struct tcp *tcp;
+    struct boot_listener listener;
+    struct meet_card *card; /* [rank_count] */
+    double timeout_s, limit_s;
+    int32_t missing; /* connections of ranks behind this one */
+    int strangers;
+    struct meet_pending pending[MEET_PENDING];
+    int pending_count;
+};
+
+/* ---- hosts ----------------------------------------------------------------------------------- */
+
+/* Ranks reach each other without a network where kernel and network namespace are the same. */
+static uint64_t meet_own_host(const char *name)
+{
+    char boot[64] = "";
+    struct stat space = {.st_ino = 0};
+    FILE *file = fopen("/proc/sys/kernel/random/boot_id", "r");
+
+    if (file != NULL) {
+        if (fgets(boot, sizeof(boot), file) == NULL)
+            boot[0] = '\0';
+        fclose(file);
+    }
+    (void)stat("/proc/self/ns/net", &space);
+    const char *kernel = boot[0] != '\0' ? boot : name;
+    return tess_hash_mix(tess_hash_bytes(kernel, strlen(kernel)) + (uint64_t)space.st_ino);
+}
+
+/* Numbers in the order of appearance; hosts of the same name differ by address. */
+static void meet_number_hosts(struct meet *meet)
+{
+    struct tcp *tcp = meet->tcp;
+    const int32_t n = tcp->transport.rank_count;
+    int32_t hosts = 0;
+
+    for (int32_t r = 0; r < n; r++) {
+        const struct meet_card *card = &meet->card[r];
+        bool shared_name = false;
+        tcp->host[r] = -1;
+        for (int32_t p = 0; p < n; p++) {
+            const bool same = meet->card[p].host == card->host;
+            if (p < r && same && tcp->host[r] < 0)
+                tcp->host[r] = tcp->host[p];
+            shared_name = shared_name || (!same && strcmp(meet->card[p].name, card->name) == 0);
+        }
+        if (tcp->host[r] < 0)
+            tcp->host[r] = hosts++;
+        if (shared_name)
+            snprintf(tcp->host_text[r], TCP_HOST_BYTES, "%.40s, %.30s", card->name, card->address);
+        else
+            snprintf(tcp->host_text[r], TCP_HOST_BYTES, "%s", card->name);
+    }
+}
+
+/* ---- one connection -------------------------------------------------------------------------- */
+
+/*
+ * Words are few, so that they are acknowledged at once by any host that is there, whatever its
+ * ranks do: that they are not means that it has gone. Data may lie for as long as a rank computes.
+ */
+static void meet_tune(const struct tcp *tcp, int fd, uint32_t which)
+{
+    const int yes = 1, unsent = MEET_UNSENT_BYTES;
+    const double silent_s = tcp->timeout_s / 2;
+    const int silent_ms = silent_s > 1e6 ? 1000000000 : silent_s < 1 ? 1000 : (int)(silent_s * 1e3);
+    const int idle_s = silent_ms / 4000 > 0 ? silent_ms / 4000 : 1;
+    const int probes = silent_ms / 1000 / idle_s > 0 ? silent_ms / 1000 / idle_s : 1;
+
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof(yes));
+    if (which == 1) {
+        (void)setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &unsent, sizeof(unsent));
+        return;
+    }
+    (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &yes, sizeof(yes));
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof(idle_s));
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &idle_s, sizeof(idle_s));
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof(probes));
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &silent_ms, sizeof(silent_ms));
+}
+
+static struct meet_hello meet_hello(const struct meet *meet, uint32_t which)
+{
+    return (struct meet_hello){.magic = MEET_MAGIC,
+                               .which = which,
+                               .rank = meet->tcp->transport.rank,
+                               .word = {meet->card[0].word[0], meet->card[0].word[1]}};
+}
+
+static bool meet_is_ours(const struct meet *meet, const struct meet_hello *hello)
+{
+    return hello->magic == MEET_MAGIC && hello->which <= 1 &&
+           memcmp(hello->word, meet->card[0].word, sizeof(hello->word)) == 0;
+}
+
+static int *meet_place(const struct meet *meet, int32_t rank, uint32_t which)
+{
+    struct tcp_peer *peer = &meet->tcp->peer[rank];
+
+    return which == 0 ? &peer->words : &peer->data;
+}
+
+/* ---- to those before ------------------------------------------------------------------------- */
+
+static enum tess_status meet_failed(const struct meet *meet, int32_t rank, const char *what,
+                                    const char *why)
+{
+    const struct tcp *tcp = meet->tcp;
+
+    TESS_FAIL(TESS_ERR_COMM, "rank %d (%s) %s rank %d (%s) at %s, port %d: %s",
+              (int)tcp->transport.rank, tcp->host_name[tcp->transport.rank], what, (int)rank,
+              tcp->host_name[rank], meet->card[rank].address, (int)meet->card[rank].port, why);
+}
+
+static enum tess_status meet_connect(struct meet *meet, int32_t rank, uint32_t which)
+{
+    const struct meet_card *card = &meet->card[rank];
+    const struct meet_hello hello = meet_hello(meet, which);
+    char why[BOOT_WHY_BYTES] = "";
+    int *fd = meet_place(meet, rank, which);
+
+    *fd = tess__boot_connect(card->address, card->port, meet->limit_s, why, sizeof(why));
+    if (*fd < 0)
+        return meet_failed(meet, rank, "cannot reach", why);
+    meet_tune(meet->tcp, *fd, which);
+    if (!tess__boot_send(*fd, &hello, sizeof(hello), meet->limit_s, why, sizeof(why)))
+        return meet_failed(meet, rank, "cannot greet", why);
+    return TESS_OK;
+}
+
+/* It answers our greeting after it has connected to those before it. */
+static enum tess_status meet_hear(struct meet *meet, int32_t rank, uint32_t which)
+{
+    struct meet_hello welcome = {.magic = 0};
+    char why[BOOT_WHY_BYTES] = "what listens there is no rank of this job";
+
+    if (!tess__boot_receive(*meet_place(meet, rank, which), &welcome, sizeof(welcome),
+                            meet->limit_s, why, sizeof(why)) ||
+        !meet_is_ours(meet, &welcome) || welcome.rank != rank || welcome.which != which)
+        return meet_failed(meet, rank, "is not answered by", why);
+    return TESS_OK;
+}
+
+/* ---- from those behind ----------------------------------------------------------------------- */
+
+/* False: a stranger, or one that is there already. */
+static bool meet_greet(struct meet *meet, const struct meet_pending *pending)
+{
+    struct meet_hello hello;
+    char why[BOOT_WHY_BYTES];
+
+    memcpy(&hello, pending->bytes, sizeof(hello));
+    if (!meet_is_ours(meet, &hello) || hello.rank <= meet->tcp->transport.rank ||
+        hello.rank >= meet->tcp->transport.rank_count ||
+        *meet_place(meet, hello.rank, hello.which) >= 0)
+        return false;
+    const struct meet_hello welcome = meet_hello(meet, hello.which);
+    if (!tess__boot_send(pending->fd, &welcome, sizeof(welcome), meet->limit_s, why, sizeof(why)))
+        return false;
+    meet_tune(meet->tcp, pending->fd, hello.which);
+    *meet_place(meet, hello.rank, hello.which) = pending->fd;
+    meet->missing--;
+    return true;
+}
+
+/* Read what has come of a greeting. False: this connection is no longer pending. */
+static bool meet_read(struct meet *meet, struct meet_pending *pending)
+{
+    const ssize_t got =
+        recv(pending->fd, pending->bytes + pending->got, sizeof(pending->bytes) - pending->got, 0);
+    const bool later = got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR);
+
+    if (got > 0)
+        pending->got += (size_t)got;
+    if (got > 0 && pending->got == sizeof(pending->bytes) && meet_greet(meet, pending))
+        return false;
+    if ((got > 0 || later) && pending->got < sizeof(pending->bytes) &&
+        tess_clock_s() - pending->since_s <= MEET_HELLO_S)
+        return true;
+    meet->strangers++;
+    close(pending->fd);
+    return false;
+}
+
+static void meet_wait(const struct meet *meet)
+{
+    struct pollfd watch[BOOT_LISTEN_MAX + MEET_PENDING];
+    nfds_t count = 0;
+
+    for (int i = 0; i < meet->listener.count && meet->pending_count < MEET_PENDING; i++)
+        watch[count++] = (struct pollfd){.fd = meet->listener.fd[i], .events = POLLIN};
+    for (int i = 0; i < meet->pending_count; i++)
+        watch[count++] = (struct pollfd){.fd = meet->pending[i].fd, .events = POLLIN};
+    (void)poll(watch, count, 100); /* silent connections have limits of their own */
+}
+
+static enum tess_status meet_time_out(const struct meet *meet)
+{
+    const struct tcp *tcp = meet->tcp;
+    bool *missing = calloc((size_t)tcp->transport.rank_count, sizeof(*missing));
+    char names[100] = "?", others[60] = "";
+
+    for (int32_t r = tcp->transport.rank + 1; missing != NULL && r < tcp->transport.rank_count; r++)
+        missing[r] = tcp->peer[r].words < 0 || tcp->peer[r].data < 0;
+    if (missing != NULL)
+        tess__boot_name_ranks(missing, tcp->transport.rank_count, names, sizeof(names));
+    free(missing);
+    if (meet->strangers > 0)
+        snprintf(others, sizeof(others), "; %d of others turned away", meet->strangers);
+    TESS_FAIL(TESS_ERR_TIMEOUT, "no connection from rank %s came to rank %d (%s) within %g s%s",
+              names, (int)tcp->transport.rank, tcp->host_name[tcp->transport.rank], meet->timeout_s,
+              others);
+}
+
+static enum tess_status meet_accept(struct meet *meet)
+{
+    while (meet->missing > 0) {
+        int kept = 0, fd;
+
+        if (tess_clock_s() > meet->limit_s)
+            return meet_time_out(meet);
+        meet_wait(meet);
+        while (meet->pending_count < MEET_PENDING && (fd = tess__boot_accept(&meet->listener)) >= 0)
+            meet->pending[meet->pending_count++] =
+                (struct meet_pending){.fd = fd, .since_s = tess_clock_s()};
+        for (int i = 0; i < meet->pending_count; i++)
+            if (meet_read(meet, &meet->pending[i]))
+                meet->pending[kept++] = meet->pending[i];
+        meet->pending_count = kept;
+    }
+    return TESS_OK;
+}
+
+/* ---- all ------------------------------------------------------------------------------------- */
+
+static enum tess_status meet_gather(struct meet *meet, const struct tess_boot *boot)
+{
+    struct meet_card own = {.port = 0};
+    const enum tess_status listens = tess__boot_listen(boot->address, 0, &meet->listener);
+
+    snprintf(own.address, sizeof(own.address), "%s", boot->address);
+    if (gethostname(own.name, sizeof(own.name) - 1) != 0 || own.name[0] == '\0')
+        snprintf(own.name, sizeof(own.name), "rank-%d", (int)boot->rank);
+    own.host = meet_own_host(own.name);
+    own.port = tess__boot_port(&meet->listener);
+    own.failed = listens != TESS_OK;
+    if (getrandom(own.word, sizeof(own.word), 0) != (ssize_t)sizeof(own.word))
+        own.failed = 1;
+    /* A rank that cannot take part announces it: the others would wait for it. */
+    TESS_TRY(boot->gather(boot->context, &own, sizeof(own), meet->card));
+    for (int32_t r = 0; r < boot->rank_count; r++) {
+        struct meet_card *card = &meet->card[r];
+        card->address[sizeof(card->address) - 1] = card->name[sizeof(card->name) - 1] = '\0';
+        if (card->failed != 0 && r != boot->rank)
+            TESS_FAIL(TESS_ERR_COMM, "rank %d (%s) cannot listen: see its log", (int)r, card->name);
+    }
+    if (own.failed != 0)
+        TESS_FAIL(TESS_ERR_COMM, "rank %d cannot listen for others at %s", (int)boot->rank,
+                  boot->address);
+    return TESS_OK;
+}
+
+static enum tess_status meet_all(struct meet *meet, const struct tess_boot *boot)
+{
+    TESS_TRY(meet_gather(meet, boot));
+    meet_number_hosts(meet);
+    meet->missing = (boot->rank_count - 1 - boot->rank) * 2;
+    for (int32_t p = 0; p < boot->rank; p++)
+        for (uint32_t which = 0; which < 2; which++)
+            TESS_TRY(meet_connect(meet, p, which));
+    TESS_TRY(meet_accept(meet));
+    for (int32_t p = 0; p < boot->rank; p++)
+        for (uint32_t which = 0; which < 2; which++)
+            TESS_TRY(meet_hear(meet, p, which));
+    return TESS_OK;
+}
+
+enum tess_status tess__tcp_meet(struct tcp *tcp, const struct tess_boot *boot, double timeout_s)
+{
+    struct meet *meet = calloc(1, sizeof(*meet));
+    enum tess_status status = TESS_ERR_MEMORY;
+
+    if (meet != NULL) {
+        meet->tcp = tcp;
+        meet->timeout_s = timeout_s;
+        meet->limit_s = tess_clock_s() + timeout_s;
+        meet->card = calloc((size_t)boot->rank_count, sizeof(*meet->card));
+    }
+    if (meet != NULL && meet->card != NULL)
+        status = meet_all(meet, boot);
+    else
+        tess_fail(status, "no memory to meet %d ranks", (int)boot->rank_count);
+    for (int i = 0; meet != NULL && i < meet->pending_count; i++)
+        close(meet->pending[i].fd);
+    if (meet != NULL) {
+        tess__boot_unlisten(&meet->listener);
+        free(meet->card);
+    }
+    free(meet);
+    return status;
+}

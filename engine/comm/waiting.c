@@ -1,0 +1,126 @@
+/* The wait that communicators share; see waiting.h. */
+#include "comm/waiting.h"
+
+#include "base/clock.h"
+#include "tessera/check.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static bool waiting_is_missing(const struct tess__waiting *waiting, int32_t member,
+                               bool *called_out)
+{
+    const enum tess_collective kind = waiting->call->collective;
+
+    *called_out = false;
+    if (kind == TESS_COLLECTIVE_SEND || kind == TESS_COLLECTIVE_RECV)
+        return member == waiting->call->peer;
+    return waiting->is_missing(waiting->backend, waiting->number, member, called_out);
+}
+
+/* The rank of the world that is late, if possible one that has not called; -1: none. */
+static int32_t waiting_find_missing(const struct tess__waiting *waiting)
+{
+    int32_t found = -1;
+
+    for (int32_t r = waiting->rank_count - 1; r >= 0; r--) {
+        bool called;
+        if (waiting_is_missing(waiting, r, &called) && (!called || found < 0))
+            found = waiting->member[r];
+    }
+    return found;
+}
+
+/* Which ranks are late and what they do, first those that did not call; a rank that does not fit is
+ * counted only. */
+static void waiting_name_missing(const struct tess__waiting *waiting, char *text, size_t text_bytes)
+{
+    const int32_t n = waiting->rank_count;
+    size_t used = 0;
+    int32_t more = 0;
+
+    for (int32_t i = 0; i < 2 * n; i++) {
+        const int32_t r = i % n;
+        bool called;
+        if (!waiting_is_missing(waiting, r, &called) || called != (i >= n))
+            continue;
+        char doing[220], one[300];
+        waiting->describe(waiting->backend, waiting->member[r], doing, sizeof(doing));
+        const size_t length = (size_t)snprintf(
+            one, sizeof(one), "%srank %d %s it (%s)", used > 0 ? "; " : "", (int)waiting->member[r],
+            called ? "has not finished" : "has not called", doing);
+        if (more > 0 || used + length + sizeof("; 64 more ranks") > text_bytes) {
+            more++;
+            continue;
+        }
+        memcpy(text + used, one, length + 1);
+        used += length;
+    }
+    if (more > 0)
+        snprintf(text + used, text_bytes - used, "; %d more rank%s", (int)more,
+                 more > 1 ? "s" : "");
+    else if (used == 0)
+        snprintf(text, text_bytes, "no rank is late");
+}
+
+static enum tess_status waiting_time_out(const struct tess__waiting *waiting)
+{
+    const struct tess_comm_call *call = waiting->call;
+    char late[480], causes[360] = "", reason[1000];
+
+    waiting_name_missing(waiting, late, sizeof(late));
+    if (waiting->world != NULL)
+        tess__world_causes(waiting->world, waiting_find_missing(waiting), causes, sizeof(causes));
+    snprintf(reason, sizeof(reason), "%s %llu%s%s did not end within %g s: %s%s",
+             tess_collective_name(call->collective), (unsigned long long)waiting->number,
+             call->site[0] != '\0' ? " at " : "", call->site, waiting->timeout_s, late, causes);
+    return waiting->fail(waiting->backend, reason);
+}
+
+static enum tess_status waiting_loop(const struct tess__waiting *waiting, struct tess_board *board)
+{
+    const double start_s = tess_clock_s();
+    double moved_s = start_s;
+
+    for (;;) {
+        bool moved = false;
+        TESS_TRY(waiting->advance(waiting->backend, &moved));
+        if (waiting->ready(waiting->context))
+            return TESS_OK;
+        const double now_s = tess_clock_s();
+        if (moved) {
+            moved_s = now_s;
+            continue;
+        }
+        const double since_s = waiting->restarts ? moved_s : start_s;
+        const double left_s = since_s + waiting->timeout_s - now_s;
+        if (left_s < 0)
+            return waiting_time_out(waiting);
+        if (board != NULL && now_s - moved_s > waiting->report_s)
+            atomic_store_explicit(&board->waits_for, waiting_find_missing(waiting),
+                                  memory_order_relaxed);
+        TESS_TRY(waiting->pause(waiting, now_s - moved_s, left_s));
+    }
+}
+
+enum tess_status tess__wait_for(const struct tess__waiting *waiting)
+{
+    struct tess_board *board =
+        waiting->world != NULL ? tess_world_board(waiting->world, waiting->rank) : NULL;
+    bool moved = false;
+
+    TESS_TRY(waiting->advance(waiting->backend, &moved));
+    if (waiting->ready(waiting->context))
+        return TESS_OK;
+    if (board != NULL) {
+        atomic_store_explicit(&board->call_number, waiting->number, memory_order_relaxed);
+        atomic_store_explicit(&board->collective, (int32_t)waiting->call->collective,
+                              memory_order_relaxed);
+    }
+    const enum tess_status status = waiting_loop(waiting, board);
+    if (board != NULL) {
+        atomic_store_explicit(&board->collective, -1, memory_order_relaxed);
+        atomic_store_explicit(&board->waits_for, -1, memory_order_relaxed);
+    }
+    return status;
+}

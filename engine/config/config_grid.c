@@ -1,0 +1,87 @@
+/*
+ * The grid of a run: do the ranks of the data axis, the micro-batches and the batch fit it, and if
+ * not, what would.
+ */
+#include "config/config.h"
+#include "tessera/check.h"
+
+#include <stdio.h>
+
+static bool grid_is_power(int64_t n)
+{
+    return n > 0 && (n & (n - 1)) == 0;
+}
+
+bool tess__config_grid_fits(enum tess_leaf_order order, int64_t ranks, int64_t micro, int64_t grid)
+{
+    if (grid % (ranks * micro) != 0)
+        return false;
+    if (order == TESS_LEAVES_MICRO_FIRST)
+        return (micro == 1 || grid_is_power(grid / micro)) &&
+               (ranks == 1 || grid_is_power(grid / (micro * ranks)));
+    return (ranks == 1 || grid_is_power(grid / ranks)) &&
+           (micro == 1 || grid_is_power(grid / (ranks * micro)));
+}
+
+/* "1, 2, 4": the rank counts that fit; grid 0 is ranks x micro. "none" when there is none. */
+static void grid_list_ranks(enum tess_leaf_order order, int64_t batch_size, int64_t micro,
+                            int64_t grid, char *text, size_t text_bytes)
+{
+    size_t used = 0;
+    snprintf(text, text_bytes, "none");
+    for (int64_t ranks = 1; ranks <= TESS_CONFIG_RANKS_MAX; ranks++) {
+        int64_t leaves = grid > 0 ? grid : ranks * micro;
+        int wrote;
+        if (batch_size % leaves != 0 || !tess__config_grid_fits(order, ranks, micro, leaves))
+            continue;
+        wrote = snprintf(text + used, text_bytes - used, "%s%lld", used > 0 ? ", " : "",
+                         (long long)ranks);
+        if (wrote < 0 || (size_t)wrote >= text_bytes - used)
+            return;
+        used += (size_t)wrote;
+    }
+}
+
+/* The same of micro-batches, the least eight of them. */
+static void grid_list_micros(enum tess_leaf_order order, int64_t batch_size, int64_t ranks,
+                             int64_t grid, char *text, size_t text_bytes)
+{
+    size_t used = 0;
+    snprintf(text, text_bytes, "none");
+    for (int64_t micro = 1, count = 0; ranks * micro <= batch_size && count < 8; micro++) {
+        int64_t leaves = grid > 0 ? grid : ranks * micro;
+        if (batch_size % leaves != 0 || !tess__config_grid_fits(order, ranks, micro, leaves))
+            continue;
+        used += (size_t)snprintf(text + used, text_bytes - used, "%s%lld", used > 0 ? ", " : "",
+                                 (long long)micro);
+        count++;
+    }
+}
+
+enum tess_status tess_config_check_grid(const struct tess_config *config, int64_t batch_size,
+                                        enum tess_leaf_order leaf_order)
+{
+    const struct tess_run_options *run = &config->run;
+    int64_t ranks = config->mesh.count[TESS_AXIS_DATA];
+    int64_t grid = run->grid > 0 ? run->grid : ranks * run->accumulate;
+    const char *of = config->mesh.rank_count > ranks ? " of the data axis" : "";
+    char fitting[320], micros[160];
+    if (batch_size % grid == 0 && tess__config_grid_fits(leaf_order, ranks, run->accumulate, grid))
+        return TESS_OK;
+    grid_list_ranks(leaf_order, batch_size, run->accumulate, run->grid, fitting, sizeof(fitting));
+    grid_list_micros(leaf_order, batch_size, ranks, run->grid, micros, sizeof(micros));
+    if (batch_size % grid != 0)
+        TESS_FAIL(TESS_ERR_USAGE,
+                  "batch-size %lld cannot be cut into a grid of %lld equal micro-batches (%lld "
+                  "ranks%s x accumulate %lld%s); ranks%s that fit: %s; accumulate that fits: %s; "
+                  "the next batch-size that fits: %lld",
+                  (long long)batch_size, (long long)grid, (long long)ranks, of,
+                  (long long)run->accumulate, run->grid > 0 ? ", --grid given" : "", of, fitting,
+                  micros, (long long)(batch_size / grid + 1) * (long long)grid);
+    TESS_FAIL(TESS_ERR_USAGE,
+              "%lld ranks%s x accumulate %lld do not fit a grid of %lld: each rank, and each of "
+              "its micro-batches, needs a power of two of the grid's leaves; ranks%s that fit: %s; "
+              "accumulate that fits: %s",
+              (long long)ranks, of, (long long)run->accumulate, (long long)grid, of, fitting,
+              micros);
+}

@@ -1,0 +1,179 @@
+/* The tables of a run's own options. config.c and config_mesh.c check them together. */
+#include "config/config.h"
+
+#define CONFIG_FIELD(member) offsetof(struct tess_run_options, member)
+
+#define TESS_STRATEGY(name, built, hint)
+#define TESS_STRATEGY_DEFAULT(name, built, hint) #name
+const char tess_config_default_strategy[] =
+#include "strategies/list.h"
+    ;
+
+const struct tess_option tess_run_option_table[] = {
+    {"model", TESS_OPTION_STRING, CONFIG_FIELD(model), "mlp", 0, 0, NULL,
+     "model to train; its own options begin with its name"},
+    {"strategy", TESS_OPTION_STRING, CONFIG_FIELD(strategy), tess_config_default_strategy, 0, 0,
+     NULL,
+     "how a step is spread over the ranks; several are joined by '+', one for each axis of the "
+     "mesh (data, tensor, stage); tessera help lists them; options of each begin with its name"},
+    {"mesh", TESS_OPTION_STRING, CONFIG_FIELD(mesh), "", 0, 0, NULL,
+     "ranks along each axis, as data=2,tensor=2,stage=2; axes that are left out follow from "
+     "--ranks"},
+    {"ranks", TESS_OPTION_INT, CONFIG_FIELD(ranks), "2", 1, TESS_CONFIG_RANKS_MAX, NULL,
+     "ranks to start on this machine"},
+    {"precision", TESS_OPTION_CHOICE, CONFIG_FIELD(precision), "f32", 0, 0, "f32|bf16|f16",
+     "type of activations and parameters in use; bf16 and f16 keep f32 masters and f32 gradients"},
+    {"f32-ops", TESS_OPTION_STRING, CONFIG_FIELD(f32_ops), "", 0, 0, NULL,
+     "operations whose operands are widened to f32 and multiplied there: linear, conv2d or both, "
+     "joined by commas"},
+    {"reduce-dtype", TESS_OPTION_CHOICE, CONFIG_FIELD(reduce_dtype), "f32", 0, 0, "f32|bf16|f16",
+     "type in which gradients travel between ranks; added in f32 and rounded once"},
+    {"loss-scale", TESS_OPTION_STRING, CONFIG_FIELD(loss_scale), "auto", 0, 0, NULL,
+     "factor on the loss that keeps small f16 gradients from becoming zero: dynamic (65536 at "
+     "first, doubled after good steps, halved when a gradient is not finite, whose step is "
+     "skipped), dynamic:FIRST, static:K or off; auto: dynamic for f16, off otherwise"},
+    {"loss-scale-interval", TESS_OPTION_INT, CONFIG_FIELD(loss_scale_interval), "2000", 1, 1e9,
+     NULL, "good steps in a row after which a dynamic loss scale is doubled"},
+    {"master-weights", TESS_OPTION_BOOL, CONFIG_FIELD(master), "on", 0, 0, NULL,
+     "keep an f32 copy beside bf16 or f16 parameters; off saves its memory and needs --rounding "
+     "stochastic"},
+    {"rounding", TESS_OPTION_CHOICE, CONFIG_FIELD(rounding), "nearest", 0, 0, "nearest|stochastic",
+     "how updated parameters become bf16 or f16: stochastic rounds up or down at random, keyed by "
+     "seed, step and element, the same on every layout"},
+    {"recompute", TESS_OPTION_STRING, CONFIG_FIELD(recompute), "none", 0, 0, NULL,
+     "activations recomputed in backward instead of kept: none, selective (cheap ones), full (all "
+     "of a unit but its input), every:K (full in one unit of K)"},
+    {"device", TESS_OPTION_CHOICE, CONFIG_FIELD(device), "auto", 0, 0, "auto|cpu|cuda",
+     "where ranks compute: cpu, this machine's processor; cuda, NVIDIA GPUs, ranks distributed "
+     "over the visible ones; auto: cuda where there is one and --kernel is not given"},
+    {"kernel", TESS_OPTION_STRING, CONFIG_FIELD(kernel), "", 0, 0, NULL,
+     "kernel backend; empty chooses the fastest that is built for the device"},
+    {"comm", TESS_OPTION_STRING, CONFIG_FIELD(comm), "auto", 0, 0, NULL,
+     "communicator, how ranks exchange data: one of the list of tessera help, or auto: nccl "
+     "between devices unless ranks share one or are threads whose devices reach each other; on the "
+     "host local; among processes that another program started mpi under mpirun where it is "
+     "installed, else tcp"},
+    {"fp8", TESS_OPTION_CHOICE, CONFIG_FIELD(fp8), "off", 0, 0, "off|now|history",
+     "multiply linear layers of bf16 and f16 runs in 8 bits, each tensor scaled by its greatest "
+     "element: now, of the tensor itself; history, of the latest 16 calls"},
+    {"peak-tflops", TESS_OPTION_REAL, CONFIG_FIELD(peak_tflops), "0", 0, 1e6, NULL,
+     "best product measured on a device (tessera bench gpu), in 10^12 operations per second: "
+     "utilisation is then given against it too; 0: not known"},
+    {"data", TESS_OPTION_STRING, CONFIG_FIELD(data), "/usr/share/datasets/fashion-mnist", 0, 0,
+     NULL,
+     "images: folder with the four IDX files, plain or .gz; text: files, a comma list or a "
+     "pattern, .bin shards of tokens, or the word text for this machine's own; synthetic generates "
+     "data"},
+    {"synthetic-rows", TESS_OPTION_INT, CONFIG_FIELD(synthetic_rows), "8192", 1, 1 << 24, NULL,
+     "training samples of --data synthetic; a quarter as many are for validation"},
+    {"run", TESS_OPTION_STRING, CONFIG_FIELD(run), "", 0, 0, NULL,
+     "folder for the run's files (metrics.jsonl, weights.safetensors); empty writes none"},
+    {"init", TESS_OPTION_STRING, CONFIG_FIELD(init), "", 0, 0, NULL,
+     "safetensors file of first values, such as another run's weights.safetensors; the optimizer "
+     "begins anew; empty draws them from --seed"},
+    {"save-weights", TESS_OPTION_BOOL, CONFIG_FIELD(save_weights), "on", 0, 0, NULL,
+     "write the weights to weights.safetensors in the run folder at the end"},
+    {"epochs", TESS_OPTION_REAL, CONFIG_FIELD(epochs), "1", 0, 1e6, NULL,
+     "passes over the training data; fractions are allowed"},
+    {"steps", TESS_OPTION_INT, CONFIG_FIELD(steps), "0", 0, 1e12, NULL,
+     "optimizer steps; 0: by --epochs"},
+    {"batch-size", TESS_OPTION_INT, CONFIG_FIELD(batch_size), "128", 1, TESS_CONFIG_BATCH_MAX, NULL,
+     "samples (images, sequences) per optimizer step, over all ranks"},
+    {"batch-per-rank", TESS_OPTION_INT, CONFIG_FIELD(batch_per_rank), "0", 0, TESS_CONFIG_BATCH_MAX,
+     NULL,
+     "samples per optimizer step and rank of the data axis: sets --batch-size to this times these "
+     "ranks; 0: not used"},
+    {"grid", TESS_OPTION_INT, CONFIG_FIELD(grid), "0", 0, 1 << 20, NULL,
+     "canonical micro-batches per step; runs with the same grid give the same bits; 0: ranks x "
+     "accumulate"},
+    {"accumulate", TESS_OPTION_INT, CONFIG_FIELD(accumulate), "1", 1, 1 << 16, NULL,
+     "micro-batches a rank computes one after the other in each step"},
+    {"seed", TESS_OPTION_INT, CONFIG_FIELD(seed), "1", 0, 9e15, NULL,
+     "of initial parameters, shuffles, augmentation and dropout"},
+    {"reduce", TESS_OPTION_CHOICE, CONFIG_FIELD(reduce), "canonical", 0, 0, "canonical|fast",
+     "order of sums: canonical, one tree, gives the same bits on every layout; fast leaves sums "
+     "over ranks to the communicator (on one host it keeps the tree) and adds micro-batches one "
+     "after the other, with two gradients in memory where the tree keeps up to log2(accumulate) + "
+     "1"},
+    {"buffers", TESS_OPTION_CHOICE, CONFIG_FIELD(buffers), "combine", 0, 0, "combine|broadcast",
+     "running averages from the statistics of all ranks, or of rank 0 broadcast"},
+    {"threads", TESS_OPTION_INT, CONFIG_FIELD(threads), "1", 1, 1024, NULL,
+     "threads one kernel may use in each rank"},
+    {"timeout", TESS_OPTION_REAL, CONFIG_FIELD(timeout), "60", 0.1, 86400, NULL,
+     "seconds a collective may wait for another rank"},
+    {"log-every", TESS_OPTION_INT, CONFIG_FIELD(log_every), "0", 0, 1e9, NULL,
+     "steps between lines of the log and of metrics.jsonl; 0: ten an epoch"},
+    {"evaluate", TESS_OPTION_BOOL, CONFIG_FIELD(evaluate), "on", 0, 0, NULL,
+     "measure loss and accuracy, of text perplexity, on data kept for it, after every epoch and at "
+     "the end"},
+    {"bind", TESS_OPTION_BOOL, CONFIG_FIELD(bind), "on", 0, 0, NULL,
+     "give each rank its own cores when there are enough"},
+    {"find-unused", TESS_OPTION_BOOL, CONFIG_FIELD(find_unused), "off", 0, 0, NULL,
+     "let models with conditional branches leave parameters without a gradient: zero where other "
+     "ranks used them, left alone where none did; off: stop and name them"},
+    {"debug", TESS_OPTION_BOOL, CONFIG_FIELD(debug), "off", 0, 0, NULL,
+     "before every collective compare over the ranks what each is about to do, and name the first "
+     "that differs; slow"},
+    {"hash-every", TESS_OPTION_INT, CONFIG_FIELD(hash_every), "0", 0, 1e12, NULL,
+     "steps between digests of every parameter, compared over replicas and written to the run "
+     "folder for tessera diff; 0: none"},
+    {NULL, TESS_OPTION_BOOL, 0, NULL, 0, 0, NULL, NULL},
+};
+
+#define TENSOR_FIELD(member) offsetof(struct tess_tensor_options, member)
+
+const struct tess_option tess_tensor_option_table[] = {
+    {"ranks", TESS_OPTION_INT, TENSOR_FIELD(ranks), "0", 0, TESS_CONFIG_RANKS_MAX, NULL,
+     "ranks along the tensor axis; 0: by --mesh, or what is left over"},
+    {"sequence-parallel", TESS_OPTION_BOOL, TENSOR_FIELD(sequence), "off", 0, 0, NULL,
+     "norms, dropout and residuals for 1/t of the positions on each tensor rank; all-gather and "
+     "reduce-scatter in place of all-reduce, and in backward inputs are gathered once more, as "
+     "they are not kept whole: 10 in place of 8 (t-1)/t of the activations in a block"},
+    {"canonical", TESS_OPTION_INT, TENSOR_FIELD(canonical), "0", 0, 256, NULL,
+     "cut layers into so many parts whatever the number of tensor ranks, which must divide it, and "
+     "add them in one tree: the same bits for every such number; 0: as many parts as ranks"},
+    {NULL, TESS_OPTION_BOOL, 0, NULL, 0, 0, NULL, NULL},
+};
+
+#define CUDA_FIELD(member) offsetof(struct tess_cuda_options, member)
+
+const struct tess_option tess_cuda_option_table[] = {
+    {"graph", TESS_OPTION_BOOL, CUDA_FIELD(graph), "off", 0, 0, NULL,
+     "record the work of a step on the device once and play it again in every later one, where it "
+     "does not change: one rank, no dropout, rounding to nearest; the shares of forward, backward "
+     "and update in a step's time are then not measured"},
+    {"autotune", TESS_OPTION_BOOL, CUDA_FIELD(autotune), "off", 0, 0, NULL,
+     "measure the algorithms for each shape of product once, keep the fastest and store the choice "
+     "on disk; off uses the library's heuristic; either way a shape has one algorithm and one "
+     "result"},
+    {"tf32", TESS_OPTION_BOOL, CUDA_FIELD(tf32), "off", 0, 0, NULL,
+     "f32 products by tensor cores, which keep 10 bits of each factor: several times faster, with "
+     "less precision than f32"},
+    {"conv", TESS_OPTION_CHOICE, CUDA_FIELD(conv), "auto", 0, 0, "auto|im2col|cudnn",
+     "who computes convolutions: im2col, windows laid out as matrices for cuBLASLt; cudnn, "
+     "NVIDIA's library for them, not yet run on a device, leaf by leaf, and im2col where it has no "
+     "deterministic algorithm; auto: im2col"},
+    {NULL, TESS_OPTION_BOOL, 0, NULL, 0, 0, NULL, NULL},
+};
+
+#define PLACE_FIELD(member) offsetof(struct tess_placing_options, member)
+
+const struct tess_option tess_placing_option_table[] = {
+    {"file", TESS_OPTION_STRING, PLACE_FIELD(file), "", 0, 0, NULL,
+     "description of the machine or the cluster: NCCL's XML, hwloc's XML, nvidia-smi topo -m, "
+     "Slurm's topology.conf or scontrol show topology, or tessera's own YAML"},
+    {"order", TESS_OPTION_STRING, PLACE_FIELD(order), "auto", 0, 0, NULL,
+     "which process becomes which rank, of several that mpirun, srun or torchrun started: natural, "
+     "as they are numbered; file:F, from a file of process numbers in the order of the ranks or "
+     "lines RANK HOST:SLOT; measure, by what the network between the hosts carries; auto: by "
+     "--topology.file, else by the switches in Slurm's topology, else measured from 3 hosts on. "
+     "Process 0 stays rank 0, results do not depend on it"},
+    {"hosts", TESS_OPTION_STRING, PLACE_FIELD(hosts), "", 0, 0, NULL,
+     "names of the hosts of --topology.file in its order, as node[1-4,7], where it has others"},
+    {"save", TESS_OPTION_STRING, PLACE_FIELD(save), "", 0, 0, NULL,
+     "file for the measured topology, for --topology.file in later runs; empty writes none"},
+    {"nccl-graph", TESS_OPTION_BOOL, PLACE_FIELD(nccl_graph), "off", 0, 0, NULL,
+     "give NCCL the rings found for the devices of one host, in a graph file read at its start; "
+     "experimental in NCCL"},
+    {NULL, TESS_OPTION_BOOL, 0, NULL, 0, 0, NULL, NULL},
+};

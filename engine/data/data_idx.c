@@ -1,0 +1,392 @@
+/*
+ * The IDX files of MNIST-like sets, plain or gzipped. Every byte is read and checked before
+ * anything uses it: a file from outside can make this fail, with a message, and nothing else.
+ */
+#include "data/data_set.h"
+
+#include "base/log_sink.h"
+#include "tessera/check.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <zlib.h>
+
+/* Sets in this format with these file names (MNIST, Fashion-MNIST, KMNIST, QMNIST) have ten
+ * classes; the files do not have the number. */
+#define IDX_CLASS_COUNT 10
+
+/* Deflate cannot shrink data by more than this factor (zlib's technical notes). */
+#define IDX_DEFLATE_RATIO_MAX 1032
+
+#define IDX_BUFFER_BYTES 65536
+
+/* ---- one IDX file -------------------------------------------------------------------------- */
+
+enum idx_part { IDX_TRAIN_IMAGES, IDX_TRAIN_LABELS, IDX_TEST_IMAGES, IDX_TEST_LABELS, IDX_PARTS };
+
+static const struct {
+    const char *name;
+    int32_t dim_count;
+} idx_known[IDX_PARTS] = {
+    [IDX_TRAIN_IMAGES] = {"train-images-idx3-ubyte", 3},
+    [IDX_TRAIN_LABELS] = {"train-labels-idx1-ubyte", 1},
+    [IDX_TEST_IMAGES] = {"t10k-images-idx3-ubyte", 3},
+    [IDX_TEST_LABELS] = {"t10k-labels-idx1-ubyte", 1},
+};
+
+struct idx_file {
+    int fd; /* -1: not open */
+    bool gz;
+    bool inflating;  /* z is initialised; its totals are of the current gzip member */
+    bool any_member; /* one member is complete, its CRC and length checked */
+    z_stream z;
+    uint64_t file_bytes;
+    int32_t dim_count;
+    uint32_t dim[3];
+    uint64_t body_bytes;
+    uint8_t *body; /* where the data go */
+    enum tess_status status;
+    char why[PATH_MAX + 512]; /* set with status: the message for the thread that reports */
+    char path[PATH_MAX];
+    uint8_t buffer[IDX_BUFFER_BYTES];
+};
+
+/* Files are read by several threads and messages belong to a thread: keep it for the caller's. */
+static enum tess_status idx_fail(struct idx_file *file, enum tess_status status, const char *format,
+                                 ...) TESS_PRINTF(3, 4);
+
+static enum tess_status idx_fail(struct idx_file *file, enum tess_status status, const char *format,
+                                 ...)
+{
+    const int length = snprintf(file->why, sizeof(file->why), "%s: ", file->path);
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(file->why + length, sizeof(file->why) - (size_t)length, format, arguments);
+    va_end(arguments);
+    return file->status = status;
+}
+
+static void idx_close(struct idx_file *file)
+{
+    if (file->inflating)
+        inflateEnd(&file->z);
+    if (file->fd >= 0)
+        close(file->fd);
+}
+
+/* Open folder/name.suffix; *found_out: is there such a file? */
+static enum tess_status idx_open_path(struct idx_file *file, const char *folder, const char *name,
+                                      const char *suffix, bool *found_out)
+{
+    struct stat about;
+    const int length = snprintf(file->path, sizeof(file->path), "%s/%s%s", folder, name, suffix);
+    *found_out = false;
+    if (length < 0 || (size_t)length >= sizeof(file->path))
+        return idx_fail(file, TESS_ERR_USAGE, "the path of the data folder is too long");
+    /* O_NONBLOCK: a FIFO must be refused below, not waited for. */
+    file->fd = open(file->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (file->fd < 0 && (errno == ENOENT || errno == ENOTDIR))
+        return TESS_OK;
+    *found_out = true;
+    if (file->fd < 0 || fstat(file->fd, &about) != 0)
+        return idx_fail(file, TESS_ERR_IO, "cannot open: %s", strerror(errno));
+    if (!S_ISREG(about.st_mode))
+        return idx_fail(file, TESS_ERR_DATA, "not a regular file");
+    file->file_bytes = (uint64_t)about.st_size;
+    return TESS_OK;
+}
+
+static enum tess_status idx_open(struct idx_file *file, const char *folder, enum idx_part part)
+{
+    const char *name = idx_known[part].name;
+    bool found;
+    TESS_TRY(idx_open_path(file, folder, name, "", &found));
+    if (found)
+        return TESS_OK;
+    TESS_TRY(idx_open_path(file, folder, name, ".gz", &found));
+    if (!found) {
+        file->status = TESS_ERR_NOT_FOUND;
+        snprintf(file->why, sizeof(file->why),
+                 "no data set in %s: neither %s nor %s.gz is there; give the folder with --data "
+                 "(Debian's package dataset-fashion-mnist puts the files into "
+                 "/usr/share/datasets/fashion-mnist), or use --data synthetic",
+                 folder, name, name);
+        return file->status;
+    }
+    file->gz = true;
+    if (inflateInit2(&file->z, 15 + 16) != Z_OK) /* greatest window; gzip framing with its CRC */
+        return idx_fail(file, TESS_ERR_MEMORY, "no memory to decompress");
+    file->inflating = true;
+    return TESS_OK;
+}
+
+/* read(2) until `bytes` or the end of the file. */
+static enum tess_status idx_read_raw(struct idx_file *file, uint8_t *target, size_t bytes,
+                                     size_t *got_out)
+{
+    size_t got = 0;
+    while (got < bytes) {
+        const ssize_t n = read(file->fd, target + got, bytes - got);
+        if (n == 0)
+            break;
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return idx_fail(file, TESS_ERR_IO, "cannot read: %s", strerror(errno));
+        got += (size_t)n;
+    }
+    *got_out = got;
+    return TESS_OK;
+}
+
+static enum tess_status idx_fail_inflate(struct idx_file *file, int code)
+{
+    if (code == Z_MEM_ERROR)
+        return idx_fail(file, TESS_ERR_MEMORY, "no memory to decompress");
+    if (file->any_member && file->z.total_out == 0)
+        return idx_fail(file, TESS_ERR_DATA,
+                        "trailing bytes after the end of the gzip data: fetch the file again");
+    return idx_fail(file, TESS_ERR_DATA, "corrupt gzip data (%s): fetch the file again",
+                    file->z.msg != NULL ? file->z.msg : "not in gzip format");
+}
+
+/* Decompress into `target`. Members that follow each other are one stream, as for gunzip. */
+static enum tess_status idx_read_gz(struct idx_file *file, uint8_t *target, size_t bytes,
+                                    size_t *got_out)
+{
+    z_stream *z = &file->z;
+    size_t got = 0;
+    while (got < bytes) {
+        if (z->avail_in == 0) {
+            size_t filled = 0;
+            TESS_TRY(idx_read_raw(file, file->buffer, sizeof(file->buffer), &filled));
+            if (filled == 0 && file->any_member && z->total_in == 0)
+                break;
+            if (filled == 0)
+                return idx_fail(file, TESS_ERR_DATA,
+                                "truncated: the gzip data end too early; fetch the file again");
+            z->next_in = file->buffer;
+            z->avail_in = (uInt)filled;
+        }
+        const size_t room = bytes - got < INT_MAX ? bytes - got : INT_MAX;
+        z->next_out = target + got;
+        z->avail_out = (uInt)room;
+        const int code = inflate(z, Z_NO_FLUSH);
+        if (code != Z_OK && code != Z_STREAM_END && code != Z_BUF_ERROR)
+            return idx_fail_inflate(file, code);
+        got += room - z->avail_out;
+        if (code == Z_STREAM_END) {
+            file->any_member = true;
+            inflateReset(z);
+        }
+    }
+    *got_out = got;
+    return TESS_OK;
+}
+
+/* Read `bytes`, or fewer at the end of the data. */
+static enum tess_status idx_read(struct idx_file *file, uint8_t *target, size_t bytes,
+                                 size_t *got_out)
+{
+    if (file->gz)
+        return idx_read_gz(file, target, bytes, got_out);
+    return idx_read_raw(file, target, bytes, got_out);
+}
+
+static uint32_t idx_big_endian(const uint8_t *byte)
+{
+    return (uint32_t)byte[0] << 24 | (uint32_t)byte[1] << 16 | (uint32_t)byte[2] << 8 | byte[3];
+}
+
+/* Read and check the header: two zero bytes, type 8 (unsigned byte), dimensions, their sizes. */
+static enum tess_status idx_read_header(struct idx_file *file, int32_t dim_count)
+{
+    uint8_t header[16];
+    const size_t header_bytes = 4 + 4 * (size_t)dim_count;
+    const uint32_t magic = 0x0800u | (uint32_t)dim_count;
+    size_t got;
+    TESS_TRY(idx_read(file, header, header_bytes, &got));
+    if (got >= 4 && idx_big_endian(header) != magic)
+        return idx_fail(
+            file, TESS_ERR_DATA,
+            "wrong magic number 0x%08x: expected 0x%08x (IDX, unsigned bytes, %d dimension%s)",
+            idx_big_endian(header), magic, (int)dim_count, dim_count == 1 ? "" : "s");
+    if (got < header_bytes)
+        return idx_fail(file, TESS_ERR_DATA,
+                        "truncated: %zu bytes where the IDX header alone has %zu", got,
+                        header_bytes);
+    file->dim_count = dim_count;
+    file->body_bytes = 1;
+    for (int32_t d = 0; d < dim_count; d++) {
+        file->dim[d] = idx_big_endian(header + 4 + 4 * d);
+        if (file->dim[d] == 0)
+            return idx_fail(file, TESS_ERR_DATA, "dimension %d of the IDX header is 0", (int)d);
+        file->body_bytes = tess__dataset_product(file->body_bytes, file->dim[d]);
+        if (file->body_bytes > TESS__DATASET_BYTES_MAX)
+            return idx_fail(file, TESS_ERR_DATA,
+                            "the IDX header is oversized: dimension %d is %u, which makes more "
+                            "than the %u GiB that a data set may have",
+                            (int)d, file->dim[d], (unsigned)(TESS__DATASET_BYTES_MAX >> 30));
+    }
+    const uint64_t expected = header_bytes + file->body_bytes;
+    if (!file->gz && file->file_bytes != expected)
+        return idx_fail(file, TESS_ERR_DATA, "%s: %llu bytes, but the IDX header needs %llu",
+                        file->file_bytes < expected ? "truncated" : "trailing bytes",
+                        (unsigned long long)file->file_bytes, (unsigned long long)expected);
+    if (file->gz && file->body_bytes / IDX_DEFLATE_RATIO_MAX > file->file_bytes)
+        return idx_fail(file, TESS_ERR_DATA,
+                        "truncated or oversized: the IDX header needs %llu bytes, more than %llu "
+                        "bytes of gzip can hold",
+                        (unsigned long long)expected, (unsigned long long)file->file_bytes);
+    return TESS_OK;
+}
+
+/* Read what follows the header, all of it and nothing more; sets file->status. */
+static enum tess_status idx_read_body(struct idx_file *file)
+{
+    uint8_t extra;
+    size_t got;
+    TESS_TRY(idx_read(file, file->body, (size_t)file->body_bytes, &got));
+    if (got < file->body_bytes)
+        return idx_fail(file, TESS_ERR_DATA,
+                        "truncated: %zu bytes of data, but the IDX header needs %llu", got,
+                        (unsigned long long)file->body_bytes);
+    /* For gzip this also reads the trailer and so checks CRC and length. */
+    TESS_TRY(idx_read(file, &extra, 1, &got));
+    if (got != 0)
+        return idx_fail(
+            file, TESS_ERR_DATA,
+            "trailing bytes: the data go on after the %llu bytes that the IDX header needs",
+            (unsigned long long)file->body_bytes);
+    return TESS_OK;
+}
+
+/* ---- the four files of a set --------------------------------------------------------------- */
+
+static enum tess_status idx_check_counts(struct idx_file *file, enum idx_part image,
+                                         enum idx_part label)
+{
+    if (file[image].dim[0] != file[label].dim[0])
+        TESS_FAIL(TESS_ERR_DATA, "%s has %u images, but %s has %u labels", file[image].path,
+                  file[image].dim[0], file[label].path, file[label].dim[0]);
+    return TESS_OK;
+}
+
+/* Do the four headers fit each other? Then allocate the set. */
+static enum tess_status idx_allocate(struct idx_file *file, struct tess_dataset **dataset_out)
+{
+    const struct idx_file *train = &file[IDX_TRAIN_IMAGES], *test = &file[IDX_TEST_IMAGES];
+    TESS_TRY(idx_check_counts(file, IDX_TRAIN_IMAGES, IDX_TRAIN_LABELS));
+    TESS_TRY(idx_check_counts(file, IDX_TEST_IMAGES, IDX_TEST_LABELS));
+    if (train->dim[1] != test->dim[1] || train->dim[2] != test->dim[2])
+        TESS_FAIL(TESS_ERR_DATA, "%s has images of %u x %u, but %s has %u x %u", train->path,
+                  train->dim[1], train->dim[2], test->path, test->dim[1], test->dim[2]);
+    const struct tess_shape row = tess_shape3(train->dim[1], train->dim[2], 1);
+    if (tess__dataset_bytes(row, train->dim[0], test->dim[0]) > TESS__DATASET_BYTES_MAX)
+        TESS_FAIL(TESS_ERR_DATA, "%s and %s together are oversized: a data set may have %u GiB",
+                  train->path, test->path, (unsigned)(TESS__DATASET_BYTES_MAX >> 30));
+    TESS_TRY(tess__dataset_new(row, IDX_CLASS_COUNT, train->dim[0], test->dim[0], dataset_out));
+    file[IDX_TRAIN_IMAGES].body = tess__dataset_writable((*dataset_out)->train.image);
+    file[IDX_TRAIN_LABELS].body = tess__dataset_writable((*dataset_out)->train.label);
+    file[IDX_TEST_IMAGES].body = tess__dataset_writable((*dataset_out)->test.image);
+    file[IDX_TEST_LABELS].body = tess__dataset_writable((*dataset_out)->test.label);
+    return TESS_OK;
+}
+
+struct idx_body {
+    struct idx_file *file;
+    const struct tess__log_sink *sink; /* of the thread that asks */
+};
+
+static void *idx_body_thread(void *argument)
+{
+    const struct idx_body *body = argument;
+    tess__log_redirect(body->sink);
+    (void)idx_read_body(body->file); /* its status is in the file */
+    return NULL;
+}
+
+/*
+ * The training images are nearly all of the bytes: one thread inflates them while this one reads
+ * the other files. A gzip stream cannot be cut further.
+ */
+static void idx_read_bodies(struct idx_file *file)
+{
+    pthread_t thread;
+    struct idx_body body = {&file[IDX_TRAIN_IMAGES], tess__log_redirect(NULL)};
+    tess__log_redirect(body.sink);
+    const bool threaded = pthread_create(&thread, NULL, idx_body_thread, &body) == 0;
+    if (!threaded)
+        (void)idx_read_body(&file[IDX_TRAIN_IMAGES]);
+    for (int32_t part = IDX_TRAIN_LABELS; part < IDX_PARTS; part++)
+        (void)idx_read_body(&file[part]);
+    if (threaded)
+        pthread_join(thread, NULL);
+}
+
+static enum tess_status idx_check_labels(struct idx_file *file)
+{
+    for (uint32_t i = 0; i < file->dim[0]; i++) {
+        if (file->body[i] >= IDX_CLASS_COUNT)
+            return idx_fail(file, TESS_ERR_DATA,
+                            "label out of range: label %u (counted from 0) is %d, expected 0 to %d",
+                            i, file->body[i], IDX_CLASS_COUNT - 1);
+    }
+    return TESS_OK;
+}
+
+static enum tess_status idx_report(const struct idx_file *file)
+{
+    for (int32_t part = 0; part < IDX_PARTS; part++) {
+        if (file[part].status != TESS_OK)
+            TESS_FAIL(file[part].status, "%s", file[part].why);
+    }
+    return TESS_OK;
+}
+
+static enum tess_status idx_load(const char *folder, struct idx_file *file,
+                                 struct tess_dataset **dataset_out)
+{
+    for (int32_t part = 0; part < IDX_PARTS; part++) {
+        if (idx_open(&file[part], folder, part) != TESS_OK ||
+            idx_read_header(&file[part], idx_known[part].dim_count) != TESS_OK)
+            return idx_report(file);
+    }
+    TESS_TRY(idx_allocate(file, dataset_out));
+    idx_read_bodies(file);
+    TESS_TRY(idx_report(file));
+    if (idx_check_labels(&file[IDX_TRAIN_LABELS]) != TESS_OK ||
+        idx_check_labels(&file[IDX_TEST_LABELS]) != TESS_OK)
+        return idx_report(file);
+    tess__dataset_seal(*dataset_out);
+    return TESS_OK;
+}
+
+enum tess_status tess_dataset_open_idx(const char *folder, struct tess_dataset **dataset_out)
+{
+    struct tess_dataset *dataset = NULL;
+    struct idx_file *file = calloc(IDX_PARTS, sizeof(*file));
+    if (file == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "cannot allocate %zu bytes to read the data set",
+                  IDX_PARTS * sizeof(*file));
+    for (int32_t part = 0; part < IDX_PARTS; part++)
+        file[part].fd = -1;
+    const enum tess_status status = idx_load(folder[0] != '\0' ? folder : ".", file, &dataset);
+    for (int32_t part = 0; part < IDX_PARTS; part++)
+        idx_close(&file[part]);
+    free(file);
+    if (status != TESS_OK) {
+        tess_dataset_close(dataset);
+        return status;
+    }
+    *dataset_out = dataset;
+    return TESS_OK;
+}

@@ -1,0 +1,272 @@
+/*
+ * From a place in the epoch to numbers for the model: which sample stands there, and its pixels
+ * normalised and augmented. Pure: everything depends on arguments alone, so that every layout and
+ * any number of loader threads see the same batches. When rows are loaded is loader.c's matter.
+ */
+#include "data/data_tokens.h"
+
+#include "base/half.h"
+#include "base/rng.h"
+
+#include <string.h>
+
+const struct tess_option tess_loader_option_table[] = {
+    {"workers", TESS_OPTION_INT, offsetof(struct tess_loader_options, workers), "-1", -1, 16, NULL,
+     "prefetch threads per rank; 0 loads in the rank's own thread, -1 chooses"},
+    {"shuffle", TESS_OPTION_BOOL, offsetof(struct tess_loader_options, shuffle), "on", 0, 0, NULL,
+     "visit the training samples in another random order every epoch"},
+    {"flip", TESS_OPTION_BOOL, offsetof(struct tess_loader_options, flip), "off", 0, 0, NULL,
+     "mirror training images left to right, each with probability 1/2"},
+    {"shift", TESS_OPTION_INT, offsetof(struct tess_loader_options, shift), "0", 0, 64, NULL,
+     "move training images at random by up to this many pixels in both directions"},
+    {"drop-last", TESS_OPTION_BOOL, offsetof(struct tess_loader_options, drop_last), "off", 0, 0,
+     NULL,
+     "leave out the last batch of an epoch where it is short; off: its mean is over the samples it "
+     "has"},
+    {"length", TESS_OPTION_INT, offsetof(struct tess_loader_options, length), "256", 1, 1 << 20,
+     NULL, "tokens of a sample of text: what the model sees at once"},
+    {"validation", TESS_OPTION_REAL, offsetof(struct tess_loader_options, validation), "0.02", 0,
+     0.99, NULL, "share of a text, its end, that is kept for validation; at least one sample"},
+    {"validation-files", TESS_OPTION_STRING, offsetof(struct tess_loader_options, validation_files),
+     "", 0, 0, NULL,
+     "text or token files for validation, named as in --data; empty: --data.validation of its own"},
+    {NULL, TESS_OPTION_BOOL, 0, NULL, 0, 0, NULL, NULL},
+};
+
+int64_t tess_sample_at(uint64_t seed, int64_t epoch, int64_t count, int64_t position, bool shuffle)
+{
+    if (position < 0 || position >= count)
+        return -1;
+    if (!shuffle)
+        return position;
+    return (int64_t)tess_rng_permute(tess_rng_key(seed, TESS_RNG_SHUFFLE, (uint64_t)epoch),
+                                     (uint64_t)count, (uint64_t)position);
+}
+
+/*
+ * (pixel/255 - mean)/deviation as pixel * scale + shift: a product and a sum, each rounded (the
+ * build forbids contraction), hence the same bits whether vectorised or not.
+ */
+struct sample_norm {
+    float scale, shift;
+};
+
+static struct sample_norm sample_norm_of(const struct tess_dataset *dataset)
+{
+    const double deviation = dataset->deviation;
+    const struct sample_norm norm = {
+        .scale = (float)(1 / (255 * deviation)),
+        .shift = (float)(-(double)dataset->mean / deviation),
+    };
+    return norm;
+}
+
+static void sample_convert_f32(const uint8_t *restrict pixel, int64_t count,
+                               struct sample_norm norm, float *restrict target)
+{
+    for (int64_t i = 0; i < count; i++)
+        target[i] = (float)pixel[i] * norm.scale + norm.shift;
+}
+
+static void sample_convert_bf16(const uint8_t *restrict pixel, int64_t count,
+                                struct sample_norm norm, uint16_t *restrict target)
+{
+    for (int64_t i = 0; i < count; i++)
+        target[i] = tess__bf16_of_f32((float)pixel[i] * norm.scale + norm.shift);
+}
+
+static void sample_convert_f16(const uint8_t *restrict pixel, int64_t count,
+                               struct sample_norm norm, uint16_t *restrict target)
+{
+    for (int64_t i = 0; i < count; i++)
+        target[i] = tess__f16_of_f32((float)pixel[i] * norm.scale + norm.shift);
+}
+
+/* Element `at` of the target array and on. */
+static void sample_convert(const uint8_t *pixel, int64_t count, struct sample_norm norm,
+                           enum tess_dtype dtype, void *target, int64_t at)
+{
+    if (dtype == TESS_BF16)
+        sample_convert_bf16(pixel, count, norm, (uint16_t *)target + at);
+    else if (dtype == TESS_F16)
+        sample_convert_f16(pixel, count, norm, (uint16_t *)target + at);
+    else
+        sample_convert_f32(pixel, count, norm, (float *)target + at);
+}
+
+/* `count` black pixels' values. */
+static void sample_blank(int64_t count, struct sample_norm norm, enum tess_dtype dtype,
+                         void *target, int64_t at)
+{
+    static const uint8_t black[256];
+    for (int64_t i = 0; i < count; i += 256)
+        sample_convert(black, count - i < 256 ? count - i : 256, norm, dtype, target, at + i);
+}
+
+/* How one image is changed: mirrored, then moved down and right. */
+struct sample_change {
+    bool flip;
+    int64_t down, right;
+};
+
+static struct sample_change sample_change_of(const struct tess_loader_options *options,
+                                             uint64_t seed, int64_t epoch, int64_t sample)
+{
+    struct sample_change change = {false, 0, 0};
+    const uint32_t choices = (uint32_t)(2 * options->shift + 1);
+    uint32_t word[4];
+    tess_rng_block(tess_rng_key(seed, TESS_RNG_AUGMENT, (uint64_t)epoch), (uint64_t)sample, 0,
+                   word);
+    change.flip = options->flip && word[0] >> 31 != 0;
+    change.down = (int64_t)(word[1] % choices) - options->shift;
+    change.right = (int64_t)(word[2] % choices) - options->shift;
+    return change;
+}
+
+/* Mirror up to SAMPLE_LINE bytes of whole pixels; `last` is the rightmost source pixel. */
+#define SAMPLE_LINE 1024
+
+static void sample_mirror(const uint8_t *last, int64_t pixels, int64_t channels, uint8_t *line)
+{
+    if (channels == 1) {
+        for (int64_t x = 0; x < pixels; x++)
+            line[x] = last[-x];
+        return;
+    }
+    for (int64_t x = 0; x < pixels; x++)
+        memcpy(line + x * channels, last - x * channels, (size_t)channels);
+}
+
+/* `pixels` pixels of one line, mirrored: the first comes from `last`, the next from its left. */
+static void sample_convert_mirrored(const uint8_t *last, int64_t pixels, int64_t channels,
+                                    struct sample_norm norm, enum tess_dtype dtype, void *target,
+                                    int64_t at)
+{
+    uint8_t line[SAMPLE_LINE];
+    const int64_t pixels_max = channels <= SAMPLE_LINE ? SAMPLE_LINE / channels : 1;
+    for (int64_t x = 0; x < pixels; x += pixels_max) {
+        const int64_t now = pixels - x < pixels_max ? pixels - x : pixels_max;
+        const uint8_t *from = last - x * channels;
+        if (channels <= SAMPLE_LINE) {
+            sample_mirror(from, now, channels, line);
+            from = line;
+        }
+        sample_convert(from, now * channels, norm, dtype, target, at + x * channels);
+    }
+}
+
+/* One changed image [H, W, C]; what moves in from outside is black. */
+static void sample_convert_changed(const uint8_t *image, const struct tess_shape *row,
+                                   struct sample_change change, struct sample_norm norm,
+                                   enum tess_dtype dtype, void *target, int64_t at)
+{
+    const int64_t height = row->dim[0], width = row->dim[1], channels = row->dim[2];
+    const int64_t shift = change.right;
+    const int64_t begin = shift > 0 ? shift : 0;
+    const int64_t end = shift < 0 ? width + shift : width;
+    for (int64_t y = 0; y < height; y++, at += width * channels) {
+        const int64_t from = y - change.down;
+        if (from < 0 || from >= height || begin >= end) {
+            sample_blank(width * channels, norm, dtype, target, at);
+            continue;
+        }
+        const uint8_t *line = image + from * width * channels;
+        sample_blank(begin * channels, norm, dtype, target, at);
+        if (change.flip)
+            sample_convert_mirrored(line + (width - 1 - (begin - shift)) * channels, end - begin,
+                                    channels, norm, dtype, target, at + begin * channels);
+        else
+            sample_convert(line + (begin - shift) * channels, (end - begin) * channels, norm, dtype,
+                           target, at + begin * channels);
+        sample_blank((width - end) * channels, norm, dtype, target, at + end * channels);
+    }
+}
+
+/*
+ * Samples are drawn at random from tens of megabytes: prefetch the next image while this one is
+ * converted, or most of the time is spent waiting for memory.
+ */
+#define SAMPLE_AHEAD 4096 /* bytes; the processor's own prefetch does the rest of a large image */
+
+static void sample_prefetch(const uint8_t *image, int64_t count)
+{
+    for (int64_t i = 0; i < count && i < SAMPLE_AHEAD; i += 64)
+        __builtin_prefetch(image + i);
+}
+
+static void sample_load_images(const struct tess_dataset *dataset, const struct tess_split *split,
+                               const struct tess_loader_options *options, uint64_t seed,
+                               int64_t epoch, bool augment, const int64_t *sample, int64_t rows,
+                               enum tess_dtype dtype, void *input, int32_t *label)
+{
+    const struct sample_norm norm = sample_norm_of(dataset);
+    const int64_t row_count = tess_shape_count(&dataset->row);
+    const size_t element = tess_dtype_bytes(dtype);
+    const bool change = augment && (options->flip || options->shift > 0);
+    for (int64_t r = 0; r < rows; r++) {
+        if (sample[r] < 0) {
+            memset((char *)input + (size_t)(r * row_count) * element, 0,
+                   (size_t)row_count * element);
+            label[r] = -1;
+            continue;
+        }
+        const int64_t here = sample[r] & ~TESS_SAMPLE_IGNORED;
+        const uint8_t *image = split->image + here * row_count;
+        if (r + 1 < rows && sample[r + 1] >= 0)
+            sample_prefetch(split->image + (sample[r + 1] & ~TESS_SAMPLE_IGNORED) * row_count,
+                            row_count);
+        label[r] = sample[r] & TESS_SAMPLE_IGNORED ? -1 : split->label[here];
+        if (change)
+            sample_convert_changed(image, &dataset->row,
+                                   sample_change_of(options, seed, epoch, here), norm, dtype, input,
+                                   r * row_count);
+        else
+            sample_convert(image, row_count, norm, dtype, input, r * row_count);
+    }
+}
+
+/* Rows of the caller, in the dtype of the model. */
+static void sample_load_given(const struct tess_dataset *dataset, const int64_t *sample,
+                              int64_t rows, enum tess_dtype dtype, void *input, int32_t *label)
+{
+    const int64_t width = tess_shape_count(&dataset->row), labels = dataset->labels;
+    for (int64_t r = 0; r < rows; r++) {
+        const bool here = sample[r] >= 0 && (sample[r] & TESS_SAMPLE_IGNORED) == 0;
+        const int64_t from = here ? sample[r] % dataset->given_rows : 0;
+        const float *x = (const float *)dataset->given + from * width;
+        if (dtype == TESS_BF16)
+            for (int64_t i = 0; i < width; i++)
+                ((uint16_t *)input)[r * width + i] = tess__bf16_of_f32(x[i]);
+        else if (dtype == TESS_F16)
+            for (int64_t i = 0; i < width; i++)
+                ((uint16_t *)input)[r * width + i] = tess__f16_of_f32(x[i]);
+        else
+            memcpy((float *)input + r * width, x, (size_t)width * sizeof *x);
+        for (int64_t i = 0; i < labels; i++)
+            label[r * labels + i] = here ? dataset->given_label[from * labels + i] : -1;
+    }
+}
+
+int64_t tess_load_rows(const struct tess_dataset *dataset, const struct tess_split *split,
+                       const struct tess_loader_options *options, uint64_t seed, int64_t epoch,
+                       bool augment, const int64_t *sample, int64_t rows, enum tess_dtype dtype,
+                       void *input, int32_t *label)
+{
+    if (dataset->given != NULL) {
+        sample_load_given(dataset, sample, rows, dtype, input, label);
+        return rows;
+    }
+    if (dataset->tokens)
+        return tess__stream_load_rows(dataset, split, sample, rows, input, label);
+    sample_load_images(dataset, split, options, seed, epoch, augment, sample, rows, dtype, input,
+                       label);
+    return rows;
+}
+
+enum tess_status tess_load_report(const struct tess_dataset *dataset,
+                                  const struct tess_split *split, int64_t sample)
+{
+    const int64_t length = dataset->row.dim[0];
+    return tess__stream_report(split->stream,
+                               split->first + (sample & ~TESS_SAMPLE_IGNORED) * length, length + 1);
+}

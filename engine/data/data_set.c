@@ -1,0 +1,118 @@
+/*
+ * Data sets in memory: the mapping that holds pixels and labels, and the statistics over all of
+ * them. Reading files is in data_idx.c and data_tokens.c, choosing and normalising samples in
+ * data_sample.c, made-up data in data_synthetic.c.
+ *
+ * A set of images is one anonymous shared mapping, so that ranks forked later use the same pages:
+ *
+ *     train images | train labels | test images | test labels      each from a multiple of 64 bytes
+ */
+#include "data/data_set.h"
+
+#include "data/data_tokens.h"
+#include "tessera/check.h"
+#include "tessera/memory.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+uint64_t tess__dataset_product(uint64_t a, uint64_t b)
+{
+    if (b != 0 && a > TESS__DATASET_BYTES_MAX / b)
+        return TESS__DATASET_BYTES_MAX + 1;
+    return a * b;
+}
+
+uint64_t tess__dataset_bytes(struct tess_shape row, uint64_t train_count, uint64_t test_count)
+{
+    uint64_t row_bytes = 1, total = 0;
+    for (int32_t d = 0; d < row.rank; d++)
+        row_bytes = tess__dataset_product(row_bytes, (uint64_t)row.dim[d]);
+    const uint64_t part[4] = {tess__dataset_product(row_bytes, train_count), train_count,
+                              tess__dataset_product(row_bytes, test_count), test_count};
+    for (int32_t i = 0; i < 4; i++) {
+        if (part[i] > TESS__DATASET_BYTES_MAX)
+            return TESS__DATASET_BYTES_MAX + 1;
+        total += tess_round_up(part[i], 64);
+    }
+    return total;
+}
+
+enum tess_status tess__dataset_new(struct tess_shape row, int32_t class_count, int64_t train_count,
+                                   int64_t test_count, struct tess_dataset **dataset_out)
+{
+    const uint64_t row_bytes = (uint64_t)tess_shape_count(&row);
+    const size_t bytes =
+        (size_t)tess__dataset_bytes(row, (uint64_t)train_count, (uint64_t)test_count);
+    struct tess_dataset *dataset = calloc(1, sizeof(*dataset));
+    if (dataset == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "cannot allocate a data set's description");
+    uint8_t *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) {
+        free(dataset);
+        TESS_FAIL(TESS_ERR_MEMORY, "cannot map %zu bytes of shared memory for the data set: %s",
+                  bytes, strerror(errno));
+    }
+    dataset->row = row;
+    dataset->class_count = class_count;
+    dataset->labels = 1;
+    dataset->mapped_bytes = bytes;
+    dataset->train.count = train_count;
+    dataset->train.image = memory;
+    memory += tess_round_up(row_bytes * (uint64_t)train_count, 64);
+    dataset->train.label = memory;
+    memory += tess_round_up((uint64_t)train_count, 64);
+    dataset->test.count = test_count;
+    dataset->test.image = memory;
+    memory += tess_round_up(row_bytes * (uint64_t)test_count, 64);
+    dataset->test.label = memory;
+    *dataset_out = dataset;
+    return TESS_OK;
+}
+
+void tess_dataset_close(struct tess_dataset *dataset)
+{
+    if (dataset == NULL)
+        return;
+    if (dataset->tokens) {
+        const struct tess_token_stream *train = dataset->train.stream, *test = dataset->test.stream;
+        tess__stream_close((struct tess_token_stream *)(uintptr_t)train);
+        if (test != train)
+            tess__stream_close((struct tess_token_stream *)(uintptr_t)test);
+    } else {
+        munmap(tess__dataset_writable(dataset->train.image), dataset->mapped_bytes);
+    }
+    free(dataset);
+}
+
+/*
+ * In 32 bits per block of 4096 pixels, which holds 4096 * 255^2, so that the loop can be
+ * vectorised.
+ */
+void tess__dataset_seal(struct tess_dataset *dataset)
+{
+    const uint8_t *pixel = dataset->train.image;
+    const int64_t count = tess_shape_count(&dataset->row) * dataset->train.count;
+    uint64_t sum = 0, squares = 0;
+    for (int64_t begin = 0; begin < count; begin += 4096) {
+        const int64_t end = begin + 4096 < count ? begin + 4096 : count;
+        uint32_t block_sum = 0, block_squares = 0;
+        for (int64_t i = begin; i < end; i++) {
+            const uint32_t p = pixel[i];
+            block_sum += p;
+            block_squares += p * p;
+        }
+        sum += block_sum;
+        squares += block_squares;
+    }
+    /* Both sums are below 2^53 and thus exact as doubles: 2^32 pixels of at most 255^2. */
+    const double mean = (double)sum / (double)count;
+    const double variance = (double)squares / (double)count - mean * mean;
+    dataset->mean = (float)(mean / 255);
+    /* A set of one colour has nothing to scale; 1 keeps it finite. */
+    dataset->deviation = variance > 0 ? (float)(sqrt(variance) / 255) : 1;
+    mprotect(tess__dataset_writable(dataset->train.image), dataset->mapped_bytes, PROT_READ);
+}

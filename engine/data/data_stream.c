@@ -1,0 +1,182 @@
+/*
+ * A stream of tokens: the mappings it owns, reading samples from them, and the message for a token
+ * that the vocabulary does not have. Files are found and opened by data_tokens.c.
+ */
+#include "data/data_tokens.h"
+
+#include "tessera/check.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+const struct tess__token_kind tess__token_text = {.name = "text", .width = 1, .vocabulary = 256};
+
+enum tess_status tess__stream_map(size_t bytes, uint8_t **memory_out)
+{
+    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED)
+        TESS_FAIL(TESS_ERR_MEMORY, "cannot map %zu bytes of shared memory for the data set: %s",
+                  bytes, strerror(errno));
+    *memory_out = memory;
+    return TESS_OK;
+}
+
+static enum tess_status stream_make_room(struct tess_token_stream *stream)
+{
+    if (stream->piece_count < stream->piece_room)
+        return TESS_OK;
+    const int32_t room = stream->piece_room > 0 ? 2 * stream->piece_room : 8;
+    struct tess__token_piece *piece = realloc(stream->piece, (size_t)room * sizeof(*piece));
+    if (piece == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for a list of %d files", (int)room);
+    stream->piece = piece;
+    stream->piece_room = room;
+    return TESS_OK;
+}
+
+enum tess_status tess__stream_append(struct tess_token_stream *stream, const char *name,
+                                     struct tess__token_piece piece)
+{
+    enum tess_status status = stream_make_room(stream);
+    piece.name = status == TESS_OK ? strdup(name) : NULL;
+    if (status == TESS_OK && piece.name == NULL)
+        status = tess_fail(TESS_ERR_MEMORY, "no memory for the name of a file");
+    if (status != TESS_OK) {
+        munmap(piece.map, piece.map_bytes);
+        return status;
+    }
+    piece.first = stream->count;
+    stream->piece[stream->piece_count++] = piece;
+    stream->count += piece.count;
+    stream->mapped_bytes += piece.map_bytes;
+    return TESS_OK;
+}
+
+void tess__stream_close(struct tess_token_stream *stream)
+{
+    if (stream == NULL)
+        return;
+    for (int32_t p = 0; p < stream->piece_count; p++) {
+        munmap(stream->piece[p].map, stream->piece[p].map_bytes);
+        free(stream->piece[p].name);
+    }
+    free(stream->piece);
+    free(stream);
+}
+
+/* ---- reading ------------------------------------------------------------------------------- */
+
+/* The piece that holds token `at`. */
+static const struct tess__token_piece *stream_find(const struct tess_token_stream *stream,
+                                                   int64_t at)
+{
+    int32_t low = 0, high = stream->piece_count - 1;
+    while (low < high) {
+        const int32_t middle = low + (high - low + 1) / 2;
+        if (stream->piece[middle].first <= at)
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    return &stream->piece[low];
+}
+
+/* Each widens `count` tokens and returns the greatest. Plain loops, to be vectorised. */
+static uint32_t stream_widen_u8(const uint8_t *restrict token, int64_t count,
+                                int32_t *restrict target)
+{
+    for (int64_t i = 0; i < count; i++)
+        target[i] = token[i];
+    return 0; /* every byte is in the vocabulary */
+}
+
+static uint32_t stream_widen_u16(const uint16_t *restrict token, int64_t count,
+                                 int32_t *restrict target)
+{
+    uint32_t greatest = 0;
+    for (int64_t i = 0; i < count; i++) {
+        target[i] = token[i];
+        greatest = (uint32_t)target[i] > greatest ? (uint32_t)target[i] : greatest;
+    }
+    return greatest;
+}
+
+static uint32_t stream_widen_u32(const uint32_t *restrict token, int64_t count,
+                                 int32_t *restrict target)
+{
+    uint32_t greatest = 0;
+    memcpy(target, token, (size_t)count * sizeof(*token));
+    for (int64_t i = 0; i < count; i++)
+        greatest = (uint32_t)target[i] > greatest ? (uint32_t)target[i] : greatest;
+    return greatest;
+}
+
+/* Copy tokens [at, at + count) of the stream; returns the greatest. */
+static uint32_t stream_read(const struct tess_token_stream *stream, int64_t at, int64_t count,
+                            int32_t *target)
+{
+    const struct tess__token_piece *piece = stream_find(stream, at);
+    uint32_t greatest = 0;
+    while (count > 0) {
+        const int64_t skip = at - piece->first;
+        const int64_t now = piece->count - skip < count ? piece->count - skip : count;
+        uint32_t here;
+        if (stream->kind->width == 1)
+            here = stream_widen_u8((const uint8_t *)piece->token + skip, now, target);
+        else if (stream->kind->width == 2)
+            here = stream_widen_u16((const uint16_t *)piece->token + skip, now, target);
+        else
+            here = stream_widen_u32((const uint32_t *)piece->token + skip, now, target);
+        greatest = here > greatest ? here : greatest;
+        at += now;
+        target += now;
+        count -= now;
+        piece++;
+    }
+    return greatest;
+}
+
+int64_t tess__stream_load_rows(const struct tess_dataset *dataset, const struct tess_split *split,
+                               const int64_t *sample, int64_t rows, int32_t *input, int32_t *label)
+{
+    const int64_t length = dataset->row.dim[0];
+    const uint32_t vocabulary = (uint32_t)dataset->class_count;
+    const size_t row_bytes = (size_t)length * sizeof(*input);
+    for (int64_t r = 0; r < rows; r++, input += length, label += length) {
+        if (sample[r] < 0) {
+            memset(input, 0, row_bytes);
+            memset(label, 0xff, row_bytes); /* every label -1 */
+            continue;
+        }
+        const int64_t at = split->first + (sample[r] & ~TESS_SAMPLE_IGNORED) * length;
+        const uint32_t greatest = stream_read(split->stream, at, length, input);
+        const uint32_t last = stream_read(split->stream, at + length, 1, label + length - 1);
+        if (greatest >= vocabulary || last >= vocabulary)
+            return r;
+        if (sample[r] & TESS_SAMPLE_IGNORED)
+            memset(label, 0xff, row_bytes);
+        else
+            memcpy(label, input + 1, row_bytes - sizeof(*input));
+    }
+    return rows;
+}
+
+enum tess_status tess__stream_report(const struct tess_token_stream *stream, int64_t at,
+                                     int64_t count)
+{
+    for (int64_t i = at; i < at + count; i++) {
+        int32_t token;
+        const struct tess__token_piece *piece = stream_find(stream, i);
+        if (stream_read(stream, i, 1, &token) >= (uint32_t)stream->kind->vocabulary)
+            TESS_FAIL(TESS_ERR_DATA,
+                      "%s: token out of range: token %lld (counted from 0) is %u, expected 0 to %d "
+                      "(%s); make the file again with that tokenizer",
+                      piece->name, (long long)(i - piece->first), (unsigned)token,
+                      (int)stream->kind->vocabulary - 1, stream->kind->name);
+    }
+    TESS_FAIL(TESS_ERR_DATA,
+              "%s: changed while it was read: a token was out of range and is not any more",
+              stream_find(stream, at)->name);
+}

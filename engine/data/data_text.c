@@ -1,0 +1,135 @@
+/*
+ * Text without a download: what the packages of every Debian machine bring along. Responsible for
+ * which files, in which order; the same machine gives the same bytes every time, and so do two
+ * machines with the same packages.
+ */
+#include "data/data_tokens.h"
+
+#include "tessera/check.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <fts.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* A quarter of what the licences alone have: with less there is nothing to learn. */
+#define TEXT_BYTES_MIN 65536
+
+#define TEXT_LICENCES "/usr/share/common-licenses"
+#define TEXT_DOC      "/usr/share/doc"
+#define TEXT_PERL     "/usr/share/perl"
+
+static bool text_is_text(const char *name)
+{
+    static const char *const suffix[] = {".pod", ".pm", ".txt"};
+    const size_t length = strlen(name);
+    if (strcmp(name, "copyright") == 0)
+        return true;
+    for (size_t i = 0; i < sizeof(suffix) / sizeof(*suffix); i++)
+        if (length >= strlen(suffix[i]) &&
+            strcmp(name + length - strlen(suffix[i]), suffix[i]) == 0)
+            return true;
+    return false;
+}
+
+/* All files of a tree whose names promise text, or all that lie in the folder itself. Links are
+ * taken there only: in a tree they lead to files that are met anyway, or in circles. */
+static enum tess_status text_walk(const char *root, const char *folder, bool tree,
+                                  struct tess__names *names)
+{
+    char path[4096];
+    char *const argument[] = {path, NULL};
+    enum tess_status status = TESS_OK;
+    snprintf(path, sizeof(path), "%s%s", root, folder);
+    FTS *walk = fts_open(argument, FTS_PHYSICAL | FTS_NOCHDIR, NULL);
+    if (walk == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "cannot walk through %s: %s", path, strerror(errno));
+    for (FTSENT *entry = fts_read(walk); entry != NULL && status == TESS_OK;
+         entry = fts_read(walk)) {
+        if (!tree && entry->fts_info == FTS_D && entry->fts_level > 0)
+            fts_set(walk, entry, FTS_SKIP);
+        else if (tree ? entry->fts_info == FTS_F && text_is_text(entry->fts_name)
+                      : entry->fts_info == FTS_F || entry->fts_info == FTS_SL)
+            status = tess__names_add(names, entry->fts_path);
+    }
+    fts_close(walk);
+    return status;
+}
+
+/* The beginning of a file, up to `bytes`: what can be read of it. Returns the bytes read. */
+static size_t text_read(const char *path, uint8_t *target, size_t bytes)
+{
+    struct stat about;
+    size_t got = 0;
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0)
+        return 0;
+    if (fstat(fd, &about) == 0 && S_ISREG(about.st_mode)) {
+        while (got < bytes) {
+            const ssize_t n = read(fd, target + got, bytes - got);
+            if (n > 0)
+                got += (size_t)n;
+            else if (n == 0 || errno != EINTR)
+                break;
+        }
+    }
+    close(fd);
+    return got;
+}
+
+static enum tess_status text_names(const char *root, struct tess__names *names)
+{
+    TESS_TRY(text_walk(root, TEXT_LICENCES, false, names));
+    const int32_t licences = names->count;
+    TESS_TRY(text_walk(root, TEXT_DOC, true, names));
+    TESS_TRY(text_walk(root, TEXT_PERL, true, names));
+    tess__names_sort(names, 0, licences);
+    tess__names_sort(names, licences, names->count);
+    return TESS_OK;
+}
+
+/* Fill the memory and give back the pages that stay empty. */
+static enum tess_status text_fill(const struct tess__names *names, const char *root,
+                                  uint8_t *memory, size_t bytes_max,
+                                  struct tess_token_stream *stream)
+{
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    size_t bytes = 0;
+    for (int32_t i = 0; i < names->count && bytes < bytes_max; i++)
+        bytes += text_read(names->name[i], memory + bytes, bytes_max - bytes);
+    const size_t used = (bytes + page - 1) / page * page;
+    const size_t mapped = (bytes_max + page - 1) / page * page;
+    if (bytes < TEXT_BYTES_MIN) {
+        munmap(memory, bytes_max);
+        TESS_FAIL(TESS_ERR_NOT_FOUND,
+                  "only %zu bytes of text under %s%s, %s and %s: name a text file with --data FILE",
+                  bytes, root, TEXT_LICENCES, TEXT_DOC, TEXT_PERL);
+    }
+    if (used < mapped)
+        munmap(memory + used, mapped - used);
+    mprotect(memory, bytes, PROT_READ);
+    stream->kind = &tess__token_text;
+    return tess__stream_append(
+        stream, "text of this machine",
+        (struct tess__token_piece){
+            .token = memory, .count = (int64_t)bytes, .map = memory, .map_bytes = used});
+}
+
+enum tess_status tess__text_gather(const char *root, size_t bytes_max,
+                                   struct tess_token_stream *stream)
+{
+    struct tess__names names = {0};
+    uint8_t *memory = NULL;
+    enum tess_status status = text_names(root, &names);
+    if (status == TESS_OK)
+        status = tess__stream_map(bytes_max, &memory);
+    if (status == TESS_OK)
+        status = text_fill(&names, root, memory, bytes_max, stream);
+    tess__names_close(&names);
+    return status;
+}

@@ -1,0 +1,261 @@
+/*
+ * Files of text and of tokens: from the names on the command line to a data set. Headers and sizes
+ * are checked here, before they are used; token values when a sample is loaded (data_stream.c),
+ * since reading many gigabytes first would delay the start.
+ */
+#include "data/data_tokens.h"
+
+#include "tessera/check.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* "text" for any machine: what a small model learns from in an hour, and is read in a moment. */
+#define TOKENS_TEXT_BYTES 12000000
+
+/* The layouts of llm.c's data scripts: 256 int32 (magic, version, count, zeros), then tokens. */
+#define SHARD_HEADER_BYTES 1024
+
+static const struct tess__token_kind tokens_shard[] = {
+    {.name = "GPT-2 tokens", .width = 2, .vocabulary = 50257, .magic = 20240520, .version = 1},
+    {.name = "Llama 3 tokens", .width = 4, .vocabulary = 128256, .magic = 20240801, .version = 7},
+};
+
+/* ---- one file ------------------------------------------------------------------------------ */
+
+static bool tokens_is_shard(const char *name)
+{
+    const size_t length = strlen(name);
+    return length >= 4 && strcmp(name + length - 4, ".bin") == 0;
+}
+
+/* Map a whole file; `map` stays valid when the file is closed. */
+static enum tess_status tokens_map(const char *name, struct tess__token_piece *piece)
+{
+    struct stat about;
+    /* O_NONBLOCK: a FIFO must be refused below, not waited for. */
+    const int fd = open(name, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0)
+        TESS_FAIL(errno == ENOENT || errno == ENOTDIR ? TESS_ERR_NOT_FOUND : TESS_ERR_IO,
+                  "cannot open %s: %s", name, strerror(errno));
+    enum tess_status status = TESS_OK;
+    if (fstat(fd, &about) != 0)
+        status = tess_fail(TESS_ERR_IO, "cannot open %s: %s", name, strerror(errno));
+    else if (!S_ISREG(about.st_mode))
+        status = tess_fail(TESS_ERR_DATA, "%s: not a regular file", name);
+    else if (about.st_size == 0)
+        status = tess_fail(TESS_ERR_DATA, "%s: the file is empty", name);
+    if (status == TESS_OK) {
+        piece->map_bytes = (size_t)about.st_size;
+        piece->map = mmap(NULL, piece->map_bytes, PROT_READ, MAP_SHARED, fd, 0);
+        if (piece->map == MAP_FAILED)
+            status = tess_fail(errno == ENOMEM ? TESS_ERR_MEMORY : TESS_ERR_IO,
+                               "cannot map %s, %zu bytes, into memory: %s", name, piece->map_bytes,
+                               strerror(errno));
+    }
+    close(fd);
+    return status;
+}
+
+/* The kind whose magic number a shard begins with. */
+static enum tess_status shard_kind(const char *name, const int32_t *header, size_t bytes,
+                                   const struct tess__token_kind **kind_out)
+{
+    const size_t count = sizeof(tokens_shard) / sizeof(*tokens_shard);
+    const struct tess__token_kind *kind = NULL;
+    for (size_t k = 0; k < count && bytes >= sizeof(*header); k++)
+        if (header[0] == tokens_shard[k].magic)
+            kind = &tokens_shard[k];
+    if (bytes >= sizeof(*header) && kind == NULL)
+        TESS_FAIL(TESS_ERR_DATA,
+                  "%s: wrong magic number %d: expected %d (GPT-2) or %d (Llama 3), the layouts of "
+                  "llm.c; a text's name must not end in .bin",
+                  name, (int)header[0], (int)tokens_shard[0].magic, (int)tokens_shard[1].magic);
+    if (bytes < SHARD_HEADER_BYTES)
+        TESS_FAIL(TESS_ERR_DATA, "%s: truncated: %zu bytes where the header alone has %d", name,
+                  bytes, SHARD_HEADER_BYTES);
+    if (header[1] != kind->version)
+        TESS_FAIL(TESS_ERR_DATA, "%s: wrong version %d: expected %d for %s", name, (int)header[1],
+                  (int)kind->version, kind->name);
+    *kind_out = kind;
+    return TESS_OK;
+}
+
+static enum tess_status shard_check(const char *name, struct tess__token_piece *piece,
+                                    const struct tess__token_kind **kind_out)
+{
+    const int32_t *header = piece->map;
+    TESS_TRY(shard_kind(name, header, piece->map_bytes, kind_out));
+    const int32_t count = header[2], width = (*kind_out)->width;
+    if (count < 1)
+        TESS_FAIL(TESS_ERR_DATA, "%s: wrong count: the header promises %d tokens", name,
+                  (int)count);
+    const uint64_t expected = SHARD_HEADER_BYTES + (uint64_t)count * (uint64_t)width;
+    if (piece->map_bytes != expected)
+        TESS_FAIL(TESS_ERR_DATA,
+                  "%s: %s: %zu bytes, but the header's count of %d tokens of %d bytes needs %llu",
+                  name, piece->map_bytes < expected ? "truncated" : "trailing bytes",
+                  piece->map_bytes, (int)count, (int)width, (unsigned long long)expected);
+    piece->token = (const char *)piece->map + SHARD_HEADER_BYTES;
+    piece->count = count;
+    return TESS_OK;
+}
+
+/* Append one file, of the same kind as those before it. */
+static enum tess_status tokens_add_file(struct tess_token_stream *stream, const char *name)
+{
+    struct tess__token_piece piece = {.map = MAP_FAILED};
+    const struct tess__token_kind *kind = &tess__token_text;
+    enum tess_status status = tokens_map(name, &piece);
+    if (status == TESS_OK && tokens_is_shard(name)) {
+        status = shard_check(name, &piece, &kind);
+    } else {
+        piece.token = piece.map;
+        piece.count = (int64_t)piece.map_bytes;
+    }
+    if (status == TESS_OK && stream->kind != NULL && stream->kind != kind)
+        status =
+            tess_fail(TESS_ERR_DATA, "%s holds %s, but %s holds %s: one data set is of one kind",
+                      stream->piece[0].name, stream->kind->name, name, kind->name);
+    if (status != TESS_OK) {
+        if (piece.map != MAP_FAILED)
+            munmap(piece.map, piece.map_bytes);
+        return status;
+    }
+    stream->kind = kind;
+    return tess__stream_append(stream, name, piece);
+}
+
+/* ---- data sets ----------------------------------------------------------------------------- */
+
+static enum tess_status tokens_fill(const char *source, struct tess_token_stream *stream)
+{
+    struct tess__names names = {0};
+    if (strcmp(source, "text") == 0)
+        return tess__text_gather("", TOKENS_TEXT_BYTES, stream);
+    enum tess_status status = tess__names_expand(&names, source);
+    for (int32_t i = 0; i < names.count && status == TESS_OK; i++)
+        status = tokens_add_file(stream, names.name[i]);
+    tess__names_close(&names);
+    return status;
+}
+
+static enum tess_status tokens_open(const char *source, struct tess_token_stream **stream_out)
+{
+    struct tess_token_stream *stream = calloc(1, sizeof(*stream));
+    if (stream == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "cannot allocate a data set's description");
+    const enum tess_status status = tokens_fill(source, stream);
+    if (status != TESS_OK) {
+        tess__stream_close(stream);
+        return status;
+    }
+    *stream_out = stream;
+    return TESS_OK;
+}
+
+/* Samples of a stream: the last one needs a token after it. */
+static int64_t tokens_samples(const struct tess_token_stream *stream, int64_t length)
+{
+    return (stream->count - 1) / length;
+}
+
+/* A stream too short for the `needed` samples of it: 1, or 2 where both splits are in it. */
+static enum tess_status tokens_check_length(const struct tess_token_stream *stream, int64_t length,
+                                            int64_t needed)
+{
+    if (tokens_samples(stream, length) >= needed)
+        return TESS_OK;
+    TESS_FAIL(TESS_ERR_DATA,
+              "%s%s: %lld tokens are too few for %s of %lld tokens and the one after them: "
+              "expected at least %llu; use a smaller --data.length or more data%s",
+              stream->piece[0].name, stream->piece_count > 1 ? " and the files after it" : "",
+              (long long)stream->count, needed > 1 ? "two samples" : "a sample", (long long)length,
+              (unsigned long long)needed * (unsigned long long)length + 1,
+              needed > 1 ? ", or name files of their own with --data.validation-files" : "");
+}
+
+static enum tess_status tokens_divide(struct tess_dataset *dataset, bool own_files,
+                                      double validation)
+{
+    const int64_t length = dataset->row.dim[0];
+    struct tess_split *train = &dataset->train, *test = &dataset->test;
+    TESS_TRY(tokens_check_length(train->stream, length, own_files ? 1 : 2));
+    TESS_TRY(tokens_check_length(test->stream, length, 1));
+    train->count = tokens_samples(train->stream, length);
+    test->count = tokens_samples(test->stream, length);
+    if (own_files)
+        return TESS_OK;
+    const int64_t all = train->count;
+    test->count = (int64_t)((double)all * validation);
+    if (test->count < 1)
+        test->count = 1;
+    if (test->count >= all)
+        TESS_FAIL(TESS_ERR_DATA,
+                  "%s: a validation share of %g leaves none of %lld samples for training: use a "
+                  "smaller --data.validation",
+                  train->stream->piece[0].name, validation, (long long)all);
+    train->count = all - test->count;
+    test->first = train->count * length;
+    return TESS_OK;
+}
+
+enum tess_status tess__tokens_split(struct tess_token_stream *train, struct tess_token_stream *test,
+                                    double validation, int64_t length,
+                                    struct tess_dataset **dataset_out)
+{
+    struct tess_dataset *dataset = calloc(1, sizeof(*dataset));
+    if (dataset == NULL) {
+        tess__stream_close(train);
+        tess__stream_close(test);
+        TESS_FAIL(TESS_ERR_MEMORY, "cannot allocate a data set's description");
+    }
+    dataset->tokens = true;
+    dataset->row = tess_shape1(length);
+    dataset->labels = length;
+    dataset->class_count = train->kind->vocabulary;
+    dataset->deviation = 1;
+    dataset->train.stream = train;
+    dataset->test.stream = test != NULL ? test : train;
+    dataset->mapped_bytes = train->mapped_bytes + (test != NULL ? test->mapped_bytes : 0);
+    const enum tess_status status = tokens_divide(dataset, test != NULL, validation);
+    if (status != TESS_OK) {
+        tess_dataset_close(dataset);
+        return status;
+    }
+    *dataset_out = dataset;
+    return TESS_OK;
+}
+
+enum tess_status tess_dataset_open_tokens(const char *source, const char *validation_source,
+                                          double validation, int64_t length,
+                                          struct tess_dataset **dataset_out)
+{
+    struct tess_token_stream *train = NULL, *test = NULL;
+    const bool own_files = validation_source != NULL && validation_source[0] != '\0';
+    if (length < 1)
+        TESS_FAIL(TESS_ERR_USAGE, "samples of %lld tokens: expected at least 1", (long long)length);
+    if (!own_files && !(validation >= 0 && validation < 1))
+        TESS_FAIL(TESS_ERR_USAGE,
+                  "a validation share of %g: expected at least 0, and less than 1 to leave "
+                  "something for training",
+                  validation);
+    TESS_TRY(tokens_open(source, &train));
+    enum tess_status status = own_files ? tokens_open(validation_source, &test) : TESS_OK;
+    if (status == TESS_OK && test != NULL && test->kind != train->kind)
+        status = tess_fail(
+            TESS_ERR_DATA,
+            "%s for validation holds %s, but %s for training holds %s: expected the same kind",
+            test->piece[0].name, test->kind->name, train->piece[0].name, train->kind->name);
+    if (status != TESS_OK) {
+        tess__stream_close(train);
+        tess__stream_close(test);
+        return status;
+    }
+    return tess__tokens_split(train, test, validation, length, dataset_out);
+}

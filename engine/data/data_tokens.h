@@ -1,0 +1,100 @@
+/*
+ * Streams of tokens, for files that open them (data_names.c, data_tokens.c, data_text.c,
+ * data_synthetic.c) and that read samples from them (data_stream.c).
+ */
+#ifndef TESSERA_DATA_DATA_TOKENS_H
+#define TESSERA_DATA_DATA_TOKENS_H
+
+#include "data/data.h"
+
+/* How files keep tokens: one after the other, in the machine's (little endian) order. */
+struct tess__token_kind {
+    const char *name; /* for messages: "text" */
+    int32_t width;    /* bytes of a token: 1, 2 or 4 */
+    int32_t vocabulary;
+    int32_t magic, version; /* of the header; 0: no header */
+};
+
+extern const struct tess__token_kind tess__token_text;
+
+/* Tokens that lie together: a mapped file, or memory. */
+struct tess__token_piece {
+    char *name;        /* of the file, for messages; owned */
+    const void *token; /* [count], inside the mapping */
+    int64_t first;     /* number in the stream of its first token */
+    int64_t count;
+    void *map; /* owned */
+    size_t map_bytes;
+};
+
+/*
+ * Pieces end to end; a sample may begin in one and end in another:
+ *
+ *     piece     |      0      |   1   |        2        |
+ *     first     0             13      20                37 = count
+ */
+struct tess_token_stream {
+    const struct tess__token_kind *kind;
+    int64_t count;
+    int32_t piece_count, piece_room;
+    struct tess__token_piece *piece;
+    size_t mapped_bytes;
+};
+
+/*
+ * Append a piece; its `first` and name are set here, from `name`, which is copied. Takes over the
+ * mapping, also when it fails. TESS_ERR_MEMORY.
+ */
+enum tess_status tess__stream_append(struct tess_token_stream *stream, const char *name,
+                                     struct tess__token_piece piece);
+
+/* NULL is allowed. */
+void tess__stream_close(struct tess_token_stream *stream);
+
+/* Zero-filled memory shared by ranks forked later. TESS_ERR_MEMORY. */
+enum tess_status tess__stream_map(size_t bytes, uint8_t **memory_out);
+
+/*
+ * tess_load_rows of tokens. Each token is read from the mapping once and checked where it was
+ * copied to: what a file that changes meanwhile may hold is never used unchecked.
+ */
+int64_t tess__stream_load_rows(const struct tess_dataset *dataset, const struct tess_split *split,
+                               const int64_t *sample, int64_t rows, int32_t *input, int32_t *label);
+
+/* tess_load_report of tokens. */
+enum tess_status tess__stream_report(const struct tess_token_stream *stream, int64_t at,
+                                     int64_t count);
+
+/* Names of files. Starts zeroed. */
+struct tess__names {
+    char **name; /* each owned */
+    int32_t count, room;
+};
+
+enum tess_status tess__names_add(struct tess__names *names, const char *name); /* copies */
+/* Names [first, end) by their bytes, in any locale. */
+void tess__names_sort(struct tess__names *names, int32_t first, int32_t end);
+/* Add what `source`, as tess_dataset_open_tokens takes it, stands for. TESS_ERR_NOT_FOUND where a
+ * pattern fits nothing; whether the other files are there shows when they are opened. */
+enum tess_status tess__names_expand(struct tess__names *names, const char *source);
+void tess__names_close(struct tess__names *names);
+
+/*
+ * A set of samples of `length` tokens from one stream, or two. Takes the streams over, also when it
+ * fails: TESS_ERR_DATA when a split would have no sample. `test` NULL: the last `validation` share
+ * of `train`.
+ */
+enum tess_status tess__tokens_split(struct tess_token_stream *train, struct tess_token_stream *test,
+                                    double validation, int64_t length,
+                                    struct tess_dataset **dataset_out);
+
+/*
+ * The text that every Debian machine has, at most `bytes_max` of it, as one piece: the licences,
+ * then what dpkg and perl have under /usr/share/doc and /usr/share/perl, *.pod, *.pm, *.txt and
+ * copyright, ordered by path. `root` goes before every path: "" for this machine. What cannot be
+ * read is left out; TESS_ERR_NOT_FOUND when almost nothing is left.
+ */
+enum tess_status tess__text_gather(const char *root, size_t bytes_max,
+                                   struct tess_token_stream *stream);
+
+#endif

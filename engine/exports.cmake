@@ -1,0 +1,23 @@
+# Run at build time: writes what HEADERS declare as OUT.map, a version script for the library, and OUT.list, a
+# dynamic list for the program. The test of the exports reads the headers by another way: tests/base/exports.sh.
+set(names "")
+foreach(header ${HEADERS})
+    file(READ ${header} text)
+    string(REGEX REPLACE "/\\*([^*]|\\*+[^*/])*\\*+/" "" text "${text}")
+    # Directives, with the lines that continue them; then statements, which semicolons would make a list of.
+    string(REGEX REPLACE "\n#([^\n]*\\\\\n)*[^\n]*" "" text "\n${text}")
+    string(REPLACE ";" "@" text "${text}")
+    string(REGEX MATCHALL "\n(extern |const |struct |enum )?[a-z_0-9]+ [^@{}=(]*tess_[a-z_0-9]+(\\(|@)" found "${text}")
+    foreach(statement ${found})
+        if(NOT statement MATCHES "\n(static|struct [a-z_]+@|enum [a-z_]+@)")
+            string(REGEX MATCH "tess_[a-z_0-9]+.$" name "${statement}")
+            string(REGEX REPLACE ".$" "" name "${name}")
+            list(APPEND names ${name})
+        endif()
+    endforeach()
+endforeach()
+list(REMOVE_DUPLICATES names)
+list(SORT names)
+list(JOIN names ";\n" names)
+file(WRITE ${OUT}.map "{\nglobal:\n${names};\nlocal:\n*;\n};\n")
+file(WRITE ${OUT}.list "{\n${names};\n};\n")

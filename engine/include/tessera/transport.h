@@ -1,0 +1,74 @@
+/*
+ * A transport carries messages between the processes of a job, on one host or many. A communicator
+ * of ranks that share no memory builds its collectives from them (tess_comm_net_open).
+ *
+ * Messages of one pair of ranks and one tag arrive in the order in which they were begun; others
+ * in any order. Sender and receiver give the same number of bytes. A send may wait for its receive,
+ * so callers begin both before they wait for either. One thread at a time.
+ */
+#ifndef TESSERA_TRANSPORT_H
+#define TESSERA_TRANSPORT_H
+
+#include "tessera/comm.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define TESS_TRANSPORT_REASON_BYTES 256
+#define TESS_TRANSPORT_REQUESTS     4096 /* may be under way at once, per rank */
+
+struct tess_transport;
+struct tess_transport_native; /* engine/comm/net/transport_native.h */
+
+struct tess_transport_ops {
+    const char *name; /* "tcp", "mpi" */
+    /* Begin; `data` is the transport's until the request is done. *request_out: its own number, not
+     * used again before it was seen to be done. `tag` 0 .. 2^24 - 1. Never blocks. */
+    enum tess_status (*send)(struct tess_transport *transport, int32_t peer, uint32_t tag,
+                             const void *data, size_t bytes, uint32_t *request_out);
+    enum tess_status (*recv)(struct tess_transport *transport, int32_t peer, uint32_t tag,
+                             void *data, size_t bytes, uint32_t *request_out);
+    /* Is it done? Asks the network too; never blocks. A request that is done is free after that.
+     * TESS_ERR_COMM where the peer is gone, TESS_ERR_ABORTED once aborted: the message is the
+     * first reason and names rank and host. */
+    enum tess_status (*test)(struct tess_transport *transport, uint32_t request, bool *done_out);
+    /* Return when something may have moved, at the latest after timeout_s (which may be 0). Spins
+     * for 50 us at most; a core that waits is free for others. Errors as test. */
+    enum tess_status (*wait)(struct tess_transport *transport, double timeout_s);
+    /* Send the reason to all ranks; the first one is kept. Any thread. */
+    void (*abort)(struct tess_transport *transport, const char *reason);
+    /* Accepts a half-opened one. What is still under way is lost. */
+    void (*close)(struct tess_transport *transport);
+    /* OPTIONAL (NULL): the library's own collectives, for --comm.mpi.native. */
+    const struct tess_transport_native *native;
+};
+
+/* The public head; transports embed it first. */
+struct tess_transport {
+    const struct tess_transport_ops *ops;
+    int32_t rank, rank_count;
+    const int32_t *host;          /* [rank_count] number of each rank's host, from 0 in the order
+                                     in which they first appear; the transport's */
+    const char *const *host_name; /* [rank_count] for messages */
+    /* OPTIONAL (NULL): why nothing proceeds, "" while it does. A transport that has it does not
+     * log it: its user may have a better reason. */
+    const char *reason;
+};
+
+struct tess_world;
+
+/*
+ * The communicator over a transport (engine/comm/net): collectives as schedules of messages, in
+ * host memory. Collective. Takes the transport over: closed with the communicator, also on failure.
+ * world: as tess_comm_request has it, or NULL. timeout_s: for how long nothing may move in a wait
+ * before it fails and names the ranks that did not come, with their hosts. Up to 64 ranks.
+ */
+enum tess_status tess_comm_net_open(struct tess_transport *transport, struct tess_world *world,
+                                    enum tess_order order, double timeout_s,
+                                    struct tess_comm **comm_out);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

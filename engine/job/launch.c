@@ -1,0 +1,534 @@
+/*
+ * The launcher's side: forks the ranks, then one loop over three descriptors (messages, the ranks'
+ * stderr, signals) until every child is reaped. What the ranks do is the body's.
+ *
+ *     fork ranks -> loop: message / line / signal / child ended -> all reaped -> status
+ *                          first failure: abort the world, END_LIMIT_S later SIGKILL
+ */
+#include "job/launch.h"
+
+#include "base/clock.h"
+#include "job/launch_env.h"
+#include "tessera/check.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+/* Ranks that have received a failure end within this time or are killed; 5 s is promised. */
+#define END_LIMIT_S 4.0
+/* A signal to the whole process group reaches ranks and launcher in any order, but soon. */
+#define GROUP_SIGNAL_MS 200
+#define LINE_BYTES      4096
+#define PIPE_BYTES      (1 << 20) /* what an unprivileged process may ask for */
+
+struct launcher {
+    const struct tess__launch *launch;
+    struct tess_world *world;
+    pid_t pid[TESS_WORLD_RANKS_MAX];           /* 0: reaped */
+    bool ended[TESS_WORLD_RANKS_MAX];          /* rank's body has returned */
+    int32_t first, process_count, alive_count; /* processes first .. first + count - 1 */
+    int message_fd, line_fd, signal_fd;        /* read ends; -1 closed */
+    int message_write_fd, line_write_fd;
+    sigset_t old_mask;
+    struct tess__message message;
+    size_t message_used; /* bytes of `message` read so far */
+    char line[LINE_BYTES];
+    size_t line_used;
+    enum tess_status status;
+    bool error_said; /* the first error is on the screen; what follows from it is not shown */
+    int32_t interrupt_count;
+    double tick_s; /* when the next tick is due; the first one at once */
+    double kill_s; /* when to kill what is left; 0: not ending */
+    bool killed;
+};
+
+/* ---- failing --------------------------------------------------------------------------------- */
+
+static void launch_clear_line(struct launcher *launcher)
+{
+    if (launcher->launch->before_line != NULL)
+        launcher->launch->before_line(launcher->launch->context);
+}
+
+/* The run is over: abort the ranks, with a time limit. The first status stays. */
+static void launch_end(struct launcher *launcher, enum tess_status status, const char *reason)
+{
+    if (launcher->status == TESS_OK || launcher->status == TESS_ERR_ABORTED ||
+        status == TESS_ERR_INTERRUPTED)
+        launcher->status = status;
+    if (launcher->kill_s > 0)
+        return;
+    launcher->kill_s = tess_clock_s() + END_LIMIT_S;
+    tess_world_abort(launcher->world, -1, reason);
+    if (launcher->launch->peers != NULL)
+        tess__peers_leave(launcher->launch->peers);
+}
+
+static void launch_kill(struct launcher *launcher)
+{
+    for (int32_t p = launcher->first; p < launcher->first + launcher->process_count; p++)
+        if (launcher->pid[p] > 0)
+            kill(launcher->pid[p], SIGKILL);
+    launcher->killed = true;
+}
+
+static void launch_interrupt(struct launcher *launcher)
+{
+    launcher->interrupt_count++;
+    if (launcher->interrupt_count > 1) {
+        launch_kill(launcher);
+        return;
+    }
+    launch_clear_line(launcher);
+    tess_log(TESS_LOG_INFO, "interrupted: ending %d rank%s (once more to kill)",
+             launcher->launch->rank_count, launcher->launch->rank_count > 1 ? "s" : "");
+    launcher->error_said = true;
+    launch_end(launcher, TESS_ERR_INTERRUPTED, "interrupted");
+}
+
+/* ---- messages -------------------------------------------------------------------------------- */
+
+/* Is it a line of tess_fail(): "tessera: [rank N: ]error: ..."? */
+static bool launch_is_error(const char *line)
+{
+    static const char program[] = "tessera: ", rank[] = "rank ", error[] = "error: ";
+
+    if (strncmp(line, program, sizeof(program) - 1) != 0)
+        return false;
+    line += sizeof(program) - 1;
+    if (strncmp(line, rank, sizeof(rank) - 1) == 0) {
+        line = strstr(line, ": ");
+        if (line == NULL)
+            return false;
+        line += 2;
+    }
+    return strncmp(line, error, sizeof(error) - 1) == 0;
+}
+
+static void launch_forward_line(struct launcher *launcher)
+{
+    launcher->line[launcher->line_used] = '\0';
+    if (launch_is_error(launcher->line)) {
+        if (launcher->error_said) {
+            launcher->line_used = 0;
+            return;
+        }
+        launcher->error_said = true;
+    }
+    launch_clear_line(launcher);
+    if (write(STDERR_FILENO, launcher->line, launcher->line_used) < 0) {
+        /* stderr is gone: nothing can be reported. */
+    }
+    launcher->line_used = 0;
+}
+
+/* Read what is there. Closes the descriptor at its end. */
+static void launch_read_lines(struct launcher *launcher)
+{
+    char chunk[LINE_BYTES];
+    ssize_t count;
+
+    while (launcher->line_fd >= 0) {
+        count = read(launcher->line_fd, chunk, sizeof(chunk));
+        if (count < 0 && errno == EINTR)
+            continue;
+        if (count < 0)
+            return;
+        if (count == 0) {
+            close(launcher->line_fd);
+            launcher->line_fd = -1;
+            if (launcher->line_used > 0)
+                launch_forward_line(launcher);
+            return;
+        }
+        for (ssize_t i = 0; i < count; i++) {
+            launcher->line[launcher->line_used++] = chunk[i];
+            if (chunk[i] == '\n' || launcher->line_used == LINE_BYTES - 1)
+                launch_forward_line(launcher);
+        }
+    }
+}
+
+/* How a rank ended that was started elsewhere. */
+static void launch_say_failed(struct launcher *launcher, int32_t rank,
+                              const struct tess__ended *ended)
+{
+    const enum tess_status status = (enum tess_status)ended->status;
+
+    if (launcher->error_said || status == TESS_ERR_ABORTED || rank == launcher->first)
+        return;
+    launch_clear_line(launcher);
+    tess_fail(status, "rank %d failed, %s (host %s): %s", rank, tess_status_text(status),
+              launcher->launch->peers->host[rank],
+              ended->why[0] != '\0' ? ended->why : "see its log there");
+    launcher->error_said = true;
+}
+
+static void launch_take_message(void *context, const struct tess__message *message)
+{
+    struct launcher *launcher = context;
+    const struct tess__launch *launch = launcher->launch;
+    enum tess_status status = TESS_OK;
+
+    if (message->rank < 0 || message->rank >= launch->rank_count)
+        return;
+    if (launch->peers != NULL && launcher->kill_s <= 0)
+        status = tess__peers_tell(launch->peers, message);
+    if (message->kind == TESS__MESSAGE_ENDED) {
+        struct tess__ended ended;
+        memcpy(&ended, message->payload, sizeof(ended));
+        ended.why[sizeof(ended.why) - 1] = '\0'; /* it may have come from elsewhere */
+        launcher->ended[message->rank] = true;
+        if (ended.status != TESS_OK && launch->peers != NULL)
+            launch_say_failed(launcher, message->rank, &ended);
+        if (ended.status != TESS_OK)
+            launch_end(launcher, (enum tess_status)ended.status, "a rank failed");
+    } else if (status == TESS_OK && launcher->kill_s <= 0) {
+        status = launch->message(launch->context, message);
+    }
+    if (status != TESS_OK) {
+        launcher->error_said = true;
+        launch_end(launcher, status, "the launcher failed");
+    }
+}
+
+/* Messages of other launchers. */
+static void launch_read_peers(struct launcher *launcher)
+{
+    struct tess__peers *peers = launcher->launch->peers;
+
+    if (peers == NULL || launcher->kill_s > 0)
+        return;
+    enum tess_status status = tess__peers_read(peers, launcher, launch_take_message);
+    if (status == TESS_OK || launcher->kill_s > 0)
+        return;
+    launcher->error_said = true;
+    launch_end(launcher, status, tess_log_last_error());
+}
+
+static void launch_read_messages(struct launcher *launcher)
+{
+    while (launcher->message_fd >= 0) {
+        unsigned char *target = (unsigned char *)&launcher->message + launcher->message_used;
+        ssize_t count =
+            read(launcher->message_fd, target, sizeof(launcher->message) - launcher->message_used);
+
+        if (count < 0 && errno == EINTR)
+            continue;
+        if (count < 0)
+            return;
+        if (count == 0) {
+            close(launcher->message_fd);
+            launcher->message_fd = -1;
+            return;
+        }
+        launcher->message_used += (size_t)count;
+        if (launcher->message_used == sizeof(launcher->message)) {
+            launcher->message_used = 0;
+            launch_take_message(launcher, &launcher->message);
+        }
+    }
+}
+
+/* ---- signals and children -------------------------------------------------------------------- */
+
+/* Take pending signals. Children are reaped by launch_reap, whatever SIGCHLD merged. */
+static void launch_read_signals(struct launcher *launcher)
+{
+    struct signalfd_siginfo info;
+
+    while (read(launcher->signal_fd, &info, sizeof(info)) == (ssize_t)sizeof(info))
+        if (info.ssi_signo != SIGCHLD)
+            launch_interrupt(launcher);
+}
+
+static bool launch_body_ended(const struct launcher *launcher, int32_t p)
+{
+    if (launcher->launch->mode != TESS_RANKS_THREADS)
+        return launcher->ended[p];
+    for (int32_t r = 0; r < launcher->launch->rank_count; r++)
+        if (!launcher->ended[r])
+            return false;
+    return true;
+}
+
+/* A child is gone without a message: report which rank, how, and what it was doing. */
+static void launch_report_death(struct launcher *launcher, int32_t p, pid_t pid, int wait_status)
+{
+    const struct tess__launch *launch = launcher->launch;
+    char who[192], host[128] = "", how[96], doing[256], text[640];
+
+    if (launch->mode == TESS_RANKS_THREADS && launch->rank_count > 1)
+        snprintf(who, sizeof(who), "the process of ranks 0 to %d (pid %d)", launch->rank_count - 1,
+                 (int)pid);
+    else if (launch->peers != NULL && gethostname(host, sizeof(host) - 1) == 0)
+        snprintf(who, sizeof(who), "rank %d (pid %d on %s)", p, (int)pid, host);
+    else
+        snprintf(who, sizeof(who), "rank %d (pid %d)", p, (int)pid);
+    if (WIFSIGNALED(wait_status))
+        snprintf(how, sizeof(how), "was killed by signal %d (%s)", WTERMSIG(wait_status),
+                 strsignal(WTERMSIG(wait_status)));
+    else
+        snprintf(how, sizeof(how), "ended early with exit status %d", WEXITSTATUS(wait_status));
+    tess_board_describe(tess_world_board(launcher->world, p), launch->unit_name, launch->unit_count,
+                        doing, sizeof(doing));
+    snprintf(text, sizeof(text), "%s %s while %s", who, how, doing);
+    if (!launcher->error_said) {
+        launch_clear_line(launcher);
+        tess_fail(TESS_ERR_COMM, "%s%s", text,
+                  launcher->alive_count > 0 ? "; ending the other ranks" : "");
+        launcher->error_said = true;
+    }
+    launch_end(launcher, TESS_ERR_COMM, text);
+}
+
+static void launch_reap(struct launcher *launcher)
+{
+    for (int32_t p = launcher->first; p < launcher->first + launcher->process_count; p++) {
+        int wait_status = 0;
+        pid_t pid = launcher->pid[p];
+
+        if (pid <= 0 || waitpid(pid, &wait_status, WNOHANG) != pid)
+            continue;
+        launcher->pid[p] = 0;
+        launcher->alive_count--;
+        /* Its last words come before the verdict. */
+        launch_read_lines(launcher);
+        launch_read_messages(launcher);
+        if (launch_body_ended(launcher, p) && !WIFSIGNALED(wait_status))
+            continue;
+        if (WIFSIGNALED(wait_status) && launcher->interrupt_count == 0 &&
+            (WTERMSIG(wait_status) == SIGTERM || WTERMSIG(wait_status) == SIGINT)) {
+            struct pollfd own = {.fd = launcher->signal_fd, .events = POLLIN};
+            struct timespec pause = {0, GROUP_SIGNAL_MS * 1000000L};
+            nanosleep(&pause, NULL);
+            if (poll(&own, 1, 0) > 0)
+                launch_read_signals(launcher);
+        }
+        if (launcher->killed || launcher->interrupt_count > 0)
+            continue;
+        launch_report_death(launcher, p, pid, wait_status);
+    }
+}
+
+static void launch_check_limit(struct launcher *launcher)
+{
+    if (launcher->kill_s <= 0 || launcher->killed || launcher->alive_count == 0 ||
+        tess_clock_s() < launcher->kill_s)
+        return;
+    launch_clear_line(launcher);
+    tess_log(TESS_LOG_WARN, "%d process%s did not end within %g s and %s killed",
+             launcher->alive_count, launcher->alive_count > 1 ? "es" : "", END_LIMIT_S,
+             launcher->alive_count > 1 ? "were" : "was");
+    launch_kill(launcher);
+}
+
+/* Late ticks are not made up for. */
+static void launch_tick(struct launcher *launcher)
+{
+    const struct tess__launch *launch = launcher->launch;
+    enum tess_status status;
+
+    if (launch->tick == NULL || launcher->kill_s > 0 || tess_clock_s() < launcher->tick_s)
+        return;
+    launcher->tick_s = tess_clock_s() + launch->tick_s;
+    status = launch->tick(launch->context);
+    if (status != TESS_OK) {
+        launcher->error_said = true;
+        launch_end(launcher, status, "the launcher failed");
+    }
+}
+
+/* Until whatever is due first; -1: nothing is. */
+static int launch_timeout_ms(const struct launcher *launcher)
+{
+    const bool killing = launcher->kill_s > 0;
+    double left_s;
+
+    if (killing ? launcher->killed : launcher->launch->tick == NULL)
+        return -1;
+    left_s = (killing ? launcher->kill_s : launcher->tick_s) - tess_clock_s();
+    return left_s > 0 ? (int)(left_s * 1e3) + 1 : 0;
+}
+
+/* Ranks of this launcher, and those elsewhere whose end is not received. */
+static bool launch_goes_on(const struct launcher *launcher)
+{
+    const struct tess__peers *peers = launcher->launch->peers;
+
+    return launcher->alive_count > 0 ||
+           (peers != NULL && launcher->kill_s <= 0 && !tess__peers_ended(peers));
+}
+
+static void launch_loop(struct launcher *launcher)
+{
+    while (launch_goes_on(launcher)) {
+        struct pollfd watch[3 + TESS_WORLD_RANKS_MAX] = {
+            {.fd = launcher->line_fd, .events = POLLIN},
+            {.fd = launcher->message_fd, .events = POLLIN},
+            {.fd = launcher->signal_fd, .events = POLLIN},
+        };
+        nfds_t count = 3;
+
+        if (launcher->launch->peers != NULL && launcher->kill_s <= 0)
+            count += (nfds_t)tess__peers_watch(launcher->launch->peers, watch + 3);
+        if (poll(watch, count, launch_timeout_ms(launcher)) < 0 && errno != EINTR)
+            launch_kill(launcher); /* cannot watch them: do not leave them behind */
+        launch_read_signals(launcher);
+        launch_read_lines(launcher);
+        launch_read_messages(launcher);
+        launch_read_peers(launcher);
+        launch_tick(launcher);
+        launch_reap(launcher);
+        launch_check_limit(launcher);
+    }
+    launch_read_lines(launcher);
+    launch_read_messages(launcher);
+}
+
+/* ---- starting -------------------------------------------------------------------------------- */
+
+static enum tess_status launch_open_pipe(int *read_out, int *write_out)
+{
+    int end[2];
+
+    if (pipe2(end, O_CLOEXEC) != 0)
+        TESS_FAIL(TESS_ERR_IO, "cannot open a pipe to the ranks: %s", strerror(errno));
+    *read_out = end[0];
+    *write_out = end[1];
+    if (fcntl(end[0], F_SETFL, O_NONBLOCK) != 0)
+        TESS_FAIL(TESS_ERR_IO, "cannot set up a pipe to the ranks: %s", strerror(errno));
+    /* Best effort: a launcher held up by its terminal (a pager) should not hold up the ranks. */
+    (void)fcntl(end[1], F_SETPIPE_SZ, PIPE_BYTES);
+    return TESS_OK;
+}
+
+static enum tess_status launch_open(struct launcher *launcher)
+{
+    sigset_t mask;
+
+    sigemptyset(&mask);
+    sigaddset(&mask, SIGINT);
+    sigaddset(&mask, SIGTERM);
+    sigaddset(&mask, SIGCHLD);
+    sigprocmask(SIG_BLOCK, &mask, &launcher->old_mask);
+    launcher->signal_fd = signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK);
+    if (launcher->signal_fd < 0)
+        TESS_FAIL(TESS_ERR_IO, "cannot watch signals: %s", strerror(errno));
+    TESS_TRY(launch_open_pipe(&launcher->message_fd, &launcher->message_write_fd));
+    TESS_TRY(launch_open_pipe(&launcher->line_fd, &launcher->line_write_fd));
+    return tess_world_open(launcher->launch->rank_count, launcher->launch->mode, &launcher->world);
+}
+
+static void launch_close_fd(int *fd)
+{
+    if (*fd >= 0)
+        close(*fd);
+    *fd = -1;
+}
+
+static void launch_close(struct launcher *launcher)
+{
+    launch_close_fd(&launcher->message_fd);
+    launch_close_fd(&launcher->message_write_fd);
+    launch_close_fd(&launcher->line_fd);
+    launch_close_fd(&launcher->line_write_fd);
+    launch_close_fd(&launcher->signal_fd);
+    if (launcher->world != NULL)
+        tess_world_close(launcher->world);
+    sigprocmask(SIG_SETMASK, &launcher->old_mask, NULL);
+}
+
+/* In the child. Ctrl-C is the launcher's to handle; a launcher that is killed takes its ranks
+ * along. */
+static _Noreturn void launch_child(struct launcher *launcher, int32_t p, pid_t parent)
+{
+    int exit_code;
+
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent)
+        _exit(1);
+    signal(SIGINT, SIG_IGN);
+    sigprocmask(SIG_SETMASK, &launcher->old_mask, NULL);
+    dup2(launcher->line_write_fd, STDERR_FILENO);
+    launch_close_fd(&launcher->line_write_fd);
+    launch_close_fd(&launcher->line_fd);
+    launch_close_fd(&launcher->message_fd);
+    launch_close_fd(&launcher->signal_fd);
+    exit_code =
+        tess__rank_process(launcher->launch, launcher->world, p, launcher->message_write_fd);
+    fflush(stdout);
+    _exit(exit_code);
+}
+
+static enum tess_status launch_start(struct launcher *launcher)
+{
+    const struct tess__launch *launch = launcher->launch;
+    const bool alone = launch->peers != NULL;
+    int32_t count = launch->mode == TESS_RANKS_THREADS || alone ? 1 : launch->rank_count;
+    pid_t parent = getpid();
+    char cores[TESS_WORLD_RANKS_MAX][TESS__CORES_BYTES];
+
+    launcher->first = alone ? launch->peers->env.rank : 0;
+    /* Before they are forked: what is learned of this machine on the way, they need not learn. */
+    for (int32_t r = 0; r < launch->rank_count; r++)
+        if (!alone || r == launcher->first)
+            tess__rank_cores(launch, r, cores[r]);
+    fflush(stdout);
+    fflush(stderr);
+    for (int32_t p = launcher->first; p < launcher->first + count; p++) {
+        pid_t pid = fork();
+        if (pid < 0)
+            TESS_FAIL(TESS_ERR_MEMORY, "cannot start rank %d: fork: %s", p, strerror(errno));
+        if (pid == 0)
+            launch_child(launcher, p, parent);
+        launcher->pid[p] = pid;
+        launcher->process_count++;
+        launcher->alive_count++;
+    }
+    for (int32_t r = 0; r < launch->rank_count && launch->started != NULL; r++) {
+        if (alone && r != launcher->first)
+            continue;
+        launch->started(launch->context, r, (int)launcher->pid[alone ? r : r % count], cores[r],
+                        tess_world_board(launcher->world, r));
+    }
+    return TESS_OK;
+}
+
+enum tess_status tess__launch_run(const struct tess__launch *launch)
+{
+    struct launcher launcher = {.launch = launch,
+                                .message_fd = -1,
+                                .line_fd = -1,
+                                .signal_fd = -1,
+                                .message_write_fd = -1,
+                                .line_write_fd = -1};
+    enum tess_status status;
+
+    TESS_TRY_GOTO(status, close_launcher, launch_open(&launcher));
+    status = launch_start(&launcher);
+    launch_close_fd(&launcher.message_write_fd);
+    launch_close_fd(&launcher.line_write_fd);
+    if (status != TESS_OK)
+        launch_end(&launcher, status, tess_log_last_error());
+    launch_loop(&launcher);
+    status = launcher.status;
+    if (status == TESS_OK && launcher.killed)
+        status = TESS_ERR_COMM;
+    if (status != TESS_OK && !launcher.error_said)
+        tess_fail(status, "a rank failed without saying why: %s", tess_status_text(status));
+
+close_launcher:
+    launch_close(&launcher);
+    return status;
+}

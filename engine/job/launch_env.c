@@ -1,0 +1,227 @@
+/* Launchers of one rank each, connected to that of rank 0; see launch_env.h. */
+#include "job/launch_env.h"
+
+#include "tessera/check.h"
+
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+enum tess_status tess__peers_find(struct tess_boot_env *env_out, struct tess_started *place_out)
+{
+    bool found;
+
+    *place_out = (struct tess_started){.local_rank = -1};
+    TESS_TRY(tess_boot_from_environment(env_out, &found));
+    /* One alone is as if it had been started by hand. */
+    if (!found || env_out->rank_count == 1)
+        return TESS_OK;
+    if (env_out->rank_count > TESS_WORLD_RANKS_MAX)
+        TESS_FAIL(TESS_ERR_USAGE, "%s has started %d ranks: there may be up to %d",
+                  env_out->starter, (int)env_out->rank_count, TESS_WORLD_RANKS_MAX);
+    *place_out = (struct tess_started){.starter = env_out->starter,
+                                       .rank = env_out->rank,
+                                       .rank_count = env_out->rank_count,
+                                       .local_rank = env_out->local_rank};
+    return TESS_OK;
+}
+
+/* The name of its host identifies a rank in messages. */
+static enum tess_status peers_meet(struct tess__peers *peers)
+{
+    char host[TESS__PEER_HOST_BYTES] = "";
+
+    TESS_TRY(tess_boot_find(&peers->env, peers->timeout_s));
+    TESS_TRY(tess_boot_open(&peers->env, peers->timeout_s, &peers->boot));
+    if (gethostname(host, sizeof(host) - 1) != 0)
+        snprintf(host, sizeof(host), "a host without a name");
+    return peers->boot->gather(peers->boot->context, host, sizeof(host), peers->host);
+}
+
+/* A host without power or link sends nothing: its kernel is asked every second, and given up in
+ * half of the time limit, before ranks that wait for each other report each other. Where that
+ * cannot be set, they do. */
+static void peers_keep_alive(int fd, double timeout_s)
+{
+    const int on = 1, second = 1, times = timeout_s > 4 ? (int)(timeout_s / 2) : 2;
+
+    (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &second, sizeof(second));
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &second, sizeof(second));
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &times, sizeof(times));
+}
+
+enum tess_status tess__peers_open(const struct tess_boot_env *env, double timeout_s,
+                                  struct tess__peers **peers_out)
+{
+    struct tess__peers *peers = calloc(1, sizeof(*peers));
+    enum tess_status status;
+
+    if (peers == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the launchers of %d ranks", (int)env->rank_count);
+    peers->env = *env;
+    peers->timeout_s = timeout_s;
+    status = peers_meet(peers);
+    if (status != TESS_OK) {
+        tess_boot_close(peers->boot);
+        free(peers);
+        return status;
+    }
+    for (int32_t r = 0; r < TESS_WORLD_RANKS_MAX; r++)
+        if ((peers->peer[r].fd = tess_boot_socket(peers->boot, r)) >= 0)
+            peers_keep_alive(peers->peer[r].fd, timeout_s);
+    *peers_out = peers;
+    return TESS_OK;
+}
+
+void tess__peers_leave(struct tess__peers *peers)
+{
+    /* The rank's process has copies of these descriptors: closing would not end them. */
+    peers->left = true;
+    for (int32_t r = 0; r < TESS_WORLD_RANKS_MAX; r++)
+        if (peers->peer[r].fd >= 0)
+            (void)shutdown(peers->peer[r].fd, SHUT_RDWR);
+}
+
+void tess__peers_close(struct tess__peers *peers)
+{
+    if (peers == NULL)
+        return;
+    tess__peers_leave(peers);
+    tess_boot_close(peers->boot);
+    tess_boot_leave(&peers->env);
+    free(peers);
+}
+
+void tess__peers_renumber(struct tess__peers *peers, const int32_t *rank_of)
+{
+    char host[TESS_WORLD_RANKS_MAX][TESS__PEER_HOST_BYTES];
+    int fd[TESS_WORLD_RANKS_MAX];
+
+    memcpy(host, peers->host, sizeof(host));
+    for (int32_t p = 0; p < peers->env.rank_count; p++)
+        memcpy(peers->host[rank_of[p]], host[p], sizeof(host[p]));
+    /* Only rank 0 is connected with others than rank 0; nothing has come from them so far. */
+    for (int32_t p = 1; p < peers->env.rank_count && peers->env.rank == 0; p++)
+        fd[rank_of[p]] = peers->peer[p].fd;
+    for (int32_t r = 1; r < peers->env.rank_count && peers->env.rank == 0; r++)
+        peers->peer[r].fd = fd[r];
+    peers->env.rank = rank_of[peers->env.rank];
+}
+
+int32_t tess__peers_host_count(const struct tess__peers *peers)
+{
+    int32_t count = 0;
+
+    for (int32_t r = 0; r < peers->env.rank_count; r++) {
+        int32_t before = 0;
+
+        while (before < r && strcmp(peers->host[before], peers->host[r]) != 0)
+            before++;
+        count += before == r;
+    }
+    return count;
+}
+
+enum tess_status tess__peers_boot(const struct tess__peers *peers, struct tess_boot **boot_out)
+{
+    return tess_boot_open(&peers->env, peers->timeout_s, boot_out);
+}
+
+enum tess_status tess__peers_tell(struct tess__peers *peers, const struct tess__message *message)
+{
+    const char *from = (const char *)message;
+    size_t left = sizeof(*message);
+    struct pollfd watch = {.fd = peers->peer[0].fd, .events = POLLOUT};
+
+    if (peers->env.rank == 0)
+        return TESS_OK;
+    /* Its own last word: rank 0 may go from then on. */
+    peers->peer[0].ended = message->kind == TESS__MESSAGE_ENDED;
+    while (left > 0) {
+        ssize_t sent = watch.fd >= 0 ? send(watch.fd, from, left, MSG_NOSIGNAL) : -1;
+
+        if (sent > 0) {
+            from += sent;
+            left -= (size_t)sent;
+        } else if (watch.fd < 0 || (errno != EAGAIN && errno != EINTR)) {
+            TESS_FAIL(TESS_ERR_COMM, "rank 0 has gone (host %s)", peers->host[0]);
+        } else if (poll(&watch, 1, (int)(peers->timeout_s * 1e3)) == 0) {
+            TESS_FAIL(TESS_ERR_TIMEOUT, "rank 0 has taken nothing for %g s", peers->timeout_s);
+        }
+    }
+    return TESS_OK;
+}
+
+int tess__peers_watch(const struct tess__peers *peers, struct pollfd watch[TESS_WORLD_RANKS_MAX])
+{
+    int count = 0;
+
+    for (int32_t r = 0; r < TESS_WORLD_RANKS_MAX; r++)
+        if (peers->peer[r].fd >= 0)
+            watch[count++] = (struct pollfd){.fd = peers->peer[r].fd, .events = POLLIN};
+    return count;
+}
+
+/* Sockets bring bytes, not messages; what is not of this rank is not believed. */
+static void peers_take(struct tess__peers *peers, int32_t r, void *context,
+                       void (*take)(void *context, const struct tess__message *message))
+{
+    struct tess__peer *peer = &peers->peer[r];
+
+    peer->used = 0;
+    if (peers->env.rank != 0 || peer->message.rank != r)
+        return;
+    peer->ended = peer->ended || peer->message.kind == TESS__MESSAGE_ENDED;
+    take(context, &peer->message);
+}
+
+static enum tess_status peers_lose(struct tess__peers *peers, int32_t r)
+{
+    struct tess__peer *peer = &peers->peer[r];
+
+    peer->fd = -1;
+    if (peer->ended)
+        return TESS_OK;
+    TESS_FAIL(TESS_ERR_COMM, "rank %d has gone (host %s): see its log there", (int)r,
+              peers->host[r]);
+}
+
+enum tess_status tess__peers_read(struct tess__peers *peers, void *context,
+                                  void (*take)(void *context, const struct tess__message *message))
+{
+    for (int32_t r = 0; r < TESS_WORLD_RANKS_MAX; r++) {
+        struct tess__peer *peer = &peers->peer[r];
+
+        while (peer->fd >= 0 && !peers->left) { /* what it takes may be the reason to leave */
+            ssize_t count = recv(peer->fd, (char *)&peer->message + peer->used,
+                                 sizeof(peer->message) - peer->used, MSG_DONTWAIT);
+
+            if (count < 0 && errno == EINTR)
+                continue;
+            if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+                break;
+            if (count <= 0) {
+                TESS_TRY(peers_lose(peers, r));
+                break;
+            }
+            peer->used += (size_t)count;
+            if (peer->used == sizeof(peer->message))
+                peers_take(peers, r, context, take);
+        }
+    }
+    return TESS_OK;
+}
+
+bool tess__peers_ended(const struct tess__peers *peers)
+{
+    for (int32_t r = 1; r < peers->env.rank_count && peers->env.rank == 0; r++)
+        if (!peers->peer[r].ended)
+            return false;
+    return true;
+}

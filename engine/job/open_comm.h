@@ -1,0 +1,27 @@
+/* Opening the communicator of a rank. */
+#ifndef TESSERA_JOB_OPEN_COMM_H
+#define TESSERA_JOB_OPEN_COMM_H
+
+#include "job/launch.h"
+#include "tessera/communicator.h"
+
+struct tess__open_comm {
+    const struct tess_communicator_ops *kind;
+    const void *options;              /* the kind's */
+    const struct tess_module *module; /* of the rank's device, which is selected; NULL: host */
+    const struct tess__peers *peers;  /* NULL: this program started all ranks */
+    enum tess_order order;
+    double timeout_s;
+};
+
+/* Collective over the ranks of the job, in their own processes or threads. */
+enum tess_status tess__open_comm(const struct tess__open_comm *how, const struct tess__rank *rank,
+                                 struct tess_comm **comm_out);
+
+/* How the ranks of a job find each other: as their launchers have, or over memory that they share,
+ * which *shared_out holds (NULL: none) until both are closed, the boot first. */
+enum tess_status tess__open_boot(const struct tess__peers *peers, const struct tess__rank *rank,
+                                 double timeout_s, struct tess_boot **boot_out,
+                                 struct tess_comm **shared_out);
+
+#endif

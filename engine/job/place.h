@@ -1,0 +1,141 @@
+/*
+ * Which process becomes which rank. Processes that mpirun, srun or torchrun started are numbered
+ * without regard to the network between their hosts; before any rank starts, their launchers give
+ * them other numbers, so that neighbours in number are neighbours in the network. Whatever comes
+ * after that has the new numbers alone. Process 0 stays rank 0.
+ *
+ *     gather who is where -> a topology (file, Slurm, measured) -> map.h -> number of each process
+ */
+#ifndef TESSERA_JOB_PLACE_H
+#define TESSERA_JOB_PLACE_H
+
+#include "config/config.h"
+#include "job/launch_env.h"
+#include "job/run.h"
+#include "topology/machine/topology.h"
+
+#define TESS__PLACE_HOST_BYTES 64
+
+/* What a process sends to the others. */
+struct tess__process {
+    char host[TESS__PLACE_HOST_BYTES];          /* its name */
+    char key[192];                              /* the same for processes of one host alone */
+    char slurm_address[256], slurm_pattern[64]; /* of Slurm's topology; "" where it gives none */
+    char bus[32];                               /* of its GPU; "" without one */
+    int32_t local_rank;                         /* as its starter gave it; -1: not known */
+    int32_t core_count;                         /* cores that it may use */
+    uint64_t cores;                             /* a hash of which these are */
+};
+
+/* All processes of a job. */
+struct tess__processes {
+    int32_t count;
+    struct tess__process process[TESS_WORLD_RANKS_MAX];
+    int32_t host[TESS_WORLD_RANKS_MAX]; /* of a process: its host, from 0 as they first appear */
+    int32_t slot[TESS_WORLD_RANKS_MAX]; /* of a process: its place among those of its host */
+    int32_t host_count;
+    int32_t host_first[TESS_WORLD_RANKS_MAX]; /* of a host: its lowest process */
+    int32_t host_size[TESS_WORLD_RANKS_MAX];  /* its processes */
+};
+
+/* What was decided. */
+struct tess__placement {
+    int32_t rank[TESS_WORLD_RANKS_MAX]; /* [processes] the rank of each */
+    /* This process's place among those of its host, and how many cores it may use, and
+     * whether its starter has bound them to cores of their own. */
+    int32_t slot, host_size, core_count;
+    bool bound;
+    char bus[TESS_WORLD_RANKS_MAX][32]; /* [host_size] of their GPUs; "" without */
+    int graph_fd;                       /* NCCL's graph file, in memory; 0: none */
+    bool imagined;                      /* the devices are a file's, and ranks are elsewhere */
+    char line[400];                     /* process 0: what was found and decided; "": nothing */
+    char *text; /* process 0: why each rank is where it is, malloc'd; NULL: nothing */
+};
+
+/* Are the options of placing well-formed? Before anything is started. */
+enum tess_status tess__place_check(const struct tess_config *config);
+
+/*
+ * Decide, and renumber: peers, config->started and config->device are those of the new rank when it
+ * returns. Collective over the launchers. `placed` is zero before. TESS_ERR_ABORTED, without a
+ * message, where process 0 failed and has logged the reason.
+ */
+enum tess_status tess__place_ranks(const struct tess__run *run, struct tess_config *config,
+                                   struct tess__peers *peers, struct tess__placement *placed);
+
+/* The same for ranks that are started from here: config->device.of_rank is in the new order.
+ * Nothing to do for others. (place_device.c) */
+enum tess_status tess__place_devices(const struct tess__run *run, struct tess_config *config,
+                                     struct tess__placement *placed);
+/*
+ * With --topology.nccl-graph on: NCCL's graph file of the rings for the devices of a job on one
+ * host, where they carry more than those that NCCL would choose. A user's own NCCL_GRAPH_FILE or
+ * NCCL_TOPO_FILE stays. After the ranks were placed. (place_graph.c)
+ */
+enum tess_status tess__place_graph(const struct tess__run *run, struct tess__placement *placed);
+/* Around the one start of NCCL that the file fits, in the rank's process. */
+void tess__place_graph_set(const struct tess__placement *placed, bool on);
+
+/* Of a launch of this process's rank alone: where on its host it is bound. Whoever starts ranks may
+ * bind them; then they stay as they are. */
+void tess__placed_bind(const struct tess__placement *placed, struct tess__launch *launch);
+void tess__placed_close(struct tess__placement *placed); /* malloc'd; NULL is allowed */
+
+/* ---- between the files place*.c -------------------------------------------------------------- */
+
+/* place_job.c: F of --topology.order file:F; NULL: it is another order. */
+const char *tess__place_order_file(const struct tess_placing_options *options);
+const char *tess__place_file_name(const char *path); /* without its folders, for messages */
+/* A bus id as topologies have it, "0000:17:00.0"; drivers write it wider, and in capitals. */
+void tess__place_bus(const char *from, char bus[32]);
+/* Hosts and slots of job->process [job->count]. Pure. */
+void tess__place_find_hosts(struct tess__processes *job);
+
+/*
+ * place_match.c: which device of the topology each process has, by the names of hosts and by the
+ * GPUs' bus ids, else one after the other. `file` is for messages; `hosts`: --topology.hosts.
+ * TESS_ERR_USAGE where a host is not there or has too few devices.
+ */
+enum tess_status tess__place_match(const struct tess__processes *job,
+                                   const struct tess_topology *topology, const char *file,
+                                   const char *hosts, int32_t device_out[TESS_WORLD_RANKS_MAX]);
+
+/*
+ * place_order.c: process_out [job->count] of each rank, by a file: numbers of processes in the
+ * order of the ranks, or lines RANK HOST[:SLOT]. TESS_ERR_DATA with file and line.
+ */
+enum tess_status tess__place_read_order(const struct tess__processes *job, const char *path,
+                                        int32_t process_out[TESS_WORLD_RANKS_MAX]);
+
+/*
+ * place_device.c: the topology of this host, the caller's, and which device of it each process has:
+ * by --topology.file, else as it is found. NULL where the processes have no GPUs, or no driver
+ * reports how these are joined. name_out: of the file, or "this machine".
+ */
+enum tess_status tess__place_machine(const struct tess_placing_options *options,
+                                     const struct tess__processes *job, const char **name_out,
+                                     int32_t device_out[TESS_WORLD_RANKS_MAX],
+                                     struct tess_topology **topology_out);
+/* A job of ranks that are started from here, a process for each on the device that it has. */
+void tess__place_here(const struct tess_config *config, int32_t ranks, struct tess__processes *job);
+/* place_device.c: of processes with GPUs on this host, by how these are joined; as they are where
+ * that is not known. */
+enum tess_status tess__place_by_machine(const struct tess__run *run,
+                                        const struct tess__processes *job,
+                                        int32_t process_out[TESS_WORLD_RANKS_MAX],
+                                        struct tess__placement *placed);
+
+/* place_map.c: an axis of the run's mesh for topology/map/map.h, those with one rank left out. */
+struct tess_map_axis;
+int32_t tess__place_axes(const struct tess__run *run, struct tess_map_axis *axis);
+
+/*
+ * place_map.c: the best process of each rank where process p has device[p] of the topology; the
+ * line and the text of `placed`. `source` names what the topology is from.
+ */
+enum tess_status tess__place_map(const struct tess__run *run, const struct tess__processes *job,
+                                 const struct tess_topology *topology, const int32_t *device,
+                                 const char *source, int32_t process_out[TESS_WORLD_RANKS_MAX],
+                                 struct tess__placement *placed);
+
+#endif

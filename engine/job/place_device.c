@@ -1,0 +1,177 @@
+/*
+ * Ranks and the devices of one host: which rank computes on which of them, by how they are joined.
+ * Ranks that are started from here take the devices in another order; of ranks that others started
+ * each has its device already, and gets another number.
+ */
+#include "job/place.h"
+
+#include "device/nvml.h"
+#include "tessera/check.h"
+#include "topology/hwloc/live.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const char device_machine[] = "this machine";
+
+/* All processes' GPUs are there: by what else would they be found? */
+static bool device_all_there(const struct tess__processes *job,
+                             const struct tess_topology *topology)
+{
+    for (int32_t p = 0; p < job->count; p++)
+        if (tess_topology_find_bus(topology, 0, job->process[p].bus) < 0)
+            return false;
+    return true;
+}
+
+/* The machine as its driver and hwloc report it; NULL where that is not enough. */
+static struct tess_topology *device_look(const struct tess__processes *job)
+{
+    struct tess_live_device *found = calloc(TESS_WATCH_DEVICES_MAX, sizeof(*found));
+    struct tess_topology *topology = NULL;
+    char why[256];
+    struct tess_watch *watch = found != NULL ? tess_watch_open(why, sizeof(why)) : NULL;
+
+    if (watch != NULL) {
+        const int32_t count = tess_watch_links(watch, found);
+        if (count > 0 && tess_topology_live(found, count, 0, &topology) != TESS_OK)
+            topology = NULL;
+    }
+    tess_watch_close(watch);
+    free(found);
+    if (topology != NULL && !device_all_there(job, topology)) {
+        tess_topology_free(topology);
+        topology = NULL;
+    }
+    return topology;
+}
+
+enum tess_status tess__place_machine(const struct tess_placing_options *options,
+                                     const struct tess__processes *job, const char **name_out,
+                                     int32_t device_out[TESS_WORLD_RANKS_MAX],
+                                     struct tess_topology **topology_out)
+{
+    const struct tess_topology_options how = {.per_host = job->count};
+    const bool file = options->file[0] != '\0';
+    enum tess_status status;
+
+    *topology_out = NULL;
+    *name_out = file ? tess__place_file_name(options->file) : device_machine;
+    for (int32_t p = 0; p < job->count && !file; p++)
+        if (job->process[p].bus[0] == '\0')
+            return TESS_OK;
+    if (file)
+        TESS_TRY(tess_topology_read(options->file, TESS_TOPOLOGY_AUTO, &how, topology_out));
+    else
+        *topology_out = device_look(job);
+    if (*topology_out == NULL)
+        return TESS_OK;
+    status =
+        tess__place_match(job, *topology_out, *name_out, file ? options->hosts : "", device_out);
+    if (status == TESS_OK)
+        return TESS_OK;
+    tess_topology_free(*topology_out);
+    *topology_out = NULL;
+    return status;
+}
+
+enum tess_status tess__place_by_machine(const struct tess__run *run,
+                                        const struct tess__processes *job,
+                                        int32_t process_out[TESS_WORLD_RANKS_MAX],
+                                        struct tess__placement *placed)
+{
+    int32_t device[TESS_WORLD_RANKS_MAX];
+    struct tess_topology *topology;
+    const char *name;
+    enum tess_status status;
+
+    TESS_TRY(tess__place_machine(&run->config->placing, job, &name, device, &topology));
+    if (topology == NULL)
+        return TESS_OK;
+    status = tess__place_map(run, job, topology, device, name, process_out, placed);
+    tess_topology_free(topology);
+    return status;
+}
+
+/* ---- ranks that are started from here -------------------------------------------------------- */
+
+/* A file's first devices stand for those that this machine does not have. */
+static enum tess_status device_imagine(const struct tess__run *run,
+                                       const struct tess__processes *job,
+                                       int32_t process_out[TESS_WORLD_RANKS_MAX],
+                                       struct tess__placement *placed)
+{
+    const char *path = run->config->placing.file, *name = tess__place_file_name(path);
+    const struct tess_topology_options how = {.per_host = job->count};
+    int32_t device[TESS_WORLD_RANKS_MAX];
+    struct tess_topology *topology = NULL;
+    enum tess_status status;
+
+    TESS_TRY(tess_topology_read(path, TESS_TOPOLOGY_AUTO, &how, &topology));
+    for (int32_t p = 0; p < job->count; p++)
+        device[p] = p;
+    if (topology->device_count < job->count)
+        status = tess_fail(TESS_ERR_USAGE, "%s has %d devices, and there are %d ranks", name,
+                           (int)topology->device_count, (int)job->count);
+    else
+        status = tess__place_map(run, job, topology, device, name, process_out, placed);
+    tess_topology_free(topology);
+    return status;
+}
+
+void tess__place_here(const struct tess_config *config, int32_t ranks, struct tess__processes *job)
+{
+    const struct tess_device_plan *plan = &config->device;
+
+    memset(job, 0, sizeof(*job));
+    job->count = ranks;
+    for (int32_t r = 0; r < ranks; r++) {
+        struct tess__process *process = &job->process[r];
+
+        process->local_rank = r;
+        (void)gethostname(process->host, sizeof(process->host) - 1);
+        if (plan->module != NULL && !plan->missing)
+            tess__place_bus(plan->info[plan->of_rank[r]].bus, process->bus);
+    }
+    tess__place_find_hosts(job);
+}
+
+enum tess_status tess__place_devices(const struct tess__run *run, struct tess_config *config,
+                                     struct tess__placement *placed)
+{
+    const struct tess_placing_options *options = &config->placing;
+    struct tess_device_plan *plan = &config->device;
+    const bool real = plan->module != NULL && !plan->missing && !plan->shared;
+    const int32_t ranks = run->rank_count;
+    int32_t process[TESS_WORLD_RANKS_MAX], device[TESS_WORLD_RANKS_MAX];
+    struct tess__processes *job;
+    enum tess_status status = TESS_OK;
+
+    if (config->started.starter != NULL || ranks < 2 || strcmp(options->order, "natural") == 0)
+        return TESS_OK;
+    job = calloc(1, sizeof(*job));
+    if (job == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory to place %d ranks", (int)ranks);
+    tess__place_here(config, ranks, job);
+    for (int32_t r = 0; r < ranks; r++)
+        process[r] = r;
+    if (tess__place_order_file(options) != NULL)
+        status = tess__place_read_order(job, tess__place_order_file(options), process);
+    else if (real)
+        status = tess__place_by_machine(run, job, process, placed);
+    else if (options->file[0] != '\0')
+        status = device_imagine(run, job, process, placed);
+    free(job);
+    if (status != TESS_OK)
+        return status;
+    memcpy(device, plan->of_rank, sizeof(device));
+    for (int32_t r = 0; r < ranks; r++) {
+        placed->rank[process[r]] = r;
+        if (real)
+            plan->of_rank[r] = device[process[r]];
+    }
+    placed->imagined = !real;
+    return TESS_OK;
+}

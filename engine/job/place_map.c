@@ -1,0 +1,201 @@
+/*
+ * From devices to numbers: the run's mesh laid over a topology by topology/map/map.h, and what that
+ * means in a line. Bytes along each axis are those of the run's plan.
+ */
+#include "job/place.h"
+
+#include "tessera/check.h"
+#include "topology/map/map.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* As ranks are numbered (tess_mesh_at), the fastest first. */
+static const struct {
+    enum tess_axis axis;
+    const char *name;
+} map_axis[] = {{TESS_AXIS_TENSOR, "tensor"}, {TESS_AXIS_DATA, "data"}, {TESS_AXIS_STAGE, "stage"}};
+
+int32_t tess__place_axes(const struct tess__run *run, struct tess_map_axis *axis)
+{
+    const int32_t *ranks = run->config->mesh.count;
+    int32_t count = 0;
+
+    for (size_t i = 0; i < sizeof(map_axis) / sizeof(*map_axis); i++) {
+        const enum tess_axis which = map_axis[i].axis;
+        const double bytes = (double)tess_engine_axis_formula(run->planned, which);
+
+        if (ranks[which] == 1)
+            continue;
+        /* Stages that are cut into several chunks send around a ring, the last to the first. */
+        axis[count++] = (struct tess_map_axis){.name = map_axis[i].name,
+                                               .count = ranks[which],
+                                               .bytes = bytes > 0 ? bytes : 1,
+                                               .chain = which == TESS_AXIS_STAGE &&
+                                                        tess_engine_chunk_count(run->planned) == 1};
+    }
+    return count;
+}
+
+/* ---- the line -------------------------------------------------------------------------------- */
+
+struct map_tell {
+    const struct tess__processes *job;
+    const struct tess_topology *topology;
+    const int32_t *device; /* of a process */
+    /* Of a process: the switch nearest to its host, a node, or -1. */
+    int32_t leaf[TESS_WORLD_RANKS_MAX];
+};
+
+/* The first NET node that a node of the host, such as its NIC, has a link to. */
+static int32_t map_leaf(const struct tess_topology *topology, int32_t host)
+{
+    for (int32_t l = 0; l < topology->link_count; l++) {
+        const struct tess_topo_link *link = &topology->link[l];
+
+        if (topology->node[link->from].host == host &&
+            topology->node[link->to].kind == TESS_NODE_NET)
+            return link->to;
+    }
+    return -1;
+}
+
+/* Hops of the axis's rings that leave a switch, or with `hosts` a host; process[r] is rank r's;
+ * NULL: the natural order. */
+static int32_t map_count_hops(const struct map_tell *tell, const struct tess_map_axis *axis,
+                              int32_t axis_count, int32_t which, const int32_t *process, bool hosts)
+{
+    int32_t stride = 1, hops = 0, ranks = tell->job->count;
+
+    for (int32_t a = 0; a < which && a < axis_count; a++)
+        stride *= axis[a].count;
+    for (int32_t r = 0; r < ranks; r++) {
+        const int32_t at = r / stride % axis[which].count;
+        const int32_t next = (at + 1) % axis[which].count;
+        const int32_t other = r + (next - at) * stride;
+        const int32_t p = process != NULL ? process[r] : r;
+        const int32_t q = process != NULL ? process[other] : other;
+
+        if (next == 0 && axis[which].chain)
+            continue;
+        hops += hosts ? tell->job->host[p] != tell->job->host[q] : tell->leaf[p] != tell->leaf[q];
+    }
+    return hops;
+}
+
+/* "s0 s1 s2 ..": switches, or hosts, in the order in which ranks come to them. */
+static int32_t map_list(const struct map_tell *tell, const int32_t *process, bool hosts, char *text,
+                        size_t text_bytes)
+{
+    int32_t seen[TESS_WORLD_RANKS_MAX], count = 0;
+    size_t used = 0;
+
+    text[0] = '\0';
+    for (int32_t r = 0; r < tell->job->count; r++) {
+        const int32_t p = process[r], here = hosts ? tell->job->host[p] : tell->leaf[p];
+        const char *name = hosts       ? tell->job->process[p].host
+                           : here >= 0 ? tell->topology->node[here].name
+                                       : "?";
+        int32_t s = 0;
+
+        while (s < count && seen[s] != here)
+            s++;
+        if (s < count)
+            continue;
+        seen[count++] = here;
+        if (count == 9)
+            used += (size_t)snprintf(text + used, text_bytes - used, " ..");
+        else if (count < 9 && used + strlen(name) + 5 < text_bytes)
+            used += (size_t)snprintf(text + used, text_bytes - used, "%s%s", count > 1 ? " " : "",
+                                     name);
+    }
+    return count;
+}
+
+static bool map_is_natural(const int32_t *process, int32_t count)
+{
+    for (int32_t r = 0; r < count; r++)
+        if (process[r] != r)
+            return false;
+    return true;
+}
+
+static int32_t map_heaviest(const struct tess_map_axis *axis, int32_t axis_count)
+{
+    int32_t heaviest = 0;
+
+    for (int32_t a = 1; a < axis_count; a++)
+        if (axis[a].bytes > axis[heaviest].bytes)
+            heaviest = a;
+    return heaviest;
+}
+
+/* "topo.conf: ranks follow switches s0 s1; 2 hops between them around the data rings, 8 in the
+ * natural order; the most loaded link is done 4.0 times as soon" */
+static void map_tell_line(struct map_tell *tell, const struct tess_map_ask *ask,
+                          const struct tess_map *map, const char *source,
+                          struct tess__placement *placed)
+{
+    const int32_t axis = map_heaviest(ask->axis, ask->axis_count);
+    char names[160];
+
+    for (int32_t p = 0; p < tell->job->count; p++)
+        tell->leaf[p] = map_leaf(
+            tell->topology, tell->topology->node[tell->topology->device[tell->device[p]]].host);
+    const bool hosts = map_list(tell, map->place, false, names, sizeof(names)) < 2;
+    const int32_t groups = map_list(tell, map->place, hosts, names, sizeof(names));
+    const int32_t hops = map_count_hops(tell, ask->axis, ask->axis_count, axis, map->place, hosts);
+    const int32_t natural_hops =
+        map_count_hops(tell, ask->axis, ask->axis_count, axis, NULL, hosts);
+    if (map_is_natural(map->place, tell->job->count)) {
+        snprintf(placed->line, sizeof(placed->line), "%s: the natural order stays, none is better",
+                 source);
+        return;
+    }
+    const double gain = map->cost_s > 0 ? map->natural_s / map->cost_s : 1;
+    if (groups < 2) {
+        snprintf(placed->line, sizeof(placed->line),
+                 "%s: ranks follow its links; the most loaded one is done %.1f times as soon as in "
+                 "the natural order",
+                 source, gain);
+        return;
+    }
+    snprintf(placed->line, sizeof(placed->line),
+             "%s: ranks follow %s %s; %d hop%s between them around the %s rings, %d in the natural "
+             "order; the most loaded link is done %.1f times as soon",
+             source, hosts ? "hosts" : "switches", names, (int)hops, hops == 1 ? "" : "s",
+             ask->axis[axis].name, (int)natural_hops, gain);
+}
+
+/* ---- the map --------------------------------------------------------------------------------- */
+
+enum tess_status tess__place_map(const struct tess__run *run, const struct tess__processes *job,
+                                 const struct tess_topology *topology, const int32_t *device,
+                                 const char *source, int32_t process_out[TESS_WORLD_RANKS_MAX],
+                                 struct tess__placement *placed)
+{
+    struct tess_map_axis axis[TESS_MAP_AXES];
+    const struct tess_map_ask ask = {.axis = axis,
+                                     .axis_count = tess__place_axes(run, axis),
+                                     .place = device,
+                                     .keep_first = true};
+    struct map_tell tell = {.job = job, .topology = topology, .device = device};
+    struct tess_map map = {0};
+    enum tess_status status;
+
+    TESS_TRY(tess_map_find(topology, &ask, &map));
+    status = map.rank_count == job->count && map.place[0] == 0
+                 ? tess_map_explain(topology, &ask, &map, &placed->text)
+                 : tess_fail(TESS_ERR_INTERNAL,
+                             "an order of %d ranks for %d processes, process %d "
+                             "first",
+                             (int)map.rank_count, (int)job->count,
+                             map.rank_count > 0 ? (int)map.place[0] : -1);
+    if (status == TESS_OK) {
+        memcpy(process_out, map.place, (size_t)job->count * sizeof(*process_out));
+        map_tell_line(&tell, &ask, &map, source, placed);
+    }
+    tess_map_free(&map);
+    return status;
+}

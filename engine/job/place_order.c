@@ -1,0 +1,185 @@
+/*
+ * Files of --topology.order: which process is to be which rank, in the user's own words.
+ *
+ *     0 2 1 3              the processes of ranks 0, 1, 2, 3; blanks, commas or lines between them
+ *
+ *     0 dev2:0             or lines RANK HOST[:SLOT], SLOT counted over the processes of the host;
+ *     1 dev2:1             without it, the next that has no rank yet
+ *
+ * '#' begins a comment.
+ */
+#include "job/place.h"
+
+#include "tessera/check.h"
+#include "topology/formats/lines.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define ORDER_BYTES_MAX (1 << 16)
+
+struct order {
+    const struct tess__processes *job;
+    const char *path;
+    int32_t *process;                      /* [job->count] of a rank; -1: none yet */
+    int32_t rank_of[TESS_WORLD_RANKS_MAX]; /* of a process; -1: none yet */
+    int32_t next;                          /* rank that a list's next number is for */
+};
+
+static enum tess_status order_set(struct order *order, int32_t line, int32_t rank, int32_t process)
+{
+    if (order->process[rank] >= 0)
+        return tess__lines_fail(order->path, line, "rank %d is there twice", (int)rank);
+    if (order->rank_of[process] >= 0)
+        return tess__lines_fail(order->path, line, "process %d is rank %d already", (int)process,
+                                (int)order->rank_of[process]);
+    order->process[rank] = process;
+    order->rank_of[process] = rank;
+    return TESS_OK;
+}
+
+/* The process at this slot of the host, -1: the first that has no rank. Found by host and slot,
+ * which identify processes, not by their numbers. */
+static int32_t order_find(const struct order *order, struct tess__word host, int32_t slot)
+{
+    const struct tess__processes *job = order->job;
+
+    for (int32_t p = 0; p < job->count; p++) {
+        const char *name = job->process[p].host;
+        bool same = tess__word_is(host, name) || (strcspn(name, ".") == host.length &&
+                                                  strncmp(name, host.text, host.length) == 0);
+
+        if (same && (slot >= 0 ? job->slot[p] == slot : order->rank_of[p] < 0))
+            return p;
+    }
+    return -1;
+}
+
+/* The word behind a rank: HOST or HOST:SLOT. */
+static enum tess_status order_place(struct order *order, int32_t line, int32_t rank,
+                                    struct tess__word word)
+{
+    const char *colon = memrchr(word.text, ':', word.length);
+    struct tess__word host = word;
+    int32_t slot = -1, process;
+
+    if (colon != NULL) {
+        host.length = (size_t)(colon - word.text);
+        if (!tess__word_number((struct tess__word){colon + 1, word.length - host.length - 1},
+                               TESS_WORLD_RANKS_MAX - 1, &slot))
+            return tess__lines_fail(order->path, line, "'%.*s' is no HOST:SLOT", TESS__SHOWN(word));
+    }
+    process = order_find(order, host, slot);
+    if (process < 0)
+        return tess__lines_fail(order->path, line,
+                                slot >= 0 ? "there is no process at '%.*s'"
+                                          : "there is no further process on '%.*s'",
+                                TESS__SHOWN(word));
+    return order_set(order, line, rank, process);
+}
+
+static enum tess_status order_number(const struct order *order, int32_t line, const char *what,
+                                     struct tess__word word, int32_t *number_out)
+{
+    if (!tess__word_number(word, order->job->count - 1, number_out))
+        return tess__lines_fail(order->path, line,
+                                "'%.*s': the number of a %s, 0 to %d, was "
+                                "expected",
+                                TESS__SHOWN(word), what, (int)order->job->count - 1);
+    return TESS_OK;
+}
+
+/* Is it RANK HOST[:SLOT]? Its second word is no number then. */
+static bool order_is_place(struct tess__lines lines)
+{
+    struct tess__word word;
+    int32_t number;
+
+    if (!tess__lines_word(&lines, &word))
+        return false;
+    return tess__lines_word(&lines, &word) && !tess__word_number(word, INT32_MAX, &number);
+}
+
+static enum tess_status order_line(struct order *order, struct tess__lines *lines)
+{
+    struct tess__word word;
+    int32_t number;
+
+    if (order_is_place(*lines)) {
+        (void)tess__lines_word(lines, &word);
+        TESS_TRY(order_number(order, lines->line, "rank", word, &number));
+        (void)tess__lines_word(lines, &word);
+        TESS_TRY(order_place(order, lines->line, number, word));
+        if (tess__lines_word(lines, &word))
+            return tess__lines_fail(order->path, lines->line, "'%.*s' follows RANK HOST:SLOT",
+                                    TESS__SHOWN(word));
+        return TESS_OK;
+    }
+    while (tess__lines_word(lines, &word)) {
+        TESS_TRY(order_number(order, lines->line, "process", word, &number));
+        if (order->next == order->job->count)
+            return tess__lines_fail(order->path, lines->line,
+                                    "more than the %d processes there are", (int)order->job->count);
+        TESS_TRY(order_set(order, lines->line, order->next++, number));
+    }
+    return TESS_OK;
+}
+
+static enum tess_status order_lines(struct order *order, char *text, size_t bytes)
+{
+    const struct tess__processes *job = order->job;
+    struct tess__lines lines;
+
+    for (size_t i = 0; i < bytes; i++)
+        text[i] = text[i] == ',' ? ' ' : text[i];
+    tess__lines_open(&lines, order->path, text, bytes);
+    while (tess__lines_next(&lines)) {
+        const char *comment = memchr(lines.rest.text, '#', lines.rest.length);
+
+        if (comment != NULL)
+            lines.rest.length = (size_t)(comment - lines.rest.text);
+        TESS_TRY(order_line(order, &lines));
+    }
+    for (int32_t r = 0; r < job->count; r++)
+        if (order->process[r] < 0)
+            return tess__lines_fail(order->path, lines.line,
+                                    "there is no process for rank %d of %d", (int)r,
+                                    (int)job->count);
+    if (order->process[0] != 0)
+        return tess__lines_fail(order->path, 0,
+                                "process 0, at %s:%d, where all meet, is to be rank 0, not process "
+                                "%d",
+                                job->process[0].host, (int)job->slot[0], (int)order->process[0]);
+    return TESS_OK;
+}
+
+enum tess_status tess__place_read_order(const struct tess__processes *job, const char *path,
+                                        int32_t process_out[TESS_WORLD_RANKS_MAX])
+{
+    struct order order = {.job = job, .path = path, .process = process_out};
+    FILE *file = fopen(path, "re");
+    enum tess_status status;
+    size_t bytes;
+    char *text;
+
+    if (file == NULL)
+        TESS_FAIL(TESS_ERR_IO, "cannot read --topology.order file:%s: %s", path, strerror(errno));
+    text = malloc(ORDER_BYTES_MAX + 1);
+    bytes = text != NULL ? fread(text, 1, ORDER_BYTES_MAX + 1, file) : 0;
+    for (int32_t i = 0; i < TESS_WORLD_RANKS_MAX; i++)
+        process_out[i] = order.rank_of[i] = -1;
+    if (text == NULL)
+        status = tess_fail(TESS_ERR_MEMORY, "no memory to read %s", path);
+    else if (ferror(file))
+        status = tess_fail(TESS_ERR_IO, "cannot read --topology.order file:%s", path);
+    else if (bytes > ORDER_BYTES_MAX)
+        status = tess_fail(TESS_ERR_DATA, "%s is no order: it has more than %d bytes", path,
+                           ORDER_BYTES_MAX);
+    else
+        status = order_lines(&order, text, bytes);
+    free(text);
+    fclose(file);
+    return status;
+}

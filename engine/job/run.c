@@ -1,0 +1,270 @@
+/* The launcher's half of a run: data, plans, and keeping what the ranks report. */
+#include "job/run.h"
+
+#include "base/clock.h"
+#include "base/options.h"
+#include "job/place.h"
+#include "tessera/check.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+/* Made-up images have the shape and classes of the MNIST family. */
+#define SYNTHETIC_SIDE    28
+#define SYNTHETIC_CLASSES 10
+
+/* ---- data ------------------------------------------------------------------------------------ */
+
+/* Options of the loader that apply to one kind of data. */
+static const struct {
+    const char *name;
+    bool tokens;
+} run_kind_option[] = {
+    {"data.flip", false},      {"data.shift", false},           {"data.length", true},
+    {"data.validation", true}, {"data.validation-files", true},
+};
+
+struct run_misfit {
+    bool tokens;
+    const char *name; /* of an option that was given and does not apply; NULL: none */
+};
+
+/* As with options of parts that are not chosen: a file or the environment may carry them. */
+static void run_find_misfit(void *context, const char *name, const char *value, const char *origin,
+                            const struct tess_option *option)
+{
+    struct run_misfit *misfit = context;
+
+    (void)value;
+    (void)option;
+    for (size_t i = 0; i < sizeof(run_kind_option) / sizeof(*run_kind_option); i++)
+        if (run_kind_option[i].tokens != misfit->tokens &&
+            strcmp(run_kind_option[i].name, name) == 0 && strcmp(origin, "command line") == 0)
+            misfit->name = run_kind_option[i].name;
+}
+
+static bool run_is_folder(const char *path, bool *exists_out)
+{
+    struct stat about;
+
+    *exists_out = stat(path, &about) == 0;
+    return *exists_out && S_ISDIR(about.st_mode);
+}
+
+static enum tess_status run_open_images(const struct tess_config *config,
+                                        struct tess_dataset **dataset_out)
+{
+    const struct tess_run_options *run = &config->run;
+    int64_t test_rows = run->synthetic_rows / 4;
+    bool exists;
+
+    if (strcmp(run->data, "synthetic") == 0)
+        return tess_dataset_open_synthetic(
+            tess_shape3(SYNTHETIC_SIDE, SYNTHETIC_SIDE, 1), SYNTHETIC_CLASSES, run->synthetic_rows,
+            test_rows > 0 ? test_rows : 1, (uint64_t)run->seed, dataset_out);
+    if (!run_is_folder(run->data, &exists) && (exists || strcmp(run->data, "text") == 0))
+        TESS_FAIL(TESS_ERR_USAGE,
+                  "model %s learns from images, but --data %s is text or tokens: give a folder "
+                  "with IDX files, or synthetic, or choose a model that learns from text",
+                  config->model->name, run->data);
+    return tess_dataset_open_idx(run->data, dataset_out);
+}
+
+static enum tess_status run_open_tokens(const struct tess_config *config,
+                                        struct tess_dataset **dataset_out)
+{
+    const struct tess_run_options *run = &config->run;
+    const struct tess_loader_options *loader = &config->loader;
+    const char *data = tess_options_is_set(config->options, "data") ? run->data : "text";
+    int64_t test_rows = run->synthetic_rows / 4;
+    bool exists;
+
+    if (strcmp(data, "synthetic") == 0)
+        return tess_dataset_open_synthetic_tokens(loader->length, run->synthetic_rows,
+                                                  test_rows > 0 ? test_rows : 1,
+                                                  (uint64_t)run->seed, dataset_out);
+    if (strcmp(data, "text") != 0 && run_is_folder(data, &exists))
+        TESS_FAIL(TESS_ERR_USAGE,
+                  "model %s learns from text or tokens, but --data %s is a folder: name files, "
+                  "such as --data '%s/*.txt' or '%s/*.bin', or leave --data out for text of this "
+                  "machine",
+                  config->model->name, data, data, data);
+    return tess_dataset_open_tokens(data, loader->validation_files, loader->validation,
+                                    loader->length, dataset_out);
+}
+
+enum tess_status tess__run_open_data(const struct tess_config *config,
+                                     struct tess_dataset **dataset_out)
+{
+    struct run_misfit misfit = {.tokens = config->model->tokens};
+
+    tess_options_visit(config->options, run_find_misfit, &misfit);
+    if (misfit.name != NULL)
+        TESS_FAIL(TESS_ERR_USAGE, "--%s applies to %s only, and model %s learns from %s",
+                  misfit.name, misfit.tokens ? "images" : "text and tokens", config->model->name,
+                  misfit.tokens ? "text and tokens" : "images");
+    if (config->model->tokens)
+        return run_open_tokens(config, dataset_out);
+    return run_open_images(config, dataset_out);
+}
+
+bool tess__run_same_data(const struct tess_config *a, const struct tess_config *b)
+{
+    bool same = a->model->tokens == b->model->tokens && strcmp(a->run.data, b->run.data) == 0;
+
+    if (strcmp(a->run.data, "synthetic") == 0)
+        same = same && a->run.seed == b->run.seed && a->run.synthetic_rows == b->run.synthetic_rows;
+    if (a->model->tokens)
+        same = same && a->loader.length == b->loader.length &&
+               a->loader.validation == b->loader.validation &&
+               strcmp(a->loader.validation_files, b->loader.validation_files) == 0;
+    return same;
+}
+
+/* ---- a run ----------------------------------------------------------------------------------- */
+
+enum tess_status tess__run_open(struct tess__run *run, struct tess_config *config,
+                                const struct tess_dataset *dataset)
+{
+    cpu_set_t cores;
+
+    memset(run, 0, sizeof(*run));
+    run->config = config;
+    run->dataset = dataset;
+    run->rank_count = (int32_t)config->run.ranks;
+    run->evaluate = config->run.evaluate;
+    run->log_every = config->run.log_every;
+    run->warm_steps = 3;
+    run->start_s = tess_clock_s();
+    TESS_TRY(tess__place_check(config));
+    CPU_ZERO(&cores);
+    run->crowded = sched_getaffinity(0, sizeof(cores), &cores) == 0 &&
+                   run->rank_count * config->run.threads > CPU_COUNT(&cores);
+    for (int32_t r = 0; r < run->rank_count; r++) {
+        struct tess_engine *engine = NULL;
+
+        TESS_TRY(tess_engine_plan(config, dataset, r, &engine));
+        tess__usage_read(tess_engine_memory(engine), &run->predicted[r]);
+        if (r == 0)
+            run->planned = engine;
+        else
+            tess_engine_close(engine);
+    }
+    TESS_TRY(tess_flops_count(config, dataset, &run->flops));
+    run->chunk = calloc((size_t)(run->rank_count * tess_engine_chunk_count(run->planned)),
+                        sizeof(*run->chunk));
+    if (run->chunk == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for what the chunks of %d ranks cost",
+                  run->rank_count);
+    run->placed = calloc(1, sizeof(*run->placed));
+    if (run->placed == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory to place %d ranks", run->rank_count);
+    TESS_TRY(tess__place_devices(run, config, run->placed));
+    /* Ranks that others started are yet to be placed. */
+    return config->started.starter == NULL ? tess__place_graph(run, run->placed) : TESS_OK;
+}
+
+void tess__run_close(struct tess__run *run)
+{
+    tess__placed_close(run->placed);
+    run->placed = NULL;
+    tess_engine_close(run->planned);
+    run->planned = NULL;
+    free(run->chunk);
+    run->chunk = NULL;
+}
+
+void tess__run_keep(struct tess__run *run, const struct tess__message *message)
+{
+    if (message->kind == TESS__RUN_RANK)
+        memcpy(&run->rank[message->rank], message->payload, sizeof(run->rank[0]));
+    else if (message->kind == TESS__RUN_DEVICE)
+        memcpy(&run->on_device[message->rank], message->payload, sizeof(run->on_device[0]));
+    else if (message->kind == TESS__RUN_FINAL)
+        memcpy(&run->final, message->payload, sizeof(run->final));
+    else if (message->kind == TESS__RUN_CHUNK) {
+        struct tess__run_chunk chunk;
+        memcpy(&chunk, message->payload, sizeof(chunk));
+        if (chunk.chunk < 0 || chunk.chunk >= tess_engine_chunk_count(run->planned))
+            return; /* from a rank elsewhere that runs something else */
+        run->chunk[message->rank * tess_engine_chunk_count(run->planned) + chunk.chunk] = chunk;
+    }
+}
+
+struct tess__launch tess__run_launch(const struct tess__run *run)
+{
+    int32_t unit_count;
+    const char *const *unit_name = tess_engine_unit_names(run->planned, &unit_count);
+
+    struct tess__launch launch = {
+        .rank_count = run->rank_count,
+        .peers = run->peers,
+        .mode = run->config->device.rank_mode,
+        .bind = run->config->run.bind,
+        .unit_name = unit_name,
+        .unit_count = unit_count,
+        .body = tess__run_body,
+    };
+    const struct tess_device_plan *plan = &run->config->device;
+
+    for (int32_t r = 0; r < run->rank_count && run->peers == NULL; r++)
+        launch.bus[r] = plan->module != NULL ? plan->info[plan->of_rank[r]].bus : NULL;
+    if (run->peers != NULL)
+        tess__placed_bind(run->placed, &launch);
+    return launch;
+}
+
+bool tess__run_has_mesh(const struct tess__run *run)
+{
+    return run->config->mesh.count[TESS_AXIS_DATA] != run->rank_count;
+}
+
+const char *tess__mesh_text(const int32_t axis[TESS_AXIS_COUNT], char text[TESS__MESH_TEXT_BYTES])
+{
+    snprintf(text, TESS__MESH_TEXT_BYTES, "data %d, tensor %d, stage %d", axis[TESS_AXIS_DATA],
+             axis[TESS_AXIS_TENSOR], axis[TESS_AXIS_STAGE]);
+    return text;
+}
+
+bool tess__run_as_predicted(const struct tess__run *run)
+{
+    for (int32_t r = 0; r < run->rank_count; r++)
+        if (memcmp(&run->predicted[r], &run->rank[r].allocated, sizeof(run->predicted[r])) != 0)
+            return false;
+    return true;
+}
+
+/*
+ * /proc/self/stat field 22 is the start in clock ticks since boot, so the age is known to 10 ms.
+ * The program's name, field 2, may hold spaces: count from its closing bracket.
+ */
+double tess__run_process_start_s(void)
+{
+    double now_s = tess_clock_s();
+    unsigned long long start_ticks = 0;
+    struct timespec boot;
+    char text[1024];
+    char *field;
+    FILE *stat = fopen("/proc/self/stat", "r");
+    size_t count;
+
+    if (stat == NULL)
+        return now_s;
+    count = fread(text, 1, sizeof(text) - 1, stat);
+    fclose(stat);
+    text[count] = '\0';
+    field = strrchr(text, ')');
+    for (int f = 2; field != NULL && f < 22; f++) {
+        field = strchr(field + 1, ' ');
+    }
+    if (field == NULL || sscanf(field, "%llu", &start_ticks) != 1 ||
+        clock_gettime(CLOCK_BOOTTIME, &boot) != 0)
+        return now_s;
+    return now_s - ((double)boot.tv_sec + 1e-9 * (double)boot.tv_nsec -
+                    (double)start_ticks / (double)sysconf(_SC_CLK_TCK));
+}

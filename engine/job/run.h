@@ -1,0 +1,195 @@
+/*
+ * One run of the engine under the launcher: what a rank does from opening its communicator to its
+ * last message, and those messages. train, compare and bench step are this with different ears.
+ */
+#ifndef TESSERA_JOB_RUN_H
+#define TESSERA_JOB_RUN_H
+
+#include "config/config.h"
+#include "core/engine.h"
+#include "core/flops.h"
+#include "core/trace.h"
+#include "data/data.h"
+#include "job/launch.h"
+
+/* Memory of one rank by kind. */
+struct tess__usage {
+    uint64_t bytes[TESS_MEMORY_KIND_COUNT];
+    uint64_t total;
+};
+
+void tess__usage_read(const struct tess_memory *memory, struct tess__usage *usage_out);
+
+/* Rank 0: engine is open. */
+struct tess__run_opened {
+    int64_t step_count, steps_per_epoch;
+};
+
+/* Rank 0: after a step. `logged` ones have a loss and are the same steps on every run. */
+struct tess__run_step {
+    int32_t logged;
+    int64_t step, epoch;
+    double loss, accuracy, rate, grad_norm;
+    double samples_per_s;   /* since the latest logged step */
+    double comm_share;      /* of that time, waiting for other ranks */
+    double elapsed_s;       /* since the first step began */
+    double loss_scale;      /* 1 without scaling */
+    double zero_share;      /* of the gradients' elements; NaN when not known */
+    double loss_zero_share; /* of the gradient by the logits; likewise */
+    int64_t skipped;        /* steps without an update so far */
+};
+
+/* Rank 0: after an epoch, and at the end of the last, unfinished one. */
+struct tess__run_epoch {
+    int64_t step, epoch;
+    double loss;                   /* mean of the epoch's logged steps */
+    double val_loss, val_accuracy; /* NaN when not evaluated */
+    double samples_per_s, comm_share;
+    double time_s;       /* of this epoch's steps */
+    double evaluate_s;   /* of its evaluation */
+    double cumulative_s; /* all epochs so far, evaluations included */
+};
+
+/*
+ * Every rank: where the time of an epoch's steps went. total_s is from the end of a step to the end
+ * of the next; what the other fields leave of it was spent between steps and in the sum of the
+ * loss. hidden_s is no part of the sum, see struct tess_times.
+ */
+struct tess__run_times {
+    int64_t epoch;
+    struct tess_times sum;
+};
+
+/* Rank 0: a tensor's digest after a step; one message for each, in the order of the plan. */
+struct tess__run_digest {
+    int64_t step;
+    int32_t index; /* of the parameter */
+    struct tess_digest digest;
+};
+
+/* Rank 0: the end. */
+struct tess__run_final {
+    uint64_t hash;
+    int64_t steps;
+    double loss; /* of the last step */
+    double val_loss, val_accuracy;
+    double samples_per_s; /* all steps after the warm-up, without evaluations */
+    double comm_share;
+    double time_s;
+    double first_step_s;                /* from the program's start to the end of the first step */
+    double loss_scale, loss_zero_share; /* of the last step */
+    int64_t skipped;
+};
+
+/* Every rank: its costs. */
+struct tess__run_rank {
+    struct tess__usage allocated;
+    uint64_t peak_rss;           /* bytes; of the whole process when ranks are threads */
+    double sent_bytes_per_step;  /* measured, without evaluations */
+    uint64_t sent_bytes_formula; /* 0: the strategy has none */
+    struct tess_times step;      /* mean of the steps after the warm-up */
+    /* The same along each axis of the mesh; what goes over all ranks at once, such as norms, is in
+     * none of them where there are several. wait_s: of a step after the warm-up. */
+    double axis_sent_per_step[TESS_AXIS_COUNT], axis_wait_s[TESS_AXIS_COUNT];
+    uint64_t axis_formula[TESS_AXIS_COUNT];
+    double processor_share; /* of the time after the warm-up in which it did not wait for ranks: how
+                               much of it a processor worked for it */
+};
+
+/* Every rank on a device: how full that is when the run is over. `usage` and `memory` are the
+ * device's, the same for all ranks on it. */
+struct tess__run_device {
+    int32_t device;
+    uint64_t arena; /* of this rank */
+    struct tess_device_usage usage;
+    struct tess_device_memory memory; /* total_bytes 0: it could not be asked */
+};
+
+_Static_assert(sizeof(struct tess__run_rank) <= TESS__MESSAGE_BYTES,
+               "a rank's costs are a message");
+
+/* Every rank of a pipeline, where chunks were timed: what a micro-batch costs in one of its
+ * chunks. */
+struct tess__run_chunk {
+    int32_t chunk;
+    double forward_s, backward_s;
+};
+
+enum tess__run_kind {
+    TESS__RUN_OPENED,
+    TESS__RUN_STEP,
+    TESS__RUN_EPOCH,
+    TESS__RUN_FINAL,
+    TESS__RUN_CHUNK,
+    TESS__RUN_RANK,
+    TESS__RUN_DEVICE,
+    TESS__RUN_TIMES,
+    TESS__RUN_DIGEST,
+};
+
+struct tess__placement; /* place.h */
+
+/* A run, seen from the launcher. Set up by tess__run_open. */
+struct tess__run {
+    const struct tess_config *config;
+    const struct tess_dataset *dataset;
+    int32_t rank_count;
+    bool evaluate;             /* default: as configured */
+    bool live;                 /* send steps often enough for a bar */
+    int64_t log_every;         /* 0: ten times an epoch */
+    bool keep_digests;         /* send the digests of --hash-every; else replicas are compared */
+    struct tess_trace *trace;  /* borrowed; NULL: no time lines */
+    struct tess__peers *peers; /* borrowed; NULL: all ranks are started from here */
+    struct tess__placement *placed; /* which process or device each rank has, and why */
+    int64_t warm_steps;             /* not part of the final speed; cut to half of the run */
+    bool crowded;                   /* more ranks' threads than cores: ranks take turns */
+    double start_s;                 /* clock at the program's start */
+    struct tess_engine *planned;    /* rank 0's plan */
+    struct tess__usage predicted[TESS_WORLD_RANKS_MAX];
+    struct tess__run_rank rank[TESS_WORLD_RANKS_MAX];        /* filled by tess__run_keep */
+    struct tess__run_device on_device[TESS_WORLD_RANKS_MAX]; /* likewise; zero on the host */
+    struct tess__run_final final;                            /* filled by tess__run_keep */
+    struct tess_flops flops;                                 /* of one sample */
+    struct tess__run_chunk *chunk; /* [ranks, chunks of each] likewise, of a crowded pipeline */
+};
+
+/* The data set that the configuration names, loaded once and shared with the ranks by fork. */
+enum tess_status tess__run_open_data(const struct tess_config *config,
+                                     struct tess_dataset **dataset_out);
+
+/* Do two configurations name the same data set? */
+bool tess__run_same_data(const struct tess_config *a, const struct tess_config *b);
+
+/* Plan every rank: refuses what does not fit before anything is started. Puts ranks on devices in
+ * the order of config->placing. */
+enum tess_status tess__run_open(struct tess__run *run, struct tess_config *config,
+                                const struct tess_dataset *dataset);
+void tess__run_close(struct tess__run *run);
+
+/* tess__launch.body; context is a struct tess__run. */
+enum tess_status tess__run_body(void *context, struct tess__rank *rank);
+
+/* In the thread of a rank: select its device and open its communicator. Collective. */
+enum tess_status tess__run_open_comm(const struct tess__run *run, const struct tess__rank *rank,
+                                     struct tess_comm **comm_out);
+
+/* Keep a message's rank, chunk and final records in the run; others are left to the caller. */
+void tess__run_keep(struct tess__run *run, const struct tess__message *message);
+
+/* A launch of this run; context and message are the caller's to set. */
+struct tess__launch tess__run_launch(const struct tess__run *run);
+
+/* Clock value at which this process started. */
+double tess__run_process_start_s(void);
+
+/* Are there ranks along other axes than the data axis? */
+bool tess__run_has_mesh(const struct tess__run *run);
+
+/* "data 2, tensor 2, stage 2", of a mesh's counts or of a rank's places. */
+#define TESS__MESH_TEXT_BYTES 64
+const char *tess__mesh_text(const int32_t axis[TESS_AXIS_COUNT], char text[TESS__MESH_TEXT_BYTES]);
+
+/* Does every rank's allocation equal its prediction? */
+bool tess__run_as_predicted(const struct tess__run *run);
+
+#endif

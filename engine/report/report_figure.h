@@ -1,0 +1,36 @@
+/* A picture as the page shows it: title, caption, legend, both drawings, and a table of its
+ * numbers. */
+#ifndef TESSERA_REPORT_REPORT_FIGURE_H
+#define TESSERA_REPORT_REPORT_FIGURE_H
+
+#include "report/report_plot.h"
+
+struct tess__figure {
+    const char *title, *caption; /* plain text; the caption explains what it shows */
+};
+
+/* Append the figure; without a single point to show, nothing. Errors are those of tess__plot_lines
+ * and its neighbours. */
+enum tess_status tess__figure_lines(const struct tess__figure *figure,
+                                    const struct tess__lines *lines, struct tess__html *html);
+enum tess_status tess__figure_bars(const struct tess__figure *figure, const struct tess__bars *bars,
+                                   struct tess__html *html);
+
+/* `alternative` and `numbers` are trusted: the text alternative, and the tables' elements. */
+enum tess_status tess__figure_spans(const struct tess__figure *figure,
+                                    const struct tess__spans *spans,
+                                    const struct tess__html *alternative,
+                                    const struct tess__html *numbers, struct tess__html *html);
+
+/* One number of a table, right aligned. */
+void tess__figure_cell(struct tess__html *html, double value);
+/* A column's heading. */
+void tess__figure_head(struct tess__html *html, const char *text, bool number);
+
+/* The little line and marker that stand for a curve's style. */
+void tess__figure_swatch(struct tess__html *html, int style, enum tess__curve_look look);
+
+/* The page's one set of markers: pictures and swatches refer to it. */
+void tess__figure_markers(struct tess__html *html);
+
+#endif

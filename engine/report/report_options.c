@@ -1,0 +1,121 @@
+/*
+ * The options of every run, side by side: those that differ first, then all of them. Names and
+ * values come from files and are escaped.
+ */
+#include "report/report_section.h"
+
+#include "tessera/check.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* Runs with options, and the names of all of them in the order of their first mention. */
+struct options_table {
+    const struct tess__report_run **run;
+    size_t run_count;
+    const char **name; /* borrowed from the documents */
+    size_t name_count;
+};
+
+/* An option of a run as text; NULL when it has none of that name. Values are text in our files. */
+static const char *options_value(const struct tess__report_run *run, const char *name)
+{
+    return json_string_value(json_object_get(run->options, name));
+}
+
+static bool options_differ(const struct options_table *table, const char *name)
+{
+    const char *first = options_value(table->run[0], name);
+    for (size_t i = 1; i < table->run_count; i++) {
+        const char *value = options_value(table->run[i], name);
+        if ((!value) != (!first) || (value && strcmp(value, first) != 0))
+            return true;
+    }
+    return false;
+}
+
+static enum tess_status options_collect(struct tess__report *report, struct options_table *table)
+{
+    json_t *seen = json_object();
+    enum tess_status status = TESS_OK;
+    table->run =
+        tess__report_alloc(report, report->run_count + 1, sizeof(struct tess__report_run *));
+    if (!seen || !table->run)
+        status = tess_fail(TESS_ERR_MEMORY, "no memory for the table of options");
+    for (size_t i = 0; i < report->run_count && status == TESS_OK; i++) {
+        const char *name;
+        json_t *value;
+        if (!json_is_object(report->run[i].options))
+            continue;
+        table->run[table->run_count++] = &report->run[i];
+        json_object_foreach(report->run[i].options, name, value)
+        {
+            const char **larger;
+            if (!json_is_string(value) || json_object_get(seen, name))
+                continue;
+            larger = tess__report_grow(report, table->name, table->name_count, sizeof(*larger));
+            if (!larger || json_object_set_new(seen, name, json_true()) != 0) {
+                status = tess_fail(TESS_ERR_MEMORY, "no memory for the table of options");
+                break;
+            }
+            table->name = larger;
+            table->name[table->name_count++] = name;
+        }
+    }
+    json_decref(seen);
+    return status;
+}
+
+/* One row for each option that is (or, with all, whether or not it is) different between runs. */
+static void options_rows(const struct options_table *table, bool all, struct tess__html *html)
+{
+    tess__html_add(html,
+                   "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"options "
+                   "of the runs\"><table class=\"options\"><thead><tr><th scope=\"col\" "
+                   "class=\"text\">option</th>");
+    for (size_t i = 0; i < table->run_count; i++) {
+        tess__html_put_short(html, "<th scope=\"col\" class=\"text\">", table->run[i]->name, 40,
+                             "</th>");
+    }
+    tess__html_add(html, "</tr></thead>\n<tbody>\n");
+    for (size_t n = 0; n < table->name_count; n++) {
+        const char *name = table->name[n];
+        bool differs = options_differ(table, name);
+        /* The folder differs in every run and is left out. */
+        if (!all && (!differs || strcmp(name, "run") == 0))
+            continue;
+        tess__html_add(html, differs && all ? "<tr class=\"differs\"><th scope=\"row\">"
+                                            : "<tr><th scope=\"row\">");
+        tess__html_put_short(html, "", name, 60, "</th>");
+        for (size_t i = 0; i < table->run_count; i++) {
+            tess__html_put_short(html, "<td class=\"text\">", options_value(table->run[i], name),
+                                 120, "</td>");
+        }
+        tess__html_add(html, "</tr>\n");
+    }
+    tess__html_add(html, "</tbody></table></div>\n");
+}
+
+enum tess_status tess__report_options(struct tess__report *report, struct tess__html *html)
+{
+    struct options_table table = {0};
+    size_t different = 0;
+    TESS_TRY(options_collect(report, &table));
+    if (table.run_count == 0 || table.name_count == 0)
+        return TESS_OK;
+    for (size_t n = 0; n < table.name_count; n++)
+        different += strcmp(table.name[n], "run") != 0 && options_differ(&table, table.name[n]);
+    tess__html_add(html, "<div class=\"card\">");
+    if (different > 0) {
+        tess__html_print(html, "<h3>What differs between the runs</h3><p>%zu of %zu options.</p>",
+                         different, table.name_count);
+        options_rows(&table, false, html);
+    } else if (table.run_count > 1) {
+        tess__html_add(html, "<p>All runs have the same options.</p>");
+    }
+    tess__html_print(html, "<details class=\"all\"><summary>All %zu options</summary>\n",
+                     table.name_count);
+    options_rows(&table, true, html);
+    tess__html_add(html, "</details></div>\n");
+    return TESS_OK;
+}

@@ -1,0 +1,47 @@
+/* The parts of a report's page. Each appends its figures, or nothing when the report has no data.
+ */
+#ifndef TESSERA_REPORT_REPORT_SECTION_H
+#define TESSERA_REPORT_REPORT_SECTION_H
+
+#include "report/report_data.h"
+#include "report/report_figure.h"
+
+/* Loss, accuracy, learning rate, loss scale of the runs that were recorded step by step. */
+enum tess_status tess__report_curves(struct tess__report *report, struct tess__html *html);
+/* The same for what is set or decided on the way: rate, loss scale, gradients. */
+enum tess_status tess__report_controls(struct tess__report *report, struct tess__html *html);
+/* What the driver reported about devices during the runs. */
+enum tess_status tess__report_devices(struct tess__report *report, struct tess__html *html);
+/* Memory of every rank by kind. */
+enum tess_status tess__report_memories(struct tess__report *report, struct tess__html *html);
+/* Throughput, efficiency and where the time goes. */
+enum tess_status tess__report_speeds(struct tess__report *report, struct tess__html *html);
+/* What scaling --json and tune batch --json measured. */
+enum tess_status tess__report_scalings(struct tess__report *report, struct tess__html *html);
+enum tess_status tess__report_tunes(struct tess__report *report, struct tess__html *html);
+/* One step of every time line, as a picture. */
+enum tess_status tess__report_timelines(struct tess__report *report, struct tess__html *html);
+
+/* Tables: the overview, and the options of every run. */
+void tess__report_overview(const struct tess__report *report, struct tess__html *html);
+enum tess_status tess__report_options(struct tess__report *report, struct tess__html *html);
+
+/* The whole page. */
+enum tess_status tess__report_page(struct tess__report *report, const char *title,
+                                   struct tess__html *html);
+
+/* Constant parts of the page: styles, the theme button's script and its SHA-256 in base 64. */
+extern const char tess__report_css[], tess__report_script[], tess__report_script_hash[];
+
+/* Of a run's last epoch and last step, where the file was cut before the final line. The speed is
+ * in what the report's words count. */
+double tess__report_speed(const struct tess__report_run *run);
+double tess__report_val_loss(const struct tess__report_run *run);
+double tess__report_val_accuracy(const struct tess__report_run *run);
+/* Bytes of all kinds together. */
+double tess__report_bytes(const struct tess__report_memory *memory);
+
+/* Bytes of the rank that has most; NaN when none is known. */
+double tess__report_fullest(const struct tess__report_run *run);
+
+#endif

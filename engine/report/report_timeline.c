@@ -1,0 +1,440 @@
+/*
+ * One step of a recording as a picture: for every rank a lane of what it does and lanes of the
+ * calls under way meanwhile, with what to see there in numbers. Reading the file is
+ * report_timeline_read.c's.
+ */
+#include "report/report_section.h"
+
+#include "tessera/check.h"
+#include "text/text.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Calls under way at once that get a lane of their own; more are drawn over the last one. */
+#define TIMELINE_CALL_LANES 6
+#define TIMELINE_ROWS_MAX   240
+#define TIMELINE_TOLD_RANKS 2
+#define TIMELINE_TOLD_NAMES 3
+
+static const char *const timeline_kind[TESS__WORK_COUNT] = {
+    [TESS__WORK_FORWARD] = "forward",     [TESS__WORK_BACKWARD] = "backward",
+    [TESS__WORK_OPTIMIZER] = "optimizer", [TESS__WORK_GRADIENTS] = "finishing the gradients",
+    [TESS__WORK_LOADING] = "loading",     [TESS__WORK_LOSS] = "loss",
+    [TESS__WORK_WAITING] = "waiting",     [TESS__WORK_CALL] = "communication",
+    [TESS__WORK_OTHER] = "other",
+};
+_Static_assert(TESS__WORK_COUNT <= TESS__PLOT_KINDS_MAX, "a colour for each kind of work");
+
+/* ---- sums ------------------------------------------------------------------------------------ */
+
+enum timeline_sum { SUM_CALL, SUM_WAIT, SUM_COMPUTE, SUM_COUNT };
+
+/* A moment at which one more, or one less, is under way. */
+struct timeline_edge {
+    double at;
+    enum timeline_sum of;
+    int change;
+};
+
+static int timeline_by_time(const void *a, const void *b)
+{
+    const struct timeline_edge *left = a, *right = b;
+    return (left->at > right->at) - (left->at < right->at);
+}
+
+enum tess_status tess__report_lane_sums(const struct tess__report_lane *lane,
+                                        struct tess__lane_sums *sums_out)
+{
+    struct timeline_edge *edge = calloc(2 * lane->span_count + 1, sizeof(*edge));
+    int under_way[SUM_COUNT] = {0};
+    size_t count = 0;
+    if (!edge)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the sums of a time line");
+    *sums_out = (struct tess__lane_sums){.backward_end = NAN};
+    for (size_t i = 0; i < lane->span_count; i++) {
+        const struct tess__report_span *span = &lane->span[i];
+        enum timeline_sum of = span->work == TESS__WORK_CALL      ? SUM_CALL
+                               : span->work == TESS__WORK_WAITING ? SUM_WAIT
+                                                                  : SUM_COMPUTE;
+        edge[count++] = (struct timeline_edge){span->begin, of, 1};
+        edge[count++] = (struct timeline_edge){span->end, of, -1};
+        if (span->work == TESS__WORK_BACKWARD)
+            sums_out->backward_end = fmax(sums_out->backward_end, span->end);
+    }
+    qsort(edge, count, sizeof(*edge), timeline_by_time);
+    for (size_t i = 0; i + 1 < count; i++) {
+        double time = edge[i + 1].at - edge[i].at;
+        under_way[edge[i].of] += edge[i].change;
+        if (under_way[SUM_CALL] > 0)
+            sums_out->calls += time;
+        if (under_way[SUM_WAIT] > 0)
+            sums_out->waiting += time;
+        else if (under_way[SUM_CALL] > 0 && under_way[SUM_COMPUTE] > 0)
+            sums_out->hidden += time;
+    }
+    free(edge);
+    return TESS_OK;
+}
+
+/* ---- the caption ----------------------------------------------------------------------------- */
+
+/* How many calls of one name there are; begun, and complete, before backward ends. */
+struct timeline_calls {
+    const char *name;
+    size_t count, early, complete;
+};
+
+static size_t timeline_count_calls(const struct tess__report_lane *lane, double backward_end,
+                                   struct timeline_calls calls[TIMELINE_TOLD_NAMES + 1])
+{
+    size_t names = 0;
+    for (size_t i = 0; i < lane->span_count; i++) {
+        const struct tess__report_span *span = &lane->span[i];
+        size_t n = 0;
+        if (span->work != TESS__WORK_CALL)
+            continue;
+        while (n < names && (n == TIMELINE_TOLD_NAMES || strcmp(calls[n].name, span->name) != 0))
+            n++;
+        /* The last place is for all other names together. */
+        n = n > TIMELINE_TOLD_NAMES ? TIMELINE_TOLD_NAMES : n;
+        if (n == names)
+            calls[names++] =
+                (struct timeline_calls){n == TIMELINE_TOLD_NAMES ? "other" : span->name, 0, 0, 0};
+        calls[n].count++;
+        calls[n].early += span->begin < backward_end;
+        calls[n].complete += span->end <= backward_end && !span->unfinished;
+    }
+    return names;
+}
+
+/* Three digits of the step's length, so that numbers of one caption compare. */
+static const char *timeline_ms(const struct tess__report_timeline *timeline, double value,
+                               char text[TESS__REAL_BYTES])
+{
+    double length = timeline->length;
+    return length < 0.1 ? tess__real(value, text)
+                        : tess__real_fixed(value,
+                                           length < 1     ? 3
+                                           : length < 10  ? 2
+                                           : length < 100 ? 1
+                                                          : 0,
+                                           text);
+}
+
+static void timeline_describe_lane(struct tess__html *text,
+                                   const struct tess__report_timeline *timeline,
+                                   const struct tess__report_lane *lane,
+                                   const struct tess__lane_sums *sums)
+{
+    struct timeline_calls calls[TIMELINE_TOLD_NAMES + 1];
+    size_t names = timeline_count_calls(lane, sums->backward_end, calls), complete = 0;
+    char hidden[TESS__REAL_BYTES], total[TESS__REAL_BYTES], waiting[TESS__REAL_BYTES];
+    tess__html_print(text, " Rank %.0f: ", lane->rank);
+    if (names == 0) {
+        tess__html_add(text, "no communication.");
+        return;
+    }
+    if (!isnan(sums->backward_end)) {
+        tess__html_add(text, "before its backward pass ends, ");
+        for (size_t n = 0; n < names; n++) {
+            tess__html_print(text, "%s%zu of %zu %.40s",
+                             n == 0          ? ""
+                             : n + 1 < names ? ", "
+                                             : " and ",
+                             calls[n].early, calls[n].count, calls[n].name);
+            complete += calls[n].complete;
+        }
+        tess__html_print(text, " calls have begun and %zu %s complete; ", complete,
+                         complete == 1 ? "is" : "are");
+    }
+    tess__html_print(text,
+                     "%s of %s ms of communication go on behind computation, and it waits "
+                     "%s ms.",
+                     timeline_ms(timeline, sums->hidden, hidden),
+                     timeline_ms(timeline, sums->calls, total),
+                     timeline_ms(timeline, sums->waiting, waiting));
+}
+
+static void timeline_caption(const struct tess__report_timeline *timeline,
+                             const struct tess__lane_sums *sums, struct tess__html *text)
+{
+    char length[TESS__REAL_BYTES];
+    int described =
+        timeline->lane_count < TIMELINE_TOLD_RANKS ? timeline->lane_count : TIMELINE_TOLD_RANKS;
+    int longest = 0;
+    tess__html_print(text, "%.80s", timeline->model ? timeline->model : "A model");
+    if (timeline->strategy)
+        tess__html_print(text, " with %.80s", timeline->strategy);
+    tess__html_print(text, " on %zu rank%s. ", timeline->rank_count,
+                     timeline->rank_count == 1 ? "" : "s");
+    if (timeline->unfinished)
+        tess__html_print(text, "Step %.0f; the recording holds no step that ended: %s ms.",
+                         timeline->step, timeline_ms(timeline, timeline->length, length));
+    else if (timeline->step_count == 1)
+        tess__html_print(text, "Step %.0f, the only one recorded: %s ms.", timeline->step,
+                         timeline_ms(timeline, timeline->length, length));
+    else
+        tess__html_print(text, "Step %.0f, the one of median length among %zu recorded: %s ms.",
+                         timeline->step, timeline->step_count,
+                         timeline_ms(timeline, timeline->length, length));
+    if (timeline->rank_count > (size_t)timeline->lane_count)
+        tess__html_print(text, " Drawn are the first %d ranks.", timeline->lane_count);
+    tess__html_add(text, " High bars are what a rank does, grey where it waits; low bars are its "
+                         "calls, from being queued to being complete. The dotted line is the end "
+                         "of its backward pass.");
+    for (int l = 0; l < described; l++)
+        timeline_describe_lane(text, timeline, &timeline->lane[l], &sums[l]);
+    for (int l = 1; l < timeline->lane_count; l++)
+        longest = sums[l].waiting > sums[longest].waiting ? l : longest;
+    if (longest >= described)
+        tess__html_print(text, " Rank %.0f waits longest: %s ms.", timeline->lane[longest].rank,
+                         timeline_ms(timeline, sums[longest].waiting, length));
+}
+
+/* ---- the tables ------------------------------------------------------------------------------ */
+
+static void timeline_table_ranks(const struct tess__report_timeline *timeline,
+                                 const struct tess__lane_sums *sums, struct tess__html *html)
+{
+    static const char *const head[] = {
+        "rank",         "step [ms]",           "communication [ms]", "behind computation [ms]",
+        "waiting [ms]", "end of backward [ms]"};
+    tess__html_add(html, "<table>\n<thead><tr>");
+    for (size_t i = 0; i < sizeof(head) / sizeof(head[0]); i++)
+        tess__figure_head(html, head[i], i > 0);
+    tess__html_add(html, "</tr></thead>\n<tbody>\n");
+    for (int l = 0; l < timeline->lane_count; l++) {
+        const struct tess__report_lane *lane = &timeline->lane[l];
+        const double cell[] = {lane->end - lane->begin, sums[l].calls, sums[l].hidden,
+                               sums[l].waiting, sums[l].backward_end};
+        tess__html_print(html, "<tr><th scope=\"row\">%.0f</th>", lane->rank);
+        for (size_t i = 0; i < sizeof(cell) / sizeof(cell[0]); i++)
+            tess__figure_cell(html, cell[i]);
+        tess__html_add(html, "</tr>\n");
+    }
+    tess__html_add(html, "</tbody></table>\n");
+}
+
+static int timeline_longer(const void *a, const void *b)
+{
+    const double *left = a, *right = b;
+    return (*left < *right) - (*left > *right);
+}
+
+/* The length from which on a lane's spans are in the table, so that at most `rows` are. */
+static enum tess_status timeline_least(const struct tess__report_lane *lane, size_t rows,
+                                       double *least_out)
+{
+    double *length;
+    *least_out = 0;
+    if (lane->span_count <= rows)
+        return TESS_OK;
+    length = calloc(lane->span_count, sizeof(*length));
+    if (!length)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the numbers of a time line");
+    for (size_t i = 0; i < lane->span_count; i++)
+        length[i] = lane->span[i].end - lane->span[i].begin;
+    qsort(length, lane->span_count, sizeof(*length), timeline_longer);
+    *least_out = length[rows - 1];
+    free(length);
+    return TESS_OK;
+}
+
+static void timeline_row(const struct tess__report_lane *lane, const struct tess__report_span *span,
+                         struct tess__html *html)
+{
+    char bytes[TESS__TEXT_BYTES];
+    tess__html_print(html, "<tr><th scope=\"row\">%.0f</th><td class=\"text\">%s</td>", lane->rank,
+                     timeline_kind[span->work]);
+    tess__html_add(html, "<td class=\"text\">");
+    tess__html_escape_short(html, span->name, 60);
+    if (span->unfinished)
+        tess__html_add(html, " (not finished)");
+    tess__html_add(html, "</td>");
+    tess__figure_cell(html, span->begin);
+    tess__figure_cell(html, span->end);
+    tess__figure_cell(html, span->end - span->begin);
+    tess__html_print(html, "<td>%s</td><td class=\"text\">",
+                     isnan(span->bytes) ? "\xE2\x80\x93" : tess__text_bytes(span->bytes, bytes));
+    tess__html_put_short(html, "", span->site, 40, "</td></tr>\n");
+}
+
+static enum tess_status timeline_table_spans(const struct tess__report_timeline *timeline,
+                                             struct tess__html *html)
+{
+    static const char *const head[] = {"rank",     "kind",        "what", "begin [ms]",
+                                       "end [ms]", "length [ms]", "size", "called at"};
+    size_t most = TIMELINE_ROWS_MAX / (size_t)timeline->lane_count;
+    bool thinned = false;
+    tess__html_add(html, "<table>\n<thead><tr>");
+    for (size_t i = 0; i < sizeof(head) / sizeof(head[0]); i++)
+        tess__figure_head(html, head[i], i > 2 && i < 7);
+    tess__html_add(html, "</tr></thead>\n<tbody>\n");
+    for (int l = 0; l < timeline->lane_count; l++) {
+        const struct tess__report_lane *lane = &timeline->lane[l];
+        double least;
+        size_t rows = 0;
+        TESS_TRY(timeline_least(lane, most, &least));
+        thinned = thinned || lane->span_count > most;
+        for (size_t i = 0; i < lane->span_count && rows < most; i++)
+            if (lane->span[i].end - lane->span[i].begin >= least) {
+                timeline_row(lane, &lane->span[i], html);
+                rows++;
+            }
+    }
+    tess__html_add(html, "</tbody></table>\n");
+    if (thinned)
+        tess__html_print(html, "<p class=\"small\">The %zu longest of each rank.</p>\n", most);
+    return TESS_OK;
+}
+
+/* ---- the picture ----------------------------------------------------------------------------- */
+
+/* A picture's parts in the making. */
+struct timeline_draft {
+    struct tess__span *span;
+    size_t span_count;
+    struct tess__span_lane lane[TESS__TIMELINE_RANKS * (1 + TIMELINE_CALL_LANES)];
+    struct tess__span_mark mark[TESS__TIMELINE_RANKS];
+    int lane_count, mark_count;
+};
+
+/* "all_reduce 4.5 MiB" */
+static const char *timeline_sized(struct tess__report *report, const struct tess__report_span *span)
+{
+    char text[256], bytes[TESS__TEXT_BYTES];
+    snprintf(text, sizeof(text), "%.200s %s", span->name, tess__text_bytes(span->bytes, bytes));
+    return tess__report_copy(report, text);
+}
+
+/* The colour shows the kind; the label is the name of the model's part. */
+static void timeline_label(struct tess__report *report, const struct tess__report_span *span,
+                           struct tess__span *box)
+{
+    const char *part = strchr(span->name, ' ');
+    if (span->work == TESS__WORK_WAITING || span->work == TESS__WORK_LOSS)
+        return;
+    box->label[0] = span->name;
+    if (span->work != TESS__WORK_CALL) {
+        box->label[1] = part ? part + 1 : NULL;
+    } else if (!isnan(span->bytes) && span->bytes > 0) {
+        box->label[0] = timeline_sized(report, span);
+        box->label[1] = span->name;
+    }
+}
+
+/* One rank: its lane, and below it as many as calls overlap. */
+static enum tess_status timeline_draw_lane(struct tess__report *report,
+                                           const struct tess__report_lane *lane,
+                                           const struct tess__lane_sums *sums,
+                                           struct timeline_draft *draft)
+{
+    double busy[TIMELINE_CALL_LANES]; /* until when */
+    int head = draft->lane_count++, calls = 0;
+    char name[32];
+    snprintf(name, sizeof(name), "rank %.0f", lane->rank);
+    draft->lane[head] = (struct tess__span_lane){tess__report_copy(report, name), true};
+    if (!draft->lane[head].name)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the labels of a picture");
+    for (size_t i = 0; i < lane->span_count; i++) {
+        const struct tess__report_span *span = &lane->span[i];
+        struct tess__span *box = &draft->span[draft->span_count++];
+        int call = 0;
+        *box = (struct tess__span){.lane = head,
+                                   .kind = span->work,
+                                   .begin = span->begin,
+                                   .end = span->end,
+                                   .over = span->work == TESS__WORK_WAITING};
+        timeline_label(report, span, box);
+        if (span->work != TESS__WORK_CALL)
+            continue;
+        while (call < calls && busy[call] > span->begin)
+            call++;
+        if (call == TIMELINE_CALL_LANES) {
+            call--;
+            box->label[0] = box->label[1] = NULL;
+        }
+        if (call == calls) {
+            draft->lane[draft->lane_count++] =
+                (struct tess__span_lane){call == 0 ? "communication" : "", false};
+            calls++;
+        }
+        busy[call] = span->end;
+        box->lane = head + 1 + call;
+    }
+    if (!isnan(sums->backward_end))
+        draft->mark[draft->mark_count++] =
+            (struct tess__span_mark){head, draft->lane_count - 1, sums->backward_end};
+    return TESS_OK;
+}
+
+static enum tess_status timeline_draw(struct tess__report *report,
+                                      const struct tess__report_timeline *timeline,
+                                      const struct tess__lane_sums *sums,
+                                      struct timeline_draft *draft)
+{
+    size_t count = 0;
+    for (int l = 0; l < timeline->lane_count; l++)
+        count += timeline->lane[l].span_count;
+    draft->span = tess__report_alloc(report, count + 1, sizeof(*draft->span));
+    if (!draft->span)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for a picture");
+    for (int l = 0; l < timeline->lane_count; l++)
+        TESS_TRY(timeline_draw_lane(report, &timeline->lane[l], &sums[l], draft));
+    return TESS_OK;
+}
+
+static enum tess_status timeline_figure(struct tess__report *report,
+                                        const struct tess__report_timeline *timeline,
+                                        struct tess__html *html)
+{
+    struct tess__lane_sums sums[TESS__TIMELINE_RANKS];
+    struct timeline_draft draft = {0};
+    struct tess__html caption = {0}, alternative = {0}, numbers = {0};
+    struct tess__spans spans = {.title = "time since the step began [ms]",
+                                .kind = timeline_kind,
+                                .kind_count = TESS__WORK_COUNT,
+                                .length = timeline->length};
+    const char *file = strrchr(timeline->path, '/');
+    char title[320];
+    enum tess_status status = TESS_OK;
+    for (int l = 0; l < timeline->lane_count && status == TESS_OK; l++)
+        status = tess__report_lane_sums(&timeline->lane[l], &sums[l]);
+    if (status == TESS_OK)
+        status = timeline_draw(report, timeline, sums, &draft);
+    TESS_TRY(status);
+    spans.lane = draft.lane;
+    spans.lane_count = draft.lane_count;
+    spans.mark = draft.mark;
+    spans.mark_count = draft.mark_count;
+    spans.span = draft.span;
+    spans.span_count = draft.span_count;
+    snprintf(title, sizeof(title), "Step %.0f of %.255s", timeline->step,
+             file && file[1] ? file + 1 : timeline->path);
+    timeline_caption(timeline, sums, &caption);
+    tess__html_escape(&alternative, title);
+    tess__html_add(&alternative, ": time line. ");
+    tess__html_escape(&alternative, caption.bytes);
+    tess__html_add(&alternative, " The numbers are in the tables below.");
+    timeline_table_ranks(timeline, sums, &numbers);
+    status = timeline_table_spans(timeline, &numbers);
+    if (status == TESS_OK && caption.lost)
+        status = tess_fail(TESS_ERR_MEMORY, "no memory for a picture's text");
+    if (status == TESS_OK)
+        status = tess__figure_spans(&(struct tess__figure){title, caption.bytes}, &spans,
+                                    &alternative, &numbers, html);
+    tess__html_close(&caption);
+    tess__html_close(&alternative);
+    tess__html_close(&numbers);
+    return status;
+}
+
+enum tess_status tess__report_timelines(struct tess__report *report, struct tess__html *html)
+{
+    for (size_t t = 0; t < report->timeline_count; t++)
+        TESS_TRY(timeline_figure(report, &report->timeline[t], html));
+    return TESS_OK;
+}

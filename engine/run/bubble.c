@@ -1,0 +1,125 @@
+/*
+ * The bubble. Where every rank has a core, it is measured: what a rank waited in a step for other
+ * stages, and in sums over all ranks, which begin when the last stage is ready; against that and
+ * the passes themselves, without the update. Where ranks take turns on the cores, they wait for
+ * cores as much as for each other: then the stages' processor times are run through the schedule in
+ * virtual time.
+ */
+#include "run/bubble.h"
+
+#include "text/json.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+/* Ranks that had less of the processors than this, of the time in which they had work, make others
+ * wait for reasons that are not the schedule's. */
+#define UNDISTURBED 0.9
+
+/* Of the rank that had least. */
+static double bubble_processor_share(const struct tess__run *run)
+{
+    double least = 1;
+    for (int32_t r = 0; r < run->rank_count; r++)
+        least = fmin(least, run->rank[r].processor_share);
+    return least;
+}
+
+static double bubble_measured(const struct tess__run *run)
+{
+    double sum = 0;
+    for (int32_t r = 0; r < run->rank_count; r++) {
+        const struct tess__run_rank *rank = &run->rank[r];
+        const double others_s =
+            rank->axis_wait_s[TESS_AXIS_DATA] + rank->axis_wait_s[TESS_AXIS_TENSOR];
+        const double idle_s = fmax(0, rank->step.comm_s - others_s);
+        const double passes_s = rank->step.data_s + rank->step.forward_s + rank->step.backward_s +
+                                rank->axis_wait_s[TESS_AXIS_TENSOR];
+        sum += passes_s > 0 ? idle_s / (idle_s + passes_s) : NAN;
+    }
+    return sum / run->rank_count;
+}
+
+/* A micro-batch's seconds in every virtual stage, means over the ranks that run it: forward_s and
+ * backward_s [stages x chunks]. False when a rank has not reported. */
+static bool bubble_stage_times(const struct tess__run *run, double *forward_s, double *backward_s)
+{
+    const struct tess_mesh *mesh = &run->config->mesh;
+    const int32_t stages = mesh->count[TESS_AXIS_STAGE];
+    const int32_t chunks = tess_engine_chunk_count(run->planned);
+    const double sharers = (double)run->rank_count / stages;
+    for (int32_t r = 0; r < run->rank_count; r++)
+        for (int32_t c = 0; c < chunks; c++) {
+            const struct tess__run_chunk *chunk = &run->chunk[r * chunks + c];
+            const int32_t v = c * stages + tess_mesh_at(mesh, r).at[TESS_AXIS_STAGE];
+            if (!(chunk->forward_s > 0 && chunk->backward_s > 0))
+                return false;
+            forward_s[v] += chunk->forward_s / sharers;
+            backward_s[v] += chunk->backward_s / sharers;
+        }
+    return true;
+}
+
+static double bubble_virtual(const struct tess__run *run)
+{
+    const struct tess_config *config = run->config;
+    const struct tess_strategy_ops *ops = config->axis[TESS_AXIS_STAGE];
+    const int32_t stages = config->mesh.count[TESS_AXIS_STAGE];
+    const int32_t count = stages * tess_engine_chunk_count(run->planned);
+    double *time_s = calloc((size_t)(2 * count), sizeof(*time_s));
+    double share = NAN;
+    if (time_s && bubble_stage_times(run, time_s, time_s + count) &&
+        ops->idle_share(config->axis_options[TESS_AXIS_STAGE], stages,
+                        (int32_t)config->run.accumulate, time_s, time_s + count, &share) != TESS_OK)
+        share = NAN;
+    free(time_s);
+    return share;
+}
+
+bool tess__bubble_of(const struct tess__run *run, struct tess__bubble *bubble_out)
+{
+    const struct tess_config *config = run->config;
+    const struct tess_strategy_ops *ops = config->axis[TESS_AXIS_STAGE];
+    const int32_t stages = config->mesh.count[TESS_AXIS_STAGE];
+    struct tess__bubble bubble = {.in_virtual_time = run->crowded};
+    if (stages == 1 ||
+        ops->idle_share(config->axis_options[TESS_AXIS_STAGE], stages,
+                        (int32_t)config->run.accumulate, NULL, NULL, &bubble.equal) != TESS_OK ||
+        isnan(bubble.equal))
+        return false;
+    bubble.share = run->crowded ? bubble_virtual(run) : bubble_measured(run);
+    bubble.processor_share = bubble_processor_share(run);
+    bubble.disturbed = !run->crowded && bubble.processor_share < UNDISTURBED;
+    *bubble_out = bubble;
+    return true;
+}
+
+void tess__bubble_print(const struct tess__run *run)
+{
+    struct tess__bubble bubble;
+    if (!tess__bubble_of(run, &bubble) || isnan(bubble.share))
+        return;
+    if (bubble.in_virtual_time)
+        printf("bubble: %.1f %% of the passes in virtual time, from each stage's processor time "
+               "(ranks share cores,\n        so that their waiting times cannot be used)",
+               100 * bubble.share);
+    else
+        printf("bubble: %.1f %% of the passes, measured", 100 * bubble.share);
+    printf("; on equal stages (p-1)/(v m+p-1) = %.1f %%\n", 100 * bubble.equal);
+    if (bubble.disturbed)
+        printf(
+            "        (other programs took a part of the processors: ranks had %.0f %% of the time "
+            "they\n        could use, and the waiting for slowed ranks is included)\n",
+            100 * bubble.processor_share);
+}
+
+json_t *tess__bubble_record(const struct tess__run *run)
+{
+    struct tess__bubble bubble;
+    if (!tess__bubble_of(run, &bubble))
+        return json_null();
+    return json_pack("{s:o, s:o, s:o}", "equal_stages", tess__json_number(bubble.equal), "measured",
+                     tess__json_number(bubble.in_virtual_time ? NAN : bubble.share), "virtual_time",
+                     tess__json_number(bubble.in_virtual_time ? bubble.share : NAN));
+}

@@ -1,0 +1,29 @@
+/* What a run writes down: metrics as JSON lines, and whole JSON files. */
+#ifndef TESSERA_RUN_METRICS_H
+#define TESSERA_RUN_METRICS_H
+
+#include "tessera/status.h"
+
+#include <jansson.h>
+
+struct tess_metrics;
+
+/* Create `folder` with its parents and an empty metrics.jsonl in it; an older one is replaced. */
+enum tess_status tess_metrics_open(const char *folder, struct tess_metrics **metrics_out);
+
+/*
+ * Append one object as one line; it is in the file when the call returns. Takes over the caller's
+ * reference, also on failure; NULL (jansson found no memory, or a NaN) is TESS_ERR_INTERNAL.
+ *
+ * After a failed write (disk full, file too large) the file ends with the last whole line, and
+ * later calls return the same status without another message.
+ */
+enum tess_status tess_metrics_write(struct tess_metrics *metrics, json_t *object);
+
+/* Close, and return the first failure of any write or of the close itself. NULL is allowed. */
+enum tess_status tess_metrics_close(struct tess_metrics *metrics);
+
+/* Write `value` (borrowed), indented, as the whole file `path`; see base/file.h. */
+enum tess_status tess_json_write_file(const char *path, const json_t *value);
+
+#endif

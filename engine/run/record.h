@@ -1,0 +1,30 @@
+/* What runs report, as JSON. Every function returns a new reference, NULL when out of memory. */
+#ifndef TESSERA_RUN_RECORD_H
+#define TESSERA_RUN_RECORD_H
+
+#include "device/nvml.h"
+#include "job/run.h"
+
+#include <jansson.h>
+
+/* {"device": index, "name", "bus", "gpu_percent", ...}: unknown values are null. */
+json_t *tess__record_device(const struct tess_watch_sample *sample);
+
+/* {"run": {version, options, ...}}: the head of metrics.jsonl. */
+json_t *tess__record_head(const struct tess__run *run);
+json_t *tess__record_step(const struct tess__run *run, const struct tess__run_step *step);
+json_t *tess__record_epoch(const struct tess__run *run, const struct tess__run_epoch *epoch);
+/* {"data": D, "tensor": T, "stage": S}: ranks along each axis. */
+json_t *tess__record_mesh(const struct tess__run *run);
+/* Tokens of a sample; 0 for images. */
+json_int_t tess__record_sample_tokens(const struct tess_dataset *dataset);
+/* Add "tokens_per_s" beside "samples_per_s" where samples are sequences of tokens. */
+void tess__record_rate(json_t *object, const struct tess_dataset *dataset, double samples_per_s);
+/* {"final": {...}} */
+json_t *tess__record_final(const struct tess__run *run);
+/* Write the results of --json; takes over `root`, whose NULL is an error: there was no memory. */
+enum tess_status tess__record_write(const char *path, json_t *root);
+/* One entry of compare's "runs". */
+json_t *tess__record_compared(const struct tess__run *run);
+
+#endif

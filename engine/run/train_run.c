@@ -1,0 +1,397 @@
+/*
+ * A training from its start to its end: what ranks report is shown, written to the run folder,
+ * and its costs come at the end.
+ */
+#include "base/file.h"
+#include "job/launch_env.h"
+#include "job/place.h"
+#include "job/run.h"
+#include "run/bubble.h"
+#include "run/digests.h"
+#include "run/explain.h"
+#include "run/memory_table.h"
+#include "run/metrics.h"
+#include "run/mfu.h"
+#include "run/progress.h"
+#include "run/record.h"
+#include "run/tensorboard.h"
+#include "run/times.h"
+#include "run/trace_file.h"
+#include "run/train.h"
+#include "run/watch.h"
+#include "tessera/check.h"
+#include "text/text.h"
+#include "text/words.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+struct train {
+    struct tess__run run;
+    struct tess__progress progress;
+    struct tess__times times;
+    int64_t epochs_reported; /* epochs whose line is on the screen */
+    struct tess__digests digests;
+    struct tess_metrics *metrics;   /* NULL without a run folder */
+    struct tess_tensorboard *board; /* NULL without --tensorboard */
+    enum tess__watch_choice watch;
+    struct tess__watcher watcher;
+};
+
+/* ---- messages -------------------------------------------------------------------------------- */
+
+static enum tess_status train_write(struct train *train, json_t *object)
+{
+    if (!train->metrics) {
+        json_decref(object);
+        return TESS_OK;
+    }
+    return tess_metrics_write(train->metrics, object);
+}
+
+/* The times of an epoch belong below its line; some ranks' may come later than that. */
+static enum tess_status train_print_times(struct train *train)
+{
+    int32_t rank_count = train->run.rank_count;
+    if (!tess__times_complete(&train->times, train->epochs_reported - 1, rank_count))
+        return TESS_OK;
+    tess__progress_clear(&train->progress);
+    tess__times_print(&train->times, rank_count);
+    return train_write(train, tess__times_record(&train->times, rank_count));
+}
+
+static enum tess_status train_take_digest(struct train *train, const struct tess__message *message)
+{
+    json_t *line = NULL;
+    TESS_TRY(tess__digests_take(&train->digests, &train->run, message, &line));
+    return line ? train_write(train, line) : TESS_OK;
+}
+
+static enum tess_status train_show_step(struct train *train, const struct tess__run_step *step)
+{
+    const struct tess__words *words = &train->progress.words;
+    char speed[48];
+    const struct tess_scalar scalar[] = {
+        {"train/loss", step->loss},
+        {"train/accuracy", step->accuracy},
+        {"train/learning_rate", step->rate},
+        {"train/grad_norm", step->grad_norm < 0 ? NAN : step->grad_norm},
+        {"train/loss_scale", step->loss_scale},
+        {speed, words->rate_of_row * step->samples_per_s},
+        {"speed/comm_share", step->comm_share},
+    };
+    snprintf(speed, sizeof(speed), "speed/%s_per_s", words->counted);
+    TESS_TRY(train_write(train, tess__record_step(&train->run, step)));
+    if (!train->board)
+        return TESS_OK;
+    return tess_tensorboard_write(train->board, step->step, scalar,
+                                  (int32_t)(sizeof(scalar) / sizeof(scalar[0])));
+}
+
+static enum tess_status train_show_epoch(struct train *train, const struct tess__run_epoch *epoch)
+{
+    const struct tess_scalar scalar[] = {
+        {"validation/loss", epoch->val_loss},
+        {"validation/accuracy", epoch->val_accuracy},
+    };
+    TESS_TRY(train_write(train, tess__record_epoch(&train->run, epoch)));
+    if (!train->board)
+        return TESS_OK;
+    return tess_tensorboard_write(train->board, epoch->step, scalar,
+                                  (int32_t)(sizeof(scalar) / sizeof(scalar[0])));
+}
+
+static enum tess_status train_message(void *context, const struct tess__message *message)
+{
+    struct train *train = context;
+    enum tess_status status = TESS_OK;
+    switch ((enum tess__run_kind)message->kind) {
+    case TESS__RUN_OPENED: {
+        struct tess__run_opened opened;
+        memcpy(&opened, message->payload, sizeof(opened));
+        tess__progress_opened(&train->progress, &opened);
+        break;
+    }
+    case TESS__RUN_STEP: {
+        struct tess__run_step step;
+        memcpy(&step, message->payload, sizeof(step));
+        tess__progress_step(&train->progress, &step);
+        if (step.logged)
+            status = train_show_step(train, &step);
+        break;
+    }
+    case TESS__RUN_EPOCH: {
+        struct tess__run_epoch epoch;
+        memcpy(&epoch, message->payload, sizeof(epoch));
+        tess__progress_epoch(&train->progress, &epoch);
+        status = train_show_epoch(train, &epoch);
+        train->epochs_reported = epoch.epoch + 1;
+        if (status == TESS_OK)
+            status = train_print_times(train);
+        break;
+    }
+    case TESS__RUN_TIMES:
+        tess__times_take(&train->times, message);
+        status = train_print_times(train);
+        break;
+    case TESS__RUN_DIGEST:
+        status = train_take_digest(train, message);
+        break;
+    case TESS__RUN_FINAL:
+    case TESS__RUN_CHUNK:
+    case TESS__RUN_RANK:
+    case TESS__RUN_DEVICE:
+        tess__run_keep(&train->run, message);
+        break;
+    }
+    if (status != TESS_OK)
+        tess__progress_clear(&train->progress);
+    return status;
+}
+
+static enum tess_status train_tick(void *context)
+{
+    struct train *train = context;
+    return tess__watch_write(&train->watcher, &train->run, train->watch, train->metrics);
+}
+
+static void train_started(void *context, int32_t rank, int pid, const char *cores,
+                          const struct tess_board *board)
+{
+    struct train *train = context;
+    bool threads = train->run.config->device.rank_mode == TESS_RANKS_THREADS;
+    /* Where all ranks are on this host, a rank's number among those of its host is its number. */
+    const struct tess_started *own = &train->run.config->started;
+    printf("rank %d of %d (local rank %d): pid %d%s, %s", rank, train->run.rank_count,
+           own->starter ? own->local_rank : rank, pid, threads ? " (a thread)" : "", cores);
+    if (tess__run_has_mesh(&train->run)) {
+        const struct tess_mesh mesh = tess_mesh_at(&train->run.config->mesh, rank);
+        char place[TESS__MESH_TEXT_BYTES];
+        printf("; %s", tess__mesh_text(mesh.at, place));
+    }
+    putchar('\n');
+    if (train->run.peers) {
+        const int32_t hosts = tess__peers_host_count(train->run.peers);
+        printf("started by %s on %d host%s, over %s\n", own->starter, (int)hosts,
+               hosts == 1 ? "" : "s", train->run.config->device.comm->name);
+    }
+    if (train->run.rank_count > 1) /* a single rank does not wait */
+        tess__progress_watch(&train->progress, board);
+    if (rank == train->run.rank_count - 1 || train->run.peers)
+        fflush(stdout);
+}
+
+static void train_before_line(void *context)
+{
+    struct train *train = context;
+    tess__progress_clear(&train->progress);
+}
+
+/* ---- the run --------------------------------------------------------------------------------- */
+
+static void train_print_start(const struct tess__run *run)
+{
+    const struct tess_config *config = run->config;
+    const struct tess_plan *plan = tess_engine_plan_of(run->planned);
+    const struct tess__words words = tess__words_of(run->dataset);
+    char parameters[TESS__TEXT_BYTES], mesh[TESS__MESH_TEXT_BYTES];
+    printf("%s, %s parameters, %s, under %s on %d rank%s", config->model->name,
+           tess__text_count((double)tess_engine_model_size(run->planned), parameters),
+           tess_dtype_name(tess_run_dtype(&config->run)), config->run.strategy, run->rank_count,
+           run->rank_count > 1 ? "s" : "");
+    if (tess__run_has_mesh(run))
+        printf(" (%s)", tess__mesh_text(config->mesh.count, mesh));
+    printf("%s%" PRId64 " %s", tess__run_has_mesh(run) ? ";\n  " : "; ", run->dataset->train.count,
+           words.rows);
+    if (words.tokens)
+        printf(" of %.0f tokens", words.rate_of_row);
+    printf(", batch %" PRId64 ", grid %d, %" PRId64 " steps\n", config->run.batch_size, plan->grid,
+           tess_engine_step_count(run->planned));
+    if (run->placed->line[0] && !run->placed->imagined)
+        printf("order: %s\n", run->placed->line);
+}
+
+/* Mistakes that are easily made and hard to see in a curve. */
+static void train_print_notes(const struct tess__run *trained)
+{
+    const struct tess_config *config = trained->config;
+    const struct tess_run_options *run = &config->run;
+    const int32_t ranks = config->mesh.count[TESS_AXIS_DATA];
+    if (run->batch_per_rank > 0 && ranks > 1 && config->optim.base_rate == 0)
+        printf("note: the batch grows with the ranks (%d x %" PRId64
+               ") and the learning rate %g does not;\n      --base-lr %g --lr-scale linear would "
+               "make it %g\n",
+               ranks, run->batch_per_rank, config->optim.learning_rate, config->optim.learning_rate,
+               config->optim.learning_rate * ranks);
+    if (!config->loader.shuffle && (run->steps > 0 || run->epochs > 1))
+        printf("note: every epoch sees the %s in the same order (--data.shuffle off)\n",
+               tess__words_of(trained->dataset).rows);
+}
+
+static void train_print_end(const struct tess__run *run, bool saved)
+{
+    const struct tess__run_final *final = &run->final;
+    const struct tess__words words = tess__words_of(run->dataset);
+    char first[TESS__TEXT_BYTES], time[TESS__TEXT_BYTES], text[TESS__TEXT_BYTES];
+    printf("\n%" PRId64 " steps in %s, %s %s, first step after %s", final->steps,
+           tess__text_time(final->time_s, time),
+           tess__words_rate(&words, final->samples_per_s, text), words.rate,
+           tess__text_time(final->first_step_s, first));
+    if (!isnan(final->val_loss))
+        printf("; val loss %.4f, %s", final->val_loss,
+               tess__words_quality(&words, final->val_loss, final->val_accuracy, text));
+    if (run->config->run.precision != 0) {
+        putchar('\n');
+        if (!isnan(final->loss_zero_share)) /* unknown for a model that computes its loss */
+            printf("%.1f %% of the gradient by the logits are zeros; ",
+                   100 * final->loss_zero_share);
+        printf("loss scale %g, %" PRId64 " steps skipped", final->loss_scale, final->skipped);
+    }
+    putchar('\n');
+    tess__mfu_print_end(run);
+    printf("hash of all parameters %016" PRIx64 "\n", final->hash);
+    if (saved && run->config->run.run[0] && run->config->run.save_weights)
+        printf("weights in %s/weights.safetensors\n", run->config->run.run);
+    tess__bubble_print(run);
+    tess__memory_table_print(run, true);
+}
+
+static enum tess_status train_launch(struct train *train)
+{
+    struct tess__launch launch = tess__run_launch(&train->run);
+    launch.context = train;
+    launch.message = train_message;
+    launch.started = train_started;
+    launch.before_line = train_before_line;
+    if (train->metrics && tess__watch_wanted(&train->run, train->watch)) {
+        launch.tick = train_tick;
+        launch.tick_s = TESS__WATCH_PERIOD_S;
+    }
+    tess__progress_open(&train->progress, &train->run);
+    train->run.live = train->progress.terminal;
+    train_print_start(&train->run);
+    train_print_notes(&train->run);
+    TESS_TRY(train_write(train, tess__record_head(&train->run)));
+    enum tess_status status = tess__launch_run(&launch);
+    if (train->run.final.steps > 0) { /* the result is there, whatever became of its files */
+        train_print_end(&train->run, status == TESS_OK);
+        TESS_KEEP(status, train_write(train, tess__record_final(&train->run)));
+    }
+    return status;
+}
+
+/* Train, and write the time lines however that ended. */
+static enum tess_status train_launch_traced(struct train *train,
+                                            const struct tess__train_options *options)
+{
+    if (!options->trace[0])
+        return train_launch(train);
+    TESS_TRY(tess_file_check(options->trace, "--trace"));
+    if (train->run.config->device.module)
+        tess_log(TESS_LOG_WARN,
+                 "--trace draws what the host does, which runs ahead of the device; the device's "
+                 "own profiler (nsys profile) shows the same names where they are computed");
+    TESS_TRY(tess__trace_open(&train->run, options->trace_first, options->trace_steps,
+                              &train->run.trace));
+    enum tess_status status = train_launch(train);
+    TESS_KEEP(status, tess__trace_write(&train->run, options->trace));
+    tess_trace_close(train->run.trace);
+    return status;
+}
+
+static enum tess_status train_ignore_message(void *context, const struct tess__message *message)
+{
+    (void)context, (void)message;
+    return TESS_OK;
+}
+
+/* The launchers connect, and number the ranks. Collective over them. */
+static enum tess_status train_meet(struct train *train, struct tess_config *config,
+                                   const struct tess_boot_env *env)
+{
+    TESS_TRY(tess__peers_open(env, config->run.timeout, &train->run.peers));
+    TESS_TRY(tess__place_ranks(&train->run, config, train->run.peers, train->run.placed));
+    return tess__place_graph(&train->run, train->run.placed);
+}
+
+/* One rank of several that others started: rank 0 prints and writes for all of them. */
+static enum tess_status train_launch_placed(struct train *train, struct tess_config *config,
+                                            const struct tess__train_options *options,
+                                            const struct tess_boot_env *env)
+{
+    struct tess__launch launch;
+    enum tess_status status;
+    if (options->trace[0])
+        TESS_FAIL(TESS_ERR_USAGE,
+                  "--trace draws ranks that are started from here, and %s has "
+                  "started these: leave it out",
+                  env->starter);
+    if (train->run.config->device.missing)
+        TESS_FAIL(TESS_ERR_DEVICE, "%s", train->run.config->device.why);
+    TESS_TRY(train_meet(train, config, env));
+    if (env->rank == 0) {
+        status = train_launch(train);
+    } else {
+        launch = tess__run_launch(&train->run);
+        launch.context = train;
+        launch.message = train_ignore_message;
+        status = tess__launch_run(&launch);
+    }
+    return status;
+}
+
+/* Of ranks that others started, rank 0 explains what all have found. */
+static enum tess_status train_explain(struct train *train, struct tess_config *config,
+                                      const struct tess__train_options *options)
+{
+    if (options->placed)
+        TESS_TRY(train_meet(train, config, options->placed));
+    if (options->placed && options->placed->rank != 0)
+        return TESS_OK;
+    return tess__explain_print(&train->run, (int32_t)options->explain_rank);
+}
+
+/* The files of a run. */
+static enum tess_status train_open_files(struct train *train, const struct tess_config *config,
+                                         const struct tess__train_options *options)
+{
+    if (config->run.run[0])
+        TESS_TRY(tess_metrics_open(config->run.run, &train->metrics));
+    train->run.keep_digests = train->metrics != NULL;
+    if (options->tensorboard[0])
+        TESS_TRY(tess_tensorboard_open(options->tensorboard, &train->board));
+    return TESS_OK;
+}
+
+enum tess_status tess__train_run(struct tess_config *config, const struct tess_dataset *dataset,
+                                 const struct tess__train_options *options, double start_s,
+                                 struct tess__trained *trained_out)
+{
+    struct train train = {0};
+    enum tess_status status;
+    TESS_TRY_GOTO(status, close_run, tess__run_open(&train.run, config, dataset));
+    train.run.start_s = start_s;
+    train.watch = (enum tess__watch_choice)options->watch;
+    if (options->explain) {
+        status = train_explain(&train, config, options);
+        goto close_run;
+    }
+    if (!options->placed || options->placed->rank == 0)
+        status = train_open_files(&train, config, options);
+    if (status == TESS_OK && options->placed)
+        status = train_launch_placed(&train, config, options, options->placed);
+    else if (status == TESS_OK)
+        status = train_launch_traced(&train, options);
+    TESS_KEEP(status, tess_metrics_close(train.metrics));
+    TESS_KEEP(status, tess_tensorboard_close(train.board));
+    tess__digests_close(&train.digests);
+    tess__watch_close(&train.watcher);
+    trained_out->final = train.run.final;
+
+close_run:
+    tess__peers_close(train.run.peers);
+    tess__run_close(&train.run);
+    return status;
+}

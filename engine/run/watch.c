@@ -1,0 +1,70 @@
+/* Lines of devices in metrics.jsonl, see watch.h. */
+#include "run/watch.h"
+
+#include "base/clock.h"
+#include "run/record.h"
+#include "tessera/check.h"
+#include "text/json.h"
+
+bool tess__watch_wanted(const struct tess__run *run, enum tess__watch_choice choice)
+{
+    return choice == TESS__WATCH_ON || (choice == TESS__WATCH_AUTO && run->config->device.module);
+}
+
+/* The run's devices by their places on the bus: CUDA and the driver number them differently. */
+static void watch_choose(struct tess__watcher *watcher, const struct tess__run *run)
+{
+    const struct tess_device_plan *plan = &run->config->device;
+    for (int32_t d = 0; d < plan->count; d++) {
+        const int32_t found = tess_watch_find(watcher->watch, plan->info[d].bus);
+        if (found >= 0)
+            watcher->device[watcher->count++] = found;
+    }
+}
+
+/* Not before the ranks are forked. */
+static void watch_open(struct tess__watcher *watcher, const struct tess__run *run,
+                       enum tess__watch_choice choice)
+{
+    char why[256];
+    watcher->asked = true;
+    watcher->watch = tess_watch_open(why, sizeof(why));
+    if (!watcher->watch && choice == TESS__WATCH_ON)
+        tess_log(TESS_LOG_WARN, "--watch on: %s", why);
+    if (!watcher->watch)
+        return;
+    if (choice == TESS__WATCH_AUTO) {
+        watch_choose(watcher, run);
+        return;
+    }
+    watcher->count = tess_watch_device_count(watcher->watch);
+    for (int32_t d = 0; d < watcher->count; d++)
+        watcher->device[d] = d;
+}
+
+enum tess_status tess__watch_write(struct tess__watcher *watcher, const struct tess__run *run,
+                                   enum tess__watch_choice choice, struct tess_metrics *metrics)
+{
+    if (!watcher->asked)
+        watch_open(watcher, run, choice);
+    for (int32_t i = 0; i < watcher->count; i++) {
+        json_t *line;
+        tess_watch_sample(watcher->watch, watcher->device[i], &watcher->sample);
+        line = tess__record_device(&watcher->sample);
+        if (line && json_object_set_new(line, "kind", json_string("device")) != 0) {
+            json_decref(line);
+            line = NULL;
+        }
+        if (line)
+            json_object_set_new(line, "elapsed_s",
+                                tess__json_number(tess_clock_s() - run->start_s));
+        TESS_TRY(tess_metrics_write(metrics, line));
+    }
+    return TESS_OK;
+}
+
+void tess__watch_close(struct tess__watcher *watcher)
+{
+    tess_watch_close(watcher->watch);
+    watcher->watch = NULL;
+}

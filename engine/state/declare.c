@@ -1,0 +1,408 @@
+/*
+ * Collects what a model declares. Responsible for indices, names and sanity; memory and order of
+ * parameters are the layout's business.
+ */
+#include "state/declare.h"
+
+#include "tessera/check.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Keep the first failure; the declare functions have no status to return. */
+static void declare_fail(struct tess_declare *declare, enum tess_status status)
+{
+    if (declare->status == TESS_OK)
+        declare->status = status;
+}
+
+/* Room for one more element of a growing array; NULL (and the failure kept) when there is none. */
+static void *declare_grow(struct tess_declare *declare, void **array, int32_t *count, size_t size)
+{
+    if (declare->status != TESS_OK)
+        return NULL;
+    if ((*count & (*count - 1)) == 0) { /* full at every power of two */
+        size_t room = *count ? (size_t)*count * 2 : 1;
+        void *grown = realloc(*array, room * size);
+        if (grown == NULL) {
+            declare_fail(declare, tess_fail(TESS_ERR_MEMORY, "no memory for the model's parts"));
+            return NULL;
+        }
+        *array = grown;
+    }
+    char *element = (char *)*array + (size_t)*count * size;
+    memset(element, 0, size);
+    (*count)++;
+    return element;
+}
+
+static void declare_name(struct tess_declare *declare, char target[TESS_NAME_MAX], const char *name)
+{
+    size_t length = strlen(name);
+    if (length == 0 || length >= TESS_NAME_MAX)
+        declare_fail(declare,
+                     tess_fail(TESS_ERR_USAGE,
+                               "model: the name '%.80s' has %zu characters, 1 to %d are allowed",
+                               name, length, TESS_NAME_MAX - 1));
+    else
+        memcpy(target, name, length + 1);
+}
+
+void tess_declare_conditional(struct tess_declare *declare)
+{
+    declare->conditional = true;
+}
+
+static int32_t declare_current_unit(struct tess_declare *declare, const char *what)
+{
+    if (declare->unit_count == 0)
+        declare_fail(declare, tess_fail(TESS_ERR_USAGE,
+                                        "model: '%s' is declared before the first unit", what));
+    return declare->unit_count - 1;
+}
+
+static int64_t declare_count(struct tess_declare *declare, const char *name,
+                             const struct tess_shape *shape)
+{
+    int64_t count = 1;
+    if (shape->rank < 0 || shape->rank > TESS_DIM_MAX) {
+        declare_fail(declare,
+                     tess_fail(TESS_ERR_USAGE, "model: '%s' has %d dimensions, 0 to %d are allowed",
+                               name, shape->rank, TESS_DIM_MAX));
+        return 0;
+    }
+    for (int32_t i = 0; i < shape->rank; i++) {
+        if (shape->dim[i] <= 0 || __builtin_mul_overflow(count, shape->dim[i], &count) ||
+            count > INT64_C(1) << 40) {
+            declare_fail(
+                declare,
+                tess_fail(TESS_ERR_USAGE,
+                          "model: dimension %d of '%s' is %lld, which is not positive or too large",
+                          i, name, (long long)shape->dim[i]));
+            return 0;
+        }
+    }
+    return count;
+}
+
+int32_t tess_declare_unit(struct tess_declare *declare, const char *name, struct tess_shape output)
+{
+    struct tess_declare_unit *unit =
+        declare_grow(declare, (void **)&declare->unit, &declare->unit_count, sizeof(*unit));
+    if (unit == NULL)
+        return -1;
+    declare_name(declare, unit->name, name);
+    unit->index = declare->unit_count - 1;
+    unit->output_count = declare_count(declare, name, &output);
+    return declare->unit_count - 1;
+}
+
+/* What this rank holds of a tensor that is cut: its parts, as one longer or shorter dimension. */
+static struct tess_shape declare_slice(struct tess_declare *declare, const char *name,
+                                       const struct tess_shape *whole, struct tess_slice slice)
+{
+    const struct tess_tensor_axis *tensor = &declare->axis;
+    struct tess_shape shape = *whole;
+    if (slice.used != 0 && (slice.axis != 0 || slice.blocks != 1 || slice.used < 0 ||
+                            whole->rank < 1 || slice.used > whole->dim[0]))
+        declare_fail(
+            declare,
+            tess_fail(
+                TESS_ERR_USAGE,
+                "model: only the first dimension of a parameter may be padded, '%s' is otherwise",
+                name));
+    if (slice.axis < 0 || tensor->parts <= 1)
+        return shape;
+    if (slice.axis >= whole->rank || slice.blocks < 1 ||
+        whole->dim[slice.axis] % ((int64_t)slice.blocks * tensor->parts) != 0) {
+        declare_fail(
+            declare,
+            tess_fail(TESS_ERR_USAGE,
+                      "model: dimension %d of '%s', %lld long, cannot be cut into %d equal parts",
+                      slice.axis, name,
+                      slice.axis < whole->rank ? (long long)whole->dim[slice.axis] : 0LL,
+                      tensor->parts));
+        return shape;
+    }
+    shape.dim[slice.axis] = shape.dim[slice.axis] / tensor->parts * tensor->count;
+    return shape;
+}
+
+static int32_t declare_any_param(struct tess_declare *declare, const char *name,
+                                 struct tess_shape shape, struct tess_init init, uint32_t flags,
+                                 struct tess_slice slice)
+{
+    int32_t unit = declare_current_unit(declare, name);
+    for (int32_t i = 0; i < declare->param_count; i++)
+        if (strcmp(declare->param[i].name, name) == 0)
+            declare_fail(declare,
+                         tess_fail(TESS_ERR_USAGE, "model: two parameters are named '%s'", name));
+    int64_t count = declare_count(declare, name, &shape);
+    struct tess_declare_param *param =
+        declare_grow(declare, (void **)&declare->param, &declare->param_count, sizeof(*param));
+    if (param == NULL)
+        return -1;
+    declare_name(declare, param->name, name);
+    param->unit = unit;
+    param->index = declare->param_count - 1;
+    param->whole = shape;
+    param->slice = slice;
+    param->shape = declare_slice(declare, name, &shape, slice);
+    param->init = init;
+    param->flags = flags;
+    param->model_begin = declare->element_count;
+    declare->element_count += count;
+    return declare->param_count - 1;
+}
+
+int32_t tess_declare_sliced(struct tess_declare *declare, const char *name, struct tess_shape shape,
+                            struct tess_init init, uint32_t flags, struct tess_slice slice)
+{
+    const uint32_t own = TESS_PARAM_BUFFER | TESS_PARAM_TIED;
+    return declare_any_param(declare, name, shape, init, flags & ~own, slice);
+}
+
+int32_t tess_declare_param(struct tess_declare *declare, const char *name, struct tess_shape shape,
+                           struct tess_init init, uint32_t flags)
+{
+    return tess_declare_sliced(declare, name, shape, init, flags, (struct tess_slice){-1, 1, 0});
+}
+
+int32_t tess_declare_sliced_buffer(struct tess_declare *declare, const char *name,
+                                   struct tess_shape shape, struct tess_init init, float rate,
+                                   struct tess_slice slice)
+{
+    int32_t index = declare_any_param(declare, name, shape, init,
+                                      TESS_PARAM_BUFFER | TESS_PARAM_NO_DECAY, slice);
+    if (index >= 0)
+        declare->param[index].rate = rate;
+    return index;
+}
+
+int32_t tess_declare_buffer(struct tess_declare *declare, const char *name, struct tess_shape shape,
+                            struct tess_init init, float rate)
+{
+    return tess_declare_sliced_buffer(declare, name, shape, init, rate,
+                                      (struct tess_slice){-1, 1, 0});
+}
+
+int32_t tess_declare_tied(struct tess_declare *declare, const char *name, int32_t source)
+{
+    if (declare->status != TESS_OK)
+        return -1;
+    if (source < 0 || source >= declare->param_count) {
+        declare_fail(declare,
+                     tess_fail(TESS_ERR_USAGE, "model: '%s' is tied to no parameter", name));
+        return -1;
+    }
+    const struct tess_declare_param from = declare->param[source];
+    const int64_t elements = declare->element_count;
+    int32_t index = declare_any_param(declare, name, from.whole, from.init,
+                                      from.flags | TESS_PARAM_TIED, from.slice);
+    if (index < 0)
+        return -1;
+    declare->element_count = elements;
+    declare->param[index].source = source;
+    declare->param[index].model_begin = from.model_begin;
+    return index;
+}
+
+void tess_declare_crossing(struct tess_declare *declare, enum tess_crossing_when when,
+                           enum tess_crossing_call call, int64_t count)
+{
+    const int32_t unit = declare_current_unit(declare, "crossing");
+    if (unit < 0)
+        return;
+    declare->unit[unit].crossing[when][call] += count;
+    if (call == TESS_CALL_SUM && count > declare->sum_most)
+        declare->sum_most = count;
+}
+
+void tess_declare_loss(struct tess_declare *declare, int64_t labels)
+{
+    declare->labels = labels;
+}
+
+int32_t tess_declare_tensor(struct tess_declare *declare, const char *name, enum tess_dtype dtype,
+                            struct tess_shape shape, enum tess_life life)
+{
+    int32_t unit = declare_current_unit(declare, name);
+    struct tess_declare_tensor *tensor =
+        declare_grow(declare, (void **)&declare->tensor, &declare->tensor_count, sizeof(*tensor));
+    if (tensor == NULL)
+        return -1;
+    declare_name(declare, tensor->name, name);
+    tensor->unit = unit;
+    tensor->index = declare->tensor_count - 1;
+    tensor->dtype = dtype;
+    tensor->count = declare_count(declare, name, &shape);
+    tensor->life = life;
+    return declare->tensor_count - 1;
+}
+
+int32_t tess_declare_op(struct tess_declare *declare, const struct tess_op_desc *desc, bool first)
+{
+    int32_t unit = declare_current_unit(declare, "operation");
+    struct tess_declare_op *op =
+        declare_grow(declare, (void **)&declare->op, &declare->op_count, sizeof(*op));
+    if (op == NULL)
+        return -1;
+    op->unit = unit;
+    op->index = declare->op_count - 1;
+    op->desc = *desc;
+    if (desc->rows == 0) {
+        op->desc.rows = declare->rows;
+        op->desc.leaf_rows = declare->leaf_rows;
+    } else if (desc->leaf_rows == 0) {
+        op->desc.leaf_rows = desc->rows;
+    }
+    op->desc.dtype = declare->dtype;
+    op->desc.input_grad = !(first && unit == 0);
+    return declare->op_count - 1;
+}
+
+/* Tied parameters and their sources are segments of their own: see tess_declare_tied. */
+static enum tess_status declare_check_alone(const struct tess_declare *declare, int32_t p)
+{
+    const int32_t tied[2] = {p, tess_declare_source(&declare->param[p])};
+    for (int32_t i = 0; i < 2 && tied[1] >= 0; i++)
+        for (int32_t q = 0; q < declare->param_count; q++)
+            if (q != tied[i] && declare->param[q].unit == declare->param[tied[i]].unit)
+                TESS_FAIL(TESS_ERR_USAGE,
+                          "model: '%s' is tied, or tied to, and shares its unit with '%s'",
+                          declare->param[tied[i]].name, declare->param[q].name);
+    return TESS_OK;
+}
+
+enum tess_status tess_declare_model(struct tess_declare *declare,
+                                    const struct tess_model_ops *model, void *state,
+                                    const void *options, const struct tess_model_input *input)
+{
+    declare->axis = input->axis;
+    if (input->axis.parts > 1 && !model->tensor)
+        TESS_FAIL(TESS_ERR_USAGE,
+                  "model '%s' cannot be cut along the tensor axis: leave that axis' strategy out "
+                  "of --strategy, and --tensor.* with it",
+                  model->name);
+    TESS_TRY(model->declare(state, options, input, declare));
+    TESS_TRY(declare->status);
+    if (declare->unit_count == 0)
+        TESS_FAIL(TESS_ERR_USAGE, "model '%s' declares no unit", model->name);
+    for (int32_t p = 0; p < declare->param_count; p++)
+        TESS_TRY(declare_check_alone(declare, p));
+    int64_t classes = declare->unit[declare->unit_count - 1].output_count;
+    if (declare->labels == 0 && classes != input->class_count)
+        TESS_FAIL(TESS_ERR_USAGE, "model '%s' ends with %lld outputs, the data have %d classes",
+                  model->name, (long long)classes, input->class_count);
+    return TESS_OK;
+}
+
+/* ---- parts of a model ------------------------------------------------------------------------ */
+
+static void *select_copy(const void *from, int32_t count, size_t size)
+{
+    void *copy = calloc((size_t)count + 1, size);
+    if (copy != NULL && count > 0)
+        memcpy(copy, from, (size_t)count * size);
+    return copy;
+}
+
+/* Keep the elements whose unit has a new place, and give them that. */
+#define SELECT(part, array, array_count, place)                                                    \
+    do {                                                                                           \
+        int32_t kept = 0;                                                                          \
+        for (int32_t i = 0; i < (part)->array_count; i++) {                                        \
+            if ((place)[(part)->array[i].unit] < 0)                                                \
+                continue;                                                                          \
+            (part)->array[kept] = (part)->array[i];                                                \
+            (part)->array[kept++].unit = (place)[(part)->array[i].unit];                           \
+        }                                                                                          \
+        (part)->array_count = kept;                                                                \
+    } while (0)
+
+enum tess_status tess_declare_select(const struct tess_declare *model, const bool *keep,
+                                     struct tess_declare *part_out)
+{
+    struct tess_declare part = *model;
+    int32_t *place = calloc((size_t)model->unit_count + 1, sizeof(*place));
+    part.unit = select_copy(model->unit, model->unit_count, sizeof(*part.unit));
+    part.param = select_copy(model->param, model->param_count, sizeof(*part.param));
+    part.tensor = select_copy(model->tensor, model->tensor_count, sizeof(*part.tensor));
+    part.op = select_copy(model->op, model->op_count, sizeof(*part.op));
+    if (place == NULL || part.unit == NULL || part.param == NULL || part.tensor == NULL ||
+        part.op == NULL) {
+        free(place);
+        tess_declare_fini(&part);
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the model's parts");
+    }
+    part.unit_count = 0;
+    for (int32_t u = 0; u < model->unit_count; u++) {
+        place[u] = keep[u] ? part.unit_count : -1;
+        if (keep[u])
+            part.unit[part.unit_count++] = model->unit[u];
+    }
+    SELECT(&part, param, param_count, place);
+    SELECT(&part, tensor, tensor_count, place);
+    SELECT(&part, op, op_count, place);
+    free(place);
+    *part_out = part;
+    return TESS_OK;
+}
+
+int64_t tess_declare_run(const struct tess_declare_param *param,
+                         const struct tess_tensor_axis *tensor, int64_t at, int64_t *whole_out)
+{
+    const struct tess_shape *whole = &param->whole;
+    int64_t inner = 1;
+    if (param->slice.axis < 0 || tensor->parts <= 1) {
+        *whole_out = at;
+        return tess_shape_count(&param->shape) - at;
+    }
+    for (int32_t d = param->slice.axis + 1; d < whole->rank; d++)
+        inner *= whole->dim[d];
+    const int64_t length = whole->dim[param->slice.axis];
+    const int64_t block = length / param->slice.blocks, run = block / tensor->parts;
+    const int64_t part_length = length / tensor->parts;
+    const int64_t part_count = tess_shape_count(whole) / tensor->parts;
+    const int64_t part = tensor->first + at / part_count;
+    const int64_t outer = at % part_count / (part_length * inner);
+    const int64_t index = at % (part_length * inner) / inner, rest = at % inner;
+    const int64_t from = index / run * block + part * run + index % run;
+    *whole_out = (outer * length + from) * inner + rest;
+    return (run - index % run) * inner - rest;
+}
+
+int64_t tess_declare_used(const struct tess_declare_param *param)
+{
+    const int64_t count = tess_shape_count(&param->whole);
+    return param->slice.used > 0 ? count / param->whole.dim[0] * param->slice.used : count;
+}
+
+struct tess_shape tess_declare_file_shape(const struct tess_declare_param *param)
+{
+    struct tess_shape shape = param->whole;
+    if (param->slice.used > 0)
+        shape.dim[param->slice.axis] = param->slice.used;
+    if (param->flags & TESS_PARAM_TRANSPOSED && shape.rank == 2)
+        shape = tess_shape2(shape.dim[1], shape.dim[0]);
+    return shape;
+}
+
+int64_t tess_declare_size(const struct tess_declare *declare)
+{
+    int64_t size = 0;
+    for (int32_t p = 0; p < declare->param_count; p++) {
+        const struct tess_shape shape = tess_declare_file_shape(&declare->param[p]);
+        if (!(declare->param[p].flags & (TESS_PARAM_TIED | TESS_PARAM_BUFFER)))
+            size += tess_shape_count(&shape);
+    }
+    return size;
+}
+
+void tess_declare_fini(struct tess_declare *declare)
+{
+    free(declare->unit);
+    free(declare->param);
+    free(declare->tensor);
+    free(declare->op);
+}

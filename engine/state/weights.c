@@ -1,0 +1,251 @@
+/*
+ * Reading safetensors files, which may be anything: every length and offset is checked against the
+ * file before it is used. What the tensors are to a model is weights_model.c's.
+ */
+#include "state/weights_file.h"
+
+#include "base/half.h"
+#include "tessera/check.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* Values are read and written as they lie in memory. */
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "safetensors files are little endian");
+
+#define WEIGHTS_HEADER_MAX (UINT64_C(100) << 20) /* the format's own limit */
+#define WEIGHTS_LENGTH     8
+#define WEIGHTS_CHUNK      4096 /* 16-bit elements that are widened at a time */
+
+/* ---- the header ------------------------------------------------------------------------------ */
+
+/* Read exactly; false at the end of the file or on an error. */
+static bool weights_pread(int fd, void *target, size_t bytes, uint64_t at)
+{
+    for (size_t done = 0; done < bytes;) {
+        ssize_t n = pread(fd, (char *)target + done, bytes - done, (off_t)(at + done));
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0)
+            return false;
+        done += (size_t)n;
+    }
+    return true;
+}
+
+static enum tess_status weights_read_header(struct tess_weights *weights)
+{
+    unsigned char length[WEIGHTS_LENGTH];
+    struct stat about;
+    uint64_t bytes = 0;
+    json_error_t error;
+    char *text;
+    if (fstat(weights->fd, &about) != 0 || !S_ISREG(about.st_mode))
+        TESS_FAIL(TESS_ERR_IO, "%s is not a regular file", weights->path);
+    if (about.st_size < WEIGHTS_LENGTH || !weights_pread(weights->fd, length, sizeof(length), 0))
+        TESS_FAIL(TESS_ERR_DATA, "%s: too short for a safetensors file", weights->path);
+    for (int i = WEIGHTS_LENGTH - 1; i >= 0; i--)
+        bytes = bytes << 8 | length[i];
+    if (bytes < 2 || bytes > WEIGHTS_HEADER_MAX || bytes > (uint64_t)about.st_size - WEIGHTS_LENGTH)
+        TESS_FAIL(TESS_ERR_DATA,
+                  "%s: a header of %" PRIu64
+                  " bytes in a file of %lld: not a safetensors file, or cut short",
+                  weights->path, bytes, (long long)about.st_size);
+    text = malloc(bytes);
+    if (text == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the header of %s", weights->path);
+    if (!weights_pread(weights->fd, text, bytes, WEIGHTS_LENGTH)) {
+        free(text);
+        TESS_FAIL(TESS_ERR_IO, "cannot read the header of %s", weights->path);
+    }
+    weights->header = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error);
+    free(text);
+    if (!json_is_object(weights->header))
+        TESS_FAIL(TESS_ERR_DATA, "%s: the header is no JSON object: %s (byte %d)", weights->path,
+                  error.text, error.position);
+    weights->value_begin = WEIGHTS_LENGTH + bytes;
+    weights->value_bytes = (uint64_t)about.st_size - weights->value_begin;
+    return TESS_OK;
+}
+
+/* Bytes of an element by its name in the format; those that are not read may be in tensors that are
+ * left out. */
+static size_t weights_dtype(const char *text, enum tess_dtype *dtype_out)
+{
+    static const struct {
+        const char *name;
+        size_t bytes;
+        enum tess_dtype dtype;
+    } known[] = {{"F32", 4, TESS_F32},
+                 {"BF16", 2, TESS_BF16},
+                 {"F16", 2, TESS_F16},
+                 {"F64", 8, TESS_DTYPE_COUNT},
+                 {"I64", 8, TESS_DTYPE_COUNT},
+                 {"U64", 8, TESS_DTYPE_COUNT},
+                 {"I32", 4, TESS_DTYPE_COUNT},
+                 {"U32", 4, TESS_DTYPE_COUNT},
+                 {"I16", 2, TESS_DTYPE_COUNT},
+                 {"U16", 2, TESS_DTYPE_COUNT},
+                 {"I8", 1, TESS_DTYPE_COUNT},
+                 {"U8", 1, TESS_DTYPE_COUNT},
+                 {"BOOL", 1, TESS_DTYPE_COUNT},
+                 {"F8_E4M3", 1, TESS_DTYPE_COUNT},
+                 {"F8_E5M2", 1, TESS_DTYPE_COUNT}};
+
+    for (size_t i = 0; text != NULL && i < sizeof(known) / sizeof(known[0]); i++)
+        if (strcmp(known[i].name, text) == 0) {
+            *dtype_out = known[i].dtype;
+            return known[i].bytes;
+        }
+    return 0;
+}
+
+/* Elements of a shape, or -1 when it is none or they are more than a file can hold. */
+static int64_t weights_count(const json_t *shape)
+{
+    int64_t count = 1;
+    if (!json_is_array(shape))
+        return -1;
+    for (size_t i = 0; i < json_array_size(shape); i++) {
+        const json_t *dim = json_array_get(shape, i);
+        int64_t value = json_integer_value(dim);
+        if (!json_is_integer(dim) || value < 0 || (value > 0 && count > (INT64_MAX / 8) / value))
+            return -1;
+        count *= value;
+    }
+    return count;
+}
+
+static enum tess_status weights_take_tensor(const struct tess_weights *weights, const char *name,
+                                            const json_t *entry,
+                                            struct tess__weights_tensor *tensor)
+{
+    const json_t *offsets = json_object_get(entry, "data_offsets");
+    const json_t *begin = json_array_get(offsets, 0), *end = json_array_get(offsets, 1);
+    size_t bytes;
+    int64_t count;
+    tensor->name = name;
+    tensor->dtype_text = json_string_value(json_object_get(entry, "dtype"));
+    bytes = weights_dtype(tensor->dtype_text, &tensor->dtype);
+    tensor->shape = json_object_get(entry, "shape");
+    count = weights_count(tensor->shape);
+    if (bytes == 0)
+        TESS_FAIL(TESS_ERR_DATA, "%s: tensor '%.80s' has dtype %.20s; F32, BF16 and F16 are read",
+                  weights->path, name, tensor->dtype_text != NULL ? tensor->dtype_text : "nothing");
+    if (count < 0)
+        TESS_FAIL(TESS_ERR_DATA, "%s: tensor '%.80s' has no shape that can be", weights->path,
+                  name);
+    if (json_array_size(offsets) != 2 || !json_is_integer(begin) || !json_is_integer(end) ||
+        json_integer_value(begin) < 0 || json_integer_value(end) < json_integer_value(begin))
+        TESS_FAIL(TESS_ERR_DATA, "%s: tensor '%.80s' has no data_offsets that can be",
+                  weights->path, name);
+    tensor->begin = (uint64_t)json_integer_value(begin);
+    tensor->end = (uint64_t)json_integer_value(end);
+    if (tensor->end - tensor->begin != (uint64_t)count * bytes)
+        TESS_FAIL(TESS_ERR_DATA,
+                  "%s: tensor '%.80s' takes %" PRIu64 " bytes, which its shape and dtype do not",
+                  weights->path, name, tensor->end - tensor->begin);
+    return TESS_OK;
+}
+
+static int weights_by_begin(const void *a, const void *b)
+{
+    const struct tess__weights_tensor *x = a, *y = b;
+    if (x->begin != y->begin)
+        return x->begin < y->begin ? -1 : 1;
+    return x->end < y->end ? -1 : x->end > y->end; /* empty ones first */
+}
+
+static enum tess_status weights_read_tensors(struct tess_weights *weights)
+{
+    const char *name;
+    json_t *entry;
+    uint64_t at = 0;
+    weights->tensor = calloc(json_object_size(weights->header) + 1, sizeof(*weights->tensor));
+    if (weights->tensor == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the tensors of %s", weights->path);
+    json_object_foreach(weights->header, name, entry)
+    {
+        if (strcmp(name, "__metadata__") != 0)
+            TESS_TRY(weights_take_tensor(weights, name, entry,
+                                         &weights->tensor[weights->tensor_count++]));
+    }
+    qsort(weights->tensor, (size_t)weights->tensor_count, sizeof(*weights->tensor),
+          weights_by_begin);
+    for (int32_t i = 0; i < weights->tensor_count; at = weights->tensor[i++].end)
+        if (weights->tensor[i].begin != at)
+            TESS_FAIL(TESS_ERR_DATA,
+                      "%s: tensor '%.80s' begins at byte %" PRIu64 " of the values, not at %" PRIu64
+                      ", where the one before it ends",
+                      weights->path, weights->tensor[i].name, weights->tensor[i].begin, at);
+    if (at != weights->value_bytes)
+        TESS_FAIL(TESS_ERR_DATA,
+                  "%s: the tensors take %" PRIu64 " bytes, the file has %" PRIu64
+                  " for them: cut short?",
+                  weights->path, at, weights->value_bytes);
+    return TESS_OK;
+}
+
+enum tess_status tess_weights_open(const char *path, struct tess_weights **weights_out)
+{
+    struct tess_weights *weights = calloc(1, sizeof(*weights));
+    enum tess_status status;
+    if (weights == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory to read %s", path);
+    weights->path = strdup(path);
+    weights->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (weights->path == NULL || weights->fd < 0)
+        status = tess_fail(TESS_ERR_IO, "cannot open the weights %s: %s", path, strerror(errno));
+    else
+        status = weights_read_header(weights);
+    if (status == TESS_OK)
+        status = weights_read_tensors(weights);
+    if (status != TESS_OK)
+        tess_weights_close(weights);
+    else
+        *weights_out = weights;
+    return status;
+}
+
+void tess_weights_close(struct tess_weights *weights)
+{
+    if (weights == NULL)
+        return;
+    if (weights->fd >= 0)
+        close(weights->fd);
+    json_decref(weights->header);
+    free(weights->tensor);
+    free(weights->param);
+    free(weights->tile);
+    free(weights->path);
+    free(weights);
+}
+
+/* ---- values ---------------------------------------------------------------------------------- */
+
+enum tess_status tess__weights_values(const struct tess_weights *weights, int32_t tensor,
+                                      int64_t from, int64_t count, float *w)
+{
+    const struct tess__weights_tensor *source = &weights->tensor[tensor];
+    const size_t bytes = tess_dtype_bytes(source->dtype);
+    const bool wide = source->dtype == TESS_F32;
+    uint16_t half[WEIGHTS_CHUNK];
+    for (int64_t at = 0; at < count;) {
+        const int64_t left = count - at, now = wide || left < WEIGHTS_CHUNK ? left : WEIGHTS_CHUNK;
+        if (!weights_pread(weights->fd, wide ? (void *)(w + at) : half, (size_t)now * bytes,
+                           weights->value_begin + source->begin + (uint64_t)(from + at) * bytes))
+            TESS_FAIL(TESS_ERR_IO, "cannot read tensor '%.80s' of %s: has the file changed?",
+                      source->name, weights->path);
+        for (int64_t i = 0; !wide && i < now; i++)
+            w[at + i] =
+                source->dtype == TESS_F16 ? tess__f32_of_f16(half[i]) : tess__f32_of_bf16(half[i]);
+        at += now;
+    }
+    return TESS_OK;
+}

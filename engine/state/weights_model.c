@@ -1,0 +1,367 @@
+/*
+ * A safetensors file as a model's: which tensor is which parameter, and which of its elements are
+ * which. Whose elements are read, and what becomes of them, is params.c's; how a file is made,
+ * save.c's.
+ */
+#include "state/weights_file.h"
+
+#include "tessera/check.h"
+#include "tessera/version.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MODEL_LENGTH  8                  /* bytes of the header's length */
+#define MODEL_COMPARE 4096               /* elements that are compared at a time */
+#define MODEL_TILE    (INT64_C(1) << 22) /* elements that are turned round at a time: 16 MiB */
+
+/* ---- names ----------------------------------------------------------------------------------- */
+
+/* GPT-2's files in the wild have their names with and without the name of the whole before them. */
+static const char *model_bare(const char *name)
+{
+    static const char whole[] = "transformer.";
+    return strncmp(name, whole, sizeof(whole) - 1) == 0 ? name + sizeof(whole) - 1 : name;
+}
+
+static int32_t model_find(const struct tess_weights *weights, const char *name)
+{
+    for (int32_t i = 0; i < weights->tensor_count; i++)
+        if (strcmp(model_bare(weights->tensor[i].name), model_bare(name)) == 0)
+            return i;
+    return -1;
+}
+
+/* In older files, and not parameters: "h.0.attn.bias" and "h.0.attn.masked_bias", the causal
+ * mask, and "model.layers.0.self_attn.rotary_emb.inv_freq". */
+static bool model_is_mask(const char *name)
+{
+    static const char frequency[] = ".rotary_emb.inv_freq";
+    const char *bare = model_bare(name);
+    const size_t length = strlen(bare);
+    if (length > sizeof(frequency) &&
+        strcmp(bare + length - (sizeof(frequency) - 1), frequency) == 0)
+        return true;
+    if (strncmp(bare, "h.", 2) != 0)
+        return false;
+    bare += 2;
+    const size_t digits = strspn(bare, "0123456789");
+    return digits > 0 && (strcmp(bare + digits, ".attn.bias") == 0 ||
+                          strcmp(bare + digits, ".attn.masked_bias") == 0);
+}
+
+/* ---- shapes ---------------------------------------------------------------------------------- */
+
+static bool model_is_turned(const struct tess_declare_param *param)
+{
+    return (param->flags & TESS_PARAM_TRANSPOSED) != 0 && param->whole.rank == 2;
+}
+
+/* The whole tensor without its padding, before it is turned round. */
+static struct tess_shape model_used(const struct tess_declare_param *param)
+{
+    struct tess_shape used = param->whole;
+    if (param->slice.used > 0)
+        used.dim[param->slice.axis] = param->slice.used;
+    return used;
+}
+
+/*
+ * Elements of one step along the sliced dimension and all that are inside of it: `*whole_out` of
+ * the whole tensor, `*used_out` of them not padding. The whole tensor where there is no padding.
+ */
+static void model_row(const struct tess_declare_param *param, int64_t *whole_out, int64_t *used_out)
+{
+    int64_t inner = 1;
+    *whole_out = *used_out = tess_shape_count(&param->whole);
+    if (param->slice.used == 0)
+        return;
+    for (int32_t d = param->slice.axis + 1; d < param->whole.rank; d++)
+        inner *= param->whole.dim[d];
+    *whole_out = param->whole.dim[param->slice.axis] * inner;
+    *used_out = param->slice.used * inner;
+}
+
+/* Element `at` of the whole tensor is number *used_out among those that are not padding, and so on
+ * for as many as are returned; -1: they are padding. */
+static int64_t model_used_run(const struct tess_declare_param *param, int64_t at, int64_t *used_out)
+{
+    int64_t whole, used;
+    model_row(param, &whole, &used);
+    const int64_t within = at % whole;
+    *used_out = within < used ? at / whole * used + within : -1;
+    return (within < used ? used : whole) - within;
+}
+
+int64_t tess_weights_file_run(const struct tess_declare_param *param, int64_t file_at,
+                              int64_t *whole_out, int64_t *stride_out)
+{
+    if (model_is_turned(param)) {
+        const int64_t length = model_used(param).dim[0];
+        const int64_t column = file_at / length, row = file_at % length;
+        *whole_out = row * param->whole.dim[1] + column;
+        *stride_out = param->whole.dim[1];
+        return length - row;
+    }
+    int64_t whole, used;
+    model_row(param, &whole, &used);
+    *whole_out = file_at / used * whole + file_at % used;
+    *stride_out = 1;
+    return used - file_at % used;
+}
+
+static void model_shape_text(const json_t *shape, char *text, size_t text_bytes)
+{
+    size_t used = (size_t)snprintf(text, text_bytes, "[");
+    for (size_t i = 0; i < json_array_size(shape) && used < text_bytes; i++)
+        used += (size_t)snprintf(text + used, text_bytes - used, "%s%lld", i > 0 ? ", " : "",
+                                 (long long)json_integer_value(json_array_get(shape, i)));
+    if (used < text_bytes)
+        snprintf(text + used, text_bytes - used, "]");
+}
+
+static bool model_same_shape(const json_t *shape, const struct tess_shape *wanted)
+{
+    bool same = json_array_size(shape) == (size_t)wanted->rank;
+    for (int32_t i = 0; same && i < wanted->rank; i++)
+        same = json_integer_value(json_array_get(shape, (size_t)i)) == wanted->dim[i];
+    return same;
+}
+
+static json_t *model_shape_json(const struct tess_shape *shape)
+{
+    json_t *array = json_array();
+    for (int32_t i = 0; i < shape->rank; i++)
+        json_array_append_new(array, json_integer(shape->dim[i]));
+    return array;
+}
+
+/* ---- matching -------------------------------------------------------------------------------- */
+
+static enum tess_status model_check_shape(const struct tess_weights *weights, int32_t tensor,
+                                          const struct tess_declare_param *param)
+{
+    const struct tess__weights_tensor *found = &weights->tensor[tensor];
+    const struct tess_shape wanted = tess_declare_file_shape(param);
+    char found_text[96], wanted_text[96];
+    if (found->dtype == TESS_DTYPE_COUNT)
+        TESS_FAIL(TESS_ERR_DATA, "%s: tensor '%.80s' has dtype %.20s; F32, BF16 and F16 are read",
+                  weights->path, found->name, found->dtype_text);
+    if (model_same_shape(found->shape, &wanted))
+        return TESS_OK;
+    json_t *shape = model_shape_json(&wanted);
+    model_shape_text(found->shape, found_text, sizeof(found_text));
+    model_shape_text(shape, wanted_text, sizeof(wanted_text));
+    json_decref(shape);
+    TESS_FAIL(TESS_ERR_DATA, "%s: tensor '%.80s' has shape %s, the model's has %s", weights->path,
+              found->name, found_text, wanted_text);
+}
+
+/* A file of a model whose two tensors are not one would be misread without a word. */
+static enum tess_status model_check_copy(const struct tess_weights *weights, int32_t copy,
+                                         const struct tess__weights_param *source)
+{
+    float a[MODEL_COMPARE], b[MODEL_COMPARE];
+    const struct tess_shape shape = tess_declare_file_shape(&source->declared);
+    const int64_t count = tess_shape_count(&shape);
+    TESS_TRY(model_check_shape(weights, copy, &source->declared));
+    for (int64_t at = 0; at < count; at += MODEL_COMPARE) {
+        const int64_t now = count - at < MODEL_COMPARE ? count - at : MODEL_COMPARE;
+        TESS_TRY(tess__weights_values(weights, copy, at, now, a));
+        TESS_TRY(tess__weights_values(weights, source->tensor, at, now, b));
+        if (memcmp(a, b, (size_t)now * sizeof(*a)) != 0)
+            TESS_FAIL(TESS_ERR_DATA,
+                      "%s: tensors '%.80s' and '%.80s' are one in the model and differ in the "
+                      "file: weights of a model that does not tie them",
+                      weights->path, weights->tensor[copy].name,
+                      weights->tensor[source->tensor].name);
+    }
+    return TESS_OK;
+}
+
+/* A tensor that is no parameter of the model. */
+static enum tess_status model_leave_out(struct tess_weights *weights,
+                                        const struct tess_declare *declare, int32_t tensor)
+{
+    const char *name = weights->tensor[tensor].name;
+    bool known = model_is_mask(name);
+    for (int32_t p = 0; p < declare->param_count && !known; p++) {
+        const struct tess_declare_param *param = &declare->param[p];
+        if ((param->flags & TESS_PARAM_TIED) == 0 ||
+            strcmp(model_bare(param->name), model_bare(name)) != 0)
+            continue;
+        TESS_TRY(model_check_copy(weights, tensor, &weights->param[param->source]));
+        known = true;
+    }
+    if (!known)
+        TESS_FAIL(TESS_ERR_DATA, "%s: tensor '%.80s' is none of the model's: other weights?",
+                  weights->path, name);
+    weights->left_out++;
+    return TESS_OK;
+}
+
+enum tess_status tess_weights_match(struct tess_weights *weights,
+                                    const struct tess_declare *declare)
+{
+    enum tess_status status = TESS_OK;
+    bool *used = calloc((size_t)weights->tensor_count + 1, sizeof(*used));
+    free(weights->param);
+    weights->param = calloc((size_t)declare->param_count + 1, sizeof(*weights->param));
+    weights->left_out = 0;
+    weights->tile_rows = 0;
+    if (weights->param == NULL || used == NULL) {
+        free(used);
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the tensors of %s", weights->path);
+    }
+    for (int32_t p = 0; p < declare->param_count && status == TESS_OK; p++) {
+        const struct tess_declare_param *param = &declare->param[p];
+        struct tess__weights_param *found = &weights->param[p];
+        found->declared = *param;
+        if (param->flags & TESS_PARAM_TIED) {
+            found->tensor = weights->param[param->source].tensor;
+            continue;
+        }
+        found->tensor = model_find(weights, param->name);
+        if (found->tensor < 0) {
+            status = tess_fail(TESS_ERR_DATA,
+                               "%s has no tensor '%s', which the model needs: other weights?",
+                               weights->path, param->name);
+            break;
+        }
+        used[found->tensor] = true;
+        status = model_check_shape(weights, found->tensor, param);
+    }
+    for (int32_t i = 0; i < weights->tensor_count && status == TESS_OK; i++)
+        if (!used[i])
+            status = model_leave_out(weights, declare, i);
+    free(used);
+    return status;
+}
+
+int32_t tess_weights_left_out(const struct tess_weights *weights)
+{
+    return weights->left_out;
+}
+
+int64_t tess_weights_dim(const struct tess_weights *weights, const char *name, int32_t dim)
+{
+    const int32_t tensor = model_find(weights, name);
+    if (tensor < 0)
+        return 0;
+    return json_integer_value(json_array_get(weights->tensor[tensor].shape, (size_t)dim));
+}
+
+/* ---- reading --------------------------------------------------------------------------------- */
+
+/*
+ * A row of the model's is a column of the file's, an element here and an element there: as many
+ * rows as a tile holds are fetched at once, a piece of each of the file's rows.
+ */
+static enum tess_status model_fill_tile(struct tess_weights *weights,
+                                        const struct tess__weights_param *param, int64_t row)
+{
+    const struct tess_shape used = model_used(&param->declared);
+    const int64_t rows = used.dim[0], columns = used.dim[1];
+    const int64_t most = columns < MODEL_TILE ? MODEL_TILE / columns : 1;
+    const int64_t room = most < rows ? most : rows;
+    weights->tile_rows = 0;
+    if (room * (columns + 1) > weights->tile_room) {
+        free(weights->tile);
+        weights->tile_room = room * (columns + 1);
+        weights->tile = malloc((size_t)weights->tile_room * sizeof(*weights->tile));
+        if (weights->tile == NULL) {
+            weights->tile_room = 0;
+            TESS_FAIL(TESS_ERR_MEMORY, "no memory to read %s", weights->path);
+        }
+    }
+    const int64_t first = row / room * room, here = rows - first < room ? rows - first : room;
+    float *line = weights->tile + room * columns;
+    for (int64_t c = 0; c < columns; c++) {
+        TESS_TRY(tess__weights_values(weights, param->tensor, c * rows + first, here, line));
+        for (int64_t r = 0; r < here; r++)
+            weights->tile[r * columns + c] = line[r];
+    }
+    weights->tile_tensor = param->tensor;
+    weights->tile_first = first;
+    weights->tile_rows = here;
+    return TESS_OK;
+}
+
+/* Elements [from, from + count) of a tensor that is turned round in the file, padding left out. */
+static enum tess_status model_read_turned(struct tess_weights *weights,
+                                          const struct tess__weights_param *param, int64_t from,
+                                          int64_t count, float *w)
+{
+    const int64_t columns = model_used(&param->declared).dim[1];
+    for (int64_t at = 0; at < count;) {
+        const int64_t row = (from + at) / columns;
+        if (weights->tile_rows == 0 || weights->tile_tensor != param->tensor ||
+            row < weights->tile_first || row >= weights->tile_first + weights->tile_rows)
+            TESS_TRY(model_fill_tile(weights, param, row));
+        const int64_t place = from + at - weights->tile_first * columns;
+        const int64_t left = weights->tile_rows * columns - place;
+        const int64_t now = count - at < left ? count - at : left;
+        memcpy(w + at, weights->tile + place, (size_t)now * sizeof(*w));
+        at += now;
+    }
+    return TESS_OK;
+}
+
+enum tess_status tess_weights_read(struct tess_weights *weights, int32_t param, int64_t from,
+                                   int64_t count, float *w)
+{
+    const struct tess__weights_param *source = &weights->param[param];
+    for (int64_t at = 0; at < count;) {
+        int64_t used, run = model_used_run(&source->declared, from + at, &used);
+        run = run < count - at ? run : count - at;
+        if (used < 0)
+            memset(w + at, 0, (size_t)run * sizeof(*w));
+        else if (model_is_turned(&source->declared))
+            TESS_TRY(model_read_turned(weights, source, used, run, w + at));
+        else
+            TESS_TRY(tess__weights_values(weights, source->tensor, used, run, w + at));
+        at += run;
+    }
+    return TESS_OK;
+}
+
+/* ---- writing --------------------------------------------------------------------------------- */
+
+char *tess_weights_header(const struct tess_declare *declare, size_t *bytes_out)
+{
+    json_t *header =
+        json_pack("{s:{s:s, s:s}}", "__metadata__", "format", "pt", "tessera", TESS_VERSION);
+    uint64_t at = 0;
+    size_t length, padded;
+    char *file = NULL;
+    for (int32_t p = 0; header != NULL && p < declare->param_count; p++) {
+        const struct tess_declare_param *param = &declare->param[p];
+        const struct tess_shape shape = tess_declare_file_shape(param);
+        const uint64_t bytes = (uint64_t)tess_shape_count(&shape) * sizeof(float);
+        if (param->flags & TESS_PARAM_TIED)
+            continue;
+        if (json_object_set_new(header, param->name,
+                                json_pack("{s:s, s:o, s:[I, I]}", "dtype", "F32", "shape",
+                                          model_shape_json(&shape), "data_offsets", (json_int_t)at,
+                                          (json_int_t)(at + bytes))) != 0) {
+            json_decref(header);
+            return NULL;
+        }
+        at += bytes;
+    }
+    length = header != NULL ? json_dumpb(header, NULL, 0, JSON_COMPACT) : 0;
+    padded = (length + 7) / 8 * 8;
+    if (length > 0)
+        file = malloc(MODEL_LENGTH + padded);
+    if (file != NULL) {
+        memset(file + MODEL_LENGTH, ' ', padded);
+        json_dumpb(header, file + MODEL_LENGTH, length, JSON_COMPACT);
+        for (int i = 0; i < MODEL_LENGTH; i++)
+            file[i] = (char)(padded >> (8 * i) & 0xff);
+        *bytes_out = MODEL_LENGTH + padded;
+    }
+    json_decref(header);
+    return file;
+}

@@ -1,0 +1,291 @@
+/*
+ * The tables of tessera scaling, and the same figures as JSON. Only figures that follow from a
+ * formula alone (Amdahl's curves, the ring) are computed here.
+ */
+#include "run/record.h"
+#include "study/scaling.h"
+#include "tessera/check.h"
+#include "text/json.h"
+#include "text/text.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+/* Links side by side in a table of 120 columns. */
+#define LINKS_PER_TABLE 6
+
+/* The lab's shares for fast and for slow links, shown beside the fitted one. */
+static const double print_lab_p[] = {0.99, 0.9};
+
+#define PRINT_LAB_COUNT ((int)(sizeof(print_lab_p) / sizeof(print_lab_p[0])))
+
+/* Three digits that matter. */
+static const char *print_figure(double value, char text[TESS__TEXT_BYTES])
+{
+    snprintf(text, TESS__TEXT_BYTES, "%.*f", value < 9.995 ? 2 : value < 99.95 ? 1 : 0, value);
+    return text;
+}
+
+/* "820 us", "14.2 ms", "1.63 s". */
+static const char *print_time(double seconds, char text[TESS__TEXT_BYTES])
+{
+    static const struct {
+        double factor;
+        const char *name;
+    } unit[] = {{1e-6, "us"}, {1e-3, "ms"}, {1, "s"}};
+    char figure[TESS__TEXT_BYTES];
+    int u = seconds < 0.9995e-3 ? 0 : seconds < 0.9995 ? 1 : 2;
+
+    print_figure(seconds / unit[u].factor, figure);
+    snprintf(text, TESS__TEXT_BYTES, "%.12s %s", figure, unit[u].name);
+    return text;
+}
+
+/* ---- measured -------------------------------------------------------------------------------- */
+
+/* How the ranks lie on the mesh, where there are other axes than the data axis. */
+static void print_meshes(const struct tess__scaling *scaling)
+{
+    bool any = false;
+    for (int i = 0; i < scaling->measured_count; i++)
+        any = any || scaling->measured[i].mesh[0] != scaling->measured[i].ranks;
+    for (int i = 0; any && i < scaling->measured_count; i++) {
+        const struct tess__scaling_measured *point = &scaling->measured[i];
+        printf("%s %" PRId64 " = %dx%dx%d",
+               i == 0 ? "mesh: ranks along the data, tensor and stage axis:" : ",", point->ranks,
+               point->mesh[0], point->mesh[1], point->mesh[2]);
+    }
+    if (any)
+        putchar('\n');
+}
+
+static void print_measured(const struct tess__scaling *scaling)
+{
+    char machine[128];
+    bool shared = false, equal = true;
+    tess__text_machine(machine);
+    printf("\n%s under %s on %s, %d core%s\n", scaling->model, scaling->strategy, machine,
+           scaling->cores, scaling->cores == 1 ? "" : "s");
+    printf("%s scaling: %" PRId64 " %s per step%s; %" PRId64 " steps, median of %" PRId64
+           "; times in ms, means over the ranks\n",
+           scaling->asked.weak ? "weak" : "strong", scaling->batch_size, scaling->words.rows,
+           scaling->asked.weak ? " and rank" : "", scaling->asked.steps, scaling->asked.repeats);
+    printf("%6s %8s %8s %8s %8s %8s %8s %8s %9s %9s %10s\n", "ranks", "step", "data", "forward",
+           "backward", "update", "exposed", "hidden", scaling->words.rate, "speed-up",
+           "efficiency");
+    for (int i = 0; i < scaling->measured_count; i++) {
+        const struct tess__scaling_measured *point = &scaling->measured[i];
+        const double part[] = {point->step_s,     point->data_s,  point->forward_s,
+                               point->backward_s, point->optim_s, point->exposed_s,
+                               point->hidden_s};
+        char text[TESS__TEXT_BYTES];
+        printf("%5" PRId64 "%c", point->ranks, point->shared ? '*' : ' ');
+        for (size_t p = 0; p < sizeof(part) / sizeof(part[0]); p++)
+            printf(" %8s", print_figure(1e3 * part[p], text));
+        printf(" %9s", tess__words_rate(&scaling->words, point->samples_per_s, text));
+        printf(" %9s", print_figure(point->speedup, text));
+        printf(" %8.0f %%\n", 100 * point->efficiency);
+        shared = shared || point->shared;
+        equal = equal && point->hash == scaling->measured[0].hash;
+    }
+    print_meshes(scaling);
+    printf("data: waiting for %s. exposed: waiting for other ranks. hidden: communication "
+           "behind the parts before it\n",
+           scaling->words.rows);
+    if (shared)
+        printf("* more ranks than cores: they take turns, so that computing does not get faster; "
+               "left out of the fit, and\n"
+               "  not to be compared with the prediction, whose ranks have cores of their own\n");
+    if (!scaling->asked.weak && scaling->measured_count > 1 && equal)
+        printf("hashes: all %d equal: the same bits on every number of ranks\n",
+               scaling->measured_count);
+}
+
+static void print_amdahl(const struct tess__scaling *scaling)
+{
+    int64_t ranks[TESS__SCALING_POINTS_MAX];
+    int count = tess__scaling_ranks(scaling->asked.to, ranks);
+    double p = scaling->amdahl_p;
+    bool holds = scaling->fitted && p >= 0 && p <= 1;
+    char text[TESS__TEXT_BYTES];
+    printf("\nAmdahl: T(N)/T(1) = (1-p) + p/N, speed-up 1/((1-p) + p/N)\n");
+    if (scaling->asked.weak)
+        printf("not fitted: the law divides a fixed batch, and in weak scaling the batch grows\n");
+    else if (!scaling->fitted)
+        printf("not fitted: no measurement on several ranks that have cores of their own\n");
+    else if (holds)
+        printf(
+            "fitted by least squares: p = %.4f, at most %s times faster on any number of ranks\n",
+            p, p < 1 ? print_figure(1 / (1 - p), text) : "N");
+    else
+        printf("fitted by least squares: p = %.4f, outside 0..1: the law does not hold here, %s\n",
+               p,
+               p < 0 ? "more ranks are slower than one"
+                     : "more ranks gain more than their number (a smaller share fits the caches, "
+                       "or one rank was slowed down)");
+    printf("%6s", "ranks");
+    for (int i = 0; i < PRINT_LAB_COUNT; i++)
+        printf("   p = %.2f", print_lab_p[i]);
+    if (holds)
+        printf(" p = %.4f", p);
+    printf("%s\n", "   speed-up");
+    for (int i = 0; i < count; i++) {
+        printf("%6" PRId64, ranks[i]);
+        for (int k = 0; k < PRINT_LAB_COUNT; k++)
+            printf(" %10s", print_figure(tess_amdahl_speedup(print_lab_p[k], ranks[i]), text));
+        if (holds)
+            printf(" %10s", print_figure(tess_amdahl_speedup(p, ranks[i]), text));
+        putchar('\n');
+    }
+}
+
+/* ---- predicted ------------------------------------------------------------------------------- */
+
+static void print_link_names(const struct tess__scaling *scaling, int first, int last)
+{
+    for (int l = first; l < last; l++)
+        printf(" %16s", scaling->link[l].name);
+    putchar('\n');
+}
+
+/* A strategy's curves over links first .. last-1. */
+static void print_curves(const struct tess__scaling *scaling, int strategy, int first, int last)
+{
+    const struct tess__scaling_curve *curve = &scaling->curve[strategy * scaling->link_count];
+    printf("%6s", curve->strategy);
+    print_link_names(scaling, first, last);
+    for (int i = 0; i < curve->count; i++) {
+        printf("%6" PRId64, curve->point[i].ranks);
+        for (int l = first; l < last; l++) {
+            const struct tess__scaling_predicted *point = &curve[l].point[i];
+            char text[TESS__TEXT_BYTES];
+            printf(" %10s %3.0f %%", print_figure(point->speedup, text), 100 * point->efficiency);
+        }
+        putchar('\n');
+    }
+}
+
+static void print_predicted(const struct tess__scaling *scaling)
+{
+    int strategies = scaling->curve_count / scaling->link_count;
+    printf("\npredicted speed-up and efficiency, %s scaling, ranks that compute like this one\n",
+           scaling->asked.weak ? "weak" : "strong");
+    for (int s = 0; s < strategies; s++)
+        for (int first = 0; first < scaling->link_count; first += LINKS_PER_TABLE) {
+            int last = first + LINKS_PER_TABLE;
+            print_curves(scaling, s, first,
+                         last < scaling->link_count ? last : scaling->link_count);
+        }
+    if (scaling->rank_limit < scaling->asked.to)
+        printf("up to %" PRId64 " ranks: beyond, a rank has less than one %s of the batch; a "
+               "larger --batch-size or --weak extends the table\n",
+               scaling->rank_limit, scaling->words.row);
+}
+
+static void print_ring(const struct tess__scaling *scaling)
+{
+    printf("\nring all-reduce on %d ranks: 2(N-1) latency + 2(N-1)/N bytes/bandwidth\n",
+           TESS__SCALING_RING_RANKS);
+    for (int first = 0; first < scaling->link_count; first += LINKS_PER_TABLE) {
+        int last = first + LINKS_PER_TABLE;
+        last = last < scaling->link_count ? last : scaling->link_count;
+        printf("%6s", "bytes");
+        print_link_names(scaling, first, last);
+        for (int i = 0; i < TESS__SCALING_SIZES_MAX; i++) {
+            double bytes = tess__scaling_ring_bytes[i];
+            char text[TESS__TEXT_BYTES];
+            printf("%3.0f %s", bytes < 1e9 ? bytes / 1e6 : bytes / 1e9, bytes < 1e9 ? "MB" : "GB");
+            for (int l = first; l < last; l++)
+                printf(" %16s", print_time(tess_link_all_reduce_s(&scaling->link[l],
+                                                                  TESS__SCALING_RING_RANKS, bytes),
+                                           text));
+            putchar('\n');
+        }
+    }
+}
+
+void tess__scaling_print(const struct tess__scaling *scaling)
+{
+    print_measured(scaling);
+    print_amdahl(scaling);
+    print_predicted(scaling);
+    print_ring(scaling);
+}
+
+/* ---- JSON ------------------------------------------------------------------------------------ */
+
+static json_t *json_of_measured(const struct tess__scaling_measured *point)
+{
+    return json_pack(
+        "{s:I, s:I, s:b, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "ranks",
+        (json_int_t)point->ranks, "batch_size", (json_int_t)point->batch_size, "shared_cores",
+        point->shared, "step_s", tess__json_number(point->step_s), "compute_s",
+        tess__json_number(point->forward_s + point->backward_s + point->optim_s), "forward_s",
+        tess__json_number(point->forward_s), "backward_s", tess__json_number(point->backward_s),
+        "optim_s", tess__json_number(point->optim_s), "exposed_s",
+        tess__json_number(point->exposed_s), "hidden_s", tess__json_number(point->hidden_s),
+        "data_s", tess__json_number(point->data_s), "samples_per_s",
+        tess__json_number(point->samples_per_s), "speedup", tess__json_number(point->speedup),
+        "efficiency", tess__json_number(point->efficiency), "hash", tess__json_hash(point->hash));
+}
+
+static json_t *json_of_curve(const struct tess__scaling_curve *curve)
+{
+    json_t *points = json_array();
+    for (int i = 0; points && i < curve->count; i++) {
+        const struct tess__scaling_predicted *point = &curve->point[i];
+        json_array_append_new(points, json_pack("{s:I, s:o, s:o, s:o, s:o}", "ranks",
+                                                (json_int_t)point->ranks, "step_s",
+                                                tess__json_number(point->step_s), "exposed_s",
+                                                tess__json_number(point->exposed_s), "speedup",
+                                                tess__json_number(point->speedup), "efficiency",
+                                                tess__json_number(point->efficiency)));
+    }
+    return json_pack("{s:s, s:s, s:o}", "strategy", curve->strategy, "link", curve->link->name,
+                     "points", points);
+}
+
+static json_t *json_of_ring(const struct tess_link *link)
+{
+    json_t *points = json_array();
+    for (int i = 0; points && i < TESS__SCALING_SIZES_MAX; i++) {
+        double bytes = tess__scaling_ring_bytes[i];
+        json_array_append_new(points, json_pack("{s:I, s:o}", "bytes", (json_int_t)bytes, "time_s",
+                                                tess__json_number(tess_link_all_reduce_s(
+                                                    link, TESS__SCALING_RING_RANKS, bytes))));
+    }
+    return json_pack("{s:s, s:i, s:o}", "link", link->name, "ranks", TESS__SCALING_RING_RANKS,
+                     "points", points);
+}
+
+enum tess_status tess__scaling_write(const struct tess__scaling *scaling)
+{
+    char machine[128];
+    if (!scaling->asked.json[0])
+        return TESS_OK;
+    tess__text_machine(machine);
+    json_t *measured = json_array();
+    json_t *links = json_array();
+    json_t *predicted = json_array();
+    json_t *ring = json_array();
+    for (int i = 0; i < scaling->measured_count; i++)
+        json_array_append_new(measured, json_of_measured(&scaling->measured[i]));
+    for (int i = 0; i < scaling->curve_count; i++)
+        json_array_append_new(predicted, json_of_curve(&scaling->curve[i]));
+    for (int l = 0; l < scaling->link_count; l++) {
+        const struct tess_link *link = &scaling->link[l];
+        json_array_append_new(links, json_pack("{s:s, s:o, s:o}", "name", link->name, "latency_s",
+                                               tess__json_number(link->latency_s), "bandwidth",
+                                               tess__json_number(link->bandwidth)));
+        json_array_append_new(ring, json_of_ring(link));
+    }
+    json_t *root = json_pack(
+        "{s:{s:s, s:s, s:I, s:I, s:s, s:i, s:s, s:o, s:o, s:o, s:o, s:o}}", "scaling", "strategy",
+        scaling->strategy, "model", scaling->model, "batch_size", (json_int_t)scaling->batch_size,
+        "sample_tokens", tess__record_sample_tokens(scaling->dataset), "machine", machine, "cores",
+        scaling->cores, "mode", scaling->asked.weak ? "weak" : "strong", "measured", measured,
+        "amdahl_p", scaling->fitted ? tess__json_number(scaling->amdahl_p) : json_null(), "links",
+        links, "predicted", predicted, "ring", ring);
+    return tess__record_write(scaling->asked.json, root);
+}

@@ -1,0 +1,66 @@
+/* The words for what runs count. */
+#include "text/words.h"
+
+#include "data/data.h"
+
+#include <math.h>
+#include <stdio.h>
+
+static const struct tess__words words_images = {
+    .rate_of_row = 1,
+    .row = "image",
+    .rows = "images",
+    .counted = "images",
+    .rate = "images/s",
+    .rate_short = "img/s",
+};
+
+static const struct tess__words words_tokens = {
+    .tokens = true,
+    .row = "sequence",
+    .rows = "sequences",
+    .counted = "tokens",
+    .rate = "tokens/s",
+    .rate_short = "tok/s",
+};
+
+struct tess__words tess__words_for(double tokens)
+{
+    struct tess__words words = tokens > 0 ? words_tokens : words_images;
+    if (words.tokens)
+        words.rate_of_row = tokens;
+    return words;
+}
+
+struct tess__words tess__words_of(const struct tess_dataset *dataset)
+{
+    return tess__words_for(dataset->tokens ? (double)dataset->row.dim[0] : 0);
+}
+
+struct tess__words tess__words_mixed(void)
+{
+    return (struct tess__words){
+        .rate_of_row = 1,
+        .row = "sample",
+        .rows = "samples",
+        .counted = "samples",
+        .rate = "samples/s",
+        .rate_short = "smp/s",
+    };
+}
+
+const char *tess__words_rate(const struct tess__words *words, double rows_per_s,
+                             char text[TESS__TEXT_BYTES])
+{
+    return tess__text_count(words->rate_of_row * rows_per_s, text);
+}
+
+const char *tess__words_quality(const struct tess__words *words, double loss, double accuracy,
+                                char text[TESS__TEXT_BYTES])
+{
+    if (words->tokens)
+        snprintf(text, TESS__TEXT_BYTES, "perplexity %.*f", exp(loss) < 99.995 ? 2 : 1, exp(loss));
+    else
+        snprintf(text, TESS__TEXT_BYTES, "accuracy %.2f %%", 100 * accuracy);
+    return text;
+}

@@ -1,0 +1,219 @@
+/*
+ * Own loops over images: max pooling, channels last. Per output pixel the places of its window are
+ * found once; then CPU_LANES channels at a time go through the window in registers. Maxima and the
+ * gradients that are handed back are copies of elements, so bf16 is handled as the upper half of
+ * f32 and never rounded. f16 is widened, to be compared, and comes back as it was.
+ */
+#include "cpu/loops/loops.h"
+
+#include "cpu/own/stage.h"
+#include "ref/ref.h"
+
+#include <string.h>
+
+#define CPU_LANES 16
+
+/* GCC's vectors: split by the compiler where the instruction set has shorter ones. */
+typedef float image_float __attribute__((vector_size(4 * CPU_LANES)));
+typedef int32_t image_int __attribute__((vector_size(4 * CPU_LANES)));
+typedef uint32_t image_bits __attribute__((vector_size(4 * CPU_LANES)));
+typedef uint16_t image_half __attribute__((vector_size(2 * CPU_LANES)));
+typedef uint8_t image_byte __attribute__((vector_size(CPU_LANES)));
+
+#define IMAGE_PLACES (TESS_POOL_WINDOW_MAX * TESS_POOL_WINDOW_MAX)
+
+struct image_pool {
+    struct tess_op_desc desc; /* a copy, so that writes to results cannot change it */
+    int64_t height, width;    /* of the output */
+    int64_t
+        source[IMAGE_PLACES]; /* element where the pixel under a window position begins; -1: none */
+};
+
+static void image_pool_init(struct image_pool *p, const struct tess_op_desc *d)
+{
+    p->desc = *d;
+    p->height = tess_op_output_size(d->height, d->window, d->stride, d->padding);
+    p->width = tess_op_output_size(d->width, d->window, d->stride, d->padding);
+}
+
+/* Fill `source` for output pixel (oy, ox) of image b. */
+static void image_find(struct image_pool *p, int64_t b, int64_t oy, int64_t ox)
+{
+    const struct tess_op_desc *d = &p->desc;
+    int64_t *source = p->source;
+    for (int64_t iy = oy * d->stride - d->padding, ky = 0; ky < d->window; ky++, iy++)
+        for (int64_t ix = ox * d->stride - d->padding, kx = 0; kx < d->window; kx++, ix++) {
+            bool inside = iy >= 0 && iy < d->height && ix >= 0 && ix < d->width;
+            *source++ = inside ? ((b * d->height + iy) * d->width + ix) * d->in : -1;
+        }
+}
+
+/* `lanes` < CPU_LANES only at the end of a pixel; the rest is zeros and is not written. */
+CPU_INLINE void image_load(enum tess_dtype dtype, const void *x, int64_t first, int64_t lanes,
+                           image_bits *bits)
+{
+    image_half half = {0};
+    image_bits whole = {0};
+    if (dtype == TESS_F32) {
+        memcpy(&whole, (const float *)x + first, (size_t)lanes * 4);
+        *bits = whole;
+    } else if (dtype == TESS_BF16) {
+        memcpy(&half, (const uint16_t *)x + first, (size_t)lanes * 2);
+        *bits = __builtin_convertvector(half, image_bits) << 16;
+    } else {
+        uint16_t element[CPU_LANES] = {0};
+        float wide[CPU_LANES];
+        memcpy(element, (const uint16_t *)x + first, (size_t)lanes * 2);
+        cpu_read(TESS_F16, element, 0, CPU_LANES, wide);
+        memcpy(bits, wide, sizeof(wide));
+    }
+}
+
+CPU_INLINE void image_store(enum tess_dtype dtype, void *y, int64_t first, int64_t lanes,
+                            const image_bits *bits)
+{
+    if (dtype == TESS_F32) {
+        memcpy((float *)y + first, bits, (size_t)lanes * 4);
+    } else if (dtype == TESS_BF16) {
+        image_half half = __builtin_convertvector(*bits >> 16, image_half);
+        memcpy((uint16_t *)y + first, &half, (size_t)lanes * 2);
+    } else {
+        float wide[CPU_LANES];
+        uint16_t element[CPU_LANES];
+        memcpy(wide, bits, sizeof(wide));
+        cpu_write(TESS_F16, element, 0, CPU_LANES, wide);
+        memcpy((uint16_t *)y + first, element, (size_t)lanes * 2);
+    }
+}
+
+/*
+ * Positions come in order and only a greater one replaces: a tie leaves the first. With a folded
+ * ReLU, lanes without a positive element get all bits, which as a byte is TESS_POOL_NONE.
+ */
+CPU_INLINE void image_max(const struct image_pool *p, enum tess_dtype dtype, int32_t window,
+                          bool padded, int64_t channel, int64_t lanes, const void *x,
+                          int64_t target, void *y, uint8_t *which)
+{
+    int32_t places = window * window, k = 0;
+    while (padded && p->source[k] < 0) /* a window covers at least one pixel: padding < window */
+        k++;
+    image_bits best, value;
+    image_load(dtype, x, p->source[k] + channel, lanes, &best);
+    image_int place = (image_int){0} + k;
+    for (k++; k < places; k++) {
+        if (padded && p->source[k] < 0)
+            continue;
+        image_load(dtype, x, p->source[k] + channel, lanes, &value);
+        image_int greater = (image_float)value > (image_float)best;
+        best = (value & (image_bits)greater) | (best & ~(image_bits)greater);
+        place = (greater & k) | (place & ~greater);
+    }
+    image_store(dtype, y, target + channel, lanes, &best);
+    image_int positive = (image_float)best > (image_float){0};
+    place |= ~positive & -(int32_t)p->desc.relu;
+    image_byte bytes = __builtin_convertvector(place, image_byte);
+    memcpy(which + target + channel, &bytes, (size_t)lanes);
+}
+
+CPU_INLINE void image_max_forward(const struct tess_op_desc *desc, enum tess_dtype dtype,
+                                  int32_t window, bool padded, const void *x, void *y,
+                                  uint8_t *which)
+{
+    struct image_pool p;
+    image_pool_init(&p, desc);
+    const struct tess_op_desc *d = &p.desc;
+    int64_t target = 0, line = d->width * d->in;
+    for (int64_t b = 0; b < d->rows; b++)
+        for (int64_t oy = 0; oy < p.height; oy++)
+            for (int64_t ox = 0; ox < p.width; ox++, target += d->in) {
+                if (padded)
+                    image_find(&p, b, oy, ox);
+                int64_t row = b * d->height + oy * d->stride;
+                int64_t first = (row * d->width + ox * d->stride) * d->in;
+                for (int32_t k = 0; !padded && k < window * window; k++)
+                    p.source[k] = first + k / window * line + k % window * d->in;
+                int64_t c = 0;
+                for (; c + CPU_LANES <= d->in; c += CPU_LANES)
+                    image_max(&p, dtype, window, padded, c, CPU_LANES, x, target, y, which);
+                if (c < d->in)
+                    image_max(&p, dtype, window, padded, c, d->in - c, x, target, y, which);
+            }
+}
+
+/* The usual window, without padding, is known to the compiler. */
+CPU_INLINE void image_max_forward_window(enum tess_dtype dtype, const struct tess_op_desc *d,
+                                         const void *x, void *y, uint8_t *which)
+{
+    if (d->window == 2 && d->padding == 0)
+        image_max_forward(d, dtype, 2, false, x, y, which);
+    else
+        image_max_forward(d, dtype, d->window, true, x, y, which);
+}
+
+enum tess_status CPU_LOOP(max_pool_forward)(struct tess_op *op, const void *x, void *y,
+                                            uint8_t *which)
+{
+    CPU_BY_DTYPE(op->desc.dtype, image_max_forward_window, &op->desc, x, y, which);
+    return TESS_OK;
+}
+
+/* `lanes` channels of one output pixel, whose window begins at element `first` of dx. */
+CPU_INLINE void image_spread(const struct tess_op_desc *d, enum tess_dtype dtype, int32_t window,
+                             int64_t first, int64_t lanes, int64_t from, const void *dy,
+                             const uint8_t *which, void *dx)
+{
+    image_bits grad;
+    image_byte bytes = {0};
+    memcpy(&bytes, which + from, (size_t)lanes);
+    image_int place = __builtin_convertvector(bytes, image_int);
+    image_load(dtype, dy, from, lanes, &grad);
+    for (int32_t ky = 0; ky < window; ky++)
+        for (int32_t kx = 0; kx < window; kx++) {
+            image_bits part = grad & (image_bits)(place == ky * window + kx);
+            image_store(dtype, dx, first + (ky * d->width + kx) * d->in, lanes, &part);
+        }
+}
+
+/*
+ * Windows that do not overlap: each input pixel belongs to one window and is written once. No place
+ * equals TESS_POOL_NONE, so such windows get zeros.
+ */
+CPU_INLINE void image_max_backward(const struct tess_op_desc *desc, enum tess_dtype dtype,
+                                   int32_t window, const void *dy, const uint8_t *which, void *dx)
+{
+    struct tess_op_desc d = *desc; /* a copy, so that writes to dx cannot change it */
+    int64_t height = d.height / window, width = d.width / window, from = 0;
+    for (int64_t line = 0; line < d.rows * height; line++)
+        for (int64_t ox = 0; ox < width; ox++, from += d.in) {
+            int64_t first = (line * window * d.width + ox * window) * d.in, c = 0;
+            for (; c + CPU_LANES <= d.in; c += CPU_LANES)
+                image_spread(&d, dtype, window, first + c, CPU_LANES, from + c, dy, which, dx);
+            if (c < d.in)
+                image_spread(&d, dtype, window, first + c, d.in - c, from + c, dy, which, dx);
+        }
+}
+
+/* The usual window is known to the compiler. */
+CPU_INLINE void image_max_backward_window(const struct tess_op_desc *d, enum tess_dtype dtype,
+                                          const void *dy, const uint8_t *which, void *dx)
+{
+    if (d->window == 2)
+        image_max_backward(d, dtype, 2, dy, which, dx);
+    else
+        image_max_backward(d, dtype, d->window, dy, which, dx);
+}
+
+enum tess_status CPU_LOOP(max_pool_backward)(struct tess_op *op, const void *dy,
+                                             const uint8_t *which, void *dx)
+{
+    const struct tess_op_desc *d = &op->desc;
+    bool tiled = d->stride == d->window && d->padding == 0 && d->height % d->window == 0 &&
+                 d->width % d->window == 0;
+    if (!tiled)
+        return tess_kernel_ref.max_pool_backward(op, dy, which, dx);
+    if (d->dtype == TESS_F32)
+        image_max_backward_window(d, TESS_F32, dy, which, dx);
+    else /* f16 too: elements are copied, not looked at */
+        image_max_backward_window(d, TESS_BF16, dy, which, dx);
+    return TESS_OK;
+}

@@ -1,0 +1,190 @@
+/*
+ * dx[B, in] = dy[B, out] w of a linear layer. Built for AVX-512 with bf16 dot products
+ * (CMakeLists.txt); own_none.c replaces it elsewhere.
+ *
+ *     for every panel of 64 columns of w and block of DATA_ROWS rows of dy   the threads share
+ * these for every DATA_STEPS steps                 w packed [step][64]: first-level cache for every
+ * tile of 6 rows of dy           sums += products, dy read where it lies dx = sums, rounded once
+ *
+ * A step is one row of w in f32 and a pair of rows in bf16. Each element of dx is one chain of
+ * fused multiply-adds in the order of the outputs, whatever the number of rows.
+ */
+#include "cpu/cpu.h"
+
+#include "cpu/own/pack.h"
+#include "cpu/own/tile.h"
+
+#include <string.h>
+
+#define DATA_PANEL 64
+#define DATA_STEPS 128  /* 32 KiB of w */
+#define DATA_ROWS  1026 /* whole tiles; their sums, 256 KiB, are in the second-level cache */
+
+struct data_call {
+    const struct tess_op_desc *desc;
+    const void *dy, *w;
+    void *dx;
+    int64_t panels;
+};
+
+/* The work memory of one thread. */
+struct data_work {
+    uint32_t *w;  /* [DATA_STEPS, DATA_PANEL] */
+    float *sum;   /* [rows, DATA_PANEL] */
+    uint32_t *dy; /* bf16 with an odd number of outputs: rows with a zero behind */
+};
+
+static bool data_is_odd(const struct tess_op_desc *desc)
+{
+    return desc->dtype == TESS_BF16 && desc->out % 2 != 0;
+}
+
+static int64_t data_steps(const struct tess_op_desc *desc)
+{
+    return desc->dtype == TESS_BF16 ? (desc->out + 1) / 2 : desc->out;
+}
+
+static int64_t data_rows(const struct tess_op_desc *desc)
+{
+    return desc->rows < DATA_ROWS ? desc->rows : DATA_ROWS;
+}
+
+static struct data_work data_work(const struct tess_op_desc *desc, void *base, size_t *bytes_out)
+{
+    int64_t rows = data_rows(desc), words = DATA_STEPS * DATA_PANEL;
+    struct data_work w = {.w = base};
+    if (base != NULL) {
+        w.sum = (float *)base + words;
+        w.dy = (uint32_t *)base + words + rows * DATA_PANEL;
+    }
+    words += rows * DATA_PANEL + (data_is_odd(desc) ? rows * data_steps(desc) : 0);
+    *bytes_out = tess__cpu_round_up((size_t)words * sizeof(uint32_t));
+    return w;
+}
+
+size_t tess__cpu_data_scratch(const struct tess_op_desc *desc)
+{
+    size_t bytes;
+    data_work(desc, NULL, &bytes);
+    return bytes;
+}
+
+/* Steps step .. step + count - 1 of w from column `first` on. */
+CPU_INLINE void data_pack(const struct tess_op_desc *desc, const void *w, int64_t step,
+                          int64_t count, int64_t first, int64_t columns, uint32_t *packed)
+{
+    int64_t in = desc->in;
+    for (int64_t s = step; s < step + count; s++, packed += DATA_PANEL) {
+        if (desc->dtype == TESS_F32) {
+            cpu_pack_f32((const float *)w + s * in + first, columns, packed);
+        } else {
+            const uint16_t *even = (const uint16_t *)w + 2 * s * in + first;
+            cpu_pack_bf16(even, 2 * s + 1 < desc->out ? even + in : NULL, columns, packed);
+        }
+    }
+}
+
+/* Prefetch rows begin .. end - 1 of w, where there are such rows. */
+CPU_INLINE void data_ask_w(const struct tess_op_desc *desc, const void *w, int64_t begin,
+                           int64_t end, int64_t first)
+{
+    size_t element = tess_dtype_bytes(desc->dtype);
+    for (int64_t row = begin; row < end && row < desc->out; row++) {
+        const char *at = (const char *)w + (size_t)(row * desc->in + first) * element;
+        for (size_t byte = 0; byte < DATA_PANEL * element; byte += 64)
+            _mm_prefetch(at + byte, _MM_HINT_T1);
+    }
+}
+
+/* Prefetch the same steps of the rows of the next tile. */
+CPU_INLINE void data_ask_dy(const char *dy, size_t row_bytes, int64_t rows, int64_t steps)
+{
+    for (int64_t r = 0; r < rows && r < CPU_TILE_TALL; r++)
+        for (int64_t byte = 0; byte < steps * 4; byte += 64)
+            _mm_prefetch(dy + (size_t)r * row_bytes + byte, _MM_HINT_T0);
+}
+
+/* A panel's sums over all outputs. `dy` is the block's first row, `row_bytes` from row to row. */
+static void data_sums(const struct data_call *call, const struct data_work *work, const char *dy,
+                      size_t row_bytes, int64_t rows, int64_t first, int64_t columns)
+{
+    const struct tess_op_desc *desc = call->desc;
+    bool half = desc->dtype == TESS_BF16;
+    int64_t steps = data_steps(desc), per_step = half ? 2 : 1;
+    int wide = (int)((columns + CPU_WORDS - 1) / CPU_WORDS);
+    for (int64_t step = 0; step < steps; step += DATA_STEPS) {
+        int64_t count = steps - step < DATA_STEPS ? steps - step : DATA_STEPS;
+        int64_t soon = (step + count) * per_step, ahead = DATA_STEPS * per_step;
+        if (columns == DATA_PANEL) /* known to the compiler */
+            data_pack(desc, call->w, step, count, first, DATA_PANEL, work->w);
+        else
+            data_pack(desc, call->w, step, count, first, columns, work->w);
+        for (int64_t row = 0; row < rows; row += CPU_TILE_TALL) {
+            int64_t left = rows - row;
+            const char *at = dy + (size_t)row * row_bytes + (size_t)step * 4;
+            data_ask_w(desc, call->w, soon + ahead * row / rows,
+                       soon + ahead * (row + CPU_TILE_TALL) / rows, first);
+            data_ask_dy(at + CPU_TILE_TALL * row_bytes, row_bytes, left - CPU_TILE_TALL, count);
+            struct cpu_tile tile = {.column = work->w,
+                                    .column_step = DATA_PANEL,
+                                    .scalar = at,
+                                    .scalar_row = row_bytes,
+                                    .scalar_step = 4,
+                                    .steps = count,
+                                    .sum = work->sum + row * DATA_PANEL,
+                                    .sum_row = DATA_PANEL,
+                                    .begin = step == 0};
+            tess__cpu_tile(half, wide, &tile, left < CPU_TILE_TALL ? left : CPU_TILE_TALL);
+        }
+    }
+}
+
+static void data_store(const struct tess_op_desc *desc, const float *sum, int64_t row, int64_t rows,
+                       int64_t first, int64_t columns, void *dx)
+{
+    for (int64_t r = row; r < row + rows; r++, sum += DATA_PANEL)
+        for (int64_t c = 0; c < columns; c += CPU_WORDS) {
+            __mmask16 mask = cpu_lanes(columns - c);
+            __m512 value = _mm512_load_ps(sum + c);
+            int64_t at = r * desc->in + first + c;
+            if (desc->dtype == TESS_BF16)
+                _mm256_mask_storeu_epi16((uint16_t *)dx + at, mask,
+                                         (__m256i)_mm512_cvtneps_pbh(value));
+            else
+                _mm512_mask_storeu_ps((float *)dx + at, mask, value);
+        }
+}
+
+static void data_part(void *context, int64_t part, void *memory)
+{
+    const struct data_call *call = context;
+    const struct tess_op_desc *desc = call->desc;
+    size_t bytes, row_bytes = (size_t)desc->out * tess_dtype_bytes(desc->dtype);
+    struct data_work work = data_work(desc, memory, &bytes);
+    int64_t row = part / call->panels * DATA_ROWS, rows = desc->rows - row;
+    int64_t first = part % call->panels * DATA_PANEL, columns = desc->in - first;
+    rows = rows < DATA_ROWS ? rows : DATA_ROWS;
+    columns = columns < DATA_PANEL ? columns : DATA_PANEL;
+    const char *dy = (const char *)call->dy + (size_t)row * row_bytes;
+    if (data_is_odd(desc)) {
+        size_t padded = (size_t)data_steps(desc) * sizeof(uint32_t);
+        for (int64_t r = 0; r < rows; r++) {
+            char *copy = (char *)work.dy + (size_t)r * padded;
+            memcpy(copy, dy + (size_t)r * row_bytes, row_bytes);
+            memset(copy + row_bytes, 0, padded - row_bytes);
+        }
+        dy = (const char *)work.dy;
+        row_bytes = padded;
+    }
+    data_sums(call, &work, dy, row_bytes, rows, first, columns);
+    data_store(desc, work.sum, row, rows, first, columns, call->dx);
+}
+
+void tess__cpu_data(const struct tess_kernel *kernel, const struct tess_op_desc *desc,
+                    const void *dy, const void *w, void *dx, void *scratch)
+{
+    struct data_call call = {.desc = desc, .dy = dy, .w = w, .dx = dx};
+    call.panels = (desc->in + DATA_PANEL - 1) / DATA_PANEL;
+    tess__cpu_share(kernel, (desc->rows + DATA_ROWS - 1) / DATA_ROWS * call.panels, data_part,
+                    &call, scratch);
+}

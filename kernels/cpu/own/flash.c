@@ -1,0 +1,233 @@
+/*
+ * Forward pass of causal attention (Dao 2023, "FlashAttention-2", algorithm 1). Built for AVX-512
+ * with bf16 dot products (CMakeLists.txt); own_none.c replaces it elsewhere.
+ *
+ *     for every sequence and key and value head       the threads share these
+ *       K turned, V in pairs of positions
+ *       for every query head of it
+ *         for every block of FLASH_KEYS keys
+ *           for every tile of 6 queries that sees one of them
+ *             s = q k^T up to the diagonal, p = exp(s - max), sums = old sums + p v
+ *
+ * Keys are the inner blocks only where there are more than FLASH_KEYS of them: then the tile's
+ * greatest score, its sum and its unscaled result wait in memory. All of it is O(T).
+ */
+#include "cpu/own/flash.h"
+
+#define FLASH_KEYS 512 /* scores of a tile are 12 KiB */
+
+/* The work memory of one thread. */
+struct flash_work {
+    uint32_t *copy;      /* [T, f.row] */
+    uint32_t *k, *v;     /* turned [panels][steps][FLASH_PANEL], in pairs [pairs, width] */
+    float *sum;          /* [T, width] */
+    float *max, *weight; /* [T]: in units of ln 2, sum of p */
+    uint32_t *q;         /* [CPU_TILE_TALL, f.row] */
+    float *score;        /* [CPU_TILE_TALL, FLASH_KEYS + 16] */
+    uint32_t *p;         /* the same in words, where it is bf16 */
+};
+
+#define FLASH_SCORE_ROW (FLASH_KEYS + CPU_WORDS) /* not a power of two */
+
+static struct flash_work flash_work(const struct flash *f, void *base, size_t *bytes_out)
+{
+    size_t used = 0;
+    int64_t scores = CPU_TILE_TALL * FLASH_SCORE_ROW;
+    struct flash_work w = {
+        .copy = flash_take(base, &used, f->length * f->row),
+        .k = flash_take(base, &used, f->panels * f->steps * FLASH_PANEL),
+        .v = f->half ? flash_take(base, &used, f->pairs * f->width) : NULL,
+        .sum = flash_take(base, &used, f->length * f->width),
+        .max = flash_take(base, &used, f->length),
+        .weight = flash_take(base, &used, f->length),
+        .q = flash_take(base, &used, CPU_TILE_TALL * f->row),
+        .score = flash_take(base, &used, scores),
+        .p = f->half ? flash_take(base, &used, scores / 2) : NULL,
+    };
+    *bytes_out = used;
+    return w;
+}
+
+bool tess__cpu_flash_takes(const struct tess_op_desc *desc)
+{
+    return tess__cpu_own_available(desc->dtype == TESS_BF16 ? TESS_BF16 : TESS_F32);
+}
+
+size_t tess__cpu_flash_scratch(const struct tess_op_desc *desc)
+{
+    struct flash f = flash_of(desc);
+    size_t forward, backward = tess__cpu_flash_grad_scratch(desc);
+    flash_work(&f, NULL, &forward);
+    return forward > backward ? forward : backward;
+}
+
+/* One call: pointers to the first element of each array. */
+struct flash_call {
+    struct flash f;
+    const char *q, *k, *v;
+    char *y;
+    float *lse;
+};
+
+/* A tile of queries against a block of keys. */
+struct flash_tile {
+    const char *q;
+    char *y;
+    float *lse;          /* of the head */
+    int64_t first, rows; /* queries */
+    int64_t key, keys;   /* keys: the first one, and how many up to the tile's last query */
+    const uint32_t *v;
+};
+
+static void flash_scores(const struct flash *f, const struct flash_work *w,
+                         const struct flash_tile *t)
+{
+    for (int64_t key = 0; key < t->keys; key += FLASH_PANEL) {
+        int64_t left = t->keys - key < FLASH_PANEL ? t->keys - key : FLASH_PANEL;
+        struct cpu_tile tile = {.column = w->k + (t->key + key) * f->steps,
+                                .column_step = FLASH_PANEL,
+                                .scalar = w->q,
+                                .scalar_row = (size_t)f->row * sizeof(uint32_t),
+                                .scalar_step = sizeof(uint32_t),
+                                .steps = f->steps,
+                                .sum = w->score + key,
+                                .sum_row = FLASH_SCORE_ROW,
+                                .begin = true};
+        tess__cpu_tile(f->half, (int)((left + CPU_WORDS - 1) / CPU_WORDS), &tile, t->rows);
+    }
+}
+
+/*
+ * p = 2^(score factor - max) for the first `valid` of a row's scores, 0 for the rest of `vectors`;
+ * max rises, and what was summed before is worth less by the factor that is returned.
+ */
+CPU_INLINE float flash_soften(bool half, float factor, int64_t valid, int64_t vectors, float *score,
+                              void *p, float *max, float *weight)
+{
+    __m512 greatest = _mm512_set1_ps(-INFINITY);
+    for (int64_t c = 0; c < valid; c += CPU_WORDS)
+        greatest =
+            _mm512_mask_max_ps(greatest, cpu_lanes(valid - c), greatest, _mm512_load_ps(score + c));
+    float before = *max, after = _mm512_reduce_max_ps(greatest) * factor;
+    after = after > before ? after : before;
+    __m512 sum = _mm512_setzero_ps(), shift = _mm512_set1_ps(after);
+    for (int64_t c = 0; c < vectors * CPU_WORDS; c += CPU_WORDS) {
+        __m512 t = _mm512_fmsub_ps(_mm512_load_ps(score + c), _mm512_set1_ps(factor), shift);
+        t = _mm512_maskz_mov_ps(cpu_lanes(valid - c), flash_exp2(t));
+        sum = _mm512_add_ps(sum, t);
+        if (half)
+            _mm256_store_si256((void *)((uint16_t *)p + c), (__m256i)_mm512_cvtneps_pbh(t));
+        else
+            _mm512_store_ps((float *)p + c, t);
+    }
+    float fade = before == after ? 1.0f : exp2f(before - after);
+    *weight = *weight * fade + _mm512_reduce_add_ps(sum);
+    *max = after;
+    return fade;
+}
+
+/* sum = sum fade + p v */
+static void flash_values(const struct flash *f, const struct flash_work *w,
+                         const struct flash_tile *t, const float *fade)
+{
+    int64_t per_word = f->half ? 2 : 1;
+    for (int64_t c = 0; c < f->width; c += CPU_TILE_WIDE * CPU_WORDS) {
+        int64_t left = (f->width - c) / CPU_WORDS;
+        struct cpu_tile tile = {.column = t->v + t->key / per_word * f->width + c,
+                                .column_step = f->width,
+                                .scalar = f->half ? (void *)w->p : (void *)w->score,
+                                .scalar_row = FLASH_SCORE_ROW * (f->half ? 2 : 4),
+                                .scalar_step = sizeof(uint32_t),
+                                .steps = (t->keys + per_word - 1) / per_word,
+                                .sum = w->sum + t->first * f->width + c,
+                                .sum_row = f->width,
+                                .begin = t->key == 0,
+                                .scale = fade};
+        tess__cpu_tile(f->half, left < CPU_TILE_WIDE ? (int)left : CPU_TILE_WIDE, &tile, t->rows);
+    }
+}
+
+static void flash_finish(const struct flash *f, const struct flash_work *w,
+                         const struct flash_tile *t)
+{
+    for (int64_t i = t->first; i < t->first + t->rows; i++) {
+        __m512 weight = _mm512_set1_ps(1.0f / w->weight[i]);
+        for (int64_t c = 0; c < f->width; c += CPU_WORDS)
+            flash_store(f->desc->dtype, t->y + (size_t)i * f->y_bytes, c, cpu_lanes(f->size - c),
+                        _mm512_mul_ps(_mm512_load_ps(w->sum + i * f->width + c), weight));
+        t->lse[i] = (w->max[i] + log2f(w->weight[i])) * FLASH_LN_2;
+    }
+}
+
+static void flash_tile_run(const struct flash *f, const struct flash_work *w,
+                           const struct flash_tile *t)
+{
+    float fade[CPU_TILE_TALL], factor = f->scale * FLASH_LOG2_E;
+    int64_t vectors = (t->keys + CPU_WORDS - 1) / CPU_WORDS;
+    flash_copy(f, t->q + (size_t)t->first * f->q_bytes, f->q_bytes, t->rows, w->q);
+    flash_scores(f, w, t);
+    for (int64_t r = 0; r < t->rows; r++) {
+        int64_t i = t->first + r, valid = i + 1 - t->key;
+        valid = valid < t->keys ? valid : t->keys;
+        float *score = w->score + r * FLASH_SCORE_ROW;
+        if (t->key == 0) {
+            w->max[i] = -INFINITY;
+            w->weight[i] = 0;
+        }
+        if (f->half)
+            fade[r] =
+                flash_soften(true, factor, valid, vectors, score,
+                             (uint16_t *)w->p + r * FLASH_SCORE_ROW, w->max + i, w->weight + i);
+        else
+            fade[r] = flash_soften(false, factor, valid, vectors, score, score, w->max + i,
+                                   w->weight + i);
+    }
+    flash_values(f, w, t, fade);
+}
+
+static void flash_head(const struct flash *f, const struct flash_work *w, struct flash_tile *t)
+{
+    for (t->key = 0; t->key < f->length; t->key += FLASH_KEYS) {
+        int64_t end = t->key + FLASH_KEYS < f->length ? t->key + FLASH_KEYS : f->length;
+        t->first = t->key / CPU_TILE_TALL * CPU_TILE_TALL;
+        for (; t->first < f->length; t->first += CPU_TILE_TALL) {
+            int64_t left = f->length - t->first;
+            t->rows = left < CPU_TILE_TALL ? left : CPU_TILE_TALL;
+            int64_t seen = t->first + t->rows;
+            t->keys = (seen < end ? seen : end) - t->key;
+            flash_tile_run(f, w, t);
+            if (seen <= end)
+                flash_finish(f, w, t);
+        }
+    }
+}
+
+static void flash_part(void *context, int64_t part, void *work)
+{
+    const struct flash_call *call = context;
+    const struct flash *f = &call->f;
+    const struct tess_op_desc *d = f->desc;
+    size_t used, head_bytes = (size_t)d->in * tess_dtype_bytes(d->dtype);
+    struct flash_work w = flash_work(f, work, &used);
+    int64_t b = part / d->kv_heads, kv = part % d->kv_heads;
+    size_t kv_first = (size_t)(b * f->length) * f->kv_bytes + (size_t)kv * head_bytes;
+    flash_copy(f, call->k + kv_first, f->kv_bytes, f->length, w.copy);
+    flash_turn(f, w.copy, w.k);
+    flash_copy(f, call->v + kv_first, f->kv_bytes, f->length, w.copy);
+    struct flash_tile t = {.v = flash_pair(f, w.copy, w.v)};
+    for (int64_t h = kv * f->group; h < (kv + 1) * f->group; h++) {
+        size_t head = (size_t)h * head_bytes, position = (size_t)(b * f->length);
+        t.q = call->q + position * f->q_bytes + head;
+        t.y = call->y + position * f->y_bytes + head;
+        t.lse = call->lse + (b * d->heads + h) * f->length;
+        flash_head(f, &w, &t);
+    }
+}
+
+void tess__cpu_flash(const struct tess_kernel *kernel, const struct tess_op_desc *desc,
+                     const void *q, const void *k, const void *v, void *y, float *lse,
+                     void *scratch)
+{
+    struct flash_call call = {.f = flash_of(desc), .q = q, .k = k, .v = v, .y = y, .lse = lse};
+    tess__cpu_share(kernel, desc->rows * desc->kv_heads, flash_part, &call, scratch);
+}

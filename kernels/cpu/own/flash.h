@@ -1,0 +1,160 @@
+/*
+ * What flash.c and flash_grad.c share: the sizes of an attention, how rows of a head are packed for
+ * the tile kernel, and exp. AVX-512 only.
+ *
+ * Products are of 32-bit words (tile.h): elements in f32, pairs of bf16. Arithmetic is in bf16
+ * where that is the dtype and desc.f32_math does not forbid it, else in f32 on widened copies.
+ */
+#ifndef KERNELS_CPU_OWN_FLASH_H
+#define KERNELS_CPU_OWN_FLASH_H
+
+#include "cpu/cpu.h"
+#include "cpu/own/tile.h"
+#include "cpu/own/turn.h"
+
+#include <math.h>
+
+#define FLASH_PANEL 64 /* positions in a turned panel: four vectors */
+
+struct flash {
+    const struct tess_op_desc *desc;
+    bool half;                   /* products of bf16 */
+    int64_t length, size, group; /* T, D, query heads of a key and value head */
+    int64_t steps;               /* words of a row: products over D */
+    int64_t pairs;               /* words of a column: products over T */
+    int64_t width, row;          /* D in whole vectors; words from one copied row to the next */
+    int64_t panels;              /* of FLASH_PANEL positions */
+    size_t q_bytes, kv_bytes, y_bytes; /* from one position to the next */
+    float scale;                       /* 1 / sqrt(D) */
+};
+
+static inline int64_t flash_round(int64_t count, int64_t unit)
+{
+    return (count + unit - 1) / unit * unit;
+}
+
+static inline struct flash flash_of(const struct tess_op_desc *d)
+{
+    size_t element = tess_dtype_bytes(d->dtype);
+    bool half = d->dtype == TESS_BF16 && !d->f32_math;
+    int64_t steps = half ? (d->in + 1) / 2 : d->in;
+    return (struct flash){
+        .desc = d,
+        .half = half,
+        .length = d->length,
+        .size = d->in,
+        .group = d->heads / d->kv_heads,
+        .steps = steps,
+        .pairs = half ? (d->length + 1) / 2 : d->length,
+        .width = flash_round(d->in, CPU_WORDS),
+        .row = flash_round(steps, CPU_WORDS),
+        .panels = (d->length + FLASH_PANEL - 1) / FLASH_PANEL,
+        .q_bytes = (size_t)d->q_stride * element,
+        .kv_bytes = (size_t)d->kv_stride * element,
+        .y_bytes = (size_t)(d->heads * d->in) * element,
+        .scale = 1.0f / sqrtf((float)d->in),
+    };
+}
+
+size_t tess__cpu_flash_grad_scratch(const struct tess_op_desc *desc); /* flash_grad.c */
+
+/* The next piece of the work memory; with base NULL it only measures. */
+static inline void *flash_take(char *base, size_t *used, int64_t words)
+{
+    char *piece = base ? base + *used : NULL;
+    *used += tess__cpu_round_up((size_t)words * sizeof(uint32_t));
+    return piece;
+}
+
+/* Up to 16 elements from element c on, as f32. */
+CPU_INLINE __m512 flash_load(enum tess_dtype dtype, const void *row, int64_t c, __mmask16 mask)
+{
+    if (dtype == TESS_F32)
+        return _mm512_maskz_loadu_ps(mask, (const float *)row + c);
+    __m256i low = _mm256_maskz_loadu_epi16(mask, (const uint16_t *)row + c);
+    if (dtype == TESS_F16)
+        return _mm512_cvtph_ps(low);
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(low), 16));
+}
+
+CPU_INLINE void flash_store(enum tess_dtype dtype, void *row, int64_t c, __mmask16 mask,
+                            __m512 value)
+{
+    if (dtype == TESS_F32)
+        _mm512_mask_storeu_ps((float *)row + c, mask, value);
+    else if (dtype == TESS_F16)
+        _mm256_mask_storeu_epi16((uint16_t *)row + c, mask,
+                                 _mm512_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT));
+    else
+        _mm256_mask_storeu_epi16((uint16_t *)row + c, mask, (__m256i)_mm512_cvtneps_pbh(value));
+}
+
+/* Copy rows of D elements, `bytes` apart, to [rows, f->row] words, with zeros behind each. */
+static inline void flash_copy(const struct flash *f, const char *from, size_t bytes, int64_t rows,
+                              uint32_t *copy)
+{
+    for (int64_t r = 0; r < rows; r++, from += bytes, copy += f->row) {
+        for (int64_t c = 0; c < f->row; c += CPU_WORDS) {
+            if (f->half) {
+                int64_t left = f->size - 2 * c;
+                __mmask32 mask = left >= 32 ? 0xffffffffu : (__mmask32)((1u << left) - 1);
+                _mm512_store_si512(
+                    copy + c,
+                    _mm512_maskz_loadu_epi16(mask, (const uint16_t *)(const void *)from + 2 * c));
+            } else {
+                __m512 value = flash_load(f->desc->dtype, from, c, cpu_lanes(f->size - c));
+                _mm512_store_ps((float *)copy + c, value);
+            }
+        }
+    }
+}
+
+/*
+ * Columns for products over T: from copied rows [T, f->row] to [pairs, width]. In f32 the copied
+ * rows are that already, and nothing is done.
+ */
+static inline const uint32_t *flash_pair(const struct flash *f, const uint32_t *copy,
+                                         uint32_t *target)
+{
+    if (!f->half)
+        return copy;
+    for (int64_t t = 0; t < f->length; t += 2) {
+        const uint16_t *even = (const uint16_t *)(copy + t * f->row);
+        const uint16_t *odd = t + 1 < f->length ? even + 2 * f->row : NULL;
+        cpu_pack_bf16(even, odd, f->size, target + t / 2 * f->width);
+    }
+    return target;
+}
+
+/* Columns for products over D: copied rows [T, f->row] to [panels][steps][FLASH_PANEL]. */
+static inline void flash_turn(const struct flash *f, const uint32_t *copy, uint32_t *target)
+{
+    for (int64_t p = 0; p < f->panels; p++)
+        cpu_turn((const char *)(copy + p * FLASH_PANEL * f->row), (size_t)f->row * sizeof(*copy),
+                 f->length - p * FLASH_PANEL, FLASH_PANEL / CPU_WORDS, f->steps, false,
+                 target + p * f->steps * FLASH_PANEL);
+}
+
+/*
+ * 2^t for t <= 0: 2^n times a polynomial of degree 6 on [-1/2, 1/2], exact at 0 and off by at most
+ * 2^-25 relatively (coefficients by Remez' algorithm, rounded to f32). Below -200 it is 0.
+ */
+CPU_INLINE __m512 flash_exp2(__m512 t)
+{
+    t = _mm512_max_ps(_mm512_set1_ps(-200.0f), t); /* a NaN passes */
+    __m512 n = _mm512_roundscale_ps(t, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    __m512 x = _mm512_sub_ps(t, n);
+    __m512 y = _mm512_set1_ps(0x1.41d334p-13f);
+    y = _mm512_fmadd_ps(y, x, _mm512_set1_ps(0x1.5f456ap-10f));
+    y = _mm512_fmadd_ps(y, x, _mm512_set1_ps(0x1.3b2dbcp-7f));
+    y = _mm512_fmadd_ps(y, x, _mm512_set1_ps(0x1.c6aed4p-5f));
+    y = _mm512_fmadd_ps(y, x, _mm512_set1_ps(0x1.ebfbdap-3f));
+    y = _mm512_fmadd_ps(y, x, _mm512_set1_ps(0x1.62e430p-1f));
+    y = _mm512_fmadd_ps(y, x, _mm512_set1_ps(1.0f));
+    return _mm512_scalef_ps(y, n);
+}
+
+#define FLASH_LOG2_E 0x1.715476p+0f
+#define FLASH_LN_2   0x1.62e430p-1f
+
+#endif

@@ -1,0 +1,323 @@
+/*
+ * dw[out, in] = dy^T x by leaves, with the tree over leaves in registers. Built for AVX-512 with
+ * bf16 dot products (CMakeLists.txt); own_none.c replaces it elsewhere.
+ *
+ * A product per leaf followed by a tree would write and read dw once per leaf. Here a tile of dw, a
+ * few rows by 64 columns, goes through all leaves before the next one, and dw is written once:
+ *
+ *     for every block of rows of dw             the threads share these
+ *       dy packed [tile][step][rows of the tile]
+ *       for every panel of 64 columns of x      packed [step][64], stays in the nearest caches
+ *         for every tile of the block
+ *           for every leaf: products over its rows; add to the subtrees that wait (fold.h)
+ *
+ * A step is one row in f32 and a pair of rows in bf16, 32 bits per column either way; leaves with
+ * an odd number of rows end with half a pair of zeros. With one leaf the tile is 6 rows high (24
+ * registers of sums); with more it is 3, so that two leaves' sums fit and the lowest level of the
+ * tree never leaves the registers. Long leaves are grad_long.c's. Each element's operations are the
+ * same in all of them, and so are its bits.
+ */
+#include "cpu/own/grad.h"
+
+#define GRAD_ONE  6 /* rows of a tile with one leaf */
+#define GRAD_TREE 3 /* and with more */
+/* From so many steps on a leaf is left to grad_long.c: a single one whose panel of x outgrows the
+ * first-level cache by far, or several that are long enough for sums to go through memory. */
+#define GRAD_LONG_ONE  256
+#define GRAD_LONG_TREE 32
+#define GRAD_LEVELS    40 /* subtrees that can wait: no more than bits in the number of leaves */
+
+/* A product in 32-bit words, for the tile kernels. */
+struct grad {
+    const uint32_t *x;  /* panel [leaves * steps, GRAD_PANEL] */
+    const uint32_t *dy; /* [tiles][leaves * steps, rows of a tile], `tile` words each */
+    int64_t leaves, steps, tile;
+    float *dw;        /* the block's first row at the panel's first column */
+    int64_t rows, in; /* rows of the block, from one to the next */
+    int32_t columns;  /* valid ones of the panel */
+    bool add;         /* to what is in dw */
+};
+
+CPU_INLINE void grad_clear(__m512 (*sum)[GRAD_WIDE], int tall, int wide)
+{
+    CPU_UNROLL
+    for (int r = 0; r < tall; r++) {
+        CPU_UNROLL
+        for (int c = 0; c < wide; c++)
+            sum[r][c] = _mm512_setzero_ps();
+    }
+}
+
+/* sum = the products over one leaf */
+CPU_INLINE void grad_leaf(__m512 (*sum)[GRAD_WIDE], bool half, int tall, int wide, int64_t steps,
+                          const uint32_t *x, const uint32_t *dy)
+{
+    grad_clear(sum, tall, wide);
+    for (int64_t k = 0; k < steps; k++, x += GRAD_PANEL, dy += tall) {
+        __m512i column[GRAD_WIDE];
+        CPU_UNROLL
+        for (int c = 0; c < wide; c++) {
+            column[c] = _mm512_load_si512(x + c * GRAD_LANES);
+            CPU_IN_REGISTER(column[c]);
+        }
+        CPU_UNROLL
+        for (int r = 0; r < tall; r++) {
+            __m512i row = _mm512_set1_epi32((int)dy[r]);
+            CPU_UNROLL
+            for (int c = 0; c < wide; c++)
+                sum[r][c] = half ? _mm512_dpbf16_ps(sum[r][c], (__m512bh)column[c], (__m512bh)row)
+                                 : _mm512_fmadd_ps(_mm512_castsi512_ps(column[c]),
+                                                   _mm512_castsi512_ps(row), sum[r][c]);
+        }
+    }
+}
+
+/* sum = left + sum */
+CPU_INLINE void grad_add(__m512 (*sum)[GRAD_WIDE], const __m512 (*left)[GRAD_WIDE], int tall,
+                         int wide)
+{
+    CPU_UNROLL
+    for (int r = 0; r < tall; r++) {
+        CPU_UNROLL
+        for (int c = 0; c < wide; c++)
+            sum[r][c] = _mm512_add_ps(left[r][c], sum[r][c]);
+    }
+}
+
+/* The tile's valid rows and columns to dw. */
+CPU_INLINE void grad_store(const struct grad *g, int64_t tile, const __m512 (*sum)[GRAD_WIDE],
+                           int tall, int wide)
+{
+    float *dw = g->dw + tile * tall * g->in;
+    int64_t rows = g->rows - tile * tall;
+    __mmask16 last = (__mmask16)(0xffffu >> (wide * GRAD_LANES - g->columns));
+    CPU_UNROLL
+    for (int r = 0; r < tall; r++) {
+        if (r >= rows)
+            break;
+        CPU_UNROLL
+        for (int c = 0; c < wide; c++)
+            grad_store_vector(dw + r * g->in + c * GRAD_LANES,
+                              c < wide - 1 ? (__mmask16)0xffff : last, g->add, sum[r][c]);
+    }
+}
+
+CPU_INLINE void grad_keep(__m512 (*waiting)[GRAD_WIDE], const __m512 (*sum)[GRAD_WIDE], int tall,
+                          int wide)
+{
+    CPU_UNROLL
+    for (int r = 0; r < tall; r++) {
+        CPU_UNROLL
+        for (int c = 0; c < wide; c++)
+            waiting[r][c] = sum[r][c];
+    }
+}
+
+CPU_INLINE void grad_tile_one(const struct grad *g, int64_t tile, bool half, int wide)
+{
+    __m512 sum[GRAD_ONE][GRAD_WIDE];
+    grad_leaf(sum, half, GRAD_ONE, wide, g->steps, g->x, g->dy + tile * g->tile);
+    grad_store(g, tile, (const __m512(*)[GRAD_WIDE])sum, GRAD_ONE, wide);
+}
+
+/*
+ * Leaves come in pairs, added in registers: bit 0 of the binary counter of fold.h. An odd last leaf
+ * is a pair by itself: its subtree is added to those that wait from the right, as finishing does.
+ */
+CPU_INLINE void grad_tile_tree(const struct grad *g, int64_t tile, bool half, int wide)
+{
+    __m512 waiting[GRAD_LEVELS][GRAD_TREE][GRAD_WIDE];
+    __m512 sum[GRAD_TREE][GRAD_WIDE], right[GRAD_TREE][GRAD_WIDE];
+    const uint32_t *x = g->x, *dy = g->dy + tile * g->tile;
+    int64_t x_leaf = g->steps * GRAD_PANEL, dy_leaf = g->steps * GRAD_TREE;
+    int depth = 0;
+    for (int64_t leaf = 0;; leaf += 2, x += 2 * x_leaf, dy += 2 * dy_leaf) {
+        grad_leaf(sum, half, GRAD_TREE, wide, g->steps, x, dy);
+        if (leaf + 1 < g->leaves) {
+            grad_leaf(right, half, GRAD_TREE, wide, g->steps, x + x_leaf, dy + dy_leaf);
+            grad_add(sum, (const __m512(*)[GRAD_WIDE])right, GRAD_TREE, wide);
+        }
+        for (int64_t carry = leaf / 2; carry & 1; carry >>= 1)
+            grad_add(sum, (const __m512(*)[GRAD_WIDE])waiting[--depth], GRAD_TREE, wide);
+        if (leaf + 2 >= g->leaves)
+            break;
+        grad_keep(waiting[depth++], (const __m512(*)[GRAD_WIDE])sum, GRAD_TREE, wide);
+    }
+    while (depth > 0)
+        grad_add(sum, (const __m512(*)[GRAD_WIDE])waiting[--depth], GRAD_TREE, wide);
+    grad_store(g, tile, (const __m512(*)[GRAD_WIDE])sum, GRAD_TREE, wide);
+}
+
+CPU_INLINE void grad_panel(const struct grad *g, bool half, int wide)
+{
+    if (g->leaves == 1) {
+        for (int64_t tile = 0; tile * GRAD_ONE < g->rows; tile++)
+            grad_tile_one(g, tile, half, wide);
+    } else {
+        for (int64_t tile = 0; tile * GRAD_TREE < g->rows; tile++)
+            grad_tile_tree(g, tile, half, wide);
+    }
+}
+
+/* One function per number of vectors, so that a narrow last panel costs no more than it must. */
+#define GRAD_PANEL_FUNCTION(name, half, wide)                                                      \
+    static void name(const struct grad *g)                                                         \
+    {                                                                                              \
+        grad_panel(g, half, wide);                                                                 \
+    }
+GRAD_PANEL_FUNCTION(grad_f32_1, false, 1)
+GRAD_PANEL_FUNCTION(grad_f32_2, false, 2)
+GRAD_PANEL_FUNCTION(grad_f32_3, false, 3)
+GRAD_PANEL_FUNCTION(grad_f32_4, false, 4)
+GRAD_PANEL_FUNCTION(grad_bf16_1, true, 1)
+GRAD_PANEL_FUNCTION(grad_bf16_2, true, 2)
+GRAD_PANEL_FUNCTION(grad_bf16_3, true, 3)
+GRAD_PANEL_FUNCTION(grad_bf16_4, true, 4)
+
+static void (*const grad_panel_run[2][GRAD_WIDE])(const struct grad *g) = {
+    {grad_f32_1, grad_f32_2, grad_f32_3, grad_f32_4},
+    {grad_bf16_1, grad_bf16_2, grad_bf16_3, grad_bf16_4},
+};
+
+CPU_INLINE void grad_pack_columns(const struct tess_op_desc *desc, const void *x, int64_t first,
+                                  int32_t columns, uint32_t *panel)
+{
+    const float *whole = x;
+    const uint16_t *half = x;
+    int64_t in = desc->in;
+    if (desc->dtype == TESS_F32) {
+        for (int64_t row = 0; row < desc->rows; row++, panel += GRAD_PANEL)
+            cpu_pack_f32(whole + row * in + first, columns, panel);
+        return;
+    }
+    for (int64_t leaf = 0; leaf < desc->rows; leaf += desc->leaf_rows) {
+        for (int64_t row = 0; row < desc->leaf_rows; row += 2, panel += GRAD_PANEL) {
+            const uint16_t *even = half + (leaf + row) * in + first;
+            cpu_pack_bf16(even, row + 1 < desc->leaf_rows ? even + in : NULL, columns, panel);
+        }
+    }
+}
+
+/* A whole panel's width is known to the compiler. */
+static void grad_pack_x(const struct tess_op_desc *desc, const void *x, int64_t first,
+                        int32_t columns, uint32_t *panel)
+{
+    if (columns == GRAD_PANEL)
+        grad_pack_columns(desc, x, first, GRAD_PANEL, panel);
+    else
+        grad_pack_columns(desc, x, first, columns, panel);
+}
+
+/* Words of a packed tile: what is copied over its end, and an odd number of cache lines, so that
+ * the same step of many tiles is not in one set. */
+static int64_t grad_tile_words(int64_t steps, int tall)
+{
+    return ((steps * tall + 8 + 15) / 16 | 1) * 16;
+}
+
+/* Deal one step's words out to the tiles, a few too many each: the next step overwrites them. */
+CPU_INLINE void grad_deal(const uint32_t *line, int64_t tiles, int tall, int64_t tile_words,
+                          uint32_t *packed)
+{
+    for (int64_t tile = 0; tile < tiles; tile++, line += tall, packed += tile_words) {
+        if (tall > 4)
+            _mm256_storeu_si256((void *)packed, _mm256_loadu_si256((const void *)line));
+        else
+            _mm_storeu_si128((void *)packed, _mm_loadu_si128((const void *)line));
+    }
+}
+
+/* Columns first .. first + count - 1 of dy; rows of the last tile that dy lacks are zeros. */
+CPU_INLINE void grad_pack_dy(const struct tess_op_desc *desc, const void *dy, int64_t first,
+                             int64_t count, int tall, uint32_t *packed)
+{
+    _Alignas(64) uint32_t line[GRAD_ROWS + 32] = {0};
+    int64_t tiles = (count + tall - 1) / tall, out = desc->out;
+    int64_t tile_words = grad_tile_words(grad_all_steps(desc), tall);
+    if (desc->dtype == TESS_F32) {
+        for (int64_t row = 0; row < desc->rows; row++, packed += tall) {
+            cpu_pack_f32((const float *)dy + row * out + first, count, line);
+            grad_deal(line, tiles, tall, tile_words, packed);
+        }
+        return;
+    }
+    for (int64_t leaf = 0; leaf < desc->rows; leaf += desc->leaf_rows) {
+        for (int64_t row = 0; row < desc->leaf_rows; row += 2, packed += tall) {
+            const uint16_t *even = (const uint16_t *)dy + (leaf + row) * out + first;
+            cpu_pack_bf16(even, row + 1 < desc->leaf_rows ? even + out : NULL, count, line);
+            grad_deal(line, tiles, tall, tile_words, packed);
+        }
+    }
+}
+
+/* Bytes of dy packed for a block of `rows`. */
+static size_t grad_packed_bytes(const struct tess_op_desc *desc, int64_t rows, int tall)
+{
+    int64_t words = grad_tile_words(grad_all_steps(desc), tall);
+    return (size_t)((rows + tall - 1) / tall * words) * sizeof(uint32_t);
+}
+
+static size_t grad_panel_bytes(const struct tess_op_desc *desc)
+{
+    return (size_t)grad_all_steps(desc) * GRAD_PANEL * sizeof(uint32_t);
+}
+
+static bool grad_is_long(const struct tess_op_desc *desc)
+{
+    int64_t least = desc->rows == desc->leaf_rows ? GRAD_LONG_ONE : GRAD_LONG_TREE;
+    return grad_steps(desc) >= least;
+}
+
+static int grad_tall(const struct tess_op_desc *desc)
+{
+    return desc->rows == desc->leaf_rows ? GRAD_ONE : GRAD_TREE;
+}
+
+size_t tess__cpu_grad_scratch(const struct tess_op_desc *desc)
+{
+    if (grad_is_long(desc))
+        return tess__cpu_grad_long_scratch(desc);
+    int64_t rows = desc->out < GRAD_ROWS ? desc->out : GRAD_ROWS;
+    return grad_panel_bytes(desc) + grad_packed_bytes(desc, rows, grad_tall(desc));
+}
+
+static void grad_part(void *context, int64_t part, void *work)
+{
+    const struct grad_call *call = context;
+    const struct tess_op_desc *desc = call->desc;
+    uint32_t *panel = work;
+    uint32_t *packed = (uint32_t *)((char *)work + grad_panel_bytes(desc));
+    int64_t row = part * call->block, rows = desc->out - row;
+    struct grad g = {.x = panel,
+                     .dy = packed,
+                     .leaves = desc->rows / desc->leaf_rows,
+                     .steps = grad_steps(desc),
+                     .tile = grad_tile_words(grad_all_steps(desc), grad_tall(desc)),
+                     .rows = rows < call->block ? rows : call->block,
+                     .in = desc->in,
+                     .add = desc->add_grad};
+    if (g.leaves == 1)
+        grad_pack_dy(desc, call->dy, row, g.rows, GRAD_ONE, packed);
+    else
+        grad_pack_dy(desc, call->dy, row, g.rows, GRAD_TREE, packed);
+    for (int64_t first = 0; first < desc->in; first += GRAD_PANEL) {
+        int64_t left = desc->in - first;
+        g.columns = left < GRAD_PANEL ? (int32_t)left : GRAD_PANEL;
+        g.dw = call->dw + row * desc->in + first;
+        grad_pack_x(desc, call->x, first, g.columns, panel);
+        grad_panel_run[desc->dtype == TESS_BF16][(g.columns - 1) / GRAD_LANES](&g);
+    }
+}
+
+void tess__cpu_grad(const struct tess_kernel *kernel, const struct tess_op_desc *desc,
+                    const void *x, const void *dy, float *dw, void *scratch)
+{
+    struct grad_call call = {.desc = desc, .x = x, .dy = dy, .dw = dw};
+    /* As many blocks for each thread, in whole tiles. */
+    int64_t blocks = (desc->out + GRAD_ROWS - 1) / GRAD_ROWS;
+    blocks = (blocks + kernel->threads - 1) / kernel->threads * kernel->threads;
+    call.block = ((desc->out + blocks - 1) / blocks + CPU_TILE_TALL - 1) / CPU_TILE_TALL;
+    call.block *= CPU_TILE_TALL;
+    tess__cpu_share(kernel, (desc->out + call.block - 1) / call.block,
+                    grad_is_long(desc) ? tess__cpu_grad_long : grad_part, &call, scratch);
+}

@@ -1,0 +1,44 @@
+/*
+ * What grad.c and grad_long.c share: one call, and how dy is packed. AVX-512 only.
+ */
+#ifndef KERNELS_CPU_OWN_GRAD_H
+#define KERNELS_CPU_OWN_GRAD_H
+
+#include "cpu/cpu.h"
+#include "cpu/own/pack.h"
+#include "cpu/own/tile.h"
+
+#define GRAD_LANES 16
+#define GRAD_WIDE  4 /* vectors in a panel */
+#define GRAD_PANEL (GRAD_WIDE * GRAD_LANES)
+#define GRAD_ROWS  384 /* of a block at most: packing x again for each costs a few hundredths */
+
+struct grad_call {
+    const struct tess_op_desc *desc;
+    const void *x, *dy;
+    float *dw;
+    int64_t block; /* rows of dw in a part */
+};
+
+/* grad_long.c: one part of a call, and the work memory it takes. */
+void tess__cpu_grad_long(void *call, int64_t part, void *work);
+size_t tess__cpu_grad_long_scratch(const struct tess_op_desc *desc);
+
+static inline int64_t grad_steps(const struct tess_op_desc *desc)
+{
+    return desc->dtype == TESS_BF16 ? (desc->leaf_rows + 1) / 2 : desc->leaf_rows;
+}
+
+static inline int64_t grad_all_steps(const struct tess_op_desc *desc)
+{
+    return desc->rows / desc->leaf_rows * grad_steps(desc);
+}
+
+CPU_INLINE void grad_store_vector(float *dw, __mmask16 mask, bool add, __m512 sum)
+{
+    if (add)
+        sum = _mm512_add_ps(_mm512_maskz_loadu_ps(mask, dw), sum);
+    _mm512_mask_storeu_ps(dw, mask, sum);
+}
+
+#endif

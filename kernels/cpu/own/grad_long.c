@@ -1,0 +1,180 @@
+/*
+ * dw[out, in] = dy^T x where leaves are long (see grad.c). Built for AVX-512 with bf16
+ * dot products (CMakeLists.txt).
+ *
+ *     for every block of rows of dw                        the threads share these (grad.c)
+ *       dy packed [step][rows]
+ *       for every panel of 64 columns of x
+ *         for every leaf
+ *           for every LONG_STEPS steps of it               x packed [step][64]: first-level cache
+ *             for every tile of the block                  sums += products
+ *           add the sums to the subtrees that wait         fold.h
+ *         dw = sums
+ *
+ * The sums of a panel, 96 KiB, stay in the second-level cache from one run of steps to the next.
+ */
+#include "cpu/own/grad.h"
+
+#include "ref/fold.h"
+
+#define LONG_STEPS 128 /* 32 KiB of x */
+
+/* Work memory: x, dy, and the sums of the leaves: the tree's root and what waits. */
+struct long_work {
+    uint32_t *x, *dy;
+    float *root;
+    void *fold;
+};
+
+static size_t long_x_bytes(void)
+{
+    return LONG_STEPS * GRAD_PANEL * sizeof(uint32_t);
+}
+
+/* Words from step to step of dy: an odd number of cache lines. */
+static int64_t long_dy_row(int64_t rows)
+{
+    return ((rows + 15) / 16 | 1) * 16;
+}
+
+static size_t long_dy_bytes(const struct tess_op_desc *desc, int64_t rows)
+{
+    return (size_t)(grad_all_steps(desc) * long_dy_row(rows)) * sizeof(uint32_t);
+}
+
+static size_t long_sum_bytes(int64_t rows)
+{
+    return (size_t)(rows * GRAD_PANEL) * sizeof(float);
+}
+
+size_t tess__cpu_grad_long_scratch(const struct tess_op_desc *desc)
+{
+    int64_t rows = desc->out < GRAD_ROWS ? desc->out : GRAD_ROWS;
+    rows = (rows + CPU_TILE_TALL - 1) / CPU_TILE_TALL * CPU_TILE_TALL;
+    return long_x_bytes() + long_dy_bytes(desc, rows) + long_sum_bytes(rows) +
+           tess__fold_bytes(rows * GRAD_PANEL, desc->rows / desc->leaf_rows);
+}
+
+/* Columns first .. first + count - 1 of dy by steps. */
+static void long_pack_dy(const struct tess_op_desc *desc, const void *dy, int64_t first,
+                         int64_t count, uint32_t *packed)
+{
+    int64_t out = desc->out, row_words = long_dy_row(count);
+    if (desc->dtype == TESS_F32) {
+        for (int64_t row = 0; row < desc->rows; row++, packed += row_words)
+            cpu_pack_f32((const float *)dy + row * out + first, count, packed);
+        return;
+    }
+    for (int64_t leaf = 0; leaf < desc->rows; leaf += desc->leaf_rows)
+        for (int64_t row = 0; row < desc->leaf_rows; row += 2, packed += row_words) {
+            const uint16_t *even = (const uint16_t *)dy + (leaf + row) * out + first;
+            cpu_pack_bf16(even, row + 1 < desc->leaf_rows ? even + out : NULL, count, packed);
+        }
+}
+
+/* A step's row of x, or its pair of rows, from column `first` on. */
+CPU_INLINE void long_pack_step(const struct tess_op_desc *desc, const void *x, int64_t row,
+                               bool pair, int64_t first, int64_t columns, uint32_t *packed)
+{
+    if (desc->dtype == TESS_F32) {
+        cpu_pack_f32((const float *)x + row * desc->in + first, columns, packed);
+        return;
+    }
+    const uint16_t *even = (const uint16_t *)x + row * desc->in + first;
+    cpu_pack_bf16(even, pair ? even + desc->in : NULL, columns, packed);
+}
+
+/* Steps `step` .. step + steps - 1 of leaf `leaf`. A whole panel's width is known to the compiler.
+ */
+static void long_pack(const struct tess_op_desc *desc, const void *x, int64_t leaf, int64_t step,
+                      int64_t steps, int64_t first, int64_t columns, uint32_t *packed)
+{
+    int64_t rows = desc->dtype == TESS_BF16 ? 2 : 1; /* of a step */
+    for (int64_t s = step; s < step + steps; s++, packed += GRAD_PANEL) {
+        int64_t row = leaf * desc->leaf_rows + s * rows;
+        bool pair = (s + 1) * rows <= desc->leaf_rows;
+        if (columns == GRAD_PANEL)
+            long_pack_step(desc, x, row, pair, first, GRAD_PANEL, packed);
+        else
+            long_pack_step(desc, x, row, pair, first, columns, packed);
+    }
+}
+
+/* Prefetch rows begin .. end - 1 of x at a panel's first column, where there are such rows. */
+CPU_INLINE void long_ask(const struct tess_op_desc *desc, const void *x, int64_t begin, int64_t end,
+                         int64_t first)
+{
+    size_t element = tess_dtype_bytes(desc->dtype), row_bytes = (size_t)desc->in * element;
+    for (int64_t row = begin; row < end && row < desc->rows; row++) {
+        const char *at = (const char *)x + (size_t)row * row_bytes + (size_t)first * element;
+        for (size_t byte = 0; byte < GRAD_PANEL * element; byte += 64)
+            _mm_prefetch(at + byte, _MM_HINT_T1);
+    }
+}
+
+/* sum [rows, GRAD_PANEL] = the products over one leaf. */
+static void long_leaf(const struct grad_call *call, const struct long_work *w, int64_t leaf,
+                      int64_t rows, int64_t first, int64_t columns, float *sum)
+{
+    const struct tess_op_desc *desc = call->desc;
+    int64_t steps = grad_steps(desc);
+    int64_t dy_row = long_dy_row(rows), per_step = desc->dtype == TESS_BF16 ? 2 : 1;
+    int wide = (int)((columns + GRAD_LANES - 1) / GRAD_LANES);
+    for (int64_t step = 0; step < steps; step += LONG_STEPS) {
+        int64_t count = steps - step < LONG_STEPS ? steps - step : LONG_STEPS;
+        long_pack(desc, call->x, leaf, step, count, first, columns, w->x);
+        const uint32_t *dy = w->dy + (leaf * steps + step) * dy_row;
+        int64_t soon = leaf * desc->leaf_rows + (step + count) * per_step, ahead = count * per_step;
+        for (int64_t row = 0; row < rows; row += CPU_TILE_TALL) {
+            long_ask(desc, call->x, soon + ahead * row / rows,
+                     soon + ahead * (row + CPU_TILE_TALL) / rows, first);
+            struct cpu_tile tile = {.column = w->x,
+                                    .column_step = GRAD_PANEL,
+                                    .scalar = dy + row,
+                                    .scalar_row = sizeof(*dy),
+                                    .scalar_step = (size_t)dy_row * sizeof(*dy),
+                                    .steps = count,
+                                    .sum = sum + row * GRAD_PANEL,
+                                    .sum_row = GRAD_PANEL,
+                                    .begin = step == 0};
+            tess__cpu_tile(desc->dtype == TESS_BF16, wide, &tile,
+                           rows - row < CPU_TILE_TALL ? rows - row : CPU_TILE_TALL);
+        }
+    }
+}
+
+static void long_store(const struct grad_call *call, const float *sum, int64_t row, int64_t rows,
+                       int64_t first, int64_t columns)
+{
+    int64_t in = call->desc->in;
+    float *dw = call->dw + row * in + first;
+    for (int64_t r = 0; r < rows; r++, dw += in, sum += GRAD_PANEL)
+        for (int64_t c = 0; c < columns; c += GRAD_LANES)
+            grad_store_vector(dw + c, cpu_lanes(columns - c), call->desc->add_grad,
+                              _mm512_load_ps(sum + c));
+}
+
+void tess__cpu_grad_long(void *context, int64_t part, void *work)
+{
+    const struct grad_call *call = context;
+    const struct tess_op_desc *desc = call->desc;
+    int64_t row = part * call->block, rows = desc->out - row;
+    rows = rows < call->block ? rows : call->block;
+    char *base = work;
+    struct long_work w = {.x = work, .dy = (uint32_t *)(void *)(base + long_x_bytes())};
+    base += long_x_bytes() + long_dy_bytes(desc, rows);
+    w.root = (float *)(void *)base;
+    w.fold = base + long_sum_bytes(rows);
+    long_pack_dy(desc, call->dy, row, rows, w.dy);
+    for (int64_t first = 0; first < desc->in; first += GRAD_PANEL) {
+        int64_t left = desc->in - first, columns = left < GRAD_PANEL ? left : GRAD_PANEL;
+        struct tess_fold fold;
+        tess__fold_init(&fold, rows * GRAD_PANEL, w.root, w.fold);
+        for (int64_t leaf = 0; leaf < desc->rows / desc->leaf_rows; leaf++) {
+            long_leaf(call, &w, leaf, rows, first, columns, tess__fold_leaf(&fold));
+            tess__fold_push(&fold);
+        }
+        tess__fold_finish(&fold);
+        long_store(call, w.root, row, rows, first, columns);
+    }
+}

@@ -1,0 +1,35 @@
+/*
+ * The product that attention and data gradients are made of: tiles of 6 rows by up to 64 columns
+ * whose sums stay in 24 registers (tile.c). AVX-512 only.
+ */
+#ifndef KERNELS_CPU_OWN_TILE_H
+#define KERNELS_CPU_OWN_TILE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define CPU_TILE_TALL 6
+#define CPU_TILE_WIDE 4 /* vectors of 16 */
+
+/*
+ * sum[r, c] = the sum over the steps, in order, of scalar[r, step] column[step, c], fused. A step
+ * is one 32-bit word: an element in f32, a pair of elements in bf16. `sum` begins with zero, or
+ * goes on with what is there; with `scale`, row r of that is first multiplied by scale[r].
+ */
+struct cpu_tile {
+    const uint32_t *column; /* aligned to 64 bytes */
+    int64_t column_step;    /* words from step to step */
+    const void *scalar;
+    size_t scalar_row, scalar_step; /* bytes from row to row, from step to step */
+    int64_t steps;
+    float *sum; /* aligned to 64 bytes */
+    int64_t sum_row;
+    bool begin;
+    const float *scale; /* or NULL */
+};
+
+/* `rows` rows, wide * 16 columns. */
+void tess__cpu_tile(bool half, int wide, const struct cpu_tile *tile, int64_t rows);
+
+#endif

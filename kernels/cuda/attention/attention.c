@@ -1,0 +1,129 @@
+/*
+ * The slots of causal attention, and which kernels take what: tensor cores where the dtype, the
+ * head size and the alignment allow it (attention_forward.cu, attention_backward.cu), plain cores
+ * otherwise (attention_plain.cu). Both keep one number per row of scores beside what the contract
+ * names, for backward.
+ */
+#include "cuda/slots.h"
+
+#include "cuda/attention/launch_attention.h"
+#include "cuda/cuda.h"
+
+#include <math.h>
+
+#define ATTENTION_LOG2E 1.4426950408889634
+/* A tile beyond the end still has 32-bit positions. */
+#define ATTENTION_LENGTH_MAX (INT32_MAX - 1024)
+/* The finest division into blocks: 32 queries and 64 columns of a head each. */
+#define ATTENTION_BLOCK_ROWS    32
+#define ATTENTION_BLOCK_COLUMNS 64
+
+static struct cuda_attention_shape attention_shape(const struct tess_op_desc *d)
+{
+    return (struct cuda_attention_shape){
+        .dtype = d->dtype,
+        .batch = d->rows,
+        .length = (int32_t)d->length,
+        .heads = d->heads,
+        .group = d->heads / d->kv_heads,
+        .head_size = (int32_t)d->in,
+        .q_stride = (int32_t)d->q_stride,
+        .kv_stride = (int32_t)d->kv_stride,
+        .scale = (float)(1 / sqrt((double)d->in)),
+        .scale_log2 = (float)(ATTENTION_LOG2E / sqrt((double)d->in)),
+    };
+}
+
+static bool attention_fits(const struct tess_op_desc *d)
+{
+    if (d->length > ATTENTION_LENGTH_MAX || d->q_stride > INT32_MAX || d->kv_stride > INT32_MAX)
+        return false;
+    /* Divided, because the products may not fit. */
+    int64_t blocks = INT32_MAX / d->heads;
+    blocks /= (d->length + ATTENTION_BLOCK_ROWS - 1) / ATTENTION_BLOCK_ROWS;
+    blocks /= (d->in + ATTENTION_BLOCK_COLUMNS - 1) / ATTENTION_BLOCK_COLUMNS;
+    return d->rows <= blocks;
+}
+
+/* Rows of 8 elements of 2 bytes. */
+bool tess__cuda_attention_is_fast(const struct tess_op_desc *d)
+{
+    return (d->dtype == TESS_BF16 || d->dtype == TESS_F16) && (d->in == 64 || d->in == 128) &&
+           d->q_stride % 8 == 0 && d->kv_stride % 8 == 0;
+}
+
+static bool attention_aligned(const void *const *array, int count)
+{
+    uintptr_t bits = 0;
+    for (int i = 0; i < count; i++)
+        bits |= (uintptr_t)array[i];
+    return bits % 16 == 0;
+}
+
+enum tess_status tess__cuda_attention_needs(const struct tess_op_desc *desc,
+                                            struct tess_op_needs *needs_out)
+{
+    if (!attention_fits(desc))
+        TESS_FAIL(TESS_ERR_UNSUPPORTED,
+                  "cuda: attention over %lld sequences of %lld positions with %d heads of %lld, "
+                  "strides %lld and %lld, is more than one launch can number: use a smaller "
+                  "micro-batch",
+                  (long long)desc->rows, (long long)desc->length, (int)desc->heads,
+                  (long long)desc->in, (long long)desc->q_stride, (long long)desc->kv_stride);
+    *needs_out = (struct tess_op_needs){.scratch_bytes = (size_t)desc->rows * (size_t)desc->heads *
+                                                         (size_t)desc->length * sizeof(float)};
+    return TESS_OK;
+}
+
+enum tess_status tess__cuda_attention_forward(struct tess_op *op, const void *q, const void *k,
+                                              const void *v, void *y, float *lse)
+{
+    const void *const arrays[] = {q, k, v, y};
+    struct cuda_attention_forward a = {
+        .shape = attention_shape(&op->desc), .q = q, .k = k, .v = v, .y = y, .lse = lse};
+    cudaStream_t stream = tess__cuda_stream(op->kernel);
+    if (tess__cuda_attention_is_fast(&op->desc) && attention_aligned(arrays, 4))
+        CUDA_TRY(tess__cuda_launch_attention_forward(stream, &a));
+    else
+        CUDA_TRY(tess__cuda_launch_attention_forward_plain(stream, &a));
+    return TESS_OK;
+}
+
+enum tess_status tess__cuda_attention_backward(struct tess_op *op, const void *q, const void *k,
+                                               const void *v, const void *y, const void *dy,
+                                               const float *lse, void *dq, void *dk, void *dv)
+{
+    const void *const arrays[] = {q, k, v, y, dy, dq, dk, dv};
+    struct cuda_attention_backward a = {.shape = attention_shape(&op->desc),
+                                        .q = q,
+                                        .k = k,
+                                        .v = v,
+                                        .y = y,
+                                        .dy = dy,
+                                        .lse = lse,
+                                        .product = op->scratch,
+                                        .dq = dq,
+                                        .dk = dk,
+                                        .dv = dv};
+    cudaStream_t stream = tess__cuda_stream(op->kernel);
+    if (tess__cuda_attention_is_fast(&op->desc) && attention_aligned(arrays, 8))
+        CUDA_TRY(tess__cuda_launch_attention_backward(stream, &a));
+    else
+        CUDA_TRY(tess__cuda_launch_attention_backward_plain(stream, &a));
+    return TESS_OK;
+}
+
+void tess__cuda_attention_decode(struct tess_kernel *kernel, const struct tess_op_desc *desc,
+                                 int64_t position, const void *q, const void *k, const void *v,
+                                 void *y)
+{
+    struct cuda_attention_forward a = {
+        .shape = attention_shape(desc), .q = q, .k = k, .v = v, .y = y};
+    bool fits = position < ATTENTION_LENGTH_MAX && desc->kv_stride <= INT32_MAX;
+    a.shape.batch = 1;
+    a.shape.length = (int32_t)position + 1;
+    tess__cuda_note(kernel,
+                    fits ? tess__cuda_launch_attention_decode(tess__cuda_stream(kernel), &a)
+                         : cudaErrorInvalidValue,
+                    "attention of one position");
+}

@@ -1,0 +1,354 @@
+/*
+ * Causal attention backward on tensor cores: Dao 2023, "FlashAttention-2", algorithm 2, cut in two
+ * so that nothing is added atomically and every sum has one order. With P = exp(S - lse) and dS =
+ * P (dy v^T - rowsum(dy y)) / sqrt(D):
+ *
+ *   keys_kernel      a block of keys and values of one head through all queries after them, of all
+ *                    query heads that share them: dv = P^T dy, dk = dS^T q
+ *   queries_kernel   a block of queries of one head through all keys before them: dq = dS k
+ *
+ * Either makes S and dy v^T again: 7 products instead of 5. The first holds them transposed, keys
+ * down and queries across, so that in both the weights are left factors as they come out of the
+ * registers, and none crosses shared memory.
+ */
+#include "cuda/attention/attention_tile.cuh"
+#include "cuda/attention/launch_attention.h"
+
+/* ---- rowsum(dy y), the paper's D ------------------------------------------------------------ */
+
+#define BACKWARD_PRODUCT_LANES 8 /* to a row: a head of 64 is 8 times 16 bytes */
+#define BACKWARD_PRODUCT_BLOCK 256
+
+/* product = scale dy . y of each row of a head; VECTOR: 16 bytes at a time. */
+template <typename T, bool VECTOR>
+static __global__ void __launch_bounds__(BACKWARD_PRODUCT_BLOCK)
+    backward_product_kernel(const struct cuda_attention_backward a)
+{
+    const struct cuda_attention_shape &s = a.shape;
+    int64_t rows = s.batch * s.length * s.heads;
+    int64_t row =
+        ((int64_t)blockIdx.x * BACKWARD_PRODUCT_BLOCK + threadIdx.x) / BACKWARD_PRODUCT_LANES;
+    int lane = (int)threadIdx.x % BACKWARD_PRODUCT_LANES;
+    float sum = 0;
+    if (row < rows) {
+        const T *y = (const T *)a.y + row * s.head_size, *dy = (const T *)a.dy + row * s.head_size;
+        const int width = VECTOR ? cuda_vec<T>::count : 1;
+#pragma unroll 1
+        for (int at = lane * width; at < s.head_size; at += BACKWARD_PRODUCT_LANES * width) {
+            if (VECTOR) {
+                cuda_vec<T> u = cuda_load(y + at), v = cuda_load(dy + at);
+#pragma unroll
+                for (int i = 0; i < cuda_vec<T>::count; i++)
+                    sum = fmaf(cuda_to_f32(u.at[i]), cuda_to_f32(v.at[i]), sum);
+            } else {
+                sum = fmaf(cuda_to_f32(y[at]), cuda_to_f32(dy[at]), sum);
+            }
+        }
+    }
+#pragma unroll
+    for (int step = 1; step < BACKWARD_PRODUCT_LANES; step *= 2)
+        sum += __shfl_xor_sync(CUDA_FULL, sum, step);
+    if (row < rows && lane == 0) {
+        int64_t head = row % s.heads, position = row / s.heads;
+        int64_t sequence = position / s.length;
+        a.product[(sequence * s.heads + head) * s.length + position % s.length] = sum * s.scale;
+    }
+}
+
+extern "C" cudaError_t tess__cuda_launch_attention_product(cudaStream_t stream,
+                                                           const struct cuda_attention_backward *a)
+{
+    return cuda_by_dtype(a->shape.dtype, [&](auto type) {
+        typedef typename decltype(type)::type T;
+        const int rows = BACKWARD_PRODUCT_BLOCK / BACKWARD_PRODUCT_LANES;
+        int64_t count = a->shape.batch * a->shape.length * a->shape.heads;
+        dim3 grid((unsigned)((count + rows - 1) / rows)), block(BACKWARD_PRODUCT_BLOCK);
+        if (a->shape.head_size % cuda_vec<T>::count == 0 && cuda_aligned16(a->y) &&
+            cuda_aligned16(a->dy))
+            return CUDA_LAUNCH((backward_product_kernel<T, true>), grid, block, 0, stream, *a);
+        return CUDA_LAUNCH((backward_product_kernel<T, false>), grid, block, 0, stream, *a);
+    });
+}
+
+/* ---- dk, dv --------------------------------------------------------------------------------- */
+
+/* One head of a sequence, from its first position on, and a tile of its queries. */
+template <typename T> struct backward_queries {
+    const T *q, *dy;
+    int64_t row; /* of lse and product */
+    int first;
+};
+
+template <typename T, int D, int QUERIES>
+static __device__ __forceinline__ void backward_fetch(const struct cuda_attention_shape &s,
+                                                      const struct backward_queries<T> &at,
+                                                      T *q_tile, T *dy_tile)
+{
+    attention_fetch<T, QUERIES, D>(q_tile, at.q, s.q_stride, at.first, s.length);
+    attention_fetch<T, QUERIES, D>(dy_tile, at.dy, s.heads * D, at.first, s.length);
+}
+
+/* Of 2 QUERIES numbers of a tile this thread's: lse log2(e) of its queries, then product. 0 beyond
+ * the end, where q and dy are 0 too: weights of 1 times nothing. */
+template <typename T, int QUERIES>
+static __device__ __forceinline__ float backward_stat(const struct cuda_attention_backward &a,
+                                                      const struct backward_queries<T> &at)
+{
+    int thread = (int)threadIdx.x, position = at.first + thread % QUERIES;
+    if (thread >= 2 * QUERIES || position >= a.shape.length)
+        return 0;
+    return thread < QUERIES ? a.lse[at.row + position] * ATTENTION_LOG2E
+                            : a.product[at.row + position];
+}
+
+/* Scores [keys, queries] become P. `ahead`: the warp's first key less the tile's first query; stat:
+ * lse log2(e) of the queries. */
+template <int M, int N>
+static __device__ __forceinline__ void keys_weights(float (&score)[M][N][4], const float *stat,
+                                                    float scale_log2, int ahead)
+{
+    int lane = cuda_lane(), pair = lane % 4 * 2;
+    ahead += lane / 4 - pair;
+#pragma unroll
+    for (int n = 0; n < N; n++) {
+        float lse[2] = {stat[8 * n + pair], stat[8 * n + pair + 1]};
+#pragma unroll
+        for (int m = 0; m < M; m++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                float p = attention_exp2(fmaf(score[m][n][e], scale_log2, -lse[e % 2]));
+                score[m][n][e] = ahead > 8 * n + e % 2 - 16 * m - e / 2 * 8 ? 0 : p;
+            }
+    }
+}
+
+/* P becomes dS, by dp = v dy^T. */
+template <int M, int N>
+static __device__ __forceinline__ void keys_grads(float (&weight)[M][N][4],
+                                                  const float (&dp)[M][N][4], const float *stat,
+                                                  float scale)
+{
+    int pair = cuda_lane() % 4 * 2;
+#pragma unroll
+    for (int n = 0; n < N; n++) {
+        float product[2] = {stat[8 * n + pair], stat[8 * n + pair + 1]};
+#pragma unroll
+        for (int m = 0; m < M; m++)
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                weight[m][n][e] *= fmaf(dp[m][n][e], scale, -product[e % 2]);
+    }
+}
+
+/* grid: blocks of keys fastest; the first of a sequence has the most queries. */
+template <typename T, int D, int M, int QUERIES>
+static __global__ void __launch_bounds__(ATTENTION_THREADS, 2)
+    keys_kernel(const struct cuda_attention_backward a)
+{
+    const int KEYS = 16 * M * ATTENTION_WARPS, N = QUERIES / 8;
+    const int k_tile = 0, v_tile = KEYS * D, q_tile = 2 * KEYS * D;
+    const int dy_tile = q_tile + 2 * QUERIES * D;
+    CUDA_SHARED(T, shared);
+    float *stats = reinterpret_cast<float *>(shared + dy_tile + 2 * QUERIES * D);
+    const struct cuda_attention_shape &s = a.shape;
+
+    int count = attention_blocks(s.length, KEYS), kv_heads = s.heads / s.group;
+    int first = (int)(blockIdx.x % (unsigned)count) * KEYS;
+    int kv = (int)(blockIdx.x / (unsigned)count % (unsigned)kv_heads);
+    int64_t sequence = blockIdx.x / (unsigned)count / (unsigned)kv_heads;
+    int64_t start = sequence * s.length, offset = start * s.kv_stride + kv * D;
+    attention_fetch<T, KEYS, D>(shared + k_tile, (const T *)a.k + offset, s.kv_stride, first,
+                                s.length);
+    attention_fetch<T, KEYS, D>(shared + v_tile, (const T *)a.v + offset, s.kv_stride, first,
+                                s.length);
+
+    /* The queries of one head after another, each from the block's first key on. */
+    int head = kv * s.group, tiles = attention_blocks(s.length - first, QUERIES) * s.group;
+    struct backward_queries<T> at = {
+        (const T *)a.q + start *s.q_stride + head *D, (const T *)a.dy + (start * s.heads + head) * D
+            ,
+            (sequence * s.heads + head) * s.length, first
+    };
+    backward_fetch<T, D, QUERIES>(s, at, shared + q_tile, shared + dy_tile);
+    cuda_copy_commit();
+    float stat = backward_stat<T, QUERIES>(a, at);
+    if ((int)threadIdx.x < 2 * QUERIES)
+        stats[threadIdx.x] = stat;
+
+    int mine = cuda_warp() * 16 * M;
+    float dk[M][D / 8][4], dv[M][D / 8][4];
+    attention_clear(dk);
+    attention_clear(dv);
+    for (int tile = 0; tile < tiles; tile++) {
+        int stage = tile % 2, query = at.first;
+        if (tile + 1 < tiles) {
+            bool same = query + QUERIES < s.length;
+            at.first = same ? query + QUERIES : first;
+            at.q += same ? 0 : D;
+            at.dy += same ? 0 : D;
+            at.row += same ? 0 : s.length;
+            backward_fetch<T, D, QUERIES>(s, at, shared + q_tile + (1 - stage) * QUERIES * D,
+                                          shared + dy_tile + (1 - stage) * QUERIES * D);
+            stat = backward_stat<T, QUERIES>(a, at); /* on its way while this tile is used */
+        }
+        cuda_copy_commit();
+        cuda_copy_wait<1>();
+        __syncthreads();
+        if (query + QUERIES > first + mine) { /* else all of it is before the warp's keys */
+            const float *now = stats + stage * 2 * QUERIES;
+            float weight[M][N][4], dp[M][N][4];
+            attention_dots<T, D>(weight, shared, k_tile + mine * D, q_tile + stage * QUERIES * D);
+            keys_weights(weight, now, s.scale_log2, first + mine - query);
+            attention_mix<T, D>(dv, weight, shared, dy_tile + stage * QUERIES * D);
+            attention_dots<T, D>(dp, shared, v_tile + mine * D, dy_tile + stage * QUERIES * D);
+            keys_grads(weight, dp, now + QUERIES, s.scale);
+            attention_mix<T, D>(dk, weight, shared, q_tile + stage * QUERIES * D);
+        }
+        if ((int)threadIdx.x < 2 * QUERIES)
+            stats[(1 - stage) * 2 * QUERIES + (int)threadIdx.x] = stat;
+        __syncthreads();
+    }
+
+    float one[M][2];
+#pragma unroll
+    for (int m = 0; m < M; m++)
+        one[m][0] = one[m][1] = 1;
+    attention_put<T, D, M>(shared + k_tile + mine * D, dk, one, (T *)a.dk + offset, s.kv_stride,
+                           first + mine, s.length);
+    attention_put<T, D, M>(shared + v_tile + mine * D, dv, one, (T *)a.dv + offset, s.kv_stride,
+                           first + mine, s.length);
+}
+
+/* ---- dq ------------------------------------------------------------------------------------- */
+
+/* Scores [queries, keys] and dp = dy v^T become dS, in `score`. `ahead`: the tile's first key less
+ * the warp's first query. */
+template <int M, int N>
+static __device__ __forceinline__ void queries_grads(
+    float (&score)[M][N][4], const float (&dp)[M][N][4], const float (&lse)[M][2],
+    const float (&product)[M][2], const struct cuda_attention_shape &s, int ahead)
+{
+    int lane = cuda_lane();
+    ahead += lane % 4 * 2 - lane / 4;
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int n = 0; n < N; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                float p = attention_exp2(fmaf(score[m][n][e], s.scale_log2, -lse[m][e / 2]));
+                float ds = p * fmaf(dp[m][n][e], s.scale, -product[m][e / 2]);
+                score[m][n][e] = ahead > 16 * m + e / 2 * 8 - 8 * n - e % 2 ? 0 : ds;
+            }
+}
+
+/* grid: as in forward. */
+template <typename T, int D, int M, int KEYS>
+static __global__ void __launch_bounds__(ATTENTION_THREADS, 2)
+    queries_kernel(const struct cuda_attention_backward a)
+{
+    const int ROWS = 16 * M * ATTENTION_WARPS;
+    const int q_tile = 0, dy_tile = ROWS * D, k_tile = 2 * ROWS * D, v_tile = k_tile + 2 * KEYS * D;
+    CUDA_SHARED(T, shared);
+    const struct cuda_attention_shape &s = a.shape;
+
+    int count = attention_blocks(s.length, ROWS);
+    int first = (count - 1 - (int)(blockIdx.x % (unsigned)count)) * ROWS;
+    int64_t head_of_all = blockIdx.x / (unsigned)count;
+    int64_t head = head_of_all % s.heads, start = head_of_all / s.heads * s.length;
+    struct backward_queries<T> at = {
+        (const T *)a.q + start *s.q_stride + head *D,
+            (const T *)a.dy + (start * s.heads + head) * D, head_of_all *s.length, first
+    };
+    const T *k = (const T *)a.k + start * s.kv_stride + head / s.group * D;
+    const T *v = (const T *)a.v + start * s.kv_stride + head / s.group * D;
+
+    int end = attention_min(s.length, first + ROWS), stage = 0;
+    backward_fetch<T, D, ROWS>(s, at, shared + q_tile, shared + dy_tile);
+    attention_fetch<T, KEYS, D>(shared + k_tile, k, s.kv_stride, 0, s.length);
+    attention_fetch<T, KEYS, D>(shared + v_tile, v, s.kv_stride, 0, s.length);
+    cuda_copy_commit();
+
+    int mine = cuda_warp() * 16 * M;
+    float dq[M][D / 8][4], lse[M][2], product[M][2], one[M][2];
+    attention_clear(dq);
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            int position = first + mine + 16 * m + cuda_lane() / 4 + 8 * half;
+            bool there = position < s.length;
+            lse[m][half] = there ? a.lse[at.row + position] * ATTENTION_LOG2E : 0;
+            product[m][half] = there ? a.product[at.row + position] : 0;
+            one[m][half] = 1;
+        }
+    for (int key = 0; key < end; key += KEYS, stage = KEYS * D - stage) {
+        if (key + KEYS < end) {
+            int other = KEYS * D - stage;
+            attention_fetch<T, KEYS, D>(shared + k_tile + other, k, s.kv_stride, key + KEYS,
+                                        s.length);
+            attention_fetch<T, KEYS, D>(shared + v_tile + other, v, s.kv_stride, key + KEYS,
+                                        s.length);
+        }
+        cuda_copy_commit();
+        cuda_copy_wait<1>();
+        __syncthreads();
+        if (key < first + mine + 16 * M) { /* else all of it is after the warp's rows */
+            float score[M][KEYS / 8][4], dp[M][KEYS / 8][4];
+            attention_dots<T, D>(score, shared, q_tile + mine * D, k_tile + stage);
+            attention_dots<T, D>(dp, shared, dy_tile + mine * D, v_tile + stage);
+            queries_grads(score, dp, lse, product, s, key - first - mine);
+            attention_mix<T, D>(dq, score, shared, k_tile + stage);
+        }
+        __syncthreads();
+    }
+    attention_put<T, D, M>(shared + q_tile + mine * D, dq, one,
+                           (T *)a.dq + start * s.q_stride + head * D, s.q_stride, first + mine,
+                           s.length);
+}
+
+/* ---- launchers ------------------------------------------------------------------------------ */
+
+template <typename T, int D, int M, int QUERIES>
+static cudaError_t backward_keys(cudaStream_t stream, const struct cuda_attention_backward *a)
+{
+    const struct cuda_attention_shape &s = a->shape;
+    const int keys = 16 * M * ATTENTION_WARPS;
+    int64_t blocks = s.batch * (s.heads / s.group) * attention_blocks(s.length, keys);
+    size_t tiles = (size_t)(2 * keys + 4 * QUERIES) * D * sizeof(T);
+    return CUDA_LAUNCH((keys_kernel<T, D, M, QUERIES>), dim3((unsigned)blocks),
+                       dim3(ATTENTION_THREADS), tiles + 4 * QUERIES * sizeof(float), stream, *a);
+}
+
+template <typename T, int D, int M, int KEYS>
+static cudaError_t backward_queries_of(cudaStream_t stream, const struct cuda_attention_backward *a)
+{
+    const struct cuda_attention_shape &s = a->shape;
+    const int queries = 16 * M * ATTENTION_WARPS;
+    int64_t blocks = s.batch * s.heads * attention_blocks(s.length, queries);
+    return CUDA_LAUNCH((queries_kernel<T, D, M, KEYS>), dim3((unsigned)blocks),
+                       dim3(ATTENTION_THREADS), (size_t)(2 * queries + 4 * KEYS) * D * sizeof(T),
+                       stream, *a);
+}
+
+template <typename T>
+static cudaError_t backward_pick(cudaStream_t stream, const struct cuda_attention_backward *a)
+{
+    bool small = a->shape.head_size == 64;
+    cudaError_t error =
+        small ? backward_keys<T, 64, 2, 32>(stream, a) : backward_keys<T, 128, 1, 32>(stream, a);
+    if (error != cudaSuccess)
+        return error;
+    return small ? backward_queries_of<T, 64, 2, 32>(stream, a)
+                 : backward_queries_of<T, 128, 2, 32>(stream, a);
+}
+
+extern "C" cudaError_t tess__cuda_launch_attention_backward(cudaStream_t stream,
+                                                            const struct cuda_attention_backward *a)
+{
+    cudaError_t error = tess__cuda_launch_attention_product(stream, a);
+    if (error != cudaSuccess)
+        return error;
+    return a->shape.dtype == TESS_BF16 ? backward_pick<__nv_bfloat16>(stream, a)
+                                       : backward_pick<__half>(stream, a);
+}

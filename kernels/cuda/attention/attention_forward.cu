@@ -1,0 +1,188 @@
+/*
+ * Causal attention forward on tensor cores: Dao 2023, "FlashAttention-2", algorithm 1. A block of
+ * four warps takes ROWS queries of one head of one sequence through the keys before them, KEYS at a
+ * time; the tile after the one in use is on its way. Backward is in attention_backward.cu, other
+ * head sizes and dtypes are in attention_plain.cu.
+ */
+#include "cuda/attention/attention_tile.cuh"
+#include "cuda/attention/launch_attention.h"
+
+/* State of a lane for the rows that it shares with three others: m fragments, rows group and group
+ * + 8 of each. */
+template <int M> struct forward_rows {
+    float max[M][2]; /* greatest score so far, times scale_log2, rounded: the p and the rescaling of
+                        sums are all relative to this number */
+    float sum[M][2]; /* of this lane's columns only */
+};
+
+/*
+ * Scores become weights p = exp2(score scale_log2 - max); sums and y are brought to the new max.
+ * Most tiles raise no maximum of a warp's rows: then y is left alone, which is the same bits as
+ * multiplying by 1.
+ */
+template <int M, int N, int DN>
+static __device__ __forceinline__ void forward_softmax(float (&score)[M][N][4],
+                                                       struct forward_rows<M> &rows,
+                                                       float (&y)[M][DN][4], float scale_log2)
+{
+    float keep[M][2];
+    bool raised = false;
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            float max = -INFINITY;
+#pragma unroll
+            for (int n = 0; n < N; n++)
+                max = fmaxf(max, fmaxf(score[m][n][2 * half], score[m][n][2 * half + 1]));
+            max = fmaxf(rows.max[m][half], attention_row_max(max) * scale_log2);
+            /* A row of nothing but minus infinities must not become inf - inf. */
+            float base = max == -INFINITY ? 0 : max;
+            keep[m][half] = attention_exp2(rows.max[m][half] - base);
+            raised = raised || rows.max[m][half] != max;
+            float sum = rows.sum[m][half] * keep[m][half];
+            rows.max[m][half] = max;
+#pragma unroll
+            for (int n = 0; n < N; n++)
+#pragma unroll
+                for (int e = 2 * half; e < 2 * half + 2; e++) {
+                    score[m][n][e] = attention_exp2(fmaf(score[m][n][e], scale_log2, -base));
+                    sum += score[m][n][e];
+                }
+            rows.sum[m][half] = sum;
+        }
+    if (__ballot_sync(CUDA_FULL, raised) == 0)
+        return;
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int n = 0; n < DN; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                y[m][n][e] *= keep[m][e / 2];
+}
+
+/* No weight for keys after the query: `ahead` is the tile's first key less the warp's first row. */
+template <int M, int N>
+static __device__ __forceinline__ void forward_mask(float (&score)[M][N][4], int ahead)
+{
+    int lane = cuda_lane();
+    ahead += lane % 4 * 2 - lane / 4;
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int n = 0; n < N; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                if (ahead > 16 * m + e / 2 * 8 - 8 * n - e % 2)
+                    score[m][n][e] = -INFINITY;
+}
+
+/* y and lse of the warp's rows, first .. of a head, before `end`. */
+template <typename T, int D, int M>
+static __device__ __forceinline__ void forward_finish(struct forward_rows<M> &rows,
+                                                      const float (&y)[M][D / 8][4], T *tile,
+                                                      T *head, int stride, float *lse, int first,
+                                                      int end)
+{
+    int lane = cuda_lane();
+    float factor[M][2];
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            float sum = attention_row_sum(rows.sum[m][half]);
+            int row = first + 16 * m + lane / 4 + 8 * half;
+            factor[m][half] = 1 / sum;
+            if (lane % 4 == 0 && row < end)
+                lse[row] = (rows.max[m][half] + log2f(sum)) * ATTENTION_LN2;
+        }
+    attention_put<T, D, M>(tile, y, factor, head, stride, first, end);
+}
+
+/*
+ * grid: blocks of queries fastest, so that blocks that run beside each other share keys and values
+ * in the cache, and the last block of a sequence, with the most keys, first.
+ */
+template <typename T, int D, int M, int KEYS>
+static __global__ void __launch_bounds__(ATTENTION_THREADS, D == 64 ? 3 : 2)
+    forward_kernel(const struct cuda_attention_forward a)
+{
+    const int ROWS = 16 * M * ATTENTION_WARPS;
+    CUDA_SHARED(T, shared);
+    const int q_tile = 0, k_tile = ROWS * D, v_tile = k_tile + 2 * KEYS * D;
+    const struct cuda_attention_shape &s = a.shape;
+
+    int count = attention_blocks(s.length, ROWS);
+    int first = (count - 1 - (int)(blockIdx.x % (unsigned)count)) * ROWS;
+    int64_t head_of_all = blockIdx.x / (unsigned)count;
+    int64_t head = head_of_all % s.heads, start = head_of_all / s.heads * s.length;
+    const T *q = (const T *)a.q + start * s.q_stride + head * D;
+    const T *k = (const T *)a.k + start * s.kv_stride + head / s.group * D;
+    const T *v = (const T *)a.v + start * s.kv_stride + head / s.group * D;
+
+    int tiles = attention_blocks(attention_min(s.length, first + ROWS), KEYS);
+    attention_fetch<T, ROWS, D>(shared + q_tile, q, s.q_stride, first, s.length);
+    attention_fetch<T, KEYS, D>(shared + k_tile, k, s.kv_stride, 0, s.length);
+    attention_fetch<T, KEYS, D>(shared + v_tile, v, s.kv_stride, 0, s.length);
+    cuda_copy_commit();
+
+    int mine = cuda_warp() * 16 * M; /* the warp's first row in the block */
+    struct forward_rows<M> rows;
+    float y[M][D / 8][4];
+    attention_clear(y);
+#pragma unroll
+    for (int m = 0; m < M; m++)
+        for (int half = 0; half < 2; half++) {
+            rows.max[m][half] = -INFINITY;
+            rows.sum[m][half] = 0;
+        }
+
+    for (int tile = 0; tile < tiles; tile++) {
+        int key = tile * KEYS, next = key + KEYS;
+        if (tile + 1 < tiles) {
+            int at = (tile + 1) % 2 * KEYS * D;
+            attention_fetch<T, KEYS, D>(shared + k_tile + at, k, s.kv_stride, next, s.length);
+            attention_fetch<T, KEYS, D>(shared + v_tile + at, v, s.kv_stride, next, s.length);
+        }
+        cuda_copy_commit();
+        cuda_copy_wait<1>();
+        __syncthreads();
+        if (key < first + mine + 16 * M) { /* else all of it is after the warp's rows */
+            float score[M][KEYS / 8][4];
+            attention_dots<T, D>(score, shared, q_tile + mine * D, k_tile + tile % 2 * KEYS * D);
+            if (next > first + mine + 1)
+                forward_mask(score, key - first - mine);
+            forward_softmax(score, rows, y, s.scale_log2);
+            attention_mix<T, D>(y, score, shared, v_tile + tile % 2 * KEYS * D);
+        }
+        __syncthreads();
+    }
+    forward_finish<T, D, M>(rows, y, shared + q_tile + mine * D,
+                            (T *)a.y + (start * s.heads + head) * D, s.heads * D,
+                            a.lse + head_of_all * s.length, first + mine, s.length);
+}
+
+template <typename T, int D, int M, int KEYS>
+static cudaError_t forward_launch(cudaStream_t stream, const struct cuda_attention_forward *a)
+{
+    const int rows = 16 * M * ATTENTION_WARPS;
+    int64_t blocks = a->shape.batch * a->shape.heads * attention_blocks(a->shape.length, rows);
+    return CUDA_LAUNCH((forward_kernel<T, D, M, KEYS>), dim3((unsigned)blocks),
+                       dim3(ATTENTION_THREADS), (size_t)(rows + 4 * KEYS) * D * sizeof(T), stream,
+                       *a);
+}
+
+template <typename T>
+static cudaError_t forward_pick(cudaStream_t stream, const struct cuda_attention_forward *a)
+{
+    return a->shape.head_size == 64 ? forward_launch<T, 64, 2, 32>(stream, a)
+                                    : forward_launch<T, 128, 2, 32>(stream, a);
+}
+
+extern "C" cudaError_t tess__cuda_launch_attention_forward(cudaStream_t stream,
+                                                           const struct cuda_attention_forward *a)
+{
+    return a->shape.dtype == TESS_BF16 ? forward_pick<__nv_bfloat16>(stream, a)
+                                       : forward_pick<__half>(stream, a);
+}

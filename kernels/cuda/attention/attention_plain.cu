@@ -1,0 +1,420 @@
+/*
+ * Causal attention forward and backward in f32 on plain cores, for what the tensor-core kernels do
+ * not take: f32, and every other head size, stride and alignment. The same algorithms (Dao 2023,
+ * "FlashAttention-2"), by tiles of PLAIN_TILE queries and as many keys. Head sizes have no limit: a
+ * block makes 32 WIDE columns of its result, and the scores of a tile anew for each such part.
+ */
+#include "cuda/attention/launch_attention.h"
+#include "cuda/launch.cuh"
+
+#include <math.h>
+
+#define PLAIN_TILE    32 /* queries, and keys; a warp's width */
+#define PLAIN_SLICE   32 /* elements of a head that a step of the scores takes */
+#define PLAIN_THREADS 256
+#define PLAIN_ROWS    (PLAIN_THREADS / CUDA_WARP) /* rows of a tile that are worked on at once */
+#define PLAIN_EACH    (PLAIN_TILE / PLAIN_ROWS)   /* rows of a tile that a warp has */
+#define PLAIN_LOG2E   1.4426950408889634f
+#define PLAIN_LN2     0.6931471805599453f
+
+/* One column more than needed, so that a column's elements are in different banks. */
+typedef float plain_tile[PLAIN_TILE][PLAIN_TILE + 1];
+
+/* Rows of one head of a sequence: element x of position t is at head[t stride + x]. T is const for
+ * what is read. */
+template <typename T> struct plain_rows {
+    T *head;
+    int64_t stride;
+    int first, end; /* the tile's first position; where the sequence ends: zeros from there on */
+    int size;       /* D */
+};
+
+/* Where a block is: its columns, its tile, and its head of its sequence. */
+struct plain_place {
+    int column, tile, head;
+    int64_t sequence;
+};
+
+/* Columns of a result that a block makes, WIDE of them a lane's. */
+static __host__ __device__ __forceinline__ int plain_columns(int wide)
+{
+    return CUDA_WARP * wide;
+}
+
+/* Column blocks fastest, then tiles, then heads, then sequences. `backwards`: the last tile first,
+ * where it has the most work. */
+static __device__ __forceinline__ struct plain_place plain_place_of(
+    const struct cuda_attention_shape &s, int heads, int wide, bool backwards)
+{
+    int columns = (s.head_size + plain_columns(wide) - 1) / plain_columns(wide);
+    int tiles = (int)(((int64_t)s.length + PLAIN_TILE - 1) / PLAIN_TILE);
+    int64_t at = blockIdx.x;
+    struct plain_place place;
+    place.column = (int)(at % columns) * plain_columns(wide);
+    at /= columns;
+    int tile = (int)(at % tiles);
+    place.tile = backwards ? tiles - 1 - tile : tile;
+    at /= tiles;
+    place.head = (int)(at % heads);
+    place.sequence = at / heads;
+    return place;
+}
+
+/* A tile's rows of a head of q, k or v (stride as given) or of y (stride heads D). */
+template <typename T>
+static __device__ __forceinline__ struct plain_rows<T> plain_rows_of(
+    const struct cuda_attention_shape &s, const void *array, int64_t stride, int64_t sequence,
+    int head, int tile) {
+    struct plain_rows<T> rows;
+    rows.head = (T *)array + sequence * s.length * stride + (int64_t)head * s.head_size;
+    rows.stride = stride;
+    rows.first = tile * PLAIN_TILE;
+    rows.end = s.length;
+    rows.size = s.head_size;
+    return rows;
+}
+
+template <typename T>
+static __device__ __forceinline__ float plain_element(const struct plain_rows<T> &rows, int row,
+                                                      int column)
+{
+    int position = rows.first + row;
+    return position < rows.end && column < rows.size
+               ? cuda_to_f32(rows.head[position * rows.stride + column])
+               : 0.0f;
+}
+
+/* sums[r] = row PLAIN_ROWS r + warp of a . row lane of b, over all of D. u, v: scratch. */
+template <typename T>
+static __device__ __forceinline__ void plain_dots(float (&sums)[PLAIN_EACH],
+                                                  const struct plain_rows<T> &a,
+                                                  const struct plain_rows<T> &b, plain_tile &u,
+                                                  plain_tile &v)
+{
+    int lane = cuda_lane(), warp = cuda_warp();
+#pragma unroll
+    for (int r = 0; r < PLAIN_EACH; r++)
+        sums[r] = 0;
+    for (int from = 0; from < a.size; from += PLAIN_SLICE) {
+        __syncthreads();
+#pragma unroll
+        for (int r = 0; r < PLAIN_EACH; r++) {
+            int row = PLAIN_ROWS * r + warp;
+            u[row][lane] = plain_element(a, row, from + lane);
+            v[row][lane] = plain_element(b, row, from + lane);
+        }
+        __syncthreads();
+#pragma unroll 8
+        for (int x = 0; x < PLAIN_SLICE; x++) {
+            float right = v[lane][x];
+#pragma unroll
+            for (int r = 0; r < PLAIN_EACH; r++)
+                sums[r] = fmaf(u[PLAIN_ROWS * r + warp][x], right, sums[r]);
+        }
+    }
+}
+
+/* sums[r][c] += sum over j of weights[PLAIN_ROWS r + warp][j] right[j], columns `column` + 32 c +
+ * lane. `copy`: scratch [PLAIN_TILE][32 WIDE]. The weights have been written; they may be
+ * written again after the next barrier. */
+template <typename T, int WIDE>
+static __device__ __forceinline__ void plain_mix(float (&sums)[PLAIN_EACH][WIDE],
+                                                 const plain_tile &weights,
+                                                 const struct plain_rows<T> &right, int column,
+                                                 float (*copy)[CUDA_WARP * WIDE])
+{
+    int lane = cuda_lane(), warp = cuda_warp();
+    __syncthreads();
+#pragma unroll
+    for (int r = 0; r < PLAIN_EACH; r++)
+#pragma unroll
+        for (int c = 0; c < WIDE; c++) {
+            int row = PLAIN_ROWS * r + warp, at = CUDA_WARP * c + lane;
+            copy[row][at] = plain_element(right, row, column + at);
+        }
+    __syncthreads();
+#pragma unroll 4
+    for (int j = 0; j < PLAIN_TILE; j++) {
+        float x[WIDE];
+#pragma unroll
+        for (int c = 0; c < WIDE; c++)
+            x[c] = copy[j][CUDA_WARP * c + lane];
+#pragma unroll
+        for (int r = 0; r < PLAIN_EACH; r++) {
+            float weight = weights[PLAIN_ROWS * r + warp][j];
+#pragma unroll
+            for (int c = 0; c < WIDE; c++)
+                sums[r][c] = fmaf(weight, x[c], sums[r][c]);
+        }
+    }
+}
+
+template <int WIDE>
+static __device__ __forceinline__ void plain_clear(float (&sums)[PLAIN_EACH][WIDE])
+{
+#pragma unroll
+    for (int r = 0; r < PLAIN_EACH; r++)
+#pragma unroll
+        for (int c = 0; c < WIDE; c++)
+            sums[r][c] = 0;
+}
+
+/* Sums times factor[r], rounded, to rows of a result. */
+template <typename T, int WIDE>
+static __device__ __forceinline__ void plain_put(const float (&sums)[PLAIN_EACH][WIDE],
+                                                 const float (&factor)[PLAIN_EACH],
+                                                 const struct plain_rows<T> &rows, int column)
+{
+#pragma unroll
+    for (int r = 0; r < PLAIN_EACH; r++)
+#pragma unroll
+        for (int c = 0; c < WIDE; c++) {
+            int position = rows.first + PLAIN_ROWS * r + cuda_warp();
+            int at = column + CUDA_WARP * c + cuda_lane();
+            if (position < rows.end && at < rows.size)
+                rows.head[position * rows.stride + at] = cuda_from_f32<T>(sums[r][c] * factor[r]);
+        }
+}
+
+/* ---- forward -------------------------------------------------------------------------------- */
+
+/* Scores of a tile become weights relative to the greatest so far, as in attention_forward.cu; a
+ * row is a warp's, a key is a lane's. */
+template <int WIDE>
+static __device__ __forceinline__ void plain_softmax(float (&score)[PLAIN_EACH],
+                                                     float (&max)[PLAIN_EACH],
+                                                     float (&sum)[PLAIN_EACH],
+                                                     float (&y)[PLAIN_EACH][WIDE], float scale_log2)
+{
+#pragma unroll
+    for (int r = 0; r < PLAIN_EACH; r++) {
+        float top = fmaxf(max[r], cuda_warp_max(score[r]) * scale_log2);
+        float base = top == -INFINITY ? 0 : top, keep = exp2f(max[r] - base);
+        max[r] = top;
+        score[r] = exp2f(fmaf(score[r], scale_log2, -base));
+        sum[r] = sum[r] * keep + score[r];
+#pragma unroll
+        for (int c = 0; c < WIDE; c++)
+            y[r][c] *= keep;
+    }
+}
+
+template <typename T, int WIDE>
+static __global__ void __launch_bounds__(PLAIN_THREADS)
+    plain_forward_kernel(const struct cuda_attention_forward a)
+{
+    __shared__ plain_tile u, v;
+    __shared__ float copy[PLAIN_TILE][CUDA_WARP * WIDE];
+    const struct cuda_attention_shape &s = a.shape;
+    int lane = cuda_lane(), warp = cuda_warp();
+    struct plain_place place = plain_place_of(s, s.heads, WIDE, true);
+    struct plain_rows<const T> q =
+        plain_rows_of<const T>(s, a.q, s.q_stride, place.sequence, place.head, place.tile);
+    float max[PLAIN_EACH], sum[PLAIN_EACH], y[PLAIN_EACH][WIDE];
+    plain_clear(y);
+#pragma unroll
+    for (int r = 0; r < PLAIN_EACH; r++) {
+        max[r] = -INFINITY;
+        sum[r] = 0; /* of this lane's keys */
+    }
+    for (int tile = 0; tile <= place.tile; tile++) {
+        int kv = place.head / s.group;
+        float score[PLAIN_EACH];
+        plain_dots(score, q, plain_rows_of<const T>(s, a.k, s.kv_stride, place.sequence, kv, tile),
+                   u, v);
+#pragma unroll
+        for (int r = 0; r < PLAIN_EACH; r++)
+            if (tile == place.tile && lane > PLAIN_ROWS * r + warp)
+                score[r] = -INFINITY;
+        plain_softmax(score, max, sum, y, s.scale_log2);
+        __syncwarp(); /* u has been read: these rows by this warp alone */
+#pragma unroll
+        for (int r = 0; r < PLAIN_EACH; r++)
+            u[PLAIN_ROWS * r + warp][lane] = score[r];
+        plain_mix(y, u, plain_rows_of<const T>(s, a.v, s.kv_stride, place.sequence, kv, tile),
+                  place.column, copy);
+    }
+    float factor[PLAIN_EACH];
+#pragma unroll
+    for (int r = 0; r < PLAIN_EACH; r++) {
+        float total = cuda_warp_sum(sum[r]);
+        int position = q.first + PLAIN_ROWS * r + warp;
+        factor[r] = 1 / total;
+        if (place.column == 0 && lane == 0 && position < s.length)
+            a.lse[(place.sequence * s.heads + place.head) * s.length + position] =
+                (max[r] + log2f(total)) * PLAIN_LN2;
+    }
+    plain_put(y, factor,
+              plain_rows_of<T>(s, a.y, (int64_t)s.heads * s.head_size, place.sequence, place.head,
+                               place.tile),
+              place.column);
+}
+
+/* ---- backward ------------------------------------------------------------------------------- */
+
+/* P and dS of a tile: rows are queries, PLAIN_ROWS r + warp, and keys are lanes. */
+struct plain_weights {
+    float p[PLAIN_EACH], ds[PLAIN_EACH];
+};
+
+template <typename T>
+static __device__ __forceinline__ struct plain_weights plain_backward_weights(
+    const struct cuda_attention_backward &a, int64_t sequence, int head, int queries, int keys,
+    plain_tile &u, plain_tile &v)
+{
+    const struct cuda_attention_shape &s = a.shape;
+    int kv = head / s.group;
+    float score[PLAIN_EACH], dp[PLAIN_EACH];
+    struct plain_weights weights;
+    plain_dots(score, plain_rows_of<const T>(s, a.q, s.q_stride, sequence, head, queries),
+               plain_rows_of<const T>(s, a.k, s.kv_stride, sequence, kv, keys), u, v);
+    plain_dots(
+        dp,
+        plain_rows_of<const T>(s, a.dy, (int64_t)s.heads * s.head_size, sequence, head, queries),
+        plain_rows_of<const T>(s, a.v, s.kv_stride, sequence, kv, keys), u, v);
+#pragma unroll
+    for (int r = 0; r < PLAIN_EACH; r++) {
+        int query = queries * PLAIN_TILE + PLAIN_ROWS * r + cuda_warp();
+        int64_t row = (sequence * s.heads + head) * s.length + query;
+        bool pair = query < s.length && keys * PLAIN_TILE + cuda_lane() <= query;
+        float p = pair ? exp2f(fmaf(score[r], s.scale_log2, -a.lse[row] * PLAIN_LOG2E)) : 0;
+        weights.p[r] = p;
+        weights.ds[r] = pair ? p * fmaf(dp[r], s.scale, -a.product[row]) : 0;
+    }
+    return weights;
+}
+
+/* dk and dv of a tile of keys: all queries from it on, of all heads that share it, in order. */
+template <typename T, int WIDE>
+static __global__ void __launch_bounds__(PLAIN_THREADS)
+    plain_keys_kernel(const struct cuda_attention_backward a)
+{
+    __shared__ plain_tile u, v;
+    __shared__ float copy[PLAIN_TILE][CUDA_WARP * WIDE];
+    const struct cuda_attention_shape &s = a.shape;
+    int lane = cuda_lane(), warp = cuda_warp(), tiles = (s.length + PLAIN_TILE - 1) / PLAIN_TILE;
+    struct plain_place place = plain_place_of(s, s.heads / s.group, WIDE, false);
+    int64_t y_stride = (int64_t)s.heads * s.head_size;
+    float dk[PLAIN_EACH][WIDE], dv[PLAIN_EACH][WIDE];
+    plain_clear(dk);
+    plain_clear(dv);
+    for (int head = place.head * s.group; head < (place.head + 1) * s.group; head++)
+        for (int tile = place.tile; tile < tiles; tile++) {
+            struct plain_weights weights =
+                plain_backward_weights<T>(a, place.sequence, head, tile, place.tile, u, v);
+            __syncthreads(); /* u and v have been read */
+#pragma unroll
+            for (int r = 0; r < PLAIN_EACH; r++) {
+                u[lane][PLAIN_ROWS * r + warp] = weights.p[r];
+                v[lane][PLAIN_ROWS * r + warp] = weights.ds[r];
+            }
+            plain_mix(dv, u, plain_rows_of<const T>(s, a.dy, y_stride, place.sequence, head, tile),
+                      place.column, copy);
+            plain_mix(dk, v, plain_rows_of<const T>(s, a.q, s.q_stride, place.sequence, head, tile),
+                      place.column, copy);
+        }
+    float one[PLAIN_EACH];
+#pragma unroll
+    for (int r = 0; r < PLAIN_EACH; r++)
+        one[r] = 1;
+    plain_put(dk, one,
+              plain_rows_of<T>(s, a.dk, s.kv_stride, place.sequence, place.head, place.tile),
+              place.column);
+    plain_put(dv, one,
+              plain_rows_of<T>(s, a.dv, s.kv_stride, place.sequence, place.head, place.tile),
+              place.column);
+}
+
+template <typename T, int WIDE>
+static __global__ void __launch_bounds__(PLAIN_THREADS)
+    plain_queries_kernel(const struct cuda_attention_backward a)
+{
+    __shared__ plain_tile u, v;
+    __shared__ float copy[PLAIN_TILE][CUDA_WARP * WIDE];
+    const struct cuda_attention_shape &s = a.shape;
+    int lane = cuda_lane(), warp = cuda_warp();
+    struct plain_place place = plain_place_of(s, s.heads, WIDE, true);
+    float dq[PLAIN_EACH][WIDE], one[PLAIN_EACH];
+    plain_clear(dq);
+    for (int tile = 0; tile <= place.tile; tile++) {
+        struct plain_weights weights =
+            plain_backward_weights<T>(a, place.sequence, place.head, place.tile, tile, u, v);
+        __syncwarp(); /* as in forward */
+#pragma unroll
+        for (int r = 0; r < PLAIN_EACH; r++)
+            u[PLAIN_ROWS * r + warp][lane] = weights.ds[r];
+        plain_mix(
+            dq, u,
+            plain_rows_of<const T>(s, a.k, s.kv_stride, place.sequence, place.head / s.group, tile),
+            place.column, copy);
+    }
+#pragma unroll
+    for (int r = 0; r < PLAIN_EACH; r++)
+        one[r] = 1;
+    plain_put(dq, one,
+              plain_rows_of<T>(s, a.dq, s.q_stride, place.sequence, place.head, place.tile),
+              place.column);
+}
+
+/* ---- launchers ------------------------------------------------------------------------------ */
+
+static dim3 plain_grid(const struct cuda_attention_shape *s, int heads, int wide)
+{
+    int64_t columns = (s->head_size + plain_columns(wide) - 1) / plain_columns(wide);
+    int64_t tiles = ((int64_t)s->length + PLAIN_TILE - 1) / PLAIN_TILE;
+    return dim3((unsigned)(s->batch * heads * tiles * columns));
+}
+
+template <typename T, int WIDE>
+static cudaError_t plain_forward(cudaStream_t stream, const struct cuda_attention_forward *a)
+{
+    return CUDA_LAUNCH((plain_forward_kernel<T, WIDE>), plain_grid(&a->shape, a->shape.heads, WIDE),
+                       dim3(PLAIN_THREADS), 0, stream, *a);
+}
+
+template <typename T, int WIDE>
+static cudaError_t plain_backward(cudaStream_t stream, const struct cuda_attention_backward *a)
+{
+    const struct cuda_attention_shape *s = &a->shape;
+    cudaError_t error = tess__cuda_launch_attention_product(stream, a);
+    if (error == cudaSuccess)
+        error = CUDA_LAUNCH((plain_keys_kernel<T, WIDE>), plain_grid(s, s->heads / s->group, WIDE),
+                            dim3(PLAIN_THREADS), 0, stream, *a);
+    if (error == cudaSuccess)
+        error = CUDA_LAUNCH((plain_queries_kernel<T, WIDE>), plain_grid(s, s->heads, WIDE),
+                            dim3(PLAIN_THREADS), 0, stream, *a);
+    return error;
+}
+
+/* Heads of up to 64 leave half of a wide block idle. */
+template <typename T>
+static cudaError_t plain_forward_pick(cudaStream_t stream, const struct cuda_attention_forward *a)
+{
+    return a->shape.head_size <= plain_columns(2) ? plain_forward<T, 2>(stream, a)
+                                                  : plain_forward<T, 4>(stream, a);
+}
+
+template <typename T>
+static cudaError_t plain_backward_pick(cudaStream_t stream, const struct cuda_attention_backward *a)
+{
+    return a->shape.head_size <= plain_columns(2) ? plain_backward<T, 2>(stream, a)
+                                                  : plain_backward<T, 4>(stream, a);
+}
+
+extern "C" cudaError_t tess__cuda_launch_attention_forward_plain(
+    cudaStream_t stream, const struct cuda_attention_forward *a)
+{
+    if (a->shape.dtype == TESS_F32)
+        return plain_forward_pick<float>(stream, a);
+    return a->shape.dtype == TESS_BF16 ? plain_forward_pick<__nv_bfloat16>(stream, a)
+                                       : plain_forward_pick<__half>(stream, a);
+}
+
+extern "C" cudaError_t tess__cuda_launch_attention_backward_plain(
+    cudaStream_t stream, const struct cuda_attention_backward *a)
+{
+    if (a->shape.dtype == TESS_F32)
+        return plain_backward_pick<float>(stream, a);
+    return a->shape.dtype == TESS_BF16 ? plain_backward_pick<__nv_bfloat16>(stream, a)
+                                       : plain_backward_pick<__half>(stream, a);
+}

@@ -1,0 +1,493 @@
+/*
+ * Convolutions as products. The windows of a chunk of images are laid out as rows of a matrix, so
+ * that with P places of the window in the chunk and K = window^2 in
+ *
+ *     forward          y[P, out] = windows[P, K] w[out, K]^T
+ *     backward_data    windows'[P, K] = dy[P, out] w, in f32, then gathered into dx
+ *     backward_weight  dw[out, K] = dy^T windows
+ *
+ * A chunk is as many images as fit a bound, and a divisor of the leaf: it depends on nothing else,
+ * so every product has the same shape and the bits do not depend on how many leaves there are. A
+ * window of one pixel needs no laying out: then a chunk is a leaf.
+ *
+ * Where the run has chosen cuDNN, that computes y, dx or a leaf's dw, leaf by leaf, in each of the
+ * ways that it has a plan for; the rest, and sums over leaves and bias gradients always, are as
+ * above. Widened operands are never its.
+ */
+#include "cuda/slots.h"
+
+#include "cuda/products/conv_cudnn.h"
+#include "cuda/products/matmul.h"
+#include "cuda/products/matmul_tree.h"
+#include "cuda/rows/launch_rows.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+/* Of the windows of a chunk, in f32: above it products gain nothing from more rows, and it fits
+ * beside what a step keeps. */
+#define CONV_CHUNK_BYTES ((int64_t)64 << 20)
+
+/* Behind op->data. */
+struct conv_data {
+    struct cudnn_plan *cudnn[CONV_WAY_COUNT]; /* NULL: by products */
+    struct cuda_rows rows[CONV_WEIGHT];       /* of the ways before it */
+    bool relu_after[CONV_DATA];               /* the epilogue has no ReLU */
+    struct cuda_plan *weight;
+};
+
+/* Counts of one image, and images of a chunk. */
+struct conv_size {
+    int64_t out_height, out_width;
+    int64_t places, x, y; /* of the window; elements of the image and of its result */
+    int64_t inner, weights;
+    int64_t chunk;
+    bool plain; /* the image's pixels are the windows */
+    bool wide;  /* f32_math: operands are widened */
+};
+
+static struct conv_size conv_size(const struct tess_op_desc *d)
+{
+    struct conv_size n = {
+        .out_height = tess_op_output_size(d->height, d->window, d->stride, d->padding),
+        .out_width = tess_op_output_size(d->width, d->window, d->stride, d->padding),
+        .x = d->height * d->width * d->in,
+        .inner = (int64_t)d->window * d->window * d->in,
+        .plain = d->window == 1 && d->stride == 1 && d->padding == 0,
+        .wide = d->f32_math && d->dtype != TESS_F32,
+    };
+    n.places = n.out_height * n.out_width;
+    n.y = n.places * d->out;
+    n.weights = d->out * n.inner;
+    const int64_t bytes = n.places * n.inner * (int64_t)sizeof(float);
+    const int64_t most = n.plain && !n.wide         ? d->leaf_rows
+                         : bytes > CONV_CHUNK_BYTES ? 1
+                                                    : CONV_CHUNK_BYTES / bytes;
+    n.chunk = d->leaf_rows < most ? d->leaf_rows : most;
+    while (d->leaf_rows % n.chunk != 0)
+        n.chunk--;
+    return n;
+}
+
+static struct cuda_windows conv_windows(const struct tess_op_desc *d, const struct conv_size *n)
+{
+    return (struct cuda_windows){
+        .images = n->chunk,
+        .height = (int32_t)d->height,
+        .width = (int32_t)d->width,
+        .channels = (int32_t)d->in,
+        .out_height = (int32_t)n->out_height,
+        .out_width = (int32_t)n->out_width,
+        .window = d->window,
+        .stride = d->stride,
+        .padding = d->padding,
+    };
+}
+
+/* Pieces of op->scratch. x, y, w and bias with f32_math only; x and y of a chunk. */
+struct conv_room {
+    float *x, *y, *w, *bias;
+    void *windows; /* [chunk places, inner], in f32 where they are gradients */
+    void *tree, *columns;
+    size_t bytes;
+};
+
+static struct conv_room conv_room(const struct tess_op_desc *d, void *scratch)
+{
+    const struct conv_size n = conv_size(d);
+    const int64_t leaves = d->rows / d->leaf_rows;
+    const size_t word = sizeof(float);
+    struct cuda_room room = {.base = scratch};
+    struct conv_room r = {0};
+    if (n.wide) {
+        r.x = tess__cuda_take(&room, (size_t)(n.chunk * n.x) * word);
+        r.y = tess__cuda_take(&room, (size_t)(n.chunk * n.y) * word);
+        r.w = tess__cuda_take(&room, (size_t)n.weights * word);
+        r.bias = tess__cuda_take(&room, (size_t)d->out * word);
+    }
+    if (!n.plain)
+        r.windows = tess__cuda_take(&room, (size_t)(n.chunk * n.places * n.inner) * word);
+    /* What cuDNN gives is never added to a sibling in place: room for the larger of the two. */
+    r.tree = tess__cuda_take(&room, tess__cuda_tree_bytes(n.weights, leaves, false));
+    r.columns = tess__cuda_take(
+        &room, tess__cuda_column_sum_bytes(d->dtype, leaves, d->leaf_rows * n.places, d->out));
+    r.bytes = room.used;
+    return r;
+}
+
+static enum tess_status conv_check(const struct tess_op_desc *d)
+{
+    char why[200];
+    if (!tess__cuda_matmul_supports(d, why, sizeof(why)))
+        TESS_FAIL(TESS_ERR_UNSUPPORTED, "kernel cuda: %s", why);
+    return TESS_OK;
+}
+
+enum tess_status tess__cuda_conv_needs(const struct tess_op_desc *desc,
+                                       struct tess_op_needs *needs_out)
+{
+    TESS_TRY(conv_check(desc));
+    *needs_out = (struct tess_op_needs){.scratch_bytes = conv_room(desc, NULL).bytes};
+    return TESS_OK;
+}
+
+/* ---- the choice ------------------------------------------------------------------------------ */
+
+enum tess_status tess__cuda_conv_choose(struct tess_kernel *kernel, enum tess_conv conv)
+{
+    char text[512];
+    if (conv == TESS_CONV_CUDNN && !tess__cudnn_present(text, sizeof(text)))
+        TESS_FAIL(TESS_ERR_UNSUPPORTED, "--cuda.conv cudnn: %s; or leave it at im2col", text);
+    tess__cuda_state(kernel)->conv = conv == TESS_CONV_CUDNN ? conv : TESS_CONV_IM2COL;
+    return TESS_OK;
+}
+
+void tess__cuda_conv_describe(const struct tess_kernel *kernel,
+                              void (*line)(void *context, const char *text), void *context)
+{
+    char library[512], text[700];
+    if (tess__cuda_state(kernel)->conv != TESS_CONV_CUDNN) {
+        line(context, "convolutions: im2col and cuBLASLt");
+        return;
+    }
+    (void)tess__cudnn_present(library, sizeof(library));
+    snprintf(text, sizeof(text),
+             "convolutions: %s, leaf by leaf; im2col and cuBLASLt where it has no engine for one",
+             library);
+    line(context, text);
+}
+
+/* ---- opening --------------------------------------------------------------------------------- */
+
+static cudaDataType_t conv_type(const struct tess_op_desc *d)
+{
+    return d->f32_math ? CUDA_R_32F : tess__cuda_data_type(d->dtype);
+}
+
+static struct cuda_product conv_product(const struct tess_op *op, enum conv_way which)
+{
+    const struct tess_op_desc *d = &op->desc;
+    const struct conv_size n = conv_size(d);
+    const cudaDataType_t type = conv_type(d);
+    const int64_t places = n.chunk * n.places;
+    struct cuda_product p;
+    if (which == CONV_DATA) {
+        p = tess__cuda_product(n.inner, places, d->out, type);
+        if (!n.plain)
+            p.d = CUDA_R_32F; /* terms of a sum are not rounded before it */
+    } else {
+        p = tess__cuda_product(d->out, places, n.inner, type);
+        p.transpose_a = true;
+    }
+    if (which == CONV_FORWARD && d->relu)
+        p.epilogue = CUBLASLT_EPILOGUE_RELU;
+    if (which == CONV_FORWARD_BIAS)
+        p.epilogue = d->relu ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_BIAS;
+    p.compute = tess__cuda_matmul_compute(op->kernel, type, d->f32_math);
+    return p;
+}
+
+/* Products that go by chunks are opened for one; where a chunk is a leaf and lies as it is, over
+ * all leaves. */
+static enum tess_status conv_open_rows(struct tess_op *op, enum conv_way which,
+                                       const struct cuda_product *product)
+{
+    struct conv_data *data = op->data;
+    const struct conv_size n = conv_size(&op->desc);
+    const int64_t leaves = n.plain && !n.wide ? op->desc.rows / op->desc.leaf_rows : 1;
+    return tess__cuda_rows_open(op->kernel, product, leaves, &data->rows[which]);
+}
+
+static enum tess_status conv_no_algorithm(const struct tess_op_desc *d)
+{
+    TESS_FAIL(TESS_ERR_UNSUPPORTED,
+              "cuBLASLt has no algorithm for a convolution of %lld channels to %lld, window %d, in "
+              "%s",
+              (long long)d->in, (long long)d->out, (int)d->window, tess_dtype_name(d->dtype));
+}
+
+static enum tess_status conv_open_product(struct tess_op *op, enum conv_way which)
+{
+    struct conv_data *data = op->data;
+    struct cuda_product product = conv_product(op, which);
+    TESS_TRY(conv_open_rows(op, which, &product));
+    if (data->rows[which].leaf == NULL && which != CONV_DATA && op->desc.relu) {
+        product.epilogue =
+            which == CONV_FORWARD ? CUBLASLT_EPILOGUE_DEFAULT : CUBLASLT_EPILOGUE_BIAS;
+        data->relu_after[which] = true;
+        TESS_TRY(conv_open_rows(op, which, &product));
+    }
+    return data->rows[which].leaf != NULL ? TESS_OK : conv_no_algorithm(&op->desc);
+}
+
+static enum tess_status conv_open_weight(struct tess_op *op)
+{
+    const struct tess_op_desc *d = &op->desc;
+    const struct conv_size n = conv_size(d);
+    struct conv_data *data = op->data;
+    struct cuda_product p = tess__cuda_product(n.inner, d->out, n.chunk * n.places, conv_type(d));
+    p.d = CUDA_R_32F;
+    p.transpose_b = true;
+    p.split = true;
+    p.compute = tess__cuda_matmul_compute(op->kernel, p.a, d->f32_math);
+    TESS_TRY(tess__cuda_plan_get(op->kernel, &p, &data->weight));
+    return data->weight != NULL ? TESS_OK : conv_no_algorithm(d);
+}
+
+static enum tess_status conv_open_way(struct tess_op *op, enum conv_way way)
+{
+    struct conv_data *data = op->data;
+    const bool chosen = tess__cuda_state(op->kernel)->conv == TESS_CONV_CUDNN;
+    if (chosen && !conv_size(&op->desc).wide)
+        TESS_TRY(tess__cudnn_plan_open(op->kernel, &op->desc, way, &data->cudnn[way]));
+    if (data->cudnn[way] != NULL)
+        return TESS_OK;
+    return way == CONV_WEIGHT ? conv_open_weight(op) : conv_open_product(op, way);
+}
+
+static enum tess_status conv_open_plans(struct tess_op *op)
+{
+    TESS_TRY(conv_open_way(op, CONV_FORWARD));
+    TESS_TRY(conv_open_way(op, CONV_FORWARD_BIAS));
+    if (op->desc.input_grad)
+        TESS_TRY(conv_open_way(op, CONV_DATA));
+    return conv_open_way(op, CONV_WEIGHT);
+}
+
+enum tess_status tess__cuda_conv_open(struct tess_op *op)
+{
+    TESS_TRY(conv_check(&op->desc));
+    op->data = calloc(1, sizeof(struct conv_data));
+    if (op->data == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for a convolution's plans");
+    enum tess_status status = conv_open_plans(op);
+    if (status != TESS_OK)
+        tess__cuda_conv_close(op);
+    return status;
+}
+
+void tess__cuda_conv_close(struct tess_op *op)
+{
+    struct conv_data *data = op->data;
+    for (int way = 0; data != NULL && way < CONV_WAY_COUNT; way++)
+        tess__cudnn_plan_close(data->cudnn[way]);
+    free(data); /* plans of products are the kernel's */
+    op->data = NULL;
+}
+
+/* ---- leaves by cuDNN ------------------------------------------------------------------------- */
+
+/* The operands of the leaf that begins at `row`; x and y are of the whole batch. */
+static struct cudnn_operands conv_leaf(const struct tess_op *op, int64_t row,
+                                       const struct cudnn_operands *whole)
+{
+    const struct conv_size n = conv_size(&op->desc);
+    const size_t word = tess_dtype_bytes(op->desc.dtype);
+    struct cudnn_operands leaf = *whole;
+    leaf.x = (const char *)whole->x + (size_t)(row * n.x) * word;
+    leaf.y = (const char *)whole->y + (size_t)(row * n.y) * word;
+    return leaf;
+}
+
+static enum tess_status conv_run_leaves(struct tess_op *op, const struct cudnn_plan *plan,
+                                        const struct cudnn_operands *whole)
+{
+    for (int64_t row = 0; row < op->desc.rows; row += op->desc.leaf_rows) {
+        const struct cudnn_operands leaf = conv_leaf(op, row, whole);
+        TESS_TRY(tess__cudnn_plan_run(op->kernel, plan, &leaf));
+    }
+    return TESS_OK;
+}
+
+/* The ReLU is a pass of its own: rounding leaves signs as they are. */
+static enum tess_status conv_forward_cudnn(struct tess_op *op, const struct cudnn_plan *plan,
+                                           const struct cudnn_operands *whole, void *y)
+{
+    const struct tess_op_desc *d = &op->desc;
+    TESS_TRY(conv_run_leaves(op, plan, whole));
+    if (d->relu)
+        op->kernel->ops->relu_forward(op->kernel, d->dtype, d->rows * conv_size(d).y, y, y);
+    return TESS_OK;
+}
+
+/* ---- chunks ---------------------------------------------------------------------------------- */
+
+static void conv_widen(const struct tess_op *op, int64_t count, const void *from, float *to)
+{
+    op->kernel->ops->cast(op->kernel, count, op->desc.dtype, from, TESS_F32, to);
+}
+
+static const void *conv_weights(const struct tess_op *op, const void *w)
+{
+    const struct conv_size n = conv_size(&op->desc);
+    if (!n.wide)
+        return w;
+    float *wide = conv_room(&op->desc, op->scratch).w;
+    conv_widen(op, n.weights, w, wide);
+    return wide;
+}
+
+/* dy of a chunk as products take it. */
+static const void *conv_result_grad(const struct tess_op *op, const void *dy)
+{
+    const struct conv_size n = conv_size(&op->desc);
+    if (!n.wide)
+        return dy;
+    float *wide = conv_room(&op->desc, op->scratch).y;
+    conv_widen(op, n.chunk * n.y, dy, wide);
+    return wide;
+}
+
+/* The windows of a chunk of images, as products take them. */
+static enum tess_status conv_lay_out(const struct tess_op *op, const void *x,
+                                     const void **windows_out)
+{
+    const struct tess_op_desc *d = &op->desc;
+    const struct conv_size n = conv_size(d);
+    const struct conv_room room = conv_room(d, op->scratch);
+    const struct cuda_windows windows = conv_windows(d, &n);
+    if (n.wide) {
+        conv_widen(op, n.chunk * n.x, x, room.x);
+        x = room.x;
+    }
+    *windows_out = n.plain ? x : room.windows;
+    if (!n.plain)
+        CUDA_TRY(tess__cuda_conv_windows(tess__cuda_stream(op->kernel),
+                                         n.wide ? TESS_F32 : d->dtype, &windows, x, room.windows));
+    return TESS_OK;
+}
+
+static enum tess_status conv_forward_chunks(struct tess_op *op, const struct cuda_rows *rows,
+                                            const void *x, struct cuda_operands o, void *y)
+{
+    const struct tess_op_desc *d = &op->desc;
+    const struct conv_size n = conv_size(d);
+    const struct conv_room room = conv_room(d, op->scratch);
+    const size_t word = tess_dtype_bytes(d->dtype);
+    if (n.wide && o.bias != NULL) {
+        conv_widen(op, d->out, o.bias, room.bias);
+        o.bias = room.bias;
+    }
+    for (int64_t row = 0; row < d->rows; row += n.chunk) {
+        void *to = (char *)y + (size_t)(row * n.y) * word;
+        TESS_TRY(conv_lay_out(op, (const char *)x + (size_t)(row * n.x) * word, &o.b));
+        o.d = n.wide ? room.y : to;
+        TESS_TRY(tess__cuda_plan_run(op->kernel, rows->leaf, &o));
+        if (n.wide)
+            op->kernel->ops->cast(op->kernel, n.chunk * n.y, TESS_F32, room.y, d->dtype, to);
+    }
+    return TESS_OK;
+}
+
+enum tess_status tess__cuda_conv2d_forward(struct tess_op *op, const void *x, const void *w,
+                                           const void *bias, void *y)
+{
+    const struct tess_op_desc *d = &op->desc;
+    const struct conv_data *data = op->data;
+    const struct conv_size n = conv_size(d);
+    const enum conv_way which = bias != NULL ? CONV_FORWARD_BIAS : CONV_FORWARD;
+    const struct cuda_rows *rows = &data->rows[which];
+    if (data->cudnn[which] != NULL)
+        return conv_forward_cudnn(op, data->cudnn[which],
+                                  &(struct cudnn_operands){.x = x, .w = w, .bias = bias, .y = y},
+                                  y);
+    /* cuBLASLt takes a bias as void *, though it only reads it. */
+    struct cuda_operands o = {
+        .a = conv_weights(op, w), .b = x, .d = y, .bias = (void *)(uintptr_t)bias};
+    if (n.plain && !n.wide)
+        TESS_TRY(tess__cuda_rows_run(op->kernel, rows, &o));
+    else
+        TESS_TRY(conv_forward_chunks(op, rows, x, o, y));
+    if (data->relu_after[which])
+        op->kernel->ops->relu_forward(op->kernel, d->dtype, d->rows * n.y, y, y);
+    return TESS_OK;
+}
+
+/* The last step of backward_data: from a product's result in room to dx of the chunk. */
+static enum tess_status conv_bring_back(const struct tess_op *op, const float *from, void *dx)
+{
+    const struct tess_op_desc *d = &op->desc;
+    const struct conv_size n = conv_size(d);
+    const struct cuda_windows windows = conv_windows(d, &n);
+    if (n.plain)
+        op->kernel->ops->cast(op->kernel, n.chunk * n.x, TESS_F32, from, d->dtype, dx);
+    else
+        CUDA_TRY(
+            tess__cuda_conv_gather(tess__cuda_stream(op->kernel), d->dtype, &windows, from, dx));
+    return TESS_OK;
+}
+
+enum tess_status tess__cuda_conv2d_backward_data(struct tess_op *op, const void *dy, const void *w,
+                                                 void *dx)
+{
+    const struct tess_op_desc *d = &op->desc;
+    const struct conv_data *data = op->data;
+    const struct cuda_rows *rows = &data->rows[CONV_DATA];
+    const struct conv_size n = conv_size(d);
+    const struct conv_room room = conv_room(d, op->scratch);
+    const size_t word = tess_dtype_bytes(d->dtype);
+    if (data->cudnn[CONV_DATA] != NULL)
+        return conv_run_leaves(op, data->cudnn[CONV_DATA],
+                               &(struct cudnn_operands){.x = dx, .w = w, .y = dy});
+    if (rows->leaf == NULL)
+        TESS_FAIL(TESS_ERR_INTERNAL, "a convolution was opened without input_grad");
+    struct cuda_operands o = {.a = conv_weights(op, w), .b = dy, .d = dx};
+    if (n.plain && !n.wide)
+        return tess__cuda_rows_run(op->kernel, rows, &o);
+    float *result = n.plain ? room.x : room.windows;
+    for (int64_t row = 0; row < d->rows; row += n.chunk) {
+        o.b = conv_result_grad(op, (const char *)dy + (size_t)(row * n.y) * word);
+        o.d = result;
+        TESS_TRY(tess__cuda_plan_run(op->kernel, rows->leaf, &o));
+        TESS_TRY(conv_bring_back(op, result, (char *)dx + (size_t)(row * n.x) * word));
+    }
+    return TESS_OK;
+}
+
+/* dw = or += one leaf: its chunks in order, each added to those before. */
+static enum tess_status conv_weight_leaf(struct tess_op *op, const void *x, const void *dy,
+                                         float beta, float *dw)
+{
+    const struct tess_op_desc *d = &op->desc;
+    const struct conv_data *data = op->data;
+    const struct conv_size n = conv_size(d);
+    const size_t word = tess_dtype_bytes(d->dtype);
+    struct cuda_operands o = {.d = dw, .beta = beta};
+    for (int64_t row = 0; row < d->leaf_rows; row += n.chunk) {
+        TESS_TRY(conv_lay_out(op, (const char *)x + (size_t)(row * n.x) * word, &o.a));
+        o.b = conv_result_grad(op, (const char *)dy + (size_t)(row * n.y) * word);
+        TESS_TRY(tess__cuda_plan_run(op->kernel, data->weight, &o));
+        o.beta = 1;
+    }
+    return TESS_OK;
+}
+
+enum tess_status tess__cuda_conv2d_backward_weight(struct tess_op *op, const void *x,
+                                                   const void *dy, float *dw, float *dbias)
+{
+    const struct tess_op_desc *d = &op->desc;
+    const struct cudnn_plan *plan = ((const struct conv_data *)op->data)->cudnn[CONV_WEIGHT];
+    const struct conv_size n = conv_size(d);
+    const struct conv_room room = conv_room(d, op->scratch);
+    const struct cudnn_operands whole = {.x = x, .y = dy};
+    /* A leaf of several chunks is a sum of its own: it may not go onto its sibling. */
+    struct cuda_tree tree = tess__cuda_tree(op->kernel, n.weights,
+                                            plan == NULL && n.chunk == d->leaf_rows, dw, room.tree);
+    for (int64_t row = 0; row < d->rows; row += d->leaf_rows) {
+        float beta;
+        struct cudnn_operands leaf = conv_leaf(op, row, &whole);
+        float *sum = tess__cuda_tree_leaf(&tree, &beta);
+        leaf.w = sum;
+        if (plan != NULL)
+            TESS_TRY(tess__cudnn_plan_run(op->kernel, plan, &leaf));
+        else
+            TESS_TRY(conv_weight_leaf(op, leaf.x, leaf.y, beta, sum));
+        tess__cuda_tree_push(&tree);
+    }
+    tess__cuda_tree_finish(&tree);
+    if (dbias != NULL)
+        CUDA_TRY(tess__cuda_column_sum(tess__cuda_stream(op->kernel), d->dtype,
+                                       d->rows / d->leaf_rows, d->leaf_rows * n.places, d->out, dy,
+                                       false, dbias, room.columns));
+    return TESS_OK;
+}

@@ -1,0 +1,58 @@
+/*
+ * The 8-bit operands of a linear layer (enum tess_fp8 of tessera/kernel.h): what is kept between
+ * calls, and narrowing. linear.c multiplies them. cuBLASLt takes 8-bit operands with the inner
+ * index running fastest only, so weights are kept in both orders and the operands of the weight
+ * gradient are turned.
+ */
+#ifndef KERNELS_CUDA_PRODUCTS_FP8_H
+#define KERNELS_CUDA_PRODUCTS_FP8_H
+
+#include "cuda/products/launch_fp8.h"
+#include "cuda/products/matmul.h"
+
+/* Operands, each with a history of its own: x and dy come to two slots, once in either order. */
+enum cuda_fp8_operand {
+    CUDA_FP8_W,
+    CUDA_FP8_X,         /* forward */
+    CUDA_FP8_DY,        /* backward_data */
+    CUDA_FP8_X_TURNED,  /* backward_weight */
+    CUDA_FP8_DY_TURNED, /* backward_weight */
+    CUDA_FP8_OPERAND_COUNT
+};
+
+struct cuda_fp8 {
+    struct cuda_fp8_tensor *tensor; /* device [CUDA_FP8_OPERAND_COUNT] */
+    bool met[CUDA_FP8_OPERAND_COUNT];
+};
+
+/* In op->packed. */
+struct cuda_fp8_weights {
+    uint8_t *plain;  /* [out, in] */
+    uint8_t *turned; /* [in, out] */
+    size_t bytes;
+};
+struct cuda_fp8_weights tess__cuda_fp8_weights(const struct tess_op_desc *desc, void *packed);
+
+/* In op->scratch, of one leaf. */
+struct cuda_fp8_leaf {
+    uint8_t *x, *dy;
+};
+struct cuda_fp8_leaf tess__cuda_fp8_leaf(const struct tess_op_desc *desc, struct cuda_room *room);
+
+enum tess_status tess__cuda_fp8_open(struct tess_op *op, struct cuda_fp8 *fp8_out);
+void tess__cuda_fp8_close(struct cuda_fp8 *fp8);
+
+/* Narrow the weights, unless packed has those of op->weight_token. */
+enum tess_status tess__cuda_fp8_pack(struct tess_op *op, struct cuda_fp8 *fp8, const void *w);
+/* A call begins: with a history, make the scale of the call from it. x is the whole batch. */
+enum tess_status tess__cuda_fp8_begin(struct tess_op *op, struct cuda_fp8 *fp8,
+                                      enum cuda_fp8_operand operand, const void *x);
+/* Narrow one leaf [leaf_rows, columns] to y; operands called turned to [columns, leaf_rows].
+ * Without a history its scale is made first. */
+enum tess_status tess__cuda_fp8_narrow_leaf(struct tess_op *op, struct cuda_fp8 *fp8,
+                                            enum cuda_fp8_operand operand, const void *x,
+                                            uint8_t *y);
+/* Device address of what the product multiplies this operand by. */
+const float *tess__cuda_fp8_inverse(const struct cuda_fp8 *fp8, enum cuda_fp8_operand operand);
+
+#endif

@@ -1,0 +1,65 @@
+/* An open linear layer, its scratch and operands: linear_data.c. */
+#ifndef KERNELS_CUDA_PRODUCTS_LINEAR_DATA_H
+#define KERNELS_CUDA_PRODUCTS_LINEAR_DATA_H
+
+#include "cuda/products/fp8.h"
+#include "cuda/slots.h"
+
+/* Products over rows, by what their epilogue does. */
+enum linear_product {
+    LINEAR_FORWARD,
+    LINEAR_FORWARD_BIAS,
+    LINEAR_FORWARD_GELU,
+    LINEAR_FORWARD_BIAS_GELU,
+    LINEAR_DATA,
+    LINEAR_DATA_GELU,
+    LINEAR_PRODUCT_COUNT
+};
+
+/* Behind op->data. */
+struct linear_data {
+    struct cuda_rows rows[LINEAR_PRODUCT_COUNT];
+    bool relu_after[2];                         /* of the first two: the epilogue has no ReLU */
+    struct cuda_plan *weight, *weight_and_bias; /* the second NULL: bias gradients are summed */
+    struct cuda_fp8 fp8;
+};
+
+/* Pieces of op->scratch; the first four with f32_math only, x and y of one leaf. */
+struct linear_room {
+    float *x, *w, *y, *bias;
+    struct cuda_fp8_leaf narrow;
+    void *tree, *bias_tree, *columns;
+    float *sum, *bias_sum; /* with add_grad: the sum over the leaves, before it is added */
+    size_t bytes;
+};
+struct linear_room tess__cuda_linear_room(const struct tess_op_desc *desc, void *scratch);
+
+/* f32_math: operands are widened, leaf by leaf. */
+static inline bool linear_is_wide(const struct tess_op_desc *desc)
+{
+    return desc->f32_math && desc->dtype != TESS_F32;
+}
+
+/* fp8: operands are narrowed to 8 bits, leaf by leaf. */
+static inline bool linear_is_narrow(const struct tess_op_desc *d)
+{
+    return d->fp8 != TESS_FP8_OFF;
+}
+
+/* `to` = `from` in f32. */
+void tess__cuda_linear_widen(const struct tess_op *op, int64_t count, const void *from, float *to);
+/* One leaf's operand as the products of this layer take it: where it lies, widened or narrowed. */
+enum tess_status tess__cuda_linear_operand(struct tess_op *op, enum cuda_fp8_operand operand,
+                                           const void *leaf, const void **ready_out);
+/* The scale of an operand; NULL but for fp8. */
+const float *tess__cuda_linear_scale(const struct tess_op *op, enum cuda_fp8_operand operand);
+
+/* linear_weight.c: plans of the weight gradient. */
+enum tess_status tess__cuda_linear_weight_open(struct tess_op *op);
+
+/* Types of x and w, and of dy, in products; of their results. */
+cudaDataType_t tess__cuda_linear_type_x(const struct tess_op_desc *desc);
+cudaDataType_t tess__cuda_linear_type_dy(const struct tess_op_desc *desc);
+cublasComputeType_t tess__cuda_linear_compute(const struct tess_op *op);
+
+#endif

@@ -1,0 +1,307 @@
+/*
+ * The cache of plans: descriptors, and the choice of an algorithm by cuBLASLt's heuristics.
+ * matmul_tune.c measures candidates, matmul_trial.c compares sizes, matmul_run.c runs a plan,
+ * matmul_describe.c prints it.
+ */
+#include "cuda/products/matmul_plan.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Rows of arrays, and what arrays begin at, are multiples of this, where the row's length is. */
+#define MATMUL_ALIGN_MAX 64
+
+/* ---- the cache ------------------------------------------------------------------------------- */
+
+enum tess_status tess__cuda_matmul_open(struct tess_kernel *kernel)
+{
+    struct cuda_state *state = tess__cuda_state(kernel);
+    if (state->plans != NULL)
+        return TESS_OK;
+    state->plans = calloc(1, sizeof(*state->plans));
+    if (state->plans == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the plans of products");
+    return TESS_OK;
+}
+
+static enum tess_status matmul_drop(struct cuda_plan *plan)
+{
+    enum tess_status status = TESS_OK;
+    const cublasLtMatrixLayout_t layout[3] = {plan->a, plan->b, plan->d};
+    for (int i = 0; i < 3; i++) {
+        cublasStatus_t error =
+            layout[i] != NULL ? cublasLtMatrixLayoutDestroy(layout[i]) : CUBLAS_STATUS_SUCCESS;
+        if (error != CUBLAS_STATUS_SUCCESS)
+            TESS_KEEP(status, tess__cuda_blas_fail(error, "cublasLtMatrixLayoutDestroy"));
+    }
+    cublasStatus_t error =
+        plan->work != NULL ? cublasLtMatmulDescDestroy(plan->work) : CUBLAS_STATUS_SUCCESS;
+    if (error != CUBLAS_STATUS_SUCCESS)
+        TESS_KEEP(status, tess__cuda_blas_fail(error, "cublasLtMatmulDescDestroy"));
+    free(plan);
+    return status;
+}
+
+void tess__cuda_matmul_close(struct tess_kernel *kernel)
+{
+    struct cuda_state *state = tess__cuda_state(kernel);
+    if (state->plans == NULL)
+        return;
+    struct cuda_plan *plan = state->plans->first;
+    while (plan != NULL) {
+        struct cuda_plan *next = plan->next;
+        (void)matmul_drop(plan); /* it has logged the error; a close does not fail */
+        plan = next;
+    }
+    free(state->plans);
+    state->plans = NULL;
+}
+
+enum tess_status tess__cuda_matmul_autotune(struct tess_kernel *kernel, bool on,
+                                            const char *cache_path)
+{
+    TESS_TRY(tess__cuda_matmul_open(kernel));
+    struct cuda_plans *plans = tess__cuda_state(kernel)->plans;
+    plans->tune = on;
+    int length =
+        snprintf(plans->store, sizeof(plans->store), "%s", cache_path != NULL ? cache_path : "");
+    if (length < 0 || (size_t)length >= sizeof(plans->store))
+        TESS_FAIL(TESS_ERR_USAGE, "the name of the file of matmul choices is too long");
+    return TESS_OK;
+}
+
+enum tess_status tess__cuda_matmul_tf32(struct tess_kernel *kernel, bool on)
+{
+    TESS_TRY(tess__cuda_matmul_open(kernel));
+    tess__cuda_state(kernel)->plans->tf32 = on;
+    return TESS_OK;
+}
+
+cublasComputeType_t tess__cuda_matmul_compute(const struct tess_kernel *kernel, cudaDataType_t type,
+                                              bool exact)
+{
+    const struct cuda_plans *plans = tess__cuda_state(kernel)->plans;
+    return plans != NULL && plans->tf32 && type == CUDA_R_32F && !exact
+               ? CUBLAS_COMPUTE_32F_FAST_TF32
+               : CUBLAS_COMPUTE_32F;
+}
+
+/* ---- making a plan --------------------------------------------------------------------------- */
+
+static uint32_t matmul_align(int64_t elements, cudaDataType_t type)
+{
+    uint64_t bytes = (uint64_t)elements * tess__cuda_type_bytes(type);
+    uint64_t power = bytes & (~bytes + 1); /* the greatest power of two that divides it */
+    return (uint32_t)(power < MATMUL_ALIGN_MAX ? power : MATMUL_ALIGN_MAX);
+}
+
+/* Heuristics read the alignment of bias and aux off the pointer, and whether operands are scaled
+ * off that pointer's presence. None of these is followed. */
+static enum tess_status matmul_set_stand_ins(struct cuda_plan *plan)
+{
+    const struct cuda_product *p = &plan->product;
+    if (matmul_has_bias(p))
+        TESS_TRY(tess__cuda_plan_set_pointer(plan, CUBLASLT_MATMUL_DESC_BIAS_POINTER,
+                                             (const void *)(uintptr_t)plan->align_bias));
+    if (matmul_has_aux(p))
+        TESS_TRY(tess__cuda_plan_set_pointer(plan, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER,
+                                             (const void *)(uintptr_t)plan->align_d));
+    if (!matmul_is_narrow(p))
+        return TESS_OK;
+    const void *scale = (const void *)(uintptr_t)MATMUL_ALIGN_MAX;
+    TESS_TRY(tess__cuda_plan_set_pointer(plan, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, scale));
+    return tess__cuda_plan_set_pointer(plan, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, scale);
+}
+
+static enum tess_status matmul_describe_work(struct cuda_plan *plan)
+{
+    const struct cuda_product *p = &plan->product;
+    CUBLAS_TRY(cublasLtMatmulDescCreate(&plan->work, p->compute, CUDA_R_32F));
+    const int32_t transpose[2] = {p->transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N,
+                                  p->transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N};
+    const uint32_t epilogue = p->epilogue;
+    const int32_t bias_type = p->d;
+    const int64_t aux_stride = p->m;
+    TESS_TRY(tess__cuda_plan_set(plan, CUBLASLT_MATMUL_DESC_TRANSA, &transpose[0],
+                                 sizeof(transpose[0])));
+    TESS_TRY(tess__cuda_plan_set(plan, CUBLASLT_MATMUL_DESC_TRANSB, &transpose[1],
+                                 sizeof(transpose[1])));
+    TESS_TRY(tess__cuda_plan_set(plan, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof(epilogue)));
+    if (matmul_has_bias(p))
+        TESS_TRY(tess__cuda_plan_set(plan, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &bias_type,
+                                     sizeof(bias_type)));
+    if (matmul_has_aux(p))
+        TESS_TRY(tess__cuda_plan_set(plan, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &aux_stride,
+                                     sizeof(aux_stride)));
+    return matmul_set_stand_ins(plan);
+}
+
+static enum tess_status matmul_describe(struct cuda_plan *plan)
+{
+    const struct cuda_product *p = &plan->product;
+    const int64_t a_rows = p->transpose_a ? p->k : p->m, a_columns = p->transpose_a ? p->m : p->k;
+    const int64_t b_rows = p->transpose_b ? p->n : p->k, b_columns = p->transpose_b ? p->k : p->n;
+    plan->align_a = matmul_align(a_rows, p->a);
+    plan->align_b = matmul_align(b_rows, p->b);
+    plan->align_d = matmul_align(p->m, p->d);
+    plan->align_bias = matmul_align(p->epilogue == CUBLASLT_EPILOGUE_BGRADB ? p->n : p->m, p->d);
+    CUBLAS_TRY(
+        cublasLtMatrixLayoutCreate(&plan->a, p->a, (uint64_t)a_rows, (uint64_t)a_columns, a_rows));
+    CUBLAS_TRY(
+        cublasLtMatrixLayoutCreate(&plan->b, p->b, (uint64_t)b_rows, (uint64_t)b_columns, b_rows));
+    CUBLAS_TRY(cublasLtMatrixLayoutCreate(&plan->d, p->d, (uint64_t)p->m, (uint64_t)p->n, p->m));
+    return matmul_describe_work(plan);
+}
+
+/* Query the heuristics; none found is no error, *count_out is 0 then. */
+static enum tess_status matmul_query(struct tess_kernel *kernel, const struct cuda_plan *plan,
+                                     uint32_t schemes, cublasLtMatmulHeuristicResult_t *candidate,
+                                     int *count_out)
+{
+    const uint64_t workspace = CUDA_WORKSPACE_BYTES;
+    cublasLtMatmulPreference_t preference;
+    *count_out = 0;
+    CUBLAS_TRY(cublasLtMatmulPreferenceCreate(&preference));
+    const struct {
+        cublasLtMatmulPreferenceAttributes_t attribute;
+        const void *value;
+        size_t bytes;
+    } set[] = {
+        {CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof(workspace)},
+        {CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes, sizeof(schemes)},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &plan->align_a, sizeof(plan->align_a)},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &plan->align_b, sizeof(plan->align_b)},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &plan->align_d, sizeof(plan->align_d)},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &plan->align_d, sizeof(plan->align_d)},
+    };
+    cublasStatus_t error = CUBLAS_STATUS_SUCCESS;
+    const char *where = "cublasLtMatmulPreferenceSetAttribute";
+    for (size_t i = 0; i < sizeof(set) / sizeof(set[0]) && error == CUBLAS_STATUS_SUCCESS; i++)
+        error = cublasLtMatmulPreferenceSetAttribute(preference, set[i].attribute, set[i].value,
+                                                     set[i].bytes);
+    if (error == CUBLAS_STATUS_SUCCESS) {
+        where = "cublasLtMatmulAlgoGetHeuristic";
+        error = cublasLtMatmulAlgoGetHeuristic(tess__cuda_state(kernel)->blas, plan->work, plan->a,
+                                               plan->b, plan->d, plan->d, preference,
+                                               MATMUL_CANDIDATES, candidate, count_out);
+        /* Both mean that there is no algorithm for this combination. */
+        if (error == CUBLAS_STATUS_NOT_SUPPORTED || error == CUBLAS_STATUS_INVALID_VALUE) {
+            error = CUBLAS_STATUS_SUCCESS;
+            *count_out = 0;
+        }
+    }
+    cublasStatus_t closed = cublasLtMatmulPreferenceDestroy(preference);
+    if (error != CUBLAS_STATUS_SUCCESS)
+        return tess__cuda_blas_fail(error, where);
+    CUBLAS_TRY(closed);
+    return TESS_OK;
+}
+
+/* Keeps of the candidates those that may be used, in their order. */
+static int matmul_sift(struct tess_kernel *kernel, struct cuda_plan *plan,
+                       cublasLtMatmulHeuristicResult_t *candidate, int count)
+{
+    int kept = 0;
+    for (int i = 0; i < count; i++)
+        if (candidate[i].state == CUBLAS_STATUS_SUCCESS &&
+            tess__cuda_plan_accept(kernel, plan, &candidate[i].algo))
+            candidate[kept++] = candidate[i];
+    return kept;
+}
+
+static enum tess_status matmul_choose(struct tess_kernel *kernel, struct cuda_plan *plan)
+{
+    cublasLtMatmulHeuristicResult_t candidate[MATMUL_CANDIDATES];
+    const uint32_t wanted = plan->product.split ? CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE
+                                                : CUBLASLT_REDUCTION_SCHEME_NONE;
+    int count;
+    TESS_TRY(matmul_query(kernel, plan, wanted, candidate, &count));
+    count = matmul_sift(kernel, plan, candidate, count);
+    if (count == 0) {
+        TESS_TRY(matmul_query(kernel, plan, CUBLASLT_REDUCTION_SCHEME_MASK, candidate, &count));
+        count = matmul_sift(kernel, plan, candidate, count);
+    }
+    if (count == 0)
+        return TESS_OK;
+    plan->found = tess__cuda_plan_accept(kernel, plan, &candidate[0].algo);
+    return tess__cuda_state(kernel)->plans->tune
+               ? tess__cuda_plan_tune(kernel, plan, candidate, count)
+               : TESS_OK;
+}
+
+/* The algorithm of the same product with another n. */
+static enum tess_status matmul_choose_alike(struct tess_kernel *kernel, struct cuda_plan *plan)
+{
+    struct cuda_product product = plan->product;
+    product.n = product.like_n;
+    product.like_n = 0;
+    struct cuda_plan *model;
+    TESS_TRY(tess__cuda_plan_get(kernel, &product, &model));
+    plan->found = model != NULL && tess__cuda_plan_accept(kernel, plan, &model->algorithm);
+    return TESS_OK;
+}
+
+static bool matmul_same(const struct cuda_product *a, const struct cuda_product *b)
+{
+    return a->m == b->m && a->n == b->n && a->k == b->k && a->like_n == b->like_n && a->a == b->a &&
+           a->b == b->b && a->d == b->d && a->epilogue == b->epilogue && a->compute == b->compute &&
+           a->transpose_a == b->transpose_a && a->transpose_b == b->transpose_b &&
+           a->split == b->split;
+}
+
+enum tess_status tess__cuda_plan_get(struct tess_kernel *kernel, const struct cuda_product *product,
+                                     struct cuda_plan **plan_out)
+{
+    struct cuda_state *state = tess__cuda_state(kernel);
+    if (state->planned_only)
+        TESS_FAIL(TESS_ERR_DEVICE, "there is no device to multiply on: this process only plans");
+    TESS_TRY(tess__cuda_matmul_open(kernel));
+    struct cuda_plan *plan = state->plans->first;
+    while (plan != NULL && !matmul_same(&plan->product, product))
+        plan = plan->next;
+    if (plan == NULL) {
+        plan = calloc(1, sizeof(*plan));
+        if (plan == NULL)
+            TESS_FAIL(TESS_ERR_MEMORY, "no memory for the plan of a product");
+        plan->product = *product;
+        enum tess_status status = matmul_describe(plan);
+        if (status == TESS_OK)
+            status = product->like_n > 0 ? matmul_choose_alike(kernel, plan)
+                                         : matmul_choose(kernel, plan);
+        if (status != TESS_OK) {
+            TESS_KEEP(status, matmul_drop(plan));
+            return status;
+        }
+        plan->next = state->plans->first;
+        state->plans->first = plan;
+    }
+    *plan_out = plan->found ? plan : NULL;
+    return TESS_OK;
+}
+
+/* ---- rows ------------------------------------------------------------------------------------ */
+
+enum tess_status tess__cuda_rows_open(struct tess_kernel *kernel,
+                                      const struct cuda_product *product, int64_t leaves,
+                                      struct cuda_rows *rows_out)
+{
+    struct cuda_rows rows = {
+        .leaves = leaves,
+        .b_bytes = (size_t)(product->k * product->n) * tess__cuda_type_bytes(product->b),
+        .d_bytes = (size_t)(product->m * product->n) * tess__cuda_type_bytes(product->d),
+    };
+    TESS_TRY(tess__cuda_plan_get(kernel, product, &rows.leaf));
+    if (rows.leaf != NULL && leaves > 1) {
+        struct cuda_product all = *product;
+        all.like_n = product->n;
+        all.n = product->n * leaves;
+        TESS_TRY(tess__cuda_plan_get(kernel, &all, &rows.all));
+        if (rows.all != NULL)
+            TESS_TRY(tess__cuda_plan_compare(kernel, rows.leaf, rows.all, leaves));
+        if (rows.all != NULL && rows.all->alike != CUDA_ALIKE_YES)
+            rows.all = NULL;
+    }
+    *rows_out = rows;
+    return TESS_OK;
+}

@@ -1,0 +1,83 @@
+/* One line about each plan. */
+#include "cuda/products/matmul_plan.h"
+
+#include <stdio.h>
+
+static const char *describe_type(cudaDataType_t type)
+{
+    switch (type) {
+    case CUDA_R_8F_E4M3:
+        return "e4m3";
+    case CUDA_R_8F_E5M2:
+        return "e5m2";
+    case CUDA_R_16BF:
+        return "bf16";
+    case CUDA_R_16F:
+        return "f16";
+    default:
+        return "f32";
+    }
+}
+
+static const char *describe_epilogue(cublasLtEpilogue_t epilogue)
+{
+    switch (epilogue) {
+    case CUBLASLT_EPILOGUE_BIAS:
+        return ", bias";
+    case CUBLASLT_EPILOGUE_RELU:
+        return ", relu";
+    case CUBLASLT_EPILOGUE_RELU_BIAS:
+        return ", bias, relu";
+    case CUBLASLT_EPILOGUE_GELU_AUX:
+        return ", gelu";
+    case CUBLASLT_EPILOGUE_GELU_AUX_BIAS:
+        return ", bias, gelu";
+    case CUBLASLT_EPILOGUE_DGELU:
+        return ", gelu's derivative";
+    case CUBLASLT_EPILOGUE_BGRADB:
+        return ", bias gradient";
+    default:
+        return "";
+    }
+}
+
+static void describe_plan(const struct cuda_plan *plan, char *text, size_t bytes)
+{
+    struct matmul_choice choice = {{0}};
+    if (tess__cuda_choice_read(&plan->algorithm, &choice) != TESS_OK)
+        choice.field[MATMUL_ID] = -1;
+    const struct cuda_product *p = &plan->product;
+    int length =
+        snprintf(text, bytes,
+                 "%lld x %lld x %lld %s%s %s%s -> %s%s: algorithm %lld, tile %lld, "
+                 "stages %lld, split %lld, cluster %lld, %zu KiB",
+                 (long long)p->m, (long long)p->n, (long long)p->k, describe_type(p->a),
+                 p->transpose_a ? "^T" : "", describe_type(p->b), p->transpose_b ? "^T" : "",
+                 describe_type(p->d), describe_epilogue(p->epilogue),
+                 (long long)choice.field[MATMUL_ID], (long long)choice.field[MATMUL_TILE],
+                 (long long)choice.field[MATMUL_STAGES], (long long)choice.field[MATMUL_SPLIT_K],
+                 (long long)choice.field[MATMUL_CLUSTER_SHAPE], plan->workspace_bytes >> 10);
+    if (length < 0 || (size_t)length >= bytes)
+        return;
+    text += length;
+    bytes -= (size_t)length;
+    if (plan->seconds > 0)
+        snprintf(text, bytes, ", measured: %.1f us", 1e6 * plan->seconds);
+    else if (p->like_n > 0)
+        snprintf(text, bytes, ", that of n = %lld%s", (long long)p->like_n,
+                 plan->alike == CUDA_ALIKE_YES ? "" : "; other bits, so by leaves");
+}
+
+void tess__cuda_matmul_describe(const struct tess_kernel *kernel,
+                                void (*line)(void *context, const char *text), void *context)
+{
+    const struct cuda_plans *plans = tess__cuda_state(kernel)->plans;
+    for (const struct cuda_plan *plan = plans != NULL ? plans->first : NULL; plan != NULL;
+         plan = plan->next) {
+        char text[256];
+        if (!plan->found)
+            continue;
+        describe_plan(plan, text, sizeof(text));
+        line(context, text);
+    }
+}

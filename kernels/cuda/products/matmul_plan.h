@@ -1,0 +1,88 @@
+/* What the files of matmul*.c share: the inside of a plan and of the cache. */
+#ifndef KERNELS_CUDA_PRODUCTS_MATMUL_PLAN_H
+#define KERNELS_CUDA_PRODUCTS_MATMUL_PLAN_H
+
+#include "cuda/products/matmul.h"
+#include "cuda/products/matmul_store.h"
+
+/* Number of algorithms requested from the heuristics: more than one, because those that split the
+ * sum are skipped, and because candidates may be measured. */
+#define MATMUL_CANDIDATES 16
+
+enum cuda_alike { CUDA_ALIKE_UNKNOWN, CUDA_ALIKE_YES, CUDA_ALIKE_NO };
+
+struct cuda_plan {
+    struct cuda_product product;
+    cublasLtMatmulDesc_t work;
+    cublasLtMatrixLayout_t a, b, d; /* C is D */
+    cublasLtMatmulAlgo_t algorithm;
+    bool found; /* there is an algorithm */
+    size_t workspace_bytes;
+    double seconds;        /* 0: not measured */
+    enum cuda_alike alike; /* of a plan with like_n: does it give the bits of that one? */
+    uint32_t align_a, align_b, align_d, align_bias;
+    struct cuda_plan *next;
+};
+
+struct cuda_plans {
+    struct cuda_plan *first;
+    bool tune, tf32;
+    char store[4096]; /* "": none */
+};
+
+/* Operands of a plan, in memory of their own, filled with random numbers in [-1, 1). */
+struct cuda_trial {
+    struct cuda_operands operands;
+    char *memory;
+    size_t d_bytes; /* behind operands.d, and as many in `other` */
+    void *other, *other_aux;
+    uint32_t *differ;
+};
+
+/* matmul_trial.c. TESS_ERR_MEMORY, without a message, where the device has no room. */
+enum tess_status tess__cuda_trial_open(struct tess_kernel *kernel, const struct cuda_plan *plan,
+                                       struct cuda_trial *trial_out);
+void tess__cuda_trial_close(struct cuda_trial *trial);
+/* Sets all->alike. */
+enum tess_status tess__cuda_plan_compare(struct tess_kernel *kernel, struct cuda_plan *leaf,
+                                         struct cuda_plan *all, int64_t leaves);
+
+/* matmul_tune.c. Chooses among `count` candidates by measuring, or by what is in the store. */
+enum tess_status tess__cuda_plan_tune(struct tess_kernel *kernel, struct cuda_plan *plan,
+                                      const cublasLtMatmulHeuristicResult_t *candidate, int count);
+enum tess_status tess__cuda_choice_read(const cublasLtMatmulAlgo_t *algorithm,
+                                        struct matmul_choice *choice_out);
+
+/* ---- matmul_run.c ------------------------------------------------------------------------- */
+
+/* Bytes of one element. */
+size_t tess__cuda_type_bytes(cudaDataType_t type);
+
+static inline bool matmul_has_bias(const struct cuda_product *p)
+{
+    return (p->epilogue & (CUBLASLT_EPILOGUE_BIAS | CUBLASLT_EPILOGUE_BGRADB)) != 0;
+}
+
+static inline bool matmul_has_aux(const struct cuda_product *p)
+{
+    return p->epilogue == CUBLASLT_EPILOGUE_GELU_AUX ||
+           p->epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS || p->epilogue == CUBLASLT_EPILOGUE_DGELU;
+}
+
+static inline bool matmul_is_narrow(const struct cuda_product *p)
+{
+    return tess__cuda_type_bytes(p->a) == 1;
+}
+
+enum tess_status tess__cuda_plan_set(struct cuda_plan *plan,
+                                     cublasLtMatmulDescAttributes_t attribute, const void *value,
+                                     size_t bytes);
+enum tess_status tess__cuda_plan_set_pointer(struct cuda_plan *plan,
+                                             cublasLtMatmulDescAttributes_t attribute,
+                                             const void *pointer);
+/* Is the algorithm one that the product may use (no split where none is allowed), and
+ * does it work for the plan? Sets algorithm and workspace_bytes if so. */
+bool tess__cuda_plan_accept(struct tess_kernel *kernel, struct cuda_plan *plan,
+                            const cublasLtMatmulAlgo_t *algorithm);
+
+#endif

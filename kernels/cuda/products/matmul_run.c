@@ -1,0 +1,155 @@
+/* Types of products, which algorithms a plan accepts, and running a plan. */
+#include "cuda/products/matmul_plan.h"
+
+enum tess_status tess__cuda_blas_fail(cublasStatus_t error, const char *where)
+{
+    const bool memory = error == CUBLAS_STATUS_ALLOC_FAILED;
+    TESS_FAIL(memory ? TESS_ERR_MEMORY : TESS_ERR_DEVICE, "cuBLASLt: %s returned %s", where,
+              cublasLtGetStatusString(error));
+}
+
+cudaDataType_t tess__cuda_data_type(enum tess_dtype dtype)
+{
+    switch (dtype) {
+    case TESS_BF16:
+        return CUDA_R_16BF;
+    case TESS_F16:
+        return CUDA_R_16F;
+    default: /* f32: operations take no other */
+        return CUDA_R_32F;
+    }
+}
+
+size_t tess__cuda_type_bytes(cudaDataType_t type)
+{
+    switch (type) {
+    case CUDA_R_8F_E4M3:
+    case CUDA_R_8F_E5M2:
+        return 1;
+    case CUDA_R_16BF:
+    case CUDA_R_16F:
+        return 2;
+    default:
+        return 4;
+    }
+}
+
+struct cuda_product tess__cuda_product(int64_t m, int64_t n, int64_t k, cudaDataType_t type)
+{
+    return (struct cuda_product){
+        .m = m,
+        .n = n,
+        .k = k,
+        .a = type,
+        .b = type,
+        .d = type,
+        .epilogue = CUBLASLT_EPILOGUE_DEFAULT,
+        .compute = CUBLAS_COMPUTE_32F,
+    };
+}
+
+enum tess_status tess__cuda_plan_set(struct cuda_plan *plan,
+                                     cublasLtMatmulDescAttributes_t attribute, const void *value,
+                                     size_t bytes)
+{
+    CUBLAS_TRY(cublasLtMatmulDescSetAttribute(plan->work, attribute, value, bytes));
+    return TESS_OK;
+}
+
+enum tess_status tess__cuda_plan_set_pointer(struct cuda_plan *plan,
+                                             cublasLtMatmulDescAttributes_t attribute,
+                                             const void *pointer)
+{
+    return tess__cuda_plan_set(plan, attribute, &pointer, sizeof(pointer));
+}
+
+static bool matmul_is_whole(const cublasLtMatmulAlgo_t *algorithm)
+{
+    int32_t split = 0;
+    size_t written;
+    return cublasLtMatmulAlgoConfigGetAttribute(algorithm, CUBLASLT_ALGO_CONFIG_SPLITK_NUM, &split,
+                                                sizeof(split), &written) == CUBLAS_STATUS_SUCCESS &&
+           split <= 1;
+}
+
+static bool matmul_adds_in_f32(const cublasLtMatmulAlgo_t *algorithm)
+{
+    uint32_t scheme = 0;
+    size_t written;
+    return cublasLtMatmulAlgoConfigGetAttribute(algorithm, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME,
+                                                &scheme, sizeof(scheme),
+                                                &written) == CUBLAS_STATUS_SUCCESS &&
+           scheme == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+}
+
+bool tess__cuda_plan_accept(struct tess_kernel *kernel, struct cuda_plan *plan,
+                            const cublasLtMatmulAlgo_t *algorithm)
+{
+    const bool allowed =
+        matmul_is_whole(algorithm) || (plan->product.split && matmul_adds_in_f32(algorithm));
+    cublasLtMatmulHeuristicResult_t result;
+    if (!allowed ||
+        cublasLtMatmulAlgoCheck(tess__cuda_state(kernel)->blas, plan->work, plan->a, plan->b,
+                                plan->d, plan->d, algorithm, &result) != CUBLAS_STATUS_SUCCESS ||
+        result.workspaceSize > CUDA_WORKSPACE_BYTES)
+        return false;
+    plan->algorithm = *algorithm;
+    plan->workspace_bytes = result.workspaceSize;
+    return true;
+}
+
+static bool matmul_is_aligned(const void *memory, uint32_t align)
+{
+    return ((uintptr_t)memory & (align - 1)) == 0;
+}
+
+static enum tess_status matmul_point(struct cuda_plan *plan, const struct cuda_operands *o)
+{
+    const struct cuda_product *p = &plan->product;
+    if (matmul_has_bias(p))
+        TESS_TRY(tess__cuda_plan_set_pointer(plan, CUBLASLT_MATMUL_DESC_BIAS_POINTER, o->bias));
+    if (matmul_has_aux(p))
+        TESS_TRY(
+            tess__cuda_plan_set_pointer(plan, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, o->aux));
+    if (!matmul_is_narrow(p))
+        return TESS_OK;
+    TESS_TRY(tess__cuda_plan_set_pointer(plan, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, o->scale_a));
+    return tess__cuda_plan_set_pointer(plan, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, o->scale_b);
+}
+
+enum tess_status tess__cuda_plan_run(struct tess_kernel *kernel, struct cuda_plan *plan,
+                                     const struct cuda_operands *o)
+{
+    const struct cuda_product *p = &plan->product;
+    const struct cuda_state *state = tess__cuda_state(kernel);
+    if (!matmul_is_aligned(o->a, plan->align_a) || !matmul_is_aligned(o->b, plan->align_b) ||
+        !matmul_is_aligned(o->d, plan->align_d) ||
+        (matmul_has_bias(p) && !matmul_is_aligned(o->bias, plan->align_bias)) ||
+        (matmul_has_aux(p) && !matmul_is_aligned(o->aux, plan->align_d)))
+        TESS_FAIL(TESS_ERR_INTERNAL,
+                  "operands of a product %lld x %lld x %lld are not aligned to %u, %u, %u bytes",
+                  (long long)p->m, (long long)p->n, (long long)p->k, plan->align_a, plan->align_b,
+                  plan->align_d);
+    TESS_TRY(matmul_point(plan, o));
+    const float alpha = 1;
+    CUBLAS_TRY(cublasLtMatmul(state->blas, plan->work, &alpha, o->a, plan->a, o->b, plan->b,
+                              &o->beta, o->d, plan->d, o->d, plan->d, &plan->algorithm,
+                              state->workspace, plan->workspace_bytes, state->queue->stream));
+    return TESS_OK;
+}
+
+enum tess_status tess__cuda_rows_run(struct tess_kernel *kernel, const struct cuda_rows *rows,
+                                     const struct cuda_operands *operands)
+{
+    if (rows->all != NULL)
+        return tess__cuda_plan_run(kernel, rows->all, operands);
+    struct cuda_operands leaf = *operands;
+    for (int64_t l = 0; l < rows->leaves; l++) {
+        TESS_TRY(tess__cuda_plan_run(kernel, rows->leaf, &leaf));
+        leaf.b = (const char *)leaf.b + rows->b_bytes;
+        leaf.d = (char *)leaf.d + rows->d_bytes;
+        if (leaf.aux != NULL) /* as D */
+            leaf.aux = (char *)leaf.aux + rows->d_bytes;
+    }
+    return TESS_OK;
+}

@@ -1,0 +1,380 @@
+/*
+ * Layer norm and RMS norm over the channels of each row, fused with the residual addition before
+ * (forward) and after (backward). Memory is passed over once: a row stays in the registers of its
+ * group of threads between the sums and what is done with them.
+ *
+ * Bytes an element of w bytes: forward reads x and add, writes sum and y (4 w); backward reads x,
+ * dy and add, writes dx (4 w), and for 32 rows or more two f32 sums, written and read. A thread has
+ * all its loads of a row under way before the first sum: of bf16, 128 bytes (forward, 32 elements,
+ * 24 warps a multiprocessor at 80 registers) or 96 (backward, 16 elements, 16 warps at 128). That
+ * is 96 and 48 KiB under way; to keep a memory of 4.8 TB/s busy over a latency of 0.7 us each of
+ * 132 multiprocessors needs 25. gamma and beta come from the first-level cache.
+ */
+#include "cuda/rows/launch_rows.h"
+
+#include "cuda/rows/columns.cuh"
+#include "cuda/rows/rows.cuh"
+
+/* Threads of the widest block: the compiler then keeps to 128 registers. Elements of a row for one
+ * thread: of the backward half as many while threads last, because it keeps two rows and two sums
+ * for each of them. */
+#define NORM_THREADS       512
+#define NORM_FORWARD_EACH  32
+#define NORM_BACKWARD_EACH 16
+
+struct norm_shape {
+    int64_t rows, leaf_rows, channels;
+    int64_t slabs, slab_rows; /* backward: of a leaf, one block each */
+    int lanes, groups;        /* threads of a row, rows of a block at once */
+    float epsilon;
+    bool rms;
+};
+
+static norm_shape norm_shape_of(const struct tess__cuda_norm *norm, int each)
+{
+    norm_shape s = {};
+    s.rows = norm->rows;
+    s.leaf_rows = norm->leaf_rows;
+    s.channels = norm->channels;
+    s.epsilon = norm->epsilon;
+    s.rms = norm->rms;
+    s.lanes = rows_lanes(norm->channels, each, NORM_THREADS);
+    s.groups = s.lanes < ROWS_THREADS ? ROWS_THREADS / s.lanes : 1;
+    /* The sums of a slab are two rows of f32: at 32 rows of three or four 16-bit arrays they are
+       some 5 % of the bytes, and a leaf of 8192 rows makes 256 blocks. Longer leaves have longer
+       slabs. */
+    const int64_t least = 32, blocks = 512;
+    int64_t rows = (s.leaf_rows + blocks - 1) / blocks;
+    s.slab_rows = rows > least ? (rows + s.groups - 1) / s.groups * s.groups : least;
+    s.slabs = (s.leaf_rows + s.slab_rows - 1) / s.slab_rows;
+    return s;
+}
+
+/* WHOLE: rows are aligned and whole pieces, as those of all usual widths are. */
+template <typename T, bool WHOLE>
+static __device__ __forceinline__ cuda_vec<T> norm_load(const T *row, int64_t at, int64_t count)
+{
+    if constexpr (WHOLE)
+        return rows_load_whole(row, at, count);
+    else
+        return rows_load(row, at, count, false);
+}
+
+template <typename T, bool WHOLE>
+static __device__ __forceinline__ void norm_store(T *row, int64_t at, int64_t count,
+                                                  const cuda_vec<T> &v)
+{
+    if constexpr (!WHOLE)
+        rows_store(row, at, count, false, v);
+    else if (at < count)
+        cuda_store(row + at, v);
+}
+
+/* ---- forward -------------------------------------------------------------------------------- */
+
+template <typename T> struct norm_forward_args {
+    const T *x, *add, *gamma, *beta;
+    T *sum, *y;
+    float *mean, *rstd;
+};
+
+/* The row's pieces; with `add`, as they were rounded to T, which is what is kept and normalised. */
+template <typename T, int PIECES, bool WHOLE>
+static __device__ __forceinline__ void norm_read(const norm_shape &s, const norm_forward_args<T> &a,
+                                                 int64_t row, int64_t count, int lane,
+                                                 cuda_vec<T> (&x)[PIECES])
+{
+    constexpr int piece = cuda_vec<T>::count;
+    cuda_vec<T> more[PIECES];
+#pragma unroll
+    for (int p = 0; p < PIECES; p++)
+        x[p] = norm_load<T, WHOLE>(a.x + row * s.channels, (p * s.lanes + lane) * piece, count);
+    if (!a.add)
+        return;
+#pragma unroll
+    for (int p = 0; p < PIECES; p++)
+        more[p] =
+            norm_load<T, WHOLE>(a.add + row * s.channels, (p * s.lanes + lane) * piece, count);
+#pragma unroll
+    for (int p = 0; p < PIECES; p++) {
+#pragma unroll
+        for (int i = 0; i < piece; i++)
+            x[p].at[i] = cuda_from_f32<T>(cuda_to_f32(x[p].at[i]) + cuda_to_f32(more[p].at[i]));
+        norm_store<T, WHOLE>(a.sum + row * s.channels, (p * s.lanes + lane) * piece, count, x[p]);
+    }
+}
+
+/* A group whose row is beyond the end goes along with a row of no elements: the others wait for it
+ * at the barriers. */
+template <typename T, int SPAN, bool WHOLE>
+static __global__ void __launch_bounds__(NORM_THREADS)
+    norm_forward_kernel(norm_shape s, norm_forward_args<T> a)
+{
+    constexpr int piece = cuda_vec<T>::count, pieces = SPAN / piece;
+    __shared__ float shared[ROWS_WARPS];
+    int lane = (int)threadIdx.x % s.lanes;
+    int64_t row = (int64_t)blockIdx.x * s.groups + (int)threadIdx.x / s.lanes;
+    int64_t count = row < s.rows ? s.channels : 0;
+    cuda_vec<T> x[pieces];
+    norm_read<T, pieces, WHOLE>(s, a, row, count, lane, x);
+    float mean = 0.0f, square = 0.0f;
+    if (!s.rms) {
+#pragma unroll
+        for (int p = 0; p < pieces; p++)
+#pragma unroll
+            for (int i = 0; i < piece; i++)
+                mean += cuda_to_f32(x[p].at[i]);
+        mean = rows_sum(mean, s.lanes, shared) / (float)s.channels;
+    }
+#pragma unroll
+    for (int p = 0; p < pieces; p++)
+#pragma unroll
+        for (int i = 0; i < piece; i++) {
+            float away = cuda_to_f32(x[p].at[i]) - mean;
+            square += (p * s.lanes + lane) * piece + i < count ? away * away : 0.0f;
+        }
+    square = rows_sum(square, s.lanes, shared);
+    float rstd = 1.0f / sqrtf(square / (float)s.channels + s.epsilon);
+    if (lane == 0 && count > 0) {
+        a.rstd[row] = rstd;
+        if (!s.rms)
+            a.mean[row] = mean;
+    }
+#pragma unroll
+    for (int p = 0; p < pieces; p++) {
+        int at = (p * s.lanes + lane) * piece;
+        cuda_vec<T> gamma = norm_load<T, WHOLE>(a.gamma, at, count), beta = {}, y;
+        if (!s.rms)
+            beta = norm_load<T, WHOLE>(a.beta, at, count);
+#pragma unroll
+        for (int i = 0; i < piece; i++) {
+            float hat = (cuda_to_f32(x[p].at[i]) - mean) * rstd;
+            y.at[i] = cuda_from_f32<T>(hat * cuda_to_f32(gamma.at[i]) +
+                                       (s.rms ? 0.0f : cuda_to_f32(beta.at[i])));
+        }
+        norm_store<T, WHOLE>(a.y + row * s.channels, at, count, y);
+    }
+}
+
+/* Rows that are not whole pieces have one kernel, with room for any of them: zeros beyond the end
+ * change nothing. */
+template <typename T>
+static cudaError_t norm_forward(cudaStream_t stream, const norm_shape &s,
+                                const norm_forward_args<T> &a)
+{
+    bool whole = rows_aligned(a.x, s.channels) && rows_aligned(a.add, s.channels) &&
+                 rows_aligned(a.sum, s.channels) && rows_aligned(a.gamma, s.channels) &&
+                 rows_aligned(a.beta, s.channels) && rows_aligned(a.y, s.channels);
+    dim3 grid((unsigned)((s.rows + s.groups - 1) / s.groups)), block(s.lanes * s.groups);
+    if (!whole)
+        return CUDA_LAUNCH(norm_forward_kernel<T, 32, false>, grid, block, 0, stream, s, a);
+    if (s.channels <= 8 * s.lanes)
+        return CUDA_LAUNCH(norm_forward_kernel<T, 8, true>, grid, block, 0, stream, s, a);
+    if (s.channels <= 16 * s.lanes)
+        return CUDA_LAUNCH(norm_forward_kernel<T, 16, true>, grid, block, 0, stream, s, a);
+    return CUDA_LAUNCH(norm_forward_kernel<T, 32, true>, grid, block, 0, stream, s, a);
+}
+
+extern "C" cudaError_t tess__cuda_launch_norm_forward(cudaStream_t stream,
+                                                      const struct tess__cuda_norm *norm,
+                                                      const void *x, const void *add, void *sum,
+                                                      const void *gamma, const void *beta, void *y,
+                                                      float *mean, float *rstd)
+{
+    norm_shape s = norm_shape_of(norm, NORM_FORWARD_EACH);
+    return cuda_by_dtype(norm->dtype, [&](auto type) {
+        typedef typename decltype(type)::type T;
+        norm_forward_args<T> a = {static_cast<const T *>(x),
+                                  static_cast<const T *>(add),
+                                  static_cast<const T *>(gamma),
+                                  static_cast<const T *>(beta),
+                                  static_cast<T *>(sum),
+                                  static_cast<T *>(y),
+                                  mean,
+                                  rstd};
+        return norm_forward(stream, s, a);
+    });
+}
+
+/* ---- backward ------------------------------------------------------------------------------- */
+
+template <typename T> struct norm_backward_args {
+    const T *x, *dy, *gamma, *add;
+    const float *mean, *rstd;
+    T *dx;
+    float *dgamma, *dbeta; /* partial sums [leaves, slabs, channels] */
+};
+
+/* What a thread adds up over the rows of a slab, for its elements. */
+template <int SPAN> struct norm_sums {
+    float gamma[SPAN], beta[SPAN];
+};
+
+/* One row; the formula is in ref/row_norm.c. A thread reads dy and add where it writes dx, and
+ * before: dx may be either. */
+template <typename T, int SPAN, bool WHOLE>
+static __device__ __forceinline__ void norm_backward_row(const norm_shape &s,
+                                                         const norm_backward_args<T> &a,
+                                                         int64_t row, int64_t count, int lane,
+                                                         int turn, float *shared,
+                                                         norm_sums<SPAN> &sums)
+{
+    constexpr int piece = cuda_vec<T>::count, pieces = SPAN / piece;
+    int64_t first = row * s.channels;
+    cuda_vec<T> x[pieces], dy[pieces], more[pieces];
+#pragma unroll
+    for (int p = 0; p < pieces; p++) {
+        int at = (p * s.lanes + lane) * piece;
+        x[p] = norm_load<T, WHOLE>(a.x + first, at, count);
+        dy[p] = norm_load<T, WHOLE>(a.dy + first, at, count);
+        if (a.add)
+            more[p] = norm_load<T, WHOLE>(a.add + first, at, count);
+    }
+    float mean = count > 0 && !s.rms ? a.mean[row] : 0.0f, rstd = count > 0 ? a.rstd[row] : 0.0f;
+    float sum = 0.0f, product = 0.0f;
+#pragma unroll
+    for (int p = 0; p < pieces; p++) {
+        cuda_vec<T> gamma = norm_load<T, WHOLE>(a.gamma, (p * s.lanes + lane) * piece, count);
+#pragma unroll
+        for (int i = 0; i < piece; i++) {
+            float d = cuda_to_f32(dy[p].at[i]), hat = (cuda_to_f32(x[p].at[i]) - mean) * rstd;
+            float g = cuda_to_f32(gamma.at[i]) * d;
+            sum += g;
+            product += g * hat;
+            sums.gamma[p * piece + i] += d * hat;
+            sums.beta[p * piece + i] += d;
+        }
+    }
+    rows_sum_pair(sum, product, s.lanes, turn, shared);
+    sum = s.rms ? 0.0f : sum / (float)s.channels;
+    product /= (float)s.channels;
+#pragma unroll
+    for (int p = 0; p < pieces; p++) {
+        int at = (p * s.lanes + lane) * piece;
+        cuda_vec<T> gamma = norm_load<T, WHOLE>(a.gamma, at, count), dx;
+#pragma unroll
+        for (int i = 0; i < piece; i++) {
+            float hat = (cuda_to_f32(x[p].at[i]) - mean) * rstd;
+            float g = cuda_to_f32(gamma.at[i]) * cuda_to_f32(dy[p].at[i]);
+            float grad = rstd * (g - sum - hat * product);
+            dx.at[i] = cuda_from_f32<T>(a.add ? grad + cuda_to_f32(more[p].at[i]) : grad);
+        }
+        norm_store<T, WHOLE>(a.dx + first, at, count, dx);
+    }
+}
+
+/* The groups of the block one after the other; then the slab's row of partial sums is written.
+ * total: [channels] of shared memory. */
+template <typename T, int SPAN>
+static __device__ __forceinline__ void norm_gather(const norm_shape &s, int group, int lane,
+                                                   const float *x, float *total, float *partial)
+{
+    constexpr int piece = cuda_vec<T>::count, pieces = SPAN / piece;
+    for (int turn = 0; turn < s.groups; turn++) {
+#pragma unroll
+        for (int j = 0; j < pieces * piece; j++) {
+            int c = (j / piece * s.lanes + lane) * piece + j % piece;
+            if (turn == group && c < s.channels)
+                total[c] = turn == 0 ? x[j] : total[c] + x[j];
+        }
+        __syncthreads();
+    }
+    for (int c = (int)threadIdx.x; c < s.channels; c += s.lanes * s.groups)
+        partial[c] = total[c];
+    __syncthreads();
+}
+
+template <typename T, int SPAN, bool WHOLE>
+static __global__ void __launch_bounds__(NORM_THREADS)
+    norm_backward_kernel(norm_shape s, norm_backward_args<T> a)
+{
+    CUDA_SHARED(float, total);
+    __shared__ float shared[4 * ROWS_WARPS];
+    int lane = (int)threadIdx.x % s.lanes, group = (int)threadIdx.x / s.lanes;
+    int64_t leaf = blockIdx.x / s.slabs, slab = blockIdx.x - leaf * s.slabs;
+    int64_t first = leaf * s.leaf_rows + slab * s.slab_rows, end = (leaf + 1) * s.leaf_rows;
+    end = first + s.slab_rows < end ? first + s.slab_rows : end;
+    norm_sums<SPAN> sums = {};
+    int turn = 0;
+    for (int64_t base = first; base < end; base += s.groups, turn ^= 1) {
+        int64_t row = base + group, count = row < end ? s.channels : 0;
+        norm_backward_row<T, SPAN, WHOLE>(s, a, row, count, lane, turn, shared, sums);
+    }
+    int64_t out = (int64_t)blockIdx.x * s.channels;
+    norm_gather<T, SPAN>(s, group, lane, sums.gamma, total, a.dgamma + out);
+    if (!s.rms)
+        norm_gather<T, SPAN>(s, group, lane, sums.beta, total, a.dbeta + out);
+}
+
+template <typename T>
+static cudaError_t norm_backward(cudaStream_t stream, const norm_shape &s,
+                                 const norm_backward_args<T> &a)
+{
+    bool whole = rows_aligned(a.x, s.channels) && rows_aligned(a.dy, s.channels) &&
+                 rows_aligned(a.gamma, s.channels) && rows_aligned(a.add, s.channels) &&
+                 rows_aligned(a.dx, s.channels);
+    dim3 grid((unsigned)(s.rows / s.leaf_rows * s.slabs)), block(s.lanes * s.groups);
+    size_t total = (size_t)s.channels * sizeof(float);
+    if (!whole && s.channels <= 16 * s.lanes)
+        return CUDA_LAUNCH(norm_backward_kernel<T, 16, false>, grid, block, total, stream, s, a);
+    if (!whole)
+        return CUDA_LAUNCH(norm_backward_kernel<T, 32, false>, grid, block, total, stream, s, a);
+    if (s.channels <= 8 * s.lanes)
+        return CUDA_LAUNCH(norm_backward_kernel<T, 8, true>, grid, block, total, stream, s, a);
+    if (s.channels <= 16 * s.lanes)
+        return CUDA_LAUNCH(norm_backward_kernel<T, 16, true>, grid, block, total, stream, s, a);
+    return CUDA_LAUNCH(norm_backward_kernel<T, 32, true>, grid, block, total, stream, s, a);
+}
+
+/* Scratch: the partial sums of dgamma and dbeta, then their sums by leaves. */
+struct norm_scratch {
+    float *dgamma, *dbeta, *leaf;
+    size_t bytes;
+};
+
+static norm_scratch norm_layout(const norm_shape &s, void *base)
+{
+    int64_t leaves = s.rows / s.leaf_rows, partial = leaves * s.slabs * s.channels;
+    float *at = static_cast<float *>(base);
+    norm_scratch scratch = {at, at + partial, at + 2 * partial, 0};
+    scratch.bytes = (size_t)(2 * partial + leaves * s.channels) * sizeof(float);
+    return scratch;
+}
+
+extern "C" size_t tess__cuda_norm_bytes(const struct tess__cuda_norm *norm)
+{
+    static float none[1];
+    return norm_layout(norm_shape_of(norm, NORM_BACKWARD_EACH), none).bytes;
+}
+
+extern "C" cudaError_t tess__cuda_launch_norm_backward(cudaStream_t stream,
+                                                       const struct tess__cuda_norm *norm,
+                                                       const void *x, const void *dy,
+                                                       const void *gamma, const float *mean,
+                                                       const float *rstd, const void *add, void *dx,
+                                                       float *dgamma, float *dbeta, void *scratch)
+{
+    norm_shape s = norm_shape_of(norm, NORM_BACKWARD_EACH);
+    norm_scratch l = norm_layout(s, scratch);
+    int64_t leaves = s.rows / s.leaf_rows;
+    cudaError_t error = cuda_by_dtype(norm->dtype, [&](auto type) {
+        typedef typename decltype(type)::type T;
+        norm_backward_args<T> a = {static_cast<const T *>(x),
+                                   static_cast<const T *>(dy),
+                                   static_cast<const T *>(gamma),
+                                   static_cast<const T *>(add),
+                                   mean,
+                                   rstd,
+                                   static_cast<T *>(dx),
+                                   l.dgamma,
+                                   l.dbeta};
+        return norm_backward(stream, s, a);
+    });
+    if (error == cudaSuccess)
+        error = tess__cuda_column_finish(stream, leaves, s.slabs, s.channels, l.dgamma, l.leaf,
+                                         false, dgamma);
+    if (error == cudaSuccess && !s.rms)
+        error = tess__cuda_column_finish(stream, leaves, s.slabs, s.channels, l.dbeta, l.leaf,
+                                         false, dbeta);
+    return error;
+}

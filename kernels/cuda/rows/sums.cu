@@ -1,0 +1,322 @@
+/*
+ * What is found out about whole arrays: exact sums of squares, what is not finite, zeros, and the
+ * sums of losses. Results are integers, added or compared by atomics, or sums in the order of the
+ * rows: their bits do not depend on grid or timing.
+ */
+#include "cuda/fixed.cuh"
+#include "cuda/plain/launch_plain.h"
+
+#define SUMS_THREADS 256
+
+/* Blocks for `count` elements at `per_block` each, as far as more of them help: 8 for each of 132
+ * multiprocessors, which then take turns. */
+static unsigned sums_blocks(int64_t count, int64_t per_block)
+{
+    int64_t blocks = (count + per_block - 1) / per_block;
+    return (unsigned)(blocks < 1056 ? blocks : 1056);
+}
+
+/* ---- sums of squares ------------------------------------------------------------------------ */
+
+#define SQUARE_PAIRS (SUMS_THREADS / 2)
+
+/* Elements i .. i + 3 of x, zeros from count on. */
+static __device__ __forceinline__ float4 square_load(const float *x, int64_t i, int64_t count,
+                                                     bool aligned)
+{
+    if (aligned && i + 4 <= count)
+        return *reinterpret_cast<const float4 *>(x + i);
+    float4 v;
+    v.x = i + 0 < count ? x[i + 0] : 0;
+    v.y = i + 1 < count ? x[i + 1] : 0;
+    v.z = i + 2 < count ? x[i + 2] : 0;
+    v.w = i + 3 < count ? x[i + 3] : 0;
+    return v;
+}
+
+static __device__ __forceinline__ double square_step(double lane, float x, float scale)
+{
+    double value = (double)__fmul_rn(scale, x);
+    return lane + value * value; /* the square is exact: fused or not, the bits are the same */
+}
+
+/*
+ * Two threads take a block of 64 elements, in the order of ref/square.h: one has the lanes 0 to 3,
+ * the other 4 to 7, so that each element is read once, 16 bytes at a time:
+ *
+ *     element  0..3  4..7  8..11  12..15  16..19 ...
+ *     thread    0     1      0       1       0
+ *
+ * Every pair of threads keeps digits of its own in shared memory, [limb][pair], which are added up
+ * over the block at the end and into `sum` by one atomic per limb.
+ */
+__global__ void __launch_bounds__(SUMS_THREADS)
+    sums_square(int64_t count, float scale, const float *x, long long *sum, bool aligned)
+{
+    __shared__ long long limb[TESS_SUM_LIMBS * SQUARE_PAIRS];
+    const int t = (int)threadIdx.x, pair = t / 2, side = t % 2;
+    for (int i = t; i < TESS_SUM_LIMBS * SQUARE_PAIRS; i += SUMS_THREADS)
+        limb[i] = 0;
+    __syncthreads();
+
+    const int64_t blocks = (count + TESS_SUM_BLOCK - 1) / TESS_SUM_BLOCK;
+    for (int64_t turn = (int64_t)blockIdx.x * SQUARE_PAIRS; turn < blocks;
+         turn += (int64_t)gridDim.x * SQUARE_PAIRS) {
+        const int64_t first = (turn + pair) * TESS_SUM_BLOCK + 4 * side; /* may be beyond the end */
+        float4 v[8];
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+            v[j] = square_load(x, first + 8 * j, count, aligned);
+        double lane[4] = {0, 0, 0, 0};
+#pragma unroll
+        for (int j = 0; j < 8; j++) {
+            lane[0] = square_step(lane[0], v[j].x, scale);
+            lane[1] = square_step(lane[1], v[j].y, scale);
+            lane[2] = square_step(lane[2], v[j].z, scale);
+            lane[3] = square_step(lane[3], v[j].w, scale);
+        }
+#pragma unroll
+        for (int l = 0; l < 4; l++)
+            lane[l] = __dadd_rn(lane[l], __shfl_xor_sync(CUDA_FULL, lane[l], 1));
+        if (side == 0 && turn + pair < blocks)
+            fixed_add(limb + pair, SQUARE_PAIRS,
+                      __dadd_rn(__dadd_rn(lane[0], lane[2]), __dadd_rn(lane[1], lane[3])));
+    }
+    __syncthreads();
+
+    for (int k = cuda_warp(); k < TESS_SUM_LIMBS; k += SUMS_THREADS / CUDA_WARP) {
+        long long total = 0;
+        for (int p = cuda_lane(); p < SQUARE_PAIRS; p += CUDA_WARP)
+            total += limb[k * SQUARE_PAIRS + p];
+        total = cuda_warp_sum(total);
+        if (cuda_lane() == 0 && total != 0)
+            atomicAdd(reinterpret_cast<unsigned long long *>(sum + k), (unsigned long long)total);
+    }
+}
+
+extern "C" cudaError_t tess__cuda_launch_square_sum(cudaStream_t stream, int64_t count, float scale,
+                                                    const float *x, struct tess_sum *sum)
+{
+    unsigned blocks = sums_blocks(count, SQUARE_PAIRS * TESS_SUM_BLOCK);
+    return CUDA_LAUNCH(sums_square, blocks, SUMS_THREADS, 0, stream, count, scale, x,
+                       reinterpret_cast<long long *>(sum->limb), cuda_aligned16(x));
+}
+
+/* ---- elements that are something: not finite, zero ------------------------------------------- */
+
+/* Not finite is: all bits of the exponent set. Zero is: nothing but a sign. */
+template <typename Word> struct sums_word {
+    Word exponent, sign;
+
+    __device__ bool nonfinite(Word x) const
+    {
+        return (x & exponent) == exponent;
+    }
+
+    __device__ bool zero(Word x) const
+    {
+        return (x & (Word)~sign) == 0;
+    }
+};
+
+/* The elements of a block are SUMS_THREADS vectors; `visit(i, x)` sees each, from any thread. */
+template <typename Word, typename F>
+static __device__ __forceinline__ void sums_visit(int64_t count, const Word *x, bool aligned,
+                                                  F &&visit)
+{
+    constexpr int width = cuda_vec<Word>::count;
+    const int64_t step = (int64_t)gridDim.x * SUMS_THREADS * width;
+    for (int64_t i = ((int64_t)blockIdx.x * SUMS_THREADS + threadIdx.x) * width; i < count;
+         i += step) {
+        if (aligned && i + width <= count) {
+            cuda_vec<Word> v = cuda_load(x + i);
+#pragma unroll
+            for (int e = 0; e < width; e++)
+                visit(i + e, v.at[e]);
+        } else {
+            for (int64_t e = i; e < i + width && e < count; e++)
+                visit(e, x[e]);
+        }
+    }
+}
+
+static __global__ void sums_set(long long *target, long long value)
+{
+    *target = value;
+}
+
+/* INT64_MAX stands for none: sums_found_done puts -1 there. */
+template <typename Word>
+__global__ void __launch_bounds__(SUMS_THREADS)
+    sums_find(int64_t count, const Word *x, sums_word<Word> word, bool aligned, long long *found)
+{
+    long long first = INT64_MAX;
+    sums_visit(count, x, aligned, [&](int64_t i, Word value) {
+        if (word.nonfinite(value) && i < first)
+            first = i;
+    });
+    if (first != INT64_MAX)
+        atomicMin(found, first);
+}
+
+static __global__ void sums_found_done(long long *found)
+{
+    if (*found == INT64_MAX)
+        *found = -1;
+}
+
+template <typename Word>
+static cudaError_t sums_find_launch(cudaStream_t stream, int64_t count, const void *x,
+                                    Word exponent, long long *found)
+{
+    sums_word<Word> word = {exponent, (Word)((Word)1 << (8 * sizeof(Word) - 1))};
+    return CUDA_LAUNCH(sums_find<Word>, sums_blocks(count, SUMS_THREADS * (int)(16 / sizeof(Word))),
+                       SUMS_THREADS, 0, stream, count, (const Word *)x, word, cuda_aligned16(x),
+                       found);
+}
+
+static cudaError_t sums_find_any(cudaStream_t stream, enum tess_dtype dtype, int64_t count,
+                                 const void *x, long long *found)
+{
+    switch (dtype) {
+    case TESS_F32:
+        return sums_find_launch<uint32_t>(stream, count, x, 0x7f800000u, found);
+    case TESS_BF16:
+        return sums_find_launch<uint16_t>(stream, count, x, 0x7f80u, found);
+    case TESS_F16:
+        return sums_find_launch<uint16_t>(stream, count, x, 0x7c00u, found);
+    case TESS_F64:
+        return sums_find_launch<uint64_t>(stream, count, x, 0x7ff0000000000000u, found);
+    default: /* integers are finite */
+        return cudaSuccess;
+    }
+}
+
+extern "C" cudaError_t tess__cuda_launch_find_nonfinite(cudaStream_t stream, enum tess_dtype dtype,
+                                                        int64_t count, const void *x,
+                                                        int64_t *found)
+{
+    long long *target = reinterpret_cast<long long *>(found);
+    cudaError_t error = CUDA_LAUNCH(sums_set, 1, 1, 0, stream, target, (long long)INT64_MAX);
+    if (error == cudaSuccess)
+        error = sums_find_any(stream, dtype, count, x, target);
+    if (error == cudaSuccess)
+        error = CUDA_LAUNCH(sums_found_done, 1, 1, 0, stream, target);
+    return error;
+}
+
+__global__ void __launch_bounds__(SUMS_THREADS)
+    sums_flag(int64_t count, const uint32_t *x, bool aligned, int flag, int *grad_bad)
+{
+    bool bad = false;
+    sums_visit(count, x, aligned,
+               [&](int64_t, uint32_t value) { bad |= (value & 0x7f800000u) == 0x7f800000u; });
+    if (__syncthreads_or(bad) && threadIdx.x == 0)
+        atomicMax(grad_bad, flag);
+}
+
+extern "C" cudaError_t tess__cuda_launch_find_flag(cudaStream_t stream, int64_t count,
+                                                   const float *x, int32_t flag,
+                                                   struct tess_verdict *verdict)
+{
+    return CUDA_LAUNCH(sums_flag, sums_blocks(count, SUMS_THREADS * 4), SUMS_THREADS, 0, stream,
+                       count, reinterpret_cast<const uint32_t *>(x), cuda_aligned16(x), (int)flag,
+                       &verdict->grad_bad);
+}
+
+template <typename Word>
+__global__ void __launch_bounds__(SUMS_THREADS)
+    sums_zeros(int64_t count, const Word *x, sums_word<Word> word, bool aligned,
+               unsigned long long *zeros)
+{
+    __shared__ long long shared[32];
+    long long mine = 0;
+    sums_visit(count, x, aligned, [&](int64_t, Word value) { mine += word.zero(value); });
+    long long all = cuda_block_sum(mine, shared);
+    if (threadIdx.x == 0 && all != 0)
+        atomicAdd(zeros, (unsigned long long)all);
+}
+
+static __global__ void sums_zeros_done(const unsigned long long *zeros, double *sum)
+{
+    *sum += (double)*zeros;
+}
+
+template <typename Word>
+static cudaError_t sums_zeros_launch(cudaStream_t stream, int64_t count, const void *x,
+                                     unsigned long long *zeros)
+{
+    sums_word<Word> word = {0, (Word)((Word)1 << (8 * sizeof(Word) - 1))};
+    return CUDA_LAUNCH(sums_zeros<Word>,
+                       sums_blocks(count, SUMS_THREADS * (int)(16 / sizeof(Word))), SUMS_THREADS, 0,
+                       stream, count, (const Word *)x, word, cuda_aligned16(x), zeros);
+}
+
+extern "C" cudaError_t tess__cuda_launch_count_zeros(cudaStream_t stream, enum tess_dtype dtype,
+                                                     int64_t count, const void *x, double *sum,
+                                                     int64_t *scratch)
+{
+    unsigned long long *zeros = reinterpret_cast<unsigned long long *>(scratch);
+    cudaError_t error = CUDA_LAUNCH(sums_set, 1, 1, 0, stream, (long long *)scratch, 0ll);
+    if (error == cudaSuccess)
+        error = dtype == TESS_F32 ? sums_zeros_launch<uint32_t>(stream, count, x, zeros)
+                                  : sums_zeros_launch<uint16_t>(stream, count, x, zeros);
+    if (error == cudaSuccess)
+        error = CUDA_LAUNCH(sums_zeros_done, 1, 1, 0, stream, zeros, sum);
+    return error;
+}
+
+/* ---- sums of losses ------------------------------------------------------------------------- */
+
+/* Block l < leaves: the sums of leaf l, staged by all threads and added by two in the order of the
+ * rows. One block more: the first row whose loss is not finite. */
+__global__ void __launch_bounds__(SUMS_THREADS)
+    sums_leaf(int64_t leaves, int64_t leaf_rows, const float *loss, const int32_t *correct,
+              double *sum, int *loss_bad)
+{
+    __shared__ float stage_loss[SUMS_THREADS];
+    __shared__ int32_t stage_correct[SUMS_THREADS];
+    __shared__ long long first;
+    const int t = (int)threadIdx.x;
+    if ((int64_t)blockIdx.x == leaves) {
+        if (t == 0)
+            first = INT64_MAX;
+        __syncthreads();
+        for (int64_t i = t; i < leaves * leaf_rows; i += SUMS_THREADS) {
+            if ((__float_as_uint(loss[i]) & 0x7f800000u) == 0x7f800000u) {
+                atomicMin(&first, (long long)i);
+                break;
+            }
+        }
+        __syncthreads();
+        if (t == 0 && first != INT64_MAX)
+            *loss_bad = (int)(1 + first);
+        return;
+    }
+    const int64_t begin = (int64_t)blockIdx.x * leaf_rows;
+    double total = 0;
+    for (int64_t at = 0; at < leaf_rows; at += SUMS_THREADS) {
+        const int rows = (int)(leaf_rows - at < SUMS_THREADS ? leaf_rows - at : SUMS_THREADS);
+        if (t < rows) {
+            stage_loss[t] = loss[begin + at + t];
+            stage_correct[t] = correct[begin + at + t];
+        }
+        __syncthreads();
+        for (int i = 0; t == 0 && i < rows; i++)
+            total += (double)stage_loss[i];
+        for (int i = 0; t == CUDA_WARP && i < rows; i++)
+            total += (double)stage_correct[i];
+        __syncthreads();
+    }
+    if (t == 0 || t == CUDA_WARP)
+        sum[2 * (int64_t)blockIdx.x + (t != 0)] = total;
+}
+
+extern "C" cudaError_t tess__cuda_launch_leaf_sum(cudaStream_t stream, int64_t leaves,
+                                                  int64_t leaf_rows, const float *loss,
+                                                  const int32_t *correct, double *sum,
+                                                  struct tess_verdict *verdict)
+{
+    return CUDA_LAUNCH(sums_leaf, (unsigned)(leaves + 1), SUMS_THREADS, 0, stream, leaves,
+                       leaf_rows, loss, correct, sum, &verdict->loss_bad);
+}

@@ -1,0 +1,359 @@
+/*
+ * Softmax and cross-entropy: the three passes over parts of the classes (vocabulary parallel) and
+ * the whole in one kernel. A row belongs to a warp, or from 1025 classes on to a block of 256.
+ *
+ * Bytes a logit of w bytes: xent_max and xent_sum read it once each (w), xent_grad reads it and
+ * writes the gradient in its place (2 w); softmax_xent reads it for the sum (online: Milakov and
+ * Gimelshein 2018, algorithm 3), reads it again and writes (3 w, of which the second reading finds
+ * a row of 100 KB in the second-level cache). A thread has 4 loads of 16 bytes under way, a
+ * multiprocessor with 2048 threads 128 KiB. What could bind instead of memory is the exponential:
+ * by 2^x it is a subtraction, a multiplication and one instruction of the special function unit.
+ */
+#include "cuda/rows/launch_rows.h"
+
+#include "cuda/rows/rows.cuh"
+
+#include <math.h>
+
+#define XENT_EACH  32 /* logits for one thread, below which a warp is enough for a row */
+#define XENT_AHEAD 4  /* pieces loaded before the first is used */
+#define XENT_LOG2E 1.44269504088896340736f
+
+/* 2^x for x <= 0. What is below 2^-126 is 0: beside a sum of exponentials whose greatest is 1 it
+ * counts for nothing. Good to 2 units (PTX ISA, "ex2"). */
+static __device__ __forceinline__ float xent_exp2(float x)
+{
+#ifdef __CUDA_ARCH__
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+#else
+    return exp2f(x);
+#endif
+}
+
+/* exp(x - max). The difference is taken first: it is what small errors are relative to. */
+static __device__ __forceinline__ float xent_exp(float x, float max)
+{
+    return xent_exp2((x - max) * XENT_LOG2E);
+}
+
+struct xent_shape {
+    int64_t rows, classes, stride, first;
+    int lanes;
+    bool aligned;
+};
+
+template <typename T>
+static xent_shape xent_shape_of(const struct tess__cuda_xent *xent, const T *logits, const T *grad)
+{
+    xent_shape s = {xent->rows, xent->classes, xent->stride, xent->first, ROWS_THREADS, false};
+    if (xent->classes <= XENT_EACH * CUDA_WARP)
+        s.lanes = CUDA_WARP;
+    s.aligned = rows_aligned(logits, s.stride) && rows_aligned(grad, s.stride);
+    return s;
+}
+
+/* The row of this group, or one >= rows: then the thread may leave, since only whole warps or whole
+ * blocks wait for each other. */
+static __device__ __forceinline__ int64_t xent_row(const xent_shape &s)
+{
+    return (int64_t)blockIdx.x * (ROWS_THREADS / s.lanes) + (int)threadIdx.x / s.lanes;
+}
+
+/* visit(v, at) for each of this thread's pieces of the first `count` elements, in order; those
+ * beyond are -inf. */
+template <typename T, typename Visit>
+static __device__ __forceinline__ void xent_each(const xent_shape &s, const T *row, int64_t count,
+                                                 const Visit &visit)
+{
+    constexpr int piece = cuda_vec<T>::count;
+    int lane = (int)threadIdx.x % s.lanes;
+    for (int64_t p = lane; p * piece < count; p += (int64_t)s.lanes * XENT_AHEAD) {
+        cuda_vec<T> v[XENT_AHEAD];
+#pragma unroll
+        for (int k = 0; k < XENT_AHEAD; k++)
+            v[k] = rows_load(row, (p + (int64_t)k * s.lanes) * piece, count, s.aligned, -INFINITY);
+#pragma unroll
+        for (int k = 0; k < XENT_AHEAD; k++)
+            if ((p + (int64_t)k * s.lanes) * piece < count)
+                visit(v[k], (p + (int64_t)k * s.lanes) * piece);
+    }
+}
+
+/* ---- parts ---------------------------------------------------------------------------------- */
+
+template <typename T>
+static __global__ void __launch_bounds__(ROWS_THREADS)
+    xent_max_kernel(xent_shape s, const T *logits, float *max)
+{
+    __shared__ float shared[ROWS_WARPS];
+    int64_t row = xent_row(s);
+    if (row >= s.rows)
+        return;
+    float greatest = -INFINITY;
+    xent_each(s, logits + row * s.stride, s.classes, [&](const cuda_vec<T> &v, int64_t) {
+#pragma unroll
+        for (int i = 0; i < cuda_vec<T>::count; i++)
+            greatest = fmaxf(greatest, cuda_to_f32(v.at[i]));
+    });
+    greatest = rows_max(greatest, s.lanes, shared);
+    if (threadIdx.x % s.lanes == 0)
+        max[row] = greatest;
+}
+
+/* best is the first class whose logit is the greatest, as its negative: classes are below 2^24.
+ * Elements beyond the classes are -inf: they add 0, or NaN to what is NaN without them (a greatest
+ * of -inf), and a real class comes before them. */
+template <typename T>
+static __global__ void __launch_bounds__(ROWS_THREADS)
+    xent_sum_kernel(xent_shape s, const T *logits, const int32_t *label, const float *max,
+                    float *sum, float *target, float *best)
+{
+    __shared__ float shared[ROWS_WARPS];
+    int64_t row = xent_row(s);
+    if (row >= s.rows)
+        return;
+    float greatest = max[row], total = 0.0f, found = -INFINITY;
+    const T *from = logits + row * s.stride;
+    xent_each(s, from, s.classes, [&](const cuda_vec<T> &v, int64_t at) {
+#pragma unroll
+        for (int i = 0; i < cuda_vec<T>::count; i++) {
+            float logit = cuda_to_f32(v.at[i]);
+            total += xent_exp(logit, greatest);
+            if (logit == greatest)
+                found = fmaxf(found, -(float)(s.first + at) - (float)i);
+        }
+    });
+    total = rows_sum(total, s.lanes, shared);
+    found = rows_max(found, s.lanes, shared);
+    if (threadIdx.x % s.lanes > 0)
+        return;
+    int64_t here = label[row] - s.first; /* negative for padding too */
+    sum[row] = total;
+    target[row] = here >= 0 && here < s.classes ? cuda_to_f32(from[here]) : 0.0f;
+    best[row] = found;
+}
+
+/* One row's gradient, over all of its stride; `own` is the label among the classes here. Every
+ * element is read by the thread that writes it: dlogits may be the logits. */
+template <typename T>
+static __device__ __forceinline__ void xent_write(const xent_shape &s, const T *logits, int64_t own,
+                                                  float scale, float max, float sum, T *dlogits)
+{
+    constexpr int piece = cuda_vec<T>::count;
+    float part = 1.0f / sum;
+    xent_each(s, logits, s.stride, [&](const cuda_vec<T> &v, int64_t at) {
+        int here = own >= at && own < at + piece ? (int)(own - at) : -1;
+        int left = s.classes - at < piece ? (int)(s.classes - at) : piece;
+        cuda_vec<T> d;
+#pragma unroll
+        for (int i = 0; i < piece; i++) {
+            float softmax = xent_exp(cuda_to_f32(v.at[i]), max) * part;
+            float grad = scale * (softmax - (i == here ? 1.0f : 0.0f));
+            d.at[i] = cuda_from_f32<T>(i < left ? grad : 0.0f);
+        }
+        rows_store(dlogits, at, s.stride, s.aligned, d);
+    });
+}
+
+template <typename T>
+static __device__ __forceinline__ void xent_write_zero(const xent_shape &s, T *dlogits)
+{
+    constexpr int piece = cuda_vec<T>::count;
+    cuda_vec<T> zero;
+#pragma unroll
+    for (int i = 0; i < piece; i++)
+        zero.at[i] = cuda_from_f32<T>(0.0f);
+    for (int64_t p = (int)threadIdx.x % s.lanes; p * piece < s.stride; p += s.lanes)
+        rows_store(dlogits, p * piece, s.stride, s.aligned, zero);
+}
+
+template <typename T>
+static __global__ void __launch_bounds__(ROWS_THREADS)
+    xent_grad_kernel(xent_shape s, float scale, const T *logits, const int32_t *label,
+                     const float *max, const float *sum, T *dlogits)
+{
+    int64_t row = xent_row(s);
+    if (row >= s.rows)
+        return;
+    if (label[row] < 0)
+        xent_write_zero(s, dlogits + row * s.stride);
+    else
+        xent_write(s, logits + row * s.stride, label[row] - s.first, scale, max[row], sum[row],
+                   dlogits + row * s.stride);
+}
+
+/* A block takes a sequence. The terms come from all threads at once, then one adds them in order:
+ * 256 numbers in shared memory at a time. */
+static __global__ void __launch_bounds__(ROWS_THREADS)
+    xent_loss_kernel(int64_t length, const int32_t *label, const float *max, const float *sum,
+                     const float *target, const float *best, float *loss, int32_t *correct)
+{
+    __shared__ double term[ROWS_THREADS];
+    __shared__ int hit[ROWS_THREADS];
+    int64_t begin = (int64_t)blockIdx.x * length, end = begin + length;
+    double total = 0;
+    int32_t hits = 0;
+    for (int64_t first = begin; first < end; first += ROWS_THREADS) {
+        int64_t b = first + threadIdx.x;
+        term[threadIdx.x] = 0;
+        hit[threadIdx.x] = 0;
+        if (b < end && label[b] >= 0) {
+            term[threadIdx.x] = log((double)sum[b]) - ((double)target[b] - (double)max[b]);
+            hit[threadIdx.x] = -best[b] == (float)label[b];
+        }
+        __syncthreads();
+        for (int i = 0; i < ROWS_THREADS && threadIdx.x == 0; i++) {
+            total += term[i]; /* the zeros of padding and beyond the end change nothing */
+            hits += hit[i];
+        }
+        __syncthreads();
+    }
+    if (threadIdx.x == 0) {
+        loss[blockIdx.x] = (float)total;
+        correct[blockIdx.x] = hits;
+    }
+}
+
+/* ---- whole ---------------------------------------------------------------------------------- */
+
+/* The state of a thread for a row: the greatest logit so far and its first index, and the sum of
+ * exp(x - max) so far. */
+struct xent_online {
+    float max, sum, best;
+};
+
+/* One piece: the sum is brought to the new maximum, then the piece is added. With nothing above
+ * -inf so far there is no maximum to subtract: 0 stands for it. */
+template <typename T>
+static __device__ __forceinline__ void xent_take(xent_online &o, const cuda_vec<T> &v, int64_t at)
+{
+    constexpr int piece = cuda_vec<T>::count;
+    float greatest = o.max;
+#pragma unroll
+    for (int i = 0; i < piece; i++)
+        greatest = fmaxf(greatest, cuda_to_f32(v.at[i]));
+    if (greatest > o.max) {
+#pragma unroll
+        for (int i = piece - 1; i >= 0; i--)
+            if (cuda_to_f32(v.at[i]) == greatest)
+                o.best = -(float)(at + i);
+        o.sum *= xent_exp(o.max, greatest);
+        o.max = greatest;
+    }
+    float shift = o.max == -INFINITY ? 0.0f : o.max;
+#pragma unroll
+    for (int i = 0; i < piece; i++)
+        o.sum += xent_exp(cuda_to_f32(v.at[i]), shift);
+}
+
+template <typename T>
+static __global__ void __launch_bounds__(ROWS_THREADS)
+    xent_whole_kernel(xent_shape s, float scale, const T *logits, const int32_t *label, T *dlogits,
+                      float *loss, int32_t *correct)
+{
+    __shared__ float shared[ROWS_WARPS];
+    int64_t row = xent_row(s);
+    if (row >= s.rows)
+        return;
+    int own = label[row];
+    bool leader = threadIdx.x % s.lanes == 0;
+    if (own < 0) {
+        if (leader) {
+            loss[row] = 0;
+            correct[row] = 0;
+        }
+        if (dlogits)
+            xent_write_zero(s, dlogits + row * s.stride);
+        return;
+    }
+    const T *from = logits + row * s.stride;
+    float target = cuda_to_f32(from[own]);
+    xent_online o = {-INFINITY, 0.0f, -INFINITY};
+    xent_each(s, from, s.classes, [&](const cuda_vec<T> &v, int64_t at) { xent_take(o, v, at); });
+    float max = rows_max(o.max, s.lanes, shared);
+    float sum =
+        rows_sum(o.max == -INFINITY ? o.sum : o.sum * xent_exp(o.max, max), s.lanes, shared);
+    float best = rows_max(o.max == max ? o.best : -INFINITY, s.lanes, shared);
+    if (leader) {
+        loss[row] = logf(sum) - (target - max);
+        correct[row] = -best == (float)own;
+    }
+    /* dlogits may be the logits: the target has been read by all. */
+    __syncwarp();
+    if (dlogits)
+        xent_write(s, from, own, scale, max, sum, dlogits + row * s.stride);
+}
+
+/* ---- launchers ------------------------------------------------------------------------------ */
+
+extern "C" cudaError_t tess__cuda_launch_xent_max(cudaStream_t stream,
+                                                  const struct tess__cuda_xent *xent,
+                                                  const void *logits, float *max)
+{
+    return cuda_by_dtype(xent->dtype, [&](auto type) {
+        typedef typename decltype(type)::type T;
+        const T *x = static_cast<const T *>(logits);
+        xent_shape s = xent_shape_of<T>(xent, x, NULL);
+        return CUDA_LAUNCH(xent_max_kernel<T>, dim3(rows_blocks(s.rows, s.lanes)),
+                           dim3(ROWS_THREADS), 0, stream, s, x, max);
+    });
+}
+
+extern "C" cudaError_t tess__cuda_launch_xent_sum(cudaStream_t stream,
+                                                  const struct tess__cuda_xent *xent,
+                                                  const void *logits, const int32_t *label,
+                                                  const float *max, float *sum, float *target,
+                                                  float *best)
+{
+    return cuda_by_dtype(xent->dtype, [&](auto type) {
+        typedef typename decltype(type)::type T;
+        const T *x = static_cast<const T *>(logits);
+        xent_shape s = xent_shape_of<T>(xent, x, NULL);
+        return CUDA_LAUNCH(xent_sum_kernel<T>, dim3(rows_blocks(s.rows, s.lanes)),
+                           dim3(ROWS_THREADS), 0, stream, s, x, label, max, sum, target, best);
+    });
+}
+
+extern "C" cudaError_t tess__cuda_launch_xent_grad(cudaStream_t stream,
+                                                   const struct tess__cuda_xent *xent, float scale,
+                                                   const void *logits, const int32_t *label,
+                                                   const float *max, const float *sum,
+                                                   void *dlogits)
+{
+    return cuda_by_dtype(xent->dtype, [&](auto type) {
+        typedef typename decltype(type)::type T;
+        const T *x = static_cast<const T *>(logits);
+        T *d = static_cast<T *>(dlogits);
+        xent_shape s = xent_shape_of<T>(xent, x, d);
+        return CUDA_LAUNCH(xent_grad_kernel<T>, dim3(rows_blocks(s.rows, s.lanes)),
+                           dim3(ROWS_THREADS), 0, stream, s, scale, x, label, max, sum, d);
+    });
+}
+
+extern "C" cudaError_t tess__cuda_launch_xent_loss(cudaStream_t stream, int64_t rows,
+                                                   int64_t length, const int32_t *label,
+                                                   const float *max, const float *sum,
+                                                   const float *target, const float *best,
+                                                   float *loss, int32_t *correct)
+{
+    return CUDA_LAUNCH(xent_loss_kernel, dim3((unsigned)(rows / length)), dim3(ROWS_THREADS), 0,
+                       stream, length, label, max, sum, target, best, loss, correct);
+}
+
+extern "C" cudaError_t tess__cuda_launch_softmax_xent(cudaStream_t stream,
+                                                      const struct tess__cuda_xent *xent,
+                                                      float scale, const void *logits,
+                                                      const int32_t *label, void *dlogits,
+                                                      float *loss, int32_t *correct)
+{
+    return cuda_by_dtype(xent->dtype, [&](auto type) {
+        typedef typename decltype(type)::type T;
+        const T *x = static_cast<const T *>(logits);
+        T *d = static_cast<T *>(dlogits);
+        xent_shape s = xent_shape_of<T>(xent, x, d);
+        return CUDA_LAUNCH(xent_whole_kernel<T>, dim3(rows_blocks(s.rows, s.lanes)),
+                           dim3(ROWS_THREADS), 0, stream, s, scale, x, label, d, loss, correct);
+    });
+}

@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# Stands for tessera in commands.sh: the same program with the same options, and less work.
+steps=$DOCS_STEPS
+short=()
+if [ "$steps" != 0 ]; then
+    case "${1-} ${2-}" in
+    train*) short=(--steps "$steps" --no-evaluate --trace-first 1) ;;
+    sweep*) short=(--steps "$steps" --no-evaluate --warmup 0) ;;
+    compare*) short=(--steps "$steps" --no-evaluate) ;;
+    scaling* | "bench step") short=(--steps "$steps" --repeats 1 --no-evaluate) ;;
+    "tune batch") short=(--steps "$steps" --to 32) ;;
+    "bench comm") short=(--sizes 4Ki) ;;
+    esac
+fi
+exec "$DOCS_PROGRAM" "$@" "${short[@]}"

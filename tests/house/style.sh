@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# style.sh ROOT [BUILD]: the form of every source. clang-format (.clang-format) would change none, and, with a
+# build folder, clang-tidy (.clang-tidy) finds nothing in the C sources that it compiles. Fails otherwise.
+set -euo pipefail
+cd "${1:?usage: style.sh ROOT [BUILD]}"
+build=${2:-}
+
+for tool in clang-format ${build:+clang-tidy}; do
+    command -v $tool >/dev/null || { echo "style: no $tool (Debian: $tool)" >&2; exit 1; }
+done
+
+status=0
+if ! git ls-files -z '*.c' '*.h' '*.cpp' '*.cu' '*.cuh' | xargs -0 clang-format --dry-run -Werror; then
+    echo "style: clang-format -i would change the files above"
+    status=1
+fi
+if [ -n "$build" ]; then
+    sed -n "s|^ *\"file\": \"$PWD/\([^\"]*\.c\)\".*|\1|p" "$build/compile_commands.json" | grep -v '^build/' | sort -u |
+        xargs -P 2 -n 8 clang-tidy --quiet -p "$build" 2>/dev/null || status=1
+fi
+[ $status -ne 0 ] || echo "style: in order"
+exit $status

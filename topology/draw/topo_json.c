@@ -1,0 +1,74 @@
+/* The rings of a machine as JSON, in a stable form for other programs, and where output goes. */
+#include "topology/draw/topo.h"
+
+#include "base/file.h"
+#include "tessera/check.h"
+
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum tess_status tess__topo_write(const char *path, const char *text, size_t bytes)
+{
+    if (strcmp(path, "-") != 0)
+        return tess_file_write(path, text, bytes);
+    if (fwrite(text, 1, bytes, stdout) != bytes || fflush(stdout) != 0)
+        TESS_FAIL(TESS_ERR_IO, "cannot write to standard output");
+    return TESS_OK;
+}
+
+/* NULL without memory. */
+static json_t *json_order(const struct tess__topo *topo, const int32_t *order)
+{
+    json_t *list = json_array();
+    for (int32_t i = 0; i < topo->rings.count && list; i++) {
+        if (json_array_append_new(list, json_integer(topo->number[order[i]])) != 0) {
+            json_decref(list);
+            list = NULL;
+        }
+    }
+    return list;
+}
+
+static json_t *json_ring(const struct tess__topo *topo, const struct tess_ring *ring)
+{
+    json_t *order = json_order(topo, ring->order);
+    return order ? json_pack("{s:o, s:f}", "order", order, "gbs", ring->gbs) : NULL;
+}
+
+static json_t *json_rings(const struct tess__topo *topo)
+{
+    json_t *list = json_array();
+    for (int32_t i = 0; i < topo->rings.ring_count && list; i++) {
+        json_t *ring = json_ring(topo, &topo->rings.ring[i]);
+        if (!ring || json_array_append_new(list, ring) != 0) {
+            json_decref(list);
+            list = NULL;
+        }
+    }
+    return list;
+}
+
+enum tess_status tess__topo_write_json(const struct tess__topo *topo, const char *path)
+{
+    const struct tess_rings *rings = &topo->rings;
+    json_t *list = json_rings(topo), *best = json_ring(topo, &rings->best_single);
+    json_t *root = list && best
+                       ? json_pack("{s:i, s:O, s:O, s:{s:f}, s:f, s:f, s:b}", "devices",
+                                   (int)rings->count, "rings", list, "best_single", best, "natural",
+                                   "gbs", rings->natural.gbs, "total_gbs", rings->total_gbs,
+                                   "bound_gbs", rings->bound_gbs, "optimal", (int)rings->optimal)
+                       : NULL;
+    /* Ten digits hold any rate that a model can mean. */
+    char *text = root ? json_dumps(root, JSON_COMPACT | JSON_REAL_PRECISION(10)) : NULL;
+    json_decref(list);
+    json_decref(best);
+    json_decref(root);
+    if (!text)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory left for the JSON of the rings");
+    size_t bytes = strlen(text);
+    text[bytes] = '\n'; /* in the place of the 0: the length is known */
+    enum tess_status status = tess__topo_write(path, text, bytes + 1);
+    free(text);
+    return status;
+}

@@ -1,0 +1,201 @@
+/* The links inside the hosts of a drawn machine: upright ones of the tree, arcs of NVLinks, ways
+ * between NUMA nodes, and marks on those that hold the best ring back. */
+#include "topology/draw/topo_svg_machine.h"
+
+#include <math.h>
+
+/* The other direction; -1. */
+static int32_t machine_reverse(const struct tess__machine *machine, int32_t number)
+{
+    const struct tess_topo_link *link = &machine->topology->link[number];
+    /* Readers add both directions one after the other. */
+    for (int32_t i = number > 0 ? number - 1 : 0;
+         i <= number + 1 && i < machine->topology->link_count; i++) {
+        const struct tess_topo_link *other = &machine->topology->link[i];
+        if (other->from == link->to && other->to == link->from && other->kind == link->kind)
+            return i;
+    }
+    return -1;
+}
+
+/* Is either direction used by the best ring, or does it limit it? */
+bool tess__machine_used(const struct tess__machine *machine, int32_t link)
+{
+    const struct tess__topo_svg *svg = machine->svg;
+    int32_t back = machine_reverse(machine, link);
+    return !svg->uses || svg->uses[link] > 0 || (back >= 0 && svg->uses[back] > 0);
+}
+
+/* Few links hold the ring back: they are marked. Where many do, none is special. */
+bool tess__machine_marked(const struct tess__machine *machine, int32_t link)
+{
+    int32_t back = machine_reverse(machine, link), alike = machine->svg->topo->best_narrow.alike;
+    return alike > 0 && alike <= 4 &&
+           (tess__svg_limits(machine->svg, link) ||
+            (back >= 0 && tess__svg_limits(machine->svg, back)));
+}
+
+/* The path's tail after d="...": class, colour, width, and a title: the link's ends and speed. */
+void tess__machine_stroke(struct tess__machine *machine, int32_t number)
+{
+    const struct tess_topo_link *link = &machine->topology->link[number];
+    struct tess__html *out = &machine->svg->out;
+    char gbs[TESS__TOPO_TEXT];
+    tess__html_print(
+        out, "\" class=\"l%s\" stroke=\"%s\" stroke-width=\"%.1f\"><title>",
+        tess__machine_used(machine, number) ? "" : " idle",
+        tess__machine_marked(machine, number) ? "var(--bad)" : tess__svg_colour(link->kind),
+        link->kind == TESS_LINK_LOCAL ? 1.5
+                                      : fmin(tess__svg_stroke(link->gbs), machine->device_w / 5));
+    tess__html_escape(out, machine->topology->node[link->from].name);
+    tess__html_add(out, " - ");
+    tess__html_escape(out, machine->topology->node[link->to].name);
+    tess__html_print(out, ": %s, %s GB/s each way</title></path>\n",
+                     tess__topo_link_word(link->kind), tess__topo_gbs(link->gbs, gbs));
+}
+
+void tess__machine_mark(struct tess__machine *machine, int32_t number, double x, double y)
+{
+    const struct tess__topo_svg *svg = machine->svg;
+    int32_t back = machine_reverse(machine, number);
+    char text[TESS__TOPO_TEXT + 24], gbs[TESS__TOPO_TEXT];
+    if (!tess__machine_marked(machine, number))
+        return;
+    int32_t limiting = tess__svg_limits(svg, number) ? number : back;
+    int32_t uses = svg->uses[limiting];
+    snprintf(text, sizeof text, uses > 1 ? "%s GB/s, used %dx" : "%s GB/s",
+             tess__topo_gbs(machine->topology->link[limiting].gbs, gbs), (int)uses);
+    tess__svg_mark(machine->svg, x, y, text);
+}
+
+/* From a box or bar down to the bar that it is attached to. */
+void tess__machine_link_up(struct tess__machine *machine, int32_t node, int32_t link, double from)
+{
+    const struct tess_topo_link *up = &machine->topology->link[link];
+    char gbs[TESS__TOPO_TEXT];
+    double x = tess__machine_middle(machine, node);
+    double to = machine->top[up->from];
+    tess__html_print(&machine->svg->out, "<path d=\"M%.1f %.1fV%.1f", x, from, to);
+    tess__machine_stroke(machine, link);
+    if (machine->device_w >= 36 && up->kind != TESS_LINK_LOCAL &&
+        !tess__machine_marked(machine, link))
+        tess__svg_text(machine->svg, x + 4 + tess__svg_stroke(up->gbs) / 2, (from + to) / 2 + 3.5,
+                       "tiny", "start", tess__topo_gbs(up->gbs, gbs), 8);
+    tess__machine_mark(machine, link, x, (from + to) / 2);
+}
+
+/* Where arcs of a device begin: next to each other, in the order of their targets. */
+static double machine_anchor(const struct tess__machine *machine, int32_t node, int32_t other)
+{
+    const struct tess_topology *topology = machine->topology;
+    int32_t arcs = 0, before = 0;
+    for (int32_t i = 0; i < topology->link_count; i++) {
+        const struct tess_topo_link *link = &topology->link[i];
+        if (link->from != node || link->kind != TESS_LINK_NVLINK ||
+            topology->node[link->to].kind != TESS_NODE_DEVICE)
+            continue;
+        arcs++;
+        /* The nearest ends next to the side it goes to, the furthest beside the middle. */
+        bool left = machine->x0[link->to] < machine->x0[node];
+        bool other_left = machine->x0[other] < machine->x0[node];
+        if (link->to == other)
+            continue;
+        if (left != other_left)
+            before += left;
+        else
+            before += machine->x0[link->to] > machine->x0[other];
+    }
+    double room = machine->device_w - 14, step = arcs > 1 ? fmin(10, room / (arcs - 1)) : 0;
+    return tess__machine_middle(machine, node) + (before - (arcs - 1) / 2.0) * step;
+}
+
+static double machine_arc_height(double dx)
+{
+    return fmin(190, 26 + 0.26 * fabs(dx));
+}
+
+/* NVLinks between devices: arcs, the pale ones first. Returns the height that they need. */
+double tess__machine_arcs(struct tess__machine *machine, bool draw)
+{
+    const struct tess_topology *topology = machine->topology;
+    double most = 0, top = machine->row - TESS__MACHINE_DEVICE_H;
+    for (int pass = 0; pass < 2; pass++) {
+        for (int32_t i = 0; i < topology->link_count; i++) {
+            const struct tess_topo_link *link = &topology->link[i];
+            if (link->kind != TESS_LINK_NVLINK || link->from > link->to ||
+                topology->node[link->from].kind != TESS_NODE_DEVICE ||
+                topology->node[link->to].kind != TESS_NODE_DEVICE)
+                continue;
+            double a = machine_anchor(machine, link->from, link->to);
+            double b = machine_anchor(machine, link->to, link->from);
+            double height = machine_arc_height(b - a);
+            most = fmax(most, 0.75 * height + 10);
+            if (!draw || tess__machine_used(machine, i) != (pass == 1))
+                continue;
+            tess__html_print(&machine->svg->out,
+                             "<path d=\"M%.1f %.1fC%.1f %.1f %.1f %.1f %.1f %.1f", a, top, a,
+                             top - height, b, top - height, b, top);
+            tess__machine_stroke(machine, i);
+            tess__machine_mark(machine, i, (a + b) / 2, top - 0.75 * height);
+        }
+    }
+    return most;
+}
+static double machine_sys_depth(double gap)
+{
+    return fmin(44, 16 + 0.05 * gap);
+}
+
+/* Between NUMA nodes of a host: straight to the neighbour, else an arc below. */
+void tess__machine_sys(struct tess__machine *machine, int32_t number)
+{
+    const struct tess_topo_link *link = &machine->topology->link[number];
+    struct tess__html *out = &machine->svg->out;
+    int32_t a = link->from, b = link->to;
+    char gbs[TESS__TOPO_TEXT];
+    if (machine->x0[a] > machine->x0[b]) {
+        a = link->to;
+        b = link->from;
+    }
+    bool beside = machine->x0[b] - machine->x1[a] < TESS__MACHINE_BESIDE;
+    double y = machine->top[a] + TESS__MACHINE_BAR_H / 2, x = (machine->x1[a] + machine->x0[b]) / 2;
+    if (beside) {
+        tess__html_print(out, "<path d=\"M%.1f %.1fH%.1f", machine->x1[a], y, machine->x0[b]);
+        tess__machine_stroke(machine, number);
+        if (!tess__machine_marked(machine, number))
+            tess__svg_text(machine->svg, x, y - 6, "tiny", "middle", tess__topo_gbs(link->gbs, gbs),
+                           8);
+        tess__machine_mark(machine, number, x, y + 18);
+        return;
+    }
+    double from = tess__machine_middle(machine, a) + 12, to = tess__machine_middle(machine, b) - 12;
+    double edge = machine->top[a] + TESS__MACHINE_BAR_H,
+           deep = machine_sys_depth(machine->x0[b] - machine->x1[a]);
+    tess__html_print(out, "<path d=\"M%.1f %.1fC%.1f %.1f %.1f %.1f %.1f %.1f", from, edge, from,
+                     edge + deep, to, edge + deep, to, edge);
+    tess__machine_stroke(machine, number);
+    tess__machine_mark(machine, number, (from + to) / 2, edge + 0.75 * deep);
+}
+
+/* What the link needs below the bars. */
+double tess__machine_sys_room(const struct tess__machine *machine, int32_t number)
+{
+    const struct tess_topo_link *link = &machine->topology->link[number];
+    double gap = fmax(machine->x0[link->from], machine->x0[link->to]) -
+                 fmin(machine->x1[link->from], machine->x1[link->to]);
+    double mark = tess__machine_marked(machine, number) ? 14 : 0;
+    return gap < TESS__MACHINE_BESIDE ? mark : 0.75 * machine_sys_depth(gap) + 4 + mark;
+}
+
+bool tess__machine_draws_sys(const struct tess__machine *machine, const struct tess_topo_link *link)
+{
+    const struct tess_topology *topology = machine->topology;
+    int32_t cpus = 0;
+    if (link->kind != TESS_LINK_SYS || link->from > link->to || machine->x1[link->from] <= 0 ||
+        machine->x1[link->to] <= 0)
+        return false;
+    for (int32_t i = 0; i < topology->node_count; i++)
+        cpus += topology->node[i].kind == TESS_NODE_CPU && machine->x1[i] > 0 &&
+                topology->node[i].host == topology->node[link->from].host;
+    return cpus <= TESS__MACHINE_SYS_MAX;
+}

@@ -1,0 +1,344 @@
+/*
+ * The machine as a card: devices and NICs in a row, above them NVLinks and NVSwitches, below them
+ * PCIe switches, NUMA nodes and the network's switches as bars, each as wide as what is attached to
+ * it, so that all links of the tree are upright. A large cluster shows a box for the hosts of each
+ * switch.
+ */
+#include "topology/draw/topo_svg_machine.h"
+
+#include "tessera/check.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- bars and boxes ------------------------------------------------------------------------- */
+
+static void machine_bar(struct tess__machine *machine, int32_t number, double height)
+{
+    const struct tess_node *node = &machine->topology->node[number];
+    struct tess__topo_svg *svg = machine->svg;
+    double width = machine->x1[number] - machine->x0[number];
+    char text[2 * TESS__TOPO_TEXT];
+    const char *name = tess__svg_short(svg, node->name),
+               *maker = tess__topo_maker_word(node->maker);
+    tess__svg_box(svg, machine->x0[number], machine->top[number], width, height, 7, "bar");
+    if (node->kind == TESS_NODE_CPU && maker[0] != '\0')
+        snprintf(text, sizeof text, "%s, %s", name, maker);
+    else if (node->kind == TESS_NODE_PCI && node->bus[0] != '\0' && width < 130)
+        snprintf(text, sizeof text, "%s",
+                 node->bus + (strncmp(node->bus, "0000:", 5) == 0 ? 5 : 0));
+    else if (node->kind == TESS_NODE_PCI && strncmp(name, "pci", 3) == 0)
+        snprintf(text, sizeof text, "PCIe switch %s", node->bus);
+    else if (node->kind == TESS_NODE_NET && svg->net.beside[number] > 0)
+        snprintf(text, sizeof text, "%s, %d more", name, (int)svg->net.beside[number]);
+    else
+        snprintf(text, sizeof text, "%s", name);
+    tess__svg_text(
+        svg, tess__machine_middle(machine, number), machine->top[number] + height / 2 + 4,
+        node->kind == TESS_NODE_PCI ? "cap" : "h2", "middle", text, (size_t)fmax(4, width / 7));
+}
+
+static void machine_device(struct tess__machine *machine, int32_t number)
+{
+    const struct tess_node *node = &machine->topology->node[number];
+    struct tess__topo_svg *svg = machine->svg;
+    bool device = node->kind == TESS_NODE_DEVICE;
+    double height = device ? TESS__MACHINE_DEVICE_H : TESS__MACHINE_NIC_H,
+           x = tess__machine_middle(machine, number);
+    char text[24];
+    tess__html_print(&svg->out, "<g><title>%s", device ? "" : "NIC ");
+    tess__html_escape(&svg->out, node->name);
+    tess__html_print(&svg->out, " %s", node->bus);
+    tess__html_add(&svg->out, "</title>");
+    tess__svg_box(svg, machine->x0[number], machine->row - height,
+                  machine->x1[number] - machine->x0[number], height, 8, device ? "gpu" : "nic");
+    if (device) {
+        snprintf(text, sizeof text, "%d", (int)svg->topo->number[svg->tree.number[number]]);
+        bool wide = machine->device_w >= 50;
+        tess__svg_text(svg, x, machine->row - (wide ? 22 : 16), wide ? "id" : "h2", "middle", text,
+                       6);
+        if (wide)
+            tess__svg_text(svg, x, machine->row - 8, "tiny", "middle",
+                           tess__svg_short(svg, node->name), 9);
+    } else {
+        tess__svg_text(svg, x, machine->row - 9, "tiny", "middle", tess__svg_short(svg, node->name),
+                       8);
+    }
+    tess__html_add(&svg->out, "</g>\n");
+}
+
+/* An NVSwitch above the devices that it joins. */
+static void machine_nvswitch(struct tess__machine *machine, int32_t number, double y)
+{
+    const struct tess_topology *topology = machine->topology;
+    double left = INFINITY, right = 0;
+    char gbs[TESS__TOPO_TEXT];
+    for (int32_t i = 0; i < topology->link_count; i++) {
+        const struct tess_topo_link *link = &topology->link[i];
+        if (link->to != number || machine->x1[link->from] <= 0)
+            continue;
+        left = fmin(left, machine->x0[link->from]);
+        right = fmax(right, machine->x1[link->from]);
+    }
+    if (right <= 0)
+        return;
+    machine->x0[number] = left;
+    machine->x1[number] = right;
+    machine->top[number] = y;
+    bool first = true;
+    for (int32_t i = 0; i < topology->link_count; i++) {
+        const struct tess_topo_link *link = &topology->link[i];
+        if (link->to != number || machine->x1[link->from] <= 0)
+            continue;
+        double x = tess__machine_middle(machine, link->from),
+               top = machine->row - TESS__MACHINE_DEVICE_H;
+        tess__html_print(&machine->svg->out, "<path d=\"M%.1f %.1fV%.1f", x, top,
+                         y + TESS__MACHINE_BAR_H);
+        tess__machine_stroke(machine, i);
+        if (machine->device_w >= 36 && (first || machine->device_w >= 50))
+            tess__svg_text(machine->svg, x + 4 + tess__svg_stroke(link->gbs) / 2,
+                           (top + y + TESS__MACHINE_BAR_H) / 2 + 3.5, "tiny", "start",
+                           tess__topo_gbs(link->gbs, gbs), 8);
+        first = false;
+    }
+    machine_bar(machine, number, TESS__MACHINE_BAR_H);
+}
+
+/* ---- hosts and network ---------------------------------------------------------------------- */
+
+static void machine_host_frame(struct tess__machine *machine, int32_t host, double top)
+{
+    char name[TESS__TOPO_TEXT];
+    double width = machine->host1[host] - machine->host0[host];
+    if (machine->topology->host_count < 2 || machine->host1[host] <= 0)
+        return;
+    tess__svg_box(machine->svg, machine->host0[host], top, width, machine->bottom - top, 12,
+                  "host");
+    tess__svg_text(machine->svg, machine->host0[host] + 12, top + 18, "h2", "start",
+                   tess__topo_host_name(machine->topology, host, name), (size_t)fmax(3, width / 8));
+}
+
+/* From a host's frame down to a switch: all its links to that together. */
+static void machine_host_link(struct tess__machine *machine, int32_t host, int32_t net)
+{
+    const struct tess_topology *topology = machine->topology;
+    struct tess__topo_svg *svg = machine->svg;
+    double gbs = 0, x = (machine->host0[host] + machine->host1[host]) / 2;
+    int32_t links = 0, number = -1, marked = -1, narrow = 0;
+    bool used = !svg->uses;
+    char text[2 * TESS__TOPO_TEXT], each[TESS__TOPO_TEXT];
+    for (int32_t i = 0; i < topology->link_count; i++) {
+        const struct tess_topo_link *link = &topology->link[i];
+        if (link->kind != TESS_LINK_NET || link->to != net ||
+            topology->node[link->from].host != host)
+            continue;
+        links++;
+        gbs += link->gbs;
+        number = i;
+        used = used || tess__machine_used(machine, i);
+        if (tess__machine_marked(machine, i)) {
+            marked = i;
+            narrow++;
+        }
+    }
+    if (links == 0)
+        return;
+    tess__html_print(&svg->out,
+                     "<path d=\"M%.1f %.1fV%.1f\" class=\"l%s\" stroke=\"%s\" "
+                     "stroke-width=\"%.1f\"/>\n",
+                     x, machine->bottom, machine->top[net], used ? "" : " idle",
+                     marked >= 0 ? "var(--bad)" : tess__svg_colour(TESS_LINK_NET),
+                     tess__svg_stroke(gbs));
+    tess__topo_gbs(topology->link[number].gbs, each);
+    if (links > 1)
+        snprintf(text, sizeof text, "%d x %s", (int)links, each);
+    else
+        snprintf(text, sizeof text, "%s", each);
+    double y = (machine->bottom + machine->top[net]) / 2;
+    if (marked >= 0 && links == 1) {
+        tess__machine_mark(machine, marked, x, y);
+    } else if (marked >= 0) {
+        snprintf(text, sizeof text, "%d of %d x %s GB/s", (int)narrow, (int)links, each);
+        tess__svg_mark(svg, x, y, text);
+    } else {
+        tess__svg_text(svg, x + 4 + tess__svg_stroke(gbs) / 2, y + 3.5, "tiny", "start", text, 16);
+    }
+}
+
+/* A switch's hosts as one box, at its left end. */
+static void machine_box(struct tess__machine *machine, int32_t net, double top)
+{
+    struct tess__topo_svg *svg = machine->svg;
+    double x = machine->x0[net];
+    char text[64];
+    int32_t hosts = svg->net.hosts[net];
+    tess__svg_box(svg, x, top, TESS__MACHINE_BOX_W, machine->bottom - top, 12, "host");
+    tess__html_print(&svg->out,
+                     "<path d=\"M%.1f %.1fV%.1f\" class=\"l\" stroke=\"%s\" "
+                     "stroke-width=\"3\"/>\n",
+                     x + TESS__MACHINE_BOX_W / 2, machine->bottom, machine->top[net],
+                     tess__svg_colour(TESS_LINK_NET));
+    snprintf(text, sizeof text, "%d", (int)hosts);
+    tess__svg_text(svg, x + TESS__MACHINE_BOX_W / 2, top + 32, "big", "middle", text, 8);
+    tess__svg_text(svg, x + TESS__MACHINE_BOX_W / 2, top + 50, "cap", "middle",
+                   hosts == 1 ? "host" : "hosts", 8);
+}
+
+/* A note where not all switches got a box. */
+static void machine_net_rest(struct tess__machine *machine, double top)
+{
+    char text[96];
+    int32_t leaves = 0;
+    for (int32_t i = 0; i < machine->topology->node_count; i++)
+        leaves += machine->svg->net.hosts[i] > 0;
+    if (!machine->boxed || leaves <= machine->boxes)
+        return;
+    snprintf(text, sizeof text, "the first %d of %d switches with hosts", (int)machine->boxes,
+             (int)leaves);
+    tess__svg_text(machine->svg, machine->svg->width - TESS__SVG_MARGIN - TESS__SVG_PADDING,
+                   top - 8, "cap", "end", text, 80);
+}
+
+static void machine_net(struct tess__machine *machine, double top)
+{
+    const struct tess_topology *topology = machine->topology;
+    const struct tess__topo_net *tree = &machine->svg->net;
+    if (topology->host_count < 2)
+        return;
+    for (int32_t i = 0; i < topology->node_count; i++)
+        if (topology->node[i].kind == TESS_NODE_NET)
+            machine->top[i] = machine->bottom + 40 + tree->level[i] * 56;
+    for (int32_t i = 0; i < topology->node_count; i++) {
+        if (topology->node[i].kind != TESS_NODE_NET || machine->x1[i] <= 0)
+            continue;
+        for (int32_t k = 0; k < topology->link_count; k++)
+            if (topology->link[k].to == i && topology->link[k].from == tree->parent[i] &&
+                machine->x1[tree->parent[i]] > 0) {
+                /* As the links of the tree go, from above to below. */
+                tess__machine_link_up(machine, i, k, machine->top[i] + TESS__MACHINE_BAR_H);
+            }
+        for (int32_t host = 0; host < topology->host_count && !machine->boxed; host++)
+            machine_host_link(machine, host, i);
+        if (machine->boxed && tree->hosts[i] > 0)
+            machine_box(machine, i, top);
+    }
+    for (int32_t i = 0; i < topology->node_count; i++)
+        if (topology->node[i].kind == TESS_NODE_NET && machine->x1[i] > 0)
+            machine_bar(machine, i, TESS__MACHINE_BAR_H);
+    machine_net_rest(machine, top);
+}
+
+/* ---- the card ------------------------------------------------------------------------------- */
+
+static void machine_size(struct tess__machine *machine)
+{
+    const struct tess_topology *topology = machine->topology;
+    int32_t nics = 0;
+    for (int32_t i = 0; i < topology->node_count; i++)
+        nics += topology->node[i].kind == TESS_NODE_NIC;
+    machine->boxed = topology->device_count > 32 && topology->host_count > 2;
+    machine->device_w = topology->device_count <= TESS__TOPO_SHOWN_MAX ? 58
+                        : topology->device_count <= 32                 ? 36
+                                                                       : 22;
+    machine->nic_w = topology->device_count <= TESS__TOPO_SHOWN_MAX && nics <= 16 ? 50 : 0;
+}
+
+/* Bars of PCIe and NUMA nodes below the row, each at its level; NUMA nodes share one. */
+static void machine_tops(struct tess__machine *machine)
+{
+    const struct tess_topology *topology = machine->topology;
+    for (int32_t i = 0; i < topology->node_count; i++) {
+        int32_t level =
+            topology->node[i].kind == TESS_NODE_CPU ? machine->cpu_level : machine->level[i];
+        machine->top[i] = machine->row + 26 + (level - 1) * TESS__MACHINE_STEP;
+    }
+}
+
+static void machine_draw_hosts(struct tess__machine *machine)
+{
+    const struct tess_topology *topology = machine->topology;
+    tess__machine_arcs(machine, true);
+    for (int32_t i = 0; i < topology->link_count; i++)
+        if (tess__machine_draws_sys(machine, &topology->link[i]))
+            tess__machine_sys(machine, i);
+    for (int32_t i = 0; i < topology->node_count; i++) {
+        enum tess_node_kind kind = topology->node[i].kind;
+        if (machine->x1[i] <= 0 || machine->svg->tree.up[i] < 0)
+            continue;
+        tess__machine_link_up(machine, i, machine->svg->tree.up[i],
+                              kind == TESS_NODE_PCI ? machine->top[i] + TESS__MACHINE_BAR_H
+                                                    : machine->row);
+    }
+    for (int32_t i = 0; i < topology->node_count; i++) {
+        enum tess_node_kind kind = topology->node[i].kind;
+        if (machine->x1[i] <= 0)
+            continue;
+        if (kind == TESS_NODE_CPU || kind == TESS_NODE_PCI)
+            machine_bar(machine, i, TESS__MACHINE_BAR_H);
+        else if (kind == TESS_NODE_DEVICE || kind == TESS_NODE_NIC)
+            machine_device(machine, i);
+    }
+}
+
+static void machine_draw(struct tess__machine *machine, double top)
+{
+    const struct tess_topology *topology = machine->topology;
+    struct tess__topo_svg *svg = machine->svg;
+    double frame = topology->host_count > 1 ? 28 : 0, arcs = 0, switches = 0;
+    double below = 0;
+    for (int32_t i = 0; i < topology->node_count && !machine->boxed; i++)
+        if (topology->node[i].kind == TESS_NODE_NVSWITCH)
+            switches = TESS__MACHINE_BAR_H + 34;
+    for (int32_t i = 0; i < topology->link_count && !machine->boxed; i++)
+        if (tess__machine_draws_sys(machine, &topology->link[i]))
+            below = fmax(below, tess__machine_sys_room(machine, i));
+    if (!machine->boxed)
+        arcs = tess__machine_arcs(machine, false);
+    machine->row = top + frame + arcs + switches + TESS__MACHINE_DEVICE_H;
+    machine_tops(machine);
+    double low = machine->row + 26 + fmax(0, machine->cpu_level - 1) * TESS__MACHINE_STEP +
+                 TESS__MACHINE_BAR_H;
+    machine->bottom = machine->boxed ? top + 64 : low + below + (frame > 0 ? 14 : 0);
+    double end = machine->bottom;
+    if (topology->host_count > 1)
+        end += 40 + svg->net.level_count * 56 - 30;
+    tess__svg_box(svg, TESS__SVG_MARGIN, svg->y, svg->width - 2 * TESS__SVG_MARGIN,
+                  end - svg->y + TESS__SVG_PADDING, 16, "card");
+    for (int32_t host = 0; host < topology->host_count && !machine->boxed; host++)
+        machine_host_frame(machine, host, top);
+    machine_net(machine, top);
+    if (!machine->boxed) {
+        machine_draw_hosts(machine);
+        for (int32_t i = 0; i < topology->node_count; i++)
+            if (topology->node[i].kind == TESS_NODE_NVSWITCH)
+                machine_nvswitch(machine, i, top + frame + arcs);
+    }
+    svg->y = end + TESS__SVG_PADDING + 16;
+}
+
+enum tess_status tess__svg_machine(struct tess__topo_svg *svg)
+{
+    const struct tess_topology *topology = svg->topo->topology;
+    size_t nodes = (size_t)topology->node_count, hosts = (size_t)topology->host_count;
+    struct tess__machine machine = {.svg = svg, .topology = topology, .cpu_level = 1};
+    struct tess__pool pool = {0};
+    machine.level = tess__pool_array(&pool, nodes, sizeof *machine.level);
+    machine.x0 = tess__pool_array(&pool, nodes, sizeof(double));
+    machine.x1 = tess__pool_array(&pool, nodes, sizeof(double));
+    machine.top = tess__pool_array(&pool, nodes, sizeof(double));
+    machine.host0 = tess__pool_array(&pool, hosts, sizeof(double));
+    machine.host1 = tess__pool_array(&pool, hosts, sizeof(double));
+    if (pool.failed) {
+        tess__pool_release(&pool);
+        return tess__no_memory("the picture");
+    }
+    machine_size(&machine);
+    double left = TESS__SVG_MARGIN + TESS__SVG_PADDING;
+    double width = tess__machine_place_all(&machine, left) - left;
+    svg->width = fmax(svg->width, width + 2 * left);
+    tess__machine_shift(&machine, (svg->width - 2 * left - width) / 2);
+    machine_draw(&machine, svg->y + TESS__SVG_PADDING);
+    tess__pool_release(&pool);
+    return TESS_OK;
+}

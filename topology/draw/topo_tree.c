@@ -1,0 +1,315 @@
+/*
+ * The machine as a tree of text: hosts, NUMA nodes, PCIe switches, devices and NICs, each
+ * below what it is attached to, then the network. Equal hosts are shown once.
+ */
+#include "topology/draw/topo.h"
+
+#include "tessera/check.h"
+
+#include <string.h>
+
+#define TREE_ALIKE_MAX 16 /* children of one kind that are shown, and lines of switches */
+#define TREE_LINKS_MAX 3  /* ways to other NUMA nodes that are named one by one */
+
+struct tree {
+    const struct tess__topo *topo;
+    const struct tess_topology *topology;
+    FILE *out;
+    struct tess__topo_tree below;
+};
+
+/* ---- one line ------------------------------------------------------------------------------- */
+
+/* "22 GB/s to numa1": the ways to other NUMA nodes; `before` in front of the first. */
+static void tree_ways(const struct tree *tree, int32_t node, const char *before)
+{
+    const struct tess_topology *topology = tree->topology;
+    int32_t ways = 0;
+    double least = 0, most = 0;
+    char gbs[TESS__TOPO_TEXT], wide[TESS__TOPO_TEXT];
+    for (int32_t i = 0; i < topology->link_count; i++) {
+        const struct tess_topo_link *link = &topology->link[i];
+        if (link->from != node || link->kind != TESS_LINK_SYS)
+            continue;
+        least = ways == 0 || link->gbs < least ? link->gbs : least;
+        most = link->gbs > most ? link->gbs : most;
+        ways++;
+    }
+    for (int32_t i = 0; i < topology->link_count && ways <= TREE_LINKS_MAX; i++) {
+        const struct tess_topo_link *link = &topology->link[i];
+        if (link->from != node || link->kind != TESS_LINK_SYS)
+            continue;
+        fprintf(tree->out, "%s%s GB/s to %s", before, tess__topo_gbs(link->gbs, gbs),
+                topology->node[link->to].name);
+        before = ", ";
+    }
+    if (ways > TREE_LINKS_MAX && least < most)
+        fprintf(tree->out, "%s%s to %s GB/s to each of %d other NUMA nodes", before,
+                tess__topo_gbs(least, gbs), tess__topo_gbs(most, wide), (int)ways);
+    else if (ways > TREE_LINKS_MAX)
+        fprintf(tree->out, "%s%s GB/s to each of %d other NUMA nodes", before,
+                tess__topo_gbs(least, gbs), (int)ways);
+}
+
+static void tree_cpu(const struct tree *tree, int32_t number)
+{
+    const struct tess_node *node = &tree->topology->node[number];
+    const char *maker = tess__topo_maker_word(node->maker), *before = "  ";
+    fputs(node->name, tree->out);
+    if (node->socket >= 0) {
+        fprintf(tree->out, "%ssocket %d", before, (int)node->socket);
+        before = ", ";
+    }
+    if (maker[0] != '\0') {
+        fprintf(tree->out, "%s%s", before, maker);
+        before = ", ";
+    }
+    tree_ways(tree, number, before);
+}
+
+/* The widest link of a NIC to the network; 0: unknown. */
+static double tree_network(const struct tree *tree, int32_t number)
+{
+    double gbs = 0;
+    for (int32_t i = 0; i < tree->topology->link_count; i++) {
+        const struct tess_topo_link *link = &tree->topology->link[i];
+        if (link->from == number && link->kind == TESS_LINK_NET && link->gbs > gbs)
+            gbs = link->gbs;
+    }
+    return gbs;
+}
+
+/* What a device or a switch is. */
+static void tree_what(const struct tree *tree, int32_t number)
+{
+    const struct tess_node *node = &tree->topology->node[number];
+    const char *word = tess__topo_sm_word(node->sm);
+    if (node->kind == TESS_NODE_DEVICE && tree->topo->model)
+        fprintf(tree->out, "  %s", tree->topo->model[tree->below.number[number]]);
+    else if (node->kind == TESS_NODE_DEVICE && node->sm > 0)
+        fprintf(tree->out, word[0] != '\0' ? "  sm %d (%s)" : "  sm %d", (int)node->sm, word);
+    else if (node->kind == TESS_NODE_PCI)
+        fputs("  PCIe switch", tree->out);
+    else if (node->kind == TESS_NODE_NIC)
+        fputs("  NIC", tree->out);
+}
+
+/* Without what is before it and behind it. */
+static void tree_line(const struct tree *tree, int32_t number)
+{
+    const struct tess_node *node = &tree->topology->node[number];
+    const struct tess_topo_link *up =
+        tree->below.up[number] >= 0 ? &tree->topology->link[tree->below.up[number]] : NULL;
+    char gbs[TESS__TOPO_TEXT];
+    if (node->kind == TESS_NODE_CPU) {
+        tree_cpu(tree, number);
+        return;
+    }
+    if (node->kind == TESS_NODE_DEVICE)
+        fprintf(tree->out, "[%d] ", (int)tree->topo->number[tree->below.number[number]]);
+    fputs(node->name, tree->out);
+    if (node->bus[0] != '\0' && !strstr(node->name, node->bus))
+        fprintf(tree->out, "  %s", node->bus);
+    tree_what(tree, number);
+    double network = node->kind == TESS_NODE_NIC ? tree_network(tree, number) : 0;
+    if (network > 0)
+        fprintf(tree->out, "  network %s GB/s", tess__topo_gbs(network, gbs));
+    else if (up && up->kind != TESS_LINK_LOCAL)
+        fprintf(tree->out, "  %s %s GB/s", tess__topo_link_word(up->kind),
+                tess__topo_gbs(up->gbs, gbs));
+}
+
+/* ---- walking -------------------------------------------------------------------------------- */
+
+/* The next child to show from `child` on; the count of those passed over for being too many. */
+static int32_t tree_child(const struct tree *tree, int32_t child, int32_t shown[], int32_t *hidden)
+{
+    for (; child >= 0; child = tree->below.next[child]) {
+        enum tess_node_kind kind = tree->topology->node[child].kind;
+        if (!tess__topo_holds_device(tree->topology, &tree->below, child))
+            continue;
+        if (shown[kind] < TREE_ALIKE_MAX)
+            return child;
+        ++*hidden;
+    }
+    return -1;
+}
+
+/* Bit d of `ended`: nothing more comes at depth d, so that there is no line down from it. */
+static void tree_indent(const struct tree *tree, const char *before, uint32_t ended, int depth)
+{
+    fputs(before, tree->out);
+    for (int d = 0; d < depth; d++)
+        fputs(ended >> d & 1 ? "   " : "│  ", tree->out);
+}
+
+static void tree_walk(const struct tree *tree, int32_t node, const char *before, uint32_t ended,
+                      int depth)
+{
+    int32_t shown[TESS_NODE_KIND_COUNT] = {0}, hidden = 0;
+    int32_t child = tree_child(tree, tree->below.first[node], shown, &hidden);
+    while (child >= 0) {
+        shown[tree->topology->node[child].kind]++;
+        int32_t after = tree_child(tree, tree->below.next[child], shown, &hidden);
+        bool last = after < 0 && hidden == 0;
+        tree_indent(tree, before, ended, depth);
+        fputs(last ? "└─ " : "├─ ", tree->out);
+        tree_line(tree, child);
+        fputc('\n', tree->out);
+        if (depth < TESS__TOPO_DEPTH_MAX)
+            tree_walk(tree, child, before, ended | (uint32_t)last << depth, depth + 1);
+        child = after;
+    }
+    if (hidden > 0) {
+        tree_indent(tree, before, ended, depth);
+        fprintf(tree->out, "└─ and %d more\n", (int)hidden);
+    }
+}
+
+/* "nvswitch0  NVSwitch: 8 devices, 18 NVLinks (370.8 GB/s) each" */
+static void tree_nvswitch(const struct tree *tree, int32_t number)
+{
+    const struct tess_topo_link *widest = NULL;
+    int32_t devices = 0;
+    char gbs[TESS__TOPO_TEXT];
+    for (int32_t i = 0; i < tree->topology->link_count; i++) {
+        const struct tess_topo_link *link = &tree->topology->link[i];
+        if (link->from != number || link->kind != TESS_LINK_NVLINK)
+            continue;
+        devices++;
+        if (!widest || link->gbs > widest->gbs)
+            widest = link;
+    }
+    fprintf(tree->out, "%s  NVSwitch: %d device%s", tree->topology->node[number].name, (int)devices,
+            devices == 1 ? "" : "s");
+    if (widest)
+        fprintf(tree->out, ", %d NVLinks (%s GB/s) each", (int)widest->count,
+                tess__topo_gbs(widest->gbs, gbs));
+    fputc('\n', tree->out);
+}
+
+static void tree_host(const struct tree *tree, int32_t host, const char *before)
+{
+    const struct tess_topology *topology = tree->topology;
+    int32_t idle = 0;
+    for (int32_t i = 0; i < topology->node_count; i++) {
+        if (topology->node[i].host != host || topology->node[i].kind != TESS_NODE_CPU)
+            continue;
+        if (!tess__topo_holds_device(topology, &tree->below, i)) {
+            idle++;
+            continue;
+        }
+        fputs(before, tree->out);
+        tree_line(tree, i);
+        fputc('\n', tree->out);
+        tree_walk(tree, i, before, 0, 0);
+    }
+    if (idle > 0)
+        fprintf(tree->out, "%s%d %sNUMA node%s without devices\n", before, (int)idle,
+                topology->device_count > 0 ? "more " : "", idle == 1 ? "" : "s");
+    for (int32_t i = 0; i < topology->node_count; i++) {
+        const struct tess_node *node = &topology->node[i];
+        if (node->host != host || node->kind == TESS_NODE_CPU)
+            continue;
+        if (node->kind == TESS_NODE_NVSWITCH) {
+            fputs(before, tree->out);
+            tree_nvswitch(tree, i);
+        } else if (tree->below.up[i] < 0 && node->kind == TESS_NODE_DEVICE) {
+            fputs(before, tree->out);
+            tree_line(tree, i);
+            fputc('\n', tree->out);
+        }
+    }
+}
+
+/* ---- equal hosts --------------------------------------------------------------------------- */
+
+static void tree_hosts(const struct tree *tree)
+{
+    const struct tess_topology *topology = tree->topology;
+    int32_t other = 0;
+    char name[TESS__TOPO_TEXT], last_name[TESS__TOPO_TEXT];
+    for (int32_t host = 0; host < topology->host_count; host++) {
+        int32_t alike = 0, last = host;
+        other += tree->below.class[host] < 0;
+        if (tree->below.class[host] != host)
+            continue;
+        for (int32_t i = host + 1; i < topology->host_count; i++) {
+            alike += tree->below.class[i] == host;
+            last = tree->below.class[i] == host ? i : last;
+        }
+        tess__topo_host_name(topology, host, name);
+        if (alike > 0)
+            fprintf(tree->out, "%s, and %d host%s like it up to %s\n", name, (int)alike,
+                    alike == 1 ? "" : "s", tess__topo_host_name(topology, last, last_name));
+        else if (topology->host_count > 1)
+            fprintf(tree->out, "%s\n", name);
+        tree_host(tree, host, topology->host_count > 1 ? "  " : "");
+    }
+    if (other > 0)
+        fprintf(tree->out, "%d more hosts of other makes\n", (int)other);
+}
+
+/* ---- the network ---------------------------------------------------------------------------- */
+
+/* "leaf0  switch: 4 hosts (12.5 GB/s), 12.5 GB/s to spine" */
+static void tree_switch(const struct tree *tree, int32_t number)
+{
+    const struct tess_topology *topology = tree->topology;
+    int32_t hosts = 0, switches = 0, up = -1;
+    double host_gbs = 0;
+    char gbs[TESS__TOPO_TEXT];
+    for (int32_t i = 0; i < topology->link_count; i++) {
+        const struct tess_topo_link *link = &topology->link[i];
+        if (link->from != number || link->kind != TESS_LINK_NET)
+            continue;
+        if (topology->node[link->to].host >= 0) {
+            hosts++;
+            host_gbs = link->gbs > host_gbs ? link->gbs : host_gbs;
+        } else {
+            switches++;
+            up = i;
+        }
+    }
+    fprintf(tree->out, "  %s  %s", topology->node[number].name, hosts > 0 ? "" : "switch");
+    if (hosts > 0)
+        fprintf(tree->out, "%d link%s of %s GB/s to hosts", (int)hosts, hosts == 1 ? "" : "s",
+                tess__topo_gbs(host_gbs, gbs));
+    if (switches == 1)
+        fprintf(tree->out, ", %s GB/s to %s", tess__topo_gbs(topology->link[up].gbs, gbs),
+                topology->node[topology->link[up].to].name);
+    else if (switches > 1)
+        fprintf(tree->out, ", %d links of %s GB/s to switches", (int)switches,
+                tess__topo_gbs(topology->link[up].gbs, gbs));
+    fputc('\n', tree->out);
+}
+
+static void tree_net(const struct tree *tree)
+{
+    const struct tess_topology *topology = tree->topology;
+    int32_t shown = 0, hidden = 0;
+    for (int32_t i = 0; i < topology->node_count; i++) {
+        if (topology->node[i].kind != TESS_NODE_NET)
+            continue;
+        if (shown == 0)
+            fprintf(tree->out, "network\n");
+        if (shown < TREE_ALIKE_MAX / 2) {
+            tree_switch(tree, i);
+            shown++;
+        } else {
+            hidden++;
+        }
+    }
+    if (hidden > 0)
+        fprintf(tree->out, "  and %d more switches\n", (int)hidden);
+}
+
+enum tess_status tess__topo_print_tree(const struct tess__topo *topo, FILE *out)
+{
+    struct tree tree = {.topo = topo, .topology = topo->topology, .out = out};
+    TESS_TRY(tess__topo_tree_open(topo->topology, &tree.below));
+    tree_hosts(&tree);
+    tree_net(&tree);
+    tess__topo_tree_close(&tree.below);
+    return TESS_OK;
+}

@@ -1,0 +1,145 @@
+/*
+ * A topology from a file: into memory, and which format it is. What is in the formats is for the
+ * readers, read_<format>.c.
+ */
+#include "tessera/check.h"
+#include "topology/machine/topology.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define READ_BYTES_MAX ((size_t)64 << 20)
+
+/* Also from a pipe, whose size is unknown: the buffer doubles until the end or the limit. The
+ * caller frees *text_inout, also after a failure. */
+static enum tess_status read_all(const char *path, int fd, char **text_inout, size_t *bytes_out)
+{
+    size_t room = 0, bytes = 0;
+    for (ssize_t n = 1; n > 0; bytes += n > 0 ? (size_t)n : 0) {
+        if (bytes == room) {
+            room = room == 0 ? 1 << 16 : 2 * room;
+            char *grown = realloc(*text_inout, room);
+            if (grown == NULL)
+                TESS_FAIL(TESS_ERR_MEMORY, "%s: no memory to read it", path);
+            *text_inout = grown;
+        }
+        do
+            n = read(fd, *text_inout + bytes, room - bytes);
+        while (n < 0 && errno == EINTR);
+        if (n < 0)
+            TESS_FAIL(TESS_ERR_IO, "cannot read %s: %s", path, strerror(errno));
+        if (bytes + (size_t)n > READ_BYTES_MAX)
+            TESS_FAIL(TESS_ERR_DATA, "%s:1: larger than 64 MiB, which is no topology", path);
+    }
+    *bytes_out = bytes;
+    return TESS_OK;
+}
+
+static enum tess_status read_file(const char *path, char **text_inout, size_t *bytes_out)
+{
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        TESS_FAIL(TESS_ERR_IO, "cannot read %s: %s", path, strerror(errno));
+    const enum tess_status status = read_all(path, fd, text_inout, bytes_out);
+    close(fd);
+    return status;
+}
+
+/* ---- which format ---------------------------------------------------------------------------- */
+
+static bool read_starts(const char *at, const char *end, const char *word)
+{
+    const size_t length = strlen(word);
+    return (size_t)(end - at) >= length && strncasecmp(at, word, length) == 0;
+}
+
+/* Of XML: by its first element, behind declarations and comments. */
+static enum tess_topology_format read_xml_format(const char *at, const char *end)
+{
+    while (at < end) {
+        const char *open = memchr(at, '<', (size_t)(end - at));
+        if (open == NULL)
+            break;
+        at = open + 1;
+        if (read_starts(open, end, "<!--")) {
+            const char *close = memmem(open, (size_t)(end - open), "-->", 3);
+            at = close != NULL ? close : end;
+        } else if (at < end && *at != '?' && *at != '!') {
+            /* hwloc's element is <topology>; anything else gets NCCL's clearer messages. */
+            return read_starts(at, end, "topology") ? TESS_TOPOLOGY_HWLOC : TESS_TOPOLOGY_NCCL;
+        }
+    }
+    return TESS_TOPOLOGY_NCCL;
+}
+
+/*
+ * Other text: our own begins with its name, Slurm's has lines SwitchName=... or BlockName=...,
+ * nvidia-smi's a heading with GPU0, possibly among escape sequences of a terminal. Any other text
+ * gets the messages of our own format.
+ */
+static enum tess_topology_format read_text_format(const char *at, const char *end)
+{
+    while (at < end) {
+        const char *line_end = memchr(at, '\n', (size_t)(end - at));
+        if (line_end == NULL)
+            line_end = end;
+        while (at < line_end && (*at == ' ' || *at == '\t'))
+            at++;
+        if (read_starts(at, line_end, "tessera-topology"))
+            return TESS_TOPOLOGY_YAML;
+        if (read_starts(at, line_end, "SwitchName=") || read_starts(at, line_end, "BlockName="))
+            return TESS_TOPOLOGY_SLURM;
+        if (at < line_end && *at != '#' && memmem(at, (size_t)(line_end - at), "GPU0", 4) != NULL)
+            return TESS_TOPOLOGY_SMI;
+        at = line_end < end ? line_end + 1 : end;
+    }
+    return TESS_TOPOLOGY_YAML;
+}
+
+enum tess_topology_format tess_topology_guess(const char *text, size_t bytes)
+{
+    const char *at = text, *end = text + bytes;
+    if (read_starts(at, end, "\xef\xbb\xbf"))
+        at += 3;
+    while (at < end && strchr(" \t\r\n", *at) != NULL && *at != '\0')
+        at++;
+    return at < end && *at == '<' ? read_xml_format(at, end) : read_text_format(at, end);
+}
+
+static tess_topology_reader *const read_readers[TESS_TOPOLOGY_FORMAT_COUNT] = {
+    [TESS_TOPOLOGY_NCCL] = tess_topology_read_nccl,
+    [TESS_TOPOLOGY_HWLOC] = tess_topology_read_hwloc,
+    [TESS_TOPOLOGY_SMI] = tess_topology_read_smi,
+    [TESS_TOPOLOGY_SLURM] = tess_topology_read_slurm,
+    [TESS_TOPOLOGY_YAML] = tess_topology_read_yaml,
+};
+
+enum tess_status tess_topology_read(const char *path, enum tess_topology_format format,
+                                    const struct tess_topology_options *options,
+                                    struct tess_topology **topology_out)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    *topology_out = NULL;
+    if ((unsigned)format >= TESS_TOPOLOGY_FORMAT_COUNT)
+        TESS_FAIL(TESS_ERR_INTERNAL, "%s: there is no format %d", path, (int)format);
+    struct tess_topology *topology = tess_topology_new();
+    enum tess_status status = topology ? read_file(path, &text, &bytes)
+                                       : tess_fail(TESS_ERR_MEMORY, "%s: no memory", path);
+    if (status == TESS_OK && bytes == 0)
+        status = tess_fail(TESS_ERR_DATA, "%s:1: the file is empty", path);
+    if (status == TESS_OK && format == TESS_TOPOLOGY_AUTO)
+        format = tess_topology_guess(text, bytes);
+    if (status == TESS_OK)
+        status = read_readers[format](path, text, bytes, options, topology);
+    free(text);
+    if (status == TESS_OK)
+        *topology_out = topology;
+    else
+        tess_topology_free(topology);
+    return status;
+}

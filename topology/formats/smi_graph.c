@@ -1,0 +1,287 @@
+/*
+ * A graph from the words of nvidia-smi's matrix. The words are distances, not links, so links that
+ * several transfers share are reconstructed as far as the words allow:
+ *
+ *   NV#    # NVLinks between the two; where all GPUs of a group see each other over the same # and
+ *          together those would be more links than a GPU has, # links of each GPU to an NVSwitch
+ *   PIX    all that are PIX of each other, also through a third, are on one switch, each by its
+ *          own x16, and share its one x16 upwards (GPUs joined by NVLink hide their distance; a NIC
+ *          that is PIX to both decides)
+ *   PXB    switches, or devices each behind a switch of its own, under one upper switch, which has
+ *          one x16 to the processor
+ *   PHB,   on the same NUMA node by x16 of their own: a root port each, nothing shared (that PHB
+ *   NODE   shares a host bridge and NODE does not is no matter of capacity)
+ *   SYS    on different NUMA nodes, joined as tess_topology_finish joins them
+ *
+ * The NUMA node of a GPU is the column's, else equal CPU affinities are equal nodes. What that does
+ * not place goes, with all that is not further than NODE, to the first node from which no SYS
+ * separates it, or to one of its own. Every capacity of PCIe, and the processor (Intel of the GPUs'
+ * time), are assumed: the text has none of it.
+ */
+#include "tessera/check.h"
+#include "topology/formats/smi.h"
+#include "topology/machine/assume.h"
+#include "topology/machine/rates.h"
+
+#include <stdio.h>
+#include <string.h>
+
+struct smi_graph {
+    const struct tess__smi *smi;
+    struct tess_topology *topology;
+    /* Of each column the lowest number of its class. */
+    int32_t pix[TESS__SMI_MAX], pxb[TESS__SMI_MAX], near[TESS__SMI_MAX], nvlink[TESS__SMI_MAX];
+    int32_t numa[TESS__SMI_MAX]; /* NUMA id, -1: not placed yet */
+    int32_t node[TESS__SMI_MAX], cpu[TESS__SMI_MAX];
+    double pci_gbs;
+};
+
+static enum tess__smi_kind smi_kind(const struct tess__smi *smi, int32_t a, int32_t b)
+{
+    uint8_t there = smi->cell[a * smi->count + b].kind, back = smi->cell[b * smi->count + a].kind;
+    return there != TESS__SMI_UNTOLD ? there : back;
+}
+
+/* Classes of columns that are joined by words first .. last, by way of others too. */
+static void smi_classes(const struct tess__smi *smi, enum tess__smi_kind first,
+                        enum tess__smi_kind last, int32_t class[TESS__SMI_MAX])
+{
+    int32_t queue[TESS__SMI_MAX];
+    for (int32_t i = 0; i < smi->count; i++)
+        class[i] = -1;
+    for (int32_t i = 0; i < smi->count; i++) {
+        if (class[i] >= 0)
+            continue;
+        int32_t head = 0, tail = 0;
+        class[i] = i;
+        queue[tail++] = i;
+        while (head < tail) {
+            int32_t at = queue[head++];
+            for (int32_t j = 0; j < smi->count; j++) {
+                enum tess__smi_kind kind = smi_kind(smi, at, j);
+                if (class[j] < 0 && kind >= first && kind <= last) {
+                    class[j] = i;
+                    queue[tail++] = j;
+                }
+            }
+        }
+    }
+}
+
+/* ---- NUMA nodes ----------------------------------------------------------------------------- */
+
+/* Ids by equal CPU affinities where no row has a NUMA node. */
+static void smi_numa_told(struct smi_graph *graph)
+{
+    const struct tess__smi *smi = graph->smi;
+    bool known = false;
+    for (int32_t i = 0; i < smi->count; i++) {
+        graph->numa[i] = smi->entry[i].numa;
+        known |= graph->numa[i] >= 0;
+    }
+    int32_t ids = 0;
+    for (int32_t i = 0; i < smi->count && !known; i++) {
+        struct tess__word cpus = smi->entry[i].cpus;
+        for (int32_t j = 0; j < i && cpus.length > 0 && graph->numa[i] < 0; j++) {
+            struct tess__word other = smi->entry[j].cpus;
+            if (other.length == cpus.length && memcmp(other.text, cpus.text, cpus.length) == 0)
+                graph->numa[i] = graph->numa[j];
+        }
+        if (cpus.length > 0 && graph->numa[i] < 0)
+            graph->numa[i] = ids++;
+    }
+    /* What is near a placed one is there. */
+    for (int32_t i = 0; i < smi->count; i++)
+        for (int32_t j = 0; j < smi->count && graph->numa[i] < 0; j++)
+            if (graph->near[j] == graph->near[i] && graph->numa[j] >= 0)
+                graph->numa[i] = graph->numa[j];
+}
+
+/* Is a word SYS between the class of `member` and something on NUMA node `id`? */
+static bool smi_apart(const struct smi_graph *graph, int32_t member, int32_t id)
+{
+    const struct tess__smi *smi = graph->smi;
+    for (int32_t i = 0; i < smi->count; i++) {
+        if (graph->near[i] != graph->near[member])
+            continue;
+        for (int32_t j = 0; j < smi->count; j++)
+            if (graph->numa[j] == id && smi_kind(smi, i, j) == TESS__SMI_SYS)
+                return true;
+    }
+    return false;
+}
+
+static bool smi_numa_used(const struct smi_graph *graph, int32_t id)
+{
+    for (int32_t i = 0; i < graph->smi->count; i++)
+        if (graph->numa[i] == id)
+            return true;
+    return false;
+}
+
+static void smi_numa(struct smi_graph *graph)
+{
+    int32_t count = graph->smi->count;
+    smi_numa_told(graph);
+    for (int32_t i = 0; i < count; i++) {
+        if (graph->numa[i] >= 0)
+            continue;
+        int32_t id = -1, unused = 0;
+        for (int32_t j = 0; j < count; j++) {
+            int32_t other = graph->numa[j];
+            if (other >= 0 && (id < 0 || other < id) && !smi_apart(graph, i, other))
+                id = other;
+        }
+        while (smi_numa_used(graph, unused))
+            unused++;
+        for (int32_t j = 0; j < count; j++)
+            if (graph->near[j] == graph->near[i])
+                graph->numa[j] = id >= 0 ? id : unused;
+    }
+}
+
+/* ---- nodes and PCIe ------------------------------------------------------------------------- */
+
+static enum tess_status smi_add_cpus(struct smi_graph *graph)
+{
+    for (int32_t i = 0; i < graph->smi->count; i++) {
+        graph->cpu[i] = -1;
+        for (int32_t j = 0; j < i && graph->cpu[i] < 0; j++)
+            if (graph->numa[j] == graph->numa[i])
+                graph->cpu[i] = graph->cpu[j];
+        if (graph->cpu[i] >= 0)
+            continue;
+        struct tess_node node = {.kind = TESS_NODE_CPU,
+                                 .index = graph->numa[i],
+                                 .socket = -1,
+                                 .maker = TESS_CPU_INTEL,
+                                 .model = tess__intel_model(graph->smi->sm)};
+        snprintf(node.name, sizeof node.name, "numa%d", (int)graph->numa[i]);
+        TESS_TRY(tess_topology_add_node(graph->topology, &node, &graph->cpu[i]));
+    }
+    return TESS_OK;
+}
+
+static enum tess_status smi_add_devices(struct smi_graph *graph)
+{
+    for (int32_t i = 0; i < graph->smi->count; i++) {
+        const struct tess__smi_entry *entry = &graph->smi->entry[i];
+        struct tess_node node = {.kind = entry->gpu ? TESS_NODE_DEVICE : TESS_NODE_NIC,
+                                 .index = entry->number,
+                                 .socket = -1,
+                                 .sm = entry->gpu ? graph->smi->sm : 0};
+        if (entry->gpu)
+            snprintf(node.name, sizeof node.name, "gpu%d", (int)entry->number);
+        else
+            memcpy(node.name, entry->name, sizeof node.name);
+        TESS_TRY(tess_topology_add_node(graph->topology, &node, &graph->node[i]));
+    }
+    return TESS_OK;
+}
+
+static enum tess_status smi_add_switch(struct smi_graph *graph, const char *word, int32_t number,
+                                       int32_t above, int32_t *node_out)
+{
+    struct tess_node node = {.kind = TESS_NODE_PCI, .index = number, .socket = -1};
+    snprintf(node.name, sizeof node.name, "%s%d", word, (int)number);
+    TESS_TRY(tess_topology_add_node(graph->topology, &node, node_out));
+    return tess_topology_join(graph->topology, TESS_LINK_PCI, *node_out, above, graph->pci_gbs, 1);
+}
+
+/* Members of class `number` of `class`. */
+static int32_t smi_class_size(const struct smi_graph *graph, const int32_t *class, int32_t number)
+{
+    int32_t size = 0;
+    for (int32_t i = 0; i < graph->smi->count; i++)
+        size += class[i] == number;
+    return size;
+}
+
+/* Switches by class from the top down, then each device on its own; a switch is numbered by order
+ * of its lowest column. */
+static enum tess_status smi_add_pci(struct smi_graph *graph)
+{
+    int32_t upper[TESS__SMI_MAX], lower[TESS__SMI_MAX], uppers = 0, lowers = 0;
+    for (int32_t i = 0; i < graph->smi->count; i++) {
+        int32_t circle = graph->pxb[i], group = graph->pix[i];
+        /* Several groups in one circle are under an upper switch. */
+        bool several =
+            smi_class_size(graph, graph->pix, group) != smi_class_size(graph, graph->pxb, circle);
+        if (several && circle == i)
+            TESS_TRY(smi_add_switch(graph, "upper", uppers++, graph->cpu[i], &upper[circle]));
+        if (group == i && (several || smi_class_size(graph, graph->pix, group) > 1))
+            TESS_TRY(smi_add_switch(graph, "switch", lowers++,
+                                    several ? upper[circle] : graph->cpu[i], &lower[group]));
+        bool alone = !several && smi_class_size(graph, graph->pix, group) == 1;
+        TESS_TRY(tess_topology_join(graph->topology, TESS_LINK_PCI, graph->node[i],
+                                    alone ? graph->cpu[i] : lower[group], graph->pci_gbs, 1));
+    }
+    return TESS_OK;
+}
+
+/* ---- NVLink --------------------------------------------------------------------------------- */
+
+/* The links of each GPU of group `group` to an NVSwitch; 0: they are joined directly. */
+static int32_t smi_switched(const struct smi_graph *graph, int32_t group)
+{
+    const struct tess__smi *smi = graph->smi;
+    int32_t size = smi_class_size(graph, graph->nvlink, group), links = 0;
+    for (int32_t i = 0; i < smi->count; i++) {
+        for (int32_t j = 0; j < smi->count; j++) {
+            if (i == j || graph->nvlink[i] != group || graph->nvlink[j] != group)
+                continue;
+            const struct tess__smi_cell *cell = &smi->cell[i * smi->count + j];
+            if (cell->kind != TESS__SMI_NVLINK || (links > 0 && cell->links != links))
+                return 0;
+            links = cell->links;
+        }
+    }
+    int32_t most = smi->sm_known ? tess__nvlink_links(smi->sm) : 18;
+    return size > 2 && links * (size - 1) > most ? links : 0;
+}
+
+static enum tess_status smi_add_nvlink(struct smi_graph *graph)
+{
+    const struct tess__smi *smi = graph->smi;
+    double gbs = tess__rate_nvlink(smi->sm);
+    int32_t switches = 0;
+    for (int32_t i = 0; i < smi->count; i++) {
+        int32_t links = graph->nvlink[i] == i ? smi_switched(graph, i) : 0;
+        if (links == 0)
+            continue;
+        struct tess_node node = {.kind = TESS_NODE_NVSWITCH, .index = switches, .socket = -1};
+        snprintf(node.name, sizeof node.name, "nvswitch%d", (int)switches++);
+        int32_t at;
+        TESS_TRY(tess_topology_add_node(graph->topology, &node, &at));
+        for (int32_t j = 0; j < smi->count; j++)
+            if (graph->nvlink[j] == i)
+                TESS_TRY(tess_topology_join(graph->topology, TESS_LINK_NVLINK, graph->node[j], at,
+                                            links * gbs, links));
+    }
+    for (int32_t i = 0; i < smi->count; i++) {
+        if (smi_switched(graph, graph->nvlink[i]) > 0)
+            continue;
+        for (int32_t j = i + 1; j < smi->count; j++) {
+            int32_t links = smi->cell[i * smi->count + j].links;
+            if (links > 0)
+                TESS_TRY(tess_topology_join(graph->topology, TESS_LINK_NVLINK, graph->node[i],
+                                            graph->node[j], links * gbs, links));
+        }
+    }
+    return TESS_OK;
+}
+
+enum tess_status tess__smi_build(const struct tess__smi *smi, struct tess_topology *topology)
+{
+    struct smi_graph graph = {
+        .smi = smi, .topology = topology, .pci_gbs = tess__rate_pci_x16(smi->pci_gen)};
+    smi_classes(smi, TESS__SMI_PIX, TESS__SMI_PIX, graph.pix);
+    smi_classes(smi, TESS__SMI_PIX, TESS__SMI_PXB, graph.pxb);
+    smi_classes(smi, TESS__SMI_PIX, TESS__SMI_NODE, graph.near);
+    smi_classes(smi, TESS__SMI_NVLINK, TESS__SMI_NVLINK, graph.nvlink);
+    smi_numa(&graph);
+    TESS_TRY(smi_add_cpus(&graph));
+    TESS_TRY(smi_add_devices(&graph));
+    TESS_TRY(smi_add_pci(&graph));
+    return smi_add_nvlink(&graph);
+}

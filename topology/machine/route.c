@@ -1,0 +1,489 @@
+/*
+ * Routes between all pairs of devices: for each kind of path, cheapest first, the links that such a
+ * path may use are searched from every device, for the widest way and the shortest of those.
+ */
+#include "topology/machine/route.h"
+
+#include "tessera/check.h"
+#include "topology/machine/pool.h"
+#include "topology/machine/rates.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define ROUTE_DEVICES_MAX 128
+#define ROUTE_LINKS_MAX   64 /* of one path; real ones have a dozen at most */
+
+const char *tess_path_word(enum tess_path_kind kind)
+{
+    static const char *const word[TESS_PATH_KIND_COUNT] = {"LOC", "NVL", "NVB", "C2C", "PIX",
+                                                           "PXB", "PHB", "SYS", "NET", "NONE"};
+    return (unsigned)kind < TESS_PATH_KIND_COUNT ? word[kind] : "NONE";
+}
+
+/* Sets of links, each for a kind of path; PIX and PXB share one, a tree has one way. */
+enum route_level { ROUTE_NVL, ROUTE_C2C, ROUTE_PCI, ROUTE_PHB, ROUTE_SYS, ROUTE_NET, ROUTE_LEVELS };
+
+struct route_entry {
+    double width;
+    int32_t node;
+};
+
+struct tess_route_search {
+    struct tess__pool pool;
+    const struct tess_topology *topology;
+    struct tess_routes *routes; /* that are being filled */
+    struct tess_route *row;     /* in them, of the source at hand */
+    int32_t *first, *out; /* links that leave node n: out[first[n] .. first[n + 1]), by target */
+    double *width;        /* of the widest way to a node; 0: none */
+    int32_t *came;        /* link by which the search came to a node; -1 */
+    int32_t *queue;       /* nodes, first in first out */
+    struct route_entry *heap;
+    int32_t *depth;       /* links from the source */
+    int32_t *turn;        /* of a device's node, at NICs side by side; -1: none is near */
+    int32_t queued, room; /* room: of routes->link */
+    int32_t used;
+    int32_t source_host;
+    enum route_level level;
+};
+
+/* ---- which links a path of a kind may use ---------------------------------------------------- */
+
+static bool route_inside(enum tess_node_kind kind)
+{
+    return kind == TESS_NODE_DEVICE || kind == TESS_NODE_PCI || kind == TESS_NODE_CPU;
+}
+
+/* Between devices, and switches of theirs. */
+static bool route_is_nvlink(const struct tess_topo_link *link, enum tess_node_kind from,
+                            enum tess_node_kind to)
+{
+    return link->kind == TESS_LINK_NVLINK && from != TESS_NODE_CPU && to != TESS_NODE_CPU;
+}
+
+static bool route_allows(const struct tess_route_search *search, const struct tess_topo_link *link)
+{
+    const struct tess_node *from = &search->topology->node[link->from];
+    const struct tess_node *to = &search->topology->node[link->to];
+    switch (search->level) {
+    case ROUTE_NVL:
+        return route_is_nvlink(link, from->kind, to->kind);
+    case ROUTE_C2C:
+        return link->kind == TESS_LINK_C2C;
+    case ROUTE_PCI:
+        return link->kind == TESS_LINK_PCI && route_inside(from->kind) && route_inside(to->kind) &&
+               from->kind != TESS_NODE_CPU && to->kind != TESS_NODE_CPU;
+    case ROUTE_PHB:
+    case ROUTE_SYS:
+        return route_inside(from->kind) && route_inside(to->kind) &&
+               !route_is_nvlink(link, from->kind, to->kind) && link->kind != TESS_LINK_NET &&
+               (link->kind != TESS_LINK_SYS || search->level == ROUTE_SYS);
+    case ROUTE_NET:
+        /* From the source's host into the network and from there into the target's, once. */
+        if (to->kind == TESS_NODE_NET)
+            return from->kind == TESS_NODE_NET || from->host == search->source_host;
+        if (from->kind == TESS_NODE_NET)
+            return to->kind == TESS_NODE_DEVICE || to->host != search->source_host;
+        return !route_is_nvlink(link, from->kind, to->kind);
+    case ROUTE_LEVELS:
+        break;
+    }
+    return false;
+}
+
+/* May the search go on from this node? Devices do not forward. */
+static bool route_passes(const struct tess_route_search *search, int32_t node, int32_t source)
+{
+    return node == source || search->topology->node[node].kind != TESS_NODE_DEVICE;
+}
+
+/* ---- the widest way to each node: Dijkstra's search with min for + -------------------------- */
+
+/* Wider first, then the lower number: one fixed order. */
+static bool route_before(const struct route_entry *a, const struct route_entry *b)
+{
+    return a->width != b->width ? a->width > b->width : a->node < b->node;
+}
+
+static struct route_entry route_pop(struct tess_route_search *search)
+{
+    struct route_entry *heap = search->heap, top = heap[0], last = heap[--search->queued];
+    int32_t i = 0;
+    for (int32_t child; (child = 2 * i + 1) < search->queued; i = child) {
+        if (child + 1 < search->queued && route_before(&heap[child + 1], &heap[child]))
+            child++;
+        if (!route_before(&heap[child], &last))
+            break;
+        heap[i] = heap[child];
+    }
+    heap[i] = last;
+    return top;
+}
+
+/* A node is pushed once for each link that widens its way: as often as there are links at most. */
+static void route_push(struct tess_route_search *search, struct route_entry entry)
+{
+    int32_t i = search->queued++;
+    for (int32_t parent; i > 0; i = parent) {
+        parent = (i - 1) / 2;
+        if (!route_before(&entry, &search->heap[parent]))
+            break;
+        search->heap[i] = search->heap[parent];
+    }
+    search->heap[i] = entry;
+}
+
+static void route_widest(struct tess_route_search *search, int32_t source)
+{
+    memset(search->width, 0, (size_t)search->topology->node_count * sizeof *search->width);
+    search->width[source] = INFINITY;
+    search->queued = 0;
+    route_push(search, (struct route_entry){INFINITY, source});
+    while (search->queued > 0) {
+        struct route_entry at = route_pop(search);
+        if (at.width < search->width[at.node] || !route_passes(search, at.node, source))
+            continue;
+        for (int32_t k = search->first[at.node]; k < search->first[at.node + 1]; k++) {
+            const struct tess_topo_link *link = &search->topology->link[search->out[k]];
+            double width = fmin(at.width, link->gbs);
+            if (width <= search->width[link->to] || !route_allows(search, link))
+                continue;
+            search->width[link->to] = width;
+            route_push(search, (struct route_entry){width, link->to});
+        }
+    }
+}
+
+/* Shortest ways over links of at least `width`; nodes are met in order of their numbers. */
+static void route_shortest(struct tess_route_search *search, int32_t source, double width)
+{
+    memset(search->came, -1, (size_t)search->topology->node_count * sizeof *search->came);
+    search->depth[source] = 0;
+    search->queue[0] = source;
+    search->queued = 1;
+    for (int32_t head = 0; head < search->queued; head++) {
+        int32_t node = search->queue[head];
+        if (!route_passes(search, node, source) || search->depth[node] >= ROUTE_LINKS_MAX)
+            continue;
+        for (int32_t k = search->first[node]; k < search->first[node + 1]; k++) {
+            const struct tess_topo_link *link = &search->topology->link[search->out[k]];
+            if (link->to == source || search->came[link->to] >= 0 || link->gbs < width ||
+                !route_allows(search, link))
+                continue;
+            search->came[link->to] = search->out[k];
+            search->depth[link->to] = search->depth[node] + 1;
+            search->queue[search->queued++] = link->to;
+        }
+    }
+}
+
+/* ---- keeping -------------------------------------------------------------------------------- */
+
+static enum tess_path_kind route_kind(const struct tess_route_search *search, int32_t links)
+{
+    static const enum tess_path_kind kind[ROUTE_LEVELS] = {
+        [ROUTE_NVL] = TESS_PATH_NVL, [ROUTE_C2C] = TESS_PATH_C2C, [ROUTE_PCI] = TESS_PATH_PXB,
+        [ROUTE_PHB] = TESS_PATH_PHB, [ROUTE_SYS] = TESS_PATH_SYS, [ROUTE_NET] = TESS_PATH_NET};
+    /* Two links have one switch between them. */
+    return search->level == ROUTE_PCI && links <= 2 ? TESS_PATH_PIX : kind[search->level];
+}
+
+/* The way that route_shortest found to the node. */
+static enum tess_status route_keep(struct tess_route_search *search, struct tess_route *route,
+                                   int32_t source, int32_t target)
+{
+    if (search->came[target] < 0)
+        TESS_FAIL(TESS_ERR_DATA, "the path from '%s' to '%s' has more than %d links",
+                  search->topology->node[source].name, search->topology->node[target].name,
+                  ROUTE_LINKS_MAX);
+    int32_t links = search->depth[target];
+    if (search->used + links > search->room) {
+        int32_t room = 2 * search->room + ROUTE_LINKS_MAX;
+        int32_t *link = realloc(search->routes->link, (size_t)room * sizeof *link);
+        if (!link)
+            return tess__no_memory("the routes");
+        search->routes->link = link;
+        search->room = room;
+    }
+    *route = (struct tess_route){.kind = route_kind(search, links),
+                                 .gbs = search->width[target],
+                                 .first = search->used,
+                                 .link_count = links};
+    for (int32_t i = links, node = target; i > 0; i--) {
+        search->routes->link[search->used + i - 1] = search->came[node];
+        node = search->topology->link[search->came[node]].from;
+    }
+    search->used += links;
+    return TESS_OK;
+}
+
+/* Whatever device is not reached yet, by the level's links; false in *all_out where one is left. */
+static enum tess_status route_level(struct tess_route_search *search, int32_t from, bool *all_out)
+{
+    const struct tess_topology *topology = search->topology;
+    int32_t count = topology->device_count, source = topology->device[from];
+    struct tess_route *route = search->row;
+    route_widest(search, source);
+    *all_out = true;
+    for (int32_t to = 0; to < count; to++) {
+        double width = search->width[topology->device[to]];
+        if (route[to].kind != TESS_PATH_NONE)
+            continue;
+        if (width == 0) {
+            *all_out = false;
+            continue;
+        }
+        route_shortest(search, source, width);
+        for (int32_t same = to; same < count; same++) {
+            int32_t target = topology->device[same];
+            if (route[same].kind == TESS_PATH_NONE && search->width[target] == width)
+                TESS_TRY(route_keep(search, &route[same], source, target));
+        }
+    }
+    return TESS_OK;
+}
+
+/* ---- NICs side by side ---------------------------------------------------------------------- */
+
+#define ROUTE_NICS_MAX 16 /* side by side */
+
+/* The link from one node to another of that kind and width; -1. */
+static int32_t route_link(const struct tess_route_search *search, int32_t from, int32_t to,
+                          const struct tess_topo_link *like)
+{
+    for (int32_t k = search->first[from]; k < search->first[from + 1]; k++) {
+        const struct tess_topo_link *link = &search->topology->link[search->out[k]];
+        if (link->to == to && link->kind == like->kind && link->gbs == like->gbs)
+            return search->out[k];
+    }
+    return -1;
+}
+
+static bool route_is_nic_out(const struct tess_route_search *search, int32_t node)
+{
+    bool out = false;
+    for (int32_t k = search->first[node]; k < search->first[node + 1]; k++)
+        out |= search->topology->link[search->out[k]].kind == TESS_LINK_NET;
+    return out && search->topology->node[node].kind == TESS_NODE_NIC;
+}
+
+/* The NIC of the node's host that is the fewest links away; -1. depth: last visitor, 1 + node. */
+static int32_t route_nearest_nic(struct tess_route_search *search, int32_t source)
+{
+    const struct tess_topology *topology = search->topology;
+    int32_t queued = 0;
+    search->depth[source] = source + 1;
+    search->queue[queued++] = source;
+    for (int32_t head = 0; head < queued; head++) {
+        int32_t node = search->queue[head];
+        if (route_is_nic_out(search, node))
+            return node;
+        for (int32_t k = search->first[node]; k < search->first[node + 1]; k++) {
+            const struct tess_topo_link *link = &topology->link[search->out[k]];
+            const struct tess_node *to = &topology->node[link->to];
+            if (link->kind == TESS_LINK_NVLINK || to->host != topology->node[source].host ||
+                to->kind == TESS_NODE_DEVICE || search->depth[link->to] == source + 1)
+                continue;
+            search->depth[link->to] = source + 1;
+            search->queue[queued++] = link->to;
+        }
+    }
+    return -1;
+}
+
+/* Of each device: which one it is, by node, of those with its nearest NIC. */
+static void route_take_turns(struct tess_route_search *search)
+{
+    const struct tess_topology *topology = search->topology;
+    int32_t *met = search->came; /* devices at a NIC so far */
+    memset(met, 0, (size_t)topology->node_count * sizeof *met);
+    memset(search->depth, 0, (size_t)topology->node_count * sizeof *search->depth);
+    for (int32_t i = 0; i < topology->node_count; i++) {
+        const struct tess_node *node = &topology->node[i];
+        bool inside = node->kind == TESS_NODE_DEVICE && node->host >= 0;
+        int32_t nic = inside ? route_nearest_nic(search, i) : -1;
+        search->turn[i] = nic >= 0 ? met[nic]++ : -1;
+    }
+}
+
+/* The NIC by which a route leaves its host, or comes into one: place of the first of its two links
+ * in the route, -1: none. */
+static int32_t route_nic(const struct tess_route_search *search, const struct tess_route *route,
+                         bool leaves)
+{
+    const struct tess_topology *topology = search->topology;
+    for (int32_t i = 0; i + 1 < route->link_count; i++) {
+        int32_t k = leaves ? i : route->link_count - 2 - i;
+        int32_t at = topology->link[search->routes->link[route->first + k]].to;
+        if (topology->node[at].kind == TESS_NODE_NIC)
+            return k;
+    }
+    return -1;
+}
+
+/* Puts NIC number `turn`, of those between the same two nodes with the same links, in its place. */
+static void route_turn_nic(struct tess_route_search *search, const struct tess_route *route,
+                           int32_t place, int32_t turn)
+{
+    const struct tess_topology *topology = search->topology;
+    int32_t *link = search->routes->link + route->first + place;
+    const struct tess_topo_link *in = &topology->link[link[0]], *out = &topology->link[link[1]];
+    int32_t pair[ROUTE_NICS_MAX][2], found = 0;
+    for (int32_t k = search->first[in->from]; k < search->first[in->from + 1]; k++) {
+        const struct tess_topo_link *other = &topology->link[search->out[k]];
+        if (other->kind != in->kind || other->gbs != in->gbs || found == ROUTE_NICS_MAX ||
+            topology->node[other->to].kind != TESS_NODE_NIC ||
+            topology->node[other->to].host != topology->node[in->to].host)
+            continue;
+        pair[found][0] = search->out[k];
+        pair[found][1] = route_link(search, other->to, out->to, out);
+        found += pair[found][1] >= 0;
+    }
+    if (found > 1 && turn >= 0)
+        memcpy(link, pair[turn % found], sizeof pair[0]);
+}
+
+/*
+ * Devices that would all use the first of several NICs side by side take turns, in order of their
+ * numbers: among equal ways the sender chooses.
+ */
+static void route_spread_nics(struct tess_route_search *search, int32_t from)
+{
+    const struct tess_topology *topology = search->topology;
+    int32_t own = search->turn[topology->device[from]];
+    for (int32_t to = 0; to < topology->device_count; to++) {
+        const struct tess_route *route = &search->row[to];
+        int32_t leave = route->kind == TESS_PATH_NET ? route_nic(search, route, true) : -1;
+        int32_t enter = leave < 0 ? -1 : route_nic(search, route, false);
+        /* One NIC alone is that of the end which is on a host. */
+        if (leave >= 0 && (leave != enter || own >= 0))
+            route_turn_nic(search, route, leave, own);
+        if (enter >= 0 && (leave != enter || own < 0))
+            route_turn_nic(search, route, enter, search->turn[topology->device[to]]);
+    }
+}
+
+/* ---- opening -------------------------------------------------------------------------------- */
+
+/* By node that they leave, then by the one they lead to, then by number. */
+static void route_sort_links(struct tess_route_search *search)
+{
+    const struct tess_topology *topology = search->topology;
+    int32_t nodes = topology->node_count, links = topology->link_count;
+    /* Two passes of counting: by target into queue, then, stable, by source into out. */
+    for (int pass = 0; pass < 2; pass++) {
+        int32_t *target = pass == 0 ? search->queue : search->out;
+        memset(search->first, 0, ((size_t)nodes + 1) * sizeof *search->first);
+        for (int32_t i = 0; i < links; i++)
+            search->first[(pass == 0 ? topology->link[i].to : topology->link[i].from) + 1]++;
+        for (int32_t i = 0; i < nodes; i++)
+            search->first[i + 1] += search->first[i];
+        for (int32_t i = 0; i < links; i++) {
+            int32_t link = pass == 0 ? i : search->queue[i];
+            int32_t key = pass == 0 ? topology->link[link].to : topology->link[link].from;
+            target[search->first[key]++] = link;
+        }
+        for (int32_t i = nodes; i > 0; i--)
+            search->first[i] = search->first[i - 1];
+        search->first[0] = 0;
+    }
+}
+
+void tess_route_search_close(struct tess_route_search *search)
+{
+    if (!search)
+        return;
+    tess__pool_release(&search->pool);
+    free(search);
+}
+
+enum tess_status tess_route_search_open(const struct tess_topology *topology,
+                                        struct tess_route_search **search_out)
+{
+    size_t nodes = (size_t)topology->node_count, links = (size_t)topology->link_count;
+    struct tess_route_search *search = calloc(1, sizeof *search);
+    if (!search)
+        return tess__no_memory("the routes");
+    search->topology = topology;
+    search->first = tess__pool_array(&search->pool, nodes, sizeof *search->first);
+    search->out = tess__pool_array(&search->pool, links, sizeof *search->out);
+    search->width = tess__pool_array(&search->pool, nodes, sizeof *search->width);
+    search->came = tess__pool_array(&search->pool, nodes, sizeof *search->came);
+    search->queue = tess__pool_array(&search->pool, nodes + links, sizeof *search->queue);
+    search->depth = tess__pool_array(&search->pool, nodes, sizeof *search->depth);
+    search->turn = tess__pool_array(&search->pool, nodes, sizeof *search->turn);
+    search->heap = tess__pool_array(&search->pool, links, sizeof *search->heap);
+    if (search->pool.failed) {
+        tess_route_search_close(search);
+        return tess__no_memory("the routes");
+    }
+    route_sort_links(search);
+    route_take_turns(search);
+    *search_out = search;
+    return TESS_OK;
+}
+
+/* Of the source, into search->row and behind the links that search->routes has. */
+static enum tess_status route_row(struct tess_route_search *search, int32_t from)
+{
+    const struct tess_topology *topology = search->topology;
+    for (int32_t to = 0; to < topology->device_count; to++)
+        search->row[to] = (struct tess_route){.kind = TESS_PATH_NONE};
+    search->row[from] = (struct tess_route){.kind = TESS_PATH_LOC, .gbs = TESS_GBS_LOCAL};
+    search->source_host = topology->node[topology->device[from]].host;
+    bool all = false;
+    for (int level = 0; level < ROUTE_LEVELS && !all; level++) {
+        search->level = (enum route_level)level;
+        TESS_TRY(route_level(search, from, &all));
+    }
+    route_spread_nics(search, from);
+    return TESS_OK;
+}
+
+enum tess_status tess_route_from(struct tess_route_search *search, int32_t from,
+                                 struct tess_routes *row_out)
+{
+    size_t count = (size_t)search->topology->device_count;
+    *row_out = (struct tess_routes){.topology = search->topology, .device_count = (int32_t)count};
+    search->routes = row_out;
+    search->row = row_out->route = malloc(count * sizeof *row_out->route);
+    search->room = search->used = 0;
+    enum tess_status status = search->row ? route_row(search, from) : tess__no_memory("the routes");
+    if (status != TESS_OK)
+        tess_routes_free(row_out);
+    return status;
+}
+
+enum tess_status tess_routes_open(const struct tess_topology *topology,
+                                  struct tess_routes *routes_out)
+{
+    int32_t count = topology->device_count;
+    *routes_out = (struct tess_routes){.topology = topology, .device_count = count};
+    if (count < 1 || count > ROUTE_DEVICES_MAX)
+        TESS_FAIL(TESS_ERR_UNSUPPORTED,
+                  "routes between %d devices are requested; expected 1 to %d, choose some",
+                  (int)count, ROUTE_DEVICES_MAX);
+    struct tess_route_search *search;
+    TESS_TRY(tess_route_search_open(topology, &search));
+    enum tess_status status = TESS_OK;
+    search->routes = routes_out;
+    routes_out->route = malloc((size_t)count * (size_t)count * sizeof *routes_out->route);
+    if (!routes_out->route)
+        status = tess__no_memory("the routes");
+    for (int32_t from = 0; from < count && status == TESS_OK; from++) {
+        search->row = routes_out->route + (size_t)from * (size_t)count;
+        status = route_row(search, from);
+    }
+    tess_route_search_close(search);
+    if (status != TESS_OK)
+        tess_routes_free(routes_out);
+    return status;
+}
+
+void tess_routes_free(struct tess_routes *routes)
+{
+    free(routes->route);
+    free(routes->link);
+    *routes = (struct tess_routes){0};
+}
