@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# test_slurm.sh TESSERA CONFIGS: jobs of a real Slurm, whose nodes are hosts of a lab in two racks. `srun` is
+# test_slurm.sh TESSERA CONFIGS LATE: jobs of a real Slurm, whose nodes are hosts of a lab in two racks. `srun` is
 # all that a user types: ranks find each other and their order by Slurm's variables, train to the bits of one
 # host, and end together when one is killed.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 . ./check.sh
 . ./slurm.sh
-tessera=${1:?usage: test_slurm.sh TESSERA CONFIGS} configs=${2:?}
+tessera=${1:?usage: test_slurm.sh TESSERA CONFIGS LATE} configs=${2:?} late=${3:?}
 
 config=$configs/labs/fashion_mlp.yaml
 steps=6
@@ -60,6 +60,14 @@ trains()
         "^order: Slurm's switches: ranks follow switches rack0 rack1"
 }
 
+# Rank 0 is still starting MPI (late_fence.c) when the others have left the barrier at its end, which Slurm's
+# plugin does not hold for all hosts.
+starts_late()
+{
+    job late --mpi=pmix --export="ALL,LD_PRELOAD=$late" -N2 -n4 -- --comm mpi
+    check_equal "--mpi=pmix, rank 0 starts MPI late: hash" "$(check_final late hash)" "$hash"
+}
+
 # srun's own ways for MPI to meet, with the MPI of Debian that knows them.
 mpi()
 {
@@ -73,6 +81,7 @@ mpi()
         else
             job "$way" --mpi="$way" -N2 -n4 -- --comm mpi
             check_equal "--mpi=$way, over $library: hash" "$(check_final "$way" hash)" "$hash"
+            [ "$way" = pmi2 ] || starts_late
         fi
     done
 }
@@ -99,7 +108,7 @@ dies()
     check_contains "rank and host are named" "$(cat "$LAB_DIR/dies.log")" 'rank 3\b.*\br1h0\b|\br1h0\b.*rank 3\b'
 }
 
-if [ "${3:-}" = inside ]; then
+if [ "${4:-}" = inside ]; then
     slurm_up 2 || exit 1
     trains
     dies
@@ -109,4 +118,4 @@ fi
 missing=$(slurm_missing)
 [ -z "$missing" ] || check_skip "no $missing here (packages slurmctld slurmd slurm-client munge)"
 check_lab
-exec ./lab.sh with 2 2 1000 1000 -- ./test_slurm.sh "$tessera" "$configs" inside
+exec ./lab.sh with 2 2 1000 1000 -- ./test_slurm.sh "$tessera" "$configs" "$late" inside

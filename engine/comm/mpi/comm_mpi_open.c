@@ -26,7 +26,22 @@
 
 static int open_count; /* transports of this process */
 
-static enum tess_status open_start(void)
+/*
+ * No message may arrive before a rank has started MPI: Open MPI 4.1 then calls a handler that it
+ * has not set yet. The barrier in MPI_Init does not ensure it: that of Slurm's PMIx plugin (21.08
+ * and later) does nothing in jobs of fewer hosts than Slurm's TreeWidth. So the boot is one.
+ */
+static enum tess_status open_barrier(const struct tess_boot *boot)
+{
+    char *all = calloc((size_t)boot->rank_count, 1);
+    if (all == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the start of %d ranks", (int)boot->rank_count);
+    const enum tess_status status = boot->gather(boot->context, "", 1, all);
+    free(all);
+    return status;
+}
+
+static enum tess_status open_start(const struct tess_boot *boot)
 {
     int ready = 0, ended = 0, level = MPI_THREAD_SINGLE;
     MPI_Initialized(&ready);
@@ -42,7 +57,7 @@ static enum tess_status open_start(void)
     MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN); /* of calls without one, in MPI 4 */
     if (level < MPI_THREAD_FUNNELED)
         TESS_FAIL(TESS_ERR_UNSUPPORTED, "this MPI is not made for programs with threads");
-    return TESS_OK;
+    return boot != NULL ? open_barrier(boot) : TESS_OK;
 }
 
 /* Wait for a call of set-up or of the end, which MPI itself would wait for without limit. `gone`:
@@ -136,7 +151,7 @@ static enum tess_status open_room(struct mpi_room *room, const struct tess_boot 
                                   double timeout_s)
 {
     const double limit_s = tess_clock_s() + timeout_s;
-    TESS_TRY(open_start());
+    TESS_TRY(open_start(boot));
     TESS_TRY(open_ranks(room, boot));
     TESS_TRY(open_tags());
     TESS_TRY(open_hosts(room, limit_s));
