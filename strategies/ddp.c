@@ -23,9 +23,7 @@
 #include "tessera/check.h"
 #include "tessera/version.h"
 
-#include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 
 struct ddp_options {
     struct tess_bucket_options bucket;
@@ -46,11 +44,6 @@ static const struct tess_option ddp_option_table[] = {
     TESS_ROW_END,
 };
 
-struct ddp_state {
-    struct tess_event *event; /* [segment_count] of the all_reduce in flight */
-    struct tess_wire wire;    /* places: the flat space */
-};
-
 static enum tess_status ddp_plan(struct tess_strategy *strategy)
 {
     const struct ddp_options *options = strategy->options;
@@ -60,51 +53,26 @@ static enum tess_status ddp_plan(struct tess_strategy *strategy)
     return tess__bucket_plan(strategy->plan, &options->bucket);
 }
 
-static enum tess_status ddp_reserve(struct tess_strategy *strategy)
-{
-    struct ddp_state *state = strategy->state;
-    return tess__wire_reserve(&state->wire, strategy, strategy->plan->flat_count);
-}
-
-static enum tess_status ddp_open(struct tess_strategy *strategy)
-{
-    struct ddp_state *state = strategy->state;
-    state->event = calloc((size_t)strategy->plan->segment_count + 1, sizeof(*state->event));
-    if (state->event == NULL)
-        TESS_FAIL(TESS_ERR_MEMORY, "no memory for %d buckets", (int)strategy->plan->segment_count);
-    tess__wire_open(&state->wire, strategy);
-    return TESS_OK;
-}
-
-static void ddp_close(struct tess_strategy *strategy)
-{
-    struct ddp_state *state = strategy->state;
-    free(state->event);
-    state->event = NULL;
-}
-
 static enum tess_status ddp_launch(struct tess_strategy *strategy, int32_t s)
 {
-    struct ddp_state *state = strategy->state;
+    struct tess_wire *wire = strategy->state;
     struct tess_segment *segment = &strategy->plan->segment[s];
-    void *grads = tess__wire_pack(&state->wire, strategy->kernel, segment->begin, segment->count,
-                                  segment->grad);
-    return tess_comm_all_reduce(strategy->comm, grads, grads, (size_t)segment->count,
-                                state->wire.dtype, TESS_REDUCE_SUM, &state->event[s]);
+    void *grads = tess__wire_pack(strategy, segment->begin, segment->count, segment->grad);
+    return tess_comm_all_reduce(strategy->comm, grads, grads, (size_t)segment->count, wire->dtype,
+                                TESS_REDUCE_SUM, &wire->event[s]);
 }
 
 /* Launch what was not launched during backward, then wait for these buckets. */
 static enum tess_status ddp_reduce_rest(struct tess_strategy *strategy, int32_t first, int32_t last)
 {
     const struct ddp_options *options = strategy->options;
-    struct ddp_state *state = strategy->state;
+    struct tess_wire *wire = strategy->state;
     for (int32_t s = last; s >= first && !options->overlap; s--)
         TESS_TRY(ddp_launch(strategy, s));
     for (int32_t s = last; s >= first; s--) {
         const struct tess_segment *segment = &strategy->plan->segment[s];
-        TESS_TRY(tess_event_wait(&state->event[s]));
-        tess__wire_unpack(&state->wire, strategy->kernel, segment->begin, segment->count,
-                          segment->grad);
+        TESS_TRY(tess_event_wait(&wire->event[s]));
+        tess__wire_unpack(strategy, segment->begin, segment->count, segment->grad);
     }
     return TESS_OK;
 }
@@ -140,13 +108,6 @@ static enum tess_status ddp_grads_ready(struct tess_strategy *strategy, int32_t 
     return ddp_launch(strategy, s);
 }
 
-static enum tess_status ddp_unit_leave(struct tess_strategy *strategy, int32_t unit,
-                                       enum tess_phase phase)
-{
-    (void)unit;
-    return phase == TESS_PHASE_BACKWARD ? tess_comm_poll(strategy->comm) : TESS_OK;
-}
-
 static enum tess_status ddp_grads_finish(struct tess_strategy *strategy)
 {
     const struct ddp_options *options = strategy->options;
@@ -161,8 +122,7 @@ static uint64_t ddp_sent_bytes(const struct tess_strategy *strategy)
     uint64_t bytes = 0;
     for (int32_t s = 0; s < plan->segment_count; s++)
         bytes += tess__shard_all_reduce_bytes(tess__wire_segment_bytes(plan, s), plan->rank_count);
-    return options->every_micro && plan->accumulate > 1 ? bytes * (uint64_t)plan->accumulate
-                                                        : bytes;
+    return options->every_micro ? bytes * (uint64_t)plan->accumulate : bytes;
 }
 
 static void ddp_describe(const struct tess_strategy *strategy,
@@ -176,10 +136,10 @@ static void ddp_describe(const struct tess_strategy *strategy,
              options->overlap ? "while backward goes on" : "after backward",
              options->every_micro ? ", in every micro-batch (as without no_sync)" : "");
     line(context, text);
-    tess__wire_describe(strategy->plan, line, context);
-    snprintf(text, sizeof(text), "sent by a rank per step: %s2(N-1)/N P = %" PRIu64 " bytes",
-             options->every_micro ? "S " : "", ddp_sent_bytes(strategy));
-    line(context, text);
+    tess__wire_describe(strategy,
+                        options->every_micro ? "a rank per step: S 2(N-1)/N P ="
+                                             : "a rank per step: 2(N-1)/N P =",
+                        line, context);
 }
 
 const struct tess_strategy_ops tess_strategy_ddp = {
@@ -188,12 +148,12 @@ const struct tess_strategy_ops tess_strategy_ddp = {
     .summary = "everything replicated, gradients all-reduced in overlapped buckets",
     .options = ddp_option_table,
     .options_size = sizeof(struct ddp_options),
-    .state_size = sizeof(struct ddp_state),
+    .state_size = sizeof(struct tess_wire),
     .plan = ddp_plan,
-    .reserve = ddp_reserve,
-    .open = ddp_open,
-    .close = ddp_close,
-    .unit_leave = ddp_unit_leave,
+    .reserve = tess__wire_reserve_flat,
+    .open = tess__wire_open,
+    .close = tess__wire_close,
+    .unit_leave = tess__wire_unit_leave,
     .grads_ready = ddp_grads_ready,
     .grads_finish = ddp_grads_finish,
     .describe = ddp_describe,

@@ -16,14 +16,12 @@
 #include "tessera/strategy.h"
 #include "tessera/version.h"
 
-#include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 
 struct dp_state {
+    struct tess_wire wire;    /* places: the flat space */
     struct tess_block block;  /* ranks other than 0: the replica */
     struct tess_event *event; /* [rank_count] of rows in flight */
-    struct tess_wire wire;    /* places: the flat space */
     bool stale;               /* rank 0's parameters have changed since the last broadcast */
     /* Bytes of one rank's rows in a micro-batch; known once they have been seen. */
     uint64_t input_bytes, output_bytes;
@@ -49,7 +47,7 @@ static enum tess_status dp_reserve(struct tess_strategy *strategy)
 {
     struct dp_state *state = strategy->state;
     const struct tess_plan *plan = strategy->plan;
-    TESS_TRY(tess__wire_reserve(&state->wire, strategy, plan->flat_count));
+    TESS_TRY(tess__wire_reserve_flat(strategy));
     if (plan->rank == 0)
         return TESS_OK;
     return tess_memory_reserve(strategy->memory, TESS_MEMORY_GATHERED,
@@ -66,7 +64,7 @@ static enum tess_status dp_open(struct tess_strategy *strategy)
     if (state->event == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for %d ranks", (int)plan->rank_count);
     state->stale = true;
-    tess__wire_open(&state->wire, strategy);
+    TESS_TRY(tess__wire_open(strategy));
     char *replica = plan->rank != 0 ? tess_memory_get(strategy->memory, state->block) : NULL;
     for (int32_t s = 0; s < plan->segment_count && replica != NULL; s++) {
         const int32_t source = plan->segment[s].values_of >= 0 ? plan->segment[s].values_of : s;
@@ -78,48 +76,28 @@ static enum tess_status dp_open(struct tess_strategy *strategy)
 
 static void dp_close(struct tess_strategy *strategy)
 {
-    struct dp_state *state = strategy->state;
-    free(state->event);
-    state->event = NULL;
+    free(((struct dp_state *)strategy->state)->event);
+    tess__wire_close(strategy);
 }
 
-/* Rank 0 hands every rank its rows of `all`. */
-static enum tess_status dp_scatter(struct tess_strategy *strategy,
-                                   const struct tess_boundary *boundary)
+/* Rank 0 hands every rank its rows of `all` (`out`), or collects them there. */
+static enum tess_status dp_move(struct tess_strategy *strategy,
+                                const struct tess_boundary *boundary, bool out)
 {
-    struct dp_state *state = strategy->state;
-    const int32_t rank_count = strategy->plan->rank_count;
+    struct tess_event *event = ((struct dp_state *)strategy->state)->event;
+    const bool holder = strategy->plan->rank == 0, sends = holder == out;
+    const int32_t first = holder ? 1 : 0, end = holder ? strategy->plan->rank_count : 1;
     const size_t bytes = (size_t)boundary->rows * boundary->row_bytes;
-    const char *all = boundary->all;
-    if (strategy->plan->rank != 0)
-        return tess_comm_recv(strategy->comm, boundary->mine, bytes, TESS_U8, 0, NULL);
-    for (int32_t r = 1; r < rank_count; r++)
-        TESS_TRY(tess_comm_send(strategy->comm, all + (size_t)r * bytes, bytes, TESS_U8, r,
-                                &state->event[r]));
-    if (boundary->mine != all)
-        tess_copy(strategy->kernel, (int64_t)bytes, all, boundary->mine);
-    for (int32_t r = 1; r < rank_count; r++)
-        TESS_TRY(tess_event_wait(&state->event[r]));
-    return TESS_OK;
-}
-
-/* Rank 0 collects every rank's rows in `all`. */
-static enum tess_status dp_gather(struct tess_strategy *strategy,
-                                  const struct tess_boundary *boundary)
-{
-    struct dp_state *state = strategy->state;
-    const int32_t rank_count = strategy->plan->rank_count;
-    const size_t bytes = (size_t)boundary->rows * boundary->row_bytes;
-    char *all = boundary->all;
-    if (strategy->plan->rank != 0)
-        return tess_comm_send(strategy->comm, boundary->mine, bytes, TESS_U8, 0, NULL);
-    for (int32_t r = 1; r < rank_count; r++)
-        TESS_TRY(tess_comm_recv(strategy->comm, all + (size_t)r * bytes, bytes, TESS_U8, r,
-                                &state->event[r]));
-    if (boundary->mine != all)
-        tess_copy(strategy->kernel, (int64_t)bytes, boundary->mine, all);
-    for (int32_t r = 1; r < rank_count; r++)
-        TESS_TRY(tess_event_wait(&state->event[r]));
+    char *all = boundary->all, *mine = boundary->mine;
+    for (int32_t r = first; r < end; r++) {
+        char *rows = holder ? all + (size_t)r * bytes : mine;
+        TESS_TRY(sends ? tess_comm_send(strategy->comm, rows, bytes, TESS_U8, r, &event[r])
+                       : tess_comm_recv(strategy->comm, rows, bytes, TESS_U8, r, &event[r]));
+    }
+    if (holder && mine != all)
+        tess_copy(strategy->kernel, (int64_t)bytes, out ? all : mine, out ? mine : all);
+    for (int32_t r = first; r < end; r++)
+        TESS_TRY(tess_event_wait(&event[r]));
     return TESS_OK;
 }
 
@@ -129,9 +107,9 @@ static enum tess_status dp_batch_ready(struct tess_strategy *strategy,
 {
     struct dp_state *state = strategy->state;
     const bool own_loss = strategy->plan->own_loss; /* else labels stay where the loss is */
-    TESS_TRY(dp_scatter(strategy, input));
+    TESS_TRY(dp_move(strategy, input, true));
     if (own_loss)
-        TESS_TRY(dp_scatter(strategy, label));
+        TESS_TRY(dp_move(strategy, label, true));
     if (strategy->training)
         state->input_bytes =
             (uint64_t)input->rows * (input->row_bytes + (own_loss ? label->row_bytes : 0));
@@ -142,10 +120,16 @@ static enum tess_status dp_output_ready(struct tess_strategy *strategy,
                                         const struct tess_boundary *output)
 {
     struct dp_state *state = strategy->state;
-    TESS_TRY(dp_gather(strategy, output));
+    TESS_TRY(dp_move(strategy, output, false));
     if (strategy->training)
         state->output_bytes = (uint64_t)output->rows * output->row_bytes;
     return TESS_OK;
+}
+
+static enum tess_status dp_output_grad_ready(struct tess_strategy *strategy,
+                                             const struct tess_boundary *output_grad)
+{
+    return dp_move(strategy, output_grad, true);
 }
 
 static enum tess_status dp_unit_enter(struct tess_strategy *strategy, int32_t unit,
@@ -171,12 +155,12 @@ static enum tess_status dp_grads_finish(struct tess_strategy *strategy)
     if (plan->segment_count == 0)
         return TESS_OK;
     float *grad = plan->segment[0].grad;
-    void *grads = tess__wire_pack(&state->wire, strategy->kernel, 0, plan->flat_count, grad);
+    void *grads = tess__wire_pack(strategy, 0, plan->flat_count, grad);
     TESS_TRY(tess_comm_reduce(strategy->comm, grads, holder ? grads : NULL,
                               (size_t)plan->flat_count, state->wire.dtype, TESS_REDUCE_SUM, 0,
                               NULL));
     if (holder)
-        tess__wire_unpack(&state->wire, strategy->kernel, 0, plan->flat_count, grad);
+        tess__wire_unpack(strategy, 0, plan->flat_count, grad);
     return TESS_OK;
 }
 
@@ -196,7 +180,7 @@ static uint64_t dp_sent_bytes(const struct tess_strategy *strategy)
 {
     const struct dp_state *state = strategy->state;
     const struct tess_plan *plan = strategy->plan;
-    const uint64_t micros = plan->accumulate > 1 ? (uint64_t)plan->accumulate : 1;
+    const uint64_t micros = (uint64_t)plan->accumulate;
     const uint64_t grads = (uint64_t)plan->flat_count * tess_dtype_bytes(tess__wire_dtype(plan));
     if (plan->rank != 0)
         return micros * state->output_bytes + grads;
@@ -209,12 +193,8 @@ static uint64_t dp_sent_bytes(const struct tess_strategy *strategy)
 static void dp_describe(const struct tess_strategy *strategy,
                         void (*line)(void *context, const char *text), void *context)
 {
-    char text[160];
     line(context, "rank 0 holds parameters, optimizer, input and loss; the others a replica");
-    tess__wire_describe(strategy->plan, line, context);
-    snprintf(text, sizeof(text), "sent by this rank per step, without rows: %" PRIu64 " bytes",
-             dp_sent_bytes(strategy));
-    line(context, text);
+    tess__wire_describe(strategy, "this rank per step, without rows:", line, context);
 }
 
 const struct tess_strategy_ops tess_strategy_dp = {
@@ -229,7 +209,7 @@ const struct tess_strategy_ops tess_strategy_dp = {
     .close = dp_close,
     .batch_ready = dp_batch_ready,
     .output_ready = dp_output_ready,
-    .output_grad_ready = dp_scatter,
+    .output_grad_ready = dp_output_grad_ready,
     .unit_enter = dp_unit_enter,
     .grads_finish = dp_grads_finish,
     .params_refresh = dp_params_refresh,

@@ -23,7 +23,6 @@
 #include "tessera/check.h"
 #include "tessera/version.h"
 
-#include <inttypes.h>
 #include <stdio.h>
 
 enum { FSDP_RESHARD_AUTO, FSDP_RESHARD_ON, FSDP_RESHARD_OFF };
@@ -34,38 +33,24 @@ struct fsdp_options {
     int64_t keep_last;
 };
 
-#define FSDP_RESHARD_OPTION                                                                        \
-    {                                                                                              \
-        "reshard-after-forward", TESS_OPTION_CHOICE, offsetof(struct fsdp_options, reshard),       \
-            "auto", 0, 0, "auto|on|off",                                                           \
-            "Drop gathered units after forward and gather them again in backward; off: keep all "  \
-            "until the optimizer has run; auto: on, but off in a pipeline."                        \
-    }
-#define FSDP_KEEP_OPTION                                                                           \
-    {                                                                                              \
-        "keep-last", TESS_OPTION_INT, offsetof(struct fsdp_options, keep_last), "1", 1, 2, NULL,   \
-            "Last units that stay gathered from forward to backward; 2 takes no more memory and "  \
-            "saves a gather. None of them in a pipeline."                                          \
-    }
-
-static const struct tess_option fsdp_option_table[] = {
-    FSDP_RESHARD_OPTION,
-    FSDP_KEEP_OPTION,
-    TESS_ROW_END,
-};
-
+/* fsdp has all but the first. */
 static const struct tess_option hsdp_option_table[] = {
     TESS_ROW_INT(
         "shard-ranks", offsetof(struct fsdp_options, shard_ranks), "0", 0, 4096,
         "Ranks of one shard group; 0: the largest power of two that leaves two replicas or more."),
-    FSDP_RESHARD_OPTION,
-    FSDP_KEEP_OPTION,
+    TESS_ROW_CHOICE("reshard-after-forward", offsetof(struct fsdp_options, reshard), "auto",
+                    "auto|on|off",
+                    "Drop gathered units after forward and gather them again in backward; off: "
+                    "keep all until the optimizer has run; auto: on, but off in a pipeline."),
+    TESS_ROW_INT("keep-last", offsetof(struct fsdp_options, keep_last), "1", 1, 2,
+                 "Last units that stay gathered from forward to backward; 2 takes no more memory "
+                 "and saves a gather. None of them in a pipeline."),
     TESS_ROW_END,
 };
 
 struct fsdp_state {
-    struct tess_gather gather;
     struct tess_scatter scatter;
+    struct tess_gather gather;
 };
 
 /* Groups that hsdp splits off, by their place in strategy->group. */
@@ -132,35 +117,29 @@ static enum tess_status fsdp_reserve(struct tess_strategy *strategy)
 {
     struct fsdp_state *state = strategy->state;
     TESS_TRY(tess__gather_reserve(&state->gather, strategy, fsdp_keep_last(strategy)));
-    return tess__scatter_reserve(&state->scatter, strategy);
+    return tess__scatter_reserve(strategy);
 }
 
 static enum tess_status fsdp_open(struct tess_strategy *strategy)
 {
     struct fsdp_state *state = strategy->state;
-    TESS_TRY(tess__gather_open(&state->gather, strategy, strategy->comm));
-    return tess__scatter_open(&state->scatter, strategy, strategy->comm, NULL);
-}
-
-static enum tess_status hsdp_open(struct tess_strategy *strategy)
-{
-    struct fsdp_state *state = strategy->state;
     const struct tess_plan *plan = strategy->plan;
     const int32_t width = plan->shard_count, rank = plan->rank;
-    if (width == plan->rank_count)
-        return fsdp_open(strategy);
-    struct tess_comm **group = strategy->group;
-    strategy->group_count = HSDP_GROUP_COUNT;
-    TESS_TRY(tess_comm_split(strategy->comm, rank / width, rank, &group[HSDP_SHARD]));
-    TESS_TRY(tess_comm_split(strategy->comm, rank % width, rank, &group[HSDP_REPLICA]));
-    TESS_TRY(tess__gather_open(&state->gather, strategy, group[HSDP_SHARD]));
-    return tess__scatter_open(&state->scatter, strategy, group[HSDP_SHARD], group[HSDP_REPLICA]);
+    struct tess_comm **group = strategy->group, *shard = strategy->comm;
+    if (width < plan->rank_count) {
+        strategy->group_count = HSDP_GROUP_COUNT;
+        TESS_TRY(tess_comm_split(strategy->comm, rank / width, rank, &group[HSDP_SHARD]));
+        TESS_TRY(tess_comm_split(strategy->comm, rank % width, rank, &group[HSDP_REPLICA]));
+        shard = group[HSDP_SHARD];
+    }
+    TESS_TRY(tess__gather_open(&state->gather, strategy, shard));
+    return tess__scatter_open(strategy, shard, group[HSDP_REPLICA]);
 }
 
 static void fsdp_close(struct tess_strategy *strategy)
 {
     struct fsdp_state *state = strategy->state;
-    tess__scatter_close(&state->scatter);
+    tess__scatter_close(strategy);
     tess__gather_close(&state->gather);
     while (strategy->group_count > 0)
         tess_comm_close(strategy->group[--strategy->group_count]);
@@ -171,9 +150,7 @@ static enum tess_status fsdp_unit_enter(struct tess_strategy *strategy, int32_t 
 {
     struct fsdp_state *state = strategy->state;
     TESS_TRY(tess__gather_enter(&state->gather, strategy, unit, phase));
-    if (phase == TESS_PHASE_FORWARD)
-        return TESS_OK;
-    return tess__scatter_enter(&state->scatter, strategy, unit);
+    return tess__scatter_enter(strategy, unit, phase);
 }
 
 static enum tess_status fsdp_unit_leave(struct tess_strategy *strategy, int32_t unit,
@@ -183,18 +160,6 @@ static enum tess_status fsdp_unit_leave(struct tess_strategy *strategy, int32_t 
     tess__gather_leave(&state->gather, strategy, unit, phase);
     TESS_TRY(tess_comm_poll(state->scatter.shard));
     return state->scatter.replica != NULL ? tess_comm_poll(state->scatter.replica) : TESS_OK;
-}
-
-static enum tess_status fsdp_grads_ready(struct tess_strategy *strategy, int32_t s)
-{
-    struct fsdp_state *state = strategy->state;
-    return tess__scatter_send(&state->scatter, strategy, s);
-}
-
-static enum tess_status fsdp_grads_finish(struct tess_strategy *strategy)
-{
-    struct fsdp_state *state = strategy->state;
-    return tess__scatter_finish(&state->scatter, strategy);
 }
 
 static enum tess_status fsdp_params_refresh(struct tess_strategy *strategy)
@@ -207,9 +172,8 @@ static enum tess_status fsdp_params_refresh(struct tess_strategy *strategy)
 static uint64_t fsdp_sent_bytes(const struct tess_strategy *strategy)
 {
     const struct tess_plan *plan = strategy->plan;
-    const uint64_t micros = plan->accumulate > 1 ? (uint64_t)plan->accumulate : 1;
     return tess__gather_sent_bytes(plan, fsdp_keep_last(strategy)) +
-           micros * tess__scatter_sent_bytes(plan);
+           (uint64_t)plan->accumulate * tess__scatter_sent_bytes(plan);
 }
 
 static void fsdp_describe(const struct tess_strategy *strategy,
@@ -232,17 +196,14 @@ static void fsdp_describe(const struct tess_strategy *strategy,
                                           : "dropped when left; the last two kept for backward",
              (int)state->scatter.slot_count);
     line(context, text);
-    tess__wire_describe(plan, line, context);
-    snprintf(text, sizeof(text), "sent by a rank per step: %" PRIu64 " bytes",
-             fsdp_sent_bytes(strategy));
-    line(context, text);
+    tess__wire_describe(strategy, "a rank per step:", line, context);
 }
 
 const struct tess_strategy_ops tess_strategy_fsdp = {
     .abi = TESS_ABI,
     .name = "fsdp",
     .summary = "parameters, gradients and optimizer sharded; units gathered one ahead",
-    .options = fsdp_option_table,
+    .options = &hsdp_option_table[1],
     .options_size = sizeof(struct fsdp_options),
     .state_size = sizeof(struct fsdp_state),
     .plan = fsdp_plan,
@@ -251,8 +212,8 @@ const struct tess_strategy_ops tess_strategy_fsdp = {
     .close = fsdp_close,
     .unit_enter = fsdp_unit_enter,
     .unit_leave = fsdp_unit_leave,
-    .grads_ready = fsdp_grads_ready,
-    .grads_finish = fsdp_grads_finish,
+    .grads_ready = tess__scatter_send,
+    .grads_finish = tess__scatter_finish,
     .params_refresh = fsdp_params_refresh,
     .describe = fsdp_describe,
     .sent_bytes = fsdp_sent_bytes,
@@ -268,12 +229,12 @@ const struct tess_strategy_ops tess_strategy_hsdp = {
     .check = hsdp_check,
     .plan = hsdp_plan,
     .reserve = fsdp_reserve,
-    .open = hsdp_open,
+    .open = fsdp_open,
     .close = fsdp_close,
     .unit_enter = fsdp_unit_enter,
     .unit_leave = fsdp_unit_leave,
-    .grads_ready = fsdp_grads_ready,
-    .grads_finish = fsdp_grads_finish,
+    .grads_ready = tess__scatter_send,
+    .grads_finish = tess__scatter_finish,
     .params_refresh = fsdp_params_refresh,
     .describe = fsdp_describe,
     .sent_bytes = fsdp_sent_bytes,

@@ -56,8 +56,6 @@ void tess__gather_close(struct tess_gather *gather)
 {
     free(gather->segment_of);
     free(gather->slot);
-    gather->segment_of = NULL;
-    gather->slot = NULL;
 }
 
 static void gather_drop(struct tess_gather_slot *slot, struct tess_plan *plan)
@@ -140,15 +138,12 @@ uint64_t tess__gather_sent_bytes(const struct tess_plan *plan, int32_t keep_last
     const int32_t count = plan->segment_count;
     uint64_t all = 0, last = 0;
     for (int32_t s = 0; s < count; s++) {
-        uint64_t bytes = tess__shard_gather_bytes(
+        uint64_t bytes = tess__shard_scatter_bytes(
             (uint64_t)plan->segment[s].count * tess_dtype_bytes(plan->dtype), plan->shard_count);
         if (keep_last == TESS_GATHER_ALL && plan->segment[s].values_of >= 0)
             continue;
         all += bytes;
         last += s >= count - keep_last ? bytes : 0;
     }
-    if (keep_last == TESS_GATHER_ALL)
-        return all;
-    const uint64_t micros = plan->accumulate > 1 ? (uint64_t)plan->accumulate : 1;
-    return micros * (2 * all - last);
+    return keep_last == TESS_GATHER_ALL ? all : (uint64_t)plan->accumulate * (2 * all - last);
 }

@@ -12,8 +12,9 @@ static bool scatter_overlaps(const struct tess_segment *segment, int32_t unit)
     return segment->param_count > 0 && segment->unit_first <= unit && unit <= segment->unit_last;
 }
 
-enum tess_status tess__scatter_reserve(struct tess_scatter *scatter, struct tess_strategy *strategy)
+enum tess_status tess__scatter_reserve(struct tess_strategy *strategy)
 {
+    struct tess_scatter *scatter = strategy->state;
     const struct tess_plan *plan = strategy->plan;
     int32_t together = 0;
     for (int32_t u = 0; u < plan->unit_count; u++) {
@@ -29,18 +30,19 @@ enum tess_status tess__scatter_reserve(struct tess_scatter *scatter, struct tess
     TESS_TRY(tess_memory_reserve(strategy->memory, TESS_MEMORY_BUCKET,
                                  (uint64_t)elements * sizeof(float), "gradients being reduced",
                                  &scatter->block));
-    return tess__wire_reserve(&scatter->wire, strategy, elements);
+    return tess__wire_reserve(strategy, elements);
 }
 
-enum tess_status tess__scatter_open(struct tess_scatter *scatter, struct tess_strategy *strategy,
-                                    struct tess_comm *shard, struct tess_comm *replica)
+enum tess_status tess__scatter_open(struct tess_strategy *strategy, struct tess_comm *shard,
+                                    struct tess_comm *replica)
 {
+    struct tess_scatter *scatter = strategy->state;
     scatter->shard = shard;
     scatter->replica = replica;
     scatter->slot = calloc((size_t)scatter->slot_count + 1, sizeof(*scatter->slot));
     if (scatter->slot == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for %d gradient buffers", (int)scatter->slot_count);
-    tess__wire_open(&scatter->wire, strategy);
+    TESS_TRY(tess__wire_open(strategy));
     float *memory = tess_memory_get(strategy->memory, scatter->block);
     int64_t place = 0;
     for (int32_t i = 0; i < scatter->slot_count; i++) {
@@ -52,10 +54,10 @@ enum tess_status tess__scatter_open(struct tess_scatter *scatter, struct tess_st
     return TESS_OK;
 }
 
-void tess__scatter_close(struct tess_scatter *scatter)
+void tess__scatter_close(struct tess_strategy *strategy)
 {
-    free(scatter->slot);
-    scatter->slot = NULL;
+    free(((struct tess_scatter *)strategy->state)->slot);
+    tess__wire_close(strategy);
 }
 
 static int64_t scatter_count(const struct tess_plan *plan, const struct tess_scatter_slot *slot)
@@ -80,35 +82,38 @@ static int64_t scatter_place(const struct tess_plan *plan, const struct tess_sca
 }
 
 /* Where the sum of this rank's part arrives: where it belongs, or on the wire. */
-static void *scatter_arrival(const struct tess_scatter *scatter, const struct tess_plan *plan,
+static void *scatter_arrival(const struct tess_strategy *strategy,
                              const struct tess_scatter_slot *slot)
 {
-    return tess__wire_place(&scatter->wire, scatter_place(plan, slot), scatter_target(plan, slot));
+    const struct tess_plan *plan = strategy->plan;
+    return tess__wire_place(strategy, scatter_place(plan, slot), scatter_target(plan, slot));
 }
 
 /* The shard group's sum is there: join it with the other replicas'. */
-static enum tess_status scatter_join(struct tess_scatter *scatter, const struct tess_plan *plan,
+static enum tess_status scatter_join(const struct tess_strategy *strategy,
                                      struct tess_scatter_slot *slot)
 {
+    const struct tess_scatter *scatter = strategy->state;
     TESS_TRY(tess_event_wait(&slot->event));
     slot->stage = SCATTER_JOINING;
     if (scatter->replica == NULL)
         return TESS_OK;
-    void *sum = scatter_arrival(scatter, plan, slot);
-    return tess_comm_all_reduce(scatter->replica, sum, sum, (size_t)scatter_count(plan, slot),
-                                scatter->wire.dtype, TESS_REDUCE_SUM, &slot->event);
+    void *sum = scatter_arrival(strategy, slot);
+    return tess_comm_all_reduce(scatter->replica, sum, sum,
+                                (size_t)scatter_count(strategy->plan, slot), scatter->wire.dtype,
+                                TESS_REDUCE_SUM, &slot->event);
 }
 
 /* Wait for a slot on its way, fold its part and free it. */
-static enum tess_status scatter_retire(struct tess_scatter *scatter, struct tess_strategy *strategy,
+static enum tess_status scatter_retire(struct tess_strategy *strategy,
                                        struct tess_scatter_slot *slot)
 {
     const struct tess_plan *plan = strategy->plan;
     if (slot->stage == SCATTER_REDUCING)
-        TESS_TRY(scatter_join(scatter, plan, slot));
+        TESS_TRY(scatter_join(strategy, slot));
     TESS_TRY(tess_event_wait(&slot->event));
-    tess__wire_unpack(&scatter->wire, strategy->kernel, scatter_place(plan, slot),
-                      scatter_count(plan, slot), scatter_target(plan, slot));
+    tess__wire_unpack(strategy, scatter_place(plan, slot), scatter_count(plan, slot),
+                      scatter_target(plan, slot));
     if (tess_fold_adds(plan, slot->micro))
         tess_fold_add(strategy->kernel, plan, plan->segment[slot->segment].grad_own,
                       plan->own_stride, scatter_count(plan, slot), slot->micro,
@@ -130,19 +135,20 @@ static struct tess_scatter_slot *scatter_oldest(struct tess_scatter *scatter)
     return oldest;
 }
 
-enum tess_status tess__scatter_enter(struct tess_scatter *scatter, struct tess_strategy *strategy,
-                                     int32_t unit)
+enum tess_status tess__scatter_enter(struct tess_strategy *strategy, int32_t unit,
+                                     enum tess_phase phase)
 {
+    struct tess_scatter *scatter = strategy->state;
     struct tess_plan *plan = strategy->plan;
-    for (int32_t s = plan->segment_count - 1; s >= 0; s--) {
+    for (int32_t s = plan->segment_count - 1; s >= 0 && phase == TESS_PHASE_BACKWARD; s--) {
         struct tess_scatter_slot *slot = &scatter->slot[s % scatter->slot_count];
         if (!scatter_overlaps(&plan->segment[s], unit) ||
             (slot->segment == s && slot->stage == SCATTER_FILLING))
             continue;
-        /* Whoever was here before has been sent: segments that are written together, being
-         * neighbours, never share a buffer. */
+        /* An earlier segment in this buffer has been sent: segments that are written together,
+         * being neighbours, never share a buffer. */
         if (slot->segment >= 0)
-            TESS_TRY(scatter_retire(scatter, strategy, slot));
+            TESS_TRY(scatter_retire(strategy, slot));
         slot->segment = s;
         slot->micro = strategy->micro;
         slot->stage = SCATTER_FILLING;
@@ -151,14 +157,13 @@ enum tess_status tess__scatter_enter(struct tess_scatter *scatter, struct tess_s
     return TESS_OK;
 }
 
-enum tess_status tess__scatter_send(struct tess_scatter *scatter, struct tess_strategy *strategy,
-                                    int32_t s)
+enum tess_status tess__scatter_send(struct tess_strategy *strategy, int32_t s)
 {
+    struct tess_scatter *scatter = strategy->state;
     struct tess_plan *plan = strategy->plan;
     struct tess_scatter_slot *slot = &scatter->slot[s % scatter->slot_count];
-    void *grads = tess__wire_pack(&scatter->wire, strategy->kernel, slot->place,
-                                  plan->segment[s].count, slot->buffer);
-    TESS_TRY(tess_comm_reduce_scatter(scatter->shard, grads, scatter_arrival(scatter, plan, slot),
+    void *grads = tess__wire_pack(strategy, slot->place, plan->segment[s].count, slot->buffer);
+    TESS_TRY(tess_comm_reduce_scatter(scatter->shard, grads, scatter_arrival(strategy, slot),
                                       (size_t)scatter_count(plan, slot), scatter->wire.dtype,
                                       TESS_REDUCE_SUM, &slot->event));
     plan->segment[s].grad = NULL;
@@ -168,14 +173,14 @@ enum tess_status tess__scatter_send(struct tess_scatter *scatter, struct tess_st
      */
     struct tess_scatter_slot *behind = scatter_oldest(scatter);
     if (scatter->replica != NULL && behind != slot && behind->stage == SCATTER_REDUCING)
-        TESS_TRY(scatter_join(scatter, plan, behind));
+        TESS_TRY(scatter_join(strategy, behind));
     return TESS_OK;
 }
 
-enum tess_status tess__scatter_finish(struct tess_scatter *scatter, struct tess_strategy *strategy)
+enum tess_status tess__scatter_finish(struct tess_strategy *strategy)
 {
-    for (struct tess_scatter_slot *slot; (slot = scatter_oldest(scatter)) != NULL;)
-        TESS_TRY(scatter_retire(scatter, strategy, slot));
+    for (struct tess_scatter_slot *slot; (slot = scatter_oldest(strategy->state)) != NULL;)
+        TESS_TRY(scatter_retire(strategy, slot));
     return TESS_OK;
 }
 

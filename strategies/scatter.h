@@ -8,6 +8,8 @@
  *
  * Own parts are folded over the micro-batches (tess_fold_add), so the order is MICRO_FIRST. Where
  * gradients travel in another type (wire.h), every buffer has its copy in that type.
+ *
+ * The state of a strategy that uses these functions begins with a struct tess_scatter.
  */
 #ifndef TESS_SCATTER_H
 #define TESS_SCATTER_H
@@ -26,10 +28,10 @@ struct tess_scatter_slot {
 };
 
 struct tess_scatter {
+    struct tess_wire wire;
     struct tess_comm *shard;   /* group whose ranks own the parts; borrowed */
     struct tess_comm *replica; /* ranks that own the same part; NULL where there is one; borrowed */
     struct tess_block block;
-    struct tess_wire wire;
     int32_t slot_count; /* segment s goes to slot s % slot_count, as large as the largest there */
     uint64_t sent;
     struct tess_scatter_slot *slot; /* [slot_count] */
@@ -39,21 +41,19 @@ struct tess_scatter {
  * Reserve buffers: as many as segments that one unit's backward writes, and one more to be on its
  * way. Pure.
  */
-enum tess_status tess__scatter_reserve(struct tess_scatter *scatter,
-                                       struct tess_strategy *strategy);
-enum tess_status tess__scatter_open(struct tess_scatter *scatter, struct tess_strategy *strategy,
-                                    struct tess_comm *shard, struct tess_comm *replica);
-void tess__scatter_close(struct tess_scatter *scatter); /* accepts a half-opened one */
+enum tess_status tess__scatter_reserve(struct tess_strategy *strategy);
+enum tess_status tess__scatter_open(struct tess_strategy *strategy, struct tess_comm *shard,
+                                    struct tess_comm *replica);
+void tess__scatter_close(struct tess_strategy *strategy); /* accepts a half-opened one */
 
-/* Give every segment of `unit` its buffer; may wait for what was there to be reduced. Collective.
- */
-enum tess_status tess__scatter_enter(struct tess_scatter *scatter, struct tess_strategy *strategy,
-                                     int32_t unit);
+/* In backward, give every segment of `unit` its buffer; may wait for what was there to be reduced.
+ * Collective. */
+enum tess_status tess__scatter_enter(struct tess_strategy *strategy, int32_t unit,
+                                     enum tess_phase phase);
 /* Segment `s` is written: queue its reduction. Collective. */
-enum tess_status tess__scatter_send(struct tess_scatter *scatter, struct tess_strategy *strategy,
-                                    int32_t s);
+enum tess_status tess__scatter_send(struct tess_strategy *strategy, int32_t s);
 /* Wait for all; grad_own of every segment is folded. Collective. */
-enum tess_status tess__scatter_finish(struct tess_scatter *scatter, struct tess_strategy *strategy);
+enum tess_status tess__scatter_finish(struct tess_strategy *strategy);
 
 /* Bytes that this rank sends in one micro-batch. Pure. */
 uint64_t tess__scatter_sent_bytes(const struct tess_plan *plan);

@@ -38,11 +38,6 @@ uint64_t tess__shard_scatter_bytes(uint64_t bytes, int32_t rank_count)
     return bytes * (uint64_t)(rank_count - 1) / (uint64_t)rank_count;
 }
 
-uint64_t tess__shard_gather_bytes(uint64_t bytes, int32_t rank_count)
-{
-    return tess__shard_scatter_bytes(bytes, rank_count);
-}
-
 uint64_t tess__shard_all_reduce_bytes(uint64_t bytes, int32_t rank_count)
 {
     return 2 * bytes * (uint64_t)(rank_count - 1) / (uint64_t)rank_count;

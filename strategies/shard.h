@@ -35,7 +35,6 @@ void tess__shard_width_list(int32_t rank_count, char *text, size_t text_bytes);
  * down otherwise.
  */
 uint64_t tess__shard_scatter_bytes(uint64_t bytes, int32_t rank_count);
-uint64_t tess__shard_gather_bytes(uint64_t bytes, int32_t rank_count);
 uint64_t tess__shard_all_reduce_bytes(uint64_t bytes, int32_t rank_count);
 
 /* The chunk of a pipeline that segment `s` belongs to: those of one chunk are run and written in

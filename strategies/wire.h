@@ -24,10 +24,12 @@
 
 #include "tessera/strategy.h"
 
+/* The state of a strategy that sends gradients begins with this. */
 struct tess_wire {
     enum tess_dtype dtype; /* in which gradients travel */
     struct tess_block block;
-    char *memory; /* NULL in f32: gradients travel from where they are */
+    char *memory;             /* NULL in f32: gradients travel from where they are */
+    struct tess_event *event; /* [segment_count] for calls of the strategy */
 };
 
 /* The type in which gradients of this plan travel: f32 when there is one rank. Pure. */
@@ -37,23 +39,28 @@ enum tess_dtype tess__wire_dtype(const struct tess_plan *plan);
 uint64_t tess__wire_segment_bytes(const struct tess_plan *plan, int32_t s);
 
 /* Reserve places 0 .. count-1 for copies, one for each element that may be on its way. Pure. */
-enum tess_status tess__wire_reserve(struct tess_wire *wire, struct tess_strategy *strategy,
-                                    int64_t count);
-void tess__wire_open(struct tess_wire *wire, const struct tess_strategy *strategy);
+enum tess_status tess__wire_reserve(struct tess_strategy *strategy, int64_t count);
+
+/* Hooks: places for the flat space; advance calls behind backward. */
+enum tess_status tess__wire_reserve_flat(struct tess_strategy *strategy);
+enum tess_status tess__wire_open(struct tess_strategy *strategy);
+void tess__wire_close(struct tess_strategy *strategy);
+enum tess_status tess__wire_unit_leave(struct tess_strategy *strategy, int32_t unit,
+                                       enum tess_phase phase);
 
 /*
  * What to hand to the communicator for the gradients at `grad` whose copies are at place `at`: the
  * copies, or `grad` itself in f32. pack makes the copies of `count` elements first; unpack brings
  * them back to `grad` after the reduction.
  */
-void *tess__wire_place(const struct tess_wire *wire, int64_t at, float *grad);
-void *tess__wire_pack(const struct tess_wire *wire, struct tess_kernel *kernel, int64_t at,
-                      int64_t count, float *grad);
-void tess__wire_unpack(const struct tess_wire *wire, struct tess_kernel *kernel, int64_t at,
-                       int64_t count, float *grad);
+void *tess__wire_place(const struct tess_strategy *strategy, int64_t at, float *grad);
+void *tess__wire_pack(const struct tess_strategy *strategy, int64_t at, int64_t count, float *grad);
+void tess__wire_unpack(const struct tess_strategy *strategy, int64_t at, int64_t count,
+                       float *grad);
 
-/* A line for --explain when gradients do not travel in f32. */
-void tess__wire_describe(const struct tess_plan *plan,
+/* Lines for --explain: where gradients do not travel in f32, and, after the words `sent`, what the
+ * strategy sends in a step. */
+void tess__wire_describe(const struct tess_strategy *strategy, const char *sent,
                          void (*line)(void *context, const char *text), void *context);
 
 #endif

@@ -1,7 +1,11 @@
 /* What communicators share of calls and groups; see call.h. */
 #include "comm/call.h"
 
+#include "base/reduce.h"
+#include "tessera/check.h"
+
 #include <stdio.h>
+#include <string.h>
 
 static const char *const call_collective_text[] = {
 #define CALL_COLLECTIVE_TEXT(word, text) text,
@@ -13,6 +17,96 @@ const char *tess_collective_name(enum tess_collective collective)
 {
     return (unsigned)collective < TESS_COLLECTIVE_COUNT ? call_collective_text[collective]
                                                         : "unknown";
+}
+
+enum tess_status tess__call_copy(struct tess_queue *queue, void *target, const void *source,
+                                 size_t bytes)
+{
+    if (bytes == 0 || target == source)
+        return TESS_OK;
+    if (queue != NULL)
+        return queue->ops->copy(queue, bytes, source, target);
+    memcpy(target, source, bytes);
+    return TESS_OK;
+}
+
+enum tess_status tess__call_reduce(const struct tess_comm *comm, const struct tess_comm_call *call,
+                                   struct tess_queue *queue, const void *const *source, int32_t m,
+                                   void *const *target, size_t count)
+{
+    if (count == 0)
+        return TESS_OK;
+    if (queue != NULL)
+        return queue->ops->reduce(queue, call->dtype, call->reduce, comm->rank_count, source, m,
+                                  target, count);
+    tess__reduce(call->dtype, call->reduce, comm->rank_count, source, m, target, count);
+    return TESS_OK;
+}
+
+enum tess_status tess__call_take(const struct tess_comm *comm, const struct tess_comm_call *call,
+                                 struct tess_queue *queue, const void *const *source, size_t stride,
+                                 size_t begin, size_t count)
+{
+    const size_t size = tess_dtype_bytes(call->dtype);
+    const int32_t rank = comm->rank, rank_count = comm->rank_count;
+    const bool all_to_all = call->collective == TESS_COLLECTIVE_ALL_TO_ALL;
+    const size_t own_at = (size_t)rank * stride * size;
+    const void *piece[TESS_REDUCE_SOURCES_MAX];
+    if (count == 0)
+        return TESS_OK;
+    char *target = call->target == NULL ? NULL : (char *)call->target + begin * size;
+    void *const targets[1] = {target};
+    switch (call->collective) {
+    case TESS_COLLECTIVE_REDUCE:
+        if (rank != call->peer)
+            return TESS_OK;
+        /* fall through */
+    case TESS_COLLECTIVE_ALL_REDUCE:
+        return tess__call_reduce(comm, call, queue, source, 1, targets, count);
+    case TESS_COLLECTIVE_REDUCE_SCATTER:
+        for (int32_t r = 0; r < rank_count; r++)
+            piece[r] = (const char *)source[r] + own_at;
+        return tess__call_reduce(comm, call, queue, piece, 1, targets, count);
+    case TESS_COLLECTIVE_ALL_GATHER:
+    case TESS_COLLECTIVE_ALL_TO_ALL:
+        /* Each rank begins with another peer, so that they do not all read from the same one. */
+        for (int32_t i = 0; i < rank_count; i++) {
+            const int32_t r = (rank + i) % rank_count;
+            TESS_TRY(tess__call_copy(queue, target + (size_t)r * call->count * size,
+                                     (const char *)source[r] + (all_to_all ? own_at : 0),
+                                     count * size));
+        }
+        return TESS_OK;
+    case TESS_COLLECTIVE_BROADCAST:
+        if (rank == call->peer)
+            return TESS_OK;
+        return tess__call_copy(queue, target, source[call->peer], count * size);
+    default:
+        return TESS_OK; /* a barrier moves nothing */
+    }
+}
+
+void tess__call_count(struct tess_comm *comm, const struct tess_comm_call *call, size_t bytes)
+{
+    const enum tess_collective kind = call->collective;
+    const bool cast = kind == TESS_COLLECTIVE_BROADCAST, root = comm->rank == call->peer;
+    const size_t others = tess__call_is_message(call) ? 1 : (size_t)comm->rank_count - 1;
+    if (kind != TESS_COLLECTIVE_RECV && (root || !cast))
+        comm->stats.sent_bytes += others * bytes;
+    if (kind != TESS_COLLECTIVE_SEND && !(root && cast))
+        comm->stats.received_bytes += (cast ? 1 : others) * bytes;
+}
+
+void tess__call_count_slice(struct tess_comm *comm, const struct tess_comm_call *call,
+                            size_t slice_bytes)
+{
+    /* Peers take my source outside my slice, and my target gets it there; I do the same to them. */
+    const size_t rest = call->count * tess_dtype_bytes(call->dtype) - slice_bytes;
+    const size_t others = (size_t)comm->rank_count - 1;
+    const bool all = call->collective == TESS_COLLECTIVE_ALL_REDUCE;
+    const bool root = comm->rank == call->peer;
+    comm->stats.sent_bytes += rest + (all ? others * slice_bytes : root ? 0 : slice_bytes);
+    comm->stats.received_bytes += others * slice_bytes + (all || root ? rest : 0);
 }
 
 void tess__call_name(const struct tess_comm_call *call, char *text, size_t text_bytes)

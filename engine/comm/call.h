@@ -28,6 +28,58 @@ static inline size_t tess__call_source_bytes(const struct tess_comm *comm,
            tess_dtype_bytes(call->dtype);
 }
 
+static inline bool tess__call_is_message(const struct tess_comm_call *call)
+{
+    return call->collective == TESS_COLLECTIVE_SEND || call->collective == TESS_COLLECTIVE_RECV;
+}
+
+/* Copy, and add up arrays of all ranks into `m` targets: by the host, or on a queue of the device
+ * (`queue` not NULL). In place nothing is copied. */
+enum tess_status tess__call_copy(struct tess_queue *queue, void *target, const void *source,
+                                 size_t bytes);
+enum tess_status tess__call_reduce(const struct tess_comm *comm, const struct tess_comm_call *call,
+                                   struct tess_queue *queue, const void *const *source, int32_t m,
+                                   void *const *target, size_t count);
+
+/*
+ * Take this rank's part of elements [begin, begin + count) of the call's result out of the ranks'
+ * sources. source[r] points at element `begin` of rank r's first piece; its pieces are `stride`
+ * elements apart.
+ */
+enum tess_status tess__call_take(const struct tess_comm *comm, const struct tess_comm_call *call,
+                                 struct tess_queue *queue, const void *const *source, size_t stride,
+                                 size_t begin, size_t count);
+
+/*
+ * Count payload. Every rank gives `bytes` to each other one, but for a broadcast's root and for
+ * messages; or, of a sum, each adds up a slice of all sources, this rank's of slice_bytes, and
+ * hands it to the others or to the root.
+ */
+void tess__call_count(struct tess_comm *comm, const struct tess_comm_call *call, size_t bytes);
+void tess__call_count_slice(struct tess_comm *comm, const struct tess_comm_call *call,
+                            size_t slice_bytes);
+
+/* A ticket names the sequence, the peer and the number (from 0): complete or not is then a matter
+ * of counters. */
+enum tess__sequence { TESS__COLLECTIVE, TESS__SEND, TESS__RECEIVE };
+
+struct tess__ticket {
+    enum tess__sequence sequence;
+    int32_t peer; /* of a message; else 0 */
+    uint64_t number;
+};
+
+static inline uint64_t tess__ticket(enum tess__sequence sequence, int32_t peer, uint64_t number)
+{
+    return number << 8 | (uint64_t)peer << 2 | (uint64_t)sequence;
+}
+
+static inline struct tess__ticket tess__ticket_read(uint64_t ticket)
+{
+    return (struct tess__ticket){(enum tess__sequence)(ticket & 3), (int32_t)(ticket >> 2 & 63),
+                                 ticket >> 8};
+}
+
 /* "all_reduce at fit.c:87"; without a site "all_reduce". */
 void tess__call_name(const struct tess_comm_call *call, char *text, size_t text_bytes);
 

@@ -2,6 +2,7 @@
  * The communicator of one rank: every call is a copy, complete when it returns. Also the test of
  * the interface: a backend that has nothing to do must be short.
  */
+#include "comm/call.h"
 #include "comm/world.h"
 #include "tessera/check.h"
 #include "tessera/communicator.h"
@@ -28,15 +29,9 @@ static enum tess_status self_call(struct tess_comm *comm, const struct tess_comm
     *ticket_out = ++((struct self_comm *)comm)->call_count;
     tess_comm_called(comm, call, *ticket_out);
     /* With one rank the sum is the value and the only share is the whole. */
-    bool copies = call->collective != TESS_COLLECTIVE_BROADCAST &&
-                  call->collective != TESS_COLLECTIVE_BARRIER;
-    size_t bytes =
-        copies && call->source != call->target ? call->count * tess_dtype_bytes(call->dtype) : 0;
-    enum tess_status status = TESS_OK;
-    if (bytes > 0 && call->device)
-        status = comm->queue->ops->copy(comm->queue, bytes, call->source, call->target);
-    else if (bytes > 0)
-        memcpy(call->target, call->source, bytes);
+    enum tess_status status =
+        tess__call_copy(call->device ? comm->queue : NULL, call->target, call->source,
+                        call->count * tess_dtype_bytes(call->dtype));
     if (call->device)
         tess_comm_given(comm, *ticket_out, comm->queue);
     tess_comm_completed(comm, *ticket_out);

@@ -2,6 +2,7 @@
 #include "comm/waiting.h"
 
 #include "base/clock.h"
+#include "comm/call.h"
 #include "tessera/check.h"
 
 #include <stdio.h>
@@ -10,12 +11,10 @@
 static bool waiting_is_missing(const struct tess__waiting *waiting, int32_t member,
                                bool *called_out)
 {
-    const enum tess_collective kind = waiting->call->collective;
-
     *called_out = false;
-    if (kind == TESS_COLLECTIVE_SEND || kind == TESS_COLLECTIVE_RECV)
+    if (tess__call_is_message(waiting->call))
         return member == waiting->call->peer;
-    return waiting->is_missing(waiting->backend, waiting->number, member, called_out);
+    return waiting->is_missing(waiting->group, waiting->number, member, called_out);
 }
 
 /* The rank of the world that is late, if possible one that has not called; -1: none. */
@@ -45,7 +44,7 @@ static void waiting_name_missing(const struct tess__waiting *waiting, char *text
         if (!waiting_is_missing(waiting, r, &called) || called != (i >= n))
             continue;
         char doing[220], one[300];
-        waiting->describe(waiting->backend, waiting->member[r], doing, sizeof(doing));
+        waiting->describe(waiting->group, waiting->member[r], doing, sizeof(doing));
         const size_t length = (size_t)snprintf(
             one, sizeof(one), "%srank %d %s it (%s)", used > 0 ? "; " : "", (int)waiting->member[r],
             called ? "has not finished" : "has not called", doing);
@@ -74,7 +73,7 @@ static enum tess_status waiting_time_out(const struct tess__waiting *waiting)
     snprintf(reason, sizeof(reason), "%s %llu%s%s did not end within %g s: %s%s",
              tess_collective_name(call->collective), (unsigned long long)waiting->number,
              call->site[0] != '\0' ? " at " : "", call->site, waiting->timeout_s, late, causes);
-    return waiting->fail(waiting->backend, reason);
+    return waiting->fail(waiting->group, TESS_ERR_TIMEOUT, reason);
 }
 
 static enum tess_status waiting_loop(const struct tess__waiting *waiting, struct tess_board *board)
@@ -84,7 +83,7 @@ static enum tess_status waiting_loop(const struct tess__waiting *waiting, struct
 
     for (;;) {
         bool moved = false;
-        TESS_TRY(waiting->advance(waiting->backend, &moved));
+        TESS_TRY(waiting->advance(waiting->group, &moved));
         if (waiting->ready(waiting->context))
             return TESS_OK;
         const double now_s = tess_clock_s();
@@ -103,21 +102,26 @@ static enum tess_status waiting_loop(const struct tess__waiting *waiting, struct
     }
 }
 
-enum tess_status tess__wait_for(const struct tess__waiting *waiting)
+enum tess_status tess__wait_for(const struct tess__waiting *group, bool (*ready)(void *context),
+                                void *context, const struct tess_comm_call *call, uint64_t number)
 {
+    struct tess__waiting waiting = *group;
     struct tess_board *board =
-        waiting->world != NULL ? tess_world_board(waiting->world, waiting->rank) : NULL;
+        group->world != NULL ? tess_world_board(group->world, group->rank) : NULL;
     bool moved = false;
 
-    TESS_TRY(waiting->advance(waiting->backend, &moved));
-    if (waiting->ready(waiting->context))
+    TESS_TRY(group->advance(group->group, &moved));
+    if (ready(context))
         return TESS_OK;
+    waiting.ready = ready;
+    waiting.context = context;
+    waiting.call = call;
+    waiting.number = number;
     if (board != NULL) {
-        atomic_store_explicit(&board->call_number, waiting->number, memory_order_relaxed);
-        atomic_store_explicit(&board->collective, (int32_t)waiting->call->collective,
-                              memory_order_relaxed);
+        atomic_store_explicit(&board->call_number, number, memory_order_relaxed);
+        atomic_store_explicit(&board->collective, (int32_t)call->collective, memory_order_relaxed);
     }
-    const enum tess_status status = waiting_loop(waiting, board);
+    const enum tess_status status = waiting_loop(&waiting, board);
     if (board != NULL) {
         atomic_store_explicit(&board->collective, -1, memory_order_relaxed);
         atomic_store_explicit(&board->waits_for, -1, memory_order_relaxed);

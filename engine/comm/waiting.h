@@ -10,33 +10,37 @@
 #include "comm/world.h"
 
 struct tess__waiting {
-    void *backend; /* of advance, pause, is_missing, describe and fail */
+    /* Set for each wait. */
     bool (*ready)(void *context);
     void *context;
     const struct tess_comm_call *call; /* for the board and for messages */
     uint64_t number;                   /* of the call, from 1 */
-    struct tess_world *world;          /* NULL: none, and then no board */
-    int32_t rank;                      /* this rank in the world */
-    int32_t rank_count;                /* of the group */
-    const int32_t *member;             /* [rank_count] their numbers in the world */
+
+    /* Set once for a group. */
+    void *group;              /* of advance, pause, is_missing, describe and fail */
+    struct tess_world *world; /* NULL: none, and then no board */
+    int32_t rank;             /* this rank in the world */
+    int32_t rank_count;       /* of the group */
+    const int32_t *member;    /* [rank_count] their numbers in the world */
     double timeout_s;
     double report_s; /* nothing has moved for so long: the board shows which rank is late */
     bool restarts;   /* the time limit counts from the last movement, not from the begin */
 
     /* Advance all groups of the rank without blocking. */
-    enum tess_status (*advance)(void *backend, bool *moved_out);
+    enum tess_status (*advance)(void *group, bool *moved_out);
     /* Spin, yield or sleep; nothing has moved for idle_s, and the time limit is left_s away. */
     enum tess_status (*pause)(const struct tess__waiting *waiting, double idle_s, double left_s);
     /* Is a member of the group late for the call? *called_out: it has called, but not finished. Not
-     * asked of sends and receives, whose peer is late. */
-    bool (*is_missing)(void *backend, uint64_t number, int32_t member, bool *called_out);
+     * for sends and receives, whose peer is late. */
+    bool (*is_missing)(void *group, uint64_t number, int32_t member, bool *called_out);
     /* What a rank of the world is doing, for messages. */
-    void (*describe)(void *backend, int32_t rank, char *text, size_t text_bytes);
-    /* Stop all ranks for this reason and log it. TESS_ERR_TIMEOUT. */
-    enum tess_status (*fail)(void *backend, const char *reason);
+    void (*describe)(void *group, int32_t rank, char *text, size_t text_bytes);
+    /* Stop all ranks for this reason, log it and return the status. */
+    enum tess_status (*fail)(void *group, enum tess_status status, const char *reason);
 };
 
 /* Block until ready() is true. TESS_ERR_TIMEOUT when the time limit passes. */
-enum tess_status tess__wait_for(const struct tess__waiting *waiting);
+enum tess_status tess__wait_for(const struct tess__waiting *group, bool (*ready)(void *context),
+                                void *context, const struct tess_comm_call *call, uint64_t number);
 
 #endif

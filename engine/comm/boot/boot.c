@@ -43,10 +43,9 @@ static void star_tell(struct boot_star *star, const char *text)
 {
     const struct boot_frame frame = {BOOT_FAILED, star->number, strlen(text)};
     double limit_s = tess_clock_s() + 1;
-    char why[BOOT_WHY_BYTES];
     for (int32_t r = 1; r < star->fd_count; r++)
-        if (tess__boot_send(star->fd[r], &frame, sizeof(frame), limit_s, why, sizeof(why)))
-            (void)tess__boot_send(star->fd[r], text, strlen(text), limit_s, why, sizeof(why));
+        if (tess__boot_send(star->fd[r], &frame, sizeof(frame), limit_s, NULL, 0))
+            (void)tess__boot_send(star->fd[r], text, strlen(text), limit_s, NULL, 0);
 }
 
 static void star_name_silent(const struct boot_star *star, int32_t first, char *text,
@@ -117,9 +116,9 @@ static enum tess_status star_gather_root(struct boot_star *star, const void *min
 
 static enum tess_status star_hear_failure(struct boot_star *star, uint64_t bytes, double limit_s)
 {
-    char text[BOOT_TEXT] = "", why[BOOT_WHY_BYTES];
+    char text[BOOT_TEXT] = "";
     if (bytes >= sizeof(text) ||
-        !tess__boot_receive(star->fd[1], text, (size_t)bytes, limit_s, why, sizeof(why)))
+        !tess__boot_receive(star->fd[1], text, (size_t)bytes, limit_s, NULL, 0))
         snprintf(text, sizeof(text), "no reason came");
     TESS_FAIL(TESS_ERR_COMM, "rank 0 gave up: %s", text);
 }
@@ -130,14 +129,13 @@ static enum tess_status star_gather_member(struct boot_star *star, const void *m
     const struct boot_frame part = {BOOT_PART, star->number, bytes};
     const size_t whole_bytes = bytes * (size_t)star->boot.rank_count;
     struct boot_frame whole;
-    char why[BOOT_WHY_BYTES], silent[BOOT_WHY_BYTES];
+    char why[BOOT_WHY_BYTES];
     int fd = star->fd[1];
     limit_s += BOOT_GRACE_S; /* rank 0 has the list of missing ranks */
     const bool sent = tess__boot_send(fd, &part, sizeof(part), limit_s, why, sizeof(why)) &&
                       tess__boot_send(fd, mine, bytes, limit_s, why, sizeof(why));
     /* Where rank 0 takes nothing any more, it has sent the reason before. */
-    const bool heard =
-        tess__boot_receive(fd, &whole, sizeof(whole), limit_s, sent ? why : silent, sizeof(why));
+    const bool heard = tess__boot_receive(fd, &whole, sizeof(whole), limit_s, sent ? why : NULL, 0);
     if (!heard || (!sent && whole.magic != BOOT_FAILED))
         TESS_FAIL(tess_clock_s() >= limit_s ? TESS_ERR_TIMEOUT : TESS_ERR_COMM,
                   "exchange %" PRIu64 ": rank 0 does not answer rank %d: %s", star->number,

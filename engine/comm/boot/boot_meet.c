@@ -9,29 +9,23 @@
  * The first reply comes at once: where rank 0 has one of several ports, a listener that is
  * silent on another one is not rank 0.
  *
- * Rank 0 reads greetings side by side and trusts none: a connection that sends something else, or
- * nothing, is closed after a while and only counted. Both sides of a job are little-endian; a
- * machine that is not has another magic.
+ * Both sides of a job are little-endian; a machine that is not has another magic.
  */
 #include "comm/boot/boot_meet.h"
 
 #include "base/clock.h"
+#include "comm/boot/boot_door.h"
 #include "tessera/check.h"
 
-#include <errno.h>
-#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
 #define MEET_MAGIC    UINT64_C(0x746f6f6261726574) /* "teraboot" */
 #define MEET_VERSION  2
 #define MEET_HEARD    1   /* a verdict that is none yet; others are enum tess_status */
-#define MEET_PENDING  128 /* connections without a greeting yet, at a time */
-#define MEET_HELLO_S  5.0 /* after which such a one is closed */
 #define MEET_RETRY_S  0.1 /* between two tries to connect */
 #define MEET_SILENT_S 3.0 /* after which another program listens there */
 #define MEET_FAR_S    2.0 /* an address that takes so long to refuse is not asked for more ports */
@@ -53,25 +47,15 @@ struct meet_reply {
     char reason[496];
 };
 
-_Static_assert(sizeof(struct meet_hello) == 32 && sizeof(struct meet_reply) == 512,
+_Static_assert(sizeof(struct meet_hello) == BOOT_HELLO_BYTES && sizeof(struct meet_reply) == 512,
                "what goes over the wire has no holes");
-
-struct meet_pending {
-    int fd;
-    double since_s;
-    size_t got;
-    unsigned char bytes[sizeof(struct meet_hello)];
-};
 
 struct meet {
     const struct tess_boot_env *env;
-    struct boot_listener listener;
+    struct boot_door door;
     int *fd; /* [rank_count] of the members; -1: missing */
     int32_t missing_count;
-    struct meet_pending pending[MEET_PENDING];
-    int pending_count;
-    int32_t strangers; /* connections that were turned away */
-    char refused[240]; /* the latest of our own kind that was, "" when none */
+    char refused[240]; /* the latest of our own kind that was turned away, "" when none */
 };
 
 /* "a, port 5" or "a, ports 5 to 9". */
@@ -114,10 +98,9 @@ void tess__boot_name_ranks(const bool *missing, int32_t rank_count, char *text, 
 static void meet_reply(int fd, int32_t verdict, const char *reason)
 {
     struct meet_reply reply = {.magic = MEET_MAGIC, .version = MEET_VERSION, .verdict = verdict};
-    char why[BOOT_WHY_BYTES];
     snprintf(reply.reason, sizeof(reply.reason), "%s", reason);
-    /* Fits any socket's buffer. Who has gone meanwhile is found missing by what follows. */
-    (void)tess__boot_send(fd, &reply, sizeof(reply), tess_clock_s() + 1, why, sizeof(why));
+    /* Fits any socket's buffer. A rank that has gone meanwhile is found missing by what follows. */
+    (void)tess__boot_send(fd, &reply, sizeof(reply), tess_clock_s() + 1, NULL, 0);
 }
 
 /* A rank of this program that does not fit: send the reason, and keep it for the error message if
@@ -131,18 +114,16 @@ static void meet_refuse(struct meet *meet, int fd, const char *reason)
     close(fd);
 }
 
-/* A whole greeting: a member, one that does not fit, or a stranger. */
-static void meet_greet(struct meet *meet, const struct meet_pending *pending)
+/* A member, a rank that does not fit, or a stranger. */
+static bool meet_greet(void *context, int fd, const unsigned char *bytes)
 {
+    struct meet *meet = context;
     const struct tess_boot_env *env = meet->env;
     struct meet_hello hello;
     char reason[160];
-    memcpy(&hello, pending->bytes, sizeof(hello));
-    if (hello.magic != MEET_MAGIC || hello.job != env->job) {
-        meet->strangers++;
-        close(pending->fd);
-        return;
-    }
+    memcpy(&hello, bytes, sizeof(hello));
+    if (hello.magic != MEET_MAGIC || hello.job != env->job)
+        return false;
     if (hello.version != MEET_VERSION) {
         snprintf(
             reason, sizeof(reason),
@@ -157,61 +138,13 @@ static void meet_greet(struct meet *meet, const struct meet_pending *pending)
     } else if (meet->fd[hello.rank] >= 0) {
         snprintf(reason, sizeof(reason), "rank %d is there twice", (int)hello.rank);
     } else {
-        meet->fd[hello.rank] = pending->fd;
+        meet->fd[hello.rank] = fd;
         meet->missing_count--;
-        meet_reply(pending->fd, MEET_HEARD, "");
-        return;
-    }
-    meet_refuse(meet, pending->fd, reason);
-}
-
-static void meet_accept(struct meet *meet)
-{
-    while (meet->pending_count < MEET_PENDING) {
-        int fd = tess__boot_accept(&meet->listener);
-        if (fd < 0)
-            return;
-        meet->pending[meet->pending_count++] =
-            (struct meet_pending){.fd = fd, .since_s = tess_clock_s()};
-    }
-}
-
-/* Read what has come of a greeting. False: this connection is no longer pending. */
-static bool meet_read(struct meet *meet, struct meet_pending *pending)
-{
-    ssize_t got =
-        recv(pending->fd, pending->bytes + pending->got, sizeof(pending->bytes) - pending->got, 0);
-    bool later = got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR);
-    if (got > 0) {
-        pending->got += (size_t)got;
-        if (pending->got == sizeof(pending->bytes)) {
-            meet_greet(meet, pending);
-            return false;
-        }
-    } else if (!later) {
-        meet->strangers++;
-        close(pending->fd);
-        return false;
-    }
-    if (tess_clock_s() - pending->since_s <= MEET_HELLO_S)
+        meet_reply(fd, MEET_HEARD, "");
         return true;
-    meet->strangers++;
-    close(pending->fd);
-    return false;
-}
-
-static void meet_wait(struct meet *meet, double limit_s)
-{
-    struct pollfd watch[BOOT_LISTEN_MAX + MEET_PENDING];
-    nfds_t count = 0;
-    double left_s = limit_s - tess_clock_s();
-    /* Half a second at most: silent connections have limits of their own. */
-    int left_ms = left_s <= 0 ? 0 : left_s > 0.5 ? 500 : (int)(left_s * 1e3) + 1;
-    for (int i = 0; i < meet->listener.count && meet->pending_count < MEET_PENDING; i++)
-        watch[count++] = (struct pollfd){.fd = meet->listener.fd[i], .events = POLLIN};
-    for (int i = 0; i < meet->pending_count; i++)
-        watch[count++] = (struct pollfd){.fd = meet->pending[i].fd, .events = POLLIN};
-    (void)poll(watch, count, left_ms);
+    }
+    meet_refuse(meet, fd, reason);
+    return true;
 }
 
 static enum tess_status meet_time_out(struct meet *meet, double timeout_s)
@@ -224,10 +157,10 @@ static enum tess_status meet_time_out(struct meet *meet, double timeout_s)
     tess__boot_name_ranks(missing, env->rank_count, names, sizeof(names));
     if (meet->refused[0] != '\0')
         snprintf(others, sizeof(others), "; turned away: %s", meet->refused);
-    else if (meet->strangers > 0)
+    else if (meet->door.strangers > 0)
         snprintf(others, sizeof(others), "; %d connection%s of others %s turned away",
-                 (int)meet->strangers, meet->strangers > 1 ? "s" : "",
-                 meet->strangers > 1 ? "were" : "was");
+                 meet->door.strangers, meet->door.strangers > 1 ? "s" : "",
+                 meet->door.strangers > 1 ? "were" : "was");
     snprintf(reason, sizeof(reason), "rank%s %s of %d did not come to %s, within %g s",
              meet->missing_count > 1 ? "s" : "", names, (int)env->rank_count,
              meet_where(env, where), timeout_s);
@@ -243,13 +176,7 @@ static enum tess_status meet_loop(struct meet *meet, double timeout_s)
     while (meet->missing_count > 0) {
         if (tess_clock_s() > limit_s)
             return meet_time_out(meet, timeout_s);
-        meet_wait(meet, limit_s);
-        meet_accept(meet);
-        int kept = 0;
-        for (int i = 0; i < meet->pending_count; i++)
-            if (meet_read(meet, &meet->pending[i]))
-                meet->pending[kept++] = meet->pending[i];
-        meet->pending_count = kept;
+        tess__boot_door_look(&meet->door);
     }
     for (int32_t r = 1; r < meet->env->rank_count; r++)
         meet_reply(meet->fd[r], TESS_OK, "");
@@ -261,10 +188,11 @@ static enum tess_status meet_listen(struct meet *meet)
 {
     const struct tess_boot_env *env = meet->env;
     for (int32_t p = 0; p + 1 < env->port_count; p++)
-        if (tess__boot_try_listen(env->address, env->port + p, &meet->listener) == 0)
+        if (tess__boot_try_listen(env->address, env->port + p, &meet->door.listener) == 0)
             return TESS_OK;
-    return tess__boot_listen(
-        env->address, env->port + (env->port_count > 1 ? env->port_count - 1 : 0), &meet->listener);
+    return tess__boot_listen(env->address,
+                             env->port + (env->port_count > 1 ? env->port_count - 1 : 0),
+                             &meet->door.listener);
 }
 
 enum tess_status tess__boot_gather_members(const struct tess_boot_env *env, double timeout_s,
@@ -274,37 +202,35 @@ enum tess_status tess__boot_gather_members(const struct tess_boot_env *env, doub
     if (meet == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory to meet %d ranks", (int)env->rank_count);
     meet->env = env;
+    meet->door.greet = meet_greet;
+    meet->door.context = meet;
     meet->fd = fd_out;
     meet->missing_count = env->rank_count - 1;
-    for (int32_t r = 0; r < env->rank_count; r++)
-        fd_out[r] = -1;
     enum tess_status status = meet_listen(meet);
     if (status == TESS_OK)
         status = meet_loop(meet, timeout_s);
-    for (int i = 0; i < meet->pending_count; i++)
-        close(meet->pending[i].fd);
-    tess__boot_unlisten(&meet->listener);
+    tess__boot_door_close(&meet->door);
     free(meet);
     return status;
 }
 
 /* ---- the others ------------------------------------------------------------------------------ */
 
-static bool meet_take(int fd, double limit_s, struct meet_reply *reply, char *why, size_t why_bytes)
+static bool meet_take(int fd, double limit_s, struct meet_reply *reply, char why[BOOT_WHY_BYTES])
 {
-    if (!tess__boot_receive(fd, reply, sizeof(*reply), limit_s, why, why_bytes))
+    if (!tess__boot_receive(fd, reply, sizeof(*reply), limit_s, why, BOOT_WHY_BYTES))
         return false;
     reply->reason[sizeof(reply->reason) - 1] = '\0';
     if (reply->magic == MEET_MAGIC && reply->version == MEET_VERSION)
         return true;
-    snprintf(why, why_bytes, "what listens there is not rank 0 of this program");
+    snprintf(why, BOOT_WHY_BYTES, "what listens there is not rank 0 of this program");
     return false;
 }
 
 /* Wait for rank 0's verdict on a fresh connection. False: the listener is not rank 0, or has gone;
  * try again. */
 static bool meet_hear(const struct tess_boot_env *env, int fd, double limit_s,
-                      struct meet_reply *reply, char *why, size_t why_bytes)
+                      struct meet_reply *reply, char why[BOOT_WHY_BYTES])
 {
     const struct meet_hello hello = {.magic = MEET_MAGIC,
                                      .version = MEET_VERSION,
@@ -313,10 +239,10 @@ static bool meet_hear(const struct tess_boot_env *env, int fd, double limit_s,
                                      .job = env->job};
     const double silent_s = tess_clock_s() + MEET_SILENT_S;
     const double first_s = env->port_count > 1 && silent_s < limit_s ? silent_s : limit_s;
-    if (!tess__boot_send(fd, &hello, sizeof(hello), first_s, why, why_bytes) ||
-        !meet_take(fd, first_s, reply, why, why_bytes))
+    if (!tess__boot_send(fd, &hello, sizeof(hello), first_s, why, BOOT_WHY_BYTES) ||
+        !meet_take(fd, first_s, reply, why))
         return false;
-    return reply->verdict != MEET_HEARD || meet_take(fd, limit_s, reply, why, why_bytes);
+    return reply->verdict != MEET_HEARD || meet_take(fd, limit_s, reply, why);
 }
 
 /* Try one address at one port. True: there is a verdict, in *status_out. *far_out: the
@@ -329,7 +255,7 @@ static bool meet_try(const struct tess_boot_env *env, const char *address, int32
     const double begin_s = tess_clock_s();
     int fd = tess__boot_connect(address, port, limit_s, why, BOOT_WHY_BYTES);
     *far_out = fd < 0 && tess_clock_s() - begin_s > MEET_FAR_S;
-    if (fd >= 0 && meet_hear(env, fd, limit_s, &reply, why, BOOT_WHY_BYTES)) {
+    if (fd >= 0 && meet_hear(env, fd, limit_s, &reply, why)) {
         *status_out = TESS_OK;
         if (reply.verdict == TESS_OK) {
             *fd_out = fd;

@@ -7,16 +7,13 @@
  */
 #include "base/clock.h"
 #include "comm/boot/boot_find.h"
+#include "comm/boot/boot_socket.h"
 #include "tessera/check.h"
 
-#include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #define PMI_LINE_BYTES 1024
 #define PMI_KEY        "tessera_rank_0"
@@ -28,53 +25,26 @@ struct pmi {
     char line[PMI_LINE_BYTES];
 };
 
-static bool pmi_wait(const struct pmi *pmi, short events)
-{
-    for (;;) {
-        const double left_s = pmi->limit_s - tess_clock_s();
-        struct pollfd watch = {.fd = pmi->fd, .events = events};
-        const int count = poll(&watch, 1, left_s <= 0 ? 0 : (int)(left_s * 1e3) + 1);
-        if (count > 0)
-            return true;
-        if (count == 0 && left_s <= 0)
-            return false;
-        if (count < 0 && errno != EINTR)
-            return false;
-    }
-}
-
 /* One byte at a time: what follows the line is not ours. */
 static bool pmi_read_line(struct pmi *pmi)
 {
-    size_t used = 0;
-    for (;;) {
-        char byte;
-        if (!pmi_wait(pmi, POLLIN))
+    for (char *at = pmi->line; at < pmi->line + sizeof(pmi->line); at++) {
+        if (!tess__boot_receive(pmi->fd, at, 1, pmi->limit_s, NULL, 0))
             return false;
-        const ssize_t got = read(pmi->fd, &byte, 1);
-        if (got < 0 && (errno == EINTR || errno == EAGAIN))
-            continue;
-        if (got != 1 || used + 1 >= sizeof(pmi->line))
-            return false;
-        pmi->line[used++] = byte == '\n' ? '\0' : byte;
-        if (byte == '\n')
+        if (*at == '\n') {
+            *at = '\0';
             return true;
+        }
     }
+    return false;
 }
 
 /* Ask, and take the answer, which is of the kind `answer` and has no other code than 0. */
 static enum tess_status pmi_ask(struct pmi *pmi, const char *question, const char *answer)
 {
-    const char *at = question;
-    size_t left = strlen(question);
-    while (left > 0 && pmi_wait(pmi, POLLOUT)) {
-        const ssize_t sent = send(pmi->fd, at, left, MSG_NOSIGNAL); /* the other end may be gone */
-        if (sent < 0 && errno != EINTR && errno != EAGAIN)
-            break;
-        at += sent > 0 ? sent : 0;
-        left -= sent > 0 ? (size_t)sent : 0;
-    }
-    const bool answered = left == 0 && pmi_read_line(pmi);
+    const bool answered =
+        tess__boot_send(pmi->fd, question, strlen(question), pmi->limit_s, NULL, 0) &&
+        pmi_read_line(pmi);
     const char *code = answered ? strstr(pmi->line, " rc=") : NULL;
     if (!answered || strncmp(pmi->line, answer, strlen(answer)) != 0 ||
         (code != NULL && strtol(code + 4, NULL, 10) != 0))
@@ -148,6 +118,6 @@ void tess__boot_pmi_leave(void)
     static const char word[] = "cmd=finalize\n";
     struct pmi pmi = {.fd = pmi_descriptor(), .limit_s = tess_clock_s() + PMI_LEAVE_S};
     /* Where MPI has taken leave, the other end is gone. */
-    if (pmi.fd >= 0 && send(pmi.fd, word, sizeof(word) - 1, MSG_NOSIGNAL) == sizeof(word) - 1)
+    if (pmi.fd >= 0 && tess__boot_send(pmi.fd, word, sizeof(word) - 1, pmi.limit_s, NULL, 0))
         (void)pmi_read_line(&pmi);
 }

@@ -233,51 +233,40 @@ int tess__boot_connect(const char *address, int32_t port, double limit_s, char *
     return fd;
 }
 
+static bool socket_move(int fd, char *bytes, size_t count, bool sends, double limit_s, char *why,
+                        size_t why_bytes)
+{
+    const char *reason = NULL;
+    while (count > 0 && reason == NULL) {
+        const ssize_t moved = sends ? send(fd, bytes, count, MSG_NOSIGNAL | MSG_DONTWAIT)
+                                    : recv(fd, bytes, count, MSG_DONTWAIT);
+        if (moved > 0) {
+            bytes += moved;
+            count -= (size_t)moved;
+        } else if (moved == 0) {
+            reason = "the connection was closed";
+        } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+            if (!socket_wait(fd, sends ? POLLOUT : POLLIN, limit_s))
+                reason = sends ? "it takes nothing" : "nothing came";
+        } else if (errno != EINTR) {
+            reason = strerror(errno);
+        }
+    }
+    if (reason != NULL && why != NULL)
+        snprintf(why, why_bytes, "%s", reason);
+    return reason == NULL;
+}
+
 bool tess__boot_send(int fd, const void *bytes, size_t count, double limit_s, char *why,
                      size_t why_bytes)
 {
-    const char *from = bytes;
-    while (count > 0) {
-        ssize_t sent = send(fd, from, count, MSG_NOSIGNAL);
-        if (sent > 0) {
-            from += sent;
-            count -= (size_t)sent;
-        } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
-            if (!socket_wait(fd, POLLOUT, limit_s)) {
-                snprintf(why, why_bytes, "it takes nothing");
-                return false;
-            }
-        } else if (errno != EINTR) {
-            snprintf(why, why_bytes, "%s", strerror(errno));
-            return false;
-        }
-    }
-    return true;
+    return socket_move(fd, (char *)bytes, count, true, limit_s, why, why_bytes);
 }
 
 bool tess__boot_receive(int fd, void *bytes, size_t count, double limit_s, char *why,
                         size_t why_bytes)
 {
-    char *to = bytes;
-    while (count > 0) {
-        ssize_t got = recv(fd, to, count, 0);
-        if (got > 0) {
-            to += got;
-            count -= (size_t)got;
-        } else if (got == 0) {
-            snprintf(why, why_bytes, "the connection was closed");
-            return false;
-        } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
-            if (!socket_wait(fd, POLLIN, limit_s)) {
-                snprintf(why, why_bytes, "nothing came");
-                return false;
-            }
-        } else if (errno != EINTR) {
-            snprintf(why, why_bytes, "%s", strerror(errno));
-            return false;
-        }
-    }
-    return true;
+    return socket_move(fd, bytes, count, false, limit_s, why, why_bytes);
 }
 
 static void socket_text(const struct sockaddr_storage *name, socklen_t length,

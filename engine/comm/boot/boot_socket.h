@@ -40,7 +40,7 @@ int tess__boot_accept(const struct boot_listener *listener);
 int tess__boot_connect(const char *address, int32_t port, double limit_s, char *why,
                        size_t why_bytes);
 
-/* All bytes by the time limit? On false `why` has what came instead. */
+/* All bytes by the time limit? On false `why`, unless NULL, has what came instead. */
 bool tess__boot_send(int fd, const void *bytes, size_t count, double limit_s, char *why,
                      size_t why_bytes);
 bool tess__boot_receive(int fd, void *bytes, size_t count, double limit_s, char *why,

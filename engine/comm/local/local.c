@@ -43,36 +43,37 @@ struct local_room {
     size_t bytes;
 };
 
-static bool local_has_room(void *context)
+static bool local_fits(const struct local_room *room)
 {
-    struct local_room *room = context;
-    struct local_group *group = room->group;
-    local_retire(group);
+    const struct local_group *group = room->group;
     return group->posted - group->retired < room->calls &&
            local_stage_at(group, room->bytes) + room->bytes - group->stage_free <=
                LOCAL_STAGE_BYTES;
 }
 
+static bool local_has_room(void *context)
+{
+    struct local_room *room = context;
+    local_retire(room->group);
+    return local_fits(room);
+}
+
 /* Wait until a descriptor, its fences and `bytes` of staging are free. */
 static enum tess_status local_make_room(struct local_group *group, bool device, size_t bytes)
 {
-    uint64_t calls = device ? LOCAL_FENCES : LOCAL_RING;
-    if (group->posted - group->retired < calls &&
-        local_stage_at(group, bytes) + bytes - group->stage_free <= LOCAL_STAGE_BYTES)
-        return TESS_OK;
-    struct local_room room = {group, calls, bytes};
-    if (local_has_room(&room))
+    struct local_room room = {group, device ? LOCAL_FENCES : LOCAL_RING, bytes};
+    if (local_fits(&room) || local_has_room(&room))
         return TESS_OK;
     group->rank->wants_room = true;
     enum tess_status status =
-        tess__local_wait(group, local_has_room, &room, &group->call[group->retired % LOCAL_RING],
-                         group->retired + 1);
+        tess__wait_for(&group->waiting, local_has_room, &room,
+                       &group->call[group->retired % LOCAL_RING], group->retired + 1);
     group->rank->wants_room = false;
     return status;
 }
 
 static enum tess_status local_post(struct local_group *group, const struct tess_comm_call *call,
-                                   uint64_t *seq_out)
+                                   uint64_t *ticket_out)
 {
     struct tess_world *world = group->rank->world;
     int32_t rank = group->comm.rank;
@@ -113,34 +114,34 @@ static enum tess_status local_post(struct local_group *group, const struct tess_
     bool sole = call->collective == TESS_COLLECTIVE_BROADCAST;
     if (sole ? call->peer == rank : tess__local_is_posted(group, t))
         tess__local_ring(group, WORLD_SLEEPS);
-    *seq_out = t;
+    *ticket_out = tess__ticket(TESS__COLLECTIVE, 0, t);
     return TESS_OK;
 }
 
-struct local_message_room {
-    const struct local_group *group;
-    bool send;
-    int32_t peer;
+struct local_awaited {
+    struct local_group *group;
+    struct tess__ticket ticket;
 };
 
 static bool local_message_has_room(void *context)
 {
-    const struct local_message_room *room = context;
-    return tess__local_message_has_room(room->group, room->send, room->peer);
+    const struct local_awaited *room = context;
+    return tess__local_message_has_room(room->group, room->ticket.sequence == TESS__SEND,
+                                        room->ticket.peer);
 }
 
 static enum tess_status local_post_message(struct local_group *group,
                                            const struct tess_comm_call *call, uint64_t *ticket_out)
 {
     const bool send = call->collective == TESS_COLLECTIVE_SEND;
-    const struct local_queue *queue = send ? &group->send[call->peer] : &group->receive[call->peer];
-    struct local_message_room room = {group, send, call->peer};
-    uint64_t seq;
+    struct local_awaited room = {
+        group,
+        {send ? TESS__SEND : TESS__RECEIVE, call->peer, tess__local_message_next(group, call)}};
     if (!local_message_has_room(&room))
-        TESS_TRY(tess__local_wait(group, local_message_has_room, &room, call, queue->posted + 1));
-    TESS_TRY(tess__local_message_post(group, call, &seq));
-    *ticket_out = tess__local_ticket(send ? LOCAL_SEND : LOCAL_RECEIVE, call->peer, seq);
-    return TESS_OK;
+        TESS_TRY(tess__wait_for(&group->waiting, local_message_has_room, &room, call,
+                                room.ticket.number + 1));
+    *ticket_out = tess__ticket(room.ticket.sequence, call->peer, room.ticket.number);
+    return tess__local_message_post(group, call);
 }
 
 static enum tess_status local_call(struct tess_comm *comm, const struct tess_comm_call *call,
@@ -150,13 +151,8 @@ static enum tess_status local_call(struct tess_comm *comm, const struct tess_com
     TESS_TRY(tess__local_check(group->rank));
     if (call->device)
         TESS_TRY(tess__local_device_check(group, call));
-    uint64_t seq;
-    if (call->collective == TESS_COLLECTIVE_SEND || call->collective == TESS_COLLECTIVE_RECV) {
-        TESS_TRY(local_post_message(group, call, ticket_out));
-    } else {
-        TESS_TRY(local_post(group, call, &seq));
-        *ticket_out = tess__local_ticket(LOCAL_COLLECTIVE, -1, seq);
-    }
+    TESS_TRY(tess__call_is_message(call) ? local_post_message(group, call, ticket_out)
+                                         : local_post(group, call, ticket_out));
     tess_comm_called(comm, call, *ticket_out);
     if (!call->device)
         return TESS_OK;
@@ -165,62 +161,53 @@ static enum tess_status local_call(struct tess_comm *comm, const struct tess_com
     return tess__local_advance(group->rank, &moved);
 }
 
-struct local_awaited {
-    struct local_group *group;
-    enum local_sequence sequence;
-    int32_t peer;
-    uint64_t seq;
-};
-
 static bool local_is_complete(void *context)
 {
     const struct local_awaited *awaited = context;
+    const struct tess__ticket *ticket = &awaited->ticket;
     struct local_group *group = awaited->group;
-    if (awaited->sequence != LOCAL_COLLECTIVE)
-        return tess__local_message_complete(group, awaited->sequence == LOCAL_SEND, awaited->peer,
-                                            awaited->seq);
-    if (awaited->seq >= group->next_call)
+    if (ticket->sequence != TESS__COLLECTIVE)
+        return tess__local_message_complete(group, ticket->sequence == TESS__SEND, ticket->peer,
+                                            ticket->number);
+    if (ticket->number >= group->next_call)
         return false;
-    if (group->posted - awaited->seq > LOCAL_RING ||
-        !group->waits_for_all[awaited->seq % LOCAL_RING])
+    if (group->posted - ticket->number > LOCAL_RING ||
+        !group->waits_for_all[ticket->number % LOCAL_RING])
         return true;
-    return tess__local_run_by_all(group) > awaited->seq;
+    return tess__local_run_by_all(group) > ticket->number;
 }
 
 /* What the kernels are given from now on comes after the call, where that was on device memory or
  * its place is taken by another one. */
-static enum tess_status local_join(const struct local_awaited *awaited)
+static enum tess_status local_join(struct local_group *group, const struct tess__ticket *ticket)
 {
-    struct local_group *group = awaited->group;
-    uint64_t seq = awaited->seq;
-    if (awaited->sequence != LOCAL_COLLECTIVE)
-        return tess__local_device_join_message(group, awaited->sequence == LOCAL_SEND,
-                                               awaited->peer, seq);
-    bool forgotten = group->posted - seq > LOCAL_RING;
-    if (!forgotten && !group->call[seq % LOCAL_RING].device)
+    const uint64_t t = ticket->number;
+    if (ticket->sequence != TESS__COLLECTIVE)
+        return tess__local_device_join_message(group, ticket->sequence == TESS__SEND, ticket->peer,
+                                               t);
+    bool forgotten = group->posted - t > LOCAL_RING;
+    if (!forgotten && !group->call[t % LOCAL_RING].device)
         return TESS_OK;
-    return tess__local_device_join(group, seq, forgotten || group->waits_for_all[seq % LOCAL_RING]);
+    return tess__local_device_join(group, t, forgotten || group->waits_for_all[t % LOCAL_RING]);
 }
 
-static enum tess_status local_wait(struct tess_comm *comm, uint64_t ticket)
+static enum tess_status local_wait(struct tess_comm *comm, uint64_t number)
 {
     struct local_group *group = local_of(comm);
-    struct local_awaited awaited = {.group = group,
-                                    .sequence = (enum local_sequence)(ticket & 3),
-                                    .peer = (int32_t)(ticket >> 2 & 63),
-                                    .seq = ticket >> 8};
-    struct tess_comm_call call;
-    if (awaited.sequence == LOCAL_COLLECTIVE)
-        call = group->call[awaited.seq % LOCAL_RING];
+    struct local_awaited awaited = {group, tess__ticket_read(number)};
+    const struct tess__ticket *ticket = &awaited.ticket;
+    const bool message = ticket->sequence != TESS__COLLECTIVE;
+    const struct tess_comm_call call =
+        message ? tess__local_message_call(group, ticket->sequence == TESS__SEND, ticket->peer,
+                                           ticket->number)
+                : group->call[ticket->number % LOCAL_RING];
+    TESS_TRY(
+        tess__wait_for(&group->waiting, local_is_complete, &awaited, &call, ticket->number + 1));
+    if (message)
+        tess__local_message_report(group, ticket->peer);
     else
-        call = tess__local_message_call(group, awaited.sequence == LOCAL_SEND, awaited.peer,
-                                        awaited.seq);
-    TESS_TRY(tess__local_wait(group, local_is_complete, &awaited, &call, awaited.seq + 1));
-    if (awaited.sequence == LOCAL_COLLECTIVE)
         tess__local_report(group);
-    else
-        tess__local_message_report(group, awaited.peer);
-    return group->device != NULL ? local_join(&awaited) : TESS_OK;
+    return group->device != NULL ? local_join(group, ticket) : TESS_OK;
 }
 
 static enum tess_status local_poll(struct tess_comm *comm)
@@ -254,7 +241,6 @@ static void local_close(struct tess_comm *comm)
     if (group->slot > 0)
         atomic_fetch_sub(&world->group_users[group->slot], 1);
     free(group->send);
-    free(group->receive);
     free(group);
     if (rank->groups == NULL)
         free(rank);
@@ -308,16 +294,9 @@ static enum tess_status local_group_open(struct local_rank *rank, int32_t slot, 
 {
     struct tess_world *world = rank->world;
     struct local_group *group = calloc(1, sizeof(*group));
-    size_t n = (size_t)rank_count;
-    if (group != NULL) {
-        group->send = calloc(n, sizeof(*group->send));
-        group->receive = calloc(n, sizeof(*group->receive));
-    }
-    if (group == NULL || group->send == NULL || group->receive == NULL) {
-        if (group != NULL) {
-            free(group->send);
-            free(group->receive);
-        }
+    struct local_queue *queue = calloc(2 * (size_t)rank_count, sizeof(*queue));
+    if (group == NULL || queue == NULL) {
+        free(queue);
         free(group);
         TESS_FAIL(TESS_ERR_MEMORY, "cannot allocate a communicator of %d ranks", (int)rank_count);
     }
@@ -325,6 +304,9 @@ static enum tess_status local_group_open(struct local_rank *rank, int32_t slot, 
         .ops = &local_ops, .rank = index, .rank_count = rank_count, .order = order};
     group->rank = rank;
     group->slot = slot;
+    group->send = queue;
+    group->receive = queue + rank_count;
+    tess__local_wait_open(group);
     for (int32_t r = 0; r < rank_count; r++) {
         group->world_rank[r] = world_rank[r];
         group->member[r] = tess__world_member(world, slot, r);

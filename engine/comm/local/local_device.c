@@ -23,42 +23,37 @@
 #include <stdlib.h>
 
 /* Fences of the messages with one peer. */
+enum {
+    DEVICE_SENT,   /* source is ready; followed by the peer */
+    DEVICE_WANTED, /* target is ready */
+    DEVICE_PULLED, /* done; followed by the peer too */
+    DEVICE_PAIR_FENCES
+};
 struct local_device_pair {
-    struct tess_fence *sent[LOCAL_PAIR_RING];   /* source is ready; followed by the peer */
-    struct tess_fence *wanted[LOCAL_PAIR_RING]; /* target is ready */
-    struct tess_fence *pulled[LOCAL_PAIR_RING]; /* done; followed by the peer too */
+    struct tess_fence *fence[LOCAL_PAIR_RING][DEVICE_PAIR_FENCES];
 };
 
 struct local_device {
     _Atomic int32_t users;    /* members that have not let go of it */
     struct tess_queue *queue; /* the rank's own in this group */
-    struct tess_fence *ready[LOCAL_FENCES], *done[LOCAL_FENCES];
+    struct {
+        struct tess_fence *ready, *done;
+    } fence[LOCAL_FENCES];
     /* Made at the first message; NULL before. */
     _Atomic(struct local_device_pair *) pair[TESS_WORLD_RANKS_MAX];
 };
 
-static enum tess_status device_fences_open(const struct tess_queue *queue, int count,
-                                           struct tess_fence **fence)
+static void device_fence_close(struct tess_fence *fence)
 {
-    for (int i = 0; i < count; i++)
-        TESS_TRY(queue->ops->fence_open(queue->kernel, &fence[i]));
-    return TESS_OK;
-}
-
-static void device_fences_close(int count, struct tess_fence **fence)
-{
-    for (int i = 0; i < count; i++)
-        if (fence[i] != NULL)
-            fence[i]->ops->fence_close(fence[i]);
+    if (fence != NULL)
+        fence->ops->fence_close(fence);
 }
 
 static void device_pair_free(struct local_device_pair *pair)
 {
-    if (pair == NULL)
-        return;
-    device_fences_close(LOCAL_PAIR_RING, pair->sent);
-    device_fences_close(LOCAL_PAIR_RING, pair->wanted);
-    device_fences_close(LOCAL_PAIR_RING, pair->pulled);
+    for (int i = 0; i < LOCAL_PAIR_RING && pair != NULL; i++)
+        for (int k = 0; k < DEVICE_PAIR_FENCES; k++)
+            device_fence_close(pair->fence[i][k]);
     free(pair);
 }
 
@@ -66,8 +61,10 @@ static void device_let_go(struct local_device *device)
 {
     if (atomic_fetch_sub(&device->users, 1) > 1)
         return;
-    device_fences_close(LOCAL_FENCES, device->ready);
-    device_fences_close(LOCAL_FENCES, device->done);
+    for (int i = 0; i < LOCAL_FENCES; i++) {
+        device_fence_close(device->fence[i].ready);
+        device_fence_close(device->fence[i].done);
+    }
     for (int32_t r = 0; r < TESS_WORLD_RANKS_MAX; r++)
         device_pair_free(atomic_load(&device->pair[r]));
     free(device);
@@ -81,10 +78,11 @@ static enum tess_status device_new(const struct tess_queue *kernels,
         TESS_FAIL(TESS_ERR_MEMORY, "cannot allocate the fences of a communicator");
     atomic_store(&device->users, 1);
     enum tess_status status = kernels->ops->open(kernels->kernel, &device->queue);
-    if (status == TESS_OK)
-        status = device_fences_open(kernels, LOCAL_FENCES, device->ready);
-    if (status == TESS_OK)
-        status = device_fences_open(kernels, LOCAL_FENCES, device->done);
+    for (int i = 0; i < LOCAL_FENCES && status == TESS_OK; i++) {
+        status = kernels->ops->fence_open(kernels->kernel, &device->fence[i].ready);
+        if (status == TESS_OK)
+            status = kernels->ops->fence_open(kernels->kernel, &device->fence[i].done);
+    }
     if (status != TESS_OK) {
         if (device->queue != NULL)
             device->queue->ops->close(device->queue);
@@ -154,7 +152,7 @@ enum tess_status tess__local_device_check(const struct local_group *group,
 enum tess_status tess__local_device_post(struct local_group *group, uint64_t t)
 {
     struct tess_queue *kernels = group->comm.queue;
-    return kernels->ops->record(kernels, group->device->ready[t % LOCAL_FENCES]);
+    return kernels->ops->record(kernels, group->device->fence[t % LOCAL_FENCES].ready);
 }
 
 /* A rank that only takes from the root of a broadcast needs no other rank. */
@@ -171,15 +169,15 @@ enum tess_status tess__local_device_begin(struct local_group *group, uint64_t t)
     const struct tess_comm_call *call = &group->call[t % LOCAL_RING];
     for (int32_t r = 0; r < group->comm.rank_count; r++)
         if (device_needs(group, call, r))
-            TESS_TRY(queue->ops->follow(queue, group->device_of[r]->ready[t % LOCAL_FENCES]));
+            TESS_TRY(queue->ops->follow(queue, group->device_of[r]->fence[t % LOCAL_FENCES].ready));
     return TESS_OK;
 }
 
 enum tess_status tess__local_device_end(struct local_group *group, uint64_t t)
 {
     struct tess_queue *queue = group->device->queue;
-    tess_comm_given(&group->comm, tess__local_ticket(LOCAL_COLLECTIVE, -1, t), queue);
-    return queue->ops->record(queue, group->device->done[t % LOCAL_FENCES]);
+    tess_comm_given(&group->comm, tess__ticket(TESS__COLLECTIVE, 0, t), queue);
+    return queue->ops->record(queue, group->device->fence[t % LOCAL_FENCES].done);
 }
 
 enum tess_status tess__local_device_join(struct local_group *group, uint64_t t, bool all)
@@ -187,25 +185,14 @@ enum tess_status tess__local_device_join(struct local_group *group, uint64_t t, 
     struct tess_queue *kernels = group->comm.queue;
     for (int32_t r = 0; r < group->comm.rank_count; r++)
         if (all || r == group->comm.rank)
-            TESS_TRY(kernels->ops->follow(kernels, group->device_of[r]->done[t % LOCAL_FENCES]));
+            TESS_TRY(
+                kernels->ops->follow(kernels, group->device_of[r]->fence[t % LOCAL_FENCES].done));
     return TESS_OK;
 }
 
-enum tess_status tess__local_device_copy(struct local_group *group, void *target,
-                                         const void *source, size_t bytes)
+struct tess_queue *tess__local_device_queue(const struct local_group *group)
 {
-    struct tess_queue *queue = group->device->queue;
-    return queue->ops->copy(queue, bytes, source, target);
-}
-
-enum tess_status tess__local_device_reduce(struct local_group *group,
-                                           const struct tess_comm_call *call,
-                                           const void *const *source, int32_t m,
-                                           void *const *target, size_t count)
-{
-    struct tess_queue *queue = group->device->queue;
-    return queue->ops->reduce(queue, call->dtype, call->reduce, group->comm.rank_count, source, m,
-                              target, count);
+    return group->device->queue;
 }
 
 /* ---- messages -------------------------------------------------------------------------------- */
@@ -220,11 +207,10 @@ static enum tess_status device_pair(struct local_group *group, int32_t peer,
     struct local_device_pair *pair = calloc(1, sizeof(*pair));
     if (pair == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "cannot allocate the fences of messages");
-    enum tess_status status = device_fences_open(own->queue, LOCAL_PAIR_RING, pair->sent);
-    if (status == TESS_OK)
-        status = device_fences_open(own->queue, LOCAL_PAIR_RING, pair->wanted);
-    if (status == TESS_OK)
-        status = device_fences_open(own->queue, LOCAL_PAIR_RING, pair->pulled);
+    enum tess_status status = TESS_OK;
+    for (int i = 0; i < LOCAL_PAIR_RING; i++)
+        for (int k = 0; k < DEVICE_PAIR_FENCES && status == TESS_OK; k++)
+            status = own->queue->ops->fence_open(own->queue->kernel, &pair->fence[i][k]);
     if (status != TESS_OK) {
         device_pair_free(pair);
         return status;
@@ -240,8 +226,8 @@ enum tess_status tess__local_device_post_message(struct local_group *group, bool
     struct tess_queue *kernels = group->comm.queue;
     struct local_device_pair *pair;
     TESS_TRY(device_pair(group, peer, &pair));
-    struct tess_fence **ready = send ? pair->sent : pair->wanted;
-    return kernels->ops->record(kernels, ready[seq % LOCAL_PAIR_RING]);
+    return kernels->ops->record(
+        kernels, pair->fence[seq % LOCAL_PAIR_RING][send ? DEVICE_SENT : DEVICE_WANTED]);
 }
 
 enum tess_status tess__local_device_pull(struct local_group *group, int32_t peer, uint64_t seq,
@@ -251,11 +237,11 @@ enum tess_status tess__local_device_pull(struct local_group *group, int32_t peer
     struct tess_queue *queue = group->device->queue;
     struct local_device_pair *own = atomic_load(&group->device->pair[peer]);
     struct local_device_pair *theirs = atomic_load(&group->device_of[peer]->pair[group->comm.rank]);
-    TESS_TRY(queue->ops->follow(queue, theirs->sent[at]));
-    TESS_TRY(queue->ops->follow(queue, own->wanted[at]));
+    TESS_TRY(queue->ops->follow(queue, theirs->fence[at][DEVICE_SENT]));
+    TESS_TRY(queue->ops->follow(queue, own->fence[at][DEVICE_WANTED]));
     TESS_TRY(queue->ops->copy(queue, bytes, source, target));
-    tess_comm_given(&group->comm, tess__local_ticket(LOCAL_RECEIVE, peer, seq), queue);
-    return queue->ops->record(queue, own->pulled[at]);
+    tess_comm_given(&group->comm, tess__ticket(TESS__RECEIVE, peer, seq), queue);
+    return queue->ops->record(queue, own->fence[at][DEVICE_PULLED]);
 }
 
 enum tess_status tess__local_device_join_message(struct local_group *group, bool send, int32_t peer,
@@ -266,5 +252,5 @@ enum tess_status tess__local_device_join_message(struct local_group *group, bool
     struct local_device_pair *pair = atomic_load(&receiver->pair[send ? group->comm.rank : peer]);
     if (pair == NULL) /* none of their messages were of the device */
         return TESS_OK;
-    return kernels->ops->follow(kernels, pair->pulled[seq % LOCAL_PAIR_RING]);
+    return kernels->ops->follow(kernels, pair->fence[seq % LOCAL_PAIR_RING][DEVICE_PULLED]);
 }

@@ -18,10 +18,15 @@ static struct local_pair *message_pair(const struct local_group *group, int32_t 
     return tess__world_pair(group->rank->world, group->slot, from, to);
 }
 
+static struct local_queue *message_queue(const struct local_group *group, bool send, int32_t peer)
+{
+    return send ? &group->send[peer] : &group->receive[peer];
+}
+
 bool tess__local_message_complete(const struct local_group *group, bool send, int32_t peer,
                                   uint64_t seq)
 {
-    const struct local_queue *queue = send ? &group->send[peer] : &group->receive[peer];
+    const struct local_queue *queue = message_queue(group, send, peer);
     if (seq >= queue->finished)
         return false;
     if (!send || queue->posted - seq > LOCAL_PAIR_RING)
@@ -33,17 +38,17 @@ bool tess__local_message_complete(const struct local_group *group, bool send, in
 struct tess_comm_call tess__local_message_call(const struct local_group *group, bool send,
                                                int32_t peer, uint64_t seq)
 {
-    const struct local_queue *queue = send ? &group->send[peer] : &group->receive[peer];
+    const struct local_queue *queue = message_queue(group, send, peer);
     return (struct tess_comm_call){.collective = send ? TESS_COLLECTIVE_SEND : TESS_COLLECTIVE_RECV,
                                    .peer = peer,
                                    .site = queue->message[seq % LOCAL_PAIR_RING].site};
 }
 
-static void message_complete(struct local_group *group, enum local_sequence sequence, int32_t peer,
+static void message_complete(struct local_group *group, enum tess__sequence sequence, int32_t peer,
                              uint64_t seq)
 {
     group->message_count--;
-    tess_comm_completed(&group->comm, tess__local_ticket(sequence, peer, seq));
+    tess_comm_completed(&group->comm, tess__ticket(sequence, peer, seq));
 }
 
 void tess__local_message_report(struct local_group *group, int32_t peer)
@@ -58,7 +63,7 @@ void tess__local_message_report(struct local_group *group, int32_t peer)
             continue;
         if (received <= seq)
             return;
-        message_complete(group, LOCAL_SEND, peer, seq);
+        message_complete(group, TESS__SEND, peer, seq);
     }
 }
 
@@ -82,8 +87,8 @@ static void message_post_send(struct local_group *group, const struct tess_comm_
     } else if (message->bytes <= LOCAL_SMALL) {
         message->way = LOCAL_EAGER;
         desc->source = pair->small[seq % LOCAL_PAIR_RING];
-        if (message->bytes > 0)
-            memcpy(pair->small[seq % LOCAL_PAIR_RING], call->source, message->bytes);
+        (void)tess__call_copy(NULL, pair->small[seq % LOCAL_PAIR_RING], call->source,
+                              message->bytes);
     } else if (tess__world_reaches(group->rank->world, call->source, message->bytes)) {
         message->way = LOCAL_DIRECT;
     } else {
@@ -132,16 +137,22 @@ static void message_run_sends(struct local_group *group, int32_t peer, bool *mov
         send->finished++;
         *moved_out = true;
         if (message->way != LOCAL_DIRECT)
-            message_complete(group, LOCAL_SEND, peer, seq);
+            message_complete(group, TESS__SEND, peer, seq);
     }
     tess__local_message_report(group, peer);
 }
 
+uint64_t tess__local_message_next(const struct local_group *group,
+                                  const struct tess_comm_call *call)
+{
+    return message_queue(group, call->collective == TESS_COLLECTIVE_SEND, call->peer)->posted;
+}
+
 enum tess_status tess__local_message_post(struct local_group *group,
-                                          const struct tess_comm_call *call, uint64_t *seq_out)
+                                          const struct tess_comm_call *call)
 {
     bool send = call->collective == TESS_COLLECTIVE_SEND;
-    struct local_queue *queue = send ? &group->send[call->peer] : &group->receive[call->peer];
+    struct local_queue *queue = message_queue(group, send, call->peer);
     /* The slot is free, but the end of its last message may not have been reported. */
     bool moved = false;
     if (send && queue->posted - queue->reported >= LOCAL_PAIR_RING)
@@ -161,7 +172,6 @@ enum tess_status tess__local_message_post(struct local_group *group,
         message_post_send(group, call, message, seq);
     queue->posted++;
     group->message_count++;
-    *seq_out = seq;
     return TESS_OK;
 }
 
@@ -210,8 +220,8 @@ static enum tess_status message_run_receive(struct local_group *group, int32_t p
     } else if (!desc->source_shared) {
         if (!message_pull_chunks(group, peer, message, moved_out))
             return TESS_OK;
-    } else if (message->bytes > 0) {
-        memcpy(message->target, desc->source, message->bytes);
+    } else {
+        (void)tess__call_copy(NULL, message->target, desc->source, message->bytes);
     }
     atomic_store(&group->member[group->comm.rank]->received[peer], seq + 1);
     tess__local_ring_one(group, peer);
@@ -234,7 +244,7 @@ enum tess_status tess__local_message_run(struct local_group *group, bool *moved_
                 break;
             receive->finished++;
             *moved_out = true;
-            message_complete(group, LOCAL_RECEIVE, peer, seq);
+            message_complete(group, TESS__RECEIVE, peer, seq);
         }
     }
     return TESS_OK;

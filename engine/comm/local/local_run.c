@@ -14,7 +14,6 @@
  * Which of the three follows from the posted descriptors alone, so that all ranks agree. Sums are
  * always taken in the canonical order: it costs no more than another one here.
  */
-#include "base/reduce.h"
 #include "comm/call.h"
 #include "comm/local/shared.h"
 #include "tessera/check.h"
@@ -142,77 +141,6 @@ static void run_plan(struct local_group *group, uint64_t t)
     group->planned = true;
 }
 
-static enum tess_status run_copy(struct local_group *group, const struct tess_comm_call *call,
-                                 void *target, const void *source, size_t bytes)
-{
-    if (bytes == 0 || target == source)
-        return TESS_OK;
-    if (call->device)
-        return tess__local_device_copy(group, target, source, bytes);
-    memcpy(target, source, bytes);
-    return TESS_OK;
-}
-
-/* Of one array of every rank into `m` targets. */
-static enum tess_status run_reduce(struct local_group *group, const struct tess_comm_call *call,
-                                   const void *const *source, int32_t m, void *const *target,
-                                   size_t count)
-{
-    if (count == 0)
-        return TESS_OK;
-    if (call->device)
-        return tess__local_device_reduce(group, call, source, m, target, count);
-    tess__reduce(call->dtype, call->reduce, group->comm.rank_count, source, m, target, count);
-    return TESS_OK;
-}
-
-/*
- * Take this rank's part of elements [begin, begin + n) of the call's result out of the ranks'
- * sources. source[r] points at element `begin` of rank r's first piece; its pieces are `stride`
- * elements apart.
- */
-static enum tess_status run_take(struct local_group *group, const struct tess_comm_call *call,
-                                 const void *const *source, size_t stride, size_t begin, size_t n)
-{
-    if (n == 0)
-        return TESS_OK;
-    size_t size = tess_dtype_bytes(call->dtype);
-    int32_t rank = group->comm.rank, rank_count = group->comm.rank_count;
-    char *target = call->target == NULL ? NULL : (char *)call->target + begin * size;
-    void *const targets[1] = {target};
-    const void *piece[TESS_WORLD_RANKS_MAX];
-    switch (call->collective) {
-    case TESS_COLLECTIVE_REDUCE:
-        if (rank != call->peer)
-            break;
-        /* fall through */
-    case TESS_COLLECTIVE_ALL_REDUCE:
-        return run_reduce(group, call, source, 1, targets, n);
-    case TESS_COLLECTIVE_REDUCE_SCATTER:
-        for (int32_t r = 0; r < rank_count; r++)
-            piece[r] = (const char *)source[r] + (size_t)rank * stride * size;
-        return run_reduce(group, call, piece, 1, targets, n);
-    case TESS_COLLECTIVE_ALL_GATHER:
-    case TESS_COLLECTIVE_ALL_TO_ALL:
-        /* Each rank begins with another peer, so that they do not all read from the same one. */
-        for (int32_t i = 0; i < rank_count; i++) {
-            int32_t r = (rank + i) % rank_count;
-            size_t skip =
-                call->collective == TESS_COLLECTIVE_ALL_TO_ALL ? (size_t)rank * stride : 0;
-            TESS_TRY(run_copy(group, call, target + (size_t)r * call->count * size,
-                              (const char *)source[r] + skip * size, n * size));
-        }
-        break;
-    case TESS_COLLECTIVE_BROADCAST:
-        if (rank != call->peer)
-            return run_copy(group, call, target, source[call->peer], n * size);
-        break;
-    default:
-        break; /* a barrier moves nothing */
-    }
-    return TESS_OK;
-}
-
 /* Slice `r` of `count` elements begins here; whole cache lines where possible. */
 static size_t run_slice(size_t count, int32_t r, int32_t rank_count)
 {
@@ -221,7 +149,7 @@ static size_t run_slice(size_t count, int32_t r, int32_t rank_count)
 
 /* This rank's slice of a sum, from all sources into all targets in place. */
 static enum tess_status run_slice_sum(struct local_group *group, const struct tess_comm_call *call,
-                                      uint64_t t)
+                                      struct tess_queue *queue, uint64_t t)
 {
     int32_t n = group->comm.rank_count, rank = group->comm.rank;
     size_t size = tess_dtype_bytes(call->dtype);
@@ -236,50 +164,32 @@ static enum tess_status run_slice_sum(struct local_group *group, const struct te
         if (call->collective == TESS_COLLECTIVE_ALL_REDUCE || r == call->peer)
             target[m++] = (char *)desc->target + begin * size;
     }
-    TESS_TRY(run_reduce(group, call, source, m, target, count));
-
-    /* Peers read my source outside my slice and write my target there; I do the same to them. */
-    struct tess_comm_stats *stats = &group->comm.stats;
-    size_t slice = count * size, rest = (call->count - count) * size, others = (size_t)n - 1;
-    bool all = call->collective == TESS_COLLECTIVE_ALL_REDUCE, root = rank == call->peer;
-    stats->sent_bytes += rest + (all ? others * slice : root ? 0 : slice);
-    stats->received_bytes += others * slice + (all || root ? rest : 0);
+    TESS_TRY(tess__call_reduce(&group->comm, call, queue, source, m, target, count));
+    tess__call_count_slice(&group->comm, call, count * size);
     return TESS_OK;
 }
 
 /* Bytes that cross ranks when each takes what it needs from the sources. */
 static void run_count_taken(struct local_group *group, const struct tess_comm_call *call)
 {
-    struct tess_comm_stats *stats = &group->comm.stats;
-    size_t bytes = call->count * tess_dtype_bytes(call->dtype);
-    size_t others = (size_t)group->comm.rank_count - 1;
-    bool root = group->comm.rank == call->peer;
-    switch (call->collective) {
-    case TESS_COLLECTIVE_BROADCAST:
-        stats->sent_bytes += root ? others * bytes : 0;
-        stats->received_bytes += root ? 0 : bytes;
-        break;
-    case TESS_COLLECTIVE_REDUCE:
-        stats->sent_bytes += root ? 0 : bytes;
-        stats->received_bytes += root ? others * bytes : 0;
-        break;
-    default:
-        stats->sent_bytes += others * bytes;
-        stats->received_bytes += others * bytes;
-        break;
-    }
+    const size_t bytes = call->count * tess_dtype_bytes(call->dtype);
+    if (call->collective == TESS_COLLECTIVE_REDUCE) /* the root adds up all of it */
+        tess__call_count_slice(&group->comm, call, group->comm.rank == call->peer ? bytes : 0);
+    else
+        tess__call_count(&group->comm, call, bytes);
 }
 
 static enum tess_status run_whole(struct local_group *group, uint64_t t)
 {
     const struct tess_comm_call *call = &group->call[t % LOCAL_RING];
+    struct tess_queue *queue = call->device ? tess__local_device_queue(group) : NULL;
     if (!group->small && run_is_sliced(call))
-        return run_slice_sum(group, call, t);
+        return run_slice_sum(group, call, queue, t);
     const void *source[TESS_WORLD_RANKS_MAX] = {NULL};
     for (int32_t r = 0; r < group->comm.rank_count; r++)
         if (call->collective != TESS_COLLECTIVE_BROADCAST || r == call->peer)
             source[r] = run_desc(group, r, t)->source;
-    TESS_TRY(run_take(group, call, source, call->count, 0, call->count));
+    TESS_TRY(tess__call_take(&group->comm, call, queue, source, call->count, 0, call->count));
     run_count_taken(group, call);
     return TESS_OK;
 }
@@ -326,7 +236,8 @@ static bool run_chunks(struct local_group *group, uint64_t t, bool *moved_out)
             const void *source[TESS_WORLD_RANKS_MAX];
             for (int32_t r = 0; r < n; r++)
                 source[r] = group->stage[r]->chunk[k % 2];
-            (void)run_take(group, call, source, count, begin, count); /* host memory: cannot fail */
+            (void)tess__call_take(&group->comm, call, NULL, source, count, begin,
+                                  count); /* host memory: cannot fail */
             group->chunk++;
         }
         run_publish(group, at + 1, WORLD_SLEEPS);
@@ -347,7 +258,7 @@ void tess__local_report(struct local_group *group)
             continue;
         if (run <= t)
             return;
-        tess_comm_completed(&group->comm, tess__local_ticket(LOCAL_COLLECTIVE, -1, t));
+        tess_comm_completed(&group->comm, tess__ticket(TESS__COLLECTIVE, 0, t));
     }
 }
 
@@ -374,7 +285,7 @@ enum tess_status tess__local_run(struct local_group *group, bool *moved_out)
         if (group->waits_for_all[t % LOCAL_RING])
             continue;
         group->reported += group->reported == t ? 1 : 0;
-        tess_comm_completed(&group->comm, tess__local_ticket(LOCAL_COLLECTIVE, -1, t));
+        tess_comm_completed(&group->comm, tess__ticket(TESS__COLLECTIVE, 0, t));
     }
     return TESS_OK;
 }

@@ -1,9 +1,9 @@
 /*
  * How a rank waits: a short spin (or yields, when ranks exceed cores), then sleep on the rank's own
- * futex. The loop is comm/waiting.c's. What calls do is in local_run.c and local_message.c.
+ * futex; how it wakes others, and the check for an aborted world. The loop is comm/waiting.c's.
+ * What calls do is in local_run.c and local_message.c.
  */
 #include "comm/local/shared.h"
-#include "comm/waiting.h"
 #include "tessera/check.h"
 
 #include <linux/futex.h>
@@ -22,6 +22,54 @@
 #else
 #define WAIT_PAUSE() ((void)0)
 #endif
+
+enum tess_status tess__local_check(struct local_rank *rank)
+{
+    if (atomic_load_explicit(&rank->world->abort_state, memory_order_relaxed) == 0)
+        return TESS_OK;
+    int32_t who;
+    char reason[sizeof(rank->world->abort_reason)];
+    tess_world_aborted(rank->world, &who, reason, sizeof(reason));
+    if (rank->notified)
+        return TESS_ERR_ABORTED;
+    rank->notified = true;
+    if (who < 0)
+        TESS_FAIL(TESS_ERR_ABORTED, "stopped by the launcher: %s", reason);
+    TESS_FAIL(TESS_ERR_ABORTED, "stopped because rank %d failed: %s", (int)who, reason);
+}
+
+/*
+ * The change that the sleeper waits for was stored before this, and the sleeper looks for it after
+ * it has set `sleeping`; all four accesses are sequentially consistent, so one of the two sees the
+ * other.
+ */
+static void ring_rank(struct world_rank *rank, enum world_sleep least)
+{
+    if (atomic_load(&rank->sleeping) >= least && atomic_exchange(&rank->sleeping, WORLD_AWAKE)) {
+        atomic_fetch_add(&rank->bell, 1);
+        syscall(SYS_futex, &rank->bell, FUTEX_WAKE, 1, NULL, NULL, 0);
+    }
+}
+
+void tess__local_ring(struct local_group *group, enum world_sleep least)
+{
+    for (int32_t r = 0; r < group->comm.rank_count; r++)
+        if (r != group->comm.rank)
+            ring_rank(&group->rank->world->rank[group->world_rank[r]], least);
+}
+
+void tess__local_ring_one(struct local_group *group, int32_t peer)
+{
+    ring_rank(&group->rank->world->rank[group->world_rank[peer]], WORLD_SLEEPS);
+}
+
+enum tess_status tess__local_fail(void *context, enum tess_status status, const char *reason)
+{
+    struct local_group *group = context;
+    group->rank->notified = true;
+    tess_world_abort(group->rank->world, group->rank->rank, reason);
+    TESS_FAIL(status, "%s", reason);
+}
 
 enum tess_status tess__local_advance(struct local_rank *rank, bool *moved_out)
 {
@@ -52,15 +100,15 @@ static enum tess_status wait_sleep(struct local_rank *rank, bool (*ready)(void *
     return status;
 }
 
-static enum tess_status wait_advance(void *backend, bool *moved_out)
+static enum tess_status wait_advance(void *group, bool *moved_out)
 {
-    return tess__local_advance(((struct local_group *)backend)->rank, moved_out);
+    return tess__local_advance(((struct local_group *)group)->rank, moved_out);
 }
 
 static enum tess_status wait_pause(const struct tess__waiting *waiting, double idle_s,
                                    double left_s)
 {
-    struct local_rank *rank = ((struct local_group *)waiting->backend)->rank;
+    struct local_rank *rank = ((struct local_group *)waiting->group)->rank;
 
     (void)left_s;
     if (idle_s > WAIT_SPIN_S)
@@ -74,47 +122,36 @@ static enum tess_status wait_pause(const struct tess__waiting *waiting, double i
     return TESS_OK;
 }
 
-static bool wait_is_missing(void *backend, uint64_t number, int32_t peer, bool *called_out)
+static bool wait_is_missing(void *context, uint64_t number, int32_t peer, bool *called_out)
 {
-    const struct local_group *group = backend;
+    const struct local_group *group = context;
     const struct local_member *member = group->member[peer];
 
     *called_out = atomic_load(&member->ring[(number - 1) % LOCAL_RING].seq) >= number;
     return peer != group->comm.rank && atomic_load(&member->progress) >> 32 < number;
 }
 
-static void wait_describe(void *backend, int32_t rank, char *text, size_t text_bytes)
+static void wait_describe(void *group, int32_t rank, char *text, size_t text_bytes)
 {
-    struct tess_world *world = ((struct local_group *)backend)->rank->world;
+    struct tess_world *world = ((struct local_group *)group)->rank->world;
 
     tess_board_describe(tess_world_board(world, rank), NULL, 0, text, text_bytes);
 }
 
-static enum tess_status wait_fail(void *backend, const char *reason)
-{
-    return tess__local_fail(backend, TESS_ERR_TIMEOUT, reason);
-}
-
-enum tess_status tess__local_wait(struct local_group *group, bool (*ready)(void *context),
-                                  void *context, const struct tess_comm_call *call, uint64_t number)
+void tess__local_wait_open(struct local_group *group)
 {
     const struct local_rank *rank = group->rank;
-    const struct tess__waiting waiting = {.backend = group,
-                                          .ready = ready,
-                                          .context = context,
-                                          .call = call,
-                                          .number = number,
-                                          .world = rank->world,
-                                          .rank = rank->rank,
-                                          .rank_count = group->comm.rank_count,
-                                          .member = group->world_rank,
-                                          .timeout_s = rank->timeout_s,
-                                          .report_s = WAIT_SPIN_S,
-                                          .advance = wait_advance,
-                                          .pause = wait_pause,
-                                          .is_missing = wait_is_missing,
-                                          .describe = wait_describe,
-                                          .fail = wait_fail};
 
-    return tess__wait_for(&waiting);
+    group->waiting = (struct tess__waiting){.group = group,
+                                            .world = rank->world,
+                                            .rank = rank->rank,
+                                            .rank_count = group->comm.rank_count,
+                                            .member = group->world_rank,
+                                            .timeout_s = rank->timeout_s,
+                                            .report_s = WAIT_SPIN_S,
+                                            .advance = wait_advance,
+                                            .pause = wait_pause,
+                                            .is_missing = wait_is_missing,
+                                            .describe = wait_describe,
+                                            .fail = tess__local_fail};
 }

@@ -12,7 +12,7 @@
 #ifndef TESSERA_COMM_LOCAL_SHARED_H
 #define TESSERA_COMM_LOCAL_SHARED_H
 
-#include "comm/world.h"
+#include "comm/waiting.h"
 
 #define LOCAL_GROUPS_LEAST 64 /* groups that may be open at a time, see world_groups() */
 #define LOCAL_GROUPS_EACH  8  /* the same for each rank of the world */
@@ -140,12 +140,13 @@ struct local_rank {
     double timeout_s;
     struct local_group *groups; /* open ones: while waiting in one, all are advanced */
     struct local_block *blocks;
-    bool told;       /* the abort of the world has been logged */
+    bool notified;   /* the abort of the world has been logged */
     bool wants_room; /* waits for descriptors or staging room: wake it for small calls too */
 };
 
 struct local_group {
     struct tess_comm comm;
+    struct tess__waiting waiting;
     struct local_rank *rank;
     struct local_group *next;
     int32_t slot;
@@ -168,21 +169,12 @@ struct local_group {
     uint64_t chunk, chunk_count;
     size_t chunk_elements; /* of one piece */
 
-    struct local_queue *send, *receive; /* [rank_count] */
+    struct local_queue *send, *receive; /* [rank_count] each, in one piece */
     int32_t message_count;              /* in all queues, not yet complete */
 
     /* Queue and fences for device memory, and the members' own; NULL: none. */
     struct local_device *device, *device_of[TESS_WORLD_RANKS_MAX];
 };
-
-/* A ticket names the sequence, the peer and the number: complete or not is then a matter of
- * counters. */
-enum local_sequence { LOCAL_COLLECTIVE, LOCAL_SEND, LOCAL_RECEIVE };
-
-static inline uint64_t tess__local_ticket(enum local_sequence sequence, int32_t peer, uint64_t seq)
-{
-    return seq << 8 | (uint64_t)(peer < 0 ? 0 : peer) << 2 | (uint64_t)sequence;
-}
 
 /* local_run.c: number of collectives that every rank of the group has run. */
 uint64_t tess__local_run_by_all(const struct local_group *group);
@@ -192,15 +184,17 @@ bool tess__local_is_posted(const struct local_group *group, uint64_t t);
 /* Advance the group's calls as far as possible without blocking. *moved_out is set when
  * something was done, else left. */
 enum tess_status tess__local_run(struct local_group *group, bool *moved_out);
-/* Tell of the collectives that others have completed; called wherever their counters were looked
- * at. */
+/* Report the collectives that others have completed; called wherever their counters were read. */
 void tess__local_report(struct local_group *group);
 
-/* local_message.c: the same for sends and receives; posting one, where there is room. */
+/* local_message.c: the same for sends and receives; the number (from 0) of the next one, and
+ * posting it, where there is room. */
+uint64_t tess__local_message_next(const struct local_group *group,
+                                  const struct tess_comm_call *call);
 bool tess__local_message_has_room(const struct local_group *group, bool send, int32_t peer);
 enum tess_status tess__local_message_run(struct local_group *group, bool *moved_out);
 enum tess_status tess__local_message_post(struct local_group *group,
-                                          const struct tess_comm_call *call, uint64_t *seq_out);
+                                          const struct tess_comm_call *call);
 bool tess__local_message_complete(const struct local_group *group, bool send, int32_t peer,
                                   uint64_t seq);
 
@@ -226,13 +220,8 @@ enum tess_status tess__local_device_post(struct local_group *group, uint64_t t);
 enum tess_status tess__local_device_begin(struct local_group *group, uint64_t t);
 enum tess_status tess__local_device_end(struct local_group *group, uint64_t t);
 enum tess_status tess__local_device_join(struct local_group *group, uint64_t t, bool all);
-/* Give work to the rank's queue. */
-enum tess_status tess__local_device_copy(struct local_group *group, void *target,
-                                         const void *source, size_t bytes);
-enum tess_status tess__local_device_reduce(struct local_group *group,
-                                           const struct tess_comm_call *call,
-                                           const void *const *source, int32_t m,
-                                           void *const *target, size_t count);
+/* The queue that runs this rank's share. */
+struct tess_queue *tess__local_device_queue(const struct local_group *group);
 /* The same for messages: before one is posted, to run a receive, and when one is waited for. */
 enum tess_status tess__local_device_post_message(struct local_group *group, bool send, int32_t peer,
                                                  uint64_t seq);
@@ -241,19 +230,13 @@ enum tess_status tess__local_device_pull(struct local_group *group, int32_t peer
 enum tess_status tess__local_device_join_message(struct local_group *group, bool send, int32_t peer,
                                                  uint64_t seq);
 
-/* local_wait.c: block until ready() is true; while waiting all groups of the rank are advanced.
- * `call` and `number` (from 1) are for the status board and for the message when the time limit
- * passes. */
-enum tess_status tess__local_wait(struct local_group *group, bool (*ready)(void *context),
-                                  void *context, const struct tess_comm_call *call,
-                                  uint64_t number);
+/* local_wait.c: set group->waiting; advance all groups of the rank without blocking. */
+void tess__local_wait_open(struct local_group *group);
 enum tess_status tess__local_advance(struct local_rank *rank, bool *moved_out);
-
-/* local_ring.c: TESS_ERR_ABORTED, logged the first time, when the world is aborted. */
+/* TESS_ERR_ABORTED, logged the first time, when the world is aborted. */
 enum tess_status tess__local_check(struct local_rank *rank);
 /* Stop all ranks of the world, log the reason and return `status`. */
-enum tess_status tess__local_fail(struct local_group *group, enum tess_status status,
-                                  const char *reason);
+enum tess_status tess__local_fail(void *group, enum tess_status status, const char *reason);
 /* Wake the ranks of the group that sleep (at least as deep as `least`), or one of them. */
 void tess__local_ring(struct local_group *group, enum world_sleep least);
 void tess__local_ring_one(struct local_group *group, int32_t peer);

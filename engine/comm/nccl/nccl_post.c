@@ -139,7 +139,6 @@ bool tess__nccl_post_take(struct nccl_family *family, double wait_s, struct nccl
     struct nccl_post *post = family->post;
     struct pollfd watch[BOOT_LISTEN_MAX + 1];
     nfds_t count = 0;
-    char why[BOOT_WHY_BYTES];
     watch[count++] = (struct pollfd){.fd = post->wake[0], .events = POLLIN};
     for (int i = 0; i < post->listener.count; i++)
         watch[count++] = (struct pollfd){.fd = post->listener.fd[i], .events = POLLIN};
@@ -150,7 +149,7 @@ bool tess__nccl_post_take(struct nccl_family *family, double wait_s, struct nccl
     if (fd < 0)
         return false;
     bool came = tess__boot_receive(fd, letter_out, sizeof(*letter_out),
-                                   tess_clock_s() + POST_RECEIVE_S, why, sizeof(why));
+                                   tess_clock_s() + POST_RECEIVE_S, NULL, 0);
     close(fd);
     return came && post_is_ours(family, letter_out);
 }

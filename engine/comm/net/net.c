@@ -5,7 +5,6 @@
  */
 #include "comm/net/net.h"
 
-#include "comm/call.h"
 #include "comm/net/net_group.h"
 #include "tessera/check.h"
 
@@ -21,19 +20,18 @@ static struct net_group *net_of(struct tess_comm *comm)
 
 /* ---- calls ----------------------------------------------------------------------------------- */
 
-struct net_room {
-    struct net_group *group;
-    const struct tess_comm_call *call;
+struct net_awaited {
+    const struct net_group *group;
+    struct tess__ticket ticket;
 };
 
 static bool net_has_room(void *context)
 {
-    const struct net_room *room = context;
-    const enum tess_collective kind = room->call->collective;
+    const struct net_awaited *room = context;
 
-    if (kind == TESS_COLLECTIVE_SEND || kind == TESS_COLLECTIVE_RECV)
-        return tess__net_message_has_room(room->group, kind == TESS_COLLECTIVE_SEND,
-                                          room->call->peer);
+    if (room->ticket.sequence != TESS__COLLECTIVE)
+        return tess__net_message_has_room(room->group, room->ticket.sequence == TESS__SEND,
+                                          room->ticket.peer);
     return room->group->posted - room->group->current < NET_RING;
 }
 
@@ -41,8 +39,8 @@ static enum tess_status net_call(struct tess_comm *comm, const struct tess_comm_
                                  uint64_t *ticket_out)
 {
     struct net_group *group = net_of(comm);
-    struct net_room room = {group, call};
-    const bool send = call->collective == TESS_COLLECTIVE_SEND;
+    const bool message = tess__call_is_message(call);
+    struct net_awaited room = {.group = group};
 
     TESS_TRY(tess__net_check(group->rank));
     if (call->device) {
@@ -53,56 +51,49 @@ static enum tess_status net_call(struct tess_comm *comm, const struct tess_comm_
                   "with NCCL",
                   name, group->rank->transport->ops->name);
     }
-    if (send || call->collective == TESS_COLLECTIVE_RECV) {
-        uint64_t number;
-        if (!net_has_room(&room))
-            TESS_TRY(tess__net_wait(group, net_has_room, &room, call, 0));
-        TESS_TRY(tess__net_message_post(group, call, &number));
-        *ticket_out = tess__net_ticket(send ? NET_SEND : NET_RECEIVE, call->peer, number);
+    if (message) {
+        const bool send = call->collective == TESS_COLLECTIVE_SEND;
+        room.ticket = (struct tess__ticket){send ? TESS__SEND : TESS__RECEIVE, call->peer, 0};
+    }
+    if (!net_has_room(&room))
+        TESS_TRY(tess__wait_for(&group->waiting, net_has_room, &room,
+                                message ? call : &group->call[group->current % NET_RING],
+                                message ? 0 : group->current + 1));
+    if (message) {
+        TESS_TRY(tess__net_message_post(group, call, ticket_out));
     } else {
-        if (!net_has_room(&room))
-            TESS_TRY(tess__net_wait(group, net_has_room, &room,
-                                    &group->call[group->current % NET_RING], group->current + 1));
-        *ticket_out = tess__net_ticket(NET_COLLECTIVE, -1, group->posted);
+        *ticket_out = tess__ticket(TESS__COLLECTIVE, 0, group->posted);
         TESS_TRY(tess__net_post(group, call));
     }
     tess_comm_called(comm, call, *ticket_out);
     return TESS_OK;
 }
 
-struct net_awaited {
-    const struct net_group *group;
-    enum net_sequence sequence;
-    int32_t peer;
-    uint64_t number;
-};
-
 static bool net_is_complete(void *context)
 {
     const struct net_awaited *awaited = context;
+    const struct tess__ticket *ticket = &awaited->ticket;
 
-    if (awaited->sequence == NET_COLLECTIVE)
-        return awaited->number < awaited->group->current;
-    return tess__net_message_complete(awaited->group, awaited->sequence == NET_SEND, awaited->peer,
-                                      awaited->number);
+    if (ticket->sequence == TESS__COLLECTIVE)
+        return ticket->number < awaited->group->current;
+    return tess__net_message_complete(awaited->group, ticket->sequence == TESS__SEND, ticket->peer,
+                                      ticket->number);
 }
 
-static enum tess_status net_wait(struct tess_comm *comm, uint64_t ticket)
+static enum tess_status net_wait(struct tess_comm *comm, uint64_t number)
 {
     struct net_group *group = net_of(comm);
-    struct net_awaited awaited = {.group = group,
-                                  .sequence = (enum net_sequence)(ticket & 3),
-                                  .peer = (int32_t)(ticket >> 2 & 63),
-                                  .number = ticket >> 8};
+    struct net_awaited awaited = {group, tess__ticket_read(number)};
+    const struct tess__ticket *ticket = &awaited.ticket;
 
     if (net_is_complete(&awaited))
         return tess__net_check(group->rank);
     const struct tess_comm_call call =
-        awaited.sequence == NET_COLLECTIVE
-            ? group->call[awaited.number % NET_RING]
-            : tess__net_message_call(group, awaited.sequence == NET_SEND, awaited.peer,
-                                     awaited.number);
-    return tess__net_wait(group, net_is_complete, &awaited, &call, awaited.number + 1);
+        ticket->sequence == TESS__COLLECTIVE
+            ? group->call[ticket->number % NET_RING]
+            : tess__net_message_call(group, ticket->sequence == TESS__SEND, ticket->peer,
+                                     ticket->number);
+    return tess__wait_for(&group->waiting, net_is_complete, &awaited, &call, ticket->number + 1);
 }
 
 static enum tess_status net_poll(struct tess_comm *comm)
@@ -248,6 +239,7 @@ static enum tess_status net_group_open(struct net_rank *rank, int32_t id, int32_
         group->member[r] = member[r];
         host[r] = rank->transport->host[member[r]];
     }
+    tess__net_wait_open(group);
     group->shape = tess__net_shape(index, rank_count, host);
     for (int s = 0; s < NET_AHEAD; s++) {
         group->slot[s].in = group->notes + (size_t)s * (size_t)rank_count;

@@ -9,8 +9,10 @@
 #ifndef TESSERA_COMM_NET_NET_GROUP_H
 #define TESSERA_COMM_NET_NET_GROUP_H
 
+#include "comm/call.h"
 #include "comm/net/net.h"
 #include "comm/net/net_path.h"
+#include "comm/waiting.h"
 
 #define NET_RING        256  /* collectives that may be outstanding in a group */
 #define NET_AHEAD       4    /* of them, whose notes are on their way */
@@ -23,9 +25,6 @@
 #define NET_GROUPS      512   /* that a rank may have open at a time */
 #define NET_PAIR_RING   32    /* messages that may be outstanding from one rank to another */
 #define NET_EAGER       4096u /* bytes up to which a message is copied when it is sent */
-
-/* Kinds of messages within a group, in their tags. */
-enum net_kind { NET_UP, NET_DOWN, NET_NOTE, NET_MESSAGE, NET_MESSAGE_NOTE };
 
 /* Nothing under way in this place. */
 #define NET_NO_REQUEST UINT32_MAX
@@ -54,13 +53,12 @@ struct net_job {
     const struct net_lane *lane;
     size_t begin, count; /* within the lane, elements */
     const char *value;   /* what has been added up so far, then the whole */
-    char *scratch;       /* of the receives: [come_count] chunks */
-    int32_t come_done;
-    bool wide; /* value is f32 of a 16-bit type */
-    bool up_begun, whole, over;
-    int32_t down_begun;
-    uint32_t come[NET_COME_MAX], up, from, down[NET_COME_MAX];
-    uint64_t up_turn, down_turn[NET_COME_MAX];
+    char *scratch;       /* [lane->adds] chunks */
+    int32_t step;        /* moves that have been made; a send ends later */
+    bool wide;           /* value is f32 of a 16-bit type */
+    bool over;
+    uint32_t request[NET_MOVES_MAX];
+    uint64_t turn[NET_MOVES_MAX]; /* of a send: how many of its kind go to its peer before it */
 };
 
 struct net_row {
@@ -74,12 +72,12 @@ struct net_message {
     struct tess_comm_call call;
     struct net_note note, theirs; /* theirs: of a receive */
     uint32_t note_request, data_request;
-    bool told, compared;
+    bool compared;
     char *copy; /* of a small one that is sent: [NET_EAGER] of the lane */
 };
 
 struct net_pair {
-    uint64_t posted, told, finished; /* finished: its place may be used again */
+    uint64_t posted, completed, finished; /* finished: its place may be used again */
     struct net_message message[NET_PAIR_RING];
     char copy[]; /* of sends: [NET_PAIR_RING][NET_EAGER] */
 };
@@ -92,6 +90,7 @@ struct net_block {
 
 struct net_group {
     struct tess_comm comm;
+    struct tess__waiting waiting;
     struct net_rank *rank;
     struct net_group *next;
     int32_t id;
@@ -113,8 +112,7 @@ struct net_group {
     size_t row_count, row_next, row_done, chunk; /* chunk: elements */
     size_t scratch_bytes;                        /* of each row */
     struct net_job *jobs;
-    uint64_t up_given[NET_RANKS_MAX], up_taken[NET_RANKS_MAX]; /* turns at each peer */
-    uint64_t down_given[NET_RANKS_MAX], down_taken[NET_RANKS_MAX];
+    uint64_t given[2][NET_RANKS_MAX], taken[2][NET_RANKS_MAX]; /* turns at each peer, by kind */
     uint32_t hash;
 
     /* The transport's own collectives: its number of this group, -1: they are not used; is the one
@@ -138,14 +136,6 @@ struct net_rank {
     enum tess_status status; /* of the failure that ended all, or OK */
 };
 
-/* A ticket names the sequence, the peer and the number. */
-enum net_sequence { NET_COLLECTIVE, NET_SEND, NET_RECEIVE };
-
-static inline uint64_t tess__net_ticket(enum net_sequence sequence, int32_t peer, uint64_t number)
-{
-    return number << 8 | (uint64_t)(peer < 0 ? 0 : peer) << 2 | (uint64_t)sequence;
-}
-
 static inline uint32_t tess__net_tag(const struct net_group *group, enum net_kind kind,
                                      uint32_t hash)
 {
@@ -157,9 +147,8 @@ enum tess_status tess__net_post(struct net_group *group, const struct tess_comm_
 enum tess_status tess__net_run(struct net_group *group, bool *moved_out);
 /* Have all notes of calls that have ended gone? */
 enum tess_status tess__net_notes_gone(struct net_group *group, bool *gone_out);
-/* Call number `t` (from 0) at rank `peer` of the group: not known to be called, or not finished. */
-bool tess__net_is_missing(const struct net_group *group, uint64_t t, int32_t peer,
-                          bool *called_out);
+/* As struct tess__waiting has it. */
+bool tess__net_is_missing(void *group, uint64_t number, int32_t peer, bool *called_out);
 
 /* net_job.c: the large ones, chunk by chunk. */
 enum tess_status tess__net_jobs_start(struct net_group *group, const struct tess_comm_call *call);
@@ -186,16 +175,15 @@ void tess__net_sum(enum tess_dtype dtype, enum tess_reduce reduce, const void *l
 /* net_message.c: sends and receives. */
 bool tess__net_message_has_room(const struct net_group *group, bool send, int32_t peer);
 enum tess_status tess__net_message_post(struct net_group *group, const struct tess_comm_call *call,
-                                        uint64_t *number_out);
+                                        uint64_t *ticket_out);
 enum tess_status tess__net_message_run(struct net_group *group, bool *moved_out);
 bool tess__net_message_complete(const struct net_group *group, bool send, int32_t peer,
                                 uint64_t number);
 struct tess_comm_call tess__net_message_call(const struct net_group *group, bool send, int32_t peer,
                                              uint64_t number);
 
-/* net_wait.c: as the local communicator's. */
-enum tess_status tess__net_wait(struct net_group *group, bool (*ready)(void *context),
-                                void *context, const struct tess_comm_call *call, uint64_t number);
+/* net_wait.c: set group->waiting; advance all groups of the rank without blocking. */
+void tess__net_wait_open(struct net_group *group);
 enum tess_status tess__net_advance(struct net_rank *rank, bool *moved_out);
 /* Let what lingers in the group go; false: it does not. */
 bool tess__net_settle(struct net_group *group);
@@ -205,8 +193,7 @@ enum tess_status tess__net_check(struct net_rank *rank);
 /* The transport failed with this status; OK: it did not. Waits for a better reason and logs it. */
 enum tess_status tess__net_lost(struct net_rank *rank, enum tess_status status);
 /* Ranks disagree or the like: stop all ranks, log the reason and return `status`. */
-enum tess_status tess__net_fail(struct net_group *group, enum tess_status status,
-                                const char *reason);
+enum tess_status tess__net_fail(void *group, enum tess_status status, const char *reason);
 /* Messages over the transport, with ranks of the group. *request: NET_NO_REQUEST once done. */
 enum tess_status tess__net_begin(struct net_group *group, bool send, int32_t peer, uint32_t tag,
                                  const void *data, size_t bytes, uint32_t *request);

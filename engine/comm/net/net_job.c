@@ -62,7 +62,7 @@ static enum tess_status job_reserve(struct net_group *group, const struct tess_c
             group->row[k].job = group->jobs + k * lanes;
     }
     for (int32_t l = 0; l < group->plan->lane_count; l++)
-        needed += (size_t)group->plan->lane[l].come_count * group->chunk * size;
+        needed += (size_t)group->plan->lane[l].adds * group->chunk * size;
     for (int k = 0; k < NET_ROWS && needed > group->scratch_bytes; k++) {
         free(group->row[k].scratch);
         group->row[k].scratch = malloc(needed);
@@ -80,62 +80,57 @@ enum tess_status tess__net_jobs_start(struct net_group *group, const struct tess
     tess__net_plan(&group->shape, call, group->plan);
     job_cut(group, call);
     TESS_TRY(job_reserve(group, call));
-    memset(group->up_given, 0, sizeof(group->up_given));
-    memset(group->up_taken, 0, sizeof(group->up_taken));
-    memset(group->down_given, 0, sizeof(group->down_given));
-    memset(group->down_taken, 0, sizeof(group->down_taken));
+    memset(group->given, 0, sizeof(group->given));
+    memset(group->taken, 0, sizeof(group->taken));
     return TESS_OK;
 }
 
 /* ---- a row begins ---------------------------------------------------------------------------- */
 
-/* Where receive `k` of a job puts what comes: a leaf of 16 bits at the end of its chunk, so that
- * the f32 sum can be written from the beginning. */
+static char *job_target(const struct tess_comm_call *call, const struct net_job *job)
+{
+    return job_at(call->target, job->lane->target_at, job, tess_dtype_bytes(call->dtype));
+}
+
+/* Chunk `k` of the scratch. */
+static char *job_chunk(const struct net_group *group, const struct tess_comm_call *call,
+                       const struct net_job *job, int32_t k)
+{
+    return job->scratch + (size_t)k * group->chunk * job_size(call, job_is_half(call));
+}
+
+/* Where move `k` puts what comes: the whole at its target; a leaf of 16 bits at the end of its
+ * chunk, so that the f32 sum can be written from the beginning. */
 static char *job_place(const struct net_group *group, const struct tess_comm_call *call,
                        const struct net_job *job, int32_t k)
 {
-    const bool half = job_is_half(call);
-    char *chunk = job->scratch + (size_t)k * group->chunk * job_size(call, half);
-
-    return half && job->lane->come_leaf[k] ? chunk + job->count * sizeof(uint16_t) : chunk;
+    if (job->lane->move[k].kind == NET_DOWN)
+        return job_target(call, job);
+    const bool half_leaf = job_is_half(call) && job->lane->move[k].leaf;
+    return job_chunk(group, call, job, k) + (half_leaf ? job->count * sizeof(uint16_t) : 0);
 }
 
-static enum tess_status job_begin_up(struct net_group *group, const struct tess_comm_call *call,
-                                     struct net_job *job)
+static size_t job_comes(const struct tess_comm_call *call, const struct net_job *job, int32_t k)
 {
-    const struct net_lane *lane = job->lane;
+    return job->count * job_size(call, job_is_half(call) && !job->lane->move[k].leaf);
+}
 
-    for (int32_t k = 0; k < lane->come_count; k++) {
-        const size_t size = job_size(call, job_is_half(call) && !lane->come_leaf[k]);
-        TESS_TRY(tess__net_begin(group, false, lane->come[k],
-                                 tess__net_tag(group, NET_UP, group->hash),
-                                 job_place(group, call, job, k), job->count * size, &job->come[k]));
+/* Receives begin, sends get their turns. */
+static enum tess_status job_begin(struct net_group *group, const struct tess_comm_call *call,
+                                  struct net_job *job, enum net_kind kind)
+{
+    for (int32_t k = 0; k < job->lane->move_count && !job->over; k++) {
+        const struct net_move *move = &job->lane->move[k];
+        if (move->kind != kind)
+            continue;
+        if (move->sends)
+            job->turn[k] = group->given[kind][move->peer]++;
+        else
+            TESS_TRY(tess__net_begin(
+                group, false, move->peer, tess__net_tag(group, kind, group->hash),
+                job_place(group, call, job, k), job_comes(call, job, k), &job->request[k]));
     }
-    if (lane->to >= 0)
-        job->up_turn = group->up_given[lane->to]++;
     return TESS_OK;
-}
-
-static enum tess_status job_begin_down(struct net_group *group, const struct tess_comm_call *call,
-                                       struct net_job *job)
-{
-    const struct net_lane *lane = job->lane;
-    const size_t size = tess_dtype_bytes(call->dtype);
-
-    if (lane->from >= 0)
-        TESS_TRY(tess__net_begin(
-            group, false, lane->from, tess__net_tag(group, NET_DOWN, group->hash),
-            job_at(call->target, lane->target_at, job, size), job->count * size, &job->from));
-    for (int32_t k = 0; k < lane->down_count; k++)
-        job->down_turn[k] = group->down_given[lane->down[k]]++;
-    return TESS_OK;
-}
-
-static void job_clear(struct net_job *job)
-{
-    job->up = job->from = NET_NO_REQUEST;
-    for (int32_t k = 0; k < NET_COME_MAX; k++)
-        job->come[k] = job->down[k] = NET_NO_REQUEST;
 }
 
 static enum tess_status job_begin_row(struct net_group *group, const struct tess_comm_call *call)
@@ -155,156 +150,116 @@ static enum tess_status job_begin_row(struct net_group *group, const struct tess
                                 .count = left < group->chunk ? left : group->chunk,
                                 .scratch = scratch,
                                 .over = left == 0};
-        job_clear(job);
+        for (int32_t k = 0; k < NET_MOVES_MAX; k++)
+            job->request[k] = NET_NO_REQUEST;
         job->value = job_at(call->source, lane->source_at, job, size);
-        if (lane->come_count > 0)
-            scratch += (size_t)lane->come_count * group->chunk * job_size(call, job_is_half(call));
+        if (lane->adds > 0)
+            scratch = job_chunk(group, call, job, lane->adds);
+        if (lane->copied && !job->over && job_target(call, job) != job->value)
+            memcpy(job_target(call, job), job->value, job->count * size);
         row->left += job->over ? 0 : 1;
     }
-    for (int32_t l = 0; l < plan->lane_count; l++)
-        if (!row->job[plan->up_order[l]].over)
-            TESS_TRY(job_begin_up(group, call, &row->job[plan->up_order[l]]));
-    for (int32_t l = 0; l < plan->lane_count; l++)
-        if (!row->job[plan->down_order[l]].over)
-            TESS_TRY(job_begin_down(group, call, &row->job[plan->down_order[l]]));
+    for (enum net_kind kind = NET_UP; kind <= NET_DOWN; kind++)
+        for (int32_t l = 0; l < plan->lane_count; l++)
+            TESS_TRY(job_begin(group, call, &row->job[plan->order[kind][l]], kind));
     return TESS_OK;
 }
 
 /* ---- a job goes on --------------------------------------------------------------------------- */
 
-/* Add what has come. The owner's last sum is the whole. */
-static enum tess_status job_take(struct net_group *group, const struct tess_comm_call *call,
-                                 struct net_job *job, bool *moved_out)
+/* What move `k` has brought: the whole, or a part that is added. The owner's last sum is the whole.
+ */
+static void job_take(struct net_group *group, const struct tess_comm_call *call,
+                     struct net_job *job, int32_t k)
 {
     const struct net_lane *lane = job->lane;
-    const bool half = job_is_half(call);
+    const struct net_move *move = &lane->move[k];
+    const char *comes = job_place(group, call, job, k);
 
-    while (job->come_done < lane->come_count) {
-        const int32_t k = job->come_done;
-        bool done;
-        TESS_TRY(tess__net_done(group, &job->come[k], &done));
-        if (!done)
-            return TESS_OK;
-        const char *comes = job_place(group, call, job, k);
-        const bool whole = lane->to < 0 && k + 1 == lane->come_count;
-        const bool leaf = half && lane->come_leaf[k], own_leaf = half && !job->wide;
-        char *out = job->scratch + (size_t)k * group->chunk * job_size(call, half);
-        if (whole && lane->target_at != SIZE_MAX)
-            out = job_at(call->target, lane->target_at, job, tess_dtype_bytes(call->dtype));
-        group->comm.stats.received_bytes += job->count * job_size(call, half && !leaf);
-        if (lane->come_left[k])
-            tess__net_sum(call->dtype, call->reduce, comes, leaf, job->value, own_leaf, out, whole,
-                          job->count);
-        else
-            tess__net_sum(call->dtype, call->reduce, job->value, own_leaf, comes, leaf, out, whole,
-                          job->count);
-        job->value = out;
-        job->wide = half && !whole;
-        job->come_done++;
-        *moved_out = true;
+    group->comm.stats.received_bytes += job_comes(call, job, k);
+    if (move->kind == NET_DOWN) {
+        job->value = comes;
+        job->wide = false;
+        return;
     }
-    job->whole = job->whole || (lane->to < 0 && lane->come_count > 0);
-    return TESS_OK;
+    const bool half = job_is_half(call), leaf = half && move->leaf, own_leaf = half && !job->wide;
+    const bool whole = k + 1 == lane->move_count || lane->move[k + 1].kind == NET_DOWN;
+    char *out = whole && lane->target_at != SIZE_MAX ? job_target(call, job)
+                                                     : job_chunk(group, call, job, k);
+    if (move->left)
+        tess__net_sum(call->dtype, call->reduce, comes, leaf, job->value, own_leaf, out, whole,
+                      job->count);
+    else
+        tess__net_sum(call->dtype, call->reduce, job->value, own_leaf, comes, leaf, out, whole,
+                      job->count);
+    job->value = out;
+    job->wide = half && !whole;
 }
 
-static enum tess_status job_give_up(struct net_group *group, const struct tess_comm_call *call,
-                                    struct net_job *job, bool *moved_out)
+/* Make move `k`, if what it takes has come, or if it is its turn to send. */
+static enum tess_status job_move(struct net_group *group, const struct tess_comm_call *call,
+                                 struct net_job *job, int32_t k, bool *made_out)
 {
-    const struct net_lane *lane = job->lane;
+    const struct net_move *move = &job->lane->move[k];
+    uint64_t *turn = &group->taken[move->kind][move->peer];
 
-    if (lane->to < 0 || job->up_begun || job->come_done < lane->come_count ||
-        group->up_taken[lane->to] != job->up_turn)
+    if (!move->sends) {
+        TESS_TRY(tess__net_done(group, &job->request[k], made_out));
+        if (*made_out)
+            job_take(group, call, job, k);
+        return TESS_OK;
+    }
+    *made_out = *turn == job->turn[k];
+    if (!*made_out)
         return TESS_OK;
     const size_t bytes = job->count * job_size(call, job->wide);
-    TESS_TRY(tess__net_begin(group, true, lane->to, tess__net_tag(group, NET_UP, group->hash),
-                             job->value, bytes, &job->up));
+    TESS_TRY(tess__net_begin(group, true, move->peer,
+                             tess__net_tag(group, (enum net_kind)move->kind, group->hash),
+                             job->value, bytes, &job->request[k]));
     group->comm.stats.sent_bytes += bytes;
-    group->up_taken[lane->to]++;
-    job->up_begun = true;
-    *moved_out = true;
+    (*turn)++;
     return TESS_OK;
 }
 
-/* What an owner begins with, or what comes from above. */
-static enum tess_status job_have_whole(struct net_group *group, const struct tess_comm_call *call,
-                                       struct net_job *job, bool *moved_out)
-{
-    const struct net_lane *lane = job->lane;
-    const size_t size = tess_dtype_bytes(call->dtype);
-    char *target = job_at(call->target, lane->target_at, job, size);
-    bool done;
-
-    if (job->whole)
-        return TESS_OK;
-    if (lane->has_source) {
-        if (target != NULL && target != job->value)
-            memcpy(target, job->value, job->count * size);
-        job->whole = true;
-    } else if (lane->from >= 0) {
-        TESS_TRY(tess__net_done(group, &job->from, &done));
-        if (!done)
-            return TESS_OK;
-        job->value = target;
-        job->whole = true;
-        group->comm.stats.received_bytes += job->count * size;
-    }
-    *moved_out = *moved_out || job->whole;
-    return TESS_OK;
-}
-
-static enum tess_status job_give_down(struct net_group *group, const struct tess_comm_call *call,
-                                      struct net_job *job, bool *moved_out)
-{
-    const struct net_lane *lane = job->lane;
-    const size_t bytes = job->count * tess_dtype_bytes(call->dtype);
-
-    while (job->whole && job->down_begun < lane->down_count) {
-        const int32_t k = job->down_begun, peer = lane->down[k];
-        if (group->down_taken[peer] != job->down_turn[k])
-            return TESS_OK;
-        TESS_TRY(tess__net_begin(group, true, peer, tess__net_tag(group, NET_DOWN, group->hash),
-                                 job->value, bytes, &job->down[k]));
-        group->comm.stats.sent_bytes += bytes;
-        group->down_taken[peer]++;
-        job->down_begun++;
-        *moved_out = true;
-    }
-    return TESS_OK;
-}
-
-/* Nothing is to be begun any more: has all ended? */
-static enum tess_status job_end(struct net_group *group, struct net_job *job, bool *moved_out)
+/* `ask`: look for what has come and gone; else only sends begin. */
+static enum tess_status job_run(struct net_group *group, const struct tess_comm_call *call,
+                                struct net_job *job, bool ask, bool *moved_out)
 {
     const struct net_lane *lane = job->lane;
     bool done = true;
 
-    if (job->come_done < lane->come_count || (lane->to >= 0 && !job->up_begun) ||
-        (!job->whole && (lane->from >= 0 || lane->to < 0)) || job->down_begun < lane->down_count)
+    while (job->step < lane->move_count && (ask || lane->move[job->step].sends)) {
+        TESS_TRY(job_move(group, call, job, job->step, &done));
+        if (!done)
+            return TESS_OK;
+        job->step++;
+        *moved_out = true;
+    }
+    if (!ask)
         return TESS_OK;
-    TESS_TRY(tess__net_done(group, &job->up, &done));
-    for (int32_t k = 0; k < lane->down_count && done; k++)
-        TESS_TRY(tess__net_done(group, &job->down[k], &done));
+    for (int32_t k = 0; k < lane->move_count && done; k++)
+        TESS_TRY(tess__net_done(group, &job->request[k], &done));
     job->over = done;
     *moved_out = *moved_out || done;
     return TESS_OK;
 }
 
-static enum tess_status job_run(struct net_group *group, const struct tess_comm_call *call,
-                                struct net_job *job, bool *moved_out)
-{
-    TESS_TRY(job_take(group, call, job, moved_out));
-    TESS_TRY(job_give_up(group, call, job, moved_out));
-    TESS_TRY(job_have_whole(group, call, job, moved_out));
-    TESS_TRY(job_give_down(group, call, job, moved_out));
-    return job_end(group, job, moved_out);
-}
-
-static enum tess_status job_begin_rows(struct net_group *group, const struct tess_comm_call *call,
-                                       bool *moved_out)
+static enum tess_status job_run_rows(struct net_group *group, const struct tess_comm_call *call,
+                                     bool ask, bool *moved_out)
 {
     while (group->row_next < group->row_count && group->row_next - group->row_done < NET_ROWS) {
         TESS_TRY(job_begin_row(group, call));
         *moved_out = true;
+    }
+    for (size_t r = group->row_done; r < group->row_next; r++) {
+        struct net_row *row = &group->row[r % NET_ROWS];
+        for (int32_t l = 0; l < group->plan->lane_count && row->left > 0; l++) {
+            struct net_job *job = &row->job[group->plan->order[NET_UP][l]];
+            if (job->over)
+                continue;
+            TESS_TRY(job_run(group, call, job, ask, moved_out));
+            row->left -= job->over ? 1 : 0;
+        }
     }
     return TESS_OK;
 }
@@ -313,34 +268,13 @@ enum tess_status tess__net_jobs_begin(struct net_group *group, const struct tess
 {
     bool moved = false;
 
-    TESS_TRY(job_begin_rows(group, call, &moved));
-    for (size_t r = group->row_done; r < group->row_next; r++)
-        for (int32_t l = 0; l < group->plan->lane_count; l++) {
-            struct net_job *job = &group->row[r % NET_ROWS].job[group->plan->up_order[l]];
-            if (job->over || job->lane->come_count > 0)
-                continue;
-            TESS_TRY(job_give_up(group, call, job, &moved));
-            if (job->lane->has_source)
-                TESS_TRY(job_have_whole(group, call, job, &moved));
-            TESS_TRY(job_give_down(group, call, job, &moved));
-        }
-    return TESS_OK;
+    return job_run_rows(group, call, false, &moved);
 }
 
 enum tess_status tess__net_jobs_run(struct net_group *group, const struct tess_comm_call *call,
                                     bool *moved_out, bool *done_out)
 {
-    TESS_TRY(job_begin_rows(group, call, moved_out));
-    for (size_t r = group->row_done; r < group->row_next; r++) {
-        struct net_row *row = &group->row[r % NET_ROWS];
-        for (int32_t l = 0; l < group->plan->lane_count && row->left > 0; l++) {
-            struct net_job *job = &row->job[group->plan->up_order[l]];
-            if (job->over)
-                continue;
-            TESS_TRY(job_run(group, call, job, moved_out));
-            row->left -= job->over ? 1 : 0;
-        }
-    }
+    TESS_TRY(job_run_rows(group, call, true, moved_out));
     while (group->row_done < group->row_next && group->row[group->row_done % NET_ROWS].left == 0) {
         group->row_done++;
         *moved_out = true;
@@ -355,13 +289,10 @@ bool tess__net_jobs_want(const struct net_group *group, int32_t peer)
         const struct net_row *row = &group->row[r % NET_ROWS];
         for (int32_t l = 0; l < group->plan->lane_count; l++) {
             const struct net_job *job = &row->job[l];
-            if (job->over)
-                continue;
-            for (int32_t k = 0; k < job->lane->come_count; k++)
-                if (job->come[k] != NET_NO_REQUEST && job->lane->come[k] == peer)
+            for (int32_t k = 0; k < job->lane->move_count; k++)
+                if (!job->lane->move[k].sends && job->lane->move[k].peer == peer &&
+                    job->request[k] != NET_NO_REQUEST)
                     return true;
-            if (job->from != NET_NO_REQUEST && job->lane->from == peer)
-                return true;
         }
     }
     return false;

@@ -58,10 +58,9 @@ enum tess_status tess__net_lost(struct net_rank *rank, enum tess_status status)
     return status;
 }
 
-enum tess_status tess__net_fail(struct net_group *group, enum tess_status status,
-                                const char *reason)
+enum tess_status tess__net_fail(void *group, enum tess_status status, const char *reason)
 {
-    struct net_rank *rank = group->rank;
+    struct net_rank *rank = ((struct net_group *)group)->rank;
 
     if (rank->world != NULL)
         tess_world_abort(rank->world, rank->transport->rank, reason);

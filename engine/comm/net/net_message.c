@@ -3,7 +3,6 @@
  * the tag of the data holds a hash of what both sides gave for them, so that data of another size
  * is never taken. Small ones are copied when they are sent, and complete at once.
  */
-#include "comm/call.h"
 #include "comm/net/net_group.h"
 #include "tessera/check.h"
 
@@ -15,10 +14,15 @@ static struct net_pair *message_pair(const struct net_group *group, bool send, i
     return send ? group->send[peer] : group->receive[peer];
 }
 
+static uint64_t message_ticket(bool send, int32_t peer, uint64_t number)
+{
+    return tess__ticket(send ? TESS__SEND : TESS__RECEIVE, peer, number);
+}
+
 bool tess__net_message_complete(const struct net_group *group, bool send, int32_t peer,
                                 uint64_t number)
 {
-    return number < message_pair(group, send, peer)->told;
+    return number < message_pair(group, send, peer)->completed;
 }
 
 struct tess_comm_call tess__net_message_call(const struct net_group *group, bool send, int32_t peer,
@@ -58,7 +62,7 @@ static uint32_t message_hash(const struct net_note *note)
 }
 
 enum tess_status tess__net_message_post(struct net_group *group, const struct tess_comm_call *call,
-                                        uint64_t *number_out)
+                                        uint64_t *ticket_out)
 {
     const bool send = call->collective == TESS_COLLECTIVE_SEND;
     const size_t bytes = call->count * tess_dtype_bytes(call->dtype);
@@ -83,7 +87,7 @@ enum tess_status tess__net_message_post(struct net_group *group, const struct te
     }
     pair->posted++;
     group->message_count++;
-    *number_out = number;
+    *ticket_out = message_ticket(send, peer, number);
     TESS_TRY(tess__net_begin(group, send, peer, note_tag, send ? &message->note : &message->theirs,
                              sizeof(message->note), &message->note_request));
     if (bytes > 0)
@@ -123,12 +127,10 @@ static enum tess_status message_step(struct net_group *group, bool send, int32_t
     return TESS_OK;
 }
 
-static void message_tell(struct net_group *group, bool send, int32_t peer, struct net_pair *pair)
+static void message_complete(struct net_group *group, bool send, int32_t peer,
+                             struct net_pair *pair)
 {
-    const uint64_t number = pair->told++;
-
-    tess_comm_completed(&group->comm,
-                        tess__net_ticket(send ? NET_SEND : NET_RECEIVE, peer, number));
+    tess_comm_completed(&group->comm, message_ticket(send, peer, pair->completed++));
 }
 
 static enum tess_status message_run_pair(struct net_group *group, bool send, int32_t peer,
@@ -145,16 +147,16 @@ static enum tess_status message_run_pair(struct net_group *group, bool send, int
         if (!send)
             group->comm.stats.received_bytes +=
                 message->call.count * tess_dtype_bytes(message->call.dtype);
-        if (pair->told == pair->finished)
-            message_tell(group, send, peer, pair);
+        if (pair->completed == pair->finished)
+            message_complete(group, send, peer, pair);
         pair->finished++;
         group->message_count--;
         *moved_out = true;
     }
     /* What was copied is complete whatever becomes of the copy. */
-    while (pair != NULL && send && pair->told < pair->posted &&
-           pair->message[pair->told % NET_PAIR_RING].copy != NULL) {
-        message_tell(group, send, peer, pair);
+    while (pair != NULL && send && pair->completed < pair->posted &&
+           pair->message[pair->completed % NET_PAIR_RING].copy != NULL) {
+        message_complete(group, send, peer, pair);
         *moved_out = true;
     }
     return TESS_OK;

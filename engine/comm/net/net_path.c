@@ -37,49 +37,51 @@ int32_t tess__net_holder(int32_t first, int32_t count, int32_t lane)
     }
 }
 
-static void path_come(struct net_lane *lane, int32_t rank, bool left, bool leaf)
+static void path_move(struct net_lane *lane, enum net_kind kind, bool sends, int32_t peer)
 {
-    lane->come[lane->come_count] = (int16_t)rank;
-    lane->come_left[lane->come_count] = left;
-    lane->come_leaf[lane->come_count++] = leaf;
+    lane->move[lane->move_count++] = (struct net_move){
+        .peer = (int16_t)peer, .kind = (uint8_t)kind, .sends = sends, .leaf = true};
 }
 
-/* From this rank alone up through the blocks it is in. */
-static void path_tree_up(int32_t rank, int32_t rank_count, int32_t owner, struct net_lane *lane)
+static void path_add(struct net_lane *lane, int32_t peer, bool left, bool leaf)
 {
-    struct {
-        int32_t first, count;
-    } block[NET_COME_MAX + 1] = {{0, rank_count}};
-    int32_t depth = 0;
+    lane->move[lane->move_count++] =
+        (struct net_move){.peer = (int16_t)peer, .kind = NET_UP, .left = left, .leaf = leaf};
+    lane->adds++;
+}
 
-    while (block[depth].count > 1) {
-        const int32_t first = block[depth].first, left = path_split(block[depth].count);
-        const bool right = rank >= first + left;
-        block[depth + 1].first = right ? first + left : first;
-        block[depth + 1].count = right ? block[depth].count - left : left;
-        depth++;
-    }
-    lane->to = -1;
-    for (; depth > 0 && lane->to < 0; depth--) {
-        const int32_t first = block[depth - 1].first, count = block[depth - 1].count;
-        const bool right = block[depth].first != first;
-        const int32_t other_first = right ? first : first + block[depth].count;
-        const int32_t other_count = count - block[depth].count;
-        const int32_t other = tess__net_holder(other_first, other_count, owner);
-        if (tess__net_holder(first, count, owner) == rank)
-            path_come(lane, other, right, other_count == 1);
-        else
-            lane->to = (int16_t)other;
-    }
+/* From this rank alone up through the blocks it is in; false: it has given its sum to another. */
+static bool path_tree_up(int32_t rank, int32_t first, int32_t count, int32_t owner,
+                         struct net_lane *lane)
+{
+    if (count == 1)
+        return true;
+    const int32_t left = path_split(count);
+    const bool right = rank >= first + left;
+    const int32_t near = right ? first + left : first, near_count = right ? count - left : left;
+    const int32_t far = right ? first : first + left, far_count = count - near_count;
+    if (!path_tree_up(rank, near, near_count, owner, lane))
+        return false;
+    const int32_t other = tess__net_holder(far, far_count, owner);
+    const bool holds = tess__net_holder(first, count, owner) == rank;
+    if (holds)
+        path_add(lane, other, right, far_count == 1);
+    else
+        path_move(lane, NET_UP, true, other);
+    return holds;
 }
 
 /* Down is up the other way round, the far ones first. */
-static void path_tree_down(const struct net_lane *up, struct net_lane *lane)
+static void path_tree(const struct net_shape *shape, int32_t owner, bool up, bool down,
+                      struct net_lane *lane)
 {
-    lane->from = up->to;
-    lane->down_count = up->come_count;
-    for (int32_t k = 0; k < up->come_count; k++)
-        lane->down[k] = up->come[up->come_count - 1 - k];
+    struct net_lane tree = {0};
+
+    (void)path_tree_up(shape->rank, 0, shape->rank_count, owner, &tree);
+    if (up)
+        *lane = tree;
+    for (int32_t k = down ? tree.move_count : 0; k-- > 0;)
+        path_move(lane, NET_DOWN, !tree.move[k].sends, tree.move[k].peer);
 }
 
 /* ---- the rings ------------------------------------------------------------------------------- */
@@ -101,18 +103,17 @@ static void path_ring_up(const struct net_shape *shape, int32_t owner, struct ne
     const int32_t to_h = owner / places, to_p = owner % places;
     const int32_t first_p = (to_p + 1) % places, first_h = (to_h + 1) % hosts;
 
-    lane->to = -1;
     if (p != first_p) /* with one place never */
-        path_come(lane, path_rank(shape, h, p - 1), true, (p - 1 + places) % places == first_p);
+        path_add(lane, path_rank(shape, h, p - 1), true, (p - 1 + places) % places == first_p);
     if (p != to_p) {
-        lane->to = path_rank(shape, h, p + 1);
+        path_move(lane, NET_UP, true, path_rank(shape, h, p + 1));
         return;
     }
     if (h != first_h)
-        path_come(lane, path_rank(shape, h - 1, p), true,
-                  places == 1 && (h - 1 + hosts) % hosts == first_h);
+        path_add(lane, path_rank(shape, h - 1, p), true,
+                 places == 1 && (h - 1 + hosts) % hosts == first_h);
     if (h != to_h)
-        lane->to = path_rank(shape, h + 1, p);
+        path_move(lane, NET_UP, true, path_rank(shape, h + 1, p));
 }
 
 static void path_ring_down(const struct net_shape *shape, int32_t owner, struct net_lane *lane)
@@ -121,17 +122,23 @@ static void path_ring_down(const struct net_shape *shape, int32_t owner, struct 
     const int32_t h = shape->rank / places, p = shape->rank % places;
     const int32_t to_h = owner / places, to_p = owner % places;
 
-    lane->from = -1;
-    if (p == to_p) {
-        if (h != to_h)
-            lane->from = path_rank(shape, h - 1, p);
-        if ((h + 1) % hosts != to_h)
-            lane->down[lane->down_count++] = path_rank(shape, h + 1, p);
-    } else {
-        lane->from = path_rank(shape, h, p - 1);
-    }
+    if (p != to_p)
+        path_move(lane, NET_DOWN, false, path_rank(shape, h, p - 1));
+    else if (h != to_h)
+        path_move(lane, NET_DOWN, false, path_rank(shape, h - 1, p));
+    if (p == to_p && (h + 1) % hosts != to_h)
+        path_move(lane, NET_DOWN, true, path_rank(shape, h + 1, p));
     if ((p + 1) % places != to_p)
-        lane->down[lane->down_count++] = path_rank(shape, h, p + 1);
+        path_move(lane, NET_DOWN, true, path_rank(shape, h, p + 1));
+}
+
+static void path_ring(const struct net_shape *shape, int32_t owner, bool up, bool down,
+                      struct net_lane *lane)
+{
+    if (up)
+        path_ring_up(shape, owner, lane);
+    if (down)
+        path_ring_down(shape, owner, lane);
 }
 
 /* A rank gives first what it has first, and the next one expects it in that order: up the lane
@@ -143,8 +150,8 @@ static void path_ring_orders(const struct net_shape *shape, struct net_plan *pla
 
     for (int32_t i = 0; i < shape->hosts; i++)
         for (int32_t k = 0; k < shape->places; k++, at++) {
-            plan->up_order[at] = path_rank(shape, h - 1 - i, p - 1 - k);
-            plan->down_order[at] = path_rank(shape, h - i, p - k);
+            plan->order[NET_UP][at] = path_rank(shape, h - 1 - i, p - 1 - k);
+            plan->order[NET_DOWN][at] = path_rank(shape, h - i, p - k);
         }
 }
 
@@ -174,7 +181,7 @@ struct net_shape tess__net_shape(int32_t rank, int32_t rank_count, const int32_t
 static void path_plain_orders(struct net_plan *plan)
 {
     for (int32_t l = 0; l < plan->lane_count; l++)
-        plan->up_order[l] = plan->down_order[l] = (int16_t)l;
+        plan->order[NET_UP][l] = plan->order[NET_DOWN][l] = (int16_t)l;
 }
 
 /* Where lane `l` lies in source and target. */
@@ -196,7 +203,6 @@ static void path_place(const struct tess_comm_call *call, int32_t rank, int32_t 
         lane->length = call->count;
         lane->source_at = own ? 0 : SIZE_MAX;
         lane->target_at = i * call->count;
-        lane->has_source = own;
         return;
     case TESS_COLLECTIVE_REDUCE:
         lane->length = end - begin;
@@ -207,33 +213,6 @@ static void path_place(const struct tess_comm_call *call, int32_t rank, int32_t 
         lane->length = end - begin;
         lane->source_at = lane->target_at = begin;
     }
-}
-
-/* The sums of a reduce lie at the owners: from there straight to the root. */
-static void path_to_root(int32_t rank, int32_t root, int32_t owner, struct net_lane *lane)
-{
-    lane->from = -1;
-    if (rank == owner && owner != root)
-        lane->down[lane->down_count++] = (int16_t)root;
-    else if (rank == root && owner != root)
-        lane->from = (int16_t)owner;
-}
-
-static void path_broadcast(const struct net_shape *shape, const struct tess_comm_call *call,
-                           struct net_plan *plan)
-{
-    struct net_lane *lane = &plan->lane[0], up = {.come_count = 0};
-
-    plan->lane_count = 1;
-    *lane = (struct net_lane){.length = call->count, .to = -1, .from = -1};
-    lane->has_source = shape->rank == call->peer;
-    if (call->count * tess_dtype_bytes(call->dtype) >= PATH_CHAIN_BYTES) {
-        path_ring_down(shape, call->peer, lane);
-    } else {
-        path_tree_up(shape->rank, shape->rank_count, call->peer, &up);
-        path_tree_down(&up, lane);
-    }
-    path_plain_orders(plan);
 }
 
 /* To each rank and from each rank by a lane of its own, those at the same distance together. */
@@ -249,58 +228,69 @@ static void path_all_to_all(const struct net_shape *shape, const struct tess_com
         struct net_lane *give = &plan->lane[plan->lane_count++];
         *give = (struct net_lane){.length = count,
                                   .source_at = (size_t)to * count,
-                                  .target_at = d == 0 ? (size_t)to * count : SIZE_MAX,
-                                  .to = -1,
-                                  .from = -1,
-                                  .has_source = true};
+                                  .target_at = d == 0 ? (size_t)to * count : SIZE_MAX};
         if (d == 0)
             continue;
-        give->down[give->down_count++] = (int16_t)to;
-        plan->lane[plan->lane_count++] = (struct net_lane){.length = count,
-                                                           .source_at = SIZE_MAX,
-                                                           .target_at = (size_t)from * count,
-                                                           .to = -1,
-                                                           .from = (int16_t)from};
+        path_move(give, NET_DOWN, true, to);
+        struct net_lane *take = &plan->lane[plan->lane_count++];
+        *take = (struct net_lane){
+            .length = count, .source_at = SIZE_MAX, .target_at = (size_t)from * count};
+        path_move(take, NET_DOWN, false, from);
     }
-    path_plain_orders(plan);
+}
+
+/* One lane for each rank; the sums of a reduce lie at their owners, from there straight to the
+ * root. */
+static void path_lanes(const struct net_shape *shape, const struct tess_comm_call *call,
+                       struct net_plan *plan)
+{
+    const int32_t rank = shape->rank, root = call->peer;
+    const enum tess_collective kind = call->collective;
+    const bool up = kind != TESS_COLLECTIVE_ALL_GATHER;
+    const bool down = kind != TESS_COLLECTIVE_REDUCE && kind != TESS_COLLECTIVE_REDUCE_SCATTER;
+
+    plan->lane_count = shape->rank_count;
+    for (int32_t l = 0; l < shape->rank_count; l++) {
+        struct net_lane *lane = &plan->lane[l];
+        *lane = (struct net_lane){0};
+        if (call->order == TESS_ORDER_CANONICAL)
+            path_tree(shape, l, up, down, lane);
+        else
+            path_ring(shape, l, up, down, lane);
+        if (kind == TESS_COLLECTIVE_REDUCE && l != root && (rank == l || rank == root))
+            path_move(lane, NET_DOWN, rank == l, rank == l ? root : l);
+        path_place(call, rank, shape->rank_count, l, lane);
+    }
+}
+
+static bool path_takes(const struct net_lane *lane)
+{
+    for (int32_t k = 0; k < lane->move_count; k++)
+        if (!lane->move[k].sends)
+            return true;
+    return false;
 }
 
 void tess__net_plan(const struct net_shape *shape, const struct tess_comm_call *call,
                     struct net_plan *plan)
 {
-    const int32_t n = shape->rank_count, rank = shape->rank;
-    const bool tree = call->order == TESS_ORDER_CANONICAL;
     const enum tess_collective kind = call->collective;
+    const bool each = kind != TESS_COLLECTIVE_BROADCAST && kind != TESS_COLLECTIVE_ALL_TO_ALL;
 
-    if (kind == TESS_COLLECTIVE_BROADCAST) {
-        path_broadcast(shape, call, plan);
-        return;
-    }
     if (kind == TESS_COLLECTIVE_ALL_TO_ALL) {
         path_all_to_all(shape, call, plan);
-        return;
+    } else if (each) {
+        path_lanes(shape, call, plan);
+    } else {
+        const bool far = call->count * tess_dtype_bytes(call->dtype) >= PATH_CHAIN_BYTES;
+        plan->lane_count = 1;
+        plan->lane[0] = (struct net_lane){.length = call->count};
+        (far ? path_ring : path_tree)(shape, call->peer, false, true, &plan->lane[0]);
     }
-    plan->lane_count = n;
-    for (int32_t l = 0; l < n; l++) {
-        struct net_lane up = {.to = -1, .from = -1}, *lane = &plan->lane[l];
-        if (tree)
-            path_tree_up(rank, n, l, &up);
-        else if (kind != TESS_COLLECTIVE_ALL_GATHER)
-            path_ring_up(shape, l, &up);
-        *lane = up;
-        if (kind == TESS_COLLECTIVE_ALL_GATHER) {
-            *lane = (struct net_lane){.to = -1, .from = -1};
-        }
-        if (kind == TESS_COLLECTIVE_REDUCE)
-            path_to_root(rank, call->peer, l, lane);
-        else if (kind != TESS_COLLECTIVE_REDUCE_SCATTER && tree)
-            path_tree_down(&up, lane);
-        else if (kind != TESS_COLLECTIVE_REDUCE_SCATTER)
-            path_ring_down(shape, l, lane);
-        path_place(call, rank, n, l, lane);
-    }
-    if (tree)
-        path_plain_orders(plan);
-    else
+    for (int32_t l = 0; l < plan->lane_count; l++)
+        plan->lane[l].copied = plan->lane[l].target_at != SIZE_MAX && !path_takes(&plan->lane[l]);
+    if (each && call->order != TESS_ORDER_CANONICAL)
         path_ring_orders(shape, plan);
+    else
+        path_plain_orders(plan);
 }

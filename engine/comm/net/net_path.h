@@ -28,7 +28,10 @@
 #include "tessera/comm.h"
 
 #define NET_RANKS_MAX 64
-#define NET_COME_MAX  7 /* levels of the tree over NET_RANKS_MAX ranks, at most */
+#define NET_MOVES_MAX 14 /* up and down the levels of the tree over NET_RANKS_MAX ranks */
+
+/* Kinds of messages within a group, in their tags. Those of lanes: a partial sum, the whole. */
+enum net_kind { NET_UP, NET_DOWN, NET_NOTE, NET_MESSAGE, NET_MESSAGE_NOTE };
 
 /* Ranks of a group on hosts that have `places` consecutive ones each; one host where they have
  * not. */
@@ -37,29 +40,36 @@ struct net_shape {
     int32_t hosts, places; /* hosts * places = rank_count */
 };
 
+/* One message of this rank in a lane. */
+struct net_move {
+    int16_t peer;
+    uint8_t kind; /* NET_UP or NET_DOWN */
+    bool sends;
+    bool left; /* what comes up is the left operand */
+    bool leaf; /* what comes is no partial sum: a rank's own value, or the whole */
+};
+
 struct net_lane {
     size_t length;               /* elements */
     size_t source_at, target_at; /* first element in the call's arrays; SIZE_MAX: not there */
-    int32_t come_count, down_count;
-    int16_t come[NET_COME_MAX];
-    bool come_left[NET_COME_MAX]; /* what comes is the left operand */
-    bool come_leaf[NET_COME_MAX]; /* it is that rank's own value, no partial sum */
-    int16_t to, from;             /* -1: this rank is the owner */
-    int16_t down[NET_COME_MAX];
-    bool has_source; /* the owner's whole is its source, nothing is summed */
+    bool copied;  /* nothing comes: the source is the whole, and goes to the target */
+    int32_t adds; /* the first moves: what comes is added */
+    int32_t move_count;
+    struct net_move move[NET_MOVES_MAX]; /* one after the other */
 };
 
-/* Orders: in which lanes meet the ranks they have in common, the same on both sides. */
+/* Orders, up and down: in which lanes meet the ranks they have in common, the same on both sides.
+ */
 struct net_plan {
     int32_t lane_count;
     struct net_lane lane[2 * NET_RANKS_MAX];
-    int16_t up_order[2 * NET_RANKS_MAX], down_order[2 * NET_RANKS_MAX];
+    int16_t order[2][2 * NET_RANKS_MAX];
 };
 
 /* host[i]: of rank i of the group. */
 struct net_shape tess__net_shape(int32_t rank, int32_t rank_count, const int32_t *host);
 
-/* Any collective of two ranks or more but a barrier. */
+/* Any collective but a barrier. */
 void tess__net_plan(const struct net_shape *shape, const struct tess_comm_call *call,
                     struct net_plan *plan);
 

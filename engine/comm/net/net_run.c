@@ -5,9 +5,6 @@
  */
 #include "comm/net/net_group.h"
 
-#include "base/hash.h"
-#include "base/reduce.h"
-#include "comm/call.h"
 #include "tessera/check.h"
 
 #include <stdio.h>
@@ -145,16 +142,16 @@ static enum tess_status run_read_notes(struct net_group *group, struct net_slot 
     return TESS_OK;
 }
 
-bool tess__net_is_missing(const struct net_group *group, uint64_t t, int32_t peer, bool *called_out)
+bool tess__net_is_missing(void *context, uint64_t number, int32_t peer, bool *called_out)
 {
+    const struct net_group *group = context;
+    const uint64_t t = number - 1;
     const struct net_slot *slot = &group->slot[t % NET_AHEAD];
 
     *called_out = false;
     if (peer == group->comm.rank || t != group->current)
         return false;
-    if (group->noted <= t)
-        return true;
-    if (slot->recv[peer] != NET_NO_REQUEST)
+    if (group->noted <= t || slot->recv[peer] != NET_NO_REQUEST)
         return true;
     *called_out = true;
     /* The library does not report which rank it waits for. */
@@ -163,46 +160,16 @@ bool tess__net_is_missing(const struct net_group *group, uint64_t t, int32_t pee
 
 /* ---- calls that fit into their notes --------------------------------------------------------- */
 
-/* This rank's part of the result, out of the sources of all. */
-static void run_take(const struct net_group *group, const struct tess_comm_call *call,
-                     const char *const *source)
-{
-    const int32_t n = group->comm.rank_count, rank = group->comm.rank;
-    const size_t bytes = call->count * tess_dtype_bytes(call->dtype);
-    const enum tess_collective kind = call->collective;
-    const bool scatters =
-        kind == TESS_COLLECTIVE_REDUCE_SCATTER || kind == TESS_COLLECTIVE_ALL_TO_ALL;
-    const void *piece[NET_RANKS_MAX];
-    void *const target[1] = {call->target};
-
-    for (int32_t r = 0; r < n; r++)
-        piece[r] = source[r] + (scatters ? (size_t)rank * bytes : 0);
-    if (bytes == 0 || kind == TESS_COLLECTIVE_BARRIER)
-        return;
-    if (kind == TESS_COLLECTIVE_ALL_GATHER || kind == TESS_COLLECTIVE_ALL_TO_ALL) {
-        for (int32_t r = 0; r < n; r++)
-            memmove((char *)call->target + (size_t)r * bytes, piece[r], bytes);
-    } else if (kind == TESS_COLLECTIVE_BROADCAST) {
-        if (rank != call->peer)
-            memcpy(call->target, piece[call->peer], bytes);
-    } else if (kind != TESS_COLLECTIVE_REDUCE || rank == call->peer) {
-        tess__reduce(call->dtype, call->reduce, n, piece, 1, target, call->count);
-    }
-}
-
 static void run_inline(struct net_group *group, const struct tess_comm_call *call,
                        const struct net_slot *slot)
 {
-    const int32_t n = group->comm.rank_count, rank = group->comm.rank;
-    const size_t bytes = tess__call_source_bytes(&group->comm, call), others = (size_t)n - 1;
-    const bool cast = call->collective == TESS_COLLECTIVE_BROADCAST, root = rank == call->peer;
-    const char *source[NET_RANKS_MAX];
+    const void *source[NET_RANKS_MAX];
 
-    for (int32_t r = 0; r < n; r++)
-        source[r] = (const char *)(r == rank ? slot->out.data : slot->in[r].data);
-    run_take(group, call, source);
-    group->comm.stats.sent_bytes += cast && !root ? 0 : others * bytes;
-    group->comm.stats.received_bytes += cast ? (root ? 0 : bytes) : others * bytes;
+    for (int32_t r = 0; r < group->comm.rank_count; r++)
+        source[r] = r == group->comm.rank ? slot->out.data : slot->in[r].data;
+    (void)tess__call_take(&group->comm, call, NULL, source, call->count, 0,
+                          call->count); /* host memory: cannot fail */
+    tess__call_count(&group->comm, call, tess__call_source_bytes(&group->comm, call));
 }
 
 /* ---- running --------------------------------------------------------------------------------- */
@@ -259,7 +226,7 @@ enum tess_status tess__net_run(struct net_group *group, bool *moved_out)
         group->started = false;
         group->current = t + 1;
         *moved_out = true;
-        tess_comm_completed(&group->comm, tess__net_ticket(NET_COLLECTIVE, -1, t));
+        tess_comm_completed(&group->comm, tess__ticket(TESS__COLLECTIVE, 0, t));
     }
     return TESS_OK;
 }

@@ -4,7 +4,6 @@
  */
 #include "base/clock.h"
 #include "comm/net/net_group.h"
-#include "comm/waiting.h"
 #include "tessera/check.h"
 
 #include <stdio.h>
@@ -24,15 +23,15 @@ enum tess_status tess__net_advance(struct net_rank *rank, bool *moved_out)
     return TESS_OK;
 }
 
-static enum tess_status wait_advance(void *backend, bool *moved_out)
+static enum tess_status wait_advance(void *group, bool *moved_out)
 {
-    return tess__net_advance(((struct net_group *)backend)->rank, moved_out);
+    return tess__net_advance(((struct net_group *)group)->rank, moved_out);
 }
 
 static enum tess_status wait_pause(const struct tess__waiting *waiting, double idle_s,
                                    double left_s)
 {
-    struct net_rank *rank = ((struct net_group *)waiting->backend)->rank;
+    struct net_rank *rank = ((struct net_group *)waiting->group)->rank;
 
     (void)idle_s;
     return tess__net_lost(
@@ -40,15 +39,10 @@ static enum tess_status wait_pause(const struct tess__waiting *waiting, double i
         rank->transport->ops->wait(rank->transport, left_s < WAIT_SLEEP_S ? left_s : WAIT_SLEEP_S));
 }
 
-static bool wait_is_missing(void *backend, uint64_t number, int32_t peer, bool *called_out)
-{
-    return tess__net_is_missing(backend, number - 1, peer, called_out);
-}
-
 /* What a rank does, where its board is in reach, and where it is, where there are several hosts. */
-static void wait_describe(void *backend, int32_t who, char *text, size_t text_bytes)
+static void wait_describe(void *group, int32_t who, char *text, size_t text_bytes)
 {
-    const struct net_rank *rank = ((struct net_group *)backend)->rank;
+    const struct net_rank *rank = ((struct net_group *)group)->rank;
     const struct tess_transport *transport = rank->transport;
     const struct tess_board *board =
         rank->world != NULL ? tess_world_board(rank->world, who) : NULL;
@@ -68,34 +62,23 @@ static void wait_describe(void *backend, int32_t who, char *text, size_t text_by
         snprintf(text + used, text_bytes - (size_t)used, "on %s", transport->host_name[who]);
 }
 
-static enum tess_status wait_fail(void *backend, const char *reason)
-{
-    return tess__net_fail(backend, TESS_ERR_TIMEOUT, reason);
-}
-
-enum tess_status tess__net_wait(struct net_group *group, bool (*ready)(void *context),
-                                void *context, const struct tess_comm_call *call, uint64_t number)
+void tess__net_wait_open(struct net_group *group)
 {
     const struct net_rank *rank = group->rank;
-    const struct tess__waiting waiting = {.backend = group,
-                                          .ready = ready,
-                                          .context = context,
-                                          .call = call,
-                                          .number = number,
-                                          .world = rank->world,
-                                          .rank = rank->transport->rank,
-                                          .rank_count = group->comm.rank_count,
-                                          .member = group->member,
-                                          .timeout_s = rank->timeout_s,
-                                          .report_s = WAIT_SLEEP_S,
-                                          .restarts = true, /* a slow link is no late rank */
-                                          .advance = wait_advance,
-                                          .pause = wait_pause,
-                                          .is_missing = wait_is_missing,
-                                          .describe = wait_describe,
-                                          .fail = wait_fail};
 
-    return tess__wait_for(&waiting);
+    group->waiting = (struct tess__waiting){.group = group,
+                                            .world = rank->world,
+                                            .rank = rank->transport->rank,
+                                            .rank_count = group->comm.rank_count,
+                                            .member = group->member,
+                                            .timeout_s = rank->timeout_s,
+                                            .report_s = WAIT_SLEEP_S,
+                                            .restarts = true, /* a slow link is no late rank */
+                                            .advance = wait_advance,
+                                            .pause = wait_pause,
+                                            .is_missing = tess__net_is_missing,
+                                            .describe = wait_describe,
+                                            .fail = tess__net_fail};
 }
 
 /* Has everything gone that is complete for its caller already: notes, and copies of messages? */
@@ -103,7 +86,7 @@ static enum tess_status wait_gone(struct net_group *group, bool *gone_out)
 {
     TESS_TRY(tess__net_notes_gone(group, gone_out));
     for (int32_t r = 0; r < group->comm.rank_count && *gone_out; r++)
-        *gone_out = group->send[r] == NULL || group->send[r]->finished == group->send[r]->told;
+        *gone_out = group->send[r] == NULL || group->send[r]->finished == group->send[r]->completed;
     return TESS_OK;
 }
 

@@ -23,33 +23,26 @@
 /* Requests are tested one by one: the network is asked once for those that are tested together. */
 #define TCP_LOOK_S 10e-6
 /* How long a rank that ends tries to announce it. */
-#define TCP_BYE_S      1.0
-#define TCP_READY_ROOM 256
-#define TCP_OUT_ROOM   8192
+#define TCP_BYE_S 1.0
 
 static struct tcp *tcp_of(struct tess_transport *transport)
 {
     return (struct tcp *)transport;
 }
 
-static enum tess_status tcp_begin(struct tcp *tcp, bool send, int32_t peer, uint32_t tag,
-                                  const void *data, size_t bytes, int32_t *number_out)
+static enum tess_status tcp_begin(struct tcp *tcp, bool send, int32_t peer,
+                                  const struct tcp_head *head, const void *data,
+                                  struct tcp_request **request_out, uint32_t *number_out)
 {
+    struct tcp_request *request = TAILQ_FIRST(&tcp->free);
     TESS_TRY(tcp->status);
-    if (tcp->free == TCP_NONE)
+    if (request == NULL)
         TESS_FAIL(TESS_ERR_INTERNAL, "more than %d messages under way", TESS_TRANSPORT_REQUESTS);
-    const int32_t number = tcp->free;
-    struct tcp_request *request = &tcp->request[number];
-    tcp->free = request->next;
-    *request = (struct tcp_request){.state = TCP_WAITS,
-                                    .send = send,
-                                    .peer = peer,
-                                    .next = TCP_NONE,
-                                    .tag = tag,
-                                    .data = (char *)data,
-                                    .bytes = bytes,
-                                    .head = {TCP_MAGIC, tag, bytes}};
-    *number_out = number;
+    TAILQ_REMOVE(&tcp->free, request, link);
+    *request = (struct tcp_request){
+        .state = TCP_WAITS, .send = send, .peer = peer, .data = (char *)data, .head = *head};
+    *request_out = request;
+    *number_out = (uint32_t)(request - tcp->request);
     return TESS_OK;
 }
 
@@ -58,10 +51,10 @@ static enum tess_status tcp_send(struct tess_transport *transport, int32_t peer,
 {
     struct tcp *tcp = tcp_of(transport);
     struct tcp_peer *to = &tcp->peer[peer];
-    int32_t number;
+    struct tcp_request *request;
 
-    TESS_TRY(tcp_begin(tcp, true, peer, tag, data, bytes, &number));
-    *request_out = (uint32_t)number;
+    TESS_TRY(tcp_begin(tcp, true, peer, &(struct tcp_head){TCP_MAGIC, tag, bytes}, data, &request,
+                       request_out));
     for (int32_t k = 0; k < to->ready_count; k++) {
         if (to->ready[k].tag != tag)
             continue;
@@ -72,10 +65,10 @@ static enum tess_status tcp_send(struct tess_transport *transport, int32_t peer,
         to->ready_count--;
         memmove(&to->ready[k], &to->ready[k + 1],
                 (size_t)(to->ready_count - k) * sizeof(*to->ready));
-        tess__tcp_send(tcp, number);
+        tess__tcp_send(tcp, request);
         return tcp->status;
     }
-    tcp_list_add(tcp, &to->sends, number);
+    TAILQ_INSERT_TAIL(&to->sends, request, link);
     return TESS_OK;
 }
 
@@ -83,11 +76,11 @@ static enum tess_status tcp_recv(struct tess_transport *transport, int32_t peer,
                                  void *data, size_t bytes, uint32_t *request_out)
 {
     struct tcp *tcp = tcp_of(transport);
-    int32_t number;
+    struct tcp_request *request;
 
-    TESS_TRY(tcp_begin(tcp, false, peer, tag, data, bytes, &number));
-    *request_out = (uint32_t)number;
-    tcp_list_add(tcp, &tcp->peer[peer].receives, number);
+    TESS_TRY(tcp_begin(tcp, false, peer, &(struct tcp_head){TCP_MAGIC, tag, bytes}, data, &request,
+                       request_out));
+    TAILQ_INSERT_TAIL(&tcp->peer[peer].receives, request, link);
     tess__tcp_say(tcp, peer, TCP_READY, tag, bytes, NULL);
     return tcp->status;
 }
@@ -97,7 +90,7 @@ static bool tcp_is_left(const struct tcp *tcp, const struct tcp_request *request
 {
     const struct tcp_peer *peer = &tcp->peer[request->peer];
 
-    return peer->bye && (peer->data < 0 || (request->send && request->state == TCP_WAITS));
+    return peer->bye && (peer->fd[TCP_DATA] < 0 || (request->send && request->state == TCP_WAITS));
 }
 
 static enum tess_status tcp_test(struct tess_transport *transport, uint32_t number, bool *done_out)
@@ -110,8 +103,7 @@ static enum tess_status tcp_test(struct tess_transport *transport, uint32_t numb
     *done_out = request->state == TCP_DONE;
     if (*done_out) {
         request->state = TCP_FREE;
-        request->next = tcp->free;
-        tcp->free = (int32_t)number;
+        TAILQ_INSERT_HEAD(&tcp->free, request, link);
         return TESS_OK;
     }
     TESS_TRY(tcp->status);
@@ -184,7 +176,7 @@ static void tcp_say_bye(struct tcp *tcp)
     while (left && tess_clock_s() < limit_s) {
         left = false;
         for (int32_t r = 0; r < ranks; r++)
-            left = left || (tcp->peer[r].words >= 0 && tcp->peer[r].out_used > 0);
+            left = left || (tcp->peer[r].fd[TCP_WORDS] >= 0 && tcp->peer[r].out_used > 0);
         if (left)
             tess__tcp_move(tcp, 10);
     }
@@ -196,11 +188,11 @@ void tess__tcp_close(struct tess_transport *transport)
 
     /* No more data: memory for it need not be there any longer. */
     for (int32_t r = 0; tcp->peer != NULL && r < transport->rank_count; r++)
-        tcp_hang_up(&tcp->peer[r].data);
+        tcp_hang_up(&tcp->peer[r].fd[TCP_DATA]);
     if (tcp->epoll >= 0 && tcp->peer != NULL)
         tcp_say_bye(tcp);
     for (int32_t r = 0; tcp->peer != NULL && r < transport->rank_count; r++) {
-        tcp_hang_up(&tcp->peer[r].words);
+        tcp_hang_up(&tcp->peer[r].fd[TCP_WORDS]);
         free(tcp->peer[r].ready);
         free(tcp->peer[r].out);
     }
@@ -238,22 +230,21 @@ static enum tess_status tcp_reserve(struct tcp *tcp, int32_t rank_count)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for the connections of %d ranks", (int)rank_count);
     for (int32_t r = 0; r < rank_count; r++) {
         struct tcp_peer *peer = &tcp->peer[r];
-        peer->words = peer->data = -1;
-        peer->sends = peer->sending = peer->receives = (struct tcp_list){TCP_NONE, TCP_NONE};
-        peer->receiving = TCP_NONE;
+        peer->fd[TCP_WORDS] = peer->fd[TCP_DATA] = -1;
+        TAILQ_INIT(&peer->sends);
+        TAILQ_INIT(&peer->sending);
+        TAILQ_INIT(&peer->receives);
         tcp->host_name[r] = tcp->host_text[r];
         if (r == tcp->transport.rank)
             continue;
-        /* Room that calls in flight seldom need more of; it grows where they do. */
-        peer->ready_room = TCP_READY_ROOM;
-        peer->ready = malloc(TCP_READY_ROOM * sizeof(*peer->ready));
-        peer->out_room = TCP_OUT_ROOM;
-        peer->out = malloc(TCP_OUT_ROOM);
+        peer->ready = malloc(TESS_TRANSPORT_REQUESTS * sizeof(*peer->ready));
+        peer->out = malloc(TCP_OUT_BYTES);
         if (peer->ready == NULL || peer->out == NULL)
             TESS_FAIL(TESS_ERR_MEMORY, "no memory for the connection with rank %d", (int)r);
     }
+    TAILQ_INIT(&tcp->free);
     for (int32_t k = 0; k < TESS_TRANSPORT_REQUESTS; k++)
-        tcp->request[k].next = k + 1 < TESS_TRANSPORT_REQUESTS ? k + 1 : TCP_NONE;
+        TAILQ_INSERT_TAIL(&tcp->free, &tcp->request[k], link);
     tcp->transport.host = tcp->host;
     tcp->transport.host_name = tcp->host_name;
     tcp->transport.reason = tcp->reason;
@@ -270,10 +261,9 @@ static enum tess_status tcp_watch(struct tcp *tcp)
         epoll_ctl(tcp->epoll, EPOLL_CTL_ADD, tcp->bell, &event) != 0)
         TESS_FAIL(TESS_ERR_COMM, "cannot watch sockets: %s", strerror(errno));
     for (int32_t r = 0; r < tcp->transport.rank_count; r++) {
-        const int fd[2] = {tcp->peer[r].words, tcp->peer[r].data};
-        for (int i = 0; i < 2 && r != tcp->transport.rank; i++) {
-            event.data.u64 = (uint64_t)r * 2 + (uint64_t)i;
-            if (epoll_ctl(tcp->epoll, EPOLL_CTL_ADD, fd[i], &event) != 0)
+        for (int which = 0; which < TCP_CONNECTIONS && r != tcp->transport.rank; which++) {
+            event.data.u64 = (uint64_t)r * TCP_CONNECTIONS + (uint64_t)which;
+            if (epoll_ctl(tcp->epoll, EPOLL_CTL_ADD, tcp->peer[r].fd[which], &event) != 0)
                 TESS_FAIL(TESS_ERR_COMM, "cannot watch a socket: %s", strerror(errno));
         }
     }
@@ -295,7 +285,7 @@ enum tess_status tess_transport_tcp_open(const struct tess_boot *boot, double ti
     tcp->timeout_s = timeout_s;
     enum tess_status status = tcp_reserve(tcp, boot->rank_count);
     if (status == TESS_OK)
-        status = tess__tcp_meet(tcp, boot, timeout_s);
+        status = tess__tcp_meet(tcp, boot);
     if (status == TESS_OK)
         status = tcp_watch(tcp);
     if (status != TESS_OK) {

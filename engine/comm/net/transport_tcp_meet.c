@@ -13,14 +13,12 @@
 #include "base/clock.h"
 #include "base/hash.h"
 #include "comm/boot/boot.h"
+#include "comm/boot/boot_door.h"
 #include "comm/boot/boot_meet.h"
-#include "comm/boot/boot_socket.h"
 #include "tessera/check.h"
 
-#include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,9 +27,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define MEET_MAGIC   UINT64_C(0x70637470746d6574) /* "temtptcp" */
-#define MEET_PENDING 64  /* connections without a greeting yet, at a time */
-#define MEET_HELLO_S 5.0 /* after which such a one is closed */
+#define MEET_MAGIC UINT64_C(0x70637470746d6574) /* "temtptcp" */
 /* Of what is written and not sent yet the system keeps as much as a slow link takes in a moment:
  * enough that a fast one does not run dry. */
 #define MEET_UNSENT_BYTES (256 << 10)
@@ -46,29 +42,20 @@ struct meet_card {
 
 struct meet_hello {
     uint64_t magic;
-    uint32_t which; /* 0: words, 1: data */
+    uint32_t which; /* TCP_WORDS or TCP_DATA */
     int32_t rank;
     uint64_t word[2];
 };
 
-_Static_assert(sizeof(struct meet_hello) == 32, "what goes over the wire has no holes");
-
-struct meet_pending {
-    int fd;
-    double since_s;
-    size_t got;
-    unsigned char bytes[sizeof(struct meet_hello)];
-};
+_Static_assert(sizeof(struct meet_hello) == BOOT_HELLO_BYTES,
+               "what goes over the wire has no holes");
 
 struct meet {
     struct tcp *tcp;
-    struct boot_listener listener;
+    struct boot_door door;
     struct meet_card *card; /* [rank_count] */
-    double timeout_s, limit_s;
+    double limit_s;
     int32_t missing; /* connections of ranks behind this one */
-    int strangers;
-    struct meet_pending pending[MEET_PENDING];
-    int pending_count;
 };
 
 /* ---- hosts ----------------------------------------------------------------------------------- */
@@ -131,7 +118,7 @@ static void meet_tune(const struct tcp *tcp, int fd, uint32_t which)
     const int probes = silent_ms / 1000 / idle_s > 0 ? silent_ms / 1000 / idle_s : 1;
 
     (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof(yes));
-    if (which == 1) {
+    if (which == TCP_DATA) {
         (void)setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &unsent, sizeof(unsent));
         return;
     }
@@ -152,15 +139,8 @@ static struct meet_hello meet_hello(const struct meet *meet, uint32_t which)
 
 static bool meet_is_ours(const struct meet *meet, const struct meet_hello *hello)
 {
-    return hello->magic == MEET_MAGIC && hello->which <= 1 &&
+    return hello->magic == MEET_MAGIC && hello->which < TCP_CONNECTIONS &&
            memcmp(hello->word, meet->card[0].word, sizeof(hello->word)) == 0;
-}
-
-static int *meet_place(const struct meet *meet, int32_t rank, uint32_t which)
-{
-    struct tcp_peer *peer = &meet->tcp->peer[rank];
-
-    return which == 0 ? &peer->words : &peer->data;
 }
 
 /* ---- to those before ------------------------------------------------------------------------- */
@@ -180,7 +160,7 @@ static enum tess_status meet_connect(struct meet *meet, int32_t rank, uint32_t w
     const struct meet_card *card = &meet->card[rank];
     const struct meet_hello hello = meet_hello(meet, which);
     char why[BOOT_WHY_BYTES] = "";
-    int *fd = meet_place(meet, rank, which);
+    int *fd = &meet->tcp->peer[rank].fd[which];
 
     *fd = tess__boot_connect(card->address, card->port, meet->limit_s, why, sizeof(why));
     if (*fd < 0)
@@ -192,12 +172,12 @@ static enum tess_status meet_connect(struct meet *meet, int32_t rank, uint32_t w
 }
 
 /* It answers our greeting after it has connected to those before it. */
-static enum tess_status meet_hear(struct meet *meet, int32_t rank, uint32_t which)
+static enum tess_status meet_welcome(struct meet *meet, int32_t rank, uint32_t which)
 {
     struct meet_hello welcome = {.magic = 0};
     char why[BOOT_WHY_BYTES] = "what listens there is no rank of this job";
 
-    if (!tess__boot_receive(*meet_place(meet, rank, which), &welcome, sizeof(welcome),
+    if (!tess__boot_receive(meet->tcp->peer[rank].fd[which], &welcome, sizeof(welcome),
                             meet->limit_s, why, sizeof(why)) ||
         !meet_is_ours(meet, &welcome) || welcome.rank != rank || welcome.which != which)
         return meet_failed(meet, rank, "is not answered by", why);
@@ -207,54 +187,23 @@ static enum tess_status meet_hear(struct meet *meet, int32_t rank, uint32_t whic
 /* ---- from those behind ----------------------------------------------------------------------- */
 
 /* False: a stranger, or one that is there already. */
-static bool meet_greet(struct meet *meet, const struct meet_pending *pending)
+static bool meet_greet(void *context, int fd, const unsigned char *bytes)
 {
+    struct meet *meet = context;
+    struct tcp *tcp = meet->tcp;
     struct meet_hello hello;
-    char why[BOOT_WHY_BYTES];
 
-    memcpy(&hello, pending->bytes, sizeof(hello));
-    if (!meet_is_ours(meet, &hello) || hello.rank <= meet->tcp->transport.rank ||
-        hello.rank >= meet->tcp->transport.rank_count ||
-        *meet_place(meet, hello.rank, hello.which) >= 0)
+    memcpy(&hello, bytes, sizeof(hello));
+    if (!meet_is_ours(meet, &hello) || hello.rank <= tcp->transport.rank ||
+        hello.rank >= tcp->transport.rank_count || tcp->peer[hello.rank].fd[hello.which] >= 0)
         return false;
     const struct meet_hello welcome = meet_hello(meet, hello.which);
-    if (!tess__boot_send(pending->fd, &welcome, sizeof(welcome), meet->limit_s, why, sizeof(why)))
+    if (!tess__boot_send(fd, &welcome, sizeof(welcome), meet->limit_s, NULL, 0))
         return false;
-    meet_tune(meet->tcp, pending->fd, hello.which);
-    *meet_place(meet, hello.rank, hello.which) = pending->fd;
+    meet_tune(tcp, fd, hello.which);
+    tcp->peer[hello.rank].fd[hello.which] = fd;
     meet->missing--;
     return true;
-}
-
-/* Read what has come of a greeting. False: this connection is no longer pending. */
-static bool meet_read(struct meet *meet, struct meet_pending *pending)
-{
-    const ssize_t got =
-        recv(pending->fd, pending->bytes + pending->got, sizeof(pending->bytes) - pending->got, 0);
-    const bool later = got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR);
-
-    if (got > 0)
-        pending->got += (size_t)got;
-    if (got > 0 && pending->got == sizeof(pending->bytes) && meet_greet(meet, pending))
-        return false;
-    if ((got > 0 || later) && pending->got < sizeof(pending->bytes) &&
-        tess_clock_s() - pending->since_s <= MEET_HELLO_S)
-        return true;
-    meet->strangers++;
-    close(pending->fd);
-    return false;
-}
-
-static void meet_wait(const struct meet *meet)
-{
-    struct pollfd watch[BOOT_LISTEN_MAX + MEET_PENDING];
-    nfds_t count = 0;
-
-    for (int i = 0; i < meet->listener.count && meet->pending_count < MEET_PENDING; i++)
-        watch[count++] = (struct pollfd){.fd = meet->listener.fd[i], .events = POLLIN};
-    for (int i = 0; i < meet->pending_count; i++)
-        watch[count++] = (struct pollfd){.fd = meet->pending[i].fd, .events = POLLIN};
-    (void)poll(watch, count, 100); /* silent connections have limits of their own */
 }
 
 static enum tess_status meet_time_out(const struct meet *meet)
@@ -264,32 +213,23 @@ static enum tess_status meet_time_out(const struct meet *meet)
     char names[100] = "?", others[60] = "";
 
     for (int32_t r = tcp->transport.rank + 1; missing != NULL && r < tcp->transport.rank_count; r++)
-        missing[r] = tcp->peer[r].words < 0 || tcp->peer[r].data < 0;
+        missing[r] = tcp->peer[r].fd[TCP_WORDS] < 0 || tcp->peer[r].fd[TCP_DATA] < 0;
     if (missing != NULL)
         tess__boot_name_ranks(missing, tcp->transport.rank_count, names, sizeof(names));
     free(missing);
-    if (meet->strangers > 0)
-        snprintf(others, sizeof(others), "; %d of others turned away", meet->strangers);
+    if (meet->door.strangers > 0)
+        snprintf(others, sizeof(others), "; %d of others turned away", meet->door.strangers);
     TESS_FAIL(TESS_ERR_TIMEOUT, "no connection from rank %s came to rank %d (%s) within %g s%s",
-              names, (int)tcp->transport.rank, tcp->host_name[tcp->transport.rank], meet->timeout_s,
+              names, (int)tcp->transport.rank, tcp->host_name[tcp->transport.rank], tcp->timeout_s,
               others);
 }
 
 static enum tess_status meet_accept(struct meet *meet)
 {
     while (meet->missing > 0) {
-        int kept = 0, fd;
-
         if (tess_clock_s() > meet->limit_s)
             return meet_time_out(meet);
-        meet_wait(meet);
-        while (meet->pending_count < MEET_PENDING && (fd = tess__boot_accept(&meet->listener)) >= 0)
-            meet->pending[meet->pending_count++] =
-                (struct meet_pending){.fd = fd, .since_s = tess_clock_s()};
-        for (int i = 0; i < meet->pending_count; i++)
-            if (meet_read(meet, &meet->pending[i]))
-                meet->pending[kept++] = meet->pending[i];
-        meet->pending_count = kept;
+        tess__boot_door_look(&meet->door);
     }
     return TESS_OK;
 }
@@ -299,13 +239,13 @@ static enum tess_status meet_accept(struct meet *meet)
 static enum tess_status meet_gather(struct meet *meet, const struct tess_boot *boot)
 {
     struct meet_card own = {.port = 0};
-    const enum tess_status listens = tess__boot_listen(boot->address, 0, &meet->listener);
+    const enum tess_status listens = tess__boot_listen(boot->address, 0, &meet->door.listener);
 
     snprintf(own.address, sizeof(own.address), "%s", boot->address);
     if (gethostname(own.name, sizeof(own.name) - 1) != 0 || own.name[0] == '\0')
         snprintf(own.name, sizeof(own.name), "rank-%d", (int)boot->rank);
     own.host = meet_own_host(own.name);
-    own.port = tess__boot_port(&meet->listener);
+    own.port = tess__boot_port(&meet->door.listener);
     own.failed = listens != TESS_OK;
     if (getrandom(own.word, sizeof(own.word), 0) != (ssize_t)sizeof(own.word))
         own.failed = 1;
@@ -329,36 +269,33 @@ static enum tess_status meet_all(struct meet *meet, const struct tess_boot *boot
     meet_number_hosts(meet);
     meet->missing = (boot->rank_count - 1 - boot->rank) * 2;
     for (int32_t p = 0; p < boot->rank; p++)
-        for (uint32_t which = 0; which < 2; which++)
+        for (uint32_t which = 0; which < TCP_CONNECTIONS; which++)
             TESS_TRY(meet_connect(meet, p, which));
     TESS_TRY(meet_accept(meet));
     for (int32_t p = 0; p < boot->rank; p++)
-        for (uint32_t which = 0; which < 2; which++)
-            TESS_TRY(meet_hear(meet, p, which));
+        for (uint32_t which = 0; which < TCP_CONNECTIONS; which++)
+            TESS_TRY(meet_welcome(meet, p, which));
     return TESS_OK;
 }
 
-enum tess_status tess__tcp_meet(struct tcp *tcp, const struct tess_boot *boot, double timeout_s)
+enum tess_status tess__tcp_meet(struct tcp *tcp, const struct tess_boot *boot)
 {
     struct meet *meet = calloc(1, sizeof(*meet));
-    enum tess_status status = TESS_ERR_MEMORY;
+    struct meet_card *card = calloc((size_t)boot->rank_count, sizeof(*card));
+    enum tess_status status;
 
-    if (meet != NULL) {
+    if (meet == NULL || card == NULL) {
+        status = tess_fail(TESS_ERR_MEMORY, "no memory to meet %d ranks", (int)boot->rank_count);
+    } else {
         meet->tcp = tcp;
-        meet->timeout_s = timeout_s;
-        meet->limit_s = tess_clock_s() + timeout_s;
-        meet->card = calloc((size_t)boot->rank_count, sizeof(*meet->card));
-    }
-    if (meet != NULL && meet->card != NULL)
+        meet->limit_s = tess_clock_s() + tcp->timeout_s;
+        meet->card = card;
+        meet->door.greet = meet_greet;
+        meet->door.context = meet;
         status = meet_all(meet, boot);
-    else
-        tess_fail(status, "no memory to meet %d ranks", (int)boot->rank_count);
-    for (int i = 0; meet != NULL && i < meet->pending_count; i++)
-        close(meet->pending[i].fd);
-    if (meet != NULL) {
-        tess__boot_unlisten(&meet->listener);
-        free(meet->card);
+        tess__boot_door_close(&meet->door);
     }
+    free(card);
     free(meet);
     return status;
 }

@@ -19,23 +19,17 @@
 #define MOVE_BATCH  8                 /* messages in one write */
 #define MOVE_FAIR   ((size_t)1 << 20) /* bytes of one peer before others have their turn */
 
-int32_t tess__tcp_list_take(struct tcp *tcp, struct tcp_list *list, uint32_t tag)
+/* Take the first with the tag; NULL: there is none. */
+static struct tcp_request *move_take(struct tcp_list *list, uint32_t tag)
 {
-    int32_t before = TCP_NONE;
+    struct tcp_request *request;
 
-    for (int32_t at = list->first; at != TCP_NONE; before = at, at = tcp->request[at].next) {
-        if (tcp->request[at].tag != tag)
-            continue;
-        const int32_t next = tcp->request[at].next;
-        if (before == TCP_NONE)
-            list->first = next;
-        else
-            tcp->request[before].next = next;
-        if (list->last == at)
-            list->last = before;
-        return at;
-    }
-    return TCP_NONE;
+    TAILQ_FOREACH(request, list, link)
+    if (request->head.tag == tag)
+        break;
+    if (request != NULL)
+        TAILQ_REMOVE(list, request, link);
+    return request;
 }
 
 /* ---- endings --------------------------------------------------------------------------------- */
@@ -43,22 +37,22 @@ int32_t tess__tcp_list_take(struct tcp *tcp, struct tcp_list *list, uint32_t tag
 void tess__tcp_end(struct tcp *tcp, enum tcp_word word, int32_t who, const char *text)
 {
     const struct tess_transport *transport = &tcp->transport;
-    char told[TESS_TRANSPORT_REASON_BYTES];
+    char cut[TESS_TRANSPORT_REASON_BYTES];
 
     if (tcp->status != TESS_OK)
         return;
-    snprintf(told, sizeof(told), "%s", text);
+    snprintf(cut, sizeof(cut), "%s", text);
     tcp->status = word == TCP_LOST ? TESS_ERR_COMM : TESS_ERR_ABORTED;
     if (word == TCP_LOST)
         snprintf(tcp->reason, sizeof(tcp->reason), "rank %d (%s) has gone: %s", (int)who,
-                 transport->host_name[who], told);
+                 transport->host_name[who], cut);
     else
         snprintf(tcp->reason, sizeof(tcp->reason), "stopped because rank %d (%s) failed: %s",
-                 (int)who, transport->host_name[who], told);
+                 (int)who, transport->host_name[who], cut);
     /* Receivers pass it on, so that it arrives before the end of the connection does. */
     for (int32_t r = 0; r < transport->rank_count; r++)
         if (r != transport->rank)
-            tess__tcp_say(tcp, r, word, (uint32_t)who, strlen(told), told);
+            tess__tcp_say(tcp, r, word, (uint32_t)who, strlen(cut), cut);
 }
 
 static void move_close(int *fd)
@@ -73,11 +67,11 @@ static void move_words_end(struct tcp *tcp, int32_t r, int error)
 {
     struct tcp_peer *peer = &tcp->peer[r];
 
-    move_close(&peer->words);
+    move_close(&peer->fd[TCP_WORDS]);
     peer->out_used = 0;
     if (peer->bye)
         return;
-    move_close(&peer->data);
+    move_close(&peer->fd[TCP_DATA]);
     tess__tcp_end(tcp, TCP_LOST, r,
                   error == 0 ? "it closed the connection without a word" : strerror(error));
 }
@@ -86,18 +80,18 @@ static void move_stranger(struct tcp *tcp, int32_t r, const char *what)
 {
     /* The peer gets the reason too; otherwise it would report that this rank has gone. */
     tess__tcp_end(tcp, TCP_LOST, r, what);
-    move_close(&tcp->peer[r].data);
+    move_close(&tcp->peer[r].fd[TCP_DATA]);
 }
 
-void tess__tcp_differ(struct tcp *tcp, int32_t r, uint64_t expected, size_t bytes)
+void tess__tcp_differ(struct tcp *tcp, int32_t r, uint64_t expected, uint64_t bytes)
 {
     char what[160];
 
     snprintf(
         what, sizeof(what),
-        "it expects %llu bytes where rank %d sends %zu: every rank must make the same calls in "
+        "it expects %llu bytes where rank %d sends %llu: every rank must make the same calls in "
         "the same order",
-        (unsigned long long)expected, (int)tcp->transport.rank, bytes);
+        (unsigned long long)expected, (int)tcp->transport.rank, (unsigned long long)bytes);
     move_stranger(tcp, r, what);
 }
 
@@ -106,15 +100,13 @@ void tess__tcp_differ(struct tcp *tcp, int32_t r, uint64_t expected, size_t byte
 static void move_watch(struct tcp *tcp, int32_t r, int which, bool blocked)
 {
     struct tcp_peer *peer = &tcp->peer[r];
-    bool *known = which == 0 ? &peer->words_blocked : &peer->data_blocked;
-    const int fd = which == 0 ? peer->words : peer->data;
     struct epoll_event event = {.events = EPOLLIN | (blocked ? EPOLLOUT : 0u),
-                                .data.u64 = (uint64_t)r * 2 + (uint64_t)which};
+                                .data.u64 = (uint64_t)r * TCP_CONNECTIONS + (uint64_t)which};
 
-    if (*known == blocked || fd < 0)
+    if (peer->blocked[which] == blocked || peer->fd[which] < 0)
         return;
-    *known = blocked;
-    (void)epoll_ctl(tcp->epoll, EPOLL_CTL_MOD, fd, &event); /* the descriptor is in it */
+    peer->blocked[which] = blocked;
+    (void)epoll_ctl(tcp->epoll, EPOLL_CTL_MOD, peer->fd[which], &event); /* it is watched */
 }
 
 static bool move_again(int error)
@@ -128,42 +120,38 @@ static void words_pull(struct tcp *tcp, int32_t r);
 
 static void data_sent(struct tcp *tcp, struct tcp_peer *peer, size_t count)
 {
-    while (peer->sending.first != TCP_NONE) {
-        struct tcp_request *request = &tcp->request[peer->sending.first];
-        const size_t left = sizeof(request->head) + request->bytes - request->moved;
+    for (struct tcp_request *request; count > 0; tcp->moved = true) {
+        request = TAILQ_FIRST(&peer->sending);
+        const size_t left = sizeof(request->head) + request->head.bytes - request->moved;
         const size_t part = count < left ? count : left;
 
         request->moved += part;
         count -= part;
         if (part < left)
             return;
-        peer->sending.first = request->next;
-        if (peer->sending.first == TCP_NONE)
-            peer->sending.last = TCP_NONE;
+        TAILQ_REMOVE(&peer->sending, request, link);
         request->state = TCP_DONE;
-        tcp->moved = true;
-        if (count == 0)
-            return;
     }
 }
 
-static int data_gather(const struct tcp *tcp, const struct tcp_peer *peer,
-                       struct iovec part[2 * MOVE_BATCH], size_t *bytes_out)
+static int data_gather(struct tcp_peer *peer, struct iovec part[2 * MOVE_BATCH], size_t *bytes_out)
 {
+    struct tcp_request *request;
     int count = 0;
 
     *bytes_out = 0;
-    for (int32_t at = peer->sending.first; at != TCP_NONE && count + 2 <= 2 * MOVE_BATCH;
-         at = tcp->request[at].next) {
-        const struct tcp_request *request = &tcp->request[at];
+    TAILQ_FOREACH(request, &peer->sending, link)
+    {
         const size_t head = sizeof(request->head), skip = request->moved;
+        const size_t bytes = request->head.bytes, from = skip > head ? skip - head : 0;
 
+        if (count + 2 > 2 * MOVE_BATCH)
+            break;
         if (skip < head)
             part[count++] = (struct iovec){(char *)&request->head + skip, head - skip};
-        const size_t from = skip > head ? skip - head : 0;
-        if (request->bytes > from)
-            part[count++] = (struct iovec){request->data + from, request->bytes - from};
-        *bytes_out += head + request->bytes - skip;
+        if (bytes > from)
+            part[count++] = (struct iovec){request->data + from, bytes - from};
+        *bytes_out += head + bytes - skip;
     }
     return count;
 }
@@ -172,40 +160,35 @@ static void data_push(struct tcp *tcp, int32_t r)
 {
     struct tcp_peer *peer = &tcp->peer[r];
 
-    if (peer->data_blocked || tcp->status != TESS_OK)
+    if (peer->blocked[TCP_DATA] || tcp->status != TESS_OK)
         return;
-    while (peer->data >= 0 && peer->sending.first != TCP_NONE) {
+    while (peer->fd[TCP_DATA] >= 0 && !TAILQ_EMPTY(&peer->sending)) {
         struct iovec part[2 * MOVE_BATCH];
         size_t bytes;
         struct msghdr message = {.msg_iov = part};
 
-        message.msg_iovlen = (size_t)data_gather(tcp, peer, part, &bytes);
-        const ssize_t sent = sendmsg(peer->data, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
-        if (sent < 0 && move_again(errno)) {
-            move_watch(tcp, r, 1, true);
-            return;
-        }
-        if (sent < 0) {
+        message.msg_iovlen = (size_t)data_gather(peer, part, &bytes);
+        const ssize_t sent = sendmsg(peer->fd[TCP_DATA], &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (sent < 0 && !move_again(errno)) {
             const int error = errno;
             words_pull(tcp, r); /* the reason may be there */
-            if (peer->words >= 0)
+            if (peer->fd[TCP_WORDS] >= 0)
                 move_words_end(tcp, r, error);
             return;
         }
-        data_sent(tcp, peer, (size_t)sent);
-        if ((size_t)sent < bytes) {
-            move_watch(tcp, r, 1, true);
+        if (sent > 0)
+            data_sent(tcp, peer, (size_t)sent);
+        if (sent < 0 || (size_t)sent < bytes) {
+            move_watch(tcp, r, TCP_DATA, true);
             return;
         }
     }
 }
 
-void tess__tcp_send(struct tcp *tcp, int32_t number)
+void tess__tcp_send(struct tcp *tcp, struct tcp_request *request)
 {
-    struct tcp_request *request = &tcp->request[number];
-
     request->state = TCP_MOVES;
-    tcp_list_add(tcp, &tcp->peer[request->peer].sending, number);
+    TAILQ_INSERT_TAIL(&tcp->peer[request->peer].sending, request, link);
     data_push(tcp, request->peer);
 }
 
@@ -214,12 +197,12 @@ static void data_unblock(struct tcp *tcp, int32_t r)
 {
     struct tcp_peer *peer = &tcp->peer[r];
 
-    peer->data_blocked = false;
+    peer->blocked[TCP_DATA] = false;
     data_push(tcp, r);
-    if (peer->data_blocked || tcp->status != TESS_OK)
+    if (peer->blocked[TCP_DATA] || tcp->status != TESS_OK)
         return;
-    peer->data_blocked = true;
-    move_watch(tcp, r, 1, false);
+    peer->blocked[TCP_DATA] = true;
+    move_watch(tcp, r, TCP_DATA, false);
 }
 
 /* ---- words ----------------------------------------------------------------------------------- */
@@ -229,9 +212,9 @@ static void words_push(struct tcp *tcp, int32_t r)
     struct tcp_peer *peer = &tcp->peer[r];
     size_t done = 0;
 
-    while (peer->words >= 0 && done < peer->out_used) {
-        const ssize_t sent =
-            send(peer->words, peer->out + done, peer->out_used - done, MSG_NOSIGNAL | MSG_DONTWAIT);
+    while (peer->fd[TCP_WORDS] >= 0 && done < peer->out_used) {
+        const ssize_t sent = send(peer->fd[TCP_WORDS], peer->out + done, peer->out_used - done,
+                                  MSG_NOSIGNAL | MSG_DONTWAIT);
         if (sent < 0 && move_again(errno))
             break;
         if (sent < 0) { /* reading gives the reason: a last word may be there */
@@ -242,7 +225,7 @@ static void words_push(struct tcp *tcp, int32_t r)
     }
     peer->out_used -= done;
     memmove(peer->out, peer->out + done, peer->out_used);
-    move_watch(tcp, r, 0, peer->out_used > 0);
+    move_watch(tcp, r, TCP_WORDS, peer->out_used > 0);
 }
 
 void tess__tcp_say(struct tcp *tcp, int32_t r, enum tcp_word word, uint32_t tag, uint64_t bytes,
@@ -253,27 +236,18 @@ void tess__tcp_say(struct tcp *tcp, int32_t r, enum tcp_word word, uint32_t tag,
     const size_t text_bytes = text != NULL ? (size_t)bytes : 0;
     const size_t needed = peer->out_used + sizeof(frame) + text_bytes;
 
-    if (peer->words < 0)
+    if (peer->fd[TCP_WORDS] < 0)
         return;
-    if (needed > peer->out_room) {
-        const size_t room = needed * 2;
-        char *out = realloc(peer->out, room);
-        if (out == NULL) {
-            if (tcp->status == TESS_OK) {
-                tcp->status = TESS_ERR_MEMORY;
-                snprintf(tcp->reason, sizeof(tcp->reason), "no memory for words to rank %d",
-                         (int)r);
-            }
-            return;
-        }
-        peer->out = out;
-        peer->out_room = room;
+    if (needed > TCP_OUT_BYTES) { /* it has sent messages without waiting for their words */
+        move_close(&peer->fd[TCP_WORDS]);
+        tess__tcp_end(tcp, TCP_LOST, r, "it does not read what it is sent");
+        return;
     }
     memcpy(peer->out + peer->out_used, &frame, sizeof(frame));
     if (text_bytes > 0)
         memcpy(peer->out + peer->out_used + sizeof(frame), text, text_bytes);
     peer->out_used = needed;
-    if (!peer->words_blocked)
+    if (!peer->blocked[TCP_WORDS])
         words_push(tcp, r);
 }
 
@@ -281,31 +255,16 @@ void tess__tcp_say(struct tcp *tcp, int32_t r, enum tcp_word word, uint32_t tag,
 static void words_ready(struct tcp *tcp, int32_t r, uint32_t tag, uint64_t bytes)
 {
     struct tcp_peer *peer = &tcp->peer[r];
-    const int32_t number = tess__tcp_list_take(tcp, &peer->sends, tag);
+    struct tcp_request *request = move_take(&peer->sends, tag);
 
-    if (number != TCP_NONE && tcp->request[number].bytes != bytes) {
-        tess__tcp_differ(tcp, r, bytes, tcp->request[number].bytes);
-        return;
-    }
-    if (number != TCP_NONE) {
-        tess__tcp_send(tcp, number);
-        return;
-    }
-    if (peer->ready_count == TESS_TRANSPORT_REQUESTS) {
+    if (request != NULL && request->head.bytes != bytes)
+        tess__tcp_differ(tcp, r, bytes, request->head.bytes);
+    else if (request != NULL)
+        tess__tcp_send(tcp, request);
+    else if (peer->ready_count == TESS_TRANSPORT_REQUESTS)
         move_stranger(tcp, r, "it begins more receives than there may be");
-        return;
-    }
-    if (peer->ready_count == peer->ready_room) {
-        const int32_t room = peer->ready_room * 2;
-        struct tcp_ready *ready = realloc(peer->ready, (size_t)room * sizeof(*ready));
-        if (ready == NULL) {
-            move_stranger(tcp, r, "there is no memory for what it expects");
-            return;
-        }
-        peer->ready = ready;
-        peer->ready_room = room;
-    }
-    peer->ready[peer->ready_count++] = (struct tcp_ready){tag, bytes};
+    else
+        peer->ready[peer->ready_count++] = (struct tcp_ready){tag, bytes};
 }
 
 /* The first frame of what has come; bytes that it took, 0: not all of it is there. */
@@ -344,9 +303,9 @@ static void words_pull(struct tcp *tcp, int32_t r)
 {
     struct tcp_peer *peer = &tcp->peer[r];
 
-    while (peer->words >= 0) {
+    while (peer->fd[TCP_WORDS] >= 0) {
         const size_t room = sizeof(peer->in) - peer->in_used;
-        const ssize_t got = recv(peer->words, peer->in + peer->in_used, room, MSG_DONTWAIT);
+        const ssize_t got = recv(peer->fd[TCP_WORDS], peer->in + peer->in_used, room, MSG_DONTWAIT);
         size_t used = 0, taken = 1;
 
         if (got < 0 && move_again(errno))
@@ -374,16 +333,16 @@ static void words_pull(struct tcp *tcp, int32_t r)
 static bool data_begin(struct tcp *tcp, int32_t r)
 {
     struct tcp_peer *peer = &tcp->peer[r];
-    int32_t number = TCP_NONE;
+    struct tcp_request *request = NULL;
 
     if (peer->head.magic == TCP_MAGIC)
-        number = tess__tcp_list_take(tcp, &peer->receives, peer->head.tag);
-    if (number == TCP_NONE || tcp->request[number].bytes != peer->head.bytes) {
+        request = move_take(&peer->receives, peer->head.tag);
+    if (request == NULL || request->head.bytes != peer->head.bytes) {
         move_stranger(tcp, r, "what comes from it is no message that was asked for");
         return false;
     }
-    tcp->request[number].state = TCP_MOVES;
-    peer->receiving = number;
+    request->state = TCP_MOVES;
+    peer->receiving = request;
     return true;
 }
 
@@ -392,16 +351,17 @@ static bool data_account(struct tcp *tcp, int32_t r, size_t got)
 {
     struct tcp_peer *peer = &tcp->peer[r];
 
-    if (peer->receiving != TCP_NONE) {
-        struct tcp_request *request = &tcp->request[peer->receiving];
-        const size_t left = request->bytes - request->moved, part = got < left ? got : left;
+    struct tcp_request *request = peer->receiving;
+
+    if (request != NULL) {
+        const size_t left = request->head.bytes - request->moved, part = got < left ? got : left;
         request->moved += part;
         got -= part;
-        if (request->moved < request->bytes)
+        if (part < left)
             return true;
         request->state = TCP_DONE;
         tcp->moved = true;
-        peer->receiving = TCP_NONE;
+        peer->receiving = NULL;
         peer->head_used = 0;
     }
     peer->head_used += got;
@@ -409,7 +369,7 @@ static bool data_account(struct tcp *tcp, int32_t r, size_t got)
         return true;
     if (!data_begin(tcp, r))
         return false;
-    return tcp->request[peer->receiving].bytes > 0 || data_account(tcp, r, 0);
+    return peer->receiving->head.bytes > 0 || data_account(tcp, r, 0);
 }
 
 /* The rest of a payload and the head behind it come in one read. The head's buffer is free
@@ -419,32 +379,25 @@ static void data_pull(struct tcp *tcp, int32_t r)
     struct tcp_peer *peer = &tcp->peer[r];
     size_t total = 0;
 
-    while (peer->data >= 0 && total < MOVE_FAIR && tcp->status == TESS_OK) {
-        struct iovec part[2];
-        size_t wanted = 0;
-        int count = 0;
-
-        if (peer->receiving != TCP_NONE) {
-            const struct tcp_request *request = &tcp->request[peer->receiving];
-            part[count++] =
-                (struct iovec){request->data + request->moved, request->bytes - request->moved};
-            part[count++] = (struct iovec){&peer->head, sizeof(peer->head)};
-        } else {
-            part[count++] = (struct iovec){(char *)&peer->head + peer->head_used,
-                                           sizeof(peer->head) - peer->head_used};
-        }
-        for (int i = 0; i < count; i++)
-            wanted += part[i].iov_len;
-        const ssize_t got = readv(peer->data, part, count);
+    while (peer->fd[TCP_DATA] >= 0 && total < MOVE_FAIR && tcp->status == TESS_OK) {
+        const struct tcp_request *request = peer->receiving;
+        const size_t at = request != NULL ? 0 : peer->head_used;
+        const struct iovec part[2] = {
+            {request != NULL ? request->data + request->moved : NULL,
+             request != NULL ? request->head.bytes - request->moved : 0},
+            {(char *)&peer->head + at, sizeof(peer->head) - at},
+        };
+        const size_t wanted = part[0].iov_len + part[1].iov_len;
+        const ssize_t got = readv(peer->fd[TCP_DATA], part, 2);
         if (got < 0 && move_again(errno))
             return;
         if (got <= 0) {
             const int error = got == 0 ? 0 : errno;
-            const bool between = peer->receiving == TCP_NONE && peer->head_used == 0;
+            const bool between = request == NULL && peer->head_used == 0;
             words_pull(tcp, r);
-            move_close(&peer->data);
+            move_close(&peer->fd[TCP_DATA]);
             /* Otherwise its words have the reason. */
-            if (peer->words >= 0 && (!between || error != 0))
+            if (peer->fd[TCP_WORDS] >= 0 && (!between || error != 0))
                 move_words_end(tcp, r, error);
             return;
         }
@@ -458,8 +411,8 @@ static void data_pull(struct tcp *tcp, int32_t r)
 
 static void move_event(struct tcp *tcp, const struct epoll_event *event)
 {
-    const int32_t r = (int32_t)(event->data.u64 / 2);
-    const bool words = event->data.u64 % 2 == 0;
+    const int32_t r = (int32_t)(event->data.u64 / TCP_CONNECTIONS);
+    const bool words = event->data.u64 % TCP_CONNECTIONS == TCP_WORDS;
 
     if (event->data.u64 == UINT64_MAX) {
         uint64_t rung;
@@ -467,15 +420,10 @@ static void move_event(struct tcp *tcp, const struct epoll_event *event)
         (void)got;
         return;
     }
-    if (words && (event->events & EPOLLOUT) != 0)
-        words_push(tcp, r);
-    if (words && (event->events & ~(uint32_t)EPOLLOUT) != 0)
-        words_pull(tcp, r);
-    if (!words && (event->events & EPOLLOUT) != 0) {
-        data_unblock(tcp, r);
-    }
-    if (!words && (event->events & ~(uint32_t)EPOLLOUT) != 0)
-        data_pull(tcp, r);
+    if ((event->events & EPOLLOUT) != 0)
+        (words ? words_push : data_unblock)(tcp, r);
+    if ((event->events & ~(uint32_t)EPOLLOUT) != 0)
+        (words ? words_pull : data_pull)(tcp, r);
 }
 
 void tess__tcp_move(struct tcp *tcp, int timeout_ms)
