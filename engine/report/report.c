@@ -36,8 +36,7 @@ static const char report_usage[] =
     "most 64 MiB): of that the step of median length is drawn, with what up to 8 ranks "
     "compute\n"
     "and which calls of communication are under way meanwhile. Damaged lines are left out,\n"
-    "with a note in the report. The pictures are drawn by gnuplot (Debian's package\n"
-    "gnuplot-nox).\n\n"
+    "with a note in the report.\n\n"
     "examples\n"
     "  tessera train configs/labs/fashion_mlp.yaml --run runs/mlp\n"
     "  tessera report runs/mlp\n"
@@ -93,10 +92,10 @@ static enum tess_status report_write(const struct tess__call *call)
     char size[TESS__TEXT_BYTES];
     for (int i = 0; i < call->word_count && status == TESS_OK; i++)
         status = tess__report_load(&report, call->word[i]);
-    if (status == TESS_OK)
-        status = tess__report_name_runs(&report);
-    if (status == TESS_OK)
+    if (status == TESS_OK) {
+        tess__report_name_runs(&report);
         status = tess__report_page(&report, options->title, &html);
+    }
     if (status == TESS_OK)
         status = tess_file_write(options->out, html.bytes, html.count);
     if (status == TESS_OK) {

@@ -45,76 +45,77 @@ struct tess__report_block {
 
 void *tess__report_alloc(struct tess__report *report, size_t count, size_t bytes)
 {
-    struct tess__report_block *block;
-    if (bytes != 0 && count > (SIZE_MAX / 2) / bytes)
-        return NULL;
-    block = calloc(1, sizeof(*block) + count * bytes);
-    if (!block)
-        return NULL;
+    struct tess__report_block *block = NULL;
+    if (count <= (SIZE_MAX / 2) / bytes)
+        block = calloc(1, sizeof(*block) + count * bytes);
+    if (block == NULL)
+        exit(tess_status_exit_code(tess_fail(TESS_ERR_MEMORY, "no memory for the report")));
     block->next = report->block;
     report->block = block;
     return block->bytes;
 }
 
-const char *tess__report_copy(struct tess__report *report, const char *text)
+const char *tess__report_text(struct tess__report *report, const char *format, ...)
 {
-    size_t bytes = strlen(text) + 1;
-    char *copy = tess__report_alloc(report, bytes, 1);
-    return copy ? memcpy(copy, text, bytes) : NULL;
+    va_list rest;
+    va_start(rest, format);
+    size_t bytes = (size_t)vsnprintf(NULL, 0, format, rest) + 1;
+    va_end(rest);
+    char *text = tess__report_alloc(report, bytes, 1);
+    va_start(rest, format);
+    vsnprintf(text, bytes, format, rest);
+    va_end(rest);
+    return text;
 }
 
-void *tess__report_grow(struct tess__report *report, void *items, size_t count, size_t bytes)
+void *tess__report_add(struct tess__report *report, void *items, size_t *count, size_t bytes)
 {
-    void *larger;
+    unsigned char *array;
+    memcpy(&array, items, sizeof(array));
     /* Room is a power of two, so it is full when the count is one. */
-    if ((count & (count - 1)) != 0)
-        return items;
-    larger = tess__report_alloc(report, count > 0 ? 2 * count : 1, bytes);
-    if (larger && count > 0)
-        memcpy(larger, items, count * bytes);
-    return larger;
+    if ((*count & (*count - 1)) == 0) {
+        unsigned char *larger = tess__report_alloc(report, *count > 0 ? 2 * *count : 1, bytes);
+        if (*count > 0)
+            memcpy(larger, array, *count * bytes);
+        array = larger;
+        memcpy(items, &array, sizeof(array));
+    }
+    return array + bytes * (*count)++;
 }
 
 void tess__report_close(struct tess__report *report)
 {
+    for (size_t i = 0; i < report->run_count; i++)
+        json_decref(report->run[i].options);
     while (report->block) {
         struct tess__report_block *next = report->block->next;
         free(report->block);
         report->block = next;
     }
-    json_decref(report->documents);
 }
 
 /* ---- notes ----------------------------------------------------------------------------------- */
 
-static enum tess_status report_data_add_note(struct tess__report *report, const char *file,
-                                             size_t line, const char *text)
+static void data_add_note(struct tess__report *report, const char *file, size_t line,
+                          const char *text)
 {
     struct tess__report_note *note =
-        tess__report_grow(report, report->note, report->note_count, sizeof(*note));
-    if (!note)
-        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the report's notes");
-    report->note = note;
-    note += report->note_count++;
-    note->file = tess__report_copy(report, file);
+        tess__report_add(report, &report->note, &report->note_count, sizeof(*note));
+    note->file = tess__report_text(report, "%s", file);
     note->line = line;
-    note->text = tess__report_copy(report, text);
-    if (!note->file || !note->text)
-        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the report's notes");
-    return TESS_OK;
+    note->text = tess__report_text(report, "%s", text);
 }
 
-enum tess_status tess__report_note(struct tess__report *report, const char *file, size_t line,
-                                   const char *format, ...)
+void tess__report_note(const struct tess__place *place, const char *format, ...)
 {
     char text[512];
     va_list rest;
-    if (++report->file_notes > REPORT_NOTES_PER_FILE)
-        return TESS_OK;
+    if (++place->report->file_notes > REPORT_NOTES_PER_FILE)
+        return;
     va_start(rest, format);
     vsnprintf(text, sizeof(text), format, rest);
     va_end(rest);
-    return report_data_add_note(report, file, line, text);
+    data_add_note(place->report, place->file, place->line, text);
 }
 
 void tess__report_notes_begin(struct tess__report *report)
@@ -122,210 +123,183 @@ void tess__report_notes_begin(struct tess__report *report)
     report->file_notes = 0;
 }
 
-enum tess_status tess__report_notes_end(struct tess__report *report, const char *file)
+void tess__report_notes_end(struct tess__report *report, const char *file)
 {
     char text[64];
     if (report->file_notes <= REPORT_NOTES_PER_FILE)
-        return TESS_OK;
+        return;
     snprintf(text, sizeof(text), "and %zu more of this kind",
              report->file_notes - REPORT_NOTES_PER_FILE);
-    return report_data_add_note(report, file, 0, text);
+    data_add_note(report, file, 0, text);
 }
 
 /* ---- values ---------------------------------------------------------------------------------- */
 
-static enum tess_status report_data_number(const struct tess__place *place, const json_t *object,
-                                           const char *key, double least, double *value_out)
+static double data_number(const struct tess__place *place, const json_t *object, const char *key,
+                          double least)
 {
     const json_t *value = json_object_get(object, key);
     double number = json_number_value(value);
-    *value_out = NAN;
     if (!value || json_is_null(value))
-        return TESS_OK;
-    if (!json_is_number(value))
-        return tess__report_note(place->report, place->file, place->line,
-                                 "%s is not a number: taken as missing", key);
-    if (number < least || number > REPORT_NUMBER_MAX)
-        return tess__report_note(place->report, place->file, place->line,
-                                 "%s is %g, which is out of range: taken as missing", key, number);
-    *value_out = number;
-    return TESS_OK;
+        return NAN;
+    if (json_is_number(value) && number >= least && number <= REPORT_NUMBER_MAX)
+        return number;
+    if (json_is_number(value))
+        tess__report_note(place, "%s is %g, which is out of range: taken as missing", key, number);
+    else
+        tess__report_note(place, "%s is not a number: taken as missing", key);
+    return NAN;
 }
 
-enum tess_status tess__report_number(const struct tess__place *place, const json_t *object,
-                                     const char *key, double *value_out)
+double tess__report_number(const struct tess__place *place, const json_t *object, const char *key)
 {
-    return report_data_number(place, object, key, 0, value_out);
+    return data_number(place, object, key, 0);
 }
 
-enum tess_status tess__report_signed(const struct tess__place *place, const json_t *object,
-                                     const char *key, double *value_out)
-{
-    return report_data_number(place, object, key, -REPORT_NUMBER_MAX, value_out);
-}
-
-enum tess_status tess__report_string(const struct tess__place *place, const json_t *object,
-                                     const char *key, const char **text_out)
+const char *tess__report_string(const struct tess__place *place, const json_t *object,
+                                const char *key)
 {
     const json_t *value = json_object_get(object, key);
-    *text_out = NULL;
-    if (!value || json_is_null(value))
-        return TESS_OK;
-    if (!json_is_string(value))
-        return tess__report_note(place->report, place->file, place->line,
-                                 "%s is not text: taken as missing", key);
-    *text_out = tess__report_copy(place->report, json_string_value(value));
-    if (!*text_out)
-        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the report's text");
-    return TESS_OK;
+    if (json_is_string(value))
+        return tess__report_text(place->report, "%s", json_string_value(value));
+    if (value && !json_is_null(value))
+        tess__report_note(place, "%s is not text: taken as missing", key);
+    return NULL;
 }
 
-enum tess_status tess__report_shape(const struct tess__place *place, const json_t *object,
-                                    struct tess__report_run *run)
+void tess__report_members(const struct tess__place *place, const json_t *object,
+                          const struct tess__member *members, void *target)
+{
+    for (; members->key; members++) {
+        void *at = (char *)target + members->offset;
+        const char **text = at;
+        double *number = at;
+        if (members->kind == TESS__MEMBER_TEXT)
+            *text = *text ? *text : tess__report_string(place, object, members->key);
+        else if (!(*number > 0))
+            *number = data_number(place, object, members->key,
+                                  members->kind == TESS__MEMBER_SIGNED ? -REPORT_NUMBER_MAX : 0);
+    }
+}
+
+#define RUN(member) offsetof(struct tess__report_run, member)
+
+/* Of a run's head and its final line, and of an entry of compare. */
+static const struct tess__member data_run_members[] = {
+    {"model", TESS__MEMBER_TEXT, RUN(model)},
+    {"strategy", TESS__MEMBER_TEXT, RUN(strategy)},
+    {"precision", TESS__MEMBER_TEXT, RUN(precision)},
+    {"hash", TESS__MEMBER_TEXT, RUN(hash)},
+    {"goal", TESS__MEMBER_TEXT, RUN(goal)},
+    {"ranks", TESS__MEMBER_NUMBER, RUN(ranks)},
+    {"batch_size", TESS__MEMBER_NUMBER, RUN(batch)},
+    {"learning_rate", TESS__MEMBER_NUMBER, RUN(rate)},
+    {"sample_tokens", TESS__MEMBER_NUMBER, RUN(tokens)},
+    {"loss", TESS__MEMBER_NUMBER, RUN(loss)},
+    {"val_loss", TESS__MEMBER_NUMBER, RUN(val_loss)},
+    {"val_accuracy", TESS__MEMBER_NUMBER, RUN(val_accuracy)},
+    {"samples_per_s", TESS__MEMBER_NUMBER, RUN(speed)},
+    {"comm_share", TESS__MEMBER_NUMBER, RUN(comm_share)},
+    {"time_s", TESS__MEMBER_NUMBER, RUN(time_s)},
+    {NULL, TESS__MEMBER_TEXT, 0},
+};
+
+void tess__report_run_members(const struct tess__place *place, const json_t *object,
+                              struct tess__report_run *run)
 {
     const json_t *mesh = json_object_get(object, "mesh");
-    double data, tensor, stage;
-    char text[64];
-    TESS_TRY(tess__report_number(place, object, "sample_tokens", &run->tokens));
-    if (isnan(run->tokens))
-        run->tokens = 0;
-    TESS_TRY(tess__report_number(place, mesh, "data", &data));
-    TESS_TRY(tess__report_number(place, mesh, "tensor", &tensor));
-    TESS_TRY(tess__report_number(place, mesh, "stage", &stage));
-    if (isnan(data) || isnan(tensor) || isnan(stage) || (tensor <= 1 && stage <= 1))
-        return TESS_OK;
-    snprintf(text, sizeof(text), "%.6g x %.6g x %.6g", data, tensor, stage);
-    run->mesh = tess__report_copy(place->report, text);
-    if (!run->mesh)
-        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the report's text");
-    return TESS_OK;
+    tess__report_members(place, object, data_run_members, run);
+    if (!json_is_object(mesh))
+        return;
+    double data = tess__report_number(place, mesh, "data");
+    double tensor = tess__report_number(place, mesh, "tensor");
+    double stage = tess__report_number(place, mesh, "stage");
+    if (!isnan(data) && !isnan(tensor) && !isnan(stage) && (tensor > 1 || stage > 1))
+        run->mesh = tess__report_text(place->report, "%.6g x %.6g x %.6g", data, tensor, stage);
 }
 
-static enum tess_status report_data_make_room(struct tess__report *report, struct tess__rows *rows)
+void tess__report_row(const struct tess__place *place, const json_t *object,
+                      const struct tess__fields *fields, struct tess__rows *rows)
 {
-    size_t width = (size_t)rows->fields->width, room = rows->room > 0 ? 2 * rows->room : 32;
-    double *larger;
-    if (rows->count < rows->room)
-        return TESS_OK;
-    larger = tess__report_alloc(report, room, width * sizeof(*larger));
-    if (!larger)
-        TESS_FAIL(TESS_ERR_MEMORY, "no memory for %zu records of a report", room);
-    if (rows->count > 0)
-        memcpy(larger, rows->value, rows->count * width * sizeof(*larger));
-    rows->value = larger;
-    rows->room = room;
-    return TESS_OK;
-}
-
-enum tess_status tess__report_row(const struct tess__place *place, const json_t *object,
-                                  const struct tess__fields *fields, struct tess__rows *rows)
-{
+    double row[TESS__FIELDS_MAX];
+    size_t bytes = (size_t)fields->width * sizeof(row[0]);
     rows->fields = fields;
-    if (!json_is_object(object))
-        return tess__report_note(place->report, place->file, place->line,
-                                 "a %s is not an object: left out", fields->what);
-    TESS_TRY(report_data_make_room(place->report, rows));
-    double *row = rows->value + rows->count * (size_t)fields->width;
+    if (!json_is_object(object)) {
+        tess__report_note(place, "a %s is not an object: left out", fields->what);
+        return;
+    }
     for (int f = 0; f < fields->width; f++)
-        TESS_TRY(tess__report_number(place, object, fields->key[f], &row[f]));
+        row[f] = tess__report_number(place, object, fields->key[f]);
     if (isnan(row[0]))
-        return tess__report_note(place->report, place->file, place->line,
-                                 "a %s without \"%s\": left out", fields->what, fields->key[0]);
-    rows->count++;
-    return TESS_OK;
+        tess__report_note(place, "a %s without \"%s\": left out", fields->what, fields->key[0]);
+    else
+        memcpy(tess__report_add(place->report, &rows->value, &rows->count, bytes), row, bytes);
 }
 
-enum tess_status tess__report_rows(const struct tess__place *place, const json_t *array,
-                                   const struct tess__fields *fields, struct tess__rows *rows)
+void tess__report_rows(const struct tess__place *place, const json_t *array,
+                       const struct tess__fields *fields, struct tess__rows *rows)
 {
     size_t i;
     json_t *object;
     rows->fields = fields;
-    json_array_foreach(array, i, object) TESS_TRY(tess__report_row(place, object, fields, rows));
-    return TESS_OK;
+    json_array_foreach(array, i, object) tess__report_row(place, object, fields, rows);
 }
 
-enum tess_status tess__report_memory(const struct tess__place *place, const json_t *array,
-                                     struct tess__report_run *run)
+void tess__report_memory(const struct tess__place *place, const json_t *array,
+                         struct tess__report_run *run)
 {
     size_t i;
     json_t *object;
+    run->memory = NULL;
     run->memory_count = 0;
-    run->memory =
-        tess__report_alloc(place->report, json_array_size(array) + 1, sizeof(*run->memory));
-    if (!run->memory)
-        TESS_FAIL(TESS_ERR_MEMORY, "no memory for a run's memory table");
     json_array_foreach(array, i, object)
     {
-        struct tess__report_memory *memory = &run->memory[run->memory_count];
+        struct tess__report_memory *memory;
         const json_t *kinds = json_object_get(object, "allocated");
+        double rank = tess__report_number(place, object, "rank");
         if (!json_is_object(kinds))
             kinds = json_object_get(object, "predicted");
-        TESS_TRY(tess__report_number(place, object, "rank", &memory->rank));
-        TESS_TRY(tess__report_number(place, object, "peak_rss", &memory->peak_rss));
-        if (isnan(memory->rank) || !json_is_object(kinds)) {
-            TESS_TRY(tess__report_note(place->report, place->file, place->line,
-                                       "memory of a rank without \"rank\" or \"allocated\": left "
-                                       "out"));
+        if (isnan(rank) || !json_is_object(kinds)) {
+            tess__report_note(place,
+                              "memory of a rank without \"rank\" or \"allocated\": left out");
             continue;
         }
-        for (int k = 0; k < TESS_MEMORY_KIND_COUNT; k++) {
-            const char *name = tess_memory_kind_name((enum tess_memory_kind)k);
-            TESS_TRY(tess__report_number(place, kinds, name, &memory->kind[k]));
-            if (isnan(memory->kind[k]))
-                memory->kind[k] = 0;
-        }
-        run->memory_count++;
+        memory = tess__report_add(place->report, &run->memory, &run->memory_count, sizeof(*memory));
+        memory->rank = rank;
+        for (int k = 0; k < TESS_MEMORY_KIND_COUNT; k++)
+            memory->kind[k] =
+                fmax(0, tess__report_number(place, kinds,
+                                            tess_memory_kind_name((enum tess_memory_kind)k)));
     }
-    return TESS_OK;
 }
 
 /* ---- runs ------------------------------------------------------------------------------------ */
 
 void tess__report_clear_run(struct tess__report_run *run)
 {
-    const struct tess__report_run none = {
+    json_decref(run->options);
+    *run = (struct tess__report_run){
         .path = run->path,
         .order = run->order,
         .step.fields = &tess__step_fields,
         .epoch.fields = &tess__epoch_fields,
         .times.fields = &tess__time_fields,
         .device.fields = &tess__device_fields,
-        .ranks = NAN,
-        .parameters = NAN,
-        .steps_planned = NAN,
-        .batch = NAN,
-        .rate = NAN,
-        .val_loss = NAN,
-        .val_accuracy = NAN,
-        .loss = NAN,
-        .speed = NAN,
-        .comm_share = NAN,
-        .steps = NAN,
-        .time_s = NAN,
         .failed_step = NAN,
         .rate_of_row = 1,
     };
-    *run = none;
+    tess__report_members(NULL, NULL, data_run_members, run); /* all numbers NaN */
 }
 
 enum tess_status tess__report_add_run(struct tess__report *report, const char *path,
                                       struct tess__report_run **run_out)
 {
-    struct tess__report_run *run =
-        tess__report_grow(report, report->run, report->run_count, sizeof(*run));
     if (report->run_count >= REPORT_RUNS_MAX)
         TESS_FAIL(TESS_ERR_DATA, "more than %d runs: too many for one report", REPORT_RUNS_MAX);
-    if (!run)
-        TESS_FAIL(TESS_ERR_MEMORY, "no memory for %zu runs", report->run_count + 1);
-    report->run = run;
-    run += report->run_count++;
-    run->order = report->run_count;
-    run->path = tess__report_copy(report, path);
-    if (!run->path)
-        TESS_FAIL(TESS_ERR_MEMORY, "no memory for %zu runs", report->run_count);
-    tess__report_clear_run(run);
-    *run_out = run;
+    *run_out = tess__report_add(report, &report->run, &report->run_count, sizeof(**run_out));
+    (*run_out)->order = report->run_count;
+    (*run_out)->path = tess__report_text(report, "%s", path);
+    tess__report_clear_run(*run_out);
     return TESS_OK;
 }
 

@@ -31,7 +31,6 @@
     X(TESS__STEP_MFU, "mfu")
 #define TESS__EPOCH_FIELDS(X)                                                                      \
     X(TESS__EPOCH, "epoch")                                                                        \
-    X(TESS__EPOCH_TRAIN_LOSS, "train_loss")                                                        \
     X(TESS__EPOCH_LOSS, "val_loss")                                                                \
     X(TESS__EPOCH_ACCURACY, "val_accuracy")                                                        \
     X(TESS__EPOCH_SPEED, "samples_per_s")                                                          \
@@ -43,8 +42,7 @@
     X(TESS__TIME_BACKWARD, "backward_s")                                                           \
     X(TESS__TIME_EXPOSED, "exposed_s")                                                             \
     X(TESS__TIME_OPTIM, "optim_s")                                                                 \
-    X(TESS__TIME_HIDDEN, "hidden_s")                                                               \
-    X(TESS__TIME_TOTAL, "total_s")
+    X(TESS__TIME_HIDDEN, "hidden_s")
 #define TESS__DEVICE_FIELDS(X)                                                                     \
     X(TESS__DEVICE_TIME, "elapsed_s")                                                              \
     X(TESS__DEVICE_NUMBER, "device")                                                               \
@@ -52,21 +50,16 @@
     X(TESS__DEVICE_MEMORY, "memory_used_bytes")                                                    \
     X(TESS__DEVICE_POWER, "power_w")                                                               \
     X(TESS__DEVICE_CLOCK, "sm_mhz")                                                                \
-    X(TESS__DEVICE_HEAT, "temperature_c")                                                          \
     X(TESS__DEVICE_SENT, "link_tx_bytes_per_s")
 #define TESS__MEASURED_FIELDS(X)                                                                   \
     X(TESS__MEASURED_RANKS, "ranks")                                                               \
-    X(TESS__MEASURED_STEP, "step_s")                                                               \
     X(TESS__MEASURED_COMPUTE, "compute_s")                                                         \
     X(TESS__MEASURED_EXPOSED, "exposed_s")                                                         \
     X(TESS__MEASURED_HIDDEN, "hidden_s")                                                           \
     X(TESS__MEASURED_DATA, "data_s")                                                               \
-    X(TESS__MEASURED_RATE, "samples_per_s")                                                        \
-    X(TESS__MEASURED_SPEEDUP, "speedup")                                                           \
-    X(TESS__MEASURED_EFFICIENCY, "efficiency")
+    X(TESS__MEASURED_SPEEDUP, "speedup")
 #define TESS__PREDICTED_FIELDS(X)                                                                  \
     X(TESS__PREDICTED_RANKS, "ranks")                                                              \
-    X(TESS__PREDICTED_STEP, "step_s")                                                              \
     X(TESS__PREDICTED_SPEEDUP, "speedup")                                                          \
     X(TESS__PREDICTED_EFFICIENCY, "efficiency")
 #define TESS__RING_FIELDS(X)                                                                       \
@@ -105,7 +98,7 @@ extern const struct tess__fields tess__step_fields, tess__epoch_fields, tess__ti
 struct tess__rows {
     const struct tess__fields *fields;
     double *value;
-    size_t count, room;
+    size_t count;
 };
 
 static inline double tess__row(const struct tess__rows *rows, size_t row, int field)
@@ -115,7 +108,7 @@ static inline double tess__row(const struct tess__rows *rows, size_t row, int fi
 
 /* Memory of one rank: bytes of each kind. */
 struct tess__report_memory {
-    double rank, peak_rss;
+    double rank;
     double kind[TESS_MEMORY_KIND_COUNT];
 };
 
@@ -129,11 +122,11 @@ enum tess__report_state {
 struct tess__report_run {
     const char *path; /* folder, or FILE/NAME for an entry of compare */
     const char *name; /* unique in the report */
-    const char *model, *strategy, *precision, *kernel, *hash, *goal;
-    double ranks, parameters, steps_planned, batch, rate;
-    double tokens;            /* of a sample; 0: samples are images */
+    const char *model, *strategy, *precision, *hash, *goal;
+    double ranks, batch, rate;
+    double tokens;            /* of a sample; 0, NaN: samples are images */
     const char *mesh;         /* "2 x 2 x 2": ranks of the data, tensor and stage axis */
-    json_t *options;          /* object, or NULL; owned by the report */
+    json_t *options;          /* object, or NULL; a reference */
     struct tess__rows device; /* samples of all devices, by time */
     struct tess__rows step, epoch, times; /* times: sums over all epochs, one row per rank */
     struct tess__report_memory *memory;
@@ -141,7 +134,7 @@ struct tess__report_run {
     size_t order;         /* of reading */
     bool ambiguous;       /* while names are looked for */
     bool final, compared; /* compared: an entry of compare, without curves */
-    double val_loss, val_accuracy, loss, speed, comm_share, steps, time_s;
+    double val_loss, val_accuracy, loss, speed, comm_share, time_s;
     double rate_of_row; /* as the report's words; set by tess__report_name_runs */
     double failed_step; /* the step from which on the loss is null; NaN when it ends as a number */
     bool lost;          /* the final loss is null */
@@ -240,61 +233,67 @@ struct tess__report {
     size_t run_count, scaling_count, tune_count, timeline_count, note_count;
     size_t file_notes;                /* of the file that is being read */
     struct tess__report_block *block; /* memory of all of the above */
-    json_t *documents;                /* array: what options point into */
 };
 
-/* Zeroed memory that lives as long as the report; NULL when there is none. */
+/* Zeroed memory that lives as long as the report. Without memory the program ends: nothing is
+ * written before the whole page is there. */
 void *tess__report_alloc(struct tess__report *report, size_t count, size_t bytes);
-const char *tess__report_copy(struct tess__report *report, const char *text);
+/* A string that does, too. */
+const char *tess__report_text(struct tess__report *report, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
 void tess__report_close(struct tess__report *report);
 
-/* `items` [count], moved if need be, with room for one more; NULL without memory. Only for arrays
- * that grow one by one from NULL. */
-void *tess__report_grow(struct tess__report *report, void *items, size_t count, size_t bytes);
-
-/* Note what is left out of the report, and why; after some of one file the rest is only counted. */
-enum tess_status tess__report_note(struct tess__report *report, const char *file, size_t line,
-                                   const char *format, ...) __attribute__((format(printf, 4, 5)));
-
-/* Notes about one file begin afresh; and the last note of a file: how many were not written out. */
-void tess__report_notes_begin(struct tess__report *report);
-enum tess_status tess__report_notes_end(struct tess__report *report, const char *file);
+/* One more element, zeroed, of an array of the report that grows one by one from NULL: `items`
+ * points to the array [*count]. */
+void *tess__report_add(struct tess__report *report, void *items, size_t *count, size_t bytes);
 
 /* Where a value stands, for notes. */
 struct tess__place {
     struct tess__report *report;
     const char *file;
-    size_t line;
+    size_t line; /* 0: the file as a whole */
 };
+
+/* Note what is left out of the report, and why; after some of one file the rest is only counted. */
+void tess__report_note(const struct tess__place *place, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+/* Notes about one file begin afresh; and the last note of a file: how many were not written out. */
+void tess__report_notes_begin(struct tess__report *report);
+void tess__report_notes_end(struct tess__report *report, const char *file);
 
 /*
  * object[key] as a number >= 0. NaN when it is absent or null; also, with a note, when it is of
  * another type, negative or beyond what a picture can show.
  */
-enum tess_status tess__report_number(const struct tess__place *place, const json_t *object,
-                                     const char *key, double *value_out);
-/* The same for a number that may be negative. */
-enum tess_status tess__report_signed(const struct tess__place *place, const json_t *object,
-                                     const char *key, double *value_out);
+double tess__report_number(const struct tess__place *place, const json_t *object, const char *key);
 /* object[key] as text, or NULL; with a note when it is of another type. */
-enum tess_status tess__report_string(const struct tess__place *place, const json_t *object,
-                                     const char *key, const char **text_out);
+const char *tess__report_string(const struct tess__place *place, const json_t *object,
+                                const char *key);
 
-/* What an object has about a sample and the ranks: "sample_tokens", 0 where it is absent, and
- * "mesh", NULL where it is absent or all ranks lie along the data axis. */
-enum tess_status tess__report_shape(const struct tess__place *place, const json_t *object,
-                                    struct tess__report_run *run);
+/* A member of a struct and the key that gives it. */
+struct tess__member {
+    const char *key; /* NULL ends a list */
+    enum { TESS__MEMBER_TEXT, TESS__MEMBER_NUMBER, TESS__MEMBER_SIGNED } kind;
+    size_t offset; /* of a const char * or a double */
+};
+/* The members that an earlier object did not give: texts that are NULL, numbers not above 0. */
+void tess__report_members(const struct tess__place *place, const json_t *object,
+                          const struct tess__member *members, void *target);
+/* Those of a run, and its mesh. */
+void tess__report_run_members(const struct tess__place *place, const json_t *object,
+                              struct tess__report_run *run);
 
 /* Append one record. Without its first field it is left out, with a note. */
-enum tess_status tess__report_row(const struct tess__place *place, const json_t *object,
-                                  const struct tess__fields *fields, struct tess__rows *rows);
+void tess__report_row(const struct tess__place *place, const json_t *object,
+                      const struct tess__fields *fields, struct tess__rows *rows);
 /* All records of an array; NULL or another type has none. */
-enum tess_status tess__report_rows(const struct tess__place *place, const json_t *array,
-                                   const struct tess__fields *fields, struct tess__rows *rows);
-enum tess_status tess__report_memory(const struct tess__place *place, const json_t *array,
-                                     struct tess__report_run *run);
+void tess__report_rows(const struct tess__place *place, const json_t *array,
+                       const struct tess__fields *fields, struct tess__rows *rows);
+void tess__report_memory(const struct tess__place *place, const json_t *array,
+                         struct tess__report_run *run);
 
-/* Append an empty run. */
+/* Append an empty run; TESS_ERR_DATA: too many. */
 enum tess_status tess__report_add_run(struct tess__report *report, const char *path,
                                       struct tess__report_run **run_out);
 
@@ -321,13 +320,12 @@ enum tess_status tess__report_load_document(struct tess__report *report, const c
  */
 enum tess_status tess__report_load_timeline(struct tess__report *report, const char *file,
                                             const char *text, size_t bytes, bool *known_out);
-/* TESS_ERR_MEMORY. */
-enum tess_status tess__report_lane_sums(const struct tess__report_lane *lane,
-                                        struct tess__lane_sums *sums_out);
+struct tess__lane_sums tess__report_lane_sums(struct tess__report *report,
+                                              const struct tess__report_lane *lane);
 
 /* Order the runs (folders by name, then compare's in their order), give each a unique name, and
  * choose the words for their rates. */
-enum tess_status tess__report_name_runs(struct tess__report *report);
+void tess__report_name_runs(struct tess__report *report);
 
 /* The same text, or neither is there. */
 bool tess__report_same(const char *a, const char *b);

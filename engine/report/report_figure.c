@@ -4,11 +4,7 @@
  */
 #include "report/report_figure.h"
 
-#include "tessera/check.h"
-
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* A longer table is not readable. */
@@ -52,7 +48,7 @@ void tess__figure_swatch(struct tess__html *html, int style, enum tess__curve_lo
         tess__html_print(html,
                          "<path d=\"M1 6H33\" stroke=\"var(--s%d)\" stroke-width=\"2.4\" "
                          "stroke-dasharray=\"%s\"/>",
-                         colour, tess__plot_dash(style)[0] ? tess__plot_dash(style) : "none");
+                         colour, tess__plot_dash(style));
     if (look != TESS__CURVE_LINE)
         tess__html_print(html, "<use href=\"#m%d\" transform=\"translate(17,6) scale(4)\"/>",
                          tess__plot_marker(style));
@@ -132,14 +128,6 @@ static void figure_describe_lines(const struct tess__figure *figure,
     tess__html_add(text, "The numbers are in the table below.");
 }
 
-static double figure_total(const struct tess__bars *bars, int row)
-{
-    double total = 0;
-    for (int k = 0; k < bars->kind_count; k++)
-        total += bars->value[row * bars->kind_count + k];
-    return total;
-}
-
 static void figure_describe_bars(const struct tess__figure *figure, const struct tess__bars *bars,
                                  struct tess__html *text)
 {
@@ -148,7 +136,7 @@ static void figure_describe_bars(const struct tess__figure *figure, const struct
     tess__html_put(text, ": bar chart of ", bars->title, ". ");
     for (int r = 0; r < bars->row_count && r < FIGURE_DESCRIBED_MAX; r++) {
         tess__html_escape_short(text, bars->row[r], 60);
-        tess__html_print(text, ": %s. ", tess__real(figure_total(bars, r), total));
+        tess__html_print(text, ": %s. ", tess__real(tess__plot_total(bars, r), total));
     }
     if (bars->row_count > FIGURE_DESCRIBED_MAX)
         tess__html_print(text, "And %d more. ", bars->row_count - FIGURE_DESCRIBED_MAX);
@@ -170,16 +158,19 @@ static void figure_numbers_begin(struct tess__html *html)
                          "aria-label=\"numbers of this picture\">");
 }
 
-static void figure_table_begin(struct tess__html *html)
-{
-    figure_numbers_begin(html);
-    tess__html_add(html, "<table>\n<thead><tr>");
-}
-
-void tess__figure_head(struct tess__html *html, const char *text, bool number)
+static void figure_head(struct tess__html *html, const char *text, bool number)
 {
     tess__html_print(html, "<th scope=\"col\"%s>", number ? "" : " class=\"text\"");
     tess__html_put_short(html, "", text, 40, "</th>");
+}
+
+void tess__figure_heads(struct tess__html *html, const char *const *head, int count,
+                        int first_number, int end_number)
+{
+    tess__html_add(html, "<table>\n<thead><tr>");
+    for (int i = 0; i < count; i++)
+        figure_head(html, head[i], i >= first_number && i < end_number);
+    tess__html_add(html, "</tr></thead>\n<tbody>\n");
 }
 
 /* Row `i` of at most FIGURE_ROWS_MAX out of `count`, the first and the last among them. */
@@ -203,10 +194,10 @@ static void figure_table_shared(const struct tess__lines *lines, struct tess__ht
 {
     size_t count = lines->curve[0].count;
     size_t shown = count < FIGURE_ROWS_MAX ? count : FIGURE_ROWS_MAX;
-    tess__figure_head(html, lines->x.title, true);
+    const char *head[1 + TESS__PLOT_CURVES_MAX] = {lines->x.title};
     for (int c = 0; c < lines->curve_count; c++)
-        tess__figure_head(html, lines->curve[c].name, true);
-    tess__html_add(html, "</tr></thead>\n<tbody>\n");
+        head[1 + c] = lines->curve[c].name;
+    tess__figure_heads(html, head, 1 + lines->curve_count, 0, 1 + lines->curve_count);
     for (size_t i = 0; i < shown; i++) {
         size_t row = figure_pick(i, shown, count);
         tess__html_add(html, "<tr>");
@@ -221,10 +212,8 @@ static void figure_table_shared(const struct tess__lines *lines, struct tess__ht
 static void figure_table_apart(const struct tess__lines *lines, struct tess__html *html)
 {
     size_t most = FIGURE_ROWS_MAX * 3 / 2 / (size_t)lines->curve_count + 3;
-    tess__figure_head(html, "curve", false);
-    tess__figure_head(html, lines->x.title, true);
-    tess__figure_head(html, lines->y.title, true);
-    tess__html_add(html, "</tr></thead>\n<tbody>\n");
+    const char *const head[] = {"curve", lines->x.title, lines->y.title};
+    tess__figure_heads(html, head, 3, 1, 3);
     for (int c = 0; c < lines->curve_count; c++) {
         const struct tess__curve *curve = &lines->curve[c];
         size_t shown = curve->count < most ? curve->count : most;
@@ -243,7 +232,7 @@ static void figure_table_lines(const struct tess__lines *lines, struct tess__htm
     bool thinned = false;
     for (int c = 0; c < lines->curve_count; c++)
         thinned = thinned || lines->curve[c].count > 13;
-    figure_table_begin(html);
+    figure_numbers_begin(html);
     if (figure_share_x(lines))
         figure_table_shared(lines, html);
     else
@@ -257,21 +246,22 @@ static void figure_table_lines(const struct tess__lines *lines, struct tess__htm
 
 static void figure_table_bars(const struct tess__bars *bars, struct tess__html *html)
 {
-    figure_table_begin(html);
-    tess__figure_head(html, bars->title, false);
+    const char *head[TESS__PLOT_KINDS_MAX + 3] = {bars->title};
+    int heads = 1;
     for (int k = 0; k < bars->kind_count; k++)
-        tess__figure_head(html, bars->kind[k], true);
+        head[heads++] = bars->kind[k];
     if (bars->kind_count > 1)
-        tess__figure_head(html, "total", true);
+        head[heads++] = "total";
     if (bars->beside_value)
-        tess__figure_head(html, bars->beside_name, true);
-    tess__html_add(html, "</tr></thead>\n<tbody>\n");
+        head[heads++] = bars->beside_name;
+    figure_numbers_begin(html);
+    tess__figure_heads(html, head, heads, 1, heads);
     for (int r = 0; r < bars->row_count; r++) {
         tess__html_put(html, "<tr><th scope=\"row\">", bars->row[r], "</th>");
         for (int k = 0; k < bars->kind_count; k++)
             tess__figure_cell(html, bars->value[r * bars->kind_count + k]);
         if (bars->kind_count > 1)
-            tess__figure_cell(html, figure_total(bars, r));
+            tess__figure_cell(html, tess__plot_total(bars, r));
         if (bars->beside_value)
             tess__figure_cell(html, bars->beside_value[r]);
         tess__html_add(html, "</tr>\n");
@@ -288,46 +278,36 @@ static void figure_begin(const struct tess__figure *figure, bool tall, struct te
     tess__html_put(html, "", figure->caption, "</p></figcaption>\n");
 }
 
-enum tess_status tess__figure_lines(const struct tess__figure *figure,
-                                    const struct tess__lines *lines, struct tess__html *html)
+void tess__figure_lines(const struct tess__figure *figure, const struct tess__lines *lines,
+                        struct tess__html *html)
 {
     struct tess__html alternative = {0};
-    enum tess_status status = TESS_OK;
     if (tess__plot_lines_empty(lines))
-        return TESS_OK;
+        return;
     figure_begin(figure, false, html);
     figure_legend_lines(lines, html);
     figure_describe_lines(figure, lines, &alternative);
     tess__html_add(html, "<div class=\"plot\">\n");
-    if (alternative.lost)
-        status = tess_fail(TESS_ERR_MEMORY, "no memory for a picture's text");
-    else
-        status = tess__plot_lines(lines, alternative.bytes, html);
+    tess__plot_lines(lines, &alternative, html);
     tess__html_add(html, "</div>\n");
     figure_table_lines(lines, html);
     tess__html_add(html, "</figure>\n");
     tess__html_close(&alternative);
-    return status;
 }
 
-enum tess_status tess__figure_bars(const struct tess__figure *figure, const struct tess__bars *bars,
-                                   struct tess__html *html)
+void tess__figure_bars(const struct tess__figure *figure, const struct tess__bars *bars,
+                       struct tess__html *html)
 {
     struct tess__html alternative = {0};
-    enum tess_status status = TESS_OK;
     figure_begin(figure, bars->row_count > FIGURE_BARS_BESIDE, html);
     figure_legend_bars(bars, html);
     figure_describe_bars(figure, bars, &alternative);
     tess__html_add(html, "<div class=\"plot bars\">\n");
-    if (alternative.lost)
-        status = tess_fail(TESS_ERR_MEMORY, "no memory for a picture's text");
-    else
-        status = tess__plot_bars(bars, alternative.bytes, html);
+    tess__plot_bars(bars, &alternative, html);
     tess__html_add(html, "</div>\n");
     figure_table_bars(bars, html);
     tess__html_add(html, "</figure>\n");
     tess__html_close(&alternative);
-    return status;
 }
 
 static bool figure_span_used(const struct tess__spans *spans, int kind)
@@ -338,12 +318,10 @@ static bool figure_span_used(const struct tess__spans *spans, int kind)
     return false;
 }
 
-enum tess_status tess__figure_spans(const struct tess__figure *figure,
-                                    const struct tess__spans *spans,
-                                    const struct tess__html *alternative,
-                                    const struct tess__html *numbers, struct tess__html *html)
+void tess__figure_spans(const struct tess__figure *figure, const struct tess__spans *spans,
+                        const struct tess__html *alternative, const struct tess__html *numbers,
+                        struct tess__html *html)
 {
-    enum tess_status status = TESS_OK;
     figure_begin(figure, true, html);
     tess__html_add(html, "<ul class=\"legend\">");
     for (int k = 0; k < spans->kind_count; k++)
@@ -351,14 +329,9 @@ enum tess_status tess__figure_spans(const struct tess__figure *figure,
             figure_legend_item(html, k, spans->kind[k]);
     tess__html_add(html, "</ul>\n<div class=\"plot bars line\" tabindex=\"0\" role=\"region\" "
                          "aria-label=\"time line\">\n");
-    if (alternative->lost || numbers->lost || !alternative->bytes)
-        status = tess_fail(TESS_ERR_MEMORY, "no memory for a picture's text");
-    else
-        status = tess__plot_spans(spans, alternative->bytes, html);
+    tess__plot_spans(spans, alternative, html);
     tess__html_add(html, "</div>\n");
     figure_numbers_begin(html);
-    if (numbers->count > 0)
-        tess__html_add_bytes(html, numbers->bytes, numbers->count);
+    tess__html_append(html, numbers);
     tess__html_add(html, "</div></details>\n</figure>\n");
-    return status;
 }

@@ -9,23 +9,21 @@ struct tess__figure {
     const char *title, *caption; /* plain text; the caption explains what it shows */
 };
 
-/* Append the figure; without a single point to show, nothing. Errors are those of tess__plot_lines
- * and its neighbours. */
-enum tess_status tess__figure_lines(const struct tess__figure *figure,
-                                    const struct tess__lines *lines, struct tess__html *html);
-enum tess_status tess__figure_bars(const struct tess__figure *figure, const struct tess__bars *bars,
-                                   struct tess__html *html);
-
+/* Append the figure; without a single point to show, nothing. */
+void tess__figure_lines(const struct tess__figure *figure, const struct tess__lines *lines,
+                        struct tess__html *html);
+void tess__figure_bars(const struct tess__figure *figure, const struct tess__bars *bars,
+                       struct tess__html *html);
 /* `alternative` and `numbers` are trusted: the text alternative, and the tables' elements. */
-enum tess_status tess__figure_spans(const struct tess__figure *figure,
-                                    const struct tess__spans *spans,
-                                    const struct tess__html *alternative,
-                                    const struct tess__html *numbers, struct tess__html *html);
+void tess__figure_spans(const struct tess__figure *figure, const struct tess__spans *spans,
+                        const struct tess__html *alternative, const struct tess__html *numbers,
+                        struct tess__html *html);
 
 /* One number of a table, right aligned. */
 void tess__figure_cell(struct tess__html *html, double value);
-/* A column's heading. */
-void tess__figure_head(struct tess__html *html, const char *text, bool number);
+/* A table up to its first row; columns first_number .. end_number - 1 are numbers. */
+void tess__figure_heads(struct tess__html *html, const char *const *head, int count,
+                        int first_number, int end_number);
 
 /* The little line and marker that stand for a curve's style. */
 void tess__figure_swatch(struct tess__html *html, int style, enum tess__curve_look look);

@@ -6,129 +6,103 @@
 
 #include "tessera/check.h"
 
-#include <math.h>
-#include <stdio.h>
-#include <string.h>
-
-static enum tess_status json_no_memory(const struct tess__place *place)
-{
-    TESS_FAIL(TESS_ERR_MEMORY, "no memory for what is in %s", place->file);
-}
-
 /* ---- compare --------------------------------------------------------------------------------- */
 
 static enum tess_status json_compared(const struct tess__place *place, const json_t *entry)
 {
     struct tess__report_run *run;
-    const char *name = NULL, *strategy = NULL;
-    char path[512];
-    if (!json_is_object(entry))
-        return tess__report_note(place->report, place->file, 0,
-                                 "an entry of \"runs\" is not an object: left out");
-    TESS_TRY(tess__report_string(place, entry, "strategy", &strategy));
-    TESS_TRY(tess__report_string(place, entry, "name", &name));
-    if (!name)
-        name = strategy ? strategy : "run";
-    snprintf(path, sizeof(path), "%.*s/%s", 255, place->file, name);
-    TESS_TRY(tess__report_add_run(place->report, path, &run));
+    if (!json_is_object(entry)) {
+        tess__report_note(place, "an entry of \"runs\" is not an object: left out");
+        return TESS_OK;
+    }
+    const char *name = tess__report_string(place, entry, "name");
+    TESS_TRY(tess__report_add_run(place->report, place->file, &run));
     run->compared = run->final = true;
-    run->strategy = strategy;
     run->lost = json_is_null(json_object_get(entry, "loss"));
-    TESS_TRY(tess__report_string(place, entry, "goal", &run->goal));
-    TESS_TRY(tess__report_string(place, entry, "model", &run->model));
-    TESS_TRY(tess__report_string(place, entry, "precision", &run->precision));
-    TESS_TRY(tess__report_string(place, entry, "hash", &run->hash));
-    TESS_TRY(tess__report_number(place, entry, "ranks", &run->ranks));
-    TESS_TRY(tess__report_number(place, entry, "batch_size", &run->batch));
-    TESS_TRY(tess__report_number(place, entry, "learning_rate", &run->rate));
-    TESS_TRY(tess__report_shape(place, entry, run));
-    TESS_TRY(tess__report_number(place, entry, "loss", &run->loss));
-    TESS_TRY(tess__report_number(place, entry, "val_loss", &run->val_loss));
-    TESS_TRY(tess__report_number(place, entry, "val_accuracy", &run->val_accuracy));
-    TESS_TRY(tess__report_number(place, entry, "samples_per_s", &run->speed));
-    TESS_TRY(tess__report_number(place, entry, "comm_share", &run->comm_share));
-    TESS_TRY(tess__report_number(place, entry, "steps", &run->steps));
-    TESS_TRY(tess__report_number(place, entry, "time_s", &run->time_s));
-    return tess__report_memory(place, json_object_get(entry, "memory"), run);
+    tess__report_run_members(place, entry, run);
+    if (name == NULL)
+        name = run->strategy != NULL ? run->strategy : "run";
+    run->path = tess__report_text(place->report, "%.255s/%s", place->file, name);
+    tess__report_memory(place, json_object_get(entry, "memory"), run);
+    return TESS_OK;
 }
 
 /* ---- scaling --------------------------------------------------------------------------------- */
 
-/* Curves of "predicted" or "ring": objects with a name, a link and points. */
-static enum tess_status json_curves(const struct tess__place *place, const json_t *array,
-                                    const struct tess__fields *fields,
-                                    struct tess__report_curve **curve_out, size_t *count_out)
-{
-    struct tess__report_curve *curve;
-    size_t i;
-    json_t *object;
-    curve = tess__report_alloc(place->report, json_array_size(array) + 1, sizeof(*curve));
-    if (!curve)
-        return json_no_memory(place);
-    *curve_out = curve;
-    json_array_foreach(array, i, object)
-    {
-        TESS_TRY(tess__report_string(place, object, "strategy", &curve->name));
-        TESS_TRY(tess__report_string(place, object, "link", &curve->link));
-        TESS_TRY(tess__report_number(place, object, "ranks", &curve->ranks));
-        TESS_TRY(tess__report_rows(place, json_object_get(object, "points"), fields, &curve->rows));
-        if (curve->rows.count == 0) {
-            TESS_TRY(tess__report_note(place->report, place->file, 0,
-                                       "a curve of the scaling without points: left out"));
-            continue;
-        }
-        curve++;
-        ++*count_out;
-    }
-    return TESS_OK;
-}
+#define CURVE(member)   offsetof(struct tess__report_curve, member)
+#define LINK(member)    offsetof(struct tess__report_link, member)
+#define SCALING(member) offsetof(struct tess__report_scaling, member)
+#define TUNE(member)    offsetof(struct tess__report_tune, member)
 
-static enum tess_status json_links(const struct tess__place *place, const json_t *array,
-                                   struct tess__report_scaling *scaling)
+static const struct tess__member json_curve_members[] = {
+    {"strategy", TESS__MEMBER_TEXT, CURVE(name)},
+    {"link", TESS__MEMBER_TEXT, CURVE(link)},
+    {"ranks", TESS__MEMBER_NUMBER, CURVE(ranks)},
+    {NULL, TESS__MEMBER_TEXT, 0},
+};
+static const struct tess__member json_link_members[] = {
+    {"name", TESS__MEMBER_TEXT, LINK(name)},
+    {"latency_s", TESS__MEMBER_NUMBER, LINK(latency_s)},
+    {"bandwidth", TESS__MEMBER_NUMBER, LINK(bandwidth)},
+    {NULL, TESS__MEMBER_TEXT, 0},
+};
+static const struct tess__member json_scaling_members[] = {
+    {"strategy", TESS__MEMBER_TEXT, SCALING(strategy)},
+    {"model", TESS__MEMBER_TEXT, SCALING(model)},
+    {"machine", TESS__MEMBER_TEXT, SCALING(machine)},
+    {"mode", TESS__MEMBER_TEXT, SCALING(mode)},
+    {"batch_size", TESS__MEMBER_NUMBER, SCALING(batch)},
+    {"amdahl_p", TESS__MEMBER_SIGNED, SCALING(amdahl_p)},
+    {NULL, TESS__MEMBER_TEXT, 0},
+};
+static const struct tess__member json_tune_members[] = {
+    {"model", TESS__MEMBER_TEXT, TUNE(model)},
+    {"strategy", TESS__MEMBER_TEXT, TUNE(strategy)},
+    {"ranks", TESS__MEMBER_NUMBER, TUNE(ranks)},
+    {"limit_bytes", TESS__MEMBER_NUMBER, TUNE(limit_bytes)},
+    {"best_batch_size", TESS__MEMBER_NUMBER, TUNE(best_batch)},
+    {"sample_tokens", TESS__MEMBER_NUMBER, TUNE(tokens)},
+    {NULL, TESS__MEMBER_TEXT, 0},
+};
+
+/* Curves of "predicted" or "ring": objects with a name, a link and points. */
+static void json_curves(const struct tess__place *place, const json_t *array,
+                        const struct tess__fields *fields, struct tess__report_curve **curves,
+                        size_t *count)
 {
-    struct tess__report_link *link;
     size_t i;
     json_t *object;
-    link = tess__report_alloc(place->report, json_array_size(array) + 1, sizeof(*link));
-    if (!link)
-        return json_no_memory(place);
-    scaling->link = link;
     json_array_foreach(array, i, object)
     {
-        TESS_TRY(tess__report_string(place, object, "name", &link->name));
-        TESS_TRY(tess__report_number(place, object, "latency_s", &link->latency_s));
-        TESS_TRY(tess__report_number(place, object, "bandwidth", &link->bandwidth));
-        link++;
-        scaling->link_count++;
+        struct tess__report_curve curve = {0};
+        tess__report_members(place, object, json_curve_members, &curve);
+        tess__report_rows(place, json_object_get(object, "points"), fields, &curve.rows);
+        if (curve.rows.count == 0)
+            tess__report_note(place, "a curve of the scaling without points: left out");
+        else
+            *(struct tess__report_curve *)tess__report_add(place->report, curves, count,
+                                                           sizeof(curve)) = curve;
     }
-    return TESS_OK;
 }
 
 static enum tess_status json_scaling(const struct tess__place *place, const json_t *object)
 {
     struct tess__report *report = place->report;
     struct tess__report_scaling *scaling =
-        tess__report_grow(report, report->scaling, report->scaling_count, sizeof(*scaling));
-    if (!scaling)
-        return json_no_memory(place);
-    report->scaling = scaling;
-    scaling += report->scaling_count++;
-    scaling->path = tess__report_copy(report, place->file);
-    if (!scaling->path)
-        return json_no_memory(place);
-    TESS_TRY(tess__report_string(place, object, "strategy", &scaling->strategy));
-    TESS_TRY(tess__report_string(place, object, "model", &scaling->model));
-    TESS_TRY(tess__report_string(place, object, "machine", &scaling->machine));
-    TESS_TRY(tess__report_string(place, object, "mode", &scaling->mode));
-    TESS_TRY(tess__report_number(place, object, "batch_size", &scaling->batch));
-    TESS_TRY(tess__report_signed(place, object, "amdahl_p", &scaling->amdahl_p));
-    TESS_TRY(tess__report_rows(place, json_object_get(object, "measured"), &tess__measured_fields,
-                               &scaling->measured));
-    TESS_TRY(json_links(place, json_object_get(object, "links"), scaling));
-    TESS_TRY(json_curves(place, json_object_get(object, "predicted"), &tess__predicted_fields,
-                         &scaling->predicted, &scaling->predicted_count));
-    TESS_TRY(json_curves(place, json_object_get(object, "ring"), &tess__ring_fields, &scaling->ring,
-                         &scaling->ring_count));
+        tess__report_add(report, &report->scaling, &report->scaling_count, sizeof(*scaling));
+    size_t i;
+    json_t *link;
+    scaling->path = tess__report_text(report, "%s", place->file);
+    tess__report_members(place, object, json_scaling_members, scaling);
+    tess__report_rows(place, json_object_get(object, "measured"), &tess__measured_fields,
+                      &scaling->measured);
+    json_array_foreach(json_object_get(object, "links"), i, link) tess__report_members(
+        place, link, json_link_members,
+        tess__report_add(report, &scaling->link, &scaling->link_count, sizeof(*scaling->link)));
+    json_curves(place, json_object_get(object, "predicted"), &tess__predicted_fields,
+                &scaling->predicted, &scaling->predicted_count);
+    json_curves(place, json_object_get(object, "ring"), &tess__ring_fields, &scaling->ring,
+                &scaling->ring_count);
     if (scaling->measured.count + scaling->predicted_count + scaling->ring_count == 0)
         TESS_FAIL(TESS_ERR_DATA, "%s: \"scaling\" holds no measurement and no prediction",
                   place->file);
@@ -141,22 +115,10 @@ static enum tess_status json_tune(const struct tess__place *place, const json_t 
 {
     struct tess__report *report = place->report;
     struct tess__report_tune *tune =
-        tess__report_grow(report, report->tune, report->tune_count, sizeof(*tune));
-    if (!tune)
-        return json_no_memory(place);
-    report->tune = tune;
-    tune += report->tune_count++;
-    tune->path = tess__report_copy(report, place->file);
-    if (!tune->path)
-        return json_no_memory(place);
-    TESS_TRY(tess__report_string(place, object, "model", &tune->model));
-    TESS_TRY(tess__report_string(place, object, "strategy", &tune->strategy));
-    TESS_TRY(tess__report_number(place, object, "ranks", &tune->ranks));
-    TESS_TRY(tess__report_number(place, object, "limit_bytes", &tune->limit_bytes));
-    TESS_TRY(tess__report_number(place, object, "best_batch_size", &tune->best_batch));
-    TESS_TRY(tess__report_number(place, object, "sample_tokens", &tune->tokens));
-    TESS_TRY(tess__report_rows(place, json_object_get(object, "cases"), &tess__tune_fields,
-                               &tune->cases));
+        tess__report_add(report, &report->tune, &report->tune_count, sizeof(*tune));
+    tune->path = tess__report_text(report, "%s", place->file);
+    tess__report_members(place, object, json_tune_members, tune);
+    tess__report_rows(place, json_object_get(object, "cases"), &tess__tune_fields, &tune->cases);
     if (tune->cases.count == 0)
         TESS_FAIL(TESS_ERR_DATA, "%s: \"tune\" holds no case", place->file);
     return TESS_OK;

@@ -4,9 +4,6 @@
  */
 #include "report/report_section.h"
 
-#include "tessera/check.h"
-
-#include <stdio.h>
 #include <string.h>
 
 /* Runs with options, and the names of all of them in the order of their first mention. */
@@ -25,45 +22,32 @@ static const char *options_value(const struct tess__report_run *run, const char 
 
 static bool options_differ(const struct options_table *table, const char *name)
 {
-    const char *first = options_value(table->run[0], name);
-    for (size_t i = 1; i < table->run_count; i++) {
-        const char *value = options_value(table->run[i], name);
-        if ((!value) != (!first) || (value && strcmp(value, first) != 0))
+    for (size_t i = 1; i < table->run_count; i++)
+        if (!tess__report_same(options_value(table->run[i], name),
+                               options_value(table->run[0], name)))
             return true;
-    }
     return false;
 }
 
-static enum tess_status options_collect(struct tess__report *report, struct options_table *table)
+static void options_collect(struct tess__report *report, struct options_table *table)
 {
-    json_t *seen = json_object();
-    enum tess_status status = TESS_OK;
-    table->run =
-        tess__report_alloc(report, report->run_count + 1, sizeof(struct tess__report_run *));
-    if (!seen || !table->run)
-        status = tess_fail(TESS_ERR_MEMORY, "no memory for the table of options");
-    for (size_t i = 0; i < report->run_count && status == TESS_OK; i++) {
+    for (size_t i = 0; i < report->run_count; i++) {
         const char *name;
         json_t *value;
-        if (!json_is_object(report->run[i].options))
+        if (!report->run[i].options)
             continue;
-        table->run[table->run_count++] = &report->run[i];
+        *(const struct tess__report_run **)tess__report_add(report, &table->run, &table->run_count,
+                                                            sizeof(*table->run)) = &report->run[i];
         json_object_foreach(report->run[i].options, name, value)
         {
-            const char **larger;
-            if (!json_is_string(value) || json_object_get(seen, name))
-                continue;
-            larger = tess__report_grow(report, table->name, table->name_count, sizeof(*larger));
-            if (!larger || json_object_set_new(seen, name, json_true()) != 0) {
-                status = tess_fail(TESS_ERR_MEMORY, "no memory for the table of options");
-                break;
-            }
-            table->name = larger;
-            table->name[table->name_count++] = name;
+            bool seen = !json_is_string(value);
+            for (size_t r = 0; r + 1 < table->run_count && !seen; r++)
+                seen = json_is_string(json_object_get(table->run[r]->options, name));
+            if (!seen)
+                *(const char **)tess__report_add(report, &table->name, &table->name_count,
+                                                 sizeof(*table->name)) = name;
         }
     }
-    json_decref(seen);
-    return status;
 }
 
 /* One row for each option that is (or, with all, whether or not it is) different between runs. */
@@ -73,10 +57,9 @@ static void options_rows(const struct options_table *table, bool all, struct tes
                    "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"options "
                    "of the runs\"><table class=\"options\"><thead><tr><th scope=\"col\" "
                    "class=\"text\">option</th>");
-    for (size_t i = 0; i < table->run_count; i++) {
+    for (size_t i = 0; i < table->run_count; i++)
         tess__html_put_short(html, "<th scope=\"col\" class=\"text\">", table->run[i]->name, 40,
                              "</th>");
-    }
     tess__html_add(html, "</tr></thead>\n<tbody>\n");
     for (size_t n = 0; n < table->name_count; n++) {
         const char *name = table->name[n];
@@ -87,22 +70,21 @@ static void options_rows(const struct options_table *table, bool all, struct tes
         tess__html_add(html, differs && all ? "<tr class=\"differs\"><th scope=\"row\">"
                                             : "<tr><th scope=\"row\">");
         tess__html_put_short(html, "", name, 60, "</th>");
-        for (size_t i = 0; i < table->run_count; i++) {
+        for (size_t i = 0; i < table->run_count; i++)
             tess__html_put_short(html, "<td class=\"text\">", options_value(table->run[i], name),
                                  120, "</td>");
-        }
         tess__html_add(html, "</tr>\n");
     }
     tess__html_add(html, "</tbody></table></div>\n");
 }
 
-enum tess_status tess__report_options(struct tess__report *report, struct tess__html *html)
+void tess__report_options(struct tess__report *report, struct tess__html *html)
 {
     struct options_table table = {0};
     size_t different = 0;
-    TESS_TRY(options_collect(report, &table));
-    if (table.run_count == 0 || table.name_count == 0)
-        return TESS_OK;
+    options_collect(report, &table);
+    if (table.name_count == 0)
+        return;
     for (size_t n = 0; n < table.name_count; n++)
         different += strcmp(table.name[n], "run") != 0 && options_differ(&table, table.name[n]);
     tess__html_add(html, "<div class=\"card\">");
@@ -117,5 +99,4 @@ enum tess_status tess__report_options(struct tess__report *report, struct tess__
                      table.name_count);
     options_rows(&table, true, html);
     tess__html_add(html, "</details></div>\n");
-    return TESS_OK;
 }

@@ -200,9 +200,8 @@ static void overview_row(const struct tess__report *report, size_t i, int style,
     if (!run->compared)
         tess__figure_swatch(html, style, TESS__CURVE_BOTH);
     tess__html_put_short(html, "", run->name, 28, "</span>");
-    if (run->goal) {
+    if (run->goal)
         tess__html_put_short(html, "<small>", run->goal, 100, "</small>");
-    }
     tess__html_add(html, "</th>");
     overview_state(run, html);
     for (int w = 0; w < OVERVIEW_WORDS; w++)
@@ -226,7 +225,7 @@ static void overview_hashes(const struct tess__report *report, struct tess__html
         const char *hash = report->run[i].hash;
         size_t before = 0, after = 0;
         for (size_t j = 0; hash && j < report->run_count; j++)
-            if (j != i && report->run[j].hash && strcmp(hash, report->run[j].hash) == 0) {
+            if (tess__report_same(hash, report->run[j].hash)) {
                 before += j < i;
                 after += j > i;
             }
@@ -236,7 +235,7 @@ static void overview_hashes(const struct tess__report *report, struct tess__html
                          after + 1);
         tess__html_put_short(html, "", hash, 20, "</code>: ");
         for (size_t j = i; j < report->run_count; j++)
-            if (report->run[j].hash && strcmp(hash, report->run[j].hash) == 0) {
+            if (tess__report_same(hash, report->run[j].hash)) {
                 tess__html_add(html, j > i ? ", " : "");
                 tess__html_escape_short(html, report->run[j].name, 48);
             }

@@ -15,7 +15,7 @@
 
 static const struct page_section {
     const char *id, *title, *lead;
-    enum tess_status (*write)(struct tess__report *report, struct tess__html *html);
+    void (*write)(struct tess__report *report, struct tess__html *html);
     bool grid; /* figures side by side */
 } page_sections[] = {
     {"curves", "Learning",
@@ -160,27 +160,24 @@ static void page_summary(const struct tess__report *report, struct tess__html *h
 }
 
 /* The sections that have something to show, one after the other; their links in `links`. */
-static enum tess_status page_body(struct tess__report *report, struct tess__html *links,
-                                  struct tess__html *html)
+static void page_body(struct tess__report *report, struct tess__html *links,
+                      struct tess__html *html)
 {
     for (size_t i = 0; i < PAGE_SECTIONS; i++) {
         const struct page_section *section = &page_sections[i];
         struct tess__html inner = {0};
-        enum tess_status status = section->write(report, &inner);
-        if (status == TESS_OK && inner.lost)
-            status = tess_fail(TESS_ERR_MEMORY, "no memory for the report");
-        if (status == TESS_OK && inner.count > 0) {
+        section->write(report, &inner);
+        if (inner.count > 0) {
             tess__html_print(links, "<a href=\"#%s\">%s</a>\n", section->id, section->title);
             tess__html_print(html, "<section id=\"%s\">\n<h2>%s</h2>\n<p class=\"lead\">%s</p>\n%s",
                              section->id, section->title, section->lead,
                              section->grid ? "<div class=\"grid\">\n" : "");
-            tess__html_add_bytes(html, inner.bytes, inner.count);
+            tess__html_append(html, &inner);
             tess__html_add(html, section->grid ? "</div>\n</section>\n" : "</section>\n");
         }
+        html->lost |= inner.lost;
         tess__html_close(&inner);
-        TESS_TRY(status);
     }
-    return TESS_OK;
 }
 
 static void page_write(const struct tess__report *report, const char *title,
@@ -192,8 +189,7 @@ static void page_write(const struct tess__report *report, const char *title,
                          "<header><div class=\"bar\"><nav aria-label=\"sections\">\n");
     if (report->run_count > 0)
         tess__html_add(html, "<a href=\"#overview\">Overview</a>\n");
-    if (links->count > 0)
-        tess__html_add_bytes(html, links->bytes, links->count);
+    tess__html_append(html, links);
     tess__html_add(html, "</nav><button id=\"theme\" type=\"button\" hidden>Theme</button>"
                          "</div></header>\n<script>");
     tess__html_add(html, tess__report_script);
@@ -207,8 +203,7 @@ static void page_write(const struct tess__report *report, const char *title,
         tess__report_overview(report, html);
         tess__html_add(html, "</section>\n");
     }
-    if (body->count > 0)
-        tess__html_add_bytes(html, body->bytes, body->count);
+    tess__html_append(html, body);
     tess__html_add(html, "</main>\n<footer><p>Written by tessera " TESS_VERSION
                          "; one file, nothing is loaded from anywhere. Point at a name in a legend "
                          "to see its curve alone.</p></footer>\n</body>\n</html>\n");
@@ -218,12 +213,11 @@ enum tess_status tess__report_page(struct tess__report *report, const char *titl
                                    struct tess__html *html)
 {
     struct tess__html links = {0}, body = {0};
-    enum tess_status status = page_body(report, &links, &body);
-    if (status == TESS_OK)
-        page_write(report, title, &links, &body, html);
-    if (status == TESS_OK && (html->lost || links.lost || body.lost))
-        status = tess_fail(TESS_ERR_MEMORY, "no memory for the report");
+    page_body(report, &links, &body);
+    page_write(report, title, &links, &body, html);
     tess__html_close(&links);
     tess__html_close(&body);
-    return status;
+    if (html->lost)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the report");
+    return TESS_OK;
 }

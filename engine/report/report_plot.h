@@ -1,11 +1,8 @@
-/*
- * Pictures: what is to be drawn, as numbers, and the SVG that gnuplot makes of it. No foreign text
- * ever reaches gnuplot: labels are numbered there, and put in when the SVG is cleaned.
- */
+/* Pictures as SVG, each drawn twice, for wide and for narrow screens; colours are the page's
+ * variables. Labels and names are foreign text, escaped here. */
 #ifndef TESSERA_REPORT_REPORT_PLOT_H
 #define TESSERA_REPORT_REPORT_PLOT_H
 
-#include "tessera/status.h"
 #include "text/report_html.h"
 
 #include <stdbool.h>
@@ -17,6 +14,7 @@
 #define TESS__PLOT_CURVES_MAX 16
 #define TESS__PLOT_BARS_MAX   40
 #define TESS__PLOT_KINDS_MAX  10
+#define TESS__PLOT_TICKS_MAX  32
 
 enum tess__axis_kind { TESS__AXIS_LINEAR, TESS__AXIS_ZERO, TESS__AXIS_LOG10, TESS__AXIS_LOG2 };
 
@@ -65,7 +63,8 @@ struct tess__span {
 
 struct tess__span_lane {
     const char *name;
-    bool head; /* begins a group: higher, and its name is written on small screens too */
+    bool head;  /* begins a group: higher, and its name is written on small screens too */
+    double top; /* set while it is drawn */
 };
 
 /* A dotted line down all lanes of a group. */
@@ -77,7 +76,7 @@ struct tess__span_mark {
 struct tess__spans {
     const char *title;       /* of the axis, with its unit; our own text */
     const char *const *kind; /* [kind_count] names, our own; the number of a kind is its colour */
-    const struct tess__span_lane *lane;
+    struct tess__span_lane *lane;
     const struct tess__span *span;
     const struct tess__span_mark *mark;
     int kind_count, lane_count, mark_count;
@@ -85,57 +84,54 @@ struct tess__spans {
     double length; /* > 0 */
 };
 
-/* One drawing of a picture, as the SVG's cleaner needs it. */
-struct tess__picture {
-    bool narrow; /* for small screens */
-    int width, height;
-    const char *alternative; /* what stands for it; escaped already */
-    const char *const
-        *label; /* [label_count] foreign text for "@N@", cut to label_max characters */
-    int label_count, label_max;
-};
-
-/* The red part of the marker colours in gnuplot's script; for a series, blue is its number. */
-enum { TESS__PLOT_INK = 1, TESS__PLOT_SERIES, TESS__PLOT_GRID, TESS__PLOT_GAP };
-
-/* One of a picture's two sizes. */
-struct tess__plot_frame {
-    bool narrow;
-    int width, height, font, label_max;
-};
-
-/* The part of a script that all pictures share. */
-void tess__plot_begin(struct tess__html *script, const struct tess__plot_frame *frame);
-/* Ticks 1, 2 or 5 times a power of ten apart, at most about so many. */
-void tess__plot_even_ticks(struct tess__html *script, double range, int most, bool whole);
-/* Run a script that draws the wide and then the narrow frame, and take both over. */
-enum tess_status tess__plot_draw(struct tess__html *script, const struct tess__plot_frame frame[2],
-                                 struct tess__picture picture, struct tess__html *html);
-
-/*
- * Append two drawings, for wide and for narrow screens. TESS_ERR_NOT_FOUND when there is no
- * gnuplot, TESS_ERR_DATA when it refuses.
- */
-enum tess_status tess__plot_lines(const struct tess__lines *lines, const char *alternative,
-                                  struct tess__html *html);
-enum tess_status tess__plot_bars(const struct tess__bars *bars, const char *alternative,
-                                 struct tess__html *html);
-
-enum tess_status tess__plot_spans(const struct tess__spans *spans, const char *alternative,
-                                  struct tess__html *html);
+/* Append two drawings, for wide and for narrow screens. `alternative` is what stands for them;
+ * escaped already. */
+void tess__plot_lines(const struct tess__lines *lines, const struct tess__html *alternative,
+                      struct tess__html *html);
+void tess__plot_bars(const struct tess__bars *bars, const struct tess__html *alternative,
+                     struct tess__html *html);
+void tess__plot_spans(const struct tess__spans *spans, const struct tess__html *alternative,
+                      struct tess__html *html);
 
 /* Is there no point that these axes can show? Then there is nothing to draw. */
 bool tess__plot_lines_empty(const struct tess__lines *lines);
+/* The sum of a row's kinds. */
+double tess__plot_total(const struct tess__bars *bars, int row);
 
-/* The dash of a style as SVG writes it; "" for none. The marker's number in the page's set. */
+/* The dash of a style as SVG writes it, or "none". The marker's number in the page's set. */
 const char *tess__plot_dash(int style);
 int tess__plot_marker(int style);
 
-/* Rebuild the first SVG in `source` [bytes, a zero behind] for the page. */
-enum tess_status tess__svg_clean(const char *source, size_t bytes,
-                                 const struct tess__picture *picture, struct tess__html *html);
+/* ---- what all pictures share ----------------------------------------------------------------- */
 
-/* Run gnuplot on a script; what it draws is appended to `output`. */
-enum tess_status tess__gnuplot(const struct tess__html *script, struct tess__html *output);
+/* The range of an axis, and where its ticks are. */
+struct tess__scale {
+    double from, to;
+    bool log;
+    int count;
+    double tick[TESS__PLOT_TICKS_MAX];
+};
+
+/* One drawing; lengths in units of the drawing, about a pixel each. */
+struct tess__plot {
+    struct tess__html *html;
+    bool narrow;
+    double width, height, font;
+    double left, right, top, bottom; /* of the part that the axes enclose */
+    struct tess__scale x, y;
+};
+
+void tess__plot_open(struct tess__plot *plot, const struct tess__html *alternative);
+void tess__plot_close(struct tess__plot *plot);
+/* Ticks 1, 2 or 5 times a power of ten apart, at most about so many. */
+void tess__plot_even_ticks(struct tess__scale *scale, int most, bool whole);
+/* The axis at the bottom; with `grid`, lines go up from its ticks. */
+void tess__plot_x_axis(struct tess__plot *plot, const char *title, bool grid);
+/* Where a number of the x axis is. */
+double tess__plot_x(const struct tess__plot *plot, double value);
+/* `attributes`: " class=\"inside\"", " text-anchor=\"end\"" and the like. */
+void tess__plot_text(struct tess__plot *plot, double x, double y, const char *attributes,
+                     const char *text, size_t max);
+void tess__plot_box(struct tess__plot *plot, double x, double y, double width, double height);
 
 #endif

@@ -6,6 +6,7 @@
 #include "report/report_data.h"
 
 #include "tessera/check.h"
+#include "text/report_html.h"
 
 #include <errno.h>
 #include <math.h>
@@ -28,72 +29,51 @@ static double read_option_number(const json_t *options, const char *name)
     return !text || end == text || *end || !(value >= 0) || isinf(value) ? NAN : value;
 }
 
-static enum tess_status read_head(const struct tess__place *place, json_t *head,
-                                  struct tess__report_run *run)
+static void read_head(const struct tess__place *place, json_t *head, struct tess__report_run *run)
 {
     json_t *options = json_object_get(head, "options");
-    if (!json_is_object(head))
-        return tess__report_note(place->report, place->file, place->line,
-                                 "\"run\" is not an object: left out");
+    if (!json_is_object(head)) {
+        tess__report_note(place, "\"run\" is not an object: left out");
+        return;
+    }
     if (place->line > 1) {
-        TESS_TRY(tess__report_note(place->report, place->file, place->line,
-                                   "a run begins here: the lines before are left out"));
+        tess__report_note(place, "a run begins here: the lines before are left out");
         tess__report_clear_run(run);
     }
-    TESS_TRY(tess__report_string(place, head, "model", &run->model));
-    TESS_TRY(tess__report_string(place, head, "strategy", &run->strategy));
-    TESS_TRY(tess__report_string(place, head, "kernel", &run->kernel));
-    TESS_TRY(tess__report_string(place, head, "precision", &run->precision));
-    TESS_TRY(tess__report_number(place, head, "ranks", &run->ranks));
-    TESS_TRY(tess__report_number(place, head, "parameters", &run->parameters));
-    TESS_TRY(tess__report_number(place, head, "steps", &run->steps_planned));
-    TESS_TRY(tess__report_number(place, head, "batch_size", &run->batch));
-    TESS_TRY(tess__report_number(place, head, "learning_rate", &run->rate));
-    TESS_TRY(tess__report_shape(place, head, run));
-    if (options && !json_is_object(options))
-        return tess__report_note(place->report, place->file, place->line,
-                                 "\"options\" is not an object: left out");
-    run->options = options;
+    tess__report_run_members(place, head, run);
+    if (options && !json_is_object(options)) {
+        tess__report_note(place, "\"options\" is not an object: left out");
+        return;
+    }
+    run->options = json_incref(options);
     if (!run->precision)
-        TESS_TRY(tess__report_string(place, options, "precision", &run->precision));
+        run->precision = tess__report_string(place, options, "precision");
     if (isnan(run->batch))
         run->batch = read_option_number(options, "batch-size");
     if (isnan(run->rate))
         run->rate = read_option_number(options, "learning-rate");
-    return TESS_OK;
 }
 
-static enum tess_status read_final(const struct tess__place *place, const json_t *final,
-                                   struct tess__report_run *run)
+static void read_final(const struct tess__place *place, const json_t *final,
+                       struct tess__report_run *run)
 {
-    if (!json_is_object(final))
-        return tess__report_note(place->report, place->file, place->line,
-                                 "\"final\" is not an object: left out");
+    if (!json_is_object(final)) {
+        tess__report_note(place, "\"final\" is not an object: left out");
+        return;
+    }
     run->final = true;
     run->lost = json_is_null(json_object_get(final, "loss"));
-    TESS_TRY(tess__report_string(place, final, "hash", &run->hash));
-    TESS_TRY(tess__report_number(place, final, "val_loss", &run->val_loss));
-    TESS_TRY(tess__report_number(place, final, "val_accuracy", &run->val_accuracy));
-    TESS_TRY(tess__report_number(place, final, "loss", &run->loss));
-    TESS_TRY(tess__report_number(place, final, "samples_per_s", &run->speed));
-    TESS_TRY(tess__report_number(place, final, "comm_share", &run->comm_share));
-    TESS_TRY(tess__report_number(place, final, "steps", &run->steps));
-    TESS_TRY(tess__report_number(place, final, "time_s", &run->time_s));
-    if (!run->strategy)
-        TESS_TRY(tess__report_string(place, final, "strategy", &run->strategy));
-    if (!run->precision)
-        TESS_TRY(tess__report_string(place, final, "precision", &run->precision));
-    if (isnan(run->ranks))
-        TESS_TRY(tess__report_number(place, final, "ranks", &run->ranks));
-    return tess__report_memory(place, json_object_get(final, "memory"), run);
+    tess__report_run_members(place, final, run);
+    tess__report_memory(place, json_object_get(final, "memory"), run);
 }
 
 /* Sum one epoch's seconds into the run's row of that rank. */
-static enum tess_status read_times(const struct tess__place *place, const json_t *times,
-                                   struct tess__report_run *run)
+static void read_times(const struct tess__place *place, const json_t *times,
+                       struct tess__report_run *run)
 {
+    const size_t bytes = TESS__TIME_WIDTH * sizeof(double);
     struct tess__rows epoch = {0}, *sum = &run->times;
-    TESS_TRY(tess__report_rows(place, json_object_get(times, "ranks"), &tess__time_fields, &epoch));
+    tess__report_rows(place, json_object_get(times, "ranks"), &tess__time_fields, &epoch);
     for (size_t i = 0; i < epoch.count; i++) {
         const double *row = epoch.value + i * TESS__TIME_WIDTH;
         size_t to = i; /* ranks come in the same order in every line */
@@ -102,85 +82,70 @@ static enum tess_status read_times(const struct tess__place *place, const json_t
                 if (tess__row(sum, to, TESS__TIME_RANK) == row[TESS__TIME_RANK])
                     break;
         if (to == sum->count) {
-            json_t *none = json_pack("{s:f}", "rank", row[TESS__TIME_RANK]);
-            enum tess_status status = tess__report_row(place, none, &tess__time_fields, sum);
-            json_decref(none);
-            TESS_TRY(status);
+            memcpy(tess__report_add(place->report, &sum->value, &sum->count, bytes), row, bytes);
+            continue;
         }
-        for (int f = TESS__TIME_RANK + 1; to < sum->count && f < TESS__TIME_WIDTH; f++) {
+        for (int f = TESS__TIME_RANK + 1; f < TESS__TIME_WIDTH; f++) {
             double *cell = &sum->value[to * TESS__TIME_WIDTH + (size_t)f];
             if (!isnan(row[f]))
                 *cell = isnan(*cell) ? row[f] : *cell + row[f];
         }
     }
-    return TESS_OK;
 }
 
-static enum tess_status read_step(const struct tess__place *place, const json_t *line,
-                                  struct tess__report_run *run)
+static void read_step(const struct tess__place *place, const json_t *line,
+                      struct tess__report_run *run)
 {
     size_t before = run->step.count;
-    TESS_TRY(tess__report_row(place, line, &tess__step_fields, &run->step));
+    tess__report_row(place, line, &tess__step_fields, &run->step);
     if (run->step.count == before)
-        return TESS_OK;
+        return;
     if (!json_is_null(json_object_get(line, "loss")))
         run->failed_step = NAN;
     else if (isnan(run->failed_step))
         run->failed_step = tess__row(&run->step, before, TESS__STEP);
-    return TESS_OK;
 }
 
-/* One line's object: the key that makes it what it is. Lines of kinds that no picture shows pass.
- */
-static enum tess_status read_object(const struct tess__place *place, json_t *line,
-                                    struct tess__report_run *run, size_t *used)
+/* One line's object: the key that makes it what it is. False for kinds that no picture shows. */
+static bool read_object(const struct tess__place *place, json_t *line, struct tess__report_run *run)
 {
     json_t *part;
-    ++*used;
     if ((part = json_object_get(line, "run")))
-        return read_head(place, part, run);
-    if ((part = json_object_get(line, "final")))
-        return read_final(place, part, run);
-    if ((part = json_object_get(line, "times")))
-        return read_times(place, part, run);
-    if (json_object_get(line, "train_loss") || json_object_get(line, "val_loss"))
-        return tess__report_row(place, line, &tess__epoch_fields, &run->epoch);
-    if (json_object_get(line, "gpu_percent"))
-        return tess__report_row(place, line, &tess__device_fields, &run->device);
-    if (json_object_get(line, "step"))
-        return read_step(place, line, run);
-    --*used;
-    return TESS_OK;
+        read_head(place, part, run);
+    else if ((part = json_object_get(line, "final")))
+        read_final(place, part, run);
+    else if ((part = json_object_get(line, "times")))
+        read_times(place, part, run);
+    else if (json_object_get(line, "train_loss") || json_object_get(line, "val_loss"))
+        tess__report_row(place, line, &tess__epoch_fields, &run->epoch);
+    else if (json_object_get(line, "gpu_percent"))
+        tess__report_row(place, line, &tess__device_fields, &run->device);
+    else if (json_object_get(line, "step"))
+        read_step(place, line, run);
+    else
+        return false;
+    return true;
 }
 
-/* `last`: no line end follows. */
-static enum tess_status read_line(const struct tess__place *place, const char *text, size_t bytes,
-                                  bool last, struct tess__report_run *run, size_t *used)
+/* `last`: no line end follows. True where it is a line of a run's metrics. */
+static bool read_line(const struct tess__place *place, const char *text, size_t bytes, bool last,
+                      struct tess__report_run *run)
 {
     json_error_t error;
-    enum tess_status status;
-
+    bool used = false;
     if (strspn(text, " \t\r") >= bytes)
-        return TESS_OK;
+        return false;
     json_t *line = json_loadb(text, bytes, JSON_DECODE_INT_AS_REAL, &error);
     if (!line && last)
-        return tess__report_note(place->report, place->file, place->line,
-                                 "the file ends within this line: the line is left out");
-    if (!line)
-        return tess__report_note(place->report, place->file, place->line,
-                                 "not JSON (%s): the line is left out", error.text);
-    if (!json_is_object(line)) {
-        json_decref(line);
-        return tess__report_note(place->report, place->file, place->line,
-                                 "not an object: the line is left out");
-    }
-    /* The head's options are pointed into; of other lines nothing is. */
-    if (json_object_get(line, "run") && json_array_append(place->report->documents, line) != 0)
-        status = tess_fail(TESS_ERR_MEMORY, "no memory for a run's options");
+        tess__report_note(place, "the file ends within this line: the line is left out");
+    else if (!line)
+        tess__report_note(place, "not JSON (%s): the line is left out", error.text);
+    else if (!json_is_object(line))
+        tess__report_note(place, "not an object: the line is left out");
     else
-        status = read_object(place, line, run, used);
+        used = read_object(place, line, run);
     json_decref(line);
-    return status;
+    return used;
 }
 
 enum tess_status tess__report_load_lines(struct tess__report *report, const char *folder,
@@ -195,7 +160,7 @@ enum tess_status tess__report_load_lines(struct tess__report *report, const char
         bool last = !stop;
         stop = last ? end : stop;
         place.line++;
-        TESS_TRY(read_line(&place, at, (size_t)(stop - at), last, run, &used));
+        used += read_line(&place, at, (size_t)(stop - at), last, run);
         at = stop + 1;
     }
     if (used == 0)
@@ -209,41 +174,25 @@ enum tess_status tess__report_load_lines(struct tess__report *report, const char
 
 /* ---- files ----------------------------------------------------------------------------------- */
 
-/* The whole file, with a final zero, to be freed. */
-static enum tess_status read_file(const char *path, char **text_out, size_t *bytes_out)
+/* The whole file. */
+static enum tess_status read_file(const char *path, struct tess__html *text)
 {
+    char piece[1 << 14];
+    size_t count;
     FILE *file = fopen(path, "rb");
-    char *text = NULL;
-    size_t used = 0, room = 1 << 16;
-    enum tess_status status = TESS_OK;
     if (!file)
         TESS_FAIL(TESS_ERR_IO, "cannot read %s: %s", path, strerror(errno));
-    for (bool more = true; more && status == TESS_OK;) {
-        char *larger = realloc(text, room);
-        size_t got;
-        if (!larger) {
-            status = tess_fail(TESS_ERR_MEMORY, "no memory to read %s", path);
-            break;
-        }
-        text = larger;
-        got = fread(text + used, 1, room - 1 - used, file);
-        used += got;
-        more = used == room - 1;
-        if (ferror(file))
-            status = tess_fail(TESS_ERR_IO, "cannot read %s: %s", path, strerror(errno));
-        else if (used > READ_BYTES_MAX)
-            status = tess_fail(TESS_ERR_DATA, "%s is larger than %zu MiB: not a file of a report",
-                               path, READ_BYTES_MAX >> 20);
-        room *= 2;
-    }
+    while (text->count <= READ_BYTES_MAX && (count = fread(piece, 1, sizeof(piece), file)) > 0)
+        tess__html_add_bytes(text, piece, count);
+    int error = ferror(file) ? errno : 0;
     fclose(file);
-    if (status != TESS_OK) {
-        free(text);
-        return status;
-    }
-    text[used] = '\0';
-    *text_out = text;
-    *bytes_out = used;
+    if (error != 0)
+        TESS_FAIL(TESS_ERR_IO, "cannot read %s: %s", path, strerror(error));
+    if (text->count > READ_BYTES_MAX)
+        TESS_FAIL(TESS_ERR_DATA, "%s is larger than %zu MiB: not a file of a report", path,
+                  READ_BYTES_MAX >> 20);
+    if (text->lost)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory to read %s", path);
     return TESS_OK;
 }
 
@@ -270,43 +219,34 @@ static enum tess_status read_any(struct tess__report *report, const char *path, 
     return tess__report_load_lines(report, path, path, text, bytes);
 }
 
-/* A folder as its parents call it: "." has no name of its own. */
-static const char *read_folder_name(struct tess__report *report, const char *path)
-{
-    char *real = realpath(path, NULL);
-    const char *name = real ? tess__report_copy(report, real) : NULL;
-    free(real);
-    return name ? name : path;
-}
-
 enum tess_status tess__report_load(struct tess__report *report, const char *path)
 {
     struct stat about;
-    char *text = NULL, *file = NULL;
-    size_t bytes = 0, length = strlen(path) + sizeof("/metrics.jsonl");
-    enum tess_status status;
-    if (!report->documents)
-        report->documents = json_array();
+    struct tess__html text = {0};
+    const char *file = path;
     if (stat(path, &about) != 0)
         TESS_FAIL(TESS_ERR_IO, "cannot read %s: %s", path, strerror(errno));
     bool folder = S_ISDIR(about.st_mode);
-    file = tess__report_alloc(report, length, 1);
-    if (!file || !report->documents)
-        TESS_FAIL(TESS_ERR_MEMORY, "no memory to read %s", path);
-    snprintf(file, length, "%s%s%s", path, folder && path[strlen(path) - 1] != '/' ? "/" : "",
-             folder ? "metrics.jsonl" : "");
+    if (folder)
+        file = tess__report_text(report, "%s%smetrics.jsonl", path,
+                                 path[strlen(path) - 1] != '/' ? "/" : "");
     if (folder && stat(file, &about) != 0)
         TESS_FAIL(TESS_ERR_IO,
                   "%s is no run folder: it has no metrics.jsonl (%s); tessera train --run %s makes "
                   "one",
                   path, strerror(errno), path);
     tess__report_notes_begin(report);
-    TESS_TRY(read_file(file, &text, &bytes));
-    status =
-        folder ? tess__report_load_lines(report, read_folder_name(report, path), file, text, bytes)
-               : read_any(report, file, text, bytes);
-    free(text);
-    TESS_KEEP(status, tess__report_notes_end(report, file));
+    enum tess_status status = read_file(file, &text);
+    if (status == TESS_OK && folder) {
+        /* As the folder's parents call it: "." has no name of its own. */
+        char *real = realpath(path, NULL);
+        status = tess__report_load_lines(report, real ? real : path, file, text.bytes, text.count);
+        free(real);
+    } else if (status == TESS_OK) {
+        status = read_any(report, file, text.bytes, text.count);
+    }
+    tess__html_close(&text);
+    tess__report_notes_end(report, file);
     return status;
 }
 
@@ -347,21 +287,15 @@ static bool read_name_taken(const struct tess__report *report, size_t run, size_
     return false;
 }
 
-static enum tess_status read_set_name(struct tess__report *report, struct tess__report_run *run,
-                                      int parts, size_t number)
+static void read_set_name(struct tess__report *report, struct tess__report_run *run, int parts,
+                          size_t number)
 {
     size_t length;
     const char *tail = read_tail(run->path, parts, &length);
-    char *name = tess__report_alloc(report, length + 32, 1);
-    if (!name)
-        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the names of runs");
-    memcpy(name, tail, length);
-    if (length == 0)
-        snprintf(name, 32, "run");
+    run->name =
+        tess__report_text(report, "%.*s", length > 0 ? (int)length : 3, length > 0 ? tail : "run");
     if (number > 0)
-        snprintf(name + strlen(name), 24, " (%zu)", number);
-    run->name = name;
-    return TESS_OK;
+        run->name = tess__report_text(report, "%s (%zu)", run->name, number);
 }
 
 /* Tokens where all runs are trained on them, images where none is. */
@@ -376,25 +310,24 @@ static void read_choose_words(struct tess__report *report)
         report->run[i].rate_of_row = report->words.tokens ? report->run[i].tokens : 1;
 }
 
-enum tess_status tess__report_name_runs(struct tess__report *report)
+void tess__report_name_runs(struct tess__report *report)
 {
     enum { PARTS_MAX = 4 };
     read_choose_words(report);
     for (size_t i = 0; i < report->run_count; i++)
-        TESS_TRY(read_set_name(report, &report->run[i], 1, 0));
+        read_set_name(report, &report->run[i], 1, 0);
     for (int parts = 2; parts <= PARTS_MAX; parts++) {
         for (size_t i = 0; i < report->run_count; i++)
             report->run[i].ambiguous = read_name_taken(report, i, report->run_count, true);
         for (size_t i = 0; i < report->run_count; i++)
             if (report->run[i].ambiguous)
-                TESS_TRY(read_set_name(report, &report->run[i], parts, 0));
+                read_set_name(report, &report->run[i], parts, 0);
     }
     /* What is left has the same path: the same run given twice, or entries of one comparison. */
     for (size_t i = 1; i < report->run_count; i++)
         if (read_name_taken(report, i, i, false))
             for (size_t number = 2; read_name_taken(report, i, report->run_count, false); number++)
-                TESS_TRY(read_set_name(report, &report->run[i], 1, number));
+                read_set_name(report, &report->run[i], 1, number);
     if (report->run_count > 0)
         qsort(report->run, report->run_count, sizeof(*report->run), read_compare_runs);
-    return TESS_OK;
 }

@@ -7,26 +7,26 @@
 #include "report/report_figure.h"
 
 /* Loss, accuracy, learning rate, loss scale of the runs that were recorded step by step. */
-enum tess_status tess__report_curves(struct tess__report *report, struct tess__html *html);
+void tess__report_curves(struct tess__report *report, struct tess__html *html);
 /* The same for what is set or decided on the way: rate, loss scale, gradients. */
-enum tess_status tess__report_controls(struct tess__report *report, struct tess__html *html);
+void tess__report_controls(struct tess__report *report, struct tess__html *html);
 /* What the driver reported about devices during the runs. */
-enum tess_status tess__report_devices(struct tess__report *report, struct tess__html *html);
+void tess__report_devices(struct tess__report *report, struct tess__html *html);
 /* Memory of every rank by kind. */
-enum tess_status tess__report_memories(struct tess__report *report, struct tess__html *html);
+void tess__report_memories(struct tess__report *report, struct tess__html *html);
 /* Throughput, efficiency and where the time goes. */
-enum tess_status tess__report_speeds(struct tess__report *report, struct tess__html *html);
+void tess__report_speeds(struct tess__report *report, struct tess__html *html);
 /* What scaling --json and tune batch --json measured. */
-enum tess_status tess__report_scalings(struct tess__report *report, struct tess__html *html);
-enum tess_status tess__report_tunes(struct tess__report *report, struct tess__html *html);
+void tess__report_scalings(struct tess__report *report, struct tess__html *html);
+void tess__report_tunes(struct tess__report *report, struct tess__html *html);
 /* One step of every time line, as a picture. */
-enum tess_status tess__report_timelines(struct tess__report *report, struct tess__html *html);
+void tess__report_timelines(struct tess__report *report, struct tess__html *html);
 
 /* Tables: the overview, and the options of every run. */
 void tess__report_overview(const struct tess__report *report, struct tess__html *html);
-enum tess_status tess__report_options(struct tess__report *report, struct tess__html *html);
+void tess__report_options(struct tess__report *report, struct tess__html *html);
 
-/* The whole page. */
+/* The whole page; TESS_ERR_MEMORY. */
 enum tess_status tess__report_page(struct tess__report *report, const char *title,
                                    struct tess__html *html);
 
@@ -38,8 +38,20 @@ extern const char tess__report_css[], tess__report_script[], tess__report_script
 double tess__report_speed(const struct tess__report_run *run);
 double tess__report_val_loss(const struct tess__report_run *run);
 double tess__report_val_accuracy(const struct tess__report_run *run);
-/* Bytes of all kinds together. */
-double tess__report_bytes(const struct tess__report_memory *memory);
+
+/* Bars in the making; what does not fit is counted. */
+struct tess__report_bars {
+    const char *row[TESS__PLOT_BARS_MAX];
+    double value[TESS__PLOT_BARS_MAX * TESS__PLOT_KINDS_MAX];
+    double beside_start[TESS__PLOT_BARS_MAX], beside_value[TESS__PLOT_BARS_MAX];
+    int count;
+    size_t left_out;
+};
+/* Seconds of a record, by their fields [kinds] and times `factor`; beside them those of `hidden`,
+ * which end with the first `before` kinds. */
+void tess__report_add_times(struct tess__report_bars *bars, const char *label,
+                            const struct tess__rows *rows, size_t row, const int *field, int kinds,
+                            int hidden, int before, double factor);
 
 /* Bytes of the rank that has most; NaN when none is known. */
 double tess__report_fullest(const struct tess__report_run *run);

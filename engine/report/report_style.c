@@ -83,6 +83,7 @@ const char tess__report_css[] =
     "min-width:54rem}\n"
     ".plot .narrow{max-width:660px}\n"
     "details.numbers table+table{margin-top:1rem}\n"
+    ".plot text{fill:var(--ink2);stroke:none}.plot .inside{fill:var(--card)}\n"
     ".plot text{font:13px system-ui,-apple-system,\"Segoe UI\",Roboto,\"Helvetica Neue\","
     "Arial,sans-serif;font-variant-numeric:tabular-nums}\n"
     ".plot .narrow text{font-size:12px}\n"

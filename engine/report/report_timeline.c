@@ -5,11 +5,9 @@
  */
 #include "report/report_section.h"
 
-#include "tessera/check.h"
 #include "text/text.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -45,15 +43,14 @@ static int timeline_by_time(const void *a, const void *b)
     return (left->at > right->at) - (left->at < right->at);
 }
 
-enum tess_status tess__report_lane_sums(const struct tess__report_lane *lane,
-                                        struct tess__lane_sums *sums_out)
+struct tess__lane_sums tess__report_lane_sums(struct tess__report *report,
+                                              const struct tess__report_lane *lane)
 {
-    struct timeline_edge *edge = calloc(2 * lane->span_count + 1, sizeof(*edge));
+    struct timeline_edge *edge =
+        tess__report_alloc(report, 2 * lane->span_count + 1, sizeof(*edge));
+    struct tess__lane_sums sums = {.backward_end = NAN};
     int under_way[SUM_COUNT] = {0};
     size_t count = 0;
-    if (!edge)
-        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the sums of a time line");
-    *sums_out = (struct tess__lane_sums){.backward_end = NAN};
     for (size_t i = 0; i < lane->span_count; i++) {
         const struct tess__report_span *span = &lane->span[i];
         enum timeline_sum of = span->work == TESS__WORK_CALL      ? SUM_CALL
@@ -62,21 +59,20 @@ enum tess_status tess__report_lane_sums(const struct tess__report_lane *lane,
         edge[count++] = (struct timeline_edge){span->begin, of, 1};
         edge[count++] = (struct timeline_edge){span->end, of, -1};
         if (span->work == TESS__WORK_BACKWARD)
-            sums_out->backward_end = fmax(sums_out->backward_end, span->end);
+            sums.backward_end = fmax(sums.backward_end, span->end);
     }
     qsort(edge, count, sizeof(*edge), timeline_by_time);
     for (size_t i = 0; i + 1 < count; i++) {
         double time = edge[i + 1].at - edge[i].at;
         under_way[edge[i].of] += edge[i].change;
         if (under_way[SUM_CALL] > 0)
-            sums_out->calls += time;
+            sums.calls += time;
         if (under_way[SUM_WAIT] > 0)
-            sums_out->waiting += time;
+            sums.waiting += time;
         else if (under_way[SUM_CALL] > 0 && under_way[SUM_COMPUTE] > 0)
-            sums_out->hidden += time;
+            sums.hidden += time;
     }
-    free(edge);
-    return TESS_OK;
+    return sums;
 }
 
 /* ---- the caption ----------------------------------------------------------------------------- */
@@ -202,10 +198,7 @@ static void timeline_table_ranks(const struct tess__report_timeline *timeline,
     static const char *const head[] = {
         "rank",         "step [ms]",           "communication [ms]", "behind computation [ms]",
         "waiting [ms]", "end of backward [ms]"};
-    tess__html_add(html, "<table>\n<thead><tr>");
-    for (size_t i = 0; i < sizeof(head) / sizeof(head[0]); i++)
-        tess__figure_head(html, head[i], i > 0);
-    tess__html_add(html, "</tr></thead>\n<tbody>\n");
+    tess__figure_heads(html, head, sizeof(head) / sizeof(head[0]), 1, 6);
     for (int l = 0; l < timeline->lane_count; l++) {
         const struct tess__report_lane *lane = &timeline->lane[l];
         const double cell[] = {lane->end - lane->begin, sums[l].calls, sums[l].hidden,
@@ -225,22 +218,17 @@ static int timeline_longer(const void *a, const void *b)
 }
 
 /* The length from which on a lane's spans are in the table, so that at most `rows` are. */
-static enum tess_status timeline_least(const struct tess__report_lane *lane, size_t rows,
-                                       double *least_out)
+static double timeline_least(struct tess__report *report, const struct tess__report_lane *lane,
+                             size_t rows)
 {
     double *length;
-    *least_out = 0;
     if (lane->span_count <= rows)
-        return TESS_OK;
-    length = calloc(lane->span_count, sizeof(*length));
-    if (!length)
-        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the numbers of a time line");
+        return 0;
+    length = tess__report_alloc(report, lane->span_count, sizeof(*length));
     for (size_t i = 0; i < lane->span_count; i++)
         length[i] = lane->span[i].end - lane->span[i].begin;
     qsort(length, lane->span_count, sizeof(*length), timeline_longer);
-    *least_out = length[rows - 1];
-    free(length);
-    return TESS_OK;
+    return length[rows - 1];
 }
 
 static void timeline_row(const struct tess__report_lane *lane, const struct tess__report_span *span,
@@ -262,22 +250,19 @@ static void timeline_row(const struct tess__report_lane *lane, const struct tess
     tess__html_put_short(html, "", span->site, 40, "</td></tr>\n");
 }
 
-static enum tess_status timeline_table_spans(const struct tess__report_timeline *timeline,
-                                             struct tess__html *html)
+static void timeline_table_spans(struct tess__report *report,
+                                 const struct tess__report_timeline *timeline,
+                                 struct tess__html *html)
 {
     static const char *const head[] = {"rank",     "kind",        "what", "begin [ms]",
                                        "end [ms]", "length [ms]", "size", "called at"};
     size_t most = TIMELINE_ROWS_MAX / (size_t)timeline->lane_count;
     bool thinned = false;
-    tess__html_add(html, "<table>\n<thead><tr>");
-    for (size_t i = 0; i < sizeof(head) / sizeof(head[0]); i++)
-        tess__figure_head(html, head[i], i > 2 && i < 7);
-    tess__html_add(html, "</tr></thead>\n<tbody>\n");
+    tess__figure_heads(html, head, sizeof(head) / sizeof(head[0]), 3, 7);
     for (int l = 0; l < timeline->lane_count; l++) {
         const struct tess__report_lane *lane = &timeline->lane[l];
-        double least;
+        double least = timeline_least(report, lane, most);
         size_t rows = 0;
-        TESS_TRY(timeline_least(lane, most, &least));
         thinned = thinned || lane->span_count > most;
         for (size_t i = 0; i < lane->span_count && rows < most; i++)
             if (lane->span[i].end - lane->span[i].begin >= least) {
@@ -288,7 +273,6 @@ static enum tess_status timeline_table_spans(const struct tess__report_timeline 
     tess__html_add(html, "</tbody></table>\n");
     if (thinned)
         tess__html_print(html, "<p class=\"small\">The %zu longest of each rank.</p>\n", most);
-    return TESS_OK;
 }
 
 /* ---- the picture ----------------------------------------------------------------------------- */
@@ -302,43 +286,32 @@ struct timeline_draft {
     int lane_count, mark_count;
 };
 
-/* "all_reduce 4.5 MiB" */
-static const char *timeline_sized(struct tess__report *report, const struct tess__report_span *span)
-{
-    char text[256], bytes[TESS__TEXT_BYTES];
-    snprintf(text, sizeof(text), "%.200s %s", span->name, tess__text_bytes(span->bytes, bytes));
-    return tess__report_copy(report, text);
-}
-
 /* The colour shows the kind; the label is the name of the model's part. */
 static void timeline_label(struct tess__report *report, const struct tess__report_span *span,
                            struct tess__span *box)
 {
     const char *part = strchr(span->name, ' ');
+    char bytes[TESS__TEXT_BYTES];
     if (span->work == TESS__WORK_WAITING || span->work == TESS__WORK_LOSS)
         return;
     box->label[0] = span->name;
     if (span->work != TESS__WORK_CALL) {
         box->label[1] = part ? part + 1 : NULL;
     } else if (!isnan(span->bytes) && span->bytes > 0) {
-        box->label[0] = timeline_sized(report, span);
+        box->label[0] =
+            tess__report_text(report, "%s %s", span->name, tess__text_bytes(span->bytes, bytes));
         box->label[1] = span->name;
     }
 }
 
 /* One rank: its lane, and below it as many as calls overlap. */
-static enum tess_status timeline_draw_lane(struct tess__report *report,
-                                           const struct tess__report_lane *lane,
-                                           const struct tess__lane_sums *sums,
-                                           struct timeline_draft *draft)
+static void timeline_draw_lane(struct tess__report *report, const struct tess__report_lane *lane,
+                               const struct tess__lane_sums *sums, struct timeline_draft *draft)
 {
     double busy[TIMELINE_CALL_LANES]; /* until when */
     int head = draft->lane_count++, calls = 0;
-    char name[32];
-    snprintf(name, sizeof(name), "rank %.0f", lane->rank);
-    draft->lane[head] = (struct tess__span_lane){tess__report_copy(report, name), true};
-    if (!draft->lane[head].name)
-        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the labels of a picture");
+    draft->lane[head] = (struct tess__span_lane){
+        .name = tess__report_text(report, "rank %.0f", lane->rank), .head = true};
     for (size_t i = 0; i < lane->span_count; i++) {
         const struct tess__report_span *span = &lane->span[i];
         struct tess__span *box = &draft->span[draft->span_count++];
@@ -359,7 +332,7 @@ static enum tess_status timeline_draw_lane(struct tess__report *report,
         }
         if (call == calls) {
             draft->lane[draft->lane_count++] =
-                (struct tess__span_lane){call == 0 ? "communication" : "", false};
+                (struct tess__span_lane){.name = call == 0 ? "communication" : ""};
             calls++;
         }
         busy[call] = span->end;
@@ -368,73 +341,51 @@ static enum tess_status timeline_draw_lane(struct tess__report *report,
     if (!isnan(sums->backward_end))
         draft->mark[draft->mark_count++] =
             (struct tess__span_mark){head, draft->lane_count - 1, sums->backward_end};
-    return TESS_OK;
 }
 
-static enum tess_status timeline_draw(struct tess__report *report,
-                                      const struct tess__report_timeline *timeline,
-                                      const struct tess__lane_sums *sums,
-                                      struct timeline_draft *draft)
-{
-    size_t count = 0;
-    for (int l = 0; l < timeline->lane_count; l++)
-        count += timeline->lane[l].span_count;
-    draft->span = tess__report_alloc(report, count + 1, sizeof(*draft->span));
-    if (!draft->span)
-        TESS_FAIL(TESS_ERR_MEMORY, "no memory for a picture");
-    for (int l = 0; l < timeline->lane_count; l++)
-        TESS_TRY(timeline_draw_lane(report, &timeline->lane[l], &sums[l], draft));
-    return TESS_OK;
-}
-
-static enum tess_status timeline_figure(struct tess__report *report,
-                                        const struct tess__report_timeline *timeline,
-                                        struct tess__html *html)
+static void timeline_figure(struct tess__report *report,
+                            const struct tess__report_timeline *timeline, struct tess__html *html)
 {
     struct tess__lane_sums sums[TESS__TIMELINE_RANKS];
     struct timeline_draft draft = {0};
     struct tess__html caption = {0}, alternative = {0}, numbers = {0};
-    struct tess__spans spans = {.title = "time since the step began [ms]",
-                                .kind = timeline_kind,
-                                .kind_count = TESS__WORK_COUNT,
-                                .length = timeline->length};
     const char *file = strrchr(timeline->path, '/');
-    char title[320];
-    enum tess_status status = TESS_OK;
-    for (int l = 0; l < timeline->lane_count && status == TESS_OK; l++)
-        status = tess__report_lane_sums(&timeline->lane[l], &sums[l]);
-    if (status == TESS_OK)
-        status = timeline_draw(report, timeline, sums, &draft);
-    TESS_TRY(status);
-    spans.lane = draft.lane;
-    spans.lane_count = draft.lane_count;
-    spans.mark = draft.mark;
-    spans.mark_count = draft.mark_count;
-    spans.span = draft.span;
-    spans.span_count = draft.span_count;
-    snprintf(title, sizeof(title), "Step %.0f of %.255s", timeline->step,
-             file && file[1] ? file + 1 : timeline->path);
+    size_t spans = 0;
+    for (int l = 0; l < timeline->lane_count; l++)
+        spans += timeline->lane[l].span_count;
+    draft.span = tess__report_alloc(report, spans + 1, sizeof(*draft.span));
+    for (int l = 0; l < timeline->lane_count; l++) {
+        sums[l] = tess__report_lane_sums(report, &timeline->lane[l]);
+        timeline_draw_lane(report, &timeline->lane[l], &sums[l], &draft);
+    }
+    const char *title = tess__report_text(report, "Step %.0f of %.255s", timeline->step,
+                                          file && file[1] ? file + 1 : timeline->path);
     timeline_caption(timeline, sums, &caption);
     tess__html_escape(&alternative, title);
-    tess__html_add(&alternative, ": time line. ");
-    tess__html_escape(&alternative, caption.bytes);
-    tess__html_add(&alternative, " The numbers are in the tables below.");
+    tess__html_put(&alternative, ": time line. ", caption.bytes,
+                   " The numbers are in the tables below.");
     timeline_table_ranks(timeline, sums, &numbers);
-    status = timeline_table_spans(timeline, &numbers);
-    if (status == TESS_OK && caption.lost)
-        status = tess_fail(TESS_ERR_MEMORY, "no memory for a picture's text");
-    if (status == TESS_OK)
-        status = tess__figure_spans(&(struct tess__figure){title, caption.bytes}, &spans,
-                                    &alternative, &numbers, html);
+    timeline_table_spans(report, timeline, &numbers);
+    tess__figure_spans(&(struct tess__figure){title, caption.bytes},
+                       &(struct tess__spans){.title = "time since the step began [ms]",
+                                             .kind = timeline_kind,
+                                             .kind_count = TESS__WORK_COUNT,
+                                             .length = timeline->length,
+                                             .lane = draft.lane,
+                                             .lane_count = draft.lane_count,
+                                             .mark = draft.mark,
+                                             .mark_count = draft.mark_count,
+                                             .span = draft.span,
+                                             .span_count = draft.span_count},
+                       &alternative, &numbers, html);
+    html->lost |= caption.lost;
     tess__html_close(&caption);
     tess__html_close(&alternative);
     tess__html_close(&numbers);
-    return status;
 }
 
-enum tess_status tess__report_timelines(struct tess__report *report, struct tess__html *html)
+void tess__report_timelines(struct tess__report *report, struct tess__html *html)
 {
     for (size_t t = 0; t < report->timeline_count; t++)
-        TESS_TRY(timeline_figure(report, &report->timeline[t], html));
-    return TESS_OK;
+        timeline_figure(report, &report->timeline[t], html);
 }

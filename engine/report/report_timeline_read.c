@@ -31,7 +31,7 @@ struct timeline_step {
 
 struct timeline_steps {
     struct timeline_step *step;
-    size_t count, room;
+    size_t count;
 };
 
 /* event[key] as a number of an event that is perhaps damaged: NaN for anything else. */
@@ -66,35 +66,19 @@ static bool timeline_read_step(const json_t *event, struct timeline_step *step)
            step->end - step->begin >= TIMELINE_STEP_LEAST;
 }
 
-static enum tess_status timeline_add_step(struct timeline_steps *steps,
-                                          const struct timeline_step *step)
-{
-    if (steps->count == steps->room) {
-        size_t room = steps->room > 0 ? 2 * steps->room : 256;
-        struct timeline_step *larger = realloc(steps->step, room * sizeof(*larger));
-        if (!larger)
-            TESS_FAIL(TESS_ERR_MEMORY, "no memory for the steps of a time line");
-        steps->step = larger;
-        steps->room = room;
-    }
-    steps->step[steps->count++] = *step;
-    return TESS_OK;
-}
-
-static enum tess_status timeline_read_steps(struct tess__events events,
-                                            struct timeline_steps *steps)
+static void timeline_read_steps(struct tess__report *report, struct tess__events events,
+                                struct timeline_steps *steps)
 {
     const char *begin;
     size_t count, line;
     while (tess__events_next(&events, &begin, &count, &line)) {
         json_t *event = json_loadb(begin, count, JSON_DECODE_INT_AS_REAL, NULL);
         struct timeline_step step;
-        enum tess_status status =
-            timeline_read_step(event, &step) ? timeline_add_step(steps, &step) : TESS_OK;
+        if (timeline_read_step(event, &step))
+            *(struct timeline_step *)tess__report_add(report, &steps->step, &steps->count,
+                                                      sizeof(step)) = step;
         json_decref(event);
-        TESS_TRY(status);
     }
-    return TESS_OK;
 }
 
 static int timeline_compare(double a, double b)
@@ -120,13 +104,11 @@ static int timeline_by_length(const void *a, const void *b)
 }
 
 /* Of `steps`, ordered by step: from its first rank's begin to its last rank's end each. */
-static enum tess_status timeline_choose(const struct timeline_steps *steps,
-                                        struct tess__report_timeline *timeline)
+static void timeline_choose(struct tess__report *report, const struct timeline_steps *steps,
+                            struct tess__report_timeline *timeline)
 {
-    struct timeline_step *whole = calloc(steps->count, sizeof(*whole));
+    struct timeline_step *whole = tess__report_alloc(report, steps->count, sizeof(*whole));
     size_t count = 0, finished = 0;
-    if (!whole)
-        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the steps of a time line");
     for (size_t i = 0; i < steps->count; i++) {
         const struct timeline_step *step = &steps->step[i];
         if (count == 0 || whole[count - 1].step != step->step) {
@@ -143,8 +125,6 @@ static enum tess_status timeline_choose(const struct timeline_steps *steps,
     timeline->step = whole[((finished > 0 ? finished : count) - 1) / 2].step;
     timeline->unfinished = finished == 0;
     timeline->step_count = count;
-    free(whole);
-    return TESS_OK;
 }
 
 /* The lanes of the chosen step: lowest ranks first. *origin_out is its begin in us. */
@@ -205,8 +185,8 @@ static struct tess__report_lane *timeline_lane(struct tess__report_timeline *tim
     return NULL;
 }
 
-static enum tess_status timeline_keep(const struct tess__place *place, const json_t *event,
-                                      struct tess__report_span span, struct tess__report_lane *lane)
+static void timeline_keep(const struct tess__place *place, const json_t *event,
+                          struct tess__report_span span, struct tess__report_lane *lane)
 {
     const json_t *args = json_object_get(event, "args");
     double whole = span.end - span.begin;
@@ -214,78 +194,71 @@ static enum tess_status timeline_keep(const struct tess__place *place, const jso
     span.begin = fmax(span.begin, lane->begin);
     span.end = fmin(span.end, lane->end);
     if (span.end < span.begin || (span.end == span.begin && whole > 0))
-        return TESS_OK;
+        return;
     if (lane->span_count == TIMELINE_SPANS_MAX) {
         lane->left_out++;
-        return TESS_OK;
+        return;
     }
     span.unfinished = json_is_true(json_object_get(args, "unfinished"));
     span.bytes = NAN;
     if (span.work == TESS__WORK_CALL) {
-        TESS_TRY(tess__report_number(place, args, "bytes", &span.bytes));
-        TESS_TRY(tess__report_string(place, args, "site", &span.site));
+        span.bytes = tess__report_number(place, args, "bytes");
+        span.site = tess__report_string(place, args, "site");
     }
-    span.name = tess__report_copy(place->report, span.name);
-    lane->span = tess__report_grow(place->report, lane->span, lane->span_count, sizeof(span));
-    if (!lane->span || !span.name)
-        TESS_FAIL(TESS_ERR_MEMORY, "no memory for a time line");
-    lane->span[lane->span_count++] = span;
-    return TESS_OK;
+    span.name = tess__report_text(place->report, "%s", span.name);
+    *(struct tess__report_span *)tess__report_add(place->report, &lane->span, &lane->span_count,
+                                                  sizeof(span)) = span;
 }
 
-static enum tess_status timeline_event(const struct tess__place *place, const json_t *event,
-                                       struct tess__report_timeline *timeline)
+static void timeline_event(const struct tess__place *place, const json_t *event,
+                           struct tess__report_timeline *timeline)
 {
-    struct tess__report_span span = {0};
-    double rank, begin, length;
-    if (!json_is_object(event))
-        return tess__report_note(place->report, place->file, place->line,
-                                 "an event that is not an object: left out");
-    span.name = json_string_value(json_object_get(event, "name"));
-    if (span.name && strncmp(span.name, "time line full", 14) == 0)
-        return tess__report_note(place->report, place->file, place->line, "%s", span.name);
+    struct tess__report_span span = {.name = json_string_value(json_object_get(event, "name"))};
+    if (!json_is_object(event)) {
+        tess__report_note(place, "an event that is not an object: left out");
+        return;
+    }
+    if (span.name && strncmp(span.name, "time line full", 14) == 0) {
+        tess__report_note(place, "%s", span.name);
+        return;
+    }
     if (!timeline_is(event, "ph", "X"))
-        return TESS_OK;
+        return;
     if (!span.name)
         span.name = "without name";
     span.work = timeline_work(event, span.name);
-    TESS_TRY(tess__report_number(place, event, "pid", &rank));
-    TESS_TRY(tess__report_number(place, event, "ts", &begin));
-    TESS_TRY(tess__report_number(place, event, "dur", &length));
-    if (!(begin <= TIMELINE_TIME_MAX && length <= TIMELINE_TIME_MAX) || isnan(rank))
-        return tess__report_note(place->report, place->file, place->line,
-                                 "an event without a valid rank or time: left out");
+    double rank = tess__report_number(place, event, "pid");
+    double length = tess__report_number(place, event, "dur");
+    span.begin = tess__report_number(place, event, "ts");
+    span.end = span.begin + length;
+    if (!(span.begin <= TIMELINE_TIME_MAX && length <= TIMELINE_TIME_MAX) || isnan(rank)) {
+        tess__report_note(place, "an event without a valid rank or time: left out");
+        return;
+    }
     struct tess__report_lane *lane = timeline_lane(timeline, rank);
-    if (!lane || span.work == TESS__WORK_COUNT)
-        return TESS_OK;
-    span.begin = begin;
-    span.end = begin + length;
-    return timeline_keep(place, event, span, lane);
+    if (lane && span.work != TESS__WORK_COUNT)
+        timeline_keep(place, event, span, lane);
 }
 
-static enum tess_status timeline_read_spans(struct tess__place *place, struct tess__events events,
-                                            struct tess__report_timeline *timeline)
+static void timeline_read_spans(struct tess__place *place, struct tess__events events,
+                                struct tess__report_timeline *timeline)
 {
     const char *begin;
     size_t count;
     while (tess__events_next(&events, &begin, &count, &place->line)) {
         json_error_t error;
         json_t *event = json_loadb(begin, count, JSON_DECODE_INT_AS_REAL, &error);
-        enum tess_status status =
-            event ? timeline_event(place, event, timeline)
-                  : tess__report_note(place->report, place->file, place->line,
-                                      "not JSON (%s): the event is left out", error.text);
-
+        if (event)
+            timeline_event(place, event, timeline);
+        else
+            tess__report_note(place, "not JSON (%s): the event is left out", error.text);
         json_decref(event);
-        TESS_TRY(status);
     }
+    place->line = events.line;
     if (events.cut)
-        TESS_TRY(tess__report_note(place->report, place->file, events.line,
-                                   "the file ends within this event: it is left out"));
+        tess__report_note(place, "the file ends within this event: it is left out");
     else if (events.at == events.end)
-        TESS_TRY(tess__report_note(place->report, place->file, events.line,
-                                   "the file ends before its list of events does"));
-    return TESS_OK;
+        tess__report_note(place, "the file ends before its list of events does");
 }
 
 /* ---- the file -------------------------------------------------------------------------------- */
@@ -298,8 +271,8 @@ static int timeline_by_begin(const void *a, const void *b)
 }
 
 /* Times in ms after the step's begin, spans in order. */
-static enum tess_status timeline_finish(const struct tess__place *place, double origin,
-                                        struct tess__report_timeline *timeline)
+static void timeline_finish(const struct tess__place *place, double origin,
+                            struct tess__report_timeline *timeline)
 {
     for (int l = 0; l < timeline->lane_count; l++) {
         struct tess__report_lane *lane = &timeline->lane[l];
@@ -312,27 +285,11 @@ static enum tess_status timeline_finish(const struct tess__place *place, double 
         if (lane->span_count > 0)
             qsort(lane->span, lane->span_count, sizeof(*lane->span), timeline_by_begin);
         if (lane->left_out > 0)
-            TESS_TRY(tess__report_note(place->report, place->file, 0,
-                                       "step %.0f of rank %.0f has %zu events more than the %d "
-                                       "that are shown",
-                                       timeline->step, lane->rank, lane->left_out,
-                                       TIMELINE_SPANS_MAX));
+            tess__report_note(place,
+                              "step %.0f of rank %.0f has %zu events more than the %d that are "
+                              "shown",
+                              timeline->step, lane->rank, lane->left_out, TIMELINE_SPANS_MAX);
     }
-    return TESS_OK;
-}
-
-static enum tess_status timeline_about(const struct tess__place *place, struct tess__events about,
-                                       struct tess__report_timeline *timeline)
-{
-    json_t *object =
-        json_loadb(about.at, (size_t)(about.end - about.at), JSON_DECODE_INT_AS_REAL, NULL);
-    enum tess_status status = TESS_OK;
-    if (object)
-        status = tess__report_string(place, object, "model", &timeline->model);
-    if (object && status == TESS_OK)
-        status = tess__report_string(place, object, "strategy", &timeline->strategy);
-    json_decref(object);
-    return status;
 }
 
 enum tess_status tess__report_load_timeline(struct tess__report *report, const char *file,
@@ -351,31 +308,25 @@ enum tess_status tess__report_load_timeline(struct tess__report *report, const c
                   "%s is a time line of %zu MiB, and a report reads %zu MiB at most: record fewer "
                   "steps (tessera train --trace-steps)",
                   file, bytes >> 20, TIMELINE_BYTES_MAX >> 20);
+    timeline_read_steps(report, events, &steps);
+    if (steps.count == 0)
+        TESS_FAIL(TESS_ERR_DATA,
+                  "%s: its events hold no step; a report needs time lines written with tessera "
+                  "train --trace",
+                  file);
     timeline =
-        tess__report_grow(report, report->timeline, report->timeline_count, sizeof(*timeline));
-    if (!timeline)
-        TESS_FAIL(TESS_ERR_MEMORY, "no memory for a time line");
-    report->timeline = timeline;
-    timeline += report->timeline_count;
-    timeline->path = tess__report_copy(report, file);
-    enum tess_status status = timeline_read_steps(events, &steps);
-    if (status == TESS_OK && steps.count == 0)
-        status = tess_fail(TESS_ERR_DATA,
-                           "%s: its events hold no step; a report needs time lines written with "
-                           "tessera train --trace",
-                           file);
-    if (status == TESS_OK) {
-        qsort(steps.step, steps.count, sizeof(*steps.step), timeline_by_step);
-        status = timeline_choose(&steps, timeline);
-    }
-    if (status == TESS_OK) {
-        timeline_open_lanes(&steps, timeline, &origin);
-        status = timeline_about(&place, about, timeline);
-    }
-    free(steps.step);
-    TESS_TRY(status);
-    TESS_TRY(timeline_read_spans(&place, events, timeline));
-    TESS_TRY(timeline_finish(&place, origin, timeline));
-    report->timeline_count++;
-    return timeline->path ? TESS_OK : tess_fail(TESS_ERR_MEMORY, "no memory for a time line");
+        tess__report_add(report, &report->timeline, &report->timeline_count, sizeof(*timeline));
+    timeline->path = tess__report_text(report, "%s", file);
+    qsort(steps.step, steps.count, sizeof(*steps.step), timeline_by_step);
+    timeline_choose(report, &steps, timeline);
+    timeline_open_lanes(&steps, timeline, &origin);
+    json_t *object =
+        json_loadb(about.at, (size_t)(about.end - about.at), JSON_DECODE_INT_AS_REAL, NULL);
+    timeline->model = tess__report_string(&place, object, "model");
+    timeline->strategy = tess__report_string(&place, object, "strategy");
+    json_decref(object);
+    timeline_read_spans(&place, events, timeline);
+    place.line = 0;
+    timeline_finish(&place, origin, timeline);
+    return TESS_OK;
 }

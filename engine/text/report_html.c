@@ -38,6 +38,13 @@ void tess__html_add_bytes(struct tess__html *html, const char *bytes, size_t cou
     html->bytes[html->count] = '\0';
 }
 
+void tess__html_append(struct tess__html *html, const struct tess__html *part)
+{
+    if (part->count > 0)
+        tess__html_add_bytes(html, part->bytes, part->count);
+    html->lost |= part->lost;
+}
+
 void tess__html_add(struct tess__html *html, const char *text)
 {
     tess__html_add_bytes(html, text, strlen(text));

@@ -19,6 +19,8 @@ void tess__html_close(struct tess__html *html);
 /* Trusted text. */
 void tess__html_add(struct tess__html *html, const char *text);
 void tess__html_add_bytes(struct tess__html *html, const char *bytes, size_t count);
+/* All of another text, lost where it is. */
+void tess__html_append(struct tess__html *html, const struct tess__html *part);
 /* Trusted text; strings among the arguments must be trusted too. At most 1 KiB. */
 void tess__html_print(struct tess__html *html, const char *format, ...)
     __attribute__((format(printf, 2, 3)));

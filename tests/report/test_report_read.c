@@ -34,8 +34,6 @@
 static enum tess_status load(struct tess__report *report, const char *text)
 {
     memset(report, 0, sizeof *report);
-    report->documents = json_array();
-    assert_non_null(report->documents);
     return tess__report_load_lines(report, "/runs/one", "metrics.jsonl", text, strlen(text));
 }
 
@@ -242,13 +240,12 @@ static void case_many_notes(void **state)
 
     (void)state;
     memset(&report, 0, sizeof report);
-    report.documents = json_array();
     used += (size_t)snprintf(text + used, sizeof text - used, "%s", HEAD);
     for (int i = 0; i < 1000; i++)
         used += (size_t)snprintf(text + used, sizeof text - used, "garbage %d\n", i);
     tess__report_notes_begin(&report);
     assert_int_equal(tess__report_load_lines(&report, "run", "file", text, used), TESS_OK);
-    assert_int_equal(tess__report_notes_end(&report, "file"), TESS_OK);
+    tess__report_notes_end(&report, "file");
     assert_in_range(report.note_count, 2, 50);
     assert_string_equal(report.note[report.note_count - 1].text, "and 980 more of this kind");
     tess__report_close(&report);
@@ -326,7 +323,7 @@ static void case_names(void **state)
         assert_int_equal(tess__report_add_run(&report, paths[i], &run), TESS_OK);
     assert_int_equal(tess__report_add_run(&report, "compare.json/last", &run), TESS_OK);
     run->compared = true;
-    assert_int_equal(tess__report_name_runs(&report), TESS_OK);
+    tess__report_name_runs(&report);
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         bool found = false;
         for (size_t j = 0; j < report.run_count; j++)

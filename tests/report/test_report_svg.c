@@ -1,7 +1,4 @@
-/*
- * Pictures: what the cleaner lets through of an SVG, hostile ones among them, and that gnuplot
- * draws what it is given, whatever the numbers and the names are.
- */
+/* Pictures: all curves and bars are drawn, whatever the numbers and the names are. */
 #include "report/report_figure.h"
 #include "tessera/status.h"
 
@@ -14,103 +11,6 @@
 #include <string.h>
 
 #include <cmocka.h>
-
-static const char *const label[] = {"<b>\"run\"</b>", "other"};
-static const struct tess__picture picture = {.width = 100,
-                                             .height = 50,
-                                             .alternative = "what is seen",
-                                             .label = label,
-                                             .label_count = 2,
-                                             .label_max = 20};
-
-static enum tess_status clean(const char *source, struct tess__html *html)
-{
-    return tess__svg_clean(source, strlen(source), &picture, html);
-}
-
-static void case_taken_over(void **state)
-{
-    struct tess__html html = {0};
-
-    (void)state;
-    assert_int_equal(
-        clean("<?xml version=\"1.0\"?>\n<svg width='1' xmlns='http://x'><title>G</title>"
-              "<g id=\"gnuplot_canvas\"><g fill='none' color='black'>\n</g>"
-              "<g id=\"gnuplot_plot_3\" ><title>$d0</title>"
-              "<path stroke='rgb(  2,   0,   5)'  d='M1.5,2\n\t L3,-4  '/>"
-              "<use xlink:href='#gpPt6' transform='translate(1,2) scale(2.4)' "
-              "color='rgb(2,0,1)'/></g>"
-              "<g stroke='none'><polygon fill = 'rgb(4, 0, 0)' points = '1,2 3,4 '/></g>"
-              "<g fill=\"rgb(1,0,0)\"><text> 10</text><text>@0@</text><text>@7@</text></g>"
-              "</g></svg>",
-              &html),
-        TESS_OK);
-    assert_string_equal(
-        html.bytes,
-        "<svg class=\"wide\" viewBox=\"0 0 100 50\" role=\"img\" aria-label=\"what is seen\">\n"
-        "<g><g class=\"s2\"><path stroke=\"var(--s5)\" d=\"M1.5,2 L3,-4\"/>"
-        "<use href=\"#m6\" transform=\"translate(1,2) scale(2.4)\" color=\"var(--s1)\"/></g>\n"
-        "<g stroke=\"none\"><polygon fill=\"var(--card)\" points=\"1,2 3,4\"/></g>\n"
-        "<g fill=\"var(--ink2)\"><text>10</text>"
-        "<text>&lt;b&gt;&quot;run&quot;&lt;/b&gt;</text><text>@7@</text></g>\n</g>\n</svg>\n");
-    tess__html_close(&html);
-}
-
-static void case_kept_out(void **state)
-{
-    static const char *const bad[] = {"script", "alert",   "onload", "http",  "javascript",
-                                      "style",  "foreign", "image",  "<a",    "url",
-                                      "xlink",  "id=",     "#000",   "import"};
-    struct tess__html html = {0};
-
-    (void)state;
-    assert_int_equal(
-        clean("<svg onload='alert(1)'><script>alert(\"</svg>\")</script>"
-              "<style>@import 'http://x'</style>"
-              "<image xlink:href='http://x/y.png'/><a href='javascript:alert(1)'>"
-              "<g id='x' onload='alert(1)' style='fill:url(http://x)'>"
-              "<path d='M0,0' fill='url(http://x)' stroke='#000' onclick=\"alert(1)\" id='a'/>"
-              "<path d='\"&lt;script&gt;' transform='url(#x)'/>"
-              "<use xlink:href='http://x#gpPt6'/></g></a>"
-              "<foreignObject></foreignObject></svg>",
-              &html),
-        TESS_OK);
-    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
-        if (strstr(html.bytes, bad[i]) != NULL)
-            fail_msg("%s is let through: %s", bad[i], html.bytes);
-    tess__html_close(&html);
-}
-
-static void case_broken(void **state)
-{
-    static const char *const cases[] = {
-        "",
-        "<svg>",
-        "<svg><g></svg>",
-        "<svg></g></svg>",
-        "<svg><g",
-        "<svg><text>cut",
-        "<svg><title>never closed</svg>",
-        "<svg><path d='M0,0",
-    };
-
-    (void)state;
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        struct tess__html html = {0};
-        assert_int_equal(clean(cases[i], &html), TESS_ERR_DATA);
-        tess__html_close(&html);
-    }
-    /* Deeper than any picture. */
-    {
-        static char deep[4096] = "<svg>";
-        struct tess__html html = {0};
-        for (int i = 0; i < 500; i++)
-            strcat(deep, "<g>");
-        strcat(deep, "</svg>");
-        assert_int_equal(clean(deep, &html), TESS_ERR_DATA);
-        tess__html_close(&html);
-    }
-}
 
 static size_t count_of(const char *text, const char *part)
 {
@@ -132,19 +32,23 @@ static bool draw(const struct tess__curve *curve, int count, int x_kind, int y_k
     struct tess__html html = {0};
     bool drawn;
 
-    assert_int_equal(tess__figure_lines(&figure, &lines, &html), TESS_OK);
+    tess__figure_lines(&figure, &lines, &html);
     drawn = html.count > 0;
     if (drawn) {
         assert_int_equal(count_of(html.bytes, "role=\"img\""), 2);
-        assert_true(count_of(html.bytes, "<path stroke=\"var(--s") +
-                        count_of(html.bytes, "<use href=\"#m") >
-                    0);
+        assert_true(count_of(html.bytes, "<use href=\"#m") > 0);
+        for (const char *at = html.bytes; (at = strstr(at, "<svg class=\"wide")) != NULL; at++) {
+            const char *end = strstr(at, "</svg>");
+            for (const char *part = at; part < end; part++)
+                if (strncmp(part, "nan", 3) == 0 || strncmp(part, "inf", 3) == 0)
+                    fail_msg("a number that is none is drawn: %.60s", part - 20);
+        }
     }
     tess__html_close(&html);
     return drawn;
 }
 
-/* gnuplot and every kind of axis, with numbers that are hard on it. */
+/* Every kind of axis, with numbers that are hard on it. */
 static void case_odd_numbers(void **state)
 {
     static const double x[] = {1, 2, 3, 4}, same[] = {5, 5, 5, 5}, none[] = {NAN, NAN, NAN, NAN};
@@ -210,42 +114,35 @@ static void case_bars(void **state)
     struct tess__html html = {0};
 
     (void)state;
-    assert_int_equal(tess__figure_bars(&(struct tess__figure){"Title", "caption"}, &bars, &html),
-                     TESS_OK);
+    tess__figure_bars(&(struct tess__figure){"Title", "caption"}, &bars, &html);
     assert_int_equal(count_of(html.bytes, "role=\"img\""), 2);
     /* Three bars of positive length in the wide drawing, as many in the narrow one, thin ones too.
      */
-    assert_int_equal(count_of(html.bytes, "<polygon fill=\"var(--s0)\""), 2 * 2);
-    assert_int_equal(count_of(html.bytes, "<polygon fill=\"var(--s1)\""), 2 * 2);
-    assert_int_equal(count_of(html.bytes, "<polygon fill=\"var(--s2)\""), 2 * 2);
+    for (int k = 0; k < 3; k++) {
+        char begin[32];
+        const char *at = html.bytes;
+        snprintf(begin, sizeof begin, "<g class=\"s%d\"", k);
+        for (int drawing = 0; drawing < 2; drawing++) {
+            int boxes = 0;
+            at = strstr(at, begin);
+            assert_non_null(at);
+            for (const char *end = strstr(at, "</g>"); (at = strstr(at, "<path ")) && at < end;
+                 at++)
+                boxes++;
+            assert_int_equal(boxes, 2);
+        }
+    }
     assert_non_null(strstr(html.bytes, "@0@ &lt;i&gt;</text>"));
     assert_null(strstr(html.bytes, "<i>"));
     tess__html_close(&html);
 }
 
-static void case_no_gnuplot(void **state)
-{
-    char *path = strdup(getenv("PATH"));
-    struct tess__html script = {0}, output = {0};
-
-    (void)state;
-    tess__html_add(&script, "this is no script\n");
-    assert_int_equal(tess__gnuplot(&script, &output), TESS_ERR_DATA);
-    setenv("PATH", "/nowhere", 1);
-    assert_int_equal(tess__gnuplot(&script, &output), TESS_ERR_NOT_FOUND);
-    setenv("PATH", path, 1);
-    free(path);
-    tess__html_close(&script);
-    tess__html_close(&output);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(case_taken_over), cmocka_unit_test(case_kept_out),
-        cmocka_unit_test(case_broken),     cmocka_unit_test(case_odd_numbers),
-        cmocka_unit_test(case_markers),    cmocka_unit_test(case_bars),
-        cmocka_unit_test(case_no_gnuplot),
+        cmocka_unit_test(case_odd_numbers),
+        cmocka_unit_test(case_markers),
+        cmocka_unit_test(case_bars),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
