@@ -4,6 +4,7 @@
  */
 #include "base/arena.h"
 
+#include "base/array.h"
 #include "tessera/check.h"
 
 #include <inttypes.h>
@@ -19,7 +20,7 @@ struct arena_piece {
 
 struct tess_memory {
     struct arena_piece *piece;
-    size_t piece_count, piece_room;
+    size_t piece_count;
     uint64_t kind_bytes[TESS_MEMORY_KIND_COUNT];
     uint64_t total;
     bool sealed;
@@ -56,19 +57,6 @@ void tess_memory_close(struct tess_memory *memory)
     free(memory);
 }
 
-static enum tess_status arena_make_room(struct tess_memory *memory)
-{
-    if (memory->piece_count < memory->piece_room)
-        return TESS_OK;
-    size_t room = memory->piece_room > 0 ? 2 * memory->piece_room : 64;
-    struct arena_piece *piece = realloc(memory->piece, room * sizeof(*piece));
-    if (piece == NULL)
-        TESS_FAIL(TESS_ERR_MEMORY, "no memory for a memory plan of %zu blocks", room);
-    memory->piece = piece;
-    memory->piece_room = room;
-    return TESS_OK;
-}
-
 enum tess_status tess_memory_reserve(struct tess_memory *memory, enum tess_memory_kind kind,
                                      uint64_t bytes, const char *owner,
                                      struct tess_block *block_out)
@@ -85,16 +73,19 @@ enum tess_status tess_memory_reserve(struct tess_memory *memory, enum tess_memor
                   "%s: %" PRIu64
                   " bytes of %s memory cannot be addressed: use a smaller model or batch",
                   owner, bytes, tess_memory_kind_name(kind));
-    TESS_TRY(arena_make_room(memory));
-    size_t owner_bytes = strlen(owner) + 1;
-    char *copy = malloc(owner_bytes);
-    if (copy == NULL)
-        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the name of a block");
-    memcpy(copy, owner, owner_bytes);
-
+    struct arena_piece *piece =
+        tess__array_grow(memory->piece, memory->piece_count, sizeof(*piece));
+    if (piece != NULL)
+        memory->piece = piece;
+    char *copy = strdup(owner);
+    if (piece == NULL || copy == NULL) {
+        free(copy);
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for a memory plan of %zu blocks",
+                  memory->piece_count + 1);
+    }
     struct tess_block block = {.offset = memory->total, .bytes = bytes};
-    uint64_t padded = (bytes + TESS_MEMORY_ALIGN - 1) / TESS_MEMORY_ALIGN * TESS_MEMORY_ALIGN;
-    memory->piece[memory->piece_count++] =
+    uint64_t padded = tess_round_up(bytes, TESS_MEMORY_ALIGN);
+    piece[memory->piece_count++] =
         (struct arena_piece){.block = block, .kind = kind, .owner = copy};
     memory->kind_bytes[kind] += padded;
     memory->total += padded;

@@ -66,12 +66,15 @@ int tess_file_resize(int fd, size_t bytes)
     return error;
 }
 
-/* fsync, where the descriptor is of a kind that has it. Returns errno or 0. */
-static int file_sync(int fd)
+/* Flush to the disk, where the descriptor is of a kind that has one and `error` is 0, and close.
+ * Returns `error`, else errno or 0. */
+static int file_close(int fd, int error)
 {
-    if (fsync(fd) != 0 && errno != EINVAL && errno != EROFS && errno != ENOTSUP)
-        return errno;
-    return 0;
+    if (error == 0 && fsync(fd) != 0 && errno != EINVAL && errno != EROFS && errno != ENOTSUP)
+        error = errno;
+    if (close(fd) != 0 && error == 0)
+        error = errno;
+    return error;
 }
 
 enum tess_status tess_file_make_folders(const char *path, const char *what)
@@ -120,17 +123,6 @@ enum tess_status tess_file_check(const char *path, const char *what)
     return TESS_OK;
 }
 
-/* Write and close; returns errno or 0. */
-static int file_finish(int fd, const void *bytes, size_t count)
-{
-    int error = tess_file_append(fd, bytes, count);
-    if (error == 0)
-        error = file_sync(fd);
-    if (close(fd) != 0 && error == 0)
-        error = errno;
-    return error;
-}
-
 enum tess_status tess_file_create(const char *path, struct tess_file_writer *writer)
 {
     char *real = realpath(path, NULL); /* behind a symbolic link the file is replaced */
@@ -152,10 +144,7 @@ enum tess_status tess_file_create(const char *path, struct tess_file_writer *wri
 
 enum tess_status tess_file_commit(struct tess_file_writer *writer, int error)
 {
-    if (error == 0)
-        error = file_sync(writer->fd);
-    if (close(writer->fd) != 0 && error == 0)
-        error = errno;
+    error = file_close(writer->fd, error);
     writer->fd = -1;
     if (error == 0 && rename(writer->temporary, writer->path) != 0)
         error = errno;
@@ -170,7 +159,7 @@ enum tess_status tess_file_write(const char *path, const void *bytes, size_t cou
     struct stat about;
     if (stat(path, &about) == 0 && !S_ISREG(about.st_mode)) {
         const int fd = open(path, O_WRONLY | O_CLOEXEC);
-        const int error = fd < 0 ? errno : file_finish(fd, bytes, count);
+        const int error = fd < 0 ? errno : file_close(fd, tess_file_append(fd, bytes, count));
         if (error != 0)
             TESS_FAIL(TESS_ERR_IO, "cannot write %s: %s", path, strerror(error));
         return TESS_OK;
@@ -217,9 +206,7 @@ enum tess_status tess_file_log_append(struct tess_file_log *log, const void *byt
 enum tess_status tess_file_log_close(struct tess_file_log *log)
 {
     /* Some file systems report that they are full only here. */
-    int error = file_sync(log->fd);
-    if (close(log->fd) != 0 && error == 0)
-        error = errno;
+    const int error = file_close(log->fd, 0);
     log->fd = -1;
     if (error != 0 && log->status == TESS_OK)
         log->status = tess_fail(TESS_ERR_IO, "cannot finish %s: %s", log->path, strerror(error));

@@ -66,18 +66,14 @@ static void log_format(char text[LOG_TEXT_MAX], const char *format, va_list list
 static void log_write(enum tess_log_level level, const char *text)
 {
     static const char *const word[] = {"error: ", "warning: ", "", "debug: "};
-    char line[LOG_PREFIX_MAX + LOG_TEXT_MAX];
-    int length;
+    char line[LOG_PREFIX_MAX + LOG_TEXT_MAX], rank[24] = "";
     if (log_sink != NULL) {
         log_sink->line(log_sink->context, level, text);
         return;
     }
     if (log_rank >= 0)
-        length =
-            snprintf(line, sizeof(line), "tessera: rank %d: %s%s\n", log_rank, word[level], text);
-    else
-        length = snprintf(line, sizeof(line), "tessera: %s%s\n", word[level], text);
-
+        snprintf(rank, sizeof(rank), "rank %d: ", log_rank);
+    int length = snprintf(line, sizeof(line), "tessera: %s%s%s\n", rank, word[level], text);
     /* A failed or cut write to stderr has nowhere to be reported. */
     for (int done = 0; done < length;) {
         ssize_t put = write(STDERR_FILENO, line + done, (size_t)(length - done));

@@ -4,6 +4,7 @@
  */
 #include "base/options.h"
 
+#include "base/array.h"
 #include "base/hash.h"
 #include "base/options_set.h"
 #include "tessera/check.h"
@@ -57,6 +58,19 @@ bool tess_options_is_set(const struct tess_options *options, const char *name)
     return entry != NULL && entry->source != TESS__SOURCE_DEFAULT;
 }
 
+const char *tess_options_text(const struct tess_options *options, const char *name)
+{
+    const struct tess__option_entry *entry = tess__options_find(options, name);
+    return entry != NULL ? entry->text : NULL;
+}
+
+enum tess_status tess_options_give(struct tess_options *options, const char *name,
+                                   const char *value)
+{
+    return tess__options_assign(options, tess__options_find(options, name), value,
+                                TESS__SOURCE_ARGUMENTS, "command line");
+}
+
 bool tess_options_is_stronger(const struct tess_options *options, const char *name,
                               const char *other)
 {
@@ -66,19 +80,6 @@ bool tess_options_is_stronger(const struct tess_options *options, const char *na
 }
 
 /* ---- tables --------------------------------------------------------------------------------- */
-
-static enum tess_status options_make_room(struct tess_options *options)
-{
-    if (options->entry_count < options->entry_room)
-        return TESS_OK;
-    int room = options->entry_room > 0 ? 2 * options->entry_room : 64;
-    struct tess__option_entry *entry = realloc(options->entry, (size_t)room * sizeof(*entry));
-    if (entry == NULL)
-        return tess__options_no_memory();
-    options->entry = entry;
-    options->entry_room = room;
-    return TESS_OK;
-}
 
 static enum tess_status options_add_row(struct tess_options *options, const char *prefix,
                                         const struct tess_option *row, char *target)
@@ -100,11 +101,13 @@ static enum tess_status options_add_row(struct tess_options *options, const char
         (row->type == TESS_OPTION_CHOICE && row->choices == NULL))
         TESS_FAIL(TESS_ERR_INTERNAL, "option '%s': its table row has %s", name,
                   row->type == TESS_OPTION_CHOICE ? "no choices" : "an unknown type");
-    TESS_TRY(options_make_room(options));
-    char *kept = tess__options_keep(options, name, strlen(name));
-    if (kept == NULL)
+    entry = tess__array_grow(options->entry, (size_t)options->entry_count, sizeof(*entry));
+    if (entry != NULL)
+        options->entry = entry;
+    char *kept = tess__options_keep(options, "%s", name);
+    if (entry == NULL || kept == NULL)
         return tess__options_no_memory();
-    entry = &options->entry[options->entry_count];
+    entry += options->entry_count;
     *entry = (struct tess__option_entry){.name = kept,
                                          .prefix = prefix,
                                          .option = row,
@@ -120,16 +123,23 @@ static enum tess_status options_add_row(struct tess_options *options, const char
     return status;
 }
 
-enum tess_status tess_options_add(struct tess_options *options, const char *prefix,
-                                  const struct tess_option *table, void *target)
+/* The prefix in normal form, which lives as the set. */
+static enum tess_status options_keep_prefix(struct tess_options *options, const char *prefix,
+                                            const char **kept_out)
 {
     char normal[TESS__NAME_MAX];
     if (!tess__name_join(normal, "", prefix))
         TESS_FAIL(TESS_ERR_INTERNAL, "an option prefix is longer than %d characters: '%.40s...'",
                   TESS__NAME_MAX - 1, prefix);
-    char *kept = tess__options_keep(options, normal, strlen(normal));
-    if (kept == NULL)
-        return tess__options_no_memory();
+    *kept_out = tess__options_keep(options, "%s", normal);
+    return *kept_out != NULL ? TESS_OK : tess__options_no_memory();
+}
+
+enum tess_status tess_options_add(struct tess_options *options, const char *prefix,
+                                  const struct tess_option *table, void *target)
+{
+    const char *kept;
+    TESS_TRY(options_keep_prefix(options, prefix, &kept));
     for (const struct tess_option *row = table; row != NULL && row->name != NULL; row++)
         TESS_TRY(options_add_row(options, kept, row, target));
     return TESS_OK;
@@ -138,26 +148,17 @@ enum tess_status tess_options_add(struct tess_options *options, const char *pref
 enum tess_status tess_options_allow(struct tess_options *options, const char *prefix,
                                     const char *why)
 {
-    char normal[TESS__NAME_MAX];
-    if (!tess__name_join(normal, "", prefix))
-        TESS_FAIL(TESS_ERR_INTERNAL, "an option prefix is longer than %d characters: '%.40s...'",
-                  TESS__NAME_MAX - 1, prefix);
-    if (options->foreign_count == options->foreign_room) {
-        int room = options->foreign_room > 0 ? 2 * options->foreign_room : 16;
-        struct tess__option_foreign *foreign =
-            realloc(options->foreign, (size_t)room * sizeof(*foreign));
-        if (foreign == NULL)
-            return tess__options_no_memory();
-        options->foreign = foreign;
-        options->foreign_room = room;
-    }
-    char *kept = tess__options_keep(options, normal, strlen(normal));
-    char *kept_why =
-        tess__options_keep(options, why != NULL ? why : "", why != NULL ? strlen(why) : 0);
-    if (kept == NULL || kept_why == NULL)
+    struct tess__option_foreign *foreign =
+        tess__array_grow(options->foreign, (size_t)options->foreign_count, sizeof(*foreign));
+    if (foreign == NULL)
         return tess__options_no_memory();
-    options->foreign[options->foreign_count++] =
-        (struct tess__option_foreign){.prefix = kept, .why = kept_why};
+    options->foreign = foreign;
+    foreign += options->foreign_count;
+    TESS_TRY(options_keep_prefix(options, prefix, &foreign->prefix));
+    foreign->why = tess__options_keep(options, "%s", why != NULL ? why : "");
+    if (foreign->why == NULL)
+        return tess__options_no_memory();
+    options->foreign_count++;
     return TESS_OK;
 }
 
@@ -191,37 +192,14 @@ const char *tess__options_foreign_why(const struct tess_options *options, const 
 
 /* ---- values --------------------------------------------------------------------------------- */
 
-static void options_store(struct tess__option_entry *entry, const union tess__option_value *value,
-                          const char *text)
-{
-    if (entry->field == NULL)
-        return;
-    switch (entry->option->type) {
-    case TESS_OPTION_BOOL:
-        *(bool *)entry->field = value->on;
-        break;
-    case TESS_OPTION_INT:
-        *(int64_t *)entry->field = value->integer;
-        break;
-    case TESS_OPTION_REAL:
-        *(double *)entry->field = value->real;
-        break;
-    case TESS_OPTION_STRING:
-        *(const char **)entry->field = text;
-        break;
-    case TESS_OPTION_CHOICE:
-        *(int32_t *)entry->field = value->choice;
-        break;
-    case TESS_OPTION_INTS:
-        *(struct tess_ints *)entry->field = value->ints;
-        break;
-    }
-}
-
 enum tess_status tess__options_assign(struct tess_options *options,
                                       struct tess__option_entry *entry, const char *text,
                                       enum tess__source source, const char *origin)
 {
+    static const size_t bytes[] = {
+        [TESS_OPTION_BOOL] = sizeof(bool),      [TESS_OPTION_INT] = sizeof(int64_t),
+        [TESS_OPTION_REAL] = sizeof(double),    [TESS_OPTION_STRING] = sizeof(char *),
+        [TESS_OPTION_CHOICE] = sizeof(int32_t), [TESS_OPTION_INTS] = sizeof(struct tess_ints)};
     union tess__option_value value;
     char problem[1536], canonical[TESS__VALUE_TEXT_MAX];
     if (!tess__option_parse(entry->option, text, &value, problem, sizeof(problem)))
@@ -232,10 +210,13 @@ enum tess_status tess__options_assign(struct tess_options *options,
         tess__option_print(entry->option, &value, canonical);
         text = canonical;
     }
-    char *kept = tess__options_keep(options, text, strlen(text));
+    char *kept = tess__options_keep(options, "%s", text);
     if (kept == NULL)
         return tess__options_no_memory();
-    options_store(entry, &value, kept);
+    if (entry->option->type == TESS_OPTION_STRING)
+        value.text = kept;
+    if (entry->field != NULL)
+        memcpy(entry->field, &value, bytes[entry->option->type]);
     entry->text = kept;
     entry->source = source;
     entry->origin = origin;
@@ -282,12 +263,15 @@ uint64_t tess_options_hash(const struct tess_options *options)
 static const char *options_nearest(const struct tess_options *options, const char *name, bool group)
 {
     const char *nearest = NULL;
-    const char **known = malloc(((size_t)options->entry_count + 1) * sizeof(*known));
-    if (known != NULL) {
-        for (int i = 0; i < options->entry_count; i++)
-            known[i] = group ? options->entry[i].prefix : options->entry[i].name;
-        nearest = tess_nearest_word(name, known, options->entry_count);
-        free(known);
+    int least = TESS__WORD_FAR;
+    for (int i = 0; i < options->entry_count; i++) {
+        const struct tess__option_entry *entry = &options->entry[i];
+        const char *known = group ? entry->prefix : entry->name;
+        const int distance = tess__word_distance(name, known);
+        if (distance < least) {
+            least = distance;
+            nearest = known;
+        }
     }
     for (int i = 0; nearest == NULL && !group && i < options->entry_count; i++) {
         const char *tail = strrchr(options->entry[i].name, '.');

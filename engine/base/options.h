@@ -68,6 +68,10 @@ enum tess_status tess_options_allow(struct tess_options *options, const char *pr
 const char *tess_options_peek(struct tess_options *options, const char *name, int argc, char **argv,
                               const char *path);
 
+/* The first word of argv that is neither an option nor an option's value; NULL: there is none. The
+ * tables that were added decide which options take a value. */
+const char *tess_options_first_word(const struct tess_options *options, int argc, char **argv);
+
 /* The value that argv alone gives to `name`, borrowed; NULL: none. Knows no switches: after a bare
  * "--name" the next word counts. */
 const char *tess_options_peek_arguments(const char *name, int argc, char **argv);
@@ -77,6 +81,13 @@ bool tess_options_is_switch_word(const char *word);
 
 /* Does the word end as the name of a YAML file does? */
 bool tess_options_is_file_name(const char *word);
+
+/* The value of a known option as text, valid until it changes; NULL for an unknown name. */
+const char *tess_options_text(const struct tess_options *options, const char *name);
+
+/* Set a known option as if argv had it once more, behind all others. */
+enum tess_status tess_options_give(struct tess_options *options, const char *name,
+                                   const char *value);
 
 /* Was it given by any source but the default? False for an unknown name. */
 bool tess_options_is_set(const struct tess_options *options, const char *name);

@@ -36,31 +36,22 @@ static bool load_variable_is_foreign(const struct tess_options *options, const c
 static enum tess_status load_variable_unknown(const struct tess_options *options,
                                               const char *variable)
 {
-    char quote[TESS__QUOTE_MAX];
-    size_t count = (size_t)options->entry_count;
-    char(*name)[LOAD_VARIABLE_MAX] = malloc((count + 1) * sizeof(*name));
-    const char **known = malloc((count + 1) * sizeof(*known));
-    const char *nearest = NULL;
-    for (size_t i = 0; name != NULL && known != NULL && i < count; i++) {
-        tess__name_environment(name[i], options->entry[i].name);
-        known[i] = name[i];
+    const size_t shared = strlen("TESSERA_"); /* which would make every name near */
+    char quote[TESS__QUOTE_MAX], name[LOAD_VARIABLE_MAX], nearest[LOAD_VARIABLE_MAX];
+    int least = TESS__WORD_FAR;
+    for (int i = 0; i < options->entry_count; i++) {
+        tess__name_environment(name, options->entry[i].name);
+        const int distance = tess__word_distance(variable + shared, name + shared);
+        if (distance >= least)
+            continue;
+        least = distance;
+        memcpy(nearest, name, sizeof(name));
     }
-    /* The part that all names share would make everything near. */
-    size_t shared = strlen("TESSERA_");
-    for (size_t i = 0; name != NULL && known != NULL && i < count; i++)
-        known[i] += shared;
-    if (name != NULL && known != NULL)
-        nearest = tess_nearest_word(variable + shared, known, options->entry_count);
-    enum tess_status status =
-        nearest != NULL ? tess_fail(TESS_ERR_USAGE,
-                                    "environment: unknown option '%s'; did you mean 'TESSERA_%s'?",
-                                    tess__quote(variable, quote), nearest)
-                        : tess_fail(TESS_ERR_USAGE,
-                                    "environment: unknown option '%s'; --help lists the known ones",
-                                    tess__quote(variable, quote));
-    free(name);
-    free(known);
-    return status;
+    if (least < TESS__WORD_FAR)
+        TESS_FAIL(TESS_ERR_USAGE, "environment: unknown option '%s'; did you mean '%s'?",
+                  tess__quote(variable, quote), nearest);
+    TESS_FAIL(TESS_ERR_USAGE, "environment: unknown option '%s'; --help lists the known ones",
+              tess__quote(variable, quote));
 }
 
 static enum tess_status load_variable(struct tess_options *options, const char *variable,
@@ -75,9 +66,7 @@ static enum tess_status load_variable(struct tess_options *options, const char *
         known = true;
         if (options->entry[i].skips_environment)
             continue;
-        char text[LOAD_VARIABLE_MAX + 16];
-        int length = snprintf(text, sizeof(text), "environment %s", name);
-        char *origin = tess__options_keep(options, text, (size_t)length);
+        char *origin = tess__options_keep(options, "environment %s", name);
         if (origin == NULL)
             return tess__options_no_memory();
         TESS_TRY(tess__options_assign(options, &options->entry[i], value, TESS__SOURCE_ENVIRONMENT,
@@ -94,7 +83,7 @@ enum tess_status tess_options_load_environment(struct tess_options *options)
         const char *equals = strchr(*at, '=');
         if (strncmp(*at, "TESSERA_", 8) != 0 || equals == NULL)
             continue;
-        char *variable = tess__options_keep(options, *at, (size_t)(equals - *at));
+        char *variable = tess__options_keep(options, "%.*s", (int)(equals - *at), *at);
         if (variable == NULL)
             return tess__options_no_memory();
         TESS_TRY(load_variable(options, variable, equals + 1));
@@ -104,13 +93,9 @@ enum tess_status tess_options_load_environment(struct tess_options *options)
 
 /* ---- configuration file --------------------------------------------------------------------- */
 
-static char *load_place(struct tess_options *options, const char *path, int line, int column)
+static char *load_place(struct tess_options *options, const char *path, struct tess__yaml_place at)
 {
-    size_t length = strlen(path);
-    char text[512];
-    int count = snprintf(text, sizeof(text), "%s:%d:%d", length > 400 ? path + length - 400 : path,
-                         line, column);
-    return tess__options_keep(options, text, (size_t)count);
+    return tess__options_keep(options, "%s:%d:%d", tess__path_end(path), at.line, at.column);
 }
 
 static enum tess_status load_item(struct tess_options *options, const char *path,
@@ -128,8 +113,8 @@ static enum tess_status load_item(struct tess_options *options, const char *path
             : options->skips_others || tess__options_foreign_why(options, item->name) != NULL ||
                   (group && opens))
         return TESS_OK;
-    char *place = load_place(options, path, item->name_line, item->name_column);
-    char *value_place = load_place(options, path, item->line, item->column);
+    char *place = load_place(options, path, item->name_at);
+    char *value_place = load_place(options, path, item->value_at);
     if (place == NULL || value_place == NULL)
         return tess__options_no_memory();
     if (entry == NULL && group)
@@ -172,12 +157,14 @@ enum tess_status tess_options_load_yaml(struct tess_options *options, const char
 
 /* ---- command line --------------------------------------------------------------------------- */
 
-/* One option on the command line. `value` NULL: none was given. */
+/* One option on the command line. */
 struct load_word {
-    char name[TESS__NAME_MAX]; /* as written */
-    const char *value;
-    bool set;  /* by --set */
-    int words; /* of argv that it took */
+    char name[TESS__NAME_MAX];        /* as written */
+    struct tess__option_entry *entry; /* NULL: no option of this set */
+    const char *value;                /* NULL: none was given */
+    bool set;                         /* by --set */
+    bool negated; /* "--no-" and the entry's name, or the beginning of an unknown one */
+    int words;    /* of argv that it took */
 };
 
 static bool load_is_option(const char *word)
@@ -190,7 +177,6 @@ static bool load_is_option(const char *word)
 static bool load_split(int argc, char **argv, int at, struct load_word *word_out)
 {
     const char *name = argv[at] + 2;
-    word_out->words = 1;
     word_out->set = strcmp(name, "set") == 0 || strncmp(name, "set=", 4) == 0;
     if (word_out->set && name[3] == '=') {
         name += 4;
@@ -210,103 +196,83 @@ static bool load_split(int argc, char **argv, int at, struct load_word *word_out
     return true;
 }
 
-/* "--no-name" for a switch; sets the entry and the value. */
-static enum tess_status load_negated(struct tess_options *options, struct load_word *word,
-                                     struct tess__option_entry **entry_out)
-{
-    *entry_out = NULL;
-    if (word->set || strncmp(word->name, "no-", 3) != 0)
-        return TESS_OK;
-    struct tess__option_entry *entry = tess__options_find(options, word->name + 3);
-    if (entry == NULL)
-        return TESS_OK;
-    if (entry->option->type != TESS_OPTION_BOOL || word->value != NULL) {
-        char expected[1024];
-        tess__option_expected(entry->option, expected, sizeof(expected));
-        TESS_FAIL(TESS_ERR_USAGE, "command line: --no-%s %s: use --%s with %s", entry->name,
-                  word->value ? "takes no value" : "does not apply, it is no switch", entry->name,
-                  expected);
-    }
-    word->value = "off";
-    *entry_out = entry;
-    return TESS_OK;
-}
-
-/* A switch takes the next word only if that is a word of a switch: "--evaluate off", but not
- * "--evaluate run.yaml". */
-static bool load_switch_value(int argc, char **argv, int at)
-{
-    return at + 1 < argc && tess_options_is_switch_word(argv[at + 1]);
-}
-
-static enum tess_status load_word_value(struct tess_options *options,
-                                        struct tess__option_entry *entry, int argc, char **argv,
-                                        int at, struct load_word *word)
-{
-    if (word->value == NULL && entry->option->type == TESS_OPTION_BOOL &&
-        !load_switch_value(argc, argv, at))
-        word->value = "on";
-    if (word->value == NULL && at + 1 < argc && !load_is_option(argv[at + 1]) &&
-        strcmp(argv[at + 1], "--") != 0) {
-        word->value = argv[at + 1];
-        word->words = 2;
-    }
-    if (word->value == NULL) {
-        char expected[1024];
-        tess__option_expected(entry->option, expected, sizeof(expected));
-        TESS_FAIL(TESS_ERR_USAGE, "command line: --%s needs a value: %s", entry->name, expected);
-    }
-    return tess__options_assign(options, entry, word->value, TESS__SOURCE_ARGUMENTS,
-                                "command line");
-}
-
 bool tess_options_is_file_name(const char *word)
 {
     const char *point = strrchr(word, '.');
     return point != NULL && (strcmp(point, ".yaml") == 0 || strcmp(point, ".yml") == 0);
 }
 
-/* Words of an option whose type is not known: a value follows unless it looks like an option or the
- * name of a configuration file. */
-static int load_skipped_words(int argc, char **argv, int at, const struct load_word *word)
+/* Read the option at argv[at]; false where none begins there, or not of a form that load_split
+ * knows. A switch takes the next word only if that is a word of a switch: "--evaluate off", but not
+ * "--evaluate run.yaml"; an option of unknown type unless it looks like the name of a configuration
+ * file. */
+static bool load_read(const struct tess_options *options, int argc, char **argv, int at,
+                      struct load_word *word)
 {
-    if (word->value != NULL || strncmp(word->name, "no-", 3) == 0 || at + 1 >= argc ||
-        load_is_option(argv[at + 1]) || tess_options_is_file_name(argv[at + 1]))
-        return word->words;
-    return 2;
+    const char *next = NULL;
+    *word = (struct load_word){.words = 1};
+    if (!load_is_option(argv[at]) || !load_split(argc, argv, at, word))
+        return false;
+    word->entry = tess__options_find(options, word->name);
+    word->negated = word->entry == NULL && !word->set && strncmp(word->name, "no-", 3) == 0;
+    if (word->negated)
+        word->entry = tess__options_find(options, word->name + 3);
+    if (word->value != NULL || word->negated)
+        return true;
+    if (at + 1 < argc && strncmp(argv[at + 1], "--", 2) != 0)
+        next = argv[at + 1];
+    word->value = next;
+    if (word->entry != NULL && word->entry->option->type == TESS_OPTION_BOOL &&
+        (next == NULL || !tess_options_is_switch_word(next)))
+        word->value = "on";
+    else if (next != NULL && (word->entry != NULL || !tess_options_is_file_name(next)))
+        word->words = 2;
+    return true;
+}
+
+/* An option that no table has: of an unselected part, which says why it is refused, or unknown. */
+static enum tess_status load_foreign(const struct tess_options *options,
+                                     const struct load_word *word)
+{
+    char quote[TESS__QUOTE_MAX], normal[TESS__NAME_MAX];
+    tess__name_join(normal, "", word->name); /* fits: it was split into a name */
+    const char *why = tess__options_foreign_why(options, normal);
+    if (why == NULL && strncmp(normal, "no-", 3) == 0)
+        why = tess__options_foreign_why(options, normal + 3);
+    if (why == NULL)
+        return tess__options_unknown(options, "command line", word->name, false);
+    if (*why)
+        TESS_FAIL(TESS_ERR_USAGE, "command line: --%s %s", tess__quote(word->name, quote), why);
+    return TESS_OK;
 }
 
 static enum tess_status load_option(struct tess_options *options, int argc, char **argv, int at,
                                     int *words_out)
 {
     struct load_word word;
-    char quote[TESS__QUOTE_MAX], normal[TESS__NAME_MAX];
-    if (!load_split(argc, argv, at, &word)) {
+    char quote[TESS__QUOTE_MAX], expected[1024];
+    if (!load_read(options, argc, argv, at, &word)) {
         const char *found = word.words == 2 ? argv[at + 1] : argv[at] + strlen("--set");
         if (word.set)
             TESS_FAIL(TESS_ERR_USAGE, "command line: --set needs name=value, found '%s'",
                       tess__quote(found + (*found == '='), quote));
         return tess__options_unknown(options, "command line", argv[at] + 2, false);
     }
-    struct tess__option_entry *entry = tess__options_find(options, word.name);
-    if (entry == NULL)
-        TESS_TRY(load_negated(options, &word, &entry));
-    if (entry == NULL) {
-        tess__name_join(normal, "", word.name); /* fits: it was split into a name */
-        const char *why = tess__options_foreign_why(options, normal);
-        if (why == NULL && strncmp(normal, "no-", 3) == 0)
-            why = tess__options_foreign_why(options, normal + 3);
-        if (why != NULL && !*why) {
-            *words_out = load_skipped_words(argc, argv, at, &word);
-            return TESS_OK;
-        }
-        if (why != NULL)
-            TESS_FAIL(TESS_ERR_USAGE, "command line: --%s %s", tess__quote(word.name, quote), why);
-        return tess__options_unknown(options, "command line", word.name, false);
-    }
-    TESS_TRY(load_word_value(options, entry, argc, argv, at, &word));
     *words_out = word.words;
-    return TESS_OK;
+    if (word.entry == NULL)
+        return load_foreign(options, &word);
+    tess__option_expected(word.entry->option, expected, sizeof(expected));
+    if (word.negated && (word.entry->option->type != TESS_OPTION_BOOL || word.value != NULL))
+        TESS_FAIL(TESS_ERR_USAGE, "command line: --no-%s %s: use --%s with %s", word.entry->name,
+                  word.value ? "takes no value" : "does not apply, it is no switch",
+                  word.entry->name, expected);
+    if (word.negated)
+        word.value = "off";
+    if (word.value == NULL)
+        TESS_FAIL(TESS_ERR_USAGE, "command line: --%s needs a value: %s", word.entry->name,
+                  expected);
+    return tess__options_assign(options, word.entry, word.value, TESS__SOURCE_ARGUMENTS,
+                                "command line");
 }
 
 enum tess_status tess_options_load_arguments(struct tess_options *options, int argc, char **argv,
@@ -349,11 +315,7 @@ enum tess_status tess_options_take_arguments(struct tess_options *options, int *
                 argv[left++] = argv[at++];
             break;
         }
-        bool known = load_is_option(argv[at]) && load_split(*argc, argv, at, &word) &&
-                     (tess__options_find(options, word.name) != NULL ||
-                      (!word.set && strncmp(word.name, "no-", 3) == 0 &&
-                       tess__options_find(options, word.name + 3) != NULL));
-        if (known)
+        if (load_read(options, *argc, argv, at, &word) && word.entry != NULL)
             TESS_TRY(load_option(options, *argc, argv, at, &words));
         else
             argv[left++] = argv[at];
@@ -364,33 +326,32 @@ enum tess_status tess_options_take_arguments(struct tess_options *options, int *
 
 /* ---- a first look --------------------------------------------------------------------------- */
 
+const char *tess_options_first_word(const struct tess_options *options, int argc, char **argv)
+{
+    struct load_word word;
+    for (int at = 0; at < argc; at += word.words) {
+        if (argv[at][0] != '-')
+            return argv[at];
+        (void)load_read(options, argc, argv, at, &word);
+    }
+    return NULL;
+}
+
 /* A word that begins with "--" is never a value, so options are found without their tables. */
 static const char *load_peek_arguments(const struct tess_options *options, const char *name,
                                        int argc, char **argv)
 {
     const char *value = NULL;
-    for (int at = 0; at < argc && strcmp(argv[at], "--") != 0;) {
-        struct load_word word = {.words = 1};
+    struct load_word word;
+    for (int at = 0; at < argc && strcmp(argv[at], "--") != 0; at += word.words) {
         char normal[TESS__NAME_MAX];
-        if (!load_is_option(argv[at]) || !load_split(argc, argv, at, &word)) {
-            at += word.words;
+        if (!load_read(options, argc, argv, at, &word))
             continue;
-        }
         tess__name_join(normal, "", word.name); /* fits: it was split into a name */
-        if (strcmp(normal, name) == 0) {
-            const struct tess__option_entry *entry = tess__options_find(options, name);
-            if (word.value != NULL)
-                value = word.value;
-            else if (entry != NULL && entry->option->type == TESS_OPTION_BOOL &&
-                     !load_switch_value(argc, argv, at))
-                value = "on";
-            else if (at + 1 < argc && strncmp(argv[at + 1], "--", 2) != 0)
-                value = argv[at + 1];
-        } else if (word.value == NULL && strncmp(normal, "no-", 3) == 0 &&
-                   strcmp(normal + 3, name) == 0) {
+        if (word.value != NULL && strcmp(normal, name) == 0)
+            value = word.value;
+        else if (word.negated && word.value == NULL && strcmp(normal + 3, name) == 0)
             value = "off";
-        }
-        at += word.words;
     }
     return value;
 }
@@ -420,5 +381,5 @@ const char *tess_options_peek(struct tess_options *options, const char *name, in
         tess__name_environment(variable, normal);
         value = getenv(variable);
     }
-    return value != NULL ? tess__options_keep(options, value, strlen(value)) : NULL;
+    return value != NULL ? tess__options_keep(options, "%s", value) : NULL;
 }

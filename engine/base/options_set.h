@@ -7,6 +7,7 @@
 #define TESSERA_BASE_OPTIONS_SET_H
 
 #include "base/options.h"
+#include "tessera/log.h"
 
 #include <stdbool.h>
 
@@ -22,10 +23,11 @@ enum tess__source {
 };
 
 union tess__option_value {
-    bool on;         /* BOOL */
-    int64_t integer; /* INT */
-    double real;     /* REAL */
-    int32_t choice;  /* CHOICE */
+    bool on;          /* BOOL */
+    int64_t integer;  /* INT */
+    double real;      /* REAL */
+    int32_t choice;   /* CHOICE */
+    const char *text; /* STRING, which tess__option_parse leaves alone */
     struct tess_ints ints;
 };
 
@@ -48,25 +50,28 @@ struct tess__option_foreign {
 
 enum tess__yaml_kind { TESS__YAML_SCALAR, TESS__YAML_NULL, TESS__YAML_SEQUENCE, TESS__YAML_MAP };
 
+/* A place in a file, from 1; line 0: the whole file. */
+struct tess__yaml_place {
+    int line, column;
+};
+
 /* One key of a file. A map's keys follow it. */
 struct tess__yaml_item {
     const char *name; /* full, normal form */
     uint64_t name_hash;
     enum tess__yaml_kind kind;
-    const char *text;           /* SCALAR as written; SEQUENCE joined by commas */
-    int line, column;           /* of the value; from 1 */
-    int name_line, name_column; /* of the key */
+    const char *text; /* SCALAR as written; SEQUENCE joined by commas */
+    struct tess__yaml_place name_at, value_at;
 };
 
 /* A file that was read, whole. Kept, so that a pipe given as a file is read only once. */
 struct tess__yaml_file {
     struct tess__yaml_file *next;
     const char *path;
-    enum tess_status
-        status; /* of reading; with an error `message` has the reason, nothing was logged */
-    const char *message;
+    enum tess_status status; /* of reading; nothing was logged */
+    const char *message;     /* the reason of an error */
     struct tess__yaml_item *item;
-    int item_count, item_room;
+    int item_count;
 };
 
 /* A text that the set keeps. */
@@ -77,9 +82,9 @@ struct tess__option_text {
 
 struct tess_options {
     struct tess__option_entry *entry;
-    int entry_count, entry_room;
+    int entry_count;
     struct tess__option_foreign *foreign;
-    int foreign_count, foreign_room;
+    int foreign_count;
     struct tess__option_text *text;
     struct tess__yaml_file *file;
     bool skips_others;
@@ -114,7 +119,7 @@ enum tess_status tess__options_unknown(const struct tess_options *options, const
 
 /* ---- options_value.c ------------------------------------------------------------------------ */
 
-/* Pure. When false, `problem` has what is wrong and what was expected. A STRING has no value. */
+/* Pure. When false, `problem` has what is wrong and what was expected. */
 bool tess__option_parse(const struct tess_option *option, const char *text,
                         union tess__option_value *value_out, char *problem, size_t problem_bytes);
 
@@ -135,8 +140,12 @@ void tess__yaml_close(struct tess_options *options);
 
 /* ---- options_text.c ------------------------------------------------------------------------- */
 
-/* A copy of `length` bytes that lives as long as the set; NULL without memory. Logs nothing. */
-char *tess__options_keep(struct tess_options *options, const char *text, size_t length);
+/* A text that lives as long as the set; NULL without memory. Logs nothing. */
+TESS_PRINTF(2, 3)
+char *tess__options_keep(struct tess_options *options, const char *format, ...);
+
+/* The end of a path, for messages: long ones differ there. */
+const char *tess__path_end(const char *path);
 
 /* Bytes of the UTF-8 sequence at `text` (1 .. 4), 0 when it is not one; its code point. */
 int tess__utf8_length(const char *text, size_t left, uint32_t *code_out);
@@ -149,5 +158,9 @@ bool tess__name_join(char out[TESS__NAME_MAX], const char *prefix, const char *n
 
 /* "TESSERA_" and so on, of a name in normal form. */
 void tess__name_environment(char out[TESS__NAME_MAX + 8], const char *name);
+
+/* The edit distance that tess_nearest_word compares; TESS__WORD_FAR where `known` is not near. */
+#define TESS__WORD_FAR 4
+int tess__word_distance(const char *word, const char *known);
 
 #endif

@@ -10,9 +10,6 @@
 #include <string.h>
 #include <strings.h>
 
-#define VALUE_CHOICES_MAX   64
-#define VALUE_CHOICES_BYTES 1024
-
 /* A program around the library may have set a locale with another decimal point. */
 static locale_t value_locale_enter(locale_t *plain_out)
 {
@@ -76,29 +73,19 @@ static void value_choice_list(const char *choices, char *text, size_t text_bytes
 
 void tess__option_expected(const struct tess_option *option, char *text, size_t text_bytes)
 {
+    static const char *const what[] = {[TESS_OPTION_BOOL] = "on or off",
+                                       [TESS_OPTION_INT] = "a whole number",
+                                       [TESS_OPTION_REAL] = "a number",
+                                       [TESS_OPTION_STRING] = "a text"};
     char limits[160];
     value_limits(option, limits, sizeof(limits));
-    switch (option->type) {
-    case TESS_OPTION_BOOL:
-        snprintf(text, text_bytes, "on or off");
-        break;
-    case TESS_OPTION_INT:
-        snprintf(text, text_bytes, "a whole number%s", limits);
-        break;
-    case TESS_OPTION_REAL:
-        snprintf(text, text_bytes, "a number%s", limits);
-        break;
-    case TESS_OPTION_STRING:
-        snprintf(text, text_bytes, "a text");
-        break;
-    case TESS_OPTION_CHOICE:
+    if (option->type == TESS_OPTION_CHOICE)
         value_choice_list(option->choices, text, text_bytes);
-        break;
-    case TESS_OPTION_INTS:
+    else if (option->type == TESS_OPTION_INTS)
         snprintf(text, text_bytes, "up to %d whole numbers%s, separated by commas", TESS_INTS_MAX,
                  limits);
-        break;
-    }
+    else
+        snprintf(text, text_bytes, "%s%s", what[option->type], limits);
 }
 
 /* Whether `text` is one of the words of a BOOL, and which. */
@@ -122,7 +109,8 @@ bool tess_options_is_switch_word(const char *word)
 }
 
 /* [+-]digits[k|M|G|Ki|Mi|Gi]. NULL when fine, else what is wrong with it. */
-static const char *value_int(const char *text, size_t length, int64_t *value_out)
+static const char *value_int(const struct tess_option *option, const char *text, size_t length,
+                             int64_t *value_out)
 {
     static const struct {
         const char *suffix;
@@ -151,13 +139,13 @@ static const char *value_int(const char *text, size_t length, int64_t *value_out
             continue;
         if (!fits || __builtin_mul_overflow(value, unit[u].factor, value_out))
             return "does not fit in 64 bits";
-        return NULL;
+        return value_in_limits(option, (double)*value_out) ? NULL : "is out of range";
     }
     return "is not a whole number (suffixes are k, M, G and Ki, Mi, Gi)";
 }
 
 /* [+-]digits[.digits][e[+-]digits]: strtod alone would take nan, inf and hexadecimal too. */
-static const char *value_real(const char *text, double *value_out)
+static const char *value_real(const struct tess_option *option, const char *text, double *value_out)
 {
     const char *at = text + (*text == '-' || *text == '+');
     size_t whole = strspn(at, "0123456789"), part = 0;
@@ -185,41 +173,31 @@ static const char *value_real(const char *text, double *value_out)
     if (!fits)
         return "does not fit in a double";
     *value_out = value;
-    return NULL;
+    return value_in_limits(option, value) ? NULL : "is out of range";
 }
 
-static bool value_choice(const char *choices, const char *text, int32_t *choice_out)
+/* Which of "a|b|c" is `text`? Where none is, `hint` becomes "; did you mean 'x'?" or stays. */
+static bool value_choice(const char *choices, const char *text, int32_t *choice_out, char *hint,
+                         size_t hint_bytes)
 {
-    size_t length = strlen(text);
-    int32_t index = 0;
-    for (const char *at = choices;; index++) {
-        size_t end = strcspn(at, "|");
-        if (end == length && memcmp(at, text, length) == 0) {
+    int least = TESS__WORD_FAR;
+    for (int32_t index = 0;; index++) {
+        const size_t length = strcspn(choices, "|");
+        char word[TESS__QUOTE_MAX];
+        if (length == strlen(text) && memcmp(choices, text, length) == 0) {
             *choice_out = index;
             return true;
         }
-        if (!at[end])
+        snprintf(word, sizeof(word), "%.*s", (int)length, choices);
+        const int distance = tess__word_distance(text, word);
+        if (distance < least) {
+            least = distance;
+            snprintf(hint, hint_bytes, "; did you mean '%s'?", word);
+        }
+        if (!choices[length])
             return false;
-        at += end + 1;
+        choices += length + 1;
     }
-}
-
-/* "; did you mean 'x'?" or "". */
-static void value_choice_nearest(const char *choices, const char *text, char *hint,
-                                 size_t hint_bytes)
-{
-    char copy[VALUE_CHOICES_BYTES];
-    const char *word[VALUE_CHOICES_MAX];
-    int count = 0;
-    snprintf(hint, hint_bytes, "%s", "");
-    if (snprintf(copy, sizeof(copy), "%s", choices) >= (int)sizeof(copy))
-        return;
-    char *rest = copy;
-    for (char *at; count < VALUE_CHOICES_MAX && (at = strsep(&rest, "|"));)
-        word[count++] = at;
-    const char *nearest = tess_nearest_word(text, word, count);
-    if (nearest != NULL)
-        snprintf(hint, hint_bytes, "; did you mean '%s'?", nearest);
 }
 
 /* NULL when fine; else what is wrong with element `*at_out`, from 0. */
@@ -227,9 +205,6 @@ static const char *value_ints(const struct tess_option *option, const char *text
                               struct tess_ints *ints_out, int *at_out,
                               char element[TESS__QUOTE_MAX])
 {
-    memset(ints_out, 0, sizeof(*ints_out));
-    *at_out = 0;
-    element[0] = '\0';
     if (!text[strspn(text, " ")])
         return NULL; /* no numbers */
     for (;;) {
@@ -242,9 +217,7 @@ static const char *value_ints(const struct tess_option *option, const char *text
         if (ints_out->count == TESS_INTS_MAX)
             return "is one too many";
         int64_t value = 0;
-        const char *wrong = value_int(text, length, &value);
-        if (wrong == NULL && !value_in_limits(option, (double)value))
-            wrong = "is out of range";
+        const char *wrong = value_int(option, text, length, &value);
         if (wrong != NULL)
             return wrong;
         ints_out->value[ints_out->count++] = value;
@@ -258,7 +231,7 @@ bool tess__option_parse(const struct tess_option *option, const char *text,
                         union tess__option_value *value_out, char *problem, size_t problem_bytes)
 {
     const char *wrong = NULL;
-    char hint[96] = "", element[TESS__QUOTE_MAX] = "", quote[TESS__QUOTE_MAX];
+    char hint[TESS__QUOTE_MAX + 32] = "", element[TESS__QUOTE_MAX], quote[TESS__QUOTE_MAX];
     union tess__option_value value;
     memset(&value, 0, sizeof(value));
     int at = 0;
@@ -268,22 +241,16 @@ bool tess__option_parse(const struct tess_option *option, const char *text,
             wrong = "is neither on nor off";
         break;
     case TESS_OPTION_INT:
-        wrong = value_int(text, strlen(text), &value.integer);
-        if (wrong == NULL && !value_in_limits(option, (double)value.integer))
-            wrong = "is out of range";
+        wrong = value_int(option, text, strlen(text), &value.integer);
         break;
     case TESS_OPTION_REAL:
-        wrong = value_real(text, &value.real);
-        if (wrong == NULL && !value_in_limits(option, value.real))
-            wrong = "is out of range";
+        wrong = value_real(option, text, &value.real);
         break;
     case TESS_OPTION_STRING:
         break;
     case TESS_OPTION_CHOICE:
-        if (!value_choice(option->choices, text, &value.choice)) {
+        if (!value_choice(option->choices, text, &value.choice, hint, sizeof(hint)))
             wrong = "is not known";
-            value_choice_nearest(option->choices, text, hint, sizeof(hint));
-        }
         break;
     case TESS_OPTION_INTS:
         wrong = value_ints(option, text, &value.ints, &at, element);
@@ -293,7 +260,7 @@ bool tess__option_parse(const struct tess_option *option, const char *text,
         *value_out = value;
         return true;
     }
-    char expected[VALUE_CHOICES_BYTES];
+    char expected[1024];
     tess__option_expected(option, expected, sizeof(expected));
     if (option->type == TESS_OPTION_INTS)
         snprintf(problem, problem_bytes, "number %d, '%s', %s; expected %s", at + 1,

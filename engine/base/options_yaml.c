@@ -3,18 +3,16 @@
  * maps, scalars and sequences of scalars; what a configuration has no use for (anchors, aliases,
  * tags, several documents) is refused. Knows no option and logs nothing: the messages are kept.
  */
+#include "base/array.h"
 #include "base/hash.h"
 #include "base/options_set.h"
 #include "tessera/check.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 #include <yaml.h>
 
 /* Far beyond any configuration; they bound what a hostile file can cost. */
@@ -26,19 +24,12 @@ struct yaml_reader {
     struct tess_options *options;
     struct tess__yaml_file *file;
     yaml_parser_t parser;
-    yaml_event_t event; /* the current one; zeroed when there is none */
+    yaml_event_t event;         /* the current one; zeroed when there is none */
+    struct tess__yaml_place at; /* of it; for messages */
     int depth;
 };
 
 /* ---- messages ------------------------------------------------------------------------------- */
-
-static enum tess_status yaml_keep_message(struct yaml_reader *reader, const char *text)
-{
-    reader->file->message = tess__options_keep(reader->options, text, strlen(text));
-    if (reader->file->message == NULL)
-        reader->file->message = "no memory for the options";
-    return TESS_ERR_USAGE;
-}
 
 static enum tess_status yaml_no_memory(struct yaml_reader *reader)
 {
@@ -46,68 +37,46 @@ static enum tess_status yaml_no_memory(struct yaml_reader *reader)
     return TESS_ERR_MEMORY;
 }
 
-static yaml_mark_t yaml_mark(size_t line, size_t column)
+TESS_PRINTF(2, 3)
+static enum tess_status yaml_fail(struct yaml_reader *reader, const char *format, ...)
 {
-    return (yaml_mark_t){.line = line - 1, .column = column - 1}; /* libyaml counts from 0 */
-}
-
-TESS_PRINTF(3, 4)
-static enum tess_status yaml_fail(struct yaml_reader *reader, yaml_mark_t at, const char *format,
-                                  ...)
-{
-    char what[1024], text[1536];
+    char what[1024], place[32] = "";
     va_list list;
     va_start(list, format);
     vsnprintf(what, sizeof(what), format, list);
     va_end(list);
-    /* Long paths differ at their ends. */
-    const char *path = reader->file->path;
-    size_t length = strlen(path);
-    snprintf(text, sizeof(text), "%s:%zu:%zu: %s", length > 400 ? path + length - 400 : path,
-             at.line + 1, at.column + 1, what);
-    return yaml_keep_message(reader, text);
+    if (reader->at.line > 0)
+        snprintf(place, sizeof(place), ":%d:%d", reader->at.line, reader->at.column);
+    reader->file->message = tess__options_keep(reader->options, "%s%s: %s",
+                                               tess__path_end(reader->file->path), place, what);
+    return reader->file->message != NULL ? TESS_ERR_USAGE : yaml_no_memory(reader);
+}
+
+static struct tess__yaml_place yaml_place(yaml_mark_t mark)
+{
+    return (struct tess__yaml_place){(int)mark.line + 1, (int)mark.column + 1};
 }
 
 /* ---- the file ------------------------------------------------------------------------------- */
 
-static enum tess_status yaml_fail_file(struct yaml_reader *reader, const char *what)
-{
-    char text[1536];
-    const char *path = reader->file->path;
-    size_t length = strlen(path);
-    snprintf(text, sizeof(text), "%s: %s", length > 400 ? path + length - 400 : path, what);
-    return yaml_keep_message(reader, text);
-}
-
-/* All of the file in *bytes_inout, grown as it comes: a pipe has no size. The caller frees it. */
-static enum tess_status yaml_read_all(struct yaml_reader *reader, int fd, char **bytes_inout,
+/* All of the file, which may be a pipe. The caller frees it, also after an error. */
+static enum tess_status yaml_read_all(struct yaml_reader *reader, char **bytes_out,
                                       size_t *count_out)
 {
-    size_t count = 0, room = 0;
-    for (;;) {
-        if (count == room) {
-            room = room > 0 ? 2 * room : 16384;
-            char *grown = realloc(*bytes_inout, room);
-            if (grown == NULL)
-                return yaml_no_memory(reader);
-            *bytes_inout = grown;
-        }
-        ssize_t got = read(fd, *bytes_inout + count, room - count);
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got < 0) {
-            char what[128];
-            snprintf(what, sizeof(what), "cannot be read: %s",
-                     errno == EISDIR ? "it is a folder; a file was expected" : strerror(errno));
-            return yaml_fail_file(reader, what);
-        }
-        if (got == 0)
-            break;
-        count += (size_t)got;
-        if (count > YAML_BYTES_MAX)
-            return yaml_fail_file(reader, "is larger than 1 MiB; is it a configuration file?");
-    }
-    *count_out = count;
+    FILE *file = fopen(reader->file->path, "re");
+    if (file == NULL)
+        return yaml_fail(reader, "cannot be opened: %s", strerror(errno));
+    *bytes_out = malloc(YAML_BYTES_MAX + 1);
+    *count_out = *bytes_out != NULL ? fread(*bytes_out, 1, YAML_BYTES_MAX + 1, file) : 0;
+    const int error = ferror(file) ? errno : 0;
+    fclose(file);
+    if (*bytes_out == NULL)
+        return yaml_no_memory(reader);
+    if (error != 0)
+        return yaml_fail(reader, "cannot be read: %s",
+                         error == EISDIR ? "it is a folder; a file was expected" : strerror(error));
+    if (*count_out > YAML_BYTES_MAX)
+        return yaml_fail(reader, "is larger than 1 MiB; is it a configuration file?");
     return TESS_OK;
 }
 
@@ -115,25 +84,24 @@ static enum tess_status yaml_read_all(struct yaml_reader *reader, int fd, char *
 static enum tess_status yaml_check_bytes(struct yaml_reader *reader, const char *bytes,
                                          size_t count)
 {
-    size_t line = 1, column = 1;
+    struct tess__yaml_place *place = &reader->at;
+    *place = (struct tess__yaml_place){1, 1};
     for (size_t at = 0; at < count;) {
         uint32_t code = 0;
         int length = tess__utf8_length(bytes + at, count - at, &code);
         if (length == 0)
-            return yaml_fail(reader, yaml_mark(line, column), "byte 0x%02x is not UTF-8",
-                             (unsigned char)bytes[at]);
+            return yaml_fail(reader, "byte 0x%02x is not UTF-8", (unsigned char)bytes[at]);
         if (code == 0)
-            return yaml_fail(reader, yaml_mark(line, column), "NUL byte; a text file was expected");
+            return yaml_fail(reader, "NUL byte; a text file was expected");
         bool control = (code < 0x20 && code != '\t' && code != '\n' && code != '\r') ||
                        (code >= 0x7f && code < 0xa0 && code != 0x85) || code == 0xfffe ||
                        code == 0xffff || (code == 0xfeff && at > 0);
         if (control)
-            return yaml_fail(reader, yaml_mark(line, column), "control character U+%04X",
-                             (unsigned)code);
+            return yaml_fail(reader, "control character U+%04X", (unsigned)code);
         at += (size_t)length;
         bool ends = code == '\n' || (code == '\r' && (at == count || bytes[at] != '\n'));
-        column = ends ? 1 : column + (code != 0xfeff);
-        line += ends;
+        place->column = ends ? 1 : place->column + (code != 0xfeff);
+        place->line += ends;
     }
     return TESS_OK;
 }
@@ -150,12 +118,13 @@ static enum tess_status yaml_next(struct yaml_reader *reader)
         memset(&reader->event, 0, sizeof(reader->event));
         if (parser->error == YAML_MEMORY_ERROR)
             return yaml_no_memory(reader);
-        return yaml_fail(reader, parser->problem_mark, "not YAML: %s%s%s",
-                         parser->problem != NULL ? parser->problem : "unknown error",
-                         parser->context != NULL ? " " : "",
-                         parser->context != NULL ? parser->context : "");
+        reader->at = yaml_place(parser->problem_mark);
+        return yaml_fail(
+            reader, "not YAML: %s%s%s", parser->problem != NULL ? parser->problem : "unknown error",
+            parser->context != NULL ? " " : "", parser->context != NULL ? parser->context : "");
     }
     const yaml_event_t *event = &reader->event;
+    reader->at = yaml_place(event->start_mark);
     const void *anchor = NULL, *tag = NULL;
     if (event->type == YAML_SCALAR_EVENT)
         anchor = event->data.scalar.anchor, tag = event->data.scalar.tag;
@@ -164,13 +133,12 @@ static enum tess_status yaml_next(struct yaml_reader *reader)
     else if (event->type == YAML_MAPPING_START_EVENT)
         anchor = event->data.mapping_start.anchor, tag = event->data.mapping_start.tag;
     if (event->type == YAML_ALIAS_EVENT || anchor != NULL)
-        return yaml_fail(reader, event->start_mark,
+        return yaml_fail(reader,
                          "anchors and aliases (& and *) are not supported; write the value out, or "
                          "in quotes if it begins with & or *");
     if (tag != NULL)
         return yaml_fail(
-            reader, event->start_mark,
-            "tags (!) are not supported; write the value in quotes if it begins with !");
+            reader, "tags (!) are not supported; write the value in quotes if it begins with !");
     return TESS_OK;
 }
 
@@ -180,8 +148,8 @@ static enum tess_status yaml_scalar(struct yaml_reader *reader, const char **tex
     const yaml_event_t *event = &reader->event;
     const char *text = (const char *)event->data.scalar.value;
     if (strlen(text) != event->data.scalar.length)
-        return yaml_fail(reader, event->start_mark, "the text holds a NUL byte");
-    *text_out = tess__options_keep(reader->options, text, event->data.scalar.length);
+        return yaml_fail(reader, "the text holds a NUL byte");
+    *text_out = tess__options_keep(reader->options, "%s", text);
     return *text_out != NULL ? TESS_OK : yaml_no_memory(reader);
 }
 
@@ -194,63 +162,45 @@ static bool yaml_is_null(const yaml_event_t *event)
 
 /* ---- items ---------------------------------------------------------------------------------- */
 
-static enum tess_status yaml_check_twice(struct yaml_reader *reader,
-                                         const struct tess__yaml_item *item)
-{
-    const struct tess__yaml_file *file = reader->file;
-    char quote[TESS__QUOTE_MAX];
-    for (int i = 0; i < file->item_count; i++) {
-        const struct tess__yaml_item *other = &file->item[i];
-        if (other->name_hash == item->name_hash && strcmp(other->name, item->name) == 0)
-            return yaml_fail(reader, yaml_mark((size_t)item->name_line, (size_t)item->name_column),
-                             "'%s' is given twice, first at line %d, column %d",
-                             tess__quote(item->name, quote), other->name_line, other->name_column);
-    }
-    return TESS_OK;
-}
-
 /* Begin an item at the current event, its key. */
 static enum tess_status yaml_item_begin(struct yaml_reader *reader, const char *prefix,
                                         struct tess__yaml_item *item_out)
 {
-    const yaml_event_t *event = &reader->event;
-    char name[TESS__NAME_MAX];
-    if (event->type != YAML_SCALAR_EVENT)
-        return yaml_fail(reader, event->start_mark,
-                         "an option's name was expected, not a map or a sequence");
+    const struct tess__yaml_file *file = reader->file;
+    char name[TESS__NAME_MAX], quote[TESS__QUOTE_MAX];
     const char *key = NULL;
+    if (reader->event.type != YAML_SCALAR_EVENT)
+        return yaml_fail(reader, "an option's name was expected, not a map or a sequence");
     TESS_TRY(yaml_scalar(reader, &key));
     if (!*key)
-        return yaml_fail(reader, event->start_mark, "an option's name is empty");
+        return yaml_fail(reader, "an option's name is empty");
     if (!tess__name_join(name, prefix, key))
-        return yaml_fail(reader, event->start_mark, "an option's name is longer than %d characters",
+        return yaml_fail(reader, "an option's name is longer than %d characters",
                          TESS__NAME_MAX - 1);
-    *item_out = (struct tess__yaml_item){
-        .name = tess__options_keep(reader->options, name, strlen(name)),
-        .name_hash = tess_hash_bytes(name, strlen(name)),
-        .name_line = (int)event->start_mark.line + 1,
-        .name_column = (int)event->start_mark.column + 1,
-    };
-    if (item_out->name == NULL)
-        return yaml_no_memory(reader);
-    return yaml_check_twice(reader, item_out);
+    if (file->item_count == YAML_ITEMS_MAX)
+        return yaml_fail(reader, "more than %d options", YAML_ITEMS_MAX);
+    const uint64_t hash = tess_hash_bytes(name, strlen(name));
+    for (int i = 0; i < file->item_count; i++) {
+        const struct tess__yaml_item *other = &file->item[i];
+        if (other->name_hash == hash && strcmp(other->name, name) == 0)
+            return yaml_fail(reader, "'%s' is given twice, first at line %d, column %d",
+                             tess__quote(name, quote), other->name_at.line, other->name_at.column);
+    }
+    *item_out = (struct tess__yaml_item){.name = tess__options_keep(reader->options, "%s", name),
+                                         .name_hash = hash,
+                                         .name_at = reader->at};
+    return item_out->name != NULL ? TESS_OK : yaml_no_memory(reader);
 }
 
 static enum tess_status yaml_item_add(struct yaml_reader *reader,
                                       const struct tess__yaml_item *item)
 {
     struct tess__yaml_file *file = reader->file;
-    if (file->item_count == YAML_ITEMS_MAX)
-        return yaml_fail(reader, yaml_mark((size_t)item->name_line, (size_t)item->name_column),
-                         "more than %d options", YAML_ITEMS_MAX);
-    if (file->item_count == file->item_room) {
-        int room = file->item_room > 0 ? 2 * file->item_room : 64;
-        struct tess__yaml_item *grown = realloc(file->item, (size_t)room * sizeof(*grown));
-        if (grown == NULL)
-            return yaml_no_memory(reader);
-        file->item = grown;
-        file->item_room = room;
-    }
+    struct tess__yaml_item *grown =
+        tess__array_grow(file->item, (size_t)file->item_count, sizeof(*grown));
+    if (grown == NULL)
+        return yaml_no_memory(reader);
+    file->item = grown;
     file->item[file->item_count++] = *item;
     return TESS_OK;
 }
@@ -267,19 +217,17 @@ static enum tess_status yaml_sequence(struct yaml_reader *reader, const char **t
         if (event->type == YAML_SEQUENCE_END_EVENT)
             break;
         if (event->type != YAML_SCALAR_EVENT)
-            return yaml_fail(reader, event->start_mark,
-                             "a number was expected, not a map or a sequence");
+            return yaml_fail(reader, "a number was expected, not a map or a sequence");
         const char *text = NULL;
         TESS_TRY(yaml_scalar(reader, &text));
         if (!*text || strchr(text, ',') != NULL)
-            return yaml_fail(reader, event->start_mark, "one number was expected%s",
-                             *text ? ", without a comma" : "");
+            return yaml_fail(reader, "one number was expected%s", *text ? ", without a comma" : "");
         if (used + strlen(text) + 2 > sizeof(joined))
-            return yaml_fail(reader, event->start_mark, "the sequence is too long");
+            return yaml_fail(reader, "the sequence is too long");
         used +=
             (size_t)snprintf(joined + used, sizeof(joined) - used, "%s%s", i > 0 ? "," : "", text);
     }
-    *text_out = tess__options_keep(reader->options, joined, used);
+    *text_out = tess__options_keep(reader->options, "%s", joined);
     return *text_out != NULL ? TESS_OK : yaml_no_memory(reader);
 }
 
@@ -287,8 +235,7 @@ static enum tess_status yaml_sequence(struct yaml_reader *reader, const char **t
 static enum tess_status yaml_map(struct yaml_reader *reader, const char *prefix)
 {
     if (++reader->depth > YAML_DEPTH_MAX)
-        return yaml_fail(reader, reader->event.start_mark, "more than %d maps in each other",
-                         YAML_DEPTH_MAX);
+        return yaml_fail(reader, "more than %d maps in each other", YAML_DEPTH_MAX);
     for (;;) {
         TESS_TRY(yaml_next(reader));
         if (reader->event.type == YAML_MAPPING_END_EVENT)
@@ -296,8 +243,7 @@ static enum tess_status yaml_map(struct yaml_reader *reader, const char *prefix)
         struct tess__yaml_item item;
         TESS_TRY(yaml_item_begin(reader, prefix, &item));
         TESS_TRY(yaml_next(reader));
-        item.line = (int)reader->event.start_mark.line + 1;
-        item.column = (int)reader->event.start_mark.column + 1;
+        item.value_at = reader->at;
         if (reader->event.type == YAML_SEQUENCE_START_EVENT) {
             item.kind = TESS__YAML_SEQUENCE;
             TESS_TRY(yaml_sequence(reader, &item.text));
@@ -326,13 +272,11 @@ static enum tess_status yaml_stream(struct yaml_reader *reader)
     if (reader->event.type == YAML_MAPPING_START_EVENT)
         TESS_TRY(yaml_map(reader, ""));
     else if (reader->event.type != YAML_SCALAR_EVENT || !yaml_is_null(&reader->event))
-        return yaml_fail(reader, reader->event.start_mark,
-                         "lines of the form 'name: value' were expected");
+        return yaml_fail(reader, "lines of the form 'name: value' were expected");
     TESS_TRY(yaml_next(reader)); /* the document's end */
     TESS_TRY(yaml_next(reader));
     if (reader->event.type != YAML_STREAM_END_EVENT)
-        return yaml_fail(reader, reader->event.start_mark,
-                         "a second document begins here; one was expected");
+        return yaml_fail(reader, "a second document begins here; one was expected");
     return TESS_OK;
 }
 
@@ -353,19 +297,12 @@ static enum tess_status yaml_parse(struct yaml_reader *reader, const char *bytes
 
 static enum tess_status yaml_load(struct yaml_reader *reader)
 {
-    int fd = open(reader->file->path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) {
-        char what[128];
-        snprintf(what, sizeof(what), "cannot be opened: %s", strerror(errno));
-        return yaml_fail_file(reader, what);
-    }
     char *bytes = NULL;
     size_t count = 0;
-    enum tess_status status = yaml_read_all(reader, fd, &bytes, &count);
+    enum tess_status status = yaml_read_all(reader, &bytes, &count);
     if (status == TESS_OK)
         status = yaml_parse(reader, bytes, count);
     free(bytes);
-    close(fd);
     return status;
 }
 
@@ -377,7 +314,7 @@ const struct tess__yaml_file *tess__yaml_get(struct tess_options *options, const
     struct tess__yaml_file *file = calloc(1, sizeof(*file));
     if (file == NULL)
         return NULL;
-    file->path = tess__options_keep(options, path, strlen(path));
+    file->path = tess__options_keep(options, "%s", path);
     if (file->path == NULL) {
         free(file);
         return NULL;

@@ -104,119 +104,102 @@ REDUCE_INLINE bool reduce_sum_f32(const struct reduce_job *job, size_t at, size_
     return false;
 }
 
+REDUCE_INLINE bool reduce_is_integer(enum tess_dtype dtype)
+{
+    return dtype == TESS_I32 || dtype == TESS_I64 || dtype == TESS_U8;
+}
+
+/* A block in the type that it is computed in: bf16 and f16 in f32, all integers in i64, where sums
+ * wrap and the low bits are those of the narrow sum. */
+union reduce_level {
+    float f32[REDUCE_BLOCK];
+    double f64[REDUCE_BLOCK];
+    int64_t i64[REDUCE_BLOCK];
+};
+
+/* left[i] = `value` for every i, in terms of x = left[i] and y = right[i]. */
+#define REDUCE_EACH(type, member, value)                                                           \
+    REDUCE_LOOP                                                                                    \
+    for (size_t i = 0; i < count; i++) {                                                           \
+        const type x = left->member[i], y = right->member[i];                                      \
+        left->member[i] = (value);                                                                 \
+    }
+
 /* left = left op right. NaN in either stays NaN in maxima and minima. */
-REDUCE_INLINE void reduce_merge_f32(enum tess_reduce reduce, float *left, const float *right,
-                                    size_t count)
+REDUCE_INLINE void reduce_merge(const struct reduce_job *job, union reduce_level *left,
+                                const union reduce_level *right, size_t count)
 {
-    if (reduce == TESS_REDUCE_SUM) {
-        REDUCE_LOOP
-        for (size_t i = 0; i < count; i++)
-            left[i] = left[i] + right[i];
-    } else if (reduce == TESS_REDUCE_MAX) {
-        REDUCE_LOOP
-        for (size_t i = 0; i < count; i++)
-            left[i] = left[i] > right[i] || left[i] != left[i] ? left[i] : right[i];
+    const bool sum = job->reduce == TESS_REDUCE_SUM, max = job->reduce == TESS_REDUCE_MAX;
+    if (job->dtype == TESS_F64 && sum) {
+        REDUCE_EACH(double, f64, x + y)
+    } else if (job->dtype == TESS_F64 && max) {
+        REDUCE_EACH(double, f64, x > y || x != x ? x : y)
+    } else if (job->dtype == TESS_F64) {
+        REDUCE_EACH(double, f64, x < y || x != x ? x : y)
+    } else if (!reduce_is_integer(job->dtype) && sum) {
+        REDUCE_EACH(float, f32, x + y)
+    } else if (!reduce_is_integer(job->dtype) && max) {
+        REDUCE_EACH(float, f32, x > y || x != x ? x : y)
+    } else if (!reduce_is_integer(job->dtype)) {
+        REDUCE_EACH(float, f32, x < y || x != x ? x : y)
+    } else if (sum) {
+        REDUCE_EACH(int64_t, i64, (int64_t)((uint64_t)x + (uint64_t)y))
+    } else if (max) {
+        REDUCE_EACH(int64_t, i64, x > y ? x : y)
     } else {
-        REDUCE_LOOP
-        for (size_t i = 0; i < count; i++)
-            left[i] = left[i] < right[i] || left[i] != left[i] ? left[i] : right[i];
+        REDUCE_EACH(int64_t, i64, x < y ? x : y)
     }
 }
 
-REDUCE_INLINE void reduce_merge_f64(enum tess_reduce reduce, double *left, const double *right,
-                                    size_t count)
+REDUCE_INLINE void reduce_load(enum tess_dtype dtype, const void *source, size_t at,
+                               union reduce_level *out, size_t count)
 {
-    if (reduce == TESS_REDUCE_SUM) {
-        REDUCE_LOOP
+    const size_t bytes = tess_dtype_bytes(dtype);
+    switch (dtype) {
+    case TESS_BF16:
         for (size_t i = 0; i < count; i++)
-            left[i] = left[i] + right[i];
-    } else if (reduce == TESS_REDUCE_MAX) {
-        REDUCE_LOOP
+            out->f32[i] = tess__f32_of_bf16(((const uint16_t *)source)[at + i]);
+        break;
+    case TESS_F16:
         for (size_t i = 0; i < count; i++)
-            left[i] = left[i] > right[i] || left[i] != left[i] ? left[i] : right[i];
-    } else {
-        REDUCE_LOOP
+            out->f32[i] = tess__f32_of_f16(((const uint16_t *)source)[at + i]);
+        break;
+    case TESS_I32:
         for (size_t i = 0; i < count; i++)
-            left[i] = left[i] < right[i] || left[i] != left[i] ? left[i] : right[i];
+            out->i64[i] = ((const int32_t *)source)[at + i];
+        break;
+    case TESS_U8:
+        for (size_t i = 0; i < count; i++)
+            out->i64[i] = ((const uint8_t *)source)[at + i];
+        break;
+    default:
+        memcpy(out, (const char *)source + at * bytes, count * bytes);
     }
 }
 
-/* All integers are computed in 64 bits; sums wrap, and the low bits are those of the narrow sum. */
-REDUCE_INLINE void reduce_merge_i64(enum tess_reduce reduce, int64_t *left, const int64_t *right,
-                                    size_t count)
+REDUCE_INLINE void reduce_store(enum tess_dtype dtype, const union reduce_level *in, void *target,
+                                size_t at, size_t count)
 {
-    if (reduce == TESS_REDUCE_SUM) {
-        REDUCE_LOOP
+    const size_t bytes = tess_dtype_bytes(dtype);
+    switch (dtype) {
+    case TESS_BF16:
         for (size_t i = 0; i < count; i++)
-            left[i] = (int64_t)((uint64_t)left[i] + (uint64_t)right[i]);
-    } else if (reduce == TESS_REDUCE_MAX) {
-        REDUCE_LOOP
+            ((uint16_t *)target)[at + i] = tess__bf16_of_f32(in->f32[i]);
+        break;
+    case TESS_F16:
         for (size_t i = 0; i < count; i++)
-            left[i] = left[i] > right[i] ? left[i] : right[i];
-    } else {
-        REDUCE_LOOP
+            ((uint16_t *)target)[at + i] = tess__f16_of_f32(in->f32[i]);
+        break;
+    case TESS_I32:
         for (size_t i = 0; i < count; i++)
-            left[i] = left[i] < right[i] ? left[i] : right[i];
-    }
-}
-
-REDUCE_INLINE void reduce_load_f32(enum tess_dtype dtype, const void *source, size_t at, float *out,
-                                   size_t count)
-{
-    if (dtype == TESS_F32) {
-        memcpy(out, (const float *)source + at, count * sizeof(*out));
-    } else if (dtype == TESS_BF16) {
-        const uint16_t *x = (const uint16_t *)source + at;
+            ((int32_t *)target)[at + i] = (int32_t)(uint32_t)(uint64_t)in->i64[i];
+        break;
+    case TESS_U8:
         for (size_t i = 0; i < count; i++)
-            out[i] = tess__f32_of_bf16(x[i]);
-    } else {
-        const uint16_t *x = (const uint16_t *)source + at;
-        for (size_t i = 0; i < count; i++)
-            out[i] = tess__f32_of_f16(x[i]);
-    }
-}
-
-REDUCE_INLINE void reduce_store_f32(enum tess_dtype dtype, const float *in, void *target, size_t at,
-                                    size_t count)
-{
-    if (dtype == TESS_F32) {
-        memcpy((float *)target + at, in, count * sizeof(*in));
-    } else if (dtype == TESS_BF16) {
-        uint16_t *x = (uint16_t *)target + at;
-        for (size_t i = 0; i < count; i++)
-            x[i] = tess__bf16_of_f32(in[i]);
-    } else {
-        uint16_t *x = (uint16_t *)target + at;
-        for (size_t i = 0; i < count; i++)
-            x[i] = tess__f16_of_f32(in[i]);
-    }
-}
-
-REDUCE_INLINE void reduce_load_i64(enum tess_dtype dtype, const void *source, size_t at,
-                                   int64_t *out, size_t count)
-{
-    if (dtype == TESS_I64) {
-        memcpy(out, (const int64_t *)source + at, count * sizeof(*out));
-    } else if (dtype == TESS_I32) {
-        for (size_t i = 0; i < count; i++)
-            out[i] = ((const int32_t *)source)[at + i];
-    } else {
-        for (size_t i = 0; i < count; i++)
-            out[i] = ((const uint8_t *)source)[at + i];
-    }
-}
-
-REDUCE_INLINE void reduce_store_i64(enum tess_dtype dtype, const int64_t *in, void *target,
-                                    size_t at, size_t count)
-{
-    if (dtype == TESS_I64) {
-        memcpy((int64_t *)target + at, in, count * sizeof(*in));
-    } else if (dtype == TESS_I32) {
-        for (size_t i = 0; i < count; i++)
-            ((int32_t *)target)[at + i] = (int32_t)(uint32_t)(uint64_t)in[i];
-    } else {
-        for (size_t i = 0; i < count; i++)
-            ((uint8_t *)target)[at + i] = (uint8_t)(uint64_t)in[i];
+            ((uint8_t *)target)[at + i] = (uint8_t)(uint64_t)in->i64[i];
+        break;
+    default:
+        memcpy((char *)target + at * bytes, in, count * bytes);
     }
 }
 
@@ -226,46 +209,18 @@ REDUCE_INLINE void reduce_store_i64(enum tess_dtype dtype, const int64_t *in, vo
  *
  *     0 | 0+1 | 0+1 2 | (0+1)+(2+3) | .. 4 | .. 4+5, then ((0+1)+(2+3)) + (4+5)
  */
-REDUCE_INLINE void reduce_block_f32(const struct reduce_job *job, size_t at, size_t count)
+REDUCE_INLINE void reduce_block(const struct reduce_job *job, size_t at, size_t count)
 {
-    _Alignas(64) float level[REDUCE_LEVELS][REDUCE_BLOCK];
+    _Alignas(64) union reduce_level level[REDUCE_LEVELS];
     int32_t depth = 0;
     for (int32_t k = 0; k < job->source_count; k++) {
-        reduce_load_f32(job->dtype, job->source[k], at, level[depth++], count);
+        reduce_load(job->dtype, job->source[k], at, &level[depth++], count);
         for (int32_t ones = k; (ones & 1) != 0; ones >>= 1, depth--)
-            reduce_merge_f32(job->reduce, level[depth - 2], level[depth - 1], count);
+            reduce_merge(job, &level[depth - 2], &level[depth - 1], count);
     }
     for (; depth > 1; depth--)
-        reduce_merge_f32(job->reduce, level[depth - 2], level[depth - 1], count);
-    reduce_store_f32(job->dtype, level[0], job->target[0], at, count);
-}
-
-REDUCE_INLINE void reduce_block_f64(const struct reduce_job *job, size_t at, size_t count)
-{
-    _Alignas(64) double level[REDUCE_LEVELS][REDUCE_BLOCK];
-    int32_t depth = 0;
-    for (int32_t k = 0; k < job->source_count; k++) {
-        memcpy(level[depth++], (const double *)job->source[k] + at, count * sizeof(double));
-        for (int32_t ones = k; (ones & 1) != 0; ones >>= 1, depth--)
-            reduce_merge_f64(job->reduce, level[depth - 2], level[depth - 1], count);
-    }
-    for (; depth > 1; depth--)
-        reduce_merge_f64(job->reduce, level[depth - 2], level[depth - 1], count);
-    memcpy((double *)job->target[0] + at, level[0], count * sizeof(double));
-}
-
-REDUCE_INLINE void reduce_block_i64(const struct reduce_job *job, size_t at, size_t count)
-{
-    _Alignas(64) int64_t level[REDUCE_LEVELS][REDUCE_BLOCK];
-    int32_t depth = 0;
-    for (int32_t k = 0; k < job->source_count; k++) {
-        reduce_load_i64(job->dtype, job->source[k], at, level[depth++], count);
-        for (int32_t ones = k; (ones & 1) != 0; ones >>= 1, depth--)
-            reduce_merge_i64(job->reduce, level[depth - 2], level[depth - 1], count);
-    }
-    for (; depth > 1; depth--)
-        reduce_merge_i64(job->reduce, level[depth - 2], level[depth - 1], count);
-    reduce_store_i64(job->dtype, level[0], job->target[0], at, count);
+        reduce_merge(job, &level[depth - 2], &level[depth - 1], count);
+    reduce_store(job->dtype, level, job->target[0], at, count);
 }
 
 /* One loop that reads all sources and writes all targets needs no blocks; see reduce_sum_f32(). */
@@ -283,22 +238,13 @@ REDUCE_INLINE void reduce_all(const struct reduce_job *job, size_t count)
     for (size_t at = 0; at < count; at += block) {
         size_t n = count - at < block ? count - at : block;
         int32_t written = 1;
-        if (job->dtype == TESS_F64)
-            reduce_block_f64(job, at, n);
-        else if (job->dtype == TESS_I32 || job->dtype == TESS_I64 || job->dtype == TESS_U8)
-            reduce_block_i64(job, at, n);
-        else if (job->dtype != TESS_F32 || job->reduce != TESS_REDUCE_SUM ||
-                 !reduce_sum_f32(job, at, n, &written))
-            reduce_block_f32(job, at, n);
+        if (job->dtype != TESS_F32 || job->reduce != TESS_REDUCE_SUM ||
+            !reduce_sum_f32(job, at, n, &written))
+            reduce_block(job, at, n);
         for (int32_t k = written; k < job->target_count; k++)
             memcpy((char *)job->target[k] + at * size, (char *)job->target[0] + at * size,
                    n * size);
     }
-}
-
-static void reduce_all_plain(const struct reduce_job *job, size_t count)
-{
-    reduce_all(job, count);
 }
 
 #if defined(__x86_64__)
@@ -314,26 +260,22 @@ __attribute__((target(REDUCE_AVX512))) static void reduce_all_avx512(const struc
     reduce_all(job, count);
 }
 
-static void reduce_choose(const struct reduce_job *job, size_t count)
-{
-    if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
-        __builtin_cpu_supports("avx512dq"))
-        reduce_all_avx512(job, count);
-    else if (__builtin_cpu_supports("avx2"))
-        reduce_all_avx2(job, count);
-    else
-        reduce_all_plain(job, count);
-}
-#else
-static void reduce_choose(const struct reduce_job *job, size_t count)
-{
-    reduce_all_plain(job, count);
-}
 #endif
 
 void tess__reduce(enum tess_dtype dtype, enum tess_reduce reduce, int32_t n,
                   const void *const *source, int32_t m, void *const *target, size_t count)
 {
     struct reduce_job job = {dtype, reduce, n, m, source, target};
-    reduce_choose(&job, count);
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+        __builtin_cpu_supports("avx512dq")) {
+        reduce_all_avx512(&job, count);
+        return;
+    }
+    if (__builtin_cpu_supports("avx2")) {
+        reduce_all_avx2(&job, count);
+        return;
+    }
+#endif
+    reduce_all(&job, count);
 }

@@ -103,18 +103,14 @@ static double rng_cos(uint32_t word)
     return quarter == 1 || quarter == 2 ? -sum : sum;
 }
 
-static float rng_normal_of(const uint32_t pair[2])
-{
-    return (float)(sqrt(-2 * rng_log(pair[0])) * rng_cos(pair[1]));
-}
-
 void tess_rng_normals(struct tess_rng_key key, uint64_t first, uint64_t count, float *out)
 {
     uint32_t word[4];
     for (uint64_t i = 0; i < count; i++) {
         if (i == 0 || (first + i) % 2 == 0)
             tess_rng_block(key, (first + i) / 2, 0, word);
-        out[i] = rng_normal_of(word + 2 * ((first + i) % 2));
+        const uint32_t *pair = word + 2 * ((first + i) % 2);
+        out[i] = (float)(sqrt(-2 * rng_log(pair[0])) * rng_cos(pair[1]));
     }
 }
 

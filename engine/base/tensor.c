@@ -1,12 +1,10 @@
 /* Element types and shapes: sizes, names, counts. No memory is touched here. */
 #include "tessera/tensor.h"
 
-struct tensor_dtype_row {
+static const struct {
     size_t bytes;
     const char *name;
-};
-
-static const struct tensor_dtype_row tensor_dtype_table[] = {
+} tensor_dtype_table[] = {
 #define TENSOR_ROW(name, bytes, text) [name] = {bytes, text},
     TESS_DTYPE_LIST(TENSOR_ROW)
 #undef TENSOR_ROW

@@ -16,79 +16,29 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- the words of the command line ----------------------------------------------------------- */
-
-/* The row of an option written as "--name", or NULL; names take '_' for '-'. */
-static const struct tess_option *config_find_row(const struct tess_config_table *table,
-                                                 int table_count, const char *name)
-{
-    for (int t = 0; t < table_count; t++) {
-        size_t prefix = strlen(table[t].prefix);
-        const char *rest = name;
-        if (prefix > 0) {
-            if (strncmp(name, table[t].prefix, prefix) != 0 || name[prefix] != '.')
-                continue;
-            rest = name + prefix + 1;
-        }
-        for (const struct tess_option *row = table[t].table; row != NULL && row->name != NULL;
-             row++) {
-            const char *a = row->name, *b = rest;
-            while (*a != '\0' && (*a == *b || (*a == '-' && *b == '_')))
-                a++, b++;
-            if (*a == '\0' && *b == '\0')
-                return row;
-        }
-    }
-    return NULL;
-}
-
-/* Does the option "--name" take the word after it as its value? The rules of base/options.h. */
-static bool config_takes_next(const struct tess_config_table *table, int table_count,
-                              const char *name, const char *next)
-{
-    const struct tess_option *row = config_find_row(table, table_count, name);
-    if (strcmp(name, "set") == 0)
-        return true;
-    if (strchr(name, '=') != NULL || strncmp(next, "--", 2) == 0)
-        return false;
-    if (row != NULL)
-        return row->type != TESS_OPTION_BOOL || tess_options_is_switch_word(next);
-    /* An option of a part that is not chosen yet: it may be a switch before the file's name. */
-    return !tess_options_is_file_name(next);
-}
-
-static const char *config_find_path(int argc, char **argv, const struct tess_config_table *table,
-                                    int table_count)
-{
-    for (int i = 0; i < argc; i++) {
-        if (argv[i][0] != '-')
-            return argv[i];
-        if (i + 1 < argc && config_takes_next(table, table_count, argv[i] + 2, argv[i + 1]))
-            i++;
-    }
-    return NULL;
-}
-
 /* ---- parts ----------------------------------------------------------------------------------- */
 
-#define CONFIG_TABLE_MAX 40
-
-/* The tables that every run has, then the command's own. Returns their number. */
-static int config_tables(struct tess_config *config, const struct tess_config_table *extra,
-                         int extra_count, struct tess_config_table table[CONFIG_TABLE_MAX])
+/* Open the option set with the tables that every run has, then the command's own. */
+static enum tess_status config_add_tables(struct tess_config *config,
+                                          const struct tess_config_table *extra, int extra_count)
 {
-    int count = 0;
-    table[count++] = (struct tess_config_table){"", tess_run_option_table, &config->run};
-    table[count++] = (struct tess_config_table){"", tess_optim_option_table, &config->optim};
-    table[count++] = (struct tess_config_table){"data", tess_loader_option_table, &config->loader};
-    table[count++] =
-        (struct tess_config_table){"tensor", tess_tensor_option_table, &config->tensor};
-    table[count++] = (struct tess_config_table){"cuda", tess_cuda_option_table, &config->cuda};
-    table[count++] =
-        (struct tess_config_table){"topology", tess_placing_option_table, &config->placing};
-    for (int i = 0; i < extra_count && count < CONFIG_TABLE_MAX; i++)
-        table[count++] = extra[i];
-    return count;
+    const struct tess_config_table table[] = {
+        {"", tess_run_option_table, &config->run},
+        {"", tess_optim_option_table, &config->optim},
+        {"data", tess_loader_option_table, &config->loader},
+        {"tensor", tess_tensor_option_table, &config->tensor},
+        {"cuda", tess_cuda_option_table, &config->cuda},
+        {"topology", tess_placing_option_table, &config->placing},
+    };
+    const int own_count = (int)(sizeof(table) / sizeof(table[0]));
+    TESS_TRY(tess_options_open(&config->options));
+    for (int i = 0; i < own_count + extra_count; i++) {
+        const struct tess_config_table *one = i < own_count ? &table[i] : &extra[i - own_count];
+        TESS_TRY(one->table != NULL
+                     ? tess_options_add(config->options, one->prefix, one->table, one->target)
+                     : tess_options_allow(config->options, one->prefix, NULL));
+    }
+    return TESS_OK;
 }
 
 static enum tess_status config_add_part(struct tess_config *config, const char *name,
@@ -284,14 +234,8 @@ static enum tess_status config_declare(int argc, char **argv, const struct tess_
                                        int extra_count, struct tess_config *config,
                                        const char **path_out)
 {
-    struct tess_config_table table[CONFIG_TABLE_MAX];
-    int count = config_tables(config, extra, extra_count, table);
-    *path_out = config_find_path(argc, argv, table, count);
-    TESS_TRY(tess_options_open(&config->options));
-    for (int i = 0; i < count; i++)
-        TESS_TRY(table[i].table ? tess_options_add(config->options, table[i].prefix, table[i].table,
-                                                   table[i].target)
-                                : tess_options_allow(config->options, table[i].prefix, NULL));
+    TESS_TRY(config_add_tables(config, extra, extra_count));
+    *path_out = tess_options_first_word(config->options, argc, argv);
     TESS_TRY(tess_comm_options_add(config->options, &config->comm));
     return config_choose_parts(config, argc, argv, *path_out);
 }
@@ -299,7 +243,6 @@ static enum tess_status config_declare(int argc, char **argv, const struct tess_
 static enum tess_status config_load(struct tess_config *config, int argc, char **argv,
                                     const char *path)
 {
-    char text[64], *argument = text;
     const char *word = NULL;
     int word_count = 0;
     TESS_TRY(tess_options_load_environment(config->options));
@@ -309,19 +252,15 @@ static enum tess_status config_load(struct tess_config *config, int argc, char *
     if (word_count > 0 && (path == NULL || strcmp(word, path) != 0))
         TESS_FAIL(TESS_ERR_USAGE,
                   "more than one word may name the configuration file: put it before the options");
-    if (config->word_of == NULL)
-        return TESS_OK;
-    snprintf(text, sizeof(text), "--%s", config->word_of->word_option);
-    return tess_options_load_arguments(config->options, 1, &argument, &word, 1, &word_count);
+    return config->word_of == NULL
+               ? TESS_OK
+               : tess_options_give(config->options, config->word_of->word_option, "on");
 }
 
 /* As many ranks as were started. */
 static enum tess_status config_take_place(struct tess_config *config)
 {
-    char word[] = "--ranks", number[16];
-    char *count[] = {word, number};
-    const char *left = NULL;
-    int left_count = 0;
+    char number[16];
     const struct tess_started *place = &config->started;
     if (tess_options_is_set(config->options, "ranks") && config->run.ranks != place->rank_count)
         TESS_FAIL(TESS_ERR_USAGE,
@@ -330,7 +269,7 @@ static enum tess_status config_take_place(struct tess_config *config)
     if (tess_options_is_set(config->options, "ranks"))
         return TESS_OK;
     snprintf(number, sizeof(number), "%d", place->rank_count);
-    return tess_options_load_arguments(config->options, 2, count, &left, 1, &left_count);
+    return tess_options_give(config->options, "ranks", number);
 }
 
 static enum tess_status config_open(int argc, char **argv, const struct tess_config_table *extra,
@@ -417,13 +356,10 @@ enum tess_status tess_config_print_help(int argc, char **argv,
 bool tess_config_peek(int argc, char **argv, const char *name, char *text, size_t text_bytes)
 {
     struct tess_config config = {0};
-    struct tess_config_table table[CONFIG_TABLE_MAX];
-    int count = config_tables(&config, NULL, 0, table);
     const char *value = NULL;
-    if (tess_options_open(&config.options) != TESS_OK)
-        return false;
-    value = tess_options_peek(config.options, name, argc, argv,
-                              config_find_path(argc, argv, table, count));
+    if (config_add_tables(&config, NULL, 0) == TESS_OK)
+        value = tess_options_peek(config.options, name, argc, argv,
+                                  tess_options_first_word(config.options, argc, argv));
     if (value != NULL)
         snprintf(text, text_bytes, "%s", value);
     tess_options_close(config.options);
@@ -432,12 +368,11 @@ bool tess_config_peek(int argc, char **argv, const char *name, char *text, size_
 
 void tess_config_peek_number(int argc, char **argv, const char *name, int64_t *value)
 {
+    static const struct tess_option whole = {.type = TESS_OPTION_INT};
     char text[64], problem[256];
     union tess__option_value number;
-    const struct tess_config_table run = {"", tess_run_option_table, NULL};
-    const struct tess_option *row = config_find_row(&run, 1, name);
-    if (row != NULL && tess_config_peek(argc, argv, name, text, sizeof(text)) &&
-        tess__option_parse(row, text, &number, problem, sizeof(problem)))
+    if (tess_config_peek(argc, argv, name, text, sizeof(text)) &&
+        tess__option_parse(&whole, text, &number, problem, sizeof(problem)))
         *value = number.integer;
 }
 
@@ -445,18 +380,20 @@ enum tess_status tess_config_take(struct tess_options *options, const struct tes
                                   void *values, int *argc, char **argv)
 {
     struct tess_config config = {0};
-    struct tess_config_table tables[CONFIG_TABLE_MAX];
     const struct tess_config_table own = {"", table, NULL};
-    int count = config_tables(&config, &own, 1, tables);
-    const char *path = config_find_path(*argc, argv, tables, count);
     bool wanted = false; /* something of the file */
     tess_options_skip_others(options);
-    TESS_TRY(tess_options_add(options, "", table, values));
-    for (const struct tess_option *row = table; row != NULL && row->name != NULL; row++)
-        if (config_find_row(tables, count - 1, row->name) != NULL)
+    enum tess_status status = tess_options_add(options, "", table, values);
+    TESS_KEEP(status, config_add_tables(&config, &own, 1));
+    const char *path =
+        status == TESS_OK ? tess_options_first_word(config.options, *argc, argv) : NULL;
+    for (const struct tess_option *row = table; status == TESS_OK && row->name != NULL; row++)
+        if (tess__options_find(config.options, row->name)->option != row)
             tess_options_skip_file(options, row->name);
         else
             wanted = true;
+    tess_options_close(config.options);
+    TESS_TRY(status);
     TESS_TRY(tess_options_load_environment(options));
     if (wanted && path != NULL)
         TESS_TRY(tess_options_load_yaml(options, path));

@@ -24,7 +24,7 @@ enum tess_status tess_comm_options_add(struct tess_options *options,
         if (comm_out->of[i].values == NULL)
             TESS_FAIL(TESS_ERR_MEMORY, "no memory for the options of communicator %s", kind->name);
         comm_out->count = i + 1;
-        snprintf(comm_out->of[i].prefix, sizeof comm_out->of[i].prefix, "comm.%s", kind->name);
+        snprintf(comm_out->of[i].prefix, sizeof(comm_out->of[i].prefix), "comm.%s", kind->name);
         TESS_TRY(tess_options_add(options, comm_out->of[i].prefix, kind->options,
                                   comm_out->of[i].values));
     }
@@ -62,10 +62,8 @@ enum tess_status tess_comm_named(const char *name, const struct tess_communicato
     return strcmp(name, "auto") == 0 ? TESS_OK : tess_registry_get_communicator(name, kind_out);
 }
 
-const struct tess_communicator_ops *tess_comm_first(const struct tess_comm_ask *ask, char *why,
-                                                    size_t why_bytes)
+const struct tess_communicator_ops *tess_comm_first(struct tess_comm_ask *ask)
 {
-    why[0] = '\0';
     for (int i = 0; i < ask->options->count; i++) {
         const struct tess_communicator_ops *kind = ask->options->of[i].kind;
         const uint32_t connects = ask->device ? kind->device : kind->host;
@@ -75,7 +73,7 @@ const struct tess_communicator_ops *tess_comm_first(const struct tess_comm_ask *
         if (kind->starter != NULL &&
             (ask->starter == NULL || strcmp(kind->starter, ask->starter) != 0))
             continue;
-        if (kind->usable(ask->options->of[i].values, why, why_bytes))
+        if (kind->usable(ask->options->of[i].values, ask->why, sizeof(ask->why)))
             return kind;
     }
     return NULL;

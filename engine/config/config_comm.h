@@ -31,21 +31,20 @@ enum tess_status tess_comm_options_check(const struct tess_comm_options *comm,
                                          const struct tess_communicator_ops *chosen,
                                          enum tess_order order);
 
-/* Ranks that are to be connected. */
+/* Ranks that are to be connected, and the reason why a kind of such ranks cannot be. */
 struct tess_comm_ask {
     const struct tess_comm_options *options;
     bool device;         /* they compute on devices, else on the host */
     bool all_reach;      /* each device reaches the memory of all others */
     const char *starter; /* NULL: this program starts the ranks */
     uint32_t ranks;      /* one of enum tess_comm_ranks */
+    char why[256];       /* set by tess_comm_first; "" where no such kind was tried */
 };
 
 /* The kind of that name, NULL for "auto". TESS_ERR_USAGE for an unknown name. */
 enum tess_status tess_comm_named(const char *name, const struct tess_communicator_ops **kind_out);
 
-/* The first kind that fits; NULL: there is none, and `why` has the reason of the last one that is
- * of such ranks but cannot be used, or "". */
-const struct tess_communicator_ops *tess_comm_first(const struct tess_comm_ask *ask, char *why,
-                                                    size_t why_bytes);
+/* The first kind that fits; NULL: there is none, and ask->why has the reason of the last one. */
+const struct tess_communicator_ops *tess_comm_first(struct tess_comm_ask *ask);
 
 #endif

@@ -34,11 +34,10 @@ static bool device_all_reach(const struct tess_devices *devices, int32_t count)
 /* The communicator of one rank alone. */
 static enum tess_status device_comm_alone(struct tess_device_plan *plan, bool device)
 {
-    const struct tess_comm_ask ask = {
+    struct tess_comm_ask ask = {
         .options = plan->comm_options, .device = device, .ranks = TESS_COMM_ALONE};
-    char why[256];
 
-    plan->comm = tess_comm_first(&ask, why, sizeof(why));
+    plan->comm = tess_comm_first(&ask);
     if (plan->comm == NULL)
         TESS_FAIL(TESS_ERR_UNSUPPORTED, "there is no communicator for one rank");
     return TESS_OK;
@@ -62,7 +61,7 @@ static enum tess_status device_comm(const struct tess_devices *devices, int32_t 
                                     const struct tess_communicator_ops *kind,
                                     struct tess_device_plan *plan)
 {
-    const struct tess_comm_ask ask = {
+    struct tess_comm_ask ask = {
         .options = plan->comm_options,
         .device = true,
         .all_reach = device_all_reach(devices, plan->count),
@@ -70,9 +69,8 @@ static enum tess_status device_comm(const struct tess_devices *devices, int32_t 
                  : plan->rank_mode == TESS_RANKS_THREADS ? TESS_COMM_THREADS
                                                          : TESS_COMM_PROCESSES,
     };
-    char why[256];
 
-    plan->comm = kind != NULL ? kind : tess_comm_first(&ask, why, sizeof(why));
+    plan->comm = kind != NULL ? kind : tess_comm_first(&ask);
     if (!ask.all_reach && plan->shared && (plan->comm == NULL || plan->comm->all_reach))
         TESS_FAIL(TESS_ERR_USAGE,
                   "%d ranks on %d devices share some of them, and then they communicate through "
@@ -120,13 +118,12 @@ enum tess_status tess_device_plan_placed(const struct tess_devices *devices,
                                          const struct tess_started *place, enum tess_rank_mode mode,
                                          const char *asked, struct tess_device_plan *plan)
 {
-    const struct tess_comm_ask ask = {.options = plan->comm_options,
-                                      .device = true,
-                                      .starter = place->starter,
-                                      .ranks = TESS_COMM_STARTED};
+    struct tess_comm_ask ask = {.options = plan->comm_options,
+                                .device = true,
+                                .starter = place->starter,
+                                .ranks = TESS_COMM_STARTED};
     int32_t device = place->local_rank >= 0 ? place->local_rank : place->rank;
     const struct tess_communicator_ops *kind;
-    char why[256];
 
     TESS_TRY(device_comm_named(asked, &kind));
     const bool apart = kind == NULL || (kind->device & TESS_COMM_STARTED) != 0;
@@ -151,7 +148,7 @@ enum tess_status tess_device_plan_placed(const struct tess_devices *devices,
     plan->own = device;
     plan->shared = false;
     plan->rank_mode = TESS_RANKS_PROCESSES;
-    plan->comm = kind != NULL ? kind : tess_comm_first(&ask, why, sizeof(why));
+    plan->comm = kind != NULL ? kind : tess_comm_first(&ask);
     if (plan->comm == NULL)
         TESS_FAIL(TESS_ERR_UNSUPPORTED, "no communicator connects devices of several processes");
     const struct tess_device_info own = devices->info[device];
@@ -170,10 +167,9 @@ static enum tess_status device_plan_apart(const struct tess_started *place,
                                           const struct tess_communicator_ops *kind,
                                           struct tess_device_plan *plan)
 {
-    const struct tess_comm_ask ask = {
+    struct tess_comm_ask ask = {
         .options = plan->comm_options, .starter = place->starter, .ranks = TESS_COMM_STARTED};
     const bool apart = kind == NULL || (kind->host & TESS_COMM_STARTED) != 0;
-    char why[256] = "";
 
     if (plan->rank_mode == TESS_RANKS_THREADS || !apart)
         TESS_FAIL(TESS_ERR_USAGE,
@@ -182,13 +178,13 @@ static enum tess_status device_plan_apart(const struct tess_started *place,
                   place->starter, place->rank_count, apart ? "this strategy" : "--comm ",
                   apart ? "" : kind->name, place->starter, place->rank_count,
                   apart ? "" : ", or leave --comm ", apart ? "" : kind->name, apart ? "" : " out");
-    plan->comm = kind != NULL ? kind : tess_comm_first(&ask, why, sizeof(why));
+    plan->comm = kind != NULL ? kind : tess_comm_first(&ask);
     if (plan->comm == NULL)
         TESS_FAIL(TESS_ERR_UNSUPPORTED, "no communicator connects processes that %s started: %s",
-                  place->starter, why);
+                  place->starter, ask.why);
     if (kind != NULL &&
-        !kind->usable(tess_comm_options_of(plan->comm_options, kind), why, sizeof(why)))
-        TESS_FAIL(TESS_ERR_USAGE, "--comm %s: %s; --comm tcp needs nothing", kind->name, why);
+        !kind->usable(tess_comm_options_of(plan->comm_options, kind), ask.why, sizeof(ask.why)))
+        TESS_FAIL(TESS_ERR_USAGE, "--comm %s: %s; --comm tcp needs nothing", kind->name, ask.why);
     return TESS_OK;
 }
 
@@ -216,11 +212,10 @@ enum tess_status tess_device_plan_host(const struct tess_started *place, int32_t
                                        enum tess_rank_mode mode, const char *asked,
                                        struct tess_device_plan *plan)
 {
-    const struct tess_comm_ask ask = {.options = plan->comm_options,
-                                      .ranks = mode == TESS_RANKS_THREADS ? TESS_COMM_THREADS
-                                                                          : TESS_COMM_PROCESSES};
+    struct tess_comm_ask ask = {.options = plan->comm_options,
+                                .ranks = mode == TESS_RANKS_THREADS ? TESS_COMM_THREADS
+                                                                    : TESS_COMM_PROCESSES};
     const struct tess_communicator_ops *kind;
-    char why[256];
 
     plan->rank_mode = mode;
     TESS_TRY(tess_comm_named(asked, &kind));
@@ -234,9 +229,9 @@ enum tess_status tess_device_plan_host(const struct tess_started *place, int32_t
         TESS_TRY(device_check_host(kind, ranks, mode));
     if (ranks == 1)
         return device_comm_alone(plan, false);
-    plan->comm = kind != NULL ? kind : tess_comm_first(&ask, why, sizeof(why));
+    plan->comm = kind != NULL ? kind : tess_comm_first(&ask);
     if (plan->comm == NULL)
-        TESS_FAIL(TESS_ERR_UNSUPPORTED, "no communicator connects ranks on this host: %s", why);
+        TESS_FAIL(TESS_ERR_UNSUPPORTED, "no communicator connects ranks on this host: %s", ask.why);
     return TESS_OK;
 }
 
@@ -266,25 +261,13 @@ static void devices_ask(const struct tess_module *module, struct tess_devices *d
 
 /* ---- the choice ------------------------------------------------------------------------------ */
 
-/* The kernel backend of the host when none is named: the fastest that is built. */
-static const char *device_host_kernel(void)
-{
-    int count = 0;
-    const char *const *name = tess_registry_names(TESS_REGISTRY_KERNEL, &count);
-
-    for (int i = 0; i < count; i++)
-        if (strcmp(name[i], "cpu") == 0)
-            return name[i];
-    return "ref";
-}
-
 static enum tess_status device_use_host(struct tess_config *config)
 {
     struct tess_run_options *run = &config->run;
     struct tess_device_plan *plan = &config->device;
 
-    if (run->kernel[0] == '\0')
-        run->kernel = device_host_kernel();
+    if (run->kernel[0] == '\0') /* the fastest that is built */
+        run->kernel = tess_registry_summary(TESS_REGISTRY_KERNEL, "cpu")[0] != '\0' ? "cpu" : "ref";
     TESS_TRY(tess_registry_get_kernel(run->kernel, &config->kernel));
     /* Far memory is memory of one process, whose ranks reach each other's. */
     const enum tess_rank_mode mode =

@@ -23,39 +23,26 @@ bool tess__config_grid_fits(enum tess_leaf_order order, int64_t ranks, int64_t m
            (micro == 1 || grid_is_power(grid / (ranks * micro)));
 }
 
-/* "1, 2, 4": the rank counts that fit; grid 0 is ranks x micro. "none" when there is none. */
-static void grid_list_ranks(enum tess_leaf_order order, int64_t batch_size, int64_t micro,
-                            int64_t grid, char *text, size_t text_bytes)
+/*
+ * "1, 2, 4": the rank counts that fit where ranks is 0, else the micro-batches, the least eight of
+ * them, where micro is 0; grid 0 is ranks x micro. "none" when there is none.
+ */
+static const char *grid_list(enum tess_leaf_order order, int64_t batch_size, int64_t ranks,
+                             int64_t micro, int64_t grid, char text[320])
 {
+    const int64_t last = ranks == 0 ? TESS_CONFIG_RANKS_MAX : batch_size / ranks;
+    const int most = ranks == 0 ? TESS_CONFIG_RANKS_MAX : 8;
     size_t used = 0;
-    snprintf(text, text_bytes, "none");
-    for (int64_t ranks = 1; ranks <= TESS_CONFIG_RANKS_MAX; ranks++) {
-        int64_t leaves = grid > 0 ? grid : ranks * micro;
-        int wrote;
-        if (batch_size % leaves != 0 || !tess__config_grid_fits(order, ranks, micro, leaves))
-            continue;
-        wrote = snprintf(text + used, text_bytes - used, "%s%lld", used > 0 ? ", " : "",
-                         (long long)ranks);
-        if (wrote < 0 || (size_t)wrote >= text_bytes - used)
-            return;
-        used += (size_t)wrote;
+    int count = 0;
+    snprintf(text, 320, "none");
+    for (int64_t n = 1; n <= last && count < most; n++) {
+        const int64_t r = ranks == 0 ? n : ranks, m = ranks == 0 ? micro : n;
+        const int64_t leaves = grid > 0 ? grid : r * m;
+        if (batch_size % leaves == 0 && tess__config_grid_fits(order, r, m, leaves))
+            used += (size_t)snprintf(text + used, 320 - used, "%s%lld", count++ > 0 ? ", " : "",
+                                     (long long)n);
     }
-}
-
-/* The same of micro-batches, the least eight of them. */
-static void grid_list_micros(enum tess_leaf_order order, int64_t batch_size, int64_t ranks,
-                             int64_t grid, char *text, size_t text_bytes)
-{
-    size_t used = 0;
-    snprintf(text, text_bytes, "none");
-    for (int64_t micro = 1, count = 0; ranks * micro <= batch_size && count < 8; micro++) {
-        int64_t leaves = grid > 0 ? grid : ranks * micro;
-        if (batch_size % leaves != 0 || !tess__config_grid_fits(order, ranks, micro, leaves))
-            continue;
-        used += (size_t)snprintf(text + used, text_bytes - used, "%s%lld", used > 0 ? ", " : "",
-                                 (long long)micro);
-        count++;
-    }
+    return text;
 }
 
 enum tess_status tess_config_check_grid(const struct tess_config *config, int64_t batch_size,
@@ -65,11 +52,11 @@ enum tess_status tess_config_check_grid(const struct tess_config *config, int64_
     int64_t ranks = config->mesh.count[TESS_AXIS_DATA];
     int64_t grid = run->grid > 0 ? run->grid : ranks * run->accumulate;
     const char *of = config->mesh.rank_count > ranks ? " of the data axis" : "";
-    char fitting[320], micros[160];
+    char fitting[320], micros[320];
     if (batch_size % grid == 0 && tess__config_grid_fits(leaf_order, ranks, run->accumulate, grid))
         return TESS_OK;
-    grid_list_ranks(leaf_order, batch_size, run->accumulate, run->grid, fitting, sizeof(fitting));
-    grid_list_micros(leaf_order, batch_size, ranks, run->grid, micros, sizeof(micros));
+    grid_list(leaf_order, batch_size, 0, run->accumulate, run->grid, fitting);
+    grid_list(leaf_order, batch_size, ranks, 0, run->grid, micros);
     if (batch_size % grid != 0)
         TESS_FAIL(TESS_ERR_USAGE,
                   "batch-size %lld cannot be cut into a grid of %lld equal micro-batches (%lld "

@@ -41,18 +41,17 @@ static enum tess_status precision_add_op(const char *word, size_t length, uint32
     char name[32] = "";
     if (length < sizeof(name))
         memcpy(name, word, length);
-    for (int kind = TESS_OP_LINEAR; kind <= TESS_OP_CONV2D; kind++) {
-        if (strcmp(name, precision_op_name[kind]) == 0) {
-            *kinds |= 1u << kind;
-            return TESS_OK;
-        }
-    }
-    for (int kind = TESS_OP_CONV2D + 1; kind < TESS_OP_KIND_COUNT; kind++)
-        if (strcmp(name, precision_op_name[kind]) == 0)
+    for (int kind = 0; kind < TESS_OP_KIND_COUNT; kind++) {
+        if (strcmp(name, precision_op_name[kind]) != 0)
+            continue;
+        if (kind > TESS_OP_CONV2D)
             TESS_FAIL(TESS_ERR_USAGE,
                       "--f32-ops: '%s' computes in f32 in every precision; the list is for linear "
                       "and conv2d",
                       name);
+        *kinds |= 1u << kind;
+        return TESS_OK;
+    }
     const char *nearest = tess_nearest_word(name, known, 2);
     if (nearest != NULL)
         TESS_FAIL(TESS_ERR_USAGE, "--f32-ops: no operation is named '%.*s': did you mean '%s'?",
@@ -64,24 +63,20 @@ static enum tess_status precision_add_op(const char *word, size_t length, uint32
 
 enum tess_status tess_precision_f32_ops(const char *list, uint32_t *kinds_out)
 {
-    uint32_t kinds = 0;
-    const char *word = list + strspn(list, " ");
-    if (*word == '\0') {
-        *kinds_out = 0;
+    *kinds_out = 0;
+    if (list[strspn(list, " ")] == '\0')
         return TESS_OK;
-    }
-    for (;; word++) {
+    for (const char *word = list;; word++) {
         word += strspn(word, " ");
-        size_t room = strcspn(word, ","), length = room;
+        const size_t room = strcspn(word, ",");
+        size_t length = room;
         while (length > 0 && word[length - 1] == ' ')
             length--;
-        TESS_TRY(precision_add_op(word, length, &kinds));
+        TESS_TRY(precision_add_op(word, length, kinds_out));
         word += room;
         if (*word == '\0')
-            break;
+            return TESS_OK;
     }
-    *kinds_out = kinds;
-    return TESS_OK;
 }
 
 bool tess_precision_has_masters(const struct tess_run_options *run)

@@ -7,13 +7,17 @@
 #define TESSERA_TESTS_FAILING_ALLOC_H
 
 #include <stdlib.h>
+#include <string.h>
 
 void *failing_malloc(size_t bytes);
 void *failing_calloc(size_t count, size_t bytes);
 void *failing_realloc(void *memory, size_t bytes);
+char *failing_strdup(const char *text);
 
 #define malloc  failing_malloc
 #define calloc  failing_calloc
 #define realloc failing_realloc
+#undef strdup
+#define strdup failing_strdup
 
 #endif
