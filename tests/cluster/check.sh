@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Checks of the cluster's tests: each says what it is about, what was seen and what was expected. Sourced;
+# Checks of the cluster's tests: each prints its subject, what was seen and what was expected. Sourced;
 # check_end gives the verdict. Figures may come from a pipe: awk compares them.
 
 check_failures=0
@@ -13,10 +13,10 @@ check_skip()
 
 check_lab()
 {
-    local said status=0
-    said=$(./lab.sh with 1 1 100 100 -- true 2>&1) || status=$?
-    [ $status -ne 77 ] || check_skip "${said#lab: skipped: }"
-    [ $status -eq 0 ] || { echo "$said"; exit 1; }
+    local output status=0
+    output=$(./lab.sh with 1 1 100 100 -- true 2>&1) || status=$?
+    [ $status -ne 77 ] || check_skip "${output#lab: skipped: }"
+    [ $status -eq 0 ] || { echo "$output"; exit 1; }
 }
 
 check_tell()
@@ -45,6 +45,17 @@ check_between()
         check_tell ok "$1: $2 (from $3 to $4)"
     else
         check_tell wrong "$1: '$2', expected from $3 to $4"
+    fi
+}
+
+# check_speed WHAT SEEN LEAST MOST: as check_between where LAB_JUDGE is set, on a machine that has nothing else to do.
+# Elsewhere the figure is printed: a busy machine makes any speed wrong.
+check_speed()
+{
+    if [ -n "${LAB_JUDGE:-}" ]; then
+        check_between "$@"
+    else
+        check_tell seen "$1: $2 (expected from $3 to $4 on an idle machine)"
     fi
 }
 

@@ -37,7 +37,7 @@ static int flow_serve(const char *port)
     if (getaddrinfo(NULL, port, &hints, &at) != 0)
         return flow_fail("getaddrinfo");
     int on = 1, listener = socket(at->ai_family, at->ai_socktype, 0);
-    setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
     if (bind(listener, at->ai_addr, at->ai_addrlen) != 0 || listen(listener, 1) != 0)
         return flow_fail(port);
     freeaddrinfo(at);
@@ -46,7 +46,7 @@ static int flow_serve(const char *port)
         return flow_fail("accept");
     double first = 0, last = 0, bytes = 0;
     ssize_t count;
-    while ((count = read(from, flow_block, sizeof flow_block)) > 0) {
+    while ((count = read(from, flow_block, sizeof(flow_block))) > 0) {
         last = flow_now();
         if (first == 0)
             first = last; /* these bytes came before the clock was started */
@@ -85,11 +85,11 @@ static int flow_send(const char *host, const char *port, double seconds, double 
     if (to < 0)
         return flow_fail(host);
     if (bytes_per_s > 0 &&
-        setsockopt(to, SOL_SOCKET, SO_MAX_PACING_RATE, &bytes_per_s, sizeof bytes_per_s) != 0)
+        setsockopt(to, SOL_SOCKET, SO_MAX_PACING_RATE, &bytes_per_s, sizeof(bytes_per_s)) != 0)
         return flow_fail("SO_MAX_PACING_RATE");
     double end = flow_now() + seconds;
     while (flow_now() < end)
-        if (write(to, flow_block, sizeof flow_block) < 0)
+        if (write(to, flow_block, sizeof(flow_block)) < 0)
             return flow_fail("write");
     return close(to);
 }

@@ -258,7 +258,7 @@ inside_ranks()
 }
 
 # Open MPI from `login`, with agent.sh in the place of ssh. Rank k is on the k-th host of the deal; ranks that
-# mpirun starts on other hosts than its own are told where rank 0 is.
+# mpirun starts on other hosts than its own get the address of rank 0.
 inside_mpi()
 {
     [ $# -ge 3 ] || inside_fail "expected: mpi N ORDER CMD..."
@@ -283,7 +283,7 @@ inside_link()
     ip link set "p$1" "$2"
 }
 
-# The link first: nothing tells the others that it is gone, as when power fails.
+# The link first: the others get no notice of its end, as when power fails.
 inside_kill()
 {
     inside_link "${1:-}" down

@@ -65,7 +65,7 @@ slurm_up()
     slurm_configure "$1"
     head -c 1024 /dev/urandom >"$slurm_dir/munge.key"
     chmod 600 "$slurm_dir/munge.key"
-    # In /tmp there are folders that everybody may write, which munged does not like.
+    # In /tmp there are folders that every user may write to, which munged refuses.
     munged --foreground --force --num-threads=2 --key-file="$slurm_dir/munge.key" \
         --socket="$slurm_dir/munge.sock" --pid-file="$slurm_dir/munged.pid" \
         --log-file="$slurm_dir/munged.log" --seed-file="$slurm_dir/munged.seed" >"$slurm_dir/munged.out" 2>&1 &

@@ -1,19 +1,19 @@
 #!/usr/bin/env bash
 # test_death.sh TESSERA CONFIGS: a rank, a host or a link goes while ranks train. All others end within the
-# time limit, with an error, and somebody says which rank and which host it was.
+# time limit, with an error, and a message names the rank and the host.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 . ./check.sh
 tessera=${1:?usage: test_death.sh TESSERA CONFIGS} configs=${2:?}
 
 limit=5 # --timeout: what a wait for another rank may last
-slack=4 # to notice, tell the others and close, with 8 processes on the cores of one machine
+slack=4 # to notice, notify the others and close, with 8 processes on the cores of one machine
 
-# death WHAT LOST GONE REGEX CMD...: while 8 ranks train, CMD ends something. LOST: ranks that cannot tell any
+# death WHAT LOST GONE REGEX CMD...: while 8 ranks train, CMD ends something. LOST: ranks that cannot report any
 # more how they ended; GONE: seconds that the others may take; REGEX: what names rank and host.
 death()
 {
-    local what=$1 lost=$2 gone=$3 regex=$4 begun rank status ended said
+    local what=$1 lost=$2 gone=$3 regex=$4 begun rank status ended output
     shift 4
     rm -f "$LAB_DIR"/ranks/*
     ./lab.sh ranks 2 block "$tessera" train "$configs/labs/fashion_mlp.yaml" --strategy ddp --comm tcp \
@@ -26,7 +26,7 @@ death()
     begun=$(date +%s.%N)
     "$@"
     wait $! || true
-    said=$(cat "$LAB_DIR"/ranks/*.err)
+    output=$(cat "$LAB_DIR"/ranks/*.err)
     for rank in 0 1 2 3 4 5 6 7; do
         [[ " $lost " != *" $rank "* ]] || continue
         read -r status ended <"$LAB_DIR/ranks/$rank.end"
@@ -35,7 +35,7 @@ death()
             "$(awk "BEGIN {printf \"%.2f\", $ended - $begun}")" 0 "$gone"
     done
     check_equal "$what: processes left" "$(check_running)" 0
-    check_contains "$what: rank and host are named" "$said" "$regex"
+    check_contains "$what: rank and host are named" "$output" "$regex"
 }
 
 if [ "${3:-}" = inside ]; then

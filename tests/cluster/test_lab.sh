@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # test_lab.sh FLOW: the lab itself. Links have the rates asked for, each direction by itself, and an uplink
-# is shared; hosts are told apart; two labs at a time do not meet; nothing is left, however a lab ends.
+# is shared; hosts are distinct; two labs at a time do not meet; nothing is left, however a lab ends.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 . ./check.sh
@@ -26,16 +26,16 @@ inside()
     # Goodput of TCP is 94 to 96 % of an Ethernet's rate; the bucket lets 64 KiB more through at once. Below
     # 70 % or above 105 % the link is another one than asked for.
     rate=$(flow_mbit r0h0 r0h1 5001)
-    check_between "within a rack, Mbit/s" "$rate" 280 420
+    check_speed "within a rack, Mbit/s" "$rate" 280 420
     rate=$(flow_mbit r0h0 r1h0 5002)
-    check_between "between racks, Mbit/s" "$rate" 56 84
+    check_speed "between racks, Mbit/s" "$rate" 56 84
     # Two pairs at once share the uplink.
     rates=$(
         flow_mbit r0h0 r1h0 5003 &
         flow_mbit r0h1 r1h1 5004 &
         wait
     )
-    check_between "two pairs between racks, Mbit/s together" \
+    check_speed "two pairs between racks, Mbit/s together" \
         "$(awk '{s += $1} END {print s}' <<<"$rates")" 56 88
     # The other direction is not theirs. Paced: where queues are full, acknowledgements wait in them, and
     # two connections in opposite directions slow each other down on real links as well.
@@ -44,7 +44,7 @@ inside()
         flow_mbit r1h1 r0h1 5006 68 &
         wait
     )
-    check_between "both directions, Mbit/s together" \
+    check_speed "both directions, Mbit/s together" \
         "$(awk '{s += $1} END {print s}' <<<"$rates")" 108 140
 
     ./lab.sh cut r0h1
@@ -54,7 +54,7 @@ inside()
     check_fails "a dead host" ./lab.sh run r1h1 true
 }
 
-# Labs that nobody ended are gone with what they held.
+# Labs that no call has ended leave no folder.
 folders()
 {
     ls -d "${TMPDIR:-/tmp}/tessera-lab.$(id -u)"/*/ 2>/dev/null || true

@@ -2,7 +2,7 @@
 # test_order.sh TESSERA CONFIGS [--json]: what the order of ranks is worth. A ring's all-reduce over racks with slow
 # uplinks, with ranks as a careless launcher numbers them and in the orders that Tessera chooses by itself: by
 # a topology file, and by measuring the network. Each ratio is of medians of one run; a case that misses its
-# bound is run once more, and both are told.
+# bound is run once more, and both are printed.
 #
 # What to expect: a ring that crosses between racks c times in each direction gets 1/c of the uplink.
 #
@@ -66,7 +66,7 @@ order()
         echo "again  $name: ratio $ratio, expected from $least to $most"
         once "$name, again" "$each" "$@"
     fi
-    check_between "$name: ratio" "$ratio" "$least" "$most"
+    check_speed "$name: ratio" "$ratio" "$least" "$most"
 }
 
 case ${3:-} in

@@ -19,7 +19,7 @@ one_host()
     hash=$(check_final "one.$1" hash)
 }
 
-# job RUN SRUN-OPTION... -- OPTION...: sets `said` to all that it printed.
+# job RUN SRUN-OPTION... -- OPTION...: sets `output` to all that it printed.
 job()
 {
     local run=$1 options=()
@@ -32,10 +32,10 @@ job()
     status=0
     timeout 60 srun --kill-on-bad-exit=0 "${options[@]}" "$tessera" train "$config" --strategy ddp \
         --steps $steps --evaluate off --run "$LAB_DIR/$run" "$@" >"$LAB_DIR/$run.log" 2>&1 </dev/null || status=$?
-    said=$(cat "$LAB_DIR/$run.log")
+    output=$(cat "$LAB_DIR/$run.log")
     if [ $status -ne 0 ]; then
         check_tell wrong "$run ends with status $status:"
-        sed 's/^/       /' <<<"$said"
+        sed 's/^/       /' <<<"$output"
     fi
 }
 
@@ -56,7 +56,7 @@ trains()
     job order -N4 -n8 -m arbitrary --
     unset SLURM_HOSTFILE
     check_equal "4 nodes, 8 tasks by turns: hash" "$(check_final order hash)" "$hash"
-    check_contains "the order is by Slurm's switches" "$said" \
+    check_contains "the order is by Slurm's switches" "$output" \
         "^order: Slurm's switches: ranks follow switches rack0 rack1"
 }
 
@@ -86,7 +86,7 @@ mpi()
     done
 }
 
-# A rank on the second host goes; srun is told to leave the others alone.
+# A rank on the second host goes; srun leaves the others alone.
 dies()
 {
     local begun end status=0

@@ -30,7 +30,7 @@ compare()
     natural=$(awk "BEGIN {printf \"%.1f\", $(check_final "$name.natural" samples_per_s) * $per}")
     chosen=$(awk "BEGIN {printf \"%.1f\", $(check_final "$name.chosen" samples_per_s) * $per}")
     table_row "$name" "$unit" "$natural" "$chosen"
-    check_between "$name: gain" "$(awk "BEGIN {printf \"%.2f\", $chosen / $natural}")" "$least" 20
+    check_speed "$name: gain" "$(awk "BEGIN {printf \"%.2f\", $chosen / $natural}")" "$least" 20
 }
 
 if [ "${3:-}" = inside ]; then
