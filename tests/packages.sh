@@ -22,7 +22,7 @@ packages_missing()
     echo "${missing# }"
 }
 
-# packages_install NAME...: install what is missing; says what before it asks for root.
+# packages_install NAME...: install what is missing; print what before asking for root.
 packages_install()
 {
     local missing root=

@@ -31,14 +31,14 @@ static double time_size(float *data, size_t bytes)
     MPI_Barrier(MPI_COMM_WORLD);
     double start = MPI_Wtime();
     for (int i = -WARM_UP; i < samples; i++) {
-        MPI_Allreduce(MPI_IN_PLACE, data, (int)(bytes / sizeof *data), MPI_FLOAT, MPI_SUM,
+        MPI_Allreduce(MPI_IN_PLACE, data, (int)(bytes / sizeof(*data)), MPI_FLOAT, MPI_SUM,
                       MPI_COMM_WORLD);
         const double now = MPI_Wtime();
         if (i >= 0)
             sample[i] = now - start;
         start = now;
     }
-    qsort(sample, (size_t)samples, sizeof sample[0], compare_doubles);
+    qsort(sample, (size_t)samples, sizeof(sample[0]), compare_doubles);
     return sample[samples / 2];
 }
 

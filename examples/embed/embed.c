@@ -47,7 +47,7 @@ static enum tess_status train(struct tess_job *job)
 int main(void)
 {
     struct tess_job_setup setup = {.option = option,
-                                   .option_count = sizeof option / sizeof *option};
+                                   .option_count = sizeof(option) / sizeof(*option)};
     struct tess_job *job = NULL;
     enum tess_status status = tess_job_open(&setup, &job);
     if (status == TESS_OK) {

@@ -46,7 +46,7 @@ int fixture_folder_open(void **state)
 int fixture_folder_close(void **state)
 {
     static const char *const made[] = {"t.yaml", "big.yaml", "closed.yaml"};
-    for (size_t i = 0; i < sizeof made / sizeof made[0]; i++)
+    for (size_t i = 0; i < sizeof(made) / sizeof(made[0]); i++)
         unlink(made[i]);
     int left = chdir("/") != 0 || rmdir(*state) != 0; /* fails if a test left a file behind */
     free(*state);
@@ -55,7 +55,7 @@ int fixture_folder_close(void **state)
 
 void fixture_open(struct fixture *fixture)
 {
-    memset(fixture, 0xa5, sizeof *fixture); /* every field must be written by its default */
+    memset(fixture, 0xa5, sizeof(*fixture)); /* every field must be written by its default */
     assert_int_equal(tess_options_open(&fixture->options), TESS_OK);
     assert_int_equal(tess_options_add(fixture->options, "", fixture_run_table, &fixture->run),
                      TESS_OK);
@@ -96,8 +96,8 @@ enum tess_status fixture_load_words(struct fixture *fixture, const char *words)
     char copy[1024], *argv[64], *rest = copy;
     int argc = 0, count = 0;
     const char *positional[2];
-    assert_true(strlen(words) < sizeof copy);
-    snprintf(copy, sizeof copy, "%s", words);
+    assert_true(strlen(words) < sizeof(copy));
+    snprintf(copy, sizeof(copy), "%s", words);
     for (char *word; (word = strsep(&rest, " ")) && argc < 64; argc++) {
         for (char *c = word; *c; c++)
             if (*c == '~')

@@ -63,13 +63,13 @@ static void case_changes_are_seen(void **state)
         float y[COUNT];
         uint32_t bits;
         /* One bit. */
-        memcpy(y, x, sizeof x);
-        memcpy(&bits, &y[i], sizeof bits);
+        memcpy(y, x, sizeof(x));
+        memcpy(&bits, &y[i], sizeof(bits));
         bits ^= (uint32_t)1 << (i % 32);
-        memcpy(&y[i], &bits, sizeof bits);
+        memcpy(&y[i], &bits, sizeof(bits));
         assert_int_not_equal(tess_hash_f32(y, COUNT, 0), whole);
         /* Two neighbours that change places. */
-        memcpy(y, x, sizeof x);
+        memcpy(y, x, sizeof(x));
         y[i] = x[i + 1];
         y[i + 1] = x[i];
         assert_int_not_equal(tess_hash_f32(y, COUNT, 0), whole);
@@ -77,7 +77,7 @@ static void case_changes_are_seen(void **state)
     /* Places and bits with equal sums: {i + c, i + 1 + c + 1} and {i + c + 2, i + 1 + c - 1}. */
     static const uint32_t pair[2][2] = {{1000, 1001}, {1002, 999}};
     float y[2][2];
-    memcpy(y, pair, sizeof y);
+    memcpy(y, pair, sizeof(y));
     assert_int_not_equal(tess_hash_f32(y[0], 2, 7), tess_hash_f32(y[1], 2, 7));
     float zero = 0, minus = -0.0f;
     assert_int_not_equal(tess_hash_f32(&zero, 1, 0), tess_hash_f32(&minus, 1, 0));

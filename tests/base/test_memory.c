@@ -50,7 +50,7 @@ static void visit(void *context, enum tess_memory_kind kind, const char *owner,
     struct visited *visited = context;
     visited->block[visited->count] = block;
     visited->kind[visited->count] = kind;
-    snprintf(visited->owner[visited->count++], sizeof visited->owner[0], "%s", owner);
+    snprintf(visited->owner[visited->count++], sizeof(visited->owner[0]), "%s", owner);
 }
 
 static void case_blocks_lie_end_to_end(void **state)
@@ -61,7 +61,7 @@ static void case_blocks_lie_end_to_end(void **state)
     uint64_t kind_bytes[TESS_MEMORY_KIND_COUNT] = {0}, total = 0;
     for (unsigned i = 0; i < 300; i++) {
         char owner[32]; /* overwritten every time: the plan must have its own copy */
-        snprintf(owner, sizeof owner, "block%u", i);
+        snprintf(owner, sizeof(owner), "block%u", i);
         enum tess_memory_kind kind = (enum tess_memory_kind)(i % TESS_MEMORY_KIND_COUNT);
         uint64_t bytes = i % 7 == 0 ? 0 : (uint64_t)i * 131 % 9000;
         block[i] = reserve(memory, kind, bytes, owner);
@@ -79,16 +79,16 @@ static void case_blocks_lie_end_to_end(void **state)
         assert_int_equal(tess_memory_bytes(memory, (enum tess_memory_kind)kind), kind_bytes[kind]);
     assert_int_equal(tess_memory_bytes(memory, TESS_MEMORY_KIND_COUNT), 0);
 
-    struct visited *visited = calloc(1, sizeof *visited);
+    struct visited *visited = calloc(1, sizeof(*visited));
     assert_non_null(visited);
     tess_memory_visit(memory, visit, visited);
     assert_int_equal(visited->count, 300);
     for (int i = 0; i < 300; i++) {
         char owner[32];
-        snprintf(owner, sizeof owner, "block%d", i);
+        snprintf(owner, sizeof(owner), "block%d", i);
         assert_string_equal(visited->owner[i], owner);
         assert_int_equal(visited->kind[i], i % TESS_MEMORY_KIND_COUNT);
-        assert_memory_equal(&visited->block[i], &block[i], sizeof block[i]);
+        assert_memory_equal(&visited->block[i], &block[i], sizeof(block[i]));
     }
     free(visited);
 
@@ -142,7 +142,7 @@ static void case_absurd_sizes_are_refused(void **state)
     static const uint64_t absurd[] = {UINT64_MAX, UINT64_MAX - 4095, (uint64_t)1 << 63,
                                       INT64_MAX - 100};
     reserve(memory, TESS_MEMORY_INPUT, 5000, "input");
-    for (size_t i = 0; i < sizeof absurd / sizeof absurd[0]; i++)
+    for (size_t i = 0; i < sizeof(absurd) / sizeof(absurd[0]); i++)
         assert_int_equal(
             tess_memory_reserve(memory, TESS_MEMORY_PARAMETER, absurd[i], "weights", &block),
             TESS_ERR_MEMORY);

@@ -1,7 +1,7 @@
 /*
  * Allocations that fail: the option set and the memory plan are taken through a whole life while
- * the n-th allocation fails, for every n. Each time the status says so, and nothing leaks or
- * crashes.
+ * the n-th allocation fails, for every n. Each time the status is the right one, and nothing leaks
+ * or crashes.
  */
 #include "base/arena.h"
 #include "options_fixture.h"
@@ -86,7 +86,7 @@ static enum tess_status load_all(struct fixture *f)
 static enum tess_status options_life(void)
 {
     struct fixture f;
-    memset(&f, 0, sizeof f);
+    memset(&f, 0, sizeof(f));
     enum tess_status status = tess_options_open(&f.options);
     if (status != TESS_OK)
         return status;

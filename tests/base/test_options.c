@@ -108,7 +108,7 @@ static void case_yaml_harmless_forms(void **state)
         "? ranks\n: 3\n",
         "'ranks': '3'\n",
     };
-    for (size_t i = 0; i < sizeof text / sizeof text[0]; i++) {
+    for (size_t i = 0; i < sizeof(text) / sizeof(text[0]); i++) {
         struct fixture f;
         if (fixture_load_yaml(&f, text[i]) != TESS_OK)
             fail_msg("'%s': %s", text[i], tess_log_last_error());
@@ -138,7 +138,7 @@ static void case_arguments(void **state)
     const char *positional[2] = {NULL, NULL};
     int count = -1;
     fixture_open(&f);
-    assert_int_equal(tess_options_load_arguments(f.options, sizeof argv / sizeof argv[0], argv,
+    assert_int_equal(tess_options_load_arguments(f.options, sizeof(argv) / sizeof(argv[0]), argv,
                                                  positional, 2, &count),
                      TESS_OK);
     assert_int_equal(count, 2);
@@ -217,13 +217,13 @@ static void case_whole_numbers(void **state)
     };
     struct fixture f;
     char word[64];
-    for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
-        snprintf(word, sizeof word, "--any=%s", good[i].text);
+    for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
+        snprintf(word, sizeof(word), "--any=%s", good[i].text);
         assert_int_equal(fixture_load_words(&f, word), TESS_OK);
         assert_true(f.run.any == good[i].value);
         fixture_close(&f);
     }
-    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
         char *argv[] = {"--any", (char *)(uintptr_t)bad[i]};
         const char *positional[1];
         int count;
@@ -249,14 +249,14 @@ static void case_real_numbers(void **state)
                                       "1f",  "- 1",  "1e-999", "-0.1", "10.01"};
     struct fixture f;
     char word[64];
-    for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
-        snprintf(word, sizeof word, "--learning-rate=%s", good[i].text);
+    for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
+        snprintf(word, sizeof(word), "--learning-rate=%s", good[i].text);
         assert_int_equal(fixture_load_words(&f, word), TESS_OK);
         assert_true(f.run.rate == good[i].value);
         fixture_close(&f);
     }
-    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
-        snprintf(word, sizeof word, "--learning-rate=%s", bad[i]);
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        snprintf(word, sizeof(word), "--learning-rate=%s", bad[i]);
         assert_int_equal(fixture_load_words(&f, word), TESS_ERR_USAGE);
         assert_true(f.run.rate == 0.1);
         fixture_close(&f);
@@ -270,11 +270,11 @@ static bool set_locale_with_comma(void)
     if (setlocale(LC_ALL, "de_DE.UTF-8") != NULL)
         return true;
     assert_non_null(mkdtemp(folder));
-    snprintf(command, sizeof command, "localedef -i de_DE -f UTF-8 %s/de_DE.UTF-8 >%s/log 2>&1",
+    snprintf(command, sizeof(command), "localedef -i de_DE -f UTF-8 %s/de_DE.UTF-8 >%s/log 2>&1",
              folder, folder);
     bool found = system(command) == 0 && setenv("LOCPATH", folder, 1) == 0 &&
                  setlocale(LC_ALL, "de_DE.UTF-8") != NULL;
-    snprintf(command, sizeof command, "rm -r %s", folder);
+    snprintf(command, sizeof(command), "rm -r %s", folder);
     assert_int_equal(system(command), 0);
     return found;
 }
@@ -300,7 +300,7 @@ static void clear_environment(void)
                                        "TESSERA_OTHER_SIZE",      "TESSERA_RNAKS",
                                        "TESSERA_LEARNING_RATE",   "TESSERA_OTHERWISE",
                                        "TESSERA_PART_BUCKET_MID", "TESSERA_"};
-    for (size_t i = 0; i < sizeof name / sizeof name[0]; i++)
+    for (size_t i = 0; i < sizeof(name) / sizeof(name[0]); i++)
         unsetenv(name[i]);
 }
 
@@ -333,7 +333,7 @@ static void case_environment(void **state)
     assert_int_equal(f.run.ranks, 3);
     assert_int_equal(f.part.bucket_mib, 9);
     fixture_close(&f);
-    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
         clear_environment();
         setenv(bad[i].name, bad[i].value, 1);
         fixture_open(&f);
@@ -392,7 +392,7 @@ static void visit(void *context, const char *name, const char *value, const char
     struct visited *visited = context;
     assert_non_null(option->help);
     visited->used +=
-        (size_t)snprintf(visited->text + visited->used, sizeof visited->text - visited->used,
+        (size_t)snprintf(visited->text + visited->used, sizeof(visited->text) - visited->used,
                          "%s=%s (%s)\n", name, value, origin);
 }
 
@@ -454,7 +454,7 @@ static void case_strings_outlive_later_sources(void **state)
     const char *first = f.run.data;
     assert_int_equal(tess_options_load_arguments(f.options, 1, argv, positional, 0, &count),
                      TESS_OK);
-    memset(word, 'x', sizeof word - 1); /* the set has its own copy */
+    memset(word, 'x', sizeof(word) - 1); /* the set has its own copy */
     assert_string_equal(f.run.data, "second");
     assert_string_equal(first, "first");
     fixture_close(&f);
@@ -520,7 +520,7 @@ static void case_pipe_is_read_once(void **state)
     assert_int_equal(pipe(end), 0);
     assert_int_equal(write(end[1], "ranks: 6\n", 9), 9);
     close(end[1]);
-    snprintf(path, sizeof path, "/dev/fd/%d", end[0]);
+    snprintf(path, sizeof(path), "/dev/fd/%d", end[0]);
     fixture_open(&f);
     assert_string_equal(tess_options_peek(f.options, "ranks", 0, NULL, path), "6");
     assert_int_equal(tess_options_load_yaml(f.options, path), TESS_OK);
@@ -589,7 +589,7 @@ static void case_nearest_word(void **state)
         {"strat", NULL},   {"modle", "model"},        {"x", NULL},        {"", NULL},
         {"dta", "data"},   {"trategyyy", "strategy"}, {"runs", "run"},    {"da", NULL},
     };
-    for (size_t i = 0; i < sizeof expected / sizeof expected[0]; i++) {
+    for (size_t i = 0; i < sizeof(expected) / sizeof(expected[0]); i++) {
         const char *nearest = tess_nearest_word(expected[i].input, known, 5);
         if (expected[i].message && nearest)
             assert_string_equal(nearest, expected[i].message);
@@ -619,7 +619,7 @@ static void case_help(void **state)
     dup2(saved, STDOUT_FILENO);
     close(saved);
     rewind(file);
-    text[fread(text, 1, sizeof text - 1, file)] = '\0';
+    text[fread(text, 1, sizeof(text) - 1, file)] = '\0';
     fclose(file);
     fixture_close(&f);
     assert_string_equal(text,

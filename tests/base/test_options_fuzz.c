@@ -46,7 +46,7 @@ static int open_group(void **state)
         return -1;
     fuzz_file = memfd_create("t.yaml", MFD_CLOEXEC);
     fuzz_stderr = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 10);
-    snprintf(target, sizeof target, "/proc/self/fd/%d", fuzz_file);
+    snprintf(target, sizeof(target), "/proc/self/fd/%d", fuzz_file);
     if (fuzz_file < 0 || fuzz_stderr < 0 || symlink(target, "t.yaml") != 0)
         return -1;
     if (__sanitizer_set_report_fd)
@@ -139,7 +139,7 @@ static void mutate(char *text, size_t *length)
 {
     size_t at = draw(*length + 1), left = *length - at;
     size_t cut = draw(8) < left ? draw(8) % (left + 1) : 0;
-    const char *put = piece[draw(sizeof piece / sizeof piece[0])];
+    const char *put = piece[draw(sizeof(piece) / sizeof(piece[0]))];
     size_t put_length = strlen(put);
     switch (draw(6)) {
     case 0: /* one byte */
@@ -218,7 +218,7 @@ static void case_yaml(void **state)
     int accepted = 0, tries = 4000;
     for (int i = 0; i < tries; i++) {
         char text[TEXT_MAX];
-        const char *seed = seed_yaml[draw(sizeof seed_yaml / sizeof seed_yaml[0])];
+        const char *seed = seed_yaml[draw(sizeof(seed_yaml) / sizeof(seed_yaml[0]))];
         size_t length = strlen(seed);
         memcpy(text, seed, length);
         for (size_t changes = draw(5); changes > 0; changes--)
@@ -245,7 +245,7 @@ static void case_bytes(void **state)
     int accepted = 0;
     for (int i = 0; i < 1000; i++) {
         unsigned char text[300];
-        size_t length = draw(sizeof text), kind = draw(3);
+        size_t length = draw(sizeof(text)), kind = draw(3);
         for (size_t b = 0; b < length; b++)
             text[b] = kind == 0 ? (unsigned char)draw(256) : (unsigned char)(0x20 + draw(0x5f));
         struct fixture f;
@@ -288,14 +288,14 @@ static const char *const seed_word[] = {
 static char *make_word(void)
 {
     char text[TEXT_MAX];
-    const char *seed = seed_word[draw(sizeof seed_word / sizeof seed_word[0])];
+    const char *seed = seed_word[draw(sizeof(seed_word) / sizeof(seed_word[0]))];
     size_t length = strlen(seed);
     memcpy(text, seed, length);
     for (size_t changes = draw(6) == 0 ? draw(4) : 0; changes > 0; changes--)
         mutate(text, &length);
     if (draw(100) == 0) { /* a very long one */
-        memset(text, "n=-1"[draw(4)], sizeof text - 1);
-        length = sizeof text - 1;
+        memset(text, "n=-1"[draw(4)], sizeof(text) - 1);
+        length = sizeof(text) - 1;
     }
     text[length] = '\0';
     return strdup(text); /* up to a NUL that a mutation made */
@@ -308,8 +308,8 @@ static void case_arguments(void **state)
     for (int i = 0; i < tries; i++) {
         /* On the heap, so that a step beyond argv is seen too. */
         int argc = (int)draw(7), count = 0, positional_max = (int)draw(4);
-        char **argv = malloc((size_t)argc * sizeof *argv + 1);
-        const char **positional = malloc((size_t)positional_max * sizeof *positional + 1);
+        char **argv = malloc((size_t)argc * sizeof(*argv) + 1);
+        const char **positional = malloc((size_t)positional_max * sizeof(*positional) + 1);
         assert_non_null(argv);
         assert_non_null(positional);
         for (int a = 0; a < argc; a++) {
@@ -368,7 +368,7 @@ static void case_environment(void **state)
         enum tess_status status = tess_options_load_environment(f.options);
         tess_options_peek(f.options, "ranks", 0, NULL, NULL);
         environ = before;
-        memset(text, 'x', sizeof text);
+        memset(text, 'x', sizeof(text));
         check_outcome(&f, status, &accepted);
         fixture_close(&f);
     }
@@ -381,7 +381,7 @@ static void case_nearest_word(void **state)
     (void)state;
     for (int i = 0; i < 2000; i++) {
         char a[80], b[80];
-        size_t a_length = draw(sizeof a), b_length = draw(sizeof b);
+        size_t a_length = draw(sizeof(a)), b_length = draw(sizeof(b));
         for (size_t k = 0; k < a_length; k++)
             a[k] = (char)(1 + draw(255));
         for (size_t k = 0; k < b_length; k++)

@@ -132,7 +132,7 @@ static void case_yaml_messages(void **state)
          "number; expected a whole number from 1 to 64"},
     };
     int wrong = 0;
-    for (size_t i = 0; i < sizeof expected / sizeof expected[0]; i++) {
+    for (size_t i = 0; i < sizeof(expected) / sizeof(expected[0]); i++) {
         struct fixture f;
         if (fixture_load_yaml(&f, expected[i].input) != TESS_ERR_USAGE)
             fail_msg("accepted: %s", expected[i].input);
@@ -184,7 +184,7 @@ static void case_argument_messages(void **state)
         {"--evaluate a b c", "command line: one word too many: 'c'"},
     };
     int wrong = 0;
-    for (size_t i = 0; i < sizeof expected / sizeof expected[0]; i++) {
+    for (size_t i = 0; i < sizeof(expected) / sizeof(expected[0]); i++) {
         struct fixture f;
         if (fixture_load_words(&f, expected[i].input) != TESS_ERR_USAGE)
             fail_msg("accepted: %s", expected[i].input);
@@ -226,7 +226,7 @@ static void case_file_sizes(void **state)
     enum { LIMIT = 1 << 20 };
     static char bytes[LIMIT + 1];
     struct fixture f;
-    memset(bytes, '#', sizeof bytes);
+    memset(bytes, '#', sizeof(bytes));
     memcpy(bytes, "any: 7\n", 7);
     fixture_write("big.yaml", bytes, LIMIT);
     fixture_open(&f);
@@ -244,9 +244,9 @@ static void case_file_sizes(void **state)
     assert_string_equal(tess_log_last_error(), "big.yaml:2:3: NUL byte; a text file was expected");
     fixture_close(&f);
     /* More keys than any configuration has, all of them an unselected part's. */
-    size_t used = (size_t)snprintf(bytes, sizeof bytes, "other:\n");
+    size_t used = (size_t)snprintf(bytes, sizeof(bytes), "other:\n");
     for (int i = 0; i < 4096; i++)
-        used += (size_t)snprintf(bytes + used, sizeof bytes - used, " k%d: 1\n", i);
+        used += (size_t)snprintf(bytes + used, sizeof(bytes) - used, " k%d: 1\n", i);
     fixture_write("big.yaml", bytes, used);
     fixture_open(&f);
     assert_int_equal(tess_options_load_yaml(f.options, "big.yaml"), TESS_ERR_USAGE);
@@ -293,21 +293,21 @@ static void case_long_names_and_values(void **state)
     char text[5000], name[301];
     memset(name, 'n', 300);
     name[300] = '\0';
-    snprintf(text, sizeof text, "%s: 1\n", name);
+    snprintf(text, sizeof(text), "%s: 1\n", name);
     assert_int_equal(fixture_load_yaml(&f, text), TESS_ERR_USAGE);
     assert_string_equal(tess_log_last_error(),
                         "t.yaml:1:1: an option's name is longer than 127 characters");
     fixture_close(&f);
-    snprintf(text, sizeof text, "--%s=1", name);
+    snprintf(text, sizeof(text), "--%s=1", name);
     assert_int_equal(fixture_load_words(&f, text), TESS_ERR_USAGE);
     assert_true(strlen(tess_log_last_error()) < 160); /* cut, not spread over the screen */
     fixture_close(&f);
-    snprintf(text, sizeof text, "--ranks=%s", name);
+    snprintf(text, sizeof(text), "--ranks=%s", name);
     assert_int_equal(fixture_load_words(&f, text), TESS_ERR_USAGE);
     assert_non_null(strstr(tess_log_last_error(), "nnn...' is not a whole number"));
     fixture_close(&f);
-    memset(text, 'v', sizeof text);
-    text[sizeof text - 1] = '\0';
+    memset(text, 'v', sizeof(text));
+    text[sizeof(text) - 1] = '\0';
     memcpy(text, "--data=", 7);
     char *argv[] = {text};
     const char *positional[1];
@@ -315,7 +315,7 @@ static void case_long_names_and_values(void **state)
     fixture_open(&f);
     assert_int_equal(tess_options_load_arguments(f.options, 1, argv, positional, 0, &count),
                      TESS_OK);
-    assert_int_equal(strlen(f.run.data), sizeof text - 8);
+    assert_int_equal(strlen(f.run.data), sizeof(text) - 8);
     fixture_close(&f);
 }
 

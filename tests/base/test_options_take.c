@@ -20,11 +20,11 @@ static void case_take(void **state)
                                        "x=1",    "--",      "--ranks",   "9"};
     char *wrong[] = {"--ranks", "0"};
     struct fixture f;
-    int count = (int)(sizeof words / sizeof words[0]);
+    int count = (int)(sizeof(words) / sizeof(words[0]));
     (void)state;
     fixture_open(&f);
     assert_int_equal(tess_options_take_arguments(f.options, &count, words), TESS_OK);
-    assert_int_equal(count, sizeof left / sizeof left[0]);
+    assert_int_equal(count, sizeof(left) / sizeof(left[0]));
     for (int i = 0; i < count; i++)
         assert_string_equal(words[i], left[i]);
     assert_int_equal(f.run.ranks, 3);

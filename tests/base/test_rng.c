@@ -33,10 +33,10 @@ static void case_philox_known_answers(void **state)
          {{0xa4093822, 0x299f31d0}},
          {0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}},
     };
-    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
+    for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++) {
         uint32_t word[4];
         tess_rng_block(known[i].key, known[i].low, known[i].high, word);
-        assert_memory_equal(word, known[i].word, sizeof word);
+        assert_memory_equal(word, known[i].word, sizeof(word));
         for (uint64_t w = 0; w < 4 && known[i].low < UINT64_MAX / 4; w++)
             assert_int_equal(tess_rng_word(known[i].key, 4 * known[i].low + w, known[i].high),
                              known[i].word[w]);
@@ -55,9 +55,9 @@ static void case_keys_differ(void **state)
                 key[count++] = tess_rng_key(seed, (enum tess_rng_purpose)purpose, index);
     for (int i = 0; i < KEYS; i++)
         for (int j = 0; j < i; j++)
-            assert_memory_not_equal(&key[i], &key[j], sizeof key[i]);
+            assert_memory_not_equal(&key[i], &key[j], sizeof(key[i]));
     struct tess_rng_key again = tess_rng_key(0, TESS_RNG_INIT, 0);
-    assert_memory_equal(&key[0], &again, sizeof again);
+    assert_memory_equal(&key[0], &again, sizeof(again));
 }
 
 #define DRAWS 100000
@@ -137,7 +137,7 @@ static void case_permutation_is_one(void **state)
     for (uint64_t n = 1; n <= 300; n++)
         check_permutation(tess_rng_key(n, TESS_RNG_SHUFFLE, n % 3), n);
     static const uint64_t size[] = {1023, 1024, 1025, 4095, 4096, 4097, 16385, 60000, 65536, 65537};
-    for (size_t i = 0; i < sizeof size / sizeof size[0]; i++)
+    for (size_t i = 0; i < sizeof(size) / sizeof(size[0]); i++)
         check_permutation(tess_rng_key(7, TESS_RNG_SHUFFLE, i), size[i]);
 }
 
@@ -147,7 +147,7 @@ static void case_permutation_of_huge_ranges(void **state)
     struct tess_rng_key key = tess_rng_key(3, TESS_RNG_SHUFFLE, 0);
     static const uint64_t size[] = {((uint64_t)1 << 32) + 1, (uint64_t)1 << 62,
                                     ((uint64_t)1 << 62) + 1, UINT64_MAX};
-    for (size_t s = 0; s < sizeof size / sizeof size[0]; s++) {
+    for (size_t s = 0; s < sizeof(size) / sizeof(size[0]); s++) {
         uint64_t seen[100];
         for (uint64_t i = 0; i < 100; i++) {
             seen[i] = tess_rng_permute(key, size[s], i);

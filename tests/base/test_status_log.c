@@ -167,7 +167,7 @@ static void *thread_logs(void *context)
     for (int i = 0; i < LINES; i++) {
         char expected[32];
         tess_fail(TESS_ERR_DATA, "line %d of %d", i, rank);
-        snprintf(expected, sizeof expected, "line %d of %d", i, rank);
+        snprintf(expected, sizeof(expected), "line %d of %d", i, rank);
         own = own && strcmp(tess_log_last_error(), expected) == 0;
     }
     return own ? context : NULL;

@@ -18,7 +18,7 @@
 static uint64_t bits_of(double x)
 {
     uint64_t bits;
-    memcpy(&bits, &x, sizeof bits);
+    memcpy(&bits, &x, sizeof(bits));
     return bits;
 }
 

@@ -16,17 +16,17 @@ program()
     chmod +x "$work/build/tessera"
 }
 
-# expect STATUS TEXT WORDS...: how the script must end, and what it must say.
+# expect STATUS TEXT WORDS...: how the script must end, and what it must print.
 expect()
 {
     local wanted=$1 text=$2 code
     shift 2
     rm -rf "$work/out"
-    bash bench/gpu_check.sh --dry-run --build "$work/build" --out "$work/out" "$@" >"$work/said" 2>&1
+    bash bench/gpu_check.sh --dry-run --build "$work/build" --out "$work/out" "$@" >"$work/output" 2>&1
     code=$?
-    if [ $code != "$wanted" ] || ! grep -qE -- "$text" "$work/said"; then
+    if [ $code != "$wanted" ] || ! grep -qE -- "$text" "$work/output"; then
         echo "gpu_check_bites: $*: ended with $code, wanted was $wanted and '$text':"
-        sed 's/^/    /' "$work/said"
+        sed 's/^/    /' "$work/output"
         failures=$((failures + 1))
     fi
 }
@@ -53,7 +53,7 @@ program <<'P'
 if [ "$1" = train ]; then sleep 1000 & echo $! >"$(dirname "$0")/sleeper"; wait; fi
 P
 expect 3 '^fashion .*cut off at 2 s' --stage start --stage build --stage fashion --limit 2
-if ! grep -qE '^start .*cut off at 2 s' "$work/said" || ! grep -qE '^build .* ok$' "$work/said"; then
+if ! grep -qE '^start .*cut off at 2 s' "$work/output" || ! grep -qE '^build .* ok$' "$work/output"; then
     echo "gpu_check_bites: a stage that hangs took more than itself"
     failures=$((failures + 1))
 fi
@@ -64,7 +64,7 @@ if [ -n "$state" ] && [[ $state != Z* ]]; then
     failures=$((failures + 1))
 fi
 
-# One that fails where it measures is told by the exit status, too.
+# One that fails where it measures ends with its own exit status, too.
 program <<<'exit 1'
 expect 3 'start .*FAILED .*the run failed' --stage start
 

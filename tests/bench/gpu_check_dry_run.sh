@@ -13,7 +13,7 @@ bad()
     exit 1
 }
 
-bash bench/gpu_check.sh --dry-run --build "$build" --out "$out" | tee "$out/said" ||
+bash bench/gpu_check.sh --dry-run --build "$build" --out "$out" | tee "$out/output" ||
     { tail -n 30 "$out"/*.log; bad "it did not end well"; }
 names=$(bash bench/gpu_check.sh --list | cut -d ' ' -f 1)
 for name in $names; do
@@ -21,12 +21,12 @@ for name in $names; do
     bench | torch) allowed='ok|skipped: .+' ;; # what they measure may not be there
     *) allowed=ok ;;
     esac
-    grep -qE "^$name +[0-9.]+ +[0-9]+  ($allowed)$" "$out/said" || bad "stage $name is not as it should be"
+    grep -qE "^$name +[0-9.]+ +[0-9]+  ($allowed)$" "$out/output" || bad "stage $name is not as it should be"
 done
 seconds=$(bash bench/gpu_check.sh --list | awk '{ sum += $2 } END { print sum }')
 [ "$seconds" -le 535 ] || bad "the limits of all stages are $seconds s, more than 9 minutes less the table"
-grep -q '^DRY RUN' "$out/said" || bad "a dry run does not say that it is one"
-grep -q '"dry_run": true' "$out/gpu_check.json" || bad "the file does not say that it is of a dry run"
+grep -q '^DRY RUN' "$out/output" || bad "a dry run is not marked as one"
+grep -q '"dry_run": true' "$out/gpu_check.json" || bad "the file is not marked as one of a dry run"
 if command -v jq >/dev/null; then
     count=$(jq '.stages | length' "$out/gpu_check.json") || bad "gpu_check.json is no JSON"
     [ "$count" = "$(wc -w <<<"$names")" ] || bad "gpu_check.json has $count stages"

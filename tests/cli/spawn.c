@@ -1,4 +1,4 @@
-/* Running the program as a child and looking at what it says and leaves behind. */
+/* Running the program as a child; its output and the files it leaves. */
 #include "cli/spawn.h"
 
 #include "base/clock.h"
@@ -33,7 +33,7 @@ void spawn_start(struct spawn *spawn, char *const argv[], int (*entry)(int, char
 
     while (argv[argc] != NULL)
         argc++;
-    memset(spawn, 0, sizeof *spawn);
+    memset(spawn, 0, sizeof(*spawn));
     if (pipe2(out, O_CLOEXEC) != 0 || pipe2(err, O_CLOEXEC) != 0)
         spawn_fail("pipe2");
     fflush(stdout);
@@ -55,7 +55,7 @@ void spawn_start(struct spawn *spawn, char *const argv[], int (*entry)(int, char
         fflush(stdout);
         _exit(argc);
     }
-    setpgid(spawn->pid, spawn->pid); /* both sides: whoever is first */
+    setpgid(spawn->pid, spawn->pid); /* both sides: whichever is first */
     close(out[1]);
     close(err[1]);
     spawn->out_fd = out[0];
@@ -67,7 +67,7 @@ static void spawn_take(int *fd, char *text, size_t *used)
     char dropped[4096];
     bool full = *used + 1 >= SPAWN_TEXT_BYTES;
     ssize_t count = read(*fd, full ? dropped : text + *used,
-                         full ? sizeof dropped : SPAWN_TEXT_BYTES - 1 - *used);
+                         full ? sizeof(dropped) : SPAWN_TEXT_BYTES - 1 - *used);
 
     if (count <= 0) {
         close(*fd);
@@ -151,7 +151,7 @@ int spawn_children(const struct spawn *spawn, pid_t *child, int max)
     FILE *file;
     int count = 0;
 
-    snprintf(path, sizeof path, "/proc/%d/task/%d/children", (int)spawn->pid, (int)spawn->pid);
+    snprintf(path, sizeof(path), "/proc/%d/task/%d/children", (int)spawn->pid, (int)spawn->pid);
     file = fopen(path, "r");
     while (file != NULL && count < max && fscanf(file, "%d", &child[count]) == 1)
         count++;
@@ -188,7 +188,7 @@ int spawn_words(struct spawn *spawn, const char *words)
     char text[1024], *argv[WORDS_MAX] = {"tessera"}, *next = NULL;
     int count = 1;
 
-    snprintf(text, sizeof text, "%s", words);
+    snprintf(text, sizeof(text), "%s", words);
     for (char *word = strtok_r(text, " ", &next); word != NULL && count < WORDS_MAX - 1;
          word = strtok_r(NULL, " ", &next))
         argv[count++] = word;
@@ -199,6 +199,6 @@ int spawn_remove(const char *folder)
 {
     char command[128];
 
-    snprintf(command, sizeof command, "rm -rf %s", folder);
+    snprintf(command, sizeof(command), "rm -rf %s", folder);
     return system(command);
 }

@@ -1,5 +1,5 @@
 /*
- * Running the program as a child and looking at what it says and leaves behind. Every child gets a
+ * Running the program as a child; its output and the files it leaves. Every child gets a
  * process group of its own, by which it and its ranks are found.
  */
 #ifndef TESSERA_TESTS_CLI_SPAWN_H

@@ -1,7 +1,7 @@
 /*
  * A module in the place of libtessera_cuda.so whose devices are made up and whose kernels are
  * ref's: for tests of how a run is dealt out over devices, on machines without any, and of tests
- * and scripts that are for machines with some. It says nothing about CUDA. In the environment,
+ * and scripts that are for machines with some. It proves nothing about CUDA. In the environment,
  * STANDIN_DEVICES: how many there are; STANDIN_FAR: the kernels are guard_queue's, whose memory the
  * host cannot touch; STANDIN_STRICT: kernels want one of the devices; STANDIN_CHOICE: there is a
  * choice of products, and without one their library is ill-advised.
@@ -71,7 +71,7 @@ static enum tess_status standin_choose(struct tess_kernel *kernel,
     if (choice->opened)
         TESS_FAIL(TESS_ERR_INTERNAL, "products were chosen after an operation was opened");
     if (choices->autotune && choices->tf32)
-        TESS_FAIL(TESS_ERR_INTERNAL, "a bench that chooses both cannot tell which one counts");
+        TESS_FAIL(TESS_ERR_INTERNAL, "a bench that chooses both does not show which one counts");
     choice->chosen = choices->autotune || choices->tf32;
     choice->conv = choices->conv;
     return TESS_OK;
@@ -83,7 +83,7 @@ static void standin_describe(const struct tess_kernel *kernel,
     static const char *const name[] = {"auto", "im2col", "cudnn"};
     char text[80];
 
-    snprintf(text, sizeof text, "the stand-in was told: convolutions by %s",
+    snprintf(text, sizeof(text), "the stand-in was told: convolutions by %s",
              name[standin_choice(kernel)->conv]);
     line(context, text);
 }
@@ -158,9 +158,9 @@ static int32_t standin_count(char *why, size_t why_bytes)
 static enum tess_status standin_info(int32_t device, struct tess_device_info *info_out)
 {
     *info_out = (struct tess_device_info){.index = device, .memory_bytes = 140 * STANDIN_GIB};
-    snprintf(info_out->name, sizeof info_out->name, "NVIDIA H200");
+    snprintf(info_out->name, sizeof(info_out->name), "NVIDIA H200");
     /* The first two as the made-up driver of fake_nvml.c has them, the other way round. */
-    snprintf(info_out->bus, sizeof info_out->bus, "0000:%02x:00.0",
+    snprintf(info_out->bus, sizeof(info_out->bus), "0000:%02x:00.0",
              device == 0   ? 0xaf
              : device == 1 ? 0x18
                            : 0x20 + (unsigned)device);
@@ -205,7 +205,7 @@ static int32_t standin_channels(void)
     char line[256];
     int32_t channels = 0;
 
-    while (file != NULL && fgets(line, sizeof line, file) != NULL)
+    while (file != NULL && fgets(line, sizeof(line), file) != NULL)
         channels += strstr(line, "<channel>") != NULL;
     if (file != NULL)
         fclose(file);
@@ -220,11 +220,11 @@ static enum tess_status standin_comm(const struct tess_boot *boot, struct tess_w
     int32_t device[TESS_DEVICE_MAX], sum = 0;
 
     (void)world, (void)order, (void)timeout_s, (void)comm_out;
-    TESS_TRY(boot->gather(boot->context, &standin_device, sizeof standin_device, device));
+    TESS_TRY(boot->gather(boot->context, &standin_device, sizeof(standin_device), device));
     for (int32_t r = 0; r < boot->rank_count; r++)
         sum += (r + 1) * (device[r] + 1);
     TESS_FAIL(TESS_ERR_UNSUPPORTED,
-              "the stand-in connects nobody: %d ranks met, devices %d, %d channels",
+              "the stand-in connects no ranks: %d ranks met, devices %d, %d channels",
               boot->rank_count, sum, standin_channels());
 }
 

@@ -39,13 +39,13 @@ static void bench(const char *words)
     FILE *file;
 
     drop_lines();
-    snprintf(all, sizeof all, "%s --json %s/lines", words, folder);
+    snprintf(all, sizeof(all), "%s --json %s/lines", words, folder);
     if (spawn_words(&spawn, all) != 0)
         fail_msg("%s:\n%s", words, spawn.err);
-    snprintf(all, sizeof all, "%s/lines", folder);
+    snprintf(all, sizeof(all), "%s/lines", folder);
     file = fopen(all, "r");
     assert_non_null(file);
-    while (fgets(text, sizeof text, file) != NULL) {
+    while (fgets(text, sizeof(text), file) != NULL) {
         assert_true(lines < LINES_MAX);
         line[lines] = json_loads(text, 0, NULL);
         assert_non_null(line[lines]);
@@ -169,7 +169,7 @@ static const char *check_printed(const json_t *row, const char *from, double uni
     double us, rate;
     const char *at;
 
-    snprintf(head, sizeof head, "\n%-27s %-22s %-5s ", word(row, "name"), word(row, "shape"),
+    snprintf(head, sizeof(head), "\n%-27s %-22s %-5s ", word(row, "name"), word(row, "shape"),
              word(row, "type"));
     at = strstr(from, head);
     if (at == NULL)
@@ -290,7 +290,7 @@ static const struct {
 
 static void check_amounts(void)
 {
-    for (size_t i = 0; i < sizeof amounts / sizeof amounts[0]; i++) {
+    for (size_t i = 0; i < sizeof(amounts) / sizeof(amounts[0]); i++) {
         const json_t *row = found(amounts[i].part, amounts[i].name, 0);
         const double amount =
             number(row, json_object_get(row, "bytes") != NULL ? "bytes" : "flops");
@@ -314,7 +314,7 @@ static void case_gpu(void **state)
     check_rows(1e9);
     check_ceilings(65536);
     check_amounts();
-    for (size_t i = 0; i < sizeof call / sizeof call[0]; i++) {
+    for (size_t i = 0; i < sizeof(call) / sizeof(call[0]); i++) {
         const json_t *row = found("host", call[i], 0);
 
         assert_true(number(row, "least_s") > 0);
@@ -411,7 +411,7 @@ static void check_plans(void)
     }
     assert_int_equal(count, PLANS);
     assert_non_null(median);
-    qsort(share, PLANS, sizeof share[0], compare);
+    qsort(share, PLANS, sizeof(share[0]), compare);
     near(number(median, "share"), share[PLANS / 2], ROUNDED);
     near(number(median, "least"), share[0], ROUNDED);
     assert_true(number(median, "products") == PLANS && number(median, "goal") == 0.95);
@@ -466,7 +466,7 @@ static void case_choices(void **state)
     assert_non_null(strstr(spawn.out, "\nmatmul ceiling tf32: "));
     unsetenv("STANDIN_CHOICE");
     setenv("STANDIN_DEVICES", "0", 1);
-    /* Who has no choice says so, and has no such ceiling. */
+    /* A backend without a choice reports that, and has no such ceiling. */
     bench("bench gpu --kernel guard_queue --quick --part plans");
     assert_non_null(
         strstr(spawn.out, "plans: kernel guard_queue does not choose products by measuring"));
@@ -488,7 +488,7 @@ static void case_comm(void **state)
     for (int o = 0; o < 2; o++) {
         char words[256];
 
-        snprintf(words, sizeof words,
+        snprintf(words, sizeof(words),
                  "bench comm --kernel guard_queue --ranks 3 --sizes 4Ki --order %s%s", order[o],
                  o == 0 ? " --rewrite" : "");
         bench(words);
@@ -496,7 +496,7 @@ static void case_comm(void **state)
         for (int i = 0; i < lines; i++) {
             bool known = false;
 
-            for (size_t k = 0; k < sizeof operation / sizeof operation[0]; k++)
+            for (size_t k = 0; k < sizeof(operation) / sizeof(operation[0]); k++)
                 known = known || is(line[i], "operation", operation[k]);
             assert_true(known);
             assert_true(is(line[i], "memory", "kernel guard_queue on the host"));
@@ -539,11 +539,11 @@ static void case_refused(void **state)
 
     (void)state;
     setenv("STANDIN_DEVICES", "0", 1);
-    for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
+    for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
         char words[256];
         int code;
 
-        snprintf(words, sizeof words, "bench %s", table[i].words);
+        snprintf(words, sizeof(words), "bench %s", table[i].words);
         code = spawn_words(&spawn, words);
         for (int p = 0; p < 2; p++)
             if (code != table[i].code || strstr(spawn.err, table[i].phrase[p]) == NULL ||

@@ -59,7 +59,7 @@ static void case_variants(void **state)
     json_t *runs;
 
     (void)state;
-    snprintf(path, sizeof path, "%s/variants.json", folder);
+    snprintf(path, sizeof(path), "%s/variants.json", folder);
     assert_int_equal(spawn_run(&spawn, argv, NULL), 0);
     assert_string_equal(spawn.err, "");
     check_columns(spawn.out);
@@ -93,8 +93,8 @@ static void case_file(void **state)
     FILE *file;
 
     (void)state;
-    snprintf(path, sizeof path, "%s/variants.yaml", folder);
-    snprintf(json, sizeof json, "%s/file.json", folder);
+    snprintf(path, sizeof(path), "%s/variants.yaml", folder);
+    snprintf(json, sizeof(json), "%s/file.json", folder);
     file = fopen(path, "w");
     assert_non_null(file);
     fputs("variants: |\n    DP [one process]: strategy=dp\n    DDP: strategy=ddp\n"
@@ -145,7 +145,7 @@ static void case_bad(void **state)
     };
 
     (void)state;
-    for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
+    for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
         char *argv[] = {"tessera", "compare", SMALL, "--variants", (char *)table[i].variants, NULL};
 
         assert_int_equal(spawn_run(&spawn, argv, NULL), 2);

@@ -33,7 +33,7 @@ static void config_refused(int argc, char **argv, const char *phrase)
     assert_int_equal(tess_config_open(argc, argv, NULL, 0, &config), TESS_ERR_USAGE);
     assert_null(config);
     if (strstr(tess_log_last_error(), phrase) == NULL)
-        fail_msg("'%s' does not say '%s'", tess_log_last_error(), phrase);
+        fail_msg("'%s' does not contain '%s'", tess_log_last_error(), phrase);
 }
 
 /* A YAML file with this text; the caller unlinks it. */
@@ -148,9 +148,9 @@ static void case_file_anywhere(void **state)
         assert_int_equal(config->run.seed, 11);
         assert_string_equal(config->strategy->name, "fsdp");
         tess_config_close(config);
-        assert_true(tess_config_peek(count[i], words[i], "seed", text, sizeof text));
+        assert_true(tess_config_peek(count[i], words[i], "seed", text, sizeof(text)));
         assert_string_equal(text, "11");
-        assert_false(tess_config_peek(count[i], words[i], "steps", text, sizeof text));
+        assert_false(tess_config_peek(count[i], words[i], "steps", text, sizeof(text)));
     }
     unlink(path);
 }
@@ -263,7 +263,7 @@ static void case_grid_is_the_tree(void **state)
                     }
                     accepted += same;
                     if (same != (status == TESS_OK))
-                        fail_msg("order %d, grid %d, ranks %d, micro %d: %s, check says %s", order,
+                        fail_msg("order %d, grid %d, ranks %d, micro %d: %s, the check: %s", order,
                                  grid, ranks, micro, same ? "the tree" : "another tree",
                                  status == TESS_OK ? "fits" : "does not fit");
                 }

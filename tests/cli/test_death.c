@@ -136,7 +136,7 @@ static int fragile_main(int argc, char **argv)
 /* Run until the rank is gone: it is named, how it went and what it was doing, once, in time. */
 static void death_run(char *const argv[], const char *who, const char *how, const char *doing)
 {
-    /* What is stopped does not hear that it should end: it is killed after 4 s. */
+    /* A stopped process does not react to the request to end: it is killed after 4 s. */
     const double limit_s = moment == AT_STOP ? 9 : 5;
     static struct spawn spawn;
     double begin_s;
@@ -194,7 +194,7 @@ static void death_on_mesh(enum moment at, int rank, const char *how, const char 
     moment = at;
     base_name = "fsdp";
     victim = rank;
-    snprintf(who, sizeof who, at == AT_STOP ? "rank %d " : "rank %d (pid ", rank);
+    snprintf(who, sizeof(who), at == AT_STOP ? "rank %d " : "rank %d (pid ", rank);
     death_run(argv, who, how, doing);
 }
 
@@ -249,7 +249,7 @@ static void case_on_a_mesh(void **state)
                   "receiving the input of unit 5 (h3), step 3, waiting in recv");
 }
 
-/* It is named by whoever waits for it, or for one that does. */
+/* It is named by the rank that waits for it, or for one that does. */
 static void case_stopped(void **state)
 {
     (void)state;
@@ -257,7 +257,7 @@ static void case_stopped(void **state)
     death_on_mesh(AT_STOP, 6, "did not end within 1 s", "(in forward of unit 6, step 3)");
 }
 
-/* A rank that does something else than the others is not a death: --debug says what each does. */
+/* A rank that does something else than the others is not a death: --debug prints what each does. */
 static void case_mistake_under_debug(void **state)
 {
     static struct spawn spawn;
@@ -280,7 +280,7 @@ static void case_mistake_under_debug(void **state)
         fail_msg("not what each rank does in:\n%s", spawn.err);
 }
 
-/* At a moment that nobody chose: whatever it was doing, rank and signal are named. */
+/* At an arbitrary moment: whatever it was doing, rank and signal are named. */
 static void case_at_any_time(void **state)
 {
     static struct spawn spawn;

@@ -26,11 +26,11 @@ static void devices(int count)
 {
     char text[16];
 
-    snprintf(text, sizeof text, "%d", count);
+    snprintf(text, sizeof(text), "%d", count);
     setenv("STANDIN_DEVICES", text, 1);
 }
 
-static void said(const char *part)
+static void printed(const char *part)
 {
     if (strstr(spawn.out, part) == NULL)
         fail_msg("'%s' is not in\n%s\n%s", part, spawn.out, spawn.err);
@@ -51,7 +51,7 @@ static void hash_of(char hash[17])
     const char *at = strstr(spawn.out, before);
 
     assert_non_null(at);
-    snprintf(hash, 17, "%s", at + sizeof before - 1);
+    snprintf(hash, 17, "%s", at + sizeof(before) - 1);
 }
 
 /* Four ranks on two devices are threads of one process, and compute what four on the host do. */
@@ -62,7 +62,7 @@ static void case_shared(void **state)
     (void)state;
     devices(2);
     assert_int_equal(spawn_words(&spawn, RUN "--strategy fsdp --ranks 4 --kernel ref"), 0);
-    said("under fsdp on 4 ranks");
+    printed("under fsdp on 4 ranks");
     assert_null(strstr(spawn.out, "(a thread)"));
     assert_null(strstr(spawn.out, "memory per device"));
     hash_of(host);
@@ -70,13 +70,13 @@ static void case_shared(void **state)
     assert_int_equal(spawn_count(spawn.out, "(a thread)"), 4);
     hash_of(device);
     assert_string_equal(device, host);
-    said("memory per device");
-    said("of 66.9 TFLOP/s dense f32 (H200) x 2 devices");
+    printed("memory per device");
+    printed("of 66.9 TFLOP/s dense f32 (H200) x 2 devices");
     /* Device 0 has ranks 0 and 1: 10 GiB used, of them 0.5 of context and 0.25 of workspace. */
-    said("     0     0-1");
-    said("     1     2-3");
-    said("    10.000    140.000");
-    said("    11.000    140.000");
+    printed("     0     0-1");
+    printed("     1     2-3");
+    printed("    10.000    140.000");
+    printed("    11.000    140.000");
 }
 
 /* Where there are devices they are the default; bf16 has another peak; a measured one counts too.
@@ -86,9 +86,9 @@ static void case_default(void **state)
     (void)state;
     devices(1);
     assert_int_equal(spawn_words(&spawn, RUN "--precision bf16 --peak-tflops 800"), 0);
-    said("MFU ");
-    said("of 989 TFLOP/s dense bf16 (H200), ");
-    said("of 800 TFLOP/s measured");
+    printed("MFU ");
+    printed("of 989 TFLOP/s dense bf16 (H200), ");
+    printed("of 800 TFLOP/s measured");
     assert_int_equal(spawn_words(&spawn, RUN "--device cpu"), 0);
     assert_null(strstr(spawn.out, "MFU"));
     assert_int_equal(spawn_words(&spawn, RUN "--kernel ref"), 0);
@@ -101,18 +101,18 @@ static void case_explain(void **state)
     devices(2);
     assert_int_equal(spawn_words(&spawn, RUN "--strategy ddp --ranks 4 --explain --device cuda"),
                      0);
-    said("device cuda, 2 of NVIDIA H200, 140 GiB each; ranks by device: 0 1 | 2 3");
-    said("communicator local");
-    said("threads of one process");
+    printed("device cuda, 2 of NVIDIA H200, 140 GiB each; ranks by device: 0 1 | 2 3");
+    printed("communicator local");
+    printed("threads of one process");
     assert_int_equal(spawn_words(&spawn, RUN "--strategy ddp --ranks 2 --explain"), 0);
-    said("ranks by device: 0 | 1");
-    said("communicator nccl");
-    said("one process per rank");
+    printed("ranks by device: 0 | 1");
+    printed("communicator nccl");
+    printed("one process per rank");
     devices(0);
     assert_int_equal(spawn_words(&spawn, RUN "--explain"), 0);
-    said("device cpu: no device: the stand-in was told to have none");
+    printed("device cpu: no device: the stand-in was told to have none");
     assert_int_equal(spawn_words(&spawn, RUN "--explain --device cuda"), 0);
-    said("planned as if there were one for each rank");
+    printed("planned as if there were one for each rank");
 }
 
 /* What a backend chooses from reaches it, and --explain has its own words about it. */
@@ -122,11 +122,11 @@ static void case_choice(void **state)
     devices(1);
     setenv("STANDIN_CHOICE", "1", 1);
     assert_int_equal(spawn_words(&spawn, RUN "--explain --device cuda"), 0);
-    said("the stand-in was told: convolutions by auto");
+    printed("the stand-in was told: convolutions by auto");
     assert_int_equal(spawn_words(&spawn, RUN "--explain --device cuda --cuda.conv cudnn"), 0);
-    said("the stand-in was told: convolutions by cudnn");
+    printed("the stand-in was told: convolutions by cudnn");
     assert_int_equal(spawn_words(&spawn, RUN "--explain --device cuda --cuda.conv im2col"), 0);
-    said("the stand-in was told: convolutions by im2col");
+    printed("the stand-in was told: convolutions by im2col");
     complained(RUN "--device cuda --cuda.conv winograd", 2, "expected auto, im2col or cudnn");
     unsetenv("STANDIN_CHOICE");
     assert_int_equal(spawn_words(&spawn, RUN "--explain --device cuda"), 0);
@@ -170,13 +170,13 @@ static void case_metrics(void **state)
     (void)state;
     devices(1);
     setenv("TESSERA_NVML", FAKE_NVML, 1);
-    snprintf(words, sizeof words, RUN "--run %s", folder);
+    snprintf(words, sizeof(words), RUN "--run %s", folder);
     assert_int_equal(spawn_words(&spawn, words), 0);
     unsetenv("TESSERA_NVML");
-    snprintf(path, sizeof path, "%s/metrics.jsonl", folder);
+    snprintf(path, sizeof(path), "%s/metrics.jsonl", folder);
     file = fopen(path, "r");
     assert_non_null(file);
-    while (fgets(line, sizeof line, file) != NULL) {
+    while (fgets(line, sizeof(line), file) != NULL) {
         json_t *object = json_loads(line, 0, NULL);
         const char *kind = json_string_value(json_object_get(object, "kind"));
 
@@ -217,18 +217,18 @@ static void case_generate(void **state)
     (void)state;
     devices(2);
     setenv("STANDIN_STRICT", "1", 1);
-    snprintf(words, sizeof words,
+    snprintf(words, sizeof(words),
              "train --data synthetic --synthetic-rows 64 --data.length 16 --model gpt --gpt.layers "
              "1 --gpt.heads 2 --gpt.width 16 --batch-size 8 --steps 1 --evaluate off --strategy "
              "ddp --ranks 2 --kernel ref --run %s/text",
              folder);
     assert_int_equal(spawn_words(&spawn, words), 0);
-    snprintf(words, sizeof words,
+    snprintf(words, sizeof(words),
              "generate %s/text --prompt-tokens 1,2 --tokens 9 --temperature 0 --kernel ref",
              folder);
     assert_int_equal(spawn_words(&spawn, words), 0);
-    memcpy(host, spawn.out, sizeof host);
-    snprintf(words, sizeof words,
+    memcpy(host, spawn.out, sizeof(host));
+    snprintf(words, sizeof(words),
              "generate %s/text --prompt-tokens 1,2 --tokens 9 --temperature 0 --device cuda",
              folder);
     assert_int_equal(spawn_words(&spawn, words), 0);
@@ -237,7 +237,7 @@ static void case_generate(void **state)
     unsetenv("STANDIN_STRICT");
     devices(0);
     complained(words, 1, "no device: the stand-in was told to have none");
-    snprintf(words, sizeof words, "generate %s/text --tokens 9 --device tpu", folder);
+    snprintf(words, sizeof(words), "generate %s/text --tokens 9 --device tpu", folder);
     complained(words, 2, "auto");
 }
 
@@ -269,10 +269,10 @@ static const char *write_bridges(bool across)
     static char path[128];
     FILE *file;
 
-    snprintf(path, sizeof path, "%s/bridges.txt", folder);
+    snprintf(path, sizeof(path), "%s/bridges.txt", folder);
     file = fopen(path, "w");
     assert_non_null(file);
-    for (size_t i = 0; i < sizeof row / sizeof *row; i++)
+    for (size_t i = 0; i < sizeof(row) / sizeof(*row); i++)
         fprintf(file, "%s\n", row[i][across]);
     assert_int_equal(fclose(file), 0);
     return path;
@@ -288,19 +288,19 @@ static void case_order(void **state)
 
     (void)state;
     devices(4);
-    snprintf(words, sizeof words,
+    snprintf(words, sizeof(words),
              RUN "--strategy ddp --ranks 4 --device cuda --explain --topology.file %s",
              write_bridges(false));
     assert_int_equal(spawn_words(&spawn, words), 0);
-    said("order of ranks\n");
-    said("bridges.txt: ranks follow its links");
-    said("ranks of devices 0 to 3: 0 1 3 2");
+    printed("order of ranks\n");
+    printed("bridges.txt: ranks follow its links");
+    printed("ranks of devices 0 to 3: 0 1 3 2");
     *strstr(words, "--explain") = '\0';
     complained(words, 1, "4 ranks met, devices 30, 0 channels");
-    snprintf(words, sizeof words, RUN "--strategy ddp --ranks 4 --device cuda --topology.file %s",
+    snprintf(words, sizeof(words), RUN "--strategy ddp --ranks 4 --device cuda --topology.file %s",
              write_bridges(false));
     complained(words, 1, "4 ranks met, devices 29, 0 channels");
-    snprintf(words, sizeof words,
+    snprintf(words, sizeof(words),
              RUN "--strategy ddp --ranks 4 --device cuda --topology.order natural "
                  "--topology.file %s",
              write_bridges(false));
@@ -315,7 +315,7 @@ static void case_graph(void **state)
 
     (void)state;
     devices(4);
-    snprintf(words, sizeof words,
+    snprintf(words, sizeof(words),
              RUN "--strategy ddp --ranks 4 --device cuda --topology.nccl-graph on "
                  "--topology.file %s",
              write_bridges(true));

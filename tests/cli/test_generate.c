@@ -1,6 +1,6 @@
 /*
- * tessera generate as a user meets it: a model that learnt a sentence says it, from the run of any
- * strategy, in any precision; and what cannot be is refused with the way out. Runs the built
+ * tessera generate as a user meets it: a model that learnt a sentence writes it, from the run of
+ * any strategy, in any precision; and what cannot be is refused with the way out. Runs the built
  * program.
  */
 #include "cli/spawn.h"
@@ -39,7 +39,7 @@ static int generate(const char *words, const char *prompt)
     char copy[512], *argv[32];
     int argc = 0;
 
-    snprintf(copy, sizeof copy, "%s", words);
+    snprintf(copy, sizeof(copy), "%s", words);
     argv[argc++] = "tessera";
     argv[argc++] = "generate";
     for (char *word = strtok(copy, " "); word != NULL; word = strtok(NULL, " "))
@@ -55,11 +55,11 @@ static void check_says(const char *words, const char *prompt, const char *text)
     if (generate(words, prompt) != 0)
         fail_msg("generate %s: %s", words, spawn.err);
     if (strcmp(spawn.out, text) != 0)
-        fail_msg("generate %s said '%s', not '%s'", words, spawn.out, text);
+        fail_msg("generate %s printed '%s', not '%s'", words, spawn.out, text);
     assert_non_null(strstr(spawn.err, "tokens/s"));
 }
 
-/* The sentence learnt by heart, whatever trained it and whatever says it. */
+/* The sentence learnt by heart, whatever trained it and whatever generates it. */
 static void case_says(void **state)
 {
     static const char *const layout[] = {"single --ranks 1", "fsdp --ranks 4",
@@ -67,10 +67,10 @@ static void case_says(void **state)
     char words[512];
 
     (void)state;
-    for (size_t i = 0; i < sizeof layout / sizeof layout[0]; i++) {
-        snprintf(words, sizeof words, TRAIN "--run out%zu --strategy %s", i, layout[i]);
+    for (size_t i = 0; i < sizeof(layout) / sizeof(layout[0]); i++) {
+        snprintf(words, sizeof(words), TRAIN "--run out%zu --strategy %s", i, layout[i]);
         assert_int_equal(run(words), 0);
-        snprintf(words, sizeof words, "out%zu --temperature 0 --tokens 27", i);
+        snprintf(words, sizeof(words), "out%zu --temperature 0 --tokens 27", i);
         check_says(words, "the rank", SENTENCE);
         assert_non_null(strstr(spawn.err, i == 2 ? "gpt, bf16" : "gpt, f32"));
     }
@@ -80,12 +80,12 @@ static void case_says(void **state)
     check_says("out0 --temperature 0 --tokens 5 --precision f16", "all, ", "all, then ");
     check_says("out0 --top-k 1 --tokens 5 --temperature 7", "all, ", "all, then ");
     check_says("out0 --top-p 1e-6 --tokens 5 --context 10", "all, ", "all, then ");
-    /* Weights alone, with the model's options from a file that says more than those. */
+    /* Weights alone, with the model's options from a file that contains more than those. */
     check_says("out1/weights.safetensors --config run.yaml --temperature 0 --tokens 5", "all, ",
                "all, then ");
 }
 
-/* Without a prompt, in numbers, to the end of the context; the same seed says the same. */
+/* Without a prompt, in numbers, to the end of the context; the same seed gives the same. */
 static void case_forms(void **state)
 {
     char first[SPAWN_TEXT_BYTES];
@@ -100,7 +100,7 @@ static void case_forms(void **state)
     assert_non_null(strstr(spawn.err, "47 tokens in"));
     assert_int_equal(spawn.out_used, 48);
     assert_int_equal(spawn.out[0], '\n');
-    memcpy(first, spawn.out, sizeof first);
+    memcpy(first, spawn.out, sizeof(first));
     assert_int_equal(run("generate out0 --temperature 30 --seed 1 --tokens 47"), 0);
     assert_memory_equal(spawn.out, first, 48);
     assert_int_equal(run("generate out0 --temperature 30 --seed 2 --tokens 47"), 0);
@@ -122,18 +122,18 @@ static void case_carried(void **state)
     static const char *const layout[] = {"single --ranks 1", "tp --ranks 4", "pp --ranks 2",
                                          "fsdp+tp+pp --ranks 8"};
     static char first[1 << 18], again[1 << 18];
-    const size_t count = read_file("out0/weights.safetensors", first, sizeof first);
+    const size_t count = read_file("out0/weights.safetensors", first, sizeof(first));
     char words[512];
 
     (void)state;
-    assert_in_range(count, 1 << 16, sizeof first - 1);
-    for (size_t i = 0; i < sizeof layout / sizeof layout[0]; i++) {
-        snprintf(words, sizeof words,
+    assert_in_range(count, 1 << 16, sizeof(first) - 1);
+    for (size_t i = 0; i < sizeof(layout) / sizeof(layout[0]); i++) {
+        snprintf(words, sizeof(words),
                  TRAIN "--steps 1 --learning-rate 0 --init out0/weights.safetensors --run again "
                        "--strategy %s",
                  layout[i]);
         assert_int_equal(run(words), 0);
-        assert_int_equal(read_file("again/weights.safetensors", again, sizeof again), count);
+        assert_int_equal(read_file("again/weights.safetensors", again, sizeof(again)), count);
         assert_memory_equal(again, first, count);
     }
 }
@@ -191,7 +191,7 @@ static void case_refused(void **state)
     assert_non_null(file);
     fputs("{\"run\": 3}\n", file);
     fclose(file);
-    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++)
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++)
         check_refused(wrong[i].words, wrong[i].status, wrong[i].phrase);
     /* The same weights as bytes, whose numbers the larger table begins with. */
     assert_int_equal(run("generate wide --tokens 3 --prompt x"), 0);

@@ -27,18 +27,18 @@
 #include <time.h>
 #include <unistd.h>
 
-#define RANKS 3
-#define TELLS 5
+#define RANKS    3
+#define MESSAGES 5
 
-/* What a rank does once it has told what it has to tell. */
+/* What a rank does once it has sent its messages. */
 enum deed { DEED_ENDS, DEED_FAILS, DEED_DIES, DEED_KILLS_LAUNCHER, DEED_WAITS };
 
 struct outcome {
     enum tess_status status;
     char error[400];
     double seconds;
-    int32_t heard[RANKS]; /* rank 0: messages of each rank, -1 out of order */
-    int32_t started;      /* ranks that this launcher said it had started */
+    int32_t received[RANKS]; /* rank 0: messages of each rank, -1 out of order */
+    int32_t started;         /* ranks that this launcher reported as started */
 };
 
 struct job {
@@ -51,9 +51,9 @@ struct job {
 static int32_t free_port(void)
 {
     struct sockaddr_in name = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t length = sizeof name;
+    socklen_t length = sizeof(name);
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    assert_int_equal(bind(fd, (struct sockaddr *)&name, sizeof name), 0);
+    assert_int_equal(bind(fd, (struct sockaddr *)&name, sizeof(name)), 0);
     assert_int_equal(getsockname(fd, (struct sockaddr *)&name, &length), 0);
     close(fd);
     return ntohs(name.sin_port);
@@ -70,8 +70,8 @@ static enum tess_status job_body(void *context, struct tess__rank *rank)
 {
     const struct job *job = context;
 
-    for (int32_t i = 0; i < TELLS; i++)
-        TESS_TRY(tess__rank_send(rank, 7, &i, sizeof i));
+    for (int32_t i = 0; i < MESSAGES; i++)
+        TESS_TRY(tess__rank_send(rank, 7, &i, sizeof(i)));
     switch (job->deed[rank->rank]) {
     case DEED_ENDS:
         return TESS_OK;
@@ -97,10 +97,10 @@ static enum tess_status job_body(void *context, struct tess__rank *rank)
 static enum tess_status job_message(void *context, const struct tess__message *message)
 {
     struct job *job = context;
-    int32_t *heard = &job->outcome[job->env.rank].heard[message->rank], number;
+    int32_t *received = &job->outcome[job->env.rank].received[message->rank], number;
 
-    memcpy(&number, message->payload, sizeof number);
-    *heard = message->kind == 7 && *heard == number ? *heard + 1 : -1;
+    memcpy(&number, message->payload, sizeof(number));
+    *received = message->kind == 7 && *received == number ? *received + 1 : -1;
     return TESS_OK;
 }
 
@@ -130,7 +130,7 @@ static void job_launch(struct job *job, int32_t rank)
     if (outcome->status == TESS_OK)
         outcome->status = tess__launch_run(&launch);
     if (outcome->status != TESS_OK)
-        snprintf(outcome->error, sizeof outcome->error, "%s", tess_log_last_error());
+        snprintf(outcome->error, sizeof(outcome->error), "%s", tess_log_last_error());
     tess__peers_close(launch.peers);
     outcome->seconds = tess_clock_s() - start_s;
 }
@@ -141,9 +141,9 @@ static struct outcome *job_run(const enum deed deed[RANKS])
     struct job job = {.env = {.starter = "test", .rank_count = RANKS, .address = "127.0.0.1"}};
     pid_t pid[RANKS];
 
-    memcpy(job.deed, deed, sizeof job.deed);
+    memcpy(job.deed, deed, sizeof(job.deed));
     job.env.port = free_port();
-    job.outcome = mmap(NULL, RANKS * sizeof *job.outcome, PROT_READ | PROT_WRITE,
+    job.outcome = mmap(NULL, RANKS * sizeof(*job.outcome), PROT_READ | PROT_WRITE,
                        MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     assert_true(job.outcome != MAP_FAILED);
     fflush(NULL);
@@ -162,16 +162,16 @@ static struct outcome *job_run(const enum deed deed[RANKS])
 
 static void job_free(struct outcome *outcome)
 {
-    munmap(outcome, RANKS * sizeof *outcome);
+    munmap(outcome, RANKS * sizeof(*outcome));
 }
 
-#define assert_says(text, words)                                                                   \
+#define assert_contains(text, words)                                                               \
     do {                                                                                           \
         if (strstr((text), (words)) == NULL)                                                       \
-            fail_msg("'%s' does not say '%s'", (text), (words));                                   \
+            fail_msg("'%s' does not contain '%s'", (text), (words));                               \
     } while (0)
 
-/* Rank 0's launcher hears what all ranks tell, in order, before it ends. */
+/* Rank 0's launcher receives the messages of all ranks, in order, before it ends. */
 static void case_all_heard(void **state)
 {
     static const enum deed deed[RANKS] = {DEED_ENDS, DEED_ENDS, DEED_ENDS};
@@ -181,7 +181,7 @@ static void case_all_heard(void **state)
     for (int32_t r = 0; r < RANKS; r++) {
         assert_int_equal(outcome[r].status, TESS_OK);
         assert_int_equal(outcome[r].started, 1);
-        assert_int_equal(outcome[0].heard[r], TELLS);
+        assert_int_equal(outcome[0].received[r], MESSAGES);
     }
     job_free(outcome);
 }
@@ -193,7 +193,7 @@ static void case_one_fails(void **state)
     static const struct {
         enum deed deed[RANKS];
         int32_t who;
-        const char *says;
+        const char *phrase;
     } wanted[] = {
         {{DEED_WAITS, DEED_FAILS, DEED_WAITS}, 1, "rank 1 failed"},
         {{DEED_WAITS, DEED_WAITS, DEED_DIES}, 2, "rank 2 has gone"},
@@ -203,7 +203,7 @@ static void case_one_fails(void **state)
 
     (void)state;
     assert_int_equal(gethostname(host + strlen(host), 64), 0);
-    for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
+    for (size_t i = 0; i < sizeof(wanted) / sizeof(*wanted); i++) {
         struct outcome *outcome = job_run(wanted[i].deed);
 
         for (int32_t r = 0; r < RANKS; r++) {
@@ -213,8 +213,8 @@ static void case_one_fails(void **state)
                 fail_msg("case %zu, rank %d: %s after %g s", i, (int)r,
                          tess_status_text(outcome[r].status), outcome[r].seconds);
         }
-        assert_says(outcome[0].error, wanted[i].says);
-        assert_says(outcome[0].error, host);
+        assert_contains(outcome[0].error, wanted[i].phrase);
+        assert_contains(outcome[0].error, host);
         job_free(outcome);
     }
 }
@@ -230,7 +230,7 @@ static void case_root_fails(void **state)
     for (int32_t r = 1; r < RANKS; r++) {
         assert_int_not_equal(outcome[r].status, TESS_OK);
         assert_true(outcome[r].seconds < 10);
-        assert_says(outcome[r].error, "rank 0 has gone");
+        assert_contains(outcome[r].error, "rank 0 has gone");
     }
     job_free(outcome);
 }
@@ -241,7 +241,7 @@ static void case_refused(void **state)
 {
     static const struct {
         const char *variables[5][2];
-        const char *words, *says;
+        const char *words, *phrase;
     } wanted[] = {
         {{{"RANK", "0"}}, "train --data synthetic --steps 1", "RANK is set but WORLD_SIZE is not"},
         {{{"RANK", "0"}, {"WORLD_SIZE", "2"}},
@@ -271,7 +271,7 @@ static void case_refused(void **state)
     };
 
     (void)state;
-    for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
+    for (size_t i = 0; i < sizeof(wanted) / sizeof(*wanted); i++) {
         static struct spawn spawn;
 
         for (int v = 0; v < 5 && wanted[i].variables[v][0] != NULL; v++)
@@ -279,7 +279,7 @@ static void case_refused(void **state)
         assert_int_equal(spawn_words(&spawn, wanted[i].words), 2);
         for (int v = 0; v < 5 && wanted[i].variables[v][0] != NULL; v++)
             unsetenv(wanted[i].variables[v][0]);
-        assert_says(spawn.err, wanted[i].says);
+        assert_contains(spawn.err, wanted[i].phrase);
         assert_int_equal(spawn_count(spawn.err, "error:"), 1);
     }
 }
@@ -297,7 +297,7 @@ static void case_alone(void **state)
     unsetenv("WORLD_SIZE");
     if (code != 0)
         fail_msg("%s", spawn.err);
-    assert_says(spawn.out, "rank 0 of 1");
+    assert_contains(spawn.out, "rank 0 of 1");
 }
 
 int main(void)

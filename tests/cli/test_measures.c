@@ -50,7 +50,7 @@ static int train_lines(char *const argv[], json_t *line[LINES_MAX])
     assert_int_equal(spawn_run(&spawn, argv, NULL), 0);
     file = fopen(metrics_path, "r");
     assert_non_null(file);
-    while (count < LINES_MAX && fgets(text, sizeof text, file) != NULL) {
+    while (count < LINES_MAX && fgets(text, sizeof(text), file) != NULL) {
         line[count] = json_loads(text, 0, NULL);
         assert_non_null(line[count]);
         count++;
@@ -89,7 +89,7 @@ static void case_times(void **state)
             json_t *rank = json_array_get(json_object_get(times, "ranks"), r);
             double sum = 0, total = number_of(rank, "total_s");
 
-            for (size_t p = 0; p < sizeof part / sizeof part[0]; p++) {
+            for (size_t p = 0; p < sizeof(part) / sizeof(part[0]); p++) {
                 assert_true(number_of(rank, part[p]) >= 0);
                 sum += number_of(rank, part[p]);
             }
@@ -180,7 +180,7 @@ static void case_digests_and_debug(void **state)
     json_decref(hash);
 }
 
-/* Every shown step says how busy each of several ranks was, as shares; one rank alone is not told.
+/* Every shown step has how busy each of several ranks was, as shares; not for one rank alone.
  */
 static void case_busy(void **state)
 {
@@ -221,6 +221,6 @@ int main(void)
 
     if (mkdtemp(folder) == NULL)
         return 1;
-    snprintf(metrics_path, sizeof metrics_path, "%s/metrics.jsonl", folder);
+    snprintf(metrics_path, sizeof(metrics_path), "%s/metrics.jsonl", folder);
     return cmocka_run_group_tests_name("measures", tests, NULL, remove_folder);
 }

@@ -19,7 +19,7 @@ complain()
     failed=1
 }
 
-# run RANKS WORDS...: the program under mpirun; what it says is in $scratch/out.
+# run RANKS WORDS...: the program under mpirun; its output is in $scratch/out.
 run()
 {
     local ranks=$1
@@ -69,7 +69,7 @@ refused()
     shift
     # shellcheck disable=SC2086
     run 2 train --strategy ddp --steps 2 $common "$@" && complain "$* is not refused"
-    grep -aq -- "$says" "$scratch/out" || complain "$*: it does not say '$says'"
+    grep -aq -- "$says" "$scratch/out" || complain "$*: it does not print '$says'"
 }
 refused 'give --reduce fast' --comm.mpi.native
 refused 'these ranks use --comm tcp' --comm tcp --reduce fast --comm.mpi.native
@@ -81,7 +81,7 @@ refused 'MPI has 1\|is not installed' --comm mpi --comm.mpi.library "$other"
 run 4 bench comm --sizes 4Ki --rank-orders 'natural;interleaved;3,1,2,0' || complain "bench comm"
 for says in '4 ranks as processes, by mpi (' 'started by mpirun on 1 host' 'per order of ranks' \
     'natural  *interleaved  *3,1,2,0' '^all_reduce .*4.0 KiB  *[0-9.]*  *[0-9.]*  *[0-9.]*$'; do
-    tr -d '\r' <"$scratch/out" | grep -aq "$says" || complain "bench comm does not say '$says'"
+    tr -d '\r' <"$scratch/out" | grep -aq "$says" || complain "bench comm does not print '$says'"
 done
 
 # ---- a rank that is lost ----
@@ -113,7 +113,7 @@ lost()
     if [ $code = 0 ] || [ $((SECONDS - begun)) -gt 20 ]; then
         complain "$signal: exit status $code after $((SECONDS - begun)) s"
     fi
-    grep -aq -- "$says" "$scratch/out" || complain "$signal: it does not say '$says'"
+    grep -aq -- "$says" "$scratch/out" || complain "$signal: it does not print '$says'"
     sleep 0.5
     pgrep -f "^$program train .*$scratch" >/dev/null && complain "$signal: processes stay"
 }

@@ -1,6 +1,6 @@
 /*
- * Training over sockets: the parameters are those of ranks that share memory, bit for bit, whoever
- * has started the ranks; and a rank that dies ends the run, with its number in what is said.
+ * Training over sockets: the parameters are those of ranks that share memory, bit for bit, whatever
+ * has started the ranks; and a rank that dies ends the run, with its number in the message.
  */
 #include "base/clock.h"
 #include "cli/spawn.h"
@@ -28,7 +28,7 @@ static void net_hash(const struct spawn *spawn, char hash[HASH])
     const char *at = strstr(spawn->out, before);
     if (at == NULL)
         fail_msg("no hash: %s%s", spawn->out, spawn->err);
-    snprintf(hash, HASH, "%.16s", at + sizeof before - 1);
+    snprintf(hash, HASH, "%.16s", at + sizeof(before) - 1);
 }
 
 /* Start `tessera WORDS`, words separated by single spaces. */
@@ -37,7 +37,7 @@ static void net_start(struct spawn *spawn, const char *words)
     static char copy[WORDS];
     char *argv[64] = {"tessera"};
     int argc = 1;
-    snprintf(copy, sizeof copy, "%s", words);
+    snprintf(copy, sizeof(copy), "%s", words);
     for (char *word = strtok(copy, " "); word != NULL; word = strtok(NULL, " "))
         argv[argc++] = word;
     spawn_start(spawn, argv, NULL);
@@ -58,11 +58,11 @@ static void case_same_bits(void **state)
         "--model mlp --strategy ddp --ranks 4 --precision bf16",
     };
     (void)state;
-    for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
+    for (size_t i = 0; i < sizeof(runs) / sizeof(*runs); i++) {
         static struct spawn spawn;
         char words[WORDS], hash[2][HASH];
         for (int tcp = 0; tcp < 2; tcp++) {
-            snprintf(words, sizeof words, NET_TRAIN "--steps 6 --batch-size 32 %s --comm %s",
+            snprintf(words, sizeof(words), NET_TRAIN "--steps 6 --batch-size 32 %s --comm %s",
                      runs[i], tcp ? "tcp" : "local");
             if (spawn_words(&spawn, words) != 0)
                 fail_msg("%s: %s", words, spawn.err);
@@ -78,9 +78,9 @@ static void case_same_bits(void **state)
 static int32_t net_port(void)
 {
     struct sockaddr_in name = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t length = sizeof name;
+    socklen_t length = sizeof(name);
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    assert_int_equal(bind(fd, (struct sockaddr *)&name, sizeof name), 0);
+    assert_int_equal(bind(fd, (struct sockaddr *)&name, sizeof(name)), 0);
     assert_int_equal(getsockname(fd, (struct sockaddr *)&name, &length), 0);
     close(fd);
     return ntohs(name.sin_port);
@@ -93,18 +93,18 @@ static void net_start_unlike(struct spawn *spawn, int32_t ranks, const char *wor
     static const char *const names[] = {"MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK",
                                         "LOCAL_RANK"};
     char port[16], count[16], rank[16];
-    snprintf(port, sizeof port, "%d", (int)net_port());
-    snprintf(count, sizeof count, "%d", (int)ranks);
+    snprintf(port, sizeof(port), "%d", (int)net_port());
+    snprintf(count, sizeof(count), "%d", (int)ranks);
     setenv("MASTER_ADDR", "127.0.0.1", 1);
     setenv("MASTER_PORT", port, 1);
     setenv("WORLD_SIZE", count, 1);
     for (int32_t r = 0; r < ranks; r++) {
-        snprintf(rank, sizeof rank, "%d", (int)r);
+        snprintf(rank, sizeof(rank), "%d", (int)r);
         setenv("RANK", rank, 1);
         setenv("LOCAL_RANK", rank, 1);
         net_start(&spawn[r], r == ranks - 1 ? last_words : words);
     }
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+    for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++)
         unsetenv(names[i]);
 }
 
@@ -121,12 +121,12 @@ static void case_placed(void **state)
     (void)state;
     for (int s = 0; s < 2; s++) {
         char words[WORDS], local[HASH], placed[HASH];
-        snprintf(words, sizeof words, NET_TRAIN "--steps 6 --strategy %s --ranks 3 --batch-size 33",
-                 strategies[s]);
+        snprintf(words, sizeof(words),
+                 NET_TRAIN "--steps 6 --strategy %s --ranks 3 --batch-size 33", strategies[s]);
         if (spawn_words(&spawn[0], words) != 0)
             fail_msg("%s: %s", words, spawn[0].err);
         net_hash(&spawn[0], local);
-        snprintf(words, sizeof words, NET_TRAIN "--steps 6 --strategy %s --batch-size 33",
+        snprintf(words, sizeof(words), NET_TRAIN "--steps 6 --strategy %s --batch-size 33",
                  strategies[s]);
         net_start_placed(spawn, 3, words);
         for (int32_t r = 0; r < 3; r++)
@@ -167,7 +167,7 @@ static void case_unlike(void **state)
 
 /* ---- ranks that die -------------------------------------------------------------------------- */
 
-/* All end soon, and what they say tells which rank it was. */
+/* All end soon, and their messages name the rank. */
 static void case_dies(void **state)
 {
     static struct spawn spawn[RANKS_MAX];
@@ -202,7 +202,7 @@ static void case_placed_dies(void **state)
         assert_int_not_equal(spawn_end(&spawn[r], 60), 0);
     assert_true(tess_clock_s() - start_s < 10);
     if (strstr(spawn[0].err, "rank 1 ") == NULL)
-        fail_msg("'%s' does not say which rank", spawn[0].err);
+        fail_msg("'%s' does not contain which rank", spawn[0].err);
     for (int32_t r = 0; r < 3; r++)
         assert_true(spawn_gone(&spawn[r], 10));
 }

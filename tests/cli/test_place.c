@@ -23,22 +23,22 @@
 
 #define RANKS 4
 
-#define assert_says(text, words)                                                                   \
+#define assert_contains(text, words)                                                               \
     do {                                                                                           \
         if (strstr((text), (words)) == NULL)                                                       \
-            fail_msg("'%s' does not say '%s'", (text), (words));                                   \
+            fail_msg("'%s' does not contain '%s'", (text), (words));                               \
     } while (0)
 
-/* Processes on hosts by name; each host's key is its name, local ranks are not told. */
+/* Processes on hosts by name; each host's key is its name, local ranks are unknown. */
 static struct tess__processes *job_of(const char *const *host, int32_t count)
 {
-    struct tess__processes *job = calloc(1, sizeof *job);
+    struct tess__processes *job = calloc(1, sizeof(*job));
 
     assert_non_null(job);
     job->count = count;
     for (int32_t p = 0; p < count; p++) {
-        snprintf(job->process[p].host, sizeof job->process[p].host, "%s", host[p]);
-        snprintf(job->process[p].key, sizeof job->process[p].key, "%s", host[p]);
+        snprintf(job->process[p].host, sizeof(job->process[p].host), "%s", host[p]);
+        snprintf(job->process[p].key, sizeof(job->process[p].key), "%s", host[p]);
         job->process[p].local_rank = -1;
     }
     tess__place_find_hosts(job);
@@ -80,8 +80,8 @@ static void case_hosts(void **state)
     assert_int_equal(job->slot[0], 1);
     assert_int_equal(job->slot[2], 0);
 
-    /* One name, two machines: keys tell them apart. */
-    snprintf(job->process[3].key, sizeof job->process[3].key, "a elsewhere");
+    /* One name, two machines: their keys differ. */
+    snprintf(job->process[3].key, sizeof(job->process[3].key), "a elsewhere");
     tess__place_find_hosts(job);
     assert_int_equal(job->host_count, 4);
     free(job);
@@ -97,7 +97,7 @@ static void case_match(void **state)
 
     (void)state;
     /* The two names of dev1 are one host's. */
-    snprintf(job->process[2].key, sizeof job->process[2].key, "dev1");
+    snprintf(job->process[2].key, sizeof(job->process[2].key), "dev1");
     tess__place_find_hosts(job);
     assert_int_equal(tess__place_match(job, topology, "F", "", device), TESS_OK);
     assert_string_equal(topology->node[topology->device[device[0]]].name, "dev1.0");
@@ -126,7 +126,7 @@ static void case_match_bus(void **state)
     int32_t device[TESS_WORLD_RANKS_MAX];
 
     (void)state;
-    assert_int_equal(tess_topology_read_yaml("F", text, sizeof text - 1, NULL, topology), TESS_OK);
+    assert_int_equal(tess_topology_read_yaml("F", text, sizeof(text) - 1, NULL, topology), TESS_OK);
     /* The file of one machine needs no name of its host. As drivers write bus ids. */
     tess__place_bus("00000000:2A:00.0", job->process[0].bus);
     tess__place_bus("0000:17:00.0", job->process[1].bus);
@@ -137,7 +137,7 @@ static void case_match_bus(void **state)
     /* Both cannot have one device. */
     tess__place_bus("0000:2a:00.0", job->process[1].bus);
     assert_int_equal(tess__place_match(job, topology, "F", "", device), TESS_ERR_USAGE);
-    assert_says(tess_log_last_error(), "processes 0 and 1 would both have device gpu1 of F");
+    assert_contains(tess_log_last_error(), "processes 0 and 1 would both have device gpu1 of F");
     tess_topology_free(topology);
     free(job);
 }
@@ -146,7 +146,7 @@ static void case_match_refused(void **state)
 {
     static const char two[] = "SwitchName=s0 Nodes=dev0\nSwitchName=s1 Nodes=dev1\n";
     static const struct {
-        const char *name[2], *text, *hosts, *says;
+        const char *name[2], *text, *hosts, *phrase;
     } wanted[] = {
         {{"dev0", "dev7"},
          two,
@@ -167,14 +167,14 @@ static void case_match_refused(void **state)
     };
 
     (void)state;
-    for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
+    for (size_t i = 0; i < sizeof(wanted) / sizeof(*wanted); i++) {
         struct tess__processes *job = job_of(wanted[i].name, 2);
         struct tess_topology *topology = slurm(wanted[i].text, 1);
         int32_t device[TESS_WORLD_RANKS_MAX];
 
         assert_int_not_equal(tess__place_match(job, topology, "F", wanted[i].hosts, device),
                              TESS_OK);
-        assert_says(tess_log_last_error(), wanted[i].says);
+        assert_contains(tess_log_last_error(), wanted[i].phrase);
         tess_topology_free(topology);
         free(job);
     }
@@ -201,7 +201,7 @@ static const char *write_order(const char *text)
     static char path[128];
     FILE *file;
 
-    snprintf(path, sizeof path, "%s/order", folder);
+    snprintf(path, sizeof(path), "%s/order", folder);
     file = fopen(path, "w");
     assert_non_null(file);
     assert_int_equal(fputs(text, file) < 0, 0);
@@ -226,10 +226,10 @@ static void case_order(void **state)
     int32_t process[TESS_WORLD_RANKS_MAX];
 
     (void)state;
-    for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
+    for (size_t i = 0; i < sizeof(wanted) / sizeof(*wanted); i++) {
         if (tess__place_read_order(job, write_order(wanted[i].text), process) != TESS_OK)
             fail_msg("order %zu: %s", i, tess_log_last_error());
-        assert_memory_equal(process, wanted[i].process, sizeof wanted[i].process);
+        assert_memory_equal(process, wanted[i].process, sizeof(wanted[i].process));
     }
     free(job);
 }
@@ -238,7 +238,7 @@ static void case_order_refused(void **state)
 {
     static const char *const name[] = {"a", "b", "a", "b"};
     static const struct {
-        const char *text, *says;
+        const char *text, *phrase;
     } wanted[] = {
         {"", "there is no process for rank 0 of 4"},
         {"0 1 2", "there is no process for rank 3 of 4"},
@@ -258,14 +258,14 @@ static void case_order_refused(void **state)
     int32_t process[TESS_WORLD_RANKS_MAX];
 
     (void)state;
-    for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
+    for (size_t i = 0; i < sizeof(wanted) / sizeof(*wanted); i++) {
         assert_int_equal(tess__place_read_order(job, write_order(wanted[i].text), process),
                          TESS_ERR_DATA);
-        assert_says(tess_log_last_error(), wanted[i].says);
+        assert_contains(tess_log_last_error(), wanted[i].phrase);
     }
     assert_int_equal(tess__place_read_order(job, "/nowhere/order", process), TESS_ERR_IO);
     assert_int_equal(tess__place_read_order(job, "/dev/zero", process), TESS_ERR_DATA);
-    assert_says(tess_log_last_error(), "more than 65536 bytes");
+    assert_contains(tess_log_last_error(), "more than 65536 bytes");
     free(job);
 }
 
@@ -274,9 +274,9 @@ static void case_order_refused(void **state)
 static int32_t free_port(void)
 {
     struct sockaddr_in name = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t length = sizeof name;
+    socklen_t length = sizeof(name);
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    assert_int_equal(bind(fd, (struct sockaddr *)&name, sizeof name), 0);
+    assert_int_equal(bind(fd, (struct sockaddr *)&name, sizeof(name)), 0);
     assert_int_equal(getsockname(fd, (struct sockaddr *)&name, &length), 0);
     close(fd);
     return ntohs(name.sin_port);
@@ -286,7 +286,7 @@ static void set_number(const char *name, int32_t number)
 {
     char text[16];
 
-    snprintf(text, sizeof text, "%d", (int)number);
+    snprintf(text, sizeof(text), "%d", (int)number);
     setenv(name, text, 1);
 }
 
@@ -296,7 +296,7 @@ static void start_all(struct spawn *spawn, const char *words)
     char copy[1024], *argv[64];
     int count = 0;
 
-    snprintf(copy, sizeof copy, "tessera %s", words);
+    snprintf(copy, sizeof(copy), "tessera %s", words);
     for (char *word = strtok(copy, " "); word != NULL && count < 63; word = strtok(NULL, " "))
         argv[count++] = word;
     argv[count] = NULL;
@@ -327,7 +327,7 @@ static void run_all(struct spawn *spawn, const char *words, int code[RANKS])
     "3 "                                                                                           \
     "--batch-size 32 --evaluate off"
 
-/* The same bits whatever the order, and --explain says which process is what. */
+/* The same bits whatever the order, and --explain prints which process is which rank. */
 static void case_renumbered(void **state)
 {
     static struct spawn natural[RANKS], chosen[RANKS];
@@ -340,28 +340,28 @@ static void case_renumbered(void **state)
     for (int32_t r = 0; r < RANKS; r++)
         if (code[r] != 0)
             fail_msg("rank %d: %s", (int)r, natural[r].err);
-    snprintf(words, sizeof words, TRAIN " --topology.order file:%s", write_order("0 2 3 1"));
+    snprintf(words, sizeof(words), TRAIN " --topology.order file:%s", write_order("0 2 3 1"));
     run_all(chosen, words, code);
     for (int32_t r = 0; r < RANKS; r++)
         if (code[r] != 0)
             fail_msg("rank %d: %s", (int)r, chosen[r].err);
-    assert_says(chosen[0].out, "order: by ");
+    assert_contains(chosen[0].out, "order: by ");
     hash = strstr(natural[0].out, "hash of all parameters");
     assert_non_null(hash);
-    snprintf(words, sizeof words, "%.39s", hash);
-    assert_says(chosen[0].out, words);
+    snprintf(words, sizeof(words), "%.39s", hash);
+    assert_contains(chosen[0].out, words);
 
-    snprintf(words, sizeof words, TRAIN " --explain --topology.order file:%s",
+    snprintf(words, sizeof(words), TRAIN " --explain --topology.order file:%s",
              write_order("0 2 3 1"));
     run_all(chosen, words, code);
     for (int32_t r = 0; r < RANKS; r++)
         assert_int_equal(code[r], 0);
     /* Process 1 is the last rank, 2 is rank 1, 3 is rank 2. */
-    assert_says(chosen[0].out, "ranks of processes 0 to 3: 0 3 1 2");
+    assert_contains(chosen[0].out, "ranks of processes 0 to 3: 0 3 1 2");
     assert_string_equal(chosen[1].out, "");
 }
 
-/* What is wrong is said once, by process 0, and all end. */
+/* Process 0 reports an error once, and all end. */
 static void case_run_refused(void **state)
 {
     static struct spawn spawn[RANKS];
@@ -369,9 +369,9 @@ static void case_run_refused(void **state)
     int code[RANKS];
 
     (void)state;
-    snprintf(words, sizeof words, TRAIN " --topology.order file:%s", write_order("0 1 1 2"));
+    snprintf(words, sizeof(words), TRAIN " --topology.order file:%s", write_order("0 1 1 2"));
     run_all(spawn, words, code);
-    assert_says(spawn[0].err, ":1: process 1 is rank 1 already");
+    assert_contains(spawn[0].err, ":1: process 1 is rank 1 already");
     for (int32_t r = 0; r < RANKS; r++) {
         assert_int_equal(code[r], 1);
         assert_int_equal(spawn_count(spawn[r].err, "error:"), r == 0);
@@ -385,14 +385,14 @@ static void case_named_anew(void **state)
     char words[512];
 
     (void)state;
-    snprintf(words, sizeof words, TRAIN " --steps 100000 --log-every 1 --topology.order file:%s",
+    snprintf(words, sizeof(words), TRAIN " --steps 100000 --log-every 1 --topology.order file:%s",
              write_order("0 2 3 1"));
     start_all(spawn, words);
     assert_true(spawn_until(&spawn[0], "step 1/", 30));
     assert_int_equal(kill(spawn[1].pid, SIGKILL), 0);
     for (int32_t r = 0; r < RANKS; r++)
         assert_int_not_equal(spawn_end(&spawn[r], 30), 0);
-    assert_says(spawn[0].err, "rank 3");
+    assert_contains(spawn[0].err, "rank 3");
     if (strstr(spawn[0].err, "rank 1") != NULL)
         fail_msg("process 1 is rank 3, and is called rank 1: %s", spawn[0].err);
 }
@@ -400,7 +400,7 @@ static void case_named_anew(void **state)
 static void case_options(void **state)
 {
     static const struct {
-        const char *words, *says;
+        const char *words, *phrase;
     } wanted[] = {
         {"--topology.order fastest",
          "--topology.order fastest: auto, natural, measure or file:F with the name of a file was "
@@ -411,13 +411,13 @@ static void case_options(void **state)
     };
 
     (void)state;
-    for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
+    for (size_t i = 0; i < sizeof(wanted) / sizeof(*wanted); i++) {
         static struct spawn spawn;
         char words[512];
 
-        snprintf(words, sizeof words, "%s --ranks 2 %s", TRAIN, wanted[i].words);
+        snprintf(words, sizeof(words), "%s --ranks 2 %s", TRAIN, wanted[i].words);
         assert_int_not_equal(spawn_words(&spawn, words), 0);
-        assert_says(spawn.err, wanted[i].says);
+        assert_contains(spawn.err, wanted[i].phrase);
         assert_int_equal(spawn_count(spawn.err, "error:"), 1);
     }
 }
@@ -430,7 +430,7 @@ static void case_imagined(void **state)
 
     (void)state;
     /* Four GPUs whose bridges join 0 and 3, 1 and 2. */
-    snprintf(words, sizeof words,
+    snprintf(words, sizeof(words),
              "train --data synthetic --strategy ddp --device cpu --ranks 4 --explain "
              "--topology.file %s",
              write_order("\tGPU0\tGPU1\tGPU2\tGPU3\tCPU Affinity\tNUMA Affinity\n"
@@ -440,8 +440,8 @@ static void case_imagined(void **state)
                          "GPU3\tNV4\tSYS\tSYS\t X \t8-15\t1\n"));
     if (spawn_words(&spawn, words) != 0)
         fail_msg("%s", spawn.err);
-    assert_says(spawn.out, "order of ranks, as if they were on these devices");
-    assert_says(spawn.out, "ranks of devices 0 to 3: 0 ");
+    assert_contains(spawn.out, "order of ranks, as if they were on these devices");
+    assert_contains(spawn.out, "ranks of devices 0 to 3: 0 ");
 }
 
 int main(void)

@@ -34,7 +34,7 @@ static const char *words_for(const char *words, const char *product, char text[5
     struct tess__args args = {0}, left;
     char *next = NULL;
 
-    snprintf(copy, sizeof copy, "%s", words);
+    snprintf(copy, sizeof(copy), "%s", words);
     for (char *word = strtok_r(copy, " ", &next); word != NULL; word = strtok_r(NULL, " ", &next))
         assert_int_equal(tess__args_add(&args, word), TESS_OK);
     assert_int_equal(tess__product_words(&args, product, list, 4, &left), TESS_OK);

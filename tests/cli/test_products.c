@@ -1,6 +1,6 @@
 /*
- * A language model under products of strategies, through the program: what train says of tokens and
- * of the mesh, what compare promises of bits, bytes and losses, and meshes that do not fit.
+ * A language model under products of strategies, through the program: what train prints of tokens
+ * and of the mesh, what compare promises of bits, bytes and losses, and meshes that do not fit.
  */
 #include "cli/spawn.h"
 
@@ -29,7 +29,7 @@ static int mesh_run(struct spawn *spawn, const char *command, const char *words)
 {
     char text[1024];
 
-    snprintf(text, sizeof text, "%s " MODEL " %s", command, words);
+    snprintf(text, sizeof(text), "%s " MODEL " %s", command, words);
     return spawn_words(spawn, text);
 }
 
@@ -48,10 +48,10 @@ static json_t *metrics_last(const char *run, const char *key)
     json_t *last = NULL;
     FILE *file;
 
-    snprintf(path, sizeof path, "%s/%s/metrics.jsonl", folder, run);
+    snprintf(path, sizeof(path), "%s/%s/metrics.jsonl", folder, run);
     file = fopen(path, "r");
     assert_non_null(file);
-    while (fgets(line, sizeof line, file) != NULL) {
+    while (fgets(line, sizeof(line), file) != NULL) {
         json_t *object = json_loads(line, 0, NULL);
         assert_non_null(object);
         if (json_object_get(object, key) != NULL) {
@@ -97,7 +97,8 @@ static void case_train(void **state)
     char words[256];
 
     (void)state;
-    snprintf(words, sizeof words, "--strategy fsdp+tp+pp --ranks 8 --steps 4 --run %s/run", folder);
+    snprintf(words, sizeof(words), "--strategy fsdp+tp+pp --ranks 8 --steps 4 --run %s/run",
+             folder);
     assert_int_equal(mesh_run(&spawn, "train", words), 0);
     check_said(&spawn, "under fsdp+tp+pp on 8 ranks (data 2, tensor 2, stage 2);\n  64 sequences "
                        "of 16 tokens");
@@ -109,9 +110,9 @@ static void case_train(void **state)
     check_said(&spawn, "predicted by the memory plan = allocated, for every kind on every rank");
     assert_null(strstr(spawn.out, "images"));
     check_records();
-    snprintf(words, sizeof words, "report %s/run --out %s/report.html", folder, folder);
+    snprintf(words, sizeof(words), "report %s/run --out %s/report.html", folder, folder);
     assert_int_equal(spawn_words(&spawn, words), 0);
-    snprintf(words, sizeof words,
+    snprintf(words, sizeof(words),
              "cd %s && grep -q tokens/s report.html && grep -q '2 x 2 x 2' report.html && "
              "! grep -q images/s report.html",
              folder);
@@ -193,8 +194,8 @@ static void case_compare(void **state)
     json_t *runs;
 
     (void)state;
-    snprintf(path, sizeof path, "%s/compare.json", folder);
-    snprintf(words, sizeof words,
+    snprintf(path, sizeof(path), "%s/compare.json", folder);
+    snprintf(words, sizeof(words),
              "--strategies single,ddp,zero1,fsdp,tp,tp+sp,pp,fsdp+tp,fsdp+pp,fsdp+tp+pp --ranks 8 "
              "--steps 4 --json %s",
              path);
@@ -284,16 +285,16 @@ static void case_diff(void **state)
     char words[256];
 
     (void)state;
-    for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
-        snprintf(words, sizeof words, "%s --steps 2 --hash-every 1 --run %s/%s", table[i].words,
+    for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
+        snprintf(words, sizeof(words), "%s --steps 2 --hash-every 1 --run %s/%s", table[i].words,
                  folder, table[i].run);
         assert_int_equal(mesh_run(&spawn, "train", words), 0);
     }
-    snprintf(words, sizeof words, "diff %s/whole %s/parts", folder, folder);
+    snprintf(words, sizeof(words), "diff %s/whole %s/parts", folder, folder);
     (void)spawn_words(&spawn, words);
     check_said(&spawn, "layers are added up in other parts");
     check_said(&spawn, "in 1 and in 2; ");
-    snprintf(words, sizeof words, "diff %s/canonical %s/others", folder, folder);
+    snprintf(words, sizeof(words), "diff %s/canonical %s/others", folder, folder);
     assert_int_equal(spawn_words(&spawn, words), 0);
     check_said(&spawn, "the same");
 }
@@ -384,11 +385,11 @@ static void case_refused(void **state)
     };
 
     (void)state;
-    for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
+    for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
         char words[256];
         int code;
 
-        snprintf(words, sizeof words, "%s --steps 2", table[i].words);
+        snprintf(words, sizeof(words), "%s --steps 2", table[i].words);
         code = mesh_run(&spawn, "train", words);
         if (code != 2 || strstr(spawn.err, table[i].phrase) == NULL ||
             spawn_count(spawn.err, "error: ") != 1)

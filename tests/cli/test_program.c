@@ -38,7 +38,7 @@ static int shm_count(void)
     return count;
 }
 
-/* ---- what it says ---------------------------------------------------------------------------- */
+/* ---- what it prints -------------------------------------------------------------------------- */
 
 static void case_help_and_version(void **state)
 {
@@ -49,7 +49,7 @@ static void case_help_and_version(void **state)
     };
 
     (void)state;
-    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
+    for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
         char *argv[5] = {(char *)"tessera", (char *)words[i][0], (char *)words[i][1],
                          (char *)words[i][2], NULL};
         assert_int_equal(spawn_run(&spawn, argv, NULL), 0);
@@ -85,7 +85,7 @@ static void case_explain(void **state)
     assert_non_null(strstr(spawn.out, "default"));
     assert_non_null(strstr(spawn.out, "memory per rank"));
     assert_null(strstr(spawn.out, "pid")); /* nothing was run */
-    snprintf(path, sizeof path, "%s/metrics.jsonl", folder);
+    snprintf(path, sizeof(path), "%s/metrics.jsonl", folder);
     assert_int_not_equal(access(path, F_OK), 0);
 }
 
@@ -104,7 +104,7 @@ static void check_memory(const json_t *memory, size_t ranks)
         json_int_t total = 0;
 
         assert_int_equal(json_integer_value(json_object_get(entry, "rank")), (json_int_t)r);
-        for (size_t k = 0; k < sizeof kind_name / sizeof kind_name[0]; k++) {
+        for (size_t k = 0; k < sizeof(kind_name) / sizeof(kind_name[0]); k++) {
             const json_t *predicted =
                 json_object_get(json_object_get(entry, "predicted"), kind_name[k]);
             const json_t *allocated =
@@ -140,10 +140,10 @@ static int train_lines(char *const argv[], json_t *line[WORDS_MAX])
     assert_string_equal(spawn.err, "");
     assert_int_equal(spawn_count(spawn.out, "pid "), 2);
     assert_non_null(strstr(spawn.out, "predicted by the memory plan = allocated"));
-    snprintf(path, sizeof path, "%s/metrics.jsonl", folder);
+    snprintf(path, sizeof(path), "%s/metrics.jsonl", folder);
     file = fopen(path, "r");
     assert_non_null(file);
-    while (count < WORDS_MAX && fgets(text, sizeof text, file) != NULL) {
+    while (count < WORDS_MAX && fgets(text, sizeof(text), file) != NULL) {
         line[count] = json_loads(text, 0, NULL);
         assert_non_null(line[count]);
         count++;
@@ -224,7 +224,7 @@ static void case_compare(void **state)
     int count;
 
     (void)state;
-    snprintf(path, sizeof path, "%s/compare.json", folder);
+    snprintf(path, sizeof(path), "%s/compare.json", folder);
     assert_int_equal(spawn_run(&spawn, argv, NULL), 0);
     assert_string_equal(spawn.err, "");
     assert_non_null(strstr(spawn.out, "hashes: all 4 equal"));
@@ -328,7 +328,7 @@ static void case_bad_input(void **state)
     };
 
     (void)state;
-    for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
+    for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
         char *argv[12] = {(char *)"tessera"};
         int code;
 
@@ -390,10 +390,10 @@ static void case_disk_full(void **state)
     assert_true(spawn_gone(&spawn, 1));
     assert_int_equal(spawn_count(spawn.err, "error: "), 1);
     assert_non_null(strstr(spawn.err, "metrics.jsonl"));
-    snprintf(path, sizeof path, "%s/metrics.jsonl", folder);
+    snprintf(path, sizeof(path), "%s/metrics.jsonl", folder);
     file = fopen(path, "r");
     assert_non_null(file);
-    for (; fgets(text, sizeof text, file) != NULL; lines++) {
+    for (; fgets(text, sizeof(text), file) != NULL; lines++) {
         json_t *line = json_loads(text, 0, NULL);
         assert_non_null(line); /* what was written before is whole */
         json_decref(line);

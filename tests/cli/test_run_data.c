@@ -1,6 +1,6 @@
 /*
  * Which data set --data means: images or text as the model wants them, the text of the machine when
- * a model of text is given none, and errors that say what would do.
+ * a model of text gets none, and errors that name the way out.
  */
 #include "job/run.h"
 #include "tessera/log.h"
@@ -68,9 +68,9 @@ static void case_text(void **state)
     struct tess_dataset *set = NULL;
 
     (void)state;
-    for (size_t i = 0; i < sizeof text; i++)
+    for (size_t i = 0; i < sizeof(text); i++)
         text[i] = (char)('a' + i % 23);
-    assert_int_equal(write(fd, text, sizeof text), sizeof text);
+    assert_int_equal(write(fd, text, sizeof(text)), sizeof(text));
     close(fd);
     assert_int_equal(open_data(true, WORDS("--data", path), &set), TESS_OK);
     assert_int_equal(set->row.dim[0], 256);

@@ -36,8 +36,8 @@ static int32_t draw(const struct tess__sampler *with, const float *logits, int64
 }
 
 /*
- * Tokens are drawn as often as `wanted` says. A frequency over n draws has a standard deviation of
- * sqrt(p (1 - p) / n) <= 0.0036; five of those are passed once in some million of cases, and the
+ * Tokens are drawn as often as `wanted` demands. A frequency over n draws has a standard deviation
+ * of sqrt(p (1 - p) / n) <= 0.0036; five of those are passed once in some million of cases, and the
  * seed is fixed.
  */
 static void check_frequency(struct tess__sampler with, const float *logits, const double *wanted)
@@ -137,7 +137,7 @@ static void case_prompt(void **state)
     assert_int_equal(count, 3);
     assert_true(token[0] == 50256 && token[1] == 0 && token[2] == 7);
     free(token);
-    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
         options = (struct tess__generate_options){.prompt = wrong[i].text,
                                                   .prompt_tokens = wrong[i].numbers};
         assert_int_equal(tess__prompt_read(&options, wrong[i].vocabulary, &token, &count),
@@ -150,8 +150,8 @@ static void case_prompt(void **state)
 /* ---- what is shown --------------------------------------------------------------------------- */
 
 /* What a printer writes to stdout. */
-static void told(struct tess__printer printer, const int32_t *token, int count, char *text,
-                 size_t room_bytes)
+static void printed(struct tess__printer printer, const int32_t *token, int count, char *text,
+                    size_t room_bytes)
 {
     FILE *file = tmpfile();
     const int kept = dup(STDOUT_FILENO);
@@ -176,9 +176,9 @@ static void check_shown(const char *bytes, const char *wanted)
     const int count = (int)strlen(bytes);
     for (int i = 0; i < count; i++)
         token[i] = (unsigned char)bytes[i];
-    told((struct tess__printer){.terminal = true}, token, count, text, sizeof text);
+    printed((struct tess__printer){.terminal = true}, token, count, text, sizeof(text));
     assert_string_equal(text, wanted);
-    told((struct tess__printer){.terminal = false}, token, count, text, sizeof text);
+    printed((struct tess__printer){.terminal = false}, token, count, text, sizeof(text));
     assert_string_equal(text, bytes);
 }
 
@@ -204,7 +204,7 @@ static void case_shown(void **state)
     check_shown("\xc0\xaf\xe0\x80\xaf", "\\xc0\\xaf\\xe0\\x80\\xaf\n"); /* too long a form */
     check_shown("\xed\xa0\x80", "\\xed\\xa0\\x80\n");                   /* half of a pair */
     check_shown("\xf4\x90\x80\x80", "\\xf4\\x90\\x80\\x80\n");          /* beyond U+10FFFF */
-    told((struct tess__printer){.numbers = true}, number, 3, text, sizeof text);
+    printed((struct tess__printer){.numbers = true}, number, 3, text, sizeof(text));
     assert_string_equal(text, "50256,0,7\n");
 }
 

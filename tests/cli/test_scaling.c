@@ -1,6 +1,6 @@
 /*
  * tessera scaling and tessera tune batch, through the program: the figures in their JSON follow
- * from one another as the formulas say, and bad input. Times themselves are not judged: the machine
+ * from one another as in the formulas, and bad input. Times themselves are not judged: the machine
  * may be busy.
  */
 #include "cli/spawn.h"
@@ -106,7 +106,7 @@ static void case_scaling(void **state)
     json_t *scaling, *curve, *points, *ring;
 
     (void)state;
-    snprintf(path, sizeof path, "%s/scaling.json", folder);
+    snprintf(path, sizeof(path), "%s/scaling.json", folder);
     scaling = run_json(&spawn, argv, path, "scaling");
     assert_non_null(strstr(spawn.out, "p = 0.99"));
     assert_non_null(strstr(spawn.out, "up to 64 ranks: beyond, a rank has less than one image"));
@@ -150,8 +150,8 @@ static void case_weak_and_shared(void **state)
     FILE *file;
 
     (void)state;
-    snprintf(path, sizeof path, "%s/weak.json", folder);
-    snprintf(links, sizeof links, "%s/links.txt", folder);
+    snprintf(path, sizeof(path), "%s/weak.json", folder);
+    snprintf(links, sizeof(links), "%s/links.txt", folder);
     file = fopen(links, "w");
     assert_non_null(file);
     fputs("# ours\nours:0s:1TB/s\n", file);
@@ -188,8 +188,8 @@ static void case_tune(void **state)
     double second, best, top = 0;
 
     (void)state;
-    snprintf(path, sizeof path, "%s/tune.json", folder);
-    snprintf(limit, sizeof limit, "1GB");
+    snprintf(path, sizeof(path), "%s/tune.json", folder);
+    snprintf(limit, sizeof(limit), "1GB");
     tune = run_json(&spawn, argv, path, "tune");
     assert_non_null(strstr(spawn.out, "every run allocated exactly that"));
     assert_non_null(strstr(spawn.out, "larger batches than 256 are more than the 256 training"));
@@ -212,7 +212,7 @@ static void case_tune(void **state)
     json_decref(tune);
 
     /* Exactly what the second needs, and no byte more. */
-    snprintf(limit, sizeof limit, "%.0fB", second);
+    snprintf(limit, sizeof(limit), "%.0fB", second);
     tune = run_json(&spawn, argv, path, "tune");
     cases = json_object_get(tune, "cases");
     for (size_t i = 0; i < 5; i++) {
@@ -260,14 +260,14 @@ static void case_bad(void **state)
     };
 
     (void)state;
-    for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
+    for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
         char *argv[24] = {(char *)"tessera"};
         static const char *const small[] = {SMALL, "--steps", "1"};
         int count = 1, code;
 
         for (int w = 0; w < 8 && table[i].words[w] != NULL; w++)
             argv[count++] = (char *)table[i].words[w];
-        for (size_t w = 0; w < sizeof small / sizeof small[0] && table[i].words[1] != NULL; w++)
+        for (size_t w = 0; w < sizeof(small) / sizeof(small[0]) && table[i].words[1] != NULL; w++)
             argv[count++] = (char *)small[w];
         code = spawn_run(&spawn, argv, NULL);
         if (code != table[i].code || strstr(spawn.err, table[i].phrase) == NULL ||
@@ -301,8 +301,8 @@ static void case_sources(void **state)
     FILE *file;
 
     (void)state;
-    snprintf(words, sizeof words, "scaling %s/own.yaml", folder);
-    snprintf(where, sizeof where, "%s/own.yaml:1:12: max-ranks: '99' is out of range", folder);
+    snprintf(words, sizeof(words), "scaling %s/own.yaml", folder);
+    snprintf(where, sizeof(where), "%s/own.yaml:1:12: max-ranks: '99' is out of range", folder);
     file = fopen(words + strlen("scaling "), "w");
     assert_non_null(file);
     fputs("max-ranks: 99\n", file);

@@ -1,6 +1,6 @@
 /*
- * Time lines as the program writes them (--trace): what the file says of a run that ends well, of
- * one that does not, of a lane that is full and of a disk that is. Runs the built program on
+ * Time lines as the program writes them (--trace): what the file contains of a run that ends well,
+ * of one that does not, of a lane that is full and of a disk that is. Runs the built program on
  * made-up images.
  */
 #include "cli/spawn.h"
@@ -120,7 +120,7 @@ static void check_names(const json_t *events, int ranks)
         int rank = (int)number_of(event, "pid"), at = (int)number_of(event, "tid");
 
         if (strcmp(text_of(event, "name"), "process_name") == 0) {
-            snprintf(name, sizeof name, "rank %d", rank);
+            snprintf(name, sizeof(name), "rank %d", rank);
             assert_string_equal(json_string_value(arg_of(event, "name")), name);
             processes++;
         } else if (strcmp(text_of(event, "name"), "thread_name") == 0 && at <= CALLS) {
@@ -261,7 +261,7 @@ static int count_unfinished(const json_t *events, int rank, enum thread thread)
     return count;
 }
 
-/* However a run ends, its time lines are there, and say what each rank was at. */
+/* However a run ends, its time lines are there, and show what each rank was doing. */
 static void case_trace_of_a_failure(void **state)
 {
     /* Wide layers, so that a lane takes long to fill. */
@@ -362,7 +362,7 @@ static void case_trace_without_room(void **state)
     assert_non_null(strstr(spawn.out, "hash of all parameters"));
     file = fopen(metrics_path, "r");
     assert_non_null(file);
-    while (fgets(text, sizeof text, file) != NULL)
+    while (fgets(text, sizeof(text), file) != NULL)
         final = strncmp(text, "{\"final\":", 9) == 0;
     fclose(file);
     assert_true(final);
@@ -385,7 +385,7 @@ static void case_bad_traces(void **state)
     };
 
     (void)state;
-    for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
+    for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
         char *argv[] = {"tessera",
                         "train",
                         MODEL,
@@ -424,7 +424,7 @@ int main(void)
 
     if (mkdtemp(folder) == NULL)
         return 1;
-    snprintf(trace_path, sizeof trace_path, "%s/trace.json", folder);
-    snprintf(metrics_path, sizeof metrics_path, "%s/metrics.jsonl", folder);
+    snprintf(trace_path, sizeof(trace_path), "%s/trace.json", folder);
+    snprintf(metrics_path, sizeof(metrics_path), "%s/metrics.jsonl", folder);
     return cmocka_run_group_tests_name("timeline", tests, NULL, remove_folder);
 }

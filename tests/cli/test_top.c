@@ -141,7 +141,7 @@ static void case_ranks(void **state)
     assert_int_equal(spawn_end(&run, 30), 130);
 }
 
-/* A run that watches devices writes what their driver tells, and the report reads it. */
+/* A run that watches devices writes what their driver reports, and the report reads it. */
 static void case_metrics(void **state)
 {
     char *argv[] = {"tessera",    "train",        "--data",   "synthetic", "--synthetic-rows",
@@ -155,10 +155,10 @@ static void case_metrics(void **state)
     (void)state;
     setenv("TESSERA_NVML", FAKE_NVML, 1);
     assert_int_equal(spawn_run(&spawn, argv, NULL), 0);
-    snprintf(path, sizeof path, "%s/metrics.jsonl", folder);
+    snprintf(path, sizeof(path), "%s/metrics.jsonl", folder);
     file = fopen(path, "r");
     assert_non_null(file);
-    while (fgets(line, sizeof line, file) != NULL) {
+    while (fgets(line, sizeof(line), file) != NULL) {
         json_t *object = sample_of(line);
         const char *kind = json_string_value(json_object_get(object, "kind"));
 
@@ -182,7 +182,7 @@ static void put(const char *name, const char *text)
     char path[256];
     FILE *file;
 
-    snprintf(path, sizeof path, "%s/%s", folder, name);
+    snprintf(path, sizeof(path), "%s/%s", folder, name);
     for (char *slash = path + strlen(folder) + 1; (slash = strchr(slash, '/')) != NULL; slash++) {
         *slash = '\0';
         mkdir(path, 0700);
@@ -198,11 +198,11 @@ static void put_task(int pid, int task, const char *name, int parent, int ticks)
 {
     char path[64], text[256];
 
-    snprintf(path, sizeof path, "%d/task/%d/comm", pid, task);
-    snprintf(text, sizeof text, "%s\n", name);
+    snprintf(path, sizeof(path), "%d/task/%d/comm", pid, task);
+    snprintf(text, sizeof(text), "%s\n", name);
     put(path, text);
-    snprintf(path, sizeof path, "%d/task/%d/stat", pid, task);
-    snprintf(text, sizeof text, "%d (a) b) S %d 1 1 0 -1 0 0 0 0 0 %d %d 0 0 20 0 1 0 5 0 0\n",
+    snprintf(path, sizeof(path), "%d/task/%d/stat", pid, task);
+    snprintf(text, sizeof(text), "%d (a) b) S %d 1 1 0 -1 0 0 0 0 0 %d %d 0 0 20 0 1 0 5 0 0\n",
              task, parent, ticks, 2 * ticks);
     put(path, text);
 }
@@ -216,7 +216,7 @@ static void case_proc(void **state)
     double begin_s;
 
     (void)state;
-    memset(&host, 0, sizeof host);
+    memset(&host, 0, sizeof(host));
     put("stat", "cpu  9 9 9 9\ncpu0 100 0 100 700 100 0 0 0\ncpu1 10 0 0 90 0 0 0 0\nintr 5\n");
     put("meminfo", "MemTotal:  1000 kB\nMemFree: 1 kB\nMemAvailable:  400 kB\n");
     put("70/comm", "bash\n");
@@ -268,8 +268,8 @@ static void case_memory(void **state)
     config.device.count = 2;
     config.device.of_rank[2] = 1;
     run = (struct tess__run){.config = &config, .rank_count = 3};
-    /* Two ranks on device 0: their arenas add up; what the device's libraries keep is told by both,
-     * the first before the second had a communicator. */
+    /* Two ranks on device 0: their arenas add up; what the device's libraries keep is reported by
+     * both, the first before the second had a communicator. */
     run.on_device[0] = (struct tess__run_device){
         0, 1000, {300, 20, 0}, {.free_bytes = 8000, .total_bytes = 10000}};
     run.on_device[1] = (struct tess__run_device){

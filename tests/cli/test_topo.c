@@ -416,7 +416,7 @@ static void check_svg(const char *text)
             assert_string_equal(name, open[--depth]);
         } else if (!empty) {
             assert_true(depth < SVG_DEPTH);
-            memcpy(open[depth++], name, sizeof name);
+            memcpy(open[depth++], name, sizeof(name));
         }
         if (depth == 0)
             assert_string_equal(text, "\n");
@@ -431,9 +431,9 @@ static void case_picture(void **state)
     char *text = read_file("bridges.svg"), wanted[64];
     check_svg(text);
     for (int i = 0; i < 8; i++) {
-        snprintf(wanted, sizeof wanted, "<title>n0.gpu%d ", i);
+        snprintf(wanted, sizeof(wanted), "<title>n0.gpu%d ", i);
         assert_non_null(strstr(text, wanted));
-        snprintf(wanted, sizeof wanted, ">%d</text>", i);
+        snprintf(wanted, sizeof(wanted), ">%d</text>", i);
         assert_non_null(strstr(text, wanted));
     }
     assert_non_null(strstr(text, "class=\"bad\" text-anchor=\"middle\">22 GB/s</text>"));
@@ -449,7 +449,7 @@ static void case_picture(void **state)
         "rack:4 node:2 rank:1",
         "rack:40 node:20 gpu:8",
     };
-    for (size_t i = 0; i < sizeof machines / sizeof machines[0]; i++) {
+    for (size_t i = 0; i < sizeof(machines) / sizeof(machines[0]); i++) {
         assert_int_equal(TOPO("--machine", machines[i], "--svg", "@any.svg"), 0);
         text = read_file("any.svg");
         check_svg(text);
@@ -517,23 +517,23 @@ static void case_measure(void **state)
 static int32_t free_port(void)
 {
     struct sockaddr_in name = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t length = sizeof name;
+    socklen_t length = sizeof(name);
     int fd = socket(AF_INET, SOCK_STREAM, 0);
     assert_true(fd >= 0);
-    assert_int_equal(bind(fd, (struct sockaddr *)&name, sizeof name), 0);
+    assert_int_equal(bind(fd, (struct sockaddr *)&name, sizeof(name)), 0);
     assert_int_equal(getsockname(fd, (struct sockaddr *)&name, &length), 0);
     close(fd);
     return ntohs(name.sin_port);
 }
 
-/* Ranks that somebody else has started: rank 0 alone speaks, and a file is the model. */
+/* Ranks started by another launcher: rank 0 alone prints, and a file is the model. */
 static void case_measure_placed(void **state)
 {
     static struct spawn other;
     char *words[] = {"tessera", "topo", "--measure", "--machine", "node:2 rank:1 edge:0.5", NULL};
     char port[16];
     (void)state;
-    snprintf(port, sizeof port, "%d", (int)free_port());
+    snprintf(port, sizeof(port), "%d", (int)free_port());
     setenv("WORLD_SIZE", "2", 1);
     setenv("MASTER_ADDR", "127.0.0.1", 1);
     setenv("MASTER_PORT", port, 1);
@@ -624,7 +624,7 @@ static int set_up(void **state)
     (void)state;
     if (mkdtemp(folder) == NULL)
         return -1;
-    /* What the caller's own machine says is not the tests'. */
+    /* The caller's environment is not the tests'. */
     unsetenv("CUDA_VISIBLE_DEVICES");
     write_machine("dgx1.yaml", machine_dgx1v());
     write_machine("bridges.yaml", machine_h100_bridges());

@@ -72,13 +72,13 @@ static void case_bad_variants(void **state)
     struct tess__variants variants;
 
     (void)state;
-    for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
+    for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
         assert_int_equal(tess__variants_parse(table[i].text, &variants), TESS_ERR_USAGE);
         if (strstr(tess_log_last_error(), table[i].phrase) == NULL)
             fail_msg("'%s' is not in: %s", table[i].phrase, tess_log_last_error());
         tess__variants_free(&variants);
     }
-    memset(large, 'a', sizeof large - 1);
+    memset(large, 'a', sizeof(large) - 1);
     assert_int_equal(tess__variants_parse(large, &variants), TESS_ERR_USAGE);
     tess__variants_free(&variants);
 }
@@ -125,7 +125,7 @@ static void case_grid(void **state)
     };
 
     (void)state;
-    for (size_t i = 0; i < sizeof table / sizeof table[0]; i++)
+    for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++)
         assert_int_equal(tess__variants_grid(table[i].shape, 3), table[i].grid);
 }
 

@@ -56,30 +56,30 @@ static void case_every_layout(void **state)
     size_t count = 0;
 
     (void)state;
-    for (size_t i = 0; i < sizeof layout / sizeof layout[0]; i++) {
-        snprintf(words, sizeof words, TRAIN "--steps 3 --run out%zu --strategy %s", i, layout[i]);
+    for (size_t i = 0; i < sizeof(layout) / sizeof(layout[0]); i++) {
+        snprintf(words, sizeof(words), TRAIN "--steps 3 --run out%zu --strategy %s", i, layout[i]);
         assert_int_equal(run(words), 0);
         final_hash(i == 0 ? hash : again);
-        snprintf(words, sizeof words, "out%zu/weights.safetensors", i);
+        snprintf(words, sizeof(words), "out%zu/weights.safetensors", i);
         assert_non_null(strstr(spawn.out, words));
         if (i == 0)
-            count = read_file(words, first, sizeof first);
+            count = read_file(words, first, sizeof(first));
         else
-            assert_int_equal(read_file(words, other, sizeof other), count);
-        assert_in_range(count, 1000, sizeof first - 1);
+            assert_int_equal(read_file(words, other, sizeof(other)), count);
+        assert_in_range(count, 1000, sizeof(first) - 1);
         assert_memory_equal(i == 0 ? first : other, first, count);
         assert_string_equal(i == 0 ? hash : again, hash);
     }
     /* A step that changes nothing gives the parameters' hash; running averages do change. */
-    for (size_t i = 0; i < sizeof layout / sizeof layout[0]; i++) {
-        snprintf(words, sizeof words,
+    for (size_t i = 0; i < sizeof(layout) / sizeof(layout[0]); i++) {
+        snprintf(words, sizeof(words),
                  TRAIN "--steps 1 --learning-rate 0 --init out4/weights.safetensors --hash-every 1 "
                        "--run again%zu --save-weights off --strategy %s",
                  i, layout[i]);
         assert_int_equal(run(words), 0);
         final_hash(i == 0 ? hash : again);
         assert_string_equal(i == 0 ? hash : again, hash);
-        snprintf(words, sizeof words, "again%zu/weights.safetensors", i);
+        snprintf(words, sizeof(words), "again%zu/weights.safetensors", i);
         assert_int_equal(access(words, F_OK), -1);
     }
     assert_int_equal(run("diff out0 again0"), 1); /* options and buffers */
@@ -100,7 +100,7 @@ static void case_trouble(void **state)
     assert_int_equal(run(TRAIN "--steps 2 --run taken --strategy ddp --ranks 2"), 1);
     assert_non_null(strstr(spawn.err, "cannot write taken/weights.safetensors"));
     assert_null(strstr(spawn.out, "weights in"));
-    assert_true(read_file("taken/metrics.jsonl", line, sizeof line - 1) > 0);
+    assert_true(read_file("taken/metrics.jsonl", line, sizeof(line) - 1) > 0);
     assert_non_null(strstr(line, "{\"final\":"));
 }
 

@@ -21,7 +21,7 @@ static void case_images(void **state)
     assert_string_equal(words.rate, "images/s");
     assert_string_equal(tess__words_rate(&words, 1500, text), "1.5 k");
     assert_string_equal(tess__words_quality(&words, 0.3, 0.912, text), "accuracy 91.20 %");
-    /* What a file does not tell, or tells as 0. */
+    /* What a file does not contain, or contains as 0. */
     assert_false(tess__words_for(NAN).tokens);
     assert_false(tess__words_for(0).tokens);
 }

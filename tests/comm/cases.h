@@ -60,7 +60,7 @@ enum tess_status place_copy(const struct place *from, const struct place *to, si
 
 /*
  * values.c: element `i` of the array that rank `rank` hands in under `seed`, written to *out as
- * dtype. The same everywhere, so that each rank can say what it must receive.
+ * dtype. The same everywhere, so that each rank can compute what it must receive.
  */
 void value_put(enum tess_dtype dtype, uint64_t seed, int32_t rank, size_t i, void *out);
 void value_fill(enum tess_dtype dtype, uint64_t seed, int32_t rank, size_t count, void *array);

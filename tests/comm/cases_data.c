@@ -130,7 +130,7 @@ static int data_check(struct tess_comm *comm, const struct data_call *call,
 static int data_sweep(struct tess_comm *comm, enum tess_dtype dtype, size_t count,
                       const struct place *source, const struct place *target, uint64_t *seed)
 {
-    for (size_t k = 0; k < sizeof data_collectives / sizeof *data_collectives; k++) {
+    for (size_t k = 0; k < sizeof(data_collectives) / sizeof(*data_collectives); k++) {
         for (int place = 0; place < 2; place++) {
             struct data_call call = {.collective = data_collectives[k],
                                      .dtype = dtype,
@@ -181,7 +181,7 @@ static int data_collectives_rank(struct tess_comm *comm, struct tess_world *worl
     struct data_memory at;
     int failed = data_memory_open(comm, room, &at);
     uint64_t seed = 0;
-    for (size_t c = 0; c < sizeof counts / sizeof *counts; c++) {
+    for (size_t c = 0; c < sizeof(counts) / sizeof(*counts); c++) {
         for (int dtype = 0; dtype < TESS_DTYPE_COUNT && failed == 0; dtype++) {
             /* The third time some ranks' memory is shared and others' is not. */
             for (int way = 0; way < 3 && failed == 0; way++)
@@ -211,7 +211,7 @@ static int data_large_rank(struct tess_comm *comm, struct tess_world *world, voi
     struct data_memory at;
     int failed = data_memory_open(comm, room, &at);
     uint64_t seed = 1000;
-    for (size_t c = 0; c < sizeof sizes / sizeof *sizes && failed == 0; c++)
+    for (size_t c = 0; c < sizeof(sizes) / sizeof(*sizes) && failed == 0; c++)
         for (int shared = 0; shared < 2 && failed == 0; shared++)
             failed = data_sweep(comm, sizes[c].dtype, sizes[c].count, &at.source[shared],
                                 &at.target[shared], &seed);

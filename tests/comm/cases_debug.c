@@ -1,6 +1,6 @@
 /* The comparing communicator: whatever differs between ranks is found at the first call, and the
- * message says who does what; what agrees passes. That it changes nothing else is shown by all the
- * other cases, which run on it too. */
+ * message names each rank's call; what agrees passes. That it changes nothing else is shown by all
+ * the other cases, which run on it too. */
 #include "comm/cases.h"
 
 #include "comm/debug.h"
@@ -43,7 +43,7 @@ enum debug_kind {
     DEBUG_KINDS
 };
 
-/* What the message must say of the many and of the one. */
+/* What the message must contain about the many and the one. */
 static const char *const debug_said[DEBUG_KINDS][2] = {
     [DEBUG_OPERATION] = {"all_reduce of 4 f32 (sum) at ", "barrier at "},
     [DEBUG_COUNT] = {"all_reduce of 4 f32 (sum) at ", "all_reduce of 5 f32 (sum) at "},
@@ -100,16 +100,16 @@ static int debug_mismatch_rank(struct tess_comm *comm, struct tess_world *world,
     char many[64], reason[1024];
     int32_t who;
     if (n == 2)
-        snprintf(many, sizeof many, "collective 3 of the group differs: rank 0: ");
+        snprintf(many, sizeof(many), "collective 3 of the group differs: rank 0: ");
     else if (n == 3)
-        snprintf(many, sizeof many, "collective 3 of the group differs: ranks 0, 1: ");
+        snprintf(many, sizeof(many), "collective 3 of the group differs: ranks 0, 1: ");
     else
-        snprintf(many, sizeof many, "collective 3 of the group differs: ranks 0-%d: ", (int)n - 2);
-    WORLD_CHECK(tess_world_aborted(world, &who, reason, sizeof reason));
+        snprintf(many, sizeof(many), "collective 3 of the group differs: ranks 0-%d: ", (int)n - 2);
+    WORLD_CHECK(tess_world_aborted(world, &who, reason, sizeof(reason)));
     WORLD_CHECK(strstr(tess_log_last_error(), reason) != NULL);
     WORLD_CHECK(strncmp(reason, many, strlen(many)) == 0);
     char one[64];
-    snprintf(one, sizeof one, "; rank %d: ", (int)n - 1);
+    snprintf(one, sizeof(one), "; rank %d: ", (int)n - 1);
     const char *second = strstr(reason, one);
     WORLD_CHECK(second != NULL && strstr(second, debug_said[kind][1]) != NULL);
     const char *first = strstr(reason, debug_said[kind][0]);
@@ -163,7 +163,7 @@ static int debug_group_rank(struct tess_comm *comm, struct tess_world *world, vo
     WORLD_OK(debug_open(comm, world, &debug));
     WORLD_OK(tess_comm_split(debug, comm->rank % 2, comm->rank, &group));
     WORLD_OK(tess_comm_barrier(group));
-    /* Nobody fails before all even ranks have come so far; one that is slow to leave its send may
+    /* No rank fails before all even ranks have come so far; one that is slow to leave its send may
      * be stopped there. */
     enum tess_status status = TESS_OK;
     for (int32_t even = 0; even < comm->rank_count; even += 2) {
@@ -179,8 +179,8 @@ static int debug_group_rank(struct tess_comm *comm, struct tess_world *world, vo
     if (comm->rank % 2 != 0) {
         WORLD_CHECK(status == TESS_ERR_COMM);
         char reason[1024], one[64];
-        WORLD_CHECK(tess_world_aborted(world, NULL, reason, sizeof reason));
-        snprintf(one, sizeof one, "; rank %d: all_reduce of 7 f32 (sum)", (int)last);
+        WORLD_CHECK(tess_world_aborted(world, NULL, reason, sizeof(reason)));
+        snprintf(one, sizeof(one), "; rank %d: all_reduce of 7 f32 (sum)", (int)last);
         WORLD_CHECK(strncmp(reason, "collective 2 of the group differs: rank", 39) == 0);
         WORLD_CHECK(strstr(reason, " 1: all_reduce of 6 f32 (sum)") != NULL ||
                     strstr(reason, " 1, 3, 5: all_reduce of 6 f32 (sum)") != NULL);
@@ -228,7 +228,7 @@ void case_debug_absent(void **state)
 {
     const struct case_setup *setup = *state;
     struct world_setup world = {.ranks = setup->ranks, .mode = setup->mode, .timeout_s = 1};
-    struct world_report *report = calloc(1, sizeof *report);
+    struct world_report *report = calloc(1, sizeof(*report));
     assert_non_null(report);
     int failed = case_run_plain(setup, &world, debug_absent_rank, NULL, report);
     world_print(report);
@@ -242,7 +242,7 @@ static int debug_stats_rank(struct tess_comm *comm, struct tess_world *world, vo
     (void)arg;
     enum { COUNT = 5000 };
     struct tess_comm *debug, *plain;
-    float *data = calloc(COUNT, sizeof *data);
+    float *data = calloc(COUNT, sizeof(*data));
     WORLD_CHECK(data != NULL);
     WORLD_OK(debug_open(comm, world, &debug));
     WORLD_OK(tess_comm_split(comm, 0, comm->rank, &plain));
@@ -259,7 +259,7 @@ static int debug_stats_rank(struct tess_comm *comm, struct tess_world *world, vo
         WORLD_OK(tess_comm_barrier(it));
         tess_comm_close(child);
     }
-    WORLD_CHECK(memcmp(plain->stats.calls, debug->stats.calls, sizeof plain->stats.calls) == 0);
+    WORLD_CHECK(memcmp(plain->stats.calls, debug->stats.calls, sizeof(plain->stats.calls)) == 0);
     WORLD_CHECK(plain->stats.sent_bytes == debug->stats.sent_bytes);
     WORLD_CHECK(plain->stats.received_bytes == debug->stats.received_bytes);
     WORLD_CHECK(debug->stats.flight_s > 0 && debug->flight_count == 0);

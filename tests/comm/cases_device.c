@@ -187,7 +187,7 @@ static int device_mixed_rank(struct tess_comm *comm, struct tess_world *world, v
     (void)world, (void)arg;
     struct place place;
     float host[8] = {1};
-    WORLD_OK(place_open(comm, sizeof host, false, &place));
+    WORLD_OK(place_open(comm, sizeof(host), false, &place));
     WORLD_CHECK(tess_comm_all_reduce(comm, place.at, host, 8, TESS_F32, TESS_REDUCE_SUM, NULL) ==
                 TESS_ERR_COMM);
     WORLD_CHECK(strstr(tess_log_last_error(), "source is in device memory") != NULL);
@@ -238,14 +238,14 @@ static int device_mismatch_rank(struct tess_comm *comm, struct tess_world *world
     bool message = *(const bool *)arg;
     struct place place;
     float host[8] = {0};
-    WORLD_OK(place_open(comm, sizeof host, false, &place));
+    WORLD_OK(place_open(comm, sizeof(host), false, &place));
     bool odd = comm->rank == comm->rank_count - 1;
     enum tess_status status = device_gather_at(comm, 0);
     if (status == TESS_OK)
         status = device_mismatch_call(comm, message, odd ? host : (void *)place.at);
     WORLD_CHECK(status == TESS_ERR_COMM || status == TESS_ERR_ABORTED);
     char reason[512];
-    WORLD_CHECK(tess_world_aborted(world, NULL, reason, sizeof reason));
+    WORLD_CHECK(tess_world_aborted(world, NULL, reason, sizeof(reason)));
     WORLD_CHECK(strstr(reason, "differs") != NULL && strstr(reason, "f32") != NULL);
     WORLD_CHECK(strstr(reason, "in device memory") != NULL);
     place_close(&place);
@@ -268,7 +268,7 @@ static int device_processes_rank(struct tess_comm *comm, struct tess_world *worl
     WORLD_OK(tess_comm_attach(comm, kernel->queue));
     struct place place;
     int64_t one = 1;
-    WORLD_OK(place_open(comm, sizeof one, false, &place));
+    WORLD_OK(place_open(comm, sizeof(one), false, &place));
     WORLD_CHECK(tess_comm_all_reduce(comm, place.at, place.at, 1, TESS_I64, TESS_REDUCE_SUM,
                                      NULL) == TESS_ERR_UNSUPPORTED);
     WORLD_CHECK(strstr(tess_log_last_error(), "as threads, or with NCCL") != NULL);

@@ -1,5 +1,5 @@
 /* What happens when something is wrong: bad arguments, ranks that disagree, fail, are late or die.
- * Nobody hangs, and the message names the rank. */
+ * No rank waits for ever, and the message names the rank. */
 #include "comm/cases.h"
 
 #include "base/clock.h"
@@ -30,7 +30,7 @@ static int failure_arguments_rank(struct tess_comm *comm, struct tess_world *wor
     WORLD_CHECK(tess_comm_broadcast(comm, data, 4, TESS_F32, -1, NULL) != TESS_OK);
     WORLD_CHECK(tess_comm_send(comm, data, 4, TESS_F32, comm->rank, NULL) != TESS_OK);
     WORLD_CHECK(strstr(tess_log_last_error(), "itself") != NULL);
-    /* Who called, unless it did not say; not who called before. */
+    /* The caller, unless it gave no site; not the one before. */
     WORLD_CHECK(strstr(tess_log_last_error(), "cases_failure.c:") != NULL);
     WORLD_CHECK((tess_comm_send)(comm, data, 4, TESS_F32, comm->rank, NULL) != TESS_OK);
     WORLD_CHECK(strncmp(tess_log_last_error(), "send: rank ", 11) == 0);
@@ -48,8 +48,8 @@ void case_arguments(void **state)
     case_run(state, failure_arguments_rank, NULL);
 }
 
-/* More groups than there are places: all ranks are told, those that are open go on, and closed ones
- * make room. A rank by itself takes no place. */
+/* More groups than there are places: all ranks get the error, those that are open go on, and closed
+ * ones make room. A rank by itself takes no place. */
 static int failure_places_rank(struct tess_comm *comm, struct tess_world *world, void *arg)
 {
     (void)world, (void)arg;
@@ -114,8 +114,8 @@ static int failure_mismatch_rank(struct tess_comm *comm, struct tess_world *worl
         status = failure_call(comm, *(enum failure_kind *)arg, data);
     WORLD_CHECK(status == TESS_ERR_COMM || status == TESS_ERR_ABORTED);
     char reason[512], last[24];
-    WORLD_CHECK(tess_world_aborted(world, NULL, reason, sizeof reason));
-    snprintf(last, sizeof last, "rank %d called", (int)comm->rank_count - 1);
+    WORLD_CHECK(tess_world_aborted(world, NULL, reason, sizeof(reason)));
+    snprintf(last, sizeof(last), "rank %d called", (int)comm->rank_count - 1);
     WORLD_CHECK(strstr(reason, last) != NULL && strstr(reason, "differs") != NULL);
     return 0;
 }
@@ -139,7 +139,7 @@ static int failure_abort_rank(struct tess_comm *comm, struct tess_world *world, 
         return 0;
     }
     double start = tess_clock_s();
-    float *own = calloc(30000, sizeof *own);
+    float *own = calloc(30000, sizeof(*own));
     WORLD_CHECK(own != NULL);
     if (status == TESS_OK)
         status = comm->rank % 3 == 0
@@ -153,7 +153,7 @@ static int failure_abort_rank(struct tess_comm *comm, struct tess_world *world, 
     WORLD_CHECK(tess_clock_s() - start < 1.0);
     int32_t who;
     char reason[512];
-    WORLD_CHECK(tess_world_aborted(world, &who, reason, sizeof reason));
+    WORLD_CHECK(tess_world_aborted(world, &who, reason, sizeof(reason)));
     WORLD_CHECK(who == comm->rank_count - 1 && strcmp(reason, "the disk is full") == 0);
     WORLD_CHECK(strstr(tess_log_last_error(), "the disk is full") != NULL);
     WORLD_CHECK(tess_comm_barrier(comm) == TESS_ERR_ABORTED);
@@ -181,7 +181,7 @@ static int failure_reason_rank(struct tess_comm *comm, struct tess_world *world,
         nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
     int32_t who;
     char reason[64];
-    WORLD_CHECK(tess_world_aborted(world, &who, reason, sizeof reason));
+    WORLD_CHECK(tess_world_aborted(world, &who, reason, sizeof(reason)));
     WORLD_CHECK(who == comm->rank_count - 1 && strcmp(reason, "the disk is full") == 0);
     return 0;
 }
@@ -197,7 +197,7 @@ static int failure_time_out_rank(struct tess_comm *comm, struct tess_world *worl
     struct tess_board *board = tess_world_board(world, comm->rank);
     WORLD_OK(tess_comm_barrier(comm));
     if (comm->rank == 0) {
-        /* Does not come; its board says what it does instead. */
+        /* Does not come; its board shows what it does instead. */
         atomic_store(&board->doing, TESS_DOING_BACKWARD);
         atomic_store(&board->unit, 2);
         atomic_store(&board->step, 17);
@@ -216,7 +216,7 @@ static int failure_time_out_rank(struct tess_comm *comm, struct tess_world *worl
     return 0;
 }
 
-/* Rank 0 waits for rank 1 which waits for rank 2, and so on: whoever's time is up first, the last
+/* Rank 0 waits for rank 1 which waits for rank 2, and so on: whichever's time is up first, the last
  * rank is named with what it does. */
 static int failure_chain_rank(struct tess_comm *comm, struct tess_world *world, void *arg)
 {
@@ -236,7 +236,7 @@ static int failure_chain_rank(struct tess_comm *comm, struct tess_world *world, 
     enum tess_status status = tess_comm_recv(comm, &got, 1, TESS_I64, rank + 1, NULL);
     WORLD_CHECK(status == TESS_ERR_TIMEOUT || status == TESS_ERR_ABORTED);
     char part[80];
-    snprintf(part, sizeof part, "rank %d waits for rank %d (receiving the input of unit 3)",
+    snprintf(part, sizeof(part), "rank %d waits for rank %d (receiving the input of unit 3)",
              (int)last - 1, (int)last);
     if (last > 1 && strstr(tess_log_last_error(), part) == NULL)
         return world_fail("expected '%s' in: %s", part, tess_log_last_error());
@@ -247,7 +247,7 @@ static void failure_time_out(void **state, world_function fn)
 {
     const struct case_setup *setup = *state;
     struct world_setup world = {.ranks = setup->ranks, .mode = setup->mode, .timeout_s = 1};
-    struct world_report *report = calloc(1, sizeof *report);
+    struct world_report *report = calloc(1, sizeof(*report));
     assert_non_null(report);
     int failed = case_run_plain(setup, &world, fn, NULL, report);
     world_print(report);
@@ -284,7 +284,7 @@ static int failure_killed_rank(struct tess_comm *comm, struct tess_world *world,
         char reason[512];
         int32_t who;
         WORLD_CHECK(status == TESS_ERR_ABORTED);
-        WORLD_CHECK(tess_world_aborted(world, &who, reason, sizeof reason));
+        WORLD_CHECK(tess_world_aborted(world, &who, reason, sizeof(reason)));
         WORLD_CHECK(who == comm->rank_count - 1 && strcmp(reason, "killed by signal 9") == 0);
         return 0;
     }
@@ -294,7 +294,7 @@ void case_killed(void **state)
 {
     const struct case_setup *setup = *state;
     struct world_setup world = {.ranks = setup->ranks, .mode = setup->mode};
-    struct world_report *report = calloc(1, sizeof *report);
+    struct world_report *report = calloc(1, sizeof(*report));
     assert_non_null(report);
     int failed = case_run_plain(setup, &world, failure_killed_rank, NULL, report);
     world_print(report);
@@ -314,19 +314,19 @@ static int failure_board_rank(struct tess_comm *comm, struct tess_world *world, 
     static const char *const names[] = {"fc1", "conv2"};
     int32_t last = comm->rank_count - 1;
     struct tess_board *board = tess_world_board(world, comm->rank);
-    tess_board_describe(board, NULL, 0, text, sizeof text);
+    tess_board_describe(board, NULL, 0, text, sizeof(text));
     WORLD_CHECK(strcmp(text, "starting") == 0);
     atomic_store(&board->doing, TESS_DOING_FORWARD);
     atomic_store(&board->unit, 1);
     atomic_store(&board->step, 3);
-    tess_board_describe(board, names, 2, text, sizeof text);
+    tess_board_describe(board, names, 2, text, sizeof(text));
     WORLD_CHECK(strcmp(text, "in forward of unit 1 (conv2), step 3") == 0);
     WORLD_OK(tess_comm_barrier(comm));
     if (comm->rank == 0 && last > 0) {
         const char *expected = "in forward of unit 1 (conv2), step 3, waiting in barrier 2";
         for (int i = 0; i < 3000 && strcmp(text, expected) != 0; i++) {
             nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
-            tess_board_describe(tess_world_board(world, last), names, 2, text, sizeof text);
+            tess_board_describe(tess_world_board(world, last), names, 2, text, sizeof(text));
         }
         WORLD_CHECK(strcmp(text, expected) == 0);
     }

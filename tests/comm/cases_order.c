@@ -21,7 +21,7 @@ static int order_outstanding_rank(struct tess_comm *comm, struct tess_world *wor
         float *data = (float *)place->host + (size_t)k * BIG;
         size_t count = k % 2 == 0 ? BIG : 10;
         value_fill(TESS_F32, (uint64_t)k, comm->rank, count, data);
-        WORLD_OK(place_put(place, data, count * sizeof *data));
+        WORLD_OK(place_put(place, data, count * sizeof(*data)));
         void *at = place_at(place, data);
         WORLD_OK(tess_comm_all_reduce(comm, at, at, count, TESS_F32, TESS_REDUCE_SUM, &event[k]));
         if (k % 5 == 0)
@@ -33,7 +33,7 @@ static int order_outstanding_rank(struct tess_comm *comm, struct tess_world *wor
         WORLD_OK(tess_event_wait(&event[k])); /* cleared: returns at once */
         const struct place *place = k % 3 == 0 ? &shared : &private;
         float *data = (float *)place->host + (size_t)k * BIG;
-        WORLD_OK(place_get(place, data, (k % 2 == 0 ? BIG : 10) * sizeof *data));
+        WORLD_OK(place_get(place, data, (k % 2 == 0 ? BIG : 10) * sizeof(*data)));
         for (size_t e = 0; e < (k % 2 == 0 ? BIG : 10); e++)
             WORLD_CHECK(value_is_reduced(TESS_F32, TESS_REDUCE_SUM, comm->order, (uint64_t)k,
                                          comm->rank_count, e, &data[e]));
@@ -43,21 +43,21 @@ static int order_outstanding_rank(struct tess_comm *comm, struct tess_world *wor
 
     /* More than any queue holds. */
     enum { MANY = 700 };
-    struct tess_event *many = calloc(MANY, sizeof *many);
+    struct tess_event *many = calloc(MANY, sizeof(*many));
     struct place place;
     WORLD_OK(place_open(comm, MANY * sizeof(int64_t), false, &place));
     WORLD_CHECK(many != NULL);
     int64_t *number = (int64_t *)place.host;
     for (int k = 0; k < MANY; k++) {
         number[k] = comm->rank + k;
-        WORLD_OK(place_put(&place, &number[k], sizeof *number));
+        WORLD_OK(place_put(&place, &number[k], sizeof(*number)));
         void *at = place_at(&place, &number[k]);
         WORLD_OK(tess_comm_all_reduce(comm, at, at, 1, TESS_I64, TESS_REDUCE_SUM, &many[k]));
     }
     int64_t n = comm->rank_count;
     for (int k = MANY - 1; k >= 0; k--) {
         WORLD_OK(tess_event_wait(&many[k]));
-        WORLD_OK(place_get(&place, &number[k], sizeof *number));
+        WORLD_OK(place_get(&place, &number[k], sizeof(*number)));
         WORLD_CHECK(number[k] == n * k + n * (n - 1) / 2);
     }
     free(many);
@@ -119,10 +119,10 @@ static int order_groups_rank(struct tess_comm *comm, struct tess_world *world, v
             int32_t *data = (int32_t *)place.host;
             for (size_t i = 0; i < count; i++)
                 data[i] = rank + (int32_t)i;
-            WORLD_OK(place_put(&place, data, count * sizeof *data));
+            WORLD_OK(place_put(&place, data, count * sizeof(*data)));
             WORLD_OK(tess_comm_all_reduce(column, place.at, place.at, count, TESS_I32,
                                           TESS_REDUCE_MIN, NULL));
-            WORLD_OK(place_get(&place, data, count * sizeof *data));
+            WORLD_OK(place_get(&place, data, count * sizeof(*data)));
             for (size_t i = 0; i < count; i++)
                 WORLD_CHECK(data[i] == rank % 2 + (int32_t)i);
             place_close(&place);
@@ -138,7 +138,7 @@ void case_groups(void **state)
     case_run(state, order_groups_rank, NULL);
 }
 
-/* Everybody sends to everybody at once, all sends before all receives, in shared and private
+/* Every rank sends to every rank at once, all sends before all receives, in shared and private
  * memory. */
 static int order_exchange(struct tess_comm *comm, size_t count, const struct place *from,
                           const struct place *to)
@@ -146,13 +146,13 @@ static int order_exchange(struct tess_comm *comm, size_t count, const struct pla
     float *source = (float *)from->host, *target = (float *)to->host;
     struct tess_event event[2 * TESS_WORLD_RANKS_MAX] = {{0}};
     int32_t n = comm->rank_count;
-    size_t bytes = count * (size_t)n * sizeof *target;
+    size_t bytes = count * (size_t)n * sizeof(*target);
     for (int32_t r = 0; r < n; r++) {
         if (r == comm->rank)
             continue;
         float *piece = source + (size_t)r * count;
         value_fill(TESS_F32, (uint64_t)r + 7, comm->rank, count, piece);
-        WORLD_OK(place_put(from, piece, count * sizeof *piece));
+        WORLD_OK(place_put(from, piece, count * sizeof(*piece)));
         WORLD_OK(tess_comm_send(comm, place_at(from, piece), count, TESS_F32, r, &event[r]));
     }
     /* What is written to a target before the call is not what is there after it. */
@@ -215,7 +215,7 @@ static int order_messages_rank(struct tess_comm *comm, struct tess_world *world,
     }
     static const size_t counts[] = {0, 1, 100, 1024, 1025, 50021};
     int failed = 0;
-    for (size_t c = 0; c < sizeof counts / sizeof *counts && failed == 0; c++)
+    for (size_t c = 0; c < sizeof(counts) / sizeof(*counts) && failed == 0; c++)
         failed = order_exchange(comm, counts[c], &source[0], &target[0]) ||
                  order_exchange(comm, counts[c], &source[1], &target[1]) ||
                  order_exchange(comm, counts[c], &source[1 - comm->rank % 2], &target[0]);
@@ -262,7 +262,7 @@ static int order_random_program(struct tess_comm *comm, uint64_t seed, const str
                                              comm->rank_count, i, &slot[s].data[i]));
         }
         bool in_shared = (draw >> 20) % 2 == 0;
-        slot[s].count = counts[(draw >> 8) % (sizeof counts / sizeof *counts)];
+        slot[s].count = counts[(draw >> 8) % (sizeof(counts) / sizeof(*counts))];
         slot[s].seed = draw;
         slot[s].place = in_shared ? shared : private;
         slot[s].data = (int64_t *)slot[s].place->host + s * 2 * ROOM;

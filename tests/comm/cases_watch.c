@@ -1,5 +1,5 @@
-/* What is told of calls: the observer hears of each one once and in order, the flight time is that
- * of the calls together, and messages say where a call stands. */
+/* What is reported of calls: the observer gets each one once and in order, the flight time is that
+ * of the calls together, and messages name the site of a call. */
 #include "comm/cases.h"
 
 #include "base/clock.h"
@@ -11,7 +11,7 @@
 
 enum { WATCH_MAX = 2048 };
 
-/* All that an observer heard of one rank, of all groups. */
+/* All that an observer received of one rank, of all groups. */
 struct watch {
     int count, wrong;
     int waiting; /* depth */
@@ -61,7 +61,7 @@ static void watch_waiting(void *context, const struct tess_comm *comm, uint64_t 
     struct watch *watch = context;
     int i = watch_find(watch, comm, ticket);
     watch->waiting += on ? 1 : -1;
-    /* Whoever has waited for a call knows that it is complete. */
+    /* After a wait the call is complete. */
     if (i < 0 || watch->waiting != (on ? 1 : 0) || (!on && !watch->call[i].completed))
         watch->wrong++;
 }
@@ -132,9 +132,9 @@ static double watch_sleep(double seconds)
 }
 
 /*
- * More than the queues hold, none waited for until the end: what is not asked for is told too, at
- * the latest when its place is used again. For that the places change between calls that wait for
- * others and calls that do not, and others go on while this rank sleeps.
+ * More than the queues hold, none waited for until the end: what no rank waits for is reported too,
+ * at the latest when its place is used again. For that the places change between calls that wait
+ * for others and calls that do not, and others go on while this rank sleeps.
  */
 static int watch_many(struct tess_comm *comm, const struct watch *watch)
 {
@@ -169,7 +169,7 @@ static int watch_many(struct tess_comm *comm, const struct watch *watch)
 static int watch_observed_rank(struct tess_comm *comm, struct tess_world *world, void *arg)
 {
     (void)world, (void)arg;
-    struct watch *watch = calloc(1, sizeof *watch);
+    struct watch *watch = calloc(1, sizeof(*watch));
     struct place private; /* or a device's */
     void *shared;
     WORLD_CHECK(watch != NULL);
@@ -217,7 +217,7 @@ static int watch_flight_rank(struct tess_comm *comm, struct tess_world *world, v
     const struct case_setup *setup = arg;
     enum { COUNT = 30000 };
     struct tess_event event[3];
-    float *data = calloc(3 * COUNT, sizeof *data);
+    float *data = calloc(3 * COUNT, sizeof(*data));
     WORLD_CHECK(data != NULL);
     double flight = 0, t0 = tess_clock_s();
     for (int k = 0; k < 3; k++)
@@ -253,7 +253,7 @@ static int watch_flight_rank(struct tess_comm *comm, struct tess_world *world, v
 }
 
 /* A call in a group and one in a part of it, both under way for 20 ms: each counts them, the family
- * counts them once, whoever of it is asked. */
+ * counts them once, on each of its ranks. */
 static int watch_family_rank(struct tess_comm *comm, struct tess_world *world, void *arg)
 {
     (void)world;
@@ -261,7 +261,7 @@ static int watch_family_rank(struct tess_comm *comm, struct tess_world *world, v
     enum { COUNT = 30000 };
     struct tess_comm *child = NULL;
     struct tess_event event[2];
-    float *data = calloc(2 * COUNT, sizeof *data);
+    float *data = calloc(2 * COUNT, sizeof(*data));
     WORLD_CHECK(data != NULL);
     WORLD_OK(tess_comm_split(comm, 0, comm->rank, &child));
     WORLD_CHECK(tess_comm_family_flight_s(comm) == 0);

@@ -15,7 +15,7 @@ struct fake_request {
     uint32_t tag;
     void *data;
     size_t bytes;
-    uint32_t late; /* how often it is said not to be done though it is */
+    uint32_t late; /* how often it is reported as not done though it is */
 };
 
 struct fake_end {
@@ -153,7 +153,7 @@ static void fake_abort(struct tess_transport *transport, const char *reason)
     struct fake_net *net = ((struct fake_end *)transport)->net;
     pthread_mutex_lock(&net->lock);
     if (!net->aborted)
-        strncpy(net->reason, reason, sizeof net->reason - 1);
+        strncpy(net->reason, reason, sizeof(net->reason) - 1);
     net->aborted = true;
     pthread_cond_broadcast(&net->moved);
     pthread_mutex_unlock(&net->lock);
@@ -174,7 +174,7 @@ static const struct tess_transport_ops fake_ops = {.name = "fake",
 
 struct fake_net *fake_net_open(int32_t rank_count, const int32_t *host)
 {
-    struct fake_net *net = calloc(1, sizeof *net);
+    struct fake_net *net = calloc(1, sizeof(*net));
     if (net == NULL)
         abort();
     net->rank_count = rank_count;
@@ -196,7 +196,7 @@ void fake_net_close(struct fake_net *net)
 
 struct tess_transport *fake_net_transport(struct fake_net *net, int32_t rank)
 {
-    struct fake_end *end = calloc(1, sizeof *end);
+    struct fake_end *end = calloc(1, sizeof(*end));
     if (end == NULL)
         abort();
     end->transport = (struct tess_transport){.ops = &fake_ops,

@@ -1,5 +1,5 @@
 /*
- * The bootstrap: what the environment says, and the meeting of real processes over TCP with
+ * The bootstrap: what the environment contains, and the meeting of real processes over TCP with
  * everything that may go wrong there. Ranks are forked; each leaves its status and its last error
  * in shared memory.
  */
@@ -46,14 +46,14 @@ struct meeting {
     struct outcome *outcome; /* [RANKS_MAX], shared */
 };
 
-/* A port that nobody has at the moment. */
+/* A port that is free at the moment. */
 static int32_t free_port(void)
 {
     struct sockaddr_in name = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t length = sizeof name;
+    socklen_t length = sizeof(name);
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     assert_true(fd >= 0);
-    assert_int_equal(bind(fd, (struct sockaddr *)&name, sizeof name), 0);
+    assert_int_equal(bind(fd, (struct sockaddr *)&name, sizeof(name)), 0);
     assert_int_equal(getsockname(fd, (struct sockaddr *)&name, &length), 0);
     close(fd);
     return ntohs(name.sin_port);
@@ -64,8 +64,8 @@ static struct meeting meeting_of(int32_t ranks, const char *address)
     struct meeting meeting = {.timeout_s = 20, .absent = -1};
     meeting.env = (struct tess_boot_env){
         .starter = "test", .rank_count = ranks, .port = free_port(), .job = 77};
-    snprintf(meeting.env.address, sizeof meeting.env.address, "%s", address);
-    meeting.outcome = mmap(NULL, RANKS_MAX * sizeof *meeting.outcome, PROT_READ | PROT_WRITE,
+    snprintf(meeting.env.address, sizeof(meeting.env.address), "%s", address);
+    meeting.outcome = mmap(NULL, RANKS_MAX * sizeof(*meeting.outcome), PROT_READ | PROT_WRITE,
                            MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     assert_true(meeting.outcome != MAP_FAILED);
     return meeting;
@@ -73,7 +73,7 @@ static struct meeting meeting_of(int32_t ranks, const char *address)
 
 static void meeting_free(struct meeting *meeting)
 {
-    munmap(meeting->outcome, RANKS_MAX * sizeof *meeting->outcome);
+    munmap(meeting->outcome, RANKS_MAX * sizeof(*meeting->outcome));
 }
 
 /* Every rank brings `bytes` bytes that only it can have made, and finds those of all. */
@@ -98,7 +98,7 @@ static enum tess_status gather_many(struct tess_boot *boot)
 {
     static const size_t bytes[] = {8, 0, 1, 300000, 128};
     enum tess_status status = TESS_OK;
-    for (size_t i = 0; i < sizeof bytes / sizeof *bytes && status == TESS_OK; i++)
+    for (size_t i = 0; i < sizeof(bytes) / sizeof(*bytes) && status == TESS_OK; i++)
         status = gather_checked(boot, bytes[i]);
     return status;
 }
@@ -118,7 +118,7 @@ static void meet_as(struct meeting *meeting, int32_t rank)
         outcome->status = (meeting->then != NULL ? meeting->then : gather_many)(boot);
     outcome->seconds = tess_clock_s() - start_s;
     if (outcome->status != TESS_OK)
-        snprintf(outcome->error, sizeof outcome->error, "%s", tess_log_last_error());
+        snprintf(outcome->error, sizeof(outcome->error), "%s", tess_log_last_error());
     tess_boot_close(boot);
 }
 
@@ -138,7 +138,7 @@ static pid_t meet_fork(struct meeting *meeting, int32_t rank)
 static void meet_all(struct meeting *meeting)
 {
     pid_t pid[RANKS_MAX] = {0};
-    /* Rank 0 last: the others find nobody at first. */
+    /* Rank 0 last: the others find no listener at first. */
     for (int32_t r = meeting->env.rank_count - 1; r >= 0; r--)
         if (r != meeting->absent)
             pid[r] = meet_fork(meeting, r);
@@ -150,10 +150,10 @@ static void meet_all(struct meeting *meeting)
         }
 }
 
-#define assert_says(text, words)                                                                   \
+#define assert_contains(text, words)                                                               \
     do {                                                                                           \
         if (strstr((text), (words)) == NULL)                                                       \
-            fail_msg("'%s' does not say '%s'", (text), (words));                                   \
+            fail_msg("'%s' does not contain '%s'", (text), (words));                               \
     } while (0)
 
 /* ---- the environment ------------------------------------------------------------------------- */
@@ -163,14 +163,14 @@ static enum tess_status env_read(const char *variables, struct tess_boot_env *en
 {
     char copy[512], *rest = NULL;
     clearenv();
-    snprintf(copy, sizeof copy, "%s", variables);
+    snprintf(copy, sizeof(copy), "%s", variables);
     for (char *word = strtok_r(copy, " ", &rest); word != NULL; word = strtok_r(NULL, " ", &rest)) {
         char *value = strchr(word, '=');
         *value = '\0';
         setenv(word, value + 1, 1);
     }
     *found = false;
-    memset(env, 0x5a, sizeof *env);
+    memset(env, 0x5a, sizeof(*env));
     return tess_boot_from_environment(env, found);
 }
 
@@ -208,7 +208,7 @@ static void case_environment(void **state)
          "MASTER_PORT=7",
          "torchrun", 1, 2, -1, -1, 7},
     };
-    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+    for (size_t i = 0; i < sizeof(good) / sizeof(*good); i++) {
         struct tess_boot_env env;
         bool found;
         assert_int_equal(env_read(good[i].variables, &env, &found), TESS_OK);
@@ -231,7 +231,7 @@ static void case_environment_absent(void **state)
         "", "RANK= WORLD_SIZE=", "MASTER_ADDR=node1 MASTER_PORT=29500",
         "SLURM_PROCID=0 SLURM_NTASKS=4 SLURM_JOB_ID=9", /* a batch script, not srun */
     };
-    for (size_t i = 0; i < sizeof absent / sizeof *absent; i++) {
+    for (size_t i = 0; i < sizeof(absent) / sizeof(*absent); i++) {
         struct tess_boot_env env;
         bool found;
         assert_int_equal(env_read(absent[i], &env, &found), TESS_OK);
@@ -243,7 +243,7 @@ static void case_environment_bad(void **state)
 {
     (void)state;
     static const struct {
-        const char *variables, *says;
+        const char *variables, *phrase;
     } bad[] = {
         {"RANK=3 MASTER_ADDR=a MASTER_PORT=1", "RANK is set but WORLD_SIZE is not"},
         {"WORLD_SIZE=3 MASTER_ADDR=a MASTER_PORT=1", "WORLD_SIZE is set but RANK is not"},
@@ -267,12 +267,12 @@ static void case_environment_bad(void **state)
         {"RANK=0 WORLD_SIZE=2 LOCAL_RANK=1 LOCAL_WORLD_SIZE=1 MASTER_ADDR=a MASTER_PORT=1",
          "LOCAL_RANK is '1'"},
     };
-    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+    for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
         struct tess_boot_env env;
         bool found;
         assert_int_equal(env_read(bad[i].variables, &env, &found), TESS_ERR_USAGE);
         assert_false(found);
-        assert_says(tess_log_last_error(), bad[i].says);
+        assert_contains(tess_log_last_error(), bad[i].phrase);
     }
 }
 
@@ -320,7 +320,7 @@ static void case_meet_by_name(void **state)
     (void)state;
     char name[128] = "";
     struct sockaddr_in6 six = {.sin6_family = AF_INET6, .sin6_addr = in6addr_loopback};
-    assert_int_equal(gethostname(name, sizeof name - 1), 0);
+    assert_int_equal(gethostname(name, sizeof(name) - 1), 0);
     struct meeting meeting = meeting_of(3, name);
     meet_all(&meeting);
     for (int32_t r = 0; r < 3; r++)
@@ -328,7 +328,7 @@ static void case_meet_by_name(void **state)
     meeting_free(&meeting);
 
     int fd = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    bool has_six = fd >= 0 && bind(fd, (struct sockaddr *)&six, sizeof six) == 0;
+    bool has_six = fd >= 0 && bind(fd, (struct sockaddr *)&six, sizeof(six)) == 0;
     if (fd >= 0)
         close(fd);
     if (!has_six) {
@@ -350,13 +350,13 @@ static void case_rank_missing(void **state)
     meeting.timeout_s = 1;
     meeting.absent = 2;
     meet_all(&meeting);
-    snprintf(place, sizeof place, "127.0.0.1, port %d", (int)meeting.env.port);
+    snprintf(place, sizeof(place), "127.0.0.1, port %d", (int)meeting.env.port);
     for (int32_t r = 0; r < 4; r++) {
         if (r == 2)
             continue;
         assert_int_equal(meeting.outcome[r].status, TESS_ERR_TIMEOUT);
-        assert_says(meeting.outcome[r].error, "rank 2 of 4 did not come");
-        assert_says(meeting.outcome[r].error, place);
+        assert_contains(meeting.outcome[r].error, "rank 2 of 4 did not come");
+        assert_contains(meeting.outcome[r].error, place);
         assert_true(meeting.outcome[r].seconds < 10);
     }
     meeting_free(&meeting);
@@ -370,11 +370,11 @@ static void case_root_missing(void **state)
     meeting.timeout_s = 0.5;
     meeting.absent = 0;
     meet_all(&meeting);
-    snprintf(place, sizeof place, "rank 1 did not reach rank 0 at 127.0.0.1, port %d",
+    snprintf(place, sizeof(place), "rank 1 did not reach rank 0 at 127.0.0.1, port %d",
              (int)meeting.env.port);
     assert_int_equal(meeting.outcome[1].status, TESS_ERR_TIMEOUT);
-    assert_says(meeting.outcome[1].error, place);
-    assert_says(meeting.outcome[1].error, "Connection refused");
+    assert_contains(meeting.outcome[1].error, place);
+    assert_contains(meeting.outcome[1].error, "Connection refused");
     meeting_free(&meeting);
 }
 
@@ -388,9 +388,9 @@ static void case_wrong_size(void **state)
     assert_int_equal(waitpid(member, NULL, 0), member);
     assert_int_equal(waitpid(root, NULL, 0), root);
     assert_int_equal(meeting.outcome[1].status, TESS_ERR_COMM);
-    assert_says(meeting.outcome[1].error, "rank 1 was started as one of 3, rank 0 as one of 2");
+    assert_contains(meeting.outcome[1].error, "rank 1 was started as one of 3, rank 0 as one of 2");
     assert_int_equal(meeting.outcome[0].status, TESS_ERR_TIMEOUT);
-    assert_says(meeting.outcome[0].error, "rank 1 was started as one of 3, rank 0 as one of 2");
+    assert_contains(meeting.outcome[0].error, "rank 1 was started as one of 3, rank 0 as one of 2");
     meeting_free(&meeting);
 }
 
@@ -405,11 +405,11 @@ static void case_rank_twice(void **state)
     assert_int_equal(waitpid(one, NULL, 0), one);
     assert_int_equal(waitpid(same, NULL, 0), same);
     assert_int_equal(waitpid(root, NULL, 0), root);
-    /* Either may have come first; the other is told. */
+    /* Either may have come first; the other gets the error. */
     bool first = strstr(meeting.outcome[1].error, "rank 1 is there twice") != NULL;
     bool second = strstr(meeting.outcome[4].error, "rank 1 is there twice") != NULL;
     assert_true(first != second);
-    assert_says(meeting.outcome[0].error, "rank 2 of 3 did not come");
+    assert_contains(meeting.outcome[0].error, "rank 2 of 3 did not come");
     meeting_free(&meeting);
 }
 
@@ -440,7 +440,7 @@ static int stray_connect(int32_t port)
                                .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     for (int tries = 0; tries < 100; tries++) {
         int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-        if (connect(fd, (struct sockaddr *)&name, sizeof name) == 0)
+        if (connect(fd, (struct sockaddr *)&name, sizeof(name)) == 0)
             return fd;
         close(fd);
         nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
@@ -458,7 +458,7 @@ static void case_strangers(void **state)
     unsigned char noise[64];
     int fd[20];
     pid_t pid[3] = {meet_fork(&meeting, 0), 0, 0};
-    for (size_t i = 0; i < sizeof noise; i++)
+    for (size_t i = 0; i < sizeof(noise); i++)
         noise[i] = (unsigned char)(i * 97 + 13);
     for (int i = 0; i < 20; i++) {
         fd[i] = stray_connect(meeting.env.port);
@@ -466,9 +466,9 @@ static void case_strangers(void **state)
         if (i % 4 == 1)
             assert_true(send(fd[i], noise, 16, MSG_NOSIGNAL) == 16);
         if (i % 4 == 2)
-            assert_true(send(fd[i], noise, sizeof noise, MSG_NOSIGNAL) == sizeof noise);
+            assert_true(send(fd[i], noise, sizeof(noise), MSG_NOSIGNAL) == sizeof(noise));
         if (i % 4 == 3)
-            assert_true(send(fd[i], web, sizeof web - 1, MSG_NOSIGNAL) == sizeof web - 1);
+            assert_true(send(fd[i], web, sizeof(web) - 1, MSG_NOSIGNAL) == sizeof(web) - 1);
     }
     pid[1] = meet_fork(&meeting, 1);
     pid[2] = meet_fork(&meeting, 2);
@@ -493,16 +493,16 @@ static void case_not_root(void **state)
                                .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     char page[600];
     int yes = 1, listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    memset(page, 'x', sizeof page);
-    (void)setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
-    assert_int_equal(bind(listener, (struct sockaddr *)&name, sizeof name), 0);
+    memset(page, 'x', sizeof(page));
+    (void)setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
+    assert_int_equal(bind(listener, (struct sockaddr *)&name, sizeof(name)), 0);
     assert_int_equal(listen(listener, 8), 0);
     meeting.timeout_s = 0.5;
     pid_t member = meet_fork(&meeting, 1), server = fork();
     if (server == 0)
         for (;;) {
             int fd = accept(listener, NULL, NULL);
-            (void)!write(fd, page, sizeof page);
+            (void)!write(fd, page, sizeof(page));
             nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
             close(fd);
         }
@@ -511,12 +511,12 @@ static void case_not_root(void **state)
     assert_int_equal(waitpid(server, NULL, 0), server);
 
     assert_int_equal(meeting.outcome[1].status, TESS_ERR_TIMEOUT);
-    assert_says(meeting.outcome[1].error, "is not rank 0 of this program");
+    assert_contains(meeting.outcome[1].error, "is not rank 0 of this program");
     /* And rank 0 itself cannot have this port. */
     meet_as(&meeting, 0);
     assert_int_equal(meeting.outcome[0].status, TESS_ERR_COMM);
-    assert_says(meeting.outcome[0].error, "Address already in use");
-    assert_says(meeting.outcome[0].error, "choose another port");
+    assert_contains(meeting.outcome[0].error, "Address already in use");
+    assert_contains(meeting.outcome[0].error, "choose another port");
     close(listener);
     meeting_free(&meeting);
 }
@@ -528,7 +528,7 @@ static void case_no_such_host(void **state)
     meeting.timeout_s = 0.3;
     meet_as(&meeting, 1);
     assert_int_equal(meeting.outcome[1].status, TESS_ERR_TIMEOUT);
-    assert_says(meeting.outcome[1].error, "no.such.host.invalid");
+    assert_contains(meeting.outcome[1].error, "no.such.host.invalid");
     meeting_free(&meeting);
 }
 
@@ -552,20 +552,20 @@ static enum tess_status bring_more(struct tess_boot *boot)
     return gather_checked(boot, boot->rank == 2 ? 24 : 16);
 }
 
-/* A rank that leaves, sleeps or brings something else: everybody says the same. */
+/* A rank that leaves, sleeps or brings something else: all ranks report the same. */
 static void case_gather_fails(void **state)
 {
     (void)state;
     static const struct {
         enum tess_status (*then)(struct tess_boot *boot);
         enum tess_status status; /* of rank 0 */
-        const char *says;
+        const char *phrase;
     } how[] = {
         {leave_early, TESS_ERR_COMM, "exchange 2: rank 2 has left"},
         {fall_asleep, TESS_ERR_TIMEOUT, "exchange 1: nothing came from rank 2 within 1 s"},
         {bring_more, TESS_ERR_COMM, "rank 2 brings 24 bytes"},
     };
-    for (size_t i = 0; i < sizeof how / sizeof *how; i++) {
+    for (size_t i = 0; i < sizeof(how) / sizeof(*how); i++) {
         struct meeting meeting = meeting_of(4, "127.0.0.1");
         meeting.timeout_s = 1;
         meeting.then = how[i].then;
@@ -574,7 +574,7 @@ static void case_gather_fails(void **state)
         for (int32_t r = 0; r < 4; r++)
             if (r != 2) {
                 assert_int_not_equal(meeting.outcome[r].status, TESS_OK);
-                assert_says(meeting.outcome[r].error, how[i].says);
+                assert_contains(meeting.outcome[r].error, how[i].phrase);
             }
         meeting_free(&meeting);
     }
@@ -596,9 +596,9 @@ static int stray_greet(int32_t port)
     char reply[512];
     int fd = stray_connect(port);
     memcpy(&hello.magic, "teraboot", 8);
-    assert_true(fd >= 0 && send(fd, &hello, sizeof hello, MSG_NOSIGNAL) == sizeof hello);
-    for (int i = 0; i < 2; i++) /* heard, and the verdict */
-        assert_true(recv(fd, reply, sizeof reply, MSG_WAITALL) == sizeof reply);
+    assert_true(fd >= 0 && send(fd, &hello, sizeof(hello), MSG_NOSIGNAL) == sizeof(hello));
+    for (int i = 0; i < 2; i++) /* the listing, and the verdict */
+        assert_true(recv(fd, reply, sizeof(reply), MSG_WAITALL) == sizeof(reply));
     return fd;
 }
 
@@ -612,12 +612,12 @@ static void case_truncated(void **state)
     memcpy(&part.magic, "terapart", 8);
     pid_t root = meet_fork(&meeting, 0);
     int fd = stray_greet(meeting.env.port);
-    assert_true(send(fd, &part, sizeof part, MSG_NOSIGNAL) == sizeof part);
+    assert_true(send(fd, &part, sizeof(part), MSG_NOSIGNAL) == sizeof(part));
     assert_true(send(fd, "half", 4, MSG_NOSIGNAL) == 4);
     close(fd);
     assert_int_equal(waitpid(root, NULL, 0), root);
     assert_int_equal(meeting.outcome[0].status, TESS_ERR_COMM);
-    assert_says(meeting.outcome[0].error, "only a part came from rank 1");
+    assert_contains(meeting.outcome[0].error, "only a part came from rank 1");
     meeting_free(&meeting);
 
     /* A length that no rank could mean is refused before anything is read or allocated. */
@@ -625,11 +625,11 @@ static void case_truncated(void **state)
     part.bytes = UINT64_MAX;
     root = meet_fork(&meeting, 0);
     fd = stray_greet(meeting.env.port);
-    assert_true(send(fd, &part, sizeof part, MSG_NOSIGNAL) == sizeof part);
+    assert_true(send(fd, &part, sizeof(part), MSG_NOSIGNAL) == sizeof(part));
     assert_int_equal(waitpid(root, NULL, 0), root);
     close(fd);
     assert_int_equal(meeting.outcome[0].status, TESS_ERR_COMM);
-    assert_says(meeting.outcome[0].error, "rank 1 brings 18446744073709551615 bytes");
+    assert_contains(meeting.outcome[0].error, "rank 1 brings 18446744073709551615 bytes");
     meeting_free(&meeting);
 }
 

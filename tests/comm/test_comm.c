@@ -60,7 +60,7 @@ static int case_on_nccl(struct tess_comm *comm, struct tess_world *world, void *
     struct tess_boot *boot;
     struct tess_comm *nccl;
     char host[32];
-    snprintf(host, sizeof host, "rank-%d", (int)comm->rank);
+    snprintf(host, sizeof(host), "rank-%d", (int)comm->rank);
     WORLD_CHECK(setenv("NCCL_HOSTID", host, 1) == 0);
     WORLD_OK(module->device_select(0));
     WORLD_OK(tess_boot_over(comm, 30, &boot));
@@ -122,7 +122,7 @@ int case_run_limited(const struct case_setup *setup, double timeout_s, world_fun
                                 .order = setup->order,
                                 .self = setup->self,
                                 .timeout_s = timeout_s};
-    struct world_report *report = calloc(1, sizeof *report);
+    struct world_report *report = calloc(1, sizeof(*report));
     assert_non_null(report);
     int failed = case_run_world(setup, &world, fn, arg, report);
     world_print(report);
@@ -180,10 +180,10 @@ static int case_run_device(struct case_setup *canonical, struct case_setup *fast
         {cmocka_unit_test_prestate(case_device_abort, canonical), peers},
         {cmocka_unit_test_prestate(case_device_settle, canonical), true},
     };
-    return case_run_entries(cases, sizeof cases / sizeof cases[0]);
+    return case_run_entries(cases, sizeof(cases) / sizeof(cases[0]));
 }
 
-/* What one device can tell of NCCL: results. Its failures want devices that fail. */
+/* What one device can show of NCCL: results. Its failures need devices that fail. */
 static int case_run_nccl(struct case_setup *canonical, struct case_setup *fast)
 {
     const struct CMUnitTest cases[] = {
@@ -267,5 +267,5 @@ int main(int argc, char **argv)
         {cmocka_unit_test_prestate(case_debug_absent, &canonical), peers},
         {cmocka_unit_test_prestate(case_debug_stats, &canonical), !canonical.self},
     };
-    return case_run_entries(cases, sizeof cases / sizeof cases[0]);
+    return case_run_entries(cases, sizeof(cases) / sizeof(cases[0]));
 }

@@ -44,10 +44,10 @@ static unsigned char value(int32_t from, int32_t to, uint32_t round, size_t i)
 static int messages(struct tess_transport *t)
 {
     static const size_t size[] = {0, 1, 7, 4096, 4097, 65537, 1 << 20, 3, 0, 100000};
-    enum { ROUNDS = sizeof size / sizeof *size };
+    enum { ROUNDS = sizeof(size) / sizeof(*size) };
     const int32_t n = t->rank_count;
-    uint32_t *request = calloc((size_t)n * ROUNDS * 2, sizeof *request);
-    unsigned char **data = calloc((size_t)n * ROUNDS * 2, sizeof *data);
+    uint32_t *request = calloc((size_t)n * ROUNDS * 2, sizeof(*request));
+    unsigned char **data = calloc((size_t)n * ROUNDS * 2, sizeof(*data));
     int used = 0;
     CHECK(request != NULL && data != NULL);
     for (int32_t p = 0; p < n; p++)
@@ -94,8 +94,8 @@ static int many(struct tess_transport *t)
     for (int turn = 0; turn < 3; turn++) {
         for (int32_t i = 0; i < TESS_TRANSPORT_REQUESTS; i++) {
             number[i] = sends ? i + turn : -1;
-            OK(sends ? t->ops->send(t, peer, 5, &number[i], sizeof *number, &request[i])
-                     : t->ops->recv(t, peer, 5, &number[i], sizeof *number, &request[i]));
+            OK(sends ? t->ops->send(t, peer, 5, &number[i], sizeof(*number), &request[i])
+                     : t->ops->recv(t, peer, 5, &number[i], sizeof(*number), &request[i]));
         }
         for (int32_t i = 0; i < TESS_TRANSPORT_REQUESTS; i++) {
             OK(finish(t, request[i]));
@@ -114,13 +114,13 @@ static int idle(struct tess_transport *t)
     if (t->rank == 0) {
         nanosleep(&(struct timespec){.tv_sec = 1}, NULL);
         for (int32_t p = 1; p < t->rank_count; p++) {
-            OK(t->ops->send(t, p, 1, &word, sizeof word, &request));
+            OK(t->ops->send(t, p, 1, &word, sizeof(word), &request));
             OK(finish(t, request));
         }
         return 0;
     }
     word = 0;
-    OK(t->ops->recv(t, 0, 1, &word, sizeof word, &request));
+    OK(t->ops->recv(t, 0, 1, &word, sizeof(word), &request));
     OK(finish(t, request));
     const double worked_s = tess_clock_thread_s() - busy_s, passed_s = tess_clock_s() - start_s;
     printf("rank %d waited %.3f s with %.3f s of a processor\n", (int)t->rank, passed_s, worked_s);
@@ -144,7 +144,8 @@ static int limit(struct tess_transport *t)
     return 0;
 }
 
-/* The last rank gives up; all others, which wait for something else, hear why and from where. */
+/* The last rank gives up; all others, which wait for something else, get the reason and the origin.
+ */
 static int gives_up(struct tess_transport *t)
 {
     static const char reason[] = "the disk of this rank is full";
@@ -158,17 +159,17 @@ static int gives_up(struct tess_transport *t)
     }
     const double start_s = tess_clock_s();
     enum tess_status status =
-        t->ops->recv(t, (t->rank + 1) % t->rank_count, 3, &word, sizeof word, &request);
+        t->ops->recv(t, (t->rank + 1) % t->rank_count, 3, &word, sizeof(word), &request);
     while (status == TESS_OK && tess_clock_s() - start_s < 20)
         status = t->ops->wait(t, 1);
     CHECK(status == TESS_ERR_ABORTED);
     CHECK(tess_clock_s() - start_s < 5);
-    snprintf(said, sizeof said, "rank %d on host ", (int)last);
+    snprintf(said, sizeof(said), "rank %d on host ", (int)last);
     CHECK(strstr(t->reason, said) != NULL);
     CHECK(strstr(t->reason, t->host_name[last]) != NULL);
     CHECK(strstr(t->reason, reason) != NULL);
     CHECK(t->ops->wait(t, 1) == TESS_ERR_ABORTED); /* and again */
-    printf("heard\n");
+    printf("received\n");
     fflush(stdout);
     t->ops->close(t);
     /* mpirun ends all with the first of them; a rank that has failed does not end well. */
@@ -209,7 +210,7 @@ static int native_group(struct tess_transport *t, int32_t first, int32_t step)
     }
     if (own < 0)
         return 0;
-    float *a = calloc((size_t)n * COUNT, sizeof *a), *b = calloc((size_t)n * COUNT, sizeof *b);
+    float *a = calloc((size_t)n * COUNT, sizeof(*a)), *b = calloc((size_t)n * COUNT, sizeof(*b));
     const float sum = (float)(n * (n - 1) / 2);
     CHECK(a != NULL && b != NULL);
     OK(t->ops->native->group_open(t, rank, n, &group));
@@ -326,7 +327,7 @@ int main(int argc, char **argv)
     const enum tess_mpi_library library =
         strcmp(argv[1], "mpich") == 0 ? TESS_MPI_MPICH : TESS_MPI_OPENMPI;
     enum tess_mpi_library found;
-    if (!tess_comm_mpi_there(TESS_MPI_AUTO, &found, why, sizeof why)) {
+    if (!tess_comm_mpi_there(TESS_MPI_AUTO, &found, why, sizeof(why))) {
         fprintf(stderr, "%s\n", why);
         return 1;
     }

@@ -27,7 +27,7 @@ static const struct tess_comm_call net_sum_call = {.collective = TESS_COLLECTIVE
 static struct net_plan *net_plans(int32_t n, int32_t places, enum tess_order order,
                                   enum tess_collective collective, int32_t root)
 {
-    struct net_plan *plan = calloc((size_t)n, sizeof *plan);
+    struct net_plan *plan = calloc((size_t)n, sizeof(*plan));
     struct tess_comm_call call = net_sum_call;
     assert_non_null(plan);
     call.order = order;
@@ -125,17 +125,17 @@ static void case_tree(void **state)
         struct net_plan *plan =
             net_plans(n, n, TESS_ORDER_CANONICAL, TESS_COLLECTIVE_ALL_REDUCE, -1);
         char expected[WORDS], text[WORDS];
-        net_tree_words(0, n, expected, sizeof expected);
+        net_tree_words(0, n, expected, sizeof(expected));
         for (int32_t l = 0; l < n; l++) {
             assert_int_equal(net_view(plan, l, l).to, -1);
-            net_words(plan, l, l, text, sizeof text);
+            net_words(plan, l, l, text, sizeof(text));
             assert_string_equal(text, expected);
         }
         free(plan);
     }
 }
 
-/* Nobody adds much more than its share: of the (n - 1) n additions of lanes, n - 1 each where n is
+/* No rank adds much more than its share: of the (n - 1) n additions of lanes, n - 1 each where n is
  * a power of two, and less than twice that anywhere. */
 static void case_balance(void **state)
 {
@@ -159,12 +159,12 @@ static void case_balance(void **state)
     }
 }
 
-/* Every rank is added once, on rings too, and down the lane everybody has it from one. */
+/* Every rank is added once, on rings too, and down the lane every rank has it from one. */
 static void net_check_lane(const struct net_plan *plan, int32_t n, int32_t l)
 {
     uint64_t added = 0, reached = 0;
     char text[WORDS];
-    net_words(plan, l, l, text, sizeof text);
+    net_words(plan, l, l, text, sizeof(text));
     for (const char *at = text; *at != '\0';)
         if (*at >= '0' && *at <= '9')
             added += UINT64_C(1) << strtol(at, (char **)&at, 10);
@@ -258,7 +258,7 @@ static void case_drawings(void **state)
     free(plan);
 }
 
-/* Hosts are told apart only where each has as many ranks, one after the other. */
+/* Hosts are distinguished only where each has as many ranks, one after the other. */
 static void case_shapes(void **state)
 {
     static const struct {
@@ -270,7 +270,7 @@ static void case_shapes(void **state)
         {5, {0, 0, 1, 1, 2}, 1, 5},          {6, {0, 0, 0, 1, 1, 1}, 2, 3},
     };
     (void)state;
-    for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
+    for (size_t i = 0; i < sizeof(wanted) / sizeof(*wanted); i++) {
         const struct net_shape shape = tess__net_shape(1, wanted[i].n, wanted[i].host);
         if (shape.hosts != wanted[i].hosts || shape.places != wanted[i].places)
             fail_msg("%zu: %d hosts of %d", i, shape.hosts, shape.places);
@@ -333,7 +333,7 @@ static void net_run(int32_t n, const int32_t *host, enum tess_order order, net_b
 #define NET_CHECK(condition)                                                                       \
     do {                                                                                           \
         if (!(condition)) {                                                                        \
-            snprintf(job->text, sizeof job->text, "line %d: %s: %s", __LINE__, #condition,         \
+            snprintf(job->text, sizeof(job->text), "line %d: %s: %s", __LINE__, #condition,        \
                      tess_log_last_error());                                                       \
             return 1;                                                                              \
         }                                                                                          \
@@ -375,7 +375,7 @@ static int net_bits(struct tess_comm *comm, struct net_job_of *job)
                                       NULL) != TESS_OK ||
                  !net_same(dtype, target, expected, count);
         if (failed)
-            snprintf(job->text, sizeof job->text, "%zu %s differ: %s", count,
+            snprintf(job->text, sizeof(job->text), "%zu %s differ: %s", count,
                      tess_dtype_name(dtype), tess_log_last_error());
     }
     for (int32_t r = 0; r < n; r++)
@@ -390,7 +390,7 @@ static void case_bits(void **state)
     static const int32_t counts[] = {2, 3, 4, 5, 6, 7, 8, 11, 16, 17, 24, 33, 64};
     static const int32_t host[NET_RANKS_MAX] = {0};
     (void)state;
-    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
+    for (size_t i = 0; i < sizeof(counts) / sizeof(*counts); i++)
         net_run(counts[i], host, TESS_ORDER_CANONICAL, net_bits, NULL);
 }
 
@@ -400,8 +400,8 @@ static int net_moves(struct tess_comm *comm, struct net_job_of *job)
     enum { COUNT = 9000 };
     const int32_t n = job->n, rank = job->rank, next = (rank + 1) % n, last = (rank + n - 1) % n;
     const size_t many = (size_t)n * COUNT;
-    int32_t *source = malloc(many * sizeof *source), *target = malloc(many * sizeof *target);
-    int32_t *come = malloc(COUNT * sizeof *come);
+    int32_t *source = malloc(many * sizeof(*source)), *target = malloc(many * sizeof(*target));
+    int32_t *come = malloc(COUNT * sizeof(*come));
     struct tess_event event[3];
     NET_CHECK(source != NULL && target != NULL && come != NULL);
     for (size_t i = 0; i < many; i++)
@@ -420,7 +420,7 @@ static int net_moves(struct tess_comm *comm, struct net_job_of *job)
     for (size_t i = 0; i < many; i++)
         NET_CHECK(target[i] == (int32_t)(i / COUNT) * 1000003 + (int32_t)(i % COUNT));
     for (int32_t root = 0; root < n; root += 3) {
-        memcpy(target, source, many * sizeof *target);
+        memcpy(target, source, many * sizeof(*target));
         NET_CHECK(tess_comm_broadcast(comm, target, many, TESS_I32, root, NULL) == TESS_OK);
         NET_CHECK(tess_comm_broadcast(comm, come, COUNT, TESS_I32, root, NULL) == TESS_OK);
         for (size_t i = 0; i < many; i++)
@@ -440,7 +440,7 @@ static void case_moves(void **state)
                                        {6, 0, 0, 0, 1, 1, 1},
                                        {7, 0, 0, 0, 0, 0, 0, 0}};
     (void)state;
-    for (size_t i = 0; i < sizeof hosts / sizeof *hosts; i++)
+    for (size_t i = 0; i < sizeof(hosts) / sizeof(*hosts); i++)
         for (int order = 0; order < 2; order++)
             net_run(hosts[i][0], &hosts[i][1], (enum tess_order)order, net_moves, NULL);
 }
@@ -489,8 +489,8 @@ static int net_steady(struct tess_comm *comm, struct net_job_of *job)
 {
     enum { COUNT = 50000 };
     const int32_t n = job->n, next = (job->rank + 1) % n, last = (job->rank + n - 1) % n;
-    float *source = calloc((size_t)n * COUNT, sizeof *source);
-    float *target = calloc((size_t)n * COUNT, sizeof *target);
+    float *source = calloc((size_t)n * COUNT, sizeof(*source));
+    float *target = calloc((size_t)n * COUNT, sizeof(*target));
     NET_CHECK(source != NULL && target != NULL);
     for (int round = 0; round < 12; round++) {
         struct tess_event event[4];
@@ -542,7 +542,7 @@ enum { SUM_COUNT = 1 << 16 }; /* elements of 4 bytes; divisible by all that is d
 
 static int net_sum(struct tess_comm *comm, struct net_job_of *job)
 {
-    float *data = calloc(SUM_COUNT, sizeof *data);
+    float *data = calloc(SUM_COUNT, sizeof(*data));
     NET_CHECK(data != NULL);
     NET_CHECK(tess_comm_all_reduce(comm, data, data, SUM_COUNT, TESS_F32, TESS_REDUCE_SUM, NULL) ==
               TESS_OK);
@@ -602,7 +602,7 @@ static void case_links(void **state)
         {TESS_ORDER_FAST, mixed_host, mixed_host, 14},
     };
     (void)state;
-    for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
+    for (size_t i = 0; i < sizeof(wanted) / sizeof(*wanted); i++) {
         net_parts = wanted[i].parts;
         net_run(8, wanted[i].host, wanted[i].order, net_sum, net_count);
         if ((double)net_crossed != wanted[i].times * SUM_COUNT * sizeof(float))

@@ -68,16 +68,16 @@ static enum tess_status transport_fails(struct tess_transport *transport)
     return TESS_OK;
 }
 
-#define SAYS(text, words)                                                                          \
+#define CONTAINS(text, words)                                                                      \
     do {                                                                                           \
         if (strstr((text), (words)) == NULL)                                                       \
-            return world_fail("line %d: '%s' does not say '%s'", __LINE__, (text), (words));       \
+            return world_fail("line %d: '%s' does not contain '%s'", __LINE__, (text), (words));   \
     } while (0)
 
 static int transport_run(int32_t ranks, world_function fn, int32_t killed)
 {
     struct world_setup setup = {.ranks = ranks, .mode = TESS_RANKS_PROCESSES};
-    struct world_report *report = calloc(1, sizeof *report);
+    struct world_report *report = calloc(1, sizeof(*report));
     assert_non_null(report);
     world_run_setup(&setup, fn, NULL, report);
     int failed = 0;
@@ -101,7 +101,7 @@ static unsigned char value_of(int32_t from, int32_t to, int32_t tag, size_t size
     return (unsigned char)value_hash((uint64_t)(from * 64 + to), (uint64_t)tag + size, i);
 }
 
-/* All sizes on several tags to everybody and from everybody at once; receives in another order of
+/* All sizes on several tags to and from every rank at once; receives in another order of
  * tags than sends; twice as many small ones as one write takes. */
 static int messages_rank(struct tess_comm *comm, struct tess_world *world, void *arg)
 {
@@ -153,7 +153,7 @@ static void case_tcp_messages(void **state)
     assert_int_equal(transport_run(4, messages_rank, -1), 0);
 }
 
-/* A message that nobody has asked for keeps none behind it waiting, however large it is; and a rank
+/* A message that no rank waits for delays none behind it, however large it is; and a rank
  * may have as many requests as there may be. */
 static int overtaken_rank(struct tess_comm *comm, struct tess_world *world, void *arg)
 {
@@ -193,7 +193,7 @@ static void case_overtaken(void **state)
     assert_int_equal(transport_run(2, overtaken_rank, -1), 0);
 }
 
-/* What was sent comes, though the sender has ended; whoever wants more is told. */
+/* What was sent comes, though the sender has ended; a rank that waits for more gets an error. */
 static int ended_rank(struct tess_comm *comm, struct tess_world *world, void *arg)
 {
     (void)world, (void)arg;
@@ -217,11 +217,11 @@ static int ended_rank(struct tess_comm *comm, struct tess_world *world, void *ar
             WORLD_CHECK(data[i] == 5);
         WORLD_OK(transport->ops->recv(transport, 1, 1, data, bytes, &request));
         WORLD_CHECK(transport_all(transport, &request, 1) == TESS_ERR_COMM);
-        SAYS(transport->reason, "rank 1 (");
-        SAYS(transport->reason, "it has ended while rank 0 waits for it");
-    } else { /* is told by rank 0 */
+        CONTAINS(transport->reason, "rank 1 (");
+        CONTAINS(transport->reason, "it has ended while rank 0 waits for it");
+    } else { /* gets the reason from rank 0 */
         WORLD_CHECK(transport_fails(transport) == TESS_ERR_COMM);
-        SAYS(transport->reason, "it has ended while rank 0 waits for it");
+        CONTAINS(transport->reason, "it has ended while rank 0 waits for it");
     }
     transport->ops->close(transport);
     return 0;
@@ -246,7 +246,7 @@ static int strange_connect(in_port_t port, const void *bytes, size_t count)
     const struct sockaddr_in name = {
         .sin_family = AF_INET, .sin_port = port, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (fd < 0 || connect(fd, (const struct sockaddr *)&name, sizeof name) != 0 ||
+    if (fd < 0 || connect(fd, (const struct sockaddr *)&name, sizeof(name)) != 0 ||
         (count > 0 && send(fd, bytes, count, MSG_NOSIGNAL) != (ssize_t)count))
         return -1;
     return fd;
@@ -256,12 +256,12 @@ static enum tess_status strange_gather(void *context, const void *mine, size_t b
 {
     const struct strange_boot *strange = context;
     char garbage[4096];
-    memset(garbage, 0xa5, sizeof garbage);
+    memset(garbage, 0xa5, sizeof(garbage));
     for (int fd = 3; fd < 256 && strange->boot.rank == 0; fd++) {
         int listens = 0;
-        socklen_t size = sizeof listens;
+        socklen_t size = sizeof(listens);
         struct sockaddr_in name;
-        socklen_t length = sizeof name;
+        socklen_t length = sizeof(name);
         if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) != 0 || !listens ||
             getsockname(fd, (struct sockaddr *)&name, &length) != 0)
             continue;
@@ -269,7 +269,7 @@ static enum tess_status strange_gather(void *context, const void *mine, size_t b
          * last, they stay as long as they are let. */
         if (strange_connect(name.sin_port, NULL, 0) < 0 ||
             strange_connect(name.sin_port, garbage, 5) < 0 ||
-            strange_connect(name.sin_port, garbage, sizeof garbage) < 0)
+            strange_connect(name.sin_port, garbage, sizeof(garbage)) < 0)
             return TESS_ERR_INTERNAL;
         close(strange_connect(name.sin_port, NULL, 0));
     }
@@ -292,8 +292,8 @@ static int strangers_rank(struct tess_comm *comm, struct tess_world *world, void
     tess_boot_close(boot);
     WORLD_OK(status);
     const int32_t n = comm->rank_count, next = (comm->rank + 1) % n;
-    WORLD_OK(transport->ops->send(transport, next, 0, &value, sizeof value, &request[0]));
-    WORLD_OK(transport->ops->recv(transport, (comm->rank + n - 1) % n, 0, &come, sizeof come,
+    WORLD_OK(transport->ops->send(transport, next, 0, &value, sizeof(value), &request[0]));
+    WORLD_OK(transport->ops->recv(transport, (comm->rank + n - 1) % n, 0, &come, sizeof(come),
                                   &request[1]));
     WORLD_OK(transport_all(transport, request, 2));
     WORLD_CHECK(come == (comm->rank + n - 1) % n);
@@ -307,7 +307,7 @@ static void case_strangers(void **state)
     assert_int_equal(transport_run(3, strangers_rank, -1), 0);
 }
 
-/* Rank 2 says what is not of this program, by either connection to rank 0: all are told who. */
+/* Rank 2 sends what is not of this program, by either connection to rank 0: all errors name it. */
 static int garbage_rank(struct tess_comm *comm, bool words)
 {
     static const char garbage[64] = "GET / HTTP/1.0";
@@ -316,12 +316,13 @@ static int garbage_rank(struct tess_comm *comm, bool words)
     const struct tcp *tcp = (const struct tcp *)transport;
     if (comm->rank == 2) {
         const int fd = words ? tcp->peer[0].fd[TCP_WORDS] : tcp->peer[0].fd[TCP_DATA];
-        WORLD_CHECK(send(fd, garbage, sizeof garbage, MSG_NOSIGNAL) == sizeof garbage);
+        WORLD_CHECK(send(fd, garbage, sizeof(garbage), MSG_NOSIGNAL) == sizeof(garbage));
     }
     WORLD_CHECK(transport_fails(transport) == TESS_ERR_COMM);
     if (comm->rank != 2) { /* which itself sees rank 0 hang up, or hears of it */
-        SAYS(transport->reason, "rank 2 (");
-        SAYS(transport->reason, words ? "not of this program" : "no message that was asked for");
+        CONTAINS(transport->reason, "rank 2 (");
+        CONTAINS(transport->reason,
+                 words ? "not of this program" : "no message that was asked for");
     }
     transport->ops->close(transport);
     return 0;
@@ -346,16 +347,16 @@ static int forged_rank(struct tess_comm *comm, struct tess_world *world, void *a
     static const struct tcp_frame forged[] = {{TCP_MAGIC, TCP_ABORT, 77, 0, 4},
                                               {TCP_MAGIC, TCP_LOST, 0, 0, UINT64_MAX},
                                               {TCP_MAGIC, 9, 0, 0, 0}};
-    for (size_t k = 0; k < sizeof forged / sizeof *forged; k++) {
+    for (size_t k = 0; k < sizeof(forged) / sizeof(*forged); k++) {
         struct tess_transport *transport;
         WORLD_OK(transport_open(comm, LIMIT_S, &transport));
         const struct tcp *tcp = (const struct tcp *)transport;
         if (comm->rank == 1)
-            WORLD_CHECK(send(tcp->peer[0].fd[TCP_WORDS], &forged[k], sizeof *forged,
-                             MSG_NOSIGNAL) == sizeof *forged);
+            WORLD_CHECK(send(tcp->peer[0].fd[TCP_WORDS], &forged[k], sizeof(*forged),
+                             MSG_NOSIGNAL) == sizeof(*forged));
         WORLD_CHECK(transport_fails(transport) == TESS_ERR_COMM);
         if (comm->rank == 0)
-            SAYS(transport->reason, "not of this program");
+            CONTAINS(transport->reason, "not of this program");
         transport->ops->close(transport);
         WORLD_OK(tess_comm_barrier(comm));
     }
@@ -372,7 +373,7 @@ static void case_garbage(void **state)
 
 /* ---- ranks that fail ------------------------------------------------------------------------- */
 
-/* In the middle of a message; the others are told by the sockets alone. */
+/* In the middle of a message; the others learn it from the sockets alone. */
 static int killed_rank(struct tess_comm *comm, struct tess_world *world, void *arg)
 {
     (void)world, (void)arg;
@@ -394,8 +395,8 @@ static int killed_rank(struct tess_comm *comm, struct tess_world *world, void *a
     /* The reader goes slowly, so that the message is under way. */
     nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
     WORLD_CHECK(transport_fails(transport) == TESS_ERR_COMM);
-    SAYS(transport->reason, "rank 2 (");
-    SAYS(transport->reason, ") has gone: ");
+    CONTAINS(transport->reason, "rank 2 (");
+    CONTAINS(transport->reason, ") has gone: ");
     WORLD_CHECK(tess_clock_s() - start_s < 5);
     transport->ops->close(transport);
     return 0;
@@ -434,8 +435,8 @@ static int abort_rank(struct tess_comm *comm, struct tess_world *world, void *ar
         WORLD_OK(transport->ops->recv(transport, 1, 9, data, bytes, &request));
     }
     WORLD_CHECK(transport_fails(transport) == TESS_ERR_ABORTED);
-    SAYS(transport->reason, "stopped because rank 1 (");
-    SAYS(transport->reason, ") failed: the disk is full");
+    CONTAINS(transport->reason, "stopped because rank 1 (");
+    CONTAINS(transport->reason, ") failed: the disk is full");
     WORLD_CHECK(tess_clock_s() - start_s < 5);
     bool done;
     if (comm->rank < 2)
@@ -464,7 +465,7 @@ static int silence_rank(struct tess_comm *comm, struct tess_world *world, void *
     int alive = 0, idle = 0, between = 0, count = 0, limit_ms = 0, delay = 0;
     const int words = tcp->peer[1 - comm->rank].fd[TCP_WORDS],
               data = tcp->peer[1 - comm->rank].fd[TCP_DATA];
-    socklen_t size = sizeof alive;
+    socklen_t size = sizeof(alive);
     WORLD_CHECK(getsockopt(words, SOL_SOCKET, SO_KEEPALIVE, &alive, &size) == 0 && alive);
     WORLD_CHECK(getsockopt(words, IPPROTO_TCP, TCP_KEEPIDLE, &idle, &size) == 0);
     WORLD_CHECK(getsockopt(words, IPPROTO_TCP, TCP_KEEPINTVL, &between, &size) == 0);

@@ -30,14 +30,14 @@ static double value_round(double x, int digits, int least, int most)
 static float value_single(uint32_t bits)
 {
     float single;
-    memcpy(&single, &bits, sizeof single);
+    memcpy(&single, &bits, sizeof(single));
     return single;
 }
 
 static double value_get_half(enum tess_dtype dtype, const void *at)
 {
     uint16_t bits;
-    memcpy(&bits, at, sizeof bits);
+    memcpy(&bits, at, sizeof(bits));
     if (dtype == TESS_BF16)
         return value_single((uint32_t)bits << 16);
     int exponent = bits >> 10 & 31, mantissa = bits & 1023;
@@ -55,10 +55,10 @@ static double value_get(enum tess_dtype dtype, const void *at)
     double number;
     switch (dtype) {
     case TESS_F32:
-        memcpy(&single, at, sizeof single);
+        memcpy(&single, at, sizeof(single));
         return single;
     case TESS_F64:
-        memcpy(&number, at, sizeof number);
+        memcpy(&number, at, sizeof(number));
         return number;
     default:
         return value_get_half(dtype, at);
@@ -69,11 +69,11 @@ static double value_get(enum tess_dtype dtype, const void *at)
 static void value_put_half(enum tess_dtype dtype, float x, void *out)
 {
     uint32_t single;
-    memcpy(&single, &x, sizeof single);
+    memcpy(&single, &x, sizeof(single));
     uint16_t bits = (uint16_t)(single >> 16);
     if (dtype == TESS_F16)
         bits = (uint16_t)((single >> 16 & 0x8000) | (((single & 0x7fffffff) >> 13) - (112u << 10)));
-    memcpy(out, &bits, sizeof bits);
+    memcpy(out, &bits, sizeof(bits));
 }
 
 void value_put(enum tess_dtype dtype, uint64_t seed, int32_t rank, size_t i, void *out)
@@ -87,10 +87,10 @@ void value_put(enum tess_dtype dtype, uint64_t seed, int32_t rank, size_t i, voi
     uint8_t byte = (uint8_t)(hash >> 33);
     switch (dtype) {
     case TESS_F32:
-        memcpy(out, &single, sizeof single);
+        memcpy(out, &single, sizeof(single));
         break;
     case TESS_F64:
-        memcpy(out, &x, sizeof x);
+        memcpy(out, &x, sizeof(x));
         break;
     case TESS_BF16:
     case TESS_F16:
@@ -100,13 +100,13 @@ void value_put(enum tess_dtype dtype, uint64_t seed, int32_t rank, size_t i, voi
             value_put_half(dtype, single, out);
         break;
     case TESS_I32:
-        memcpy(out, &word, sizeof word);
+        memcpy(out, &word, sizeof(word));
         break;
     case TESS_I64:
-        memcpy(out, &hash, sizeof hash);
+        memcpy(out, &hash, sizeof(hash));
         break;
     default:
-        memcpy(out, &byte, sizeof byte);
+        memcpy(out, &byte, sizeof(byte));
         break;
     }
 }
@@ -159,7 +159,7 @@ static bool value_is_integer_reduced(enum tess_dtype dtype, enum tess_reduce red
         int32_t word;
         unsigned char raw[8];
         value_put(dtype, seed, r, i, raw);
-        memcpy(&word, raw, sizeof word);
+        memcpy(&word, raw, sizeof(word));
         memcpy(&wide, raw, tess_dtype_bytes(dtype));
         wide = dtype == TESS_I32 ? word : wide;
         sum = (int64_t)((uint64_t)sum + (uint64_t)wide);

@@ -5,7 +5,7 @@
  *   (nothing)     a module with a kernel that can be registered, not used
  *   FAKE_ABI      its ABI number is another one
  *   FAKE_HIDDEN   it exports no tess_module
- *   FAKE_CALLS    the name of a function that nobody has
+ *   FAKE_CALLS    the name of a function that does not exist
  */
 #include "tessera/device.h"
 #include "tessera/version.h"

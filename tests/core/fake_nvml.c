@@ -90,9 +90,9 @@ int nvmlDeviceGetName(void *handle, char *name, unsigned bytes)
 
 int nvmlDeviceGetPciInfo_v3(void *handle, struct fake_pci *pci)
 {
-    memset(pci, 0, sizeof *pci);
+    memset(pci, 0, sizeof(*pci));
     pci->bus = fake_index(handle) == 0 ? 0x18 : 0xaf;
-    snprintf(pci->id, sizeof pci->id, "%08X:%02X:00.0", pci->domain, pci->bus);
+    snprintf(pci->id, sizeof(pci->id), "%08X:%02X:00.0", pci->domain, pci->bus);
     return 0;
 }
 
@@ -165,7 +165,7 @@ int nvmlDeviceGetFieldValues(void *handle, int count, struct fake_field *field)
     return 0;
 }
 
-/* This process, where it says that it wants to be there, and one whose memory is not told. */
+/* This process, where it says that it wants to be there, and one whose memory is unknown. */
 int nvmlDeviceGetComputeRunningProcesses_v3(void *handle, unsigned *count,
                                             struct fake_process *process)
 {

@@ -2,8 +2,8 @@
  * The made-up NVML's links. FAKE_NVML_LINKS in the environment:
  *
  *   pairs    12 links between the two devices, of which link 3 is down, link 5 cannot be asked and
- *            link 7 carries no memory; the end is told by a refused argument
- *   switch   18 links each to an NVSwitch, their state told by fields alone
+ *            link 7 carries no memory; the end is marked by a refused argument
+ *   switch   18 links each to an NVSwitch, their state in fields alone
  *   hidden   18 links each to what a virtual machine hides, in one of three ways
  *   unknown  18 links each to a bus id that no device has; fields say that all lead to NVSwitches
  *   foreign  the same, and fields say that none does
@@ -131,13 +131,13 @@ int nvmlDeviceGetNvLinkRemotePciInfo_v2(void *handle, unsigned link, struct fake
 {
     static const char *const hidden[] = {"", "\x01\xff\x7f", "FFFFFFF:FFFF:FF.F"};
 
-    memset(pci, 0, sizeof *pci);
+    memset(pci, 0, sizeof(*pci));
     if (links_is("pairs"))
-        snprintf(pci->id, sizeof pci->id, "00000000:%02X:00.0", fake_index(handle) ? 0x18 : 0xaf);
+        snprintf(pci->id, sizeof(pci->id), "00000000:%02X:00.0", fake_index(handle) ? 0x18 : 0xaf);
     else if (links_is("hidden"))
-        snprintf(pci->id, sizeof pci->id, "%s", hidden[link % 3]);
+        snprintf(pci->id, sizeof(pci->id), "%s", hidden[link % 3]);
     else
-        snprintf(pci->id, sizeof pci->id, "00000000:C0:00.0");
+        snprintf(pci->id, sizeof(pci->id), "00000000:C0:00.0");
     return 0;
 }
 

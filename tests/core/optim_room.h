@@ -37,12 +37,12 @@ static inline enum tess_status optim_open(struct tess_optim *optim)
     struct optim_room *room = (struct optim_room *)(void *)((char *)optim->verdict -
                                                             offsetof(struct optim_room, verdict));
     size_t upload;
-    if (tess_optim_room(optim->ops, optim->param_count, &upload) > sizeof room->room ||
-        upload > sizeof room->upload)
+    if (tess_optim_room(optim->ops, optim->param_count, &upload) > sizeof(room->room) ||
+        upload > sizeof(room->upload))
         abort();
-    memset(room->room, 0, sizeof room->room);
+    memset(room->room, 0, sizeof(room->room));
     enum tess_status status = tess_optim_open(optim, room->room, room->upload);
-    memset(optim->sum, 0x5a, 2 * (size_t)optim->param_count * sizeof *optim->sum);
+    memset(optim->sum, 0x5a, 2 * (size_t)optim->param_count * sizeof(*optim->sum));
     return status;
 }
 
@@ -50,7 +50,7 @@ static inline enum tess_status optim_open(struct tess_optim *optim)
 static inline enum tess_status optim_step(struct tess_optim *optim, double rate)
 {
     enum tess_status status = optim->update == NULL ? optim_open(optim) : TESS_OK;
-    memset(optim->verdict, 0, sizeof *optim->verdict);
+    memset(optim->verdict, 0, sizeof(*optim->verdict));
     if (status == TESS_OK)
         tess_optim_prepare(optim, rate);
     if (status == TESS_OK)

@@ -51,7 +51,7 @@ static void note(void *address)
     if (!atomic_load(&counting))
         return;
     int at = atomic_fetch_add(&caller_count, 1);
-    if (at < (int)(sizeof caller / sizeof *caller))
+    if (at < (int)(sizeof(caller) / sizeof(*caller)))
         caller[at] = address;
 }
 
@@ -79,7 +79,7 @@ void *realloc(void *memory, size_t bytes)
 static int own_allocations(void)
 {
     int own = 0, noted = atomic_load(&caller_count);
-    assert_true(noted < (int)(sizeof caller / sizeof *caller));
+    assert_true(noted < (int)(sizeof(caller) / sizeof(*caller)));
     for (int i = 0; i < noted; i++) {
         Dl_info info = {0};
         if (dladdr(caller[i], &info) && info.dli_fname &&
@@ -157,7 +157,7 @@ static void check_run(const char *strategy, const char *kernel, const char *opti
     struct tess_dataset *dataset;
     assert_int_equal(tess_dataset_open_synthetic(tess_shape3(12, 12, 1), 10, 256, 40, 5, &dataset),
                      TESS_OK);
-    check_steps((int)(sizeof argv / sizeof *argv), argv, dataset);
+    check_steps((int)(sizeof(argv) / sizeof(*argv)), argv, dataset);
     tess_dataset_close(dataset);
 }
 
@@ -185,7 +185,7 @@ static void check_mesh(const char *strategy, const char *mesh, const char *sched
                     (char *)option};
     struct tess_dataset *dataset;
     assert_int_equal(tess_dataset_open_synthetic_tokens(8, 128, 16, 5, &dataset), TESS_OK);
-    check_steps((int)(sizeof argv / sizeof *argv), argv, dataset);
+    check_steps((int)(sizeof(argv) / sizeof(*argv)), argv, dataset);
     tess_dataset_close(dataset);
 }
 

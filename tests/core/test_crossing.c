@@ -1,7 +1,7 @@
 /*
  * Sums over the tensor axis: with more parts than ranks, or canonical, one tree over the parts in
- * f32, rounded once, whoever computes which part; otherwise the ranks' sum; with sequence parallel
- * each rank's run of it. On 1, 2, 4 and 8 threads.
+ * f32, rounded once, whichever rank computes which part; otherwise the ranks' sum; with sequence
+ * parallel each rank's run of it. On 1, 2, 4 and 8 threads.
  */
 #include "config/registry.h"
 #include "core/state.h"
@@ -38,7 +38,7 @@ static float value_of(int32_t part, int64_t i)
 static void fill(struct tess_kernel *kernel, enum tess_dtype dtype, int32_t part, int64_t count,
                  void *out)
 {
-    float *wide = calloc((size_t)count, sizeof *wide);
+    float *wide = calloc((size_t)count, sizeof(*wide));
     for (int64_t i = 0; i < count; i++)
         wide[i] = value_of(part, i);
     tess_cast(kernel, count, TESS_F32, wide, dtype, out);
@@ -187,7 +187,7 @@ static int check_widen(struct place *place)
     const char *part = place->partial + (size_t)(place->axis.rank * own) * bytes;
     if (!place->axis.sequence)
         part = place->partial;
-    memset(place->y, 0, sizeof place->y);
+    memset(place->y, 0, sizeof(place->y));
     WORLD_OK(tess_pass_widen(&place->pass, COUNT, part, place->y));
     WORLD_CHECK(memcmp(place->y, place->partial, COUNT * bytes) == 0);
     return 0;
@@ -196,8 +196,8 @@ static int check_widen(struct place *place)
 static int crossing_rank(struct tess_comm *comm, struct tess_world *world, void *arg)
 {
     (void)world;
-    for (size_t d = 0; d < sizeof dtypes / sizeof dtypes[0]; d++) {
-        struct place *place = calloc(1, sizeof *place);
+    for (size_t d = 0; d < sizeof(dtypes) / sizeof(dtypes[0]); d++) {
+        struct place *place = calloc(1, sizeof(*place));
         WORLD_CHECK(place != NULL);
         WORLD_OK(place_open(arg, comm, dtypes[d], place));
         int failed = check_pass_sum(place);
@@ -243,7 +243,7 @@ static void case_sequence(void **state)
         crossing_run(ranks, (struct crossing_case){.parts = ranks, .sequence = true});
 }
 
-/* A model that sums more than it has declared is told so, before anything is overwritten. */
+/* A model that sums more than it has declared fails before anything is overwritten. */
 static int small_room_rank(struct tess_comm *comm, struct tess_world *world, void *arg)
 {
     static struct place place;

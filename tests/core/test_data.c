@@ -279,7 +279,7 @@ static void case_ignored(void **state)
     for (int r = 0; r < ROWS; r++)
         sample[r] = r % 3 == 0 ? r : r | TESS_SAMPLE_IGNORED;
     tess_load_rows(set, &set->train, &some, 1, 2, true, sample, ROWS, TESS_F32, ignored, label);
-    assert_memory_equal(ignored, plain, sizeof plain);
+    assert_memory_equal(ignored, plain, sizeof(plain));
     for (int r = 0; r < ROWS; r++)
         assert_int_equal(label[r], r % 3 == 0 ? set->train.label[r] : -1);
     tess_dataset_close(set);

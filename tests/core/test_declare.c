@@ -129,7 +129,7 @@ static void case_slices(void **state)
         while (parts % ranks != 0)
             ranks--;
         const int64_t count = tess_shape_count(&cut.whole);
-        memset(seen, 0, sizeof seen);
+        memset(seen, 0, sizeof(seen));
         for (int32_t r = 0; r < ranks; r++) {
             const struct tess_tensor_axis axis = axis_of(parts, r, ranks);
             check_rank(&cut, &axis, seen);
@@ -202,14 +202,14 @@ static void select_declare(struct tess_declare *declare, int32_t units, uint32_t
 {
     const struct tess_op_desc op = {.kind = TESS_OP_LINEAR, .in = 4, .out = 4};
     char name[32];
-    memset(declare, 0, sizeof *declare);
+    memset(declare, 0, sizeof(*declare));
     declare->axis = axis_of(1, 0, 1);
     declare->rows = declare->leaf_rows = 2;
     for (int32_t u = 0; u < units; u++) {
-        snprintf(name, sizeof name, "unit%d", (int)u);
+        snprintf(name, sizeof(name), "unit%d", (int)u);
         tess_declare_unit(declare, name, tess_shape1(3 + u));
         for (uint32_t i = declare_random(seed, 3); i > 0; i--) {
-            snprintf(name, sizeof name, "p%d.%d", (int)u, (int)i);
+            snprintf(name, sizeof(name), "p%d.%d", (int)u, (int)i);
             tess_declare_param(declare, name, tess_shape1(1 + declare_random(seed, 9)), zero, 0);
         }
         for (uint32_t i = declare_random(seed, 3); i > 0; i--)
@@ -335,7 +335,7 @@ static void case_refused(void **state)
     };
     const struct tess_model_input input = {.class_count = 4, .axis = axis_of(4, 1, 2)};
     (void)state;
-    for (wrong = 0; wrong < (int)(sizeof why / sizeof why[0]); wrong++) {
+    for (wrong = 0; wrong < (int)(sizeof(why) / sizeof(why[0])); wrong++) {
         const struct tess_model_ops model = {
             .name = "wrong", .tensor = true, .declare = wrong_declare};
         struct tess_declare declare = {.rows = 2, .leaf_rows = 2};

@@ -145,7 +145,7 @@ static void write_weights(void)
         "{\"mix.weight\":{\"dtype\":\"F32\",\"shape\":[4,4],\"data_offsets\":[0,64]},"
         "\"mix.bias\":{\"dtype\":\"F32\",\"shape\":[4],\"data_offsets\":[64,80]},"
         "\"transformer.wte.weight\":{\"dtype\":\"F32\",\"shape\":[5,4],\"data_offsets\":[80,160]}}";
-    const uint64_t length = sizeof header - 1;
+    const uint64_t length = sizeof(header) - 1;
     float value[40];
     int count = 0;
     for (int64_t in = 0; in < WIDTH; in++) /* turned round */
@@ -158,9 +158,9 @@ static void write_weights(void)
             value[count++] = table_at(v, i);
     FILE *file = fopen(path, "wb");
     assert_non_null(file);
-    assert_int_equal(fwrite(&length, sizeof length, 1, file), 1);
+    assert_int_equal(fwrite(&length, sizeof(length), 1, file), 1);
     assert_int_equal(fwrite(header, 1, length, file), length);
-    assert_int_equal(fwrite(value, sizeof *value, (size_t)count, file), (size_t)count);
+    assert_int_equal(fwrite(value, sizeof(*value), (size_t)count, file), (size_t)count);
     fclose(file);
 }
 
@@ -214,7 +214,7 @@ static void case_steps(void **state)
     static const int32_t token[CONTEXT] = {2, 0, 4, 4, 1, 3}, other[CONTEXT] = {2, 0, 1, 3, 0, 0};
     (void)state;
     write_weights();
-    for (size_t i = 0; i < sizeof dtype / sizeof dtype[0]; i++) {
+    for (size_t i = 0; i < sizeof(dtype) / sizeof(dtype[0]); i++) {
         struct tess_decoder *decoder = NULL;
         const int32_t vocabulary = i == 0 ? 0 : VOCABULARY; /* 0: found in the file */
         names = 0;

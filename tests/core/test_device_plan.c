@@ -31,7 +31,7 @@ static const struct tess_devices *devices_of(int32_t count, bool reach)
 {
     static struct tess_devices devices;
 
-    memset(&devices, 0, sizeof devices);
+    memset(&devices, 0, sizeof(devices));
     devices.count = count;
     for (int32_t a = 0; a < count; a++)
         for (int32_t b = 0; b < count; b++)
@@ -80,7 +80,7 @@ static void case_drawing(void **state)
     assert_int_equal(
         tess_device_plan_make(devices_of(2, true), 5, TESS_RANKS_PROCESSES, "auto", &plan),
         TESS_OK);
-    assert_memory_equal(plan.of_rank, drawn, sizeof drawn);
+    assert_memory_equal(plan.of_rank, drawn, sizeof(drawn));
 }
 
 static void case_choice(void **state)
@@ -126,7 +126,8 @@ static void case_choice(void **state)
         if (wanted[i].refused != NULL) {
             assert_int_equal(status, TESS_ERR_USAGE);
             if (strstr(tess_log_last_error(), wanted[i].refused) == NULL)
-                fail_msg("%d: '%s' does not say '%s'", i, tess_log_last_error(), wanted[i].refused);
+                fail_msg("%d: '%s' does not contain '%s'", i, tess_log_last_error(),
+                         wanted[i].refused);
             continue;
         }
         assert_int_equal(status, TESS_OK);
@@ -166,7 +167,8 @@ static void case_placed(void **state)
         if (wanted[i].refused != NULL) {
             assert_int_equal(status, TESS_ERR_USAGE);
             if (strstr(tess_log_last_error(), wanted[i].refused) == NULL)
-                fail_msg("%d: '%s' does not say '%s'", i, tess_log_last_error(), wanted[i].refused);
+                fail_msg("%d: '%s' does not contain '%s'", i, tess_log_last_error(),
+                         wanted[i].refused);
             continue;
         }
         assert_int_equal(status, TESS_OK);
@@ -184,7 +186,7 @@ static void case_renumbered(void **state)
 {
     static const struct tess_module module = {.name = "made up"};
     const struct tess_started place = {"torchrun", 1, 4, 1};
-    struct tess_config *config = calloc(1, sizeof *config);
+    struct tess_config *config = calloc(1, sizeof(*config));
 
     (void)state;
     assert_non_null(config);
@@ -194,7 +196,7 @@ static void case_renumbered(void **state)
     assert_int_equal(tess_device_plan_placed(devices_of(4, true), &place, TESS_RANKS_PROCESSES,
                                              "auto", &config->device),
                      TESS_OK);
-    snprintf(config->device.info[1].bus, sizeof config->device.info[1].bus, "0000:17:00.0");
+    snprintf(config->device.info[1].bus, sizeof(config->device.info[1].bus), "0000:17:00.0");
     tess_config_renumber(config, 3);
     assert_int_equal(config->started.rank, 3);
     assert_int_equal(config->device.own, 1);
@@ -238,7 +240,7 @@ static void case_host_plan(void **state)
         if (wanted[i].refused == NULL)
             assert_string_equal(plan.comm->name, wanted[i].comm);
         else if (strstr(tess_log_last_error(), wanted[i].refused) == NULL)
-            fail_msg("%d: '%s' does not say '%s'", i, tess_log_last_error(), wanted[i].refused);
+            fail_msg("%d: '%s' does not contain '%s'", i, tess_log_last_error(), wanted[i].refused);
     }
 }
 
@@ -251,7 +253,7 @@ static void refused(int argc, char **argv, enum tess_status wanted, const char *
     assert_int_equal(tess_config_open(argc, argv, NULL, 0, &config), wanted);
     assert_null(config);
     if (strstr(tess_log_last_error(), phrase) == NULL)
-        fail_msg("'%s' does not say '%s'", tess_log_last_error(), phrase);
+        fail_msg("'%s' does not contain '%s'", tess_log_last_error(), phrase);
 }
 
 static void case_host(void **state)

@@ -1,7 +1,7 @@
 /*
  * Digests of parameters: the same on every layout, hashes to the bit and sums but for their last
- * digits; one bit is seen, and in one parameter only; sketches tell how far two versions are apart;
- * replicas that differ are named, with their ranks.
+ * digits; one bit is seen, and in one parameter only; sketches measure how far two versions are
+ * apart; replicas that differ are named, with their ranks.
  */
 #include "config/config.h"
 #include "core/state.h"
@@ -25,7 +25,7 @@
 
 enum { RANKS_MAX = 4, PARAMS = 6 };
 
-/* What is broken after the steps: a bit of every word that this says. */
+/* What is damaged after the steps: a bit of every word for which this is true. */
 enum damage {
     DAMAGE_NONE,
     DAMAGE_OWNED, /* the first element of fc2.weight that the rank owns */
@@ -48,7 +48,7 @@ static void open_config(const char *words, struct tess_config **config_out)
     char copy[512];
     char *argv[64];
     int argc = 0;
-    snprintf(copy, sizeof copy, MLP "%s", words);
+    snprintf(copy, sizeof(copy), MLP "%s", words);
     for (char *rest = copy, *word; (word = strsep(&rest, " ")) != NULL;)
         if (*word != '\0')
             argv[argc++] = word;
@@ -83,7 +83,7 @@ static int job_rank(struct tess_comm *comm, struct tess_world *world, void *arg)
     if (job->damage != DAMAGE_NONE && (job->damaged >> rank & 1))
         damage(engine, job->damage);
     job->status[rank] = tess_engine_digest(engine, job->digest[rank]);
-    snprintf(job->text[rank], sizeof job->text[rank], "%s", tess_log_last_error());
+    snprintf(job->text[rank], sizeof(job->text[rank]), "%s", tess_log_last_error());
     job->hash_status[rank] = tess_engine_hash(engine, &job->hash[rank]);
     WORLD_OK(tess_comm_barrier(comm));
     tess_engine_close(engine);
@@ -96,7 +96,7 @@ static void job_run(struct job *job, const char *strategy, int32_t ranks, const 
     struct world_report report;
     const struct world_setup setup = {
         .ranks = ranks, .mode = TESS_RANKS_THREADS, .self = strcmp(strategy, "single") == 0};
-    snprintf(words, sizeof words, "--strategy %s --ranks %d %s", strategy, (int)ranks, options);
+    snprintf(words, sizeof(words), "--strategy %s --ranks %d %s", strategy, (int)ranks, options);
     open_config(words, &job->config);
     assert_int_equal(tess_dataset_open_synthetic(tess_shape3(6, 6, 1), 5, 192, 0, 3, &job->dataset),
                      TESS_OK);
@@ -109,7 +109,7 @@ static void job_run(struct job *job, const char *strategy, int32_t ranks, const 
 
 static struct job *job_new(void)
 {
-    struct job *job = calloc(1, sizeof *job);
+    struct job *job = calloc(1, sizeof(*job));
     assert_non_null(job);
     return job;
 }
@@ -147,7 +147,7 @@ static void check_layouts(const char *options)
     for (int p = 0; p < PARAMS; p++)
         sum += single->digest[0][p].hash;
     assert_int_equal(sum, single->hash[0]);
-    for (size_t s = 0; s < sizeof strategies / sizeof strategies[0]; s++)
+    for (size_t s = 0; s < sizeof(strategies) / sizeof(strategies[0]); s++)
         for (int32_t ranks = 2; ranks <= 4; ranks += 2) {
             struct job *job = job_new();
             job_run(job, strategies[s], ranks, options);
@@ -184,7 +184,7 @@ static void case_one_bit(void **state)
     for (int p = 0; p < PARAMS; p++) {
         const struct tess_digest *a = &plain->digest[0][p], *b = &changed->digest[0][p];
         if (p != 2) {
-            assert_memory_equal(a, b, sizeof *a);
+            assert_memory_equal(a, b, sizeof(*a));
             continue;
         }
         assert_int_not_equal(a->hash, b->hash);
@@ -283,7 +283,7 @@ static void case_replicas(void **state)
     /* Shards of two ranks: 3 owns what 1 owns. */
     check_named("hsdp", "--hsdp.shard-ranks 2", DAMAGE_OWNED, 1 << 3,
                 "'fc2.weight' of rank 3 differs from rank 1's");
-    /* Everybody's part of the optimizer is its own; the copies in use are not. */
+    /* Every rank's part of the optimizer is its own; the copies in use are not. */
     check_named("zero1", "", DAMAGE_COPY, 1 << 2, "'fc2.weight' of rank 2 differs from rank 0's");
     check_named("zero2", "--precision bf16", DAMAGE_COPY, 1 << 1,
                 "'fc2.weight' of rank 1 differs from rank 0's");

@@ -36,7 +36,7 @@ static void run_open(struct run *run, ...)
     for (char *word; argc < 32 && (word = va_arg(list, char *)) != NULL;)
         argv[argc++] = word;
     va_end(list);
-    memset(run, 0, sizeof *run);
+    memset(run, 0, sizeof(*run));
     assert_int_equal(tess_config_open(argc, argv, NULL, 0, &run->config), TESS_OK);
     assert_int_equal(
         tess_dataset_open_synthetic(tess_shape3(8, 8, 1), 4, 256, 40, 5, &run->dataset), TESS_OK);
@@ -73,7 +73,7 @@ static void case_learns(void **state)
 {
     (void)state;
     const char *const kernel[] = {"ref", "cpu"};
-    for (size_t k = 0; k < sizeof kernel / sizeof *kernel; k++) {
+    for (size_t k = 0; k < sizeof(kernel) / sizeof(*kernel); k++) {
         const struct tess_kernel_ops *ops;
         if (tess_registry_get_kernel(kernel[k], &ops) != TESS_OK)
             continue;

@@ -73,7 +73,7 @@ static void job_open(struct job *job, const char *words)
 {
     char copy[512], *argv[WORDS_MAX];
     int argc = 0;
-    snprintf(copy, sizeof copy, "%s", words);
+    snprintf(copy, sizeof(copy), "%s", words);
     for (char *rest = copy, *word; (word = strsep(&rest, " ")) != NULL;) {
         assert_true(argc < WORDS_MAX);
         if (*word != '\0')
@@ -98,10 +98,10 @@ static struct found run(const char *words, const char *kernel, int32_t ranks, co
     char all[512];
     const struct world_setup setup = {
         .ranks = ranks, .mode = TESS_RANKS_THREADS, .self = strstr(words, "single") != NULL};
-    memset(&job, 0, sizeof job);
+    memset(&job, 0, sizeof(job));
     job.save = save;
     job.steps = steps;
-    snprintf(all, sizeof all, "%s --ranks %d --kernel %s%s%s", words, (int)ranks, kernel,
+    snprintf(all, sizeof(all), "%s --ranks %d --kernel %s%s%s", words, (int)ranks, kernel,
              init != NULL ? " --init " : "", init != NULL ? init : "");
     job_open(&job, all);
     int failed = world_run_setup(&setup, job_rank, &job, &report);
@@ -110,7 +110,7 @@ static struct found run(const char *words, const char *kernel, int32_t ranks, co
     world_print(&report);
     assert_int_equal(failed, 0);
     for (int32_t r = 1; r < ranks; r++)
-        assert_memory_equal(&job.found[r], &job.found[0], sizeof job.found[0]);
+        assert_memory_equal(&job.found[r], &job.found[0], sizeof(job.found[0]));
     tess_dataset_close(job.dataset);
     tess_config_close(job.config);
     return job.found[0];
@@ -127,7 +127,7 @@ static void check_files(const char *words)
     }
     do {
         for (int f = 0; f < 2; f++)
-            got[f] = fread(part[f], 1, sizeof part[f], file[f]);
+            got[f] = fread(part[f], 1, sizeof(part[f]), file[f]);
         if (got[0] != got[1] || memcmp(part[0], part[1], got[0]) != 0)
             fail_msg("%s: saved files differ after byte %zu", words, total);
         total += got[0];
@@ -143,19 +143,19 @@ static void check_steps(const char *words, int32_t ranks, int32_t steps)
     const struct found far = run(words, "guard_queue", ranks, NULL, path[1], steps);
     assert_true(near.params > 0 && near.digest[0][0].norm > 0);
     assert_true((steps > 0) == (near.hash[0] != near.hash[1]));
-    if (memcmp(&near, &far, sizeof near) != 0)
+    if (memcmp(&near, &far, sizeof(near)) != 0)
         fail_msg("%s: hash %016llx at first, not %016llx; %016llx at last, not %016llx", words,
                  (unsigned long long)far.hash[0], (unsigned long long)near.hash[0],
                  (unsigned long long)far.hash[1], (unsigned long long)near.hash[1]);
     check_files(words);
     /* What another seed's run begins with is what was saved. */
     char other[512];
-    snprintf(other, sizeof other, "%s --seed 9", words);
+    snprintf(other, sizeof(other), "%s --seed 9", words);
     const struct found drawn = run(other, "guard_queue", ranks, NULL, path[1], 0);
     assert_int_not_equal(drawn.hash[0], near.hash[1]);
     const struct found read = run(other, "guard_queue", ranks, path[0], path[1], 0);
     assert_int_equal(read.hash[0], near.hash[1]);
-    assert_memory_equal(read.digest[0], near.digest[1], sizeof read.digest[0]);
+    assert_memory_equal(read.digest[0], near.digest[1], sizeof(read.digest[0]));
     check_files(words);
 }
 
@@ -210,7 +210,7 @@ static int diverge_rank(struct tess_comm *comm, struct tess_world *world, void *
     WORLD_OK(tess_engine_open(job->config, job->dataset, comm, world, &engine));
     for (int i = 0; status == TESS_OK && i < 20; i++)
         status = tess_engine_step(engine, true, &result);
-    snprintf(job->text, sizeof job->text, "%s", tess_log_last_error());
+    snprintf(job->text, sizeof(job->text), "%s", tess_log_last_error());
     tess_engine_close(engine);
     WORLD_CHECK(status == TESS_ERR_NUMERIC);
     return 0;
@@ -228,11 +228,11 @@ static void case_diverges(void **state)
     static struct job job[2];
     struct world_report report;
     (void)state;
-    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
+    for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
         for (int k = 0; k < 2; k++) {
             char all[512];
-            memset(&job[k], 0, sizeof job[k]);
-            snprintf(all, sizeof all, "%s --kernel %s", words[i], k == 0 ? "ref" : "guard_queue");
+            memset(&job[k], 0, sizeof(job[k]));
+            snprintf(all, sizeof(all), "%s --kernel %s", words[i], k == 0 ? "ref" : "guard_queue");
             job_open(&job[k], all);
             int failed = world_run_setup(&setup, diverge_rank, &job[k], &report);
             world_print(&report);

@@ -28,7 +28,7 @@
 
 enum { IMAGES = 100, CLASSES = 100, ROW = 6 * 6, RANKS = 4, EPOCHS = 2 };
 
-/* Images of noise; the label of a training image is its number, so that labels tell images apart.
+/* Images of noise; the label of a training image is its number, so that labels identify images.
  */
 struct images {
     struct tess_dataset set;
@@ -60,7 +60,7 @@ static void open_config(const char *words, struct tess_config **config_out)
     char copy[512];
     char *argv[64];
     int argc = 0;
-    snprintf(copy, sizeof copy, MLP "%s", words);
+    snprintf(copy, sizeof(copy), MLP "%s", words);
     for (char *rest = copy, *word; (word = strsep(&rest, " ")) != NULL;)
         if (*word != '\0')
             argv[argc++] = word;
@@ -106,9 +106,9 @@ static void check_once(const char *options, const int64_t *rows, int steps, bool
     static struct once once;
     char words[256];
     int64_t total = 0;
-    memset(&once, 0, sizeof once);
+    memset(&once, 0, sizeof(once));
     make_images(&once.images, IMAGES);
-    snprintf(words, sizeof words, "--ranks 4 --epochs 2 --evaluate=off %s", options);
+    snprintf(words, sizeof(words), "--ranks 4 --epochs 2 --evaluate=off %s", options);
     open_config(words, &once.config);
     assert_int_equal(world_run(RANKS, TESS_RANKS_THREADS, TESS_ORDER_CANONICAL, once_rank, &once),
                      0);
@@ -135,11 +135,11 @@ static void case_every_image_once(void **state)
     char options[128];
     (void)state;
     for (int s = 0; s < 3; s++) {
-        snprintf(options, sizeof options, "--strategy %s --batch-size 32 --grid 8", strategy[s]);
+        snprintf(options, sizeof(options), "--strategy %s --batch-size 32 --grid 8", strategy[s]);
         check_once(options, rows, 4, true);
-        snprintf(options, sizeof options, "--strategy %s --batch-size 256", strategy[s]);
+        snprintf(options, sizeof(options), "--strategy %s --batch-size 256", strategy[s]);
         check_once(options, one, 1, true);
-        snprintf(options, sizeof options, "--strategy %s --batch-size 32 --data.drop-last",
+        snprintf(options, sizeof(options), "--strategy %s --batch-size 32 --data.drop-last",
                  strategy[s]);
         check_once(options, rows, 3, false);
     }
@@ -158,13 +158,13 @@ struct one {
 static void one_open(struct one *one, int64_t count, int64_t test_count, const char *options)
 {
     char words[256];
-    memset(one, 0, sizeof *one);
+    memset(one, 0, sizeof(*one));
     make_images(&one->images, count);
     struct tess_split *test = &one->images.set.test;
     test->image += (count - test_count) * ROW;
     test->label += count - test_count;
     test->count = test_count;
-    snprintf(words, sizeof words, "--strategy single --epochs 2 %s", options);
+    snprintf(words, sizeof(words), "--strategy single --epochs 2 %s", options);
     open_config(words, &one->config);
     assert_int_equal(tess_comm_self_open(TESS_ORDER_CANONICAL, &one->comm), TESS_OK);
     assert_int_equal(tess_engine_open(one->config, &one->images.set, one->comm, NULL, &one->engine),
@@ -194,10 +194,10 @@ static void case_mean_loss(void **state)
     for (int s = 0; s < 4; s++)
         assert_int_equal(tess_engine_step(one.engine, true, &result), TESS_OK);
     assert_int_equal(result.rows, 4);
-    assert_memory_equal(&result.loss, &before, sizeof before);
-    assert_memory_equal(&result.accuracy, &accuracy, sizeof accuracy);
+    assert_memory_equal(&result.loss, &before, sizeof(before));
+    assert_memory_equal(&result.accuracy, &accuracy, sizeof(accuracy));
     assert_int_equal(tess_engine_evaluate(one.engine, &after, &accuracy), TESS_OK);
-    assert_memory_equal(&after, &before, sizeof before);
+    assert_memory_equal(&after, &before, sizeof(before));
     assert_int_equal(tess_engine_step(one.engine, true, &result), TESS_OK);
     assert_int_equal(result.rows, 32);
     one_close(&one);
@@ -221,9 +221,9 @@ static void case_mean_gradient(void **state)
     assert_int_equal(tess_engine_steps_per_epoch(many.engine), 1);
     const size_t count = (size_t)many.engine->plan.flat_count;
     const float *w = many.engine->piece[0].w, *w7 = seven.engine->piece[0].w;
-    start = malloc(count * sizeof *start);
+    start = malloc(count * sizeof(*start));
     assert_non_null(start);
-    memcpy(start, w, count * sizeof *start);
+    memcpy(start, w, count * sizeof(*start));
     assert_int_equal(tess_engine_step(many.engine, true, &result), TESS_OK);
     assert_int_equal(result.rows, 7);
     assert_int_equal(tess_engine_step(seven.engine, true, &result), TESS_OK);
@@ -268,7 +268,7 @@ static void case_same_bits(void **state)
     (void)state;
     for (int o = 0; o < 4; o++) {
         struct run_outcome expected, outcome;
-        snprintf(words, sizeof words, "%s --evaluate=on --bind=off --data.workers 0", options[o]);
+        snprintf(words, sizeof(words), "%s --evaluate=on --bind=off --data.workers 0", options[o]);
         struct run run = {.strategy = "single",
                           .kernel = "ref",
                           .options = words,

@@ -42,7 +42,7 @@ static void case_presets(void **state)
     const struct tess_link *preset = tess_link_presets(&count);
 
     (void)state;
-    assert_int_equal(count, sizeof known / sizeof known[0]);
+    assert_int_equal(count, sizeof(known) / sizeof(known[0]));
     for (int i = 0; i < count; i++) {
         struct tess_link link[TESS_LINK_MAX];
         int found = 0;
@@ -116,7 +116,7 @@ static void case_bad_words(void **state)
     };
 
     (void)state;
-    for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
+    for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
         struct tess_link link[TESS_LINK_MAX];
         int count = -1;
 

@@ -1,5 +1,5 @@
 /*
- * The mesh of a run, from what was said about it: sizes that were left out, contradictions, words
+ * The mesh of a run, from its options: sizes that were left out, contradictions, words
  * that are no mesh; and where each rank stands.
  */
 #include "config/config.h"
@@ -21,7 +21,7 @@ static enum tess_status config_open(const char *words, struct tess_config **conf
 {
     char text[512], *argv[32] = {"--model", "gpt", "--data", "synthetic"};
     int argc = 4;
-    snprintf(text, sizeof text, "%s", words);
+    snprintf(text, sizeof(text), "%s", words);
     for (char *rest = text, *word; (word = strsep(&rest, "|")) != NULL;)
         argv[argc++] = word;
     return tess_config_open(argc, argv, NULL, 0, config_out);
@@ -50,7 +50,7 @@ static void case_places(void **state)
                              rank);
             for (int axis = 0; axis < TESS_AXIS_COUNT; axis++)
                 assert_in_range(at[axis], 0, count[axis] - 1);
-            assert_memory_equal(here.count, mesh.count, sizeof mesh.count);
+            assert_memory_equal(here.count, mesh.count, sizeof(mesh.count));
             assert_int_equal(tess_mesh_rank(&mesh, at), rank);
         }
     }
@@ -212,17 +212,17 @@ static void case_words(void **state)
     char words[128];
     (void)state;
     for (int i = 0; i < CONFIG_COUNT(no_axis); i++) {
-        snprintf(words, sizeof words, "--strategy|ddp+tp|--mesh|%s", no_axis[i]);
+        snprintf(words, sizeof(words), "--strategy|ddp+tp|--mesh|%s", no_axis[i]);
         check_refused(words, "is not an axis and its ranks: write data=2,tensor=2,stage=2");
     }
     for (int i = 0; i < CONFIG_COUNT(no_number); i++) {
-        snprintf(words, sizeof words, "--strategy|ddp+tp|--mesh|%s", no_number[i]);
+        snprintf(words, sizeof(words), "--strategy|ddp+tp|--mesh|%s", no_number[i]);
         check_refused(words, "the ranks of axis data must be 1 to 64, not '");
     }
     check_refused("--strategy|ddp+tp|--mesh|data=2,data=2", "--mesh names axis data twice");
     for (int i = 0; i < CONFIG_COUNT(no_strategy); i++) {
         struct tess_config *config;
-        snprintf(words, sizeof words, "--ranks|4|--strategy|%s", no_strategy[i]);
+        snprintf(words, sizeof(words), "--ranks|4|--strategy|%s", no_strategy[i]);
         if (config_open(words, &config) == TESS_OK)
             fail_msg("not refused: %s", words);
         assert_non_null(strstr(tess_log_last_error(), "unknown strategy '"));
@@ -261,7 +261,7 @@ static void case_recompute(void **state)
         tess_config_close(config);
     }
     for (int i = 0; i < CONFIG_COUNT(bad); i++) {
-        snprintf(words, sizeof words, "--recompute|%s", bad[i]);
+        snprintf(words, sizeof(words), "--recompute|%s", bad[i]);
         check_refused(words, "is not none, selective, full or every:K with K from 1 to 4096");
     }
 }

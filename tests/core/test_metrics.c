@@ -93,7 +93,8 @@ static void case_lines(void **state)
     assert_int_equal(tess_metrics_open(fixture.run, &metrics), TESS_OK);
     for (int64_t i = 0; i < 50; i++) {
         assert_int_equal(tess_metrics_write(metrics, line_of(i)), TESS_OK);
-        assert_int_equal(whole_lines(fixture.file), i + 1); /* at once, for whoever follows it */
+        assert_int_equal(whole_lines(fixture.file),
+                         i + 1); /* at once, for a reader that follows it */
     }
     assert_int_equal(tess_metrics_close(metrics), TESS_OK);
     assert_int_equal(tess_metrics_close(NULL), TESS_OK);
@@ -133,7 +134,7 @@ static void case_full_device(void **state)
     assert_int_equal(tess_metrics_write(metrics, line_of(0)), TESS_ERR_IO);
     assert_non_null(strstr(tess_log_last_error(), strerror(ENOSPC)));
     assert_non_null(strstr(tess_log_last_error(), fixture.file));
-    /* Said once: further calls return the same and say nothing. */
+    /* Reported once: further calls return the same and print nothing. */
     tess_fail(TESS_ERR_USAGE, "a later message");
     assert_int_equal(tess_metrics_write(metrics, line_of(1)), TESS_ERR_IO);
     assert_int_equal(tess_metrics_close(metrics), TESS_ERR_IO);

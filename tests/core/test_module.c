@@ -23,14 +23,14 @@
 static void expect_refused(const char *name, const char *const *parts)
 {
     char why[1024] = "";
-    assert_null(tess_module_find(name, why, sizeof why));
+    assert_null(tess_module_find(name, why, sizeof(why)));
     for (; *parts != NULL; parts++)
         if (strstr(why, *parts) == NULL)
-            fail_msg("module %s: '%s' does not say '%s'", name, why, *parts);
+            fail_msg("module %s: '%s' does not contain '%s'", name, why, *parts);
     assert_null(strchr(why, '\n'));
     /* And once more, from memory. */
     char again[1024] = "";
-    assert_null(tess_module_find(name, again, sizeof again));
+    assert_null(tess_module_find(name, again, sizeof(again)));
     assert_string_equal(why, again);
     const struct tess_module *module = NULL;
     assert_int_equal(tess_module_get(name, &module), TESS_ERR_UNSUPPORTED);
@@ -45,7 +45,7 @@ static void case_found(void **state)
     (void)state;
     char why[64] = "untouched";
     assert_true(tess__module_is_there("sound"));
-    const struct tess_module *module = tess_module_find("sound", why, sizeof why);
+    const struct tess_module *module = tess_module_find("sound", why, sizeof(why));
     assert_non_null(module);
     assert_string_equal(why, "untouched");
     assert_string_equal(module->name, "fake");
@@ -90,7 +90,7 @@ static void case_damaged(void **state)
     (void)state;
     char path[PATH_BYTES], sound[PATH_BYTES];
     char bytes[3000];
-    snprintf(path, sizeof path, "%s/libtessera_damaged.so", MODULES "/many");
+    snprintf(path, sizeof(path), "%s/libtessera_damaged.so", MODULES "/many");
     FILE *file = fopen(path, "w");
     assert_non_null(file);
     fputs("this is no library", file);
@@ -98,14 +98,14 @@ static void case_damaged(void **state)
     expect_why("damaged", path, "the file is damaged", "build or install it again");
 
     /* The first part of a good one: a copy that was broken off. */
-    snprintf(sound, sizeof sound, "%s/libtessera_sound.so", MODULES "/many");
-    snprintf(path, sizeof path, "%s/libtessera_cut.so", MODULES "/many");
+    snprintf(sound, sizeof(sound), "%s/libtessera_sound.so", MODULES "/many");
+    snprintf(path, sizeof(path), "%s/libtessera_cut.so", MODULES "/many");
     FILE *source = fopen(sound, "r");
     file = fopen(path, "w");
     assert_non_null(source);
     assert_non_null(file);
-    assert_int_equal(fread(bytes, 1, sizeof bytes, source), sizeof bytes);
-    assert_int_equal(fwrite(bytes, 1, sizeof bytes, file), sizeof bytes);
+    assert_int_equal(fread(bytes, 1, sizeof(bytes), source), sizeof(bytes));
+    assert_int_equal(fwrite(bytes, 1, sizeof(bytes), file), sizeof(bytes));
     assert_int_equal(fclose(source), 0);
     assert_int_equal(fclose(file), 0);
     expect_why("cut", path, "the file is damaged", "build or install it again");

@@ -29,7 +29,7 @@ static void case_two_devices(void **state)
     struct tess_watch *watch;
 
     (void)state;
-    snprintf(pid, sizeof pid, "%d", (int)getpid());
+    snprintf(pid, sizeof(pid), "%d", (int)getpid());
     setenv("FAKE_NVML_PID", pid, 1);
     watch = open_fake(FAKE_NVML, "", why);
     assert_non_null(watch);

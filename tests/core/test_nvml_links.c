@@ -1,4 +1,5 @@
-/* How the driver says that devices are joined, against a made-up NVML (fake_nvml_links.c). */
+/* How devices are connected, as the driver reports it, against a made-up NVML (fake_nvml_links.c).
+ */
 #include "device/nvml.h"
 #include "topology/hwloc/live.h"
 
@@ -18,9 +19,9 @@ static void ask(const char *library, const char *links)
 
     assert_int_equal(setenv("TESSERA_NVML", library, 1), 0);
     assert_int_equal(setenv("FAKE_NVML_LINKS", links, 1), 0);
-    watch = tess_watch_open(why, sizeof why);
+    watch = tess_watch_open(why, sizeof(why));
     assert_non_null(watch);
-    memset(device, 0xa5, sizeof device);
+    memset(device, 0xa5, sizeof(device));
     assert_int_equal(tess_watch_links(watch, device), 2);
     tess_watch_close(watch);
     for (int d = 0; d < 2; d++) {

@@ -47,8 +47,8 @@ static void low_init(struct low *low, struct tess_kernel *kernel, int32_t kind,
                      enum tess_dtype dtype, bool masters)
 {
     tess_optim_close(&low->optim);
-    memset(low, 0, sizeof *low);
-    memset(low->chunk, 0xff, sizeof low->chunk);
+    memset(low, 0, sizeof(*low));
+    memset(low->chunk, 0xff, sizeof(low->chunk));
     low->optim = (struct tess_optim){
         .options = {.name = optim_name[kind],
                     .momentum = 0.9,
@@ -120,13 +120,13 @@ static void check_without_masters(struct tess_kernel *kernel, int32_t kind, enum
                                   bool stochastic)
 {
     static struct low bare, full;
-    uint16_t *expected = malloc(FLAT * sizeof *expected);
+    uint16_t *expected = malloc(FLAT * sizeof(*expected));
     low_init(&bare, kernel, kind, dtype, false);
     low_init(&full, kernel, kind, dtype, true);
     bare.optim.stochastic = stochastic;
     for (int64_t step = 0; step < 4; step++) {
         const uint64_t key[2] = {77, (uint64_t)step};
-        memcpy(bare.optim.round_key, key, sizeof key);
+        memcpy(bare.optim.round_key, key, sizeof(key));
         low_fill_gradients(&bare, step, 1);
         low_fill_gradients(&full, step, 1);
         assert_int_equal(optim_step(&bare.optim, 0.01), TESS_OK);
@@ -136,8 +136,8 @@ static void check_without_masters(struct tess_kernel *kernel, int32_t kind, enum
             tess_cast_stochastic(kernel, FLAT, full.w, dtype, key, 1000, expected);
         else
             tess_cast(kernel, FLAT, TESS_F32, full.w, dtype, expected);
-        assert_memory_equal(bare.low, expected, FLAT * sizeof *expected);
-        assert_memory_equal(bare.state, full.state, sizeof bare.state);
+        assert_memory_equal(bare.low, expected, FLAT * sizeof(*expected));
+        assert_memory_equal(bare.state, full.state, sizeof(bare.state));
         tess_cast(kernel, FLAT, dtype, expected, TESS_F32, full.w);
     }
     free(expected);
@@ -170,15 +170,15 @@ static void case_masters_rounded_at_random(void **state)
     random.optim.stochastic = true;
     for (int64_t step = 0; step < 3; step++) {
         const uint64_t key[2] = {9, (uint64_t)step};
-        memcpy(random.optim.round_key, key, sizeof key);
+        memcpy(random.optim.round_key, key, sizeof(key));
         low_fill_gradients(&nearest, step, 1);
         low_fill_gradients(&random, step, 1);
         assert_int_equal(optim_step(&nearest.optim, 0.01), TESS_OK);
         assert_int_equal(optim_step(&random.optim, 0.01), TESS_OK);
         tess_cast_stochastic(kernel, FLAT, random.w, TESS_BF16, key, 1000, expected);
-        assert_memory_equal(random.w, nearest.w, sizeof random.w);
-        assert_memory_equal(random.low, expected, sizeof expected);
-        assert_memory_not_equal(random.low, nearest.low, sizeof expected);
+        assert_memory_equal(random.w, nearest.w, sizeof(random.w));
+        assert_memory_equal(random.low, expected, sizeof(expected));
+        assert_memory_not_equal(random.low, nearest.low, sizeof(expected));
     }
     tess_kernel_close(kernel);
 }
@@ -238,9 +238,9 @@ static void case_unscaled(void **state)
             assert_int_equal(optim_step(&plain.optim, 0.01), TESS_OK);
             assert_int_equal(optim_step(&scaled.optim, 0.01), TESS_OK);
             assert_true(plain.optim.verdict->grad_norm == scaled.optim.verdict->grad_norm);
-            assert_memory_equal(plain.w, scaled.w, sizeof plain.w);
-            assert_memory_equal(plain.low, scaled.low, sizeof plain.low);
-            assert_memory_equal(plain.state, scaled.state, sizeof plain.state);
+            assert_memory_equal(plain.w, scaled.w, sizeof(plain.w));
+            assert_memory_equal(plain.low, scaled.low, sizeof(plain.low));
+            assert_memory_equal(plain.state, scaled.state, sizeof(plain.state));
             if (kind == TESS_UPDATE_NOVOGRAD)
                 assert_memory_equal(plain.optim.tensor_state, scaled.optim.tensor_state,
                                     PARAMS * sizeof(float));

@@ -30,7 +30,7 @@ static void plan_open(struct plan *plan, const char *options, int32_t rank)
 {
     char words[512], *argv[WORDS_MAX];
     int argc = 0;
-    snprintf(words, sizeof words, "--data synthetic --kernel ref --batch-size 32 %s", options);
+    snprintf(words, sizeof(words), "--data synthetic --kernel ref --batch-size 32 %s", options);
     for (char *rest = words, *word; (word = strsep(&rest, " ")) != NULL;)
         if (*word != '\0')
             argv[argc++] = word;
@@ -198,7 +198,7 @@ static uint64_t single_bytes(const struct tess_engine *engine)
                                         "unit scratch",      "loss",
                                         "output made again", "correct answers"};
     uint64_t bytes = 0;
-    for (size_t i = 0; i < sizeof owner / sizeof owner[0]; i++) {
+    for (size_t i = 0; i < sizeof(owner) / sizeof(owner[0]); i++) {
         const struct count count = count_of(engine, TESS_MEMORY_ACTIVATION, owner[i]);
         assert_in_range(count.blocks, 0, 1);
         bytes += block_bytes(count.bytes);
@@ -214,7 +214,7 @@ static void check_rank(const struct schedule *schedule, int32_t stages, int32_t 
     struct plan plan;
     char options[400];
     uint64_t moving = 0;
-    snprintf(options, sizeof options,
+    snprintf(options, sizeof(options),
              "--model gpt --gpt.layers 9 --gpt.width 16 --data.length 8 --strategy pp --ranks %d "
              "--grid 32 --accumulate %d %s %s",
              (int)stages, (int)micros, schedule->options, more);
@@ -229,7 +229,7 @@ static void check_rank(const struct schedule *schedule, int32_t stages, int32_t 
         moving += (uint64_t)slots * chunk_bytes(engine, chunk);
         for (int32_t u = chunk->unit_first; u < chunk->unit_end; u++) {
             char owner[80];
-            snprintf(owner, sizeof owner, "%s output", engine->declare.unit[u].name);
+            snprintf(owner, sizeof(owner), "%s output", engine->declare.unit[u].name);
             assert_int_equal(count_of(engine, TESS_MEMORY_ACTIVATION, owner).blocks, slots);
         }
     }
@@ -245,7 +245,7 @@ static void case_in_flight(void **state)
     static const char *const more[] = {"", "--recompute selective", "--recompute full",
                                        "--recompute every:2 --precision bf16"};
     (void)state;
-    for (size_t s = 0; s < sizeof schedules / sizeof schedules[0]; s++) {
+    for (size_t s = 0; s < sizeof(schedules) / sizeof(schedules[0]); s++) {
         for (int32_t stages = 2; stages <= 4; stages += 2) {
             for (int32_t stage = 0; stage < stages; stage++) {
                 const char *with = more[(s + (size_t)stage) % 4];
@@ -263,13 +263,13 @@ static void case_in_flight(void **state)
 static void case_units(void **state)
 {
     (void)state;
-    for (size_t s = 0; s < sizeof schedules / sizeof schedules[0]; s++) {
+    for (size_t s = 0; s < sizeof(schedules) / sizeof(schedules[0]); s++) {
         enum { STAGES = 3 };
         struct plan plan[STAGES];
         int32_t next = 0;
         for (int32_t r = 0; r < STAGES; r++) {
             char options[400];
-            snprintf(options, sizeof options,
+            snprintf(options, sizeof(options),
                      "--model gpt --gpt.layers 9 --gpt.width 16 --data.length 8 --strategy pp "
                      "--ranks 3 --grid 32 --batch-size 96 --accumulate 3 --grid 96 %s",
                      schedules[s].options);

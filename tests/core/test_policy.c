@@ -1,4 +1,4 @@
-/* The precision of a run: what its options may say together, and what --explain says of it. */
+/* The precision of a run: which of its options go together, and what --explain prints of it. */
 #include "config/config.h"
 #include "core/engine.h"
 #include "tessera/log.h"
@@ -17,7 +17,7 @@ static enum tess_status open_config(const char *options, struct tess_config **co
 {
     char words[768], *argv[WORDS_MAX];
     int argc = 0;
-    snprintf(words, sizeof words, "--strategy single --steps 40 --kernel ref %s", options);
+    snprintf(words, sizeof(words), "--strategy single --steps 40 --kernel ref %s", options);
     for (char *rest = words, *word; (word = strsep(&rest, " ")) != NULL;) {
         assert_true(argc < WORDS_MAX);
         if (*word != '\0')
@@ -45,7 +45,7 @@ static void case_refused(void **state)
         {"--f32-ops a_name_that_is_far_too_long_to_be_one_of_an_operation", "use linear, conv2d"},
         {"--precision bf16 --rounding up", "rounding"},
     };
-    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+    for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
         struct tess_config *config;
         if (open_config(bad[i].options, &config) != TESS_ERR_USAGE)
             fail_msg("'%s' was taken", bad[i].options);
@@ -59,7 +59,7 @@ static void case_refused(void **state)
         "--precision bf16 --f32-ops=conv2d",
         "--precision bf16 --master-weights off --rounding stochastic",
     };
-    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+    for (size_t i = 0; i < sizeof(good) / sizeof(*good); i++) {
         struct tess_config *config;
         assert_int_equal(open_config(good[i], &config), TESS_OK);
         tess_config_close(config);
@@ -80,7 +80,7 @@ static void check_row(const char *all, const char *row, const char *words)
     char copy[128];
     assert_non_null(line);
     line += strlen(row);
-    snprintf(copy, sizeof copy, "%s", words);
+    snprintf(copy, sizeof(copy), "%s", words);
     for (char *rest = copy, *word; (word = strsep(&rest, " ")) != NULL;) {
         const char *at = strstr(line, word);
         if (at == NULL || at > strchr(line, '\n'))

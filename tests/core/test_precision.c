@@ -85,7 +85,7 @@ static enum tess_status open_config(const char *strategy, int32_t rank_count, co
 {
     char words[768], *argv[WORDS_MAX];
     int argc = 0;
-    snprintf(words, sizeof words, "--strategy %s --ranks %d --steps 40 %s", strategy,
+    snprintf(words, sizeof(words), "--strategy %s --ranks %d --steps 40 %s", strategy,
              (int)rank_count, options);
     for (char *rest = words, *word; (word = strsep(&rest, " ")) != NULL;) {
         assert_true(argc < WORDS_MAX);
@@ -129,7 +129,7 @@ static int job_rank(struct tess_comm *comm, struct tess_world *world, void *arg)
     struct tess_engine *engine;
     WORLD_OK(tess_engine_open(job->run->config, job->run->dataset, comm, world, &engine));
     outcome->status = job_steps(job->run, engine, outcome);
-    snprintf(outcome->error, sizeof outcome->error, "%s",
+    snprintf(outcome->error, sizeof(outcome->error), "%s",
              outcome->status != TESS_OK ? tess_log_last_error() : "");
     if (outcome->status != TESS_OK && outcome->status != TESS_ERR_NUMERIC)
         tess_comm_abort(comm, tess_log_last_error());
@@ -141,7 +141,7 @@ static int job_rank(struct tess_comm *comm, struct tess_world *world, void *arg)
 static void train(struct run *run, struct outcome *outcome_out)
 {
     struct job job = {.run = run};
-    struct world_report *report = calloc(1, sizeof *report);
+    struct world_report *report = calloc(1, sizeof(*report));
     const struct world_setup setup = {.ranks = run->rank_count,
                                       .mode = TESS_RANKS_THREADS,
                                       .self = strcmp(run->strategy, "single") == 0};
@@ -164,13 +164,13 @@ static void train(struct run *run, struct outcome *outcome_out)
     for (int32_t r = 0; r < run->rank_count; r++) {
         struct outcome *other = &job.outcome[r];
         assert_int_equal(other->status, outcome_out->status);
-        assert_memory_equal(other->hash, outcome_out->hash, sizeof other->hash);
-        assert_memory_equal(other->loss, outcome_out->loss, sizeof other->loss);
-        assert_memory_equal(other->scale, outcome_out->scale, sizeof other->scale);
-        assert_memory_equal(other->skipped, outcome_out->skipped, sizeof other->skipped);
-        assert_memory_equal(other->zero_share, outcome_out->zero_share, sizeof other->zero_share);
+        assert_memory_equal(other->hash, outcome_out->hash, sizeof(other->hash));
+        assert_memory_equal(other->loss, outcome_out->loss, sizeof(other->loss));
+        assert_memory_equal(other->scale, outcome_out->scale, sizeof(other->scale));
+        assert_memory_equal(other->skipped, outcome_out->skipped, sizeof(other->skipped));
+        assert_memory_equal(other->zero_share, outcome_out->zero_share, sizeof(other->zero_share));
         assert_memory_equal(other->loss_zero_share, outcome_out->loss_zero_share,
-                            sizeof other->loss_zero_share);
+                            sizeof(other->loss_zero_share));
         assert_int_equal(other->skipped_count, outcome_out->skipped_count);
     }
     tess_dataset_close(run->dataset);
@@ -181,7 +181,7 @@ static struct run run_of(const char *strategy, int32_t rank_count, int32_t steps
                          const char *options, const char *more)
 {
     struct run run = {.strategy = strategy, .rank_count = rank_count, .steps = steps};
-    snprintf(run.options, sizeof run.options, "%s %s", options, more);
+    snprintf(run.options, sizeof(run.options), "%s %s", options, more);
     return run;
 }
 
@@ -211,15 +211,15 @@ static void check_layouts(int32_t rank_count, bool poison, const char *options, 
         run = run_of(name[i], rank_count, 7, options, more);
         run.poison = poison;
         train(&run, &outcome);
-        if (memcmp(outcome.hash, expected->hash, sizeof outcome.hash) != 0)
+        if (memcmp(outcome.hash, expected->hash, sizeof(outcome.hash)) != 0)
             print_error("%s on %d ranks with %s\n", name[i], (int)rank_count, run.options);
-        assert_memory_equal(outcome.hash, expected->hash, sizeof outcome.hash);
-        assert_memory_equal(outcome.loss, expected->loss, sizeof outcome.loss);
-        assert_memory_equal(outcome.scale, expected->scale, sizeof outcome.scale);
-        assert_memory_equal(outcome.skipped, expected->skipped, sizeof outcome.skipped);
-        assert_memory_equal(outcome.zero_share, expected->zero_share, sizeof outcome.zero_share);
+        assert_memory_equal(outcome.hash, expected->hash, sizeof(outcome.hash));
+        assert_memory_equal(outcome.loss, expected->loss, sizeof(outcome.loss));
+        assert_memory_equal(outcome.scale, expected->scale, sizeof(outcome.scale));
+        assert_memory_equal(outcome.skipped, expected->skipped, sizeof(outcome.skipped));
+        assert_memory_equal(outcome.zero_share, expected->zero_share, sizeof(outcome.zero_share));
         assert_memory_equal(outcome.loss_zero_share, expected->loss_zero_share,
-                            sizeof outcome.loss_zero_share);
+                            sizeof(outcome.loss_zero_share));
         assert_int_equal(outcome.skipped_count, expected->skipped_count);
     }
 }
@@ -232,17 +232,17 @@ static void case_no_trace_in_f32(void **state)
     (void)state;
     static const char *const optimizer[] = {"--optimizer momentum --clip 0.5",
                                             "--optimizer novograd", "--optimizer lamb --clip 0.3"};
-    for (size_t i = 0; i < sizeof optimizer / sizeof *optimizer; i++) {
+    for (size_t i = 0; i < sizeof(optimizer) / sizeof(*optimizer); i++) {
         struct outcome plain, scaled;
         char options[128];
         train_single(6, CNN, optimizer[i], &plain);
-        snprintf(options, sizeof options, "%s --loss-scale dynamic:1024 --loss-scale-interval 2",
+        snprintf(options, sizeof(options), "%s --loss-scale dynamic:1024 --loss-scale-interval 2",
                  optimizer[i]);
         train_single(6, CNN, options, &scaled);
-        assert_memory_equal(plain.hash, scaled.hash, sizeof plain.hash);
-        assert_memory_equal(plain.loss, scaled.loss, sizeof plain.loss);
-        assert_memory_equal(plain.norm, scaled.norm, sizeof plain.norm);
-        assert_memory_equal(plain.zero_share, scaled.zero_share, sizeof plain.zero_share);
+        assert_memory_equal(plain.hash, scaled.hash, sizeof(plain.hash));
+        assert_memory_equal(plain.loss, scaled.loss, sizeof(plain.loss));
+        assert_memory_equal(plain.norm, scaled.norm, sizeof(plain.norm));
+        assert_memory_equal(plain.zero_share, scaled.zero_share, sizeof(plain.zero_share));
         assert_true(plain.scale[5] == 1 && scaled.scale[0] == 1024 && scaled.scale[5] == 4096);
         assert_int_equal(scaled.skipped_count, 0);
         assert_true(plain.norm[0] > 0);
@@ -300,9 +300,9 @@ static void case_state_untouched(void **state)
     (void)state;
     static const char *const optimizer[] = {"adamw", "novograd", "lamb"};
     struct outcome bad, good;
-    for (size_t i = 0; i < sizeof optimizer / sizeof *optimizer; i++) {
+    for (size_t i = 0; i < sizeof(optimizer) / sizeof(*optimizer); i++) {
         char options[256];
-        snprintf(options, sizeof options,
+        snprintf(options, sizeof(options),
                  "--optimizer %s --loss-scale static:1024 --batch-size 192 --data.shuffle=off",
                  optimizer[i]);
         struct run run = run_of("single", 1, 5, MLP, options);
@@ -312,7 +312,7 @@ static void case_state_untouched(void **state)
         train(&run, &bad);
         poison_rows = 48;
         assert_true(bad.skipped[1] && bad.skipped[2] && bad.skipped_count == 2);
-        assert_memory_equal(&bad.hash[3], &good.hash[1], 3 * sizeof *bad.hash);
+        assert_memory_equal(&bad.hash[3], &good.hash[1], 3 * sizeof(*bad.hash));
     }
 }
 
@@ -357,8 +357,8 @@ static void case_same_bits(void **state)
         {4, "--precision f16 --rounding stochastic --master-weights=off --loss-scale dynamic:1024 "
             "--optimizer novograd"},
     };
-    struct outcome outcome[sizeof kind / sizeof *kind];
-    for (size_t i = 0; i < sizeof kind / sizeof *kind; i++) {
+    struct outcome outcome[sizeof(kind) / sizeof(*kind)];
+    for (size_t i = 0; i < sizeof(kind) / sizeof(*kind); i++) {
         check_layouts(kind[i].ranks, false, MLP, kind[i].options, &outcome[i]);
         assert_true(outcome[i].loss[6] < outcome[i].loss[0]);
     }
@@ -379,7 +379,7 @@ static void case_memory(void **state)
     assert_true(with.hash[3] != without.hash[3]);
     train_single(3, MLP, "--precision bf16 --optimizer lamb --master-weights=off --kernel guard",
                  &guarded);
-    assert_memory_equal(guarded.hash, without.hash, sizeof guarded.hash);
+    assert_memory_equal(guarded.hash, without.hash, sizeof(guarded.hash));
 }
 
 /* Without masters the first values are those of f32, each rounded by at most 2^-11 (f16) or 2^-8

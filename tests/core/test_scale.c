@@ -1,4 +1,4 @@
-/* Loss scaling: what the option may say, and the course of the scale over good and bad steps. */
+/* Loss scaling: values of the option, and the course of the scale over good and bad steps. */
 #include "optim/scale.h"
 #include "tessera/log.h"
 
@@ -40,7 +40,7 @@ static void case_texts(void **state)
         {"static:1", TESS_F32, TESS_SCALE_STATIC, 1},
         {"static:0100", TESS_F16, TESS_SCALE_STATIC, 100},
     };
-    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+    for (size_t i = 0; i < sizeof(good) / sizeof(*good); i++) {
         struct tess_scale scale = scale_of(good[i].text, good[i].dtype, 2000);
         assert_int_equal(scale.mode, good[i].mode);
         assert_true(scale.value == good[i].value);
@@ -82,7 +82,7 @@ static void case_refused_texts(void **state)
         "dynamic:16777217",
         "static:99999999999999999999999",
     };
-    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+    for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
         struct tess_scale scale = {.value = 7};
         if (tess_scale_parse(bad[i], TESS_F16, 2000, &scale) != TESS_ERR_USAGE)
             fail_msg("'%s' was taken", bad[i]);

@@ -160,7 +160,7 @@ static void case_limits(void **state)
     assert_int_equal(tess_optim_check(&options, 10), TESS_OK);
 }
 
-/* Rates and warm-ups that follow the batch; 64 images of each of 8 ranks where nothing is said. */
+/* Rates and warm-ups that follow the batch; 64 images of each of 8 ranks by default. */
 static void case_resolved(void **state)
 {
     (void)state;
@@ -170,7 +170,7 @@ static void case_resolved(void **state)
         double rate;
     } expected[] = {{0, 0, 0.25},  {1, 0, 2},     {2, 0, 0.25 * 2.8284271247461903},
                     {1, 256, 0.5}, {2, 128, 0.5}, {1, 1024, 0.125}};
-    for (size_t i = 0; i < sizeof expected / sizeof *expected; i++) {
+    for (size_t i = 0; i < sizeof(expected) / sizeof(*expected); i++) {
         struct tess_optim_options options = options_of(CONSTANT);
         options.base_rate = 0.25;
         options.rate_scale = expected[i].scale;
@@ -181,7 +181,8 @@ static void case_resolved(void **state)
         assert_true(options.warmup_start == 0.125);
         assert_int_equal(tess_optim_check(&options, 10), TESS_OK);
     }
-    /* Without a base nothing changes; one that is scaled too far says which option it was. */
+    /* Without a base nothing changes; for one that is scaled too far the message names the option.
+     */
     struct tess_optim_options options = options_of(CONSTANT);
     tess_optim_resolve(&options, 512, 8);
     assert_true(options.learning_rate == 0.4 && options.warmup_start == 0);

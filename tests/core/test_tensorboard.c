@@ -99,12 +99,12 @@ static void read_folder(const char *folder, struct file *file)
     assert_non_null(entries);
     for (struct dirent *entry; (entry = readdir(entries)) != NULL;)
         if (strncmp(entry->d_name, "events.out.tfevents.", 20) == 0)
-            snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
+            snprintf(path, sizeof(path), "%s/%s", folder, entry->d_name);
     closedir(entries);
     FILE *stream = fopen(path, "rb");
     assert_non_null(stream);
     *file = (struct file){0};
-    file->count = fread(file->byte, 1, sizeof file->byte, stream);
+    file->count = fread(file->byte, 1, sizeof(file->byte), stream);
     fclose(stream);
     unlink(path);
     rmdir(folder);
@@ -154,7 +154,7 @@ static void case_events(void **state)
     size_t value_count = inner;
     assert_memory_equal(field(value, value_count, 1, &inner), "train/loss", 10);
     float number;
-    memcpy(&number, field(value, value_count, 2, &inner), sizeof number);
+    memcpy(&number, field(value, value_count, 2, &inner), sizeof(number));
     assert_true(number == 0.5f);
     /* The second value is the rate: what is not finite was left out. */
     const uint8_t *second = value + value_count;

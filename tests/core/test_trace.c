@@ -38,7 +38,7 @@ static void read_lane(void)
 static void close_lane(void)
 {
     tess_trace_events(tess_trace_lane(trace, 0), &count);
-    assert_int_equal(count, 0); /* nobody else's lane was touched */
+    assert_int_equal(count, 0); /* no other lane was touched */
     tess_trace_close(trace);
 }
 
@@ -113,7 +113,7 @@ static void case_calls_overlap(void **state)
     wait_for(71, true);
     complete(71);
     wait_for(71, false);
-    complete(99);       /* somebody else's */
+    complete(99);       /* of another set */
     wait_for(71, true); /* complete already */
     wait_for(71, false);
     complete(70);
@@ -182,7 +182,7 @@ static void case_full(void **state)
     assert_int_equal(count, 5);
     for (uint32_t e = 0; e < count; e++)
         assert_true(event[e].end_s > 0 && event[e].end_s >= event[e].begin_s);
-    /* Not when they ended in truth, which nobody wrote down. */
+    /* Not when they really ended, which was not recorded. */
     assert_true(event[3].end_s == tess_trace_full_s(lane, &step));
     assert_true(event[4].end_s == event[3].end_s);
     assert_int_equal(step, 2);

@@ -1,6 +1,6 @@
 /*
  * Parameters that a step does not use: with --find-unused every layout gives the bits of one rank,
- * and a parameter that nobody used keeps value and optimizer state; without it all ranks stop at
+ * and a parameter that no rank used keeps value and optimizer state; without it all ranks stop at
  * the same step, nothing updated, and the message names parameters and ranks; a model that leaves
  * parameters unused without saying so is named.
  *
@@ -44,7 +44,7 @@ static const struct layout layouts[] = {
     {"fsdp", ""},
     {"hsdp", ""},
 };
-#define LAYOUTS ((int)(sizeof layouts / sizeof layouts[0]))
+#define LAYOUTS ((int)(sizeof(layouts) / sizeof(layouts[0])))
 
 static struct run run_of(const char *strategy, const char *kernel, const char *options,
                          int32_t ranks)
@@ -73,7 +73,7 @@ static void check_layouts(const char *kernel, const char *options, const int32_t
     char words[640];
     for (int l = 0; l < LAYOUTS; l++)
         for (int i = 0; i < rank_cases; i++) {
-            snprintf(words, sizeof words, "%s %s", options, layouts[l].options);
+            snprintf(words, sizeof(words), "%s %s", options, layouts[l].options);
             run = run_of(layouts[l].strategy, kernel, words, ranks[i]);
             const uint64_t hash = hash_of(&run);
             if (hash != expected)
@@ -98,17 +98,17 @@ static void case_same_bits(void **state)
     (void)state;
     for (int s = 0; s < 2; s++) {
         for (int o = 0; o < 4; o++) {
-            snprintf(options, sizeof options,
+            snprintf(options, sizeof(options),
                      MLP "--mlp.layer-drop 0.6 --mlp.layer-drop-scope %s --find-unused --grid 4 %s",
                      scope[s], optimizer[o]);
             check_layouts("ref", options, &even[o < 2 ? 0 : 2], o < 2 ? 3 : 1);
         }
-        snprintf(options, sizeof options,
+        snprintf(options, sizeof(options),
                  MLP "--mlp.layer-drop 0.6 --mlp.layer-drop-scope %s --find-unused --grid 6 "
                      "--mlp.dropout 0.2 --optimizer momentum",
                  scope[s]);
         check_layouts("ref", options, odd, 1);
-        snprintf(options, sizeof options,
+        snprintf(options, sizeof(options),
                  MLP "--mlp.layer-drop 0.6 --mlp.layer-drop-scope %s --find-unused --grid 8 "
                      "--accumulate 2 --optimizer adamw",
                  scope[s]);
@@ -149,7 +149,7 @@ struct stop {
     char text[STOP_RANKS][2048];
 };
 
-/* Step until one fails; nobody tells the others, and all come out. */
+/* Step until one fails; the others get no message, and all return. */
 static int stop_rank(struct tess_comm *comm, struct tess_world *world, void *arg)
 {
     struct stop *stop = arg;
@@ -163,7 +163,7 @@ static int stop_rank(struct tess_comm *comm, struct tess_world *world, void *arg
         status = tess_engine_step(engine, true, &result);
     }
     stop->status[rank] = status;
-    snprintf(stop->text[rank], sizeof stop->text[rank], "%s", tess_log_last_error());
+    snprintf(stop->text[rank], sizeof(stop->text[rank]), "%s", tess_log_last_error());
     stop->after[rank] = stop->before[rank];
     if (stop->leaves)
         tess_comm_abort(comm, "a rank failed");
@@ -178,7 +178,7 @@ static void open_config(const char *words, struct tess_config **config_out)
     char copy[1024];
     char *argv[64];
     int argc = 0;
-    snprintf(copy, sizeof copy, "--kernel ref --data synthetic --steps 30 %s", words);
+    snprintf(copy, sizeof(copy), "--kernel ref --data synthetic --steps 30 %s", words);
     for (char *rest = copy, *word; (word = strsep(&rest, " ")) != NULL;)
         if (*word != '\0')
             argv[argc++] = word;
@@ -197,7 +197,8 @@ static bool drawn(uint64_t seed, int64_t step, int unit, int64_t leaf)
     return tess_pass_uniform(&pass, (uint64_t)leaf) < 0.1f;
 }
 
-/* With one leaf a rank: who did not use the layer, as the message says it; NULL when all did. */
+/* With one leaf a rank: the ranks that did not use the layer, as in the message; NULL when all did.
+ */
 static const char *expected_ranks(uint64_t seed, int64_t step, int unit, char text[40])
 {
     char list[24] = "";
@@ -205,7 +206,7 @@ static const char *expected_ranks(uint64_t seed, int64_t step, int unit, char te
     size_t length = 0;
     for (int r = 0; r < STOP_RANKS; r++)
         if (drawn(seed, step, unit, r))
-            length += (size_t)snprintf(list + length, sizeof list - length, "%s%d",
+            length += (size_t)snprintf(list + length, sizeof(list) - length, "%s%d",
                                        count++ ? ", " : "", r);
     if (count == 0)
         return NULL;
@@ -214,7 +215,7 @@ static const char *expected_ranks(uint64_t seed, int64_t step, int unit, char te
     return text;
 }
 
-/* The first step in which any layer is left out, and what rank 0 must say of it. */
+/* The first step in which any layer is left out, and what rank 0 must report. */
 static void check_stop(const struct stop *stop, uint64_t seed)
 {
     int64_t step = 0;
@@ -237,13 +238,13 @@ static void check_stop(const struct stop *stop, uint64_t seed)
     for (int u = 0; u < 3; u++) {
         if (expected_ranks(seed, step, square_unit[u], ranks) == NULL || named++ >= 2)
             continue;
-        snprintf(part, sizeof part, "'fc%d.weight' %s, 'fc%d.bias' %s", square_unit[u] + 1, ranks,
+        snprintf(part, sizeof(part), "'fc%d.weight' %s, 'fc%d.bias' %s", square_unit[u] + 1, ranks,
                  square_unit[u] + 1, ranks);
         if (strstr(stop->text[0], part) == NULL)
             print_error("expected %s in: %s\n", part, stop->text[0]);
         assert_non_null(strstr(stop->text[0], part));
     }
-    snprintf(part, sizeof part, "step %d left %d parameters", (int)step, 2 * layers);
+    snprintf(part, sizeof(part), "step %d left %d parameters", (int)step, 2 * layers);
     assert_non_null(strstr(stop->text[0], part));
     assert_non_null(strstr(stop->text[0], "--find-unused"));
     assert_true((strstr(stop->text[0], "and 2 more") != NULL) == (layers == 3));
@@ -256,9 +257,9 @@ static void stop_run(const struct layout *layout, uint64_t seed, bool leaves)
     const struct world_setup setup = {
         .ranks = STOP_RANKS, .mode = TESS_RANKS_THREADS, .timeout_s = 5, .limit_s = 15};
     struct world_report report;
-    memset(&stop, 0, sizeof stop);
+    memset(&stop, 0, sizeof(stop));
     stop.leaves = leaves;
-    snprintf(words, sizeof words,
+    snprintf(words, sizeof(words),
              MLP "--strategy %s --ranks 4 --grid 4 --seed %d --mlp.layer-drop 0.1 "
                  "--mlp.layer-drop-scope leaf %s",
              layout->strategy, (int)seed, layout->options);
@@ -279,7 +280,7 @@ static void case_stops_and_names(void **state)
         stop_run(&layouts[l], 20 + (uint64_t)l, false);
 }
 
-/* Also when the first to fail ends the run for the others: it is rank 0's message that is heard. */
+/* Also when the first to fail ends the run for the others: rank 0's message is printed. */
 static void case_stops_in_any_order(void **state)
 {
     (void)state;
@@ -299,8 +300,8 @@ struct one {
 static void one_open(struct one *one, const char *options, const struct tess_model_ops *model)
 {
     char words[512];
-    memset(one, 0, sizeof *one);
-    snprintf(words, sizeof words, MLP "--strategy single %s", options);
+    memset(one, 0, sizeof(*one));
+    snprintf(words, sizeof(words), MLP "--strategy single %s", options);
     open_config(words, &one->config);
     if (model)
         one->config->model = model;
@@ -343,7 +344,7 @@ static struct snapshot take(const struct tess_engine *engine, int32_t p)
     const size_t count = (size_t)piece->count;
     struct snapshot shot = {NULL, count * (size_t)(1 + arrays) + 1};
     assert_int_equal(piece->param, p);
-    shot.value = calloc(shot.count, sizeof *shot.value);
+    shot.value = calloc(shot.count, sizeof(*shot.value));
     assert_non_null(shot.value);
     memcpy(shot.value, piece->w, count * sizeof(float));
     for (int32_t a = 0; a < arrays; a++)
@@ -375,7 +376,7 @@ static void check_untouched(const char *optimizer)
     struct tess_step_result result;
     char options[256];
     int left_out = 0, used = 0;
-    snprintf(options, sizeof options,
+    snprintf(options, sizeof(options),
              "--mlp.layer-drop 0.5 --find-unused --seed 3 --weight-decay 0.1 --optimizer %s",
              optimizer);
     one_open(&one, options, NULL);
@@ -395,7 +396,7 @@ static void check_untouched(const char *optimizer)
     one_close(&one);
 }
 
-/* What nobody used is untouched, to the bit: value, both moments, NovoGrad's number; the rest is
+/* What no rank used is untouched, to the bit: value, both moments, NovoGrad's number; the rest is
  * not. */
 static void case_untouched(void **state)
 {
@@ -475,7 +476,7 @@ static void case_own_age_novograd(void **state)
 
 static const struct tess_model_ops *mlp_ops;
 
-/* As mlp, but fc2's bias is said to be unused. */
+/* As mlp, but fc2's bias is marked as unused. */
 static enum tess_status forgetful_backward(void *state, const struct tess_pass *pass)
 {
     enum tess_status status = mlp_ops->backward(state, pass);

@@ -71,22 +71,22 @@ static void case_round_trip(void **state)
     for (int i = 0; i < 10; i++)
         value[i] = 0.5f * (float)i - 1;
     memcpy(file, header, bytes);
-    memcpy(file + bytes, value, sizeof value);
+    memcpy(file + bytes, value, sizeof(value));
     free(header);
-    write_file(file, bytes + sizeof value);
+    write_file(file, bytes + sizeof(value));
     assert_int_equal(tess_weights_open(path, &weights), TESS_OK);
     assert_int_equal(tess_weights_match(weights, &declare), TESS_OK);
     assert_int_equal(tess_weights_read(weights, 0, 0, 6, part), TESS_OK);
-    assert_memory_equal(part, value, 6 * sizeof *part);
+    assert_memory_equal(part, value, 6 * sizeof(*part));
     assert_int_equal(tess_weights_read(weights, 1, 1, 2, part), TESS_OK);
-    assert_memory_equal(part, value + 7, 2 * sizeof *part);
+    assert_memory_equal(part, value + 7, 2 * sizeof(*part));
     /* Shorter since it was opened. */
     assert_int_equal(truncate(path, (off_t)(bytes + 30)), 0);
     assert_int_equal(tess_weights_read(weights, 1, 0, 4, part), TESS_ERR_IO);
     tess_weights_close(weights);
 
     /* Cut anywhere it is not a file of weights. */
-    for (size_t cut = 0; cut < bytes + sizeof value; cut++) {
+    for (size_t cut = 0; cut < bytes + sizeof(value); cut++) {
         write_file(file, cut);
         if (open_and_match() != TESS_ERR_DATA)
             fail_msg("cut at %zu bytes", cut);
@@ -106,15 +106,15 @@ static void case_half(void **state)
     unsigned char file[512];
     float part[6];
     struct tess_weights *weights = NULL;
-    size_t bytes = write_with(header, sizeof value, file);
-    memcpy(file + bytes - sizeof value, value, sizeof value);
+    size_t bytes = write_with(header, sizeof(value), file);
+    memcpy(file + bytes - sizeof(value), value, sizeof(value));
     write_file(file, bytes);
     assert_int_equal(tess_weights_open(path, &weights), TESS_OK);
     assert_int_equal(tess_weights_match(weights, &declare), TESS_OK);
     assert_int_equal(tess_weights_read(weights, 1, 0, 4, part), TESS_OK);
-    assert_memory_equal(part, wide, 4 * sizeof *part);
+    assert_memory_equal(part, wide, 4 * sizeof(*part));
     assert_int_equal(tess_weights_read(weights, 0, 0, 6, part), TESS_OK);
-    assert_memory_equal(part, wide + 4, 6 * sizeof *part);
+    assert_memory_equal(part, wide + 4, 6 * sizeof(*part));
     tess_weights_close(weights);
 }
 
@@ -155,7 +155,7 @@ static void case_refused(void **state)
          44, "'c' is none of the model's"},
     };
     unsigned char file[1024];
-    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
         write_with(wrong[i].header, wrong[i].value_bytes, file);
         assert_int_equal(open_and_match(), TESS_ERR_DATA);
         if (strstr(tess_log_last_error(), wrong[i].phrase) == NULL)

@@ -87,7 +87,7 @@ static void write_file(FILE *file, const struct tess_declare_param *first, int32
             for (int64_t i = 0; i < run; i++) {
                 const float value = value_at(p, whole + i * stride);
                 assert_true(value != 0);
-                assert_int_equal(fwrite(&value, sizeof value, 1, file), 1);
+                assert_int_equal(fwrite(&value, sizeof(value), 1, file), 1);
             }
             at += run;
         }
@@ -136,7 +136,7 @@ static void case_layouts(void **state)
         const int32_t from = p == HEAD ? EMBEDDING : p;
         for (int64_t begin = 0; begin < total; begin++)
             for (int64_t count = 0; begin + count <= total; count++) {
-                memset(w, 0xff, sizeof w);
+                memset(w, 0xff, sizeof(w));
                 assert_int_equal(tess_weights_read(weights, p, begin, count, w), TESS_OK);
                 for (int64_t i = 0; i < count; i++)
                     if (w[i] != value_at(from, begin + i))
@@ -173,7 +173,7 @@ static void case_large(void **state)
     for (int32_t c = 0; c < COLUMNS; c++) {
         for (int32_t r = 0; r < ROWS; r++)
             row[r] = (float)(r * COLUMNS + c); /* below 2^24: exact */
-        assert_int_equal(fwrite(row, sizeof row, 1, file), 1);
+        assert_int_equal(fwrite(row, sizeof(row), 1, file), 1);
     }
     fclose(file);
     assert_int_equal(tess_weights_open(path, &weights), TESS_OK);
@@ -215,11 +215,11 @@ static enum tess_status match_file(const char *header, int32_t value_count, int3
     FILE *file = fopen(path, "wb");
     const uint64_t length = strlen(header);
     assert_non_null(file);
-    assert_int_equal(fwrite(&length, sizeof length, 1, file), 1);
+    assert_int_equal(fwrite(&length, sizeof(length), 1, file), 1);
     assert_int_equal(fwrite(header, 1, length, file), length);
     for (int32_t i = 0; i < value_count; i++) {
         const float value = (float)(i >= copy_at ? i - copy_at : i);
-        assert_int_equal(fwrite(&value, sizeof value, 1, file), 1);
+        assert_int_equal(fwrite(&value, sizeof(value), 1, file), 1);
     }
     fclose(file);
     enum tess_status status = tess_weights_open(path, &weights);
@@ -277,12 +277,12 @@ static void case_others(void **state)
         {"{" TENSOR("ln_f.bias", "F32", "[2]", "0", "8") "}", "no tensor 'wte.weight'", 2, 8},
     };
     int32_t left_out = 0;
-    for (size_t i = 0; i < sizeof right / sizeof right[0]; i++) {
+    for (size_t i = 0; i < sizeof(right) / sizeof(right[0]); i++) {
         assert_int_equal(match_file(right[i].header, right[i].values, right[i].copy_at, &left_out),
                          TESS_OK);
         assert_int_equal(left_out, right[i].left_out);
     }
-    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
         assert_int_equal(match_file(wrong[i].header, wrong[i].values, wrong[i].copy_at, &left_out),
                          TESS_ERR_DATA);
         if (strstr(tess_log_last_error(), wrong[i].phrase) == NULL)

@@ -15,8 +15,8 @@
 static inline const struct tess_module *need_device(const char *name)
 {
     char why[512] = "";
-    const struct tess_module *module = tess_module_find(name, why, sizeof why);
-    if (module == NULL || module->device_count(why, sizeof why) < 1) {
+    const struct tess_module *module = tess_module_find(name, why, sizeof(why));
+    if (module == NULL || module->device_count(why, sizeof(why)) < 1) {
         printf("skipped: %s\n", why);
         exit(77);
     }

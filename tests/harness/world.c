@@ -33,7 +33,7 @@ int world_fail(const char *format, ...)
 {
     va_list arguments;
     va_start(arguments, format);
-    vsnprintf(world_text, sizeof world_text, format, arguments);
+    vsnprintf(world_text, sizeof(world_text), format, arguments);
     va_end(arguments);
     return 1;
 }
@@ -77,7 +77,7 @@ static void world_rank_run(struct world_task *task)
     tess_comm_close(comm);
     report->status[task->rank] = result;
     if (result != 0)
-        snprintf(report->text[task->rank], sizeof report->text[0], "%s",
+        snprintf(report->text[task->rank], sizeof(report->text[0]), "%s",
                  world_text[0] != '\0' ? world_text : tess_log_last_error());
 }
 
@@ -110,21 +110,21 @@ static void world_run_threads(struct world_task *task, double limit_s)
             exit(1); /* a thread cannot be killed */
         }
         task[0].report->status[r] = 1;
-        snprintf(task[0].report->text[r], sizeof task[0].report->text[r], "time limit passed");
+        snprintf(task[0].report->text[r], sizeof(task[0].report->text[r]), "time limit passed");
     }
 }
 
-/* Note how a child ended; tell the others when it did not end by itself. */
+/* Note how a child ended; notify the others when it did not end by itself. */
 static void world_reap(struct world_task *task, int32_t rank, int how)
 {
     struct world_report *report = task[rank].report;
     if (WIFSIGNALED(how)) {
         report->signal[rank] = WTERMSIG(how);
-        snprintf(report->text[rank], sizeof report->text[rank], "killed by signal %d",
+        snprintf(report->text[rank], sizeof(report->text[rank]), "killed by signal %d",
                  WTERMSIG(how));
     } else if (WEXITSTATUS(how) != 0 && report->status[rank] == 0) {
         report->status[rank] = WEXITSTATUS(how);
-        snprintf(report->text[rank], sizeof report->text[rank], "ended with exit status %d",
+        snprintf(report->text[rank], sizeof(report->text[rank]), "ended with exit status %d",
                  WEXITSTATUS(how));
     }
     if (report->signal[rank] != 0)
@@ -141,7 +141,7 @@ static void world_run_processes(struct world_task *task, double limit_s)
         if (child[r] == 0) {
             prctl(PR_SET_PDEATHSIG, SIGKILL);
             /* A framework's handlers would jump back into the parent's tests. */
-            for (size_t i = 0; i < sizeof fatal / sizeof *fatal; i++)
+            for (size_t i = 0; i < sizeof(fatal) / sizeof(*fatal); i++)
                 signal(fatal[i], SIG_DFL);
             world_rank_run(&task[r]);
             _exit(0);
@@ -175,7 +175,7 @@ int world_run_setup(const struct world_setup *setup, world_function fn, void *ar
                     struct world_report *report)
 {
     struct world_report *shared =
-        mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+        mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     struct tess_world *world = NULL;
     if (shared == MAP_FAILED ||
         (!setup->self && tess_world_open(setup->ranks, setup->mode, &world) != TESS_OK)) {
@@ -196,7 +196,7 @@ int world_run_setup(const struct world_setup *setup, world_function fn, void *ar
     report->seconds = tess_clock_s() - start;
     for (int32_t r = 0; r < setup->ranks; r++)
         report->failed += report->status[r] != 0 || report->signal[r] != 0;
-    munmap(shared, sizeof *shared);
+    munmap(shared, sizeof(*shared));
     tess_world_close(world);
     return report->failed;
 }
@@ -212,7 +212,7 @@ int world_run(int32_t ranks, enum tess_rank_mode mode, enum tess_order order, wo
               void *arg)
 {
     struct world_setup setup = {.ranks = ranks, .mode = mode, .order = order};
-    struct world_report *report = calloc(1, sizeof *report);
+    struct world_report *report = calloc(1, sizeof(*report));
     if (report == NULL)
         return -1;
     int failed = world_run_setup(&setup, fn, arg, report);

@@ -22,14 +22,14 @@ bash "$house" "$tree" >/dev/null || { echo "the sound tree is refused"; failures
 # bites RULE FILE TEXT: house.sh must complain, by that rule, about a FILE of that TEXT.
 bites()
 {
-    local said
+    local output
     mkdir -p "$(dirname "$tree/$2")"
     printf '%s\n' "$3" >"$tree/$2"
-    if said=$(bash "$house" "$tree"); then
+    if output=$(bash "$house" "$tree"); then
         echo "not found: $1 ($2)"
         failures=$((failures + 1))
-    elif ! grep -qF "house: $1" <<<"$said"; then
-        echo "found, but not as '$1': $said"
+    elif ! grep -qF "house: $1" <<<"$output"; then
+        echo "found, but not as '$1': $output"
         failures=$((failures + 1))
     fi
     rm "$tree/$2"

@@ -65,7 +65,7 @@ void problem_check(struct problem *b)
         r_norm += b->r[i] * b->r[i];
     double bound = TOLERANCE * sqrt(q_norm * r_norm);
     check_close(b->name, &product, &slope, &bound, 1);
-    assert_true(fabs(slope) > 2 * bound); /* else the test would say nothing */
+    assert_true(fabs(slope) > 2 * bound); /* else the test would prove nothing */
     for (int i = 0; i < b->part_count; i++) {
         free(b->p[i]);
         free(b->q[i]);

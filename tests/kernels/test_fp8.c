@@ -573,7 +573,7 @@ int main(int argc, char **argv)
     const char *backend = device_backend(argc, argv);
     device_open(&device, backend, (size_t)1 << 20);
     char why[200] = "";
-    int status = device.kernel->ops->supports(&layers[0], why, sizeof why)
+    int status = device.kernel->ops->supports(&layers[0], why, sizeof(why))
                      ? cmocka_run_group_tests_name(backend, cases, NULL, NULL)
                      : refused(backend, why);
     device_close(&device);

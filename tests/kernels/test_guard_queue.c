@@ -1,5 +1,5 @@
 /* The backend `guard_queue`: memory that the host cannot touch at all, and queues that do nothing
- * before somebody needs a fence of theirs. */
+ * before another needs a fence of theirs. */
 #include "guard/guard.h"
 #include "kernel_open.h"
 #include "tessera/kernel.h"

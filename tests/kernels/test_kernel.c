@@ -312,7 +312,8 @@ static void case_guard_dies(void **state)
     }
 }
 
-/* Memory nobody wrote is NaN in every type; memory adopted while access is on stays open. */
+/* Memory that was never written is NaN in every type; memory adopted while access is on stays open.
+ */
 static void case_guard_fills(void **state)
 {
     (void)state;

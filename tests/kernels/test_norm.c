@@ -64,7 +64,7 @@ static void case_square_sum(void **state)
 }
 
 /*
- * The order inside a block, as ref/square.h tells it. Sizes are spread so far (squares from 2^-60
+ * The order inside a block, as in ref/square.h. Sizes are spread so far (squares from 2^-60
  * to 2^60) that nearly every addition rounds: over 50 blocks another order shows.
  */
 static void case_block_order(void **state)

@@ -225,7 +225,7 @@ static void row_compare(const char *how, struct row_results *got, const struct r
     }
 }
 
-/* Rows [first, first + op's rows), forward and backward, with sum and dx where they are told. */
+/* Rows [first, first + op's rows), forward and backward, with sum and dx where they are given. */
 static void row_both(struct row_case *c, struct tess_op *op, int64_t first, void *s, void *dx)
 {
     size_t at = (size_t)(first * c->d.in) * tess_dtype_bytes(c->d.dtype);

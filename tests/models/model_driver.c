@@ -81,14 +81,14 @@ static void driver_fill_param(struct model_driver *driver, int32_t index)
     const struct tess_declare_param *param = &driver->declare.param[index];
     const int64_t whole_count = tess_shape_count(&param->whole);
     const int64_t held = tess_shape_count(&param->shape);
-    float *whole = driver_alloc((size_t)whole_count * sizeof *whole);
+    float *whole = driver_alloc((size_t)whole_count * sizeof(*whole));
     int64_t from, run;
 
     driver_fill(&param->init, (uint64_t)index, whole, tess_declare_used(param));
     for (int64_t at = 0; at < held; at += run) {
         run = tess_declare_run(param, &driver->input.axis, at, &from);
         run = run < held - at ? run : held - at;
-        memcpy(driver->master[index] + at, whole + from, (size_t)run * sizeof *whole);
+        memcpy(driver->master[index] + at, whole + from, (size_t)run * sizeof(*whole));
     }
     free(whole);
 }
@@ -121,7 +121,7 @@ void model_gather(const struct model_driver *driver, int32_t param, const float 
     for (int64_t at = 0; at < count; at += run) {
         run = tess_declare_run(declared, &driver->input.axis, at, &to);
         run = run < count - at ? run : count - at;
-        memcpy(whole + to, held + at, (size_t)run * sizeof *whole);
+        memcpy(whole + to, held + at, (size_t)run * sizeof(*whole));
     }
 }
 
@@ -135,9 +135,9 @@ static void driver_open_kernel(struct model_driver *driver, const char *name)
 
 static void driver_open_ops(struct model_driver *driver)
 {
-    driver->op = driver_alloc((size_t)driver->declare.op_count * sizeof *driver->op);
+    driver->op = driver_alloc((size_t)driver->declare.op_count * sizeof(*driver->op));
     for (int32_t i = 0; i < driver->declare.op_count; i++) {
-        struct tess_op *op = driver_alloc(sizeof *op);
+        struct tess_op *op = driver_alloc(sizeof(*op));
         struct tess_op_needs needs = {0};
 
         op->desc = driver->declare.op[i].desc;
@@ -215,7 +215,7 @@ static void driver_open_crossing(struct model_driver *driver)
         if (driver->declare.unit[i].output_count * driver->rows > crossing->room_count)
             crossing->room_count = driver->declare.unit[i].output_count * driver->rows;
     crossing->room = driver_alloc((size_t)(driver->input.axis.count * crossing->room_count) *
-                                  sizeof *crossing->room);
+                                  sizeof(*crossing->room));
 }
 
 /* Random images, or tokens; random labels. */
@@ -234,8 +234,8 @@ static void driver_open_batch(struct model_driver *driver)
     driver->x_low = driver_alloc((size_t)driver->input_count *
                                  tess_dtype_bytes(tokens ? TESS_I32 : driver->input.dtype));
     driver->label = driver_alloc((size_t)(driver->rows * driver->labels) * sizeof(int32_t));
-    driver->loss = driver_alloc((size_t)driver->rows * sizeof *driver->loss);
-    driver->correct = driver_alloc((size_t)driver->rows * sizeof *driver->correct);
+    driver->loss = driver_alloc((size_t)driver->rows * sizeof(*driver->loss));
+    driver->correct = driver_alloc((size_t)driver->rows * sizeof(*driver->correct));
     if (tokens)
         for (int64_t i = 0; i < driver->input_count; i++)
             ((int32_t *)driver->x_low)[i] =
@@ -250,7 +250,7 @@ void model_open_input(struct model_driver *driver, const char *model, const char
                       const struct tess_model_input *input, const char *const *argument,
                       int argument_count)
 {
-    memset(driver, 0, sizeof *driver);
+    memset(driver, 0, sizeof(*driver));
     assert_int_equal(tess_registry_get_model(model, &driver->model), TESS_OK);
     driver->state = driver_alloc(driver->model->state_size);
     driver->options = model_read_options(driver->model, argument, argument_count);
@@ -379,7 +379,7 @@ static struct tess_pass driver_pass(struct model_driver *driver, int32_t unit)
     };
 }
 
-/* NaN in what nobody may rely on: all bits set, in every type. */
+/* NaN in what no code may rely on: all bits set, in every type. */
 static void driver_spoil(struct model_driver *driver, int32_t unit, bool remade)
 {
     for (int32_t i = 0; i < driver->declare.tensor_count; i++) {
@@ -442,7 +442,7 @@ double model_forward(struct model_driver *driver)
 
 void model_backward(struct model_driver *driver)
 {
-    memset(driver->used, true, (size_t)driver->declare.param_count * sizeof *driver->used);
+    memset(driver->used, true, (size_t)driver->declare.param_count * sizeof(*driver->used));
     for (int32_t unit = driver->declare.unit_count - 1; unit >= 0; unit--)
         driver_backward_unit(driver, unit);
     for (int32_t i = 0; i < driver->declare.param_count; i++) {

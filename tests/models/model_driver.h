@@ -53,7 +53,7 @@ void model_open(struct model_driver *driver, const char *model, const char *kern
                 enum tess_dtype dtype, struct tess_shape row, int32_t class_count, int64_t rows,
                 int64_t leaf_rows, const char *const *argument, int argument_count);
 /*
- * The same for whatever `input` says: samples of tokens, which are random and below class_count, a
+ * The same for any `input`: samples of tokens, which are random and below class_count, a
  * tensor axis, decode. Parameters of a cut model have the values of the whole model's, padding is
  * zero.
  */
@@ -70,7 +70,7 @@ void model_disturb(struct model_driver *driver, float scale);
 void *model_read_options(const struct tess_model_ops *model, const char *const *argument,
                          int argument_count);
 
-/* Round the masters to the parameters in use and tell the kernel that they changed. A tied
+/* Round the masters to the parameters in use and mark them as changed for the kernel. A tied
  * parameter takes its source's values. */
 void model_refresh(struct model_driver *driver);
 

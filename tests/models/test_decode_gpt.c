@@ -1,5 +1,5 @@
 /*
- * Generation against training: what a decoder says of each token of a sequence, one position after
+ * Generation against training: a decoder's logits of each token of a sequence, one position after
  * the other from weights in a file, adds up to the loss of the whole sequence at once.
  */
 #include "core/decode.h"
@@ -73,7 +73,7 @@ static float *decode(const struct model_driver *driver, const char *kernel, int6
                                          .context = LENGTH};
     struct tess_decoder *decoder = NULL;
     struct tess_weights *weights = NULL;
-    float *logits = calloc((size_t)(positions * vocabulary), sizeof *logits);
+    float *logits = calloc((size_t)(positions * vocabulary), sizeof(*logits));
     assert_non_null(logits);
     assert_int_equal(tess_registry_get_kernel(kernel, &config.kernel), TESS_OK);
     assert_int_equal(tess_weights_open(path, &weights), TESS_OK);
@@ -93,8 +93,8 @@ static float *decode(const struct model_driver *driver, const char *kernel, int6
 static void check_device(const struct model_driver *driver, const float *logits, int64_t positions)
 {
     static const char *const kernel[] = {"guard", "guard_queue"};
-    const size_t bytes = (size_t)(positions * driver->input.class_count) * sizeof *logits;
-    for (size_t k = 0; k < sizeof kernel / sizeof kernel[0]; k++) {
+    const size_t bytes = (size_t)(positions * driver->input.class_count) * sizeof(*logits);
+    for (size_t k = 0; k < sizeof(kernel) / sizeof(kernel[0]); k++) {
         float *other = decode(driver, kernel[k], positions);
         assert_memory_equal(other, logits, bytes);
         free(other);

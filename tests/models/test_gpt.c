@@ -186,7 +186,7 @@ static void case_dropout_places(void **unused)
     tess__dropout_at(&pass, 0.5, 0, 1000, COUNT, one, whole);
     tess__dropout_at(&pass, 0.5, 0, 1000, 1001, one, part);
     tess__dropout_at(&pass, 0.5, 0, 2001, COUNT - 1001, one, part + 1001);
-    assert_memory_equal(whole, part, sizeof whole);
+    assert_memory_equal(whole, part, sizeof(whole));
     tess__dropout_at(&pass, 0.5, 1, 1000, COUNT, one, part);
     for (int i = 0; i < COUNT; i++) {
         dropped += whole[i] == 0;
@@ -197,7 +197,7 @@ static void case_dropout_places(void **unused)
     assert_in_range(both, COUNT / 4 - 140, COUNT / 4 + 140);
     pass.training = false;
     tess__dropout_at(&pass, 0.5, 0, 0, COUNT, one, part);
-    assert_memory_equal(one, part, sizeof one);
+    assert_memory_equal(one, part, sizeof(one));
     model_close(&driver);
 }
 
@@ -220,7 +220,7 @@ static void case_decode(void **unused)
 
         gpt_open(&trained, gpt_kernel, &input, &gpt_small[i]);
         trained.training = false;
-        memcpy(label, trained.label, sizeof label);
+        memcpy(label, trained.label, sizeof(label));
         input.row = tess_shape1(1);
         input.decode = true;
         input.context = T;
@@ -260,7 +260,7 @@ static void gpt_check_refused(const struct gpt_words *words, const struct tess_m
     assert_non_null(state);
     assert_int_equal(tess_declare_model(&declare, ops, state, options, input), TESS_ERR_USAGE);
     if (strstr(tess_log_last_error(), part) == NULL)
-        fail_msg("'%s' does not say '%s'", tess_log_last_error(), part);
+        fail_msg("'%s' does not contain '%s'", tess_log_last_error(), part);
     tess_declare_fini(&declare);
     free(options);
     free(state);

@@ -70,7 +70,7 @@ static enum tess_status parts_cross(struct tess_strategy *strategy,
     struct tess_kernel *kernel = rank->driver.kernel;
     const size_t word = tess_dtype_bytes(crossing->dtype), count = crossing->count;
     const bool scatter = crossing->kind == TESS_CROSSING_SUM_SCATTER;
-    float *result = malloc((count + 1) * sizeof *result);
+    float *result = malloc((count + 1) * sizeof(*result));
 
     if (result == NULL)
         return TESS_ERR_MEMORY;
@@ -179,7 +179,7 @@ static float *parts_gather(struct parts_rank *rank, int32_t ranks, int32_t param
     const bool cut = declared->slice.axis >= 0;
     const bool add = declared->flags & TESS_PARAM_TOKENS && rank[0].driver.input.axis.sequence;
     const int64_t count = tess_shape_count(&declared->whole);
-    float *whole = calloc((size_t)count, sizeof *whole);
+    float *whole = calloc((size_t)count, sizeof(*whole));
 
     assert_non_null(whole);
     for (int32_t r = 0; r < ranks; r++) {
@@ -190,7 +190,7 @@ static float *parts_gather(struct parts_rank *rank, int32_t ranks, int32_t param
                 whole[i] += rank[r].driver.grad[param][i];
         else
             assert_memory_equal(rank[0].driver.grad[param], rank[r].driver.grad[param],
-                                (size_t)count * sizeof *whole);
+                                (size_t)count * sizeof(*whole));
     }
     return whole;
 }
@@ -293,7 +293,7 @@ static void case_ranks(void **unused)
                 const int64_t count = model_param_count(&alone.driver, p);
                 float *whole = parts_gather(rank, ranks, p), *expected = parts_gather(&alone, 1, p);
 
-                assert_memory_equal(expected, whole, (size_t)count * sizeof *whole);
+                assert_memory_equal(expected, whole, (size_t)count * sizeof(*whole));
                 free(whole);
                 free(expected);
             }

@@ -1,6 +1,6 @@
 /*
  * The ready configurations of model gpt, in the folder argv[1]: each is whole, and the model that
- * it describes has as many parameters as was published, which its first lines say too.
+ * it describes has as many parameters as was published, which its first lines state too.
  */
 #include "config/config.h"
 #include "state/declare.h"
@@ -36,7 +36,7 @@ static const struct {
     {"tiny-gpt.yaml", "842,496", (256 + 128) * 128 + 4 * (12 * 128 * 128 + 13 * 128) + 2 * 128},
 };
 
-#define PRESET_COUNT (sizeof presets / sizeof presets[0])
+#define PRESET_COUNT (sizeof(presets) / sizeof(presets[0]))
 
 static void preset_check(size_t i)
 {
@@ -45,13 +45,13 @@ static void preset_check(size_t i)
     struct tess_config *config;
     struct tess_declare declare = {.rows = 1, .leaf_rows = 1, .dtype = TESS_BF16};
 
-    snprintf(path, sizeof path, "%s/%s", presets_folder, presets[i].file);
+    snprintf(path, sizeof(path), "%s/%s", presets_folder, presets[i].file);
     FILE *file = fopen(path, "r");
     assert_non_null(file);
-    assert_non_null(fgets(text, sizeof text, file));
+    assert_non_null(fgets(text, sizeof(text), file));
     fclose(file);
     if (strstr(text, presets[i].size) == NULL)
-        fail_msg("%s: its first line does not say %s", path, presets[i].size);
+        fail_msg("%s: its first line does not contain %s", path, presets[i].size);
 
     assert_int_equal(tess_config_open(1, argument, NULL, 0, &config), TESS_OK);
     const struct tess_model_input input = {.row = tess_shape1(config->loader.length),

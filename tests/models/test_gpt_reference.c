@@ -33,9 +33,9 @@ static const float *reference_find(const struct reference *r, int layer, const c
     char text[80];
 
     if (layer < 0)
-        snprintf(text, sizeof text, "%s", name);
+        snprintf(text, sizeof(text), "%s", name);
     else
-        snprintf(text, sizeof text, r->llama ? "model.layers.%d.%s" : "h.%d.%s", layer, name);
+        snprintf(text, sizeof(text), r->llama ? "model.layers.%d.%s" : "h.%d.%s", layer, name);
     return r->driver->master[model_find(r->driver, text)];
 }
 
@@ -45,9 +45,9 @@ static void reference_linear(const struct reference *r, int layer, const char *n
 {
     char text[64];
 
-    snprintf(text, sizeof text, "%s.weight", name);
+    snprintf(text, sizeof(text), "%s.weight", name);
     const float *w = reference_find(r, layer, text) + from * in;
-    snprintf(text, sizeof text, "%s.bias", name);
+    snprintf(text, sizeof(text), "%s.bias", name);
     const float *b = r->llama ? NULL : reference_find(r, layer, text) + from;
     for (int o = 0; o < out; o++) {
         y[o] = b ? (double)b[o] : 0;
@@ -67,9 +67,9 @@ static void reference_norm(const struct reference *r, int layer, const char *nam
         mean += r->llama ? 0 : x[c] / width;
     for (int c = 0; c < width; c++)
         square += (x[c] - mean) * (x[c] - mean) / width;
-    snprintf(text, sizeof text, "%s.weight", name);
+    snprintf(text, sizeof(text), "%s.weight", name);
     const float *gamma = reference_find(r, layer, text);
-    snprintf(text, sizeof text, "%s.bias", name);
+    snprintf(text, sizeof(text), "%s.bias", name);
     const float *beta = r->llama ? NULL : reference_find(r, layer, text);
     for (int c = 0; c < width; c++)
         y[c] = (x[c] - mean) / sqrt(square + r->epsilon) * (double)gamma[c] +

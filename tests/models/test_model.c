@@ -160,12 +160,12 @@ static void case_dropout(void **unused)
     assert_true(fabs((double)dropped / (double)active - 0.25) < 0.03);
 
     const float *before = with.output[0];
-    float *first = malloc(64 * 200 * sizeof *first);
+    float *first = malloc(64 * 200 * sizeof(*first));
     assert_non_null(first);
-    memcpy(first, before, 64 * 200 * sizeof *first);
+    memcpy(first, before, 64 * 200 * sizeof(*first));
     with.step = 1;
     model_forward(&with);
-    assert_memory_not_equal(first, with.output[0], 64 * 200 * sizeof *first);
+    assert_memory_not_equal(first, with.output[0], 64 * 200 * sizeof(*first));
     free(first);
 
     with.training = without.training = false;

@@ -81,7 +81,7 @@ static double gradient_median(struct model_driver *driver, int32_t param, const 
         const double down = gradient_move(driver, param, start, d, -h);
         error[d] = fabs((up - down) / (2 * h) - scale * dot) / norm;
     }
-    qsort(error, DIRECTIONS, sizeof error[0], gradient_compare);
+    qsort(error, DIRECTIONS, sizeof(error[0]), gradient_compare);
     return error[DIRECTIONS / 2];
 }
 
@@ -102,7 +102,7 @@ static double gradient_error(struct model_driver *driver, int32_t param, double 
     for (int64_t i = 0; i < count; i++)
         square += (double)grad[i] * grad[i];
     assert_true(square > 0);
-    for (size_t i = 0; i < sizeof gradient_step / sizeof gradient_step[0] && best > TOLERANCE / 4;
+    for (size_t i = 0; i < sizeof(gradient_step) / sizeof(gradient_step[0]) && best > TOLERANCE / 4;
          i++)
         best = fmin(best, gradient_median(driver, param, start, grad, sqrt(square),
                                           gradient_step[i], scale));

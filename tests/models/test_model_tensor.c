@@ -44,7 +44,7 @@ static const struct tensor_model tensor_models[] = {
     {"wrn", 18, 7, {"--depth=10", "--width=1", "--dropout=0.2"}},
 };
 
-#define TENSOR_MODELS (sizeof tensor_models / sizeof tensor_models[0])
+#define TENSOR_MODELS (sizeof(tensor_models) / sizeof(tensor_models[0]))
 
 static int tensor_words(const struct tensor_model *model)
 {
@@ -119,7 +119,7 @@ static double tensor_worst(const struct model_driver *one, const struct model_dr
 
     for (int32_t p = 0; p < one->declare.param_count; p++) {
         const int64_t count = model_param_count(one, p);
-        float *whole = calloc((size_t)count, sizeof *whole);
+        float *whole = calloc((size_t)count, sizeof(*whole));
 
         assert_non_null(whole);
         assert_int_equal(model_param_count(many, p), count);
@@ -222,7 +222,7 @@ static void case_weights_of_an_image(void **unused)
     const int32_t fc1 = model_find(&one, "fc1.weight");
     const float *whole = one.master[fc1], *part = many.master[fc1] + OUT * PIXELS * PART;
     for (int32_t i = 0; i < OUT * PIXELS; i++)
-        assert_memory_equal(part + i * PART, whole + i * CHANNELS + PART, PART * sizeof *part);
+        assert_memory_equal(part + i * PART, whole + i * CHANNELS + PART, PART * sizeof(*part));
     model_close(&one);
     model_close(&many);
 }
@@ -290,7 +290,7 @@ static void case_widths_that_do_not_divide(void **unused)
     };
 
     (void)unused;
-    for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
+    for (size_t i = 0; i < sizeof(refused) / sizeof(refused[0]); i++) {
         const struct tess_model_ops *ops;
         const int32_t parts = refused[i].parts;
 

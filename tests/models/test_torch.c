@@ -56,7 +56,7 @@ static void write_text(void)
     assert_non_null(file);
     for (int i = 0; i < 3000; i++) {
         state = state * 1664525u + 1013904223u; /* Numerical Recipes' constants */
-        fputs(word[(state >> 16) % (sizeof word / sizeof word[0])], file);
+        fputs(word[(state >> 16) % (sizeof(word) / sizeof(word[0]))], file);
     }
     fclose(file);
 }
@@ -69,7 +69,7 @@ static void write_batches(void)
     struct tess_dataset *dataset = NULL;
     FILE *file = fopen("batches", "wb");
     assert_non_null(file);
-    assert_int_equal(fwrite(head, sizeof head, 1, file), 1);
+    assert_int_equal(fwrite(head, sizeof(head), 1, file), 1);
     assert_int_equal(tess_dataset_open_tokens("text.txt", NULL, VALIDATION, LENGTH, &dataset),
                      TESS_OK);
     assert_true(dataset->train.count >= STEPS * BATCH);
@@ -81,8 +81,8 @@ static void write_batches(void)
         assert_int_equal(tess_load_rows(dataset, &dataset->train, &options, SEED, 0, true, sample,
                                         BATCH, TESS_I32, input, label),
                          BATCH);
-        assert_int_equal(fwrite(input, sizeof input, 1, file), 1);
-        assert_int_equal(fwrite(label, sizeof label, 1, file), 1);
+        assert_int_equal(fwrite(input, sizeof(input), 1, file), 1);
+        assert_int_equal(fwrite(label, sizeof(label), 1, file), 1);
     }
     fclose(file);
     tess_dataset_close(dataset);
@@ -96,7 +96,7 @@ static void read_losses(const char *run, double loss[STEPS])
     char path[128], *text = NULL;
     size_t room = 0;
     int count = 0;
-    snprintf(path, sizeof path, "%s/metrics.jsonl", run);
+    snprintf(path, sizeof(path), "%s/metrics.jsonl", run);
     FILE *file = fopen(path, "r");
     assert_non_null(file);
     while (getline(&text, &room, file) > 0) {
@@ -145,9 +145,9 @@ static void check_style(const char *model, const char *kv_heads)
                             "1",
                             NULL};
 
-    snprintf(words, sizeof words, COMMON "--steps 1 --learning-rate 0 --run begin %s", model);
+    snprintf(words, sizeof(words), COMMON "--steps 1 --learning-rate 0 --run begin %s", model);
     assert_int_equal(spawn_words(&spawn, words), 0);
-    snprintf(words, sizeof words,
+    snprintf(words, sizeof(words),
              COMMON "--steps %d --run ours --init begin/weights.safetensors %s", STEPS, model);
     assert_int_equal(spawn_words(&spawn, words), 0);
     read_losses("ours", ours);

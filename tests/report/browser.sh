@@ -41,14 +41,14 @@ done
 
 # ---- and with questions put to it ----------------------------------------------------------------
 # The page's policy forbids scripts but its own, so a copy without the policy is asked. It stands in
-# frames of two widths, because a headless window has a least width, and tells the frames' page.
+# frames of two widths, because a headless window has a least width, and passes the figures to the frames' page.
 sed 's/<meta http-equiv="Content-Security-Policy"[^>]*>//' page.html >asked.html
 cat "$here/ask.html" >>asked.html
 cat >frames.html <<'F'
-<!DOCTYPE html><meta charset="utf-8"><title>frames</title><pre id="said"></pre>
+<!DOCTYPE html><meta charset="utf-8"><title>frames</title><pre id="output"></pre>
 <iframe src="asked.html" width="375" height="800"></iframe>
 <iframe src="asked.html" width="1440" height="800"></iframe>
-<script>onmessage = e => { document.getElementById('said').textContent += e.data + '\n'; };</script>
+<script>onmessage = e => { document.getElementById('output').textContent += e.data + '\n'; };</script>
 F
 backgrounds=
 for scheme in 0 1; do
@@ -56,11 +56,11 @@ for scheme in 0 1; do
     if grep -E 'CONSOLE' log; then
         complain "messages on the console"
     fi
-    sed -n 's/.*<pre id="said">//; /^width/p' dom >said
-    cat said
-    [ "$(grep -c "^width .*: $figures figures, 0 complaints" said)" = 2 ] ||
-        complain "complaints, or frames that said nothing: $(grep -o 'bad: .*' dom)"
-    backgrounds="$backgrounds $(grep -o 'background [^;]*' said | sort -u)"
+    sed -n 's/.*<pre id="output">//; /^width/p' dom >output
+    cat output
+    [ "$(grep -c "^width .*: $figures figures, 0 complaints" output)" = 2 ] ||
+        complain "complaints, or frames without a message: $(grep -o 'bad: .*' dom)"
+    backgrounds="$backgrounds $(grep -o 'background [^;]*' output | sort -u)"
 done
 [ "$(grep -o 'background rgb' <<<"$backgrounds" | wc -l)" = 2 ] || complain "backgrounds: $backgrounds"
 [ "$(grep -o 'rgb([0-9, ]*)' <<<"$backgrounds" | sort -u | wc -l)" = 2 ] ||

@@ -7,8 +7,8 @@ program=$1
 # shellcheck source-path=SCRIPTDIR source=inputs.sh
 . "$here/inputs.sh"
 
-"$program" report "${inputs[@]}" --out page.html --title "a <b>title</b>" >said
-cat said
+"$program" report "${inputs[@]}" --out page.html --title "a <b>title</b>" >output
+cat output
 
 # ---- the file ------------------------------------------------------------------------------------
 count() { grep -o -e "$1" page.html | wc -l; }
@@ -18,7 +18,7 @@ count() { grep -o -e "$1" page.html | wc -l; }
 [ "$(count 'role="img" aria-label="[^"]')" = $((2 * figures)) ] ||
     complain "not every figure has a wide and a narrow picture with an alternative"
 [ "$(count '<details class="numbers">')" = "$figures" ] || complain "not every figure has its numbers"
-grep -qF "$figures pictures" said || complain "the program counts other pictures"
+grep -qF "$figures pictures" output || complain "the program counts other pictures"
 if grep -onE '(src|href|action|data|srcset)="[^#d"][^"]*"|url\([^)]*\)|https?:|//[a-z]|@import' page.html; then
     complain "the page refers to something outside"
 fi
@@ -70,14 +70,14 @@ done
 
 # ---- bad input -----------------------------------------------------------------------------------
 
-# refused STATUS TEXT WORD...: report WORD... must fail so, say TEXT and write nothing.
+# refused STATUS TEXT WORD...: report WORD... must fail so, print TEXT and write nothing.
 refused()
 {
     local status=0 wanted=$1 text=$2
     shift 2
-    "$program" report "$@" >said 2>&1 || status=$?
-    [ "$status" = "$wanted" ] || complain "report $*: exit status $status, expected $wanted: $(cat said)"
-    grep -qF -e "$text" said || complain "report $*: does not say '$text': $(cat said)"
+    "$program" report "$@" >output 2>&1 || status=$?
+    [ "$status" = "$wanted" ] || complain "report $*: exit status $status, expected $wanted: $(cat output)"
+    grep -qF -e "$text" output || complain "report $*: does not print '$text': $(cat output)"
     [ ! -e report.html ] || complain "report $*: a file was written"
 }
 

@@ -1,6 +1,6 @@
 /*
- * What the report reads: damaged, hostile and cut files keep what is whole and say what is not, and
- * nothing in them ends the program. Names of runs are unique, foreign text is harmless.
+ * What the report reads: damaged, hostile and cut files keep what is whole and report what is not,
+ * and nothing in them ends the program. Names of runs are unique, foreign text is harmless.
  */
 #include "report/report_data.h"
 #include "text/report_html.h"
@@ -33,7 +33,7 @@
 
 static enum tess_status load(struct tess__report *report, const char *text)
 {
-    memset(report, 0, sizeof *report);
+    memset(report, 0, sizeof(*report));
     return tess__report_load_lines(report, "/runs/one", "metrics.jsonl", text, strlen(text));
 }
 
@@ -117,7 +117,7 @@ static void case_states(void **state)
     };
 
     (void)state;
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct tess__report report;
 
         assert_int_equal(load(&report, cases[i].text), TESS_OK);
@@ -159,11 +159,11 @@ static void case_damaged_lines(void **state)
     };
 
     (void)state;
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct tess__report report;
         char text[1024];
 
-        snprintf(text, sizeof text, "%s%s\n%s", HEAD, cases[i].line, STEP(3, 1));
+        snprintf(text, sizeof(text), "%s%s\n%s", HEAD, cases[i].line, STEP(3, 1));
         assert_int_equal(load(&report, text), TESS_OK);
         if (strstr(note_of(&report, 2), cases[i].note) == NULL)
             fail_msg("%s: the note is '%s'", cases[i].line, note_of(&report, 2));
@@ -181,9 +181,9 @@ static void case_cut_anywhere(void **state)
     static const char whole[] = HEAD STEP(1, 2.5) STEP(2, 2) EPOCH TIMES FINAL;
 
     (void)state;
-    for (size_t bytes = 0; bytes < sizeof whole; bytes++) {
+    for (size_t bytes = 0; bytes < sizeof(whole); bytes++) {
         struct tess__report report;
-        char text[sizeof whole] = {0};
+        char text[sizeof(whole)] = {0};
         size_t lines = 0, objects;
         enum tess_status status;
 
@@ -218,13 +218,13 @@ static void case_random_damage(void **state)
     (void)state;
     for (int round = 0; round < 3000; round++) {
         struct tess__report report;
-        char text[sizeof whole];
+        char text[sizeof(whole)];
         enum tess_status status;
 
-        memcpy(text, whole, sizeof text);
+        memcpy(text, whole, sizeof(text));
         for (int change = 0; change <= round % 8; change++) {
             random = random * 1664525u + 1013904223u;
-            text[(random >> 8) % (sizeof text - 1)] = spice[random % (sizeof spice - 1)];
+            text[(random >> 8) % (sizeof(text) - 1)] = spice[random % (sizeof(spice) - 1)];
         }
         status = load(&report, text);
         assert_true(status == TESS_OK || status == TESS_ERR_DATA);
@@ -239,10 +239,10 @@ static void case_many_notes(void **state)
     size_t used = 0;
 
     (void)state;
-    memset(&report, 0, sizeof report);
-    used += (size_t)snprintf(text + used, sizeof text - used, "%s", HEAD);
+    memset(&report, 0, sizeof(report));
+    used += (size_t)snprintf(text + used, sizeof(text) - used, "%s", HEAD);
     for (int i = 0; i < 1000; i++)
-        used += (size_t)snprintf(text + used, sizeof text - used, "garbage %d\n", i);
+        used += (size_t)snprintf(text + used, sizeof(text) - used, "garbage %d\n", i);
     tess__report_notes_begin(&report);
     assert_int_equal(tess__report_load_lines(&report, "run", "file", text, used), TESS_OK);
     tess__report_notes_end(&report, "file");
@@ -259,7 +259,7 @@ static enum tess_status load_document(struct tess__report *report, const char *t
     enum tess_status status;
 
     assert_non_null(document);
-    memset(report, 0, sizeof *report);
+    memset(report, 0, sizeof(*report));
     status = tess__report_load_document(report, "file.json", document, known);
     json_decref(document);
     return status;
@@ -292,7 +292,7 @@ static void case_documents(void **state)
     };
 
     (void)state;
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct tess__report report;
         bool known = false;
 
@@ -319,12 +319,12 @@ static void case_names(void **state)
     struct tess__report_run *run;
 
     (void)state;
-    for (size_t i = 0; i < sizeof paths / sizeof paths[0]; i++)
+    for (size_t i = 0; i < sizeof(paths) / sizeof(paths[0]); i++)
         assert_int_equal(tess__report_add_run(&report, paths[i], &run), TESS_OK);
     assert_int_equal(tess__report_add_run(&report, "compare.json/last", &run), TESS_OK);
     run->compared = true;
     tess__report_name_runs(&report);
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
         bool found = false;
         for (size_t j = 0; j < report.run_count; j++)
             found = found || strcmp(report.run[j].name, names[i]) == 0;
@@ -361,7 +361,7 @@ static void case_escape(void **state)
     struct tess__html html = {0};
 
     (void)state;
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         html.count = 0;
         tess__html_escape(&html, cases[i].text);
         assert_string_equal(html.bytes, cases[i].html);
@@ -394,7 +394,7 @@ static void case_numbers(void **state)
     char text[TESS__REAL_BYTES];
 
     (void)state;
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
         assert_string_equal(tess__real(cases[i].value, text), cases[i].text);
     assert_string_equal(tess__real(NAN, text), "\xE2\x80\x93");
     assert_string_equal(tess__real_fixed(1e11, 4, text), "100\xE2\x80\xAF"

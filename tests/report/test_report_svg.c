@@ -55,7 +55,7 @@ static void case_odd_numbers(void **state)
     static const double gap[] = {1, NAN, 3, 1e99}, zero[] = {0, 0, 0, 0}, tiny[] = {1e-99, 1, 2, 3};
     static const double huge[] = {1e99, 1e99, 1e99, 1e99}, near[] = {1e15, 1e15, 1e15, 1e15 + 1};
     static const double *const number[] = {x, same, none, gap, zero, tiny, huge, near};
-    enum { NUMBERS = sizeof number / sizeof number[0] };
+    enum { NUMBERS = sizeof(number) / sizeof(number[0]) };
     struct tess__curve all[NUMBERS];
 
     (void)state;
@@ -87,7 +87,7 @@ static void case_markers(void **state)
     (void)state;
     tess__figure_markers(&html);
     for (int style = 0; style < TESS__PLOT_CURVES_MAX; style++) {
-        snprintf(id, sizeof id, "id=\"m%d\"", tess__plot_marker(style));
+        snprintf(id, sizeof(id), "id=\"m%d\"", tess__plot_marker(style));
         assert_int_equal(count_of(html.bytes, id), 1);
         for (int other = 0; other < style; other++)
             assert_true(tess__plot_marker(style) != tess__plot_marker(other) ||
@@ -121,7 +121,7 @@ static void case_bars(void **state)
     for (int k = 0; k < 3; k++) {
         char begin[32];
         const char *at = html.bytes;
-        snprintf(begin, sizeof begin, "<g class=\"s%d\"", k);
+        snprintf(begin, sizeof(begin), "<g class=\"s%d\"", k);
         for (int drawing = 0; drawing < 2; drawing++) {
             int boxes = 0;
             at = strstr(at, begin);

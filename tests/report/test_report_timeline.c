@@ -1,6 +1,6 @@
 /*
  * Time lines as a report reads them: which step is chosen, what of it is kept and what it adds up
- * to; and that damaged, hostile and cut files keep what is whole and say what is not.
+ * to; and that damaged, hostile and cut files keep what is whole and report what is not.
  */
 #include "report/report_data.h"
 
@@ -46,7 +46,7 @@ static enum tess_status load(struct tess__report *report, const char *text, size
     bool known = false;
     enum tess_status status;
 
-    memset(report, 0, sizeof *report);
+    memset(report, 0, sizeof(*report));
     status = tess__report_load_timeline(report, "trace.json", text, bytes, &known);
     assert_true(known);
     return status;
@@ -97,7 +97,7 @@ static void case_sums(void **state)
         {.work = TESS__WORK_WAITING, .begin = 3, .end = 6},
         {.work = TESS__WORK_OPTIMIZER, .begin = 7, .end = 9},
     };
-    struct tess__report_lane lane = {.span = span, .span_count = sizeof span / sizeof span[0]};
+    struct tess__report_lane lane = {.span = span, .span_count = sizeof(span) / sizeof(span[0])};
     struct tess__report report = {0};
     struct tess__lane_sums sums;
 
@@ -136,7 +136,7 @@ static void case_choice(void **state)
     };
 
     (void)state;
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct tess__report report;
 
         assert_int_equal(load(&report, cases[i].text, strlen(cases[i].text)), TESS_OK);
@@ -169,12 +169,12 @@ static void case_damaged_events(void **state)
     char text[2048];
 
     (void)state;
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct tess__report report;
         const struct tess__report_lane *lane;
 
-        snprintf(text, sizeof text, "%s\n%s,\n%s,\n%s%s", HEAD, STEP(0, 1, 0, 1000), cases[i].event,
-                 EVENT(0, 1, 0, 500, "compute", "forward b", ""), TAIL);
+        snprintf(text, sizeof(text), "%s\n%s,\n%s,\n%s%s", HEAD, STEP(0, 1, 0, 1000),
+                 cases[i].event, EVENT(0, 1, 0, 500, "compute", "forward b", ""), TAIL);
         assert_int_equal(load(&report, text, strlen(text)), TESS_OK);
         assert_true(report.note_count > 0);
         if (report.note[0].line != 4 || strstr(report.note[0].text, cases[i].note) == NULL)
@@ -231,7 +231,7 @@ static void case_random_damage(void **state)
         memcpy(text, WHOLE, bytes + 1);
         for (int i = 0; i < 4; i++) {
             random = random * 6364136223846793005u + 1442695040888963407u;
-            text[(random >> 33) % bytes] = signs[(random >> 20) % sizeof signs];
+            text[(random >> 33) % bytes] = signs[(random >> 20) % sizeof(signs)];
         }
         status = tess__report_load_timeline(&report, "trace.json", text, bytes, &known);
         assert_true(status == TESS_OK || status == TESS_ERR_DATA);
@@ -260,7 +260,7 @@ static void case_not_ours(void **state)
     bool known = true;
 
     (void)state;
-    for (size_t i = 0; i < sizeof other / sizeof other[0]; i++) {
+    for (size_t i = 0; i < sizeof(other) / sizeof(other[0]); i++) {
         assert_int_equal(
             tess__report_load_timeline(&report, "f", other[i], strlen(other[i]), &known), TESS_OK);
         assert_false(known);

@@ -60,14 +60,14 @@ static bool pairs_add(struct pairs *pairs, int f, int value, int g, int other)
         return true;
     if (pairs->row_count == PAIRS_ROWS_MAX)
         return false;
-    memcpy(pairs->row[pairs->row_count++], row, sizeof row);
+    memcpy(pairs->row[pairs->row_count++], row, sizeof(row));
     pairs_cover(pairs, row);
     return true;
 }
 
 bool pairs_make(struct pairs *pairs)
 {
-    memset(pairs->covered, 0, sizeof pairs->covered);
+    memset(pairs->covered, 0, sizeof(pairs->covered));
     pairs->row_count = 0;
     for (int f = 0; f < pairs->factor_count; f++)
         for (int g = f + 1; g < pairs->factor_count; g++)

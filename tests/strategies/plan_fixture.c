@@ -19,8 +19,8 @@ static void fixture_declare(struct tess_declare *declare, const struct fixture_p
 {
     declare->unit_count = params->unit_count;
     declare->param_count = params->count;
-    declare->unit = calloc((size_t)params->unit_count, sizeof *declare->unit);
-    declare->param = calloc((size_t)params->count, sizeof *declare->param);
+    declare->unit = calloc((size_t)params->unit_count, sizeof(*declare->unit));
+    declare->param = calloc((size_t)params->count, sizeof(*declare->param));
     assert_true(declare->unit != NULL && declare->param != NULL);
     for (int32_t u = 0; u < params->unit_count; u++)
         snprintf(declare->unit[u].name, TESS_NAME_MAX, "unit%d", (int)u);
@@ -50,7 +50,7 @@ static void fixture_load_options(struct fixture *fixture, const struct fixture_r
     assert_int_equal(
         tess_options_add(fixture->options, ops->name, ops->options, fixture->option_values),
         TESS_OK);
-    snprintf(words, sizeof words, "%s", run->option != NULL ? run->option : "");
+    snprintf(words, sizeof(words), "%s", run->option != NULL ? run->option : "");
     for (char *rest = words, *word; (word = strsep(&rest, " ")) != NULL && argc < 8;)
         if (*word != '\0')
             argv[argc++] = word;
@@ -64,7 +64,7 @@ void fixture_open(struct fixture *fixture, const struct fixture_params *params,
 {
     struct tess_strategy *strategy = &fixture->strategy;
     struct tess_plan *plan = &fixture->plan;
-    memset(fixture, 0, sizeof *fixture);
+    memset(fixture, 0, sizeof(*fixture));
     assert_int_equal(tess_registry_get_strategy(run->strategy, &strategy->ops), TESS_OK);
     fixture_declare(&fixture->declare, params);
     for (int32_t u = 0; u < params->unit_count && run->unit_chunk != NULL; u++)

@@ -35,7 +35,7 @@ const struct run_layout run_layouts[] = {
     {"fsdp", "--fsdp.reshard-after-forward=off"},
     {"hsdp", ""},
 };
-const int run_layout_count = sizeof run_layouts / sizeof run_layouts[0];
+const int run_layout_count = sizeof(run_layouts) / sizeof(run_layouts[0]);
 
 /* What one rank is given, and its answers. */
 struct run_rank {
@@ -51,7 +51,7 @@ static enum tess_status run_open_config(const struct run *run, struct tess_confi
     char words[1024];
     char *argv[RUN_WORDS_MAX];
     int argc = 0;
-    snprintf(words, sizeof words,
+    snprintf(words, sizeof(words),
              "--strategy %s --ranks %d --kernel %s --data synthetic --steps %d %s", run->strategy,
              (int)run->rank_count, run->kernel, (int)run->steps, run->options);
     for (char *rest = words, *word; (word = strsep(&rest, " ")) != NULL;) {
@@ -171,7 +171,7 @@ static int run_rank_body(struct tess_comm *comm, struct tess_world *world, void 
     WORLD_OK(tess_engine_open(mine->config, mine->dataset, comm, world, &engine));
     run_read_memory(engine, mine->outcome.allocated[mine->rank]);
     enum tess_status status = run_steps(mine, engine);
-    /* Others may still be in a step: they are told before what they read is gone. */
+    /* Others may still be in a step: they are stopped before what they read is freed. */
     if (status != TESS_OK)
         tess_comm_abort(comm, tess_log_last_error());
     tess_engine_close(engine);
@@ -192,14 +192,14 @@ static void run_predict(const struct run_rank *rank, int32_t rank_count,
 
 static bool run_same(double one, double other)
 {
-    return memcmp(&one, &other, sizeof one) == 0;
+    return memcmp(&one, &other, sizeof(one)) == 0;
 }
 
 /* What two runs, or two ranks of one, must have found alike. */
 static bool run_alike(const struct run_outcome *one, const struct run_outcome *other)
 {
     return one->hash == other->hash && one->param_count == other->param_count &&
-           memcmp(one->digest, other->digest, sizeof one->digest) == 0 &&
+           memcmp(one->digest, other->digest, sizeof(one->digest)) == 0 &&
            run_same(one->loss, other->loss) && run_same(one->accuracy, other->accuracy) &&
            run_same(one->zero_share, other->zero_share) &&
            run_same(one->test_loss, other->test_loss) &&
@@ -244,9 +244,9 @@ static void run_join(const struct run *run, const struct run_rank *rank,
         run_assert_alike(run, "ranks differ", other, outcome);
         outcome->sent[r] = other->sent[r];
         outcome->formula[r] = other->formula[r];
-        memcpy(outcome->axis_sent[r], other->axis_sent[r], sizeof outcome->axis_sent[r]);
-        memcpy(outcome->axis_formula[r], other->axis_formula[r], sizeof outcome->axis_formula[r]);
-        memcpy(outcome->allocated[r], other->allocated[r], sizeof outcome->allocated[r]);
+        memcpy(outcome->axis_sent[r], other->axis_sent[r], sizeof(outcome->axis_sent[r]));
+        memcpy(outcome->axis_formula[r], other->axis_formula[r], sizeof(outcome->axis_formula[r]));
+        memcpy(outcome->allocated[r], other->allocated[r], sizeof(outcome->allocated[r]));
     }
 }
 
@@ -257,9 +257,9 @@ void run_train(const struct run *run, struct run_outcome *outcome_out)
     const size_t bytes = sizeof(struct run_rank) * RUN_RANKS_MAX;
     struct run_rank *rank =
         mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    struct world_report *report = calloc(1, sizeof *report);
+    struct world_report *report = calloc(1, sizeof(*report));
     assert_true(rank != MAP_FAILED && report != NULL);
-    memset(outcome_out, 0, sizeof *outcome_out);
+    memset(outcome_out, 0, sizeof(*outcome_out));
     assert_int_equal(run_open_config(run, &config), TESS_OK);
     if (run->alter != NULL)
         run->alter(config);
@@ -287,7 +287,7 @@ void run_check_memory(const struct run *run, const struct run_outcome *outcome)
 {
     for (int32_t r = 0; r < run->rank_count; r++)
         assert_memory_equal(outcome->predicted[r], outcome->allocated[r],
-                            sizeof outcome->predicted[r]);
+                            sizeof(outcome->predicted[r]));
 }
 
 void run_compare(const struct run *run, const struct run_outcome *expected)
@@ -333,7 +333,7 @@ void run_check_sent(const struct run *run, const struct run_outcome *outcome)
 bool run_is_kernel(const char *word)
 {
     static const char *const host[] = {"cpu", "guard", "guard_queue"};
-    for (size_t i = 0; i < sizeof host / sizeof *host; i++)
+    for (size_t i = 0; i < sizeof(host) / sizeof(*host); i++)
         if (strcmp(word, host[i]) == 0)
             return true;
     return strcmp(word, "cuda") == 0 && need_device(word) != NULL;

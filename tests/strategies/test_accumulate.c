@@ -46,11 +46,11 @@ static struct run accumulate_run(const char *strategy, const char *options, int3
 static void accumulate_all(const char *options, int32_t steps, const struct run_outcome *expected)
 {
     char words[512];
-    for (size_t i = 0; i < sizeof accumulate_split / sizeof accumulate_split[0]; i++) {
+    for (size_t i = 0; i < sizeof(accumulate_split) / sizeof(accumulate_split[0]); i++) {
         const int32_t ranks = accumulate_split[i].ranks, micros = accumulate_split[i].micros;
         for (int l = ranks == 1 ? -1 : 0; l < run_layout_count; l++) {
             const struct run_layout *layout = l < 0 ? NULL : &run_layouts[l];
-            snprintf(words, sizeof words, "%s --grid 8 --accumulate %d %s", options, (int)micros,
+            snprintf(words, sizeof(words), "%s --grid 8 --accumulate %d %s", options, (int)micros,
                      layout != NULL ? layout->options : "");
             struct run run =
                 accumulate_run(layout != NULL ? layout->strategy : "single", words, ranks, steps);
@@ -68,12 +68,12 @@ static void accumulate_precision(const char *precision)
 {
     struct run_outcome expected;
     char options[512];
-    snprintf(options, sizeof options,
+    snprintf(options, sizeof(options),
              ACCUMULATE_MLP "--mlp.dropout 0.1 --batch-size 40 --learning-rate 0.01 --optimizer "
                             "adamw --clip 0.3 --precision %s",
              precision);
     char words[640];
-    snprintf(words, sizeof words, "%s --grid 8", options);
+    snprintf(words, sizeof(words), "%s --grid 8", options);
     struct run run = accumulate_run("single", words, 1, 6);
     run_train(&run, &expected);
     accumulate_all(options, 6, &expected);
@@ -170,11 +170,11 @@ static void test_loss_of_a_short_batch(void **state)
     char words[512];
     double sum = 0;
     (void)state;
-    snprintf(words, sizeof words, "%s --batch-size 192 --grid 8", rest);
+    snprintf(words, sizeof(words), "%s --batch-size 192 --grid 8", rest);
     struct run run = accumulate_run("single", words, 1, 1);
     run_train(&run, &whole);
     for (int32_t step = 1; step <= 5; step++) {
-        snprintf(words, sizeof words, "%s --batch-size 40 --grid 8 --accumulate 2", rest);
+        snprintf(words, sizeof(words), "%s --batch-size 40 --grid 8 --accumulate 2", rest);
         run = accumulate_run("ddp", words, 2, step);
         run_train(&run, &part);
         assert_int_equal(part.rows, step == 5 ? 32 : 40);
@@ -222,7 +222,7 @@ static void accumulate_ddp(bool every, bool overlap, enum tess_dtype reduce_dtyp
     struct fixture fixture;
     struct note_comm note;
     char option[160];
-    snprintf(option, sizeof option,
+    snprintf(option, sizeof(option),
              "--ddp.first-bucket-mib=0 --ddp.bucket-mib=0 --ddp.overlap=%s "
              "--ddp.sync-every-micro-batch=%s",
              overlap ? "on" : "off", every ? "on" : "off");
@@ -278,7 +278,7 @@ static void test_calls_in_a_run(void **state)
     run_train(&run, &once);
     assert_true(once.segment_count > 1);
     assert_int_equal(once.calls[TESS_COLLECTIVE_ALL_REDUCE], once.segment_count);
-    snprintf(words, sizeof words, "%s --ddp.sync-every-micro-batch", rest);
+    snprintf(words, sizeof(words), "%s --ddp.sync-every-micro-batch", rest);
     run = accumulate_run("ddp", words, 2, 3);
     run_train(&run, &every);
     assert_int_equal(every.calls[TESS_COLLECTIVE_ALL_REDUCE], 4 * once.segment_count);

@@ -61,7 +61,7 @@ static void test_bucket_diagram(void **state)
     assert_int_equal(first[2], 3);
 }
 
-/* A sum that tells how it was bracketed: the node over two others, neither associative nor
+/* A sum that shows how it was bracketed: the node over two others, neither associative nor
  * commutative. */
 static uint64_t shard_node(uint64_t left, uint64_t right)
 {
@@ -108,7 +108,7 @@ static void test_shard_width_default(void **state)
     static const int32_t expected[][2] = {{1, 1}, {2, 2}, {3, 3}, {4, 2},  {5, 5},
                                           {6, 2}, {8, 4}, {9, 9}, {12, 4}, {16, 8}};
     (void)state;
-    for (size_t i = 0; i < sizeof expected / sizeof expected[0]; i++)
+    for (size_t i = 0; i < sizeof(expected) / sizeof(expected[0]); i++)
         assert_int_equal(tess__shard_width_default(expected[i][0]), expected[i][1]);
 }
 
@@ -116,15 +116,15 @@ static void test_shard_width_list(void **state)
 {
     char text[64];
     (void)state;
-    tess__shard_width_list(1, text, sizeof text);
+    tess__shard_width_list(1, text, sizeof(text));
     assert_string_equal(text, "1");
-    tess__shard_width_list(8, text, sizeof text);
+    tess__shard_width_list(8, text, sizeof(text));
     assert_string_equal(text, "1, 2, 4 or 8");
-    tess__shard_width_list(6, text, sizeof text);
+    tess__shard_width_list(6, text, sizeof(text));
     assert_string_equal(text, "1, 2 or 6");
     char narrow[5];
-    tess__shard_width_list(8, narrow, sizeof narrow);
-    assert_true(strlen(narrow) < sizeof narrow);
+    tess__shard_width_list(8, narrow, sizeof(narrow));
+    assert_true(strlen(narrow) < sizeof(narrow));
 }
 
 /* What one rank sends, counted slice by slice of N equal ones: to each peer its slice, then ours.

@@ -53,7 +53,7 @@ static void equal_all_layouts(const char *options, const int32_t *ranks, int ran
     run_train(&run, &expected);
     for (int l = 0; l < run_layout_count; l++) {
         for (int i = 0; i < rank_cases; i++) {
-            snprintf(words, sizeof words, "%s %s", options, run_layouts[l].options);
+            snprintf(words, sizeof(words), "%s %s", options, run_layouts[l].options);
             run = equal_run(run_layouts[l].strategy, words, ranks[i]);
             run.evaluate = evaluate;
             run_compare(&run, &expected);
@@ -74,7 +74,7 @@ static void equal_precision(const char *precision)
     for (int o = 0; o < 3; o++) {
         for (int accumulate = 1; accumulate <= 2; accumulate++) {
             /* Grid 16 leaves 8 ranks two micro-batches; one rank folds 8 leaves at a time then. */
-            snprintf(options, sizeof options,
+            snprintf(options, sizeof(options),
                      EQUAL_MLP "--grid %d --accumulate %d --precision %s %s", 8 * accumulate,
                      accumulate, precision, equal_optimizers[o]);
             equal_all_layouts(options, equal_ranks, 4, false);
@@ -112,7 +112,7 @@ static void test_batch_norm(void **state)
                       equal_ranks, 4, true);
 }
 
-/* The hash does tell runs apart: another seed, another order of the leaves. */
+/* The hash distinguishes runs: another seed, another order of the leaves. */
 static void test_hash_tells_apart(void **state)
 {
     struct run_outcome one, other;
@@ -143,7 +143,7 @@ static void test_sent_bytes(void **state)
                 /* Over micro-batches first, three ranks have no tree of two. */
                 if (o == 1 && ranks[i] % 3 == 0)
                     continue;
-                snprintf(words, sizeof words, EQUAL_MLP "--optimizer momentum %s %s", rest[o],
+                snprintf(words, sizeof(words), EQUAL_MLP "--optimizer momentum %s %s", rest[o],
                          run_layouts[l].options);
                 struct run run = equal_run(run_layouts[l].strategy, words, ranks[i]);
                 run_train(&run, &outcome);
@@ -210,12 +210,12 @@ static void test_fast(void **state)
     run_train(&run, &canonical);
     assert_true(canonical.grad_norm > 0 && canonical.grad_norm < EQUAL_FAST_GRADIENT);
     for (int l = 0; l < run_layout_count; l++) {
-        snprintf(words, sizeof words, "%s --reduce fast %s", options, run_layouts[l].options);
+        snprintf(words, sizeof(words), "%s --reduce fast %s", options, run_layouts[l].options);
         run = equal_run(run_layouts[l].strategy, words, EQUAL_FAST_RANKS);
         run_train(&run, &outcome);
         assert_true(fabs(outcome.loss - canonical.loss) <= equal_fast_bound(EQUAL_FAST_RANKS));
     }
-    snprintf(words, sizeof words, "%s --learning-rate 0.375", options);
+    snprintf(words, sizeof(words), "%s --learning-rate 0.375", options);
     run = equal_run("single", words, 1);
     run_train(&run, &outcome);
     assert_true(fabs(outcome.loss - canonical.loss) > equal_fast_bound(EQUAL_FAST_RANKS));

@@ -235,9 +235,9 @@ static void test_weights(void **state)
     char folder[] = "/tmp/test_mesh_XXXXXX", saved[64], other[64], words[768], more[96];
     (void)state;
     assert_non_null(mkdtemp(folder));
-    snprintf(saved, sizeof saved, "%s/saved", folder);
-    snprintf(other, sizeof other, "%s/other", folder);
-    snprintf(more, sizeof more, "--seed 7 --init %s", saved);
+    snprintf(saved, sizeof(saved), "%s/saved", folder);
+    snprintf(other, sizeof(other), "%s/other", folder);
+    snprintf(more, sizeof(more), "--seed 7 --init %s", saved);
     for (int i = 0; i < MESH_COUNT(mesh_saved_model); i++) {
         for (int l = 0; l < MESH_COUNT(mesh_saved); l++) {
             const int m = mesh_saved_model[i];

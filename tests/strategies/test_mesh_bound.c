@@ -59,7 +59,7 @@ static void values_find(struct values *values, const char *text, size_t bytes)
             continue;
         const int32_t t = values->tensor_count++;
         assert_true(t < TENSORS_MAX);
-        snprintf(values->name[t], sizeof values->name[t], "%s", name);
+        snprintf(values->name[t], sizeof(values->name[t]), "%s", name);
         values->begin[t] = (size_t)json_integer_value(json_array_get(offsets, 0)) / sizeof(float);
         values->end[t] = (size_t)json_integer_value(json_array_get(offsets, 1)) / sizeof(float);
     }
@@ -72,7 +72,7 @@ static struct values values_read(const char *path)
     FILE *file = fopen(path, "rb");
     uint64_t header;
     assert_non_null(file);
-    assert_int_equal(fread(&header, sizeof header, 1, file), 1);
+    assert_int_equal(fread(&header, sizeof(header), 1, file), 1);
     assert_int_equal(fseek(file, 0, SEEK_END), 0);
     const size_t count = ((size_t)ftell(file) - 8 - (size_t)header) / sizeof(float);
     char *text = malloc((size_t)header);
@@ -225,7 +225,7 @@ static void bound_one_rank(const char *options, int32_t steps, struct values *fi
                            struct values *last)
 {
     char words[512];
-    snprintf(words, sizeof words, "%s --learning-rate 0", options);
+    snprintf(words, sizeof(words), "%s --learning-rate 0", options);
     *first = bound_train("single", 1, 1, words, NULL);
     *last = bound_train("single", 1, steps, options, NULL);
 }
@@ -245,11 +245,11 @@ static void bound_check(const struct bound_model *model, const char *precision, 
     static const int32_t ranks[] = {2, 3, 6};
     struct values first, one;
     char words[512];
-    snprintf(words, sizeof words, "%s --precision %s", model->options, precision);
+    snprintf(words, sizeof(words), "%s --precision %s", model->options, precision);
     bound_one_rank(words, steps, &first, &one);
     for (int a = 0; a < BOUND_COUNT(bound_axis); a++) {
         for (int r = 0; r < BOUND_COUNT(ranks); r++) {
-            snprintf(words, sizeof words, "%s --precision %s %s", model->options, precision,
+            snprintf(words, sizeof(words), "%s --precision %s %s", model->options, precision,
                      bound_axis[a]);
             struct values other = bound_train("tp", ranks[r], steps, words, NULL);
             bound_assert(&first, &one, &other, steps, rho, words);
@@ -283,10 +283,10 @@ static void test_product(void **state)
     for (int m = 0; m < BOUND_COUNT(bound_models); m++) {
         struct values first, one;
         char words[512];
-        snprintf(words, sizeof words, "%s --grid 4", bound_models[m].options);
+        snprintf(words, sizeof(words), "%s --grid 4", bound_models[m].options);
         bound_one_rank(words, 3, &first, &one);
         for (int p = 0; p < BOUND_COUNT(product); p++) {
-            snprintf(words, sizeof words, "%s --grid 4 %s --tensor.sequence-parallel",
+            snprintf(words, sizeof(words), "%s --grid 4 %s --tensor.sequence-parallel",
                      bound_models[m].options, product[p]);
             struct values other = bound_train("fsdp+tp+pp", p == 0 ? 8 : 6, 3, words, NULL);
             bound_assert(&first, &one, &other, 3, bound_f32(&bound_models[m]), words);
@@ -307,7 +307,7 @@ static void test_fault_is_outside(void **state)
             struct values first, one;
             char words[512];
             bound_one_rank(model->options, 1, &first, &one);
-            snprintf(words, sizeof words, "%s %s", model->options, bound_axis[a]);
+            snprintf(words, sizeof(words), "%s %s", model->options, bound_axis[a]);
             for (sum_broken = 0, sums_seen = 1; sum_broken < sums_seen; sum_broken++) {
                 struct values other = bound_train("tp", 2, 1, words, break_sum);
                 const double share = bound_share(&first, &one, &other, 1, bound_f32(model));
@@ -337,7 +337,7 @@ static void test_fault_in_bf16(void **state)
     bound_one_rank(BOUND_GPT "--gpt.heads 6 --gpt.width 12 --precision bf16", 1, &first, &one);
     for (int i = 0; i < BOUND_COUNT(broken); i++) {
         char words[512];
-        snprintf(words, sizeof words, "%s --precision bf16", model->options);
+        snprintf(words, sizeof(words), "%s --precision bf16", model->options);
         sum_broken = broken[i];
         struct values other = bound_train("tp", 2, 1, words, break_sum);
         assert_true(bound_share(&first, &one, &other, 1, bound_bf16()) > 8);

@@ -30,7 +30,7 @@ static void bytes_train(const struct bytes_layout *layout, const char *options,
                         struct run_outcome *outcome_out)
 {
     char words[512];
-    snprintf(words, sizeof words, "%s %s", options, layout->options);
+    snprintf(words, sizeof(words), "%s %s", options, layout->options);
     const struct run run = {.strategy = layout->strategy,
                             .kernel = "ref",
                             .options = words,

@@ -124,7 +124,7 @@ static int trial_rank(struct tess_comm *comm, struct tess_world *world, void *ar
     WORLD_OK(tess_engine_open(trial->config, trial->dataset, comm, world, &engine));
     outcome->status = trial_steps(trial, engine, outcome);
     if (outcome->status != TESS_OK && outcome->status != TESS_ERR_ABORTED) {
-        snprintf(outcome->error, sizeof outcome->error, "%s", tess_log_last_error());
+        snprintf(outcome->error, sizeof(outcome->error), "%s", tess_log_last_error());
         tess_comm_abort(comm, outcome->error);
     }
     tess_engine_close(engine);
@@ -138,9 +138,9 @@ static void trial_run(struct trial *trial, int32_t ranks, const char *options)
     struct tess_model_ops faulty;
     const struct world_setup setup = {
         .ranks = ranks, .mode = TESS_RANKS_THREADS, .timeout_s = 10, .limit_s = 30};
-    struct world_report *report = calloc(1, sizeof *report);
+    struct world_report *report = calloc(1, sizeof(*report));
     assert_non_null(report);
-    snprintf(words, sizeof words, "%s", options);
+    snprintf(words, sizeof(words), "%s", options);
     for (char *rest = words, *word; (word = strsep(&rest, " ")) != NULL;)
         if (*word != '\0' && argc < WORDS_MAX)
             argv[argc++] = word;
@@ -157,7 +157,7 @@ static void trial_run(struct trial *trial, int32_t ranks, const char *options)
         assert_int_equal(
             tess_dataset_open_synthetic(tess_shape3(6, 6, 1), 5, 96, 8, 3, &trial->dataset),
             TESS_OK);
-    memset(trial->outcome, 0, sizeof trial->outcome);
+    memset(trial->outcome, 0, sizeof(trial->outcome));
     const int failed = world_run_setup(&setup, trial_rank, trial, report);
     world_print(report);
     free(report);
@@ -205,11 +205,11 @@ static void check_same(const struct trial *trial, int32_t ranks, const struct ou
     for (int32_t r = 0; r < ranks; r++) {
         const struct outcome *outcome = &trial->outcome[r];
         assert_int_equal(outcome->status, TESS_OK);
-        assert_memory_equal(outcome->hash, expected->hash, sizeof outcome->hash);
-        assert_memory_equal(outcome->loss, expected->loss, sizeof outcome->loss);
-        assert_memory_equal(outcome->norm, expected->norm, sizeof outcome->norm);
-        assert_memory_equal(outcome->scale, expected->scale, sizeof outcome->scale);
-        assert_memory_equal(outcome->skipped, expected->skipped, sizeof outcome->skipped);
+        assert_memory_equal(outcome->hash, expected->hash, sizeof(outcome->hash));
+        assert_memory_equal(outcome->loss, expected->loss, sizeof(outcome->loss));
+        assert_memory_equal(outcome->norm, expected->norm, sizeof(outcome->norm));
+        assert_memory_equal(outcome->scale, expected->scale, sizeof(outcome->scale));
+        assert_memory_equal(outcome->skipped, expected->skipped, sizeof(outcome->skipped));
     }
 }
 
@@ -226,14 +226,14 @@ static void test_skips_everywhere(void **state)
     fault = fault_grad[0];
     fault.tensor = -1;
     trial_run(&one, 1, FAULT_SCALED "--strategy single");
-    assert_memory_equal(one.outcome[0].skipped, skipped, sizeof skipped);
-    assert_memory_equal(one.outcome[0].scale, scale, sizeof scale);
+    assert_memory_equal(one.outcome[0].skipped, skipped, sizeof(skipped));
+    assert_memory_equal(one.outcome[0].scale, scale, sizeof(scale));
     assert_int_equal(one.outcome[0].hash[1], one.outcome[0].hash[3]);
     assert_int_not_equal(one.outcome[0].hash[3], one.outcome[0].hash[4]);
     for (int m = 0; m < FAULT_COUNT(fault_mesh); m++) {
         for (int i = 0; i < FAULT_COUNT(fault_grad); i++) {
             char options[512];
-            snprintf(options, sizeof options, "%s %s", FAULT_SCALED, fault_mesh[m].options);
+            snprintf(options, sizeof(options), "%s %s", FAULT_SCALED, fault_mesh[m].options);
             fault = fault_on(&fault_grad[i], options);
             trial_run(&trial, fault_mesh[m].ranks, options);
             check_same(&trial, fault_mesh[m].ranks, &one.outcome[0]);
@@ -249,7 +249,7 @@ static void test_scale_ends(void **state)
     for (int m = 0; m < FAULT_COUNT(fault_mesh); m++) {
         char options[512];
         int named = 0;
-        snprintf(options, sizeof options, "%s --loss-scale dynamic:2 %s", FAULT_GPT,
+        snprintf(options, sizeof(options), "%s --loss-scale dynamic:2 %s", FAULT_GPT,
                  fault_mesh[m].options);
         fault = fault_on(&(struct fault){FAULT_GRAD, 3, H1_NORM, 1, 1, 9}, options);
         trial_run(&trial, fault_mesh[m].ranks, options);
@@ -273,7 +273,7 @@ static void test_norm_names(void **state)
     for (int m = 0; m < FAULT_COUNT(fault_mesh); m++) {
         char options[512];
         int named = 0;
-        snprintf(options, sizeof options, "%s %s", FAULT_GPT, fault_mesh[m].options);
+        snprintf(options, sizeof(options), "%s %s", FAULT_GPT, fault_mesh[m].options);
         fault = fault_on(&(struct fault){FAULT_GRAD, 5, H3_NORM, 0, 1, 1}, options);
         trial_run(&trial, fault_mesh[m].ranks, options);
         for (int32_t r = 0; r < fault_mesh[m].ranks; r++)
@@ -336,7 +336,7 @@ static void test_activation_named(void **state)
     for (int s = 0; s < FAULT_COUNT(strategy); s++) {
         for (int i = 0; i < FAULT_COUNT(wanted); i++) {
             char options[512];
-            snprintf(options, sizeof options, "%s --optimizer sgd --clip 0 %s", FAULT_GPT,
+            snprintf(options, sizeof(options), "%s --optimizer sgd --clip 0 %s", FAULT_GPT,
                      strategy[s]);
             fault = wanted[i].fault;
             trial_run(&trial, 8, options);
@@ -361,7 +361,7 @@ static struct run drop_run(const char *strategy, const char *options, int32_t ra
                         .mode = TESS_RANKS_THREADS};
 }
 
-/* What nobody used keeps its value and its age also where only some stages keep it. */
+/* What no rank used keeps its value and its age also where only some stages keep it. */
 static void test_unused(void **state)
 {
     static const struct {
@@ -379,12 +379,12 @@ static void test_unused(void **state)
     for (int s = 0; s < 2; s++) {
         char options[512];
         struct run_outcome expected;
-        snprintf(options, sizeof options, "%s --find-unused --mlp.layer-drop-scope %s", FAULT_DROP,
+        snprintf(options, sizeof(options), "%s --find-unused --mlp.layer-drop-scope %s", FAULT_DROP,
                  scope[s]);
         struct run run = drop_run("single", options, 1);
         run_train(&run, &expected);
         for (int l = 0; l < FAULT_COUNT(layout); l++) {
-            snprintf(options, sizeof options, "%s --find-unused --mlp.layer-drop-scope %s %s",
+            snprintf(options, sizeof(options), "%s --find-unused --mlp.layer-drop-scope %s %s",
                      FAULT_DROP, scope[s], layout[l].options);
             run = drop_run(layout[l].strategy, options, layout[l].ranks);
             run_compare(&run, &expected);
@@ -392,8 +392,8 @@ static void test_unused(void **state)
     }
 }
 
-/* Without find-unused nobody updates anything, and rank 0 speaks for all, with the ranks that keep
- * the parameter and have not used it: those of one stage. */
+/* Without find-unused no rank updates anything, and rank 0 reports for all, with the ranks that
+ * keep the parameter and have not used it: those of one stage. */
 static void test_unused_stops(void **state)
 {
     static struct trial trial;

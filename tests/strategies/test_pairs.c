@@ -141,7 +141,7 @@ static void name_layouts(void)
     static const char *words[COUNT(layouts)];
     for (int l = 0; l < COUNT(layouts); l++) {
         const char *options = layouts[l].options;
-        snprintf(text[l], sizeof text[l], "%s%s%.*s", layouts[l].strategy,
+        snprintf(text[l], sizeof(text[l]), "%s%s%.*s", layouts[l].strategy,
                  options[0] != '\0' ? " " : "", (int)strcspn(options, " "), options);
         words[l] = text[l];
     }
@@ -252,7 +252,7 @@ static struct run row_run(const int *value, bool single, char *words)
     char more[512] = "";
     assert_true(mesh_of(layout, ranks[value[RANKS]], &mesh));
     if (!single)
-        snprintf(more, sizeof more,
+        snprintf(more, sizeof(more),
                  "--accumulate %s --recompute %s %s --mesh data=%d,tensor=%d,stage=%d",
                  accumulates[value[ACCUMULATE]], recomputes[value[RECOMPUTE]],
                  layouts[layout].options, (int)mesh.data, (int)mesh.tensor, (int)mesh.stage);
@@ -289,7 +289,7 @@ static void expect_of(const int *value, struct run_outcome *expected_out)
     while (k < count && (strcmp(known[k].words, words) != 0 || known[k].kernel != run.kernel))
         k++;
     if (k == count) {
-        memcpy(known[k].words, words, sizeof words);
+        memcpy(known[k].words, words, sizeof(words));
         known[k].kernel = run.kernel;
         run_train(&run, &known[k].outcome);
         count++;

@@ -300,7 +300,7 @@ static void passes_run_with(const struct fixture_params *params, const char *str
                             const char *option)
 {
     static struct passes its;
-    for (size_t i = 0; i < sizeof passes_stages / sizeof passes_stages[0]; i++) {
+    for (size_t i = 0; i < sizeof(passes_stages) / sizeof(passes_stages[0]); i++) {
         its.at = &passes_stages[i];
         assert_int_equal(tess__pipe_check(&its.at->pipe), TESS_OK);
         tess__pipe_order(&its.at->pipe, its.at->stage, its.action);
@@ -380,7 +380,7 @@ static void test_tied(void **state)
         {"hsdp", ""},
     };
     (void)state;
-    for (size_t i = 0; i < sizeof layout / sizeof layout[0]; i++)
+    for (size_t i = 0; i < sizeof(layout) / sizeof(layout[0]); i++)
         passes_run_with(&passes_tied, layout[i].strategy, layout[i].option);
 }
 
@@ -390,7 +390,7 @@ static void test_no_parameters(void **state)
     static const char *const strategy[] = {"single", "dp", "ddp", "zero1", "zero2", "fsdp", "hsdp"};
     const struct fixture_params none = {.unit_count = UNITS};
     (void)state;
-    for (size_t i = 0; i < sizeof strategy / sizeof strategy[0]; i++)
+    for (size_t i = 0; i < sizeof(strategy) / sizeof(strategy[0]); i++)
         passes_run_with(&none, strategy[i], "");
 }
 
@@ -412,7 +412,7 @@ static void test_reshard(void **state)
         {"--fsdp.reshard-after-forward=on --fsdp.keep-last=2", true, false, 2 * MICROS, 2 * MICROS},
     };
     (void)state;
-    for (size_t i = 0; i < sizeof expected / sizeof expected[0]; i++) {
+    for (size_t i = 0; i < sizeof(expected) / sizeof(expected[0]); i++) {
         struct fixture fixture;
         fixture_open(&fixture, &passes_params,
                      &(struct fixture_run){.strategy = "fsdp",

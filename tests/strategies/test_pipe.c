@@ -126,7 +126,7 @@ static enum tess_status pipe_time(const struct tess_pipe *pipe, double forward, 
 }
 
 /*
- * Nobody waits for ever, and on equal stages the time is (v m + p - 1) forwards and backwards, the
+ * No rank waits for ever, and on equal stages the time is (v m + p - 1) forwards and backwards, the
  * idle share the formula. All times are small whole numbers, and both sides are a quotient of two
  * of them, so equal means equal.
  */
@@ -135,7 +135,7 @@ static void pipe_check_bubble(const struct tess_pipe *pipe)
     static const double took[][2] = {{1, 1}, {1, 2}, {2, 1}, {3, 8}};
     const int32_t passes = pipe->chunk_count * pipe->micro_count;
     double idle[STAGES_MAX], span;
-    for (size_t i = 0; i < sizeof took / sizeof took[0]; i++) {
+    for (size_t i = 0; i < sizeof(took) / sizeof(took[0]); i++) {
         const double both = took[i][0] + took[i][1];
         assert_int_equal(pipe_time(pipe, took[i][0], took[i][1], 0, idle, &span), TESS_OK);
         assert_true(span == both * (double)(passes + pipe->stage_count - 1));
@@ -298,7 +298,7 @@ static void test_diagrams(void **state)
           " . F0 F1 f0 b0 f1 b1 F2 B0 F3 B1 f2 b2 f3 b3 B2 B3  ."}},
     };
     (void)state;
-    for (size_t i = 0; i < sizeof drawn / sizeof drawn[0]; i++) {
+    for (size_t i = 0; i < sizeof(drawn) / sizeof(drawn[0]); i++) {
         const struct tess_pipe pipe =
             pipe_of(drawn[i].schedule, drawn[i].stages, drawn[i].chunks, 4);
         double idle[STAGES_MAX], span;
@@ -399,7 +399,7 @@ static void test_cut_against_all(void **state)
 }
 
 /* Twelve blocks between an embedding and a head whose work are fractions: sums that only rounding
- * tells apart are the same, and the most even cut is taken. */
+ * distinguishes are the same, and the most even cut is taken. */
 static void test_cut_rounding(void **state)
 {
     static const int32_t expected[] = {0, 4, 7, 10, 14}; /* embedding + 3, 3, 3, 3 + head */
@@ -410,7 +410,7 @@ static void test_cut_rounding(void **state)
     for (int32_t u = 0; u < 14; u++)
         cost[u] = (struct tess_unit_cost){.work = u == 0 ? 0.01 : u == 13 ? 0.02 : 0.1};
     assert_int_equal(tess__pipe_cut(cost, held, 14, 4, first), TESS_OK);
-    assert_memory_equal(first, expected, sizeof expected);
+    assert_memory_equal(first, expected, sizeof(expected));
     cost[5].work = NAN;
     assert_int_equal(tess__pipe_cut(cost, held, 14, 4, first), TESS_ERR_INTERNAL);
 }

@@ -32,7 +32,7 @@ static uint32_t plan_draw(struct plan_random *random, uint32_t below)
 /* Units without parameters, parameters of one element and of many blocks all occur. */
 static void plan_random_params(struct plan_random *random, struct fixture_params *params)
 {
-    memset(params, 0, sizeof *params);
+    memset(params, 0, sizeof(*params));
     params->unit_count = 1 + (int32_t)plan_draw(random, 7);
     for (int32_t u = 0; u < params->unit_count; u++) {
         int32_t here = (int32_t)plan_draw(random, 4);
@@ -168,7 +168,7 @@ static void plan_for_all(const char *strategy, const char *option,
         struct fixture_params params;
         struct plan_world world;
         plan_random_params(&random, &params);
-        for (size_t i = 0; i < sizeof plan_ranks / sizeof plan_ranks[0]; i++) {
+        for (size_t i = 0; i < sizeof(plan_ranks) / sizeof(plan_ranks[0]); i++) {
             int32_t micros = 1 + (int32_t)plan_draw(&random, 3);
             enum tess_dtype dtype = plan_draw(&random, 2) ? TESS_F32 : TESS_BF16;
             const enum tess_dtype reduce[] = {TESS_F32, TESS_BF16, TESS_F16};
@@ -488,7 +488,7 @@ static void test_hsdp_refuses(void **state)
     } options = {0, 3, 1};
     (void)state;
     assert_int_equal(tess_registry_get_strategy("hsdp", &ops), TESS_OK);
-    assert_int_equal(ops->options_size, sizeof options);
+    assert_int_equal(ops->options_size, sizeof(options));
     assert_int_equal(ops->check(&options, 6, 1), TESS_ERR_USAGE);
     assert_non_null(strstr(tess_log_last_error(), "1, 2 or 6"));
     options.shard_ranks = 5;

@@ -1,4 +1,4 @@
-/* The stage axis: what options of `pp` go together, where it cuts, and what it says of itself. */
+/* The stage axis: what options of `pp` go together, where it cuts, and what it prints of itself. */
 #include "pipe.h"
 
 #include "tessera/log.h"
@@ -63,7 +63,7 @@ static void test_pp_choices(void **state)
     const struct tess_option *option = pp_ops()->options;
     char words[64];
     (void)state;
-    snprintf(words, sizeof words, "%s|%s|%s", tess__pipe_schedule_name(TESS_PIPE_GPIPE),
+    snprintf(words, sizeof(words), "%s|%s|%s", tess__pipe_schedule_name(TESS_PIPE_GPIPE),
              tess__pipe_schedule_name(TESS_PIPE_1F1B),
              tess__pipe_schedule_name(TESS_PIPE_INTERLEAVED));
     assert_string_equal(option[0].choices, words);
@@ -78,7 +78,7 @@ static void test_pp_order(void **state)
     for (int32_t s = 0; s < 2; s++) {
         tess__pipe_order(&pipe, s, expected);
         assert_int_equal(pp_ops()->order(&looped, s, 2, 4, mine), TESS_OK);
-        assert_memory_equal(mine, expected, sizeof mine);
+        assert_memory_equal(mine, expected, sizeof(mine));
     }
     assert_int_equal(pp_ops()->order(&looped, 0, 2, 3, mine), TESS_ERR_USAGE);
 }
@@ -96,11 +96,11 @@ static void test_pp_cut(void **state)
         cost[u] = (struct tess_unit_cost){1, 10, 10};
     static const int32_t nine[] = {0, 1, 3, 6, 9}; /* bytes 50, 80, 90, 60 */
     assert_int_equal(pp_ops()->cut(&f1b1, cost, 9, 4, first), TESS_OK);
-    assert_memory_equal(first, nine, sizeof nine);
+    assert_memory_equal(first, nine, sizeof(nine));
     cost[8].work = 4; /* a head that weighs as much as four */
     static const int32_t head[] = {0, 2, 5, 8, 9};
     assert_int_equal(pp_ops()->cut(&f1b1, cost, 9, 4, first), TESS_OK);
-    assert_memory_equal(first, head, sizeof head);
+    assert_memory_equal(first, head, sizeof(head));
     assert_int_equal(pp_ops()->cut(&looped, cost, 9, 4, first), TESS_OK);
     assert_int_equal(first[4], 9);
     assert_int_equal(pp_ops()->cut(&f1b1, cost, 3, 4, first), TESS_ERR_USAGE);

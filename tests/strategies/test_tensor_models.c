@@ -39,7 +39,7 @@ static const struct axis_model axis_models[] = {
     {"--model wrn --wrn.depth 10 --wrn.width 1 --wrn.dropout 0.2", 8, 6, false},
 };
 
-enum { AXIS_MODELS = sizeof axis_models / sizeof axis_models[0] };
+enum { AXIS_MODELS = sizeof(axis_models) / sizeof(axis_models[0]) };
 
 static const char *const axis_precision[] = {"f32", "bf16"};
 
@@ -80,12 +80,12 @@ static void axis_same_bits(const struct axis_model *model, const char *precision
 {
     struct run_outcome expected;
     char words[512], more[640];
-    snprintf(words, sizeof words, AXIS_SAME "--precision %s %s", precision, model->options);
+    snprintf(words, sizeof(words), AXIS_SAME "--precision %s %s", precision, model->options);
     struct run run = axis_run("single", words, 1);
     run.evaluate = true;
     run_train(&run, &expected);
-    for (size_t l = 0; l < sizeof axis_layouts / sizeof axis_layouts[0]; l++) {
-        snprintf(more, sizeof more, "%s %s", words, axis_layouts[l].options);
+    for (size_t l = 0; l < sizeof(axis_layouts) / sizeof(axis_layouts[0]); l++) {
+        snprintf(more, sizeof(more), "%s %s", words, axis_layouts[l].options);
         run = axis_run(axis_layouts[l].strategy, more, axis_layouts[l].ranks);
         run.evaluate = true;
         run_compare(&run, &expected);
@@ -114,7 +114,7 @@ static void axis_close(const struct axis_model *model, int32_t ranks)
     const double bound = 10 * sqrt(2.0 * model->layers * ranks) * 0x1p-24;
     struct run_outcome one, many;
     char words[512];
-    snprintf(words, sizeof words, AXIS_ONE "%s", model->options);
+    snprintf(words, sizeof(words), AXIS_ONE "%s", model->options);
     struct run run = axis_run("single", words, 1);
     run.steps = 1;
     run_train(&run, &one);
@@ -153,7 +153,7 @@ static void axis_sent(const struct axis_model *model, struct axis_words how, int
 {
     struct run_outcome outcome;
     char words[512];
-    snprintf(words, sizeof words, AXIS_SENT "%s %s", how.options, model->options);
+    snprintf(words, sizeof(words), AXIS_SENT "%s %s", how.options, model->options);
     struct run run = axis_run("tp", words, ranks);
     run_train(&run, &outcome);
     const uint64_t slack =

@@ -239,7 +239,7 @@ static void test_required(void **state)
          true},
     };
     (void)state;
-    for (size_t i = 0; i < sizeof added / sizeof added[0]; i++) {
+    for (size_t i = 0; i < sizeof(added) / sizeof(added[0]); i++) {
         struct tess_strategy_ops ops = added[i].ops;
         const struct tess_strategy_ops *found = NULL;
         ops.abi = TESS_ABI;

@@ -13,7 +13,7 @@
 
 #include <cmocka.h>
 
-/* Four units of one parameter each, as large as needed to tell them apart. */
+/* Four units of one parameter each, as large as needed to distinguish them. */
 static const struct fixture_params transient_params = {
     .unit_count = 4, .count = 4, .elements = {300, 700, 500, 600}, .unit = {0, 1, 2, 3}};
 
@@ -162,7 +162,7 @@ static void test_gather_two_buffers(void **state)
     for (int32_t keep_last = 1; keep_last <= 2; keep_last++) {
         const int32_t *expected = keep_last == 1 ? one : two;
         const int32_t count =
-            (int32_t)(keep_last == 1 ? sizeof one / sizeof one[0] : sizeof two / sizeof two[0]);
+            (int32_t)(keep_last == 1 ? sizeof(one) / sizeof(one[0]) : sizeof(two) / sizeof(two[0]));
         struct gathering its;
         gathering_open(&its, 2, keep_last);
         gathering_check_step(&its, expected, count);
@@ -198,7 +198,7 @@ static void test_gather_all(void **state)
     gathering_close(&its);
 }
 
-/* Units in an order that nobody foresees: what was gathered ahead for nothing, or kept too long, is
+/* Units in an order that is not foreseen: what was gathered ahead for nothing, or kept too long, is
  * neither read for another unit nor written over while it is on its way. */
 static void test_gather_any_order(void **state)
 {
@@ -335,7 +335,7 @@ static void test_scatter_across(void **state)
         {"--zero2.first-bucket-mib=0 --zero2.bucket-mib=0", 7, 5},
     };
     (void)state;
-    for (size_t i = 0; i < sizeof cuts / sizeof cuts[0]; i++) {
+    for (size_t i = 0; i < sizeof(cuts) / sizeof(cuts[0]); i++) {
         for (int32_t accumulate = 1; accumulate <= 4; accumulate++) {
             struct fixture fixture;
             struct note_comm shard;

@@ -176,7 +176,7 @@ static int64_t wire_check_own(const struct wire_case *its, const struct fixture 
             if (at < 0 || at >= count)
                 continue;
             const float got = plan->segment[s].grad_own[at], expected = wire_expected(its, p, i);
-            if (memcmp(&got, &expected, sizeof got) != 0 && !(isnan(got) && isnan(expected)))
+            if (memcmp(&got, &expected, sizeof(got)) != 0 && !(isnan(got) && isnan(expected)))
                 fail_msg(
                     "%s of %d ranks, %d micro-batches in %s: rank %d has %a, oracle %a (%d:%d)",
                     its->strategy, (int)its->ranks, (int)its->micros, tess_dtype_name(its->dtype),
@@ -232,7 +232,7 @@ static void test_oracle(void **state)
     static const enum tess_dtype dtype[] = {TESS_F32, TESS_BF16, TESS_F16};
     static const int32_t ranks[] = {1, 3, 4};
     (void)state;
-    for (size_t k = 0; k < sizeof strategy / sizeof strategy[0]; k++) {
+    for (size_t k = 0; k < sizeof(strategy) / sizeof(strategy[0]); k++) {
         for (int i = 0; i < 3 * 3 * 2; i++) {
             struct wire_case its = {.strategy = strategy[k].strategy,
                                     .option = strategy[k].option,
@@ -270,7 +270,7 @@ static uint64_t wire_hash(const struct run_layout *layout, const char *reduce, i
 {
     struct run_outcome outcome;
     char words[512];
-    snprintf(words, sizeof words, WIRE_MLP "--reduce-dtype %s --accumulate %d %s", reduce,
+    snprintf(words, sizeof(words), WIRE_MLP "--reduce-dtype %s --accumulate %d %s", reduce,
              (int)micros, layout->options);
     struct run run = wire_run(layout->strategy, words, ranks);
     run_train(&run, &outcome);
@@ -333,13 +333,13 @@ static void test_one_rank_rounds_nothing(void **state)
     run_train(&run, &expected);
     for (int l = 0; l < run_layout_count; l++) {
         run = wire_run(run_layouts[l].strategy, words, 1);
-        snprintf(words, sizeof words, WIRE_MLP "--accumulate 2 %s", run_layouts[l].options);
+        snprintf(words, sizeof(words), WIRE_MLP "--accumulate 2 %s", run_layouts[l].options);
         run_train(&run, &f32);
-        snprintf(words, sizeof words, WIRE_MLP "--reduce-dtype f16 --accumulate 2 %s",
+        snprintf(words, sizeof(words), WIRE_MLP "--reduce-dtype f16 --accumulate 2 %s",
                  run_layouts[l].options);
         run_train(&run, &f16);
         assert_int_equal(f16.hash, expected.hash);
-        assert_memory_equal(f16.allocated, f32.allocated, sizeof f32.allocated);
+        assert_memory_equal(f16.allocated, f32.allocated, sizeof(f32.allocated));
     }
 }
 

@@ -186,7 +186,7 @@ void look_hostile(tess_topology_reader *read, const char *text, const char *cons
 char *look_file(const char *path)
 {
     char full[4096], *text = calloc(1, LOOK_TEXT_MAX);
-    snprintf(full, sizeof full, LOOK_FOLDER "/%s", path);
+    snprintf(full, sizeof(full), LOOK_FOLDER "/%s", path);
     FILE *file = fopen(full, "rb");
     assert_true(text && file);
     assert_true(fread(text, 1, LOOK_TEXT_MAX - 1, file) < LOOK_TEXT_MAX - 1);
@@ -200,7 +200,7 @@ struct tess_topology *look_machine(const char *name)
 {
     char path[4096];
     struct tess_topology *topology = NULL;
-    snprintf(path, sizeof path, LOOK_FOLDER "/machines/%s.yaml", name);
+    snprintf(path, sizeof(path), LOOK_FOLDER "/machines/%s.yaml", name);
     if (tess_topology_read(path, TESS_TOPOLOGY_YAML, NULL, &topology) != TESS_OK)
         fail_msg("%s", tess_log_last_error());
     return topology;
@@ -215,7 +215,7 @@ void look_each_machine(void (*visit)(const char *name, struct tess_topology *top
         const char *end = strstr(entry->d_name, ".yaml");
         if (!end)
             continue;
-        snprintf(name, sizeof name, "%.*s", (int)(end - entry->d_name), entry->d_name);
+        snprintf(name, sizeof(name), "%.*s", (int)(end - entry->d_name), entry->d_name);
         visit(name, look_machine(name));
     }
     closedir(folder);

@@ -27,8 +27,8 @@ void look_refused(tess_topology_reader *read, const char *name, const char *text
 
 /*
  * The text cut short at every place, and `tries` mutations of it with `piece` [pieces] from a fixed
- * seed ($TESSERA_FUZZ_TRIES where it is set): each is read or refused as look_read says, quickly.
- * Nothing is printed.
+ * seed ($TESSERA_FUZZ_TRIES where it is set): each is read or refused as look_read describes,
+ * quickly. Nothing is printed.
  */
 void look_hostile(tess_topology_reader *read, const char *text, const char *const *piece,
                   int pieces, int tries);

@@ -19,7 +19,7 @@ static int32_t add(struct tess_topology *topology, enum tess_node_kind kind, int
                                                            "numa", "nic", "net"};
     struct tess_node node = {.kind = kind, .host = host, .index = index, .socket = -1};
     int32_t number = -1;
-    snprintf(node.name, sizeof node.name, "n%d.%s%d", host, word[kind], index);
+    snprintf(node.name, sizeof(node.name), "n%d.%s%d", host, word[kind], index);
     assert_int_equal(tess_topology_add_node(topology, &node, &number), TESS_OK);
     return number;
 }
@@ -64,7 +64,7 @@ static void add_dgx1v(struct tess_topology *topology, int host, int count, int32
         topology->node[gpu[i]].sm = 70;
         join(topology, TESS_LINK_PCI, gpu[i], pci[i / 2], X16_GEN3, 1);
     }
-    for (size_t i = 0; i < sizeof link / sizeof link[0]; i++) {
+    for (size_t i = 0; i < sizeof(link) / sizeof(link[0]); i++) {
         if (link[i][0] < count && link[i][1] < count)
             join(topology, TESS_LINK_NVLINK, gpu[link[i][0]], gpu[link[i][1]],
                  TESS_GBS_NVLINK_SM70 * link[i][2], link[i][2]);

@@ -4,7 +4,7 @@
 
 #include "topology/machine/topology.h"
 
-/* Name and text, to a NULL name. What they are is said where they are. */
+/* Name and text, to a NULL name. What they are is at their definition. */
 struct nccl_fixture {
     const char *name, *text;
 };

@@ -20,7 +20,7 @@ void rings_is_order(const struct tess_ring *ring, const char *order)
     char text[512];
     int length = 0;
     for (int i = 0; *order; i++) {
-        length += snprintf(text + length, sizeof text - (size_t)length, i ? "-%d" : "%d",
+        length += snprintf(text + length, sizeof(text) - (size_t)length, i ? "-%d" : "%d",
                            (int)ring->order[i]);
         if (length >= (int)strlen(order))
             break;
@@ -34,8 +34,8 @@ static void rings_check(const struct rings *rings)
     const struct tess_rings *found = &rings->found;
     const struct tess_topology *topology = rings->topology;
     int32_t count = found->count;
-    double *load = calloc((size_t)topology->link_count, sizeof *load), total = 0;
-    int32_t *uses = calloc((size_t)topology->link_count, sizeof *uses);
+    double *load = calloc((size_t)topology->link_count, sizeof(*load)), total = 0;
+    int32_t *uses = calloc((size_t)topology->link_count, sizeof(*uses));
     for (int32_t r = 0; r < found->ring_count; r++) {
         uint32_t seen = 0;
         const int32_t *order = found->ring[r].order;
@@ -95,7 +95,7 @@ void rings_drop(struct rings *rings)
 
 double rings_order_gbs(const struct rings *rings, const int32_t *order)
 {
-    int32_t *uses = calloc((size_t)rings->topology->link_count, sizeof *uses);
+    int32_t *uses = calloc((size_t)rings->topology->link_count, sizeof(*uses));
     double gbs = tess_ring_gbs(&rings->routes, order, rings->found.count, uses);
     free(uses);
     return gbs;

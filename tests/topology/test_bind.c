@@ -31,9 +31,9 @@ TESS_PRINTF(2, 3) static void add(struct page *page, const char *format, ...)
     va_list list;
     va_start(list, format);
     page->used +=
-        (size_t)vsnprintf(page->text + page->used, sizeof page->text - page->used, format, list);
+        (size_t)vsnprintf(page->text + page->used, sizeof(page->text) - page->used, format, list);
     va_end(list);
-    assert_true(page->used < sizeof page->text);
+    assert_true(page->used < sizeof(page->text));
 }
 
 /* <object type=.. of these CPUs and nodes, whose tag goes on. */
@@ -117,8 +117,8 @@ static void expect(hwloc_topology_t hwloc, const char *own, struct tess__bind_as
     hwloc_bitmap_list_sscanf(allowed, own);
     bool chosen = tess__bind_choose(hwloc, allowed, &ask, cpus, nodes, text);
     if (chosen)
-        hwloc_bitmap_list_snprintf(list, sizeof list, cpus);
-    snprintf(whole, sizeof whole, "%s%s%s", list, chosen ? " | " : "", text);
+        hwloc_bitmap_list_snprintf(list, sizeof(list), cpus);
+    snprintf(whole, sizeof(whole), "%s%s%s", list, chosen ? " | " : "", text);
     hwloc_bitmap_free(allowed);
     hwloc_bitmap_free(cpus);
     hwloc_bitmap_free(nodes);
@@ -203,7 +203,7 @@ static cpu_set_t affinity(void)
 {
     cpu_set_t set;
     CPU_ZERO(&set);
-    if (sched_getaffinity(0, sizeof set, &set) != 0)
+    if (sched_getaffinity(0, sizeof(set), &set) != 0)
         abort();
     return set;
 }
@@ -216,7 +216,7 @@ struct place {
     pthread_barrier_t *both;
 };
 
-/* A rank as a thread: bound, pushed off its cores by somebody, and looked after. */
+/* A rank as a thread: bound, moved off its cores from outside, and bound again. */
 static void *place_run(void *context)
 {
     struct place *self = context;
@@ -224,7 +224,7 @@ static void *place_run(void *context)
     self->bound = tess_bind_place(self->at, self->count, NULL, self->text);
     self->own = affinity();
     pthread_barrier_wait(self->both);
-    sched_setaffinity(0, sizeof all, &all);
+    sched_setaffinity(0, sizeof(all), &all);
     self->kept = tess_bind_check();
     self->after = affinity();
     self->again = tess_bind_check();
@@ -303,7 +303,7 @@ static int run_started_bound(void)
         last--;
     CPU_ZERO(&one);
     CPU_SET(last, &one);
-    CHECK(sched_setaffinity(0, sizeof one, &one) == 0);
+    CHECK(sched_setaffinity(0, sizeof(one), &one) == 0);
     CHECK(!tess_bind_place(0, 2, NULL, text) && strstr(text, "started on 1"));
     cpu_set_t now = affinity();
     CHECK(CPU_EQUAL(&now, &one) && tess_bind_check());
@@ -316,7 +316,7 @@ static void case_started_bound(void **state)
     in_process(run_started_bound);
 }
 
-/* hwloc would say that it has bound, and do nothing. */
+/* hwloc would report success, and do nothing. */
 static int run_foreign(void)
 {
     char text[TESS_BIND_TEXT], path[] = "/tmp/tessera_bind_XXXXXX";

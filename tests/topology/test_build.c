@@ -14,9 +14,9 @@ static int32_t node(struct tess_topology *topology, enum tess_node_kind kind, co
 {
     struct tess_node made = {.kind = kind, .host = host, .index = index, .socket = -1};
     int32_t number = -1;
-    snprintf(made.name, sizeof made.name, "%s", name);
+    snprintf(made.name, sizeof(made.name), "%s", name);
     if (kind == TESS_NODE_DEVICE)
-        snprintf(made.bus, sizeof made.bus, "0000:%02x:00.0", (unsigned)index);
+        snprintf(made.bus, sizeof(made.bus), "0000:%02x:00.0", (unsigned)index);
     assert_int_equal(tess_topology_add_node(topology, &made, &number), TESS_OK);
     return number;
 }
@@ -100,7 +100,7 @@ static void case_numa_nodes_are_joined_by_maker_and_model(void **state)
         {TESS_CPU_ARM, 1, 6},      {TESS_CPU_POWER, 1, 32},   {TESS_CPU_ZHAOXIN, 1, 6},
         {TESS_CPU_ZHAOXIN, 91, 9}, {TESS_CPU_UNKNOWN, 0, 10},
     };
-    for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
+    for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
         struct tess_topology *topology = two_numa(table[i].maker, table[i].model, 0, 1);
         assert_int_equal(tess_topology_finish(topology), TESS_OK);
         assert_true(gbs(topology, TESS_LINK_SYS, 0, 2) == table[i].gbs);
@@ -113,11 +113,11 @@ static void case_numa_nodes_are_joined_by_maker_and_model(void **state)
     assert_true(gbs(shared, TESS_LINK_LOCAL, 0, 2) == TESS_GBS_LOCAL);
     tess_topology_free(shared);
     /* What the file says stays. */
-    struct tess_topology *told = two_numa(TESS_CPU_AMD, 49, 0, 1);
-    assert_int_equal(tess_topology_join(told, TESS_LINK_SYS, 0, 2, 3, 1), TESS_OK);
-    assert_int_equal(tess_topology_finish(told), TESS_OK);
-    assert_true(gbs(told, TESS_LINK_SYS, 0, 2) == 3);
-    tess_topology_free(told);
+    struct tess_topology *given = two_numa(TESS_CPU_AMD, 49, 0, 1);
+    assert_int_equal(tess_topology_join(given, TESS_LINK_SYS, 0, 2, 3, 1), TESS_OK);
+    assert_int_equal(tess_topology_finish(given), TESS_OK);
+    assert_true(gbs(given, TESS_LINK_SYS, 0, 2) == 3);
+    tess_topology_free(given);
 }
 
 static void case_bad_input_is_refused(void **state)
@@ -138,7 +138,7 @@ static void case_bad_input_is_refused(void **state)
     assert_int_equal(tess_topology_finish(topology), TESS_ERR_DATA);
     assert_int_equal(tess_topology_join(topology, TESS_LINK_NVLINK, 0, 1, 20, 1), TESS_OK);
     assert_int_equal(tess_topology_finish(topology), TESS_OK);
-    /* A device alone on a processor, by two links, has nobody. */
+    /* A device alone on a processor, by two links, has no peer. */
     int32_t cpu = node(topology, TESS_NODE_CPU, "numa0", 0, 0);
     int32_t gpu = node(topology, TESS_NODE_DEVICE, "c", 0, 2);
     assert_int_equal(tess_topology_join(topology, TESS_LINK_PCI, cpu, gpu, 12, 1), TESS_OK);
@@ -154,7 +154,7 @@ static void case_a_selection_keeps_order_and_ways(void **state)
     int32_t device[4];
     for (int32_t i = 0; i < 4; i++) {
         char name[16];
-        snprintf(name, sizeof name, "gpu%d", (int)i);
+        snprintf(name, sizeof(name), "gpu%d", (int)i);
         device[i] = node(topology, TESS_NODE_DEVICE, name, 0, i);
     }
     int32_t pci = node(topology, TESS_NODE_PCI, "switch", 0, 0);
@@ -189,10 +189,10 @@ static void case_many_nodes(void **state)
     struct tess_topology *topology = tess_topology_new();
     struct tess_node made = {.kind = TESS_NODE_PCI, .socket = -1};
     for (int32_t i = 0; i < TESS_TOPO_NODES_MAX; i++) {
-        snprintf(made.name, sizeof made.name, "n%d", (int)i);
+        snprintf(made.name, sizeof(made.name), "n%d", (int)i);
         assert_int_equal(tess_topology_add_node(topology, &made, NULL), TESS_OK);
     }
-    snprintf(made.name, sizeof made.name, "one more");
+    snprintf(made.name, sizeof(made.name), "one more");
     assert_int_equal(tess_topology_add_node(topology, &made, NULL), TESS_ERR_DATA);
     for (int32_t i = 1; i < TESS_TOPO_NODES_MAX; i++)
         assert_int_equal(tess_topology_join(topology, TESS_LINK_PCI, 0, i, 1, 1), TESS_OK);

@@ -1,6 +1,6 @@
 /*
- * The files in configs/clusters: each is read, has the devices that its comment says, and its best
- * ring, its natural one and one that goes wrong are worth what is said there. NCCL's form of them
+ * The files in configs/clusters: each is read, has the devices that its comment names, and its best
+ * ring, its natural one and one that goes wrong have the speeds given there. NCCL's form of them
  * is read again.
  */
 #include "look.h"
@@ -42,18 +42,18 @@ static const struct cluster known[] = {
     {"two-rack-ethernet.yaml", 4, 8, 0, 3, 0.0125, 0.0125, 0.0125 / 4, 0.0125, false},
     {"laptop.yaml", 1, 2, 0, 0, 5000, 5000, 0, 0, false},
 };
-#define KNOWN ((int)(sizeof known / sizeof known[0]))
+#define KNOWN ((int)(sizeof(known) / sizeof(known[0])))
 
 static struct tess_topology *cluster_read(const struct cluster *cluster)
 {
     char path[4096];
     struct tess_topology *topology = NULL;
-    snprintf(path, sizeof path, "%s/%s", CLUSTERS, cluster->file);
+    snprintf(path, sizeof(path), "%s/%s", CLUSTERS, cluster->file);
     assert_int_equal(tess_topology_read(path, TESS_TOPOLOGY_AUTO, NULL, &topology), TESS_OK);
     return topology;
 }
 
-/* A file that nothing is said of here would not be looked at. */
+/* A file that is not listed here would not be checked. */
 static void case_all_known(void **state)
 {
     (void)state;
@@ -102,7 +102,7 @@ static void expect_rings(const struct tess_topology *topology, const struct clus
     assert_true(rings.optimal);
     CLOSE(rings.best_single.gbs, cluster->best);
     CLOSE(rings.natural.gbs, cluster->natural);
-    int32_t *uses = calloc((size_t)topology->link_count, sizeof *uses);
+    int32_t *uses = calloc((size_t)topology->link_count, sizeof(*uses));
     assert_non_null(uses);
     for (int32_t i = 0; i < n; i++)
         order[i] = i / 2 + i % 2 * (n / 2);

@@ -95,18 +95,18 @@ static int read_all(const char *reader, tess_topology_reader *read)
 {
     char path[4096], text[CORPUS_BYTES_MAX];
     int files = 0;
-    snprintf(path, sizeof path, LOOK_FOLDER "/corpus/%s", reader);
+    snprintf(path, sizeof(path), LOOK_FOLDER "/corpus/%s", reader);
     DIR *folder = opendir(path);
     assert_non_null(folder);
     for (const struct dirent *entry; (entry = readdir(folder)) != NULL;) {
         if (entry->d_name[0] == '.')
             continue;
-        snprintf(path, sizeof path, LOOK_FOLDER "/corpus/%s/%.255s", reader, entry->d_name);
+        snprintf(path, sizeof(path), LOOK_FOLDER "/corpus/%s/%.255s", reader, entry->d_name);
         FILE *file = fopen(path, "rb");
         assert_non_null(file);
-        size_t bytes = fread(text, 1, sizeof text, file);
+        size_t bytes = fread(text, 1, sizeof(text), file);
         fclose(file);
-        assert_true(bytes < sizeof text);
+        assert_true(bytes < sizeof(text));
         read_one(read, text, bytes);
         files++;
     }
@@ -125,7 +125,7 @@ static void case_corpus(void **state)
                {"yaml", tess_topology_read_yaml}, {"synthetic", read_synthetic},
                {"hwloc", read_hwloc_text}};
     tess_log_set_level(TESS_LOG_ERROR);
-    for (size_t i = 0; i < sizeof row / sizeof row[0]; i++)
+    for (size_t i = 0; i < sizeof(row) / sizeof(row[0]); i++)
         assert_in_range(read_all(row[i].reader, row[i].read), 10, 40);
 }
 

@@ -106,7 +106,7 @@ static struct tess_topology *read_file(const char *folder, const char *file, con
 {
     char path[4096];
     struct tess_topology *topology = NULL;
-    snprintf(path, sizeof path, FOREIGN_FOLDER "/%s/%s.%s", folder, file, ending);
+    snprintf(path, sizeof(path), FOREIGN_FOLDER "/%s/%s.%s", folder, file, ending);
     if (access(path, R_OK) != 0)
         fail_msg("%s is missing", path);
     enum tess_status status = tess_topology_read(path, TESS_TOPOLOGY_AUTO, NULL, &topology);
@@ -139,14 +139,14 @@ static void check(const char *folder, const char *ending, const struct foreign *
 static void case_smi(void **state)
 {
     (void)state;
-    for (size_t i = 0; i < sizeof smi / sizeof smi[0]; i++)
+    for (size_t i = 0; i < sizeof(smi) / sizeof(smi[0]); i++)
         check("smi", "txt", &smi[i]);
 }
 
 static void case_hwloc(void **state)
 {
     (void)state;
-    for (size_t i = 0; i < sizeof hwloc / sizeof hwloc[0] && LOOK_HWLOC; i++)
+    for (size_t i = 0; i < sizeof(hwloc) / sizeof(hwloc[0]) && LOOK_HWLOC; i++)
         check("hwloc", "xml", &hwloc[i]);
 }
 
@@ -176,13 +176,13 @@ static void case_nccl(void **state)
         {"aws-p5.48xl-topo-2023", "no device in it"},
         {"azure-ncv4-graph", "graph file"},
     };
-    for (size_t i = 0; i < sizeof nccl / sizeof nccl[0]; i++) {
+    for (size_t i = 0; i < sizeof(nccl) / sizeof(nccl[0]); i++) {
         check("nccl", "xml", &nccl[i]);
         struct tess_topology *topology = read_file("nccl", nccl[i].file, "xml");
         round_trip(topology);
         tess_topology_free(topology);
     }
-    for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
+    for (size_t i = 0; i < sizeof(refused) / sizeof(refused[0]); i++) {
         assert_null(read_file("nccl", refused[i][0], "xml"));
         assert_non_null(strstr(tess_log_last_error(), refused[i][1]));
     }
@@ -199,7 +199,7 @@ static void case_slurm(void **state)
         {"leonardo-excerpt-scontrol-topology", 180, 2},
         {"slinky-two-level-scontrol-topology", 2, 4}, /* cut off: two trees */
     };
-    for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
+    for (size_t i = 0; i < sizeof(row) / sizeof(row[0]); i++) {
         struct tess_topology *topology = read_file("slurm", row[i].file, "txt");
         assert_non_null(topology);
         assert_int_equal(topology->device_count, row[i].hosts);

@@ -78,9 +78,9 @@ static double glpk_bound(const struct tess_routes *routes)
     const struct tess_topology *topology = routes->topology;
     size_t links = (size_t)topology->link_count;
     struct programme programme = {.routes = routes, .glpk = glp_create_prob()};
-    programme.row = malloc((links + 1) * sizeof *programme.row);
-    programme.value = malloc((links + 1) * sizeof *programme.value);
-    programme.uses = malloc((links + 1) * sizeof *programme.uses);
+    programme.row = malloc((links + 1) * sizeof(*programme.row));
+    programme.value = malloc((links + 1) * sizeof(*programme.value));
+    programme.uses = malloc((links + 1) * sizeof(*programme.uses));
     assert_true(programme.row && programme.value && programme.uses);
     glp_set_obj_dir(programme.glpk, GLP_MAX);
     glp_add_rows(programme.glpk, topology->link_count);

@@ -141,8 +141,8 @@ static void case_refused(void **state)
     char deep[64 * 8 + 1];
     for (int i = 0; i < 64; i++)
         memcpy(deep + 8 * i, "<object>", 8);
-    char text[sizeof deep + 32];
-    snprintf(text, sizeof text, "<topology><o>%.*s", 63 * 8, deep + 8);
+    char text[sizeof(deep) + 32];
+    snprintf(text, sizeof(text), "<topology><o>%.*s", 63 * 8, deep + 8);
     look_refused(read, "f.xml", text, NULL, "nested more than 64 deep");
 }
 
@@ -165,7 +165,7 @@ static void case_hostile(void **state)
         "0x0",    "-1",    "99999",    "<!--",    "<object>", "type",      "\xff",  "Bridge",
         "PCIDev", "OSDev", "NUMANode", "Package", "0000:",    "[",         " ",     "\n"};
     char *text = look_file("hwloc/three-gpus.xml");
-    look_hostile(tess_topology_read_hwloc, text, piece, sizeof piece / sizeof piece[0], 1000);
+    look_hostile(tess_topology_read_hwloc, text, piece, sizeof(piece) / sizeof(piece[0]), 1000);
     free(text);
 }
 

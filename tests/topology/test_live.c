@@ -28,7 +28,7 @@ static char sys[64];
 static void put(const char *path, const char *text)
 {
     char full[256];
-    snprintf(full, sizeof full, "%s/%s", sys, path);
+    snprintf(full, sizeof(full), "%s/%s", sys, path);
     for (char *slash = full + strlen(sys) + 1; (slash = strchr(slash, '/')); *slash++ = '/') {
         *slash = '\0';
         mkdir(full, 0700);
@@ -42,27 +42,27 @@ static void put(const char *path, const char *text)
 static void put_pci(const char *bus, const char *speed, const char *width, const char *numa)
 {
     char path[128];
-    snprintf(path, sizeof path, "bus/pci/devices/%s/max_link_speed", bus);
+    snprintf(path, sizeof(path), "bus/pci/devices/%s/max_link_speed", bus);
     put(path, speed);
-    snprintf(path, sizeof path, "bus/pci/devices/%s/max_link_width", bus);
+    snprintf(path, sizeof(path), "bus/pci/devices/%s/max_link_width", bus);
     put(path, width);
-    snprintf(path, sizeof path, "bus/pci/devices/%s/numa_node", bus);
+    snprintf(path, sizeof(path), "bus/pci/devices/%s/numa_node", bus);
     put(path, numa);
 }
 
 static void put_port(const char *name, const char *state, const char *rate)
 {
     char path[128];
-    snprintf(path, sizeof path, "class/infiniband/%s/state", name);
+    snprintf(path, sizeof(path), "class/infiniband/%s/state", name);
     put(path, state);
-    snprintf(path, sizeof path, "class/infiniband/%s/rate", name);
+    snprintf(path, sizeof(path), "class/infiniband/%s/rate", name);
     put(path, rate);
 }
 
 static int sys_make(void **state)
 {
     (void)state;
-    snprintf(sys, sizeof sys, "/tmp/tessera_sys_XXXXXX");
+    snprintf(sys, sizeof(sys), "/tmp/tessera_sys_XXXXXX");
     return mkdtemp(sys) ? 0 : -1;
 }
 
@@ -70,7 +70,7 @@ static int sys_remove(void **state)
 {
     (void)state;
     char command[128];
-    snprintf(command, sizeof command, "rm -rf %s", sys);
+    snprintf(command, sizeof(command), "rm -rf %s", sys);
     return system(command);
 }
 
@@ -120,8 +120,8 @@ static int32_t add(struct tess_topology *topology, enum tess_node_kind kind, con
 {
     struct tess_node node = {.kind = kind, .index = index, .socket = -1};
     int32_t at;
-    snprintf(node.name, sizeof node.name, "%s", name);
-    snprintf(node.bus, sizeof node.bus, "%s", bus);
+    snprintf(node.name, sizeof(node.name), "%s", name);
+    snprintf(node.bus, sizeof(node.bus), "%s", bus);
     assert_int_equal(tess_topology_add_node(topology, &node, &at), TESS_OK);
     if (above >= 0)
         assert_int_equal(tess_topology_join(topology, TESS_LINK_PCI, at, above, 24, 1), TESS_OK);
@@ -200,7 +200,7 @@ static void case_devices(void **state)
         if (link->kind != TESS_LINK_NVLINK || topology->node[link->to].kind != TESS_NODE_DEVICE ||
             topology->node[link->from].kind != TESS_NODE_DEVICE)
             continue;
-        assert_true(link->from == gpu1 && link->to == gpu0); /* as far as it was told */
+        assert_true(link->from == gpu1 && link->to == gpu0); /* as far as it is known */
         CLOSE(link->gbs, 2 * 20.6);
         peers++;
     }
@@ -239,8 +239,8 @@ static void case_networks(void **state)
     put("class/net/eth1/operstate", "lowerlayerdown\n");
     put("class/net/eth3/operstate", "up\n");
     put("bus/pci/devices/0000:80:00.1/numa_node", "1\n");
-    snprintf(target, sizeof target, "../0000:80:00.0");
-    snprintf(link, sizeof link, "%s/bus/pci/devices/0000:80:00.1/physfn", sys);
+    snprintf(target, sizeof(target), "../0000:80:00.0");
+    snprintf(link, sizeof(link), "%s/bus/pci/devices/0000:80:00.1/physfn", sys);
     assert_int_equal(symlink(target, link), 0);
     struct tess_topology *topology = compose(true, NULL, 0, 3);
     assert_int_equal(look_count(topology).nics, 1);
@@ -248,7 +248,7 @@ static void case_networks(void **state)
     CLOSE(look_gbs(topology, "eth0", "numa1"), 24);
     tess_topology_free(topology);
     topology = compose(false, NULL, 0, 3);
-    assert_int_equal(look_count(topology).nics, 3); /* what /sys says is of another machine */
+    assert_int_equal(look_count(topology).nics, 3); /* /sys describes another machine */
     assert_int_equal(look_count(topology).nets, 0);
     tess_topology_free(topology);
 }
@@ -276,7 +276,7 @@ static void expect_share(const int32_t *numa, int32_t count, int32_t places, con
     for (int32_t at = 0; at < places; at++) {
         int32_t first, cores;
         tess__share(numa, count, at, places, &first, &cores);
-        snprintf(text + strlen(text), sizeof text - strlen(text), "%s%d+%d", at ? " " : "",
+        snprintf(text + strlen(text), sizeof(text) - strlen(text), "%s%d+%d", at ? " " : "",
                  (int)first, (int)cores);
     }
     assert_string_equal(text, expected);

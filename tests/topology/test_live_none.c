@@ -17,7 +17,7 @@ static char sys[64];
 static void put(const char *path, const char *text)
 {
     char full[256];
-    snprintf(full, sizeof full, "%s/%s", sys, path);
+    snprintf(full, sizeof(full), "%s/%s", sys, path);
     for (char *slash = full + strlen(sys) + 1; (slash = strchr(slash, '/')); *slash++ = '/') {
         *slash = '\0';
         mkdir(full, 0700);
@@ -31,7 +31,7 @@ static void put(const char *path, const char *text)
 static int sys_make(void **state)
 {
     (void)state;
-    snprintf(sys, sizeof sys, "/tmp/tessera_sys_XXXXXX");
+    snprintf(sys, sizeof(sys), "/tmp/tessera_sys_XXXXXX");
     return mkdtemp(sys) ? 0 : -1;
 }
 
@@ -39,7 +39,7 @@ static int sys_remove(void **state)
 {
     (void)state;
     char command[128];
-    snprintf(command, sizeof command, "rm -rf %s", sys);
+    snprintf(command, sizeof(command), "rm -rf %s", sys);
     return system(command);
 }
 
@@ -99,7 +99,7 @@ static void case_nonsense(void **state)
 {
     (void)state;
     static const char *const list[] = {"9-3\n", "99999999999999999999\n", "-4\n", "1-\n", "0,0\n"};
-    for (size_t i = 0; i < sizeof list / sizeof list[0]; i++) {
+    for (size_t i = 0; i < sizeof(list) / sizeof(list[0]); i++) {
         struct tess__live live;
         put("devices/system/node/online", list[i]);
         (void)tess__live_machine(sys, &live);

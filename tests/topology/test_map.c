@@ -64,7 +64,7 @@ static void judge_open(struct judge *judge, const struct tess_topology *topology
     for (int32_t a = 0; a < ask->axis_count; a++)
         judge->count *= ask->axis[a].count;
     assert_int_equal(tess_routes_open(topology, &judge->routes), TESS_OK);
-    judge->bytes = calloc((size_t)topology->link_count, sizeof *judge->bytes);
+    judge->bytes = calloc((size_t)topology->link_count, sizeof(*judge->bytes));
 }
 
 static void judge_close(struct judge *judge)
@@ -88,7 +88,7 @@ static double judge_cost(struct judge *judge, const int32_t *place)
 {
     const struct tess_map_ask *ask = judge->ask;
     bool all = true;
-    memset(judge->bytes, 0, (size_t)judge->topology->link_count * sizeof *judge->bytes);
+    memset(judge->bytes, 0, (size_t)judge->topology->link_count * sizeof(*judge->bytes));
     for (int32_t rank = 0; rank < judge->count; rank++) {
         for (int32_t a = 0, stride = 1; a < ask->axis_count; stride *= ask->axis[a++].count) {
             const struct tess_map_axis *axis = &ask->axis[a];
@@ -145,11 +145,11 @@ static struct tess_map find(const struct tess_topology *topology, const struct t
     assert_true(map.bound_s <= map.cost_s);
     assert_true(map.optimal == (map.cost_s <= map.bound_s * (1 + 1e-9)));
     if (map.cost_s == map.natural_s)
-        assert_memory_equal(map.place, natural, (size_t)judge.count * sizeof *natural);
+        assert_memory_equal(map.place, natural, (size_t)judge.count * sizeof(*natural));
     if (ask->keep_first)
         assert_int_equal(map.place[0], 0);
     assert_int_equal(tess_map_find(topology, ask, &again), TESS_OK);
-    assert_memory_equal(map.place, again.place, (size_t)judge.count * sizeof *again.place);
+    assert_memory_equal(map.place, again.place, (size_t)judge.count * sizeof(*again.place));
     tess_map_free(&again);
     judge_close(&judge);
     return map;
@@ -432,7 +432,7 @@ static void against_all(const struct tess_topology *topology, uint64_t *state, i
                                        {3, 2, 1}, {2, 2, 1}, {4, 1, 1}, {1, 6, 1}};
     struct tess_map_axis axis[3];
     int32_t place[16], found[16], count = 1;
-    int s = draw(state, (int32_t)(sizeof shape / sizeof shape[0]));
+    int s = draw(state, (int32_t)(sizeof(shape) / sizeof(shape[0])));
     for (int a = 0; a < 3; a++) {
         axis[a] = (struct tess_map_axis){.name = "axis",
                                          .count = shape[s][a],
@@ -474,7 +474,7 @@ static void case_all_permutations(void **state)
         "node:3 gpu:2 nvlink:pairs nic:1 edge:10", "node:2 numa:2 gpu:2 edge:10 cpu:amd",
         "rack:2 node:1 numa:2 gpu:2 nvlink:mesh:1 edge:10 uplink:5"};
     for (int round = 0; round < 8; round++) {
-        for (size_t c = 0; c < sizeof cluster / sizeof cluster[0]; c++) {
+        for (size_t c = 0; c < sizeof(cluster) / sizeof(cluster[0]); c++) {
             struct tess_topology *topology = describe(cluster[c]);
             against_all(topology, &lot, &optimal);
             tess_topology_free(topology);
@@ -534,7 +534,7 @@ static void case_no_way(void **state)
     for (int32_t i = 0; i < 6; i++) {
         struct tess_node node = {.kind = i % 3 ? TESS_NODE_DEVICE : TESS_NODE_PCI, .host = i / 3};
         int32_t at;
-        snprintf(node.name, sizeof node.name, "node%d", (int)i);
+        snprintf(node.name, sizeof(node.name), "node%d", (int)i);
         assert_int_equal(tess_topology_add_node(topology, &node, &at), TESS_OK);
         if (i % 3)
             assert_int_equal(tess_topology_join(topology, TESS_LINK_PCI, at, i / 3 * 3, 10, 1),

@@ -48,7 +48,7 @@ static bool map_on(const struct tess_topology *topology, const struct tess_map_a
     assert_true(map.cost_s > 0 && map.cost_s <= map.natural_s);
     assert_true(map.optimal || count > 8);
     assert_int_equal(tess_map_explain(topology, &ask, &map, &text), TESS_OK);
-    snprintf(host, sizeof host, "%d ranks on ", (int)count);
+    snprintf(host, sizeof(host), "%d ranks on ", (int)count);
     assert_ptr_equal(strstr(text, host), text);
     for (int32_t i = 0; i < count; i++)
         assert_non_null(strstr(text, topology->node[topology->device[place[i]]].name));
@@ -60,7 +60,7 @@ static bool map_on(const struct tess_topology *topology, const struct tess_map_a
 static void map_machine(const char *name, struct tess_topology *topology)
 {
     int mapped = 0;
-    for (size_t s = 0; s < sizeof shape / sizeof shape[0]; s++)
+    for (size_t s = 0; s < sizeof(shape) / sizeof(shape[0]); s++)
         mapped += map_on(topology, shape[s], s);
     if (mapped == 0 && topology->device_count >= 8)
         fail_msg("no mesh fits on %s", name);

@@ -103,7 +103,7 @@ static void play(struct network *network, struct tess_measured_round *round)
 /* What the launchers do, with a network that is known. */
 static void probe(struct network *network, int32_t round_count, struct tess_measured *measured)
 {
-    struct tess_measured_round *round = calloc((size_t)round_count, sizeof *round);
+    struct tess_measured_round *round = calloc((size_t)round_count, sizeof(*round));
     struct tess_measured_round within[TESS_MEASURED_TURNS], across[TESS_MEASURED_TURNS];
 
     assert_non_null(round);
@@ -139,7 +139,7 @@ static struct network make(int32_t racks, int32_t size, bool cyclic, double upli
     return network;
 }
 
-/* Everybody meets everybody once in a tournament, and nobody himself. */
+/* Each rank meets each other one once in a tournament, and none itself. */
 static void case_tournament(void **state)
 {
     (void)state;
@@ -149,11 +149,11 @@ static void case_tournament(void **state)
         for (int32_t first = 0; first < 3 * rounds; first += rounds) {
             static int32_t met[HOSTS][HOSTS];
 
-            memset(met, 0, sizeof met);
+            memset(met, 0, sizeof(met));
             for (int32_t r = first; r < first + rounds; r++) {
                 int32_t partner[HOSTS];
 
-                memset(partner, 0x7f, sizeof partner);
+                memset(partner, 0x7f, sizeof(partner));
                 tess_measured_tournament(hosts, r, partner);
                 for (int32_t h = 0; h < hosts; h++) {
                     assert_in_range(partner[h] + 1, 0, hosts);
@@ -207,12 +207,12 @@ static void case_racks(void **state)
     };
 
     (void)state;
-    for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++)
+    for (size_t i = 0; i < sizeof(wanted) / sizeof(*wanted); i++)
         for (uint64_t seed = 1; seed <= 20; seed++) {
             char what[96];
             struct network network = make(wanted[i].racks, wanted[i].size, seed % 2 == 0,
                                           wanted[i].uplink, wanted[i].noise, seed);
-            snprintf(what, sizeof what, "%d racks of %d, uplink %g, noise %g, seed %d",
+            snprintf(what, sizeof(what), "%d racks of %d, uplink %g, noise %g, seed %d",
                      wanted[i].racks, wanted[i].size, wanted[i].uplink, wanted[i].noise, (int)seed);
             found(&network, wanted[i].racks * wanted[i].size > 16 ? 1 : 3, what);
         }
@@ -246,7 +246,7 @@ static void case_even(void **state)
     int32_t tempted = 0;
 
     (void)state;
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(*sizes); i++)
         for (uint64_t seed = 1; seed <= 500; seed++) {
             struct network network = make(1, sizes[i], false, 1000, 0.3, seed);
             struct tess_measured measured;

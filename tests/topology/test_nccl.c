@@ -81,7 +81,7 @@ static void case_what_is_one_part(void **state)
     ASSERT_GBS(t, TESS_LINK_NET, "mlx5_1", "net", 22.5);
     ASSERT_GBS(t, TESS_LINK_PCI, "eth#2", "numa1", 24); /* two of a name */
     ASSERT_GBS(t, TESS_LINK_LOCAL, "eth#2", "eth#3", TESS_GBS_LOCAL);
-    ASSERT_GBS(t, TESS_LINK_NET, "eth#3", "net", 1.25); /* a speed that is not told: 10 Gb/s */
+    ASSERT_GBS(t, TESS_LINK_NET, "eth#3", "net", 1.25); /* an unknown speed: 10 Gb/s */
     tess_topology_free(t);
 }
 
@@ -96,7 +96,7 @@ static void case_partial_file(void **state)
     assert_string_equal(t->node[t->device[1]].bus, "0002:00:00.0");
     assert_string_equal(t->node[t->device[2]].bus, "0003:00:00.0");
     assert_int_equal(t->node[t->device[0]].sm, 0);
-    ASSERT_GBS(t, TESS_LINK_PCI, "gpu1", "pciffff:ff:02.0", 24); /* not told: generation 4 */
+    ASSERT_GBS(t, TESS_LINK_PCI, "gpu1", "pciffff:ff:02.0", 24); /* unknown: generation 4 */
     ASSERT_GBS(t, TESS_LINK_PCI, "gpu0", "pciffff:ff:02.0", 12); /* "": NCCL's 8 GT/s */
     ASSERT_GBS(t, TESS_LINK_PCI, "nic0", "pciffff:ff:01.0", 24);
     assert_int_equal(count(t, TESS_NODE_NET), 0);
@@ -106,12 +106,12 @@ static void case_partial_file(void **state)
     t = nccl_open("partial", &options);
     ASSERT_GBS(t, TESS_LINK_PCI, "gpu0", "pciffff:ff:02.0", 48);
     ASSERT_GBS(t, TESS_LINK_PCI, "gpu1", "pciffff:ff:02.0", 48);
-    ASSERT_GBS(t, TESS_LINK_PCI, "gpu2", "pciffff:ff:01.0", 24); /* told */
+    ASSERT_GBS(t, TESS_LINK_PCI, "gpu2", "pciffff:ff:01.0", 24); /* given */
     assert_int_equal(t->node[t->device[1]].sm, 90);
     tess_topology_free(t);
 }
 
-/* Two are told; one gets what is left; a display is no device. */
+/* Two are given; one gets what is left; a display is no device. */
 static void case_numbers_not_told(void **state)
 {
     (void)state;
@@ -156,7 +156,7 @@ static void case_rarer_links(void **state)
     ASSERT_GBS(t, TESS_LINK_NVLINK, "gpu1", "numa8", 3 * TESS_GBS_NVLINK_SM86);
     ASSERT_GBS(t, TESS_LINK_LOCAL, "pci000a:01:00.0", "pci000b:01:00.0", TESS_GBS_LOCAL);
     ASSERT_GBS(t, TESS_LINK_LOCAL, "eth0", "numa0", TESS_GBS_LOCAL);
-    /* One direction, as told; not to itself, nor to what is not there. */
+    /* One direction, as given; not to itself, nor to what is not there. */
     assert_float_equal(nccl_gbs(t, TESS_LINK_NVLINK, "gpu0", "gpu1"), 4 * TESS_GBS_NVLINK_SM100,
                        1e-9);
     assert_float_equal(nccl_gbs(t, TESS_LINK_NVLINK, "gpu1", "gpu0"), 0, 0);

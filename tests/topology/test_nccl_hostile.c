@@ -142,10 +142,10 @@ static void assert_refused(const char *text, size_t bytes, int line, const char 
     snprintf(place, sizeof(place), "test.xml:%d: ", line);
     assert_null(t);
     assert_int_equal(status, TESS_ERR_DATA);
-    const char *said = tess_log_last_error();
-    if (strncmp(said, place, strlen(place)) != 0 || strstr(said, part) == NULL)
-        fail_msg("said: %s\nexpected: %s...%s", said, place, part);
-    for (const char *c = said; *c != '\0'; c++)
+    const char *error = tess_log_last_error();
+    if (strncmp(error, place, strlen(place)) != 0 || strstr(error, part) == NULL)
+        fail_msg("seen: %s\nexpected: %s...%s", error, place, part);
+    for (const char *c = error; *c != '\0'; c++)
         assert_true(*c >= ' ' && *c <= '~');
 }
 

@@ -1,5 +1,5 @@
 /*
- * tess_topology_read: files into memory, and to the reader of the format they are told to be in or
+ * tess_topology_read: files into memory, and to the reader of the format that is given or
  * look like.
  */
 #include "nccl_fixture.h"
@@ -102,7 +102,7 @@ static void case_nccl(void **state)
         assert_non_null(topology->device); /* finished */
         tess_topology_free(topology);
     }
-    /* XML of nobody's, and an XML declaration: NCCL's reader says what is wrong. */
+    /* XML of no known kind, and an XML declaration: NCCL's reader reports what is wrong. */
     assert_int_equal(read_text("<machine/>", TESS_TOPOLOGY_AUTO, &topology), TESS_ERR_DATA);
     assert_non_null(strstr(tess_log_last_error(), ":1: <machine> at the top"));
     assert_int_equal(read_text("<?xml version=\"1.0\"?><system/>", TESS_TOPOLOGY_AUTO, &topology),

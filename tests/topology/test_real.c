@@ -84,7 +84,7 @@ static const struct known known[] = {
     {"mi50-8-rome-pcie", 16, 16, 16, 15, NULL},
     {"mi200-3-pcie", 16, 16, 16, 15, NULL},
 };
-#define KNOWN ((int)(sizeof known / sizeof known[0]))
+#define KNOWN ((int)(sizeof(known) / sizeof(known[0])))
 
 static int seen; /* rows of the table whose machine was there */
 
@@ -188,7 +188,7 @@ static void case_orders(void **state)
         {"dgx-1v", "0-4-7-6-5-1-2-3", 40},
         {"dgx-1v", "0-1-3-7-5-4-6-2", 20},
     };
-    for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
+    for (size_t i = 0; i < sizeof(row) / sizeof(row[0]); i++) {
         struct rings rings = rings_find(look_machine(row[i].name), TESS_RINGS_MAX);
         rings_near(gbs_of(&rings, row[i].order), row[i].gbs);
         rings_drop(&rings);

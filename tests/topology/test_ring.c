@@ -230,7 +230,7 @@ static void case_more_than_sixteen(void **state)
 static int32_t host_changes(const struct tess_topology *topology, const struct tess_ring *ring)
 {
     int32_t count = topology->device_count, changes = 0;
-    bool *seen = calloc((size_t)count, sizeof *seen);
+    bool *seen = calloc((size_t)count, sizeof(*seen));
     for (int32_t i = 0; i < count; i++) {
         assert_in_range(ring->order[i], 0, count - 1);
         assert_false(seen[ring->order[i]]);
@@ -257,10 +257,10 @@ static void case_hosts(void **state)
     assert_true(rings.optimal);
     assert_int_equal(host_changes(topology, &rings.best_single), 8);
     assert_int_equal(host_changes(topology, &rings.natural), 8);
-    /* The same as the search over all pairs says of this order. */
+    /* The same as the search over all pairs finds for this order. */
     struct tess_routes routes;
     assert_int_equal(tess_routes_open(topology, &routes), TESS_OK);
-    int32_t *uses = calloc((size_t)topology->link_count, sizeof *uses);
+    int32_t *uses = calloc((size_t)topology->link_count, sizeof(*uses));
     rings_near(tess_ring_gbs(&routes, rings.best_single.order, 64, uses), 12);
     rings_near(tess_ring_gbs(&routes, rings.natural.order, 64, uses), 12.5 / 4);
     free(uses);
@@ -366,7 +366,7 @@ static void case_rails(void **state)
         {"rack:32 node:32 numa:2 switch:4 gpu:1 nic:1 nvlink:switch sm:90 edge:50 uplink:400", 1024,
          8, 8 * 48, 8 * 48},
     };
-    for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
+    for (size_t i = 0; i < sizeof(row) / sizeof(row[0]); i++) {
         struct tess_topology *topology = describe(row[i].text);
         struct tess_rings rings;
         double from_s = tess_clock_thread_s();

@@ -27,7 +27,7 @@ static void count_crossings(const struct brute *brute, int32_t crossing[4])
 {
     static const enum tess_path_kind kind[4] = {TESS_PATH_NET, TESS_PATH_SYS, TESS_PATH_PHB,
                                                 TESS_PATH_PXB};
-    memset(crossing, 0, 4 * sizeof *crossing);
+    memset(crossing, 0, 4 * sizeof(*crossing));
     for (int32_t i = 0; i < brute->count; i++) {
         int32_t to = brute->order[(i + 1) % brute->count];
         const struct tess_route *route = &brute->routes->route[brute->order[i] * brute->count + to];
@@ -54,8 +54,8 @@ static void judge(struct brute *brute)
     if (!better)
         return;
     brute->gbs = gbs;
-    memcpy(brute->crossing, crossing, sizeof crossing);
-    memcpy(brute->best, brute->order, sizeof brute->best);
+    memcpy(brute->crossing, crossing, sizeof(crossing));
+    memcpy(brute->best, brute->order, sizeof(brute->best));
 }
 
 static void walk(struct brute *brute, int32_t depth, uint32_t left)
@@ -77,7 +77,7 @@ static void compare(struct tess_topology *topology)
     struct tess_ring_search search = {.rings = TESS_RINGS_MAX};
     assert_int_equal(tess_routes_open(topology, &routes), TESS_OK);
     struct brute brute = {.routes = &routes, .count = topology->device_count, .gbs = -1};
-    brute.uses = calloc((size_t)topology->link_count, sizeof *brute.uses);
+    brute.uses = calloc((size_t)topology->link_count, sizeof(*brute.uses));
     walk(&brute, 1, ((1u << brute.count) - 1) & ~1u);
     assert_int_equal(tess_rings_find(&routes, &search, &rings), TESS_OK);
     assert_true(rings.optimal);

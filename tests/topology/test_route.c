@@ -19,7 +19,7 @@ static int32_t node(struct built *built, enum tess_node_kind kind, int host)
     struct tess_node made = {.kind = kind, .host = host, .socket = -1};
     int32_t number = -1;
     made.index = built->topology->node_count;
-    snprintf(made.name, sizeof made.name, "node%d", (int)made.index);
+    snprintf(made.name, sizeof(made.name), "node%d", (int)made.index);
     assert_int_equal(tess_topology_add_node(built->topology, &made, &number), TESS_OK);
     return number;
 }
@@ -50,13 +50,13 @@ static void is_route(const struct built *built, int from, int to, enum tess_path
     const struct tess_route *route = &built->routes.route[from * built->routes.device_count + to];
     int32_t at = topology->device[from];
     char text[256];
-    int length = snprintf(text, sizeof text, "%d", (int)at);
+    int length = snprintf(text, sizeof(text), "%d", (int)at);
     double least = 1e9;
     for (int32_t k = 0; k < route->link_count; k++) {
         const struct tess_topo_link *link = &topology->link[built->routes.link[route->first + k]];
         assert_int_equal(link->from, at);
         at = link->to;
-        length += snprintf(text + length, sizeof text - (size_t)length, " %d", (int)at);
+        length += snprintf(text + length, sizeof(text) - (size_t)length, " %d", (int)at);
         if (link->gbs < least)
             least = link->gbs;
     }

@@ -27,10 +27,10 @@ struct joined {
 static enum tess_status join_name(void *context, const char *name)
 {
     struct joined *joined = context;
-    if (joined->used + 100 > sizeof joined->text)
+    if (joined->used + 100 > sizeof(joined->text))
         return TESS_OK; /* only how many there were is asked then */
     joined->used += (size_t)snprintf(joined->text + joined->used,
-                                     sizeof joined->text - joined->used, "%s ", name);
+                                     sizeof(joined->text) - joined->used, "%s ", name);
     return TESS_OK;
 }
 
@@ -49,7 +49,7 @@ static void case_hostlist(void **state)
         {"r[1,0]n[2]-[5-6]", "r1n2-5 r1n2-6 r0n2-5 r0n2-6 ", 4},
         {"[3-4]", "3 4 ", 2},
     };
-    for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
+    for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
         struct joined joined = {.used = 0};
         int32_t count = 0;
         struct tess__word list = {good[i].list, strlen(good[i].list)};
@@ -78,7 +78,7 @@ static void case_hostlist(void **state)
         {"a[000000000000000001]", "in brackets"},
         {"nnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnn", "1 to 47"},
     };
-    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
         struct joined joined = {.used = 0};
         int32_t count = 0;
         struct tess__word list = {bad[i][0], strlen(bad[i][0])};
@@ -103,7 +103,7 @@ static void case_conf(void **state)
     (void)state;
     struct tess_topology_options options = {.per_host = 2, .edge_gbs = 10, .uplink_gbs = 40};
     struct tess_topology *topology =
-        look_read(tess_topology_read_slurm, "topology.conf", conf, sizeof conf - 1, &options);
+        look_read(tess_topology_read_slurm, "topology.conf", conf, sizeof(conf) - 1, &options);
     assert_non_null(topology);
     struct look_counts counts = look_count(topology);
     assert_int_equal(counts.devices, 8);
@@ -126,7 +126,7 @@ static void case_forest(void **state)
     static const char text[] = "SwitchName=a Nodes=n[0-1]\nSwitchName=b Nodes=n[1-2]\n"
                                "BlockName=c Nodes=n3\nBlockSizes=4,16\n";
     struct tess_topology *topology =
-        look_read(tess_topology_read_slurm, "f", text, sizeof text - 1, NULL);
+        look_read(tess_topology_read_slurm, "f", text, sizeof(text) - 1, NULL);
     assert_non_null(topology);
     CLOSE(look_gbs(topology, "a", "network"), 12.5);
     CLOSE(look_gbs(topology, "c", "network"), 12.5);
@@ -166,7 +166,7 @@ static void case_many_lists(void **state)
     char text[2048];
     size_t used = 0;
     for (int i = 0; i < 10; i++)
-        used += (size_t)snprintf(text + used, sizeof text - used,
+        used += (size_t)snprintf(text + used, sizeof(text) - used,
                                  "SwitchName=s%d Nodes=n[0-59999]\n", i);
     look_refused(tess_topology_read_slurm, "f", text, NULL, "in all lists together");
 }
@@ -196,7 +196,7 @@ static void case_hostile(void **state)
                                         "(null)",
                                         "\xff",
                                         "\t"};
-    look_hostile(tess_topology_read_slurm, conf, piece, sizeof piece / sizeof piece[0], 1500);
+    look_hostile(tess_topology_read_slurm, conf, piece, sizeof(piece) / sizeof(piece[0]), 1500);
 }
 
 /* ---- addresses of tasks --------------------------------------------------------------------- */
@@ -268,7 +268,7 @@ static void case_addresses_refused(void **state)
         {{{"s1.a", "switch.node"}, {"s2.a", "switch.node"}}, "'a' is defined twice"},
         {{{"s1.s2.a", "switch.switch.node"}, {"s2.s1.b", "switch.switch.node"}}, "defined twice"},
     };
-    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
         struct tess_topology *topology = NULL;
         int32_t device[2];
         assert_int_equal(tess_topology_slurm_ranks(bad[i].place, 2, NULL, &topology, device),

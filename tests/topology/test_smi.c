@@ -53,7 +53,7 @@ static void case_bridged(void **state)
     CLOSE(look_gbs(topology, "gpu0", "gpu1"), 12 * 20.0);
     CLOSE(look_gbs(topology, "gpu2", "gpu3"), 12 * 20.0);
     CLOSE(look_gbs(topology, "gpu0", "gpu2"), 0);
-    /* The NIC tells that GPU2 and GPU3 share a switch; of GPU0 and GPU1 nothing is known. */
+    /* The NIC's row shows that GPU2 and GPU3 share a switch; of GPU0 and GPU1 nothing is known. */
     CLOSE(look_gbs(topology, "gpu0", "numa0"), 24);
     CLOSE(look_gbs(topology, "gpu2", "switch0"), 24);
     CLOSE(look_gbs(topology, "gpu3", "switch0"), 24);
@@ -69,7 +69,7 @@ static void case_options(void **state)
     (void)state;
     struct tess_topology_options options = {.sm = 90, .pci_gen = 5};
     struct tess_topology *topology =
-        look_read(tess_topology_read_smi, "a100.txt", bridged, sizeof bridged - 1, &options);
+        look_read(tess_topology_read_smi, "a100.txt", bridged, sizeof(bridged) - 1, &options);
     assert_non_null(topology);
     CLOSE(look_gbs(topology, "gpu0", "gpu1"), 12 * 20.6);
     CLOSE(look_gbs(topology, "gpu0", "numa0"), 48);
@@ -177,7 +177,7 @@ static void case_zero(void **state)
 {
     (void)state;
     static const char text[] = "GPU0 n\0c\nGPU0 X SYS\n";
-    assert_null(look_read(tess_topology_read_smi, "f.txt", text, sizeof text - 1, NULL));
+    assert_null(look_read(tess_topology_read_smi, "f.txt", text, sizeof(text) - 1, NULL));
 }
 
 static void case_many_columns(void **state)
@@ -186,7 +186,7 @@ static void case_many_columns(void **state)
     char text[8192];
     size_t used = 0;
     for (int i = 0; i < 300; i++)
-        used += (size_t)snprintf(text + used, sizeof text - used, "GPU%d ", i);
+        used += (size_t)snprintf(text + used, sizeof(text) - used, "GPU%d ", i);
     look_refused(tess_topology_read_smi, "f.txt", text, NULL, "more than 256 columns");
 }
 
@@ -197,7 +197,7 @@ static void case_hostile(void **state)
                                         "PXB",  " ",    "\n",   "\033[", "\033", "\t",
                                         "X",    "NIC0", ": ",   "9999",  "N/A",  "CPU Affinity",
                                         "\xff", "-1"};
-    look_hostile(tess_topology_read_smi, bridged, piece, sizeof piece / sizeof piece[0], 3000);
+    look_hostile(tess_topology_read_smi, bridged, piece, sizeof(piece) / sizeof(piece[0]), 3000);
 }
 
 /* The matrix of a DGX-1V with four network cards, written from its description. */
@@ -219,7 +219,7 @@ static void case_cube_mesh(void **state)
         "mlx5_2 SYS SYS SYS  SYS  PIX  PIX  PHB  PHB  SYS    SYS    X      PHB\n"
         "mlx5_3 SYS SYS SYS  SYS  PHB  PHB  PIX  PIX  SYS    SYS    PHB    X\n";
     struct tess_topology *topology =
-        look_read(tess_topology_read_smi, "v100.txt", text, sizeof text - 1, NULL);
+        look_read(tess_topology_read_smi, "v100.txt", text, sizeof(text) - 1, NULL);
     assert_non_null(topology);
     assert_int_equal(look_count(topology).pci, 4);
     assert_int_equal(look_count(topology).nics, 4);

@@ -160,7 +160,7 @@ static void case_refused(void **state)
         {"node:2 gpu:1 hosts:a,a", "'a.numa0' is defined twice"},
         {"gpu:1 hosts:a23456789012345678901234567890123", "at most 32 bytes"},
     };
-    for (size_t i = 0; i < sizeof text / sizeof text[0]; i++) {
+    for (size_t i = 0; i < sizeof(text) / sizeof(text[0]); i++) {
         struct tess_topology *topology = NULL;
         assert_int_equal(tess_topology_synthetic(text[i][0], NULL, &topology), TESS_ERR_DATA);
         assert_null(topology);
@@ -198,7 +198,7 @@ static void case_hostile(void **state)
         "99",      "16384",   "\xff",     "sm:",   "edge:1",  "uplink", ".",
         "cpu:arm", "hosts:",  "a[0-1]",   ",",     "rail:2"};
     look_hostile(read_words, "node:2 numa:2 switch:2 gpu:2 nvlink:mesh:2 nic:1 sm:90", piece,
-                 sizeof piece / sizeof piece[0], 2000);
+                 sizeof(piece) / sizeof(piece[0]), 2000);
 }
 
 int main(void)

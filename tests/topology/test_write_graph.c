@@ -22,7 +22,7 @@
 #define DEVICES_MAX  16
 
 struct graph {
-    int32_t channels, told; /* found; by nchannels */
+    int32_t channels, declared; /* found; by nchannels */
     int32_t dev[CHANNELS_MAX][DEVICES_MAX], devs[CHANNELS_MAX];
     double speed;
     char type[8];
@@ -40,7 +40,7 @@ static void value(const struct tess_xml *xml, const char *name, char *text, size
 static double number(const struct tess_xml *xml, const char *name)
 {
     char text[32], *end;
-    value(xml, name, text, sizeof text);
+    value(xml, name, text, sizeof(text));
     double is = strtod(text, &end);
     assert_true(end > text && *end == '\0');
     return is;
@@ -55,15 +55,15 @@ static void read_graph(const struct tess_xml *xml, struct graph *graph)
     assert_true(number(xml, "id") == 0);
     assert_true(number(xml, "pattern") == 4);
     assert_true(number(xml, "crossnic") == 0);
-    graph->told = (int32_t)number(xml, "nchannels");
+    graph->declared = (int32_t)number(xml, "nchannels");
     graph->speed = number(xml, "speedintra");
     assert_true(number(xml, "speedinter") == graph->speed && graph->speed > 0);
     assert_true(number(xml, "latencyinter") == 0);
     graph->same = (int32_t)number(xml, "samechannels");
-    value(xml, "typeinter", text, sizeof text);
+    value(xml, "typeinter", text, sizeof(text));
     assert_string_equal(text, "PIX");
-    value(xml, "typeintra", graph->type, sizeof graph->type);
-    for (size_t i = 0; i < sizeof word / sizeof word[0]; i++)
+    value(xml, "typeintra", graph->type, sizeof(graph->type));
+    for (size_t i = 0; i < sizeof(word) / sizeof(word[0]); i++)
         known = known || strcmp(graph->type, word[i]) == 0;
     assert_true(known);
 }
@@ -95,7 +95,7 @@ static struct graph read_back(const char *text)
             graph.channels++;
         } else {
             assert_true(tess__word_is(xml.element, "gpu"));
-            value(&xml, "dev", dev, sizeof dev);
+            value(&xml, "dev", dev, sizeof(dev));
             assert_true(strncmp(dev, "0x", 2) == 0);
             int32_t *count = &graph.devs[graph.channels - 1];
             assert_true(*count < DEVICES_MAX);
@@ -104,7 +104,7 @@ static struct graph read_back(const char *text)
         }
     }
     assert_int_equal(graphs, 1);
-    assert_int_equal(graph.channels, graph.told);
+    assert_int_equal(graph.channels, graph.declared);
     return graph;
 }
 
@@ -112,7 +112,7 @@ static struct graph read_back(const char *text)
 static void check_channels(const struct graph *graph, const struct tess_routes *routes)
 {
     const struct tess_topology *topology = routes->topology;
-    double *gbs = calloc((size_t)topology->link_count, sizeof *gbs);
+    double *gbs = calloc((size_t)topology->link_count, sizeof(*gbs));
     enum tess_path_kind worst = TESS_PATH_LOC;
     for (int32_t c = 0; c < graph->channels; c++) {
         uint32_t seen = 0;
@@ -259,7 +259,7 @@ static void is_refused(const struct tess_topology *topology, const char *why)
                      TESS_ERR_UNSUPPORTED);
     assert_null(text);
     if (!strstr(tess_log_last_error(), why))
-        fail_msg("'%s' does not say '%s'", tess_log_last_error(), why);
+        fail_msg("'%s' does not contain '%s'", tess_log_last_error(), why);
     tess_rings_free(&rings);
     tess_routes_free(&routes);
 }

@@ -70,8 +70,8 @@ static void case_machine(void **state)
 static bool same_link(const struct tess_topo_link *a, const struct tess_topo_link *b)
 {
     return a->kind == b->kind && a->from == b->from && a->to == b->to && a->count == b->count &&
-           memcmp(&a->gbs, &b->gbs, sizeof a->gbs) == 0 &&
-           memcmp(&a->latency_us, &b->latency_us, sizeof a->latency_us) == 0;
+           memcmp(&a->gbs, &b->gbs, sizeof(a->gbs)) == 0 &&
+           memcmp(&a->latency_us, &b->latency_us, sizeof(a->latency_us)) == 0;
 }
 
 static void check_round_trip(const struct tess_topology *topology)
@@ -116,7 +116,7 @@ static void case_round_trip(void **state)
         "numa:2 switch:2 gpu:2 nvlink:cube sm:70 nic:1",
         "node:3 socket:2 numa:2 gpu:2 nvlink:switch sm:90 cpu:amd",
     };
-    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
+    for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
         struct tess_topology *topology = NULL;
         assert_int_equal(tess_topology_synthetic(words[i], NULL, &topology), TESS_OK);
         check_round_trip(topology);
@@ -154,7 +154,7 @@ static void case_names(void **state)
                                        "\xc2\x85",
                                        "\xe2\x80\xa8",
                                        "\xf0\x9f\x98\x80"};
-    int count = (int)(sizeof name / sizeof name[0]);
+    int count = (int)(sizeof(name) / sizeof(name[0]));
     struct tess_topology *topology = tess_topology_new();
     assert_non_null(topology);
     int32_t hub, at;
@@ -162,8 +162,8 @@ static void case_names(void **state)
     assert_int_equal(tess_topology_add_node(topology, &node, &hub), TESS_OK);
     for (int i = 0; i < count; i++) {
         node = (struct tess_node){.kind = TESS_NODE_DEVICE, .host = i, .socket = -1};
-        snprintf(node.name, sizeof node.name, "%s", name[i]);
-        snprintf(node.bus, sizeof node.bus, "%s", name[i]);
+        snprintf(node.name, sizeof(node.name), "%s", name[i]);
+        snprintf(node.bus, sizeof(node.bus), "%s", name[i]);
         assert_int_equal(tess_topology_add_node(topology, &node, &at), TESS_OK);
         assert_int_equal(tess_topology_join(topology, TESS_LINK_NET, at, hub, 1.0 / (i + 1), 1),
                          TESS_OK);
@@ -181,7 +181,7 @@ static void case_no_text(void **state)
     struct tess_topology *topology = tess_topology_new();
     struct tess_node node = {.kind = TESS_NODE_DEVICE, .socket = -1};
     char *text = NULL;
-    snprintf(node.name, sizeof node.name, "%s", bad);
+    snprintf(node.name, sizeof(node.name), "%s", bad);
     assert_int_equal(tess_topology_add_node(topology, &node, NULL), TESS_OK);
     assert_int_equal(tess_topology_finish(topology), TESS_OK);
     assert_int_equal(tess_topology_write_yaml(topology, &text), TESS_OK);
@@ -243,7 +243,7 @@ static void case_refused(void **state)
         {V "\"\xff\"", "not YAML"},
         {V "a\001b", "not YAML"},
     };
-    for (size_t i = 0; i < sizeof text / sizeof text[0]; i++)
+    for (size_t i = 0; i < sizeof(text) / sizeof(text[0]); i++)
         look_refused(tess_topology_read_yaml, "f.yaml", text[i][0], NULL, text[i][1]);
 }
 
@@ -281,7 +281,7 @@ static void case_hostile(void **state)
                                         "|\n",
                                         ",",
                                         "between: [gpu0, gpu1]"};
-    look_hostile(tess_topology_read_yaml, hand, piece, sizeof piece / sizeof piece[0], 3000);
+    look_hostile(tess_topology_read_yaml, hand, piece, sizeof(piece) / sizeof(piece[0]), 3000);
 }
 
 /* Time and memory follow the size, not the depth. */

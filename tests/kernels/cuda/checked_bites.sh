@@ -35,13 +35,13 @@ bash "$checked" "$folder" >/dev/null || { echo "sound code is refused"; failures
 # bites FILE TEXT: checked.sh must complain about a FILE of that TEXT, and name it.
 bites()
 {
-    local said
+    local output
     printf '%s\n' "$2" >"$folder/$1"
-    if said=$(bash "$checked" "$folder"); then
+    if output=$(bash "$checked" "$folder"); then
         echo "not found: $2"
         failures=$((failures + 1))
-    elif ! grep -qF "$1: " <<<"$said"; then
-        echo "found, but not in $1: $said"
+    elif ! grep -qF "$1: " <<<"$output"; then
+        echo "found, but not in $1: $output"
         failures=$((failures + 1))
     fi
     rm "$folder/$1"

@@ -1,5 +1,5 @@
 /*
- * A libcuda.so.1 that starts as the environment says and can do nothing else: for the sentences
+ * A libcuda.so.1 that starts as the environment demands and can do nothing else: for the sentences
  * about drivers that no test machine has.
  *
  *   FAKE_DRIVER_INIT      what cuInit returns, by number; 0

@@ -99,7 +99,7 @@ struct cuda_product tess__cuda_product(int64_t m, int64_t n, int64_t k, cudaData
     return (struct cuda_product){.m = m, .n = n, .k = k, .a = type, .b = type, .d = type};
 }
 
-/* Any address says that there is one: none is run here. */
+/* Any address stands for one: none is run here. */
 enum tess_status tess__cuda_plan_get(struct tess_kernel *of, const struct cuda_product *product,
                                      struct cuda_plan **plan_out)
 {
@@ -346,7 +346,7 @@ static void case_falls_back(void **unused)
     end();
 }
 
-/* One piece of memory, as large as the plan that needs most, whoever runs. */
+/* One piece of memory, as large as the plan that needs most, whichever runs. */
 static void case_room(void **unused)
 {
     (void)unused;
@@ -379,12 +379,12 @@ static void case_room(void **unused)
     end();
 }
 
-/* Whichever call fails first: it is told, or cost one engine, and nothing stays behind. */
+/* Whichever call fails first: it is reported, or cost one engine, and nothing stays behind. */
 static void case_fails(void **unused)
 {
     (void)unused;
     const struct tess_op_desc d = layer(2, 1, 4, 2, 2, 3, 1, 1);
-    int told = 0, calls = 0;
+    int failed = 0, calls = 0;
     for (bool through = false; !through; calls++) {
         struct tess_op op;
         begin();
@@ -394,7 +394,7 @@ static void case_fails(void **unused)
         enum tess_status status = open_op(&d, &op);
         if (status == TESS_OK && products == 0)
             status = tess__cuda_conv2d_forward(&op, a.in[0], a.in[1], a.in[2], a.out[0]);
-        told += status != TESS_OK;
+        failed += status != TESS_OK;
         assert_true(status == TESS_OK || status == TESS_ERR_DEVICE);
         through = fake_engine.failing > 0; /* not reached */
         fake_engine.failing = 0;
@@ -403,7 +403,7 @@ static void case_fails(void **unused)
     }
     /* Descriptors of four plans and two runs. */
     assert_in_range(calls, 4 * 50, 4 * 400);
-    assert_true(told > calls * 9 / 10 && told < calls);
+    assert_true(failed > calls * 9 / 10 && failed < calls);
 }
 
 /* A pointer that a plan was not made for. */

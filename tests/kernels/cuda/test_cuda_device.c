@@ -111,7 +111,7 @@ static void case_alloc(void **state)
     char host[64];
     assert_int_not_equal(kernel->ops->adopt(kernel, host, sizeof(host)), TESS_OK);
     assert_int_equal(kernel->ops->alloc(kernel, (size_t)1 << 50, &(void *){NULL}), TESS_ERR_MEMORY);
-    /* An error that was told is over. */
+    /* An error that was reported is over. */
     assert_int_equal(kernel->ops->failed(kernel), TESS_OK);
 }
 
@@ -368,7 +368,7 @@ static struct {
     struct tess_fence *filled[RANKS], *summed[RANKS];
 } shared;
 
-/* Fill the own array, sum everybody's into `sum`, and fill again only after all have read. */
+/* Fill the own array, sum every rank's into `sum`, and fill again only after all have read. */
 static int rank_round(struct tess_comm *comm, struct tess_kernel *own, int round, float *host,
                       float *sum)
 {

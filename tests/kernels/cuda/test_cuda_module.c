@@ -1,6 +1,7 @@
 /*
- * libtessera_cuda.so where there is no device: it loads, says why there is none, and plans all the
- * same. With a word, the machine has (by a library that stands in for it) a driver of that sort:
+ * libtessera_cuda.so where there is no device: it loads, reports why there is none, and plans all
+ * the same. With a word, the machine has (by a library that stands in for it) a driver of that
+ * sort:
  *
  *   test_cuda_module [none|old|empty|hidden|stub|broken]
  *
@@ -23,10 +24,10 @@
 
 #include <cmocka.h>
 
-/* What the reason must say, by sort of driver. */
+/* What the reason must contain, by kind of driver. */
 static const struct sort {
     const char *word;
-    const char *says[4];
+    const char *phrase[4];
 } sort_table[] = {
     {"none", {"there is no NVIDIA driver", "libcuda.so.1", "nvidia-smi"}},
     {"old", {"driver is too old", "CUDA 12.2", "this build is of CUDA", "newer driver"}},
@@ -42,9 +43,9 @@ static bool no_cudnn;
 
 static void expect_reason(const char *why)
 {
-    for (int i = 0; i < 4 && sort->says[i] != NULL; i++)
-        if (strstr(why, sort->says[i]) == NULL)
-            fail_msg("'%s' does not say '%s'", why, sort->says[i]);
+    for (int i = 0; i < 4 && sort->phrase[i] != NULL; i++)
+        if (strstr(why, sort->phrase[i]) == NULL)
+            fail_msg("'%s' does not contain '%s'", why, sort->phrase[i]);
     assert_null(strchr(why, '\n'));
 }
 
@@ -59,7 +60,7 @@ static void case_loads(void **state)
     assert_true(cuda->kernel && cuda->device_count && cuda->device_info && cuda->device_select &&
                 cuda->device_memory && cuda->device_usage && cuda->device_reaches &&
                 cuda->comm_open && cuda->range_begin && cuda->range_end);
-    cuda->range_begin("a range that nobody looks at");
+    cuda->range_begin("a range that no profiler records");
     cuda->range_end();
 }
 
@@ -91,7 +92,7 @@ static void case_forked(void **state)
     assert_true(pid >= 0);
     if (pid == 0) {
         char why[512] = "";
-        _exit(cuda->device_count(why, sizeof(why)) == 0 && strstr(why, sort->says[0]) ? 0 : 1);
+        _exit(cuda->device_count(why, sizeof(why)) == 0 && strstr(why, sort->phrase[0]) ? 0 : 1);
     }
     int ended = -1;
     assert_int_equal(waitpid(pid, &ended, 0), pid);
@@ -113,7 +114,7 @@ static struct tess_kernel *planned(void)
     return kernel;
 }
 
-/* Shapes that models are made of, in all types, and some that nobody can do. */
+/* Shapes that models are made of, in all types, and some that no kernel can compute. */
 static const struct tess_op_desc desc_table[] = {
     {.kind = TESS_OP_LINEAR, .rows = 64, .leaf_rows = 16, .in = 784, .out = 128, .relu = true},
     {.kind = TESS_OP_LINEAR, .rows = 4096, .leaf_rows = 1024, .in = 768, .out = 3072, .gelu = true},
@@ -283,17 +284,17 @@ static void case_refuses(void **state)
 
 /* ---- who computes convolutions --------------------------------------------------------------- */
 
-static char told[1024];
+static char described[1024];
 
 /* Keeps the line about convolutions. */
-static void tell(void *context, const char *text)
+static void keep_description(void *context, const char *text)
 {
     (void)context;
     if (strncmp(text, "convolutions", strlen("convolutions")) == 0)
-        snprintf(told, sizeof(told), "%s", text);
+        snprintf(described, sizeof(described), "%s", text);
 }
 
-/* Whoever it is says so; who is not there is refused, and the choice before stays. */
+/* The choice is described; one that is not built in is refused, and the one before stays. */
 static void case_conv(void **state)
 {
     (void)state;
@@ -302,22 +303,22 @@ static void case_conv(void **state)
     for (int conv = TESS_CONV_AUTO; conv <= TESS_CONV_IM2COL; conv++) {
         const struct tess_kernel_choices choices = {.conv = (enum tess_conv)conv};
         assert_int_equal(ops->choose(kernel, &choices), TESS_OK);
-        ops->describe(kernel, tell, NULL);
-        assert_string_equal(told, "convolutions: im2col and cuBLASLt");
+        ops->describe(kernel, keep_description, NULL);
+        assert_string_equal(described, "convolutions: im2col and cuBLASLt");
     }
     const struct tess_kernel_choices choices = {.conv = TESS_CONV_CUDNN};
     const enum tess_status status = ops->choose(kernel, &choices);
-    ops->describe(kernel, tell, NULL);
+    ops->describe(kernel, keep_description, NULL);
     if (status == TESS_OK) {
         assert_false(no_cudnn);
-        assert_non_null(strstr(told, "convolutions: cuDNN 9."));
-        assert_non_null(strstr(told, "im2col and cuBLASLt where it has no engine"));
+        assert_non_null(strstr(described, "convolutions: cuDNN 9."));
+        assert_non_null(strstr(described, "im2col and cuBLASLt where it has no engine"));
     } else {
         assert_int_equal(status, TESS_ERR_UNSUPPORTED);
         assert_non_null(strstr(tess_log_last_error(), "--cuda.conv cudnn: "));
         assert_non_null(strstr(tess_log_last_error(), "install version 9"));
         assert_true(!no_cudnn || strstr(tess_log_last_error(), "/nowhere/libcudnn.so.9") != NULL);
-        assert_string_equal(told, "convolutions: im2col and cuBLASLt");
+        assert_string_equal(described, "convolutions: im2col and cuBLASLt");
     }
     tess_kernel_close(kernel);
 }
@@ -326,7 +327,7 @@ static void case_comm(void **state)
 {
     (void)state;
     struct tess_comm *comm = NULL;
-    /* One rank has nobody to talk to, and needs no device for it; two do, before they meet. */
+    /* One rank has no peer, and needs no device for it; two do, before they meet. */
     const struct tess_boot boot = {
         .rank = 0, .rank_count = 2, .timeout_s = 1, .address = "127.0.0.1"};
     assert_int_not_equal(cuda->comm_open(&boot, NULL, TESS_ORDER_CANONICAL, 1, &comm), TESS_OK);

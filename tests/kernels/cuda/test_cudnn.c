@@ -216,7 +216,7 @@ static void case_reason(void **state)
     assert_string_equal(text, why);
     for (int i = 1; i < 4 && reason[i] != NULL; i++)
         if (strstr(text, reason[i]) == NULL)
-            fail_msg("'%s' does not say '%s'", text, reason[i]);
+            fail_msg("'%s' does not contain '%s'", text, reason[i]);
     assert_null(strchr(text, '\n'));
 }
 

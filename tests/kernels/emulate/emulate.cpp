@@ -153,7 +153,7 @@ static void fiber_main()
     }
 }
 
-/* Stacks are kept for all launches; pages of them that nobody touches cost nothing. */
+/* Stacks are kept for all launches; pages of them that are never touched cost nothing. */
 static void fiber_make(fiber *f)
 {
     char *memory = (char *)mmap(NULL, PAGE_BYTES + STACK_BYTES, PROT_READ | PROT_WRITE,
@@ -177,7 +177,7 @@ static fiber *warp_of(const fiber *f)
     return fibers + (f - fibers) / 32 * 32;
 }
 
-/* Is everybody there whom f waits for? Then do it, and all may go on. */
+/* Are all there that f waits for? Then do it, and all may go on. */
 static bool warp_try(fiber *f)
 {
     fiber *warp = warp_of(f);
@@ -241,7 +241,7 @@ int emulate_sync(int value, int line)
     return me->value;
 }
 
-/* A thread has returned: nobody waits for it any more. */
+/* A thread has returned: no other waits for it any more. */
 static void finished(fiber *me)
 {
     me->state = FIBER_DONE;
@@ -358,8 +358,8 @@ static void run_block(unsigned way)
         bool back = way & 1;
         if (way & 2 ? turn_of_warps(back) : turn_of_threads(back))
             continue;
-        for (int t = 0, said = 0; t < fiber_count && said < 64; t++)
-            if (fibers[t].state != FIBER_DONE && ++said)
+        for (int t = 0, printed = 0; t < fiber_count && printed < 64; t++)
+            if (fibers[t].state != FIBER_DONE && ++printed)
                 describe(fibers + t);
         emulate_fail("threads wait for each other for ever");
     }

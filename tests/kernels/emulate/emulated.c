@@ -12,7 +12,7 @@
 #include <stdlib.h>
 
 static struct cuda_queue emulated_queue;     /* the stream of NULL */
-static int64_t emulated_workspace[8] = {-9}; /* what slots find there is somebody else's */
+static int64_t emulated_workspace[8] = {-9}; /* slots find another's numbers there */
 
 static enum tess_status emulated_open(struct tess_kernel *kernel)
 {

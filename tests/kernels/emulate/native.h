@@ -1,7 +1,7 @@
 /*
  * What kernels/cuda/launch.cuh stands on when a host compiler compiles a kernel: CUDA's words, with
  * their meaning for blocks of threads in warps of 32, on the CPU. Included by launch.cuh alone; how
- * it works, and what it is for and what not, is said in emulate.h.
+ * it works, and what it is for and what not, is in emulate.h.
  */
 #ifndef TESTS_KERNELS_EMULATE_NATIVE_H
 #define TESTS_KERNELS_EMULATE_NATIVE_H

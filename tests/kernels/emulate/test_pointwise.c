@@ -96,7 +96,7 @@ static void run_accumulate(struct shape *s)
     check_bytes("accumulate", y, expected, s->bytes);
 }
 
-/* NaN is left out: which of two numbers is the greater is not said of it. */
+/* NaN is left out: it has no order. */
 static void run_maximum(struct shape *s)
 {
     if (s->dtype != TESS_F32)

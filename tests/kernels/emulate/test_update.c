@@ -171,7 +171,7 @@ static void case_lamb_direction(void **state)
 
 /* ---- the judge ------------------------------------------------------------------------------ */
 
-/* What one run of the judge begins with; `way` says which of its parts are asked for. */
+/* What one run of the judge begins with; `way` selects its parts. */
 struct judge_case {
     int32_t count;
     bool norm, novograd, ratio, ages, grad_bad, norm_bad;
@@ -260,7 +260,7 @@ static void judge_run(const struct judge_case *c, uint64_t seed)
     check_bytes("tensor state", got.tensor_state, state, n * sizeof(*state));
     for (size_t p = 0; p < n; p++) {
         assert_int_equal(got.factor[p].skip, factor[p].skip);
-        if (factor[p].skip == 0) /* nobody reads the others; of a NaN the bits are not promised */
+        if (factor[p].skip == 0) /* the others are not read; of a NaN the bits are not promised */
             check_bytes("factor", &got.factor[p], &factor[p], sizeof(factor[p]));
     }
     emulate_free_all();

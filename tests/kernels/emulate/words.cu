@@ -54,7 +54,7 @@ __global__ void words_product(const T *a, const T *b, float *c, bool wait, bool 
         c[(row + 8 * (k / 2)) * 8 + column + k % 2] = sum[k];
 }
 
-/* Every thread passes its number on to its neighbour, through memory that nobody has written. */
+/* Every thread passes its number on to its neighbour, through memory that was never written. */
 __global__ void words_neighbour(int32_t *out, bool forward, bool sync)
 {
     CUDA_SHARED(int32_t, shared);

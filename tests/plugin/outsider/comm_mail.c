@@ -56,7 +56,7 @@ static enum tess_status mail_begin(struct mail *mail, int32_t from, int32_t to, 
         r++;
     while (count != NULL && (count->from != from || count->to != to || count->tag != tag))
         count = count->next;
-    if (count == NULL && (count = calloc(1, sizeof *count)) != NULL) {
+    if (count == NULL && (count = calloc(1, sizeof(*count))) != NULL) {
         *count = (struct mail_count){mail->counts, from, to, tag, 0};
         mail->counts = count;
     }
@@ -73,7 +73,7 @@ static enum tess_status mail_begin(struct mail *mail, int32_t from, int32_t to, 
 static enum tess_status mail_write(const char *path, const void *data, size_t bytes)
 {
     char partial[MAIL_BYTES + 8];
-    snprintf(partial, sizeof partial, "%s.part", path);
+    snprintf(partial, sizeof(partial), "%s.part", path);
     FILE *file = fopen(partial, "w");
     const bool written = file != NULL && fwrite(data, 1, bytes, file) == bytes;
     if (file == NULL || fclose(file) != 0 || !written || rename(partial, path) != 0)
@@ -115,7 +115,7 @@ static enum tess_status mail_test(struct tess_transport *transport, uint32_t num
         (void)unlink(request->path);
     }
     request->used = !*done_out;
-    snprintf(path, sizeof path, "%s/aborted", mail->folder);
+    snprintf(path, sizeof(path), "%s/aborted", mail->folder);
     if (!*done_out && access(path, F_OK) == 0)
         TESS_FAIL(TESS_ERR_ABORTED, "another rank failed");
     return TESS_OK;
@@ -132,7 +132,7 @@ static enum tess_status mail_wait(struct tess_transport *transport, double timeo
 static void mail_abort(struct tess_transport *transport, const char *reason)
 {
     char path[MAIL_BYTES];
-    snprintf(path, sizeof path, "%s/aborted", ((struct mail *)transport)->folder);
+    snprintf(path, sizeof(path), "%s/aborted", ((struct mail *)transport)->folder);
     (void)mail_write(path, reason, strlen(reason));
 }
 
@@ -141,7 +141,7 @@ static void mail_close(struct tess_transport *transport)
     struct mail *mail = (struct mail *)transport;
     char path[MAIL_BYTES];
 
-    snprintf(path, sizeof path, "%s/rank.%d", mail->folder, (int)transport->rank);
+    snprintf(path, sizeof(path), "%s/rank.%d", mail->folder, (int)transport->rank);
     (void)unlink(path);
     (void)rmdir(mail->folder); /* the last rank's succeeds */
     while (mail->counts != NULL) {
@@ -166,13 +166,13 @@ static enum tess_status mail_open(const struct tess_comm_request *request,
 {
     const struct mail_options *options = request->options;
     char own[MAIL_BYTES / 2] = "", all[MAIL_RANKS_MAX][MAIL_BYTES / 2], path[MAIL_BYTES];
-    struct mail *mail = calloc(1, sizeof *mail);
+    struct mail *mail = calloc(1, sizeof(*mail));
 
     if (mail == NULL || request->rank_count > MAIL_RANKS_MAX) {
         free(mail);
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for the messages of %d ranks", request->rank_count);
     }
-    snprintf(own, sizeof own, "%s/tessera.mail.XXXXXX", options->folder);
+    snprintf(own, sizeof(own), "%s/tessera.mail.XXXXXX", options->folder);
     if (request->rank == 0 && mkdtemp(own) == NULL)
         own[0] = '\0';
     mail->transport = (struct tess_transport){.ops = &mail_ops,
@@ -180,13 +180,13 @@ static enum tess_status mail_open(const struct tess_comm_request *request,
                                               .rank_count = request->rank_count,
                                               .host = mail->host,
                                               .host_name = mail->host_name};
-    enum tess_status status = request->boot->gather(request->boot->context, own, sizeof own, all);
+    enum tess_status status = request->boot->gather(request->boot->context, own, sizeof(own), all);
     if (status == TESS_OK && all[0][0] == '\0')
         status = tess_fail(TESS_ERR_IO, "cannot make a folder in '%s'", options->folder);
     for (int32_t r = 0; r < request->rank_count; r++)
         mail->host_name[r] = "this host";
-    snprintf(mail->folder, sizeof mail->folder, "%s", all[0]);
-    snprintf(path, sizeof path, "%s/rank.%d", mail->folder, (int)request->rank);
+    snprintf(mail->folder, sizeof(mail->folder), "%s", all[0]);
+    snprintf(path, sizeof(path), "%s/rank.%d", mail->folder, (int)request->rank);
     if (status == TESS_OK)
         status = mail_write(path, "", 0);
     if (status != TESS_OK) {
