@@ -5,10 +5,10 @@
  * with the same numbers. Hashes of all parameters, losses, accuracies and norms are the same, and
  * every rank allocates what its plan predicts.
  *
- *   test_pairs [threads|processes|tcp] [ref|cpu|guard|guard_queue|cuda] [--list]
+ *   test_pairs [VALUE]... [--list]
  *
- * A word leaves its factor that value alone; --list prints the rows and runs none. The complete
- * products are in test_equivalence and test_mesh, with the word full.
+ * A value (threads, ref, mlp ...) is the only one of its factor; --list prints the rows and runs
+ * none. The complete products are in test_equivalence and test_mesh, with the word full.
  */
 #include "pairs.h"
 #include "runs.h"
@@ -397,11 +397,11 @@ int main(int argc, char **argv)
     name_layouts();
     for (int i = 1; i < argc; i++) {
         list = list || strcmp(argv[i], "--list") == 0;
-        if (take_word(&factors[KERNEL], argv[i]))
-            run_is_kernel(argv[i]); /* ends here where it needs a device and there is none */
-        else if (!take_word(&factors[TRANSPORT], argv[i]))
-            continue;
-        all = false;
+        for (int f = 0; f < FACTORS; f++)
+            all = !take_word(&factors[f], argv[i]) && all;
+        if (factors[KERNEL].only != PAIRS_OPEN)
+            run_is_kernel(kernels[factors[KERNEL].only]); /* ends here where it needs a device that
+                                                             is not there */
     }
     find_kernels();
     design.factor = factors;
