@@ -91,28 +91,9 @@ static void kernel_close_default(struct tess_kernel *kernel)
 
 /* ---- opening -------------------------------------------------------------------------------- */
 
-/* One allocation: the public struct, the ops with their defaults filled in, the private state. */
-struct kernel_block {
-    struct tess_kernel kernel;
-    struct tess_kernel_ops ops;
-    const char *lacking; /* an operation that was called without a slot; NULL: none */
-    enum tess_status (*failed)(struct tess_kernel *kernel); /* the backend's own */
-    _Alignas(64) unsigned char state[];
-};
-
-bool tess__kernel_lacks(struct tess_kernel *kernel, const char *name)
-{
-    struct kernel_block *block = (struct kernel_block *)kernel;
-    (void)tess_fail(TESS_ERR_UNSUPPORTED,
-                    "kernel %s has no operation %s: use another kernel (--kernel)",
-                    kernel->ops->name, name);
-    block->lacking = name;
-    return false;
-}
-
 static enum tess_status kernel_failed(struct tess_kernel *kernel)
 {
-    struct kernel_block *block = (struct kernel_block *)kernel;
+    struct tess__kernel_block *block = (struct tess__kernel_block *)kernel;
     if (block->lacking != NULL)
         TESS_FAIL(TESS_ERR_UNSUPPORTED, "kernel %s: results are wrong without the operation %s",
                   kernel->ops->name, block->lacking);
@@ -136,7 +117,7 @@ static void kernel_delegate(struct tess_kernel_ops *ops)
 #undef KERNEL_DELEGATE
 }
 
-static void kernel_fill_slots(struct kernel_block *block)
+static void kernel_fill_slots(struct tess__kernel_block *block)
 {
     struct tess_kernel_ops *ops = &block->ops;
     kernel_delegate(ops);
@@ -161,8 +142,8 @@ static void kernel_fill_slots(struct kernel_block *block)
 enum tess_status tess_kernel_open(const struct tess_kernel_ops *ops, int threads,
                                   struct tess_kernel **kernel_out)
 {
-    size_t bytes = sizeof(struct kernel_block) + tess_round_up(ops->state_size, 64);
-    struct kernel_block *block = aligned_alloc(64, bytes);
+    size_t bytes = sizeof(struct tess__kernel_block) + tess_round_up(ops->state_size, 64);
+    struct tess__kernel_block *block = aligned_alloc(64, bytes);
     if (block == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "kernel %s: cannot allocate %zu bytes of state", ops->name,
                   bytes);

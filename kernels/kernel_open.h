@@ -13,6 +13,9 @@ enum tess_status tess_kernel_open(const struct tess_kernel_ops *ops, int threads
                                   struct tess_kernel **kernel_out);
 void tess_kernel_close(struct tess_kernel *kernel); /* NULL is allowed */
 
+/* That copy, for a backend whose open() chooses functions by the processor. */
+struct tess_kernel_ops *tess__kernel_slots(struct tess_kernel *kernel);
+
 /*
  * Pure. Whether the description makes sense at all, for any backend: sizes positive, rows a
  * multiple of leaf_rows, dtype f32, bf16 or f16, window inside the padded image, padding smaller

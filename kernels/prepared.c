@@ -19,135 +19,93 @@ static enum tess_status prepared_zero(struct tess_op *op, enum tess_op_kind kind
 enum tess_status tess_linear_forward(struct tess_op *op, const void *x, const void *w,
                                      const void *bias, void *y)
 {
-    enum tess_status status;
-    if (!OP_BEGIN(op, TESS_OP_LINEAR, linear_forward, &status))
-        return status;
-    return tess__op_end(op, op->kernel->ops->linear_forward(op, x, w, bias, y));
+    return OP_RUN(op, TESS_OP_LINEAR, linear_forward, x, w, bias, y);
 }
 
 enum tess_status tess_linear_backward_data(struct tess_op *op, const void *dy, const void *w,
                                            void *dx)
 {
-    enum tess_status status;
-    if (!OP_BEGIN(op, TESS_OP_LINEAR, linear_backward_data, &status))
-        return status;
-    return tess__op_end(op, op->kernel->ops->linear_backward_data(op, dy, w, dx));
+    return OP_RUN(op, TESS_OP_LINEAR, linear_backward_data, dy, w, dx);
 }
 
 enum tess_status tess_linear_forward_gelu(struct tess_op *op, const void *x, const void *w,
                                           const void *bias, void *before, void *y)
 {
-    enum tess_status status;
-    if (!OP_BEGIN(op, TESS_OP_LINEAR, linear_forward_gelu, &status))
-        return status;
-    return tess__op_end(op, op->kernel->ops->linear_forward_gelu(op, x, w, bias, before, y));
+    return OP_RUN(op, TESS_OP_LINEAR, linear_forward_gelu, x, w, bias, before, y);
 }
 
 enum tess_status tess_linear_backward_data_gelu(struct tess_op *op, const void *dy, const void *w,
                                                 const void *before, void *dx)
 {
-    enum tess_status status;
-    if (!OP_BEGIN(op, TESS_OP_LINEAR, linear_backward_data_gelu, &status))
-        return status;
-    return tess__op_end(op, op->kernel->ops->linear_backward_data_gelu(op, dy, w, before, dx));
+    return OP_RUN(op, TESS_OP_LINEAR, linear_backward_data_gelu, dy, w, before, dx);
 }
 
 enum tess_status tess_linear_backward_weight(struct tess_op *op, const void *x, const void *dy,
                                              float *dw, float *dbias)
 {
-    enum tess_status status;
     if (op->desc.rows == 0 && !op->desc.add_grad)
         return prepared_zero(op, TESS_OP_LINEAR, op->desc.out * op->desc.in, dw, op->desc.out,
                              dbias);
-    if (!OP_BEGIN(op, TESS_OP_LINEAR, linear_backward_weight, &status))
-        return status;
-    return tess__op_end(op, op->kernel->ops->linear_backward_weight(op, x, dy, dw, dbias));
+    return OP_RUN(op, TESS_OP_LINEAR, linear_backward_weight, x, dy, dw, dbias);
 }
 
 enum tess_status tess_conv2d_forward(struct tess_op *op, const void *x, const void *w,
                                      const void *bias, void *y)
 {
-    enum tess_status status;
-    if (!OP_BEGIN(op, TESS_OP_CONV2D, conv2d_forward, &status))
-        return status;
-    return tess__op_end(op, op->kernel->ops->conv2d_forward(op, x, w, bias, y));
+    return OP_RUN(op, TESS_OP_CONV2D, conv2d_forward, x, w, bias, y);
 }
 
 enum tess_status tess_conv2d_backward_data(struct tess_op *op, const void *dy, const void *w,
                                            void *dx)
 {
-    enum tess_status status;
-    if (!OP_BEGIN(op, TESS_OP_CONV2D, conv2d_backward_data, &status))
-        return status;
-    return tess__op_end(op, op->kernel->ops->conv2d_backward_data(op, dy, w, dx));
+    return OP_RUN(op, TESS_OP_CONV2D, conv2d_backward_data, dy, w, dx);
 }
 
 enum tess_status tess_conv2d_backward_weight(struct tess_op *op, const void *x, const void *dy,
                                              float *dw, float *dbias)
 {
-    enum tess_status status;
     if (op->desc.rows == 0)
         return prepared_zero(op, TESS_OP_CONV2D,
                              op->desc.out * op->desc.window * op->desc.window * op->desc.in, dw,
                              op->desc.out, dbias);
-    if (!OP_BEGIN(op, TESS_OP_CONV2D, conv2d_backward_weight, &status))
-        return status;
-    return tess__op_end(op, op->kernel->ops->conv2d_backward_weight(op, x, dy, dw, dbias));
+    return OP_RUN(op, TESS_OP_CONV2D, conv2d_backward_weight, x, dy, dw, dbias);
 }
 
 enum tess_status tess_max_pool_forward(struct tess_op *op, const void *x, void *y, uint8_t *which)
 {
-    enum tess_status status;
-    if (!OP_BEGIN(op, TESS_OP_MAX_POOL, max_pool_forward, &status))
-        return status;
-    return tess__op_end(op, op->kernel->ops->max_pool_forward(op, x, y, which));
+    return OP_RUN(op, TESS_OP_MAX_POOL, max_pool_forward, x, y, which);
 }
 
 enum tess_status tess_max_pool_backward(struct tess_op *op, const void *dy, const uint8_t *which,
                                         void *dx)
 {
-    enum tess_status status;
-    if (!OP_BEGIN(op, TESS_OP_MAX_POOL, max_pool_backward, &status))
-        return status;
-    return tess__op_end(op, op->kernel->ops->max_pool_backward(op, dy, which, dx));
+    return OP_RUN(op, TESS_OP_MAX_POOL, max_pool_backward, dy, which, dx);
 }
 
 enum tess_status tess_avg_pool_forward(struct tess_op *op, const void *x, void *y)
 {
-    enum tess_status status;
-    if (!OP_BEGIN(op, TESS_OP_AVG_POOL, avg_pool_forward, &status))
-        return status;
-    return tess__op_end(op, op->kernel->ops->avg_pool_forward(op, x, y));
+    return OP_RUN(op, TESS_OP_AVG_POOL, avg_pool_forward, x, y);
 }
 
 enum tess_status tess_avg_pool_backward(struct tess_op *op, const void *dy, void *dx)
 {
-    enum tess_status status;
-    if (!OP_BEGIN(op, TESS_OP_AVG_POOL, avg_pool_backward, &status))
-        return status;
-    return tess__op_end(op, op->kernel->ops->avg_pool_backward(op, dy, dx));
+    return OP_RUN(op, TESS_OP_AVG_POOL, avg_pool_backward, dy, dx);
 }
 
 enum tess_status tess_batch_norm_forward(struct tess_op *op, const void *x, const void *gamma,
                                          const void *beta, void *y, float *save_mean,
                                          float *save_rstd, float *mean_sum, float *var_sum)
 {
-    enum tess_status status;
     if (op->desc.rows == 0)
         return prepared_zero(op, TESS_OP_BATCH_NORM, op->desc.in, mean_sum, op->desc.in, var_sum);
-    if (!OP_BEGIN(op, TESS_OP_BATCH_NORM, batch_norm_forward, &status))
-        return status;
-    return tess__op_end(op, op->kernel->ops->batch_norm_forward(op, x, gamma, beta, y, save_mean,
-                                                                save_rstd, mean_sum, var_sum));
+    return OP_RUN(op, TESS_OP_BATCH_NORM, batch_norm_forward, x, gamma, beta, y, save_mean,
+                  save_rstd, mean_sum, var_sum);
 }
 
 enum tess_status tess_batch_norm_infer(struct tess_op *op, const void *x, const void *gamma,
                                        const void *beta, const void *mean, const void *var, void *y)
 {
-    enum tess_status status;
-    if (!OP_BEGIN(op, TESS_OP_BATCH_NORM, batch_norm_infer, &status))
-        return status;
-    return tess__op_end(op, op->kernel->ops->batch_norm_infer(op, x, gamma, beta, mean, var, y));
+    return OP_RUN(op, TESS_OP_BATCH_NORM, batch_norm_infer, x, gamma, beta, mean, var, y);
 }
 
 enum tess_status tess_batch_norm_backward(struct tess_op *op, const void *x, const void *y,
@@ -155,57 +113,40 @@ enum tess_status tess_batch_norm_backward(struct tess_op *op, const void *x, con
                                           const float *save_rstd, void *dx, float *dgamma,
                                           float *dbeta)
 {
-    enum tess_status status;
     if (op->desc.rows == 0)
         return prepared_zero(op, TESS_OP_BATCH_NORM, op->desc.in, dgamma, op->desc.in, dbeta);
-    if (!OP_BEGIN(op, TESS_OP_BATCH_NORM, batch_norm_backward, &status))
-        return status;
-    return tess__op_end(op, op->kernel->ops->batch_norm_backward(op, x, y, dy, gamma, save_mean,
-                                                                 save_rstd, dx, dgamma, dbeta));
+    return OP_RUN(op, TESS_OP_BATCH_NORM, batch_norm_backward, x, y, dy, gamma, save_mean,
+                  save_rstd, dx, dgamma, dbeta);
 }
 
 enum tess_status tess_norm_forward(struct tess_op *op, const void *x, const void *add, void *sum,
                                    const void *gamma, const void *beta, void *y, float *mean,
                                    float *rstd)
 {
-    enum tess_status status;
-    if (!OP_BEGIN(op, TESS_OP_NORM, norm_forward, &status))
-        return status;
-    return tess__op_end(op,
-                        op->kernel->ops->norm_forward(op, x, add, sum, gamma, beta, y, mean, rstd));
+    return OP_RUN(op, TESS_OP_NORM, norm_forward, x, add, sum, gamma, beta, y, mean, rstd);
 }
 
 enum tess_status tess_norm_backward(struct tess_op *op, const void *x, const void *dy,
                                     const void *gamma, const float *mean, const float *rstd,
                                     const void *add, void *dx, float *dgamma, float *dbeta)
 {
-    enum tess_status status;
     if (op->desc.rows == 0)
         return prepared_zero(op, TESS_OP_NORM, op->desc.in, dgamma, op->desc.in, dbeta);
-    if (!OP_BEGIN(op, TESS_OP_NORM, norm_backward, &status))
-        return status;
-    return tess__op_end(
-        op, op->kernel->ops->norm_backward(op, x, dy, gamma, mean, rstd, add, dx, dgamma, dbeta));
+    return OP_RUN(op, TESS_OP_NORM, norm_backward, x, dy, gamma, mean, rstd, add, dx, dgamma,
+                  dbeta);
 }
 
 enum tess_status tess_attention_forward(struct tess_op *op, const void *q, const void *k,
                                         const void *v, void *y, float *lse)
 {
-    enum tess_status status;
-    if (!OP_BEGIN(op, TESS_OP_ATTENTION, attention_forward, &status))
-        return status;
-    return tess__op_end(op, op->kernel->ops->attention_forward(op, q, k, v, y, lse));
+    return OP_RUN(op, TESS_OP_ATTENTION, attention_forward, q, k, v, y, lse);
 }
 
 enum tess_status tess_attention_backward(struct tess_op *op, const void *q, const void *k,
                                          const void *v, const void *y, const void *dy,
                                          const float *lse, void *dq, void *dk, void *dv)
 {
-    enum tess_status status;
-    if (!OP_BEGIN(op, TESS_OP_ATTENTION, attention_backward, &status))
-        return status;
-    return tess__op_end(op,
-                        op->kernel->ops->attention_backward(op, q, k, v, y, dy, lse, dq, dk, dv));
+    return OP_RUN(op, TESS_OP_ATTENTION, attention_backward, q, k, v, y, dy, lse, dq, dk, dv);
 }
 
 /* Positions as tokens are counted modulo the length. */
@@ -221,21 +162,15 @@ static enum tess_status prepared_tokens(const struct tess_op *op, const int32_t 
 enum tess_status tess_embedding_forward(struct tess_op *op, const int32_t *token, int64_t first,
                                         const void *table, const void *add, void *y)
 {
-    enum tess_status status;
     TESS_TRY(prepared_tokens(op, token));
-    if (!OP_BEGIN(op, TESS_OP_EMBEDDING, embedding_forward, &status))
-        return status;
-    return tess__op_end(op, op->kernel->ops->embedding_forward(op, token, first, table, add, y));
+    return OP_RUN(op, TESS_OP_EMBEDDING, embedding_forward, token, first, table, add, y);
 }
 
 enum tess_status tess_embedding_backward(struct tess_op *op, const int32_t *token, int64_t first,
                                          const void *dy, float *dtable)
 {
-    enum tess_status status;
     TESS_TRY(prepared_tokens(op, token));
     if (op->desc.rows == 0)
         return prepared_zero(op, TESS_OP_EMBEDDING, op->desc.in * op->desc.out, dtable, 0, NULL);
-    if (!OP_BEGIN(op, TESS_OP_EMBEDDING, embedding_backward, &status))
-        return status;
-    return tess__op_end(op, op->kernel->ops->embedding_backward(op, token, first, dy, dtable));
+    return OP_RUN(op, TESS_OP_EMBEDDING, embedding_backward, token, first, dy, dtable);
 }

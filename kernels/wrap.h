@@ -5,6 +5,16 @@
 #include "tessera/check.h"
 #include "tessera/kernel.h"
 
+/* An open kernel in one allocation: the public struct, the ops with their defaults filled in, the
+ * private state. */
+struct tess__kernel_block {
+    struct tess_kernel kernel;
+    struct tess_kernel_ops ops;
+    const char *lacking; /* an operation that was called without a slot; NULL: none */
+    enum tess_status (*failed)(struct tess_kernel *kernel); /* the backend's own */
+    _Alignas(64) unsigned char state[];
+};
+
 /* The backend has no slot `name`, and ref cannot stand in for it (kernel.c): false. The error is
  * kept for tess_kernel_ops.failed. */
 bool tess__kernel_lacks(struct tess_kernel *kernel, const char *name);
@@ -15,11 +25,6 @@ static inline bool tess__kernel_begin(struct tess_kernel *kernel, bool filled, c
         return tess__kernel_lacks(kernel, name);
     kernel->ops->bracket(kernel, true);
     return true;
-}
-
-static inline void tess__kernel_end(struct tess_kernel *kernel)
-{
-    kernel->ops->bracket(kernel, false);
 }
 
 /* An operation used as what it is not would read past its arrays. */
@@ -33,26 +38,40 @@ static inline enum tess_status tess__op_expect(const struct tess_op *op, enum te
     return TESS_OK;
 }
 
-/* False where the operation does not run: its rows are none, or *status_out has the error. */
 static inline bool tess__op_begin(struct tess_op *op, enum tess_op_kind kind, bool filled,
-                                  const char *name, enum tess_status *status_out)
+                                  const char *name)
 {
-    *status_out = tess__op_expect(op, kind);
-    if (*status_out != TESS_OK || op->desc.rows == 0)
-        return false;
-    if (!tess__kernel_begin(op->kernel, filled, name))
-        *status_out = TESS_ERR_UNSUPPORTED;
-    return *status_out == TESS_OK;
+    return tess__op_expect(op, kind) == TESS_OK && op->desc.rows > 0 &&
+           tess__kernel_begin(op->kernel, filled, name);
+}
+
+/* The status of an operation that did not begin: it has no rows, or the error is logged. */
+static inline enum tess_status tess__op_skipped(const struct tess_op *op, enum tess_op_kind kind)
+{
+    if (op->desc.kind != kind)
+        return TESS_ERR_INTERNAL;
+    return op->desc.rows == 0 ? TESS_OK : TESS_ERR_UNSUPPORTED;
 }
 
 static inline enum tess_status tess__op_end(struct tess_op *op, enum tess_status status)
 {
-    tess__kernel_end(op->kernel);
+    op->kernel->ops->bracket(op->kernel, false);
     return status;
 }
 
-#define KERNEL_BEGIN(kernel, slot) tess__kernel_begin(kernel, (kernel)->ops->slot != NULL, #slot)
-#define OP_BEGIN(op, kind, slot, status_out)                                                       \
-    tess__op_begin(op, kind, (op)->kernel->ops->slot != NULL, #slot, status_out)
+/* Call a slot that returns nothing. */
+#define KERNEL_RUN(kernel, slot, ...)                                                              \
+    do {                                                                                           \
+        if (tess__kernel_begin(kernel, (kernel)->ops->slot != NULL, #slot)) {                      \
+            (kernel)->ops->slot(kernel, __VA_ARGS__);                                              \
+            (kernel)->ops->bracket(kernel, false);                                                 \
+        }                                                                                          \
+    } while (0)
+
+/* Call a slot of a prepared operation: its status. */
+#define OP_RUN(op, kind, slot, ...)                                                                \
+    (tess__op_begin(op, kind, (op)->kernel->ops->slot != NULL, #slot)                              \
+         ? tess__op_end(op, (op)->kernel->ops->slot(op, __VA_ARGS__))                              \
+         : tess__op_skipped(op, kind))
 
 #endif

@@ -20,13 +20,6 @@ struct tess_best {
     const void *data[4];
 };
 
-/* Arguments of oneDNN's inner product in the order of tess__cpu_matmul_arg. */
-static const int best_inner_arg[3][4] = {
-    {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST, DNNL_ARG_BIAS},
-    {DNNL_ARG_DIFF_DST, DNNL_ARG_WEIGHTS, DNNL_ARG_DIFF_SRC},
-    {DNNL_ARG_DIFF_DST, DNNL_ARG_SRC, DNNL_ARG_DIFF_WEIGHTS},
-};
-
 static enum tess_status best_inner_desc(dnnl_engine_t engine, const struct tess_op_desc *desc,
                                         enum cpu_what what, dnnl_primitive_desc_t *desc_out)
 {
@@ -34,36 +27,33 @@ static enum tess_status best_inner_desc(dnnl_engine_t engine, const struct tess_
     dnnl_dims_t x_dims = {desc->rows, desc->in}, w_dims = {desc->out, desc->in};
     dnnl_dims_t y_dims = {desc->rows, desc->out}, bias_dims = {desc->out};
     dnnl_memory_desc_t x, w, y, bias;
-    bool weight = what == CPU_BACKWARD_WEIGHT;
     dnnl_memory_desc_init_by_tag(&x, 2, x_dims, type, dnnl_ab);
     dnnl_memory_desc_init_by_tag(&w, 2, w_dims, type, dnnl_format_tag_any);
     dnnl_memory_desc_init_by_tag(&y, 2, y_dims, type, dnnl_ab);
     dnnl_memory_desc_init_by_tag(&bias, 1, bias_dims, type, dnnl_a);
     dnnl_inner_product_desc_t forward, backward;
-    bool relu = what == CPU_FORWARD && desc->relu;
-    dnnl_primitive_attr_t attr;
     dnnl_primitive_desc_t hint;
-    TESS_TRY(tess__cpu_attr(relu, &attr));
-    dnnl_status_t status = dnnl_inner_product_forward_desc_init(
-        &forward, dnnl_forward_training, &x, &w, what == CPU_FORWARD ? &bias : NULL, &y);
-    if (status == dnnl_success)
-        status = dnnl_primitive_desc_create(&hint, &forward, attr, engine, NULL);
-    if (status != dnnl_success || what == CPU_FORWARD) {
-        dnnl_primitive_attr_destroy(attr);
-        *desc_out = hint;
-        return tess__cpu_check(status, "inner product");
-    }
-    if (weight) {
+    bool is_forward = what == CPU_FORWARD;
+    TESS_TRY(
+        tess__cpu_check(dnnl_inner_product_forward_desc_init(&forward, dnnl_forward_training, &x,
+                                                             &w, is_forward ? &bias : NULL, &y),
+                        "inner product description"));
+    TESS_TRY(tess__cpu_prim_desc(engine, &forward, is_forward && desc->relu, NULL, "inner product",
+                                 is_forward ? desc_out : &hint));
+    if (is_forward)
+        return TESS_OK;
+    if (what == CPU_BACKWARD_WEIGHT)
         dnnl_memory_desc_init_by_tag(&w, 2, w_dims, dnnl_f32, dnnl_ab);
-        status = dnnl_inner_product_backward_weights_desc_init(&backward, &x, &w, NULL, &y);
-    } else {
-        status = dnnl_inner_product_backward_data_desc_init(&backward, &x, &w, &y);
-    }
-    if (status == dnnl_success)
-        status = dnnl_primitive_desc_create(desc_out, &backward, attr, engine, hint);
-    dnnl_primitive_attr_destroy(attr);
+    dnnl_status_t described =
+        what == CPU_BACKWARD_WEIGHT
+            ? dnnl_inner_product_backward_weights_desc_init(&backward, &x, &w, NULL, &y)
+            : dnnl_inner_product_backward_data_desc_init(&backward, &x, &w, &y);
+    enum tess_status status = tess__cpu_check(described, "inner product description");
+    if (status == TESS_OK)
+        status =
+            tess__cpu_prim_desc(engine, &backward, false, hint, "inner product backward", desc_out);
     dnnl_primitive_desc_destroy(hint);
-    return tess__cpu_check(status, "inner product backward");
+    return status;
 }
 
 /* The description, arguments and name of a candidate; *arg_out NULL past the last. */
@@ -82,7 +72,7 @@ static enum tess_status best_desc(dnnl_engine_t engine, const struct tess_op_des
     if (number > 2)
         return TESS_OK;
     if (number == 2) {
-        *arg_out = best_inner_arg[what];
+        *arg_out = tess__cpu_conv_arg[what];
         *name_out = "inner product";
         return best_inner_desc(engine, desc, what, desc_out);
     }

@@ -1,8 +1,8 @@
 /*
- * The backend `cpu`: oneDNN for products and convolutions (linear.c, conv.c; wide.c where 16 bits
- * are multiplied in f32), own kernels for attention (flash.c), own loops for the rest (sequence.c,
- * plain.c), ref for what is too rare or too small to matter. This file opens it, sends each slot to
- * where the work is done, and does none itself.
+ * The backend `cpu`: oneDNN and own kernels for products and convolutions (product.c; wide.c where
+ * 16 bits are multiplied in f32), own kernels for attention (flash.c), own loops for the rest
+ * (sequence.c, plain.c, loops/), ref for what is too rare or too small to matter. This file opens
+ * it, sends each slot to where the work is done, and does none itself.
  */
 #include "cpu/prim.h"
 
@@ -51,6 +51,10 @@ static enum tess_status cpu_open(struct tess_kernel *kernel)
 {
     struct cpu_state *state = kernel->state;
     state->loops = tess__cpu_loops_best();
+    struct tess_kernel_ops *slots = tess__kernel_slots(kernel);
+#define CPU_TAKE(name) slots->name = state->loops->name;
+    CPU_SLOT_LIST(CPU_TAKE)
+#undef CPU_TAKE
     tess__cpu_share_open(state);
     tess__cpu_threads(kernel);
     dnnl_status_t status = dnnl_engine_create(&state->engine, dnnl_cpu, 0);
@@ -68,7 +72,7 @@ static const struct cpu_product *cpu_product(const struct tess_op_desc *desc)
         return NULL;
     if (desc->dtype == TESS_F16 || (desc->dtype == TESS_BF16 && desc->f32_math))
         return &tess__cpu_wide;
-    return desc->kind == TESS_OP_LINEAR ? &tess__cpu_linear : &tess__cpu_conv;
+    return &tess__cpu_product;
 }
 
 static enum tess_status cpu_op_needs(const struct tess_op_desc *desc,
@@ -126,64 +130,7 @@ static enum tess_status cpu_backward_weight(struct tess_op *op, const void *x, c
     return cpu_product(&op->desc)->backward_weight(op, x, dy, dw, dbias);
 }
 
-/* ---- slots that go to the table of own loops ---------------------------------------------- */
-
-static enum tess_status cpu_max_pool_forward(struct tess_op *op, const void *x, void *y,
-                                             uint8_t *which)
-{
-    return tess__cpu_loops(op->kernel)->ops.max_pool_forward(op, x, y, which);
-}
-
-static enum tess_status cpu_max_pool_backward(struct tess_op *op, const void *dy,
-                                              const uint8_t *which, void *dx)
-{
-    return tess__cpu_loops(op->kernel)->ops.max_pool_backward(op, dy, which, dx);
-}
-
-static enum tess_status cpu_batch_norm_forward(struct tess_op *op, const void *x, const void *gamma,
-                                               const void *beta, void *y, float *save_mean,
-                                               float *save_rstd, float *mean_sum, float *var_sum)
-{
-    return tess__cpu_loops(op->kernel)
-        ->ops.batch_norm_forward(op, x, gamma, beta, y, save_mean, save_rstd, mean_sum, var_sum);
-}
-
-static enum tess_status cpu_batch_norm_infer(struct tess_op *op, const void *x, const void *gamma,
-                                             const void *beta, const void *mean, const void *var,
-                                             void *y)
-{
-    return tess__cpu_loops(op->kernel)->ops.batch_norm_infer(op, x, gamma, beta, mean, var, y);
-}
-
-static enum tess_status cpu_batch_norm_backward(struct tess_op *op, const void *x, const void *y,
-                                                const void *dy, const void *gamma,
-                                                const float *save_mean, const float *save_rstd,
-                                                void *dx, float *dgamma, float *dbeta)
-{
-    return tess__cpu_loops(op->kernel)
-        ->ops.batch_norm_backward(op, x, y, dy, gamma, save_mean, save_rstd, dx, dgamma, dbeta);
-}
-
-static int64_t cpu_find_nonfinite(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
-                                  const void *x)
-{
-    return tess__cpu_loops(kernel)->ops.find_nonfinite(kernel, dtype, count, x);
-}
-
-static void cpu_count_zeros(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
-                            const void *x, double *sum)
-{
-    tess__cpu_loops(kernel)->ops.count_zeros(kernel, dtype, count, x, sum);
-}
-
-/* With the search of this instruction set. */
-static void cpu_find_flag(struct tess_kernel *kernel, int64_t count, const float *x, int32_t flag,
-                          struct tess_verdict *verdict)
-{
-    if (verdict->grad_bad < flag && cpu_find_nonfinite(kernel, TESS_F32, count, x) >= 0)
-        verdict->grad_bad = flag;
-}
-
+/* open() adds those of CPU_SLOT_LIST. */
 const struct tess_kernel_ops tess_kernel_cpu = {
     .abi = TESS_ABI,
     .name = "cpu",
@@ -202,17 +149,11 @@ const struct tess_kernel_ops tess_kernel_cpu = {
     .conv2d_forward = cpu_forward,
     .conv2d_backward_data = cpu_backward_data,
     .conv2d_backward_weight = cpu_backward_weight,
-    .max_pool_forward = cpu_max_pool_forward,
-    .max_pool_backward = cpu_max_pool_backward,
-    .batch_norm_forward = cpu_batch_norm_forward,
-    .batch_norm_infer = cpu_batch_norm_infer,
-    .batch_norm_backward = cpu_batch_norm_backward,
     .norm_forward = tess__cpu_norm_forward,
     .norm_backward = tess__cpu_norm_backward,
     .attention_forward = tess__cpu_attention_forward,
     .attention_backward = tess__cpu_attention_backward,
     .embedding_forward = tess__cpu_embedding_forward,
-    .attention_decode = tess__cpu_attention_decode,
     .rope = tess__cpu_rope,
     .gelu_forward = tess__cpu_gelu_forward,
     .gelu_backward = tess__cpu_gelu_backward,
@@ -231,9 +172,6 @@ const struct tess_kernel_ops tess_kernel_cpu = {
     .fill = tess__cpu_fill,
     .copy = tess__cpu_copy,
     .square_sum = tess__cpu_square_sum,
-    .find_nonfinite = cpu_find_nonfinite,
-    .count_zeros = cpu_count_zeros,
-    .find_flag = cpu_find_flag,
     .cast_stochastic = tess__cpu_cast_stochastic,
     .update = tess__cpu_update,
     .lamb_direction = tess__cpu_lamb_direction,

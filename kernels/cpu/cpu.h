@@ -9,7 +9,20 @@
 
 extern const struct tess_kernel_ops tess_kernel_cpu;
 
-/* Arguments of the own loops that take some of an operation's rows. */
+/* An element-wise operation, or a piece of it. What an operation does not take is NULL or 0. */
+struct cpu_plain {
+    int64_t count;
+    const void *in[3];
+    void *out[2];
+    enum tess_dtype from, to; /* of in, of out */
+    float number;             /* rate, scale */
+    const uint64_t *key;
+    uint64_t first; /* element of the stream of random numbers */
+};
+typedef void cpu_plain_loop(const struct cpu_plain *p);
+
+/* Arguments of the operations of which own loops take some rows (of rope: some positions of every
+ * sequence). Arrays are those of the whole operation. */
 struct cpu_norm {
     const struct tess_op_desc *desc;
     const void *x, *add, *gamma, *beta; /* add, beta: or NULL */
@@ -34,38 +47,94 @@ struct cpu_rope {
     bool inverse;
     void *x;
 };
+struct cpu_xent {
+    enum tess_dtype dtype;
+    int64_t classes, stride, first;
+    float scale;
+    const void *logits;
+    const int32_t *label;
+    const float *max, *sum;
+    float *max_out, *sum_out, *target, *best, *loss;
+    int32_t *correct;
+    void *dlogits; /* softmax_xent: or NULL */
+};
+typedef void cpu_rows_loop(const void *arguments, int64_t first, int64_t rows);
+
+/* The sums over these rows of a norm, in order, overwrite dgamma and dbeta [C]; also for desc.rms,
+ * where dbeta means nothing. */
+typedef void cpu_norm_loop(const struct cpu_norm *norm, int64_t first, int64_t rows, float *dgamma,
+                           float *dbeta);
+/* sum[cols] = the sum over `rows` rows of x [rows, cols], in an order fixed by rows and cols. */
+typedef void cpu_columns_loop(enum tess_dtype dtype, int64_t rows, int64_t cols, const void *x,
+                              float *sum);
+/* y += x: what the bench measures bandwidth with. */
+typedef void cpu_add_loop(int64_t count, const float *x, float *y);
+/* s [length, length] = the softmax of each row up to the diagonal, of scale s, 0 beyond; dp = the
+ * gradient of s. What the bench compares attention with. */
+typedef void cpu_softmax_loop(enum tess_dtype dtype, int64_t length, float scale, void *s);
+typedef void cpu_softmax_grad_loop(enum tess_dtype dtype, int64_t length, float scale,
+                                   const void *p, void *dp);
+/* Linear layers too small for oneDNN, see product.c. `wide` holds the
+ * weights, one row in, one row out and a bias. */
+typedef void cpu_small_forward_loop(const struct tess_op_desc *desc, const void *x, const void *w,
+                                    const void *bias, void *y, float *wide);
+typedef void cpu_small_data_loop(const struct tess_op_desc *desc, const void *dy, const void *w,
+                                 void *dx, float *wide);
+typedef void cpu_update_loop(const struct tess_update *update);
+
+/* Slots of the backend that are own loops as they are: X(name). */
+#define CPU_SLOT_LIST(X)                                                                           \
+    X(max_pool_forward)                                                                            \
+    X(max_pool_backward)                                                                           \
+    X(batch_norm_forward)                                                                          \
+    X(batch_norm_infer)                                                                            \
+    X(batch_norm_backward)                                                                         \
+    X(find_nonfinite)                                                                              \
+    X(count_zeros)                                                                                 \
+    X(attention_decode)
+
+/* The other own loops: X(type, name). */
+#define CPU_LOOP_LIST(X)                                                                           \
+    X(cpu_plain_loop, relu_forward)                                                                \
+    X(cpu_plain_loop, relu_backward)                                                               \
+    X(cpu_plain_loop, gelu_forward)                                                                \
+    X(cpu_plain_loop, gelu_backward)                                                               \
+    X(cpu_plain_loop, swiglu_forward)                                                              \
+    X(cpu_plain_loop, swiglu_backward)                                                             \
+    X(cpu_plain_loop, add)                                                                         \
+    X(cpu_plain_loop, dropout)                                                                     \
+    X(cpu_plain_loop, cast)                                                                        \
+    X(cpu_plain_loop, cast_stochastic)                                                             \
+    X(cpu_plain_loop, accumulate)                                                                  \
+    X(cpu_rows_loop, norm_forward)                                                                 \
+    X(cpu_rows_loop, embedding_forward)                                                            \
+    X(cpu_rows_loop, rope)                                                                         \
+    X(cpu_rows_loop, xent_max)                                                                     \
+    X(cpu_rows_loop, xent_sum)                                                                     \
+    X(cpu_rows_loop, xent_grad)                                                                    \
+    X(cpu_rows_loop, softmax_xent)                                                                 \
+    X(cpu_norm_loop, norm_backward)                                                                \
+    X(cpu_columns_loop, column_sum)                                                                \
+    X(cpu_add_loop, plain_add)                                                                     \
+    X(cpu_softmax_loop, square_softmax)                                                            \
+    X(cpu_softmax_grad_loop, square_softmax_grad)                                                  \
+    X(cpu_small_forward_loop, small_forward)                                                       \
+    X(cpu_small_data_loop, small_backward_data)                                                    \
+    X(__typeof__(tess_square_sum), square_sum)                                                     \
+    X(cpu_update_loop, update)                                                                     \
+    X(cpu_update_loop, lamb_direction)
 
 /*
  * Own loops. The same sources are built for several instruction sets (CMakeLists.txt); open() takes
  * the best table that the processor runs.
  */
 struct cpu_loops {
-    const char *name;
-    struct tess_kernel_ops ops; /* only the slots that need no oneDNN */
-    /* sum[cols] = the sum over `rows` rows of x [rows, cols], in an order fixed by rows and cols.
-     */
-    void (*column_sum)(enum tess_dtype dtype, int64_t rows, int64_t cols, const void *x,
-                       float *sum);
-    /* Rows first .. first + rows - 1 of the operation. dgamma and dbeta [C] are the sums over these
-     * rows, in order, overwritten; also for desc.rms, where dbeta means nothing. */
-    void (*row_norm_forward)(const struct cpu_norm *norm, int64_t first, int64_t rows);
-    void (*row_norm_backward)(const struct cpu_norm *norm, int64_t first, int64_t rows,
-                              float *dgamma, float *dbeta);
-    void (*embedding_rows)(const struct cpu_embedding *embedding, int64_t first, int64_t rows);
-    /* Positions begin .. end - 1 of every sequence. */
-    void (*rope_positions)(const struct cpu_rope *rope, int64_t begin, int64_t end);
-    /* y += x: what the bench measures bandwidth with. */
-    void (*plain_add)(int64_t count, const float *x, float *y);
-    /* s [length, length] = the softmax of each row up to the diagonal, of scale s, 0 beyond; dp =
-     * the gradient of s. What the bench compares attention with. */
-    void (*square_softmax)(enum tess_dtype dtype, int64_t length, float scale, void *s);
-    void (*square_softmax_grad)(enum tess_dtype dtype, int64_t length, float scale, const void *p,
-                                void *dp);
-    /* Linear layers too small for oneDNN, see linear.c; `wide` holds linear_small_scratch(). */
-    void (*small_forward)(const struct tess_op_desc *desc, const void *x, const void *w,
-                          const void *bias, void *y, float *wide);
-    void (*small_backward_data)(const struct tess_op_desc *desc, const void *dy, const void *w,
-                                void *dx, float *wide);
+#define CPU_SLOT(name)        __typeof__(tess_##name) *name;
+#define CPU_LOOP_(type, name) type *name;
+    CPU_SLOT_LIST(CPU_SLOT)
+    CPU_LOOP_LIST(CPU_LOOP_)
+#undef CPU_SLOT
+#undef CPU_LOOP_
 };
 extern const struct cpu_loops tess__cpu_loops_base; /* any processor */
 extern const struct cpu_loops tess__cpu_loops_v3;   /* x86-64-v3: AVX2 */
@@ -90,62 +159,82 @@ enum tess_status tess__cpu_sequence_needs(const struct tess_op_desc *desc,
                                           struct tess_op_needs *needs_out);
 enum tess_status tess__cpu_sequence_open(struct tess_op *op);
 
+/* Scratch bytes of an own kernel, for one thread. */
+typedef size_t cpu_own_scratch(const struct tess_op_desc *desc);
 /*
  * Forward product of a linear layer, with bias (NULL: none) and ReLU, on weights where they lie
- * (forward.c). Only where tess__cpu_own_available() is true; rows do not depend on their number.
+ * (forward.c), and its data gradient (data.c). Rows do not depend on their number.
  */
-size_t tess__cpu_forward_scratch(const struct tess_op_desc *desc);
-void tess__cpu_forward(const struct tess_kernel *kernel, const struct tess_op_desc *desc,
-                       const void *x, const void *w, const void *bias, void *y, void *scratch);
-
-/* Data gradient of a linear layer (data.c); as above. */
-size_t tess__cpu_data_scratch(const struct tess_op_desc *desc);
-void tess__cpu_data(const struct tess_kernel *kernel, const struct tess_op_desc *desc,
-                    const void *dy, const void *w, void *dx, void *scratch);
-
+typedef void cpu_own_forward(const struct tess_kernel *kernel, const struct tess_op_desc *desc,
+                             const void *x, const void *w, const void *bias, void *y,
+                             void *scratch);
+typedef void cpu_own_data(const struct tess_kernel *kernel, const struct tess_op_desc *desc,
+                          const void *dy, const void *w, void *dx, void *scratch);
 /*
  * Weight gradient of a linear layer with the tree over leaves kept in registers (grad.c). The bits
  * are those of one product per leaf, fused multiply-adds over rows in order (bf16: over pairs of
- * rows), then the tree; desc.add_grad adds the tree's value to dw. `available` is false where the
- * processor, or the build, lacks the instructions.
+ * rows), then the tree; desc.add_grad adds the tree's value to dw.
  */
-bool tess__cpu_own_available(enum tess_dtype dtype);
-/* Whether oneDNN computes in bf16 here. */
-bool tess__cpu_bf16_available(void);
-
-size_t tess__cpu_grad_scratch(const struct tess_op_desc *desc);
-void tess__cpu_grad(const struct tess_kernel *kernel, const struct tess_op_desc *desc,
-                    const void *x, const void *dy, float *dw, void *scratch);
-
+typedef void cpu_own_grad(const struct tess_kernel *kernel, const struct tess_op_desc *desc,
+                          const void *x, const void *dy, float *dw, void *scratch);
 /*
  * Weight gradient of a convolution over one leaf, into dw [out, window, window, in] (conv_grad.c):
- * sums over pixels in order (bf16: over pairs of neighbours in a row). `takes` depends on dtype,
- * geometry and processor only; the other two may be called where it is true.
+ * sums over pixels in order (bf16: over pairs of neighbours in a row). Only where `takes` is true,
+ * which depends on dtype and geometry.
  */
-bool tess__cpu_conv_grad_takes(const struct tess_op_desc *desc);
-size_t tess__cpu_conv_grad_scratch(const struct tess_op_desc *desc);
-void tess__cpu_conv_grad(const struct tess_op_desc *desc, const void *x, const void *dy, float *dw,
-                         void *scratch);
-
-/*
- * Attention (flash.c, flash_grad.c). `takes` depends on dtype and processor only; the others may be
- * called where it is true. `scratch` is for one thread; reserve as much for each other one.
- */
+typedef bool cpu_own_takes(const struct tess_op_desc *desc);
+typedef void cpu_own_conv_grad(const struct tess_op_desc *desc, const void *x, const void *dy,
+                               float *dw, void *scratch);
+/* Attention (flash.c, flash_grad.c). */
 struct cpu_flash_grad {
     const void *q, *k, *v, *y, *dy;
     const float *lse;
     void *dq, *dk, *dv;
 };
-bool tess__cpu_flash_takes(const struct tess_op_desc *desc);
-size_t tess__cpu_flash_scratch(const struct tess_op_desc *desc);
-void tess__cpu_flash(const struct tess_kernel *kernel, const struct tess_op_desc *desc,
-                     const void *q, const void *k, const void *v, void *y, float *lse,
-                     void *scratch);
-void tess__cpu_flash_grad(const struct tess_kernel *kernel, const struct tess_op_desc *desc,
-                          const struct cpu_flash_grad *arrays, void *scratch);
+typedef void cpu_own_flash(const struct tess_kernel *kernel, const struct tess_op_desc *desc,
+                           const void *q, const void *k, const void *v, void *y, float *lse,
+                           void *scratch);
+typedef void cpu_own_flash_grad(const struct tess_kernel *kernel, const struct tess_op_desc *desc,
+                                const struct cpu_flash_grad *arrays, void *scratch);
 
-/* How the operations of one sort of product run: LINEAR (linear.c), CONV2D (conv.c), and either of
- * them in f32 on 16-bit storage (wide.c). All slots are filled. */
+/* The own kernels, tess__cpu_<name>: X(type, name). */
+#define CPU_OWN_LIST(X)                                                                            \
+    X(cpu_own_scratch, forward_scratch)                                                            \
+    X(cpu_own_forward, forward)                                                                    \
+    X(cpu_own_scratch, data_scratch)                                                               \
+    X(cpu_own_data, data)                                                                          \
+    X(cpu_own_scratch, grad_scratch)                                                               \
+    X(cpu_own_grad, grad)                                                                          \
+    X(cpu_own_takes, conv_grad_takes)                                                              \
+    X(cpu_own_scratch, conv_grad_scratch)                                                          \
+    X(cpu_own_conv_grad, conv_grad)                                                                \
+    X(cpu_own_scratch, flash_scratch)                                                              \
+    X(cpu_own_flash, flash)                                                                        \
+    X(cpu_own_flash_grad, flash_grad)
+
+struct cpu_own {
+#define CPU_OWN_SLOT(type, name) type *name;
+    CPU_OWN_LIST(CPU_OWN_SLOT)
+#undef CPU_OWN_SLOT
+};
+#define CPU_OWN_FUNCTION(type, name) type tess__cpu_##name;
+CPU_OWN_LIST(CPU_OWN_FUNCTION)
+#undef CPU_OWN_FUNCTION
+
+/* The own kernels for f32 or bf16; NULL where the processor, or the build, lacks the instructions:
+ * own_x86.c or own_none.c. */
+const struct cpu_own *tess__cpu_own(enum tess_dtype dtype);
+/* Whether oneDNN computes in bf16 here. */
+bool tess__cpu_bf16_available(void);
+
+/* Elements of one row of the input and of the output of a product, and of its weights. */
+struct cpu_sizes {
+    int64_t x, y, w;
+};
+struct cpu_sizes tess__cpu_sizes(const struct tess_op_desc *desc);
+
+/* How LINEAR and CONV2D run (product.c), and either of them in f32 on 16-bit storage (wide.c). All
+ * slots are filled. `needs` returns scratch bytes. */
 struct cpu_product {
     enum tess_status (*needs)(const struct tess_op_desc *desc, size_t *bytes_out);
     enum tess_status (*open)(struct tess_op *op); /* on failure the caller closes it */
@@ -154,12 +243,28 @@ struct cpu_product {
     __typeof__(tess_linear_backward_data) *backward_data;
     __typeof__(tess_linear_backward_weight) *backward_weight;
 };
-extern const struct cpu_product tess__cpu_linear, tess__cpu_conv, tess__cpu_wide;
+extern const struct cpu_product tess__cpu_product, tess__cpu_wide;
 
 /* The operations of the backend, tess__cpu_<name>. Contracts: tessera/kernel.h. */
 #define CPU_FUNCTION(name) __typeof__(tess_##name) tess__cpu_##name;
 TESS_OPERATION_LIST(CPU_FUNCTION)
 #undef CPU_FUNCTION
+
+/* Elements first .. first + count - 1. */
+static inline struct cpu_plain cpu_plain_piece(const struct cpu_plain *p, int64_t first,
+                                               int64_t count)
+{
+    struct cpu_plain piece = *p;
+    piece.count = count;
+    piece.first += (uint64_t)first;
+    for (int i = 0; i < 3; i++)
+        if (p->in[i] != NULL)
+            piece.in[i] = (const char *)p->in[i] + (size_t)first * tess_dtype_bytes(p->from);
+    for (int i = 0; i < 2; i++)
+        if (p->out[i] != NULL)
+            piece.out[i] = (char *)p->out[i] + (size_t)first * tess_dtype_bytes(p->to);
+    return piece;
+}
 
 /* dbias by leaves, added to what is there with `add`; x is dy [leaves * rows_per_leaf, cols];
  * `scratch` as for tess__cpu_bias_scratch(). */

@@ -9,7 +9,7 @@
 const int tess__cpu_matmul_arg[3][4] = {
     {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST, DNNL_ARG_BIAS},
     {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST},
-    {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST},
+    {DNNL_ARG_WEIGHTS, DNNL_ARG_SRC, DNNL_ARG_DST},
 };
 const int tess__cpu_conv_arg[3][4] = {
     {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST, DNNL_ARG_BIAS},
@@ -40,7 +40,8 @@ void tess__cpu_threads(const struct tess_kernel *kernel)
         state->threads_set(kernel->threads);
 }
 
-enum tess_status tess__cpu_attr(bool relu, dnnl_primitive_attr_t *attr_out)
+/* Attributes: our scratchpad, and ReLU after the operation. The caller destroys them. */
+static enum tess_status prim_attr(bool relu, dnnl_primitive_attr_t *attr_out)
 {
     dnnl_primitive_attr_t attr = NULL;
     dnnl_post_ops_t post = NULL;
@@ -61,6 +62,17 @@ enum tess_status tess__cpu_attr(bool relu, dnnl_primitive_attr_t *attr_out)
     }
     *attr_out = attr;
     return TESS_OK;
+}
+
+enum tess_status tess__cpu_prim_desc(dnnl_engine_t engine, const_dnnl_op_desc_t desc, bool relu,
+                                     const_dnnl_primitive_desc_t hint, const char *what,
+                                     dnnl_primitive_desc_t *desc_out)
+{
+    dnnl_primitive_attr_t attr = NULL;
+    TESS_TRY(prim_attr(relu, &attr));
+    dnnl_status_t status = dnnl_primitive_desc_create(desc_out, desc, attr, engine, hint);
+    dnnl_primitive_attr_destroy(attr);
+    return tess__cpu_check(status, what);
 }
 
 size_t tess__cpu_desc_bytes(const_dnnl_primitive_desc_t desc, int arg)
@@ -169,11 +181,7 @@ enum tess_status tess__cpu_matmul_desc(dnnl_engine_t engine, const struct tess_o
     dnnl_matmul_desc_t matmul;
     TESS_TRY(tess__cpu_check(dnnl_matmul_desc_init(&matmul, &a, &b, forward ? &bias : NULL, &c),
                              "matmul description"));
-    dnnl_primitive_attr_t attr;
-    TESS_TRY(tess__cpu_attr(forward && desc->relu, &attr));
-    dnnl_status_t status = dnnl_primitive_desc_create(desc_out, &matmul, attr, engine, NULL);
-    dnnl_primitive_attr_destroy(attr);
-    return tess__cpu_check(status, "matmul");
+    return tess__cpu_prim_desc(engine, &matmul, forward && desc->relu, NULL, "matmul", desc_out);
 }
 
 /* The memory descriptions of a convolution; dims are oneDNN's logical N, C, H, W. */
@@ -215,11 +223,8 @@ static enum tess_status prim_conv_forward(dnnl_engine_t engine, const struct tes
                                            &conv->x, &conv->w, bias ? &conv->bias : NULL, &conv->y,
                                            conv->strides, conv->padding, conv->padding),
         "convolution description"));
-    dnnl_primitive_attr_t attr;
-    TESS_TRY(tess__cpu_attr(bias && desc->relu, &attr));
-    dnnl_status_t status = dnnl_primitive_desc_create(desc_out, &forward, attr, engine, NULL);
-    dnnl_primitive_attr_destroy(attr);
-    return tess__cpu_check(status, "convolution forward");
+    return tess__cpu_prim_desc(engine, &forward, bias && desc->relu, NULL, "convolution forward",
+                               desc_out);
 }
 
 enum tess_status tess__cpu_conv_desc(dnnl_engine_t engine, const struct tess_op_desc *desc,
@@ -236,7 +241,7 @@ enum tess_status tess__cpu_conv_desc(dnnl_engine_t engine, const struct tess_op_
     dnnl_convolution_desc_t backward;
     TESS_TRY(prim_conv_forward(engine, desc, &conv, false, &hint));
     prim_conv_memory(desc, rows, what == CPU_BACKWARD_WEIGHT, &conv);
-    dnnl_status_t status =
+    dnnl_status_t described =
         what == CPU_BACKWARD_DATA
             ? dnnl_convolution_backward_data_desc_init(&backward, dnnl_convolution_direct, &conv.x,
                                                        &conv.w, &conv.y, conv.strides, conv.padding,
@@ -244,12 +249,12 @@ enum tess_status tess__cpu_conv_desc(dnnl_engine_t engine, const struct tess_op_
             : dnnl_convolution_backward_weights_desc_init(&backward, dnnl_convolution_direct,
                                                           &conv.x, &conv.w, NULL, &conv.y,
                                                           conv.strides, conv.padding, conv.padding);
-    dnnl_primitive_attr_t attr = NULL;
-    if (status == dnnl_success && tess__cpu_attr(false, &attr) == TESS_OK)
-        status = dnnl_primitive_desc_create(desc_out, &backward, attr, engine, hint);
-    dnnl_primitive_attr_destroy(attr);
+    enum tess_status status = tess__cpu_check(described, "convolution description");
+    if (status == TESS_OK)
+        status =
+            tess__cpu_prim_desc(engine, &backward, false, hint, "convolution backward", desc_out);
     dnnl_primitive_desc_destroy(hint);
-    return tess__cpu_check(status, "convolution backward");
+    return status;
 }
 
 enum tess_status tess__cpu_reorder_open(struct cpu_prim *prim, struct cpu_state *state,
@@ -264,8 +269,8 @@ enum tess_status tess__cpu_reorder_open(struct cpu_prim *prim, struct cpu_state 
     dnnl_memory_desc_t ours;
     TESS_TRY(tess__cpu_check(
         dnnl_memory_desc_init_by_strides(&ours, 4, dims, theirs->data_type, strides), "weights"));
-    dnnl_primitive_attr_t attr;
-    TESS_TRY(tess__cpu_attr(false, &attr));
+    dnnl_primitive_attr_t attr = NULL;
+    TESS_TRY(prim_attr(false, &attr));
     dnnl_primitive_desc_t reorder;
     dnnl_status_t status = dnnl_reorder_primitive_desc_create(
         &reorder, back ? theirs : &ours, state->engine, back ? &ours : theirs, state->engine, attr);

@@ -53,8 +53,11 @@ enum tess_status tess__cpu_check(dnnl_status_t status, const char *what);
 /* oneDNN's element type to multiply in: f16 is multiplied in f32. */
 dnnl_data_type_t tess__cpu_type(enum tess_dtype dtype);
 
-/* Attributes: our scratchpad, and ReLU after the operation. The caller destroys them. */
-enum tess_status tess__cpu_attr(bool relu, dnnl_primitive_attr_t *attr_out);
+/* The primitive of an operation's description, with our scratchpad and, with `relu`, ReLU behind
+ * it. `hint`: of the forward operation, for backward; or NULL. */
+enum tess_status tess__cpu_prim_desc(dnnl_engine_t engine, const_dnnl_op_desc_t desc, bool relu,
+                                     const_dnnl_primitive_desc_t hint, const char *what,
+                                     dnnl_primitive_desc_t *desc_out);
 
 /* Bytes of an argument, or of the scratchpad, of a primitive to be. */
 size_t tess__cpu_desc_bytes(const_dnnl_primitive_desc_t desc, int arg);
@@ -86,7 +89,7 @@ static inline const struct cpu_loops *tess__cpu_loops(const struct tess_kernel *
 /* oneDNN takes the number of threads from the calling thread's OpenMP settings. */
 void tess__cpu_threads(const struct tess_kernel *kernel);
 
-/* ---- primitives that linear.c, conv.c and best.c are made of --------------------------------- */
+/* ---- primitives that library.c and best.c are made of ---------------------------------------- */
 
 enum cpu_what { CPU_FORWARD, CPU_BACKWARD_DATA, CPU_BACKWARD_WEIGHT };
 
@@ -103,8 +106,8 @@ enum tess_status tess__cpu_conv_desc(dnnl_engine_t engine, const struct tess_op_
                                      enum cpu_what what, int64_t rows,
                                      dnnl_primitive_desc_t *desc_out);
 
-/* Argument numbers of the above, in the order in, weights, out, bias; of a weight gradient: of a
- * matmul dy, x, dw, of a convolution x, dy, dw. */
+/* Argument numbers of the above, in the order in, weights, out, bias; of a weight gradient x, dy,
+ * dw. Those of a convolution are those of an inner product too. */
 extern const int tess__cpu_matmul_arg[3][4];
 extern const int tess__cpu_conv_arg[3][4];
 extern const int tess__cpu_arg_count[3];
@@ -116,6 +119,20 @@ extern const int tess__cpu_arg_count[3];
 enum tess_status tess__cpu_reorder_open(struct cpu_prim *prim, struct cpu_state *state,
                                         const struct tess_op_desc *desc,
                                         const_dnnl_primitive_desc_t conv, int arg, bool back);
+
+/* ---- library.c: products by these primitives, of the directions that are used ------------- */
+
+/* *bytes is raised to the scratch that they need. */
+enum tess_status tess__cpu_library_needs(const struct tess_op_desc *desc, const bool used[3],
+                                         size_t *bytes);
+/* Fills op->data; on failure the caller closes it. */
+enum tess_status tess__cpu_library_open(struct tess_op *op, const bool used[3]);
+void tess__cpu_library_close(struct tess_op *op);
+/* FORWARD from x, or BACKWARD_DATA from dy; bias NULL: none. */
+enum tess_status tess__cpu_library_run(struct tess_op *op, enum cpu_what what, const void *w,
+                                       const void *in, void *out, const void *bias);
+enum tess_status tess__cpu_library_weight(struct tess_op *op, const void *x, const void *dy,
+                                          float *dw);
 
 /* ---- rows.c: do the rows of a result depend on how many are run? -------------------------- */
 

@@ -12,10 +12,9 @@
 #include <string.h>
 
 #define SEQUENCE_ROWS 32 /* of a part */
-#define SEQUENCE_CHUNK                                                                             \
-    64 /* rows of a norm whose gradients are summed before they go into the leaf's                 \
-        */
-#define SEQUENCE_WAVE 64 /* such sums at a time */
+/* Rows of a norm whose gradients are summed before they go into the leaf's. */
+#define SEQUENCE_CHUNK 64
+#define SEQUENCE_WAVE  64 /* such sums at a time */
 
 /* Chunks of a leaf of a norm, and of all of them as many as are summed at once. */
 static int64_t sequence_chunks(const struct tess_op_desc *d)
@@ -34,67 +33,84 @@ static size_t sequence_norm_scratch(const struct tess_op_desc *d)
     return folds + tess__cpu_round_up((size_t)((2 * sequence_wave(d) + 1) * d->in) * sizeof(float));
 }
 
+/* The own kernels, where they compute this attention. */
+static const struct cpu_own *sequence_flash(const struct tess_op_desc *d)
+{
+    return d->kind == TESS_OP_ATTENTION
+               ? tess__cpu_own(d->dtype == TESS_BF16 ? TESS_BF16 : TESS_F32)
+               : NULL;
+}
+
 enum tess_status tess__cpu_sequence_needs(const struct tess_op_desc *desc,
                                           struct tess_op_needs *needs_out)
 {
-    if (desc->kind == TESS_OP_NORM) {
-        *needs_out = (struct tess_op_needs){.scratch_bytes = sequence_norm_scratch(desc)};
-        return TESS_OK;
-    }
-    if (desc->kind == TESS_OP_BATCH_NORM) {
-        *needs_out = (struct tess_op_needs){
-            .scratch_bytes = 2 * tess__fold_bytes(desc->in, desc->rows / desc->leaf_rows)};
-        return TESS_OK;
-    }
-    if (desc->kind != TESS_OP_ATTENTION || !tess__cpu_flash_takes(desc))
+    *needs_out = (struct tess_op_needs){0};
+    if (desc->kind == TESS_OP_NORM)
+        needs_out->scratch_bytes = sequence_norm_scratch(desc);
+    else if (desc->kind == TESS_OP_BATCH_NORM)
+        needs_out->scratch_bytes = 2 * tess__fold_bytes(desc->in, desc->rows / desc->leaf_rows);
+    else if (sequence_flash(desc) != NULL)
+        needs_out->scratch_bytes = sequence_flash(desc)->flash_scratch(desc);
+    else
         return tess_kernel_ref.op_needs(desc, needs_out);
-    *needs_out = (struct tess_op_needs){.scratch_bytes = tess__cpu_flash_scratch(desc)};
     return TESS_OK;
 }
 
 enum tess_status tess__cpu_sequence_open(struct tess_op *op)
 {
-    if (op->desc.kind != TESS_OP_ATTENTION)
-        return TESS_OK;
-    return tess__cpu_share_reserve(op->kernel, tess__cpu_flash_scratch(&op->desc));
+    const struct cpu_own *own = sequence_flash(&op->desc);
+    return own != NULL ? tess__cpu_share_reserve(op->kernel, own->flash_scratch(&op->desc))
+                       : TESS_OK;
+}
+
+/* ---- rows that the threads share ------------------------------------------------------------ */
+
+struct sequence_rows {
+    cpu_rows_loop *run;
+    const void *arguments;
+    int64_t rows;
+};
+
+static void sequence_part(void *context, int64_t part, void *work)
+{
+    (void)work;
+    const struct sequence_rows *r = context;
+    int64_t first = part * SEQUENCE_ROWS;
+    r->run(r->arguments, first, tess__cpu_min(r->rows - first, SEQUENCE_ROWS));
+}
+
+static void sequence_share(const struct tess_kernel *kernel, cpu_rows_loop *run,
+                           const void *arguments, int64_t rows)
+{
+    struct sequence_rows r = {.run = run, .arguments = arguments, .rows = rows};
+    tess__cpu_share(kernel, (rows + SEQUENCE_ROWS - 1) / SEQUENCE_ROWS, sequence_part, &r, NULL);
 }
 
 /* ---- norms ---------------------------------------------------------------------------------- */
-
-struct sequence_norm {
-    const struct cpu_loops *loops;
-    struct cpu_norm arrays;
-    int64_t first;  /* chunk of the wave */
-    float *partial; /* [wave, 2, C] */
-};
-
-static void sequence_norm_rows(void *context, int64_t part, void *work)
-{
-    (void)work;
-    const struct sequence_norm *n = context;
-    int64_t first = part * SEQUENCE_ROWS;
-    n->loops->row_norm_forward(&n->arrays, first,
-                               tess__cpu_min(n->arrays.desc->rows - first, SEQUENCE_ROWS));
-}
 
 enum tess_status tess__cpu_norm_forward(struct tess_op *op, const void *x, const void *add,
                                         void *sum, const void *gamma, const void *beta, void *y,
                                         float *mean, float *rstd)
 {
-    struct sequence_norm n = {.loops = tess__cpu_loops(op->kernel),
-                              .arrays = {.desc = &op->desc,
-                                         .x = x,
-                                         .add = add,
-                                         .sum = sum,
-                                         .gamma = gamma,
-                                         .beta = beta,
-                                         .y = y,
-                                         .mean = mean,
-                                         .rstd = rstd}};
-    tess__cpu_share(op->kernel, (op->desc.rows + SEQUENCE_ROWS - 1) / SEQUENCE_ROWS,
-                    sequence_norm_rows, &n, NULL);
+    struct cpu_norm n = {.desc = &op->desc,
+                         .x = x,
+                         .add = add,
+                         .sum = sum,
+                         .gamma = gamma,
+                         .beta = beta,
+                         .y = y,
+                         .mean = mean,
+                         .rstd = rstd};
+    sequence_share(op->kernel, tess__cpu_loops(op->kernel)->norm_forward, &n, op->desc.rows);
     return TESS_OK;
 }
+
+struct sequence_norm {
+    cpu_norm_loop *run;
+    struct cpu_norm arrays;
+    int64_t first;  /* chunk of the wave */
+    float *partial; /* [wave, 2, C] */
+};
 
 /* dx of one chunk of rows, and its share of the parameters' gradients. */
 static void sequence_norm_chunk(void *context, int64_t part, void *work)
@@ -105,9 +121,8 @@ static void sequence_norm_chunk(void *context, int64_t part, void *work)
     int64_t chunks = sequence_chunks(d), chunk = n->first + part;
     int64_t in_leaf = chunk % chunks * SEQUENCE_CHUNK;
     float *partial = n->partial + 2 * part * d->in;
-    n->loops->row_norm_backward(&n->arrays, chunk / chunks * d->leaf_rows + in_leaf,
-                                tess__cpu_min(d->leaf_rows - in_leaf, SEQUENCE_CHUNK), partial,
-                                partial + d->in);
+    n->run(&n->arrays, chunk / chunks * d->leaf_rows + in_leaf,
+           tess__cpu_min(d->leaf_rows - in_leaf, SEQUENCE_CHUNK), partial, partial + d->in);
 }
 
 /* A chunk's sums go into the leaf's, the first of a leaf begins it, the last one ends it. */
@@ -132,7 +147,7 @@ enum tess_status tess__cpu_norm_backward(struct tess_op *op, const void *x, cons
     int64_t leaves = d->rows / d->leaf_rows, chunks = sequence_chunks(d), wave = sequence_wave(d);
     size_t fold_bytes = tess__fold_bytes(d->in, leaves);
     char *scratch = op->scratch;
-    struct sequence_norm n = {.loops = tess__cpu_loops(op->kernel),
+    struct sequence_norm n = {.run = tess__cpu_loops(op->kernel)->norm_backward,
                               .arrays = {.desc = d,
                                          .x = x,
                                          .dy = dy,
@@ -166,9 +181,10 @@ enum tess_status tess__cpu_norm_backward(struct tess_op *op, const void *x, cons
 enum tess_status tess__cpu_attention_forward(struct tess_op *op, const void *q, const void *k,
                                              const void *v, void *y, float *lse)
 {
-    if (!tess__cpu_flash_takes(&op->desc))
+    const struct cpu_own *own = sequence_flash(&op->desc);
+    if (own == NULL)
         return tess_kernel_ref.attention_forward(op, q, k, v, y, lse);
-    tess__cpu_flash(op->kernel, &op->desc, q, k, v, y, lse, op->scratch);
+    own->flash(op->kernel, &op->desc, q, k, v, y, lse, op->scratch);
     return TESS_OK;
 }
 
@@ -176,148 +192,50 @@ enum tess_status tess__cpu_attention_backward(struct tess_op *op, const void *q,
                                               const void *v, const void *y, const void *dy,
                                               const float *lse, void *dq, void *dk, void *dv)
 {
-    if (!tess__cpu_flash_takes(&op->desc))
+    const struct cpu_own *own = sequence_flash(&op->desc);
+    if (own == NULL)
         return tess_kernel_ref.attention_backward(op, q, k, v, y, dy, lse, dq, dk, dv);
     struct cpu_flash_grad arrays = {
         .q = q, .k = k, .v = v, .y = y, .dy = dy, .lse = lse, .dq = dq, .dk = dk, .dv = dv};
-    tess__cpu_flash_grad(op->kernel, &op->desc, &arrays, op->scratch);
+    own->flash_grad(op->kernel, &op->desc, &arrays, op->scratch);
     return TESS_OK;
-}
-
-void tess__cpu_attention_decode(struct tess_kernel *kernel, const struct tess_op_desc *desc,
-                                int64_t position, const void *q, const void *k, const void *v,
-                                void *y)
-{
-    tess__cpu_loops(kernel)->ops.attention_decode(kernel, desc, position, q, k, v, y);
-}
-
-struct sequence_embedding {
-    const struct cpu_loops *loops;
-    struct cpu_embedding arrays;
-};
-
-static void sequence_embedding_rows(void *context, int64_t part, void *work)
-{
-    (void)work;
-    const struct sequence_embedding *e = context;
-    int64_t first = part * SEQUENCE_ROWS;
-    e->loops->embedding_rows(&e->arrays, first,
-                             tess__cpu_min(e->arrays.desc->rows - first, SEQUENCE_ROWS));
 }
 
 enum tess_status tess__cpu_embedding_forward(struct tess_op *op, const int32_t *token,
                                              int64_t first, const void *table, const void *add,
                                              void *y)
 {
-    struct sequence_embedding e = {
-        .loops = tess__cpu_loops(op->kernel),
-        .arrays = {
-            .desc = &op->desc, .token = token, .first = first, .table = table, .add = add, .y = y}};
-    tess__cpu_share(op->kernel, (op->desc.rows + SEQUENCE_ROWS - 1) / SEQUENCE_ROWS,
-                    sequence_embedding_rows, &e, NULL);
+    struct cpu_embedding e = {
+        .desc = &op->desc, .token = token, .first = first, .table = table, .add = add, .y = y};
+    sequence_share(op->kernel, tess__cpu_loops(op->kernel)->embedding_forward, &e, op->desc.rows);
     return TESS_OK;
-}
-
-struct sequence_rope {
-    const struct cpu_loops *loops;
-    struct cpu_rope rope;
-};
-
-static void sequence_rope_positions(void *context, int64_t part, void *work)
-{
-    (void)work;
-    const struct sequence_rope *r = context;
-    int64_t begin = part * SEQUENCE_ROWS;
-    r->loops->rope_positions(
-        &r->rope, begin,
-        tess__cpu_min(begin + SEQUENCE_ROWS, tess__cpu_min(r->rope.rows, r->rope.length)));
 }
 
 void tess__cpu_rope(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows, int64_t length,
                     int64_t first, int32_t heads, int64_t head_size, int64_t stride, float base,
                     bool inverse, void *x)
 {
-    struct sequence_rope r = {.loops = tess__cpu_loops(kernel),
-                              .rope = {.dtype = dtype,
-                                       .rows = rows,
-                                       .length = length,
-                                       .first = first,
-                                       .heads = heads,
-                                       .head_size = head_size,
-                                       .stride = stride,
-                                       .base = base,
-                                       .inverse = inverse,
-                                       .x = x}};
-    tess__cpu_share(kernel, (tess__cpu_min(rows, length) + SEQUENCE_ROWS - 1) / SEQUENCE_ROWS,
-                    sequence_rope_positions, &r, NULL);
+    struct cpu_rope r = {.dtype = dtype,
+                         .rows = rows,
+                         .length = length,
+                         .first = first,
+                         .heads = heads,
+                         .head_size = head_size,
+                         .stride = stride,
+                         .base = base,
+                         .inverse = inverse,
+                         .x = x};
+    sequence_share(kernel, tess__cpu_loops(kernel)->rope, &r, tess__cpu_min(rows, length));
 }
 
 /* ---- softmax and cross-entropy ------------------------------------------------------------ */
 
-enum sequence_xent_what { XENT_MAX, XENT_SUM, XENT_GRAD, XENT_WHOLE };
-
-/* One call; what a slot does not take is NULL or 0. Arrays are at row 0. */
-struct sequence_xent {
-    struct tess_kernel *kernel;
-    enum sequence_xent_what what;
-    enum tess_dtype dtype;
-    int64_t rows, classes, stride, first;
-    float scale;
-    const char *logits;
-    const int32_t *label;
-    const float *max, *sum;
-    float *max_out, *sum_out, *target, *best, *loss;
-    int32_t *correct;
-    char *dlogits;
-};
-
-static void sequence_xent_rows(void *context, int64_t part, void *work)
-{
-    (void)work;
-    const struct sequence_xent *x = context;
-    const struct tess_kernel_ops *ops = &tess__cpu_loops(x->kernel)->ops;
-    int64_t at = part * SEQUENCE_ROWS, rows = tess__cpu_min(x->rows - at, SEQUENCE_ROWS);
-    size_t bytes = (size_t)(at * x->stride) * tess_dtype_bytes(x->dtype);
-    switch (x->what) {
-    case XENT_MAX:
-        ops->xent_max(x->kernel, x->dtype, rows, x->classes, x->stride, x->logits + bytes,
-                      x->max_out + at);
-        break;
-    case XENT_SUM:
-        ops->xent_sum(x->kernel, x->dtype, rows, x->classes, x->stride, x->first, x->logits + bytes,
-                      x->label + at, x->max + at, x->sum_out + at, x->target + at, x->best + at);
-        break;
-    case XENT_GRAD:
-        ops->xent_grad(x->kernel, x->dtype, rows, x->classes, x->stride, x->first, x->scale,
-                       x->logits + bytes, x->label + at, x->max + at, x->sum + at,
-                       x->dlogits + bytes);
-        break;
-    case XENT_WHOLE:
-        ops->softmax_xent(x->kernel, x->dtype, rows, x->classes, x->scale, x->logits + bytes,
-                          x->label + at, x->dlogits != NULL ? x->dlogits + bytes : NULL,
-                          x->loss + at, x->correct + at);
-        break;
-    }
-}
-
-static void sequence_xent_share(struct sequence_xent *x)
-{
-    tess__cpu_share(x->kernel, (x->rows + SEQUENCE_ROWS - 1) / SEQUENCE_ROWS, sequence_xent_rows, x,
-                    NULL);
-}
-
 void tess__cpu_xent_max(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows,
                         int64_t classes, int64_t stride, const void *logits, float *max)
 {
-    struct sequence_xent x = {.kernel = kernel,
-                              .what = XENT_MAX,
-                              .dtype = dtype,
-                              .rows = rows,
-                              .classes = classes,
-                              .stride = stride,
-                              .logits = logits,
-                              .max_out = max};
-    sequence_xent_share(&x);
+    struct cpu_xent x = {
+        .dtype = dtype, .classes = classes, .stride = stride, .logits = logits, .max_out = max};
+    sequence_share(kernel, tess__cpu_loops(kernel)->xent_max, &x, rows);
 }
 
 void tess__cpu_xent_sum(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows,
@@ -325,20 +243,17 @@ void tess__cpu_xent_sum(struct tess_kernel *kernel, enum tess_dtype dtype, int64
                         const int32_t *label, const float *max, float *sum, float *target,
                         float *best)
 {
-    struct sequence_xent x = {.kernel = kernel,
-                              .what = XENT_SUM,
-                              .dtype = dtype,
-                              .rows = rows,
-                              .classes = classes,
-                              .stride = stride,
-                              .first = first,
-                              .logits = logits,
-                              .label = label,
-                              .max = max,
-                              .sum_out = sum,
-                              .target = target,
-                              .best = best};
-    sequence_xent_share(&x);
+    struct cpu_xent x = {.dtype = dtype,
+                         .classes = classes,
+                         .stride = stride,
+                         .first = first,
+                         .logits = logits,
+                         .label = label,
+                         .max = max,
+                         .sum_out = sum,
+                         .target = target,
+                         .best = best};
+    sequence_share(kernel, tess__cpu_loops(kernel)->xent_sum, &x, rows);
 }
 
 void tess__cpu_xent_grad(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows,
@@ -346,37 +261,30 @@ void tess__cpu_xent_grad(struct tess_kernel *kernel, enum tess_dtype dtype, int6
                          const void *logits, const int32_t *label, const float *max,
                          const float *sum, void *dlogits)
 {
-    struct sequence_xent x = {.kernel = kernel,
-                              .what = XENT_GRAD,
-                              .dtype = dtype,
-                              .rows = rows,
-                              .classes = classes,
-                              .stride = stride,
-                              .first = first,
-                              .scale = scale,
-                              .logits = logits,
-                              .label = label,
-                              .max = max,
-                              .sum = sum,
-                              .dlogits = dlogits};
-    sequence_xent_share(&x);
+    struct cpu_xent x = {.dtype = dtype,
+                         .classes = classes,
+                         .stride = stride,
+                         .first = first,
+                         .scale = scale,
+                         .logits = logits,
+                         .label = label,
+                         .max = max,
+                         .sum = sum,
+                         .dlogits = dlogits};
+    sequence_share(kernel, tess__cpu_loops(kernel)->xent_grad, &x, rows);
 }
 
 void tess__cpu_softmax_xent(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows,
                             int64_t classes, float scale, const void *logits, const int32_t *label,
                             void *dlogits, float *loss, int32_t *correct)
 {
-    struct sequence_xent x = {.kernel = kernel,
-                              .what = XENT_WHOLE,
-                              .dtype = dtype,
-                              .rows = rows,
-                              .classes = classes,
-                              .stride = classes,
-                              .scale = scale,
-                              .logits = logits,
-                              .label = label,
-                              .dlogits = dlogits,
-                              .loss = loss,
-                              .correct = correct};
-    sequence_xent_share(&x);
+    struct cpu_xent x = {.dtype = dtype,
+                         .classes = classes,
+                         .scale = scale,
+                         .logits = logits,
+                         .label = label,
+                         .dlogits = dlogits,
+                         .loss = loss,
+                         .correct = correct};
+    sequence_share(kernel, tess__cpu_loops(kernel)->softmax_xent, &x, rows);
 }

@@ -37,17 +37,8 @@ static float *wide_take(struct wide_layout *layout, char *base, int64_t count)
 
 static struct wide_layout wide_layout(const struct tess_op_desc *d, void *base)
 {
-    bool linear = d->kind == TESS_OP_LINEAR;
-    int64_t x_pixels = 1, y_pixels = 1, taps = 1;
-    if (!linear) {
-        x_pixels = d->height * d->width;
-        y_pixels = tess_op_output_size(d->height, d->window, d->stride, d->padding) *
-                   tess_op_output_size(d->width, d->window, d->stride, d->padding);
-        taps = (int64_t)d->window * d->window;
-    }
-    struct wide_layout l = {.x_count = d->rows * x_pixels * d->in,
-                            .y_count = d->rows * y_pixels * d->out,
-                            .w_count = d->out * taps * d->in};
+    struct cpu_sizes n = tess__cpu_sizes(d);
+    struct wide_layout l = {.x_count = d->rows * n.x, .y_count = d->rows * n.y, .w_count = n.w};
     l.x = wide_take(&l, base, l.x_count);
     l.y = wide_take(&l, base, l.y_count);
     l.w = wide_take(&l, base, l.w_count);
@@ -56,16 +47,11 @@ static struct wide_layout wide_layout(const struct tess_op_desc *d, void *base)
     return l;
 }
 
-static const struct cpu_product *wide_product(const struct tess_op_desc *desc)
-{
-    return desc->kind == TESS_OP_LINEAR ? &tess__cpu_linear : &tess__cpu_conv;
-}
-
 static enum tess_status wide_needs(const struct tess_op_desc *desc, size_t *bytes_out)
 {
     struct tess_op_desc wide = wide_desc(desc);
     size_t bytes;
-    TESS_TRY(wide_product(desc)->needs(&wide, &bytes));
+    TESS_TRY(tess__cpu_product.needs(&wide, &bytes));
     *bytes_out = bytes + wide_layout(desc, NULL).bytes;
     return TESS_OK;
 }
@@ -79,26 +65,26 @@ static enum tess_status wide_open(struct tess_op *op)
                              .kernel = op->kernel,
                              .scratch = wide_layout(&op->desc, op->scratch).rest};
     op->data = wide;
-    return wide_product(&op->desc)->open(wide);
+    return tess__cpu_product.open(wide);
 }
 
 static void wide_close(struct tess_op *op)
 {
     if (op->data == NULL)
         return;
-    wide_product(&op->desc)->close(op->data);
+    tess__cpu_product.close(op->data);
     free(op->data);
     op->data = NULL;
 }
 
 static void wide_read(const struct tess_op *op, const void *from, int64_t count, float *copy)
 {
-    tess__cpu_loops(op->kernel)->ops.cast(op->kernel, count, op->desc.dtype, from, TESS_F32, copy);
+    tess__cpu_cast(op->kernel, count, op->desc.dtype, from, TESS_F32, copy);
 }
 
 static void wide_write(const struct tess_op *op, const float *copy, int64_t count, void *to)
 {
-    tess__cpu_loops(op->kernel)->ops.cast(op->kernel, count, TESS_F32, copy, op->desc.dtype, to);
+    tess__cpu_cast(op->kernel, count, TESS_F32, copy, op->desc.dtype, to);
 }
 
 static enum tess_status wide_forward(struct tess_op *op, const void *x, const void *w,
@@ -111,7 +97,7 @@ static enum tess_status wide_forward(struct tess_op *op, const void *x, const vo
     if (bias != NULL)
         wide_read(op, bias, op->desc.out, l.bias);
     const float *bias_wide = bias != NULL ? l.bias : NULL;
-    TESS_TRY(wide_product(&op->desc)->forward(wide, l.x, l.w, bias_wide, l.y));
+    TESS_TRY(tess__cpu_product.forward(wide, l.x, l.w, bias_wide, l.y));
     wide_write(op, l.y, l.y_count, y);
     return TESS_OK;
 }
@@ -123,7 +109,7 @@ static enum tess_status wide_backward_data(struct tess_op *op, const void *dy, c
     struct tess_op *wide = op->data;
     wide_read(op, dy, l.y_count, l.y);
     wide_read(op, w, l.w_count, l.w);
-    TESS_TRY(wide_product(&op->desc)->backward_data(wide, l.y, l.w, l.x));
+    TESS_TRY(tess__cpu_product.backward_data(wide, l.y, l.w, l.x));
     wide_write(op, l.x, l.x_count, dx);
     return TESS_OK;
 }
@@ -135,7 +121,7 @@ static enum tess_status wide_backward_weight(struct tess_op *op, const void *x, 
     struct tess_op *wide = op->data;
     wide_read(op, x, l.x_count, l.x);
     wide_read(op, dy, l.y_count, l.y);
-    return wide_product(&op->desc)->backward_weight(wide, l.x, l.y, dw, dbias);
+    return tess__cpu_product.backward_weight(wide, l.x, l.y, dw, dbias);
 }
 
 const struct cpu_product tess__cpu_wide = {

@@ -126,23 +126,18 @@ static void queue_run(struct guard_queue *queue, uint64_t position)
     }
 }
 
-/* Where the next piece of work goes; the caller fills it in and calls queue_given. */
-static struct queue_item *queue_next(struct guard_queue *queue, struct queue_item *at_once)
+/* The next piece of work of a queue: kept, or done at once. */
+static void queue_give(struct guard_queue *queue, const struct queue_item *item)
 {
-    if (queue->item == NULL)
-        return at_once;
+    if (queue->item == NULL) {
+        queue->given++;
+        queue_do(queue, item, queue->given);
+        queue->done = queue->given;
+        return;
+    }
     if (queue->given - queue->done == QUEUE_ROOM)
         queue_run(queue, queue->given);
-    return &queue->item[queue->given % QUEUE_ROOM];
-}
-
-static void queue_given(struct guard_queue *queue, const struct queue_item *item)
-{
-    queue->given++;
-    if (queue->item != NULL)
-        return;
-    queue_do(queue, item, queue->given);
-    queue->done = queue->given;
+    queue->item[queue->given++ % QUEUE_ROOM] = *item;
 }
 
 /* ---- the interface -------------------------------------------------------------------------- */
@@ -237,15 +232,11 @@ static enum tess_status queue_record(struct tess_queue *recorded, struct tess_fe
 {
     struct guard_queue *queue = (struct guard_queue *)recorded;
     struct guard_fence *fence = (struct guard_fence *)at;
-    struct queue_item at_once;
     queue_lock();
-    struct queue_item *item = queue_next(queue, &at_once);
-    item->work = QUEUE_RECORD;
-    item->fence = fence;
     fence->queue = queue;
     fence->position = queue->given + 1;
     fence->polled = false;
-    queue_given(queue, item);
+    queue_give(queue, &(struct queue_item){.work = QUEUE_RECORD, .fence = fence});
     queue_unlock();
     return TESS_OK;
 }
@@ -254,15 +245,11 @@ static enum tess_status queue_follow(struct tess_queue *following, const struct 
 {
     struct guard_queue *queue = (struct guard_queue *)following;
     const struct guard_fence *fence = (const struct guard_fence *)at;
-    struct queue_item at_once;
     queue_lock();
-    if (fence->queue != NULL && fence->queue != queue) {
-        struct queue_item *item = queue_next(queue, &at_once);
-        item->work = QUEUE_FOLLOW;
-        item->after = fence->queue;
-        item->position = fence->position;
-        queue_given(queue, item);
-    }
+    if (fence->queue != NULL && fence->queue != queue)
+        queue_give(queue, &(struct queue_item){.work = QUEUE_FOLLOW,
+                                               .after = fence->queue,
+                                               .position = fence->position});
     queue_unlock();
     return TESS_OK;
 }
@@ -311,16 +298,10 @@ static enum tess_status queue_elapsed(const struct tess_fence *from, const struc
 static enum tess_status queue_copy(struct tess_queue *given, size_t bytes, const void *source,
                                    void *target)
 {
-    struct guard_queue *queue = (struct guard_queue *)given;
-    struct queue_item at_once;
+    const struct queue_item item = {
+        .work = QUEUE_COPY, .count = bytes, .n = 1, .m = 1, .source = {source}, .target = {target}};
     queue_lock();
-    struct queue_item *item = queue_next(queue, &at_once);
-    item->work = QUEUE_COPY;
-    item->count = bytes;
-    item->n = item->m = 1;
-    item->source[0] = source;
-    item->target[0] = target;
-    queue_given(queue, item);
+    queue_give((struct guard_queue *)given, &item);
     queue_unlock();
     return TESS_OK;
 }
@@ -329,22 +310,15 @@ static enum tess_status queue_reduce(struct tess_queue *given, enum tess_dtype d
                                      enum tess_reduce reduce, int32_t n, const void *const *source,
                                      int32_t m, void *const *target, size_t count)
 {
-    struct guard_queue *queue = (struct guard_queue *)given;
-    struct queue_item at_once;
+    struct queue_item item = {
+        .work = QUEUE_REDUCE, .dtype = dtype, .reduce = reduce, .n = n, .m = m, .count = count};
     if (n < 1 || n > TESS_QUEUE_PEERS_MAX || m < 1 || m > TESS_QUEUE_PEERS_MAX)
         TESS_FAIL(TESS_ERR_INTERNAL, "a reduction of %d arrays into %d; both must be 1 to %d",
                   (int)n, (int)m, TESS_QUEUE_PEERS_MAX);
+    memcpy(item.source, source, (size_t)n * sizeof(*source));
+    memcpy(item.target, target, (size_t)m * sizeof(*target));
     queue_lock();
-    struct queue_item *item = queue_next(queue, &at_once);
-    item->work = QUEUE_REDUCE;
-    item->dtype = dtype;
-    item->reduce = reduce;
-    item->n = n;
-    item->m = m;
-    item->count = count;
-    memcpy(item->source, source, (size_t)n * sizeof(*source));
-    memcpy(item->target, target, (size_t)m * sizeof(*target));
-    queue_given(queue, item);
+    queue_give((struct guard_queue *)given, &item);
     queue_unlock();
     return TESS_OK;
 }

@@ -7,27 +7,14 @@
 #define GELU_SLOPE 0.79788456080286535588 /* sqrt(2 / pi) */
 #define GELU_CUBE  0.044715
 
-static double activation_load(enum tess_dtype dtype, const void *source, int64_t i)
-{
-    float copy;
-    return (double)*ref_read(dtype, source, i, 1, &copy);
-}
-
-static void activation_store(enum tess_dtype dtype, void *target, int64_t i, double value)
-{
-    float copy, *to = ref_target(dtype, target, i, &copy);
-    *to = (float)value;
-    ref_write(dtype, target, i, 1, to);
-}
-
 void tess__ref_gelu_forward(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
                             const void *x, void *y)
 {
     (void)kernel;
     for (int64_t i = 0; i < count; i++) {
-        double value = activation_load(dtype, x, i);
+        double value = ref_load(dtype, x, i);
         double inner = GELU_SLOPE * (value + GELU_CUBE * value * value * value);
-        activation_store(dtype, y, i, 0.5 * value * (1 + tanh(inner)));
+        ref_store(dtype, y, i, 0.5 * value * (1 + tanh(inner)));
     }
 }
 
@@ -36,11 +23,11 @@ void tess__ref_gelu_backward(struct tess_kernel *kernel, enum tess_dtype dtype, 
 {
     (void)kernel;
     for (int64_t i = 0; i < count; i++) {
-        double value = activation_load(dtype, x, i);
+        double value = ref_load(dtype, x, i);
         double inner = GELU_SLOPE * (value + GELU_CUBE * value * value * value);
         double inner_slope = GELU_SLOPE * (1 + 3 * GELU_CUBE * value * value), t = tanh(inner);
         double slope = 0.5 * (1 + t) + 0.5 * value * (1 - t * t) * inner_slope;
-        activation_store(dtype, dx, i, activation_load(dtype, dy, i) * slope);
+        ref_store(dtype, dx, i, ref_load(dtype, dy, i) * slope);
     }
 }
 
@@ -49,8 +36,8 @@ void tess__ref_swiglu_forward(struct tess_kernel *kernel, enum tess_dtype dtype,
 {
     (void)kernel;
     for (int64_t i = 0; i < count; i++) {
-        double g = activation_load(dtype, gate, i);
-        activation_store(dtype, y, i, g / (1 + exp(-g)) * activation_load(dtype, up, i));
+        double g = ref_load(dtype, gate, i);
+        ref_store(dtype, y, i, g / (1 + exp(-g)) * ref_load(dtype, up, i));
     }
 }
 
@@ -61,10 +48,10 @@ void tess__ref_swiglu_backward(struct tess_kernel *kernel, enum tess_dtype dtype
 {
     (void)kernel;
     for (int64_t i = 0; i < count; i++) {
-        double g = activation_load(dtype, gate, i), u = activation_load(dtype, up, i);
-        double grad = activation_load(dtype, dy, i), s = 1 / (1 + exp(-g));
-        activation_store(dtype, dgate, i, grad * u * s * (1 + g * (1 - s)));
-        activation_store(dtype, dup, i, grad * g * s);
+        double g = ref_load(dtype, gate, i), u = ref_load(dtype, up, i);
+        double grad = ref_load(dtype, dy, i), s = 1 / (1 + exp(-g));
+        ref_store(dtype, dgate, i, grad * u * s * (1 + g * (1 - s)));
+        ref_store(dtype, dup, i, grad * g * s);
     }
 }
 
@@ -81,9 +68,9 @@ void tess__ref_rope(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t r
             double c = cos(angle), s = inverse ? -sin(angle) : sin(angle);
             for (int64_t h = 0; h < heads; h++) {
                 int64_t at = row * stride + h * head_size + i;
-                double a = activation_load(dtype, x, at), b = activation_load(dtype, x, at + half);
-                activation_store(dtype, x, at, a * c - b * s);
-                activation_store(dtype, x, at + half, a * s + b * c);
+                double a = ref_load(dtype, x, at), b = ref_load(dtype, x, at + half);
+                ref_store(dtype, x, at, a * c - b * s);
+                ref_store(dtype, x, at + half, a * s + b * c);
             }
         }
     }

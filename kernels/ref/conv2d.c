@@ -181,7 +181,6 @@ enum tess_status tess__ref_conv2d_backward_weight(struct tess_op *op, const void
         tess__fold_push(&fold_bias);
     }
     tess__fold_finish(&fold_w);
-    if (dbias != NULL)
-        tess__fold_finish(&fold_bias);
+    tess__fold_finish(&fold_bias);
     return TESS_OK;
 }

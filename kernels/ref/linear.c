@@ -153,8 +153,7 @@ enum tess_status tess__ref_linear_backward_weight(struct tess_op *op, const void
         tess__fold_push(&fold_bias);
     }
     tess__fold_finish(&fold_w);
-    if (dbias != NULL)
-        tess__fold_finish(&fold_bias);
+    tess__fold_finish(&fold_bias);
     if (d->add_grad)
         ref_axpy(dw, 1.0f, s.sum_w, d->out * d->in);
     if (d->add_grad && dbias != NULL)

@@ -1,49 +1,14 @@
 /* Sums of squares over fixed blocks, sums over leaves, the search for what is not finite, first
  * values. */
 #include "base/rng.h"
-#include "base/sum.h"
 #include "ref/slots.h"
 #include "ref/square.h"
-
-#include <string.h>
 
 void tess__ref_square_sum(struct tess_kernel *kernel, int64_t count, float scale, const float *x,
                           struct tess_sum *sum)
 {
     (void)kernel;
-    int64_t whole = count - count % TESS_SUM_BLOCK;
-    for (int64_t i = 0; i < whole; i += TESS_SUM_BLOCK)
-        tess_sum_add(sum, tess__square_block(x + i, scale));
-    if (whole < count) {
-        float block[TESS_SUM_BLOCK] = {0};
-        memcpy(block, x + whole, (size_t)(count - whole) * sizeof(float));
-        tess_sum_add(sum, tess__square_block(block, scale));
-    }
-}
-
-/* Not finite is: all bits of the exponent set. */
-static int64_t nonfinite_16(int64_t count, const uint16_t *x, uint16_t exponent)
-{
-    for (int64_t i = 0; i < count; i++)
-        if ((x[i] & exponent) == exponent)
-            return i;
-    return -1;
-}
-
-static int64_t nonfinite_32(int64_t count, const uint32_t *x, uint32_t exponent)
-{
-    for (int64_t i = 0; i < count; i++)
-        if ((x[i] & exponent) == exponent)
-            return i;
-    return -1;
-}
-
-static int64_t nonfinite_64(int64_t count, const uint64_t *x, uint64_t exponent)
-{
-    for (int64_t i = 0; i < count; i++)
-        if ((x[i] & exponent) == exponent)
-            return i;
-    return -1;
+    tess__square_sum(count, scale, x, sum);
 }
 
 void tess__ref_count_zeros(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
@@ -58,28 +23,34 @@ void tess__ref_count_zeros(struct tess_kernel *kernel, enum tess_dtype dtype, in
     *sum += (double)zeros;
 }
 
+/* Not finite: all bits of the exponent are set. */
 int64_t tess__ref_find_nonfinite(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
                                  const void *x)
 {
+    static const uint64_t exponents[TESS_DTYPE_COUNT] = {[TESS_F32] = 0x7f800000u,
+                                                         [TESS_BF16] = 0x7f80u,
+                                                         [TESS_F16] = 0x7c00u,
+                                                         [TESS_F64] = 0x7ff0000000000000u};
+    const uint64_t exponent = exponents[dtype], *wide = x;
+    const uint32_t *whole = x;
+    const uint16_t *half = x;
+    const size_t bytes = tess_dtype_bytes(dtype);
     (void)kernel;
-    switch (dtype) {
-    case TESS_F32:
-        return nonfinite_32(count, x, 0x7f800000u);
-    case TESS_BF16:
-        return nonfinite_16(count, x, 0x7f80u);
-    case TESS_F16:
-        return nonfinite_16(count, x, 0x7c00u);
-    case TESS_F64:
-        return nonfinite_64(count, x, 0x7ff0000000000000u);
-    default: /* integers are finite */
+    if (exponent == 0) /* integers are finite */
         return -1;
+    for (int64_t i = 0; i < count; i++) {
+        uint64_t bits = bytes == 2 ? half[i] : bytes == 4 ? whole[i] : wide[i];
+        if ((bits & exponent) == exponent)
+            return i;
     }
+    return -1;
 }
 
+/* With the kernel's own search. */
 void tess__ref_find_flag(struct tess_kernel *kernel, int64_t count, const float *x, int32_t flag,
                          struct tess_verdict *verdict)
 {
-    if (verdict->grad_bad < flag && tess__ref_find_nonfinite(kernel, TESS_F32, count, x) >= 0)
+    if (verdict->grad_bad < flag && kernel->ops->find_nonfinite(kernel, TESS_F32, count, x) >= 0)
         verdict->grad_bad = flag;
 }
 

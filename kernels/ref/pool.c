@@ -113,50 +113,41 @@ enum tess_status tess__ref_max_pool_backward(struct tess_op *op, const void *dy,
     return TESS_OK;
 }
 
-enum tess_status tess__ref_avg_pool_forward(struct tess_op *op, const void *x, void *y)
+/* Each element of `to` is the sum of the elements of `from` that share a window with it, divided by
+ * the window's area: outputs of inputs, or, `back`, inputs of outputs. */
+static enum tess_status pool_average(struct tess_op *op, const void *from, bool back, void *to)
 {
     const struct tess_op_desc *d = &op->desc;
     struct pool_scratch s = pool_layout(d, op->scratch);
     struct pool_size n = pool_size(d);
+    int64_t from_count = back ? n.y_count : n.x_count, to_count = back ? n.x_count : n.y_count;
     float area = (float)(d->window * d->window);
     for (int64_t b = 0; b < d->rows; b++) {
-        const float *x32 = ref_read(d->dtype, x, b * n.x_count, n.x_count, s.x);
-        float *y32 = ref_target(d->dtype, y, b * n.y_count, s.y);
-        memset(y32, 0, (size_t)n.y_count * sizeof(float));
+        const float *from32 =
+            ref_read(d->dtype, from, b * from_count, from_count, back ? s.y : s.x);
+        float *to32 = ref_target(d->dtype, to, b * to_count, back ? s.dx : s.y);
+        memset(to32, 0, (size_t)to_count * sizeof(float));
         for (int64_t p = 0; p < n.out_height * n.out_width; p++) {
             for (int64_t k = 0; k < (int64_t)d->window * d->window; k++) {
-                int64_t source = pool_source(d, n.out_width, p, k);
+                int64_t source = pool_source(d, n.out_width, p, k), pixel = p * d->in;
                 if (source >= 0)
-                    ref_axpy(y32 + p * d->in, 1.0f, x32 + source, d->in);
+                    ref_axpy(to32 + (back ? source : pixel), 1.0f, from32 + (back ? pixel : source),
+                             d->in);
             }
         }
-        for (int64_t i = 0; i < n.y_count; i++)
-            y32[i] /= area;
-        ref_write(d->dtype, y, b * n.y_count, n.y_count, y32);
+        for (int64_t i = 0; i < to_count; i++)
+            to32[i] /= area;
+        ref_write(d->dtype, to, b * to_count, to_count, to32);
     }
     return TESS_OK;
 }
 
+enum tess_status tess__ref_avg_pool_forward(struct tess_op *op, const void *x, void *y)
+{
+    return pool_average(op, x, false, y);
+}
+
 enum tess_status tess__ref_avg_pool_backward(struct tess_op *op, const void *dy, void *dx)
 {
-    const struct tess_op_desc *d = &op->desc;
-    struct pool_scratch s = pool_layout(d, op->scratch);
-    struct pool_size n = pool_size(d);
-    float area = (float)(d->window * d->window);
-    for (int64_t b = 0; b < d->rows; b++) {
-        const float *dy32 = ref_read(d->dtype, dy, b * n.y_count, n.y_count, s.y);
-        float *dx32 = ref_target(d->dtype, dx, b * n.x_count, s.dx);
-        memset(dx32, 0, (size_t)n.x_count * sizeof(float));
-        for (int64_t p = 0; p < n.out_height * n.out_width; p++) {
-            for (int64_t k = 0; k < (int64_t)d->window * d->window; k++) {
-                int64_t source = pool_source(d, n.out_width, p, k);
-                if (source >= 0)
-                    ref_axpy(dx32 + source, 1.0f, dy32 + p * d->in, d->in);
-            }
-        }
-        for (int64_t i = 0; i < n.x_count; i++)
-            dx32[i] /= area;
-        ref_write(d->dtype, dx, b * n.x_count, n.x_count, dx32);
-    }
-    return TESS_OK;
+    return pool_average(op, dy, true, dx);
 }

@@ -153,7 +153,6 @@ enum tess_status tess__ref_norm_backward(struct tess_op *op, const void *x, cons
         tess__fold_push(&fold_beta);
     }
     tess__fold_finish(&fold_gamma);
-    if (!d->rms)
-        tess__fold_finish(&fold_beta);
+    tess__fold_finish(&fold_beta);
     return TESS_OK;
 }

@@ -12,7 +12,10 @@
 #ifndef KERNELS_REF_SQUARE_H
 #define KERNELS_REF_SQUARE_H
 
+#include "base/sum.h"
 #include "tessera/kernel.h"
+
+#include <string.h>
 
 static inline double tess__square_lanes(const double lane[8])
 {
@@ -33,6 +36,20 @@ static inline double tess__square_block(const float *x, float scale)
         }
     }
     return tess__square_lanes(lane);
+}
+
+/* tess_square_sum(). */
+static inline void tess__square_sum(int64_t count, float scale, const float *x,
+                                    struct tess_sum *sum)
+{
+    int64_t whole = count - count % TESS_SUM_BLOCK;
+    for (int64_t i = 0; i < whole; i += TESS_SUM_BLOCK)
+        tess_sum_add(sum, tess__square_block(x + i, scale));
+    if (whole < count) {
+        float block[TESS_SUM_BLOCK] = {0};
+        memcpy(block, x + whole, (size_t)(count - whole) * sizeof(float));
+        tess_sum_add(sum, tess__square_block(block, scale));
+    }
 }
 
 #endif

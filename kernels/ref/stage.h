@@ -72,6 +72,20 @@ static inline void ref_write(enum tess_dtype dtype, void *target, int64_t first,
     }
 }
 
+/* One element. */
+static inline double ref_load(enum tess_dtype dtype, const void *source, int64_t i)
+{
+    float copy;
+    return (double)*ref_read(dtype, source, i, 1, &copy);
+}
+
+static inline void ref_store(enum tess_dtype dtype, void *target, int64_t i, double value)
+{
+    float copy, *to = ref_target(dtype, target, i, &copy);
+    *to = (float)value;
+    ref_write(dtype, target, i, 1, to);
+}
+
 /*
  * A dot product in REF_LANES partial sums, which the compiler keeps in vector registers: element i
  * goes to lane i % REF_LANES. The order does not depend on the vector width.

@@ -1,24 +1,12 @@
 /*
- * Softmax and cross-entropy of ref over parts of the classes: in f64, rounded to f32 where one slot
- * hands over to the next. A NaN among the logits shows in the sum, hence in the loss.
+ * Softmax and cross-entropy of ref: in f64, rounded once; over parts of the classes rounded to f32
+ * where one slot hands over to the next. A NaN among the logits shows in the sum, hence in the
+ * loss.
  */
 #include "ref/slots.h"
 #include "ref/stage.h"
 
 #include <math.h>
-
-static double xent_logit(enum tess_dtype dtype, const void *logits, int64_t i)
-{
-    float copy;
-    return (double)*ref_read(dtype, logits, i, 1, &copy);
-}
-
-static void xent_store(enum tess_dtype dtype, void *target, int64_t i, double value)
-{
-    float copy, *to = ref_target(dtype, target, i, &copy);
-    *to = (float)value;
-    ref_write(dtype, target, i, 1, to);
-}
 
 void tess__ref_xent_max(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows,
                         int64_t classes, int64_t stride, const void *logits, float *max)
@@ -27,7 +15,7 @@ void tess__ref_xent_max(struct tess_kernel *kernel, enum tess_dtype dtype, int64
     for (int64_t b = 0; b < rows; b++) {
         double greatest = -INFINITY;
         for (int64_t c = 0; c < classes; c++) {
-            double logit = xent_logit(dtype, logits, b * stride + c);
+            double logit = ref_load(dtype, logits, b * stride + c);
             greatest = logit > greatest ? logit : greatest;
         }
         max[b] = (float)greatest;
@@ -44,13 +32,13 @@ void tess__ref_xent_sum(struct tess_kernel *kernel, enum tess_dtype dtype, int64
         double total = 0, greatest = (double)max[b];
         int64_t here = label[b] - first, found = -1; /* negative for padding too */
         for (int64_t c = 0; c < classes; c++) {
-            double logit = xent_logit(dtype, logits, b * stride + c);
+            double logit = ref_load(dtype, logits, b * stride + c);
             total += exp(logit - greatest);
             found = found < 0 && logit == greatest ? c : found;
         }
         bool mine = here >= 0 && here < classes;
         sum[b] = (float)total;
-        target[b] = mine ? (float)xent_logit(dtype, logits, b * stride + here) : 0.0f;
+        target[b] = mine ? (float)ref_load(dtype, logits, b * stride + here) : 0.0f;
         best[b] = found < 0 ? -INFINITY : -(float)(first + found);
     }
 }
@@ -65,11 +53,11 @@ void tess__ref_xent_grad(struct tess_kernel *kernel, enum tess_dtype dtype, int6
         for (int64_t c = 0; c < stride; c++) {
             double grad = 0;
             if (label[b] >= 0 && c < classes) {
-                double logit = xent_logit(dtype, logits, b * stride + c);
+                double logit = ref_load(dtype, logits, b * stride + c);
                 double softmax = exp(logit - (double)max[b]) / (double)sum[b];
                 grad = (double)scale * (softmax - (first + c == label[b]));
             }
-            xent_store(dtype, dlogits, b * stride + c, grad);
+            ref_store(dtype, dlogits, b * stride + c, grad);
         }
     }
 }
@@ -89,5 +77,42 @@ void tess__ref_xent_loss(struct tess_kernel *kernel, int64_t rows, int64_t lengt
             correct[s] += -best[b] == (float)label[b];
         }
         loss[s] = (float)total;
+    }
+}
+
+/* A padding row: all its results are 0. */
+static void xent_padding(enum tess_dtype dtype, int64_t first, int64_t classes, void *dlogits,
+                         float *loss, int32_t *correct)
+{
+    *loss = 0;
+    *correct = 0;
+    for (int64_t c = 0; dlogits != NULL && c < classes; c++)
+        ref_store(dtype, dlogits, first + c, 0);
+}
+
+void tess__ref_softmax_xent(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows,
+                            int64_t classes, float scale, const void *logits, const int32_t *label,
+                            void *dlogits, float *loss, int32_t *correct)
+{
+    (void)kernel;
+    for (int64_t b = 0; b < rows; b++) {
+        int64_t first = b * classes;
+        if (label[b] < 0) {
+            xent_padding(dtype, first, classes, dlogits, loss + b, correct + b);
+            continue;
+        }
+        int64_t best = 0;
+        for (int64_t c = 1; c < classes; c++)
+            if (ref_load(dtype, logits, first + c) > ref_load(dtype, logits, first + best))
+                best = c;
+        double max = ref_load(dtype, logits, first + best), sum = 0;
+        for (int64_t c = 0; c < classes; c++)
+            sum += exp(ref_load(dtype, logits, first + c) - max);
+        loss[b] = (float)(log(sum) - (ref_load(dtype, logits, first + label[b]) - max));
+        correct[b] = best == label[b];
+        for (int64_t c = 0; dlogits != NULL && c < classes; c++) {
+            double softmax = exp(ref_load(dtype, logits, first + c) - max) / sum;
+            ref_store(dtype, dlogits, first + c, (double)scale * (softmax - (c == label[b])));
+        }
     }
 }

@@ -16,6 +16,15 @@ struct norm_part {
     int64_t first, pixels, channels;
 };
 
+/* That of the leaf whose pixels begin with `first_pixel`, from channel `channel` on. */
+CPU_INLINE struct norm_part norm_part(const struct tess_op_desc *d, int64_t first_pixel,
+                                      int64_t channel)
+{
+    return (struct norm_part){.first = first_pixel * d->in + channel,
+                              .pixels = d->leaf_rows * d->height * d->width,
+                              .channels = d->in};
+}
+
 /* mean and square[count]: the mean of each channel and the sum of squares about it. */
 CPU_INLINE void norm_statistics(enum tess_dtype dtype, const struct norm_part *p, int64_t count,
                                 const void *x, double *mean, double *square)
@@ -75,38 +84,31 @@ struct norm_forward {
     float *mean, *rstd, *leaf_mean, *leaf_var;
 };
 
-CPU_INLINE void norm_forward_block(enum tess_dtype dtype, const struct tess_op_desc *d,
-                                   const struct norm_part *p, int64_t channel, int64_t count,
+CPU_INLINE void norm_forward_block(enum tess_dtype dtype, int64_t channel, int64_t count,
+                                   const struct tess_op_desc *d, int64_t first_pixel,
                                    const struct norm_forward *f)
 {
+    struct norm_part p = norm_part(d, first_pixel, channel);
     double mean[CPU_BLOCK], square[CPU_BLOCK];
     float scale[CPU_BLOCK], shift[CPU_BLOCK];
-    norm_statistics(dtype, p, count, f->x, mean, square);
+    norm_statistics(dtype, &p, count, f->x, mean, square);
     cpu_read(dtype, f->gamma, channel, count, scale);
     cpu_read(dtype, f->beta, channel, count, shift);
-    double rest = p->pixels > 1 ? (double)(p->pixels - 1) : 1.0;
+    double rest = p.pixels > 1 ? (double)(p.pixels - 1) : 1.0;
     for (int64_t c = 0; c < count; c++) {
-        double var = square[c] / (double)p->pixels;
+        double var = square[c] / (double)p.pixels;
         f->mean[channel + c] = f->leaf_mean[channel + c] = (float)mean[c];
         f->leaf_var[channel + c] = (float)(square[c] / rest);
         f->rstd[channel + c] = (float)(1.0 / sqrt(var + (double)d->epsilon));
         scale[c] *= f->rstd[channel + c];
     }
-    norm_apply(dtype, p, count, d->relu, f->mean + channel, scale, shift, f->x, f->y);
+    norm_apply(dtype, &p, count, d->relu, f->mean + channel, scale, shift, f->x, f->y);
 }
 
 CPU_INLINE void norm_forward_leaf(enum tess_dtype dtype, const struct tess_op_desc *d,
                                   int64_t first_pixel, const struct norm_forward *f)
 {
-    struct norm_part p = {.pixels = d->leaf_rows * d->height * d->width, .channels = d->in};
-    int64_t c = 0;
-    for (; c + CPU_BLOCK <= d->in; c += CPU_BLOCK) {
-        p.first = first_pixel * d->in + c;
-        norm_forward_block(dtype, d, &p, c, CPU_BLOCK, f);
-    }
-    p.first = first_pixel * d->in + c;
-    if (c < d->in)
-        norm_forward_block(dtype, d, &p, c, d->in - c, f);
+    CPU_BLOCKS(dtype, d->in, norm_forward_block, d, first_pixel, f);
 }
 
 enum tess_status CPU_LOOP(batch_norm_forward)(struct tess_op *op, const void *x, const void *gamma,
@@ -137,8 +139,8 @@ enum tess_status CPU_LOOP(batch_norm_forward)(struct tess_op *op, const void *x,
     return TESS_OK;
 }
 
-CPU_INLINE void norm_infer_block(enum tess_dtype dtype, const struct tess_op_desc *d,
-                                 int64_t channel, int64_t count, const void *x, const void *gamma,
+CPU_INLINE void norm_infer_block(enum tess_dtype dtype, int64_t channel, int64_t count,
+                                 const struct tess_op_desc *d, const void *x, const void *gamma,
                                  const void *beta, const void *mean, const void *var, void *y)
 {
     float scale[CPU_BLOCK], shift[CPU_BLOCK], middle[CPU_BLOCK], spread[CPU_BLOCK];
@@ -158,13 +160,7 @@ enum tess_status CPU_LOOP(batch_norm_infer)(struct tess_op *op, const void *x, c
                                             void *y)
 {
     const struct tess_op_desc *d = &op->desc;
-    for (int64_t c = 0; c < d->in; c += CPU_BLOCK) {
-        int64_t count = d->in - c < CPU_BLOCK ? d->in - c : CPU_BLOCK;
-        if (count == CPU_BLOCK)
-            CPU_BY_DTYPE(d->dtype, norm_infer_block, d, c, CPU_BLOCK, x, gamma, beta, mean, var, y);
-        else
-            CPU_BY_DTYPE(d->dtype, norm_infer_block, d, c, count, x, gamma, beta, mean, var, y);
-    }
+    CPU_BLOCKS_BY_DTYPE(d->dtype, d->in, norm_infer_block, d, x, gamma, beta, mean, var, y);
     return TESS_OK;
 }
 
@@ -197,17 +193,20 @@ CPU_INLINE void norm_pixel(enum tess_dtype dtype, bool relu, int64_t at, int64_t
  *   dbeta = sum g, dgamma = sum g x_hat, dx = gamma rstd (g - dbeta / n - x_hat dgamma / n)
  * All sums are done before dx is written: dx may be dy.
  */
-CPU_INLINE void norm_backward_block(enum tess_dtype dtype, bool relu, const struct norm_part *p,
-                                    int64_t channel, int64_t count, const struct norm_backward *b)
+CPU_INLINE void norm_backward_block(enum tess_dtype dtype, int64_t channel, int64_t count,
+                                    const struct tess_op_desc *d, int64_t first_pixel,
+                                    const struct norm_backward *b)
 {
+    struct norm_part p = norm_part(d, first_pixel, channel);
+    bool relu = d->relu;
     double sum_beta[CPU_BLOCK] = {0}, sum_gamma[CPU_BLOCK] = {0};
     float grad[CPU_BLOCK], hat[CPU_BLOCK], scale[CPU_BLOCK];
     const float *mean = b->mean + channel, *rstd = b->rstd + channel;
-    for (int64_t begin = 0; begin < p->pixels; begin += NORM_ROWS) {
-        int64_t end = p->pixels - begin < NORM_ROWS ? p->pixels : begin + NORM_ROWS;
+    for (int64_t begin = 0; begin < p.pixels; begin += NORM_ROWS) {
+        int64_t end = p.pixels - begin < NORM_ROWS ? p.pixels : begin + NORM_ROWS;
         float beta[CPU_BLOCK] = {0}, gamma[CPU_BLOCK] = {0};
         for (int64_t row = begin; row < end; row++) {
-            norm_pixel(dtype, relu, p->first + row * p->channels, count, b, mean, rstd, grad, hat);
+            norm_pixel(dtype, relu, p.first + row * p.channels, count, b, mean, rstd, grad, hat);
             for (int64_t c = 0; c < count; c++) {
                 beta[c] += grad[c];
                 gamma[c] += grad[c] * hat[c];
@@ -223,12 +222,12 @@ CPU_INLINE void norm_backward_block(enum tess_dtype dtype, bool relu, const stru
     for (int64_t c = 0; c < count; c++) {
         b->dbeta[channel + c] = (float)sum_beta[c];
         b->dgamma[channel + c] = (float)sum_gamma[c];
-        mean_beta[c] = (float)(sum_beta[c] / (double)p->pixels);
-        mean_gamma[c] = (float)(sum_gamma[c] / (double)p->pixels);
+        mean_beta[c] = (float)(sum_beta[c] / (double)p.pixels);
+        mean_gamma[c] = (float)(sum_gamma[c] / (double)p.pixels);
         scale[c] *= rstd[c];
     }
-    for (int64_t row = 0; row < p->pixels; row++) {
-        int64_t at = p->first + row * p->channels;
+    for (int64_t row = 0; row < p.pixels; row++) {
+        int64_t at = p.first + row * p.channels;
         norm_pixel(dtype, relu, at, count, b, mean, rstd, grad, hat);
         for (int64_t c = 0; c < count; c++)
             grad[c] = scale[c] * ((grad[c] - mean_beta[c]) - hat[c] * mean_gamma[c]);
@@ -236,18 +235,10 @@ CPU_INLINE void norm_backward_block(enum tess_dtype dtype, bool relu, const stru
     }
 }
 
-CPU_INLINE void norm_backward_leaf(enum tess_dtype dtype, bool relu, const struct tess_op_desc *d,
+CPU_INLINE void norm_backward_leaf(enum tess_dtype dtype, const struct tess_op_desc *d,
                                    int64_t first_pixel, const struct norm_backward *b)
 {
-    struct norm_part p = {.pixels = d->leaf_rows * d->height * d->width, .channels = d->in};
-    int64_t c = 0;
-    for (; c + CPU_BLOCK <= d->in; c += CPU_BLOCK) {
-        p.first = first_pixel * d->in + c;
-        norm_backward_block(dtype, relu, &p, c, CPU_BLOCK, b);
-    }
-    p.first = first_pixel * d->in + c;
-    if (c < d->in)
-        norm_backward_block(dtype, relu, &p, c, d->in - c, b);
+    CPU_BLOCKS(dtype, d->in, norm_backward_block, d, first_pixel, b);
 }
 
 enum tess_status CPU_LOOP(batch_norm_backward)(struct tess_op *op, const void *x, const void *y,
@@ -271,7 +262,7 @@ enum tess_status CPU_LOOP(batch_norm_backward)(struct tess_op *op, const void *x
                                   .dx = dx,
                                   .dgamma = tess__fold_leaf(&fold_gamma),
                                   .dbeta = tess__fold_leaf(&fold_beta)};
-        CPU_BY_DTYPE(d->dtype, norm_backward_leaf, d->relu, d, leaf * pixels, &b);
+        CPU_BY_DTYPE(d->dtype, norm_backward_leaf, d, leaf * pixels, &b);
         tess__fold_push(&fold_gamma);
         tess__fold_push(&fold_beta);
     }

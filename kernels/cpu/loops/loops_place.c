@@ -11,12 +11,13 @@
 
 /* ---- embedding ------------------------------------------------------------------------------ */
 
-CPU_INLINE void place_row_block(enum tess_dtype dtype, const struct cpu_embedding *e, int64_t from,
-                                int64_t to, int64_t count)
+CPU_INLINE void place_row_block(enum tess_dtype dtype, int64_t c, int64_t count,
+                                const struct cpu_embedding *e, int64_t index, int64_t row)
 {
     float value[CPU_BLOCK] = {0}, add[CPU_BLOCK];
-    if (from >= 0)
-        cpu_read(dtype, e->table, from, count, value);
+    int64_t width = e->desc->out, to = row * width + c;
+    if (index >= 0 && index < e->desc->in)
+        cpu_read(dtype, e->table, index * width + c, count, value);
     if (e->add != NULL) {
         cpu_read(dtype, e->add, to, count, add);
         for (int64_t i = 0; i < count; i++)
@@ -31,16 +32,13 @@ CPU_INLINE void place_rows(enum tess_dtype dtype, const struct cpu_embedding *e,
     const struct tess_op_desc *d = e->desc;
     for (int64_t row = first; row < first + rows; row++) {
         int64_t index = (e->token != NULL ? (int64_t)e->token[row] : row % d->length) - e->first;
-        int64_t from = index >= 0 && index < d->in ? index * d->out : -1, c = 0;
-        for (; c + CPU_BLOCK <= d->out; c += CPU_BLOCK)
-            place_row_block(dtype, e, from < 0 ? -1 : from + c, row * d->out + c, CPU_BLOCK);
-        if (c < d->out)
-            place_row_block(dtype, e, from < 0 ? -1 : from + c, row * d->out + c, d->out - c);
+        CPU_BLOCKS(dtype, d->out, place_row_block, e, index, row);
     }
 }
 
-void CPU_LOOP(embedding_rows)(const struct cpu_embedding *e, int64_t first, int64_t rows)
+void CPU_LOOP(embedding_forward)(const void *arguments, int64_t first, int64_t rows)
 {
+    const struct cpu_embedding *e = arguments;
     CPU_BY_DTYPE(e->desc->dtype, place_rows, e, first, rows);
 }
 
@@ -89,8 +87,8 @@ CPU_INLINE void place_rotate(enum tess_dtype dtype, void *x, int64_t first, int6
 }
 
 /* Pairs first .. first + count - 1 of every head at positions begin .. end - 1 of all sequences. */
-CPU_INLINE void place_rope_pairs(enum tess_dtype dtype, const struct cpu_rope *p, int64_t first,
-                                 int64_t count, int64_t begin, int64_t end)
+CPU_INLINE void place_rope_pairs(enum tess_dtype dtype, int64_t first, int64_t count,
+                                 const struct cpu_rope *p, int64_t begin, int64_t end)
 {
     double rate[CPU_BLOCK], angle[CPU_BLOCK];
     float sine[CPU_BLOCK], cosine[CPU_BLOCK];
@@ -110,17 +108,10 @@ CPU_INLINE void place_rope_pairs(enum tess_dtype dtype, const struct cpu_rope *p
     }
 }
 
-CPU_INLINE void place_rope(enum tess_dtype dtype, const struct cpu_rope *p, int64_t begin,
-                           int64_t end)
+void CPU_LOOP(rope)(const void *arguments, int64_t first, int64_t count)
 {
-    int64_t half = p->head_size / 2;
-    for (int64_t first = 0; first < half; first += CPU_BLOCK)
-        place_rope_pairs(dtype, p, first, cpu_block(first, half), begin, end);
-}
-
-void CPU_LOOP(rope_positions)(const struct cpu_rope *rope, int64_t begin, int64_t end)
-{
-    CPU_BY_DTYPE(rope->dtype, place_rope, rope, begin, end);
+    const struct cpu_rope *p = arguments;
+    CPU_BLOCKS_BY_DTYPE(p->dtype, p->head_size / 2, place_rope_pairs, p, first, first + count);
 }
 
 /* ---- one position of attention -------------------------------------------------------------- */
@@ -137,32 +128,22 @@ struct place_head {
     float max, weight, *sum; /* of what was seen; sum [D] */
 };
 
-CPU_INLINE float place_score(enum tess_dtype dtype, const struct place_head *h, int64_t position)
+CPU_INLINE void place_score(enum tess_dtype dtype, int64_t c, int64_t count,
+                            const struct place_head *h, int64_t position, float *lane)
 {
-    float key[CPU_BLOCK], lane[CPU_BLOCK] = {0};
-    int64_t size = h->desc->in, at = h->first + position * h->desc->kv_stride, c = 0;
-    for (; c + CPU_BLOCK <= size; c += CPU_BLOCK) {
-        cpu_read(dtype, h->k, at + c, CPU_BLOCK, key);
-        for (int64_t i = 0; i < CPU_BLOCK; i++)
-            lane[i] = fmaf(h->q[c + i], key[i], lane[i]);
-    }
-    cpu_read(dtype, h->k, at + c, size - c, key);
-    for (int64_t i = 0; i < size - c; i++)
+    float key[CPU_BLOCK];
+    cpu_read(dtype, h->k, h->first + position * h->desc->kv_stride + c, count, key);
+    for (int64_t i = 0; i < count; i++)
         lane[i] = fmaf(h->q[c + i], key[i], lane[i]);
-    return cpu_lane_sum(lane);
 }
 
-CPU_INLINE void place_value(enum tess_dtype dtype, const struct place_head *h, int64_t position,
-                            float p)
+CPU_INLINE void place_value(enum tess_dtype dtype, int64_t c, int64_t count,
+                            const struct place_head *h, int64_t position, float p)
 {
     float value[CPU_BLOCK];
-    int64_t size = h->desc->in, at = h->first + position * h->desc->kv_stride;
-    for (int64_t c = 0; c < size; c += CPU_BLOCK) {
-        int64_t count = cpu_block(c, size);
-        cpu_read(dtype, h->v, at + c, count, value);
-        for (int64_t i = 0; i < count; i++)
-            h->sum[c + i] = fmaf(p, value[i], h->sum[c + i]);
-    }
+    cpu_read(dtype, h->v, h->first + position * h->desc->kv_stride + c, count, value);
+    for (int64_t i = 0; i < count; i++)
+        h->sum[c + i] = fmaf(p, value[i], h->sum[c + i]);
 }
 
 /* Positions first .. first + count - 1: the softmax that grows with what it has seen. */
@@ -171,7 +152,9 @@ CPU_INLINE void place_keys(enum tess_dtype dtype, struct place_head *h, int64_t 
 {
     float score[PLACE_KEYS], max = h->max, scale = 1.0f / sqrtf((float)h->desc->in);
     for (int64_t j = 0; j < count; j++) {
-        score[j] = place_score(dtype, h, first + j) * scale;
+        float lane[CPU_BLOCK] = {0};
+        CPU_BLOCKS(dtype, h->desc->in, place_score, h, first + j, lane);
+        score[j] = cpu_lane_sum(lane) * scale;
         max = score[j] > max ? score[j] : max;
     }
     float fade = first == 0 ? 0.0f : cpu_exp(h->max - max);
@@ -182,7 +165,7 @@ CPU_INLINE void place_keys(enum tess_dtype dtype, struct place_head *h, int64_t 
     for (int64_t j = 0; j < count; j++) {
         float p = cpu_exp(score[j] - max);
         h->weight += p;
-        place_value(dtype, h, first + j, p);
+        CPU_BLOCKS(dtype, h->desc->in, place_value, h, first + j, p);
     }
 }
 

@@ -1,148 +1,51 @@
 /*
- * Own loops over plain arrays: ReLU, add, casts, accumulate, sums of squares, search, updates. The
+ * Own loops over plain arrays: add, casts, accumulate, sums of squares, search, updates. The
  * arithmetic is that of ref (half.h, rules.h, square.h), and so are the bits.
  */
 #include "cpu/loops/loops.h"
 
-#include "base/sum.h"
 #include "cpu/own/stage.h"
 #include "ref/ref.h"
 #include "ref/rules.h"
 #include "ref/square.h"
 
-#include <string.h>
-
-CPU_INLINE int64_t plain_block(int64_t first, int64_t count)
-{
-    return count - first < CPU_BLOCK ? count - first : CPU_BLOCK;
-}
-
-/* A NaN passes through: it is not below 0. */
-CPU_INLINE void plain_relu_block(enum tess_dtype dtype, int64_t first, int64_t count, const void *x,
-                                 void *y)
-{
-    float copy[CPU_BLOCK];
-    cpu_read(dtype, x, first, count, copy);
-    for (int64_t i = 0; i < count; i++)
-        copy[i] = copy[i] < 0 ? 0.0f : copy[i];
-    cpu_write(dtype, y, first, count, copy);
-}
-
-CPU_INLINE void plain_relu(enum tess_dtype dtype, int64_t count, const void *x, void *y)
-{
-    int64_t first = 0;
-    for (; first + CPU_BLOCK <= count; first += CPU_BLOCK)
-        plain_relu_block(dtype, first, CPU_BLOCK, x, y);
-    plain_relu_block(dtype, first, plain_block(first, count), x, y);
-}
-
-void CPU_LOOP(relu_forward)(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
-                            const void *x, void *y)
-{
-    (void)kernel;
-    CPU_BY_DTYPE(dtype, plain_relu, count, x, y);
-}
-
-CPU_INLINE void plain_cut_block(enum tess_dtype dtype, int64_t first, int64_t count, const void *y,
-                                const void *dy, void *dx)
-{
-    float output[CPU_BLOCK], copy[CPU_BLOCK];
-    cpu_read(dtype, y, first, count, output);
-    cpu_read(dtype, dy, first, count, copy);
-    for (int64_t i = 0; i < count; i++)
-        copy[i] = output[i] > 0 ? copy[i] : 0.0f;
-    cpu_write(dtype, dx, first, count, copy);
-}
-
-CPU_INLINE void plain_cut(enum tess_dtype dtype, int64_t count, const void *y, const void *dy,
-                          void *dx)
-{
-    int64_t first = 0;
-    for (; first + CPU_BLOCK <= count; first += CPU_BLOCK)
-        plain_cut_block(dtype, first, CPU_BLOCK, y, dy, dx);
-    plain_cut_block(dtype, first, plain_block(first, count), y, dy, dx);
-}
-
-void CPU_LOOP(relu_backward)(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
-                             const void *y, const void *dy, void *dx)
-{
-    (void)kernel;
-    CPU_BY_DTYPE(dtype, plain_cut, count, y, dy, dx);
-}
-
-CPU_INLINE void plain_add_block(enum tess_dtype dtype, int64_t first, int64_t count, const void *a,
-                                const void *b, void *y)
+CPU_INLINE void plain_add_block(enum tess_dtype dtype, int64_t first, int64_t count,
+                                const struct cpu_plain *p)
 {
     float left[CPU_BLOCK], right[CPU_BLOCK];
-    cpu_read(dtype, a, first, count, left);
-    cpu_read(dtype, b, first, count, right);
+    cpu_read(dtype, p->in[0], first, count, left);
+    cpu_read(dtype, p->in[1], first, count, right);
     for (int64_t i = 0; i < count; i++)
         left[i] = left[i] + right[i];
-    cpu_write(dtype, y, first, count, left);
+    cpu_write(dtype, p->out[0], first, count, left);
 }
 
-CPU_INLINE void plain_add(enum tess_dtype dtype, int64_t count, const void *a, const void *b,
-                          void *y)
+void CPU_LOOP(add)(const struct cpu_plain *p)
 {
-    int64_t first = 0;
-    for (; first + CPU_BLOCK <= count; first += CPU_BLOCK)
-        plain_add_block(dtype, first, CPU_BLOCK, a, b, y);
-    plain_add_block(dtype, first, plain_block(first, count), a, b, y);
+    CPU_BLOCKS_BY_DTYPE(p->from, p->count, plain_add_block, p);
 }
 
-void CPU_LOOP(add)(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count, const void *a,
-                   const void *b, void *y)
-{
-    (void)kernel;
-    CPU_BY_DTYPE(dtype, plain_add, count, a, b, y);
-}
-
-CPU_INLINE void plain_cast_block(enum tess_dtype from, const void *x, enum tess_dtype to, void *y,
-                                 int64_t first, int64_t count)
+CPU_INLINE void plain_cast(enum tess_dtype from, int64_t first, int64_t count, enum tess_dtype to,
+                           const struct cpu_plain *p)
 {
     float copy[CPU_BLOCK];
-    cpu_read(from, x, first, count, copy);
-    cpu_write(to, y, first, count, copy);
-}
-
-CPU_INLINE void plain_cast(enum tess_dtype from, const void *x, enum tess_dtype to, void *y,
-                           int64_t count)
-{
-    int64_t first = 0;
-    for (; first + CPU_BLOCK <= count; first += CPU_BLOCK)
-        plain_cast_block(from, x, to, y, first, CPU_BLOCK);
-    plain_cast_block(from, x, to, y, first, plain_block(first, count));
+    cpu_read(from, p->in[0], first, count, copy);
+    cpu_write(to, p->out[0], first, count, copy);
 }
 
 /* f64 is for tests and reports only: ref's loop will do. */
-void CPU_LOOP(cast)(struct tess_kernel *kernel, int64_t count, enum tess_dtype from, const void *x,
-                    enum tess_dtype to, void *y)
+void CPU_LOOP(cast)(const struct cpu_plain *p)
 {
-    if (from == TESS_F32 && to == TESS_BF16)
-        plain_cast(TESS_F32, x, TESS_BF16, y, count);
-    else if (from == TESS_BF16 && to == TESS_F32)
-        plain_cast(TESS_BF16, x, TESS_F32, y, count);
-    else if (from == TESS_F32 && to == TESS_F16)
-        plain_cast(TESS_F32, x, TESS_F16, y, count);
-    else if (from == TESS_F16 && to == TESS_F32)
-        plain_cast(TESS_F16, x, TESS_F32, y, count);
+    if (p->from == TESS_F32 && p->to == TESS_BF16)
+        CPU_BLOCKS(TESS_F32, p->count, plain_cast, TESS_BF16, p);
+    else if (p->from == TESS_BF16 && p->to == TESS_F32)
+        CPU_BLOCKS(TESS_BF16, p->count, plain_cast, TESS_F32, p);
+    else if (p->from == TESS_F32 && p->to == TESS_F16)
+        CPU_BLOCKS(TESS_F32, p->count, plain_cast, TESS_F16, p);
+    else if (p->from == TESS_F16 && p->to == TESS_F32)
+        CPU_BLOCKS(TESS_F16, p->count, plain_cast, TESS_F32, p);
     else
-        tess_kernel_ref.cast(kernel, count, from, x, to, y);
-}
-
-void CPU_LOOP(accumulate)(struct tess_kernel *kernel, int64_t count, float scale, const float *x,
-                          float *y)
-{
-    (void)kernel;
-    const float *restrict from = x;
-    float *restrict to = y;
-    if (scale == 1.0f) { /* the same bits without the product */
-        for (int64_t i = 0; i < count; i++)
-            to[i] += from[i];
-        return;
-    }
-    for (int64_t i = 0; i < count; i++)
-        to[i] += scale * from[i];
+        tess_kernel_ref.cast(NULL, p->count, p->from, p->in[0], p->to, p->out[0]);
 }
 
 void CPU_LOOP(plain_add)(int64_t count, const float *x, float *y)
@@ -153,18 +56,25 @@ void CPU_LOOP(plain_add)(int64_t count, const float *x, float *y)
         to[i] += from[i];
 }
 
+void CPU_LOOP(accumulate)(const struct cpu_plain *p)
+{
+    const float *restrict from = p->in[0];
+    float *restrict to = p->out[0];
+    float scale = p->number;
+    int64_t count = p->count;
+    if (scale == 1.0f) { /* the same bits without the product */
+        CPU_LOOP(plain_add)(count, from, to);
+        return;
+    }
+    for (int64_t i = 0; i < count; i++)
+        to[i] += scale * from[i];
+}
+
 void CPU_LOOP(square_sum)(struct tess_kernel *kernel, int64_t count, float scale, const float *x,
                           struct tess_sum *sum)
 {
     (void)kernel;
-    int64_t whole = count - count % TESS_SUM_BLOCK;
-    for (int64_t i = 0; i < whole; i += TESS_SUM_BLOCK)
-        tess_sum_add(sum, tess__square_block(x + i, scale));
-    if (whole < count) {
-        float block[TESS_SUM_BLOCK] = {0};
-        memcpy(block, x + whole, (size_t)(count - whole) * sizeof(float));
-        tess_sum_add(sum, tess__square_block(block, scale));
-    }
+    tess__square_sum(count, scale, x, sum);
 }
 
 /* Blocks large enough that the loop over them has no exit to wait for; ref finds the place in one.
@@ -187,19 +97,20 @@ CPU_INLINE bool plain_has_nonfinite(enum tess_dtype dtype, int64_t first, const 
     return found != 0;
 }
 
+/* The elements of the blocks before the first that is not finite throughout. */
+CPU_INLINE int64_t plain_finite(enum tess_dtype dtype, int64_t count, const void *x)
+{
+    int64_t first = 0;
+    while (first + PLAIN_SEARCH <= count && !plain_has_nonfinite(dtype, first, x))
+        first += PLAIN_SEARCH;
+    return first;
+}
+
 int64_t CPU_LOOP(find_nonfinite)(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
                                  const void *x)
 {
-    int64_t first = 0;
-    if (dtype == TESS_F32)
-        while (first + PLAIN_SEARCH <= count && !plain_has_nonfinite(TESS_F32, first, x))
-            first += PLAIN_SEARCH;
-    else if (dtype == TESS_BF16)
-        while (first + PLAIN_SEARCH <= count && !plain_has_nonfinite(TESS_BF16, first, x))
-            first += PLAIN_SEARCH;
-    else if (dtype == TESS_F16)
-        while (first + PLAIN_SEARCH <= count && !plain_has_nonfinite(TESS_F16, first, x))
-            first += PLAIN_SEARCH;
+    bool vectors = dtype == TESS_F32 || dtype == TESS_BF16 || dtype == TESS_F16;
+    int64_t first = vectors ? CPU_BY_DTYPE(dtype, plain_finite, count, x) : 0;
     const char *rest = (const char *)x + (size_t)first * tess_dtype_bytes(dtype);
     int64_t found = tess_kernel_ref.find_nonfinite(kernel, dtype, count - first, rest);
     return found < 0 ? -1 : first + found;
@@ -238,14 +149,12 @@ void CPU_LOOP(count_zeros)(struct tess_kernel *kernel, enum tess_dtype dtype, in
                          : plain_count_zeros(TESS_BF16, count, x)); /* and f16: sign bit only */
 }
 
-void CPU_LOOP(update)(struct tess_kernel *kernel, const struct tess_update *update)
+void CPU_LOOP(update)(const struct tess_update *update)
 {
-    (void)kernel;
     tess__rule_apply(update);
 }
 
-void CPU_LOOP(lamb_direction)(struct tess_kernel *kernel, const struct tess_update *update)
+void CPU_LOOP(lamb_direction)(const struct tess_update *update)
 {
-    (void)kernel;
     tess__rule_lamb_direction(update, 0, update->count);
 }

@@ -9,10 +9,11 @@
 #include <string.h>
 
 /* lane += the rows's block; with add, what was summed is written and read again as rounded. */
-CPU_INLINE void row_sum_block(enum tess_dtype dtype, const struct cpu_norm *n, int64_t first,
-                              int64_t count, float *lane)
+CPU_INLINE void row_sum_block(enum tess_dtype dtype, int64_t c, int64_t count,
+                              const struct cpu_norm *n, int64_t row, float *lane)
 {
     float value[CPU_BLOCK], other[CPU_BLOCK];
+    int64_t first = row * n->desc->in + c;
     cpu_read(dtype, n->x, first, count, value);
     if (n->add != NULL) {
         cpu_read(dtype, n->add, first, count, other);
@@ -25,19 +26,20 @@ CPU_INLINE void row_sum_block(enum tess_dtype dtype, const struct cpu_norm *n, i
         lane[i] += value[i];
 }
 
-CPU_INLINE void row_square_block(enum tess_dtype dtype, const void *x, int64_t first, int64_t count,
-                                 float middle, float *lane)
+CPU_INLINE void row_square_block(enum tess_dtype dtype, int64_t c, int64_t count, const void *x,
+                                 int64_t first, float middle, float *lane)
 {
     float value[CPU_BLOCK];
-    cpu_read(dtype, x, first, count, value);
+    cpu_read(dtype, x, first + c, count, value);
     for (int64_t i = 0; i < count; i++) {
         float off = value[i] - middle;
         lane[i] = fmaf(off, off, lane[i]);
     }
 }
 
-CPU_INLINE void row_apply_block(enum tess_dtype dtype, const struct cpu_norm *n, const void *x,
-                                int64_t first, int64_t c, int64_t count, float middle, float rstd)
+CPU_INLINE void row_apply_block(enum tess_dtype dtype, int64_t c, int64_t count,
+                                const struct cpu_norm *n, const void *x, int64_t first,
+                                float middle, float rstd)
 {
     float value[CPU_BLOCK], scale[CPU_BLOCK], shift[CPU_BLOCK];
     cpu_read(dtype, x, first + c, count, value);
@@ -56,25 +58,18 @@ CPU_INLINE void row_apply_block(enum tess_dtype dtype, const struct cpu_norm *n,
 CPU_INLINE void row_forward(enum tess_dtype dtype, const struct cpu_norm *n, int64_t row)
 {
     const struct tess_op_desc *d = n->desc;
-    int64_t size = d->in, whole = size / CPU_BLOCK * CPU_BLOCK, first = row * size;
+    int64_t size = d->in, first = row * size;
     const void *x = n->add != NULL ? n->sum : n->x;
     float lane[CPU_BLOCK] = {0}, square[CPU_BLOCK] = {0}, middle = 0;
-    if (n->add != NULL || !d->rms) {
-        for (int64_t c = 0; c < whole; c += CPU_BLOCK)
-            row_sum_block(dtype, n, first + c, CPU_BLOCK, lane);
-        row_sum_block(dtype, n, first + whole, size - whole, lane);
-    }
+    if (n->add != NULL || !d->rms)
+        CPU_BLOCKS(dtype, size, row_sum_block, n, row, lane);
     if (!d->rms)
         n->mean[row] = middle = cpu_lane_sum(lane) / (float)size;
-    for (int64_t c = 0; c < whole; c += CPU_BLOCK)
-        row_square_block(dtype, x, first + c, CPU_BLOCK, middle, square);
-    row_square_block(dtype, x, first + whole, size - whole, middle, square);
+    CPU_BLOCKS(dtype, size, row_square_block, x, first, middle, square);
     double var = (double)cpu_lane_sum(square) / (double)size;
     float rstd = (float)(1.0 / sqrt(var + (double)d->epsilon));
     n->rstd[row] = rstd;
-    for (int64_t c = 0; c < whole; c += CPU_BLOCK)
-        row_apply_block(dtype, n, x, first, c, CPU_BLOCK, middle, rstd);
-    row_apply_block(dtype, n, x, first, whole, size - whole, middle, rstd);
+    CPU_BLOCKS(dtype, size, row_apply_block, n, x, first, middle, rstd);
 }
 
 CPU_INLINE void row_forward_all(enum tess_dtype dtype, const struct cpu_norm *n, int64_t first,
@@ -84,9 +79,9 @@ CPU_INLINE void row_forward_all(enum tess_dtype dtype, const struct cpu_norm *n,
         row_forward(dtype, n, row);
 }
 
-void CPU_LOOP(row_norm_forward)(const struct cpu_norm *norm, int64_t first, int64_t rows)
+void CPU_LOOP(norm_forward)(const void *norm, int64_t first, int64_t rows)
 {
-    CPU_BY_DTYPE(norm->desc->dtype, row_forward_all, norm, first, rows);
+    CPU_BY_DTYPE(((const struct cpu_norm *)norm)->desc->dtype, row_forward_all, norm, first, rows);
 }
 
 /* One row of the backward pass: where it begins and its statistics. */
@@ -110,8 +105,8 @@ CPU_INLINE void row_grad_read(enum tess_dtype dtype, const struct cpu_norm *n,
 }
 
 /* Also the row's share of the parameters' gradients, before dx is written: it may be dy. */
-CPU_INLINE void row_grad_sum_block(enum tess_dtype dtype, const struct cpu_norm *n,
-                                   const struct row_place *p, int64_t c, int64_t count,
+CPU_INLINE void row_grad_sum_block(enum tess_dtype dtype, int64_t c, int64_t count,
+                                   const struct cpu_norm *n, const struct row_place *p,
                                    float *lane_grad, float *lane_hat, float *dgamma, float *dbeta)
 {
     float dy[CPU_BLOCK], grad[CPU_BLOCK], hat[CPU_BLOCK];
@@ -126,8 +121,8 @@ CPU_INLINE void row_grad_sum_block(enum tess_dtype dtype, const struct cpu_norm 
     }
 }
 
-CPU_INLINE void row_grad_block(enum tess_dtype dtype, const struct cpu_norm *n,
-                               const struct row_place *p, int64_t c, int64_t count, float mean_grad,
+CPU_INLINE void row_grad_block(enum tess_dtype dtype, int64_t c, int64_t count,
+                               const struct cpu_norm *n, const struct row_place *p, float mean_grad,
                                float mean_hat)
 {
     float dy[CPU_BLOCK], grad[CPU_BLOCK], hat[CPU_BLOCK];
@@ -150,18 +145,14 @@ CPU_INLINE void row_backward(enum tess_dtype dtype, const struct cpu_norm *n, in
                              float *dgamma, float *dbeta)
 {
     const struct tess_op_desc *d = n->desc;
-    int64_t size = d->in, whole = size / CPU_BLOCK * CPU_BLOCK;
+    int64_t size = d->in;
     struct row_place p = {
         .first = row * size, .middle = d->rms ? 0.0f : n->mean[row], .rstd = n->rstd[row]};
     float lane_grad[CPU_BLOCK] = {0}, lane_hat[CPU_BLOCK] = {0};
-    for (int64_t c = 0; c < whole; c += CPU_BLOCK)
-        row_grad_sum_block(dtype, n, &p, c, CPU_BLOCK, lane_grad, lane_hat, dgamma, dbeta);
-    row_grad_sum_block(dtype, n, &p, whole, size - whole, lane_grad, lane_hat, dgamma, dbeta);
+    CPU_BLOCKS(dtype, size, row_grad_sum_block, n, &p, lane_grad, lane_hat, dgamma, dbeta);
     float mean_grad = d->rms ? 0.0f : cpu_lane_sum(lane_grad) / (float)size;
     float mean_hat = cpu_lane_sum(lane_hat) / (float)size;
-    for (int64_t c = 0; c < whole; c += CPU_BLOCK)
-        row_grad_block(dtype, n, &p, c, CPU_BLOCK, mean_grad, mean_hat);
-    row_grad_block(dtype, n, &p, whole, size - whole, mean_grad, mean_hat);
+    CPU_BLOCKS(dtype, size, row_grad_block, n, &p, mean_grad, mean_hat);
 }
 
 CPU_INLINE void row_backward_all(enum tess_dtype dtype, const struct cpu_norm *n, int64_t first,
@@ -171,8 +162,8 @@ CPU_INLINE void row_backward_all(enum tess_dtype dtype, const struct cpu_norm *n
         row_backward(dtype, n, row, dgamma, dbeta);
 }
 
-void CPU_LOOP(row_norm_backward)(const struct cpu_norm *norm, int64_t first, int64_t rows,
-                                 float *dgamma, float *dbeta)
+void CPU_LOOP(norm_backward)(const struct cpu_norm *norm, int64_t first, int64_t rows,
+                             float *dgamma, float *dbeta)
 {
     memset(dgamma, 0, (size_t)norm->desc->in * sizeof(float));
     memset(dbeta, 0, (size_t)norm->desc->in * sizeof(float));

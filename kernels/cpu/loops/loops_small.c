@@ -52,8 +52,8 @@ void CPU_LOOP(column_sum)(enum tess_dtype dtype, int64_t rows, int64_t cols, con
         small_column_sum(TESS_BF16, rows, cols, x, sum);
 }
 
-/* `wide`: weights [in * out], then one row in and one row out; see linear_small_scratch() of
- * linear.c. */
+/* `wide`: weights [in * out], then one row in and one row out; see product_needs() of
+ * product.c. */
 void CPU_LOOP(small_forward)(const struct tess_op_desc *desc, const void *x, const void *w,
                              const void *bias, void *y, float *wide)
 {

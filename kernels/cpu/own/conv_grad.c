@@ -1,6 +1,6 @@
 /*
  * Weight gradient of a convolution over one leaf, without its patches in memory. Built for AVX-512
- * with bf16 dot products (CMakeLists.txt); own_none.c replaces it elsewhere. conv.c loops
+ * with bf16 dot products (CMakeLists.txt); own_none.c replaces it elsewhere. product.c loops
  * over the leaves and adds them by the tree.
  *
  * With channels last the window of an output pixel lies, for one row of the kernel, in window * in
@@ -269,8 +269,8 @@ static void conv_block_run(const struct tess_op_desc *desc, const struct conv_pl
  */
 bool tess__cpu_conv_grad_takes(const struct tess_op_desc *desc)
 {
-    return tess__cpu_own_available(desc->dtype) && desc->window > 1 && desc->in % CPU_WORDS == 0 &&
-           desc->out % CONV_TALL == 0 && (desc->dtype == TESS_BF16 || desc->padding == 0);
+    return desc->window > 1 && desc->in % CPU_WORDS == 0 && desc->out % CONV_TALL == 0 &&
+           (desc->dtype == TESS_BF16 || desc->padding == 0);
 }
 
 size_t tess__cpu_conv_grad_scratch(const struct tess_op_desc *desc)

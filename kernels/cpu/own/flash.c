@@ -48,11 +48,6 @@ static struct flash_work flash_work(const struct flash *f, void *base, size_t *b
     return w;
 }
 
-bool tess__cpu_flash_takes(const struct tess_op_desc *desc)
-{
-    return tess__cpu_own_available(desc->dtype == TESS_BF16 ? TESS_BF16 : TESS_F32);
-}
-
 size_t tess__cpu_flash_scratch(const struct tess_op_desc *desc)
 {
     struct flash f = flash_of(desc);

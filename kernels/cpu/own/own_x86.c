@@ -1,4 +1,4 @@
-/* Which table of own loops this x86 processor runs. */
+/* Which table of own loops this x86 processor runs, and whether it runs the own kernels. */
 #include "cpu/cpu.h"
 
 const struct cpu_loops *tess__cpu_loops_best(void)
@@ -12,10 +12,15 @@ const struct cpu_loops *tess__cpu_loops_best(void)
     return v4 ? &tess__cpu_loops_v4 : v3 ? &tess__cpu_loops_v3 : &tess__cpu_loops_base;
 }
 
-bool tess__cpu_own_available(enum tess_dtype dtype)
+const struct cpu_own *tess__cpu_own(enum tess_dtype dtype)
 {
+    static const struct cpu_own own = {
+#define OWN_ENTRY(type, name) .name = tess__cpu_##name,
+        CPU_OWN_LIST(OWN_ENTRY)
+#undef OWN_ENTRY
+    };
     bool v4 = tess__cpu_loops_best() == &tess__cpu_loops_v4;
-    return v4 && (dtype == TESS_F32 || __builtin_cpu_supports("avx512bf16"));
+    return v4 && (dtype == TESS_F32 || __builtin_cpu_supports("avx512bf16")) ? &own : NULL;
 }
 
 bool tess__cpu_bf16_available(void)

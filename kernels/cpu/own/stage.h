@@ -20,6 +20,27 @@
      : (dtype) == TESS_BF16 ? run(TESS_BF16, __VA_ARGS__)                                          \
                             : run(TESS_F16, __VA_ARGS__))
 
+/* Call run(dtype, first, count, ...) for each block of `size` elements; whole blocks have a
+ * constant count. */
+#define CPU_BLOCKS(dtype, size, run, ...)                                                          \
+    do {                                                                                           \
+        int64_t cpu_at = 0;                                                                        \
+        for (; cpu_at + CPU_BLOCK <= (size); cpu_at += CPU_BLOCK)                                  \
+            run(dtype, cpu_at, CPU_BLOCK, __VA_ARGS__);                                            \
+        if (cpu_at < (size))                                                                       \
+            run(dtype, cpu_at, (size)-cpu_at, __VA_ARGS__);                                        \
+    } while (0)
+
+#define CPU_BLOCKS_BY_DTYPE(dtype, size, run, ...)                                                 \
+    do {                                                                                           \
+        if ((dtype) == TESS_F32)                                                                   \
+            CPU_BLOCKS(TESS_F32, size, run, __VA_ARGS__);                                          \
+        else if ((dtype) == TESS_BF16)                                                             \
+            CPU_BLOCKS(TESS_BF16, size, run, __VA_ARGS__);                                         \
+        else                                                                                       \
+            CPU_BLOCKS(TESS_F16, size, run, __VA_ARGS__);                                          \
+    } while (0)
+
 CPU_INLINE void cpu_read(enum tess_dtype dtype, const void *from, int64_t first, int64_t count,
                          float *copy)
 {

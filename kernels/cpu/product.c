@@ -1,0 +1,159 @@
+/*
+ * Linear layers and convolutions: which kernel computes each of the three products. What changes
+ * bits depends on dtype, geometry and leaf_rows only, never on the number of rows.
+ *
+ *                    linear                                   convolution
+ *   forward          own kernel (forward.c); without AVX-512   oneDNN
+ *                    own loops when small, else oneDNN
+ *   backward_data    own loops when small, own kernel          oneDNN
+ *                    (data.c); without AVX-512 oneDNN
+ *   backward_weight  own kernel (grad.c); without AVX-512      own kernel (conv_grad.c) where that
+ *                    oneDNN                                    supports the geometry, else oneDNN
+ *
+ * oneDNN's products are library.c's.
+ */
+#include "cpu/prim.h"
+
+#include "ref/fold.h"
+#include "tessera/check.h"
+
+/*
+ * Up to this many weights of a linear layer own loops beat oneDNN's cost per call, about a
+ * microsecond with the choice of its inner kernels; an 8 x 8 layer takes a tenth of that.
+ */
+#define PRODUCT_SMALL 1024
+
+/* What does not go to oneDNN. */
+struct product_choice {
+    const struct cpu_own *own; /* NULL: none; of a convolution for the weight gradient only */
+    bool small;                /* own loops */
+    bool library[3];           /* what does, by enum cpu_what */
+};
+
+static struct product_choice product_choose(const struct tess_op_desc *desc)
+{
+    struct product_choice c = {.own = tess__cpu_own(desc->dtype)};
+    bool linear = desc->kind == TESS_OP_LINEAR;
+    if (!linear && c.own != NULL && !c.own->conv_grad_takes(desc))
+        c.own = NULL;
+    c.small = linear && desc->in * desc->out <= PRODUCT_SMALL;
+    c.library[CPU_FORWARD] = !linear || (c.own == NULL && !c.small);
+    c.library[CPU_BACKWARD_DATA] = c.library[CPU_FORWARD] && desc->input_grad;
+    c.library[CPU_BACKWARD_WEIGHT] = c.own == NULL;
+    return c;
+}
+
+struct cpu_sizes tess__cpu_sizes(const struct tess_op_desc *d)
+{
+    struct cpu_sizes n = {.x = d->in, .y = d->out, .w = d->in * d->out};
+    if (d->kind == TESS_OP_CONV2D) {
+        n.x *= d->height * d->width;
+        n.y *= tess_op_output_size(d->height, d->window, d->stride, d->padding) *
+               tess_op_output_size(d->width, d->window, d->stride, d->padding);
+        n.w *= (int64_t)d->window * d->window;
+    }
+    return n;
+}
+
+/* Scratch of the own kernels; of those of a linear layer for each thread. */
+static size_t product_own_scratch(const struct cpu_own *own, const struct tess_op_desc *desc)
+{
+    if (desc->kind == TESS_OP_CONV2D)
+        return own->conv_grad_scratch(desc) +
+               tess__fold_bytes(tess__cpu_sizes(desc).w, desc->rows / desc->leaf_rows);
+    size_t bytes = tess__cpu_max(own->grad_scratch(desc), own->forward_scratch(desc));
+    return tess__cpu_max(bytes, own->data_scratch(desc));
+}
+
+static enum tess_status product_needs(const struct tess_op_desc *desc, size_t *bytes_out)
+{
+    struct product_choice c = product_choose(desc);
+    size_t bytes = tess__cpu_bias_scratch(desc->out, desc->rows / desc->leaf_rows);
+    if (c.small) /* weights, one row in, one row out, a bias */
+        bytes = tess__cpu_max(bytes, (size_t)(desc->in * desc->out + desc->in + 2 * desc->out) *
+                                         sizeof(float));
+    if (c.own != NULL)
+        bytes = tess__cpu_max(bytes, product_own_scratch(c.own, desc));
+    *bytes_out = bytes;
+    return tess__cpu_library_needs(desc, c.library, bytes_out);
+}
+
+static enum tess_status product_open(struct tess_op *op)
+{
+    struct product_choice c = product_choose(&op->desc);
+    if (c.own != NULL && op->desc.kind == TESS_OP_LINEAR)
+        TESS_TRY(tess__cpu_share_reserve(op->kernel, product_own_scratch(c.own, &op->desc)));
+    return tess__cpu_library_open(op, c.library);
+}
+
+static enum tess_status product_forward(struct tess_op *op, const void *x, const void *w,
+                                        const void *bias, void *y)
+{
+    const struct tess_op_desc *desc = &op->desc;
+    struct product_choice c = product_choose(desc);
+    if (c.library[CPU_FORWARD])
+        return tess__cpu_library_run(op, CPU_FORWARD, w, x, y, bias);
+    if (c.own != NULL)
+        c.own->forward(op->kernel, desc, x, w, bias, y, op->scratch);
+    else
+        tess__cpu_loops(op->kernel)->small_forward(desc, x, w, bias, y, op->scratch);
+    return TESS_OK;
+}
+
+static enum tess_status product_backward_data(struct tess_op *op, const void *dy, const void *w,
+                                              void *dx)
+{
+    const struct tess_op_desc *desc = &op->desc;
+    struct product_choice c = product_choose(desc);
+    if (c.library[CPU_BACKWARD_DATA])
+        return tess__cpu_library_run(op, CPU_BACKWARD_DATA, w, dy, dx, NULL);
+    if (c.small)
+        tess__cpu_loops(op->kernel)->small_backward_data(desc, dy, w, dx, op->scratch);
+    else
+        c.own->data(op->kernel, desc, dy, w, dx, op->scratch);
+    return TESS_OK;
+}
+
+/* The own kernel is for one leaf; the tree over the leaves is folded here. */
+static void product_conv_weight(const struct cpu_own *own, struct tess_op *op, const char *x,
+                                const char *dy, float *dw)
+{
+    const struct tess_op_desc *desc = &op->desc;
+    struct cpu_sizes n = tess__cpu_sizes(desc);
+    size_t leaf_bytes = (size_t)desc->leaf_rows * tess_dtype_bytes(desc->dtype);
+    struct tess_fold fold;
+    tess__fold_init(&fold, n.w, dw, (char *)op->scratch + own->conv_grad_scratch(desc));
+    for (int64_t g = 0; g < desc->rows / desc->leaf_rows; g++) {
+        own->conv_grad(desc, x + (size_t)(g * n.x) * leaf_bytes,
+                       dy + (size_t)(g * n.y) * leaf_bytes, tess__fold_leaf(&fold), op->scratch);
+        tess__fold_push(&fold);
+    }
+    tess__fold_finish(&fold);
+}
+
+static enum tess_status product_backward_weight(struct tess_op *op, const void *x, const void *dy,
+                                                float *dw, float *dbias)
+{
+    const struct tess_op_desc *desc = &op->desc;
+    struct product_choice c = product_choose(desc);
+    if (c.own == NULL)
+        TESS_TRY(tess__cpu_library_weight(op, x, dy, dw));
+    else if (desc->kind == TESS_OP_LINEAR)
+        c.own->grad(op->kernel, desc, x, dy, dw, op->scratch);
+    else
+        product_conv_weight(c.own, op, x, dy, dw);
+    if (dbias != NULL)
+        tess__cpu_bias_grad(tess__cpu_loops(op->kernel), desc->dtype, desc->rows / desc->leaf_rows,
+                            desc->leaf_rows * tess__cpu_sizes(desc).y / desc->out, desc->out,
+                            desc->add_grad, dy, dbias, op->scratch);
+    return TESS_OK;
+}
+
+const struct cpu_product tess__cpu_product = {
+    .needs = product_needs,
+    .open = product_open,
+    .close = tess__cpu_library_close,
+    .forward = product_forward,
+    .backward_data = product_backward_data,
+    .backward_weight = product_backward_weight,
+};
