@@ -18,7 +18,6 @@ static int32_t machine_reverse(const struct tess__machine *machine, int32_t numb
     return -1;
 }
 
-/* Is either direction used by the best ring, or does it limit it? */
 bool tess__machine_used(const struct tess__machine *machine, int32_t link)
 {
     const struct tess__topo_svg *svg = machine->svg;
@@ -26,7 +25,6 @@ bool tess__machine_used(const struct tess__machine *machine, int32_t link)
     return !svg->uses || svg->uses[link] > 0 || (back >= 0 && svg->uses[back] > 0);
 }
 
-/* Few links hold the ring back: they are marked. Where many do, none is special. */
 bool tess__machine_marked(const struct tess__machine *machine, int32_t link)
 {
     int32_t back = machine_reverse(machine, link), alike = machine->svg->topo->best_narrow.alike;
@@ -35,7 +33,6 @@ bool tess__machine_marked(const struct tess__machine *machine, int32_t link)
             (back >= 0 && tess__svg_limits(machine->svg, back)));
 }
 
-/* The path's tail after d="...": class, colour, width, and a title: the link's ends and speed. */
 void tess__machine_stroke(struct tess__machine *machine, int32_t number)
 {
     const struct tess_topo_link *link = &machine->topology->link[number];
@@ -68,19 +65,24 @@ void tess__machine_mark(struct tess__machine *machine, int32_t number, double x,
     tess__svg_mark(machine->svg, x, y, text);
 }
 
-/* From a box or bar down to the bar that it is attached to. */
+void tess__machine_upright(struct tess__machine *machine, int32_t number, double x, double from,
+                           double to, bool label)
+{
+    const double gbs = machine->topology->link[number].gbs;
+    char text[TESS__TOPO_TEXT];
+    tess__html_print(&machine->svg->out, "<path d=\"M%.1f %.1fV%.1f", x, from, to);
+    tess__machine_stroke(machine, number);
+    if (machine->device_w >= 36 && label)
+        tess__svg_text(machine->svg, x + 4 + tess__svg_stroke(gbs) / 2, (from + to) / 2 + 3.5,
+                       "tiny", "start", tess__topo_gbs(gbs, text), 8);
+}
+
 void tess__machine_link_up(struct tess__machine *machine, int32_t node, int32_t link, double from)
 {
     const struct tess_topo_link *up = &machine->topology->link[link];
-    char gbs[TESS__TOPO_TEXT];
-    double x = tess__machine_middle(machine, node);
-    double to = machine->top[up->from];
-    tess__html_print(&machine->svg->out, "<path d=\"M%.1f %.1fV%.1f", x, from, to);
-    tess__machine_stroke(machine, link);
-    if (machine->device_w >= 36 && up->kind != TESS_LINK_LOCAL &&
-        !tess__machine_marked(machine, link))
-        tess__svg_text(machine->svg, x + 4 + tess__svg_stroke(up->gbs) / 2, (from + to) / 2 + 3.5,
-                       "tiny", "start", tess__topo_gbs(up->gbs, gbs), 8);
+    const double x = tess__machine_middle(machine, node), to = machine->top[up->from];
+    tess__machine_upright(machine, link, x, from, to,
+                          up->kind != TESS_LINK_LOCAL && !tess__machine_marked(machine, link));
     tess__machine_mark(machine, link, x, (from + to) / 2);
 }
 
@@ -109,12 +111,6 @@ static double machine_anchor(const struct tess__machine *machine, int32_t node, 
     return tess__machine_middle(machine, node) + (before - (arcs - 1) / 2.0) * step;
 }
 
-static double machine_arc_height(double dx)
-{
-    return fmin(190, 26 + 0.26 * fabs(dx));
-}
-
-/* NVLinks between devices: arcs, the pale ones first. Returns the height that they need. */
 double tess__machine_arcs(struct tess__machine *machine, bool draw)
 {
     const struct tess_topology *topology = machine->topology;
@@ -128,7 +124,7 @@ double tess__machine_arcs(struct tess__machine *machine, bool draw)
                 continue;
             double a = machine_anchor(machine, link->from, link->to);
             double b = machine_anchor(machine, link->to, link->from);
-            double height = machine_arc_height(b - a);
+            double height = fmin(190, 26 + 0.26 * fabs(b - a));
             most = fmax(most, 0.75 * height + 10);
             if (!draw || tess__machine_used(machine, i) != (pass == 1))
                 continue;
@@ -141,22 +137,19 @@ double tess__machine_arcs(struct tess__machine *machine, bool draw)
     }
     return most;
 }
+
 static double machine_sys_depth(double gap)
 {
     return fmin(44, 16 + 0.05 * gap);
 }
 
-/* Between NUMA nodes of a host: straight to the neighbour, else an arc below. */
 void tess__machine_sys(struct tess__machine *machine, int32_t number)
 {
     const struct tess_topo_link *link = &machine->topology->link[number];
     struct tess__html *out = &machine->svg->out;
-    int32_t a = link->from, b = link->to;
+    bool back = machine->x0[link->from] > machine->x0[link->to];
+    int32_t a = back ? link->to : link->from, b = back ? link->from : link->to;
     char gbs[TESS__TOPO_TEXT];
-    if (machine->x0[a] > machine->x0[b]) {
-        a = link->to;
-        b = link->from;
-    }
     bool beside = machine->x0[b] - machine->x1[a] < TESS__MACHINE_BESIDE;
     double y = machine->top[a] + TESS__MACHINE_BAR_H / 2, x = (machine->x1[a] + machine->x0[b]) / 2;
     if (beside) {
@@ -177,7 +170,6 @@ void tess__machine_sys(struct tess__machine *machine, int32_t number)
     tess__machine_mark(machine, number, (from + to) / 2, edge + 0.75 * deep);
 }
 
-/* What the link needs below the bars. */
 double tess__machine_sys_room(const struct tess__machine *machine, int32_t number)
 {
     const struct tess_topo_link *link = &machine->topology->link[number];

@@ -47,24 +47,19 @@ static void machine_device(struct tess__machine *machine, int32_t number)
     double height = device ? TESS__MACHINE_DEVICE_H : TESS__MACHINE_NIC_H,
            x = tess__machine_middle(machine, number);
     char text[24];
-    tess__html_print(&svg->out, "<g><title>%s", device ? "" : "NIC ");
-    tess__html_escape(&svg->out, node->name);
-    tess__html_print(&svg->out, " %s", node->bus);
-    tess__html_add(&svg->out, "</title>");
+    tess__html_put(&svg->out, device ? "<g><title>" : "<g><title>NIC ", node->name, " ");
+    tess__html_print(&svg->out, "%s</title>", node->bus);
     tess__svg_box(svg, machine->x0[number], machine->row - height,
                   machine->x1[number] - machine->x0[number], height, 8, device ? "gpu" : "nic");
+    bool wide = machine->device_w >= 50;
     if (device) {
-        snprintf(text, sizeof text, "%d", (int)svg->topo->number[svg->tree.number[number]]);
-        bool wide = machine->device_w >= 50;
+        snprintf(text, sizeof(text), "%d", (int)svg->topo->number[svg->tree.number[number]]);
         tess__svg_text(svg, x, machine->row - (wide ? 22 : 16), wide ? "id" : "h2", "middle", text,
                        6);
-        if (wide)
-            tess__svg_text(svg, x, machine->row - 8, "tiny", "middle",
-                           tess__svg_short(svg, node->name), 9);
-    } else {
-        tess__svg_text(svg, x, machine->row - 9, "tiny", "middle", tess__svg_short(svg, node->name),
-                       8);
     }
+    if (wide || !device)
+        tess__svg_text(svg, x, machine->row - (device ? 8 : 9), "tiny", "middle",
+                       tess__svg_short(svg, node->name), device ? 9 : 8);
     tess__html_add(&svg->out, "</g>\n");
 }
 
@@ -73,7 +68,6 @@ static void machine_nvswitch(struct tess__machine *machine, int32_t number, doub
 {
     const struct tess_topology *topology = machine->topology;
     double left = INFINITY, right = 0;
-    char gbs[TESS__TOPO_TEXT];
     for (int32_t i = 0; i < topology->link_count; i++) {
         const struct tess_topo_link *link = &topology->link[i];
         if (link->to != number || machine->x1[link->from] <= 0)
@@ -91,15 +85,9 @@ static void machine_nvswitch(struct tess__machine *machine, int32_t number, doub
         const struct tess_topo_link *link = &topology->link[i];
         if (link->to != number || machine->x1[link->from] <= 0)
             continue;
-        double x = tess__machine_middle(machine, link->from),
-               top = machine->row - TESS__MACHINE_DEVICE_H;
-        tess__html_print(&machine->svg->out, "<path d=\"M%.1f %.1fV%.1f", x, top,
-                         y + TESS__MACHINE_BAR_H);
-        tess__machine_stroke(machine, i);
-        if (machine->device_w >= 36 && (first || machine->device_w >= 50))
-            tess__svg_text(machine->svg, x + 4 + tess__svg_stroke(link->gbs) / 2,
-                           (top + y + TESS__MACHINE_BAR_H) / 2 + 3.5, "tiny", "start",
-                           tess__topo_gbs(link->gbs, gbs), 8);
+        tess__machine_upright(machine, i, tess__machine_middle(machine, link->from),
+                              machine->row - TESS__MACHINE_DEVICE_H, y + TESS__MACHINE_BAR_H,
+                              first || machine->device_w >= 50);
         first = false;
     }
     machine_bar(machine, number, TESS__MACHINE_BAR_H);
@@ -152,9 +140,9 @@ static void machine_host_link(struct tess__machine *machine, int32_t host, int32
                      tess__svg_stroke(gbs));
     tess__topo_gbs(topology->link[number].gbs, each);
     if (links > 1)
-        snprintf(text, sizeof text, "%d x %s", (int)links, each);
+        snprintf(text, sizeof(text), "%d x %s", (int)links, each);
     else
-        snprintf(text, sizeof text, "%s", each);
+        snprintf(text, sizeof(text), "%s", each);
     double y = (machine->bottom + machine->top[net]) / 2;
     if (marked >= 0 && links == 1) {
         tess__machine_mark(machine, marked, x, y);

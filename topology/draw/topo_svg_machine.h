@@ -49,6 +49,9 @@ bool tess__machine_marked(const struct tess__machine *machine, int32_t link);
 void tess__machine_stroke(struct tess__machine *machine, int32_t number);
 /* A mark with the link's capacity, where it is marked. */
 void tess__machine_mark(struct tess__machine *machine, int32_t number, double x, double y);
+/* An upright link at x, with its capacity beside it where there is room. */
+void tess__machine_upright(struct tess__machine *machine, int32_t number, double x, double from,
+                           double to, bool label);
 /* From a box or bar down to the bar that it is attached to. */
 void tess__machine_link_up(struct tess__machine *machine, int32_t node, int32_t link, double from);
 /* NVLinks between devices: arcs, the pale ones first. Returns the height that they need. */

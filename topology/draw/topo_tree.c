@@ -20,22 +20,46 @@ struct tree {
 
 /* ---- one line ------------------------------------------------------------------------------- */
 
+/* Links of one kind that leave a node for nodes of hosts, or of none, or any. */
+enum tree_to { TREE_TO_HOST, TREE_TO_NET, TREE_TO_ANY };
+struct tree_links {
+    int32_t count;
+    const struct tess_topo_link *least, *most, *last; /* NULL: there are none */
+};
+
+static struct tree_links tree_links(const struct tree *tree, int32_t node, enum tess_link_kind kind,
+                                    enum tree_to to)
+{
+    struct tree_links found = {0};
+    for (int32_t i = 0; i < tree->topology->link_count; i++) {
+        const struct tess_topo_link *link = &tree->topology->link[i];
+        if (link->from != node || link->kind != kind ||
+            (to != TREE_TO_ANY &&
+             (to == TREE_TO_HOST) != (tree->topology->node[link->to].host >= 0)))
+            continue;
+        if (found.count++ == 0)
+            found.least = found.most = link;
+        found.least = link->gbs < found.least->gbs ? link : found.least;
+        found.most = link->gbs > found.most->gbs ? link : found.most;
+        found.last = link;
+    }
+    return found;
+}
+
 /* "22 GB/s to numa1": the ways to other NUMA nodes; `before` in front of the first. */
 static void tree_ways(const struct tree *tree, int32_t node, const char *before)
 {
     const struct tess_topology *topology = tree->topology;
-    int32_t ways = 0;
-    double least = 0, most = 0;
+    const struct tree_links ways = tree_links(tree, node, TESS_LINK_SYS, TREE_TO_ANY);
     char gbs[TESS__TOPO_TEXT], wide[TESS__TOPO_TEXT];
-    for (int32_t i = 0; i < topology->link_count; i++) {
-        const struct tess_topo_link *link = &topology->link[i];
-        if (link->from != node || link->kind != TESS_LINK_SYS)
-            continue;
-        least = ways == 0 || link->gbs < least ? link->gbs : least;
-        most = link->gbs > most ? link->gbs : most;
-        ways++;
+    if (ways.count > TREE_LINKS_MAX) {
+        fprintf(tree->out, "%s%s", before, tess__topo_gbs(ways.least->gbs, gbs));
+        if (ways.least->gbs < ways.most->gbs)
+            fprintf(tree->out, " to %s", tess__topo_gbs(ways.most->gbs, wide));
+        fprintf(tree->out, " GB/s to each of %d other NUMA nodes", (int)ways.count);
+        return;
     }
-    for (int32_t i = 0; i < topology->link_count && ways <= TREE_LINKS_MAX; i++) {
+    for (int32_t i = 0; i < topology->link_count; i++) {
         const struct tess_topo_link *link = &topology->link[i];
         if (link->from != node || link->kind != TESS_LINK_SYS)
             continue;
@@ -43,12 +67,6 @@ static void tree_ways(const struct tree *tree, int32_t node, const char *before)
                 topology->node[link->to].name);
         before = ", ";
     }
-    if (ways > TREE_LINKS_MAX && least < most)
-        fprintf(tree->out, "%s%s to %s GB/s to each of %d other NUMA nodes", before,
-                tess__topo_gbs(least, gbs), tess__topo_gbs(most, wide), (int)ways);
-    else if (ways > TREE_LINKS_MAX)
-        fprintf(tree->out, "%s%s GB/s to each of %d other NUMA nodes", before,
-                tess__topo_gbs(least, gbs), (int)ways);
 }
 
 static void tree_cpu(const struct tree *tree, int32_t number)
@@ -67,18 +85,6 @@ static void tree_cpu(const struct tree *tree, int32_t number)
     tree_ways(tree, number, before);
 }
 
-/* The widest link of a NIC to the network; 0: unknown. */
-static double tree_network(const struct tree *tree, int32_t number)
-{
-    double gbs = 0;
-    for (int32_t i = 0; i < tree->topology->link_count; i++) {
-        const struct tess_topo_link *link = &tree->topology->link[i];
-        if (link->from == number && link->kind == TESS_LINK_NET && link->gbs > gbs)
-            gbs = link->gbs;
-    }
-    return gbs;
-}
-
 /* What a device or a switch is. */
 static void tree_what(const struct tree *tree, int32_t number)
 {
@@ -94,7 +100,7 @@ static void tree_what(const struct tree *tree, int32_t number)
         fputs("  NIC", tree->out);
 }
 
-/* Without what is before it and behind it. */
+/* Without what is before it. */
 static void tree_line(const struct tree *tree, int32_t number)
 {
     const struct tess_node *node = &tree->topology->node[number];
@@ -103,6 +109,7 @@ static void tree_line(const struct tree *tree, int32_t number)
     char gbs[TESS__TOPO_TEXT];
     if (node->kind == TESS_NODE_CPU) {
         tree_cpu(tree, number);
+        fputc('\n', tree->out);
         return;
     }
     if (node->kind == TESS_NODE_DEVICE)
@@ -111,12 +118,15 @@ static void tree_line(const struct tree *tree, int32_t number)
     if (node->bus[0] != '\0' && !strstr(node->name, node->bus))
         fprintf(tree->out, "  %s", node->bus);
     tree_what(tree, number);
-    double network = node->kind == TESS_NODE_NIC ? tree_network(tree, number) : 0;
-    if (network > 0)
-        fprintf(tree->out, "  network %s GB/s", tess__topo_gbs(network, gbs));
+    const struct tess_topo_link *network =
+        node->kind == TESS_NODE_NIC ? tree_links(tree, number, TESS_LINK_NET, TREE_TO_ANY).most
+                                    : NULL;
+    if (network != NULL)
+        fprintf(tree->out, "  network %s GB/s", tess__topo_gbs(network->gbs, gbs));
     else if (up && up->kind != TESS_LINK_LOCAL)
         fprintf(tree->out, "  %s %s GB/s", tess__topo_link_word(up->kind),
                 tess__topo_gbs(up->gbs, gbs));
+    fputc('\n', tree->out);
 }
 
 /* ---- walking -------------------------------------------------------------------------------- */
@@ -155,7 +165,6 @@ static void tree_walk(const struct tree *tree, int32_t node, const char *before,
         tree_indent(tree, before, ended, depth);
         fputs(last ? "└─ " : "├─ ", tree->out);
         tree_line(tree, child);
-        fputc('\n', tree->out);
         if (depth < TESS__TOPO_DEPTH_MAX)
             tree_walk(tree, child, before, ended | (uint32_t)last << depth, depth + 1);
         child = after;
@@ -169,22 +178,13 @@ static void tree_walk(const struct tree *tree, int32_t node, const char *before,
 /* "nvswitch0  NVSwitch: 8 devices, 18 NVLinks (370.8 GB/s) each" */
 static void tree_nvswitch(const struct tree *tree, int32_t number)
 {
-    const struct tess_topo_link *widest = NULL;
-    int32_t devices = 0;
+    const struct tree_links links = tree_links(tree, number, TESS_LINK_NVLINK, TREE_TO_ANY);
     char gbs[TESS__TOPO_TEXT];
-    for (int32_t i = 0; i < tree->topology->link_count; i++) {
-        const struct tess_topo_link *link = &tree->topology->link[i];
-        if (link->from != number || link->kind != TESS_LINK_NVLINK)
-            continue;
-        devices++;
-        if (!widest || link->gbs > widest->gbs)
-            widest = link;
-    }
-    fprintf(tree->out, "%s  NVSwitch: %d device%s", tree->topology->node[number].name, (int)devices,
-            devices == 1 ? "" : "s");
-    if (widest)
-        fprintf(tree->out, ", %d NVLinks (%s GB/s) each", (int)widest->count,
-                tess__topo_gbs(widest->gbs, gbs));
+    fprintf(tree->out, "%s  NVSwitch: %d device%s", tree->topology->node[number].name,
+            (int)links.count, links.count == 1 ? "" : "s");
+    if (links.count > 0)
+        fprintf(tree->out, ", %d NVLinks (%s GB/s) each", (int)links.most->count,
+                tess__topo_gbs(links.most->gbs, gbs));
     fputc('\n', tree->out);
 }
 
@@ -201,12 +201,11 @@ static void tree_host(const struct tree *tree, int32_t host, const char *before)
         }
         fputs(before, tree->out);
         tree_line(tree, i);
-        fputc('\n', tree->out);
         tree_walk(tree, i, before, 0, 0);
     }
     if (idle > 0)
-        fprintf(tree->out, "%s%d %sNUMA node%s without devices\n", before, (int)idle,
-                topology->device_count > 0 ? "more " : "", idle == 1 ? "" : "s");
+        fprintf(tree->out, "%s%d more NUMA node%s without devices\n", before, (int)idle,
+                idle == 1 ? "" : "s");
     for (int32_t i = 0; i < topology->node_count; i++) {
         const struct tess_node *node = &topology->node[i];
         if (node->host != host || node->kind == TESS_NODE_CPU)
@@ -217,7 +216,6 @@ static void tree_host(const struct tree *tree, int32_t host, const char *before)
         } else if (tree->below.up[i] < 0 && node->kind == TESS_NODE_DEVICE) {
             fputs(before, tree->out);
             tree_line(tree, i);
-            fputc('\n', tree->out);
         }
     }
 }
@@ -256,52 +254,36 @@ static void tree_hosts(const struct tree *tree)
 static void tree_switch(const struct tree *tree, int32_t number)
 {
     const struct tess_topology *topology = tree->topology;
-    int32_t hosts = 0, switches = 0, up = -1;
-    double host_gbs = 0;
+    const struct tree_links hosts = tree_links(tree, number, TESS_LINK_NET, TREE_TO_HOST);
+    const struct tree_links switches = tree_links(tree, number, TESS_LINK_NET, TREE_TO_NET);
     char gbs[TESS__TOPO_TEXT];
-    for (int32_t i = 0; i < topology->link_count; i++) {
-        const struct tess_topo_link *link = &topology->link[i];
-        if (link->from != number || link->kind != TESS_LINK_NET)
-            continue;
-        if (topology->node[link->to].host >= 0) {
-            hosts++;
-            host_gbs = link->gbs > host_gbs ? link->gbs : host_gbs;
-        } else {
-            switches++;
-            up = i;
-        }
-    }
-    fprintf(tree->out, "  %s  %s", topology->node[number].name, hosts > 0 ? "" : "switch");
-    if (hosts > 0)
-        fprintf(tree->out, "%d link%s of %s GB/s to hosts", (int)hosts, hosts == 1 ? "" : "s",
-                tess__topo_gbs(host_gbs, gbs));
-    if (switches == 1)
-        fprintf(tree->out, ", %s GB/s to %s", tess__topo_gbs(topology->link[up].gbs, gbs),
-                topology->node[topology->link[up].to].name);
-    else if (switches > 1)
-        fprintf(tree->out, ", %d links of %s GB/s to switches", (int)switches,
-                tess__topo_gbs(topology->link[up].gbs, gbs));
+    fprintf(tree->out, "  %s  %s", topology->node[number].name, hosts.count > 0 ? "" : "switch");
+    if (hosts.count > 0)
+        fprintf(tree->out, "%d link%s of %s GB/s to hosts", (int)hosts.count,
+                hosts.count == 1 ? "" : "s", tess__topo_gbs(hosts.most->gbs, gbs));
+    if (switches.count == 1)
+        fprintf(tree->out, ", %s GB/s to %s", tess__topo_gbs(switches.last->gbs, gbs),
+                topology->node[switches.last->to].name);
+    else if (switches.count > 1)
+        fprintf(tree->out, ", %d links of %s GB/s to switches", (int)switches.count,
+                tess__topo_gbs(switches.last->gbs, gbs));
     fputc('\n', tree->out);
 }
 
 static void tree_net(const struct tree *tree)
 {
     const struct tess_topology *topology = tree->topology;
-    int32_t shown = 0, hidden = 0;
+    int32_t switches = 0;
     for (int32_t i = 0; i < topology->node_count; i++) {
         if (topology->node[i].kind != TESS_NODE_NET)
             continue;
-        if (shown == 0)
+        if (switches++ == 0)
             fprintf(tree->out, "network\n");
-        if (shown < TREE_ALIKE_MAX / 2) {
+        if (switches <= TREE_ALIKE_MAX / 2)
             tree_switch(tree, i);
-            shown++;
-        } else {
-            hidden++;
-        }
     }
-    if (hidden > 0)
-        fprintf(tree->out, "  and %d more switches\n", (int)hidden);
+    if (switches > TREE_ALIKE_MAX / 2)
+        fprintf(tree->out, "  and %d more switches\n", (int)switches - TREE_ALIKE_MAX / 2);
 }
 
 enum tess_status tess__topo_print_tree(const struct tess__topo *topo, FILE *out)

@@ -16,172 +16,107 @@
 #define HOSTLIST_BRACKETS_MAX 4
 #define HOSTLIST_RANGES_MAX   1024 /* in all brackets of a name */
 
-struct hostlist_range {
-    int32_t first, last, width; /* width: digits at least */
-};
-
-/* A name in parts: text, bracket, text, bracket .. text. */
-struct hostlist_name {
-    struct tess__word text[HOSTLIST_BRACKETS_MAX + 1];
-    struct {
-        int32_t first, count; /* ranges */
-    } bracket[HOSTLIST_BRACKETS_MAX];
-    int32_t brackets, ranges;
-    struct hostlist_range range[HOSTLIST_RANGES_MAX];
-};
-
 struct hostlist {
     const char *file;
     int32_t line;
     tess__hostlist_visit *visit;
     void *context;
+    struct tess__word word;        /* a name of the list with its brackets */
+    char name[TESS_TOPO_NAME_MAX]; /* one that it expands to, so far */
 };
 
-/* "3" or "008-010" */
-static bool hostlist_range(struct tess__word text, struct hostlist_range *range_out)
+struct hostlist_range {
+    int32_t first, last, width; /* width: digits at least */
+};
+
+/* The range at *at_inout, "3" or "008-010", which ends at a ',' or ']'; *at_inout moves there. */
+static bool hostlist_range(const char **at_inout, struct hostlist_range *range_out)
 {
-    const char *dash = memchr(text.text, '-', text.length);
-    size_t length = dash ? (size_t)(dash - text.text) : text.length;
-    struct hostlist_range range = {0};
-    if (length > 9 ||
-        !tess__word_number((struct tess__word){text.text, length}, 999999999, &range.first))
-        return false;
-    range.width = (int32_t)length;
-    range.last = range.first;
-    if (dash) {
-        struct tess__word last = {dash + 1, text.length - length - 1};
-        if (last.length > 9 || !tess__word_number(last, 999999999, &range.last))
-            return false;
-    }
-    *range_out = range;
-    return range.last >= range.first;
+    const char *at = *at_inout, *end = at + strcspn(at, ",]");
+    const char *dash = memchr(at, '-', (size_t)(end - at));
+    struct tess__word first = {at, (size_t)((dash != NULL ? dash : end) - at)}, last = first;
+    if (dash != NULL)
+        last = (struct tess__word){dash + 1, (size_t)(end - dash) - 1};
+    *at_inout = end;
+    range_out->width = (int32_t)first.length;
+    return first.length <= 9 && last.length <= 9 &&
+           tess__word_number(first, 999999999, &range_out->first) &&
+           tess__word_number(last, 999999999, &range_out->last) &&
+           range_out->last >= range_out->first;
 }
 
-/* The ranges of a bracket, `text` without its ends. */
-static enum tess_status hostlist_bracket(const struct hostlist *list, struct tess__word text,
-                                         struct hostlist_name *name)
+/* Is self->word well-formed, and how many names is it? More than TESS__HOSTLIST_MAX count as that
+ * plus one. */
+static enum tess_status hostlist_check(const struct hostlist *self, int64_t *size_out)
 {
-    int32_t bracket = name->brackets++;
-    name->bracket[bracket].first = name->ranges;
-    for (size_t at = 0; at <= text.length;) {
-        struct tess__word piece = {text.text + at, 0};
-        while (at + piece.length < text.length && piece.text[piece.length] != ',')
-            piece.length++;
-        if (name->ranges == HOSTLIST_RANGES_MAX)
-            return tess__lines_fail(list->file, list->line, "more than %d ranges in one name",
-                                    HOSTLIST_RANGES_MAX);
-        if (!hostlist_range(piece, &name->range[name->ranges]))
-            return tess__lines_fail(list->file, list->line,
-                                    "'%.*s' in brackets: a number of at most 9 digits, or a range "
-                                    "such as 08-12, was expected",
-                                    TESS__SHOWN(piece));
-        name->ranges++;
-        at += piece.length + 1;
-    }
-    name->bracket[bracket].count = name->ranges - name->bracket[bracket].first;
-    return TESS_OK;
-}
-
-/* One name with its brackets, without the commas around it. */
-static enum tess_status hostlist_parse(const struct hostlist *list, struct tess__word word,
-                                       struct hostlist_name *name)
-{
-    name->brackets = name->ranges = 0;
+    const struct tess__word word = self->word;
+    const char *end = word.text + word.length;
+    int32_t brackets = 0, ranges = 0;
+    *size_out = 1;
     for (size_t i = 0; i < word.length; i++)
         if (word.text[i] <= 0x20 || word.text[i] >= 0x7f)
-            return tess__lines_fail(list->file, list->line, "byte 0x%02x in a name",
+            return tess__lines_fail(self->file, self->line, "byte 0x%02x in a name",
                                     (unsigned)(unsigned char)word.text[i]);
-    const char *at = word.text, *end = word.text + word.length;
-    for (;;) {
+    for (const char *at = word.text;; at++) {
         const char *open = memchr(at, '[', (size_t)(end - at));
-        struct tess__word text = {at, (size_t)((open ? open : end) - at)};
-        if (memchr(text.text, ']', text.length))
-            return tess__lines_fail(list->file, list->line, "']' without '[' in '%.*s'",
+        if (memchr(at, ']', (size_t)((open != NULL ? open : end) - at)) != NULL)
+            return tess__lines_fail(self->file, self->line, "']' without '[' in '%.*s'",
                                     TESS__SHOWN(word));
-        name->text[name->brackets] = text;
-        if (!open)
-            break;
-        const char *close = memchr(open, ']', (size_t)(end - open));
-        if (!close)
-            return tess__lines_fail(list->file, list->line, "'[' without ']' in '%.*s'",
+        if (open == NULL)
+            return TESS_OK;
+        if (memchr(open, ']', (size_t)(end - open)) == NULL)
+            return tess__lines_fail(self->file, self->line, "'[' without ']' in '%.*s'",
                                     TESS__SHOWN(word));
-        if (name->brackets == HOSTLIST_BRACKETS_MAX)
-            return tess__lines_fail(list->file, list->line, "more than %d brackets in '%.*s'",
+        if (brackets++ == HOSTLIST_BRACKETS_MAX)
+            return tess__lines_fail(self->file, self->line, "more than %d brackets in '%.*s'",
                                     HOSTLIST_BRACKETS_MAX, TESS__SHOWN(word));
-        TESS_TRY(hostlist_bracket(list, (struct tess__word){open + 1, (size_t)(close - open) - 1},
-                                  name));
-        at = close + 1;
+        int64_t numbers = 0;
+        for (at = open; *at != ']';) {
+            struct hostlist_range range;
+            const char *first = ++at;
+            if (ranges++ == HOSTLIST_RANGES_MAX)
+                return tess__lines_fail(self->file, self->line, "more than %d ranges in one name",
+                                        HOSTLIST_RANGES_MAX);
+            if (!hostlist_range(&at, &range))
+                return tess__lines_fail(self->file, self->line,
+                                        "'%.*s' in brackets: a number of at most 9 digits, or a "
+                                        "range such as 08-12, was expected",
+                                        (int)(at - first < 40 ? at - first : 40), first);
+            numbers += (int64_t)range.last - range.first + 1;
+        }
+        *size_out *= numbers;
+        if (*size_out > TESS__HOSTLIST_MAX)
+            *size_out = TESS__HOSTLIST_MAX + 1;
+    }
+}
+
+/* The names that begin with self->name [used] and go on as self->word does at `at`. */
+static enum tess_status hostlist_names(struct hostlist *self, size_t used, const char *at)
+{
+    const size_t room = sizeof(self->name);
+    const char *end = self->word.text + self->word.length;
+    const char *open = memchr(at, '[', (size_t)(end - at));
+    if (used < room)
+        used += (size_t)snprintf(self->name + used, room - used, "%.*s",
+                                 (int)((open != NULL ? open : end) - at), at);
+    if (used >= room || (open == NULL && used == 0))
+        return tess__lines_fail(self->file, self->line,
+                                "'%.*s': a name of 1 to %d characters was expected",
+                                TESS__SHOWN(self->word), TESS_TOPO_NAME_MAX - 1);
+    if (open == NULL)
+        return self->visit(self->context, self->name);
+    const char *close = memchr(open, ']', (size_t)(end - open));
+    for (at = open; at < close;) {
+        struct hostlist_range range;
+        at++;
+        (void)hostlist_range(&at, &range); /* checked */
+        for (int32_t number = range.first; number <= range.last; number++) {
+            int digits =
+                snprintf(self->name + used, room - used, "%0*d", (int)range.width, (int)number);
+            TESS_TRY(hostlist_names(self, used + (size_t)digits, close + 1));
+        }
     }
     return TESS_OK;
-}
-
-/* The number of names it expands to; more than TESS__HOSTLIST_MAX return that plus one. */
-static int64_t hostlist_size(const struct hostlist_name *name)
-{
-    int64_t size = 1;
-    for (int32_t b = 0; b < name->brackets; b++) {
-        int64_t numbers = 0;
-        for (int32_t r = 0; r < name->bracket[b].count; r++) {
-            const struct hostlist_range *range = &name->range[name->bracket[b].first + r];
-            numbers += (int64_t)range->last - range->first + 1;
-        }
-        size *= numbers;
-        if (size > TESS__HOSTLIST_MAX)
-            return TESS__HOSTLIST_MAX + 1;
-    }
-    return size;
-}
-
-/* Where a bracket stands: at a number of one of its ranges. */
-struct hostlist_at {
-    int32_t range, number;
-};
-
-/* The next number of bracket `b`; false, and the first one again, after the last. */
-static bool hostlist_step(const struct hostlist_name *name, int32_t b, struct hostlist_at *at)
-{
-    const struct hostlist_range *range = &name->range[name->bracket[b].first];
-    if (at->number < range[at->range].last) {
-        at->number++;
-        return true;
-    }
-    bool more = at->range + 1 < name->bracket[b].count;
-    at->range = more ? at->range + 1 : 0;
-    at->number = range[at->range].first;
-    return more;
-}
-
-static enum tess_status hostlist_names(const struct hostlist *list, struct tess__word word,
-                                       const struct hostlist_name *name)
-{
-    struct hostlist_at at[HOSTLIST_BRACKETS_MAX];
-    for (int32_t b = 0; b < name->brackets; b++)
-        at[b] = (struct hostlist_at){0, name->range[name->bracket[b].first].first};
-    for (;;) {
-        char text[TESS_TOPO_NAME_MAX + 1];
-        size_t used = 0;
-        for (int32_t b = 0; b <= name->brackets && used < sizeof text; b++) {
-            used += (size_t)snprintf(
-                text + used, sizeof text - used, "%.*s",
-                (int)(name->text[b].length < sizeof text ? name->text[b].length : sizeof text),
-                name->text[b].text);
-            if (b < name->brackets && used < sizeof text)
-                used +=
-                    (size_t)snprintf(text + used, sizeof text - used, "%0*d",
-                                     (int)name->range[name->bracket[b].first + at[b].range].width,
-                                     (int)at[b].number);
-        }
-        if (used >= TESS_TOPO_NAME_MAX || used == 0)
-            return tess__lines_fail(list->file, list->line,
-                                    "'%.*s': a name of 1 to %d characters was expected",
-                                    TESS__SHOWN(word), TESS_TOPO_NAME_MAX - 1);
-        TESS_TRY(list->visit(list->context, text));
-        int32_t b = name->brackets - 1;
-        while (b >= 0 && !hostlist_step(name, b, &at[b]))
-            b--;
-        if (b < 0)
-            return TESS_OK;
-    }
 }
 
 /* The next name of the list, up to a comma outside brackets. */
@@ -206,18 +141,17 @@ enum tess_status tess__hostlist_expand(const char *file, int32_t line, struct te
                                        void *context)
 {
     struct hostlist self = {.file = file, .line = line, .visit = visit, .context = context};
-    struct hostlist_name name; /* 13 KiB */
     if (list.length == 0)
         return tess__lines_fail(file, line, "the list is empty; a name was expected");
     while (list.length > 0) {
-        struct tess__word word = hostlist_next(&list);
-        TESS_TRY(hostlist_parse(&self, word, &name));
-        int64_t size = hostlist_size(&name);
+        int64_t size;
+        self.word = hostlist_next(&list);
+        TESS_TRY(hostlist_check(&self, &size));
         if (size > TESS__HOSTLIST_MAX - *count_inout)
             return tess__lines_fail(file, line, "'%.*s' makes more than %d names",
-                                    TESS__SHOWN(word), TESS__HOSTLIST_MAX);
+                                    TESS__SHOWN(self.word), TESS__HOSTLIST_MAX);
         *count_inout += (int32_t)size;
-        TESS_TRY(hostlist_names(&self, word, &name));
+        TESS_TRY(hostlist_names(&self, 0, self.word.text));
     }
     return TESS_OK;
 }

@@ -78,7 +78,12 @@ enum tess_status tess__lines_fail(const char *name, int32_t line, const char *fo
 
 bool tess__word_is(struct tess__word word, const char *text)
 {
-    return word.length == strlen(text) && memcmp(word.text, text, word.length) == 0;
+    return tess__word_same(word, (struct tess__word){text, strlen(text)});
+}
+
+bool tess__word_same(struct tess__word a, struct tess__word b)
+{
+    return a.length == b.length && (a.length == 0 || memcmp(a.text, b.text, a.length) == 0);
 }
 
 bool tess__word_number(struct tess__word word, int32_t max, int32_t *number_out)

@@ -34,6 +34,7 @@ enum tess_status tess__lines_fail(const char *name, int32_t line, const char *fo
 enum tess_status tess__lines_named(const char *name, enum tess_status status);
 
 bool tess__word_is(struct tess__word word, const char *text);
+bool tess__word_same(struct tess__word a, struct tess__word b);
 /* Digits alone, 0 .. max. */
 bool tess__word_number(struct tess__word word, int32_t max, int32_t *number_out);
 /* Of what a message shows of a word, for "%.*s": at most 40 bytes. */

@@ -434,14 +434,9 @@ enum tess_status tess_measured_topology(const struct tess_measured *measured,
                                         struct tess_topology **topology_out)
 {
     struct tess_topology *topology = tess_topology_new();
-    enum tess_status status;
     if (topology == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for the network between %d hosts",
                   (int)measured->host_count);
-    status = measured_build(measured, name, devices, topology);
-    if (status == TESS_OK)
-        *topology_out = topology;
-    else
-        tess_topology_free(topology);
-    return status;
+    return tess_topology_give(topology, measured_build(measured, name, devices, topology),
+                              topology_out);
 }

@@ -40,7 +40,7 @@ struct tess_nccl_item {
     enum tess_nccl_class class; /* PCI: its own; NVLINK: of the target */
     int32_t line, parent;       /* parent: item; -1: none */
     int32_t host;               /* from the CPU on down */
-    int32_t index;              /* CPU: numaid; GPU, NET: dev, or NOT_TOLD */
+    int32_t index;              /* CPU: numaid; GPU, NET: dev, or UNKNOWN */
     int32_t count;              /* NVLINK, C2C: links; PCI: <pci> and <pcilink> below it */
     int32_t sm;                 /* GPU, and PCI without one; 0: unknown */
     enum tess_cpu_maker maker;  /* CPU */
@@ -59,7 +59,7 @@ struct tess_nccl_item {
 struct tess_nccl_file {
     const char *name; /* for messages */
     struct tess_nccl_item *item;
-    int32_t count, room;
+    int32_t count;
     int32_t cpu_count, gpu_count, host_count;
     uint64_t *host_hash; /* [host_count], of room TESS_NCCL_CPUS_MAX */
 };

@@ -51,35 +51,13 @@ static int graph_compare_keys(const void *a, const void *b)
 }
 
 /*
- * Of one host, sorted: first those that have a number, then those that get what is left, in the
- * order of their bus ids, which is NVML's.
+ * number[item]: of a <pci> that is a device, on its host. First those that have a number, then
+ * those that get what is left, in the order of their bus ids, which is NVML's.
  */
-static enum tess_status graph_number_host(struct graph *g, const struct graph_key *key,
-                                          int32_t count, int32_t *number)
-{
-    int32_t numbered = 0, next = 0, at = 0;
-    const struct tess_nccl_item *item = g->file->item;
-    for (; numbered < count && key[numbered].index != INT32_MAX; numbered++) {
-        if (numbered > 0 && key[numbered].index == key[numbered - 1].index)
-            return tess__lines_fail(g->file->name, item[item[key[numbered].item].gpu].line,
-                                    "dev %d is that of the <gpu> of line %d already",
-                                    (int)key[numbered].index,
-                                    (int)item[item[key[numbered - 1].item].gpu].line);
-        number[key[numbered].item] = key[numbered].index;
-    }
-    for (int32_t i = numbered; i < count; i++) {
-        for (; at < numbered && key[at].index == next; at++)
-            next++;
-        number[key[i].item] = next++;
-    }
-    return TESS_OK;
-}
-
-/* number[item]: of a <pci> that is a device, on its host. */
 static enum tess_status graph_number(struct graph *g, struct graph_key *key, int32_t *number)
 {
     const struct tess_nccl_file *file = g->file;
-    int32_t count = 0;
+    int32_t count = 0, next = 0, used = 0; /* used: key of the lowest number from `next` on */
     for (int32_t i = 0; i < file->count; i++) {
         const struct tess_nccl_item *pci = &file->item[i];
         if (pci->kind != TESS_NCCL_PCI || !graph_is_device(file, pci))
@@ -95,10 +73,24 @@ static enum tess_status graph_number(struct graph *g, struct graph_key *key, int
             "completes such a file from the machine; expected a complete one, which "
             "NCCL_TOPO_DUMP_FILE writes there");
     qsort(key, (size_t)count, sizeof(*key), graph_compare_keys);
-    for (int32_t first = 0, end; first < count; first = end) {
-        for (end = first; end < count && key[end].host == key[first].host; end++)
-            ;
-        TESS_TRY(graph_number_host(g, key + first, end - first, number));
+    for (int32_t i = 0; i < count; i++) {
+        const bool first = i == 0 || key[i].host != key[i - 1].host;
+        if (first) {
+            next = 0;
+            used = i;
+        }
+        if (key[i].index == INT32_MAX) {
+            for (; key[used].index == next; used++)
+                next++;
+            number[key[i].item] = next++;
+            continue;
+        }
+        number[key[i].item] = key[i].index;
+        if (!first && key[i].index == key[i - 1].index)
+            return tess__lines_fail(file->name, file->item[file->item[key[i].item].gpu].line,
+                                    "dev %d is that of the <gpu> of line %d already",
+                                    (int)key[i].index,
+                                    (int)file->item[file->item[key[i - 1].item].gpu].line);
     }
     return TESS_OK;
 }
@@ -108,10 +100,8 @@ static enum tess_status graph_add(struct graph *g, struct tess_node node, const 
                                   int32_t *number_out)
 {
     if (node.host >= 0 && g->file->host_count > 1)
-        snprintf(node.name, sizeof(node.name), "n%d.%s", (int)node.host, word);
-    else
-        snprintf(node.name, sizeof(node.name), "%s", word);
-    return tess_topology_add_node(g->topology, &node, number_out);
+        return tess_topology_add(g->topology, node, number_out, "n%d.%s", (int)node.host, word);
+    return tess_topology_add(g->topology, node, number_out, "%s", word);
 }
 
 /* ---- nodes ----------------------------------------------------------------------------------- */
@@ -175,11 +165,10 @@ static enum tess_status graph_switch(struct graph *g, struct tess_nccl_item *pci
         pci->node = above->node;
         return TESS_OK;
     }
-    char bus[20], word[32];
     const struct tess_node node = {
         .kind = TESS_NODE_PCI, .host = pci->host, .index = -1, .socket = -1};
-    tess__bus_text(pci->bus, bus, sizeof(bus));
-    snprintf(word, sizeof(word), "pci%s", bus);
+    char word[32] = "pci";
+    tess__bus_text(pci->bus, word + 3, sizeof(word) - 3);
     return graph_at_bus(g, pci, node, word);
 }
 
@@ -350,11 +339,15 @@ static enum tess_status graph_peer(struct graph *g, const struct tess_nccl_item 
     return tess_topology_add_link(g->topology, &link);
 }
 
+/* An NVLink or a C2C of a device. */
 static enum tess_status graph_nvlink(struct graph *g, const struct tess_nccl_item *item)
 {
     const int32_t device = graph_owner(g, item);
     if (device < 0)
         return TESS_OK;
+    if (item->kind == TESS_NCCL_C2C)
+        return tess_topology_join(g->topology, TESS_LINK_C2C, device, graph_local_cpu(g, item),
+                                  item->gbs, item->count);
     const int32_t sm = g->topology->node[device].sm;
     const double gbs = item->count * (item->gbs > 0 ? item->gbs : tess__rate_nvlink(sm));
     if (!item->hidden && item->class == TESS_NCCL_CLASS_CPU)
@@ -377,15 +370,6 @@ static enum tess_status graph_nvlink(struct graph *g, const struct tess_nccl_ite
     return tess_topology_join(g->topology, TESS_LINK_NVLINK, device, g->nvswitch, gbs, item->count);
 }
 
-static enum tess_status graph_c2c(struct graph *g, const struct tess_nccl_item *item)
-{
-    const int32_t device = graph_owner(g, item);
-    if (device < 0)
-        return TESS_OK;
-    return tess_topology_join(g->topology, TESS_LINK_C2C, device, graph_local_cpu(g, item),
-                              item->gbs, item->count);
-}
-
 /* Between switches that the tree does not join; one direction, like NCCL's. */
 static enum tess_status graph_pcilink(struct graph *g, const struct tess_nccl_item *item)
 {
@@ -406,11 +390,9 @@ static int graph_compare_names(const void *a, const void *b)
     const struct tess_nccl_item *y = *(struct tess_nccl_item *const *)b;
     if (x->host != y->host)
         return x->host < y->host ? -1 : 1;
-    const size_t length = x->name.length < y->name.length ? x->name.length : y->name.length;
-    const int order = length > 0 ? memcmp(x->name.text, y->name.text, length) : 0;
-    if (order != 0 || x->name.length != y->name.length)
-        return order != 0 ? order : x->name.length < y->name.length ? -1 : 1;
-    return (x->line > y->line) - (x->line < y->line);
+    if (x->name.length != y->name.length)
+        return x->name.length < y->name.length ? -1 : 1;
+    return memcmp(x->name.text, y->name.text, x->name.length);
 }
 
 /* twice[item]: a <net> with the name of another one of its host, which NCCL allows. */
@@ -418,15 +400,13 @@ static void graph_find_twice(struct graph *g, struct tess_nccl_item **sorted, bo
 {
     int32_t count = 0;
     for (int32_t i = 0; i < g->file->count; i++) {
-        if (g->file->item[i].kind == TESS_NCCL_NET)
+        if (g->file->item[i].kind == TESS_NCCL_NET && g->file->item[i].name.length > 0)
             sorted[count++] = &g->file->item[i];
     }
     qsort(sorted, (size_t)count, sizeof(*sorted), graph_compare_names);
     for (int32_t i = 1; i < count; i++) {
-        const struct tess_nccl_item *a = sorted[i - 1], *b = sorted[i];
-        if (a->host == b->host && a->name.length == b->name.length && a->name.length > 0 &&
-            memcmp(a->name.text, b->name.text, a->name.length) == 0)
-            twice[a - g->file->item] = twice[b - g->file->item] = true;
+        if (graph_compare_names(&sorted[i - 1], &sorted[i]) == 0)
+            twice[sorted[i - 1] - g->file->item] = twice[sorted[i] - g->file->item] = true;
     }
 }
 
@@ -448,10 +428,8 @@ static enum tess_status graph_links(struct graph *g)
 {
     for (int32_t i = 0; i < g->file->count; i++) {
         const struct tess_nccl_item *item = &g->file->item[i];
-        if (item->kind == TESS_NCCL_NVLINK)
+        if (item->kind == TESS_NCCL_NVLINK || item->kind == TESS_NCCL_C2C)
             TESS_TRY(graph_nvlink(g, item));
-        else if (item->kind == TESS_NCCL_C2C)
-            TESS_TRY(graph_c2c(g, item));
         else if (item->kind == TESS_NCCL_PCILINK)
             TESS_TRY(graph_pcilink(g, item));
     }

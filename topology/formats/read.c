@@ -3,50 +3,39 @@
  * readers, read_<format>.c.
  */
 #include "tessera/check.h"
+#include "topology/machine/pool.h"
 #include "topology/machine/topology.h"
 
 #include <errno.h>
-#include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #define READ_BYTES_MAX ((size_t)64 << 20)
 
-/* Also from a pipe, whose size is unknown: the buffer doubles until the end or the limit. The
- * caller frees *text_inout, also after a failure. */
-static enum tess_status read_all(const char *path, int fd, char **text_inout, size_t *bytes_out)
+/* Also from a pipe, whose size is unknown. The caller frees *text_out, also after a failure. */
+static enum tess_status read_file(const char *path, char **text_out, size_t *bytes_out)
 {
-    size_t room = 0, bytes = 0;
-    for (ssize_t n = 1; n > 0; bytes += n > 0 ? (size_t)n : 0) {
-        if (bytes == room) {
-            room = room == 0 ? 1 << 16 : 2 * room;
-            char *grown = realloc(*text_inout, room);
-            if (grown == NULL)
-                TESS_FAIL(TESS_ERR_MEMORY, "%s: no memory to read it", path);
-            *text_inout = grown;
-        }
-        do
-            n = read(fd, *text_inout + bytes, room - bytes);
-        while (n < 0 && errno == EINTR);
-        if (n < 0)
-            TESS_FAIL(TESS_ERR_IO, "cannot read %s: %s", path, strerror(errno));
-        if (bytes + (size_t)n > READ_BYTES_MAX)
-            TESS_FAIL(TESS_ERR_DATA, "%s:1: larger than 64 MiB, which is no topology", path);
-    }
-    *bytes_out = bytes;
+    static const char failed[] = "cannot read %s: %s";
+    char part[16384];
+    size_t got;
+    FILE *in = fopen(path, "re");
+    if (in == NULL)
+        TESS_FAIL(TESS_ERR_IO, failed, path, strerror(errno));
+    FILE *out = open_memstream(text_out, bytes_out);
+    while (out != NULL && (got = fread(part, 1, sizeof(part), in)) > 0 &&
+           ftello(out) <= (off_t)READ_BYTES_MAX)
+        fwrite(part, 1, got, out);
+    int error = ferror(in) ? errno : 0;
+    fclose(in);
+    TESS_TRY(tess__text_close(out, text_out));
+    if (error != 0)
+        TESS_FAIL(TESS_ERR_IO, failed, path, strerror(error));
+    if (*bytes_out == 0)
+        TESS_FAIL(TESS_ERR_DATA, "%s:1: the file is empty", path);
+    if (*bytes_out > READ_BYTES_MAX)
+        TESS_FAIL(TESS_ERR_DATA, "%s:1: larger than 64 MiB, which is no topology", path);
     return TESS_OK;
-}
-
-static enum tess_status read_file(const char *path, char **text_inout, size_t *bytes_out)
-{
-    const int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        TESS_FAIL(TESS_ERR_IO, "cannot read %s: %s", path, strerror(errno));
-    const enum tess_status status = read_all(path, fd, text_inout, bytes_out);
-    close(fd);
-    return status;
 }
 
 /* ---- which format ---------------------------------------------------------------------------- */
@@ -128,18 +117,12 @@ enum tess_status tess_topology_read(const char *path, enum tess_topology_format 
     if ((unsigned)format >= TESS_TOPOLOGY_FORMAT_COUNT)
         TESS_FAIL(TESS_ERR_INTERNAL, "%s: there is no format %d", path, (int)format);
     struct tess_topology *topology = tess_topology_new();
-    enum tess_status status = topology ? read_file(path, &text, &bytes)
-                                       : tess_fail(TESS_ERR_MEMORY, "%s: no memory", path);
-    if (status == TESS_OK && bytes == 0)
-        status = tess_fail(TESS_ERR_DATA, "%s:1: the file is empty", path);
+    enum tess_status status = topology != NULL ? read_file(path, &text, &bytes)
+                                               : tess_fail(TESS_ERR_MEMORY, "%s: no memory", path);
     if (status == TESS_OK && format == TESS_TOPOLOGY_AUTO)
         format = tess_topology_guess(text, bytes);
     if (status == TESS_OK)
         status = read_readers[format](path, text, bytes, options, topology);
     free(text);
-    if (status == TESS_OK)
-        *topology_out = topology;
-    else
-        tess_topology_free(topology);
-    return status;
+    return tess_topology_give(topology, status, topology_out);
 }

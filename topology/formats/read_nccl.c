@@ -6,6 +6,7 @@
 #include "topology/formats/lines.h"
 #include "topology/formats/nccl.h"
 #include "topology/machine/bus.h"
+#include "topology/machine/pool.h"
 #include "topology/machine/rates.h"
 
 #include "tessera/check.h"
@@ -22,25 +23,6 @@ struct reader {
     int32_t version;                  /* of <system> */
     int32_t open[TESS_XML_DEPTH_MAX]; /* [depth] item */
 };
-
-static const struct {
-    const char *word, *within;
-    enum tess_nccl_kind kind;
-    uint32_t parents; /* bits of kinds */
-} reader_elements[] = {
-    {"system", "the top of the file", TESS_NCCL_SYSTEM, 0},
-    {"cpu", "<system>", TESS_NCCL_CPU, 1u << TESS_NCCL_SYSTEM},
-    {"pci", "<cpu> or <pci>", TESS_NCCL_PCI, 1u << TESS_NCCL_CPU | 1u << TESS_NCCL_PCI},
-    {"gpu", "<pci>", TESS_NCCL_GPU, 1u << TESS_NCCL_PCI},
-    {"nic", "<cpu> or <pci>", TESS_NCCL_NIC, 1u << TESS_NCCL_CPU | 1u << TESS_NCCL_PCI},
-    {"net", "<nic>", TESS_NCCL_NET, 1u << TESS_NCCL_NIC},
-    {"nvlink", "<gpu>", TESS_NCCL_NVLINK, 1u << TESS_NCCL_GPU},
-    {"xgmi", "<gpu>", TESS_NCCL_NVLINK, 1u << TESS_NCCL_GPU},
-    {"c2c", "<gpu>", TESS_NCCL_C2C, 1u << TESS_NCCL_GPU},
-    {"pcilink", "<pci>", TESS_NCCL_PCILINK, 1u << TESS_NCCL_PCI},
-};
-
-#define READER_ELEMENTS ((int)(sizeof(reader_elements) / sizeof(reader_elements[0])))
 
 /* ---- values ---------------------------------------------------------------------------------- */
 
@@ -124,19 +106,28 @@ static bool reader_starts(struct tess__word text, const char *word)
     return strlen(word) <= text.length && memcmp(text.text, word, strlen(word)) == 0;
 }
 
+struct reader_prefix {
+    const char *text; /* NULL: the last one, any text */
+    int32_t value;
+};
+
+/* The value of the first prefix that the text begins with. */
+static int32_t reader_prefix(struct tess__word text, const struct reader_prefix *known)
+{
+    while (known->text != NULL && !reader_starts(text, known->text))
+        known++;
+    return known->value;
+}
+
 /* By the beginning of the class; NCCL takes any other for a switch. 0x12 is rccl's. */
 static enum tess_status reader_class(const struct reader *r, const char *attribute,
                                      enum tess_nccl_class *class_out)
 {
-    static const struct {
-        const char *prefix;
-        enum tess_nccl_class class;
-    } known[] = {
+    static const struct reader_prefix known[] = {
         {"0x0604", TESS_NCCL_CLASS_SWITCH}, {"0x0801", TESS_NCCL_CLASS_SWITCH},
         {"0x068001", TESS_NCCL_CLASS_CPU},  {"0x0680", TESS_NCCL_CLASS_NVSWITCH},
         {"0x03", TESS_NCCL_CLASS_GPU},      {"0x12", TESS_NCCL_CLASS_GPU},
-        {"0x02", TESS_NCCL_CLASS_NIC},
-    };
+        {"0x02", TESS_NCCL_CLASS_NIC},      {NULL, TESS_NCCL_CLASS_OTHER}};
     const struct tess__word *text = tess__xml_find(&r->xml, attribute);
     uint64_t number;
     *class_out = TESS_NCCL_CLASS_NONE;
@@ -144,13 +135,7 @@ static enum tess_status reader_class(const struct reader *r, const char *attribu
         return TESS_OK;
     if (!reader_starts(*text, "0x") || !tess__digits(text->text + 2, text->length - 2, 16, &number))
         return reader_expected(r, attribute, text, "a PCI class, as in 0x030200");
-    *class_out = TESS_NCCL_CLASS_OTHER;
-    for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++) {
-        if (reader_starts(*text, known[i].prefix)) {
-            *class_out = known[i].class;
-            break;
-        }
-    }
+    *class_out = (enum tess_nccl_class)reader_prefix(*text, known);
     return TESS_OK;
 }
 
@@ -160,22 +145,22 @@ static enum tess_status reader_class(const struct reader *r, const char *attribu
  */
 static int32_t reader_speed(const struct reader *r)
 {
-    static const struct {
-        const char *prefix;
-        int32_t generation;
-    } known[] = {{"2.5 GT/s", 1},      {"5 GT/s", 2},         {"8 GT/s", 3},
-                 {"16 GT/s", 4},       {"32 GT/s", 5},        {"5.0 GT/s PCIe", 2},
-                 {"8.0 GT/s PCIe", 3}, {"16.0 GT/s PCIe", 4}, {"32.0 GT/s PCIe", 5},
-                 {"64.0 GT/s PCIe", 6}};
+    static const struct reader_prefix known[] = {{"2.5 GT/s", 1},
+                                                 {"5 GT/s", 2},
+                                                 {"8 GT/s", 3},
+                                                 {"16 GT/s", 4},
+                                                 {"32 GT/s", 5},
+                                                 {"5.0 GT/s PCIe", 2},
+                                                 {"8.0 GT/s PCIe", 3},
+                                                 {"16.0 GT/s PCIe", 4},
+                                                 {"32.0 GT/s PCIe", 5},
+                                                 {"64.0 GT/s PCIe", 6},
+                                                 {NULL, 3}};
     const struct tess__word *text = tess__xml_find(&r->xml, "link_speed");
-    const int32_t guess = r->options != NULL ? r->options->pci_gen : 0;
+    const int32_t guess = r->options->pci_gen;
     if (text == NULL || (text->length == 0 && guess > 0))
         return tess__rate_pci(guess > 0 ? guess : 4);
-    for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++) {
-        if (reader_starts(*text, known[i].prefix))
-            return tess__rate_pci(known[i].generation);
-    }
-    return tess__rate_pci(3);
+    return tess__rate_pci(reader_prefix(*text, known));
 }
 
 /* ---- elements -------------------------------------------------------------------------------- */
@@ -202,11 +187,10 @@ static enum tess_status reader_host(struct reader *r, int32_t *host_out)
         if (!tess__digits(text->text + skip, text->length - skip, 16, &hash))
             return reader_expected(r, "host_hash", text, "a hexadecimal number");
     }
-    for (*host_out = 0; *host_out < file->host_count; ++*host_out) {
-        if (file->host_hash[*host_out] == hash)
-            return TESS_OK;
-    }
-    file->host_hash[file->host_count++] = hash;
+    file->host_hash[file->host_count] = hash; /* found at the latest there */
+    for (*host_out = 0; file->host_hash[*host_out] != hash;)
+        ++*host_out;
+    file->host_count += *host_out == file->host_count;
     return TESS_OK;
 }
 
@@ -264,7 +248,7 @@ static enum tess_status reader_pci(struct reader *r, struct tess_nccl_item *item
 {
     static const char *const ids[] = {"vendor", "device", "subsystem_vendor", "subsystem_device"};
     int32_t width = 0;
-    item->sm = r->options != NULL ? r->options->sm : 0;
+    item->sm = r->options->sm;
     TESS_TRY(reader_bus_id(r, "busid", &item->bus));
     TESS_TRY(reader_class(r, "class", &item->class));
     TESS_TRY(reader_int(r, "link_width", 0, 64, &width));
@@ -284,7 +268,7 @@ static enum tess_status reader_gpu(struct reader *r, struct tess_nccl_item *item
     TESS_TRY(reader_int(r, "dev", -1, 65535, &item->index));
     if (r->version == 1) /* rccl's sm counts compute units */
         TESS_TRY(reader_int(r, "sm", 0, 9999, &item->sm));
-    if (item->sm == 0 && r->options != NULL)
+    if (item->sm == 0)
         item->sm = r->options->sm;
     return TESS_OK;
 }
@@ -329,58 +313,58 @@ static enum tess_status reader_pcilink(struct reader *r, struct tess_nccl_item *
 
 /* ---- the tree -------------------------------------------------------------------------------- */
 
-static enum tess_status reader_room(struct tess_nccl_file *file)
-{
-    if (file->count < file->room)
-        return TESS_OK;
-    const int32_t room = file->room == 0 ? 256 : 2 * file->room;
-    struct tess_nccl_item *item = realloc(file->item, (size_t)room * sizeof(*item));
-    if (item == NULL)
-        TESS_FAIL(TESS_ERR_MEMORY, "%s: no memory for %d elements", file->name, (int)room);
-    file->item = item;
-    file->room = room;
-    return TESS_OK;
-}
+#define READER_IN(kind) (1u << TESS_NCCL_##kind)
+
+static const struct reader_element {
+    const char *word, *within;
+    enum tess_nccl_kind kind;
+    uint32_t parents; /* bits of kinds */
+    enum tess_status (*attributes)(struct reader *r, struct tess_nccl_item *item); /* NULL: none */
+} reader_elements[] = {
+    {"system", "the top of the file", TESS_NCCL_SYSTEM, 0, reader_system},
+    {"cpu", "<system>", TESS_NCCL_CPU, READER_IN(SYSTEM), reader_cpu},
+    {"pci", "<cpu> or <pci>", TESS_NCCL_PCI, READER_IN(CPU) | READER_IN(PCI), reader_pci},
+    {"gpu", "<pci>", TESS_NCCL_GPU, READER_IN(PCI), reader_gpu},
+    {"nic", "<cpu> or <pci>", TESS_NCCL_NIC, READER_IN(CPU) | READER_IN(PCI), NULL},
+    {"net", "<nic>", TESS_NCCL_NET, READER_IN(NIC), reader_net},
+    {"nvlink", "<gpu>", TESS_NCCL_NVLINK, READER_IN(GPU), reader_nvlink},
+    {"xgmi", "<gpu>", TESS_NCCL_NVLINK, READER_IN(GPU), reader_nvlink},
+    {"c2c", "<gpu>", TESS_NCCL_C2C, READER_IN(GPU), reader_c2c},
+    {"pcilink", "<pci>", TESS_NCCL_PCILINK, READER_IN(PCI), reader_pcilink},
+};
 
 /* What the parent notes about its children. */
 static enum tess_status reader_note_parent(const struct reader *r, int32_t number)
 {
     const struct tess_nccl_item *item = &r->file->item[number];
-    if (item->parent < 0)
-        return TESS_OK;
-    struct tess_nccl_item *parent = &r->file->item[item->parent];
-    if (parent->kind != TESS_NCCL_PCI)
+    const bool gpu = item->kind == TESS_NCCL_GPU;
+    struct tess_nccl_item *parent = item->parent < 0 ? NULL : &r->file->item[item->parent];
+    if (parent == NULL || parent->kind != TESS_NCCL_PCI)
         return TESS_OK;
     if (item->kind == TESS_NCCL_PCI || item->kind == TESS_NCCL_PCILINK)
         parent->count++;
-    if (item->kind != TESS_NCCL_GPU && item->kind != TESS_NCCL_NIC)
+    if (!gpu && item->kind != TESS_NCCL_NIC)
         return TESS_OK;
     if (parent->gpu >= 0 || parent->nic >= 0)
         return tess__lines_fail(r->file->name, item->line,
                                 "the <pci> of line %d is a device or a NIC already",
                                 (int)parent->line);
-    *(item->kind == TESS_NCCL_GPU ? &parent->gpu : &parent->nic) = number;
+    *(gpu ? &parent->gpu : &parent->nic) = number;
     return TESS_OK;
 }
 
-static enum tess_status reader_add(struct reader *r, enum tess_nccl_kind kind)
+static enum tess_status reader_add(struct reader *r, const struct reader_element *element)
 {
-    static enum tess_status (*const attributes[TESS_NCCL_KIND_COUNT])(
-        struct reader * r, struct tess_nccl_item * item) = {
-        [TESS_NCCL_SYSTEM] = reader_system, [TESS_NCCL_CPU] = reader_cpu,
-        [TESS_NCCL_PCI] = reader_pci,       [TESS_NCCL_GPU] = reader_gpu,
-        [TESS_NCCL_NET] = reader_net,       [TESS_NCCL_NVLINK] = reader_nvlink,
-        [TESS_NCCL_C2C] = reader_c2c,       [TESS_NCCL_PCILINK] = reader_pcilink};
     struct tess_nccl_file *file = r->file;
     struct tess_nccl_item item = {
-        .kind = kind, .line = r->xml.line, .parent = -1, .gpu = -1, .nic = -1, .node = -1};
+        .kind = element->kind, .line = r->xml.line, .parent = -1, .gpu = -1, .nic = -1, .node = -1};
     if (r->xml.depth > 0) {
         item.parent = r->open[r->xml.depth - 1];
         item.host = file->item[item.parent].host;
     }
-    if (attributes[kind])
-        TESS_TRY(attributes[kind](r, &item));
-    TESS_TRY(reader_room(file));
+    if (element->attributes != NULL)
+        TESS_TRY(element->attributes(r, &item));
+    TESS_TRY(tess__grow(&file->item, file->count, sizeof(item), "the elements"));
     file->item[file->count] = item;
     r->open[r->xml.depth] = file->count++;
     return reader_note_parent(r, file->count - 1);
@@ -401,25 +385,25 @@ static enum tess_status reader_open(struct reader *r)
 {
     const struct tess_xml *xml = &r->xml;
     const bool top = xml->depth == 0;
-    int e = 0;
-    while (e < READER_ELEMENTS && !tess__word_is(xml->element, reader_elements[e].word))
-        e++;
+    const struct reader_element *element = NULL;
+    for (size_t e = 0; e < sizeof(reader_elements) / sizeof(reader_elements[0]); e++)
+        if (tess__word_is(xml->element, reader_elements[e].word))
+            element = &reader_elements[e];
     if (top && tess__word_is(xml->element, "graphs"))
         return tess__lines_fail(
             xml->name, xml->line,
             "this is NCCL's graph file, rings that were chosen already; expected its "
             "topology (NCCL_TOPO_DUMP_FILE writes it), which begins with <system>");
-    if (top && (e == READER_ELEMENTS || reader_elements[e].kind != TESS_NCCL_SYSTEM))
+    if (top && (element == NULL || element->kind != TESS_NCCL_SYSTEM))
         return tess__lines_fail(xml->name, xml->line,
                                 "<%.*s> at the top, expected <system version=\"1\">",
                                 TESS__SHOWN(xml->element));
-    if (e == READER_ELEMENTS)
+    if (element == NULL)
         return reader_skip(r);
-    if (!top &&
-        (reader_elements[e].parents & 1u << r->file->item[r->open[xml->depth - 1]].kind) == 0)
+    if (!top && (element->parents & 1u << r->file->item[r->open[xml->depth - 1]].kind) == 0)
         return tess__lines_fail(xml->name, xml->line, "<%s> is out of place, expected within %s",
-                                reader_elements[e].word, reader_elements[e].within);
-    return reader_add(r, reader_elements[e].kind);
+                                element->word, element->within);
+    return reader_add(r, element);
 }
 
 static enum tess_status reader_items(struct reader *r)
@@ -438,8 +422,9 @@ enum tess_status tess_topology_read_nccl(const char *name, const char *text, siz
                                          const struct tess_topology_options *options,
                                          struct tess_topology *topology)
 {
+    static const struct tess_topology_options none;
     struct tess_nccl_file file = {.name = name};
-    struct reader r = {.file = &file, .options = options};
+    struct reader r = {.file = &file, .options = options != NULL ? options : &none};
     file.host_hash = malloc(TESS_NCCL_CPUS_MAX * sizeof(*file.host_hash));
     if (file.host_hash == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "%s: no memory to read it", name);

@@ -30,8 +30,9 @@
 struct slurm_switch {
     char name[TESS_TOPO_NAME_MAX];
     int32_t line, node;
-    int32_t height;  /* longest way down to a switch without switches; -1: not known yet */
+    int32_t height;  /* longest way down to a switch without switches */
     int32_t waiting; /* switches below it whose height is not known */
+    int32_t first;   /* of its mentions as a child */
     bool above;      /* something is above it */
     struct tess__word nodes, switches;
 };
@@ -46,13 +47,13 @@ struct slurm_mention {
 
 struct slurm_list {
     struct slurm_mention *mention;
-    int32_t count, room, by;
+    int32_t count, by;
 };
 
 struct slurm_reader {
     const char *name;
     struct slurm_switch *at;
-    int32_t count, room;
+    int32_t count;
     struct slurm_list hosts, children;
     struct tess_topology *topology;
     int32_t per_host;
@@ -84,16 +85,9 @@ static enum tess_status slurm_begin(struct slurm_reader *self, int32_t line, str
                                 "'%.*s' names no switch: one name of 1 to %d characters was "
                                 "expected",
                                 TESS__SHOWN(name), TESS_TOPO_NAME_MAX - 1);
-    if (self->count == self->room) {
-        int32_t room = self->room > 0 ? 2 * self->room : 64;
-        struct slurm_switch *grown = realloc(self->at, (size_t)room * sizeof *grown);
-        if (!grown)
-            return tess__no_memory("the switches");
-        self->at = grown;
-        self->room = room;
-    }
+    TESS_TRY(tess__grow(&self->at, self->count, sizeof(*self->at), "the switches"));
     struct slurm_switch *at = &self->at[self->count++];
-    *at = (struct slurm_switch){.line = line, .node = -1, .height = -1};
+    *at = (struct slurm_switch){.line = line, .node = -1};
     memcpy(at->name, name.text, name.length);
     return TESS_OK;
 }
@@ -142,7 +136,7 @@ static enum tess_status slurm_line(struct slurm_reader *self, struct tess__lines
 
 static int slurm_by_name(const void *a, const void *b)
 {
-    return strcmp(((const struct slurm_switch *)a)->name, ((const struct slurm_switch *)b)->name);
+    return strcmp(a, b); /* names come first in a switch and a mention */
 }
 
 static enum tess_status slurm_lines(struct slurm_reader *self, const char *text, size_t bytes)
@@ -170,14 +164,8 @@ static enum tess_status slurm_lines(struct slurm_reader *self, const char *text,
 static enum tess_status slurm_mention(void *context, const char *name)
 {
     struct slurm_list *list = context;
-    if (list->count == list->room) {
-        int32_t room = list->room > 0 ? 2 * list->room : 256;
-        struct slurm_mention *grown = realloc(list->mention, (size_t)room * sizeof *grown);
-        if (!grown)
-            return tess__no_memory("the names of a host list");
-        list->mention = grown;
-        list->room = room;
-    }
+    TESS_TRY(tess__grow(&list->mention, list->count, sizeof(*list->mention),
+                        "the names of a host list"));
     struct slurm_mention *mention = &list->mention[list->count++];
     *mention = (struct slurm_mention){.by = list->by, .child = -1};
     memcpy(mention->name, name, strlen(name) + 1);
@@ -215,17 +203,14 @@ static enum tess_status slurm_children(struct slurm_reader *self)
         TESS_TRY(slurm_expand(self, list, i, self->at[i].switches));
     int32_t unknown = 0;
     for (int32_t i = 0; i < list->count; i++) {
-        struct slurm_switch key;
-        memcpy(key.name, list->mention[i].name, sizeof key.name);
-        const struct slurm_switch *found =
-            bsearch(&key, self->at, (size_t)self->count, sizeof key, slurm_by_name);
+        const struct slurm_switch *found = bsearch(&list->mention[i], self->at, (size_t)self->count,
+                                                   sizeof(*found), slurm_by_name);
         list->mention[i].child = found ? (int32_t)(found - self->at) : -1;
         unknown += !found;
     }
     if (unknown > 0)
         tess_log(TESS_LOG_WARN,
-                 "%s: %d switches are named below others and have no line; they "
-                 "are left out",
+                 "%s: %d switches are named below others and have no line; they are left out",
                  self->name, (int)unknown);
     if (list->count > 0)
         qsort(list->mention, (size_t)list->count, sizeof *list->mention, slurm_by_child);
@@ -246,36 +231,25 @@ static enum tess_status slurm_children(struct slurm_reader *self)
 static enum tess_status slurm_heights(struct slurm_reader *self)
 {
     const struct slurm_list *list = &self->children;
-    struct tess__pool pool = {0};
-    int32_t *queue = tess__pool_array(&pool, (size_t)self->count, sizeof *queue);
-    int32_t *first = tess__pool_array(&pool, (size_t)self->count, sizeof *first);
-    int32_t head = 0, tail = 0;
-    if (pool.failed) {
-        tess__pool_release(&pool);
+    int32_t *queue = malloc((size_t)self->count * sizeof(*queue)), queued = 0;
+    if (queue == NULL)
         return tess__no_memory("the switches");
-    }
-    for (int32_t i = 0, at = 0; i <= self->count; i++) {
-        while (at < list->count && list->mention[at].child < i)
-            at++;
-        first[i] = at;
-    }
-    for (int32_t i = 0; i < self->count; i++) {
-        if (self->at[i].waiting == 0) {
-            self->at[i].height = 0;
-            queue[tail++] = i;
-        }
-    }
-    while (head < tail) {
-        int32_t i = queue[head++];
-        for (int32_t m = first[i]; m < first[i + 1]; m++) {
+    for (int32_t m = list->count - 1; m >= 0; m--)
+        self->at[list->mention[m].child].first = m;
+    for (int32_t i = 0; i < self->count; i++)
+        if (self->at[i].waiting == 0)
+            queue[queued++] = i;
+    for (int32_t head = 0; head < queued; head++) {
+        int32_t i = queue[head];
+        for (int32_t m = self->at[i].first; m < list->count && list->mention[m].child == i; m++) {
             struct slurm_switch *up = &self->at[list->mention[m].by];
             if (up->height < self->at[i].height + 1)
                 up->height = self->at[i].height + 1;
             if (--up->waiting == 0)
-                queue[tail++] = list->mention[m].by;
+                queue[queued++] = list->mention[m].by;
         }
     }
-    tess__pool_release(&pool);
+    free(queue);
     for (int32_t i = 0; i < self->count; i++)
         if (self->at[i].waiting > 0)
             return tess__lines_fail(self->name, self->at[i].line,

@@ -11,7 +11,6 @@
  * Of the affinities older and newer drivers print one, two or three, and rows may end early. Rows
  * of NICs may be missing, those of GPUs may not. The matrix must be the same both ways.
  */
-#include "base/options.h"
 #include "tessera/check.h"
 #include "topology/formats/smi.h"
 #include "topology/machine/assume.h"
@@ -61,17 +60,14 @@ static bool smi_is_gpu(struct tess__word word, int32_t *number_out)
 
 static bool smi_is_cell(struct tess__word word, struct tess__smi_cell *cell_out)
 {
-    static const struct {
-        const char *word;
-        enum tess__smi_kind kind;
-    } known[] = {
-        {"X", TESS__SMI_SELF},  {"PIX", TESS__SMI_PIX},   {"PXB", TESS__SMI_PXB},
-        {"PHB", TESS__SMI_PHB}, {"NODE", TESS__SMI_NODE}, {"SYS", TESS__SMI_SYS},
-        {"SOC", TESS__SMI_SYS}, /* what drivers before 384 called it */
+    static const char *const known[] = {
+        [TESS__SMI_SELF] = "X",     [TESS__SMI_PIX] = "PIX",   [TESS__SMI_PXB] = "PXB",
+        [TESS__SMI_PHB] = "PHB",    [TESS__SMI_NODE] = "NODE", [TESS__SMI_SYS] = "SYS",
+        [TESS__SMI_SYS + 1] = "SOC" /* what drivers before 384 called it */
     };
-    for (size_t k = 0; k < sizeof known / sizeof known[0]; k++) {
-        if (tess__word_is(word, known[k].word)) {
-            *cell_out = (struct tess__smi_cell){.kind = (uint8_t)known[k].kind};
+    for (uint8_t k = 0; k < sizeof(known) / sizeof(known[0]); k++) {
+        if (known[k] != NULL && tess__word_is(word, known[k])) {
+            *cell_out = (struct tess__smi_cell){.kind = k < TESS__SMI_SYS ? k : TESS__SMI_SYS};
             return true;
         }
     }
@@ -264,7 +260,6 @@ static void smi_legend(struct smi_reader *reader)
 static enum tess_status smi_rows(struct smi_reader *reader)
 {
     struct tess__smi *smi = reader->smi;
-    bool matrix = true;
     while (tess__lines_next(&reader->lines)) {
         if (smi_is_header(reader->lines))
             return tess__lines_fail(smi->name, reader->lines.line,
@@ -275,8 +270,7 @@ static enum tess_status smi_rows(struct smi_reader *reader)
         if (row >= 0) {
             reader->lines = line;
             TESS_TRY(smi_row(reader, row));
-            matrix = true;
-        } else if (matrix && word.length > 0 && smi_is_gpu(word, &number)) {
+        } else if (word.length > 0 && smi_is_gpu(word, &number)) {
             return tess__lines_fail(smi->name, line.line, "row %.*s has no column",
                                     TESS__SHOWN(word));
         } else {
@@ -301,14 +295,7 @@ static enum tess_status smi_matrix(struct smi_reader *reader)
                                     "no matrix of nvidia-smi topo -m in it: a line of column "
                                     "names was expected, GPU0 first");
     } while (!smi_is_header(reader->lines));
-    smi->entry = tess__pool_array(&reader->pool, TESS__SMI_MAX, sizeof *smi->entry);
-    if (!smi->entry)
-        return tess__no_memory("the matrix");
     TESS_TRY(smi_header(reader));
-    size_t cells = (size_t)smi->count * (size_t)smi->count;
-    smi->cell = tess__pool_array(&reader->pool, cells, sizeof *smi->cell);
-    if (!smi->cell)
-        return tess__no_memory("the matrix");
     return smi_rows(reader);
 }
 
@@ -319,7 +306,7 @@ static void smi_guess(struct tess__smi *smi, const struct tess_topology_options 
 {
     const char *base = strrchr(smi->name, '/');
     base = base ? base + 1 : smi->name;
-    smi->sm = options ? options->sm : 0;
+    smi->sm = options->sm;
     if (smi->sm <= 0)
         smi->sm = tess__sm_of_text(text.text, text.length);
     if (smi->sm <= 0)
@@ -330,8 +317,8 @@ static void smi_guess(struct tess__smi *smi, const struct tess_topology_options 
             smi->sm = 90;
     if (smi->sm <= 0)
         smi->sm = 80;
-    smi->pci_gen = options && options->pci_gen > 0 ? options->pci_gen : tess__pci_gen(smi->sm);
-    if (!options || options->sm <= 0)
+    smi->pci_gen = options->pci_gen > 0 ? options->pci_gen : tess__pci_gen(smi->sm);
+    if (options->sm <= 0)
         tess_log(TESS_LOG_INFO,
                  "%s: the matrix names neither GPUs nor PCIe: taken for sm %d (%s) on PCIe %d; "
                  "options set both",
@@ -343,18 +330,22 @@ enum tess_status tess_topology_read_smi(const char *name, const char *text, size
                                         const struct tess_topology_options *options,
                                         struct tess_topology *topology)
 {
+    static const struct tess_topology_options none;
     struct tess__smi smi = {.name = name};
     struct smi_reader reader = {.smi = &smi};
     char *clean = tess__pool_array(&reader.pool, bytes, 1);
-    if (!clean)
-        return tess__no_memory("the text");
-    size_t length = smi_clean(text, bytes, clean);
-    tess__lines_open(&reader.lines, name, clean, length);
-    enum tess_status status = smi_matrix(&reader);
+    smi.entry = tess__pool_array(&reader.pool, TESS__SMI_MAX, sizeof(*smi.entry));
+    smi.cell = tess__pool_array(&reader.pool, TESS__SMI_MAX * TESS__SMI_MAX, sizeof(*smi.cell));
+    enum tess_status status = reader.pool.failed ? tess__no_memory("the matrix") : TESS_OK;
     if (status == TESS_OK) {
-        smi_guess(&smi, options, (struct tess__word){clean, length});
-        status = tess__smi_build(&smi, topology);
+        size_t length = smi_clean(text, bytes, clean);
+        tess__lines_open(&reader.lines, name, clean, length);
+        status = smi_matrix(&reader);
+        if (status == TESS_OK)
+            smi_guess(&smi, options != NULL ? options : &none, (struct tess__word){clean, length});
     }
+    if (status == TESS_OK)
+        status = tess__smi_build(&smi, topology);
     if (status == TESS_OK)
         status = tess_topology_finish(topology);
     tess__pool_release(&reader.pool);

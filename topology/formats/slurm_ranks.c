@@ -8,6 +8,7 @@
  *                                                                       + dev8 (rank 3)
  */
 #include "tessera/check.h"
+#include "topology/formats/lines.h"
 #include "topology/formats/slurm.h"
 #include "topology/machine/pool.h"
 #include "topology/machine/rates.h"
@@ -24,18 +25,16 @@ enum tess_status tess__slurm_add_host(struct tess_topology *topology, const char
                                       int32_t number, int32_t devices, int32_t *cpu_out,
                                       int32_t *device_out)
 {
-    struct tess_node cpu = {.kind = TESS_NODE_CPU, .host = number, .socket = -1};
-    snprintf(cpu.name, sizeof cpu.name, "%s", name);
-    TESS_TRY(tess_topology_add_node(topology, &cpu, cpu_out));
+    const struct tess_node cpu = {.kind = TESS_NODE_CPU, .host = number, .socket = -1};
+    TESS_TRY(tess_topology_add(topology, cpu, cpu_out, "%s", name));
     for (int32_t i = 0; i < devices; i++) {
-        struct tess_node device = {
+        const struct tess_node device = {
             .kind = TESS_NODE_DEVICE, .host = number, .index = i, .socket = -1};
         int32_t at;
-        snprintf(device.name, sizeof device.name, "%.*s.%u", TESS__SLURM_HOST_MAX, name,
-                 (unsigned)(uint16_t)i); /* there are no more nodes than that */
-        TESS_TRY(tess_topology_add_node(topology, &device, &at));
+        TESS_TRY(tess_topology_add(topology, device, &at, "%.*s.%d", TESS__SLURM_HOST_MAX, name,
+                                   (int)i));
         TESS_TRY(tess_topology_join(topology, TESS_LINK_LOCAL, at, *cpu_out, TESS_GBS_LOCAL, 1));
-        if (device_out)
+        if (device_out != NULL)
             device_out[i] = at;
     }
     return TESS_OK;
@@ -44,9 +43,8 @@ enum tess_status tess__slurm_add_host(struct tess_topology *topology, const char
 enum tess_status tess__slurm_add_switch(struct tess_topology *topology, const char *name,
                                         int32_t *node_out)
 {
-    struct tess_node node = {.kind = TESS_NODE_NET, .host = -1, .socket = -1};
-    snprintf(node.name, sizeof node.name, "%s", name);
-    return tess_topology_add_node(topology, &node, node_out);
+    const struct tess_node node = {.kind = TESS_NODE_NET, .host = -1, .socket = -1};
+    return tess_topology_add(topology, node, node_out, "%s", name);
 }
 
 /* ---- addresses ------------------------------------------------------------------------------ */
@@ -55,8 +53,7 @@ enum tess_status tess__slurm_add_switch(struct tess_topology *topology, const ch
 struct slurm_rank {
     int32_t rank, depth; /* parts */
     const char *address;
-    int32_t part[SLURM_DEPTH_MAX]; /* where each begins */
-    int32_t length[SLURM_DEPTH_MAX];
+    struct tess__word part[SLURM_DEPTH_MAX];
 };
 
 struct slurm_ranks {
@@ -65,7 +62,7 @@ struct slurm_ranks {
     struct slurm_rank *rank; /* [count], by address, equal ones by rank */
     int32_t count;
     int32_t *host;    /* [count] of the sorted entry: number of its host */
-    int32_t *device;  /* [count] of the rank: node */
+    int32_t *rank_of; /* [TESS_TOPO_NODES_MAX] of a device's node */
     int32_t *scratch; /* [count] */
     double edge_gbs, uplink_gbs;
     /* The switches above the current entry, and whether there is one that joins them all. */
@@ -95,8 +92,7 @@ static enum tess_status slurm_split(const struct tess_slurm_address *place, int3
                       "rank %d: SLURM_TOPOLOGY_ADDR '%.100s' does not fit its pattern '%.100s': "
                       "%d names, each of 1 to %d characters, were expected",
                       (int)rank, place->address, place->pattern, (int)out->depth, (int)most);
-        out->part[i] = (int32_t)(at - place->address);
-        out->length[i] = (int32_t)(dot - at);
+        out->part[i] = (struct tess__word){at, (size_t)(dot - at)};
         at = dot + 1;
     }
     return TESS_OK;
@@ -113,8 +109,7 @@ static int slurm_compare(const void *a, const void *b)
 static int32_t slurm_common(const struct slurm_rank *a, const struct slurm_rank *b)
 {
     int32_t i = 0;
-    while (i < a->depth - 1 && i < b->depth - 1 && a->length[i] == b->length[i] &&
-           memcmp(a->address + a->part[i], b->address + b->part[i], (size_t)a->length[i]) == 0)
+    while (i < a->depth - 1 && i < b->depth - 1 && tess__word_same(a->part[i], b->part[i]))
         i++;
     return i;
 }
@@ -140,8 +135,7 @@ static enum tess_status slurm_descend(struct slurm_ranks *self, const struct slu
                                       int32_t level)
 {
     char name[TESS_TOPO_NAME_MAX];
-    snprintf(name, sizeof name, "%.*s", (int)rank->length[level],
-             rank->address + rank->part[level]);
+    snprintf(name, sizeof(name), "%.*s", (int)rank->part[level].length, rank->part[level].text);
     TESS_TRY(tess__slurm_add_switch(self->topology, name, &self->above[level]));
     int32_t up = level > 0 ? self->above[level - 1] : self->network;
     if (up < 0)
@@ -159,10 +153,10 @@ static enum tess_status slurm_host(struct slurm_ranks *self, int32_t first, int3
     for (int32_t level = kept; level < host_part; level++)
         TESS_TRY(slurm_descend(self, rank, level));
     int32_t cpu, up = host_part > 0 ? self->above[host_part - 1] : self->network;
-    TESS_TRY(tess__slurm_add_host(self->topology, rank->address + rank->part[host_part],
-                                  self->host[first], count, &cpu, self->scratch));
+    TESS_TRY(tess__slurm_add_host(self->topology, rank->part[host_part].text, self->host[first],
+                                  count, &cpu, self->scratch));
     for (int32_t i = 0; i < count; i++)
-        self->device[self->rank[first + i].rank] = self->scratch[i];
+        self->rank_of[self->scratch[i]] = self->rank[first + i].rank;
     if (up < 0)
         return TESS_OK;
     return tess_topology_join(self->topology, TESS_LINK_NET, cpu, up, self->edge_gbs, 1);
@@ -206,22 +200,13 @@ enum tess_status tess_topology_slurm_ranks(const struct tess_slurm_address *plac
     };
     self.rank = tess__pool_array(&self.pool, (size_t)count, sizeof *self.rank);
     self.host = tess__pool_array(&self.pool, (size_t)count, sizeof *self.host);
-    self.device = tess__pool_array(&self.pool, (size_t)count, sizeof *self.device);
+    self.rank_of = tess__pool_array(&self.pool, TESS_TOPO_NODES_MAX, sizeof *self.rank_of);
     self.scratch = tess__pool_array(&self.pool, (size_t)count, sizeof *self.scratch);
-    /* number[node]: of its device; there are fewer nodes than this. */
-    int32_t *number = tess__pool_array(&self.pool, TESS_TOPO_NODES_MAX, sizeof *number);
-    enum tess_status status = !self.topology || self.pool.failed
+    enum tess_status status = self.topology == NULL || self.pool.failed
                                   ? tess__no_memory("the devices of the ranks")
                                   : slurm_build(&self, place);
-    if (status == TESS_OK) {
-        for (int32_t i = 0; i < self.topology->device_count; i++)
-            number[self.topology->device[i]] = i;
-        for (int32_t i = 0; i < count; i++)
-            device_out[i] = number[self.device[i]];
-        *topology_out = self.topology;
-    } else {
-        tess_topology_free(self.topology);
-    }
+    for (int32_t d = 0; status == TESS_OK && d < self.topology->device_count; d++)
+        device_out[self.rank_of[self.topology->device[d]]] = d;
     tess__pool_release(&self.pool);
-    return status;
+    return tess_topology_give(self.topology, status, topology_out);
 }

@@ -21,6 +21,7 @@
 #include "tessera/check.h"
 #include "topology/formats/smi.h"
 #include "topology/machine/assume.h"
+#include "topology/machine/pool.h"
 #include "topology/machine/rates.h"
 
 #include <stdio.h>
@@ -46,26 +47,18 @@ static enum tess__smi_kind smi_kind(const struct tess__smi *smi, int32_t a, int3
 static void smi_classes(const struct tess__smi *smi, enum tess__smi_kind first,
                         enum tess__smi_kind last, int32_t class[TESS__SMI_MAX])
 {
-    int32_t queue[TESS__SMI_MAX];
     for (int32_t i = 0; i < smi->count; i++)
-        class[i] = -1;
-    for (int32_t i = 0; i < smi->count; i++) {
-        if (class[i] >= 0)
-            continue;
-        int32_t head = 0, tail = 0;
         class[i] = i;
-        queue[tail++] = i;
-        while (head < tail) {
-            int32_t at = queue[head++];
-            for (int32_t j = 0; j < smi->count; j++) {
-                enum tess__smi_kind kind = smi_kind(smi, at, j);
-                if (class[j] < 0 && kind >= first && kind <= last) {
-                    class[j] = i;
-                    queue[tail++] = j;
-                }
-            }
+    for (int32_t i = 0; i < smi->count; i++) {
+        for (int32_t j = 0; j < i; j++) {
+            enum tess__smi_kind kind = smi_kind(smi, i, j);
+            int32_t a = tess__root(class, i), b = tess__root(class, j);
+            if (kind >= first && kind <= last)
+                class[a < b ? b : a] = a < b ? a : b;
         }
     }
+    for (int32_t i = 0; i < smi->count; i++)
+        class[i] = tess__root(class, i);
 }
 
 /* ---- NUMA nodes ----------------------------------------------------------------------------- */
@@ -82,11 +75,9 @@ static void smi_numa_told(struct smi_graph *graph)
     int32_t ids = 0;
     for (int32_t i = 0; i < smi->count && !known; i++) {
         struct tess__word cpus = smi->entry[i].cpus;
-        for (int32_t j = 0; j < i && cpus.length > 0 && graph->numa[i] < 0; j++) {
-            struct tess__word other = smi->entry[j].cpus;
-            if (other.length == cpus.length && memcmp(other.text, cpus.text, cpus.length) == 0)
+        for (int32_t j = 0; j < i && cpus.length > 0 && graph->numa[i] < 0; j++)
+            if (tess__word_same(smi->entry[j].cpus, cpus))
                 graph->numa[i] = graph->numa[j];
-        }
         if (cpus.length > 0 && graph->numa[i] < 0)
             graph->numa[i] = ids++;
     }
@@ -151,13 +142,13 @@ static enum tess_status smi_add_cpus(struct smi_graph *graph)
                 graph->cpu[i] = graph->cpu[j];
         if (graph->cpu[i] >= 0)
             continue;
-        struct tess_node node = {.kind = TESS_NODE_CPU,
-                                 .index = graph->numa[i],
-                                 .socket = -1,
-                                 .maker = TESS_CPU_INTEL,
-                                 .model = tess__intel_model(graph->smi->sm)};
-        snprintf(node.name, sizeof node.name, "numa%d", (int)graph->numa[i]);
-        TESS_TRY(tess_topology_add_node(graph->topology, &node, &graph->cpu[i]));
+        const struct tess_node node = {.kind = TESS_NODE_CPU,
+                                       .index = graph->numa[i],
+                                       .socket = -1,
+                                       .maker = TESS_CPU_INTEL,
+                                       .model = tess__intel_model(graph->smi->sm)};
+        TESS_TRY(
+            tess_topology_add(graph->topology, node, &graph->cpu[i], "numa%d", (int)node.index));
     }
     return TESS_OK;
 }
@@ -166,15 +157,15 @@ static enum tess_status smi_add_devices(struct smi_graph *graph)
 {
     for (int32_t i = 0; i < graph->smi->count; i++) {
         const struct tess__smi_entry *entry = &graph->smi->entry[i];
-        struct tess_node node = {.kind = entry->gpu ? TESS_NODE_DEVICE : TESS_NODE_NIC,
-                                 .index = entry->number,
-                                 .socket = -1,
-                                 .sm = entry->gpu ? graph->smi->sm : 0};
+        const struct tess_node node = {.kind = entry->gpu ? TESS_NODE_DEVICE : TESS_NODE_NIC,
+                                       .index = entry->number,
+                                       .socket = -1,
+                                       .sm = entry->gpu ? graph->smi->sm : 0};
         if (entry->gpu)
-            snprintf(node.name, sizeof node.name, "gpu%d", (int)entry->number);
+            TESS_TRY(tess_topology_add(graph->topology, node, &graph->node[i], "gpu%d",
+                                       (int)entry->number));
         else
-            memcpy(node.name, entry->name, sizeof node.name);
-        TESS_TRY(tess_topology_add_node(graph->topology, &node, &graph->node[i]));
+            TESS_TRY(tess_topology_add(graph->topology, node, &graph->node[i], "%s", entry->name));
     }
     return TESS_OK;
 }
@@ -182,9 +173,8 @@ static enum tess_status smi_add_devices(struct smi_graph *graph)
 static enum tess_status smi_add_switch(struct smi_graph *graph, const char *word, int32_t number,
                                        int32_t above, int32_t *node_out)
 {
-    struct tess_node node = {.kind = TESS_NODE_PCI, .index = number, .socket = -1};
-    snprintf(node.name, sizeof node.name, "%s%d", word, (int)number);
-    TESS_TRY(tess_topology_add_node(graph->topology, &node, node_out));
+    const struct tess_node node = {.kind = TESS_NODE_PCI, .index = number, .socket = -1};
+    TESS_TRY(tess_topology_add(graph->topology, node, node_out, "%s%d", word, (int)number));
     return tess_topology_join(graph->topology, TESS_LINK_PCI, *node_out, above, graph->pci_gbs, 1);
 }
 
@@ -249,10 +239,10 @@ static enum tess_status smi_add_nvlink(struct smi_graph *graph)
         int32_t links = graph->nvlink[i] == i ? smi_switched(graph, i) : 0;
         if (links == 0)
             continue;
-        struct tess_node node = {.kind = TESS_NODE_NVSWITCH, .index = switches, .socket = -1};
-        snprintf(node.name, sizeof node.name, "nvswitch%d", (int)switches++);
+        const struct tess_node node = {
+            .kind = TESS_NODE_NVSWITCH, .index = switches++, .socket = -1};
         int32_t at;
-        TESS_TRY(tess_topology_add_node(graph->topology, &node, &at));
+        TESS_TRY(tess_topology_add(graph->topology, node, &at, "nvswitch%d", (int)node.index));
         for (int32_t j = 0; j < smi->count; j++)
             if (graph->nvlink[j] == i)
                 TESS_TRY(tess_topology_join(graph->topology, TESS_LINK_NVLINK, graph->node[j], at,

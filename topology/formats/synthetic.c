@@ -28,7 +28,8 @@
  *     sm:90  pci:5     compute capability * 10; generation of PCIe
  *     cpu:intel        or amd, arm, power
  *     edge:12.5  uplink:12.5   10^9 bytes/s in each direction; with edge, one host has a network
- * too hosts:node[0-3]  names of hosts, as many as there are, in the form that Slurm has for lists
+ *                              too
+ *     hosts:node[0-3]  names of hosts, as many as there are, in the form that Slurm has for lists
  *
  * Names are gpu0, nic0, switch0, numa0, nvswitch, counted over the host, and n3.gpu0 where there is
  * more than one host, or node3.gpu0 where they have names; rank's places are called rank0. Several
@@ -141,20 +142,14 @@ static bool synthetic_gbs(struct tess__word value, double *gbs_out)
 
 static bool synthetic_cpu(struct tess__word value, enum tess_cpu_maker *maker_out)
 {
-    static const struct {
-        const char *word;
-        enum tess_cpu_maker maker;
-    } known[] = {{"intel", TESS_CPU_INTEL},
-                 {"amd", TESS_CPU_AMD},
-                 {"arm", TESS_CPU_ARM},
-                 {"power", TESS_CPU_POWER}};
-    for (size_t k = 0; k < sizeof known / sizeof known[0]; k++) {
-        if (tess__word_is(value, known[k].word)) {
-            *maker_out = known[k].maker;
-            return true;
-        }
-    }
-    return false;
+    static const char *const known[] = {[TESS_CPU_INTEL] = "intel",
+                                        [TESS_CPU_AMD] = "amd",
+                                        [TESS_CPU_ARM] = "arm",
+                                        [TESS_CPU_POWER] = "power"};
+    *maker_out = TESS_CPU_POWER;
+    while (*maker_out > TESS_CPU_UNKNOWN && !tess__word_is(value, known[*maker_out]))
+        --*maker_out;
+    return *maker_out != TESS_CPU_UNKNOWN;
 }
 
 /* The part before the first ':', the rest in *value_out, length 0 where there is none. */
@@ -172,22 +167,20 @@ static enum tess_status synthetic_shape(struct synthetic *self, struct tess__wor
 {
     static const char *const shape[] = {"none", "mesh", "pairs", "switch", "cube"};
     struct tess__word number, first = synthetic_split(value, &number);
-    for (size_t k = 0; k < sizeof shape / sizeof shape[0]; k++) {
-        if (!tess__word_is(first, shape[k]))
-            continue;
-        self->nvlink = (enum synthetic_nvlink)k;
-        bool counted = k == SYNTHETIC_MESH || k == SYNTHETIC_PAIRS || k == SYNTHETIC_NVSWITCH;
-        if (first.length == value.length)
-            return TESS_OK;
-        if (counted && tess__word_number(number, 255, &self->nvlink_count) &&
-            self->nvlink_count > 0)
-            return TESS_OK;
+    while (self->nvlink <= SYNTHETIC_CUBE && !tess__word_is(first, shape[self->nvlink]))
+        self->nvlink++;
+    if (self->nvlink > SYNTHETIC_CUBE)
         return synthetic_fail(self, word,
-                              counted ? "the number of links, 1 to 255, was expected "
-                                        "after the last ':'"
-                                      : "no number was expected after it");
-    }
-    return synthetic_fail(self, word, "mesh, pairs, switch, cube or none was expected after ':'");
+                              "mesh, pairs, switch, cube or none was expected after ':'");
+    if (first.length == value.length)
+        return TESS_OK;
+    if (self->nvlink == SYNTHETIC_NONE || self->nvlink == SYNTHETIC_CUBE)
+        return synthetic_fail(self, word, "no number was expected after it");
+    if (!tess__word_number(number, 255, &self->nvlink_count) || self->nvlink_count == 0)
+        return synthetic_fail(self, word,
+                              "the number of links, 1 to 255, was expected after the "
+                              "last ':'");
+    return TESS_OK;
 }
 
 static enum tess_status synthetic_value(struct synthetic *self, enum synthetic_word kind,
@@ -243,15 +236,23 @@ static enum tess_status synthetic_check(struct synthetic *self)
     if (count[SYNTHETIC_GPU] == 0 && count[SYNTHETIC_RANK] == 0)
         return tess__lines_fail(self->name, self->line,
                                 "no device is described: gpu:N or rank:N was expected");
-    if (count[SYNTHETIC_GPU] > 0 && count[SYNTHETIC_RANK] > 0)
-        return synthetic_fail(self, word[SYNTHETIC_RANK], "either gpu or rank was expected");
-    if (count[SYNTHETIC_RANK] > 0 && word[SYNTHETIC_SWITCH].length > 0)
-        return synthetic_fail(self, word[SYNTHETIC_SWITCH],
-                              "ranks on processors have no PCIe switch; gpu was expected after it");
-    if (count[SYNTHETIC_RANK] > 0 && self->nvlink != SYNTHETIC_NONE)
-        return synthetic_fail(self, word[SYNTHETIC_NVLINK], "only gpu has NVLinks, not rank");
-    if (word[SYNTHETIC_RAIL].length > 0 && count[SYNTHETIC_NIC] == 0)
-        return synthetic_fail(self, word[SYNTHETIC_RAIL], "nic was expected too: rails are theirs");
+    const bool gpus = count[SYNTHETIC_GPU] > 0, ranks = count[SYNTHETIC_RANK] > 0;
+    const struct {
+        bool wrong;
+        enum synthetic_word word;
+        const char *what;
+    } rule[] = {
+        {gpus && ranks, SYNTHETIC_RANK, "either gpu or rank was expected"},
+        {ranks && word[SYNTHETIC_SWITCH].length > 0, SYNTHETIC_SWITCH,
+         "ranks on processors have no PCIe switch; gpu was expected after it"},
+        {ranks && self->nvlink != SYNTHETIC_NONE, SYNTHETIC_NVLINK,
+         "only gpu has NVLinks, not rank"},
+        {word[SYNTHETIC_RAIL].length > 0 && count[SYNTHETIC_NIC] == 0, SYNTHETIC_RAIL,
+         "nic was expected too: rails are theirs"},
+    };
+    for (size_t r = 0; r < sizeof(rule) / sizeof(rule[0]); r++)
+        if (rule[r].wrong)
+            return synthetic_fail(self, word[rule[r].word], "%s", rule[r].what);
 
     int64_t devices = 1;
     for (int32_t kind = 0; kind < SYNTHETIC_LEVELS; kind++) {
@@ -322,22 +323,18 @@ static enum tess_status synthetic_add(const struct synthetic *self, int32_t host
                                       int32_t *node_out)
 {
     char own[24]; /* of a host's node: "switch65535" at most, which its name has room for */
-    if (number >= 0)
-        snprintf(own, sizeof own, "%.9s%d", word, (int)number);
-    else
-        snprintf(own, sizeof own, "%.9s", word);
-    if (host < 0)
-        snprintf(node.name, sizeof node.name, "%s", word);
-    else if (self->host_name)
-        snprintf(node.name, sizeof node.name, "%s.%.14s", self->host_name[host], own);
-    else if (self->hosts > 1)
-        snprintf(node.name, sizeof node.name, "n%d.%s", (int)host, own);
-    else
-        snprintf(node.name, sizeof node.name, "%s", own);
+    snprintf(own, sizeof(own), number >= 0 ? "%.9s%d" : "%.9s", word, (int)number);
     node.host = host;
     if (number >= 0)
         node.index = number;
-    return tess_topology_add_node(self->topology, &node, node_out);
+    if (host < 0)
+        return tess_topology_add(self->topology, node, node_out, "%s", word);
+    if (self->host_name != NULL)
+        return tess_topology_add(self->topology, node, node_out, "%s.%s", self->host_name[host],
+                                 own);
+    if (self->hosts > 1)
+        return tess_topology_add(self->topology, node, node_out, "n%d.%s", (int)host, own);
+    return tess_topology_add(self->topology, node, node_out, "%s", own);
 }
 
 static double synthetic_pci_gbs(const struct synthetic *self)
@@ -350,27 +347,28 @@ static enum tess_status synthetic_leaves(const struct synthetic *self, struct sy
                                          int32_t above)
 {
     struct tess_topology *topology = self->topology;
-    double gbs = synthetic_pci_gbs(self);
-    bool ranks = self->count[SYNTHETIC_RANK] > 0;
-    int32_t devices = self->count[ranks ? SYNTHETIC_RANK : SYNTHETIC_GPU];
-    for (int32_t i = 0; i < devices; i++) {
-        struct tess_node node = {.kind = TESS_NODE_DEVICE, .socket = -1};
-        node.sm = ranks ? 0 : self->count[SYNTHETIC_SM];
-        int32_t at, number = host->devices++;
-        TESS_TRY(synthetic_add(self, host->number, node, ranks ? "rank" : "gpu", number, &at));
+    const int32_t *count = self->count;
+    const double gbs = synthetic_pci_gbs(self);
+    const bool ranks = count[SYNTHETIC_RANK] > 0;
+    const struct tess_node device = {
+        .kind = TESS_NODE_DEVICE, .socket = -1, .sm = ranks ? 0 : count[SYNTHETIC_SM]};
+    const struct tess_node nic = {.kind = TESS_NODE_NIC, .socket = -1};
+    int32_t at;
+    for (int32_t i = 0; i < count[ranks ? SYNTHETIC_RANK : SYNTHETIC_GPU]; i++) {
+        TESS_TRY(
+            synthetic_add(self, host->number, device, ranks ? "rank" : "gpu", host->devices, &at));
         TESS_TRY(tess_topology_join(topology, ranks ? TESS_LINK_LOCAL : TESS_LINK_PCI, at, above,
                                     ranks ? TESS_GBS_LOCAL : gbs, 1));
-        host->device[number] = at;
+        host->device[host->devices++] = at;
     }
-    for (int32_t i = 0; i < self->count[SYNTHETIC_NIC]; i++) {
-        struct tess_node node = {.kind = TESS_NODE_NIC, .socket = -1};
-        int32_t at, number = host->nics++;
-        TESS_TRY(synthetic_add(self, host->number, node, "nic", number, &at));
+    for (int32_t i = 0; i < count[SYNTHETIC_NIC]; i++) {
+        int32_t number = host->nics++;
+        TESS_TRY(synthetic_add(self, host->number, nic, "nic", number, &at));
         TESS_TRY(tess_topology_join(topology, TESS_LINK_PCI, at, above, gbs, 1));
         if (host->net >= 0)
             TESS_TRY(tess_topology_join(topology, TESS_LINK_NET, at,
-                                        host->net + number % self->count[SYNTHETIC_RAIL],
-                                        self->edge_gbs, 1));
+                                        host->net + number % count[SYNTHETIC_RAIL], self->edge_gbs,
+                                        1));
     }
     return TESS_OK;
 }
@@ -427,32 +425,29 @@ static enum tess_status synthetic_cube(const struct synthetic *self, const int32
 static enum tess_status synthetic_nvlinks(const struct synthetic *self,
                                           const struct synthetic_host *host)
 {
-    const int32_t *device = host->device;
-    int32_t most = tess__nvlink_links(self->count[SYNTHETIC_SM]), count = self->nvlink_count;
-    int32_t n = host->devices;
+    const int32_t *device = host->device, n = host->devices;
+    int32_t most = tess__nvlink_links(self->count[SYNTHETIC_SM]), nvswitch = -1;
     if (self->nvlink == SYNTHETIC_CUBE)
         return synthetic_cube(self, device);
-    if (self->nvlink == SYNTHETIC_PAIRS) {
-        for (int32_t i = 0; i + 1 < n; i += 2)
-            TESS_TRY(synthetic_link(self, device[i], device[i + 1], count ? count : most));
-    } else if (self->nvlink == SYNTHETIC_MESH) {
-        int32_t each = n > 1 && most >= n - 1 ? most / (n - 1) : 1;
-        for (int32_t i = 0; i < n; i++)
-            for (int32_t j = i + 1; j < n; j++)
-                TESS_TRY(synthetic_link(self, device[i], device[j], count ? count : each));
-    } else if (self->nvlink == SYNTHETIC_NVSWITCH) {
-        struct tess_node node = {.kind = TESS_NODE_NVSWITCH, .socket = -1};
-        int32_t at;
-        TESS_TRY(synthetic_add(self, host->number, node, "nvswitch", -1, &at));
-        for (int32_t i = 0; i < n; i++)
-            TESS_TRY(synthetic_link(self, device[i], at, count ? count : most));
+    if (self->nvlink == SYNTHETIC_MESH)
+        most = n > 1 && most >= n - 1 ? most / (n - 1) : 1;
+    int32_t links = self->nvlink_count > 0 ? self->nvlink_count : most;
+    const struct tess_node node = {.kind = TESS_NODE_NVSWITCH, .socket = -1};
+    if (self->nvlink == SYNTHETIC_NVSWITCH)
+        TESS_TRY(synthetic_add(self, host->number, node, "nvswitch", -1, &nvswitch));
+    for (int32_t i = 0; i < n; i++) {
+        if (nvswitch >= 0)
+            TESS_TRY(synthetic_link(self, device[i], nvswitch, links));
+        for (int32_t j = i + 1; j < n && self->nvlink == SYNTHETIC_MESH; j++)
+            TESS_TRY(synthetic_link(self, device[i], device[j], links));
+        if (self->nvlink == SYNTHETIC_PAIRS && i % 2 == 1)
+            TESS_TRY(synthetic_link(self, device[i - 1], device[i], links));
     }
     return TESS_OK;
 }
 
 static enum tess_status synthetic_host(const struct synthetic *self, struct synthetic_host *host)
 {
-    host->switches = host->devices = host->nics = 0;
     for (int32_t numa = 0; numa < self->host_numas; numa++)
         TESS_TRY(synthetic_numa(self, host, numa));
     if (host->net >= 0 && self->count[SYNTHETIC_NIC] == 0)
@@ -510,7 +505,8 @@ static enum tess_status synthetic_graph(const struct synthetic *self, int32_t *d
 /* What the words leave out. */
 static void synthetic_defaults(struct synthetic *self, const struct tess_topology_options *options)
 {
-    struct tess_topology_options given = options ? *options : (struct tess_topology_options){0};
+    const struct tess_topology_options given =
+        options != NULL ? *options : (struct tess_topology_options){0};
     int32_t *count = self->count;
     if (count[SYNTHETIC_SM] == 0)
         count[SYNTHETIC_SM] = given.sm > 0 ? given.sm : 80;
@@ -559,12 +555,7 @@ enum tess_status tess_topology_synthetic(const char *text,
     struct tess_topology *topology = tess_topology_new();
     if (!topology)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for a topology");
-    enum tess_status status =
-        tess__synthetic_build("topology", 0, text, strlen(text), options, topology);
-    if (status != TESS_OK) {
-        tess_topology_free(topology);
-        return status;
-    }
-    *topology_out = topology;
-    return TESS_OK;
+    return tess_topology_give(
+        topology, tess__synthetic_build("topology", 0, text, strlen(text), options, topology),
+        topology_out);
 }

@@ -9,13 +9,8 @@
 void tess__xml_begin(struct tess_xml *xml, enum tess_xml_dialect dialect, const char *name,
                      const char *text, size_t bytes)
 {
-    memset(xml, 0, sizeof(*xml));
-    xml->dialect = dialect;
-    xml->name = name;
-    xml->at = text;
-    xml->end = text + bytes;
-    xml->line_at = 1;
-    xml->line = 1;
+    *xml = (struct tess_xml){
+        .dialect = dialect, .name = name, .at = text, .end = text + bytes, .line_at = 1, .line = 1};
 }
 
 const struct tess__word *tess__xml_find(const struct tess_xml *xml, const char *name)
@@ -38,11 +33,6 @@ static bool xml_starts(const struct tess_xml *xml, const char *word)
     return (size_t)(xml->end - xml->at) >= length && memcmp(xml->at, word, length) == 0;
 }
 
-static bool xml_same(struct tess__word a, struct tess__word b)
-{
-    return a.length == b.length && memcmp(a.text, b.text, a.length) == 0;
-}
-
 static enum tess_status xml_ended(const struct tess_xml *xml, const char *where)
 {
     return tess__lines_fail(xml->name, xml->line_at, "the file ends within %s: it was cut off",
@@ -55,7 +45,7 @@ static enum tess_status xml_ended(const struct tess_xml *xml, const char *where)
 static enum tess_status xml_comment_word(const struct tess_xml *xml)
 {
     const char *at = xml->at + 1;
-    while (at < xml->end && memchr(" />\n\r", *at, 5) == NULL && *at != '=')
+    while (at < xml->end && memchr(" />\n\r=", *at, 6) == NULL)
         at++;
     if (at < xml->end && *at == '=')
         return tess__lines_fail(xml->name, xml->line_at,
@@ -82,14 +72,6 @@ static enum tess_status xml_skip(struct tess_xml *xml, const char *what, const c
     }
     return tess__lines_fail(xml->name, first, "the %s that begins here has no end (%s)", what,
                             mark);
-}
-
-static enum tess_status xml_comment(struct tess_xml *xml)
-{
-    if (!xml_plain(xml))
-        TESS_TRY(xml_comment_word(xml));
-    xml->at += 4;
-    return xml_skip(xml, "comment", "-->");
 }
 
 static enum tess_status xml_doctype(struct tess_xml *xml)
@@ -131,7 +113,10 @@ static enum tess_status xml_between(struct tess_xml *xml)
 {
     while (xml->at < xml->end) {
         if (xml_starts(xml, "<!--")) {
-            TESS_TRY(xml_comment(xml));
+            if (!xml_plain(xml))
+                TESS_TRY(xml_comment_word(xml));
+            xml->at += 4;
+            TESS_TRY(xml_skip(xml, "comment", "-->"));
         } else if (xml_plain(xml) && xml_starts(xml, "<?")) {
             TESS_TRY(xml_skip(xml, "declaration", "?>"));
         } else if (xml_plain(xml) && xml_starts(xml, "<!")) {
@@ -158,8 +143,7 @@ static void xml_blanks(struct tess_xml *xml)
 
 static bool xml_in_name(char c)
 {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
-           c == '-' || c == '.' || c == ':';
+    return isalnum((unsigned char)c) || (c != '\0' && strchr("_-.:", c) != NULL);
 }
 
 static enum tess_status xml_word(struct tess_xml *xml, const char *what,
@@ -253,7 +237,7 @@ static enum tess_status xml_attribute(struct tess_xml *xml)
         return tess__lines_fail(xml->name, xml->line_at, "<%.*s> has more than %d attributes",
                                 TESS__SHOWN(xml->element), (int)most);
     for (int32_t i = 0; i < xml->attribute_count; i++) {
-        if (xml_same(xml->attribute[i].name, name))
+        if (tess__word_same(xml->attribute[i].name, name))
             return tess__lines_fail(xml->name, xml->line_at, "attribute %.*s is given twice",
                                     TESS__SHOWN(name));
     }
@@ -354,7 +338,7 @@ static enum tess_status xml_close(struct tess_xml *xml)
     if (xml->open_count == 0)
         return tess__lines_fail(xml->name, xml->line, "</%.*s> ends nothing", TESS__SHOWN(name));
     const struct tess__word open = xml->open[xml->open_count - 1].name;
-    if (!xml_same(open, name))
+    if (!tess__word_same(open, name))
         return tess__lines_fail(
             xml->name, xml->line, "</%.*s> where <%.*s> of line %d is to be ended first",
             TESS__SHOWN(name), TESS__SHOWN(open), (int)xml->open[xml->open_count - 1].line);

@@ -19,11 +19,10 @@
  * 0, socket none, count 1. Every name must be there before the links. Anchors, tags and several
  * documents are refused. Writing is yaml_write.c's.
  */
-#include "base/options.h"
 #include "tessera/check.h"
 #include "topology/formats/lines.h"
 #include "topology/formats/synthetic.h"
-#include "topology/formats/yaml_words.h"
+#include "topology/formats/yaml_fields.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -32,25 +31,19 @@
 
 #define YAML_TEXT_MAX 1024
 
-struct yaml_name {
-    char text[TESS_TOPO_NAME_MAX];
-    int32_t node;
-};
-
 struct yaml_reader {
     const char *name;
     const struct tess_topology_options *options;
     struct tess_topology *topology;
     yaml_parser_t parser;
     yaml_event_t event;
-    struct yaml_name *known; /* [node_count], sorted; from where links begin */
+    int32_t key_line; /* of the last key */
+    uint32_t seen;    /* keys of the map at hand so far, a bit each */
+    int32_t version, machine_line;
+    char machine[YAML_TEXT_MAX];
 };
 
-/* A scalar with its place. */
-struct yaml_value {
-    char text[YAML_TEXT_MAX];
-    int32_t line;
-};
+typedef enum tess_status yaml_other(struct yaml_reader *self, int32_t key, void *item);
 
 /* ---- events --------------------------------------------------------------------------------- */
 
@@ -85,287 +78,256 @@ static enum tess_status yaml_next(struct yaml_reader *self)
     return TESS_OK;
 }
 
-/* The current event as a scalar. `what` is for messages. */
-static enum tess_status yaml_scalar(struct yaml_reader *self, const char *what,
-                                    struct yaml_value *value_out)
-{
-    if (self->event.type != YAML_SCALAR_EVENT)
-        return tess__lines_fail(self->name, yaml_line(self), "%s was expected", what);
-    size_t length = self->event.data.scalar.length;
-    const char *text = (const char *)self->event.data.scalar.value;
-    if (length >= YAML_TEXT_MAX || memchr(text, '\0', length))
-        return tess__lines_fail(self->name, yaml_line(self),
-                                "%s was expected, of at most %d bytes and no NUL", what,
-                                YAML_TEXT_MAX - 1);
-    memcpy(value_out->text, text, length);
-    value_out->text[length] = '\0';
-    value_out->line = yaml_line(self);
-    return TESS_OK;
-}
-
-static enum tess_status yaml_expect(struct yaml_reader *self, yaml_event_type_t type,
+static enum tess_status yaml_expect(const struct yaml_reader *self, yaml_event_type_t type,
                                     const char *what)
 {
+    if (self->event.type == type)
+        return TESS_OK;
+    return tess__lines_fail(self->name, yaml_line(self), "%s was expected", what);
+}
+
+static enum tess_status yaml_next_is(struct yaml_reader *self, yaml_event_type_t type,
+                                     const char *what)
+{
     TESS_TRY(yaml_next(self));
-    if (self->event.type != type)
-        return tess__lines_fail(self->name, yaml_line(self), "%s was expected", what);
-    return TESS_OK;
+    return yaml_expect(self, type, what);
+}
+
+/* The text of the current event, a scalar, valid until the next one. `what` is for messages. */
+static enum tess_status yaml_scalar(const struct yaml_reader *self, const char *what,
+                                    const char **text_out)
+{
+    TESS_TRY(yaml_expect(self, YAML_SCALAR_EVENT, what));
+    size_t length = self->event.data.scalar.length;
+    *text_out = (const char *)self->event.data.scalar.value;
+    if (length < YAML_TEXT_MAX && memchr(*text_out, '\0', length) == NULL)
+        return TESS_OK;
+    return tess__lines_fail(self->name, yaml_line(self),
+                            "%s was expected, of at most %d bytes and no NUL", what,
+                            YAML_TEXT_MAX - 1);
 }
 
 /* ---- values --------------------------------------------------------------------------------- */
 
-static enum tess_status yaml_number(const struct yaml_reader *self, const char *key,
-                                    const struct yaml_value *value, int32_t min, int32_t max,
+static enum tess_status yaml_number(const struct yaml_reader *self,
+                                    const struct tess__yaml_field *field, const char *text,
                                     int32_t *number_out)
 {
-    bool minus = value->text[0] == '-';
-    struct tess__word word = {value->text + minus, strlen(value->text) - minus};
+    bool minus = text[0] == '-';
     int32_t number;
-    if (!tess__word_number(word, 2000000000, &number) || (minus ? -number : number) < min ||
-        (minus ? -number : number) > max)
-        return tess__lines_fail(self->name, value->line,
-                                "%s: '%.40s'; a whole number from %d to %d was expected", key,
-                                value->text, (int)min, (int)max);
-    *number_out = minus ? -number : number;
+    bool good = tess__word_number((struct tess__word){text + minus, strlen(text) - minus},
+                                  2000000000, &number);
+    if (good && minus)
+        number = -number;
+    if (!good || number < field->min || number > field->max)
+        return tess__lines_fail(self->name, yaml_line(self),
+                                "%s: '%.40s'; a whole number from %d to %d was expected",
+                                field->key, text, (int)field->min, (int)field->max);
+    *number_out = number;
     return TESS_OK;
 }
 
-static enum tess_status yaml_real(const struct yaml_reader *self, const char *key,
-                                  const struct yaml_value *value, double *real_out)
+static enum tess_status yaml_real(const struct yaml_reader *self, const char *key, const char *text,
+                                  double *real_out)
 {
     char *end;
-    double real = strtod(value->text, &end);
+    double real = strtod(text, &end);
     /* No "inf", "nan" or "0x1p3", which strtod takes. */
-    if (!value->text[0] || *end || strspn(value->text, "0123456789.eE+-") != strlen(value->text) ||
+    if (text[0] == '\0' || *end != '\0' || strspn(text, "0123456789.eE+-") != strlen(text) ||
         !isfinite(real) || real < 0 || real > 1e9)
-        return tess__lines_fail(self->name, value->line,
-                                "%s: '%.40s'; a number from 0 to 1e9 was expected", key,
-                                value->text);
+        return tess__lines_fail(self->name, yaml_line(self),
+                                "%s: '%.40s'; a number from 0 to 1e9 was expected", key, text);
     *real_out = real;
     return TESS_OK;
 }
 
-static enum tess_status yaml_word(const struct yaml_reader *self, const char *key,
-                                  const struct yaml_value *value, const char *const *known,
-                                  int32_t count, int32_t *number_out)
+static enum tess_status yaml_word(const struct yaml_reader *self, const char *key, const char *text,
+                                  const char *const *known, int32_t count, int32_t *number_out)
 {
     char list[128] = "";
     for (int32_t k = 0; k < count; k++) {
-        if (strcmp(value->text, known[k]) == 0) {
+        if (strcmp(text, known[k]) == 0) {
             *number_out = k;
             return TESS_OK;
         }
-        strcat(list, k ? " " : "");
+        strcat(list, k > 0 ? " " : "");
         strcat(list, known[k]);
     }
-    return tess__lines_fail(self->name, value->line, "%s: '%.40s'; one of %s was expected", key,
-                            value->text, list);
+    return tess__lines_fail(self->name, yaml_line(self), "%s: '%.40s'; one of %s was expected", key,
+                            text, list);
 }
 
-static enum tess_status yaml_copy(const struct yaml_reader *self, const char *key,
-                                  const struct yaml_value *value, char *into, size_t room)
+static enum tess_status yaml_copy(const struct yaml_reader *self,
+                                  const struct tess__yaml_field *field, const char *text,
+                                  char *into)
 {
-    if (!value->text[0] || strlen(value->text) >= room)
-        return tess__lines_fail(self->name, value->line, "%s: 1 to %zu characters were expected",
-                                key, room - 1);
-    for (const char *c = value->text; *c; c++)
+    if (text[0] == '\0' || strlen(text) >= (size_t)field->max)
+        return tess__lines_fail(self->name, yaml_line(self), "%s: 1 to %d characters were expected",
+                                field->key, (int)field->max - 1);
+    for (const char *c = text; *c != '\0'; c++)
         if ((unsigned char)*c < 0x20 || *c == 0x7f)
-            return tess__lines_fail(self->name, value->line, "%s: byte 0x%02x in it", key,
-                                    (unsigned)(unsigned char)*c);
-    memcpy(into, value->text, strlen(value->text) + 1);
+            return tess__lines_fail(self->name, yaml_line(self), "%s: byte 0x%02x in it",
+                                    field->key, (unsigned)(unsigned char)*c);
+    strcpy(into, text);
     return TESS_OK;
 }
 
-/* ---- maps ----------------------------------------------------------------------------------- */
-
-/* Which of a map's keys the current event is; it must not have been there (`seen`, a bit each). */
-static enum tess_status yaml_key(struct yaml_reader *self, const char *const *known, int32_t count,
-                                 uint32_t *seen, int32_t *key_out)
-{
-    struct yaml_value key;
-    TESS_TRY(yaml_scalar(self, "a key", &key));
-    TESS_TRY(yaml_word(self, "key", &key, known, count, key_out));
-    if (*seen >> *key_out & 1)
-        return tess__lines_fail(self->name, key.line, "%s is given twice", key.text);
-    *seen |= (uint32_t)1 << *key_out;
-    return TESS_OK;
-}
-
-enum {
-    NODE_NAME,
-    NODE_KIND,
-    NODE_HOST,
-    NODE_INDEX,
-    NODE_BUS,
-    NODE_SM,
-    NODE_SOCKET,
-    NODE_MAKER,
-    NODE_MODEL,
-    NODE_KEYS
-};
-static const char *const yaml_node_key[NODE_KEYS] = {"name", "kind",   "host",  "index", "bus",
-                                                     "sm",   "socket", "maker", "model"};
-
-static enum tess_status yaml_node_value(const struct yaml_reader *self, int32_t key,
-                                        const struct yaml_value *value, struct tess_node *node)
-{
-    int32_t number = 0;
-    const char *word = yaml_node_key[key];
-    switch (key) {
-    case NODE_NAME:
-        return yaml_copy(self, word, value, node->name, sizeof node->name);
-    case NODE_KIND:
-        TESS_TRY(yaml_word(self, word, value, tess__yaml_node, TESS_NODE_KIND_COUNT, &number));
-        node->kind = (enum tess_node_kind)number;
-        return TESS_OK;
-    case NODE_HOST:
-        return yaml_number(self, word, value, -1, TESS_TOPO_NODES_MAX, &node->host);
-    case NODE_INDEX:
-        return yaml_number(self, word, value, 0, 1000000000, &node->index);
-    case NODE_BUS:
-        return yaml_copy(self, word, value, node->bus, sizeof node->bus);
-    case NODE_SM:
-        return yaml_number(self, word, value, 0, 999, &node->sm);
-    case NODE_SOCKET:
-        return yaml_number(self, word, value, -1, 1000000, &node->socket);
-    case NODE_MAKER:
-        TESS_TRY(yaml_word(self, word, value, tess__yaml_maker, TESS__YAML_MAKERS, &number));
-        node->maker = (enum tess_cpu_maker)number;
-        return TESS_OK;
-    default:
-        return yaml_number(self, word, value, 0, 1000000, &node->model);
-    }
-}
-
-/* The map whose start is the current event. */
-static enum tess_status yaml_node(struct yaml_reader *self)
-{
-    struct tess_node node = {.host = -2, .socket = -1};
-    int32_t line = yaml_line(self), key = -1, number;
-    uint32_t seen = 0;
-    for (;;) {
-        TESS_TRY(yaml_next(self));
-        if (self->event.type == YAML_MAPPING_END_EVENT)
-            break;
-        struct yaml_value value;
-        TESS_TRY(yaml_key(self, yaml_node_key, NODE_KEYS, &seen, &key));
-        TESS_TRY(yaml_next(self));
-        TESS_TRY(yaml_scalar(self, "a value", &value));
-        TESS_TRY(yaml_node_value(self, key, &value, &node));
-    }
-    if (!(seen >> NODE_NAME & 1) || !(seen >> NODE_KIND & 1))
-        return tess__lines_fail(self->name, line,
-                                "a node has no name or no kind; both were "
-                                "expected");
-    if (node.host == -2)
-        node.host = node.kind == TESS_NODE_NET ? -1 : 0;
-    if (tess_topology_add_node(self->topology, &node, &number) != TESS_OK)
-        return tess__lines_fail(self->name, line, "%s", tess_log_last_error());
-    return TESS_OK;
-}
-
-/* ---- links ---------------------------------------------------------------------------------- */
-
-static int yaml_by_name(const void *a, const void *b)
-{
-    return strcmp(((const struct yaml_name *)a)->text, ((const struct yaml_name *)b)->text);
-}
-
-/* Names, for searching; from here on no node may follow. */
-static enum tess_status yaml_sort(struct yaml_reader *self)
-{
-    int32_t count = self->topology->node_count;
-    self->known = malloc(((size_t)count + 1) * sizeof *self->known);
-    if (!self->known)
-        TESS_FAIL(TESS_ERR_MEMORY, "%s: no memory for the names", self->name);
-    for (int32_t i = 0; i < count; i++) {
-        memcpy(self->known[i].text, self->topology->node[i].name, TESS_TOPO_NAME_MAX);
-        self->known[i].node = i;
-    }
-    qsort(self->known, (size_t)count, sizeof *self->known, yaml_by_name);
-    return TESS_OK;
-}
-
-static enum tess_status yaml_find(const struct yaml_reader *self, const struct yaml_value *value,
+static enum tess_status yaml_find(const struct yaml_reader *self, const char *text,
                                   int32_t *node_out)
 {
-    struct yaml_name key;
-    const struct yaml_name *found = NULL;
-    if (strlen(value->text) < sizeof key.text) {
-        memcpy(key.text, value->text, strlen(value->text) + 1);
-        found = bsearch(&key, self->known, (size_t)self->topology->node_count, sizeof key,
-                        yaml_by_name);
-    }
-    if (!found)
-        return tess__lines_fail(self->name, value->line, "there is no node '%.47s'", value->text);
-    *node_out = found->node;
+    *node_out = tess_topology_find_name(self->topology, text);
+    if (*node_out < 0)
+        return tess__lines_fail(self->name, yaml_line(self), "there is no node '%.47s'", text);
     return TESS_OK;
-}
-
-enum { LINK_BETWEEN, LINK_FROM, LINK_TO, LINK_KIND, LINK_GBS, LINK_LATENCY, LINK_COUNT, LINK_KEYS };
-static const char *const yaml_link_key[LINK_KEYS] = {"between", "from",       "to",   "kind",
-                                                     "gbs",     "latency-us", "count"};
-
-static enum tess_status yaml_link_value(const struct yaml_reader *self, int32_t key,
-                                        const struct yaml_value *value, struct tess_topo_link *link)
-{
-    int32_t number = 0;
-    const char *word = yaml_link_key[key];
-    switch (key) {
-    case LINK_FROM:
-        return yaml_find(self, value, &link->from);
-    case LINK_TO:
-        return yaml_find(self, value, &link->to);
-    case LINK_KIND:
-        TESS_TRY(yaml_word(self, word, value, tess__yaml_link, TESS_LINK_KIND_COUNT, &number));
-        link->kind = (enum tess_link_kind)number;
-        return TESS_OK;
-    case LINK_GBS:
-        return yaml_real(self, word, value, &link->gbs);
-    case LINK_LATENCY:
-        return yaml_real(self, word, value, &link->latency_us);
-    default:
-        return yaml_number(self, word, value, 0, 1000000, &link->count);
-    }
 }
 
 /* [a, b] */
 static enum tess_status yaml_between(struct yaml_reader *self, struct tess_topo_link *link)
 {
     static const char what[] = "the names of two nodes, [a, b],";
-    struct yaml_value value;
-    if (self->event.type != YAML_SEQUENCE_START_EVENT)
-        return tess__lines_fail(self->name, yaml_line(self), "between: %s was expected", what);
-    TESS_TRY(yaml_next(self));
-    TESS_TRY(yaml_scalar(self, what, &value));
-    TESS_TRY(yaml_find(self, &value, &link->from));
-    TESS_TRY(yaml_next(self));
-    TESS_TRY(yaml_scalar(self, what, &value));
-    TESS_TRY(yaml_find(self, &value, &link->to));
-    return yaml_expect(self, YAML_SEQUENCE_END_EVENT, "']' after two names");
+    int32_t *const end[] = {&link->from, &link->to};
+    const char *text;
+    TESS_TRY(
+        yaml_expect(self, YAML_SEQUENCE_START_EVENT, "between: the names of two nodes, [a, b],"));
+    for (int i = 0; i < 2; i++) {
+        TESS_TRY(yaml_next(self));
+        TESS_TRY(yaml_scalar(self, what, &text));
+        TESS_TRY(yaml_find(self, text, end[i]));
+    }
+    return yaml_next_is(self, YAML_SEQUENCE_END_EVENT, "']' after two names");
+}
+
+/* ---- maps ----------------------------------------------------------------------------------- */
+
+/* Which of the fields the current event is the key of; the map has not had it before. */
+static enum tess_status yaml_key(struct yaml_reader *self, const struct tess__yaml_field *field,
+                                 int32_t count, int32_t *key_out)
+{
+    const char *known[TESS__YAML_NODE_FIELDS], *text;
+    for (int32_t k = 0; k < count; k++)
+        known[k] = field[k].key;
+    self->key_line = yaml_line(self);
+    TESS_TRY(yaml_scalar(self, "a key", &text));
+    TESS_TRY(yaml_word(self, "key", text, known, count, key_out));
+    if (self->seen >> *key_out & 1)
+        return tess__lines_fail(self->name, self->key_line, "%s is given twice", text);
+    self->seen |= (uint32_t)1 << *key_out;
+    return TESS_OK;
+}
+
+/* The current event as the field's value at `at`. */
+static enum tess_status yaml_value(const struct yaml_reader *self,
+                                   const struct tess__yaml_field *field, void *at)
+{
+    const char *text;
+    TESS_TRY(yaml_scalar(self, "a value", &text));
+    switch (field->type) {
+    case TESS__YAML_NUMBER:
+        return yaml_number(self, field, text, at);
+    case TESS__YAML_REAL:
+        return yaml_real(self, field->key, text, at);
+    case TESS__YAML_TEXT:
+        return yaml_copy(self, field, text, at);
+    case TESS__YAML_WORD:
+        return yaml_word(self, field->key, text, field->word, field->max, at);
+    default:
+        return yaml_find(self, text, at);
+    }
+}
+
+/* The map whose start is the current event, into `item`; `other` reads the fields of that type. */
+static enum tess_status yaml_map(struct yaml_reader *self, const struct tess__yaml_field *field,
+                                 int32_t count, void *item, yaml_other *other)
+{
+    int32_t key = 0;
+    self->seen = 0;
+    for (;;) {
+        TESS_TRY(yaml_next(self));
+        if (self->event.type == YAML_MAPPING_END_EVENT)
+            return TESS_OK;
+        TESS_TRY(yaml_key(self, field, count, &key));
+        TESS_TRY(yaml_next(self));
+        TESS_TRY(field[key].type == TESS__YAML_OTHER
+                     ? other(self, key, item)
+                     : yaml_value(self, &field[key], (char *)item + field[key].at));
+    }
+}
+
+static bool yaml_saw(const struct yaml_reader *self, int32_t key)
+{
+    return (self->seen >> key & 1) != 0;
+}
+
+/* ---- nodes and links ------------------------------------------------------------------------ */
+
+static const char *const yaml_node_kind[TESS_NODE_KIND_COUNT] = {
+    [TESS_NODE_DEVICE] = "device", [TESS_NODE_PCI] = "pci", [TESS_NODE_NVSWITCH] = "nvswitch",
+    [TESS_NODE_CPU] = "cpu",       [TESS_NODE_NIC] = "nic", [TESS_NODE_NET] = "net"};
+static const char *const yaml_link_kind[TESS_LINK_KIND_COUNT] = {
+    [TESS_LINK_NVLINK] = "nvlink", [TESS_LINK_C2C] = "c2c",     [TESS_LINK_PCI] = "pci",
+    [TESS_LINK_SYS] = "sys",       [TESS_LINK_LOCAL] = "local", [TESS_LINK_NET] = "net"};
+static const char *const yaml_maker[] = {
+    [TESS_CPU_UNKNOWN] = "unknown", [TESS_CPU_INTEL] = "intel", [TESS_CPU_AMD] = "amd",
+    [TESS_CPU_ARM] = "arm",         [TESS_CPU_POWER] = "power", [TESS_CPU_ZHAOXIN] = "zhaoxin"};
+
+#define NODE_AT(member) offsetof(struct tess_node, member)
+#define LINK_AT(member) offsetof(struct tess_topo_link, member)
+
+enum { NODE_NAME, NODE_KIND };
+
+const struct tess__yaml_field tess__yaml_node[TESS__YAML_NODE_FIELDS] = {
+    [NODE_NAME] = {"name", TESS__YAML_TEXT, NODE_AT(name), 1, TESS_TOPO_NAME_MAX, NULL},
+    [NODE_KIND] = {"kind", TESS__YAML_WORD, NODE_AT(kind), 0, TESS_NODE_KIND_COUNT, yaml_node_kind},
+    {"host", TESS__YAML_NUMBER, NODE_AT(host), -1, TESS_TOPO_NODES_MAX, NULL},
+    {"index", TESS__YAML_NUMBER, NODE_AT(index), 0, 1000000000, NULL},
+    {"bus", TESS__YAML_TEXT, NODE_AT(bus), 1, sizeof(((struct tess_node *)NULL)->bus), NULL},
+    {"sm", TESS__YAML_NUMBER, NODE_AT(sm), 0, 999, NULL},
+    {"socket", TESS__YAML_NUMBER, NODE_AT(socket), -1, 1000000, NULL},
+    {"maker", TESS__YAML_WORD, NODE_AT(maker), 0, TESS_CPU_ZHAOXIN + 1, yaml_maker},
+    {"model", TESS__YAML_NUMBER, NODE_AT(model), 0, 1000000, NULL},
+};
+
+enum { LINK_BETWEEN, LINK_FROM, LINK_TO, LINK_KIND, LINK_GBS };
+
+const struct tess__yaml_field tess__yaml_link[TESS__YAML_LINK_FIELDS] = {
+    [LINK_BETWEEN] = {.key = "between", .type = TESS__YAML_OTHER},
+    [LINK_FROM] = {"from", TESS__YAML_NODE, LINK_AT(from), 0, 0, NULL},
+    [LINK_TO] = {"to", TESS__YAML_NODE, LINK_AT(to), 0, 0, NULL},
+    [LINK_KIND] = {"kind", TESS__YAML_WORD, LINK_AT(kind), 0, TESS_LINK_KIND_COUNT, yaml_link_kind},
+    [LINK_GBS] = {"gbs", TESS__YAML_REAL, LINK_AT(gbs), 0, 0, NULL},
+    {"latency-us", TESS__YAML_REAL, LINK_AT(latency_us), 0, 0, NULL},
+    {"count", TESS__YAML_NUMBER, LINK_AT(count), 0, 1000000, NULL},
+};
+
+static enum tess_status yaml_node(struct yaml_reader *self)
+{
+    struct tess_node node = {.host = -2, .socket = -1};
+    int32_t line = yaml_line(self);
+    TESS_TRY(yaml_map(self, tess__yaml_node, TESS__YAML_NODE_FIELDS, &node, NULL));
+    if (!yaml_saw(self, NODE_NAME) || !yaml_saw(self, NODE_KIND))
+        return tess__lines_fail(self->name, line,
+                                "a node has no name or no kind; both were expected");
+    if (node.host == -2)
+        node.host = node.kind == TESS_NODE_NET ? -1 : 0;
+    if (tess_topology_add_node(self->topology, &node, NULL) != TESS_OK)
+        return tess__lines_fail(self->name, line, "%s", tess_log_last_error());
+    return TESS_OK;
+}
+
+static enum tess_status yaml_link_other(struct yaml_reader *self, int32_t key, void *link)
+{
+    (void)key;
+    return yaml_between(self, link);
 }
 
 static enum tess_status yaml_link(struct yaml_reader *self)
 {
     struct tess_topo_link link = {.from = -1, .to = -1, .count = 1};
-    int32_t line = yaml_line(self), key = -1;
-    uint32_t seen = 0;
-    for (;;) {
-        TESS_TRY(yaml_next(self));
-        if (self->event.type == YAML_MAPPING_END_EVENT)
-            break;
-        TESS_TRY(yaml_key(self, yaml_link_key, LINK_KEYS, &seen, &key));
-        TESS_TRY(yaml_next(self));
-        if (key == LINK_BETWEEN) {
-            TESS_TRY(yaml_between(self, &link));
-        } else {
-            struct yaml_value value;
-            TESS_TRY(yaml_scalar(self, "a value", &value));
-            TESS_TRY(yaml_link_value(self, key, &value, &link));
-        }
-    }
-    uint32_t ends = seen & 7u, both = 1u << LINK_BETWEEN, one = 1u << LINK_FROM | 1u << LINK_TO;
-    if ((ends != both && ends != one) || !(seen >> LINK_KIND & 1) || !(seen >> LINK_GBS & 1))
+    int32_t line = yaml_line(self);
+    TESS_TRY(yaml_map(self, tess__yaml_link, TESS__YAML_LINK_FIELDS, &link, yaml_link_other));
+    uint32_t ends = self->seen & 7u, both = 1u << LINK_BETWEEN;
+    if ((ends != both && ends != (1u << LINK_FROM | 1u << LINK_TO)) || !yaml_saw(self, LINK_KIND) ||
+        !yaml_saw(self, LINK_GBS))
         return tess__lines_fail(self->name, line,
                                 "a link has `between`, or `from` and `to`, and `kind` and `gbs`");
     enum tess_status status = ends == both ? tess_topology_join_link(self->topology, link)
@@ -377,6 +339,8 @@ static enum tess_status yaml_link(struct yaml_reader *self)
 
 /* ---- the whole ------------------------------------------------------------------------------ */
 
+enum { TOP_VERSION, TOP_MACHINE, TOP_NODES, TOP_LINKS };
+
 static enum tess_status yaml_items(struct yaml_reader *self,
                                    enum tess_status (*item)(struct yaml_reader *self))
 {
@@ -384,64 +348,59 @@ static enum tess_status yaml_items(struct yaml_reader *self,
     for (;;) {
         TESS_TRY(yaml_next(self));
         if (self->event.type == YAML_SEQUENCE_END_EVENT)
-            break;
-        if (self->event.type != YAML_MAPPING_START_EVENT)
-            return tess__lines_fail(self->name, yaml_line(self), "{key: value, ..} was expected");
+            return TESS_OK;
+        TESS_TRY(yaml_expect(self, YAML_MAPPING_START_EVENT, "{key: value, ..}"));
         TESS_TRY(item(self));
     }
+}
+
+static enum tess_status yaml_top_other(struct yaml_reader *self, int32_t key, void *item)
+{
+    const uint32_t seen = self->seen;
+    const char *text;
+    (void)item;
+    if (key == TOP_MACHINE) {
+        TESS_TRY(yaml_scalar(self, "a line such as node:2 gpu:4", &text));
+        strcpy(self->machine, text);
+        self->machine_line = yaml_line(self);
+        return TESS_OK;
+    }
+    if (key == TOP_NODES && yaml_saw(self, TOP_LINKS))
+        return tess__lines_fail(self->name, self->key_line, "nodes were expected before links");
+    TESS_TRY(yaml_items(self, key == TOP_NODES ? yaml_node : yaml_link));
+    self->seen = seen; /* the items' maps have theirs */
     return TESS_OK;
 }
 
-enum { TOP_VERSION, TOP_MACHINE, TOP_NODES, TOP_LINKS, TOP_KEYS };
-
 static enum tess_status yaml_top(struct yaml_reader *self)
 {
-    static const char *const known[TOP_KEYS] = {"tessera-topology", "machine", "nodes", "links"};
-    struct yaml_value machine = {.line = 0};
-    uint32_t seen = 0;
-    int32_t key = -1, version;
-    for (;;) {
-        TESS_TRY(yaml_next(self));
-        if (self->event.type == YAML_MAPPING_END_EVENT)
-            break;
-        struct yaml_value value;
-        int32_t line = yaml_line(self);
-        TESS_TRY(yaml_key(self, known, TOP_KEYS, &seen, &key));
-        if (key == TOP_VERSION) {
-            TESS_TRY(yaml_next(self));
-            TESS_TRY(yaml_scalar(self, "the format's number", &value));
-            TESS_TRY(yaml_number(self, known[key], &value, 1, 1, &version));
-        } else if (key == TOP_MACHINE) {
-            TESS_TRY(yaml_next(self));
-            TESS_TRY(yaml_scalar(self, "a line such as node:2 gpu:4", &machine));
-        } else if (key == TOP_NODES) {
-            if (seen >> TOP_LINKS & 1)
-                return tess__lines_fail(self->name, line, "nodes were expected before links");
-            TESS_TRY(yaml_items(self, yaml_node));
-        } else {
-            TESS_TRY(yaml_sort(self));
-            TESS_TRY(yaml_items(self, yaml_link));
-        }
-    }
-    if (!(seen >> TOP_VERSION & 1))
+    static const struct tess__yaml_field top[] = {
+        [TOP_VERSION] = {"tessera-topology", TESS__YAML_NUMBER,
+                         offsetof(struct yaml_reader, version), 1, 1, NULL},
+        [TOP_MACHINE] = {.key = "machine", .type = TESS__YAML_OTHER},
+        [TOP_NODES] = {.key = "nodes", .type = TESS__YAML_OTHER},
+        [TOP_LINKS] = {.key = "links", .type = TESS__YAML_OTHER}};
+    TESS_TRY(yaml_map(self, top, 4, self, yaml_top_other));
+    if (!yaml_saw(self, TOP_VERSION))
         return tess__lines_fail(self->name, 1, "no line 'tessera-topology: 1' in it");
-    bool words = seen >> TOP_MACHINE & 1, nodes = seen >> TOP_NODES & 1;
-    if (words == nodes || (words && seen >> TOP_LINKS & 1))
+    bool words = yaml_saw(self, TOP_MACHINE);
+    if (words == yaml_saw(self, TOP_NODES) || (words && yaml_saw(self, TOP_LINKS)))
         return tess__lines_fail(self->name, 1, "either machine, or nodes and links, was expected");
     if (words)
-        return tess__synthetic_build(self->name, machine.line, machine.text, strlen(machine.text),
-                                     self->options, self->topology);
+        return tess__synthetic_build(self->name, self->machine_line, self->machine,
+                                     strlen(self->machine), self->options, self->topology);
     return tess_topology_finish(self->topology);
 }
 
 static enum tess_status yaml_document(struct yaml_reader *self)
 {
-    TESS_TRY(yaml_expect(self, YAML_STREAM_START_EVENT, "a file"));
-    TESS_TRY(yaml_expect(self, YAML_DOCUMENT_START_EVENT, "a line 'tessera-topology: 1'"));
-    TESS_TRY(yaml_expect(self, YAML_MAPPING_START_EVENT, "a line 'tessera-topology: 1'"));
+    static const char *const line = "a line 'tessera-topology: 1'";
+    TESS_TRY(yaml_next_is(self, YAML_STREAM_START_EVENT, "a file"));
+    TESS_TRY(yaml_next_is(self, YAML_DOCUMENT_START_EVENT, line));
+    TESS_TRY(yaml_next_is(self, YAML_MAPPING_START_EVENT, line));
     TESS_TRY(yaml_top(self));
-    TESS_TRY(yaml_expect(self, YAML_DOCUMENT_END_EVENT, "the file's end"));
-    return yaml_expect(self, YAML_STREAM_END_EVENT, "one document");
+    TESS_TRY(yaml_next_is(self, YAML_DOCUMENT_END_EVENT, "the file's end"));
+    return yaml_next_is(self, YAML_STREAM_END_EVENT, "one document");
 }
 
 enum tess_status tess_topology_read_yaml(const char *name, const char *text, size_t bytes,
@@ -456,6 +415,5 @@ enum tess_status tess_topology_read_yaml(const char *name, const char *text, siz
     enum tess_status status = yaml_document(&self);
     yaml_event_delete(&self.event);
     yaml_parser_delete(&self.parser);
-    free(self.known);
     return tess__lines_named(name, status);
 }

@@ -3,44 +3,28 @@
  * out; a link and its equal back are one line. Read again it is the same topology, with its links
  * in the order of this text.
  */
+#include "base/options_set.h"
 #include "tessera/check.h"
-#include "topology/formats/yaml_words.h"
+#include "topology/formats/yaml_fields.h"
 #include "topology/machine/pool.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-const char *const tess__yaml_node[TESS_NODE_KIND_COUNT] = {
-    [TESS_NODE_DEVICE] = "device", [TESS_NODE_PCI] = "pci", [TESS_NODE_NVSWITCH] = "nvswitch",
-    [TESS_NODE_CPU] = "cpu",       [TESS_NODE_NIC] = "nic", [TESS_NODE_NET] = "net"};
-const char *const tess__yaml_link[TESS_LINK_KIND_COUNT] = {
-    [TESS_LINK_NVLINK] = "nvlink", [TESS_LINK_C2C] = "c2c",     [TESS_LINK_PCI] = "pci",
-    [TESS_LINK_SYS] = "sys",       [TESS_LINK_LOCAL] = "local", [TESS_LINK_NET] = "net"};
-const char *const tess__yaml_maker[TESS__YAML_MAKERS] = {
-    [TESS_CPU_UNKNOWN] = "unknown", [TESS_CPU_INTEL] = "intel", [TESS_CPU_AMD] = "amd",
-    [TESS_CPU_ARM] = "arm",         [TESS_CPU_POWER] = "power", [TESS_CPU_ZHAOXIN] = "zhaoxin"};
-
 /* ---- values --------------------------------------------------------------------------------- */
 
 /* The shortest text that is read as the same number; 5000 rather than 5e+03. */
-static void writer_real(FILE *out, const char *key, double real)
+static void writer_real(FILE *out, double real)
 {
     char text[40];
     for (int digits = 1; digits <= 17; digits++) {
-        snprintf(text, sizeof text, "%.*g", digits, real);
+        snprintf(text, sizeof(text), "%.*g", digits, real);
         double back = strtod(text, NULL);
-        bool plain = !strchr(text, 'e') || real >= 1e6 || real < 1e-4;
+        bool plain = strchr(text, 'e') == NULL || real >= 1e6 || real < 1e-4;
         if (back >= real && back <= real && plain)
             break;
     }
-    fprintf(out, ", %s: %s", key, text);
-}
-
-/* `usual`: the value that a reader assumes. */
-static void writer_number(FILE *out, const char *key, int32_t number, int32_t usual)
-{
-    if (number != usual)
-        fprintf(out, ", %s: %d", key, (int)number);
+    fputs(text, out);
 }
 
 /* A name that consists of what names are made of needs no quotes; "1" or "~" do. */
@@ -51,29 +35,14 @@ static bool writer_plain(const char *name)
                                   "._-") == strlen(name);
 }
 
-/* The next code point of UTF-8, of which *at_inout moves past; '?' for a byte that is none. */
-static uint32_t writer_point(const char **at_inout)
-{
-    const unsigned char *at = (const unsigned char *)*at_inout;
-    int more = at[0] < 0x80 ? 0 : at[0] < 0xc0 ? -1 : at[0] < 0xe0 ? 1 : at[0] < 0xf0 ? 2 : 3;
-    uint32_t point = more <= 0 ? at[0] : at[0] & (0x3fu >> more);
-    for (int i = 1; i <= more; i++) {
-        if ((at[i] & 0xc0) != 0x80)
-            more = -1;
-        else
-            point = point << 6 | (at[i] & 0x3f);
-    }
-    *at_inout += more < 0 ? 1 : more + 1;
-    bool character = more >= 0 && point <= 0x10ffff && (point < 0xd800 || point > 0xdfff);
-    return character ? point : '?';
-}
-
 /* In double quotes, as ASCII. */
 static void writer_quoted(FILE *out, const char *text)
 {
     fputc('"', out);
-    while (*text) {
-        uint32_t point = writer_point(&text);
+    while (*text != '\0') {
+        uint32_t point = '?';
+        int length = tess__utf8_length(text, strlen(text), &point);
+        text += length > 0 ? length : 1;
         if (point == '"' || point == '\\')
             fprintf(out, "\\%c", (int)point);
         else if (point >= ' ' && point < 0x7f)
@@ -84,48 +53,68 @@ static void writer_quoted(FILE *out, const char *text)
     fputc('"', out);
 }
 
-static void writer_name(FILE *out, const char *name)
+static void writer_text(FILE *out, const char *text)
 {
-    if (writer_plain(name))
-        fputs(name, out);
+    if (writer_plain(text))
+        fputs(text, out);
     else
-        writer_quoted(out, name);
+        writer_quoted(out, text);
 }
 
 /* ---- nodes and links ------------------------------------------------------------------------ */
 
+/* The fields that differ from what a reader assumes, to the end of the line. */
+static void writer_fields(FILE *out, const struct tess__yaml_field *field, int32_t count,
+                          const void *item, const void *usual)
+{
+    static const size_t bytes[] = {[TESS__YAML_NUMBER] = sizeof(int32_t),
+                                   [TESS__YAML_REAL] = sizeof(double),
+                                   [TESS__YAML_TEXT] = 1,
+                                   [TESS__YAML_WORD] = sizeof(int32_t)};
+    const char *before = "";
+    for (int32_t k = 0; k < count; k++) {
+        const char *at = (const char *)item + field[k].at;
+        int32_t number;
+        double real;
+        if (memcmp(at, (const char *)usual + field[k].at, bytes[field[k].type]) == 0)
+            continue;
+        fprintf(out, "%s%s: ", before, field[k].key);
+        before = ", ";
+        if (field[k].type == TESS__YAML_TEXT) {
+            writer_text(out, at);
+        } else if (field[k].type == TESS__YAML_REAL) {
+            memcpy(&real, at, sizeof(real));
+            writer_real(out, real);
+        } else {
+            memcpy(&number, at, sizeof(number));
+            if (field[k].type == TESS__YAML_WORD)
+                fputs(field[k].word[number], out);
+            else
+                fprintf(out, "%d", (int)number);
+        }
+    }
+    fputs("}\n", out);
+}
+
 static void writer_node(FILE *out, const struct tess_node *node)
 {
-    fputs("- {name: ", out);
-    writer_name(out, node->name);
-    fprintf(out, ", kind: %s", tess__yaml_node[node->kind]);
-    writer_number(out, "host", node->host, node->kind == TESS_NODE_NET ? -1 : 0);
-    writer_number(out, "index", node->index, 0);
-    if (node->bus[0]) {
-        fputs(", bus: ", out);
-        writer_quoted(out, node->bus);
-    }
-    writer_number(out, "sm", node->sm, 0);
-    writer_number(out, "socket", node->socket, -1);
-    if (node->maker != TESS_CPU_UNKNOWN)
-        fprintf(out, ", maker: %s", tess__yaml_maker[node->maker]);
-    writer_number(out, "model", node->model, 0);
-    fputs("}\n", out);
+    const struct tess_node usual = {
+        .kind = TESS_NODE_KIND_COUNT, .host = node->kind == TESS_NODE_NET ? -1 : 0, .socket = -1};
+    fputs("- {", out);
+    writer_fields(out, tess__yaml_node, TESS__YAML_NODE_FIELDS, node, &usual);
 }
 
 static void writer_link(FILE *out, const struct tess_topology *topology,
                         const struct tess_topo_link *link, bool both)
 {
+    const struct tess_topo_link usual = {.kind = TESS_LINK_KIND_COUNT, .gbs = -1, .count = 1};
     fputs(both ? "- {between: [" : "- {from: ", out);
-    writer_name(out, topology->node[link->from].name);
+    writer_text(out, topology->node[link->from].name);
     fputs(both ? ", " : ", to: ", out);
-    writer_name(out, topology->node[link->to].name);
-    fprintf(out, "%s, kind: %s", both ? "]" : "", tess__yaml_link[link->kind]);
-    writer_real(out, "gbs", link->gbs);
-    if (link->latency_us > 0)
-        writer_real(out, "latency-us", link->latency_us);
-    writer_number(out, "count", link->count, 1);
-    fputs("}\n", out);
+    writer_text(out, topology->node[link->to].name);
+    fputs(both ? "], " : ", ", out);
+    writer_fields(out, tess__yaml_link + TESS__YAML_LINK_ENDS,
+                  TESS__YAML_LINK_FIELDS - TESS__YAML_LINK_ENDS, link, &usual);
 }
 
 /* Links with their ends in order, so that one and its like back are neighbours. */

@@ -32,14 +32,13 @@ static _Thread_local struct {
 struct bind_place {
     hwloc_topology_t hwloc;
     const struct tess__bind_ask *ask;
-    hwloc_bitmap_t own, near, other, cpus, nodes; /* other: scratch */
+    hwloc_const_bitmap_t own;
+    hwloc_bitmap_t near, other, cpus, nodes; /* other: scratch */
 };
 
 static void bind_look(void)
 {
-    hwloc_topology_t hwloc;
-    if (tess__hwloc_machine(&hwloc) == TESS_OK)
-        bind_machine = hwloc;
+    (void)tess__hwloc_machine(&bind_machine); /* which stays NULL where it fails */
 }
 
 /* ---- which cores ----------------------------------------------------------------------------- */
@@ -121,7 +120,7 @@ bool tess__bind_choose(hwloc_topology_t hwloc, hwloc_const_bitmap_t own,
 {
     struct bind_place place = {.hwloc = hwloc,
                                .ask = ask,
-                               .own = hwloc_bitmap_dup(own),
+                               .own = own,
                                .near = hwloc_bitmap_alloc(),
                                .other = hwloc_bitmap_alloc(),
                                .cpus = cpus,
@@ -130,9 +129,8 @@ bool tess__bind_choose(hwloc_topology_t hwloc, hwloc_const_bitmap_t own,
     hwloc_bitmap_zero(cpus);
     hwloc_bitmap_zero(nodes);
     snprintf(text, TESS_BIND_TEXT, "not bound: no memory for it");
-    if (place.own && place.near && place.other)
+    if (place.near != NULL && place.other != NULL)
         chosen = bind_choose(&place, text);
-    hwloc_bitmap_free(place.own);
     hwloc_bitmap_free(place.near);
     hwloc_bitmap_free(place.other);
     return chosen;

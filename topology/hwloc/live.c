@@ -19,6 +19,7 @@
 #include "topology/machine/bus.h"
 #include "topology/machine/pool.h"
 #include "topology/machine/rates.h"
+#include "topology/machine/tree.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -85,16 +86,11 @@ static bool live_keeps_nic(const struct composer *self, const struct tess_node *
 
 static bool live_keeps(const struct composer *self, struct tess_node *node)
 {
-    switch (node->kind) {
-    case TESS_NODE_DEVICE:
+    if (node->kind == TESS_NODE_DEVICE)
         return live_keeps_device(self, node);
-    case TESS_NODE_NVSWITCH:
-        return self->device_count == 0 && self->ranks == 0;
-    case TESS_NODE_NIC:
+    if (node->kind == TESS_NODE_NIC)
         return live_keeps_nic(self, node);
-    default:
-        return true;
-    }
+    return node->kind != TESS_NODE_NVSWITCH || (self->device_count == 0 && self->ranks == 0);
 }
 
 static enum tess_status live_copy(struct composer *self)
@@ -149,13 +145,11 @@ static enum tess_status live_networks(struct composer *self)
 static int32_t live_cpu(const struct composer *self, int32_t numa)
 {
     int32_t first = -1;
-    for (int32_t i = 0; i < self->topology->node_count; i++) {
+    for (int32_t i = self->topology->node_count - 1; i >= 0; i--) {
         const struct tess_node *node = &self->topology->node[i];
-        if (node->kind != TESS_NODE_CPU)
-            continue;
-        if (node->index == numa)
+        if (node->kind == TESS_NODE_CPU && node->index == numa)
             return i;
-        if (first < 0)
+        if (node->kind == TESS_NODE_CPU)
             first = i;
     }
     return first;
@@ -180,28 +174,17 @@ static enum tess_status live_add_missing(struct composer *self, int32_t at)
                               gbs > 0 ? gbs : tess__rate_pci_x16(tess__pci_gen(sm)), 1);
 }
 
-/* The processor of a device's PCI tree: what is joined by PCI links, up to the one that is no
- * switch nor device; -1: there is none, or no memory to look. */
-static int32_t live_cpu_of(const struct composer *self, int32_t device)
+/* The processor at the root of a device's PCI tree; -1: there is none. */
+static enum tess_status live_cpu_of(const struct composer *self, int32_t device, int32_t *cpu_out)
 {
     const struct tess_topology *topology = self->topology;
-    bool *seen = calloc((size_t)topology->node_count, sizeof *seen);
-    int32_t cpu = -1;
-    if (seen)
-        seen[device] = true;
-    for (bool more = seen != NULL; more && cpu < 0;) {
-        more = false;
-        for (int32_t i = 0; i < topology->link_count && cpu < 0; i++) {
-            const struct tess_topo_link *link = &topology->link[i];
-            if (link->kind != TESS_LINK_PCI || !seen[link->from] || seen[link->to])
-                continue;
-            if (topology->node[link->to].kind == TESS_NODE_CPU)
-                cpu = link->to;
-            seen[link->to] = more = true;
-        }
-    }
-    free(seen);
-    return cpu;
+    struct tess__topo_tree tree;
+    TESS_TRY(tess__topo_tree_open(topology, &tree));
+    while (tree.up[device] >= 0)
+        device = topology->link[tree.up[device]].from;
+    tess__topo_tree_close(&tree);
+    *cpu_out = topology->node[device].kind == TESS_NODE_CPU ? device : -1;
+    return TESS_OK;
 }
 
 /* The NVSwitches of this host, or of the NVLink domain that the device is in. */
@@ -221,13 +204,8 @@ static enum tess_status live_nvswitch(struct composer *self, const struct tess_l
                  (unsigned)device->fabric_clique % 10000000);
         node.host = -1;
     }
-    for (int32_t i = 0; i < self->topology->node_count; i++) {
-        if (strcmp(self->topology->node[i].name, node.name) == 0) {
-            *node_out = i;
-            return TESS_OK;
-        }
-    }
-    return tess_topology_add_node(self->topology, &node, node_out);
+    *node_out = tess_topology_find_name(self->topology, node.name);
+    return *node_out >= 0 ? TESS_OK : tess_topology_add_node(self->topology, &node, node_out);
 }
 
 static enum tess_status live_nvlinks(struct composer *self, int32_t at)
@@ -253,20 +231,13 @@ static enum tess_status live_nvlinks(struct composer *self, int32_t at)
         TESS_TRY(tess_topology_join(self->topology, TESS_LINK_NVLINK, from, nvswitch,
                                     device->switch_links * each, device->switch_links));
     }
-    if (device->c2c_links > 0 && device->c2c_gbs > 0 && (cpu = live_cpu_of(self, from)) >= 0)
-        TESS_TRY(tess_topology_join(self->topology, TESS_LINK_C2C, from, cpu, device->c2c_gbs,
-                                    device->c2c_links));
-    return TESS_OK;
-}
-
-static enum tess_status live_devices(struct composer *self)
-{
-    for (int32_t i = 0; i < self->device_count; i++)
-        if (self->node[i] < 0)
-            TESS_TRY(live_add_missing(self, i));
-    for (int32_t i = 0; i < self->device_count; i++)
-        TESS_TRY(live_nvlinks(self, i));
-    return TESS_OK;
+    if (device->c2c_links < 1 || device->c2c_gbs <= 0)
+        return TESS_OK;
+    TESS_TRY(live_cpu_of(self, from, &cpu));
+    if (cpu < 0)
+        return TESS_OK;
+    return tess_topology_join(self->topology, TESS_LINK_C2C, from, cpu, device->c2c_gbs,
+                              device->c2c_links);
 }
 
 /* ---- places of ranks ------------------------------------------------------------------------- */
@@ -274,11 +245,10 @@ static enum tess_status live_devices(struct composer *self)
 static enum tess_status live_ranks(struct composer *self)
 {
     for (int32_t i = 0; i < self->ranks; i++) {
-        struct tess_node node = {.kind = TESS_NODE_DEVICE, .index = i, .socket = -1};
+        const struct tess_node node = {.kind = TESS_NODE_DEVICE, .index = i, .socket = -1};
         int32_t first = 0, cores = 0, at;
         tess__share(self->live->core_numa, self->live->core_count, i, self->ranks, &first, &cores);
-        snprintf(node.name, sizeof node.name, "rank%d", (int)i);
-        TESS_TRY(tess_topology_add_node(self->topology, &node, &at));
+        TESS_TRY(tess_topology_add(self->topology, node, &at, "rank%d", (int)i));
         TESS_TRY(tess_topology_join(self->topology, TESS_LINK_LOCAL, at,
                                     live_cpu(self, cores > 0 ? self->live->core_numa[first] : 0),
                                     TESS_GBS_LOCAL, 1));
@@ -292,7 +262,11 @@ static enum tess_status live_build(struct composer *self)
 {
     TESS_TRY(live_copy(self));
     TESS_TRY(live_networks(self));
-    TESS_TRY(live_devices(self));
+    for (int32_t i = 0; i < self->device_count; i++)
+        if (self->node[i] < 0)
+            TESS_TRY(live_add_missing(self, i));
+    for (int32_t i = 0; i < self->device_count; i++)
+        TESS_TRY(live_nvlinks(self, i));
     TESS_TRY(live_ranks(self));
     return tess_topology_finish(self->topology);
 }
@@ -319,11 +293,7 @@ enum tess_status tess__live_compose(const struct tess__live *live, const char *s
         status = live_build(&self);
     }
     tess__pool_release(&self.pool);
-    if (status == TESS_OK)
-        *topology_out = self.topology;
-    else
-        tess_topology_free(self.topology);
-    return status;
+    return tess_topology_give(self.topology, status, topology_out);
 }
 
 enum tess_status tess_topology_live(const struct tess_live_device *device, int32_t device_count,

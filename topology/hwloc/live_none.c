@@ -17,6 +17,7 @@
 
 #define NONE_NUMAS_MAX 1024
 #define NONE_CPUS_MAX  8192
+#define NONE_CPULIST   "devices/system/node/node%ld/cpulist"
 
 /* The next number of a list such as "0-3,8"; begins with at = list, last = -1, -1. */
 static bool none_next(const char **at, long range[2], long *number_out)
@@ -40,10 +41,9 @@ static bool none_next(const char **at, long range[2], long *number_out)
  * would be better, but ranks are not bound without hwloc anyway. */
 static enum tess_status none_cpus(const char *sys, long numa, struct tess__live *live)
 {
-    char path[64], list[512];
-    snprintf(path, sizeof path, "devices/system/node/node%ld/cpulist", numa);
-    if (!tess__sysfs_line(sys, path, list, sizeof list))
-        snprintf(list, sizeof list, "0-%ld", sysconf(_SC_NPROCESSORS_ONLN) - 1);
+    char list[TESS__SYSFS_LINE];
+    if (!tess__sysfs_line(sys, list, NONE_CPULIST, numa))
+        snprintf(list, sizeof(list), "0-%ld", sysconf(_SC_NPROCESSORS_ONLN) - 1);
     cpu_set_t mine;
     bool known = sched_getaffinity(0, sizeof mine, &mine) == 0;
     const char *at = list;
@@ -51,11 +51,8 @@ static enum tess_status none_cpus(const char *sys, long numa, struct tess__live 
     while (none_next(&at, range, &cpu)) {
         if (known && (cpu >= CPU_SETSIZE || !CPU_ISSET((size_t)cpu, &mine)))
             continue;
-        int32_t *grown =
-            realloc(live->core_numa, ((size_t)live->core_count + 1) * sizeof *live->core_numa);
-        if (!grown)
-            return tess__no_memory("the CPUs of this machine");
-        live->core_numa = grown;
+        TESS_TRY(tess__grow(&live->core_numa, live->core_count, sizeof(*live->core_numa),
+                            "the CPUs of this machine"));
         live->core_numa[live->core_count++] = (int32_t)numa;
     }
     return TESS_OK;
@@ -66,36 +63,31 @@ static enum tess_status none_numa(const char *sys, long numa, int32_t *ranks,
 {
     struct tess_node node = {.kind = TESS_NODE_CPU, .index = (int32_t)numa, .socket = -1};
     struct tess_node rank = {.kind = TESS_NODE_DEVICE, .socket = -1};
-    char path[96], line[64];
+    char line[TESS__SYSFS_LINE];
     const char *at = line;
     long range[2] = {-1, -1}, cpu;
     int32_t to, from, before = live->core_count;
     TESS_TRY(none_cpus(sys, numa, live));
-    snprintf(path, sizeof path, "devices/system/node/node%ld/cpulist", numa);
-    bool listed = tess__sysfs_line(sys, path, line, sizeof line);
+    bool listed = tess__sysfs_line(sys, line, NONE_CPULIST, numa);
     if (listed && !none_next(&at, range, &cpu))
         return TESS_OK; /* memory without processors */
-    if (listed) {
-        snprintf(path, sizeof path, "devices/system/cpu/cpu%ld/topology/physical_package_id", cpu);
-        if (!tess__sysfs_line(sys, path, line, sizeof line) ||
-            !tess__word_number((struct tess__word){line, strlen(line)}, 100000, &node.socket))
-            node.socket = -1;
-    }
-    snprintf(node.name, sizeof node.name, "numa%ld", numa);
-    TESS_TRY(tess_topology_add_node(live->topology, &node, &to));
+    if (listed &&
+        !tess__sysfs_number(sys, 100000, &node.socket,
+                            "devices/system/cpu/cpu%ld/topology/physical_package_id", cpu))
+        node.socket = -1;
+    TESS_TRY(tess_topology_add(live->topology, node, &to, "numa%ld", numa));
     if (live->core_count == before && live->topology->node_count > 1)
         return TESS_OK; /* no CPU of it is the process's: no place for a rank */
     rank.index = (*ranks)++;
-    snprintf(rank.name, sizeof rank.name, "rank%d", (int)rank.index);
-    TESS_TRY(tess_topology_add_node(live->topology, &rank, &from));
+    TESS_TRY(tess_topology_add(live->topology, rank, &from, "rank%d", (int)rank.index));
     return tess_topology_join(live->topology, TESS_LINK_LOCAL, from, to, TESS_GBS_LOCAL, 1);
 }
 
 static enum tess_status none_look(const char *sys, struct tess__live *live)
 {
-    char list[512];
-    if (!tess__sysfs_line(sys, "devices/system/node/online", list, sizeof list))
-        snprintf(list, sizeof list, "0");
+    char list[TESS__SYSFS_LINE];
+    if (!tess__sysfs_line(sys, list, "devices/system/node/online"))
+        strcpy(list, "0");
     const char *at = list;
     long range[2] = {-1, -1}, numa;
     int32_t ranks = 0;

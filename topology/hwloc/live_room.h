@@ -45,7 +45,12 @@ int32_t tess__sysfs_numa(const char *sys, const char *bus); /* -1: unknown */
 double tess__sysfs_nic_gbs(const char *sys, const char *name);
 /* The PCI device whose virtual function this one is; false: it is none. */
 bool tess__sysfs_physical(const char *sys, const char *bus, char physical[20]);
-/* A line of a file below `sys` without its end, cut to room; false: it is not there. */
-bool tess__sysfs_line(const char *sys, const char *path, char *line, size_t room);
+#define TESS__SYSFS_LINE 512
+/* The first line of a file below `sys` without its end; false: it is not there. */
+TESS_PRINTF(3, 4)
+bool tess__sysfs_line(const char *sys, char line[TESS__SYSFS_LINE], const char *format, ...);
+/* The same, a number from 0 to max. */
+TESS_PRINTF(4, 5)
+bool tess__sysfs_number(const char *sys, int32_t max, int32_t *number_out, const char *format, ...);
 
 #endif

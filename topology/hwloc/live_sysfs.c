@@ -9,24 +9,29 @@
 
 #include <fcntl.h>
 #include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #define SYSFS_PATH_MAX  320
+#define SYSFS_PCI       "bus/pci/devices/%.40s/"
+#define SYSFS_PORT      "class/infiniband/%.64s/ports/%d/"
 #define SYSFS_PORTS_MAX 16
 #define SYSFS_LANES_MAX 32
 
-bool tess__sysfs_line(const char *sys, const char *path, char *line, size_t room)
+static bool sysfs_line(const char *sys, char line[TESS__SYSFS_LINE], const char *format,
+                       va_list list)
 {
-    char whole[SYSFS_PATH_MAX];
-    if ((size_t)snprintf(whole, sizeof whole, "%s/%s", sys, path) >= sizeof whole)
+    char path[SYSFS_PATH_MAX], whole[SYSFS_PATH_MAX];
+    vsnprintf(path, sizeof(path), format, list);
+    if ((size_t)snprintf(whole, sizeof(whole), "%s/%s", sys, path) >= sizeof(whole))
         return false;
     int fd = open(whole, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
         return false;
-    ssize_t bytes = read(fd, line, room - 1);
+    ssize_t bytes = read(fd, line, TESS__SYSFS_LINE - 1);
     close(fd);
     if (bytes < 0)
         return false; /* of a device that is down, the speed cannot be read */
@@ -35,32 +40,41 @@ bool tess__sysfs_line(const char *sys, const char *path, char *line, size_t room
     return true;
 }
 
+bool tess__sysfs_line(const char *sys, char line[TESS__SYSFS_LINE], const char *format, ...)
+{
+    va_list list;
+    va_start(list, format);
+    bool there = sysfs_line(sys, line, format, list);
+    va_end(list);
+    return there;
+}
+
+bool tess__sysfs_number(const char *sys, int32_t max, int32_t *number_out, const char *format, ...)
+{
+    char line[TESS__SYSFS_LINE];
+    va_list list;
+    va_start(list, format);
+    bool there = sysfs_line(sys, line, format, list);
+    va_end(list);
+    return there && tess__word_number((struct tess__word){line, strlen(line)}, max, number_out);
+}
+
 /* Names come from the system and from files: they are no paths. */
 static bool sysfs_plain(const char *name)
 {
     return name[0] && name[0] != '.' && !strchr(name, '/');
 }
 
-static bool sysfs_pci(const char *sys, const char *bus, const char *file, char *line, size_t room)
-{
-    char path[SYSFS_PATH_MAX];
-    if (!sysfs_plain(bus))
-        return false;
-    snprintf(path, sizeof path, "bus/pci/devices/%.40s/%s", bus, file);
-    return tess__sysfs_line(sys, path, line, room);
-}
-
 double tess__sysfs_pci_gbs(const char *sys, const char *bus)
 {
     static const double rate[] = {2.5, 5, 8, 16, 32, 64}; /* 10^9 transfers/s, by generation */
-    char speed[64], width[32];
+    char speed[TESS__SYSFS_LINE];
     int32_t lanes, generation = 0;
-    if (!sysfs_pci(sys, bus, "max_link_speed", speed, sizeof speed) ||
-        !sysfs_pci(sys, bus, "max_link_width", width, sizeof width) ||
-        !tess__word_number((struct tess__word){width, strlen(width)}, SYSFS_LANES_MAX, &lanes))
+    if (!sysfs_plain(bus) || !tess__sysfs_line(sys, speed, SYSFS_PCI "max_link_speed", bus) ||
+        !tess__sysfs_number(sys, SYSFS_LANES_MAX, &lanes, SYSFS_PCI "max_link_width", bus))
         return 0;
     double transfers = strtod(speed, NULL); /* "16.0 GT/s PCIe", "Unknown speed" */
-    for (int32_t g = 0; g < (int32_t)(sizeof rate / sizeof rate[0]); g++)
+    for (int32_t g = 0; g < (int32_t)(sizeof(rate) / sizeof(rate[0])); g++)
         if (fabs(transfers - rate[g]) < 0.1)
             generation = g + 1;
     return generation > 0 ? TESS_GBS_PCI(tess__rate_pci(generation), lanes) : 0;
@@ -68,21 +82,19 @@ double tess__sysfs_pci_gbs(const char *sys, const char *bus)
 
 int32_t tess__sysfs_numa(const char *sys, const char *bus)
 {
-    char line[32];
     int32_t numa;
-    if (!sysfs_pci(sys, bus, "numa_node", line, sizeof line) ||
-        !tess__word_number((struct tess__word){line, strlen(line)}, 1048575, &numa))
-        return -1;
-    return numa;
+    bool there =
+        sysfs_plain(bus) && tess__sysfs_number(sys, 1048575, &numa, SYSFS_PCI "numa_node", bus);
+    return there ? numa : -1;
 }
 
 bool tess__sysfs_physical(const char *sys, const char *bus, char physical[20])
 {
     char path[SYSFS_PATH_MAX], target[SYSFS_PATH_MAX];
-    if (!sysfs_plain(bus) || (size_t)snprintf(path, sizeof path, "%s/bus/pci/devices/%.40s/physfn",
-                                              sys, bus) >= sizeof path)
+    if (!sysfs_plain(bus) ||
+        (size_t)snprintf(path, sizeof(path), "%s/" SYSFS_PCI "physfn", sys, bus) >= sizeof(path))
         return false;
-    ssize_t bytes = readlink(path, target, sizeof target - 1);
+    ssize_t bytes = readlink(path, target, sizeof(target) - 1);
     if (bytes <= 0)
         return false;
     target[bytes] = '\0';
@@ -96,40 +108,33 @@ bool tess__sysfs_physical(const char *sys, const char *bus, char physical[20])
 /* "400 Gb/sec (4X NDR)" of every port that is active ("4: ACTIVE"). */
 static bool sysfs_infiniband(const char *sys, const char *name, double *gbs_out)
 {
-    char path[SYSFS_PATH_MAX], line[64];
-    double gbs = 0;
+    char line[TESS__SYSFS_LINE];
     int32_t port = 1;
+    *gbs_out = 0;
     for (; port <= SYSFS_PORTS_MAX; port++) {
-        snprintf(path, sizeof path, "class/infiniband/%.64s/ports/%d/state", name, (int)port);
-        if (!tess__sysfs_line(sys, path, line, sizeof line))
+        if (!tess__sysfs_line(sys, line, SYSFS_PORT "state", name, (int)port))
             break;
         if (strncmp(line, "4:", 2) != 0)
             continue;
-        snprintf(path, sizeof path, "class/infiniband/%.64s/ports/%d/rate", name, (int)port);
-        double rate = tess__sysfs_line(sys, path, line, sizeof line) ? strtod(line, NULL) : 0;
-        gbs += rate > 0 && rate < 1e5 ? rate / 8 : TESS_GBS_NIC_UNKNOWN;
+        bool known = tess__sysfs_line(sys, line, SYSFS_PORT "rate", name, (int)port);
+        double rate = known ? strtod(line, NULL) : 0;
+        *gbs_out += rate > 0 && rate < 1e5 ? rate / 8 : TESS_GBS_NIC_UNKNOWN;
     }
-    *gbs_out = gbs;
     return port > 1;
 }
 
 double tess__sysfs_nic_gbs(const char *sys, const char *name)
 {
-    char path[SYSFS_PATH_MAX], line[64];
+    char line[TESS__SYSFS_LINE];
+    int32_t mbits = 0;
     double gbs;
     if (!sysfs_plain(name))
         return TESS_GBS_NIC_UNKNOWN;
     if (sysfs_infiniband(sys, name, &gbs))
         return gbs;
-    snprintf(path, sizeof path, "class/net/%.64s/operstate", name);
-    if (tess__sysfs_line(sys, path, line, sizeof line) && strcmp(line, "up") != 0 &&
+    if (tess__sysfs_line(sys, line, "class/net/%.64s/operstate", name) && strcmp(line, "up") != 0 &&
         strcmp(line, "unknown") != 0)
         return 0;
-    snprintf(path, sizeof path, "class/net/%.64s/speed", name);
-    int32_t mbits = 0;
-    if (!tess__sysfs_line(sys, path, line, sizeof line) ||
-        !tess__word_number((struct tess__word){line, strlen(line)}, 100000000, &mbits) ||
-        mbits == 0)
-        return TESS_GBS_NIC_UNKNOWN;
-    return mbits / 8000.0;
+    bool known = tess__sysfs_number(sys, 100000000, &mbits, "class/net/%.64s/speed", name);
+    return known && mbits > 0 ? mbits / 8000.0 : TESS_GBS_NIC_UNKNOWN;
 }

@@ -22,6 +22,7 @@
 #include "topology/hwloc/hwloc_machine.h"
 #include "topology/hwloc/hwloc_text.h"
 #include "topology/machine/assume.h"
+#include "topology/machine/bus.h"
 #include "topology/machine/rates.h"
 
 #include <hwloc/distances.h>
@@ -119,9 +120,9 @@ static enum tess_status tree_add_cpus(struct tree_reader *self)
         struct tess_node node = {.kind = TESS_NODE_CPU,
                                  .index = (int32_t)numa->os_index,
                                  .socket = package ? (int32_t)package->logical_index : -1};
-        snprintf(node.name, sizeof node.name, "numa%u", numa->os_index);
         tree_maker(self, package, &node);
-        TESS_TRY(tess_topology_add_node(self->topology, &node, &self->cpu[self->cpu_count]));
+        TESS_TRY(tess_topology_add(self->topology, node, &self->cpu[self->cpu_count], "numa%u",
+                                   numa->os_index));
         self->numa[self->cpu_count++] = numa;
     }
     if (self->cpu_count == 0)
@@ -218,15 +219,18 @@ static int32_t tree_sm_of(const struct tree_reader *self, hwloc_obj_t pci)
     return sm > 0 ? sm : 80;
 }
 
+/* As a number of bus.h. */
+static uint64_t tree_bus(const struct hwloc_pcidev_attr_s *pci)
+{
+    return (uint64_t)pci->domain << 24 | (uint64_t)pci->bus << 16 | (uint64_t)pci->dev << 8 |
+           pci->func;
+}
+
 static int tree_by_bus(const void *a, const void *b)
 {
     const struct tree_place *x = *(struct tree_place *const *)a;
     const struct tree_place *y = *(struct tree_place *const *)b;
-    const struct hwloc_pcidev_attr_s *p = &x->object->attr->pcidev, *q = &y->object->attr->pcidev;
-    uint64_t of =
-        (uint64_t)p->domain << 24 | (uint64_t)p->bus << 16 | (uint64_t)p->dev << 8 | p->func;
-    uint64_t than =
-        (uint64_t)q->domain << 24 | (uint64_t)q->bus << 16 | (uint64_t)q->dev << 8 | q->func;
+    uint64_t of = tree_bus(&x->object->attr->pcidev), than = tree_bus(&y->object->attr->pcidev);
     return (of > than) - (of < than);
 }
 
@@ -318,10 +322,10 @@ static enum tess_status tree_join_up(struct tree_reader *self, struct tree_place
                                                                : 4);
         more = above && above->node < 0;
         if (more) {
-            struct tess_node node = {
-                .kind = TESS_NODE_PCI, .index = self->switch_count, .socket = -1};
-            snprintf(node.name, sizeof node.name, "switch%d", (int)self->switch_count++);
-            TESS_TRY(tess_topology_add_node(self->topology, &node, &above->node));
+            const struct tess_node node = {
+                .kind = TESS_NODE_PCI, .index = self->switch_count++, .socket = -1};
+            TESS_TRY(
+                tess_topology_add(self->topology, node, &above->node, "switch%d", (int)node.index));
         }
         int32_t to = above ? above->node : tree_cpu_of(self, object->parent);
         TESS_TRY(tess_topology_join(self->topology, TESS_LINK_PCI, place->node, to, gbs, 1));
@@ -333,19 +337,17 @@ static enum tess_status tree_join_up(struct tree_reader *self, struct tree_place
 
 static enum tess_status tree_add_device(struct tree_reader *self, struct tree_place *place)
 {
-    const struct hwloc_pcidev_attr_s *attr = &place->object->attr->pcidev;
     struct tess_node node = {.kind = place->gpu ? TESS_NODE_DEVICE : TESS_NODE_NIC,
                              .index = place->gpu ? place->index : self->nic_count,
                              .socket = -1,
                              .sm = place->sm};
-    if (place->gpu)
-        snprintf(node.name, sizeof node.name, "gpu%d", (int)place->index);
-    else
-        snprintf(node.name, sizeof node.name, "%s", tree_network_of(place->object)->name);
-    snprintf(node.bus, sizeof node.bus, "%04x:%02x:%02x.%01x", attr->domain, attr->bus, attr->dev,
-             attr->func);
+    tess__bus_text(tree_bus(&place->object->attr->pcidev), node.bus, sizeof(node.bus));
     self->nic_count += place->nic;
-    TESS_TRY(tess_topology_add_node(self->topology, &node, &place->node));
+    if (place->gpu)
+        TESS_TRY(tess_topology_add(self->topology, node, &place->node, "gpu%d", (int)node.index));
+    else
+        TESS_TRY(tess_topology_add(self->topology, node, &place->node, "%s",
+                                   tree_network_of(place->object)->name));
     return tree_join_up(self, place);
 }
 
@@ -357,10 +359,9 @@ static enum tess_status tree_add_devices(struct tree_reader *self)
         if (self->place[i].nic)
             TESS_TRY(tree_add_device(self, &self->place[i]));
     for (int32_t i = 0; i < self->cpu_count && self->gpu_count == 0; i++) {
-        struct tess_node node = {.kind = TESS_NODE_DEVICE, .index = i, .socket = -1};
+        const struct tess_node node = {.kind = TESS_NODE_DEVICE, .index = i, .socket = -1};
         int32_t at;
-        snprintf(node.name, sizeof node.name, "rank%d", (int)i);
-        TESS_TRY(tess_topology_add_node(self->topology, &node, &at));
+        TESS_TRY(tess_topology_add(self->topology, node, &at, "rank%d", (int)i));
         TESS_TRY(tess_topology_join(self->topology, TESS_LINK_LOCAL, at, self->cpu[i],
                                     TESS_GBS_LOCAL, 1));
     }

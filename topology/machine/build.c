@@ -10,16 +10,18 @@
 #include "topology/machine/topology.h"
 
 #include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 /* By what nodes and links are found. */
 enum build_by { BUILD_NAME, BUILD_BUS, BUILD_LINK, BUILD_TABLES };
 
-/* Open addressing; a slot holds a number + 1, 0 is empty. */
+/* Open addressing, at most half full; a slot holds a number + 1, 0 is empty. */
 struct build_table {
     int32_t *slot;
-    int32_t room, used; /* room: a power of two */
+    int32_t room; /* a power of two; 0: no slots */
 };
 
 /* What tess_topology_new returns begins with the public part. */
@@ -41,15 +43,24 @@ struct tess_topology *tess_topology_new(void)
 
 void tess_topology_free(struct tess_topology *topology)
 {
-    if (!topology)
+    if (topology == NULL)
         return;
-    struct build_topology *box = build_box(topology);
     for (int by = 0; by < BUILD_TABLES; by++)
-        free(box->table[by].slot);
+        free(build_box(topology)->table[by].slot);
     free(topology->node);
     free(topology->link);
     free(topology->device);
-    free(box);
+    free(topology);
+}
+
+enum tess_status tess_topology_give(struct tess_topology *topology, enum tess_status status,
+                                    struct tess_topology **topology_out)
+{
+    if (status == TESS_OK)
+        *topology_out = topology;
+    else
+        tess_topology_free(topology);
+    return status;
 }
 
 /* ---- tables --------------------------------------------------------------------------------- */
@@ -98,43 +109,33 @@ static int32_t build_find(const struct tess_topology *topology, enum build_by by
     return -1;
 }
 
-/* A node without a bus id is not found by it. */
-static void build_put(struct tess_topology *topology, enum build_by by, int32_t number)
+/* Enters the items first .. count - 1: all of them from 0 on, or where the table has to grow. A
+ * node without a bus id is not found by it. */
+static enum tess_status build_enter(struct tess_topology *topology, enum build_by by, int32_t first,
+                                    int32_t count)
 {
     struct build_table *table = &build_box(topology)->table[by];
-    const void *item = build_item(topology, by, number);
-    uint32_t mask = (uint32_t)table->room - 1, i = (uint32_t)build_hash(by, item) & mask;
-    if (by == BUILD_BUS && !((const struct tess_node *)item)->bus[0])
-        return;
-    while (table->slot[i])
-        i = (i + 1) & mask;
-    table->slot[i] = number + 1;
-    table->used++;
-}
-
-/* All items again, into slots that are empty. */
-static void build_refill(struct tess_topology *topology, enum build_by by)
-{
-    int32_t count = by == BUILD_LINK ? topology->link_count : topology->node_count;
-    build_box(topology)->table[by].used = 0;
-    for (int32_t i = 0; i < count; i++)
-        build_put(topology, by, i);
-}
-
-/* Room for one more at half load. */
-static enum tess_status build_table_grow(struct tess_topology *topology, enum build_by by)
-{
-    struct build_table *table = &build_box(topology)->table[by];
-    if (table->used * 2 < table->room)
-        return TESS_OK;
-    int32_t room = table->room ? table->room * 2 : 64;
-    int32_t *slot = calloc((size_t)room, sizeof *slot);
-    if (!slot)
-        return tess__no_memory("the topology");
-    free(table->slot);
-    table->slot = slot;
-    table->room = room;
-    build_refill(topology, by);
+    if (first == 0 || 2 * count > table->room) {
+        first = 0;
+        for (table->room = 64; table->room < 2 * count;)
+            table->room *= 2;
+        free(table->slot);
+        table->slot = calloc((size_t)table->room, sizeof(*table->slot));
+        if (table->slot == NULL) {
+            table->room = 0;
+            return tess__no_memory("the topology");
+        }
+    }
+    const uint32_t mask = (uint32_t)table->room - 1;
+    for (int32_t number = first; number < count; number++) {
+        const void *item = build_item(topology, by, number);
+        uint32_t i = (uint32_t)build_hash(by, item) & mask;
+        if (by == BUILD_BUS && ((const struct tess_node *)item)->bus[0] == '\0')
+            continue;
+        while (table->slot[i] != 0)
+            i = (i + 1) & mask;
+        table->slot[i] = number + 1;
+    }
     return TESS_OK;
 }
 
@@ -147,21 +148,16 @@ int32_t tess_topology_find_bus(const struct tess_topology *topology, int32_t hos
     return build_find(topology, BUILD_BUS, &node);
 }
 
-/* ---- nodes and links ------------------------------------------------------------------------ */
-
-/* Room for one more element; doubles. */
-static enum tess_status build_grow(void **array, int32_t count, int32_t *room, size_t bytes)
+int32_t tess_topology_find_name(const struct tess_topology *topology, const char *name)
 {
-    if (count < *room)
-        return TESS_OK;
-    int32_t more = *room ? *room * 2 : 32;
-    void *grown = realloc(*array, (size_t)more * bytes);
-    if (!grown)
-        return tess__no_memory("the topology");
-    *array = grown;
-    *room = more;
-    return TESS_OK;
+    struct tess_node node = {.host = 0};
+    if (strlen(name) >= sizeof(node.name))
+        return -1;
+    strcpy(node.name, name);
+    return build_find(topology, BUILD_NAME, &node);
 }
+
+/* ---- nodes and links ------------------------------------------------------------------------ */
 
 enum tess_status tess_topology_add_node(struct tess_topology *topology,
                                         const struct tess_node *node, int32_t *node_out)
@@ -173,20 +169,25 @@ enum tess_status tess_topology_add_node(struct tess_topology *topology,
                   TESS_TOPO_NODES_MAX);
     if (build_find(topology, BUILD_NAME, node) >= 0)
         TESS_FAIL(TESS_ERR_DATA, "node '%s' is defined twice; names must differ", node->name);
-    TESS_TRY(build_table_grow(topology, BUILD_NAME));
-    TESS_TRY(build_table_grow(topology, BUILD_BUS));
-    void *array = topology->node;
-    TESS_TRY(build_grow(&array, topology->node_count, &topology->node_room, sizeof *node));
-    topology->node = array;
-    int32_t number = topology->node_count++;
-    topology->node[number] = *node;
+    int32_t number = topology->node_count;
+    TESS_TRY(tess__grow(&topology->node, number, sizeof(*node), "the topology"));
+    topology->node[topology->node_count++] = *node;
     if (node->host >= topology->host_count)
         topology->host_count = node->host + 1;
-    build_put(topology, BUILD_NAME, number);
-    build_put(topology, BUILD_BUS, number);
-    if (node_out)
+    if (node_out != NULL)
         *node_out = number;
-    return TESS_OK;
+    TESS_TRY(build_enter(topology, BUILD_NAME, number, number + 1));
+    return build_enter(topology, BUILD_BUS, number, number + 1);
+}
+
+enum tess_status tess_topology_add(struct tess_topology *topology, struct tess_node node,
+                                   int32_t *node_out, const char *format, ...)
+{
+    va_list list;
+    va_start(list, format);
+    vsnprintf(node.name, sizeof(node.name), format, list);
+    va_end(list);
+    return tess_topology_add_node(topology, &node, node_out);
 }
 
 enum tess_status tess_topology_add_link(struct tess_topology *topology,
@@ -213,13 +214,10 @@ enum tess_status tess_topology_add_link(struct tess_topology *topology,
     if (topology->link_count >= TESS_TOPO_LINKS_MAX)
         TESS_FAIL(TESS_ERR_DATA, "the topology has more than %d links; describe a part of it",
                   TESS_TOPO_LINKS_MAX);
-    TESS_TRY(build_table_grow(topology, BUILD_LINK));
-    void *array = topology->link;
-    TESS_TRY(build_grow(&array, topology->link_count, &topology->link_room, sizeof *link));
-    topology->link = array;
-    topology->link[topology->link_count] = *link;
-    build_put(topology, BUILD_LINK, topology->link_count++);
-    return TESS_OK;
+    int32_t number = topology->link_count;
+    TESS_TRY(tess__grow(&topology->link, number, sizeof(*link), "the topology"));
+    topology->link[topology->link_count++] = *link;
+    return build_enter(topology, BUILD_LINK, number, number + 1);
 }
 
 enum tess_status tess_topology_join(struct tess_topology *topology, enum tess_link_kind kind,
@@ -281,35 +279,28 @@ static enum tess_status build_join_host(struct tess_topology *topology, const in
 /* NUMA nodes of hosts none of whose NUMA nodes are joined to each other. */
 static enum tess_status build_join_numa(struct tess_topology *topology)
 {
-    /* The CPU nodes in lists by host: first[host], next[node]. */
     int32_t hosts = topology->host_count, nodes = topology->node_count;
     struct tess__pool pool = {0};
-    int32_t *first = tess__pool_array(&pool, (size_t)hosts, sizeof *first);
-    int32_t *next = tess__pool_array(&pool, (size_t)nodes, sizeof *next);
-    int32_t *member = tess__pool_array(&pool, (size_t)nodes, sizeof *member);
-    bool *joined = tess__pool_array(&pool, (size_t)hosts, sizeof *joined);
+    /* The CPU nodes host by host: cpu[first[host]] .. cpu[first[host + 1]). */
+    int32_t *first = tess__pool_array(&pool, (size_t)hosts + 1, sizeof(*first));
+    int32_t *host_of = tess__pool_array(&pool, (size_t)nodes, sizeof(*host_of));
+    int32_t *cpu = tess__pool_array(&pool, (size_t)nodes, sizeof(*cpu));
+    bool *joined = tess__pool_array(&pool, (size_t)hosts, sizeof(*joined));
     enum tess_status status = TESS_OK;
     TESS_TRY_GOTO(status, done, pool.failed ? tess__no_memory("the topology") : TESS_OK);
-    memset(first, -1, ((size_t)hosts + 1) * sizeof *first);
-    for (int32_t i = nodes - 1; i >= 0; i--) {
-        if (topology->node[i].kind != TESS_NODE_CPU || topology->node[i].host < 0)
-            continue;
-        next[i] = first[topology->node[i].host];
-        first[topology->node[i].host] = i;
-    }
+    for (int32_t i = 0; i < nodes; i++)
+        host_of[i] = topology->node[i].kind == TESS_NODE_CPU ? topology->node[i].host : -1;
+    tess__sort_by_key(nodes, hosts, host_of, first, cpu);
     for (int32_t i = 0; i < topology->link_count; i++) {
-        const struct tess_node *from = &topology->node[topology->link[i].from];
-        const struct tess_node *to = &topology->node[topology->link[i].to];
-        if (from->kind == TESS_NODE_CPU && to->kind == TESS_NODE_CPU && from->host == to->host &&
-            from->host >= 0)
-            joined[from->host] = true;
+        int32_t from = host_of[topology->link[i].from];
+        if (from >= 0 && from == host_of[topology->link[i].to])
+            joined[from] = true;
     }
-    for (int32_t host = 0; host < hosts; host++) {
-        int32_t count = 0;
-        for (int32_t i = joined[host] ? -1 : first[host]; i >= 0; i = next[i])
-            member[count++] = i;
-        TESS_TRY_GOTO(status, done, build_join_host(topology, member, count));
-    }
+    for (int32_t host = 0; host < hosts; host++)
+        if (!joined[host])
+            TESS_TRY_GOTO(
+                status, done,
+                build_join_host(topology, cpu + first[host], first[host + 1] - first[host]));
 done:
     tess__pool_release(&pool);
     return status;
@@ -370,40 +361,28 @@ done:
     return status;
 }
 
-struct build_key {
-    int32_t host, index, node;
-};
-
-static int build_compare(const void *a, const void *b)
+/* Host by host, by index, and as they were added where that is the same. */
+static int build_compare(const void *a, const void *b, void *nodes)
 {
-    const struct build_key *x = a, *y = b;
+    int32_t i = *(const int32_t *)a, k = *(const int32_t *)b;
+    const struct tess_node *x = (const struct tess_node *)nodes + i;
+    const struct tess_node *y = (const struct tess_node *)nodes + k;
     if (x->host != y->host)
         return x->host < y->host ? -1 : 1;
     if (x->index != y->index)
         return x->index < y->index ? -1 : 1;
-    return (x->node > y->node) - (x->node < y->node);
+    return (i > k) - (i < k);
 }
 
-/* Host by host, by index, and as they were added where that is the same. */
 static enum tess_status build_number_devices(struct tess_topology *topology)
 {
-    struct build_key *key = malloc(((size_t)topology->node_count + 1) * sizeof *key);
-    int32_t *device = malloc(((size_t)topology->node_count + 1) * sizeof *device);
-    if (!key || !device) {
-        free(key);
-        free(device);
+    int32_t *device = malloc(((size_t)topology->node_count + 1) * sizeof(*device)), count = 0;
+    if (device == NULL)
         return tess__no_memory("the topology");
-    }
-    int32_t count = 0;
-    for (int32_t i = 0; i < topology->node_count; i++) {
-        const struct tess_node *node = &topology->node[i];
-        if (node->kind == TESS_NODE_DEVICE)
-            key[count++] = (struct build_key){node->host, node->index, i};
-    }
-    qsort(key, (size_t)count, sizeof *key, build_compare);
-    for (int32_t i = 0; i < count; i++)
-        device[i] = key[i].node;
-    free(key);
+    for (int32_t i = 0; i < topology->node_count; i++)
+        if (topology->node[i].kind == TESS_NODE_DEVICE)
+            device[count++] = i;
+    qsort_r(device, (size_t)count, sizeof(*device), build_compare, topology->node);
     free(topology->device);
     topology->device = device;
     topology->device_count = count;
@@ -422,7 +401,7 @@ enum tess_status tess_topology_finish(struct tess_topology *topology)
 /* ---- selecting ------------------------------------------------------------------------------ */
 
 /* Takes the nodes out that have no place, with their links; place[node]: the new number or -1. */
-static void build_compact(struct tess_topology *topology, const int32_t *place)
+static enum tess_status build_compact(struct tess_topology *topology, const int32_t *place)
 {
     int32_t nodes = 0, links = 0;
     for (int32_t i = 0; i < topology->node_count; i++) {
@@ -438,13 +417,9 @@ static void build_compact(struct tess_topology *topology, const int32_t *place)
     }
     topology->node_count = nodes;
     topology->link_count = links;
-    for (int by = 0; by < BUILD_TABLES; by++) {
-        struct build_table *table = &build_box(topology)->table[by];
-        if (!table->room)
-            continue;
-        memset(table->slot, 0, (size_t)table->room * sizeof *table->slot);
-        build_refill(topology, (enum build_by)by);
-    }
+    TESS_TRY(build_enter(topology, BUILD_NAME, 0, nodes));
+    TESS_TRY(build_enter(topology, BUILD_BUS, 0, nodes));
+    return build_enter(topology, BUILD_LINK, 0, links);
 }
 
 enum tess_status tess_topology_select(struct tess_topology *topology, const int32_t *keep,
@@ -478,7 +453,7 @@ enum tess_status tess_topology_select(struct tess_topology *topology, const int3
     for (int32_t i = 0; i < count; i++)
         topology->device[i] = place[device[i]];
     topology->device_count = count;
-    build_compact(topology, place);
+    status = build_compact(topology, place);
 done:
     tess__pool_release(&pool);
     return status;

@@ -1,27 +1,19 @@
 /* See bus.h. */
 #include "topology/machine/bus.h"
 
+#include <ctype.h>
 #include <stdio.h>
 #include <string.h>
 
-static int bus_digit(char c)
-{
-    if (c >= '0' && c <= '9')
-        return c - '0';
-    if (c >= 'a' && c <= 'f')
-        return c - 'a' + 10;
-    if (c >= 'A' && c <= 'F')
-        return c - 'A' + 10;
-    return 99;
-}
-
 bool tess__digits(const char *text, size_t length, int base, uint64_t *value_out)
 {
+    static const char digits[] = "0123456789abcdef";
     uint64_t value = 0;
     for (size_t i = 0; i < length; i++) {
-        if (bus_digit(text[i]) >= base)
+        const char *digit = memchr(digits, tolower((unsigned char)text[i]), (size_t)base);
+        if (digit == NULL)
             return false;
-        value = value * (uint64_t)base + (uint64_t)bus_digit(text[i]);
+        value = value * (uint64_t)base + (uint64_t)(digit - digits);
     }
     *value_out = value;
     return length > 0 && length <= 16;

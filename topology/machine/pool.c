@@ -13,7 +13,7 @@ struct tess__pool_block {
 
 void *tess__pool_array(struct tess__pool *pool, size_t count, size_t bytes)
 {
-    /* One element more than asked for, so that no array is empty. */
+    /* One element more than requested, so that no array is empty. */
     struct tess__pool_block *block = calloc(1, sizeof(*block) + (count + 1) * bytes);
     if (!block) {
         pool->failed = true;
@@ -36,6 +36,19 @@ void tess__pool_release(struct tess__pool *pool)
 enum tess_status tess__no_memory(const char *what)
 {
     TESS_FAIL(TESS_ERR_MEMORY, "no memory left for %s", what);
+}
+
+enum tess_status tess__grow(void *pointer, int32_t count, size_t bytes, const char *what)
+{
+    void *array;
+    if ((count & (count - 1)) != 0)
+        return TESS_OK; /* full at powers of two only */
+    memcpy(&array, pointer, sizeof(array));
+    array = realloc(array, (count < 16 ? 32 : 2 * (size_t)count) * bytes);
+    if (array == NULL)
+        return tess__no_memory(what);
+    memcpy(pointer, &array, sizeof(array));
+    return TESS_OK;
 }
 
 void tess__sort_by_key(int32_t items, int32_t keys, const int32_t *key, int32_t *first,

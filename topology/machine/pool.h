@@ -23,6 +23,10 @@ void tess__pool_release(struct tess__pool *pool); /* leaves it empty */
 /* TESS_ERR_MEMORY, "no memory left for <what>". */
 enum tess_status tess__no_memory(const char *what);
 
+/* Room for one element more in the malloc'd array that `pointer` points to, which is replaced; it
+ * has grown by this function alone, element by element, to `count`. */
+enum tess_status tess__grow(void *pointer, int32_t count, size_t bytes, const char *what);
+
 /* Ends a text of open_memstream; out may be NULL. TESS_ERR_MEMORY, and *text_inout freed and NULL,
  * where a part of it is missing. */
 enum tess_status tess__text_close(FILE *out, char **text_inout);

@@ -22,9 +22,6 @@ const char *tess_path_word(enum tess_path_kind kind)
     return (unsigned)kind < TESS_PATH_KIND_COUNT ? word[kind] : "NONE";
 }
 
-/* Sets of links, each for a kind of path; PIX and PXB share one, a tree has one way. */
-enum route_level { ROUTE_NVL, ROUTE_C2C, ROUTE_PCI, ROUTE_PHB, ROUTE_SYS, ROUTE_NET, ROUTE_LEVELS };
-
 struct route_entry {
     double width;
     int32_t node;
@@ -45,7 +42,7 @@ struct tess_route_search {
     int32_t queued, room; /* room: of routes->link */
     int32_t used;
     int32_t source_host;
-    enum route_level level;
+    enum tess_path_kind level; /* of the links that the search uses */
 };
 
 /* ---- which links a path of a kind may use ---------------------------------------------------- */
@@ -67,29 +64,28 @@ static bool route_allows(const struct tess_route_search *search, const struct te
     const struct tess_node *from = &search->topology->node[link->from];
     const struct tess_node *to = &search->topology->node[link->to];
     switch (search->level) {
-    case ROUTE_NVL:
+    case TESS_PATH_NVL:
         return route_is_nvlink(link, from->kind, to->kind);
-    case ROUTE_C2C:
+    case TESS_PATH_C2C:
         return link->kind == TESS_LINK_C2C;
-    case ROUTE_PCI:
+    case TESS_PATH_PXB: /* and PIX: a tree has one way */
         return link->kind == TESS_LINK_PCI && route_inside(from->kind) && route_inside(to->kind) &&
                from->kind != TESS_NODE_CPU && to->kind != TESS_NODE_CPU;
-    case ROUTE_PHB:
-    case ROUTE_SYS:
+    case TESS_PATH_PHB:
+    case TESS_PATH_SYS:
         return route_inside(from->kind) && route_inside(to->kind) &&
                !route_is_nvlink(link, from->kind, to->kind) && link->kind != TESS_LINK_NET &&
-               (link->kind != TESS_LINK_SYS || search->level == ROUTE_SYS);
-    case ROUTE_NET:
+               (link->kind != TESS_LINK_SYS || search->level == TESS_PATH_SYS);
+    case TESS_PATH_NET:
         /* From the source's host into the network and from there into the target's, once. */
         if (to->kind == TESS_NODE_NET)
             return from->kind == TESS_NODE_NET || from->host == search->source_host;
         if (from->kind == TESS_NODE_NET)
             return to->kind == TESS_NODE_DEVICE || to->host != search->source_host;
         return !route_is_nvlink(link, from->kind, to->kind);
-    case ROUTE_LEVELS:
-        break;
+    default:
+        return false;
     }
-    return false;
 }
 
 /* May the search go on from this node? Devices do not forward. */
@@ -180,15 +176,6 @@ static void route_shortest(struct tess_route_search *search, int32_t source, dou
 
 /* ---- keeping -------------------------------------------------------------------------------- */
 
-static enum tess_path_kind route_kind(const struct tess_route_search *search, int32_t links)
-{
-    static const enum tess_path_kind kind[ROUTE_LEVELS] = {
-        [ROUTE_NVL] = TESS_PATH_NVL, [ROUTE_C2C] = TESS_PATH_C2C, [ROUTE_PCI] = TESS_PATH_PXB,
-        [ROUTE_PHB] = TESS_PATH_PHB, [ROUTE_SYS] = TESS_PATH_SYS, [ROUTE_NET] = TESS_PATH_NET};
-    /* Two links have one switch between them. */
-    return search->level == ROUTE_PCI && links <= 2 ? TESS_PATH_PIX : kind[search->level];
-}
-
 /* The way that route_shortest found to the node. */
 static enum tess_status route_keep(struct tess_route_search *search, struct tess_route *route,
                                    int32_t source, int32_t target)
@@ -206,7 +193,9 @@ static enum tess_status route_keep(struct tess_route_search *search, struct tess
         search->routes->link = link;
         search->room = room;
     }
-    *route = (struct tess_route){.kind = route_kind(search, links),
+    /* Two links have one switch between them. */
+    bool pix = search->level == TESS_PATH_PXB && links <= 2;
+    *route = (struct tess_route){.kind = pix ? TESS_PATH_PIX : search->level,
                                  .gbs = search->width[target],
                                  .first = search->used,
                                  .link_count = links};
@@ -366,33 +355,26 @@ static void route_spread_nics(struct tess_route_search *search, int32_t from)
 
 /* ---- opening -------------------------------------------------------------------------------- */
 
-/* By node that they leave, then by the one they lead to, then by number. */
-static void route_sort_links(struct tess_route_search *search)
+/* By node that they leave, then by the one they lead to, then by number; key: scratch. */
+static void route_sort_links(struct tess_route_search *search, int32_t *key)
 {
     const struct tess_topology *topology = search->topology;
     int32_t nodes = topology->node_count, links = topology->link_count;
-    /* Two passes of counting: by target into queue, then, stable, by source into out. */
-    for (int pass = 0; pass < 2; pass++) {
-        int32_t *target = pass == 0 ? search->queue : search->out;
-        memset(search->first, 0, ((size_t)nodes + 1) * sizeof *search->first);
-        for (int32_t i = 0; i < links; i++)
-            search->first[(pass == 0 ? topology->link[i].to : topology->link[i].from) + 1]++;
-        for (int32_t i = 0; i < nodes; i++)
-            search->first[i + 1] += search->first[i];
-        for (int32_t i = 0; i < links; i++) {
-            int32_t link = pass == 0 ? i : search->queue[i];
-            int32_t key = pass == 0 ? topology->link[link].to : topology->link[link].from;
-            target[search->first[key]++] = link;
-        }
-        for (int32_t i = nodes; i > 0; i--)
-            search->first[i] = search->first[i - 1];
-        search->first[0] = 0;
-    }
+    int32_t *by_target = search->queue;
+    for (int32_t i = 0; i < links; i++)
+        key[i] = topology->link[i].to;
+    tess__sort_by_key(links, nodes, key, search->first, by_target);
+    for (int32_t i = 0; i < links; i++)
+        key[i] = topology->link[by_target[i]].from;
+    tess__sort_by_key(links, nodes, key, search->first,
+                      search->out); /* keeps equal ones in order */
+    for (int32_t i = 0; i < links; i++)
+        search->out[i] = by_target[search->out[i]];
 }
 
 void tess_route_search_close(struct tess_route_search *search)
 {
-    if (!search)
+    if (search == NULL)
         return;
     tess__pool_release(&search->pool);
     free(search);
@@ -402,23 +384,24 @@ enum tess_status tess_route_search_open(const struct tess_topology *topology,
                                         struct tess_route_search **search_out)
 {
     size_t nodes = (size_t)topology->node_count, links = (size_t)topology->link_count;
-    struct tess_route_search *search = calloc(1, sizeof *search);
-    if (!search)
+    struct tess_route_search *search = calloc(1, sizeof(*search));
+    if (search == NULL)
         return tess__no_memory("the routes");
     search->topology = topology;
-    search->first = tess__pool_array(&search->pool, nodes, sizeof *search->first);
-    search->out = tess__pool_array(&search->pool, links, sizeof *search->out);
-    search->width = tess__pool_array(&search->pool, nodes, sizeof *search->width);
-    search->came = tess__pool_array(&search->pool, nodes, sizeof *search->came);
-    search->queue = tess__pool_array(&search->pool, nodes + links, sizeof *search->queue);
-    search->depth = tess__pool_array(&search->pool, nodes, sizeof *search->depth);
-    search->turn = tess__pool_array(&search->pool, nodes, sizeof *search->turn);
-    search->heap = tess__pool_array(&search->pool, links, sizeof *search->heap);
+    search->first = tess__pool_array(&search->pool, nodes + 1, sizeof(*search->first));
+    search->out = tess__pool_array(&search->pool, links, sizeof(*search->out));
+    search->width = tess__pool_array(&search->pool, nodes, sizeof(*search->width));
+    search->came = tess__pool_array(&search->pool, nodes, sizeof(*search->came));
+    search->queue = tess__pool_array(&search->pool, nodes + links, sizeof(*search->queue));
+    search->depth = tess__pool_array(&search->pool, nodes, sizeof(*search->depth));
+    search->turn = tess__pool_array(&search->pool, nodes, sizeof(*search->turn));
+    search->heap = tess__pool_array(&search->pool, links, sizeof(*search->heap));
+    int32_t *key = tess__pool_array(&search->pool, links, sizeof(*key));
     if (search->pool.failed) {
         tess_route_search_close(search);
         return tess__no_memory("the routes");
     }
-    route_sort_links(search);
+    route_sort_links(search, key);
     route_take_turns(search);
     *search_out = search;
     return TESS_OK;
@@ -427,14 +410,16 @@ enum tess_status tess_route_search_open(const struct tess_topology *topology,
 /* Of the source, into search->row and behind the links that search->routes has. */
 static enum tess_status route_row(struct tess_route_search *search, int32_t from)
 {
+    static const enum tess_path_kind level[] = {TESS_PATH_NVL, TESS_PATH_C2C, TESS_PATH_PXB,
+                                                TESS_PATH_PHB, TESS_PATH_SYS, TESS_PATH_NET};
     const struct tess_topology *topology = search->topology;
     for (int32_t to = 0; to < topology->device_count; to++)
         search->row[to] = (struct tess_route){.kind = TESS_PATH_NONE};
     search->row[from] = (struct tess_route){.kind = TESS_PATH_LOC, .gbs = TESS_GBS_LOCAL};
     search->source_host = topology->node[topology->device[from]].host;
     bool all = false;
-    for (int level = 0; level < ROUTE_LEVELS && !all; level++) {
-        search->level = (enum route_level)level;
+    for (size_t k = 0; k < sizeof(level) / sizeof(level[0]) && !all; k++) {
+        search->level = level[k];
         TESS_TRY(route_level(search, from, &all));
     }
     route_spread_nics(search, from);

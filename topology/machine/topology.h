@@ -9,6 +9,7 @@
 #ifndef TOPOLOGY_TOPOLOGY_H
 #define TOPOLOGY_TOPOLOGY_H
 
+#include "tessera/log.h"
 #include "tessera/status.h"
 
 #include <stdbool.h>
@@ -71,7 +72,7 @@ struct tess_topo_link {
 struct tess_topology {
     struct tess_node *node;
     struct tess_topo_link *link;
-    int32_t node_count, link_count, node_room, link_room;
+    int32_t node_count, link_count;
     int32_t host_count;
     /* The DEVICE nodes, [device_count], host by host and by index: what ranks and rings are numbers
      * of. Filled by tess_topology_finish. */
@@ -86,9 +87,16 @@ struct tess_topology {
 
 struct tess_topology *tess_topology_new(void);           /* NULL: no memory */
 void tess_topology_free(struct tess_topology *topology); /* NULL is allowed */
+/* Returns `status`: with TESS_OK the topology in *topology_out, else frees it. */
+enum tess_status tess_topology_give(struct tess_topology *topology, enum tess_status status,
+                                    struct tess_topology **topology_out);
 /* TESS_ERR_DATA where a name is defined twice or a limit is passed. *node_out is its number. */
 enum tess_status tess_topology_add_node(struct tess_topology *topology,
                                         const struct tess_node *node, int32_t *node_out);
+/* The same; its name is printed, cut to the room that a name has. */
+TESS_PRINTF(4, 5)
+enum tess_status tess_topology_add(struct tess_topology *topology, struct tess_node node,
+                                   int32_t *node_out, const char *format, ...);
 /* Both directions; an existing link of the same kind grows by this capacity. */
 enum tess_status tess_topology_join(struct tess_topology *topology, enum tess_link_kind kind,
                                     int32_t a, int32_t b, double gbs, int32_t count);
@@ -107,6 +115,8 @@ enum tess_status tess_topology_finish(struct tess_topology *topology);
  * them stays. */
 enum tess_status tess_topology_select(struct tess_topology *topology, const int32_t *keep,
                                       int32_t count);
+/* The node of that name, or with that bus id on a host; -1: none. */
+int32_t tess_topology_find_name(const struct tess_topology *topology, const char *name);
 int32_t tess_topology_find_bus(const struct tess_topology *topology, int32_t host, const char *bus);
 
 /* ---- reading (read_*.c) ---- */

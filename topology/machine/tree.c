@@ -12,15 +12,6 @@ struct tree_make {
     double gbs[TESS_LINK_KIND_COUNT];
 };
 
-static void tree_below(struct tess__topo_tree *tree, int32_t above, int32_t node)
-{
-    if (tree->first[above] < 0)
-        tree->first[above] = node;
-    else
-        tree->next[tree->last[above]] = node;
-    tree->last[above] = node;
-}
-
 /* May the link carry the tree from above to below? */
 static bool tree_carries(const struct tess_topology *topology, const struct tess_topo_link *link)
 {
@@ -36,9 +27,9 @@ static bool tree_carries(const struct tess_topology *topology, const struct tess
 /* Level by level from the NUMA nodes down; each pass attaches what the one before has reached. */
 static void tree_build(const struct tess_topology *topology, struct tess__topo_tree *tree)
 {
-    bool *there = tess__pool_array(&tree->pool, (size_t)topology->node_count, sizeof *there);
-    bool more = there != NULL;
-    if (!there)
+    bool *there = tess__pool_array(&tree->pool, (size_t)topology->node_count, sizeof(*there));
+    bool more = true;
+    if (there == NULL)
         return;
     for (int32_t i = 0; i < topology->node_count; i++)
         there[i] = topology->node[i].kind == TESS_NODE_CPU;
@@ -51,14 +42,17 @@ static void tree_build(const struct tess_topology *topology, struct tess__topo_t
                 tree->up[link->to] = i;
         }
         for (int32_t i = 0; i < topology->node_count; i++) {
-            if (there[i] || tree->up[i] < 0)
-                continue;
-            there[i] = more = true;
+            if (!there[i] && tree->up[i] >= 0)
+                there[i] = more = true;
         }
     }
-    for (int32_t i = 0; i < topology->node_count; i++)
-        if (tree->up[i] >= 0)
-            tree_below(tree, topology->link[tree->up[i]].from, i);
+    for (int32_t i = topology->node_count - 1; i >= 0; i--) {
+        if (tree->up[i] < 0)
+            continue;
+        int32_t *first = &tree->first[topology->link[tree->up[i]].from];
+        tree->next[i] = *first;
+        *first = i;
+    }
 }
 
 static void tree_classify(const struct tess_topology *topology, struct tess__topo_tree *tree)
@@ -99,10 +93,10 @@ enum tess_status tess__topo_tree_open(const struct tess_topology *topology,
 {
     size_t nodes = (size_t)topology->node_count;
     *tree = (struct tess__topo_tree){0};
-    int32_t **list[] = {&tree->first, &tree->next, &tree->last, &tree->up, &tree->number};
-    for (int i = 0; i < 5; i++) {
+    int32_t **list[] = {&tree->first, &tree->next, &tree->up, &tree->number};
+    for (int i = 0; i < 4; i++) {
         *list[i] = tess__pool_array(&tree->pool, nodes, sizeof(int32_t));
-        if (*list[i])
+        if (*list[i] != NULL)
             memset(*list[i], -1, nodes * sizeof(int32_t));
     }
     tree->class = tess__pool_array(&tree->pool, (size_t)topology->host_count, sizeof(int32_t));
@@ -124,21 +118,14 @@ void tess__topo_tree_close(struct tess__topo_tree *tree)
     *tree = (struct tess__topo_tree){0};
 }
 
-static bool tree_holds_device(const struct tess_topology *topology,
-                              const struct tess__topo_tree *tree, int32_t node, int depth)
+bool tess__topo_holds_device(const struct tess_topology *topology,
+                             const struct tess__topo_tree *tree, int32_t node)
 {
     enum tess_node_kind kind = topology->node[node].kind;
     if (kind != TESS_NODE_CPU && kind != TESS_NODE_PCI)
         return true;
-    for (int32_t child = tree->first[node]; child >= 0 && depth < TESS__TOPO_DEPTH_MAX;
-         child = tree->next[child])
-        if (tree_holds_device(topology, tree, child, depth + 1))
+    for (int32_t child = tree->first[node]; child >= 0; child = tree->next[child])
+        if (tess__topo_holds_device(topology, tree, child))
             return true;
     return false;
-}
-
-bool tess__topo_holds_device(const struct tess_topology *topology,
-                             const struct tess__topo_tree *tree, int32_t node)
-{
-    return tree_holds_device(topology, tree, node, 0);
 }

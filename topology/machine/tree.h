@@ -10,10 +10,10 @@
 
 struct tess__topo_tree {
     struct tess__pool pool;
-    int32_t *first, *next, *last; /* [node_count] children and siblings; -1 */
-    int32_t *up;                  /* [node_count] link from what a node is attached to; -1 */
-    int32_t *number;              /* [node_count] of a device among devices; -1 */
-    int32_t *class;               /* [host_count] the first host that is equal; -1: too many */
+    int32_t *first, *next; /* [node_count] children and siblings; -1 */
+    int32_t *up;           /* [node_count] link from what a node is attached to; -1 */
+    int32_t *number;       /* [node_count] of a device among devices; -1 */
+    int32_t *class;        /* [host_count] the first host that is equal; -1: too many */
 };
 
 enum tess_status tess__topo_tree_open(const struct tess_topology *topology,
