@@ -342,19 +342,6 @@ static void case_this_machine(void **state)
     assert_int_equal(tess_topology_live(NULL, 0, -1, &topology), TESS_ERR_USAGE);
 }
 
-static void case_this_machine_xml(void **state)
-{
-    (void)state;
-    char *text;
-    unsetenv("HWLOC_XMLFILE");
-    assert_int_equal(tess_topology_live_xml(&text), TESS_OK);
-    struct tess_topology *topology =
-        look_read(tess_topology_read_hwloc, "live.xml", text, strlen(text), NULL);
-    assert_non_null(topology);
-    tess_topology_free(topology);
-    free(text);
-}
-
 /* The machine of hwloc/three-gpus.xml in the place of this one. */
 static struct tess_topology *other(const struct tess_live_device *device, int32_t count,
                                    int32_t ranks)
@@ -411,7 +398,6 @@ int main(void)
         cmocka_unit_test(case_this_machine),
     };
     const struct CMUnitTest with_hwloc[] = {
-        cmocka_unit_test(case_this_machine_xml),
         cmocka_unit_test(case_part_of_a_box),
         cmocka_unit_test(case_ranks_of_a_box),
     };

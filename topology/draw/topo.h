@@ -102,8 +102,10 @@ const char *tess__topo_cell(const struct tess__topo *topo, int32_t from, int32_t
 const char *tess__topo_narrow_text(const struct tess__topo *topo,
                                    const struct tess__topo_narrow *narrow,
                                    char text[2 * TESS__TOPO_TEXT]);
-/* "0-3-2-1"; long ones as runs, "0..15, 32..47, ... (1024 devices)". malloc'd or NULL. */
-char *tess__topo_order_text(const struct tess__topo *topo, const int32_t *order, int32_t count);
+#define TESS__TOPO_ORDER 512
+/* "0-3-2-1"; long ones as runs, "0..15, 32..47, ... (1024 devices)". */
+const char *tess__topo_order_text(const struct tess__topo *topo, const int32_t *order,
+                                  char text[TESS__TOPO_ORDER]);
 
 /* ---- topo_tree.c, topo_text.c, topo_json.c, topo_svg.c ---- */
 

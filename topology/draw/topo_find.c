@@ -156,54 +156,51 @@ static enum tess_status find_far(const struct tess__topo *topo, const struct tes
     return TESS_OK;
 }
 
-static enum tess_status find_look_far(struct tess__topo *topo)
+/* Of a cluster; uses [link_count] is scratch here and below. */
+static enum tess_status find_look_far(struct tess__topo *topo, int32_t *uses)
 {
-    const struct tess_topology *topology = topo->topology;
-    if ((int64_t)topo->rings.count * topology->node_count > FIND_FAR_MAX)
+    if ((int64_t)topo->rings.count * topo->topology->node_count > FIND_FAR_MAX)
         return TESS_OK;
-    int32_t *uses = calloc((size_t)topology->link_count + 1, sizeof *uses);
-    if (!uses)
-        return tess__no_memory("the rings");
-    enum tess_status status = find_far(topo, &topo->rings.best_single, uses, &topo->best_narrow);
-    if (status == TESS_OK && topo->rings.natural.gbs > 0)
-        status = find_far(topo, &topo->rings.natural, uses, &topo->natural_narrow);
-    free(uses);
-    return status;
+    TESS_TRY(find_far(topo, &topo->rings.best_single, uses, &topo->best_narrow));
+    if (topo->rings.natural.gbs <= 0)
+        return TESS_OK;
+    return find_far(topo, &topo->rings.natural, uses, &topo->natural_narrow);
 }
 
 /* ---- the whole ------------------------------------------------------------------------------ */
 
-static enum tess_status find_look(struct tess__topo *topo)
+static enum tess_status find_rings(struct tess__topo *topo, int32_t *uses)
 {
-    int32_t *uses = calloc((size_t)topo->topology->link_count + 1, sizeof *uses);
-    if (!uses)
-        return tess__no_memory("the rings");
+    const struct tess_ring_search search = {.rings = (int32_t)topo->options->rings,
+                                            .time_limit_s = topo->options->time_limit_s};
+    if (topo->topology->device_count > TESS__TOPO_ROUTED_MAX) {
+        TESS_TRY(tess_rings_find_hosts(topo->topology, search.time_limit_s, &topo->rings));
+        return find_look_far(topo, uses);
+    }
+    TESS_TRY(tess_routes_open(topo->topology, &topo->routes));
+    topo->routed = true;
+    TESS_TRY(tess_rings_find(&topo->routes, &search, &topo->rings));
     topo->best_narrow = find_narrow(topo, topo->rings.best_single.order, uses);
     topo->natural_narrow = find_narrow(topo, topo->rings.natural.order, uses);
     find_orders(topo, uses);
-    free(uses);
     return TESS_OK;
 }
 
 enum tess_status tess__topo_find(struct tess__topo *topo)
 {
-    const struct tess_ring_search search = {.rings = (int32_t)topo->options->rings,
-                                            .time_limit_s = topo->options->time_limit_s};
+    const struct tess_topology *topology = topo->topology;
     topo->best_narrow.link = topo->natural_narrow.link = -1;
-    if (topo->topology->device_count > TESS__TOPO_ROUTED_MAX && topo->topology->host_count == 1)
+    if (topology->device_count > TESS__TOPO_ROUTED_MAX && topology->host_count == 1)
         TESS_FAIL(TESS_ERR_UNSUPPORTED,
                   "%d devices on one host: rings are searched over %d at most, choose some with "
                   "--devices 0-%d",
-                  (int)topo->topology->device_count, TESS__TOPO_ROUTED_MAX,
-                  TESS__TOPO_ROUTED_MAX - 1);
-    if (topo->topology->device_count > TESS__TOPO_ROUTED_MAX) {
-        TESS_TRY(tess_rings_find_hosts(topo->topology, search.time_limit_s, &topo->rings));
-        return find_look_far(topo);
-    }
-    TESS_TRY(tess_routes_open(topo->topology, &topo->routes));
-    topo->routed = true;
-    TESS_TRY(tess_rings_find(&topo->routes, &search, &topo->rings));
-    return find_look(topo);
+                  (int)topology->device_count, TESS__TOPO_ROUTED_MAX, TESS__TOPO_ROUTED_MAX - 1);
+    int32_t *uses = calloc((size_t)topology->link_count + 1, sizeof(*uses));
+    if (uses == NULL)
+        return tess__no_memory("the rings");
+    enum tess_status status = find_rings(topo, uses);
+    free(uses);
+    return status;
 }
 
 void tess__topo_close(struct tess__topo *topo)

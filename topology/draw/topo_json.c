@@ -18,35 +18,28 @@ enum tess_status tess__topo_write(const char *path, const char *text, size_t byt
 }
 
 /* NULL without memory. */
-static json_t *json_order(const struct tess__topo *topo, const int32_t *order)
-{
-    json_t *list = json_array();
-    for (int32_t i = 0; i < topo->rings.count && list; i++) {
-        if (json_array_append_new(list, json_integer(topo->number[order[i]])) != 0) {
-            json_decref(list);
-            list = NULL;
-        }
-    }
-    return list;
-}
-
 static json_t *json_ring(const struct tess__topo *topo, const struct tess_ring *ring)
 {
-    json_t *order = json_order(topo, ring->order);
-    return order ? json_pack("{s:o, s:f}", "order", order, "gbs", ring->gbs) : NULL;
+    json_t *order = json_array();
+    int failed = order == NULL;
+    for (int32_t i = 0; i < topo->rings.count; i++)
+        failed |= json_array_append_new(order, json_integer(topo->number[ring->order[i]]));
+    if (failed == 0)
+        return json_pack("{s:o, s:f}", "order", order, "gbs", ring->gbs);
+    json_decref(order);
+    return NULL;
 }
 
 static json_t *json_rings(const struct tess__topo *topo)
 {
     json_t *list = json_array();
-    for (int32_t i = 0; i < topo->rings.ring_count && list; i++) {
-        json_t *ring = json_ring(topo, &topo->rings.ring[i]);
-        if (!ring || json_array_append_new(list, ring) != 0) {
-            json_decref(list);
-            list = NULL;
-        }
-    }
-    return list;
+    int failed = list == NULL;
+    for (int32_t i = 0; i < topo->rings.ring_count; i++)
+        failed |= json_array_append_new(list, json_ring(topo, &topo->rings.ring[i]));
+    if (failed == 0)
+        return list;
+    json_decref(list);
+    return NULL;
 }
 
 enum tess_status tess__topo_write_json(const struct tess__topo *topo, const char *path)

@@ -49,9 +49,10 @@ static void net_rails(struct net_build *build)
     int32_t *leaf = tess__pool_array(&net->pool, nodes, sizeof *leaf);
     int32_t *hosts = tess__pool_array(&net->pool, nodes, sizeof *hosts);
     int32_t *last = tess__pool_array(&net->pool, nodes, sizeof *last);
-    const bool good = !net->pool.failed;
+    if (net->pool.failed)
+        return;
     /* Hosts by a switch's links, as they follow each other; leaf: 1 + the only one, -1: several. */
-    for (int32_t i = 0; i < topology->link_count && good; i++) {
+    for (int32_t i = 0; i < topology->link_count; i++) {
         const struct tess_topo_link *link = &topology->link[i];
         const int32_t host = topology->node[link->from].host, to = link->to;
         if (host < 0 || !net_is(topology, to) || net->leaf[host] < 0)
@@ -61,7 +62,7 @@ static void net_rails(struct net_build *build)
         last[to] = host + 1;
         leaf[to] = leaf[to] == 0 || leaf[to] == net->leaf[host] + 1 ? net->leaf[host] + 1 : -1;
     }
-    for (int32_t i = 0; i < topology->node_count && good; i++) {
+    for (int32_t i = 0; i < topology->node_count; i++) {
         if (net->hosts[i] > 0 || leaf[i] < 1 || hosts[i] != net->hosts[leaf[i] - 1])
             continue;
         net->beside[leaf[i] - 1]++;
@@ -88,22 +89,6 @@ static int32_t net_spread(struct net_build *build, const int32_t *first, const i
         }
     }
     return queued;
-}
-
-/* Links between switches by the one they leave: link[first[n] .. first[n + 1]). */
-static void net_links(struct tess__pool *pool, const struct tess_topology *topology,
-                      int32_t **first_out, int32_t **link_out)
-{
-    size_t links = (size_t)topology->link_count;
-    int32_t *key = tess__pool_array(pool, links, sizeof *key);
-    *first_out = tess__pool_array(pool, (size_t)topology->node_count + 1, sizeof **first_out);
-    *link_out = tess__pool_array(pool, links, sizeof **link_out);
-    for (int32_t i = 0; i < topology->link_count && !pool->failed; i++) {
-        const struct tess_topo_link *link = &topology->link[i];
-        key[i] = net_is(topology, link->from) && net_is(topology, link->to) ? link->from : -1;
-    }
-    if (!pool->failed)
-        tess__sort_by_key(topology->link_count, topology->node_count, key, *first_out, *link_out);
 }
 
 /* Of the switches without a place: the furthest from hosts, then the one with most links. */
@@ -138,25 +123,31 @@ static void net_trees(struct net_build *build)
 {
     const struct tess_topology *topology = build->topology;
     struct tess__topo_net *net = build->net;
-    size_t nodes = (size_t)topology->node_count;
-    int32_t *first, *link, queued = 0, root;
-    int32_t *far = tess__pool_array(&net->pool, nodes, sizeof *far);
-    bool *placed = tess__pool_array(&net->pool, nodes, sizeof *placed);
-    net_links(&net->pool, topology, &first, &link);
-    const bool good = !net->pool.failed;
-    if (good) {
-        memset(build->distance, -1, nodes * sizeof *build->distance);
-        for (int32_t i = 0; i < topology->node_count; i++) {
-            if (net->hosts[i] == 0)
-                continue;
-            build->distance[i] = 0;
-            build->queue[queued++] = i;
-        }
-        net_spread(build, first, link, queued, NULL);
-        memcpy(far, build->distance, nodes * sizeof *far);
-        memset(build->distance, -1, nodes * sizeof *build->distance);
+    const size_t nodes = (size_t)topology->node_count, links = (size_t)topology->link_count;
+    int32_t *far = tess__pool_array(&net->pool, nodes, sizeof(*far)), queued = 0, root;
+    bool *placed = tess__pool_array(&net->pool, nodes, sizeof(*placed));
+    /* Links between switches by the one they leave: link[first[n] .. first[n + 1]). */
+    int32_t *key = tess__pool_array(&net->pool, links, sizeof(*key));
+    int32_t *first = tess__pool_array(&net->pool, nodes + 1, sizeof(*first));
+    int32_t *link = tess__pool_array(&net->pool, links, sizeof(*link));
+    if (net->pool.failed)
+        return;
+    for (int32_t i = 0; i < topology->link_count; i++) {
+        const struct tess_topo_link *at = &topology->link[i];
+        key[i] = net_is(topology, at->from) && net_is(topology, at->to) ? at->from : -1;
     }
-    while (good && net->root_count < NET_ROOTS_MAX && (root = net_root(build, far, placed)) >= 0) {
+    tess__sort_by_key(topology->link_count, topology->node_count, key, first, link);
+    memset(build->distance, -1, nodes * sizeof(*build->distance));
+    for (int32_t i = 0; i < topology->node_count; i++) {
+        if (net->hosts[i] == 0)
+            continue;
+        build->distance[i] = 0;
+        build->queue[queued++] = i;
+    }
+    net_spread(build, first, link, queued, NULL);
+    memcpy(far, build->distance, nodes * sizeof(*far));
+    memset(build->distance, -1, nodes * sizeof(*build->distance));
+    while (net->root_count < NET_ROOTS_MAX && (root = net_root(build, far, placed)) >= 0) {
         build->queue[0] = root;
         build->distance[root] = 0;
         queued = net_spread(build, first, link, 1, net->parent);

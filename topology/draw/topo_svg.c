@@ -78,23 +78,22 @@ static enum tess_status svg_head(struct tess__topo_svg *svg)
 /* One row below the cards: colours of links, and what widths and shades mean. */
 static void svg_legend(struct tess__topo_svg *svg)
 {
-    static const enum tess_link_kind kinds[] = {TESS_LINK_NVLINK, TESS_LINK_C2C, TESS_LINK_PCI,
-                                                TESS_LINK_SYS, TESS_LINK_NET};
-    static const char *const words[] = {"NVLink", "C2C", "PCIe", "between NUMA nodes", "network"};
+    static const char *const words[TESS_LINK_KIND_COUNT] = {[TESS_LINK_NVLINK] = "NVLink",
+                                                            [TESS_LINK_C2C] = "C2C",
+                                                            [TESS_LINK_PCI] = "PCIe",
+                                                            [TESS_LINK_SYS] = "between NUMA nodes",
+                                                            [TESS_LINK_NET] = "network"};
     const struct tess_topology *topology = svg->topo->topology;
+    bool there[TESS_LINK_KIND_COUNT] = {false};
     double x = TESS__SVG_MARGIN + 4, y = svg->y + 14;
-    for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++) {
-        bool there = false;
-        for (int32_t i = 0; i < topology->link_count && !there; i++)
-            there = topology->link[i].kind == kinds[k];
-        if (!there)
+    for (int32_t i = 0; i < topology->link_count; i++)
+        there[topology->link[i].kind] = true;
+    for (int kind = 0; kind < TESS_LINK_KIND_COUNT; kind++) {
+        if (!there[kind] || words[kind] == NULL)
             continue;
-        tess__html_print(&svg->out,
-                         "<path d=\"M%.1f %.1fh22\" class=\"l\" stroke=\"%s\" "
-                         "stroke-width=\"4\"/>\n",
-                         x, y - 4, tess__svg_colour(kinds[k]));
-        tess__svg_text(svg, x + 30, y, "cap", "start", words[k], 30);
-        x += 52 + 6.4 * (double)strlen(words[k]);
+        tess__svg_swatch(svg, x, y - 4, 22, tess__svg_colour((enum tess_link_kind)kind));
+        tess__svg_text(svg, x + 30, y, "cap", "start", words[kind], 30);
+        x += 52 + 6.4 * (double)strlen(words[kind]);
     }
     tess__svg_text(svg, x + 4, y, "cap", "start",
                    svg->uses

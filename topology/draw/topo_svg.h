@@ -49,6 +49,9 @@ void tess__svg_text(struct tess__topo_svg *svg, double x, double y, const char *
                     const char *anchor, const char *text, size_t max);
 /* A mark on a link that holds a ring back. */
 void tess__svg_mark(struct tess__topo_svg *svg, double x, double y, const char *text);
+/* A short line in a legend. */
+void tess__svg_swatch(struct tess__topo_svg *svg, double x, double y, int length,
+                      const char *colour);
 /* A rectangle with round corners. */
 void tess__svg_box(struct tess__topo_svg *svg, double x, double y, double width, double height,
                    int corner, const char *class);

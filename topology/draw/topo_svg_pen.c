@@ -45,6 +45,14 @@ void tess__svg_box(struct tess__topo_svg *svg, double x, double y, double width,
                      x, y, width, height, corner, class);
 }
 
+void tess__svg_swatch(struct tess__topo_svg *svg, double x, double y, int length,
+                      const char *colour)
+{
+    tess__html_print(&svg->out,
+                     "<path d=\"M%.1f %.1fh%d\" class=\"l\" stroke=\"%s\" stroke-width=\"4\"/>\n",
+                     x, y, length, colour);
+}
+
 void tess__svg_mark(struct tess__topo_svg *svg, double x, double y, const char *text)
 {
     double width = 14 + 6.3 * (double)strlen(text);

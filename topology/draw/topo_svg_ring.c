@@ -20,8 +20,7 @@
 struct ring_card {
     struct tess__topo_svg *svg;
     double x, width, centre_x, centre_y, radius;
-    bool wide;     /* the only card: text beside the circle, not below */
-    int32_t *uses; /* [link_count] zero between calls; NULL without routes */
+    bool wide; /* the only card: text beside the circle, not below */
 };
 
 /* Colours of rings that are used at once: not those of the kinds of links. */
@@ -163,49 +162,47 @@ static const char *ring_hop_colour(const struct tess_route *route)
 /* Hops of one ring by kind of path; those over a link that holds it back are red, where they are
  * few.
  */
-static void ring_hops(struct ring_card *card, const struct tess_ring *ring)
+static void ring_hops(struct ring_card *card, const int32_t *order, double gbs)
 {
     const struct tess__topo *topo = card->svg->topo;
     const struct tess_topology *topology = topo->topology;
     int32_t count = topo->rings.count, limited = 0;
-    bool *limits = calloc((size_t)count, sizeof *limits);
-    if (!limits || !card->uses) {
-        free(limits);
+    bool limits[TESS__TOPO_ROUTED_MAX] = {false};
+    int32_t *uses = calloc((size_t)topology->link_count + 1, sizeof(*uses));
+    if (uses == NULL)
         return;
-    }
-    tess__topo_uses(topo, ring->order, card->uses);
+    tess__topo_uses(topo, order, uses);
     for (int32_t i = 0; i < count; i++) {
-        const struct tess_route *route = tess__route_hop(&topo->routes, ring->order, count, i);
+        const struct tess_route *route = tess__route_hop(&topo->routes, order, count, i);
         for (int32_t k = 0; k < route->link_count && !limits[i]; k++) {
             int32_t link = topo->routes.link[route->first + k];
-            limits[i] = topology->link[link].gbs / card->uses[link] <= ring->gbs * (1 + 1e-9);
+            limits[i] = topology->link[link].gbs / uses[link] <= gbs * (1 + 1e-9);
         }
         limited += limits[i];
     }
     for (int32_t i = 0; i < count; i++) {
-        int32_t a = ring->order[i], b = ring->order[(i + 1) % count];
+        int32_t a = order[i], b = order[(i + 1) % count];
         bool red = limits[i] && limited * 3 <= count;
         ring_arrow(card, a, b,
                    red ? "var(--bad)" : ring_hop_colour(&topo->routes.route[a * count + b]),
                    red ? 3.4 : 2.2, 8);
     }
-    memset(card->uses, 0, (size_t)topology->link_count * sizeof *card->uses);
-    free(limits);
+    free(uses);
 }
 
 /* ---- clusters ------------------------------------------------------------------------------- */
 
 /* A slice for each run of devices whose hosts are on one switch. */
-static void ring_slices(struct ring_card *card, const struct tess_ring *ring)
+static void ring_slices(struct ring_card *card, const int32_t *order)
 {
     struct tess__topo_svg *svg = card->svg;
     const struct tess_topology *topology = svg->topo->topology;
     int32_t count = svg->topo->rings.count, runs = 0;
     double outer = card->radius, inner = card->radius - 30;
     for (int32_t i = 0, next; i < count && runs < RING_SLICES; i = next, runs++) {
-        int32_t leaf = svg->net.leaf[topology->node[topology->device[ring->order[i]]].host];
+        int32_t leaf = svg->net.leaf[topology->node[topology->device[order[i]]].host];
         for (next = i + 1; next < count; next++)
-            if (svg->net.leaf[topology->node[topology->device[ring->order[next]]].host] != leaf)
+            if (svg->net.leaf[topology->node[topology->device[order[next]]].host] != leaf)
                 break;
         double from = ring_angle(card, i), to = ring_angle(card, fmin(next, i + count - 0.02));
         double middle = (from + to) / 2;
@@ -285,28 +282,26 @@ static void ring_orders(const struct tess__topo *topo, char *text, size_t room)
 }
 
 /* narrow: NULL where it is not known. */
-static void ring_one(struct ring_card *card, double top, const char *what,
-                     const struct tess_ring *ring, const struct tess__topo_narrow *narrow)
+static void ring_one(struct ring_card *card, double top, const char *what, const int32_t *order,
+                     double gbs, const struct tess__topo_narrow *narrow)
 {
     const struct tess__topo *topo = card->svg->topo;
-    char line[2 * TESS__TOPO_TEXT + 16], text[2 * TESS__TOPO_TEXT];
-    ring_head(card, top, what, ring->gbs);
+    char line[2 * TESS__TOPO_TEXT + 16], text[2 * TESS__TOPO_TEXT], list[TESS__TOPO_ORDER];
+    ring_head(card, top, what, gbs);
     if (topo->routed) {
         ring_groups(card);
-        ring_hops(card, ring);
+        ring_hops(card, order, gbs);
         ring_dots(card);
     } else {
-        ring_slices(card, ring);
+        ring_slices(card, order);
     }
     double y = card->wide ? top + 90 : card->centre_y + card->radius + 62;
-    char *order = tess__topo_order_text(topo, ring->order, topo->rings.count);
-    y = ring_caption(card, y, order ? order : "", 2, "mono");
-    free(order);
+    y = ring_caption(card, y, tess__topo_order_text(topo, order, list), 2, "mono");
     if (narrow && narrow->link >= 0) {
         snprintf(line, sizeof line, "limited by %s", tess__topo_narrow_text(topo, narrow, text));
         y = ring_caption(card, y, line, 3, "cap");
     }
-    if (ring == &topo->rings.best_single) {
+    if (order == topo->rings.best_single.order) {
         ring_orders(topo, line, sizeof line);
         y = ring_caption(card, y, line, 2, "cap");
     }
@@ -327,6 +322,7 @@ static void ring_set(struct ring_card *card, double top)
     struct tess__topo_svg *svg = card->svg;
     int32_t listed = rings->ring_count <= RING_SET_MAX ? rings->ring_count : RING_SET_MAX - 1;
     char what[96], line[96], bound[TESS__TOPO_TEXT], rate[TESS__TOPO_TEXT];
+    char order[TESS__TOPO_ORDER];
     snprintf(what, sizeof what, "%d rings at once, of at most %s GB/s", (int)rings->ring_count,
              tess__topo_gbs(rings->bound_gbs, bound));
     ring_head(card, top, what, rings->total_gbs);
@@ -340,15 +336,11 @@ static void ring_set(struct ring_card *card, double top)
     ring_dots(card);
     double x = card->x + TESS__SVG_PADDING, y = card->centre_y + card->radius + 62;
     for (int32_t r = 0; r < listed; r++, y += RING_LINE) {
-        char *order = tess__topo_order_text(topo, rings->ring[r].order, rings->count);
-        tess__html_print(&svg->out,
-                         "<path d=\"M%.1f %.1fh14\" class=\"l\" stroke=\"%s\" "
-                         "stroke-width=\"4\"/>\n",
-                         x, y - 4, ring_colour[r]);
+        tess__svg_swatch(svg, x, y - 4, 14, ring_colour[r]);
         tess__svg_text(svg, x + 56, y, "mono", "end", tess__topo_gbs(rings->ring[r].gbs, rate), 8);
-        tess__svg_text(svg, x + 66, y, "mono", "start", order,
+        tess__svg_text(svg, x + 66, y, "mono", "start",
+                       tess__topo_order_text(topo, rings->ring[r].order, order),
                        (size_t)((card->width - 2 * TESS__SVG_PADDING - 66) / 7.3));
-        free(order);
     }
     if (rings->ring_count > listed) {
         snprintf(line, sizeof line, "and %d more", (int)(rings->ring_count - listed));
@@ -365,8 +357,6 @@ void tess__svg_rings(struct tess__topo_svg *svg)
     bool set = rings->ring_count > 1 && rings->count <= RING_NODES && topo->routed;
     /* Where the natural order is the best, a worse one shows why orders matter. */
     bool worst = same && topo->orders.count > 0 && topo->orders.best < topo->orders.count;
-    struct tess_ring worst_ring = {.gbs = topo->orders.worst_gbs};
-    int32_t worst_order[TESS__TOPO_SHOWN_MAX];
     int cards = 1 + (!same || worst) + set;
     double room = svg->width - 2 * TESS__SVG_MARGIN, top = svg->y;
     double height = RING_HEAD + 2 * ring_radius(svg) + (cards > 1 ? 106 + 5.5 * RING_LINE : 60);
@@ -374,10 +364,6 @@ void tess__svg_rings(struct tess__topo_svg *svg)
                              .width = (room - (cards - 1) * 16) / cards,
                              .wide = cards == 1,
                              .radius = ring_radius(svg)};
-    if (topo->routed)
-        card.uses = calloc((size_t)topo->topology->link_count + 1, sizeof *card.uses);
-    memcpy(worst_order, topo->orders.worst, sizeof worst_order);
-    worst_ring.order = worst_order;
     for (int i = 0; i < cards; i++) {
         card.x = TESS__SVG_MARGIN + i * (card.width + 16);
         card.centre_x = card.x + card.width * (card.wide ? 0.64 : 0.5);
@@ -385,14 +371,15 @@ void tess__svg_rings(struct tess__topo_svg *svg)
         tess__svg_box(svg, card.x, top, card.width, height, 16, "card");
         if (i == 0)
             ring_one(&card, top, same ? "the natural order is the best ring" : "best ring",
-                     &rings->best_single, &topo->best_narrow);
+                     rings->best_single.order, rings->best_single.gbs, &topo->best_narrow);
         else if (i == 1 && !same)
-            ring_one(&card, top, "natural order", &rings->natural, &topo->natural_narrow);
+            ring_one(&card, top, "natural order", rings->natural.order, rings->natural.gbs,
+                     &topo->natural_narrow);
         else if (i == 1 && worst)
-            ring_one(&card, top, "the worst order", &worst_ring, NULL);
+            ring_one(&card, top, "the worst order", topo->orders.worst, topo->orders.worst_gbs,
+                     NULL);
         else
             ring_set(&card, top);
     }
-    free(card.uses);
     svg->y = top + height + 16;
 }

@@ -2,13 +2,10 @@
  * What `tessera topo` prints: the machine, the paths between its devices, and its rings with what
  * holds each back.
  */
-#include "text/report_html.h"
 #include "topology/draw/topo.h"
 
 #include "tessera/check.h"
 
-#include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define TEXT_RINGS_MAX 12 /* of a set, shown one by one */
@@ -66,10 +63,9 @@ static void text_matrix(const struct tess__topo *topo, FILE *out)
 static void text_order(const struct tess__topo *topo, const char *what, double gbs,
                        const int32_t *order, FILE *out)
 {
-    char *text = tess__topo_order_text(topo, order, topo->rings.count);
-    char rate[TESS__TOPO_TEXT];
-    fprintf(out, "  %-9s %8s  %s\n", what, tess__topo_rate(gbs, rate), text ? text : "");
-    free(text);
+    char text[TESS__TOPO_ORDER], rate[TESS__TOPO_TEXT];
+    fprintf(out, "  %-9s %8s  %s\n", what, tess__topo_rate(gbs, rate),
+            tess__topo_order_text(topo, order, text));
 }
 
 static void text_narrow(const struct tess__topo *topo, const struct tess_ring *ring,
@@ -98,11 +94,11 @@ static void text_proof(const struct tess__topo *topo, FILE *out)
         fprintf(out, "%21sall %lld orders are as fast\n", "", (long long)orders->count);
         return;
     }
-    char *worst = tess__topo_order_text(topo, orders->worst, rings->count);
+    char worst[TESS__TOPO_ORDER];
     fprintf(out, "%21s%lld of %lld orders %s as fast; the worst, %s, has %s\n", "",
             (long long)orders->best, (long long)orders->count, orders->best == 1 ? "is" : "are",
-            worst ? worst : "", tess__topo_gbs(orders->worst_gbs, rate));
-    free(worst);
+            tess__topo_order_text(topo, orders->worst, worst),
+            tess__topo_gbs(orders->worst_gbs, rate));
 }
 
 static void text_set(const struct tess__topo *topo, FILE *out)
@@ -137,7 +133,7 @@ static void text_set(const struct tess__topo *topo, FILE *out)
 static void text_nccl(const struct tess__topo *topo, const struct tess__nccl_choice *nccl,
                       FILE *out)
 {
-    char rate[TESS__TOPO_TEXT], speed[TESS__TOPO_TEXT];
+    char rate[TESS__TOPO_TEXT], speed[TESS__TOPO_TEXT], text[TESS__TOPO_ORDER];
     bool printed[TESS__NCCL_CHANNELS] = {false};
     size_t bytes = (size_t)topo->rings.count * sizeof nccl->order[0][0];
     if (nccl->channels == 0)
@@ -155,9 +151,8 @@ static void text_nccl(const struct tess__topo *topo, const struct tess__nccl_cho
         }
         if (alike == 0)
             continue;
-        char *text = tess__topo_order_text(topo, nccl->order[i], topo->rings.count);
-        fprintf(out, "%16d of  %s\n", (int)alike, text ? text : "");
-        free(text);
+        fprintf(out, "%16d of  %s\n", (int)alike,
+                tess__topo_order_text(topo, nccl->order[i], text));
     }
 }
 

@@ -2,11 +2,12 @@
  * The words for parts of a machine in the text and the picture of `tessera topo`: links, paths,
  * hosts, orders. No output.
  */
-#include "text/report_html.h"
 #include "topology/draw/topo.h"
 #include "topology/machine/rates.h"
 
-#include <math.h>
+#include "tessera/log.h"
+
+#include <stdarg.h>
 #include <string.h>
 
 #define WORDS_RUNS_MAX 12 /* runs of an order that is too long to print */
@@ -115,35 +116,47 @@ const char *tess__topo_narrow_text(const struct tess__topo *topo,
     return text;
 }
 
+/* Behind the first `used` bytes; returns how many there are then. A number has five digits. */
+TESS_PRINTF(3, 4)
+static size_t words_print(char text[TESS__TOPO_ORDER], size_t used, const char *format, ...)
+{
+    va_list list;
+    va_start(list, format);
+    used += (size_t)vsnprintf(text + used, TESS__TOPO_ORDER - used, format, list);
+    va_end(list);
+    return used;
+}
+
 /* Numbers that follow each other in steps of one, "0..15, 32..47". */
 static void words_runs(const struct tess__topo *topo, const int32_t *order, int32_t count,
-                       struct tess__html *text)
+                       char text[TESS__TOPO_ORDER])
 {
     int32_t runs = 0;
+    size_t used = 0;
     for (int32_t i = 0, next; i < count; i = next) {
         int32_t first = topo->number[order[i]], last = first;
         for (next = i + 1; next < count && topo->number[order[next]] == last + 1; next++)
             last++;
         if (runs++ == WORDS_RUNS_MAX) {
-            tess__html_print(text, ", ...");
+            used = words_print(text, used, ", ...");
             break;
         }
-        tess__html_print(text, last > first + 1 ? "%s%d..%d" : "%s%d", i > 0 ? ", " : "",
-                         (int)first, (int)last);
+        used = words_print(text, used, last > first + 1 ? "%s%d..%d" : "%s%d", i > 0 ? ", " : "",
+                           (int)first, (int)last);
         if (last == first + 1)
-            tess__html_print(text, ", %d", (int)last);
+            used = words_print(text, used, ", %d", (int)last);
     }
-    tess__html_print(text, " (%d devices)", (int)count);
+    words_print(text, used, " (%d devices)", (int)count);
 }
 
-char *tess__topo_order_text(const struct tess__topo *topo, const int32_t *order, int32_t count)
+const char *tess__topo_order_text(const struct tess__topo *topo, const int32_t *order,
+                                  char text[TESS__TOPO_ORDER])
 {
-    struct tess__html text = {0};
+    const int32_t count = topo->rings.count;
     if (count > 2 * TESS__TOPO_SHOWN_MAX)
-        words_runs(topo, order, count, &text);
+        words_runs(topo, order, count, text);
+    size_t used = 0;
     for (int32_t i = 0; i < count && count <= 2 * TESS__TOPO_SHOWN_MAX; i++)
-        tess__html_print(&text, "%s%d", i > 0 ? "-" : "", (int)topo->number[order[i]]);
-    if (text.lost)
-        tess__html_close(&text);
-    return text.bytes;
+        used = words_print(text, used, "%s%d", i > 0 ? "-" : "", (int)topo->number[order[i]]);
+    return text;
 }

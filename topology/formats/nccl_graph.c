@@ -41,13 +41,8 @@ struct graph_key {
 static int graph_compare_keys(const void *a, const void *b)
 {
     const struct graph_key *x = a, *y = b;
-    if (x->host != y->host)
-        return x->host < y->host ? -1 : 1;
-    if (x->index != y->index)
-        return x->index < y->index ? -1 : 1;
-    if (x->bus != y->bus)
-        return x->bus < y->bus ? -1 : 1;
-    return (x->item > y->item) - (x->item < y->item);
+    return tess__compare((const int64_t[]){x->host, x->index, (int64_t)x->bus, x->item},
+                         (const int64_t[]){y->host, y->index, (int64_t)y->bus, y->item}, 4);
 }
 
 /*
@@ -108,13 +103,10 @@ static enum tess_status graph_add(struct graph *g, struct tess_node node, const 
 
 static enum tess_status graph_cpu(struct graph *g, struct tess_nccl_item *item)
 {
+    struct tess_node node = tess_topology_node(TESS_NODE_CPU, item->host, item->index);
     char word[24];
-    const struct tess_node node = {.kind = TESS_NODE_CPU,
-                                   .host = item->host,
-                                   .index = item->index,
-                                   .socket = -1,
-                                   .maker = item->maker,
-                                   .model = item->model};
+    node.maker = item->maker;
+    node.model = item->model;
     snprintf(word, sizeof(word), "numa%d", (int)item->index);
     return graph_add(g, node, word, &item->node);
 }
@@ -133,12 +125,9 @@ static enum tess_status graph_at_bus(struct graph *g, struct tess_nccl_item *pci
 
 static enum tess_status graph_device(struct graph *g, struct tess_nccl_item *pci, int32_t number)
 {
+    struct tess_node node = tess_topology_node(TESS_NODE_DEVICE, pci->host, number);
     char word[24];
-    const struct tess_node node = {.kind = TESS_NODE_DEVICE,
-                                   .host = pci->host,
-                                   .index = number,
-                                   .socket = -1,
-                                   .sm = pci->gpu >= 0 ? g->file->item[pci->gpu].sm : pci->sm};
+    node.sm = pci->gpu >= 0 ? g->file->item[pci->gpu].sm : pci->sm;
     snprintf(word, sizeof(word), "gpu%d", (int)number);
     return graph_at_bus(g, pci, node, word);
 }
@@ -165,11 +154,9 @@ static enum tess_status graph_switch(struct graph *g, struct tess_nccl_item *pci
         pci->node = above->node;
         return TESS_OK;
     }
-    const struct tess_node node = {
-        .kind = TESS_NODE_PCI, .host = pci->host, .index = -1, .socket = -1};
     char word[32] = "pci";
     tess__bus_text(pci->bus, word + 3, sizeof(word) - 3);
-    return graph_at_bus(g, pci, node, word);
+    return graph_at_bus(g, pci, tess_topology_node(TESS_NODE_PCI, pci->host, -1), word);
 }
 
 /* Another function of the same card that is a NIC already, or -1. */
@@ -190,8 +177,7 @@ static int32_t graph_same_card(const struct graph *g, const struct tess_nccl_ite
 static enum tess_status graph_nic_node(struct graph *g, struct tess_nccl_item *owner, int32_t card,
                                        int32_t index, const char *word, int32_t *number_out)
 {
-    const struct tess_node node = {
-        .kind = TESS_NODE_NIC, .host = owner->host, .index = index, .socket = -1};
+    const struct tess_node node = tess_topology_node(TESS_NODE_NIC, owner->host, index);
     if (card < 0 && owner->kind == TESS_NCCL_PCI) {
         TESS_TRY(graph_at_bus(g, owner, node, word));
         *number_out = owner->node;
@@ -227,11 +213,8 @@ static enum tess_status graph_net(struct graph *g, struct tess_nccl_item *net, b
     TESS_TRY(graph_nic_node(g, &g->file->item[nic->parent], *card, net->index, word, &net->node));
     if (*card < 0)
         *card = net->node;
-    if (g->net < 0) {
-        const struct tess_node node = {
-            .kind = TESS_NODE_NET, .host = -1, .index = -1, .socket = -1};
-        TESS_TRY(graph_add(g, node, "net", &g->net));
-    }
+    if (g->net < 0)
+        TESS_TRY(graph_add(g, tess_topology_node(TESS_NODE_NET, -1, -1), "net", &g->net));
     const struct tess_topo_link link = {.kind = TESS_LINK_NET,
                                         .from = net->node,
                                         .to = g->net,
@@ -360,13 +343,10 @@ static enum tess_status graph_nvlink(struct graph *g, const struct tess_nccl_ite
             g->file->name, item->line,
             "an NVLink has no tclass, expected the class of its target: 0x030200 a "
             "device, 0x068000 an NVSwitch");
-    if (g->nvswitch < 0) {
-        const struct tess_node node = {.kind = TESS_NODE_NVSWITCH,
-                                       .host = g->file->host_count > 1 ? -1 : 0,
-                                       .index = -1,
-                                       .socket = -1};
-        TESS_TRY(graph_add(g, node, "nvswitch", &g->nvswitch));
-    }
+    const int32_t host = g->file->host_count > 1 ? -1 : 0;
+    if (g->nvswitch < 0)
+        TESS_TRY(graph_add(g, tess_topology_node(TESS_NODE_NVSWITCH, host, -1), "nvswitch",
+                           &g->nvswitch));
     return tess_topology_join(g->topology, TESS_LINK_NVLINK, device, g->nvswitch, gbs, item->count);
 }
 
@@ -388,11 +368,9 @@ static int graph_compare_names(const void *a, const void *b)
 {
     const struct tess_nccl_item *x = *(struct tess_nccl_item *const *)a;
     const struct tess_nccl_item *y = *(struct tess_nccl_item *const *)b;
-    if (x->host != y->host)
-        return x->host < y->host ? -1 : 1;
-    if (x->name.length != y->name.length)
-        return x->name.length < y->name.length ? -1 : 1;
-    return memcmp(x->name.text, y->name.text, x->name.length);
+    const int order = tess__compare((const int64_t[]){x->host, (int64_t)x->name.length},
+                                    (const int64_t[]){y->host, (int64_t)y->name.length}, 2);
+    return order != 0 ? order : memcmp(x->name.text, y->name.text, x->name.length);
 }
 
 /* twice[item]: a <net> with the name of another one of its host, which NCCL allows. */

@@ -190,9 +190,8 @@ static enum tess_status slurm_expand(struct slurm_reader *self, struct slurm_lis
 static int slurm_by_child(const void *a, const void *b)
 {
     const struct slurm_mention *x = a, *y = b;
-    if (x->child != y->child)
-        return (uint32_t)x->child < (uint32_t)y->child ? -1 : 1;
-    return (x->by > y->by) - (x->by < y->by);
+    return tess__compare((const int64_t[]){(uint32_t)x->child, x->by},
+                         (const int64_t[]){(uint32_t)y->child, y->by}, 2);
 }
 
 /* The links between switches, each once; what is named and has no line is left out. */
@@ -265,11 +264,9 @@ static int slurm_by_host(const void *a, const void *b)
 {
     const struct slurm_mention *x = a, *y = b;
     int order = strverscmp(x->name, y->name);
-    if (order != 0)
-        return order;
-    if (x->height != y->height)
-        return x->height < y->height ? -1 : 1;
-    return (x->by > y->by) - (x->by < y->by);
+    return order != 0 ? order
+                      : tess__compare((const int64_t[]){x->height, x->by},
+                                      (const int64_t[]){y->height, y->by}, 2);
 }
 
 static enum tess_status slurm_hosts(struct slurm_reader *self)

@@ -25,14 +25,12 @@ enum tess_status tess__slurm_add_host(struct tess_topology *topology, const char
                                       int32_t number, int32_t devices, int32_t *cpu_out,
                                       int32_t *device_out)
 {
-    const struct tess_node cpu = {.kind = TESS_NODE_CPU, .host = number, .socket = -1};
-    TESS_TRY(tess_topology_add(topology, cpu, cpu_out, "%s", name));
+    TESS_TRY(tess_topology_add(topology, tess_topology_node(TESS_NODE_CPU, number, 0), cpu_out,
+                               "%s", name));
     for (int32_t i = 0; i < devices; i++) {
-        const struct tess_node device = {
-            .kind = TESS_NODE_DEVICE, .host = number, .index = i, .socket = -1};
         int32_t at;
-        TESS_TRY(tess_topology_add(topology, device, &at, "%.*s.%d", TESS__SLURM_HOST_MAX, name,
-                                   (int)i));
+        TESS_TRY(tess_topology_add(topology, tess_topology_node(TESS_NODE_DEVICE, number, i), &at,
+                                   "%.*s.%d", TESS__SLURM_HOST_MAX, name, (int)i));
         TESS_TRY(tess_topology_join(topology, TESS_LINK_LOCAL, at, *cpu_out, TESS_GBS_LOCAL, 1));
         if (device_out != NULL)
             device_out[i] = at;
@@ -43,8 +41,8 @@ enum tess_status tess__slurm_add_host(struct tess_topology *topology, const char
 enum tess_status tess__slurm_add_switch(struct tess_topology *topology, const char *name,
                                         int32_t *node_out)
 {
-    const struct tess_node node = {.kind = TESS_NODE_NET, .host = -1, .socket = -1};
-    return tess_topology_add(topology, node, node_out, "%s", name);
+    return tess_topology_add(topology, tess_topology_node(TESS_NODE_NET, -1, 0), node_out, "%s",
+                             name);
 }
 
 /* ---- addresses ------------------------------------------------------------------------------ */

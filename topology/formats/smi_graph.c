@@ -173,8 +173,8 @@ static enum tess_status smi_add_devices(struct smi_graph *graph)
 static enum tess_status smi_add_switch(struct smi_graph *graph, const char *word, int32_t number,
                                        int32_t above, int32_t *node_out)
 {
-    const struct tess_node node = {.kind = TESS_NODE_PCI, .index = number, .socket = -1};
-    TESS_TRY(tess_topology_add(graph->topology, node, node_out, "%s%d", word, (int)number));
+    TESS_TRY(tess_topology_add(graph->topology, tess_topology_node(TESS_NODE_PCI, 0, number),
+                               node_out, "%s%d", word, (int)number));
     return tess_topology_join(graph->topology, TESS_LINK_PCI, *node_out, above, graph->pci_gbs, 1);
 }
 
@@ -239,10 +239,11 @@ static enum tess_status smi_add_nvlink(struct smi_graph *graph)
         int32_t links = graph->nvlink[i] == i ? smi_switched(graph, i) : 0;
         if (links == 0)
             continue;
-        const struct tess_node node = {
-            .kind = TESS_NODE_NVSWITCH, .index = switches++, .socket = -1};
         int32_t at;
-        TESS_TRY(tess_topology_add(graph->topology, node, &at, "nvswitch%d", (int)node.index));
+        TESS_TRY(tess_topology_add(graph->topology,
+                                   tess_topology_node(TESS_NODE_NVSWITCH, 0, switches), &at,
+                                   "nvswitch%d", (int)switches));
+        switches++;
         for (int32_t j = 0; j < smi->count; j++)
             if (graph->nvlink[j] == i)
                 TESS_TRY(tess_topology_join(graph->topology, TESS_LINK_NVLINK, graph->node[j], at,

@@ -350,9 +350,9 @@ static enum tess_status synthetic_leaves(const struct synthetic *self, struct sy
     const int32_t *count = self->count;
     const double gbs = synthetic_pci_gbs(self);
     const bool ranks = count[SYNTHETIC_RANK] > 0;
-    const struct tess_node device = {
-        .kind = TESS_NODE_DEVICE, .socket = -1, .sm = ranks ? 0 : count[SYNTHETIC_SM]};
-    const struct tess_node nic = {.kind = TESS_NODE_NIC, .socket = -1};
+    const struct tess_node nic = tess_topology_node(TESS_NODE_NIC, 0, 0);
+    struct tess_node device = tess_topology_node(TESS_NODE_DEVICE, 0, 0);
+    device.sm = ranks ? 0 : count[SYNTHETIC_SM];
     int32_t at;
     for (int32_t i = 0; i < count[ranks ? SYNTHETIC_RANK : SYNTHETIC_GPU]; i++) {
         TESS_TRY(
@@ -388,9 +388,9 @@ static enum tess_status synthetic_numa(const struct synthetic *self, struct synt
     if (self->word[SYNTHETIC_SWITCH].length == 0)
         return synthetic_leaves(self, host, cpu);
     for (int32_t i = 0; i < self->count[SYNTHETIC_SWITCH]; i++) {
-        struct tess_node own = {.kind = TESS_NODE_PCI, .socket = -1};
         int32_t at;
-        TESS_TRY(synthetic_add(self, host->number, own, "switch", host->switches++, &at));
+        TESS_TRY(synthetic_add(self, host->number, tess_topology_node(TESS_NODE_PCI, 0, 0),
+                               "switch", host->switches++, &at));
         TESS_TRY(
             tess_topology_join(self->topology, TESS_LINK_PCI, at, cpu, synthetic_pci_gbs(self), 1));
         TESS_TRY(synthetic_leaves(self, host, at));
@@ -432,9 +432,9 @@ static enum tess_status synthetic_nvlinks(const struct synthetic *self,
     if (self->nvlink == SYNTHETIC_MESH)
         most = n > 1 && most >= n - 1 ? most / (n - 1) : 1;
     int32_t links = self->nvlink_count > 0 ? self->nvlink_count : most;
-    const struct tess_node node = {.kind = TESS_NODE_NVSWITCH, .socket = -1};
     if (self->nvlink == SYNTHETIC_NVSWITCH)
-        TESS_TRY(synthetic_add(self, host->number, node, "nvswitch", -1, &nvswitch));
+        TESS_TRY(synthetic_add(self, host->number, tess_topology_node(TESS_NODE_NVSWITCH, 0, 0),
+                               "nvswitch", -1, &nvswitch));
     for (int32_t i = 0; i < n; i++) {
         if (nvswitch >= 0)
             TESS_TRY(synthetic_link(self, device[i], nvswitch, links));
@@ -486,10 +486,10 @@ static enum tess_status synthetic_leaf(const struct synthetic *self, int32_t rac
 
 static enum tess_status synthetic_graph(const struct synthetic *self, int32_t *device)
 {
-    struct tess_node net = {.kind = TESS_NODE_NET, .socket = -1};
     int32_t spine = -1, racks = self->count[SYNTHETIC_RACK];
     if (racks > 1 || self->count[SYNTHETIC_RAIL] > 1)
-        TESS_TRY(synthetic_add(self, -1, net, "spine", -1, &spine));
+        TESS_TRY(
+            synthetic_add(self, -1, tess_topology_node(TESS_NODE_NET, -1, 0), "spine", -1, &spine));
     for (int32_t rack = 0; rack < racks; rack++) {
         int32_t leaf;
         TESS_TRY(synthetic_leaf(self, rack, spine, &leaf));

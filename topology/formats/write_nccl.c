@@ -11,7 +11,6 @@
 
 #include "tessera/check.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -87,12 +86,20 @@ static enum tess_status writer_tree(struct writer *w, int32_t *queue)
             }
         }
     }
+    int32_t devices = 0;
     for (int32_t i = 0; i < count; i++) {
-        if (writer_here(w, i) && writer_node(w, i)->kind == TESS_NODE_DEVICE && w->up[i] < 0)
+        if (!writer_here(w, i) || writer_node(w, i)->kind != TESS_NODE_DEVICE)
+            continue;
+        if (w->up[i] < 0)
             TESS_FAIL(TESS_ERR_UNSUPPORTED,
                       "'%s' has no PCI link towards a processor, which NCCL's format needs",
                       writer_node(w, i)->name);
+        devices++;
     }
+    if (devices == 0)
+        TESS_FAIL(TESS_ERR_UNSUPPORTED,
+                  "host %d has no device, and NCCL's format is about devices; choose another",
+                  (int)w->host);
     return TESS_OK;
 }
 
@@ -341,15 +348,6 @@ static void writer_warn(const char *text)
                  elements, WRITE_ELEMENTS_2_28);
 }
 
-static bool writer_has_device(const struct tess_topology *topology, int32_t host)
-{
-    for (int32_t i = 0; i < topology->device_count; i++) {
-        if (topology->node[topology->device[i]].host == host)
-            return true;
-    }
-    return false;
-}
-
 enum tess_status tess_topology_write_nccl(const struct tess_topology *topology, int32_t host,
                                           char **text_out)
 {
@@ -359,10 +357,6 @@ enum tess_status tess_topology_write_nccl(const struct tess_topology *topology, 
     if (host < 0 || host >= topology->host_count)
         TESS_FAIL(TESS_ERR_USAGE, "host %d is to be written; there are 0 to %d", (int)host,
                   (int)topology->host_count - 1);
-    if (!writer_has_device(topology, host))
-        TESS_FAIL(TESS_ERR_UNSUPPORTED,
-                  "host %d has no device, and NCCL's format is about devices; choose another",
-                  (int)host);
     enum tess_status status = writer_prepare(&w);
     if (status == TESS_OK) {
         w.out = open_memstream(text_out, &bytes);

@@ -129,11 +129,9 @@ static enum tess_status live_networks(struct composer *self)
         double gbs = tess__sysfs_nic_gbs(self->sys, nic->name);
         if (gbs <= 0)
             continue; /* it went down just now */
-        if (self->net < 0) {
-            struct tess_node net = {
-                .kind = TESS_NODE_NET, .name = "net", .host = -1, .index = -1, .socket = -1};
-            TESS_TRY(tess_topology_add_node(self->topology, &net, &self->net));
-        }
+        if (self->net < 0)
+            TESS_TRY(tess_topology_add(self->topology, tess_topology_node(TESS_NODE_NET, -1, -1),
+                                       &self->net, "net"));
         TESS_TRY(tess_topology_join(self->topology, TESS_LINK_NET, i, self->net, gbs, 1));
     }
     return TESS_OK;
@@ -245,10 +243,10 @@ static enum tess_status live_nvlinks(struct composer *self, int32_t at)
 static enum tess_status live_ranks(struct composer *self)
 {
     for (int32_t i = 0; i < self->ranks; i++) {
-        const struct tess_node node = {.kind = TESS_NODE_DEVICE, .index = i, .socket = -1};
-        int32_t first = 0, cores = 0, at;
+        int32_t first, cores, at;
         tess__share(self->live->core_numa, self->live->core_count, i, self->ranks, &first, &cores);
-        TESS_TRY(tess_topology_add(self->topology, node, &at, "rank%d", (int)i));
+        TESS_TRY(tess_topology_add(self->topology, tess_topology_node(TESS_NODE_DEVICE, 0, i), &at,
+                                   "rank%d", (int)i));
         TESS_TRY(tess_topology_join(self->topology, TESS_LINK_LOCAL, at,
                                     live_cpu(self, cores > 0 ? self->live->core_numa[first] : 0),
                                     TESS_GBS_LOCAL, 1));

@@ -44,10 +44,6 @@ struct tess_live_device {
 enum tess_status tess_topology_live(const struct tess_live_device *device, int32_t device_count,
                                     int32_t ranks, struct tess_topology **topology_out);
 
-/* hwloc's XML of this machine, malloc'd: what lstopo --of xml writes. TESS_ERR_UNSUPPORTED where
- * the build has no libhwloc. */
-enum tess_status tess_topology_live_xml(char **text_out);
-
 /* ---- binding (bind_hwloc.c; bind_none.c) ---- */
 
 #define TESS_BIND_TEXT 96

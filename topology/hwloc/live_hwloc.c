@@ -61,20 +61,3 @@ enum tess_status tess__live_machine(const char *sys, struct tess__live *live_out
     hwloc_topology_destroy(hwloc);
     return status;
 }
-
-enum tess_status tess_topology_live_xml(char **text_out)
-{
-    hwloc_topology_t hwloc;
-    char *text = NULL, *copy = NULL;
-    int bytes = 0;
-    TESS_TRY(tess__hwloc_machine(&hwloc));
-    if (hwloc_topology_export_xmlbuffer(hwloc, &text, &bytes, 0) == 0 && bytes > 0)
-        copy = strndup(text, (size_t)bytes);
-    if (text)
-        hwloc_free_xmlbuffer(hwloc, text);
-    hwloc_topology_destroy(hwloc);
-    if (!copy)
-        TESS_FAIL(TESS_ERR_MEMORY, "no memory for this machine as hwloc's XML");
-    *text_out = copy;
-    return TESS_OK;
-}

@@ -61,8 +61,7 @@ static enum tess_status none_cpus(const char *sys, long numa, struct tess__live 
 static enum tess_status none_numa(const char *sys, long numa, int32_t *ranks,
                                   struct tess__live *live)
 {
-    struct tess_node node = {.kind = TESS_NODE_CPU, .index = (int32_t)numa, .socket = -1};
-    struct tess_node rank = {.kind = TESS_NODE_DEVICE, .socket = -1};
+    struct tess_node node = tess_topology_node(TESS_NODE_CPU, 0, (int32_t)numa);
     char line[TESS__SYSFS_LINE];
     const char *at = line;
     long range[2] = {-1, -1}, cpu;
@@ -78,8 +77,9 @@ static enum tess_status none_numa(const char *sys, long numa, int32_t *ranks,
     TESS_TRY(tess_topology_add(live->topology, node, &to, "numa%ld", numa));
     if (live->core_count == before && live->topology->node_count > 1)
         return TESS_OK; /* no CPU of it is the process's: no place for a rank */
-    rank.index = (*ranks)++;
-    TESS_TRY(tess_topology_add(live->topology, rank, &from, "rank%d", (int)rank.index));
+    TESS_TRY(tess_topology_add(live->topology, tess_topology_node(TESS_NODE_DEVICE, 0, *ranks),
+                               &from, "rank%d", (int)*ranks));
+    ++*ranks;
     return tess_topology_join(live->topology, TESS_LINK_LOCAL, from, to, TESS_GBS_LOCAL, 1);
 }
 
@@ -101,11 +101,4 @@ enum tess_status tess__live_machine(const char *sys, struct tess__live *live_out
     *live_out = (struct tess__live){.topology = tess_topology_new(), .here = true};
     return live_out->topology ? none_look(sys, live_out)
                               : tess__no_memory("the topology of this machine");
-}
-
-enum tess_status tess_topology_live_xml(char **text_out)
-{
-    (void)text_out;
-    TESS_FAIL(TESS_ERR_UNSUPPORTED, "this Tessera was built without hwloc and writes no XML of "
-                                    "its: install libhwloc-dev and configure again");
 }

@@ -359,9 +359,9 @@ static enum tess_status tree_add_devices(struct tree_reader *self)
         if (self->place[i].nic)
             TESS_TRY(tree_add_device(self, &self->place[i]));
     for (int32_t i = 0; i < self->cpu_count && self->gpu_count == 0; i++) {
-        const struct tess_node node = {.kind = TESS_NODE_DEVICE, .index = i, .socket = -1};
         int32_t at;
-        TESS_TRY(tess_topology_add(self->topology, node, &at, "rank%d", (int)i));
+        TESS_TRY(tess_topology_add(self->topology, tess_topology_node(TESS_NODE_DEVICE, 0, i), &at,
+                                   "rank%d", (int)i));
         TESS_TRY(tess_topology_join(self->topology, TESS_LINK_LOCAL, at, self->cpu[i],
                                     TESS_GBS_LOCAL, 1));
     }
@@ -386,10 +386,9 @@ static enum tess_status tree_end(struct tree_reader *self, hwloc_obj_t object, i
     if (place && place->gpu) {
         *node_out = place->node;
     } else if (pci && pci->subtype && strcmp(pci->subtype, "NVSwitch") == 0) {
-        if (*nvswitch < 0) {
-            struct tess_node node = {.kind = TESS_NODE_NVSWITCH, .name = "nvswitch", .socket = -1};
-            TESS_TRY(tess_topology_add_node(self->topology, &node, nvswitch));
-        }
+        if (*nvswitch < 0)
+            TESS_TRY(tess_topology_add(self->topology, tess_topology_node(TESS_NODE_NVSWITCH, 0, 0),
+                                       nvswitch, "nvswitch"));
         *node_out = *nvswitch;
     }
     return TESS_OK;

@@ -65,6 +65,13 @@ void tess__sort_by_key(int32_t items, int32_t keys, const int32_t *key, int32_t 
     }
 }
 
+int tess__compare(const int64_t *a, const int64_t *b, int count)
+{
+    while (count > 1 && *a == *b)
+        a++, b++, count--;
+    return (*a > *b) - (*a < *b);
+}
+
 enum tess_status tess__text_close(FILE *out, char **text_inout)
 {
     bool failed = !out || ferror(out) != 0;

@@ -90,6 +90,8 @@ void tess_topology_free(struct tess_topology *topology); /* NULL is allowed */
 /* Returns `status`: with TESS_OK the topology in *topology_out, else frees it. */
 enum tess_status tess_topology_give(struct tess_topology *topology, enum tess_status status,
                                     struct tess_topology **topology_out);
+/* A node without a name, a socket, or what only some kinds have. */
+struct tess_node tess_topology_node(enum tess_node_kind kind, int32_t host, int32_t index);
 /* TESS_ERR_DATA where a name is defined twice or a limit is passed. *node_out is its number. */
 enum tess_status tess_topology_add_node(struct tess_topology *topology,
                                         const struct tess_node *node, int32_t *node_out);
