@@ -108,14 +108,14 @@ static hwloc_topology_t load(void)
 }
 
 /* "CPUs | text", or the text alone where nothing is chosen. */
-static void expect(hwloc_topology_t hwloc, const char *own, struct tess__bind_ask ask,
+static void expect(hwloc_topology_t hwloc, const char *own, struct tess__bind_request request,
                    const char *expected)
 {
     char text[TESS_BIND_TEXT], list[64] = "", whole[200];
     hwloc_bitmap_t allowed = hwloc_bitmap_alloc(), cpus = hwloc_bitmap_alloc();
     hwloc_bitmap_t nodes = hwloc_bitmap_alloc();
     hwloc_bitmap_list_sscanf(allowed, own);
-    bool chosen = tess__bind_choose(hwloc, allowed, &ask, cpus, nodes, text);
+    bool chosen = tess__bind_choose(hwloc, allowed, &request, cpus, nodes, text);
     if (chosen)
         hwloc_bitmap_list_snprintf(list, sizeof(list), cpus);
     snprintf(whole, sizeof(whole), "%s%s%s", list, chosen ? " | " : "", text);
@@ -129,14 +129,14 @@ static void case_cores(void **state)
 {
     (void)state;
     hwloc_topology_t hwloc = load();
-    struct tess__bind_ask ask = {.at = 0, .count = 1};
-    expect(hwloc, "0-7", ask, "0-7 | cores 0-3, NUMA 0-1");
-    ask = (struct tess__bind_ask){.at = 1, .count = 2};
-    expect(hwloc, "0-7", ask, "2-3,6-7 | cores 2-3, NUMA 1");
-    ask = (struct tess__bind_ask){.at = 2, .count = 4};
-    expect(hwloc, "0-7", ask, "2,6 | cores 2, NUMA 1");
-    ask = (struct tess__bind_ask){.at = 8, .count = 9};
-    expect(hwloc, "0-7", ask, "3,7 | cores 3, NUMA 1");
+    struct tess__bind_request request = {.at = 0, .count = 1};
+    expect(hwloc, "0-7", request, "0-7 | cores 0-3, NUMA 0-1");
+    request = (struct tess__bind_request){.at = 1, .count = 2};
+    expect(hwloc, "0-7", request, "2-3,6-7 | cores 2-3, NUMA 1");
+    request = (struct tess__bind_request){.at = 2, .count = 4};
+    expect(hwloc, "0-7", request, "2,6 | cores 2, NUMA 1");
+    request = (struct tess__bind_request){.at = 8, .count = 9};
+    expect(hwloc, "0-7", request, "3,7 | cores 3, NUMA 1");
     hwloc_topology_destroy(hwloc);
 }
 
@@ -150,11 +150,11 @@ static void case_gpus(void **state)
     const char *const expected[] = {"2,6 | cores 2, NUMA 1", "0,4 | cores 0, NUMA 0",
                                     "1,5 | cores 1, NUMA 0", "3,7 | cores 3, NUMA 1"};
     for (int32_t at = 0; at < 4; at++)
-        expect(hwloc, "0-7", (struct tess__bind_ask){at, 4, bus}, expected[at]);
-    expect(hwloc, "0-7", (struct tess__bind_ask){0, 1, bus}, "2-3,6-7 | cores 2-3, NUMA 1");
+        expect(hwloc, "0-7", (struct tess__bind_request){at, 4, bus}, expected[at]);
+    expect(hwloc, "0-7", (struct tess__bind_request){0, 1, bus}, "2-3,6-7 | cores 2-3, NUMA 1");
     /* Of a GPU that hwloc does not know, nothing is known. */
     const char *const none[] = {"0000:99:00.0", NULL};
-    expect(hwloc, "0-7", (struct tess__bind_ask){1, 2, none}, "2-3,6-7 | cores 2-3, NUMA 1");
+    expect(hwloc, "0-7", (struct tess__bind_request){1, 2, none}, "2-3,6-7 | cores 2-3, NUMA 1");
     hwloc_topology_destroy(hwloc);
 }
 
@@ -164,13 +164,14 @@ static void case_narrowed(void **state)
     (void)state;
     hwloc_topology_t hwloc = load();
     const char *const bus[] = {"0000:87:00.0", "0000:17:00.0"};
-    struct tess__bind_ask ask = {.at = 1, .count = 2};
-    expect(hwloc, "0-1", ask, "1 | cores 1, NUMA 0"); /* enough for two ranks: shared out */
-    expect(hwloc, "3,7", ask, "not bound: started on 1 of the cores already");
-    ask.bus = bus;
-    expect(hwloc, "2,6", ask, "not bound: started on 1 of the cores already");
-    ask.at = 0;
-    expect(hwloc, "0-2", ask, "2 | cores 2, NUMA 1"); /* the one of them that is beside the GPU */
+    struct tess__bind_request request = {.at = 1, .count = 2};
+    expect(hwloc, "0-1", request, "1 | cores 1, NUMA 0"); /* enough for two ranks: shared out */
+    expect(hwloc, "3,7", request, "not bound: started on 1 of the cores already");
+    request.bus = bus;
+    expect(hwloc, "2,6", request, "not bound: started on 1 of the cores already");
+    request.at = 0;
+    expect(hwloc, "0-2", request,
+           "2 | cores 2, NUMA 1"); /* the one of them that is beside the GPU */
     hwloc_topology_destroy(hwloc);
 }
 

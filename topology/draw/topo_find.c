@@ -34,7 +34,7 @@ static void find_note(struct tess__topo_narrow *narrow, int32_t link, int32_t us
         *narrow = (struct tess__topo_narrow){.link = link, .uses = uses, .alike = 1};
 }
 
-/* The first of the most loaded links as the ring meets them; none where a hop has no way. uses is
+/* The first of the most loaded links in the order of the ring; none where a hop has no way. uses is
  * zero before and after. */
 static struct tess__topo_narrow find_narrow(const struct tess__topo *topo, const int32_t *order,
                                             int32_t *uses)

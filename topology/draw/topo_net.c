@@ -165,32 +165,21 @@ enum tess_status tess__topo_net_open(const struct tess_topology *topology,
 {
     size_t nodes = (size_t)topology->node_count;
     struct net_build build = {.topology = topology, .net = net};
-    int32_t **unknown[] = {&net->parent, &net->first, &net->next};
-    int32_t **zero[] = {&net->level,     &net->hosts,   &net->beside,
+    int32_t **list[] = {&net->parent,    &net->first,   &net->next, /* -1 at first, the others 0 */
+                        &net->level,     &net->hosts,   &net->beside,
                         &build.distance, &build.degree, &build.queue};
     *net = (struct tess__topo_net){0};
     net->roots = tess__pool_array(&net->pool, NET_ROOTS_MAX, sizeof *net->roots);
     net->leaf = tess__pool_array(&net->pool, (size_t)topology->host_count, sizeof *net->leaf);
-    for (int i = 0; i < 3; i++)
-        *unknown[i] = tess__pool_array(&net->pool, nodes, sizeof(int32_t));
-    for (int i = 0; i < 6; i++)
-        *zero[i] = tess__pool_array(&net->pool, nodes, sizeof(int32_t));
+    for (int i = 0; i < 9; i++)
+        *list[i] = tess__pool_array(&net->pool, nodes, sizeof(int32_t));
     if (!net->pool.failed) {
         for (int i = 0; i < 3; i++)
-            memset(*unknown[i], -1, nodes * sizeof(int32_t));
+            memset(*list[i], -1, nodes * sizeof(int32_t));
         memset(net->leaf, -1, (size_t)topology->host_count * sizeof *net->leaf);
         net_leaves(&build);
         net_rails(&build);
         net_trees(&build);
     }
-    if (!net->pool.failed)
-        return TESS_OK;
-    tess__topo_net_close(net);
-    return tess__no_memory("the network's switches");
-}
-
-void tess__topo_net_close(struct tess__topo_net *net)
-{
-    tess__pool_release(&net->pool);
-    *net = (struct tess__topo_net){0};
+    return net->pool.failed ? tess__no_memory("the network's switches") : TESS_OK;
 }

@@ -155,7 +155,7 @@ enum tess_status tess__topo_write_svg(const struct tess__topo *topo, const char 
         status = svg_finish(&svg, path);
     tess__html_close(&svg.out);
     tess__topo_tree_close(&svg.tree);
-    tess__topo_net_close(&svg.net);
+    tess__pool_release(&svg.net.pool);
     free(svg.uses);
     return status;
 }

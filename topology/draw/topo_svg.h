@@ -24,9 +24,9 @@ struct tess__topo_net {
     int32_t root_count, level_count;
 };
 
+/* net->pool is released by the caller, also after a failure. */
 enum tess_status tess__topo_net_open(const struct tess_topology *topology,
                                      struct tess__topo_net *net);
-void tess__topo_net_close(struct tess__topo_net *net);
 
 struct tess__topo_svg {
     const struct tess__topo *topo;

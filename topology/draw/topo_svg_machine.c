@@ -325,7 +325,8 @@ enum tess_status tess__svg_machine(struct tess__topo_svg *svg)
     double left = TESS__SVG_MARGIN + TESS__SVG_PADDING;
     double width = tess__machine_place_all(&machine, left) - left;
     svg->width = fmax(svg->width, width + 2 * left);
-    tess__machine_shift(&machine, (svg->width - 2 * left - width) / 2);
+    machine.boxes = 0;
+    tess__machine_place_all(&machine, (svg->width - width) / 2); /* again, in the middle */
     machine_draw(&machine, svg->y + TESS__SVG_PADDING);
     tess__pool_release(&pool);
     return TESS_OK;

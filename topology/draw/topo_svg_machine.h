@@ -37,7 +37,6 @@ static inline double tess__machine_middle(const struct tess__machine *machine, i
 
 /* Extents of all that is drawn, from x on; returns the right edge. */
 double tess__machine_place_all(struct tess__machine *machine, double x);
-void tess__machine_shift(struct tess__machine *machine, double dx);
 
 /* ---- topo_svg_links.c ---- */
 

@@ -121,15 +121,3 @@ double tess__machine_place_all(struct tess__machine *machine, double x)
             at = machine_place_host(machine, host, at + (at > x ? 22 : 0));
     return at;
 }
-
-void tess__machine_shift(struct tess__machine *machine, double dx)
-{
-    for (int32_t i = 0; i < machine->topology->node_count; i++) {
-        machine->x0[i] += dx;
-        machine->x1[i] += machine->x1[i] > 0 ? dx : 0;
-    }
-    for (int32_t host = 0; host < machine->topology->host_count; host++) {
-        machine->host0[host] += dx;
-        machine->host1[host] += dx;
-    }
-}

@@ -57,16 +57,6 @@ static int32_t ring_group(const struct tess__topo_svg *svg, int32_t device)
     return node;
 }
 
-static void ring_group_name(const struct tess__topo_svg *svg, int32_t group,
-                            char text[TESS__TOPO_TEXT])
-{
-    const struct tess_topology *topology = svg->topo->topology;
-    if (topology->host_count > 1)
-        tess__topo_host_name(topology, group, text);
-    else
-        snprintf(text, TESS__TOPO_TEXT, "%s", topology->node[group].name);
-}
-
 /* Where a text begins beside the circle. */
 static const char *ring_anchor(double angle)
 {
@@ -77,6 +67,7 @@ static const char *ring_anchor(double angle)
 static void ring_groups(struct ring_card *card)
 {
     struct tess__topo_svg *svg = card->svg;
+    const struct tess_topology *topology = svg->topo->topology;
     int32_t count = svg->topo->rings.count, runs = 0;
     double radius = card->radius + ring_dot(card) + 9;
     char name[TESS__TOPO_TEXT];
@@ -97,7 +88,10 @@ static void ring_groups(struct ring_card *card)
                          card->centre_x + radius * cos(from), card->centre_y + radius * sin(from),
                          radius, radius, to - from > M_PI, card->centre_x + radius * cos(to),
                          card->centre_y + radius * sin(to));
-        ring_group_name(svg, group, name);
+        if (topology->host_count > 1)
+            tess__topo_host_name(topology, group, name);
+        else
+            snprintf(name, sizeof(name), "%s", topology->node[group].name);
         /* Names stay inside the card. */
         double room = card->width / 2 - (radius + 10) * fabs(cos(middle)) - 4;
         tess__svg_text(svg, x, y + 4 + 4 * sin(middle), "tiny", ring_anchor(middle), name,

@@ -143,14 +143,13 @@ static void text_nccl(const struct tess__topo *topo, const struct tess__nccl_cho
             nccl->channels == 1 ? "" : "s", tess__topo_gbs(nccl->speed, speed));
     for (int32_t i = 0; i < nccl->channels; i++) {
         int32_t alike = 0;
-        for (int32_t k = i; k < nccl->channels && !printed[i]; k++) {
-            if (memcmp(nccl->order[i], nccl->order[k], bytes) != 0)
-                continue;
-            alike++;
-            printed[k] = k != i || printed[k];
-        }
-        if (alike == 0)
+        if (printed[i])
             continue;
+        for (int32_t k = i; k < nccl->channels; k++) {
+            bool same = memcmp(nccl->order[i], nccl->order[k], bytes) == 0;
+            printed[k] |= same;
+            alike += same;
+        }
         fprintf(out, "%16d of  %s\n", (int)alike,
                 tess__topo_order_text(topo, nccl->order[i], text));
     }

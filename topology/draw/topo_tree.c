@@ -131,20 +131,6 @@ static void tree_line(const struct tree *tree, int32_t number)
 
 /* ---- walking -------------------------------------------------------------------------------- */
 
-/* The next child to show from `child` on; the count of those passed over for being too many. */
-static int32_t tree_child(const struct tree *tree, int32_t child, int32_t shown[], int32_t *hidden)
-{
-    for (; child >= 0; child = tree->below.next[child]) {
-        enum tess_node_kind kind = tree->topology->node[child].kind;
-        if (!tess__topo_holds_device(tree->topology, &tree->below, child))
-            continue;
-        if (shown[kind] < TREE_ALIKE_MAX)
-            return child;
-        ++*hidden;
-    }
-    return -1;
-}
-
 /* Bit d of `ended`: nothing more comes at depth d, so that there is no line down from it. */
 static void tree_indent(const struct tree *tree, const char *before, uint32_t ended, int depth)
 {
@@ -156,18 +142,25 @@ static void tree_indent(const struct tree *tree, const char *before, uint32_t en
 static void tree_walk(const struct tree *tree, int32_t node, const char *before, uint32_t ended,
                       int depth)
 {
-    int32_t shown[TESS_NODE_KIND_COUNT] = {0}, hidden = 0;
-    int32_t child = tree_child(tree, tree->below.first[node], shown, &hidden);
-    while (child >= 0) {
-        shown[tree->topology->node[child].kind]++;
-        int32_t after = tree_child(tree, tree->below.next[child], shown, &hidden);
-        bool last = after < 0 && hidden == 0;
+    const struct tess_node *nodes = tree->topology->node;
+    int32_t shown[TESS_NODE_KIND_COUNT] = {0}, hidden = 0, last = -1;
+    for (int32_t child = tree->below.first[node]; child >= 0; child = tree->below.next[child]) {
+        bool holds = tess__topo_holds_device(tree->topology, &tree->below, child);
+        bool shows = holds && shown[nodes[child].kind]++ < TREE_ALIKE_MAX;
+        hidden += holds && !shows;
+        last = shows ? child : last;
+    }
+    memset(shown, 0, sizeof(shown));
+    for (int32_t child = tree->below.first[node]; child >= 0; child = tree->below.next[child]) {
+        const bool ends = child == last && hidden == 0;
+        if (!tess__topo_holds_device(tree->topology, &tree->below, child) ||
+            shown[nodes[child].kind]++ >= TREE_ALIKE_MAX)
+            continue;
         tree_indent(tree, before, ended, depth);
-        fputs(last ? "└─ " : "├─ ", tree->out);
+        fputs(ends ? "└─ " : "├─ ", tree->out);
         tree_line(tree, child);
         if (depth < TESS__TOPO_DEPTH_MAX)
-            tree_walk(tree, child, before, ended | (uint32_t)last << depth, depth + 1);
-        child = after;
+            tree_walk(tree, child, before, ended | (uint32_t)ends << depth, depth + 1);
     }
     if (hidden > 0) {
         tree_indent(tree, before, ended, depth);

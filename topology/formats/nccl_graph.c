@@ -423,17 +423,14 @@ enum tess_status tess__nccl_graph(struct tess_nccl_file *file, struct tess_topol
     int32_t *device = tess__pool_array(&pool, count, sizeof(*device));
     struct tess_nccl_item **sorted = tess__pool_array(&pool, count, sizeof(*sorted));
     bool *twice = tess__pool_array(&pool, count, sizeof(*twice));
-    enum tess_status status;
-    if (pool.failed) {
-        status = tess__no_memory("the graph of NCCL's file");
-    } else {
-        graph_find_twice(&g, sorted, twice);
-        status = graph_number(&g, key, device);
-        if (status == TESS_OK)
-            status = graph_nodes(&g, device, twice);
-        if (status == TESS_OK)
-            status = graph_links(&g);
-    }
+    enum tess_status status = TESS_OK;
+    TESS_TRY_GOTO(status, done,
+                  pool.failed ? tess__no_memory("the graph of NCCL's file") : TESS_OK);
+    graph_find_twice(&g, sorted, twice);
+    TESS_TRY_GOTO(status, done, graph_number(&g, key, device));
+    TESS_TRY_GOTO(status, done, graph_nodes(&g, device, twice));
+    status = graph_links(&g);
+done:
     tess__pool_release(&pool);
     return status;
 }

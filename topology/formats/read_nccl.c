@@ -406,16 +406,16 @@ static enum tess_status reader_open(struct reader *r)
     return reader_add(r, element);
 }
 
-static enum tess_status reader_items(struct reader *r)
+static enum tess_status reader_file(struct reader *r, struct tess_topology *topology)
 {
-    enum tess_xml_event event;
-    for (;;) {
+    enum tess_xml_event event = TESS_XML_CLOSE;
+    while (event != TESS_XML_END) {
         TESS_TRY(tess__xml_next(&r->xml, &event));
-        if (event == TESS_XML_END)
-            return TESS_OK;
         if (event == TESS_XML_OPEN)
             TESS_TRY(reader_open(r));
     }
+    TESS_TRY(tess__nccl_graph(r->file, topology));
+    return tess_topology_finish(topology);
 }
 
 enum tess_status tess_topology_read_nccl(const char *name, const char *text, size_t bytes,
@@ -429,11 +429,7 @@ enum tess_status tess_topology_read_nccl(const char *name, const char *text, siz
     if (file.host_hash == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "%s: no memory to read it", name);
     tess__xml_begin(&r.xml, TESS_XML_NCCL, name, text, bytes);
-    enum tess_status status = reader_items(&r);
-    if (status == TESS_OK)
-        status = tess__nccl_graph(&file, topology);
-    if (status == TESS_OK)
-        status = tess_topology_finish(topology);
+    enum tess_status status = reader_file(&r, topology);
     free(file.host_hash);
     free(file.item);
     return tess__lines_named(name, status);

@@ -230,7 +230,7 @@ static enum tess_status smi_row(struct smi_reader *reader, int32_t row)
             return tess__lines_fail(smi->name, line, "'%.*s' from %s to %s: only GPUs have NVLinks",
                                     TESS__SHOWN(word), entry->name, smi->entry[column].name);
         const struct tess__smi_cell *mirror = &smi->cell[column * smi->count + row];
-        if (mirror->kind != TESS__SMI_UNTOLD &&
+        if (mirror->kind != TESS__SMI_UNKNOWN &&
             (mirror->kind != cell->kind || mirror->links != cell->links))
             return tess__lines_fail(smi->name, line,
                                     "'%.*s' from %s to %s, but another word from %s to %s in line "
@@ -245,7 +245,7 @@ static enum tess_status smi_row(struct smi_reader *reader, int32_t row)
 
 /* ---- the whole ------------------------------------------------------------------------------ */
 
-/* "NIC0: mlx5_0" below the matrix: the name that everybody else calls it by. */
+/* "NIC0: mlx5_0" below the matrix: the name that other programs use. */
 static void smi_legend(struct smi_reader *reader)
 {
     struct tess__word word, name;
@@ -346,8 +346,6 @@ enum tess_status tess_topology_read_smi(const char *name, const char *text, size
     }
     if (status == TESS_OK)
         status = tess__smi_build(&smi, topology);
-    if (status == TESS_OK)
-        status = tess_topology_finish(topology);
     tess__pool_release(&reader.pool);
     return tess__lines_named(name, status);
 }

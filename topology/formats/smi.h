@@ -5,11 +5,11 @@
 
 #include "topology/formats/lines.h"
 
-/* A GPU sees few others; NICs with several ports make the most of the columns. */
+/* Most columns are ports of NICs. */
 #define TESS__SMI_MAX 256
 
 enum tess__smi_kind {
-    TESS__SMI_UNTOLD, /* a row that is not there */
+    TESS__SMI_UNKNOWN, /* a row that is not there */
     TESS__SMI_SELF,
     TESS__SMI_NVLINK,
     TESS__SMI_PIX, /* from here on wider circles, each contains the ones before */
@@ -38,12 +38,12 @@ struct tess__smi {
     int32_t count;
     struct tess__smi_entry *entry; /* [count] */
     struct tess__smi_cell *cell;   /* [count * count] */
-    int32_t sm;                    /* of all GPUs; */
+    int32_t sm;                    /* of all GPUs */
     bool sm_known;                 /* by options, text or name: not only assumed */
     int32_t pci_gen;
 };
 
-/* All nodes and links; not finished. */
+/* All nodes and links; finished. */
 enum tess_status tess__smi_build(const struct tess__smi *smi, struct tess_topology *topology);
 
 #endif

@@ -40,7 +40,7 @@ struct smi_graph {
 static enum tess__smi_kind smi_kind(const struct tess__smi *smi, int32_t a, int32_t b)
 {
     uint8_t there = smi->cell[a * smi->count + b].kind, back = smi->cell[b * smi->count + a].kind;
-    return there != TESS__SMI_UNTOLD ? there : back;
+    return there != TESS__SMI_UNKNOWN ? there : back;
 }
 
 /* Classes of columns that are joined by words first .. last, by way of others too. */
@@ -64,7 +64,7 @@ static void smi_classes(const struct tess__smi *smi, enum tess__smi_kind first,
 /* ---- NUMA nodes ----------------------------------------------------------------------------- */
 
 /* Ids by equal CPU affinities where no row has a NUMA node. */
-static void smi_numa_told(struct smi_graph *graph)
+static void smi_numa_known(struct smi_graph *graph)
 {
     const struct tess__smi *smi = graph->smi;
     bool known = false;
@@ -113,7 +113,7 @@ static bool smi_numa_used(const struct smi_graph *graph, int32_t id)
 static void smi_numa(struct smi_graph *graph)
 {
     int32_t count = graph->smi->count;
-    smi_numa_told(graph);
+    smi_numa_known(graph);
     for (int32_t i = 0; i < count; i++) {
         if (graph->numa[i] >= 0)
             continue;
@@ -274,5 +274,6 @@ enum tess_status tess__smi_build(const struct tess__smi *smi, struct tess_topolo
     TESS_TRY(smi_add_cpus(&graph));
     TESS_TRY(smi_add_devices(&graph));
     TESS_TRY(smi_add_pci(&graph));
-    return smi_add_nvlink(&graph);
+    TESS_TRY(smi_add_nvlink(&graph));
+    return tess_topology_finish(topology);
 }

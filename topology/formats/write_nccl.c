@@ -1,6 +1,6 @@
 /*
  * A host as NCCL's topology XML: processors, the PCI tree below them, NVLinks, NICs; one element a
- * line, as NCCL's parser wants it. What depends on the machine or the job (affinity, rank, gdr) is
+ * line, as NCCL's parser requires. What depends on the machine or the job (affinity, rank, gdr) is
  * left out: NCCL fills in what is absent and takes what is present. The format cannot express
  * sockets of several NUMA nodes.
  */

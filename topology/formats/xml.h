@@ -1,12 +1,13 @@
 /*
  * A pull parser for XML: elements with quoted attributes, and comments. Two dialects:
  *
- *   TESS_XML_NCCL   the small part of XML that NCCL's own parser takes. What NCCL refuses is
- * refused with line and reason: declarations and DOCTYPE (so there are no entities), tabs between
- * elements, text, a tag on several lines. TESS_XML_PLAIN  what libxml2 and hwloc write:
- * declarations, text between elements (skipped), any blanks in tags, XML's five references. A
- * DOCTYPE may name a file; its own declarations, by which a few bytes become gigabytes, are
- * refused.
+ * TESS_XML_NCCL: the small part of XML that NCCL's own parser takes. What NCCL refuses is refused
+ * with line and reason: declarations and DOCTYPE (so there are no entities), tabs between elements,
+ * text, a tag on several lines.
+ *
+ * TESS_XML_PLAIN: what libxml2 and hwloc write: declarations, text between elements (skipped), any
+ * blanks in tags, XML's five references. A DOCTYPE may name a file; its own declarations, by which
+ * a few bytes become gigabytes, are refused.
  */
 #ifndef TOPOLOGY_XML_H
 #define TOPOLOGY_XML_H

@@ -33,6 +33,7 @@
 
 #define YAML_TEXT_MAX 1024
 
+/* The keys of a node and a link, for reading and writing; written in this order. */
 enum yaml_type {
     YAML_NUMBER, /* int32_t, min .. max */
     YAML_REAL,   /* double */
@@ -50,7 +51,7 @@ struct yaml_field {
     const char *const *word;
 };
 
-/* ---- keys and words -------------------------------------------------------------------------- */
+/* ---- keys and words ------------------------------------------------------------------------- */
 
 static const char *const yaml_node_kind[TESS_NODE_KIND_COUNT] = {
     [TESS_NODE_DEVICE] = "device", [TESS_NODE_PCI] = "pci", [TESS_NODE_NVSWITCH] = "nvswitch",
@@ -91,8 +92,7 @@ static const struct yaml_field yaml_link_field[] = {
     {"count", YAML_NUMBER, LINK_AT(count), 0, 1000000, NULL},
 };
 
-/* ---- reading ----------------------------------------------------------------------------------
- */
+/* ---- reading -------------------------------------------------------------------------------- */
 
 struct yaml_reader {
     const char *name;
@@ -128,14 +128,12 @@ static enum tess_status yaml_next(struct yaml_reader *self)
                                 parser->problem ? parser->problem : "unknown error");
     }
     const yaml_event_t *event = &self->event;
-    const void *anchor = NULL, *tag = NULL;
-    if (event->type == YAML_SCALAR_EVENT)
-        anchor = event->data.scalar.anchor, tag = event->data.scalar.tag;
-    else if (event->type == YAML_SEQUENCE_START_EVENT)
-        anchor = event->data.sequence_start.anchor, tag = event->data.sequence_start.tag;
-    else if (event->type == YAML_MAPPING_START_EVENT)
-        anchor = event->data.mapping_start.anchor, tag = event->data.mapping_start.tag;
-    if (event->type == YAML_ALIAS_EVENT || anchor || tag)
+    const bool node = event->type == YAML_SCALAR_EVENT ||
+                      event->type == YAML_SEQUENCE_START_EVENT ||
+                      event->type == YAML_MAPPING_START_EVENT;
+    /* The data of all three begin with anchor and tag. */
+    if (event->type == YAML_ALIAS_EVENT ||
+        (node && (event->data.scalar.anchor != NULL || event->data.scalar.tag != NULL)))
         return tess__lines_fail(self->name, yaml_line(self),
                                 "anchors, aliases and tags (& * !) are not supported");
     return TESS_OK;
@@ -243,11 +241,13 @@ static enum tess_status yaml_find(const struct yaml_reader *self, const char *te
 }
 
 /* [a, b] */
-static enum tess_status yaml_between(struct yaml_reader *self, struct tess_topo_link *link)
+static enum tess_status yaml_between(struct yaml_reader *self, int32_t key, void *item)
 {
     static const char what[] = "the names of two nodes, [a, b],";
+    struct tess_topo_link *link = item;
     int32_t *const end[] = {&link->from, &link->to};
     const char *text;
+    (void)key;
     TESS_TRY(
         yaml_expect(self, YAML_SEQUENCE_START_EVENT, "between: the names of two nodes, [a, b],"));
     for (int i = 0; i < 2; i++) {
@@ -336,17 +336,11 @@ static enum tess_status yaml_node(struct yaml_reader *self)
     return TESS_OK;
 }
 
-static enum tess_status yaml_link_other(struct yaml_reader *self, int32_t key, void *link)
-{
-    (void)key;
-    return yaml_between(self, link);
-}
-
 static enum tess_status yaml_link(struct yaml_reader *self)
 {
     struct tess_topo_link link = {.from = -1, .to = -1, .count = 1};
     int32_t line = yaml_line(self);
-    TESS_TRY(yaml_map(self, yaml_link_field, LINK_FIELDS, &link, yaml_link_other));
+    TESS_TRY(yaml_map(self, yaml_link_field, LINK_FIELDS, &link, yaml_between));
     uint32_t ends = self->seen & 7u, both = 1u << LINK_BETWEEN;
     if ((ends != both && ends != (1u << LINK_FROM | 1u << LINK_TO)) || !yaml_saw(self, LINK_KIND) ||
         !yaml_saw(self, LINK_GBS))

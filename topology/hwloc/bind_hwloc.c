@@ -3,7 +3,7 @@
  * process was started on, shared out among the host's ranks (share.c). Only of a topology that is
  * this system's, since of any other hwloc "binds" without doing anything.
  *
- *  The process may have been started bound (mpirun does that): where it has fewer cores
+ * The process may have been started bound (mpirun does that): where it has fewer cores
  * than ranks, and fewer than the machine allows, they belong to it and stay as they are.
  *
  * What a thread was bound to is kept for the thread, as ranks may be threads of one process; the
@@ -31,7 +31,7 @@ static _Thread_local struct {
 
 struct bind_place {
     hwloc_topology_t hwloc;
-    const struct tess__bind_ask *ask;
+    const struct tess__bind_request *request;
     hwloc_const_bitmap_t own;
     hwloc_bitmap_t near, other, cpus, nodes; /* other: scratch */
 };
@@ -48,7 +48,7 @@ static void bind_near(const struct bind_place *place, int32_t at, hwloc_bitmap_t
 {
     uint64_t number;
     hwloc_obj_t object = NULL;
-    const char *bus = place->ask->bus ? place->ask->bus[at] : NULL;
+    const char *bus = place->request->bus ? place->request->bus[at] : NULL;
     if (bus && tess__bus_parse(bus, strnlen(bus, 32), &number))
         object = hwloc_get_pcidev_by_busid(
             place->hwloc, (unsigned)(number >> 24), (unsigned)(number >> 16 & 0xff),
@@ -65,12 +65,12 @@ static void bind_near(const struct bind_place *place, int32_t at, hwloc_bitmap_t
 static void bind_group(struct bind_place *place, int32_t *at_out, int32_t *count_out)
 {
     *at_out = *count_out = 0;
-    bind_near(place, place->ask->at, place->near);
-    for (int32_t i = 0; i < place->ask->count; i++) {
+    bind_near(place, place->request->at, place->near);
+    for (int32_t i = 0; i < place->request->count; i++) {
         bind_near(place, i, place->other);
         if (!hwloc_bitmap_isequal(place->near, place->other))
             continue;
-        *at_out += i < place->ask->at;
+        *at_out += i < place->request->at;
         ++*count_out;
     }
 }
@@ -115,22 +115,20 @@ static bool bind_choose(struct bind_place *place, char text[TESS_BIND_TEXT])
 }
 
 bool tess__bind_choose(hwloc_topology_t hwloc, hwloc_const_bitmap_t own,
-                       const struct tess__bind_ask *ask, hwloc_bitmap_t cpus, hwloc_bitmap_t nodes,
-                       char text[TESS_BIND_TEXT])
+                       const struct tess__bind_request *request, hwloc_bitmap_t cpus,
+                       hwloc_bitmap_t nodes, char text[TESS_BIND_TEXT])
 {
     struct bind_place place = {.hwloc = hwloc,
-                               .ask = ask,
+                               .request = request,
                                .own = own,
                                .near = hwloc_bitmap_alloc(),
                                .other = hwloc_bitmap_alloc(),
                                .cpus = cpus,
                                .nodes = nodes};
-    bool chosen = false;
     hwloc_bitmap_zero(cpus);
     hwloc_bitmap_zero(nodes);
     snprintf(text, TESS_BIND_TEXT, "not bound: no memory for it");
-    if (place.near != NULL && place.other != NULL)
-        chosen = bind_choose(&place, text);
+    bool chosen = place.near != NULL && place.other != NULL && bind_choose(&place, text);
     hwloc_bitmap_free(place.near);
     hwloc_bitmap_free(place.other);
     return chosen;
@@ -143,13 +141,6 @@ static bool bind_cpus(hwloc_const_bitmap_t cpus)
     return hwloc_set_cpubind(bind_machine, cpus, HWLOC_CPUBIND_THREAD) == 0;
 }
 
-static void bind_keep(hwloc_const_bitmap_t cpus)
-{
-    for (unsigned i = 0; i < BIND_WORDS; i++)
-        bind_thread.cpus[i] = hwloc_bitmap_to_ith_ulong(cpus, i);
-    bind_thread.bound = true;
-}
-
 /* Memory goes elsewhere only where these nodes have none left: not STRICT. What may not be bound
  * (containers often forbid it) still comes from the node of the core that touches it first. */
 static void bind_memory(hwloc_const_bitmap_t nodes, char text[TESS_BIND_TEXT])
@@ -160,7 +151,7 @@ static void bind_memory(hwloc_const_bitmap_t nodes, char text[TESS_BIND_TEXT])
         snprintf(text + used, TESS_BIND_TEXT - used, ", memory free");
 }
 
-static bool bind_place(const struct tess__bind_ask *ask, char text[TESS_BIND_TEXT])
+static bool bind_place(const struct tess__bind_request *request, char text[TESS_BIND_TEXT])
 {
     hwloc_bitmap_t own = hwloc_bitmap_alloc(), cpus = hwloc_bitmap_alloc();
     hwloc_bitmap_t nodes = hwloc_bitmap_alloc();
@@ -168,14 +159,16 @@ static bool bind_place(const struct tess__bind_ask *ask, char text[TESS_BIND_TEX
     snprintf(text, TESS_BIND_TEXT, "not bound: no memory for it");
     if (own && cpus && nodes) {
         tess__hwloc_own(bind_machine, own);
-        bound = tess__bind_choose(bind_machine, own, ask, cpus, nodes, text);
+        bound = tess__bind_choose(bind_machine, own, request, cpus, nodes, text);
     }
     if (bound && !bind_cpus(cpus)) {
         snprintf(text, TESS_BIND_TEXT, "not bound: %s", strerror(errno));
         bound = false;
     }
     if (bound) {
-        bind_keep(cpus);
+        for (unsigned i = 0; i < BIND_WORDS; i++)
+            bind_thread.cpus[i] = hwloc_bitmap_to_ith_ulong(cpus, i);
+        bind_thread.bound = true;
         bind_memory(nodes, text);
     }
     hwloc_bitmap_free(own);
@@ -200,7 +193,7 @@ bool tess_bind_place(int32_t at, int32_t count, const char *const *bus, char tex
         snprintf(text, TESS_BIND_TEXT, "not bound: %s", why);
         return false;
     }
-    return bind_place(&(struct tess__bind_ask){.bus = bus, .at = at, .count = count}, text);
+    return bind_place(&(struct tess__bind_request){.bus = bus, .at = at, .count = count}, text);
 }
 
 bool tess_bind_check(void)

@@ -9,24 +9,22 @@
 #include <stdlib.h>
 
 /*
- * Parts of hwloc that ask drivers would start CUDA in a process that is still to be forked, or talk
- * to a display; other files query the driver. Nor is libpciaccess ("pci") needed, which never
+ * Parts of hwloc that query drivers would start CUDA in a process that is still to be forked, or
+ * open a display; other files query the driver. Nor is libpciaccess ("pci") needed, which never
  * gives its memory back: without it hwloc reads PCI from /sys. Names that it does not have are no
  * errors.
  */
-static void machine_leave_out(hwloc_topology_t hwloc)
-{
-    static const char *const part[] = {"cuda", "nvml", "rsmi", "levelzero", "opencl", "gl", "pci"};
-    for (size_t i = 0; i < sizeof part / sizeof part[0]; i++)
-        hwloc_topology_set_components(hwloc, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, part[i]);
-}
+static const char *const machine_left_out[] = {"cuda",   "nvml", "rsmi", "levelzero",
+                                               "opencl", "gl",   "pci"};
 
 enum tess_status tess__hwloc_machine(hwloc_topology_t *hwloc_out)
 {
     hwloc_topology_t hwloc;
     if (hwloc_topology_init(&hwloc) != 0)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory left for this machine");
-    machine_leave_out(hwloc);
+    for (size_t i = 0; i < sizeof(machine_left_out) / sizeof(machine_left_out[0]); i++)
+        hwloc_topology_set_components(hwloc, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST,
+                                      machine_left_out[i]);
     if (hwloc_topology_set_io_types_filter(hwloc, HWLOC_TYPE_FILTER_KEEP_ALL) != 0 ||
         hwloc_topology_load(hwloc) != 0) {
         hwloc_topology_destroy(hwloc);

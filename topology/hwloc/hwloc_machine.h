@@ -28,7 +28,7 @@ enum tess_status tess__hwloc_cores(hwloc_topology_t hwloc, hwloc_const_bitmap_t 
                                    struct tess__hwloc_cores *cores_out);
 void tess__hwloc_cores_free(struct tess__hwloc_cores *cores); /* a zeroed one is allowed */
 
-struct tess__bind_ask { /* tess_bind_place's */
+struct tess__bind_request { /* tess_bind_place's */
     int32_t at, count;
     const char *const *bus;
 };
@@ -36,8 +36,8 @@ struct tess__bind_ask { /* tess_bind_place's */
 /* The cores of a place, on any machine, for a process that may use `own`; nothing is bound. False:
  * there is nothing to bind to, and text gives the reason. (bind_hwloc.c) */
 bool tess__bind_choose(hwloc_topology_t hwloc, hwloc_const_bitmap_t own,
-                       const struct tess__bind_ask *ask, hwloc_bitmap_t cpus, hwloc_bitmap_t nodes,
-                       char text[TESS_BIND_TEXT]);
+                       const struct tess__bind_request *request, hwloc_bitmap_t cpus,
+                       hwloc_bitmap_t nodes, char text[TESS_BIND_TEXT]);
 
 /* ---- files (hwloc_load.c) ---- */
 

@@ -10,7 +10,7 @@
  *            domain's: "nvlink-<uuid>.<clique>", so that hosts can be put together by it
  *   NIC      with a link to `net` of what its ports carry; without one where it is another
  *            machine's. One that is down is left out, and so is a virtual function beside the
- * device it belongs to
+ *            device it belongs to
  */
 #include "topology/hwloc/live.h"
 #include "tessera/check.h"
@@ -38,22 +38,16 @@ struct composer {
     int32_t nvswitch, net;          /* -1: none so far */
 };
 
-/* As nodes have it, from any width of the domain and any case. */
-static bool live_bus(const char *text, char bus[20])
-{
-    uint64_t number;
-    if (!tess__bus_parse(text, strnlen(text, 32), &number))
-        return false;
-    tess__bus_text(number, bus, 20);
-    return true;
-}
-
+/* The device with this bus id, of any width of the domain and any case; -1: none. */
 static int32_t live_find(const struct composer *self, const char *bus)
 {
-    char own[20];
-    for (int32_t i = 0; i < self->device_count; i++)
-        if (live_bus(self->device[i].bus, own) && strcmp(own, bus) == 0)
+    uint64_t number, own;
+    bool known = tess__bus_parse(bus, strnlen(bus, 32), &number);
+    for (int32_t i = 0; i < self->device_count && known; i++) {
+        const char *text = self->device[i].bus;
+        if (tess__bus_parse(text, strnlen(text, 32), &own) && own == number)
             return i;
+    }
     return -1;
 }
 
@@ -63,7 +57,7 @@ static bool live_keeps_device(const struct composer *self, struct tess_node *nod
 {
     if (self->device_count == 0)
         return self->ranks == 0;
-    int32_t at = node->bus[0] ? live_find(self, node->bus) : -1;
+    int32_t at = live_find(self, node->bus);
     if (at < 0)
         return false;
     node->index = self->device[at].index;
@@ -160,14 +154,13 @@ static enum tess_status live_add_missing(struct composer *self, int32_t at)
         .kind = TESS_NODE_DEVICE, .index = device->index, .socket = -1, .sm = device->sm};
     int32_t sm = device->sm > 0 ? device->sm : 80, numa = -1;
     double gbs = 0;
-    snprintf(node.name, sizeof node.name, "gpu%d", (int)device->index);
-    if (!live_bus(device->bus, node.bus))
-        node.bus[0] = '\0';
-    else if (self->live->here) {
-        gbs = tess__sysfs_pci_gbs(self->sys, node.bus);
-        numa = tess__sysfs_numa(self->sys, node.bus);
+    uint64_t bus;
+    if (tess__bus_parse(device->bus, strnlen(device->bus, 32), &bus)) {
+        tess__bus_text(bus, node.bus, sizeof(node.bus));
+        gbs = self->live->here ? tess__sysfs_pci_gbs(self->sys, node.bus) : 0;
+        numa = self->live->here ? tess__sysfs_numa(self->sys, node.bus) : -1;
     }
-    TESS_TRY(tess_topology_add_node(self->topology, &node, &self->node[at]));
+    TESS_TRY(tess_topology_add(self->topology, node, &self->node[at], "gpu%d", (int)device->index));
     return tess_topology_join(self->topology, TESS_LINK_PCI, self->node[at], live_cpu(self, numa),
                               gbs > 0 ? gbs : tess__rate_pci_x16(tess__pci_gen(sm)), 1);
 }
@@ -211,10 +204,9 @@ static enum tess_status live_nvlinks(struct composer *self, int32_t at)
     const struct tess_live_device *device = &self->device[at];
     int32_t from = self->node[at], nvswitch, cpu;
     double each = tess__rate_nvlink(self->topology->node[from].sm);
-    char bus[20];
     for (int32_t p = 0; p < device->peer_count && p < TESS_LIVE_PEERS_MAX; p++) {
         const struct tess_live_peer *peer = &device->peer[p];
-        int32_t to = live_bus(peer->bus, bus) ? live_find(self, bus) : -1;
+        int32_t to = live_find(self, peer->bus);
         if (to < 0 || to == at || peer->links < 1)
             continue; /* a device that this process may not see */
         struct tess_topo_link link = {.kind = TESS_LINK_NVLINK,

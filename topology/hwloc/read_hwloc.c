@@ -9,10 +9,10 @@
  *   switches  bridges from PCI to PCI below which several branches lead to GPUs or NICs; a chain of
  *             bridges without branches is one link, as narrow as its narrowest part
  *   speed     hwloc has the speed of the moment, and 0 or that of an idle GPU is useless: below
- * that of 8 lanes of generation 3 it counts as unknown, which is x16 of `pci_gen` NVLink    the
- * matrix NVLinkBandwidth, in MB/s, 20000 or 25000 for a link. Its NVSwitches are one node here,
- * which joins the halves of a DGX-2; hwloc's own transforms, one of which empties matrices without
- * switches, are not needed for that
+ *             that of 8 lanes of generation 3 it counts as unknown, which is x16 of `pci_gen`
+ *   NVLink    the matrix NVLinkBandwidth, in MB/s, 20000 or 25000 for a link. Its NVSwitches are
+ *             one node here, which joins the halves of a DGX-2; hwloc's own transforms, one of
+ *             which empties matrices without switches, are not needed for that
  *
  * hwloc_get_common_ancestor_obj fails on I/O objects of unequal depth (2.9), so ways up are walked
  * here.
@@ -457,12 +457,6 @@ static enum tess_status tree_matrices(struct tree_reader *self)
 
 static enum tess_status tree_graph(struct tree_reader *self)
 {
-    int pcis = hwloc_get_nbobjs_by_type(self->hwloc, HWLOC_OBJ_PCI_DEVICE);
-    int bridges = hwloc_get_nbobjs_by_type(self->hwloc, HWLOC_OBJ_BRIDGE);
-    self->place = calloc((size_t)(pcis > 0 ? pcis : 0) + (size_t)(bridges > 0 ? bridges : 0) + 1,
-                         sizeof *self->place);
-    if (!self->place)
-        TESS_FAIL(TESS_ERR_MEMORY, "%s: no memory for the PCI tree", self->name);
     TESS_TRY(tree_add_cpus(self));
     TESS_TRY(tree_find_devices(self));
     TESS_TRY(tree_add_devices(self));
@@ -474,18 +468,17 @@ enum tess_status tess__hwloc_tree(const char *name, hwloc_topology_t hwloc, bool
                                   const struct tess_topology_options *options,
                                   struct tess_topology *topology)
 {
-    struct tree_reader *self = calloc(1, sizeof *self);
-    if (!self)
-        TESS_FAIL(TESS_ERR_MEMORY, "%s: no memory to read it", name);
-    self->name = name;
-    self->topology = topology;
-    self->hwloc = hwloc;
-    self->speeds = speeds;
-    if (options)
-        self->options = *options;
-    enum tess_status status = tree_graph(self);
-    free(self->place);
-    free(self);
+    struct tree_reader self = {
+        .name = name, .topology = topology, .hwloc = hwloc, .speeds = speeds};
+    const int objects = hwloc_get_nbobjs_by_type(hwloc, HWLOC_OBJ_PCI_DEVICE) +
+                        hwloc_get_nbobjs_by_type(hwloc, HWLOC_OBJ_BRIDGE);
+    if (options != NULL)
+        self.options = *options;
+    self.place = calloc((size_t)objects + 1, sizeof(*self.place));
+    if (self.place == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "%s: no memory for the PCI tree", name);
+    enum tess_status status = tree_graph(&self);
+    free(self.place);
     return status;
 }
 

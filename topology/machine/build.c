@@ -198,6 +198,10 @@ enum tess_status tess_topology_add(struct tess_topology *topology, struct tess_n
 enum tess_status tess_topology_add_link(struct tess_topology *topology,
                                         const struct tess_topo_link *link)
 {
+    if (link->from < 0 || link->from >= topology->node_count || link->to < 0 ||
+        link->to >= topology->node_count)
+        TESS_FAIL(TESS_ERR_INTERNAL, "a link from node %d to node %d of %d", (int)link->from,
+                  (int)link->to, (int)topology->node_count);
     const char *from = topology->node[link->from].name, *to = topology->node[link->to].name;
     if (link->from == link->to)
         TESS_FAIL(TESS_ERR_DATA, "node '%s' has a link to itself", from);

@@ -36,7 +36,7 @@ enum tess_status tess__text_close(FILE *out, char **text_inout);
 void tess__sort_by_key(int32_t items, int32_t keys, const int32_t *key, int32_t *first,
                        int32_t *list);
 
-/* As qsort wants it: two lists of `count` numbers in the order of a dictionary. */
+/* For qsort: compares two lists of `count` numbers in the order of a dictionary. */
 int tess__compare(const int64_t *a, const int64_t *b, int count);
 
 /* The root of element i in a forest of sets, parent[root] == root; halves the path to it. */

@@ -388,15 +388,13 @@ enum tess_status tess_route_search_open(const struct tess_topology *topology,
     if (search == NULL)
         return tess__no_memory("the routes");
     search->topology = topology;
-    search->first = tess__pool_array(&search->pool, nodes + 1, sizeof(*search->first));
-    search->out = tess__pool_array(&search->pool, links, sizeof(*search->out));
+    int32_t *key,
+        **list[] = {&search->first, &search->came, &search->depth, &search->turn, &search->out,
+                    &search->queue, &key};
+    for (size_t i = 0; i < sizeof(list) / sizeof(list[0]); i++)
+        *list[i] = tess__pool_array(&search->pool, nodes + links + 1, sizeof(int32_t));
     search->width = tess__pool_array(&search->pool, nodes, sizeof(*search->width));
-    search->came = tess__pool_array(&search->pool, nodes, sizeof(*search->came));
-    search->queue = tess__pool_array(&search->pool, nodes + links, sizeof(*search->queue));
-    search->depth = tess__pool_array(&search->pool, nodes, sizeof(*search->depth));
-    search->turn = tess__pool_array(&search->pool, nodes, sizeof(*search->turn));
     search->heap = tess__pool_array(&search->pool, links, sizeof(*search->heap));
-    int32_t *key = tess__pool_array(&search->pool, links, sizeof(*key));
     if (search->pool.failed) {
         tess_route_search_close(search);
         return tess__no_memory("the routes");

@@ -43,7 +43,7 @@ struct tess_routes {
  * (NCCL 2.28 does, and takes a bridge between sockets for a way around them), nor pass a host that
  * is neither's. LOCAL links between NUMA nodes of one socket make a path PHB, not SYS.
  * Two devices that do not reach each other get NONE. tess_routes_free takes a zeroed one. Up to 128
- * devices and 64 links a path; larger clusters ask host by host.
+ * devices and 64 links a path; for larger clusters routes are searched host by host.
  */
 enum tess_status tess_routes_open(const struct tess_topology *topology,
                                   struct tess_routes *routes_out);
