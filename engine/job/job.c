@@ -150,8 +150,8 @@ static enum tess_status job_open_exchange(struct tess_job *job)
     int64_t most = job->dataset == NULL ? job_input_count(job) + job_label_count(job) : 1;
 
     for (int32_t p = 0; p < tess_job_param_count(job); p++) {
-        const struct tess_job_param param = tess_job_param_of(job, p);
-        const int64_t count = tess_shape_count(&param.shape);
+        const struct tess_shape shape = tess_engine_param_shape(job->run.planned, p);
+        const int64_t count = tess_shape_count(&shape);
         most = count > most ? count : most;
     }
     job->exchange_bytes = (size_t)most * sizeof(*job->exchange);
@@ -216,7 +216,7 @@ static void job_take(struct tess_job *job, int32_t r, const struct tess__job_rep
     } else if (from->status != TESS_OK &&
                (reply->status == TESS_OK || reply->status == TESS_ERR_ABORTED)) {
         reply->status = from->status;
-        if (job->run.rank_count > 1 && job->mode != TESS_JOB_CALLER)
+        if (job->run.rank_count > 1)
             snprintf(reply->why, sizeof(reply->why), "rank %d: %.*s", (int)r,
                      (int)sizeof(reply->why) - 32, from->why);
         else
@@ -231,7 +231,6 @@ static void job_collect(struct tess_job *job, struct tess__job_reply *reply)
     struct tess__job_reply answer;
     int32_t left = job->run.rank_count;
 
-    *reply = (struct tess__job_reply){.status = TESS_OK};
     for (int32_t r = 0; r < left; r++)
         watch[r] = (struct pollfd){.fd = job->rank[r].caller_socket, .events = POLLIN};
     while (left > 0) {
@@ -291,16 +290,6 @@ static enum tess_status job_order(struct tess_job *job, const struct tess__job_o
 
 /* ---- starting and ending --------------------------------------------------------------------- */
 
-/* The processes of the job meet, and each gets its number. */
-static enum tess_status job_meet(struct tess_job *job)
-{
-    if (job->config->started.starter == NULL)
-        return TESS_OK;
-    TESS_TRY(tess__peers_open(&job->env, job->config->run.timeout, &job->run.peers));
-    TESS_TRY(tess__place_ranks(&job->run, job->config, job->run.peers, job->run.placed));
-    return tess__place_graph(&job->run, job->run.placed);
-}
-
 static enum tess_status job_start(struct tess_job *job)
 {
     struct tess__job_reply reply = {.status = TESS_OK};
@@ -310,8 +299,8 @@ static enum tess_status job_start(struct tess_job *job)
         job->rank[r].job = job;
         job->rank[r].caller_socket = -1;
     }
-    if (job->mode == TESS_JOB_CALLER)
-        TESS_TRY(job_meet(job));
+    if (job->config->started.starter != NULL) /* then it is in mode CALLER */
+        TESS_TRY(tess__place_ranks(&job->run, job->config, &job->env));
     TESS_TRY(tess_world_open(job->run.rank_count,
                              processes ? TESS_RANKS_PROCESSES : TESS_RANKS_THREADS, &job->world));
     if (job->mode == TESS_JOB_CALLER) {
@@ -350,26 +339,33 @@ enum tess_status tess_job_start(struct tess_job *job)
     return status;
 }
 
+static void job_end_ranks(struct tess_job *job)
+{
+    const double limit_s = job->failed ? END_LIMIT_S : job->config->run.timeout;
+
+    if (job->failed)
+        tess_world_abort(job->world, -1, "the job is closed");
+    if (job->mode == TESS_JOB_CALLER)
+        tess__job_rank_close(&job->rank[0]);
+    for (int32_t r = 0; r < job->run.rank_count; r++)
+        if (job->rank[r].caller_socket >= 0)
+            shutdown(job->rank[r].caller_socket, SHUT_RDWR);
+    for (int32_t r = 0; r < job->run.rank_count; r++) {
+        if (job->rank[r].started)
+            tess__job_rank_end(&job->rank[r], limit_s);
+        if (job->rank[r].caller_socket >= 0)
+            close(job->rank[r].caller_socket);
+    }
+    tess_world_close(job->world);
+}
+
 static void job_end(struct tess_job *job)
 {
     JOB_QUIET(job);
 
-    if (job->world != NULL && job->failed)
-        tess_world_abort(job->world, -1, "the job is closed");
-    if (job->mode == TESS_JOB_CALLER && job->world != NULL)
-        tess__job_rank_close(&job->rank[0]);
-    for (int32_t r = 0; r < TESS_WORLD_RANKS_MAX && job->world != NULL; r++)
-        if (job->rank[r].caller_socket >= 0)
-            shutdown(job->rank[r].caller_socket, SHUT_RDWR);
-    for (int32_t r = 0; r < TESS_WORLD_RANKS_MAX && job->world != NULL; r++) {
-        if (job->rank[r].started)
-            tess__job_rank_end(&job->rank[r], job->failed ? END_LIMIT_S : job->config->run.timeout);
-        if (job->rank[r].caller_socket >= 0)
-            close(job->rank[r].caller_socket);
-    }
-    tess__peers_close(job->run.peers);
     if (job->world != NULL)
-        tess_world_close(job->world);
+        job_end_ranks(job);
+    tess__peers_close(job->run.peers);
     tess__run_close(&job->run);
     if (job->exchange != NULL)
         munmap(job->exchange, job->exchange_bytes);
@@ -481,8 +477,8 @@ enum tess_status tess_job_param_read(struct tess_job *job, int32_t index, float 
         TESS_FAIL(TESS_ERR_USAGE, "there is no parameter %d: the model has %d", (int)index,
                   (int)tess_job_param_count(job));
     TESS_TRY(job_order(job, &order, &reply));
-    const struct tess_job_param param = tess_job_param_of(job, index);
-    memcpy(values_out, job->exchange, (size_t)tess_shape_count(&param.shape) * sizeof(*values_out));
+    const struct tess_shape shape = tess_engine_param_shape(job->run.planned, index);
+    memcpy(values_out, job->exchange, (size_t)tess_shape_count(&shape) * sizeof(*values_out));
     return TESS_OK;
 }
 
@@ -527,11 +523,7 @@ int64_t tess_job_batch_size(const struct tess_job *job)
 
 struct tess_job_memory tess_job_memory_of(const struct tess_job *job, int32_t rank)
 {
-    const struct tess__usage *usage = &job->run.predicted[rank];
-    struct tess_job_memory memory = {.total = usage->total};
-
-    memcpy(memory.bytes, usage->bytes, sizeof(memory.bytes));
-    return memory;
+    return job->run.predicted[rank];
 }
 
 int32_t tess_job_param_count(const struct tess_job *job)
@@ -551,7 +543,7 @@ struct tess_job_param tess_job_param_of(const struct tess_job *job, int32_t inde
 int32_t tess_job_param_find(const struct tess_job *job, const char *name)
 {
     for (int32_t p = 0; p < tess_job_param_count(job); p++)
-        if (strcmp(tess_job_param_of(job, p).name, name) == 0)
+        if (strcmp(tess_engine_param_name(job->run.planned, p), name) == 0)
             return p;
     return -1;
 }

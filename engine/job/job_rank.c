@@ -11,7 +11,6 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -122,12 +121,9 @@ static void rank_follow(struct tess__job_rank *rank)
     const struct tess__launch launch = tess__run_launch(&rank->job->run);
     struct tess__job_order order;
     struct tess__job_reply reply = {.status = TESS_OK};
-    char text[TESS__CORES_BYTES];
 
     tess__log_redirect(&rank->job->sink);
-    snprintf(text, sizeof(text), TESS__RANK_THREAD_NAME, rank->rank.rank);
-    prctl(PR_SET_NAME, text);
-    tess__rank_bind(&launch, rank->rank.rank, text);
+    tess__rank_enter(&launch, rank->rank.rank);
     tess__job_rank_open(rank, &reply);
     while (send(rank->rank_socket, &reply, sizeof(reply), MSG_NOSIGNAL) == (ssize_t)sizeof(reply)) {
         ssize_t count;
@@ -173,10 +169,10 @@ enum tess_status tess__job_rank_start(struct tess_job *job, int32_t r)
     rank->rank = (struct tess__rank){r, job->run.rank_count, job->world, -1};
     if (job->mode == TESS_JOB_THREADS) {
         const int error = pthread_create(&rank->thread, NULL, rank_thread, rank);
-        if (error != 0)
+        if (error != 0) {
             close(rank->rank_socket);
-        if (error != 0)
             TESS_FAIL(TESS_ERR_MEMORY, "cannot start a thread for rank %d: %s", r, strerror(error));
+        }
     } else {
         rank->pid = fork();
         if (rank->pid == 0)

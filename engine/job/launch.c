@@ -34,14 +34,12 @@
 struct launcher {
     const struct tess__launch *launch;
     struct tess_world *world;
-    pid_t pid[TESS_WORLD_RANKS_MAX];           /* 0: reaped */
-    bool ended[TESS_WORLD_RANKS_MAX];          /* rank's body has returned */
-    int32_t first, process_count, alive_count; /* processes first .. first + count - 1 */
-    int message_fd, line_fd, signal_fd;        /* read ends; -1 closed */
+    pid_t pid[TESS_WORLD_RANKS_MAX];    /* 0: reaped */
+    bool ended[TESS_WORLD_RANKS_MAX];   /* rank's body has returned */
+    int32_t first, alive_count;         /* of the processes: the lowest; not reaped */
+    int message_fd, line_fd, signal_fd; /* read ends; -1 closed */
     int message_write_fd, line_write_fd;
     sigset_t old_mask;
-    struct tess__message message;
-    size_t message_used; /* bytes of `message` read so far */
     char line[LINE_BYTES];
     size_t line_used;
     enum tess_status status;
@@ -51,6 +49,13 @@ struct launcher {
     double kill_s; /* when to kill what is left; 0: not ending */
     bool killed;
 };
+
+static void launch_close_fd(int *fd)
+{
+    if (*fd >= 0)
+        close(*fd);
+    *fd = -1;
+}
 
 /* ---- failing --------------------------------------------------------------------------------- */
 
@@ -74,9 +79,16 @@ static void launch_end(struct launcher *launcher, enum tess_status status, const
         tess__peers_leave(launcher->launch->peers);
 }
 
+/* The same for a failure that has been logged. */
+static void launch_fail(struct launcher *launcher, enum tess_status status, const char *reason)
+{
+    launcher->error_said = true;
+    launch_end(launcher, status, reason);
+}
+
 static void launch_kill(struct launcher *launcher)
 {
-    for (int32_t p = launcher->first; p < launcher->first + launcher->process_count; p++)
+    for (int32_t p = 0; p < TESS_WORLD_RANKS_MAX; p++)
         if (launcher->pid[p] > 0)
             kill(launcher->pid[p], SIGKILL);
     launcher->killed = true;
@@ -92,8 +104,7 @@ static void launch_interrupt(struct launcher *launcher)
     launch_clear_line(launcher);
     tess_log(TESS_LOG_INFO, "interrupted: ending %d rank%s (once more to kill)",
              launcher->launch->rank_count, launcher->launch->rank_count > 1 ? "s" : "");
-    launcher->error_said = true;
-    launch_end(launcher, TESS_ERR_INTERRUPTED, "interrupted");
+    launch_fail(launcher, TESS_ERR_INTERRUPTED, "interrupted");
 }
 
 /* ---- messages -------------------------------------------------------------------------------- */
@@ -101,52 +112,43 @@ static void launch_interrupt(struct launcher *launcher)
 /* Is it a line of tess_fail(): "tessera: [rank N: ]error: ..."? */
 static bool launch_is_error(const char *line)
 {
-    static const char program[] = "tessera: ", rank[] = "rank ", error[] = "error: ";
+    int end = 0;
 
-    if (strncmp(line, program, sizeof(program) - 1) != 0)
-        return false;
-    line += sizeof(program) - 1;
-    if (strncmp(line, rank, sizeof(rank) - 1) == 0) {
-        line = strstr(line, ": ");
-        if (line == NULL)
-            return false;
-        line += 2;
-    }
-    return strncmp(line, error, sizeof(error) - 1) == 0;
+    (void)sscanf(line, "tessera: error: %n", &end);
+    if (end == 0)
+        (void)sscanf(line, "tessera: rank %*d: error: %n", &end);
+    return end > 0;
 }
 
 static void launch_forward_line(struct launcher *launcher)
 {
-    launcher->line[launcher->line_used] = '\0';
+    const size_t length = launcher->line_used;
+
+    launcher->line[length] = '\0';
+    launcher->line_used = 0;
     if (launch_is_error(launcher->line)) {
-        if (launcher->error_said) {
-            launcher->line_used = 0;
+        if (launcher->error_said)
             return;
-        }
         launcher->error_said = true;
     }
     launch_clear_line(launcher);
-    if (write(STDERR_FILENO, launcher->line, launcher->line_used) < 0) {
+    if (write(STDERR_FILENO, launcher->line, length) < 0) {
         /* stderr is gone: nothing can be reported. */
     }
-    launcher->line_used = 0;
 }
 
 /* Read what is there. Closes the descriptor at its end. */
 static void launch_read_lines(struct launcher *launcher)
 {
     char chunk[LINE_BYTES];
-    ssize_t count;
 
     while (launcher->line_fd >= 0) {
-        count = read(launcher->line_fd, chunk, sizeof(chunk));
-        if (count < 0 && errno == EINTR)
-            continue;
+        const ssize_t count = read(launcher->line_fd, chunk, sizeof(chunk));
+
         if (count < 0)
             return;
         if (count == 0) {
-            close(launcher->line_fd);
-            launcher->line_fd = -1;
+            launch_close_fd(&launcher->line_fd);
             if (launcher->line_used > 0)
                 launch_forward_line(launcher);
             return;
@@ -196,10 +198,8 @@ static void launch_take_message(void *context, const struct tess__message *messa
     } else if (status == TESS_OK && launcher->kill_s <= 0) {
         status = launch->message(launch->context, message);
     }
-    if (status != TESS_OK) {
-        launcher->error_said = true;
-        launch_end(launcher, status, "the launcher failed");
-    }
+    if (status != TESS_OK)
+        launch_fail(launcher, status, "the launcher failed");
 }
 
 /* Messages of other launchers. */
@@ -209,35 +209,22 @@ static void launch_read_peers(struct launcher *launcher)
 
     if (peers == NULL || launcher->kill_s > 0)
         return;
-    enum tess_status status = tess__peers_read(peers, launcher, launch_take_message);
-    if (status == TESS_OK || launcher->kill_s > 0)
-        return;
-    launcher->error_said = true;
-    launch_end(launcher, status, tess_log_last_error());
+    const enum tess_status status = tess__peers_read(peers, launcher, launch_take_message);
+    if (status != TESS_OK && launcher->kill_s <= 0)
+        launch_fail(launcher, status, tess_log_last_error());
 }
 
+/* A pipe does not split messages of this size. */
 static void launch_read_messages(struct launcher *launcher)
 {
-    while (launcher->message_fd >= 0) {
-        unsigned char *target = (unsigned char *)&launcher->message + launcher->message_used;
-        ssize_t count =
-            read(launcher->message_fd, target, sizeof(launcher->message) - launcher->message_used);
+    struct tess__message message;
+    ssize_t count = -1;
 
-        if (count < 0 && errno == EINTR)
-            continue;
-        if (count < 0)
-            return;
-        if (count == 0) {
-            close(launcher->message_fd);
-            launcher->message_fd = -1;
-            return;
-        }
-        launcher->message_used += (size_t)count;
-        if (launcher->message_used == sizeof(launcher->message)) {
-            launcher->message_used = 0;
-            launch_take_message(launcher, &launcher->message);
-        }
-    }
+    while (launcher->message_fd >= 0 &&
+           (count = read(launcher->message_fd, &message, sizeof(message))) > 0)
+        launch_take_message(launcher, &message);
+    if (count == 0)
+        launch_close_fd(&launcher->message_fd);
 }
 
 /* ---- signals and children -------------------------------------------------------------------- */
@@ -294,9 +281,9 @@ static void launch_report_death(struct launcher *launcher, int32_t p, pid_t pid,
 
 static void launch_reap(struct launcher *launcher)
 {
-    for (int32_t p = launcher->first; p < launcher->first + launcher->process_count; p++) {
+    for (int32_t p = 0; p < TESS_WORLD_RANKS_MAX; p++) {
         int wait_status = 0;
-        pid_t pid = launcher->pid[p];
+        const pid_t pid = launcher->pid[p];
 
         if (pid <= 0 || waitpid(pid, &wait_status, WNOHANG) != pid)
             continue;
@@ -310,8 +297,7 @@ static void launch_reap(struct launcher *launcher)
         if (WIFSIGNALED(wait_status) && launcher->interrupt_count == 0 &&
             (WTERMSIG(wait_status) == SIGTERM || WTERMSIG(wait_status) == SIGINT)) {
             struct pollfd own = {.fd = launcher->signal_fd, .events = POLLIN};
-            struct timespec pause = {0, GROUP_SIGNAL_MS * 1000000L};
-            nanosleep(&pause, NULL);
+            nanosleep(&(struct timespec){.tv_nsec = GROUP_SIGNAL_MS * 1000000L}, NULL);
             if (poll(&own, 1, 0) > 0)
                 launch_read_signals(launcher);
         }
@@ -337,27 +323,23 @@ static void launch_check_limit(struct launcher *launcher)
 static void launch_tick(struct launcher *launcher)
 {
     const struct tess__launch *launch = launcher->launch;
-    enum tess_status status;
 
     if (launch->tick == NULL || launcher->kill_s > 0 || tess_clock_s() < launcher->tick_s)
         return;
     launcher->tick_s = tess_clock_s() + launch->tick_s;
-    status = launch->tick(launch->context);
-    if (status != TESS_OK) {
-        launcher->error_said = true;
-        launch_end(launcher, status, "the launcher failed");
-    }
+    const enum tess_status status = launch->tick(launch->context);
+    if (status != TESS_OK)
+        launch_fail(launcher, status, "the launcher failed");
 }
 
 /* Until whatever is due first; -1: nothing is. */
 static int launch_timeout_ms(const struct launcher *launcher)
 {
     const bool killing = launcher->kill_s > 0;
-    double left_s;
 
     if (killing ? launcher->killed : launcher->launch->tick == NULL)
         return -1;
-    left_s = (killing ? launcher->kill_s : launcher->tick_s) - tess_clock_s();
+    const double left_s = (killing ? launcher->kill_s : launcher->tick_s) - tess_clock_s();
     return left_s > 0 ? (int)(left_s * 1e3) + 1 : 0;
 }
 
@@ -430,13 +412,6 @@ static enum tess_status launch_open(struct launcher *launcher)
     return tess_world_open(launcher->launch->rank_count, launcher->launch->mode, &launcher->world);
 }
 
-static void launch_close_fd(int *fd)
-{
-    if (*fd >= 0)
-        close(*fd);
-    *fd = -1;
-}
-
 static void launch_close(struct launcher *launcher)
 {
     launch_close_fd(&launcher->message_fd);
@@ -453,8 +428,6 @@ static void launch_close(struct launcher *launcher)
  * along. */
 static _Noreturn void launch_child(struct launcher *launcher, int32_t p, pid_t parent)
 {
-    int exit_code;
-
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent)
         _exit(1);
@@ -465,7 +438,7 @@ static _Noreturn void launch_child(struct launcher *launcher, int32_t p, pid_t p
     launch_close_fd(&launcher->line_fd);
     launch_close_fd(&launcher->message_fd);
     launch_close_fd(&launcher->signal_fd);
-    exit_code =
+    const int exit_code =
         tess__rank_process(launcher->launch, launcher->world, p, launcher->message_write_fd);
     fflush(stdout);
     _exit(exit_code);
@@ -475,33 +448,29 @@ static enum tess_status launch_start(struct launcher *launcher)
 {
     const struct tess__launch *launch = launcher->launch;
     const bool alone = launch->peers != NULL;
-    int32_t count = launch->mode == TESS_RANKS_THREADS || alone ? 1 : launch->rank_count;
-    pid_t parent = getpid();
+    const bool threads = launch->mode == TESS_RANKS_THREADS;
+    const pid_t parent = getpid();
     char cores[TESS_WORLD_RANKS_MAX][TESS__CORES_BYTES];
 
     launcher->first = alone ? launch->peers->env.rank : 0;
+    const int32_t end = alone ? launcher->first + 1 : launch->rank_count;
     /* Before they are forked: what is learned of this machine on the way, they need not learn. */
-    for (int32_t r = 0; r < launch->rank_count; r++)
-        if (!alone || r == launcher->first)
-            tess__rank_cores(launch, r, cores[r]);
+    for (int32_t r = launcher->first; r < end; r++)
+        tess__rank_cores(launch, r, cores[r]);
     fflush(stdout);
     fflush(stderr);
-    for (int32_t p = launcher->first; p < launcher->first + count; p++) {
-        pid_t pid = fork();
+    for (int32_t p = launcher->first; p < (threads ? launcher->first + 1 : end); p++) {
+        const pid_t pid = fork();
         if (pid < 0)
             TESS_FAIL(TESS_ERR_MEMORY, "cannot start rank %d: fork: %s", p, strerror(errno));
         if (pid == 0)
             launch_child(launcher, p, parent);
         launcher->pid[p] = pid;
-        launcher->process_count++;
         launcher->alive_count++;
     }
-    for (int32_t r = 0; r < launch->rank_count && launch->started != NULL; r++) {
-        if (alone && r != launcher->first)
-            continue;
-        launch->started(launch->context, r, (int)launcher->pid[alone ? r : r % count], cores[r],
-                        tess_world_board(launcher->world, r));
-    }
+    for (int32_t r = launcher->first; r < end && launch->started != NULL; r++)
+        launch->started(launch->context, r, (int)launcher->pid[threads ? launcher->first : r],
+                        cores[r], tess_world_board(launcher->world, r));
     return TESS_OK;
 }
 

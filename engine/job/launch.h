@@ -85,9 +85,10 @@ struct tess__ended {
 
 #define TESS__CORES_BYTES 96
 
-/* Bind the calling thread to the rank's cores, from those it may use; text for `started`. */
-void tess__rank_bind(const struct tess__launch *launch, int32_t rank, char text[TESS__CORES_BYTES]);
-/* The text alone: another thread is bound and ends. */
+/* The calling thread is the rank from here on: named so, and bound to cores from those it may use.
+ */
+void tess__rank_enter(const struct tess__launch *launch, int32_t rank);
+/* The cores that it will be bound to, for `started`. */
 void tess__rank_cores(const struct tess__launch *launch, int32_t rank,
                       char text[TESS__CORES_BYTES]);
 

@@ -48,11 +48,11 @@ static enum tess_status peers_meet(struct tess__peers *peers)
  * cannot be set, they do. */
 static void peers_keep_alive(int fd, double timeout_s)
 {
-    const int on = 1, second = 1, times = timeout_s > 4 ? (int)(timeout_s / 2) : 2;
+    const int one = 1, times = timeout_s > 4 ? (int)(timeout_s / 2) : 2;
 
-    (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
-    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &second, sizeof(second));
-    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &second, sizeof(second));
+    (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof(one));
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &one, sizeof(one));
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &one, sizeof(one));
     (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &times, sizeof(times));
 }
 
@@ -60,13 +60,12 @@ enum tess_status tess__peers_open(const struct tess_boot_env *env, double timeou
                                   struct tess__peers **peers_out)
 {
     struct tess__peers *peers = calloc(1, sizeof(*peers));
-    enum tess_status status;
 
     if (peers == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for the launchers of %d ranks", (int)env->rank_count);
     peers->env = *env;
     peers->timeout_s = timeout_s;
-    status = peers_meet(peers);
+    const enum tess_status status = peers_meet(peers);
     if (status != TESS_OK) {
         tess_boot_close(peers->boot);
         free(peers);
@@ -104,33 +103,15 @@ void tess__peers_renumber(struct tess__peers *peers, const int32_t *rank_of)
     int fd[TESS_WORLD_RANKS_MAX];
 
     memcpy(host, peers->host, sizeof(host));
-    for (int32_t p = 0; p < peers->env.rank_count; p++)
+    for (int32_t r = 0; r < TESS_WORLD_RANKS_MAX; r++)
+        fd[r] = peers->peer[r].fd;
+    for (int32_t p = 0; p < peers->env.rank_count; p++) {
         memcpy(peers->host[rank_of[p]], host[p], sizeof(host[p]));
-    /* Only rank 0 is connected with others than rank 0; nothing has come from them so far. */
-    for (int32_t p = 1; p < peers->env.rank_count && peers->env.rank == 0; p++)
-        fd[rank_of[p]] = peers->peer[p].fd;
-    for (int32_t r = 1; r < peers->env.rank_count && peers->env.rank == 0; r++)
-        peers->peer[r].fd = fd[r];
-    peers->env.rank = rank_of[peers->env.rank];
-}
-
-int32_t tess__peers_host_count(const struct tess__peers *peers)
-{
-    int32_t count = 0;
-
-    for (int32_t r = 0; r < peers->env.rank_count; r++) {
-        int32_t before = 0;
-
-        while (before < r && strcmp(peers->host[before], peers->host[r]) != 0)
-            before++;
-        count += before == r;
+        /* Only rank 0 is connected with others than rank 0; nothing has come from them so far. */
+        if (peers->env.rank == 0)
+            peers->peer[rank_of[p]].fd = fd[p];
     }
-    return count;
-}
-
-enum tess_status tess__peers_boot(const struct tess__peers *peers, struct tess_boot **boot_out)
-{
-    return tess_boot_open(&peers->env, peers->timeout_s, boot_out);
+    peers->env.rank = rank_of[peers->env.rank];
 }
 
 enum tess_status tess__peers_tell(struct tess__peers *peers, const struct tess__message *message)
@@ -181,17 +162,6 @@ static void peers_take(struct tess__peers *peers, int32_t r, void *context,
     take(context, &peer->message);
 }
 
-static enum tess_status peers_lose(struct tess__peers *peers, int32_t r)
-{
-    struct tess__peer *peer = &peers->peer[r];
-
-    peer->fd = -1;
-    if (peer->ended)
-        return TESS_OK;
-    TESS_FAIL(TESS_ERR_COMM, "rank %d has gone (host %s): see its log there", (int)r,
-              peers->host[r]);
-}
-
 enum tess_status tess__peers_read(struct tess__peers *peers, void *context,
                                   void (*take)(void *context, const struct tess__message *message))
 {
@@ -202,12 +172,13 @@ enum tess_status tess__peers_read(struct tess__peers *peers, void *context,
             ssize_t count = recv(peer->fd, (char *)&peer->message + peer->used,
                                  sizeof(peer->message) - peer->used, MSG_DONTWAIT);
 
-            if (count < 0 && errno == EINTR)
-                continue;
-            if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+            if (count < 0 && errno == EAGAIN)
                 break;
             if (count <= 0) {
-                TESS_TRY(peers_lose(peers, r));
+                peer->fd = -1;
+                if (!peer->ended)
+                    TESS_FAIL(TESS_ERR_COMM, "rank %d has gone (host %s): see its log there",
+                              (int)r, peers->host[r]);
                 break;
             }
             peer->used += (size_t)count;

@@ -45,12 +45,6 @@ void tess__peers_close(struct tess__peers *peers); /* NULL is allowed; the other
 /* From here on process p is rank rank_of[p], [rank_count]; process 0 stays rank 0. */
 void tess__peers_renumber(struct tess__peers *peers, const int32_t *rank_of);
 
-/* On how many hosts the ranks are, by their names. */
-int32_t tess__peers_host_count(const struct tess__peers *peers);
-
-/* The ranks, in their own processes, find each other by the same address once more. */
-enum tess_status tess__peers_boot(const struct tess__peers *peers, struct tess_boot **boot_out);
-
 /* To rank 0's launcher; nothing on that itself. */
 enum tess_status tess__peers_tell(struct tess__peers *peers, const struct tess__message *message);
 /* The connections that are open, for poll(); returns how many. */

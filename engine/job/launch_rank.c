@@ -67,7 +67,7 @@ static void rank_bind_run(int32_t at, int32_t places, const cpu_set_t *allowed,
         snprintf(text, TESS__CORES_BYTES, "cores %d-%d", first, last);
 }
 
-void tess__rank_bind(const struct tess__launch *launch, int32_t rank, char text[TESS__CORES_BYTES])
+static void rank_bind(const struct tess__launch *launch, int32_t rank, char text[TESS__CORES_BYTES])
 {
     const bool alone = launch->peers != NULL;
     const int32_t at = alone ? launch->slot : rank;
@@ -98,7 +98,7 @@ static void *rank_cores_thread(void *context)
 {
     const struct rank_cores *cores = context;
 
-    tess__rank_bind(cores->launch, cores->rank, cores->text);
+    rank_bind(cores->launch, cores->rank, cores->text);
     return NULL;
 }
 
@@ -115,15 +115,16 @@ void tess__rank_cores(const struct tess__launch *launch, int32_t rank, char text
 struct rank_start {
     const struct tess__launch *launch;
     struct tess__rank rank;
-    enum tess_status status;
+    enum tess_status status; /* set by rank_run */
 };
 
-static void rank_prepare(struct rank_start *start, const struct tess__launch *launch,
-                         struct tess_world *world, int32_t rank, int message_fd)
+void tess__rank_enter(const struct tess__launch *launch, int32_t rank)
 {
-    start->launch = launch;
-    start->rank = (struct tess__rank){rank, launch->rank_count, world, message_fd};
-    start->status = TESS_ERR_INTERNAL;
+    char text[TESS__CORES_BYTES];
+
+    snprintf(text, sizeof(text), TESS__RANK_THREAD_NAME, rank);
+    prctl(PR_SET_NAME, text);
+    rank_bind(launch, rank, text);
 }
 
 static void rank_run(struct rank_start *start)
@@ -132,15 +133,10 @@ static void rank_run(struct rank_start *start)
     struct tess__rank *rank = &start->rank;
     struct tess_board *board = tess_world_board(rank->world, rank->rank);
     struct tess__ended ended = {0};
-    char name[32], cores[TESS__CORES_BYTES];
 
-    /* For tessera top, and for debuggers. */
-    snprintf(name, sizeof(name), TESS__RANK_THREAD_NAME, rank->rank);
-    prctl(PR_SET_NAME, name);
     tess_log_set_rank(launch->rank_count > 1 ? rank->rank : -1);
     atomic_store_explicit(&board->pid, (int32_t)getpid(), memory_order_relaxed);
-    tess__rank_bind(launch, rank->rank, cores);
-
+    tess__rank_enter(launch, rank->rank);
     start->status = launch->body(launch->context, rank);
     if (start->status != TESS_OK && start->status != TESS_ERR_ABORTED) {
         const char *reason = tess_log_last_error();
@@ -171,7 +167,7 @@ static enum tess_status rank_threads(const struct tess__launch *launch, struct t
     if (start == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory to start %d threads", launch->rank_count);
     for (int32_t r = 0; r < launch->rank_count; r++)
-        rank_prepare(&start[r], launch, world, r, message_fd);
+        start[r] = (struct rank_start){launch, {r, launch->rank_count, world, message_fd}, TESS_OK};
     for (; started < launch->rank_count; started++) {
         int error = pthread_create(&thread[started], NULL, rank_thread, &start[started]);
         if (error != 0) {
@@ -193,13 +189,12 @@ static enum tess_status rank_threads(const struct tess__launch *launch, struct t
 int tess__rank_process(const struct tess__launch *launch, struct tess_world *world, int32_t first,
                        int message_fd)
 {
-    struct rank_start start;
+    struct rank_start start = {launch, {first, launch->rank_count, world, message_fd}, TESS_OK};
 
     if (launch->mode == TESS_RANKS_THREADS) {
         prctl(PR_SET_NAME, TESS__RANK_PROCESS_NAME);
         return tess_status_exit_code(rank_threads(launch, world, message_fd));
     }
-    rank_prepare(&start, launch, world, first, message_fd);
     rank_run(&start);
     return tess_status_exit_code(start.status);
 }

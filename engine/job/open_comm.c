@@ -4,21 +4,17 @@
 #include "job/launch_env.h"
 #include "tessera/check.h"
 
-enum tess_status tess__open_boot(const struct tess__peers *peers, const struct tess__rank *rank,
-                                 double timeout_s, struct tess_boot **boot_out,
-                                 struct tess_comm **shared_out)
+/* How the ranks of a job find each other: by the address that their launchers have found, or over
+ * memory that they share, which *shared_out holds (NULL: none) until both are closed, the boot
+ * first. */
+static enum tess_status open_boot(const struct tess__open_comm *how, const struct tess__rank *rank,
+                                  struct tess_boot **boot_out, struct tess_comm **shared_out)
 {
-    enum tess_status status;
-
-    *shared_out = NULL;
-    if (peers != NULL)
-        return tess__peers_boot(peers, boot_out);
-    TESS_TRY(
-        tess_comm_local_open(rank->world, rank->rank, TESS_ORDER_CANONICAL, timeout_s, shared_out));
-    status = tess_boot_over(*shared_out, timeout_s, boot_out);
-    if (status != TESS_OK)
-        tess_comm_close(*shared_out);
-    return status;
+    if (how->peers != NULL)
+        return tess_boot_open(&how->peers->env, how->peers->timeout_s, boot_out);
+    TESS_TRY(tess_comm_local_open(rank->world, rank->rank, TESS_ORDER_CANONICAL, how->timeout_s,
+                                  shared_out));
+    return tess_boot_over(*shared_out, how->timeout_s, boot_out);
 }
 
 enum tess_status tess__open_comm(const struct tess__open_comm *how, const struct tess__rank *rank,
@@ -34,12 +30,13 @@ enum tess_status tess__open_comm(const struct tess__open_comm *how, const struct
                                         .module = how->module};
     struct tess_comm *shared = NULL;
     struct tess_boot *boot = NULL;
-    enum tess_status status;
+    enum tess_status status = TESS_OK;
 
     if (how->kind->boot)
-        TESS_TRY(tess__open_boot(how->peers, rank, how->timeout_s, &boot, &shared));
+        status = open_boot(how, rank, &boot, &shared);
     request.boot = boot;
-    status = how->kind->open(&request, comm_out);
+    if (status == TESS_OK)
+        status = how->kind->open(&request, comm_out);
     tess_boot_close(boot);
     tess_comm_close(shared);
     return status;

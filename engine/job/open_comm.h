@@ -18,10 +18,4 @@ struct tess__open_comm {
 enum tess_status tess__open_comm(const struct tess__open_comm *how, const struct tess__rank *rank,
                                  struct tess_comm **comm_out);
 
-/* How the ranks of a job find each other: as their launchers have, or over memory that they share,
- * which *shared_out holds (NULL: none) until both are closed, the boot first. */
-enum tess_status tess__open_boot(const struct tess__peers *peers, const struct tess__rank *rank,
-                                 double timeout_s, struct tess_boot **boot_out,
-                                 struct tess_comm **shared_out);
-
 #endif

@@ -8,8 +8,6 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/options.h"
-#include "job/place_probe.h"
-#include "job/same_options.h"
 #include "tessera/check.h"
 #include "topology/formats/slurm.h"
 
@@ -24,11 +22,9 @@
 /* With fewer hosts there is one way between them, and nothing that others could share. */
 #define PLACE_PROBE_HOSTS 3
 
-enum place_step { PLACE_DONE, PLACE_PROBE };
-
 /* From process 0 to all. */
 struct placing_verdict {
-    int32_t step, status;
+    int32_t status;
     int32_t rank[TESS_WORLD_RANKS_MAX];
 };
 
@@ -37,7 +33,6 @@ struct placing {
     const struct tess_placing_options *options;
     struct tess__processes job;
     int32_t process[TESS_WORLD_RANKS_MAX]; /* of a rank: what process 0 decides */
-    struct tess__placement *placed;
 };
 
 enum tess_status tess__place_check(const struct tess_config *config)
@@ -67,14 +62,14 @@ static void place_host_key(const char *host, char *key, size_t key_bytes)
 {
     char boot[64] = "", network[64] = "";
     FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
-    ssize_t length = readlink("/proc/self/ns/net", network, sizeof(network) - 1);
 
+    if (readlink("/proc/self/ns/net", network, sizeof(network) - 1) < 0)
+        network[0] = '\0';
     if (file != NULL) {
-        if (fgets(boot, sizeof(boot), file) != NULL)
-            boot[strcspn(boot, "\n")] = '\0';
+        if (fscanf(file, "%63s", boot) != 1)
+            boot[0] = '\0';
         fclose(file);
     }
-    network[length > 0 ? length : 0] = '\0';
     snprintf(key, key_bytes, "%s %s %s", host, boot, network);
 }
 
@@ -114,32 +109,6 @@ static void place_close_texts(struct tess__process *process)
 
 /* ---- topologies ------------------------------------------------------------------------------ */
 
-static int32_t place_most_on_a_host(const struct tess__processes *job)
-{
-    int32_t most = 0;
-
-    for (int32_t h = 0; h < job->host_count; h++)
-        most = job->host_size[h] > most ? job->host_size[h] : most;
-    return most;
-}
-
-static enum tess_status place_by_file(struct placing *place)
-{
-    const struct tess_topology_options options = {.per_host = place_most_on_a_host(&place->job)};
-    const char *path = place->options->file, *name = tess__place_file_name(path);
-    int32_t device[TESS_WORLD_RANKS_MAX];
-    struct tess_topology *topology = NULL;
-    enum tess_status status;
-
-    TESS_TRY(tess_topology_read(path, TESS_TOPOLOGY_AUTO, &options, &topology));
-    status = tess__place_match(&place->job, topology, name, place->options->hosts, device);
-    if (status == TESS_OK)
-        status = tess__place_map(place->run, &place->job, topology, device, name, place->process,
-                                 place->placed);
-    tess_topology_free(topology);
-    return status;
-}
-
 /* Does Slurm report switches? Without such a plugin an address is the host alone. */
 static bool place_has_slurm(const struct tess__processes *job)
 {
@@ -154,16 +123,13 @@ static enum tess_status place_by_slurm(struct placing *place)
     struct tess_slurm_address address[TESS_WORLD_RANKS_MAX];
     int32_t device[TESS_WORLD_RANKS_MAX];
     struct tess_topology *topology = NULL;
-    enum tess_status status;
 
     for (int32_t p = 0; p < place->job.count; p++)
         address[p] = (struct tess_slurm_address){place->job.process[p].slurm_address,
                                                  place->job.process[p].slurm_pattern};
     TESS_TRY(tess_topology_slurm_ranks(address, place->job.count, NULL, &topology, device));
-    status = tess__place_map(place->run, &place->job, topology, device, "Slurm's switches",
-                             place->process, place->placed);
-    tess_topology_free(topology);
-    return status;
+    return tess__place_map(place->run, &place->job, topology, device, "Slurm's switches",
+                           place->process);
 }
 
 /* Hosts that are called alike get their numbers behind it. */
@@ -187,12 +153,11 @@ static void place_name_hosts(const struct tess__processes *job,
 static enum tess_status place_save(const char *path, const struct tess_topology *topology)
 {
     char *text = NULL;
-    enum tess_status status;
 
     if (path[0] == '\0')
         return TESS_OK;
     TESS_TRY(tess_topology_write_yaml(topology, &text));
-    status = tess_file_write(path, text, strlen(text));
+    const enum tess_status status = tess_file_write(path, text, strlen(text));
     free(text);
     return status;
 }
@@ -206,7 +171,6 @@ static enum tess_status place_by_hosts(struct placing *place, const struct tess_
     const char *names[TESS_WORLD_RANKS_MAX];
     int32_t device[TESS_WORLD_RANKS_MAX], first[TESS_WORLD_RANKS_MAX];
     struct tess_topology *topology = NULL;
-    enum tess_status status;
 
     place_name_hosts(job, name);
     for (int32_t h = 0; h < job->host_count; h++) {
@@ -216,12 +180,12 @@ static enum tess_status place_by_hosts(struct placing *place, const struct tess_
     for (int32_t p = 0; p < job->count; p++)
         device[p] = first[job->host[p]] + job->slot[p];
     TESS_TRY(tess_measured_topology(measured, names, job->host_size, &topology));
-    status =
-        tess__place_map(place->run, job, topology, device, source, place->process, place->placed);
-    if (status == TESS_OK)
-        status = place_save(place->options->save, topology);
-    tess_topology_free(topology);
-    return status;
+    const enum tess_status status = place_save(place->options->save, topology);
+    if (status != TESS_OK) {
+        tess_topology_free(topology);
+        return status;
+    }
+    return tess__place_map(place->run, job, topology, device, source, place->process);
 }
 
 /* "measured 4 hosts in 0.8 s: 2 groups, 9 times as fast within as across" */
@@ -247,55 +211,54 @@ static enum tess_status place_by_probe(struct placing *place,
 
 /* ---- the decision ---------------------------------------------------------------------------- */
 
-/* Process 0. *step_out: PLACE_PROBE where the network is to be measured first. */
-static enum tess_status place_decide(struct placing *place, enum place_step *step_out)
+/* Is the network measured? The same for all processes: they have the same options, and know of each
+ * other. */
+static bool place_measures(const struct placing *place)
+{
+    const struct tess_placing_options *options = place->options;
+
+    return place->job.host_count >= PLACE_PROBE_HOSTS &&
+           (strcmp(options->order, "measure") == 0 ||
+            (strcmp(options->order, "auto") == 0 && options->file[0] == '\0' &&
+             !place_has_slurm(&place->job)));
+}
+
+/* Process 0. `found`: by measuring; NULL: nothing was measured. */
+static enum tess_status place_decide(struct placing *place, const struct tess__network_found *found)
 {
     const char *order = place->options->order, *file = tess__place_order_file(place->options);
-    const bool measure = strcmp(order, "measure") == 0;
     struct tess__processes *job = &place->job;
     struct tess_measured even = {.host_count = job->host_count, .group_count = 1};
+    const bool automatic = strcmp(order, "auto") == 0;
 
-    *step_out = PLACE_DONE;
     if (strcmp(order, "natural") == 0)
         return TESS_OK;
     if (file != NULL) {
-        snprintf(place->placed->line, sizeof(place->placed->line), "by %.300s", file);
+        snprintf(place->run->placed->line, sizeof(place->run->placed->line), "by %.300s", file);
         return tess__place_read_order(job, file, place->process);
     }
-    if (!measure && place->options->file[0] != '\0')
-        return place_by_file(place);
-    if (!measure && place_has_slurm(job))
+    if (found != NULL)
+        return place_by_probe(place, found);
+    if (job->host_count == 1 || (automatic && place->options->file[0] != '\0'))
+        return tess__place_by_machine(place->run, job, place->process);
+    if (automatic && place_has_slurm(job))
         return place_by_slurm(place);
-    if (job->host_count >= PLACE_PROBE_HOSTS) {
-        *step_out = PLACE_PROBE;
-        return TESS_OK;
-    }
-    if (job->host_count == 1)
-        return tess__place_by_machine(place->run, job, place->process, place->placed);
     return place_by_hosts(place, &even, "two hosts");
 }
 
-/* Tell all what process 0 decided, or what is to be done first. */
+/* Send all what process 0 has decided. */
 static enum tess_status place_tell(const struct tess_boot *boot, const struct placing *place,
-                                   enum tess_status status, enum place_step *step)
+                                   enum tess_status status)
 {
-    struct placing_verdict mine = {.step = (int32_t)*step, .status = (int32_t)status};
-    struct placing_verdict *all = calloc((size_t)boot->rank_count, sizeof(*all));
-    enum tess_status met;
+    struct placing_verdict mine = {.status = (int32_t)status}, all[TESS_WORLD_RANKS_MAX];
 
-    if (all == NULL)
-        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the order of %d ranks", (int)boot->rank_count);
     /* Half an order, where it was refused, is none. */
     for (int32_t r = 0; r < place->job.count && boot->rank == 0 && status == TESS_OK; r++)
         mine.rank[place->process[r]] = r;
-    met = boot->gather(boot->context, &mine, sizeof(mine), all);
-    if (met == TESS_OK && boot->rank != 0) {
-        *step = (enum place_step)all[0].step;
-        met = all[0].status != TESS_OK ? TESS_ERR_ABORTED : TESS_OK;
-    }
-    memcpy(place->placed->rank, all[0].rank, sizeof(all[0].rank));
-    free(all);
-    return status != TESS_OK ? status : met;
+    TESS_KEEP(status, boot->gather(boot->context, &mine, sizeof(mine), all));
+    TESS_TRY(status);
+    memcpy(place->run->placed->rank, all[0].rank, sizeof(all[0].rank));
+    return all[0].status == TESS_OK ? TESS_OK : TESS_ERR_ABORTED;
 }
 
 /* Numbers from elsewhere must be an order, and process 0 the first. */
@@ -320,6 +283,7 @@ static void place_find_binding(const struct tess__processes *job, int32_t own,
 
     placed->slot = job->slot[own];
     placed->host_size = job->host_size[host];
+    placed->host_count = job->host_count;
     placed->core_count = job->process[own].core_count;
     placed->bound = false;
     for (int32_t p = 0; p < job->count; p++) {
@@ -334,7 +298,6 @@ static enum tess_status place_meet(struct placing *place, const struct tess_conf
                                    const struct tess_boot *boot)
 {
     struct tess__network_found found = {0};
-    enum place_step step = PLACE_DONE;
     enum tess_status status = TESS_OK;
     struct tess__process mine;
 
@@ -346,44 +309,32 @@ static enum tess_status place_meet(struct placing *place, const struct tess_conf
     tess__place_find_hosts(&place->job);
     for (int32_t r = 0; r < place->job.count; r++)
         place->process[r] = r;
+    const bool measures = place_measures(place);
+    if (measures)
+        TESS_TRY(tess__place_probe(boot, &place->job, &found));
     if (boot->rank == 0)
-        status = place_decide(place, &step);
-    if (boot->rank == 0 && step == PLACE_DONE && place->options->save[0] != '\0')
+        status = place_decide(place, measures ? &found : NULL);
+    if (boot->rank == 0 && !measures && place->options->save[0] != '\0')
         tess_log(TESS_LOG_WARN,
                  "--topology.save writes what was measured, and nothing was: there "
                  "are %d hosts, --topology.order is %s",
                  (int)place->job.host_count, place->options->order);
-    TESS_TRY(place_tell(boot, place, status, &step));
-    if (step == PLACE_PROBE) {
-        TESS_TRY(tess__place_probe(boot, &place->job, &found));
-        step = PLACE_DONE;
-        if (boot->rank == 0)
-            status = place_by_probe(place, &found);
-        TESS_TRY(place_tell(boot, place, status, &step));
-    }
-    TESS_TRY(place_check_ranks(place->placed, place->job.count));
-    place_find_binding(&place->job, boot->rank, place->placed);
+    TESS_TRY(place_tell(boot, place, status));
+    TESS_TRY(place_check_ranks(place->run->placed, place->job.count));
+    place_find_binding(&place->job, boot->rank, place->run->placed);
     return TESS_OK;
 }
 
-enum tess_status tess__place_ranks(const struct tess__run *run, struct tess_config *config,
-                                   struct tess__peers *peers, struct tess__placement *placed)
+enum tess_status tess__place_ranks(struct tess__run *run, struct tess_config *config,
+                                   const struct tess_boot_env *env)
 {
-    TESS_TRY(tess__same_options(config->options, peers->boot));
-    struct placing *place = calloc(1, sizeof(*place));
-    const int32_t own = peers->env.rank;
-    enum tess_status status;
-
-    if (place == NULL)
-        TESS_FAIL(TESS_ERR_MEMORY, "no memory to place %d ranks", (int)peers->env.rank_count);
-    *place = (struct placing){.run = run, .options = &config->placing, .placed = placed};
-    status = place_meet(place, config, peers->boot);
-    free(place);
-    if (status != TESS_OK)
-        return status;
-    tess__peers_renumber(peers, placed->rank);
-    tess_config_renumber(config, placed->rank[own]);
-    return TESS_OK;
+    TESS_TRY(tess__peers_open(env, config->run.timeout, &run->peers));
+    TESS_TRY(tess__same_options(config->options, run->peers->boot));
+    struct placing place = {.run = run, .options = &config->placing};
+    TESS_TRY(place_meet(&place, config, run->peers->boot));
+    tess__peers_renumber(run->peers, run->placed->rank);
+    tess_config_renumber(config, run->placed->rank[env->rank]);
+    return tess__place_graph(run);
 }
 
 void tess__placed_bind(const struct tess__placement *placed, struct tess__launch *launch)
@@ -397,9 +348,10 @@ void tess__placed_bind(const struct tess__placement *placed, struct tess__launch
 
 void tess__placed_close(struct tess__placement *placed)
 {
-    if (placed != NULL && placed->graph_fd > 0)
+    if (placed == NULL)
+        return;
+    if (placed->graph_fd > 0)
         close(placed->graph_fd);
-    if (placed != NULL)
-        free(placed->text);
+    free(placed->text);
     free(placed);
 }

@@ -12,6 +12,7 @@
 #include "config/config.h"
 #include "job/launch_env.h"
 #include "job/run.h"
+#include "topology/formats/measured.h"
 #include "topology/machine/topology.h"
 
 #define TESS__PLACE_HOST_BYTES 64
@@ -44,6 +45,7 @@ struct tess__placement {
     /* This process's place among those of its host, and how many cores it may use, and
      * whether its starter has bound them to cores of their own. */
     int32_t slot, host_size, core_count;
+    int32_t host_count; /* of the job */
     bool bound;
     char bus[TESS_WORLD_RANKS_MAX][32]; /* [host_size] of their GPUs; "" without */
     int graph_fd;                       /* NCCL's graph file, in memory; 0: none */
@@ -55,24 +57,25 @@ struct tess__placement {
 /* Are the options of placing well-formed? Before anything is started. */
 enum tess_status tess__place_check(const struct tess_config *config);
 
+/* All decide about run->placed, which is zero before. */
+
 /*
- * Decide, and renumber: peers, config->started and config->device are those of the new rank when it
- * returns. Collective over the launchers. `placed` is zero before. TESS_ERR_ABORTED, without a
+ * Connect the launchers, decide, and renumber: run->peers, config->started and config->device are
+ * those of the new rank when it returns. Collective over the launchers. TESS_ERR_ABORTED, without a
  * message, where process 0 failed and has logged the reason.
  */
-enum tess_status tess__place_ranks(const struct tess__run *run, struct tess_config *config,
-                                   struct tess__peers *peers, struct tess__placement *placed);
+enum tess_status tess__place_ranks(struct tess__run *run, struct tess_config *config,
+                                   const struct tess_boot_env *env);
 
 /* The same for ranks that are started from here: config->device.of_rank is in the new order.
  * Nothing to do for others. (place_device.c) */
-enum tess_status tess__place_devices(const struct tess__run *run, struct tess_config *config,
-                                     struct tess__placement *placed);
+enum tess_status tess__place_devices(const struct tess__run *run, struct tess_config *config);
 /*
  * With --topology.nccl-graph on: NCCL's graph file of the rings for the devices of a job on one
  * host, where they carry more than those that NCCL would choose. A user's own NCCL_GRAPH_FILE or
  * NCCL_TOPO_FILE stays. After the ranks were placed. (place_graph.c)
  */
-enum tess_status tess__place_graph(const struct tess__run *run, struct tess__placement *placed);
+enum tess_status tess__place_graph(const struct tess__run *run);
 /* Around the one start of NCCL that the file fits, in the rank's process. */
 void tess__place_graph_set(const struct tess__placement *placed, bool on);
 
@@ -85,7 +88,6 @@ void tess__placed_close(struct tess__placement *placed); /* malloc'd; NULL is al
 
 /* place_job.c: F of --topology.order file:F; NULL: it is another order. */
 const char *tess__place_order_file(const struct tess_placing_options *options);
-const char *tess__place_file_name(const char *path); /* without its folders, for messages */
 /* A bus id as topologies have it, "0000:17:00.0"; drivers write it wider, and in capitals. */
 void tess__place_bus(const char *from, char bus[32]);
 /* Hosts and slots of job->process [job->count]. Pure. */
@@ -118,12 +120,33 @@ enum tess_status tess__place_machine(const struct tess_placing_options *options,
                                      struct tess_topology **topology_out);
 /* A job of ranks that are started from here, a process for each on the device that it has. */
 void tess__place_here(const struct tess_config *config, int32_t ranks, struct tess__processes *job);
-/* place_device.c: of processes with GPUs on this host, by how these are joined; as they are where
- * that is not known. */
+/* place_device.c: by --topology.file, or of processes with GPUs on this host by how these are
+ * joined; as they are where that is not known. */
 enum tess_status tess__place_by_machine(const struct tess__run *run,
                                         const struct tess__processes *job,
-                                        int32_t process_out[TESS_WORLD_RANKS_MAX],
-                                        struct tess__placement *placed);
+                                        int32_t process_out[TESS_WORLD_RANKS_MAX]);
+
+/* What a measurement of the network between the hosts has found. */
+struct tess__network_found {
+    struct tess_measured measured;
+    double seconds;
+    char why[160]; /* why nothing could be measured; measured is an even network then */
+};
+
+/*
+ * place_probe.c: one launcher of each host sends to others, one to one, in rounds that
+ * topology/formats/measured.h asks for. Takes 1 to 2 seconds, and little of the network: each round
+ * sends for as long as buffers need to empty a few times over. Collective over all launchers; what
+ * was found is known to process 0 alone. Hosts that cannot reach each other fail nothing: that is
+ * `why`. Fails where the launchers do not reach each other.
+ */
+enum tess_status tess__place_probe(const struct tess_boot *boot, const struct tess__processes *job,
+                                   struct tess__network_found *found_out);
+
+/* same_options.c: TESS_ERR_USAGE on every rank where a rank's options differ from those of rank 0,
+ * with the option and both values. Collective over the ranks of `boot`. */
+enum tess_status tess__same_options(const struct tess_options *options,
+                                    const struct tess_boot *boot);
 
 /* place_map.c: an axis of the run's mesh for topology/map/map.h, those with one rank left out. */
 struct tess_map_axis;
@@ -131,11 +154,10 @@ int32_t tess__place_axes(const struct tess__run *run, struct tess_map_axis *axis
 
 /*
  * place_map.c: the best process of each rank where process p has device[p] of the topology; the
- * line and the text of `placed`. `source` names what the topology is from.
+ * line and the text of run->placed. Takes over the topology; `source` names what it is from.
  */
 enum tess_status tess__place_map(const struct tess__run *run, const struct tess__processes *job,
-                                 const struct tess_topology *topology, const int32_t *device,
-                                 const char *source, int32_t process_out[TESS_WORLD_RANKS_MAX],
-                                 struct tess__placement *placed);
+                                 struct tess_topology *topology, const int32_t *device,
+                                 const char *source, int32_t process_out[TESS_WORLD_RANKS_MAX]);
 
 #endif

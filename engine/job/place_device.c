@@ -33,19 +33,25 @@ static struct tess_topology *device_look(const struct tess__processes *job)
     struct tess_topology *topology = NULL;
     char why[256];
     struct tess_watch *watch = found != NULL ? tess_watch_open(why, sizeof(why)) : NULL;
+    const int32_t count = watch != NULL ? tess_watch_links(watch, found) : 0;
 
-    if (watch != NULL) {
-        const int32_t count = tess_watch_links(watch, found);
-        if (count > 0 && tess_topology_live(found, count, 0, &topology) != TESS_OK)
-            topology = NULL;
-    }
+    if (count > 0 && tess_topology_live(found, count, 0, &topology) != TESS_OK)
+        topology = NULL;
     tess_watch_close(watch);
     free(found);
-    if (topology != NULL && !device_all_there(job, topology)) {
-        tess_topology_free(topology);
-        topology = NULL;
-    }
-    return topology;
+    if (topology == NULL || device_all_there(job, topology))
+        return topology;
+    tess_topology_free(topology);
+    return NULL;
+}
+
+static int32_t device_most_on_a_host(const struct tess__processes *job)
+{
+    int32_t most = 0;
+
+    for (int32_t h = 0; h < job->host_count; h++)
+        most = job->host_size[h] > most ? job->host_size[h] : most;
+    return most;
 }
 
 enum tess_status tess__place_machine(const struct tess_placing_options *options,
@@ -53,12 +59,11 @@ enum tess_status tess__place_machine(const struct tess_placing_options *options,
                                      int32_t device_out[TESS_WORLD_RANKS_MAX],
                                      struct tess_topology **topology_out)
 {
-    const struct tess_topology_options how = {.per_host = job->count};
+    const struct tess_topology_options how = {.per_host = device_most_on_a_host(job)};
     const bool file = options->file[0] != '\0';
-    enum tess_status status;
 
     *topology_out = NULL;
-    *name_out = file ? tess__place_file_name(options->file) : device_machine;
+    *name_out = file ? basename(options->file) : device_machine;
     for (int32_t p = 0; p < job->count && !file; p++)
         if (job->process[p].bus[0] == '\0')
             return TESS_OK;
@@ -68,31 +73,27 @@ enum tess_status tess__place_machine(const struct tess_placing_options *options,
         *topology_out = device_look(job);
     if (*topology_out == NULL)
         return TESS_OK;
-    status =
+    const enum tess_status status =
         tess__place_match(job, *topology_out, *name_out, file ? options->hosts : "", device_out);
-    if (status == TESS_OK)
-        return TESS_OK;
-    tess_topology_free(*topology_out);
-    *topology_out = NULL;
+    if (status != TESS_OK) {
+        tess_topology_free(*topology_out);
+        *topology_out = NULL;
+    }
     return status;
 }
 
 enum tess_status tess__place_by_machine(const struct tess__run *run,
                                         const struct tess__processes *job,
-                                        int32_t process_out[TESS_WORLD_RANKS_MAX],
-                                        struct tess__placement *placed)
+                                        int32_t process_out[TESS_WORLD_RANKS_MAX])
 {
     int32_t device[TESS_WORLD_RANKS_MAX];
     struct tess_topology *topology;
     const char *name;
-    enum tess_status status;
 
     TESS_TRY(tess__place_machine(&run->config->placing, job, &name, device, &topology));
     if (topology == NULL)
         return TESS_OK;
-    status = tess__place_map(run, job, topology, device, name, process_out, placed);
-    tess_topology_free(topology);
-    return status;
+    return tess__place_map(run, job, topology, device, name, process_out);
 }
 
 /* ---- ranks that are started from here -------------------------------------------------------- */
@@ -100,25 +101,22 @@ enum tess_status tess__place_by_machine(const struct tess__run *run,
 /* A file's first devices stand for those that this machine does not have. */
 static enum tess_status device_imagine(const struct tess__run *run,
                                        const struct tess__processes *job,
-                                       int32_t process_out[TESS_WORLD_RANKS_MAX],
-                                       struct tess__placement *placed)
+                                       int32_t process_out[TESS_WORLD_RANKS_MAX])
 {
-    const char *path = run->config->placing.file, *name = tess__place_file_name(path);
+    const char *path = run->config->placing.file, *name = basename(path);
     const struct tess_topology_options how = {.per_host = job->count};
     int32_t device[TESS_WORLD_RANKS_MAX];
     struct tess_topology *topology = NULL;
-    enum tess_status status;
 
     TESS_TRY(tess_topology_read(path, TESS_TOPOLOGY_AUTO, &how, &topology));
     for (int32_t p = 0; p < job->count; p++)
         device[p] = p;
-    if (topology->device_count < job->count)
-        status = tess_fail(TESS_ERR_USAGE, "%s has %d devices, and there are %d ranks", name,
-                           (int)topology->device_count, (int)job->count);
-    else
-        status = tess__place_map(run, job, topology, device, name, process_out, placed);
+    if (topology->device_count >= job->count)
+        return tess__place_map(run, job, topology, device, name, process_out);
+    tess_fail(TESS_ERR_USAGE, "%s has %d devices, and there are %d ranks", name,
+              (int)topology->device_count, (int)job->count);
     tess_topology_free(topology);
-    return status;
+    return TESS_ERR_USAGE;
 }
 
 void tess__place_here(const struct tess_config *config, int32_t ranks, struct tess__processes *job)
@@ -138,40 +136,34 @@ void tess__place_here(const struct tess_config *config, int32_t ranks, struct te
     tess__place_find_hosts(job);
 }
 
-enum tess_status tess__place_devices(const struct tess__run *run, struct tess_config *config,
-                                     struct tess__placement *placed)
+enum tess_status tess__place_devices(const struct tess__run *run, struct tess_config *config)
 {
     const struct tess_placing_options *options = &config->placing;
     struct tess_device_plan *plan = &config->device;
     const bool real = plan->module != NULL && !plan->missing && !plan->shared;
     const int32_t ranks = run->rank_count;
     int32_t process[TESS_WORLD_RANKS_MAX], device[TESS_WORLD_RANKS_MAX];
-    struct tess__processes *job;
+    struct tess__processes job;
     enum tess_status status = TESS_OK;
 
     if (config->started.starter != NULL || ranks < 2 || strcmp(options->order, "natural") == 0)
         return TESS_OK;
-    job = calloc(1, sizeof(*job));
-    if (job == NULL)
-        TESS_FAIL(TESS_ERR_MEMORY, "no memory to place %d ranks", (int)ranks);
-    tess__place_here(config, ranks, job);
+    tess__place_here(config, ranks, &job);
     for (int32_t r = 0; r < ranks; r++)
         process[r] = r;
     if (tess__place_order_file(options) != NULL)
-        status = tess__place_read_order(job, tess__place_order_file(options), process);
+        status = tess__place_read_order(&job, tess__place_order_file(options), process);
     else if (real)
-        status = tess__place_by_machine(run, job, process, placed);
+        status = tess__place_by_machine(run, &job, process);
     else if (options->file[0] != '\0')
-        status = device_imagine(run, job, process, placed);
-    free(job);
-    if (status != TESS_OK)
-        return status;
+        status = device_imagine(run, &job, process);
+    TESS_TRY(status);
     memcpy(device, plan->of_rank, sizeof(device));
     for (int32_t r = 0; r < ranks; r++) {
-        placed->rank[process[r]] = r;
+        run->placed->rank[process[r]] = r;
         if (real)
             plan->of_rank[r] = device[process[r]];
     }
-    placed->imagined = !real;
+    run->placed->imagined = !real;
     return TESS_OK;
 }

@@ -27,8 +27,7 @@
 static const char graph_variable[] = "NCCL_GRAPH_FILE";
 
 /* Does NCCL start here, one process a rank, with all ranks on this host? Else `why`. */
-static bool graph_fits(const struct tess__run *run, const struct tess__placement *placed, char *why,
-                       size_t why_bytes)
+static bool graph_fits(const struct tess__run *run, char *why, size_t why_bytes)
 {
     const struct tess_device_plan *plan = &run->config->device;
 
@@ -36,7 +35,7 @@ static bool graph_fits(const struct tess__run *run, const struct tess__placement
         snprintf(why, why_bytes, "these ranks do not use NCCL");
     else if (plan->rank_mode != TESS_RANKS_PROCESSES)
         snprintf(why, why_bytes, "ranks are threads of one process");
-    else if (run->peers != NULL && placed->host_size != run->rank_count)
+    else if (run->peers != NULL && run->placed->host_size != run->rank_count)
         snprintf(why, why_bytes, "ranks are on several hosts");
     else if (getenv(graph_variable) != NULL || getenv("NCCL_TOPO_FILE") != NULL)
         snprintf(why, why_bytes, "%s is set",
@@ -46,22 +45,13 @@ static bool graph_fits(const struct tess__run *run, const struct tess__placement
     return false;
 }
 
-static void graph_job(const struct tess__run *run, const struct tess__placement *placed,
-                      struct tess__processes *job)
-{
-    tess__place_here(run->config, run->rank_count, job);
-    for (int32_t r = 0; r < run->rank_count && run->peers != NULL; r++)
-        memcpy(job->process[r].bus, placed->bus[r], sizeof(job->process[r].bus));
-}
-
 static enum tess_status graph_keep(const char *text, struct tess__placement *placed)
 {
     const int fd = memfd_create("tessera-nccl-graph", MFD_CLOEXEC);
-    int error;
 
     if (fd < 0)
         TESS_FAIL(TESS_ERR_IO, "no memory for NCCL's graph file: %s", strerror(errno));
-    error = tess_file_append(fd, text, strlen(text));
+    const int error = tess_file_append(fd, text, strlen(text));
     if (error != 0) {
         close(fd);
         TESS_FAIL(TESS_ERR_IO, "cannot write NCCL's graph file: %s", strerror(error));
@@ -76,11 +66,10 @@ static enum tess_status graph_of_nccl(const struct tess_routes *routes,
                                       const struct tess_rings *rings, double *gbs_out)
 {
     struct tess__nccl_choice *nccl = calloc(1, sizeof(*nccl));
-    enum tess_status status;
 
     if (nccl == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for the search of NCCL's rings");
-    status = tess__nccl_choose(routes, nccl);
+    const enum tess_status status = tess__nccl_choose(routes, nccl);
     *gbs_out = fmax(nccl->channels * nccl->speed, rings->natural.gbs);
     free(nccl);
     return status;
@@ -94,10 +83,9 @@ static enum tess_status graph_make(struct tess_topology *topology, struct tess__
     struct tess_rings rings = {0};
     double nccl_gbs = 0;
     char *text = NULL;
-    enum tess_status status;
 
     TESS_TRY(tess_routes_open(topology, &routes));
-    status = tess_rings_find(&routes, &search, &rings);
+    enum tess_status status = tess_rings_find(&routes, &search, &rings);
     if (status == TESS_OK)
         status = graph_of_nccl(&routes, &rings, &nccl_gbs);
     if (status == TESS_OK && rings.total_gbs > GRAPH_GAIN * nccl_gbs)
@@ -116,35 +104,33 @@ static enum tess_status graph_make(struct tess_topology *topology, struct tess__
     return status;
 }
 
-enum tess_status tess__place_graph(const struct tess__run *run, struct tess__placement *placed)
+enum tess_status tess__place_graph(const struct tess__run *run)
 {
     const struct tess_placing_options *options = &run->config->placing;
     int32_t device[TESS_WORLD_RANKS_MAX];
-    struct tess__processes *job;
-    struct tess_topology *topology = NULL;
+    struct tess__processes job;
+    struct tess_topology *topology;
     char why[96];
     const char *name;
-    enum tess_status status;
 
     if (!options->nccl_graph || run->rank_count < 2)
         return TESS_OK;
-    if (!graph_fits(run, placed, why, sizeof(why))) {
+    if (!graph_fits(run, why, sizeof(why))) {
         tess_log(TESS_LOG_WARN, "--topology.nccl-graph does nothing: %s", why);
         return TESS_OK;
     }
-    job = calloc(1, sizeof(*job));
-    if (job == NULL)
-        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the rings of %d ranks", run->rank_count);
-    graph_job(run, placed, job);
-    status = tess__place_machine(options, job, &name, device, &topology);
-    free(job);
-    if (status == TESS_OK && topology == NULL)
+    tess__place_here(run->config, run->rank_count, &job);
+    for (int32_t r = 0; r < run->rank_count && run->peers != NULL; r++)
+        memcpy(job.process[r].bus, run->placed->bus[r], sizeof(job.process[r].bus));
+    TESS_TRY(tess__place_machine(options, &job, &name, device, &topology));
+    if (topology == NULL) {
         tess_log(TESS_LOG_WARN, "--topology.nccl-graph does nothing: how the devices are joined is "
                                 "not known; --topology.file describes it");
-    if (status == TESS_OK && topology != NULL)
-        status = tess_topology_select(topology, device, run->rank_count);
-    if (status == TESS_OK && topology != NULL)
-        status = graph_make(topology, placed);
+        return TESS_OK;
+    }
+    enum tess_status status = tess_topology_select(topology, device, run->rank_count);
+    if (status == TESS_OK)
+        status = graph_make(topology, run->placed);
     tess_topology_free(topology);
     return status;
 }

@@ -13,13 +13,6 @@ const char *tess__place_order_file(const struct tess_placing_options *options)
     return strncmp(options->order, place_file_word, length) == 0 ? options->order + length : NULL;
 }
 
-const char *tess__place_file_name(const char *path)
-{
-    const char *slash = strrchr(path, '/');
-
-    return slash != NULL ? slash + 1 : path;
-}
-
 void tess__place_bus(const char *from, char bus[32])
 {
     unsigned domain, number, device, function = 0;

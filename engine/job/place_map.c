@@ -40,14 +40,6 @@ int32_t tess__place_axes(const struct tess__run *run, struct tess_map_axis *axis
 
 /* ---- the line -------------------------------------------------------------------------------- */
 
-struct map_tell {
-    const struct tess__processes *job;
-    const struct tess_topology *topology;
-    const int32_t *device; /* of a process */
-    /* Of a process: the switch nearest to its host, a node, or -1. */
-    int32_t leaf[TESS_WORLD_RANKS_MAX];
-};
-
 /* The first NET node that a node of the host, such as its NIC, has a link to. */
 static int32_t map_leaf(const struct tess_topology *topology, int32_t host)
 {
@@ -61,42 +53,38 @@ static int32_t map_leaf(const struct tess_topology *topology, int32_t host)
     return -1;
 }
 
-/* Hops of the axis's rings that leave a switch, or with `hosts` a host; process[r] is rank r's;
- * NULL: the natural order. */
-static int32_t map_count_hops(const struct map_tell *tell, const struct tess_map_axis *axis,
-                              int32_t axis_count, int32_t which, const int32_t *process, bool hosts)
+/* Hops around the rings of an axis between ranks that are not at the same place; rank r is process
+ * process[r], which is at where[process[r]]. */
+static int32_t map_count_hops(const struct tess_map_ask *ask, int32_t which, const int32_t *where,
+                              const int32_t *process, int32_t ranks)
 {
-    int32_t stride = 1, hops = 0, ranks = tell->job->count;
+    const struct tess_map_axis *axis = &ask->axis[which];
+    int32_t stride = 1, hops = 0;
 
-    for (int32_t a = 0; a < which && a < axis_count; a++)
-        stride *= axis[a].count;
+    for (int32_t a = 0; a < which; a++)
+        stride *= ask->axis[a].count;
     for (int32_t r = 0; r < ranks; r++) {
-        const int32_t at = r / stride % axis[which].count;
-        const int32_t next = (at + 1) % axis[which].count;
-        const int32_t other = r + (next - at) * stride;
-        const int32_t p = process != NULL ? process[r] : r;
-        const int32_t q = process != NULL ? process[other] : other;
+        const int32_t at = r / stride % axis->count, next = (at + 1) % axis->count;
 
-        if (next == 0 && axis[which].chain)
-            continue;
-        hops += hosts ? tell->job->host[p] != tell->job->host[q] : tell->leaf[p] != tell->leaf[q];
+        if (next != 0 || !axis->chain)
+            hops += where[process[r]] != where[process[r + (next - at) * stride]];
     }
     return hops;
 }
 
-/* "s0 s1 s2 ..": switches, or hosts, in the order in which ranks come to them. */
-static int32_t map_list(const struct map_tell *tell, const int32_t *process, bool hosts, char *text,
-                        size_t text_bytes)
+/* "s0 s1 s2 ..": switches, or with `leaf` NULL hosts, in the order in which ranks come to them. */
+static int32_t map_list(const struct tess__processes *job, const struct tess_topology *topology,
+                        const int32_t *leaf, const int32_t *process, char *text, size_t text_bytes)
 {
     int32_t seen[TESS_WORLD_RANKS_MAX], count = 0;
     size_t used = 0;
 
     text[0] = '\0';
-    for (int32_t r = 0; r < tell->job->count; r++) {
-        const int32_t p = process[r], here = hosts ? tell->job->host[p] : tell->leaf[p];
-        const char *name = hosts       ? tell->job->process[p].host
-                           : here >= 0 ? tell->topology->node[here].name
-                                       : "?";
+    for (int32_t r = 0; r < job->count; r++) {
+        const int32_t p = process[r], here = leaf != NULL ? leaf[p] : job->host[p];
+        const char *name = leaf == NULL ? job->process[p].host
+                           : here >= 0  ? topology->node[here].name
+                                        : "?";
         int32_t s = 0;
 
         while (s < count && seen[s] != here)
@@ -113,14 +101,6 @@ static int32_t map_list(const struct map_tell *tell, const int32_t *process, boo
     return count;
 }
 
-static bool map_is_natural(const int32_t *process, int32_t count)
-{
-    for (int32_t r = 0; r < count; r++)
-        if (process[r] != r)
-            return false;
-    return true;
-}
-
 static int32_t map_heaviest(const struct tess_map_axis *axis, int32_t axis_count)
 {
     int32_t heaviest = 0;
@@ -133,22 +113,27 @@ static int32_t map_heaviest(const struct tess_map_axis *axis, int32_t axis_count
 
 /* "topo.conf: ranks follow switches s0 s1; 2 hops between them around the data rings, 8 in the
  * natural order; the most loaded link is done 4.0 times as soon" */
-static void map_tell_line(struct map_tell *tell, const struct tess_map_ask *ask,
-                          const struct tess_map *map, const char *source,
-                          struct tess__placement *placed)
+static void map_tell_line(const struct tess__processes *job, const struct tess_topology *topology,
+                          const struct tess_map_ask *ask, const struct tess_map *map,
+                          const char *source, struct tess__placement *placed)
 {
     const int32_t axis = map_heaviest(ask->axis, ask->axis_count);
+    /* Of a process: the switch nearest to its host, a node, or -1; itself. */
+    int32_t leaf[TESS_WORLD_RANKS_MAX], natural[TESS_WORLD_RANKS_MAX];
     char names[160];
 
-    for (int32_t p = 0; p < tell->job->count; p++)
-        tell->leaf[p] = map_leaf(
-            tell->topology, tell->topology->node[tell->topology->device[tell->device[p]]].host);
-    const bool hosts = map_list(tell, map->place, false, names, sizeof(names)) < 2;
-    const int32_t groups = map_list(tell, map->place, hosts, names, sizeof(names));
-    const int32_t hops = map_count_hops(tell, ask->axis, ask->axis_count, axis, map->place, hosts);
-    const int32_t natural_hops =
-        map_count_hops(tell, ask->axis, ask->axis_count, axis, NULL, hosts);
-    if (map_is_natural(map->place, tell->job->count)) {
+    for (int32_t p = 0; p < job->count; p++) {
+        leaf[p] = map_leaf(topology, topology->node[topology->device[ask->place[p]]].host);
+        natural[p] = p;
+    }
+    int32_t groups = map_list(job, topology, leaf, map->place, names, sizeof(names));
+    const bool hosts = groups < 2;
+    if (hosts)
+        groups = map_list(job, topology, NULL, map->place, names, sizeof(names));
+    const int32_t *where = hosts ? job->host : leaf;
+    const int32_t hops = map_count_hops(ask, axis, where, map->place, job->count);
+    const int32_t natural_hops = map_count_hops(ask, axis, where, natural, job->count);
+    if (memcmp(map->place, natural, (size_t)job->count * sizeof(*natural)) == 0) {
         snprintf(placed->line, sizeof(placed->line), "%s: the natural order stays, none is better",
                  source);
         return;
@@ -171,31 +156,24 @@ static void map_tell_line(struct map_tell *tell, const struct tess_map_ask *ask,
 /* ---- the map --------------------------------------------------------------------------------- */
 
 enum tess_status tess__place_map(const struct tess__run *run, const struct tess__processes *job,
-                                 const struct tess_topology *topology, const int32_t *device,
-                                 const char *source, int32_t process_out[TESS_WORLD_RANKS_MAX],
-                                 struct tess__placement *placed)
+                                 struct tess_topology *topology, const int32_t *device,
+                                 const char *source, int32_t process_out[TESS_WORLD_RANKS_MAX])
 {
     struct tess_map_axis axis[TESS_MAP_AXES];
     const struct tess_map_ask ask = {.axis = axis,
                                      .axis_count = tess__place_axes(run, axis),
                                      .place = device,
                                      .keep_first = true};
-    struct map_tell tell = {.job = job, .topology = topology, .device = device};
     struct tess_map map = {0};
-    enum tess_status status;
+    enum tess_status status = tess_map_find(topology, &ask, &map);
 
-    TESS_TRY(tess_map_find(topology, &ask, &map));
-    status = map.rank_count == job->count && map.place[0] == 0
-                 ? tess_map_explain(topology, &ask, &map, &placed->text)
-                 : tess_fail(TESS_ERR_INTERNAL,
-                             "an order of %d ranks for %d processes, process %d "
-                             "first",
-                             (int)map.rank_count, (int)job->count,
-                             map.rank_count > 0 ? (int)map.place[0] : -1);
+    if (status == TESS_OK)
+        status = tess_map_explain(topology, &ask, &map, &run->placed->text);
     if (status == TESS_OK) {
         memcpy(process_out, map.place, (size_t)job->count * sizeof(*process_out));
-        map_tell_line(&tell, &ask, &map, source, placed);
+        map_tell_line(job, topology, &ask, &map, source, run->placed);
     }
     tess_map_free(&map);
+    tess_topology_free(topology);
     return status;
 }

@@ -41,11 +41,10 @@ static void match_name_hosts(struct match *match)
 
     for (int32_t n = 0; n < topology->node_count; n++) {
         const struct tess_node *node = &topology->node[n];
-        struct match_host *host;
 
         if (node->host < 0 || node->host >= topology->host_count)
             continue;
-        host = &match->host[node->host];
+        struct match_host *host = &match->host[node->host];
         if (!host->known)
             memcpy(host->name, node->name, sizeof(host->name));
         host->known = true;
@@ -151,7 +150,6 @@ static enum tess_status match_process(const struct match *match, int32_t process
                                       int32_t *device_out)
 {
     const struct tess__processes *job = match->job;
-    const struct match_host *host;
     int32_t h = 0;
 
     /* The file of a machine needs no name where there is no other. */
@@ -159,7 +157,7 @@ static enum tess_status match_process(const struct match *match, int32_t process
         h = match_find(match, job->process[process].host);
     if (h < 0)
         return match_missing(match, process);
-    host = &match->host[h];
+    const struct match_host *host = &match->host[h];
     if (host->devices < job->host_size[job->host[process]])
         TESS_FAIL(TESS_ERR_USAGE,
                   "%d processes were started on host %s, which has %d device%s in %s",
@@ -176,13 +174,12 @@ enum tess_status tess__place_match(const struct tess__processes *job,
                                    const char *hosts, int32_t device_out[TESS_WORLD_RANKS_MAX])
 {
     struct match match = {.job = job, .topology = topology, .file = file};
-    enum tess_status status;
 
     match.host = calloc((size_t)topology->host_count + 1, sizeof(*match.host));
     if (match.host == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for the hosts of %s", file);
     match_name_hosts(&match);
-    status = match_take_names(&match, hosts);
+    enum tess_status status = match_take_names(&match, hosts);
     for (int32_t p = 0; p < job->count && status == TESS_OK; p++)
         status = match_process(&match, p, &device_out[p]);
     for (int32_t p = 0; p < job->count && status == TESS_OK; p++)

@@ -63,7 +63,7 @@ static enum tess_status order_place(struct order *order, int32_t line, int32_t r
 {
     const char *colon = memrchr(word.text, ':', word.length);
     struct tess__word host = word;
-    int32_t slot = -1, process;
+    int32_t slot = -1;
 
     if (colon != NULL) {
         host.length = (size_t)(colon - word.text);
@@ -71,7 +71,7 @@ static enum tess_status order_place(struct order *order, int32_t line, int32_t r
                                TESS_WORLD_RANKS_MAX - 1, &slot))
             return tess__lines_fail(order->path, line, "'%.*s' is no HOST:SLOT", TESS__SHOWN(word));
     }
-    process = order_find(order, host, slot);
+    const int32_t process = order_find(order, host, slot);
     if (process < 0)
         return tess__lines_fail(order->path, line,
                                 slot >= 0 ? "there is no process at '%.*s'"
@@ -97,9 +97,8 @@ static bool order_is_place(struct tess__lines lines)
     struct tess__word word;
     int32_t number;
 
-    if (!tess__lines_word(&lines, &word))
-        return false;
-    return tess__lines_word(&lines, &word) && !tess__word_number(word, INT32_MAX, &number);
+    return tess__lines_word(&lines, &word) && tess__lines_word(&lines, &word) &&
+           !tess__word_number(word, INT32_MAX, &number);
 }
 
 static enum tess_status order_line(struct order *order, struct tess__lines *lines)
@@ -160,26 +159,19 @@ enum tess_status tess__place_read_order(const struct tess__processes *job, const
 {
     struct order order = {.job = job, .path = path, .process = process_out};
     FILE *file = fopen(path, "re");
-    enum tess_status status;
-    size_t bytes;
-    char *text;
+    char text[ORDER_BYTES_MAX + 1];
 
     if (file == NULL)
         TESS_FAIL(TESS_ERR_IO, "cannot read --topology.order file:%s: %s", path, strerror(errno));
-    text = malloc(ORDER_BYTES_MAX + 1);
-    bytes = text != NULL ? fread(text, 1, ORDER_BYTES_MAX + 1, file) : 0;
+    const size_t bytes = fread(text, 1, sizeof(text), file);
+    const bool failed = ferror(file) != 0;
+    fclose(file);
+    if (failed)
+        TESS_FAIL(TESS_ERR_IO, "cannot read --topology.order file:%s", path);
+    if (bytes > ORDER_BYTES_MAX)
+        TESS_FAIL(TESS_ERR_DATA, "%s is no order: it has more than %d bytes", path,
+                  ORDER_BYTES_MAX);
     for (int32_t i = 0; i < TESS_WORLD_RANKS_MAX; i++)
         process_out[i] = order.rank_of[i] = -1;
-    if (text == NULL)
-        status = tess_fail(TESS_ERR_MEMORY, "no memory to read %s", path);
-    else if (ferror(file))
-        status = tess_fail(TESS_ERR_IO, "cannot read --topology.order file:%s", path);
-    else if (bytes > ORDER_BYTES_MAX)
-        status = tess_fail(TESS_ERR_DATA, "%s is no order: it has more than %d bytes", path,
-                           ORDER_BYTES_MAX);
-    else
-        status = order_lines(&order, text, bytes);
-    free(text);
-    fclose(file);
-    return status;
+    return order_lines(&order, text, bytes);
 }

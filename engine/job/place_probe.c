@@ -9,13 +9,14 @@
  *
  * What is under way at the end of a round would be part of the next, so that sockets hold little.
  */
-#include "job/place_probe.h"
+#include "job/place.h"
 
 #include "base/clock.h"
 #include "comm/boot/boot_socket.h"
 #include "tessera/check.h"
 
 #include <errno.h>
+#include <math.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -50,7 +51,7 @@ enum { PROBE_DATA, PROBE_MARK, PROBE_PING }; /* bytes */
 /* From process 0 to all, before each round. */
 struct probe_order {
     int32_t go; /* 0: it is over */
-    int32_t hold;
+    int hold;   /* bytes in a socket */
     double seconds;
     int32_t partner[TESS_MEASURED_HOSTS_MAX];
 };
@@ -79,10 +80,10 @@ struct probe {
     int32_t host; /* that this process measures for; -1: another one does */
     int fd[TESS_MEASURED_HOSTS_MAX];
     struct boot_listener listener;
-    unsigned char *chunk[2];   /* [PROBE_CHUNK] to send, to receive into */
-    char why[PROBE_WHY_BYTES]; /* this process could not go on */
+    unsigned char chunk[2][PROBE_CHUNK]; /* to send, PROBE_DATA; to receive into */
+    char why[PROBE_WHY_BYTES];           /* this process could not go on */
     /* Process 0: */
-    struct tess_measured_round *round; /* [PROBE_ROUNDS + 2 TESS_MEASURED_TURNS] */
+    struct tess_measured_round round[PROBE_ROUNDS + 2 * TESS_MEASURED_TURNS];
     int32_t round_count;
     double start_s, slowest_gbs, fastest_gbs;
     struct probe_order order;
@@ -102,10 +103,8 @@ static void probe_stop(struct probe *probe, int32_t host, const char *what, cons
 static void probe_accept(struct probe *probe, uint64_t nonce, double limit_s)
 {
     struct pollfd watch[BOOT_LISTEN_MAX];
-    int missing = 0;
+    int32_t missing = probe->job->host_count - 1 - probe->host;
 
-    for (int32_t h = probe->host + 1; h < probe->job->host_count; h++)
-        missing++;
     while (missing > 0 && tess_clock_s() < limit_s) {
         struct probe_hello hello;
         char why[BOOT_WHY_BYTES];
@@ -151,31 +150,26 @@ static void probe_connect(struct probe *probe, const struct probe_meet *all, dou
 static enum tess_status probe_meet(struct probe *probe)
 {
     const struct tess_boot *boot = probe->boot;
-    struct probe_meet mine = {.port = 0}, *all = calloc((size_t)boot->rank_count, sizeof(*all));
+    struct probe_meet mine = {.port = 0}, all[TESS_WORLD_RANKS_MAX];
     const double limit_s = tess_clock_s() + PROBE_MEET_S;
-    enum tess_status status;
 
-    if (all == NULL)
-        TESS_FAIL(TESS_ERR_MEMORY, "no memory to measure the network");
     snprintf(mine.address, sizeof(mine.address), "%s", boot->address);
     if (boot->rank == 0 && getrandom(&mine.nonce, sizeof(mine.nonce), 0) < 0)
         mine.nonce = (uint64_t)(tess_clock_s() * 1e9);
     if (probe->host >= 0 && tess__boot_listen(boot->address, 0, &probe->listener) == TESS_OK)
         mine.port = tess__boot_port(&probe->listener);
-    status = boot->gather(boot->context, &mine, sizeof(mine), all);
-    for (int32_t h = 0; h < probe->job->host_count && status == TESS_OK; h++) {
+    TESS_TRY(boot->gather(boot->context, &mine, sizeof(mine), all));
+    for (int32_t h = 0; h < probe->job->host_count; h++) {
         struct probe_meet *other = &all[probe->job->host_first[h]];
         other->address[sizeof(other->address) - 1] = '\0';
         if (other->port == 0 && probe->host >= 0)
             probe_stop(probe, h, "cannot connect to", "it does not listen");
     }
-    if (status == TESS_OK && probe->host >= 0 && probe->why[0] == '\0') {
+    if (probe->host >= 0 && probe->why[0] == '\0')
         probe_connect(probe, all, limit_s);
-        if (probe->why[0] == '\0')
-            probe_accept(probe, all[0].nonce, limit_s);
-    }
-    free(all);
-    return status;
+    if (probe->host >= 0 && probe->why[0] == '\0')
+        probe_accept(probe, all[0].nonce, limit_s);
+    return TESS_OK;
 }
 
 /* ---- a round --------------------------------------------------------------------------------- */
@@ -188,7 +182,7 @@ static bool probe_ping(int fd, bool first, double *latency_us_out, char why[BOOT
 
     *latency_us_out = 1e12;
     for (int i = 0; i < PROBE_PINGS; i++) {
-        double start_s = tess_clock_s(), us;
+        const double start_s = tess_clock_s();
 
         if (first && !tess__boot_send(fd, &ping, 1, limit_s, why, BOOT_WHY_BYTES))
             return false;
@@ -200,7 +194,7 @@ static bool probe_ping(int fd, bool first, double *latency_us_out, char why[BOOT
             snprintf(why, BOOT_WHY_BYTES, "the other is not in this round");
             return false;
         }
-        us = 0.5e6 * (tess_clock_s() - start_s);
+        const double us = 0.5e6 * (tess_clock_s() - start_s);
         /* Whoever answers sees the other's pause between two pings, from the second one on. */
         if ((first || i > 0) && us < *latency_us_out)
             *latency_us_out = us;
@@ -281,12 +275,11 @@ static void probe_round(struct probe *probe, const struct probe_order *order,
 {
     const int32_t partner = probe->host >= 0 ? order->partner[probe->host] : -1;
     char why[BOOT_WHY_BYTES];
-    int fd, hold = order->hold;
 
     if (partner < 0 || partner >= probe->job->host_count || probe->why[0] != '\0')
         return;
-    fd = probe->fd[partner];
-    (void)setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &hold, sizeof(hold));
+    const int fd = probe->fd[partner];
+    (void)setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &order->hold, sizeof(order->hold));
     (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &(int){1}, sizeof(int));
     if (!probe_ping(fd, probe->host < partner, &result->latency_us, why) ||
         !probe_stream(probe, fd, order->seconds, &result->gbs, why))
@@ -297,40 +290,33 @@ static void probe_round(struct probe *probe, const struct probe_order *order,
 static enum tess_status probe_play(struct probe *probe, bool *go_on_out)
 {
     const struct tess_boot *boot = probe->boot;
-    const size_t count = (size_t)boot->rank_count;
-    struct probe_order *orders = calloc(count, sizeof(*orders));
-    struct probe_result *results = calloc(count, sizeof(*results)), mine = {0};
-    enum tess_status status = TESS_ERR_MEMORY;
+    struct probe_order orders[TESS_WORLD_RANKS_MAX];
+    struct probe_result results[TESS_WORLD_RANKS_MAX], mine = {0};
 
-    if (orders == NULL || results == NULL)
-        tess_fail(status, "no memory to measure the network");
-    else
-        status = boot->gather(boot->context, &probe->order, sizeof(probe->order), orders);
-    *go_on_out = status == TESS_OK && orders[0].go != 0;
-    if (*go_on_out) {
-        probe_round(probe, &orders[0], &mine);
-        memcpy(mine.why, probe->why, sizeof(mine.why));
-        status = boot->gather(boot->context, &mine, sizeof(mine), results);
-    }
-    for (int32_t h = 0; h < probe->job->host_count && *go_on_out && status == TESS_OK; h++) {
+    TESS_TRY(boot->gather(boot->context, &probe->order, sizeof(probe->order), orders));
+    *go_on_out = orders[0].go != 0;
+    if (!*go_on_out)
+        return TESS_OK;
+    probe_round(probe, &orders[0], &mine);
+    memcpy(mine.why, probe->why, sizeof(mine.why));
+    TESS_TRY(boot->gather(boot->context, &mine, sizeof(mine), results));
+    for (int32_t h = 0; h < probe->job->host_count; h++) {
         struct tess_measured_round *round = &probe->round[probe->round_count];
-        struct probe_result *result = &results[probe->job->host_first[h]];
+        const struct probe_result *result = &results[probe->job->host_first[h]];
 
         round->partner[h] = orders[0].partner[h];
         round->gbs[h] = result->gbs;
         round->latency_us[h] = result->latency_us;
-        result->why[sizeof(result->why) - 1] = '\0';
-        if (result->why[0] != '\0' && probe->found->why[0] == '\0')
-            memcpy(probe->found->why, result->why, sizeof(result->why));
+        if (probe->found->why[0] == '\0')
+            snprintf(probe->found->why, sizeof(result->why), "%.*s", PROBE_WHY_BYTES - 1,
+                     result->why);
         if (round->partner[h] < 0)
             continue;
-        probe->slowest_gbs = result->gbs < probe->slowest_gbs ? result->gbs : probe->slowest_gbs;
-        probe->fastest_gbs = result->gbs > probe->fastest_gbs ? result->gbs : probe->fastest_gbs;
+        probe->slowest_gbs = fmin(probe->slowest_gbs, result->gbs);
+        probe->fastest_gbs = fmax(probe->fastest_gbs, result->gbs);
     }
-    probe->round_count += *go_on_out;
-    free(orders);
-    free(results);
-    return status;
+    probe->round_count++;
+    return TESS_OK;
 }
 
 /* ---- process 0 ------------------------------------------------------------------------------- */
@@ -339,17 +325,11 @@ static enum tess_status probe_play(struct probe *probe, bool *go_on_out)
  * slower than PROBE_SLOWEST of the fastest has stalled. */
 static void probe_pace(struct probe *probe)
 {
-    const double least = PROBE_SLOWEST * probe->fastest_gbs;
-    const double rate = 1e9 * (probe->slowest_gbs > least ? probe->slowest_gbs : least);
-    const double hold = rate * PROBE_HOLD_S;
-    const double seconds = PROBE_COUNTED_BYTES / (1 - PROBE_WARM) / (rate > 1 ? rate : 1);
+    const double rate = 1e9 * fmax(probe->slowest_gbs, PROBE_SLOWEST * probe->fastest_gbs);
+    const double seconds = PROBE_COUNTED_BYTES / (1 - PROBE_WARM) / fmax(rate, 1);
 
-    probe->order.hold = hold < PROBE_HOLD_LEAST  ? PROBE_HOLD_LEAST
-                        : hold > PROBE_HOLD_MOST ? PROBE_HOLD_MOST
-                                                 : (int32_t)hold;
-    probe->order.seconds = seconds < PROBE_FIRST_S     ? PROBE_FIRST_S
-                           : seconds > PROBE_LONGEST_S ? PROBE_LONGEST_S
-                                                       : seconds;
+    probe->order.hold = (int)fmin(fmax(rate * PROBE_HOLD_S, PROBE_HOLD_LEAST), PROBE_HOLD_MOST);
+    probe->order.seconds = fmin(fmax(seconds, PROBE_FIRST_S), PROBE_LONGEST_S);
 }
 
 /* Tournaments; the last one may be cut short. False where a process failed: no reason to go on. */
@@ -378,7 +358,6 @@ static enum tess_status probe_explore(struct probe *probe, bool *go_on_out)
 static enum tess_status probe_lead(struct probe *probe)
 {
     struct tess_measured *measured = &probe->found->measured;
-    struct tess_measured_round *within, *across;
     bool go_on;
 
     probe->order =
@@ -390,7 +369,7 @@ static enum tess_status probe_lead(struct probe *probe)
     TESS_TRY(probe_explore(probe, &go_on));
     if (probe->found->why[0] == '\0')
         tess_measured_find(probe->round, probe->round_count, measured);
-    within = &probe->round[probe->round_count];
+    const struct tess_measured_round *by_turns = &probe->round[probe->round_count];
     for (int32_t t = 0; t < TESS_MEASURED_TURNS && measured->group_count > 1; t++) {
         tess_measured_within(measured, t, probe->order.partner);
         TESS_TRY(probe_play(probe, &go_on));
@@ -403,13 +382,12 @@ static enum tess_status probe_lead(struct probe *probe)
         *measured = (struct tess_measured){.host_count = probe->job->host_count, .group_count = 1};
     } else if (measured->group_count > 1) {
         /* By turns in time, one after the other for the verdict. */
-        struct tess_measured_round turn[2 * TESS_MEASURED_TURNS];
-        across = turn + TESS_MEASURED_TURNS;
+        struct tess_measured_round within[TESS_MEASURED_TURNS], across[TESS_MEASURED_TURNS];
         for (int32_t t = 0; t < TESS_MEASURED_TURNS; t++) {
-            turn[t] = within[2 * t];
-            across[t] = within[2 * t + 1];
+            within[t] = by_turns[2 * t];
+            across[t] = by_turns[2 * t + 1];
         }
-        tess_measured_judge(turn, across, measured);
+        tess_measured_judge(within, across, measured);
     }
     probe->found->seconds = tess_clock_s() - probe->start_s;
     return TESS_OK;
@@ -433,32 +411,26 @@ enum tess_status tess__place_probe(const struct tess_boot *boot, const struct te
                                    struct tess__network_found *found_out)
 {
     const int32_t host = job->host[boot->rank];
-    struct probe probe = {.boot = boot,
-                          .job = job,
-                          .host = job->host_first[host] == boot->rank ? host : -1,
-                          .start_s = tess_clock_s(),
-                          .slowest_gbs = 1e9,
-                          .found = found_out};
-    enum tess_status status = TESS_ERR_MEMORY;
+    struct probe *probe = calloc(1, sizeof(*probe));
 
+    if (probe == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory to measure the network");
+    probe->boot = boot;
+    probe->job = job;
+    probe->host = job->host_first[host] == boot->rank ? host : -1;
+    probe->start_s = tess_clock_s();
+    probe->slowest_gbs = 1e9;
+    probe->found = found_out;
     *found_out =
         (struct tess__network_found){.measured = {.host_count = job->host_count, .group_count = 1}};
     for (int32_t h = 0; h < TESS_MEASURED_HOSTS_MAX; h++)
-        probe.fd[h] = -1;
-    probe.round = calloc(PROBE_ROUNDS + 2 * TESS_MEASURED_TURNS, sizeof(*probe.round));
-    probe.chunk[0] = calloc(1, PROBE_CHUNK); /* PROBE_DATA is 0 */
-    probe.chunk[1] = malloc(PROBE_CHUNK);
-    if (probe.round == NULL || probe.chunk[0] == NULL || probe.chunk[1] == NULL)
-        tess_fail(status, "no memory to measure the network");
-    else
-        status = probe_run(&probe);
+        probe->fd[h] = -1;
+    const enum tess_status status = probe_run(probe);
     for (int32_t h = 0; h < TESS_MEASURED_HOSTS_MAX; h++)
-        if (probe.fd[h] >= 0)
-            close(probe.fd[h]);
-    if (probe.listener.count > 0)
-        tess__boot_unlisten(&probe.listener);
-    free(probe.chunk[0]);
-    free(probe.chunk[1]);
-    free(probe.round);
+        if (probe->fd[h] >= 0)
+            close(probe->fd[h]);
+    if (probe->listener.count > 0)
+        tess__boot_unlisten(&probe->listener);
+    free(probe);
     return status;
 }

@@ -40,34 +40,37 @@ static void run_find_misfit(void *context, const char *name, const char *value, 
 {
     struct run_misfit *misfit = context;
 
-    (void)value;
-    (void)option;
+    (void)value, (void)option;
     for (size_t i = 0; i < sizeof(run_kind_option) / sizeof(*run_kind_option); i++)
         if (run_kind_option[i].tokens != misfit->tokens &&
             strcmp(run_kind_option[i].name, name) == 0 && strcmp(origin, "command line") == 0)
             misfit->name = run_kind_option[i].name;
 }
 
-static bool run_is_folder(const char *path, bool *exists_out)
+/* What is at `path`, S_IFDIR and the like; 0: nothing. */
+static mode_t run_kind_of(const char *path)
 {
     struct stat about;
 
-    *exists_out = stat(path, &about) == 0;
-    return *exists_out && S_ISDIR(about.st_mode);
+    return stat(path, &about) == 0 ? about.st_mode & S_IFMT : 0;
+}
+
+static int64_t run_synthetic_test_rows(const struct tess_run_options *run)
+{
+    return run->synthetic_rows < 4 ? 1 : run->synthetic_rows / 4;
 }
 
 static enum tess_status run_open_images(const struct tess_config *config,
                                         struct tess_dataset **dataset_out)
 {
     const struct tess_run_options *run = &config->run;
-    int64_t test_rows = run->synthetic_rows / 4;
-    bool exists;
+    const mode_t kind = run_kind_of(run->data);
 
     if (strcmp(run->data, "synthetic") == 0)
         return tess_dataset_open_synthetic(
             tess_shape3(SYNTHETIC_SIDE, SYNTHETIC_SIDE, 1), SYNTHETIC_CLASSES, run->synthetic_rows,
-            test_rows > 0 ? test_rows : 1, (uint64_t)run->seed, dataset_out);
-    if (!run_is_folder(run->data, &exists) && (exists || strcmp(run->data, "text") == 0))
+            run_synthetic_test_rows(run), (uint64_t)run->seed, dataset_out);
+    if (kind != S_IFDIR && (kind != 0 || strcmp(run->data, "text") == 0))
         TESS_FAIL(TESS_ERR_USAGE,
                   "model %s learns from images, but --data %s is text or tokens: give a folder "
                   "with IDX files, or synthetic, or choose a model that learns from text",
@@ -81,14 +84,12 @@ static enum tess_status run_open_tokens(const struct tess_config *config,
     const struct tess_run_options *run = &config->run;
     const struct tess_loader_options *loader = &config->loader;
     const char *data = tess_options_is_set(config->options, "data") ? run->data : "text";
-    int64_t test_rows = run->synthetic_rows / 4;
-    bool exists;
 
     if (strcmp(data, "synthetic") == 0)
         return tess_dataset_open_synthetic_tokens(loader->length, run->synthetic_rows,
-                                                  test_rows > 0 ? test_rows : 1,
-                                                  (uint64_t)run->seed, dataset_out);
-    if (strcmp(data, "text") != 0 && run_is_folder(data, &exists))
+                                                  run_synthetic_test_rows(run), (uint64_t)run->seed,
+                                                  dataset_out);
+    if (strcmp(data, "text") != 0 && run_kind_of(data) == S_IFDIR)
         TESS_FAIL(TESS_ERR_USAGE,
                   "model %s learns from text or tokens, but --data %s is a folder: name files, "
                   "such as --data '%s/*.txt' or '%s/*.bin', or leave --data out for text of this "
@@ -133,14 +134,15 @@ enum tess_status tess__run_open(struct tess__run *run, struct tess_config *confi
 {
     cpu_set_t cores;
 
-    memset(run, 0, sizeof(*run));
-    run->config = config;
-    run->dataset = dataset;
-    run->rank_count = (int32_t)config->run.ranks;
-    run->evaluate = config->run.evaluate;
-    run->log_every = config->run.log_every;
-    run->warm_steps = 3;
-    run->start_s = tess_clock_s();
+    *run = (struct tess__run){
+        .config = config,
+        .dataset = dataset,
+        .rank_count = (int32_t)config->run.ranks,
+        .evaluate = config->run.evaluate,
+        .log_every = config->run.log_every,
+        .warm_steps = 3,
+        .start_s = tess_clock_s(),
+    };
     TESS_TRY(tess__place_check(config));
     CPU_ZERO(&cores);
     run->crowded = sched_getaffinity(0, sizeof(cores), &cores) == 0 &&
@@ -149,7 +151,7 @@ enum tess_status tess__run_open(struct tess__run *run, struct tess_config *confi
         struct tess_engine *engine = NULL;
 
         TESS_TRY(tess_engine_plan(config, dataset, r, &engine));
-        tess__usage_read(tess_engine_memory(engine), &run->predicted[r]);
+        run->predicted[r] = tess__run_memory(tess_engine_memory(engine));
         if (r == 0)
             run->planned = engine;
         else
@@ -158,15 +160,12 @@ enum tess_status tess__run_open(struct tess__run *run, struct tess_config *confi
     TESS_TRY(tess_flops_count(config, dataset, &run->flops));
     run->chunk = calloc((size_t)(run->rank_count * tess_engine_chunk_count(run->planned)),
                         sizeof(*run->chunk));
-    if (run->chunk == NULL)
-        TESS_FAIL(TESS_ERR_MEMORY, "no memory for what the chunks of %d ranks cost",
-                  run->rank_count);
     run->placed = calloc(1, sizeof(*run->placed));
-    if (run->placed == NULL)
-        TESS_FAIL(TESS_ERR_MEMORY, "no memory to place %d ranks", run->rank_count);
-    TESS_TRY(tess__place_devices(run, config, run->placed));
+    if (run->chunk == NULL || run->placed == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for a run of %d ranks", run->rank_count);
+    TESS_TRY(tess__place_devices(run, config));
     /* Ranks that others started are yet to be placed. */
-    return config->started.starter == NULL ? tess__place_graph(run, run->placed) : TESS_OK;
+    return config->started.starter == NULL ? tess__place_graph(run) : TESS_OK;
 }
 
 void tess__run_close(struct tess__run *run)
@@ -181,37 +180,34 @@ void tess__run_close(struct tess__run *run)
 
 void tess__run_keep(struct tess__run *run, const struct tess__message *message)
 {
+    const int32_t chunks = tess_engine_chunk_count(run->planned);
+    struct tess__run_chunk chunk;
+
     if (message->kind == TESS__RUN_RANK)
         memcpy(&run->rank[message->rank], message->payload, sizeof(run->rank[0]));
     else if (message->kind == TESS__RUN_DEVICE)
         memcpy(&run->on_device[message->rank], message->payload, sizeof(run->on_device[0]));
     else if (message->kind == TESS__RUN_FINAL)
         memcpy(&run->final, message->payload, sizeof(run->final));
-    else if (message->kind == TESS__RUN_CHUNK) {
-        struct tess__run_chunk chunk;
-        memcpy(&chunk, message->payload, sizeof(chunk));
-        if (chunk.chunk < 0 || chunk.chunk >= tess_engine_chunk_count(run->planned))
-            return; /* from a rank elsewhere that runs something else */
-        run->chunk[message->rank * tess_engine_chunk_count(run->planned) + chunk.chunk] = chunk;
-    }
+    if (message->kind != TESS__RUN_CHUNK)
+        return;
+    memcpy(&chunk, message->payload, sizeof(chunk));
+    if (chunk.chunk >= 0 && chunk.chunk < chunks) /* else of a rank that runs something else */
+        run->chunk[message->rank * chunks + chunk.chunk] = chunk;
 }
 
 struct tess__launch tess__run_launch(const struct tess__run *run)
 {
-    int32_t unit_count;
-    const char *const *unit_name = tess_engine_unit_names(run->planned, &unit_count);
-
+    const struct tess_device_plan *plan = &run->config->device;
     struct tess__launch launch = {
         .rank_count = run->rank_count,
         .peers = run->peers,
-        .mode = run->config->device.rank_mode,
+        .mode = plan->rank_mode,
         .bind = run->config->run.bind,
-        .unit_name = unit_name,
-        .unit_count = unit_count,
         .body = tess__run_body,
     };
-    const struct tess_device_plan *plan = &run->config->device;
 
+    launch.unit_name = tess_engine_unit_names(run->planned, &launch.unit_count);
     for (int32_t r = 0; r < run->rank_count && run->peers == NULL; r++)
         launch.bus[r] = plan->module != NULL ? plan->info[plan->of_rank[r]].bus : NULL;
     if (run->peers != NULL)
@@ -259,9 +255,8 @@ double tess__run_process_start_s(void)
     fclose(stat);
     text[count] = '\0';
     field = strrchr(text, ')');
-    for (int f = 2; field != NULL && f < 22; f++) {
+    for (int f = 2; field != NULL && f < 22; f++)
         field = strchr(field + 1, ' ');
-    }
     if (field == NULL || sscanf(field, "%llu", &start_ticks) != 1 ||
         clock_gettime(CLOCK_BOOTTIME, &boot) != 0)
         return now_s;

@@ -11,32 +11,18 @@
 #include "core/trace.h"
 #include "data/data.h"
 #include "job/launch.h"
+#include "tessera/engine.h"
 
-/* Memory of one rank by kind. */
-struct tess__usage {
-    uint64_t bytes[TESS_MEMORY_KIND_COUNT];
-    uint64_t total;
-};
-
-void tess__usage_read(const struct tess_memory *memory, struct tess__usage *usage_out);
-
-/* Rank 0: engine is open. */
-struct tess__run_opened {
-    int64_t step_count, steps_per_epoch;
-};
+/* What a rank has allocated, or would. */
+struct tess_job_memory tess__run_memory(const struct tess_memory *memory);
 
 /* Rank 0: after a step. `logged` ones have a loss and are the same steps on every run. */
 struct tess__run_step {
-    int32_t logged;
-    int64_t step, epoch;
-    double loss, accuracy, rate, grad_norm;
-    double samples_per_s;   /* since the latest logged step */
-    double comm_share;      /* of that time, waiting for other ranks */
-    double elapsed_s;       /* since the first step began */
-    double loss_scale;      /* 1 without scaling */
-    double zero_share;      /* of the gradients' elements; NaN when not known */
-    double loss_zero_share; /* of the gradient by the logits; likewise */
-    int64_t skipped;        /* steps without an update so far */
+    bool logged;
+    struct tess_step_result result;
+    double samples_per_s; /* since the latest logged step */
+    double comm_share;    /* of that time, waiting for other ranks */
+    double elapsed_s;     /* since the first step began */
 };
 
 /* Rank 0: after an epoch, and at the end of the last, unfinished one. */
@@ -83,7 +69,7 @@ struct tess__run_final {
 
 /* Every rank: its costs. */
 struct tess__run_rank {
-    struct tess__usage allocated;
+    struct tess_job_memory allocated;
     uint64_t peak_rss;           /* bytes; of the whole process when ranks are threads */
     double sent_bytes_per_step;  /* measured, without evaluations */
     uint64_t sent_bytes_formula; /* 0: the strategy has none */
@@ -105,8 +91,9 @@ struct tess__run_device {
     struct tess_device_memory memory; /* total_bytes 0: it could not be asked */
 };
 
-_Static_assert(sizeof(struct tess__run_rank) <= TESS__MESSAGE_BYTES,
-               "a rank's costs are a message");
+_Static_assert(sizeof(struct tess__run_rank) <= TESS__MESSAGE_BYTES &&
+                   sizeof(struct tess__run_step) <= TESS__MESSAGE_BYTES,
+               "a rank's costs are a message, and so is a step");
 
 /* Every rank of a pipeline, where chunks were timed: what a micro-batch costs in one of its
  * chunks. */
@@ -116,7 +103,6 @@ struct tess__run_chunk {
 };
 
 enum tess__run_kind {
-    TESS__RUN_OPENED,
     TESS__RUN_STEP,
     TESS__RUN_EPOCH,
     TESS__RUN_FINAL,
@@ -145,7 +131,7 @@ struct tess__run {
     bool crowded;                   /* more ranks' threads than cores: ranks take turns */
     double start_s;                 /* clock at the program's start */
     struct tess_engine *planned;    /* rank 0's plan */
-    struct tess__usage predicted[TESS_WORLD_RANKS_MAX];
+    struct tess_job_memory predicted[TESS_WORLD_RANKS_MAX];
     struct tess__run_rank rank[TESS_WORLD_RANKS_MAX];        /* filled by tess__run_keep */
     struct tess__run_device on_device[TESS_WORLD_RANKS_MAX]; /* likewise; zero on the host */
     struct tess__run_final final;                            /* filled by tess__run_keep */

@@ -17,21 +17,25 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 /* A bar moves ten times a second. */
 #define LIVE_PERIOD_S 0.1
 
-void tess__usage_read(const struct tess_memory *memory, struct tess__usage *usage_out)
+struct tess_job_memory tess__run_memory(const struct tess_memory *memory)
 {
+    struct tess_job_memory used = {.total = tess_memory_total(memory)};
+
     for (int k = 0; k < TESS_MEMORY_KIND_COUNT; k++)
-        usage_out->bytes[k] = tess_memory_bytes(memory, (enum tess_memory_kind)k);
-    usage_out->total = tess_memory_total(memory);
+        used.bytes[k] = tess_memory_bytes(memory, (enum tess_memory_kind)k);
+    return used;
 }
 
 /* A stretch of steps, evaluations and digests left out. */
 struct stretch {
-    int64_t steps, rows;
+    int64_t steps, rows, losses;
     struct tess_times sum;
+    double loss_sum; /* of the logged steps */
 };
 
 /* Bytes sent by a rank, over all its groups and along each axis; and seconds of waiting there. */
@@ -49,9 +53,7 @@ struct loop {
     int64_t step_count, steps_per_epoch, log_every, warm_steps;
     struct stretch since_log, epoch, warm; /* warm: all steps after the warm-up */
     double begin_s, live_s, cumulative_s;
-    double mark_s; /* up to here time is accounted for; the next step begins here */
-    double epoch_loss_sum;
-    int64_t epoch_loss_count;
+    double mark_s;      /* up to here time is accounted for; the next step begins here */
     struct traffic sum; /* of all steps; waiting of those after the warm-up */
     double processor_s; /* of the thread, when the warm-up ended, and since */
     struct tess__run_final final;
@@ -80,15 +82,6 @@ static double stretch_rate(const struct stretch *stretch)
     return stretch->sum.total_s > 0 ? (double)stretch->rows / stretch->sum.total_s : 0;
 }
 
-static struct tess_times stretch_mean(const struct stretch *stretch)
-{
-    struct tess_times mean = {0};
-
-    if (stretch->steps > 0)
-        tess_times_add(&mean, &stretch->sum, 1 / (double)stretch->steps);
-    return mean;
-}
-
 static struct traffic traffic_so_far(const struct tess_engine *engine)
 {
     struct traffic now;
@@ -101,22 +94,22 @@ static struct traffic traffic_so_far(const struct tess_engine *engine)
     return now;
 }
 
-/* sum += after - before, one step; its waiting counts where the warm-up is over. */
-static void traffic_add(struct traffic *sum, const struct traffic *before,
-                        const struct traffic *after, bool warm)
+/* Add the step since `before`; its waiting counts where the warm-up is over. */
+static void traffic_add(struct loop *loop, const struct traffic *before, bool warm)
 {
-    sum->sent_bytes += after->sent_bytes - before->sent_bytes;
+    const struct traffic after = traffic_so_far(loop->engine);
+    struct traffic *sum = &loop->sum;
+
+    sum->sent_bytes += after.sent_bytes - before->sent_bytes;
     for (int axis = 0; axis < TESS_AXIS_COUNT; axis++) {
-        sum->axis_sent[axis] += after->axis_sent[axis] - before->axis_sent[axis];
-        sum->axis_wait_s[axis] += warm ? after->axis_wait_s[axis] - before->axis_wait_s[axis] : 0;
+        sum->axis_sent[axis] += after.axis_sent[axis] - before->axis_sent[axis];
+        sum->axis_wait_s[axis] += warm ? after.axis_wait_s[axis] - before->axis_wait_s[axis] : 0;
     }
 }
 
 static enum tess_status loop_open(struct loop *loop, const struct tess__run *run,
                                   const struct tess__rank *rank)
 {
-    double now_s = tess_clock_s();
-
     loop->run = run;
     loop->rank = rank;
     loop->step_count = tess_engine_step_count(loop->engine);
@@ -132,11 +125,7 @@ static enum tess_status loop_open(struct loop *loop, const struct tess__run *run
         if (loop->digest == NULL)
             TESS_FAIL(TESS_ERR_MEMORY, "no memory for the digests of %d parameters", params);
     }
-    loop->begin_s = loop->live_s = loop->mark_s = now_s;
-    if (rank->rank == 0) {
-        struct tess__run_opened opened = {loop->step_count, loop->steps_per_epoch};
-        return tess__rank_send(rank, TESS__RUN_OPENED, &opened, sizeof(opened));
-    }
+    loop->begin_s = loop->live_s = loop->mark_s = tess_clock_s();
     return TESS_OK;
 }
 
@@ -147,19 +136,10 @@ static enum tess_status loop_tell_step(struct loop *loop, const struct tess_step
     double now_s = tess_clock_s();
     struct tess__run_step step = {
         .logged = logged,
-        .step = result->step,
-        .epoch = result->epoch,
-        .loss = result->loss,
-        .accuracy = result->accuracy,
-        .rate = result->rate,
-        .grad_norm = result->grad_norm,
+        .result = *result,
         .samples_per_s = stretch_rate(&loop->since_log),
         .comm_share = stretch_share(&loop->since_log),
         .elapsed_s = now_s - loop->begin_s,
-        .loss_scale = result->loss_scale,
-        .zero_share = result->zero_share,
-        .loss_zero_share = result->loss_zero_share,
-        .skipped = result->skipped_count,
     };
 
     if (result->step == 1)
@@ -174,11 +154,9 @@ static enum tess_status loop_tell_step(struct loop *loop, const struct tess_step
 
 static enum tess_status loop_step(struct loop *loop, int64_t number)
 {
-    bool last = number == loop->step_count || number % loop->steps_per_epoch == 0;
-    bool logged = last || number == 1 || number % loop->log_every == 0;
+    const bool last = number == loop->step_count || number % loop->steps_per_epoch == 0;
+    const bool logged = last || number == 1 || number % loop->log_every == 0;
     const struct traffic before = traffic_so_far(loop->engine);
-    struct traffic after;
-    double now_s, time_s;
     struct tess_step_result result;
 
     if (number == loop->warm_steps + 1) {
@@ -190,20 +168,18 @@ static enum tess_status loop_step(struct loop *loop, int64_t number)
     TESS_TRY(tess_engine_step(loop->engine, logged, &result));
     tess_trace_end(loop->lane);
     /* From the end of the step before: what is done between steps is part of the speed. */
-    now_s = tess_clock_s();
-    time_s = now_s - loop->mark_s;
+    const double now_s = tess_clock_s(), time_s = now_s - loop->mark_s;
     loop->mark_s = now_s;
     if (number == loop->step_count)
         loop->processor_s = tess_clock_thread_s() - loop->processor_s;
-    after = traffic_so_far(loop->engine);
-    traffic_add(&loop->sum, &before, &after, number > loop->warm_steps);
+    traffic_add(loop, &before, number > loop->warm_steps);
     stretch_add(&loop->since_log, time_s, &result);
     stretch_add(&loop->epoch, time_s, &result);
     if (number > loop->warm_steps)
         stretch_add(&loop->warm, time_s, &result);
     if (logged) {
-        loop->epoch_loss_sum += result.loss;
-        loop->epoch_loss_count++;
+        loop->epoch.loss_sum += result.loss;
+        loop->epoch.losses++;
         loop->final.loss = result.loss;
         loop->final.loss_scale = result.loss_scale;
         loop->final.loss_zero_share = result.loss_zero_share;
@@ -218,8 +194,7 @@ static enum tess_status loop_end_epoch(struct loop *loop, int64_t number)
     struct tess__run_epoch epoch = {
         .step = number,
         .epoch = (number - 1) / loop->steps_per_epoch,
-        .loss = loop->epoch_loss_count > 0 ? loop->epoch_loss_sum / (double)loop->epoch_loss_count
-                                           : NAN,
+        .loss = loop->epoch.loss_sum / (double)loop->epoch.losses, /* its last step is logged */
         .val_loss = NAN,
         .val_accuracy = NAN,
         .samples_per_s = stretch_rate(&loop->epoch),
@@ -243,8 +218,6 @@ static enum tess_status loop_end_epoch(struct loop *loop, int64_t number)
     loop->cumulative_s += epoch.evaluate_s;
     epoch.cumulative_s = loop->cumulative_s;
     loop->epoch = (struct stretch){0};
-    loop->epoch_loss_sum = 0;
-    loop->epoch_loss_count = 0;
     if (loop->rank->rank != 0)
         return TESS_OK;
     return tess__rank_send(loop->rank, TESS__RUN_EPOCH, &epoch, sizeof(epoch));
@@ -288,29 +261,13 @@ static enum tess_status loop_run(struct loop *loop)
     return TESS_OK;
 }
 
-/* Highest resident memory of this process so far, in bytes; 0 if the kernel does not report it. */
+/* Highest resident memory of this process so far, in bytes. */
 static uint64_t rank_peak_rss(void)
 {
-    char line[256];
-    unsigned long long kib = 0;
-    FILE *status = fopen("/proc/self/status", "r");
+    struct rusage usage = {.ru_maxrss = 0};
 
-    if (status == NULL)
-        return 0;
-    while (fgets(line, sizeof(line), status) != NULL)
-        if (sscanf(line, "VmHWM: %llu kB", &kib) == 1)
-            break;
-    fclose(status);
-    return (uint64_t)kib * 1024;
-}
-
-static enum tess_status loop_tell_final(struct loop *loop)
-{
-    loop->final.steps = loop->step_count;
-    loop->final.samples_per_s = stretch_rate(&loop->warm);
-    loop->final.comm_share = stretch_share(&loop->warm);
-    loop->final.time_s = loop->cumulative_s;
-    return tess__rank_send(loop->rank, TESS__RUN_FINAL, &loop->final, sizeof(loop->final));
+    (void)getrusage(RUSAGE_SELF, &usage);
+    return (uint64_t)usage.ru_maxrss * 1024;
 }
 
 /* After the result has been sent: a disk that is full for the weights costs only them. */
@@ -360,28 +317,31 @@ static enum tess_status loop_tell_end(struct loop *loop)
 {
     const double steps = loop->step_count > 0 ? (double)loop->step_count : 1;
     const double warm = loop->warm.steps > 0 ? (double)loop->warm.steps : 1;
+    const double busy_s = loop->warm.sum.total_s - loop->warm.sum.comm_s;
     struct tess__run_rank cost = {
+        .allocated = tess__run_memory(tess_engine_memory(loop->engine)),
         .peak_rss = rank_peak_rss(),
         .sent_bytes_per_step = (double)loop->sum.sent_bytes / steps,
         .sent_bytes_formula = tess_engine_sent_formula(loop->engine),
-        .step = stretch_mean(&loop->warm),
+        .processor_share = busy_s > 0 ? loop->processor_s / busy_s : 1,
     };
-    const double busy_s = loop->warm.sum.total_s - loop->warm.sum.comm_s;
-
-    cost.processor_share = busy_s > 0 ? loop->processor_s / busy_s : 1;
 
     for (int axis = 0; axis < TESS_AXIS_COUNT; axis++) {
         cost.axis_sent_per_step[axis] = (double)loop->sum.axis_sent[axis] / steps;
         cost.axis_wait_s[axis] = loop->sum.axis_wait_s[axis] / warm;
         cost.axis_formula[axis] = tess_engine_axis_formula(loop->engine, (enum tess_axis)axis);
     }
-    tess__usage_read(tess_engine_memory(loop->engine), &cost.allocated);
+    tess_times_add(&cost.step, &loop->warm.sum, 1 / warm);
     TESS_TRY(loop_tell_chunks(loop));
     TESS_TRY(tess__rank_send(loop->rank, TESS__RUN_RANK, &cost, sizeof(cost)));
     TESS_TRY(loop_tell_device(loop));
     TESS_TRY(tess_engine_hash(loop->engine, &loop->final.hash));
+    loop->final.steps = loop->step_count;
+    loop->final.samples_per_s = stretch_rate(&loop->warm);
+    loop->final.comm_share = stretch_share(&loop->warm);
+    loop->final.time_s = loop->cumulative_s;
     if (loop->rank->rank == 0)
-        TESS_TRY(loop_tell_final(loop));
+        TESS_TRY(tess__rank_send(loop->rank, TESS__RUN_FINAL, &loop->final, sizeof(loop->final)));
     return loop_save(loop);
 }
 
@@ -389,15 +349,15 @@ enum tess_status tess__run_open_comm(const struct tess__run *run, const struct t
                                      struct tess_comm **comm_out)
 {
     const struct tess_run_options *options = &run->config->run;
-    enum tess_order order = options->reduce == 0 ? TESS_ORDER_CANONICAL : TESS_ORDER_FAST;
     const struct tess_device_plan *plan = &run->config->device;
-    const struct tess__open_comm how = {.kind = plan->comm,
-                                        .options =
-                                            tess_comm_options_of(plan->comm_options, plan->comm),
-                                        .module = plan->module,
-                                        .peers = run->peers,
-                                        .order = order,
-                                        .timeout_s = options->timeout};
+    const struct tess__open_comm how = {
+        .kind = plan->comm,
+        .options = tess_comm_options_of(plan->comm_options, plan->comm),
+        .module = plan->module,
+        .peers = run->peers,
+        .order = options->reduce == 0 ? TESS_ORDER_CANONICAL : TESS_ORDER_FAST,
+        .timeout_s = options->timeout,
+    };
     struct tess_comm *comm;
     int32_t unit_count;
     const char *const *unit_name = tess_engine_unit_names(run->planned, &unit_count);
@@ -407,8 +367,7 @@ enum tess_status tess__run_open_comm(const struct tess__run *run, const struct t
     tess__place_graph_set(run->placed, true);
     status = tess__open_comm(&how, rank, &comm);
     tess__place_graph_set(run->placed, false);
-    if (status != TESS_OK)
-        return status;
+    TESS_TRY(status);
     /* Opening a communicator may have moved this thread to other cores (NCCL does). */
     (void)tess_bind_check();
     *comm_out = comm;

@@ -2,8 +2,9 @@
  * Ranks compare their options before they do anything together. Hashes are compared first; where
  * they differ the ranks exchange the options as text, "name\0value\0" for each.
  */
-#include "job/same_options.h"
+#include "job/place.h"
 
+#include "base/options.h"
 #include "tessera/check.h"
 
 #include <stdlib.h>
@@ -92,16 +93,12 @@ enum tess_status tess__same_options(const struct tess_options *options,
     struct same_text size = {.room = 0};
     tess_options_visit(options, same_visit, &size);
     const uint64_t mine[2] = {tess_options_hash(options), size.used};
-    uint64_t *all = calloc((size_t)boot->rank_count, sizeof(mine));
-    if (all == NULL)
-        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the options of %d ranks", (int)boot->rank_count);
-    enum tess_status status = boot->gather(boot->context, mine, sizeof(mine), all);
-    uint64_t bytes = 0;
+    uint64_t all[TESS_WORLD_RANKS_MAX][2], bytes = 0;
     bool same = true;
-    for (int32_t r = 0; r < boot->rank_count && status == TESS_OK; r++) {
-        same = same && all[2 * r] == all[0];
-        bytes = all[2 * r + 1] > bytes ? all[2 * r + 1] : bytes;
+    TESS_TRY(boot->gather(boot->context, mine, sizeof(mine), all));
+    for (int32_t r = 0; r < boot->rank_count; r++) {
+        same = same && all[r][0] == all[0][0];
+        bytes = all[r][1] > bytes ? all[r][1] : bytes;
     }
-    free(all);
-    return status != TESS_OK || same ? status : same_exchange(options, boot, (size_t)bytes + 1);
+    return same ? TESS_OK : same_exchange(options, boot, (size_t)bytes + 1);
 }

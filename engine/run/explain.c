@@ -24,8 +24,7 @@ static void explain_measure(void *context, const char *name, const char *value, 
 {
     struct widths *widths = context;
     int name_length = (int)strlen(name), value_length = (int)strlen(value);
-    (void)origin;
-    (void)option;
+    (void)origin, (void)option;
     widths->name = name_length > widths->name ? name_length : widths->name;
     widths->value = value_length > widths->value ? value_length : widths->value;
 }
@@ -144,10 +143,6 @@ static enum tess_status explain_plan(const struct tess__run *run, int32_t rank)
     if (rank == 0 && run->rank_count > 1)
         printf(" (--explain-rank R for another's)");
     putchar('\n');
-    if (rank == 0) {
-        tess_engine_describe(run->planned, explain_line, NULL);
-        return TESS_OK;
-    }
     TESS_TRY(tess_engine_plan(run->config, run->dataset, rank, &engine));
     tess_engine_describe(engine, explain_line, NULL);
     tess_engine_close(engine);

@@ -5,8 +5,8 @@
 
 #include <stdio.h>
 
-static const struct tess__usage *table_usage(const struct tess__run *run, int32_t rank,
-                                             bool measured)
+static const struct tess_job_memory *table_usage(const struct tess__run *run, int32_t rank,
+                                                 bool measured)
 {
     return measured ? &run->rank[rank].allocated : &run->predicted[rank];
 }
@@ -26,6 +26,11 @@ static void table_print_differences(const struct tess__run *run)
         }
 }
 
+static uint64_t table_most(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
 struct tess__device_memory tess__device_memory_of(const struct tess__run *run, int32_t device)
 {
     struct tess__device_memory sum = {0};
@@ -35,14 +40,11 @@ struct tess__device_memory tess__device_memory_of(const struct tess__run *run, i
             continue;
         sum.arena += used->arena;
         /* Of the whole device, reported by each of its ranks: the greatest value counts. */
-        sum.context = used->usage.context > sum.context ? used->usage.context : sum.context;
-        sum.workspace =
-            used->usage.workspace > sum.workspace ? used->usage.workspace : sum.workspace;
-        sum.comm = used->usage.comm > sum.comm ? used->usage.comm : sum.comm;
-        if (used->memory.total_bytes - used->memory.free_bytes > sum.used)
-            sum.used = used->memory.total_bytes - used->memory.free_bytes;
-        if (used->memory.total_bytes > sum.total)
-            sum.total = used->memory.total_bytes;
+        sum.context = table_most(sum.context, used->usage.context);
+        sum.workspace = table_most(sum.workspace, used->usage.workspace);
+        sum.comm = table_most(sum.comm, used->usage.comm);
+        sum.used = table_most(sum.used, used->memory.total_bytes - used->memory.free_bytes);
+        sum.total = table_most(sum.total, used->memory.total_bytes);
     }
     sum.unaccounted =
         (int64_t)sum.used - (int64_t)(sum.arena + sum.context + sum.workspace + sum.comm);
@@ -90,11 +92,11 @@ static void table_print_devices(const struct tess__run *run)
 void tess__memory_table_print(const struct tess__run *run, bool measured)
 {
     char mapped[TESS__TEXT_BYTES];
-    double divisor = 1, most = 0;
+    double divisor = 1;
+    uint64_t most = 0;
     for (int32_t r = 0; r < run->rank_count; r++)
-        if ((double)table_usage(run, r, measured)->total > most)
-            most = (double)table_usage(run, r, measured)->total;
-    const char *unit = tess__text_unit(most, &divisor);
+        most = table_most(most, table_usage(run, r, measured)->total);
+    const char *unit = tess__text_unit((double)most, &divisor);
 
     printf("\nmemory per rank, %s%s\n", unit, measured ? "" : ", as planned");
     printf("%4s", "rank");
@@ -102,7 +104,7 @@ void tess__memory_table_print(const struct tess__run *run, bool measured)
         printf(" %10s", tess_memory_kind_name((enum tess_memory_kind)k));
     printf(" %10s%s\n", "total", measured ? "   peak RSS" : "");
     for (int32_t r = 0; r < run->rank_count; r++) {
-        const struct tess__usage *usage = table_usage(run, r, measured);
+        const struct tess_job_memory *usage = table_usage(run, r, measured);
         printf("%4d", r);
         for (int k = 0; k < TESS_MEMORY_KIND_COUNT; k++)
             printf(" %10.2f", (double)usage->bytes[k] / divisor);

@@ -10,30 +10,27 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 struct tess_metrics {
-    struct tess_file_log log;
-    enum tess_status status; /* also of lines that could not be made */
+    struct tess_file_log log; /* its status is also that of lines that could not be made */
 };
 
-static enum tess_status metrics_open_log(struct tess_file_log *log, const char *folder)
+enum tess_status tess_metrics_open(const char *folder, struct tess_metrics **metrics_out)
 {
     if (!folder[0])
         TESS_FAIL(TESS_ERR_USAGE, "the name of the run folder is empty");
     TESS_TRY(tess_file_make_folders(folder, "the run folder"));
-    const int length = snprintf(log->path, sizeof(log->path), "%s/metrics.jsonl", folder);
-    if (length < 0 || (size_t)length >= sizeof(log->path))
-        TESS_FAIL(TESS_ERR_USAGE, "the name of the run folder is too long");
-    return tess_file_log_open(log);
-}
-
-enum tess_status tess_metrics_open(const char *folder, struct tess_metrics **metrics_out)
-{
     struct tess_metrics *metrics = calloc(1, sizeof(*metrics));
     if (!metrics)
         TESS_FAIL(TESS_ERR_MEMORY, "cannot allocate the metrics writer");
-    metrics->log = (struct tess_file_log){.part = "lines", .within = "a line", .option = "--run"};
-    const enum tess_status status = metrics_open_log(&metrics->log, folder);
+    struct tess_file_log *log = &metrics->log;
+    *log = (struct tess_file_log){.part = "lines", .within = "a line", .option = "--run"};
+    const int length = snprintf(log->path, sizeof(log->path), "%s/metrics.jsonl", folder);
+    const enum tess_status status =
+        (size_t)length < sizeof(log->path)
+            ? tess_file_log_open(log)
+            : tess_fail(TESS_ERR_USAGE, "the name of the run folder is too long");
     if (status != TESS_OK)
         free(metrics);
     else
@@ -42,59 +39,52 @@ enum tess_status tess_metrics_open(const char *folder, struct tess_metrics **met
 }
 
 /* Text of a value with a newline behind it, to be freed; NULL without memory. */
-static char *metrics_text(const json_t *value, size_t flags, size_t *count_out)
+static char *metrics_text(const json_t *value, size_t flags)
 {
-    const size_t bytes = json_dumpb(value, NULL, 0, flags);
-    char *text = bytes > 0 ? malloc(bytes + 1) : NULL;
-    if (!text || json_dumpb(value, text, bytes, flags) != bytes) {
-        free(text);
-        return NULL;
-    }
-    text[bytes] = '\n';
-    *count_out = bytes + 1;
+    char *bare = json_dumps(value, flags), *text = NULL;
+    if (bare && asprintf(&text, "%s\n", bare) < 0)
+        text = NULL;
+    free(bare);
     return text;
 }
 
 static enum tess_status metrics_write_line(struct tess_metrics *metrics, const json_t *object)
 {
-    size_t count;
-    char *line = json_is_object(object) ? metrics_text(object, JSON_COMPACT, &count) : NULL;
+    char *line = json_is_object(object) ? metrics_text(object, JSON_COMPACT) : NULL;
     if (!line)
         TESS_FAIL(TESS_ERR_INTERNAL,
                   "%s: cannot make a line of metrics: no memory, or a value "
                   "that JSON does not have",
                   metrics->log.path);
-    const enum tess_status status = tess_file_log_append(&metrics->log, line, count);
+    const enum tess_status status = tess_file_log_append(&metrics->log, line, strlen(line));
     free(line);
     return status;
 }
 
 enum tess_status tess_metrics_write(struct tess_metrics *metrics, json_t *object)
 {
-    if (metrics->status == TESS_OK)
-        metrics->status = metrics_write_line(metrics, object);
+    if (metrics && metrics->log.status == TESS_OK)
+        metrics->log.status = metrics_write_line(metrics, object);
     json_decref(object);
-    return metrics->status;
+    return metrics ? metrics->log.status : TESS_OK;
 }
 
 enum tess_status tess_metrics_close(struct tess_metrics *metrics)
 {
     if (!metrics)
         return TESS_OK;
-    enum tess_status status = metrics->status;
-    TESS_KEEP(status, tess_file_log_close(&metrics->log));
+    const enum tess_status status = tess_file_log_close(&metrics->log);
     free(metrics);
     return status;
 }
 
 enum tess_status tess_json_write_file(const char *path, const json_t *value)
 {
-    size_t count;
-    char *text = value ? metrics_text(value, JSON_INDENT(2) | JSON_ENCODE_ANY, &count) : NULL;
+    char *text = value ? metrics_text(value, JSON_INDENT(2) | JSON_ENCODE_ANY) : NULL;
     if (!text)
         TESS_FAIL(TESS_ERR_INTERNAL,
                   "%s: cannot write its text: no memory, or a value that JSON does not have", path);
-    const enum tess_status status = tess_file_write(path, text, count);
+    const enum tess_status status = tess_file_write(path, text, strlen(text));
     free(text);
     return status;
 }

@@ -14,6 +14,7 @@ enum tess_status tess_metrics_open(const char *folder, struct tess_metrics **met
 /*
  * Append one object as one line; it is in the file when the call returns. Takes over the caller's
  * reference, also on failure; NULL (jansson found no memory, or a NaN) is TESS_ERR_INTERNAL.
+ * `metrics` NULL: nothing is written.
  *
  * After a failed write (disk full, file too large) the file ends with the last whole line, and
  * later calls return the same status without another message.

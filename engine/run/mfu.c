@@ -57,32 +57,21 @@ struct tess__mfu tess__mfu_at(const struct tess__run *run, double samples_per_s)
     return mfu;
 }
 
-/* " x 4 devices" behind the peak of one. */
-static void mfu_print_devices(const struct tess__run *run)
-{
-    if (run->config->device.count > 1)
-        printf(" x %d devices", run->config->device.count);
-}
-
 void tess__mfu_print_end(const struct tess__run *run)
 {
     const struct tess__mfu mfu = tess__mfu_at(run, run->final.samples_per_s);
     const struct tess_peak *peak = mfu_peak(run);
-    char rate[RATE_BYTES];
+    char rate[RATE_BYTES], devices[24] = "";
     if (!(mfu.flops_per_s > 0))
         return;
-    if (!isnan(mfu.mfu)) {
-        printf("MFU %.1f %% of %s dense %s (%s)", 100 * mfu.mfu, mfu_rate(mfu.dense, rate),
-               mfu_type(run), peak->name);
-        mfu_print_devices(run);
-        printf(", ");
-    }
-    if (!isnan(mfu.mfu_measured)) {
-        printf("%s%.1f %% of %s measured", isnan(mfu.mfu) ? "MFU " : "", 100 * mfu.mfu_measured,
-               mfu_rate(mfu.measured, rate));
-        mfu_print_devices(run);
-        printf(", ");
-    }
+    if (run->config->device.count > 1)
+        snprintf(devices, sizeof(devices), " x %d devices", run->config->device.count);
+    if (!isnan(mfu.mfu))
+        printf("MFU %.1f %% of %s dense %s (%s)%s, ", 100 * mfu.mfu, mfu_rate(mfu.dense, rate),
+               mfu_type(run), peak->name, devices);
+    if (!isnan(mfu.mfu_measured))
+        printf("%s%.1f %% of %s measured%s, ", isnan(mfu.mfu) ? "MFU " : "", 100 * mfu.mfu_measured,
+               mfu_rate(mfu.measured, rate), devices);
     printf("the model's operations at %s", mfu_rate(mfu.flops_per_s, rate));
     if (!isnan(mfu.mfu_palm))
         printf("; by PaLM's count %.1f %%", 100 * mfu.mfu_palm);

@@ -7,6 +7,7 @@
 #include "run/memory_table.h"
 #include "run/metrics.h"
 #include "run/mfu.h"
+#include "state/declare.h"
 #include "tessera/check.h"
 #include "tessera/version.h"
 #include "text/words.h"
@@ -14,6 +15,7 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 static json_t *record_bytes(int64_t bytes)
 {
@@ -111,15 +113,16 @@ json_t *tess__record_step(const struct tess__run *run, const struct tess__run_st
 {
     json_t *object = json_pack(
         "{s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:o, s:o}", "step",
-        (json_int_t)step->step, "epoch", (json_int_t)step->epoch, "loss",
-        tess__json_number(step->loss), "accuracy", tess__json_number(step->accuracy), "rate",
-        tess__json_number(step->rate), "grad_norm",
-        step->grad_norm < 0 ? json_null() : tess__json_number(step->grad_norm), "samples_per_s",
-        tess__json_number(step->samples_per_s), "comm_share", tess__json_number(step->comm_share),
-        "elapsed_s", tess__json_number(step->elapsed_s), "loss_scale",
-        tess__json_number(step->loss_scale), "skipped", (json_int_t)step->skipped, "zero_share",
-        tess__json_number(step->zero_share), "loss_zero_share",
-        tess__json_number(step->loss_zero_share));
+        (json_int_t)step->result.step, "epoch", (json_int_t)step->result.epoch, "loss",
+        tess__json_number(step->result.loss), "accuracy", tess__json_number(step->result.accuracy),
+        "rate", tess__json_number(step->result.rate), "grad_norm",
+        step->result.grad_norm < 0 ? json_null() : tess__json_number(step->result.grad_norm),
+        "samples_per_s", tess__json_number(step->samples_per_s), "comm_share",
+        tess__json_number(step->comm_share), "elapsed_s", tess__json_number(step->elapsed_s),
+        "loss_scale", tess__json_number(step->result.loss_scale), "skipped",
+        (json_int_t)step->result.skipped_count, "zero_share",
+        tess__json_number(step->result.zero_share), "loss_zero_share",
+        tess__json_number(step->result.loss_zero_share));
     tess__record_rate(object, run->dataset, step->samples_per_s);
     tess__mfu_record(object, run, step->samples_per_s);
     return object;
@@ -140,7 +143,29 @@ json_t *tess__record_epoch(const struct tess__run *run, const struct tess__run_e
     return object;
 }
 
-static json_t *record_usage(const struct tess__usage *usage)
+enum tess_status tess__record_digest(const struct tess__run *run,
+                                     const struct tess__run_digest *digest, json_t *tensors)
+{
+    const char *unit = tess_engine_param_unit(run->planned, digest->index);
+    const char *param = tess_engine_param_name(run->planned, digest->index);
+    const size_t length = strlen(unit);
+    /* "fc1.weight": most models put the unit's name before a parameter's themselves. */
+    const bool named = strncmp(param, unit, length) == 0 && param[length] == '.';
+    char name[2 * TESS_NAME_MAX + 2];
+    json_t *sketch = json_array();
+    snprintf(name, sizeof(name), "%s%s%s", named ? "" : unit, named ? "" : ".", param);
+    for (int i = 0; i < TESS_DIGEST_SKETCH; i++)
+        json_array_append_new(sketch, tess__json_number(digest->digest.sketch[i]));
+    if (json_object_set_new(
+            tensors, name,
+            json_pack("{s:o, s:o, s:o}", "hash", tess__json_hash(digest->digest.hash), "norm",
+                      tess__json_number(digest->digest.norm), "sketch", sketch)) != 0)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the digest of %s, or its name is not UTF-8",
+                  name);
+    return TESS_OK;
+}
+
+static json_t *record_usage(const struct tess_job_memory *usage)
 {
     json_t *kinds = json_object();
     for (int k = 0; kinds && k < TESS_MEMORY_KIND_COUNT; k++)

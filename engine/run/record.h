@@ -14,6 +14,10 @@ json_t *tess__record_device(const struct tess_watch_sample *sample);
 json_t *tess__record_head(const struct tess__run *run);
 json_t *tess__record_step(const struct tess__run *run, const struct tess__run_step *step);
 json_t *tess__record_epoch(const struct tess__run *run, const struct tess__run_epoch *epoch);
+/* Add the digest of a parameter to `tensors`, under its name: {"hash", "norm", "sketch"}.
+ * TESS_ERR_MEMORY. */
+enum tess_status tess__record_digest(const struct tess__run *run,
+                                     const struct tess__run_digest *digest, json_t *tensors);
 /* {"data": D, "tensor": T, "stage": S}: ranks along each axis. */
 json_t *tess__record_mesh(const struct tess__run *run);
 /* Tokens of a sample; 0 for images. */

@@ -31,27 +31,18 @@
 #define TAIL_BYTES    4
 
 struct tess_tensorboard {
-    struct tess_file_log log;
-    enum tess_status status; /* also of events that could not be made */
-    uint32_t crc_table[256];
+    struct tess_file_log log; /* its status is also that of events that could not be made */
     uint8_t record[RECORD_BYTES];
 };
 
-static void board_fill_table(uint32_t table[256])
-{
-    for (uint32_t i = 0; i < 256; i++) {
-        uint32_t crc = i;
-        for (int bit = 0; bit < 8; bit++)
-            crc = (crc >> 1) ^ (crc & 1 ? 0x82f63b78u : 0); /* the polynomial, reflected */
-        table[i] = crc;
-    }
-}
-
-static uint32_t board_masked_crc(const uint32_t table[256], const uint8_t *bytes, size_t count)
+static uint32_t board_masked_crc(const uint8_t *bytes, size_t count)
 {
     uint32_t crc = 0xffffffffu;
-    for (size_t i = 0; i < count; i++)
-        crc = (crc >> 8) ^ table[(crc ^ bytes[i]) & 0xffu];
+    for (size_t i = 0; i < count; i++) {
+        crc ^= bytes[i];
+        for (int bit = 0; bit < 8; bit++)
+            crc = (crc >> 1) ^ (crc & 1 ? 0x82f63b78u : 0); /* the polynomial, reflected */
+    }
     crc = ~crc;
     return ((crc >> 15) | (crc << 17)) + 0xa282ead8u;
 }
@@ -72,10 +63,9 @@ static enum tess_status board_write_event(struct tess_tensorboard *board,
         TESS_FAIL(TESS_ERR_INTERNAL, "%s: an event of %zu bytes is too long", board->log.path,
                   length);
     board_put(record, length, 8);
-    board_put(record + 8, board_masked_crc(board->crc_table, record, 8), 4);
+    board_put(record + 8, board_masked_crc(record, 8), 4);
     tess__tensorboard__event__pack(event, record + HEAD_BYTES);
-    board_put(record + HEAD_BYTES + length,
-              board_masked_crc(board->crc_table, record + HEAD_BYTES, length), 4);
+    board_put(record + HEAD_BYTES + length, board_masked_crc(record + HEAD_BYTES, length), 4);
     return tess_file_log_append(&board->log, record, whole);
 }
 
@@ -92,10 +82,10 @@ static enum tess_status board_open_file(struct tess_tensorboard *board, const ch
     Tess__Tensorboard__Event first = TESS__TENSORBOARD__EVENT__INIT;
     (void)gethostname(host, sizeof(host) - 1);
     TESS_TRY(tess_file_make_folders(folder, "the folder of --tensorboard"));
-    int used =
+    const int used =
         snprintf(board->log.path, sizeof(board->log.path), "%s/events.out.tfevents.%lld.%s.%ld",
                  folder, (long long)time(NULL), host, (long)getpid());
-    if (used < 0 || (size_t)used >= sizeof(board->log.path))
+    if ((size_t)used >= sizeof(board->log.path))
         TESS_FAIL(TESS_ERR_USAGE, "the name of the folder of --tensorboard is too long");
     TESS_TRY(tess_file_log_open(&board->log));
     first.wall_time = board_now_s();
@@ -111,16 +101,15 @@ enum tess_status tess_tensorboard_open(const char *folder, struct tess_tensorboa
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for the writer of --tensorboard");
     board->log = (struct tess_file_log){
         .fd = -1, .part = "events", .within = "an event", .option = "--tensorboard"};
-    board_fill_table(board->crc_table);
-    enum tess_status status = board_open_file(board, folder);
-    if (status != TESS_OK) {
-        if (board->log.fd >= 0)
-            (void)tess_file_log_close(&board->log);
-        free(board);
-        return status;
+    const enum tess_status status = board_open_file(board, folder);
+    if (status == TESS_OK) {
+        *board_out = board;
+        return TESS_OK;
     }
-    *board_out = board;
-    return TESS_OK;
+    if (board->log.fd >= 0)
+        (void)tess_file_log_close(&board->log);
+    free(board);
+    return status;
 }
 
 enum tess_status tess_tensorboard_write(struct tess_tensorboard *board, int64_t step,
@@ -129,8 +118,8 @@ enum tess_status tess_tensorboard_write(struct tess_tensorboard *board, int64_t 
     Tess__Tensorboard__Summary__Value value[SCALARS_MAX], *pointer[SCALARS_MAX];
     Tess__Tensorboard__Summary summary = TESS__TENSORBOARD__SUMMARY__INIT;
     Tess__Tensorboard__Event event = TESS__TENSORBOARD__EVENT__INIT;
-    if (board->status != TESS_OK)
-        return board->status;
+    if (!board || board->log.status != TESS_OK)
+        return board ? board->log.status : TESS_OK;
     if (count > SCALARS_MAX)
         TESS_FAIL(TESS_ERR_INTERNAL, "%d scalars in an event of --tensorboard", count);
     summary.value = pointer;
@@ -146,16 +135,15 @@ enum tess_status tess_tensorboard_write(struct tess_tensorboard *board, int64_t 
     event.step = step;
     event.what_case = TESS__TENSORBOARD__EVENT__WHAT_SUMMARY;
     event.summary = &summary;
-    board->status = board_write_event(board, &event);
-    return board->status;
+    board->log.status = board_write_event(board, &event);
+    return board->log.status;
 }
 
 enum tess_status tess_tensorboard_close(struct tess_tensorboard *board)
 {
     if (!board)
         return TESS_OK;
-    enum tess_status status = board->status;
-    TESS_KEEP(status, tess_file_log_close(&board->log));
+    const enum tess_status status = tess_file_log_close(&board->log);
     free(board);
     return status;
 }

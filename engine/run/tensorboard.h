@@ -23,7 +23,7 @@ enum tess_status tess_tensorboard_open(const char *folder, struct tess_tensorboa
 /*
  * Append one event with these scalars; it is in the file when the call returns. After a failed
  * write (disk full) the file ends with the last whole event, and later calls return the same status
- * without another message.
+ * without another message. `board` NULL: nothing is written.
  */
 enum tess_status tess_tensorboard_write(struct tess_tensorboard *board, int64_t step,
                                         const struct tess_scalar *scalar, int32_t count);

@@ -76,17 +76,24 @@ static void trace_next(struct trace_writer *writer)
     writer->begun = true;
 }
 
-static void trace_put_thread(struct trace_writer *writer, int32_t thread, const char *name)
+/* Name and place of a "process" or a "thread" of the format. */
+static void trace_put_lane_name(struct trace_writer *writer, const char *what, int32_t thread,
+                                int32_t place, const char *name)
 {
     for (int i = 0; i < 2; i++) {
         trace_next(writer);
-        fprintf(writer->stream, "{\"name\":\"thread_%s\",\"ph\":\"M\",\"pid\":%d,\"tid\":%d,",
+        fprintf(writer->stream, "{\"name\":\"%s_%s\",\"ph\":\"M\",\"pid\":%d,\"tid\":%d,", what,
                 i == 0 ? "name" : "sort_index", writer->rank, thread);
         if (i == 0)
             fprintf(writer->stream, "\"args\":{\"name\":\"%s\"}}", name);
         else
-            fprintf(writer->stream, "\"args\":{\"sort_index\":%d}}", thread);
+            fprintf(writer->stream, "\"args\":{\"sort_index\":%d}}", place);
     }
+}
+
+static void trace_put_thread(struct trace_writer *writer, int32_t thread, const char *name)
+{
+    trace_put_lane_name(writer, "thread", thread, thread, name);
 }
 
 static void trace_put_call_thread(struct trace_writer *writer, int32_t index)
@@ -98,15 +105,9 @@ static void trace_put_call_thread(struct trace_writer *writer, int32_t index)
 
 static void trace_put_rank(struct trace_writer *writer)
 {
-    for (int i = 0; i < 2; i++) {
-        trace_next(writer);
-        fprintf(writer->stream, "{\"name\":\"process_%s\",\"ph\":\"M\",\"pid\":%d,\"tid\":%d,",
-                i == 0 ? "name" : "sort_index", writer->rank, THREAD_STEPS);
-        if (i == 0)
-            fprintf(writer->stream, "\"args\":{\"name\":\"rank %d\"}}", writer->rank);
-        else
-            fprintf(writer->stream, "\"args\":{\"sort_index\":%d}}", writer->rank);
-    }
+    char name[40];
+    snprintf(name, sizeof(name), "rank %d", writer->rank);
+    trace_put_lane_name(writer, "process", THREAD_STEPS, writer->rank, name);
     trace_put_thread(writer, THREAD_STEPS, "steps");
     trace_put_thread(writer, THREAD_COMPUTE, "compute");
     trace_put_thread(writer, THREAD_WAITING, "waiting");
@@ -129,12 +130,6 @@ static int32_t trace_call_thread(struct trace_writer *writer, double begin_s, do
     }
     writer->call_end_s[thread] = end_s;
     return THREAD_CALLS + thread;
-}
-
-static void trace_put_phase_name(FILE *stream, const struct tess_trace_event *event)
-{
-    static const char *const text[] = {"step", "evaluation after step", "digest after step"};
-    fprintf(stream, "%s %" PRId64, text[event->what], event->step);
 }
 
 static void trace_put_doing_name(const struct trace_writer *writer,
@@ -177,6 +172,7 @@ static void trace_put_args(FILE *stream, const struct tess_trace_event *event)
 
 static void trace_put_event(struct trace_writer *writer, const struct tess_trace_event *event)
 {
+    static const char *const phase[] = {"step", "evaluation after step", "digest after step"};
     static const char *const category[] = {"step", "compute", "communication", "waiting"};
     static const int32_t threads[] = {THREAD_STEPS, THREAD_COMPUTE, THREAD_CALLS, THREAD_WAITING};
     FILE *stream = writer->stream;
@@ -187,7 +183,7 @@ static void trace_put_event(struct trace_writer *writer, const struct tess_trace
     trace_next(writer);
     fputs("{\"name\":\"", stream);
     if (event->kind == TESS_TRACE_PHASE)
-        trace_put_phase_name(stream, event);
+        fprintf(stream, "%s %" PRId64, phase[event->what], event->step);
     else if (event->kind == TESS_TRACE_DOING)
         trace_put_doing_name(writer, event);
     else
@@ -272,13 +268,12 @@ enum tess_status tess__trace_write(const struct tess__run *run, const char *path
     if (!writer.stream)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for the text of the time lines");
     trace_put_file(&writer);
-    bool failed = ferror(writer.stream) != 0;
-    if (fclose(writer.stream) != 0 || failed) {
-        free(text);
-        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the text of the time lines: take fewer "
-                                   "--trace-steps");
-    }
-    enum tess_status status = tess_file_write(path, text, bytes);
+    const bool failed = ferror(writer.stream) != 0;
+    const enum tess_status status =
+        fclose(writer.stream) != 0 || failed
+            ? tess_fail(TESS_ERR_MEMORY,
+                        "no memory for the text of the time lines: take fewer --trace-steps")
+            : tess_file_write(path, text, bytes);
     free(text);
     if (status == TESS_OK)
         trace_print_end(run, path, writer.last_s - writer.origin_s);

@@ -7,7 +7,6 @@
 #include "job/place.h"
 #include "job/run.h"
 #include "run/bubble.h"
-#include "run/digests.h"
 #include "run/explain.h"
 #include "run/memory_table.h"
 #include "run/metrics.h"
@@ -32,8 +31,8 @@ struct train {
     struct tess__run run;
     struct tess__progress progress;
     struct tess__times times;
-    int64_t epochs_reported; /* epochs whose line is on the screen */
-    struct tess__digests digests;
+    int64_t epochs_reported;        /* epochs whose line is on the screen */
+    json_t *digests;                /* of the parameters so far, after a step; NULL between steps */
     struct tess_metrics *metrics;   /* NULL without a run folder */
     struct tess_tensorboard *board; /* NULL without --tensorboard */
     enum tess__watch_choice watch;
@@ -41,15 +40,6 @@ struct train {
 };
 
 /* ---- messages -------------------------------------------------------------------------------- */
-
-static enum tess_status train_write(struct train *train, json_t *object)
-{
-    if (!train->metrics) {
-        json_decref(object);
-        return TESS_OK;
-    }
-    return tess_metrics_write(train->metrics, object);
-}
 
 /* The times of an epoch belong below its line; some ranks' may come later than that. */
 static enum tess_status train_print_times(struct train *train)
@@ -59,14 +49,25 @@ static enum tess_status train_print_times(struct train *train)
         return TESS_OK;
     tess__progress_clear(&train->progress);
     tess__times_print(&train->times, rank_count);
-    return train_write(train, tess__times_record(&train->times, rank_count));
+    return tess_metrics_write(train->metrics, tess__times_record(&train->times, rank_count));
 }
 
-static enum tess_status train_take_digest(struct train *train, const struct tess__message *message)
+/* The digests of a step come parameter by parameter; all of them are one line. */
+static enum tess_status train_take_digest(struct train *train,
+                                          const struct tess__run_digest *digest)
 {
-    json_t *line = NULL;
-    TESS_TRY(tess__digests_take(&train->digests, &train->run, message, &line));
-    return line ? train_write(train, line) : TESS_OK;
+    const int32_t params = tess_engine_param_count(train->run.planned);
+    if (digest->index < 0 || digest->index >= params)
+        TESS_FAIL(TESS_ERR_INTERNAL, "a digest of parameter %d of %d", digest->index, params);
+    if (!train->digests)
+        train->digests = json_object();
+    TESS_TRY(tess__record_digest(&train->run, digest, train->digests));
+    if (digest->index + 1 < params)
+        return TESS_OK;
+    json_t *line = json_pack("{s:{s:I, s:o}}", "digest", "step", (json_int_t)digest->step,
+                             "tensors", train->digests);
+    train->digests = NULL;
+    return tess_metrics_write(train->metrics, line);
 }
 
 static enum tess_status train_show_step(struct train *train, const struct tess__run_step *step)
@@ -74,19 +75,17 @@ static enum tess_status train_show_step(struct train *train, const struct tess__
     const struct tess__words *words = &train->progress.words;
     char speed[48];
     const struct tess_scalar scalar[] = {
-        {"train/loss", step->loss},
-        {"train/accuracy", step->accuracy},
-        {"train/learning_rate", step->rate},
-        {"train/grad_norm", step->grad_norm < 0 ? NAN : step->grad_norm},
-        {"train/loss_scale", step->loss_scale},
+        {"train/loss", step->result.loss},
+        {"train/accuracy", step->result.accuracy},
+        {"train/learning_rate", step->result.rate},
+        {"train/grad_norm", step->result.grad_norm < 0 ? NAN : step->result.grad_norm},
+        {"train/loss_scale", step->result.loss_scale},
         {speed, words->rate_of_row * step->samples_per_s},
         {"speed/comm_share", step->comm_share},
     };
     snprintf(speed, sizeof(speed), "speed/%s_per_s", words->counted);
-    TESS_TRY(train_write(train, tess__record_step(&train->run, step)));
-    if (!train->board)
-        return TESS_OK;
-    return tess_tensorboard_write(train->board, step->step, scalar,
+    TESS_TRY(tess_metrics_write(train->metrics, tess__record_step(&train->run, step)));
+    return tess_tensorboard_write(train->board, step->result.step, scalar,
                                   (int32_t)(sizeof(scalar) / sizeof(scalar[0])));
 }
 
@@ -96,9 +95,7 @@ static enum tess_status train_show_epoch(struct train *train, const struct tess_
         {"validation/loss", epoch->val_loss},
         {"validation/accuracy", epoch->val_accuracy},
     };
-    TESS_TRY(train_write(train, tess__record_epoch(&train->run, epoch)));
-    if (!train->board)
-        return TESS_OK;
+    TESS_TRY(tess_metrics_write(train->metrics, tess__record_epoch(&train->run, epoch)));
     return tess_tensorboard_write(train->board, epoch->step, scalar,
                                   (int32_t)(sizeof(scalar) / sizeof(scalar[0])));
 }
@@ -107,37 +104,31 @@ static enum tess_status train_message(void *context, const struct tess__message 
 {
     struct train *train = context;
     enum tess_status status = TESS_OK;
-    switch ((enum tess__run_kind)message->kind) {
-    case TESS__RUN_OPENED: {
-        struct tess__run_opened opened;
-        memcpy(&opened, message->payload, sizeof(opened));
-        tess__progress_opened(&train->progress, &opened);
-        break;
-    }
-    case TESS__RUN_STEP: {
+    union {
         struct tess__run_step step;
-        memcpy(&step, message->payload, sizeof(step));
-        tess__progress_step(&train->progress, &step);
-        if (step.logged)
-            status = train_show_step(train, &step);
-        break;
-    }
-    case TESS__RUN_EPOCH: {
         struct tess__run_epoch epoch;
-        memcpy(&epoch, message->payload, sizeof(epoch));
-        tess__progress_epoch(&train->progress, &epoch);
-        status = train_show_epoch(train, &epoch);
-        train->epochs_reported = epoch.epoch + 1;
+        struct tess__run_digest digest;
+    } told;
+    memcpy(&told, message->payload, sizeof(told));
+    switch ((enum tess__run_kind)message->kind) {
+    case TESS__RUN_STEP:
+        tess__progress_step(&train->progress, &told.step);
+        if (told.step.logged)
+            status = train_show_step(train, &told.step);
+        break;
+    case TESS__RUN_EPOCH:
+        tess__progress_epoch(&train->progress, &told.epoch);
+        status = train_show_epoch(train, &told.epoch);
+        train->epochs_reported = told.epoch.epoch + 1;
         if (status == TESS_OK)
             status = train_print_times(train);
         break;
-    }
     case TESS__RUN_TIMES:
         tess__times_take(&train->times, message);
         status = train_print_times(train);
         break;
     case TESS__RUN_DIGEST:
-        status = train_take_digest(train, message);
+        status = train_take_digest(train, &told.digest);
         break;
     case TESS__RUN_FINAL:
     case TESS__RUN_CHUNK:
@@ -173,9 +164,9 @@ static void train_started(void *context, int32_t rank, int pid, const char *core
     }
     putchar('\n');
     if (train->run.peers) {
-        const int32_t hosts = tess__peers_host_count(train->run.peers);
-        printf("started by %s on %d host%s, over %s\n", own->starter, (int)hosts,
-               hosts == 1 ? "" : "s", train->run.config->device.comm->name);
+        const int32_t hosts = train->run.placed->host_count;
+        printf("started by %s on %d host%s, over %s\n", own->starter, hosts, hosts == 1 ? "" : "s",
+               train->run.config->device.comm->name);
     }
     if (train->run.rank_count > 1) /* a single rank does not wait */
         tess__progress_watch(&train->progress, board);
@@ -273,11 +264,11 @@ static enum tess_status train_launch(struct train *train)
     train->run.live = train->progress.terminal;
     train_print_start(&train->run);
     train_print_notes(&train->run);
-    TESS_TRY(train_write(train, tess__record_head(&train->run)));
+    TESS_TRY(tess_metrics_write(train->metrics, tess__record_head(&train->run)));
     enum tess_status status = tess__launch_run(&launch);
     if (train->run.final.steps > 0) { /* the result is there, whatever became of its files */
         train_print_end(&train->run, status == TESS_OK);
-        TESS_KEEP(status, train_write(train, tess__record_final(&train->run)));
+        TESS_KEEP(status, tess_metrics_write(train->metrics, tess__record_final(&train->run)));
     }
     return status;
 }
@@ -307,39 +298,24 @@ static enum tess_status train_ignore_message(void *context, const struct tess__m
     return TESS_OK;
 }
 
-/* The launchers connect, and number the ranks. Collective over them. */
-static enum tess_status train_meet(struct train *train, struct tess_config *config,
-                                   const struct tess_boot_env *env)
-{
-    TESS_TRY(tess__peers_open(env, config->run.timeout, &train->run.peers));
-    TESS_TRY(tess__place_ranks(&train->run, config, train->run.peers, train->run.placed));
-    return tess__place_graph(&train->run, train->run.placed);
-}
-
 /* One rank of several that others started: rank 0 prints and writes for all of them. */
 static enum tess_status train_launch_placed(struct train *train, struct tess_config *config,
-                                            const struct tess__train_options *options,
-                                            const struct tess_boot_env *env)
+                                            const struct tess__train_options *options)
 {
-    struct tess__launch launch;
-    enum tess_status status;
     if (options->trace[0])
         TESS_FAIL(TESS_ERR_USAGE,
                   "--trace draws ranks that are started from here, and %s has "
                   "started these: leave it out",
-                  env->starter);
+                  options->placed->starter);
     if (train->run.config->device.missing)
         TESS_FAIL(TESS_ERR_DEVICE, "%s", train->run.config->device.why);
-    TESS_TRY(train_meet(train, config, env));
-    if (env->rank == 0) {
-        status = train_launch(train);
-    } else {
-        launch = tess__run_launch(&train->run);
-        launch.context = train;
-        launch.message = train_ignore_message;
-        status = tess__launch_run(&launch);
-    }
-    return status;
+    TESS_TRY(tess__place_ranks(&train->run, config, options->placed));
+    if (options->placed->rank == 0)
+        return train_launch(train);
+    struct tess__launch launch = tess__run_launch(&train->run);
+    launch.context = &train->run;
+    launch.message = train_ignore_message;
+    return tess__launch_run(&launch);
 }
 
 /* Of ranks that others started, rank 0 explains what all have found. */
@@ -347,7 +323,7 @@ static enum tess_status train_explain(struct train *train, struct tess_config *c
                                       const struct tess__train_options *options)
 {
     if (options->placed)
-        TESS_TRY(train_meet(train, config, options->placed));
+        TESS_TRY(tess__place_ranks(&train->run, config, options->placed));
     if (options->placed && options->placed->rank != 0)
         return TESS_OK;
     return tess__explain_print(&train->run, (int32_t)options->explain_rank);
@@ -381,12 +357,12 @@ enum tess_status tess__train_run(struct tess_config *config, const struct tess_d
     if (!options->placed || options->placed->rank == 0)
         status = train_open_files(&train, config, options);
     if (status == TESS_OK && options->placed)
-        status = train_launch_placed(&train, config, options, options->placed);
+        status = train_launch_placed(&train, config, options);
     else if (status == TESS_OK)
         status = train_launch_traced(&train, options);
     TESS_KEEP(status, tess_metrics_close(train.metrics));
     TESS_KEEP(status, tess_tensorboard_close(train.board));
-    tess__digests_close(&train.digests);
+    json_decref(train.digests);
     tess__watch_close(&train.watcher);
     trained_out->final = train.run.final;
 

@@ -48,16 +48,10 @@ enum tess_status tess__watch_write(struct tess__watcher *watcher, const struct t
     if (!watcher->asked)
         watch_open(watcher, run, choice);
     for (int32_t i = 0; i < watcher->count; i++) {
-        json_t *line;
         tess_watch_sample(watcher->watch, watcher->device[i], &watcher->sample);
-        line = tess__record_device(&watcher->sample);
-        if (line && json_object_set_new(line, "kind", json_string("device")) != 0) {
-            json_decref(line);
-            line = NULL;
-        }
-        if (line)
-            json_object_set_new(line, "elapsed_s",
-                                tess__json_number(tess_clock_s() - run->start_s));
+        json_t *line = tess__record_device(&watcher->sample);
+        json_object_set_new(line, "kind", json_string("device"));
+        json_object_set_new(line, "elapsed_s", tess__json_number(tess_clock_s() - run->start_s));
         TESS_TRY(tess_metrics_write(metrics, line));
     }
     return TESS_OK;
