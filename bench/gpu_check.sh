@@ -30,7 +30,7 @@ usage: bench/gpu_check.sh [--stage NAME]... [--quick] [--out DIR] [--build DIR] 
 
 Builds Tessera on a machine with an NVIDIA GPU, proves it and measures it, within 9 minutes. Each stage has a
 time limit of its own, so that one that hangs does not take the others' time. A table comes last: every stage
-with its result and time, and every measure beside what is asked of it. DIR gets the same as gpu_check.json,
+with its result and time, and every measure beside its goal. DIR gets the same as gpu_check.json,
 and the log of every stage.
 
 stages, in this order, with their limits in seconds

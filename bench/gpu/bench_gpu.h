@@ -86,7 +86,7 @@ enum tess_status tess__gpu_take_random(struct tess__gpu *gpu, enum tess_dtype dt
                                        void **memory_out);
 /* The same with numbers from [0, below). */
 enum tess_status tess__gpu_take_tokens(struct tess__gpu *gpu, int64_t count, int64_t below,
-                                       int32_t **memory_out);
+                                       void **memory_out);
 /* An open operation with its scratch, until the next drop. */
 enum tess_status tess__gpu_take_op(struct tess__gpu *gpu, const struct tess_op_desc *desc,
                                    struct tess_op **op_out);
@@ -104,20 +104,6 @@ struct tess__gpu_task {
 struct tess__gpu_time {
     double median_s, least_s;
 };
-
-/*
- * Run in batches, and time each batch between two fences of the kernels' queue: what the device
- * took, with the gaps between its kernels but without the host's time to submit them. Without a
- * queue, by the wall clock. An error that the device reports is returned, too.
- */
-enum tess_status tess__gpu_measure(struct tess__gpu *gpu, const struct tess__gpu_task *task,
-                                   struct tess__gpu_time *time_out);
-
-/* Two tasks on kernels of their own, round after round in turns: a change of the clock
- * affects both. */
-enum tess_status tess__gpu_measure_pair(struct tess__gpu *const gpu[2],
-                                        const struct tess__gpu_task task[2],
-                                        struct tess__gpu_time time_out[2]);
 
 /* Wait for all that was queued; errors of that work are returned here. */
 enum tess_status tess__gpu_wait(struct tess__gpu *gpu);
@@ -141,6 +127,21 @@ struct tess__gpu_row {
 void tess__gpu_head(const struct tess__gpu *gpu, const char *title, bool is_bytes,
                     const char *share_of);
 enum tess_status tess__gpu_print(struct tess__gpu *gpu, const struct tess__gpu_row *row);
+
+/*
+ * Run in batches, and time each batch between two fences of the kernels' queue: what the device
+ * took, with the gaps between its kernels but without the host's time to submit them. Without a
+ * queue, by the wall clock. Sets row->time and prints the row. An error that the device reports is
+ * returned, too.
+ */
+enum tess_status tess__gpu_measure(struct tess__gpu *gpu, const struct tess__gpu_task *task,
+                                   struct tess__gpu_row *row);
+
+/* Two tasks on kernels of their own, round after round in turns: a change of the clock affects
+ * both. */
+enum tess_status tess__gpu_measure_pair(struct tess__gpu *const gpu[2],
+                                        const struct tess__gpu_task task[2],
+                                        struct tess__gpu_time time_out[2]);
 
 /* "copy ceiling: 4012.3 GB/s, ..."; `by`: the source of the peak; peak 0: unknown. */
 void tess__gpu_print_ceiling(const struct tess__gpu *gpu, const char *name, bool is_bytes,
@@ -172,8 +173,7 @@ struct tess__gpu_layer_shape {
 struct tess__gpu_layer {
     struct tess_op *op;
     enum tess__gpu_pass pass;
-    void *x, *w, *bias, *y, *before;
-    float *dw, *dbias;
+    void *x, *w, *bias, *y, *before, *dw, *dbias;
 };
 
 /* The model's layers, and the convolutions of the labs. */

@@ -48,9 +48,9 @@ static enum tess_status ceiling_copy_row(struct tess__gpu *gpu, struct ceiling_c
                                 .type = "",
                                 .bytes = (double)copy->bytes * (fill ? 1 : 2),
                                 .ceiling = tess__gpu_memory_peak(gpu)};
-    TESS_TRY(tess__gpu_measure(gpu, &task, &row.time));
+    TESS_TRY(tess__gpu_measure(gpu, &task, &row));
     *best_per_s_out = row.bytes / row.time.least_s;
-    return tess__gpu_print(gpu, &row);
+    return TESS_OK;
 }
 
 enum tess_status tess__gpu_copies(struct tess__gpu *gpu)
@@ -121,9 +121,9 @@ static enum tess_status ceiling_product(struct tess__gpu *gpu, enum tess__gpu_ty
     TESS_TRY(tess__gpu_take_random(gpu, dtype, size[1] * size[2], &product.w));
     TESS_TRY(tess__gpu_take(gpu, size[0] * size[1] * (int64_t)tess_dtype_bytes(dtype), &product.y));
     TESS_TRY(tess__gpu_take_op(gpu, &desc, &product.op));
-    TESS_TRY(tess__gpu_measure(gpu, &task, &row.time));
+    TESS_TRY(tess__gpu_measure(gpu, &task, &row));
     gpu->product_per_s[type] = fmax(gpu->product_per_s[type], row.flops / row.time.least_s);
-    return tess__gpu_print(gpu, &row);
+    return TESS_OK;
 }
 
 /* Rows, outputs and inputs: square, and a GPT's two widest layers and its vocabulary. */

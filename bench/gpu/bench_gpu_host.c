@@ -170,13 +170,14 @@ static enum tess_status host_open(struct host *h)
     }
     TESS_TRY(tess__gpu_take_op(gpu, &norm, &h->norm));
     TESS_TRY(tess__gpu_take_op(gpu, &product, &h->product));
-    for (int i = 0; i < HOST_UPDATES; i++)
+    for (int i = 0; i < HOST_UPDATES; i++) { /* they share no memory */
+        const int64_t count = HOST_ROWS * HOST_WIDTH / HOST_UPDATES;
         h->update[i] = (struct tess_update){.kind = TESS_UPDATE_ADAMW,
-                                            .count = HOST_ROWS * HOST_WIDTH / HOST_UPDATES,
-                                            .w = h->array[1],
-                                            .g = h->array[2],
-                                            .m = h->array[3],
-                                            .v = h->array[4],
+                                            .count = count,
+                                            .w = h->array[1] + i * count,
+                                            .g = h->array[2] + i * count,
+                                            .m = h->array[3] + i * count,
+                                            .v = h->array[4] + i * count,
                                             .beta1 = 0.9f,
                                             .beta2 = 0.99f,
                                             .epsilon = 1e-8f,
@@ -184,12 +185,6 @@ static enum tess_status host_open(struct host *h)
                                             .correction2 = 1,
                                             .grad_scale = 1,
                                             .tensor_scale = 1};
-    for (int i = 0; i < HOST_UPDATES; i++) { /* they share no memory */
-        const int64_t at = i * h->update[i].count;
-        h->update[i].w += at;
-        h->update[i].g += at;
-        h->update[i].m += at;
-        h->update[i].v += at;
     }
     if (!h->kernel->queue)
         return TESS_OK;

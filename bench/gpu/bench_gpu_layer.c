@@ -52,14 +52,6 @@ static int64_t layer_weights(const struct tess_op_desc *d)
     return d->in * d->out * (d->kind == TESS_OP_CONV2D ? (int64_t)d->window * d->window : 1);
 }
 
-static enum tess_status layer_take_f32(struct tess__gpu *gpu, int64_t count, float **array_out)
-{
-    void *memory = NULL;
-    TESS_TRY(tess__gpu_take(gpu, count * 4, &memory));
-    *array_out = memory;
-    return TESS_OK;
-}
-
 enum tess_status tess__gpu_layer_open(struct tess__gpu *gpu, const struct tess_op_desc *d,
                                       struct tess__gpu_layer *layer)
 {
@@ -71,8 +63,8 @@ enum tess_status tess__gpu_layer_open(struct tess__gpu *gpu, const struct tess_o
     TESS_TRY(tess__gpu_take_random(gpu, d->dtype, y, &layer->y));
     /* Of the layer above going forward, of the one below going back. */
     TESS_TRY(tess__gpu_take_random(gpu, d->dtype, d->gelu ? (x > y ? x : y) : 1, &layer->before));
-    TESS_TRY(layer_take_f32(gpu, layer_weights(d), &layer->dw));
-    TESS_TRY(layer_take_f32(gpu, d->out, &layer->dbias));
+    TESS_TRY(tess__gpu_take(gpu, layer_weights(d) * 4, &layer->dw));
+    TESS_TRY(tess__gpu_take(gpu, d->out * 4, &layer->dbias));
     return tess__gpu_take_op(gpu, d, &layer->op);
 }
 

@@ -125,23 +125,21 @@ enum tess_status tess__gpu_take_random(struct tess__gpu *gpu, enum tess_dtype dt
 }
 
 enum tess_status tess__gpu_take_tokens(struct tess__gpu *gpu, int64_t count, int64_t below,
-                                       int32_t **memory_out)
+                                       void **memory_out)
 {
     const size_t bytes = (size_t)count * sizeof(int32_t);
     int32_t *token = malloc(bytes);
     uint64_t state = 1;
-    void *memory = NULL;
     if (!token)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for the bench: %zu bytes", bytes);
     for (int64_t i = 0; i < count; i++) { /* Knuth's MMIX generator, its high bits */
         state = state * 6364136223846793005u + 1442695040888963407u;
         token[i] = (int32_t)((state >> 33) % (uint64_t)below);
     }
-    enum tess_status status = tess__gpu_take(gpu, (int64_t)bytes, &memory);
+    enum tess_status status = tess__gpu_take(gpu, (int64_t)bytes, memory_out);
     if (status == TESS_OK)
-        status = tess_write(gpu->bench.kernel, bytes, token, memory);
+        status = tess_write(gpu->bench.kernel, bytes, token, *memory_out);
     free(token);
-    *memory_out = memory;
     return status;
 }
 
@@ -251,9 +249,10 @@ static enum tess_status measure_in_turns(int count, struct tess__gpu *const *gpu
 }
 
 enum tess_status tess__gpu_measure(struct tess__gpu *gpu, const struct tess__gpu_task *task,
-                                   struct tess__gpu_time *time_out)
+                                   struct tess__gpu_row *row)
 {
-    return measure_in_turns(1, &gpu, task, time_out);
+    TESS_TRY(measure_in_turns(1, &gpu, task, &row->time));
+    return tess__gpu_print(gpu, row);
 }
 
 enum tess_status tess__gpu_measure_pair(struct tess__gpu *const gpu[2],

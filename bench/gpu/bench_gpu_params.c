@@ -78,11 +78,8 @@ struct params {
     enum params_what what;
     int64_t count;       /* elements of an array */
     enum tess_dtype low; /* of the copy */
-    float *w, *g, *m, *v, *direction;
-    void *copy;
-    struct tess_sum *sum;
-    struct tess_verdict *verdict;
-    double *zeros;
+    void *w, *g, *m, *v, *direction, *copy;
+    void *sum, *verdict, *zeros; /* a struct tess_sum, a struct tess_verdict, a double */
     struct tess_update *piece;
     int32_t pieces;
 };
@@ -202,36 +199,21 @@ static enum tess_status params_run(void *context)
 static void params_reset(void *context)
 {
     const struct params *p = context;
-    tess_fill(p->kernel, (int64_t)sizeof(*p->sum), 0, p->sum);
+    tess_fill(p->kernel, (int64_t)sizeof(struct tess_sum), 0, p->sum);
 }
 
 /* ---- measuring ------------------------------------------------------------------------------- */
 
-static enum tess_status params_take(struct tess__gpu *gpu, int64_t count, bool random,
-                                    float **array_out)
-{
-    void *memory = NULL;
-    TESS_TRY(random ? tess__gpu_take_random(gpu, TESS_F32, count, &memory)
-                    : tess__gpu_take(gpu, count * 4, &memory));
-    *array_out = memory;
-    return TESS_OK;
-}
-
 static enum tess_status params_open(struct tess__gpu *gpu, struct params *p)
 {
-    void *sum, *verdict, *zeros;
-    TESS_TRY(params_take(gpu, p->count, true, &p->w));
-    TESS_TRY(params_take(gpu, p->count, true, &p->g));
-    TESS_TRY(params_take(gpu, p->count, true, &p->m));
-    TESS_TRY(params_take(gpu, p->count, false, &p->v)); /* never negative */
-    TESS_TRY(params_take(gpu, p->count, true, &p->direction));
+    void **const random[] = {&p->w, &p->g, &p->m, &p->direction};
+    for (size_t i = 0; i < sizeof(random) / sizeof(random[0]); i++)
+        TESS_TRY(tess__gpu_take_random(gpu, TESS_F32, p->count, random[i]));
+    TESS_TRY(tess__gpu_take(gpu, p->count * 4, &p->v)); /* never negative */
     TESS_TRY(tess__gpu_take_random(gpu, p->low, p->count, &p->copy));
-    TESS_TRY(tess__gpu_take(gpu, (int64_t)sizeof(*p->sum), &sum));
-    TESS_TRY(tess__gpu_take(gpu, (int64_t)sizeof(*p->verdict), &verdict));
-    TESS_TRY(tess__gpu_take(gpu, (int64_t)sizeof(*p->zeros), &zeros));
-    p->sum = sum;
-    p->verdict = verdict;
-    p->zeros = zeros;
+    TESS_TRY(tess__gpu_take(gpu, (int64_t)sizeof(struct tess_sum), &p->sum));
+    TESS_TRY(tess__gpu_take(gpu, (int64_t)sizeof(struct tess_verdict), &p->verdict));
+    TESS_TRY(tess__gpu_take(gpu, (int64_t)sizeof(double), &p->zeros));
     return params_cut(p, gpu->model);
 }
 
@@ -253,8 +235,7 @@ static enum tess_status params_measure(struct tess__gpu *gpu, struct params *p)
         snprintf(shape, sizeof(shape), "%lld in %d", (long long)p->count, (int)p->pieces);
     else
         snprintf(shape, sizeof(shape), "%lld", (long long)p->count);
-    TESS_TRY(tess__gpu_measure(gpu, &task, &row.time));
-    return tess__gpu_print(gpu, &row);
+    return tess__gpu_measure(gpu, &task, &row);
 }
 
 enum tess_status tess__gpu_params(struct tess__gpu *gpu)

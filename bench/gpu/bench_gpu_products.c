@@ -13,8 +13,7 @@
 struct products_attention {
     struct tess_op *op;
     bool backward;
-    void *qkv, *grad, *y, *dy;
-    float *lse;
+    void *qkv, *grad, *y, *dy, *lse;
 };
 
 static enum tess_status products_print(struct tess__gpu *gpu, const struct tess__gpu_task *task,
@@ -27,8 +26,7 @@ static enum tess_status products_print(struct tess__gpu *gpu, const struct tess_
                                 .type = tess__gpu_type_name(type),
                                 .flops = flops,
                                 .ceiling = gpu->product_per_s[type]};
-    TESS_TRY(tess__gpu_measure(gpu, task, &row.time));
-    return tess__gpu_print(gpu, &row);
+    return tess__gpu_measure(gpu, task, &row);
 }
 
 /* ---- linear layers and convolutions ---------------------------------------------------------- */
@@ -105,20 +103,17 @@ static enum tess_status products_attention(struct tess__gpu *gpu, int number)
     const struct tess__gpu_task task = {.run = products_run_attention, .context = &p};
     const int64_t y = rows * length * heads * size;
     char shape[TESS__GPU_TEXT_BYTES];
-    void *lse = NULL;
-    if (kv_heads == heads)
-        snprintf(shape, sizeof(shape), "%lld x %lld, %lld x %lld", (long long)rows,
-                 (long long)length, (long long)heads, (long long)size);
-    else
-        snprintf(shape, sizeof(shape), "%lld x %lld, %lld/%lld x %lld", (long long)rows,
-                 (long long)length, (long long)heads, (long long)kv_heads, (long long)size);
+    char kv_text[TESS__GPU_TEXT_BYTES] = "";
+    if (kv_heads != heads)
+        snprintf(kv_text, sizeof(kv_text), "/%lld", (long long)kv_heads);
+    snprintf(shape, sizeof(shape), "%lld x %lld, %lld%s x %lld", (long long)rows, (long long)length,
+             (long long)heads, kv_text, (long long)size);
     TESS_TRY(tess__gpu_take_random(gpu, gpu->dtype, rows * length * stride, &p.qkv));
     TESS_TRY(tess__gpu_take(gpu, rows * length * stride * (int64_t)tess_dtype_bytes(gpu->dtype),
                             &p.grad));
     TESS_TRY(tess__gpu_take_random(gpu, gpu->dtype, y, &p.y));
     TESS_TRY(tess__gpu_take_random(gpu, gpu->dtype, y, &p.dy));
-    TESS_TRY(tess__gpu_take(gpu, rows * heads * length * 4, &lse));
-    p.lse = lse;
+    TESS_TRY(tess__gpu_take(gpu, rows * heads * length * 4, &p.lse));
     TESS_TRY(tess__gpu_take_op(gpu, &desc, &p.op));
     TESS_TRY(products_print(gpu, &task, "attention forward", shape, 2 * product));
     p.backward = true;

@@ -41,8 +41,7 @@ static enum tess_status reduce_measure(struct tess__gpu *gpu, struct reduce *r)
                                 .ceiling = gpu->copy_per_s,
                                 .goal = REDUCE_GOAL};
     snprintf(shape, sizeof(shape), "%d x %s", (int)r->n, tess__text_bytes((double)r->bytes, size));
-    TESS_TRY(tess__gpu_measure(gpu, &task, &row.time));
-    return tess__gpu_print(gpu, &row);
+    return tess__gpu_measure(gpu, &task, &row);
 }
 
 enum tess_status tess__gpu_reduce(struct tess__gpu *gpu)

@@ -135,7 +135,7 @@ stage_sanitize()
         grep -vE '^\[ (RUN|  *OK) ' "$log" | tail -n 40
     done
     if grep -qs 'Device not supported' "$GPU_CHECK_WORK"/sanitize.*.log; then
-        skip "compute-sanitizer says that this device, or its container, is not supported"
+        skip "compute-sanitizer does not support this device, or its container"
     fi
     if [ -n "$bad" ]; then fail "errors, or no end:$(tr ' ' '\n' <<<"$bad" | sort -u | paste -sd ' ')"; fi
     measure "programs without a finding of compute-sanitizer" "$count" runs
@@ -156,18 +156,15 @@ hashes_of()
     rm -f "$file" # half of a comparison is none
 }
 
-# One model in one precision on all rank counts.
+# One model in one precision on 1, 2, 4 and 8 ranks.
 hashes_family()
 {
-    local name=$1 data=$2 products4=$3 products8=$4
+    local name=$1 strategies=(single "$2" "$2,$3" "$2,$4") i
     shift 4
-    hashes_of "$name" 1 single "$@" &
-    if dry_run; then wait; fi
-    hashes_of "$name" 2 "$data" "$@" &
-    if dry_run; then wait; fi
-    hashes_of "$name" 4 "$data,$products4" "$@" &
-    if dry_run; then wait; fi
-    hashes_of "$name" 8 "$data,$products8" "$@" &
+    for i in 0 1 2 3; do
+        hashes_of "$name" $((1 << i)) "${strategies[i]}" "$@" &
+        if dry_run; then wait; fi
+    done
     wait
 }
 

@@ -150,7 +150,7 @@ ours()
 stage_models()
 {
     local name graph bad=""
-    for name in 124m 1558m 350m llama; do # what is asked for comes first
+    for name in 124m 1558m 350m llama; do # models with goals come first
         for graph in on off; do
             if [ $graph = off ] && [[ $name != 124m && $name != 1558m ]]; then continue; fi
             ours "$name" $graph || bad="$bad $name/graph-$graph"
