@@ -142,11 +142,4 @@ static __device__ __forceinline__ void cuda_words8(uint2 key, uint64_t first, ui
                                : all[j + 3];
 }
 
-static __device__ __forceinline__ uint32_t cuda_word(uint2 key, uint64_t i)
-{
-    uint4 block = cuda_philox(key, i / 4);
-    uint32_t phase = (uint32_t)i & 3u;
-    return phase == 0 ? block.x : phase == 1 ? block.y : phase == 2 ? block.z : block.w;
-}
-
 #endif

@@ -11,18 +11,18 @@
 #include "cuda/host.h"
 #include "cuda/products/conv_cudnn.h"
 #include "cuda/products/matmul.h"
-#include "cuda/slots.h"
 #include "kernel_open.h"
 #include "tessera/version.h"
 
 /* ---- opening ------------------------------------------------------------------------------ */
 
-static void cuda_close_device(struct tess_kernel *kernel)
+/* Also of a kernel that only planned, or that was opened in part. */
+static void cuda_close(struct tess_kernel *kernel)
 {
     struct cuda_state *state = tess__cuda_state(kernel);
     tess__cuda_graph_close(kernel);
-    tess__cudnn_close(kernel);     /* while there is the stream that its handle has */
-    tess__cuda_queue_stop(kernel); /* after its work is done: nothing below is in use any more */
+    tess__cudnn_close(kernel);            /* while there is the stream that its handle has */
+    tess__cuda_queue_stop(kernel->queue); /* its work is done: nothing below is in use any more */
     tess__cuda_matmul_close(kernel);
     tess__cuda_memory_close(kernel);
     if (state->workspace != NULL)
@@ -48,9 +48,7 @@ static enum tess_status cuda_open_device(struct tess_kernel *kernel)
     struct cuda_state *state = tess__cuda_state(kernel);
     state->device = tess__cuda_selected();
     state->planned_only = false; /* what is opened here may use what is open already */
-    CUDA_TRY(cudaDeviceGetAttribute(&state->multiprocessors, cudaDevAttrMultiProcessorCount,
-                                    state->device));
-    TESS_TRY(tess__cuda_queue_start(kernel));
+    TESS_TRY(tess__cuda_queue_start(kernel->queue, false));
     TESS_TRY(cuda_make_workspace(state));
     TESS_TRY(tess__cuda_memory_open(kernel));
     return tess__cuda_matmul_open(kernel);
@@ -65,27 +63,17 @@ enum tess_status tess__cuda_start(struct tess_kernel *kernel, const char *what)
         TESS_TRY(tess__cuda_select(0));
     const enum tess_status status = cuda_open_device(kernel);
     if (status != TESS_OK)
-        cuda_close_device(kernel);
+        cuda_close(kernel);
     return status;
-}
-
-static void cuda_close(struct tess_kernel *kernel)
-{
-    if (!tess__cuda_state(kernel)->planned_only)
-        cuda_close_device(kernel);
-    tess__cuda_queue_close_own(kernel);
 }
 
 static enum tess_status cuda_open(struct tess_kernel *kernel)
 {
-    tess__cuda_state(kernel)->planned_only = true;
-    TESS_TRY(tess__cuda_queue_open_own(kernel));
-    if (tess__cuda_selected() < 0)
-        return TESS_OK;
-    const enum tess_status status = tess__cuda_start(kernel, "open");
-    if (status != TESS_OK)
-        cuda_close(kernel);
-    return status;
+    struct cuda_state *state = tess__cuda_state(kernel);
+    state->planned_only = true;
+    state->queue = (struct tess_queue){.ops = &tess__cuda_queue, .kernel = kernel};
+    kernel->queue = &state->queue;
+    return tess__cuda_selected() < 0 ? TESS_OK : tess__cuda_start(kernel, "open");
 }
 
 static enum tess_status cuda_choose(struct tess_kernel *kernel,
@@ -117,7 +105,7 @@ static enum tess_status cuda_failed(struct tess_kernel *kernel)
         return tess__cuda_fail(error, where);
     if (state->graph > 0) /* what is recorded has not run */
         return TESS_OK;
-    const cudaError_t now = tess__cuda_polled(cudaStreamQuery(state->queue->stream));
+    const cudaError_t now = tess__cuda_polled(cudaStreamQuery(tess__cuda_stream(kernel)));
     return now == cudaSuccess || now == cudaErrorNotReady ? TESS_OK
                                                           : tess__cuda_fail(now, "queued work");
 }
@@ -126,11 +114,14 @@ static enum tess_status cuda_failed(struct tess_kernel *kernel)
 
 static bool cuda_supports(const struct tess_op_desc *desc, char *why, size_t why_bytes)
 {
-    if (!tess_op_check(desc, why, why_bytes))
-        return false;
-    if (desc->kind == TESS_OP_LINEAR || desc->kind == TESS_OP_CONV2D)
-        return tess__cuda_matmul_supports(desc, why, why_bytes);
-    return true;
+    return desc->kind == TESS_OP_LINEAR || desc->kind == TESS_OP_CONV2D
+               ? tess__cuda_matmul_supports(desc, why, why_bytes)
+               : tess_op_check(desc, why, why_bytes);
+}
+
+void *tess__cuda_scratch(const struct tess_kernel *kernel)
+{
+    return tess__cuda_state(kernel)->workspace; /* the matrix library's, which is free then */
 }
 
 static cuda_needs *const cuda_needs_of[TESS_OP_KIND_COUNT] = {
@@ -181,83 +172,34 @@ static void cuda_op_close(struct tess_op *op)
         tess__cuda_conv_close(op);
 }
 
-const struct tess_kernel_ops tess_kernel_cuda = {
-    .abi = TESS_ABI,
-    .name = "cuda",
-    .summary = "NVIDIA GPUs: cuBLASLt and kernels of our own",
-    .state_size = sizeof(struct cuda_state),
-    .far_memory = true,
-    .queue = &tess__cuda_queue,
-    .supports = cuda_supports,
-    .open = cuda_open,
-    .close = cuda_close,
-    .choose = cuda_choose,
-    .describe = cuda_describe,
-    .adopt = tess__cuda_adopt,
-    .disown = tess__cuda_disown,
-    .alloc = tess__cuda_alloc,
-    .free = tess__cuda_free,
-    .read = tess__cuda_read,
-    .write = tess__cuda_write,
-    .pin = tess__cuda_pin,
-    .unpin = tess__cuda_unpin,
-    .failed = cuda_failed,
-    .graph_begin = tess__cuda_graph_begin,
-    .graph_end = tess__cuda_graph_end,
-    .graph_play = tess__cuda_graph_play,
-    .op_needs = cuda_op_needs,
-    .op_open = cuda_op_open,
-    .op_close = cuda_op_close,
-    .linear_forward = tess__cuda_linear_forward,
-    .linear_backward_data = tess__cuda_linear_backward_data,
-    .linear_backward_weight = tess__cuda_linear_backward_weight,
-    .linear_forward_gelu = tess__cuda_linear_forward_gelu,
-    .linear_backward_data_gelu = tess__cuda_linear_backward_data_gelu,
-    .conv2d_forward = tess__cuda_conv2d_forward,
-    .conv2d_backward_data = tess__cuda_conv2d_backward_data,
-    .conv2d_backward_weight = tess__cuda_conv2d_backward_weight,
-    .max_pool_forward = tess__cuda_max_pool_forward,
-    .max_pool_backward = tess__cuda_max_pool_backward,
-    .avg_pool_forward = tess__cuda_avg_pool_forward,
-    .avg_pool_backward = tess__cuda_avg_pool_backward,
-    .batch_norm_forward = tess__cuda_batch_norm_forward,
-    .batch_norm_infer = tess__cuda_batch_norm_infer,
-    .batch_norm_backward = tess__cuda_batch_norm_backward,
-    .norm_forward = tess__cuda_norm_forward,
-    .norm_backward = tess__cuda_norm_backward,
-    .attention_forward = tess__cuda_attention_forward,
-    .attention_backward = tess__cuda_attention_backward,
-    .embedding_forward = tess__cuda_embedding_forward,
-    .embedding_backward = tess__cuda_embedding_backward,
-    .attention_decode = tess__cuda_attention_decode,
-    .rope = tess__cuda_rope,
-    .gelu_forward = tess__cuda_gelu_forward,
-    .gelu_backward = tess__cuda_gelu_backward,
-    .swiglu_forward = tess__cuda_swiglu_forward,
-    .swiglu_backward = tess__cuda_swiglu_backward,
-    .xent_max = tess__cuda_xent_max,
-    .xent_sum = tess__cuda_xent_sum,
-    .xent_grad = tess__cuda_xent_grad,
-    .xent_loss = tess__cuda_xent_loss,
-    .relu_forward = tess__cuda_relu_forward,
-    .relu_backward = tess__cuda_relu_backward,
-    .add = tess__cuda_add,
-    .dropout = tess__cuda_dropout,
-    .softmax_xent = tess__cuda_softmax_xent,
-    .cast = tess__cuda_cast,
-    .accumulate = tess__cuda_accumulate,
-    .fill = tess__cuda_fill,
-    .copy = tess__cuda_copy,
-    .square_sum = tess__cuda_square_sum,
-    .find_nonfinite = tess__cuda_find_nonfinite,
-    .count_zeros = tess__cuda_count_zeros,
-    .find_flag = tess__cuda_find_flag,
-    .leaf_sum = tess__cuda_leaf_sum,
-    .maximum = tess__cuda_maximum,
-    .normal = tess__cuda_normal,
-    .cast_stochastic = tess__cuda_cast_stochastic,
-    .update_judge = tess__cuda_update_judge,
-    .update = tess__cuda_update,
-    .update_all = tess__cuda_update_all,
-    .lamb_direction = tess__cuda_lamb_direction,
+const struct tess_kernel_ops tess_kernel_cuda = {.abi = TESS_ABI,
+                                                 .name = "cuda",
+                                                 .summary =
+                                                     "NVIDIA GPUs: cuBLASLt and kernels of our own",
+                                                 .state_size = sizeof(struct cuda_state),
+                                                 .far_memory = true,
+                                                 .queue = &tess__cuda_queue,
+                                                 .supports = cuda_supports,
+                                                 .open = cuda_open,
+                                                 .close = cuda_close,
+                                                 .choose = cuda_choose,
+                                                 .describe = cuda_describe,
+                                                 .adopt = tess__cuda_adopt,
+                                                 .disown = tess__cuda_disown,
+                                                 .alloc = tess__cuda_alloc,
+                                                 .free = tess__cuda_free,
+                                                 .read = tess__cuda_read,
+                                                 .write = tess__cuda_write,
+                                                 .pin = tess__cuda_pin,
+                                                 .unpin = tess__cuda_unpin,
+                                                 .failed = cuda_failed,
+                                                 .graph_begin = tess__cuda_graph_begin,
+                                                 .graph_end = tess__cuda_graph_end,
+                                                 .graph_play = tess__cuda_graph_play,
+                                                 .op_needs = cuda_op_needs,
+                                                 .op_open = cuda_op_open,
+                                                 .op_close = cuda_op_close,
+#define CUDA_SLOT(name) .name = tess__cuda_##name,
+                                                 TESS_OPERATION_LIST(CUDA_SLOT)
+#undef CUDA_SLOT
 };

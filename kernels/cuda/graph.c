@@ -27,15 +27,15 @@ enum tess_status tess__cuda_graph_begin(struct tess_kernel *kernel)
         state->graphs = calloc(1, sizeof(*state->graphs));
     if (state->graphs == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "kernel cuda: no memory for graphs");
-    CUDA_TRY(cudaStreamBeginCapture(state->queue->stream, cudaStreamCaptureModeRelaxed));
+    CUDA_TRY(cudaStreamBeginCapture(tess__cuda_stream(kernel), cudaStreamCaptureModeRelaxed));
     state->graph = ++state->graphs->begun;
     return TESS_OK;
 }
 
 /* The slot plays `graph` from here on. */
-static enum tess_status graph_put(struct cuda_state *state, int32_t slot, cudaGraph_t graph)
+static enum tess_status graph_put(struct tess_kernel *kernel, int32_t slot, cudaGraph_t graph)
 {
-    cudaGraphExec_t *exec = &state->graphs->slot[slot];
+    cudaGraphExec_t *exec = &tess__cuda_state(kernel)->graphs->slot[slot];
     if (*exec != NULL) {
         cudaGraphExecUpdateResultInfo result;
         if (cudaGraphExecUpdate(*exec, graph, &result) == cudaSuccess)
@@ -46,7 +46,7 @@ static enum tess_status graph_put(struct cuda_state *state, int32_t slot, cudaGr
         *exec = NULL;
     }
     CUDA_TRY(cudaGraphInstantiate(exec, graph, 0));
-    CUDA_TRY(cudaGraphUpload(*exec, state->queue->stream));
+    CUDA_TRY(cudaGraphUpload(*exec, tess__cuda_stream(kernel)));
     return TESS_OK;
 }
 
@@ -56,14 +56,14 @@ enum tess_status tess__cuda_graph_end(struct tess_kernel *kernel, int32_t slot)
     if (state->graph == 0)
         TESS_FAIL(TESS_ERR_INTERNAL, "kernel cuda: no graph is being recorded");
     cudaGraph_t graph = NULL;
-    const cudaError_t error = cudaStreamEndCapture(state->queue->stream, &graph);
+    const cudaError_t error = cudaStreamEndCapture(tess__cuda_stream(kernel), &graph);
     state->graph = 0;
     CUDA_TRY(error);
     enum tess_status status = TESS_OK;
     if (slot < 0 || slot >= TESS_GRAPH_SLOTS)
         status = tess_fail(TESS_ERR_INTERNAL, "kernel cuda: there is no graph slot %d", (int)slot);
     else
-        status = graph_put(state, slot, graph);
+        status = graph_put(kernel, slot, graph);
     tess__cuda_log_error(cudaGraphDestroy(graph), "cudaGraphDestroy");
     return status;
 }
@@ -74,7 +74,7 @@ enum tess_status tess__cuda_graph_play(struct tess_kernel *kernel, int32_t slot)
     if (slot < 0 || slot >= TESS_GRAPH_SLOTS || state->graphs == NULL ||
         state->graphs->slot[slot] == NULL)
         TESS_FAIL(TESS_ERR_INTERNAL, "kernel cuda: no graph was recorded in slot %d", (int)slot);
-    CUDA_TRY(cudaGraphLaunch(state->graphs->slot[slot], state->queue->stream));
+    CUDA_TRY(cudaGraphLaunch(state->graphs->slot[slot], tess__cuda_stream(kernel)));
     return TESS_OK;
 }
 
@@ -83,7 +83,8 @@ void tess__cuda_graph_close(struct tess_kernel *kernel)
     struct cuda_state *state = tess__cuda_state(kernel);
     if (state->graph > 0) {
         cudaGraph_t graph = NULL;
-        tess__cuda_log_error(cudaStreamEndCapture(state->queue->stream, &graph), "ending a record");
+        tess__cuda_log_error(cudaStreamEndCapture(tess__cuda_stream(kernel), &graph),
+                             "ending a record");
         if (graph != NULL)
             tess__cuda_log_error(cudaGraphDestroy(graph), "cudaGraphDestroy");
         state->graph = 0;

@@ -75,11 +75,10 @@ void tess__cuda_unpin(struct tess_kernel *kernel, void *memory);
 
 extern const struct tess_queue_ops tess__cuda_queue;
 
-/* The kernels' own queue: without a stream, which it gets and loses with the device. */
-enum tess_status tess__cuda_queue_open_own(struct tess_kernel *kernel);
-enum tess_status tess__cuda_queue_start(struct tess_kernel *kernel);
-void tess__cuda_queue_stop(struct tess_kernel *kernel);
-void tess__cuda_queue_close_own(struct tess_kernel *kernel);
+/* The stream of a queue: it sends to other ranks, or it is the kernels' own. Stopping waits for its
+ * work; without a stream it does nothing. */
+enum tess_status tess__cuda_queue_start(struct tess_queue *queue, bool sends);
+void tess__cuda_queue_stop(struct tess_queue *queue);
 
 /* ---- graph.c ------------------------------------------------------------------------------ */
 

@@ -18,6 +18,8 @@
 
 #include "tessera/tensor.h"
 
+#include <math.h>
+
 #ifdef __CUDACC__
 #include "cuda/native.cuh"
 #else
@@ -93,10 +95,32 @@ static __device__ __forceinline__ cuda_vec<T> cuda_load_streaming(const T *memor
     return v;
 }
 
+/* 8 elements, 16 bytes at a time. */
 template <typename T>
-static __device__ __forceinline__ void cuda_store_streaming(T *memory, const cuda_vec<T> &v)
+static __device__ __forceinline__ void cuda_load8(const T *memory, T (&value)[8])
 {
-    __stcs(reinterpret_cast<uint4 *>(memory), *reinterpret_cast<const uint4 *>(v.at));
+    constexpr int width = cuda_vec<T>::count;
+#pragma unroll
+    for (int k = 0; k < 8 / width; k++) {
+        cuda_vec<T> v = cuda_load(memory + k * width);
+#pragma unroll
+        for (int e = 0; e < width; e++)
+            value[k * width + e] = v.at[e];
+    }
+}
+
+template <typename T>
+static __device__ __forceinline__ void cuda_store8(T *memory, const T (&value)[8])
+{
+    constexpr int width = cuda_vec<T>::count;
+#pragma unroll
+    for (int k = 0; k < 8 / width; k++) {
+        cuda_vec<T> v;
+#pragma unroll
+        for (int e = 0; e < width; e++)
+            v.at[e] = value[k * width + e];
+        cuda_store(memory + k * width, v);
+    }
 }
 
 /* May `memory` be read and written 16 bytes at a time? Host and device. */
@@ -107,17 +131,19 @@ static __host__ __device__ __forceinline__ bool cuda_aligned16(const void *memor
 
 /* ---- element types -------------------------------------------------------------------------- */
 
-template <typename T> struct cuda_type {
-    typedef T type;
-};
-
-/* f(cuda_type<T>()) with the type T of the dtype: f32, bf16 or f16. */
+/* f(T()) with the type T of the dtype: f32, bf16 or f16. */
 template <typename F> static inline cudaError_t cuda_by_dtype(enum tess_dtype dtype, F f)
 {
-    return dtype == TESS_F32    ? f(cuda_type<float>())
-           : dtype == TESS_BF16 ? f(cuda_type<__nv_bfloat16>())
-           : dtype == TESS_F16  ? f(cuda_type<__half>())
+    return dtype == TESS_F32    ? f(float())
+           : dtype == TESS_BF16 ? f(__nv_bfloat16())
+           : dtype == TESS_F16  ? f(__half())
                                 : cudaErrorInvalidValue;
+}
+
+/* Blocks for `count` things, `each` in a block. */
+static inline unsigned cuda_blocks(int64_t count, int64_t each)
+{
+    return (unsigned)((count + each - 1) / each);
 }
 
 /* ---- sums over lanes ------------------------------------------------------------------------ */
@@ -164,31 +190,30 @@ static __device__ __forceinline__ int cuda_warps()
 }
 
 /*
- * Over the block: by warps, then over the warps. All threads call it, whole warps; all get the sum.
+ * Over the block: by warps, whose results are x, then over the warps: fold() is over the lanes of
+ * one. All threads call it, whole warps; all get the result.
  * shared: [32] of the block's shared memory, free again on return.
  */
-template <typename T> static __device__ __forceinline__ T cuda_block_sum(T x, T *shared)
+template <typename T, typename Fold>
+static __device__ __forceinline__ T cuda_block_fold(T x, T none, T *shared, const Fold &fold)
 {
-    x = cuda_warp_sum(x);
     if (cuda_lane() == 0)
         shared[cuda_warp()] = x;
     __syncthreads();
-    x = cuda_lane() < cuda_warps() ? shared[cuda_lane()] : T(0);
-    x = cuda_warp_sum(x);
+    x = fold(cuda_lane() < cuda_warps() ? shared[cuda_lane()] : none);
     __syncthreads();
     return x;
 }
 
+template <typename T> static __device__ __forceinline__ T cuda_block_sum(T x, T *shared)
+{
+    return cuda_block_fold(cuda_warp_sum(x), T(0), shared, [](T y) { return cuda_warp_sum(y); });
+}
+
 static __device__ __forceinline__ float cuda_block_max(float x, float *shared)
 {
-    x = cuda_warp_max(x);
-    if (cuda_lane() == 0)
-        shared[cuda_warp()] = x;
-    __syncthreads();
-    x = shared[cuda_lane() < cuda_warps() ? cuda_lane() : 0];
-    x = cuda_warp_max(x);
-    __syncthreads();
-    return x;
+    return cuda_block_fold(cuda_warp_max(x), -INFINITY, shared,
+                           [](float y) { return cuda_warp_max(y); });
 }
 
 #endif

@@ -188,7 +188,9 @@ void tess__cuda_unpin(struct tess_kernel *kernel, void *start)
 enum tess_status tess__cuda_memory_open(struct tess_kernel *kernel)
 {
     struct cuda_state *state = tess__cuda_state(kernel);
-    CUDA_TRY(cudaHostAlloc(&state->bounce, 2 * MEMORY_HALF, cudaHostAllocDefault));
+    void *bounce;
+    CUDA_TRY(cudaHostAlloc(&bounce, 2 * MEMORY_HALF, cudaHostAllocDefault));
+    state->bounce = bounce;
     for (int half = 0; half < 2; half++)
         CUDA_TRY(cudaEventCreateWithFlags(&state->bounced[half],
                                           cudaEventBlockingSync | cudaEventDisableTiming));
@@ -218,40 +220,44 @@ static enum tess_status memory_check(struct tess_kernel *kernel, const char *wha
 }
 
 /* The kernels' queue, then wait for it. */
-static enum tess_status memory_copy_pinned(struct cuda_state *state, size_t bytes,
+static enum tess_status memory_copy_pinned(struct tess_kernel *kernel, size_t bytes,
                                            const void *source, void *target)
 {
-    const cudaStream_t stream = state->queue->stream;
+    const cudaEvent_t event = tess__cuda_state(kernel)->bounced[0];
+    const cudaStream_t stream = tess__cuda_stream(kernel);
     CUDA_TRY(cudaMemcpyAsync(target, source, bytes, cudaMemcpyDefault, stream));
-    CUDA_TRY(cudaEventRecord(state->bounced[0], stream));
-    CUDA_TRY(tess__cuda_await(state->bounced[0]));
+    CUDA_TRY(cudaEventRecord(event, stream));
+    CUDA_TRY(tess__cuda_await(event));
     return TESS_OK;
+}
+
+/* Bytes of the piece that begins at `at`. Piece p goes by way of half p % 2. */
+static size_t memory_part(size_t bytes, size_t at)
+{
+    return bytes - at < MEMORY_HALF ? bytes - at : MEMORY_HALF;
 }
 
 enum tess_status tess__cuda_read(struct tess_kernel *kernel, size_t bytes, const void *device,
                                  void *host)
 {
-    struct cuda_state *state = tess__cuda_state(kernel);
+    const struct cuda_state *state = tess__cuda_state(kernel);
     TESS_TRY(memory_check(kernel, "read device memory"));
     if (memory_is(host, bytes, true))
-        return memory_copy_pinned(state, bytes, device, host);
-    const cudaStream_t stream = state->queue->stream;
+        return memory_copy_pinned(kernel, bytes, device, host);
+    const cudaStream_t stream = tess__cuda_stream(kernel);
     const size_t pieces = (bytes + MEMORY_HALF - 1) / MEMORY_HALF;
-    /* Piece p + 1 is on its way while p is copied out of the other half. */
+    /* Piece p is on its way while the one before is copied out of the other half. */
     for (size_t p = 0; p <= pieces; p++) {
+        const size_t at = p * MEMORY_HALF, before = at - MEMORY_HALF;
         if (p < pieces) {
-            const size_t at = p * MEMORY_HALF;
-            const size_t part = bytes - at < MEMORY_HALF ? bytes - at : MEMORY_HALF;
-            CUDA_TRY(cudaMemcpyAsync((char *)state->bounce + p % 2 * MEMORY_HALF,
-                                     (const char *)device + at, part, cudaMemcpyDeviceToHost,
-                                     stream));
+            CUDA_TRY(cudaMemcpyAsync(state->bounce + p % 2 * MEMORY_HALF, (const char *)device + at,
+                                     memory_part(bytes, at), cudaMemcpyDeviceToHost, stream));
             CUDA_TRY(cudaEventRecord(state->bounced[p % 2], stream));
         }
         if (p > 0) {
-            const size_t at = (p - 1) * MEMORY_HALF;
-            const size_t part = bytes - at < MEMORY_HALF ? bytes - at : MEMORY_HALF;
             CUDA_TRY(tess__cuda_await(state->bounced[(p - 1) % 2]));
-            memcpy((char *)host + at, (char *)state->bounce + (p - 1) % 2 * MEMORY_HALF, part);
+            memcpy((char *)host + before, state->bounce + (p - 1) % 2 * MEMORY_HALF,
+                   memory_part(bytes, before));
         }
     }
     return TESS_OK;
@@ -260,23 +266,22 @@ enum tess_status tess__cuda_read(struct tess_kernel *kernel, size_t bytes, const
 enum tess_status tess__cuda_write(struct tess_kernel *kernel, size_t bytes, const void *host,
                                   void *device)
 {
-    struct cuda_state *state = tess__cuda_state(kernel);
+    const struct cuda_state *state = tess__cuda_state(kernel);
     TESS_TRY(memory_check(kernel, "write device memory"));
     if (memory_is(host, bytes, true))
-        return memory_copy_pinned(state, bytes, host, device);
-    const cudaStream_t stream = state->queue->stream;
+        return memory_copy_pinned(kernel, bytes, host, device);
+    const cudaStream_t stream = tess__cuda_stream(kernel);
     const size_t pieces = (bytes + MEMORY_HALF - 1) / MEMORY_HALF;
     for (size_t p = 0; p < pieces; p++) {
-        const size_t at = p * MEMORY_HALF;
-        const size_t part = bytes - at < MEMORY_HALF ? bytes - at : MEMORY_HALF;
-        char *half = (char *)state->bounce + p % 2 * MEMORY_HALF;
+        const size_t at = p * MEMORY_HALF, part = memory_part(bytes, at);
+        char *half = state->bounce + p % 2 * MEMORY_HALF;
         if (p >= 2) /* until what this half held before has left it */
             CUDA_TRY(tess__cuda_await(state->bounced[p % 2]));
         memcpy(half, (const char *)host + at, part);
         CUDA_TRY(cudaMemcpyAsync((char *)device + at, half, part, cudaMemcpyHostToDevice, stream));
         CUDA_TRY(cudaEventRecord(state->bounced[p % 2], stream));
     }
-    for (size_t p = pieces < 2 ? 0 : pieces - 2; p < pieces; p++)
-        CUDA_TRY(tess__cuda_await(state->bounced[p % 2]));
+    if (pieces > 0)
+        CUDA_TRY(tess__cuda_await(state->bounced[(pieces - 1) % 2]));
     return TESS_OK;
 }

@@ -13,8 +13,7 @@
  * cuda_load_matrix4(r, row): lane l gives the address of row l % 8 of tile l / 8 (8 elements, 16-
  * byte aligned); r[t] is then of tile t, row group, columns pair and pair + 1. The _transposed form
  * gives rows pair and pair + 1 of column group. The tiles in the order (top left, bottom left, top
- * right, bottom right) of a row-major A are its fragment. cuda_load_matrix2: lanes 0 to 15, 2
- * tiles; other lanes give any valid address.
+ * right, bottom right) of a row-major A are its fragment.
  */
 #ifndef KERNELS_CUDA_MMA_CUH
 #define KERNELS_CUDA_MMA_CUH
@@ -35,20 +34,6 @@ static __device__ __forceinline__ void cuda_load_matrix4_transposed(uint32_t r[4
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];\n"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(cuda_shared_address(row)));
-}
-
-static __device__ __forceinline__ void cuda_load_matrix2(uint32_t r[2], const void *row)
-{
-    asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];\n"
-                 : "=r"(r[0]), "=r"(r[1])
-                 : "r"(cuda_shared_address(row)));
-}
-
-static __device__ __forceinline__ void cuda_load_matrix2_transposed(uint32_t r[2], const void *row)
-{
-    asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];\n"
-                 : "=r"(r[0]), "=r"(r[1])
                  : "r"(cuda_shared_address(row)));
 }
 

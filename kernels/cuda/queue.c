@@ -11,13 +11,20 @@
  */
 #include "cuda/host.h"
 
-#include "cuda/plain/launch_plain.h"
-
 #include <stdlib.h>
 
-static struct cuda_queue *queue_of(struct tess_queue *queue)
+struct cuda_fence {
+    struct tess_fence fence;
+    const struct cuda_state *owner;
+    cudaEvent_t event; /* for waits outside of a graph, and for times */
+    cudaEvent_t inner; /* for work in the same graph */
+    uint64_t graph;    /* the number of that graph, see cuda_state; 0: none */
+    bool recorded;
+};
+
+static cudaStream_t queue_stream(const struct tess_queue *queue)
 {
-    return (struct cuda_queue *)queue;
+    return queue->native;
 }
 
 static const struct cuda_fence *fence_of(const struct tess_fence *fence)
@@ -36,80 +43,46 @@ static bool fence_is_pending(const struct cuda_fence *fence)
 /* Transfers have priority over computation: their few blocks are soon done, and other ranks wait
  * for them.
  */
-static enum tess_status queue_start(struct cuda_queue *queue, bool sends)
+enum tess_status tess__cuda_queue_start(struct tess_queue *queue, bool sends)
 {
     int least = 0, greatest = 0;
+    cudaStream_t stream;
     CUDA_TRY(cudaDeviceGetStreamPriorityRange(&least, &greatest));
-    CUDA_TRY(cudaStreamCreateWithPriority(&queue->stream, cudaStreamNonBlocking,
-                                          sends ? greatest : least));
-    queue->queue.native = queue->stream;
+    CUDA_TRY(
+        cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, sends ? greatest : least));
+    queue->native = stream;
     return TESS_OK;
 }
 
-static void queue_stop(struct cuda_queue *queue)
+void tess__cuda_queue_stop(struct tess_queue *queue)
 {
-    if (queue->stream == NULL)
+    if (queue->native == NULL)
         return;
-    tess__cuda_log_error(cudaStreamSynchronize(queue->stream), "closing a queue");
-    tess__cuda_log_error(cudaStreamDestroy(queue->stream), "cudaStreamDestroy");
-    queue->stream = NULL;
-    queue->queue.native = NULL;
-}
-
-static enum tess_status queue_new(struct tess_kernel *kernel, struct cuda_queue **queue_out)
-{
-    struct cuda_queue *queue = calloc(1, sizeof(*queue));
-    if (queue == NULL)
-        TESS_FAIL(TESS_ERR_MEMORY, "kernel cuda: no memory for a queue");
-    queue->queue = (struct tess_queue){.ops = &tess__cuda_queue, .kernel = kernel};
-    *queue_out = queue;
-    return TESS_OK;
+    tess__cuda_log_error(cudaStreamSynchronize(queue_stream(queue)), "closing a queue");
+    tess__cuda_log_error(cudaStreamDestroy(queue_stream(queue)), "cudaStreamDestroy");
+    queue->native = NULL;
 }
 
 static void queue_close(struct tess_queue *queue)
 {
     if (queue != NULL)
-        queue_stop(queue_of(queue));
-    free(queue_of(queue));
+        tess__cuda_queue_stop(queue);
+    free(queue);
 }
 
 static enum tess_status queue_open(struct tess_kernel *kernel, struct tess_queue **queue_out)
 {
     TESS_TRY(tess__cuda_need(kernel, "open a queue"));
-    struct cuda_queue *queue = NULL;
-    TESS_TRY(queue_new(kernel, &queue));
-    const enum tess_status status = queue_start(queue, true);
+    struct tess_queue *queue = calloc(1, sizeof(*queue));
+    if (queue == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "kernel cuda: no memory for a queue");
+    *queue = (struct tess_queue){.ops = &tess__cuda_queue, .kernel = kernel};
+    const enum tess_status status = tess__cuda_queue_start(queue, true);
     if (status == TESS_OK)
-        *queue_out = &queue->queue;
+        *queue_out = queue;
     else
-        queue_close(&queue->queue);
+        queue_close(queue);
     return status;
-}
-
-enum tess_status tess__cuda_queue_open_own(struct tess_kernel *kernel)
-{
-    struct cuda_state *state = tess__cuda_state(kernel);
-    TESS_TRY(queue_new(kernel, &state->queue));
-    kernel->queue = &state->queue->queue;
-    return TESS_OK;
-}
-
-enum tess_status tess__cuda_queue_start(struct tess_kernel *kernel)
-{
-    return queue_start(tess__cuda_state(kernel)->queue, false);
-}
-
-void tess__cuda_queue_stop(struct tess_kernel *kernel)
-{
-    queue_stop(tess__cuda_state(kernel)->queue);
-}
-
-void tess__cuda_queue_close_own(struct tess_kernel *kernel)
-{
-    struct cuda_state *state = tess__cuda_state(kernel);
-    queue_close(kernel->queue);
-    state->queue = NULL;
-    kernel->queue = NULL;
 }
 
 static void fence_close(struct tess_fence *fence)
@@ -161,7 +134,7 @@ static enum tess_status queue_is_recorded(const struct tess_queue *queue, cudaSt
 static enum tess_status queue_record(struct tess_queue *queue, struct tess_fence *fence)
 {
     TESS_TRY(tess__cuda_need(queue->kernel, "record a fence"));
-    const cudaStream_t stream = queue_of(queue)->stream;
+    const cudaStream_t stream = queue_stream(queue);
     struct cuda_fence *own = (struct cuda_fence *)fence;
     bool recorded = false;
     TESS_TRY(queue_is_recorded(queue, stream, &recorded));
@@ -181,7 +154,7 @@ static enum tess_status queue_record(struct tess_queue *queue, struct tess_fence
 static enum tess_status queue_follow(struct tess_queue *queue, const struct tess_fence *fence)
 {
     TESS_TRY(tess__cuda_need(queue->kernel, "follow a fence"));
-    const cudaStream_t stream = queue_of(queue)->stream;
+    const cudaStream_t stream = queue_stream(queue);
     const struct cuda_fence *other = fence_of(fence);
     if (!other->recorded)
         return TESS_OK;
@@ -243,8 +216,7 @@ static enum tess_status queue_copy(struct tess_queue *queue, size_t bytes, const
 {
     TESS_TRY(tess__cuda_need(queue->kernel, "copy"));
     if (bytes > 0)
-        CUDA_TRY(
-            cudaMemcpyAsync(target, source, bytes, cudaMemcpyDefault, queue_of(queue)->stream));
+        CUDA_TRY(cudaMemcpyAsync(target, source, bytes, cudaMemcpyDefault, queue_stream(queue)));
     return TESS_OK;
 }
 
@@ -255,7 +227,7 @@ static enum tess_status queue_reduce(struct tess_queue *queue, enum tess_dtype d
     TESS_TRY(tess__cuda_need(queue->kernel, "reduce"));
     if (count > 0)
         CUDA_TRY(
-            tess__cuda_reduce(queue_of(queue)->stream, dtype, reduce, n, source, m, target, count));
+            tess__cuda_reduce(queue_stream(queue), dtype, reduce, n, source, m, target, count));
     return TESS_OK;
 }
 

@@ -1,17 +1,26 @@
 /*
- * What the files of prepared and plain operations offer to the table of the backend, cuda.c. The
- * contract of tess__cuda_<name> is that of tess_<name>, tessera/kernel.h.
+ * The slots of the backend's table, cuda.c, which the files of operations define, and how a slot
+ * launches and reports: for C and CUDA files. The contract of tess__cuda_<name> is that of
+ * tess_<name>, tessera/kernel.h and tessera/update.h.
  */
 #ifndef KERNELS_CUDA_SLOTS_H
 #define KERNELS_CUDA_SLOTS_H
 
+#include "tessera/check.h"
 #include "tessera/kernel.h"
+
+#include <cuda_runtime_api.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
 
 #define CUDA_FUNCTION(name) __typeof__(tess_##name) tess__cuda_##name;
 TESS_OPERATION_LIST(CUDA_FUNCTION)
 #undef CUDA_FUNCTION
 
-/* op_needs by kind. Pure: no device is needed, and the result does not depend on one. */
+/* op_needs by kind; *needs_out is all zero. Pure: no device is needed, and the result does not
+ * depend on one. */
 typedef enum tess_status cuda_needs(const struct tess_op_desc *desc,
                                     struct tess_op_needs *needs_out);
 cuda_needs tess__cuda_linear_needs, tess__cuda_conv_needs, tess__cuda_pool_needs,
@@ -33,5 +42,45 @@ void tess__cuda_conv_describe(const struct tess_kernel *kernel,
 /* Are there kernels on tensor cores for this attention? Arrays that are not 16-byte aligned make a
  * call take the plain ones. Pure. */
 bool tess__cuda_attention_is_fast(const struct tess_op_desc *desc);
+
+/* tess_queue_ops.reduce on a stream; the memory may be of other devices that this one reaches. Bits
+ * as those of communicators on host memory, but for the payload of NaN sums. */
+cudaError_t tess__cuda_reduce(cudaStream_t stream, enum tess_dtype dtype, enum tess_reduce reduce,
+                              int32_t n, const void *const *source, int32_t m, void *const *target,
+                              size_t count);
+
+/* *differ |= 1 where a and b [bytes], 16-byte aligned, are not the same bits. */
+cudaError_t tess__cuda_matmul_differ(cudaStream_t stream, size_t bytes, const void *a,
+                                     const void *b, uint32_t *differ);
+
+/* ---- launching and reporting ---------------------------------------------------------------- */
+
+/* The kernels' own. */
+static inline cudaStream_t tess__cuda_stream(const struct tess_kernel *kernel)
+{
+    return (cudaStream_t)kernel->queue->native;
+}
+
+/* 8 bytes of device memory for a call: free between calls on the kernels' queue. */
+void *tess__cuda_scratch(const struct tess_kernel *kernel);
+
+/* Keep the first error of a call that has no status to give; `where` is a literal. */
+void tess__cuda_note(struct tess_kernel *kernel, cudaError_t error, const char *where);
+/* TESS_ERR_MEMORY where device memory is exhausted, else TESS_ERR_DEVICE, with the device's number,
+ * the failed call and CUDA's message. */
+enum tess_status tess__cuda_fail(cudaError_t error, const char *where);
+
+static inline enum tess_status tess__cuda_status(cudaError_t error, const char *where)
+{
+    return error == cudaSuccess ? TESS_OK : tess__cuda_fail(error, where);
+}
+
+/* The value of every call of CUDA's libraries is used: by this, by the functions above, or by the
+ * caller; tests/kernels/cuda/checked.sh checks it. */
+#define CUDA_TRY(call) TESS_TRY(tess__cuda_status((call), #call))
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

@@ -8,10 +8,9 @@
 
 #include <errno.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -25,67 +24,68 @@ static struct {
 
 /* ---- why there is none -------------------------------------------------------------------- */
 
-static void survey_why_none(char *why, size_t bytes)
+static void survey_why_none(struct cuda_survey *found)
 {
     const char *visible = getenv("CUDA_VISIBLE_DEVICES");
     if (visible != NULL)
-        snprintf(why, bytes,
+        snprintf(found->why, sizeof(found->why),
                  "CUDA_VISIBLE_DEVICES is '%s', which leaves no device: unset it, or list devices "
                  "as in CUDA_VISIBLE_DEVICES=0,1",
                  visible);
     else
-        snprintf(why, bytes,
+        snprintf(found->why, sizeof(found->why),
                  "the NVIDIA driver finds no GPU: look at nvidia-smi, and in a container pass the "
                  "devices in (docker run --gpus all)");
 }
 
-static void survey_why_driver(int driver, char *why, size_t bytes)
+static void survey_why_driver(struct cuda_survey *found, int driver)
 {
     int runtime = 0;
     if (cudaRuntimeGetVersion(&runtime) != cudaSuccess)
         runtime = CUDART_VERSION;
     if (driver == 0)
-        snprintf(why, bytes,
+        snprintf(found->why, sizeof(found->why),
                  "there is no NVIDIA driver (no libcuda.so.1): install it until nvidia-smi works, "
                  "or start the container with --gpus all");
     else
-        snprintf(why, bytes,
+        snprintf(found->why, sizeof(found->why),
                  "the NVIDIA driver is too old: it supports CUDA %d.%d and this build is of CUDA "
                  "%d.%d: install a newer driver, or build with a toolkit of CUDA %d",
                  driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10,
                  driver / 1000);
 }
 
-static void survey_why(cudaError_t error, int driver, char *why, size_t bytes)
+static void survey_why(struct cuda_survey *found, cudaError_t error, int driver)
 {
+    const char *why = NULL;
     switch (error) {
     case cudaErrorNoDevice:
     case cudaErrorInvalidDevice:
-        survey_why_none(why, bytes);
+        survey_why_none(found);
         return;
     case cudaErrorInsufficientDriver:
     case cudaErrorCompatNotSupportedOnDevice:
     case cudaErrorCallRequiresNewerDriver:
-        survey_why_driver(driver, why, bytes);
+        survey_why_driver(found, driver);
         return;
     case cudaErrorStubLibrary:
-        snprintf(why, bytes,
-                 "the libcuda.so.1 that was found is the toolkit's stub and no driver: take the "
-                 "stubs folder out of LD_LIBRARY_PATH");
-        return;
+        why = "the libcuda.so.1 that was found is the toolkit's stub and no driver: take the stubs "
+              "folder out of LD_LIBRARY_PATH";
+        break;
     case cudaErrorSystemDriverMismatch:
-        snprintf(why, bytes,
-                 "the NVIDIA driver's library and its kernel module are of different versions: "
-                 "restart the machine, as after every update of the driver");
-        return;
+        why = "the NVIDIA driver's library and its kernel module are of different versions: "
+              "restart the machine, as after every update of the driver";
+        break;
     case cudaErrorSystemNotReady:
-        snprintf(why, bytes,
-                 "the GPUs are not ready: on a machine with NVSwitch start nvidia-fabricmanager");
-        return;
+        why = "the GPUs are not ready: on a machine with NVSwitch start nvidia-fabricmanager";
+        break;
     default:
-        snprintf(why, bytes, "CUDA does not start: %s (%s): look at nvidia-smi and dmesg",
+        snprintf(found->why, sizeof(found->why),
+                 "CUDA does not start: %s (%s): look at nvidia-smi and dmesg",
                  cudaGetErrorString(error), cudaGetErrorName(error));
+        return;
     }
+    snprintf(found->why, sizeof(found->why), "%s", why);
 }
 
 /* ---- the query ------------------------------------------------------------------------------- */
@@ -128,7 +128,7 @@ static void survey_consider(struct cuda_survey *found, int ordinal, int driver)
     struct tess_device_info info = {.index = found->count};
     const cudaError_t error = survey_describe(ordinal, driver, &info);
     if (error != cudaSuccess) {
-        survey_why(error, driver, found->why, sizeof(found->why));
+        survey_why(found, error, driver);
     } else if (info.major < SURVEY_MAJOR_MIN) {
         snprintf(found->why, sizeof(found->why),
                  "GPU %d (%s) has compute capability %d.%d, and %d.0 or newer is needed (A100 and "
@@ -168,8 +168,7 @@ static cudaError_t survey_query(struct cuda_survey *found)
         driver = 0;
     const cudaError_t error = cudaGetDeviceCount(&count);
     if (error != cudaSuccess || count == 0) {
-        survey_why(error != cudaSuccess ? error : cudaErrorNoDevice, driver, found->why,
-                   sizeof(found->why));
+        survey_why(found, error != cudaSuccess ? error : cudaErrorNoDevice, driver);
         tess__cuda_log_error(cudaGetLastError(), "counting devices");
         return error;
     }
@@ -181,97 +180,59 @@ static cudaError_t survey_query(struct cuda_survey *found)
 
 /* ---- by a child --------------------------------------------------------------------------- */
 
+/* In memory that the child shares. */
 struct survey_report {
+    bool whole; /* the child has filled in all of it */
     cudaError_t error;
     struct cuda_survey found;
 };
 
-/* The child: query, report, end without the exit handlers of the parent. */
-static void survey_be_child(int pipe_fd)
+/* The child ends without the exit handlers of the parent. */
+static void survey_be_child(struct survey_report *report)
 {
-    struct survey_report *report = calloc(1, sizeof(*report));
-    if (report != NULL) {
-        report->error = survey_query(&report->found);
-        const char *at = (const char *)report;
-        for (size_t left = sizeof(*report); left > 0;) {
-            const ssize_t sent = write(pipe_fd, at, left);
-            if (sent < 0 && errno == EINTR)
-                continue;
-            if (sent <= 0)
-                break;
-            at += sent;
-            left -= (size_t)sent;
-        }
-    }
+    report->error = survey_query(&report->found);
+    report->whole = true;
     _exit(0);
 }
 
-/* All of the report, or false. */
-static bool survey_receive(int pipe_fd, struct survey_report *report)
+/* False where there could be no child, or where its query fails because this process has started
+ * CUDA; then this process may query. */
+static bool survey_query_by_child(struct survey_report *report, struct cuda_survey *found_out)
 {
-    char *at = (char *)report;
-    size_t left = sizeof(*report);
-    while (left > 0) {
-        const ssize_t got = read(pipe_fd, at, left);
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got <= 0)
-            return false;
-        at += got;
-        left -= (size_t)got;
-    }
-    return true;
-}
-
-/* False where no child could be had. */
-static bool survey_query_by_child(struct survey_report *report)
-{
-    int ends[2];
-    if (pipe(ends) != 0)
-        return false;
     const pid_t pid = fork();
-    if (pid < 0) {
-        close(ends[0]);
-        close(ends[1]);
+    if (pid < 0)
         return false;
-    }
-    if (pid == 0) {
-        close(ends[0]);
-        survey_be_child(ends[1]);
-    }
-    close(ends[1]);
-    const bool received = survey_receive(ends[0], report);
-    close(ends[0]);
+    if (pid == 0)
+        survey_be_child(report);
     int ended = 0;
     pid_t reaped;
     do
         reaped = waitpid(pid, &ended, 0);
     while (reaped < 0 && errno == EINTR);
-    if (!received) {
-        *report = (struct survey_report){.error = cudaErrorUnknown};
-        if (reaped == pid && WIFSIGNALED(ended))
-            snprintf(report->found.why, sizeof(report->found.why),
-                     "the process that queried the NVIDIA driver for devices died (signal %d): "
-                     "look at nvidia-smi and dmesg",
-                     WTERMSIG(ended));
-        else
-            snprintf(report->found.why, sizeof(report->found.why),
-                     "the process that queried the NVIDIA driver for devices sent no result");
-    }
-    return true;
+    *found_out = (struct cuda_survey){0};
+    if (report->whole)
+        *found_out = report->found;
+    else if (reaped == pid && WIFSIGNALED(ended))
+        snprintf(found_out->why, sizeof(found_out->why),
+                 "the process that queried the NVIDIA driver for devices died (signal %d): look at "
+                 "nvidia-smi and dmesg",
+                 WTERMSIG(ended));
+    else
+        snprintf(found_out->why, sizeof(found_out->why),
+                 "the process that queried the NVIDIA driver for devices sent no result");
+    return !report->whole || report->error != cudaErrorInitializationError;
 }
 
 static void survey_take(bool own)
 {
-    struct survey_report *report = own ? NULL : calloc(1, sizeof(*report));
-    /* In a child of a process that has started CUDA the query fails; then this process may query.
-     */
-    if (report != NULL && survey_query_by_child(report) &&
-        report->error != cudaErrorInitializationError)
-        survey.result = report->found;
-    else
+    struct survey_report *report = MAP_FAILED;
+    if (!own)
+        report =
+            mmap(NULL, sizeof(*report), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (report == MAP_FAILED || !survey_query_by_child(report, &survey.result))
         (void)survey_query(&survey.result);
-    free(report);
+    if (report != MAP_FAILED)
+        munmap(report, sizeof(*report));
 }
 
 const struct cuda_survey *tess__cuda_survey(bool own)

@@ -4,10 +4,8 @@
  * otherwise (attention_plain.cu). Both keep one number per row of scores beside what the contract
  * names, for backward.
  */
-#include "cuda/slots.h"
-
 #include "cuda/attention/launch_attention.h"
-#include "cuda/cuda.h"
+#include "cuda/slots.h"
 
 #include <math.h>
 
@@ -70,8 +68,8 @@ enum tess_status tess__cuda_attention_needs(const struct tess_op_desc *desc,
                   "micro-batch",
                   (long long)desc->rows, (long long)desc->length, (int)desc->heads,
                   (long long)desc->in, (long long)desc->q_stride, (long long)desc->kv_stride);
-    *needs_out = (struct tess_op_needs){.scratch_bytes = (size_t)desc->rows * (size_t)desc->heads *
-                                                         (size_t)desc->length * sizeof(float)};
+    needs_out->scratch_bytes =
+        (size_t)desc->rows * (size_t)desc->heads * (size_t)desc->length * sizeof(float);
     return TESS_OK;
 }
 

@@ -55,18 +55,20 @@ static __global__ void __launch_bounds__(BACKWARD_PRODUCT_BLOCK)
     }
 }
 
-extern "C" cudaError_t tess__cuda_launch_attention_product(cudaStream_t stream,
-                                                           const struct cuda_attention_backward *a)
+cudaError_t tess__cuda_launch_attention_product(cudaStream_t stream,
+                                                const struct cuda_attention_backward *a)
 {
-    return cuda_by_dtype(a->shape.dtype, [&](auto type) {
-        typedef typename decltype(type)::type T;
-        const int rows = BACKWARD_PRODUCT_BLOCK / BACKWARD_PRODUCT_LANES;
-        int64_t count = a->shape.batch * a->shape.length * a->shape.heads;
-        dim3 grid((unsigned)((count + rows - 1) / rows)), block(BACKWARD_PRODUCT_BLOCK);
-        if (a->shape.head_size % cuda_vec<T>::count == 0 && cuda_aligned16(a->y) &&
-            cuda_aligned16(a->dy))
-            return CUDA_LAUNCH((backward_product_kernel<T, true>), grid, block, 0, stream, *a);
-        return CUDA_LAUNCH((backward_product_kernel<T, false>), grid, block, 0, stream, *a);
+    const struct cuda_attention_shape &s = a->shape;
+    const bool aligned = cuda_aligned16(a->y) && cuda_aligned16(a->dy);
+    return cuda_by_dtype(s.dtype, [&](auto type) {
+        typedef decltype(type) T;
+        auto kernel = aligned && s.head_size % cuda_vec<T>::count == 0
+                          ? backward_product_kernel<T, true>
+                          : backward_product_kernel<T, false>;
+        return CUDA_LAUNCH(kernel,
+                           cuda_blocks(s.batch * s.length * s.heads,
+                                       BACKWARD_PRODUCT_BLOCK / BACKWARD_PRODUCT_LANES),
+                           BACKWARD_PRODUCT_BLOCK, 0, stream, *a);
     });
 }
 
@@ -116,7 +118,7 @@ static __device__ __forceinline__ void keys_weights(float (&score)[M][N][4], con
         for (int m = 0; m < M; m++)
 #pragma unroll
             for (int e = 0; e < 4; e++) {
-                float p = attention_exp2(fmaf(score[m][n][e], scale_log2, -lse[e % 2]));
+                float p = cuda_exp2(fmaf(score[m][n][e], scale_log2, -lse[e % 2]));
                 score[m][n][e] = ahead > 8 * n + e % 2 - 16 * m - e / 2 * 8 ? 0 : p;
             }
     }
@@ -236,7 +238,7 @@ static __device__ __forceinline__ void queries_grads(
         for (int n = 0; n < N; n++)
 #pragma unroll
             for (int e = 0; e < 4; e++) {
-                float p = attention_exp2(fmaf(score[m][n][e], s.scale_log2, -lse[m][e / 2]));
+                float p = cuda_exp2(fmaf(score[m][n][e], s.scale_log2, -lse[m][e / 2]));
                 float ds = p * fmaf(dp[m][n][e], s.scale, -product[m][e / 2]);
                 score[m][n][e] = ahead > 16 * m + e / 2 * 8 - 8 * n - e % 2 ? 0 : ds;
             }
@@ -309,46 +311,32 @@ static __global__ void __launch_bounds__(ATTENTION_THREADS, 2)
 
 /* ---- launchers ------------------------------------------------------------------------------ */
 
-template <typename T, int D, int M, int QUERIES>
-static cudaError_t backward_keys(cudaStream_t stream, const struct cuda_attention_backward *a)
+template <typename T, int D>
+static cudaError_t backward_launch(cudaStream_t stream, const struct cuda_attention_backward *a)
 {
     const struct cuda_attention_shape &s = a->shape;
-    const int keys = 16 * M * ATTENTION_WARPS;
-    int64_t blocks = s.batch * (s.heads / s.group) * attention_blocks(s.length, keys);
-    size_t tiles = (size_t)(2 * keys + 4 * QUERIES) * D * sizeof(T);
-    return CUDA_LAUNCH((keys_kernel<T, D, M, QUERIES>), dim3((unsigned)blocks),
-                       dim3(ATTENTION_THREADS), tiles + 4 * QUERIES * sizeof(float), stream, *a);
-}
-
-template <typename T, int D, int M, int KEYS>
-static cudaError_t backward_queries_of(cudaStream_t stream, const struct cuda_attention_backward *a)
-{
-    const struct cuda_attention_shape &s = a->shape;
-    const int queries = 16 * M * ATTENTION_WARPS;
-    int64_t blocks = s.batch * s.heads * attention_blocks(s.length, queries);
-    return CUDA_LAUNCH((queries_kernel<T, D, M, KEYS>), dim3((unsigned)blocks),
-                       dim3(ATTENTION_THREADS), (size_t)(2 * queries + 4 * KEYS) * D * sizeof(T),
-                       stream, *a);
-}
-
-template <typename T>
-static cudaError_t backward_pick(cudaStream_t stream, const struct cuda_attention_backward *a)
-{
-    bool small = a->shape.head_size == 64;
-    cudaError_t error =
-        small ? backward_keys<T, 64, 2, 32>(stream, a) : backward_keys<T, 128, 1, 32>(stream, a);
-    if (error != cudaSuccess)
-        return error;
-    return small ? backward_queries_of<T, 64, 2, 32>(stream, a)
-                 : backward_queries_of<T, 128, 2, 32>(stream, a);
-}
-
-extern "C" cudaError_t tess__cuda_launch_attention_backward(cudaStream_t stream,
-                                                            const struct cuda_attention_backward *a)
-{
+    constexpr int tile = 32, key_m = D == 64 ? 2 : 1, query_m = 2;
+    constexpr int keys = 16 * key_m * ATTENTION_WARPS, queries = 16 * query_m * ATTENTION_WARPS;
+    const int64_t key_blocks = s.batch * (s.heads / s.group) * attention_blocks(s.length, keys);
+    const int64_t query_blocks = s.batch * s.heads * attention_blocks(s.length, queries);
     cudaError_t error = tess__cuda_launch_attention_product(stream, a);
-    if (error != cudaSuccess)
-        return error;
-    return a->shape.dtype == TESS_BF16 ? backward_pick<__nv_bfloat16>(stream, a)
-                                       : backward_pick<__half>(stream, a);
+    if (error == cudaSuccess)
+        error = CUDA_LAUNCH(
+            (keys_kernel<T, D, key_m, tile>), (unsigned)key_blocks, ATTENTION_THREADS,
+            (size_t)(2 * keys + 4 * tile) * D * sizeof(T) + 4 * tile * sizeof(float), stream, *a);
+    if (error == cudaSuccess)
+        error = CUDA_LAUNCH((queries_kernel<T, D, query_m, tile>), (unsigned)query_blocks,
+                            ATTENTION_THREADS, (size_t)(2 * queries + 4 * tile) * D * sizeof(T),
+                            stream, *a);
+    return error;
+}
+
+cudaError_t tess__cuda_launch_attention_backward(cudaStream_t stream,
+                                                 const struct cuda_attention_backward *a)
+{
+    const bool small = a->shape.head_size == 64;
+    if (a->shape.dtype == TESS_BF16)
+        return small ? backward_launch<__nv_bfloat16, 64>(stream, a)
+                     : backward_launch<__nv_bfloat16, 128>(stream, a);
+    return small ? backward_launch<__half, 64>(stream, a) : backward_launch<__half, 128>(stream, a);
 }

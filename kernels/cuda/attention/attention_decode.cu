@@ -74,13 +74,12 @@ static __global__ void __launch_bounds__(DECODE_THREADS)
     }
 }
 
-extern "C" cudaError_t tess__cuda_launch_attention_decode(cudaStream_t stream,
-                                                          const struct cuda_attention_forward *a)
+cudaError_t tess__cuda_launch_attention_decode(cudaStream_t stream,
+                                               const struct cuda_attention_forward *a)
 {
+    const unsigned columns = cuda_blocks(a->shape.head_size, DECODE_COLUMNS);
     return cuda_by_dtype(a->shape.dtype, [&](auto type) {
-        typedef typename decltype(type)::type T;
-        int64_t columns = (a->shape.head_size + DECODE_COLUMNS - 1) / DECODE_COLUMNS;
-        return CUDA_LAUNCH(decode_kernel<T>, dim3((unsigned)(a->shape.heads * columns)),
-                           dim3(DECODE_THREADS), 0, stream, *a);
+        return CUDA_LAUNCH(decode_kernel<decltype(type)>, (unsigned)a->shape.heads * columns,
+                           DECODE_THREADS, 0, stream, *a);
     });
 }

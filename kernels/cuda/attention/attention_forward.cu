@@ -38,7 +38,7 @@ static __device__ __forceinline__ void forward_softmax(float (&score)[M][N][4],
             max = fmaxf(rows.max[m][half], attention_row_max(max) * scale_log2);
             /* A row of nothing but minus infinities must not become inf - inf. */
             float base = max == -INFINITY ? 0 : max;
-            keep[m][half] = attention_exp2(rows.max[m][half] - base);
+            keep[m][half] = cuda_exp2(rows.max[m][half] - base);
             raised = raised || rows.max[m][half] != max;
             float sum = rows.sum[m][half] * keep[m][half];
             rows.max[m][half] = max;
@@ -46,7 +46,7 @@ static __device__ __forceinline__ void forward_softmax(float (&score)[M][N][4],
             for (int n = 0; n < N; n++)
 #pragma unroll
                 for (int e = 2 * half; e < 2 * half + 2; e++) {
-                    score[m][n][e] = attention_exp2(fmaf(score[m][n][e], scale_log2, -base));
+                    score[m][n][e] = cuda_exp2(fmaf(score[m][n][e], scale_log2, -base));
                     sum += score[m][n][e];
                 }
             rows.sum[m][half] = sum;
@@ -163,26 +163,21 @@ static __global__ void __launch_bounds__(ATTENTION_THREADS, D == 64 ? 3 : 2)
                             a.lse + head_of_all * s.length, first + mine, s.length);
 }
 
-template <typename T, int D, int M, int KEYS>
+template <typename T, int D>
 static cudaError_t forward_launch(cudaStream_t stream, const struct cuda_attention_forward *a)
 {
-    const int rows = 16 * M * ATTENTION_WARPS;
+    constexpr int m = 2, keys = 32, rows = 16 * m * ATTENTION_WARPS;
     int64_t blocks = a->shape.batch * a->shape.heads * attention_blocks(a->shape.length, rows);
-    return CUDA_LAUNCH((forward_kernel<T, D, M, KEYS>), dim3((unsigned)blocks),
-                       dim3(ATTENTION_THREADS), (size_t)(rows + 4 * KEYS) * D * sizeof(T), stream,
-                       *a);
+    return CUDA_LAUNCH((forward_kernel<T, D, m, keys>), (unsigned)blocks, ATTENTION_THREADS,
+                       (size_t)(rows + 4 * keys) * D * sizeof(T), stream, *a);
 }
 
-template <typename T>
-static cudaError_t forward_pick(cudaStream_t stream, const struct cuda_attention_forward *a)
+cudaError_t tess__cuda_launch_attention_forward(cudaStream_t stream,
+                                                const struct cuda_attention_forward *a)
 {
-    return a->shape.head_size == 64 ? forward_launch<T, 64, 2, 32>(stream, a)
-                                    : forward_launch<T, 128, 2, 32>(stream, a);
-}
-
-extern "C" cudaError_t tess__cuda_launch_attention_forward(cudaStream_t stream,
-                                                           const struct cuda_attention_forward *a)
-{
-    return a->shape.dtype == TESS_BF16 ? forward_pick<__nv_bfloat16>(stream, a)
-                                       : forward_pick<__half>(stream, a);
+    const bool small = a->shape.head_size == 64;
+    if (a->shape.dtype == TESS_BF16)
+        return small ? forward_launch<__nv_bfloat16, 64>(stream, a)
+                     : forward_launch<__nv_bfloat16, 128>(stream, a);
+    return small ? forward_launch<__half, 64>(stream, a) : forward_launch<__half, 128>(stream, a);
 }

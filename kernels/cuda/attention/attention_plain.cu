@@ -358,63 +358,43 @@ static __global__ void __launch_bounds__(PLAIN_THREADS)
 
 /* ---- launchers ------------------------------------------------------------------------------ */
 
-static dim3 plain_grid(const struct cuda_attention_shape *s, int heads, int wide)
-{
-    int64_t columns = (s->head_size + plain_columns(wide) - 1) / plain_columns(wide);
-    int64_t tiles = ((int64_t)s->length + PLAIN_TILE - 1) / PLAIN_TILE;
-    return dim3((unsigned)(s->batch * heads * tiles * columns));
-}
-
-template <typename T, int WIDE>
-static cudaError_t plain_forward(cudaStream_t stream, const struct cuda_attention_forward *a)
-{
-    return CUDA_LAUNCH((plain_forward_kernel<T, WIDE>), plain_grid(&a->shape, a->shape.heads, WIDE),
-                       dim3(PLAIN_THREADS), 0, stream, *a);
-}
-
-template <typename T, int WIDE>
-static cudaError_t plain_backward(cudaStream_t stream, const struct cuda_attention_backward *a)
-{
-    const struct cuda_attention_shape *s = &a->shape;
-    cudaError_t error = tess__cuda_launch_attention_product(stream, a);
-    if (error == cudaSuccess)
-        error = CUDA_LAUNCH((plain_keys_kernel<T, WIDE>), plain_grid(s, s->heads / s->group, WIDE),
-                            dim3(PLAIN_THREADS), 0, stream, *a);
-    if (error == cudaSuccess)
-        error = CUDA_LAUNCH((plain_queries_kernel<T, WIDE>), plain_grid(s, s->heads, WIDE),
-                            dim3(PLAIN_THREADS), 0, stream, *a);
-    return error;
-}
-
 /* Heads of up to 64 leave half of a wide block idle. */
-template <typename T>
-static cudaError_t plain_forward_pick(cudaStream_t stream, const struct cuda_attention_forward *a)
+static int plain_wide(const struct cuda_attention_shape &s)
 {
-    return a->shape.head_size <= plain_columns(2) ? plain_forward<T, 2>(stream, a)
-                                                  : plain_forward<T, 4>(stream, a);
+    return s.head_size <= plain_columns(2) ? 2 : 4;
 }
 
-template <typename T>
-static cudaError_t plain_backward_pick(cudaStream_t stream, const struct cuda_attention_backward *a)
+static unsigned plain_blocks(const struct cuda_attention_shape &s, int heads)
 {
-    return a->shape.head_size <= plain_columns(2) ? plain_backward<T, 2>(stream, a)
-                                                  : plain_backward<T, 4>(stream, a);
+    const int64_t columns = cuda_blocks(s.head_size, plain_columns(plain_wide(s)));
+    return (unsigned)(s.batch * heads * cuda_blocks(s.length, PLAIN_TILE) * columns);
 }
 
-extern "C" cudaError_t tess__cuda_launch_attention_forward_plain(
-    cudaStream_t stream, const struct cuda_attention_forward *a)
+cudaError_t tess__cuda_launch_attention_forward_plain(cudaStream_t stream,
+                                                      const struct cuda_attention_forward *a)
 {
-    if (a->shape.dtype == TESS_F32)
-        return plain_forward_pick<float>(stream, a);
-    return a->shape.dtype == TESS_BF16 ? plain_forward_pick<__nv_bfloat16>(stream, a)
-                                       : plain_forward_pick<__half>(stream, a);
+    const struct cuda_attention_shape &s = a->shape;
+    return cuda_by_dtype(s.dtype, [&](auto type) {
+        typedef decltype(type) T;
+        auto kernel = plain_wide(s) == 2 ? plain_forward_kernel<T, 2> : plain_forward_kernel<T, 4>;
+        return CUDA_LAUNCH(kernel, plain_blocks(s, s.heads), PLAIN_THREADS, 0, stream, *a);
+    });
 }
 
-extern "C" cudaError_t tess__cuda_launch_attention_backward_plain(
-    cudaStream_t stream, const struct cuda_attention_backward *a)
+cudaError_t tess__cuda_launch_attention_backward_plain(cudaStream_t stream,
+                                                       const struct cuda_attention_backward *a)
 {
-    if (a->shape.dtype == TESS_F32)
-        return plain_backward_pick<float>(stream, a);
-    return a->shape.dtype == TESS_BF16 ? plain_backward_pick<__nv_bfloat16>(stream, a)
-                                       : plain_backward_pick<__half>(stream, a);
+    const struct cuda_attention_shape &s = a->shape;
+    return cuda_by_dtype(s.dtype, [&](auto type) {
+        typedef decltype(type) T;
+        auto keys = plain_wide(s) == 2 ? plain_keys_kernel<T, 2> : plain_keys_kernel<T, 4>;
+        auto queries = plain_wide(s) == 2 ? plain_queries_kernel<T, 2> : plain_queries_kernel<T, 4>;
+        cudaError_t error = tess__cuda_launch_attention_product(stream, a);
+        if (error == cudaSuccess)
+            error =
+                CUDA_LAUNCH(keys, plain_blocks(s, s.heads / s.group), PLAIN_THREADS, 0, stream, *a);
+        if (error == cudaSuccess)
+            error = CUDA_LAUNCH(queries, plain_blocks(s, s.heads), PLAIN_THREADS, 0, stream, *a);
+        return error;
+    });
 }

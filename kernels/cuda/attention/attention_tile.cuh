@@ -45,22 +45,6 @@
 #define ATTENTION_LOG2E   1.4426950408889634f
 #define ATTENTION_LN2     0.6931471805599453f
 
-#ifdef __CUDACC__
-/* 2^x to 2^-22, relatively; 0 below 2^-126 (PTX ISA, "ex2"). The functions of the library handle
- * subnormal results with two instructions more, which would be a tenth of the forward's work. */
-static __device__ __forceinline__ float attention_exp2(float x)
-{
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;\n" : "=f"(y) : "f"(x));
-    return y;
-}
-#else
-static inline float attention_exp2(float x)
-{
-    return exp2f(x);
-}
-#endif
-
 /* Where chunk `chunk` of row `row` begins, in elements. */
 template <int D> static __device__ __forceinline__ int attention_at(int row, int chunk)
 {

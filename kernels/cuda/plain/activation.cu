@@ -1,7 +1,6 @@
 /* GELU, SwiGLU and rotary positions, in f32 and rounded once: equal to ref to a few units of f32.
  */
 #include "cuda/plain/activation.cuh"
-#include "cuda/plain/launch_plain.h"
 #include "cuda/plain/pointwise.cuh"
 
 struct activation_gelu_forward {
@@ -35,33 +34,32 @@ struct activation_swiglu_backward {
     }
 };
 
-extern "C" cudaError_t tess__cuda_launch_gelu_forward(cudaStream_t stream, enum tess_dtype dtype,
-                                                      int64_t count, const void *x, void *y)
+void tess__cuda_gelu_forward(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
+                             const void *x, void *y)
 {
-    return pointwise_any<1, 1>(stream, dtype, count, {x}, {y}, activation_gelu_forward{});
+    pointwise_slot<1, 1>(kernel, "gelu_forward", dtype, count, {x}, {y}, activation_gelu_forward{});
 }
 
-extern "C" cudaError_t tess__cuda_launch_gelu_backward(cudaStream_t stream, enum tess_dtype dtype,
-                                                       int64_t count, const void *x, const void *dy,
-                                                       void *dx)
+void tess__cuda_gelu_backward(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
+                              const void *x, const void *dy, void *dx)
 {
-    return pointwise_any<2, 1>(stream, dtype, count, {x, dy}, {dx}, activation_gelu_backward{});
+    pointwise_slot<2, 1>(kernel, "gelu_backward", dtype, count, {x, dy}, {dx},
+                         activation_gelu_backward{});
 }
 
-extern "C" cudaError_t tess__cuda_launch_swiglu_forward(cudaStream_t stream, enum tess_dtype dtype,
-                                                        int64_t count, const void *gate,
-                                                        const void *up, void *y)
+void tess__cuda_swiglu_forward(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
+                               const void *gate, const void *up, void *y)
 {
-    return pointwise_any<2, 1>(stream, dtype, count, {gate, up}, {y}, activation_swiglu_forward{});
+    pointwise_slot<2, 1>(kernel, "swiglu_forward", dtype, count, {gate, up}, {y},
+                         activation_swiglu_forward{});
 }
 
-extern "C" cudaError_t tess__cuda_launch_swiglu_backward(cudaStream_t stream, enum tess_dtype dtype,
-                                                         int64_t count, const void *gate,
-                                                         const void *up, const void *dy,
-                                                         void *dgate, void *dup)
+void tess__cuda_swiglu_backward(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
+                                const void *gate, const void *up, const void *dy, void *dgate,
+                                void *dup)
 {
-    return pointwise_any<3, 2>(stream, dtype, count, {gate, up, dy}, {dgate, dup},
-                               activation_swiglu_backward{});
+    pointwise_slot<3, 2>(kernel, "swiglu_backward", dtype, count, {gate, up, dy}, {dgate, dup},
+                         activation_swiglu_backward{});
 }
 
 /* ---- rotary positions ----------------------------------------------------------------------- */
@@ -157,25 +155,30 @@ __global__ void __launch_bounds__(ROPE_THREADS) rope_kernel(rope_shape shape, T 
     }
 }
 
-extern "C" cudaError_t tess__cuda_launch_rope(cudaStream_t stream, enum tess_dtype dtype,
-                                              int64_t rows, int64_t length, int64_t first,
-                                              int32_t heads, int64_t head_size, int64_t row_stride,
-                                              float base, bool inverse, void *x)
+static cudaError_t rope_launch(cudaStream_t stream, enum tess_dtype dtype, const rope_shape &shape,
+                               void *x)
 {
-    rope_shape shape = {rows, length, first, row_stride, heads, (int32_t)(head_size / 2),
-                        base, inverse};
-    if (head_size / 2 > ROPE_HALF_MAX || head_size % 2 != 0)
-        return cudaErrorInvalidValue;
     return cuda_by_dtype(dtype, [&](auto type) {
-        typedef typename decltype(type)::type T;
+        typedef decltype(type) T;
         constexpr int width = cuda_vec<T>::count;
         bool vectors = shape.half % width == 0 && shape.stride % width == 0 && cuda_aligned16(x);
         int64_t across = vectors ? shape.half / width : shape.half;
-        int64_t items = (shape.rows + ROPE_ROWS - 1) / ROPE_ROWS * across;
-        dim3 grid((unsigned)((items + ROPE_THREADS - 1) / ROPE_THREADS),
-                  (unsigned)((shape.heads + ROPE_HEADS - 1) / ROPE_HEADS));
-        if (vectors)
-            return CUDA_LAUNCH(rope_kernel<T, width>, grid, ROPE_THREADS, 0, stream, shape, (T *)x);
-        return CUDA_LAUNCH(rope_kernel<T, 1>, grid, ROPE_THREADS, 0, stream, shape, (T *)x);
+        dim3 grid(cuda_blocks((shape.rows + ROPE_ROWS - 1) / ROPE_ROWS * across, ROPE_THREADS),
+                  cuda_blocks(shape.heads, ROPE_HEADS));
+        return CUDA_LAUNCH((vectors ? rope_kernel<T, width> : rope_kernel<T, 1>), grid,
+                           ROPE_THREADS, 0, stream, shape, x);
     });
+}
+
+void tess__cuda_rope(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows,
+                     int64_t length, int64_t first, int32_t heads, int64_t head_size,
+                     int64_t stride, float base, bool inverse, void *x)
+{
+    const bool fits = head_size / 2 <= ROPE_HALF_MAX && head_size % 2 == 0;
+    const rope_shape shape = {rows, length, first, stride, heads, (int32_t)(head_size / 2),
+                              base, inverse};
+    tess__cuda_note(kernel,
+                    fits ? rope_launch(tess__cuda_stream(kernel), dtype, shape, x)
+                         : cudaErrorInvalidValue,
+                    "rope");
 }

@@ -4,7 +4,7 @@
  * few thousand parameters are little, and everything after them hangs on one number.
  */
 #include "cuda/fixed.cuh"
-#include "cuda/plain/launch_plain.h"
+#include "cuda/slots.h"
 
 #include <float.h>
 
@@ -154,8 +154,9 @@ __global__ void __launch_bounds__(JUDGE_THREADS)
     }
 }
 
-extern "C" cudaError_t tess__cuda_launch_update_judge(cudaStream_t stream,
-                                                      const struct tess_judge *judge)
+void tess__cuda_update_judge(struct tess_kernel *kernel, const struct tess_judge *judge)
 {
-    return CUDA_LAUNCH(judge_kernel, 1, JUDGE_THREADS, 0, stream, *judge);
+    tess__cuda_note(
+        kernel, CUDA_LAUNCH(judge_kernel, 1, JUDGE_THREADS, 0, tess__cuda_stream(kernel), *judge),
+        "update_judge");
 }

@@ -1,6 +1,5 @@
 /* Element-wise operations that every backend computes to the same bits: ReLU, add, accumulate,
  * maximum. The loop is in pointwise.cuh. */
-#include "cuda/plain/launch_plain.h"
 #include "cuda/plain/pointwise.cuh"
 
 /* A NaN passes through: it is not below 0. */
@@ -40,33 +39,33 @@ struct pointwise_maximum {
     }
 };
 
-extern "C" cudaError_t tess__cuda_launch_relu_forward(cudaStream_t stream, enum tess_dtype dtype,
-                                                      int64_t count, const void *x, void *y)
+void tess__cuda_relu_forward(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
+                             const void *x, void *y)
 {
-    return pointwise_any<1, 1>(stream, dtype, count, {x}, {y}, pointwise_relu{});
+    pointwise_slot<1, 1>(kernel, "relu_forward", dtype, count, {x}, {y}, pointwise_relu{});
 }
 
-extern "C" cudaError_t tess__cuda_launch_relu_backward(cudaStream_t stream, enum tess_dtype dtype,
-                                                       int64_t count, const void *y, const void *dy,
-                                                       void *dx)
+void tess__cuda_relu_backward(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
+                              const void *y, const void *dy, void *dx)
 {
-    return pointwise_any<2, 1>(stream, dtype, count, {y, dy}, {dx}, pointwise_relu_grad{});
+    pointwise_slot<2, 1>(kernel, "relu_backward", dtype, count, {y, dy}, {dx},
+                         pointwise_relu_grad{});
 }
 
-extern "C" cudaError_t tess__cuda_launch_add(cudaStream_t stream, enum tess_dtype dtype,
-                                             int64_t count, const void *a, const void *b, void *y)
+void tess__cuda_add(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count, const void *a,
+                    const void *b, void *y)
 {
-    return pointwise_any<2, 1>(stream, dtype, count, {a, b}, {y}, pointwise_add{});
+    pointwise_slot<2, 1>(kernel, "add", dtype, count, {a, b}, {y}, pointwise_add{});
 }
 
-extern "C" cudaError_t tess__cuda_launch_accumulate(cudaStream_t stream, int64_t count, float scale,
-                                                    const float *x, float *y)
+void tess__cuda_accumulate(struct tess_kernel *kernel, int64_t count, float scale, const float *x,
+                           float *y)
 {
-    return pointwise_launch<float, 2, 1>(stream, count, {x, y}, {y}, pointwise_accumulate{scale});
+    pointwise_slot<2, 1>(kernel, "accumulate", TESS_F32, count, {x, y}, {y},
+                         pointwise_accumulate{scale});
 }
 
-extern "C" cudaError_t tess__cuda_launch_maximum(cudaStream_t stream, int64_t count, const float *x,
-                                                 float *y)
+void tess__cuda_maximum(struct tess_kernel *kernel, int64_t count, const float *x, float *y)
 {
-    return pointwise_launch<float, 2, 1>(stream, count, {x, y}, {y}, pointwise_maximum{});
+    pointwise_slot<2, 1>(kernel, "maximum", TESS_F32, count, {x, y}, {y}, pointwise_maximum{});
 }

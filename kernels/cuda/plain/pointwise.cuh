@@ -11,7 +11,7 @@
 #define KERNELS_CUDA_PLAIN_POINTWISE_CUH
 
 #include "cuda/bits.cuh"
-#include "tessera/tensor.h"
+#include "cuda/slots.h"
 
 #define POINTWISE_THREADS 256
 
@@ -99,11 +99,6 @@ __global__ void __launch_bounds__(POINTWISE_THREADS)
         pointwise_element(arrays, i, f);
 }
 
-static inline unsigned pointwise_blocks(int64_t count, int64_t per_block)
-{
-    return (unsigned)((count + per_block - 1) / per_block);
-}
-
 template <typename T, int IN, int OUT, typename F>
 static inline cudaError_t pointwise_launch(cudaStream_t stream, int64_t count,
                                            const void *const (&in)[IN], void *const (&out)[OUT],
@@ -120,22 +115,23 @@ static inline cudaError_t pointwise_launch(cudaStream_t stream, int64_t count,
         aligned = aligned && cuda_aligned16(out[k]);
     }
     if (!aligned)
-        return CUDA_LAUNCH(pointwise_elements<T, IN, OUT, F>,
-                           pointwise_blocks(count, POINTWISE_THREADS), POINTWISE_THREADS, 0, stream,
-                           count, arrays, f);
+        return CUDA_LAUNCH(pointwise_elements<T, IN, OUT, F>, cuda_blocks(count, POINTWISE_THREADS),
+                           POINTWISE_THREADS, 0, stream, count, arrays, f);
     int64_t per_block = POINTWISE_THREADS * arrays.unroll * cuda_vec<T>::count;
-    return CUDA_LAUNCH(pointwise_vectors<T, IN, OUT, F>, pointwise_blocks(count, per_block),
+    return CUDA_LAUNCH(pointwise_vectors<T, IN, OUT, F>, cuda_blocks(count, per_block),
                        POINTWISE_THREADS, 0, stream, count, arrays, f);
 }
 
-/* For any of f32, bf16, f16. */
+/* A slot, for any of f32, bf16, f16; `where` is its name. */
 template <int IN, int OUT, typename F>
-static inline cudaError_t pointwise_any(cudaStream_t stream, enum tess_dtype dtype, int64_t count,
-                                        const void *const (&in)[IN], void *const (&out)[OUT], F f)
+static inline void pointwise_slot(struct tess_kernel *kernel, const char *where,
+                                  enum tess_dtype dtype, int64_t count, const void *const (&in)[IN],
+                                  void *const (&out)[OUT], F f)
 {
-    return cuda_by_dtype(dtype, [&](auto type) {
-        return pointwise_launch<typename decltype(type)::type>(stream, count, in, out, f);
+    cudaError_t error = cuda_by_dtype(dtype, [&](auto type) {
+        return pointwise_launch<decltype(type)>(tess__cuda_stream(kernel), count, in, out, f);
     });
+    tess__cuda_note(kernel, error, where);
 }
 
 #endif

@@ -1,70 +1,101 @@
 /*
- * What is made of random numbers by counter (base/rng.h): dropout and normals. The bits are those
- * of ref on every layout. Keys are made by the host.
+ * What is made of random numbers by counter (base/rng.h): dropout, stochastic rounding and normals.
+ * The bits are those of ref on every layout. Keys are made by the host.
  */
 #include "cuda/bits.cuh"
-#include "cuda/plain/launch_plain.h"
+#include "cuda/slots.h"
+
+extern "C" {
+#include "ref/mask.h"
+#include "ref/stochastic.h"
+}
 
 #define RANDOM_THREADS 256
 #define RANDOM_WIDTH   8 /* words of two blocks of Philox */
 
-/* ---- dropout -------------------------------------------------------------------------------- */
+/* ---- a word for each element ---------------------------------------------------------------- */
 
 /* The rule of ref/mask.h. Division, not a product with the reciprocal: ref divides. */
-template <typename T>
-static __device__ __forceinline__ T random_drop(T x, uint32_t word, uint32_t limit, float divisor)
-{
-    return cuda_narrow<T>(word >> 8 >= limit ? __fdiv_rn(cuda_widen(x), divisor) : 0.0f);
-}
+template <typename T> struct random_drop {
+    uint32_t limit;
+    float divisor;
 
-template <typename T>
+    __device__ __forceinline__ T operator()(T x, uint32_t word) const
+    {
+        return cuda_narrow<T>(word >> 8 >= limit ? __fdiv_rn(cuda_widen(x), divisor) : 0.0f);
+    }
+};
+
+template <typename T> struct random_round {
+    __device__ __forceinline__ T operator()(float x, uint32_t word) const
+    {
+        return cuda_stochastic<T>(x, word);
+    }
+};
+
+/* y = rule(x, word of the element). A thread's eight elements, all or, at the end and where arrays
+ * are not aligned, one by one. */
+template <typename From, typename To, typename Rule>
 __global__ void __launch_bounds__(RANDOM_THREADS)
-    random_dropout(int64_t count, uint32_t limit, float divisor, uint2 key, uint64_t start,
-                   const T *x, T *y, bool aligned)
+    random_words(int64_t count, Rule rule, uint2 key, uint64_t start, const From *x, To *y,
+                 bool aligned)
 {
-    constexpr int width = cuda_vec<T>::count;
     int64_t first = ((int64_t)blockIdx.x * RANDOM_THREADS + threadIdx.x) * RANDOM_WIDTH;
     if (first >= count)
         return;
     uint32_t word[RANDOM_WIDTH];
     cuda_words8(key, start + (uint64_t)first, word);
     if (aligned && first + RANDOM_WIDTH <= count) {
-        cuda_vec<T> v[RANDOM_WIDTH / width];
+        From from[RANDOM_WIDTH];
+        To to[RANDOM_WIDTH];
+        cuda_load8(x + first, from);
 #pragma unroll
-        for (int k = 0; k < RANDOM_WIDTH / width; k++)
-            v[k] = cuda_load(x + first + k * width);
-#pragma unroll
-        for (int k = 0; k < RANDOM_WIDTH / width; k++) {
-#pragma unroll
-            for (int e = 0; e < width; e++)
-                v[k].at[e] = random_drop(v[k].at[e], word[k * width + e], limit, divisor);
-            cuda_store(y + first + k * width, v[k]);
-        }
+        for (int e = 0; e < RANDOM_WIDTH; e++)
+            to[e] = rule(from[e], word[e]);
+        cuda_store8(y + first, to);
         return;
     }
 #pragma unroll
     for (int e = 0; e < RANDOM_WIDTH; e++)
         if (first + e < count)
-            y[first + e] = random_drop(x[first + e], word[e], limit, divisor);
+            y[first + e] = rule(x[first + e], word[e]);
 }
 
-static unsigned random_blocks(int64_t count)
+template <typename From, typename To, typename Rule>
+static cudaError_t random_launch(cudaStream_t stream, int64_t count, Rule rule,
+                                 struct tess_rng_key key, uint64_t first, const void *x, void *y)
 {
-    return (unsigned)((count + RANDOM_THREADS * RANDOM_WIDTH - 1) /
-                      (RANDOM_THREADS * RANDOM_WIDTH));
+    return CUDA_LAUNCH((random_words<From, To, Rule>),
+                       cuda_blocks(count, RANDOM_THREADS * RANDOM_WIDTH), RANDOM_THREADS, 0, stream,
+                       count, rule, make_uint2(key.word[0], key.word[1]), first, x, y,
+                       cuda_aligned16(x) && cuda_aligned16(y));
 }
 
-extern "C" cudaError_t tess__cuda_launch_dropout(cudaStream_t stream, enum tess_dtype dtype,
-                                                 int64_t count, uint32_t limit, float divisor,
-                                                 const uint32_t key[2], uint64_t first,
-                                                 const void *x, void *y)
+void tess__cuda_dropout(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
+                        float rate, const uint64_t key[2], uint64_t first, const void *x, void *y)
 {
-    return cuda_by_dtype(dtype, [&](auto type) {
-        typedef typename decltype(type)::type T;
-        return CUDA_LAUNCH(random_dropout<T>, random_blocks(count), RANDOM_THREADS, 0, stream,
-                           count, limit, divisor, make_uint2(key[0], key[1]), first, (const T *)x,
-                           (T *)y, cuda_aligned16(x) && cuda_aligned16(y));
+    cudaError_t error = cuda_by_dtype(dtype, [&](auto type) {
+        typedef decltype(type) T;
+        return random_launch<T, T>(tess__cuda_stream(kernel), count,
+                                   random_drop<T>{tess__mask_limit(rate), 1.0f - rate},
+                                   tess__mask_key(key), first, x, y);
     });
+    tess__cuda_note(kernel, error, "dropout");
+}
+
+void tess__cuda_cast_stochastic(struct tess_kernel *kernel, int64_t count, const float *x,
+                                enum tess_dtype to, const uint64_t key[2], uint64_t first, void *y)
+{
+    const struct tess_rng_key words = tess__stochastic_key(key);
+    cudaStream_t stream = tess__cuda_stream(kernel);
+    cudaError_t error = cudaErrorInvalidValue;
+    if (to == TESS_BF16)
+        error = random_launch<float, __nv_bfloat16>(stream, count, random_round<__nv_bfloat16>{},
+                                                    words, first, x, y);
+    else if (to == TESS_F16)
+        error =
+            random_launch<float, __half>(stream, count, random_round<__half>{}, words, first, x, y);
+    tess__cuda_note(kernel, error, "cast_stochastic");
 }
 
 /* ---- normals -------------------------------------------------------------------------------- */
@@ -134,12 +165,13 @@ __global__ void __launch_bounds__(RANDOM_THREADS)
     }
 }
 
-extern "C" cudaError_t tess__cuda_launch_normal(cudaStream_t stream, const uint32_t key[2],
-                                                uint64_t first, int64_t count, float mean,
-                                                float deviation, float *y)
+void tess__cuda_normal(struct tess_kernel *kernel, const uint32_t key[2], uint64_t first,
+                       int64_t count, float mean, float deviation, float *y)
 {
     int64_t pairs = (int64_t)((first + (uint64_t)count + 1) / 2 - first / 2);
-    return CUDA_LAUNCH(random_normals, (unsigned)((pairs + RANDOM_THREADS - 1) / RANDOM_THREADS),
-                       RANDOM_THREADS, 0, stream, make_uint2(key[0], key[1]), first, count, mean,
-                       deviation, y);
+    tess__cuda_note(kernel,
+                    CUDA_LAUNCH(random_normals, cuda_blocks(pairs, RANDOM_THREADS), RANDOM_THREADS,
+                                0, tess__cuda_stream(kernel), make_uint2(key[0], key[1]), first,
+                                count, mean, deviation, y),
+                    "normal");
 }

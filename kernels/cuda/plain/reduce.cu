@@ -8,7 +8,9 @@
  * before its first sum: arrays may be behind NVLink. A group is a whole subtree, or the last one.
  */
 #include "cuda/bits.cuh"
-#include "cuda/plain/launch_plain.h"
+#include "cuda/slots.h"
+
+#include <type_traits>
 
 #define REDUCE_THREADS 256
 #define REDUCE_GROUP   8
@@ -22,46 +24,25 @@ struct reduce_job {
     void *target[TESS_QUEUE_PEERS_MAX];
 };
 
-/* What elements of a type are added in. */
+/* What elements of a type are added in: floats of 16 bits in f32. */
 template <typename T> struct reduce_wide {
-    typedef T type;
+    static constexpr bool half = std::is_same_v<T, __nv_bfloat16> || std::is_same_v<T, __half>;
+    typedef std::conditional_t<half, float, T> type;
 
-    static __device__ __forceinline__ T widen(T x)
+    static __device__ __forceinline__ type widen(T x)
     {
-        return x;
+        if constexpr (half)
+            return cuda_widen(x);
+        else
+            return x;
     }
 
-    static __device__ __forceinline__ T narrow(T x)
+    static __device__ __forceinline__ T narrow(type x)
     {
-        return x;
-    }
-};
-
-template <> struct reduce_wide<__nv_bfloat16> {
-    typedef float type;
-
-    static __device__ __forceinline__ float widen(__nv_bfloat16 x)
-    {
-        return cuda_widen(x);
-    }
-
-    static __device__ __forceinline__ __nv_bfloat16 narrow(float x)
-    {
-        return cuda_narrow<__nv_bfloat16>(x);
-    }
-};
-
-template <> struct reduce_wide<__half> {
-    typedef float type;
-
-    static __device__ __forceinline__ float widen(__half x)
-    {
-        return cuda_widen(x);
-    }
-
-    static __device__ __forceinline__ __half narrow(float x)
-    {
-        return cuda_narrow<__half>(x);
+        if constexpr (half)
+            return cuda_narrow<T>(x);
+        else
+            return x;
     }
 };
 
@@ -193,21 +174,14 @@ static cudaError_t reduce_launch(cudaStream_t stream, reduce_job *job)
         aligned = aligned && cuda_aligned16(job->target[k]);
     job->vectors = aligned ? job->count / width : 0;
     int64_t threads = job->vectors + (job->count - job->vectors * width);
-    return CUDA_LAUNCH(reduce_kernel<REDUCE, T>,
-                       (unsigned)((threads + REDUCE_THREADS - 1) / REDUCE_THREADS), REDUCE_THREADS,
-                       0, stream, *job);
+    return CUDA_LAUNCH(reduce_kernel<REDUCE, T>, cuda_blocks(threads, REDUCE_THREADS),
+                       REDUCE_THREADS, 0, stream, *job);
 }
 
 template <int REDUCE>
 static cudaError_t reduce_any(cudaStream_t stream, enum tess_dtype dtype, reduce_job *job)
 {
     switch (dtype) {
-    case TESS_F32:
-        return reduce_launch<REDUCE, float>(stream, job);
-    case TESS_BF16:
-        return reduce_launch<REDUCE, __nv_bfloat16>(stream, job);
-    case TESS_F16:
-        return reduce_launch<REDUCE, __half>(stream, job);
     case TESS_F64:
         return reduce_launch<REDUCE, double>(stream, job);
     case TESS_I32:
@@ -217,14 +191,14 @@ static cudaError_t reduce_any(cudaStream_t stream, enum tess_dtype dtype, reduce
     case TESS_U8:
         return reduce_launch<REDUCE, uint8_t>(stream, job);
     default:
-        return cudaErrorInvalidValue;
+        return cuda_by_dtype(
+            dtype, [&](auto type) { return reduce_launch<REDUCE, decltype(type)>(stream, job); });
     }
 }
 
-extern "C" cudaError_t tess__cuda_reduce(cudaStream_t stream, enum tess_dtype dtype,
-                                         enum tess_reduce reduce, int32_t n,
-                                         const void *const *source, int32_t m, void *const *target,
-                                         size_t count)
+cudaError_t tess__cuda_reduce(cudaStream_t stream, enum tess_dtype dtype, enum tess_reduce reduce,
+                              int32_t n, const void *const *source, int32_t m, void *const *target,
+                              size_t count)
 {
     if (n < 1 || n > TESS_QUEUE_PEERS_MAX || m < 0 || m > TESS_QUEUE_PEERS_MAX)
         return cudaErrorInvalidValue;
@@ -236,14 +210,7 @@ extern "C" cudaError_t tess__cuda_reduce(cudaStream_t stream, enum tess_dtype dt
         job.source[k] = source[k];
     for (int32_t k = 0; k < m; k++)
         job.target[k] = target[k];
-    switch (reduce) {
-    case TESS_REDUCE_SUM:
-        return reduce_any<TESS_REDUCE_SUM>(stream, dtype, &job);
-    case TESS_REDUCE_MAX:
-        return reduce_any<TESS_REDUCE_MAX>(stream, dtype, &job);
-    case TESS_REDUCE_MIN:
-        return reduce_any<TESS_REDUCE_MIN>(stream, dtype, &job);
-    default:
-        return cudaErrorInvalidValue;
-    }
+    return reduce == TESS_REDUCE_SUM   ? reduce_any<TESS_REDUCE_SUM>(stream, dtype, &job)
+           : reduce == TESS_REDUCE_MAX ? reduce_any<TESS_REDUCE_MAX>(stream, dtype, &job)
+                                       : reduce_any<TESS_REDUCE_MIN>(stream, dtype, &job);
 }

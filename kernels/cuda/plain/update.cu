@@ -5,7 +5,7 @@
  * at enum tess_update_kind.
  */
 #include "cuda/bits.cuh"
-#include "cuda/plain/launch_plain.h"
+#include "cuda/slots.h"
 
 #define UPDATE_THREADS 256
 #define UPDATE_WIDTH   4 /* f32 elements of a 16-byte access */
@@ -325,14 +325,14 @@ static update_piece update_piece_of(const struct tess_update *u)
 
 /* All pieces of one rule. */
 static cudaError_t update_launch(cudaStream_t stream, enum update_rule rule,
-                                 const struct tess_update *update, int32_t count, bool direction)
+                                 const struct tess_update *update, int32_t count)
 {
     update_batch batch;
     int64_t blocks = 0;
     batch.count = 0;
     for (int32_t i = 0; i < count; i++) {
         const struct tess_update *u = &update[i];
-        if (u->count <= 0 || (!direction && update_rule_of(u) != rule))
+        if (u->count <= 0 || (rule != UPDATE_RULE_DIRECTION && update_rule_of(u) != rule))
             continue;
         batch.piece[batch.count] = update_piece_of(u);
         batch.piece[batch.count++].first_block = (int32_t)blocks;
@@ -349,25 +349,33 @@ static cudaError_t update_launch(cudaStream_t stream, enum update_rule rule,
     return CUDA_LAUNCH(update_kernels[rule], (unsigned)blocks, UPDATE_THREADS, 0, stream, batch);
 }
 
-extern "C" cudaError_t tess__cuda_launch_update(cudaStream_t stream,
-                                                const struct tess_update *update, int32_t count)
+static cudaError_t update_rules(cudaStream_t stream, const struct tess_update *update,
+                                int32_t count)
 {
     uint32_t present = 0;
     for (int32_t i = 0; i < count; i++)
         present |= 1u << update_rule_of(&update[i]);
-    for (int rule = 0; rule < UPDATE_RULE_COUNT; rule++) {
-        if (!(present >> rule & 1))
-            continue;
-        cudaError_t error = update_launch(stream, (enum update_rule)rule, update, count, false);
-        if (error != cudaSuccess)
-            return error;
-    }
-    return cudaSuccess;
+    cudaError_t error = cudaSuccess;
+    for (int rule = 0; rule < UPDATE_RULE_COUNT && error == cudaSuccess; rule++)
+        if (present >> rule & 1)
+            error = update_launch(stream, (enum update_rule)rule, update, count);
+    return error;
 }
 
-extern "C" cudaError_t tess__cuda_launch_lamb_direction(cudaStream_t stream,
-                                                        const struct tess_update *update,
-                                                        int32_t count)
+void tess__cuda_update_all(struct tess_kernel *kernel, const struct tess_update *update,
+                           int32_t count)
 {
-    return update_launch(stream, UPDATE_RULE_DIRECTION, update, count, true);
+    tess__cuda_note(kernel, update_rules(tess__cuda_stream(kernel), update, count), "update");
+}
+
+void tess__cuda_update(struct tess_kernel *kernel, const struct tess_update *update)
+{
+    tess__cuda_update_all(kernel, update, 1);
+}
+
+void tess__cuda_lamb_direction(struct tess_kernel *kernel, const struct tess_update *update)
+{
+    tess__cuda_note(kernel,
+                    update_launch(tess__cuda_stream(kernel), UPDATE_RULE_DIRECTION, update, 1),
+                    "lamb_direction");
 }

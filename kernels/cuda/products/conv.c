@@ -16,10 +16,11 @@
  */
 #include "cuda/slots.h"
 
+#include "cuda/products/conv.h"
 #include "cuda/products/conv_cudnn.h"
 #include "cuda/products/matmul.h"
 #include "cuda/products/matmul_tree.h"
-#include "cuda/rows/launch_rows.h"
+#include "cuda/rows/columns.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -32,7 +33,6 @@
 struct conv_data {
     struct cudnn_plan *cudnn[CONV_WAY_COUNT]; /* NULL: by products */
     struct cuda_rows rows[CONV_WEIGHT];       /* of the ways before it */
-    bool relu_after[CONV_DATA];               /* the epilogue has no ReLU */
     struct cuda_plan *weight;
 };
 
@@ -84,8 +84,10 @@ static struct cuda_windows conv_windows(const struct tess_op_desc *d, const stru
     };
 }
 
-/* Pieces of op->scratch. x, y, w and bias with f32_math only; x and y of a chunk. */
+/* Sizes, and pieces of op->scratch. x, y, w and bias with f32_math only; x and y of a chunk. */
 struct conv_room {
+    struct conv_size n;
+    size_t word; /* bytes of an element of the operands */
     float *x, *y, *w, *bias;
     void *windows; /* [chunk places, inner], in f32 where they are gradients */
     void *tree, *columns;
@@ -98,7 +100,7 @@ static struct conv_room conv_room(const struct tess_op_desc *d, void *scratch)
     const int64_t leaves = d->rows / d->leaf_rows;
     const size_t word = sizeof(float);
     struct cuda_room room = {.base = scratch};
-    struct conv_room r = {0};
+    struct conv_room r = {.n = n, .word = tess_dtype_bytes(d->dtype)};
     if (n.wide) {
         r.x = tess__cuda_take(&room, (size_t)(n.chunk * n.x) * word);
         r.y = tess__cuda_take(&room, (size_t)(n.chunk * n.y) * word);
@@ -115,19 +117,10 @@ static struct conv_room conv_room(const struct tess_op_desc *d, void *scratch)
     return r;
 }
 
-static enum tess_status conv_check(const struct tess_op_desc *d)
-{
-    char why[200];
-    if (!tess__cuda_matmul_supports(d, why, sizeof(why)))
-        TESS_FAIL(TESS_ERR_UNSUPPORTED, "kernel cuda: %s", why);
-    return TESS_OK;
-}
-
 enum tess_status tess__cuda_conv_needs(const struct tess_op_desc *desc,
                                        struct tess_op_needs *needs_out)
 {
-    TESS_TRY(conv_check(desc));
-    *needs_out = (struct tess_op_needs){.scratch_bytes = conv_room(desc, NULL).bytes};
+    needs_out->scratch_bytes = conv_room(desc, NULL).bytes;
     return TESS_OK;
 }
 
@@ -187,17 +180,6 @@ static struct cuda_product conv_product(const struct tess_op *op, enum conv_way 
     return p;
 }
 
-/* Products that go by chunks are opened for one; where a chunk is a leaf and lies as it is, over
- * all leaves. */
-static enum tess_status conv_open_rows(struct tess_op *op, enum conv_way which,
-                                       const struct cuda_product *product)
-{
-    struct conv_data *data = op->data;
-    const struct conv_size n = conv_size(&op->desc);
-    const int64_t leaves = n.plain && !n.wide ? op->desc.rows / op->desc.leaf_rows : 1;
-    return tess__cuda_rows_open(op->kernel, product, leaves, &data->rows[which]);
-}
-
 static enum tess_status conv_no_algorithm(const struct tess_op_desc *d)
 {
     TESS_FAIL(TESS_ERR_UNSUPPORTED,
@@ -206,18 +188,16 @@ static enum tess_status conv_no_algorithm(const struct tess_op_desc *d)
               (long long)d->in, (long long)d->out, (int)d->window, tess_dtype_name(d->dtype));
 }
 
+/* Products that go by chunks are opened for one; where a chunk is a leaf and lies as it is, over
+ * all leaves. */
 static enum tess_status conv_open_product(struct tess_op *op, enum conv_way which)
 {
-    struct conv_data *data = op->data;
-    struct cuda_product product = conv_product(op, which);
-    TESS_TRY(conv_open_rows(op, which, &product));
-    if (data->rows[which].leaf == NULL && which != CONV_DATA && op->desc.relu) {
-        product.epilogue =
-            which == CONV_FORWARD ? CUBLASLT_EPILOGUE_DEFAULT : CUBLASLT_EPILOGUE_BIAS;
-        data->relu_after[which] = true;
-        TESS_TRY(conv_open_rows(op, which, &product));
-    }
-    return data->rows[which].leaf != NULL ? TESS_OK : conv_no_algorithm(&op->desc);
+    struct cuda_rows *rows = &((struct conv_data *)op->data)->rows[which];
+    const struct cuda_product product = conv_product(op, which);
+    const struct conv_size n = conv_size(&op->desc);
+    const int64_t leaves = n.plain && !n.wide ? op->desc.rows / op->desc.leaf_rows : 1;
+    TESS_TRY(tess__cuda_rows_open(op->kernel, &product, leaves, rows));
+    return rows->leaf != NULL ? TESS_OK : conv_no_algorithm(&op->desc);
 }
 
 static enum tess_status conv_open_weight(struct tess_op *op)
@@ -256,7 +236,6 @@ static enum tess_status conv_open_plans(struct tess_op *op)
 
 enum tess_status tess__cuda_conv_open(struct tess_op *op)
 {
-    TESS_TRY(conv_check(&op->desc));
     op->data = calloc(1, sizeof(struct conv_data));
     if (op->data == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for a convolution's plans");
@@ -277,83 +256,49 @@ void tess__cuda_conv_close(struct tess_op *op)
 
 /* ---- leaves by cuDNN ------------------------------------------------------------------------- */
 
-/* The operands of the leaf that begins at `row`; x and y are of the whole batch. */
-static struct cudnn_operands conv_leaf(const struct tess_op *op, int64_t row,
-                                       const struct cudnn_operands *whole)
+/* The array from this element on. */
+static void *conv_at(const void *array, int64_t element, size_t word)
 {
-    const struct conv_size n = conv_size(&op->desc);
-    const size_t word = tess_dtype_bytes(op->desc.dtype);
-    struct cudnn_operands leaf = *whole;
-    leaf.x = (const char *)whole->x + (size_t)(row * n.x) * word;
-    leaf.y = (const char *)whole->y + (size_t)(row * n.y) * word;
-    return leaf;
+    return (char *)(uintptr_t)array + (size_t)element * word;
 }
 
 static enum tess_status conv_run_leaves(struct tess_op *op, const struct cudnn_plan *plan,
                                         const struct cudnn_operands *whole)
 {
+    const struct conv_size n = conv_size(&op->desc);
+    const size_t word = tess_dtype_bytes(op->desc.dtype);
     for (int64_t row = 0; row < op->desc.rows; row += op->desc.leaf_rows) {
-        const struct cudnn_operands leaf = conv_leaf(op, row, whole);
+        struct cudnn_operands leaf = *whole;
+        leaf.x = conv_at(whole->x, row * n.x, word);
+        leaf.y = conv_at(whole->y, row * n.y, word);
         TESS_TRY(tess__cudnn_plan_run(op->kernel, plan, &leaf));
     }
     return TESS_OK;
 }
 
-/* The ReLU is a pass of its own: rounding leaves signs as they are. */
-static enum tess_status conv_forward_cudnn(struct tess_op *op, const struct cudnn_plan *plan,
-                                           const struct cudnn_operands *whole, void *y)
-{
-    const struct tess_op_desc *d = &op->desc;
-    TESS_TRY(conv_run_leaves(op, plan, whole));
-    if (d->relu)
-        op->kernel->ops->relu_forward(op->kernel, d->dtype, d->rows * conv_size(d).y, y, y);
-    return TESS_OK;
-}
-
 /* ---- chunks ---------------------------------------------------------------------------------- */
 
-static void conv_widen(const struct tess_op *op, int64_t count, const void *from, float *to)
+/* `count` elements as products take them: `wide`, in f32, where there is one. */
+static const void *conv_operand(const struct tess_op *op, int64_t count, const void *array,
+                                float *wide)
 {
-    op->kernel->ops->cast(op->kernel, count, op->desc.dtype, from, TESS_F32, to);
-}
-
-static const void *conv_weights(const struct tess_op *op, const void *w)
-{
-    const struct conv_size n = conv_size(&op->desc);
-    if (!n.wide)
-        return w;
-    float *wide = conv_room(&op->desc, op->scratch).w;
-    conv_widen(op, n.weights, w, wide);
-    return wide;
-}
-
-/* dy of a chunk as products take it. */
-static const void *conv_result_grad(const struct tess_op *op, const void *dy)
-{
-    const struct conv_size n = conv_size(&op->desc);
-    if (!n.wide)
-        return dy;
-    float *wide = conv_room(&op->desc, op->scratch).y;
-    conv_widen(op, n.chunk * n.y, dy, wide);
+    if (wide == NULL)
+        return array;
+    tess__cuda_widen(op, count, array, wide);
     return wide;
 }
 
 /* The windows of a chunk of images, as products take them. */
-static enum tess_status conv_lay_out(const struct tess_op *op, const void *x,
-                                     const void **windows_out)
+static enum tess_status conv_lay_out(const struct tess_op *op, const struct conv_room *r,
+                                     const void *x, const void **windows_out)
 {
     const struct tess_op_desc *d = &op->desc;
-    const struct conv_size n = conv_size(d);
-    const struct conv_room room = conv_room(d, op->scratch);
-    const struct cuda_windows windows = conv_windows(d, &n);
-    if (n.wide) {
-        conv_widen(op, n.chunk * n.x, x, room.x);
-        x = room.x;
-    }
-    *windows_out = n.plain ? x : room.windows;
-    if (!n.plain)
+    const struct cuda_windows windows = conv_windows(d, &r->n);
+    x = conv_operand(op, r->n.chunk * r->n.x, x, r->x);
+    *windows_out = r->n.plain ? x : r->windows;
+    if (!r->n.plain)
         CUDA_TRY(tess__cuda_conv_windows(tess__cuda_stream(op->kernel),
-                                         n.wide ? TESS_F32 : d->dtype, &windows, x, room.windows));
+                                         r->n.wide ? TESS_F32 : d->dtype, &windows, x, r->windows));
     return TESS_OK;
 }
 
@@ -361,20 +306,14 @@ static enum tess_status conv_forward_chunks(struct tess_op *op, const struct cud
                                             const void *x, struct cuda_operands o, void *y)
 {
     const struct tess_op_desc *d = &op->desc;
-    const struct conv_size n = conv_size(d);
-    const struct conv_room room = conv_room(d, op->scratch);
-    const size_t word = tess_dtype_bytes(d->dtype);
-    if (n.wide && o.bias != NULL) {
-        conv_widen(op, d->out, o.bias, room.bias);
-        o.bias = room.bias;
-    }
-    for (int64_t row = 0; row < d->rows; row += n.chunk) {
-        void *to = (char *)y + (size_t)(row * n.y) * word;
-        TESS_TRY(conv_lay_out(op, (const char *)x + (size_t)(row * n.x) * word, &o.b));
-        o.d = n.wide ? room.y : to;
+    const struct conv_room r = conv_room(d, op->scratch);
+    for (int64_t row = 0; row < d->rows; row += r.n.chunk) {
+        void *to = conv_at(y, row * r.n.y, r.word);
+        TESS_TRY(conv_lay_out(op, &r, conv_at(x, row * r.n.x, r.word), &o.b));
+        o.d = r.n.wide ? r.y : to;
         TESS_TRY(tess__cuda_plan_run(op->kernel, rows->leaf, &o));
-        if (n.wide)
-            op->kernel->ops->cast(op->kernel, n.chunk * n.y, TESS_F32, room.y, d->dtype, to);
+        if (r.n.wide)
+            op->kernel->ops->cast(op->kernel, r.n.chunk * r.n.y, TESS_F32, r.y, d->dtype, to);
     }
     return TESS_OK;
 }
@@ -384,33 +323,38 @@ enum tess_status tess__cuda_conv2d_forward(struct tess_op *op, const void *x, co
 {
     const struct tess_op_desc *d = &op->desc;
     const struct conv_data *data = op->data;
-    const struct conv_size n = conv_size(d);
+    const struct conv_room r = conv_room(d, op->scratch);
     const enum conv_way which = bias != NULL ? CONV_FORWARD_BIAS : CONV_FORWARD;
+    const struct cudnn_plan *plan = data->cudnn[which];
     const struct cuda_rows *rows = &data->rows[which];
-    if (data->cudnn[which] != NULL)
-        return conv_forward_cudnn(op, data->cudnn[which],
-                                  &(struct cudnn_operands){.x = x, .w = w, .bias = bias, .y = y},
-                                  y);
     /* cuBLASLt takes a bias as void *, though it only reads it. */
-    struct cuda_operands o = {
-        .a = conv_weights(op, w), .b = x, .d = y, .bias = (void *)(uintptr_t)bias};
-    if (n.plain && !n.wide)
-        TESS_TRY(tess__cuda_rows_run(op->kernel, rows, &o));
-    else
-        TESS_TRY(conv_forward_chunks(op, rows, x, o, y));
-    if (data->relu_after[which])
-        op->kernel->ops->relu_forward(op->kernel, d->dtype, d->rows * n.y, y, y);
+    struct cuda_operands o = {.b = x, .d = y, .bias = (void *)(uintptr_t)bias};
+    if (plan != NULL) {
+        TESS_TRY(conv_run_leaves(op, plan,
+                                 &(struct cudnn_operands){.x = x, .w = w, .bias = bias, .y = y}));
+    } else {
+        o.a = conv_operand(op, r.n.weights, w, r.w);
+        if (bias != NULL)
+            o.bias = (void *)(uintptr_t)conv_operand(op, d->out, bias, r.bias);
+        if (r.n.plain && !r.n.wide)
+            TESS_TRY(tess__cuda_rows_run(op->kernel, rows, &o));
+        else
+            TESS_TRY(conv_forward_chunks(op, rows, x, o, y));
+    }
+    /* cuDNN's is a pass of its own too: rounding leaves signs as they are. */
+    if (plan != NULL ? d->relu : rows->relu_after)
+        op->kernel->ops->relu_forward(op->kernel, d->dtype, d->rows * r.n.y, y, y);
     return TESS_OK;
 }
 
 /* The last step of backward_data: from a product's result in room to dx of the chunk. */
-static enum tess_status conv_bring_back(const struct tess_op *op, const float *from, void *dx)
+static enum tess_status conv_bring_back(const struct tess_op *op, const struct conv_size *n,
+                                        const float *from, void *dx)
 {
     const struct tess_op_desc *d = &op->desc;
-    const struct conv_size n = conv_size(d);
-    const struct cuda_windows windows = conv_windows(d, &n);
-    if (n.plain)
-        op->kernel->ops->cast(op->kernel, n.chunk * n.x, TESS_F32, from, d->dtype, dx);
+    const struct cuda_windows windows = conv_windows(d, n);
+    if (n->plain)
+        op->kernel->ops->cast(op->kernel, n->chunk * n->x, TESS_F32, from, d->dtype, dx);
     else
         CUDA_TRY(
             tess__cuda_conv_gather(tess__cuda_stream(op->kernel), d->dtype, &windows, from, dx));
@@ -423,39 +367,33 @@ enum tess_status tess__cuda_conv2d_backward_data(struct tess_op *op, const void 
     const struct tess_op_desc *d = &op->desc;
     const struct conv_data *data = op->data;
     const struct cuda_rows *rows = &data->rows[CONV_DATA];
-    const struct conv_size n = conv_size(d);
-    const struct conv_room room = conv_room(d, op->scratch);
-    const size_t word = tess_dtype_bytes(d->dtype);
+    const struct conv_room r = conv_room(d, op->scratch);
     if (data->cudnn[CONV_DATA] != NULL)
         return conv_run_leaves(op, data->cudnn[CONV_DATA],
                                &(struct cudnn_operands){.x = dx, .w = w, .y = dy});
     if (rows->leaf == NULL)
         TESS_FAIL(TESS_ERR_INTERNAL, "a convolution was opened without input_grad");
-    struct cuda_operands o = {.a = conv_weights(op, w), .b = dy, .d = dx};
-    if (n.plain && !n.wide)
+    struct cuda_operands o = {.a = conv_operand(op, r.n.weights, w, r.w), .b = dy, .d = dx};
+    if (r.n.plain && !r.n.wide)
         return tess__cuda_rows_run(op->kernel, rows, &o);
-    float *result = n.plain ? room.x : room.windows;
-    for (int64_t row = 0; row < d->rows; row += n.chunk) {
-        o.b = conv_result_grad(op, (const char *)dy + (size_t)(row * n.y) * word);
-        o.d = result;
+    o.d = r.n.plain ? r.x : r.windows;
+    for (int64_t row = 0; row < d->rows; row += r.n.chunk) {
+        o.b = conv_operand(op, r.n.chunk * r.n.y, conv_at(dy, row * r.n.y, r.word), r.y);
         TESS_TRY(tess__cuda_plan_run(op->kernel, rows->leaf, &o));
-        TESS_TRY(conv_bring_back(op, result, (char *)dx + (size_t)(row * n.x) * word));
+        TESS_TRY(conv_bring_back(op, &r.n, o.d, conv_at(dx, row * r.n.x, r.word)));
     }
     return TESS_OK;
 }
 
 /* dw = or += one leaf: its chunks in order, each added to those before. */
-static enum tess_status conv_weight_leaf(struct tess_op *op, const void *x, const void *dy,
-                                         float beta, float *dw)
+static enum tess_status conv_weight_leaf(struct tess_op *op, const struct conv_room *r,
+                                         const void *x, const void *dy, float beta, float *dw)
 {
-    const struct tess_op_desc *d = &op->desc;
     const struct conv_data *data = op->data;
-    const struct conv_size n = conv_size(d);
-    const size_t word = tess_dtype_bytes(d->dtype);
     struct cuda_operands o = {.d = dw, .beta = beta};
-    for (int64_t row = 0; row < d->leaf_rows; row += n.chunk) {
-        TESS_TRY(conv_lay_out(op, (const char *)x + (size_t)(row * n.x) * word, &o.a));
-        o.b = conv_result_grad(op, (const char *)dy + (size_t)(row * n.y) * word);
+    for (int64_t row = 0; row < op->desc.leaf_rows; row += r->n.chunk) {
+        TESS_TRY(conv_lay_out(op, r, conv_at(x, row * r->n.x, r->word), &o.a));
+        o.b = conv_operand(op, r->n.chunk * r->n.y, conv_at(dy, row * r->n.y, r->word), r->y);
         TESS_TRY(tess__cuda_plan_run(op->kernel, data->weight, &o));
         o.beta = 1;
     }
@@ -467,27 +405,25 @@ enum tess_status tess__cuda_conv2d_backward_weight(struct tess_op *op, const voi
 {
     const struct tess_op_desc *d = &op->desc;
     const struct cudnn_plan *plan = ((const struct conv_data *)op->data)->cudnn[CONV_WEIGHT];
-    const struct conv_size n = conv_size(d);
-    const struct conv_room room = conv_room(d, op->scratch);
-    const struct cudnn_operands whole = {.x = x, .y = dy};
+    const struct conv_room r = conv_room(d, op->scratch);
     /* A leaf of several chunks is a sum of its own: it may not go onto its sibling. */
-    struct cuda_tree tree = tess__cuda_tree(op->kernel, n.weights,
-                                            plan == NULL && n.chunk == d->leaf_rows, dw, room.tree);
+    struct cuda_tree tree = tess__cuda_tree(op->kernel, r.n.weights,
+                                            plan == NULL && r.n.chunk == d->leaf_rows, dw, r.tree);
     for (int64_t row = 0; row < d->rows; row += d->leaf_rows) {
         float beta;
-        struct cudnn_operands leaf = conv_leaf(op, row, &whole);
         float *sum = tess__cuda_tree_leaf(&tree, &beta);
-        leaf.w = sum;
+        const struct cudnn_operands leaf = {
+            .x = conv_at(x, row * r.n.x, r.word), .w = sum, .y = conv_at(dy, row * r.n.y, r.word)};
         if (plan != NULL)
             TESS_TRY(tess__cudnn_plan_run(op->kernel, plan, &leaf));
         else
-            TESS_TRY(conv_weight_leaf(op, leaf.x, leaf.y, beta, sum));
+            TESS_TRY(conv_weight_leaf(op, &r, leaf.x, leaf.y, beta, sum));
         tess__cuda_tree_push(&tree);
     }
     tess__cuda_tree_finish(&tree);
     if (dbias != NULL)
         CUDA_TRY(tess__cuda_column_sum(tess__cuda_stream(op->kernel), d->dtype,
-                                       d->rows / d->leaf_rows, d->leaf_rows * n.places, d->out, dy,
-                                       false, dbias, room.columns));
+                                       d->rows / d->leaf_rows, d->leaf_rows * r.n.places, d->out,
+                                       dy, false, dbias, r.columns));
     return TESS_OK;
 }

@@ -3,7 +3,7 @@
  * gradients of those rows back to images. The second gathers: each element of the image finds the
  * windows that hold it, so nothing is added by atomics and the order of the sum is fixed.
  */
-#include "cuda/rows/launch_rows.h"
+#include "cuda/products/conv.h"
 
 #include "cuda/launch.cuh"
 
@@ -103,66 +103,42 @@ static __global__ void __launch_bounds__(CONV_THREADS)
 
 /* ---- launchers ------------------------------------------------------------------------------ */
 
-static dim3 conv_grid(int64_t pieces)
+static unsigned conv_blocks(int64_t pieces)
 {
     const int64_t blocks = (pieces + CONV_THREADS - 1) / CONV_THREADS;
-    return dim3((unsigned)(blocks < CONV_BLOCKS ? blocks : CONV_BLOCKS));
-}
-
-template <typename T, int N>
-static cudaError_t conv_launch_windows(cudaStream_t stream, const struct cuda_windows *w,
-                                       const void *x, void *columns)
-{
-    const int64_t pieces =
-        w->images * w->out_height * w->out_width * w->window * w->window * (w->channels / N);
-    return CUDA_LAUNCH((conv_windows<T, N>), conv_grid(pieces), dim3(CONV_THREADS), 0, stream, *w,
-                       static_cast<const T *>(x), static_cast<T *>(columns));
+    return (unsigned)(blocks < CONV_BLOCKS ? blocks : CONV_BLOCKS);
 }
 
 /* N elements fill 16 bytes: do the channels come in so many, and do both arrays begin there? */
 template <typename T>
-static cudaError_t conv_launch_width(cudaStream_t stream, const struct cuda_windows *w,
-                                     const void *x, void *columns)
+static cudaError_t conv_launch_windows(cudaStream_t stream, const struct cuda_windows *w,
+                                       const void *x, void *columns)
 {
     constexpr int wide = 16 / (int)sizeof(T);
-    if (w->channels % wide == 0 && cuda_aligned16(x) && cuda_aligned16(columns))
-        return conv_launch_windows<T, wide>(stream, w, x, columns);
-    return conv_launch_windows<T, 1>(stream, w, x, columns);
+    const bool whole = w->channels % wide == 0 && cuda_aligned16(x) && cuda_aligned16(columns);
+    const int64_t pieces = w->images * w->out_height * w->out_width * w->window * w->window *
+                           (w->channels / (whole ? wide : 1));
+    return CUDA_LAUNCH((whole ? conv_windows<T, wide> : conv_windows<T, 1>), conv_blocks(pieces),
+                       CONV_THREADS, 0, stream, *w, x, columns);
 }
 
-template <typename T, int N>
-static cudaError_t conv_launch_gather(cudaStream_t stream, const struct cuda_windows *w,
-                                      const float *columns, void *dx)
+cudaError_t tess__cuda_conv_windows(cudaStream_t stream, enum tess_dtype dtype,
+                                    const struct cuda_windows *windows, const void *x,
+                                    void *columns)
 {
-    const int64_t pieces = w->images * w->height * w->width * (w->channels / N);
-    return CUDA_LAUNCH((conv_gather<T, N>), conv_grid(pieces), dim3(CONV_THREADS), 0, stream, *w,
-                       columns, static_cast<T *>(dx));
+    return dtype == TESS_F32 ? conv_launch_windows<uint32_t>(stream, windows, x, columns)
+                             : conv_launch_windows<uint16_t>(stream, windows, x, columns);
 }
 
-extern "C" cudaError_t tess__cuda_conv_windows(cudaStream_t stream, enum tess_dtype dtype,
-                                               const struct cuda_windows *windows, const void *x,
-                                               void *columns)
+/* Four elements are 16 bytes of f32 and 8 of the others. */
+cudaError_t tess__cuda_conv_gather(cudaStream_t stream, enum tess_dtype dtype,
+                                   const struct cuda_windows *w, const float *columns, void *dx)
 {
-    switch (dtype) {
-    case TESS_F32:
-        return conv_launch_width<uint32_t>(stream, windows, x, columns);
-    case TESS_BF16:
-    case TESS_F16:
-        return conv_launch_width<uint16_t>(stream, windows, x, columns);
-    default:
-        return cudaErrorInvalidValue;
-    }
-}
-
-extern "C" cudaError_t tess__cuda_conv_gather(cudaStream_t stream, enum tess_dtype dtype,
-                                              const struct cuda_windows *windows,
-                                              const float *columns, void *dx)
-{
-    /* Four elements are 16 bytes of f32 and 8 of the others. */
+    const bool whole = w->channels % 4 == 0 && cuda_aligned16(dx) && cuda_aligned16(columns);
+    const int64_t pieces = w->images * w->height * w->width * (w->channels / (whole ? 4 : 1));
     return cuda_by_dtype(dtype, [&](auto type) {
-        typedef typename decltype(type)::type T;
-        if (windows->channels % 4 == 0 && cuda_aligned16(dx) && cuda_aligned16(columns))
-            return conv_launch_gather<T, 4>(stream, windows, columns, dx);
-        return conv_launch_gather<T, 1>(stream, windows, columns, dx);
+        typedef decltype(type) T;
+        return CUDA_LAUNCH((whole ? conv_gather<T, 4> : conv_gather<T, 1>), conv_blocks(pieces),
+                           CONV_THREADS, 0, stream, *w, columns, dx);
     });
 }

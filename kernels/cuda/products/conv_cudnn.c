@@ -38,7 +38,7 @@ static enum tess_status cudnn_open(struct tess_kernel *kernel)
     if (state->cudnn == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for what is kept for cuDNN");
     CUDNN_TRY(library->cudnnCreate(&state->cudnn->handle));
-    CUDNN_TRY(library->cudnnSetStream(state->cudnn->handle, state->queue->stream));
+    CUDNN_TRY(library->cudnnSetStream(state->cudnn->handle, tess__cuda_stream(kernel)));
     tess__cuda_usage_took(state->device, CUDA_USAGE_WORKSPACE, free_before);
     return TESS_OK;
 }
@@ -46,9 +46,9 @@ static enum tess_status cudnn_open(struct tess_kernel *kernel)
 void tess__cudnn_close(struct tess_kernel *kernel)
 {
     struct cuda_state *state = tess__cuda_state(kernel);
-    const struct cudnn_library *library = tess__cudnn_library(NULL);
     if (state->cudnn == NULL)
         return;
+    const struct cudnn_library *library = tess__cudnn_library(NULL);
     if (state->cudnn->workspace != NULL)
         tess__cuda_log_error(cudaFree(state->cudnn->workspace), "cudaFree");
     if (state->cudnn->handle != NULL &&

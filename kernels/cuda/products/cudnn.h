@@ -12,25 +12,25 @@
 
 /* ---- load_cudnn.c ------------------------------------------------------------------------- */
 
-/* Its functions, under their own names. */
+#define CUDNN_FUNCTIONS(X)                                                                         \
+    X(cudnnGetVersion)                                                                             \
+    X(cudnnGetErrorString)                                                                         \
+    X(cudnnGetLastErrorString)                                                                     \
+    X(cudnnCreate)                                                                                 \
+    X(cudnnDestroy)                                                                                \
+    X(cudnnSetStream)                                                                              \
+    X(cudnnBackendCreateDescriptor)                                                                \
+    X(cudnnBackendDestroyDescriptor)                                                               \
+    X(cudnnBackendFinalize)                                                                        \
+    X(cudnnBackendSetAttribute)                                                                    \
+    X(cudnnBackendGetAttribute)                                                                    \
+    X(cudnnBackendExecute)
+
+/* Under their own names. */
 struct cudnn_library {
-    size_t (*cudnnGetVersion)(void);
-    const char *(*cudnnGetErrorString)(cudnnStatus_t);
-    void (*cudnnGetLastErrorString)(char *, size_t);
-    cudnnStatus_t (*cudnnCreate)(cudnnHandle_t *);
-    cudnnStatus_t (*cudnnDestroy)(cudnnHandle_t);
-    cudnnStatus_t (*cudnnSetStream)(cudnnHandle_t, cudaStream_t);
-    cudnnStatus_t (*cudnnBackendCreateDescriptor)(cudnnBackendDescriptorType_t,
-                                                  cudnnBackendDescriptor_t *);
-    cudnnStatus_t (*cudnnBackendDestroyDescriptor)(cudnnBackendDescriptor_t);
-    cudnnStatus_t (*cudnnBackendFinalize)(cudnnBackendDescriptor_t);
-    cudnnStatus_t (*cudnnBackendSetAttribute)(cudnnBackendDescriptor_t, cudnnBackendAttributeName_t,
-                                              cudnnBackendAttributeType_t, int64_t, const void *);
-    cudnnStatus_t (*cudnnBackendGetAttribute)(cudnnBackendDescriptor_t, cudnnBackendAttributeName_t,
-                                              cudnnBackendAttributeType_t, int64_t, int64_t *,
-                                              void *);
-    cudnnStatus_t (*cudnnBackendExecute)(cudnnHandle_t, cudnnBackendDescriptor_t,
-                                         cudnnBackendDescriptor_t);
+#define CUDNN_POINTER(name) __typeof__(name) *name;
+    CUDNN_FUNCTIONS(CUDNN_POINTER)
+#undef CUDNN_POINTER
 };
 
 /* NULL where it is not there, cannot be used, or has another major version; *why_out, which may

@@ -26,14 +26,6 @@ struct cuda_fp8_weights tess__cuda_fp8_weights(const struct tess_op_desc *desc, 
     return weights;
 }
 
-struct cuda_fp8_leaf tess__cuda_fp8_leaf(const struct tess_op_desc *desc, struct cuda_room *room)
-{
-    struct cuda_fp8_leaf leaf;
-    leaf.x = tess__cuda_take(room, (size_t)(desc->leaf_rows * desc->in));
-    leaf.dy = tess__cuda_take(room, (size_t)(desc->leaf_rows * desc->out));
-    return leaf;
-}
-
 /* Ada (8.9) is the first with 8-bit products. */
 static enum tess_status fp8_check_device(const struct tess_op *op)
 {
@@ -73,11 +65,6 @@ void tess__cuda_fp8_close(struct cuda_fp8 *fp8)
     if (error != cudaSuccess) /* a close does not fail; the message is there */
         (void)tess__cuda_fail(error, "cudaFree of the scales of fp8 operands");
     fp8->tensor = NULL;
-}
-
-const float *tess__cuda_fp8_inverse(const struct cuda_fp8 *fp8, enum cuda_fp8_operand operand)
-{
-    return &fp8->tensor[operand].inverse;
 }
 
 enum tess_status tess__cuda_fp8_pack(struct tess_op *op, struct cuda_fp8 *fp8, const void *w)

@@ -155,70 +155,47 @@ static __global__ void __launch_bounds__(FP8_THREADS)
 
 /* ---- launchers ------------------------------------------------------------------------------ */
 
-template <typename T>
-static cudaError_t fp8_launch_greatest(cudaStream_t stream, int64_t count, const void *x,
-                                       struct cuda_fp8_tensor *tensor)
+/* f(T()) with the type T of the dtype: bf16 or f16. */
+template <typename F> static cudaError_t fp8_by_dtype(enum tess_dtype dtype, F f)
 {
-    const int64_t per_block = (int64_t)FP8_THREADS * cuda_vec<T>::count;
-    const int64_t blocks = (count + per_block - 1) / per_block;
-    if (!cuda_aligned16(x))
-        return cudaErrorInvalidValue;
-    return CUDA_LAUNCH(fp8_greatest<T>, dim3((unsigned)(blocks < FP8_BLOCKS ? blocks : FP8_BLOCKS)),
-                       dim3(FP8_THREADS), 0, stream, count, static_cast<const T *>(x), tensor);
+    return dtype == TESS_BF16  ? f(__nv_bfloat16())
+           : dtype == TESS_F16 ? f(__half())
+                               : cudaErrorInvalidValue;
 }
 
-template <typename T, __nv_fp8_interpretation_t FORMAT>
-static cudaError_t fp8_launch_narrow(cudaStream_t stream, int64_t rows, int64_t columns,
-                                     const void *x, struct cuda_fp8_tensor *tensor, bool watch,
-                                     uint8_t *y, uint8_t *turned)
+cudaError_t tess__cuda_fp8_greatest(cudaStream_t stream, enum tess_dtype dtype, int64_t count,
+                                    const void *x, struct cuda_fp8_tensor *tensor)
+{
+    if (!cuda_aligned16(x))
+        return cudaErrorInvalidValue;
+    return fp8_by_dtype(dtype, [&](auto type) {
+        typedef decltype(type) T;
+        const int64_t blocks = cuda_blocks(count, (int64_t)FP8_THREADS * cuda_vec<T>::count);
+        return CUDA_LAUNCH(fp8_greatest<T>, (unsigned)(blocks < FP8_BLOCKS ? blocks : FP8_BLOCKS),
+                           FP8_THREADS, 0, stream, count, x, tensor);
+    });
+}
+
+cudaError_t tess__cuda_fp8_scale(cudaStream_t stream, enum cuda_fp8_format format, bool history,
+                                 struct cuda_fp8_tensor *tensor)
+{
+    const int top = format == CUDA_FP8_E4M3 ? 8 : 15;
+    return CUDA_LAUNCH(fp8_scale, 1, 1, 0, stream, top, history, tensor);
+}
+
+cudaError_t tess__cuda_fp8_narrow(cudaStream_t stream, enum tess_dtype dtype,
+                                  enum cuda_fp8_format format, int64_t rows, int64_t columns,
+                                  const void *x, struct cuda_fp8_tensor *tensor, bool watch,
+                                  uint8_t *y, uint8_t *y_turned)
 {
     const int64_t tiles =
         ((rows + FP8_TILE - 1) / FP8_TILE) * ((columns + FP8_TILE - 1) / FP8_TILE);
     if (rows % 16 != 0 || columns % 16 != 0 || tiles > INT32_MAX || !cuda_aligned16(x))
         return cudaErrorInvalidValue;
-    return CUDA_LAUNCH((fp8_narrow<T, FORMAT>), dim3((unsigned)tiles), dim3(FP8_THREADS), 0, stream,
-                       rows, columns, static_cast<const T *>(x), tensor, watch, y, turned);
-}
-
-extern "C" cudaError_t tess__cuda_fp8_greatest(cudaStream_t stream, enum tess_dtype dtype,
-                                               int64_t count, const void *x,
-                                               struct cuda_fp8_tensor *tensor)
-{
-    if (dtype == TESS_BF16)
-        return fp8_launch_greatest<__nv_bfloat16>(stream, count, x, tensor);
-    if (dtype == TESS_F16)
-        return fp8_launch_greatest<__half>(stream, count, x, tensor);
-    return cudaErrorInvalidValue;
-}
-
-extern "C" cudaError_t tess__cuda_fp8_scale(cudaStream_t stream, enum cuda_fp8_format format,
-                                            bool history, struct cuda_fp8_tensor *tensor)
-{
-    const int top = format == CUDA_FP8_E4M3 ? 8 : 15;
-    return CUDA_LAUNCH(fp8_scale, dim3(1), dim3(1), 0, stream, top, history, tensor);
-}
-
-template <typename T>
-static cudaError_t fp8_launch_format(cudaStream_t stream, enum cuda_fp8_format format, int64_t rows,
-                                     int64_t columns, const void *x, struct cuda_fp8_tensor *tensor,
-                                     bool watch, uint8_t *y, uint8_t *turned)
-{
-    if (format == CUDA_FP8_E4M3)
-        return fp8_launch_narrow<T, __NV_E4M3>(stream, rows, columns, x, tensor, watch, y, turned);
-    return fp8_launch_narrow<T, __NV_E5M2>(stream, rows, columns, x, tensor, watch, y, turned);
-}
-
-extern "C" cudaError_t tess__cuda_fp8_narrow(cudaStream_t stream, enum tess_dtype dtype,
-                                             enum cuda_fp8_format format, int64_t rows,
-                                             int64_t columns, const void *x,
-                                             struct cuda_fp8_tensor *tensor, bool watch, uint8_t *y,
-                                             uint8_t *y_turned)
-{
-    if (dtype == TESS_BF16)
-        return fp8_launch_format<__nv_bfloat16>(stream, format, rows, columns, x, tensor, watch, y,
-                                                y_turned);
-    if (dtype == TESS_F16)
-        return fp8_launch_format<__half>(stream, format, rows, columns, x, tensor, watch, y,
-                                         y_turned);
-    return cudaErrorInvalidValue;
+    return fp8_by_dtype(dtype, [&](auto type) {
+        typedef decltype(type) T;
+        auto kernel = format == CUDA_FP8_E4M3 ? fp8_narrow<T, __NV_E4M3> : fp8_narrow<T, __NV_E5M2>;
+        return CUDA_LAUNCH(kernel, (unsigned)tiles, FP8_THREADS, 0, stream, rows, columns, x,
+                           tensor, watch, y, y_turned);
+    });
 }

@@ -33,12 +33,6 @@ struct cuda_fp8_weights {
 };
 struct cuda_fp8_weights tess__cuda_fp8_weights(const struct tess_op_desc *desc, void *packed);
 
-/* In op->scratch, of one leaf. */
-struct cuda_fp8_leaf {
-    uint8_t *x, *dy;
-};
-struct cuda_fp8_leaf tess__cuda_fp8_leaf(const struct tess_op_desc *desc, struct cuda_room *room);
-
 enum tess_status tess__cuda_fp8_open(struct tess_op *op, struct cuda_fp8 *fp8_out);
 void tess__cuda_fp8_close(struct cuda_fp8 *fp8);
 
@@ -52,7 +46,5 @@ enum tess_status tess__cuda_fp8_begin(struct tess_op *op, struct cuda_fp8 *fp8,
 enum tess_status tess__cuda_fp8_narrow_leaf(struct tess_op *op, struct cuda_fp8 *fp8,
                                             enum cuda_fp8_operand operand, const void *x,
                                             uint8_t *y);
-/* Device address of what the product multiplies this operand by. */
-const float *tess__cuda_fp8_inverse(const struct cuda_fp8 *fp8, enum cuda_fp8_operand operand);
 
 #endif

@@ -63,7 +63,7 @@ static const struct graph_operation {
 
 /* ---- descriptors -------------------------------------------------------------------------- */
 
-static void graph_tell(const struct graph *g, cudnnStatus_t error, const char *where)
+static void graph_log(const struct graph *g, cudnnStatus_t error, const char *where)
 {
     if (error != CUDNN_STATUS_SUCCESS)
         tess_log(TESS_LOG_DEBUG, "%s: %s", where, g->library->cudnnGetErrorString(error));
@@ -85,8 +85,8 @@ static void graph_drop(struct graph *g, int kept)
     while (g->made_count > kept) {
         cudnnBackendDescriptor_t last = g->made[--g->made_count];
         if (last != NULL)
-            graph_tell(g, g->library->cudnnBackendDestroyDescriptor(last),
-                       "cudnnBackendDestroyDescriptor");
+            graph_log(g, g->library->cudnnBackendDestroyDescriptor(last),
+                      "cudnnBackendDestroyDescriptor");
     }
 }
 
@@ -341,7 +341,7 @@ static enum tess_status graph_try(struct graph *g, cudnnBackendDescriptor_t conf
     TESS_TRY(graph_set_device(g, plan, true));
     const cudnnStatus_t error = g->library->cudnnBackendFinalize(plan);
     if (error != CUDNN_STATUS_SUCCESS) {
-        graph_tell(g, error, "a plan that cuDNN advises");
+        graph_log(g, error, "a plan that cuDNN advises");
         return TESS_OK;
     }
     CUDNN_TRY(g->library->cudnnBackendGetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
@@ -353,9 +353,9 @@ static enum tess_status graph_try(struct graph *g, cudnnBackendDescriptor_t conf
 }
 
 /* Query the heuristics of one mode, the best first; *count_out is 0 where there is none. */
-static enum tess_status graph_ask(struct graph *g, cudnnBackendHeurMode_t mode,
-                                  cudnnBackendDescriptor_t config[GRAPH_CANDIDATES],
-                                  int64_t *count_out)
+static enum tess_status graph_query(struct graph *g, cudnnBackendHeurMode_t mode,
+                                    cudnnBackendDescriptor_t config[GRAPH_CANDIDATES],
+                                    int64_t *count_out)
 {
     cudnnBackendDescriptor_t advice;
     *count_out = 0;
@@ -384,7 +384,7 @@ static enum tess_status graph_choose(struct graph *g, struct cudnn_choice *choic
         const int kept = g->made_count;
         cudnnBackendDescriptor_t config[GRAPH_CANDIDATES];
         int64_t count;
-        TESS_TRY(graph_ask(g, mode[m], config, &count));
+        TESS_TRY(graph_query(g, mode[m], config, &count));
         for (int64_t i = 0; i < count && i < GRAPH_CANDIDATES; i++) {
             const int before = g->made_count;
             struct cudnn_choice look = {0};
@@ -423,7 +423,7 @@ void tess__cudnn_choice_drop(struct cudnn_choice *choice)
     const cudnnBackendDescriptor_t made[2] = {choice->plan, choice->config};
     for (int i = 0; i < 2; i++)
         if (made[i] != NULL)
-            graph_tell(&g, g.library->cudnnBackendDestroyDescriptor(made[i]),
-                       "cudnnBackendDestroyDescriptor");
+            graph_log(&g, g.library->cudnnBackendDestroyDescriptor(made[i]),
+                      "cudnnBackendDestroyDescriptor");
     *choice = (struct cudnn_choice){0};
 }

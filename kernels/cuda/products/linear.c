@@ -6,7 +6,6 @@
 #include "cuda/products/linear_data.h"
 
 #include "cuda/products/matmul_tree.h"
-#include "cuda/rows/launch_rows.h"
 
 #include <stdlib.h>
 
@@ -18,13 +17,9 @@ static bool linear_goes_by_leaf(const struct tess_op_desc *d)
 enum tess_status tess__cuda_linear_needs(const struct tess_op_desc *desc,
                                          struct tess_op_needs *needs_out)
 {
-    char why[200];
-    if (!tess__cuda_matmul_supports(desc, why, sizeof(why)))
-        TESS_FAIL(TESS_ERR_UNSUPPORTED, "kernel cuda: %s", why);
-    *needs_out = (struct tess_op_needs){
-        .scratch_bytes = tess__cuda_linear_room(desc, NULL).bytes,
-        .packed_bytes = linear_is_narrow(desc) ? tess__cuda_fp8_weights(desc, NULL).bytes : 0,
-    };
+    needs_out->scratch_bytes = tess__cuda_linear_room(desc, NULL).bytes;
+    if (linear_is_narrow(desc))
+        needs_out->packed_bytes = tess__cuda_fp8_weights(desc, NULL).bytes;
     return TESS_OK;
 }
 
@@ -46,26 +41,15 @@ static struct cuda_product linear_product(const struct tess_op *op, enum linear_
     /* backward_data has w with its inner index slow, but in 8 bits: there it is kept turned. */
     p.transpose_a = !data || linear_is_narrow(d);
     p.compute = tess__cuda_linear_compute(op);
-    const bool relu = d->relu;
-    switch (which) {
-    case LINEAR_FORWARD:
-        p.epilogue = relu ? CUBLASLT_EPILOGUE_RELU : CUBLASLT_EPILOGUE_DEFAULT;
-        break;
-    case LINEAR_FORWARD_BIAS:
-        p.epilogue = relu ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_BIAS;
-        break;
-    case LINEAR_FORWARD_GELU:
-        p.epilogue = CUBLASLT_EPILOGUE_GELU_AUX;
-        break;
-    case LINEAR_FORWARD_BIAS_GELU:
-        p.epilogue = CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
-        break;
-    case LINEAR_DATA_GELU:
-        p.epilogue = CUBLASLT_EPILOGUE_DGELU;
-        break;
-    default: /* backward_data has none */
-        break;
-    }
+    const cublasLtEpilogue_t epilogue[LINEAR_PRODUCT_COUNT] = {
+        [LINEAR_FORWARD] = d->relu ? CUBLASLT_EPILOGUE_RELU : CUBLASLT_EPILOGUE_DEFAULT,
+        [LINEAR_FORWARD_BIAS] = d->relu ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_BIAS,
+        [LINEAR_FORWARD_GELU] = CUBLASLT_EPILOGUE_GELU_AUX,
+        [LINEAR_FORWARD_BIAS_GELU] = CUBLASLT_EPILOGUE_GELU_AUX_BIAS,
+        [LINEAR_DATA] = CUBLASLT_EPILOGUE_DEFAULT,
+        [LINEAR_DATA_GELU] = CUBLASLT_EPILOGUE_DGELU,
+    };
+    p.epilogue = epilogue[which];
     return p;
 }
 
@@ -77,18 +61,12 @@ static enum tess_status linear_open_rows(struct tess_op *op, enum linear_product
     return tess__cuda_rows_open(op->kernel, product, leaves, &data->rows[which]);
 }
 
-/* A product that must be there: without its ReLU, if it is not there with it. */
+/* A product that must be there. */
 static enum tess_status linear_open_plain(struct tess_op *op, enum linear_product which)
 {
-    struct linear_data *data = op->data;
-    struct cuda_product product = linear_product(op, which);
+    const struct linear_data *data = op->data;
+    const struct cuda_product product = linear_product(op, which);
     TESS_TRY(linear_open_rows(op, which, &product));
-    if (data->rows[which].leaf == NULL && which != LINEAR_DATA && op->desc.relu) {
-        product.epilogue =
-            which == LINEAR_FORWARD ? CUBLASLT_EPILOGUE_DEFAULT : CUBLASLT_EPILOGUE_BIAS;
-        data->relu_after[which] = true;
-        TESS_TRY(linear_open_rows(op, which, &product));
-    }
     if (data->rows[which].leaf == NULL)
         TESS_FAIL(TESS_ERR_UNSUPPORTED,
                   "cuBLASLt has no algorithm for a linear layer of %lld inputs, %lld outputs and "
@@ -125,9 +103,6 @@ static enum tess_status linear_open_plans(struct tess_op *op)
 
 enum tess_status tess__cuda_linear_open(struct tess_op *op)
 {
-    char why[200];
-    if (!tess__cuda_matmul_supports(&op->desc, why, sizeof(why)))
-        TESS_FAIL(TESS_ERR_UNSUPPORTED, "kernel cuda: %s", why);
     struct linear_data *data = calloc(1, sizeof(*data));
     if (data == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for a linear layer's plans");
@@ -160,7 +135,7 @@ static enum tess_status linear_weights(struct tess_op *op, enum cuda_fp8_operand
     *ready_out = w;
     if (linear_is_wide(d)) {
         float *wide = tess__cuda_linear_room(d, op->scratch).w;
-        tess__cuda_linear_widen(op, d->out * d->in, w, wide);
+        tess__cuda_widen(op, d->out * d->in, w, wide);
         *ready_out = wide;
     }
     if (!linear_is_narrow(d))
@@ -186,7 +161,7 @@ static enum tess_status linear_by_leaf(struct tess_op *op, const struct cuda_row
     char *target = o.d;
     float *wide = forward ? room.y : room.x;
     if (linear_is_wide(d) && o.bias != NULL) {
-        tess__cuda_linear_widen(op, d->out, o.bias, room.bias);
+        tess__cuda_widen(op, d->out, o.bias, room.bias);
         o.bias = room.bias;
     }
     if (linear_is_narrow(d))
@@ -234,7 +209,7 @@ enum tess_status tess__cuda_linear_forward(struct tess_op *op, const void *x, co
     const enum linear_product which = bias != NULL ? LINEAR_FORWARD_BIAS : LINEAR_FORWARD;
     TESS_TRY(linear_run(op, which, w,
                         (struct cuda_operands){.b = x, .d = y, .bias = linear_bias(bias)}));
-    if (data->relu_after[which])
+    if (data->rows[which].relu_after)
         op->kernel->ops->relu_forward(op->kernel, op->desc.dtype, op->desc.rows * op->desc.out, y,
                                       y);
     return TESS_OK;

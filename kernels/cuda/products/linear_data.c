@@ -2,7 +2,7 @@
 #include "cuda/products/linear_data.h"
 
 #include "cuda/products/matmul_tree.h"
-#include "cuda/rows/launch_rows.h"
+#include "cuda/rows/columns.h"
 
 struct linear_room tess__cuda_linear_room(const struct tess_op_desc *d, void *scratch)
 {
@@ -17,8 +17,10 @@ struct linear_room tess__cuda_linear_room(const struct tess_op_desc *d, void *sc
         r.y = tess__cuda_take(&room, (size_t)(d->leaf_rows * d->out) * sizeof(float));
         r.bias = tess__cuda_take(&room, bias);
     }
-    if (linear_is_narrow(d))
-        r.narrow = tess__cuda_fp8_leaf(d, &room);
+    if (linear_is_narrow(d)) {
+        r.narrow_x = tess__cuda_take(&room, (size_t)(d->leaf_rows * d->in));
+        r.narrow_dy = tess__cuda_take(&room, (size_t)(d->leaf_rows * d->out));
+    }
     r.tree = tess__cuda_take(&room, tess__cuda_tree_bytes(d->out * d->in, leaves, true));
     r.bias_tree = tess__cuda_take(&room, tess__cuda_tree_bytes(d->out, leaves, false));
     r.columns =
@@ -50,12 +52,7 @@ cublasComputeType_t tess__cuda_linear_compute(const struct tess_op *op)
 const float *tess__cuda_linear_scale(const struct tess_op *op, enum cuda_fp8_operand operand)
 {
     const struct linear_data *data = op->data;
-    return linear_is_narrow(&op->desc) ? tess__cuda_fp8_inverse(&data->fp8, operand) : NULL;
-}
-
-void tess__cuda_linear_widen(const struct tess_op *op, int64_t count, const void *from, float *to)
-{
-    op->kernel->ops->cast(op->kernel, count, op->desc.dtype, from, TESS_F32, to);
+    return linear_is_narrow(&op->desc) ? &data->fp8.tensor[operand].inverse : NULL;
 }
 
 enum tess_status tess__cuda_linear_operand(struct tess_op *op, enum cuda_fp8_operand operand,
@@ -67,14 +64,14 @@ enum tess_status tess__cuda_linear_operand(struct tess_op *op, enum cuda_fp8_ope
     const bool of_x = operand == CUDA_FP8_X || operand == CUDA_FP8_X_TURNED;
     if (linear_is_wide(d)) {
         float *wide = of_x ? room.x : room.y;
-        tess__cuda_linear_widen(op, d->leaf_rows * (of_x ? d->in : d->out), leaf, wide);
+        tess__cuda_widen(op, d->leaf_rows * (of_x ? d->in : d->out), leaf, wide);
         *ready_out = wide;
         return TESS_OK;
     }
     *ready_out = leaf;
     if (!linear_is_narrow(d))
         return TESS_OK;
-    uint8_t *narrow = of_x ? room.narrow.x : room.narrow.dy;
+    uint8_t *narrow = of_x ? room.narrow_x : room.narrow_dy;
     *ready_out = narrow;
     return tess__cuda_fp8_narrow_leaf(op, &data->fp8, operand, leaf, narrow);
 }

@@ -19,7 +19,6 @@ enum linear_product {
 /* Behind op->data. */
 struct linear_data {
     struct cuda_rows rows[LINEAR_PRODUCT_COUNT];
-    bool relu_after[2];                         /* of the first two: the epilogue has no ReLU */
     struct cuda_plan *weight, *weight_and_bias; /* the second NULL: bias gradients are summed */
     struct cuda_fp8 fp8;
 };
@@ -27,7 +26,7 @@ struct linear_data {
 /* Pieces of op->scratch; the first four with f32_math only, x and y of one leaf. */
 struct linear_room {
     float *x, *w, *y, *bias;
-    struct cuda_fp8_leaf narrow;
+    uint8_t *narrow_x, *narrow_dy; /* with fp8 only, of one leaf */
     void *tree, *bias_tree, *columns;
     float *sum, *bias_sum; /* with add_grad: the sum over the leaves, before it is added */
     size_t bytes;
@@ -46,8 +45,6 @@ static inline bool linear_is_narrow(const struct tess_op_desc *d)
     return d->fp8 != TESS_FP8_OFF;
 }
 
-/* `to` = `from` in f32. */
-void tess__cuda_linear_widen(const struct tess_op *op, int64_t count, const void *from, float *to);
 /* One leaf's operand as the products of this layer take it: where it lies, widened or narrowed. */
 enum tess_status tess__cuda_linear_operand(struct tess_op *op, enum cuda_fp8_operand operand,
                                            const void *leaf, const void **ready_out);

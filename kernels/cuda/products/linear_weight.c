@@ -6,7 +6,7 @@
 #include "cuda/products/linear_data.h"
 
 #include "cuda/products/matmul_tree.h"
-#include "cuda/rows/launch_rows.h"
+#include "cuda/rows/columns.h"
 
 enum tess_status tess__cuda_linear_weight_open(struct tess_op *op)
 {

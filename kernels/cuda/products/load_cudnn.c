@@ -29,34 +29,13 @@ static size_t load_part(size_t version, int part)
 /* The name of a function that the library lacks; NULL where it has all. */
 static const char *load_resolve(void *file, struct cudnn_library *library)
 {
-#define LOAD_FUNCTION(name)                                                                        \
-    {                                                                                              \
-#name, (void **)&library->name                                                             \
-    }
     /* A function pointer from dlsym: POSIX has it that this conversion works. */
-    const struct {
-        const char *name;
-        void **slot;
-    } function[] = {
-        LOAD_FUNCTION(cudnnGetVersion),
-        LOAD_FUNCTION(cudnnGetErrorString),
-        LOAD_FUNCTION(cudnnGetLastErrorString),
-        LOAD_FUNCTION(cudnnCreate),
-        LOAD_FUNCTION(cudnnDestroy),
-        LOAD_FUNCTION(cudnnSetStream),
-        LOAD_FUNCTION(cudnnBackendCreateDescriptor),
-        LOAD_FUNCTION(cudnnBackendDestroyDescriptor),
-        LOAD_FUNCTION(cudnnBackendFinalize),
-        LOAD_FUNCTION(cudnnBackendSetAttribute),
-        LOAD_FUNCTION(cudnnBackendGetAttribute),
-        LOAD_FUNCTION(cudnnBackendExecute),
-    };
+#define LOAD_FUNCTION(name)                                                                        \
+    *(void **)&library->name = dlsym(file, #name);                                                 \
+    if (library->name == NULL)                                                                     \
+        return #name;
+    CUDNN_FUNCTIONS(LOAD_FUNCTION)
 #undef LOAD_FUNCTION
-    for (size_t i = 0; i < sizeof(function) / sizeof(function[0]); i++) {
-        *function[i].slot = dlsym(file, function[i].name);
-        if (*function[i].slot == NULL)
-            return function[i].name;
-    }
     return NULL;
 }
 
@@ -89,18 +68,12 @@ static void load_open(void)
         dlclose(file);
 }
 
-static const struct cudnn_library *load_get(void)
-{
-    (void)pthread_once(&load.once, load_open);
-    return load.why[0] == '\0' ? &load.library : NULL;
-}
-
 const struct cudnn_library *tess__cudnn_library(const char **why_out)
 {
-    const struct cudnn_library *library = load_get();
+    (void)pthread_once(&load.once, load_open);
     if (why_out != NULL)
         *why_out = load.why;
-    return library;
+    return load.why[0] == '\0' ? &load.library : NULL;
 }
 
 bool tess__cudnn_present(char *text, size_t text_bytes)

@@ -96,24 +96,6 @@ static uint32_t matmul_align(int64_t elements, cudaDataType_t type)
     return (uint32_t)(power < MATMUL_ALIGN_MAX ? power : MATMUL_ALIGN_MAX);
 }
 
-/* Heuristics read the alignment of bias and aux off the pointer, and whether operands are scaled
- * off that pointer's presence. None of these is followed. */
-static enum tess_status matmul_set_stand_ins(struct cuda_plan *plan)
-{
-    const struct cuda_product *p = &plan->product;
-    if (matmul_has_bias(p))
-        TESS_TRY(tess__cuda_plan_set_pointer(plan, CUBLASLT_MATMUL_DESC_BIAS_POINTER,
-                                             (const void *)(uintptr_t)plan->align_bias));
-    if (matmul_has_aux(p))
-        TESS_TRY(tess__cuda_plan_set_pointer(plan, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER,
-                                             (const void *)(uintptr_t)plan->align_d));
-    if (!matmul_is_narrow(p))
-        return TESS_OK;
-    const void *scale = (const void *)(uintptr_t)MATMUL_ALIGN_MAX;
-    TESS_TRY(tess__cuda_plan_set_pointer(plan, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, scale));
-    return tess__cuda_plan_set_pointer(plan, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, scale);
-}
-
 static enum tess_status matmul_describe_work(struct cuda_plan *plan)
 {
     const struct cuda_product *p = &plan->product;
@@ -134,7 +116,14 @@ static enum tess_status matmul_describe_work(struct cuda_plan *plan)
     if (matmul_has_aux(p))
         TESS_TRY(tess__cuda_plan_set(plan, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &aux_stride,
                                      sizeof(aux_stride)));
-    return matmul_set_stand_ins(plan);
+    /* Heuristics read the alignment of bias and aux off the pointer, and whether operands are
+     * scaled off that pointer's presence. None of these is followed. */
+    const void *scale = (const void *)(uintptr_t)MATMUL_ALIGN_MAX;
+    return tess__cuda_plan_point(
+        plan, &(struct cuda_operands){.bias = (void *)(uintptr_t)plan->align_bias,
+                                      .aux = (void *)(uintptr_t)plan->align_d,
+                                      .scale_a = scale,
+                                      .scale_b = scale});
 }
 
 static enum tess_status matmul_describe(struct cuda_plan *plan)
@@ -291,14 +280,20 @@ enum tess_status tess__cuda_rows_open(struct tess_kernel *kernel,
         .b_bytes = (size_t)(product->k * product->n) * tess__cuda_type_bytes(product->b),
         .d_bytes = (size_t)(product->m * product->n) * tess__cuda_type_bytes(product->d),
     };
-    TESS_TRY(tess__cuda_plan_get(kernel, product, &rows.leaf));
+    struct cuda_product all = *product;
+    TESS_TRY(tess__cuda_plan_get(kernel, &all, &rows.leaf));
+    const bool relu = product->epilogue == CUBLASLT_EPILOGUE_RELU;
+    if (rows.leaf == NULL && (relu || product->epilogue == CUBLASLT_EPILOGUE_RELU_BIAS)) {
+        all.epilogue = relu ? CUBLASLT_EPILOGUE_DEFAULT : CUBLASLT_EPILOGUE_BIAS;
+        rows.relu_after = true;
+        TESS_TRY(tess__cuda_plan_get(kernel, &all, &rows.leaf));
+    }
     if (rows.leaf != NULL && leaves > 1) {
-        struct cuda_product all = *product;
         all.like_n = product->n;
         all.n = product->n * leaves;
         TESS_TRY(tess__cuda_plan_get(kernel, &all, &rows.all));
         if (rows.all != NULL)
-            TESS_TRY(tess__cuda_plan_compare(kernel, rows.leaf, rows.all, leaves));
+            TESS_TRY(tess__cuda_plan_compare(kernel, &rows));
         if (rows.all != NULL && rows.all->alike != CUDA_ALIKE_YES)
             rows.all = NULL;
     }

@@ -1,8 +1,7 @@
 /* Comparing two results bit for bit where they lie: they may be hundreds of MiB, and are compared
  * for every shape while a run starts. */
-#include "cuda/plain/launch_plain.h"
-
 #include "cuda/launch.cuh"
+#include "cuda/slots.h"
 
 #define MATMUL_THREADS 256
 #define MATMUL_BLOCKS  4096 /* then threads take several pieces */
@@ -26,14 +25,12 @@ static __global__ void __launch_bounds__(MATMUL_THREADS)
         atomicOr(differ, 1u);
 }
 
-extern "C" cudaError_t tess__cuda_matmul_differ(cudaStream_t stream, size_t bytes, const void *a,
-                                                const void *b, uint32_t *differ)
+cudaError_t tess__cuda_matmul_differ(cudaStream_t stream, size_t bytes, const void *a,
+                                     const void *b, uint32_t *differ)
 {
     if (!cuda_aligned16(a) || !cuda_aligned16(b))
         return cudaErrorInvalidValue;
     const size_t blocks = (bytes / 16 + MATMUL_THREADS) / MATMUL_THREADS;
-    return CUDA_LAUNCH(matmul_differ,
-                       dim3((unsigned)(blocks < MATMUL_BLOCKS ? blocks : MATMUL_BLOCKS)),
-                       dim3(MATMUL_THREADS), 0, stream, (int64_t)bytes,
-                       static_cast<const uint8_t *>(a), static_cast<const uint8_t *>(b), differ);
+    return CUDA_LAUNCH(matmul_differ, (unsigned)(blocks < MATMUL_BLOCKS ? blocks : MATMUL_BLOCKS),
+                       MATMUL_THREADS, 0, stream, bytes, a, b, differ);
 }

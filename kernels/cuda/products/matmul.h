@@ -94,6 +94,7 @@ struct cuda_rows {
     struct cuda_plan *leaf, *all;
     int64_t leaves;
     size_t b_bytes, d_bytes; /* of one leaf */
+    bool relu_after;         /* there is no algorithm with the ReLU: the plans leave it out */
 };
 
 /* `product` is that of one leaf. rows_out->leaf is NULL where there is no algorithm. */
@@ -124,6 +125,13 @@ static inline void *tess__cuda_take(struct cuda_room *room, size_t bytes)
     char *piece = room->base ? room->base + room->used : NULL;
     room->used += tess_round_up(bytes, 256);
     return piece;
+}
+
+/* `to` = `from`, of the operation's dtype, in f32. */
+static inline void tess__cuda_widen(const struct tess_op *op, int64_t count, const void *from,
+                                    float *to)
+{
+    op->kernel->ops->cast(op->kernel, count, op->desc.dtype, from, TESS_F32, to);
 }
 
 #endif

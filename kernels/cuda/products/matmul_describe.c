@@ -5,40 +5,31 @@
 
 static const char *describe_type(cudaDataType_t type)
 {
-    switch (type) {
-    case CUDA_R_8F_E4M3:
-        return "e4m3";
-    case CUDA_R_8F_E5M2:
-        return "e5m2";
-    case CUDA_R_16BF:
-        return "bf16";
-    case CUDA_R_16F:
-        return "f16";
-    default:
-        return "f32";
-    }
+    return type == CUDA_R_8F_E4M3   ? "e4m3"
+           : type == CUDA_R_8F_E5M2 ? "e5m2"
+           : type == CUDA_R_16BF    ? "bf16"
+           : type == CUDA_R_16F     ? "f16"
+                                    : "f32";
 }
 
 static const char *describe_epilogue(cublasLtEpilogue_t epilogue)
 {
-    switch (epilogue) {
-    case CUBLASLT_EPILOGUE_BIAS:
-        return ", bias";
-    case CUBLASLT_EPILOGUE_RELU:
-        return ", relu";
-    case CUBLASLT_EPILOGUE_RELU_BIAS:
-        return ", bias, relu";
-    case CUBLASLT_EPILOGUE_GELU_AUX:
-        return ", gelu";
-    case CUBLASLT_EPILOGUE_GELU_AUX_BIAS:
-        return ", bias, gelu";
-    case CUBLASLT_EPILOGUE_DGELU:
-        return ", gelu's derivative";
-    case CUBLASLT_EPILOGUE_BGRADB:
-        return ", bias gradient";
-    default:
-        return "";
-    }
+    static const struct {
+        cublasLtEpilogue_t epilogue;
+        const char *text;
+    } table[] = {
+        {CUBLASLT_EPILOGUE_BIAS, ", bias"},
+        {CUBLASLT_EPILOGUE_RELU, ", relu"},
+        {CUBLASLT_EPILOGUE_RELU_BIAS, ", bias, relu"},
+        {CUBLASLT_EPILOGUE_GELU_AUX, ", gelu"},
+        {CUBLASLT_EPILOGUE_GELU_AUX_BIAS, ", bias, gelu"},
+        {CUBLASLT_EPILOGUE_DGELU, ", gelu's derivative"},
+        {CUBLASLT_EPILOGUE_BGRADB, ", bias gradient"},
+    };
+    for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++)
+        if (table[i].epilogue == epilogue)
+            return table[i].text;
+    return "";
 }
 
 static void describe_plan(const struct cuda_plan *plan, char *text, size_t bytes)

@@ -30,11 +30,18 @@ struct cuda_plans {
     char store[4096]; /* "": none */
 };
 
+#define MATMUL_TRIAL_READ 5
+
 /* Operands of a plan, in memory of their own, filled with random numbers in [-1, 1). */
 struct cuda_trial {
     struct cuda_operands operands;
     char *memory;
-    size_t d_bytes; /* behind operands.d, and as many in `other` */
+    struct {
+        cudaDataType_t type;
+        size_t bytes;
+        void *memory;
+    } read[MATMUL_TRIAL_READ]; /* a, b, bias, aux, scale */
+    size_t d_bytes;            /* behind operands.d, and as many in `other` */
     void *other, *other_aux;
     uint32_t *differ;
 };
@@ -43,9 +50,8 @@ struct cuda_trial {
 enum tess_status tess__cuda_trial_open(struct tess_kernel *kernel, const struct cuda_plan *plan,
                                        struct cuda_trial *trial_out);
 void tess__cuda_trial_close(struct cuda_trial *trial);
-/* Sets all->alike. */
-enum tess_status tess__cuda_plan_compare(struct tess_kernel *kernel, struct cuda_plan *leaf,
-                                         struct cuda_plan *all, int64_t leaves);
+/* Sets rows->all->alike. */
+enum tess_status tess__cuda_plan_compare(struct tess_kernel *kernel, const struct cuda_rows *rows);
 
 /* matmul_tune.c. Chooses among `count` candidates by measuring, or by what is in the store. */
 enum tess_status tess__cuda_plan_tune(struct tess_kernel *kernel, struct cuda_plan *plan,
@@ -77,9 +83,8 @@ static inline bool matmul_is_narrow(const struct cuda_product *p)
 enum tess_status tess__cuda_plan_set(struct cuda_plan *plan,
                                      cublasLtMatmulDescAttributes_t attribute, const void *value,
                                      size_t bytes);
-enum tess_status tess__cuda_plan_set_pointer(struct cuda_plan *plan,
-                                             cublasLtMatmulDescAttributes_t attribute,
-                                             const void *pointer);
+/* The pointers that a plan has in its description: bias, aux and scales. */
+enum tess_status tess__cuda_plan_point(struct cuda_plan *plan, const struct cuda_operands *o);
 /* Is the algorithm one that the product may use (no split where none is allowed), and
  * does it work for the plan? Sets algorithm and workspace_bytes if so. */
 bool tess__cuda_plan_accept(struct tess_kernel *kernel, struct cuda_plan *plan,

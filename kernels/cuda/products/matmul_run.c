@@ -10,28 +10,14 @@ enum tess_status tess__cuda_blas_fail(cublasStatus_t error, const char *where)
 
 cudaDataType_t tess__cuda_data_type(enum tess_dtype dtype)
 {
-    switch (dtype) {
-    case TESS_BF16:
-        return CUDA_R_16BF;
-    case TESS_F16:
-        return CUDA_R_16F;
-    default: /* f32: operations take no other */
-        return CUDA_R_32F;
-    }
+    return dtype == TESS_BF16 ? CUDA_R_16BF : dtype == TESS_F16 ? CUDA_R_16F : CUDA_R_32F;
 }
 
 size_t tess__cuda_type_bytes(cudaDataType_t type)
 {
-    switch (type) {
-    case CUDA_R_8F_E4M3:
-    case CUDA_R_8F_E5M2:
+    if (type == CUDA_R_8F_E4M3 || type == CUDA_R_8F_E5M2)
         return 1;
-    case CUDA_R_16BF:
-    case CUDA_R_16F:
-        return 2;
-    default:
-        return 4;
-    }
+    return type == CUDA_R_16BF || type == CUDA_R_16F ? 2 : 4;
 }
 
 struct cuda_product tess__cuda_product(int64_t m, int64_t n, int64_t k, cudaDataType_t type)
@@ -56,37 +42,31 @@ enum tess_status tess__cuda_plan_set(struct cuda_plan *plan,
     return TESS_OK;
 }
 
-enum tess_status tess__cuda_plan_set_pointer(struct cuda_plan *plan,
-                                             cublasLtMatmulDescAttributes_t attribute,
-                                             const void *pointer)
+static enum tess_status matmul_set_pointer(struct cuda_plan *plan,
+                                           cublasLtMatmulDescAttributes_t attribute,
+                                           const void *pointer)
 {
     return tess__cuda_plan_set(plan, attribute, &pointer, sizeof(pointer));
 }
 
-static bool matmul_is_whole(const cublasLtMatmulAlgo_t *algorithm)
+/* An attribute of 4 bytes; INT32_MAX where it cannot be had. */
+static int32_t matmul_attribute(const cublasLtMatmulAlgo_t *algorithm,
+                                cublasLtMatmulAlgoConfigAttributes_t attribute)
 {
-    int32_t split = 0;
+    int32_t value = 0;
     size_t written;
-    return cublasLtMatmulAlgoConfigGetAttribute(algorithm, CUBLASLT_ALGO_CONFIG_SPLITK_NUM, &split,
-                                                sizeof(split), &written) == CUBLAS_STATUS_SUCCESS &&
-           split <= 1;
-}
-
-static bool matmul_adds_in_f32(const cublasLtMatmulAlgo_t *algorithm)
-{
-    uint32_t scheme = 0;
-    size_t written;
-    return cublasLtMatmulAlgoConfigGetAttribute(algorithm, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME,
-                                                &scheme, sizeof(scheme),
-                                                &written) == CUBLAS_STATUS_SUCCESS &&
-           scheme == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+    const cublasStatus_t error =
+        cublasLtMatmulAlgoConfigGetAttribute(algorithm, attribute, &value, sizeof(value), &written);
+    return error == CUBLAS_STATUS_SUCCESS ? value : INT32_MAX;
 }
 
 bool tess__cuda_plan_accept(struct tess_kernel *kernel, struct cuda_plan *plan,
                             const cublasLtMatmulAlgo_t *algorithm)
 {
-    const bool allowed =
-        matmul_is_whole(algorithm) || (plan->product.split && matmul_adds_in_f32(algorithm));
+    const bool allowed = matmul_attribute(algorithm, CUBLASLT_ALGO_CONFIG_SPLITK_NUM) <= 1 ||
+                         (plan->product.split &&
+                          matmul_attribute(algorithm, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME) ==
+                              CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
     cublasLtMatmulHeuristicResult_t result;
     if (!allowed ||
         cublasLtMatmulAlgoCheck(tess__cuda_state(kernel)->blas, plan->work, plan->a, plan->b,
@@ -103,18 +83,17 @@ static bool matmul_is_aligned(const void *memory, uint32_t align)
     return ((uintptr_t)memory & (align - 1)) == 0;
 }
 
-static enum tess_status matmul_point(struct cuda_plan *plan, const struct cuda_operands *o)
+enum tess_status tess__cuda_plan_point(struct cuda_plan *plan, const struct cuda_operands *o)
 {
     const struct cuda_product *p = &plan->product;
     if (matmul_has_bias(p))
-        TESS_TRY(tess__cuda_plan_set_pointer(plan, CUBLASLT_MATMUL_DESC_BIAS_POINTER, o->bias));
+        TESS_TRY(matmul_set_pointer(plan, CUBLASLT_MATMUL_DESC_BIAS_POINTER, o->bias));
     if (matmul_has_aux(p))
-        TESS_TRY(
-            tess__cuda_plan_set_pointer(plan, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, o->aux));
+        TESS_TRY(matmul_set_pointer(plan, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, o->aux));
     if (!matmul_is_narrow(p))
         return TESS_OK;
-    TESS_TRY(tess__cuda_plan_set_pointer(plan, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, o->scale_a));
-    return tess__cuda_plan_set_pointer(plan, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, o->scale_b);
+    TESS_TRY(matmul_set_pointer(plan, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, o->scale_a));
+    return matmul_set_pointer(plan, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, o->scale_b);
 }
 
 enum tess_status tess__cuda_plan_run(struct tess_kernel *kernel, struct cuda_plan *plan,
@@ -130,11 +109,11 @@ enum tess_status tess__cuda_plan_run(struct tess_kernel *kernel, struct cuda_pla
                   "operands of a product %lld x %lld x %lld are not aligned to %u, %u, %u bytes",
                   (long long)p->m, (long long)p->n, (long long)p->k, plan->align_a, plan->align_b,
                   plan->align_d);
-    TESS_TRY(matmul_point(plan, o));
+    TESS_TRY(tess__cuda_plan_point(plan, o));
     const float alpha = 1;
     CUBLAS_TRY(cublasLtMatmul(state->blas, plan->work, &alpha, o->a, plan->a, o->b, plan->b,
                               &o->beta, o->d, plan->d, o->d, plan->d, &plan->algorithm,
-                              state->workspace, plan->workspace_bytes, state->queue->stream));
+                              state->workspace, plan->workspace_bytes, tess__cuda_stream(kernel)));
     return TESS_OK;
 }
 

@@ -17,9 +17,6 @@
 
 #define STORE_HEAD "tessera-matmul 1\n"
 
-/* A longest line: key, tab, numbers of ten digits with spaces, newline. */
-#define STORE_LINE_MAX (MATMUL_KEY_MAX + 11 * MATMUL_FIELD_COUNT + 2)
-
 void tess__matmul_key_clean(char *key)
 {
     for (; *key; key++)
@@ -32,7 +29,6 @@ void tess__matmul_key_clean(char *key)
 /* The file as a string, or NULL: *why is the reason, and is NULL where there is no file. */
 static char *store_read(const char *path, const char **why)
 {
-    *why = NULL;
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) {
         *why = errno == ENOENT ? NULL : strerror(errno);
@@ -40,24 +36,18 @@ static char *store_read(const char *path, const char **why)
     }
     struct stat about;
     char *text = NULL;
+    *why = NULL;
     if (fstat(fd, &about) != 0 || !S_ISREG(about.st_mode))
         *why = "it is not a file";
     else if (about.st_size > MATMUL_FILE_MAX)
         *why = "it is too long";
-    else if ((text = malloc((size_t)about.st_size + 1)) == NULL)
+    else if ((text = calloc(1, (size_t)about.st_size + 1)) == NULL)
         *why = "no memory";
-    if (*why != NULL) {
-        close(fd);
-        return NULL;
-    }
-    size_t length = 0;
-    ssize_t got;
-    while (length < (size_t)about.st_size &&
-           (got = read(fd, text + length, (size_t)about.st_size - length)) > 0)
-        length += (size_t)got;
+    ssize_t got = 1;
+    for (size_t length = 0; text != NULL && got > 0; length += (size_t)got)
+        got = read(fd, text + length, (size_t)about.st_size - length);
     close(fd);
-    text[length] = '\0';
-    if (strlen(text) != (size_t)about.st_size) {
+    if (text != NULL && (got < 0 || strlen(text) != (size_t)about.st_size)) {
         *why = "it is cut, or holds bytes that are no text";
         free(text);
         return NULL;
@@ -84,99 +74,101 @@ static bool store_numbers(const char *text, struct matmul_choice *choice)
     return true;
 }
 
+static bool store_is_printable(const char *from, const char *end)
+{
+    while (from < end && *from >= ' ' && *from <= '~')
+        from++;
+    return from == end;
+}
+
 /* The end of the line, where it is a choice: a printable key, a tab, the numbers. NULL otherwise.
  */
-static const char *store_line(const char *line, size_t *key_length, struct matmul_choice *choice)
+static const char *store_line(const char *line)
 {
+    struct matmul_choice choice;
     const char *end = strchr(line, '\n');
     const char *tab = strchr(line, '\t');
-    if (end == NULL || tab == NULL || tab > end || tab == line || tab - line >= MATMUL_KEY_MAX)
+    if (end == NULL || tab == NULL || tab > end || tab == line || tab - line >= MATMUL_KEY_MAX ||
+        !store_is_printable(line, tab) || !store_numbers(tab + 1, &choice))
         return NULL;
-    for (const char *c = line; c < tab; c++)
-        if (*c < ' ' || *c > '~')
-            return NULL;
-    if (!store_numbers(tab + 1, choice))
-        return NULL;
-    *key_length = (size_t)(tab - line);
     return end + 1;
 }
 
-/* The first line of the body, or NULL where the text is no whole file; *end_out is its end. */
-static const char *store_body(const char *text, const char **end_out)
-{
-    if (strncmp(text, STORE_HEAD, strlen(STORE_HEAD)) != 0)
-        return NULL;
-    const char *body = text + strlen(STORE_HEAD);
-    const char *line = body;
-    long long count = 0;
-    while (strncmp(line, "end ", 4) != 0) {
-        size_t key_length;
-        struct matmul_choice choice;
-        line = store_line(line, &key_length, &choice);
-        if (line == NULL)
-            return NULL;
-        count++;
-    }
-    char expected[32];
-    snprintf(expected, sizeof(expected), "end %lld\n", count);
-    *end_out = line;
-    return strcmp(line, expected) == 0 ? body : NULL;
-}
-
-/* A whole file's text, to be freed, with where its lines begin and end; or NULL. */
-static char *store_open(const char *path, const char **body_out, const char **end_out)
+/* A whole file's text, to be freed, with its last line cut off; or NULL. */
+static char *store_open(const char *path)
 {
     const char *why;
-    char *text = store_read(path, &why);
-    if (text != NULL && (*body_out = store_body(text, end_out)) == NULL) {
-        why = "it is cut or not of this program";
-        free(text);
-        text = NULL;
+    char *text = store_read(path, &why), expected[32];
+    if (text == NULL) {
+        if (why != NULL)
+            tess_log(TESS_LOG_WARN, "measured matmul algorithms in %s are not used: %s", path, why);
+        return NULL;
     }
-    if (why != NULL)
-        tess_log(TESS_LOG_WARN, "measured matmul algorithms in %s are not used: %s", path, why);
-    return text;
+    const size_t head = strlen(STORE_HEAD);
+    const char *line = strncmp(text, STORE_HEAD, head) == 0 ? text + head : NULL;
+    long long count = 0;
+    for (; line != NULL && strncmp(line, "end ", 4) != 0; count++)
+        line = store_line(line);
+    snprintf(expected, sizeof(expected), "end %lld\n", count);
+    if (line != NULL && strcmp(line, expected) == 0) {
+        text[line - text] = '\0';
+        return text;
+    }
+    tess_log(TESS_LOG_WARN,
+             "measured matmul algorithms in %s are not used: it is cut or not of this program",
+             path);
+    free(text);
+    return NULL;
+}
+
+/* The newline before the key's line, which every line has one before; NULL where it is not there.
+ */
+static char *store_search(char *text, const char *key)
+{
+    const size_t length = strlen(key);
+    for (char *at = strchr(text, '\n'); at != NULL; at = strchr(at + 1, '\n'))
+        if (strncmp(at + 1, key, length) == 0 && at[1 + length] == '\t')
+            return at;
+    return NULL;
 }
 
 bool tess__matmul_store_find(const char *path, const char *key, struct matmul_choice *choice_out)
 {
-    const char *line, *end;
-    char *text = store_open(path, &line, &end);
-    bool found = false;
-    while (text != NULL && line < end && !found) {
-        const char *start = line;
-        size_t length;
-        struct matmul_choice choice;
-        line = store_line(line, &length, &choice);
-        found = strlen(key) == length && strncmp(start, key, length) == 0;
-        if (found)
-            *choice_out = choice;
-    }
+    char *text = store_open(path);
+    const char *at = text != NULL ? store_search(text, key) : NULL;
+    const bool found = at != NULL && store_numbers(at + 1 + strlen(key) + 1, choice_out);
     free(text);
     return found;
 }
 
 /* ---- writing --------------------------------------------------------------------------------- */
 
-static size_t store_print(char *line, const char *key, const struct matmul_choice *choice)
-{
-    int length = snprintf(line, STORE_LINE_MAX, "%s\t", key);
-    for (int i = 0; i < MATMUL_FIELD_COUNT; i++)
-        length += snprintf(line + length, (size_t)(STORE_LINE_MAX - length), "%lld%c",
-                           (long long)choice->field[i], i == MATMUL_FIELD_COUNT - 1 ? '\n' : ' ');
-    return (size_t)length;
-}
-
 static bool store_is_fit(const char *key, const struct matmul_choice *choice)
 {
     for (int i = 0; i < MATMUL_FIELD_COUNT; i++)
         if (choice->field[i] < 0 || choice->field[i] > INT32_MAX)
             return false;
-    for (const char *c = key; *c; c++)
-        if (*c < ' ' || *c > '~')
-            return false;
     /* A key that begins like the last line would be taken for it. */
-    return *key && strlen(key) < MATMUL_KEY_MAX && strncmp(key, "end ", 4) != 0;
+    return *key && strlen(key) < MATMUL_KEY_MAX && store_is_printable(key, key + strlen(key)) &&
+           strncmp(key, "end ", 4) != 0;
+}
+
+/* The whole file: the old lines, less the key's, and the new one. */
+static bool store_print(FILE *out, char *old, const char *key, const struct matmul_choice *choice)
+{
+    long long count = 0;
+    for (char *at; (at = store_search(old, key)) != NULL;) {
+        const char *rest = strchr(at + 1, '\n');
+        memmove(at, rest, strlen(rest) + 1);
+    }
+    for (const char *c = old; *c != '\0'; c++)
+        count += *c == '\n'; /* the head stands for the line that is added */
+    fprintf(out, "%s%s\t", old, key);
+    for (int i = 0; i < MATMUL_FIELD_COUNT; i++)
+        fprintf(out, "%lld%c", (long long)choice->field[i],
+                i == MATMUL_FIELD_COUNT - 1 ? '\n' : ' ');
+    fprintf(out, "end %lld\n", count);
+    return fclose(out) == 0;
 }
 
 enum tess_status tess__matmul_store_put(const char *path, const char *key,
@@ -184,33 +176,16 @@ enum tess_status tess__matmul_store_put(const char *path, const char *key,
 {
     if (!store_is_fit(key, choice))
         TESS_FAIL(TESS_ERR_INTERNAL, "a matmul choice that cannot be written: %s", key);
-    const char *line = "", *end = line;
-    char *old = store_open(path, &line, &end);
+    char *old = store_open(path), *text = NULL;
+    size_t used = 0;
     if (old == NULL)
-        end = line;
-    const size_t room = (size_t)(end - line) + strlen(STORE_HEAD) + STORE_LINE_MAX + 32;
-    char *text = malloc(room);
-    if (text == NULL) {
-        free(old);
-        TESS_FAIL(TESS_ERR_MEMORY, "no memory for %zu bytes of matmul choices", room);
-    }
-    size_t used = strlen(STORE_HEAD);
-    memcpy(text, STORE_HEAD, used);
-    long long count = 1;
-    while (line < end) {
-        const char *start = line;
-        size_t length;
-        struct matmul_choice other;
-        line = store_line(line, &length, &other);
-        if (strlen(key) == length && strncmp(start, key, length) == 0)
-            continue;
-        memcpy(text + used, start, (size_t)(line - start));
-        used += (size_t)(line - start);
-        count++;
-    }
-    used += store_print(text + used, key, choice);
-    used += (size_t)snprintf(text + used, room - used, "end %lld\n", count);
-    enum tess_status status = tess_file_write(path, text, used);
+        old = strdup(STORE_HEAD);
+    FILE *out = old != NULL ? open_memstream(&text, &used) : NULL;
+    enum tess_status status = TESS_ERR_MEMORY;
+    if (out != NULL && store_print(out, old, key, choice))
+        status = tess_file_write(path, text, used);
+    else
+        (void)tess_fail(status, "no memory for matmul choices");
     free(text);
     free(old);
     return status;

@@ -5,7 +5,6 @@
 #include "cuda/products/matmul_plan.h"
 
 #include "base/half.h"
-#include "cuda/plain/launch_plain.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -72,62 +71,42 @@ static enum tess_status trial_fill(struct tess_kernel *kernel, uint64_t seed, cu
     return TESS_OK;
 }
 
-/* What a plan's operands take, in the order they lie in memory. */
-struct trial_sizes {
-    size_t a, b, d, bias, aux, scale, differ;
-};
-
-static struct trial_sizes trial_sizes(const struct cuda_product *p)
-{
-    return (struct trial_sizes){
-        .a = (size_t)(p->m * p->k) * tess__cuda_type_bytes(p->a),
-        .b = (size_t)(p->k * p->n) * tess__cuda_type_bytes(p->b),
-        .d = (size_t)(p->m * p->n) * tess__cuda_type_bytes(p->d),
-        .bias = (size_t)(p->m > p->n ? p->m : p->n) * tess__cuda_type_bytes(p->d),
-        .aux = (size_t)(p->m * p->n) * tess__cuda_type_bytes(p->d),
-        .scale = sizeof(float),
-        .differ = sizeof(uint32_t),
-    };
-}
-
-/* Fills what the trial allocated, so that casting const away is right. */
+/* Fills what the trial reads, otherwise in every round. */
 static enum tess_status trial_draw_operands(struct tess_kernel *kernel,
-                                            const struct cuda_product *p, uint64_t round,
-                                            const struct cuda_operands *o)
+                                            const struct cuda_trial *trial, uint64_t round)
 {
-    const struct trial_sizes size = trial_sizes(p);
-    const struct {
-        cudaDataType_t type;
-        size_t bytes;
-        const void *memory;
-    } fill[] = {
-        {p->a, size.a, o->a},
-        {p->b, size.b, o->b},
-        {p->d, size.bias, o->bias},
-        {p->d, size.aux, o->aux},
-        {CUDA_R_32F, size.scale, o->scale_a},
-    };
-    for (size_t i = 0; i < sizeof(fill) / sizeof(fill[0]); i++)
-        TESS_TRY(trial_fill(kernel, 16 * round + i + 1, fill[i].type, fill[i].bytes,
-                            (void *)(uintptr_t)fill[i].memory));
+    for (size_t i = 0; i < MATMUL_TRIAL_READ; i++)
+        TESS_TRY(trial_fill(kernel, 16 * round + i + 1, trial->read[i].type, trial->read[i].bytes,
+                            trial->read[i].memory));
     return TESS_OK;
 }
 
 /* Where the operands lie in `base`; with base NULL it only measures. */
 static struct cuda_trial trial_layout(const struct cuda_product *p, void *base, size_t *bytes_out)
 {
-    const struct trial_sizes size = trial_sizes(p);
+    const size_t d = (size_t)(p->m * p->n) * tess__cuda_type_bytes(p->d);
     struct cuda_room room = {.base = base};
-    struct cuda_trial trial = {.memory = base, .d_bytes = size.d};
-    trial.operands.a = tess__cuda_take(&room, size.a);
-    trial.operands.b = tess__cuda_take(&room, size.b);
-    trial.operands.d = tess__cuda_take(&room, size.d);
-    trial.other = tess__cuda_take(&room, size.d);
-    trial.operands.bias = tess__cuda_take(&room, size.bias);
-    trial.operands.aux = tess__cuda_take(&room, size.aux);
-    trial.other_aux = tess__cuda_take(&room, size.aux);
-    trial.operands.scale_a = trial.operands.scale_b = tess__cuda_take(&room, size.scale);
-    trial.differ = tess__cuda_take(&room, size.differ);
+    struct cuda_trial trial = {
+        .memory = base,
+        .d_bytes = d,
+        .read = {{p->a, (size_t)(p->m * p->k) * tess__cuda_type_bytes(p->a), NULL},
+                 {p->b, (size_t)(p->k * p->n) * tess__cuda_type_bytes(p->b), NULL},
+                 {p->d, (size_t)(p->m > p->n ? p->m : p->n) * tess__cuda_type_bytes(p->d), NULL},
+                 {p->d, d, NULL},
+                 {CUDA_R_32F, sizeof(float), NULL}},
+    };
+    for (size_t i = 0; i < MATMUL_TRIAL_READ; i++)
+        trial.read[i].memory = tess__cuda_take(&room, trial.read[i].bytes);
+    trial.operands = (struct cuda_operands){.a = trial.read[0].memory,
+                                            .b = trial.read[1].memory,
+                                            .bias = trial.read[2].memory,
+                                            .aux = trial.read[3].memory,
+                                            .scale_a = trial.read[4].memory,
+                                            .scale_b = trial.read[4].memory,
+                                            .d = tess__cuda_take(&room, d)};
+    trial.other = tess__cuda_take(&room, d);
+    trial.other_aux = tess__cuda_take(&room, d);
+    trial.differ = tess__cuda_take(&room, sizeof(uint32_t));
     *bytes_out = room.used;
     return trial;
 }
@@ -146,7 +125,7 @@ enum tess_status tess__cuda_trial_open(struct tess_kernel *kernel, const struct 
     }
     CUDA_TRY(error);
     struct cuda_trial trial = trial_layout(p, memory, &bytes);
-    enum tess_status status = trial_draw_operands(kernel, p, 0, &trial.operands);
+    enum tess_status status = trial_draw_operands(kernel, &trial, 0);
     if (status != TESS_OK)
         tess__cuda_trial_close(&trial);
     else
@@ -187,52 +166,42 @@ static enum tess_status trial_same(struct tess_kernel *kernel, const struct cuda
     return TESS_OK;
 }
 
-static enum tess_status trial_compare_once(struct tess_kernel *kernel, struct cuda_plan *leaf,
-                                           struct cuda_plan *all, int64_t leaves,
+static enum tess_status trial_compare_once(struct tess_kernel *kernel, const struct cuda_rows *rows,
                                            struct cuda_trial *trial)
 {
-    struct cuda_rows rows = {
-        .leaf = leaf,
-        .leaves = leaves,
-        .b_bytes =
-            (size_t)(leaf->product.k * leaf->product.n) * tess__cuda_type_bytes(leaf->product.b),
-        .d_bytes =
-            (size_t)(leaf->product.m * leaf->product.n) * tess__cuda_type_bytes(leaf->product.d),
-    };
+    struct cuda_rows leaf_by_leaf = *rows;
     struct cuda_operands by_leaves = trial->operands;
+    leaf_by_leaf.all = NULL;
     by_leaves.d = trial->other;
-    if (trial_writes_aux(&all->product))
+    if (trial_writes_aux(&rows->all->product))
         by_leaves.aux = trial->other_aux;
-    TESS_TRY(tess__cuda_plan_run(kernel, all, &trial->operands));
-    TESS_TRY(tess__cuda_rows_run(kernel, &rows, &by_leaves));
+    TESS_TRY(tess__cuda_plan_run(kernel, rows->all, &trial->operands));
+    TESS_TRY(tess__cuda_rows_run(kernel, &leaf_by_leaf, &by_leaves));
     bool same = false;
-    TESS_TRY(trial_same(kernel, &all->product, trial, &same));
-    all->alike = same ? CUDA_ALIKE_YES : CUDA_ALIKE_NO;
+    TESS_TRY(trial_same(kernel, &rows->all->product, trial, &same));
+    rows->all->alike = same ? CUDA_ALIKE_YES : CUDA_ALIKE_NO;
     return TESS_OK;
 }
 
 /* A few results may agree by chance in another order of their sums: small products are compared
  * several times. */
-static enum tess_status trial_compare(struct tess_kernel *kernel, struct cuda_plan *leaf,
-                                      struct cuda_plan *all, int64_t leaves,
+static enum tess_status trial_compare(struct tess_kernel *kernel, const struct cuda_rows *rows,
                                       struct cuda_trial *trial)
 {
-    const int64_t results = all->product.m * all->product.n;
-    const int64_t rounds = results < TRIAL_RESULTS ? TRIAL_RESULTS / results : 1;
-    enum cuda_alike alike = CUDA_ALIKE_YES;
-    for (int64_t round = 0; round < rounds && round < TRIAL_ROUNDS && alike == CUDA_ALIKE_YES;
-         round++) {
-        if (round > 0)
-            TESS_TRY(trial_draw_operands(kernel, &all->product, (uint64_t)round, &trial->operands));
-        TESS_TRY(trial_compare_once(kernel, leaf, all, leaves, trial));
-        alike = all->alike;
+    const struct cuda_product *p = &rows->all->product;
+    const int64_t wanted = p->m * p->n < TRIAL_RESULTS ? TRIAL_RESULTS / (p->m * p->n) : 1;
+    const int64_t rounds = wanted < TRIAL_ROUNDS ? wanted : TRIAL_ROUNDS;
+    TESS_TRY(trial_compare_once(kernel, rows, trial));
+    for (int64_t round = 1; round < rounds && rows->all->alike == CUDA_ALIKE_YES; round++) {
+        TESS_TRY(trial_draw_operands(kernel, trial, (uint64_t)round));
+        TESS_TRY(trial_compare_once(kernel, rows, trial));
     }
     return TESS_OK;
 }
 
-enum tess_status tess__cuda_plan_compare(struct tess_kernel *kernel, struct cuda_plan *leaf,
-                                         struct cuda_plan *all, int64_t leaves)
+enum tess_status tess__cuda_plan_compare(struct tess_kernel *kernel, const struct cuda_rows *rows)
 {
+    struct cuda_plan *all = rows->all;
     if (all->alike != CUDA_ALIKE_UNKNOWN)
         return TESS_OK;
     struct cuda_trial trial;
@@ -247,7 +216,7 @@ enum tess_status tess__cuda_plan_compare(struct tess_kernel *kernel, struct cuda
         return TESS_OK;
     }
     TESS_TRY(status);
-    status = trial_compare(kernel, leaf, all, leaves, &trial);
+    status = trial_compare(kernel, rows, &trial);
     tess__cuda_trial_close(&trial);
     return status;
 }

@@ -7,17 +7,14 @@
  * without reading twice; slabs are joined in f64. A thread has 4 to 8 loads of 16 bytes under way,
  * which at 2 blocks a multiprocessor (128 registers) is 32 KiB or more.
  */
-#include "cuda/rows/launch_rows.h"
-
 #include "cuda/rows/columns.cuh"
-#include "cuda/rows/rows.cuh"
+#include "cuda/slots.h"
 
 /* Sums of slabs: here a slab is what the block's threads hold, 8 rows each. */
-template <typename T>
-static columns_shape batch_norm_shape(const struct tess__cuda_batch_norm *norm)
+static columns_shape batch_norm_shape(const struct tess_op_desc *d, int64_t leaves,
+                                      int64_t leaf_rows, int piece)
 {
-    columns_shape s =
-        columns_shape_of(norm->leaves, norm->pixels, norm->channels, cuda_vec<T>::count);
+    columns_shape s = columns_shape_of(leaves, leaf_rows * d->height * d->width, d->in, piece);
     s.slab_rows = (int64_t)COLUMNS_EACH * (ROWS_THREADS / s.lanes);
     s.slabs = (s.leaf_rows + s.slab_rows - 1) / s.slab_rows;
     return s;
@@ -298,131 +295,126 @@ static __global__ void __launch_bounds__(ROWS_THREADS, 2)
     }
 }
 
-/* ---- launchers ------------------------------------------------------------------------------ */
+/* ---- slots ---------------------------------------------------------------------------------- */
 
 /* Two arrays of sums of slabs, two of sums of leaves. Infer has its statistics in the latter. */
 struct batch_norm_scratch {
     float *slab[2], *leaf[2];
-    size_t bytes;
 };
 
 static batch_norm_scratch batch_norm_layout(const columns_shape &s, void *base)
 {
     int64_t slabs = s.leaves * s.slabs * s.n, leaves = s.leaves * s.n;
     float *at = static_cast<float *>(base);
-    return {{at, at + slabs},
-            {at + 2 * slabs, at + 2 * slabs + leaves},
-            (size_t)(2 * slabs + 2 * leaves) * sizeof(float)};
+    return {{at, at + slabs}, {at + 2 * slabs, at + 2 * slabs + leaves}};
 }
 
-extern "C" size_t tess__cuda_batch_norm_bytes(const struct tess__cuda_batch_norm *norm)
+enum tess_status tess__cuda_batch_norm_needs(const struct tess_op_desc *desc,
+                                             struct tess_op_needs *needs_out)
 {
-    static float none[1];
+    int64_t leaves = desc->rows / desc->leaf_rows;
+    leaves = leaves > 0 ? leaves : 1; /* infer keeps its statistics as a leaf's */
     columns_shape s =
-        norm->dtype == TESS_F32 ? batch_norm_shape<float>(norm) : batch_norm_shape<__half>(norm);
-    return batch_norm_layout(s, none).bytes;
+        batch_norm_shape(desc, leaves, desc->leaf_rows, desc->dtype == TESS_F32 ? 4 : 8);
+    needs_out->scratch_bytes = (size_t)(2 * leaves * (s.slabs + 1) * s.n) * sizeof(float);
+    return TESS_OK;
 }
 
 template <typename T>
-static cudaError_t batch_norm_apply(cudaStream_t stream, const columns_shape &sums, bool relu,
+static cudaError_t batch_norm_apply(const struct tess_op *op, const columns_shape &sums,
                                     const void *x, const void *gamma, const void *beta,
                                     const float *mean, const float *rstd, void *y)
 {
-    const T *from = static_cast<const T *>(x);
-    T *to = static_cast<T *>(y);
     columns_shape s = batch_norm_long(sums, cuda_vec<T>::count);
     return CUDA_LAUNCH(batch_norm_apply_kernel<T>, columns_grid(s, cuda_vec<T>::count),
-                       dim3(ROWS_THREADS), 0, stream, s, relu, from, static_cast<const T *>(gamma),
-                       static_cast<const T *>(beta), mean, rstd,
-                       rows_aligned(from, s.n) && rows_aligned(to, s.n), to);
+                       ROWS_THREADS, 0, tess__cuda_stream(op->kernel), s, op->desc.relu, x, gamma,
+                       beta, mean, rstd, rows_aligned<T>(s.n, x, y), y);
 }
 
-extern "C" cudaError_t tess__cuda_launch_batch_norm_forward(
-    cudaStream_t stream, const struct tess__cuda_batch_norm *norm, const void *x, const void *gamma,
-    const void *beta, void *y, float *save_mean, float *save_rstd, float *mean_sum, float *var_sum,
-    void *scratch)
+/* The trees over the leaves of two arrays. */
+static cudaError_t batch_norm_trees(cudaStream_t stream, const columns_shape &s, const float *first,
+                                    float *first_out, const float *second, float *second_out)
 {
-    return cuda_by_dtype(norm->dtype, [&](auto type) {
-        typedef typename decltype(type)::type T;
-        columns_shape s = batch_norm_shape<T>(norm);
-        batch_norm_scratch l = batch_norm_layout(s, scratch);
-        const T *from = static_cast<const T *>(x);
-        cudaError_t error = CUDA_LAUNCH(
-            batch_norm_slab_kernel<T>, columns_grid(s, cuda_vec<T>::count), dim3(ROWS_THREADS), 0,
-            stream, s, from, rows_aligned(from, s.n), l.slab[0], l.slab[1]);
-        dim3 grid((unsigned)s.leaves, (unsigned)((s.n + CUDA_WARP - 1) / CUDA_WARP), 1);
-        if (error == cudaSuccess)
-            error = CUDA_LAUNCH(batch_norm_leaf_kernel, grid, dim3(CUDA_WARP * BATCH_NORM_BELOW), 0,
-                                stream, s, norm->epsilon, l.slab[0], l.slab[1], save_mean,
-                                save_rstd, l.leaf[0]);
-        if (error == cudaSuccess)
-            error =
-                batch_norm_apply<T>(stream, s, norm->relu, x, gamma, beta, save_mean, save_rstd, y);
-        if (error == cudaSuccess)
-            error = tess__cuda_column_tree(stream, s.leaves, s.n, save_mean, false, mean_sum);
-        if (error == cudaSuccess)
-            error = tess__cuda_column_tree(stream, s.leaves, s.n, l.leaf[0], false, var_sum);
-        return error;
-    });
+    cudaError_t error = columns_finish_tree(stream, s.leaves, s.n, first, false, first_out);
+    return error == cudaSuccess
+               ? columns_finish_tree(stream, s.leaves, s.n, second, false, second_out)
+               : error;
 }
 
-extern "C" cudaError_t tess__cuda_launch_batch_norm_infer(cudaStream_t stream,
-                                                          const struct tess__cuda_batch_norm *norm,
-                                                          const void *x, const void *gamma,
-                                                          const void *beta, const void *mean,
-                                                          const void *var, void *y, void *scratch)
+enum tess_status tess__cuda_batch_norm_forward(struct tess_op *op, const void *x, const void *gamma,
+                                               const void *beta, void *y, float *save_mean,
+                                               float *save_rstd, float *mean_sum, float *var_sum)
 {
-    /* All leaves are one: only the rows of y come of it. */
-    return cuda_by_dtype(norm->dtype, [&](auto type) {
-        typedef typename decltype(type)::type T;
-        struct tess__cuda_batch_norm whole = *norm;
-        whole.leaves = 1;
-        whole.pixels = norm->leaves * norm->pixels;
-        batch_norm_scratch l = batch_norm_layout(batch_norm_shape<T>(norm), scratch);
-        dim3 grid((unsigned)((norm->channels + ROWS_THREADS - 1) / ROWS_THREADS));
-        cudaError_t error =
-            CUDA_LAUNCH(batch_norm_given_kernel<T>, grid, dim3(ROWS_THREADS), 0, stream,
-                        norm->channels, norm->epsilon, static_cast<const T *>(mean),
-                        static_cast<const T *>(var), l.leaf[0], l.leaf[1]);
-        if (error != cudaSuccess)
-            return error;
-        return batch_norm_apply<T>(stream, batch_norm_shape<T>(&whole), norm->relu, x, gamma, beta,
-                                   l.leaf[0], l.leaf[1], y);
+    const struct tess_op_desc *d = &op->desc;
+    cudaStream_t stream = tess__cuda_stream(op->kernel);
+    cudaError_t error = cuda_by_dtype(d->dtype, [&](auto type) {
+        typedef decltype(type) T;
+        constexpr int piece = cuda_vec<T>::count;
+        columns_shape s = batch_norm_shape(d, d->rows / d->leaf_rows, d->leaf_rows, piece);
+        batch_norm_scratch l = batch_norm_layout(s, op->scratch);
+        cudaError_t status =
+            CUDA_LAUNCH(batch_norm_slab_kernel<T>, columns_grid(s, piece), ROWS_THREADS, 0, stream,
+                        s, x, rows_aligned<T>(s.n, x), l.slab[0], l.slab[1]);
+        dim3 grid((unsigned)s.leaves, cuda_blocks(s.n, CUDA_WARP));
+        if (status == cudaSuccess)
+            status =
+                CUDA_LAUNCH(batch_norm_leaf_kernel, grid, CUDA_WARP * BATCH_NORM_BELOW, 0, stream,
+                            s, d->epsilon, l.slab[0], l.slab[1], save_mean, save_rstd, l.leaf[0]);
+        if (status == cudaSuccess)
+            status = batch_norm_apply<T>(op, s, x, gamma, beta, save_mean, save_rstd, y);
+        return status == cudaSuccess
+                   ? batch_norm_trees(stream, s, save_mean, mean_sum, l.leaf[0], var_sum)
+                   : status;
     });
+    return tess__cuda_status(error, "batch_norm_forward");
 }
 
-extern "C" cudaError_t tess__cuda_launch_batch_norm_backward(
-    cudaStream_t stream, const struct tess__cuda_batch_norm *norm, const void *x, const void *y,
-    const void *dy, const void *gamma, const float *save_mean, const float *save_rstd, void *dx,
-    float *dgamma, float *dbeta, void *scratch)
+/* All leaves are one: only the rows of y come of it. */
+enum tess_status tess__cuda_batch_norm_infer(struct tess_op *op, const void *x, const void *gamma,
+                                             const void *beta, const void *mean, const void *var,
+                                             void *y)
 {
-    return cuda_by_dtype(norm->dtype, [&](auto type) {
-        typedef typename decltype(type)::type T;
-        columns_shape s = batch_norm_shape<T>(norm);
-        batch_norm_scratch l = batch_norm_layout(s, scratch);
-        T *to = static_cast<T *>(dx);
-        batch_norm_grads<T> g = {static_cast<const T *>(x),
-                                 norm->relu ? static_cast<const T *>(y) : NULL,
-                                 static_cast<const T *>(dy),
-                                 save_mean,
-                                 save_rstd,
-                                 false};
-        g.aligned = rows_aligned(g.x, s.n) && rows_aligned(g.y, s.n) && rows_aligned(g.dy, s.n) &&
-                    rows_aligned(to, s.n);
-        columns_shape all = batch_norm_long(s, cuda_vec<T>::count);
-        cudaError_t error =
-            CUDA_LAUNCH(batch_norm_sums_kernel<T>, columns_grid(s, cuda_vec<T>::count),
-                        dim3(ROWS_THREADS), 0, stream, s, g, l.slab[0], l.slab[1]);
-        for (int i = 0; i < 2 && error == cudaSuccess; i++)
-            error = tess__cuda_column_leaves(stream, s.leaves, s.slabs, s.n, l.slab[i], l.leaf[i]);
-        if (error == cudaSuccess)
-            error = CUDA_LAUNCH(batch_norm_grad_kernel<T>, columns_grid(all, cuda_vec<T>::count),
-                                dim3(ROWS_THREADS), 0, stream, all, g,
-                                static_cast<const T *>(gamma), l.leaf[0], l.leaf[1], to);
-        if (error == cudaSuccess)
-            error = tess__cuda_column_tree(stream, s.leaves, s.n, l.leaf[0], false, dgamma);
-        if (error == cudaSuccess)
-            error = tess__cuda_column_tree(stream, s.leaves, s.n, l.leaf[1], false, dbeta);
-        return error;
+    const struct tess_op_desc *d = &op->desc;
+    cudaError_t error = cuda_by_dtype(d->dtype, [&](auto type) {
+        typedef decltype(type) T;
+        columns_shape s = batch_norm_shape(d, 1, d->rows, cuda_vec<T>::count);
+        batch_norm_scratch l = batch_norm_layout(s, op->scratch);
+        cudaError_t status = CUDA_LAUNCH(batch_norm_given_kernel<T>, cuda_blocks(s.n, ROWS_THREADS),
+                                         ROWS_THREADS, 0, tess__cuda_stream(op->kernel), s.n,
+                                         d->epsilon, mean, var, l.leaf[0], l.leaf[1]);
+        return status == cudaSuccess
+                   ? batch_norm_apply<T>(op, s, x, gamma, beta, l.leaf[0], l.leaf[1], y)
+                   : status;
     });
+    return tess__cuda_status(error, "batch_norm_infer");
+}
+
+enum tess_status tess__cuda_batch_norm_backward(struct tess_op *op, const void *x, const void *y,
+                                                const void *dy, const void *gamma,
+                                                const float *save_mean, const float *save_rstd,
+                                                void *dx, float *dgamma, float *dbeta)
+{
+    const struct tess_op_desc *d = &op->desc;
+    cudaStream_t stream = tess__cuda_stream(op->kernel);
+    cudaError_t error = cuda_by_dtype(d->dtype, [&](auto type) {
+        typedef decltype(type) T;
+        constexpr int piece = cuda_vec<T>::count;
+        columns_shape s = batch_norm_shape(d, d->rows / d->leaf_rows, d->leaf_rows, piece);
+        batch_norm_scratch l = batch_norm_layout(s, op->scratch);
+        const T *output = d->relu ? (const T *)y : NULL;
+        batch_norm_grads<T> g = {(const T *)x, output,    (const T *)dy,
+                                 save_mean,    save_rstd, rows_aligned<T>(s.n, x, output, dy, dx)};
+        columns_shape all = batch_norm_long(s, piece);
+        cudaError_t status = CUDA_LAUNCH(batch_norm_sums_kernel<T>, columns_grid(s, piece),
+                                         ROWS_THREADS, 0, stream, s, g, l.slab[0], l.slab[1]);
+        for (int i = 0; i < 2 && status == cudaSuccess; i++)
+            status = columns_leaves(stream, s.leaves, s.slabs, s.n, l.slab[i], l.leaf[i]);
+        if (status == cudaSuccess)
+            status = CUDA_LAUNCH(batch_norm_grad_kernel<T>, columns_grid(all, piece), ROWS_THREADS,
+                                 0, stream, all, g, gamma, l.leaf[0], l.leaf[1], dx);
+        return status == cudaSuccess
+                   ? batch_norm_trees(stream, s, l.leaf[0], dgamma, l.leaf[1], dbeta)
+                   : status;
+    });
+    return tess__cuda_status(error, "batch_norm_backward");
 }

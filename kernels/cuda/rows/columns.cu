@@ -37,15 +37,6 @@ static __global__ void __launch_bounds__(ROWS_THREADS, 2)
             partial[here.slab * s.n + here.at + i] = sum[i];
 }
 
-template <typename T>
-static cudaError_t columns_slab(cudaStream_t stream, const columns_shape &s, const void *x,
-                                float *partial)
-{
-    const T *rows = static_cast<const T *>(x);
-    return CUDA_LAUNCH(columns_slab_kernel<T>, columns_grid(s, cuda_vec<T>::count),
-                       dim3(ROWS_THREADS), 0, stream, s, rows, rows_aligned(rows, s.n), partial);
-}
-
 /* ---- leaves --------------------------------------------------------------------------------- */
 
 #define COLUMNS_BELOW 8 /* rows of threads of a block of 32 columns */
@@ -71,10 +62,10 @@ static __global__ void __launch_bounds__(CUDA_WARP *COLUMNS_BELOW)
     leaf[(int64_t)blockIdx.x * n + column] = sum;
 }
 
-extern "C" cudaError_t tess__cuda_column_leaves(cudaStream_t stream, int64_t leaves, int64_t slabs,
-                                                int64_t n, const float *partial, float *leaf)
+cudaError_t columns_leaves(cudaStream_t stream, int64_t leaves, int64_t slabs, int64_t n,
+                           const float *partial, float *leaf)
 {
-    dim3 grid((unsigned)leaves, (unsigned)((n + CUDA_WARP - 1) / CUDA_WARP), 1);
+    dim3 grid((unsigned)leaves, cuda_blocks(n, CUDA_WARP));
     return CUDA_LAUNCH(columns_leaf_kernel, grid, dim3(CUDA_WARP * COLUMNS_BELOW), 0, stream, slabs,
                        n, partial, leaf);
 }
@@ -106,25 +97,23 @@ static __global__ void __launch_bounds__(COLUMNS_TREE)
     out[column] = add ? out[column] + sum : sum;
 }
 
-extern "C" cudaError_t tess__cuda_column_tree(cudaStream_t stream, int64_t leaves, int64_t n,
-                                              const float *leaf, bool add, float *out)
+cudaError_t columns_finish_tree(cudaStream_t stream, int64_t leaves, int64_t n, const float *leaf,
+                                bool add, float *out)
 {
     size_t shared = (size_t)columns_levels(leaves) * COLUMNS_TREE * sizeof(float);
-    dim3 grid((unsigned)((n + COLUMNS_TREE - 1) / COLUMNS_TREE), 1, 1);
-    return CUDA_LAUNCH(columns_tree_kernel, grid, dim3(COLUMNS_TREE), shared, stream, leaves, n,
-                       leaf, add, out);
+    return CUDA_LAUNCH(columns_tree_kernel, cuda_blocks(n, COLUMNS_TREE), COLUMNS_TREE, shared,
+                       stream, leaves, n, leaf, add, out);
 }
 
-extern "C" cudaError_t tess__cuda_column_finish(cudaStream_t stream, int64_t leaves, int64_t slabs,
-                                                int64_t n, const float *partial, float *leaf,
-                                                bool add, float *out)
+cudaError_t columns_finish(cudaStream_t stream, int64_t leaves, int64_t slabs, int64_t n,
+                           const float *partial, float *leaf, bool add, float *out)
 {
     if (slabs == 1)
-        return tess__cuda_column_tree(stream, leaves, n, partial, add, out);
+        return columns_finish_tree(stream, leaves, n, partial, add, out);
     if (leaves == 1 && !add)
-        return tess__cuda_column_leaves(stream, 1, slabs, n, partial, out);
-    cudaError_t error = tess__cuda_column_leaves(stream, leaves, slabs, n, partial, leaf);
-    return error == cudaSuccess ? tess__cuda_column_tree(stream, leaves, n, leaf, add, out) : error;
+        return columns_leaves(stream, 1, slabs, n, partial, out);
+    cudaError_t error = columns_leaves(stream, leaves, slabs, n, partial, leaf);
+    return error == cudaSuccess ? columns_finish_tree(stream, leaves, n, leaf, add, out) : error;
 }
 
 /* ---- all of it ------------------------------------------------------------------------------ */
@@ -135,25 +124,27 @@ static columns_shape columns_sum_shape(enum tess_dtype dtype, int64_t leaves, in
     return columns_shape_of(leaves, leaf_rows, n, dtype == TESS_F32 ? 4 : 8);
 }
 
-extern "C" size_t tess__cuda_column_sum_bytes(enum tess_dtype dtype, int64_t leaves,
-                                              int64_t leaf_rows, int64_t n)
+size_t tess__cuda_column_sum_bytes(enum tess_dtype dtype, int64_t leaves, int64_t leaf_rows,
+                                   int64_t n)
 {
     columns_shape s = columns_sum_shape(dtype, leaves, leaf_rows, n);
     return (size_t)(leaves * (s.slabs + 1) * n) * sizeof(float);
 }
 
-extern "C" cudaError_t tess__cuda_column_sum(cudaStream_t stream, enum tess_dtype dtype,
-                                             int64_t leaves, int64_t leaf_rows, int64_t n,
-                                             const void *x, bool add, float *out, void *scratch)
+cudaError_t tess__cuda_column_sum(cudaStream_t stream, enum tess_dtype dtype, int64_t leaves,
+                                  int64_t leaf_rows, int64_t n, const void *x, bool add, float *out,
+                                  void *scratch)
 {
     if (leaves * leaf_rows == 0)
-        return tess__cuda_column_tree(stream, 0, n, NULL, add, out);
+        return columns_finish_tree(stream, 0, n, NULL, add, out);
     columns_shape s = columns_sum_shape(dtype, leaves, leaf_rows, n);
     float *partial = static_cast<float *>(scratch), *leaf = partial + leaves * s.slabs * n;
     cudaError_t error = cuda_by_dtype(dtype, [&](auto type) {
-        return columns_slab<typename decltype(type)::type>(stream, s, x, partial);
+        typedef decltype(type) T;
+        return CUDA_LAUNCH(columns_slab_kernel<T>, columns_grid(s, cuda_vec<T>::count),
+                           ROWS_THREADS, 0, stream, s, x, rows_aligned<T>(n, x), partial);
     });
     if (error != cudaSuccess)
         return error;
-    return tess__cuda_column_finish(stream, leaves, s.slabs, n, partial, leaf, add, out);
+    return columns_finish(stream, leaves, s.slabs, n, partial, leaf, add, out);
 }

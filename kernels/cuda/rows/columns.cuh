@@ -16,7 +16,7 @@
 #define KERNELS_CUDA_ROWS_COLUMNS_CUH
 
 #include "cuda/launch.cuh"
-#include "cuda/rows/launch_rows.h"
+#include "cuda/rows/columns.h"
 #include "cuda/rows/rows.cuh"
 
 struct columns_shape {
@@ -55,7 +55,7 @@ static inline columns_shape columns_shape_of(int64_t leaves, int64_t leaf_rows, 
 static inline dim3 columns_grid(const struct columns_shape &s, int piece)
 {
     int64_t tile = (int64_t)s.lanes * piece;
-    return dim3((unsigned)(s.leaves * s.slabs), (unsigned)((s.n + tile - 1) / tile), 1);
+    return dim3((unsigned)(s.leaves * s.slabs), cuda_blocks(s.n, tile));
 }
 
 /* Where this thread is: rows first + row, first + row + step, ... below end; columns at ... */
@@ -153,5 +153,17 @@ static inline int columns_levels(int64_t leaves)
         levels++;
     return levels;
 }
+
+/* ---- the later stages, columns.cu ----------------------------------------------------------- */
+
+/* leaf[leaves, n] = for each leaf the sum of its rows of partial [leaves, slabs, n]. */
+cudaError_t columns_leaves(cudaStream_t stream, int64_t leaves, int64_t slabs, int64_t n,
+                           const float *partial, float *leaf);
+/* out[n] = (add ? out : 0) + the tree over leaf [leaves, n]; no leaves: 0. */
+cudaError_t columns_finish_tree(cudaStream_t stream, int64_t leaves, int64_t n, const float *leaf,
+                                bool add, float *out);
+/* Both of them. leaf [leaves, n] may be used on the way. */
+cudaError_t columns_finish(cudaStream_t stream, int64_t leaves, int64_t slabs, int64_t n,
+                           const float *partial, float *leaf, bool add, float *out);
 
 #endif

@@ -8,22 +8,23 @@
  * Backward reads dy once (w) and writes the table's gradient once (4 bytes an entry's element,
  * mostly +0 in a large vocabulary).
  */
-#include "cuda/rows/launch_rows.h"
-
-#include "cuda/launch.cuh"
 #include "cuda/rows/rows.cuh"
+#include "cuda/rows/sort.cuh"
+#include "cuda/slots.h"
 
 /* ---- forward -------------------------------------------------------------------------------- */
 
 struct embedding_shape {
-    int64_t rows, leaf_rows, entries, width, length, first;
+    int64_t rows, leaf_rows;
+    int64_t entries, width; /* of the table */
+    int64_t length, first;  /* of positions; token of the first entry */
     int lanes;
     bool aligned;
 };
 
-static embedding_shape embedding_shape_of(const struct tess__cuda_embedding *e)
+static embedding_shape embedding_shape_of(const struct tess_op_desc *d, int64_t first)
 {
-    return {e->rows, e->leaf_rows, e->entries, e->width, e->length, e->first, CUDA_WARP, false};
+    return {d->rows, d->leaf_rows, d->in, d->out, d->length, first, CUDA_WARP, false};
 }
 
 /* The entry of row i's token, or -1. */
@@ -57,21 +58,19 @@ static __global__ void __launch_bounds__(ROWS_THREADS)
     }
 }
 
-extern "C" cudaError_t tess__cuda_launch_embedding_forward(
-    cudaStream_t stream, const struct tess__cuda_embedding *embedding, const int32_t *token,
-    const void *table, const void *add, void *y)
+enum tess_status tess__cuda_embedding_forward(struct tess_op *op, const int32_t *token,
+                                              int64_t first, const void *table, const void *add,
+                                              void *y)
 {
-    embedding_shape s = embedding_shape_of(embedding);
-    return cuda_by_dtype(embedding->dtype, [&](auto type) {
-        typedef typename decltype(type)::type T;
-        const T *t = static_cast<const T *>(table), *more = static_cast<const T *>(add);
-        T *out = static_cast<T *>(y);
+    embedding_shape s = embedding_shape_of(&op->desc, first);
+    cudaError_t error = cuda_by_dtype(op->desc.dtype, [&](auto type) {
+        typedef decltype(type) T;
         s.lanes = rows_lanes(s.width, 2 * cuda_vec<T>::count, ROWS_THREADS);
-        s.aligned =
-            rows_aligned(t, s.width) && rows_aligned(more, s.width) && rows_aligned(out, s.width);
-        return CUDA_LAUNCH(embedding_forward_kernel<T>, dim3(rows_blocks(s.rows, s.lanes)),
-                           dim3(ROWS_THREADS), 0, stream, s, token, t, more, out);
+        s.aligned = rows_aligned<T>(s.width, table, add, y);
+        return CUDA_LAUNCH(embedding_forward_kernel<T>, cuda_blocks(s.rows, ROWS_THREADS / s.lanes),
+                           ROWS_THREADS, 0, tess__cuda_stream(op->kernel), s, token, table, add, y);
     });
+    return tess__cuda_status(error, "embedding_forward");
 }
 
 /* ---- backward ------------------------------------------------------------------------------- */
@@ -174,16 +173,12 @@ template <typename T>
 static __device__ __forceinline__ embedding_pair<T> embedding_load(const embedding_shape &s,
                                                                    const T *row, int64_t at)
 {
+    if (s.aligned && at < s.width)
+        return *reinterpret_cast<const embedding_pair<T> *>(row + at);
     embedding_pair<T> v;
-    if (!s.aligned || at >= s.width) {
 #pragma unroll
-        for (int i = 0; i < EMBEDDING_COLUMNS; i++)
-            v.at[i] = at + i < s.width ? row[at + i] : cuda_from_f32<T>(0.0f);
-    } else if constexpr (sizeof(T) == 2) {
-        *reinterpret_cast<uint32_t *>(v.at) = *reinterpret_cast<const uint32_t *>(row + at);
-    } else {
-        *reinterpret_cast<uint2 *>(v.at) = *reinterpret_cast<const uint2 *>(row + at);
-    }
+    for (int i = 0; i < EMBEDDING_COLUMNS; i++)
+        v.at[i] = at + i < s.width ? row[at + i] : cuda_from_f32<T>(0.0f);
     return v;
 }
 
@@ -271,7 +266,7 @@ static __global__ void embedding_start_kernel(int32_t *count)
  * vocabulary, so they are written at the rate of memory, by groups of threads that only read begin
  * and end. */
 static __global__ void __launch_bounds__(ROWS_THREADS)
-    embedding_list_kernel(embedding_shape s, tess__cuda_sorted sorted, embedding_lists lists,
+    embedding_list_kernel(embedding_shape s, sort_result sorted, embedding_lists lists,
                           float *dtable)
 {
     constexpr int piece = cuda_vec<float>::count;
@@ -290,86 +285,75 @@ static __global__ void __launch_bounds__(ROWS_THREADS)
         rows_store(dtable + entry * s.width, at, s.width, s.aligned, zero);
 }
 
-template <typename T, int AHEAD>
+template <typename T>
 static cudaError_t embedding_backward(cudaStream_t stream, embedding_shape s,
                                       const embedding_lists &lists, const void *dy, float *dtable)
 {
-    const T *grad = static_cast<const T *>(dy);
-    s.aligned = cuda_aligned16(grad) && cuda_aligned16(dtable) && s.width % EMBEDDING_COLUMNS == 0;
+    s.aligned = cuda_aligned16(dy) && cuda_aligned16(dtable) && s.width % EMBEDDING_COLUMNS == 0;
     int levels = 0;
     for (int64_t last = s.rows / s.leaf_rows - 1; last > 0; last >>= 1)
         levels++;
     size_t shared = (size_t)levels * EMBEDDING_THREADS * sizeof(float2);
     int64_t blocks = s.entries < EMBEDDING_BLOCKS ? s.entries : EMBEDDING_BLOCKS;
-    dim3 grid((unsigned)blocks, (unsigned)((s.width + EMBEDDING_TILE - 1) / EMBEDDING_TILE), 1);
-    return CUDA_LAUNCH(embedding_backward_kernel<T, AHEAD>, grid, dim3(EMBEDDING_THREADS), shared,
-                       stream, s, lists, grad, dtable);
-}
-
-template <typename T>
-static cudaError_t embedding_backward_of(cudaStream_t stream, const embedding_shape &s,
-                                         const embedding_lists &lists, const void *dy,
-                                         float *dtable)
-{
-    cudaError_t error = cudaSuccess;
+    dim3 grid((unsigned)blocks, cuda_blocks(s.width, EMBEDDING_TILE));
     bool heavy = !lists.list && s.rows / s.length > EMBEDDING_HEAVY;
+    cudaError_t error = cudaSuccess;
     if (lists.list || !heavy)
-        error = embedding_backward<T, EMBEDDING_LIGHT>(stream, s, lists, dy, dtable);
+        error = CUDA_LAUNCH((embedding_backward_kernel<T, EMBEDDING_LIGHT>), grid,
+                            EMBEDDING_THREADS, shared, stream, s, lists, dy, dtable);
     if (error == cudaSuccess && (lists.list || heavy))
-        error = embedding_backward<T, EMBEDDING_HEAVY>(stream, s, lists, dy, dtable);
+        error = CUDA_LAUNCH((embedding_backward_kernel<T, EMBEDDING_HEAVY>), grid,
+                            EMBEDDING_THREADS, shared, stream, s, lists, dy, dtable);
     return error;
 }
 
-/* Scratch: what the sort takes, then the lists. */
-static size_t embedding_layout(const embedding_shape &s, void *scratch, embedding_lists *lists_out)
-{
-    tess__cuda_sorted sorted = tess__cuda_sort_layout(s.rows, s.entries, scratch);
-    char *list = static_cast<char *>(scratch) + sorted.bytes;
-    size_t bytes = (size_t)s.entries * sizeof(embedding_rows);
-    *lists_out = {sorted.order, reinterpret_cast<embedding_rows *>(list),
-                  reinterpret_cast<int32_t *>(list + bytes)};
-    return sorted.bytes + bytes + 16;
-}
-
-/* Sort, list, and the entries that no token names. */
+/* Sort, list, and the entries that no token names. Scratch: what the sort takes, then the lists. */
 static cudaError_t embedding_prepare(cudaStream_t stream, embedding_shape s, const int32_t *token,
-                                     const embedding_lists &lists, float *dtable, void *scratch)
+                                     embedding_lists *lists, float *dtable, void *scratch)
 {
-    tess__cuda_sorted sorted = tess__cuda_sort_layout(s.rows, s.entries, scratch);
+    sort_result sorted = sort_layout(s.rows, s.entries, scratch);
+    lists->order = sorted.order;
+    lists->list = reinterpret_cast<embedding_rows *>(static_cast<char *>(scratch) + sorted.bytes);
+    lists->count = reinterpret_cast<int32_t *>(lists->list + s.entries);
     s.lanes = rows_lanes(s.width, 2 * cuda_vec<float>::count, ROWS_THREADS);
-    s.aligned = rows_aligned(dtable, s.width);
-    cudaError_t error =
-        CUDA_LAUNCH(embedding_start_kernel, dim3(1), dim3(2), 0, stream, lists.count);
+    s.aligned = rows_aligned<float>(s.width, dtable);
+    cudaError_t error = CUDA_LAUNCH(embedding_start_kernel, 1, 2, 0, stream, lists->count);
     if (error == cudaSuccess)
-        error = tess__cuda_launch_sort(stream, s.rows, s.entries, s.first, token, scratch);
+        error = sort_launch(stream, s.rows, s.entries, s.first, token, scratch);
     if (error == cudaSuccess)
-        error = CUDA_LAUNCH(embedding_list_kernel, dim3(rows_blocks(s.entries, s.lanes)),
-                            dim3(ROWS_THREADS), 0, stream, s, sorted, lists, dtable);
+        error = CUDA_LAUNCH(embedding_list_kernel, cuda_blocks(s.entries, ROWS_THREADS / s.lanes),
+                            ROWS_THREADS, 0, stream, s, sorted, *lists, dtable);
     return error;
 }
 
-extern "C" size_t tess__cuda_embedding_bytes(const struct tess__cuda_embedding *embedding)
+/* Rows and entries are counted in 31 bits; the tree over leaves has that many levels at most. */
+enum tess_status tess__cuda_embedding_needs(const struct tess_op_desc *desc,
+                                            struct tess_op_needs *needs_out)
 {
     static int32_t none[4];
-    embedding_lists lists;
-    return embedding_layout(embedding_shape_of(embedding), none, &lists);
+    if (desc->rows > INT32_MAX || desc->in > INT32_MAX)
+        TESS_FAIL(
+            TESS_ERR_UNSUPPORTED,
+            "cuda: an embedding of %lld rows from a table of %lld, but both are counted in 31 "
+            "bits: use smaller micro-batches",
+            (long long)desc->rows, (long long)desc->in);
+    needs_out->scratch_bytes = sort_layout(desc->rows, desc->in, none).bytes +
+                               (size_t)desc->in * sizeof(embedding_rows) + 16;
+    return TESS_OK;
 }
 
-extern "C" cudaError_t tess__cuda_launch_embedding_backward(
-    cudaStream_t stream, const struct tess__cuda_embedding *embedding, const int32_t *token,
-    const void *dy, float *dtable, void *scratch)
+enum tess_status tess__cuda_embedding_backward(struct tess_op *op, const int32_t *token,
+                                               int64_t first, const void *dy, float *dtable)
 {
-    embedding_shape s = embedding_shape_of(embedding);
+    embedding_shape s = embedding_shape_of(&op->desc, first);
+    cudaStream_t stream = tess__cuda_stream(op->kernel);
     embedding_lists lists = {};
-    if (token) {
-        embedding_layout(s, scratch, &lists);
-        cudaError_t error = embedding_prepare(stream, s, token, lists, dtable, scratch);
-        if (error != cudaSuccess)
-            return error;
-    }
-    if (embedding->dtype == TESS_F32)
-        return embedding_backward_of<float>(stream, s, lists, dy, dtable);
-    if (embedding->dtype == TESS_BF16)
-        return embedding_backward_of<__nv_bfloat16>(stream, s, lists, dy, dtable);
-    return embedding_backward_of<__half>(stream, s, lists, dy, dtable);
+    cudaError_t error = cudaSuccess;
+    if (token)
+        error = embedding_prepare(stream, s, token, &lists, dtable, op->scratch);
+    if (error == cudaSuccess)
+        error = cuda_by_dtype(op->desc.dtype, [&](auto type) {
+            return embedding_backward<decltype(type)>(stream, s, lists, dy, dtable);
+        });
+    return tess__cuda_status(error, "embedding_backward");
 }

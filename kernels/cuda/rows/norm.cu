@@ -10,10 +10,8 @@
  * is 96 and 48 KiB under way; to keep a memory of 4.8 TB/s busy over a latency of 0.7 us each of
  * 132 multiprocessors needs 25. gamma and beta come from the first-level cache.
  */
-#include "cuda/rows/launch_rows.h"
-
 #include "cuda/rows/columns.cuh"
-#include "cuda/rows/rows.cuh"
+#include "cuda/slots.h"
 
 /* Threads of the widest block: the compiler then keeps to 128 registers. Elements of a row for one
  * thread: of the backward half as many while threads last, because it keeps two rows and two sums
@@ -21,6 +19,7 @@
 #define NORM_THREADS       512
 #define NORM_FORWARD_EACH  32
 #define NORM_BACKWARD_EACH 16
+#define NORM_MAX           (NORM_THREADS * NORM_FORWARD_EACH) /* widest row */
 
 struct norm_shape {
     int64_t rows, leaf_rows, channels;
@@ -30,15 +29,15 @@ struct norm_shape {
     bool rms;
 };
 
-static norm_shape norm_shape_of(const struct tess__cuda_norm *norm, int each)
+static norm_shape norm_shape_of(const struct tess_op_desc *d, int each)
 {
     norm_shape s = {};
-    s.rows = norm->rows;
-    s.leaf_rows = norm->leaf_rows;
-    s.channels = norm->channels;
-    s.epsilon = norm->epsilon;
-    s.rms = norm->rms;
-    s.lanes = rows_lanes(norm->channels, each, NORM_THREADS);
+    s.rows = d->rows;
+    s.leaf_rows = d->leaf_rows;
+    s.channels = d->in;
+    s.epsilon = d->epsilon;
+    s.rms = d->rms;
+    s.lanes = rows_lanes(d->in, each, NORM_THREADS);
     s.groups = s.lanes < ROWS_THREADS ? ROWS_THREADS / s.lanes : 1;
     /* The sums of a slab are two rows of f32: at 32 rows of three or four 16-bit arrays they are
        some 5 % of the bytes, and a leaf of 8192 rows makes 256 blocks. Longer leaves have longer
@@ -54,10 +53,9 @@ static norm_shape norm_shape_of(const struct tess__cuda_norm *norm, int each)
 template <typename T, bool WHOLE>
 static __device__ __forceinline__ cuda_vec<T> norm_load(const T *row, int64_t at, int64_t count)
 {
-    if constexpr (WHOLE)
-        return rows_load_whole(row, at, count);
-    else
+    if constexpr (!WHOLE)
         return rows_load(row, at, count, false);
+    return at < count ? cuda_load(row + at) : cuda_vec<T>{};
 }
 
 template <typename T, bool WHOLE>
@@ -162,38 +160,27 @@ template <typename T>
 static cudaError_t norm_forward(cudaStream_t stream, const norm_shape &s,
                                 const norm_forward_args<T> &a)
 {
-    bool whole = rows_aligned(a.x, s.channels) && rows_aligned(a.add, s.channels) &&
-                 rows_aligned(a.sum, s.channels) && rows_aligned(a.gamma, s.channels) &&
-                 rows_aligned(a.beta, s.channels) && rows_aligned(a.y, s.channels);
-    dim3 grid((unsigned)((s.rows + s.groups - 1) / s.groups)), block(s.lanes * s.groups);
-    if (!whole)
-        return CUDA_LAUNCH(norm_forward_kernel<T, 32, false>, grid, block, 0, stream, s, a);
-    if (s.channels <= 8 * s.lanes)
-        return CUDA_LAUNCH(norm_forward_kernel<T, 8, true>, grid, block, 0, stream, s, a);
-    if (s.channels <= 16 * s.lanes)
-        return CUDA_LAUNCH(norm_forward_kernel<T, 16, true>, grid, block, 0, stream, s, a);
-    return CUDA_LAUNCH(norm_forward_kernel<T, 32, true>, grid, block, 0, stream, s, a);
+    bool whole = rows_aligned<T>(s.channels, a.x, a.add, a.sum, a.gamma, a.beta, a.y);
+    auto kernel = !whole                       ? norm_forward_kernel<T, 32, false>
+                  : s.channels <= 8 * s.lanes  ? norm_forward_kernel<T, 8, true>
+                  : s.channels <= 16 * s.lanes ? norm_forward_kernel<T, 16, true>
+                                               : norm_forward_kernel<T, 32, true>;
+    return CUDA_LAUNCH(kernel, cuda_blocks(s.rows, s.groups), s.lanes * s.groups, 0, stream, s, a);
 }
 
-extern "C" cudaError_t tess__cuda_launch_norm_forward(cudaStream_t stream,
-                                                      const struct tess__cuda_norm *norm,
-                                                      const void *x, const void *add, void *sum,
-                                                      const void *gamma, const void *beta, void *y,
-                                                      float *mean, float *rstd)
+enum tess_status tess__cuda_norm_forward(struct tess_op *op, const void *x, const void *add,
+                                         void *sum, const void *gamma, const void *beta, void *y,
+                                         float *mean, float *rstd)
 {
-    norm_shape s = norm_shape_of(norm, NORM_FORWARD_EACH);
-    return cuda_by_dtype(norm->dtype, [&](auto type) {
-        typedef typename decltype(type)::type T;
-        norm_forward_args<T> a = {static_cast<const T *>(x),
-                                  static_cast<const T *>(add),
-                                  static_cast<const T *>(gamma),
-                                  static_cast<const T *>(beta),
-                                  static_cast<T *>(sum),
-                                  static_cast<T *>(y),
-                                  mean,
-                                  rstd};
-        return norm_forward(stream, s, a);
+    norm_shape s = norm_shape_of(&op->desc, NORM_FORWARD_EACH);
+    cudaError_t error = cuda_by_dtype(op->desc.dtype, [&](auto type) {
+        typedef decltype(type) T;
+        norm_forward_args<T> a = {
+            (const T *)x, (const T *)add, (const T *)gamma, (const T *)beta, (T *)sum, (T *)y, mean,
+            rstd};
+        return norm_forward(tess__cuda_stream(op->kernel), s, a);
     });
+    return tess__cuda_status(error, "norm_forward");
 }
 
 /* ---- backward ------------------------------------------------------------------------------- */
@@ -310,71 +297,50 @@ template <typename T>
 static cudaError_t norm_backward(cudaStream_t stream, const norm_shape &s,
                                  const norm_backward_args<T> &a)
 {
-    bool whole = rows_aligned(a.x, s.channels) && rows_aligned(a.dy, s.channels) &&
-                 rows_aligned(a.gamma, s.channels) && rows_aligned(a.add, s.channels) &&
-                 rows_aligned(a.dx, s.channels);
-    dim3 grid((unsigned)(s.rows / s.leaf_rows * s.slabs)), block(s.lanes * s.groups);
-    size_t total = (size_t)s.channels * sizeof(float);
-    if (!whole && s.channels <= 16 * s.lanes)
-        return CUDA_LAUNCH(norm_backward_kernel<T, 16, false>, grid, block, total, stream, s, a);
-    if (!whole)
-        return CUDA_LAUNCH(norm_backward_kernel<T, 32, false>, grid, block, total, stream, s, a);
-    if (s.channels <= 8 * s.lanes)
-        return CUDA_LAUNCH(norm_backward_kernel<T, 8, true>, grid, block, total, stream, s, a);
-    if (s.channels <= 16 * s.lanes)
-        return CUDA_LAUNCH(norm_backward_kernel<T, 16, true>, grid, block, total, stream, s, a);
-    return CUDA_LAUNCH(norm_backward_kernel<T, 32, true>, grid, block, total, stream, s, a);
+    bool whole = rows_aligned<T>(s.channels, a.x, a.dy, a.gamma, a.add, a.dx);
+    bool narrow = s.channels <= 16 * s.lanes;
+    auto kernel = !whole && narrow            ? norm_backward_kernel<T, 16, false>
+                  : !whole                    ? norm_backward_kernel<T, 32, false>
+                  : s.channels <= 8 * s.lanes ? norm_backward_kernel<T, 8, true>
+                  : narrow                    ? norm_backward_kernel<T, 16, true>
+                                              : norm_backward_kernel<T, 32, true>;
+    return CUDA_LAUNCH(kernel, (unsigned)(s.rows / s.leaf_rows * s.slabs), s.lanes * s.groups,
+                       (size_t)s.channels * sizeof(float), stream, s, a);
+}
+
+enum tess_status tess__cuda_norm_needs(const struct tess_op_desc *desc,
+                                       struct tess_op_needs *needs_out)
+{
+    if (desc->in < 1 || desc->in > NORM_MAX)
+        TESS_FAIL(TESS_ERR_UNSUPPORTED,
+                  "cuda: a norm over %lld channels, but a row stays in registers: 1 to %d",
+                  (long long)desc->in, NORM_MAX);
+    norm_shape s = norm_shape_of(desc, NORM_BACKWARD_EACH);
+    int64_t leaves = s.rows / s.leaf_rows;
+    needs_out->scratch_bytes = (size_t)(leaves * (2 * s.slabs + 1) * s.channels) * sizeof(float);
+    return TESS_OK;
 }
 
 /* Scratch: the partial sums of dgamma and dbeta, then their sums by leaves. */
-struct norm_scratch {
-    float *dgamma, *dbeta, *leaf;
-    size_t bytes;
-};
-
-static norm_scratch norm_layout(const norm_shape &s, void *base)
+enum tess_status tess__cuda_norm_backward(struct tess_op *op, const void *x, const void *dy,
+                                          const void *gamma, const float *mean, const float *rstd,
+                                          const void *add, void *dx, float *dgamma, float *dbeta)
 {
+    norm_shape s = norm_shape_of(&op->desc, NORM_BACKWARD_EACH);
+    cudaStream_t stream = tess__cuda_stream(op->kernel);
     int64_t leaves = s.rows / s.leaf_rows, partial = leaves * s.slabs * s.channels;
-    float *at = static_cast<float *>(base);
-    norm_scratch scratch = {at, at + partial, at + 2 * partial, 0};
-    scratch.bytes = (size_t)(2 * partial + leaves * s.channels) * sizeof(float);
-    return scratch;
-}
-
-extern "C" size_t tess__cuda_norm_bytes(const struct tess__cuda_norm *norm)
-{
-    static float none[1];
-    return norm_layout(norm_shape_of(norm, NORM_BACKWARD_EACH), none).bytes;
-}
-
-extern "C" cudaError_t tess__cuda_launch_norm_backward(cudaStream_t stream,
-                                                       const struct tess__cuda_norm *norm,
-                                                       const void *x, const void *dy,
-                                                       const void *gamma, const float *mean,
-                                                       const float *rstd, const void *add, void *dx,
-                                                       float *dgamma, float *dbeta, void *scratch)
-{
-    norm_shape s = norm_shape_of(norm, NORM_BACKWARD_EACH);
-    norm_scratch l = norm_layout(s, scratch);
-    int64_t leaves = s.rows / s.leaf_rows;
-    cudaError_t error = cuda_by_dtype(norm->dtype, [&](auto type) {
-        typedef typename decltype(type)::type T;
-        norm_backward_args<T> a = {static_cast<const T *>(x),
-                                   static_cast<const T *>(dy),
-                                   static_cast<const T *>(gamma),
-                                   static_cast<const T *>(add),
-                                   mean,
-                                   rstd,
-                                   static_cast<T *>(dx),
-                                   l.dgamma,
-                                   l.dbeta};
+    float *slabs[2] = {(float *)op->scratch, (float *)op->scratch + partial};
+    float *leaf = slabs[1] + partial;
+    cudaError_t error = cuda_by_dtype(op->desc.dtype, [&](auto type) {
+        typedef decltype(type) T;
+        norm_backward_args<T> a = {(const T *)x,   (const T *)dy, (const T *)gamma,
+                                   (const T *)add, mean,          rstd,
+                                   (T *)dx,        slabs[0],      slabs[1]};
         return norm_backward(stream, s, a);
     });
     if (error == cudaSuccess)
-        error = tess__cuda_column_finish(stream, leaves, s.slabs, s.channels, l.dgamma, l.leaf,
-                                         false, dgamma);
+        error = columns_finish(stream, leaves, s.slabs, s.channels, slabs[0], leaf, false, dgamma);
     if (error == cudaSuccess && !s.rms)
-        error = tess__cuda_column_finish(stream, leaves, s.slabs, s.channels, l.dbeta, l.leaf,
-                                         false, dbeta);
-    return error;
+        error = columns_finish(stream, leaves, s.slabs, s.channels, slabs[1], leaf, false, dbeta);
+    return tess__cuda_status(error, "norm_backward");
 }

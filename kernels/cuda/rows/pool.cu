@@ -7,11 +7,8 @@
  * read or written once; windows that overlap find their neighbours' pixels in the caches. Block x
  * is a line of pixels of one image, so that a thread divides twice, in 32 bits.
  */
-#include "cuda/rows/launch_rows.h"
-
-#include "cuda/launch.cuh"
 #include "cuda/rows/rows.cuh"
-#include "tessera/kernel.h"
+#include "cuda/slots.h"
 
 struct pool_shape {
     int height, width, channels, out_height, out_width, window, stride, padding, pieces;
@@ -64,6 +61,11 @@ static __device__ __forceinline__ void pool_cover(const pool_shape &s, int in, i
     end = last + 1 < out_size ? last + 1 : out_size;
 }
 
+/* A thread's bytes of `which`. */
+template <int piece> struct alignas(piece) pool_bytes {
+    uint8_t at[piece];
+};
+
 /* ---- forward -------------------------------------------------------------------------------- */
 
 /* Positions come in order, and only a greater element takes the place of the first. */
@@ -98,20 +100,16 @@ static __global__ void __launch_bounds__(ROWS_THREADS)
     }
     int64_t out = pool_pixel(s, here.image, s.out_height, s.out_width, here.y, here.x);
     rows_store(y + out, here.at, s.channels, s.aligned, greatest);
-    alignas(8) uint8_t byte[piece];
+    pool_bytes<piece> byte;
 #pragma unroll
     for (int i = 0; i < piece; i++)
-        byte[i] = s.relu && !(cuda_to_f32(greatest.at[i]) > 0.0f) ? TESS_POOL_NONE : position[i];
+        byte.at[i] = s.relu && !(cuda_to_f32(greatest.at[i]) > 0.0f) ? TESS_POOL_NONE : position[i];
     if (s.aligned) {
-        if constexpr (piece == 8)
-            *reinterpret_cast<uint2 *>(which + out + here.at) = *reinterpret_cast<uint2 *>(byte);
-        else
-            *reinterpret_cast<unsigned *>(which + out + here.at) =
-                *reinterpret_cast<unsigned *>(byte);
+        *reinterpret_cast<pool_bytes<piece> *>(which + out + here.at) = byte;
         return;
     }
     for (int i = 0; i < piece && here.at + i < s.channels; i++)
-        which[out + here.at + i] = byte[i];
+        which[out + here.at + i] = byte.at[i];
 }
 
 template <typename T>
@@ -146,22 +144,19 @@ static __global__ void __launch_bounds__(ROWS_THREADS)
 
 /* ---- backward ------------------------------------------------------------------------------- */
 
-/* A thread's bytes of `which` at `out`; TESS_POOL_NONE beyond the channels. */
+/* Those at `out`; TESS_POOL_NONE beyond the channels. */
 template <int piece>
-static __device__ __forceinline__ void pool_which(const pool_shape &s, const uint8_t *which,
-                                                  int64_t out, int at, uint8_t (&byte)[piece])
+static __device__ __forceinline__ pool_bytes<piece> pool_which(const pool_shape &s,
+                                                               const uint8_t *which, int64_t out,
+                                                               int at)
 {
-    if (s.aligned) {
-        if constexpr (piece == 8)
-            *reinterpret_cast<uint2 *>(byte) = *reinterpret_cast<const uint2 *>(which + out + at);
-        else
-            *reinterpret_cast<unsigned *>(byte) =
-                *reinterpret_cast<const unsigned *>(which + out + at);
-        return;
-    }
+    if (s.aligned)
+        return *reinterpret_cast<const pool_bytes<piece> *>(which + out + at);
+    pool_bytes<piece> byte;
 #pragma unroll
     for (int i = 0; i < piece; i++)
-        byte[i] = at + i < s.channels ? which[out + at + i] : TESS_POOL_NONE;
+        byte.at[i] = at + i < s.channels ? which[out + at + i] : TESS_POOL_NONE;
+    return byte;
 }
 
 /* which NULL: of the mean. */
@@ -181,14 +176,14 @@ static __global__ void __launch_bounds__(ROWS_THREADS)
         for (int ox = left; ox < right; ox++) {
             int64_t out = pool_pixel(s, here.image, s.out_height, s.out_width, oy, ox);
             cuda_vec<T> v = rows_load(dy + out, here.at, s.channels, s.aligned);
-            alignas(8) uint8_t byte[piece];
+            pool_bytes<piece> byte;
             if (which)
-                pool_which(s, which, out, here.at, byte);
+                byte = pool_which<piece>(s, which, out, here.at);
             int position = (here.y + s.padding - oy * s.stride) * s.window + here.x + s.padding -
                            ox * s.stride;
 #pragma unroll
             for (int i = 0; i < piece; i++)
-                if (!which || byte[i] == position)
+                if (!which || byte.at[i] == position)
                     sum[i] += cuda_to_f32(v.at[i]);
         }
     }
@@ -200,81 +195,86 @@ static __global__ void __launch_bounds__(ROWS_THREADS)
                s.channels, s.aligned, grad);
 }
 
-/* ---- launchers ------------------------------------------------------------------------------ */
+/* ---- slots ---------------------------------------------------------------------------------- */
 
-template <typename T>
-static pool_shape pool_shape_of(const struct tess__cuda_pool *p, const T *a, const T *b)
+/* Lines of all images are blocks in x, of which a grid has 2^31 - 1; pieces of a line are threads
+ * of blocks in y, of which it has 65535. */
+enum tess_status tess__cuda_pool_needs(const struct tess_op_desc *desc,
+                                       struct tess_op_needs *needs_out)
 {
-    constexpr int piece = cuda_vec<T>::count;
-    return {p->height,
-            p->width,
-            p->channels,
-            p->out_height,
-            p->out_width,
-            p->window,
-            p->stride,
-            p->padding,
-            (p->channels + piece - 1) / piece,
-            p->relu,
-            rows_aligned(a, p->channels) && rows_aligned(b, p->channels)};
+    const int64_t lines = INT32_MAX, line = 65535 * ROWS_THREADS;
+    (void)needs_out;
+    if (desc->width > line / desc->in || (desc->rows > 0 && desc->height > lines / desc->rows))
+        TESS_FAIL(
+            TESS_ERR_UNSUPPORTED,
+            "cuda: pooling of %lld images of %lld x %lld with %lld channels, but there may be "
+            "2^31 lines, each of 2^24 elements: use smaller micro-batches",
+            (long long)desc->rows, (long long)desc->height, (long long)desc->width,
+            (long long)desc->in);
+    return TESS_OK;
 }
 
-/* Blocks for images of `height` lines of `width` pixels. */
-static dim3 pool_grid(const struct tess__cuda_pool *p, const pool_shape &s, int height, int width)
+/* launch(T(), shape, grid), with a thread for each piece of the output's pixels, or of the input's.
+ */
+template <typename Launch>
+static enum tess_status pool_slot(const struct tess_op *op, const char *where, bool output,
+                                  const void *from, const void *to, const void *which,
+                                  const Launch &launch)
 {
-    int64_t threads = (int64_t)width * s.pieces;
-    return dim3((unsigned)(p->images * height),
-                (unsigned)((threads + ROWS_THREADS - 1) / ROWS_THREADS), 1);
-}
-
-extern "C" cudaError_t tess__cuda_launch_max_pool_forward(cudaStream_t stream,
-                                                          const struct tess__cuda_pool *pool,
-                                                          const void *x, void *y, uint8_t *which)
-{
-    return cuda_by_dtype(pool->dtype, [&](auto type) {
-        typedef typename decltype(type)::type T;
-        const T *from = static_cast<const T *>(x);
-        T *to = static_cast<T *>(y);
-        pool_shape s = pool_shape_of(pool, from, to);
-        s.aligned = s.aligned && cuda_aligned16(which);
-        return CUDA_LAUNCH(pool_max_kernel<T>, pool_grid(pool, s, s.out_height, s.out_width),
-                           dim3(ROWS_THREADS), 0, stream, s, from, to, which);
+    const struct tess_op_desc *d = &op->desc;
+    pool_shape s = {};
+    s.height = (int)d->height;
+    s.width = (int)d->width;
+    s.channels = (int)d->in;
+    s.out_height = (int)tess_op_output_size(d->height, d->window, d->stride, d->padding);
+    s.out_width = (int)tess_op_output_size(d->width, d->window, d->stride, d->padding);
+    s.window = d->window;
+    s.stride = d->stride;
+    s.padding = d->padding;
+    s.relu = d->relu;
+    const int64_t height = output ? s.out_height : s.height;
+    const int64_t width = output ? s.out_width : s.width;
+    cudaError_t error = cuda_by_dtype(d->dtype, [&](auto type) {
+        typedef decltype(type) T;
+        s.pieces = (int)cuda_blocks(s.channels, cuda_vec<T>::count);
+        s.aligned = rows_aligned<T>(s.channels, from, to, which);
+        return launch(
+            type, s,
+            dim3((unsigned)(d->rows * height), cuda_blocks(width * s.pieces, ROWS_THREADS)));
     });
+    return tess__cuda_status(error, where);
 }
 
-extern "C" cudaError_t tess__cuda_launch_avg_pool_forward(cudaStream_t stream,
-                                                          const struct tess__cuda_pool *pool,
-                                                          const void *x, void *y)
+enum tess_status tess__cuda_max_pool_forward(struct tess_op *op, const void *x, void *y,
+                                             uint8_t *which)
 {
-    return cuda_by_dtype(pool->dtype, [&](auto type) {
-        typedef typename decltype(type)::type T;
-        const T *from = static_cast<const T *>(x);
-        T *to = static_cast<T *>(y);
-        pool_shape s = pool_shape_of(pool, from, to);
-        return CUDA_LAUNCH(pool_mean_kernel<T>, pool_grid(pool, s, s.out_height, s.out_width),
-                           dim3(ROWS_THREADS), 0, stream, s, from, to);
-    });
+    return pool_slot(op, "max_pool_forward", true, x, y, which,
+                     [&](auto type, const pool_shape &s, dim3 grid) {
+                         return CUDA_LAUNCH(pool_max_kernel<decltype(type)>, grid, ROWS_THREADS, 0,
+                                            tess__cuda_stream(op->kernel), s, x, y, which);
+                     });
 }
 
-extern "C" cudaError_t tess__cuda_launch_max_pool_backward(cudaStream_t stream,
-                                                           const struct tess__cuda_pool *pool,
-                                                           const void *dy, const uint8_t *which,
-                                                           void *dx)
+enum tess_status tess__cuda_avg_pool_forward(struct tess_op *op, const void *x, void *y)
 {
-    return cuda_by_dtype(pool->dtype, [&](auto type) {
-        typedef typename decltype(type)::type T;
-        const T *from = static_cast<const T *>(dy);
-        T *to = static_cast<T *>(dx);
-        pool_shape s = pool_shape_of(pool, from, to);
-        s.aligned = s.aligned && cuda_aligned16(which);
-        return CUDA_LAUNCH(pool_grad_kernel<T>, pool_grid(pool, s, s.height, s.width),
-                           dim3(ROWS_THREADS), 0, stream, s, from, which, to);
-    });
+    return pool_slot(op, "avg_pool_forward", true, x, y, y,
+                     [&](auto type, const pool_shape &s, dim3 grid) {
+                         return CUDA_LAUNCH(pool_mean_kernel<decltype(type)>, grid, ROWS_THREADS, 0,
+                                            tess__cuda_stream(op->kernel), s, x, y);
+                     });
 }
 
-extern "C" cudaError_t tess__cuda_launch_avg_pool_backward(cudaStream_t stream,
-                                                           const struct tess__cuda_pool *pool,
-                                                           const void *dy, void *dx)
+enum tess_status tess__cuda_max_pool_backward(struct tess_op *op, const void *dy,
+                                              const uint8_t *which, void *dx)
 {
-    return tess__cuda_launch_max_pool_backward(stream, pool, dy, NULL, dx);
+    return pool_slot(op, "pool_backward", false, dy, dx, which,
+                     [&](auto type, const pool_shape &s, dim3 grid) {
+                         return CUDA_LAUNCH(pool_grad_kernel<decltype(type)>, grid, ROWS_THREADS, 0,
+                                            tess__cuda_stream(op->kernel), s, dy, which, dx);
+                     });
+}
+
+enum tess_status tess__cuda_avg_pool_backward(struct tess_op *op, const void *dy, void *dx)
+{
+    return tess__cuda_max_pool_backward(op, dy, NULL, dx);
 }

@@ -22,17 +22,12 @@ static inline int rows_lanes(int64_t count, int64_t each, int most)
     return lanes;
 }
 
-/* Blocks for `rows` rows. */
-static inline unsigned rows_blocks(int64_t rows, int lanes)
+/* Can rows of T, `stride` elements apart from each `memory` on, be read 16 bytes at a time? NULL:
+ * yes. */
+template <typename T, typename... Memory>
+static inline bool rows_aligned(int64_t stride, const Memory *...memory)
 {
-    int64_t in_block = ROWS_THREADS / lanes;
-    return (unsigned)((rows + in_block - 1) / in_block);
-}
-
-/* Can rows `stride` elements apart from `memory` on be read 16 bytes at a time? NULL: yes. */
-template <typename T> static inline bool rows_aligned(const T *memory, int64_t stride)
-{
-    return cuda_aligned16(memory) && stride % cuda_vec<T>::count == 0;
+    return stride % cuda_vec<T>::count == 0 && (cuda_aligned16(memory) && ...);
 }
 
 /* Elements [at, at + a piece) of a row of `count`; those beyond its end are `fill`. */
@@ -46,20 +41,6 @@ static __device__ __forceinline__ cuda_vec<T> rows_load(const T *row, int64_t at
 #pragma unroll
     for (int i = 0; i < cuda_vec<T>::count; i++)
         v.at[i] = at + i < count ? row[at + i] : cuda_from_f32<T>(fill);
-    return v;
-}
-
-/* The same where rows are aligned and their length is a whole number of pieces. */
-template <typename T>
-static __device__ __forceinline__ cuda_vec<T> rows_load_whole(const T *row, int64_t at,
-                                                              int64_t count)
-{
-    if (at < count)
-        return cuda_load(row + at);
-    cuda_vec<T> v;
-#pragma unroll
-    for (int i = 0; i < cuda_vec<T>::count; i++)
-        v.at[i] = cuda_from_f32<T>(0.0f);
     return v;
 }
 
@@ -78,23 +59,35 @@ static __device__ __forceinline__ void rows_store(T *row, int64_t at, int64_t co
 }
 
 /*
- * Over a group of `lanes` threads: by warps, then warp after warp. All threads of the block call
- * it, all of a group get the same bits. shared: [ROWS_WARPS] of the block's.
+ * join() of the results x of the warps of a group of `lanes` threads, warp after warp. All threads
+ * of the block call it, all of a group get the same bits. shared: [ROWS_WARPS] of the block's.
  */
-static __device__ __forceinline__ float rows_sum(float x, int lanes, float *shared)
+template <typename Join>
+static __device__ __forceinline__ float rows_join(float x, int lanes, float *shared,
+                                                  const Join &join)
 {
-    x = cuda_warp_sum(x);
     if (lanes == CUDA_WARP)
         return x;
     int first = (int)threadIdx.x / lanes * (lanes / CUDA_WARP);
-    __syncthreads(); /* the previous sum has been read */
+    __syncthreads(); /* what was shared before has been read */
     if (threadIdx.x % CUDA_WARP == 0)
         shared[threadIdx.x / CUDA_WARP] = x;
     __syncthreads();
-    float sum = shared[first];
+    x = shared[first];
     for (int w = 1; w < lanes / CUDA_WARP; w++)
-        sum += shared[first + w];
-    return sum;
+        x = join(x, shared[first + w]);
+    return x;
+}
+
+static __device__ __forceinline__ float rows_sum(float x, int lanes, float *shared)
+{
+    return rows_join(cuda_warp_sum(x), lanes, shared, [](float a, float b) { return a + b; });
+}
+
+/* NaN not propagated. */
+static __device__ __forceinline__ float rows_max(float x, int lanes, float *shared)
+{
+    return rows_join(cuda_warp_max(x), lanes, shared, [](float a, float b) { return fmaxf(a, b); });
 }
 
 /* Two sums at once, of groups that meet here again and again: with one barrier, since `turn`, 0 and
@@ -119,23 +112,6 @@ static __device__ __forceinline__ void rows_sum_pair(float &x, float &y, int lan
         x += sum[first + w];
         y += sum[first + w + ROWS_WARPS];
     }
-}
-
-/* Likewise the greatest of one number; NaN not propagated. */
-static __device__ __forceinline__ float rows_max(float x, int lanes, float *shared)
-{
-    x = cuda_warp_max(x);
-    if (lanes == CUDA_WARP)
-        return x;
-    int first = (int)threadIdx.x / lanes * (lanes / CUDA_WARP);
-    __syncthreads();
-    if (threadIdx.x % CUDA_WARP == 0)
-        shared[threadIdx.x / CUDA_WARP] = x;
-    __syncthreads();
-    float greatest = shared[first];
-    for (int w = 1; w < lanes / CUDA_WARP; w++)
-        greatest = fmaxf(greatest, shared[first + w]);
-    return greatest;
 }
 
 #endif

@@ -9,9 +9,7 @@
  * which lanes have the same digit. Data is small beside the gradient that it orders: per row and
  * pass 24 bytes against 2 x width.
  */
-#include "cuda/rows/launch_rows.h"
-
-#include "cuda/launch.cuh"
+#include "cuda/rows/sort.cuh"
 
 #define SORT_BITS   9
 #define SORT_DIGITS (1 << SORT_BITS)
@@ -153,7 +151,7 @@ static __global__ void __launch_bounds__(SORT_BLOCK) sort_place_kernel(sort_pass
 }
 
 static __global__ void __launch_bounds__(SORT_BLOCK)
-    sort_empty_kernel(int64_t entries, tess__cuda_sorted sorted)
+    sort_empty_kernel(int64_t entries, sort_result sorted)
 {
     int64_t e = (int64_t)blockIdx.x * SORT_BLOCK + threadIdx.x;
     if (e < entries)
@@ -162,7 +160,7 @@ static __global__ void __launch_bounds__(SORT_BLOCK)
 
 /* Where the rows of an entry begin and end among the sorted keys. */
 static __global__ void __launch_bounds__(SORT_BLOCK)
-    sort_bounds_kernel(int64_t rows, int64_t entries, const int32_t *key, tess__cuda_sorted sorted)
+    sort_bounds_kernel(int64_t rows, int64_t entries, const int32_t *key, sort_result sorted)
 {
     int64_t i = (int64_t)blockIdx.x * SORT_BLOCK + threadIdx.x;
     if (i >= rows || key[i] >= entries)
@@ -177,7 +175,7 @@ static __global__ void __launch_bounds__(SORT_BLOCK)
 
 struct sort_scratch {
     int32_t *key[2], *row[2], *place; /* pass by pass from one to the other */
-    struct tess__cuda_sorted sorted;
+    sort_result sorted;
 };
 
 static int sort_passes(int64_t entries)
@@ -195,7 +193,7 @@ static int32_t *sort_take(void *base, int64_t count, size_t *used)
     return piece;
 }
 
-static sort_scratch sort_layout(int64_t rows, int64_t entries, void *base)
+static sort_scratch sort_pieces(int64_t rows, int64_t entries, void *base)
 {
     size_t used = 0;
     sort_scratch l = {};
@@ -211,10 +209,9 @@ static sort_scratch sort_layout(int64_t rows, int64_t entries, void *base)
     return l;
 }
 
-extern "C" struct tess__cuda_sorted tess__cuda_sort_layout(int64_t rows, int64_t entries,
-                                                           void *scratch)
+sort_result sort_layout(int64_t rows, int64_t entries, void *scratch)
 {
-    return sort_layout(rows, entries, scratch).sorted;
+    return sort_pieces(rows, entries, scratch).sorted;
 }
 
 static cudaError_t sort_once(cudaStream_t stream, const sort_pass &s)
@@ -229,10 +226,10 @@ static cudaError_t sort_once(cudaStream_t stream, const sort_pass &s)
     return error;
 }
 
-extern "C" cudaError_t tess__cuda_launch_sort(cudaStream_t stream, int64_t rows, int64_t entries,
-                                              int64_t first, const int32_t *token, void *scratch)
+cudaError_t sort_launch(cudaStream_t stream, int64_t rows, int64_t entries, int64_t first,
+                        const int32_t *token, void *scratch)
 {
-    sort_scratch l = sort_layout(rows, entries, scratch);
+    sort_scratch l = sort_pieces(rows, entries, scratch);
     int passes = sort_passes(entries), last = (passes - 1) % 2;
     sort_pass s = {};
     s.rows = rows;
@@ -251,12 +248,10 @@ extern "C" cudaError_t tess__cuda_launch_sort(cudaStream_t stream, int64_t rows,
         if (error != cudaSuccess)
             return error;
     }
-    dim3 over_entries((unsigned)((entries + SORT_BLOCK - 1) / SORT_BLOCK));
-    dim3 over_rows((unsigned)((rows + SORT_BLOCK - 1) / SORT_BLOCK));
-    cudaError_t error = CUDA_LAUNCH(sort_empty_kernel, over_entries, dim3(SORT_BLOCK), 0, stream,
-                                    entries, l.sorted);
+    cudaError_t error = CUDA_LAUNCH(sort_empty_kernel, cuda_blocks(entries, SORT_BLOCK), SORT_BLOCK,
+                                    0, stream, entries, l.sorted);
     if (error == cudaSuccess)
-        error = CUDA_LAUNCH(sort_bounds_kernel, over_rows, dim3(SORT_BLOCK), 0, stream, rows,
-                            entries, l.key[last], l.sorted);
+        error = CUDA_LAUNCH(sort_bounds_kernel, cuda_blocks(rows, SORT_BLOCK), SORT_BLOCK, 0,
+                            stream, rows, entries, l.key[last], l.sorted);
     return error;
 }

@@ -4,7 +4,9 @@
  * rows: their bits do not depend on grid or timing.
  */
 #include "cuda/fixed.cuh"
-#include "cuda/plain/launch_plain.h"
+#include "cuda/slots.h"
+
+#include <limits.h>
 
 #define SUMS_THREADS 256
 
@@ -12,8 +14,8 @@
  * multiprocessors, which then take turns. */
 static unsigned sums_blocks(int64_t count, int64_t per_block)
 {
-    int64_t blocks = (count + per_block - 1) / per_block;
-    return (unsigned)(blocks < 1056 ? blocks : 1056);
+    unsigned blocks = cuda_blocks(count, per_block);
+    return blocks < 1056 ? blocks : 1056;
 }
 
 /* ---- sums of squares ------------------------------------------------------------------------ */
@@ -94,12 +96,15 @@ __global__ void __launch_bounds__(SUMS_THREADS)
     }
 }
 
-extern "C" cudaError_t tess__cuda_launch_square_sum(cudaStream_t stream, int64_t count, float scale,
-                                                    const float *x, struct tess_sum *sum)
+void tess__cuda_square_sum(struct tess_kernel *kernel, int64_t count, float scale, const float *x,
+                           struct tess_sum *sum)
 {
     unsigned blocks = sums_blocks(count, SQUARE_PAIRS * TESS_SUM_BLOCK);
-    return CUDA_LAUNCH(sums_square, blocks, SUMS_THREADS, 0, stream, count, scale, x,
-                       reinterpret_cast<long long *>(sum->limb), cuda_aligned16(x));
+    tess__cuda_note(kernel,
+                    CUDA_LAUNCH(sums_square, blocks, SUMS_THREADS, 0, tess__cuda_stream(kernel),
+                                count, scale, x, reinterpret_cast<long long *>(sum->limb),
+                                cuda_aligned16(x)),
+                    "square_sum");
 }
 
 /* ---- elements that are something: not finite, zero ------------------------------------------- */
@@ -140,88 +145,19 @@ static __device__ __forceinline__ void sums_visit(int64_t count, const Word *x, 
     }
 }
 
-static __global__ void sums_set(long long *target, long long value)
-{
-    *target = value;
-}
-
-/* INT64_MAX stands for none: sums_found_done puts -1 there. */
+/* *found: the least place, all bits set where there is none. */
 template <typename Word>
 __global__ void __launch_bounds__(SUMS_THREADS)
-    sums_find(int64_t count, const Word *x, sums_word<Word> word, bool aligned, long long *found)
+    sums_find(int64_t count, const Word *x, sums_word<Word> word, bool aligned,
+              unsigned long long *found)
 {
-    long long first = INT64_MAX;
+    unsigned long long first = ULLONG_MAX;
     sums_visit(count, x, aligned, [&](int64_t i, Word value) {
-        if (word.nonfinite(value) && i < first)
-            first = i;
+        if (word.nonfinite(value) && (unsigned long long)i < first)
+            first = (unsigned long long)i;
     });
-    if (first != INT64_MAX)
+    if (first != ULLONG_MAX)
         atomicMin(found, first);
-}
-
-static __global__ void sums_found_done(long long *found)
-{
-    if (*found == INT64_MAX)
-        *found = -1;
-}
-
-template <typename Word>
-static cudaError_t sums_find_launch(cudaStream_t stream, int64_t count, const void *x,
-                                    Word exponent, long long *found)
-{
-    sums_word<Word> word = {exponent, (Word)((Word)1 << (8 * sizeof(Word) - 1))};
-    return CUDA_LAUNCH(sums_find<Word>, sums_blocks(count, SUMS_THREADS * (int)(16 / sizeof(Word))),
-                       SUMS_THREADS, 0, stream, count, (const Word *)x, word, cuda_aligned16(x),
-                       found);
-}
-
-static cudaError_t sums_find_any(cudaStream_t stream, enum tess_dtype dtype, int64_t count,
-                                 const void *x, long long *found)
-{
-    switch (dtype) {
-    case TESS_F32:
-        return sums_find_launch<uint32_t>(stream, count, x, 0x7f800000u, found);
-    case TESS_BF16:
-        return sums_find_launch<uint16_t>(stream, count, x, 0x7f80u, found);
-    case TESS_F16:
-        return sums_find_launch<uint16_t>(stream, count, x, 0x7c00u, found);
-    case TESS_F64:
-        return sums_find_launch<uint64_t>(stream, count, x, 0x7ff0000000000000u, found);
-    default: /* integers are finite */
-        return cudaSuccess;
-    }
-}
-
-extern "C" cudaError_t tess__cuda_launch_find_nonfinite(cudaStream_t stream, enum tess_dtype dtype,
-                                                        int64_t count, const void *x,
-                                                        int64_t *found)
-{
-    long long *target = reinterpret_cast<long long *>(found);
-    cudaError_t error = CUDA_LAUNCH(sums_set, 1, 1, 0, stream, target, (long long)INT64_MAX);
-    if (error == cudaSuccess)
-        error = sums_find_any(stream, dtype, count, x, target);
-    if (error == cudaSuccess)
-        error = CUDA_LAUNCH(sums_found_done, 1, 1, 0, stream, target);
-    return error;
-}
-
-__global__ void __launch_bounds__(SUMS_THREADS)
-    sums_flag(int64_t count, const uint32_t *x, bool aligned, int flag, int *grad_bad)
-{
-    bool bad = false;
-    sums_visit(count, x, aligned,
-               [&](int64_t, uint32_t value) { bad |= (value & 0x7f800000u) == 0x7f800000u; });
-    if (__syncthreads_or(bad) && threadIdx.x == 0)
-        atomicMax(grad_bad, flag);
-}
-
-extern "C" cudaError_t tess__cuda_launch_find_flag(cudaStream_t stream, int64_t count,
-                                                   const float *x, int32_t flag,
-                                                   struct tess_verdict *verdict)
-{
-    return CUDA_LAUNCH(sums_flag, sums_blocks(count, SUMS_THREADS * 4), SUMS_THREADS, 0, stream,
-                       count, reinterpret_cast<const uint32_t *>(x), cuda_aligned16(x), (int)flag,
-                       &verdict->grad_bad);
 }
 
 template <typename Word>
@@ -242,28 +178,93 @@ static __global__ void sums_zeros_done(const unsigned long long *zeros, double *
     *sum += (double)*zeros;
 }
 
-template <typename Word>
-static cudaError_t sums_zeros_launch(cudaStream_t stream, int64_t count, const void *x,
-                                     unsigned long long *zeros)
+/* Either kernel. */
+template <typename Word, typename Kernel>
+static cudaError_t sums_launch(Kernel kernel, cudaStream_t stream, int64_t count, const void *x,
+                               Word exponent, unsigned long long *result)
 {
-    sums_word<Word> word = {0, (Word)((Word)1 << (8 * sizeof(Word) - 1))};
-    return CUDA_LAUNCH(sums_zeros<Word>,
-                       sums_blocks(count, SUMS_THREADS * (int)(16 / sizeof(Word))), SUMS_THREADS, 0,
-                       stream, count, (const Word *)x, word, cuda_aligned16(x), zeros);
+    sums_word<Word> word = {exponent, (Word)((Word)1 << (8 * sizeof(Word) - 1))};
+    return CUDA_LAUNCH(kernel, sums_blocks(count, SUMS_THREADS * cuda_vec<Word>::count),
+                       SUMS_THREADS, 0, stream, count, x, word, cuda_aligned16(x), result);
 }
 
-extern "C" cudaError_t tess__cuda_launch_count_zeros(cudaStream_t stream, enum tess_dtype dtype,
-                                                     int64_t count, const void *x, double *sum,
-                                                     int64_t *scratch)
+static cudaError_t sums_find_any(cudaStream_t stream, enum tess_dtype dtype, int64_t count,
+                                 const void *x, unsigned long long *found)
 {
-    unsigned long long *zeros = reinterpret_cast<unsigned long long *>(scratch);
-    cudaError_t error = CUDA_LAUNCH(sums_set, 1, 1, 0, stream, (long long *)scratch, 0ll);
+    switch (dtype) {
+    case TESS_F32:
+        return sums_launch<uint32_t>(sums_find<uint32_t>, stream, count, x, 0x7f800000u, found);
+    case TESS_BF16:
+        return sums_launch<uint16_t>(sums_find<uint16_t>, stream, count, x, 0x7f80u, found);
+    case TESS_F16:
+        return sums_launch<uint16_t>(sums_find<uint16_t>, stream, count, x, 0x7c00u, found);
+    case TESS_F64:
+        return sums_launch<uint64_t>(sums_find<uint64_t>, stream, count, x, 0x7ff0000000000000u,
+                                     found);
+    default: /* integers are finite */
+        return cudaSuccess;
+    }
+}
+
+static cudaError_t sums_first(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
+                              const void *x, int64_t *found)
+{
+    cudaStream_t stream = tess__cuda_stream(kernel);
+    void *scratch = tess__cuda_scratch(kernel);
+    cudaError_t error = cudaMemsetAsync(scratch, 0xff, sizeof(*found), stream);
     if (error == cudaSuccess)
-        error = dtype == TESS_F32 ? sums_zeros_launch<uint32_t>(stream, count, x, zeros)
-                                  : sums_zeros_launch<uint16_t>(stream, count, x, zeros);
+        error = sums_find_any(stream, dtype, count, x, static_cast<unsigned long long *>(scratch));
+    if (error == cudaSuccess)
+        error = cudaMemcpyAsync(found, scratch, sizeof(*found), cudaMemcpyDeviceToHost, stream);
+    if (error == cudaSuccess)
+        error = cudaStreamSynchronize(stream);
+    return error;
+}
+
+/* Where the device has failed, -1: failed() returns the error. */
+int64_t tess__cuda_find_nonfinite(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
+                                  const void *x)
+{
+    int64_t found = -1;
+    cudaError_t error = sums_first(kernel, dtype, count, x, &found);
+    tess__cuda_note(kernel, error, "find_nonfinite");
+    return error == cudaSuccess ? found : -1;
+}
+
+__global__ void __launch_bounds__(SUMS_THREADS)
+    sums_flag(int64_t count, const uint32_t *x, bool aligned, int flag, int *grad_bad)
+{
+    bool bad = false;
+    sums_visit(count, x, aligned,
+               [&](int64_t, uint32_t value) { bad |= (value & 0x7f800000u) == 0x7f800000u; });
+    if (__syncthreads_or(bad) && threadIdx.x == 0)
+        atomicMax(grad_bad, flag);
+}
+
+void tess__cuda_find_flag(struct tess_kernel *kernel, int64_t count, const float *x, int32_t flag,
+                          struct tess_verdict *verdict)
+{
+    tess__cuda_note(kernel,
+                    CUDA_LAUNCH(sums_flag, sums_blocks(count, SUMS_THREADS * 4), SUMS_THREADS, 0,
+                                tess__cuda_stream(kernel), count,
+                                reinterpret_cast<const uint32_t *>(x), cuda_aligned16(x), flag,
+                                &verdict->grad_bad),
+                    "find_flag");
+}
+
+void tess__cuda_count_zeros(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
+                            const void *x, double *sum)
+{
+    cudaStream_t stream = tess__cuda_stream(kernel);
+    unsigned long long *zeros = static_cast<unsigned long long *>(tess__cuda_scratch(kernel));
+    cudaError_t error = cudaMemsetAsync(zeros, 0, sizeof(*zeros), stream);
+    if (error == cudaSuccess)
+        error = dtype == TESS_F32
+                    ? sums_launch<uint32_t>(sums_zeros<uint32_t>, stream, count, x, 0, zeros)
+                    : sums_launch<uint16_t>(sums_zeros<uint16_t>, stream, count, x, 0, zeros);
     if (error == cudaSuccess)
         error = CUDA_LAUNCH(sums_zeros_done, 1, 1, 0, stream, zeros, sum);
-    return error;
+    tess__cuda_note(kernel, error, "count_zeros");
 }
 
 /* ---- sums of losses ------------------------------------------------------------------------- */
@@ -312,11 +313,13 @@ __global__ void __launch_bounds__(SUMS_THREADS)
         sum[2 * (int64_t)blockIdx.x + (t != 0)] = total;
 }
 
-extern "C" cudaError_t tess__cuda_launch_leaf_sum(cudaStream_t stream, int64_t leaves,
-                                                  int64_t leaf_rows, const float *loss,
-                                                  const int32_t *correct, double *sum,
-                                                  struct tess_verdict *verdict)
+void tess__cuda_leaf_sum(struct tess_kernel *kernel, int64_t leaves, int64_t leaf_rows,
+                         const float *loss, const int32_t *correct, double *sum,
+                         struct tess_verdict *verdict)
 {
-    return CUDA_LAUNCH(sums_leaf, (unsigned)(leaves + 1), SUMS_THREADS, 0, stream, leaves,
-                       leaf_rows, loss, correct, sum, &verdict->loss_bad);
+    tess__cuda_note(kernel,
+                    CUDA_LAUNCH(sums_leaf, (unsigned)(leaves + 1), SUMS_THREADS, 0,
+                                tess__cuda_stream(kernel), leaves, leaf_rows, loss, correct, sum,
+                                &verdict->loss_bad),
+                    "leaf_sum");
 }

@@ -9,9 +9,8 @@
  * multiprocessor with 2048 threads 128 KiB. What could bind instead of memory is the exponential:
  * by 2^x it is a subtraction, a multiplication and one instruction of the special function unit.
  */
-#include "cuda/rows/launch_rows.h"
-
 #include "cuda/rows/rows.cuh"
+#include "cuda/slots.h"
 
 #include <math.h>
 
@@ -19,40 +18,20 @@
 #define XENT_AHEAD 4  /* pieces loaded before the first is used */
 #define XENT_LOG2E 1.44269504088896340736f
 
-/* 2^x for x <= 0. What is below 2^-126 is 0: beside a sum of exponentials whose greatest is 1 it
- * counts for nothing. Good to 2 units (PTX ISA, "ex2"). */
-static __device__ __forceinline__ float xent_exp2(float x)
-{
-#ifdef __CUDA_ARCH__
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-#else
-    return exp2f(x);
-#endif
-}
-
-/* exp(x - max). The difference is taken first: it is what small errors are relative to. */
+/* exp(x - max) for x <= max. The difference is taken first: it is what small errors are relative
+ * to. What is below 2^-126 is 0: beside a sum of exponentials whose greatest is 1 it counts for
+ * nothing. */
 static __device__ __forceinline__ float xent_exp(float x, float max)
 {
-    return xent_exp2((x - max) * XENT_LOG2E);
+    return cuda_exp2((x - max) * XENT_LOG2E);
 }
 
+/* Classes [first, first + classes) of rows of `stride`. */
 struct xent_shape {
     int64_t rows, classes, stride, first;
     int lanes;
     bool aligned;
 };
-
-template <typename T>
-static xent_shape xent_shape_of(const struct tess__cuda_xent *xent, const T *logits, const T *grad)
-{
-    xent_shape s = {xent->rows, xent->classes, xent->stride, xent->first, ROWS_THREADS, false};
-    if (xent->classes <= XENT_EACH * CUDA_WARP)
-        s.lanes = CUDA_WARP;
-    s.aligned = rows_aligned(logits, s.stride) && rows_aligned(grad, s.stride);
-    return s;
-}
 
 /* The row of this group, or one >= rows: then the thread may leave, since only whole warps or whole
  * blocks wait for each other. */
@@ -161,10 +140,7 @@ template <typename T>
 static __device__ __forceinline__ void xent_write_zero(const xent_shape &s, T *dlogits)
 {
     constexpr int piece = cuda_vec<T>::count;
-    cuda_vec<T> zero;
-#pragma unroll
-    for (int i = 0; i < piece; i++)
-        zero.at[i] = cuda_from_f32<T>(0.0f);
+    const cuda_vec<T> zero = {};
     for (int64_t p = (int)threadIdx.x % s.lanes; p * piece < s.stride; p += s.lanes)
         rows_store(dlogits, p * piece, s.stride, s.aligned, zero);
 }
@@ -286,74 +262,77 @@ static __global__ void __launch_bounds__(ROWS_THREADS)
         xent_write(s, from, own, scale, max, sum, dlogits + row * s.stride);
 }
 
-/* ---- launchers ------------------------------------------------------------------------------ */
+/* ---- slots ---------------------------------------------------------------------------------- */
 
-extern "C" cudaError_t tess__cuda_launch_xent_max(cudaStream_t stream,
-                                                  const struct tess__cuda_xent *xent,
-                                                  const void *logits, float *max)
+/* launch(T(), shape, blocks), with what follows from the type and from where the rows lie. */
+template <typename Launch>
+static void xent_slot(struct tess_kernel *kernel, const char *where, enum tess_dtype dtype,
+                      xent_shape s, const void *logits, const void *grad, const Launch &launch)
 {
-    return cuda_by_dtype(xent->dtype, [&](auto type) {
-        typedef typename decltype(type)::type T;
-        const T *x = static_cast<const T *>(logits);
-        xent_shape s = xent_shape_of<T>(xent, x, NULL);
-        return CUDA_LAUNCH(xent_max_kernel<T>, dim3(rows_blocks(s.rows, s.lanes)),
-                           dim3(ROWS_THREADS), 0, stream, s, x, max);
+    s.lanes = s.classes <= XENT_EACH * CUDA_WARP ? CUDA_WARP : ROWS_THREADS;
+    cudaError_t error = cuda_by_dtype(dtype, [&](auto type) {
+        s.aligned = rows_aligned<decltype(type)>(s.stride, logits, grad);
+        return launch(type, s, cuda_blocks(s.rows, ROWS_THREADS / s.lanes));
     });
+    tess__cuda_note(kernel, error, where);
 }
 
-extern "C" cudaError_t tess__cuda_launch_xent_sum(cudaStream_t stream,
-                                                  const struct tess__cuda_xent *xent,
-                                                  const void *logits, const int32_t *label,
-                                                  const float *max, float *sum, float *target,
-                                                  float *best)
+void tess__cuda_xent_max(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows,
+                         int64_t classes, int64_t stride, const void *logits, float *max)
 {
-    return cuda_by_dtype(xent->dtype, [&](auto type) {
-        typedef typename decltype(type)::type T;
-        const T *x = static_cast<const T *>(logits);
-        xent_shape s = xent_shape_of<T>(xent, x, NULL);
-        return CUDA_LAUNCH(xent_sum_kernel<T>, dim3(rows_blocks(s.rows, s.lanes)),
-                           dim3(ROWS_THREADS), 0, stream, s, x, label, max, sum, target, best);
-    });
+    xent_slot(kernel, "xent_max", dtype, {rows, classes, stride, 0, 0, false}, logits, logits,
+              [&](auto type, const xent_shape &s, unsigned blocks) {
+                  return CUDA_LAUNCH(xent_max_kernel<decltype(type)>, blocks, ROWS_THREADS, 0,
+                                     tess__cuda_stream(kernel), s, logits, max);
+              });
 }
 
-extern "C" cudaError_t tess__cuda_launch_xent_grad(cudaStream_t stream,
-                                                   const struct tess__cuda_xent *xent, float scale,
-                                                   const void *logits, const int32_t *label,
-                                                   const float *max, const float *sum,
-                                                   void *dlogits)
+void tess__cuda_xent_sum(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows,
+                         int64_t classes, int64_t stride, int64_t first, const void *logits,
+                         const int32_t *label, const float *max, float *sum, float *target,
+                         float *best)
 {
-    return cuda_by_dtype(xent->dtype, [&](auto type) {
-        typedef typename decltype(type)::type T;
-        const T *x = static_cast<const T *>(logits);
-        T *d = static_cast<T *>(dlogits);
-        xent_shape s = xent_shape_of<T>(xent, x, d);
-        return CUDA_LAUNCH(xent_grad_kernel<T>, dim3(rows_blocks(s.rows, s.lanes)),
-                           dim3(ROWS_THREADS), 0, stream, s, scale, x, label, max, sum, d);
-    });
+    xent_slot(kernel, "xent_sum", dtype, {rows, classes, stride, first, 0, false}, logits, logits,
+              [&](auto type, const xent_shape &s, unsigned blocks) {
+                  return CUDA_LAUNCH(xent_sum_kernel<decltype(type)>, blocks, ROWS_THREADS, 0,
+                                     tess__cuda_stream(kernel), s, logits, label, max, sum, target,
+                                     best);
+              });
 }
 
-extern "C" cudaError_t tess__cuda_launch_xent_loss(cudaStream_t stream, int64_t rows,
-                                                   int64_t length, const int32_t *label,
-                                                   const float *max, const float *sum,
-                                                   const float *target, const float *best,
-                                                   float *loss, int32_t *correct)
+void tess__cuda_xent_grad(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows,
+                          int64_t classes, int64_t stride, int64_t first, float scale,
+                          const void *logits, const int32_t *label, const float *max,
+                          const float *sum, void *dlogits)
 {
-    return CUDA_LAUNCH(xent_loss_kernel, dim3((unsigned)(rows / length)), dim3(ROWS_THREADS), 0,
-                       stream, length, label, max, sum, target, best, loss, correct);
+    xent_slot(kernel, "xent_grad", dtype, {rows, classes, stride, first, 0, false}, logits, dlogits,
+              [&](auto type, const xent_shape &s, unsigned blocks) {
+                  return CUDA_LAUNCH(xent_grad_kernel<decltype(type)>, blocks, ROWS_THREADS, 0,
+                                     tess__cuda_stream(kernel), s, scale, logits, label, max, sum,
+                                     dlogits);
+              });
 }
 
-extern "C" cudaError_t tess__cuda_launch_softmax_xent(cudaStream_t stream,
-                                                      const struct tess__cuda_xent *xent,
-                                                      float scale, const void *logits,
-                                                      const int32_t *label, void *dlogits,
-                                                      float *loss, int32_t *correct)
+void tess__cuda_xent_loss(struct tess_kernel *kernel, int64_t rows, int64_t length,
+                          const int32_t *label, const float *max, const float *sum,
+                          const float *target, const float *best, float *loss, int32_t *correct)
 {
-    return cuda_by_dtype(xent->dtype, [&](auto type) {
-        typedef typename decltype(type)::type T;
-        const T *x = static_cast<const T *>(logits);
-        T *d = static_cast<T *>(dlogits);
-        xent_shape s = xent_shape_of<T>(xent, x, d);
-        return CUDA_LAUNCH(xent_whole_kernel<T>, dim3(rows_blocks(s.rows, s.lanes)),
-                           dim3(ROWS_THREADS), 0, stream, s, scale, x, label, d, loss, correct);
-    });
+    tess__cuda_note(kernel,
+                    CUDA_LAUNCH(xent_loss_kernel, (unsigned)(rows / length), ROWS_THREADS, 0,
+                                tess__cuda_stream(kernel), length, label, max, sum, target, best,
+                                loss, correct),
+                    "xent_loss");
+}
+
+/* dlogits may be NULL or the logits. */
+void tess__cuda_softmax_xent(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows,
+                             int64_t classes, float scale, const void *logits, const int32_t *label,
+                             void *dlogits, float *loss, int32_t *correct)
+{
+    xent_slot(kernel, "softmax_xent", dtype, {rows, classes, classes, 0, 0, false}, logits, dlogits,
+              [&](auto type, const xent_shape &s, unsigned blocks) {
+                  return CUDA_LAUNCH(xent_whole_kernel<decltype(type)>, blocks, ROWS_THREADS, 0,
+                                     tess__cuda_stream(kernel), s, scale, logits, label, dlogits,
+                                     loss, correct);
+              });
 }

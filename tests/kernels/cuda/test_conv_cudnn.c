@@ -6,8 +6,9 @@
  */
 #include "../device.h"
 #include "cuda/host.h"
+#include "cuda/products/conv.h"
 #include "cuda/products/matmul.h"
-#include "cuda/rows/launch_rows.h"
+#include "cuda/rows/columns.h"
 #include "cuda/slots.h"
 #include "fake_engine.h"
 #include "tessera/log.h"
@@ -18,7 +19,7 @@
 static struct device device; /* ref's */
 
 /* The kernel under test: ref's plain operations, and the state of the CUDA room. */
-static struct cuda_queue queue;
+static struct tess_queue queue;
 static struct cuda_state state;
 static struct tess_kernel kernel;
 
@@ -174,8 +175,9 @@ static void begin(void)
     device_reset(&device);
     fake_clear();
     products = 0;
-    state = (struct cuda_state){.queue = &queue, .conv = TESS_CONV_CUDNN};
-    kernel = (struct tess_kernel){.ops = device.kernel->ops, .threads = 1, .state = &state};
+    state = (struct cuda_state){.conv = TESS_CONV_CUDNN};
+    kernel = (struct tess_kernel){
+        .ops = device.kernel->ops, .threads = 1, .queue = &queue, .state = &state};
 }
 
 /* Nothing is left. */

@@ -3,32 +3,15 @@
  * whatever name, is ref with the slots of kernels/cuda that are compiled into the program in place
  * of its own. So the slots are checked too, by the same cases as on a device.
  */
-#include "cuda/cuda.h"
 #include "cuda/slots.h"
+#include "emulate/slots.h"
 #include "ref/ref.h"
 #include "tessera/registry.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-
-static struct cuda_queue emulated_queue;     /* the stream of NULL */
-static int64_t emulated_workspace[8] = {-9}; /* slots find another's numbers there */
-
 static enum tess_status emulated_open(struct tess_kernel *kernel)
 {
-    tess__cuda_state(kernel)->queue = &emulated_queue;
-    tess__cuda_state(kernel)->workspace = emulated_workspace;
+    kernel->queue = emulate_kernel.queue;
     return TESS_OK;
-}
-
-/* The runtime of the emulator never fails; a launcher that refuses its arguments ends the test. */
-void tess__cuda_note(struct tess_kernel *kernel, cudaError_t error, const char *where)
-{
-    (void)kernel;
-    if (error != cudaSuccess) {
-        fprintf(stderr, "%s: error %d\n", where, (int)error);
-        abort();
-    }
 }
 
 /* In place of the library's own. */
@@ -38,7 +21,6 @@ enum tess_status tess_registry_get_kernel(const char *name, const struct tess_ke
     (void)name;
     ops = tess_kernel_ref;
     ops.name = "emulated";
-    ops.state_size = sizeof(struct cuda_state);
     ops.open = emulated_open;
     ops.rope = tess__cuda_rope;
     ops.gelu_forward = tess__cuda_gelu_forward;

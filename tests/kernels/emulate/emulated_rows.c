@@ -2,32 +2,14 @@
  * As emulated.c: ref with the slots of rows and images, and of the softmax, in place of its own.
  * What its prepared operations need is asked of the slots' files too.
  */
-#include "cuda/cuda.h"
 #include "cuda/slots.h"
+#include "emulate/slots.h"
 #include "ref/ref.h"
 #include "tessera/registry.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-
-void tess__cuda_note(struct tess_kernel *kernel, cudaError_t error, const char *where)
-{
-    (void)kernel;
-    if (error == cudaSuccess)
-        return;
-    fprintf(stderr, "%s: error %d\n", where, (int)error);
-    abort();
-}
-
-enum tess_status tess__cuda_fail(cudaError_t error, const char *where)
-{
-    TESS_FAIL(TESS_ERR_DEVICE, "%s: error %d", where, (int)error);
-}
-
 static enum tess_status rows_open(struct tess_kernel *kernel)
 {
-    static struct cuda_queue queue;
-    tess__cuda_state(kernel)->queue = &queue;
+    kernel->queue = emulate_kernel.queue;
     return TESS_OK;
 }
 
@@ -37,6 +19,7 @@ static enum tess_status rows_op_needs(const struct tess_op_desc *desc,
     char why[160];
     if (!tess_kernel_ref.supports(desc, why, sizeof(why)))
         TESS_FAIL(TESS_ERR_UNSUPPORTED, "%s", why);
+    *needs_out = (struct tess_op_needs){0};
     switch (desc->kind) {
     case TESS_OP_MAX_POOL:
     case TESS_OP_AVG_POOL:
@@ -65,7 +48,6 @@ enum tess_status tess_registry_get_kernel(const char *name, const struct tess_ke
     (void)name;
     ops = tess_kernel_ref;
     ops.name = "emulated";
-    ops.state_size = sizeof(struct cuda_state);
     ops.open = rows_open;
     ops.op_needs = rows_op_needs;
     ops.op_open = rows_op_open;

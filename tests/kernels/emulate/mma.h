@@ -17,16 +17,6 @@ static inline void cuda_load_matrix4_transposed(uint32_t r[4], const void *row)
     emulate_load_matrix(r, 4, row, true);
 }
 
-static inline void cuda_load_matrix2(uint32_t r[2], const void *row)
-{
-    emulate_load_matrix(r, 2, row, false);
-}
-
-static inline void cuda_load_matrix2_transposed(uint32_t r[2], const void *row)
-{
-    emulate_load_matrix(r, 2, row, true);
-}
-
 template <typename T>
 static inline void cuda_mma(float c[4], const uint32_t a[4], const uint32_t b[2]);
 

@@ -275,6 +275,12 @@ static inline float __fmaf_rn(float a, float b, float c)
     return fmaf(a, b, c);
 }
 
+/* As cuda/native.cuh has it of the device, but for what is below 2^-126. */
+static inline float cuda_exp2(float x)
+{
+    return exp2f(x);
+}
+
 static inline float __frcp_rn(float a)
 {
     return 1.0f / a;

@@ -7,9 +7,10 @@
  */
 #include "device.h"
 #include "emulate/emulate.h"
+#include "emulate/slots.h"
 
 #include "base/half.h"
-#include "cuda/plain/launch_plain.h"
+#include "cuda/slots.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -95,17 +96,12 @@ static void check_gelu(const struct activation_case *c)
                                 fabs(dy) * (s_error + bend_error + 3 * UNIT * (s + fabs(bend))));
     }
     void *y = emulate_array(c->bytes, 0);
-    assert_int_equal(tess__cuda_launch_gelu_forward(NULL, c->dtype, c->count, c->array[0], y),
-                     cudaSuccess);
+    tess__cuda_gelu_forward(&emulate_kernel, c->dtype, c->count, c->array[0], y);
     check_array("gelu", c->dtype, y, want, bound, c->count);
-    assert_int_equal(
-        tess__cuda_launch_gelu_backward(NULL, c->dtype, c->count, c->array[0], c->array[2], y),
-        cudaSuccess);
+    tess__cuda_gelu_backward(&emulate_kernel, c->dtype, c->count, c->array[0], c->array[2], y);
     check_array("gelu gradient", c->dtype, y, slope, slope_bound, c->count);
     void *over = emulate_copy_of(c->array[0], c->bytes);
-    assert_int_equal(
-        tess__cuda_launch_gelu_backward(NULL, c->dtype, c->count, over, c->array[2], over),
-        cudaSuccess);
+    tess__cuda_gelu_backward(&emulate_kernel, c->dtype, c->count, over, c->array[2], over);
     check_bytes("gelu gradient over x", over, y, c->bytes);
     free(want);
     free(slope);
@@ -134,13 +130,10 @@ static void check_swiglu(const struct activation_case *c)
     }
     void *y = emulate_array(c->bytes, 0), *dgate = emulate_copy_of(c->array[0], c->bytes);
     void *dup = emulate_copy_of(c->array[1], c->bytes);
-    assert_int_equal(
-        tess__cuda_launch_swiglu_forward(NULL, c->dtype, c->count, c->array[0], c->array[1], y),
-        cudaSuccess);
+    tess__cuda_swiglu_forward(&emulate_kernel, c->dtype, c->count, c->array[0], c->array[1], y);
     check_array("swiglu", c->dtype, y, want[0], bound[0], c->count);
-    assert_int_equal(tess__cuda_launch_swiglu_backward(NULL, c->dtype, c->count, dgate, dup,
-                                                       c->array[2], dgate, dup),
-                     cudaSuccess);
+    tess__cuda_swiglu_backward(&emulate_kernel, c->dtype, c->count, dgate, dup, c->array[2], dgate,
+                               dup);
     check_array("swiglu gradient of the gate", c->dtype, dgate, want[1], bound[1], c->count);
     check_array("swiglu gradient of the other", c->dtype, dup, want[2], bound[2], c->count);
     for (int k = 0; k < 3; k++) {
@@ -182,11 +175,11 @@ static void case_extremes(void **state)
     float *x = emulate_array(16, 0), *y = emulate_array(16, 0), *one = emulate_array(16, 0);
     memcpy(x, (float[4]){NAN, INFINITY, 3e38f, -3e38f}, 16);
     memcpy(one, (float[4]){1, 1, 1, 1}, 16);
-    tess__cuda_launch_gelu_forward(NULL, TESS_F32, 4, x, y);
+    tess__cuda_gelu_forward(&emulate_kernel, TESS_F32, 4, x, y);
     assert_true(isnan(y[0]) && y[1] == INFINITY && y[2] == 3e38f && y[3] == 0);
-    tess__cuda_launch_gelu_backward(NULL, TESS_F32, 4, x, one, y);
+    tess__cuda_gelu_backward(&emulate_kernel, TESS_F32, 4, x, one, y);
     assert_true(isnan(y[0]) && isnan(y[1]) && y[2] == 1 && fabsf(y[3]) < 1e-30f);
-    tess__cuda_launch_swiglu_forward(NULL, TESS_F32, 4, x, one, y);
+    tess__cuda_swiglu_forward(&emulate_kernel, TESS_F32, 4, x, one, y);
     assert_true(isnan(y[0]) && y[1] == INFINITY && y[2] == 3e38f && y[3] == 0);
     emulate_free_all();
 }
@@ -217,10 +210,8 @@ static void rope_run(const struct rope_case *c, enum tess_dtype dtype, bool inve
         bound[i] = stored(dtype, want[i], 3.5 * UNIT * (fabs(x[i]) + fabs(other)));
     }
     void *array = array_of(dtype, x, count, seed % 2 ? 0 : tess_dtype_bytes(dtype));
-    assert_int_equal(tess__cuda_launch_rope(NULL, dtype, c->rows, c->length, c->first,
-                                            (int32_t)c->heads, c->head_size, stride, c->base,
-                                            inverse, array),
-                     cudaSuccess);
+    tess__cuda_rope(&emulate_kernel, dtype, c->rows, c->length, c->first, (int32_t)c->heads,
+                    c->head_size, stride, c->base, inverse, array);
     check_array("rope", dtype, array, want, bound, count);
     free(x);
     free(want);

@@ -5,8 +5,8 @@
  */
 #include "attention_case.h"
 #include "emulate/emulate.h"
+#include "emulate/slots.h"
 
-#include "cuda/cuda.h"
 #include "cuda/slots.h"
 #include "kernel_open.h"
 #include "ref/ref.h"
@@ -18,25 +18,9 @@
 #define ARENA_BYTES ((size_t)64 << 20)
 
 static struct device device;
-static struct cuda_queue queue; /* the stream of NULL */
-
-/* What attention.c takes from the rest of the backend: the runtime of the emulator never fails. */
-void tess__cuda_note(struct tess_kernel *kernel, cudaError_t error, const char *where)
-{
-    (void)kernel;
-    if (error != cudaSuccess)
-        fail_msg("%s: error %d", where, (int)error);
-}
-
-enum tess_status tess__cuda_fail(cudaError_t error, const char *where)
-{
-    fail_msg("%s: error %d", where, (int)error);
-    return TESS_ERR_DEVICE;
-}
-
 static enum tess_status emulated_open(struct tess_kernel *kernel)
 {
-    tess__cuda_state(kernel)->queue = &queue;
+    kernel->queue = emulate_kernel.queue;
     return TESS_OK;
 }
 
@@ -45,14 +29,20 @@ static void emulated_close(struct tess_kernel *kernel)
     (void)kernel;
 }
 
+static enum tess_status emulated_op_needs(const struct tess_op_desc *desc,
+                                          struct tess_op_needs *needs_out)
+{
+    *needs_out = (struct tess_op_needs){0};
+    return tess__cuda_attention_needs(desc, needs_out);
+}
+
 static struct tess_kernel_ops emulated_ops(void)
 {
     struct tess_kernel_ops ops = tess_kernel_ref;
     ops.name = "emulated";
-    ops.state_size = sizeof(struct cuda_state);
     ops.open = emulated_open;
     ops.close = emulated_close;
-    ops.op_needs = tess__cuda_attention_needs;
+    ops.op_needs = emulated_op_needs;
     ops.attention_forward = tess__cuda_attention_forward;
     ops.attention_backward = tess__cuda_attention_backward;
     ops.attention_decode = tess__cuda_attention_decode;

@@ -4,9 +4,10 @@
  */
 #include "device.h"
 #include "emulate/emulate.h"
+#include "emulate/slots.h"
 
 #include "base/rng.h"
-#include "cuda/plain/launch_plain.h"
+#include "cuda/slots.h"
 #include "ref/mask.h"
 #include "ref/ref.h"
 #include "ref/stochastic.h"
@@ -43,7 +44,7 @@ static void cast_check(enum tess_dtype from, enum tess_dtype to, int64_t count, 
     char *y = emulate_array(bytes, 0), *expected = emulate_array(bytes, 0);
     memcpy(x, source, (size_t)count * tess_dtype_bytes(from));
     tess_kernel_ref.cast(NULL, count, from, x, to, expected);
-    assert_int_equal(tess__cuda_launch_cast(NULL, count, from, x, to, y), cudaSuccess);
+    tess__cuda_cast(&emulate_kernel, count, from, x, to, y);
     check_bytes(tess_dtype_name(to), y, expected, bytes);
     emulate_free_all();
 }
@@ -81,7 +82,6 @@ static const uint64_t first[] = {0, 1, 2, 3, 4, 0xfffffffeu, 0x3ffffffe0u, 0x7ff
 static void case_stochastic(void **state)
 {
     (void)state;
-    struct tess_rng_key stream = tess__stochastic_key(key);
     for (size_t i = 0; i < LENGTHS * FIRSTS * 4; i++) {
         enum tess_dtype to = i % 2 ? TESS_BF16 : TESS_F16;
         int64_t count = length[i / 4 / FIRSTS];
@@ -92,9 +92,7 @@ static void case_stochastic(void **state)
         uint16_t *y = emulate_array(bytes, 0), *expected = emulate_array(bytes, 0);
         draw_patterns(&draw, TESS_F32, count, x);
         tess_kernel_ref.cast_stochastic(NULL, count, x, to, key, start, expected);
-        assert_int_equal(
-            tess__cuda_launch_cast_stochastic(NULL, count, x, to, stream.word, start, y),
-            cudaSuccess);
+        tess__cuda_cast_stochastic(&emulate_kernel, count, x, to, key, start, y);
         check_bytes("stochastic rounding", y, expected, bytes);
         emulate_free_all();
     }
@@ -105,7 +103,6 @@ static void case_dropout(void **state)
     (void)state;
     static const enum tess_dtype dtype[] = {TESS_F32, TESS_BF16, TESS_F16};
     static const float rate[] = {0, 0.1f, 0.5f, 0.9f};
-    struct tess_rng_key stream = tess__mask_key(key);
     for (size_t i = 0; i < LENGTHS * FIRSTS * 6; i++) {
         enum tess_dtype type = dtype[i % 3];
         int64_t count = length[i / 6 / FIRSTS];
@@ -124,13 +121,9 @@ static void case_dropout(void **state)
             tess_kernel_ref.cast(NULL, count, TESS_F32, plain, type, x);
         float chance = rate[i % 4];
         tess_kernel_ref.dropout(NULL, type, count, chance, key, start, x, expected);
-        assert_int_equal(tess__cuda_launch_dropout(NULL, type, count, tess__mask_limit(chance),
-                                                   1.0f - chance, stream.word, start, x, y),
-                         cudaSuccess);
+        tess__cuda_dropout(&emulate_kernel, type, count, chance, key, start, x, y);
         check_bytes("dropout", y, expected, bytes);
-        assert_int_equal(tess__cuda_launch_dropout(NULL, type, count, tess__mask_limit(chance),
-                                                   1.0f - chance, stream.word, start, x, x),
-                         cudaSuccess);
+        tess__cuda_dropout(&emulate_kernel, type, count, chance, key, start, x, x);
         check_bytes("dropout in place", x, expected, bytes);
         free(real);
         emulate_free_all();
@@ -149,8 +142,7 @@ static void case_normal(void **state)
         tess_rng_normals(stream, start, (uint64_t)count, expected);
         for (int64_t k = 0; k < count; k++)
             expected[k] = 0.25f + 0.02f * expected[k];
-        assert_int_equal(tess__cuda_launch_normal(NULL, stream.word, start, count, 0.25f, 0.02f, y),
-                         cudaSuccess);
+        tess__cuda_normal(&emulate_kernel, stream.word, start, count, 0.25f, 0.02f, y);
         check_bytes("normals", y, expected, bytes);
         emulate_free_all();
     }

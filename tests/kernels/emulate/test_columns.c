@@ -7,7 +7,7 @@
 #include "emulate/emulate.h"
 
 #include "base/half.h"
-#include "cuda/rows/launch_rows.h"
+#include "cuda/rows/columns.h"
 
 #include <math.h>
 #include <stdlib.h>

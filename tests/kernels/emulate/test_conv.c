@@ -6,7 +6,7 @@
 #include "emulate/emulate.h"
 
 #include "base/half.h"
-#include "cuda/rows/launch_rows.h"
+#include "cuda/products/conv.h"
 
 #include <stdlib.h>
 #include <string.h>

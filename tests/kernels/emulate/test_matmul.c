@@ -2,7 +2,7 @@
 #include "device.h"
 #include "emulate/emulate.h"
 
-#include "cuda/plain/launch_plain.h"
+#include "cuda/slots.h"
 
 #include <string.h>
 

@@ -4,9 +4,10 @@
  */
 #include "device.h"
 #include "emulate/emulate.h"
+#include "emulate/slots.h"
 
 #include "base/half.h"
-#include "cuda/plain/launch_plain.h"
+#include "cuda/slots.h"
 #include "ref/ref.h"
 
 #include <stdlib.h>
@@ -62,13 +63,12 @@ static void run_relu(struct shape *s)
     void *x = draw_array(&s->draw, s->dtype, s->count, s->offset), *y = emulate_array(s->bytes, 0);
     void *expected = emulate_array(s->bytes, 0);
     tess_kernel_ref.relu_forward(NULL, s->dtype, s->count, x, expected);
-    assert_int_equal(tess__cuda_launch_relu_forward(NULL, s->dtype, s->count, x, y), cudaSuccess);
+    tess__cuda_relu_forward(&emulate_kernel, s->dtype, s->count, x, y);
     check_bytes("relu", y, expected, s->bytes);
 
     void *dy = draw_array(&s->draw, s->dtype, s->count, s->offset);
     tess_kernel_ref.relu_backward(NULL, s->dtype, s->count, y, dy, expected);
-    assert_int_equal(tess__cuda_launch_relu_backward(NULL, s->dtype, s->count, y, dy, dy),
-                     cudaSuccess);
+    tess__cuda_relu_backward(&emulate_kernel, s->dtype, s->count, y, dy, dy);
     check_bytes("relu backward, in place", dy, expected, s->bytes);
 }
 
@@ -78,9 +78,9 @@ static void run_add(struct shape *s)
     void *b = draw_array(&s->draw, s->dtype, s->count, s->offset);
     void *expected = emulate_array(s->bytes, 0), *y = emulate_array(s->bytes, s->offset);
     tess_kernel_ref.add(NULL, s->dtype, s->count, a, b, expected);
-    assert_int_equal(tess__cuda_launch_add(NULL, s->dtype, s->count, a, b, y), cudaSuccess);
+    tess__cuda_add(&emulate_kernel, s->dtype, s->count, a, b, y);
     check_bytes("add", y, expected, s->bytes);
-    assert_int_equal(tess__cuda_launch_add(NULL, s->dtype, s->count, a, b, b), cudaSuccess);
+    tess__cuda_add(&emulate_kernel, s->dtype, s->count, a, b, b);
     check_bytes("add, in place", b, expected, s->bytes);
 }
 
@@ -92,7 +92,7 @@ static void run_accumulate(struct shape *s)
     float *y = draw_array(&s->draw, TESS_F32, s->count, 0);
     float *expected = emulate_copy_of(y, s->bytes);
     tess_kernel_ref.accumulate(NULL, s->count, 0.3f, x, expected);
-    assert_int_equal(tess__cuda_launch_accumulate(NULL, s->count, 0.3f, x, y), cudaSuccess);
+    tess__cuda_accumulate(&emulate_kernel, s->count, 0.3f, x, y);
     check_bytes("accumulate", y, expected, s->bytes);
 }
 
@@ -104,7 +104,7 @@ static void run_maximum(struct shape *s)
     float *x = draw_array(&s->draw, TESS_F32, s->count, 0);
     float *y = draw_array(&s->draw, TESS_F32, s->count, s->offset);
     float *before = emulate_copy_of(y, s->bytes);
-    assert_int_equal(tess__cuda_launch_maximum(NULL, s->count, x, y), cudaSuccess);
+    tess__cuda_maximum(&emulate_kernel, s->count, x, y);
     for (int64_t i = 0; i < s->count; i++)
         assert_true(y[i] == (x[i] > before[i] ? x[i] : before[i]));
 }

@@ -7,7 +7,7 @@
 
 #include "base/half.h"
 #include "base/reduce.h"
-#include "cuda/plain/launch_plain.h"
+#include "cuda/slots.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -6,9 +6,10 @@
  */
 #include "device.h"
 #include "emulate/emulate.h"
+#include "emulate/slots.h"
 
 #include "base/half.h"
-#include "cuda/rows/launch_rows.h"
+#include "cuda/slots.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -83,30 +84,42 @@ static void for_ways(int64_t n, void (*run)(struct way *w, int64_t n))
     }
 }
 
+/* An operation, with scratch of what it needs. */
+static struct tess_op way_op(const struct tess_op_desc *desc, cuda_needs *needs_of)
+{
+    struct tess_op_needs needs = {0};
+    assert_int_equal(needs_of(desc, &needs), TESS_OK);
+    return emulate_op(desc, emulate_array(needs.scratch_bytes, 0));
+}
+
 static void run_norm(struct way *w, int64_t n)
 {
     int64_t rows = 6;
-    struct tess__cuda_norm norm = {w->dtype, rows, 3, n, n % 2 == 0, 1e-5f};
+    const struct tess_op_desc desc = {.kind = TESS_OP_NORM,
+                                      .dtype = w->dtype,
+                                      .rows = rows,
+                                      .leaf_rows = 3,
+                                      .in = n,
+                                      .rms = n % 2 == 0,
+                                      .epsilon = 1e-5f};
     size_t all = (size_t)(rows * n) * tess_dtype_bytes(w->dtype);
     void *x = way_draw(w, rows * n), *add = way_draw(w, rows * n), *gamma = way_draw(w, n);
     void *beta = way_draw(w, n), *dy = way_draw(w, rows * n), *sum = way_keep(w, all);
-    void *y = way_keep(w, all), *dx = way_keep(w, all), *scratch;
+    void *y = way_keep(w, all), *dx = way_keep(w, all);
     float *mean = way_floats(rows), *rstd = way_floats(rows);
     float *dgamma = way_keep_words(w, n);
-    float *dbeta = norm.rms ? NULL : way_keep_words(w, n);
-    scratch = emulate_array(tess__cuda_norm_bytes(&norm), 0);
+    float *dbeta = desc.rms ? NULL : way_keep_words(w, n);
+    struct tess_op op = way_op(&desc, tess__cuda_norm_needs);
+    assert_int_equal(tess__cuda_norm_forward(&op, x, add, sum, gamma, beta, y, mean, rstd),
+                     TESS_OK);
     assert_int_equal(
-        tess__cuda_launch_norm_forward(NULL, &norm, x, add, sum, gamma, beta, y, mean, rstd),
-        cudaSuccess);
-    assert_int_equal(tess__cuda_launch_norm_backward(NULL, &norm, sum, dy, gamma, mean, rstd, add,
-                                                     dx, dgamma, dbeta, scratch),
-                     cudaSuccess);
+        tess__cuda_norm_backward(&op, sum, dy, gamma, mean, rstd, add, dx, dgamma, dbeta), TESS_OK);
 }
 
 static void run_xent(struct way *w, int64_t n)
 {
+    struct tess_kernel *kernel = &emulate_kernel;
     int64_t rows = 5, stride = n + n % 3;
-    struct tess__cuda_xent part = {w->dtype, rows, n, stride, 0}, whole = {w->dtype, rows, n, n, 0};
     size_t word = tess_dtype_bytes(w->dtype);
     int32_t *label = way_integers(w, rows, -1, n - 1);
     void *x = way_draw(w, rows * stride), *d = way_keep(w, (size_t)(rows * stride) * word);
@@ -114,23 +127,19 @@ static void run_xent(struct way *w, int64_t n)
           *target = way_floats(rows);
     float *best = way_keep_words(w, rows), *loss = way_keep_words(w, rows);
     int32_t *correct = way_keep_words(w, rows);
-    assert_int_equal(tess__cuda_launch_xent_max(NULL, &part, x, max), cudaSuccess);
-    assert_int_equal(tess__cuda_launch_xent_sum(NULL, &part, x, label, max, sum, target, best),
-                     cudaSuccess);
-    assert_int_equal(tess__cuda_launch_xent_grad(NULL, &part, 0.5f, x, label, max, sum, d),
-                     cudaSuccess);
+    tess__cuda_xent_max(kernel, w->dtype, rows, n, stride, x, max);
+    tess__cuda_xent_sum(kernel, w->dtype, rows, n, stride, 0, x, label, max, sum, target, best);
+    tess__cuda_xent_grad(kernel, w->dtype, rows, n, stride, 0, 0.5f, x, label, max, sum, d);
     void *own = way_draw(w, rows * n), *over = way_keep(w, (size_t)(rows * n) * word);
     memcpy(over, own, (size_t)(rows * n) * word);
-    assert_int_equal(
-        tess__cuda_launch_softmax_xent(NULL, &whole, 0.5f, over, label, over, loss, correct),
-        cudaSuccess);
+    tess__cuda_softmax_xent(kernel, w->dtype, rows, n, 0.5f, over, label, over, loss, correct);
 }
 
 /* Row by row, each wherever it lies: what all rows at once gave. */
 static void run_xent_alone(struct way *w, int64_t n)
 {
+    struct tess_kernel *kernel = &emulate_kernel;
     int64_t rows = 9;
-    struct tess__cuda_xent all = {w->dtype, rows, n, n, 0}, one = {w->dtype, 1, n, n, 0};
     size_t word = tess_dtype_bytes(w->dtype), row = (size_t)n * word;
     int32_t *label = way_integers(w, rows, -1, n - 1);
     char *x = way_draw(w, rows * n), *d[2] = {way_keep(w, row * 9), way_keep(w, row * 9)};
@@ -140,16 +149,14 @@ static void run_xent_alone(struct way *w, int64_t n)
         sum[i] = way_keep_words(w, rows);
         target[i] = way_floats(rows);
         best[i] = way_floats(rows);
-        for (int64_t b = 0; b < rows; b += i == 0 ? rows : 1) {
-            const struct tess__cuda_xent *xent = i == 0 ? &all : &one;
+        int64_t each = i == 0 ? rows : 1;
+        for (int64_t b = 0; b < rows; b += each) {
             const char *from = x + (size_t)b * row;
-            assert_int_equal(tess__cuda_launch_xent_max(NULL, xent, from, max[i] + b), cudaSuccess);
-            assert_int_equal(tess__cuda_launch_xent_sum(NULL, xent, from, label + b, max[i] + b,
-                                                        sum[i] + b, target[i] + b, best[i] + b),
-                             cudaSuccess);
-            assert_int_equal(tess__cuda_launch_xent_grad(NULL, xent, 2, from, label + b, max[i] + b,
-                                                         sum[i] + b, d[i] + (size_t)b * row),
-                             cudaSuccess);
+            tess__cuda_xent_max(kernel, w->dtype, each, n, n, from, max[i] + b);
+            tess__cuda_xent_sum(kernel, w->dtype, each, n, n, 0, from, label + b, max[i] + b,
+                                sum[i] + b, target[i] + b, best[i] + b);
+            tess__cuda_xent_grad(kernel, w->dtype, each, n, n, 0, 2, from, label + b, max[i] + b,
+                                 sum[i] + b, d[i] + (size_t)b * row);
         }
     }
     check_bytes("max row by row", max[1], max[0], (size_t)rows * sizeof(float));
@@ -160,27 +167,38 @@ static void run_xent_alone(struct way *w, int64_t n)
 
 static void run_embedding(struct way *w, int64_t n)
 {
-    int64_t rows = 90, entries = 11;
-    struct tess__cuda_embedding e = {w->dtype, rows, 9, entries, n, 7, 2};
+    int64_t rows = 90, entries = 11, first = 2;
+    const struct tess_op_desc desc = {.kind = TESS_OP_EMBEDDING,
+                                      .dtype = w->dtype,
+                                      .rows = rows,
+                                      .leaf_rows = 9,
+                                      .in = entries,
+                                      .out = n,
+                                      .length = 7};
     size_t word = tess_dtype_bytes(w->dtype);
     int32_t *token = way_integers(w, rows, 0, entries + 3);
     void *table = way_draw(w, entries * n), *dy = way_draw(w, rows * n);
     void *y = way_keep(w, (size_t)(rows * n) * word);
     float *dtable = way_keep_words(w, entries * n);
     float *dplaces = way_keep_words(w, entries * n);
-    void *scratch = emulate_array(tess__cuda_embedding_bytes(&e), 0);
-    assert_int_equal(tess__cuda_launch_embedding_forward(NULL, &e, token, table, NULL, y),
-                     cudaSuccess);
-    assert_int_equal(tess__cuda_launch_embedding_backward(NULL, &e, token, dy, dtable, scratch),
-                     cudaSuccess);
-    assert_int_equal(tess__cuda_launch_embedding_backward(NULL, &e, NULL, dy, dplaces, scratch),
-                     cudaSuccess);
+    struct tess_op op = way_op(&desc, tess__cuda_embedding_needs);
+    assert_int_equal(tess__cuda_embedding_forward(&op, token, first, table, NULL, y), TESS_OK);
+    assert_int_equal(tess__cuda_embedding_backward(&op, token, first, dy, dtable), TESS_OK);
+    assert_int_equal(tess__cuda_embedding_backward(&op, NULL, first, dy, dplaces), TESS_OK);
 }
 
 static void run_batch_norm(struct way *w, int64_t n)
 {
-    struct tess__cuda_batch_norm norm = {w->dtype, 2, 37, n, true, 4.0f};
-    int64_t count = norm.leaves * norm.pixels * n;
+    const struct tess_op_desc desc = {.kind = TESS_OP_BATCH_NORM,
+                                      .dtype = w->dtype,
+                                      .rows = 2,
+                                      .leaf_rows = 1,
+                                      .in = n,
+                                      .height = 1,
+                                      .width = 37,
+                                      .relu = true,
+                                      .epsilon = 4.0f};
+    int64_t count = desc.rows * desc.width * n;
     size_t all = (size_t)count * tess_dtype_bytes(w->dtype);
     void *x = way_draw(w, count), *dy = way_draw(w, count), *gamma = way_draw(w, n);
     void *beta = way_draw(w, n), *y = way_keep(w, all), *dx = way_keep(w, all);
@@ -188,31 +206,41 @@ static void run_batch_norm(struct way *w, int64_t n)
     float *mean_sum = way_keep_words(w, n), *var_sum = way_keep_words(w, n),
           *dgamma = way_keep_words(w, n);
     float *dbeta = way_keep_words(w, n);
-    void *scratch = emulate_array(tess__cuda_batch_norm_bytes(&norm), 0);
-    assert_int_equal(tess__cuda_launch_batch_norm_forward(NULL, &norm, x, gamma, beta, y, mean,
-                                                          rstd, mean_sum, var_sum, scratch),
-                     cudaSuccess);
-    assert_int_equal(tess__cuda_launch_batch_norm_backward(NULL, &norm, x, y, dy, gamma, mean, rstd,
-                                                           dx, dgamma, dbeta, scratch),
-                     cudaSuccess);
-    assert_int_equal(tess__cuda_launch_batch_norm_infer(NULL, &norm, x, gamma, beta, beta, gamma,
-                                                        way_keep(w, all), scratch),
-                     cudaSuccess);
+    struct tess_op op = way_op(&desc, tess__cuda_batch_norm_needs);
+    assert_int_equal(
+        tess__cuda_batch_norm_forward(&op, x, gamma, beta, y, mean, rstd, mean_sum, var_sum),
+        TESS_OK);
+    assert_int_equal(
+        tess__cuda_batch_norm_backward(&op, x, y, dy, gamma, mean, rstd, dx, dgamma, dbeta),
+        TESS_OK);
+    assert_int_equal(
+        tess__cuda_batch_norm_infer(&op, x, gamma, beta, beta, gamma, way_keep(w, all)), TESS_OK);
 }
 
 static void run_pool(struct way *w, int64_t n)
 {
-    struct tess__cuda_pool p = {w->dtype, 2, 7, 6, (int32_t)n, 4, 3, 3, 2, 1, n % 2 == 1};
+    const struct tess_op_desc desc = {.kind = TESS_OP_MAX_POOL,
+                                      .dtype = w->dtype,
+                                      .rows = 2,
+                                      .leaf_rows = 1,
+                                      .in = n,
+                                      .height = 7,
+                                      .width = 6,
+                                      .window = 3,
+                                      .stride = 2,
+                                      .padding = 1,
+                                      .relu = n % 2 == 1};
     int64_t x_count = 2 * 7 * 6 * n, y_count = 2 * 4 * 3 * n;
     size_t word = tess_dtype_bytes(w->dtype);
     void *x = way_draw(w, x_count), *dy = way_draw(w, y_count);
     void *max = way_keep(w, (size_t)y_count * word), *mean = way_keep(w, (size_t)y_count * word);
     void *dx = way_keep(w, (size_t)x_count * word), *spread = way_keep(w, (size_t)x_count * word);
     uint8_t *which = way_keep(w, (size_t)y_count);
-    assert_int_equal(tess__cuda_launch_max_pool_forward(NULL, &p, x, max, which), cudaSuccess);
-    assert_int_equal(tess__cuda_launch_max_pool_backward(NULL, &p, dy, which, dx), cudaSuccess);
-    assert_int_equal(tess__cuda_launch_avg_pool_forward(NULL, &p, x, mean), cudaSuccess);
-    assert_int_equal(tess__cuda_launch_avg_pool_backward(NULL, &p, dy, spread), cudaSuccess);
+    struct tess_op op = way_op(&desc, tess__cuda_pool_needs);
+    assert_int_equal(tess__cuda_max_pool_forward(&op, x, max, which), TESS_OK);
+    assert_int_equal(tess__cuda_max_pool_backward(&op, dy, which, dx), TESS_OK);
+    assert_int_equal(tess__cuda_avg_pool_forward(&op, x, mean), TESS_OK);
+    assert_int_equal(tess__cuda_avg_pool_backward(&op, dy, spread), TESS_OK);
 }
 
 static const int64_t width[] = {1, 2, 3, 8, 15, 16, 33, 40, 520, 1100};

@@ -4,8 +4,9 @@
  */
 #include "device.h"
 #include "emulate/emulate.h"
+#include "emulate/slots.h"
 
-#include "cuda/plain/launch_plain.h"
+#include "cuda/slots.h"
 #include "ref/ref.h"
 
 #include <math.h>
@@ -41,7 +42,7 @@ static void square_run(int64_t count, size_t offset, float scale, int fault, uin
     expected = start;
     struct tess_sum *sum = emulate_copy_of(&start, sizeof(start));
     tess_kernel_ref.square_sum(NULL, count, scale, x, &expected);
-    assert_int_equal(tess__cuda_launch_square_sum(NULL, count, scale, x, sum), cudaSuccess);
+    tess__cuda_square_sum(&emulate_kernel, count, scale, x, sum);
     for (int k = 0; k < TESS_SUM_LIMBS; k++)
         if (sum->limb[k] != expected.limb[k])
             fail_msg("%lld elements: limb %d is %lld, expected %lld", (long long)count, k,
@@ -99,16 +100,12 @@ static void case_find(void **state)
         void *x = draw_words(&draw, type, count, i / 4 % 2 ? tess_dtype_bytes(type) : 0);
         for (size_t fault = 0; fault < i / 8 % 3 && count > 0; fault++)
             put_fault(&draw, type, count, x);
-        int64_t *found = emulate_array(8, 0);
-        assert_int_equal(tess__cuda_launch_find_nonfinite(NULL, type, count, x, found),
-                         cudaSuccess);
-        assert_int_equal(*found, tess_kernel_ref.find_nonfinite(NULL, type, count, x));
+        assert_int_equal(tess__cuda_find_nonfinite(&emulate_kernel, type, count, x),
+                         tess_kernel_ref.find_nonfinite(NULL, type, count, x));
         if (type != TESS_F64) {
             double expected = 5, *sum = emulate_copy_of(&expected, 8);
-            int64_t *scratch = emulate_array(8, 0);
             tess_kernel_ref.count_zeros(NULL, type, count, x, &expected);
-            assert_int_equal(tess__cuda_launch_count_zeros(NULL, type, count, x, sum, scratch),
-                             cudaSuccess);
+            tess__cuda_count_zeros(&emulate_kernel, type, count, x, sum);
             assert_true(*sum == expected);
         }
         emulate_free_all();
@@ -128,7 +125,7 @@ static void case_find_flag(void **state)
         struct tess_verdict *verdict = emulate_copy_of(&expected, sizeof(expected));
         int32_t flag = 1 + (int32_t)(i % 2);
         tess_kernel_ref.find_flag(NULL, count, x, flag, &expected);
-        assert_int_equal(tess__cuda_launch_find_flag(NULL, count, x, flag, verdict), cudaSuccess);
+        tess__cuda_find_flag(&emulate_kernel, count, x, flag, verdict);
         check_bytes("verdict", verdict, &expected, sizeof(expected));
         emulate_free_all();
     }
@@ -152,9 +149,7 @@ static void case_leaf_sum(void **state)
         struct tess_verdict before = {.loss_bad = 7, .grad_bad = 3}, after = before;
         struct tess_verdict *verdict = emulate_copy_of(&before, sizeof(before));
         tess_kernel_ref.leaf_sum(NULL, n, leaf_rows, loss, correct, expected, &after);
-        assert_int_equal(
-            tess__cuda_launch_leaf_sum(NULL, n, leaf_rows, loss, correct, sum, verdict),
-            cudaSuccess);
+        tess__cuda_leaf_sum(&emulate_kernel, n, leaf_rows, loss, correct, sum, verdict);
         for (int64_t k = 0; k < 2 * n; k++)
             assert_true(sum[k] == expected[k] || (isnan(sum[k]) && isnan(expected[k])));
         check_bytes("verdict", verdict, &after, sizeof(after));

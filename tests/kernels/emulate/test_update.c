@@ -4,9 +4,10 @@
  */
 #include "device.h"
 #include "emulate/emulate.h"
+#include "emulate/slots.h"
 
 #include "base/sum.h"
-#include "cuda/plain/launch_plain.h"
+#include "cuda/slots.h"
 #include "ref/ref.h"
 
 #include <math.h>
@@ -125,7 +126,7 @@ static void update_run(int kind, int32_t count, uint64_t seed)
         expected[i] = copy_update(&got[i]);
         tess_kernel_ref.update(NULL, &expected[i]);
     }
-    assert_int_equal(tess__cuda_launch_update(NULL, got, count), cudaSuccess);
+    tess__cuda_update_all(&emulate_kernel, got, count);
     for (int32_t i = 0; i < count; i++)
         check_update(&got[i], &expected[i]);
     emulate_free_all();
@@ -162,9 +163,10 @@ static void case_lamb_direction(void **state)
             expected[i] = copy_update(&got[i]);
             tess_kernel_ref.lamb_direction(NULL, &expected[i]);
         }
-        assert_int_equal(tess__cuda_launch_lamb_direction(NULL, got, 5), cudaSuccess);
-        for (size_t i = 0; i < 5; i++)
+        for (size_t i = 0; i < 5; i++) {
+            tess__cuda_lamb_direction(&emulate_kernel, &got[i]);
             check_update(&got[i], &expected[i]);
+        }
         emulate_free_all();
     }
 }
@@ -250,7 +252,7 @@ static void judge_run(const struct judge_case *c, uint64_t seed)
     got.factor = emulate_copy_of(factor, n * sizeof(*factor));
     got.tensor_state = emulate_copy_of(state, n * sizeof(*state));
     tess_kernel_ref.update_judge(NULL, &expected);
-    assert_int_equal(tess__cuda_launch_update_judge(NULL, &got), cudaSuccess);
+    tess__cuda_update_judge(&emulate_kernel, &got);
     assert_true(got.verdict->grad_norm == verdict.grad_norm ||
                 (isnan(got.verdict->grad_norm) && isnan(verdict.grad_norm)));
     assert_int_equal(got.verdict->grad_bad, verdict.grad_bad);

@@ -44,10 +44,10 @@ __global__ void words_product(const T *a, const T *b, float *c, bool wait, bool 
         cuda_copy_wait<0>();
     if (sync)
         __syncthreads();
-    uint32_t fragment_a[4], fragment_b[2];
+    uint32_t fragment_a[4], fragment_b[4]; /* of b the first two */
     float sum[4] = {1, 1, 1, 1};
     cuda_load_matrix4(fragment_a, tile_a + (lane % 16) * 16 + lane / 16 * 8);
-    cuda_load_matrix2_transposed(fragment_b, tile_b + (lane % 16) * 8);
+    cuda_load_matrix4_transposed(fragment_b, tile_b + (lane % 16) * 8);
     cuda_mma<T>(sum, fragment_a, fragment_b);
     int row = lane / 4, column = 2 * (lane % 4);
     for (int k = 0; k < 4; k++)
