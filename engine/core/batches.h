@@ -10,7 +10,6 @@
 #define TESSERA_CORE_BATCHES_H
 
 #include "core/schedule.h"
-#include "core/sizes.h"
 
 #define TESS_SLOTS_MAX 4
 

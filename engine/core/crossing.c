@@ -1,10 +1,16 @@
 /*
+ * Sums across the tensor and the stage axis.
+ *
  * What models call where activations cross the tensor axis (tess_pass_sum and others in
  * tessera/model.h): sums over the parts that this rank computes, then over the ranks. How data
- * moves between ranks is the tensor strategy's; which calls a layer needs, the model's.
+ * moves between ranks is the tensor strategy's; which calls a layer needs, the model's. In
+ * canonical order a sum is one balanced tree over the parts, in f32 until its end: a rank's parts
+ * are a subtree of it, which the rank folds as a binary counter does.
  *
- * In canonical order a sum is one balanced tree over the parts, in f32 until its end: a rank's
- * parts are a subtree of it, which the rank folds as a binary counter does.
+ * Tied parameters: one tensor that two units use, an embedding and the head. Each unit's gradient
+ * is reduced by itself, over micro-batches and ranks; then both are added, so that the sum does not
+ * depend on whether they lie on one rank or on two stages. On one rank the values are shared; on
+ * two, both stages make the same update of their copy.
  */
 #include "core/state.h"
 
@@ -42,11 +48,13 @@ void tess__crossing_open(struct tess_engine *engine)
     crossing->room = tess_memory_get(engine->memory, engine->block.crossing);
 }
 
-static enum tess_status crossing_move(const struct tess_pass *pass,
-                                      const struct tess_crossing *crossing)
+/* Without a tensor axis there is nothing to move. */
+static enum tess_status crossing_move(struct tess_strategy *strategy, enum tess_crossing_kind kind,
+                                      enum tess_dtype dtype, int64_t count, void *data, void *part)
 {
-    struct tess_strategy *strategy = pass->crossing->strategy;
-    return strategy == NULL ? TESS_OK : strategy->ops->cross(strategy, crossing);
+    const struct tess_crossing crossing = {
+        .kind = kind, .dtype = dtype, .count = (size_t)count, .data = data, .part = part};
+    return strategy == NULL ? TESS_OK : strategy->ops->cross(strategy, &crossing);
 }
 
 static void crossing_copy(const struct tess_pass *pass, int64_t count, const void *from, void *to)
@@ -88,24 +96,16 @@ enum tess_status tess_pass_sum(const struct tess_pass *pass, int64_t count, void
     }
     if (crossing->canonical) {
         TESS_TRY(crossing_fold(pass, count, partial));
-        TESS_TRY(crossing_move(pass, &(struct tess_crossing){.kind = TESS_CROSSING_SUM,
-                                                             .dtype = TESS_F32,
-                                                             .count = (size_t)count,
-                                                             .data = crossing->room}));
+        TESS_TRY(crossing_move(crossing->strategy, TESS_CROSSING_SUM, TESS_F32, count,
+                               crossing->room, NULL));
         tess_cast(pass->kernel, count, TESS_F32, crossing->room, pass->dtype, y);
         return TESS_OK;
     }
     if (axis->sequence)
-        return crossing_move(pass,
-                             &(struct tess_crossing){.kind = TESS_CROSSING_SUM_SCATTER,
-                                                     .dtype = pass->dtype,
-                                                     .count = (size_t)(count / axis->rank_count),
-                                                     .data = partial,
-                                                     .part = y});
-    TESS_TRY(crossing_move(pass, &(struct tess_crossing){.kind = TESS_CROSSING_SUM,
-                                                         .dtype = pass->dtype,
-                                                         .count = (size_t)count,
-                                                         .data = partial}));
+        return crossing_move(crossing->strategy, TESS_CROSSING_SUM_SCATTER, pass->dtype,
+                             count / axis->rank_count, partial, y);
+    TESS_TRY(
+        crossing_move(crossing->strategy, TESS_CROSSING_SUM, pass->dtype, count, partial, NULL));
     crossing_copy(pass, count, partial, y);
     return TESS_OK;
 }
@@ -118,11 +118,8 @@ enum tess_status tess_pass_widen(const struct tess_pass *pass, int64_t count, co
         crossing_copy(pass, count, part, whole);
         return TESS_OK;
     }
-    return crossing_move(pass, &(struct tess_crossing){.kind = TESS_CROSSING_GATHER,
-                                                       .dtype = pass->dtype,
-                                                       .count = (size_t)(count / axis->rank_count),
-                                                       .data = whole,
-                                                       .part = (void *)(uintptr_t)part});
+    return crossing_move(pass->crossing->strategy, TESS_CROSSING_GATHER, pass->dtype,
+                         count / axis->rank_count, whole, (void *)(uintptr_t)part);
 }
 
 enum tess_status tess_pass_sum_f32(const struct tess_pass *pass, int64_t count, float *x)
@@ -130,33 +127,115 @@ enum tess_status tess_pass_sum_f32(const struct tess_pass *pass, int64_t count, 
     for (int32_t step = 1; step < pass->axis->count; step *= 2)
         for (int32_t part = 0; part + step < pass->axis->count; part += 2 * step)
             tess_accumulate(pass->kernel, count, 1.0f, x + (part + step) * count, x + part * count);
-    return crossing_move(
-        pass, &(struct tess_crossing){
-                  .kind = TESS_CROSSING_SUM, .dtype = TESS_F32, .count = (size_t)count, .data = x});
+    return crossing_move(pass->crossing->strategy, TESS_CROSSING_SUM, TESS_F32, count, x, NULL);
 }
 
 enum tess_status tess_pass_max_f32(const struct tess_pass *pass, int64_t count, float *x)
 {
     for (int32_t part = 1; part < pass->axis->count; part++)
         tess_maximum(pass->kernel, count, x + part * count, x);
-    return crossing_move(
-        pass, &(struct tess_crossing){
-                  .kind = TESS_CROSSING_MAX, .dtype = TESS_F32, .count = (size_t)count, .data = x});
+    return crossing_move(pass->crossing->strategy, TESS_CROSSING_MAX, TESS_F32, count, x, NULL);
 }
 
 enum tess_status tess__crossing_finish(struct tess_engine *engine)
 {
-    struct tess_strategy *strategy = engine->crossing.strategy;
-    if (!engine->model.axis.sequence || strategy == NULL)
-        return TESS_OK;
-    for (int32_t i = 0; i < engine->optim.piece_count; i++) {
+    for (int32_t i = 0; engine->model.axis.sequence && i < engine->optim.piece_count; i++) {
         const struct tess_piece *piece = &engine->piece[i];
         if (piece->flags & TESS_PARAM_TOKENS)
-            TESS_TRY(strategy->ops->cross(
-                strategy, &(struct tess_crossing){.kind = TESS_CROSSING_SUM,
-                                                  .dtype = TESS_F32,
-                                                  .count = (size_t)piece->count,
-                                                  .data = (void *)(uintptr_t)piece->g}));
+            TESS_TRY(crossing_move(engine->crossing.strategy, TESS_CROSSING_SUM, TESS_F32,
+                                   piece->count, (void *)(uintptr_t)piece->g, NULL));
     }
     return TESS_OK;
+}
+
+/* ---- tied parameters ------------------------------------------------------------------------- */
+
+/* Elements that two stages exchange at a time: 1 MiB. */
+#define TIED_CHUNK (INT64_C(1) << 18)
+
+/* The segment that a segment is tied to: on this rank, or -1 and the stage that has it. */
+struct tied_end {
+    int32_t segment, stage;
+};
+
+/* Is segment `s` tied to another one? Then *end is that one. */
+static bool tied_find(const struct tess_engine *engine, int32_t s, struct tied_end *end)
+{
+    const struct tess_plan *plan = &engine->plan;
+    const struct tess_declare *model = &engine->model;
+    const int32_t index = plan->param[plan->segment[s].param_first].index;
+    int32_t other = tess_declare_source(&model->param[index]);
+    for (int32_t p = 0; p < model->param_count && other < 0; p++)
+        if (tess_declare_source(&model->param[p]) == index)
+            other = p;
+    if (other < 0)
+        return false;
+    end->stage =
+        engine->schedule.stage_of[model->param[other].unit] % plan->mesh.count[TESS_AXIS_STAGE];
+    end->segment = -1;
+    for (int32_t p = 0; p < plan->param_count; p++)
+        if (plan->param[p].index == other)
+            end->segment = plan->param[p].segment;
+    return true;
+}
+
+enum tess_status tess__tied_reserve(struct tess_engine *engine)
+{
+    struct tied_end end;
+    int64_t most = 0;
+    for (int32_t s = 0; s < engine->plan.segment_count; s++) {
+        const int64_t own = tess_plan_own_count(&engine->plan, s, engine->plan.optim_extent);
+        if (own > most && tied_find(engine, s, &end) && end.segment < 0)
+            most = own;
+    }
+    most = most < TIED_CHUNK ? most : TIED_CHUNK;
+    return tess_memory_reserve(engine->memory, TESS_MEMORY_WORKSPACE, (uint64_t)most * 4,
+                               "gradient of a tied parameter", &engine->block.tied);
+}
+
+/* Add the other stage's gradient to this one's, and the other way round: both get the same sum. */
+static enum tess_status tied_exchange(struct tess_engine *engine, float *grad, int64_t count,
+                                      int32_t stage)
+{
+    float *room = tess_memory_get(engine->memory, engine->block.tied);
+    for (int64_t at = 0; at < count; at += TIED_CHUNK) {
+        const int64_t now = count - at < TIED_CHUNK ? count - at : TIED_CHUNK;
+        struct tess_event sent, received;
+        TESS_TRY(
+            tess_comm_recv(engine->stages.backward, room, (size_t)now, TESS_F32, stage, &received));
+        TESS_TRY(tess_comm_send(engine->stages.backward, grad + at, (size_t)now, TESS_F32, stage,
+                                &sent));
+        TESS_TRY(tess_event_wait(&received));
+        TESS_TRY(tess_event_wait(&sent));
+        tess_accumulate(engine->kernel, now, 1.0f, room, grad + at);
+    }
+    return TESS_OK;
+}
+
+enum tess_status tess__tied_finish(struct tess_engine *engine)
+{
+    const struct tess_plan *plan = &engine->plan;
+    struct tied_end end;
+    for (int32_t s = 0; s < plan->segment_count; s++) {
+        const int64_t own = tess_plan_own_count(plan, s, plan->optim_extent);
+        if (!tied_find(engine, s, &end))
+            continue;
+        if (end.segment < 0)
+            TESS_TRY(tied_exchange(engine, plan->segment[s].grad_own, own, end.stage));
+        else if (plan->segment[s].values_of >= 0)
+            tess_accumulate(engine->kernel, own, 1.0f, plan->segment[s].grad_own,
+                            plan->segment[end.segment].grad_own);
+    }
+    return TESS_OK;
+}
+
+uint64_t tess__tied_sent_bytes(const struct tess_engine *engine)
+{
+    const struct tess_plan *plan = &engine->plan;
+    struct tied_end end;
+    uint64_t bytes = 0;
+    for (int32_t s = 0; s < plan->segment_count; s++)
+        if (tied_find(engine, s, &end) && end.segment < 0)
+            bytes += 4 * (uint64_t)tess_plan_own_count(plan, s, plan->optim_extent);
+    return bytes;
 }

@@ -3,7 +3,6 @@
  * replicas still agree. Every rank works on what it holds; the results do not depend on who holds
  * what. Host code throughout, for a step now and then; writing digests down is not done here.
  */
-#include "core/rank_list.h"
 #include "core/state.h"
 
 #include "base/hash.h"
@@ -15,8 +14,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Elements that are widened at a time. */
+/* Elements at a time: where the sums of norms and sketches are cut. */
 #define DIGEST_CHUNK 1024
+/* Elements of far memory that are read at a time: 4 MiB, enough for the full speed of a copy. */
+#define DIGEST_AHEAD (INT64_C(1) << 20)
 
 /*
  * What a rank sends to the others about its parameters: first which elements it owns, by shard,
@@ -47,13 +48,10 @@ static uint64_t *digest_of(const struct digest_table *table, int32_t rank, int32
 static enum tess_status digest_hash(const struct tess_tensor_axis *axis, struct tess_values *values,
                                     const struct tess_piece *piece, uint64_t *hash)
 {
-    float room[DIGEST_CHUNK];
     const float *x;
-    for (int64_t at = 0, now; at < piece->count; at += now) {
-        int64_t model;
-        now = tess_piece_run(piece, axis, at, NULL, &model);
-        now = now < DIGEST_CHUNK ? now : DIGEST_CHUNK;
-        TESS_TRY(tess__values_get(values, piece, at, now, room, &x));
+    for (int64_t at = 0, now, model; at < piece->count; at += now) {
+        now = tess_piece_run(piece, axis, at, DIGEST_CHUNK, NULL, &model);
+        TESS_TRY(tess__values_get(values, piece, at, now, &x));
         *hash += tess_hash_f32(x, (size_t)now, (uint64_t)model);
     }
     return TESS_OK;
@@ -195,7 +193,7 @@ static enum tess_status digest_exchange(struct tess_engine *engine, struct diges
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for the hashes of %d parameters",
                   engine->model.param_count);
     struct tess_values values;
-    TESS_TRY(tess__values_open(engine->kernel, engine->plan.dtype, TESS_VALUES_AHEAD, &values));
+    TESS_TRY(tess__values_open(engine->kernel, engine->plan.dtype, DIGEST_AHEAD, &values));
     enum tess_status status = digest_own_row(engine, &values, table);
     tess__values_close(&values);
     TESS_TRY(status);
@@ -262,13 +260,10 @@ static enum tess_status digest_add_piece(const struct tess_tensor_axis *axis,
                                          struct tess_values *values, const struct tess_piece *piece,
                                          double sum[DIGEST_SUMS])
 {
-    float room[DIGEST_CHUNK];
     const float *x;
-    for (int64_t at = 0, now; at < piece->count; at += now) {
-        int64_t whole;
-        now = tess_piece_run(piece, axis, at, &whole, NULL);
-        now = now < DIGEST_CHUNK ? now : DIGEST_CHUNK;
-        TESS_TRY(tess__values_get(values, piece, at, now, room, &x));
+    for (int64_t at = 0, now, whole; at < piece->count; at += now) {
+        now = tess_piece_run(piece, axis, at, DIGEST_CHUNK, &whole, NULL);
+        TESS_TRY(tess__values_get(values, piece, at, now, &x));
         for (int64_t i = 0; i < now; i++)
             sum[0] += (double)x[i] * (double)x[i];
         for (int32_t s = 0; s < TESS_DIGEST_SKETCH; s++)
@@ -282,7 +277,7 @@ static enum tess_status digest_add(struct tess_engine *engine, double (*sum)[DIG
 {
     struct tess_values values;
     enum tess_status status = TESS_OK;
-    TESS_TRY(tess__values_open(engine->kernel, engine->plan.dtype, TESS_VALUES_AHEAD, &values));
+    TESS_TRY(tess__values_open(engine->kernel, engine->plan.dtype, DIGEST_AHEAD, &values));
     for (int32_t i = 0; status == TESS_OK && i < engine->optim.piece_count; i++)
         if (!engine->piece[i].duplicate)
             status = digest_add_piece(&engine->declare.axis, &values, &engine->piece[i],

@@ -30,14 +30,18 @@ static struct tess_tensor_axis engine_tensor_axis(const struct tess_engine *engi
                                      .sequence = options->sequence && ranks > 1};
 }
 
-static enum tess_status engine_name_units(struct tess_engine *engine)
+void *tess__engine_room(struct tess_engine *engine, int64_t count, size_t size)
 {
-    const int32_t units = engine->model.unit_count;
-    engine->unit_name = calloc((size_t)units, sizeof(*engine->unit_name));
-    if (engine->unit_name == NULL)
-        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the names of %d units", units);
-    for (int32_t u = 0; u < units; u++)
-        engine->unit_name[u] = engine->model.unit[u].name;
+    void *room = calloc((size_t)count + 1, size);
+    engine->no_room = engine->no_room || room == NULL;
+    engine->owned[engine->owned_count++] = room;
+    return room;
+}
+
+enum tess_status tess__engine_has_room(const struct tess_engine *engine)
+{
+    if (engine->no_room)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the engine's tables");
     return TESS_OK;
 }
 
@@ -54,12 +58,15 @@ static enum tess_status engine_declare(struct tess_engine *engine)
     engine->model.rows = engine->sizes.rows;
     engine->model.leaf_rows = engine->sizes.leaf_rows;
     engine->model.dtype = engine->plan.dtype;
-    engine->model_state = calloc(1, config->model->state_size + 1);
-    if (engine->model_state == NULL)
-        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the model's state");
+    engine->model_state = tess__engine_room(engine, (int64_t)config->model->state_size, 1);
+    TESS_TRY(tess__engine_has_room(engine));
     TESS_TRY(tess_declare_model(&engine->model, config->model, engine->model_state,
                                 config->model_options, &input));
-    TESS_TRY(engine_name_units(engine));
+    engine->unit_name =
+        tess__engine_room(engine, engine->model.unit_count, sizeof(*engine->unit_name));
+    TESS_TRY(tess__engine_has_room(engine));
+    for (int32_t u = 0; u < engine->model.unit_count; u++)
+        engine->unit_name[u] = engine->model.unit[u].name;
     uint32_t wide = 0;
     TESS_TRY(tess_precision_f32_ops(config->run.f32_ops, &wide));
     for (int32_t o = 0; o < engine->model.op_count; o++) {
@@ -80,10 +87,8 @@ static enum tess_status engine_make_strategy(struct tess_engine *engine, enum te
     strategy->options = config->axis_options[axis];
     strategy->plan = &engine->plan;
     strategy->memory = engine->memory;
-    strategy->state = calloc(1, strategy->ops->state_size + 1);
-    if (strategy->state == NULL)
-        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the strategy's state");
-    return TESS_OK;
+    strategy->state = tess__engine_room(engine, (int64_t)strategy->ops->state_size, 1);
+    return tess__engine_has_room(engine);
 }
 
 /* Strategies that collect all rows, or all outputs, on one rank do not join other axes. */
@@ -169,20 +174,6 @@ enum tess_status tess__engine_plan(struct tess_engine *engine, int32_t rank)
     tess__sizes_finish(config, &engine->plan, &engine->sizes);
     engine_connect(engine);
     return tess__engine_reserve(engine);
-}
-
-enum tess_status tess__engine_new(const struct tess_config *config,
-                                  const struct tess_dataset *dataset,
-                                  struct tess_engine **engine_out)
-{
-    struct tess_engine *engine = calloc(1, sizeof(*engine));
-    if (engine == NULL)
-        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the engine");
-    engine->config = config;
-    engine->dataset = dataset;
-    engine->board = &engine->own_board;
-    *engine_out = engine;
-    return TESS_OK;
 }
 
 /* ---- read access ----------------------------------------------------------------------------- */

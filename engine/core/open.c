@@ -45,22 +45,6 @@ static enum tess_status open_optim(struct tess_engine *engine)
                            engine->upload);
 }
 
-static enum tess_status open_unused(struct tess_engine *engine)
-{
-    struct tess_unused *unused = &engine->unused;
-    *unused = (struct tess_unused){.config = engine->config,
-                                   .plan = &engine->plan,
-                                   .model = &engine->model,
-                                   .declare = &engine->declare,
-                                   .tables = &engine->tables,
-                                   .kernel = engine->kernel,
-                                   .comm = engine->comm};
-    TESS_TRY(tess__unused_open(unused));
-    engine->optim.skip = unused->skip;
-    engine->optim.updates = unused->updates;
-    return TESS_OK;
-}
-
 /* Host memory that the device copies from and to. */
 static enum tess_status open_pin(struct tess_engine *engine)
 {
@@ -110,13 +94,6 @@ static enum tess_status open_groups(struct tess_engine *engine)
     engine->strategy.comm = engine->axis_comm[TESS_AXIS_DATA];
     engine->tensor_strategy.comm = engine->axis_comm[TESS_AXIS_TENSOR];
     return tess__stages_open(&engine->stages, engine->axis_comm[TESS_AXIS_STAGE]);
-}
-
-static void open_close_groups(struct tess_engine *engine)
-{
-    for (int axis = 0; axis < TESS_AXIS_COUNT; axis++)
-        if (engine->axis_comm[axis] != engine->comm)
-            tess_comm_close(engine->axis_comm[axis]);
 }
 
 /* Far memory is the kernel's own where the communicator has none of the device. */
@@ -170,7 +147,7 @@ static enum tess_status open_all(struct tess_engine *engine)
     TESS_TRY(tess__laps_open(&engine->laps, engine->kernel, engine->comm,
                              engine->schedule.action_count));
     TESS_TRY(open_optim(engine));
-    TESS_TRY(open_unused(engine));
+    TESS_TRY(tess__unused_open(engine));
     engine->opened_strategy = true;
     TESS_TRY(strategy->ops->open(strategy));
     if (engine->tensor_strategy.ops != NULL)
@@ -182,13 +159,23 @@ static enum tess_status open_all(struct tess_engine *engine)
     return tess_comm_barrier(engine->comm);
 }
 
-enum tess_status tess_engine_plan(const struct tess_config *config,
-                                  const struct tess_dataset *dataset, int32_t rank,
-                                  struct tess_engine **engine_out)
+/* comm NULL: plan only. */
+static enum tess_status open_engine(const struct tess_config *config,
+                                    const struct tess_dataset *dataset, int32_t rank,
+                                    struct tess_comm *comm, struct tess_world *world,
+                                    struct tess_engine **engine_out)
 {
-    struct tess_engine *engine;
-    TESS_TRY(tess__engine_new(config, dataset, &engine));
+    struct tess_engine *engine = calloc(1, sizeof(*engine));
+    if (engine == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the engine");
+    engine->config = config;
+    engine->dataset = dataset;
+    engine->comm = comm;
+    engine->board = world != NULL ? tess_world_board(world, rank) : &engine->own_board;
+    tess__engine_doing(engine, TESS_DOING_STARTING, -1);
     enum tess_status status = tess__engine_plan(engine, rank);
+    if (status == TESS_OK && comm != NULL)
+        status = open_all(engine);
     if (status != TESS_OK)
         tess_engine_close(engine);
     else
@@ -196,29 +183,21 @@ enum tess_status tess_engine_plan(const struct tess_config *config,
     return status;
 }
 
+enum tess_status tess_engine_plan(const struct tess_config *config,
+                                  const struct tess_dataset *dataset, int32_t rank,
+                                  struct tess_engine **engine_out)
+{
+    return open_engine(config, dataset, rank, NULL, NULL, engine_out);
+}
+
 enum tess_status tess_engine_open(const struct tess_config *config,
                                   const struct tess_dataset *dataset, struct tess_comm *comm,
                                   struct tess_world *world, struct tess_engine **engine_out)
 {
-    struct tess_engine *engine;
-    TESS_TRY(tess__engine_new(config, dataset, &engine));
-    engine->comm = comm;
-    if (world != NULL)
-        engine->board = tess_world_board(world, comm->rank);
-    tess__engine_doing(engine, TESS_DOING_STARTING, -1);
-    enum tess_status status = TESS_OK;
     if (comm->rank_count != config->run.ranks)
-        status = tess_fail(TESS_ERR_INTERNAL, "%d ranks run a configuration of %lld",
-                           comm->rank_count, (long long)config->run.ranks);
-    if (status == TESS_OK)
-        status = tess__engine_plan(engine, comm->rank);
-    if (status == TESS_OK)
-        status = open_all(engine);
-    if (status != TESS_OK)
-        tess_engine_close(engine);
-    else
-        *engine_out = engine;
-    return status;
+        TESS_FAIL(TESS_ERR_INTERNAL, "%d ranks run a configuration of %lld", comm->rank_count,
+                  (long long)config->run.ranks);
+    return open_engine(config, dataset, comm->rank, comm, world, engine_out);
 }
 
 void tess_engine_close(struct tess_engine *engine)
@@ -243,8 +222,9 @@ void tess_engine_close(struct tess_engine *engine)
     }
     tess__stages_close(&engine->stages);
     tess__schedule_close(&engine->schedule);
-    if (engine->comm != NULL)
-        open_close_groups(engine);
+    for (int axis = 0; axis < TESS_AXIS_COUNT; axis++)
+        if (engine->axis_comm[axis] != engine->comm)
+            tess_comm_close(engine->axis_comm[axis]);
     open_close_arena(engine);
     if (engine->comm != NULL) {
         if (engine->kernel != NULL && engine->kernel->queue != NULL)
@@ -254,30 +234,10 @@ void tess_engine_close(struct tess_engine *engine)
     }
     tess_kernel_close(engine->kernel);
     tess_memory_close(engine->memory);
-    tess__unused_close(&engine->unused);
     tess_layout_fini(&engine->plan);
     tess_declare_fini(&engine->declare);
     tess_declare_fini(&engine->model);
-    void *const owned[] = {
-        engine->model_state,
-        engine->unit_name,
-        engine->strategy.state,
-        engine->tensor_strategy.state,
-        engine->block.unit_output,
-        engine->block.tensor,
-        engine->block.packed,
-        engine->tables.packed_bytes,
-        engine->tables.unit_output,
-        engine->tables.tensor,
-        engine->tables.op,
-        engine->tables.op_of,
-        engine->tables.param_of,
-        engine->tables.grad_of,
-        engine->tables.unit_param_first,
-        engine->tables.unit_op_first,
-        engine->piece,
-    };
-    for (size_t i = 0; i < sizeof(owned) / sizeof(*owned); i++)
-        free(owned[i]);
+    for (int32_t i = 0; i < engine->owned_count; i++)
+        free(engine->owned[i]);
     free(engine);
 }

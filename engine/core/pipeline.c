@@ -1,6 +1,6 @@
 /*
  * A step of the schedule: for every action load, forward, loss or backward, and the messages to and
- * from other stages; and the passes of an evaluation.
+ * from other stages; and evaluation, mean loss and accuracy over the test split.
  */
 #include "core/state.h"
 
@@ -89,24 +89,24 @@ static void pipe_bind_grads(struct tess_engine *engine, const struct tess_chunk 
 static enum tess_status pipe_sum_leaves(struct tess_engine *engine, int32_t slot)
 {
     const struct tess_plan *plan = &engine->plan;
+    const struct tess_sizes *sizes = &engine->sizes;
+    int64_t bad = -1;
     if (plan->skips_loss)
         return TESS_OK;
-    int64_t rows = engine->sizes.loss_ranks * engine->sizes.rows;
-    /* With a queue the verdict has it when the step is over. */
-    int64_t bad = engine->kernel->queue == NULL
-                      ? tess_find_nonfinite(engine->kernel, TESS_F32, rows, engine->found.loss)
-                      : -1;
+    if (engine->kernel->queue == NULL) /* else the verdict has it when the step is over */
+        bad = tess_find_nonfinite(engine->kernel, TESS_F32, sizes->loss_ranks * sizes->rows,
+                                  engine->found.loss);
     if (bad >= 0)
         return tess__engine_diagnose(engine, engine->schedule.chunk_count - 1, slot, bad);
-    if (engine->plan.mesh.at[TESS_AXIS_TENSOR] > 0)
+    if (plan->mesh.at[TESS_AXIS_TENSOR] > 0)
         return TESS_OK; /* the first rank of the axis has the same */
-    for (int64_t leaf = 0; leaf < engine->sizes.loss_ranks * engine->sizes.leaf_count;
-         leaf += engine->sizes.leaf_count)
-        tess_leaf_sum(engine->kernel, engine->sizes.leaf_count, engine->sizes.leaf_rows,
-                      engine->found.loss + leaf * engine->sizes.leaf_rows,
-                      engine->found.correct + leaf * engine->sizes.leaf_rows,
-                      engine->found.sums + 2 * tess__engine_leaf_index(engine, leaf),
-                      engine->found.verdict);
+    for (int32_t r = 0; r < sizes->loss_ranks; r++) {
+        const int64_t first =
+            tess_layout_first_leaf(plan, plan->holds_loss ? r : plan->rank, engine->strategy.micro);
+        tess_leaf_sum(engine->kernel, sizes->leaf_count, sizes->leaf_rows,
+                      engine->found.loss + r * sizes->rows, engine->found.correct + r * sizes->rows,
+                      engine->found.sums + 2 * first, engine->found.verdict);
+    }
     return TESS_OK;
 }
 
@@ -164,22 +164,26 @@ enum tess_status tess__engine_pipe_step(struct tess_engine *engine)
     return tess__stages_end(&engine->stages);
 }
 
-/* ---- evaluation ------------------------------------------------------------------------------ */
+/* ---- evaluation ------------------------------------------------------------------------------
+ * The test split is cut into leaves like a batch; every leaf is computed by one rank and its sum
+ * goes to its own place, so that the result has the same bits on every layout.
+ */
 
-enum tess_status tess__engine_pipe_evaluate(struct tess_engine *engine)
+static enum tess_status pipe_evaluate(struct tess_engine *engine)
 {
     struct tess_schedule *schedule = &engine->schedule;
+    struct tess_stages *stages = &engine->stages;
     for (int32_t c = 0; c < schedule->chunk_count; c++) {
         struct tess_chunk *chunk = &schedule->chunk[c];
-        struct tess_stages *stages = &engine->stages;
         struct tess_flight *flight = tess__stages_flight(stages, c, 0);
         TESS_TRY(tess_event_wait(&flight->sent));
         if (chunk->first || chunk->last)
             TESS_TRY(pipe_load(engine, true, chunk, 0, flight));
         if (!chunk->first) {
-            flight->input = tess__stages_input(stages, c, 0);
+            void *input = tess__stages_input(stages, c, 0);
+            flight->input = input;
             tess__engine_doing(engine, TESS_DOING_INPUT, chunk->unit_first);
-            TESS_TRY(tess_comm_recv(stages->forward, tess__stages_input(stages, c, 0),
+            TESS_TRY(tess_comm_recv(stages->forward, input,
                                     (size_t)tess__stages_input_count(stages, c), stages->dtype,
                                     chunk->before, NULL));
         }
@@ -190,5 +194,47 @@ enum tess_status tess__engine_pipe_evaluate(struct tess_engine *engine)
             TESS_TRY(tess__stages_send_output(
                 stages, c, engine->tables.unit_output[chunk->unit_end - 1], flight));
     }
+    return TESS_OK;
+}
+
+/* Of the ranks that have the same losses, the first on the tensor axis counts them. */
+static void pipe_sum_test(struct tess_engine *engine, int64_t pass)
+{
+    const struct tess_plan *plan = &engine->plan;
+    const struct tess_sizes *sizes = &engine->sizes;
+    int64_t first = pass * sizes->test_width, leaves = sizes->loss_ranks * sizes->leaf_count;
+    if (!plan->holds_loss)
+        first += plan->rank * sizes->leaf_count;
+    if (leaves > sizes->test_leaves - first)
+        leaves = sizes->test_leaves - first;
+    /* Rows of padding add 0. */
+    if (!plan->skips_loss && tess__schedule_has_loss(&engine->schedule) &&
+        plan->mesh.at[TESS_AXIS_TENSOR] == 0)
+        tess_leaf_sum(engine->kernel, leaves, sizes->leaf_rows, engine->found.loss,
+                      engine->found.correct, engine->found.sums + 2 * first, engine->found.verdict);
+}
+
+enum tess_status tess_engine_evaluate(struct tess_engine *engine, double *loss_out,
+                                      double *accuracy_out)
+{
+    const int64_t leaves = engine->sizes.test_leaves;
+    if (leaves == 0)
+        TESS_FAIL(TESS_ERR_USAGE, "the data set has no test split to evaluate, or evaluate is off");
+    tess_fill(engine->kernel, TESS_FOUND_SUMS + 2 * leaves * (int64_t)sizeof(*engine->found.sums),
+              0, engine->found.verdict);
+    engine->strategy.training = false;
+    engine->strategy.micro = 0;
+    engine->progress.step_rows =
+        engine->sizes.batch_size; /* scales a gradient that is not computed */
+    for (int64_t pass = 0; pass < engine->sizes.test_passes; pass++) {
+        TESS_TRY(pipe_evaluate(engine));
+        pipe_sum_test(engine, pass);
+    }
+    tess__engine_doing(engine, TESS_DOING_EVALUATING, -1);
+    TESS_TRY(tess_comm_all_reduce(engine->comm, engine->found.sums, engine->found.sums,
+                                  (size_t)(2 * leaves), TESS_F64, TESS_REDUCE_SUM, NULL));
+    TESS_TRY(tess__engine_find(engine, 2 * leaves));
+    tess__engine_means(engine, leaves, engine->dataset->test.count, loss_out, accuracy_out);
+    tess__engine_doing(engine, TESS_DOING_BETWEEN, -1);
     return TESS_OK;
 }

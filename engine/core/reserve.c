@@ -8,43 +8,48 @@
 #include "tessera/check.h"
 
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-static enum tess_status reserve_block(struct tess_engine *engine, enum tess_memory_kind kind,
-                                      int64_t bytes, const char *owner, struct tess_block *block)
+struct reserve_row {
+    enum tess_memory_kind kind;
+    int64_t bytes;
+    const char *owner;
+    struct tess_block *block;
+};
+
+static enum tess_status reserve_rows(const struct tess_engine *engine, int32_t count,
+                                     const struct reserve_row *row)
 {
-    return tess_memory_reserve(engine->memory, kind, (uint64_t)bytes, owner, block);
+    for (; count > 0; count--, row++)
+        TESS_TRY(tess_memory_reserve(engine->memory, row->kind, (uint64_t)row->bytes, row->owner,
+                                     row->block));
+    return TESS_OK;
 }
 
 static enum tess_status reserve_parameters(struct tess_engine *engine)
 {
     const struct tess_plan *plan = &engine->plan;
-    struct tess_blocks *block = &engine->block;
-    int64_t param = tess_layout_own_total(plan, plan->param_extent, TESS_LAYOUT_VALUES);
-    int64_t grad = tess_layout_own_total(plan, plan->grad_extent, TESS_LAYOUT_GRADS);
-    int64_t optim = tess_layout_own_total(plan, plan->optim_extent, TESS_LAYOUT_VALUES);
     const struct tess_optimizer_ops *ops = engine->config->optimizer;
-    TESS_TRY(reserve_block(engine, TESS_MEMORY_PARAMETER,
-                           param * (int64_t)engine->sizes.dtype_bytes, "parameters",
-                           &block->param));
+    struct tess_blocks *block = &engine->block;
+    const int64_t param = tess_layout_own_total(plan, plan->param_extent, TESS_LAYOUT_VALUES);
+    const int64_t grad = tess_layout_own_total(plan, plan->grad_extent, TESS_LAYOUT_GRADS);
+    const int64_t optim = tess_layout_own_total(plan, plan->optim_extent, TESS_LAYOUT_VALUES);
+    const bool masters = tess_precision_has_masters(&engine->config->run);
+    const bool chunk = optim > 0 && plan->dtype != TESS_F32 && !masters;
     size_t upload_bytes; /* a part of the room: no block of its own */
-    bool masters = tess_precision_has_masters(&engine->config->run);
-    TESS_TRY(reserve_block(engine, TESS_MEMORY_MASTER, masters ? optim * 4 : 0, "f32 masters",
-                           &block->master));
-    TESS_TRY(reserve_block(engine, TESS_MEMORY_GRADIENT, grad * plan->level_count * 4, "gradients",
-                           &block->grad));
-    TESS_TRY(reserve_block(engine, TESS_MEMORY_OPTIMIZER, optim * ops->state_arrays * 4,
-                           "optimizer state", &block->optim));
-    TESS_TRY(reserve_block(engine, TESS_MEMORY_WORKSPACE, ops->trust_ratio ? optim * 4 : 0,
-                           "update direction", &block->direction));
-    TESS_TRY(reserve_block(engine, TESS_MEMORY_WORKSPACE,
-                           (int64_t)tess_optim_room(ops, engine->model.param_count, &upload_bytes),
-                           "norms and factors", &block->norms));
-    bool chunk = optim > 0 && plan->dtype != TESS_F32 && !masters;
-    return reserve_block(engine, TESS_MEMORY_WORKSPACE,
-                         chunk ? tess_optim_chunk(engine->kernel->ops->far_memory) * 4 : 0,
-                         "update in f32", &block->update_chunk);
+    const int64_t norms = (int64_t)tess_optim_room(ops, engine->model.param_count, &upload_bytes);
+    const struct reserve_row row[] = {
+        {TESS_MEMORY_PARAMETER, param * (int64_t)engine->sizes.dtype_bytes, "parameters",
+         &block->param},
+        {TESS_MEMORY_MASTER, masters ? optim * 4 : 0, "f32 masters", &block->master},
+        {TESS_MEMORY_GRADIENT, grad * plan->level_count * 4, "gradients", &block->grad},
+        {TESS_MEMORY_OPTIMIZER, optim * ops->state_arrays * 4, "optimizer state", &block->optim},
+        {TESS_MEMORY_WORKSPACE, ops->trust_ratio ? optim * 4 : 0, "update direction",
+         &block->direction},
+        {TESS_MEMORY_WORKSPACE, norms, "norms and factors", &block->norms},
+        {TESS_MEMORY_WORKSPACE, chunk ? tess_optim_chunk(engine->kernel->ops->far_memory) * 4 : 0,
+         "update in f32", &block->update_chunk},
+    };
+    return reserve_rows(engine, sizeof(row) / sizeof(*row), row);
 }
 
 /* Does a tensor live for one call only, so that its room is shared with other units? */
@@ -89,8 +94,8 @@ static enum tess_status reserve_tensor(struct tess_engine *engine, int32_t t, in
     const int32_t stride = engine->declare.tensor_count;
     if (!reserve_is_brief(engine, tensor)) {
         for (int32_t i = 0; i < slots; i++)
-            TESS_TRY(reserve_block(engine, TESS_MEMORY_ACTIVATION, bytes, tensor->name,
-                                   &block[i * stride]));
+            TESS_TRY(tess_memory_reserve(engine->memory, TESS_MEMORY_ACTIVATION, (uint64_t)bytes,
+                                         tensor->name, &block[i * stride]));
         return TESS_OK;
     }
     /* Offset in the shared block for now; made an address by bind. */
@@ -100,28 +105,23 @@ static enum tess_status reserve_tensor(struct tess_engine *engine, int32_t t, in
     return TESS_OK;
 }
 
-/* The gradient by a chunk's last output comes from the next stage, or from the loss; a model with
- * its own loss makes none. */
-static int64_t reserve_flow_bytes(const struct tess_engine *engine, const struct tess_chunk *chunk,
-                                  int32_t unit, int64_t bytes)
-{
-    const bool outside = !chunk->last || engine->model.labels > 0;
-    return unit == chunk->unit_end - 1 && outside ? 0 : bytes;
-}
-
 static enum tess_status reserve_outputs(struct tess_engine *engine, const struct tess_chunk *chunk,
                                         int64_t flow[2], int64_t *remade)
 {
     const struct tess_declare *declare = &engine->declare;
+    /* The gradient by a chunk's last output comes from the next stage, or from the loss; a model
+     * with its own loss makes none. */
+    const bool outside = !chunk->last || engine->model.labels > 0;
     char owner[2 * TESS_NAME_MAX];
     for (int32_t u = chunk->unit_first; u < chunk->unit_end; u++) {
         const int64_t bytes =
             declare->unit[u].output_count * engine->sizes.rows * (int64_t)engine->sizes.dtype_bytes;
-        const int64_t back = reserve_flow_bytes(engine, chunk, u, bytes);
+        const int64_t back = u == chunk->unit_end - 1 && outside ? 0 : bytes;
         snprintf(owner, sizeof(owner), "%s output", declare->unit[u].name);
         for (int32_t i = 0; i < chunk->slot_count; i++)
-            TESS_TRY(reserve_block(engine, TESS_MEMORY_ACTIVATION, bytes, owner,
-                                   &engine->block.unit_output[i * declare->unit_count + u]));
+            TESS_TRY(tess_memory_reserve(engine->memory, TESS_MEMORY_ACTIVATION, (uint64_t)bytes,
+                                         owner,
+                                         &engine->block.unit_output[i * declare->unit_count + u]));
         flow[u % 2] = back > flow[u % 2] ? back : flow[u % 2];
         if (tess__engine_recompute(engine, u) == TESS_RECOMPUTE_FULL && bytes > *remade)
             *remade = bytes;
@@ -136,10 +136,11 @@ static enum tess_status reserve_activations(struct tess_engine *engine)
     int64_t flow[2] = {0, 0}, most = 0, here = 0, remade = 0;
     for (int32_t c = 0; c < engine->schedule.chunk_count; c++)
         TESS_TRY(reserve_outputs(engine, &engine->schedule.chunk[c], flow, &remade));
-    TESS_TRY(
-        reserve_block(engine, TESS_MEMORY_ACTIVATION, flow[0], "gradient flow 0", &block->flow[0]));
-    TESS_TRY(
-        reserve_block(engine, TESS_MEMORY_ACTIVATION, flow[1], "gradient flow 1", &block->flow[1]));
+    const struct reserve_row between[] = {
+        {TESS_MEMORY_ACTIVATION, flow[0], "gradient flow 0", &block->flow[0]},
+        {TESS_MEMORY_ACTIVATION, flow[1], "gradient flow 1", &block->flow[1]},
+    };
+    TESS_TRY(reserve_rows(engine, 2, between));
     for (int32_t t = 0, unit = -1; t < declare->tensor_count; t++) {
         const int32_t c = declare->unit[declare->tensor[t].unit].chunk;
         if (declare->tensor[t].unit != unit)
@@ -148,11 +149,12 @@ static enum tess_status reserve_activations(struct tess_engine *engine)
         TESS_TRY(reserve_tensor(engine, t, engine->schedule.chunk[c].slot_count, &here));
         most = here > most ? here : most;
     }
-    TESS_TRY(
-        reserve_block(engine, TESS_MEMORY_ACTIVATION, most, "unit scratch", &block->unit_scratch));
-    /* Peers may still read the output that forward made. */
-    return reserve_block(engine, TESS_MEMORY_ACTIVATION, remade, "output made again",
-                         &block->remade_output);
+    const struct reserve_row shared[] = {
+        {TESS_MEMORY_ACTIVATION, most, "unit scratch", &block->unit_scratch},
+        /* Peers may still read the output that forward made. */
+        {TESS_MEMORY_ACTIVATION, remade, "output made again", &block->remade_output},
+    };
+    return reserve_rows(engine, 2, shared);
 }
 
 static enum tess_status reserve_loss(struct tess_engine *engine)
@@ -164,19 +166,18 @@ static enum tess_status reserve_loss(struct tess_engine *engine)
     int64_t all = engine->plan.holds_loss
                       ? rows * engine->sizes.class_count * (int64_t)engine->sizes.dtype_bytes
                       : 0;
-    TESS_TRY(
-        reserve_block(engine, TESS_MEMORY_ACTIVATION, all, "gathered outputs", &block->all_output));
-    TESS_TRY(reserve_block(engine, TESS_MEMORY_ACTIVATION, all, "gradient of gathered outputs",
-                           &block->all_output_grad));
-    TESS_TRY(reserve_block(engine, TESS_MEMORY_ACTIVATION, rows * 4, "loss", &block->loss));
-    TESS_TRY(reserve_block(engine, TESS_MEMORY_ACTIVATION, rows * 4, "correct answers",
-                           &block->correct));
     const int64_t leaves = engine->plan.grid > engine->sizes.test_leaves
                                ? engine->plan.grid
                                : engine->sizes.test_leaves;
-    return reserve_block(engine, TESS_MEMORY_WORKSPACE,
-                         TESS_FOUND_SUMS + (2 * leaves + 2) * (int64_t)sizeof(double),
-                         "results of a step", &block->found);
+    const struct reserve_row row[] = {
+        {TESS_MEMORY_ACTIVATION, all, "gathered outputs", &block->all_output},
+        {TESS_MEMORY_ACTIVATION, all, "gradient of gathered outputs", &block->all_output_grad},
+        {TESS_MEMORY_ACTIVATION, rows * 4, "loss", &block->loss},
+        {TESS_MEMORY_ACTIVATION, rows * 4, "correct answers", &block->correct},
+        {TESS_MEMORY_WORKSPACE, TESS_FOUND_SUMS + (2 * leaves + 2) * (int64_t)sizeof(double),
+         "results of a step", &block->found},
+    };
+    return reserve_rows(engine, sizeof(row) / sizeof(*row), row);
 }
 
 /* Scratch is shared by all operations. Packed weights are kept per operation where the parameters
@@ -196,10 +197,9 @@ static enum tess_status reserve_operations(struct tess_engine *engine)
                       engine->kernel->ops->name, declare->unit[declare->op[o].unit].name, why);
         TESS_TRY(engine->kernel->ops->op_needs(desc, &needs));
         scratch = (int64_t)needs.scratch_bytes > scratch ? (int64_t)needs.scratch_bytes : scratch;
-        engine->tables.packed_bytes[o] = needs.packed_bytes;
         if (engine->tables.packed_kept) {
-            TESS_TRY(reserve_block(engine, TESS_MEMORY_WORKSPACE, (int64_t)needs.packed_bytes,
-                                   "packed weights", &engine->block.packed[o]));
+            TESS_TRY(tess_memory_reserve(engine->memory, TESS_MEMORY_WORKSPACE, needs.packed_bytes,
+                                         "packed weights", &engine->block.packed[o]));
             continue;
         }
         if (declare->op[o].unit != unit)
@@ -209,26 +209,23 @@ static enum tess_status reserve_operations(struct tess_engine *engine)
         here += (int64_t)tess_round_up(needs.packed_bytes, 64);
         most = here > most ? here : most;
     }
-    TESS_TRY(reserve_block(engine, TESS_MEMORY_WORKSPACE, most, "packed weights of a unit",
-                           &engine->block.packed_shared));
-    return reserve_block(engine, TESS_MEMORY_WORKSPACE, scratch, "kernel scratch",
-                         &engine->block.op_scratch);
+    const struct reserve_row row[] = {
+        {TESS_MEMORY_WORKSPACE, most, "packed weights of a unit", &engine->block.packed_shared},
+        {TESS_MEMORY_WORKSPACE, scratch, "kernel scratch", &engine->block.op_scratch},
+    };
+    return reserve_rows(engine, 2, row);
 }
 
 enum tess_status tess__engine_reserve(struct tess_engine *engine)
 {
     const struct tess_declare *declare = &engine->declare;
     struct tess_blocks *block = &engine->block;
-    const size_t slots = (size_t)engine->schedule.slot_max;
-    block->unit_output =
-        calloc(slots * (size_t)declare->unit_count + 1, sizeof(*block->unit_output));
-    block->tensor = calloc(slots * (size_t)declare->tensor_count + 1, sizeof(*block->tensor));
-    block->packed = calloc((size_t)declare->op_count + 1, sizeof(*block->packed));
-    engine->tables.packed_bytes =
-        calloc((size_t)declare->op_count + 1, sizeof(*engine->tables.packed_bytes));
-    if (block->unit_output == NULL || block->tensor == NULL || block->packed == NULL ||
-        engine->tables.packed_bytes == NULL)
-        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the memory plan");
+    const int64_t slots = engine->schedule.slot_max;
+    const size_t size = sizeof(struct tess_block);
+    block->unit_output = tess__engine_room(engine, slots * declare->unit_count, size);
+    block->tensor = tess__engine_room(engine, slots * declare->tensor_count, size);
+    block->packed = tess__engine_room(engine, declare->op_count, size);
+    TESS_TRY(tess__engine_has_room(engine));
     TESS_TRY(reserve_parameters(engine));
     TESS_TRY(engine->config->strategy->reserve(&engine->strategy));
     if (engine->tensor_strategy.ops != NULL)
@@ -298,36 +295,28 @@ static void bind_segments(struct tess_engine *engine)
 
 static enum tess_status bind_host_tables(struct tess_engine *engine)
 {
-    const struct tess_declare *declare = &engine->declare;
-    size_t units = (size_t)declare->unit_count, params = (size_t)declare->param_count;
-    size_t ops = (size_t)declare->op_count, slots = (size_t)engine->schedule.slot_max;
-    const struct tess_declare *model = &engine->model;
-    engine->tables.unit_output = calloc(slots * units + 1, sizeof(*engine->tables.unit_output));
-    engine->tables.tensor =
-        calloc(slots * (size_t)model->tensor_count + 1, sizeof(*engine->tables.tensor));
-    engine->tables.op = calloc(ops + 1, sizeof(*engine->tables.op));
-    engine->tables.op_of = calloc((size_t)model->op_count + 1, sizeof(*engine->tables.op_of));
-    engine->tables.param_of =
-        calloc((size_t)model->param_count + 1, sizeof(*engine->tables.param_of));
-    engine->tables.grad_of =
-        calloc((size_t)model->param_count + 1, sizeof(*engine->tables.grad_of));
-    engine->tables.unit_param_first = calloc(units + 1, sizeof(*engine->tables.unit_param_first));
-    engine->tables.unit_op_first = calloc(units + 1, sizeof(*engine->tables.unit_op_first));
-    engine->piece =
-        calloc((size_t)tess_layout_piece_count(&engine->plan, declare) + 1, sizeof(*engine->piece));
-    if (engine->tables.unit_output == NULL || engine->tables.tensor == NULL ||
-        engine->tables.op == NULL || engine->tables.op_of == NULL ||
-        engine->tables.param_of == NULL || engine->tables.grad_of == NULL ||
-        engine->tables.unit_param_first == NULL || engine->tables.unit_op_first == NULL ||
-        engine->piece == NULL)
-        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the engine's tables");
-    for (size_t u = 0, p = 0, o = 0; u < units; u++) {
-        while (p < params && declare->param[p].unit == (int32_t)u)
+    const struct tess_declare *declare = &engine->declare, *model = &engine->model;
+    struct tess_tables *tables = &engine->tables;
+    const int32_t units = declare->unit_count, slots = engine->schedule.slot_max;
+    const int64_t pieces = tess_layout_piece_count(&engine->plan, declare);
+    const size_t pointer = sizeof(void *), number = sizeof(int32_t);
+    tables->unit_output = tess__engine_room(engine, (int64_t)slots * units, pointer);
+    tables->tensor = tess__engine_room(engine, (int64_t)slots * model->tensor_count, pointer);
+    tables->op = tess__engine_room(engine, declare->op_count, sizeof(*tables->op));
+    tables->op_of = tess__engine_room(engine, model->op_count, pointer);
+    tables->param_of = tess__engine_room(engine, model->param_count, pointer);
+    tables->grad_of = tess__engine_room(engine, model->param_count, pointer);
+    tables->unit_param_first = tess__engine_room(engine, units, number);
+    tables->unit_op_first = tess__engine_room(engine, units, number);
+    engine->piece = tess__engine_room(engine, pieces, sizeof(*engine->piece));
+    TESS_TRY(tess__engine_has_room(engine));
+    for (int32_t u = 0, p = 0, o = 0; u < units; u++) {
+        while (p < declare->param_count && declare->param[p].unit == u)
             p++;
-        while (o < ops && declare->op[o].unit == (int32_t)u)
+        while (o < declare->op_count && declare->op[o].unit == u)
             o++;
-        engine->tables.unit_param_first[u + 1] = (int32_t)p;
-        engine->tables.unit_op_first[u + 1] = (int32_t)o;
+        tables->unit_param_first[u + 1] = p;
+        tables->unit_op_first[u + 1] = o;
     }
     return TESS_OK;
 }
@@ -342,7 +331,7 @@ static enum tess_status bind_operations(struct tess_engine *engine)
         op->desc = declare->op[o].desc;
         op->kernel = engine->kernel;
         op->scratch = tess_memory_get(engine->memory, engine->block.op_scratch);
-        if (engine->tables.packed_bytes[o] > 0)
+        if (engine->block.packed[o].bytes > 0)
             op->packed = engine->tables.packed_kept
                              ? tess_memory_get(engine->memory, engine->block.packed[o])
                              : shared + engine->block.packed[o].offset;

@@ -12,7 +12,6 @@
 #define TESSERA_CORE_STAGES_H
 
 #include "core/schedule.h"
-#include "core/sizes.h"
 
 /* A micro-batch under way in a chunk. */
 struct tess_flight {

@@ -9,15 +9,45 @@
 #include "core/laps.h"
 #include "core/layout.h"
 #include "core/schedule.h"
-#include "core/sizes.h"
 #include "core/stages.h"
-#include "core/tables.h"
 #include "core/trace.h"
-#include "core/unused.h"
-#include "core/values.h"
 #include "optim/scale.h"
 #include "state/declare.h"
 #include "state/weights.h"
+
+/* Blocks of the arena, in the order of enum tess_memory_kind. A slot is the room of one micro-batch
+ * under way (struct tess_chunk). */
+struct tess_blocks {
+    struct tess_block param, master, grad, optim;
+    struct tess_block *unit_output; /* [slot_max, unit_count] */
+    struct tess_block flow[2];      /* gradients between units: unit u's output gradient in u % 2 */
+    struct tess_block *tensor; /* [slot_max, tensor_count]; those that live for a call only share
+                                  unit_scratch */
+    struct tess_block unit_scratch, remade_output;
+    struct tess_block crossing; /* sums over parts of the tensor axis, in f32 */
+    struct tess_block tied;     /* gradients of a tied parameter from its other stage */
+    struct tess_block all_output, all_output_grad; /* of all ranks, where the plan holds the loss */
+    struct tess_block loss, correct;
+    struct tess_block found; /* struct tess_verdict and found.sums, one after the other */
+    struct tess_block norms; /* see tess_optim_room */
+    struct tess_block op_scratch, direction, update_chunk;
+    struct tess_block *packed; /* [op_count], or all in packed_shared */
+    struct tess_block packed_shared;
+};
+
+/* Pointers into the arena and operations, bound when it exists. */
+struct tess_tables {
+    void **unit_output; /* [slot_max, unit_count] */
+    void *flow[2];
+    void **tensor;             /* [slot_max, tensors of the model] */
+    struct tess_op *op;        /* [op_count] */
+    struct tess_op **op_of;    /* [operations of the model] pointers to op, or NULL */
+    bool packed_kept;          /* every operation has its own packed memory */
+    const void **param_of;     /* [parameters of the model], NULL where another rank keeps it */
+    float **grad_of;           /* likewise */
+    int32_t *unit_param_first; /* [unit_count + 1] */
+    int32_t *unit_op_first;    /* [unit_count + 1] */
+};
 
 /* Results of a step or an evaluation. */
 struct tess_found {
@@ -38,8 +68,8 @@ struct tess_progress {
     bool count_zeros;      /* in the current step: in the gradient by the logits */
 };
 
-/* step_graph.c's: steps that are recorded once and played again. One record for steps that report
- * their loss and one for others. */
+/* step.c's: steps that are recorded once and played again. One record for steps that report their
+ * loss and one for others. */
 struct tess_record {
     bool on;
     struct tess_recorded {
@@ -58,6 +88,18 @@ struct tess_tensor_pass {
     bool canonical; /* sums are one tree over the parts, in f32 */
 };
 
+/* Parameters that a step leaves without a gradient, by a parameter's number in the model; host
+ * memory. */
+struct tess_unused {
+    bool *pass;    /* [params] for the model's backward: tess_pass.used */
+    uint8_t *used; /* [ranks of the mesh, params] in any micro-batch of the step; in a conditional
+                      model the rows of other ranks are valid from finish to the next step */
+    uint8_t *skip; /* [params] used by no rank; conditional models only, else NULL */
+    int64_t *updates; /* [params] updates done, likewise */
+};
+
+#define TESS_OWNED_MAX 32
+
 struct tess_engine {
     const struct tess_config *config;
     const struct tess_dataset *dataset;
@@ -70,7 +112,10 @@ struct tess_engine {
     struct tess_kernel *kernel;
     struct tess_memory *memory;
     void *arena;
-    bool adopted; /* the arena, by the kernel */
+    bool adopted;                /* the arena, by the kernel */
+    void *owned[TESS_OWNED_MAX]; /* host memory by tess__engine_room */
+    int32_t owned_count;
+    bool no_room; /* one of them could not be had */
 
     /* The plan. */
     struct tess_declare model;   /* all of it, cut along the tensor axis */
@@ -105,11 +150,13 @@ struct tess_engine {
     int64_t grad_total; /* elements of all parameters that have gradients */
 };
 
-/* engine.c: an empty engine; everything but memory, communication and data. */
-enum tess_status tess__engine_new(const struct tess_config *config,
-                                  const struct tess_dataset *dataset,
-                                  struct tess_engine **engine_out);
+/* engine.c: everything but memory, communication and data. */
 enum tess_status tess__engine_plan(struct tess_engine *engine, int32_t rank);
+
+/* Zeroed host memory that lives as long as the engine, of `count` elements and one more; NULL
+ * without memory, which has_room then reports. */
+void *tess__engine_room(struct tess_engine *engine, int64_t count, size_t size);
+enum tess_status tess__engine_has_room(const struct tess_engine *engine);
 
 /* reserve.c: reserve every block; bind pointers once the memory is committed. */
 enum tess_status tess__engine_reserve(struct tess_engine *engine);
@@ -139,10 +186,9 @@ enum tess_status tess__engine_batch(struct tess_engine *engine, bool test, const
  * rank does. */
 enum tess_status tess__engine_loss(struct tess_engine *engine, int32_t slot, bool gradient);
 
-/* pipeline.c: all micro-batches of a step, forward and backward, in the order of the schedule; one
- * batch of the test split, forward through all chunks of this rank. Collective. */
+/* pipeline.c: all micro-batches of a step, forward and backward, in the order of the schedule.
+ * Collective. */
 enum tess_status tess__engine_pipe_step(struct tess_engine *engine);
-enum tess_status tess__engine_pipe_evaluate(struct tess_engine *engine);
 
 /* crossing.c */
 enum tess_status tess__crossing_reserve(struct tess_engine *engine);
@@ -151,8 +197,8 @@ void tess__crossing_open(struct tess_engine *engine);
  * alone. Once a step, so that sums over leaves come first on every layout. Collective. */
 enum tess_status tess__crossing_finish(struct tess_engine *engine);
 
-/* tied.c: reserve room for, and after grads_finish add, the gradients of a tied parameter and its
- * source, on one rank or between two stages. Collective over the stage axis. */
+/* Reserve room for, and after grads_finish add, the gradients of a tied parameter and its source,
+ * on one rank or between two stages. Collective over the stage axis. */
 enum tess_status tess__tied_reserve(struct tess_engine *engine);
 enum tess_status tess__tied_finish(struct tess_engine *engine);
 uint64_t tess__tied_sent_bytes(const struct tess_engine *engine); /* in a step, between stages */
@@ -165,26 +211,62 @@ _Static_assert(sizeof(struct tess_verdict) <= TESS_FOUND_SUMS,
 /* Read the block `found`, the verdict and the first `sums` numbers of found.sums, into
  * engine->found.host: waits for the device. */
 enum tess_status tess__engine_find(struct tess_engine *engine, int64_t sums);
-static inline struct tess_verdict tess__engine_verdict(const struct tess_engine *engine)
-{
-    return *(const struct tess_verdict *)engine->found.host;
-}
-static inline const double *tess__engine_sums(const struct tess_engine *engine)
-{
-    return (const double *)(const void *)((const char *)engine->found.host + TESS_FOUND_SUMS);
-}
+/* From it: mean loss and share of correct answers of `rows` rows, whose sums are those of `leaves`
+ * leaves: every leaf's sum comes from one rank, the others add zero. */
+void tess__engine_means(const struct tess_engine *engine, int64_t leaves, int64_t rows,
+                        double *loss_out, double *accuracy_out);
 
-/*
- * step_graph.c. plan: whether steps are to be recorded, TESS_ERR_USAGE where they cannot be. run:
- * have `queue` give a step's work to the device, or play what it gave before; tess_optim_prepare
- * has been called.
- */
+/* step.c: whether steps are to be recorded, TESS_ERR_USAGE where they cannot be. */
 enum tess_status tess__record_plan(struct tess_engine *engine);
-enum tess_status tess__record_run(struct tess_engine *engine, bool want_loss,
-                                  enum tess_status (*queue)(struct tess_engine *, bool want_loss));
 
 /* params.c */
 enum tess_status tess__engine_init_params(struct tess_engine *engine);
+
+/*
+ * The values of this rank's parameters, for host code, from open to close; meanwhile nothing may
+ * change them. Device memory is open to the host for so long, or, where it is far, read ahead in
+ * larger pieces than the host uses.
+ */
+#define TESS_VALUES_ROOM 4096
+struct tess_values {
+    struct tess_kernel *kernel;
+    enum tess_dtype dtype;                    /* of values without a master */
+    void *ahead;                              /* far memory: a copy of elements of one piece */
+    const void *ahead_of;                     /* that piece's first element on the device */
+    int64_t ahead_from, ahead_end, ahead_max; /* elements */
+    float room[TESS_VALUES_ROOM];             /* small values, widened */
+};
+
+/* `ahead`: elements to read at a time where memory is far; one piece's are enough. */
+enum tess_status tess__values_open(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t ahead,
+                                   struct tess_values *values_out);
+/* Elements [from, from + count) of a piece as f32, count <= TESS_VALUES_ROOM and `ahead`: of its
+ * master, or of its small values. Valid until the next call and close. */
+enum tess_status tess__values_get(struct tess_values *values, const struct tess_piece *piece,
+                                  int64_t from, int64_t count, const float **x_out);
+void tess__values_close(struct tess_values *values);
+
+/* unused.c. begin: of a step. enter, leave: around each unit's backward; leave gives unused
+ * parameters a gradient of zero. */
+enum tess_status tess__unused_open(struct tess_engine *engine);
+void tess__unused_begin(struct tess_engine *engine);
+void tess__unused_enter(struct tess_engine *engine, int32_t unit);
+enum tess_status tess__unused_leave(struct tess_engine *engine, int32_t unit);
+/*
+ * After the reduction and before the update: exchange the entries of a conditional model (then
+ * collective), and refuse the step without --find-unused: TESS_ERR_USAGE on rank 0, with the
+ * reason, TESS_ERR_ABORTED on the others.
+ */
+enum tess_status tess__unused_finish(struct tess_engine *engine);
+
+/* Ranks as a message lists them, "1, 3": the first few, then how many more. Zeroed at first; text
+ * is whole after each add. */
+struct tess_rank_list {
+    int32_t count;
+    size_t length;
+    char text[96];
+};
+void tess__rank_list_add(struct tess_rank_list *list, int32_t rank);
 
 /* Does this rank count its pieces (but for duplicates) in sums over all ranks, so that each
  * element of the model is counted once? The first shard group does, or rank 0 where nothing is
@@ -196,11 +278,8 @@ static inline bool tess__engine_counts(const struct tess_engine *engine)
     return plan->rank < (sharded ? plan->shard_count : 1);
 }
 
-/* Where leaf `leaf` of this rank's loss rows stands in the canonical order. */
-int64_t tess__engine_leaf_index(const struct tess_engine *engine, int64_t leaf);
-
-/* diagnose.c: name the step, unit and tensor of the chunk that first holds a NaN or infinity; the
- * loss of a row has one, or the chunk's output (loss_row -1). Always fails. */
+/* pass.c: name the step, unit and tensor of the chunk that first holds a NaN or infinity; the loss
+ * of a row has one, or the chunk's output (loss_row -1). Always fails. */
 enum tess_status tess__engine_diagnose(struct tess_engine *engine, int32_t chunk, int32_t slot,
                                        int64_t loss_row);
 /* The same if the output of the chunk's last unit is not finite. */

@@ -1,6 +1,4 @@
-/*
- * One optimizer step: micro-batches, reduction, update; and the loss of the step where requested.
- */
+/* One optimizer step: micro-batches, reduction, update; and the loss of the step on request. */
 #include "core/state.h"
 
 #include "base/clock.h"
@@ -14,36 +12,43 @@ enum tess_status tess__engine_find(struct tess_engine *engine, int64_t sums)
                      engine->found.verdict, engine->found.host);
 }
 
-/* Numbers of leaf_sum that a step fills. */
+static const double *step_sum(const struct tess_engine *engine)
+{
+    return (const double *)(const void *)((const char *)engine->found.host + TESS_FOUND_SUMS);
+}
+
+void tess__engine_means(const struct tess_engine *engine, int64_t leaves, int64_t rows,
+                        double *loss_out, double *accuracy_out)
+{
+    const double *sum = step_sum(engine), labels = (double)(rows * engine->sizes.labels);
+    double loss = 0, correct = 0;
+    for (int64_t leaf = 0; leaf < leaves; leaf++) {
+        loss += sum[2 * leaf];
+        correct += sum[2 * leaf + 1];
+    }
+    *loss_out = loss / labels;
+    *accuracy_out = correct / labels;
+}
+
+/* Numbers of found.sums that a step fills. */
 static int64_t step_sums(const struct tess_engine *engine)
 {
     return 2 * engine->plan.grid + 2;
 }
 
-/*
- * Mean loss and accuracy over the batch: every leaf's sum comes from one rank, the others add zero.
- * The gradients' zeros travel with them, as whole numbers, which f64 adds exactly.
- */
+/* The gradients' zeros travel with the losses, as whole numbers, which f64 adds exactly. */
 static void step_take_loss(const struct tess_engine *engine, struct tess_step_result *result)
 {
-    const double *sum = tess__engine_sums(engine);
-    int64_t grid = engine->plan.grid;
-    const double labels = (double)(engine->progress.step_rows * engine->sizes.labels);
-    double loss = 0, correct = 0;
-    for (int64_t leaf = 0; leaf < grid; leaf++) {
-        loss += sum[2 * leaf];
-        correct += sum[2 * leaf + 1];
-    }
-    result->loss = loss / labels;
-    result->accuracy = correct / labels;
-    result->zero_share = sum[2 * grid] / (double)engine->grad_total;
+    const double *zeros = step_sum(engine) + 2 * engine->plan.grid;
+    const int64_t rows = engine->progress.step_rows;
+    tess__engine_means(engine, engine->plan.grid, rows, &result->loss, &result->accuracy);
+    result->zero_share = zeros[0] / (double)engine->grad_total;
     if (engine->model.labels > 0)
         return; /* the model computes the logits' gradient */
     /* Rows that fill up a short batch have no gradient at all. */
-    double filling = (double)(engine->sizes.batch_size - engine->progress.step_rows) *
-                     (double)engine->sizes.class_count;
-    result->loss_zero_share = (sum[2 * grid + 1] - filling) / ((double)engine->progress.step_rows *
-                                                               (double)engine->sizes.class_count);
+    const double classes = (double)engine->sizes.class_count;
+    const double filling = (double)(engine->sizes.batch_size - rows) * classes;
+    result->loss_zero_share = (zeros[1] - filling) / ((double)rows * classes);
 }
 
 /*
@@ -86,7 +91,7 @@ static enum tess_status step_conclude(struct tess_engine *engine, bool want_loss
 {
     TESS_TRY(tess__engine_find(engine, want_loss ? step_sums(engine) : 0));
     TESS_TRY(engine->kernel->ops->failed(engine->kernel));
-    const struct tess_verdict verdict = tess__engine_verdict(engine);
+    const struct tess_verdict verdict = *(const struct tess_verdict *)engine->found.host;
     if (verdict.loss_bad > 0) {
         const int32_t last = engine->schedule.chunk_count - 1;
         return tess__engine_diagnose(
@@ -118,7 +123,7 @@ static enum tess_status step_update(struct tess_engine *engine, bool want_loss)
     TESS_TRY(strategy->ops->grads_finish(strategy));
     TESS_TRY(tess__tied_finish(engine));
     TESS_TRY(tess__crossing_finish(engine));
-    TESS_TRY(tess__unused_finish(&engine->unused, engine->progress.step + 1));
+    TESS_TRY(tess__unused_finish(engine));
     tess__engine_doing(engine, TESS_DOING_OPTIMIZER, -1);
     if (want_loss && tess__engine_counts(engine))
         tess_optim_count_zeros(&engine->optim, &engine->found.sums[2 * engine->plan.grid]);
@@ -180,6 +185,93 @@ static void step_post(struct tess_engine *engine, const struct tess_times *times
     atomic_store_explicit(&board->busy_us, board->busy_us + busy, memory_order_relaxed);
 }
 
+/* ---- recorded steps --------------------------------------------------------------------------
+ * Steps that are recorded on the device once and played again: the host then issues one call a
+ * step in place of hundreds. A step is the same as the one before but for its batches, which are
+ * there before it begins, and for the host's values for the optimizer, which the record copies from
+ * a fixed place; so two steps that report the same things have one record. What is recorded as
+ * numbers (the loss scale, the rows that count) makes a new one when it changes.
+ *
+ *     step        1        2        3             4      5
+ *     reports     loss     -        -             -      loss
+ *     device      run      run      record, play  play   record, play
+ *
+ * Each kind of step is run once before it is recorded, since libraries initialise at first use.
+ */
+
+enum tess_status tess__record_plan(struct tess_engine *engine)
+{
+    const struct tess_plan *plan = &engine->plan;
+    if (!engine->config->cuda.graph)
+        return TESS_OK;
+    if (engine->kernel->ops->graph_begin == NULL)
+        TESS_FAIL(TESS_ERR_USAGE, "--cuda.graph: kernel '%s' records nothing: leave it out",
+                  engine->kernel->ops->name);
+    if (plan->mesh.rank_count > 1)
+        TESS_FAIL(TESS_ERR_USAGE,
+                  "--cuda.graph: messages between %d ranks are not recorded: give --ranks 1, or "
+                  "leave it out",
+                  plan->mesh.rank_count);
+    if (engine->model.conditional)
+        TESS_FAIL(TESS_ERR_USAGE,
+                  "--cuda.graph: model '%s' chooses in each step which parameters it uses, and a "
+                  "record is the same in all of them: leave it out",
+                  engine->config->model->name);
+    engine->record.on = true;
+    return TESS_OK;
+}
+
+/* The work is recorded, and has not run. */
+static enum tess_status record_make(struct tess_engine *engine, bool want_loss)
+{
+    struct tess_kernel *kernel = engine->kernel;
+    struct tess_recorded *recorded = &engine->record.of[want_loss];
+    /* What is kept of the weights in other layouts is made anew in every play. */
+    engine->progress.weight_token++;
+    kernel->drawn = false;
+    TESS_TRY(kernel->ops->graph_begin(kernel));
+    tess_comm_untimed(engine->comm, true);
+    engine->laps.paused = true; /* recorded for later: has no times */
+    enum tess_status status = step_queue(engine, want_loss);
+    engine->laps.paused = false;
+    tess_comm_untimed(engine->comm, false);
+    TESS_KEEP(status, kernel->ops->graph_end(kernel, want_loss));
+    TESS_TRY(status);
+    *recorded = (struct tess_recorded){.warm = true,
+                                       .made = true,
+                                       .loss_scale = engine->scale.value,
+                                       .rows = engine->progress.step_rows};
+    if (!kernel->drawn)
+        return TESS_OK;
+    tess_log(TESS_LOG_WARN, "--cuda.graph: steps draw random numbers (dropout, stochastic "
+                            "rounding), others in each step, and are not recorded");
+    engine->record.on = false;
+    return TESS_OK;
+}
+
+/* Queue a step's work on the device, or play what was queued before. */
+static enum tess_status record_run(struct tess_engine *engine, bool want_loss)
+{
+    struct tess_recorded *recorded = &engine->record.of[want_loss];
+    if (tess__batches_ahead(&engine->batches)) {
+        TESS_TRY(tess__laps_enter(&engine->laps, TESS_LAP_DATA));
+        TESS_TRY(tess__batches_load_step(&engine->batches));
+        TESS_TRY(tess__laps_enter(&engine->laps, TESS_LAP_OTHER));
+    }
+    /* The age of moments is recorded too, where rules depend on it. */
+    if (!engine->record.on || !recorded->warm || engine->optim.step == 0) {
+        recorded->warm = true;
+        return step_queue(engine, want_loss);
+    }
+    if (!recorded->made || recorded->loss_scale != engine->scale.value ||
+        recorded->rows != engine->progress.step_rows)
+        TESS_TRY(record_make(engine, want_loss));
+    engine->progress.weight_token++;
+    return engine->kernel->ops->graph_play(engine->kernel, want_loss);
+}
+
+/* ---- the step -------------------------------------------------------------------------------- */
+
 enum tess_status tess_engine_step(struct tess_engine *engine, bool want_loss,
                                   struct tess_step_result *result_out)
 {
@@ -194,11 +286,11 @@ enum tess_status tess_engine_step(struct tess_engine *engine, bool want_loss,
     atomic_store_explicit(&engine->board->step, engine->progress.step + 1, memory_order_relaxed);
     TESS_TRY(tess__laps_begin(&engine->laps));
     engine->strategy.training = true;
-    tess__unused_begin(&engine->unused);
+    tess__unused_begin(engine);
     engine->progress.step_rows = tess__sizes_step_rows(&engine->sizes, engine->progress.step);
     step_prepare_optim(engine);
     result.rate = engine->progress.rate;
-    TESS_TRY(tess__record_run(engine, want_loss, step_queue));
+    TESS_TRY(record_run(engine, want_loss));
     TESS_TRY(tess__laps_stop(&engine->laps));
     TESS_TRY(step_conclude(engine, want_loss, &result));
     tess__engine_doing(engine, TESS_DOING_BETWEEN, -1);

@@ -1,11 +1,18 @@
-/* Parameters without a gradient, see unused.h. */
-#include "core/unused.h"
+/*
+ * Parameters that a step leaves without a gradient: which ones, on which ranks, and what follows.
+ * optim.c leaves them out of the update; the model decides which branches it takes.
+ *
+ * An unused parameter's gradient is zero where it is not used, so every reduction has all its parts
+ * and no rank waits. Zeros do not show whether any rank used it: a parameter that no rank used must
+ * keep its momentum and its weights, not decay. So the ranks of a conditional model exchange one
+ * byte a parameter between reduction and update, once a step (Li et al., "PyTorch Distributed",
+ * VLDB 2020, sections 3.2.3 and 4.2: their bitmap of globally unused parameters).
+ */
+#include "core/state.h"
 
-#include "core/rank_list.h"
 #include "tessera/check.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* Parameters that a message spells out; the rest it counts. */
@@ -16,120 +23,125 @@ enum { UNUSED_YES, UNUSED_NO, UNUSED_ELSEWHERE };
 /* Of one of them, with its ranks. */
 #define UNUSED_TEXT_MAX (TESS_NAME_MAX + sizeof(struct tess_rank_list) + 32)
 
-static uint8_t *unused_row(const struct tess_unused *unused, int32_t rank)
+/* Ranks that a message lists; the rest it counts. */
+#define RANK_LIST_MAX 8
+
+void tess__rank_list_add(struct tess_rank_list *list, int32_t rank)
 {
-    return unused->used + (size_t)rank * (size_t)unused->model->param_count;
+    const size_t room = sizeof(list->text);
+    if (list->count++ < RANK_LIST_MAX)
+        list->length += (size_t)snprintf(list->text + list->length, room - list->length, "%s%d",
+                                         list->count > 1 ? ", " : "", rank);
+    else
+        snprintf(list->text + list->length, room - list->length, " and %d more",
+                 list->count - RANK_LIST_MAX);
 }
 
-enum tess_status tess__unused_open(struct tess_unused *unused)
+static uint8_t *unused_row(const struct tess_engine *engine, int32_t rank)
 {
-    const size_t params = (size_t)unused->model->param_count;
-    unused->pass = calloc(params + 1, sizeof(*unused->pass));
-    unused->used = calloc((size_t)unused->plan->mesh.rank_count * params + 1, 1);
-    if (unused->pass == NULL || unused->used == NULL)
-        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the notes about %zu parameters", params);
-    if (!unused->declare->conditional)
-        return TESS_OK;
-    unused->skip = calloc(params + 1, 1);
-    unused->updates = calloc(params + 1, sizeof(*unused->updates));
-    if (unused->skip == NULL || unused->updates == NULL)
-        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the notes about %zu parameters", params);
-    return TESS_OK;
+    return engine->unused.used + (size_t)rank * (size_t)engine->model.param_count;
 }
 
-void tess__unused_close(struct tess_unused *unused)
+enum tess_status tess__unused_open(struct tess_engine *engine)
 {
-    free(unused->pass);
-    free(unused->used);
-    free(unused->skip);
-    free(unused->updates);
+    const int64_t params = engine->model.param_count;
+    struct tess_unused *unused = &engine->unused;
+    unused->pass = tess__engine_room(engine, params, sizeof(*unused->pass));
+    unused->used = tess__engine_room(engine, engine->plan.mesh.rank_count * params, 1);
+    if (engine->declare.conditional) {
+        unused->skip = tess__engine_room(engine, params, 1);
+        unused->updates = tess__engine_room(engine, params, sizeof(*unused->updates));
+    }
+    engine->optim.skip = unused->skip;
+    engine->optim.updates = unused->updates;
+    return tess__engine_has_room(engine);
 }
 
-void tess__unused_begin(struct tess_unused *unused)
+void tess__unused_begin(struct tess_engine *engine)
 {
-    uint8_t *used = unused_row(unused, unused->plan->mesh.rank);
-    memset(used, UNUSED_ELSEWHERE, (size_t)unused->model->param_count);
-    for (int32_t p = 0; p < unused->plan->param_count; p++)
-        used[unused->plan->param[p].index] = UNUSED_YES;
+    uint8_t *used = unused_row(engine, engine->plan.mesh.rank);
+    memset(used, UNUSED_ELSEWHERE, (size_t)engine->model.param_count);
+    for (int32_t p = 0; p < engine->plan.param_count; p++)
+        used[engine->plan.param[p].index] = UNUSED_YES;
 }
 
-void tess__unused_enter(struct tess_unused *unused, int32_t unit)
+void tess__unused_enter(struct tess_engine *engine, int32_t unit)
 {
-    for (int32_t p = unused->tables->unit_param_first[unit];
-         p < unused->tables->unit_param_first[unit + 1]; p++)
-        unused->pass[unused->plan->param[p].index] = true;
+    for (int32_t p = engine->tables.unit_param_first[unit];
+         p < engine->tables.unit_param_first[unit + 1]; p++)
+        engine->unused.pass[engine->plan.param[p].index] = true;
 }
 
 /* An error of the model, not of the run's options. */
-static enum tess_status unused_refuse(const struct tess_unused *unused, int32_t unit)
+static enum tess_status unused_refuse(const struct tess_engine *engine, int32_t unit)
 {
     char names[UNUSED_NAMED_MAX * (TESS_NAME_MAX + 4)] = "";
     size_t length = 0;
     int32_t count = 0;
-    for (int32_t p = unused->tables->unit_param_first[unit];
-         p < unused->tables->unit_param_first[unit + 1]; p++)
-        if (!unused->pass[unused->plan->param[p].index] && count++ < UNUSED_NAMED_MAX)
+    for (int32_t p = engine->tables.unit_param_first[unit];
+         p < engine->tables.unit_param_first[unit + 1]; p++)
+        if (!engine->unused.pass[engine->plan.param[p].index] && count++ < UNUSED_NAMED_MAX)
             length += (size_t)snprintf(names + length, sizeof(names) - length, "%s'%s'",
-                                       length > 0 ? ", " : "", unused->plan->param[p].name);
+                                       length > 0 ? ", " : "", engine->plan.param[p].name);
     TESS_FAIL(TESS_ERR_INTERNAL,
               "model '%s' left %d parameter%s of unit '%s' without a gradient (%s%s) and is not "
               "declared to be conditional: its declare() must call tess_declare_conditional()",
-              unused->config->model->name, count, count > 1 ? "s" : "",
-              unused->declare->unit[unit].name, names, count > UNUSED_NAMED_MAX ? ", ..." : "");
+              engine->config->model->name, count, count > 1 ? "s" : "",
+              engine->declare.unit[unit].name, names, count > UNUSED_NAMED_MAX ? ", ..." : "");
 }
 
-enum tess_status tess__unused_leave(struct tess_unused *unused, int32_t unit)
+enum tess_status tess__unused_leave(struct tess_engine *engine, int32_t unit)
 {
-    uint8_t *used = unused_row(unused, unused->plan->mesh.rank);
-    for (int32_t p = unused->tables->unit_param_first[unit];
-         p < unused->tables->unit_param_first[unit + 1]; p++) {
-        const int32_t index = unused->plan->param[p].index;
-        if (unused->pass[index]) {
+    uint8_t *used = unused_row(engine, engine->plan.mesh.rank);
+    for (int32_t p = engine->tables.unit_param_first[unit];
+         p < engine->tables.unit_param_first[unit + 1]; p++) {
+        const int32_t index = engine->plan.param[p].index;
+        if (engine->unused.pass[index]) {
             used[index] = UNUSED_NO;
             continue;
         }
-        if (!unused->declare->conditional)
-            return unused_refuse(unused, unit);
-        tess_fill(unused->kernel, unused->plan->param[p].count * (int64_t)sizeof(float), 0,
-                  unused->tables->grad_of[index]);
+        if (!engine->declare.conditional)
+            return unused_refuse(engine, unit);
+        tess_fill(engine->kernel, engine->plan.param[p].count * (int64_t)sizeof(float), 0,
+                  engine->tables.grad_of[index]);
     }
     return TESS_OK;
 }
 
 /* Ranks with entry `what` for parameter p. */
-static int32_t unused_count(const struct tess_unused *unused, int32_t p, int what)
+static int32_t unused_count(const struct tess_engine *engine, int32_t p, int what)
 {
     int32_t count = 0;
-    for (int32_t r = 0; r < unused->plan->mesh.rank_count; r++)
-        count += unused_row(unused, r)[p] == what;
+    for (int32_t r = 0; r < engine->plan.mesh.rank_count; r++)
+        count += unused_row(engine, r)[p] == what;
     return count;
 }
 
 /* "'fc2.weight' (on ranks 1, 3)" */
-static void unused_describe(const struct tess_unused *unused, int32_t p, char text[UNUSED_TEXT_MAX])
+static void unused_describe(const struct tess_engine *engine, int32_t p, char text[UNUSED_TEXT_MAX])
 {
     struct tess_rank_list list = {0};
-    for (int32_t r = 0; r < unused->plan->mesh.rank_count; r++)
-        if (unused_row(unused, r)[p] == UNUSED_YES)
+    for (int32_t r = 0; r < engine->plan.mesh.rank_count; r++)
+        if (unused_row(engine, r)[p] == UNUSED_YES)
             tess__rank_list_add(&list, r);
-    if (list.count == unused->plan->mesh.rank_count)
-        snprintf(text, UNUSED_TEXT_MAX, "'%s' (on all ranks)", unused->model->param[p].name);
+    if (list.count == engine->plan.mesh.rank_count)
+        snprintf(text, UNUSED_TEXT_MAX, "'%s' (on all ranks)", engine->model.param[p].name);
     else
-        snprintf(text, UNUSED_TEXT_MAX, "'%s' (on rank%s %s)", unused->model->param[p].name,
+        snprintf(text, UNUSED_TEXT_MAX, "'%s' (on rank%s %s)", engine->model.param[p].name,
                  list.count > 1 ? "s" : "", list.text);
 }
 
 /* The message of rank 0, for all of them. */
-static enum tess_status unused_report(const struct tess_unused *unused, int64_t step, int32_t count)
+static enum tess_status unused_report(const struct tess_engine *engine, int32_t count)
 {
     char list[UNUSED_NAMED_MAX * (UNUSED_TEXT_MAX + 2)] = "";
     char one[UNUSED_TEXT_MAX], more[32] = "";
     size_t length = 0;
     int32_t named = 0;
-    for (int32_t p = 0; p < unused->model->param_count && named < UNUSED_NAMED_MAX; p++) {
-        if (unused_count(unused, p, UNUSED_YES) == 0)
+    for (int32_t p = 0; p < engine->model.param_count && named < UNUSED_NAMED_MAX; p++) {
+        if (unused_count(engine, p, UNUSED_YES) == 0)
             continue;
-        unused_describe(unused, p, one);
+        unused_describe(engine, p, one);
         length += (size_t)snprintf(list + length, sizeof(list) - length, "%s%s",
                                    named++ > 0 ? ", " : "", one);
     }
@@ -138,34 +150,35 @@ static enum tess_status unused_report(const struct tess_unused *unused, int64_t 
     TESS_FAIL(TESS_ERR_USAGE,
               "step %lld left %d parameter%s without a gradient: %s%s; nothing was updated. Allow "
               "it with --find-unused, or set the layer drop of model '%s' to 0",
-              (long long)step, count, count > 1 ? "s" : "", list, more,
-              unused->config->model->name);
+              (long long)engine->progress.step + 1, count, count > 1 ? "s" : "", list, more,
+              engine->config->model->name);
 }
 
 /*
  * All ranks come here together with the same entries. A rank that leaves stops the others, so all
  * wait until rank 0 has reported.
  */
-static enum tess_status unused_stop(struct tess_unused *unused, int64_t step, int32_t count)
+static enum tess_status unused_stop(struct tess_engine *engine, int32_t count)
 {
     const enum tess_status status =
-        unused->plan->mesh.rank == 0 ? unused_report(unused, step, count) : TESS_ERR_ABORTED;
-    (void)tess_comm_barrier(unused->comm); /* the step has failed with or without it */
+        engine->plan.mesh.rank == 0 ? unused_report(engine, count) : TESS_ERR_ABORTED;
+    (void)tess_comm_barrier(engine->comm); /* the step has failed with or without it */
     return status;
 }
 
-enum tess_status tess__unused_finish(struct tess_unused *unused, int64_t step)
+enum tess_status tess__unused_finish(struct tess_engine *engine)
 {
     int32_t count = 0;
-    if (!unused->declare->conditional)
+    if (!engine->declare.conditional)
         return TESS_OK;
-    TESS_TRY(tess_comm_all_gather(unused->comm, unused_row(unused, unused->plan->mesh.rank),
-                                  unused->used, (size_t)unused->model->param_count, TESS_U8, NULL));
-    for (int32_t p = 0; p < unused->model->param_count; p++) {
-        unused->skip[p] = unused_count(unused, p, UNUSED_NO) == 0;
-        count += unused_count(unused, p, UNUSED_YES) > 0;
+    TESS_TRY(tess_comm_all_gather(engine->comm, unused_row(engine, engine->plan.mesh.rank),
+                                  engine->unused.used, (size_t)engine->model.param_count, TESS_U8,
+                                  NULL));
+    for (int32_t p = 0; p < engine->model.param_count; p++) {
+        engine->unused.skip[p] = unused_count(engine, p, UNUSED_NO) == 0;
+        count += unused_count(engine, p, UNUSED_YES) > 0;
     }
-    if (count > 0 && !unused->config->run.find_unused)
-        return unused_stop(unused, step, count);
+    if (count > 0 && !engine->config->run.find_unused)
+        return unused_stop(engine, count);
     return TESS_OK;
 }

@@ -35,7 +35,6 @@ struct cnn_conv {
 
 struct cnn_state {
     bool batch_norm;
-    double dropout;
     int32_t conv_count;
     struct cnn_conv conv[TESS_INTS_MAX];
     int32_t pool, which; /* operation and tensor of the last convolution's unit */
@@ -99,22 +98,6 @@ struct cnn_builder {
     enum tess__split split;  /* of the layer that makes it */
 };
 
-static void cnn_declare_norm(const struct cnn_builder *to, int32_t i,
-                             const struct tess_shape *image)
-{
-    const struct tess_op_desc desc = {.kind = TESS_OP_BATCH_NORM,
-                                      .in = image->dim[2],
-                                      .out = image->dim[2],
-                                      .height = image->dim[0],
-                                      .width = image->dim[1],
-                                      .relu = true,
-                                      .epsilon = 1e-5f};
-    char name[32];
-    snprintf(name, sizeof(name), "bn%d", i + 1);
-    tess__norm_declare(to->declare, &to->input->axis, name, &desc, CNN_NORM_RATE,
-                       to->split == TESS_SPLIT_COLUMNS, &to->cnn->conv[i].norm);
-}
-
 /* The pool of images `held`; parts of the channels are images of their own to it. */
 static void cnn_declare_pool(const struct cnn_builder *to, const struct tess_shape *held,
                              const struct tess_shape *pooled)
@@ -150,33 +133,36 @@ static void cnn_declare_conv(struct cnn_builder *to, int32_t i, int64_t channels
     const struct tess_shape in = to->image;
     const int64_t height = tess_op_output_size(in.dim[0], CNN_WINDOW, 1, 0);
     const int64_t width = tess_op_output_size(in.dim[1], CNN_WINDOW, 1, 0);
+    const struct tess_init init = tess__init_fan_in(in.dim[2] * CNN_WINDOW * CNN_WINDOW);
     char name[32];
     snprintf(name, sizeof(name), "conv%d", i + 1);
     to->split = tess__split_after(&to->input->axis, to->split, false);
     const int64_t held = tess__split_held(&to->input->axis, to->split, channels);
     const struct tess_shape image = tess_shape3(height, width, held);
     const struct tess_shape pooled = tess_shape3(height / CNN_POOL, width / CNN_POOL, held);
-    const struct tess__layer_desc desc = {
-        .name = name,
-        .op = {.kind = TESS_OP_CONV2D,
-               .in = in.dim[2],
-               .out = channels,
-               .height = in.dim[0],
-               .width = in.dim[1],
-               .window = CNN_WINDOW,
-               .stride = 1,
-               .relu = !cnn->batch_norm},
-        .init = tess__init_fan_in(in.dim[2] * CNN_WINDOW * CNN_WINDOW),
-        .bias = !cnn->batch_norm,
-        .first = i == 0,
-        .split = to->split};
+    const struct tess__layer_desc desc = {.name = name,
+                                          .op = {.kind = TESS_OP_CONV2D,
+                                                 .in = in.dim[2],
+                                                 .out = channels,
+                                                 .height = in.dim[0],
+                                                 .width = in.dim[1],
+                                                 .window = CNN_WINDOW,
+                                                 .stride = 1,
+                                                 .relu = !cnn->batch_norm},
+                                          .init = init,
+                                          .bias_init = init,
+                                          .bias = !cnn->batch_norm,
+                                          .first = i == 0,
+                                          .split = to->split};
 
     tess_declare_unit(to->declare, name, last ? pooled : image);
     tess__layer_declare(to->declare, to->input, &desc, &conv->layer);
     to->image = tess_shape3(height, width, channels);
     conv->before = conv->after = -1;
     if (cnn->batch_norm) {
-        cnn_declare_norm(to, i, &to->image);
+        snprintf(name, sizeof(name), "bn%d", i + 1);
+        tess__norm_declare(to->declare, &to->input->axis, name, &to->image, CNN_NORM_RATE,
+                           to->split == TESS_SPLIT_COLUMNS, &conv->norm);
         conv->before =
             tess_declare_tensor(to->declare, "conv", to->input->dtype, image, TESS_LIFE_SAVED);
     }
@@ -186,7 +172,7 @@ static void cnn_declare_conv(struct cnn_builder *to, int32_t i, int64_t channels
     to->image = tess_shape3(pooled.dim[0], pooled.dim[1], channels);
 }
 
-static void cnn_declare_linear(struct cnn_builder *to, int32_t i, int64_t out)
+static void cnn_declare_linear(struct cnn_builder *to, int32_t i, int64_t out, double dropout)
 {
     const int64_t in = tess_shape_count(&to->image);
     const enum tess__split split = tess__split_after(&to->input->axis, to->split, i == 1);
@@ -195,9 +181,11 @@ static void cnn_declare_linear(struct cnn_builder *to, int32_t i, int64_t out)
         .name = name,
         .op = {.kind = TESS_OP_LINEAR, .in = in, .out = out, .relu = i == 0},
         .init = tess__init_fan_in(in),
+        .bias_init = tess__init_fan_in(in),
         .bias = true,
+        .dropout = dropout,
         .split = split,
-        .blocks = (int32_t)(to->image.dim[0] * to->image.dim[1])};
+        .blocks = split == TESS_SPLIT_ROWS ? (int32_t)(to->image.dim[0] * to->image.dim[1]) : 1};
     tess_declare_unit(to->declare, name,
                       tess_shape1(tess__split_held(&to->input->axis, split, out)));
     tess__layer_declare(to->declare, to->input, &desc, &to->cnn->fc[i]);
@@ -214,7 +202,6 @@ static enum tess_status cnn_declare(void *state, const void *options,
     TESS_TRY(cnn_check_image(o, input));
     TESS_TRY(cnn_check_axis(o, &input->axis));
     cnn->batch_norm = o->batch_norm;
-    cnn->dropout = o->dropout;
     cnn->conv_count = o->channels.count;
 
     struct cnn_builder to = {.cnn = cnn,
@@ -224,21 +211,17 @@ static enum tess_status cnn_declare(void *state, const void *options,
                              .split = TESS_SPLIT_NONE};
     for (int32_t i = 0; i < cnn->conv_count; i++)
         cnn_declare_conv(&to, i, o->channels.value[i]);
-    cnn_declare_linear(&to, 0, o->fc);
-    cnn_declare_linear(&to, 1, input->class_count);
+    cnn_declare_linear(&to, 0, o->fc, o->dropout);
+    cnn_declare_linear(&to, 1, input->class_count, 0);
     return TESS_OK;
 }
 
 static enum tess_status cnn_forward(void *state, const struct tess_pass *pass)
 {
     const struct cnn_state *cnn = state;
-    if (pass->unit >= cnn->conv_count) {
-        const struct tess__layer *fc = &cnn->fc[pass->unit - cnn->conv_count];
-        TESS_TRY(tess__layer_forward(pass, fc, pass->input, pass->output));
-        if (fc->relu)
-            tess__layer_dropout(pass, fc, cnn->dropout, pass->output);
-        return TESS_OK;
-    }
+    if (pass->unit >= cnn->conv_count)
+        return tess__layer_forward(pass, &cnn->fc[pass->unit - cnn->conv_count], pass->input,
+                                   pass->output);
     const struct cnn_conv *conv = &cnn->conv[pass->unit];
     void *after = conv->after < 0 ? pass->output : pass->tensor[conv->after];
     void *before = conv->before < 0 ? after : pass->tensor[conv->before];
@@ -255,13 +238,9 @@ static enum tess_status cnn_forward(void *state, const struct tess_pass *pass)
 static enum tess_status cnn_backward(void *state, const struct tess_pass *pass)
 {
     const struct cnn_state *cnn = state;
-    if (pass->unit >= cnn->conv_count) {
-        const struct tess__layer *fc = &cnn->fc[pass->unit - cnn->conv_count];
-        if (fc->relu)
-            tess__layer_dropout(pass, fc, cnn->dropout, pass->output_grad_scratch);
-        return tess__layer_backward(pass, fc, pass->input, pass->output, pass->output_grad_scratch,
-                                    pass->input_grad);
-    }
+    if (pass->unit >= cnn->conv_count)
+        return tess__layer_backward(pass, &cnn->fc[pass->unit - cnn->conv_count], pass->input,
+                                    pass->output, pass->output_grad_scratch, pass->input_grad);
     const struct cnn_conv *conv = &cnn->conv[pass->unit];
     const bool pooled = conv->after >= 0;
     const void *after = pooled ? pass->tensor[conv->after] : pass->output;

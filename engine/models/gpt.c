@@ -17,7 +17,6 @@
  */
 #include "gpt.h"
 
-#include "layer.h"
 #include "tessera/check.h"
 #include "tessera/version.h"
 
@@ -133,27 +132,20 @@ static enum tess_status gpt_check_data(const struct gpt_options *o,
     return TESS_OK;
 }
 
-/* Can the model be cut into `parts` equal parts, query groups kept whole? */
-static bool gpt_fits(const struct gpt_state *gpt, int64_t parts)
-{
-    return gpt->kv_heads % parts == 0 && gpt->ffn % parts == 0 && gpt->padded % parts == 0;
-}
-
 static enum tess_status gpt_check_axis(const struct gpt_state *gpt)
 {
     const struct tess_tensor_axis *axis = &gpt->axis;
-    char fitting[160];
-    int used = 0;
-    for (int64_t parts = 1; parts <= gpt->kv_heads && used < (int)sizeof(fitting) - 16; parts++)
-        if (gpt_fits(gpt, parts))
-            used += snprintf(fitting + used, sizeof(fitting) - (size_t)used, "%s%lld",
-                             used ? ", " : "", (long long)parts);
-    if (!gpt_fits(gpt, axis->parts))
+    /* Query groups are kept whole. */
+    const int64_t common =
+        tess__split_common(gpt->kv_heads, tess__split_common(gpt->ffn, gpt->padded));
+    char fitting[TESS__FITTING_BYTES];
+    if (common % axis->parts != 0)
         TESS_FAIL(TESS_ERR_USAGE,
                   "model gpt cannot be cut into %d parts along the tensor axis: they must divide "
                   "its %d key and value heads, the feed-forward width %lld and the padded "
                   "vocabulary %lld; %s would",
-                  axis->parts, gpt->kv_heads, (long long)gpt->ffn, (long long)gpt->padded, fitting);
+                  axis->parts, gpt->kv_heads, (long long)gpt->ffn, (long long)gpt->padded,
+                  tess__split_fitting(common, fitting));
     if (gpt->decode && axis->parts > 1)
         TESS_FAIL(TESS_ERR_USAGE, "model gpt generates on one rank, without a tensor axis");
     if (axis->sequence && gpt->length % axis->rank_count != 0)
@@ -203,6 +195,14 @@ static enum tess_status gpt_read_options(struct gpt_state *gpt, const struct gpt
     gpt->own_length = length / (input->axis.sequence ? input->axis.rank_count : 1);
     gpt->positions = input->rows * length;
     gpt->own_positions = input->rows * gpt->own_length;
+
+    gpt->project_count = gpt->llama ? 3 : 1;
+    gpt->widen_count = gpt->llama ? 2 : 1;
+    gpt->part_heads = gpt->heads / gpt->axis.parts;
+    gpt->part_kv_heads = gpt->kv_heads / gpt->axis.parts;
+    gpt->mixed = gpt->positions * gpt->part_heads * gpt->head_size;
+    gpt->hidden = gpt->positions * (gpt->ffn / gpt->axis.parts);
+    gpt->words = gpt->padded / gpt->axis.parts;
     return gpt_check_axis(gpt);
 }
 
@@ -215,7 +215,7 @@ static void gpt_declare_table(struct gpt_state *gpt, struct tess_declare *declar
     const struct tess_op_desc desc = {.kind = TESS_OP_EMBEDDING,
                                       .rows = gpt->positions,
                                       .leaf_rows = gpt->leaf_length,
-                                      .in = gpt->padded / gpt->axis.parts,
+                                      .in = gpt->words,
                                       .out = gpt->width};
     tess_declare_unit(declare, "wte", tess_shape2(gpt->own_length, gpt->width));
     gpt->table = tess_declare_sliced(
@@ -224,7 +224,7 @@ static void gpt_declare_table(struct gpt_state *gpt, struct tess_declare *declar
         (struct tess_slice){.axis = 0, .blocks = 1, .used = padded ? gpt->vocabulary : 0});
     gpt->table_op = tess_declare_op(declare, &desc, true);
     gpt->table_terms = -1;
-    if (tess__cut_has_terms(&gpt->axis))
+    if (tess__layer_has_terms(&gpt->axis))
         gpt->table_terms = tess_declare_tensor(
             declare, "terms", gpt->dtype, tess_shape3(gpt->axis.count, gpt->length, gpt->width),
             TESS_LIFE_UNIT);
@@ -236,15 +236,14 @@ static void gpt_declare_table(struct gpt_state *gpt, struct tess_declare *declar
 /* Vocabulary parallel (Shoeybi et al. 2019, section 3): each part looks up the tokens it has. */
 static enum tess_status gpt_table_forward(const struct gpt_state *gpt, const struct tess_pass *pass)
 {
-    const int64_t words = gpt->padded / gpt->axis.parts, bytes = words * gpt->width;
     const int64_t word = (int64_t)tess_dtype_bytes(pass->dtype);
     void *terms = gpt->table_terms < 0 ? pass->output : pass->tensor[gpt->table_terms];
     for (int32_t p = 0; p < gpt->axis.count; p++)
         TESS_TRY(tess_embedding_forward(
-            pass->op[gpt->table_op], pass->input, (gpt->axis.first + p) * words,
-            (const char *)pass->param[gpt->table] + p * bytes * word, NULL,
+            pass->op[gpt->table_op], pass->input, (gpt->axis.first + p) * gpt->words,
+            (const char *)pass->param[gpt->table] + p * gpt->words * gpt->width * word, NULL,
             (char *)terms + p * gpt->positions * gpt->width * word));
-    TESS_TRY(tess__cut_sum(pass, gpt->leaf_length * gpt->width, terms, pass->output));
+    TESS_TRY(tess__gpt_sum(gpt, pass, terms, pass->output));
     if (gpt->llama)
         tess__gpt_dropout(gpt, pass, 0, pass->output, pass->output);
     return TESS_OK;
@@ -253,16 +252,14 @@ static enum tess_status gpt_table_forward(const struct gpt_state *gpt, const str
 static enum tess_status gpt_table_backward(const struct gpt_state *gpt,
                                            const struct tess_pass *pass)
 {
-    const int64_t words = gpt->padded / gpt->axis.parts;
-    void *room = gpt->table_terms < 0 ? NULL : pass->tensor[gpt->table_terms];
     const void *whole;
     if (gpt->llama)
         tess__gpt_dropout(gpt, pass, 0, pass->output_grad, pass->output_grad_scratch);
-    TESS_TRY(tess__cut_widen(pass, gpt->leaf_length * gpt->width, pass->output_grad, room, &whole));
+    TESS_TRY(tess__gpt_widen(gpt, pass, gpt->table_terms, pass->output_grad, &whole));
     for (int32_t p = 0; p < gpt->axis.count; p++)
         TESS_TRY(tess_embedding_backward(pass->op[gpt->table_op], pass->input,
-                                         (gpt->axis.first + p) * words, whole,
-                                         pass->grad[gpt->table] + p * words * gpt->width));
+                                         (gpt->axis.first + p) * gpt->words, whole,
+                                         pass->grad[gpt->table] + p * gpt->words * gpt->width));
     return TESS_OK;
 }
 

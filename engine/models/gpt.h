@@ -10,7 +10,7 @@
 #ifndef TESSERA_MODELS_GPT_H
 #define TESSERA_MODELS_GPT_H
 
-#include "cut.h"
+#include "layer.h"
 
 #define GPT_LAYERS_MAX      512
 #define GPT_PROJECTIONS_MAX 3 /* q, k, v; one where they share a weight */
@@ -23,8 +23,8 @@ struct gpt_norm {
 /* Tensors -1: not there. */
 struct gpt_block {
     struct gpt_norm norm[2];
-    struct tess__cut project[GPT_PROJECTIONS_MAX], join; /* of attention */
-    struct tess__cut widen[2], narrow;                   /* of feed-forward: gate and up, or one */
+    struct tess__layer project[GPT_PROJECTIONS_MAX], join; /* of attention */
+    struct tess__layer widen[2], narrow; /* of feed-forward: gate and up, or one */
     int32_t attention;
     int32_t projected[GPT_PROJECTIONS_MAX], mixed, lse; /* attention's inputs and outputs */
     int32_t middle;                                     /* x + attention */
@@ -68,6 +68,12 @@ struct gpt_state {
     int64_t positions;     /* N */
     int64_t own_positions; /* M */
 
+    /* Of a part. */
+    int32_t project_count, widen_count; /* layers */
+    int32_t part_heads, part_kv_heads;
+    int64_t mixed, hidden; /* elements of attention's output, of the feed-forward layer */
+    int64_t words;         /* V / parts */
+
     /* Declared. */
     int32_t table, table_op, table_terms; /* of tokens */
     int32_t places, places_op, places_whole;
@@ -88,6 +94,19 @@ enum tess_status tess__gpt_norm_backward(const struct tess_pass *pass, const str
 /* gpt_parts.c: y = x [M, C] with elements dropped, at a place of the unit; y may be x. */
 void tess__gpt_dropout(const struct gpt_state *gpt, const struct tess_pass *pass, int32_t site,
                        const void *x, void *y);
+
+/*
+ * gpt_parts.c: tess_pass_sum and tess_pass_widen of a whole pass. With sequence parallel each
+ * leaf's positions are cut into the ranks' runs, so that sums by leaves do not depend on how many
+ * leaves a pass has:
+ *
+ *     2 ranks, 2 leaves of 6 positions    rank 0   0 1 2  6 7 8     rank 1   3 4 5  9 10 11
+ */
+enum tess_status tess__gpt_sum(const struct gpt_state *gpt, const struct tess_pass *pass,
+                               void *terms, void *y);
+/* Sets *whole_out to tensor `room`, or where nothing is to be done (room may be -1) to x. */
+enum tess_status tess__gpt_widen(const struct gpt_state *gpt, const struct tess_pass *pass,
+                                 int32_t room, const void *x, const void **whole_out);
 
 /* gpt_parts.c: element `at` of a tensor in the run's type. */
 void *tess__gpt_at(const struct tess_pass *pass, int32_t tensor, int64_t at);

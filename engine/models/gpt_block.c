@@ -55,58 +55,37 @@ static const struct block_names block_llama = {
     .narrow = "mlp.down_proj",
 };
 
-static int32_t block_project_count(const struct gpt_state *gpt)
-{
-    return gpt->llama ? 3 : 1;
-}
-
-static int32_t block_widen_count(const struct gpt_state *gpt)
-{
-    return gpt->llama ? 2 : 1;
-}
-
-/* Heads of a part. */
-static int32_t block_heads(const struct gpt_state *gpt)
-{
-    return gpt->heads / gpt->axis.parts;
-}
-
-static int32_t block_kv_heads(const struct gpt_state *gpt)
-{
-    return gpt->kv_heads / gpt->axis.parts;
-}
-
 /* Channels of a part's projection `i`, all heads: q, k or v, or in GPT-2 all of them. */
 static int64_t block_projected(const struct gpt_state *gpt, int32_t i)
 {
     if (!gpt->llama)
-        return 3 * block_heads(gpt) * gpt->head_size;
-    return (i == 0 ? block_heads(gpt) : block_kv_heads(gpt)) * gpt->head_size;
+        return 3 * gpt->part_heads * gpt->head_size;
+    return (i == 0 ? gpt->part_heads : gpt->part_kv_heads) * gpt->head_size;
 }
 
 static void block_declare_cut(const struct gpt_state *gpt, struct tess_declare *declare,
                               int32_t layer, const char *name, int64_t in, int64_t out,
-                              bool by_rows, struct tess__cut *cut_out)
+                              enum tess__split split, struct tess__layer *layer_out)
 {
-    const double residual = by_rows ? sqrt(2.0 * gpt->layers) : 1;
+    const double residual = split == TESS_SPLIT_ROWS ? sqrt(2.0 * gpt->layers) : 1;
     char text[64];
-    struct tess__cut_desc desc = {
+    const struct tess__layer_desc desc = {
         .name = text,
-        .in = in,
-        .out = out,
-        .rows = gpt->positions,
-        .leaf_rows = gpt->leaf_length,
-        .by_rows = by_rows,
-        .bias = !gpt->llama,
-        .blocks = 1,
-        .gelu = name == block_gpt2.narrow,
-        .flags = gpt->llama ? 0 : TESS_PARAM_TRANSPOSED,
+        .op = {.kind = TESS_OP_LINEAR,
+               .rows = gpt->positions,
+               .leaf_rows = gpt->leaf_length,
+               .in = in,
+               .out = out,
+               .gelu = name == block_gpt2.narrow,
+               .calls = gpt->axis.count},
         .init = {TESS_INIT_NORMAL, (float)(gpt->deviation / residual)},
+        .flags = gpt->llama ? 0 : TESS_PARAM_TRANSPOSED,
+        .bias = !gpt->llama,
+        .split = split,
+        .blocks = name == block_gpt2.project[0] ? 3 : 1,
     };
-    if (!gpt->llama && name == block_gpt2.project[0])
-        desc.blocks = 3;
     snprintf(text, sizeof(text), gpt->llama ? "model.layers.%d.%s" : "h.%d.%s", layer, name);
-    tess__cut_declare(declare, &gpt->axis, &desc, cut_out);
+    tess__layer_declare_parts(declare, &gpt->axis, &desc, layer_out);
 }
 
 static void block_declare_layers(const struct gpt_state *gpt, struct tess_declare *declare,
@@ -121,17 +100,17 @@ static void block_declare_layers(const struct gpt_state *gpt, struct tess_declar
                  name->norm[i]);
         tess__gpt_declare_norm(gpt, declare, text, &block->norm[i]);
         if (i == 0) {
-            for (int32_t p = 0; p < block_project_count(gpt); p++)
-                block_declare_cut(gpt, declare, layer, name->project[p], gpt->width, out[p], false,
-                                  &block->project[p]);
-            block_declare_cut(gpt, declare, layer, name->join, gpt->width, gpt->width, true,
-                              &block->join);
+            for (int32_t p = 0; p < gpt->project_count; p++)
+                block_declare_cut(gpt, declare, layer, name->project[p], gpt->width, out[p],
+                                  TESS_SPLIT_COLUMNS, &block->project[p]);
+            block_declare_cut(gpt, declare, layer, name->join, gpt->width, gpt->width,
+                              TESS_SPLIT_ROWS, &block->join);
         }
     }
-    for (int32_t w = 0; w < block_widen_count(gpt); w++)
-        block_declare_cut(gpt, declare, layer, name->widen[w], gpt->width, gpt->ffn, false,
-                          &block->widen[w]);
-    block_declare_cut(gpt, declare, layer, name->narrow, gpt->ffn, gpt->width, true,
+    for (int32_t w = 0; w < gpt->widen_count; w++)
+        block_declare_cut(gpt, declare, layer, name->widen[w], gpt->width, gpt->ffn,
+                          TESS_SPLIT_COLUMNS, &block->widen[w]);
+    block_declare_cut(gpt, declare, layer, name->narrow, gpt->ffn, gpt->width, TESS_SPLIT_ROWS,
                       &block->narrow);
 }
 
@@ -144,65 +123,57 @@ static struct tess_op_desc block_attention_desc(const struct gpt_state *gpt)
                                  .in = gpt->head_size,
                                  .out = gpt->head_size,
                                  .length = gpt->length,
-                                 .heads = block_heads(gpt),
-                                 .kv_heads = block_kv_heads(gpt),
+                                 .heads = gpt->part_heads,
+                                 .kv_heads = gpt->part_kv_heads,
                                  .q_stride = q_stride,
                                  .kv_stride = gpt->llama ? block_projected(gpt, 1) : q_stride};
-}
-
-/* A tensor of the run's type, `count` elements per row. */
-static int32_t block_tensor(const struct gpt_state *gpt, struct tess_declare *declare,
-                            const char *name, int64_t count, enum tess_life life)
-{
-    return tess_declare_tensor(declare, name, gpt->dtype, tess_shape1(count), life);
 }
 
 static void block_declare_tensors(const struct gpt_state *gpt, struct tess_declare *declare,
                                   struct gpt_block *block)
 {
-    static const char *const projected[2][GPT_PROJECTIONS_MAX] = {{"qkv"}, {"q", "k", "v"}};
-    static const char *const grad[2][GPT_PROJECTIONS_MAX] = {{"qkv.grad"},
-                                                             {"q.grad", "k.grad", "v.grad"}};
-    static const char *const hidden[2][2] = {{"hidden"}, {"gate", "up"}};
+    const bool llama = gpt->llama, terms = tess__layer_has_terms(&gpt->axis);
     const int64_t parts = gpt->axis.count, whole = gpt->length * gpt->width;
-    const int64_t own = gpt->own_length * gpt->width, ffn = gpt->ffn / gpt->axis.parts;
-
-    for (int32_t i = 0; i < block_project_count(gpt); i++) {
-        const int64_t count = gpt->length * block_projected(gpt, i);
-        block->projected[i] =
-            block_tensor(gpt, declare, projected[gpt->llama][i], parts * count, TESS_LIFE_SAVED);
-        block->projected_grad[i] =
-            block_tensor(gpt, declare, grad[gpt->llama][i], count, TESS_LIFE_UNIT);
+    const int64_t own = gpt->own_length * gpt->width, hidden = parts * gpt->hidden / gpt->rows;
+    const int64_t q = gpt->length * block_projected(gpt, 0);
+    const int64_t kv = gpt->length * block_projected(gpt, 1);
+    const int64_t kept = gpt->context * gpt->kv_heads * gpt->head_size;
+    const struct {
+        bool there;
+        const char *name;
+        int32_t *index;
+        int64_t count; /* per row, in the run's type */
+        enum tess_life life;
+    } tensor[] = {
+        {true, llama ? "q" : "qkv", &block->projected[0], parts * q, TESS_LIFE_SAVED},
+        {true, llama ? "q.grad" : "qkv.grad", &block->projected_grad[0], q, TESS_LIFE_UNIT},
+        {llama, "k", &block->projected[1], parts * kv, TESS_LIFE_SAVED},
+        {llama, "k.grad", &block->projected_grad[1], kv, TESS_LIFE_UNIT},
+        {llama, "v", &block->projected[2], parts * kv, TESS_LIFE_SAVED},
+        {llama, "v.grad", &block->projected_grad[2], kv, TESS_LIFE_UNIT},
+        {true, "mixed", &block->mixed, whole / gpt->axis.parts * parts, TESS_LIFE_SAVED},
+        {true, "lse", &block->lse, parts * gpt->part_heads * gpt->length, TESS_LIFE_SAVED},
+        {true, "middle", &block->middle, own, TESS_LIFE_SAVED},
+        {true, llama ? "gate" : "hidden", &block->hidden[0], hidden, TESS_LIFE_SAVED},
+        {llama, "up", &block->hidden[1], hidden, TESS_LIFE_SAVED},
+        {true, "normed1", &block->normed[0], own, TESS_LIFE_REMADE},
+        {true, "normed2", &block->normed[1], own, TESS_LIFE_REMADE},
+        {true, "active", &block->active, hidden, TESS_LIFE_REMADE},
+        {gpt->dropout > 0, "dropped", &block->dropped, own, TESS_LIFE_UNIT},
+        {llama, "term", &block->term, whole, TESS_LIFE_UNIT},
+        {terms, "terms", &block->terms, parts * whole, TESS_LIFE_UNIT},
+        {gpt->axis.sequence, "whole", &block->whole[0], whole, TESS_LIFE_UNIT},
+        {gpt->axis.sequence, "whole.grad", &block->whole[1], whole, TESS_LIFE_UNIT},
+        {gpt->decode, "keys", &block->kept[0], kept, TESS_LIFE_KEPT},
+        {gpt->decode, "values", &block->kept[1], kept, TESS_LIFE_KEPT},
+    };
+    for (size_t t = 0; t < sizeof(tensor) / sizeof(*tensor); t++) {
+        const enum tess_dtype dtype = tensor[t].index == &block->lse ? TESS_F32 : gpt->dtype;
+        *tensor[t].index = -1;
+        if (tensor[t].there)
+            *tensor[t].index = tess_declare_tensor(declare, tensor[t].name, dtype,
+                                                   tess_shape1(tensor[t].count), tensor[t].life);
     }
-    block->mixed =
-        block_tensor(gpt, declare, "mixed", whole / gpt->axis.parts * parts, TESS_LIFE_SAVED);
-    block->lse =
-        tess_declare_tensor(declare, "lse", TESS_F32,
-                            tess_shape3(parts, block_heads(gpt), gpt->length), TESS_LIFE_SAVED);
-    block->middle = block_tensor(gpt, declare, "middle", own, TESS_LIFE_SAVED);
-    for (int32_t w = 0; w < block_widen_count(gpt); w++)
-        block->hidden[w] = block_tensor(gpt, declare, hidden[gpt->llama][w],
-                                        parts * gpt->length * ffn, TESS_LIFE_SAVED);
-    block->normed[0] = block_tensor(gpt, declare, "normed1", own, TESS_LIFE_REMADE);
-    block->normed[1] = block_tensor(gpt, declare, "normed2", own, TESS_LIFE_REMADE);
-    block->active =
-        block_tensor(gpt, declare, "active", parts * gpt->length * ffn, TESS_LIFE_REMADE);
-
-    block->dropped = block->term = block->terms = block->whole[0] = block->whole[1] = -1;
-    if (gpt->dropout > 0)
-        block->dropped = block_tensor(gpt, declare, "dropped", own, TESS_LIFE_UNIT);
-    if (gpt->llama)
-        block->term = block_tensor(gpt, declare, "term", whole, TESS_LIFE_UNIT);
-    if (tess__cut_has_terms(&gpt->axis))
-        block->terms = block_tensor(gpt, declare, "terms", parts * whole, TESS_LIFE_UNIT);
-    for (int i = 0; i < 2 && gpt->axis.sequence; i++)
-        block->whole[i] =
-            block_tensor(gpt, declare, i == 0 ? "whole" : "whole.grad", whole, TESS_LIFE_UNIT);
-    if (gpt->decode)
-        for (int i = 0; i < 2; i++)
-            block->kept[i] = tess_declare_tensor(
-                declare, i == 0 ? "keys" : "values", gpt->dtype,
-                tess_shape3(gpt->context, gpt->kv_heads, gpt->head_size), TESS_LIFE_KEPT);
 }
 
 void tess__gpt_declare_block(struct gpt_state *gpt, struct tess_declare *declare, int32_t layer)
@@ -238,7 +209,7 @@ static void block_qkv(const struct gpt_state *gpt, const struct tess_pass *pass,
                                            part * gpt->positions * block_projected(gpt, i))
                             : tess__gpt_at(pass, tensor[0],
                                            part * gpt->positions * block_projected(gpt, 0) +
-                                               i * block_heads(gpt) * gpt->head_size);
+                                               i * gpt->part_heads * gpt->head_size);
 }
 
 static void block_rope(const struct gpt_state *gpt, const struct tess_pass *pass, bool inverse,
@@ -247,27 +218,16 @@ static void block_rope(const struct gpt_state *gpt, const struct tess_pass *pass
     const int64_t first = gpt->decode ? pass->position : 0;
     if (!gpt->llama)
         return;
-    tess_rope(pass->kernel, pass->dtype, gpt->positions, gpt->length, first, block_heads(gpt),
+    tess_rope(pass->kernel, pass->dtype, gpt->positions, gpt->length, first, gpt->part_heads,
               gpt->head_size, block_projected(gpt, 0), gpt->rope_base, inverse, q);
-    tess_rope(pass->kernel, pass->dtype, gpt->positions, gpt->length, first, block_kv_heads(gpt),
+    tess_rope(pass->kernel, pass->dtype, gpt->positions, gpt->length, first, gpt->part_kv_heads,
               gpt->head_size, block_projected(gpt, 1), gpt->rope_base, inverse, k);
-}
-
-/* Elements of a part's tensors: attention's output, and the feed-forward layer. */
-static int64_t block_mixed_count(const struct gpt_state *gpt)
-{
-    return gpt->positions * block_heads(gpt) * gpt->head_size;
-}
-
-static int64_t block_hidden_count(const struct gpt_state *gpt)
-{
-    return gpt->positions * (gpt->ffn / gpt->axis.parts);
 }
 
 static void block_activate(const struct gpt_state *gpt, const struct gpt_block *block,
                            const struct tess_pass *pass, int32_t part)
 {
-    const int64_t count = block_hidden_count(gpt);
+    const int64_t count = gpt->hidden;
     const void *hidden = tess__gpt_at(pass, block->hidden[0], part * count);
     void *active = tess__gpt_at(pass, block->active, part * count);
     if (gpt->llama)
@@ -277,14 +237,6 @@ static void block_activate(const struct gpt_state *gpt, const struct gpt_block *
         tess_gelu_forward(pass->kernel, pass->dtype, count, hidden, active);
 }
 
-/* All positions of x [M, C], in scratch `room` where x is not that itself. */
-static enum tess_status block_widen(const struct gpt_state *gpt, const struct tess_pass *pass,
-                                    int32_t room, const void *x, const void **whole_out)
-{
-    return tess__cut_widen(pass, gpt->leaf_length * gpt->width, x,
-                           room < 0 ? NULL : pass->tensor[room], whole_out);
-}
-
 /* Where a part writes its term of the sum that goes to y. */
 static void *block_term(const struct gpt_state *gpt, const struct gpt_block *block,
                         const struct tess_pass *pass, int32_t part, void *y)
@@ -292,13 +244,6 @@ static void *block_term(const struct gpt_state *gpt, const struct gpt_block *blo
     if (block->terms < 0)
         return y;
     return tess__gpt_at(pass, block->terms, part * gpt->positions * gpt->width);
-}
-
-static enum tess_status block_sum(const struct gpt_state *gpt, const struct gpt_block *block,
-                                  const struct tess_pass *pass, void *y)
-{
-    return tess__cut_sum(pass, gpt->leaf_length * gpt->width, block_term(gpt, block, pass, 0, y),
-                         y);
 }
 
 /* ---- forward --------------------------------------------------------------------------------- */
@@ -322,19 +267,19 @@ static enum tess_status block_attend(const struct gpt_state *gpt, const struct g
                                      const struct tess_pass *pass, int32_t part, const void *x,
                                      void *term)
 {
-    void *mixed = tess__gpt_at(pass, block->mixed, part * block_mixed_count(gpt));
+    void *mixed = tess__gpt_at(pass, block->mixed, part * gpt->mixed);
     float *lse = pass->tensor[block->lse];
     void *qkv[3];
     block_qkv(gpt, pass, block->projected, part, qkv);
-    for (int32_t i = 0; i < block_project_count(gpt); i++)
-        TESS_TRY(tess__cut_forward(pass, &block->project[i], part, x, qkv[i]));
+    for (int32_t i = 0; i < gpt->project_count; i++)
+        TESS_TRY(tess__layer_forward_part(pass, &block->project[i], part, x, qkv[i]));
     block_rope(gpt, pass, false, qkv[0], qkv[1]);
     if (gpt->decode)
         block_decode(gpt, block, pass, qkv, mixed);
     else
         TESS_TRY(tess_attention_forward(pass->op[block->attention], qkv[0], qkv[1], qkv[2], mixed,
-                                        lse + part * gpt->positions * block_heads(gpt)));
-    return tess__cut_forward(pass, &block->join, part, mixed, term);
+                                        lse + part * gpt->positions * gpt->part_heads));
+    return tess__layer_forward_part(pass, &block->join, part, mixed, term);
 }
 
 /* A part's feed-forward of x [N, C], and its term [N, C] of the sum. */
@@ -342,13 +287,13 @@ static enum tess_status block_feed(const struct gpt_state *gpt, const struct gpt
                                    const struct tess_pass *pass, int32_t part, const void *x,
                                    void *term)
 {
-    const int64_t count = block_hidden_count(gpt);
-    for (int32_t w = 0; w < block_widen_count(gpt); w++)
-        TESS_TRY(tess__cut_forward(pass, &block->widen[w], part, x,
-                                   tess__gpt_at(pass, block->hidden[w], part * count)));
+    const int64_t count = gpt->hidden;
+    for (int32_t w = 0; w < gpt->widen_count; w++)
+        TESS_TRY(tess__layer_forward_part(pass, &block->widen[w], part, x,
+                                          tess__gpt_at(pass, block->hidden[w], part * count)));
     block_activate(gpt, block, pass, part);
-    return tess__cut_forward(pass, &block->narrow, part,
-                             tess__gpt_at(pass, block->active, part * count), term);
+    return tess__layer_forward_part(pass, &block->narrow, part,
+                                    tess__gpt_at(pass, block->active, part * count), term);
 }
 
 enum tess_status tess__gpt_block_forward(const struct gpt_state *gpt, const struct gpt_block *block,
@@ -358,18 +303,18 @@ enum tess_status tess__gpt_block_forward(const struct gpt_state *gpt, const stru
     void *a = pass->tensor[block->normed[0]], *b = pass->tensor[block->normed[1]];
     const void *whole;
     TESS_TRY(tess__gpt_norm_forward(pass, &block->norm[0], pass->input, NULL, NULL, a));
-    TESS_TRY(block_widen(gpt, pass, block->whole[0], a, &whole));
+    TESS_TRY(tess__gpt_widen(gpt, pass, block->whole[0], a, &whole));
     for (int32_t p = 0; p < gpt->axis.count; p++)
         TESS_TRY(block_attend(gpt, block, pass, p, whole, block_term(gpt, block, pass, p, middle)));
-    TESS_TRY(block_sum(gpt, block, pass, middle));
+    TESS_TRY(tess__gpt_sum(gpt, pass, block_term(gpt, block, pass, 0, middle), middle));
     tess__gpt_dropout(gpt, pass, BLOCK_AFTER_JOIN, middle, middle);
 
     TESS_TRY(tess__gpt_norm_forward(pass, &block->norm[1], pass->input, middle, middle, b));
-    TESS_TRY(block_widen(gpt, pass, block->whole[0], b, &whole));
+    TESS_TRY(tess__gpt_widen(gpt, pass, block->whole[0], b, &whole));
     for (int32_t p = 0; p < gpt->axis.count; p++)
         TESS_TRY(
             block_feed(gpt, block, pass, p, whole, block_term(gpt, block, pass, p, pass->output)));
-    TESS_TRY(block_sum(gpt, block, pass, pass->output));
+    TESS_TRY(tess__gpt_sum(gpt, pass, block_term(gpt, block, pass, 0, pass->output), pass->output));
     tess__gpt_dropout(gpt, pass, BLOCK_AFTER_NARROW, pass->output, pass->output);
     tess_add(pass->kernel, pass->dtype, gpt->own_positions * gpt->width, middle, pass->output,
              pass->output);
@@ -385,14 +330,14 @@ enum tess_status tess__gpt_block_forward(const struct gpt_state *gpt, const stru
 static enum tess_status block_shared_backward(const struct gpt_state *gpt,
                                               const struct gpt_block *block,
                                               const struct tess_pass *pass,
-                                              const struct tess__cut *cut, int32_t count,
+                                              const struct tess__layer *cut, int32_t count,
                                               int32_t part, const void *x, void *const *dy,
                                               void *dx)
 {
-    TESS_TRY(tess__cut_backward(pass, &cut[0], part, x, dy[0], dx));
+    TESS_TRY(tess__layer_backward_part(pass, &cut[0], part, x, dy[0], NULL, dx));
     for (int32_t i = 1; i < count; i++) {
         void *term = pass->tensor[block->term];
-        TESS_TRY(tess__cut_backward(pass, &cut[i], part, x, dy[i], term));
+        TESS_TRY(tess__layer_backward_part(pass, &cut[i], part, x, dy[i], NULL, term));
         tess_add(pass->kernel, pass->dtype, gpt->positions * gpt->width, dx, term, dx);
     }
     return TESS_OK;
@@ -403,23 +348,21 @@ static enum tess_status block_feed_backward(const struct gpt_state *gpt,
                                             const struct tess_pass *pass, int32_t part,
                                             const void *x, const void *dy, void *dx)
 {
-    const int64_t count = block_hidden_count(gpt);
+    const int64_t count = gpt->hidden;
     void *active = tess__gpt_at(pass, block->active, part * count), *hidden[2] = {NULL, NULL};
-    for (int32_t w = 0; w < block_widen_count(gpt); w++)
+    for (int32_t w = 0; w < gpt->widen_count; w++)
         hidden[w] = tess__gpt_at(pass, block->hidden[w], part * count);
     if (pass->remake)
         block_activate(gpt, block, pass, part);
-    if (gpt->llama) {
-        TESS_TRY(tess__cut_backward(pass, &block->narrow, part, active, dy, active));
+    TESS_TRY(tess__layer_backward_part(pass, &block->narrow, part, active, dy,
+                                       gpt->llama ? NULL : hidden[0], active));
+    if (gpt->llama)
         tess_swiglu_backward(pass->kernel, pass->dtype, count, hidden[0], hidden[1], active,
                              hidden[0], hidden[1]);
-    } else {
-        TESS_TRY(
-            tess__cut_backward_gelu(pass, &block->narrow, part, active, dy, hidden[0], active));
+    else
         hidden[0] = active;
-    }
-    return block_shared_backward(gpt, block, pass, block->widen, block_widen_count(gpt), part, x,
-                                 hidden, dx);
+    return block_shared_backward(gpt, block, pass, block->widen, gpt->widen_count, part, x, hidden,
+                                 dx);
 }
 
 static enum tess_status block_attend_backward(const struct gpt_state *gpt,
@@ -427,21 +370,21 @@ static enum tess_status block_attend_backward(const struct gpt_state *gpt,
                                               const struct tess_pass *pass, int32_t part,
                                               const void *x, const void *dy, void *dx)
 {
-    void *mixed = tess__gpt_at(pass, block->mixed, part * block_mixed_count(gpt));
+    void *mixed = tess__gpt_at(pass, block->mixed, part * gpt->mixed);
     /* As large as this rank's parts of attention's output, and read already. */
-    void *mixed_grad = tess__gpt_at(pass, block->normed[1], part * block_mixed_count(gpt));
+    void *mixed_grad = tess__gpt_at(pass, block->normed[1], part * gpt->mixed);
     const float *lse = pass->tensor[block->lse];
     void *qkv[3], *grad[3];
 
     block_qkv(gpt, pass, block->projected, part, qkv);
     block_qkv(gpt, pass, block->projected_grad, 0, grad);
-    TESS_TRY(tess__cut_backward(pass, &block->join, part, mixed, dy, mixed_grad));
+    TESS_TRY(tess__layer_backward_part(pass, &block->join, part, mixed, dy, NULL, mixed_grad));
     TESS_TRY(tess_attention_backward(pass->op[block->attention], qkv[0], qkv[1], qkv[2], mixed,
-                                     mixed_grad, lse + part * gpt->positions * block_heads(gpt),
+                                     mixed_grad, lse + part * gpt->positions * gpt->part_heads,
                                      grad[0], grad[1], grad[2]));
     block_rope(gpt, pass, true, grad[0], grad[1]);
-    return block_shared_backward(gpt, block, pass, block->project, block_project_count(gpt), part,
-                                 x, grad, dx);
+    return block_shared_backward(gpt, block, pass, block->project, gpt->project_count, part, x,
+                                 grad, dx);
 }
 
 /* The gradient of what was dropped at `site`, all positions of it. dy stays. */
@@ -454,7 +397,7 @@ static enum tess_status block_dropped(const struct gpt_state *gpt, const struct 
         tess__gpt_dropout(gpt, pass, site, dy, pass->tensor[block->dropped]);
         grad = pass->tensor[block->dropped];
     }
-    return block_widen(gpt, pass, block->whole[1], grad, whole_out);
+    return tess__gpt_widen(gpt, pass, block->whole[1], grad, whole_out);
 }
 
 enum tess_status tess__gpt_block_backward(const struct gpt_state *gpt,
@@ -470,18 +413,18 @@ enum tess_status tess__gpt_block_backward(const struct gpt_state *gpt,
         TESS_TRY(tess__gpt_norm_forward(pass, &block->norm[1], middle, NULL, NULL, b));
     }
     TESS_TRY(block_dropped(gpt, block, pass, BLOCK_AFTER_NARROW, pass->output_grad, &dy));
-    TESS_TRY(block_widen(gpt, pass, block->whole[0], b, &x));
+    TESS_TRY(tess__gpt_widen(gpt, pass, block->whole[0], b, &x));
     for (int32_t p = 0; p < gpt->axis.count; p++)
         TESS_TRY(
             block_feed_backward(gpt, block, pass, p, x, dy, block_term(gpt, block, pass, p, dx)));
-    TESS_TRY(block_sum(gpt, block, pass, dx));
+    TESS_TRY(tess__gpt_sum(gpt, pass, block_term(gpt, block, pass, 0, dx), dx));
     TESS_TRY(tess__gpt_norm_backward(pass, &block->norm[1], middle, dx, pass->output_grad, ds));
 
     TESS_TRY(block_dropped(gpt, block, pass, BLOCK_AFTER_JOIN, ds, &dy));
-    TESS_TRY(block_widen(gpt, pass, block->whole[0], a, &x));
+    TESS_TRY(tess__gpt_widen(gpt, pass, block->whole[0], a, &x));
     for (int32_t p = 0; p < gpt->axis.count; p++)
         TESS_TRY(
             block_attend_backward(gpt, block, pass, p, x, dy, block_term(gpt, block, pass, p, dx)));
-    TESS_TRY(block_sum(gpt, block, pass, dx));
+    TESS_TRY(tess__gpt_sum(gpt, pass, block_term(gpt, block, pass, 0, dx), dx));
     return tess__gpt_norm_backward(pass, &block->norm[0], pass->input, dx, ds, dx);
 }

@@ -55,7 +55,7 @@ static int32_t head_levels(int64_t leaves)
 static void head_declare_tensors(struct gpt_state *gpt, struct tess_declare *declare)
 {
     struct gpt_head *head = &gpt->head;
-    const int64_t parts = gpt->axis.count, words = gpt->padded / gpt->axis.parts;
+    const int64_t parts = gpt->axis.count, words = gpt->words;
     const int32_t levels = head_levels(gpt->leaves);
     head->logits = tess_declare_tensor(declare, "logits", gpt->dtype,
                                        tess_shape3(parts, head->chunk, words), TESS_LIFE_CALL);
@@ -70,7 +70,7 @@ static void head_declare_tensors(struct gpt_state *gpt, struct tess_declare *dec
         head->levels =
             tess_declare_tensor(declare, "levels", TESS_F32,
                                 tess_shape4(levels, parts, words, gpt->width), TESS_LIFE_CALL);
-    if (tess__cut_has_terms(&gpt->axis))
+    if (tess__layer_has_terms(&gpt->axis))
         head->terms =
             tess_declare_tensor(declare, "terms", gpt->dtype,
                                 tess_shape3(parts, gpt->leaf_length, gpt->width), TESS_LIFE_CALL);
@@ -95,7 +95,7 @@ void tess__gpt_declare_head(struct gpt_state *gpt, struct tess_declare *declare)
                                 .calls =
                                     (int32_t)(gpt->leaves * head->chunk_count) * gpt->axis.count,
                                 .in = gpt->width,
-                                .out = gpt->padded / gpt->axis.parts};
+                                .out = gpt->words};
 
     tess_declare_unit(declare, "head", tess_shape1(gpt->decode ? gpt->classes : 1));
     head->weight = gpt->tied
@@ -128,20 +128,15 @@ struct head_chunk {
     bool first;           /* of the leaf */
 };
 
-static int64_t head_words(const struct gpt_state *gpt)
-{
-    return gpt->padded / gpt->axis.parts;
-}
-
 /* Elements of a part's weight. */
 static int64_t head_weights(const struct gpt_state *gpt)
 {
-    return head_words(gpt) * gpt->width;
+    return gpt->words * gpt->width;
 }
 
 static void *head_logits(const struct gpt_state *gpt, const struct tess_pass *pass, int32_t part)
 {
-    return tess__gpt_at(pass, gpt->head.logits, part * gpt->head.chunk * head_words(gpt));
+    return tess__gpt_at(pass, gpt->head.logits, part * gpt->head.chunk * gpt->words);
 }
 
 static const void *head_weight(const struct gpt_state *gpt, const struct tess_pass *pass,
@@ -154,13 +149,13 @@ static const void *head_weight(const struct gpt_state *gpt, const struct tess_pa
 /* The first class of a part, and how many of its columns are classes and not padding. */
 static int64_t head_first(const struct gpt_state *gpt, int32_t part)
 {
-    return (gpt->axis.first + part) * head_words(gpt);
+    return (gpt->axis.first + part) * gpt->words;
 }
 
 static int64_t head_classes(const struct gpt_state *gpt, int32_t part)
 {
     const int64_t left = gpt->vocabulary - head_first(gpt, part);
-    return left < 0 ? 0 : left < head_words(gpt) ? left : head_words(gpt);
+    return left < 0 ? 0 : left < gpt->words ? left : gpt->words;
 }
 
 /* What is known of a chunk's positions, for a part; sums and targets of a part lie side by side, so
@@ -180,10 +175,10 @@ static float *head_stat(const struct gpt_state *gpt, const struct tess_pass *pas
 static enum tess_status head_measure(const struct gpt_state *gpt, const struct tess_pass *pass,
                                      const struct head_chunk *chunk)
 {
-    const int64_t rows = gpt->head.chunk, words = head_words(gpt);
+    const int64_t rows = gpt->head.chunk, words = gpt->words;
     const float *max = head_stat(gpt, pass, HEAD_MAX, 0);
     for (int32_t p = 0; p < gpt->axis.count; p++) {
-        TESS_TRY(tess_linear_forward(tess__cut_op(pass, gpt->head.op[0]), chunk->x,
+        TESS_TRY(tess_linear_forward(tess__layer_op(pass, gpt->head.op[0]), chunk->x,
                                      head_weight(gpt, pass, p), NULL, head_logits(gpt, pass, p)));
         tess_xent_max(pass->kernel, pass->dtype, rows, head_classes(gpt, p), words,
                       head_logits(gpt, pass, p), head_stat(gpt, pass, HEAD_MAX, p));
@@ -211,14 +206,14 @@ static enum tess_status head_chunk_backward(const struct gpt_state *gpt,
     const int64_t term = gpt->leaf_length * gpt->width * (int64_t)tess_dtype_bytes(pass->dtype);
     for (int32_t p = 0; p < gpt->axis.count; p++) {
         void *dlogits = head_logits(gpt, pass, p);
-        tess_xent_grad(pass->kernel, pass->dtype, rows, head_classes(gpt, p), head_words(gpt),
+        tess_xent_grad(pass->kernel, pass->dtype, rows, head_classes(gpt, p), gpt->words,
                        head_first(gpt, p), pass->loss_grad, dlogits, chunk->label,
                        head_stat(gpt, pass, HEAD_MAX, 0), head_stat(gpt, pass, HEAD_SUM, 0),
                        dlogits);
-        TESS_TRY(tess_linear_backward_weight(tess__cut_op(pass, gpt->head.op[!chunk->first]),
+        TESS_TRY(tess_linear_backward_weight(tess__layer_op(pass, gpt->head.op[!chunk->first]),
                                              chunk->x, dlogits,
                                              chunk->dweight + p * head_weights(gpt), NULL));
-        TESS_TRY(tess_linear_backward_data(tess__cut_op(pass, gpt->head.op[0]), dlogits,
+        TESS_TRY(tess_linear_backward_data(tess__layer_op(pass, gpt->head.op[0]), dlogits,
                                            head_weight(gpt, pass, p),
                                            (char *)chunk->term + p * term));
     }
@@ -295,7 +290,7 @@ enum tess_status tess__gpt_head_forward(const struct gpt_state *gpt, const struc
 {
     if (!gpt->decode)
         return pass->training ? TESS_OK : head_run(gpt, pass, false);
-    TESS_TRY(tess_linear_forward(tess__cut_op(pass, gpt->head.op[0]), pass->input,
+    TESS_TRY(tess_linear_forward(tess__layer_op(pass, gpt->head.op[0]), pass->input,
                                  head_weight(gpt, pass, 0), NULL, head_logits(gpt, pass, 0)));
     tess_cast(pass->kernel, gpt->classes, pass->dtype, head_logits(gpt, pass, 0), TESS_F32,
               pass->output);

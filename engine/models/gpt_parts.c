@@ -1,8 +1,8 @@
-/* Parts that several units of the model have: norms over the channels, dropout, places in a tensor.
- */
+/* Parts that several units of the model have: norms over the channels, dropout, sums over the
+ * tensor axis, places in a tensor. */
 #include "gpt.h"
 
-#include "layer.h"
+#include "tessera/check.h"
 
 #include <stdio.h>
 
@@ -67,4 +67,30 @@ void tess__gpt_dropout(const struct gpt_state *gpt, const struct tess_pass *pass
     for (int64_t l = 0; l < gpt->leaves; l++)
         tess__dropout_at(pass, gpt->dropout, site, row + (uint64_t)(l * leaf + run), own,
                          (const char *)x + l * bytes, (char *)y + l * bytes);
+}
+
+enum tess_status tess__gpt_sum(const struct gpt_state *gpt, const struct tess_pass *pass,
+                               void *terms, void *y)
+{
+    const int64_t count = gpt->leaf_length * gpt->width;
+    const int64_t bytes = count * (int64_t)tess_dtype_bytes(pass->dtype);
+    if (!gpt->axis.sequence)
+        return tess_pass_sum(pass, gpt->leaves * count, terms, y);
+    for (int64_t leaf = 0; leaf < gpt->leaves; leaf++)
+        TESS_TRY(tess_pass_sum(pass, count, (char *)terms + leaf * bytes,
+                               (char *)y + leaf * (bytes / gpt->axis.rank_count)));
+    return TESS_OK;
+}
+
+enum tess_status tess__gpt_widen(const struct gpt_state *gpt, const struct tess_pass *pass,
+                                 int32_t room, const void *x, const void **whole_out)
+{
+    const int64_t count = gpt->leaf_length * gpt->width;
+    const int64_t bytes = count * (int64_t)tess_dtype_bytes(pass->dtype);
+    *whole_out = gpt->axis.sequence ? pass->tensor[room] : x;
+    for (int64_t leaf = 0; gpt->axis.sequence && leaf < gpt->leaves; leaf++)
+        TESS_TRY(tess_pass_widen(pass, count,
+                                 (const char *)x + leaf * (bytes / gpt->axis.rank_count),
+                                 (char *)pass->tensor[room] + leaf * bytes));
+    return TESS_OK;
 }

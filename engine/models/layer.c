@@ -3,7 +3,6 @@
  */
 #include "layer.h"
 
-#include "cut.h"
 #include "tessera/check.h"
 
 #include <math.h>
@@ -11,9 +10,6 @@
 
 /* Room for "block3.16.shortcut.running_mean" and the like. */
 #define LAYER_NAME_BYTES 64
-
-/* Divisors that a message lists. */
-#define LAYER_FITTING_MAX 12
 
 static const char *layer_name(char *text, const char *layer, const char *field)
 {
@@ -43,26 +39,29 @@ int64_t tess__split_common(int64_t a, int64_t b)
     return a == 0 ? b : tess__split_common(b % a, a);
 }
 
+const char *tess__split_fitting(int64_t common, char text[TESS__FITTING_BYTES])
+{
+    size_t used = 0;
+    for (int64_t parts = 1, count = 0; parts <= common && count < 12; parts++)
+        if (common % parts == 0)
+            used += (size_t)snprintf(text + used, TESS__FITTING_BYTES - used, "%s%lld",
+                                     count++ > 0 ? ", " : "", (long long)parts);
+    return text;
+}
+
 enum tess_status tess__split_check(const struct tess_tensor_axis *axis, const char *model,
                                    const char *what, int64_t common)
 {
-    char fitting[LAYER_FITTING_MAX * 24];
-    int used = 0;
+    char fitting[TESS__FITTING_BYTES];
     if (axis->sequence)
         TESS_FAIL(TESS_ERR_USAGE,
                   "model %s has no sequences to cut: leave out --tensor.sequence-parallel", model);
     if (axis->parts <= 1 || common % axis->parts == 0)
         return TESS_OK;
-    for (int64_t parts = 1, count = 0; parts <= common && count < LAYER_FITTING_MAX; parts++) {
-        if (common % parts != 0)
-            continue;
-        used += snprintf(fitting + used, sizeof(fitting) - (size_t)used, "%s%lld",
-                         count++ > 0 ? ", " : "", (long long)parts);
-    }
     TESS_FAIL(
         TESS_ERR_USAGE,
         "model %s cannot be cut into %d parts along the tensor axis: they must divide %s; %s would",
-        model, axis->parts, what, fitting);
+        model, axis->parts, what, tess__split_fitting(common, fitting));
 }
 
 int64_t tess__split_held(const struct tess_tensor_axis *axis, enum tess__split split,
@@ -84,33 +83,31 @@ static void *layer_at_writable(const struct tess_pass *pass, void *array, int64_
 
 /* ---- linear and convolution layers ----------------------------------------------------------- */
 
-/* How the weight, [out, in] or [out, window, window, in], is cut; the bias with its outputs. */
-static struct tess_slice layer_slice(const struct tess__layer_desc *desc, bool bias)
-{
-    const struct tess_slice whole = {-1, 1, 0}, columns = {0, 1, 0};
-    const struct tess_slice rows = {desc->op.kind == TESS_OP_CONV2D ? 3 : 1,
-                                    desc->blocks > 0 ? desc->blocks : 1, 0};
-    if (desc->split == TESS_SPLIT_COLUMNS)
-        return columns;
-    return desc->split == TESS_SPLIT_ROWS && !bias ? rows : whole;
-}
-
 static void layer_declare_params(struct tess_declare *declare, const struct tess__layer_desc *desc,
                                  struct tess__layer *layer)
 {
     const struct tess_op_desc *op = &desc->op;
-    const bool conv = op->kind == TESS_OP_CONV2D;
+    const bool conv = op->kind == TESS_OP_CONV2D, rows = desc->split == TESS_SPLIT_ROWS;
     const struct tess_shape shape =
         conv ? tess_shape4(op->out, op->window, op->window, op->in) : tess_shape2(op->out, op->in);
+    struct tess_slice slice = {-1, desc->blocks > 0 ? desc->blocks : 1, 0};
     char text[LAYER_NAME_BYTES];
+    if (desc->split != TESS_SPLIT_NONE)
+        slice.axis = !rows ? 0 : conv ? 3 : 1;
     layer->weight = tess_declare_sliced(declare, layer_name(text, desc->name, "weight"), shape,
-                                        desc->init, 0, layer_slice(desc, false));
+                                        desc->init, desc->flags, slice);
     layer->bias = -1;
+    if (rows) /* the sum is whole */
+        slice = (struct tess_slice){-1, 1, 0};
     if (desc->bias)
         layer->bias =
             tess_declare_sliced(declare, layer_name(text, desc->name, "bias"), tess_shape1(op->out),
-                                tess__init_fan_in(tess_shape_count(&shape) / op->out),
-                                TESS_PARAM_NO_DECAY, layer_slice(desc, true));
+                                desc->bias_init, TESS_PARAM_NO_DECAY, slice);
+}
+
+bool tess__layer_has_terms(const struct tess_tensor_axis *axis)
+{
+    return axis->count > 1 || axis->sequence;
 }
 
 /* What crosses the axis, in forward or in backward, and the room of its terms. */
@@ -119,25 +116,24 @@ static void layer_declare_sum(struct tess_declare *declare, const struct tess_mo
 {
     const bool rows = desc->split == TESS_SPLIT_ROWS;
     const int64_t count = rows ? layer->out_count : layer->in_count;
-    layer->terms = -1;
     if (desc->split == TESS_SPLIT_NONE || (!rows && desc->first))
         return;
     tess_declare_crossing(declare, rows ? TESS_CALL_FORWARD : TESS_CALL_BACKWARD, TESS_CALL_SUM,
                           input->rows * count);
-    if (tess__cut_has_terms(&input->axis))
+    if (tess__layer_has_terms(&input->axis))
         layer->terms = tess_declare_tensor(declare, "terms", input->dtype,
                                            tess_shape2(input->axis.count, count), TESS_LIFE_UNIT);
 }
 
-void tess__layer_declare(struct tess_declare *declare, const struct tess_model_input *input,
-                         const struct tess__layer_desc *desc, struct tess__layer *layer_out)
+void tess__layer_declare_parts(struct tess_declare *declare, const struct tess_tensor_axis *axis,
+                               const struct tess__layer_desc *desc, struct tess__layer *layer_out)
 {
     struct tess_op_desc op = desc->op;
     int64_t positions_in = 1, positions_out = 1;
     if (desc->split == TESS_SPLIT_COLUMNS)
-        op.out /= input->axis.parts;
+        op.out /= axis->parts;
     if (desc->split == TESS_SPLIT_ROWS)
-        op.in /= input->axis.parts;
+        op.in /= axis->parts;
     /* The ReLU comes after the sum. */
     op.relu = desc->op.relu && desc->split != TESS_SPLIT_ROWS;
     if (op.kind == TESS_OP_CONV2D) {
@@ -149,14 +145,22 @@ void tess__layer_declare(struct tess_declare *declare, const struct tess_model_i
         .kind = op.kind,
         .split = desc->split,
         .relu = desc->op.relu,
+        .dropout = desc->dropout,
+        .terms = -1,
         .in_count = positions_in * op.in,
         .out_count = positions_out * op.out,
         .weight_count = op.in * op.out * (op.kind == TESS_OP_CONV2D ? op.window * op.window : 1),
         .bias_count = op.out,
     };
     layer_declare_params(declare, desc, layer_out);
-    layer_declare_sum(declare, input, desc, layer_out);
     layer_out->op = tess_declare_op(declare, &op, desc->first);
+}
+
+void tess__layer_declare(struct tess_declare *declare, const struct tess_model_input *input,
+                         const struct tess__layer_desc *desc, struct tess__layer *layer_out)
+{
+    tess__layer_declare_parts(declare, &input->axis, desc, layer_out);
+    layer_declare_sum(declare, input, desc, layer_out);
 }
 
 static int32_t layer_parts(const struct tess_pass *pass, const struct tess__layer *layer)
@@ -164,9 +168,17 @@ static int32_t layer_parts(const struct tess_pass *pass, const struct tess__laye
     return layer->split == TESS_SPLIT_NONE ? 1 : pass->axis->count;
 }
 
+struct tess_op *tess__layer_op(const struct tess_pass *pass, int32_t op)
+{
+    /* What it may have packed are another part's weights. */
+    if (pass->axis->count > 1)
+        pass->op[op]->packed_token = 0;
+    return pass->op[op];
+}
+
 static struct tess_op *layer_op(const struct tess_pass *pass, const struct tess__layer *layer)
 {
-    return layer_parts(pass, layer) > 1 ? tess__cut_op(pass, layer->op) : pass->op[layer->op];
+    return layer_parts(pass, layer) > 1 ? tess__layer_op(pass, layer->op) : pass->op[layer->op];
 }
 
 /* Where the parts' terms of the sum that goes to y are written. */
@@ -175,13 +187,34 @@ static void *layer_terms(const struct tess_pass *pass, const struct tess__layer 
     return layer->terms < 0 ? y : pass->tensor[layer->terms];
 }
 
-/* The bias of a part's outputs, or where those are sums what the first of all parts adds. */
-static const void *layer_bias(const struct tess_pass *pass, const struct tess__layer *layer,
-                              int32_t part)
+enum tess_status tess__layer_forward_part(const struct tess_pass *pass,
+                                          const struct tess__layer *layer, int32_t part,
+                                          const void *x, void *y)
 {
-    if (layer->bias < 0 || (layer->split == TESS_SPLIT_ROWS && pass->axis->first + part > 0))
-        return NULL;
-    return layer_at(pass, pass->param[layer->bias], part * layer->bias_count);
+    struct tess_op *op = layer_op(pass, layer);
+    const void *weight = layer_at(pass, pass->param[layer->weight], part * layer->weight_count);
+    const void *bias = NULL;
+    if (layer->bias >= 0 && layer->split != TESS_SPLIT_ROWS)
+        bias = layer_at(pass, pass->param[layer->bias], part * layer->bias_count);
+    else if (layer->bias >= 0 && pass->axis->first + part == 0)
+        bias = pass->param[layer->bias];
+    return layer->kind == TESS_OP_CONV2D ? tess_conv2d_forward(op, x, weight, bias, y)
+                                         : tess_linear_forward(op, x, weight, bias, y);
+}
+
+static void dropout_whole(const struct tess_pass *pass, double rate, int64_t row_count, void *x)
+{
+    tess__dropout_at(pass, rate, 0, pass->row_first * (uint64_t)row_count, pass->rows * row_count,
+                     x, x);
+}
+
+/* Of a linear layer's output, or of its gradient. */
+static void layer_dropout(const struct tess_pass *pass, const struct tess__layer *layer, void *y)
+{
+    if (layer->split == TESS_SPLIT_COLUMNS)
+        tess__dropout_cut(pass, layer->dropout, 1, layer->out_count, y);
+    else
+        dropout_whole(pass, layer->dropout, layer->out_count, y);
 }
 
 enum tess_status tess__layer_forward(const struct tess_pass *pass, const struct tess__layer *layer,
@@ -190,42 +223,37 @@ enum tess_status tess__layer_forward(const struct tess_pass *pass, const struct 
     const bool rows = layer->split == TESS_SPLIT_ROWS;
     const int64_t in = pass->rows * layer->in_count, out = pass->rows * layer->out_count;
     void *to = rows ? layer_terms(pass, layer, y) : y;
-    for (int32_t p = 0; p < layer_parts(pass, layer); p++) {
-        struct tess_op *op = layer_op(pass, layer);
-        const void *weight = layer_at(pass, pass->param[layer->weight], p * layer->weight_count);
-        const void *bias = layer_bias(pass, layer, p);
-        const void *part = layer_at(pass, x, rows ? p * in : 0);
-        void *term = layer_at_writable(pass, to, p * out);
-        if (layer->kind == TESS_OP_CONV2D)
-            TESS_TRY(tess_conv2d_forward(op, part, weight, bias, term));
-        else
-            TESS_TRY(tess_linear_forward(op, part, weight, bias, term));
-    }
-    if (!rows)
-        return TESS_OK;
-    TESS_TRY(tess_pass_sum(pass, out, to, y));
-    if (layer->relu)
+    for (int32_t p = 0; p < layer_parts(pass, layer); p++)
+        TESS_TRY(tess__layer_forward_part(pass, layer, p, layer_at(pass, x, rows ? p * in : 0),
+                                          layer_at_writable(pass, to, p * out)));
+    if (rows)
+        TESS_TRY(tess_pass_sum(pass, out, to, y));
+    if (rows && layer->relu)
         tess_relu_forward(pass->kernel, pass->dtype, out, y, y);
+    layer_dropout(pass, layer, y);
     return TESS_OK;
 }
 
-/* A part's gradients. The bias of a layer cut by rows is on every rank, and so is dy: the first
- * part that a rank computes writes all of it. */
-static enum tess_status layer_backward_part(const struct tess_pass *pass,
-                                            const struct tess__layer *layer, int32_t part,
-                                            const void *x, const void *dy, void *dx)
+enum tess_status tess__layer_backward_part(const struct tess_pass *pass,
+                                           const struct tess__layer *layer, int32_t part,
+                                           const void *x, const void *dy, const void *before,
+                                           void *dx)
 {
     struct tess_op *op = layer_op(pass, layer);
     const int64_t at = part * layer->weight_count;
     const void *weight = layer_at(pass, pass->param[layer->weight], at);
     float *dweight = pass->grad[layer->weight] + at, *dbias = NULL;
-    if (layer->bias >= 0 && (layer->split != TESS_SPLIT_ROWS || part == 0))
+    if (layer->bias >= 0 && layer->split != TESS_SPLIT_ROWS)
         dbias = pass->grad[layer->bias] + part * layer->bias_count;
+    else if (layer->bias >= 0 && part == 0)
+        dbias = pass->grad[layer->bias];
     if (layer->kind == TESS_OP_CONV2D) {
         TESS_TRY(tess_conv2d_backward_weight(op, x, dy, dweight, dbias));
         return dx != NULL ? tess_conv2d_backward_data(op, dy, weight, dx) : TESS_OK;
     }
     TESS_TRY(tess_linear_backward_weight(op, x, dy, dweight, dbias));
+    if (before != NULL)
+        return tess_linear_backward_data_gelu(op, dy, weight, before, dx);
     return dx != NULL ? tess_linear_backward_data(op, dy, weight, dx) : TESS_OK;
 }
 
@@ -236,41 +264,30 @@ enum tess_status tess__layer_backward(const struct tess_pass *pass, const struct
     const int32_t parts = layer_parts(pass, layer);
     const int64_t in = pass->rows * layer->in_count, out = pass->rows * layer->out_count;
     void *to = columns && dx != NULL ? layer_terms(pass, layer, dx) : dx;
+    /* Where dropout took y, it is 0, and so is the gradient: the ReLU may look at it as is. */
+    layer_dropout(pass, layer, dy);
     if (layer->relu && y != NULL)
         tess_relu_backward(pass->kernel, pass->dtype, columns ? parts * out : out, y, dy, dy);
     for (int32_t p = 0; p < parts; p++)
-        TESS_TRY(layer_backward_part(pass, layer, p, layer_at(pass, x, rows ? p * in : 0),
-                                     layer_at(pass, dy, columns ? p * out : 0),
-                                     layer_at_writable(pass, to, p * in)));
+        TESS_TRY(tess__layer_backward_part(pass, layer, p, layer_at(pass, x, rows ? p * in : 0),
+                                           layer_at(pass, dy, columns ? p * out : 0), NULL,
+                                           layer_at_writable(pass, to, p * in)));
     return columns && dx != NULL ? tess_pass_sum(pass, in, to, dx) : TESS_OK;
-}
-
-void tess__layer_dropout(const struct tess_pass *pass, const struct tess__layer *layer, double rate,
-                         void *y)
-{
-    if (layer->split == TESS_SPLIT_COLUMNS)
-        tess__dropout_cut(pass, rate, 1, layer->out_count, y);
-    else
-        tess__dropout(pass, rate, layer->out_count, y);
 }
 
 /* ---- batch norm ------------------------------------------------------------------------------ */
 
 void tess__norm_declare(struct tess_declare *declare, const struct tess_tensor_axis *axis,
-                        const char *name, const struct tess_op_desc *desc, float rate, bool cut,
-                        struct tess__norm *norm_out)
+                        const char *name, const struct tess_shape *image, float rate, bool cut,
+                        struct tess__norm *norm)
 {
     const struct tess_init zero = {TESS_INIT_ZERO, 0}, one = {TESS_INIT_ONE, 0};
-    const struct tess_shape shape = tess_shape1(desc->in);
+    const struct tess_shape shape = tess_shape1(image->dim[2]);
     const struct tess_slice slice = {cut ? 0 : -1, 1, 0};
-    struct tess_op_desc op = *desc;
-    struct tess__norm *norm = norm_out;
     char text[LAYER_NAME_BYTES];
-    if (cut)
-        op.in = op.out = desc->in / axis->parts;
     norm->cut = cut;
-    norm->channels = op.in;
-    norm->positions = desc->height * desc->width;
+    norm->channels = cut ? image->dim[2] / axis->parts : image->dim[2];
+    norm->positions = image->dim[0] * image->dim[1];
     norm->gamma = tess_declare_sliced(declare, layer_name(text, name, "weight"), shape, one,
                                       TESS_PARAM_NO_DECAY, slice);
     norm->beta = tess_declare_sliced(declare, layer_name(text, name, "bias"), shape, zero,
@@ -280,15 +297,27 @@ void tess__norm_declare(struct tess_declare *declare, const struct tess_tensor_a
     norm->var = tess_declare_sliced_buffer(declare, layer_name(text, name, "running_var"), shape,
                                            one, rate, slice);
 
-    const struct tess_shape held = tess_shape1(op.in * (cut ? axis->count : 1));
-    norm->save_mean = tess_declare_tensor(declare, layer_name(text, name, "save_mean"), TESS_F32,
-                                          held, TESS_LIFE_LEAVES);
-    norm->save_rstd = tess_declare_tensor(declare, layer_name(text, name, "save_rstd"), TESS_F32,
-                                          held, TESS_LIFE_LEAVES);
-    norm->mean_sum = tess_declare_tensor(declare, layer_name(text, name, "mean_sum"), TESS_F32,
-                                         held, TESS_LIFE_BATCH);
-    norm->var_sum = tess_declare_tensor(declare, layer_name(text, name, "var_sum"), TESS_F32, held,
-                                        TESS_LIFE_BATCH);
+    const struct tess_shape held = tess_shape1(norm->channels * (cut ? axis->count : 1));
+    const struct {
+        const char *name;
+        enum tess_life life;
+        int32_t *index;
+    } tensor[] = {
+        {"save_mean", TESS_LIFE_LEAVES, &norm->save_mean},
+        {"save_rstd", TESS_LIFE_LEAVES, &norm->save_rstd},
+        {"mean_sum", TESS_LIFE_BATCH, &norm->mean_sum},
+        {"var_sum", TESS_LIFE_BATCH, &norm->var_sum},
+    };
+    for (size_t t = 0; t < sizeof(tensor) / sizeof(*tensor); t++)
+        *tensor[t].index = tess_declare_tensor(declare, layer_name(text, name, tensor[t].name),
+                                               TESS_F32, held, tensor[t].life);
+    const struct tess_op_desc op = {.kind = TESS_OP_BATCH_NORM,
+                                    .in = norm->channels,
+                                    .out = norm->channels,
+                                    .height = image->dim[0],
+                                    .width = image->dim[1],
+                                    .relu = true,
+                                    .epsilon = 1e-5f};
     norm->op = tess_declare_op(declare, &op, false);
 }
 
@@ -380,12 +409,6 @@ void tess__dropout_at(const struct tess_pass *pass, double rate, int32_t site, u
         tess_copy(pass->kernel, count * (int64_t)tess_dtype_bytes(pass->dtype), x, y);
 }
 
-void tess__dropout(const struct tess_pass *pass, double rate, int64_t row_count, void *x)
-{
-    tess__dropout_at(pass, rate, 0, pass->row_first * (uint64_t)row_count, pass->rows * row_count,
-                     x, x);
-}
-
 void tess__dropout_cut(const struct tess_pass *pass, double rate, int64_t positions,
                        int64_t channels, void *x)
 {
@@ -393,7 +416,7 @@ void tess__dropout_cut(const struct tess_pass *pass, double rate, int64_t positi
     const int64_t count = pass->rows * positions;
     const uint64_t first = pass->row_first * (uint64_t)positions;
     if (axis->parts <= 1) {
-        tess__dropout(pass, rate, positions * channels, x);
+        dropout_whole(pass, rate, positions * channels, x);
         return;
     }
     if (!pass->training || rate <= 0)

@@ -26,13 +26,17 @@ enum tess__split {
 
 struct tess__layer_desc {
     const char *name;
-    struct tess_op_desc op; /* kind, sizes of the whole layer, relu */
+    struct tess_op_desc op; /* kind, sizes of the whole layer, relu; rows 0: of the pass */
     struct tess_init init;  /* of the weight */
+    struct tess_init bias_init;
+    uint32_t flags; /* of the weight, enum tess_param_flag */
     bool bias;
-    bool first; /* the layer reads the model's input, so its gradient is not needed */
+    double dropout; /* share of a linear layer's outputs, after the ReLU, that training drops */
+    bool first;     /* the layer reads the model's input, so its gradient is not needed */
     enum tess__split split;
     int32_t blocks; /* linear, by rows: the pixels of an image whose channels are cut, where that is
-                       read as one vector; else 0 */
+                       read as one vector; by columns: layers that share the weight, each cut by
+                       itself; 0 is 1 */
 };
 
 /* A linear or convolution layer. Indices are those of the whole model. */
@@ -40,6 +44,7 @@ struct tess__layer {
     enum tess_op_kind kind;
     enum tess__split split;
     bool relu;
+    double dropout;
     int32_t op, weight, bias; /* bias -1: none */
     int32_t terms;            /* tensor: the parts' terms of a sum; -1: they lie where that goes */
     int64_t in_count,
@@ -68,6 +73,10 @@ enum tess__split tess__split_after(const struct tess_tensor_axis *axis, enum tes
 enum tess_status tess__split_check(const struct tess_tensor_axis *axis, const char *model,
                                    const char *what, int64_t common);
 
+/* The divisors of `common` as a message lists them: the first dozen. */
+#define TESS__FITTING_BYTES 288
+const char *tess__split_fitting(int64_t common, char text[TESS__FITTING_BYTES]);
+
 /* The greatest common divisor; of 0 and b it is b. */
 int64_t tess__split_common(int64_t a, int64_t b);
 
@@ -81,6 +90,35 @@ struct tess_init tess__init_fan_in(int64_t fan_in);
 /* Declare <name>.weight, <name>.bias, the operation and what it needs in the current unit. */
 void tess__layer_declare(struct tess_declare *declare, const struct tess_model_input *input,
                          const struct tess__layer_desc *desc, struct tess__layer *layer_out);
+/* The same without the sum over parts, for models that sum by themselves. */
+void tess__layer_declare_parts(struct tess_declare *declare, const struct tess_tensor_axis *axis,
+                               const struct tess__layer_desc *desc, struct tess__layer *layer_out);
+
+/* Operation `op` of the model for a part, whose weights are other than the last part's. */
+struct tess_op *tess__layer_op(const struct tess_pass *pass, int32_t op);
+
+/* Do the parts' terms of a sum need memory of their own? If not, they may lie where the sum goes.
+ */
+bool tess__layer_has_terms(const struct tess_tensor_axis *axis);
+
+/*
+ * One part, 0 .. axis->count - 1: y = x A_p + b_p, or by rows the part's term of the sum, to which
+ * the first of all parts adds the bias. x, y: of this part; x is not y.
+ */
+enum tess_status tess__layer_forward_part(const struct tess_pass *pass,
+                                          const struct tess__layer *layer, int32_t part,
+                                          const void *x, void *y);
+
+/*
+ * The part's gradients of weight, bias and x; dx NULL: not computed; of a linear layer dx may be x.
+ * The bias of a layer cut by rows is on every rank, and so is dy: the first part that a rank
+ * computes writes all of its gradient. `before` not NULL: x is the GELU of it (desc.op.gelu), and
+ * dx the gradient of that.
+ */
+enum tess_status tess__layer_backward_part(const struct tess_pass *pass,
+                                           const struct tess__layer *layer, int32_t part,
+                                           const void *x, const void *dy, const void *before,
+                                           void *dx);
 
 /* y = layer(x); neither may alias the other. Collective over the tensor axis, as all below. */
 enum tess_status tess__layer_forward(const struct tess_pass *pass, const struct tess__layer *layer,
@@ -93,14 +131,10 @@ enum tess_status tess__layer_forward(const struct tess_pass *pass, const struct 
 enum tess_status tess__layer_backward(const struct tess_pass *pass, const struct tess__layer *layer,
                                       const void *x, const void *y, void *dy, void *dx);
 
-/* tess__dropout of a linear layer's output, or of its gradient. */
-void tess__layer_dropout(const struct tess_pass *pass, const struct tess__layer *layer, double rate,
-                         void *y);
-
-/* Declare <name>.weight, .bias, the buffers .running_mean, .running_var and the tensors. `desc` is
- * of all channels; `cut`: the input is. */
+/* Declare <name>.weight, .bias, the buffers .running_mean, .running_var and the tensors, for batch
+ * norm and ReLU of images [H, W, C] with all channels; `cut`: the input is. */
 void tess__norm_declare(struct tess_declare *declare, const struct tess_tensor_axis *axis,
-                        const char *name, const struct tess_op_desc *desc, float rate, bool cut,
+                        const char *name, const struct tess_shape *image, float rate, bool cut,
                         struct tess__norm *norm_out);
 
 /* y = norm(x): with the statistics of the batch's leaves in training, else with the running ones.
@@ -113,16 +147,10 @@ enum tess_status tess__norm_backward(const struct tess_pass *pass, const struct 
                                      const void *x, const void *y, const void *dy, void *dx);
 
 /*
- * In training, drop elements of x [rows, row_count] in place, keyed by seed, step, unit and the
- * global row: calling it on the gradient applies the same mask. At most once per unit and
- * direction.
- */
-void tess__dropout(const struct tess_pass *pass, double rate, int64_t row_count, void *x);
-
-/*
- * The same for x [rows, positions, channels] of which this rank holds parts, [parts of this rank]
- * [rows, positions, channels of one part]: the mask is that of the whole, however many parts or
- * ranks there are.
+ * In training, drop elements of x [rows, positions, channels] in place, keyed by seed, step, unit
+ * and the global row: calling it on the gradient applies the same mask. At most once per unit and
+ * direction. This rank holds parts of x, [parts of this rank] [rows, positions, channels of one
+ * part]: the mask is that of the whole, however many parts or ranks there are.
  */
 void tess__dropout_cut(const struct tess_pass *pass, double rate, int64_t positions,
                        int64_t channels, void *x);

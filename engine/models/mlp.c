@@ -24,7 +24,7 @@ struct mlp_options {
 };
 
 struct mlp_state {
-    double dropout, layer_drop;
+    double layer_drop;
     bool drops_leaves;
     int32_t layer_count;
     struct tess__layer layer[TESS_INTS_MAX + 1];
@@ -68,7 +68,6 @@ static enum tess_status mlp_declare(void *state, const void *options,
     int64_t in = tess_shape_count(&input->row);
     enum tess__split split = TESS_SPLIT_NONE;
     bool any_square = false;
-    mlp->dropout = o->dropout;
     mlp->layer_drop = o->layer_drop;
     mlp->drops_leaves = o->layer_drop_scope == 1;
     mlp->layer_count = o->hidden.count + 1;
@@ -83,7 +82,9 @@ static enum tess_status mlp_declare(void *state, const void *options,
             .name = name,
             .op = {.kind = TESS_OP_LINEAR, .in = in, .out = out, .relu = !last},
             .init = tess__init_fan_in(in),
+            .bias_init = tess__init_fan_in(in),
             .bias = true,
+            .dropout = last ? 0 : o->dropout,
             .first = i == 0,
             .split = split};
         mlp->square[i] = !last && in == out;
@@ -142,11 +143,8 @@ static enum tess_status mlp_forward(void *state, const struct tess_pass *pass)
     const struct mlp_state *mlp = state;
     const struct tess__layer *layer = &mlp->layer[pass->unit];
     const int64_t dropped = mlp_dropped(mlp, pass);
-    if (dropped < pass->leaf_count) {
+    if (dropped < pass->leaf_count)
         TESS_TRY(tess__layer_forward(pass, layer, pass->input, pass->output));
-        if (layer->relu)
-            tess__layer_dropout(pass, layer, mlp->dropout, pass->output);
-    }
     if (dropped > 0)
         mlp_move_dropped(mlp, pass, pass->input, pass->output, NULL);
     return TESS_OK;
@@ -168,10 +166,6 @@ static enum tess_status mlp_backward(void *state, const struct tess_pass *pass)
      * zero. */
     if (dropped > 0)
         mlp_move_dropped(mlp, pass, pass->output_grad, pass->output, pass->output_grad_scratch);
-    /* The output is 0 where dropout took it, and so is the gradient: the ReLU may look at it as is.
-     */
-    if (layer->relu)
-        tess__layer_dropout(pass, layer, mlp->dropout, pass->output_grad_scratch);
     TESS_TRY(tess__layer_backward(pass, layer, pass->input, pass->output, pass->output_grad_scratch,
                                   pass->input_grad));
     if (dropped > 0 && pass->input_grad != NULL)

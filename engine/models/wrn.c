@@ -104,16 +104,9 @@ static void wrn_declare_conv(const struct wrn_builder *to, const char *unit, con
 static void wrn_declare_norm(const struct wrn_builder *to, const char *unit, const char *name,
                              const struct tess_shape *image, bool cut, struct tess__norm *norm_out)
 {
-    const struct tess_op_desc desc = {.kind = TESS_OP_BATCH_NORM,
-                                      .in = image->dim[2],
-                                      .out = image->dim[2],
-                                      .height = image->dim[0],
-                                      .width = image->dim[1],
-                                      .relu = true,
-                                      .epsilon = 1e-5f};
     char full[48];
     snprintf(full, sizeof(full), "%s%s", unit, name);
-    tess__norm_declare(to->declare, &to->input->axis, full, &desc, to->wrn->momentum, cut,
+    tess__norm_declare(to->declare, &to->input->axis, full, image, to->wrn->momentum, cut,
                        norm_out);
 }
 
@@ -177,6 +170,7 @@ static void wrn_declare_head(const struct wrn_builder *to, struct tess_shape ima
         .name = "head.fc",
         .op = {.kind = TESS_OP_LINEAR, .in = channels, .out = classes},
         .init = tess__init_fan_in(channels),
+        .bias_init = tess__init_fan_in(channels),
         .bias = true};
     const enum tess_dtype dtype = to->input->dtype;
     tess_declare_unit(declare, "head", tess_shape1(classes));

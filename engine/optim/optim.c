@@ -160,8 +160,7 @@ static void optim_round(const struct tess_optim *optim, const struct tess_piece 
 {
     for (int64_t done = 0, run; done < part->count; done += run) {
         int64_t model;
-        run = tess_piece_run(piece, optim->axis, at + done, NULL, &model);
-        run = run < part->count - done ? run : part->count - done;
+        run = tess_piece_run(piece, optim->axis, at + done, part->count - done, NULL, &model);
         tess_cast_stochastic(optim->kernel, run, part->w + done, optim->low, optim->round_key,
                              (uint64_t)model,
                              (char *)low + (size_t)done * tess_dtype_bytes(optim->low));
@@ -370,14 +369,15 @@ void tess_optim_end(struct tess_optim *optim, const struct tess_verdict *verdict
 }
 
 int64_t tess_piece_run(const struct tess_piece *piece, const struct tess_tensor_axis *axis,
-                       int64_t at, int64_t *whole_out, int64_t *model_out)
+                       int64_t at, int64_t most, int64_t *whole_out, int64_t *model_out)
 {
     int64_t whole, run = tess_declare_run(piece->of, axis, piece->param_begin + at, &whole);
+    most = most < piece->count - at ? most : piece->count - at;
     if (whole_out != NULL)
         *whole_out = whole;
     if (model_out != NULL)
         *model_out = piece->of->model_begin + whole;
-    return run < piece->count - at ? run : piece->count - at;
+    return run < most ? run : most;
 }
 
 void tess_optim_find_bad(struct tess_optim *optim)

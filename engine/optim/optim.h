@@ -28,11 +28,11 @@ struct tess_piece {
 
 /*
  * Elements of a piece from its element `at` on that follow each other in the whole tensor too: how
- * many, and the number of the first in its tensor (whole_out) and among all elements of the model
- * (model_out), either of which may be NULL. The same numbers on every layout.
+ * many, up to `most`, and the number of the first in its tensor (whole_out) and among all elements
+ * of the model (model_out), either of which may be NULL. The same numbers on every layout.
  */
 int64_t tess_piece_run(const struct tess_piece *piece, const struct tess_tensor_axis *axis,
-                       int64_t at, int64_t *whole_out, int64_t *model_out);
+                       int64_t at, int64_t most, int64_t *whole_out, int64_t *model_out);
 
 /* In the order of the choices of --schedule. */
 enum tess_rate_schedule {

@@ -383,7 +383,7 @@ struct tess_shape tess_declare_file_shape(const struct tess_declare_param *param
     struct tess_shape shape = param->whole;
     if (param->slice.used > 0)
         shape.dim[param->slice.axis] = param->slice.used;
-    if (param->flags & TESS_PARAM_TRANSPOSED && shape.rank == 2)
+    if (tess_declare_turned(param))
         shape = tess_shape2(shape.dim[1], shape.dim[0]);
     return shape;
 }

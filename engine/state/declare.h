@@ -96,6 +96,12 @@ int64_t tess_declare_used(const struct tess_declare_param *param);
 /* Elements of all parameters as files have them: the model's size as papers give it. */
 int64_t tess_declare_size(const struct tess_declare *declare);
 
+/* Do files have the parameter transposed? */
+static inline bool tess_declare_turned(const struct tess_declare_param *param)
+{
+    return (param->flags & TESS_PARAM_TRANSPOSED) != 0 && param->whole.rank == 2;
+}
+
 /* The whole tensor as files have it: padding left out, transposed where the flag is set. */
 struct tess_shape tess_declare_file_shape(const struct tess_declare_param *param);
 

@@ -322,7 +322,7 @@ static void case_numbered(void **state)
         for (int32_t i = 0; i < tess_layout_piece_count(&plan, &declare); i++) {
             static const int64_t before[3] = {0, 100, 110};
             int64_t whole, model;
-            assert_int_equal(tess_piece_run(&piece[i], &declare.axis, 0, &whole, &model),
+            assert_int_equal(tess_piece_run(&piece[i], &declare.axis, 0, INT64_MAX, &whole, &model),
                              piece[i].count);
             assert_int_equal(whole, piece[i].param_begin);
             assert_int_equal(model, before[piece[i].param] + piece[i].param_begin);
