@@ -57,6 +57,24 @@ int tess_file_append(int fd, const void *bytes, size_t count)
     return error;
 }
 
+size_t tess_file_read(int fd, void *target, size_t bytes, int64_t at)
+{
+    size_t done = 0;
+    while (done < bytes) {
+        char *to = (char *)target + done;
+        const ssize_t n = at < 0 ? read(fd, to, bytes - done)
+                                 : pread(fd, to, bytes - done, (off_t)at + (off_t)done);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n == 0)
+            errno = 0;
+        if (n <= 0)
+            break;
+        done += (size_t)n;
+    }
+    return done;
+}
+
 int tess_file_resize(int fd, size_t bytes)
 {
     sigset_t before;

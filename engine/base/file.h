@@ -5,6 +5,7 @@
 #include "tessera/status.h"
 
 #include <stddef.h>
+#include <stdint.h>
 
 /*
  * Write `bytes` [count] as the whole file `path`: into a temporary file beside it that is renamed
@@ -53,6 +54,13 @@ enum tess_status tess_file_make_folders(const char *path, const char *what);
 /* Write all bytes to a descriptor, through interruptions and short writes; a file size limit is an
  * error here, not a signal. Returns errno, 0 when done. */
 int tess_file_append(int fd, const void *bytes, size_t count);
+
+/*
+ * Read `bytes` from a descriptor at byte `at` of its file (-1: from where it stands), through
+ * interruptions and short reads. Returns what there was: less at the end of the file, where errno
+ * is 0, or after an error.
+ */
+size_t tess_file_read(int fd, void *target, size_t bytes, int64_t at);
 
 /* ftruncate; a file size limit is an error here, not a signal. Returns errno or 0. */
 int tess_file_resize(int fd, size_t bytes);

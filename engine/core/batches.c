@@ -160,11 +160,10 @@ static enum tess_status batches_next(struct tess_batches *batches, struct tess_l
                                      int32_t micro, void **input_out, int32_t **label_out)
 {
     int64_t rows;
-    double waited;
     void *input;
     int32_t *label;
     TESS_TRY(batches->kernel->queue->ops->wait(batches->sent));
-    TESS_TRY(tess_loader_next(loader, &input, &label, &rows, &waited));
+    TESS_TRY(tess_loader_next(loader, &input, &label, &rows));
     return batches_send(batches, micro, input, label, input_out, label_out);
 }
 
@@ -183,7 +182,6 @@ enum tess_status tess__batches_next(struct tess_batches *batches, bool test, int
     struct tess_kernel *kernel = batches->kernel;
     struct tess_loader *loader = test ? batches->test_loader : batches->loader;
     int64_t rows;
-    double waited;
     if (batches->plan->skips_input) { /* another rank loads */
         *input_out = tess_memory_get(batches->memory, batches->input[0]);
         *label_out = tess_memory_get(batches->memory, batches->label[0]);
@@ -191,7 +189,7 @@ enum tess_status tess__batches_next(struct tess_batches *batches, bool test, int
     }
     if (!kernel->ops->far_memory) {
         kernel->ops->access(kernel, true);
-        enum tess_status status = tess_loader_next(loader, input_out, label_out, &rows, &waited);
+        enum tess_status status = tess_loader_next(loader, input_out, label_out, &rows);
         kernel->ops->access(kernel, false);
         return status;
     }

@@ -13,6 +13,7 @@
 #include "core/decode.h"
 
 #include "base/arena.h"
+#include "core/layout.h"
 #include "kernel_open.h"
 #include "state/declare.h"
 #include "state/weights.h"
@@ -37,11 +38,11 @@ struct tess_decoder {
     int64_t next; /* positions taken */
 
     struct tess_block input, logits, flow[2], chunk, scratch, op_scratch;
-    struct tess_block *param_block, *tensor_block, *packed_block;
-    int64_t *tensor_at; /* [tensors] bytes from the scratch's start; -1: a block of its own */
+    struct tess_block *block; /* [parameters + tensors + operations]; of a tensor that is not kept
+                                 its place in scratch */
+    int64_t chunk_count;      /* parameters that are read, and rounded, at a time */
 
-    const void **param; /* [parameters], tied ones their source's */
-    void **tensor;
+    void **param, **tensor; /* [parameters] tied ones their source's; then [tensors] */
     struct tess_op *op;
     struct tess_op **op_of;
 };
@@ -104,10 +105,10 @@ static enum tess_status decode_open_model(struct tess_decoder *decoder,
     return tess_weights_match(weights, &decoder->declare);
 }
 
-static enum tess_status decode_block(struct tess_decoder *decoder, enum tess_memory_kind kind,
-                                     int64_t bytes, const char *owner, struct tess_block *block)
+static enum tess_status decode_block(struct tess_decoder *decoder, uint64_t bytes,
+                                     const char *owner, struct tess_block *block)
 {
-    return tess_memory_reserve(decoder->memory, kind, (uint64_t)bytes, owner, block);
+    return tess_memory_reserve(decoder->memory, TESS_MEMORY_WORKSPACE, bytes, owner, block);
 }
 
 static bool decode_is_far(const struct tess_decoder *decoder)
@@ -115,113 +116,88 @@ static bool decode_is_far(const struct tess_decoder *decoder)
     return decoder->config.kernel->far_memory;
 }
 
-static int64_t decode_chunk(const struct tess_decoder *decoder)
+static enum tess_status decode_reserve_params(struct tess_decoder *decoder)
 {
     const struct tess_declare *declare = &decoder->declare;
     const int64_t limit = decode_is_far(decoder) ? DECODE_FAR_CHUNK : DECODE_CHUNK;
+    const size_t bytes = tess_dtype_bytes(decoder->config.dtype);
     int64_t most = 1;
     for (int32_t p = 0; p < declare->param_count; p++) {
         const int64_t count = tess_shape_count(&declare->param[p].shape);
         most = count > most ? count : most;
+        if (tess_declare_source(&declare->param[p]) < 0)
+            TESS_TRY(decode_block(decoder, (uint64_t)count * bytes, declare->param[p].name,
+                                  &decoder->block[p]));
     }
-    return most < limit ? most : limit;
-}
-
-static enum tess_status decode_reserve_params(struct tess_decoder *decoder)
-{
-    const struct tess_declare *declare = &decoder->declare;
-    const int64_t bytes = (int64_t)tess_dtype_bytes(decoder->config.dtype);
-    for (int32_t p = 0; p < declare->param_count; p++)
-        if (!(declare->param[p].flags & TESS_PARAM_TIED))
-            TESS_TRY(decode_block(decoder, TESS_MEMORY_PARAMETER,
-                                  tess_shape_count(&declare->param[p].shape) * bytes,
-                                  declare->param[p].name, &decoder->param_block[p]));
-    return decode_block(decoder, TESS_MEMORY_WORKSPACE,
-                        decoder->config.dtype == TESS_F32 ? 0 : decode_chunk(decoder) * 4,
-                        "rounding of parameters", &decoder->chunk);
+    decoder->chunk_count = most < limit ? most : limit;
+    return TESS_OK;
 }
 
 /* With one row every life but KEPT ends with the call, and there is one of each. */
 static enum tess_status decode_reserve_tensors(struct tess_decoder *decoder)
 {
     const struct tess_declare *declare = &decoder->declare;
-    int64_t here = 0, most = 0;
+    struct tess_block *block = decoder->block + declare->param_count;
+    uint64_t here = 0, most = 0;
     for (int32_t t = 0, unit = -1; t < declare->tensor_count; t++) {
         const struct tess_declare_tensor *tensor = &declare->tensor[t];
-        const int64_t bytes = tensor->count * (int64_t)tess_dtype_bytes(tensor->dtype);
+        const uint64_t bytes = (uint64_t)tensor->count * tess_dtype_bytes(tensor->dtype);
         here = tensor->unit == unit ? here : 0;
         unit = tensor->unit;
-        decoder->tensor_at[t] = -1;
         if (tensor->life == TESS_LIFE_KEPT) {
-            TESS_TRY(decode_block(decoder, TESS_MEMORY_ACTIVATION, bytes, tensor->name,
-                                  &decoder->tensor_block[t]));
+            TESS_TRY(decode_block(decoder, bytes, tensor->name, &block[t]));
             continue;
         }
-        decoder->tensor_at[t] = here;
-        here += (int64_t)tess_round_up((uint64_t)bytes, 64);
+        block[t].offset = here;
+        here += tess_round_up(bytes, 64);
         most = here > most ? here : most;
     }
-    return decode_block(decoder, TESS_MEMORY_ACTIVATION, most, "unit scratch", &decoder->scratch);
-}
-
-static enum tess_status decode_reserve_flow(struct tess_decoder *decoder)
-{
-    const struct tess_declare *declare = &decoder->declare;
-    int64_t flow[2] = {0, 0};
-    for (int32_t u = 0; u < declare->unit_count - 1; u++) {
-        const int64_t bytes =
-            declare->unit[u].output_count * (int64_t)tess_dtype_bytes(decoder->config.dtype);
-        flow[u % 2] = bytes > flow[u % 2] ? bytes : flow[u % 2];
-    }
-    for (int32_t i = 0; i < 2; i++)
-        TESS_TRY(decode_block(decoder, TESS_MEMORY_ACTIVATION, flow[i], "unit output",
-                              &decoder->flow[i]));
-    TESS_TRY(decode_block(decoder, TESS_MEMORY_ACTIVATION, decoder->config.vocabulary * INT64_C(4),
-                          "logits", &decoder->logits));
-    return decode_block(decoder, TESS_MEMORY_INPUT, sizeof(int32_t), "token", &decoder->input);
+    return decode_block(decoder, most, "unit scratch", &decoder->scratch);
 }
 
 static enum tess_status decode_reserve_ops(struct tess_decoder *decoder)
 {
     const struct tess_declare *declare = &decoder->declare;
+    struct tess_block *block = decoder->block + declare->param_count + declare->tensor_count;
     size_t scratch = 0;
     for (int32_t o = 0; o < declare->op_count; o++) {
-        const struct tess_op_desc *desc = &declare->op[o].desc;
         struct tess_op_needs needs = {0};
-        char why[256] = "";
-        if (!decoder->kernel->ops->supports(desc, why, sizeof(why)))
-            TESS_FAIL(TESS_ERR_UNSUPPORTED, "kernel '%s' cannot run an operation of unit '%s': %s",
-                      decoder->kernel->ops->name, declare->unit[declare->op[o].unit].name, why);
-        TESS_TRY(decoder->kernel->ops->op_needs(desc, &needs));
+        TESS_TRY(tess__op_needs(decoder->kernel, declare, o, &needs));
         scratch = needs.scratch_bytes > scratch ? needs.scratch_bytes : scratch;
-        TESS_TRY(decode_block(decoder, TESS_MEMORY_WORKSPACE, (int64_t)needs.packed_bytes,
-                              "packed weights", &decoder->packed_block[o]));
+        TESS_TRY(decode_block(decoder, needs.packed_bytes, "packed weights", &block[o]));
     }
-    return decode_block(decoder, TESS_MEMORY_WORKSPACE, (int64_t)scratch, "kernel scratch",
-                        &decoder->op_scratch);
+    return decode_block(decoder, scratch, "kernel scratch", &decoder->op_scratch);
 }
 
 static enum tess_status decode_reserve(struct tess_decoder *decoder)
 {
-    const size_t params = (size_t)decoder->declare.param_count + 1;
-    const size_t tensors = (size_t)decoder->declare.tensor_count + 1;
-    const size_t ops = (size_t)decoder->declare.op_count + 1;
-    decoder->param_block = calloc(params, sizeof(*decoder->param_block));
-    decoder->tensor_block = calloc(tensors, sizeof(*decoder->tensor_block));
-    decoder->packed_block = calloc(ops, sizeof(*decoder->packed_block));
-    decoder->tensor_at = calloc(tensors, sizeof(*decoder->tensor_at));
-    decoder->param = calloc(params, sizeof(*decoder->param));
-    decoder->tensor = calloc(tensors, sizeof(*decoder->tensor));
-    decoder->op = calloc(ops, sizeof(*decoder->op));
-    decoder->op_of = calloc(ops, sizeof(*decoder->op_of));
-    if (decoder->param_block == NULL || decoder->tensor_block == NULL ||
-        decoder->packed_block == NULL || decoder->tensor_at == NULL || decoder->param == NULL ||
-        decoder->tensor == NULL || decoder->op == NULL || decoder->op_of == NULL)
+    const struct tess_declare *declare = &decoder->declare;
+    const struct tess_decoder_config *config = &decoder->config;
+    const size_t pointers = (size_t)(declare->param_count + declare->tensor_count);
+    const size_t ops = (size_t)declare->op_count;
+    uint64_t flow[2] = {0, 0};
+    decoder->block = calloc(pointers + ops + 1, sizeof(*decoder->block));
+    decoder->param = calloc(pointers + 1, sizeof(*decoder->param));
+    decoder->op = calloc(ops + 1, sizeof(*decoder->op));
+    decoder->op_of = calloc(ops + 1, sizeof(*decoder->op_of));
+    if (decoder->block == NULL || decoder->param == NULL || decoder->op == NULL ||
+        decoder->op_of == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for the decoder's tables");
+    decoder->tensor = decoder->param + declare->param_count;
     TESS_TRY(decode_reserve_params(decoder));
     TESS_TRY(decode_reserve_tensors(decoder));
-    TESS_TRY(decode_reserve_flow(decoder));
-    return decode_reserve_ops(decoder);
+    TESS_TRY(decode_reserve_ops(decoder));
+    for (int32_t u = 0; u < declare->unit_count - 1; u++) {
+        const uint64_t bytes =
+            (uint64_t)declare->unit[u].output_count * tess_dtype_bytes(config->dtype);
+        flow[u % 2] = bytes > flow[u % 2] ? bytes : flow[u % 2];
+    }
+    TESS_TRY(decode_block(decoder, flow[0], "unit output", &decoder->flow[0]));
+    TESS_TRY(decode_block(decoder, flow[1], "unit output", &decoder->flow[1]));
+    TESS_TRY(decode_block(decoder, (uint64_t)config->vocabulary * 4, "logits", &decoder->logits));
+    TESS_TRY(decode_block(decoder, sizeof(int32_t), "token", &decoder->input));
+    return decode_block(decoder, config->dtype == TESS_F32 ? 0 : (uint64_t)decoder->chunk_count * 4,
+                        "rounding of parameters", &decoder->chunk);
 }
 
 /* ---- opening --------------------------------------------------------------------------------- */
@@ -229,22 +205,22 @@ static enum tess_status decode_reserve(struct tess_decoder *decoder)
 static enum tess_status decode_bind(struct tess_decoder *decoder)
 {
     const struct tess_declare *declare = &decoder->declare;
+    const struct tess_block *block = decoder->block;
     char *scratch = tess_memory_get(decoder->memory, decoder->scratch);
-    for (int32_t p = 0; p < declare->param_count; p++)
-        decoder->param[p] = declare->param[p].flags & TESS_PARAM_TIED
+    for (int32_t p = 0; p < declare->param_count; p++, block++)
+        decoder->param[p] = tess_declare_source(&declare->param[p]) >= 0
                                 ? decoder->param[declare->param[p].source]
-                                : tess_memory_get(decoder->memory, decoder->param_block[p]);
-    for (int32_t t = 0; t < declare->tensor_count; t++)
-        decoder->tensor[t] = decoder->tensor_at[t] < 0
-                                 ? tess_memory_get(decoder->memory, decoder->tensor_block[t])
-                                 : scratch + decoder->tensor_at[t];
-    for (int32_t o = 0; o < declare->op_count; o++) {
-        struct tess_op *op = &decoder->op[o];
-        decoder->op_of[o] = op;
+                                : tess_memory_get(decoder->memory, *block);
+    for (int32_t t = 0; t < declare->tensor_count; t++, block++)
+        decoder->tensor[t] = declare->tensor[t].life == TESS_LIFE_KEPT
+                                 ? tess_memory_get(decoder->memory, *block)
+                                 : scratch + block->offset;
+    for (int32_t o = 0; o < declare->op_count; o++, block++) {
+        struct tess_op *op = decoder->op_of[o] = &decoder->op[o];
         op->desc = declare->op[o].desc;
         op->kernel = decoder->kernel;
         op->scratch = tess_memory_get(decoder->memory, decoder->op_scratch);
-        op->packed = tess_memory_get(decoder->memory, decoder->packed_block[o]);
+        op->packed = tess_memory_get(decoder->memory, *block);
         op->weight_token = 1; /* they never change */
         TESS_TRY(decoder->kernel->ops->op_open(op));
     }
@@ -272,8 +248,8 @@ static enum tess_status decode_load_param(struct tess_decoder *decoder,
 {
     const enum tess_dtype dtype = decoder->config.dtype;
     const int64_t total = tess_shape_count(&decoder->declare.param[p].shape);
-    const int64_t most = dtype == TESS_F32 && room == NULL ? total : decode_chunk(decoder);
-    char *target = tess_memory_get(decoder->memory, decoder->param_block[p]);
+    const int64_t most = dtype == TESS_F32 && room == NULL ? total : decoder->chunk_count;
+    char *target = decoder->param[p];
     float *chunk = tess_memory_get(decoder->memory, decoder->chunk);
     for (int64_t at = 0; at < total; at += most) {
         const int64_t count = total - at < most ? total - at : most;
@@ -291,12 +267,12 @@ static enum tess_status decode_load(struct tess_decoder *decoder, struct tess_we
     enum tess_status status = TESS_OK;
     float *room = NULL;
     if (decode_is_far(decoder)) {
-        room = malloc((size_t)decode_chunk(decoder) * sizeof(*room));
+        room = malloc((size_t)decoder->chunk_count * sizeof(*room));
         if (room == NULL)
             TESS_FAIL(TESS_ERR_MEMORY, "no memory to read the weights into");
     }
     for (int32_t p = 0; status == TESS_OK && p < decoder->declare.param_count; p++)
-        if (!(decoder->declare.param[p].flags & TESS_PARAM_TIED))
+        if (tess_declare_source(&decoder->declare.param[p]) < 0)
             status = decode_load_param(decoder, weights, p, room);
     free(room);
     return status;
@@ -374,11 +350,11 @@ void tess_decoder_close(struct tess_decoder *decoder)
     tess_kernel_close(decoder->kernel);
     tess_memory_close(decoder->memory);
     tess_declare_fini(&decoder->declare);
-    void *const owned[] = {decoder->model_state,  decoder->param_block, decoder->tensor_block,
-                           decoder->packed_block, decoder->tensor_at,   decoder->param,
-                           decoder->tensor,       decoder->op,          decoder->op_of};
-    for (size_t i = 0; i < sizeof(owned) / sizeof(*owned); i++)
-        free(owned[i]);
+    free(decoder->model_state);
+    free(decoder->block);
+    free(decoder->param);
+    free(decoder->op);
+    free(decoder->op_of);
     free(decoder);
 }
 
@@ -426,7 +402,7 @@ enum tess_status tess_decoder_step(struct tess_decoder *decoder, int32_t token, 
         .leaf_count = 1,
         .position = position,
         .axis = &decoder->axis,
-        .param = decoder->param,
+        .param = (const void *const *)decoder->param,
         .tensor = decoder->tensor,
         .op = decoder->op_of,
     };

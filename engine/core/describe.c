@@ -1,4 +1,5 @@
-/* The text of --explain about a planned engine: units, segments, extents, precision, memory. */
+/* The text of --explain about a planned engine: units, segments, extents, precision, memory; and
+ * the bytes that a rank sends. */
 #include "core/state.h"
 
 #include "base/arena.h"
@@ -316,7 +317,13 @@ void tess_engine_describe(const struct tess_engine *engine,
     describe_memory(engine, &sink);
 }
 
-/* ---- bytes sent ------------------------------------------------------------------------------ */
+/* ---- bytes sent ------------------------------------------------------------------------------
+ * Bytes that a rank sends in a step, by formula, along each axis of the mesh. The data axis'
+ * formula is its strategy's. The tensor axis' follows from what the units declare (N ranks, n
+ * bytes): an all-reduce sends 2 (N-1)/N n, a reduce-scatter or all-gather (N-1)/N n. A stage sends
+ * its last unit's output once forward, and its input's gradient once backward, for each
+ * micro-batch. And what was sent, as the groups have counted it.
+ */
 
 /* Elements that a unit's calls of one kind bring across in a micro-batch. */
 static uint64_t volume_calls(const struct tess_engine *engine, int32_t unit,
@@ -382,8 +389,6 @@ uint64_t tess_engine_sent_formula(const struct tess_engine *engine)
         bytes += tess_engine_axis_formula(engine, (enum tess_axis)axis);
     return bytes;
 }
-
-/* ---- as counted ------------------------------------------------------------------------------ */
 
 static void volume_add(const struct tess_comm *comm, uint64_t *sent_bytes, double *wait_s)
 {

@@ -38,6 +38,12 @@ int32_t tess_layout_piece_count(const struct tess_plan *plan, const struct tess_
 void tess_layout_pieces(const struct tess_plan *plan, const struct tess_declare *declare,
                         struct tess_piece *piece);
 
+/* Memory that a declared operation needs (reserve.c); TESS_ERR_UNSUPPORTED, with its unit, if the
+ * kernel cannot run it. */
+enum tess_status tess__op_needs(const struct tess_kernel *kernel,
+                                const struct tess_declare *declare, int32_t op,
+                                struct tess_op_needs *needs_out);
+
 /* First leaf of a rank's micro-batch, in the canonical order of the step's leaves. */
 int64_t tess_layout_first_leaf(const struct tess_plan *plan, int32_t rank, int32_t micro);
 

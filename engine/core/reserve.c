@@ -180,6 +180,18 @@ static enum tess_status reserve_loss(struct tess_engine *engine)
     return reserve_rows(engine, sizeof(row) / sizeof(*row), row);
 }
 
+enum tess_status tess__op_needs(const struct tess_kernel *kernel,
+                                const struct tess_declare *declare, int32_t op,
+                                struct tess_op_needs *needs_out)
+{
+    const struct tess_op_desc *desc = &declare->op[op].desc;
+    char why[256] = "";
+    if (!kernel->ops->supports(desc, why, sizeof(why)))
+        TESS_FAIL(TESS_ERR_UNSUPPORTED, "kernel '%s' cannot run an operation of unit '%s': %s",
+                  kernel->ops->name, declare->unit[declare->op[op].unit].name, why);
+    return kernel->ops->op_needs(desc, needs_out);
+}
+
 /* Scratch is shared by all operations. Packed weights are kept per operation where the parameters
  * are full; otherwise only a unit at a time is packed, as only a unit at a time is there to be
  * packed. */
@@ -189,13 +201,8 @@ static enum tess_status reserve_operations(struct tess_engine *engine)
     int64_t scratch = 0, most = 0, here = 0;
     engine->tables.packed_kept = engine->plan.param_extent == TESS_EXTENT_FULL;
     for (int32_t o = 0, unit = -1; o < declare->op_count; o++) {
-        const struct tess_op_desc *desc = &declare->op[o].desc;
         struct tess_op_needs needs = {0};
-        char why[256] = "";
-        if (!engine->kernel->ops->supports(desc, why, sizeof(why)))
-            TESS_FAIL(TESS_ERR_UNSUPPORTED, "kernel '%s' cannot run an operation of unit '%s': %s",
-                      engine->kernel->ops->name, declare->unit[declare->op[o].unit].name, why);
-        TESS_TRY(engine->kernel->ops->op_needs(desc, &needs));
+        TESS_TRY(tess__op_needs(engine->kernel, declare, o, &needs));
         scratch = (int64_t)needs.scratch_bytes > scratch ? (int64_t)needs.scratch_bytes : scratch;
         if (engine->tables.packed_kept) {
             TESS_TRY(tess_memory_reserve(engine->memory, TESS_MEMORY_WORKSPACE, needs.packed_bytes,

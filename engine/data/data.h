@@ -17,9 +17,9 @@ struct tess_token_stream; /* tokens of one or several files, end to end; data/da
  */
 struct tess_split {
     int64_t count;
-    const uint8_t *image;                   /* [count, H, W, C] */
-    const uint8_t *label;                   /* [count], each < class_count */
-    const struct tess_token_stream *stream; /* tokens */
+    uint8_t *image;                   /* [count, H, W, C]; read-only once the set is open */
+    uint8_t *label;                   /* [count], each < class_count; likewise */
+    struct tess_token_stream *stream; /* tokens */
     int64_t first;
 };
 
@@ -76,8 +76,8 @@ enum tess_status tess_dataset_open_tokens(const char *source, const char *valida
 
 /*
  * Made-up images whose class can be learnt, for benches and tests without the data: the mean of a
- * random template of the class and of random noise. row is [H, W, C]; 1 to 256 classes; test_count
- * may be 0.
+ * random template of the class and of random noise. row is [H, W, C]; 1 to 256 classes; at least
+ * one training image. TESS_ERR_USAGE for a set that is too large.
  */
 enum tess_status tess_dataset_open_synthetic(struct tess_shape row, int32_t class_count,
                                              int64_t train_count, int64_t test_count, uint64_t seed,
@@ -169,12 +169,11 @@ enum tess_status tess_loader_open(const struct tess_loader_config *config,
                                   struct tess_loader **loader_out);
 /*
  * The next batch, numbers 0, 1, 2, ...; the previous one's slot is given back. After the last batch
- * rows is 0 and the pointers are NULL. wait_s_out (may be NULL): seconds spent waiting for it, or
- * loading it. No allocation. TESS_ERR_DATA when a sample of the batch cannot be had, and the same
- * whenever it is requested again.
+ * rows is 0 and the pointers are NULL. No allocation. TESS_ERR_DATA when a sample of the batch
+ * cannot be had, and the same whenever it is requested again.
  */
 enum tess_status tess_loader_next(struct tess_loader *loader, void **input_out, int32_t **label_out,
-                                  int64_t *rows_out, double *wait_s_out);
+                                  int64_t *rows_out);
 void tess_loader_close(struct tess_loader *loader); /* any time; joins; NULL is allowed */
 
 #endif

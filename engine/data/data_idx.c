@@ -4,6 +4,7 @@
  */
 #include "data/data_set.h"
 
+#include "base/file.h"
 #include "base/log_sink.h"
 #include "tessera/check.h"
 
@@ -60,11 +61,8 @@ struct idx_file {
 };
 
 /* Files are read by several threads and messages belong to a thread: keep it for the caller's. */
-static enum tess_status idx_fail(struct idx_file *file, enum tess_status status, const char *format,
-                                 ...) TESS_PRINTF(3, 4);
-
-static enum tess_status idx_fail(struct idx_file *file, enum tess_status status, const char *format,
-                                 ...)
+static enum tess_status TESS_PRINTF(3, 4)
+    idx_fail(struct idx_file *file, enum tess_status status, const char *format, ...)
 {
     const int length = snprintf(file->why, sizeof(file->why), "%s: ", file->path);
     va_list arguments;
@@ -128,22 +126,12 @@ static enum tess_status idx_open(struct idx_file *file, const char *folder, enum
     return TESS_OK;
 }
 
-/* read(2) until `bytes` or the end of the file. */
 static enum tess_status idx_read_raw(struct idx_file *file, uint8_t *target, size_t bytes,
                                      size_t *got_out)
 {
-    size_t got = 0;
-    while (got < bytes) {
-        const ssize_t n = read(file->fd, target + got, bytes - got);
-        if (n == 0)
-            break;
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0)
-            return idx_fail(file, TESS_ERR_IO, "cannot read: %s", strerror(errno));
-        got += (size_t)n;
-    }
-    *got_out = got;
+    *got_out = tess_file_read(file->fd, target, bytes, -1);
+    if (*got_out < bytes && errno != 0)
+        return idx_fail(file, TESS_ERR_IO, "cannot read: %s", strerror(errno));
     return TESS_OK;
 }
 
@@ -294,10 +282,10 @@ static enum tess_status idx_allocate(struct idx_file *file, struct tess_dataset 
         TESS_FAIL(TESS_ERR_DATA, "%s and %s together are oversized: a data set may have %u GiB",
                   train->path, test->path, (unsigned)(TESS__DATASET_BYTES_MAX >> 30));
     TESS_TRY(tess__dataset_new(row, IDX_CLASS_COUNT, train->dim[0], test->dim[0], dataset_out));
-    file[IDX_TRAIN_IMAGES].body = tess__dataset_writable((*dataset_out)->train.image);
-    file[IDX_TRAIN_LABELS].body = tess__dataset_writable((*dataset_out)->train.label);
-    file[IDX_TEST_IMAGES].body = tess__dataset_writable((*dataset_out)->test.image);
-    file[IDX_TEST_LABELS].body = tess__dataset_writable((*dataset_out)->test.label);
+    file[IDX_TRAIN_IMAGES].body = (*dataset_out)->train.image;
+    file[IDX_TRAIN_LABELS].body = (*dataset_out)->train.label;
+    file[IDX_TEST_IMAGES].body = (*dataset_out)->test.image;
+    file[IDX_TEST_LABELS].body = (*dataset_out)->test.label;
     return TESS_OK;
 }
 

@@ -54,53 +54,47 @@ struct sample_norm {
 static struct sample_norm sample_norm_of(const struct tess_dataset *dataset)
 {
     const double deviation = dataset->deviation;
-    const struct sample_norm norm = {
-        .scale = (float)(1 / (255 * deviation)),
-        .shift = (float)(-(double)dataset->mean / deviation),
-    };
-    return norm;
+    return (struct sample_norm){.scale = (float)(1 / (255 * deviation)),
+                                .shift = (float)(-(double)dataset->mean / deviation)};
 }
 
-static void sample_convert_f32(const uint8_t *restrict pixel, int64_t count,
-                               struct sample_norm norm, float *restrict target)
+/* Elements [at, at + count) of the target array, rounded to its type. */
+static void sample_store(const float *x, int64_t count, enum tess_dtype dtype, void *target,
+                         int64_t at)
 {
-    for (int64_t i = 0; i < count; i++)
-        target[i] = (float)pixel[i] * norm.scale + norm.shift;
+    uint16_t *low = (uint16_t *)target + at;
+    if (dtype != TESS_BF16 && dtype != TESS_F16) /* as they are: tokens too */
+        memcpy((float *)target + at, x, (size_t)count * sizeof(*x));
+    for (int64_t i = 0; dtype == TESS_BF16 && i < count; i++)
+        low[i] = tess__bf16_of_f32(x[i]);
+    for (int64_t i = 0; dtype == TESS_F16 && i < count; i++)
+        low[i] = tess__f16_of_f32(x[i]);
 }
 
-static void sample_convert_bf16(const uint8_t *restrict pixel, int64_t count,
-                                struct sample_norm norm, uint16_t *restrict target)
-{
-    for (int64_t i = 0; i < count; i++)
-        target[i] = tess__bf16_of_f32((float)pixel[i] * norm.scale + norm.shift);
-}
+#define SAMPLE_RUN 256 /* pixels, in the processor's cache */
 
-static void sample_convert_f16(const uint8_t *restrict pixel, int64_t count,
-                               struct sample_norm norm, uint16_t *restrict target)
-{
-    for (int64_t i = 0; i < count; i++)
-        target[i] = tess__f16_of_f32((float)pixel[i] * norm.scale + norm.shift);
-}
-
-/* Element `at` of the target array and on. */
 static void sample_convert(const uint8_t *pixel, int64_t count, struct sample_norm norm,
                            enum tess_dtype dtype, void *target, int64_t at)
 {
-    if (dtype == TESS_BF16)
-        sample_convert_bf16(pixel, count, norm, (uint16_t *)target + at);
-    else if (dtype == TESS_F16)
-        sample_convert_f16(pixel, count, norm, (uint16_t *)target + at);
-    else
-        sample_convert_f32(pixel, count, norm, (float *)target + at);
+    float room[SAMPLE_RUN];
+    for (int64_t i = 0; i < count; i += SAMPLE_RUN) {
+        const int64_t now = count - i < SAMPLE_RUN ? count - i : SAMPLE_RUN;
+        float *restrict x = dtype == TESS_F32 ? (float *)target + at + i : room;
+        for (int64_t j = 0; j < now; j++)
+            x[j] = (float)pixel[i + j] * norm.scale + norm.shift;
+        if (dtype != TESS_F32)
+            sample_store(x, now, dtype, target, at + i);
+    }
 }
 
 /* `count` black pixels' values. */
 static void sample_blank(int64_t count, struct sample_norm norm, enum tess_dtype dtype,
                          void *target, int64_t at)
 {
-    static const uint8_t black[256];
-    for (int64_t i = 0; i < count; i += 256)
-        sample_convert(black, count - i < 256 ? count - i : 256, norm, dtype, target, at + i);
+    static const uint8_t black[SAMPLE_RUN];
+    for (int64_t i = 0; i < count; i += SAMPLE_RUN)
+        sample_convert(black, count - i < SAMPLE_RUN ? count - i : SAMPLE_RUN, norm, dtype, target,
+                       at + i);
 }
 
 /* How one image is changed: mirrored, then moved down and right. */
@@ -234,14 +228,7 @@ static void sample_load_given(const struct tess_dataset *dataset, const int64_t 
         const bool here = sample[r] >= 0 && (sample[r] & TESS_SAMPLE_IGNORED) == 0;
         const int64_t from = here ? sample[r] % dataset->given_rows : 0;
         const float *x = (const float *)dataset->given + from * width;
-        if (dtype == TESS_BF16)
-            for (int64_t i = 0; i < width; i++)
-                ((uint16_t *)input)[r * width + i] = tess__bf16_of_f32(x[i]);
-        else if (dtype == TESS_F16)
-            for (int64_t i = 0; i < width; i++)
-                ((uint16_t *)input)[r * width + i] = tess__f16_of_f32(x[i]);
-        else
-            memcpy((float *)input + r * width, x, (size_t)width * sizeof *x);
+        sample_store(x, width, dtype, input, r * width);
         for (int64_t i = 0; i < labels; i++)
             label[r * labels + i] = here ? dataset->given_label[from * labels + i] : -1;
     }

@@ -13,10 +13,8 @@
 #include "tessera/check.h"
 #include "tessera/memory.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 
 uint64_t tess__dataset_product(uint64_t a, uint64_t b)
@@ -50,11 +48,11 @@ enum tess_status tess__dataset_new(struct tess_shape row, int32_t class_count, i
     struct tess_dataset *dataset = calloc(1, sizeof(*dataset));
     if (dataset == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "cannot allocate a data set's description");
-    uint8_t *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED) {
+    uint8_t *memory;
+    const enum tess_status status = tess__stream_map(bytes, &memory);
+    if (status != TESS_OK) {
         free(dataset);
-        TESS_FAIL(TESS_ERR_MEMORY, "cannot map %zu bytes of shared memory for the data set: %s",
-                  bytes, strerror(errno));
+        return status;
     }
     dataset->row = row;
     dataset->class_count = class_count;
@@ -78,12 +76,11 @@ void tess_dataset_close(struct tess_dataset *dataset)
     if (dataset == NULL)
         return;
     if (dataset->tokens) {
-        const struct tess_token_stream *train = dataset->train.stream, *test = dataset->test.stream;
-        tess__stream_close((struct tess_token_stream *)(uintptr_t)train);
-        if (test != train)
-            tess__stream_close((struct tess_token_stream *)(uintptr_t)test);
+        if (dataset->test.stream != dataset->train.stream)
+            tess__stream_close(dataset->test.stream);
+        tess__stream_close(dataset->train.stream);
     } else {
-        munmap(tess__dataset_writable(dataset->train.image), dataset->mapped_bytes);
+        munmap(dataset->train.image, dataset->mapped_bytes);
     }
     free(dataset);
 }
@@ -114,5 +111,5 @@ void tess__dataset_seal(struct tess_dataset *dataset)
     dataset->mean = (float)(mean / 255);
     /* A set of one colour has nothing to scale; 1 keeps it finite. */
     dataset->deviation = variance > 0 ? (float)(sqrt(variance) / 255) : 1;
-    mprotect(tess__dataset_writable(dataset->train.image), dataset->mapped_bytes, PROT_READ);
+    mprotect(dataset->train.image, dataset->mapped_bytes, PROT_READ);
 }

@@ -19,12 +19,6 @@ uint64_t tess__dataset_bytes(struct tess_shape row, uint64_t train_count, uint64
 enum tess_status tess__dataset_new(struct tess_shape row, int32_t class_count, int64_t train_count,
                                    int64_t test_count, struct tess_dataset **dataset_out);
 
-/* A split's pixels or labels, to be filled before the set is sealed. */
-static inline uint8_t *tess__dataset_writable(const uint8_t *data)
-{
-    return (uint8_t *)(uintptr_t)data;
-}
-
 /* All is filled in: compute mean and deviation of the training pixels, from integer sums, and make
  * the pages read-only. */
 void tess__dataset_seal(struct tess_dataset *dataset);

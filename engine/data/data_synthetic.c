@@ -28,13 +28,11 @@ static void synthetic_fill(const struct tess_split *split, uint64_t which, uint6
 {
     const struct tess_rng_key label_key = tess_rng_key(seed, TESS_RNG_TEST, SYNTHETIC_LABELS);
     const struct tess_rng_key noise_key = tess_rng_key(seed, TESS_RNG_TEST, SYNTHETIC_NOISE);
-    uint8_t *image = tess__dataset_writable(split->image);
-    uint8_t *label = tess__dataset_writable(split->label);
-    synthetic_bytes(noise_key, which, row_count * split->count, image);
+    synthetic_bytes(noise_key, which, row_count * split->count, split->image);
     for (int64_t i = 0; i < split->count; i++) {
         const uint32_t c = tess_rng_word(label_key, (uint64_t)i, which) % (uint32_t)class_count;
-        uint8_t *row = image + i * row_count;
-        label[i] = (uint8_t)c;
+        uint8_t *row = split->image + i * row_count;
+        split->label[i] = (uint8_t)c;
         for (int64_t p = 0; p < row_count; p++)
             row[p] = (uint8_t)((row[p] + template[(int64_t)c * row_count + p] + 1) / 2);
     }
@@ -45,15 +43,6 @@ enum tess_status tess_dataset_open_synthetic(struct tess_shape row, int32_t clas
                                              struct tess_dataset **dataset_out)
 {
     struct tess_dataset *dataset;
-    if (row.rank != 3 || row.dim[0] < 1 || row.dim[1] < 1 || row.dim[2] < 1)
-        TESS_FAIL(TESS_ERR_USAGE,
-                  "a made-up image needs a shape [height, width, channels] of positive numbers");
-    if (class_count < 1 || class_count > 256)
-        TESS_FAIL(TESS_ERR_USAGE, "%d classes: made-up data have 1 to 256", (int)class_count);
-    if (train_count < 1 || test_count < 0)
-        TESS_FAIL(TESS_ERR_USAGE,
-                  "%lld training and %lld test images: made-up data need at least 1 and 0",
-                  (long long)train_count, (long long)test_count);
     if (tess__dataset_bytes(row, (uint64_t)train_count, (uint64_t)test_count) >
         TESS__DATASET_BYTES_MAX)
         TESS_FAIL(TESS_ERR_USAGE, "%lld and %lld images of %lld x %lld x %lld are more than %u GiB",
@@ -89,11 +78,6 @@ enum tess_status tess_dataset_open_synthetic_tokens(int64_t length, int64_t trai
     const struct tess_rng_key key = tess_rng_key(seed, TESS_RNG_TEST, SYNTHETIC_NOISE);
     const uint64_t samples = (uint64_t)train_count + (uint64_t)test_count;
     uint8_t follower[256][SYNTHETIC_CHOICES], *memory, token = 0;
-    if (length < 1 || train_count < 1 || test_count < 1)
-        TESS_FAIL(TESS_ERR_USAGE,
-                  "%lld training and %lld test samples of %lld tokens: made-up data need at least "
-                  "1 of each",
-                  (long long)train_count, (long long)test_count, (long long)length);
     if (tess__dataset_product(samples, (uint64_t)length) >= TESS__DATASET_BYTES_MAX)
         TESS_FAIL(TESS_ERR_USAGE, "%lld and %lld samples of %lld tokens are more than %u GiB",
                   (long long)train_count, (long long)test_count, (long long)length,

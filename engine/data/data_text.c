@@ -5,6 +5,7 @@
  */
 #include "data/data_tokens.h"
 
+#include "base/file.h"
 #include "tessera/check.h"
 
 #include <errno.h>
@@ -69,15 +70,8 @@ static size_t text_read(const char *path, uint8_t *target, size_t bytes)
     const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0)
         return 0;
-    if (fstat(fd, &about) == 0 && S_ISREG(about.st_mode)) {
-        while (got < bytes) {
-            const ssize_t n = read(fd, target + got, bytes - got);
-            if (n > 0)
-                got += (size_t)n;
-            else if (n == 0 || errno != EINTR)
-                break;
-        }
-    }
+    if (fstat(fd, &about) == 0 && S_ISREG(about.st_mode))
+        got = tess_file_read(fd, target, bytes, -1);
     close(fd);
     return got;
 }

@@ -15,7 +15,6 @@
  */
 #include "data/data.h"
 
-#include "base/clock.h"
 #include "tessera/check.h"
 
 #include <pthread.h>
@@ -216,9 +215,8 @@ static void loader_exchange(struct tess_loader *loader)
 }
 
 enum tess_status tess_loader_next(struct tess_loader *loader, void **input_out, int32_t **label_out,
-                                  int64_t *rows_out, double *wait_s_out)
+                                  int64_t *rows_out)
 {
-    const double begin_s = tess_clock_s();
     const int64_t batch = loader->taken;
     const int32_t s = (int32_t)(batch % loader->config.slot_count);
     if (loader->worker_count > 0) {
@@ -237,8 +235,6 @@ enum tess_status tess_loader_next(struct tess_loader *loader, void **input_out, 
     *input_out = rows > 0 ? loader->config.input[s] : NULL;
     *label_out = rows > 0 ? loader->config.label[s] : NULL;
     *rows_out = rows;
-    if (wait_s_out != NULL)
-        *wait_s_out = tess_clock_s() - begin_s;
     return TESS_OK;
 }
 

@@ -1,4 +1,5 @@
-/* The options that all optimizers share, the values that follow from the run, and their limits. */
+/* The options that all optimizers share, the values that follow from the run and their limits, and
+ * the learning rate. */
 #include "optim/optim.h"
 
 #include "tessera/check.h"
@@ -85,19 +86,12 @@ void tess_optim_resolve(struct tess_optim_options *options, int64_t batch_size, 
 
 enum tess_status tess_optim_check(const struct tess_optim_options *options, double epochs)
 {
-    if (!options_within(options->base_rate, 0, 1000))
-        TESS_FAIL(TESS_ERR_USAGE, "--base-lr %g: use 0 (not given) to 1000", options->base_rate);
-    if (options->base_batch < 0)
-        TESS_FAIL(TESS_ERR_USAGE, "--base-batch %lld: use 0 (one rank's share) or a batch",
-                  (long long)options->base_batch);
     if (options->base_rate > 0 && !options_within(options->learning_rate, 0, 1000))
         TESS_FAIL(
             TESS_ERR_USAGE,
             "--base-lr %g becomes a learning rate of %g when it is scaled to the batch: it must "
             "end in 0 to 1000; use a lower --base-lr, a greater --base-batch or another --lr-scale",
             options->base_rate, options->learning_rate);
-    if (!options_within(options->learning_rate, 0, 1000))
-        TESS_FAIL(TESS_ERR_USAGE, "--learning-rate %g: use 0 to 1000", options->learning_rate);
     if (!(options->momentum >= 0 && options->momentum < 1))
         TESS_FAIL(TESS_ERR_USAGE, "--momentum %g: use at least 0 and less than 1",
                   options->momentum);
@@ -105,10 +99,6 @@ enum tess_status tess_optim_check(const struct tess_optim_options *options, doub
     TESS_TRY(options_check_own("beta2", options->beta2, 0, 1));
     /* A smaller one is 0 in f32 beside nothing, and 0 divides by 0 where a gradient is 0. */
     TESS_TRY(options_check_own("epsilon", options->epsilon, 1e-30, 1));
-    if (!options_within(options->weight_decay, 0, 10))
-        TESS_FAIL(TESS_ERR_USAGE, "--weight-decay %g: use 0 to 10", options->weight_decay);
-    if (!options_within(options->clip, 0, 1e30))
-        TESS_FAIL(TESS_ERR_USAGE, "--clip %g: use 0 (off) or a norm up to 1e30", options->clip);
     if (!options_within(options->warmup_start, 0, 1))
         TESS_FAIL(TESS_ERR_USAGE,
                   "--warmup-start %g: the warm-up begins at a share of the learning rate, 0 to 1",
@@ -121,9 +111,42 @@ enum tess_status tess_optim_check(const struct tess_optim_options *options, doub
     if (options->schedule == TESS_SCHEDULE_STEP && !(options->step_epochs > 0))
         TESS_FAIL(TESS_ERR_USAGE, "--step-epochs %g: schedule step needs a positive number",
                   options->step_epochs);
-    if (!options_within(options->step_factor, 0, 1))
-        TESS_FAIL(TESS_ERR_USAGE, "--step-factor %g: use 0 to 1", options->step_factor);
-    if (!options_within(options->final_factor, 0, 1))
-        TESS_FAIL(TESS_ERR_USAGE, "--final-factor %g: use 0 to 1", options->final_factor);
     return TESS_OK;
+}
+
+/*
+ *     rate  |      ______                  constant, linear, cosine: the decay begins after the
+ *           |     /      \___   step       warm-up and ends with the run; step counts epochs
+ *           |    /           \___          from the start of the run
+ *           |___/_________________ step
+ *            warmup
+ */
+double tess_schedule_rate(const struct tess_optim_options *options, int64_t step,
+                          int64_t step_count, double steps_per_epoch)
+{
+    const double warmup_steps = options->warmup * steps_per_epoch;
+    const double final = options->final_factor;
+    const double at = (double)step;
+    if (at < warmup_steps) {
+        const double start = options->warmup_start;
+        return options->learning_rate * (start + (1 - start) * (at / warmup_steps));
+    }
+    /* Where the decay stands, 0 .. 1; 1 only once the run is over. */
+    const double left = (double)step_count - warmup_steps;
+    const double progress = left > 0 ? fmin((at - warmup_steps) / left, 1) : 1;
+    double factor = 1;
+    switch ((enum tess_rate_schedule)options->schedule) {
+    case TESS_SCHEDULE_CONSTANT:
+        break;
+    case TESS_SCHEDULE_LINEAR:
+        factor = 1 + (final - 1) * progress;
+        break;
+    case TESS_SCHEDULE_STEP:
+        factor = pow(options->step_factor, floor(at / (options->step_epochs * steps_per_epoch)));
+        break;
+    case TESS_SCHEDULE_COSINE: /* Loshchilov and Hutter 2017, equation 5, without restarts */
+        factor = final + (1 - final) * (0.5 * (1 + cos(M_PI * progress)));
+        break;
+    }
+    return options->learning_rate * factor;
 }

@@ -1,6 +1,7 @@
 /*
  * Collects what a model declares. Responsible for indices, names and sanity; memory and order of
- * parameters are the layout's business.
+ * parameters are the layout's business. The declare functions have no status to return:
+ * declare->status keeps the first failure.
  */
 #include "state/declare.h"
 
@@ -8,13 +9,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-
-/* Keep the first failure; the declare functions have no status to return. */
-static void declare_fail(struct tess_declare *declare, enum tess_status status)
-{
-    if (declare->status == TESS_OK)
-        declare->status = status;
-}
 
 /* Room for one more element of a growing array; NULL (and the failure kept) when there is none. */
 static void *declare_grow(struct tess_declare *declare, void **array, int32_t *count, size_t size)
@@ -25,7 +19,8 @@ static void *declare_grow(struct tess_declare *declare, void **array, int32_t *c
         size_t room = *count ? (size_t)*count * 2 : 1;
         void *grown = realloc(*array, room * size);
         if (grown == NULL) {
-            declare_fail(declare, tess_fail(TESS_ERR_MEMORY, "no memory for the model's parts"));
+            TESS_KEEP(declare->status,
+                      tess_fail(TESS_ERR_MEMORY, "no memory for the model's parts"));
             return NULL;
         }
         *array = grown;
@@ -40,10 +35,10 @@ static void declare_name(struct tess_declare *declare, char target[TESS_NAME_MAX
 {
     size_t length = strlen(name);
     if (length == 0 || length >= TESS_NAME_MAX)
-        declare_fail(declare,
-                     tess_fail(TESS_ERR_USAGE,
-                               "model: the name '%.80s' has %zu characters, 1 to %d are allowed",
-                               name, length, TESS_NAME_MAX - 1));
+        TESS_KEEP(declare->status,
+                  tess_fail(TESS_ERR_USAGE,
+                            "model: the name '%.80s' has %zu characters, 1 to %d are allowed", name,
+                            length, TESS_NAME_MAX - 1));
     else
         memcpy(target, name, length + 1);
 }
@@ -56,8 +51,8 @@ void tess_declare_conditional(struct tess_declare *declare)
 static int32_t declare_current_unit(struct tess_declare *declare, const char *what)
 {
     if (declare->unit_count == 0)
-        declare_fail(declare, tess_fail(TESS_ERR_USAGE,
-                                        "model: '%s' is declared before the first unit", what));
+        TESS_KEEP(declare->status,
+                  tess_fail(TESS_ERR_USAGE, "model: '%s' is declared before the first unit", what));
     return declare->unit_count - 1;
 }
 
@@ -66,16 +61,16 @@ static int64_t declare_count(struct tess_declare *declare, const char *name,
 {
     int64_t count = 1;
     if (shape->rank < 0 || shape->rank > TESS_DIM_MAX) {
-        declare_fail(declare,
-                     tess_fail(TESS_ERR_USAGE, "model: '%s' has %d dimensions, 0 to %d are allowed",
-                               name, shape->rank, TESS_DIM_MAX));
+        TESS_KEEP(declare->status,
+                  tess_fail(TESS_ERR_USAGE, "model: '%s' has %d dimensions, 0 to %d are allowed",
+                            name, shape->rank, TESS_DIM_MAX));
         return 0;
     }
     for (int32_t i = 0; i < shape->rank; i++) {
         if (shape->dim[i] <= 0 || __builtin_mul_overflow(count, shape->dim[i], &count) ||
             count > INT64_C(1) << 40) {
-            declare_fail(
-                declare,
+            TESS_KEEP(
+                declare->status,
                 tess_fail(TESS_ERR_USAGE,
                           "model: dimension %d of '%s' is %lld, which is not positive or too large",
                           i, name, (long long)shape->dim[i]));
@@ -105,8 +100,8 @@ static struct tess_shape declare_slice(struct tess_declare *declare, const char 
     struct tess_shape shape = *whole;
     if (slice.used != 0 && (slice.axis != 0 || slice.blocks != 1 || slice.used < 0 ||
                             whole->rank < 1 || slice.used > whole->dim[0]))
-        declare_fail(
-            declare,
+        TESS_KEEP(
+            declare->status,
             tess_fail(
                 TESS_ERR_USAGE,
                 "model: only the first dimension of a parameter may be padded, '%s' is otherwise",
@@ -115,8 +110,8 @@ static struct tess_shape declare_slice(struct tess_declare *declare, const char 
         return shape;
     if (slice.axis >= whole->rank || slice.blocks < 1 ||
         whole->dim[slice.axis] % ((int64_t)slice.blocks * tensor->parts) != 0) {
-        declare_fail(
-            declare,
+        TESS_KEEP(
+            declare->status,
             tess_fail(TESS_ERR_USAGE,
                       "model: dimension %d of '%s', %lld long, cannot be cut into %d equal parts",
                       slice.axis, name,
@@ -135,8 +130,8 @@ static int32_t declare_any_param(struct tess_declare *declare, const char *name,
     int32_t unit = declare_current_unit(declare, name);
     for (int32_t i = 0; i < declare->param_count; i++)
         if (strcmp(declare->param[i].name, name) == 0)
-            declare_fail(declare,
-                         tess_fail(TESS_ERR_USAGE, "model: two parameters are named '%s'", name));
+            TESS_KEEP(declare->status,
+                      tess_fail(TESS_ERR_USAGE, "model: two parameters are named '%s'", name));
     int64_t count = declare_count(declare, name, &shape);
     struct tess_declare_param *param =
         declare_grow(declare, (void **)&declare->param, &declare->param_count, sizeof(*param));
@@ -191,8 +186,8 @@ int32_t tess_declare_tied(struct tess_declare *declare, const char *name, int32_
     if (declare->status != TESS_OK)
         return -1;
     if (source < 0 || source >= declare->param_count) {
-        declare_fail(declare,
-                     tess_fail(TESS_ERR_USAGE, "model: '%s' is tied to no parameter", name));
+        TESS_KEEP(declare->status,
+                  tess_fail(TESS_ERR_USAGE, "model: '%s' is tied to no parameter", name));
         return -1;
     }
     const struct tess_declare_param from = declare->param[source];

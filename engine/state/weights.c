@@ -4,6 +4,7 @@
  */
 #include "state/weights_file.h"
 
+#include "base/file.h"
 #include "base/half.h"
 #include "tessera/check.h"
 
@@ -20,38 +21,22 @@
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "safetensors files are little endian");
 
 #define WEIGHTS_HEADER_MAX (UINT64_C(100) << 20) /* the format's own limit */
-#define WEIGHTS_LENGTH     8
+#define WEIGHTS_LENGTH     ((int)sizeof(uint64_t))
 #define WEIGHTS_CHUNK      4096 /* 16-bit elements that are widened at a time */
 
 /* ---- the header ------------------------------------------------------------------------------ */
 
-/* Read exactly; false at the end of the file or on an error. */
-static bool weights_pread(int fd, void *target, size_t bytes, uint64_t at)
-{
-    for (size_t done = 0; done < bytes;) {
-        ssize_t n = pread(fd, (char *)target + done, bytes - done, (off_t)(at + done));
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n <= 0)
-            return false;
-        done += (size_t)n;
-    }
-    return true;
-}
-
 static enum tess_status weights_read_header(struct tess_weights *weights)
 {
-    unsigned char length[WEIGHTS_LENGTH];
     struct stat about;
-    uint64_t bytes = 0;
+    uint64_t bytes;
     json_error_t error;
     char *text;
     if (fstat(weights->fd, &about) != 0 || !S_ISREG(about.st_mode))
         TESS_FAIL(TESS_ERR_IO, "%s is not a regular file", weights->path);
-    if (about.st_size < WEIGHTS_LENGTH || !weights_pread(weights->fd, length, sizeof(length), 0))
+    if (about.st_size < WEIGHTS_LENGTH ||
+        tess_file_read(weights->fd, &bytes, sizeof(bytes), 0) < sizeof(bytes))
         TESS_FAIL(TESS_ERR_DATA, "%s: too short for a safetensors file", weights->path);
-    for (int i = WEIGHTS_LENGTH - 1; i >= 0; i--)
-        bytes = bytes << 8 | length[i];
     if (bytes < 2 || bytes > WEIGHTS_HEADER_MAX || bytes > (uint64_t)about.st_size - WEIGHTS_LENGTH)
         TESS_FAIL(TESS_ERR_DATA,
                   "%s: a header of %" PRIu64
@@ -60,7 +45,7 @@ static enum tess_status weights_read_header(struct tess_weights *weights)
     text = malloc(bytes);
     if (text == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for the header of %s", weights->path);
-    if (!weights_pread(weights->fd, text, bytes, WEIGHTS_LENGTH)) {
+    if (tess_file_read(weights->fd, text, bytes, WEIGHTS_LENGTH) < bytes) {
         free(text);
         TESS_FAIL(TESS_ERR_IO, "cannot read the header of %s", weights->path);
     }
@@ -123,30 +108,26 @@ static int64_t weights_count(const json_t *shape)
 }
 
 static enum tess_status weights_take_tensor(const struct tess_weights *weights, const char *name,
-                                            const json_t *entry,
-                                            struct tess__weights_tensor *tensor)
+                                            json_t *entry, struct tess__weights_tensor *tensor)
 {
-    const json_t *offsets = json_object_get(entry, "data_offsets");
-    const json_t *begin = json_array_get(offsets, 0), *end = json_array_get(offsets, 1);
-    size_t bytes;
-    int64_t count;
+    json_int_t begin, end;
     tensor->name = name;
     tensor->dtype_text = json_string_value(json_object_get(entry, "dtype"));
-    bytes = weights_dtype(tensor->dtype_text, &tensor->dtype);
     tensor->shape = json_object_get(entry, "shape");
-    count = weights_count(tensor->shape);
+    const size_t bytes = weights_dtype(tensor->dtype_text, &tensor->dtype);
+    const int64_t count = weights_count(tensor->shape);
     if (bytes == 0)
         TESS_FAIL(TESS_ERR_DATA, "%s: tensor '%.80s' has dtype %.20s; F32, BF16 and F16 are read",
                   weights->path, name, tensor->dtype_text != NULL ? tensor->dtype_text : "nothing");
     if (count < 0)
         TESS_FAIL(TESS_ERR_DATA, "%s: tensor '%.80s' has no shape that can be", weights->path,
                   name);
-    if (json_array_size(offsets) != 2 || !json_is_integer(begin) || !json_is_integer(end) ||
-        json_integer_value(begin) < 0 || json_integer_value(end) < json_integer_value(begin))
+    if (json_unpack(entry, "{s:[I,I!]}", "data_offsets", &begin, &end) != 0 || begin < 0 ||
+        end < begin)
         TESS_FAIL(TESS_ERR_DATA, "%s: tensor '%.80s' has no data_offsets that can be",
                   weights->path, name);
-    tensor->begin = (uint64_t)json_integer_value(begin);
-    tensor->end = (uint64_t)json_integer_value(end);
+    tensor->begin = (uint64_t)begin;
+    tensor->end = (uint64_t)end;
     if (tensor->end - tensor->begin != (uint64_t)count * bytes)
         TESS_FAIL(TESS_ERR_DATA,
                   "%s: tensor '%.80s' takes %" PRIu64 " bytes, which its shape and dtype do not",
@@ -238,8 +219,10 @@ enum tess_status tess__weights_values(const struct tess_weights *weights, int32_
     uint16_t half[WEIGHTS_CHUNK];
     for (int64_t at = 0; at < count;) {
         const int64_t left = count - at, now = wide || left < WEIGHTS_CHUNK ? left : WEIGHTS_CHUNK;
-        if (!weights_pread(weights->fd, wide ? (void *)(w + at) : half, (size_t)now * bytes,
-                           weights->value_begin + source->begin + (uint64_t)(from + at) * bytes))
+        const uint64_t place = weights->value_begin + source->begin + (uint64_t)(from + at) * bytes;
+        const size_t wanted = (size_t)now * bytes;
+        if (tess_file_read(weights->fd, wide ? (void *)(w + at) : half, wanted, (int64_t)place) <
+            wanted)
             TESS_FAIL(TESS_ERR_IO, "cannot read tensor '%.80s' of %s: has the file changed?",
                       source->name, weights->path);
         for (int64_t i = 0; !wide && i < now; i++)

@@ -59,14 +59,6 @@ enum tess_status tess_weights_read(struct tess_weights *weights, int32_t param, 
                                    int64_t count, float *w);
 
 /*
- * For writing, in the file's order: element `file_at` of a parameter in a file is element
- * *whole_out of its whole tensor, and the `returned` - 1 file elements after it are those
- * *stride_out, 2 *stride_out, ... behind it. The run ends with the file's row at the latest. Pure.
- */
-int64_t tess_weights_file_run(const struct tess_declare_param *param, int64_t file_at,
-                              int64_t *whole_out, int64_t *stride_out);
-
-/*
  * The header of a file of f32 tensors for the whole model `declare`, with its length before it and
  * blanks behind it so that the values begin at a multiple of 8; to be freed. The values are those
  * of all parameters but the tied ones, in order of declaration. NULL without memory.

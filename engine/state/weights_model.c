@@ -6,14 +6,12 @@
 #include "state/weights_file.h"
 
 #include "tessera/check.h"
+#include "tessera/memory.h"
 #include "tessera/version.h"
 
-#include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define MODEL_LENGTH  8                  /* bytes of the header's length */
 #define MODEL_COMPARE 4096               /* elements that are compared at a time */
 #define MODEL_TILE    (INT64_C(1) << 22) /* elements that are turned round at a time: 16 MiB */
 
@@ -52,111 +50,36 @@ static bool model_is_mask(const char *name)
                           strcmp(bare + digits, ".attn.masked_bias") == 0);
 }
 
-/* ---- shapes ---------------------------------------------------------------------------------- */
+/* ---- matching -------------------------------------------------------------------------------- */
 
-static bool model_is_turned(const struct tess_declare_param *param)
+static json_t *model_shape_json(const struct tess_declare_param *param)
 {
-    return (param->flags & TESS_PARAM_TRANSPOSED) != 0 && param->whole.rank == 2;
-}
-
-/* The whole tensor without its padding, before it is turned round. */
-static struct tess_shape model_used(const struct tess_declare_param *param)
-{
-    struct tess_shape used = param->whole;
-    if (param->slice.used > 0)
-        used.dim[param->slice.axis] = param->slice.used;
-    return used;
-}
-
-/*
- * Elements of one step along the sliced dimension and all that are inside of it: `*whole_out` of
- * the whole tensor, `*used_out` of them not padding. The whole tensor where there is no padding.
- */
-static void model_row(const struct tess_declare_param *param, int64_t *whole_out, int64_t *used_out)
-{
-    int64_t inner = 1;
-    *whole_out = *used_out = tess_shape_count(&param->whole);
-    if (param->slice.used == 0)
-        return;
-    for (int32_t d = param->slice.axis + 1; d < param->whole.rank; d++)
-        inner *= param->whole.dim[d];
-    *whole_out = param->whole.dim[param->slice.axis] * inner;
-    *used_out = param->slice.used * inner;
-}
-
-/* Element `at` of the whole tensor is number *used_out among those that are not padding, and so on
- * for as many as are returned; -1: they are padding. */
-static int64_t model_used_run(const struct tess_declare_param *param, int64_t at, int64_t *used_out)
-{
-    int64_t whole, used;
-    model_row(param, &whole, &used);
-    const int64_t within = at % whole;
-    *used_out = within < used ? at / whole * used + within : -1;
-    return (within < used ? used : whole) - within;
-}
-
-int64_t tess_weights_file_run(const struct tess_declare_param *param, int64_t file_at,
-                              int64_t *whole_out, int64_t *stride_out)
-{
-    if (model_is_turned(param)) {
-        const int64_t length = model_used(param).dim[0];
-        const int64_t column = file_at / length, row = file_at % length;
-        *whole_out = row * param->whole.dim[1] + column;
-        *stride_out = param->whole.dim[1];
-        return length - row;
-    }
-    int64_t whole, used;
-    model_row(param, &whole, &used);
-    *whole_out = file_at / used * whole + file_at % used;
-    *stride_out = 1;
-    return used - file_at % used;
-}
-
-static void model_shape_text(const json_t *shape, char *text, size_t text_bytes)
-{
-    size_t used = (size_t)snprintf(text, text_bytes, "[");
-    for (size_t i = 0; i < json_array_size(shape) && used < text_bytes; i++)
-        used += (size_t)snprintf(text + used, text_bytes - used, "%s%lld", i > 0 ? ", " : "",
-                                 (long long)json_integer_value(json_array_get(shape, i)));
-    if (used < text_bytes)
-        snprintf(text + used, text_bytes - used, "]");
-}
-
-static bool model_same_shape(const json_t *shape, const struct tess_shape *wanted)
-{
-    bool same = json_array_size(shape) == (size_t)wanted->rank;
-    for (int32_t i = 0; same && i < wanted->rank; i++)
-        same = json_integer_value(json_array_get(shape, (size_t)i)) == wanted->dim[i];
-    return same;
-}
-
-static json_t *model_shape_json(const struct tess_shape *shape)
-{
+    const struct tess_shape shape = tess_declare_file_shape(param);
     json_t *array = json_array();
-    for (int32_t i = 0; i < shape->rank; i++)
-        json_array_append_new(array, json_integer(shape->dim[i]));
+    for (int32_t i = 0; i < shape.rank; i++)
+        json_array_append_new(array, json_integer(shape.dim[i]));
     return array;
 }
-
-/* ---- matching -------------------------------------------------------------------------------- */
 
 static enum tess_status model_check_shape(const struct tess_weights *weights, int32_t tensor,
                                           const struct tess_declare_param *param)
 {
     const struct tess__weights_tensor *found = &weights->tensor[tensor];
-    const struct tess_shape wanted = tess_declare_file_shape(param);
-    char found_text[96], wanted_text[96];
     if (found->dtype == TESS_DTYPE_COUNT)
         TESS_FAIL(TESS_ERR_DATA, "%s: tensor '%.80s' has dtype %.20s; F32, BF16 and F16 are read",
                   weights->path, found->name, found->dtype_text);
-    if (model_same_shape(found->shape, &wanted))
-        return TESS_OK;
-    json_t *shape = model_shape_json(&wanted);
-    model_shape_text(found->shape, found_text, sizeof(found_text));
-    model_shape_text(shape, wanted_text, sizeof(wanted_text));
-    json_decref(shape);
-    TESS_FAIL(TESS_ERR_DATA, "%s: tensor '%.80s' has shape %s, the model's has %s", weights->path,
-              found->name, found_text, wanted_text);
+    json_t *wanted = model_shape_json(param);
+    enum tess_status status = TESS_OK;
+    if (!json_equal(found->shape, wanted)) {
+        char *is = json_dumps(found->shape, 0), *should = json_dumps(wanted, 0);
+        status = tess_fail(TESS_ERR_DATA, "%s: tensor '%.80s' has shape %.96s, the model's has %s",
+                           weights->path, found->name, is != NULL ? is : "?",
+                           should != NULL ? should : "?");
+        free(is);
+        free(should);
+    }
+    json_decref(wanted);
+    return status;
 }
 
 /* A file of a model whose two tensors are not one would be misread without a word. */
@@ -262,8 +185,8 @@ int64_t tess_weights_dim(const struct tess_weights *weights, const char *name, i
 static enum tess_status model_fill_tile(struct tess_weights *weights,
                                         const struct tess__weights_param *param, int64_t row)
 {
-    const struct tess_shape used = model_used(&param->declared);
-    const int64_t rows = used.dim[0], columns = used.dim[1];
+    const struct tess_shape shape = tess_declare_file_shape(&param->declared);
+    const int64_t rows = shape.dim[1], columns = shape.dim[0];
     const int64_t most = columns < MODEL_TILE ? MODEL_TILE / columns : 1;
     const int64_t room = most < rows ? most : rows;
     weights->tile_rows = 0;
@@ -294,7 +217,7 @@ static enum tess_status model_read_turned(struct tess_weights *weights,
                                           const struct tess__weights_param *param, int64_t from,
                                           int64_t count, float *w)
 {
-    const int64_t columns = model_used(&param->declared).dim[1];
+    const int64_t columns = param->declared.whole.dim[1];
     for (int64_t at = 0; at < count;) {
         const int64_t row = (from + at) / columns;
         if (weights->tile_rows == 0 || weights->tile_tensor != param->tensor ||
@@ -313,18 +236,13 @@ enum tess_status tess_weights_read(struct tess_weights *weights, int32_t param, 
                                    int64_t count, float *w)
 {
     const struct tess__weights_param *source = &weights->param[param];
-    for (int64_t at = 0; at < count;) {
-        int64_t used, run = model_used_run(&source->declared, from + at, &used);
-        run = run < count - at ? run : count - at;
-        if (used < 0)
-            memset(w + at, 0, (size_t)run * sizeof(*w));
-        else if (model_is_turned(&source->declared))
-            TESS_TRY(model_read_turned(weights, source, used, run, w + at));
-        else
-            TESS_TRY(tess__weights_values(weights, source->tensor, used, run, w + at));
-        at += run;
-    }
-    return TESS_OK;
+    const int64_t used = tess_declare_used(&source->declared); /* padding follows */
+    int64_t left = used > from ? used - from : 0;
+    left = left < count ? left : count;
+    memset(w + left, 0, (size_t)(count - left) * sizeof(*w));
+    return tess_declare_turned(&source->declared)
+               ? model_read_turned(weights, source, from, left, w)
+               : tess__weights_values(weights, source->tensor, from, left, w);
 }
 
 /* ---- writing --------------------------------------------------------------------------------- */
@@ -334,33 +252,29 @@ char *tess_weights_header(const struct tess_declare *declare, size_t *bytes_out)
     json_t *header =
         json_pack("{s:{s:s, s:s}}", "__metadata__", "format", "pt", "tessera", TESS_VERSION);
     uint64_t at = 0;
-    size_t length, padded;
+    int failed = header == NULL;
     char *file = NULL;
-    for (int32_t p = 0; header != NULL && p < declare->param_count; p++) {
+    for (int32_t p = 0; p < declare->param_count; p++) {
         const struct tess_declare_param *param = &declare->param[p];
         const struct tess_shape shape = tess_declare_file_shape(param);
-        const uint64_t bytes = (uint64_t)tess_shape_count(&shape) * sizeof(float);
-        if (param->flags & TESS_PARAM_TIED)
+        const uint64_t end = at + (uint64_t)tess_shape_count(&shape) * sizeof(float);
+        if (failed || param->flags & TESS_PARAM_TIED)
             continue;
-        if (json_object_set_new(header, param->name,
-                                json_pack("{s:s, s:o, s:[I, I]}", "dtype", "F32", "shape",
-                                          model_shape_json(&shape), "data_offsets", (json_int_t)at,
-                                          (json_int_t)(at + bytes))) != 0) {
-            json_decref(header);
-            return NULL;
-        }
-        at += bytes;
+        failed = json_object_set_new(header, param->name,
+                                     json_pack("{s:s, s:o, s:[I, I]}", "dtype", "F32", "shape",
+                                               model_shape_json(param), "data_offsets",
+                                               (json_int_t)at, (json_int_t)end));
+        at = end;
     }
-    length = header != NULL ? json_dumpb(header, NULL, 0, JSON_COMPACT) : 0;
-    padded = (length + 7) / 8 * 8;
+    const size_t length = failed ? 0 : json_dumpb(header, NULL, 0, JSON_COMPACT);
+    const uint64_t padded = tess_round_up(length, 8);
     if (length > 0)
-        file = malloc(MODEL_LENGTH + padded);
+        file = malloc(sizeof(padded) + padded);
     if (file != NULL) {
-        memset(file + MODEL_LENGTH, ' ', padded);
-        json_dumpb(header, file + MODEL_LENGTH, length, JSON_COMPACT);
-        for (int i = 0; i < MODEL_LENGTH; i++)
-            file[i] = (char)(padded >> (8 * i) & 0xff);
-        *bytes_out = MODEL_LENGTH + padded;
+        memcpy(file, &padded, sizeof(padded));
+        memset(file + sizeof(padded), ' ', padded);
+        json_dumpb(header, file + sizeof(padded), length, JSON_COMPACT);
+        *bytes_out = sizeof(padded) + padded;
     }
     json_decref(header);
     return file;

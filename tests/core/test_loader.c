@@ -131,10 +131,8 @@ static void check_order(enum tess_dtype dtype, int32_t slots, int64_t workers, l
     void *input;
     int32_t *label;
     int64_t rows;
-    double wait_s = -1;
     for (int64_t b = 0; b < BATCHES; b++) {
-        assert_int_equal(tess_loader_next(loader, &input, &label, &rows, &wait_s), TESS_OK);
-        assert_true(wait_s >= 0);
+        assert_int_equal(tess_loader_next(loader, &input, &label, &rows), TESS_OK);
         assert_batch(&fixture, b, input, label, rows);
         /* Leave the workers time to write where they must not. */
         if (b % 10 == 3)
@@ -142,7 +140,7 @@ static void check_order(enum tess_dtype dtype, int32_t slots, int64_t workers, l
         assert_batch(&fixture, b, input, label, rows);
     }
     for (int i = 0; i < 3; i++) { /* the end, as often as one asks */
-        assert_int_equal(tess_loader_next(loader, &input, &label, &rows, NULL), TESS_OK);
+        assert_int_equal(tess_loader_next(loader, &input, &label, &rows), TESS_OK);
         assert_int_equal(rows, 0);
         assert_null(input);
         assert_null(label);
@@ -196,7 +194,7 @@ static void case_close_any_time(void **state)
             fixture.asked.pause_ns = taken % 2 * 100000;
             assert_int_equal(tess_loader_open(&fixture.config, &loader), TESS_OK);
             for (int64_t b = 0; b < taken; b++)
-                assert_int_equal(tess_loader_next(loader, &input, &label, &rows, NULL), TESS_OK);
+                assert_int_equal(tess_loader_next(loader, &input, &label, &rows), TESS_OK);
             tess_loader_close(loader);
             teardown(&fixture);
         }
@@ -218,7 +216,7 @@ static void case_no_busy_wait(void **state)
     int64_t rows;
     setup(&fixture, TESS_F32, 4, 3);
     assert_int_equal(tess_loader_open(&fixture.config, &loader), TESS_OK);
-    assert_int_equal(tess_loader_next(loader, &input, &label, &rows, NULL), TESS_OK);
+    assert_int_equal(tess_loader_next(loader, &input, &label, &rows), TESS_OK);
     nanosleep(&(struct timespec){0, 50000000}, NULL); /* until all slots are full */
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &begin);
     nanosleep(&(struct timespec){0, 200000000}, NULL);
@@ -331,10 +329,10 @@ static void case_tokens(void **state)
             setup_tokens(&fixture, slots, workers);
             assert_int_equal(tess_loader_open(&fixture.config, &loader), TESS_OK);
             for (int64_t b = 0; b < BATCHES; b++) {
-                assert_int_equal(tess_loader_next(loader, &input, &label, &rows, NULL), TESS_OK);
+                assert_int_equal(tess_loader_next(loader, &input, &label, &rows), TESS_OK);
                 assert_token_batch(&fixture, b, input, label, rows);
             }
-            assert_int_equal(tess_loader_next(loader, &input, &label, &rows, NULL), TESS_OK);
+            assert_int_equal(tess_loader_next(loader, &input, &label, &rows), TESS_OK);
             assert_int_equal(rows, 0);
             tess_loader_close(loader);
             teardown(&fixture);
@@ -392,7 +390,7 @@ static void case_bad_token(void **state)
             assert_in_range(bad_batch, 1, 12);
             assert_int_equal(tess_loader_open(&fixture.config, &loader), TESS_OK);
             for (int64_t b = 0; b < bad_batch; b++) {
-                assert_int_equal(tess_loader_next(loader, &input, &label, &rows, NULL), TESS_OK);
+                assert_int_equal(tess_loader_next(loader, &input, &label, &rows), TESS_OK);
                 assert_token_batch(&fixture, b, input, label, rows);
             }
             for (int i = 0; i < 3; i++) {
@@ -400,8 +398,7 @@ static void case_bad_token(void **state)
                 snprintf(expected, sizeof(expected), "token %d (counted from 0) is 60000",
                          (int)bad);
                 rows = -5;
-                assert_int_equal(tess_loader_next(loader, &input, &label, &rows, NULL),
-                                 TESS_ERR_DATA);
+                assert_int_equal(tess_loader_next(loader, &input, &label, &rows), TESS_ERR_DATA);
                 assert_non_null(strstr(tess_log_last_error(), "x.bin: "));
                 assert_non_null(strstr(tess_log_last_error(), expected));
                 assert_int_equal(rows, -5);

@@ -138,21 +138,11 @@ static void case_limits(void **state)
     REFUSED(warmup_start, 1.5, "--warmup-start 1.5");
     REFUSED(warmup_start, (double)NAN, "--warmup-start");
     REFUSED(warmup, (double)NAN, "--warmup");
-    REFUSED(learning_rate, -0.1, "--learning-rate");
-    REFUSED(learning_rate, (double)INFINITY, "--learning-rate");
-    REFUSED(base_rate, -0.1, "--base-lr");
-    REFUSED(base_rate, (double)NAN, "--base-lr");
-    REFUSED(base_rate, (double)INFINITY, "--base-lr");
-    REFUSED(base_batch, -1, "--base-batch");
     REFUSED(momentum, 1, "--momentum");
     REFUSED(beta1, 1, "--beta1");
     REFUSED(beta2, -0.5, "--beta2");
     REFUSED(epsilon, 0, "--epsilon");
-    REFUSED(weight_decay, -1, "--weight-decay");
-    REFUSED(clip, (double)NAN, "--clip");
     REFUSED(step_epochs, 0, "--step-epochs");
-    REFUSED(step_factor, 2, "--step-factor");
-    REFUSED(final_factor, -1, "--final-factor");
 #undef REFUSED
     options = options_of(COSINE);
     options.step_epochs = 0; /* not its business */

@@ -41,12 +41,11 @@ static void write_weights(const struct model_driver *driver)
         const int64_t count = tess_shape_count(&shape);
         if (declare->param[p].flags & TESS_PARAM_TIED)
             continue;
-        for (int64_t at = 0, run; at < count; at += run) {
-            int64_t whole, stride;
-            run = tess_weights_file_run(&declare->param[p], at, &whole, &stride);
-            for (int64_t i = 0; i < run; i++)
-                assert_int_equal(
-                    fwrite(&driver->master[p][whole + i * stride], sizeof(float), 1, file), 1);
+        for (int64_t at = 0; at < count; at++) {
+            const int64_t whole = tess_declare_turned(&declare->param[p])
+                                      ? at % shape.dim[1] * shape.dim[0] + at / shape.dim[1]
+                                      : at;
+            assert_int_equal(fwrite(&driver->master[p][whole], sizeof(float), 1, file), 1);
         }
     }
     fclose(file);
