@@ -108,51 +108,49 @@ static char *device_text(const char *format, ...)
     return text;
 }
 
-/* What to do about a library that the loader does not find. */
-static const char *device_remedy(const char *word)
-{
-    if (strstr(word, "libcublas") != NULL)
-        return "install cuBLAS of the CUDA toolkit (or pip's nvidia-cublas) and put its folder "
-               "into LD_LIBRARY_PATH";
-    if (strstr(word, "libnccl") != NULL)
-        return "install NCCL (libnccl2, or pip's nvidia-nccl-cu13) and put its folder into "
-               "LD_LIBRARY_PATH";
-    if (strstr(word, "libmpi") != NULL)
-        return "install the MPI library (Debian: libopenmpi3, libmpich12) or put its folder into "
-               "LD_LIBRARY_PATH";
-    if (strstr(word, "libtessera") != NULL)
-        return "link it without libtessera, whose functions are in the program, or put the "
-               "library's folder into LD_LIBRARY_PATH";
-    if (strstr(word, "libcud") != NULL)
-        return "install the CUDA toolkit's run-time libraries and put their folder into "
-               "LD_LIBRARY_PATH";
-    return "install what is missing, or put its folder into LD_LIBRARY_PATH";
-}
+/* Of the loader's message: what is part of it, and what a user can do about that. */
+struct device_cause {
+    const char *part, *what, *remedy;
+};
+
+static const struct device_cause device_unresolved[] = {
+    {"undefined symbol: nccl", "it needs a newer NCCL than the one found",
+     "install the NCCL that it was built with, or newer, and put its folder into LD_LIBRARY_PATH"},
+    {"undefined symbol: cublas", "it needs a newer cuBLAS than the one found",
+     "install the cuBLAS that it was built with and put its folder into LD_LIBRARY_PATH"},
+    {"undefined symbol: tess", "it was built with another version of libtessera",
+     "build and install both together"},
+    {"", "the file cannot be loaded", "build or install it again"},
+};
+
+#define DEVICE_MISSING "a library that it needs is missing"
+
+static const struct device_cause device_missing[] = {
+    {"libcublas", DEVICE_MISSING,
+     "install cuBLAS of the CUDA toolkit (or pip's nvidia-cublas) and put its folder into "
+     "LD_LIBRARY_PATH"},
+    {"libnccl", DEVICE_MISSING,
+     "install NCCL (libnccl2, or pip's nvidia-nccl-cu13) and put its folder into LD_LIBRARY_PATH"},
+    {"libmpi", DEVICE_MISSING,
+     "install the MPI library (Debian: libopenmpi3, libmpich12) or put its folder into "
+     "LD_LIBRARY_PATH"},
+    {"libtessera", DEVICE_MISSING,
+     "link it without libtessera, whose functions are in the program, or put the library's folder "
+     "into LD_LIBRARY_PATH"},
+    {"libcud", DEVICE_MISSING,
+     "install the CUDA toolkit's run-time libraries and put their folder into LD_LIBRARY_PATH"},
+    {"", DEVICE_MISSING, "install what is missing, or put its folder into LD_LIBRARY_PATH"},
+};
 
 /* The loader's message, and what a user can do about it. */
 static char *device_explain(const char *path, const char *word)
 {
-    const char *what, *remedy;
-    if (strstr(word, "undefined symbol: nccl") != NULL) {
-        what = "it needs a newer NCCL than the one found";
-        remedy = "install the NCCL that it was built with, or newer, and put its folder into "
-                 "LD_LIBRARY_PATH";
-    } else if (strstr(word, "undefined symbol: cublas") != NULL) {
-        what = "it needs a newer cuBLAS than the one found";
-        remedy =
-            "install the cuBLAS that it was built with and put its folder into LD_LIBRARY_PATH";
-    } else if (strstr(word, "undefined symbol: tess") != NULL) {
-        what = "it was built with another version of libtessera";
-        remedy = "build and install both together";
-    } else if (strstr(word, "cannot open shared object file") != NULL &&
-               strncmp(word, path, strlen(path)) != 0) {
-        what = "a library that it needs is missing";
-        remedy = device_remedy(word);
-    } else {
-        what = "the file cannot be loaded";
-        remedy = "build or install it again";
-    }
-    return device_text("%s: %s: %s (%s)", path, what, remedy, word);
+    bool missing = strstr(word, "cannot open shared object file") != NULL &&
+                   strncmp(word, path, strlen(path)) != 0;
+    const struct device_cause *cause = missing ? device_missing : device_unresolved;
+    while (strstr(word, cause->part) == NULL)
+        cause++;
+    return device_text("%s: %s: %s (%s)", path, cause->what, cause->remedy, word);
 }
 
 /*

@@ -20,31 +20,26 @@ enum { NVML_FIELD_LINK_TX = 138, NVML_FIELD_LINK_RX = 139 };
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
-static void *watch_symbol(void *library, const char *name, const char *older)
+/* POSIX lets a pointer to a function be read through one to void, the language does not. */
+static void watch_symbol(void *library, const char *name, const char *older, void *function_out)
 {
     void *symbol = dlsym(library, name);
-    return symbol == NULL && older != NULL ? dlsym(library, older) : symbol;
+    if (symbol == NULL && older != NULL)
+        symbol = dlsym(library, older);
+    memcpy(function_out, &symbol, sizeof(symbol));
 }
 
-/* POSIX lets a pointer to a function be read through one to void, the language does not. */
 static void watch_symbols(struct tess_watch *watch)
 {
-    void *symbol;
 #define NVML_LOOK_UP(member, result, arguments, name, older)                                       \
-    symbol = watch_symbol(watch->library, name, older);                                            \
-    memcpy(&watch->call.member, &symbol, sizeof(symbol));
+    watch_symbol(watch->library, name, older, &watch->call.member);
     NVML_FUNCTIONS(NVML_LOOK_UP)
 #undef NVML_LOOK_UP
 }
 
-static const char *watch_error(const struct tess_watch *watch, nvml_return code)
-{
-    const char *text = watch->call.error_text != NULL ? watch->call.error_text(code) : NULL;
-    return text != NULL ? text : "no further word";
-}
-
 static void watch_refuse(const struct tess_watch *watch, nvml_return code, char *why, size_t bytes)
 {
+    const char *text = watch->call.error_text != NULL ? watch->call.error_text(code) : NULL;
     if (code == NVML_DRIVER_NOT_LOADED)
         snprintf(why, bytes, "no device: NVIDIA's driver is not loaded (nvidia-smi reports more)");
     else if (code == NVML_VERSION_MISMATCH)
@@ -55,31 +50,25 @@ static void watch_refuse(const struct tess_watch *watch, nvml_return code, char 
         snprintf(why, bytes, "no device: no permission to use NVIDIA's driver (/dev/nvidiactl)");
     else
         snprintf(why, bytes, "no device: NVIDIA's driver does not start: %s (NVML status %d)",
-                 watch_error(watch, code), code);
+                 text != NULL ? text : "no further word", code);
 }
 
 static bool watch_start(struct tess_watch *watch, char *why, size_t bytes)
 {
-    nvml_return (*start)(void);
-    nvml_return (*count)(unsigned *);
-    void *start_symbol = watch_symbol(watch->library, "nvmlInit_v2", "nvmlInit");
-    void *count_symbol =
-        watch_symbol(watch->library, "nvmlDeviceGetCount_v2", "nvmlDeviceGetCount");
+    const struct nvml_functions *call = &watch->call;
     unsigned devices = 0;
     nvml_return code;
 
-    memcpy(&start, &start_symbol, sizeof(start));
-    memcpy(&count, &count_symbol, sizeof(count));
     watch_symbols(watch);
-    if (start == NULL || count == NULL || watch->call.handle == NULL) {
+    if (call->start == NULL || call->count == NULL || call->handle == NULL) {
         snprintf(why, bytes, "no device: %s is not NVIDIA's management library, or too old a one",
                  NVML_LIBRARY);
         return false;
     }
-    code = start();
+    code = call->start();
     watch->started = code == NVML_OK;
     if (code == NVML_OK)
-        code = count(&devices);
+        code = call->count(&devices);
     if (code != NVML_OK) {
         watch_refuse(watch, code, why, bytes);
         return false;
@@ -99,7 +88,7 @@ static void watch_open_device(struct tess_watch *watch, int32_t index)
         device->handle = NULL;
         return;
     }
-    if (watch->call.pci != NULL && watch->call.pci(device->handle, &pci) == NVML_OK)
+    if (NVML_TRY(&watch->call, pci, device->handle, &pci))
         snprintf(device->bus, sizeof(device->bus), "%04x:%02x:%02x.0", pci.domain, pci.bus,
                  pci.device);
 }
@@ -151,26 +140,24 @@ static void watch_load(const struct nvml_functions *call, nvml_device handle,
     struct nvml_memory memory;
     unsigned long long throttle = 0;
 
-    if (call->name == NULL ||
-        call->name(handle, sample->name, (unsigned)sizeof(sample->name)) != NVML_OK)
+    if (!NVML_TRY(call, name, handle, sample->name, (unsigned)sizeof(sample->name)))
         sample->name[0] = '\0';
-    if (call->utilization != NULL && call->utilization(handle, &utilization) == NVML_OK) {
+    if (NVML_TRY(call, utilization, handle, &utilization)) {
         sample->gpu_percent = utilization.gpu;
         sample->memory_percent = utilization.memory;
     }
-    if (call->memory != NULL && call->memory(handle, &memory) == NVML_OK) {
+    if (NVML_TRY(call, memory, handle, &memory)) {
         sample->memory_used_bytes = (int64_t)memory.used;
         sample->memory_total_bytes = (int64_t)memory.total;
     }
-    if (call->throttle != NULL && call->throttle(handle, &throttle) == NVML_OK)
+    if (NVML_TRY(call, throttle, handle, &throttle))
         sample->throttle = (int64_t)throttle;
 }
 
 static double watch_clock(const struct nvml_functions *call, nvml_device handle, int clock)
 {
     unsigned mhz = 0;
-    return call->clock != NULL && call->clock(handle, clock, &mhz) == NVML_OK ? (double)mhz
-                                                                              : (double)NAN;
+    return NVML_TRY(call, clock, handle, clock, &mhz) ? (double)mhz : (double)NAN;
 }
 
 static void watch_body(const struct nvml_functions *call, nvml_device handle,
@@ -179,12 +166,11 @@ static void watch_body(const struct nvml_functions *call, nvml_device handle,
     unsigned value = 0;
     sample->sm_mhz = watch_clock(call, handle, NVML_CLOCK_SM);
     sample->memory_mhz = watch_clock(call, handle, NVML_CLOCK_MEMORY);
-    if (call->power != NULL && call->power(handle, &value) == NVML_OK)
+    if (NVML_TRY(call, power, handle, &value))
         sample->power_w = 1e-3 * value; /* in mW */
-    if (call->power_limit != NULL && call->power_limit(handle, &value) == NVML_OK)
+    if (NVML_TRY(call, power_limit, handle, &value))
         sample->power_limit_w = 1e-3 * value;
-    if (call->temperature != NULL &&
-        call->temperature(handle, NVML_TEMPERATURE_GPU, &value) == NVML_OK)
+    if (NVML_TRY(call, temperature, handle, NVML_TEMPERATURE_GPU, &value))
         sample->temperature_c = value;
 }
 
@@ -193,18 +179,14 @@ static void watch_processes(const struct nvml_functions *call, nvml_device handl
 {
     struct nvml_process process[TESS_WATCH_PROCESSES_MAX];
     unsigned count = TESS_WATCH_PROCESSES_MAX;
-    nvml_return code;
-    if (call->processes == NULL)
-        return;
-    code = call->processes(handle, &count, process);
     /* More than there is room for: how many is known, who they are is not. */
-    if (code != NVML_OK || count > TESS_WATCH_PROCESSES_MAX)
+    if (!NVML_TRY(call, processes, handle, &count, process) || count > TESS_WATCH_PROCESSES_MAX)
         return;
     sample->process_count = (int32_t)count;
     for (unsigned p = 0; p < count; p++) {
-        const bool told = process[p].memory != ULLONG_MAX;
+        const bool known = process[p].memory != ULLONG_MAX;
         sample->process[p].pid = (int32_t)process[p].pid;
-        sample->process[p].memory_bytes = told ? (int64_t)process[p].memory : -1;
+        sample->process[p].memory_bytes = known ? (int64_t)process[p].memory : -1;
         if (sample->process[p].pid == (int32_t)getpid())
             sample->own_bytes = sample->process[p].memory_bytes;
     }
@@ -242,8 +224,8 @@ static void watch_links(const struct nvml_functions *call, struct watch_device *
     unsigned long long tx = 0, rx = 0;
     const double now_s = tess_clock_s(), passed_s = now_s - device->link_s;
 
-    if (call->fields == NULL || call->fields(device->handle, 2, field) != NVML_OK ||
-        !tess__watch_field(&field[0], &tx) || !tess__watch_field(&field[1], &rx))
+    if (!NVML_TRY(call, fields, device->handle, 2, field) || !tess__watch_field(&field[0], &tx) ||
+        !tess__watch_field(&field[1], &rx))
         return;
     if (device->link_s > 0 && passed_s > 0 && tx >= device->tx_kib && rx >= device->rx_kib) {
         sample->link_tx_bytes_per_s = 1024 * (double)(tx - device->tx_kib) / passed_s;

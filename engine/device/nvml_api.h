@@ -2,8 +2,7 @@
  * NVML as it is used here, between nvml.c and nvml_links.c. The prototypes and constants were
  * written from NVIDIA's public "NVML API Reference Guide", because nvml.h comes with another
  * package than the toolkit; only what is used is there. Functions are looked up by their documented
- * versioned names (_v2, _v3), older names second; every one but init and count may be missing, as
- * drivers differ by years.
+ * versioned names (_v2, _v3), older names second; most may be missing, as drivers differ by years.
  */
 #ifndef TESSERA_DEVICE_NVML_API_H
 #define TESSERA_DEVICE_NVML_API_H
@@ -100,12 +99,15 @@ enum { NVML_LINK_P2P = 0 }; /* nvmlNvLinkCapability_t */
 
 #define NVML_ALL_LINKS UINT_MAX
 
-/* X(member, results and arguments, documented name, older name): optional functions. */
+/* X(member, results and arguments, documented name, older name): optional functions but the first
+ * three. */
 #define NVML_FUNCTIONS(X)                                                                          \
-    X(error_text, const char *, (nvml_return), "nvmlErrorString", NULL)                            \
-    X(shutdown, nvml_return, (void), "nvmlShutdown", NULL)                                         \
+    X(start, nvml_return, (void), "nvmlInit_v2", "nvmlInit")                                       \
+    X(count, nvml_return, (unsigned *), "nvmlDeviceGetCount_v2", "nvmlDeviceGetCount")             \
     X(handle, nvml_return, (unsigned, nvml_device *), "nvmlDeviceGetHandleByIndex_v2",             \
       "nvmlDeviceGetHandleByIndex")                                                                \
+    X(error_text, const char *, (nvml_return), "nvmlErrorString", NULL)                            \
+    X(shutdown, nvml_return, (void), "nvmlShutdown", NULL)                                         \
     X(name, nvml_return, (nvml_device, char *, unsigned), "nvmlDeviceGetName", NULL)               \
     X(pci, nvml_return, (nvml_device, struct nvml_pci *), "nvmlDeviceGetPciInfo_v3", NULL)         \
     X(utilization, nvml_return, (nvml_device, struct nvml_utilization *),                          \
@@ -141,6 +143,10 @@ struct nvml_functions {
     NVML_FUNCTIONS(NVML_MEMBER)
 #undef NVML_MEMBER
 };
+
+/* Is the function there, and does it succeed? */
+#define NVML_TRY(call, member, ...)                                                                \
+    ((call)->member != NULL && (call)->member(__VA_ARGS__) == NVML_OK)
 
 struct watch_device {
     nvml_device handle; /* NULL: it does not answer */

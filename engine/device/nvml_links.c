@@ -33,8 +33,7 @@ static bool links_field(const struct nvml_functions *call, nvml_device handle, u
                         unsigned scope, unsigned long long *value_out)
 {
     struct nvml_field asked = {.field = field, .scope = scope};
-    return call->fields != NULL && call->fields(handle, 1, &asked) == NVML_OK &&
-           tess__watch_field(&asked, value_out);
+    return NVML_TRY(call, fields, handle, 1, &asked) && tess__watch_field(&asked, value_out);
 }
 
 /* *end_out: the device has no link of this number, nor any higher. */
@@ -59,8 +58,7 @@ static bool links_active(const struct nvml_functions *call, nvml_device handle, 
 static bool links_carry(const struct nvml_functions *call, nvml_device handle, unsigned link)
 {
     unsigned can = 1;
-    return call->link_can == NULL || call->link_can(handle, link, NVML_LINK_P2P, &can) != NVML_OK ||
-           can == 1;
+    return !NVML_TRY(call, link_can, handle, link, NVML_LINK_P2P, &can) || can == 1;
 }
 
 /* The bus id at the other end; "" where a virtual machine hides it, which then reads as nothing, as
@@ -70,7 +68,7 @@ static bool links_remote_bus(const struct nvml_functions *call, nvml_device hand
 {
     struct nvml_pci pci = {.domain = 0};
     unsigned domain, number, place;
-    if (call->link_pci == NULL || call->link_pci(handle, link, &pci) != NVML_OK)
+    if (!NVML_TRY(call, link_pci, handle, link, &pci))
         return false;
     pci.id[sizeof(pci.id) - 1] = '\0';
     bus[0] = '\0';
@@ -102,7 +100,7 @@ static void links_add(const struct tess_watch *watch, nvml_device handle, unsign
 {
     int type = NVML_REMOTE_UNKNOWN;
     char bus[32];
-    if (watch->call.link_remote == NULL || watch->call.link_remote(handle, link, &type) != NVML_OK)
+    if (!NVML_TRY(&watch->call, link_remote, handle, link, &type))
         type = NVML_REMOTE_UNKNOWN;
     if (type == NVML_REMOTE_NPU)
         return; /* to a POWER processor, which CUDA of today does not run on */
@@ -156,19 +154,19 @@ static void links_fabric(const struct nvml_functions *call, nvml_device handle,
 {
     struct nvml_fabric info = {.version = NVML_FABRIC_V3};
     struct nvml_fabric_1 first = {.state = 0};
-    bool told = call->fabric != NULL && call->fabric(handle, &info) == NVML_OK;
-    if (!told && call->fabric != NULL) {
+    bool known = NVML_TRY(call, fabric, handle, &info);
+    if (!known) {
         info = (struct nvml_fabric){.version = NVML_FABRIC_V2};
-        told = call->fabric(handle, &info) == NVML_OK;
+        known = NVML_TRY(call, fabric, handle, &info);
     }
-    if (!told && call->fabric_1 != NULL && call->fabric_1(handle, &first) == NVML_OK) {
+    if (!known && NVML_TRY(call, fabric_1, handle, &first)) {
         info.state = first.state;
         info.status = first.status;
         info.clique = first.clique;
         memcpy(info.uuid, first.uuid, sizeof(info.uuid));
-        told = true;
+        known = true;
     }
-    if (!told || info.state != NVML_FABRIC_COMPLETED || info.status != NVML_OK)
+    if (!known || info.state != NVML_FABRIC_COMPLETED || info.status != NVML_OK)
         return;
     memcpy(device->fabric_uuid, info.uuid, sizeof(device->fabric_uuid));
     device->fabric_clique = (int32_t)info.clique;
@@ -186,10 +184,9 @@ int32_t tess_watch_links(const struct tess_watch *watch, struct tess_live_device
             continue;
         *own = (struct tess_live_device){.index = d};
         memcpy(own->bus, watch->device[d].bus, sizeof(own->bus));
-        if (call->name == NULL ||
-            call->name(handle, own->name, (unsigned)sizeof(own->name)) != NVML_OK)
+        if (!NVML_TRY(call, name, handle, own->name, (unsigned)sizeof(own->name)))
             own->name[0] = '\0';
-        if (call->capability != NULL && call->capability(handle, &major, &minor) == NVML_OK)
+        if (NVML_TRY(call, capability, handle, &major, &minor))
             own->sm = 10 * major + minor;
         links_nvlinks(watch, handle, own);
         links_c2c(call, handle, own);

@@ -9,39 +9,40 @@
 _Static_assert(TESS_MEMORY_KIND_COUNT <= TESS__PLOT_KINDS_MAX, "a colour for each kind");
 
 /* A bar more; false where there is no room for it. */
-static bool cost_has_room(struct tess__report_bars *bars)
+static bool cost_has_room(struct tess__bars *bars)
 {
-    bool room = bars->count < TESS__PLOT_BARS_MAX;
+    bool room = bars->row_count < TESS__PLOT_BARS_MAX;
     bars->left_out += !room;
     return room;
 }
 
-void tess__report_add_times(struct tess__report_bars *bars, const char *label,
-                            const struct tess__rows *rows, size_t row, const int *field, int kinds,
-                            int hidden, int before, double factor)
+void tess__report_add_times(struct tess__bars *bars, const char *label,
+                            const struct tess__rows *rows, size_t row, const int *field, int hidden,
+                            int before, double factor)
 {
     double end = 0, beside = fmax(0, factor * tess__row(rows, row, hidden));
     if (!cost_has_room(bars))
         return;
-    for (int k = 0; k < kinds; k++) {
+    for (int k = 0; k < bars->kind_count; k++) {
         double value = fmax(0, factor * tess__row(rows, row, field[k])); /* NaN is 0 */
-        bars->value[bars->count * kinds + k] = value;
+        bars->value[bars->row_count * bars->kind_count + k] = value;
         end += k < before ? value : 0;
     }
-    bars->row[bars->count] = label;
-    bars->beside_start[bars->count] = fmax(0, end - beside);
-    bars->beside_value[bars->count++] = beside;
+    bars->row[bars->row_count] = label;
+    bars->beside_start[bars->row_count] = fmax(0, end - beside);
+    bars->beside_value[bars->row_count++] = beside;
 }
 
-/* The caption, with what is left out of the picture. */
-static const char *cost_caption(struct tess__report *report, const char *caption,
-                                const struct tess__report_bars *bars)
+/* Nothing without bars; the caption reports what is left out of the picture. */
+static void cost_figure(struct tess__report *report, const char *title, const char *caption,
+                        const struct tess__bars *bars, struct tess__html *html)
 {
-    if (bars->left_out == 0)
-        return caption;
-    return tess__report_text(
-        report, "%s %zu more bars are not drawn: give the report fewer runs to see them.", caption,
-        bars->left_out);
+    if (bars->left_out > 0)
+        caption = tess__report_text(
+            report, "%s %zu more bars are not drawn: give the report fewer runs to see them.",
+            caption, bars->left_out);
+    if (bars->row_count > 0)
+        tess__figure_bars(&(struct tess__figure){title, caption}, bars, html);
 }
 
 /* ---- memory ---------------------------------------------------------------------------------- */
@@ -115,41 +116,30 @@ static const char *cost_memory_caption(struct tess__report *report)
 void tess__report_memories(struct tess__report *report, struct tess__html *html)
 {
     enum { KINDS = TESS_MEMORY_KIND_COUNT };
-    struct tess__report_bars rows = {.count = 0};
     const char *kind[KINDS];
+    struct tess__bars bars = {.kind = kind, .kind_count = KINDS, .decimals = 1};
     double most = 0, divisor;
     for (size_t i = 0; i < report->run_count; i++)
         most = fmax(most, tess__report_fullest(&report->run[i]));
     if (most <= 0)
         return;
-    const char *title =
-        tess__report_text(report, "memory per rank [%s]", tess__text_unit(most, &divisor));
+    bars.title = tess__report_text(report, "memory per rank [%s]", tess__text_unit(most, &divisor));
     for (int k = 0; k < KINDS; k++)
         kind[k] = tess_memory_kind_name((enum tess_memory_kind)k);
     for (size_t i = 0; i < report->run_count; i++) {
         const struct tess__report_run *run = &report->run[i];
         for (size_t first = 0, last; first < run->memory_count; first = last + 1) {
             last = cost_group_end(run, first);
-            if (!cost_has_room(&rows))
+            if (!cost_has_room(&bars))
                 continue;
-            rows.row[rows.count] =
+            bars.row[bars.row_count] =
                 cost_memory_label(report, run, run->memory[first].rank, run->memory[last].rank);
             for (int k = 0; k < KINDS; k++)
-                rows.value[rows.count * KINDS + k] = run->memory[first].kind[k] / divisor;
-            rows.count++;
+                bars.value[bars.row_count * KINDS + k] = run->memory[first].kind[k] / divisor;
+            bars.row_count++;
         }
     }
-    tess__figure_bars(
-        &(struct tess__figure){"Memory per rank",
-                               cost_caption(report, cost_memory_caption(report), &rows)},
-        &(struct tess__bars){.title = title,
-                             .row = rows.row,
-                             .kind = kind,
-                             .value = rows.value,
-                             .row_count = rows.count,
-                             .kind_count = KINDS,
-                             .decimals = 1},
-        html);
+    cost_figure(report, "Memory per rank", cost_memory_caption(report), &bars, html);
 }
 
 /* ---- throughput ------------------------------------------------------------------------------ */
@@ -161,24 +151,15 @@ static void cost_simple(struct tess__report *report, const char *title, const ch
                                      const struct tess__report_run *run),
                         struct tess__html *html)
 {
-    struct tess__report_bars rows = {.count = 0};
+    struct tess__bars bars = {.title = axis, .kind = &axis, .kind_count = 1, .decimals = decimals};
     for (size_t i = 0; i < report->run_count; i++) {
         double value = of(report, &report->run[i]);
-        if (isnan(value) || !cost_has_room(&rows))
+        if (isnan(value) || !cost_has_room(&bars))
             continue;
-        rows.row[rows.count] = report->run[i].name;
-        rows.value[rows.count++] = value;
+        bars.row[bars.row_count] = report->run[i].name;
+        bars.value[bars.row_count++] = value;
     }
-    if (rows.count > 0)
-        tess__figure_bars(&(struct tess__figure){title, cost_caption(report, caption, &rows)},
-                          &(struct tess__bars){.title = axis,
-                                               .row = rows.row,
-                                               .kind = &axis,
-                                               .value = rows.value,
-                                               .row_count = rows.count,
-                                               .kind_count = 1,
-                                               .decimals = decimals},
-                          html);
+    cost_figure(report, title, caption, &bars, html);
 }
 
 static double cost_speed(const struct tess__report *report, const struct tess__report_run *run)
@@ -220,39 +201,26 @@ static void cost_times(struct tess__report *report, struct tess__html *html)
                                 TESS__TIME_EXPOSED, TESS__TIME_OPTIM};
     static const char *const kind[] = {"data", "forward", "backward", "exposed communication",
                                        "optimizer"};
-    enum { KINDS = sizeof(field) / sizeof(field[0]) };
-    struct tess__report_bars rows = {.count = 0};
+    struct tess__bars bars = {.title = "time per rank [s]",
+                              .kind = kind,
+                              .kind_count = sizeof(field) / sizeof(field[0]),
+                              .beside_name = "hidden communication",
+                              .decimals = 2};
     for (size_t i = 0; i < report->run_count; i++) {
         const struct tess__rows *times = &report->run[i].times;
         for (size_t r = 0; r < times->count; r++)
-            tess__report_add_times(&rows,
+            tess__report_add_times(&bars,
                                    tess__report_text(report, "%s \xC2\xB7 %.0f",
                                                      report->run[i].name,
                                                      tess__row(times, r, TESS__TIME_RANK)),
-                                   times, r, field, KINDS, TESS__TIME_HIDDEN, 3, 1);
+                                   times, r, field, TESS__TIME_HIDDEN, 3, 1);
     }
-    if (rows.count == 0)
-        return;
-    tess__figure_bars(
-        &(struct tess__figure){
-            "Where the time goes",
-            cost_caption(report,
-                         "Seconds of the whole run on each rank. Exposed communication is waiting "
-                         "that no computation hides. Hidden communication runs during the backward "
-                         "pass and is not part of the sum: it is the thin bar below. A rank that "
-                         "waits more than the others waits for a slower rank.",
-                         &rows)},
-        &(struct tess__bars){.title = "time per rank [s]",
-                             .row = rows.row,
-                             .kind = kind,
-                             .value = rows.value,
-                             .row_count = rows.count,
-                             .kind_count = KINDS,
-                             .beside_start = rows.beside_start,
-                             .beside_value = rows.beside_value,
-                             .beside_name = "hidden communication",
-                             .decimals = 2},
-        html);
+    cost_figure(report, "Where the time goes",
+                "Seconds of the whole run on each rank. Exposed communication is waiting that no "
+                "computation hides. Hidden communication runs during the backward pass and is not "
+                "part of the sum: it is the thin bar below. A rank that waits more than the others "
+                "waits for a slower rank.",
+                &bars, html);
 }
 
 void tess__report_speeds(struct tess__report *report, struct tess__html *html)

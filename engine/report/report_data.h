@@ -186,6 +186,10 @@ struct tess__report_span {
     double begin, end;       /* ms after the step's begin, cut to the rank's step */
     double bytes;            /* of a call; NaN when it is unknown */
     bool unfinished;         /* the recording ended before it */
+    /* Of the picture: 0 for what the rank does, a call's from 1 on, and whether it is drawn over
+     * other calls of its row. */
+    int row;
+    bool crowded;
 };
 
 /* One rank's part of the step. */
@@ -194,6 +198,8 @@ struct tess__report_lane {
     struct tess__report_span *span;
     size_t span_count; /* in order of begin */
     size_t left_out;   /* spans beyond what a lane holds */
+    double top;        /* of the picture, as rows */
+    int rows;
 };
 
 /* More ranks are not drawn. */

@@ -5,115 +5,88 @@
 #include <ctype.h>
 #include <string.h>
 
-static void events_step_over(struct tess__events *text)
+static void events_step_over(struct tess__events *text, size_t count)
 {
-    text->line += *text->at == '\n';
-    text->at++;
+    for (const char *stop = text->at + count; text->at < stop; text->at++)
+        text->line += *text->at == '\n';
 }
 
-static void events_skip_blank(struct tess__events *text)
+/* Over white space and the sign; false where there is another one. */
+static bool events_skip(struct tess__events *text, char sign)
 {
     while (text->at < text->end && isspace((unsigned char)*text->at))
-        events_step_over(text);
+        events_step_over(text, 1);
+    bool there = text->at < text->end && *text->at == sign;
+    text->at += there;
+    return there;
 }
 
-/* From one quote to behind the other. */
-static bool events_skip_string(struct tess__events *text)
+/* The value that begins here; NULL, with the reason, where it is none. */
+static json_t *events_value(struct tess__events *text, size_t flags, json_error_t *error)
 {
-    events_step_over(text);
-    while (text->at < text->end && *text->at != '"') {
-        if (*text->at == '\\' && text->at + 1 < text->end)
-            events_step_over(text);
-        events_step_over(text);
+    json_t *value = json_loadb(text->at, (size_t)(text->end - text->at),
+                               flags | JSON_DISABLE_EOF_CHECK | JSON_DECODE_INT_AS_REAL, error);
+    if (value != NULL)
+        events_step_over(text, (size_t)error->position);
+    else
+        text->cut = json_error_code(error) == json_error_premature_end_of_input;
+    return value;
+}
+
+/* To where another event may begin: at the line's end, or behind a comma. */
+static void events_skip_damaged(struct tess__events *text)
+{
+    char before = '\0';
+    for (; text->at < text->end && *text->at != '\n'; events_step_over(text, 1)) {
+        if (before == ',' && *text->at == '{')
+            return;
+        before = isspace((unsigned char)*text->at) ? before : *text->at;
     }
-    text->cut = text->at == text->end;
-    text->at += !text->cut;
-    return !text->cut;
-}
-
-/* Behind one value, if it ends; whether it is JSON is found out later. At least one character. */
-static bool events_skip_value(struct tess__events *text)
-{
-    size_t depth = 0;
-    bool plain = false; /* a number or a word, which ends where another sign begins */
-    while (text->at < text->end) {
-        char sign = *text->at;
-        if (plain && (strchr(",]}", sign) || isspace((unsigned char)sign)))
-            return true;
-        if (sign == '"') {
-            if (!events_skip_string(text))
-                return false;
-        } else {
-            depth += sign == '{' || sign == '[';
-            if ((sign == '}' || sign == ']') && depth > 0 && --depth == 0) {
-                events_step_over(text);
-                return true;
-            }
-            events_step_over(text);
-            plain = depth == 0;
-        }
-        if (depth == 0 && sign == '"')
-            return true;
-    }
-    text->cut = true;
-    return false;
-}
-
-static bool events_key_is(const char *begin, const char *end, const char *key)
-{
-    size_t length = strlen(key);
-    return (size_t)(end - begin) == length + 2 && memcmp(begin + 1, key, length) == 0;
 }
 
 bool tess__events_find(const char *bytes, size_t count, struct tess__events *events,
-                       struct tess__events *about)
+                       json_t **about_out)
 {
     struct tess__events text = {bytes, bytes + count, 1, false};
+    json_error_t error;
     bool found = false;
-    *about = (struct tess__events){.at = text.end, .end = text.end};
-    events_skip_blank(&text);
-    for (char sign = '{'; text.at < text.end && *text.at == sign; sign = ',') {
-        const char *key, *key_end;
-        struct tess__events value;
-        bool list;
-        events_step_over(&text);
-        events_skip_blank(&text);
-        key = text.at;
-        if (key == text.end || *key != '"' || !events_skip_string(&text))
+    *about_out = NULL;
+    for (char sign = '{'; events_skip(&text, sign); sign = ',') {
+        json_t *value, *key = events_value(&text, JSON_DECODE_ANY, &error);
+        const char *name = json_is_string(key) ? json_string_value(key) : "";
+        bool list = strcmp(name, "traceEvents") == 0, about = strcmp(name, "otherData") == 0;
+        size_t line;
+        json_decref(key);
+        if (!events_skip(&text, ':'))
             break;
-        key_end = text.at;
-        events_skip_blank(&text);
-        if (text.at == text.end || *text.at != ':')
-            break;
-        events_step_over(&text);
-        events_skip_blank(&text);
-        value = text;
-        list =
-            value.at < value.end && *value.at == '[' && events_key_is(key, key_end, "traceEvents");
-        events_skip_value(&text);
-        value.end = text.at;
-        if (list) {
-            value.at++;
-            *events = value;
+        if (list && events_skip(&text, '[')) {
+            *events = text;
             found = true;
-        } else if (events_key_is(key, key_end, "otherData")) {
-            *about = value;
+            while (tess__events_next(&text, &value, &line, &error))
+                json_decref(value);
+            events_skip(&text, ']');
+            continue;
         }
-        events_skip_blank(&text);
+        value = events_value(&text, JSON_DECODE_ANY, &error);
+        if (about) {
+            json_decref(*about_out);
+            *about_out = json_incref(value);
+        }
+        json_decref(value);
     }
     return found;
 }
 
-bool tess__events_next(struct tess__events *events, const char **begin, size_t *count, size_t *line)
+bool tess__events_next(struct tess__events *events, json_t **event_out, size_t *line_out,
+                       json_error_t *error)
 {
-    while (events->at < events->end && (*events->at == ',' || isspace((unsigned char)*events->at)))
-        events_step_over(events);
+    while (events_skip(events, ','))
+        continue;
     if (events->at == events->end || *events->at == ']')
         return false;
-    *begin = events->at;
-    *line = events->line;
-    if (!events_skip_value(events))
-        return false;
-    *count = (size_t)(events->at - *begin);
-    return true;
+    *line_out = events->line;
+    *event_out = events_value(events, 0, error);
+    if (*event_out == NULL && !events->cut)
+        events_skip_damaged(events);
+    return !events->cut;
 }

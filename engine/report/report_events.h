@@ -3,6 +3,7 @@
 #ifndef TESSERA_REPORT_REPORT_EVENTS_H
 #define TESSERA_REPORT_REPORT_EVENTS_H
 
+#include <jansson.h>
 #include <stdbool.h>
 #include <stddef.h>
 
@@ -13,13 +14,14 @@ struct tess__events {
     bool cut;    /* the text ended within a value */
 };
 
-/* The elements of the list of events, and the object about the run (empty when there is none);
- * false when the text is no object with such a list. */
+/* The elements of the list of events, and the object about the run, a new reference, or NULL; false
+ * when the text is no object with such a list. */
 bool tess__events_find(const char *bytes, size_t count, struct tess__events *events,
-                       struct tess__events *about);
+                       json_t **about_out);
 
-/* The next element of the list, which may be anything; false at its end. */
-bool tess__events_next(struct tess__events *events, const char **begin, size_t *count,
-                       size_t *line);
+/* The next element of the list, a new reference, and its line; false at the end. What is not JSON
+ * is NULL, with the reason in `error`. */
+bool tess__events_next(struct tess__events *events, json_t **event_out, size_t *line_out,
+                       json_error_t *error);
 
 #endif

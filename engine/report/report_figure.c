@@ -86,13 +86,13 @@ static bool figure_kind_used(const struct tess__bars *bars, int kind)
 
 static void figure_legend_bars(const struct tess__bars *bars, struct tess__html *html)
 {
-    if (bars->kind_count == 1 && !bars->beside_value)
+    if (bars->kind_count == 1 && !bars->beside_name)
         return;
     tess__html_add(html, "<ul class=\"legend\">");
     for (int k = 0; k < bars->kind_count; k++)
         if (figure_kind_used(bars, k))
             figure_legend_item(html, k, bars->kind[k]);
-    if (bars->beside_value)
+    if (bars->beside_name)
         figure_legend_item(html, bars->kind_count, bars->beside_name);
     tess__html_add(html, "</ul>\n");
 }
@@ -252,7 +252,7 @@ static void figure_table_bars(const struct tess__bars *bars, struct tess__html *
         head[heads++] = bars->kind[k];
     if (bars->kind_count > 1)
         head[heads++] = "total";
-    if (bars->beside_value)
+    if (bars->beside_name)
         head[heads++] = bars->beside_name;
     figure_numbers_begin(html);
     tess__figure_heads(html, head, heads, 1, heads);
@@ -262,7 +262,7 @@ static void figure_table_bars(const struct tess__bars *bars, struct tess__html *
             tess__figure_cell(html, bars->value[r * bars->kind_count + k]);
         if (bars->kind_count > 1)
             tess__figure_cell(html, tess__plot_total(bars, r));
-        if (bars->beside_value)
+        if (bars->beside_name)
             tess__figure_cell(html, bars->beside_value[r]);
         tess__html_add(html, "</tr>\n");
     }
@@ -310,26 +310,18 @@ void tess__figure_bars(const struct tess__figure *figure, const struct tess__bar
     tess__html_close(&alternative);
 }
 
-static bool figure_span_used(const struct tess__spans *spans, int kind)
-{
-    for (size_t i = 0; i < spans->span_count; i++)
-        if (spans->span[i].kind == kind)
-            return true;
-    return false;
-}
-
-void tess__figure_spans(const struct tess__figure *figure, const struct tess__spans *spans,
-                        const struct tess__html *alternative, const struct tess__html *numbers,
-                        struct tess__html *html)
+void tess__figure_drawn(const struct tess__figure *figure, const char *const *kind,
+                        const bool *shown, int kind_count, const struct tess__html *drawings,
+                        const struct tess__html *numbers, struct tess__html *html)
 {
     figure_begin(figure, true, html);
     tess__html_add(html, "<ul class=\"legend\">");
-    for (int k = 0; k < spans->kind_count; k++)
-        if (figure_span_used(spans, k))
-            figure_legend_item(html, k, spans->kind[k]);
+    for (int k = 0; k < kind_count; k++)
+        if (shown[k])
+            figure_legend_item(html, k, kind[k]);
     tess__html_add(html, "</ul>\n<div class=\"plot bars line\" tabindex=\"0\" role=\"region\" "
                          "aria-label=\"time line\">\n");
-    tess__plot_spans(spans, alternative, html);
+    tess__html_append(html, drawings);
     tess__html_add(html, "</div>\n");
     figure_numbers_begin(html);
     tess__html_append(html, numbers);

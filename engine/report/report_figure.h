@@ -14,10 +14,11 @@ void tess__figure_lines(const struct tess__figure *figure, const struct tess__li
                         struct tess__html *html);
 void tess__figure_bars(const struct tess__figure *figure, const struct tess__bars *bars,
                        struct tess__html *html);
-/* `alternative` and `numbers` are trusted: the text alternative, and the tables' elements. */
-void tess__figure_spans(const struct tess__figure *figure, const struct tess__spans *spans,
-                        const struct tess__html *alternative, const struct tess__html *numbers,
-                        struct tess__html *html);
+/* The same of ready drawings, with the kinds [kind_count] that they show of all; `drawings` and
+ * `numbers`, the tables' elements, are trusted. */
+void tess__figure_drawn(const struct tess__figure *figure, const char *const *kind,
+                        const bool *shown, int kind_count, const struct tess__html *drawings,
+                        const struct tess__html *numbers, struct tess__html *html);
 
 /* One number of a table, right aligned. */
 void tess__figure_cell(struct tess__html *html, double value);

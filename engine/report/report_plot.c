@@ -400,7 +400,7 @@ void tess__plot_bars(const struct tess__bars *bars, const struct tess__html *alt
         tess__plot_open(&plot, alternative);
         tess__plot_even_ticks(&plot.x, narrow ? 4 : 7, false);
         tess__plot_x_axis(&plot, bars->title, true);
-        for (int k = 0; k < bars->kind_count + (bars->beside_value != NULL); k++)
+        for (int k = 0; k < bars->kind_count + (bars->beside_name != NULL); k++)
             plot_bar_kind(&plot, bars, k);
         plot_bar_labels(&plot, bars, label_max);
         tess__plot_close(&plot);

@@ -43,45 +43,16 @@ struct tess__lines {
 /* Horizontal bars, stacked by kind. */
 struct tess__bars {
     const char *title;       /* of the axis, with its unit; our own text */
-    const char *const *row;  /* [row_count] labels, foreign */
     const char *const *kind; /* [kind_count] names, our own */
-    const double *value;     /* [row_count * kind_count], none NaN */
-    int row_count, kind_count;
-    /* A thin bar below the stack from start to start + value, or NULL: what happens beside it. */
-    const double *beside_start, *beside_value; /* [row_count] */
+    /* A thin bar below the stack from start to start + value, where it has a name: what happens
+     * beside it. */
     const char *beside_name;
-    int decimals; /* of the totals */
-};
-
-/* What was done in lanes below one another, as boxes on one axis of time from 0. */
-struct tess__span {
-    int lane, kind;
-    double begin, end;    /* 0 <= begin <= end <= length */
-    const char *label[2]; /* in the box where there is room: long, else short; NULL for none */
-    bool over;            /* lies over the lower part of its lane's other boxes */
-};
-
-struct tess__span_lane {
-    const char *name;
-    bool head;  /* begins a group: higher, and its name is written on small screens too */
-    double top; /* set while it is drawn */
-};
-
-/* A dotted line down all lanes of a group. */
-struct tess__span_mark {
-    int first_lane, last_lane;
-    double at;
-};
-
-struct tess__spans {
-    const char *title;       /* of the axis, with its unit; our own text */
-    const char *const *kind; /* [kind_count] names, our own; the number of a kind is its colour */
-    struct tess__span_lane *lane;
-    const struct tess__span *span;
-    const struct tess__span_mark *mark;
-    int kind_count, lane_count, mark_count;
-    size_t span_count;
-    double length; /* > 0 */
+    int kind_count, row_count;
+    int decimals;                                             /* of the totals */
+    size_t left_out;                                          /* rows that there was no room for */
+    const char *row[TESS__PLOT_BARS_MAX];                     /* labels, foreign */
+    double value[TESS__PLOT_BARS_MAX * TESS__PLOT_KINDS_MAX]; /* [row_count * kind_count], no NaN */
+    double beside_start[TESS__PLOT_BARS_MAX], beside_value[TESS__PLOT_BARS_MAX];
 };
 
 /* Append two drawings, for wide and for narrow screens. `alternative` is what stands for them;
@@ -90,8 +61,6 @@ void tess__plot_lines(const struct tess__lines *lines, const struct tess__html *
                       struct tess__html *html);
 void tess__plot_bars(const struct tess__bars *bars, const struct tess__html *alternative,
                      struct tess__html *html);
-void tess__plot_spans(const struct tess__spans *spans, const struct tess__html *alternative,
-                      struct tess__html *html);
 
 /* Is there no point that these axes can show? Then there is nothing to draw. */
 bool tess__plot_lines_empty(const struct tess__lines *lines);

@@ -80,34 +80,26 @@ static void scale_step(struct tess__report *report, const struct tess__report_sc
     static const int field[] = {TESS__MEASURED_DATA, TESS__MEASURED_COMPUTE,
                                 TESS__MEASURED_EXPOSED};
     static const char *const kind[] = {"waiting for data", "computing", "exposed communication"};
-    enum { KINDS = sizeof(field) / sizeof(field[0]) };
     const struct tess__rows *rows = &scaling->measured;
-    struct tess__report_bars bars = {.count = 0};
+    struct tess__bars bars = {.title = "time of a step [ms]",
+                              .kind = kind,
+                              .kind_count = sizeof(field) / sizeof(field[0]),
+                              .beside_name = "hidden communication",
+                              .decimals = 2};
     for (size_t r = 0; r < rows->count; r++) {
         double ranks = tess__row(rows, r, TESS__MEASURED_RANKS);
         tess__report_add_times(
             &bars, tess__report_text(report, "%.0f %s", ranks, ranks == 1 ? "rank" : "ranks"), rows,
-            r, field, KINDS, TESS__MEASURED_HIDDEN, 2, 1e3);
+            r, field, TESS__MEASURED_HIDDEN, 2, 1e3);
     }
-    if (bars.count == 0)
-        return;
-    tess__figure_bars(
-        &(struct tess__figure){
-            "A step on more and more ranks",
-            "With the same global batch computing should shrink as ranks are added; exposed "
-            "communication is what grows instead. Communication beside the backward pass is the "
-            "thin bar below: it costs nothing until it no longer fits there."},
-        &(struct tess__bars){.title = "time of a step [ms]",
-                             .row = bars.row,
-                             .kind = kind,
-                             .value = bars.value,
-                             .row_count = bars.count,
-                             .kind_count = KINDS,
-                             .beside_start = bars.beside_start,
-                             .beside_value = bars.beside_value,
-                             .beside_name = "hidden communication",
-                             .decimals = 2},
-        html);
+    if (bars.row_count > 0)
+        tess__figure_bars(
+            &(struct tess__figure){
+                "A step on more and more ranks",
+                "With the same global batch computing should shrink as ranks are added; exposed "
+                "communication is what grows instead. Communication beside the backward pass is "
+                "the thin bar below: it costs nothing until it no longer fits there."},
+            &bars, html);
 }
 
 /* ---- predicted ------------------------------------------------------------------------------- */

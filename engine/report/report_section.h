@@ -22,6 +22,11 @@ void tess__report_tunes(struct tess__report *report, struct tess__html *html);
 /* One step of every time line, as a picture. */
 void tess__report_timelines(struct tess__report *report, struct tess__html *html);
 
+/* Its two drawings; places the lanes and their spans first. */
+void tess__report_draw_timeline(struct tess__report_timeline *timeline,
+                                const struct tess__lane_sums *sums,
+                                const struct tess__html *alternative, struct tess__html *html);
+
 /* Tables: the overview, and the options of every run. */
 void tess__report_overview(const struct tess__report *report, struct tess__html *html);
 void tess__report_options(struct tess__report *report, struct tess__html *html);
@@ -39,19 +44,11 @@ double tess__report_speed(const struct tess__report_run *run);
 double tess__report_val_loss(const struct tess__report_run *run);
 double tess__report_val_accuracy(const struct tess__report_run *run);
 
-/* Bars in the making; what does not fit is counted. */
-struct tess__report_bars {
-    const char *row[TESS__PLOT_BARS_MAX];
-    double value[TESS__PLOT_BARS_MAX * TESS__PLOT_KINDS_MAX];
-    double beside_start[TESS__PLOT_BARS_MAX], beside_value[TESS__PLOT_BARS_MAX];
-    int count;
-    size_t left_out;
-};
-/* Seconds of a record, by their fields [kinds] and times `factor`; beside them those of `hidden`,
- * which end with the first `before` kinds. */
-void tess__report_add_times(struct tess__report_bars *bars, const char *label,
-                            const struct tess__rows *rows, size_t row, const int *field, int kinds,
-                            int hidden, int before, double factor);
+/* A bar of the seconds in a record: those of the fields [kind_count], times `factor`; beside them
+ * those of `hidden`, which end with the first `before` kinds. */
+void tess__report_add_times(struct tess__bars *bars, const char *label,
+                            const struct tess__rows *rows, size_t row, const int *field, int hidden,
+                            int before, double factor);
 
 /* Bytes of the rank that has most; NaN when none is known. */
 double tess__report_fullest(const struct tess__report_run *run);

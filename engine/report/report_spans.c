@@ -1,114 +1,159 @@
 /*
- * The picture of a time line: boxes in lanes on one axis of time, drawn for wide and for narrow
- * screens. What the boxes stand for is report_timeline.c's.
+ * The picture of a time line: for every rank a row of what it does and below it as many rows as
+ * calls overlap, on one axis of time, drawn for wide and for narrow screens.
  */
-#include "report/report_plot.h"
+#include "report/report_section.h"
 
 #include <math.h>
+#include <stdio.h>
+#include <string.h>
 
 /* Heights and widths in the drawing's own units, about a pixel each. */
 #define SPANS_HEAD    30
-#define SPANS_LANE    21
-#define SPANS_BETWEEN 12 /* before the head of the next group */
+#define SPANS_CALL    21
+#define SPANS_BETWEEN 12 /* before the next rank */
 #define SPANS_TOP     6
 #define SPANS_BOTTOM  54
 #define SPANS_RIGHT   16
-#define SPANS_GAP     3    /* between a lane's boxes and the next lane */
+#define SPANS_GAP     3    /* between a row's boxes and the next row */
 #define SPANS_LEAST   0.7  /* a box is never drawn narrower than this */
 #define SPANS_LETTER  7.0  /* of a label, about */
-#define SPANS_OVER    0.38 /* of a lane's height */
+#define SPANS_OVER    0.38 /* of a row's height: waiting lies over what the rank does */
 #define SPANS_LABEL   40   /* characters */
 
-static double spans_height(const struct tess__spans *spans, int lane)
+/* Calls under way at once that get a row of their own; more are drawn over the last one. */
+#define SPANS_ROWS_MAX 7
+
+static void spans_place_lane(struct tess__report_lane *lane)
 {
-    return spans->lane[lane].head ? SPANS_HEAD : SPANS_LANE;
+    double busy[SPANS_ROWS_MAX]; /* until when */
+    lane->rows = 1;
+    for (size_t i = 0; i < lane->span_count; i++) {
+        struct tess__report_span *span = &lane->span[i];
+        if (span->work != TESS__WORK_CALL)
+            continue;
+        for (span->row = 1; span->row < lane->rows && busy[span->row] > span->begin;)
+            span->row++;
+        span->crowded = span->row == SPANS_ROWS_MAX;
+        span->row -= span->crowded;
+        lane->rows = span->row == lane->rows ? lane->rows + 1 : lane->rows;
+        busy[span->row] = span->end;
+    }
 }
 
-static double spans_place_lanes(const struct tess__spans *spans)
+/* Where the lanes end. */
+static double spans_place(struct tess__report_timeline *timeline)
 {
     double below = SPANS_TOP;
-    for (int l = 0; l < spans->lane_count; l++) {
-        below += l > 0 && spans->lane[l].head ? SPANS_BETWEEN : 0;
-        spans->lane[l].top = below;
-        below += spans_height(spans, l);
+    for (int l = 0; l < timeline->lane_count; l++) {
+        struct tess__report_lane *lane = &timeline->lane[l];
+        spans_place_lane(lane);
+        lane->top = below + (l > 0 ? SPANS_BETWEEN : 0);
+        below = lane->top + SPANS_HEAD + (lane->rows - 1) * SPANS_CALL;
     }
     return below;
 }
 
-static void spans_boxes(struct tess__plot *plot, const struct tess__spans *spans, int kind)
+static double spans_top(const struct tess__report_lane *lane, int row)
 {
-    tess__html_print(plot->html,
-                     "<g class=\"s%d\" fill=\"var(--s%d)\" stroke=\"none\" "
-                     "shape-rendering=\"crispEdges\">\n",
-                     kind, kind);
-    for (size_t i = 0; i < spans->span_count; i++) {
-        const struct tess__span *span = &spans->span[i];
-        double height = spans_height(spans, span->lane) - SPANS_GAP;
-        double x = tess__plot_x(plot, span->begin), width = tess__plot_x(plot, span->end) - x;
-        double drawn = span->over ? SPANS_OVER * height : height;
-        /* A sliver of space keeps neighbours of one kind apart. */
-        width = fmax(width > 4 ? width - 0.8 : width, SPANS_LEAST);
-        if (span->kind == kind)
-            tess__plot_box(plot, x, spans->lane[span->lane].top + height - drawn, width, drawn);
-    }
-    tess__html_add(plot->html, "</g>\n");
+    return lane->top + (row > 0 ? SPANS_HEAD + (row - 1) * SPANS_CALL : 0);
 }
 
-/* Is a box, or a part of it, covered by one that lies over its lane? */
-static bool spans_covered(const struct tess__spans *spans, const struct tess__span *span)
+static double spans_height(int row)
 {
-    for (size_t i = 0; i < spans->span_count; i++) {
-        const struct tess__span *over = &spans->span[i];
-        if (over->over && over->lane == span->lane && over->begin < span->end &&
-            over->end > span->begin)
+    return (row > 0 ? SPANS_CALL : SPANS_HEAD) - SPANS_GAP;
+}
+
+static void spans_boxes(struct tess__plot *plot, const struct tess__report_lane *lane,
+                        enum tess__work work)
+{
+    for (size_t i = 0; i < lane->span_count; i++) {
+        const struct tess__report_span *span = &lane->span[i];
+        double height = spans_height(span->row), drawn = height;
+        double x = tess__plot_x(plot, span->begin), width = tess__plot_x(plot, span->end) - x;
+        if (span->work != work)
+            continue;
+        if (work == TESS__WORK_WAITING)
+            drawn *= SPANS_OVER;
+        /* A sliver of space keeps neighbours of one kind apart. */
+        width = fmax(width > 4 ? width - 0.8 : width, SPANS_LEAST);
+        tess__plot_box(plot, x, spans_top(lane, span->row) + height - drawn, width, drawn);
+    }
+}
+
+/* Does the rank wait during a part of what it does? */
+static bool spans_covered(const struct tess__report_lane *lane,
+                          const struct tess__report_span *span)
+{
+    for (size_t i = 0; i < lane->span_count && span->row == 0; i++) {
+        const struct tess__report_span *over = &lane->span[i];
+        if (over->work == TESS__WORK_WAITING && over->begin < span->end && over->end > span->begin)
             return true;
     }
     return false;
 }
 
-static void spans_labels(struct tess__plot *plot, const struct tess__spans *spans)
+/* A long and a short label, or NULL. The colour shows the kind; the short label of what is no call
+ * is the name of the model's part. */
+static const char *spans_label(const struct tess__report_span *span, bool shorter, char text[256])
 {
-    for (size_t i = 0; i < spans->span_count; i++) {
-        const struct tess__span *span = &spans->span[i];
-        double height = spans_height(spans, span->lane) - SPANS_GAP, middle = height / 2;
+    char bytes[TESS__TEXT_BYTES];
+    const char *part = strchr(span->name, ' ');
+    if (span->crowded || span->work == TESS__WORK_WAITING || span->work == TESS__WORK_LOSS)
+        return NULL;
+    if (span->work != TESS__WORK_CALL && shorter)
+        return part != NULL ? part + 1 : NULL;
+    if (shorter || span->work != TESS__WORK_CALL || !(span->bytes > 0))
+        return span->name;
+    snprintf(text, 256, "%.200s %s", span->name, tess__text_bytes(span->bytes, bytes));
+    return text;
+}
+
+static void spans_labels(struct tess__plot *plot, const struct tess__report_lane *lane)
+{
+    char text[256];
+    for (size_t i = 0; i < lane->span_count; i++) {
+        const struct tess__report_span *span = &lane->span[i];
         double x = tess__plot_x(plot, span->begin), width = tess__plot_x(plot, span->end) - x;
-        for (int which = 0; which < 2; which++) {
-            const char *label = span->label[which];
+        for (int shorter = 0; shorter < 2; shorter++) {
+            const char *label = spans_label(span, shorter, text);
+            double height = spans_height(span->row);
             if (!label || SPANS_LETTER * (double)tess__html_length(label, SPANS_LABEL) > width - 6)
                 continue;
-            if (spans_covered(spans, span))
-                middle = height * (1 - SPANS_OVER) / 2;
+            if (spans_covered(lane, span))
+                height *= 1 - SPANS_OVER;
             tess__plot_text(plot, x + width / 2,
-                            spans->lane[span->lane].top + middle + 0.325 * plot->font,
+                            spans_top(lane, span->row) + height / 2 + 0.325 * plot->font,
                             " class=\"inside\" text-anchor=\"middle\"", label, SPANS_LABEL);
             break;
         }
     }
 }
 
-static void spans_lanes(struct tess__plot *plot, const struct tess__spans *spans)
+/* A rank's name, and a dotted line where its backward pass ends. */
+static void spans_lane(struct tess__plot *plot, const struct tess__report_lane *lane,
+                       double backward_end)
 {
-    for (int l = 0; l < spans->lane_count; l++) {
-        const struct tess__span_lane *lane = &spans->lane[l];
-        double middle = lane->top + (spans_height(spans, l) - SPANS_GAP) / 2;
-        if (lane->head || (!plot->narrow && lane->name[0] != '\0'))
-            tess__plot_text(plot, lane->head ? 2 : 10, middle + 0.325 * plot->font, "", lane->name,
-                            SPANS_LABEL);
-    }
-    for (int m = 0; m < spans->mark_count; m++) {
-        const struct tess__span_mark *mark = &spans->mark[m];
-        double last = spans->lane[mark->last_lane].top + spans_height(spans, mark->last_lane);
+    char name[32];
+    snprintf(name, sizeof(name), "rank %.0f", lane->rank);
+    tess__plot_text(plot, 2, lane->top + spans_height(0) / 2 + 0.325 * plot->font, "", name,
+                    SPANS_LABEL);
+    if (lane->rows > 1 && !plot->narrow)
+        tess__plot_text(plot, 10, spans_top(lane, 1) + spans_height(1) / 2 + 0.325 * plot->font, "",
+                        "communication", SPANS_LABEL);
+    if (!isnan(backward_end))
         tess__html_print(plot->html,
                          "<path stroke-width=\"1.5\" stroke-dasharray=\"2,3\" "
                          "d=\"M%.2f,%.2fV%.2f\"/>\n",
-                         tess__plot_x(plot, mark->at), spans->lane[mark->first_lane].top - 3, last);
-    }
+                         tess__plot_x(plot, backward_end), lane->top - 3,
+                         spans_top(lane, lane->rows));
 }
 
-void tess__plot_spans(const struct tess__spans *spans, const struct tess__html *alternative,
-                      struct tess__html *html)
+void tess__report_draw_timeline(struct tess__report_timeline *timeline,
+                                const struct tess__lane_sums *sums,
+                                const struct tess__html *alternative, struct tess__html *html)
 {
-    double bottom = spans_place_lanes(spans);
+    double bottom = spans_place(timeline);
     for (int narrow = 0; narrow < 2; narrow++) {
         struct tess__plot plot = {.html = html,
                                   .narrow = narrow,
@@ -118,15 +163,24 @@ void tess__plot_spans(const struct tess__spans *spans, const struct tess__html *
                                   .left = narrow ? 56 : 120,
                                   .top = SPANS_TOP,
                                   .bottom = bottom,
-                                  .x = {.to = spans->length}};
+                                  .x = {.to = timeline->length}};
         plot.right = plot.width - SPANS_RIGHT;
         tess__plot_open(&plot, alternative);
         tess__plot_even_ticks(&plot.x, narrow ? 4 : 11, false);
-        tess__plot_x_axis(&plot, spans->title, true);
-        for (int k = 0; k < spans->kind_count; k++)
-            spans_boxes(&plot, spans, k);
-        spans_labels(&plot, spans);
-        spans_lanes(&plot, spans);
+        tess__plot_x_axis(&plot, "time since the step began [ms]", true);
+        for (int work = 0; work < TESS__WORK_COUNT; work++) {
+            tess__html_print(html,
+                             "<g class=\"s%d\" fill=\"var(--s%d)\" stroke=\"none\" "
+                             "shape-rendering=\"crispEdges\">\n",
+                             work, work);
+            for (int l = 0; l < timeline->lane_count; l++)
+                spans_boxes(&plot, &timeline->lane[l], (enum tess__work)work);
+            tess__html_add(html, "</g>\n");
+        }
+        for (int l = 0; l < timeline->lane_count; l++) {
+            spans_labels(&plot, &timeline->lane[l]);
+            spans_lane(&plot, &timeline->lane[l], sums[l].backward_end);
+        }
         tess__plot_close(&plot);
     }
 }

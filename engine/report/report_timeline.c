@@ -1,8 +1,5 @@
-/*
- * One step of a recording as a picture: for every rank a lane of what it does and lanes of the
- * calls under way meanwhile, with what to see there in numbers. Reading the file is
- * report_timeline_read.c's.
- */
+/* One step of a recording: what to see in its picture, in words and tables. Drawing is
+ * report_spans.c's, reading the file report_timeline_read.c's. */
 #include "report/report_section.h"
 
 #include "text/text.h"
@@ -11,8 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Calls under way at once that get a lane of their own; more are drawn over the last one. */
-#define TIMELINE_CALL_LANES 6
 #define TIMELINE_ROWS_MAX   240
 #define TIMELINE_TOLD_RANKS 2
 #define TIMELINE_TOLD_NAMES 3
@@ -275,88 +270,20 @@ static void timeline_table_spans(struct tess__report *report,
         tess__html_print(html, "<p class=\"small\">The %zu longest of each rank.</p>\n", most);
 }
 
-/* ---- the picture ----------------------------------------------------------------------------- */
+/* ---- the figure ------------------------------------------------------------------------------ */
 
-/* A picture's parts in the making. */
-struct timeline_draft {
-    struct tess__span *span;
-    size_t span_count;
-    struct tess__span_lane lane[TESS__TIMELINE_RANKS * (1 + TIMELINE_CALL_LANES)];
-    struct tess__span_mark mark[TESS__TIMELINE_RANKS];
-    int lane_count, mark_count;
-};
-
-/* The colour shows the kind; the label is the name of the model's part. */
-static void timeline_label(struct tess__report *report, const struct tess__report_span *span,
-                           struct tess__span *box)
-{
-    const char *part = strchr(span->name, ' ');
-    char bytes[TESS__TEXT_BYTES];
-    if (span->work == TESS__WORK_WAITING || span->work == TESS__WORK_LOSS)
-        return;
-    box->label[0] = span->name;
-    if (span->work != TESS__WORK_CALL) {
-        box->label[1] = part ? part + 1 : NULL;
-    } else if (!isnan(span->bytes) && span->bytes > 0) {
-        box->label[0] =
-            tess__report_text(report, "%s %s", span->name, tess__text_bytes(span->bytes, bytes));
-        box->label[1] = span->name;
-    }
-}
-
-/* One rank: its lane, and below it as many as calls overlap. */
-static void timeline_draw_lane(struct tess__report *report, const struct tess__report_lane *lane,
-                               const struct tess__lane_sums *sums, struct timeline_draft *draft)
-{
-    double busy[TIMELINE_CALL_LANES]; /* until when */
-    int head = draft->lane_count++, calls = 0;
-    draft->lane[head] = (struct tess__span_lane){
-        .name = tess__report_text(report, "rank %.0f", lane->rank), .head = true};
-    for (size_t i = 0; i < lane->span_count; i++) {
-        const struct tess__report_span *span = &lane->span[i];
-        struct tess__span *box = &draft->span[draft->span_count++];
-        int call = 0;
-        *box = (struct tess__span){.lane = head,
-                                   .kind = span->work,
-                                   .begin = span->begin,
-                                   .end = span->end,
-                                   .over = span->work == TESS__WORK_WAITING};
-        timeline_label(report, span, box);
-        if (span->work != TESS__WORK_CALL)
-            continue;
-        while (call < calls && busy[call] > span->begin)
-            call++;
-        if (call == TIMELINE_CALL_LANES) {
-            call--;
-            box->label[0] = box->label[1] = NULL;
-        }
-        if (call == calls) {
-            draft->lane[draft->lane_count++] =
-                (struct tess__span_lane){.name = call == 0 ? "communication" : ""};
-            calls++;
-        }
-        busy[call] = span->end;
-        box->lane = head + 1 + call;
-    }
-    if (!isnan(sums->backward_end))
-        draft->mark[draft->mark_count++] =
-            (struct tess__span_mark){head, draft->lane_count - 1, sums->backward_end};
-}
-
-static void timeline_figure(struct tess__report *report,
-                            const struct tess__report_timeline *timeline, struct tess__html *html)
+static void timeline_figure(struct tess__report *report, struct tess__report_timeline *timeline,
+                            struct tess__html *html)
 {
     struct tess__lane_sums sums[TESS__TIMELINE_RANKS];
-    struct timeline_draft draft = {0};
-    struct tess__html caption = {0}, alternative = {0}, numbers = {0};
+    struct tess__html caption = {0}, alternative = {0}, drawings = {0}, numbers = {0};
+    bool shown[TESS__WORK_COUNT] = {false};
     const char *file = strrchr(timeline->path, '/');
-    size_t spans = 0;
-    for (int l = 0; l < timeline->lane_count; l++)
-        spans += timeline->lane[l].span_count;
-    draft.span = tess__report_alloc(report, spans + 1, sizeof(*draft.span));
     for (int l = 0; l < timeline->lane_count; l++) {
-        sums[l] = tess__report_lane_sums(report, &timeline->lane[l]);
-        timeline_draw_lane(report, &timeline->lane[l], &sums[l], &draft);
+        const struct tess__report_lane *lane = &timeline->lane[l];
+        sums[l] = tess__report_lane_sums(report, lane);
+        for (size_t i = 0; i < lane->span_count; i++)
+            shown[lane->span[i].work] = true;
     }
     const char *title = tess__report_text(report, "Step %.0f of %.255s", timeline->step,
                                           file && file[1] ? file + 1 : timeline->path);
@@ -364,23 +291,15 @@ static void timeline_figure(struct tess__report *report,
     tess__html_escape(&alternative, title);
     tess__html_put(&alternative, ": time line. ", caption.bytes,
                    " The numbers are in the tables below.");
+    tess__report_draw_timeline(timeline, sums, &alternative, &drawings);
     timeline_table_ranks(timeline, sums, &numbers);
     timeline_table_spans(report, timeline, &numbers);
-    tess__figure_spans(&(struct tess__figure){title, caption.bytes},
-                       &(struct tess__spans){.title = "time since the step began [ms]",
-                                             .kind = timeline_kind,
-                                             .kind_count = TESS__WORK_COUNT,
-                                             .length = timeline->length,
-                                             .lane = draft.lane,
-                                             .lane_count = draft.lane_count,
-                                             .mark = draft.mark,
-                                             .mark_count = draft.mark_count,
-                                             .span = draft.span,
-                                             .span_count = draft.span_count},
-                       &alternative, &numbers, html);
+    tess__figure_drawn(&(struct tess__figure){title, caption.bytes}, timeline_kind, shown,
+                       TESS__WORK_COUNT, &drawings, &numbers, html);
     html->lost |= caption.lost;
     tess__html_close(&caption);
     tess__html_close(&alternative);
+    tess__html_close(&drawings);
     tess__html_close(&numbers);
 }
 

@@ -69,10 +69,10 @@ static bool timeline_read_step(const json_t *event, struct timeline_step *step)
 static void timeline_read_steps(struct tess__report *report, struct tess__events events,
                                 struct timeline_steps *steps)
 {
-    const char *begin;
-    size_t count, line;
-    while (tess__events_next(&events, &begin, &count, &line)) {
-        json_t *event = json_loadb(begin, count, JSON_DECODE_INT_AS_REAL, NULL);
+    json_t *event;
+    json_error_t error;
+    size_t line;
+    while (tess__events_next(&events, &event, &line, &error)) {
         struct timeline_step step;
         if (timeline_read_step(event, &step))
             *(struct timeline_step *)tess__report_add(report, &steps->step, &steps->count,
@@ -243,11 +243,9 @@ static void timeline_event(const struct tess__place *place, const json_t *event,
 static void timeline_read_spans(struct tess__place *place, struct tess__events events,
                                 struct tess__report_timeline *timeline)
 {
-    const char *begin;
-    size_t count;
-    while (tess__events_next(&events, &begin, &count, &place->line)) {
-        json_error_t error;
-        json_t *event = json_loadb(begin, count, JSON_DECODE_INT_AS_REAL, &error);
+    json_t *event;
+    json_error_t error;
+    while (tess__events_next(&events, &event, &place->line, &error)) {
         if (event)
             timeline_event(place, event, timeline);
         else
@@ -297,10 +295,14 @@ enum tess_status tess__report_load_timeline(struct tess__report *report, const c
 {
     struct tess__place place = {report, file, 0};
     struct timeline_steps steps = {0};
-    struct tess__events events, about;
+    struct tess__events events;
     struct tess__report_timeline *timeline;
+    json_t *about;
     double origin;
     *known_out = tess__events_find(text, bytes, &events, &about);
+    const char *model = tess__report_string(&place, about, "model");
+    const char *strategy = tess__report_string(&place, about, "strategy");
+    json_decref(about);
     if (!*known_out)
         return TESS_OK;
     if (bytes > TIMELINE_BYTES_MAX)
@@ -320,11 +322,8 @@ enum tess_status tess__report_load_timeline(struct tess__report *report, const c
     qsort(steps.step, steps.count, sizeof(*steps.step), timeline_by_step);
     timeline_choose(report, &steps, timeline);
     timeline_open_lanes(&steps, timeline, &origin);
-    json_t *object =
-        json_loadb(about.at, (size_t)(about.end - about.at), JSON_DECODE_INT_AS_REAL, NULL);
-    timeline->model = tess__report_string(&place, object, "model");
-    timeline->strategy = tess__report_string(&place, object, "strategy");
-    json_decref(object);
+    timeline->model = model;
+    timeline->strategy = strategy;
     timeline_read_spans(&place, events, timeline);
     place.line = 0;
     timeline_finish(&place, origin, timeline);

@@ -98,17 +98,15 @@ static void case_markers(void **state)
 
 static void case_bars(void **state)
 {
-    static const char *const row[] = {"\"; system \"touch x\" #", "@0@ <i>", "third"};
     static const char *const kind[] = {"one", "two"};
-    static const double value[] = {1, 2, 0, 0, 1e-30, 5}, start[] = {0, 0, 1}, beside[] = {1, 0, 1};
     const struct tess__bars bars = {.title = "axis [s]",
-                                    .row = row,
+                                    .row = {"\"; system \"touch x\" #", "@0@ <i>", "third"},
                                     .kind = kind,
-                                    .value = value,
+                                    .value = {1, 2, 0, 0, 1e-30, 5},
                                     .row_count = 3,
                                     .kind_count = 2,
-                                    .beside_start = start,
-                                    .beside_value = beside,
+                                    .beside_start = {0, 0, 1},
+                                    .beside_value = {1, 0, 1},
                                     .beside_name = "beside",
                                     .decimals = 1};
     struct tess__html html = {0};

@@ -21,24 +21,17 @@
 #define MAP_PERTURB_VISITS  4000000 /* lanes visited by exchanges after a perturbation */
 #define MAP_PERTURB_RANKS   256     /* above, exchanges do not come to their end */
 
-/* Each start refined by exchanges; the best result into `best`. */
+/* Each start refined by exchanges; the load has the best result, and so has `best`. */
 static void map_refine(struct tess__map_load *load, const struct tess__map_starts *starts,
                        double goal_s, int32_t *best)
 {
-    size_t bytes = (size_t)load->model->count * sizeof *best;
-    double best_s = INFINITY, best_sum = INFINITY;
-    for (int32_t i = 0; i < starts->count; i++) {
-        memcpy(load->at, starts->at[i], bytes);
-        tess__map_load_count(load);
+    struct tess__map_worth worth = {INFINITY, INFINITY};
+    for (int32_t i = 0; i < starts->count && worth.cost_s > goal_s; i++) {
+        tess__map_load_set(load, starts->at[i]);
         tess__map_exchange(load, goal_s, MAP_EXCHANGE_VISITS / starts->count);
-        if (tess__map_better(load->cost_s, load->sum, best_s, best_sum)) {
-            best_s = load->cost_s;
-            best_sum = load->sum;
-            memcpy(best, load->at, bytes);
-        }
-        if (best_s <= goal_s)
-            break;
+        (void)tess__map_load_keep(load, &worth, best);
     }
+    tess__map_load_set(load, best);
 }
 
 /*
@@ -48,12 +41,11 @@ static void map_refine(struct tess__map_load *load, const struct tess__map_start
 static void map_perturb(struct tess__map_load *load, double goal_s, int32_t *best)
 {
     const struct tess__map_model *model = load->model;
-    size_t bytes = (size_t)model->count * sizeof *best;
-    double best_s = load->cost_s, best_sum = load->sum;
+    struct tess__map_worth worth = load->worth;
     int64_t most = load->visits + MAP_PERTURB_VISITS;
     int32_t first = model->keep_first ? 1 : 0, movable = model->count - first;
-    for (uint64_t seed = 1; best_s > goal_s && load->visits < most; seed++) {
-        memcpy(load->at, best, bytes);
+    for (uint64_t seed = 1; worth.cost_s > goal_s && load->visits < most; seed++) {
+        memcpy(load->at, best, (size_t)model->count * sizeof *best);
         for (uint64_t k = 0; k < 2 + seed % 4; k++) {
             uint64_t drawn = tess_hash_mix(seed << 8 | k);
             int32_t r = first + (int32_t)(drawn % (uint64_t)movable);
@@ -64,14 +56,9 @@ static void map_perturb(struct tess__map_load *load, double goal_s, int32_t *bes
         }
         tess__map_load_count(load);
         tess__map_exchange(load, goal_s, most - load->visits);
-        if (tess__map_better(load->cost_s, load->sum, best_s, best_sum)) {
-            best_s = load->cost_s;
-            best_sum = load->sum;
-            memcpy(best, load->at, bytes);
-        }
+        (void)tess__map_load_keep(load, &worth, best);
     }
-    memcpy(load->at, best, bytes);
-    tess__map_load_count(load);
+    tess__map_load_set(load, best);
 }
 
 /* Something better than the natural order, which the load has at first; the best ends there. */
@@ -82,19 +69,17 @@ static enum tess_status map_improve(struct tess__map_load *load, struct tess_map
     bool whole = false;
     enum tess_status status = tess__map_layout(load, &map->bound_s, &starts);
     double goal_s = map->bound_s * (1 + TESS__MAP_NEAR);
-    if (status == TESS_OK) {
+    if (status == TESS_OK)
         map_refine(load, &starts, goal_s, map->place);
-        memcpy(load->at, map->place, (size_t)model->count * sizeof *load->at);
-        tess__map_load_count(load);
-    }
-    if (status == TESS_OK && load->cost_s > goal_s && model->count <= MAP_SEARCH_RANKS)
+    if (status == TESS_OK && load->worth.cost_s > goal_s && model->count <= MAP_SEARCH_RANKS)
         status = tess__map_search(load, map->bound_s, MAP_SEARCH_VISITS, &whole);
-    if (status == TESS_OK && load->cost_s > goal_s && !whole && model->count <= MAP_PERTURB_RANKS) {
+    if (status == TESS_OK && load->worth.cost_s > goal_s && !whole &&
+        model->count <= MAP_PERTURB_RANKS) {
         memcpy(map->place, load->at, (size_t)model->count * sizeof *load->at);
         map_perturb(load, goal_s, map->place);
     }
     if (status == TESS_OK && whole)
-        map->bound_s = fmax(map->bound_s, load->cost_s);
+        map->bound_s = fmax(map->bound_s, load->worth.cost_s);
     free(starts.block);
     return status;
 }
@@ -120,18 +105,18 @@ static enum tess_status map_check_ways(const struct tess__map_load *load)
 static enum tess_status map_find(struct tess__map_load *load, struct tess_map *map)
 {
     const struct tess__map_model *model = load->model;
-    map->natural_s = load->cost_s;
+    map->natural_s = load->worth.cost_s;
     TESS_TRY(tess__map_bound(model, &map->bound_s));
-    if (load->cost_s > map->bound_s * (1 + TESS__MAP_NEAR))
+    if (load->worth.cost_s > map->bound_s * (1 + TESS__MAP_NEAR))
         TESS_TRY(map_improve(load, map));
-    if (!(load->cost_s < map->natural_s * (1 - MAP_WORTH))) {
+    if (!(load->worth.cost_s < map->natural_s * (1 - MAP_WORTH))) {
         for (int32_t i = 0; i < model->count; i++)
             load->at[i] = i;
         tess__map_load_count(load);
     }
     TESS_TRY(map_check_ways(load));
     memcpy(map->place, load->at, (size_t)model->count * sizeof *map->place);
-    map->cost_s = load->cost_s;
+    map->cost_s = load->worth.cost_s;
     map->bound_s = fmin(map->bound_s, map->cost_s); /* rounding */
     map->optimal = map->cost_s <= map->bound_s * (1 + TESS__MAP_NEAR);
     return TESS_OK;

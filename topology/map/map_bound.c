@@ -379,10 +379,8 @@ static enum tess_status bound_open(struct bound *bound, const struct tess__map_m
     for (size_t i = 0; i < sizeof list / sizeof list[0]; i++)
         *list[i] = tess__pool_array(&bound->pool, nodes, sizeof(int32_t));
     bound->next = tess__pool_array(&bound->pool, (size_t)topology->link_count, sizeof(int32_t));
-    if (bound->pool.failed) {
-        tess__pool_release(&bound->pool);
+    if (bound->pool.failed)
         return tess__no_memory("the mapping of ranks");
-    }
     for (size_t i = 0; i < nodes; i++)
         bound->first[i] = bound->parent[i] = -1;
     for (int32_t l = topology->link_count - 1; l >= 0; l--) {
@@ -395,17 +393,15 @@ static enum tess_status bound_open(struct bound *bound, const struct tess__map_m
 enum tess_status tess__map_bound(const struct tess__map_model *model, double *bound_s_out)
 {
     struct bound bound;
-    TESS_TRY(bound_open(&bound, model));
-    enum tess_status status = bound_levels(&bound);
-    if (status == TESS_OK)
-        status = bound_plain(&bound);
-    if (status == TESS_OK)
-        status = bound_racks(&bound);
-    if (status == TESS_OK) {
-        bound_inside_hosts(&bound);
-        bound_branches(&bound);
-        *bound_s_out = bound.best_s;
-    }
+    enum tess_status status;
+    TESS_TRY_GOTO(status, done, bound_open(&bound, model));
+    TESS_TRY_GOTO(status, done, bound_levels(&bound));
+    TESS_TRY_GOTO(status, done, bound_plain(&bound));
+    TESS_TRY_GOTO(status, done, bound_racks(&bound));
+    bound_inside_hosts(&bound);
+    bound_branches(&bound);
+    *bound_s_out = bound.best_s;
+done:
     tess__pool_release(&bound.pool);
     return status;
 }

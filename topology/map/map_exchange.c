@@ -50,8 +50,8 @@ static void exchange_places(struct tess__map_load *load, int32_t r, int32_t s)
 /* Does it help, by the lanes that were touched? */
 static bool exchange_helps(const struct tess__map_load *load, double *sum_out)
 {
-    double least_worst = load->cost_s * (1 - TESS__MAP_NEAR), change = 0;
-    double most_worst = load->cost_s * (1 + TESS__MAP_NEAR);
+    double least_worst = load->worth.cost_s * (1 - TESS__MAP_NEAR), change = 0;
+    double most_worst = load->worth.cost_s * (1 + TESS__MAP_NEAR);
     int32_t worst = load->worst_count;
     for (int32_t i = 0; i < load->touched_count; i++) {
         double s = tess__map_lane_s(load, load->touched[i]), before_s = load->before_s[i];
@@ -60,8 +60,8 @@ static bool exchange_helps(const struct tess__map_load *load, double *sum_out)
         worst += (s >= least_worst) - (before_s >= least_worst);
         change += s * s - before_s * before_s;
     }
-    *sum_out = load->sum + change;
-    return worst <= 0 || change < -load->sum * TESS__MAP_NEAR;
+    *sum_out = load->worth.sum + change;
+    return worst <= 0 || change < -load->worth.sum * TESS__MAP_NEAR;
 }
 
 /* Tries it; taken back where it does not help. */
@@ -92,7 +92,7 @@ static bool exchange_try(struct tess__map_load *load, int32_t r, int32_t s)
 static bool exchange_is_hot(struct tess__map_load *load, int32_t rank)
 {
     const struct tess__map_model *model = load->model;
-    double least_worst = load->cost_s * (1 - TESS__MAP_NEAR);
+    double least_worst = load->worth.cost_s * (1 - TESS__MAP_NEAR);
     for (int32_t k = model->first[rank]; k < model->first[rank + 1]; k++) {
         const struct tess__map_hop *hop = &model->hop[model->list[k]];
         int32_t lanes;
@@ -117,7 +117,7 @@ static bool exchange_pass(struct tess__map_load *load, bool hot, double goal_s, 
         if (hot && !exchange_is_hot(load, r))
             continue;
         for (int32_t s = hot ? first : r + 1; s < model->count; s++) {
-            if (load->visits >= most || load->cost_s <= goal_s)
+            if (load->visits >= most || load->worth.cost_s <= goal_s)
                 return false;
             if (s != r && exchange_try(load, r, s))
                 helped = true;

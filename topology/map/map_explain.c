@@ -33,70 +33,51 @@ static const struct tess_node *explain_device(const struct explain *explain, int
 /* ---- quantities ----------------------------------------------------------------------------- */
 
 /* Three digits and the unit that fits. */
-static void explain_quantity(char *text, size_t room, double value, const char *const *unit,
-                             double step)
+static const char *explain_quantity(char text[32], double value, const char *const *unit)
 {
     int at = 0;
-    for (; value >= 999.5 && unit[at + 1]; at++)
-        value /= step;
-    snprintf(text, room, "%.3g %s", value, unit[at]);
+    for (; value >= 999.5 && unit[at + 1] != NULL; at++)
+        value /= 1e3;
+    snprintf(text, 32, "%.3g %s", value, unit[at]);
+    return text;
 }
 
 static const char *explain_time(char text[32], double seconds)
 {
     static const char *const unit[] = {"ns", "us", "ms", NULL};
-    if (seconds >= 0.9995)
-        snprintf(text, 32, "%.4g s", seconds);
-    else
-        explain_quantity(text, 32, seconds * 1e9, unit, 1e3);
+    if (seconds < 0.9995)
+        return explain_quantity(text, seconds * 1e9, unit);
+    snprintf(text, 32, "%.4g s", seconds);
     return text;
 }
 
 static const char *explain_bytes(char text[32], double bytes)
 {
     static const char *const unit[] = {"B", "kB", "MB", "GB", "TB", NULL};
-    explain_quantity(text, 32, bytes, unit, 1e3);
-    return text;
+    return explain_quantity(text, bytes, unit);
 }
 
 /* ---- ways ----------------------------------------------------------------------------------- */
 
-/* Node k of the way: 0 is where it begins. */
-static const struct tess_node *explain_passes(const struct explain *explain, const int32_t *lane,
-                                              int32_t k)
-{
-    const struct tess__map_model *model = explain->model;
-    const struct tess_topology *topology = model->topology;
-    const struct tess_topo_link *link = &topology->link[model->link[lane[k > 0 ? k - 1 : 0]]];
-    return &topology->node[k > 0 ? link->to : link->from];
-}
-
-/* Nodes of the kind on the way: how many, the first, the one in the middle and the last. */
+/* The nodes of the kind that a way passes between its ends. */
 struct explain_via {
     int32_t count;
-    const struct tess_node *first, *middle, *last;
+    const struct tess_node *node[UINT8_MAX];
 };
 
 static struct explain_via explain_via(const struct explain *explain, int32_t from, int32_t to,
                                       enum tess_node_kind kind)
 {
+    const struct tess__map_model *model = explain->model;
+    const struct tess_topology *topology = model->topology;
     struct explain_via via = {0};
     int32_t lanes;
     const int32_t *lane =
-        tess__map_lanes(explain->model, explain->load->at[from], explain->load->at[to], &lanes);
-    for (int pass = 0; pass < 2; pass++) {
-        int32_t met = 0;
-        for (int32_t k = 1; k < lanes; k++) {
-            const struct tess_node *node = explain_passes(explain, lane, k);
-            if (node->kind != kind)
-                continue;
-            via.first = met == 0 ? node : via.first;
-            via.last = node;
-            if (pass > 0 && met == via.count / 2)
-                via.middle = node;
-            met++;
-        }
-        via.count = met;
+        tess__map_lanes(model, explain->load->at[from], explain->load->at[to], &lanes);
+    for (int32_t k = 0; k + 1 < lanes; k++) {
+        const struct tess_node *node = &topology->node[topology->link[model->link[lane[k]]].to];
+        if (node->kind == kind)
+            via.node[via.count++] = node;
     }
     return via;
 }
@@ -115,26 +96,28 @@ static void explain_way(const struct explain *explain, int32_t from, int32_t to,
         return;
     case TESS_PATH_PIX:
         via = explain_via(explain, from, to, TESS_NODE_PCI);
-        snprintf(text, room, "at PCIe switch %s", via.count ? via.first->name : "");
+        snprintf(text, room, "at PCIe switch %s", via.count ? via.node[0]->name : "");
         return;
     case TESS_PATH_PXB:
         snprintf(text, room, "over PCIe switches");
         return;
     case TESS_PATH_PHB:
         via = explain_via(explain, from, to, TESS_NODE_CPU);
-        snprintf(text, room, "through %s", via.count ? via.first->name : "the processor");
+        snprintf(text, room, "through %s", via.count ? via.node[0]->name : "the processor");
         return;
     case TESS_PATH_SYS:
         via = explain_via(explain, from, to, TESS_NODE_CPU);
         if (via.count)
-            snprintf(text, room, "from NUMA %d to %d", (int)via.first->index, (int)via.last->index);
+            snprintf(text, room, "from NUMA %d to %d", (int)via.node[0]->index,
+                     (int)via.node[via.count - 1]->index);
         else
             snprintf(text, room, "between NUMA nodes");
         return;
     case TESS_PATH_NET:
         via = explain_via(explain, from, to, TESS_NODE_NET);
         if (via.count)
-            snprintf(text, room, "%s %s", via.count > 1 ? "across" : "through", via.middle->name);
+            snprintf(text, room, "%s %s", via.count > 1 ? "across" : "through",
+                     via.node[via.count / 2]->name);
         else
             snprintf(text, room, "over the network");
         return;

@@ -18,14 +18,14 @@ struct layout {
     struct tess__pool pool;
     struct tess__map_load *load;
     const struct tess__map_model *model;
-    int32_t *domain, *host;  /* [count] of a place; numbers below count */
-    int32_t *numa;           /* the same: equal for NUMA nodes of one number on all hosts */
-    int32_t *ring;           /* [count] places as the ring passes them */
-    int32_t *order, *base;   /* [count] places as they are laid */
-    int32_t *best, *at;      /* [count] mappings */
-    int32_t *seen, *start;   /* [count] scratch of layout_group */
-    double best_s, best_sum; /* of an order of axes */
-    double goal_s;           /* the lower bound */
+    int32_t *domain, *host;       /* [count] of a place; numbers below count */
+    int32_t *numa;                /* the same: equal for NUMA nodes of one number on all hosts */
+    int32_t *ring;                /* [count] places as the ring passes them */
+    int32_t *order, *base;        /* [count] places as they are laid */
+    int32_t *best, *at;           /* [count] mappings */
+    int32_t *seen, *start;        /* [count] scratch of layout_group */
+    struct tess__map_worth worth; /* of best, that of an order of axes */
+    double goal_s;                /* the lower bound */
     /* The order at hand, the fastest digit first: a whole axis, or a factor of it. */
     struct {
         int32_t count, stride, axis;
@@ -100,15 +100,8 @@ static void layout_shift(struct layout *layout, const int32_t *from, int32_t *to
 
 static void layout_try(struct layout *layout, const int32_t *at)
 {
-    struct tess__map_load *load = layout->load;
-    size_t bytes = (size_t)layout->model->count * sizeof *at;
-    memcpy(load->at, at, bytes);
-    tess__map_load_count(load);
-    if (tess__map_better(load->cost_s, load->sum, layout->best_s, layout->best_sum)) {
-        layout->best_s = load->cost_s;
-        layout->best_sum = load->sum;
-        memcpy(layout->best, at, bytes);
-    }
+    tess__map_load_set(layout->load, at);
+    (void)tess__map_load_keep(layout->load, &layout->worth, layout->best);
 }
 
 /*
@@ -182,23 +175,19 @@ static void layout_keep(struct layout *layout)
     struct tess__map_starts *starts = layout->starts;
     size_t bytes = (size_t)layout->model->count * sizeof(int32_t);
     int32_t at = 0, room = TESS__MAP_STARTS - 1;
-    while (at < starts->count &&
-           !tess__map_better(layout->best_s, layout->best_sum, starts->cost_s[at], starts->sum[at]))
+    while (at < starts->count && !tess__map_better(layout->worth, starts->worth[at]))
         at++;
-    bool same = at > 0 && !tess__map_better(starts->cost_s[at - 1], starts->sum[at - 1],
-                                            layout->best_s, layout->best_sum);
+    bool same = at > 0 && !tess__map_better(starts->worth[at - 1], layout->worth);
     if (at == room || same)
         return;
     starts->count += starts->count < room;
     int32_t *last = starts->at[starts->count - 1];
     for (int32_t i = starts->count - 1; i > at; i--) {
         starts->at[i] = starts->at[i - 1];
-        starts->cost_s[i] = starts->cost_s[i - 1];
-        starts->sum[i] = starts->sum[i - 1];
+        starts->worth[i] = starts->worth[i - 1];
     }
     starts->at[at] = last;
-    starts->cost_s[at] = layout->best_s;
-    starts->sum[at] = layout->best_sum;
+    starts->worth[at] = layout->worth;
     memcpy(starts->at[at], layout->best, bytes);
 }
 
@@ -210,7 +199,7 @@ static void layout_take(struct layout *layout, bool split)
         parted = parted || layout->parts[a] > 1;
     if (parted != split)
         return;
-    layout->best_s = layout->best_sum = INFINITY;
+    layout->worth = (struct tess__map_worth){INFINITY, INFINITY};
     layout_digits(layout, split ? 1 : 4);
     layout_keep(layout);
 }
@@ -219,7 +208,7 @@ static bool layout_done(const struct layout *layout, int64_t most)
 {
     const struct tess__map_starts *starts = layout->starts;
     return layout->load->visits >= most ||
-           (starts->count > 0 && starts->cost_s[0] <= layout->goal_s);
+           (starts->count > 0 && starts->worth[0].cost_s <= layout->goal_s);
 }
 
 /*
@@ -256,37 +245,32 @@ static void layout_all(struct layout *layout, bool split, int64_t most)
         layout_take(layout, split);
 }
 
-/* Hosts as numbers below count: the host's first place. */
-static enum tess_status layout_hosts(struct layout *layout)
+/* Equal keys become equal numbers below count: the first place of the key. */
+static void layout_number(struct layout *layout, int32_t *key)
 {
-    const struct tess__map_model *model = layout->model;
-    size_t hosts = (size_t)model->topology->host_count + 1; /* the first for devices of none */
-    int32_t *first = tess__pool_array(&layout->pool, hosts, sizeof *first);
-    if (!first)
-        return tess__no_memory("the mapping of ranks");
-    memset(first, -1, hosts * sizeof *first);
-    for (int32_t i = 0; i < model->count; i++) {
-        int32_t *of = &first[tess__map_host(model, i) + 1];
-        layout->host[i] = *of = *of < 0 ? i : *of;
+    int32_t count = layout->model->count, *first = layout->seen;
+    for (int32_t i = 0; i < count; i++) {
+        first[i] = 0;
+        while (key[first[i]] != key[i])
+            first[i]++;
     }
-    return TESS_OK;
+    memcpy(key, first, (size_t)count * sizeof *key);
 }
 
-/* NUMA nodes by their numbers on their hosts, as numbers below count: the first place of such. */
-static enum tess_status layout_numas(struct layout *layout)
+/* Domains, hosts, and NUMA nodes by their numbers on their hosts. */
+static enum tess_status layout_keys(struct layout *layout)
 {
     const struct tess__map_model *model = layout->model;
-    const struct tess_node *node = model->topology->node;
-    int32_t *at = layout->seen;
-    TESS_TRY(tess__map_numa(model, at));
+    TESS_TRY(tess__map_domains(model, layout->domain));
+    TESS_TRY(tess__map_numa(model, layout->numa));
     for (int32_t i = 0; i < model->count; i++) {
-        int32_t first = 0;
-        while (first < i &&
-               (at[i] < 0 ? at[first] >= 0
-                          : at[first] < 0 || node[at[first]].index != node[at[i]].index))
-            first++;
-        layout->numa[i] = first;
+        layout->host[i] = tess__map_host(model, i);
+        if (layout->numa[i] >= 0)
+            layout->numa[i] = model->topology->node[layout->numa[i]].index;
     }
+    layout_number(layout, layout->domain);
+    layout_number(layout, layout->host);
+    layout_number(layout, layout->numa);
     return TESS_OK;
 }
 
@@ -305,9 +289,7 @@ static enum tess_status layout_open(struct layout *layout)
         return tess__no_memory("the mapping of ranks");
     for (size_t i = 0; i < TESS__MAP_STARTS; i++)
         starts->at[i] = starts->block + i * count;
-    TESS_TRY(layout_hosts(layout));
-    TESS_TRY(layout_numas(layout));
-    return tess__map_domains(layout->model, layout->domain);
+    return layout_keys(layout);
 }
 
 enum tess_status tess__map_layout(struct tess__map_load *load, double *bound_s,
@@ -315,7 +297,7 @@ enum tess_status tess__map_layout(struct tess__map_load *load, double *bound_s,
 {
     const struct tess__map_model *model = load->model;
     struct layout layout = {.load = load, .model = model, .starts = starts};
-    double natural_s = load->cost_s, natural_sum = load->sum;
+    struct tess__map_worth natural = load->worth;
     *starts = (struct tess__map_starts){0};
     enum tess_status status = layout_open(&layout);
     if (status == TESS_OK)
@@ -329,8 +311,7 @@ enum tess_status tess__map_layout(struct tess__map_load *load, double *bound_s,
         layout_all(&layout, false, INT64_MAX);
         layout_all(&layout, true, load->visits + LAYOUT_SPLIT_VISITS);
         int32_t last = starts->count++;
-        starts->cost_s[last] = natural_s;
-        starts->sum[last] = natural_sum;
+        starts->worth[last] = natural;
         for (int32_t i = 0; i < model->count; i++)
             starts->at[last][i] = i;
     }

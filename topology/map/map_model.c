@@ -212,17 +212,15 @@ enum tess_status tess__map_model_open(struct tess__map_model *model,
                                       const struct tess_map_ask *ask)
 {
     *model = (struct tess__map_model){.topology = topology};
-    enum tess_status status = model_take_axes(model, ask);
-    if (status == TESS_OK)
-        status = model_take_places(model, ask);
-    if (status == TESS_OK)
-        status = model_find_ways(model);
-    if (status == TESS_OK)
-        status = model_number_lanes(model);
-    if (status == TESS_OK)
-        status = model_list_hops(model);
-    if (status != TESS_OK)
-        tess__map_model_close(model);
+    enum tess_status status;
+    TESS_TRY_GOTO(status, failed, model_take_axes(model, ask));
+    TESS_TRY_GOTO(status, failed, model_take_places(model, ask));
+    TESS_TRY_GOTO(status, failed, model_find_ways(model));
+    TESS_TRY_GOTO(status, failed, model_number_lanes(model));
+    TESS_TRY_GOTO(status, failed, model_list_hops(model));
+    return TESS_OK;
+failed:
+    tess__map_model_close(model);
     return status;
 }
 
@@ -305,15 +303,16 @@ void tess__map_load_hop(struct tess__map_load *load, const struct tess__map_hop 
 /* The most loaded lane and the sum of squares, by all lanes. */
 void tess__map_load_weigh(struct tess__map_load *load)
 {
-    load->cost_s = load->sum = 0;
+    struct tess__map_worth *worth = &load->worth;
+    *worth = (struct tess__map_worth){0};
     load->worst_count = 0;
     for (int32_t lane = 0; lane < load->model->lane_count; lane++) {
         double s = tess__map_lane_s(load, lane);
-        load->sum += s * s;
-        if (s > load->cost_s * (1 + TESS__MAP_NEAR)) {
-            load->cost_s = s;
+        worth->sum += s * s;
+        if (s > worth->cost_s * (1 + TESS__MAP_NEAR)) {
+            worth->cost_s = s;
             load->worst_count = 1;
-        } else if (s > 0 && s >= load->cost_s * (1 - TESS__MAP_NEAR)) {
+        } else if (s > 0 && s >= worth->cost_s * (1 - TESS__MAP_NEAR)) {
             load->worst_count++;
         }
     }
@@ -329,9 +328,25 @@ void tess__map_load_count(struct tess__map_load *load)
     tess__map_load_weigh(load);
 }
 
-bool tess__map_better(double cost_s, double sum, double than_s, double than_sum)
+void tess__map_load_set(struct tess__map_load *load, const int32_t *at)
 {
-    if (cost_s < than_s * (1 - TESS__MAP_NEAR))
-        return true;
-    return cost_s <= than_s * (1 + TESS__MAP_NEAR) && sum < than_sum * (1 - TESS__MAP_NEAR);
+    memcpy(load->at, at, (size_t)load->model->count * sizeof *at);
+    tess__map_load_count(load);
+}
+
+bool tess__map_better(struct tess__map_worth worth, struct tess__map_worth than)
+{
+    return worth.cost_s < than.cost_s * (1 - TESS__MAP_NEAR) ||
+           (worth.cost_s <= than.cost_s * (1 + TESS__MAP_NEAR) &&
+            worth.sum < than.sum * (1 - TESS__MAP_NEAR));
+}
+
+bool tess__map_load_keep(const struct tess__map_load *load, struct tess__map_worth *best_worth,
+                         int32_t *at)
+{
+    if (!tess__map_better(load->worth, *best_worth))
+        return false;
+    *best_worth = load->worth;
+    memcpy(at, load->at, (size_t)load->model->count * sizeof *at);
+    return true;
 }

@@ -35,12 +35,6 @@ enum tess_status tess__map_domains(const struct tess__map_model *model, int32_t 
     }
     for (int32_t i = 0; i < model->count; i++)
         domain[i] = tess__root(parent, model->part.device[i]);
-    /* From nodes to numbers below count: a domain's first place. */
-    memset(parent, -1, (size_t)topology->node_count * sizeof *parent);
-    for (int32_t i = 0; i < model->count; i++) {
-        int32_t *first = &parent[domain[i]];
-        domain[i] = *first = *first < 0 ? i : *first;
-    }
     free(parent);
     return TESS_OK;
 }
@@ -75,56 +69,14 @@ enum tess_status tess__map_numa(const struct tess__map_model *model, int32_t *nu
 
 /* ---- the ring ------------------------------------------------------------------------------- */
 
-/* The topology without the devices that no rank has; place [its node_count]: of the device. */
-static enum tess_status order_part(const struct tess__map_model *model, struct tess_topology *part,
-                                   int32_t *place)
-{
-    const struct tess_topology *topology = model->topology;
-    int32_t *number = malloc((size_t)topology->node_count * sizeof *number), at;
-    enum tess_status status = TESS_OK;
-    if (!number)
-        return tess__no_memory("the mapping of ranks");
-    for (int32_t i = 0; i < topology->node_count; i++)
-        number[i] = -1;
-    for (int32_t i = 0; i < model->count; i++)
-        number[model->part.device[i]] = i;
-    for (int32_t i = 0; i < topology->node_count && status == TESS_OK; i++) {
-        if (topology->node[i].kind == TESS_NODE_DEVICE && number[i] < 0)
-            continue;
-        status = tess_topology_add_node(part, &topology->node[i], &at);
-        if (status == TESS_OK) {
-            place[at] = number[i];
-            number[i] = at;
-        }
-    }
-    for (int32_t i = 0; i < topology->link_count && status == TESS_OK; i++) {
-        struct tess_topo_link link = topology->link[i];
-        link.from = number[link.from];
-        link.to = number[link.to];
-        if (link.from >= 0 && link.to >= 0)
-            status = tess_topology_add_link(part, &link);
-    }
-    free(number);
-    return status == TESS_OK ? tess_topology_finish(part) : status;
-}
-
 /* Over hosts: what ring.h finds for a cluster. */
 static enum tess_status order_ring_hosts(const struct tess__map_model *model, int32_t *ring)
 {
-    struct tess_topology *part = tess_topology_new();
-    int32_t *place = malloc((size_t)model->topology->node_count * sizeof *place);
     struct tess_rings rings = {0};
-    enum tess_status status = part && place ? TESS_OK : tess__no_memory("the mapping of ranks");
-    if (status == TESS_OK)
-        status = order_part(model, part, place);
-    if (status == TESS_OK)
-        status = tess_rings_find_hosts(part, 0, &rings);
-    for (int32_t i = 0; i < model->count && status == TESS_OK; i++)
-        ring[i] = place[part->device[rings.best_single.order[i]]];
+    TESS_TRY(tess_rings_find_hosts(&model->part, 0, &rings));
+    memcpy(ring, rings.best_single.order, (size_t)model->count * sizeof *ring);
     tess_rings_free(&rings);
-    tess_topology_free(part);
-    free(place);
-    return status;
+    return TESS_OK;
 }
 
 /* In a host, or where there is no network: the best ring of all places. *gbs_out: no ring carries

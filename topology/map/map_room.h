@@ -64,16 +64,24 @@ static inline const int32_t *tess__map_lanes(const struct tess__map_model *model
     return row->lane + row->way[to].first;
 }
 
+/* How good a mapping is. */
+struct tess__map_worth {
+    double cost_s; /* of the most loaded lane */
+    double sum;    /* of squares of all lanes' seconds: which of equals is better */
+};
+
+/* Is this better by more than rounding? */
+bool tess__map_better(struct tess__map_worth worth, struct tess__map_worth than);
+
 /* A mapping while it is worked on. */
 struct tess__map_load {
     struct tess__pool pool;
     const struct tess__map_model *model;
     int32_t *at;                    /* [count] the rank's place */
     int32_t (*uses)[TESS_MAP_AXES]; /* [lane_count] hops */
-    double cost_s;                  /* of the most loaded lane */
-    int32_t worst_count;            /* lanes that are loaded so */
-    double sum;     /* of squares of all lanes' seconds: which of equals is better */
-    int64_t visits; /* lanes visited: the measure of effort */
+    struct tess__map_worth worth;
+    int32_t worst_count;             /* lanes that are loaded most */
+    int64_t visits;                  /* lanes visited: the measure of effort */
     int32_t *touched, touched_count; /* scratch of an exchange */
     int32_t (*before)[TESS_MAP_AXES];
     double *before_s;
@@ -86,18 +94,20 @@ void tess__map_load_close(struct tess__map_load *load);
 double tess__map_lane_s(const struct tess__map_load *load, int32_t lane);
 /* Counts all hops of load->at again. */
 void tess__map_load_count(struct tess__map_load *load);
-/* cost_s, worst, worst_count and sum, by the uses as they are. */
+/* The same after load->at became these places [count]. */
+void tess__map_load_set(struct tess__map_load *load, const int32_t *at);
+/* Where the load is better than *best_worth, it is the best: at [count] and the worth. */
+bool tess__map_load_keep(const struct tess__map_load *load, struct tess__map_worth *best_worth,
+                         int32_t *at);
+/* worth and worst_count, by the uses as they are. */
 void tess__map_load_weigh(struct tess__map_load *load);
 /* Adds (1) or takes back (-1) the hop, on the lanes alone. */
 void tess__map_load_hop(struct tess__map_load *load, const struct tess__map_hop *hop, int32_t by);
-/* Is this better by more than rounding? */
-bool tess__map_better(double cost_s, double sum, double than_s, double than_sum);
-
 /* No mapping costs less: by what must cross the boundaries of devices, switches, sockets, hosts and
  * racks. 0: not known. */
 enum tess_status tess__map_bound(const struct tess__map_model *model, double *bound_s_out);
 
-/* NVLink domain of each place, by number; places without NVLink have one of their own. */
+/* NVLink domain of each place: one of its nodes; places without NVLink have one of their own. */
 enum tess_status tess__map_domains(const struct tess__map_model *model, int32_t *domain);
 /* The NUMA node, a node of the topology, of each place; -1: unknown. */
 enum tess_status tess__map_numa(const struct tess__map_model *model, int32_t *numa);
@@ -112,7 +122,7 @@ struct tess__map_starts {
     int32_t count;
     int32_t *block;                /* that all of at are in */
     int32_t *at[TESS__MAP_STARTS]; /* [ranks] places */
-    double cost_s[TESS__MAP_STARTS], sum[TESS__MAP_STARTS];
+    struct tess__map_worth worth[TESS__MAP_STARTS];
 };
 
 /*

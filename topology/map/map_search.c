@@ -76,8 +76,10 @@ enum tess_status tess__map_search(struct tess__map_load *load, double bound_s, i
                                   bool *whole_out)
 {
     size_t count = (size_t)load->model->count;
-    struct search search = {
-        .load = load, .best_s = load->cost_s, .bound_s = bound_s, .most = load->visits + visits};
+    struct search search = {.load = load,
+                            .best_s = load->worth.cost_s,
+                            .bound_s = bound_s,
+                            .most = load->visits + visits};
     struct tess__pool pool = {0};
     search.best = tess__pool_array(&pool, count, sizeof *search.best);
     search.taken = tess__pool_array(&pool, count, sizeof *search.taken);

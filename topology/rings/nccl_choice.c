@@ -68,15 +68,16 @@ static double nccl_need(const struct nccl *nccl, int32_t a, int32_t b, int32_t l
     return nccl->speed * (costly ? NCCL_INTEL_P2P : 1);
 }
 
+/* Gives the speed back to the first `links` on the way; -1: to all. */
 static void nccl_release(struct nccl *nccl, int32_t a, int32_t b, int32_t links)
 {
     const struct tess_routes *routes = nccl->routes;
     const struct tess_route *route = &routes->route[a * nccl->count + b];
-    for (int32_t k = 0; k < links; k++) {
+    for (int32_t k = 0; k < (links < 0 ? route->link_count : links); k++) {
         int32_t link = routes->link[route->first + k];
         nccl->left[link] += nccl_need(nccl, a, b, link);
     }
-    nccl->hops -= links == route->link_count ? links : 0;
+    nccl->hops -= links < 0 ? route->link_count : 0;
 }
 
 /* Takes the speed from all links on the way; false, and nothing taken, where one has no more. */
@@ -90,9 +91,7 @@ static bool nccl_take(struct nccl *nccl, int32_t a, int32_t b)
         int32_t link = routes->link[route->first + k];
         double need = nccl_need(nccl, a, b, link);
         if (nccl->left[link] < need - NCCL_ROUND) {
-            int32_t hops = nccl->hops;
             nccl_release(nccl, a, b, k);
-            nccl->hops = hops;
             return false;
         }
         nccl->left[link] -= need;
@@ -136,7 +135,7 @@ static void nccl_go(struct nccl *nccl, int32_t place, enum nccl_order how)
     if (place == count - 1) {
         if (nccl_take(nccl, at, order[0])) {
             nccl_ring(nccl);
-            nccl_release(nccl, at, order[0], nccl->routes->route[at * count + order[0]].link_count);
+            nccl_release(nccl, at, order[0], -1);
         }
         return;
     }
@@ -151,7 +150,7 @@ static void nccl_go(struct nccl *nccl, int32_t place, enum nccl_order how)
             nccl->used[to] = true;
             nccl_go(nccl, place + 1, how);
             nccl->used[to] = false;
-            nccl_release(nccl, at, to, nccl->routes->route[at * count + to].link_count);
+            nccl_release(nccl, at, to, -1);
         }
         if (how != NCCL_ANY || nccl->switched)
             return;
@@ -360,24 +359,17 @@ enum tess_status tess__nccl_choose(const struct tess_routes *routes,
     if (topology == NULL || topology->host_count > 1 || count < 2 || count > TESS__NCCL_DEVICES)
         return TESS_OK;
     struct tess__pool pool = {0};
-    struct nccl *nccl = tess__pool_array(&pool, 1, sizeof *nccl);
-    double *left = tess__pool_array(&pool, (size_t)topology->link_count, sizeof *left);
-    bool *intel = tess__pool_array(&pool, cells, sizeof *intel);
-    int32_t *next = tess__pool_array(&pool, cells, sizeof *next);
-    enum tess_status status = TESS_OK;
-    if (pool.failed) {
-        status = tess__no_memory("the search of NCCL's rings");
-    } else {
-        *nccl = (struct nccl){.topology = topology,
-                              .routes = routes,
-                              .count = count,
-                              .left = left,
-                              .intel = intel,
-                              .next = next};
-        for (int32_t i = 0; i < topology->node_count; i++)
-            nccl->switched = nccl->switched || topology->node[i].kind == TESS_NODE_NVSWITCH;
-        status = nccl_run(nccl, choice_out);
-    }
+    struct nccl nccl = {
+        .topology = topology,
+        .routes = routes,
+        .count = count,
+        .left = tess__pool_array(&pool, (size_t)topology->link_count, sizeof *nccl.left),
+        .intel = tess__pool_array(&pool, cells, sizeof *nccl.intel),
+        .next = tess__pool_array(&pool, cells, sizeof *nccl.next)};
+    for (int32_t i = 0; i < topology->node_count; i++)
+        nccl.switched = nccl.switched || topology->node[i].kind == TESS_NODE_NVSWITCH;
+    enum tess_status status =
+        pool.failed ? tess__no_memory("the search of NCCL's rings") : nccl_run(&nccl, choice_out);
     tess__pool_release(&pool);
     return status;
 }

@@ -150,19 +150,29 @@ static double bound_flow(struct bound_net *net, double enough)
     return enough;
 }
 
-/* Devices that paths of the kind or cheaper connect are of one part, named by its least device. */
+static void bound_part_each(struct bound_net *net)
+{
+    for (int32_t i = 0; i < net->routes->device_count; i++)
+        net->part[i] = i;
+}
+
+/* The parts of both devices become one, named by its least device. */
+static void bound_join(struct bound_net *net, int32_t a, int32_t b)
+{
+    a = tess__root(net->part, a);
+    b = tess__root(net->part, b);
+    net->part[a > b ? a : b] = a < b ? a : b;
+}
+
+/* Devices that paths of the kind or cheaper connect are of one part. */
 static void bound_make_parts(struct bound_net *net, enum tess_path_kind kind)
 {
     int32_t count = net->routes->device_count;
-    for (int32_t i = 0; i < count; i++)
-        net->part[i] = i;
+    bound_part_each(net);
     for (int32_t h = 0; h < count * count; h++) {
-        int32_t a = tess__root(net->part, h / count), b = tess__root(net->part, h % count);
         if (net->routes->route[h].kind <= kind)
-            net->part[a > b ? a : b] = a < b ? a : b;
+            bound_join(net, h / count, h % count);
     }
-    for (int32_t i = 0; i < count; i++)
-        net->part[i] = tess__root(net->part, i);
 }
 
 /* Devices that enter the network at one switch are of one part: a rack. */
@@ -170,27 +180,20 @@ static void bound_make_racks(struct bound_net *net)
 {
     const struct tess_routes *routes = net->routes;
     const struct tess_topology *topology = routes->topology;
-    int32_t count = routes->device_count;
-    for (int32_t i = 0; i < count; i++)
-        net->part[i] = i;
+    int32_t count = routes->device_count, *first = net->came; /* device met at a switch */
+    bound_part_each(net);
+    memset(first, -1, (size_t)net->nodes * sizeof *first);
     for (int32_t h = 0; h < count * count; h++) {
         const struct tess_route *route = &routes->route[h];
-        int32_t at = -1;
-        for (int32_t k = 0; k < route->link_count && at < 0; k++) {
+        for (int32_t k = 0; k < route->link_count; k++) {
             int32_t to = topology->link[routes->link[route->first + k]].to;
-            at = topology->node[to].kind == TESS_NODE_NET ? to : -1;
+            if (topology->node[to].kind != TESS_NODE_NET)
+                continue;
+            first[to] = first[to] < 0 ? h / count : first[to];
+            bound_join(net, h / count, first[to]);
+            break;
         }
-        /* came[]: the first device met there, 1 + its number. */
-        if (at >= 0 && net->came[at] == 0)
-            net->came[at] = 1 + h / count;
-        if (at < 0)
-            continue;
-        int32_t a = tess__root(net->part, h / count);
-        int32_t b = tess__root(net->part, net->came[at] - 1);
-        net->part[a > b ? a : b] = a < b ? a : b;
     }
-    for (int32_t i = 0; i < count; i++)
-        net->part[i] = tess__root(net->part, i);
 }
 
 /* The least flow out of each part, and into it: out of all the others. */
@@ -201,12 +204,13 @@ static double bound_parts(struct bound_net *net, double least)
     for (int32_t part = 0; part < count; part++) {
         int32_t members = 0;
         for (int32_t i = 0; i < count; i++)
-            members += net->part[i] == part;
+            members += tess__root(net->part, i) == part;
         if (members == 0 || members == count)
             continue;
         for (int32_t direction = 0; direction < 2; direction++) {
             for (int32_t i = 0; i < count; i++)
-                net->inside[topology->device[i]] = (net->part[i] == part) == (direction == 0);
+                net->inside[topology->device[i]] =
+                    (tess__root(net->part, i) == part) == (direction == 0);
             least = bound_flow(net, least);
         }
     }
@@ -227,7 +231,6 @@ enum tess_status tess__ring_cut_bound(const struct tess_routes *routes, double *
         bound_make_parts(&net, kind[k]);
         least = bound_parts(&net, least);
     }
-    memset(net.came, 0, (size_t)net.nodes * sizeof *net.came);
     bound_make_racks(&net);
     *bound_out = bound_parts(&net, least);
     tess__pool_release(&net.pool);

@@ -140,16 +140,21 @@ static enum tess_status hosts_sort(struct hosts *hosts)
     int32_t *key = tess__pool_array(&hosts->pool, (size_t)topology->link_count, sizeof *key);
     if (!key)
         return tess__no_memory("the search of rings");
-    for (int32_t i = 0; i < topology->link_count; i++)
-        key[i] = hosts_of_link(hosts, i);
-    tess__sort_by_key(topology->link_count, hosts->units, key, hosts->link_first, hosts->link);
-    tess__sort_by_key(topology->node_count, hosts->units, hosts->unit, hosts->node_first,
-                      hosts->node);
     memset(hosts->device, -1, (size_t)topology->node_count * sizeof *hosts->device);
     for (int32_t i = 0; i < topology->device_count; i++) {
         hosts->device[topology->device[i]] = i;
         hosts->has_devices[hosts->unit[topology->device[i]]] = true;
     }
+    /* Devices that are not asked for are in no unit. */
+    for (int32_t n = 0; n < topology->node_count; n++) {
+        if (topology->node[n].kind == TESS_NODE_DEVICE && hosts->device[n] < 0)
+            hosts->unit[n] = -1;
+    }
+    for (int32_t i = 0; i < topology->link_count; i++)
+        key[i] = hosts_of_link(hosts, i);
+    tess__sort_by_key(topology->link_count, hosts->units, key, hosts->link_first, hosts->link);
+    tess__sort_by_key(topology->node_count, hosts->units, hosts->unit, hosts->node_first,
+                      hosts->node);
     for (int32_t u = 0; u < hosts->units; u++) {
         for (int32_t k = hosts->node_first[u]; k < hosts->node_first[u + 1]; k++)
             hosts->place[hosts->node[k]] = k - hosts->node_first[u];
@@ -200,7 +205,8 @@ static enum tess_status hosts_fill(struct hosts *hosts)
     hosts_make_units(hosts, hosts->place, hosts->device, hosts->make_of);
     TESS_TRY(hosts_sort(hosts));
     hosts_sort_units(hosts);
-    return tess__ring_net_open(&hosts->net, topology, hosts->unit, hosts->units);
+    return tess__ring_net_open(&hosts->net, topology, hosts->unit, hosts->has_devices,
+                               hosts->units);
 }
 
 /* ---- makes ---------------------------------------------------------------------------------- */
@@ -217,7 +223,6 @@ static size_t hosts_print(const struct hosts *hosts, int32_t unit, double *print
         const struct tess_node *node = &topology->node[hosts->node[k]];
         *at++ = node->kind;
         *at++ = node->kind == TESS_NODE_DEVICE ? node->index : 0; /* by which they are numbered */
-        *at++ = hosts->device[hosts->node[k]] >= 0;
         *at++ = node->host < 0 ? -1 : node->host - first;
     }
     for (int32_t k = hosts->link_first[unit]; k < hosts->link_first[unit + 1]; k++) {
@@ -233,31 +238,24 @@ static size_t hosts_print(const struct hosts *hosts, int32_t unit, double *print
 /* make_of[], and the makes without their ways. */
 static enum tess_status hosts_find_makes(struct hosts *hosts)
 {
-    size_t room = 64;
-    while (room < 2 * (size_t)hosts->units)
-        room *= 2;
-    int32_t *table = tess__pool_array(&hosts->pool, room, sizeof *table);
     hosts->make = tess__pool_array(&hosts->pool, (size_t)hosts->units, sizeof *hosts->make);
-    if (hosts->pool.failed)
+    if (!hosts->make)
         return tess__no_memory("the search of rings");
-    memset(table, -1, room * sizeof *table);
     for (int32_t i = 0; i < hosts->net.ordered; i++) {
         int32_t unit = hosts->net.order[i];
         size_t bytes = hosts_print(hosts, unit, hosts->print) * sizeof *hosts->print;
         uint64_t hash = tess_hash_bytes(hosts->print, bytes);
-        size_t at = hash & (room - 1);
-        for (; table[at] >= 0; at = (at + 1) & (room - 1)) {
-            const struct hosts_make *make = &hosts->make[table[at]];
+        int32_t m = 0;
+        for (; m < hosts->makes; m++) {
+            const struct hosts_make *make = &hosts->make[m];
             if (make->hash == hash &&
                 hosts_print(hosts, make->unit, hosts->other) * sizeof *hosts->other == bytes &&
                 memcmp(hosts->print, hosts->other, bytes) == 0)
                 break;
         }
-        if (table[at] < 0) {
-            hosts->make[hosts->makes] = (struct hosts_make){.unit = unit, .hash = hash};
-            table[at] = hosts->makes++;
-        }
-        hosts->make_of[unit] = table[at];
+        if (m == hosts->makes)
+            hosts->make[hosts->makes++] = (struct hosts_make){.unit = unit, .hash = hash};
+        hosts->make_of[unit] = m;
     }
     return TESS_OK;
 }
@@ -555,15 +553,14 @@ static enum tess_status hosts_find(struct hosts *hosts, int32_t most, int32_t *s
                                    struct tess_rings *rings)
 {
     size_t bytes = (size_t)rings->count * sizeof(int32_t);
-    TESS_TRY(tess__ring_net_walk(&hosts->net, hosts->has_devices));
+    TESS_TRY(tess__ring_net_walk(&hosts->net));
     TESS_TRY(hosts_find_makes(hosts));
     for (int32_t m = 0; m < hosts->makes; m++) {
         TESS_TRY(hosts_solve(hosts, &hosts->make[m]));
         rings->single_bound_gbs = fmin(rings->single_bound_gbs, hosts->make[m].bound_gbs);
         rings->bound_gbs = fmin(rings->bound_gbs, hosts->make[m].wide_gbs);
     }
-    TESS_TRY(tess__ring_net_bound(&hosts->net, hosts->has_devices, &rings->single_bound_gbs,
-                                  &rings->bound_gbs));
+    TESS_TRY(tess__ring_net_bound(&hosts->net, &rings->single_bound_gbs, &rings->bound_gbs));
     hosts_single(hosts, hosts->net.order, -1, scratch, &rings->best_single);
     hosts_natural(hosts, scratch, &rings->natural);
     if (rings->natural.gbs >= rings->best_single.gbs) {

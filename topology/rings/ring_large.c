@@ -41,43 +41,28 @@ static void large_split(struct large *large, int32_t first, int32_t count, int l
         large->start[large->blocks++] = first;
         return;
     }
-    int32_t *part = large->order + first, *group = large->group + first;
-    int32_t groups = 0;
+    int32_t *part = large->order + first, *group = large->group + first, *sorted = large->trial;
     for (int32_t i = 0; i < count; i++)
-        group[i] = -1;
-    for (int32_t seed = 0; seed < count; seed++) {
-        if (group[seed] >= 0)
-            continue;
-        /* trial: devices of the group whose neighbours are still to be met. */
-        int32_t *queue = large->trial, queued = 0;
-        group[seed] = groups;
-        queue[queued++] = seed;
-        for (int32_t head = 0; head < queued; head++) {
-            for (int32_t i = 0; i < count; i++) {
-                int32_t h = part[queue[head]] * large->table->count + part[i];
-                if (group[i] >= 0 || large->table->cost[h] < 0 ||
-                    large->table->cost[h] >= large_weight[level])
-                    continue;
-                group[i] = groups;
-                queue[queued++] = i;
-            }
-        }
-        groups++;
+        group[i] = i;
+    for (int32_t h = 0; h < count * count; h++) {
+        int64_t cost = large->table->cost[part[h / count] * large->table->count + part[h % count]];
+        int32_t a = tess__root(group, h / count), b = tess__root(group, h % count);
+        if (cost >= 0 && cost < large_weight[level])
+            group[a > b ? a : b] = a < b ? a : b;
     }
-    int32_t *sorted = large->trial, kept = 0;
-    for (int32_t g = 0; g < groups; g++) {
+    int32_t size[LARGE_DEVICES_MAX] = {0}, kept = 0;
+    for (int32_t g = 0; g < count; g++) {
         for (int32_t i = 0; i < count; i++) {
-            if (group[i] == g)
-                sorted[kept++] = part[i];
+            if (tess__root(group, i) != g)
+                continue;
+            sorted[kept++] = part[i];
+            size[g]++;
         }
     }
     memcpy(part, sorted, (size_t)count * sizeof *part);
-    /* Sizes of the groups, before deeper levels use `group` again. */
-    int32_t size[LARGE_DEVICES_MAX] = {0};
-    for (int32_t i = 0; i < count; i++)
-        size[group[i]]++;
-    for (int32_t g = 0; g < groups; g++) {
-        large_split(large, first, size[g], level + 1);
+    for (int32_t g = 0; g < count; g++) {
+        if (size[g] > 0)
+            large_split(large, first, size[g], level + 1);
         first += size[g];
     }
 }

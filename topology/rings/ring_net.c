@@ -17,11 +17,12 @@ static bool net_is_switch(const struct tess__ring_net *net, int32_t node)
 
 enum tess_status tess__ring_net_open(struct tess__ring_net *net,
                                      const struct tess_topology *topology, const int32_t *unit,
-                                     int32_t units)
+                                     const bool *has_devices, int32_t units)
 {
     size_t nodes = (size_t)topology->node_count, links = (size_t)topology->link_count;
     size_t all = nodes + (size_t)units;
-    *net = (struct tess__ring_net){.topology = topology, .unit = unit, .units = units};
+    *net = (struct tess__ring_net){
+        .topology = topology, .unit = unit, .has_devices = has_devices, .units = units};
     const struct {
         int32_t **list;
         size_t room;
@@ -75,8 +76,7 @@ static void net_meet(struct tess__ring_net *net, int32_t what, int32_t parent, b
 }
 
 /* From one switch, as its links come. */
-static void net_walk_from(struct tess__ring_net *net, int32_t root, const bool *has_devices,
-                          bool *seen)
+static void net_walk_from(struct tess__ring_net *net, int32_t root, bool *seen)
 {
     int32_t *at = net->came, *stack = net->queue; /* at: the next link of a switch on the stack */
     int32_t nodes = net->topology->node_count, depth = 0;
@@ -96,13 +96,13 @@ static void net_walk_from(struct tess__ring_net *net, int32_t root, const bool *
             stack[depth++] = to;
         } else if (unit >= 0 && !seen[nodes + unit]) {
             net_meet(net, nodes + unit, here, seen);
-            if (has_devices[unit])
+            if (net->has_devices[unit])
                 net->order[net->ordered++] = unit;
         }
     }
 }
 
-enum tess_status tess__ring_net_walk(struct tess__ring_net *net, const bool *has_devices)
+enum tess_status tess__ring_net_walk(struct tess__ring_net *net)
 {
     int32_t nodes = net->topology->node_count, alone = -1;
     bool *seen = tess__pool_array(&net->pool, (size_t)nodes + (size_t)net->units, sizeof *seen);
@@ -110,10 +110,10 @@ enum tess_status tess__ring_net_walk(struct tess__ring_net *net, const bool *has
         return tess__no_memory("the order of hosts");
     for (int32_t root = 0; root < nodes; root++) {
         if (net_is_switch(net, root) && !seen[root])
-            net_walk_from(net, root, has_devices, seen);
+            net_walk_from(net, root, seen);
     }
     for (int32_t unit = 0; unit < net->units && alone < 0; unit++)
-        alone = has_devices[unit] && !seen[nodes + unit] ? unit : -1;
+        alone = net->has_devices[unit] && !seen[nodes + unit] ? unit : -1;
     for (int32_t i = 0; i < net->topology->device_count && alone >= 0; i++) {
         const struct tess_node *device = &net->topology->node[net->topology->device[i]];
         if (net->unit[net->topology->device[i]] == alone)
@@ -262,8 +262,7 @@ static double net_branches(const struct tess__ring_net *net, const struct net_su
 }
 
 /* Each switch with the units that have no other. */
-static double net_leaves(const struct tess__ring_net *net, const struct net_sums *sums,
-                         const bool *has_devices, size_t all)
+static double net_leaves(const struct tess__ring_net *net, const struct net_sums *sums, size_t all)
 {
     const struct tess_topology *topology = net->topology;
     int32_t nodes = topology->node_count;
@@ -296,7 +295,7 @@ static double net_leaves(const struct tess__ring_net *net, const struct net_sums
     }
     for (int32_t unit = 0; unit < net->units; unit++) {
         int32_t leaf = sums->only[nodes + unit];
-        if (has_devices[unit] && leaf >= 0)
+        if (net->has_devices[unit] && leaf >= 0)
             sums->devices[leaf]++;
     }
     for (int32_t node = 0; node < nodes; node++)
@@ -318,8 +317,8 @@ static int net_compare(const void *a, const void *b)
 }
 
 /* The widest links first, whichever way they lead, until all units with devices are connected. */
-static enum tess_status net_narrowest(const struct tess__ring_net *net, const bool *has_devices,
-                                      int32_t *root, int32_t *devices, double *single)
+static enum tess_status net_narrowest(const struct tess__ring_net *net, int32_t *root,
+                                      int32_t *devices, double *single)
 {
     const struct tess_topology *topology = net->topology;
     int32_t all = topology->node_count + net->units, links = 0;
@@ -328,7 +327,7 @@ static enum tess_status net_narrowest(const struct tess__ring_net *net, const bo
         return tess__no_memory("the bound of rings");
     for (int32_t i = 0; i < all; i++) {
         root[i] = i;
-        devices[i] = i >= topology->node_count && has_devices[i - topology->node_count];
+        devices[i] = i >= topology->node_count && net->has_devices[i - topology->node_count];
     }
     for (int32_t i = 0; i < topology->link_count; i++) {
         if (net_is_between(net, i))
@@ -352,8 +351,8 @@ static enum tess_status net_narrowest(const struct tess__ring_net *net, const bo
     return TESS_OK;
 }
 
-enum tess_status tess__ring_net_bound(const struct tess__ring_net *net, const bool *has_devices,
-                                      double *single, double *wide)
+enum tess_status tess__ring_net_bound(const struct tess__ring_net *net, double *single,
+                                      double *wide)
 {
     size_t all = (size_t)net->topology->node_count + (size_t)net->units + 1;
     struct tess__pool pool = {0};
@@ -367,10 +366,10 @@ enum tess_status tess__ring_net_bound(const struct tess__ring_net *net, const bo
         goto done;
     memset(sums.only, -1, all * sizeof *sums.only);
     for (int32_t unit = 0; unit < net->units; unit++)
-        sums.devices[net->topology->node_count + unit] = has_devices[unit];
+        sums.devices[net->topology->node_count + unit] = net->has_devices[unit];
     *wide = fmin(*wide, net_branches(net, &sums));
-    *wide = fmin(*wide, net_leaves(net, &sums, has_devices, all));
-    status = net_narrowest(net, has_devices, sums.only, sums.devices, single);
+    *wide = fmin(*wide, net_leaves(net, &sums, all));
+    status = net_narrowest(net, sums.only, sums.devices, single);
 done:
     tess__pool_release(&pool);
     return status;

@@ -12,6 +12,7 @@ struct tess__ring_net {
     struct tess__pool pool;
     const struct tess_topology *topology; /* borrowed */
     const int32_t *unit;                  /* [node_count] of a node; -1: of none; borrowed */
+    const bool *has_devices;              /* [units] borrowed */
     int32_t units;
     /* Links that leave a switch of the network, by number; `inner` to another one only. */
     int32_t *first, *out, *inner_first, *inner;
@@ -29,7 +30,7 @@ struct tess__ring_net {
 
 enum tess_status tess__ring_net_open(struct tess__ring_net *net,
                                      const struct tess_topology *topology, const int32_t *unit,
-                                     int32_t units);
+                                     const bool *has_devices, int32_t units);
 void tess__ring_net_close(struct tess__ring_net *net);
 
 /*
@@ -37,7 +38,7 @@ void tess__ring_net_close(struct tess__ring_net *net);
  * tree every link is crossed once in each direction, which is optimal. TESS_ERR_DATA where
  * one has no link to the network.
  */
-enum tess_status tess__ring_net_walk(struct tess__ring_net *net, const bool *has_devices);
+enum tess_status tess__ring_net_walk(struct tess__ring_net *net);
 
 /*
  * Adds gbs to the links of a shortest way between two switches: the first one by numbers, as routes
@@ -54,7 +55,7 @@ double tess__ring_net_share(struct tess__ring_net *net);
  * all are joined by the widest), and *wide to what no set of rings does: cuts around each unit,
  * each switch with the units that are attached to it alone, and each branch of the walk.
  */
-enum tess_status tess__ring_net_bound(const struct tess__ring_net *net, const bool *has_devices,
-                                      double *single, double *wide);
+enum tess_status tess__ring_net_bound(const struct tess__ring_net *net, double *single,
+                                      double *wide);
 
 #endif

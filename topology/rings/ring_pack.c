@@ -37,11 +37,10 @@ struct pack {
     double *gbs; /* [rows] capacities, each a little smaller than it is: no two are tied */
     /* Rings met so far. */
     int32_t columns;
-    int32_t *order; /* [PACK_COLUMNS_MAX * count] */
-    int32_t *along; /* [PACK_COLUMNS_MAX * count] its hops, from * count + to */
-    int32_t *uses;  /* [PACK_COLUMNS_MAX * rows] */
-    bool *active;   /* [PACK_COLUMNS_MAX] may have bandwidth */
-    double *x;      /* [PACK_COLUMNS_MAX] the answer */
+    int32_t (*order)[TESS__RING_EXACT_MAX]; /* [PACK_COLUMNS_MAX] */
+    int32_t *uses;                          /* [PACK_COLUMNS_MAX * rows] */
+    bool *active;                           /* [PACK_COLUMNS_MAX] may have bandwidth */
+    double *x;                              /* [PACK_COLUMNS_MAX] the answer */
     /* Simplex. A basic variable is a column, or row r left over: -1 - r. */
     int32_t *basic;   /* [rows] */
     double *inverse;  /* [rows * rows] of the basis */
@@ -52,9 +51,9 @@ struct pack {
     int32_t *list;    /* [rows] scratch */
     double bound;     /* least bound met */
     int64_t work;     /* additions so far */
-    /* Dynamic programming: [2^(count-1) * (count-1)], devices 1 .. count-1 in the sets. */
-    double *best;
-    int8_t *before;
+    /* Dynamic programming: [2^(count-1)], devices 1 .. count-1 in the sets. */
+    double (*best)[TESS__RING_EXACT_MAX];
+    int8_t (*before)[TESS__RING_EXACT_MAX];
     double *hop; /* [count * count] costs */
 };
 
@@ -62,15 +61,14 @@ static enum tess_status pack_open(struct pack *pack, const struct tess__ring_tab
                                   double deadline_s)
 {
     size_t rows = (size_t)table->rows, count = (size_t)table->count;
-    size_t states = ((size_t)1 << (count - 1)) * (count - 1);
+    size_t states = (size_t)1 << (count - 1);
     *pack = (struct pack){.table = table,
                           .deadline_s = deadline_s,
                           .count = table->count,
                           .rows = table->rows,
                           .bound = INFINITY};
     pack->gbs = tess__pool_array(&pack->pool, rows, sizeof *pack->gbs);
-    pack->order = tess__pool_array(&pack->pool, PACK_COLUMNS_MAX * count, sizeof *pack->order);
-    pack->along = tess__pool_array(&pack->pool, PACK_COLUMNS_MAX * count, sizeof *pack->along);
+    pack->order = tess__pool_array(&pack->pool, PACK_COLUMNS_MAX, sizeof *pack->order);
     pack->uses = tess__pool_array(&pack->pool, PACK_COLUMNS_MAX * rows, sizeof *pack->uses);
     pack->active = tess__pool_array(&pack->pool, PACK_COLUMNS_MAX, sizeof *pack->active);
     pack->x = tess__pool_array(&pack->pool, PACK_COLUMNS_MAX, sizeof *pack->x);
@@ -101,18 +99,14 @@ static int32_t pack_add_column(struct pack *pack, const int32_t *order)
 {
     size_t bytes = (size_t)pack->count * sizeof *order;
     for (int32_t c = 0; c < pack->columns; c++) {
-        if (memcmp(pack->order + (size_t)c * (size_t)pack->count, order, bytes) == 0)
+        if (memcmp(pack->order[c], order, bytes) == 0)
             return c;
     }
     if (pack->columns == PACK_COLUMNS_MAX)
         return -1;
     int32_t column = pack->columns++;
     int32_t *uses = pack->uses + (size_t)column * (size_t)pack->rows;
-    int32_t *along = pack->along + (size_t)column * (size_t)pack->count;
-    memcpy(pack->order + (size_t)column * (size_t)pack->count, order, bytes);
-    for (int32_t i = 0; i < pack->count; i++)
-        along[i] = order[i] * pack->count + order[(i + 1) % pack->count];
-    memset(uses, 0, (size_t)pack->rows * sizeof *uses);
+    memcpy(pack->order[column], order, bytes);
     tess__ring_table_add(pack->table, order, uses);
     pack->active[column] = true;
     return column;
@@ -136,9 +130,9 @@ static void pack_hop_prices(struct pack *pack)
 static double pack_ring_cost(const struct pack *pack, const int32_t *order)
 {
     double cost = 0;
-    for (int32_t i = 0; i < pack->count; i++)
-        cost += pack->hop[order[i] * pack->count + order[(i + 1) % pack->count]];
-    return cost;
+    for (int32_t i = 0; i + 1 < pack->count; i++)
+        cost += pack->hop[order[i] * pack->count + order[i + 1]];
+    return cost + pack->hop[order[pack->count - 1] * pack->count + order[0]];
 }
 
 /* best[set][i]: from device 0 through the set (bit i: device i + 1), ending in device i + 1. */
@@ -146,12 +140,12 @@ static void pack_cheapest_paths(struct pack *pack)
 {
     int32_t others = pack->count - 1;
     for (uint32_t set = 1; set < 1u << others; set++) {
-        double *best = pack->best + (size_t)set * (size_t)others;
-        int8_t *before = pack->before + (size_t)set * (size_t)others;
+        double *best = pack->best[set];
+        int8_t *before = pack->before[set];
         for (uint32_t ends = set; ends; ends &= ends - 1) {
             int32_t end = __builtin_ctz(ends);
             uint32_t rest = set & ~(1u << end);
-            const double *prior = pack->best + (size_t)rest * (size_t)others;
+            const double *prior = pack->best[rest];
             best[end] = rest ? INFINITY : pack->hop[end + 1];
             before[end] = -1;
             for (uint32_t from = rest; from; from &= from - 1) {
@@ -175,8 +169,7 @@ static double pack_cheapest_ring(struct pack *pack, int32_t *order)
     pack_cheapest_paths(pack);
     pack->work += ((int64_t)others * others << others) / 4;
     for (int32_t i = 0; i < others; i++) {
-        double cost =
-            pack->best[(size_t)set * (size_t)others + (size_t)i] + pack->hop[(i + 1) * pack->count];
+        double cost = pack->best[set][i] + pack->hop[(i + 1) * pack->count];
         if (cost < least) {
             least = cost;
             end = i;
@@ -185,7 +178,7 @@ static double pack_cheapest_ring(struct pack *pack, int32_t *order)
     order[0] = 0;
     for (int32_t place = others; place > 0 && end >= 0; place--) {
         order[place] = end + 1;
-        int32_t next = pack->before[(size_t)set * (size_t)others + (size_t)end];
+        int32_t next = pack->before[set][end];
         set &= ~(1u << end);
         end = next;
     }
@@ -253,8 +246,7 @@ static bool pack_near_ring(struct pack *pack, int32_t *order)
     for (int32_t i = 0; i < pack->rows; i++) {
         if (pack->basic[i] < 0)
             continue;
-        memcpy(trial, pack->order + (size_t)pack->basic[i] * (size_t)pack->count,
-               (size_t)pack->count * sizeof *order);
+        memcpy(trial, pack->order[pack->basic[i]], sizeof trial);
         double cost = pack_descend(pack, trial);
         if (cost < least) {
             least = cost;
@@ -357,12 +349,7 @@ static bool pack_enters(struct pack *pack, bool generate, int32_t *variable_out)
     *variable_out = -1 - best;
     pack_hop_prices(pack);
     for (int32_t c = 0; c < pack->columns; c++) {
-        const int32_t *along = pack->along + (size_t)c * (size_t)pack->count;
-        double price = 0;
-        if (!pack->active[c])
-            continue;
-        for (int32_t i = 0; i < pack->count; i++)
-            price += pack->hop[along[i]];
+        double price = pack->active[c] ? pack_ring_cost(pack, pack->order[c]) : INFINITY;
         if (price < least) {
             least = price;
             *variable_out = c;
@@ -499,8 +486,7 @@ static void pack_hand_out(const struct pack *pack, struct tess_ring *ring, int32
         if (!pack->active[c] || pack->x[c] <= 0)
             continue;
         ring[rings].gbs = pack->x[c];
-        memcpy(ring[rings++].order, pack->order + (size_t)c * (size_t)pack->count,
-               (size_t)pack->count * sizeof *ring->order);
+        memcpy(ring[rings++].order, pack->order[c], (size_t)pack->count * sizeof *ring->order);
     }
     qsort(ring, (size_t)rings, sizeof *ring, pack_compare);
     *ring_count_out = rings;

@@ -434,20 +434,21 @@ enum tess_status tess__ring_search(const struct tess__ring_table *table, const d
     struct search *search = tess__pool_array(&pool, 1, sizeof *search);
     *found_out = (struct tess__ring_found){0};
     if (search) {
-        search->memo = tess__pool_array(&pool, (size_t)1 << SEARCH_MEMO_BITS, sizeof *search->memo);
-        search->row = tess__pool_array(&pool, rows, sizeof *search->row);
-        search->candidate = tess__pool_array(&pool, rows * (size_t)table->count, sizeof(double));
-        search->uses = tess__pool_array(&pool, rows, sizeof *search->uses);
+        *search = (struct search){
+            .table = table,
+            .gbs = gbs,
+            .deadline_s = effort->deadline_s,
+            .count = table->count,
+            .most_steps = effort->steps,
+            .memo = tess__pool_array(&pool, (size_t)1 << SEARCH_MEMO_BITS, sizeof *search->memo),
+            .row = tess__pool_array(&pool, rows, sizeof *search->row),
+            .candidate = tess__pool_array(&pool, rows * (size_t)table->count, sizeof(double)),
+            .uses = tess__pool_array(&pool, rows, sizeof *search->uses)};
     }
     if (pool.failed) {
         tess__pool_release(&pool);
         return tess__no_memory("the search of rings");
     }
-    search->table = table;
-    search->gbs = gbs;
-    search->deadline_s = effort->deadline_s;
-    search->most_steps = effort->steps;
-    search->count = table->count;
     found_out->gbs = tess__ring_table_gbs(table, gbs, order, search->uses, &found_out->cost);
     found_out->bound_gbs = tess__ring_single_bound(table, gbs);
     search_halve(search, order, found_out);
