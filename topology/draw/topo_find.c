@@ -156,26 +156,21 @@ static enum tess_status find_far(const struct tess__topo *topo, const struct tes
     return TESS_OK;
 }
 
-/* Of a cluster; uses [link_count] is scratch here and below. */
-static enum tess_status find_look_far(struct tess__topo *topo, int32_t *uses)
-{
-    if ((int64_t)topo->rings.count * topo->topology->node_count > FIND_FAR_MAX)
-        return TESS_OK;
-    TESS_TRY(find_far(topo, &topo->rings.best_single, uses, &topo->best_narrow));
-    if (topo->rings.natural.gbs <= 0)
-        return TESS_OK;
-    return find_far(topo, &topo->rings.natural, uses, &topo->natural_narrow);
-}
-
 /* ---- the whole ------------------------------------------------------------------------------ */
 
+/* uses [link_count] is scratch. */
 static enum tess_status find_rings(struct tess__topo *topo, int32_t *uses)
 {
     const struct tess_ring_search search = {.rings = (int32_t)topo->options->rings,
                                             .time_limit_s = topo->options->time_limit_s};
     if (topo->topology->device_count > TESS__TOPO_ROUTED_MAX) {
         TESS_TRY(tess_rings_find_hosts(topo->topology, search.time_limit_s, &topo->rings));
-        return find_look_far(topo, uses);
+        if ((int64_t)topo->rings.count * topo->topology->node_count > FIND_FAR_MAX)
+            return TESS_OK;
+        TESS_TRY(find_far(topo, &topo->rings.best_single, uses, &topo->best_narrow));
+        if (topo->rings.natural.gbs <= 0)
+            return TESS_OK;
+        return find_far(topo, &topo->rings.natural, uses, &topo->natural_narrow);
     }
     TESS_TRY(tess_routes_open(topo->topology, &topo->routes));
     topo->routed = true;

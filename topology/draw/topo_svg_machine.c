@@ -232,17 +232,6 @@ static void machine_size(struct tess__machine *machine)
     machine->nic_w = topology->device_count <= TESS__TOPO_SHOWN_MAX && nics <= 16 ? 50 : 0;
 }
 
-/* Bars of PCIe and NUMA nodes below the row, each at its level; NUMA nodes share one. */
-static void machine_tops(struct tess__machine *machine)
-{
-    const struct tess_topology *topology = machine->topology;
-    for (int32_t i = 0; i < topology->node_count; i++) {
-        int32_t level =
-            topology->node[i].kind == TESS_NODE_CPU ? machine->cpu_level : machine->level[i];
-        machine->top[i] = machine->row + 26 + (level - 1) * TESS__MACHINE_STEP;
-    }
-}
-
 static void machine_draw_hosts(struct tess__machine *machine)
 {
     const struct tess_topology *topology = machine->topology;
@@ -284,7 +273,12 @@ static void machine_draw(struct tess__machine *machine, double top)
     if (!machine->boxed)
         arcs = tess__machine_arcs(machine, false);
     machine->row = top + frame + arcs + switches + TESS__MACHINE_DEVICE_H;
-    machine_tops(machine);
+    /* Bars of PCIe and NUMA nodes below the row, each at its level; NUMA nodes share one. */
+    for (int32_t i = 0; i < topology->node_count; i++) {
+        bool cpu = topology->node[i].kind == TESS_NODE_CPU;
+        machine->top[i] = machine->row + 26 +
+                          ((cpu ? machine->cpu_level : machine->level[i]) - 1) * TESS__MACHINE_STEP;
+    }
     double low = machine->row + 26 + fmax(0, machine->cpu_level - 1) * TESS__MACHINE_STEP +
                  TESS__MACHINE_BAR_H;
     machine->bottom = machine->boxed ? top + 64 : low + below + (frame > 0 ? 14 : 0);

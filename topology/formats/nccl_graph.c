@@ -224,35 +224,22 @@ static enum tess_status graph_net(struct graph *g, struct tess_nccl_item *net, b
     return tess_topology_join_link(g->topology, link);
 }
 
-/* A <nic> with its <net>s, which follow it; those without dev are not there, as for NCCL. */
-static enum tess_status graph_nic(struct graph *g, int32_t number, const bool *twice)
+/* A <nic> with its <net>s, which follow it and raise *count_out; those without dev are not there,
+ * as for NCCL. */
+static enum tess_status graph_nic(struct graph *g, int32_t number, const bool *twice,
+                                  int32_t *count_out)
 {
     struct tess_nccl_item *nic = &g->file->item[number];
     const struct tess_nccl_item *owner = &g->file->item[nic->parent];
     int32_t card = owner->kind == TESS_NCCL_PCI ? graph_same_card(g, owner) : -1;
     for (int32_t i = number + 1; i < g->file->count && g->file->item[i].parent == number; i++) {
         struct tess_nccl_item *net = &g->file->item[i];
-        if (net->kind == TESS_NCCL_NET && net->index >= 0)
-            TESS_TRY(graph_net(g, net, twice[i], &card));
+        if (net->kind != TESS_NCCL_NET || net->index < 0)
+            continue;
+        TESS_TRY(graph_net(g, net, twice[i], &card));
+        ++*count_out;
     }
     return TESS_OK;
-}
-
-/* A NIC without a network in the file. */
-static enum tess_status graph_nic_alone(struct graph *g, struct tess_nccl_item *pci)
-{
-    char word[24];
-    snprintf(word, sizeof(word), "nic%d", (int)g->unnamed++);
-    return graph_nic_node(g, pci, graph_same_card(g, pci), -1, word, &pci->node);
-}
-
-static bool graph_has_net(const struct tess_nccl_file *file, int32_t nic)
-{
-    for (int32_t i = nic + 1; i < file->count && file->item[i].parent == nic; i++) {
-        if (file->item[i].kind == TESS_NCCL_NET && file->item[i].index >= 0)
-            return true;
-    }
-    return false;
 }
 
 /*
@@ -271,10 +258,17 @@ static enum tess_status graph_pci(struct graph *g, int32_t number, const int32_t
         return graph_device(g, pci, device[number]);
     if (pci->gpu >= 0)
         return TESS_OK;
-    if (pci->nic >= 0 && graph_has_net(g->file, pci->nic))
-        return graph_nic(g, pci->nic, twice);
-    if (pci->nic >= 0 || pci->class == TESS_NCCL_CLASS_NIC)
-        return graph_nic_alone(g, pci);
+    if (pci->nic >= 0) {
+        int32_t nets = 0;
+        TESS_TRY(graph_nic(g, pci->nic, twice, &nets));
+        if (nets > 0)
+            return TESS_OK;
+    }
+    if (pci->nic >= 0 || pci->class == TESS_NCCL_CLASS_NIC) { /* without a network in the file */
+        char word[24];
+        snprintf(word, sizeof(word), "nic%d", (int)g->unnamed++);
+        return graph_nic_node(g, pci, graph_same_card(g, pci), -1, word, &pci->node);
+    }
     const bool open = pci->class == TESS_NCCL_CLASS_NONE || pci->class == TESS_NCCL_CLASS_OTHER;
     if (pci->class == TESS_NCCL_CLASS_SWITCH || (open && pci->count > 0))
         return graph_switch(g, pci);
@@ -390,6 +384,7 @@ static void graph_find_twice(struct graph *g, struct tess_nccl_item **sorted, bo
 
 static enum tess_status graph_nodes(struct graph *g, const int32_t *device, const bool *twice)
 {
+    int32_t nets = 0;
     for (int32_t i = 0; i < g->file->count; i++) {
         struct tess_nccl_item *item = &g->file->item[i];
         if (item->kind == TESS_NCCL_CPU)
@@ -397,7 +392,7 @@ static enum tess_status graph_nodes(struct graph *g, const int32_t *device, cons
         else if (item->kind == TESS_NCCL_PCI)
             TESS_TRY(graph_pci(g, i, device, twice));
         else if (item->kind == TESS_NCCL_NIC && g->file->item[item->parent].kind == TESS_NCCL_CPU)
-            TESS_TRY(graph_nic(g, i, twice));
+            TESS_TRY(graph_nic(g, i, twice, &nets));
     }
     return TESS_OK;
 }

@@ -17,7 +17,7 @@
 #include "topology/machine/pool.h"
 
 #include <ctype.h>
-#include <stdlib.h>
+#include <stdio.h>
 #include <string.h>
 
 struct smi_reader {
@@ -100,10 +100,9 @@ static bool smi_plain_name(struct tess__word word)
     return word.length > 0 && word.length < TESS_TOPO_NAME_MAX;
 }
 
-static void smi_copy_name(char name[TESS_TOPO_NAME_MAX], struct tess__word word)
+static void smi_copy_name(struct tess__smi_entry *entry, struct tess__word word)
 {
-    memcpy(name, word.text, word.length);
-    name[word.length] = '\0';
+    snprintf(entry->name, sizeof(entry->name), "%.*s", (int)word.length, word.text);
 }
 
 /* -1: no row or column of that name. */
@@ -132,7 +131,7 @@ static enum tess_status smi_column(struct smi_reader *reader, struct tess__word 
         return tess__lines_fail(smi->name, line, "more than %d columns", TESS__SMI_MAX);
     struct tess__smi_entry *entry = &smi->entry[smi->count];
     *entry = (struct tess__smi_entry){.numa = -1};
-    smi_copy_name(entry->name, word);
+    smi_copy_name(entry, word);
     entry->gpu = smi_is_gpu(word, &entry->number);
     if (!entry->gpu) {
         for (int32_t i = 0; i < smi->count; i++)
@@ -254,7 +253,7 @@ static void smi_legend(struct smi_reader *reader)
         return;
     int32_t at = smi_find(reader->smi, (struct tess__word){word.text, word.length - 1});
     if (at >= 0 && !reader->smi->entry[at].gpu && smi_find(reader->smi, name) < 0)
-        smi_copy_name(reader->smi->entry[at].name, name);
+        smi_copy_name(&reader->smi->entry[at], name);
 }
 
 static enum tess_status smi_rows(struct smi_reader *reader)

@@ -64,7 +64,7 @@ struct slurm_ranks {
     int32_t *scratch; /* [count] */
     double edge_gbs, uplink_gbs;
     /* The switches above the current entry, and whether there is one that joins them all. */
-    int32_t depth, above[SLURM_DEPTH_MAX], network;
+    int32_t above[SLURM_DEPTH_MAX], network;
 };
 
 static enum tess_status slurm_split(const struct tess_slurm_address *place, int32_t rank,

@@ -178,8 +178,7 @@ static enum tess_status synthetic_shape(struct synthetic *self, struct tess__wor
         return synthetic_fail(self, word, "no number was expected after it");
     if (!tess__word_number(number, 255, &self->nvlink_count) || self->nvlink_count == 0)
         return synthetic_fail(self, word,
-                              "the number of links, 1 to 255, was expected after the "
-                              "last ':'");
+                              "the number of links, 1 to 255, was expected after the last ':'");
     return TESS_OK;
 }
 
@@ -195,16 +194,14 @@ static enum tess_status synthetic_value(struct synthetic *self, enum synthetic_w
     }
     if (kind == SYNTHETIC_NVLINK)
         return synthetic_shape(self, word, value);
-    if (kind == SYNTHETIC_CPU) {
-        if (!synthetic_cpu(value, &self->maker))
-            return synthetic_fail(self, word, "intel, amd, arm or power was expected after ':'");
-        return TESS_OK;
-    }
-    if (kind == SYNTHETIC_HOSTS)
-        return TESS_OK; /* how many there are is known when all words are read */
-    if (!synthetic_gbs(value, kind == SYNTHETIC_EDGE ? &self->edge_gbs : &self->uplink_gbs))
+    if (kind == SYNTHETIC_CPU && !synthetic_cpu(value, &self->maker))
+        return synthetic_fail(self, word, "intel, amd, arm or power was expected after ':'");
+    double *gbs = kind == SYNTHETIC_EDGE     ? &self->edge_gbs
+                  : kind == SYNTHETIC_UPLINK ? &self->uplink_gbs
+                                             : NULL;
+    if (gbs != NULL && !synthetic_gbs(value, gbs))
         return synthetic_fail(self, word, "GB/s as in 12.5, up to 1000000, was expected after ':'");
-    return TESS_OK;
+    return TESS_OK; /* hosts: how many there are is known when all words are read */
 }
 
 static enum tess_status synthetic_word(struct synthetic *self, struct tess__word word)
@@ -233,26 +230,19 @@ static enum tess_status synthetic_check(struct synthetic *self)
 {
     const struct tess__word *word = self->word;
     const int32_t *count = self->count;
-    if (count[SYNTHETIC_GPU] == 0 && count[SYNTHETIC_RANK] == 0)
+    const bool gpus = count[SYNTHETIC_GPU] > 0, ranks = count[SYNTHETIC_RANK] > 0;
+    if (!gpus && !ranks)
         return tess__lines_fail(self->name, self->line,
                                 "no device is described: gpu:N or rank:N was expected");
-    const bool gpus = count[SYNTHETIC_GPU] > 0, ranks = count[SYNTHETIC_RANK] > 0;
-    const struct {
-        bool wrong;
-        enum synthetic_word word;
-        const char *what;
-    } rule[] = {
-        {gpus && ranks, SYNTHETIC_RANK, "either gpu or rank was expected"},
-        {ranks && word[SYNTHETIC_SWITCH].length > 0, SYNTHETIC_SWITCH,
-         "ranks on processors have no PCIe switch; gpu was expected after it"},
-        {ranks && self->nvlink != SYNTHETIC_NONE, SYNTHETIC_NVLINK,
-         "only gpu has NVLinks, not rank"},
-        {word[SYNTHETIC_RAIL].length > 0 && count[SYNTHETIC_NIC] == 0, SYNTHETIC_RAIL,
-         "nic was expected too: rails are theirs"},
-    };
-    for (size_t r = 0; r < sizeof(rule) / sizeof(rule[0]); r++)
-        if (rule[r].wrong)
-            return synthetic_fail(self, word[rule[r].word], "%s", rule[r].what);
+    if (gpus && ranks)
+        return synthetic_fail(self, word[SYNTHETIC_RANK], "either gpu or rank was expected");
+    if (ranks && word[SYNTHETIC_SWITCH].length > 0)
+        return synthetic_fail(self, word[SYNTHETIC_SWITCH],
+                              "ranks on processors have no PCIe switch; gpu was expected after it");
+    if (ranks && self->nvlink != SYNTHETIC_NONE)
+        return synthetic_fail(self, word[SYNTHETIC_NVLINK], "only gpu has NVLinks, not rank");
+    if (word[SYNTHETIC_RAIL].length > 0 && count[SYNTHETIC_NIC] == 0)
+        return synthetic_fail(self, word[SYNTHETIC_RAIL], "nic was expected too: rails are theirs");
 
     int64_t devices = 1;
     for (int32_t kind = 0; kind < SYNTHETIC_LEVELS; kind++) {

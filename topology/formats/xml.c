@@ -141,16 +141,12 @@ static void xml_blanks(struct tess_xml *xml)
         xml->line_at += *xml->at == '\n';
 }
 
-static bool xml_in_name(char c)
-{
-    return isalnum((unsigned char)c) || (c != '\0' && strchr("_-.:", c) != NULL);
-}
-
 static enum tess_status xml_word(struct tess_xml *xml, const char *what,
                                  struct tess__word *word_out)
 {
     const char *first = xml->at;
-    while (xml->at < xml->end && xml_in_name(*xml->at) && xml->at - first <= TESS_XML_TEXT_MAX)
+    while (xml->at < xml->end && xml->at - first <= TESS_XML_TEXT_MAX &&
+           (isalnum((unsigned char)*xml->at) || memchr("_-.:", *xml->at, 4) != NULL))
         xml->at++;
     const size_t length = (size_t)(xml->at - first);
     if (xml->at == xml->end)

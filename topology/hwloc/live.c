@@ -35,7 +35,7 @@ struct composer {
     struct tess_topology *topology; /* the result */
     int32_t *place;                 /* [nodes found] the node it became; -1: none */
     int32_t *node;                  /* [device_count] its node; -1: none so far */
-    int32_t nvswitch, net;          /* -1: none so far */
+    int32_t net;                    /* -1: none so far */
 };
 
 /* The device with this bus id, of any width of the domain and any case; -1: none. */

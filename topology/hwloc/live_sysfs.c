@@ -21,14 +21,17 @@
 #define SYSFS_PORTS_MAX 16
 #define SYSFS_LANES_MAX 32
 
-static bool sysfs_line(const char *sys, char line[TESS__SYSFS_LINE], const char *format,
-                       va_list list)
+bool tess__sysfs_line(const char *sys, char line[TESS__SYSFS_LINE], const char *format, ...)
 {
-    char path[SYSFS_PATH_MAX], whole[SYSFS_PATH_MAX];
-    vsnprintf(path, sizeof(path), format, list);
-    if ((size_t)snprintf(whole, sizeof(whole), "%s/%s", sys, path) >= sizeof(whole))
+    char path[SYSFS_PATH_MAX];
+    size_t used = (size_t)snprintf(path, sizeof(path), "%s/", sys);
+    if (used >= sizeof(path))
         return false;
-    int fd = open(whole, O_RDONLY | O_CLOEXEC);
+    va_list list;
+    va_start(list, format);
+    used += (size_t)vsnprintf(path + used, sizeof(path) - used, format, list);
+    va_end(list);
+    int fd = used < sizeof(path) ? open(path, O_RDONLY | O_CLOEXEC) : -1;
     if (fd < 0)
         return false;
     ssize_t bytes = read(fd, line, TESS__SYSFS_LINE - 1);
@@ -40,23 +43,15 @@ static bool sysfs_line(const char *sys, char line[TESS__SYSFS_LINE], const char 
     return true;
 }
 
-bool tess__sysfs_line(const char *sys, char line[TESS__SYSFS_LINE], const char *format, ...)
-{
-    va_list list;
-    va_start(list, format);
-    bool there = sysfs_line(sys, line, format, list);
-    va_end(list);
-    return there;
-}
-
 bool tess__sysfs_number(const char *sys, int32_t max, int32_t *number_out, const char *format, ...)
 {
-    char line[TESS__SYSFS_LINE];
+    char path[SYSFS_PATH_MAX], line[TESS__SYSFS_LINE];
     va_list list;
     va_start(list, format);
-    bool there = sysfs_line(sys, line, format, list);
+    vsnprintf(path, sizeof(path), format, list);
     va_end(list);
-    return there && tess__word_number((struct tess__word){line, strlen(line)}, max, number_out);
+    return tess__sysfs_line(sys, line, "%s", path) &&
+           tess__word_number((struct tess__word){line, strlen(line)}, max, number_out);
 }
 
 /* Names come from the system and from files: they are no paths. */

@@ -423,6 +423,22 @@ static enum tess_status build_compact(struct tess_topology *topology, const int3
     return build_enter(topology, BUILD_LINK, 0, links);
 }
 
+/* The nodes of the devices `keep`, and place[node] 1 for each. */
+static enum tess_status build_choose(const struct tess_topology *topology, const int32_t *keep,
+                                     int32_t count, int32_t *place, int32_t *device)
+{
+    for (int32_t i = 0; i < count; i++) {
+        if (keep[i] < 0 || keep[i] >= topology->device_count)
+            TESS_FAIL(TESS_ERR_USAGE, "device %d is chosen; there are 0 to %d", (int)keep[i],
+                      (int)topology->device_count - 1);
+        device[i] = topology->device[keep[i]];
+        if (place[device[i]] != 0)
+            TESS_FAIL(TESS_ERR_USAGE, "device %d is chosen twice", (int)keep[i]);
+        place[device[i]] = 1;
+    }
+    return TESS_OK;
+}
+
 enum tess_status tess_topology_select(struct tess_topology *topology, const int32_t *keep,
                                       int32_t count)
 {
@@ -433,18 +449,7 @@ enum tess_status tess_topology_select(struct tess_topology *topology, const int3
     int32_t *device = tess__pool_array(&pool, (size_t)count, sizeof *device);
     enum tess_status status = TESS_OK;
     TESS_TRY_GOTO(status, done, pool.failed ? tess__no_memory("the topology") : TESS_OK);
-    for (int32_t i = 0; i < count && status == TESS_OK; i++) {
-        if (keep[i] < 0 || keep[i] >= topology->device_count) {
-            status = tess_fail(TESS_ERR_USAGE, "device %d is chosen; there are 0 to %d",
-                               (int)keep[i], (int)topology->device_count - 1);
-        } else if (place[topology->device[keep[i]]]) {
-            status = tess_fail(TESS_ERR_USAGE, "device %d is chosen twice", (int)keep[i]);
-        } else {
-            device[i] = topology->device[keep[i]];
-            place[device[i]] = 1;
-        }
-    }
-    TESS_TRY_GOTO(status, done, status);
+    TESS_TRY_GOTO(status, done, build_choose(topology, keep, count, place, device));
     TESS_TRY_GOTO(status, done, build_check_reach(topology, device, count));
     int32_t kept = 0;
     for (int32_t i = 0; i < topology->node_count; i++) {
