@@ -61,7 +61,7 @@ static struct tess__topo_narrow find_narrow(const struct tess__topo *topo, const
             uses[link] = 0; /* counted */
         }
     }
-    memset(uses, 0, (size_t)topology->link_count * sizeof *uses);
+    memset(uses, 0, (size_t)topology->link_count * sizeof(*uses));
     return narrow;
 }
 
@@ -103,7 +103,7 @@ static void find_orders(struct tess__topo *topo, int32_t *uses)
         orders->best += gbs >= topo->rings.best_single.gbs * (1 - FIND_NEAR);
         if (gbs < orders->worst_gbs * (1 - FIND_NEAR)) {
             orders->worst_gbs = gbs;
-            memcpy(orders->worst, order, (size_t)count * sizeof *order);
+            memcpy(orders->worst, order, (size_t)count * sizeof(*order));
         }
     } while (find_next(order, count));
 }
@@ -141,7 +141,7 @@ static enum tess_status find_far(const struct tess__topo *topo, const struct tes
 {
     const struct tess_topology *topology = topo->topology;
     double least = INFINITY;
-    memset(uses, 0, (size_t)topology->link_count * sizeof *uses);
+    memset(uses, 0, (size_t)topology->link_count * sizeof(*uses));
     TESS_TRY(find_far_uses(topo, ring->order, uses));
     for (int32_t i = 0; i < topology->link_count; i++)
         if (uses[i] > 0)

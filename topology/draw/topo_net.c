@@ -24,7 +24,7 @@ static void net_leaves(struct net_build *build)
 {
     const struct tess_topology *topology = build->topology;
     struct tess__topo_net *net = build->net;
-    double *widest = tess__pool_array(&net->pool, (size_t)topology->host_count, sizeof *widest);
+    double *widest = tess__pool_array(&net->pool, (size_t)topology->host_count, sizeof(*widest));
     for (int32_t i = 0; i < topology->link_count && widest; i++) {
         const struct tess_topo_link *link = &topology->link[i];
         int32_t host = topology->node[link->from].host;
@@ -46,9 +46,9 @@ static void net_rails(struct net_build *build)
     const struct tess_topology *topology = build->topology;
     struct tess__topo_net *net = build->net;
     const size_t nodes = (size_t)topology->node_count;
-    int32_t *leaf = tess__pool_array(&net->pool, nodes, sizeof *leaf);
-    int32_t *hosts = tess__pool_array(&net->pool, nodes, sizeof *hosts);
-    int32_t *last = tess__pool_array(&net->pool, nodes, sizeof *last);
+    int32_t *leaf = tess__pool_array(&net->pool, nodes, sizeof(*leaf));
+    int32_t *hosts = tess__pool_array(&net->pool, nodes, sizeof(*hosts));
+    int32_t *last = tess__pool_array(&net->pool, nodes, sizeof(*last));
     if (net->pool.failed)
         return;
     /* Hosts by a switch's links, as they follow each other; leaf: 1 + the only one, -1: several. */
@@ -169,14 +169,14 @@ enum tess_status tess__topo_net_open(const struct tess_topology *topology,
                         &net->level,     &net->hosts,   &net->beside,
                         &build.distance, &build.degree, &build.queue};
     *net = (struct tess__topo_net){0};
-    net->roots = tess__pool_array(&net->pool, NET_ROOTS_MAX, sizeof *net->roots);
-    net->leaf = tess__pool_array(&net->pool, (size_t)topology->host_count, sizeof *net->leaf);
+    net->roots = tess__pool_array(&net->pool, NET_ROOTS_MAX, sizeof(*net->roots));
+    net->leaf = tess__pool_array(&net->pool, (size_t)topology->host_count, sizeof(*net->leaf));
     for (int i = 0; i < 9; i++)
         *list[i] = tess__pool_array(&net->pool, nodes, sizeof(int32_t));
     if (!net->pool.failed) {
         for (int i = 0; i < 3; i++)
             memset(*list[i], -1, nodes * sizeof(int32_t));
-        memset(net->leaf, -1, (size_t)topology->host_count * sizeof *net->leaf);
+        memset(net->leaf, -1, (size_t)topology->host_count * sizeof(*net->leaf));
         net_leaves(&build);
         net_rails(&build);
         net_trees(&build);

@@ -109,7 +109,7 @@ static enum tess_status svg_draw(struct tess__topo_svg *svg)
     TESS_TRY(tess__topo_tree_open(topo->topology, &svg->tree));
     TESS_TRY(tess__topo_net_open(topo->topology, &svg->net));
     if (topo->routed) {
-        svg->uses = calloc((size_t)topo->topology->link_count + 1, sizeof *svg->uses);
+        svg->uses = calloc((size_t)topo->topology->link_count + 1, sizeof(*svg->uses));
         if (!svg->uses)
             TESS_FAIL(TESS_ERR_MEMORY, "no memory left for the picture");
         tess__topo_uses(topo, topo->rings.best_single.order, svg->uses);

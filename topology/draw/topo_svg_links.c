@@ -60,7 +60,7 @@ void tess__machine_mark(struct tess__machine *machine, int32_t number, double x,
         return;
     int32_t limiting = tess__svg_limits(svg, number) ? number : back;
     int32_t uses = svg->uses[limiting];
-    snprintf(text, sizeof text, uses > 1 ? "%s GB/s, used %dx" : "%s GB/s",
+    snprintf(text, sizeof(text), uses > 1 ? "%s GB/s, used %dx" : "%s GB/s",
              tess__topo_gbs(machine->topology->link[limiting].gbs, gbs), (int)uses);
     tess__svg_mark(machine->svg, x, y, text);
 }

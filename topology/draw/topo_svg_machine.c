@@ -24,16 +24,16 @@ static void machine_bar(struct tess__machine *machine, int32_t number, double he
                *maker = tess__topo_maker_word(node->maker);
     tess__svg_box(svg, machine->x0[number], machine->top[number], width, height, 7, "bar");
     if (node->kind == TESS_NODE_CPU && maker[0] != '\0')
-        snprintf(text, sizeof text, "%s, %s", name, maker);
+        snprintf(text, sizeof(text), "%s, %s", name, maker);
     else if (node->kind == TESS_NODE_PCI && node->bus[0] != '\0' && width < 130)
-        snprintf(text, sizeof text, "%s",
+        snprintf(text, sizeof(text), "%s",
                  node->bus + (strncmp(node->bus, "0000:", 5) == 0 ? 5 : 0));
     else if (node->kind == TESS_NODE_PCI && strncmp(name, "pci", 3) == 0)
-        snprintf(text, sizeof text, "PCIe switch %s", node->bus);
+        snprintf(text, sizeof(text), "PCIe switch %s", node->bus);
     else if (node->kind == TESS_NODE_NET && svg->net.beside[number] > 0)
-        snprintf(text, sizeof text, "%s, %d more", name, (int)svg->net.beside[number]);
+        snprintf(text, sizeof(text), "%s, %d more", name, (int)svg->net.beside[number]);
     else
-        snprintf(text, sizeof text, "%s", name);
+        snprintf(text, sizeof(text), "%s", name);
     tess__svg_text(
         svg, tess__machine_middle(machine, number), machine->top[number] + height / 2 + 4,
         node->kind == TESS_NODE_PCI ? "cap" : "h2", "middle", text, (size_t)fmax(4, width / 7));
@@ -147,7 +147,7 @@ static void machine_host_link(struct tess__machine *machine, int32_t host, int32
     if (marked >= 0 && links == 1) {
         tess__machine_mark(machine, marked, x, y);
     } else if (marked >= 0) {
-        snprintf(text, sizeof text, "%d of %d x %s GB/s", (int)narrow, (int)links, each);
+        snprintf(text, sizeof(text), "%d of %d x %s GB/s", (int)narrow, (int)links, each);
         tess__svg_mark(svg, x, y, text);
     } else {
         tess__svg_text(svg, x + 4 + tess__svg_stroke(gbs) / 2, y + 3.5, "tiny", "start", text, 16);
@@ -167,7 +167,7 @@ static void machine_box(struct tess__machine *machine, int32_t net, double top)
                      "stroke-width=\"3\"/>\n",
                      x + TESS__MACHINE_BOX_W / 2, machine->bottom, machine->top[net],
                      tess__svg_colour(TESS_LINK_NET));
-    snprintf(text, sizeof text, "%d", (int)hosts);
+    snprintf(text, sizeof(text), "%d", (int)hosts);
     tess__svg_text(svg, x + TESS__MACHINE_BOX_W / 2, top + 32, "big", "middle", text, 8);
     tess__svg_text(svg, x + TESS__MACHINE_BOX_W / 2, top + 50, "cap", "middle",
                    hosts == 1 ? "host" : "hosts", 8);
@@ -182,7 +182,7 @@ static void machine_net_rest(struct tess__machine *machine, double top)
         leaves += machine->svg->net.hosts[i] > 0;
     if (!machine->boxed || leaves <= machine->boxes)
         return;
-    snprintf(text, sizeof text, "the first %d of %d switches with hosts", (int)machine->boxes,
+    snprintf(text, sizeof(text), "the first %d of %d switches with hosts", (int)machine->boxes,
              (int)leaves);
     tess__svg_text(machine->svg, machine->svg->width - TESS__SVG_MARGIN - TESS__SVG_PADDING,
                    top - 8, "cap", "end", text, 80);
@@ -305,7 +305,7 @@ enum tess_status tess__svg_machine(struct tess__topo_svg *svg)
     size_t nodes = (size_t)topology->node_count, hosts = (size_t)topology->host_count;
     struct tess__machine machine = {.svg = svg, .topology = topology, .cpu_level = 1};
     struct tess__pool pool = {0};
-    machine.level = tess__pool_array(&pool, nodes, sizeof *machine.level);
+    machine.level = tess__pool_array(&pool, nodes, sizeof(*machine.level));
     machine.x0 = tess__pool_array(&pool, nodes, sizeof(double));
     machine.x1 = tess__pool_array(&pool, nodes, sizeof(double));
     machine.top = tess__pool_array(&pool, nodes, sizeof(double));

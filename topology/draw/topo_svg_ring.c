@@ -110,7 +110,7 @@ static void ring_dots(struct ring_card *card)
         double y = card->centre_y + card->radius * sin(ring_angle(card, i));
         tess__html_print(&svg->out, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"%.1f\" class=\"dot\"/>\n",
                          x, y, fmax(radius, 2.5));
-        snprintf(text, sizeof text, "%d", (int)svg->topo->number[i]);
+        snprintf(text, sizeof(text), "%d", (int)svg->topo->number[i]);
         if (radius > 0)
             tess__svg_text(svg, x, y + 4, radius > 10 ? "h2" : "tiny", "middle", text, 6);
     }
@@ -216,7 +216,7 @@ static void ring_slices(struct ring_card *card, const int32_t *order)
                            ring_anchor(middle), topology->node[leaf].name, 11);
     }
     char text[32];
-    snprintf(text, sizeof text, "%s%d", runs >= RING_SLICES ? "over " : "", (int)runs);
+    snprintf(text, sizeof(text), "%s%d", runs >= RING_SLICES ? "over " : "", (int)runs);
     tess__svg_text(svg, card->centre_x, card->centre_y, "big", "middle", text, 12);
     tess__svg_text(svg, card->centre_x, card->centre_y + 18, "cap", "middle",
                    runs == 1 ? "run of hosts" : "runs by switch", 20);
@@ -239,7 +239,7 @@ static double ring_caption(struct ring_card *card, double y, const char *text, i
             cut = length < most ? length : most;
         cut += text[cut] == '-';
         bool last = i == lines - 1 && cut < length;
-        snprintf(line, sizeof line, "%.*s%s", (int)cut, text, last ? " ..." : "");
+        snprintf(line, sizeof(line), "%.*s%s", (int)cut, text, last ? " ..." : "");
         tess__svg_text(card->svg, card->x + TESS__SVG_PADDING, y, class, "start", line, 80);
         text += cut;
         text += *text == ' ';
@@ -251,7 +251,7 @@ static double ring_caption(struct ring_card *card, double y, const char *text, i
 static void ring_head(struct ring_card *card, double top, const char *what, double gbs)
 {
     char text[TESS__TOPO_TEXT + 8], rate[TESS__TOPO_TEXT];
-    snprintf(text, sizeof text, gbs < TESS_GBS_LOCAL ? "%s GB/s" : "%s",
+    snprintf(text, sizeof(text), gbs < TESS_GBS_LOCAL ? "%s GB/s" : "%s",
              tess__topo_rate(gbs, rate));
     tess__svg_text(card->svg, card->x + TESS__SVG_PADDING, top + 28, "cap", "start", what, 60);
     tess__svg_text(card->svg, card->x + TESS__SVG_PADDING, top + 56, "big", "start", text, 30);
@@ -292,17 +292,17 @@ static void ring_one(struct ring_card *card, double top, const char *what, const
     double y = card->wide ? top + 90 : card->centre_y + card->radius + 62;
     y = ring_caption(card, y, tess__topo_order_text(topo, order, list), 2, "mono");
     if (narrow && narrow->link >= 0) {
-        snprintf(line, sizeof line, "limited by %s", tess__topo_narrow_text(topo, narrow, text));
+        snprintf(line, sizeof(line), "limited by %s", tess__topo_narrow_text(topo, narrow, text));
         y = ring_caption(card, y, line, 3, "cap");
     }
     if (order == topo->rings.best_single.order) {
-        ring_orders(topo, line, sizeof line);
+        ring_orders(topo, line, sizeof(line));
         y = ring_caption(card, y, line, 2, "cap");
     }
     /* Too many to draw: a note, where there is no card beside. */
     if (card->wide && topo->rings.ring_count > 1) {
         char total[TESS__TOPO_TEXT], bound[TESS__TOPO_TEXT];
-        snprintf(line, sizeof line, "%d rings at once carry %s GB/s, of at most %s",
+        snprintf(line, sizeof(line), "%d rings at once carry %s GB/s, of at most %s",
                  (int)topo->rings.ring_count, tess__topo_gbs(topo->rings.total_gbs, total),
                  tess__topo_gbs(topo->rings.bound_gbs, bound));
         ring_caption(card, y + 8, line, 2, "cap");
@@ -317,7 +317,7 @@ static void ring_set(struct ring_card *card, double top)
     int32_t listed = rings->ring_count <= RING_SET_MAX ? rings->ring_count : RING_SET_MAX - 1;
     char what[96], line[96], bound[TESS__TOPO_TEXT], rate[TESS__TOPO_TEXT];
     char order[TESS__TOPO_ORDER];
-    snprintf(what, sizeof what, "%d rings at once, of at most %s GB/s", (int)rings->ring_count,
+    snprintf(what, sizeof(what), "%d rings at once, of at most %s GB/s", (int)rings->ring_count,
              tess__topo_gbs(rings->bound_gbs, bound));
     ring_head(card, top, what, rings->total_gbs);
     ring_groups(card);
@@ -337,7 +337,7 @@ static void ring_set(struct ring_card *card, double top)
                        (size_t)((card->width - 2 * TESS__SVG_PADDING - 66) / 7.3));
     }
     if (rings->ring_count > listed) {
-        snprintf(line, sizeof line, "and %d more", (int)(rings->ring_count - listed));
+        snprintf(line, sizeof(line), "and %d more", (int)(rings->ring_count - listed));
         tess__svg_text(svg, x, y, "cap", "start", line, 60);
     }
 }
@@ -347,7 +347,7 @@ void tess__svg_rings(struct tess__topo_svg *svg)
     const struct tess__topo *topo = svg->topo;
     const struct tess_rings *rings = &topo->rings;
     bool same = memcmp(rings->best_single.order, rings->natural.order,
-                       (size_t)rings->count * sizeof *rings->natural.order) == 0;
+                       (size_t)rings->count * sizeof(*rings->natural.order)) == 0;
     bool set = rings->ring_count > 1 && rings->count <= RING_NODES && topo->routed;
     /* Where the natural order is the best, a worse one shows why orders matter. */
     bool worst = same && topo->orders.count > 0 && topo->orders.best < topo->orders.count;

@@ -124,7 +124,7 @@ static void text_set(const struct tess__topo *topo, FILE *out)
             fprintf(out, "%21sand %d more\n", "", (int)(rings->ring_count - i));
             break;
         }
-        snprintf(name, sizeof name, "  ring %d", (int)i + 1);
+        snprintf(name, sizeof(name), "  ring %d", (int)i + 1);
         text_order(topo, name, rings->ring[i].gbs, rings->ring[i].order, out);
     }
 }
@@ -135,7 +135,7 @@ static void text_nccl(const struct tess__topo *topo, const struct tess__nccl_cho
 {
     char rate[TESS__TOPO_TEXT], speed[TESS__TOPO_TEXT], text[TESS__TOPO_ORDER];
     bool printed[TESS__NCCL_CHANNELS] = {false};
-    size_t bytes = (size_t)topo->rings.count * sizeof nccl->order[0][0];
+    size_t bytes = (size_t)topo->rings.count * sizeof(nccl->order[0][0]);
     if (nccl->channels == 0)
         return;
     fprintf(out, "\n  NCCL      %8s  its default (modelled): %d channel%s of %s\n",

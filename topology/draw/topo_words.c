@@ -42,7 +42,7 @@ const char *tess__topo_sm_word(int32_t sm)
         const char *word;
     } known[] = {{100, "Blackwell"}, {90, "Hopper"}, {89, "Ada"},    {80, "Ampere"},
                  {75, "Turing"},     {70, "Volta"},  {60, "Pascal"}, {1, ""}};
-    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
+    for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++)
         if (sm >= known[i].least)
             return known[i].word;
     return "";
@@ -108,7 +108,7 @@ const char *tess__topo_narrow_text(const struct tess__topo *topo,
         return text;
     }
     if (narrow->alike > 1)
-        snprintf(alike, sizeof alike, ", and %d like it", (int)narrow->alike - 1);
+        snprintf(alike, sizeof(alike), ", and %d like it", (int)narrow->alike - 1);
     snprintf(text, 2 * (size_t)TESS__TOPO_TEXT, "%s -> %s (%s, %s GB/s, used %dx)%s",
              topo->topology->node[link->from].name, topo->topology->node[link->to].name,
              tess__topo_link_word(link->kind), tess__topo_gbs(link->gbs, gbs), (int)narrow->uses,

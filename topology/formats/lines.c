@@ -68,7 +68,7 @@ enum tess_status tess__lines_fail(const char *name, int32_t line, const char *fo
     char what[1024];
     va_list list;
     va_start(list, format);
-    vsnprintf(what, sizeof what, format, list);
+    vsnprintf(what, sizeof(what), format, list);
     va_end(list);
     const char *shown = lines_shown(name);
     if (line > 0)

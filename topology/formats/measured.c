@@ -128,7 +128,7 @@ static int measured_compare(const void *a, const void *b)
 static double measured_median(const struct tess_measured_round *round, int32_t round_count,
                               int32_t host_count)
 {
-    double *rate = malloc(((size_t)round_count * (size_t)host_count + 1) * sizeof *rate),
+    double *rate = malloc(((size_t)round_count * (size_t)host_count + 1) * sizeof(*rate)),
            median = 0;
     size_t count = 0;
     if (rate == NULL)
@@ -137,7 +137,7 @@ static double measured_median(const struct tess_measured_round *round, int32_t r
         for (int32_t h = 0; h < host_count; h++)
             if (round[r].partner[h] >= 0)
                 rate[count++] = round[r].gbs[h];
-    qsort(rate, count, sizeof *rate, measured_compare);
+    qsort(rate, count, sizeof(*rate), measured_compare);
     median = count > 0 ? rate[count / 2] : 0;
     free(rate);
     return median;
@@ -211,7 +211,7 @@ static bool measured_nearest(const struct measured_pairs *pairs, const int32_t *
     double best = -HUGE_VAL;
     bool found = false;
     for (int32_t g = 0; g < pairs->count; g++) {
-        memset(between, 0, sizeof between);
+        memset(between, 0, sizeof(between));
         for (int32_t a = 0; a < pairs->count; a++)
             for (int32_t b = 0; b < pairs->count && group[a] == g; b++) {
                 between[group[b]].sum += pairs->sum[a][b];
@@ -275,7 +275,7 @@ static int32_t measured_number(int32_t *group, int32_t host_count)
 static void measured_none(struct tess_measured *measured)
 {
     measured->group_count = 1;
-    memset(measured->group, 0, sizeof measured->group);
+    memset(measured->group, 0, sizeof(measured->group));
 }
 
 void tess_measured_find(const struct tess_measured_round *round, int32_t round_count,
@@ -297,7 +297,7 @@ void tess_measured_find(const struct tess_measured_round *round, int32_t round_c
 
         for (int32_t h = 0; h < pairs.count; h++)
             group[h] = group[h] == b ? a : group[h];
-        memcpy(tried, group, sizeof tried);
+        memcpy(tried, group, sizeof(tried));
         worth = measured_worth(&pairs, tried, &contrast);
         if (pairs.count <= MEASURED_FEW && worth > 0)
             worth = measured_refine(&pairs, tried, worth, &contrast);
@@ -305,7 +305,7 @@ void tess_measured_find(const struct tess_measured_round *round, int32_t round_c
             continue;
         best_worth = worth;
         best_contrast = contrast;
-        memcpy(best, tried, sizeof best);
+        memcpy(best, tried, sizeof(best));
     }
     if (best_worth > 0)
         (void)measured_refine(&pairs, best, best_worth, &best_contrast);
@@ -313,7 +313,7 @@ void tess_measured_find(const struct tess_measured_round *round, int32_t round_c
     measured_none(measured);
     if (best_worth <= 0 || best_contrast < MEASURED_CONTRAST)
         return;
-    memcpy(measured->group, best, (size_t)pairs.count * sizeof *best);
+    memcpy(measured->group, best, (size_t)pairs.count * sizeof(*best));
     measured->group_count = measured_number(measured->group, pairs.count);
 }
 
@@ -370,7 +370,7 @@ void tess_measured_judge(const struct tess_measured_round *within,
                          const struct tess_measured_round *across, struct tess_measured *measured)
 {
     double inner[TESS_MEASURED_TURNS], outer = 0, near_us = HUGE_VAL, far_us = HUGE_VAL;
-    memset(measured->uplink_gbs, 0, sizeof measured->uplink_gbs);
+    memset(measured->uplink_gbs, 0, sizeof(measured->uplink_gbs));
     for (int32_t t = 0; t < TESS_MEASURED_TURNS; t++) {
         const struct measured_mean near = measured_mean(&within[t], measured->host_count);
         const struct measured_mean far = measured_mean(&across[t], measured->host_count);
@@ -414,7 +414,7 @@ static enum tess_status measured_build(const struct tess_measured *measured,
     TESS_TRY(tess__slurm_add_switch(topology, TESS__SLURM_NETWORK, &network));
     for (int32_t g = 0; g < measured->group_count && measured->group_count > 1; g++) {
         char text[16];
-        snprintf(text, sizeof text, "rack%d", (int)g);
+        snprintf(text, sizeof(text), "rack%d", (int)g);
         TESS_TRY(tess__slurm_add_switch(topology, text, &rack[g]));
         TESS_TRY(measured_link(topology, rack[g], network, measured->uplink_gbs[g],
                                measured->uplink_us));

@@ -164,7 +164,7 @@ static int32_t graph_same_card(const struct graph *g, const struct tess_nccl_ite
 {
     for (uint64_t function = 0; function < 16; function++) {
         char bus[20];
-        const uint64_t other = TESS__BUS_CARD(pci->bus) << 8 | function;
+        const uint64_t other = (pci->bus & ~UINT64_C(0xff)) | function;
         tess__bus_text(other, bus, sizeof(bus));
         const int32_t node = tess_topology_find_bus(g->topology, pci->host, bus);
         if (other != pci->bus && node >= 0 && g->topology->node[node].kind == TESS_NODE_NIC)

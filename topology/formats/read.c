@@ -114,6 +114,8 @@ enum tess_status tess_topology_read(const char *path, enum tess_topology_format 
     char *text = NULL;
     size_t bytes = 0;
     *topology_out = NULL;
+    if ((unsigned)format >= TESS_TOPOLOGY_FORMAT_COUNT)
+        TESS_FAIL(TESS_ERR_INTERNAL, "%s: there is no format %d", path, (int)format);
     struct tess_topology *topology = tess_topology_new();
     enum tess_status status = topology != NULL ? read_file(path, &text, &bytes)
                                                : tess_fail(TESS_ERR_MEMORY, "%s: no memory", path);

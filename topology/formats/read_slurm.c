@@ -148,7 +148,7 @@ static enum tess_status slurm_lines(struct slurm_reader *self, const char *text,
         TESS_TRY(slurm_line(self, &lines, &more));
     if (self->count == 0)
         return tess__lines_fail(self->name, lines.line, "no line with SwitchName= in it");
-    qsort(self->at, (size_t)self->count, sizeof *self->at, slurm_by_name);
+    qsort(self->at, (size_t)self->count, sizeof(*self->at), slurm_by_name);
     for (int32_t i = 1; i < self->count; i++) {
         const struct slurm_switch *a = &self->at[i - 1], *b = &self->at[i];
         int32_t later = a->line > b->line ? a->line : b->line;
@@ -212,7 +212,7 @@ static enum tess_status slurm_children(struct slurm_reader *self)
                  "%s: %d switches are named below others and have no line; they are left out",
                  self->name, (int)unknown);
     if (list->count > 0)
-        qsort(list->mention, (size_t)list->count, sizeof *list->mention, slurm_by_child);
+        qsort(list->mention, (size_t)list->count, sizeof(*list->mention), slurm_by_child);
     int32_t kept = 0;
     for (int32_t i = 0; i < list->count - unknown; i++) {
         struct slurm_mention *mention = &list->mention[i];
@@ -278,7 +278,7 @@ static enum tess_status slurm_hosts(struct slurm_reader *self)
         return tess__lines_fail(self->name, 0, "no switch has Nodes=LIST: there are no hosts");
     for (int32_t i = 0; i < list->count; i++)
         list->mention[i].height = self->at[list->mention[i].by].height;
-    qsort(list->mention, (size_t)list->count, sizeof *list->mention, slurm_by_host);
+    qsort(list->mention, (size_t)list->count, sizeof(*list->mention), slurm_by_host);
     int32_t hosts = 0, cpu = -1, lowest = 0;
     for (int32_t i = 0; i < list->count; i++) {
         const struct slurm_mention *mention = &list->mention[i];

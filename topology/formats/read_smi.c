@@ -179,7 +179,7 @@ static enum tess_status smi_cell_fail(const struct smi_reader *reader, int32_t r
 {
     static const char *const p2p[] = {"OK", "NS", "CNS", "GNS", "TNS", "DR", "U"};
     const struct tess__smi *smi = reader->smi;
-    for (size_t k = 0; k < sizeof p2p / sizeof p2p[0]; k++)
+    for (size_t k = 0; k < sizeof(p2p) / sizeof(p2p[0]); k++)
         if (tess__word_is(word, p2p[k]))
             return tess__lines_fail(smi->name, reader->lines.line,
                                     "'%s' is a word of nvidia-smi topo -p2p; the matrix of "

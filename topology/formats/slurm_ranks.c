@@ -165,7 +165,7 @@ static enum tess_status slurm_build(struct slurm_ranks *self,
 {
     for (int32_t i = 0; i < self->count; i++)
         TESS_TRY(slurm_split(&place[i], i, &self->rank[i]));
-    qsort(self->rank, (size_t)self->count, sizeof *self->rank, slurm_compare);
+    qsort(self->rank, (size_t)self->count, sizeof(*self->rank), slurm_compare);
     slurm_number(self);
     self->network = -1;
     for (int32_t i = 1; i < self->count && self->network < 0; i++)
@@ -196,10 +196,10 @@ enum tess_status tess_topology_slurm_ranks(const struct tess_slurm_address *plac
         .uplink_gbs =
             options && options->uplink_gbs > 0 ? options->uplink_gbs : TESS_GBS_NET_UNKNOWN,
     };
-    self.rank = tess__pool_array(&self.pool, (size_t)count, sizeof *self.rank);
-    self.host = tess__pool_array(&self.pool, (size_t)count, sizeof *self.host);
-    self.rank_of = tess__pool_array(&self.pool, TESS_TOPO_NODES_MAX, sizeof *self.rank_of);
-    self.scratch = tess__pool_array(&self.pool, (size_t)count, sizeof *self.scratch);
+    self.rank = tess__pool_array(&self.pool, (size_t)count, sizeof(*self.rank));
+    self.host = tess__pool_array(&self.pool, (size_t)count, sizeof(*self.host));
+    self.rank_of = tess__pool_array(&self.pool, TESS_TOPO_NODES_MAX, sizeof(*self.rank_of));
+    self.scratch = tess__pool_array(&self.pool, (size_t)count, sizeof(*self.scratch));
     enum tess_status status = self.topology == NULL || self.pool.failed
                                   ? tess__no_memory("the devices of the ranks")
                                   : slurm_build(&self, place);

@@ -117,7 +117,7 @@ static enum tess_status synthetic_fail(const struct synthetic *self, struct tess
     char what[512];
     va_list list;
     va_start(list, format);
-    vsnprintf(what, sizeof what, format, list);
+    vsnprintf(what, sizeof(what), format, list);
     va_end(list);
     return tess__lines_fail(self->name, self->line, "'%.*s': %s", TESS__SHOWN(word), what);
 }
@@ -126,7 +126,7 @@ static enum tess_status synthetic_fail(const struct synthetic *self, struct tess
 static bool synthetic_gbs(struct tess__word value, double *gbs_out)
 {
     char text[32];
-    if (value.length == 0 || value.length >= sizeof text)
+    if (value.length == 0 || value.length >= sizeof(text))
         return false;
     memcpy(text, value.text, value.length);
     text[value.length] = '\0';
@@ -276,7 +276,7 @@ static enum tess_status synthetic_take_name(void *context, const char *name)
         return synthetic_fail(self, self->word[SYNTHETIC_HOSTS],
                               "%d names of at most %d bytes were expected", (int)self->hosts,
                               SYNTHETIC_HOST_MAX);
-    snprintf(self->host_name[self->named++], sizeof *self->host_name, "%s", name);
+    snprintf(self->host_name[self->named++], sizeof(*self->host_name), "%s", name);
     return TESS_OK;
 }
 
@@ -286,7 +286,7 @@ static enum tess_status synthetic_name_hosts(struct synthetic *self)
     int32_t count = 0;
     if (word.length == 0)
         return TESS_OK;
-    self->host_name = calloc((size_t)self->hosts, sizeof *self->host_name);
+    self->host_name = calloc((size_t)self->hosts, sizeof(*self->host_name));
     if (!self->host_name)
         TESS_FAIL(TESS_ERR_MEMORY, "%s: no memory for the hosts' names", self->name);
     synthetic_split(word, &list);
@@ -406,7 +406,7 @@ static enum tess_status synthetic_cube(const struct synthetic *self, const int32
         {4, 7, 2}, {5, 6, 2}, {5, 7, 1}, {6, 7, 2}, {0, 4, 2}, {1, 5, 2}, {2, 6, 1}, {3, 7, 1},
     };
     bool twice = self->count[SYNTHETIC_SM] >= 70;
-    for (size_t e = 0; e < sizeof edge / sizeof edge[0]; e++)
+    for (size_t e = 0; e < sizeof(edge) / sizeof(edge[0]); e++)
         TESS_TRY(
             synthetic_link(self, device[edge[e].a], device[edge[e].b], twice ? edge[e].links : 1));
     return TESS_OK;
@@ -460,9 +460,9 @@ static enum tess_status synthetic_leaf(const struct synthetic *self, int32_t rac
         char name[40] = "network";
         int32_t leaf;
         if (racks && rails)
-            snprintf(name, sizeof name, "rack%d.rail%d", (int)rack, (int)rail);
+            snprintf(name, sizeof(name), "rack%d.rail%d", (int)rack, (int)rail);
         else if (racks || rails)
-            snprintf(name, sizeof name, racks ? "rack%d" : "rail%d", (int)(racks ? rack : rail));
+            snprintf(name, sizeof(name), racks ? "rack%d" : "rail%d", (int)(racks ? rack : rail));
         net.index = racks && !rails ? rack : rail;
         TESS_TRY(synthetic_add(self, -1, net, name, -1, &leaf));
         if (rail == 0)
@@ -527,7 +527,7 @@ enum tess_status tess__synthetic_build(const char *name, int32_t line, const cha
             TESS_TRY(synthetic_word(&self, word));
     TESS_TRY(synthetic_check(&self));
     synthetic_defaults(&self, options);
-    int32_t *device = calloc((size_t)self.host_devices, sizeof *device);
+    int32_t *device = calloc((size_t)self.host_devices, sizeof(*device));
     if (!device)
         TESS_FAIL(TESS_ERR_MEMORY, "%s: no memory for a host", name);
     enum tess_status status = synthetic_name_hosts(&self);

@@ -26,7 +26,6 @@
 #include "topology/formats/synthetic.h"
 #include "topology/machine/pool.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <yaml.h>
@@ -118,10 +117,10 @@ static int32_t yaml_line(const struct yaml_reader *self)
 static enum tess_status yaml_next(struct yaml_reader *self)
 {
     yaml_event_delete(&self->event);
-    memset(&self->event, 0, sizeof self->event);
+    memset(&self->event, 0, sizeof(self->event));
     yaml_parser_t *parser = &self->parser;
     if (!yaml_parser_parse(parser, &self->event)) {
-        memset(&self->event, 0, sizeof self->event);
+        memset(&self->event, 0, sizeof(self->event));
         if (parser->error == YAML_MEMORY_ERROR)
             TESS_FAIL(TESS_ERR_MEMORY, "%s: no memory for the file", self->name);
         return tess__lines_fail(self->name, (int32_t)parser->problem_mark.line + 1, "not YAML: %s",
@@ -194,7 +193,7 @@ static enum tess_status yaml_real(const struct yaml_reader *self, const char *ke
     double real = strtod(text, &end);
     /* No "inf", "nan" or "0x1p3", which strtod takes. */
     if (text[0] == '\0' || *end != '\0' || strspn(text, "0123456789.eE+-") != strlen(text) ||
-        !isfinite(real) || real < 0 || real > 1e9)
+        real < 0 || real > 1e9)
         return tess__lines_fail(self->name, yaml_line(self),
                                 "%s: '%.40s'; a number from 0 to 1e9 was expected", key, text);
     *real_out = real;
@@ -567,14 +566,14 @@ static int writer_compare(const void *a, const void *b)
 static bool writer_alike(const struct tess_topo_link *a, const struct tess_topo_link *b)
 {
     return a->kind == b->kind && a->from == b->to && a->to == b->from && a->count == b->count &&
-           memcmp(&a->gbs, &b->gbs, sizeof a->gbs) == 0 &&
-           memcmp(&a->latency_us, &b->latency_us, sizeof a->latency_us) == 0;
+           memcmp(&a->gbs, &b->gbs, sizeof(a->gbs)) == 0 &&
+           memcmp(&a->latency_us, &b->latency_us, sizeof(a->latency_us)) == 0;
 }
 
 static enum tess_status writer_links(FILE *out, const struct tess_topology *topology)
 {
     int32_t count = topology->link_count;
-    struct yaml_pair *pair = malloc(((size_t)count + 1) * sizeof *pair);
+    struct yaml_pair *pair = malloc(((size_t)count + 1) * sizeof(*pair));
     if (!pair)
         return tess__no_memory("the links");
     for (int32_t i = 0; i < count; i++) {
@@ -583,7 +582,7 @@ static enum tess_status writer_links(FILE *out, const struct tess_topology *topo
         pair[i] = (struct yaml_pair){
             {rising ? link->from : link->to, rising ? link->to : link->from, link->kind, i}};
     }
-    qsort(pair, (size_t)count, sizeof *pair, writer_compare);
+    qsort(pair, (size_t)count, sizeof(*pair), writer_compare);
     if (count > 0)
         fputs("links:\n", out);
     for (int32_t i = 0; i < count; i++) {

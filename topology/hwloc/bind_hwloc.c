@@ -83,8 +83,8 @@ static void bind_describe(const struct bind_place *place, const struct tess__hwl
     hwloc_bitmap_zero(place->other);
     for (int32_t i = first; i < first + count; i++)
         hwloc_bitmap_set(place->other, (unsigned)hwloc_bitmap_first(cores->core[i]->cpuset));
-    hwloc_bitmap_list_snprintf(list, sizeof list, place->other);
-    hwloc_bitmap_list_snprintf(numa, sizeof numa, place->nodes);
+    hwloc_bitmap_list_snprintf(list, sizeof(list), place->other);
+    hwloc_bitmap_list_snprintf(numa, sizeof(numa), place->nodes);
     snprintf(text, TESS_BIND_TEXT, "cores %s, NUMA %s", list, numa);
 }
 

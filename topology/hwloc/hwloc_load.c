@@ -59,7 +59,7 @@ static void load_child(int answer, const char *text, size_t bytes)
 {
     static const int fatal[] = {SIGSEGV, SIGBUS, SIGABRT, SIGFPE, SIGILL, SIGXCPU};
     const struct rlimit none = {0, 0}, cpu = {LOAD_CPU_S, LOAD_CPU_S};
-    for (size_t i = 0; i < sizeof fatal / sizeof fatal[0]; i++)
+    for (size_t i = 0; i < sizeof(fatal) / sizeof(fatal[0]); i++)
         signal(fatal[i], SIG_DFL);
     setrlimit(RLIMIT_CORE, &none);
     setrlimit(RLIMIT_CPU, &cpu);

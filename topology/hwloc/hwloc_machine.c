@@ -59,8 +59,8 @@ enum tess_status tess__hwloc_cores(hwloc_topology_t hwloc, hwloc_const_bitmap_t 
         hwloc_get_nbobjs_by_type(hwloc, HWLOC_OBJ_CORE) > 0 ? HWLOC_OBJ_CORE : HWLOC_OBJ_PU;
     int total = hwloc_get_nbobjs_by_type(hwloc, type);
     size_t room = total > 0 ? (size_t)total : 1;
-    struct tess__hwloc_cores cores = {.core = malloc(room * sizeof *cores.core),
-                                      .numa = malloc(room * sizeof *cores.numa)};
+    struct tess__hwloc_cores cores = {.core = malloc(room * sizeof(*cores.core)),
+                                      .numa = malloc(room * sizeof(*cores.numa))};
     hwloc_bitmap_t left = hwloc_bitmap_dup(cpus); /* memory nodes may share their cores */
     if (!cores.core || !cores.numa || !left) {
         hwloc_bitmap_free(left);

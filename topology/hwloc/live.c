@@ -63,7 +63,7 @@ static bool live_keeps_device(const struct composer *self, struct tess_node *nod
     node->index = self->device[at].index;
     if (self->device[at].sm > 0)
         node->sm = self->device[at].sm;
-    snprintf(node->name, sizeof node->name, "gpu%d", (int)node->index);
+    snprintf(node->name, sizeof(node->name), "gpu%d", (int)node->index);
     return true;
 }
 
@@ -182,16 +182,16 @@ static enum tess_status live_cpu_of(const struct composer *self, int32_t device,
 static enum tess_status live_nvswitch(struct composer *self, const struct tess_live_device *device,
                                       int32_t *node_out)
 {
-    static const unsigned char none[sizeof device->fabric_uuid];
-    bool fabric = memcmp(device->fabric_uuid, none, sizeof none) != 0;
+    static const unsigned char none[sizeof(device->fabric_uuid)];
+    bool fabric = memcmp(device->fabric_uuid, none, sizeof(none)) != 0;
     struct tess_node node = {
         .kind = TESS_NODE_NVSWITCH, .name = "nvswitch", .index = -1, .socket = -1};
     if (fabric) {
-        size_t used = (size_t)snprintf(node.name, sizeof node.name, "nvlink-");
-        for (size_t i = 0; i < sizeof none; i++)
-            used += (size_t)snprintf(node.name + used, sizeof node.name - used, "%02x",
+        size_t used = (size_t)snprintf(node.name, sizeof(node.name), "nvlink-");
+        for (size_t i = 0; i < sizeof(none); i++)
+            used += (size_t)snprintf(node.name + used, sizeof(node.name) - used, "%02x",
                                      device->fabric_uuid[i]);
-        snprintf(node.name + used, sizeof node.name - used, ".%u",
+        snprintf(node.name + used, sizeof(node.name) - used, ".%u",
                  (unsigned)device->fabric_clique % 10000000);
         node.host = -1;
     }
@@ -273,13 +273,13 @@ enum tess_status tess__live_compose(const struct tess__live *live, const char *s
                             .net = -1};
     size_t nodes = (size_t)live->topology->node_count, devices = (size_t)device_count;
     self.topology = tess_topology_new();
-    self.place = tess__pool_array(&self.pool, nodes, sizeof *self.place);
-    self.node = tess__pool_array(&self.pool, devices, sizeof *self.node);
+    self.place = tess__pool_array(&self.pool, nodes, sizeof(*self.place));
+    self.node = tess__pool_array(&self.pool, devices, sizeof(*self.node));
     enum tess_status status = TESS_OK;
     if (!self.topology || self.pool.failed) {
         status = tess__no_memory("the topology of this machine");
     } else {
-        memset(self.node, -1, devices * sizeof *self.node);
+        memset(self.node, -1, devices * sizeof(*self.node));
         status = live_build(&self);
     }
     tess__pool_release(&self.pool);

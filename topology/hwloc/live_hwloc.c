@@ -15,7 +15,7 @@
 static void live_speed(const char *sys, struct hwloc_pcidev_attr_s *pci)
 {
     char bus[20];
-    snprintf(bus, sizeof bus, "%04x:%02x:%02x.%01x", pci->domain, pci->bus, pci->dev, pci->func);
+    snprintf(bus, sizeof(bus), "%04x:%02x:%02x.%01x", pci->domain, pci->bus, pci->dev, pci->func);
     pci->linkspeed = (float)(tess__sysfs_pci_gbs(sys, bus) * TESS__HWLOC_PCI_3 / 12);
 }
 

@@ -17,7 +17,6 @@
 
 #define NONE_NUMAS_MAX 1024
 #define NONE_CPUS_MAX  8192
-#define NONE_CPULIST   "devices/system/node/node%ld/cpulist"
 
 /* The next number of a list such as "0-3,8"; begins with at = list, last = -1, -1. */
 static bool none_next(const char **at, long range[2], long *number_out)
@@ -39,13 +38,10 @@ static bool none_next(const char **at, long range[2], long *number_out)
 
 /* CPUs of this NUMA node that the process may use; of all where there is no list. One of each core
  * would be better, but ranks are not bound without hwloc anyway. */
-static enum tess_status none_cpus(const char *sys, long numa, struct tess__live *live)
+static enum tess_status none_cpus(const char *list, long numa, struct tess__live *live)
 {
-    char list[TESS__SYSFS_LINE];
-    if (!tess__sysfs_line(sys, list, NONE_CPULIST, numa))
-        snprintf(list, sizeof(list), "0-%ld", sysconf(_SC_NPROCESSORS_ONLN) - 1);
     cpu_set_t mine;
-    bool known = sched_getaffinity(0, sizeof mine, &mine) == 0;
+    bool known = sched_getaffinity(0, sizeof(mine), &mine) == 0;
     const char *at = list;
     long range[2] = {-1, -1}, cpu;
     while (none_next(&at, range, &cpu)) {
@@ -66,8 +62,10 @@ static enum tess_status none_numa(const char *sys, long numa, int32_t *ranks,
     const char *at = line;
     long range[2] = {-1, -1}, cpu;
     int32_t to, from, before = live->core_count;
-    TESS_TRY(none_cpus(sys, numa, live));
-    bool listed = tess__sysfs_line(sys, line, NONE_CPULIST, numa);
+    bool listed = tess__sysfs_line(sys, line, "devices/system/node/node%ld/cpulist", numa);
+    if (!listed)
+        snprintf(line, sizeof(line), "0-%ld", sysconf(_SC_NPROCESSORS_ONLN) - 1);
+    TESS_TRY(none_cpus(line, numa, live));
     if (listed && !none_next(&at, range, &cpu))
         return TESS_OK; /* memory without processors */
     if (listed &&

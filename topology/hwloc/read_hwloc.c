@@ -93,7 +93,7 @@ static void tree_maker(const struct tree_reader *self, hwloc_obj_t package, stru
     const char *architecture = tree_info(self, package, "Architecture");
     const char *model = tree_info(self, package, "CPUModel");
     const char *number = tree_info(self, package, "CPUModelNumber");
-    for (size_t k = 0; k < sizeof known / sizeof known[0]; k++) {
+    for (size_t k = 0; k < sizeof(known) / sizeof(known[0]); k++) {
         if ((known[k].vendor && strcmp(vendor, known[k].vendor) == 0) ||
             (known[k].architecture &&
              strncmp(architecture, known[k].architecture, strlen(known[k].architecture)) == 0) ||
@@ -239,9 +239,9 @@ static void tree_number_gpus(struct tree_reader *self)
 {
     static const char *const word[] = {"nvml", "rsmi", "cuda"};
     struct tree_place *sorted[TREE_DEVICES_MAX];
-    for (size_t w = 0; w < sizeof word / sizeof word[0]; w++) {
+    for (size_t w = 0; w < sizeof(word) / sizeof(word[0]); w++) {
         int32_t numbered = 0, number;
-        memset(sorted, 0, sizeof sorted);
+        memset(sorted, 0, sizeof(sorted));
         for (int32_t i = 0; i < self->gpu_count; i++) {
             if (!tree_numbered(self->gpu[i]->object, word[w], &number) ||
                 number >= self->gpu_count || sorted[number])
@@ -250,11 +250,11 @@ static void tree_number_gpus(struct tree_reader *self)
             numbered++;
         }
         if (numbered == self->gpu_count) {
-            memcpy(self->gpu, sorted, sizeof sorted);
+            memcpy(self->gpu, sorted, sizeof(sorted));
             return;
         }
     }
-    qsort(self->gpu, (size_t)self->gpu_count, sizeof *self->gpu, tree_by_bus);
+    qsort(self->gpu, (size_t)self->gpu_count, sizeof(*self->gpu), tree_by_bus);
 }
 
 static enum tess_status tree_find_devices(struct tree_reader *self)
@@ -410,7 +410,7 @@ static enum tess_status tree_matrix(struct tree_reader *self,
     if (count > TREE_MATRIX_MAX)
         return tess__lines_fail(self->name, 0, "a matrix of %u links; %d were expected at most",
                                 count, TREE_MATRIX_MAX);
-    int32_t *node = malloc(((size_t)count + 1) * sizeof *node);
+    int32_t *node = malloc(((size_t)count + 1) * sizeof(*node));
     if (!node)
         TESS_FAIL(TESS_ERR_MEMORY, "%s: no memory for a matrix of links", self->name);
     enum tess_status status = TESS_OK;

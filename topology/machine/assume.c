@@ -25,7 +25,7 @@ int32_t tess__sm_of_text(const char *text, size_t bytes)
         size_t length = 0;
         while (at + length < bytes && isalnum((unsigned char)text[at + length]))
             length++;
-        for (size_t m = 0; length > 1 && m < sizeof model / sizeof model[0]; m++) {
+        for (size_t m = 0; length > 1 && m < sizeof(model) / sizeof(model[0]); m++) {
             size_t known = strlen(model[m].word);
             /* "a100x8" names eight of them. */
             bool times = length > known + 1 && tolower((unsigned char)text[at + known]) == 'x' &&
@@ -53,7 +53,7 @@ int32_t tess__sm_of_pci(uint32_t device)
         {0x2680, 0x27ff, 89},  /* AD102 .. AD104 */
         {0x2900, 0x29ff, 100}, /* GB100 */
     };
-    for (size_t r = 0; r < sizeof range / sizeof range[0]; r++)
+    for (size_t r = 0; r < sizeof(range) / sizeof(range[0]); r++)
         if (device >= range[r].first && device <= range[r].last)
             return range[r].sm;
     return 0;

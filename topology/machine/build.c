@@ -37,7 +37,7 @@ static struct build_topology *build_box(struct tess_topology *topology)
 
 struct tess_topology *tess_topology_new(void)
 {
-    struct build_topology *box = calloc(1, sizeof *box);
+    struct build_topology *box = calloc(1, sizeof(*box));
     return box ? &box->topology : NULL;
 }
 
@@ -142,7 +142,7 @@ static enum tess_status build_enter(struct tess_topology *topology, enum build_b
 int32_t tess_topology_find_bus(const struct tess_topology *topology, int32_t host, const char *bus)
 {
     struct tess_node node = {.host = host};
-    if (!bus[0] || strlen(bus) >= sizeof node.bus)
+    if (!bus[0] || strlen(bus) >= sizeof(node.bus))
         return -1;
     memcpy(node.bus, bus, strlen(bus));
     return build_find(topology, BUILD_BUS, &node);
@@ -322,10 +322,11 @@ static enum tess_status build_check_reach(const struct tess_topology *topology,
         return TESS_OK;
     size_t nodes = (size_t)topology->node_count;
     struct tess__pool pool = {0};
-    int32_t *parent = tess__pool_array(&pool, nodes, sizeof *parent);
-    int32_t *devices = tess__pool_array(&pool, nodes, sizeof *devices); /* of a part, at its root */
-    bool *chosen = tess__pool_array(&pool, nodes, sizeof *chosen);
-    bool *reaches = tess__pool_array(&pool, nodes, sizeof *reaches);
+    int32_t *parent = tess__pool_array(&pool, nodes, sizeof(*parent));
+    int32_t *devices =
+        tess__pool_array(&pool, nodes, sizeof(*devices)); /* of a part, at its root */
+    bool *chosen = tess__pool_array(&pool, nodes, sizeof(*chosen));
+    bool *reaches = tess__pool_array(&pool, nodes, sizeof(*reaches));
     enum tess_status status = TESS_OK;
     TESS_TRY_GOTO(status, done, pool.failed ? tess__no_memory("the topology") : TESS_OK);
     for (int32_t i = 0; i < count; i++)
@@ -445,8 +446,8 @@ enum tess_status tess_topology_select(struct tess_topology *topology, const int3
     if (count < 1)
         TESS_FAIL(TESS_ERR_USAGE, "no device is chosen; expected at least one");
     struct tess__pool pool = {0};
-    int32_t *place = tess__pool_array(&pool, (size_t)topology->node_count, sizeof *place);
-    int32_t *device = tess__pool_array(&pool, (size_t)count, sizeof *device);
+    int32_t *place = tess__pool_array(&pool, (size_t)topology->node_count, sizeof(*place));
+    int32_t *device = tess__pool_array(&pool, (size_t)count, sizeof(*device));
     enum tess_status status = TESS_OK;
     TESS_TRY_GOTO(status, done, pool.failed ? tess__no_memory("the topology") : TESS_OK);
     TESS_TRY_GOTO(status, done, build_choose(topology, keep, count, place, device));

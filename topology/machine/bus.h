@@ -7,9 +7,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define TESS__BUS_TEXT      20 /* bytes of a bus id as text */
-#define TESS__BUS_CARD(bus) ((bus) >> 8)
-
 /* dddd:bb:dd.f, hexadecimal, of any case; a domain of 4 to 8 digits. */
 bool tess__bus_parse(const char *text, size_t length, uint64_t *bus_out);
 /* As nodes have it: "0000:17:00.0". */

@@ -54,7 +54,7 @@ enum tess_status tess__grow(void *pointer, int32_t count, size_t bytes, const ch
 void tess__sort_by_key(int32_t items, int32_t keys, const int32_t *key, int32_t *first,
                        int32_t *list)
 {
-    memset(first, 0, ((size_t)keys + 2) * sizeof *first);
+    memset(first, 0, ((size_t)keys + 2) * sizeof(*first));
     for (int32_t i = 0; i < items; i++)
         first[key[i] + 2] += key[i] >= 0;
     for (int32_t k = 0; k < keys; k++)

@@ -132,7 +132,7 @@ static void route_push(struct tess_route_search *search, struct route_entry entr
 
 static void route_widest(struct tess_route_search *search, int32_t source)
 {
-    memset(search->width, 0, (size_t)search->topology->node_count * sizeof *search->width);
+    memset(search->width, 0, (size_t)search->topology->node_count * sizeof(*search->width));
     search->width[source] = INFINITY;
     search->queued = 0;
     route_push(search, (struct route_entry){INFINITY, source});
@@ -154,7 +154,7 @@ static void route_widest(struct tess_route_search *search, int32_t source)
 /* Shortest ways over links of at least `width`; nodes are met in order of their numbers. */
 static void route_shortest(struct tess_route_search *search, int32_t source, double width)
 {
-    memset(search->came, -1, (size_t)search->topology->node_count * sizeof *search->came);
+    memset(search->came, -1, (size_t)search->topology->node_count * sizeof(*search->came));
     search->depth[source] = 0;
     search->queue[0] = source;
     search->queued = 1;
@@ -187,7 +187,7 @@ static enum tess_status route_keep(struct tess_route_search *search, struct tess
     int32_t links = search->depth[target];
     if (search->used + links > search->room) {
         int32_t room = 2 * search->room + ROUTE_LINKS_MAX;
-        int32_t *link = realloc(search->routes->link, (size_t)room * sizeof *link);
+        int32_t *link = realloc(search->routes->link, (size_t)room * sizeof(*link));
         if (!link)
             return tess__no_memory("the routes");
         search->routes->link = link;
@@ -286,8 +286,8 @@ static void route_take_turns(struct tess_route_search *search)
 {
     const struct tess_topology *topology = search->topology;
     int32_t *met = search->came; /* devices at a NIC so far */
-    memset(met, 0, (size_t)topology->node_count * sizeof *met);
-    memset(search->depth, 0, (size_t)topology->node_count * sizeof *search->depth);
+    memset(met, 0, (size_t)topology->node_count * sizeof(*met));
+    memset(search->depth, 0, (size_t)topology->node_count * sizeof(*search->depth));
     for (int32_t i = 0; i < topology->node_count; i++) {
         const struct tess_node *node = &topology->node[i];
         bool inside = node->kind == TESS_NODE_DEVICE && node->host >= 0;
@@ -330,7 +330,7 @@ static void route_turn_nic(struct tess_route_search *search, const struct tess_r
         found += pair[found][1] >= 0;
     }
     if (found > 1 && turn >= 0)
-        memcpy(link, pair[turn % found], sizeof pair[0]);
+        memcpy(link, pair[turn % found], sizeof(pair[0]));
 }
 
 /*
@@ -430,7 +430,7 @@ enum tess_status tess_route_from(struct tess_route_search *search, int32_t from,
     size_t count = (size_t)search->topology->device_count;
     *row_out = (struct tess_routes){.topology = search->topology, .device_count = (int32_t)count};
     search->routes = row_out;
-    search->row = row_out->route = malloc(count * sizeof *row_out->route);
+    search->row = row_out->route = malloc(count * sizeof(*row_out->route));
     search->room = search->used = 0;
     enum tess_status status = search->row ? route_row(search, from) : tess__no_memory("the routes");
     if (status != TESS_OK)
@@ -451,7 +451,7 @@ enum tess_status tess_routes_open(const struct tess_topology *topology,
     TESS_TRY(tess_route_search_open(topology, &search));
     enum tess_status status = TESS_OK;
     search->routes = routes_out;
-    routes_out->route = malloc((size_t)count * (size_t)count * sizeof *routes_out->route);
+    routes_out->route = malloc((size_t)count * (size_t)count * sizeof(*routes_out->route));
     if (!routes_out->route)
         status = tess__no_memory("the routes");
     for (int32_t from = 0; from < count && status == TESS_OK; from++) {

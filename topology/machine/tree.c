@@ -58,7 +58,7 @@ static void tree_build(const struct tess_topology *topology, struct tess__topo_t
 static void tree_classify(const struct tess_topology *topology, struct tess__topo_tree *tree)
 {
     int32_t hosts = topology->host_count, firsts[TESS__TOPO_CLASSES] = {0}, classes = 0;
-    struct tree_make *make = tess__pool_array(&tree->pool, (size_t)hosts, sizeof *make);
+    struct tree_make *make = tess__pool_array(&tree->pool, (size_t)hosts, sizeof(*make));
     if (!make)
         return;
     for (int32_t i = 0; i < topology->node_count; i++) {
@@ -80,7 +80,7 @@ static void tree_classify(const struct tess_topology *topology, struct tess__top
     /* Bytes between members are zero from the start. */
     for (int32_t host = 0; host < hosts; host++) {
         int32_t c = 0;
-        while (c < classes && memcmp(&make[firsts[c]], &make[host], sizeof *make) != 0)
+        while (c < classes && memcmp(&make[firsts[c]], &make[host], sizeof(*make)) != 0)
             c++;
         if (c == classes && classes < TESS__TOPO_CLASSES)
             firsts[classes++] = host;
