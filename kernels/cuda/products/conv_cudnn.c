@@ -79,27 +79,6 @@ static enum tess_status cudnn_make_room(struct tess_kernel *kernel, size_t bytes
 
 /* ---- plans -------------------------------------------------------------------------------- */
 
-static struct cudnn_conv cudnn_conv(const struct tess_kernel *kernel, const struct tess_op_desc *d,
-                                    enum conv_way way)
-{
-    return (struct cudnn_conv){
-        .way = way,
-        .dtype = d->dtype,
-        .images = d->leaf_rows,
-        .height = d->height,
-        .width = d->width,
-        .in = d->in,
-        .out = d->out,
-        .out_height = tess_op_output_size(d->height, d->window, d->stride, d->padding),
-        .out_width = tess_op_output_size(d->width, d->window, d->stride, d->padding),
-        .window = d->window,
-        .stride = d->stride,
-        .padding = d->padding,
-        .tf32 = tess__cuda_matmul_compute(kernel, CUDA_R_32F, d->f32_math) ==
-                CUBLAS_COMPUTE_32F_FAST_TF32,
-    };
-}
-
 static enum tess_status cudnn_prepare(struct tess_kernel *kernel, struct cudnn_plan *plan)
 {
     const struct cudnn_place place = {.handle = tess__cuda_state(kernel)->cudnn->handle};
@@ -117,7 +96,12 @@ enum tess_status tess__cudnn_plan_open(struct tess_kernel *kernel, const struct 
     struct cudnn_plan *plan = calloc(1, sizeof(*plan));
     if (plan == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for a plan of cuDNN");
-    plan->conv = cudnn_conv(kernel, desc, way);
+    plan->conv = (struct cudnn_conv){
+        .way = way,
+        .tf32 = tess__cuda_matmul_compute(kernel, CUDA_R_32F, desc->f32_math) ==
+                CUBLAS_COMPUTE_32F_FAST_TF32,
+        .d = *desc,
+    };
     const enum tess_status status = cudnn_prepare(kernel, plan);
     const bool found = plan->choice.plan != NULL;
     if (status == TESS_OK)

@@ -48,14 +48,12 @@ enum tess_status tess__cudnn_fail(cudnnStatus_t error, const char *where);
 
 /* ---- graph_cudnn.c ------------------------------------------------------------------------ */
 
-/* One convolution. Images are [images, height, width, in], weights [out, window, window, in]. */
+/* One leaf of a convolution. Images are [d.leaf_rows, d.height, d.width, d.in], weights [d.out,
+ * d.window, d.window, d.in]. */
 struct cudnn_conv {
     enum conv_way way;
-    enum tess_dtype dtype;
-    int64_t images, height, width, in;
-    int64_t out, out_height, out_width;
-    int64_t window, stride, padding;
     bool tf32; /* factors of f32 may be cut to 10 bits */
+    struct tess_op_desc d;
 };
 
 /* Where plans are to run: on a handle's device, or on one that is described only (a descriptor of

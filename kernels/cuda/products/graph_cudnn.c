@@ -131,18 +131,24 @@ static cudnnDataType_t graph_type(const struct cudnn_conv *c, enum cudnn_tensor 
 {
     if (tensor == CUDNN_SUM || (tensor == CUDNN_W && c->way == CONV_WEIGHT))
         return CUDNN_DATA_FLOAT;
-    return c->dtype == TESS_BF16  ? CUDNN_DATA_BFLOAT16
-           : c->dtype == TESS_F16 ? CUDNN_DATA_HALF
-                                  : CUDNN_DATA_FLOAT;
+    return c->d.dtype == TESS_BF16  ? CUDNN_DATA_BFLOAT16
+           : c->d.dtype == TESS_F16 ? CUDNN_DATA_HALF
+                                    : CUDNN_DATA_FLOAT;
+}
+
+static int64_t graph_output(const struct cudnn_conv *c, int64_t size)
+{
+    return tess_op_output_size(size, c->d.window, c->d.stride, c->d.padding);
 }
 
 int64_t tess__cudnn_alignment(const struct cudnn_conv *c, enum cudnn_tensor tensor)
 {
-    const int64_t elements = tensor == CUDNN_X   ? c->images * c->height * c->width * c->in
-                             : tensor == CUDNN_W ? c->window * c->window * c->in
+    const int64_t elements = tensor == CUDNN_X ? c->d.leaf_rows * c->d.height * c->d.width * c->d.in
+                             : tensor == CUDNN_W ? c->d.window * c->d.window * c->d.in
                              : tensor == CUDNN_BIAS
-                                 ? c->out
-                                 : c->images * c->out_height * c->out_width * c->out;
+                                 ? c->d.out
+                                 : c->d.leaf_rows * graph_output(c, c->d.height) *
+                                       graph_output(c, c->d.width) * c->d.out;
     const int64_t bytes = elements * (graph_type(c, tensor) == CUDNN_DATA_FLOAT ? 4 : 2);
     const int64_t power = bytes & -bytes; /* the greatest power of two that divides it */
     return power < GRAPH_ALIGN_MAX ? power : GRAPH_ALIGN_MAX;
@@ -155,17 +161,17 @@ static enum tess_status graph_add_tensor(struct graph *g, enum cudnn_tensor whic
     const struct cudnn_conv *c = g->conv;
     const bool result = which == CUDNN_Y || which == CUDNN_SUM;
     const int64_t extent[4] = {
-        which == CUDNN_W      ? c->out
+        which == CUDNN_W      ? c->d.out
         : which == CUDNN_BIAS ? 1
-                              : c->images,
-        result || which == CUDNN_BIAS ? c->out : c->in,
-        which == CUDNN_X   ? c->height
-        : which == CUDNN_W ? c->window
-        : result           ? c->out_height
+                              : c->d.leaf_rows,
+        result || which == CUDNN_BIAS ? c->d.out : c->d.in,
+        which == CUDNN_X   ? c->d.height
+        : which == CUDNN_W ? c->d.window
+        : result           ? graph_output(c, c->d.height)
                            : 1,
-        which == CUDNN_X   ? c->width
-        : which == CUDNN_W ? c->window
-        : result           ? c->out_width
+        which == CUDNN_X   ? c->d.width
+        : which == CUDNN_W ? c->d.window
+        : result           ? graph_output(c, c->d.width)
                            : 1,
     };
     const int64_t stride[4] = {extent[1] * extent[2] * extent[3], 1, extent[1] * extent[3],
@@ -190,8 +196,8 @@ static enum tess_status graph_add_tensor(struct graph *g, enum cudnn_tensor whic
 static enum tess_status graph_add_window(struct graph *g, cudnnBackendDescriptor_t *out)
 {
     const struct cudnn_conv *c = g->conv;
-    const int64_t axes = 2, padding[2] = {c->padding, c->padding},
-                  stride[2] = {c->stride, c->stride}, dilation[2] = {1, 1};
+    const int64_t axes = 2, padding[2] = {c->d.padding, c->d.padding},
+                  stride[2] = {c->d.stride, c->d.stride}, dilation[2] = {1, 1};
     const cudnnDataType_t compute = CUDNN_DATA_FLOAT;
     const cudnnConvolutionMode_t mode = CUDNN_CROSS_CORRELATION;
     cudnnBackendDescriptor_t d;
@@ -301,7 +307,7 @@ static uint32_t graph_forbidden(const struct cudnn_conv *c)
         1u << CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_4x4 |
         1u << CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_6x6 |
         1u << CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_13x13;
-    const bool exact = c->dtype == TESS_F32 && !c->tf32;
+    const bool exact = c->d.dtype == TESS_F32 && !c->tf32;
     return always | (exact ? 1u << CUDNN_NUMERICAL_NOTE_TENSOR_CORE : 0);
 }
 

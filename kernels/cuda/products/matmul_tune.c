@@ -6,7 +6,6 @@
 #include "cuda/products/matmul_plan.h"
 
 #include <stdio.h>
-#include <string.h>
 
 /* All candidates run in every round, and the least time of each counts, so that changes of the
  * clock and other programs on the device do not favour a candidate. The first runs of a candidate
@@ -38,17 +37,14 @@ static const struct tune_field {
 enum tess_status tess__cuda_choice_read(const cublasLtMatmulAlgo_t *algorithm,
                                         struct matmul_choice *choice_out)
 {
-    struct matmul_choice choice;
-    memset(&choice, 0, sizeof(choice));
+    struct matmul_choice choice = {{0}};
     for (int i = 0; i < MATMUL_NANOSECONDS; i++) {
         const struct tune_field *field = &tune_fields[i];
-        uint32_t wide = 0;
-        uint16_t narrow = 0;
+        uint32_t value = 0; /* hosts of CUDA are little-endian: 2 bytes are its lower half */
         size_t written;
-        void *value = field->bytes == sizeof(narrow) ? (void *)&narrow : (void *)&wide;
-        CUBLAS_TRY(cublasLtMatmulAlgoConfigGetAttribute(algorithm, field->attribute, value,
+        CUBLAS_TRY(cublasLtMatmulAlgoConfigGetAttribute(algorithm, field->attribute, &value,
                                                         field->bytes, &written));
-        choice.field[i] = field->bytes == sizeof(narrow) ? (int64_t)narrow : (int64_t)wide;
+        choice.field[i] = value;
     }
     *choice_out = choice;
     return TESS_OK;
@@ -64,13 +60,10 @@ static bool tune_make(struct tess_kernel *kernel, const struct cuda_product *p,
         return false;
     for (int i = MATMUL_ID + 1; i < MATMUL_NANOSECONDS; i++) {
         const struct tune_field *field = &tune_fields[i];
-        const uint32_t wide = (uint32_t)choice->field[i];
-        const uint16_t narrow = (uint16_t)choice->field[i];
-        const bool is_narrow = field->bytes == sizeof(narrow);
-        if (is_narrow && choice->field[i] > UINT16_MAX)
+        const uint32_t value = (uint32_t)choice->field[i];
+        if (field->bytes == sizeof(uint16_t) && value > UINT16_MAX)
             return false;
-        const void *value = is_narrow ? (const void *)&narrow : (const void *)&wide;
-        if (cublasLtMatmulAlgoConfigSetAttribute(algorithm, field->attribute, value,
+        if (cublasLtMatmulAlgoConfigSetAttribute(algorithm, field->attribute, &value,
                                                  field->bytes) != CUBLAS_STATUS_SUCCESS)
             return false;
     }

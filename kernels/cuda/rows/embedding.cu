@@ -257,11 +257,6 @@ static __global__ void __launch_bounds__(EMBEDDING_THREADS)
     }
 }
 
-static __global__ void embedding_start_kernel(int32_t *count)
-{
-    count[threadIdx.x] = 0;
-}
-
 /* Lists the entries that have rows, and writes the gradient of the others: most of a large
  * vocabulary, so they are written at the rate of memory, by groups of threads that only read begin
  * and end. */
@@ -317,7 +312,7 @@ static cudaError_t embedding_prepare(cudaStream_t stream, embedding_shape s, con
     lists->count = reinterpret_cast<int32_t *>(lists->list + s.entries);
     s.lanes = rows_lanes(s.width, 2 * cuda_vec<float>::count, ROWS_THREADS);
     s.aligned = rows_aligned<float>(s.width, dtable);
-    cudaError_t error = CUDA_LAUNCH(embedding_start_kernel, 1, 2, 0, stream, lists->count);
+    cudaError_t error = cudaMemsetAsync(lists->count, 0, 2 * sizeof(*lists->count), stream);
     if (error == cudaSuccess)
         error = sort_launch(stream, s.rows, s.entries, s.first, token, scratch);
     if (error == cudaSuccess)

@@ -150,14 +150,6 @@ static __global__ void __launch_bounds__(SORT_BLOCK) sort_place_kernel(sort_pass
     }
 }
 
-static __global__ void __launch_bounds__(SORT_BLOCK)
-    sort_empty_kernel(int64_t entries, sort_result sorted)
-{
-    int64_t e = (int64_t)blockIdx.x * SORT_BLOCK + threadIdx.x;
-    if (e < entries)
-        sorted.begin[e] = sorted.end[e] = 0;
-}
-
 /* Where the rows of an entry begin and end among the sorted keys. */
 static __global__ void __launch_bounds__(SORT_BLOCK)
     sort_bounds_kernel(int64_t rows, int64_t entries, const int32_t *key, sort_result sorted)
@@ -248,8 +240,9 @@ cudaError_t sort_launch(cudaStream_t stream, int64_t rows, int64_t entries, int6
         if (error != cudaSuccess)
             return error;
     }
-    cudaError_t error = CUDA_LAUNCH(sort_empty_kernel, cuda_blocks(entries, SORT_BLOCK), SORT_BLOCK,
-                                    0, stream, entries, l.sorted);
+    /* Entries without rows begin and end at 0; end follows begin. */
+    const size_t bounds = (size_t)(l.sorted.end + entries - l.sorted.begin) * sizeof(int32_t);
+    cudaError_t error = cudaMemsetAsync(l.sorted.begin, 0, bounds, stream);
     if (error == cudaSuccess)
         error = CUDA_LAUNCH(sort_bounds_kernel, cuda_blocks(rows, SORT_BLOCK), SORT_BLOCK, 0,
                             stream, rows, entries, l.key[last], l.sorted);

@@ -66,17 +66,17 @@ static struct cudnn_conv conv(size_t shape, enum tess_dtype dtype, enum conv_way
     const int64_t *s = shape_table[shape];
     return (struct cudnn_conv){
         .way = way,
-        .dtype = dtype,
-        .images = s[0],
-        .height = s[1],
-        .width = s[2],
-        .in = s[3],
-        .out = s[4],
-        .out_height = tess_op_output_size(s[1], (int32_t)s[5], (int32_t)s[6], (int32_t)s[7]),
-        .out_width = tess_op_output_size(s[2], (int32_t)s[5], (int32_t)s[6], (int32_t)s[7]),
-        .window = s[5],
-        .stride = s[6],
-        .padding = s[7],
+        .d = {.kind = TESS_OP_CONV2D,
+              .dtype = dtype,
+              .rows = s[0],
+              .leaf_rows = s[0],
+              .height = s[1],
+              .width = s[2],
+              .in = s[3],
+              .out = s[4],
+              .window = (int32_t)s[5],
+              .stride = (int32_t)s[6],
+              .padding = (int32_t)s[7]},
     };
 }
 
@@ -97,7 +97,7 @@ static bool finds(const struct cudnn_conv *c)
         assert_false(noted(&choice, CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS));
         assert_false(noted(&choice, CUDNN_NUMERICAL_NOTE_WINOGRAD));
         assert_false(noted(&choice, CUDNN_NUMERICAL_NOTE_FFT));
-        assert_false(c->dtype == TESS_F32 && !c->tf32 &&
+        assert_false(c->d.dtype == TESS_F32 && !c->tf32 &&
                      noted(&choice, CUDNN_NUMERICAL_NOTE_TENSOR_CORE));
         assert_in_range(choice.workspace_bytes, 0, 64 << 20);
     }
@@ -176,13 +176,13 @@ static void case_again(void **state)
     }
 }
 
-/* A convolution that does not fit its result: cuDNN's own words come back, and nothing stays. */
+/* A convolution of no channels: cuDNN's own words come back, and nothing stays. */
 static void case_refused(void **state)
 {
     (void)state;
     struct cudnn_conv c = conv(1, TESS_F32, CONV_FORWARD);
     struct cudnn_choice choice;
-    c.out_height++;
+    c.d.in = 0;
     assert_int_not_equal(tess__cudnn_choose(&c, &place, &choice), TESS_OK);
     assert_non_null(strstr(tess_log_last_error(), "cuDNN: "));
     assert_non_null(strstr(tess_log_last_error(), "CUDNN_STATUS_"));

@@ -115,6 +115,7 @@ static void case_find(void **state)
 static void case_find_flag(void **state)
 {
     (void)state;
+    struct tess_kernel ref = {.ops = &tess_kernel_ref};
     for (size_t i = 0; i < LENGTHS * 6; i++) {
         int64_t count = length[i / 6];
         struct draw draw = {i};
@@ -124,7 +125,7 @@ static void case_find_flag(void **state)
         struct tess_verdict expected = {.grad_bad = (int32_t)(i / 2 % 3), .loss_bad = 9};
         struct tess_verdict *verdict = emulate_copy_of(&expected, sizeof(expected));
         int32_t flag = 1 + (int32_t)(i % 2);
-        tess_kernel_ref.find_flag(NULL, count, x, flag, &expected);
+        tess_kernel_ref.find_flag(&ref, count, x, flag, &expected);
         tess__cuda_find_flag(&emulate_kernel, count, x, flag, verdict);
         check_bytes("verdict", verdict, &expected, sizeof(expected));
         emulate_free_all();
