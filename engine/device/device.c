@@ -43,8 +43,8 @@ static struct {
 
 /* ---- where ----------------------------------------------------------------------------------- */
 
-/* The folder of the file that this code was loaded from. The loader knows the program by argv[0]
- * only, which may be no path. */
+/* The folder of the file that this code was loaded from. The loader has the program's
+ * argv[0] alone, which may be no path. */
 static bool device_own_folder(char folder[PATH_MAX])
 {
     static const char here = 0;
@@ -155,7 +155,7 @@ static char *device_explain(const char *path, const char *word)
 
 /*
  * Does the file hold all that its ELF header describes? The loader maps what a program header
- * says without a check, and touching pages beyond the end of an incomplete copy is fatal. The
+ * gives without a check, and touching pages beyond the end of an incomplete copy is fatal. The
  * section headers are the last thing in a file.
  */
 static bool device_is_whole(const char *path)
@@ -245,7 +245,7 @@ static const char *device_why(const struct device_module *module)
 {
     if (module == NULL)
         return "there is no such module";
-    return module->why != NULL ? module->why : "no memory to say why it cannot be loaded";
+    return module->why != NULL ? module->why : "no memory for the reason why it cannot be loaded";
 }
 
 const struct tess_module *tess_module_find(const char *name, char *why, size_t why_bytes)

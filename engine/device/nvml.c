@@ -239,7 +239,7 @@ static void watch_links(const struct nvml_functions *call, struct watch_device *
 void tess_watch_sample(struct tess_watch *watch, int32_t device,
                        struct tess_watch_sample *sample_out)
 {
-    struct watch_device *asked = &watch->device[device];
+    struct watch_device *watched = &watch->device[device];
     *sample_out = (struct tess_watch_sample){
         .index = device,
         .gpu_percent = NAN,
@@ -257,13 +257,13 @@ void tess_watch_sample(struct tess_watch *watch, int32_t device,
         .own_bytes = -1,
         .process_count = -1,
     };
-    memcpy(sample_out->bus, asked->bus, sizeof(sample_out->bus));
-    if (asked->handle == NULL)
+    memcpy(sample_out->bus, watched->bus, sizeof(sample_out->bus));
+    if (watched->handle == NULL)
         return;
-    watch_load(&watch->call, asked->handle, sample_out);
-    watch_body(&watch->call, asked->handle, sample_out);
-    watch_processes(&watch->call, asked->handle, sample_out);
-    watch_links(&watch->call, asked, sample_out);
+    watch_load(&watch->call, watched->handle, sample_out);
+    watch_body(&watch->call, watched->handle, sample_out);
+    watch_processes(&watch->call, watched->handle, sample_out);
+    watch_links(&watch->call, watched, sample_out);
 }
 
 /* ---- words ----------------------------------------------------------------------------------- */

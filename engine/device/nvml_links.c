@@ -32,8 +32,8 @@ enum {
 static bool links_field(const struct nvml_functions *call, nvml_device handle, unsigned field,
                         unsigned scope, unsigned long long *value_out)
 {
-    struct nvml_field asked = {.field = field, .scope = scope};
-    return NVML_TRY(call, fields, handle, 1, &asked) && tess__watch_field(&asked, value_out);
+    struct nvml_field wanted = {.field = field, .scope = scope};
+    return NVML_TRY(call, fields, handle, 1, &wanted) && tess__watch_field(&wanted, value_out);
 }
 
 /* *end_out: the device has no link of this number, nor any higher. */

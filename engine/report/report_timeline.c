@@ -8,9 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define TIMELINE_ROWS_MAX   240
-#define TIMELINE_TOLD_RANKS 2
-#define TIMELINE_TOLD_NAMES 3
+#define TIMELINE_ROWS_MAX    240
+#define TIMELINE_NAMED_RANKS 2
+#define TIMELINE_NAMED_NAMES 3
 
 static const char *const timeline_kind[TESS__WORK_COUNT] = {
     [TESS__WORK_FORWARD] = "forward",     [TESS__WORK_BACKWARD] = "backward",
@@ -79,7 +79,7 @@ struct timeline_calls {
 };
 
 static size_t timeline_count_calls(const struct tess__report_lane *lane, double backward_end,
-                                   struct timeline_calls calls[TIMELINE_TOLD_NAMES + 1])
+                                   struct timeline_calls calls[TIMELINE_NAMED_NAMES + 1])
 {
     size_t names = 0;
     for (size_t i = 0; i < lane->span_count; i++) {
@@ -87,13 +87,13 @@ static size_t timeline_count_calls(const struct tess__report_lane *lane, double 
         size_t n = 0;
         if (span->work != TESS__WORK_CALL)
             continue;
-        while (n < names && (n == TIMELINE_TOLD_NAMES || strcmp(calls[n].name, span->name) != 0))
+        while (n < names && (n == TIMELINE_NAMED_NAMES || strcmp(calls[n].name, span->name) != 0))
             n++;
         /* The last place is for all other names together. */
-        n = n > TIMELINE_TOLD_NAMES ? TIMELINE_TOLD_NAMES : n;
+        n = n > TIMELINE_NAMED_NAMES ? TIMELINE_NAMED_NAMES : n;
         if (n == names)
             calls[names++] =
-                (struct timeline_calls){n == TIMELINE_TOLD_NAMES ? "other" : span->name, 0, 0, 0};
+                (struct timeline_calls){n == TIMELINE_NAMED_NAMES ? "other" : span->name, 0, 0, 0};
         calls[n].count++;
         calls[n].early += span->begin < backward_end;
         calls[n].complete += span->end <= backward_end && !span->unfinished;
@@ -120,7 +120,7 @@ static void timeline_describe_lane(struct tess__html *text,
                                    const struct tess__report_lane *lane,
                                    const struct tess__lane_sums *sums)
 {
-    struct timeline_calls calls[TIMELINE_TOLD_NAMES + 1];
+    struct timeline_calls calls[TIMELINE_NAMED_NAMES + 1];
     size_t names = timeline_count_calls(lane, sums->backward_end, calls), complete = 0;
     char hidden[TESS__REAL_BYTES], total[TESS__REAL_BYTES], waiting[TESS__REAL_BYTES];
     tess__html_print(text, " Rank %.0f: ", lane->rank);
@@ -154,7 +154,7 @@ static void timeline_caption(const struct tess__report_timeline *timeline,
 {
     char length[TESS__REAL_BYTES];
     int described =
-        timeline->lane_count < TIMELINE_TOLD_RANKS ? timeline->lane_count : TIMELINE_TOLD_RANKS;
+        timeline->lane_count < TIMELINE_NAMED_RANKS ? timeline->lane_count : TIMELINE_NAMED_RANKS;
     int longest = 0;
     tess__html_print(text, "%.80s", timeline->model ? timeline->model : "A model");
     if (timeline->strategy)

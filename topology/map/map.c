@@ -45,7 +45,7 @@ static void map_perturb(struct tess__map_load *load, double goal_s, int32_t *bes
     int64_t most = load->visits + MAP_PERTURB_VISITS;
     int32_t first = model->keep_first ? 1 : 0, movable = model->count - first;
     for (uint64_t seed = 1; worth.cost_s > goal_s && load->visits < most; seed++) {
-        memcpy(load->at, best, (size_t)model->count * sizeof *best);
+        memcpy(load->at, best, (size_t)model->count * sizeof(*best));
         for (uint64_t k = 0; k < 2 + seed % 4; k++) {
             uint64_t drawn = tess_hash_mix(seed << 8 | k);
             int32_t r = first + (int32_t)(drawn % (uint64_t)movable);
@@ -75,7 +75,7 @@ static enum tess_status map_improve(struct tess__map_load *load, struct tess_map
         status = tess__map_search(load, map->bound_s, MAP_SEARCH_VISITS, &whole);
     if (status == TESS_OK && load->worth.cost_s > goal_s && !whole &&
         model->count <= MAP_PERTURB_RANKS) {
-        memcpy(map->place, load->at, (size_t)model->count * sizeof *load->at);
+        memcpy(map->place, load->at, (size_t)model->count * sizeof(*load->at));
         map_perturb(load, goal_s, map->place);
     }
     if (status == TESS_OK && whole)
@@ -115,7 +115,7 @@ static enum tess_status map_find(struct tess__map_load *load, struct tess_map *m
         tess__map_load_count(load);
     }
     TESS_TRY(map_check_ways(load));
-    memcpy(map->place, load->at, (size_t)model->count * sizeof *map->place);
+    memcpy(map->place, load->at, (size_t)model->count * sizeof(*map->place));
     map->cost_s = load->worth.cost_s;
     map->bound_s = fmin(map->bound_s, map->cost_s); /* rounding */
     map->optimal = map->cost_s <= map->bound_s * (1 + TESS__MAP_NEAR);
@@ -131,7 +131,7 @@ enum tess_status tess_map_find(const struct tess_topology *topology, const struc
     TESS_TRY(tess__map_model_open(&model, topology, ask));
     enum tess_status status = tess__map_load_open(&load, &model);
     map_out->rank_count = model.count;
-    map_out->place = malloc((size_t)model.count * sizeof *map_out->place);
+    map_out->place = malloc((size_t)model.count * sizeof(*map_out->place));
     if (status == TESS_OK && !map_out->place)
         status = tess__no_memory("the mapping of ranks");
     if (status == TESS_OK)

@@ -81,7 +81,7 @@ static enum tess_status bound_level(struct bound *bound, int way)
 {
     const struct tess__map_model *model = bound->model;
     double *level = bound->level[way];
-    double *above = tess__pool_array(&bound->pool, (size_t)model->count, sizeof *above);
+    double *above = tess__pool_array(&bound->pool, (size_t)model->count, sizeof(*above));
     int32_t most = 1;
     if (!above)
         return tess__no_memory("the mapping of ranks");
@@ -170,9 +170,9 @@ static void bound_by_labels(struct bound *bound)
     const struct tess__map_model *model = bound->model;
     const struct tess_topology *topology = model->topology;
     size_t nodes = (size_t)topology->node_count;
-    memset(bound->inside, 0, nodes * sizeof *bound->inside);
-    memset(bound->out, 0, nodes * sizeof *bound->out);
-    memset(bound->in, 0, nodes * sizeof *bound->in);
+    memset(bound->inside, 0, nodes * sizeof(*bound->inside));
+    memset(bound->out, 0, nodes * sizeof(*bound->out));
+    memset(bound->in, 0, nodes * sizeof(*bound->in));
     for (int32_t i = 0; i < model->count; i++) {
         int32_t label = bound->label[model->part.device[i]];
         if (label >= 0)
@@ -234,7 +234,7 @@ static int32_t bound_processors(struct bound *bound, bool sockets)
 {
     const struct tess_topology *topology = bound->model->topology;
     int32_t queued = 0;
-    memset(bound->label, -1, (size_t)topology->node_count * sizeof *bound->label);
+    memset(bound->label, -1, (size_t)topology->node_count * sizeof(*bound->label));
     for (int32_t i = 0; i < topology->node_count; i++) {
         if (bound_is(bound, i, TESS_NODE_CPU) && bound->label[i] < 0)
             queued = bound_attached(bound, i, sockets, queued);
@@ -281,7 +281,7 @@ static enum tess_status bound_plain(struct bound *bound)
     }
     bound_by_labels(bound);
     TESS_TRY(tess__map_domains(model, bound->queue));
-    memset(bound->label, -1, (size_t)topology->node_count * sizeof *bound->label);
+    memset(bound->label, -1, (size_t)topology->node_count * sizeof(*bound->label));
     for (int32_t i = 0; i < model->count; i++)
         bound->label[model->part.device[i]] = bound->queue[i];
     for (int32_t i = 0; i < topology->link_count; i++) {
@@ -300,7 +300,7 @@ static enum tess_status bound_plain(struct bound *bound)
 static enum tess_status bound_racks(struct bound *bound)
 {
     const struct tess_topology *topology = bound->model->topology;
-    int32_t *net = tess__pool_array(&bound->pool, (size_t)topology->host_count, sizeof *net);
+    int32_t *net = tess__pool_array(&bound->pool, (size_t)topology->host_count, sizeof(*net));
     if (!net)
         return tess__no_memory("the mapping of ranks");
     for (int32_t h = 0; h < topology->host_count; h++)
@@ -324,7 +324,7 @@ static enum tess_status bound_racks(struct bound *bound)
 static void bound_without(struct bound *bound, int32_t net)
 {
     const struct tess_topology *topology = bound->model->topology;
-    memset(bound->label, -1, (size_t)topology->node_count * sizeof *bound->label);
+    memset(bound->label, -1, (size_t)topology->node_count * sizeof(*bound->label));
     for (int32_t root = 0; root < topology->node_count; root++) {
         int32_t queued = 0;
         if (root == net || bound->label[root] >= 0)
@@ -369,14 +369,14 @@ static enum tess_status bound_open(struct bound *bound, const struct tess__map_m
     const struct tess_topology *topology = model->topology;
     size_t count = (size_t)model->count + 1, nodes = (size_t)topology->node_count + 1;
     *bound = (struct bound){.model = model};
-    bound->crossing = tess__pool_array(&bound->pool, count, sizeof *bound->crossing);
-    bound->level[0] = tess__pool_array(&bound->pool, count, sizeof *bound->level[0]);
-    bound->level[1] = tess__pool_array(&bound->pool, count, sizeof *bound->level[1]);
-    bound->out = tess__pool_array(&bound->pool, nodes, sizeof *bound->out);
-    bound->in = tess__pool_array(&bound->pool, nodes, sizeof *bound->in);
+    bound->crossing = tess__pool_array(&bound->pool, count, sizeof(*bound->crossing));
+    bound->level[0] = tess__pool_array(&bound->pool, count, sizeof(*bound->level[0]));
+    bound->level[1] = tess__pool_array(&bound->pool, count, sizeof(*bound->level[1]));
+    bound->out = tess__pool_array(&bound->pool, nodes, sizeof(*bound->out));
+    bound->in = tess__pool_array(&bound->pool, nodes, sizeof(*bound->in));
     int32_t **list[] = {&bound->label, &bound->inside, &bound->parent,
                         &bound->depth, &bound->queue,  &bound->first};
-    for (size_t i = 0; i < sizeof list / sizeof list[0]; i++)
+    for (size_t i = 0; i < sizeof(list) / sizeof(list[0]); i++)
         *list[i] = tess__pool_array(&bound->pool, nodes, sizeof(int32_t));
     bound->next = tess__pool_array(&bound->pool, (size_t)topology->link_count, sizeof(int32_t));
     if (bound->pool.failed)

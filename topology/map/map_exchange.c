@@ -18,7 +18,7 @@ static void exchange_hop(struct tess__map_load *load, const struct tess__map_hop
         int32_t at = lane[k];
         if (!load->mark[at]) {
             load->mark[at] = true;
-            memcpy(load->before[load->touched_count], load->uses[at], sizeof load->uses[at]);
+            memcpy(load->before[load->touched_count], load->uses[at], sizeof(load->uses[at]));
             load->before_s[load->touched_count] = tess__map_lane_s(load, at);
             load->touched[load->touched_count++] = at;
         }
@@ -77,7 +77,7 @@ static bool exchange_try(struct tess__map_load *load, int32_t r, int32_t s)
         int32_t lane = load->touched[i];
         load->mark[lane] = false;
         if (!helps)
-            memcpy(load->uses[lane], load->before[i], sizeof load->before[i]);
+            memcpy(load->uses[lane], load->before[i], sizeof(load->before[i]));
     }
     if (helps)
         tess__map_load_weigh(load);

@@ -402,7 +402,7 @@ enum tess_status tess_map_explain(const struct tess_topology *topology,
     }
     if (status == TESS_OK) {
         struct explain explain = {.model = &model, .load = &load, .map = map};
-        explain.numa = malloc((size_t)model.count * sizeof *explain.numa);
+        explain.numa = malloc((size_t)model.count * sizeof(*explain.numa));
         tess__map_load_count(&load);
         status = explain.numa ? explain_write(&explain, text_out)
                               : tess_fail(TESS_ERR_MEMORY, "no memory left to explain a mapping");

@@ -43,8 +43,8 @@ static void layout_group(struct layout *layout, const int32_t *key, int32_t unit
                          const int32_t *from, int32_t *to)
 {
     int32_t count = layout->model->count, *left = layout->seen, *next = layout->start, at = 0;
-    memset(left, 0, (size_t)count * sizeof *left);
-    memset(next, -1, (size_t)count * sizeof *next);
+    memset(left, 0, (size_t)count * sizeof(*left));
+    memset(next, -1, (size_t)count * sizeof(*next));
     for (int32_t i = 0; i < count; i++)
         left[key[i]]++;
     for (int32_t i = 0; i < count; i++) {
@@ -72,7 +72,7 @@ static void layout_turn(struct layout *layout, const int32_t *key)
         turn++;
     if (turn == 0 || turn == count)
         return;
-    memcpy(layout->order, ring, (size_t)count * sizeof *ring);
+    memcpy(layout->order, ring, (size_t)count * sizeof(*ring));
     for (int32_t i = 0; i < count; i++)
         ring[i] = layout->order[(i + count - turn) % count];
 }
@@ -127,7 +127,7 @@ static void layout_lay_one(struct layout *layout, const int32_t *order, bool bac
         layout_try(layout, at);
     /* Without a chain all turns cost the same. */
     layout_shift(layout, at, layout->load->at);
-    memcpy(at, layout->load->at, (size_t)model->count * sizeof *at);
+    memcpy(at, layout->load->at, (size_t)model->count * sizeof(*at));
     layout_try(layout, at);
 }
 
@@ -155,7 +155,7 @@ static void layout_digits(struct layout *layout, int bases)
             layout_group(layout, layout->host, 1, layout->order, layout->base);
         else
             memcpy(layout->base, base == 0 ? layout->ring : layout->order,
-                   (size_t)model->count * sizeof *layout->base);
+                   (size_t)model->count * sizeof(*layout->base));
         layout_lay(layout, layout->base);
         for (int key = 0; key < 2; key++) {
             int32_t unit = 1;
@@ -254,7 +254,7 @@ static void layout_number(struct layout *layout, int32_t *key)
         while (key[first[i]] != key[i])
             first[i]++;
     }
-    memcpy(key, first, (size_t)count * sizeof *key);
+    memcpy(key, first, (size_t)count * sizeof(*key));
 }
 
 /* Domains, hosts, and NUMA nodes by their numbers on their hosts. */
@@ -282,9 +282,9 @@ static enum tess_status layout_open(struct layout *layout)
     int32_t **list[] = {&layout->domain, &layout->host, &layout->numa, &layout->ring,
                         &layout->order,  &layout->base, &layout->best, &layout->at,
                         &layout->seen,   &layout->start};
-    for (size_t i = 0; i < sizeof list / sizeof list[0]; i++)
+    for (size_t i = 0; i < sizeof(list) / sizeof(list[0]); i++)
         *list[i] = tess__pool_array(&layout->pool, count, sizeof(int32_t));
-    starts->block = malloc(TESS__MAP_STARTS * count * sizeof *starts->block);
+    starts->block = malloc(TESS__MAP_STARTS * count * sizeof(*starts->block));
     if (layout->pool.failed || !starts->block)
         return tess__no_memory("the mapping of ranks");
     for (size_t i = 0; i < TESS__MAP_STARTS; i++)

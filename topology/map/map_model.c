@@ -14,7 +14,7 @@
 #define MODEL_NO_WAY_S  1e30 /* for a byte: outweighs any time, and its square is still a number */
 #define MODEL_BYTES_MAX 1e30
 
-/* ---- the ask -------------------------------------------------------------------------------- */
+/* ---- the request ---------------------------------------------------------------------------- */
 
 static enum tess_status model_take_axes(struct tess__map_model *model,
                                         const struct tess_map_ask *ask)
@@ -52,8 +52,8 @@ static enum tess_status model_take_places(struct tess__map_model *model,
                                           const struct tess_map_ask *ask)
 {
     const struct tess_topology *topology = model->topology;
-    int32_t *node = tess__pool_array(&model->pool, (size_t)model->count, sizeof *node);
-    bool *taken = tess__pool_array(&model->pool, (size_t)topology->device_count, sizeof *taken);
+    int32_t *node = tess__pool_array(&model->pool, (size_t)model->count, sizeof(*node));
+    bool *taken = tess__pool_array(&model->pool, (size_t)topology->device_count, sizeof(*taken));
     if (model->pool.failed)
         return tess__no_memory("the mapping of ranks");
     for (int32_t i = 0; i < model->count; i++) {
@@ -81,8 +81,8 @@ static enum tess_status model_take_row(struct tess__map_row *row, struct tess_ro
     int32_t links = 0, count = routes->device_count;
     for (int32_t k = 0; k < count; k++)
         links += routes->route[k].link_count;
-    int32_t *lane = realloc(routes->link, ((size_t)links + 1) * sizeof *lane);
-    row->way = malloc((size_t)count * sizeof *row->way);
+    int32_t *lane = realloc(routes->link, ((size_t)links + 1) * sizeof(*lane));
+    row->way = malloc((size_t)count * sizeof(*row->way));
     if (lane)
         routes->link = lane;
     if (!lane || !row->way)
@@ -105,7 +105,7 @@ static enum tess_status model_find_ways(struct tess__map_model *model)
 {
     struct tess_route_search *search;
     struct tess_routes routes;
-    model->row = tess__pool_array(&model->pool, (size_t)model->count, sizeof *model->row);
+    model->row = tess__pool_array(&model->pool, (size_t)model->count, sizeof(*model->row));
     if (!model->row)
         return tess__no_memory("the mapping of ranks");
     TESS_TRY(tess_route_search_open(&model->part, &search));
@@ -125,7 +125,7 @@ static enum tess_status model_find_ways(struct tess__map_model *model)
 static enum tess_status model_number_lanes(struct tess__map_model *model)
 {
     const struct tess_topology *topology = model->topology;
-    int32_t *memory = tess__pool_array(&model->pool, (size_t)topology->link_count, sizeof *memory);
+    int32_t *memory = tess__pool_array(&model->pool, (size_t)topology->link_count, sizeof(*memory));
     int32_t lanes = 0;
     if (!memory)
         return tess__no_memory("the mapping of ranks");
@@ -137,8 +137,8 @@ static enum tess_status model_number_lanes(struct tess__map_model *model)
     for (int32_t i = 0; i < topology->link_count; i++)
         number[i] = number[i] ? lanes++ : -1;
     number[MODEL_MISSING] = lanes;
-    model->link = tess__pool_array(&model->pool, (size_t)lanes, sizeof *model->link);
-    model->byte_s = tess__pool_array(&model->pool, (size_t)lanes, sizeof *model->byte_s);
+    model->link = tess__pool_array(&model->pool, (size_t)lanes, sizeof(*model->link));
+    model->byte_s = tess__pool_array(&model->pool, (size_t)lanes, sizeof(*model->byte_s));
     if (model->pool.failed)
         return tess__no_memory("the mapping of ranks");
     for (int32_t i = 0; i < topology->link_count; i++) {
@@ -179,9 +179,9 @@ static bool model_hop(const struct tess__map_model *model, int32_t rank, int32_t
 static enum tess_status model_list_hops(struct tess__map_model *model)
 {
     size_t most = (size_t)model->count * (size_t)model->axis_count * 2;
-    model->hop = tess__pool_array(&model->pool, most, sizeof *model->hop);
-    model->list = tess__pool_array(&model->pool, 2 * most, sizeof *model->list);
-    model->first = tess__pool_array(&model->pool, (size_t)model->count + 1, sizeof *model->first);
+    model->hop = tess__pool_array(&model->pool, most, sizeof(*model->hop));
+    model->list = tess__pool_array(&model->pool, 2 * most, sizeof(*model->list));
+    model->first = tess__pool_array(&model->pool, (size_t)model->count + 1, sizeof(*model->first));
     if (model->pool.failed)
         return tess__no_memory("the mapping of ranks");
     for (int32_t rank = 0; rank < model->count; rank++) {
@@ -259,12 +259,12 @@ enum tess_status tess__map_load_open(struct tess__map_load *load,
 {
     size_t lanes = (size_t)model->lane_count;
     *load = (struct tess__map_load){.model = model};
-    load->at = tess__pool_array(&load->pool, (size_t)model->count, sizeof *load->at);
-    load->uses = tess__pool_array(&load->pool, lanes, sizeof *load->uses);
-    load->touched = tess__pool_array(&load->pool, lanes, sizeof *load->touched);
-    load->before = tess__pool_array(&load->pool, lanes, sizeof *load->before);
-    load->before_s = tess__pool_array(&load->pool, lanes, sizeof *load->before_s);
-    load->mark = tess__pool_array(&load->pool, lanes, sizeof *load->mark);
+    load->at = tess__pool_array(&load->pool, (size_t)model->count, sizeof(*load->at));
+    load->uses = tess__pool_array(&load->pool, lanes, sizeof(*load->uses));
+    load->touched = tess__pool_array(&load->pool, lanes, sizeof(*load->touched));
+    load->before = tess__pool_array(&load->pool, lanes, sizeof(*load->before));
+    load->before_s = tess__pool_array(&load->pool, lanes, sizeof(*load->before_s));
+    load->mark = tess__pool_array(&load->pool, lanes, sizeof(*load->mark));
     if (load->pool.failed) {
         tess__map_load_close(load);
         return tess__no_memory("the mapping of ranks");
@@ -321,7 +321,7 @@ void tess__map_load_weigh(struct tess__map_load *load)
 void tess__map_load_count(struct tess__map_load *load)
 {
     const struct tess__map_model *model = load->model;
-    memset(load->uses, 0, (size_t)model->lane_count * sizeof *load->uses);
+    memset(load->uses, 0, (size_t)model->lane_count * sizeof(*load->uses));
     for (int32_t h = 0; h < model->hop_count; h++)
         tess__map_load_hop(load, &model->hop[h], 1);
     load->visits += model->lane_count;
@@ -330,7 +330,7 @@ void tess__map_load_count(struct tess__map_load *load)
 
 void tess__map_load_set(struct tess__map_load *load, const int32_t *at)
 {
-    memcpy(load->at, at, (size_t)load->model->count * sizeof *at);
+    memcpy(load->at, at, (size_t)load->model->count * sizeof(*at));
     tess__map_load_count(load);
 }
 
@@ -347,6 +347,6 @@ bool tess__map_load_keep(const struct tess__map_load *load, struct tess__map_wor
     if (!tess__map_better(load->worth, *best_worth))
         return false;
     *best_worth = load->worth;
-    memcpy(at, load->at, (size_t)load->model->count * sizeof *at);
+    memcpy(at, load->at, (size_t)load->model->count * sizeof(*at));
     return true;
 }

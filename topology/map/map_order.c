@@ -19,7 +19,7 @@
 enum tess_status tess__map_domains(const struct tess__map_model *model, int32_t *domain)
 {
     const struct tess_topology *topology = model->topology;
-    int32_t *parent = malloc((size_t)topology->node_count * sizeof *parent);
+    int32_t *parent = malloc((size_t)topology->node_count * sizeof(*parent));
     if (!parent)
         return tess__no_memory("the mapping of ranks");
     for (int32_t i = 0; i < topology->node_count; i++)
@@ -42,7 +42,7 @@ enum tess_status tess__map_domains(const struct tess__map_model *model, int32_t 
 enum tess_status tess__map_numa(const struct tess__map_model *model, int32_t *numa)
 {
     const struct tess_topology *topology = model->topology;
-    int32_t *of = malloc((size_t)topology->node_count * sizeof *of);
+    int32_t *of = malloc((size_t)topology->node_count * sizeof(*of));
     bool more = true;
     if (!of)
         return tess__no_memory("the mapping of ranks");
@@ -74,7 +74,7 @@ static enum tess_status order_ring_hosts(const struct tess__map_model *model, in
 {
     struct tess_rings rings = {0};
     TESS_TRY(tess_rings_find_hosts(&model->part, 0, &rings));
-    memcpy(ring, rings.best_single.order, (size_t)model->count * sizeof *ring);
+    memcpy(ring, rings.best_single.order, (size_t)model->count * sizeof(*ring));
     tess_rings_free(&rings);
     return TESS_OK;
 }

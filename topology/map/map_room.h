@@ -1,9 +1,9 @@
 /*
  * Shared by the files of the mapping: which rank sends to which over which links, and the cost.
  *
- * Places are the entries of the ask, 0 .. ranks - 1; only links that a way between two of them uses
- * are counted, as lanes 0 .. lane_count - 1. Loads are whole numbers of hops, axis by axis, so that
- * taking a hop back leaves no rounding behind and every machine comes to the same answer.
+ * Places are the entries of the request, 0 .. ranks - 1; only links that a way between two of them
+ * uses are counted, as lanes 0 .. lane_count - 1. Loads are whole numbers of hops, axis by axis, so
+ * that taking a hop back leaves no rounding behind and every machine comes to the same answer.
  */
 #ifndef TOPOLOGY_MAP_ROOM_H
 #define TOPOLOGY_MAP_ROOM_H
@@ -46,7 +46,7 @@ struct tess__map_model {
     int32_t *first, *list; /* hops that touch rank r: list[first[r] .. first[r + 1]) */
 };
 
-/* TESS_ERR_USAGE where the ask makes no sense. */
+/* TESS_ERR_USAGE where the request makes no sense. */
 enum tess_status tess__map_model_open(struct tess__map_model *model,
                                       const struct tess_topology *topology,
                                       const struct tess_map_ask *ask);

@@ -52,7 +52,7 @@ static void search_rank(struct search *search, int32_t rank, double cost_s)
     int32_t count = load->model->count;
     if (rank == count) {
         search->best_s = cost_s;
-        memcpy(search->best, load->at, (size_t)count * sizeof *search->best);
+        memcpy(search->best, load->at, (size_t)count * sizeof(*search->best));
         return;
     }
     /* Rings can be turned until rank 0 is at the first place; chains cannot. */
@@ -81,17 +81,17 @@ enum tess_status tess__map_search(struct tess__map_load *load, double bound_s, i
                             .bound_s = bound_s,
                             .most = load->visits + visits};
     struct tess__pool pool = {0};
-    search.best = tess__pool_array(&pool, count, sizeof *search.best);
-    search.taken = tess__pool_array(&pool, count, sizeof *search.taken);
+    search.best = tess__pool_array(&pool, count, sizeof(*search.best));
+    search.taken = tess__pool_array(&pool, count, sizeof(*search.taken));
     if (pool.failed) {
         tess__pool_release(&pool);
         return tess__no_memory("the mapping of ranks");
     }
-    memcpy(search.best, load->at, count * sizeof *search.best);
-    memset(load->uses, 0, (size_t)load->model->lane_count * sizeof *load->uses);
+    memcpy(search.best, load->at, count * sizeof(*search.best));
+    memset(load->uses, 0, (size_t)load->model->lane_count * sizeof(*load->uses));
     search_rank(&search, 0, 0);
     *whole_out = !search.cut;
-    memcpy(load->at, search.best, count * sizeof *search.best);
+    memcpy(load->at, search.best, count * sizeof(*search.best));
     tess__map_load_count(load);
     tess__pool_release(&pool);
     return TESS_OK;

@@ -2,7 +2,7 @@
  * Which rings NCCL would choose on one host by itself, as far as its search is known: target speeds
  * from a table, high to low, and for each a depth-first search for as many channels as the links
  * hold (ncclTopoCompute of NCCL 2.28, graph/search.cc; steps are limited as there). Rates are those
- * of the ways that data takes. Where NCCL's own idea of a way differs from that, there is no
+ * of the ways that data takes. Where NCCL's model of a way differs from that, there is no
  * choice.
  */
 #include "topology/rings/nccl_choice.h"
@@ -114,14 +114,14 @@ static void nccl_ring(struct nccl *nccl)
         nccl->best.speed = nccl->speed;
         nccl->best_hops = nccl->hops;
         nccl->best_kind = nccl->kind;
-        memcpy(nccl->best.order, nccl->order, sizeof nccl->best.order);
+        memcpy(nccl->best.order, nccl->order, sizeof(nccl->best.order));
     }
     if (channels < TESS__NCCL_CHANNELS) {
         bool used[TESS__NCCL_DEVICES];
-        memcpy(used, nccl->used, sizeof used);
-        memset(nccl->used, 0, sizeof nccl->used);
+        memcpy(used, nccl->used, sizeof(used));
+        memset(nccl->used, 0, sizeof(nccl->used));
         nccl_channel(nccl);
-        memcpy(nccl->used, used, sizeof used);
+        memcpy(nccl->used, used, sizeof(used));
     }
     nccl->channels--;
 }
@@ -292,7 +292,7 @@ static void nccl_double(struct nccl *nccl, int32_t sm)
     if (best->speed < NCCL_WIDE || 2 * channels > TESS__NCCL_CHANNELS ||
         (sm > 80 && best->speed < 2 * NCCL_WIDE && channels > 4))
         return;
-    memcpy(best->order[channels], best->order[0], (size_t)channels * sizeof best->order[0]);
+    memcpy(best->order[channels], best->order[0], (size_t)channels * sizeof(best->order[0]));
     best->channels *= 2;
     best->speed /= 2;
 }
@@ -363,9 +363,9 @@ enum tess_status tess__nccl_choose(const struct tess_routes *routes,
         .topology = topology,
         .routes = routes,
         .count = count,
-        .left = tess__pool_array(&pool, (size_t)topology->link_count, sizeof *nccl.left),
-        .intel = tess__pool_array(&pool, cells, sizeof *nccl.intel),
-        .next = tess__pool_array(&pool, cells, sizeof *nccl.next)};
+        .left = tess__pool_array(&pool, (size_t)topology->link_count, sizeof(*nccl.left)),
+        .intel = tess__pool_array(&pool, cells, sizeof(*nccl.intel)),
+        .next = tess__pool_array(&pool, cells, sizeof(*nccl.next))};
     for (int32_t i = 0; i < topology->node_count; i++)
         nccl.switched = nccl.switched || topology->node[i].kind == TESS_NODE_NVSWITCH;
     enum tess_status status =

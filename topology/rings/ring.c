@@ -140,7 +140,7 @@ static enum tess_status ring_try(struct ring_find *find, uint64_t seed, int32_t 
     struct tess_ring ring[TESS_RINGS_MAX];
     int32_t tried = 0;
     double sum = 0;
-    memcpy(find->left, find->table.gbs, (size_t)find->table.rows * sizeof *find->left);
+    memcpy(find->left, find->table.gbs, (size_t)find->table.rows * sizeof(*find->left));
     for (; tried < most; tried++) {
         ring[tried].order = order[tried];
         TESS_TRY(ring_random(find, seed << 8 | (uint64_t)tried, order[tried], &ring[tried].gbs));
@@ -152,7 +152,7 @@ static enum tess_status ring_try(struct ring_find *find, uint64_t seed, int32_t 
     if (sum <= ring_total(rings) * (1 + TESS__RING_NEAR))
         return TESS_OK;
     for (int32_t r = 0; r < tried; r++) {
-        memcpy(rings->ring[r].order, order[r], (size_t)rings->count * sizeof *order[r]);
+        memcpy(rings->ring[r].order, order[r], (size_t)rings->count * sizeof(*order[r]));
         rings->ring[r].gbs = ring[r].gbs;
     }
     rings->ring_count = tried;
@@ -177,7 +177,7 @@ static enum tess_status ring_try_again(struct ring_find *find, int32_t most, dou
 static enum tess_status ring_open(struct tess_rings *rings, int32_t most)
 {
     for (int32_t i = 0; i < most + 2; i++) {
-        int32_t *order = malloc((size_t)rings->count * sizeof *order);
+        int32_t *order = malloc((size_t)rings->count * sizeof(*order));
         if (!order)
             return tess__no_memory("the search of rings");
         for (int32_t k = 0; k < rings->count; k++)
@@ -234,11 +234,11 @@ enum tess_status tess__rings_find(const struct tess_routes *routes, int32_t most
         goto done;
     }
     TESS_TRY_GOTO(status, done, tess__ring_table_open(&find.table, routes));
-    find.left = tess__pool_array(&find.table.pool, (size_t)find.table.rows, sizeof *find.left);
-    find.uses = tess__pool_array(&find.table.pool, (size_t)find.table.rows, sizeof *find.uses);
+    find.left = tess__pool_array(&find.table.pool, (size_t)find.table.rows, sizeof(*find.left));
+    find.uses = tess__pool_array(&find.table.pool, (size_t)find.table.rows, sizeof(*find.uses));
     TESS_TRY_GOTO(status, done,
                   find.table.pool.failed ? tess__no_memory("the search of rings") : TESS_OK);
-    memcpy(find.left, find.table.gbs, (size_t)find.table.rows * sizeof *find.left);
+    memcpy(find.left, find.table.gbs, (size_t)find.table.rows * sizeof(*find.left));
     status = ring_find_all(&find, most, rings_out);
 done:
     for (int32_t i = rings_out->ring_count; i < TESS_RINGS_MAX; i++) {

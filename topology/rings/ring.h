@@ -73,7 +73,8 @@ enum tess_status tess_rings_find(const struct tess_routes *routes,
  * use: cuts around and inside hosts, around racks, and around the branches of the walk.
  * natural.gbs is 0 where devices of a host do not follow each other by number, or where the network
  * is so large that the search of its ways stopped. Where there are several hosts, all have a link
- * to a node of kind NET; TESS_ERR_DATA else.
+ * to a node of kind NET; TESS_ERR_DATA else. Of the topology, nodes, links and the list of devices
+ * are read; device nodes outside the list take no part.
  */
 enum tess_status tess_rings_find_hosts(const struct tess_topology *topology, double time_limit_s,
                                        struct tess_rings *rings_out);

@@ -76,21 +76,21 @@ static enum tess_status bound_net_open(struct bound_net *net, const struct tess_
     const struct tess_topology *topology = routes->topology;
     size_t nodes = (size_t)topology->node_count, links = (size_t)topology->link_count;
     *net = (struct bound_net){.routes = routes, .nodes = topology->node_count};
-    bool *used = tess__pool_array(&net->pool, links, sizeof *used);
-    net->head = tess__pool_array(&net->pool, nodes, sizeof *net->head);
-    net->next = tess__pool_array(&net->pool, 2 * links, sizeof *net->next);
-    net->to = tess__pool_array(&net->pool, 2 * links, sizeof *net->to);
-    net->capacity = tess__pool_array(&net->pool, 2 * links, sizeof *net->capacity);
-    net->left = tess__pool_array(&net->pool, 2 * links, sizeof *net->left);
-    net->came = tess__pool_array(&net->pool, nodes, sizeof *net->came);
-    net->queue = tess__pool_array(&net->pool, nodes, sizeof *net->queue);
-    net->inside = tess__pool_array(&net->pool, nodes, sizeof *net->inside);
-    net->part = tess__pool_array(&net->pool, (size_t)routes->device_count, sizeof *net->part);
+    bool *used = tess__pool_array(&net->pool, links, sizeof(*used));
+    net->head = tess__pool_array(&net->pool, nodes, sizeof(*net->head));
+    net->next = tess__pool_array(&net->pool, 2 * links, sizeof(*net->next));
+    net->to = tess__pool_array(&net->pool, 2 * links, sizeof(*net->to));
+    net->capacity = tess__pool_array(&net->pool, 2 * links, sizeof(*net->capacity));
+    net->left = tess__pool_array(&net->pool, 2 * links, sizeof(*net->left));
+    net->came = tess__pool_array(&net->pool, nodes, sizeof(*net->came));
+    net->queue = tess__pool_array(&net->pool, nodes, sizeof(*net->queue));
+    net->inside = tess__pool_array(&net->pool, nodes, sizeof(*net->inside));
+    net->part = tess__pool_array(&net->pool, (size_t)routes->device_count, sizeof(*net->part));
     if (net->pool.failed) {
         tess__pool_release(&net->pool);
         return tess__no_memory("the bound of rings");
     }
-    memset(net->head, -1, nodes * sizeof *net->head);
+    memset(net->head, -1, nodes * sizeof(*net->head));
     for (int32_t h = 0; h < routes->device_count * routes->device_count; h++) {
         for (int32_t k = 0; k < routes->route[h].link_count; k++)
             used[routes->link[routes->route[h].first + k]] = true;
@@ -110,7 +110,7 @@ static int32_t bound_augment(struct bound_net *net, double room)
 {
     const struct tess_topology *topology = net->routes->topology;
     int32_t queued = 0;
-    memset(net->came, -1, (size_t)net->nodes * sizeof *net->came);
+    memset(net->came, -1, (size_t)net->nodes * sizeof(*net->came));
     for (int32_t i = 0; i < topology->device_count; i++) {
         if (net->inside[topology->device[i]])
             net->queue[queued++] = topology->device[i];
@@ -133,7 +133,7 @@ static int32_t bound_augment(struct bound_net *net, double room)
 static double bound_flow(struct bound_net *net, double enough)
 {
     double flow = 0;
-    memcpy(net->left, net->capacity, (size_t)net->arcs * sizeof *net->left);
+    memcpy(net->left, net->capacity, (size_t)net->arcs * sizeof(*net->left));
     while (flow < enough) {
         int32_t target = bound_augment(net, enough * 1e-12);
         if (target < 0)
@@ -182,7 +182,7 @@ static void bound_make_racks(struct bound_net *net)
     const struct tess_topology *topology = routes->topology;
     int32_t count = routes->device_count, *first = net->came; /* device met at a switch */
     bound_part_each(net);
-    memset(first, -1, (size_t)net->nodes * sizeof *first);
+    memset(first, -1, (size_t)net->nodes * sizeof(*first));
     for (int32_t h = 0; h < count * count; h++) {
         const struct tess_route *route = &routes->route[h];
         for (int32_t k = 0; k < route->link_count; k++) {
@@ -227,7 +227,7 @@ enum tess_status tess__ring_cut_bound(const struct tess_routes *routes, double *
     double least = 1; /* more than all links together */
     for (int32_t arc = 0; arc < net.arcs; arc++)
         least += net.capacity[arc];
-    for (size_t k = 0; k < sizeof kind / sizeof kind[0]; k++) {
+    for (size_t k = 0; k < sizeof(kind) / sizeof(kind[0]); k++) {
         bound_make_parts(&net, kind[k]);
         least = bound_parts(&net, least);
     }

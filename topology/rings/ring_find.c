@@ -75,8 +75,8 @@ static enum tess_status find_by_hosts(const struct tess_routes *routes, int32_t 
     struct tess__ring_table table;
     struct tess_rings hosts = {0};
     TESS_TRY(tess__ring_table_open(&table, routes));
-    int32_t *uses = tess__pool_array(&table.pool, (size_t)table.rows, sizeof *uses);
-    double *load = tess__pool_array(&table.pool, (size_t)table.rows, sizeof *load);
+    int32_t *uses = tess__pool_array(&table.pool, (size_t)table.rows, sizeof(*uses));
+    double *load = tess__pool_array(&table.pool, (size_t)table.rows, sizeof(*load));
     enum tess_status status =
         table.pool.failed ? tess__no_memory("the search of rings")
                           : tess__rings_find_hosts(routes->topology, most, deadline_s, &hosts);

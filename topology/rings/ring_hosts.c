@@ -137,15 +137,15 @@ static int32_t hosts_of_link(const struct hosts *hosts, int32_t link)
 static enum tess_status hosts_sort(struct hosts *hosts)
 {
     const struct tess_topology *topology = hosts->topology;
-    int32_t *key = tess__pool_array(&hosts->pool, (size_t)topology->link_count, sizeof *key);
+    int32_t *key = tess__pool_array(&hosts->pool, (size_t)topology->link_count, sizeof(*key));
     if (!key)
         return tess__no_memory("the search of rings");
-    memset(hosts->device, -1, (size_t)topology->node_count * sizeof *hosts->device);
+    memset(hosts->device, -1, (size_t)topology->node_count * sizeof(*hosts->device));
     for (int32_t i = 0; i < topology->device_count; i++) {
         hosts->device[topology->device[i]] = i;
         hosts->has_devices[hosts->unit[topology->device[i]]] = true;
     }
-    /* Devices that are not asked for are in no unit. */
+    /* Devices outside the list are in no unit. */
     for (int32_t n = 0; n < topology->node_count; n++) {
         if (topology->node[n].kind == TESS_NODE_DEVICE && hosts->device[n] < 0)
             hosts->unit[n] = -1;
@@ -188,11 +188,11 @@ static enum tess_status hosts_fill(struct hosts *hosts)
         {&hosts->link_first, all + 2}, {&hosts->link, links},         {&hosts->place, all},
         {&hosts->device, all},         {&hosts->make_of, all},        {&hosts->entry, all},
         {&hosts->exit, all},           {&hosts->by_number, all}};
-    for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++)
+    for (size_t i = 0; i < sizeof(wanted) / sizeof(wanted[0]); i++)
         *wanted[i].list = tess__pool_array(&hosts->pool, wanted[i].room, sizeof(int32_t));
-    hosts->print = tess__pool_array(&hosts->pool, 4 * (nodes + links), sizeof *hosts->print);
-    hosts->other = tess__pool_array(&hosts->pool, 4 * (nodes + links), sizeof *hosts->other);
-    hosts->has_devices = tess__pool_array(&hosts->pool, all, sizeof *hosts->has_devices);
+    hosts->print = tess__pool_array(&hosts->pool, 4 * (nodes + links), sizeof(*hosts->print));
+    hosts->other = tess__pool_array(&hosts->pool, 4 * (nodes + links), sizeof(*hosts->other));
+    hosts->has_devices = tess__pool_array(&hosts->pool, all, sizeof(*hosts->has_devices));
     if (hosts->pool.failed)
         return tess__no_memory("the search of rings");
     for (int32_t i = 0; i < topology->device_count; i++) {
@@ -238,18 +238,18 @@ static size_t hosts_print(const struct hosts *hosts, int32_t unit, double *print
 /* make_of[], and the makes without their ways. */
 static enum tess_status hosts_find_makes(struct hosts *hosts)
 {
-    hosts->make = tess__pool_array(&hosts->pool, (size_t)hosts->units, sizeof *hosts->make);
+    hosts->make = tess__pool_array(&hosts->pool, (size_t)hosts->units, sizeof(*hosts->make));
     if (!hosts->make)
         return tess__no_memory("the search of rings");
     for (int32_t i = 0; i < hosts->net.ordered; i++) {
         int32_t unit = hosts->net.order[i];
-        size_t bytes = hosts_print(hosts, unit, hosts->print) * sizeof *hosts->print;
+        size_t bytes = hosts_print(hosts, unit, hosts->print) * sizeof(*hosts->print);
         uint64_t hash = tess_hash_bytes(hosts->print, bytes);
         int32_t m = 0;
         for (; m < hosts->makes; m++) {
             const struct hosts_make *make = &hosts->make[m];
             if (make->hash == hash &&
-                hosts_print(hosts, make->unit, hosts->other) * sizeof *hosts->other == bytes &&
+                hosts_print(hosts, make->unit, hosts->other) * sizeof(*hosts->other) == bytes &&
                 memcmp(hosts->print, hosts->other, bytes) == 0)
                 break;
         }
@@ -289,7 +289,7 @@ static enum tess_status hosts_take_way(struct hosts *hosts, const struct tess_ro
     int32_t count = routes->device_count;
     const struct tess_route *in = &routes->route[order[1]];
     const struct tess_route *out = &routes->route[order[count - 1] * count];
-    way->device = tess__pool_array(&hosts->pool, (size_t)count, sizeof *way->device);
+    way->device = tess__pool_array(&hosts->pool, (size_t)count, sizeof(*way->device));
     if (!way->device)
         return tess__no_memory("the search of rings");
     for (int32_t i = 1; i < count; i++)
@@ -306,7 +306,7 @@ static bool hosts_may_turn(const struct tess__ring_table *table, const struct te
                            double *left)
 {
     bool turns = true;
-    memcpy(left, table->gbs, (size_t)table->rows * sizeof *left);
+    memcpy(left, table->gbs, (size_t)table->rows * sizeof(*left));
     for (int32_t r = 0; r < rings->ring_count; r++) {
         const int32_t *order = rings->ring[r].order;
         for (int32_t i = 0; i < table->count; i++) {
@@ -334,7 +334,7 @@ static enum tess_status hosts_search(struct hosts *hosts, const struct tess_rout
         effort.steps = HOSTS_STEPS_LEAST;
     int32_t most = hosts->makes <= HOSTS_MAKES_MAX ? TESS_RINGS_MAX : 1;
     TESS_TRY_GOTO(status, done, tess__rings_find(routes, most, &effort, &rings));
-    make->way = tess__pool_array(&hosts->pool, (size_t)rings.ring_count + 2, sizeof *make->way);
+    make->way = tess__pool_array(&hosts->pool, (size_t)rings.ring_count + 2, sizeof(*make->way));
     make->ways = make->way ? rings.ring_count : 0;
     make->count = routes->device_count - 1;
     TESS_TRY_GOTO(status, done, make->way ? TESS_OK : tess__no_memory("the search of rings"));
@@ -344,7 +344,7 @@ static enum tess_status hosts_search(struct hosts *hosts, const struct tess_rout
     TESS_TRY_GOTO(status, done, hosts_take_way(hosts, routes, &rings.best_single, &alone[0]));
     TESS_TRY_GOTO(status, done, hosts_take_way(hosts, routes, &rings.natural, &alone[1]));
     TESS_TRY_GOTO(status, done, tess__ring_table_open(&table, routes));
-    left = malloc(((size_t)table.rows + 1) * sizeof *left);
+    left = malloc(((size_t)table.rows + 1) * sizeof(*left));
     TESS_TRY_GOTO(status, done, left ? TESS_OK : tess__no_memory("the search of rings"));
     make->turns = hosts_may_turn(&table, &rings, left);
     /* A ring may pass a unit several times, so that the best way through it once is no bound. */
@@ -506,7 +506,7 @@ static int32_t hosts_fewest(struct hosts *hosts, int32_t count, bool turns, doub
             low = rings + 1;
             continue;
         }
-        memcpy(gbs, fewer, (size_t)rings * sizeof *gbs);
+        memcpy(gbs, fewer, (size_t)rings * sizeof(*gbs));
         high = rings;
     }
     return high;
@@ -534,7 +534,7 @@ static enum tess_status hosts_find_rings(struct hosts *hosts, int32_t most, int3
         count = hosts_fewest(hosts, count, turns, total[turns], gbs[turns]);
     for (int32_t r = 0; r < (count > 0 ? count : 1); r++) {
         struct tess_ring *ring = &rings->ring[r];
-        ring->order = malloc((size_t)rings->count * sizeof *ring->order);
+        ring->order = malloc((size_t)rings->count * sizeof(*ring->order));
         if (!ring->order)
             return tess__no_memory("the search of rings");
         rings->ring_count++;
@@ -543,7 +543,7 @@ static enum tess_status hosts_find_rings(struct hosts *hosts, int32_t most, int3
             hosts_lay(hosts, hosts->net.order, r, turns, scratch, ring);
         else
             memcpy(ring->order, rings->best_single.order,
-                   (size_t)rings->count * sizeof *ring->order);
+                   (size_t)rings->count * sizeof(*ring->order));
         rings->total_gbs += ring->gbs;
     }
     return TESS_OK;
@@ -591,7 +591,7 @@ bool tess__rings_are_hosts(const struct tess_topology *topology)
     int32_t hosts = topology->host_count, first = -1;
     bool several = false, linked = true;
     uint8_t *on =
-        calloc((size_t)hosts + 1, sizeof *on); /* 1: sends into the network, 2: receives */
+        calloc((size_t)hosts + 1, sizeof(*on)); /* 1: sends into the network, 2: receives */
     for (int32_t i = 0; i < topology->link_count && on; i++) {
         const struct tess_node *from = &topology->node[topology->link[i].from];
         const struct tess_node *to = &topology->node[topology->link[i].to];
@@ -618,7 +618,7 @@ enum tess_status tess__rings_find_hosts(const struct tess_topology *topology, in
     *rings_out = (struct tess_rings){
         .count = topology->device_count, .single_bound_gbs = INFINITY, .bound_gbs = INFINITY};
     struct hosts hosts = {.topology = topology, .deadline_s = deadline_s};
-    int32_t *scratch = tess__pool_array(&hosts.pool, (size_t)rings_out->count, sizeof *scratch);
+    int32_t *scratch = tess__pool_array(&hosts.pool, (size_t)rings_out->count, sizeof(*scratch));
     rings_out->best_single.order = malloc(bytes);
     rings_out->natural.order = malloc(bytes);
     enum tess_status status = TESS_OK;

@@ -59,7 +59,7 @@ static void large_split(struct large *large, int32_t first, int32_t count, int l
             size[g]++;
         }
     }
-    memcpy(part, sorted, (size_t)count * sizeof *part);
+    memcpy(part, sorted, (size_t)count * sizeof(*part));
     for (int32_t g = 0; g < count; g++) {
         if (size[g] > 0)
             large_split(large, first, size[g], level + 1);
@@ -75,7 +75,7 @@ static enum tess_status large_solve_block(struct large *large, int32_t first, in
     struct tess__ring_table part;
     struct tess__ring_found found;
     int32_t order[TESS__RING_EXACT_MAX], device[TESS__RING_EXACT_MAX];
-    memcpy(device, large->order + first, (size_t)count * sizeof *device);
+    memcpy(device, large->order + first, (size_t)count * sizeof(*device));
     for (int32_t i = 0; i < count; i++)
         order[i] = i;
     TESS_TRY(tess__ring_table_part(large->table, device, count, &part));
@@ -123,8 +123,8 @@ static bool large_turn_block(struct large *large, int32_t first, int32_t count,
 {
     int32_t original[LARGE_DEVICES_MAX];
     bool better = false;
-    memcpy(original, large->order + first, (size_t)count * sizeof *original);
-    memcpy(large->trial, large->order, (size_t)large->table->count * sizeof *large->trial);
+    memcpy(original, large->order + first, (size_t)count * sizeof(*original));
+    memcpy(large->trial, large->order, (size_t)large->table->count * sizeof(*large->trial));
     for (int32_t turn = 0; turn < 2 * count; turn++) {
         for (int32_t i = 0; i < count; i++) {
             int32_t from = turn < count ? turn + i : 4 * count - 1 - turn - i;
@@ -133,7 +133,7 @@ static bool large_turn_block(struct large *large, int32_t first, int32_t count,
         struct large_worth turned = large_judge(large, large->trial);
         if (!large_is_better(&turned, worth))
             continue;
-        memcpy(large->order, large->trial, (size_t)large->table->count * sizeof *large->order);
+        memcpy(large->order, large->trial, (size_t)large->table->count * sizeof(*large->order));
         *worth = turned;
         better = true;
     }
@@ -175,7 +175,7 @@ static void large_refine(struct large *large, double bound_gbs, struct large_wor
             work += each;
             if (!large_is_better(&moved, worth))
                 continue;
-            memcpy(large->order, large->trial, (size_t)count * sizeof *large->order);
+            memcpy(large->order, large->trial, (size_t)count * sizeof(*large->order));
             *worth = moved;
             better = true;
         }
@@ -223,18 +223,18 @@ enum tess_status tess__ring_improve(const struct tess__ring_table *table, const 
     struct large_worth built = {0}, given;
     struct tess__pool pool = {0};
     enum tess_status status = TESS_OK;
-    large.uses = tess__pool_array(&pool, (size_t)table->rows, sizeof *large.uses);
-    large.group = tess__pool_array(&pool, count, sizeof *large.group);
-    large.order = tess__pool_array(&pool, count, sizeof *large.order);
-    large.trial = tess__pool_array(&pool, count, sizeof *large.trial);
-    large.start = tess__pool_array(&pool, count, sizeof *large.start);
+    large.uses = tess__pool_array(&pool, (size_t)table->rows, sizeof(*large.uses));
+    large.group = tess__pool_array(&pool, count, sizeof(*large.group));
+    large.order = tess__pool_array(&pool, count, sizeof(*large.order));
+    large.trial = tess__pool_array(&pool, count, sizeof(*large.trial));
+    large.start = tess__pool_array(&pool, count, sizeof(*large.start));
     TESS_TRY_GOTO(status, done, pool.failed ? tess__no_memory("the search of rings") : TESS_OK);
     *found_out = (struct tess__ring_found){.bound_gbs = tess__ring_single_bound(table, gbs)};
     given = large_judge(&large, order);
     TESS_TRY_GOTO(status, done, large_build(&large, &built));
     if (!large_is_better(&built, &given)) {
         built = given;
-        memcpy(large.order, order, count * sizeof *order);
+        memcpy(large.order, order, count * sizeof(*order));
     }
     large_refine(&large, found_out->bound_gbs, &built);
     if (large_is_better(&built, &given)) {

@@ -38,11 +38,11 @@ enum tess_status tess__ring_net_open(struct tess__ring_net *net,
                   {&net->mark, nodes},
                   {&net->depth, all},
                   {&net->steps, nodes}};
-    for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++)
+    for (size_t i = 0; i < sizeof(wanted) / sizeof(wanted[0]); i++)
         *wanted[i].list = tess__pool_array(&net->pool, wanted[i].room, sizeof(int32_t));
-    net->load = tess__pool_array(&net->pool, links, sizeof *net->load);
-    net->tight = tess__pool_array(&net->pool, nodes, sizeof *net->tight);
-    int32_t *key = tess__pool_array(&net->pool, links, sizeof *key);
+    net->load = tess__pool_array(&net->pool, links, sizeof(*net->load));
+    net->tight = tess__pool_array(&net->pool, nodes, sizeof(*net->tight));
+    int32_t *key = tess__pool_array(&net->pool, links, sizeof(*key));
     if (net->pool.failed) {
         tess__ring_net_close(net);
         return tess__no_memory("the network between hosts");
@@ -105,7 +105,7 @@ static void net_walk_from(struct tess__ring_net *net, int32_t root, bool *seen)
 enum tess_status tess__ring_net_walk(struct tess__ring_net *net)
 {
     int32_t nodes = net->topology->node_count, alone = -1;
-    bool *seen = tess__pool_array(&net->pool, (size_t)nodes + (size_t)net->units, sizeof *seen);
+    bool *seen = tess__pool_array(&net->pool, (size_t)nodes + (size_t)net->units, sizeof(*seen));
     if (!seen)
         return tess__no_memory("the order of hosts");
     for (int32_t root = 0; root < nodes; root++) {
@@ -267,10 +267,10 @@ static double net_leaves(const struct tess__ring_net *net, const struct net_sums
     const struct tess_topology *topology = net->topology;
     int32_t nodes = topology->node_count;
     double least = INFINITY;
-    memset(sums->out, 0, all * sizeof *sums->out);
-    memset(sums->in, 0, all * sizeof *sums->in);
-    memset(sums->inside, 0, all * sizeof *sums->inside);
-    memset(sums->devices, 0, all * sizeof *sums->devices);
+    memset(sums->out, 0, all * sizeof(*sums->out));
+    memset(sums->in, 0, all * sizeof(*sums->in));
+    memset(sums->inside, 0, all * sizeof(*sums->inside));
+    memset(sums->devices, 0, all * sizeof(*sums->devices));
     for (int32_t k = 0; k < net->met_count; k++)
         sums->only[net->met[k]] = net->met[k] < nodes ? net->met[k] : net->parent[net->met[k]];
     for (int32_t i = 0; i < topology->link_count; i++) {
@@ -322,7 +322,7 @@ static enum tess_status net_narrowest(const struct tess__ring_net *net, int32_t 
 {
     const struct tess_topology *topology = net->topology;
     int32_t all = topology->node_count + net->units, links = 0;
-    struct net_wide *wide = malloc(((size_t)topology->link_count + 1) * sizeof *wide);
+    struct net_wide *wide = malloc(((size_t)topology->link_count + 1) * sizeof(*wide));
     if (!wide)
         return tess__no_memory("the bound of rings");
     for (int32_t i = 0; i < all; i++) {
@@ -333,7 +333,7 @@ static enum tess_status net_narrowest(const struct tess__ring_net *net, int32_t 
         if (net_is_between(net, i))
             wide[links++] = (struct net_wide){topology->link[i].gbs, i};
     }
-    qsort(wide, (size_t)links, sizeof *wide, net_compare);
+    qsort(wide, (size_t)links, sizeof(*wide), net_compare);
     for (int32_t k = 0; k < links; k++) {
         const struct tess_topo_link *link = &topology->link[wide[k].link];
         int32_t a = tess__root(root, net_place(net, link->from));
@@ -356,15 +356,15 @@ enum tess_status tess__ring_net_bound(const struct tess__ring_net *net, double *
 {
     size_t all = (size_t)net->topology->node_count + (size_t)net->units + 1;
     struct tess__pool pool = {0};
-    struct net_sums sums = {.out = tess__pool_array(&pool, all, sizeof *sums.out),
-                            .in = tess__pool_array(&pool, all, sizeof *sums.in),
-                            .inside = tess__pool_array(&pool, all, sizeof *sums.inside),
-                            .devices = tess__pool_array(&pool, all, sizeof *sums.devices),
-                            .only = tess__pool_array(&pool, all, sizeof *sums.only)};
+    struct net_sums sums = {.out = tess__pool_array(&pool, all, sizeof(*sums.out)),
+                            .in = tess__pool_array(&pool, all, sizeof(*sums.in)),
+                            .inside = tess__pool_array(&pool, all, sizeof(*sums.inside)),
+                            .devices = tess__pool_array(&pool, all, sizeof(*sums.devices)),
+                            .only = tess__pool_array(&pool, all, sizeof(*sums.only))};
     enum tess_status status = pool.failed ? tess__no_memory("the bound of rings") : TESS_OK;
     if (status != TESS_OK || net->ordered < 2)
         goto done;
-    memset(sums.only, -1, all * sizeof *sums.only);
+    memset(sums.only, -1, all * sizeof(*sums.only));
     for (int32_t unit = 0; unit < net->units; unit++)
         sums.devices[net->topology->node_count + unit] = net->has_devices[unit];
     *wide = fmin(*wide, net_branches(net, &sums));

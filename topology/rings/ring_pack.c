@@ -67,21 +67,21 @@ static enum tess_status pack_open(struct pack *pack, const struct tess__ring_tab
                           .count = table->count,
                           .rows = table->rows,
                           .bound = INFINITY};
-    pack->gbs = tess__pool_array(&pack->pool, rows, sizeof *pack->gbs);
-    pack->order = tess__pool_array(&pack->pool, PACK_COLUMNS_MAX, sizeof *pack->order);
-    pack->uses = tess__pool_array(&pack->pool, PACK_COLUMNS_MAX * rows, sizeof *pack->uses);
-    pack->active = tess__pool_array(&pack->pool, PACK_COLUMNS_MAX, sizeof *pack->active);
-    pack->x = tess__pool_array(&pack->pool, PACK_COLUMNS_MAX, sizeof *pack->x);
-    pack->basic = tess__pool_array(&pack->pool, rows, sizeof *pack->basic);
-    pack->inverse = tess__pool_array(&pack->pool, rows * rows, sizeof *pack->inverse);
-    pack->value = tess__pool_array(&pack->pool, rows, sizeof *pack->value);
-    pack->price = tess__pool_array(&pack->pool, rows, sizeof *pack->price);
-    pack->positive = tess__pool_array(&pack->pool, rows, sizeof *pack->positive);
-    pack->step = tess__pool_array(&pack->pool, rows, sizeof *pack->step);
-    pack->list = tess__pool_array(&pack->pool, rows, sizeof *pack->list);
-    pack->best = tess__pool_array(&pack->pool, states, sizeof *pack->best);
-    pack->before = tess__pool_array(&pack->pool, states, sizeof *pack->before);
-    pack->hop = tess__pool_array(&pack->pool, count * count, sizeof *pack->hop);
+    pack->gbs = tess__pool_array(&pack->pool, rows, sizeof(*pack->gbs));
+    pack->order = tess__pool_array(&pack->pool, PACK_COLUMNS_MAX, sizeof(*pack->order));
+    pack->uses = tess__pool_array(&pack->pool, PACK_COLUMNS_MAX * rows, sizeof(*pack->uses));
+    pack->active = tess__pool_array(&pack->pool, PACK_COLUMNS_MAX, sizeof(*pack->active));
+    pack->x = tess__pool_array(&pack->pool, PACK_COLUMNS_MAX, sizeof(*pack->x));
+    pack->basic = tess__pool_array(&pack->pool, rows, sizeof(*pack->basic));
+    pack->inverse = tess__pool_array(&pack->pool, rows * rows, sizeof(*pack->inverse));
+    pack->value = tess__pool_array(&pack->pool, rows, sizeof(*pack->value));
+    pack->price = tess__pool_array(&pack->pool, rows, sizeof(*pack->price));
+    pack->positive = tess__pool_array(&pack->pool, rows, sizeof(*pack->positive));
+    pack->step = tess__pool_array(&pack->pool, rows, sizeof(*pack->step));
+    pack->list = tess__pool_array(&pack->pool, rows, sizeof(*pack->list));
+    pack->best = tess__pool_array(&pack->pool, states, sizeof(*pack->best));
+    pack->before = tess__pool_array(&pack->pool, states, sizeof(*pack->before));
+    pack->hop = tess__pool_array(&pack->pool, count * count, sizeof(*pack->hop));
     if (pack->pool.failed) {
         tess__pool_release(&pack->pool);
         return tess__no_memory("the search of rings");
@@ -97,7 +97,7 @@ static enum tess_status pack_open(struct pack *pack, const struct tess__ring_tab
 /* Its number; an existing one is not added again. -1: no room. */
 static int32_t pack_add_column(struct pack *pack, const int32_t *order)
 {
-    size_t bytes = (size_t)pack->count * sizeof *order;
+    size_t bytes = (size_t)pack->count * sizeof(*order);
     for (int32_t c = 0; c < pack->columns; c++) {
         if (memcmp(pack->order[c], order, bytes) == 0)
             return c;
@@ -246,11 +246,11 @@ static bool pack_near_ring(struct pack *pack, int32_t *order)
     for (int32_t i = 0; i < pack->rows; i++) {
         if (pack->basic[i] < 0)
             continue;
-        memcpy(trial, pack->order[pack->basic[i]], sizeof trial);
+        memcpy(trial, pack->order[pack->basic[i]], sizeof(trial));
         double cost = pack_descend(pack, trial);
         if (cost < least) {
             least = cost;
-            memcpy(order, trial, (size_t)pack->count * sizeof *order);
+            memcpy(order, trial, (size_t)pack->count * sizeof(*order));
         }
     }
     return least < 1 - 1e-6;
@@ -262,7 +262,7 @@ static bool pack_near_ring(struct pack *pack, int32_t *order)
 static void pack_start(struct pack *pack)
 {
     size_t rows = (size_t)pack->rows;
-    memset(pack->inverse, 0, rows * rows * sizeof *pack->inverse);
+    memset(pack->inverse, 0, rows * rows * sizeof(*pack->inverse));
     for (int32_t r = 0; r < pack->rows; r++) {
         pack->basic[r] = -1 - r;
         pack->inverse[(size_t)r * rows + (size_t)r] = 1;
@@ -274,7 +274,7 @@ static void pack_start(struct pack *pack)
 /* y: the basis' gains, 1 for a ring and 0 for what is left over, times the inverse. */
 static void pack_prices(struct pack *pack)
 {
-    memset(pack->price, 0, (size_t)pack->rows * sizeof *pack->price);
+    memset(pack->price, 0, (size_t)pack->rows * sizeof(*pack->price));
     for (int32_t i = 0; i < pack->rows; i++) {
         if (pack->basic[i] < 0)
             continue;
@@ -387,7 +387,7 @@ static double pack_solve(struct pack *pack, bool generate)
         pack_prices(pack);
         pack->work += (int64_t)pack->columns * pack->count + 2 * (int64_t)pack->rows * pack->rows;
     }
-    memset(pack->x, 0, PACK_COLUMNS_MAX * sizeof *pack->x);
+    memset(pack->x, 0, PACK_COLUMNS_MAX * sizeof(*pack->x));
     /* The same basis with the real capacities. */
     for (int32_t i = 0; i < pack->rows; i++) {
         const double *line = pack->inverse + (size_t)i * (size_t)pack->rows;
@@ -415,19 +415,15 @@ static double pack_solve(struct pack *pack, bool generate)
 
 /* ---- few rings ------------------------------------------------------------------------------ */
 
-static int32_t pack_active(const struct pack *pack)
+/* Only rings with bandwidth stay; how many. */
+static int32_t pack_drop_idle(struct pack *pack, double total)
 {
     int32_t active = 0;
-    for (int32_t c = 0; c < pack->columns; c++)
-        active += pack->active[c];
-    return active;
-}
-
-/* Only rings with bandwidth stay. */
-static void pack_drop_idle(struct pack *pack, double total)
-{
-    for (int32_t c = 0; c < pack->columns; c++)
+    for (int32_t c = 0; c < pack->columns; c++) {
         pack->active[c] = pack->active[c] && pack->x[c] > 1e-6 * total;
+        active += pack->active[c];
+    }
+    return active;
 }
 
 /* The active ring of least bandwidth that is not yet known to be needed; -1. */
@@ -446,20 +442,23 @@ static double pack_thin(struct pack *pack, int32_t most, double total)
 {
     bool needed[PACK_COLUMNS_MAX] = {false};
     double worth = total * (1 - PACK_WORTH);
-    pack_drop_idle(pack, total);
+    int32_t active = pack_drop_idle(pack, total);
     for (int32_t least; (least = pack_least(pack, needed)) >= 0;) {
-        if (pack->work > PACK_WORK_END && pack_active(pack) <= most)
+        bool late = pack->work > PACK_WORK_END;
+        if (late && active <= most)
             break;
         pack->active[least] = false;
+        active--;
         /* Too many and too late: the widest are kept, whatever the others would have given. */
-        if (pack->work > PACK_WORK_END && pack_active(pack) > most)
+        if (late && active > most)
             continue;
         double without = pack_solve(pack, false);
-        if (without >= worth || pack_active(pack) >= most) {
+        if (without >= worth || active >= most) {
             total = without;
-            pack_drop_idle(pack, total);
+            active = pack_drop_idle(pack, total);
         } else {
             pack->active[least] = needed[least] = true;
+            active++;
             total = pack_solve(pack, false);
         }
     }
@@ -486,9 +485,9 @@ static void pack_hand_out(const struct pack *pack, struct tess_ring *ring, int32
         if (!pack->active[c] || pack->x[c] <= 0)
             continue;
         ring[rings].gbs = pack->x[c];
-        memcpy(ring[rings++].order, pack->order[c], (size_t)pack->count * sizeof *ring->order);
+        memcpy(ring[rings++].order, pack->order[c], (size_t)pack->count * sizeof(*ring->order));
     }
-    qsort(ring, (size_t)rings, sizeof *ring, pack_compare);
+    qsort(ring, (size_t)rings, sizeof(*ring), pack_compare);
     *ring_count_out = rings;
 }
 

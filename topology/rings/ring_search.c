@@ -75,8 +75,8 @@ static int32_t search_limit(const struct search *search, int32_t row, double gbs
 static void search_allow(struct search *search, double gbs)
 {
     const struct tess__ring_table *table = search->table;
-    memset(search->leave, 0, sizeof search->leave);
-    memset(search->enter, 0, sizeof search->enter);
+    memset(search->leave, 0, sizeof(search->leave));
+    memset(search->enter, 0, sizeof(search->enter));
     for (int32_t h = 0; h < search->count * search->count; h++) {
         int32_t from = h / search->count, to = h % search->count;
         bool allowed = from != to && table->cost[h] >= 0;
@@ -156,8 +156,8 @@ static int32_t search_binding_rows(const struct search *search, double gbs, stru
 static void search_count_rows(struct search *search, const struct search_row *list, int32_t rows,
                               struct search_uses *start)
 {
-    memset(search->hop, 0, sizeof search->hop);
-    memset(start, 0, sizeof *start);
+    memset(search->hop, 0, sizeof(search->hop));
+    memset(start, 0, sizeof(*start));
     search->relaxed = rows > SEARCH_WORDS * SEARCH_FIELDS;
     if (search->relaxed)
         rows = SEARCH_WORDS * SEARCH_FIELDS;
@@ -257,7 +257,7 @@ static bool search_can_end(const struct search *search, int32_t last, uint32_t l
 static bool search_met(struct search *search, uint32_t place, int64_t cost,
                        const struct search_uses *uses)
 {
-    size_t bytes = (size_t)search->words * sizeof uses->word[0];
+    size_t bytes = (size_t)search->words * sizeof(uses->word[0]);
     uint64_t hash = place;
     for (int32_t w = 0; w < search->words; w++)
         hash = tess_hash_mix(hash ^ uses->word[w]);
@@ -318,7 +318,7 @@ static void search_walk(struct search *search, int32_t depth, uint32_t left,
                 continue;
             search->found = true;
             search->best_cost = with;
-            memcpy(search->best, search->path, sizeof search->best);
+            memcpy(search->best, search->path, sizeof(search->best));
             return;
         }
         uint32_t after = left & ~(1u << to);
@@ -338,7 +338,7 @@ static void search_walk(struct search *search, int32_t depth, uint32_t left,
  * Is there a ring of `gbs`? With `cheapest`: the one of fewest crossings below best_cost. The walk
  * was cut short where `stopped` is set.
  */
-static void search_ask(struct search *search, double gbs, bool cheapest)
+static void search_try(struct search *search, double gbs, bool cheapest)
 {
     struct search_uses start;
     search_allow(search, gbs);
@@ -375,7 +375,7 @@ static int32_t search_candidates(const struct search *search, double above, doub
                 value[count++] = gbs;
         }
     }
-    qsort(value, (size_t)count, sizeof *value, search_compare);
+    qsort(value, (size_t)count, sizeof(*value), search_compare);
     int32_t kept = 0;
     for (int32_t i = 0; i < count; i++) {
         if (kept == 0 || value[i] > value[kept - 1] * (1 + TESS__RING_NEAR))
@@ -393,7 +393,7 @@ static void search_take(struct search *search, int32_t *order, struct tess__ring
     if (gbs < found->gbs * (1 - TESS__RING_NEAR) ||
         (gbs <= found->gbs * (1 + TESS__RING_NEAR) && cost > found->cost))
         return;
-    memcpy(order, search->best, (size_t)search->count * sizeof *order);
+    memcpy(order, search->best, (size_t)search->count * sizeof(*order));
     found->gbs = gbs;
     found->cost = cost;
 }
@@ -403,20 +403,20 @@ static void search_halve(struct search *search, int32_t *order, struct tess__rin
 {
     const double *value = search->candidate;
     int32_t high = search_candidates(search, found->gbs, found->bound_gbs);
-    /* Rings of value[0 .. low) exist, of value[high ..] do not. The highest is asked first: where
-     * the bound is met, nothing else need be asked. */
+    /* Rings of value[0 .. low) exist, of value[high ..] do not. The highest is tried first: where
+     * the bound is met, nothing else need be tried. */
     int32_t low = 0;
     bool open = false;
-    for (int32_t ask = high - 1; low < high && !open; ask = (low + high) / 2) {
-        search_ask(search, value[ask], false);
+    for (int32_t tried = high - 1; low < high && !open; tried = (low + high) / 2) {
+        search_try(search, value[tried], false);
         if (search->found)
             search_take(search, order, found);
-        if (search->found && found->gbs >= value[ask] * (1 - TESS__RING_NEAR)) {
-            low = ask + 1;
+        if (search->found && found->gbs >= value[tried] * (1 - TESS__RING_NEAR)) {
+            low = tried + 1;
             while (low < high && value[low] <= found->gbs * (1 + TESS__RING_NEAR))
                 low++;
         } else if (!search->found && !search->stopped) {
-            high = ask;
+            high = tried;
         } else {
             open = true;
         }
@@ -431,7 +431,7 @@ enum tess_status tess__ring_search(const struct tess__ring_table *table, const d
 {
     size_t rows = (size_t)table->rows;
     struct tess__pool pool = {0};
-    struct search *search = tess__pool_array(&pool, 1, sizeof *search);
+    struct search *search = tess__pool_array(&pool, 1, sizeof(*search));
     *found_out = (struct tess__ring_found){0};
     if (search) {
         *search = (struct search){
@@ -440,10 +440,10 @@ enum tess_status tess__ring_search(const struct tess__ring_table *table, const d
             .deadline_s = effort->deadline_s,
             .count = table->count,
             .most_steps = effort->steps,
-            .memo = tess__pool_array(&pool, (size_t)1 << SEARCH_MEMO_BITS, sizeof *search->memo),
-            .row = tess__pool_array(&pool, rows, sizeof *search->row),
+            .memo = tess__pool_array(&pool, (size_t)1 << SEARCH_MEMO_BITS, sizeof(*search->memo)),
+            .row = tess__pool_array(&pool, rows, sizeof(*search->row)),
             .candidate = tess__pool_array(&pool, rows * (size_t)table->count, sizeof(double)),
-            .uses = tess__pool_array(&pool, rows, sizeof *search->uses)};
+            .uses = tess__pool_array(&pool, rows, sizeof(*search->uses))};
     }
     if (pool.failed) {
         tess__pool_release(&pool);
@@ -454,7 +454,7 @@ enum tess_status tess__ring_search(const struct tess__ring_table *table, const d
     search_halve(search, order, found_out);
     if (found_out->gbs > 0) {
         search->best_cost = found_out->cost + 1;
-        search_ask(search, found_out->gbs, true);
+        search_try(search, found_out->gbs, true);
         if (search->found)
             search_take(search, order, found_out);
         found_out->proved = found_out->proved && !search->stopped && !search->relaxed;

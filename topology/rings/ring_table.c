@@ -24,13 +24,13 @@ static int table_compare(const void *a, const void *b)
         return x->count < y->count ? -1 : 1;
     if (x->hash != y->hash)
         return x->hash < y->hash ? -1 : 1;
-    int order = memcmp(x->hop, y->hop, (size_t)x->count * sizeof *x->hop);
+    int order = memcmp(x->hop, y->hop, (size_t)x->count * sizeof(*x->hop));
     return order ? order : (x->link > y->link) - (x->link < y->link);
 }
 
 static bool table_same_hops(const struct table_link *a, const struct table_link *b)
 {
-    return a->count == b->count && memcmp(a->hop, b->hop, (size_t)a->count * sizeof *a->hop) == 0;
+    return a->count == b->count && memcmp(a->hop, b->hop, (size_t)a->count * sizeof(*a->hop)) == 0;
 }
 
 static const int64_t table_cost[TESS_PATH_KIND_COUNT] = {[TESS_PATH_PXB] = TESS__RING_COST_PXB,
@@ -64,7 +64,7 @@ static int32_t table_links(const struct tess_routes *routes, int32_t *start, int
             hop[start[routes->link[routes->route[h].first + k]]++] = h;
     }
     for (int32_t i = 0; i < count; i++)
-        used[i].hash = tess_hash_bytes(used[i].hop, (size_t)used[i].count * sizeof *hop);
+        used[i].hash = tess_hash_bytes(used[i].hop, (size_t)used[i].count * sizeof(*hop));
     return count;
 }
 
@@ -73,9 +73,9 @@ static enum tess_status table_fill(struct tess__ring_table *table, const struct 
                                    int32_t used_count, int32_t uses)
 {
     int32_t hops = table->count * table->count;
-    table->gbs = tess__pool_array(&table->pool, (size_t)used_count, sizeof *table->gbs);
-    table->first = tess__pool_array(&table->pool, (size_t)hops + 1, sizeof *table->first);
-    table->row = tess__pool_array(&table->pool, (size_t)uses, sizeof *table->row);
+    table->gbs = tess__pool_array(&table->pool, (size_t)used_count, sizeof(*table->gbs));
+    table->first = tess__pool_array(&table->pool, (size_t)hops + 1, sizeof(*table->first));
+    table->row = tess__pool_array(&table->pool, (size_t)uses, sizeof(*table->row));
     if (table->pool.failed)
         return tess__no_memory("the search of rings");
     for (int32_t i = 0; i < used_count; i++) {
@@ -108,18 +108,18 @@ enum tess_status tess__ring_table_open(struct tess__ring_table *table,
     for (int32_t h = 0; h < hops; h++)
         uses += routes->route[h].link_count;
     struct tess__pool pool = {0};
-    int32_t *start = tess__pool_array(&pool, links + 1, sizeof *start);
-    int32_t *hop = tess__pool_array(&pool, (size_t)uses, sizeof *hop);
-    struct table_link *used = tess__pool_array(&pool, links, sizeof *used);
+    int32_t *start = tess__pool_array(&pool, links + 1, sizeof(*start));
+    int32_t *hop = tess__pool_array(&pool, (size_t)uses, sizeof(*hop));
+    struct table_link *used = tess__pool_array(&pool, links, sizeof(*used));
     enum tess_status status = TESS_ERR_MEMORY;
-    table->cost = tess__pool_array(&table->pool, (size_t)hops, sizeof *table->cost);
+    table->cost = tess__pool_array(&table->pool, (size_t)hops, sizeof(*table->cost));
     if (pool.failed || table->pool.failed) {
         status = tess__no_memory("the search of rings");
     } else {
         for (int32_t h = 0; h < hops; h++)
             table->cost[h] = table_cost[routes->route[h].kind];
         int32_t used_count = table_links(routes, start, hop, used);
-        qsort(used, (size_t)used_count, sizeof *used, table_compare);
+        qsort(used, (size_t)used_count, sizeof(*used), table_compare);
         status = table_fill(table, used, used_count, uses);
     }
     tess__pool_release(&pool);
@@ -137,15 +137,15 @@ enum tess_status tess__ring_table_part(const struct tess__ring_table *table, con
         int32_t whole = device[h / count] * table->count + device[h % count];
         entries += table->first[whole + 1] - table->first[whole];
     }
-    part->gbs = tess__pool_array(&part->pool, (size_t)table->rows, sizeof *part->gbs);
-    part->first = tess__pool_array(&part->pool, (size_t)hops, sizeof *part->first);
-    part->row = tess__pool_array(&part->pool, (size_t)entries, sizeof *part->row);
-    part->cost = tess__pool_array(&part->pool, (size_t)hops, sizeof *part->cost);
+    part->gbs = tess__pool_array(&part->pool, (size_t)table->rows, sizeof(*part->gbs));
+    part->first = tess__pool_array(&part->pool, (size_t)hops, sizeof(*part->first));
+    part->row = tess__pool_array(&part->pool, (size_t)entries, sizeof(*part->row));
+    part->cost = tess__pool_array(&part->pool, (size_t)hops, sizeof(*part->cost));
     if (part->pool.failed) {
         tess__ring_table_free(part);
         return tess__no_memory("the search of rings");
     }
-    memcpy(part->gbs, table->gbs, (size_t)table->rows * sizeof *part->gbs);
+    memcpy(part->gbs, table->gbs, (size_t)table->rows * sizeof(*part->gbs));
     int32_t used = 0;
     for (int32_t h = 0; h < hops; h++) {
         int32_t whole = device[h / count] * table->count + device[h % count];

@@ -26,7 +26,7 @@ struct graph {
     int32_t channels[TESS_RINGS_MAX]; /* of ring r */
     int32_t channel_count;
     double gbs;   /* of a channel */
-    double *load; /* [link_count] scratch: 10^9 bytes/s that channels so far ask for */
+    double *load; /* [link_count] scratch: 10^9 bytes/s that channels so far need */
 };
 
 static const struct tess_node *graph_device(const struct graph *graph, int32_t device)
@@ -152,7 +152,7 @@ static int32_t graph_channels(const struct graph *graph, double gbs, int32_t *ch
 {
     const struct tess_rings *rings = graph->rings;
     int32_t total = 0;
-    memset(graph->load, 0, (size_t)graph->topology->link_count * sizeof *graph->load);
+    memset(graph->load, 0, (size_t)graph->topology->link_count * sizeof(*graph->load));
     for (int32_t r = 0; r < rings->ring_count; r++) {
         double fits = floor(rings->ring[r].gbs / gbs * (1 + 1e-9));
         channels[r] = fits > GRAPH_CHANNELS_MAX ? GRAPH_CHANNELS_MAX + 1 : (int32_t)fits;
@@ -269,7 +269,7 @@ static enum tess_status graph_plan(struct graph *graph)
 {
     TESS_TRY(graph_check_devices(graph));
     TESS_TRY(graph_check_ways(graph));
-    graph->load = malloc(((size_t)graph->topology->link_count + 1) * sizeof *graph->load);
+    graph->load = malloc(((size_t)graph->topology->link_count + 1) * sizeof(*graph->load));
     if (!graph->load)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory left for NCCL's graph");
     enum tess_status status = graph_choose_rate(graph);
