@@ -70,7 +70,7 @@ static enum tess_status job_configure(struct tess_job *job, const struct tess_jo
     return status;
 }
 
-static enum tess_status job_choose_mode(struct tess_job *job, enum tess_job_mode asked,
+static enum tess_status job_choose_mode(struct tess_job *job, enum tess_job_mode mode,
                                         bool started_elsewhere)
 {
     struct tess_device_plan *device = &job->config->device;
@@ -78,10 +78,10 @@ static enum tess_status job_choose_mode(struct tess_job *job, enum tess_job_mode
     const bool threads = (ranks & (TESS_COMM_ALONE | TESS_COMM_THREADS)) != 0 ||
                          device->rank_mode == TESS_RANKS_THREADS;
 
-    job->mode = asked != TESS_JOB_AUTO ? asked
-                : started_elsewhere    ? TESS_JOB_CALLER
-                : threads              ? TESS_JOB_THREADS
-                                       : TESS_JOB_PROCESSES;
+    job->mode = mode != TESS_JOB_AUTO ? mode
+                : started_elsewhere   ? TESS_JOB_CALLER
+                : threads             ? TESS_JOB_THREADS
+                                      : TESS_JOB_PROCESSES;
     if (job->mode == TESS_JOB_THREADS && !threads)
         TESS_FAIL(TESS_ERR_USAGE, "communicator %s connects processes only: choose another mode",
                   device->comm->name);
@@ -97,7 +97,7 @@ static enum tess_status job_choose_mode(struct tess_job *job, enum tess_job_mode
                   job->config->run.strategy);
     if (job->mode == TESS_JOB_THREADS)
         device->rank_mode = TESS_RANKS_THREADS;
-    /* Jobs share the process's cores with others: none is bound unless asked for. */
+    /* Jobs share the process's cores with others: none is bound by default. */
     if (!tess_options_is_set(job->config->options, "bind"))
         job->config->run.bind = false;
     return TESS_OK;

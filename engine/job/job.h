@@ -20,7 +20,7 @@ enum tess__job_verb {
     TESS__JOB_SAVE,
 };
 
-/* What the caller wants of every rank: one message. */
+/* The caller's order to every rank: one message. */
 struct tess__job_order {
     enum tess__job_verb verb;
     int32_t index;       /* READ: of the parameter */

@@ -185,7 +185,7 @@ enum tess_status tess__job_rank_start(struct tess_job *job, int32_t r)
     return TESS_OK;
 }
 
-/* Wait at most limit_s for the rank's process; its exit status where it has ended. */
+/* Wait at most limit_s for the rank's process; its exit status, NULL is allowed, where it ended. */
 static bool rank_reap(struct tess__job_rank *rank, double limit_s, int *status_out)
 {
     const double end_s = tess_clock_s() + limit_s;
@@ -202,13 +202,11 @@ static bool rank_reap(struct tess__job_rank *rank, double limit_s, int *status_o
 
 void tess__job_rank_end(struct tess__job_rank *rank, double limit_s)
 {
-    int status = 0;
-
     if (rank->job->mode == TESS_JOB_THREADS) {
         pthread_join(rank->thread, NULL);
-    } else if (rank->pid > 0 && !rank_reap(rank, limit_s, &status)) {
+    } else if (rank->pid > 0 && !rank_reap(rank, limit_s, NULL)) {
         kill(rank->pid, SIGKILL);
-        (void)rank_reap(rank, limit_s, &status);
+        (void)rank_reap(rank, limit_s, NULL);
     }
     rank->started = false;
 }

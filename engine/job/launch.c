@@ -29,32 +29,42 @@
 /* A signal to the whole process group reaches ranks and launcher in any order, but soon. */
 #define GROUP_SIGNAL_MS 200
 #define LINE_BYTES      4096
-#define PIPE_BYTES      (1 << 20) /* what an unprivileged process may ask for */
+#define PIPE_BYTES      (1 << 20) /* the most for an unprivileged process */
+
+/* What the launcher reads, and the ranks' ends of the two pipes. */
+enum {
+    FD_LINE,
+    FD_MESSAGE,
+    FD_SIGNAL,
+    FD_READ_COUNT,
+    FD_LINE_WRITE = FD_READ_COUNT,
+    FD_MESSAGE_WRITE,
+    FD_COUNT
+};
 
 struct launcher {
     const struct tess__launch *launch;
     struct tess_world *world;
-    pid_t pid[TESS_WORLD_RANKS_MAX];    /* 0: reaped */
-    bool ended[TESS_WORLD_RANKS_MAX];   /* rank's body has returned */
-    int32_t first, alive_count;         /* of the processes: the lowest; not reaped */
-    int message_fd, line_fd, signal_fd; /* read ends; -1 closed */
-    int message_write_fd, line_write_fd;
+    pid_t pid[TESS_WORLD_RANKS_MAX];  /* 0: reaped */
+    bool ended[TESS_WORLD_RANKS_MAX]; /* rank's body has returned */
+    int32_t first, alive_count;       /* of the processes: the lowest; not reaped */
+    int fd[FD_COUNT];                 /* -1: closed */
     sigset_t old_mask;
     char line[LINE_BYTES];
     size_t line_used;
     enum tess_status status;
-    bool error_said; /* the first error is on the screen; what follows from it is not shown */
+    bool error_logged; /* the first error is on the screen; what follows from it is not shown */
     int32_t interrupt_count;
     double tick_s; /* when the next tick is due; the first one at once */
     double kill_s; /* when to kill what is left; 0: not ending */
     bool killed;
 };
 
-static void launch_close_fd(int *fd)
+static void launch_close_fd(struct launcher *launcher, int which)
 {
-    if (*fd >= 0)
-        close(*fd);
-    *fd = -1;
+    if (launcher->fd[which] >= 0)
+        close(launcher->fd[which]);
+    launcher->fd[which] = -1;
 }
 
 /* ---- failing --------------------------------------------------------------------------------- */
@@ -82,7 +92,7 @@ static void launch_end(struct launcher *launcher, enum tess_status status, const
 /* The same for a failure that has been logged. */
 static void launch_fail(struct launcher *launcher, enum tess_status status, const char *reason)
 {
-    launcher->error_said = true;
+    launcher->error_logged = true;
     launch_end(launcher, status, reason);
 }
 
@@ -127,9 +137,9 @@ static void launch_forward_line(struct launcher *launcher)
     launcher->line[length] = '\0';
     launcher->line_used = 0;
     if (launch_is_error(launcher->line)) {
-        if (launcher->error_said)
+        if (launcher->error_logged)
             return;
-        launcher->error_said = true;
+        launcher->error_logged = true;
     }
     launch_clear_line(launcher);
     if (write(STDERR_FILENO, launcher->line, length) < 0) {
@@ -142,13 +152,13 @@ static void launch_read_lines(struct launcher *launcher)
 {
     char chunk[LINE_BYTES];
 
-    while (launcher->line_fd >= 0) {
-        const ssize_t count = read(launcher->line_fd, chunk, sizeof(chunk));
+    while (launcher->fd[FD_LINE] >= 0) {
+        const ssize_t count = read(launcher->fd[FD_LINE], chunk, sizeof(chunk));
 
         if (count < 0)
             return;
         if (count == 0) {
-            launch_close_fd(&launcher->line_fd);
+            launch_close_fd(launcher, FD_LINE);
             if (launcher->line_used > 0)
                 launch_forward_line(launcher);
             return;
@@ -162,18 +172,18 @@ static void launch_read_lines(struct launcher *launcher)
 }
 
 /* How a rank ended that was started elsewhere. */
-static void launch_say_failed(struct launcher *launcher, int32_t rank,
+static void launch_log_failed(struct launcher *launcher, int32_t rank,
                               const struct tess__ended *ended)
 {
     const enum tess_status status = (enum tess_status)ended->status;
 
-    if (launcher->error_said || status == TESS_ERR_ABORTED || rank == launcher->first)
+    if (launcher->error_logged || status == TESS_ERR_ABORTED || rank == launcher->first)
         return;
     launch_clear_line(launcher);
     tess_fail(status, "rank %d failed, %s (host %s): %s", rank, tess_status_text(status),
               launcher->launch->peers->host[rank],
               ended->why[0] != '\0' ? ended->why : "see its log there");
-    launcher->error_said = true;
+    launcher->error_logged = true;
 }
 
 static void launch_take_message(void *context, const struct tess__message *message)
@@ -185,14 +195,14 @@ static void launch_take_message(void *context, const struct tess__message *messa
     if (message->rank < 0 || message->rank >= launch->rank_count)
         return;
     if (launch->peers != NULL && launcher->kill_s <= 0)
-        status = tess__peers_tell(launch->peers, message);
+        status = tess__peers_send(launch->peers, message);
     if (message->kind == TESS__MESSAGE_ENDED) {
         struct tess__ended ended;
         memcpy(&ended, message->payload, sizeof(ended));
         ended.why[sizeof(ended.why) - 1] = '\0'; /* it may have come from elsewhere */
         launcher->ended[message->rank] = true;
         if (ended.status != TESS_OK && launch->peers != NULL)
-            launch_say_failed(launcher, message->rank, &ended);
+            launch_log_failed(launcher, message->rank, &ended);
         if (ended.status != TESS_OK)
             launch_end(launcher, (enum tess_status)ended.status, "a rank failed");
     } else if (status == TESS_OK && launcher->kill_s <= 0) {
@@ -220,11 +230,11 @@ static void launch_read_messages(struct launcher *launcher)
     struct tess__message message;
     ssize_t count = -1;
 
-    while (launcher->message_fd >= 0 &&
-           (count = read(launcher->message_fd, &message, sizeof(message))) > 0)
+    while (launcher->fd[FD_MESSAGE] >= 0 &&
+           (count = read(launcher->fd[FD_MESSAGE], &message, sizeof(message))) > 0)
         launch_take_message(launcher, &message);
     if (count == 0)
-        launch_close_fd(&launcher->message_fd);
+        launch_close_fd(launcher, FD_MESSAGE);
 }
 
 /* ---- signals and children -------------------------------------------------------------------- */
@@ -234,7 +244,7 @@ static void launch_read_signals(struct launcher *launcher)
 {
     struct signalfd_siginfo info;
 
-    while (read(launcher->signal_fd, &info, sizeof(info)) == (ssize_t)sizeof(info))
+    while (read(launcher->fd[FD_SIGNAL], &info, sizeof(info)) == (ssize_t)sizeof(info))
         if (info.ssi_signo != SIGCHLD)
             launch_interrupt(launcher);
 }
@@ -270,11 +280,11 @@ static void launch_report_death(struct launcher *launcher, int32_t p, pid_t pid,
     tess_board_describe(tess_world_board(launcher->world, p), launch->unit_name, launch->unit_count,
                         doing, sizeof(doing));
     snprintf(text, sizeof(text), "%s %s while %s", who, how, doing);
-    if (!launcher->error_said) {
+    if (!launcher->error_logged) {
         launch_clear_line(launcher);
         tess_fail(TESS_ERR_COMM, "%s%s", text,
                   launcher->alive_count > 0 ? "; ending the other ranks" : "");
-        launcher->error_said = true;
+        launcher->error_logged = true;
     }
     launch_end(launcher, TESS_ERR_COMM, text);
 }
@@ -296,7 +306,7 @@ static void launch_reap(struct launcher *launcher)
             continue;
         if (WIFSIGNALED(wait_status) && launcher->interrupt_count == 0 &&
             (WTERMSIG(wait_status) == SIGTERM || WTERMSIG(wait_status) == SIGINT)) {
-            struct pollfd own = {.fd = launcher->signal_fd, .events = POLLIN};
+            struct pollfd own = {.fd = launcher->fd[FD_SIGNAL], .events = POLLIN};
             nanosleep(&(struct timespec){.tv_nsec = GROUP_SIGNAL_MS * 1000000L}, NULL);
             if (poll(&own, 1, 0) > 0)
                 launch_read_signals(launcher);
@@ -355,15 +365,13 @@ static bool launch_goes_on(const struct launcher *launcher)
 static void launch_loop(struct launcher *launcher)
 {
     while (launch_goes_on(launcher)) {
-        struct pollfd watch[3 + TESS_WORLD_RANKS_MAX] = {
-            {.fd = launcher->line_fd, .events = POLLIN},
-            {.fd = launcher->message_fd, .events = POLLIN},
-            {.fd = launcher->signal_fd, .events = POLLIN},
-        };
-        nfds_t count = 3;
+        struct pollfd watch[FD_READ_COUNT + TESS_WORLD_RANKS_MAX];
+        nfds_t count = FD_READ_COUNT;
 
+        for (int i = 0; i < FD_READ_COUNT; i++)
+            watch[i] = (struct pollfd){.fd = launcher->fd[i], .events = POLLIN};
         if (launcher->launch->peers != NULL && launcher->kill_s <= 0)
-            count += (nfds_t)tess__peers_watch(launcher->launch->peers, watch + 3);
+            count += (nfds_t)tess__peers_watch(launcher->launch->peers, watch + count);
         if (poll(watch, count, launch_timeout_ms(launcher)) < 0 && errno != EINTR)
             launch_kill(launcher); /* cannot watch them: do not leave them behind */
         launch_read_signals(launcher);
@@ -404,21 +412,18 @@ static enum tess_status launch_open(struct launcher *launcher)
     sigaddset(&mask, SIGTERM);
     sigaddset(&mask, SIGCHLD);
     sigprocmask(SIG_BLOCK, &mask, &launcher->old_mask);
-    launcher->signal_fd = signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK);
-    if (launcher->signal_fd < 0)
+    launcher->fd[FD_SIGNAL] = signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK);
+    if (launcher->fd[FD_SIGNAL] < 0)
         TESS_FAIL(TESS_ERR_IO, "cannot watch signals: %s", strerror(errno));
-    TESS_TRY(launch_open_pipe(&launcher->message_fd, &launcher->message_write_fd));
-    TESS_TRY(launch_open_pipe(&launcher->line_fd, &launcher->line_write_fd));
+    TESS_TRY(launch_open_pipe(&launcher->fd[FD_MESSAGE], &launcher->fd[FD_MESSAGE_WRITE]));
+    TESS_TRY(launch_open_pipe(&launcher->fd[FD_LINE], &launcher->fd[FD_LINE_WRITE]));
     return tess_world_open(launcher->launch->rank_count, launcher->launch->mode, &launcher->world);
 }
 
 static void launch_close(struct launcher *launcher)
 {
-    launch_close_fd(&launcher->message_fd);
-    launch_close_fd(&launcher->message_write_fd);
-    launch_close_fd(&launcher->line_fd);
-    launch_close_fd(&launcher->line_write_fd);
-    launch_close_fd(&launcher->signal_fd);
+    for (int i = 0; i < FD_COUNT; i++)
+        launch_close_fd(launcher, i);
     if (launcher->world != NULL)
         tess_world_close(launcher->world);
     sigprocmask(SIG_SETMASK, &launcher->old_mask, NULL);
@@ -433,13 +438,11 @@ static _Noreturn void launch_child(struct launcher *launcher, int32_t p, pid_t p
         _exit(1);
     signal(SIGINT, SIG_IGN);
     sigprocmask(SIG_SETMASK, &launcher->old_mask, NULL);
-    dup2(launcher->line_write_fd, STDERR_FILENO);
-    launch_close_fd(&launcher->line_write_fd);
-    launch_close_fd(&launcher->line_fd);
-    launch_close_fd(&launcher->message_fd);
-    launch_close_fd(&launcher->signal_fd);
+    dup2(launcher->fd[FD_LINE_WRITE], STDERR_FILENO);
+    for (int i = 0; i < FD_MESSAGE_WRITE; i++)
+        launch_close_fd(launcher, i);
     const int exit_code =
-        tess__rank_process(launcher->launch, launcher->world, p, launcher->message_write_fd);
+        tess__rank_process(launcher->launch, launcher->world, p, launcher->fd[FD_MESSAGE_WRITE]);
     fflush(stdout);
     _exit(exit_code);
 }
@@ -476,26 +479,21 @@ static enum tess_status launch_start(struct launcher *launcher)
 
 enum tess_status tess__launch_run(const struct tess__launch *launch)
 {
-    struct launcher launcher = {.launch = launch,
-                                .message_fd = -1,
-                                .line_fd = -1,
-                                .signal_fd = -1,
-                                .message_write_fd = -1,
-                                .line_write_fd = -1};
+    struct launcher launcher = {.launch = launch, .fd = {-1, -1, -1, -1, -1}};
     enum tess_status status;
 
     TESS_TRY_GOTO(status, close_launcher, launch_open(&launcher));
     status = launch_start(&launcher);
-    launch_close_fd(&launcher.message_write_fd);
-    launch_close_fd(&launcher.line_write_fd);
+    launch_close_fd(&launcher, FD_MESSAGE_WRITE);
+    launch_close_fd(&launcher, FD_LINE_WRITE);
     if (status != TESS_OK)
         launch_end(&launcher, status, tess_log_last_error());
     launch_loop(&launcher);
     status = launcher.status;
     if (status == TESS_OK && launcher.killed)
         status = TESS_ERR_COMM;
-    if (status != TESS_OK && !launcher.error_said)
-        tess_fail(status, "a rank failed without saying why: %s", tess_status_text(status));
+    if (status != TESS_OK && !launcher.error_logged)
+        tess_fail(status, "a rank failed without a message: %s", tess_status_text(status));
 
 close_launcher:
     launch_close(&launcher);

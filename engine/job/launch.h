@@ -68,8 +68,8 @@ struct tess__launch {
 
 /*
  * Run all ranks to their end. TESS_ERR_INTERRUPTED after SIGINT or SIGTERM; the failing rank's
- * status when one failed; TESS_ERR_COMM when one died. No process is left in any case. Whoever
- * calls has no other threads, because ranks are forked.
+ * status when one failed; TESS_ERR_COMM when one died. No process is left in any case. The
+ * caller has no other threads, because ranks are forked.
  */
 enum tess_status tess__launch_run(const struct tess__launch *launch);
 

@@ -43,7 +43,7 @@ static enum tess_status peers_meet(struct tess__peers *peers)
     return peers->boot->gather(peers->boot->context, host, sizeof(host), peers->host);
 }
 
-/* A host without power or link sends nothing: its kernel is asked every second, and given up in
+/* A host without power or link sends nothing: its kernel is probed every second, and given up in
  * half of the time limit, before ranks that wait for each other report each other. Where that
  * cannot be set, they do. */
 static void peers_keep_alive(int fd, double timeout_s)
@@ -114,7 +114,7 @@ void tess__peers_renumber(struct tess__peers *peers, const int32_t *rank_of)
     peers->env.rank = rank_of[peers->env.rank];
 }
 
-enum tess_status tess__peers_tell(struct tess__peers *peers, const struct tess__message *message)
+enum tess_status tess__peers_send(struct tess__peers *peers, const struct tess__message *message)
 {
     const char *from = (const char *)message;
     size_t left = sizeof(*message);
@@ -149,7 +149,7 @@ int tess__peers_watch(const struct tess__peers *peers, struct pollfd watch[TESS_
     return count;
 }
 
-/* Sockets bring bytes, not messages; what is not of this rank is not believed. */
+/* Sockets bring bytes, not messages; what names another rank is dropped. */
 static void peers_take(struct tess__peers *peers, int32_t r, void *context,
                        void (*take)(void *context, const struct tess__message *message))
 {

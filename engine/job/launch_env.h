@@ -46,7 +46,7 @@ void tess__peers_close(struct tess__peers *peers); /* NULL is allowed; the other
 void tess__peers_renumber(struct tess__peers *peers, const int32_t *rank_of);
 
 /* To rank 0's launcher; nothing on that itself. */
-enum tess_status tess__peers_tell(struct tess__peers *peers, const struct tess__message *message);
+enum tess_status tess__peers_send(struct tess__peers *peers, const struct tess__message *message);
 /* The connections that are open, for poll(); returns how many. */
 int tess__peers_watch(const struct tess__peers *peers, struct pollfd watch[TESS_WORLD_RANKS_MAX]);
 /*

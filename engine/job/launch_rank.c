@@ -159,13 +159,11 @@ static void *rank_thread(void *start)
 static enum tess_status rank_threads(const struct tess__launch *launch, struct tess_world *world,
                                      int message_fd)
 {
-    struct rank_start *start = calloc((size_t)launch->rank_count, sizeof(*start));
+    struct rank_start start[TESS_WORLD_RANKS_MAX];
     pthread_t thread[TESS_WORLD_RANKS_MAX];
     enum tess_status status = TESS_OK;
     int32_t started = 0;
 
-    if (start == NULL)
-        TESS_FAIL(TESS_ERR_MEMORY, "no memory to start %d threads", launch->rank_count);
     for (int32_t r = 0; r < launch->rank_count; r++)
         start[r] = (struct rank_start){launch, {r, launch->rank_count, world, message_fd}, TESS_OK};
     for (; started < launch->rank_count; started++) {
@@ -182,7 +180,6 @@ static enum tess_status rank_threads(const struct tess__launch *launch, struct t
         if (status == TESS_OK || status == TESS_ERR_ABORTED)
             status = start[r].status != TESS_OK ? start[r].status : status;
     }
-    free(start);
     return status;
 }
 

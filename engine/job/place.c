@@ -98,7 +98,7 @@ static void place_describe(const struct tess_config *config, struct tess__proces
     }
 }
 
-/* Names that end where they must: others' bytes are not believed. */
+/* Names that end where they must, in bytes from other processes. */
 static void place_close_texts(struct tess__process *process)
 {
     process->host[sizeof(process->host) - 1] = process->key[sizeof(process->key) - 1] = '\0';
@@ -211,8 +211,8 @@ static enum tess_status place_by_probe(struct placing *place,
 
 /* ---- the decision ---------------------------------------------------------------------------- */
 
-/* Is the network measured? The same for all processes: they have the same options, and know of each
- * other. */
+/* Is the network measured? The same on all processes: they have the same options, and the list of
+ * all of them. */
 static bool place_measures(const struct placing *place)
 {
     const struct tess_placing_options *options = place->options;
@@ -247,7 +247,7 @@ static enum tess_status place_decide(struct placing *place, const struct tess__n
 }
 
 /* Send all what process 0 has decided. */
-static enum tess_status place_tell(const struct tess_boot *boot, const struct placing *place,
+static enum tess_status place_send(const struct tess_boot *boot, const struct placing *place,
                                    enum tess_status status)
 {
     struct placing_verdict mine = {.status = (int32_t)status}, all[TESS_WORLD_RANKS_MAX];
@@ -319,7 +319,7 @@ static enum tess_status place_meet(struct placing *place, const struct tess_conf
                  "--topology.save writes what was measured, and nothing was: there "
                  "are %d hosts, --topology.order is %s",
                  (int)place->job.host_count, place->options->order);
-    TESS_TRY(place_tell(boot, place, status));
+    TESS_TRY(place_send(boot, place, status));
     TESS_TRY(place_check_ranks(place->run->placed, place->job.count));
     place_find_binding(&place->job, boot->rank, place->run->placed);
     return TESS_OK;

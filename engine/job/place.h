@@ -79,8 +79,8 @@ enum tess_status tess__place_graph(const struct tess__run *run);
 /* Around the one start of NCCL that the file fits, in the rank's process. */
 void tess__place_graph_set(const struct tess__placement *placed, bool on);
 
-/* Of a launch of this process's rank alone: where on its host it is bound. Whoever starts ranks may
- * bind them; then they stay as they are. */
+/* Of a launch of this process's rank alone: where on its host it is bound. A starter may have
+ * bound it; then it stays as it is. */
 void tess__placed_bind(const struct tess__placement *placed, struct tess__launch *launch);
 void tess__placed_close(struct tess__placement *placed); /* malloc'd; NULL is allowed */
 
@@ -147,10 +147,6 @@ enum tess_status tess__place_probe(const struct tess_boot *boot, const struct te
  * with the option and both values. Collective over the ranks of `boot`. */
 enum tess_status tess__same_options(const struct tess_options *options,
                                     const struct tess_boot *boot);
-
-/* place_map.c: an axis of the run's mesh for topology/map/map.h, those with one rank left out. */
-struct tess_map_axis;
-int32_t tess__place_axes(const struct tess__run *run, struct tess_map_axis *axis);
 
 /*
  * place_map.c: the best process of each rank where process p has device[p] of the topology; the

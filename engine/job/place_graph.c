@@ -60,7 +60,7 @@ static enum tess_status graph_keep(const char *text, struct tess__placement *pla
     return TESS_OK;
 }
 
-/* What NCCL would reach by itself, 10^9 bytes/s: by a model of its search, where that speaks of
+/* What NCCL would reach by itself, 10^9 bytes/s: by a model of its search, where that covers
  * such a machine, and at least the order of the devices' numbers. */
 static enum tess_status graph_of_nccl(const struct tess_routes *routes,
                                       const struct tess_rings *rings, double *gbs_out)

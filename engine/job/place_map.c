@@ -17,7 +17,8 @@ static const struct {
     const char *name;
 } map_axis[] = {{TESS_AXIS_TENSOR, "tensor"}, {TESS_AXIS_DATA, "data"}, {TESS_AXIS_STAGE, "stage"}};
 
-int32_t tess__place_axes(const struct tess__run *run, struct tess_map_axis *axis)
+/* Axes of the run's mesh, those with one rank left out. */
+static int32_t map_axes(const struct tess__run *run, struct tess_map_axis *axis)
 {
     const int32_t *ranks = run->config->mesh.count;
     int32_t count = 0;
@@ -113,9 +114,9 @@ static int32_t map_heaviest(const struct tess_map_axis *axis, int32_t axis_count
 
 /* "topo.conf: ranks follow switches s0 s1; 2 hops between them around the data rings, 8 in the
  * natural order; the most loaded link is done 4.0 times as soon" */
-static void map_tell_line(const struct tess__processes *job, const struct tess_topology *topology,
-                          const struct tess_map_ask *ask, const struct tess_map *map,
-                          const char *source, struct tess__placement *placed)
+static void map_write_line(const struct tess__processes *job, const struct tess_topology *topology,
+                           const struct tess_map_ask *ask, const struct tess_map *map,
+                           const char *source, struct tess__placement *placed)
 {
     const int32_t axis = map_heaviest(ask->axis, ask->axis_count);
     /* Of a process: the switch nearest to its host, a node, or -1; itself. */
@@ -160,10 +161,8 @@ enum tess_status tess__place_map(const struct tess__run *run, const struct tess_
                                  const char *source, int32_t process_out[TESS_WORLD_RANKS_MAX])
 {
     struct tess_map_axis axis[TESS_MAP_AXES];
-    const struct tess_map_ask ask = {.axis = axis,
-                                     .axis_count = tess__place_axes(run, axis),
-                                     .place = device,
-                                     .keep_first = true};
+    const struct tess_map_ask ask = {
+        .axis = axis, .axis_count = map_axes(run, axis), .place = device, .keep_first = true};
     struct tess_map map = {0};
     enum tess_status status = tess_map_find(topology, &ask, &map);
 
@@ -171,7 +170,7 @@ enum tess_status tess__place_map(const struct tess__run *run, const struct tess_
         status = tess_map_explain(topology, &ask, &map, &run->placed->text);
     if (status == TESS_OK) {
         memcpy(process_out, map.place, (size_t)job->count * sizeof(*process_out));
-        map_tell_line(job, topology, &ask, &map, source, run->placed);
+        map_write_line(job, topology, &ask, &map, source, run->placed);
     }
     tess_map_free(&map);
     tess_topology_free(topology);

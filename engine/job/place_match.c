@@ -134,18 +134,6 @@ static enum tess_status match_missing(const struct match *match, int32_t process
               shown < match->topology->host_count ? ", ..." : "");
 }
 
-/* Numbers of devices, not nodes. -1: the host has no device of that bus id. */
-static int32_t match_bus(const struct match *match, int32_t host, const char *bus)
-{
-    const struct tess_topology *topology = match->topology;
-    int32_t node = bus[0] != '\0' ? tess_topology_find_bus(topology, host, bus) : -1;
-
-    for (int32_t d = 0; d < match->host[host].devices && node >= 0; d++)
-        if (topology->device[match->host[host].first + d] == node)
-            return match->host[host].first + d;
-    return -1;
-}
-
 static enum tess_status match_process(const struct match *match, int32_t process,
                                       int32_t *device_out)
 {
@@ -163,9 +151,12 @@ static enum tess_status match_process(const struct match *match, int32_t process
                   "%d processes were started on host %s, which has %d device%s in %s",
                   (int)job->host_size[job->host[process]], job->process[process].host,
                   (int)host->devices, host->devices == 1 ? "" : "s", match->file);
-    *device_out = match_bus(match, h, job->process[process].bus);
-    if (*device_out < 0)
-        *device_out = host->first + job->slot[process];
+    const char *bus = job->process[process].bus;
+    const int32_t node = bus[0] != '\0' ? tess_topology_find_bus(match->topology, h, bus) : -1;
+    *device_out = host->first + job->slot[process];
+    for (int32_t d = host->first; d < host->first + host->devices && node >= 0; d++)
+        if (match->topology->device[d] == node)
+            *device_out = d;
     return TESS_OK;
 }
 

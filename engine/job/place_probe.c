@@ -195,7 +195,8 @@ static bool probe_ping(int fd, bool first, double *latency_us_out, char why[BOOT
             return false;
         }
         const double us = 0.5e6 * (tess_clock_s() - start_s);
-        /* Whoever answers sees the other's pause between two pings, from the second one on. */
+        /* The answering side includes the other's pause between two pings, from the second one on.
+         */
         if ((first || i > 0) && us < *latency_us_out)
             *latency_us_out = us;
     }

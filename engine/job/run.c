@@ -185,8 +185,6 @@ void tess__run_keep(struct tess__run *run, const struct tess__message *message)
 
     if (message->kind == TESS__RUN_RANK)
         memcpy(&run->rank[message->rank], message->payload, sizeof(run->rank[0]));
-    else if (message->kind == TESS__RUN_DEVICE)
-        memcpy(&run->on_device[message->rank], message->payload, sizeof(run->on_device[0]));
     else if (message->kind == TESS__RUN_FINAL)
         memcpy(&run->final, message->payload, sizeof(run->final));
     if (message->kind != TESS__RUN_CHUNK)

@@ -1,6 +1,7 @@
 /*
  * One run of the engine under the launcher: what a rank does from opening its communicator to its
- * last message, and those messages. train, compare and bench step are this with different ears.
+ * last message, and those messages. train, compare and bench step differ in what they do with
+ * those.
  */
 #ifndef TESSERA_JOB_RUN_H
 #define TESSERA_JOB_RUN_H
@@ -78,17 +79,12 @@ struct tess__run_rank {
      * none of them where there are several. wait_s: of a step after the warm-up. */
     double axis_sent_per_step[TESS_AXIS_COUNT], axis_wait_s[TESS_AXIS_COUNT];
     uint64_t axis_formula[TESS_AXIS_COUNT];
+    /* On a device: how full it is at the end, the same for all ranks on it. total_bytes 0: it did
+     * not answer. */
+    struct tess_device_usage device_usage;
+    struct tess_device_memory device_memory;
     double processor_share; /* of the time after the warm-up in which it did not wait for ranks: how
                                much of it a processor worked for it */
-};
-
-/* Every rank on a device: how full that is when the run is over. `usage` and `memory` are the
- * device's, the same for all ranks on it. */
-struct tess__run_device {
-    int32_t device;
-    uint64_t arena; /* of this rank */
-    struct tess_device_usage usage;
-    struct tess_device_memory memory; /* total_bytes 0: it could not be asked */
 };
 
 _Static_assert(sizeof(struct tess__run_rank) <= TESS__MESSAGE_BYTES &&
@@ -108,7 +104,6 @@ enum tess__run_kind {
     TESS__RUN_FINAL,
     TESS__RUN_CHUNK,
     TESS__RUN_RANK,
-    TESS__RUN_DEVICE,
     TESS__RUN_TIMES,
     TESS__RUN_DIGEST,
 };
@@ -132,10 +127,9 @@ struct tess__run {
     double start_s;                 /* clock at the program's start */
     struct tess_engine *planned;    /* rank 0's plan */
     struct tess_job_memory predicted[TESS_WORLD_RANKS_MAX];
-    struct tess__run_rank rank[TESS_WORLD_RANKS_MAX];        /* filled by tess__run_keep */
-    struct tess__run_device on_device[TESS_WORLD_RANKS_MAX]; /* likewise; zero on the host */
-    struct tess__run_final final;                            /* filled by tess__run_keep */
-    struct tess_flops flops;                                 /* of one sample */
+    struct tess__run_rank rank[TESS_WORLD_RANKS_MAX]; /* filled by tess__run_keep */
+    struct tess__run_final final;                     /* filled by tess__run_keep */
+    struct tess_flops flops;                          /* of one sample */
     struct tess__run_chunk *chunk; /* [ranks, chunks of each] likewise, of a crowded pipeline */
 };
 

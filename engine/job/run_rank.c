@@ -130,7 +130,7 @@ static enum tess_status loop_open(struct loop *loop, const struct tess__run *run
 }
 
 /* Rank 0: report a step when it is logged, or when the bar is due. */
-static enum tess_status loop_tell_step(struct loop *loop, const struct tess_step_result *result,
+static enum tess_status loop_send_step(struct loop *loop, const struct tess_step_result *result,
                                        bool logged)
 {
     double now_s = tess_clock_s();
@@ -186,7 +186,7 @@ static enum tess_status loop_step(struct loop *loop, int64_t number)
         loop->final.skipped = result.skipped_count;
     }
     loop->cumulative_s += time_s;
-    return loop->rank->rank == 0 ? loop_tell_step(loop, &result, logged) : TESS_OK;
+    return loop->rank->rank == 0 ? loop_send_step(loop, &result, logged) : TESS_OK;
 }
 
 static enum tess_status loop_end_epoch(struct loop *loop, int64_t number)
@@ -261,15 +261,6 @@ static enum tess_status loop_run(struct loop *loop)
     return TESS_OK;
 }
 
-/* Highest resident memory of this process so far, in bytes. */
-static uint64_t rank_peak_rss(void)
-{
-    struct rusage usage = {.ru_maxrss = 0};
-
-    (void)getrusage(RUSAGE_SELF, &usage);
-    return (uint64_t)usage.ru_maxrss * 1024;
-}
-
 /* After the result has been sent: a disk that is full for the weights costs only them. */
 static enum tess_status loop_save(struct loop *loop)
 {
@@ -283,7 +274,7 @@ static enum tess_status loop_save(struct loop *loop)
     return tess_engine_save(loop->engine, path);
 }
 
-static enum tess_status loop_tell_chunks(const struct loop *loop)
+static enum tess_status loop_send_chunks(const struct loop *loop)
 {
     for (int32_t c = 0; c < tess_engine_chunk_count(loop->engine); c++) {
         const struct tess_chunk_cost cost = tess_engine_chunk_cost(loop->engine, c);
@@ -298,29 +289,17 @@ static enum tess_status loop_tell_chunks(const struct loop *loop)
     return TESS_OK;
 }
 
-/* Where the rank is on a device. One that cannot be asked any more costs only this line. */
-static enum tess_status loop_tell_device(const struct loop *loop)
-{
-    const struct tess_device_plan *plan = &loop->run->config->device;
-    struct tess__run_device told = {.device = plan->of_rank[loop->rank->rank]};
-
-    if (plan->module == NULL)
-        return TESS_OK;
-    told.arena = tess_memory_total(tess_engine_memory(loop->engine));
-    plan->module->device_usage(&told.usage);
-    if (plan->module->device_memory(&told.memory) != TESS_OK)
-        told.memory = (struct tess_device_memory){0, 0};
-    return tess__rank_send(loop->rank, TESS__RUN_DEVICE, &told, sizeof(told));
-}
-
-static enum tess_status loop_tell_end(struct loop *loop)
+static enum tess_status loop_send_end(struct loop *loop)
 {
     const double steps = loop->step_count > 0 ? (double)loop->step_count : 1;
     const double warm = loop->warm.steps > 0 ? (double)loop->warm.steps : 1;
+    const struct tess_module *module = loop->run->config->device.module;
+    struct rusage usage = {.ru_maxrss = 0};
+    (void)getrusage(RUSAGE_SELF, &usage);
     const double busy_s = loop->warm.sum.total_s - loop->warm.sum.comm_s;
     struct tess__run_rank cost = {
         .allocated = tess__run_memory(tess_engine_memory(loop->engine)),
-        .peak_rss = rank_peak_rss(),
+        .peak_rss = (uint64_t)usage.ru_maxrss * 1024,
         .sent_bytes_per_step = (double)loop->sum.sent_bytes / steps,
         .sent_bytes_formula = tess_engine_sent_formula(loop->engine),
         .processor_share = busy_s > 0 ? loop->processor_s / busy_s : 1,
@@ -332,9 +311,13 @@ static enum tess_status loop_tell_end(struct loop *loop)
         cost.axis_formula[axis] = tess_engine_axis_formula(loop->engine, (enum tess_axis)axis);
     }
     tess_times_add(&cost.step, &loop->warm.sum, 1 / warm);
-    TESS_TRY(loop_tell_chunks(loop));
+    if (module != NULL) {
+        module->device_usage(&cost.device_usage);
+        if (module->device_memory(&cost.device_memory) != TESS_OK)
+            cost.device_memory = (struct tess_device_memory){0, 0};
+    }
+    TESS_TRY(loop_send_chunks(loop));
     TESS_TRY(tess__rank_send(loop->rank, TESS__RUN_RANK, &cost, sizeof(cost)));
-    TESS_TRY(loop_tell_device(loop));
     TESS_TRY(tess_engine_hash(loop->engine, &loop->final.hash));
     loop->final.steps = loop->step_count;
     loop->final.samples_per_s = stretch_rate(&loop->warm);
@@ -395,7 +378,7 @@ enum tess_status tess__run_body(void *context, struct tess__rank *rank)
     tess_engine_trace(loop.engine, loop.lane);
     TESS_TRY_GOTO(status, close_engine, loop_open(&loop, run, rank));
     TESS_TRY_GOTO(status, close_engine, loop_run(&loop));
-    TESS_TRY_GOTO(status, close_engine, loop_tell_end(&loop));
+    TESS_TRY_GOTO(status, close_engine, loop_send_end(&loop));
 
 close_engine:
     tess_engine_close(loop.engine);

@@ -61,32 +61,38 @@ static bool bubble_stage_times(const struct tess__run *run, double *forward_s, d
     return true;
 }
 
-static double bubble_virtual(const struct tess__run *run)
+/* By the strategy's schedule; times NULL: equal ones. NaN where the strategy has no bubble. */
+static double bubble_idle_share(const struct tess__run *run, const double *forward_s,
+                                const double *backward_s)
 {
     const struct tess_config *config = run->config;
-    const struct tess_strategy_ops *ops = config->axis[TESS_AXIS_STAGE];
-    const int32_t stages = config->mesh.count[TESS_AXIS_STAGE];
-    const int32_t count = stages * tess_engine_chunk_count(run->planned);
+    double share;
+    if (config->axis[TESS_AXIS_STAGE]->idle_share(
+            config->axis_options[TESS_AXIS_STAGE], config->mesh.count[TESS_AXIS_STAGE],
+            (int32_t)config->run.accumulate, forward_s, backward_s, &share) != TESS_OK)
+        return NAN;
+    return share;
+}
+
+static double bubble_virtual(const struct tess__run *run)
+{
+    const int32_t count =
+        run->config->mesh.count[TESS_AXIS_STAGE] * tess_engine_chunk_count(run->planned);
     double *time_s = calloc((size_t)(2 * count), sizeof(*time_s));
-    double share = NAN;
-    if (time_s && bubble_stage_times(run, time_s, time_s + count) &&
-        ops->idle_share(config->axis_options[TESS_AXIS_STAGE], stages,
-                        (int32_t)config->run.accumulate, time_s, time_s + count, &share) != TESS_OK)
-        share = NAN;
+    const double share = time_s && bubble_stage_times(run, time_s, time_s + count)
+                             ? bubble_idle_share(run, time_s, time_s + count)
+                             : NAN;
     free(time_s);
     return share;
 }
 
 bool tess__bubble_of(const struct tess__run *run, struct tess__bubble *bubble_out)
 {
-    const struct tess_config *config = run->config;
-    const struct tess_strategy_ops *ops = config->axis[TESS_AXIS_STAGE];
-    const int32_t stages = config->mesh.count[TESS_AXIS_STAGE];
     struct tess__bubble bubble = {.in_virtual_time = run->crowded};
-    if (stages == 1 ||
-        ops->idle_share(config->axis_options[TESS_AXIS_STAGE], stages,
-                        (int32_t)config->run.accumulate, NULL, NULL, &bubble.equal) != TESS_OK ||
-        isnan(bubble.equal))
+    if (run->config->mesh.count[TESS_AXIS_STAGE] == 1)
+        return false;
+    bubble.equal = bubble_idle_share(run, NULL, NULL);
+    if (isnan(bubble.equal))
         return false;
     bubble.share = run->crowded ? bubble_virtual(run) : bubble_measured(run);
     bubble.processor_share = bubble_processor_share(run);

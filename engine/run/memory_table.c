@@ -35,16 +35,17 @@ struct tess__device_memory tess__device_memory_of(const struct tess__run *run, i
 {
     struct tess__device_memory sum = {0};
     for (int32_t r = 0; r < run->rank_count; r++) {
-        const struct tess__run_device *used = &run->on_device[r];
+        const struct tess__run_rank *rank = &run->rank[r];
         if (run->config->device.of_rank[r] != device)
             continue;
-        sum.arena += used->arena;
+        sum.arena += rank->allocated.total;
         /* Of the whole device, reported by each of its ranks: the greatest value counts. */
-        sum.context = table_most(sum.context, used->usage.context);
-        sum.workspace = table_most(sum.workspace, used->usage.workspace);
-        sum.comm = table_most(sum.comm, used->usage.comm);
-        sum.used = table_most(sum.used, used->memory.total_bytes - used->memory.free_bytes);
-        sum.total = table_most(sum.total, used->memory.total_bytes);
+        sum.context = table_most(sum.context, rank->device_usage.context);
+        sum.workspace = table_most(sum.workspace, rank->device_usage.workspace);
+        sum.comm = table_most(sum.comm, rank->device_usage.comm);
+        sum.used =
+            table_most(sum.used, rank->device_memory.total_bytes - rank->device_memory.free_bytes);
+        sum.total = table_most(sum.total, rank->device_memory.total_bytes);
     }
     sum.unaccounted =
         (int64_t)sum.used - (int64_t)(sum.arena + sum.context + sum.workspace + sum.comm);

@@ -111,18 +111,18 @@ json_t *tess__record_head(const struct tess__run *run)
 
 json_t *tess__record_step(const struct tess__run *run, const struct tess__run_step *step)
 {
+    const struct tess_step_result *result = &step->result;
     json_t *object = json_pack(
         "{s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:o, s:o}", "step",
-        (json_int_t)step->result.step, "epoch", (json_int_t)step->result.epoch, "loss",
-        tess__json_number(step->result.loss), "accuracy", tess__json_number(step->result.accuracy),
-        "rate", tess__json_number(step->result.rate), "grad_norm",
-        step->result.grad_norm < 0 ? json_null() : tess__json_number(step->result.grad_norm),
-        "samples_per_s", tess__json_number(step->samples_per_s), "comm_share",
-        tess__json_number(step->comm_share), "elapsed_s", tess__json_number(step->elapsed_s),
-        "loss_scale", tess__json_number(step->result.loss_scale), "skipped",
-        (json_int_t)step->result.skipped_count, "zero_share",
-        tess__json_number(step->result.zero_share), "loss_zero_share",
-        tess__json_number(step->result.loss_zero_share));
+        (json_int_t)result->step, "epoch", (json_int_t)result->epoch, "loss",
+        tess__json_number(result->loss), "accuracy", tess__json_number(result->accuracy), "rate",
+        tess__json_number(result->rate), "grad_norm",
+        result->grad_norm < 0 ? json_null() : tess__json_number(result->grad_norm), "samples_per_s",
+        tess__json_number(step->samples_per_s), "comm_share", tess__json_number(step->comm_share),
+        "elapsed_s", tess__json_number(step->elapsed_s), "loss_scale",
+        tess__json_number(result->loss_scale), "skipped", (json_int_t)result->skipped_count,
+        "zero_share", tess__json_number(result->zero_share), "loss_zero_share",
+        tess__json_number(result->loss_zero_share));
     tess__record_rate(object, run->dataset, step->samples_per_s);
     tess__mfu_record(object, run, step->samples_per_s);
     return object;

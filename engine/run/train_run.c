@@ -108,18 +108,18 @@ static enum tess_status train_message(void *context, const struct tess__message 
         struct tess__run_step step;
         struct tess__run_epoch epoch;
         struct tess__run_digest digest;
-    } told;
-    memcpy(&told, message->payload, sizeof(told));
+    } content;
+    memcpy(&content, message->payload, sizeof(content));
     switch ((enum tess__run_kind)message->kind) {
     case TESS__RUN_STEP:
-        tess__progress_step(&train->progress, &told.step);
-        if (told.step.logged)
-            status = train_show_step(train, &told.step);
+        tess__progress_step(&train->progress, &content.step);
+        if (content.step.logged)
+            status = train_show_step(train, &content.step);
         break;
     case TESS__RUN_EPOCH:
-        tess__progress_epoch(&train->progress, &told.epoch);
-        status = train_show_epoch(train, &told.epoch);
-        train->epochs_reported = told.epoch.epoch + 1;
+        tess__progress_epoch(&train->progress, &content.epoch);
+        status = train_show_epoch(train, &content.epoch);
+        train->epochs_reported = content.epoch.epoch + 1;
         if (status == TESS_OK)
             status = train_print_times(train);
         break;
@@ -128,12 +128,11 @@ static enum tess_status train_message(void *context, const struct tess__message 
         status = train_print_times(train);
         break;
     case TESS__RUN_DIGEST:
-        status = train_take_digest(train, &told.digest);
+        status = train_take_digest(train, &content.digest);
         break;
     case TESS__RUN_FINAL:
     case TESS__RUN_CHUNK:
     case TESS__RUN_RANK:
-    case TESS__RUN_DEVICE:
         tess__run_keep(&train->run, message);
         break;
     }
@@ -256,7 +255,8 @@ static enum tess_status train_launch(struct train *train)
     launch.message = train_message;
     launch.started = train_started;
     launch.before_line = train_before_line;
-    if (train->metrics && tess__watch_wanted(&train->run, train->watch)) {
+    if (train->metrics && (train->watch == TESS__WATCH_ON || (train->watch == TESS__WATCH_AUTO &&
+                                                              train->run.config->device.module))) {
         launch.tick = train_tick;
         launch.tick_s = TESS__WATCH_PERIOD_S;
     }

@@ -6,11 +6,6 @@
 #include "tessera/check.h"
 #include "text/json.h"
 
-bool tess__watch_wanted(const struct tess__run *run, enum tess__watch_choice choice)
-{
-    return choice == TESS__WATCH_ON || (choice == TESS__WATCH_AUTO && run->config->device.module);
-}
-
 /* The run's devices by their places on the bus: CUDA and the driver number them differently. */
 static void watch_choose(struct tess__watcher *watcher, const struct tess__run *run)
 {
@@ -27,25 +22,21 @@ static void watch_open(struct tess__watcher *watcher, const struct tess__run *ru
                        enum tess__watch_choice choice)
 {
     char why[256];
-    watcher->asked = true;
+    watcher->tried = true;
     watcher->watch = tess_watch_open(why, sizeof(why));
     if (!watcher->watch && choice == TESS__WATCH_ON)
         tess_log(TESS_LOG_WARN, "--watch on: %s", why);
-    if (!watcher->watch)
-        return;
-    if (choice == TESS__WATCH_AUTO) {
+    if (watcher->watch && choice == TESS__WATCH_AUTO)
         watch_choose(watcher, run);
-        return;
-    }
-    watcher->count = tess_watch_device_count(watcher->watch);
-    for (int32_t d = 0; d < watcher->count; d++)
-        watcher->device[d] = d;
+    else if (watcher->watch)
+        for (; watcher->count < tess_watch_device_count(watcher->watch); watcher->count++)
+            watcher->device[watcher->count] = watcher->count;
 }
 
 enum tess_status tess__watch_write(struct tess__watcher *watcher, const struct tess__run *run,
                                    enum tess__watch_choice choice, struct tess_metrics *metrics)
 {
-    if (!watcher->asked)
+    if (!watcher->tried)
         watch_open(watcher, run, choice);
     for (int32_t i = 0; i < watcher->count; i++) {
         tess_watch_sample(watcher->watch, watcher->device[i], &watcher->sample);

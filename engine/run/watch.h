@@ -11,19 +11,17 @@
 
 #define TESS__WATCH_PERIOD_S 1.0
 
+/* AUTO: the run's devices; ON: all of this machine. */
 enum tess__watch_choice { TESS__WATCH_AUTO, TESS__WATCH_ON, TESS__WATCH_OFF };
 
 /* Zeroed before the first call. */
 struct tess__watcher {
-    bool asked; /* the driver's library was looked for */
+    bool tried; /* the driver's library was looked for */
     struct tess_watch *watch;
     int32_t count;
     int32_t device[TESS_WATCH_DEVICES_MAX]; /* those to watch, by the driver's numbers */
     struct tess_watch_sample sample;
 };
-
-/* Is there anything to watch in this run? AUTO: its devices; ON: all of this machine. */
-bool tess__watch_wanted(const struct tess__run *run, enum tess__watch_choice choice);
 
 /* One line for each device that is watched. Where there is no driver nothing is written, and, if
  * ON was given, there is one warning. */

@@ -270,12 +270,17 @@ static void case_memory(void **state)
     run = (struct tess__run){.config = &config, .rank_count = 3};
     /* Two ranks on device 0: their arenas add up; what the device's libraries keep is reported by
      * both, the first before the second had a communicator. */
-    run.on_device[0] = (struct tess__run_device){
-        0, 1000, {300, 20, 0}, {.free_bytes = 8000, .total_bytes = 10000}};
-    run.on_device[1] = (struct tess__run_device){
-        0, 500, {300, 20, 70}, {.free_bytes = 7900, .total_bytes = 10000}};
-    run.on_device[2] =
-        (struct tess__run_device){1, 4000, {300, 20, 70}, {.free_bytes = 0, .total_bytes = 0}};
+    run.rank[0] = (struct tess__run_rank){
+        .allocated.total = 1000,
+        .device_usage = {300, 20, 0},
+        .device_memory = {.free_bytes = 8000, .total_bytes = 10000},
+    };
+    run.rank[1] = (struct tess__run_rank){
+        .allocated.total = 500,
+        .device_usage = {300, 20, 70},
+        .device_memory = {.free_bytes = 7900, .total_bytes = 10000},
+    };
+    run.rank[2] = (struct tess__run_rank){.allocated.total = 4000, .device_usage = {300, 20, 70}};
     memory = tess__device_memory_of(&run, 0);
     assert_int_equal(memory.arena, 1500);
     assert_int_equal(memory.context, 300);
