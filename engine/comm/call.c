@@ -115,41 +115,101 @@ void tess__call_name(const struct tess_comm_call *call, char *text, size_t text_
              call->site[0] != '\0' ? " at " : "", call->site);
 }
 
-void tess__call_describe(const struct tess_comm_call *call, char *text, size_t text_bytes)
+void tess__call_describe(const struct tess__call_key *key, const char *site, char *text,
+                         size_t text_bytes)
 {
     static const char *const reduce_text[] = {" (sum)", " (max)", " (min)"};
-    enum tess_collective kind = call->collective;
-    bool sums = kind == TESS_COLLECTIVE_ALL_REDUCE || kind == TESS_COLLECTIVE_REDUCE_SCATTER ||
-                kind == TESS_COLLECTIVE_REDUCE;
+    const enum tess_collective kind = (enum tess_collective)key->collective;
+    const bool sums = kind == TESS_COLLECTIVE_ALL_REDUCE ||
+                      kind == TESS_COLLECTIVE_REDUCE_SCATTER || kind == TESS_COLLECTIVE_REDUCE;
     char what[64] = "", with[40] = "";
     if (kind != TESS_COLLECTIVE_BARRIER)
-        snprintf(what, sizeof(what), " of %zu %s%s%s", call->count, tess_dtype_name(call->dtype),
-                 sums ? reduce_text[(unsigned)call->reduce % 3] : "",
-                 call->device ? " in device memory" : "");
+        snprintf(what, sizeof(what), " of %llu %s%s%s", (unsigned long long)key->count,
+                 tess_dtype_name((enum tess_dtype)key->dtype),
+                 sums ? reduce_text[key->reduce % 3] : "",
+                 key->way & TESS__ON_DEVICE ? " in device memory" : "");
     if (kind == TESS_COLLECTIVE_BROADCAST || kind == TESS_COLLECTIVE_REDUCE)
-        snprintf(with, sizeof(with), " with root %d", (int)call->peer);
+        snprintf(with, sizeof(with), " with root %d", (int)key->peer);
     snprintf(text, text_bytes, "%s%s%s%s%s", tess_collective_name(kind), what, with,
-             call->site[0] != '\0' ? " at " : "", call->site);
+             site[0] != '\0' ? " at " : "", site);
 }
 
-void tess__call_differs(uint64_t number, int32_t rank, const char *own, int32_t peer,
-                        const char *theirs, char *text, size_t text_bytes)
+void tess__call_differs(uint64_t number, struct tess__call_end own, struct tess__call_end theirs,
+                        char *text, size_t text_bytes)
 {
+    char mine[200], other[200];
+    tess__call_describe(own.key, own.site, mine, sizeof(mine));
+    tess__call_describe(theirs.key, theirs.site, other, sizeof(other));
     snprintf(text, text_bytes,
              "call %llu of the group differs between ranks: rank %d called %s, rank %d called %s; "
              "every rank must make the same calls in the same order",
-             (unsigned long long)number, (int)rank, own, (int)peer, theirs);
+             (unsigned long long)number, (int)own.rank, mine, (int)theirs.rank, other);
 }
 
-void tess__message_differs(uint64_t number, const struct tess__message_end *send,
-                           const struct tess__message_end *recv, char *text, size_t text_bytes)
+void tess__message_differs(uint64_t number, struct tess__call_end send, struct tess__call_end recv,
+                           char *text, size_t text_bytes)
 {
+    char what[2][64];
+    const struct tess__call_key *key[2] = {send.key, recv.key};
+    for (int i = 0; i < 2; i++)
+        snprintf(what[i], sizeof(what[i]), "%llu %s%s", (unsigned long long)key[i]->count,
+                 tess_dtype_name((enum tess_dtype)key[i]->dtype),
+                 key[i]->way & TESS__ON_DEVICE ? " in device memory" : "");
     snprintf(text, text_bytes,
-             "message %llu from rank %d to rank %d differs: rank %d sends %llu %s%s, rank %d "
-             "receives %llu %s%s; both sides must give the same count, dtype and kind of memory",
-             (unsigned long long)number, (int)send->rank, (int)recv->rank, (int)send->rank,
-             (unsigned long long)send->count, tess_dtype_name((enum tess_dtype)send->dtype),
-             send->device ? " in device memory" : "", (int)recv->rank,
-             (unsigned long long)recv->count, tess_dtype_name((enum tess_dtype)recv->dtype),
-             recv->device ? " in device memory" : "");
+             "message %llu from rank %d to rank %d differs: rank %d sends %s, rank %d receives %s; "
+             "both sides must give the same count, dtype and kind of memory",
+             (unsigned long long)number, (int)send.rank, (int)recv.rank, (int)send.rank, what[0],
+             (int)recv.rank, what[1]);
+}
+
+int32_t tess__split_members(const struct tess__split *all, int32_t rank_count, int32_t rank,
+                            int32_t *member_out, int32_t *index_out)
+{
+    int32_t count = 0;
+    for (int32_t r = 0; r < rank_count; r++) {
+        if (all[r].color != all[rank].color)
+            continue;
+        int32_t at = count++;
+        for (; at > 0 && all[member_out[at - 1]].key > all[r].key; at--)
+            member_out[at] = member_out[at - 1];
+        member_out[at] = r;
+    }
+    for (int32_t i = 0; i < count; i++)
+        if (member_out[i] == rank)
+            *index_out = i;
+    return count;
+}
+
+enum tess_status tess__call_exchange(struct tess_comm *comm, const void *mine, size_t bytes,
+                                     void *all)
+{
+    /* Taken back, not restored: calls of the user may go on meanwhile. */
+    const uint64_t exchanged = (uint64_t)(comm->rank_count - 1) * bytes;
+    TESS_TRY(tess_comm_all_gather(comm, mine, all, bytes, TESS_U8, NULL));
+    comm->stats.sent_bytes -= exchanged;
+    comm->stats.received_bytes -= exchanged;
+    return TESS_OK;
+}
+
+void tess__name_ranks(const bool *in, int32_t rank_count, char *text, size_t text_bytes)
+{
+    size_t used = 0;
+    text[0] = '\0';
+    for (int32_t r = 0, end; r < rank_count; r = end) {
+        char one[40], to[16] = "";
+        for (end = r + 1; in[r] && end < rank_count && in[end];)
+            end++;
+        if (!in[r])
+            continue;
+        end = end - r > 2 ? end : r + 1; /* two are listed, not spanned */
+        if (end > r + 1)
+            snprintf(to, sizeof(to), "-%d", (int)end - 1);
+        const int length = snprintf(one, sizeof(one), "%s%d%s", used > 0 ? ", " : "", (int)r, to);
+        if (used + (size_t)length + sizeof(", ...") > text_bytes) {
+            snprintf(text + used, text_bytes - used, ", ...");
+            return;
+        }
+        memcpy(text + used, one, (size_t)length + 1);
+        used += (size_t)length;
+    }
 }

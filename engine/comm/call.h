@@ -83,22 +83,43 @@ static inline struct tess__ticket tess__ticket_read(uint64_t ticket)
 /* "all_reduce at fit.c:87"; without a site "all_reduce". */
 void tess__call_name(const struct tess_comm_call *call, char *text, size_t text_bytes);
 
-/* "reduce of 4096 f32 (sum) with root 2 at fit.c:87". */
-void tess__call_describe(const struct tess_comm_call *call, char *text, size_t text_bytes);
-
-/* The error of ranks that make different calls; own and theirs as tess__call_describe. */
-void tess__call_differs(uint64_t number, int32_t rank, const char *own, int32_t peer,
-                        const char *theirs, char *text, size_t text_bytes);
-
-/* The error of a message whose two ends differ. */
-struct tess__message_end {
-    int32_t rank;
+/* What ranks compare of a call; shared and sent as bytes. */
+struct tess__call_key {
     uint64_t count;
-    int32_t dtype;
-    bool device;
+    int32_t peer;
+    uint8_t collective, reduce, dtype;
+    uint8_t way; /* enum tess_order, and TESS__ON_DEVICE */
 };
-void tess__message_differs(uint64_t number, const struct tess__message_end *send,
-                           const struct tess__message_end *recv, char *text, size_t text_bytes);
+#define TESS__ON_DEVICE 2
+_Static_assert(sizeof(struct tess__call_key) == 16, "what ranks compare has no holes");
+
+static inline struct tess__call_key tess__call_key(const struct tess_comm_call *call)
+{
+    return (struct tess__call_key){
+        .count = call->count,
+        .peer = call->peer,
+        .collective = (uint8_t)call->collective,
+        .reduce = (uint8_t)call->reduce,
+        .dtype = (uint8_t)call->dtype,
+        .way = (uint8_t)(call->order + (call->device ? TESS__ON_DEVICE : 0)),
+    };
+}
+
+/* "reduce of 4096 f32 (sum) with root 2 at fit.c:87". */
+void tess__call_describe(const struct tess__call_key *key, const char *site, char *text,
+                         size_t text_bytes);
+
+/* One rank's call, for messages; its site may be "". */
+struct tess__call_end {
+    int32_t rank;
+    const struct tess__call_key *key;
+    const char *site;
+};
+/* The errors of ranks that make different calls, and of a message whose two ends differ. */
+void tess__call_differs(uint64_t number, struct tess__call_end own, struct tess__call_end theirs,
+                        char *text, size_t text_bytes);
+void tess__message_differs(uint64_t number, struct tess__call_end send, struct tess__call_end recv,
+                           char *text, size_t text_bytes);
 
 /* What a rank gives in a split. */
 struct tess__split {
@@ -106,23 +127,15 @@ struct tess__split {
 };
 /* The ranks [rank_count] of `rank`'s color, ordered by (key, rank); returns how many, and at
  * index_out which of them is `rank`. */
-static inline int32_t tess__split_members(const struct tess__split *all, int32_t rank_count,
-                                          int32_t rank, int32_t *member_out, int32_t *index_out)
-{
-    int32_t count = 0;
+int32_t tess__split_members(const struct tess__split *all, int32_t rank_count, int32_t rank,
+                            int32_t *member_out, int32_t *index_out);
 
-    for (int32_t r = 0; r < rank_count; r++) {
-        if (all[r].color != all[rank].color)
-            continue;
-        int32_t at = count++;
-        for (; at > 0 && all[member_out[at - 1]].key > all[r].key; at--)
-            member_out[at] = member_out[at - 1];
-        member_out[at] = r;
-    }
-    for (int32_t i = 0; i < count; i++)
-        if (member_out[i] == rank)
-            *index_out = i;
-    return count;
-}
+/* Gather `bytes` of every rank that are not the user's traffic. Collective. */
+enum tess_status tess__call_exchange(struct tess_comm *comm, const void *mine, size_t bytes,
+                                     void *all);
+
+/* "2, 4-6, 9": the ranks of [0, rank_count) that `in` holds true for; cut with "..." when too long.
+ */
+void tess__name_ranks(const bool *in, int32_t rank_count, char *text, size_t text_bytes);
 
 #endif

@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "comm/call.h"
+#include "comm/debug.h"
 #include "comm/marks.h"
 #include "tessera/check.h"
 
@@ -131,8 +132,7 @@ static enum tess_status comm_check(const struct tess_comm *comm, const struct te
     if (call->count > PTRDIFF_MAX / size / (size_t)comm->rank_count)
         TESS_FAIL(TESS_ERR_COMM, "%s: %zu elements are more than memory can hold",
                   comm_name(call, name), call->count);
-    bool point =
-        call->collective == TESS_COLLECTIVE_SEND || call->collective == TESS_COLLECTIVE_RECV;
+    bool point = tess__call_is_message(call);
     bool rooted =
         call->collective == TESS_COLLECTIVE_BROADCAST || call->collective == TESS_COLLECTIVE_REDUCE;
     if ((point || rooted) && (call->peer < 0 || call->peer >= comm->rank_count))
@@ -195,6 +195,8 @@ static enum tess_status comm_call(struct tess_comm *comm, struct tess_comm_call 
     tess_comm_site = "";
     TESS_TRY(comm_check(comm, &call));
     TESS_TRY(comm_place(comm, &call));
+    if (comm->debug != NULL && !comm->quiet && !tess__call_is_message(&call))
+        TESS_TRY(tess__debug_compare(comm->debug, &call));
     struct tess_event event = {.comm = comm};
     struct comm_mark *mark = NULL;
     if (call.device)
@@ -334,7 +336,7 @@ void tess_comm_untimed(struct tess_comm *comm, bool on)
         tess__marks_pause(comm->marks, on);
 }
 
-/* Tell the backend of comm->queue; what the ranks exchange for it is not the user's traffic. */
+/* Notify the backend of comm->queue; what the ranks exchange for it is not the user's traffic. */
 static enum tess_status comm_attach(struct tess_comm *comm, struct tess_queue *queue)
 {
     if (comm->ops->attach == NULL)
@@ -395,6 +397,8 @@ enum tess_status(tess_comm_split)(struct tess_comm *comm, int32_t color, int32_t
     if (color < 0)
         TESS_FAIL(TESS_ERR_COMM, "split%s%s: color %d is negative: every rank must join a group",
                   tess_comm_site[0] != '\0' ? " at " : "", tess_comm_site, (int)color);
+    if (comm->debug != NULL)
+        TESS_TRY(tess__debug_compare_split(comm->debug));
     /* What the ranks exchange to agree on groups is not the user's traffic. */
     comm->quiet = true;
     comm->quiet_ticket = UINT64_MAX;
@@ -408,9 +412,10 @@ enum tess_status(tess_comm_split)(struct tess_comm *comm, int32_t color, int32_t
     (*child_out)->root = tess__comm_root(comm);
     (*child_out)->marks = comm->marks;
     (*child_out)->queue = comm->queue;
-    if (comm->queue == NULL)
-        return TESS_OK;
-    status = comm_attach(*child_out, comm->queue);
+    if (comm->queue != NULL)
+        status = comm_attach(*child_out, comm->queue);
+    if (status == TESS_OK && comm->debug != NULL)
+        status = tess__debug_open(*child_out, comm->debug);
     if (status != TESS_OK)
         tess_comm_close(*child_out);
     return status;
@@ -426,5 +431,6 @@ void tess_comm_close(struct tess_comm *comm)
     if (comm == NULL)
         return;
     comm_detach(comm);
+    tess__debug_close(comm->debug);
     comm->ops->close(comm);
 }

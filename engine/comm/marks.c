@@ -1,6 +1,6 @@
 /*
  * What calls on device memory took. The host cannot see it, so every such call has four fences,
- * whose times are asked for after the step:
+ * whose times are read after the step:
  *
  *     kernels     ...ready   ...   before][after   ...      before: the wait is about to hold the
  *     group's queue    [pull, sum]done                      queue back, after: it goes on

@@ -111,8 +111,10 @@ enum tess_status tess_world_open(int32_t rank_count, enum tess_rank_mode mode,
     if (rank_count < 1 || rank_count > TESS_WORLD_RANKS_MAX)
         TESS_FAIL(TESS_ERR_USAGE, "cannot run %d ranks on one host: use 1 to %d", (int)rank_count,
                   TESS_WORLD_RANKS_MAX);
-    struct tess_world layout = {
-        .mode = mode, .rank_count = rank_count, .group_count = world_groups(rank_count)};
+    struct tess_world layout = {.mode = mode,
+                                .rank_count = rank_count,
+                                .core_count = world_cores(),
+                                .group_count = world_groups(rank_count)};
     bool processes = mode == TESS_RANKS_PROCESSES;
     layout.window_bytes = processes ? world_window_bytes(rank_count) : 0;
     world_lay_out(&layout);
@@ -132,17 +134,7 @@ enum tess_status tess_world_open(int32_t rank_count, enum tess_rank_mode mode,
                       layout.map_bytes >> 20, strerror(errno));
     }
     struct tess_world *world = (struct tess_world *)memory;
-    world->mode = mode;
-    world->rank_count = rank_count;
-    world->core_count = world_cores();
-    world->group_count = layout.group_count;
-    world->map_bytes = layout.map_bytes;
-    world->group_offset = layout.group_offset;
-    world->group_bytes = layout.group_bytes;
-    world->stage_offset = layout.stage_offset;
-    world->pair_offset = layout.pair_offset;
-    world->window_offset = layout.window_offset;
-    world->window_bytes = layout.window_bytes;
+    memcpy(world, &layout, offsetof(struct tess_world, abort_state));
     for (int32_t r = 0; r < rank_count; r++) {
         struct tess_board *board = &world->rank[r].board;
         atomic_store_explicit(&board->unit, -1, memory_order_relaxed);
@@ -255,7 +247,7 @@ bool tess_world_aborted(const struct tess_world *world, int32_t *rank_out, char 
     uint32_t state = atomic_load(&world->abort_state);
     if (state == 0)
         return false;
-    /* Whoever writes the reason needs a moment, or longer if it has lost its core in the middle; it
+    /* The writer of the reason needs a moment, or longer if it has lost its core in the middle; it
      * may also have been killed there. */
     for (double start = tess_clock_s(); state == 1 && tess_clock_s() - start < WORLD_REASON_S;) {
         nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);

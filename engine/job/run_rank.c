@@ -357,7 +357,7 @@ enum tess_status tess__run_open_comm(const struct tess__run *run, const struct t
     if (!options->debug)
         return TESS_OK;
     status = tess_comm_debug_open(comm, tess_world_board(rank->world, rank->rank), unit_name,
-                                  unit_count, comm_out);
+                                  unit_count);
     if (status != TESS_OK)
         tess_comm_close(comm);
     return status;

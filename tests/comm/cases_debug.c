@@ -21,11 +21,13 @@ static enum tess_status debug_open(struct tess_comm *comm, struct tess_world *wo
     atomic_store(&board->doing, TESS_DOING_BACKWARD);
     atomic_store(&board->unit, 1);
     atomic_store(&board->step, 17);
-    struct tess_comm *inner;
-    TESS_TRY(tess_comm_split(comm, 0, comm->rank, &inner));
-    enum tess_status status = tess_comm_debug_open(inner, board, debug_units, 3, debug_out);
-    if (status != TESS_OK)
-        tess_comm_close(inner);
+    struct tess_comm *debug;
+    TESS_TRY(tess_comm_split(comm, 0, comm->rank, &debug));
+    enum tess_status status = tess_comm_debug_open(debug, board, debug_units, 3);
+    if (status == TESS_OK)
+        *debug_out = debug;
+    else
+        tess_comm_close(debug);
     return status;
 }
 

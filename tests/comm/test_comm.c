@@ -77,11 +77,11 @@ static int case_on_nccl(struct tess_comm *comm, struct tess_world *world, void *
 static int case_compared(struct tess_comm *comm, struct tess_world *world, void *arg)
 {
     const struct case_function *function = arg;
-    struct tess_comm *inner, *debug;
-    WORLD_OK(tess_comm_split(comm, 0, comm->rank, &inner));
-    enum tess_status status = tess_comm_debug_open(inner, NULL, NULL, 0, &debug);
+    struct tess_comm *debug;
+    WORLD_OK(tess_comm_split(comm, 0, comm->rank, &debug));
+    enum tess_status status = tess_comm_debug_open(debug, NULL, NULL, 0);
     if (status != TESS_OK)
-        tess_comm_close(inner);
+        tess_comm_close(debug);
     WORLD_OK(status);
     int failed = function->setup->device ? case_on_device(debug, world, arg)
                                          : function->fn(debug, world, function->arg);

@@ -322,7 +322,7 @@ static int garbage_rank(struct tess_comm *comm, bool words)
     if (comm->rank != 2) { /* which itself sees rank 0 hang up, or hears of it */
         CONTAINS(transport->reason, "rank 2 (");
         CONTAINS(transport->reason,
-                 words ? "not of this program" : "no message that was asked for");
+                 words ? "not of this program" : "no message that was requested");
     }
     transport->ops->close(transport);
     return 0;

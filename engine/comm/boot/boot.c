@@ -1,6 +1,6 @@
 /*
  * The bootstrap once its ranks are connected: gathering small blobs at rank 0 and handing them all
- * to everybody; and the same over a communicator. How ranks find rank 0 is in boot_meet.c.
+ * to all; and the same over a communicator. How ranks find rank 0 is in boot_meet.c.
  *
  *     rank r    part: magic, number, bytes | blob
  *     rank 0                                  whole: magic, number, bytes | N blobs
@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "comm/boot/boot_meet.h"
+#include "comm/call.h"
 #include "tessera/check.h"
 
 #include <inttypes.h>
@@ -30,22 +31,28 @@ struct boot_frame {
 struct boot_star {
     struct tess_boot boot;
     uint64_t number; /* gathers so far */
-    int *fd;         /* rank 0: [rank_count], [0] unused; else [1]: the connection with rank 0 */
-    int32_t fd_count;
+    bool failed;     /* a gather failed: streams may be out of step */
     char address[TESS_BOOT_ADDRESS_BYTES];
-    bool failed; /* a gather failed: streams may be out of step */
+    int32_t fd_count;
+    int fd[]; /* rank 0: [rank_count], [0] unused; else [1]: the connection with rank 0 */
 };
+
+static bool star_send(const struct boot_star *star, int32_t r, uint64_t magic, const void *blob,
+                      size_t bytes, double limit_s, char why[BOOT_WHY_BYTES])
+{
+    const struct boot_frame frame = {magic, star->number, bytes};
+    return tess__boot_send(star->fd[r], &frame, sizeof(frame), limit_s, why, BOOT_WHY_BYTES) &&
+           tess__boot_send(star->fd[r], blob, bytes, limit_s, why, BOOT_WHY_BYTES);
+}
 
 /* ---- rank 0 ---------------------------------------------------------------------------------- */
 
 /* Send the reason to the ranks that are connected, so that all report the same. */
-static void star_tell(struct boot_star *star, const char *text)
+static void star_notify(const struct boot_star *star, const char *text)
 {
-    const struct boot_frame frame = {BOOT_FAILED, star->number, strlen(text)};
-    double limit_s = tess_clock_s() + 1;
+    const double limit_s = tess_clock_s() + 1;
     for (int32_t r = 1; r < star->fd_count; r++)
-        if (tess__boot_send(star->fd[r], &frame, sizeof(frame), limit_s, NULL, 0))
-            (void)tess__boot_send(star->fd[r], text, strlen(text), limit_s, NULL, 0);
+        (void)star_send(star, r, BOOT_FAILED, text, strlen(text), limit_s, NULL);
 }
 
 static void star_name_silent(const struct boot_star *star, int32_t first, char *text,
@@ -54,7 +61,7 @@ static void star_name_silent(const struct boot_star *star, int32_t first, char *
     bool silent[TESS_BOOT_RANKS_MAX];
     for (int32_t r = 0; r < star->fd_count; r++)
         silent[r] = r == first || (r > first && !tess__boot_ready(star->fd[r]));
-    tess__boot_name_ranks(silent, star->fd_count, text, text_bytes);
+    tess__name_ranks(silent, star->fd_count, text, text_bytes);
 }
 
 /* Rank r's blob; `text`: what is wrong with it. */
@@ -92,21 +99,19 @@ static enum tess_status star_take(struct boot_star *star, int32_t r, size_t byte
 static enum tess_status star_gather_root(struct boot_star *star, const void *mine, size_t bytes,
                                          void *all, double limit_s)
 {
-    const struct boot_frame frame = {BOOT_WHOLE, star->number, bytes * (size_t)star->fd_count};
     char text[BOOT_TEXT], why[BOOT_WHY_BYTES];
     memmove(all, mine, bytes);
     for (int32_t r = 1; r < star->fd_count; r++) {
         enum tess_status status =
             star_take(star, r, bytes, (char *)all + (size_t)r * bytes, limit_s, text);
         if (status != TESS_OK) {
-            star_tell(star, text);
+            star_notify(star, text);
             TESS_FAIL(status, "%s", text);
         }
     }
     limit_s += BOOT_GRACE_S;
     for (int32_t r = 1; r < star->fd_count; r++)
-        if (!tess__boot_send(star->fd[r], &frame, sizeof(frame), limit_s, why, sizeof(why)) ||
-            !tess__boot_send(star->fd[r], all, frame.bytes, limit_s, why, sizeof(why)))
+        if (!star_send(star, r, BOOT_WHOLE, all, bytes * (size_t)star->fd_count, limit_s, why))
             TESS_FAIL(TESS_ERR_COMM, "exchange %" PRIu64 ": rank %d has left: %s", star->number,
                       (int)r, why);
     return TESS_OK;
@@ -114,7 +119,7 @@ static enum tess_status star_gather_root(struct boot_star *star, const void *min
 
 /* ---- the others ------------------------------------------------------------------------------ */
 
-static enum tess_status star_hear_failure(struct boot_star *star, uint64_t bytes, double limit_s)
+static enum tess_status star_failed(struct boot_star *star, uint64_t bytes, double limit_s)
 {
     char text[BOOT_TEXT] = "";
     if (bytes >= sizeof(text) ||
@@ -126,22 +131,21 @@ static enum tess_status star_hear_failure(struct boot_star *star, uint64_t bytes
 static enum tess_status star_gather_member(struct boot_star *star, const void *mine, size_t bytes,
                                            void *all, double limit_s)
 {
-    const struct boot_frame part = {BOOT_PART, star->number, bytes};
     const size_t whole_bytes = bytes * (size_t)star->boot.rank_count;
     struct boot_frame whole;
     char why[BOOT_WHY_BYTES];
     int fd = star->fd[1];
     limit_s += BOOT_GRACE_S; /* rank 0 has the list of missing ranks */
-    const bool sent = tess__boot_send(fd, &part, sizeof(part), limit_s, why, sizeof(why)) &&
-                      tess__boot_send(fd, mine, bytes, limit_s, why, sizeof(why));
+    const bool sent = star_send(star, 1, BOOT_PART, mine, bytes, limit_s, why);
     /* Where rank 0 takes nothing any more, it has sent the reason before. */
-    const bool heard = tess__boot_receive(fd, &whole, sizeof(whole), limit_s, sent ? why : NULL, 0);
-    if (!heard || (!sent && whole.magic != BOOT_FAILED))
+    const bool answered =
+        tess__boot_receive(fd, &whole, sizeof(whole), limit_s, sent ? why : NULL, sizeof(why));
+    if (!answered || (!sent && whole.magic != BOOT_FAILED))
         TESS_FAIL(tess_clock_s() >= limit_s ? TESS_ERR_TIMEOUT : TESS_ERR_COMM,
                   "exchange %" PRIu64 ": rank 0 does not answer rank %d: %s", star->number,
                   (int)star->boot.rank, why);
     if (whole.magic == BOOT_FAILED)
-        return star_hear_failure(star, whole.bytes, limit_s);
+        return star_failed(star, whole.bytes, limit_s);
     if (whole.magic != BOOT_WHOLE || whole.number != star->number || whole.bytes != whole_bytes)
         TESS_FAIL(TESS_ERR_COMM,
                   "exchange %" PRIu64 " of %zu bytes: rank 0 answers with %" PRIu64
@@ -174,10 +178,9 @@ static enum tess_status star_gather(void *context, const void *mine, size_t byte
 
 static void star_close(struct boot_star *star)
 {
-    for (int32_t r = 1; star->fd != NULL && r < star->fd_count; r++)
+    for (int32_t r = 1; r < star->fd_count; r++)
         if (star->fd[r] >= 0)
             close(star->fd[r]);
-    free(star->fd);
     free(star);
 }
 
@@ -190,8 +193,8 @@ static enum tess_status star_meet(struct boot_star *star, const struct tess_boot
         TESS_TRY(tess__boot_gather_members(env, timeout_s, star->fd));
     else
         TESS_TRY(tess__boot_join(env, timeout_s, &star->fd[1]));
-    /* Whoever reaches rank 0 without leaving the host is on its host, whose name is often that of
-     * the loopback there (127.0.1.1): others find it as they find rank 0. Rank 0 itself has the
+    /* A rank that reaches rank 0 without leaving the host is on its host, whose name is often that
+     * of the loopback there (127.0.1.1): others find it as they find rank 0. Rank 0 itself has the
      * address that it was given, or of several the one that rank 1 has found it at. */
     const bool several = strchr(env->address, ',') != NULL;
     char own[BOOT_TEXT_BYTES];
@@ -210,17 +213,13 @@ enum tess_status tess_boot_open(const struct tess_boot_env *env, double timeout_
         env->rank >= env->rank_count)
         TESS_FAIL(TESS_ERR_USAGE, "there is no rank %d of %d; at most %d ranks", (int)env->rank,
                   (int)env->rank_count, TESS_BOOT_RANKS_MAX);
-    struct boot_star *star = calloc(1, sizeof(*star));
-    int32_t fd_count = env->rank == 0 ? env->rank_count : 2;
-    int *fd = star != NULL ? malloc((size_t)fd_count * sizeof(*fd)) : NULL;
-    if (fd == NULL) {
-        free(star);
+    const int32_t fd_count = env->rank == 0 ? env->rank_count : 2;
+    struct boot_star *star = calloc(1, sizeof(*star) + (size_t)fd_count * sizeof(star->fd[0]));
+    if (star == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory to meet %d ranks", (int)env->rank_count);
-    }
-    for (int32_t r = 0; r < fd_count; r++)
-        fd[r] = -1;
-    star->fd = fd;
     star->fd_count = fd_count;
+    for (int32_t r = 0; r < fd_count; r++)
+        star->fd[r] = -1;
     snprintf(star->address, sizeof(star->address), "%s",
              env->address[0] != '\0' ? env->address : "127.0.0.1");
     enum tess_status status = star_meet(star, env, timeout_s);

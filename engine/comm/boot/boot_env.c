@@ -33,13 +33,6 @@ static const struct env_names env_starter[] = {
      "SLURM_STEP_ID", "SLURM_JOB_ID", tess__boot_find_slurm},
 };
 
-/* A variable that is there and not empty, else NULL. */
-static const char *env_get(const char *name)
-{
-    const char *value = name != NULL ? getenv(name) : NULL;
-    return value != NULL && value[0] != '\0' ? value : NULL;
-}
-
 static enum tess_status env_number(const char *name, int32_t least, int32_t most,
                                    int32_t *number_out)
 {
@@ -58,7 +51,7 @@ static enum tess_status env_number(const char *name, int32_t least, int32_t most
 static enum tess_status env_optional(const char *name, int32_t least, int32_t most,
                                      int32_t *number_out)
 {
-    return env_get(name) == NULL ? TESS_OK : env_number(name, least, most, number_out);
+    return tess__boot_variable(name) == NULL ? TESS_OK : env_number(name, least, most, number_out);
 }
 
 /* Whose variables are there? One that has half of them is an error where nothing else needs them
@@ -68,11 +61,13 @@ static const struct env_names *env_find(void)
     for (size_t i = 0; i < sizeof(env_starter) / sizeof(*env_starter); i++) {
         const struct env_names *names = &env_starter[i];
         /* Slurm offers PMI too, to MPI's programs; then Slurm's variables have the hosts. */
-        if (names->find == tess__boot_find_pmi && env_get("SLURM_STEP_ID") != NULL &&
-            env_get("MPI_LOCALRANKID") == NULL)
+        if (names->find == tess__boot_find_pmi && tess__boot_variable("SLURM_STEP_ID") != NULL &&
+            tess__boot_variable("MPI_LOCALRANKID") == NULL)
             continue;
-        bool counts = env_get(names->needs) != NULL;
-        if (names->needs != NULL ? counts : env_get(names->rank) || env_get(names->count))
+        bool counts = tess__boot_variable(names->needs) != NULL;
+        if (names->needs != NULL
+                ? counts
+                : tess__boot_variable(names->rank) || tess__boot_variable(names->count))
             return names;
     }
     return NULL;
@@ -80,8 +75,10 @@ static const struct env_names *env_find(void)
 
 static enum tess_status env_read_place(const struct env_names *names, struct tess_boot_env *env)
 {
-    const char *count = env_get(names->count) != NULL ? names->count : names->count_else;
-    bool has_rank = env_get(names->rank) != NULL, has_count = env_get(count) != NULL;
+    const char *count =
+        tess__boot_variable(names->count) != NULL ? names->count : names->count_else;
+    bool has_rank = tess__boot_variable(names->rank) != NULL,
+         has_count = tess__boot_variable(count) != NULL;
     if (!has_rank || !has_count)
         TESS_FAIL(
             TESS_ERR_USAGE,
@@ -103,7 +100,8 @@ static enum tess_status env_read_place(const struct env_names *names, struct tes
 
 static enum tess_status env_read_address(const struct env_names *names, struct tess_boot_env *env)
 {
-    const char *address = env_get("MASTER_ADDR"), *port = env_get("MASTER_PORT");
+    const char *address = tess__boot_variable("MASTER_ADDR"),
+               *port = tess__boot_variable("MASTER_PORT");
     if (names->find != NULL && port == NULL)
         tess__boot_find_port(env);
     if (names->find != NULL && address == NULL)
@@ -122,7 +120,7 @@ static enum tess_status env_read_address(const struct env_names *names, struct t
     if (address != NULL)
         memcpy(env->address, address, strlen(address) + 1);
     TESS_TRY(env_optional("MASTER_PORT", 1, 65535, &env->port));
-    const char *taken = env_get("TORCHELASTIC_USE_AGENT_STORE");
+    const char *taken = tess__boot_variable("TORCHELASTIC_USE_AGENT_STORE");
     if (taken == NULL || strcmp(taken, "True") != 0)
         return TESS_OK;
     if (env->port == 65535)
@@ -135,7 +133,7 @@ static enum tess_status env_read_address(const struct env_names *names, struct t
 /* Steps of one job of Slurm may run at the same time. */
 static uint64_t env_job(const struct env_names *names)
 {
-    const char *job = env_get(names->job), *step = env_get(names->needs);
+    const char *job = tess__boot_variable(names->job), *step = tess__boot_variable(names->needs);
     if (job == NULL)
         return 0;
     uint64_t hash = tess_hash_bytes(job, strlen(job));

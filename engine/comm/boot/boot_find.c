@@ -23,9 +23,9 @@
 #define FIND_PORT_LAST  31000
 #define FIND_PORTS      8
 
-static const char *find_get(const char *name)
+const char *tess__boot_variable(const char *name)
 {
-    const char *value = getenv(name);
+    const char *value = name != NULL ? getenv(name) : NULL;
     return value != NULL && value[0] != '\0' ? value : NULL;
 }
 
@@ -180,8 +180,8 @@ void tess__boot_add_nodes(const char *regex, char *hosts, size_t bytes)
  */
 enum tess_status tess__boot_find_openmpi(struct tess_boot_env *env)
 {
-    const char *uri = find_get("OMPI_MCA_orte_hnp_uri");
-    const char *nodes = find_get("OMPI_MCA_orte_node_regex");
+    const char *uri = tess__boot_variable("OMPI_MCA_orte_hnp_uri");
+    const char *nodes = tess__boot_variable("OMPI_MCA_orte_node_regex");
     if (env->local_count == env->rank_count) {
         find_here(env);
         return TESS_OK;
@@ -205,7 +205,7 @@ enum tess_status tess__boot_find_openmpi(struct tess_boot_env *env)
 enum tess_status tess__boot_find_pmi(struct tess_boot_env *env)
 {
     env->address[0] = '\0';
-    if (find_get("PMI_FD") == NULL)
+    if (tess__boot_variable("PMI_FD") == NULL)
         TESS_FAIL(TESS_ERR_USAGE,
                   "rank %d of %d cannot find the host of rank 0: there is no PMI_FD by which to "
                   "ask mpirun; give all ranks the host of rank 0 and a free port of it in "
@@ -266,11 +266,12 @@ bool tess__boot_first_host(const char *list, char *host, size_t bytes)
 
 enum tess_status tess__boot_find_slurm(struct tess_boot_env *env)
 {
-    const char *nodes = find_get("SLURM_STEP_NUM_NODES"), *list = find_get("SLURM_STEP_NODELIST");
+    const char *nodes = tess__boot_variable("SLURM_STEP_NUM_NODES"),
+               *list = tess__boot_variable("SLURM_STEP_NODELIST");
     if (nodes == NULL)
-        nodes = find_get("SLURM_NNODES");
+        nodes = tess__boot_variable("SLURM_NNODES");
     if (list == NULL)
-        list = find_get("SLURM_JOB_NODELIST");
+        list = tess__boot_variable("SLURM_JOB_NODELIST");
     if (nodes != NULL && strcmp(nodes, "1") == 0) {
         find_here(env);
         return TESS_OK;

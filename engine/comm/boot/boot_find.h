@@ -4,6 +4,9 @@
 
 #include "comm/boot/boot.h"
 
+/* A variable of the environment that is there and not empty, else NULL; NULL is allowed. */
+const char *tess__boot_variable(const char *name);
+
 /* Ports that the ranks of a job come to on their own. */
 void tess__boot_find_port(struct tess_boot_env *env);
 

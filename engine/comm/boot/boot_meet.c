@@ -3,7 +3,7 @@
  * come.
  *
  *     rank r    hello: magic, version, rank, rank count, job
- *     rank 0                                  reply: magic, heard
+ *     rank 0                                  reply: magic, seen
  *     rank 0      (once all have come)        reply: magic, verdict, reason
  *
  * The first reply comes at once: where rank 0 has one of several ports, a listener that is
@@ -15,6 +15,7 @@
 
 #include "base/clock.h"
 #include "comm/boot/boot_door.h"
+#include "comm/call.h"
 #include "tessera/check.h"
 
 #include <stdio.h>
@@ -25,10 +26,10 @@
 
 #define MEET_MAGIC    UINT64_C(0x746f6f6261726574) /* "teraboot" */
 #define MEET_VERSION  2
-#define MEET_HEARD    1   /* a verdict that is none yet; others are enum tess_status */
+#define MEET_SEEN     1   /* a verdict that is none yet; others are enum tess_status */
 #define MEET_RETRY_S  0.1 /* between two tries to connect */
 #define MEET_SILENT_S 3.0 /* after which another program listens there */
-#define MEET_FAR_S    2.0 /* an address that takes so long to refuse is not asked for more ports */
+#define MEET_FAR_S    2.0 /* an address that takes so long to refuse is not tried at more ports */
 
 #define MEET_WHERE_BYTES (TESS_BOOT_ADDRESS_BYTES + 40)
 
@@ -43,7 +44,7 @@ struct meet_hello {
 struct meet_reply {
     uint64_t magic;
     uint32_t version;
-    int32_t verdict; /* enum tess_status or MEET_HEARD */
+    int32_t verdict; /* enum tess_status or MEET_SEEN */
     char reason[496];
 };
 
@@ -67,30 +68,6 @@ static const char *meet_where(const struct tess_boot_env *env, char text[MEET_WH
     else
         snprintf(text, MEET_WHERE_BYTES, "%s, port %d", env->address, (int)env->port);
     return text;
-}
-
-void tess__boot_name_ranks(const bool *missing, int32_t rank_count, char *text, size_t text_bytes)
-{
-    size_t used = 0;
-    text[0] = '\0';
-    for (int32_t r = 0; r < rank_count; r++) {
-        char one[32];
-        int32_t last = r;
-        if (!missing[r])
-            continue;
-        while (last + 1 < rank_count && missing[last + 1])
-            last++;
-        int length = last > r ? snprintf(one, sizeof(one), "%s%d-%d", used > 0 ? ", " : "", (int)r,
-                                         (int)last)
-                              : snprintf(one, sizeof(one), "%s%d", used > 0 ? ", " : "", (int)r);
-        if (used + (size_t)length + sizeof ", ..." > text_bytes) {
-            snprintf(text + used, text_bytes - used, ", ...");
-            return;
-        }
-        memcpy(text + used, one, (size_t)length + 1);
-        used += (size_t)length;
-        r = last;
-    }
 }
 
 /* ---- rank 0 ---------------------------------------------------------------------------------- */
@@ -140,7 +117,7 @@ static bool meet_greet(void *context, int fd, const unsigned char *bytes)
     } else {
         meet->fd[hello.rank] = fd;
         meet->missing_count--;
-        meet_reply(fd, MEET_HEARD, "");
+        meet_reply(fd, MEET_SEEN, "");
         return true;
     }
     meet_refuse(meet, fd, reason);
@@ -154,7 +131,7 @@ static enum tess_status meet_time_out(struct meet *meet, double timeout_s)
     char names[100], others[280] = "", reason[496], where[MEET_WHERE_BYTES];
     for (int32_t r = 0; r < env->rank_count; r++)
         missing[r] = r > 0 && meet->fd[r] < 0;
-    tess__boot_name_ranks(missing, env->rank_count, names, sizeof(names));
+    tess__name_ranks(missing, env->rank_count, names, sizeof(names));
     if (meet->refused[0] != '\0')
         snprintf(others, sizeof(others), "; turned away: %s", meet->refused);
     else if (meet->door.strangers > 0)
@@ -229,8 +206,8 @@ static bool meet_take(int fd, double limit_s, struct meet_reply *reply, char why
 
 /* Wait for rank 0's verdict on a fresh connection. False: the listener is not rank 0, or has gone;
  * try again. */
-static bool meet_hear(const struct tess_boot_env *env, int fd, double limit_s,
-                      struct meet_reply *reply, char why[BOOT_WHY_BYTES])
+static bool meet_ask(const struct tess_boot_env *env, int fd, double limit_s,
+                     struct meet_reply *reply, char why[BOOT_WHY_BYTES])
 {
     const struct meet_hello hello = {.magic = MEET_MAGIC,
                                      .version = MEET_VERSION,
@@ -242,7 +219,7 @@ static bool meet_hear(const struct tess_boot_env *env, int fd, double limit_s,
     if (!tess__boot_send(fd, &hello, sizeof(hello), first_s, why, BOOT_WHY_BYTES) ||
         !meet_take(fd, first_s, reply, why))
         return false;
-    return reply->verdict != MEET_HEARD || meet_take(fd, limit_s, reply, why);
+    return reply->verdict != MEET_SEEN || meet_take(fd, limit_s, reply, why);
 }
 
 /* Try one address at one port. True: there is a verdict, in *status_out. *far_out: the
@@ -255,7 +232,7 @@ static bool meet_try(const struct tess_boot_env *env, const char *address, int32
     const double begin_s = tess_clock_s();
     int fd = tess__boot_connect(address, port, limit_s, why, BOOT_WHY_BYTES);
     *far_out = fd < 0 && tess_clock_s() - begin_s > MEET_FAR_S;
-    if (fd >= 0 && meet_hear(env, fd, limit_s, &reply, why)) {
+    if (fd >= 0 && meet_ask(env, fd, limit_s, &reply, why)) {
         *status_out = TESS_OK;
         if (reply.verdict == TESS_OK) {
             *fd_out = fd;

@@ -8,9 +8,6 @@
 /* Time in which rank 0's verdict reaches the others, after its own limit has passed. */
 #define BOOT_GRACE_S 5.0
 
-/* "2, 4-6 and 9", of the ranks that `missing` holds true for; cut with "..." when too long. */
-void tess__boot_name_ranks(const bool *missing, int32_t rank_count, char *text, size_t text_bytes);
-
 /* Rank 0: fd_out[r] becomes the connection with rank r, for 1 <= r < rank_count. */
 enum tess_status tess__boot_gather_members(const struct tess_boot_env *env, double timeout_s,
                                            int *fd_out);

@@ -29,7 +29,7 @@ int tess__boot_try_listen(const char *address, int32_t port, struct boot_listene
 /* TESS_ERR_COMM with address, port and reason. */
 enum tess_status tess__boot_listen(const char *address, int32_t port,
                                    struct boot_listener *listener_out);
-/* The port that it got where 0 was asked for; of the first of several addresses. */
+/* The port that it got where 0 was requested; of the first of several addresses. */
 int32_t tess__boot_port(const struct boot_listener *listener);
 void tess__boot_unlisten(struct boot_listener *listener);
 /* A connection that waits, not blocking; -1: none. */

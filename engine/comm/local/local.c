@@ -3,7 +3,6 @@
  * splitting, closing and posting; there is no progress thread, a call advances when a rank polls or
  * waits. How calls are run is in local_run.c and local_message.c.
  */
-#include "comm/call.h"
 #include "comm/local/shared.h"
 #include "tessera/check.h"
 #include "tessera/communicator.h"
@@ -101,12 +100,7 @@ static enum tess_status local_post(struct local_group *group, const struct tess_
     desc->target = call->target;
     desc->target_shared =
         tess__world_reaches(world, call->target, call->count * tess_dtype_bytes(call->dtype));
-    desc->count = call->count;
-    desc->peer = call->peer;
-    desc->collective = (uint8_t)call->collective;
-    desc->reduce = (uint8_t)call->reduce;
-    desc->dtype = (uint8_t)call->dtype;
-    desc->device = call->device;
+    desc->key = tess__call_key(call);
     group->call[t % LOCAL_RING] = *call;
     group->posted = t + 1;
     atomic_store(&desc->seq, t + 1);
@@ -344,12 +338,6 @@ enum tess_status tess_comm_local_open(struct tess_world *world, int32_t rank, en
     return TESS_OK;
 }
 
-/* What each rank sends to the others in a split. */
-struct local_member_info {
-    struct tess__split split;
-    int32_t world_rank;
-};
-
 /* Take a free slot for `users` members; -1 when there is none. Slot 0 is the whole world's. */
 static int32_t local_take_slot(struct tess_world *world, uint32_t users)
 {
@@ -366,23 +354,16 @@ static enum tess_status local_split_members(struct local_group *parent, int32_t 
                                             struct local_group **group_out)
 {
     struct tess_comm *comm = &parent->comm;
-    struct local_member_info own = {{color, key}, parent->rank->rank}, info[TESS_WORLD_RANKS_MAX];
+    const struct tess__split own = {color, key};
     struct tess__split split[TESS_WORLD_RANKS_MAX];
     int32_t member[TESS_WORLD_RANKS_MAX], world_rank[TESS_WORLD_RANKS_MAX];
-    int32_t slot[TESS_WORLD_RANKS_MAX];
-    TESS_TRY(tess_comm_all_gather(comm, &own, info, sizeof(own), TESS_U8, NULL));
-    for (int32_t r = 0; r < comm->rank_count; r++)
-        split[r] = info[r].split;
-    int32_t index = 0;
+    int32_t slot[TESS_WORLD_RANKS_MAX], index = 0;
+    TESS_TRY(tess__call_exchange(comm, &own, sizeof(own), split));
     const int32_t n = tess__split_members(split, comm->rank_count, comm->rank, member, &index);
     for (int32_t i = 0; i < n; i++)
-        world_rank[i] = info[member[i]].world_rank;
+        world_rank[i] = parent->world_rank[member[i]];
     int32_t taken = n > 1 && index == 0 ? local_take_slot(parent->rank->world, (uint32_t)n) : -1;
-    TESS_TRY(tess_comm_all_gather(comm, &taken, slot, 1, TESS_I32, NULL));
-    /* Taken back, not restored: calls of the user may have gone on meanwhile. */
-    uint64_t exchanged = (uint64_t)(comm->rank_count - 1) * (sizeof(own) + sizeof(taken));
-    comm->stats.sent_bytes -= exchanged;
-    comm->stats.received_bytes -= exchanged;
+    TESS_TRY(tess__call_exchange(comm, &taken, sizeof(taken), slot));
     *group_out = NULL;
     if (n == 1)
         return tess_comm_barrier(comm);

@@ -16,7 +16,6 @@
  * Ranks close in any order, and a peer may follow a fence of a rank that has gone: fences live
  * until all members of the group have let go of them.
  */
-#include "comm/call.h"
 #include "comm/local/shared.h"
 #include "tessera/check.h"
 
@@ -119,11 +118,7 @@ enum tess_status tess__local_attach(struct tess_comm *comm, struct tess_queue *q
     struct local_device *own;
     TESS_TRY(device_new(queue, &own));
     atomic_store(&own->users, comm->rank_count);
-    struct tess_comm_stats stats = comm->stats;
-    enum tess_status status =
-        tess_comm_all_gather(comm, &own, group->device_of, sizeof(own), TESS_U8, NULL);
-    comm->stats.sent_bytes = stats.sent_bytes;
-    comm->stats.received_bytes = stats.received_bytes;
+    enum tess_status status = tess__call_exchange(comm, &own, sizeof(own), group->device_of);
     group->device = own;
     if (status == TESS_OK)
         return TESS_OK;

@@ -7,7 +7,6 @@
  *             device (local_device.c)
  *   chunked   private: through two shared chunks, the sender fills, the receiver empties
  */
-#include "comm/call.h"
 #include "comm/local/shared.h"
 #include "tessera/check.h"
 
@@ -39,9 +38,7 @@ struct tess_comm_call tess__local_message_call(const struct local_group *group, 
                                                int32_t peer, uint64_t seq)
 {
     const struct local_queue *queue = message_queue(group, send, peer);
-    return (struct tess_comm_call){.collective = send ? TESS_COLLECTIVE_SEND : TESS_COLLECTIVE_RECV,
-                                   .peer = peer,
-                                   .site = queue->message[seq % LOCAL_PAIR_RING].site};
+    return queue->message[seq % LOCAL_PAIR_RING].call;
 }
 
 static void message_complete(struct local_group *group, enum tess__sequence sequence, int32_t peer,
@@ -81,7 +78,6 @@ static void message_post_send(struct local_group *group, const struct tess_comm_
     struct local_pair *pair = message_pair(group, group->comm.rank, call->peer);
     struct local_desc *desc = &pair->ring[seq % LOCAL_PAIR_RING];
     desc->source = call->source;
-    desc->device = call->device;
     if (call->device) {
         message->way = LOCAL_DIRECT;
     } else if (message->bytes <= LOCAL_SMALL) {
@@ -95,8 +91,7 @@ static void message_post_send(struct local_group *group, const struct tess_comm_
         message->way = LOCAL_CHUNKED;
     }
     desc->source_shared = message->way != LOCAL_CHUNKED;
-    desc->count = call->count;
-    desc->dtype = (uint8_t)call->dtype;
+    desc->key = tess__call_key(call);
     atomic_store(&desc->seq, seq + 1);
     atomic_store(&group->member[group->comm.rank]->sent[call->peer], seq + 1);
     tess__local_ring_one(group, call->peer);
@@ -116,7 +111,7 @@ static bool message_run_send(struct local_group *group, int32_t peer, struct loc
             return false;
         size_t left = message->bytes - message->offset;
         size_t n = left < LOCAL_PAIR_CHUNK ? left : LOCAL_PAIR_CHUNK;
-        memcpy(pair->chunk[k % 2], (const char *)message->source + message->offset, n);
+        memcpy(pair->chunk[k % 2], (const char *)message->call.source + message->offset, n);
         message->offset += n;
         atomic_store(staged, k + 1);
         tess__local_ring_one(group, peer);
@@ -161,13 +156,8 @@ enum tess_status tess__local_message_post(struct local_group *group,
     if (call->device)
         TESS_TRY(tess__local_device_post_message(group, send, call->peer, seq));
     struct local_message *message = &queue->message[seq % LOCAL_PAIR_RING];
-    *message = (struct local_message){.source = call->source,
-                                      .target = call->target,
-                                      .count = call->count,
-                                      .dtype = call->dtype,
-                                      .device = call->device,
-                                      .site = call->site,
-                                      .bytes = call->count * tess_dtype_bytes(call->dtype)};
+    *message =
+        (struct local_message){.call = *call, .bytes = call->count * tess_dtype_bytes(call->dtype)};
     if (send)
         message_post_send(group, call, message, seq);
     queue->posted++;
@@ -186,7 +176,7 @@ static bool message_pull_chunks(struct local_group *group, int32_t peer,
             return false;
         size_t left = message->bytes - message->offset;
         size_t n = left < LOCAL_PAIR_CHUNK ? left : LOCAL_PAIR_CHUNK;
-        memcpy((char *)message->target + message->offset, pair->chunk[k % 2], n);
+        memcpy((char *)message->call.target + message->offset, pair->chunk[k % 2], n);
         message->offset += n;
         atomic_store(consumed, k + 1);
         tess__local_ring_one(group, peer);
@@ -204,24 +194,22 @@ static enum tess_status message_run_receive(struct local_group *group, int32_t p
     *done_out = false;
     if (atomic_load(&desc->seq) != seq + 1)
         return TESS_OK;
-    if (desc->count != message->count || desc->dtype != message->dtype ||
-        desc->device != message->device) {
-        const struct tess__message_end sent = {group->world_rank[peer], desc->count, desc->dtype,
-                                               desc->device};
-        const struct tess__message_end own = {group->world_rank[group->comm.rank], message->count,
-                                              (int32_t)message->dtype, message->device};
+    const struct tess__call_key own = tess__call_key(&message->call);
+    if (desc->key.count != own.count || desc->key.dtype != own.dtype || desc->key.way != own.way) {
+        const struct tess__call_end send = {group->world_rank[peer], &desc->key, ""};
+        const struct tess__call_end recv = {group->world_rank[group->comm.rank], &own, ""};
         char reason[400];
-        tess__message_differs(seq + 1, &sent, &own, reason, sizeof(reason));
+        tess__message_differs(seq + 1, send, recv, reason, sizeof(reason));
         return tess__local_fail(group, TESS_ERR_COMM, reason);
     }
-    if (message->device) {
-        TESS_TRY(tess__local_device_pull(group, peer, seq, message->target, desc->source,
+    if (message->call.device) {
+        TESS_TRY(tess__local_device_pull(group, peer, seq, message->call.target, desc->source,
                                          message->bytes));
     } else if (!desc->source_shared) {
         if (!message_pull_chunks(group, peer, message, moved_out))
             return TESS_OK;
     } else {
-        (void)tess__call_copy(NULL, message->target, desc->source, message->bytes);
+        (void)tess__call_copy(NULL, message->call.target, desc->source, message->bytes);
     }
     atomic_store(&group->member[group->comm.rank]->received[peer], seq + 1);
     tess__local_ring_one(group, peer);

@@ -14,11 +14,9 @@
  * Which of the three follows from the posted descriptors alone, so that all ranks agree. Sums are
  * always taken in the canonical order: it costs no more than another one here.
  */
-#include "comm/call.h"
 #include "comm/local/shared.h"
 #include "tessera/check.h"
 
-#include <stdio.h>
 #include <string.h>
 
 static const struct local_desc *run_desc(const struct local_group *group, int32_t peer, uint64_t t)
@@ -70,37 +68,21 @@ static void run_publish(struct local_group *group, uint64_t progress, enum world
         tess__local_ring(group, least);
 }
 
-static void run_describe(const struct local_desc *desc, const char *site, char *text,
-                         size_t text_bytes)
-{
-    struct tess_comm_call call = {.collective = (enum tess_collective)desc->collective,
-                                  .reduce = (enum tess_reduce)desc->reduce,
-                                  .dtype = (enum tess_dtype)desc->dtype,
-                                  .count = desc->count,
-                                  .peer = desc->peer,
-                                  .device = desc->device,
-                                  .site = site};
-    tess__call_describe(&call, text, text_bytes);
-}
-
 /* All ranks that take part must have made the same call; if not, nothing later can be right. */
 static enum tess_status run_compare(struct local_group *group, uint64_t t)
 {
-    const struct local_desc *own = run_desc(group, group->comm.rank, t);
-    bool rooted = own->collective == TESS_COLLECTIVE_BROADCAST;
+    const struct tess__call_key *own = &run_desc(group, group->comm.rank, t)->key;
+    const bool rooted = own->collective == TESS_COLLECTIVE_BROADCAST;
     for (int32_t r = 0; r < group->comm.rank_count; r++) {
-        const struct local_desc *desc = run_desc(group, r, t);
-        if (rooted && r != own->peer)
+        const struct tess__call_key *key = &run_desc(group, r, t)->key;
+        if ((rooted && r != own->peer) || memcmp(key, own, sizeof(*key)) == 0)
             continue;
-        if (desc->collective == own->collective && desc->reduce == own->reduce &&
-            desc->dtype == own->dtype && desc->count == own->count && desc->peer == own->peer &&
-            desc->device == own->device)
-            continue;
-        char mine[180], theirs[140], reason[480];
-        run_describe(own, group->call[t % LOCAL_RING].site, mine, sizeof(mine));
-        run_describe(desc, "", theirs, sizeof(theirs)); /* a site is an address of that rank */
-        tess__call_differs(t + 1, group->world_rank[group->comm.rank], mine, group->world_rank[r],
-                           theirs, reason, sizeof(reason));
+        /* A peer's site is an address of that rank. */
+        const struct tess__call_end mine = {group->world_rank[group->comm.rank], own,
+                                            group->call[t % LOCAL_RING].site};
+        const struct tess__call_end theirs = {group->world_rank[r], key, ""};
+        char reason[600];
+        tess__call_differs(t + 1, mine, theirs, reason, sizeof(reason));
         return tess__local_fail(group, TESS_ERR_COMM, reason);
     }
     return TESS_OK;

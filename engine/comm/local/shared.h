@@ -12,6 +12,7 @@
 #ifndef TESSERA_COMM_LOCAL_SHARED_H
 #define TESSERA_COMM_LOCAL_SHARED_H
 
+#include "comm/call.h"
 #include "comm/waiting.h"
 
 #define LOCAL_GROUPS_LEAST 64 /* groups that may be open at a time, see world_groups() */
@@ -34,13 +35,10 @@
  */
 struct local_desc {
     _Alignas(LOCAL_LINE) _Atomic uint64_t seq; /* number of the call in its sequence, from 1 */
-    uint64_t count;
+    struct tess__call_key key;
     const void *source; /* address that peers may read; meaningless if not source_shared */
     void *target;       /* likewise to write */
-    int32_t peer;
-    uint8_t collective, reduce, dtype;
     bool source_shared, target_shared;
-    bool device; /* both are device memory */
 };
 
 /* One rank's part of a group. Written by that rank alone. */
@@ -108,12 +106,8 @@ bool tess__world_reaches(const struct tess_world *world, const void *memory, siz
 enum local_way { LOCAL_EAGER, LOCAL_DIRECT, LOCAL_CHUNKED };
 struct local_message {
     enum local_way way;
-    enum tess_dtype dtype;
-    const void *source;
-    void *target;
-    size_t count, bytes, offset;
-    bool device;
-    const char *site;
+    struct tess_comm_call call;
+    size_t bytes, offset;
 };
 
 /* All before `reported` are complete and reported; between that and `finished`, what has a
@@ -198,7 +192,7 @@ enum tess_status tess__local_message_post(struct local_group *group,
 bool tess__local_message_complete(const struct local_group *group, bool send, int32_t peer,
                                   uint64_t seq);
 
-/* What the queue keeps of a message, for the board and for messages: kind, peer, site. */
+/* One that is under way, or was the latest in its place. */
 struct tess_comm_call tess__local_message_call(const struct local_group *group, bool send,
                                                int32_t peer, uint64_t seq);
 /* As tess__local_report, of the sends to `peer`. */

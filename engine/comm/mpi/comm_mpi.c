@@ -46,7 +46,7 @@ enum tess_status tess__mpi_fail(struct mpi_room *room, int error, const char *wh
 
 enum tess_status tess__mpi_listen(struct mpi_room *room)
 {
-    int error = MPI_Irecv(&room->heard, sizeof(room->heard), MPI_BYTE, MPI_ANY_SOURCE, 0,
+    int error = MPI_Irecv(&room->received, sizeof(room->received), MPI_BYTE, MPI_ANY_SOURCE, 0,
                           room->control, &room->request[0]);
     if (error != MPI_SUCCESS)
         return tess__mpi_fail(room, error, "cannot listen for other ranks' failures", -1);
@@ -54,26 +54,26 @@ enum tess_status tess__mpi_listen(struct mpi_room *room)
 }
 
 /* A word has come. The first one stays. */
-static enum tess_status room_hear(struct mpi_room *room, int32_t from)
+static enum tess_status room_word(struct mpi_room *room, int32_t from)
 {
-    room->heard.rank = from; /* not the number in the message */
-    room->heard.reason[sizeof(room->heard.reason) - 1] = '\0';
+    room->received.rank = from; /* not the number in the message */
+    room->received.reason[sizeof(room->received.reason) - 1] = '\0';
     pthread_mutex_lock(&room->lock);
     if (atomic_load(&room->aborted) == MPI_ROOM_GOES_ON) {
-        room->word = room->heard;
+        room->word = room->received;
         atomic_store(&room->aborted, MPI_ROOM_ABORTED);
     }
     pthread_mutex_unlock(&room->lock);
     return tess__mpi_listen(room);
 }
 
-static void room_tell(struct mpi_room *room)
+static void room_notify(struct mpi_room *room)
 {
     atomic_store(&room->aborted, MPI_ROOM_ABORTED);
     for (int32_t r = 0; r < room->head.rank_count; r++)
         if (r != room->head.rank && MPI_Isend(&room->word, sizeof(room->word), MPI_BYTE, r, 0,
-                                              room->control, &room->telling[r]) != MPI_SUCCESS)
-            room->telling[r] = MPI_REQUEST_NULL; /* a dead rank needs no reason */
+                                              room->control, &room->notice[r]) != MPI_SUCCESS)
+            room->notice[r] = MPI_REQUEST_NULL; /* a dead rank needs no reason */
 }
 
 enum tess_status tess__mpi_check(struct mpi_room *room)
@@ -81,8 +81,8 @@ enum tess_status tess__mpi_check(struct mpi_room *room)
     int state = atomic_load(&room->aborted);
     if (state == MPI_ROOM_GOES_ON)
         return TESS_OK;
-    if (state == MPI_ROOM_TO_TELL)
-        room_tell(room);
+    if (state == MPI_ROOM_TO_NOTIFY)
+        room_notify(room);
     if (room->reason[0] == '\0')
         snprintf(room->reason, sizeof(room->reason),
                  "stopped because rank %d on host %s failed: %s", (int)room->word.rank,
@@ -97,13 +97,13 @@ static void mpi_abort(struct tess_transport *transport, const char *reason)
     if (atomic_load(&room->aborted) == MPI_ROOM_GOES_ON) {
         room->word.rank = transport->rank;
         snprintf(room->word.reason, sizeof(room->word.reason), "%s", reason);
-        atomic_store(&room->aborted, MPI_ROOM_TO_TELL);
+        atomic_store(&room->aborted, MPI_ROOM_TO_NOTIFY);
     }
     pthread_mutex_unlock(&room->lock);
     /* Another thread leaves the sending to the next test or wait, or to close. */
     if (pthread_equal(pthread_self(), room->thread) &&
-        atomic_load(&room->aborted) == MPI_ROOM_TO_TELL)
-        room_tell(room);
+        atomic_load(&room->aborted) == MPI_ROOM_TO_NOTIFY)
+        room_notify(room);
 }
 
 /* ---- requests -------------------------------------------------------------------------------- */
@@ -206,7 +206,7 @@ static enum tess_status room_take(struct mpi_room *room, int at, int error, int 
                               at == 0 ? -1 : slot->peer);
     }
     if (at == 0)
-        return room_hear(room, from);
+        return room_word(room, from);
     room_done(room, number);
     return TESS_OK;
 }
@@ -242,12 +242,6 @@ static enum tess_status mpi_test(struct tess_transport *transport, uint32_t requ
     return TESS_OK;
 }
 
-static void room_nap(double seconds)
-{
-    const struct timespec nap = {.tv_nsec = (long)(seconds * 1e9)};
-    nanosleep(&nap, NULL);
-}
-
 static enum tess_status mpi_wait(struct tess_transport *transport, double timeout_s)
 {
     struct mpi_room *room = (struct mpi_room *)transport;
@@ -265,17 +259,20 @@ static enum tess_status mpi_wait(struct tess_transport *transport, double timeou
             continue;
         double nap_s = idle_s * WAIT_PORTION;
         nap_s = nap_s < WAIT_NAP_S ? WAIT_NAP_S : nap_s > WAIT_MOST_S ? WAIT_MOST_S : nap_s;
-        room_nap(nap_s < limit_s - now_s ? nap_s : limit_s - now_s);
+        nap_s = nap_s < limit_s - now_s ? nap_s : limit_s - now_s;
+        nanosleep(&(struct timespec){.tv_nsec = (long)(nap_s * 1e9)}, NULL);
     }
     room->news = false;
     return TESS_OK;
 }
 
-const struct tess_transport_ops tess__mpi_messages = {
+const struct tess_transport_ops tess__mpi_ops = {
     .name = "mpi",
     .send = mpi_send,
     .recv = mpi_recv,
     .test = mpi_test,
     .wait = mpi_wait,
     .abort = mpi_abort,
+    .close = tess__mpi_close,
+    .native = &tess__mpi_native,
 };

@@ -1,7 +1,7 @@
 /*
  * Messages over MPI, as the rest of the program sees them: which MPI library it is, and opening a
  * transport (transport.h) over it. The library is in a module of its own, libtessera_mpi_NAME.so,
- * opened when it is asked for. MPI itself is known to comm_mpi*.c of those modules alone.
+ * opened when it is requested. MPI itself is known to comm_mpi*.c of those modules alone.
  */
 #ifndef TESSERA_COMM_MPI_COMM_MPI_H
 #define TESSERA_COMM_MPI_COMM_MPI_H

@@ -2,31 +2,26 @@
  * kind of communicator. */
 #include "comm/mpi/comm_mpi.h"
 
+#include "comm/boot/boot_find.h"
 #include "comm/net/net.h"
 #include "tessera/check.h"
 #include "tessera/communicator.h"
 #include "tessera/version.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 static const char *const find_module[] = {NULL, "mpi_openmpi", "mpi_mpich"};
 
-static bool find_set(const char *name)
-{
-    const char *value = getenv(name);
-    return value != NULL && value[0] != '\0';
-}
-
 /* By the variables of the starter; AUTO: MPI did not start this process. */
 static enum tess_mpi_library find_starter(char *why, size_t why_bytes)
 {
-    if (find_set("OMPI_COMM_WORLD_SIZE") || find_set("PMIX_RANK"))
+    if (tess__boot_variable("OMPI_COMM_WORLD_SIZE") || tess__boot_variable("PMIX_RANK"))
         return TESS_MPI_OPENMPI;
-    if (find_set("PMI_RANK") && (find_set("PMI_FD") || find_set("PMI_PORT")))
+    if (tess__boot_variable("PMI_RANK") &&
+        (tess__boot_variable("PMI_FD") || tess__boot_variable("PMI_PORT")))
         return TESS_MPI_MPICH;
-    if (find_set("SLURM_STEP_ID"))
+    if (tess__boot_variable("SLURM_STEP_ID"))
         snprintf(why, why_bytes,
                  "srun started this process without PMIx or PMI, which MPI needs: give srun "
                  "--mpi=pmix for Open MPI, --mpi=pmi2 for MPICH");

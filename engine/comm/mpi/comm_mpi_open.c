@@ -20,9 +20,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#define OPEN_LOOK_NS 200000
-#define OPEN_DRAIN_S 5.0
-#define OPEN_TELL_S  1.0 /* in which the ranks that are alive learn that this one failed */
+#define OPEN_LOOK_NS  200000
+#define OPEN_DRAIN_S  5.0
+#define OPEN_NOTIFY_S 1.0 /* in which the ranks that are alive learn that this one failed */
 
 static int open_count; /* transports of this process */
 
@@ -102,11 +102,11 @@ static enum tess_status open_ranks(struct mpi_room *room, const struct tess_boot
 /* Tags 0 .. 2^24 - 1 are promised. */
 static enum tess_status open_tags(void)
 {
-    int *most = NULL, told = 0;
-    int error = MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &most, &told);
-    if (error != MPI_SUCCESS || !told || *most < (1 << 24) - 1)
+    int *most = NULL, found = 0;
+    int error = MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &most, &found);
+    if (error != MPI_SUCCESS || !found || *most < (1 << 24) - 1)
         TESS_FAIL(TESS_ERR_UNSUPPORTED, "this MPI has tags up to %d alone, and %d are needed",
-                  error == MPI_SUCCESS && told ? *most : 0, (1 << 24) - 1);
+                  error == MPI_SUCCESS && found ? *most : 0, (1 << 24) - 1);
     return TESS_OK;
 }
 
@@ -118,12 +118,11 @@ static enum tess_status open_hosts(struct mpi_room *room, double limit_s)
     room->host = calloc((size_t)count, sizeof(*room->host));
     room->host_name = calloc((size_t)count, sizeof(*room->host_name));
     room->name = calloc((size_t)count, sizeof(*room->name));
-    room->telling = malloc((size_t)count * sizeof(*room->telling));
-    if (room->host == NULL || room->host_name == NULL || room->name == NULL ||
-        room->telling == NULL)
+    room->notice = malloc((size_t)count * sizeof(*room->notice));
+    if (room->host == NULL || room->host_name == NULL || room->name == NULL || room->notice == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for the hosts of %d ranks", (int)count);
     for (int32_t r = 0; r < count; r++) {
-        room->telling[r] = MPI_REQUEST_NULL;
+        room->notice[r] = MPI_REQUEST_NULL;
         room->host_name[r] = room->name[r];
     }
     char *own = room->name[room->head.rank];
@@ -163,14 +162,14 @@ static enum tess_status open_room(struct mpi_room *room, const struct tess_boot 
 /* ---- the end --------------------------------------------------------------------------------- */
 
 /* The word of this rank's failure leaves it, as far as others take it. */
-static void close_tell(struct mpi_room *room)
+static void close_notify(struct mpi_room *room)
 {
     int error;
-    const double limit_s = tess_clock_s() + OPEN_TELL_S;
+    const double limit_s = tess_clock_s() + OPEN_NOTIFY_S;
     (void)tess__mpi_check(room);
-    for (int32_t r = 0; r < room->head.rank_count && room->telling != NULL; r++)
-        if (room->telling[r] != MPI_REQUEST_NULL)
-            (void)open_wait(&room->telling[r], limit_s, &error);
+    for (int32_t r = 0; r < room->head.rank_count && room->notice != NULL; r++)
+        if (room->notice[r] != MPI_REQUEST_NULL)
+            (void)open_wait(&room->notice[r], limit_s, &error);
 }
 
 /* All ranks are at their end: then, and only then, can they leave MPI without waiting for one that
@@ -183,9 +182,9 @@ static bool close_meet(struct mpi_room *room)
     while (error == MPI_SUCCESS && !done && tess_clock_s() < limit_s) {
         error = MPI_Test(&request, &done, MPI_STATUS_IGNORE);
         if (error == MPI_SUCCESS && !done) {
-            int heard = 0;
-            error = MPI_Test(&room->request[0], &heard, MPI_STATUS_IGNORE);
-            if (heard)
+            int word = 0;
+            error = MPI_Test(&room->request[0], &word, MPI_STATUS_IGNORE);
+            if (word)
                 return false;
             nanosleep(&(struct timespec){.tv_nsec = OPEN_LOOK_NS}, NULL);
         }
@@ -216,13 +215,13 @@ static void close_end(void)
         MPI_Finalize();
 }
 
-static void mpi_close(struct tess_transport *transport)
+void tess__mpi_close(struct tess_transport *transport)
 {
     struct mpi_room *room = (struct mpi_room *)transport;
     bool whole = !room->broken;
     open_count--;
     if (room->comm != MPI_COMM_NULL && atomic_load(&room->aborted) != MPI_ROOM_GOES_ON) {
-        close_tell(room);
+        close_notify(room);
         whole = false;
     }
     /* Meets in any case: the others wait for it. */
@@ -247,7 +246,7 @@ static void mpi_close(struct tess_transport *transport)
     free(room->host);
     free(room->host_name);
     free(room->name);
-    free(room->telling);
+    free(room->notice);
     free(room);
 }
 
@@ -259,10 +258,7 @@ static enum tess_status open_transport(const struct tess_boot *boot, double time
     struct mpi_room *room = calloc(1, sizeof(*room));
     if (room == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for messages over MPI");
-    room->ops = tess__mpi_messages;
-    room->ops.close = mpi_close;
-    room->ops.native = &tess__mpi_native;
-    room->head.ops = &room->ops;
+    room->head.ops = &tess__mpi_ops;
     room->head.reason = room->reason;
     room->comm = room->control = MPI_COMM_NULL;
     room->timeout_s = timeout_s;
@@ -277,7 +273,7 @@ static enum tess_status open_transport(const struct tess_boot *boot, double time
         if (room->reason[0] != '\0')
             (void)tess_fail(status, "%s", room->reason);
         room->broken = true;
-        mpi_close(&room->head);
+        tess__mpi_close(&room->head);
         return status;
     }
     *transport_out = &room->head;

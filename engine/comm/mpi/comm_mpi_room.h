@@ -33,13 +33,12 @@ struct mpi_room_slot {
     size_t staged_bytes, staged_room;
 };
 
-enum mpi_room_abort { MPI_ROOM_GOES_ON, MPI_ROOM_TO_TELL, MPI_ROOM_ABORTED };
+enum mpi_room_abort { MPI_ROOM_GOES_ON, MPI_ROOM_TO_NOTIFY, MPI_ROOM_ABORTED };
 
 struct mpi_room {
     struct tess_transport head;
-    struct tess_transport_ops ops; /* head.ops */
-    MPI_Comm comm;                 /* ranks numbered as ours */
-    MPI_Comm control;              /* the same for words */
+    MPI_Comm comm;    /* ranks numbered as ours */
+    MPI_Comm control; /* the same for words */
     int32_t *host;
     const char **host_name;
     char (*name)[MPI_MAX_PROCESSOR_NAME];
@@ -57,20 +56,22 @@ struct mpi_room {
     double moved_s;  /* since when nothing is */
     double looked_s; /* when a wait last looked */
 
-    struct mpi_room_word heard; /* the buffer of request[0] */
-    pthread_mutex_t lock;       /* of `word` */
-    struct mpi_room_word word;  /* why the ranks stop */
-    _Atomic int aborted;        /* enum mpi_room_abort */
-    MPI_Request *telling;       /* [rank_count] */
-    bool broken;                /* an error of MPI, after which nothing is finalised */
-    char reason[640];           /* head.reason */
+    struct mpi_room_word received; /* the buffer of request[0] */
+    pthread_mutex_t lock;          /* of `word` */
+    struct mpi_room_word word;     /* why the ranks stop */
+    _Atomic int aborted;           /* enum mpi_room_abort */
+    MPI_Request *notice;           /* [rank_count] */
+    bool broken;                   /* an error of MPI, after which nothing is finalised */
+    char reason[640];              /* head.reason */
 
     MPI_Comm *group; /* of the native collectives; MPI_COMM_NULL: free */
     int32_t group_count;
 };
 
-extern const struct tess_transport_ops tess__mpi_messages; /* without close and native */
+extern const struct tess_transport_ops tess__mpi_ops;
 extern const struct tess_transport_native tess__mpi_native;
+
+void tess__mpi_close(struct tess_transport *transport);
 
 /* What MPI's error code means becomes the reason. TESS_ERR_COMM; peer -1: no particular rank. */
 enum tess_status tess__mpi_fail(struct mpi_room *room, int error, const char *what, int32_t peer);

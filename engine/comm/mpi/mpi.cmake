@@ -1,5 +1,5 @@
 # Messages over MPI: one loadable module for each MPI library that is installed, libtessera_mpi_openmpi.so and
-# libtessera_mpi_mpich.so, which libtessera.so opens when it is asked for (engine/device/device.c). Nothing else
+# libtessera_mpi_mpich.so, which libtessera.so opens when it is requested (engine/device/device.c). Nothing else
 # is linked to MPI, so both may be there side by side, and neither need be.
 set(TESS_MPI AUTO CACHE STRING
     "Build the modules for messages over MPI (--comm mpi): AUTO for the libraries that pkg-config knows (Open MPI \

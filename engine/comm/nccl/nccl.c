@@ -185,93 +185,21 @@ static void nccl_abort(struct tess_comm *comm, const char *reason)
 {
     struct nccl_family *family = group_of(comm)->family;
     pthread_mutex_lock(&family->lock);
-    family->told = true; /* the caller has logged the reason */
+    family->logged = true; /* the caller has logged the reason */
     pthread_mutex_unlock(&family->lock);
-    tess__nccl_tell(family, reason);
+    tess__nccl_notify(family, reason);
     tess__nccl_break(family, TESS_ERR_ABORTED, reason);
-}
-
-/* ---- the kernels' queue ---------------------------------------------------------------------- */
-
-/* Nothing of the group is under way any more. False where NCCL does not come to an end: then
- * nothing that it may use can be freed. */
-static bool group_quiet(struct nccl_group *group)
-{
-    tess__nccl_forget_graphs(group);
-    for (int way = 0; way < NCCL_LANES; way++)
-        tess__nccl_lane_quiet(group->family, &group->lane[way]);
-    tess__nccl_channels_quiet(group);
-    if (tess__nccl_wait_aborted(group->family))
-        return true;
-    tess_log(TESS_LOG_WARN, "rank %d: NCCL does not let go of its calls, nor do we of what it uses",
-             (int)group->family->rank);
-    return false;
-}
-
-static void group_detach(struct nccl_group *group)
-{
-    if (!group_quiet(group))
-        return;
-    for (int i = 0; i < 2; i++) {
-        if (group->full[i] != NULL)
-            group->full[i]->ops->fence_close(group->full[i]);
-        if (group->taken[i] != NULL)
-            group->taken[i]->ops->fence_close(group->taken[i]);
-        group->full[i] = group->taken[i] = NULL;
-    }
-    if (group->sums != NULL)
-        group->sums->ops->close(group->sums);
-    group->sums = NULL;
-    for (int way = 0; way < NCCL_LANES; way++)
-        (void)tess__nccl_lane_attach(&group->lane[way], NULL);
-    tess__nccl_channels_detach(group);
-    /* Calls that were never waited for are done all the same. */
-    for (int i = 0; i < NCCL_RECORDS; i++) {
-        struct nccl_record *record = &group->record[i];
-        if (record->state != NCCL_ON_DEVICE)
-            continue;
-        record->state = NCCL_DONE;
-        if (!atomic_load(&group->family->failed))
-            tess_comm_completed(&group->comm, record->ticket);
-    }
-}
-
-static enum tess_status group_attach(struct nccl_group *group, struct tess_queue *kernels)
-{
-    struct nccl_lane *gathers = &group->lane[NCCL_GATHERS];
-    struct tess_kernel *kernel = kernels->kernel;
-    bool fresh = gathers->comm == NULL;
-    if (fresh) {
-        ncclComm_t comm;
-        TESS_TRY(tess__nccl_lane_open(gathers));
-        TESS_TRY(tess__nccl_lane_split(group->family, &group->lane[NCCL_SUMS], 0, group->comm.rank,
-                                       &comm));
-        TESS_TRY(tess__nccl_lane_take(group->family, gathers, comm));
-    }
-    for (int way = 0; way < NCCL_LANES; way++)
-        TESS_TRY(tess__nccl_lane_attach(&group->lane[way], kernels));
-    TESS_TRY(kernels->ops->open(kernel, &group->sums));
-    for (int i = 0; i < 2; i++) {
-        TESS_TRY(kernels->ops->fence_open(kernel, &group->full[i]));
-        TESS_TRY(kernels->ops->fence_open(kernel, &group->taken[i]));
-    }
-    if (group->scratch == NULL) {
-        void *scratch = NULL;
-        CUDA_TRY(cudaMalloc(&scratch, 2 * NCCL_SCRATCH_BYTES));
-        group->scratch = scratch;
-    }
-    return fresh ? tess__nccl_register_all(group) : TESS_OK;
 }
 
 static enum tess_status nccl_attach(struct tess_comm *comm, struct tess_queue *queue)
 {
     struct nccl_group *group = group_of(comm);
     if (queue == NULL) {
-        group_detach(group);
+        tess__nccl_group_detach(group);
         return TESS_OK;
     }
     struct nccl_before before = nccl_before();
-    enum tess_status status = group_attach(group, queue);
+    enum tess_status status = tess__nccl_group_attach(group, queue);
     nccl_after(group->family, &before);
     return status;
 }
@@ -306,7 +234,7 @@ static enum tess_status group_new(struct nccl_family *family, int32_t rank, int3
 static void family_free(struct nccl_family *family)
 {
     tess__nccl_unwatch(family);
-    /* Asked for by a peer when this rank had left the group already. */
+    /* Requested by a peer when this rank had left the group already. */
     tess__nccl_channels_close(family, NULL);
     tess__nccl_post_close(family);
     pthread_cond_destroy(&family->changed);
@@ -318,7 +246,7 @@ static void nccl_close(struct tess_comm *comm)
 {
     struct nccl_group *group = group_of(comm);
     struct nccl_family *family = group->family;
-    group_detach(group);
+    tess__nccl_group_detach(group);
     if (!tess__nccl_wait_aborted(family))
         return;
     tess__nccl_channels_close(family, group);

@@ -8,7 +8,7 @@
  * that no rank waits for what the other's program does next:
  *
  *     lower rank                      higher rank
- *     wanted, or asked for   <------  wanted: request
+ *     wanted, or requested   <------  wanted: request
  *     an id: invitation      ------>  starts
  *     starts                          ready
  *     ready
@@ -216,30 +216,16 @@ enum tess_status tess__nccl_channel_get(struct nccl_group *group, int32_t from, 
     return TESS_OK;
 }
 
-/* The group's next channel from `at` on, which the thread may be adding others in front of. */
-static struct nccl_channel *channel_of(struct nccl_family *family, const struct nccl_group *group,
-                                       const struct nccl_channel *after)
+struct nccl_channel *tess__nccl_channel_next(const struct nccl_group *group,
+                                             const struct nccl_channel *after)
 {
+    struct nccl_family *family = group->family;
     pthread_mutex_lock(&family->lock);
     struct nccl_channel *at = after != NULL ? after->next : family->channels;
     while (at != NULL && at->group != group->id)
         at = at->next;
     pthread_mutex_unlock(&family->lock);
     return at;
-}
-
-void tess__nccl_channels_quiet(struct nccl_group *group)
-{
-    struct nccl_channel *at = NULL;
-    while ((at = channel_of(group->family, group, at)) != NULL)
-        tess__nccl_lane_quiet(group->family, &at->lane);
-}
-
-void tess__nccl_channels_detach(struct nccl_group *group)
-{
-    struct nccl_channel *at = NULL;
-    while ((at = channel_of(group->family, group, at)) != NULL)
-        (void)tess__nccl_lane_attach(&at->lane, NULL);
 }
 
 void tess__nccl_channels_close(struct nccl_family *family, const struct nccl_group *group)

@@ -110,7 +110,7 @@ void tess__nccl_break(struct nccl_family *family, enum tess_status status, const
         return;
     /* Before the abort: on one host NCCL frees its memory when all ranks do. */
     if (status != TESS_ERR_ABORTED)
-        tess__nccl_tell(family, reason);
+        tess__nccl_notify(family, reason);
     if (family->threaded)
         tess__nccl_post_wake(family);
     else
@@ -132,7 +132,7 @@ bool tess__nccl_wait_aborted(struct nccl_family *family)
     return done;
 }
 
-void tess__nccl_tell(struct nccl_family *family, const char *reason)
+void tess__nccl_notify(struct nccl_family *family, const char *reason)
 {
     struct nccl_letter letter = {.kind = NCCL_FAILED, .sender = family->rank};
     int32_t here = family->world != NULL ? tess_world_rank_count(family->world) : 0;
@@ -147,7 +147,7 @@ void tess__nccl_tell(struct nccl_family *family, const char *reason)
 }
 
 /* The world's failure is ours. */
-static void family_hear_world(struct nccl_family *family)
+static void family_check_world(struct nccl_family *family)
 {
     int32_t who;
     char reason[600], text[700];
@@ -163,34 +163,42 @@ static void family_hear_world(struct nccl_family *family)
 
 enum tess_status tess__nccl_check(struct nccl_family *family)
 {
-    family_hear_world(family);
+    family_check_world(family);
     if (!atomic_load(&family->failed))
         return TESS_OK;
     pthread_mutex_lock(&family->lock);
     enum tess_status status = family->status;
-    bool told = family->told;
-    family->told = true;
+    bool logged = family->logged;
+    family->logged = true;
     pthread_mutex_unlock(&family->lock);
-    if (!told)
+    if (!logged)
         (void)tess_fail(status, "%s", family->reason);
     return status;
 }
 
-/* NCCL met an error in `what`. */
-static enum tess_status family_fail(struct nccl_family *family, ncclResult_t result,
-                                    const char *what, const struct nccl_lane *lane)
+/* NCCL met an error in `what`; NULL: beside all calls. */
+static void family_explain(const struct nccl_family *family, ncclResult_t result, const char *what,
+                           const struct nccl_lane *lane, char *text, size_t text_bytes)
 {
-    char doing[400], text[800];
+    char doing[400];
     /* The last words of this process's NCCL are more than the code's. They are of no communicator
      * in particular, and this one may be gone. */
     const char *words = ncclGetLastError(NULL);
     family_describe(family, lane, doing, sizeof(doing));
-    snprintf(text, sizeof(text),
-             "rank %d on device %d: NCCL failed in %s: %s%s%.200s%s%s; run again "
-             "with NCCL_DEBUG=WARN to learn more",
-             (int)family->rank, family->device, what, ncclGetErrorString(result),
+    snprintf(text, text_bytes,
+             "rank %d on device %d: NCCL %s%s: %s%s%.200s%s%s; run again with NCCL_DEBUG=WARN to "
+             "learn more",
+             (int)family->rank, family->device, what != NULL ? "failed in " : "met an error",
+             what != NULL ? what : "", ncclGetErrorString(result),
              words != NULL && words[0] != '\0' ? ": " : "", words != NULL ? words : "",
              doing[0] != '\0' ? "; latest call: " : "", doing);
+}
+
+static enum tess_status family_fail(struct nccl_family *family, ncclResult_t result,
+                                    const char *what, const struct nccl_lane *lane)
+{
+    char text[800];
+    family_explain(family, result, what, lane, text, sizeof(text));
     tess__nccl_break(family, TESS_ERR_COMM, text);
     return tess__nccl_check(family);
 }
@@ -310,12 +318,7 @@ static bool watch_lane(struct nccl_family *family, struct nccl_lane *lane, char 
     ncclResult_t asked = ncclCommGetAsyncError(lane->comm, &result);
     result = asked != ncclSuccess ? asked : result;
     if (result != ncclSuccess && result != ncclInProgress) {
-        const char *words = ncclGetLastError(NULL);
-        family_describe(family, lane, doing, sizeof(doing));
-        snprintf(text, text_bytes, "rank %d on device %d: NCCL met an error: %s%s%.200s%s%s",
-                 (int)family->rank, family->device, ncclGetErrorString(result),
-                 words != NULL && words[0] != '\0' ? ": " : "", words != NULL ? words : "",
-                 doing[0] != '\0' ? "; latest call: " : "", doing);
+        family_explain(family, result, NULL, lane, text, text_bytes);
         *status = TESS_ERR_COMM;
         return true;
     }
@@ -343,7 +346,7 @@ static void watch_look(struct nccl_family *family)
     char text[800] = "";
     enum tess_status status = TESS_OK;
     bool broken = false;
-    family_hear_world(family);
+    family_check_world(family);
     pthread_mutex_lock(&family->lock);
     for (struct nccl_channel *at = family->channels; at != NULL && !broken; at = at->next)
         if (at->state == NCCL_READY)

@@ -155,7 +155,7 @@ struct nccl_family {
     bool stuck;              /* it did not in time */
     enum tess_status status; /* why, once failed */
     char reason[800];
-    bool told; /* it has been logged */
+    bool logged; /* it has been */
 };
 
 /* ---- nccl_family.c: failure, and waiting for NCCL itself ------------------------------------- */
@@ -167,7 +167,7 @@ void tess__nccl_break(struct nccl_family *family, enum tess_status status, const
  * where that does not end. */
 bool tess__nccl_wait_aborted(struct nccl_family *family);
 /* Send the reason to the other ranks. */
-void tess__nccl_tell(struct nccl_family *family, const char *reason);
+void tess__nccl_notify(struct nccl_family *family, const char *reason);
 /* TESS_OK, or the failure, logged the first time. */
 enum tess_status tess__nccl_check(struct nccl_family *family);
 
@@ -189,10 +189,12 @@ void tess__nccl_unwatch(struct nccl_family *family);
 /* ---- nccl_lane.c ----------------------------------------------------------------------------- */
 
 enum tess_status tess__nccl_lane_open(struct nccl_lane *lane);
-/* Work on a queue of the kernels' backend from here on; NULL: on the own stream again. */
+/* Work on a queue of the kernels' backend from here on. */
 enum tess_status tess__nccl_lane_attach(struct nccl_lane *lane, struct tess_queue *kernels);
-/* Wait a moment for its calls to end, or end them by force: what is left of a rank that failed. */
-void tess__nccl_lane_quiet(struct nccl_family *family, struct nccl_lane *lane);
+/* The same for all of a group, and what sums need; ops->attach. Detaching waits a moment for calls
+ * to end, or ends them by force: what is left of a rank that failed. */
+enum tess_status tess__nccl_group_attach(struct nccl_group *group, struct tess_queue *kernels);
+void tess__nccl_group_detach(struct nccl_group *group);
 /* What the kernels have recorded is gone: NCCL does not end before graphs that it is part of. */
 void tess__nccl_forget_graphs(struct nccl_group *group);
 /* End its NCCL communicator, in time or by force, then the lane. Lock not held. */
@@ -252,10 +254,9 @@ enum tess_status tess__nccl_channel_get(struct nccl_group *group, int32_t from, 
 /* Do what can be done for channels that are being made; the thread's, lock not held. True while
  * there are any. */
 bool tess__nccl_channels_advance(struct nccl_family *family);
-/* Wait for all of the group's messages, as tess__nccl_lane_quiet. */
-void tess__nccl_channels_quiet(struct nccl_group *group);
-/* A group's queue is going: work on own streams again. */
-void tess__nccl_channels_detach(struct nccl_group *group);
+/* The group's next channel; the thread may be adding others in front. NULL: the first; the last. */
+struct nccl_channel *tess__nccl_channel_next(const struct nccl_group *group,
+                                             const struct nccl_channel *after);
 /* NULL: those of all groups. */
 void tess__nccl_channels_close(struct nccl_family *family, const struct nccl_group *group);
 

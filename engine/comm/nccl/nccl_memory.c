@@ -116,16 +116,16 @@ static void memory_deregister(struct nccl_family *family, const struct nccl_regi
 /* All members of the group, or none. */
 static enum tess_status memory_register_as(struct nccl_group *group, bool window,
                                            struct nccl_block *block, struct nccl_registration *made,
-                                           bool *everybody_out)
+                                           bool *all_out)
 {
     uint8_t has, all[TESS_QUEUE_PEERS_MAX];
     TESS_TRY(memory_register(group->family, window, block, made));
     has = made->window != NULL || made->handle != NULL;
     TESS_TRY(tess__nccl_host_gather(group, &has, 1, all));
-    *everybody_out = true;
+    *all_out = true;
     for (int32_t r = 0; r < group->comm.rank_count; r++)
-        *everybody_out = *everybody_out && all[r] != 0;
-    if (*everybody_out)
+        *all_out = *all_out && all[r] != 0;
+    if (*all_out)
         return TESS_OK;
     memory_deregister(group->family, made);
     made->window = NULL;
@@ -136,7 +136,7 @@ static enum tess_status memory_register_as(struct nccl_group *group, bool window
 static enum tess_status memory_register_lane(struct nccl_group *group, struct nccl_lane *lane,
                                              struct nccl_block *block)
 {
-    bool everybody = false;
+    bool everywhere = false;
     for (const struct nccl_registration *at = block->registered; at != NULL; at = at->next)
         if (at->lane == lane)
             return TESS_OK;
@@ -147,9 +147,9 @@ static enum tess_status memory_register_lane(struct nccl_group *group, struct nc
     made->next = block->registered;
     block->registered = made; /* kept in any case: NCCL may write there after a failure */
     if (block->symmetric && ncclCommWindowRegister != NULL)
-        TESS_TRY(memory_register_as(group, true, block, made, &everybody));
-    if (!everybody)
-        TESS_TRY(memory_register_as(group, false, block, made, &everybody));
+        TESS_TRY(memory_register_as(group, true, block, made, &everywhere));
+    if (!everywhere)
+        TESS_TRY(memory_register_as(group, false, block, made, &everywhere));
     return TESS_OK;
 }
 

@@ -11,11 +11,11 @@
 #include "comm/boot/boot_socket.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <sys/random.h>
 #include <unistd.h>
 
@@ -23,7 +23,7 @@
 #define POST_RECEIVE_S 1.0 /* a letter is written at once */
 #define POST_ADDRESS   256
 
-/* Where a rank listens; rank 0's key is everybody's. */
+/* Where a rank listens; rank 0's key is that of all. */
 struct post_address {
     uint64_t key;
     int32_t port;
@@ -32,7 +32,7 @@ struct post_address {
 
 struct nccl_post {
     struct boot_listener listener;
-    int wake[2];
+    int wake; /* an eventfd */
     uint64_t key;
     struct post_address *address; /* [rank_count] */
 };
@@ -40,9 +40,8 @@ struct nccl_post {
 static void post_free(struct nccl_post *post)
 {
     tess__boot_unlisten(&post->listener);
-    for (int i = 0; i < 2; i++)
-        if (post->wake[i] >= 0)
-            close(post->wake[i]);
+    if (post->wake >= 0)
+        close(post->wake);
     free(post->address);
     free(post);
 }
@@ -52,8 +51,9 @@ static enum tess_status post_meet(struct nccl_post *post, const struct tess_boot
     struct post_address mine = {0};
     if (getrandom(&mine.key, sizeof(mine.key), 0) != (ssize_t)sizeof(mine.key))
         TESS_FAIL(TESS_ERR_IO, "no random number for the ranks' letters: %s", strerror(errno));
-    if (pipe2(post->wake, O_CLOEXEC | O_NONBLOCK) != 0)
-        TESS_FAIL(TESS_ERR_IO, "cannot open a pipe: %s", strerror(errno));
+    post->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (post->wake < 0)
+        TESS_FAIL(TESS_ERR_IO, "cannot open an eventfd: %s", strerror(errno));
     TESS_TRY(tess__boot_listen(boot->address, 0, &post->listener));
     mine.port = tess__boot_port(&post->listener);
     snprintf(mine.host, sizeof(mine.host), "%s", boot->address);
@@ -67,20 +67,20 @@ static enum tess_status post_meet(struct nccl_post *post, const struct tess_boot
 enum tess_status tess__nccl_post_open(struct nccl_family *family, const struct tess_boot *boot)
 {
     struct nccl_post *post = calloc(1, sizeof(*post));
-    if (post == NULL)
+    struct post_address *address = calloc((size_t)boot->rank_count, sizeof(*address));
+    if (post == NULL || address == NULL) {
+        free(address);
+        free(post);
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for the addresses of the ranks");
-    post->wake[0] = post->wake[1] = -1;
-    post->address = calloc((size_t)boot->rank_count, sizeof(*post->address));
-    enum tess_status status =
-        post->address != NULL
-            ? post_meet(post, boot)
-            : tess_fail(TESS_ERR_MEMORY, "no memory for the addresses of the ranks");
-    if (status != TESS_OK) {
-        post_free(post);
-        return status;
     }
-    family->post = post;
-    return TESS_OK;
+    post->wake = -1;
+    post->address = address;
+    const enum tess_status status = post_meet(post, boot);
+    if (status == TESS_OK)
+        family->post = post;
+    else
+        post_free(post);
+    return status;
 }
 
 void tess__nccl_post_close(struct nccl_family *family)
@@ -112,17 +112,9 @@ bool tess__nccl_post_send(struct nccl_family *family, int32_t to, const struct n
 
 void tess__nccl_post_wake(struct nccl_family *family)
 {
-    /* A full pipe wakes too. */
-    if (family->post != NULL && write(family->post->wake[1], "", 1) < 0 && errno != EAGAIN)
+    const uint64_t one = 1;
+    if (family->post != NULL && write(family->post->wake, &one, sizeof(one)) < 0)
         tess_log(TESS_LOG_DEBUG, "waking a thread: %s", strerror(errno));
-}
-
-static void post_drain(struct nccl_post *post)
-{
-    char bytes[64];
-    while (read(post->wake[0], bytes, sizeof(bytes)) == (ssize_t)sizeof(bytes)) {
-        /* All of them mean the same. */
-    }
 }
 
 /* Is it of this family, and about ranks that there are? */
@@ -139,12 +131,14 @@ bool tess__nccl_post_take(struct nccl_family *family, double wait_s, struct nccl
     struct nccl_post *post = family->post;
     struct pollfd watch[BOOT_LISTEN_MAX + 1];
     nfds_t count = 0;
-    watch[count++] = (struct pollfd){.fd = post->wake[0], .events = POLLIN};
+    uint64_t woken;
+    watch[count++] = (struct pollfd){.fd = post->wake, .events = POLLIN};
     for (int i = 0; i < post->listener.count; i++)
         watch[count++] = (struct pollfd){.fd = post->listener.fd[i], .events = POLLIN};
     if (poll(watch, count, (int)(wait_s * 1e3)) <= 0)
         return false;
-    post_drain(post);
+    const ssize_t got = read(post->wake, &woken, sizeof(woken)); /* it wakes no more */
+    (void)got;
     int fd = tess__boot_accept(&post->listener);
     if (fd < 0)
         return false;

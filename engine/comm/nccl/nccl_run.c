@@ -13,6 +13,8 @@
  */
 #include "comm/nccl/nccl_group.h"
 
+#include "comm/call.h"
+
 ncclDataType_t tess__nccl_dtype(enum tess_dtype dtype)
 {
     switch (dtype) {
@@ -56,14 +58,15 @@ size_t tess__nccl_slice(size_t count, int32_t rank_count)
 
 /* ---- one call of NCCL, or one group of them -------------------------------------------------- */
 
-/* Lock taken; false where the communicators are gone. */
-static bool run_begin(struct nccl_group *group, const struct nccl_lane *lane)
+/* Lock taken, unless the communicators are gone. */
+static enum tess_status run_begin(struct nccl_group *group, const struct nccl_lane *lane)
 {
     pthread_mutex_lock(&group->family->lock);
     if (lane->comm != NULL)
-        return true;
+        return TESS_OK;
     pthread_mutex_unlock(&group->family->lock);
-    return false;
+    TESS_TRY(tess__nccl_check(group->family));
+    TESS_FAIL(TESS_ERR_INTERNAL, "a call on a communicator that was closed");
 }
 
 static enum tess_status run_end(struct nccl_group *group, struct nccl_lane *lane,
@@ -72,12 +75,6 @@ static enum tess_status run_end(struct nccl_group *group, struct nccl_lane *lane
     enum tess_status status = tess__nccl_taken(group->family, &lane->comm, result, what, lane);
     pthread_mutex_unlock(&group->family->lock);
     return status;
-}
-
-static enum tess_status run_gone(struct nccl_group *group)
-{
-    TESS_TRY(tess__nccl_check(group->family));
-    TESS_FAIL(TESS_ERR_INTERNAL, "a call on a communicator that was closed");
 }
 
 /* Of several results the first error; within a group nothing is in progress before its end. */
@@ -94,10 +91,9 @@ static enum tess_status run_parts(struct nccl_group *group, struct nccl_lane *la
 {
     const struct tess_comm *comm = &group->comm;
     const struct nccl_part *part = group->part;
-    if (!run_begin(group, lane))
-        return run_gone(group);
+    TESS_TRY(run_begin(group, lane));
     ncclResult_t result = ncclGroupStart();
-    /* From 0: a rank's message to itself is a copy. Everybody begins with another peer. */
+    /* From 0: a rank's message to itself is a copy. Each rank begins with another peer. */
     for (int32_t i = 0; i < comm->rank_count && result == ncclSuccess; i++) {
         int32_t to = (comm->rank + i) % comm->rank_count;
         int32_t from = (comm->rank + comm->rank_count - i) % comm->rank_count;
@@ -131,8 +127,7 @@ static enum tess_status run_direct(struct nccl_group *group, struct nccl_lane *l
     ncclResult_t result = ncclSuccess;
     const void *source = call->source;
     void *target = call->target;
-    if (!run_begin(group, lane))
-        return run_gone(group);
+    TESS_TRY(run_begin(group, lane));
     switch (call->collective) {
     case TESS_COLLECTIVE_ALL_GATHER:
         result = ncclAllGather(source, target, call->count, dtype, lane->comm, lane->stream);
@@ -244,7 +239,7 @@ static enum tess_status sum_collect(struct nccl_group *group, struct nccl_lane *
     return run_parts(group, lane, sum_half(group, number), sum->call->target);
 }
 
-/* All-reduce: everybody's slice to everybody. */
+/* All-reduce: every rank's slice to all. */
 static enum tess_status sum_gather(struct nccl_group *group, struct nccl_lane *lane,
                                    const struct run_sum *sum)
 {
@@ -341,38 +336,15 @@ enum tess_status tess__nccl_run(struct nccl_group *group, struct nccl_lane *lane
  */
 void tess__nccl_count(struct nccl_group *group, const struct tess_comm_call *call)
 {
-    struct tess_comm_stats *stats = &group->comm.stats;
-    size_t size = tess_dtype_bytes(call->dtype), bytes = call->count * size;
-    size_t others = (size_t)group->comm.rank_count - 1;
-    size_t slice = tess__nccl_slice(call->count, group->comm.rank_count);
-    size_t begin = (size_t)group->comm.rank * slice;
+    const size_t size = tess_dtype_bytes(call->dtype);
+    const size_t slice = tess__nccl_slice(call->count, group->comm.rank_count);
+    const size_t begin = (size_t)group->comm.rank * slice;
     size_t own = begin >= call->count ? 0 : call->count - begin;
-    own = (own < slice ? own : slice) * size;
-    bool root = group->comm.rank == call->peer;
-    bool sums = call->collective == TESS_COLLECTIVE_ALL_REDUCE ||
-                call->collective == TESS_COLLECTIVE_REDUCE;
-    if (sums && call->device) {
-        bool all = call->collective == TESS_COLLECTIVE_ALL_REDUCE;
-        stats->sent_bytes += bytes - own + (all ? others * own : root ? 0 : own);
-        stats->received_bytes += others * own + (all || root ? bytes - own : 0);
-        return;
-    }
-    switch (call->collective) {
-    case TESS_COLLECTIVE_BARRIER:
-        break;
-    case TESS_COLLECTIVE_BROADCAST:
-        stats->sent_bytes += root ? others * bytes : 0;
-        stats->received_bytes += root ? 0 : bytes;
-        break;
-    case TESS_COLLECTIVE_SEND:
-        stats->sent_bytes += bytes;
-        break;
-    case TESS_COLLECTIVE_RECV:
-        stats->received_bytes += bytes;
-        break;
-    default:
-        stats->sent_bytes += others * bytes;
-        stats->received_bytes += others * bytes;
-        break;
-    }
+    own = own < slice ? own : slice;
+    const bool slices = call->collective == TESS_COLLECTIVE_ALL_REDUCE ||
+                        call->collective == TESS_COLLECTIVE_REDUCE;
+    if (slices && call->device)
+        tess__call_count_slice(&group->comm, call, own * size);
+    else
+        tess__call_count(&group->comm, call, call->count * size);
 }

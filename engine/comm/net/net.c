@@ -114,36 +114,34 @@ static void net_abort(struct tess_comm *comm, const char *reason)
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
+/* A block is described at the beginning of the page before it. */
 static enum tess_status net_alloc(struct tess_comm *comm, size_t bytes, void **memory_out)
 {
     struct net_group *group = net_of(comm);
-    struct net_block *block = malloc(sizeof(*block));
-    void *memory = mmap(NULL, bytes > 0 ? bytes : 1, PROT_READ | PROT_WRITE,
-                        MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE), whole = page + bytes;
+    struct net_block *block = MAP_FAILED;
 
-    if (block == NULL || memory == MAP_FAILED) {
-        free(block);
-        if (memory != MAP_FAILED)
-            munmap(memory, bytes > 0 ? bytes : 1);
+    if (whole > page || bytes == 0)
+        block = mmap(NULL, whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (block == MAP_FAILED)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for %zu bytes of rank %d", bytes, (int)comm->rank);
-    }
-    *block = (struct net_block){group->blocks, memory, bytes > 0 ? bytes : 1};
+    *block = (struct net_block){group->blocks, (char *)block + page, whole};
     group->blocks = block;
-    *memory_out = memory;
+    *memory_out = block->memory;
     return TESS_OK;
 }
 
 static void net_release(struct tess_comm *comm, void *memory)
 {
-    for (struct net_block **at = &net_of(comm)->blocks; *at != NULL; at = &(*at)->next) {
-        struct net_block *block = *at;
-        if (block->memory != memory)
-            continue;
-        *at = block->next;
-        munmap(block->memory, block->bytes);
-        free(block);
+    struct net_block **link = &net_of(comm)->blocks;
+
+    while (*link != NULL && (*link)->memory != memory)
+        link = &(*link)->next;
+    struct net_block *block = *link;
+    if (block == NULL)
         return;
-    }
+    *link = block->next;
+    munmap(block, block->bytes);
 }
 
 /* ---- groups ---------------------------------------------------------------------------------- */
@@ -186,9 +184,8 @@ static void net_close(struct tess_comm *comm)
         link = &(*link)->next;
     if (*link != NULL)
         *link = group->next;
-    if (settled)
-        tess__net_native_close(group);
     if (settled) {
+        tess__net_native_close(group);
         rank->used[group->id / 64] &= ~(UINT64_C(1) << group->id % 64);
         net_group_free(group);
     } else { /* its number stays taken too: what comes for it would be taken for another one's */
@@ -257,26 +254,23 @@ enum tess_status tess_comm_net_open(struct tess_transport *transport, struct tes
                                     enum tess_order order, double timeout_s,
                                     struct tess_comm **comm_out)
 {
-    struct net_rank *rank = calloc(1, sizeof(*rank));
+    const int32_t rank_count = transport->rank_count;
+    struct net_rank *rank = rank_count <= NET_RANKS_MAX ? calloc(1, sizeof(*rank)) : NULL;
     int32_t all[NET_RANKS_MAX];
     struct net_group *group;
-    enum tess_status status = TESS_ERR_MEMORY;
 
-    if (transport->rank_count > NET_RANKS_MAX)
-        status = tess_fail(TESS_ERR_UNSUPPORTED, "%d ranks over %s: there may be up to %d",
-                           (int)transport->rank_count, transport->ops->name, NET_RANKS_MAX);
-    else if (rank == NULL)
-        status = tess_fail(TESS_ERR_MEMORY, "cannot allocate the state of rank %d",
-                           (int)transport->rank);
-    if (rank == NULL || transport->rank_count > NET_RANKS_MAX) {
-        free(rank);
+    if (rank == NULL) {
+        const char *name = transport->ops->name;
         transport->ops->close(transport);
-        return status;
+        TESS_FAIL(rank_count > NET_RANKS_MAX ? TESS_ERR_UNSUPPORTED : TESS_ERR_MEMORY,
+                  "no communicator of %d ranks over %s: there may be up to %d", (int)rank_count,
+                  name, NET_RANKS_MAX);
     }
     *rank = (struct net_rank){.transport = transport, .world = world, .timeout_s = timeout_s};
-    for (int32_t r = 0; r < transport->rank_count; r++)
+    for (int32_t r = 0; r < rank_count; r++)
         all[r] = r;
-    status = net_group_open(rank, 0, transport->rank, all, transport->rank_count, order, &group);
+    const enum tess_status status =
+        net_group_open(rank, 0, transport->rank, all, rank_count, order, &group);
     if (status != TESS_OK) {
         net_rank_close(rank);
         return status;
@@ -297,17 +291,17 @@ struct net_member {
 };
 
 /* A number that none of the parent's ranks uses; groups split off together may share it, since no
- * rank is in two of them. -1: there is none. */
+ * rank is in two of them. NET_GROUPS: there is none. */
 static int32_t net_free_id(const struct net_member *info, int32_t rank_count)
 {
-    for (int32_t id = 0; id < NET_GROUPS; id++) {
-        bool used = false;
-        for (int32_t r = 0; r < rank_count; r++)
-            used = used || (info[r].used[id / 64] >> id % 64 & 1) != 0;
-        if (!used)
-            return id;
+    int32_t id = 0;
+
+    for (int32_t r = 0; r < rank_count && id < NET_GROUPS;) {
+        const bool used = (info[r].used[id / 64] >> id % 64 & 1) != 0;
+        id += used ? 1 : 0;
+        r = used ? 0 : r + 1;
     }
-    return -1;
+    return id;
 }
 
 static enum tess_status net_split(struct tess_comm *comm, int32_t color, int32_t key,
@@ -319,11 +313,7 @@ static enum tess_status net_split(struct tess_comm *comm, int32_t color, int32_t
     int32_t order[NET_RANKS_MAX], member[NET_RANKS_MAX], index = 0;
 
     memcpy(own.used, parent->rank->used, sizeof(own.used));
-    TESS_TRY(tess_comm_all_gather(comm, &own, info, sizeof(own), TESS_U8, NULL));
-    /* Taken back, not restored: calls of the user may have gone on meanwhile. */
-    const uint64_t exchanged = (uint64_t)(comm->rank_count - 1) * sizeof(own);
-    comm->stats.sent_bytes -= exchanged;
-    comm->stats.received_bytes -= exchanged;
+    TESS_TRY(tess__call_exchange(comm, &own, sizeof(own), info));
     for (int32_t r = 0; r < comm->rank_count; r++)
         split[r] = info[r].split;
     const int32_t n = tess__split_members(split, comm->rank_count, comm->rank, order, &index);
@@ -332,7 +322,7 @@ static enum tess_status net_split(struct tess_comm *comm, int32_t color, int32_t
     if (n == 1)
         return tess_comm_self_open(comm->order, child_out);
     const int32_t id = net_free_id(info, comm->rank_count);
-    if (id < 0)
+    if (id == NET_GROUPS)
         TESS_FAIL(TESS_ERR_COMM,
                   "no room for another group: %d may be open at a time; use a mesh with fewer "
                   "ranks along its longest axes, or leave --debug out",

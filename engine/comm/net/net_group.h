@@ -16,7 +16,7 @@
 
 #define NET_RING        256  /* collectives that may be outstanding in a group */
 #define NET_AHEAD       4    /* of them, whose notes are on their way */
-#define NET_NOTE_ALL    16   /* ranks up to which notes of large calls go to everybody */
+#define NET_NOTE_ALL    16   /* ranks up to which notes of large calls go to all */
 #define NET_INLINE      176u /* source bytes that fit into a note */
 #define NET_ROWS        3    /* of chunks, under way at a time: one comes, one is added, one goes */
 #define NET_ROW_BYTES   ((size_t)2 << 20) /* of one row's scratch memory, about */
@@ -30,9 +30,8 @@
 #define NET_NO_REQUEST UINT32_MAX
 
 struct net_note {
-    uint64_t number, count; /* of the call in its group, from 1 */
-    int32_t peer;
-    uint8_t collective, reduce, dtype, order;
+    uint64_t number; /* of the call in its group, from 1 */
+    struct tess__call_key key;
     char site[56];
     unsigned char data[NET_INLINE];
 };

@@ -102,13 +102,7 @@ enum tess_status tess__net_done(struct net_group *group, uint32_t *request, bool
 
 void tess__net_note_fill(const struct tess_comm_call *call, uint64_t number, struct net_note *note)
 {
-    *note = (struct net_note){.number = number,
-                              .count = call->count,
-                              .peer = call->peer,
-                              .collective = (uint8_t)call->collective,
-                              .reduce = (uint8_t)call->reduce,
-                              .dtype = (uint8_t)call->dtype,
-                              .order = (uint8_t)call->order};
+    *note = (struct net_note){.number = number, .key = tess__call_key(call)};
     snprintf(note->site, sizeof(note->site), "%s", call->site);
 }
 

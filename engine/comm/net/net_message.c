@@ -56,8 +56,8 @@ static uint32_t message_hash(const struct net_note *note)
 {
     struct net_note common = *note;
 
-    common.peer = -1;
-    common.collective = 0;
+    common.key.peer = -1;
+    common.key.collective = 0;
     return tess__net_note_hash(&common);
 }
 
@@ -103,13 +103,12 @@ static enum tess_status message_compare(struct net_group *group, int32_t peer,
     char reason[400];
 
     message->compared = true;
-    if (own->count == theirs->count && own->dtype == theirs->dtype && own->number == theirs->number)
+    if (own->key.count == theirs->key.count && own->key.dtype == theirs->key.dtype &&
+        own->number == theirs->number)
         return TESS_OK;
-    const struct tess__message_end sent = {group->member[peer], theirs->count, theirs->dtype,
-                                           false};
-    const struct tess__message_end got = {group->member[group->comm.rank], own->count, own->dtype,
-                                          false};
-    tess__message_differs(own->number, &sent, &got, reason, sizeof(reason));
+    const struct tess__call_end send = {group->member[peer], &theirs->key, ""};
+    const struct tess__call_end recv = {group->member[group->comm.rank], &own->key, ""};
+    tess__message_differs(own->number, send, recv, reason, sizeof(reason));
     return tess__net_fail(group, TESS_ERR_COMM, reason);
 }
 

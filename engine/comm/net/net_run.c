@@ -7,7 +7,6 @@
 
 #include "tessera/check.h"
 
-#include <stdio.h>
 #include <string.h>
 
 /* ---- notes ----------------------------------------------------------------------------------- */
@@ -90,34 +89,19 @@ enum tess_status tess__net_notes_gone(struct net_group *group, bool *gone_out)
 
 /* ---- comparison ------------------------------------------------------------------------------ */
 
-static void run_describe(const struct net_note *note, char *text, size_t text_bytes)
-{
-    char site[sizeof(note->site)];
-    const struct tess_comm_call call = {.collective = (enum tess_collective)note->collective,
-                                        .reduce = (enum tess_reduce)note->reduce,
-                                        .dtype = (enum tess_dtype)note->dtype,
-                                        .count = note->count,
-                                        .peer = note->peer,
-                                        .site = site};
-
-    snprintf(site, sizeof(site), "%.*s", (int)sizeof(note->site) - 1, note->site);
-    if (note->dtype < TESS_DTYPE_COUNT)
-        tess__call_describe(&call, text, text_bytes);
-    else
-        snprintf(text, text_bytes, "what is no call");
-}
-
 static enum tess_status run_compare(struct net_group *group, struct net_slot *slot, int32_t peer)
 {
-    const struct net_note *own = &slot->out, *theirs = &slot->in[peer];
-    char mine[200], other[200], reason[600];
+    const struct net_note *own = &slot->out;
+    struct net_note *theirs = &slot->in[peer];
+    char reason[600];
 
     if (memcmp(own, theirs, offsetof(struct net_note, site)) == 0)
         return TESS_OK;
-    run_describe(own, mine, sizeof(mine));
-    run_describe(theirs, other, sizeof(other));
-    tess__call_differs(own->number, group->member[group->comm.rank], mine, group->member[peer],
-                       other, reason, sizeof(reason));
+    theirs->site[sizeof(theirs->site) - 1] = '\0';
+    tess__call_differs(
+        own->number, (struct tess__call_end){group->member[group->comm.rank], &own->key, own->site},
+        (struct tess__call_end){group->member[peer], &theirs->key, theirs->site}, reason,
+        sizeof(reason));
     return tess__net_fail(group, TESS_ERR_COMM, reason);
 }
 

@@ -103,7 +103,7 @@ struct tcp {
     struct tcp_request *request; /* [TESS_TRANSPORT_REQUESTS] */
     struct tcp_list free;
     bool moved;              /* a request was done since the last wait began */
-    double looked_s;         /* when the network was asked last */
+    double looked_s;         /* when the network was last polled */
     enum tess_status status; /* OK, or why nothing goes on */
     char reason[TESS_TRANSPORT_REASON_BYTES + 160];
     _Atomic int abort_state; /* of other threads: 0, 1 being written, 2 wanted */

@@ -14,7 +14,7 @@
 #include "base/hash.h"
 #include "comm/boot/boot.h"
 #include "comm/boot/boot_door.h"
-#include "comm/boot/boot_meet.h"
+#include "comm/call.h"
 #include "tessera/check.h"
 
 #include <netinet/in.h>
@@ -215,7 +215,7 @@ static enum tess_status meet_time_out(const struct meet *meet)
     for (int32_t r = tcp->transport.rank + 1; missing != NULL && r < tcp->transport.rank_count; r++)
         missing[r] = tcp->peer[r].fd[TCP_WORDS] < 0 || tcp->peer[r].fd[TCP_DATA] < 0;
     if (missing != NULL)
-        tess__boot_name_ranks(missing, tcp->transport.rank_count, names, sizeof(names));
+        tess__name_ranks(missing, tcp->transport.rank_count, names, sizeof(names));
     free(missing);
     if (meet->door.strangers > 0)
         snprintf(others, sizeof(others), "; %d of others turned away", meet->door.strangers);

@@ -338,7 +338,7 @@ static bool data_begin(struct tcp *tcp, int32_t r)
     if (peer->head.magic == TCP_MAGIC)
         request = move_take(&peer->receives, peer->head.tag);
     if (request == NULL || request->head.bytes != peer->head.bytes) {
-        move_stranger(tcp, r, "what comes from it is no message that was asked for");
+        move_stranger(tcp, r, "what comes from it is no message that was requested");
         return false;
     }
     request->state = TCP_MOVES;

@@ -118,8 +118,8 @@ struct tess_comm_observer {
  * split, then close. `self` is the backend's own struct, whose first field is struct tess_comm.
  */
 struct tess_comm_ops {
-    /* REQUIRED. Queue one call; *ticket_out identifies it. Must not block. Tells
-     * tess_comm_called(). */
+    /* REQUIRED. Queue one call; *ticket_out identifies it. Must not block. Reports
+     * to tess_comm_called(). */
     enum tess_status (*call)(struct tess_comm *comm, const struct tess_comm_call *call,
                              uint64_t *ticket_out);
     /* REQUIRED. Block until `ticket` is complete, the group is aborted or its time limit passed. */
@@ -169,6 +169,7 @@ struct tess_comm {
     uint64_t family_count;
     double family_since_s, family_s;
     struct comm_marks *marks; /* of calls on device memory; the root's, shared by the family */
+    struct comm_debug *debug; /* compares calls over the ranks; NULL: they are not compared */
     double settled_s;         /* while settling: how far flight_s has been counted */
     /* The root's: wait_s of the whole family by what the rank was at, see tess_comm_phase. */
     int32_t phase;
