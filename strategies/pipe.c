@@ -134,15 +134,19 @@ struct pipe_channel {
     double free_at;
 };
 
+struct pipe_rank {
+    int32_t at; /* actions that have run */
+    double now, busy;
+    struct pipe_channel channel[2]; /* what it sends, by phase */
+};
+
 struct pipe_run {
     const struct tess_pipe *pipe;
     const struct tess_action *order;
     const struct tess_pipe_times *times;
-    struct pipe_channel *channel; /* [stages, 2] by sender and phase */
+    struct pipe_rank *rank;       /* [stages] */
     struct pipe_message *message; /* of all channels */
     bool *done;                   /* [virtual stages, micro-batches] forwards that have run */
-    int32_t *at;                  /* [stages] actions that have run */
-    double *now, *busy;           /* [stages] */
     double *start;                /* the caller's */
 };
 
@@ -150,32 +154,26 @@ static enum tess_status pipe_run_open(struct pipe_run *run)
 {
     const size_t stages = (size_t)run->pipe->stage_count;
     const size_t actions = (size_t)tess__pipe_action_count(run->pipe);
-    run->channel = calloc(2 * stages, sizeof(*run->channel));
+    run->rank = calloc(stages, sizeof(*run->rank));
     run->message = calloc(2 * stages * actions, sizeof(*run->message));
     run->done = calloc(stages * actions, sizeof(*run->done));
-    run->at = calloc(stages, sizeof(*run->at));
-    run->now = calloc(2 * stages, sizeof(*run->now));
-    if (run->channel == NULL || run->message == NULL || run->done == NULL || run->at == NULL ||
-        run->now == NULL)
+    if (run->rank == NULL || run->message == NULL || run->done == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory to time a pipeline of %d stages", (int)stages);
-    run->busy = run->now + stages;
     for (size_t i = 0; i < 2 * stages; i++)
-        run->channel[i].message = run->message + i * actions;
+        run->rank[i / 2].channel[i % 2].message = run->message + i * actions;
     return TESS_OK;
 }
 
 static void pipe_run_close(struct pipe_run *run)
 {
-    free(run->now);
-    free(run->at);
     free(run->done);
     free(run->message);
-    free(run->channel);
+    free(run->rank);
 }
 
 static const struct tess_action *pipe_run_next(const struct pipe_run *run, int32_t rank)
 {
-    return &run->order[rank * tess__pipe_action_count(run->pipe) + run->at[rank]];
+    return &run->order[rank * tess__pipe_action_count(run->pipe) + run->rank[rank].at];
 }
 
 static enum tess_status pipe_run_wrong(const struct pipe_run *run, int32_t rank, const char *why)
@@ -184,7 +182,7 @@ static enum tess_status pipe_run_wrong(const struct pipe_run *run, int32_t rank,
     TESS_FAIL(TESS_ERR_INTERNAL,
               "the pipeline's order is wrong: action %d of stage %d, %s of micro-batch %d in chunk "
               "%d, %s",
-              (int)run->at[rank], (int)rank,
+              (int)run->rank[rank].at, (int)rank,
               action->phase == TESS_PHASE_FORWARD ? "forward" : "backward", (int)action->micro,
               (int)action->chunk, why);
 }
@@ -199,8 +197,7 @@ static enum tess_status pipe_run_take(struct pipe_run *run, int32_t rank, int32_
     *ready_out = true;
     if (from < 0 || from >= pipe->stage_count * pipe->chunk_count)
         return TESS_OK;
-    struct pipe_channel *channel =
-        &run->channel[2 * (from % pipe->stage_count) + (int32_t)action->phase];
+    struct pipe_channel *channel = &run->rank[from % pipe->stage_count].channel[action->phase];
     *ready_out = channel->taken < channel->sent;
     if (!*ready_out)
         return TESS_OK;
@@ -219,7 +216,7 @@ static void pipe_run_give(struct pipe_run *run, int32_t rank, int32_t to, double
     const struct tess_action *action = pipe_run_next(run, rank);
     if (to < 0 || to >= pipe->stage_count * pipe->chunk_count)
         return;
-    struct pipe_channel *channel = &run->channel[2 * rank + (int32_t)action->phase];
+    struct pipe_channel *channel = &run->rank[rank].channel[action->phase];
     channel->free_at = (now > channel->free_at ? now : channel->free_at) + run->times->transfer;
     channel->message[channel->sent++] = (struct pipe_message){to, action->micro, channel->free_at};
 }
@@ -238,17 +235,17 @@ static enum tess_status pipe_run_step(struct pipe_run *run, int32_t rank, bool *
     bool *done = &run->done[virtual_stage * pipe->micro_count + action->micro];
     if (!forward && !*done)
         return pipe_run_wrong(run, rank, "comes before the forward");
-    double begin = run->now[rank];
+    double begin = run->rank[rank].now;
     TESS_TRY(pipe_run_take(run, rank, virtual_stage - step, &begin, ran_out));
     if (!*ran_out)
         return TESS_OK;
     const double took = (forward ? run->times->forward : run->times->backward)[virtual_stage];
-    run->start[rank * tess__pipe_action_count(pipe) + run->at[rank]] = begin;
-    run->now[rank] = begin + took;
-    run->busy[rank] += took;
+    run->start[rank * tess__pipe_action_count(pipe) + run->rank[rank].at] = begin;
+    run->rank[rank].now = begin + took;
+    run->rank[rank].busy += took;
     *done = true;
-    pipe_run_give(run, rank, virtual_stage + step, run->now[rank]);
-    run->at[rank]++;
+    pipe_run_give(run, rank, virtual_stage + step, run->rank[rank].now);
+    run->rank[rank].at++;
     return TESS_OK;
 }
 
@@ -261,9 +258,9 @@ static enum tess_status pipe_run_all(struct pipe_run *run)
         moved = false;
         waiting = -1;
         for (int32_t r = 0; r < stages; r++) {
-            for (ran = true; ran && run->at[r] < all; moved = moved || ran)
+            for (ran = true; ran && run->rank[r].at < all; moved = moved || ran)
                 TESS_TRY(pipe_run_step(run, r, &ran));
-            if (run->at[r] < all && waiting < 0)
+            if (run->rank[r].at < all && waiting < 0)
                 waiting = r;
         }
     } while (moved);
@@ -281,9 +278,9 @@ enum tess_status tess__pipe_simulate(const struct tess_pipe *pipe, const struct 
     TESS_TRY_GOTO(status, release, pipe_run_open(&run));
     TESS_TRY_GOTO(status, release, pipe_run_all(&run));
     for (int32_t r = 0; r < pipe->stage_count; r++)
-        span = run.now[r] > span ? run.now[r] : span;
+        span = run.rank[r].now > span ? run.rank[r].now : span;
     for (int32_t r = 0; r < pipe->stage_count; r++)
-        idle_out[r] = span > 0 ? (span - run.busy[r]) / span : 0;
+        idle_out[r] = span > 0 ? (span - run.rank[r].busy) / span : 0;
     *span_out = span;
 release:
     pipe_run_close(&run);

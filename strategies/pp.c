@@ -112,17 +112,16 @@ static enum tess_status pp_idle_share(const void *options, int32_t stage_count, 
     }
     enum tess_status status = TESS_OK;
     struct tess_action *order = calloc(ranks * actions, sizeof(*order));
-    double *start = calloc(ranks * actions, sizeof(*start)), *idle = calloc(ranks, sizeof(*idle));
-    if (order == NULL || start == NULL || idle == NULL)
+    double *idle = calloc(ranks + ranks * actions, sizeof(*idle)); /* and when actions begin */
+    if (order == NULL || idle == NULL)
         status = tess_fail(TESS_ERR_MEMORY, "no memory to run a pipeline in virtual time");
     for (int32_t r = 0; status == TESS_OK && r < stage_count; r++)
         tess__pipe_order(&pipe, r, order + (size_t)r * actions);
     if (status == TESS_OK)
-        status = tess__pipe_simulate(&pipe, order, &times, start, idle, &span);
+        status = tess__pipe_simulate(&pipe, order, &times, idle + ranks, idle, &span);
     for (int32_t r = 0; status == TESS_OK && r < stage_count; r++)
         sum += idle[r];
     free(idle);
-    free(start);
     free(order);
     TESS_TRY(status);
     *share_out = sum / stage_count;

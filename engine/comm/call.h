@@ -13,14 +13,6 @@ static inline size_t tess__call_source_parts(const struct tess_comm *comm,
                : 1;
 }
 
-static inline size_t tess__call_target_parts(const struct tess_comm *comm,
-                                             enum tess_collective collective)
-{
-    return collective == TESS_COLLECTIVE_ALL_GATHER || collective == TESS_COLLECTIVE_ALL_TO_ALL
-               ? (size_t)comm->rank_count
-               : 1;
-}
-
 static inline size_t tess__call_source_bytes(const struct tess_comm *comm,
                                              const struct tess_comm_call *call)
 {

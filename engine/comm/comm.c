@@ -112,8 +112,9 @@ static enum tess_status comm_check_memory(const struct tess_comm *comm,
         in_place = source == target + share;
     if (kind == TESS_COLLECTIVE_ALL_TO_ALL)
         in_place = false;
+    const bool gathers = kind == TESS_COLLECTIVE_ALL_GATHER || kind == TESS_COLLECTIVE_ALL_TO_ALL;
     if (!in_place && comm_overlaps(source, bytes * tess__call_source_parts(comm, kind), target,
-                                   bytes * tess__call_target_parts(comm, kind)))
+                                   bytes * (gathers ? (size_t)comm->rank_count : 1)))
         TESS_FAIL(
             TESS_ERR_COMM,
             "%s: source and target overlap; make them distinct, or the same as tessera/comm.h "
@@ -198,13 +199,12 @@ static enum tess_status comm_call(struct tess_comm *comm, struct tess_comm_call 
     if (comm->debug != NULL && !comm->quiet && !tess__call_is_message(&call))
         TESS_TRY(tess__debug_compare(comm->debug, &call));
     struct tess_event event = {.comm = comm};
-    struct comm_mark *mark = NULL;
     if (call.device)
-        TESS_TRY(tess__marks_begin(comm, &mark));
+        TESS_TRY(tess__marks_begin(comm));
     comm_access(comm, true);
     enum tess_status status = comm->ops->call(comm, &call, &event.ticket);
     if (status != TESS_OK) {
-        tess__marks_cancel(comm->marks, mark);
+        tess__marks_cancel(comm->marks);
         comm_access(comm, false);
         return status;
     }

@@ -10,16 +10,17 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/queue.h>
 #include <unistd.h>
 
+/* The first page of what is allocated; the user's memory follows it. */
 struct self_block {
-    struct self_block *next;
-    void *memory;
+    LIST_ENTRY(self_block) link;
 };
 
 struct self_comm {
     struct tess_comm comm;
-    struct self_block *blocks;
+    LIST_HEAD(self_blocks, self_block) blocks;
     uint64_t call_count;
 };
 
@@ -47,34 +48,27 @@ static enum tess_status self_wait(struct tess_comm *comm, uint64_t ticket)
 static enum tess_status self_alloc(struct tess_comm *comm, size_t bytes, void **memory_out)
 {
     struct self_comm *self = (struct self_comm *)comm;
-    size_t page = (size_t)sysconf(_SC_PAGESIZE);
-    size_t whole = (bytes + page) / page * page;
-    struct self_block *block = malloc(sizeof(*block));
-    void *memory = whole >= bytes ? aligned_alloc(page, whole) : NULL;
-    if (block == NULL || memory == NULL) {
-        free(block);
-        free(memory);
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE), whole = (bytes + 2 * page) / page * page;
+    struct self_block *block = whole > bytes ? aligned_alloc(page, whole) : NULL;
+    if (block == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "cannot allocate %zu MiB: use a smaller batch or model",
                   bytes >> 20);
-    }
-    memset(memory, 0, whole);
-    *block = (struct self_block){.next = self->blocks, .memory = memory};
-    self->blocks = block;
-    *memory_out = memory;
+    memset(block, 0, whole);
+    LIST_INSERT_HEAD(&self->blocks, block, link);
+    *memory_out = (char *)block + page;
     return TESS_OK;
+}
+
+static void self_free(struct self_block *block)
+{
+    LIST_REMOVE(block, link);
+    free(block);
 }
 
 static void self_release(struct tess_comm *comm, void *memory)
 {
-    struct self_block **link = &((struct self_comm *)comm)->blocks;
-    while (*link != NULL && (*link)->memory != memory)
-        link = &(*link)->next;
-    struct self_block *block = *link;
-    if (block == NULL)
-        return;
-    *link = block->next;
-    free(block->memory);
-    free(block);
+    (void)comm;
+    self_free((struct self_block *)((char *)memory - sysconf(_SC_PAGESIZE)));
 }
 
 static enum tess_status self_split(struct tess_comm *comm, int32_t color, int32_t key,
@@ -92,8 +86,8 @@ static void self_abort(struct tess_comm *comm, const char *reason)
 static void self_close(struct tess_comm *comm)
 {
     struct self_comm *self = (struct self_comm *)comm;
-    while (self->blocks != NULL)
-        self_release(comm, self->blocks->memory);
+    while (!LIST_EMPTY(&self->blocks))
+        self_free(LIST_FIRST(&self->blocks));
     free(self);
 }
 

@@ -87,10 +87,9 @@ static enum tess_status mark_record(struct comm_mark *mark, enum mark_fence whic
     return queue->ops->record(queue, mark->fence[which]);
 }
 
-enum tess_status tess__marks_begin(struct tess_comm *comm, struct comm_mark **mark_out)
+enum tess_status tess__marks_begin(struct tess_comm *comm)
 {
     struct comm_marks *marks = comm->marks;
-    *mark_out = NULL;
     if (marks == NULL || marks->paused)
         return TESS_OK;
     if (marks->end - marks->first == MARKS_MAX)
@@ -102,17 +101,16 @@ enum tess_status tess__marks_begin(struct tess_comm *comm, struct comm_mark **ma
     mark->comm = comm;
     mark->called = mark->completed = mark->given = mark->waited = false;
     marks->end++;
-    *mark_out = marks->calling = mark;
+    marks->calling = mark;
     return TESS_OK;
 }
 
-void tess__marks_cancel(struct comm_marks *marks, struct comm_mark *mark)
+void tess__marks_cancel(struct comm_marks *marks)
 {
-    if (mark == NULL)
+    if (marks == NULL || marks->calling == NULL)
         return;
     marks->calling = NULL;
-    if (!mark->called)
-        marks->end--;
+    marks->end--;
 }
 
 bool tess__marks_called(struct tess_comm *comm, uint64_t ticket)

@@ -13,11 +13,10 @@ void tess__marks_close(struct comm_marks *marks); /* NULL is allowed */
 /* While paused no call is marked. */
 void tess__marks_pause(struct comm_marks *marks, bool on);
 
-/* A call is about to be made. *mark_out is NULL where nothing is kept: it is then counted by the
- * host's clock. */
-enum tess_status tess__marks_begin(struct tess_comm *comm, struct comm_mark **mark_out);
+/* A call is about to be made. Where nothing is kept it is counted by the host's clock. */
+enum tess_status tess__marks_begin(struct tess_comm *comm);
 /* The call failed. */
-void tess__marks_cancel(struct comm_marks *marks, struct comm_mark *mark);
+void tess__marks_cancel(struct comm_marks *marks);
 /* Does the call that is being made, or a ticket, have a mark? The first gives it the ticket, the
  * second takes it as complete. marks may be NULL. */
 bool tess__marks_called(struct tess_comm *comm, uint64_t ticket);

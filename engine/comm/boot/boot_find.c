@@ -66,43 +66,41 @@ static bool find_address_text(const struct ifaddrs *at, char text[INET6_ADDRSTRL
     return !IN6_IS_ADDR_LINKLOCAL(six) && inet_ntop(AF_INET6, six, text, INET6_ADDRSTRLEN) != NULL;
 }
 
-/* Those by which others may reach this host, IPv4 first; as many as fit. */
-static void find_own(char *list, size_t bytes)
+/* Those by which others may reach this host, IPv4 first, as many as fit; false: not known. */
+static bool find_own(char *list, size_t bytes)
 {
     static const int family[] = {AF_INET, AF_INET6};
     struct ifaddrs *all = NULL;
     char text[INET6_ADDRSTRLEN];
     list[0] = '\0';
     if (getifaddrs(&all) != 0)
-        return;
+        return false;
     for (int f = 0; f < 2; f++)
         for (const struct ifaddrs *at = all; at != NULL; at = at->ifa_next)
             if (at->ifa_addr != NULL && at->ifa_addr->sa_family == family[f] &&
                 find_address_text(at, text))
                 (void)find_add(list, bytes, text, strlen(text));
     freeifaddrs(all);
+    return true;
 }
 
 /* Is one of these this host, by an address of it or by its name up to the first point? */
 static bool find_is_own(const char *list)
 {
-    struct ifaddrs *all = NULL;
-    char text[INET6_ADDRSTRLEN], host[TESS_BOOT_ADDRESS_BYTES] = "";
-    bool own = false;
+    char own[4096], host[TESS_BOOT_ADDRESS_BYTES] = "";
+    const bool known = find_own(own, sizeof(own));
     (void)gethostname(host, sizeof(host) - 1);
     host[strcspn(host, ".")] = '\0';
-    if (getifaddrs(&all) != 0)
-        return true; /* not known */
-    while (*list != '\0' && !own) {
-        const size_t length = strcspn(list, ",");
-        own = strcspn(list, ".,") == strlen(host) && strncmp(list, host, strlen(host)) == 0;
-        for (const struct ifaddrs *at = all; at != NULL && !own; at = at->ifa_next)
-            own = find_address_text(at, text) && strlen(text) == length &&
-                  strncmp(text, list, length) == 0;
-        list += length + (list[length] == ',');
+    for (size_t length; *list != '\0'; list += length + (list[length] == ',')) {
+        length = strcspn(list, ",");
+        if (strcspn(list, ".,") == strlen(host) && strncmp(list, host, strlen(host)) == 0)
+            return true;
+        for (const char *at = own; *at != '\0';
+             at += strcspn(at, ",") + (at[strcspn(at, ",")] == ','))
+            if (strcspn(at, ",") == length && strncmp(at, list, length) == 0)
+                return true;
     }
-    freeifaddrs(all);
-    return own;
+    return !known;
 }
 
 /* ---- mpirun ---------------------------------------------------------------------------------- */
@@ -220,7 +218,7 @@ enum tess_status tess_boot_find(struct tess_boot_env *env, double timeout_s)
     const bool here = env->local_count == env->rank_count;
     if (env->rank_count == 1 || env->address[0] != '\0')
         return TESS_OK;
-    find_own(address, sizeof(address));
+    (void)find_own(address, sizeof(address));
     TESS_TRY(tess__boot_pmi(env->rank, timeout_s, name, here ? NULL : address));
     env->asked = true;
     if (env->job == 0)

@@ -19,7 +19,6 @@
 #include "tessera/check.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -175,19 +174,14 @@ static enum tess_status meet_listen(struct meet *meet)
 enum tess_status tess__boot_gather_members(const struct tess_boot_env *env, double timeout_s,
                                            int *fd_out)
 {
-    struct meet *meet = calloc(1, sizeof(*meet));
-    if (meet == NULL)
-        TESS_FAIL(TESS_ERR_MEMORY, "no memory to meet %d ranks", (int)env->rank_count);
-    meet->env = env;
-    meet->door.greet = meet_greet;
-    meet->door.context = meet;
-    meet->fd = fd_out;
-    meet->missing_count = env->rank_count - 1;
-    enum tess_status status = meet_listen(meet);
+    struct meet meet = {.env = env,
+                        .door = {.greet = meet_greet, .context = &meet},
+                        .fd = fd_out,
+                        .missing_count = env->rank_count - 1};
+    enum tess_status status = meet_listen(&meet);
     if (status == TESS_OK)
-        status = meet_loop(meet, timeout_s);
-    tess__boot_door_close(&meet->door);
-    free(meet);
+        status = meet_loop(&meet, timeout_s);
+    tess__boot_door_close(&meet.door);
     return status;
 }
 

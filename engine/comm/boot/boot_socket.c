@@ -269,11 +269,14 @@ bool tess__boot_receive(int fd, void *bytes, size_t count, double limit_s, char 
     return socket_move(fd, bytes, count, false, limit_s, why, why_bytes);
 }
 
-static void socket_text(const struct sockaddr_storage *name, socklen_t length,
-                        char text[BOOT_TEXT_BYTES])
+static void socket_text(int fd, bool peer, char text[BOOT_TEXT_BYTES])
 {
     static const char mapped[] = "::ffff:";
-    if (getnameinfo((const struct sockaddr *)name, length, text, BOOT_TEXT_BYTES, NULL, 0,
+    struct sockaddr_storage name = {0};
+    socklen_t length = sizeof(name);
+    (void)(peer ? getpeername(fd, (struct sockaddr *)&name, &length)
+                : getsockname(fd, (struct sockaddr *)&name, &length));
+    if (getnameinfo((const struct sockaddr *)&name, length, text, BOOT_TEXT_BYTES, NULL, 0,
                     NI_NUMERICHOST) != 0)
         snprintf(text, BOOT_TEXT_BYTES, "?");
     /* IPv4 through a socket of both kinds. */
@@ -283,16 +286,10 @@ static void socket_text(const struct sockaddr_storage *name, socklen_t length,
 
 void tess__boot_own_text(int fd, char text[BOOT_TEXT_BYTES])
 {
-    struct sockaddr_storage name = {0};
-    socklen_t length = sizeof(name);
-    (void)getsockname(fd, (struct sockaddr *)&name, &length);
-    socket_text(&name, length, text);
+    socket_text(fd, false, text);
 }
 
 void tess__boot_peer_text(int fd, char text[BOOT_TEXT_BYTES])
 {
-    struct sockaddr_storage name = {0};
-    socklen_t length = sizeof(name);
-    (void)getpeername(fd, (struct sockaddr *)&name, &length);
-    socket_text(&name, length, text);
+    socket_text(fd, true, text);
 }

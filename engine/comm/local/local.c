@@ -152,7 +152,7 @@ static enum tess_status local_call(struct tess_comm *comm, const struct tess_com
         return TESS_OK;
     /* The last rank to post need not poll for the device to begin. */
     bool moved = false;
-    return tess__local_advance(group->rank, &moved);
+    return tess__local_advance(group, &moved);
 }
 
 static bool local_is_complete(void *context)
@@ -207,7 +207,7 @@ static enum tess_status local_wait(struct tess_comm *comm, uint64_t number)
 static enum tess_status local_poll(struct tess_comm *comm)
 {
     bool moved = false;
-    return tess__local_advance(local_of(comm)->rank, &moved);
+    return tess__local_advance(comm, &moved);
 }
 
 static void local_abort(struct tess_comm *comm, const char *reason)
@@ -221,11 +221,7 @@ static void local_close(struct tess_comm *comm)
     struct local_group *group = local_of(comm);
     struct local_rank *rank = group->rank;
     struct tess_world *world = rank->world;
-    struct local_group **link = &rank->groups;
-    while (*link != NULL && *link != group)
-        link = &(*link)->next;
-    if (*link != NULL)
-        *link = group->next;
+    LIST_REMOVE(group, link);
     tess__local_release_all(group);
     /* The next user of the slot goes on counting where the last one stopped. */
     uint64_t first = atomic_load(&world->group_first[group->slot]);
@@ -234,9 +230,8 @@ static void local_close(struct tess_comm *comm)
         ;
     if (group->slot > 0)
         atomic_fetch_sub(&world->group_users[group->slot], 1);
-    free(group->send);
     free(group);
-    if (rank->groups == NULL)
+    if (LIST_EMPTY(&rank->groups))
         free(rank);
 }
 
@@ -288,18 +283,12 @@ static enum tess_status local_group_open(struct local_rank *rank, int32_t slot, 
 {
     struct tess_world *world = rank->world;
     struct local_group *group = calloc(1, sizeof(*group));
-    struct local_queue *queue = calloc(2 * (size_t)rank_count, sizeof(*queue));
-    if (group == NULL || queue == NULL) {
-        free(queue);
-        free(group);
+    if (group == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "cannot allocate a communicator of %d ranks", (int)rank_count);
-    }
     group->comm = (struct tess_comm){
         .ops = &local_ops, .rank = index, .rank_count = rank_count, .order = order};
     group->rank = rank;
     group->slot = slot;
-    group->send = queue;
-    group->receive = queue + rank_count;
     tess__local_wait_open(group);
     for (int32_t r = 0; r < rank_count; r++) {
         group->world_rank[r] = world_rank[r];
@@ -307,8 +296,7 @@ static enum tess_status local_group_open(struct local_rank *rank, int32_t slot, 
         group->stage[r] = tess__world_stage(world, slot, r);
     }
     local_count_on(group);
-    group->next = rank->groups;
-    rank->groups = group;
+    LIST_INSERT_HEAD(&rank->groups, group, link);
     *group_out = group;
     return TESS_OK;
 }
@@ -316,9 +304,6 @@ static enum tess_status local_group_open(struct local_rank *rank, int32_t slot, 
 enum tess_status tess_comm_local_open(struct tess_world *world, int32_t rank, enum tess_order order,
                                       double timeout_s, struct tess_comm **comm_out)
 {
-    if (rank < 0 || rank >= world->rank_count)
-        TESS_FAIL(TESS_ERR_INTERNAL, "there is no rank %d in a world of %d", (int)rank,
-                  (int)world->rank_count);
     struct local_rank *own = calloc(1, sizeof(*own));
     if (own == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "cannot allocate the state of rank %d", (int)rank);

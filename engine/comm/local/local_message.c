@@ -17,7 +17,8 @@ static struct local_pair *message_pair(const struct local_group *group, int32_t 
     return tess__world_pair(group->rank->world, group->slot, from, to);
 }
 
-static struct local_queue *message_queue(const struct local_group *group, bool send, int32_t peer)
+static const struct local_queue *message_queue(const struct local_group *group, bool send,
+                                               int32_t peer)
 {
     return send ? &group->send[peer] : &group->receive[peer];
 }
@@ -98,22 +99,29 @@ static void message_post_send(struct local_group *group, const struct tess_comm_
     group->comm.stats.sent_bytes += message->bytes;
 }
 
-static bool message_run_send(struct local_group *group, int32_t peer, struct local_message *message,
-                             bool *moved_out)
+/* Fill the shared chunks, or empty those of the peer, as far as it allows; true when it is done. */
+static bool message_run_chunks(struct local_group *group, bool send, int32_t peer,
+                               struct local_message *message, bool *moved_out)
 {
-    if (message->way != LOCAL_CHUNKED)
-        return true; /* the receiver does the rest */
-    struct local_pair *pair = message_pair(group, group->comm.rank, peer);
-    _Atomic uint64_t *staged = &group->member[group->comm.rank]->staged[peer];
+    const int32_t rank = group->comm.rank;
+    struct local_member *mine = group->member[rank], *theirs = group->member[peer];
+    struct local_pair *pair =
+        send ? message_pair(group, rank, peer) : message_pair(group, peer, rank);
+    _Atomic uint64_t *own = send ? &mine->staged[peer] : &mine->consumed[peer];
+    const _Atomic uint64_t *other = send ? &theirs->consumed[rank] : &theirs->staged[rank];
     while (message->offset < message->bytes) {
-        uint64_t k = atomic_load_explicit(staged, memory_order_relaxed);
-        if (k - atomic_load(&group->member[peer]->consumed[group->comm.rank]) >= 2)
+        const uint64_t k = atomic_load_explicit(own, memory_order_relaxed);
+        const uint64_t there = atomic_load(other);
+        if (send ? k - there >= 2 : k == there)
             return false;
-        size_t left = message->bytes - message->offset;
-        size_t n = left < LOCAL_PAIR_CHUNK ? left : LOCAL_PAIR_CHUNK;
-        memcpy(pair->chunk[k % 2], (const char *)message->call.source + message->offset, n);
+        const size_t left = message->bytes - message->offset;
+        const size_t n = left < LOCAL_PAIR_CHUNK ? left : LOCAL_PAIR_CHUNK;
+        if (send)
+            memcpy(pair->chunk[k % 2], (const char *)message->call.source + message->offset, n);
+        else
+            memcpy((char *)message->call.target + message->offset, pair->chunk[k % 2], n);
         message->offset += n;
-        atomic_store(staged, k + 1);
+        atomic_store(own, k + 1);
         tess__local_ring_one(group, peer);
         *moved_out = true;
     }
@@ -127,7 +135,8 @@ static void message_run_sends(struct local_group *group, int32_t peer, bool *mov
     while (send->finished < send->posted) {
         uint64_t seq = send->finished;
         struct local_message *message = &send->message[seq % LOCAL_PAIR_RING];
-        if (!message_run_send(group, peer, message, moved_out))
+        if (message->way == LOCAL_CHUNKED && /* else the receiver does the rest */
+            !message_run_chunks(group, true, peer, message, moved_out))
             break;
         send->finished++;
         *moved_out = true;
@@ -147,7 +156,7 @@ enum tess_status tess__local_message_post(struct local_group *group,
                                           const struct tess_comm_call *call)
 {
     bool send = call->collective == TESS_COLLECTIVE_SEND;
-    struct local_queue *queue = message_queue(group, send, call->peer);
+    struct local_queue *queue = send ? &group->send[call->peer] : &group->receive[call->peer];
     /* The slot is free, but the end of its last message may not have been reported. */
     bool moved = false;
     if (send && queue->posted - queue->reported >= LOCAL_PAIR_RING)
@@ -163,26 +172,6 @@ enum tess_status tess__local_message_post(struct local_group *group,
     queue->posted++;
     group->message_count++;
     return TESS_OK;
-}
-
-static bool message_pull_chunks(struct local_group *group, int32_t peer,
-                                struct local_message *message, bool *moved_out)
-{
-    struct local_pair *pair = message_pair(group, peer, group->comm.rank);
-    _Atomic uint64_t *consumed = &group->member[group->comm.rank]->consumed[peer];
-    while (message->offset < message->bytes) {
-        uint64_t k = atomic_load_explicit(consumed, memory_order_relaxed);
-        if (atomic_load(&group->member[peer]->staged[group->comm.rank]) == k)
-            return false;
-        size_t left = message->bytes - message->offset;
-        size_t n = left < LOCAL_PAIR_CHUNK ? left : LOCAL_PAIR_CHUNK;
-        memcpy((char *)message->call.target + message->offset, pair->chunk[k % 2], n);
-        message->offset += n;
-        atomic_store(consumed, k + 1);
-        tess__local_ring_one(group, peer);
-        *moved_out = true;
-    }
-    return true;
 }
 
 static enum tess_status message_run_receive(struct local_group *group, int32_t peer, uint64_t seq,
@@ -206,7 +195,7 @@ static enum tess_status message_run_receive(struct local_group *group, int32_t p
         TESS_TRY(tess__local_device_pull(group, peer, seq, message->call.target, desc->source,
                                          message->bytes));
     } else if (!desc->source_shared) {
-        if (!message_pull_chunks(group, peer, message, moved_out))
+        if (!message_run_chunks(group, false, peer, message, moved_out))
             return TESS_OK;
     } else {
         (void)tess__call_copy(NULL, message->call.target, desc->source, message->bytes);

@@ -71,10 +71,12 @@ enum tess_status tess__local_fail(void *context, enum tess_status status, const 
     TESS_FAIL(status, "%s", reason);
 }
 
-enum tess_status tess__local_advance(struct local_rank *rank, bool *moved_out)
+enum tess_status tess__local_advance(void *context, bool *moved_out)
 {
+    struct local_rank *rank = ((struct local_group *)context)->rank;
     TESS_TRY(tess__local_check(rank));
-    for (struct local_group *group = rank->groups; group != NULL; group = group->next) {
+    for (struct local_group *group = LIST_FIRST(&rank->groups); group != NULL;
+         group = LIST_NEXT(group, link)) {
         if (group->next_call != group->posted)
             TESS_TRY(tess__local_run(group, moved_out));
         tess__local_report(group);
@@ -85,24 +87,20 @@ enum tess_status tess__local_advance(struct local_rank *rank, bool *moved_out)
 }
 
 /* Sleep until the bell rings, unless something has happened since it was last looked at. */
-static enum tess_status wait_sleep(struct local_rank *rank, bool (*ready)(void *), void *context)
+static enum tess_status wait_sleep(const struct tess__waiting *waiting)
 {
+    struct local_rank *rank = ((struct local_group *)waiting->group)->rank;
     struct world_rank *own = &rank->world->rank[rank->rank];
     uint32_t bell = atomic_load(&own->bell);
     atomic_store(&own->sleeping, rank->wants_room ? WORLD_SLEEPS_FOR_ROOM : WORLD_SLEEPS);
     bool moved = false;
-    enum tess_status status = tess__local_advance(rank, &moved);
-    if (status == TESS_OK && !moved && !ready(context)) {
+    enum tess_status status = tess__local_advance(waiting->group, &moved);
+    if (status == TESS_OK && !moved && !waiting->ready(waiting->context)) {
         struct timespec limit = {.tv_nsec = (long)(WAIT_SLEEP_S * 1e9)};
         syscall(SYS_futex, &own->bell, FUTEX_WAIT, bell, &limit, NULL, 0);
     }
     atomic_store(&own->sleeping, WORLD_AWAKE);
     return status;
-}
-
-static enum tess_status wait_advance(void *group, bool *moved_out)
-{
-    return tess__local_advance(((struct local_group *)group)->rank, moved_out);
 }
 
 static enum tess_status wait_pause(const struct tess__waiting *waiting, double idle_s,
@@ -112,7 +110,7 @@ static enum tess_status wait_pause(const struct tess__waiting *waiting, double i
 
     (void)left_s;
     if (idle_s > WAIT_SPIN_S)
-        return wait_sleep(rank, waiting->ready, waiting->context);
+        return wait_sleep(waiting);
     if (rank->world->rank_count > rank->world->core_count) {
         sched_yield();
         return TESS_OK;
@@ -149,7 +147,7 @@ void tess__local_wait_open(struct local_group *group)
                                             .member = group->world_rank,
                                             .timeout_s = rank->timeout_s,
                                             .report_s = WAIT_SPIN_S,
-                                            .advance = wait_advance,
+                                            .advance = tess__local_advance,
                                             .pause = wait_pause,
                                             .is_missing = wait_is_missing,
                                             .describe = wait_describe,

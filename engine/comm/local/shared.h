@@ -15,6 +15,8 @@
 #include "comm/call.h"
 #include "comm/waiting.h"
 
+#include <sys/queue.h>
+
 #define LOCAL_GROUPS_LEAST 64 /* groups that may be open at a time, see world_groups() */
 #define LOCAL_GROUPS_EACH  8  /* the same for each rank of the world */
 #define LOCAL_GROUPS_MAX   (LOCAL_GROUPS_EACH * TESS_WORLD_RANKS_MAX)
@@ -132,17 +134,18 @@ struct local_rank {
     struct tess_world *world;
     int32_t rank;
     double timeout_s;
-    struct local_group *groups; /* open ones: while waiting in one, all are advanced */
+    LIST_HEAD(local_groups, local_group) groups; /* open: while waiting in one, all are advanced */
     struct local_block *blocks;
     bool notified;   /* the abort of the world has been logged */
     bool wants_room; /* waits for descriptors or staging room: wake it for small calls too */
 };
 
+/* Large; its pages are taken from the system as they are first used. */
 struct local_group {
     struct tess_comm comm;
     struct tess__waiting waiting;
     struct local_rank *rank;
-    struct local_group *next;
+    LIST_ENTRY(local_group) link;
     int32_t slot;
     int32_t world_rank[TESS_WORLD_RANKS_MAX];
     struct local_member *member[TESS_WORLD_RANKS_MAX];
@@ -163,8 +166,8 @@ struct local_group {
     uint64_t chunk, chunk_count;
     size_t chunk_elements; /* of one piece */
 
-    struct local_queue *send, *receive; /* [rank_count] each, in one piece */
-    int32_t message_count;              /* in all queues, not yet complete */
+    struct local_queue send[TESS_WORLD_RANKS_MAX], receive[TESS_WORLD_RANKS_MAX];
+    int32_t message_count; /* in all queues, not yet complete */
 
     /* Queue and fences for device memory, and the members' own; NULL: none. */
     struct local_device *device, *device_of[TESS_WORLD_RANKS_MAX];
@@ -224,9 +227,9 @@ enum tess_status tess__local_device_pull(struct local_group *group, int32_t peer
 enum tess_status tess__local_device_join_message(struct local_group *group, bool send, int32_t peer,
                                                  uint64_t seq);
 
-/* local_wait.c: set group->waiting; advance all groups of the rank without blocking. */
+/* local_wait.c: set group->waiting; advance all groups of its rank without blocking. */
 void tess__local_wait_open(struct local_group *group);
-enum tess_status tess__local_advance(struct local_rank *rank, bool *moved_out);
+enum tess_status tess__local_advance(void *group, bool *moved_out);
 /* TESS_ERR_ABORTED, logged the first time, when the world is aborted. */
 enum tess_status tess__local_check(struct local_rank *rank);
 /* Stop all ranks of the world, log the reason and return `status`. */

@@ -119,28 +119,16 @@ static enum tess_status native_stage(struct mpi_room_slot *slot, void *target, s
     return TESS_OK;
 }
 
-static int native_reduce_scatter(struct mpi_room *room, MPI_Comm comm,
-                                 const struct tess_comm_call *call, uint32_t slot,
-                                 MPI_Request *request)
-{
-    const bool staged = room->slot[slot].staged_bytes > 0;
-    return MPI_Ireduce_scatter_block(call->source, staged ? room->slot[slot].staged : call->target,
-                                     (int)call->count, native_type(call->dtype),
-                                     native_op(call->reduce), comm, request);
-}
-
 /*
  * MPI needs MPI_IN_PLACE from all ranks or none, and here each rank decides for itself: so all give
  * it, and a rank that is not in place copies first.
  */
-static int native_start(struct mpi_room *room, MPI_Comm comm, const struct tess_comm_call *call,
-                        uint32_t slot, MPI_Request *request)
+static int native_start(MPI_Comm comm, int rank, const struct tess_comm_call *call, void *target,
+                        MPI_Request *request)
 {
     const size_t bytes = call->count * tess_dtype_bytes(call->dtype);
     const int count = (int)call->count, byte_count = (int)bytes;
     const MPI_Datatype type = native_type(call->dtype);
-    int rank = 0;
-    MPI_Comm_rank(comm, &rank);
     switch (call->collective) {
     case TESS_COLLECTIVE_ALL_REDUCE:
         if (call->source != call->target && bytes > 0)
@@ -148,7 +136,8 @@ static int native_start(struct mpi_room *room, MPI_Comm comm, const struct tess_
         return MPI_Iallreduce(MPI_IN_PLACE, call->target, count, type, native_op(call->reduce),
                               comm, request);
     case TESS_COLLECTIVE_REDUCE_SCATTER:
-        return native_reduce_scatter(room, comm, call, slot, request);
+        return MPI_Ireduce_scatter_block(call->source, target, count, type, native_op(call->reduce),
+                                         comm, request);
     case TESS_COLLECTIVE_ALL_GATHER: {
         char *own = (char *)call->target + (size_t)rank * bytes;
         if (call->source != own && bytes > 0)
@@ -183,10 +172,13 @@ static enum tess_status native_begin(struct tess_transport *transport, int32_t g
     TESS_TRY(tess__mpi_slot(room, 1, &slot));
     MPI_Comm_rank(comm, &rank);
     const size_t bytes = call->count * tess_dtype_bytes(call->dtype);
+    void *target = call->target;
     if (call->collective == TESS_COLLECTIVE_REDUCE_SCATTER &&
-        call->target == (const char *)call->source + (size_t)rank * bytes)
-        TESS_TRY(native_stage(&room->slot[slot], call->target, bytes));
-    int error = native_start(room, comm, call, slot, &request);
+        target == (const char *)call->source + (size_t)rank * bytes) {
+        TESS_TRY(native_stage(&room->slot[slot], target, bytes));
+        target = room->slot[slot].staged;
+    }
+    int error = native_start(comm, rank, call, target, &request);
     if (error != MPI_SUCCESS)
         return tess__mpi_fail(room, error, tess_collective_name(call->collective), -1);
     tess__mpi_slot_add(room, slot, request);

@@ -84,6 +84,9 @@ static enum tess_status open_ranks(struct mpi_room *room, const struct tess_boot
                   "the job has %d ranks and MPI has %d: this MPI is not that of the mpirun "
                   "(or srun) which started them; --comm.mpi.library names the other one",
                   (int)boot->rank_count, count);
+    if (count > NET_RANKS_MAX)
+        TESS_FAIL(TESS_ERR_UNSUPPORTED, "%d ranks over MPI: there may be up to %d", count,
+                  NET_RANKS_MAX);
     if (boot != NULL)
         rank = boot->rank;
     int error = MPI_Comm_split(MPI_COMM_WORLD, 0, rank, &room->comm);
@@ -115,16 +118,8 @@ static enum tess_status open_hosts(struct mpi_room *room, double limit_s)
     const int32_t count = room->head.rank_count;
     int error;
     MPI_Request request;
-    room->host = calloc((size_t)count, sizeof(*room->host));
-    room->host_name = calloc((size_t)count, sizeof(*room->host_name));
-    room->name = calloc((size_t)count, sizeof(*room->name));
-    room->notice = malloc((size_t)count * sizeof(*room->notice));
-    if (room->host == NULL || room->host_name == NULL || room->name == NULL || room->notice == NULL)
-        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the hosts of %d ranks", (int)count);
-    for (int32_t r = 0; r < count; r++) {
-        room->notice[r] = MPI_REQUEST_NULL;
+    for (int32_t r = 0; r < count; r++)
         room->host_name[r] = room->name[r];
-    }
     char *own = room->name[room->head.rank];
     if (gethostname(own, sizeof(room->name[0]) - 1) != 0)
         snprintf(own, sizeof(room->name[0]), "?");
@@ -167,7 +162,7 @@ static void close_notify(struct mpi_room *room)
     int error;
     const double limit_s = tess_clock_s() + OPEN_NOTIFY_S;
     (void)tess__mpi_check(room);
-    for (int32_t r = 0; r < room->head.rank_count && room->notice != NULL; r++)
+    for (int32_t r = 0; r < room->head.rank_count; r++)
         if (room->notice[r] != MPI_REQUEST_NULL)
             (void)open_wait(&room->notice[r], limit_s, &error);
 }
@@ -243,10 +238,6 @@ void tess__mpi_close(struct tess_transport *transport)
         free(room->slot[s].staged);
     pthread_mutex_destroy(&room->lock);
     free(room->group);
-    free(room->host);
-    free(room->host_name);
-    free(room->name);
-    free(room->notice);
     free(room);
 }
 
@@ -264,6 +255,8 @@ static enum tess_status open_transport(const struct tess_boot *boot, double time
     room->timeout_s = timeout_s;
     room->thread = pthread_self();
     room->request[0] = MPI_REQUEST_NULL;
+    for (int32_t r = 0; r < NET_RANKS_MAX; r++)
+        room->notice[r] = MPI_REQUEST_NULL;
     pthread_mutex_init(&room->lock, NULL);
     for (uint32_t s = 0; s < TESS_TRANSPORT_REQUESTS; s++)
         room->free_slot[room->free_count++] = TESS_TRANSPORT_REQUESTS - 1 - s;

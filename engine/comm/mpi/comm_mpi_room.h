@@ -5,6 +5,7 @@
 #ifndef TESSERA_COMM_MPI_COMM_MPI_ROOM_H
 #define TESSERA_COMM_MPI_COMM_MPI_ROOM_H
 
+#include "comm/net/net_path.h"
 #include "tessera/transport.h"
 
 #include <mpi.h>
@@ -39,9 +40,9 @@ struct mpi_room {
     struct tess_transport head;
     MPI_Comm comm;    /* ranks numbered as ours */
     MPI_Comm control; /* the same for words */
-    int32_t *host;
-    const char **host_name;
-    char (*name)[MPI_MAX_PROCESSOR_NAME];
+    int32_t host[NET_RANKS_MAX];
+    const char *host_name[NET_RANKS_MAX];
+    char name[NET_RANKS_MAX][MPI_MAX_PROCESSOR_NAME];
     double timeout_s;
     pthread_t thread; /* that opened it, and alone may call MPI */
 
@@ -60,9 +61,9 @@ struct mpi_room {
     pthread_mutex_t lock;          /* of `word` */
     struct mpi_room_word word;     /* why the ranks stop */
     _Atomic int aborted;           /* enum mpi_room_abort */
-    MPI_Request *notice;           /* [rank_count] */
-    bool broken;                   /* an error of MPI, after which nothing is finalised */
-    char reason[640];              /* head.reason */
+    MPI_Request notice[NET_RANKS_MAX];
+    bool broken;      /* an error of MPI, after which nothing is finalised */
+    char reason[640]; /* head.reason */
 
     MPI_Comm *group; /* of the native collectives; MPI_COMM_NULL: free */
     int32_t group_count;

@@ -219,14 +219,9 @@ static enum tess_status group_new(struct nccl_family *family, int32_t rank, int3
                                      .order = order,
                                      .device_memory = true};
     pthread_mutex_lock(&family->lock);
-    group->next = family->groups;
-    family->groups = group;
+    LIST_INSERT_HEAD(&family->groups, group, link);
     pthread_mutex_unlock(&family->lock);
     *group_out = group; /* from here on close frees it */
-    group->member = calloc((size_t)rank_count, sizeof(*group->member));
-    group->part = calloc((size_t)rank_count, sizeof(*group->part));
-    if (group->member == NULL || group->part == NULL)
-        TESS_FAIL(TESS_ERR_MEMORY, "no memory for a communicator");
     TESS_TRY(tess__nccl_lane_open(&group->lane[NCCL_SUMS]));
     return tess__nccl_host_open(group);
 }
@@ -259,14 +254,9 @@ static void nccl_close(struct tess_comm *comm)
     if (group->scratch != NULL)
         tess__cuda_log_error(cudaFree(group->scratch), "cudaFree");
     pthread_mutex_lock(&family->lock);
-    struct nccl_group **link = &family->groups;
-    while (*link != group)
-        link = &(*link)->next;
-    *link = group->next;
-    bool last = family->groups == NULL;
+    LIST_REMOVE(group, link);
+    bool last = LIST_EMPTY(&family->groups);
     pthread_mutex_unlock(&family->lock);
-    free(group->member);
-    free(group->part);
     free(group);
     if (last)
         family_free(family);
@@ -364,9 +354,7 @@ static enum tess_status open_meet(struct nccl_family *family, const struct tess_
                                   enum tess_order order, ncclUniqueId *id_out)
 {
     struct nccl_hello mine = {.version = family->version, .order = (int32_t)order};
-    struct nccl_hello *all = calloc((size_t)boot->rank_count, sizeof(*all));
-    if (all == NULL)
-        TESS_FAIL(TESS_ERR_MEMORY, "no memory to meet %d ranks", (int)boot->rank_count);
+    struct nccl_hello all[TESS_QUEUE_PEERS_MAX];
     ncclResult_t result = boot->rank == 0 ? ncclGetUniqueId(&mine.id) : ncclSuccess;
     cudaError_t error = cudaDeviceGetPCIBusId(mine.bus, sizeof(mine.bus), family->device);
     enum tess_status status = TESS_OK;
@@ -382,8 +370,8 @@ static enum tess_status open_meet(struct nccl_family *family, const struct tess_
         status = boot->gather(boot->context, &mine, sizeof(mine), all);
     if (status == TESS_OK)
         status = open_compare(all, boot->rank_count);
-    *id_out = all[0].id;
-    free(all);
+    if (status == TESS_OK)
+        *id_out = all[0].id;
     return status;
 }
 

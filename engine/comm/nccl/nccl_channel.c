@@ -20,20 +20,14 @@
 #include <stdlib.h>
 #include <time.h>
 
-static struct nccl_channel *channel_find(const struct nccl_family *family, uint64_t group,
-                                         int32_t from, int32_t to)
-{
-    struct nccl_channel *at = family->channels;
-    while (at != NULL && (at->group != group || at->from != from || at->to != to))
-        at = at->next;
-    return at;
-}
-
 /* Lock held. NULL: no memory. */
 static struct nccl_channel *channel_want(struct nccl_family *family, uint64_t group, int32_t from,
                                          int32_t to)
 {
-    struct nccl_channel *channel = channel_find(family, group, from, to);
+    struct nccl_channel *channel = family->channels;
+    while (channel != NULL &&
+           (channel->group != group || channel->from != from || channel->to != to))
+        channel = channel->next;
     if (channel != NULL)
         return channel;
     channel = calloc(1, sizeof(*channel));

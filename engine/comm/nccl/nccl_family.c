@@ -44,7 +44,7 @@ static void family_describe(const struct nccl_family *family, const struct nccl_
 
 /* ---- failure --------------------------------------------------------------------------------- */
 
-static void family_say(ncclResult_t result, const char *what)
+void tess__nccl_say(ncclResult_t result, const char *what)
 {
     if (result != ncclSuccess && result != ncclInProgress)
         tess_log(TESS_LOG_DEBUG, "%s: %s", what, ncclGetErrorString(result));
@@ -62,7 +62,8 @@ static void family_doom_lane(struct nccl_lane *lane, ncclComm_t *doomed, int *co
 static int family_doom(struct nccl_family *family, ncclComm_t *doomed)
 {
     int count = 0;
-    for (struct nccl_group *group = family->groups; group != NULL; group = group->next)
+    for (struct nccl_group *group = LIST_FIRST(&family->groups); group != NULL;
+         group = LIST_NEXT(group, link))
         for (int way = 0; way < NCCL_LANES; way++)
             family_doom_lane(&group->lane[way], doomed, &count);
     for (struct nccl_channel *at = family->channels; at != NULL; at = at->next)
@@ -82,10 +83,10 @@ static void family_abort_all(struct nccl_family *family)
     pthread_mutex_lock(&family->lock);
     const int count = family_doom(family, doomed);
     pthread_mutex_unlock(&family->lock);
-    family_say(ncclGroupStart(), "ncclGroupStart");
+    tess__nccl_say(ncclGroupStart(), "ncclGroupStart");
     for (int i = 0; i < count; i++)
-        family_say(ncclCommAbort(doomed[i]), "ncclCommAbort");
-    family_say(ncclGroupEnd(), "ending a group of ncclCommAbort");
+        tess__nccl_say(ncclCommAbort(doomed[i]), "ncclCommAbort");
+    tess__nccl_say(ncclGroupEnd(), "ending a group of ncclCommAbort");
     pthread_mutex_lock(&family->lock);
     /* A communicator that was being made is put where it belongs when it has been aborted. */
     (void)family_doom(family, doomed);
@@ -351,7 +352,8 @@ static void watch_look(struct nccl_family *family)
     for (struct nccl_channel *at = family->channels; at != NULL && !broken; at = at->next)
         if (at->state == NCCL_READY)
             broken = watch_lane(family, &at->lane, text, sizeof(text), &status);
-    for (struct nccl_group *group = family->groups; group != NULL && !broken; group = group->next)
+    for (struct nccl_group *group = LIST_FIRST(&family->groups); group != NULL;
+         group = LIST_NEXT(group, link))
         for (int way = 0; way < NCCL_LANES && !broken; way++)
             broken = watch_lane(family, &group->lane[way], text, sizeof(text), &status);
     pthread_mutex_unlock(&family->lock);

@@ -22,6 +22,7 @@
 #include <nccl.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <sys/queue.h>
 
 #define NCCL_FENCES  64  /* calls of a lane with an end of their own */
 #define NCCL_RECORDS 512 /* calls of a group that may wait to be waited for */
@@ -80,20 +81,20 @@ struct nccl_slot {
 
 /* Memory of ours that is registered with NCCL communicators. */
 struct nccl_registration {
-    struct nccl_registration *next;
+    LIST_ENTRY(nccl_registration) link;
     struct nccl_lane *lane;
     ncclWindow_t window; /* or */
     void *handle;
 };
 
 struct nccl_block {
-    struct nccl_block *next;
+    LIST_ENTRY(nccl_block) link;
     struct nccl_group *owner;
     void *memory;
     void *base; /* what cudaMalloc gave, where NCCL has no allocator; else NULL */
     size_t bytes;
     bool symmetric; /* all ranks have the same bytes */
-    struct nccl_registration *registered;
+    LIST_HEAD(nccl_registrations, nccl_registration) registered;
 };
 
 /* What a rank sends to and gets from another one in an exchange, in bytes from the two bases. */
@@ -104,11 +105,11 @@ struct nccl_part {
 struct nccl_group {
     struct tess_comm comm;
     struct nccl_family *family;
-    struct nccl_group *next;        /* opened before it */
-    uint64_t id;                    /* the same on all members, another one in other groups */
-    uint64_t splits, calls, polled; /* all calls up to `polled` are done */
-    int32_t *member;                /* [rank_count] in the family */
-    struct nccl_part *part;         /* [rank_count] of the exchange that is being given to NCCL */
+    LIST_ENTRY(nccl_group) link;
+    uint64_t id;                          /* the same on all members, another one in other groups */
+    uint64_t splits, calls, polled;       /* all calls up to `polled` are done */
+    int32_t member[TESS_QUEUE_PEERS_MAX]; /* in the family */
+    struct nccl_part part[TESS_QUEUE_PEERS_MAX]; /* of the exchange that is being given to NCCL */
     struct nccl_lane lane[NCCL_LANES];
     struct nccl_record record[NCCL_RECORDS];
     struct nccl_slot slot[NCCL_SLOTS];
@@ -145,9 +146,9 @@ struct nccl_family {
     pthread_cond_t changed; /* a channel is ready, or something failed */
     pthread_t thread;
     bool threaded;
-    struct nccl_group *groups; /* latest first; the last is the root */
+    LIST_HEAD(nccl_groups, nccl_group) groups; /* latest first; the last is the root */
     struct nccl_channel *channels;
-    struct nccl_block *blocks;
+    LIST_HEAD(nccl_blocks, nccl_block) blocks; /* latest first */
     struct nccl_post *post;
     bool hasty; /* while closing: a peer did not come, so wait for none any more */
     _Atomic bool failed, ends;
@@ -166,6 +167,8 @@ void tess__nccl_break(struct nccl_family *family, enum tess_status status, const
 /* After a failure, before anything is freed that NCCL may still use: until it is aborted. False
  * where that does not end. */
 bool tess__nccl_wait_aborted(struct nccl_family *family);
+/* Log an error that nothing is to be done about. */
+void tess__nccl_say(ncclResult_t result, const char *what);
 /* Send the reason to the other ranks. */
 void tess__nccl_notify(struct nccl_family *family, const char *reason);
 /* TESS_OK, or the failure, logged the first time. */

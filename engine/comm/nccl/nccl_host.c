@@ -24,8 +24,8 @@ struct host_way {
     bool sums;
 };
 
-static struct host_way host_way_of(const struct nccl_group *group, enum tess_collective collective,
-                                   bool root)
+static struct host_way host_way(const struct nccl_group *group, enum tess_collective collective,
+                                bool root)
 {
     const int32_t n = group->comm.rank_count;
     switch (collective) {
@@ -45,11 +45,6 @@ static struct host_way host_way_of(const struct nccl_group *group, enum tess_col
     default: /* a barrier is a gather of one byte */
         return (struct host_way){TESS_COLLECTIVE_ALL_GATHER, 1, n, false};
     }
-}
-
-static struct host_way host_way(const struct nccl_group *group, const struct tess_comm_call *call)
-{
-    return host_way_of(group, call->collective, group->comm.rank == call->peer);
 }
 
 /* Bytes of the slot before its targets. */
@@ -103,10 +98,11 @@ void tess__nccl_host_close(struct nccl_group *group)
 static void host_deliver(struct nccl_group *group, const struct nccl_slot *slot)
 {
     const struct tess_comm_call *call = &slot->call;
-    const struct host_way way = host_way(group, call);
+    const bool root = group->comm.rank == call->peer;
+    const struct host_way way = host_way(group, call->collective, root);
     const size_t size = tess_dtype_bytes(call->dtype), bytes = slot->count * size;
     const unsigned char *from = slot->host + host_target_at(&way, bytes);
-    bool here = call->collective != TESS_COLLECTIVE_REDUCE || group->comm.rank == call->peer;
+    bool here = call->collective != TESS_COLLECTIVE_REDUCE || root;
     if (call->collective == TESS_COLLECTIVE_BARRIER || way.targets == 0 || !here)
         return;
     char *target = (char *)call->target + slot->first * size;
@@ -191,7 +187,8 @@ static enum tess_status host_take_message_slot(struct nccl_group *group, size_t 
 static enum tess_status host_give(struct nccl_group *group, struct nccl_slot *slot)
 {
     const struct tess_comm_call *call = &slot->call;
-    const struct host_way way = host_way(group, call);
+    const bool root = group->comm.rank == call->peer;
+    const struct host_way way = host_way(group, call->collective, root);
     const size_t size = tess_dtype_bytes(call->dtype), bytes = slot->count * size;
     const size_t target_at = host_target_at(&way, bytes),
                  target_bytes = bytes * (size_t)way.targets;
@@ -224,7 +221,7 @@ enum tess_status tess__nccl_host_start(struct nccl_group *group, struct nccl_lan
                                        struct nccl_record *record)
 {
     /* The same piece on all ranks: as if all had sources, though the root alone broadcasts. */
-    const struct host_way way = host_way_of(group, call->collective, true);
+    const struct host_way way = host_way(group, call->collective, true);
     const size_t size = tess_dtype_bytes(call->dtype);
     const size_t total = call->collective == TESS_COLLECTIVE_BARRIER ? 1 : call->count;
     const bool message =

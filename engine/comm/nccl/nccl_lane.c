@@ -96,12 +96,6 @@ enum tess_status tess__nccl_lane_note(struct nccl_family *family, struct nccl_la
     return error == cudaSuccess ? TESS_OK : tess__cuda_fail(error, "cudaEventRecord");
 }
 
-static void lane_say(ncclResult_t result, const char *what)
-{
-    if (result != ncclSuccess)
-        tess_log(TESS_LOG_DEBUG, "%s: %s", what, ncclGetErrorString(result));
-}
-
 enum tess_status tess__nccl_lane_split(struct nccl_family *family, struct nccl_lane *lane,
                                        int color, int key, ncclComm_t *comm_out)
 {
@@ -141,7 +135,7 @@ enum tess_status tess__nccl_lane_take(struct nccl_family *family, struct nccl_la
         return TESS_OK;
     /* Nothing has run on it, so that this waits for no rank. */
     if (comm != NULL)
-        lane_say(ncclCommAbort(comm), "ncclCommAbort");
+        tess__nccl_say(ncclCommAbort(comm), "ncclCommAbort");
     return tess__nccl_check(family);
 }
 
@@ -165,9 +159,9 @@ static void lane_end(struct nccl_family *family, struct nccl_lane *lane)
             nanosleep(&(struct timespec){.tv_nsec = 200000}, NULL);
     }
     if (result == ncclSuccess && !family->hasty)
-        lane_say(ncclCommDestroy(comm), "ncclCommDestroy");
+        tess__nccl_say(ncclCommDestroy(comm), "ncclCommDestroy");
     else
-        lane_say(ncclCommAbort(comm), "ncclCommAbort");
+        tess__nccl_say(ncclCommAbort(comm), "ncclCommAbort");
 }
 
 void tess__nccl_lane_close(struct nccl_family *family, struct nccl_lane *lane)

@@ -36,7 +36,7 @@ static enum tess_status memory_take(struct nccl_block *block)
         return TESS_OK;
     block->memory = NULL;
     tess__cuda_log_error(cudaGetLastError(), "ncclMemAlloc");
-    tess_log(TESS_LOG_DEBUG, "ncclMemAlloc: %s", ncclGetErrorString(result));
+    tess__nccl_say(result, "ncclMemAlloc");
     CUDA_TRY(cudaMalloc(&block->base, block->bytes + TESS_MEMORY_ALIGN));
     const uintptr_t at = (uintptr_t)block->base;
     block->memory =
@@ -51,9 +51,7 @@ static void memory_give_back(struct nccl_block *block)
     } else if (block->memory != NULL) {
         /* cudaFree waits for what uses the memory; this unmaps it at once. */
         tess__cuda_log_error(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
-        ncclResult_t result = ncclMemFree(block->memory);
-        if (result != ncclSuccess)
-            tess_log(TESS_LOG_DEBUG, "ncclMemFree: %s", ncclGetErrorString(result));
+        tess__nccl_say(ncclMemFree(block->memory), "ncclMemFree");
     }
 }
 
@@ -109,8 +107,7 @@ static void memory_deregister(struct nccl_family *family, const struct nccl_regi
         pthread_mutex_lock(&family->lock);
     }
     pthread_mutex_unlock(&family->lock);
-    if (result != ncclSuccess)
-        tess_log(TESS_LOG_DEBUG, "forgetting registered memory: %s", ncclGetErrorString(result));
+    tess__nccl_say(result, "forgetting registered memory");
 }
 
 /* All members of the group, or none. */
@@ -136,16 +133,18 @@ static enum tess_status memory_register_as(struct nccl_group *group, bool window
 static enum tess_status memory_register_lane(struct nccl_group *group, struct nccl_lane *lane,
                                              struct nccl_block *block)
 {
+    struct nccl_registration *made = LIST_FIRST(&block->registered);
     bool everywhere = false;
-    for (const struct nccl_registration *at = block->registered; at != NULL; at = at->next)
-        if (at->lane == lane)
-            return TESS_OK;
-    struct nccl_registration *made = calloc(1, sizeof(*made));
+    while (made != NULL && made->lane != lane)
+        made = LIST_NEXT(made, link);
+    if (made != NULL)
+        return TESS_OK;
+    made = calloc(1, sizeof(*made));
     if (made == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory to register memory with NCCL");
     made->lane = lane;
-    made->next = block->registered;
-    block->registered = made; /* kept in any case: NCCL may write there after a failure */
+    /* Kept in any case: NCCL may write there after a failure. */
+    LIST_INSERT_HEAD(&block->registered, made, link);
     if (block->symmetric && ncclCommWindowRegister != NULL)
         TESS_TRY(memory_register_as(group, true, block, made, &everywhere));
     if (!everywhere)
@@ -170,7 +169,7 @@ static enum tess_status memory_register_older(struct nccl_group *group, struct n
 {
     if (group == NULL)
         return TESS_OK;
-    TESS_TRY(memory_register_older(group->next, block));
+    TESS_TRY(memory_register_older(LIST_NEXT(group, link), block));
     return memory_register_group(group, block);
 }
 
@@ -178,25 +177,24 @@ static enum tess_status memory_register_blocks(struct nccl_group *group, struct 
 {
     if (block == NULL)
         return TESS_OK;
-    TESS_TRY(memory_register_blocks(group, block->next));
+    TESS_TRY(memory_register_blocks(group, LIST_NEXT(block, link)));
     return memory_register_group(group, block);
 }
 
 enum tess_status tess__nccl_register_all(struct nccl_group *group)
 {
-    return memory_register_blocks(group, group->family->blocks);
+    return memory_register_blocks(group, LIST_FIRST(&group->family->blocks));
 }
 
 static void memory_forget(struct nccl_family *family, struct nccl_block *block,
                           const struct nccl_lane *lane)
 {
-    for (struct nccl_registration **link = &block->registered; *link != NULL;) {
-        struct nccl_registration *made = *link;
-        if (lane != NULL && made->lane != lane) {
-            link = &made->next;
+    for (struct nccl_registration *made = LIST_FIRST(&block->registered), *next; made != NULL;
+         made = next) {
+        next = LIST_NEXT(made, link);
+        if (lane != NULL && made->lane != lane)
             continue;
-        }
-        *link = made->next;
+        LIST_REMOVE(made, link);
         memory_deregister(family, made);
         free(made);
     }
@@ -204,7 +202,8 @@ static void memory_forget(struct nccl_family *family, struct nccl_block *block,
 
 void tess__nccl_unregister(struct nccl_family *family, const struct nccl_lane *lane)
 {
-    for (struct nccl_block *block = family->blocks; block != NULL; block = block->next)
+    for (struct nccl_block *block = LIST_FIRST(&family->blocks); block != NULL;
+         block = LIST_NEXT(block, link))
         memory_forget(family, block, lane);
 }
 
@@ -238,10 +237,9 @@ enum tess_status tess__nccl_alloc(struct tess_comm *comm, size_t bytes, void **m
     block->symmetric = block->base == NULL;
     for (int32_t r = 0; r < comm->rank_count && status == TESS_OK; r++)
         block->symmetric = block->symmetric && all[r] == mine;
-    block->next = family->blocks;
-    family->blocks = block;
+    LIST_INSERT_HEAD(&family->blocks, block, link);
     if (status == TESS_OK)
-        status = memory_register_older(family->groups, block);
+        status = memory_register_older(LIST_FIRST(&family->groups), block);
     if (status != TESS_OK) {
         tess__nccl_release(comm, block->memory);
         return status;
@@ -253,24 +251,24 @@ enum tess_status tess__nccl_alloc(struct tess_comm *comm, size_t bytes, void **m
 void tess__nccl_release(struct tess_comm *comm, void *memory)
 {
     struct nccl_family *family = ((struct nccl_group *)comm)->family;
-    struct nccl_block **link = &family->blocks;
-    while (*link != NULL && (*link)->memory != memory)
-        link = &(*link)->next;
-    struct nccl_block *block = *link;
+    struct nccl_block *block = LIST_FIRST(&family->blocks);
+    while (block != NULL && block->memory != memory)
+        block = LIST_NEXT(block, link);
     if (atomic_load(&family->failed))
         tess__nccl_forget_graphs((struct nccl_group *)comm);
     if (block == NULL || !tess__nccl_wait_aborted(family))
         return;
     memory_forget(family, block, NULL);
-    *link = block->next;
+    LIST_REMOVE(block, link);
     memory_give_back(block);
     free(block);
 }
 
 void tess__nccl_release_all(struct nccl_group *group)
 {
-    for (struct nccl_block *block = group->family->blocks, *next; block != NULL; block = next) {
-        next = block->next;
+    for (struct nccl_block *block = LIST_FIRST(&group->family->blocks), *next; block != NULL;
+         block = next) {
+        next = LIST_NEXT(block, link);
         if (block->owner == group)
             tess__nccl_release(&group->comm, block->memory);
     }

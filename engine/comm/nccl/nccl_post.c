@@ -34,7 +34,7 @@ struct nccl_post {
     struct boot_listener listener;
     int wake; /* an eventfd */
     uint64_t key;
-    struct post_address *address; /* [rank_count] */
+    struct post_address address[TESS_QUEUE_PEERS_MAX];
 };
 
 static void post_free(struct nccl_post *post)
@@ -42,7 +42,6 @@ static void post_free(struct nccl_post *post)
     tess__boot_unlisten(&post->listener);
     if (post->wake >= 0)
         close(post->wake);
-    free(post->address);
     free(post);
 }
 
@@ -67,14 +66,9 @@ static enum tess_status post_meet(struct nccl_post *post, const struct tess_boot
 enum tess_status tess__nccl_post_open(struct nccl_family *family, const struct tess_boot *boot)
 {
     struct nccl_post *post = calloc(1, sizeof(*post));
-    struct post_address *address = calloc((size_t)boot->rank_count, sizeof(*address));
-    if (post == NULL || address == NULL) {
-        free(address);
-        free(post);
+    if (post == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for the addresses of the ranks");
-    }
     post->wake = -1;
-    post->address = address;
     const enum tess_status status = post_meet(post, boot);
     if (status == TESS_OK)
         family->post = post;

@@ -100,7 +100,7 @@ static enum tess_status net_poll(struct tess_comm *comm)
 {
     bool moved = false;
 
-    return tess__net_advance(net_of(comm)->rank, &moved);
+    return tess__net_advance(comm, &moved);
 }
 
 static void net_abort(struct tess_comm *comm, const char *reason)
@@ -114,61 +114,54 @@ static void net_abort(struct tess_comm *comm, const char *reason)
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-/* A block is described at the beginning of the page before it. */
 static enum tess_status net_alloc(struct tess_comm *comm, size_t bytes, void **memory_out)
 {
-    struct net_group *group = net_of(comm);
     const size_t page = (size_t)sysconf(_SC_PAGESIZE), whole = page + bytes;
     struct net_block *block = MAP_FAILED;
 
-    if (whole > page || bytes == 0)
+    if (whole > bytes)
         block = mmap(NULL, whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (block == MAP_FAILED)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for %zu bytes of rank %d", bytes, (int)comm->rank);
-    *block = (struct net_block){group->blocks, (char *)block + page, whole};
-    group->blocks = block;
-    *memory_out = block->memory;
+    block->bytes = whole;
+    LIST_INSERT_HEAD(&net_of(comm)->blocks, block, link);
+    *memory_out = (char *)block + page;
     return TESS_OK;
+}
+
+static void net_block_free(struct net_block *block)
+{
+    LIST_REMOVE(block, link);
+    munmap(block, block->bytes);
 }
 
 static void net_release(struct tess_comm *comm, void *memory)
 {
-    struct net_block **link = &net_of(comm)->blocks;
-
-    while (*link != NULL && (*link)->memory != memory)
-        link = &(*link)->next;
-    struct net_block *block = *link;
-    if (block == NULL)
-        return;
-    *link = block->next;
-    munmap(block, block->bytes);
+    (void)comm;
+    net_block_free((struct net_block *)((char *)memory - sysconf(_SC_PAGESIZE)));
 }
 
 /* ---- groups ---------------------------------------------------------------------------------- */
 
 static void net_group_free(struct net_group *group)
 {
-    while (group->blocks != NULL)
-        net_release(&group->comm, group->blocks->memory);
+    while (!LIST_EMPTY(&group->blocks))
+        net_block_free(LIST_FIRST(&group->blocks));
     for (int32_t r = 0; r < group->comm.rank_count; r++) {
         free(group->send[r]);
         free(group->receive[r]);
     }
     for (int k = 0; k < NET_ROWS; k++)
         free(group->row[k].scratch);
-    free(group->jobs);
-    free(group->notes);
-    free(group->plan);
     free(group);
 }
 
 static void net_rank_close(struct net_rank *rank)
 {
     rank->transport->ops->close(rank->transport);
-    while (rank->grave != NULL) {
-        struct net_group *next = rank->grave->next;
-        net_group_free(rank->grave);
-        rank->grave = next;
+    for (struct net_group *group; (group = LIST_FIRST(&rank->grave)) != NULL;) {
+        LIST_REMOVE(group, link);
+        net_group_free(group);
     }
     free(rank);
 }
@@ -177,22 +170,17 @@ static void net_close(struct tess_comm *comm)
 {
     struct net_group *group = net_of(comm);
     struct net_rank *rank = group->rank;
-    struct net_group **link = &rank->groups;
     const bool settled = tess__net_settle(group);
 
-    while (*link != NULL && *link != group)
-        link = &(*link)->next;
-    if (*link != NULL)
-        *link = group->next;
+    LIST_REMOVE(group, link);
     if (settled) {
         tess__net_native_close(group);
         rank->used[group->id / 64] &= ~(UINT64_C(1) << group->id % 64);
         net_group_free(group);
     } else { /* its number stays taken too: what comes for it would be taken for another one's */
-        group->next = rank->grave;
-        rank->grave = group;
+        LIST_INSERT_HEAD(&rank->grave, group, link);
     }
-    if (rank->groups == NULL)
+    if (LIST_EMPTY(&rank->groups))
         net_rank_close(rank);
 }
 
@@ -218,15 +206,8 @@ static enum tess_status net_group_open(struct net_rank *rank, int32_t id, int32_
     struct net_group *group = calloc(1, sizeof(*group));
     int32_t host[NET_RANKS_MAX];
 
-    if (group != NULL) {
-        group->plan = malloc(sizeof(*group->plan));
-        group->notes = calloc(NET_AHEAD * (size_t)rank_count, sizeof(*group->notes));
-    }
-    if (group == NULL || group->plan == NULL || group->notes == NULL) {
-        if (group != NULL)
-            net_group_free(group);
+    if (group == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "cannot allocate a communicator of %d ranks", (int)rank_count);
-    }
     group->comm = (struct tess_comm){
         .ops = &net_ops, .rank = index, .rank_count = rank_count, .order = order};
     group->rank = rank;
@@ -238,14 +219,11 @@ static enum tess_status net_group_open(struct net_rank *rank, int32_t id, int32_
     }
     tess__net_wait_open(group);
     group->shape = tess__net_shape(index, rank_count, host);
-    for (int s = 0; s < NET_AHEAD; s++) {
-        group->slot[s].in = group->notes + (size_t)s * (size_t)rank_count;
+    for (int s = 0; s < NET_AHEAD; s++)
         for (int32_t r = 0; r < NET_RANKS_MAX; r++)
             group->slot[s].send[r] = group->slot[s].recv[r] = NET_NO_REQUEST;
-    }
     rank->used[id / 64] |= UINT64_C(1) << id % 64;
-    group->next = rank->groups;
-    rank->groups = group;
+    LIST_INSERT_HEAD(&rank->groups, group, link);
     *group_out = group;
     return TESS_OK;
 }

@@ -14,6 +14,8 @@
 #include "comm/net/net_path.h"
 #include "comm/waiting.h"
 
+#include <sys/queue.h>
+
 #define NET_RING        256  /* collectives that may be outstanding in a group */
 #define NET_AHEAD       4    /* of them, whose notes are on their way */
 #define NET_NOTE_ALL    16   /* ranks up to which notes of large calls go to all */
@@ -41,7 +43,7 @@ _Static_assert(sizeof(struct net_note) == 256, "what goes over the wire has no h
 /* The notes of one call. */
 struct net_slot {
     struct net_note out;
-    struct net_note *in; /* [rank_count] */
+    struct net_note in[NET_RANKS_MAX];
     uint32_t send[NET_RANKS_MAX], recv[NET_RANKS_MAX];
     int32_t missing; /* notes that have not come */
     bool compared;
@@ -61,7 +63,7 @@ struct net_job {
 };
 
 struct net_row {
-    struct net_job *job; /* [2 * rank_count] in the order of lanes */
+    struct net_job job[2 * NET_RANKS_MAX]; /* in the order of lanes */
     char *scratch;
     int32_t left; /* jobs that are not over */
 };
@@ -81,36 +83,35 @@ struct net_pair {
     char copy[]; /* of sends: [NET_PAIR_RING][NET_EAGER] */
 };
 
+/* The first page of what is allocated; the user's memory follows it. */
 struct net_block {
-    struct net_block *next;
-    void *memory;
+    LIST_ENTRY(net_block) link;
     size_t bytes;
 };
 
+/* Large; its pages are taken from the system as they are first used. */
 struct net_group {
     struct tess_comm comm;
     struct tess__waiting waiting;
     struct net_rank *rank;
-    struct net_group *next;
+    LIST_ENTRY(net_group) link;
     int32_t id;
     int32_t member[NET_RANKS_MAX]; /* rank of the transport */
     struct net_shape shape;
-    struct net_block *blocks;
+    LIST_HEAD(net_blocks, net_block) blocks;
 
     /* Collectives: number of the next to post, of the next whose notes go out, and of the one that
      * is run. */
     uint64_t posted, noted, current;
     struct tess_comm_call call[NET_RING];
     struct net_slot slot[NET_AHEAD];
-    struct net_note *notes; /* [NET_AHEAD][rank_count] */
 
     /* The one that is run. */
     bool started;
-    struct net_plan *plan;
+    struct net_plan plan;
     struct net_row row[NET_ROWS];
-    size_t row_count, row_next, row_done, chunk; /* chunk: elements */
-    size_t scratch_bytes;                        /* of each row */
-    struct net_job *jobs;
+    size_t row_count, row_next, row_done, chunk;               /* chunk: elements */
+    size_t scratch_bytes;                                      /* of each row */
     uint64_t given[2][NET_RANKS_MAX], taken[2][NET_RANKS_MAX]; /* turns at each peer, by kind */
     uint32_t hash;
 
@@ -129,8 +130,8 @@ struct net_rank {
     struct tess_transport *transport;
     struct tess_world *world; /* NULL: none */
     double timeout_s;
-    struct net_group *groups;
-    struct net_group *grave; /* closed while something was under way in their memory */
+    LIST_HEAD(net_groups, net_group) groups;
+    struct net_groups grave; /* closed while something was under way in their memory */
     uint64_t used[NET_GROUPS / 64];
     enum tess_status status; /* of the failure that ended all, or OK */
 };
@@ -157,13 +158,9 @@ enum tess_status tess__net_jobs_run(struct net_group *group, const struct tess_c
                                     bool *moved_out, bool *done_out);
 bool tess__net_jobs_want(const struct net_group *group, int32_t peer);
 
-/* net_native.c: the transport's own collectives. Open them for a group; close them where they are
- * open; does the group's next call go by them? Begin it; has it ended? */
+/* The transport's own collectives: open them for a group; close them where they are open. */
 enum tess_status tess__net_native_open(struct net_group *group);
 void tess__net_native_close(struct net_group *group);
-bool tess__net_native_takes(const struct net_group *group, const struct tess_comm_call *call);
-enum tess_status tess__net_native_start(struct net_group *group, const struct tess_comm_call *call);
-enum tess_status tess__net_native_run(struct net_group *group, bool *moved_out, bool *done_out);
 
 /* net_sum.c: out = left op right over `count` elements of dtype. f16 and bf16: a side that is no
  * leaf is f32, as is `out` unless it is the whole; `out` may be where a side is, or before a leaf
@@ -181,9 +178,9 @@ bool tess__net_message_complete(const struct net_group *group, bool send, int32_
 struct tess_comm_call tess__net_message_call(const struct net_group *group, bool send, int32_t peer,
                                              uint64_t number);
 
-/* net_wait.c: set group->waiting; advance all groups of the rank without blocking. */
+/* net_wait.c: set group->waiting; advance all groups of the rank of `group` without blocking. */
 void tess__net_wait_open(struct net_group *group);
-enum tess_status tess__net_advance(struct net_rank *rank, bool *moved_out);
+enum tess_status tess__net_advance(void *group, bool *moved_out);
 /* Let what lingers in the group go; false: it does not. */
 bool tess__net_settle(struct net_group *group);
 

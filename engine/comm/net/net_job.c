@@ -53,23 +53,17 @@ static void job_cut(struct net_group *group, const struct tess_comm_call *call)
 static enum tess_status job_reserve(struct net_group *group, const struct tess_comm_call *call)
 {
     const size_t size = job_size(call, job_is_half(call));
-    const size_t lanes = 2 * (size_t)group->comm.rank_count;
     size_t needed = 0;
 
-    if (group->jobs == NULL) {
-        group->jobs = calloc(NET_ROWS * lanes, sizeof(*group->jobs));
-        for (size_t k = 0; group->jobs != NULL && k < NET_ROWS; k++)
-            group->row[k].job = group->jobs + k * lanes;
-    }
-    for (int32_t l = 0; l < group->plan->lane_count; l++)
-        needed += (size_t)group->plan->lane[l].adds * group->chunk * size;
+    for (int32_t l = 0; l < group->plan.lane_count; l++)
+        needed += (size_t)group->plan.lane[l].adds * group->chunk * size;
     for (int k = 0; k < NET_ROWS && needed > group->scratch_bytes; k++) {
         free(group->row[k].scratch);
         group->row[k].scratch = malloc(needed);
     }
     group->scratch_bytes = needed > group->scratch_bytes ? needed : group->scratch_bytes;
     for (int k = 0; k < NET_ROWS; k++)
-        if (group->jobs == NULL || (needed > 0 && group->row[k].scratch == NULL))
+        if (needed > 0 && group->row[k].scratch == NULL)
             TESS_FAIL(TESS_ERR_MEMORY, "no memory for the chunks of a communicator of %d ranks",
                       (int)group->comm.rank_count);
     return TESS_OK;
@@ -77,7 +71,7 @@ static enum tess_status job_reserve(struct net_group *group, const struct tess_c
 
 enum tess_status tess__net_jobs_start(struct net_group *group, const struct tess_comm_call *call)
 {
-    tess__net_plan(&group->shape, call, group->plan);
+    tess__net_plan(&group->shape, call, &group->plan);
     job_cut(group, call);
     TESS_TRY(job_reserve(group, call));
     memset(group->given, 0, sizeof(group->given));
@@ -135,7 +129,7 @@ static enum tess_status job_begin(struct net_group *group, const struct tess_com
 
 static enum tess_status job_begin_row(struct net_group *group, const struct tess_comm_call *call)
 {
-    const struct net_plan *plan = group->plan;
+    const struct net_plan *plan = &group->plan;
     const size_t begin = group->row_next * group->chunk, size = tess_dtype_bytes(call->dtype);
     struct net_row *row = &group->row[group->row_next++ % NET_ROWS];
     char *scratch = row->scratch;
@@ -253,8 +247,8 @@ static enum tess_status job_run_rows(struct net_group *group, const struct tess_
     }
     for (size_t r = group->row_done; r < group->row_next; r++) {
         struct net_row *row = &group->row[r % NET_ROWS];
-        for (int32_t l = 0; l < group->plan->lane_count && row->left > 0; l++) {
-            struct net_job *job = &row->job[group->plan->order[NET_UP][l]];
+        for (int32_t l = 0; l < group->plan.lane_count && row->left > 0; l++) {
+            struct net_job *job = &row->job[group->plan.order[NET_UP][l]];
             if (job->over)
                 continue;
             TESS_TRY(job_run(group, call, job, ask, moved_out));
@@ -287,7 +281,7 @@ bool tess__net_jobs_want(const struct net_group *group, int32_t peer)
 {
     for (size_t r = group->row_done; r < group->row_next; r++) {
         const struct net_row *row = &group->row[r % NET_ROWS];
-        for (int32_t l = 0; l < group->plan->lane_count; l++) {
+        for (int32_t l = 0; l < group->plan.lane_count; l++) {
             const struct net_job *job = &row->job[l];
             for (int32_t k = 0; k < job->lane->move_count; k++)
                 if (!job->lane->move[k].sends && job->lane->move[k].peer == peer &&

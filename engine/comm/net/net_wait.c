@@ -11,21 +11,19 @@
 
 #define WAIT_SLEEP_S 0.05 /* between two looks at the world, where a launcher notes an abort */
 
-enum tess_status tess__net_advance(struct net_rank *rank, bool *moved_out)
+enum tess_status tess__net_advance(void *context, bool *moved_out)
 {
+    struct net_rank *rank = ((struct net_group *)context)->rank;
+
     TESS_TRY(tess__net_check(rank));
-    for (struct net_group *group = rank->groups; group != NULL; group = group->next) {
+    for (struct net_group *group = LIST_FIRST(&rank->groups); group != NULL;
+         group = LIST_NEXT(group, link)) {
         if (group->current < group->posted)
             TESS_TRY(tess__net_run(group, moved_out));
         if (group->message_count > 0)
             TESS_TRY(tess__net_message_run(group, moved_out));
     }
     return TESS_OK;
-}
-
-static enum tess_status wait_advance(void *group, bool *moved_out)
-{
-    return tess__net_advance(((struct net_group *)group)->rank, moved_out);
 }
 
 static enum tess_status wait_pause(const struct tess__waiting *waiting, double idle_s,
@@ -74,7 +72,7 @@ void tess__net_wait_open(struct net_group *group)
                                             .timeout_s = rank->timeout_s,
                                             .report_s = WAIT_SLEEP_S,
                                             .restarts = true, /* a slow link is no late rank */
-                                            .advance = wait_advance,
+                                            .advance = tess__net_advance,
                                             .pause = wait_pause,
                                             .is_missing = tess__net_is_missing,
                                             .describe = wait_describe,
@@ -96,7 +94,7 @@ bool tess__net_settle(struct net_group *group)
     const double limit_s = tess_clock_s() + rank->timeout_s;
     bool moved = false, gone = false;
 
-    while (rank->status == TESS_OK && tess__net_advance(rank, &moved) == TESS_OK &&
+    while (rank->status == TESS_OK && tess__net_advance(group, &moved) == TESS_OK &&
            wait_gone(group, &gone) == TESS_OK && !gone && tess_clock_s() < limit_s)
         (void)rank->transport->ops->wait(rank->transport, WAIT_SLEEP_S);
     return gone && group->message_count == 0 && group->current == group->posted;

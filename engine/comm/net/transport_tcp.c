@@ -187,11 +187,11 @@ void tess__tcp_close(struct tess_transport *transport)
     struct tcp *tcp = tcp_of(transport);
 
     /* No more data: memory for it need not be there any longer. */
-    for (int32_t r = 0; tcp->peer != NULL && r < transport->rank_count; r++)
+    for (int32_t r = 0; r < transport->rank_count; r++)
         tcp_hang_up(&tcp->peer[r].fd[TCP_DATA]);
-    if (tcp->epoll >= 0 && tcp->peer != NULL)
+    if (tcp->epoll >= 0)
         tcp_say_bye(tcp);
-    for (int32_t r = 0; tcp->peer != NULL && r < transport->rank_count; r++) {
+    for (int32_t r = 0; r < transport->rank_count; r++) {
         tcp_hang_up(&tcp->peer[r].fd[TCP_WORDS]);
         free(tcp->peer[r].ready);
         free(tcp->peer[r].out);
@@ -200,11 +200,6 @@ void tess__tcp_close(struct tess_transport *transport)
         close(tcp->epoll);
     if (tcp->bell >= 0)
         close(tcp->bell);
-    free(tcp->peer);
-    free(tcp->request);
-    free(tcp->host);
-    free(tcp->host_text);
-    free(tcp->host_name);
     free(tcp);
 }
 
@@ -216,31 +211,17 @@ static const struct tess_transport_ops tcp_ops = {.name = "tcp",
                                                   .abort = tcp_abort,
                                                   .close = tess__tcp_close};
 
-static enum tess_status tcp_reserve(struct tcp *tcp, int32_t rank_count)
+static void tcp_clear(struct tcp *tcp)
 {
-    const size_t n = (size_t)rank_count;
-
-    tcp->peer = calloc(n, sizeof(*tcp->peer));
-    tcp->request = calloc(TESS_TRANSPORT_REQUESTS, sizeof(*tcp->request));
-    tcp->host = calloc(n, sizeof(*tcp->host));
-    tcp->host_text = calloc(n, sizeof(*tcp->host_text));
-    tcp->host_name = calloc(n, sizeof(*tcp->host_name));
-    if (tcp->peer == NULL || tcp->request == NULL || tcp->host == NULL || tcp->host_text == NULL ||
-        tcp->host_name == NULL)
-        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the connections of %d ranks", (int)rank_count);
-    for (int32_t r = 0; r < rank_count; r++) {
+    tcp->epoll = tcp->bell = -1;
+    tcp->owner = pthread_self();
+    for (int32_t r = 0; r < tcp->transport.rank_count; r++) {
         struct tcp_peer *peer = &tcp->peer[r];
         peer->fd[TCP_WORDS] = peer->fd[TCP_DATA] = -1;
         TAILQ_INIT(&peer->sends);
         TAILQ_INIT(&peer->sending);
         TAILQ_INIT(&peer->receives);
         tcp->host_name[r] = tcp->host_text[r];
-        if (r == tcp->transport.rank)
-            continue;
-        peer->ready = malloc(TESS_TRANSPORT_REQUESTS * sizeof(*peer->ready));
-        peer->out = malloc(TCP_OUT_BYTES);
-        if (peer->ready == NULL || peer->out == NULL)
-            TESS_FAIL(TESS_ERR_MEMORY, "no memory for the connection with rank %d", (int)r);
     }
     TAILQ_INIT(&tcp->free);
     for (int32_t k = 0; k < TESS_TRANSPORT_REQUESTS; k++)
@@ -248,6 +229,17 @@ static enum tess_status tcp_reserve(struct tcp *tcp, int32_t rank_count)
     tcp->transport.host = tcp->host;
     tcp->transport.host_name = tcp->host_name;
     tcp->transport.reason = tcp->reason;
+}
+
+static enum tess_status tcp_reserve(struct tcp *tcp)
+{
+    for (int32_t r = 0; r < tcp->transport.rank_count; r++) {
+        struct tcp_peer *peer = &tcp->peer[r];
+        peer->ready = malloc(TESS_TRANSPORT_REQUESTS * sizeof(*peer->ready));
+        peer->out = malloc(TCP_OUT_BYTES);
+        if (peer->ready == NULL || peer->out == NULL)
+            TESS_FAIL(TESS_ERR_MEMORY, "no memory for the connection with rank %d", (int)r);
+    }
     return TESS_OK;
 }
 
@@ -273,17 +265,17 @@ static enum tess_status tcp_watch(struct tcp *tcp)
 enum tess_status tess_transport_tcp_open(const struct tess_boot *boot, double timeout_s,
                                          struct tess_transport **transport_out)
 {
-    struct tcp *tcp = calloc(1, sizeof(*tcp));
+    struct tcp *tcp = boot->rank_count <= NET_RANKS_MAX ? calloc(1, sizeof(*tcp)) : NULL;
 
     if (tcp == NULL)
-        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the connections of %d ranks",
-                  (int)boot->rank_count);
+        TESS_FAIL(boot->rank_count > NET_RANKS_MAX ? TESS_ERR_UNSUPPORTED : TESS_ERR_MEMORY,
+                  "no connections of %d ranks: there may be up to %d", (int)boot->rank_count,
+                  NET_RANKS_MAX);
     tcp->transport = (struct tess_transport){
         .ops = &tcp_ops, .rank = boot->rank, .rank_count = boot->rank_count};
-    tcp->epoll = tcp->bell = -1;
-    tcp->owner = pthread_self();
     tcp->timeout_s = timeout_s;
-    enum tess_status status = tcp_reserve(tcp, boot->rank_count);
+    tcp_clear(tcp);
+    enum tess_status status = tcp_reserve(tcp);
     if (status == TESS_OK)
         status = tess__tcp_meet(tcp, boot);
     if (status == TESS_OK)

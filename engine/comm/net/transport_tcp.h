@@ -14,6 +14,7 @@
 #ifndef TESSERA_COMM_NET_TRANSPORT_TCP_H
 #define TESSERA_COMM_NET_TRANSPORT_TCP_H
 
+#include "comm/net/net_path.h"
 #include "tessera/device.h"
 #include "tessera/transport.h"
 
@@ -99,8 +100,8 @@ struct tcp {
     struct tess_transport transport;
     int epoll, bell; /* bell: rung by abort of other threads */
     pthread_t owner;
-    struct tcp_peer *peer;       /* [rank_count]; of this rank unused */
-    struct tcp_request *request; /* [TESS_TRANSPORT_REQUESTS] */
+    struct tcp_peer peer[NET_RANKS_MAX]; /* of this rank unused */
+    struct tcp_request request[TESS_TRANSPORT_REQUESTS];
     struct tcp_list free;
     bool moved;              /* a request was done since the last wait began */
     double looked_s;         /* when the network was last polled */
@@ -108,9 +109,9 @@ struct tcp {
     char reason[TESS_TRANSPORT_REASON_BYTES + 160];
     _Atomic int abort_state; /* of other threads: 0, 1 being written, 2 wanted */
     char abort_text[TESS_TRANSPORT_REASON_BYTES];
-    int32_t *host;
-    char (*host_text)[TCP_HOST_BYTES]; /* [rank_count] */
-    const char **host_name;
+    int32_t host[NET_RANKS_MAX];
+    char host_text[NET_RANKS_MAX][TCP_HOST_BYTES];
+    const char *host_name[NET_RANKS_MAX];
     double timeout_s;
 };
 

@@ -20,7 +20,6 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 #include <sys/socket.h>
@@ -53,7 +52,7 @@ _Static_assert(sizeof(struct meet_hello) == BOOT_HELLO_BYTES,
 struct meet {
     struct tcp *tcp;
     struct boot_door door;
-    struct meet_card *card; /* [rank_count] */
+    struct meet_card card[NET_RANKS_MAX];
     double limit_s;
     int32_t missing; /* connections of ranks behind this one */
 };
@@ -209,14 +208,12 @@ static bool meet_greet(void *context, int fd, const unsigned char *bytes)
 static enum tess_status meet_time_out(const struct meet *meet)
 {
     const struct tcp *tcp = meet->tcp;
-    bool *missing = calloc((size_t)tcp->transport.rank_count, sizeof(*missing));
-    char names[100] = "?", others[60] = "";
+    bool missing[NET_RANKS_MAX] = {false};
+    char names[100], others[60] = "";
 
-    for (int32_t r = tcp->transport.rank + 1; missing != NULL && r < tcp->transport.rank_count; r++)
+    for (int32_t r = tcp->transport.rank + 1; r < tcp->transport.rank_count; r++)
         missing[r] = tcp->peer[r].fd[TCP_WORDS] < 0 || tcp->peer[r].fd[TCP_DATA] < 0;
-    if (missing != NULL)
-        tess__name_ranks(missing, tcp->transport.rank_count, names, sizeof(names));
-    free(missing);
+    tess__name_ranks(missing, tcp->transport.rank_count, names, sizeof(names));
     if (meet->door.strangers > 0)
         snprintf(others, sizeof(others), "; %d of others turned away", meet->door.strangers);
     TESS_FAIL(TESS_ERR_TIMEOUT, "no connection from rank %s came to rank %d (%s) within %g s%s",
@@ -280,22 +277,11 @@ static enum tess_status meet_all(struct meet *meet, const struct tess_boot *boot
 
 enum tess_status tess__tcp_meet(struct tcp *tcp, const struct tess_boot *boot)
 {
-    struct meet *meet = calloc(1, sizeof(*meet));
-    struct meet_card *card = calloc((size_t)boot->rank_count, sizeof(*card));
-    enum tess_status status;
+    struct meet meet = {.tcp = tcp,
+                        .door = {.greet = meet_greet, .context = &meet},
+                        .limit_s = tess_clock_s() + tcp->timeout_s};
+    const enum tess_status status = meet_all(&meet, boot);
 
-    if (meet == NULL || card == NULL) {
-        status = tess_fail(TESS_ERR_MEMORY, "no memory to meet %d ranks", (int)boot->rank_count);
-    } else {
-        meet->tcp = tcp;
-        meet->limit_s = tess_clock_s() + tcp->timeout_s;
-        meet->card = card;
-        meet->door.greet = meet_greet;
-        meet->door.context = meet;
-        status = meet_all(meet, boot);
-        tess__boot_door_close(&meet->door);
-    }
-    free(card);
-    free(meet);
+    tess__boot_door_close(&meet.door);
     return status;
 }

@@ -22,11 +22,10 @@
 /* Take the first with the tag; NULL: there is none. */
 static struct tcp_request *move_take(struct tcp_list *list, uint32_t tag)
 {
-    struct tcp_request *request;
+    struct tcp_request *request = TAILQ_FIRST(list);
 
-    TAILQ_FOREACH(request, list, link)
-    if (request->head.tag == tag)
-        break;
+    while (request != NULL && request->head.tag != tag)
+        request = TAILQ_NEXT(request, link);
     if (request != NULL)
         TAILQ_REMOVE(list, request, link);
     return request;
@@ -136,17 +135,14 @@ static void data_sent(struct tcp *tcp, struct tcp_peer *peer, size_t count)
 
 static int data_gather(struct tcp_peer *peer, struct iovec part[2 * MOVE_BATCH], size_t *bytes_out)
 {
-    struct tcp_request *request;
     int count = 0;
 
     *bytes_out = 0;
-    TAILQ_FOREACH(request, &peer->sending, link)
-    {
+    for (struct tcp_request *request = TAILQ_FIRST(&peer->sending);
+         request != NULL && count + 2 <= 2 * MOVE_BATCH; request = TAILQ_NEXT(request, link)) {
         const size_t head = sizeof(request->head), skip = request->moved;
         const size_t bytes = request->head.bytes, from = skip > head ? skip - head : 0;
 
-        if (count + 2 > 2 * MOVE_BATCH)
-            break;
         if (skip < head)
             part[count++] = (struct iovec){(char *)&request->head + skip, head - skip};
         if (bytes > from)
