@@ -118,19 +118,14 @@ void tess__report_note(const struct tess__place *place, const char *format, ...)
     data_add_note(place->report, place->file, place->line, text);
 }
 
-void tess__report_notes_begin(struct tess__report *report)
-{
-    report->file_notes = 0;
-}
-
 void tess__report_notes_end(struct tess__report *report, const char *file)
 {
     char text[64];
-    if (report->file_notes <= REPORT_NOTES_PER_FILE)
-        return;
     snprintf(text, sizeof(text), "and %zu more of this kind",
              report->file_notes - REPORT_NOTES_PER_FILE);
-    data_add_note(report, file, 0, text);
+    if (report->file_notes > REPORT_NOTES_PER_FILE)
+        data_add_note(report, file, 0, text);
+    report->file_notes = 0;
 }
 
 /* ---- values ---------------------------------------------------------------------------------- */

@@ -264,8 +264,7 @@ struct tess__place {
 void tess__report_note(const struct tess__place *place, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
-/* Notes about one file begin afresh; and the last note of a file: how many were not written out. */
-void tess__report_notes_begin(struct tess__report *report);
+/* The last note of a file: how many were not written out. */
 void tess__report_notes_end(struct tess__report *report, const char *file);
 
 /*

@@ -36,11 +36,6 @@ void tess__plot_open(struct tess__plot *plot, const struct tess__html *alternati
     tess__html_add(plot->html, "\">\n");
 }
 
-void tess__plot_close(struct tess__plot *plot)
-{
-    tess__html_add(plot->html, "</svg>\n");
-}
-
 void tess__plot_text(struct tess__plot *plot, double x, double y, const char *attributes,
                      const char *text, size_t max)
 {
@@ -316,7 +311,7 @@ void tess__plot_lines(const struct tess__lines *lines, const struct tess__html *
         tess__plot_x_axis(&plot, lines->x.title, false);
         for (int c = 0; c < lines->curve_count; c++)
             plot_curve(&plot, lines, c);
-        tess__plot_close(&plot);
+        tess__html_add(html, "</svg>\n");
     }
 }
 
@@ -403,6 +398,6 @@ void tess__plot_bars(const struct tess__bars *bars, const struct tess__html *alt
         for (int k = 0; k < bars->kind_count + (bars->beside_name != NULL); k++)
             plot_bar_kind(&plot, bars, k);
         plot_bar_labels(&plot, bars, label_max);
-        tess__plot_close(&plot);
+        tess__html_add(html, "</svg>\n");
     }
 }

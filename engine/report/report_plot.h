@@ -90,8 +90,8 @@ struct tess__plot {
     struct tess__scale x, y;
 };
 
+/* Up to its first shape; it ends with </svg>. */
 void tess__plot_open(struct tess__plot *plot, const struct tess__html *alternative);
-void tess__plot_close(struct tess__plot *plot);
 /* Ticks 1, 2 or 5 times a power of ten apart, at most about so many. */
 void tess__plot_even_ticks(struct tess__scale *scale, int most, bool whole);
 /* The axis at the bottom; with `grid`, lines go up from its ticks. */

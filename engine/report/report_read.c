@@ -235,7 +235,6 @@ enum tess_status tess__report_load(struct tess__report *report, const char *path
                   "%s is no run folder: it has no metrics.jsonl (%s); tessera train --run %s makes "
                   "one",
                   path, strerror(errno), path);
-    tess__report_notes_begin(report);
     enum tess_status status = read_file(file, &text);
     if (status == TESS_OK && folder) {
         /* As the folder's parents call it: "." has no name of its own. */

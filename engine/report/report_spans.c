@@ -181,6 +181,6 @@ void tess__report_draw_timeline(struct tess__report_timeline *timeline,
             spans_labels(&plot, &timeline->lane[l]);
             spans_lane(&plot, &timeline->lane[l], sums[l].backward_end);
         }
-        tess__plot_close(&plot);
+        tess__html_add(html, "</svg>\n");
     }
 }

@@ -161,16 +161,15 @@ static void timeline_caption(const struct tess__report_timeline *timeline,
         tess__html_print(text, " with %.80s", timeline->strategy);
     tess__html_print(text, " on %zu rank%s. ", timeline->rank_count,
                      timeline->rank_count == 1 ? "" : "s");
+    tess__html_print(text, "Step %.0f", timeline->step);
     if (timeline->unfinished)
-        tess__html_print(text, "Step %.0f; the recording holds no step that ended: %s ms.",
-                         timeline->step, timeline_ms(timeline, timeline->length, length));
+        tess__html_add(text, "; the recording holds no step that ended");
     else if (timeline->step_count == 1)
-        tess__html_print(text, "Step %.0f, the only one recorded: %s ms.", timeline->step,
-                         timeline_ms(timeline, timeline->length, length));
+        tess__html_add(text, ", the only one recorded");
     else
-        tess__html_print(text, "Step %.0f, the one of median length among %zu recorded: %s ms.",
-                         timeline->step, timeline->step_count,
-                         timeline_ms(timeline, timeline->length, length));
+        tess__html_print(text, ", the one of median length among %zu recorded",
+                         timeline->step_count);
+    tess__html_print(text, ": %s ms.", timeline_ms(timeline, timeline->length, length));
     if (timeline->rank_count > (size_t)timeline->lane_count)
         tess__html_print(text, " Drawn are the first %d ranks.", timeline->lane_count);
     tess__html_add(text, " High bars are what a rank does, grey where it waits; low bars are its "

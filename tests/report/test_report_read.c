@@ -243,7 +243,6 @@ static void case_many_notes(void **state)
     used += (size_t)snprintf(text + used, sizeof(text) - used, "%s", HEAD);
     for (int i = 0; i < 1000; i++)
         used += (size_t)snprintf(text + used, sizeof(text) - used, "garbage %d\n", i);
-    tess__report_notes_begin(&report);
     assert_int_equal(tess__report_load_lines(&report, "run", "file", text, used), TESS_OK);
     tess__report_notes_end(&report, "file");
     assert_in_range(report.note_count, 2, 50);
