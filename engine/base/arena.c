@@ -1,7 +1,4 @@
-/*
- * The memory plan: which bytes a rank needs, by kind and owner, laid end to end. Reads and writes
- * nothing in the arena.
- */
+/* The memory plan: which bytes a rank needs, by kind and owner, laid end to end. */
 #include "base/arena.h"
 
 #include "base/array.h"

@@ -1,7 +1,4 @@
-/*
- * Whole files: temporary file, fsync, rename. Responsible for a disk that is full, a file size
- * limit and interruptions; the caller knows the contents.
- */
+/* Whole files: temporary file, fsync, rename; disks that are full, size limits, interruptions. */
 #include "base/file.h"
 
 #include "tessera/check.h"

@@ -65,10 +65,8 @@ size_t tess_file_read(int fd, void *target, size_t bytes, int64_t at);
 /* ftruncate; a file size limit is an error here, not a signal. Returns errno or 0. */
 int tess_file_resize(int fd, size_t bytes);
 
-/*
- * Can `path` be written at the end of long work? Tries it with a file that is removed again.
- * TESS_ERR_IO with a message: `what` ("--json") and the path.
- */
+/* Can `path` be written at the end of long work? Creates a file and removes it. TESS_ERR_IO with a
+ * message: `what` ("--json") and the path. */
 enum tess_status tess_file_check(const char *path, const char *what);
 
 #endif

@@ -1,7 +1,4 @@
-/*
- * Messages to stderr, one write(2) a line, or to the thread's sink; and the thread's latest error.
- * The level is the process's, the rest is the thread's.
- */
+/* Messages to stderr or to the thread's sink. The level is the process's, the rest the thread's. */
 #include "base/log_sink.h"
 
 #include <errno.h>

@@ -1,7 +1,4 @@
-/*
- * The option set: tables, their entries, who set each and where. How values are written is the
- * business of options_value.c; where they come from, of options_yaml.c and options_load.c.
- */
+/* The option set: tables, their entries, who set each and where. */
 #include "base/options.h"
 
 #include "base/array.h"

@@ -1,7 +1,4 @@
-/*
- * An option set: tables from several parts, values from several sources, each with its origin.
- * The declarations of a table are in tessera/option.h.
- */
+/* An option set: tables from several parts (tessera/option.h), values from several sources. */
 #ifndef TESSERA_BASE_OPTIONS_H
 #define TESSERA_BASE_OPTIONS_H
 

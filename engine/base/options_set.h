@@ -7,6 +7,7 @@
 #define TESSERA_BASE_OPTIONS_SET_H
 
 #include "base/options.h"
+#include "base/utf8.h"
 #include "tessera/log.h"
 
 #include <stdbool.h>
@@ -110,10 +111,7 @@ bool tess__options_is_group(const struct tess_options *options, const char *name
 /* Why the name, in normal form, belongs to an unselected part; NULL when it does not. */
 const char *tess__options_foreign_why(const struct tess_options *options, const char *name);
 
-/*
- * TESS_ERR_USAGE, logged, with the nearest known name. `origin`: where the name was found;
- * `group` that a prefix was expected.
- */
+/* TESS_ERR_USAGE, logged. `origin`: of the name; `group`: a prefix was expected. */
 enum tess_status tess__options_unknown(const struct tess_options *options, const char *origin,
                                        const char *name, bool group);
 
@@ -146,9 +144,6 @@ char *tess__options_keep(struct tess_options *options, const char *format, ...);
 
 /* The end of a path, for messages: long ones differ there. */
 const char *tess__path_end(const char *path);
-
-/* Bytes of the UTF-8 sequence at `text` (1 .. 4), 0 when it is not one; its code point. */
-int tess__utf8_length(const char *text, size_t left, uint32_t *code_out);
 
 /* `text` for a message: printable, one line, cut with "..." when long. Returns `quote`. */
 const char *tess__quote(const char *text, char quote[TESS__QUOTE_MAX]);

@@ -192,12 +192,6 @@ static int command_help(int argc, char **argv)
     return command_unknown(argc, argv);
 }
 
-static int command_usage_error(void)
-{
-    tess_fail(TESS_ERR_USAGE, "no command given; tessera --help lists the commands");
-    return tess_status_exit_code(TESS_ERR_USAGE);
-}
-
 /* The parts of the environment's plugins, joined by ':', then those of argv's leading
  * --plugin FILE or --plugin=FILE. *words_out: how many words these are. */
 static enum tess_status command_add_plugins(int argc, char **argv, int *words_out)
@@ -240,7 +234,8 @@ int tess__main(int argc, char **argv)
     argc -= 1 + plugin_words;
     argv += 1 + plugin_words;
     if (argc < 1)
-        return command_usage_error();
+        return tess_status_exit_code(
+            tess_fail(TESS_ERR_USAGE, "no command given; tessera --help lists the commands"));
     if (strcmp(argv[0], "--help") == 0 || strcmp(argv[0], "-h") == 0 ||
         strcmp(argv[0], "help") == 0)
         return command_help(argc - 1, argv + 1);

@@ -1,8 +1,4 @@
-/*
- * From a run, or a file of weights and a configuration, to a decoder: which model with which
- * options, how large its vocabulary and its context are. What a run was trained under does not
- * matter here: its weights are the same under every strategy.
- */
+/* From a run, or a file of weights and a configuration, to a decoder. */
 #include "base/options.h"
 #include "cli/generate.h"
 #include "state/weights.h"
@@ -17,7 +13,13 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#define MODEL_LINE_MAX (1 << 20) /* bytes of a run's first line; some kilobytes as a rule */
+static enum tess_status model_path(char path[PATH_MAX], const char *run, const char *file)
+{
+    const int used = snprintf(path, PATH_MAX, "%s%s", run, file);
+    if (used < 0 || used >= PATH_MAX)
+        TESS_FAIL(TESS_ERR_USAGE, "the name of the run %.80s is too long", run);
+    return TESS_OK;
+}
 
 /* ---- what the run wrote down ----------------------------------------------------------------- */
 
@@ -25,9 +27,7 @@
 static enum tess_status model_read_head(const char *folder, json_t **head_out)
 {
     char path[PATH_MAX];
-    const int used = snprintf(path, sizeof(path), "%s/metrics.jsonl", folder);
-    if (used < 0 || (size_t)used >= sizeof(path))
-        TESS_FAIL(TESS_ERR_USAGE, "the name of the run %.80s is too long", folder);
+    TESS_TRY(model_path(path, folder, "/metrics.jsonl"));
     struct stat about;
     errno = 0;
     FILE *file = stat(path, &about) == 0 && !S_ISREG(about.st_mode) ? NULL : fopen(path, "r");
@@ -36,11 +36,9 @@ static enum tess_status model_read_head(const char *folder, json_t **head_out)
                   "cannot read %s: %s; a run folder is what train --run writes, and weights "
                   "without one need --config FILE.yaml",
                   path, errno != 0 ? strerror(errno) : "it is no file");
-    char *text = malloc(MODEL_LINE_MAX);
-    json_t *line = text && fgets(text, MODEL_LINE_MAX, file) ? json_loads(text, 0, NULL) : NULL;
+    json_t *line = json_loadf(file, JSON_DISABLE_EOF_CHECK, NULL);
     json_t *head = json_incref(json_object_get(line, "run"));
     json_decref(line);
-    free(text);
     fclose(file);
     if (!json_is_object(head) || !json_is_object(json_object_get(head, "options"))) {
         json_decref(head);
@@ -90,20 +88,15 @@ static enum tess_status model_open_config(struct tess__args *args,
                                           const struct tess_option *own,
                                           struct tess_config **config_out)
 {
-    static const char *const alone[] = {"--strategy=single", "--ranks=1",      "--accumulate=1",
-                                        "--grid=0",          "--batch-size=1", "--steps=1"};
-    const struct tess_config_table table = {"", own, NULL};
     char threads[48];
-    for (size_t i = 0; i < sizeof(alone) / sizeof(alone[0]); i++)
-        TESS_TRY(tess__args_add(args, alone[i]));
+    const char *const word[] = {"--strategy=single", "--ranks=1", "--accumulate=1", "--grid=0",
+                                "--batch-size=1",    "--steps=1", threads,          "--device",
+                                options->device,     "--kernel",  options->kernel};
+    const size_t count = sizeof(word) / sizeof(word[0]) - (options->kernel[0] ? 0 : 2);
+    const struct tess_config_table table = {"", own, NULL};
     snprintf(threads, sizeof(threads), "--threads=%lld", (long long)options->threads);
-    TESS_TRY(tess__args_add(args, threads));
-    TESS_TRY(tess__args_add(args, "--device"));
-    TESS_TRY(tess__args_add(args, options->device));
-    if (options->kernel[0]) {
-        TESS_TRY(tess__args_add(args, "--kernel"));
-        TESS_TRY(tess__args_add(args, options->kernel));
-    }
+    for (size_t i = 0; i < count; i++)
+        TESS_TRY(tess__args_add(args, word[i]));
     return tess_config_open(args->count, args->word, &table, 1, config_out);
 }
 
@@ -142,10 +135,7 @@ static enum tess_status model_open_weights(const char *run, struct tess_weights 
     char path[PATH_MAX];
     struct stat about;
     const bool folder = stat(run, &about) == 0 && S_ISDIR(about.st_mode);
-    const int used =
-        snprintf(path, sizeof(path), "%s%s", run, folder ? "/weights.safetensors" : "");
-    if (used < 0 || (size_t)used >= sizeof(path))
-        TESS_FAIL(TESS_ERR_USAGE, "the name of the run %.80s is too long", run);
+    TESS_TRY(model_path(path, run, folder ? "/weights.safetensors" : ""));
     if (folder && stat(path, &about) != 0)
         TESS_FAIL(TESS_ERR_IO,
                   "%s is not there: the run has not ended, or was trained with --save-weights off",

@@ -1,7 +1,5 @@
-/*
- * Tokens in and out. A token of a vocabulary of bytes is a byte; what a token of any other means is
- * known to its tokenizer, so there tokens are numbers.
- */
+/* Tokens in and out: bytes for a vocabulary of bytes, else the numbers of a tokenizer. */
+#include "base/utf8.h"
 #include "cli/generate.h"
 #include "tessera/check.h"
 
@@ -88,24 +86,15 @@ static enum tess_status text_flush(void)
     return TESS_OK;
 }
 
-/* Bytes that a UTF-8 sequence beginning so has, 0: none begins so. (RFC 3629, section 4.) */
-static int text_length(unsigned char first)
+/* Can the bytes begin a UTF-8 sequence, or are one? Its other bytes are 80 to bf, of some the lower
+ * or the upper half only. */
+static bool text_begins(const unsigned char *byte, int count)
 {
-    if (first < 0x80)
-        return 1;
-    if (first >= 0xc2 && first <= 0xdf)
-        return 2;
-    if (first >= 0xe0 && first <= 0xef)
-        return 3;
-    return first >= 0xf0 && first <= 0xf4 ? 4 : 0;
-}
-
-/* May byte `next` be the second of a sequence that begins with `first`? Likewise. */
-static bool text_second(unsigned char first, unsigned char next)
-{
-    const unsigned char low = first == 0xe0 ? 0xa0 : first == 0xf0 ? 0x90 : 0x80;
-    const unsigned char high = first == 0xed ? 0x9f : first == 0xf4 ? 0x8f : 0xbf;
-    return next >= low && next <= high;
+    char low[4] = "\x80\x80\x80\x80", high[4] = "\xbf\xbf\xbf\xbf";
+    uint32_t code;
+    memcpy(low, byte, (size_t)count);
+    memcpy(high, byte, (size_t)count);
+    return tess__utf8_length(low, 4, &code) >= count || tess__utf8_length(high, 4, &code) >= count;
 }
 
 static void text_escape(struct tess__printer *printer)
@@ -135,18 +124,18 @@ static void text_print_byte(struct tess__printer *printer, unsigned char byte)
         putchar(byte);
         return;
     }
-    if (printer->pending_count > 0) {
-        const bool goes_on = printer->pending_count == 1 ? text_second(printer->pending[0], byte)
-                                                         : (byte & 0xc0) == 0x80;
-        if (!goes_on)
-            text_escape(printer);
-    }
-    printer->pending[printer->pending_count++] = byte;
-    const int length = text_length(printer->pending[0]);
-    if (length == 0)
+    uint32_t code;
+    unsigned char *pending = printer->pending;
+    pending[printer->pending_count] = byte;
+    if (!text_begins(pending, printer->pending_count + 1)) {
         text_escape(printer);
-    else if (printer->pending_count == length)
+        pending[0] = byte;
+    }
+    printer->pending_count++;
+    if (tess__utf8_length((const char *)pending, (size_t)printer->pending_count, &code) > 0)
         text_show(printer);
+    else if (!text_begins(pending, printer->pending_count))
+        text_escape(printer);
 }
 
 enum tess_status tess__print_token(struct tess__printer *printer, int32_t token)

@@ -1,7 +1,4 @@
-/*
- * tessera top: the devices of this machine, and the ranks that use them, live. Responsible for the
- * table and its refreshing; devices are device/nvml.c's, the rest of the machine top_host.c's.
- */
+/* tessera top: the table of devices and ranks, and its refreshing. */
 #include "cli/top.h"
 
 #include "base/options.h"
@@ -239,12 +236,8 @@ static void top_print(const struct top *top, FILE *out)
 static void top_refresh(const char *text)
 {
     struct winsize window = {.ws_row = 0};
-    int columns = 0, rows = 0;
-    if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &window) == 0) {
-        columns = window.ws_col;
-        rows = window.ws_row;
-    }
-    columns = columns > 0 ? columns : 80;
+    (void)ioctl(STDOUT_FILENO, TIOCGWINSZ, &window); /* zeros where it fails */
+    const int columns = window.ws_col > 0 ? window.ws_col : 80, rows = window.ws_row;
     fputs("\033[H", stdout);
     for (int row = 1; *text && (rows == 0 || row < rows); row++) {
         const int length = (int)strcspn(text, "\n");

@@ -1,7 +1,4 @@
-/*
- * What tessera top shows of the machine beside its devices: cores, memory, and the ranks of runs,
- * by what /proc has about them. Rates are over the time since the sample before.
- */
+/* Cores, memory and ranks by /proc. Rates are over the time since the sample before. */
 #ifndef TESSERA_CLI_TOP_H
 #define TESSERA_CLI_TOP_H
 

@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "job/launch.h"
+#include "text/text.h"
 
 #include <ctype.h>
 #include <dirent.h>
@@ -50,18 +51,13 @@ static void top_cores(struct tess__top_host *host, const char *root)
 
 static void top_memory(struct tess__top_host *host, const char *root)
 {
-    char path[PATH_BYTES], line[LINE_BYTES];
-    long long total = -1, available = -1;
+    char path[PATH_BYTES];
     snprintf(path, sizeof(path), "%s/meminfo", root);
-    FILE *file = fopen(path, "r");
-    while (file && fgets(line, sizeof(line), file)) {
-        (void)sscanf(line, "MemTotal: %lld kB", &total);
-        (void)sscanf(line, "MemAvailable: %lld kB", &available);
-    }
-    if (file)
-        fclose(file);
-    host->memory_total_bytes = total >= 0 ? 1024 * total : -1;
-    host->memory_used_bytes = total >= 0 && available >= 0 ? 1024 * (total - available) : -1;
+    const double total = tess__text_kernel_number(path, "MemTotal:");
+    const double available = tess__text_kernel_number(path, "MemAvailable:");
+    host->memory_total_bytes = total >= 0 ? 1024 * (int64_t)total : -1;
+    host->memory_used_bytes =
+        total >= 0 && available >= 0 ? 1024 * (int64_t)(total - available) : -1;
 }
 
 /* ---- ranks ----------------------------------------------------------------------------------- */

@@ -1,7 +1,4 @@
-/*
- * tessera topo: a machine's devices, the links between them and the rings over them, as text, JSON
- * and a picture. Responsible for the options and their help; the rest is in topo_*.c.
- */
+/* tessera topo: the options, their help, and the order of the outputs. */
 #include "topology/draw/topo.h"
 
 #include "base/options.h"
@@ -60,8 +57,7 @@ static const struct tess_option topo_option_table[] = {
      "file for a picture of the machine and its rings, as SVG; -: to stdout, without the text"},
     {"export", TESS_OPTION_STRING, TOPO_FIELD(export), "", 0, 0, NULL,
      "FORMAT OUT: write the machine as nccl (for NCCL_TOPO_FILE) or yaml, or its rings as graph "
-     "(for "
-     "NCCL_GRAPH_FILE); OUT - is stdout"},
+     "(for NCCL_GRAPH_FILE); OUT - is stdout"},
     {NULL, TESS_OPTION_BOOL, 0, NULL, 0, 0, NULL, NULL},
 };
 

@@ -1,7 +1,4 @@
-/*
- * The machine that `tessera topo` runs on: GPUs as NVML reports them, those that
- * CUDA_VISIBLE_DEVICES leaves, else places for ranks on its processors.
- */
+/* This machine: GPUs by NVML that CUDA_VISIBLE_DEVICES leaves, else places on its processors. */
 #include "topology/draw/topo.h"
 
 #include "device/nvml.h"
@@ -34,7 +31,7 @@ static void live_names(struct tess__topo *topo, const struct tess_live_device *d
 
 enum tess_status tess__topo_live(struct tess__topo *topo)
 {
-    char why[256] = "", host[65] = "this machine";
+    char why[256] = "";
     struct tess_watch *watch = tess_watch_open(why, sizeof(why));
     struct tess_live_device *device = calloc(TESS_WATCH_DEVICES_MAX, sizeof(*device));
     int32_t count = 0;
@@ -53,9 +50,8 @@ enum tess_status tess__topo_live(struct tess__topo *topo)
         live_names(topo, device, topo->topology->device_count);
     if (count == 0)
         topo->visible = NULL;
-    if (gethostname(host, sizeof(host) - 1) != 0)
-        snprintf(host, sizeof(host), "this machine");
-    snprintf(topo->source, sizeof(topo->source), "%s", host);
+    if (gethostname(topo->source, sizeof(topo->source) - 1) != 0)
+        snprintf(topo->source, sizeof(topo->source), "this machine");
     if (count == 0)
         snprintf(topo->why, sizeof(topo->why),
                  "no GPU is used (%s): devices are places of "

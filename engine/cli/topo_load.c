@@ -1,7 +1,4 @@
-/*
- * The machine of `tessera topo`: a file, a line of words or this one, and which of its
- * devices. Not: what files mean (topology/).
- */
+/* The machine of tessera topo: a file, a line of words or this one, and which of its devices. */
 #include "topology/draw/topo.h"
 
 #include "tessera/check.h"
@@ -19,8 +16,8 @@ static enum tess_status load_no_memory(void)
 
 struct load_choice {
     const char *option; /* by which they were chosen, for messages */
-    int32_t *device;    /* [room] */
-    int32_t count, room;
+    int32_t *device;    /* [of] */
+    int32_t count;
     bool *chosen; /* [of] */
     int32_t of;
 };
@@ -50,24 +47,25 @@ static bool load_number(const char *text, long *number_out, const char **end_out
     return errno == 0 && *number_out <= TESS_TOPO_NODES_MAX;
 }
 
-/* "0,2,4-7" */
-static enum tess_status load_list(struct load_choice *choice, const char *text)
+/* "0,2,4-7"; as CUDA reads it, without ranges, up to the first number that is none of a device. */
+static enum tess_status load_list(struct load_choice *choice, const char *text, bool as_cuda)
 {
     const char *at = text;
     while (true) {
         long first, last;
         bool good = load_number(at, &first, &at);
         last = first;
-        if (good && *at == '-')
+        if (as_cuda && (!good || first >= choice->of))
+            return TESS_OK;
+        if (good && *at == '-' && !as_cuda)
             good = load_number(at + 1, &last, &at) && last >= first;
-        if (!good || (*at != ',' && *at))
+        if (!good || (*at != ',' && *at && !as_cuda))
             TESS_FAIL(TESS_ERR_USAGE, "%s '%.60s': numbers like 0,1,4-7 were expected",
                       choice->option, text);
         for (long number = first; number <= last; number++)
             TESS_TRY(load_choose(choice, number));
-        if (!*at)
+        if (*at++ != ',')
             return TESS_OK;
-        at++;
     }
 }
 
@@ -83,8 +81,9 @@ static void load_models(struct tess__topo *topo, const struct load_choice *choic
 
 static enum tess_status load_select(struct tess__topo *topo, const char *option, const char *text)
 {
+    const bool as_cuda = text == topo->visible;
     int32_t of = topo->topology->device_count;
-    struct load_choice choice = {.option = option, .room = of, .of = of};
+    struct load_choice choice = {.option = option, .of = of};
     choice.device = malloc((size_t)of * sizeof(*choice.device));
     choice.chosen = calloc((size_t)of, sizeof(*choice.chosen));
     enum tess_status status = TESS_OK;
@@ -92,7 +91,14 @@ static enum tess_status load_select(struct tess__topo *topo, const char *option,
         status = load_no_memory();
         goto done;
     }
-    TESS_TRY_GOTO(status, done, load_list(&choice, text));
+    TESS_TRY_GOTO(status, done, load_list(&choice, text, as_cuda));
+    if (choice.count == 0) {
+        status = tess_fail(TESS_ERR_USAGE,
+                           "CUDA_VISIBLE_DEVICES '%.40s' leaves no device: unset it, or name some "
+                           "with --devices",
+                           text);
+        goto done;
+    }
     TESS_TRY_GOTO(status, done, tess_topology_select(topo->topology, choice.device, choice.count));
     memcpy(topo->number, choice.device, (size_t)choice.count * sizeof(*choice.device));
     if (topo->model)
@@ -104,30 +110,13 @@ done:
     return status;
 }
 
-/* As CUDA reads it: up to the first number that is none of a device. */
 static enum tess_status load_visible(struct tess__topo *topo)
 {
-    char list[16 * 64] = "";
-    const char *at = topo->visible;
-    long number;
-    size_t used = 0;
-    if (strncmp(at, "GPU-", 4) == 0 || strncmp(at, "MIG-", 4) == 0)
+    if (strncmp(topo->visible, "GPU-", 4) == 0 || strncmp(topo->visible, "MIG-", 4) == 0)
         TESS_FAIL(TESS_ERR_USAGE,
                   "CUDA_VISIBLE_DEVICES names devices by UUID, which is not read here: name them "
                   "by number with --devices 0,1, or unset it");
-    while (load_number(at, &number, &at) && number < topo->topology->device_count &&
-           used + 8 < sizeof(list)) {
-        used += (size_t)snprintf(list + used, sizeof(list) - used, "%s%ld", used > 0 ? "," : "",
-                                 number);
-        if (*at++ != ',')
-            break;
-    }
-    if (used == 0)
-        TESS_FAIL(TESS_ERR_USAGE,
-                  "CUDA_VISIBLE_DEVICES '%.40s' leaves no device: unset it, or name some with "
-                  "--devices",
-                  topo->visible);
-    return load_select(topo, "CUDA_VISIBLE_DEVICES", list);
+    return load_select(topo, "CUDA_VISIBLE_DEVICES", topo->visible);
 }
 
 /* ---- the whole ------------------------------------------------------------------------------ */

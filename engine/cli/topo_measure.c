@@ -1,11 +1,10 @@
-/*
- * Measuring rates between ranks: what each rank does, and what its launcher keeps of it. Every pair
- * sends to each other while the others wait; then all ranks do, in pairs, until every pair has
- * sent. How it is printed: topo_measure_text.c.
- */
+/* Measuring rates between ranks: pairs one after the other, then all ranks in pairs at once. */
 #include "cli/topo_measure.h"
 
 #include "base/clock.h"
+#include "base/options.h"
+#include "config/config_device.h"
+#include "job/launch_env.h"
 #include "tessera/check.h"
 
 #include <math.h>
@@ -41,7 +40,7 @@ static enum tess_status measure_exchange(struct measure_rank *rank, int32_t peer
     return tess_event_wait(&sent);
 }
 
-static int measure_compare(const void *a, const void *b)
+int tess__measure_compare(const void *a, const void *b)
 {
     double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
@@ -61,7 +60,7 @@ static enum tess_status measure_time(struct measure_rank *rank, int32_t peer, si
         if (i >= 0)
             sample[i] = tess_clock_s() - start;
     }
-    qsort(sample, TESS__MEASURE_REPEATS, sizeof(sample[0]), measure_compare);
+    qsort(sample, TESS__MEASURE_REPEATS, sizeof(sample[0]), tess__measure_compare);
     *seconds_out = sample[TESS__MEASURE_REPEATS / 2];
     return TESS_OK;
 }
@@ -69,18 +68,15 @@ static enum tess_status measure_time(struct measure_rank *rank, int32_t peer, si
 /* Few enough bytes that a slow network does not take minutes: the same on all ranks. */
 static enum tess_status measure_size(struct measure_rank *rank, int32_t peer, size_t *bytes_out)
 {
-    size_t bytes = (size_t)rank->measure->bytes;
-    double seconds = 0, slowest, count = rank->comm->rank_count;
+    double seconds, slowest, count = rank->comm->rank_count;
     double limit_s = fmin(MEASURE_ONE_S, 2 * MEASURE_ALL_S / (count * (count - 1)));
-    if (bytes > MEASURE_TRIAL) {
-        TESS_TRY(measure_time(rank, peer, MEASURE_TRIAL, &seconds));
-        TESS_TRY(tess_comm_all_reduce(rank->comm, &seconds, &slowest, 1, TESS_F64, TESS_REDUCE_MAX,
-                                      NULL));
-        double most = slowest > 0 ? MEASURE_TRIAL * limit_s / slowest : (double)bytes;
-        if (most < (double)bytes)
-            bytes = most < MEASURE_TRIAL ? MEASURE_TRIAL : (size_t)most / 4 * 4;
-    }
-    *bytes_out = bytes;
+    TESS_TRY(measure_time(rank, peer, MEASURE_TRIAL, &seconds));
+    TESS_TRY(
+        tess_comm_all_reduce(rank->comm, &seconds, &slowest, 1, TESS_F64, TESS_REDUCE_MAX, NULL));
+    double most = slowest > 0 ? MEASURE_TRIAL * limit_s / slowest : INFINITY;
+    *bytes_out = most >= TESS__MEASURE_BYTES ? TESS__MEASURE_BYTES
+                 : most < MEASURE_TRIAL      ? MEASURE_TRIAL
+                                             : (size_t)most / 4 * 4;
     return TESS_OK;
 }
 
@@ -143,7 +139,7 @@ static enum tess_status measure_all(struct measure_rank *rank)
 {
     int32_t count = rank->comm->rank_count;
     void *out, *in;
-    size_t bytes = (size_t)rank->measure->bytes;
+    size_t bytes = TESS__MEASURE_BYTES;
     TESS_TRY(tess_comm_alloc(rank->comm, bytes, &out));
     TESS_TRY(tess_comm_alloc(rank->comm, bytes, &in));
     rank->out = out;
@@ -187,16 +183,120 @@ static enum tess_status measure_message(void *context, const struct tess__messag
     return TESS_OK;
 }
 
-enum tess_status tess__measure_run(struct tess__measure *measure)
+static enum tess_status measure_run(struct tess__measure *measure)
 {
     const struct tess__launch launch = {.rank_count = measure->rank_count,
                                         .peers = measure->peers,
                                         .mode = TESS_RANKS_PROCESSES,
-                                        .bind = !measure->how.peers || measure->slot_count > 0,
+                                        .bind = !measure->peers || measure->slot_count > 0,
                                         .slot = measure->slot,
                                         .slot_count = measure->slot_count,
                                         .context = measure,
                                         .body = measure_body,
                                         .message = measure_message};
     return tess__launch_run(&launch);
+}
+
+/* ---- which ranks, over what, beside which model -------------------------------------------- */
+
+#define PROBE_TIMEOUT_S 60.0
+
+/* Chooses the communicator as the other commands do. place: of ranks that another program started.
+ */
+static enum tess_status probe_comm(struct tess__measure *measure, const struct tess_started *place,
+                                   const char *name)
+{
+    struct tess_device_plan plan = {.comm_options = &measure->comm};
+    TESS_TRY(tess_options_open(&measure->options));
+    TESS_TRY(tess_comm_options_add(measure->options, &measure->comm));
+    TESS_TRY(tess_device_plan_host(place, measure->rank_count, TESS_RANKS_PROCESSES, name, &plan));
+    measure->how =
+        (struct tess__open_comm){.kind = plan.comm,
+                                 .options = tess_comm_options_of(&measure->comm, plan.comm),
+                                 .order = TESS_ORDER_CANONICAL,
+                                 .timeout_s = PROBE_TIMEOUT_S};
+    return TESS_OK;
+}
+
+static void probe_close(struct tess__measure *measure)
+{
+    tess_comm_options_free(&measure->comm);
+    tess_options_close(measure->options);
+}
+
+static enum tess_status probe_run(struct tess__measure *measure, const struct tess__topo *model,
+                                  bool prints)
+{
+    size_t ranks = (size_t)measure->rank_count;
+    measure->how.peers = measure->peers;
+    measure->pair = calloc(ranks * ranks, sizeof(*measure->pair));
+    if (!measure->pair)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory left for the rates");
+    enum tess_status status = measure_run(measure);
+    if (status == TESS_OK && prints)
+        status = tess__measure_print(measure, model, stdout);
+    free(measure->pair);
+    return status;
+}
+
+enum tess_status tess__topo_measure(const struct tess__topo *topo)
+{
+    struct tess__measure measure = {.rank_count = topo->topology->device_count};
+    if (measure.rank_count < 2 || measure.rank_count > TESS_WORLD_RANKS_MAX)
+        TESS_FAIL(TESS_ERR_USAGE,
+                  "--measure takes 2 to %d ranks and there are %d devices: choose some with "
+                  "--devices, or more with --ranks",
+                  TESS_WORLD_RANKS_MAX, (int)measure.rank_count);
+    enum tess_status status = probe_comm(&measure, NULL, topo->options->comm);
+    if (status == TESS_OK)
+        status = probe_run(&measure, topo->routed ? topo : NULL, true);
+    probe_close(&measure);
+    return status;
+}
+
+/* What a file has of the ranks' machines; rank r is its device r. */
+static enum tess_status probe_model(struct tess__topo *topo, int32_t ranks)
+{
+    if (!topo->options->file[0] && !topo->options->machine[0])
+        return TESS_OK;
+    TESS_TRY(tess__topo_load(topo));
+    if (topo->topology->device_count != ranks)
+        TESS_FAIL(TESS_ERR_USAGE,
+                  "there are %d ranks, and %d devices in %s: choose as many with --devices",
+                  (int)ranks, (int)topo->topology->device_count, topo->source);
+    TESS_TRY(tess__topo_find(topo));
+    return tess__topo_print(topo, stdout);
+}
+
+/* Ranks that another program started; this process is one of them. */
+static enum tess_status probe_placed(struct tess__topo *topo, const struct tess_boot_env *env,
+                                     const struct tess_started *place,
+                                     struct tess__measure *measure)
+{
+    measure->rank_count = place->rank_count;
+    TESS_TRY(probe_comm(measure, place, topo->options->comm));
+    if (env->local_rank >= 0 && env->local_count > env->local_rank) {
+        measure->slot = env->local_rank;
+        measure->slot_count = env->local_count;
+    }
+    if (place->rank == 0)
+        TESS_TRY(probe_model(topo, place->rank_count));
+    TESS_TRY(tess__peers_open(env, PROBE_TIMEOUT_S, &measure->peers));
+    enum tess_status status = probe_run(measure, topo->routed ? topo : NULL, place->rank == 0);
+    tess__peers_close(measure->peers);
+    return status;
+}
+
+enum tess_status tess__topo_measure_placed(struct tess__topo *topo, bool *elsewhere_out)
+{
+    struct tess_boot_env env;
+    struct tess_started place;
+    struct tess__measure measure = {.slot = 0};
+    TESS_TRY(tess__peers_find(&env, &place));
+    *elsewhere_out = place.starter != NULL;
+    if (!*elsewhere_out)
+        return TESS_OK;
+    enum tess_status status = probe_placed(topo, &env, &place, &measure);
+    probe_close(&measure);
+    return status;
 }

@@ -1,7 +1,4 @@
-/*
- * Rates between ranks as they are: every pair alone, and all ranks in pairs at once, beside what
- * the model of a machine gives.
- */
+/* Rates between ranks: every pair alone, and all at once, beside the model of a machine. */
 #ifndef TESSERA_CLI_TOPO_MEASURE_H
 #define TESSERA_CLI_TOPO_MEASURE_H
 
@@ -10,6 +7,7 @@
 #include "topology/draw/topo.h"
 
 #define TESS__MEASURE_REPEATS 5
+#define TESS__MEASURE_BYTES   ((size_t)4 << 20) /* of a message, at most */
 
 /* Of two ranks that send to each other at the same time. GB/s in each direction; 0: not measured.
  */
@@ -19,7 +17,6 @@ struct tess__measured_pair {
 
 struct tess__measure {
     int32_t rank_count;
-    double bytes; /* of a message, at most */
     struct tess__open_comm how;
     struct tess_options *options; /* defaults of the communicators */
     struct tess_comm_options comm;
@@ -28,9 +25,8 @@ struct tess__measure {
     struct tess__measured_pair *pair; /* [rank_count * rank_count] both ways the same */
 };
 
-/* Runs the ranks to their end and fills pair[]. Of ranks that others started: collective, and
- * pair[] is rank 0's. */
-enum tess_status tess__measure_run(struct tess__measure *measure);
+/* For qsort, of doubles. */
+int tess__measure_compare(const void *a, const void *b);
 
 /* topo: the model, with as many devices as there are ranks; NULL: none. */
 enum tess_status tess__measure_print(const struct tess__measure *measure,

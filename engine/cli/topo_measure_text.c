@@ -1,7 +1,4 @@
-/*
- * How measured rates are printed: a matrix of pairs alone, a matrix of what is left of that when
- * all send at once, and both beside the model by kind of path.
- */
+/* How measured rates are printed: two matrices, and a table by kind of path beside the model. */
 #include "cli/topo_measure.h"
 
 #include "tessera/check.h"
@@ -46,12 +43,6 @@ static void measure_matrix(const struct tess__measure *measure, bool together, F
     }
 }
 
-static int measure_compare(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* Pairs of one kind of path and one rate of the model; of all pairs where there is no model. */
 struct measure_class {
     int kind;
@@ -92,7 +83,7 @@ static void measure_line(const struct tess__measure *measure, const struct tess_
             left += measure_left(pair);
         }
     }
-    qsort(scratch, (size_t)pairs, sizeof(*scratch), measure_compare);
+    qsort(scratch, (size_t)pairs, sizeof(*scratch), tess__measure_compare);
     /* Inside a processor the model has no rate. */
     if (topo && class.model_gbs < TESS_GBS_LOCAL)
         tess__topo_gbs(class.model_gbs, model);
@@ -136,12 +127,12 @@ enum tess_status tess__measure_print(const struct tess__measure *measure,
     for (int32_t a = 0; a < count; a++)
         for (int32_t b = a + 1; b < count; b++)
             shared += measure_left(measure_pair(measure, a, b)) < MEASURE_SHARED;
-    fprintf(out,
-            "\nmeasured with --comm %s: two ranks send to each other up to %s of the host's "
-            "memory, GB/s "
-            "in each\ndirection, median of %d\n",
-            measure->how.kind->name, tess__text_bytes(measure->bytes, bytes),
-            TESS__MEASURE_REPEATS);
+    fprintf(
+        out,
+        "\nmeasured with --comm %s: two ranks send to each other up to %s of the host's memory, "
+        "GB/s in each\ndirection, median of %d\n",
+        measure->how.kind->name, tess__text_bytes(TESS__MEASURE_BYTES, bytes),
+        TESS__MEASURE_REPEATS);
     if (count <= MEASURE_MATRIX_MAX) {
         fprintf(out, "\neach pair alone\n");
         measure_matrix(measure, false, out);

@@ -1,7 +1,4 @@
-/*
- * tessera topo --mesh: where the ranks of a mesh of axes go on a machine, and what that costs. The
- * words of the option; the mapping is topology/map/map.h's.
- */
+/* tessera topo --mesh: where the ranks of a mesh go on a machine (topology/map), and its costs. */
 #include "topology/draw/topo.h"
 
 #include "tessera/check.h"
@@ -21,12 +18,11 @@ struct mesh {
 
 static enum tess_status mesh_fail(const char *word)
 {
-    TESS_FAIL(
-        TESS_ERR_USAGE,
-        "--mesh '%.40s': up to %d words like tensor:4, data:2 or stage:2 were expected, the "
-        "axis of neighbouring ranks first; tensor:4:0.8 where a rank sends 0.8 GB along it in "
-        "a step",
-        word, TESS_MAP_AXES);
+    TESS_FAIL(TESS_ERR_USAGE,
+              "--mesh '%.40s': up to %d words like tensor:4, data:2 or stage:2 were expected, the "
+              "axis of "
+              "neighbouring ranks first; tensor:4:0.8 where a rank sends 0.8 GB along it in a step",
+              word, TESS_MAP_AXES);
 }
 
 /* "tensor:4" or "tensor:4:0.8" */

@@ -1,8 +1,4 @@
-/*
- * A run's configuration: the table of its options, the choice of parts, and the checks that join
- * several options. Values are parsed by base/options; the parts check their own options; what needs
- * the data set is checked by the engine.
- */
+/* A run's configuration: the choice of parts, and the checks that join several options. */
 #include "config/config.h"
 
 #include "base/options.h"
@@ -53,33 +49,34 @@ static enum tess_status config_add_part(struct tess_config *config, const char *
     return tess_options_add(config->options, name, table, *options_out);
 }
 
-/* Is `name` one of the chosen parts? */
-static bool config_is_chosen(const struct tess_config *config, enum tess_registry_kind kind,
-                             const char *name)
+static bool config_is_chosen(const struct tess_config *config, const char *name)
 {
-    if (kind == TESS_REGISTRY_MODEL)
-        return strcmp(name, config->model->name) == 0;
-    if (kind == TESS_REGISTRY_OPTIMIZER)
-        return strcmp(name, config->optimizer->name) == 0;
+    bool chosen =
+        strcmp(name, config->model->name) == 0 || strcmp(name, config->optimizer->name) == 0;
     for (int axis = 0; axis < TESS_AXIS_COUNT; axis++)
-        if (config->axis[axis] != NULL && strcmp(name, config->axis[axis]->name) == 0)
-            return true;
-    return false;
+        chosen =
+            chosen || (config->axis[axis] != NULL && strcmp(name, config->axis[axis]->name) == 0);
+    return chosen;
 }
 
 /* Keys of parts that are not chosen may stay in a configuration file. */
-static enum tess_status config_allow_others(struct tess_config *config,
-                                            enum tess_registry_kind kind, const char *what)
+static enum tess_status config_allow_others(struct tess_config *config)
 {
-    int count = 0;
-    const char *const *name = tess_registry_names(kind, &count);
-
-    for (int i = 0; i < count; i++) {
-        char why[128];
-        if (config_is_chosen(config, kind, name[i]))
-            continue;
-        snprintf(why, sizeof(why), "applies to %s %s only", what, name[i]);
-        TESS_TRY(tess_options_allow(config->options, name[i], why));
+    static const struct {
+        enum tess_registry_kind kind;
+        const char *name;
+    } of[] = {{TESS_REGISTRY_MODEL, "model"},
+              {TESS_REGISTRY_OPTIMIZER, "optimizer"},
+              {TESS_REGISTRY_STRATEGY, "strategy"}};
+    for (size_t k = 0; k < sizeof(of) / sizeof(of[0]); k++) {
+        int count = 0;
+        const char *const *name = tess_registry_names(of[k].kind, &count);
+        for (int i = 0; i < count; i++) {
+            char why[128];
+            snprintf(why, sizeof(why), "applies to %s %s only", of[k].name, name[i]);
+            if (!config_is_chosen(config, name[i]))
+                TESS_TRY(tess_options_allow(config->options, name[i], why));
+        }
     }
     return TESS_OK;
 }
@@ -88,11 +85,9 @@ static enum tess_status config_allow_others(struct tess_config *config,
 static enum tess_status config_choose_strategies(struct tess_config *config, const char *text)
 {
     const struct tess_strategy_ops *ops = NULL;
-    char name[32];
-    const char *rest = text;
-    if (text[0] == '\0')
-        return tess_registry_get_strategy(text, &ops);
-    while (tess__config_next_strategy(&rest, name)) {
+    char copy[512], *rest = copy; /* longer than any product */
+    snprintf(copy, sizeof(copy), "%s", text);
+    for (char *name; (name = strsep(&rest, "+")) != NULL;) {
         const struct tess_strategy_ops *word_of = tess_registry_strategy_of_word(name);
         if (word_of != NULL) {
             config->word_of = word_of;
@@ -136,9 +131,7 @@ static enum tess_status config_choose_parts(struct tess_config *config, int argc
     TESS_TRY(config_add_part(config, config->optimizer->name, config->optimizer->options,
                              config->optimizer->options_size, &config->optimizer_options));
     TESS_TRY(tess_options_allow(options, "variants", "is an option of tessera compare"));
-    TESS_TRY(config_allow_others(config, TESS_REGISTRY_MODEL, "model"));
-    TESS_TRY(config_allow_others(config, TESS_REGISTRY_OPTIMIZER, "optimizer"));
-    return config_allow_others(config, TESS_REGISTRY_STRATEGY, "strategy");
+    return config_allow_others(config);
 }
 
 /* ---- checks ---------------------------------------------------------------------------------- */

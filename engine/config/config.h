@@ -153,11 +153,8 @@ enum tess_status tess_config_mesh(int argc, char **argv, const struct tess_confi
 enum tess_status tess_config_print_help(int argc, char **argv,
                                         const struct tess_config_table *extra, int extra_count);
 
-/*
- * The value that argv, its YAML file or the environment give to an option, copied to text (cut at
- * text_bytes); false when none does. For commands that need one before they can resolve the
- * rest.
- */
+/* The value that argv, its YAML file or the environment give to an option, copied to text (cut at
+ * text_bytes); false when none does. Before the rest is resolved. */
 bool tess_config_peek(int argc, char **argv, const char *name, char *text, size_t text_bytes);
 
 /* The same for a whole number of a run's own options. *value stays when none is given, and when it
@@ -177,9 +174,6 @@ enum tess_dtype tess_run_dtype(const struct tess_run_options *run);
 enum tess_dtype tess_run_reduce_dtype(const struct tess_run_options *run);
 
 /* ---- config_mesh.c --------------------------------------------------------------------------- */
-
-/* The next word of a product of strategies, "one+two"; false at its end. *text moves on. */
-bool tess__config_next_strategy(const char **text, char name[32]);
 
 /* Fill config->mesh from --mesh, --ranks and the axes' own options, and with it ranks and
  * accumulate where they were not given. TESS_ERR_USAGE with the sizes that fit. */

@@ -1,7 +1,4 @@
-/*
- * The choice of devices, see config_device.h. Its arithmetic is pure. Not here: loading a module
- * (device.c), and what a device computes.
- */
+/* The choice of devices, communicator and kernels of a run. */
 #include "config/config_device.h"
 
 #include "base/options.h"

@@ -1,7 +1,4 @@
-/*
- * Where a run computes: on the host, or on devices that a module brings (tessera/device.h); which
- * rank has which device, whether ranks are processes or threads, and which communicator they use.
- */
+/* Where a run computes: devices of its ranks, processes or threads, and their communicator. */
 #ifndef TESSERA_CONFIG_CONFIG_DEVICE_H
 #define TESSERA_CONFIG_CONFIG_DEVICE_H
 

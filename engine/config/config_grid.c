@@ -1,7 +1,4 @@
-/*
- * The grid of a run: do the ranks of the data axis, the micro-batches and the batch fit it, and if
- * not, what would.
- */
+/* The grid of a run: do ranks, micro-batches and batch fit it, and if not, what would. */
 #include "config/config.h"
 #include "tessera/check.h"
 

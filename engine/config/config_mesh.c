@@ -34,21 +34,6 @@ int32_t tess_mesh_rank(const struct tess_mesh *mesh, const int32_t at[TESS_AXIS_
     return rank;
 }
 
-bool tess__config_next_strategy(const char **text, char name[32])
-{
-    size_t length = strcspn(*text, "+");
-    if (length == 0 && **text == '\0')
-        return false;
-    size_t kept = length < 31 ? length : 31;
-    memcpy(name, *text, kept);
-    name[kept] = '\0';
-    *text += length;
-    /* Between two words; a '+' at the end adds an empty word. */
-    if (**text == '+' && (length == 0 || (*text)[1] != '\0'))
-        (*text)++;
-    return true;
-}
-
 /* ---- --mesh ---------------------------------------------------------------------------------- */
 
 static int mesh_find_axis(const char *word, size_t length)
@@ -203,25 +188,24 @@ static enum tess_status mesh_fill(int64_t ranks, int64_t size[TESS_AXIS_COUNT])
 /* "none", "selective", "full" or "every:K". */
 static enum tess_status mesh_recompute(struct tess_config *config)
 {
+    static const char *const word[] = {[TESS_RECOMPUTE_NONE] = "none",
+                                       [TESS_RECOMPUTE_SELECTIVE] = "selective",
+                                       [TESS_RECOMPUTE_FULL] = "full"};
     const char *text = config->run.recompute;
     const char *number = strncmp(text, "every:", 6) == 0 ? text + 6 : "";
     const long count = strtol(number, NULL, 10);
     config->recompute_every = 1;
-    if (strcmp(text, "none") == 0) {
-        config->recompute = TESS_RECOMPUTE_NONE;
-    } else if (strcmp(text, "selective") == 0) {
-        config->recompute = TESS_RECOMPUTE_SELECTIVE;
-    } else if (strcmp(text, "full") == 0) {
-        config->recompute = TESS_RECOMPUTE_FULL;
-    } else if (number[strspn(number, "0123456789")] == '\0' && count >= 1 && count <= 4096) {
-        config->recompute = TESS_RECOMPUTE_FULL;
-        config->recompute_every = (int32_t)count;
-    } else {
+    for (int i = TESS_RECOMPUTE_NONE; i <= TESS_RECOMPUTE_FULL; i++) {
+        config->recompute = (enum tess_recompute)i;
+        if (strcmp(text, word[i]) == 0)
+            return TESS_OK;
+    }
+    if (number[strspn(number, "0123456789")] != '\0' || count < 1 || count > 4096)
         TESS_FAIL(
             TESS_ERR_USAGE,
             "--recompute: '%.40s' is not none, selective, full or every:K with K from 1 to 4096",
             text);
-    }
+    config->recompute_every = (int32_t)count; /* full */
     return TESS_OK;
 }
 

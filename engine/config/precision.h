@@ -1,7 +1,4 @@
-/*
- * The precision of a run by its options: which types, which operations are excepted, what is kept
- * in f32. Pure.
- */
+/* The precision of a run: which types, which operations are excepted. Pure. */
 #ifndef TESSERA_CONFIG_PRECISION_H
 #define TESSERA_CONFIG_PRECISION_H
 

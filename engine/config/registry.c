@@ -1,9 +1,5 @@
-/*
- * Parts by name: expands the list headers of strategies, models, kernels, optimizers and
- * communicators, keeps the parts that outsiders add, and fills empty slots with defaults so that
- * callers never test for NULL. The only file of the engine that refers to parts, and it does so by
- * list, not by name.
- */
+/* Parts by name: those of the list headers and those that outsiders add, with defaults in empty
+ * slots so that callers never test for NULL. The only file of the engine that refers to parts. */
 #include "config/registry.h"
 
 #include "base/options.h"

@@ -1,8 +1,4 @@
-/*
- * tessera compare: the same training under several strategies, or with several changes to its
- * options, one after the other. Responsible for the list of runs, their grid, and running them;
- * compare_table.c prints. All runs share one grid where they can, so that their hashes compare.
- */
+/* tessera compare: the list of runs, their grid, and running them; compare_table.c prints. */
 #include "study/compare.h"
 #include "run/record.h"
 #include "study/product.h"
@@ -76,8 +72,7 @@ static const char compare_usage[] =
     "      both: accumulate=4 precision=bf16\n\n"
     "examples\n"
     "  tessera compare configs/labs/fashion_mlp.yaml\n"
-    "  tessera compare configs/labs/fashion_cnn.yaml --strategies ddp,fsdp --ranks 2 --steps "
-    "20\n"
+    "  tessera compare configs/labs/fashion_cnn.yaml --strategies ddp,fsdp --ranks 2 --steps 20\n"
     "  tessera compare configs/labs/fashion_mlp.yaml --variants \"DP: strategy=dp; DDP: "
     "strategy=ddp\"\n"
     "  tessera compare configs/labs/fashion_mlp.yaml --precision bf16 --json compare.json\n"

@@ -1,14 +1,10 @@
-/*
- * What the runs of a comparison sent along each axis of the mesh, beside the formulas. Printed
- * where a run has ranks along other axes than the data axis; else the table of kinds has all of it.
- */
+/* What runs sent along each axis of the mesh, where one has ranks along other axes than data. */
 #include "study/compare.h"
 
 #include "run/bubble.h"
 #include "text/text.h"
 
 #include <math.h>
-
 #include <stdio.h>
 
 /* The rank that sends most along an axis. */
@@ -79,10 +75,8 @@ void tess__comparison_print_axes(const struct tess__comparison *comparison)
     for (int i = 0; i < comparison->count; i++) {
         const struct tess__run *run = &comparison->run[i].trial.run;
         any = any || tess__run_has_mesh(run);
-        for (int axis = 0; axis < TESS_AXIS_COUNT; axis++) {
-            double sent = axes_busiest(run, axis)->axis_sent_per_step[axis];
-            most = sent > most ? sent : most;
-        }
+        for (int axis = 0; axis < TESS_AXIS_COUNT; axis++)
+            most = fmax(most, axes_busiest(run, axis)->axis_sent_per_step[axis]);
     }
     if (!any)
         return;

@@ -1,12 +1,10 @@
-/*
- * The tables of a comparison: what each run costs against the first one, and memory by kind.
- * Computes nothing but factors.
- */
+/* The tables of a comparison: what each run costs against the first one, and memory by kind. */
 #include "study/compare.h"
 
 #include "text/text.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,11 +21,6 @@ struct compare_costs {
     double comm_share, samples_per_s;
 };
 
-static double compare_greater(double a, double b)
-{
-    return a > b ? a : b;
-}
-
 static struct compare_costs compare_costs_of(const struct tess__run *run)
 {
     struct compare_costs costs = {
@@ -38,10 +31,10 @@ static struct compare_costs compare_costs_of(const struct tess__run *run)
     for (int32_t r = 0; r < run->rank_count; r++) {
         const struct tess__run_rank *rank = &run->rank[r];
         if (r > 0)
-            costs.other = compare_greater(costs.other, (double)rank->allocated.total);
-        costs.activation = compare_greater(costs.activation,
-                                           (double)rank->allocated.bytes[TESS_MEMORY_ACTIVATION]);
-        costs.sent = compare_greater(costs.sent, rank->sent_bytes_per_step);
+            costs.other = fmax(costs.other, (double)rank->allocated.total);
+        costs.activation =
+            fmax(costs.activation, (double)rank->allocated.bytes[TESS_MEMORY_ACTIVATION]);
+        costs.sent = fmax(costs.sent, rank->sent_bytes_per_step);
     }
     return costs;
 }
@@ -208,8 +201,8 @@ static void compare_print_row(const struct tess__comparison *comparison, int i, 
     double sent = 0, peak = 0;
     char ranks[32], text[TESS__TEXT_BYTES];
     for (int32_t r = first; r <= last; r++) {
-        sent = compare_greater(sent, run->rank[r].sent_bytes_per_step);
-        peak = compare_greater(peak, (double)run->rank[r].peak_rss);
+        sent = fmax(sent, run->rank[r].sent_bytes_per_step);
+        peak = fmax(peak, (double)run->rank[r].peak_rss);
     }
     if (first == last)
         snprintf(ranks, sizeof(ranks), "%d", first);
@@ -260,7 +253,7 @@ void tess__comparison_print(const struct tess__comparison *comparison)
     double most = 0, divisor = 1;
     for (int i = 0; i < comparison->count; i++) {
         struct compare_costs costs = compare_costs_of(&comparison->run[i].trial.run);
-        most = compare_greater(most, compare_greater(costs.first, costs.other));
+        most = fmax(most, fmax(costs.first, costs.other));
     }
     const char *unit = tess__text_unit(most, &divisor);
     compare_print_summary(comparison, unit, divisor);

@@ -1,8 +1,4 @@
-/*
- * tessera diff: where two runs differ. Reads what they wrote down (metrics.jsonl): options, losses
- * and, when both ran with --hash-every, the digests of their parameters. Names the first step and
- * tensor whose bits differ, and whether rounding alone explains it. Changes no run.
- */
+/* tessera diff: the first step and tensor whose bits differ, by what two runs wrote down. */
 #include "core/engine.h"
 #include "tessera/check.h"
 #include "text/command.h"
@@ -88,9 +84,7 @@ static enum tess_status diff_read(struct diff_run *run, const char *name)
     run->name = name;
     if (used < 0 || (size_t)used >= sizeof(run->path))
         TESS_FAIL(TESS_ERR_USAGE, "the name of the run %s is too long", name);
-    bool endless =
-        stat(run->path, &about) == 0 && (S_ISCHR(about.st_mode) || S_ISBLK(about.st_mode));
-    if (endless)
+    if (stat(run->path, &about) == 0 && (S_ISCHR(about.st_mode) || S_ISBLK(about.st_mode)))
         TESS_FAIL(TESS_ERR_IO, "cannot read %s: it is a device, not a file", run->path);
     run->steps = json_array();
     run->digest = json_array();
@@ -142,23 +136,19 @@ static void diff_options(struct diff *diff)
 {
     json_t *a = json_object_get(diff->run[0].head, "options");
     json_t *b = json_object_get(diff->run[1].head, "options");
+    json_t *all = json_object(), *either;
     const char *name;
-    json_t *value;
     int shown = 0;
-    json_object_foreach(a, name, value)
+    json_object_update(all, a);
+    json_object_update_missing(all, b);
+    json_object_foreach(all, name, either)
     {
-        const json_t *other = json_object_get(b, name);
-        if (strcmp(name, "run") == 0 || json_equal(value, (json_t *)other))
-            continue;
-        printf("%s%-24s %-24s %s\n", shown++ == 0 ? "options that differ\n  " : "  ", name,
-               diff_text(value), diff_text(other));
+        const json_t *x = json_object_get(a, name), *y = json_object_get(b, name);
+        if (strcmp(name, "run") != 0 && !json_equal(x, y))
+            printf("%s%-24s %-24s %s\n", shown++ == 0 ? "options that differ\n  " : "  ", name,
+                   diff_text(x), diff_text(y));
     }
-    json_object_foreach(b, name, value)
-    {
-        if (!json_object_get(a, name))
-            printf("%s%-24s %-24s %s\n", shown++ == 0 ? "options that differ\n  " : "  ", name, "-",
-                   diff_text(value));
-    }
+    json_decref(all);
     if (shown == 0)
         printf("options: the same\n");
 }
@@ -225,7 +215,7 @@ static double diff_rounding(const struct diff *diff)
         double own = strcmp(precision, "bf16") == 0  ? ROUNDING_BF16
                      : strcmp(precision, "f16") == 0 ? ROUNDING_F16
                                                      : ROUNDING_F32;
-        most = own > most ? own : most;
+        most = fmax(most, own);
     }
     return most;
 }
@@ -341,9 +331,9 @@ static void diff_final(struct diff *diff)
             printf("final: %s did not end\n", diff->run[i].name);
     if (!a || !b)
         return;
-    diff->differ = diff->differ || !json_equal((json_t *)a, (json_t *)b);
+    diff->differ = diff->differ || !json_equal(a, b);
     printf("final: hash %s and %s: %s\n", diff_text(a), diff_text(b),
-           json_equal((json_t *)a, (json_t *)b) ? "the same" : "they differ");
+           json_equal(a, b) ? "the same" : "they differ");
 }
 
 static int diff_command(struct tess__call *call)

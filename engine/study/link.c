@@ -1,7 +1,4 @@
-/*
- * Links: presets, their text form, and the formulas of link.h, for any strategy; what one
- * sends comes in as a struct tess_step_model.
- */
+/* Links: presets, their text form, and the formulas of link.h. */
 #include "study/link.h"
 
 #include "tessera/check.h"
@@ -175,11 +172,6 @@ static double link_passes_s(const struct tess_link *link, int64_t ranks, double 
 {
     double n = (double)ranks;
     return count * (n - 1) * link->latency_s + (n - 1) / n * bytes / link->bandwidth;
-}
-
-double tess_link_pass_s(const struct tess_link *link, int64_t ranks, double bytes)
-{
-    return link_passes_s(link, ranks, bytes, 1);
 }
 
 double tess_link_all_reduce_s(const struct tess_link *link, int64_t ranks, double bytes)

@@ -37,17 +37,13 @@ enum tess_status tess_link_parse(const char *what, const char *text,
                                  struct tess_link link[TESS_LINK_MAX], int *count_out);
 
 /*
- * Seconds of one pass around a ring, a reduce-scatter or an all-gather of `bytes` in all:
+ * Seconds of an all-reduce: two passes around a ring, a reduce-scatter and an all-gather, each of
  *
  *     (N-1) latency + (N-1)/N bytes/bandwidth
  *
- * N - 1 steps of bytes/N each (Thakur, Rabenseifner and Gropp 2005, sections 4.1 and 4.2, without
- * the cost of adding).
+ * for N - 1 steps of bytes/N (Thakur, Rabenseifner and Gropp 2005, sections 4.1, 4.2 and 4.4,
+ * without the cost of adding). Its volume is the least possible (Patarasu and Yuan 2009).
  */
-double tess_link_pass_s(const struct tess_link *link, int64_t ranks, double bytes);
-
-/* An all-reduce is two passes: 2 (N-1) latency + 2 (N-1)/N bytes/bandwidth (same, section 4.4). Its
- * volume is the least possible (Patarasu and Yuan 2009). */
 double tess_link_all_reduce_s(const struct tess_link *link, int64_t ranks, double bytes);
 
 /*

@@ -1,7 +1,4 @@
-/*
- * Products of strategies, "fsdp+tp+pp", in series of runs: which of the words that stand for all
- * runs apply to one of them.
- */
+/* Products of strategies, "fsdp+tp+pp", in series of runs: which words apply to one of them. */
 #ifndef TESSERA_STUDY_PRODUCT_H
 #define TESSERA_STUDY_PRODUCT_H
 

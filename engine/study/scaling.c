@@ -1,8 +1,4 @@
-/*
- * tessera scaling: how step time falls with ranks on this machine, what limits it, and a prediction
- * for other links. This file reads the command line; the others
- * measure, predict and print.
- */
+/* tessera scaling: step time by ranks, and a prediction for other links. Here: the command line. */
 #include "study/scaling.h"
 #include "study/trial.h"
 #include "tessera/check.h"
@@ -39,19 +35,15 @@ static const struct tess_option scaling_option_table[] = {
 static const char scaling_usage[] =
     "usage: tessera scaling [CONFIG] [--strategy ddp] [--max-ranks N] [--steps K] [--weak]\n"
     "                       [--repeats R] [--links LIST|FILE] [--to N] [--json FILE]\n\n"
-    "Measure the time of a training step on 1, 2, 4, ... N ranks, split into computing, "
-    "waiting\n"
+    "Measure the time of a training step on 1, 2, 4, ... N ranks, split into computing, waiting\n"
     "for data, and communication that is exposed or hidden behind computing; speed-up is\n"
     "T(1)/T(N) and efficiency its share of N. Amdahl's p, the share of the work that can be\n"
-    "divided, is fitted by least squares to T(N)/T(1) = (1-p) + p/N; outside 0..1 the law "
-    "does\n"
+    "divided, is fitted by least squares to T(N)/T(1) = (1-p) + p/N; outside 0..1 the law does\n"
     "not hold here, and the figure is shown as it is.\n\n"
     "Then predict ddp and fsdp on up to --to ranks of this speed over other links, from the\n"
-    "measured one-rank step and the bytes that the strategy's own formula gives for the "
-    "model:\n"
+    "measured one-rank step and the bytes that the strategy's own formula gives for the model:\n"
     "a ring of N ranks takes 2(N-1) latency + 2 (N-1)/N M/bandwidth for an all-reduce of M\n"
-    "bytes, half of that for an all-gather or a reduce-scatter. It hides behind backward "
-    "(fsdp:\n"
+    "bytes, half of that for an all-gather or a reduce-scatter. It hides behind backward (fsdp:\n"
     "forward and backward) but for the first gather and the last reduction. Assumed: the time\n"
     "to compute a share of the batch is that share of the time for all of it.\n";
 

@@ -3,6 +3,7 @@
 #ifndef TESSERA_STUDY_SCALING_H
 #define TESSERA_STUDY_SCALING_H
 
+#include "core/engine.h"
 #include "data/data.h"
 #include "study/link.h"
 #include "text/command.h"
@@ -14,13 +15,13 @@
 #define TESS__SCALING_STRATEGIES_MAX 2
 #define TESS__SCALING_SIZES_MAX      5
 
-/* What one rank count cost: the median run; seconds of a step, means over the ranks. */
+/* What one rank count cost: the median run; times are means over the ranks. */
 struct tess__scaling_measured {
     int64_t ranks, batch_size;
     int32_t mesh[3]; /* ranks along the data, tensor and stage axis */
     bool shared;     /* more ranks' threads than cores: compute is slower than on one's own cores */
     uint64_t hash;
-    double step_s, data_s, forward_s, backward_s, optim_s, exposed_s, hidden_s;
+    struct tess_times step; /* comm_s: exposed */
     double samples_per_s, speedup, efficiency;
 };
 

@@ -1,7 +1,4 @@
-/*
- * The measured half of tessera scaling: runs of the same training on 1, 2, 4, ... ranks, and the
- * fit of Amdahl's law to their step times.
- */
+/* The measured half of tessera scaling: one training on 1, 2, 4, ... ranks, and Amdahl's fit. */
 #include "study/scaling.h"
 #include "study/trial.h"
 #include "study/variant.h"
@@ -70,8 +67,7 @@ static enum tess_status measure_open(struct measure *measure)
         const struct tess__trial_choice choice = measure_choice(scaling, ranks[i], 0);
         TESS_TRY(tess__trial_shape(&scaling->args, &choice, &shape[i]));
     }
-    /* Of one batch the bits can be compared, too; batches of several sizes cannot.
-     */
+    /* Of one batch the bits can be compared, too. */
     grid = scaling->asked.weak ? 0 : tess__variants_grid(shape, count);
     for (int i = 0; i < count; i++) {
         const struct tess__trial_choice choice = measure_choice(scaling, ranks[i], grid);
@@ -94,24 +90,16 @@ static struct tess__scaling_measured measure_result(const struct tess__scaling *
         .hash = run->final.hash,
         .samples_per_s = run->final.samples_per_s,
     };
-    struct tess_times mean = {0};
     memcpy(result.mesh, run->config->mesh.count, sizeof(result.mesh));
     for (int32_t r = 0; r < run->rank_count; r++)
-        tess_times_add(&mean, &run->rank[r].step, 1 / (double)run->rank_count);
-    result.step_s = mean.total_s;
-    result.data_s = mean.data_s;
-    result.forward_s = mean.forward_s;
-    result.backward_s = mean.backward_s;
-    result.optim_s = mean.optim_s;
-    result.exposed_s = mean.comm_s;
-    result.hidden_s = mean.hidden_s;
+        tess_times_add(&result.step, &run->rank[r].step, 1 / (double)run->rank_count);
     return result;
 }
 
 static int measure_order(const void *a, const void *b)
 {
     const struct tess__scaling_measured *x = a, *y = b;
-    return (x->step_s > y->step_s) - (x->step_s < y->step_s);
+    return (x->step.total_s > y->step.total_s) - (x->step.total_s < y->step.total_s);
 }
 
 /* Repeats in turns, so that a temporary load of the machine affects every rank count. */
@@ -149,17 +137,18 @@ static void measure_evaluate(struct measure *measure)
         struct tess__scaling_measured *run = &measure->run[(size_t)i * repeats];
         qsort(run, repeats, sizeof(*run), measure_order);
         *point = run[(repeats - 1) / 2];
-        point->speedup = scaling->measured[0].step_s / point->step_s *
+        point->speedup = scaling->measured[0].step.total_s / point->step.total_s *
                          (scaling->asked.weak ? (double)point->ranks : 1);
         point->efficiency = point->speedup / (double)point->ranks;
         if (!point->shared) {
             ranks[fitting] = point->ranks;
-            time_s[fitting++] = point->step_s;
+            time_s[fitting++] = point->step.total_s;
         }
     }
     /* Amdahl divides a fixed amount of work. */
-    scaling->fitted = !scaling->asked.weak && tess_amdahl_fit(scaling->measured[0].step_s, ranks,
-                                                              time_s, fitting, &scaling->amdahl_p);
+    scaling->fitted =
+        !scaling->asked.weak && tess_amdahl_fit(scaling->measured[0].step.total_s, ranks, time_s,
+                                                fitting, &scaling->amdahl_p);
 }
 
 enum tess_status tess__scaling_measure(struct tess__scaling *scaling)

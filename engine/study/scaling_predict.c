@@ -1,11 +1,9 @@
-/*
- * The predicted half of tessera scaling: what strategies send, by the plan and formula of each, and
- * the step that follows over every link. Runs nothing.
- */
+/* The predicted half of tessera scaling: what strategies send by formula, and the step's time. */
 #include "study/scaling.h"
 
 #include "base/options.h"
 #include "config/registry.h"
+#include "study/product.h"
 #include "study/trial.h"
 #include "tessera/check.h"
 
@@ -35,25 +33,10 @@ static const struct predict_rule {
     {"fsdp", NULL, NULL, 3, true, true, true},
 };
 
-struct predict_switch {
-    const char *name, *value;
-};
-
-static void predict_switch_find(void *context, const char *name, const char *value,
-                                const char *origin, const struct tess_option *option)
-{
-    struct predict_switch *find = context;
-    (void)origin;
-    (void)option;
-    if (find->name && strcmp(find->name, name) == 0)
-        find->value = value;
-}
-
+/* False where the strategy has no such switch. */
 static bool predict_switch_is(const struct tess_config *config, const char *name, const char *value)
 {
-    struct predict_switch find = {name, ""};
-    tess_options_visit(config->options, predict_switch_find, &find);
-    return strcmp(find.value, value) == 0;
+    return name && strcmp(tess_options_text(config->options, name), value) == 0;
 }
 
 /* From the strategy's plan on two ranks: half of `bytes` is sent, (N-1)/N of it. */
@@ -79,14 +62,14 @@ static enum tess_status predict_model(struct tess__scaling *scaling,
                                       const struct predict_rule *rule,
                                       struct tess_step_model *model_out)
 {
-    const struct tess__scaling_measured *one = &scaling->measured[0];
+    const struct tess_times *one = &scaling->measured[0].step;
     struct tess__trial_choice choice = {
         .strategy = rule->strategy,
         .ranks = 2,
         .steps = 1,
         .batch_size = 2 * PLAN_ROWS * scaling->accumulate,
     };
-    struct tess__args args = scaling->args;
+    struct tess__args args;
     struct tess__trial trial = {0};
     enum tess_status status;
     int count = 0;
@@ -99,11 +82,9 @@ static enum tess_status predict_model(struct tess__scaling *scaling,
         .window_s = one->backward_s + (rule->hides_in_forward ? one->forward_s : 0),
         .shard_s = rule->shards_update ? one->optim_s : 0,
     };
-    model_out->fixed_s = one->step_s - model_out->rows_s - model_out->shard_s;
+    model_out->fixed_s = one->total_s - model_out->rows_s - model_out->shard_s;
     /* Options of the measured strategy do not apply to another one. */
-    for (int i = 0; i < count; i++)
-        if (strcmp(name[i], rule->strategy) != 0 && args.skip_count < TESS__SKIP_MAX)
-            args.skip[args.skip_count++] = name[i];
+    TESS_TRY(tess__product_words(&scaling->args, rule->strategy, name, count, &args));
     TESS_TRY(tess__args_add(&args, "--grid=0"));
     TESS_TRY_GOTO(status, close_trial, tess__trial_open(&trial, &args, &choice, &scaling->dataset));
     predict_read_plan(rule, &trial.run, model_out);

@@ -1,7 +1,4 @@
-/*
- * The tables of tessera scaling, and the same figures as JSON. Only figures that follow from a
- * formula alone (Amdahl's curves, the ring) are computed here.
- */
+/* The tables of tessera scaling, and the same figures as JSON. */
 #include "run/record.h"
 #include "study/scaling.h"
 #include "tessera/check.h"
@@ -14,11 +11,6 @@
 
 /* Links side by side in a table of 120 columns. */
 #define LINKS_PER_TABLE 6
-
-/* The lab's shares for fast and for slow links, shown beside the fitted one. */
-static const double print_lab_p[] = {0.99, 0.9};
-
-#define PRINT_LAB_COUNT ((int)(sizeof(print_lab_p) / sizeof(print_lab_p[0])))
 
 /* Three digits that matter. */
 static const char *print_figure(double value, char text[TESS__TEXT_BYTES])
@@ -76,9 +68,9 @@ static void print_measured(const struct tess__scaling *scaling)
            "efficiency");
     for (int i = 0; i < scaling->measured_count; i++) {
         const struct tess__scaling_measured *point = &scaling->measured[i];
-        const double part[] = {point->step_s,     point->data_s,  point->forward_s,
-                               point->backward_s, point->optim_s, point->exposed_s,
-                               point->hidden_s};
+        const struct tess_times *step = &point->step;
+        const double part[] = {step->total_s, step->data_s, step->forward_s, step->backward_s,
+                               step->optim_s, step->comm_s, step->hidden_s};
         char text[TESS__TEXT_BYTES];
         printf("%5" PRId64 "%c", point->ranks, point->shared ? '*' : ' ');
         for (size_t p = 0; p < sizeof(part) / sizeof(part[0]); p++)
@@ -108,6 +100,9 @@ static void print_amdahl(const struct tess__scaling *scaling)
     int count = tess__scaling_ranks(scaling->asked.to, ranks);
     double p = scaling->amdahl_p;
     bool holds = scaling->fitted && p >= 0 && p <= 1;
+    /* The lab's shares for fast and for slow links, beside the fitted one. */
+    const double share[] = {0.99, 0.9, p};
+    const int shares = holds ? 3 : 2;
     char text[TESS__TEXT_BYTES];
     printf("\nAmdahl: T(N)/T(1) = (1-p) + p/N, speed-up 1/((1-p) + p/N)\n");
     if (scaling->asked.weak)
@@ -125,17 +120,13 @@ static void print_amdahl(const struct tess__scaling *scaling)
                      : "more ranks gain more than their number (a smaller share fits the caches, "
                        "or one rank was slowed down)");
     printf("%6s", "ranks");
-    for (int i = 0; i < PRINT_LAB_COUNT; i++)
-        printf("   p = %.2f", print_lab_p[i]);
-    if (holds)
-        printf(" p = %.4f", p);
-    printf("%s\n", "   speed-up");
+    for (int k = 0; k < shares; k++)
+        printf(k < 2 ? "   p = %.2f" : " p = %.4f", share[k]);
+    printf("   speed-up\n");
     for (int i = 0; i < count; i++) {
         printf("%6" PRId64, ranks[i]);
-        for (int k = 0; k < PRINT_LAB_COUNT; k++)
-            printf(" %10s", print_figure(tess_amdahl_speedup(print_lab_p[k], ranks[i]), text));
-        if (holds)
-            printf(" %10s", print_figure(tess_amdahl_speedup(p, ranks[i]), text));
+        for (int k = 0; k < shares; k++)
+            printf(" %10s", print_figure(tess_amdahl_speedup(share[k], ranks[i]), text));
         putchar('\n');
     }
 }
@@ -217,17 +208,18 @@ void tess__scaling_print(const struct tess__scaling *scaling)
 
 static json_t *json_of_measured(const struct tess__scaling_measured *point)
 {
+    const struct tess_times *step = &point->step;
     return json_pack(
         "{s:I, s:I, s:b, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "ranks",
         (json_int_t)point->ranks, "batch_size", (json_int_t)point->batch_size, "shared_cores",
-        point->shared, "step_s", tess__json_number(point->step_s), "compute_s",
-        tess__json_number(point->forward_s + point->backward_s + point->optim_s), "forward_s",
-        tess__json_number(point->forward_s), "backward_s", tess__json_number(point->backward_s),
-        "optim_s", tess__json_number(point->optim_s), "exposed_s",
-        tess__json_number(point->exposed_s), "hidden_s", tess__json_number(point->hidden_s),
-        "data_s", tess__json_number(point->data_s), "samples_per_s",
-        tess__json_number(point->samples_per_s), "speedup", tess__json_number(point->speedup),
-        "efficiency", tess__json_number(point->efficiency), "hash", tess__json_hash(point->hash));
+        point->shared, "step_s", tess__json_number(step->total_s), "compute_s",
+        tess__json_number(step->forward_s + step->backward_s + step->optim_s), "forward_s",
+        tess__json_number(step->forward_s), "backward_s", tess__json_number(step->backward_s),
+        "optim_s", tess__json_number(step->optim_s), "exposed_s", tess__json_number(step->comm_s),
+        "hidden_s", tess__json_number(step->hidden_s), "data_s", tess__json_number(step->data_s),
+        "samples_per_s", tess__json_number(point->samples_per_s), "speedup",
+        tess__json_number(point->speedup), "efficiency", tess__json_number(point->efficiency),
+        "hash", tess__json_hash(point->hash));
 }
 
 static json_t *json_of_curve(const struct tess__scaling_curve *curve)

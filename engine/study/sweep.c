@@ -1,8 +1,4 @@
-/*
- * tessera sweep: several configurations trained one after the other, and one table of the results
- * of all. All of them are resolved and planned before the first one runs; one that diverges is a
- * result and does not end the sweep.
- */
+/* tessera sweep: several configurations trained one after the other, and one table of all. */
 #include "base/clock.h"
 #include "base/file.h"
 #include "run/train.h"
@@ -58,16 +54,14 @@ static const struct tess_option sweep_option_table[] = {
 
 static const char sweep_usage[] =
     "usage: tessera sweep CONFIG|FOLDER ... [--run DIR] [--option value ...]\n\n"
-    "Train several configurations one after the other, with the options that follow for all "
-    "of\n"
+    "Train several configurations one after the other, with the options that follow for all of\n"
     "them, and end with one table: speed, time, validation loss and accuracy of each. A\n"
     "FOLDER stands for the .yaml files in it, in order of their names. --run DIR writes\n"
     "DIR/NAME/metrics.jsonl for each, which tessera report DIR/* makes a page of. A training\n"
     "that diverges is shown as failed, and the sweep continues.\n\n"
     "examples\n"
     "  tessera sweep configs/labs/fashion_large_batch --run out\n"
-    "  tessera sweep configs/labs/fashion_mlp.yaml configs/labs/fashion_cnn.yaml --epochs "
-    "2\n";
+    "  tessera sweep configs/labs/fashion_mlp.yaml configs/labs/fashion_cnn.yaml --epochs 2\n";
 
 /* ---- which files ----------------------------------------------------------------------------- */
 

@@ -1,8 +1,4 @@
-/*
- * A trial: one short run of a configuration under a given strategy, rank count, grid and batch,
- * without evaluation and without a run folder. compare, scaling, tune and bench step are series of
- * trials.
- */
+/* A trial: one short run of a configuration with changes, without evaluation and run folder. */
 #ifndef TESSERA_STUDY_TRIAL_H
 #define TESSERA_STUDY_TRIAL_H
 
@@ -38,10 +34,7 @@ enum tess_status tess__trial_shape(const struct tess__args *args,
                                    const struct tess__trial_choice *choice,
                                    struct tess__variant_shape *shape_out);
 
-/*
- * Resolve `args` with the choice and plan it. Every trial of a series shares *dataset, which the
- * first one opens and the caller closes.
- */
+/* Resolve and plan. *dataset is shared by the series: the first opens it, the caller closes it. */
 enum tess_status tess__trial_open(struct tess__trial *trial, const struct tess__args *args,
                                   const struct tess__trial_choice *choice,
                                   struct tess_dataset **dataset);

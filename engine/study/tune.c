@@ -1,7 +1,4 @@
-/*
- * tessera tune batch: the fastest batch size that fits a memory limit. The memory plan gives what
- * fits before anything runs; only that is measured.
- */
+/* tessera tune batch: the fastest batch of those that fit a memory limit by the memory plan. */
 #include "run/record.h"
 #include "study/trial.h"
 #include "tessera/check.h"
@@ -50,11 +47,9 @@ struct tune_case {
 
 struct tune {
     struct tess__args args;
-    const char *json;
-    uint64_t limit; /* bytes per rank */
-    bool limit_given;
-    int64_t from, to, steps;
-    int64_t configured; /* batch size of the configuration */
+    struct tune_options *given; /* `from` is made a multiple of the grid */
+    uint64_t limit;             /* bytes per rank */
+    int64_t configured;         /* batch size of the configuration */
     struct tess_dataset *dataset;
     struct tune_case item[CASES_MAX];
     int count, best;   /* best: -1 while none is measured */
@@ -69,13 +64,10 @@ static const char tune_usage[] =
     "usage: tessera tune batch [CONFIG] [--memory-limit 512MiB] [--from 16] [--to 4096]\n"
     "                          [--steps K] [--json FILE] [--option value ...]\n\n"
     "Find the batch size that trains fastest within a memory limit. Batch sizes double from\n"
-    "--from to --to. The memory plan, which is exact, gives for every rank how much each "
-    "needs:\n"
+    "--from to --to. The memory plan, which is exact, gives for every rank how much each needs:\n"
     "what does not fit is never started. What fits is measured for --steps.\n\n"
-    "The best is the smallest batch within 3 % of the highest speed: beyond it a larger "
-    "batch\n"
-    "costs memory and updates per epoch and gains nothing. The learning rate should follow "
-    "the\n"
+    "The best is the smallest batch within 3 % of the highest speed: beyond it a larger batch\n"
+    "costs memory and updates per epoch and gains nothing. The learning rate should follow the\n"
     "batch: --lr-scale with --base-lr and --base-batch lets it.\n\n"
     "examples\n"
     "  tessera tune batch configs/labs/fashion_cnn.yaml --strategy ddp --ranks 2\n"
@@ -101,7 +93,6 @@ static enum tess_status tune_read_limit(struct tune *tune, const char *text)
             if (strcmp(end + (*end == ' '), unit[u].name) == 0 && value * unit[u].bytes >= 1 &&
                 value * unit[u].bytes < 0x1p60) {
                 tune->limit = (uint64_t)(value * unit[u].bytes);
-                tune->limit_given = true;
                 return TESS_OK;
             }
     TESS_FAIL(TESS_ERR_USAGE,
@@ -110,28 +101,12 @@ static enum tess_status tune_read_limit(struct tune *tune, const char *text)
               text);
 }
 
-/* The number after `label` in a file of the kernel's; -1 when it is missing. */
-static double tune_kernel_number(const char *path, const char *label)
-{
-    char line[256];
-    double value = -1;
-    FILE *file = fopen(path, "r");
-    if (!file)
-        return -1;
-    while (value < 0 && fgets(line, sizeof(line), file))
-        if (strncmp(line, label, strlen(label)) == 0 &&
-            sscanf(line + strlen(label), "%lf", &value) != 1)
-            value = -1;
-    fclose(file);
-    return value;
-}
-
 /* Free memory of this machine, or of the container that this program runs in. */
 static double tune_free_memory(void)
 {
-    double free_bytes = 1024 * tune_kernel_number("/proc/meminfo", "MemAvailable:");
-    double limit = tune_kernel_number("/sys/fs/cgroup/memory.max", "");
-    double used = tune_kernel_number("/sys/fs/cgroup/memory.current", "");
+    double free_bytes = 1024 * tess__text_kernel_number("/proc/meminfo", "MemAvailable:");
+    double limit = tess__text_kernel_number("/sys/fs/cgroup/memory.max", "");
+    double used = tess__text_kernel_number("/sys/fs/cgroup/memory.current", "");
     if (limit > 0 && used >= 0 && (free_bytes <= 0 || limit - used < free_bytes))
         free_bytes = limit - used;
     return free_bytes;
@@ -153,28 +128,24 @@ static enum tess_status tune_align(struct tune *tune)
     if (per_rank > 0)
         tune->configured = per_rank * tune->data_ranks;
     int64_t granule = grid > 0 ? grid : tune->data_ranks * accumulate;
-    if (granule > 0 && tune->from % granule != 0)
-        tune->from += granule - tune->from % granule;
-    if (tune->from > tune->to)
+    if (granule > 0 && tune->given->from % granule != 0)
+        tune->given->from += granule - tune->given->from % granule;
+    if (tune->given->from > tune->given->to)
         TESS_FAIL(TESS_ERR_USAGE,
                   "there is no batch from %" PRId64 " (a multiple of the grid, %" PRId64
                   ") to %" PRId64 ": use a larger --to",
-                  tune->from, granule, tune->to);
+                  tune->given->from, granule, tune->given->to);
     return TESS_OK;
 }
 
 static enum tess_status tune_read_args(struct tune *tune, const struct tess__call *call)
 {
-    const struct tune_options *options = call->values;
     tune->args = call->args;
-    tune->json = options->json;
-    tune->from = options->from;
-    tune->to = options->to;
-    tune->steps = options->steps;
+    tune->given = call->values;
     tune->best = -1;
-    TESS_TRY(tess__trial_check(&tune->args, tune->json));
-    if (options->memory_limit[0])
-        TESS_TRY(tune_read_limit(tune, options->memory_limit));
+    TESS_TRY(tess__trial_check(&tune->args, tune->given->json));
+    if (tune->given->memory_limit[0])
+        TESS_TRY(tune_read_limit(tune, tune->given->memory_limit));
     return tune_align(tune);
 }
 
@@ -182,9 +153,9 @@ static enum tess_status tune_read_args(struct tune *tune, const struct tess__cal
 
 static enum tess_status tune_open(struct tune *tune, int64_t batch_size, struct tess__trial *trial)
 {
-    struct tess__trial_choice choice = {.steps = tune->steps, .batch_size = batch_size};
+    struct tess__trial_choice choice = {.steps = tune->given->steps, .batch_size = batch_size};
     TESS_TRY(tess__trial_open(trial, &tune->args, &choice, &tune->dataset));
-    trial->run.warm_steps = tune->steps / 4;
+    trial->run.warm_steps = tune->given->steps / 4;
     return TESS_OK;
 }
 
@@ -214,12 +185,13 @@ close_trial:
 /* Every batch, planned on every rank; a batch larger than the data set is not tried. */
 static enum tess_status tune_plan(struct tune *tune)
 {
-    for (int64_t batch = tune->from; batch <= tune->to && tune->count < CASES_MAX; batch *= 2) {
+    for (int64_t batch = tune->given->from; batch <= tune->given->to && tune->count < CASES_MAX;
+         batch *= 2) {
         if (tune->dataset && batch > tune->dataset->train.count)
             break;
         TESS_TRY(tune_plan_one(tune, batch));
     }
-    if (!tune->limit_given) {
+    if (!tune->given->memory_limit[0]) {
         double free_bytes = tune_free_memory();
         if (free_bytes <= 0)
             TESS_FAIL(TESS_ERR_UNSUPPORTED,
@@ -237,7 +209,7 @@ static enum tess_status tune_measure_one(struct tune *tune, struct tune_case *it
     enum tess_status status;
     char sign[64];
     snprintf(sign, sizeof(sign), "batch %" PRId64 " of at most %" PRId64, item->batch_size,
-             tune->to);
+             tune->given->to);
     TESS_TRY_GOTO(status, close_trial, tune_open(tune, item->batch_size, &trial));
     TESS_TRY_GOTO(status, close_trial, tess__trial_run(&trial, sign));
     item->samples_per_s = trial.run.final.samples_per_s;
@@ -251,15 +223,12 @@ close_trial:
 
 static enum tess_status tune_measure(struct tune *tune)
 {
+    const struct tune_case *smallest = &tune->item[0];
     double most = 0;
-    uint64_t least = UINT64_MAX;
     char need[TESS__TEXT_BYTES], limit[TESS__TEXT_BYTES];
-    int smallest = 0;
     for (int i = 0; i < tune->count; i++) {
-        if (tune->item[i].memory < least) {
-            least = tune->item[i].memory;
-            smallest = i;
-        }
+        if (tune->item[i].memory < smallest->memory)
+            smallest = &tune->item[i];
         if (!tune->item[i].fits)
             continue;
         TESS_TRY(tune_measure_one(tune, &tune->item[i]));
@@ -273,8 +242,8 @@ static enum tess_status tune_measure(struct tune *tune)
                   "no batch from %" PRId64 " to %" PRId64 " fits %s per rank: batch %" PRId64
                   " needs least, %s; give a larger --memory-limit, a strategy that shards, or a "
                   "smaller --from",
-                  tune->from, tune->to, tess__text_bytes((double)tune->limit, limit),
-                  tune->item[smallest].batch_size, tess__text_bytes((double)least, need));
+                  tune->given->from, tune->given->to, tess__text_bytes((double)tune->limit, limit),
+                  smallest->batch_size, tess__text_bytes((double)smallest->memory, need));
     return TESS_OK;
 }
 
@@ -304,7 +273,8 @@ static void tune_print(const struct tune *tune)
     printf("\n%s under %s on %d rank%s; at most %s per rank (%s); %" PRId64 " steps each\n",
            tune->model, tune->strategy, tune->ranks, tune->ranks > 1 ? "s" : "",
            tess__text_bytes((double)tune->limit, text),
-           tune->limit_given ? "--memory-limit" : "free memory / ranks", tune->steps);
+           tune->given->memory_limit[0] ? "--memory-limit" : "free memory / ranks",
+           tune->given->steps);
     printf("%9s %9s %12s %10s %10s %8s\n", "batch", "per rank", "memory", words.rate, "step",
            "of best");
     for (int i = 0; i < tune->count; i++) {
@@ -322,7 +292,7 @@ static void tune_print(const struct tune *tune)
     }
     printf("memory: of the fullest rank as planned; %s\n",
            as_planned ? "every run allocated exactly that" : "runs allocated something ELSE");
-    if (last->batch_size <= tune->to / 2)
+    if (last->batch_size <= tune->given->to / 2)
         printf("larger batches than %" PRId64 " are more than the %" PRId64 " training %s\n",
                last->batch_size, tune->dataset->train.count, words.rows);
     printf("best: batch %" PRId64 ", the smallest within 3 %% of the highest %s\n",
@@ -333,7 +303,7 @@ static void tune_print(const struct tune *tune)
 static enum tess_status tune_write(const struct tune *tune)
 {
     json_t *root;
-    if (!tune->json[0])
+    if (!tune->given->json[0])
         return TESS_OK;
     json_t *cases = json_array();
     for (int i = 0; i < tune->count; i++) {
@@ -350,7 +320,7 @@ static enum tess_status tune_write(const struct tune *tune)
                   "strategy", tune->strategy, "ranks", tune->ranks, "sample_tokens",
                   tess__record_sample_tokens(tune->dataset), "limit_bytes", (json_int_t)tune->limit,
                   "cases", cases, "best_batch_size", (json_int_t)tune->item[tune->best].batch_size);
-    return tess__record_write(tune->json, root);
+    return tess__record_write(tune->given->json, root);
 }
 
 static int tune_command(struct tess__call *call)

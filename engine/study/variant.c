@@ -31,11 +31,6 @@ static enum tess_status variant_fail(const struct variant_reader *reader, const 
               (int)(at - reader->text) + 1, what);
 }
 
-static void variant_skip_blanks(struct variant_reader *reader)
-{
-    reader->at += strspn(reader->at, VARIANT_BLANKS);
-}
-
 /* Keep `length` bytes without blanks at their end, after `prefix`. */
 static char *variant_keep(struct variant_reader *reader, const char *prefix, const char *text,
                           size_t length)
@@ -70,7 +65,7 @@ static enum tess_status variant_read_head(struct variant_reader *reader,
         length = strcspn(goal, "]");
         variant->goal = variant_keep(reader, "", goal, length);
         reader->at = goal + length + 1;
-        variant_skip_blanks(reader);
+        reader->at += strspn(reader->at, VARIANT_BLANKS);
     }
     if (*reader->at != ':')
         return variant_fail(reader, reader->at,
@@ -143,7 +138,7 @@ static enum tess_status variant_read(struct variant_reader *reader, struct tess_
         if (strcmp(variants->item[i].name, variant->name) == 0)
             return variant_fail(reader, begin, "the name '%s' is given twice", variant->name);
     for (;;) {
-        variant_skip_blanks(reader);
+        reader->at += strspn(reader->at, VARIANT_BLANKS);
         if (!*reader->at || strchr(VARIANT_ENDS, *reader->at))
             break;
         TESS_TRY(variant_read_word(reader, variant));

@@ -1,7 +1,4 @@
-/*
- * Variants: a list of named changes to one configuration, as text, and the grid that they can
- * share. Only the text is read here; the configuration interprets the options.
- */
+/* Variants: named changes to one configuration, as text, and the grid that they can share. */
 #ifndef TESSERA_STUDY_VARIANT_H
 #define TESSERA_STUDY_VARIANT_H
 

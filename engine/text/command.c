@@ -28,11 +28,7 @@ enum tess_status tess__list_split(const char *option, char *text, const char *it
                                   int *count_out)
 {
     int count = 0;
-    for (char *next = text; next;) {
-        char *word = next;
-        next = strchr(word, ',');
-        if (next)
-            *next++ = '\0';
+    for (char *word; (word = strsep(&text, ","));) {
         if (!*word)
             TESS_FAIL(TESS_ERR_USAGE, "--%s: an item of the list is empty; expected a,b,c", option);
         if (count == TESS__LIST_MAX)

@@ -1,6 +1,8 @@
 /* Text that grows, escaping, and numbers as a report prints them. */
 #include "text/report_html.h"
 
+#include "base/utf8.h"
+
 #include <math.h>
 #include <stdarg.h>
 #include <stdint.h>
@@ -68,24 +70,9 @@ void tess__html_print(struct tess__html *html, const char *format, ...)
 /* Read one character; *next_out is after it. What is not UTF-8 is U+FFFD, one byte long. */
 static uint32_t html_decode(const char *text, const char **next_out)
 {
-    const unsigned char *at = (const unsigned char *)text;
-    static const uint32_t least[] = {0, 0x80, 0x800, 0x10000};
-    uint32_t code = at[0];
-    int more = code < 0x80 ? 0 : code >= 0xF0 ? 3 : code >= 0xE0 ? 2 : 1;
-    *next_out = text + 1;
-    if (more == 0)
-        return code;
-    if (code < 0xC2 || code > 0xF4)
-        return 0xFFFD;
-    code &= 0x3Fu >> more;
-    for (int i = 1; i <= more; i++) {
-        if ((at[i] & 0xC0) != 0x80)
-            return 0xFFFD;
-        code = code << 6 | (at[i] & 0x3Fu);
-    }
-    if (code < least[more] || code > 0x10FFFF || (code >= 0xD800 && code <= 0xDFFF))
-        return 0xFFFD;
-    *next_out = text + 1 + more;
+    uint32_t code = 0xFFFD;
+    const int length = tess__utf8_length(text, strnlen(text, 4), &code);
+    *next_out = text + (length > 0 ? length : 1);
     return code;
 }
 
@@ -102,28 +89,14 @@ static bool html_is_odd(uint32_t code)
 static void html_escape_one(struct tess__html *html, const char *text, const char *next,
                             uint32_t code)
 {
-    switch (code) {
-    case '&':
-        tess__html_add(html, "&amp;");
-        break;
-    case '<':
-        tess__html_add(html, "&lt;");
-        break;
-    case '>':
-        tess__html_add(html, "&gt;");
-        break;
-    case '"':
-        tess__html_add(html, "&quot;");
-        break;
-    case '\'':
-        tess__html_add(html, "&#39;");
-        break;
-    default:
-        if (code == 0xFFFD || html_is_odd(code))
-            tess__html_add(html, HTML_REPLACEMENT);
-        else
-            tess__html_add_bytes(html, text, (size_t)(next - text));
-    }
+    static const char *const entity[128] = {
+        ['&'] = "&amp;", ['<'] = "&lt;", ['>'] = "&gt;", ['"'] = "&quot;", ['\''] = "&#39;"};
+    if (code < 128 && entity[code])
+        tess__html_add(html, entity[code]);
+    else if (code == 0xFFFD || html_is_odd(code))
+        tess__html_add(html, HTML_REPLACEMENT);
+    else
+        tess__html_add_bytes(html, text, (size_t)(next - text));
 }
 
 static size_t html_characters(const char *text)
@@ -206,9 +179,7 @@ const char *tess__real(double value, char text[TESS__REAL_BYTES])
 void tess__html_put(struct tess__html *html, const char *before, const char *text,
                     const char *after)
 {
-    tess__html_add(html, before);
-    tess__html_escape(html, text);
-    tess__html_add(html, after);
+    tess__html_put_short(html, before, text, SIZE_MAX, after);
 }
 
 void tess__html_put_short(struct tess__html *html, const char *before, const char *text, size_t max,

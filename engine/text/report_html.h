@@ -1,7 +1,4 @@
-/*
- * Text that grows, and what makes foreign text safe inside HTML. No call here fails:
- * without memory the text is marked as lost, and the caller checks that once, at the end.
- */
+/* Text that grows, and escaping for HTML. Without memory it is `lost`, to be checked at the end. */
 #ifndef TESSERA_TEXT_REPORT_HTML_H
 #define TESSERA_TEXT_REPORT_HTML_H
 

@@ -2,6 +2,7 @@
 #include "text/text.h"
 
 #include <stdio.h>
+#include <string.h>
 
 const char *tess__text_bytes(double bytes, char text[TESS__TEXT_BYTES])
 {
@@ -43,16 +44,26 @@ const char *tess__text_time(double seconds, char text[TESS__TEXT_BYTES])
 
 const char *tess__text_unit(double bytes_max, double *divisor_out)
 {
-    if (bytes_max < 1000.0 * 1024) {
-        *divisor_out = 1024.0;
-        return "KiB";
-    }
-    if (bytes_max < 1000.0 * 1024 * 1024) {
-        *divisor_out = 1024.0 * 1024;
-        return "MiB";
-    }
-    *divisor_out = 1024.0 * 1024 * 1024;
-    return "GiB";
+    static const char *const unit[] = {"KiB", "MiB", "GiB"};
+    size_t u = 0;
+    for (*divisor_out = 1024; u < 2 && bytes_max >= 1000 * *divisor_out; u++)
+        *divisor_out *= 1024;
+    return unit[u];
+}
+
+double tess__text_kernel_number(const char *path, const char *label)
+{
+    char line[256];
+    double value = -1;
+    FILE *file = fopen(path, "r");
+    if (!file)
+        return -1;
+    while (value < 0 && fgets(line, sizeof(line), file))
+        if (strncmp(line, label, strlen(label)) == 0 &&
+            sscanf(line + strlen(label), "%lf", &value) != 1)
+            value = -1;
+    fclose(file);
+    return value;
 }
 
 void tess__text_machine(char text[128])

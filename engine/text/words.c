@@ -6,30 +6,22 @@
 #include <math.h>
 #include <stdio.h>
 
-static const struct tess__words words_images = {
-    .rate_of_row = 1,
-    .row = "image",
-    .rows = "images",
-    .counted = "images",
-    .rate = "images/s",
-    .rate_short = "img/s",
-};
-
-static const struct tess__words words_tokens = {
-    .tokens = true,
-    .row = "sequence",
-    .rows = "sequences",
-    .counted = "tokens",
-    .rate = "tokens/s",
-    .rate_short = "tok/s",
-};
-
 struct tess__words tess__words_for(double tokens)
 {
-    struct tess__words words = tokens > 0 ? words_tokens : words_images;
-    if (words.tokens)
-        words.rate_of_row = tokens;
-    return words;
+    const struct tess__words sequences = {.tokens = true,
+                                          .rate_of_row = tokens,
+                                          .row = "sequence",
+                                          .rows = "sequences",
+                                          .counted = "tokens",
+                                          .rate = "tokens/s",
+                                          .rate_short = "tok/s"};
+    const struct tess__words images = {.rate_of_row = 1,
+                                       .row = "image",
+                                       .rows = "images",
+                                       .counted = "images",
+                                       .rate = "images/s",
+                                       .rate_short = "img/s"};
+    return tokens > 0 ? sequences : images;
 }
 
 struct tess__words tess__words_of(const struct tess_dataset *dataset)
@@ -39,14 +31,12 @@ struct tess__words tess__words_of(const struct tess_dataset *dataset)
 
 struct tess__words tess__words_mixed(void)
 {
-    return (struct tess__words){
-        .rate_of_row = 1,
-        .row = "sample",
-        .rows = "samples",
-        .counted = "samples",
-        .rate = "samples/s",
-        .rate_short = "smp/s",
-    };
+    return (struct tess__words){.rate_of_row = 1,
+                                .row = "sample",
+                                .rows = "samples",
+                                .counted = "samples",
+                                .rate = "samples/s",
+                                .rate_short = "smp/s"};
 }
 
 const char *tess__words_rate(const struct tess__words *words, double rows_per_s,

@@ -139,7 +139,6 @@ static void case_collectives(void **state)
 {
     (void)state;
     /* 8 ranks: 7 steps of 10 us, 7/8 of 80 MB at 1 GB/s are 70 ms; an all-reduce is twice that. */
-    assert_near(tess_link_pass_s(&plain, 8, 80e6), 70e-6 + 70e-3);
     assert_near(tess_link_all_reduce_s(&plain, 8, 80e6), 140e-6 + 140e-3);
     assert_near(tess_link_all_reduce_s(&plain, 2, 1e6), 20e-6 + 1e-3);
     assert_true(tess_link_all_reduce_s(&plain, 1, 1e9) == 0);

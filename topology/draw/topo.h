@@ -120,7 +120,7 @@ enum tess_status tess__topo_write_svg(const struct tess__topo *topo, const char 
 enum tess_status tess__topo_print_mesh(const struct tess__topo *topo, FILE *out);
 /* Is it well-formed? Before anything is printed. */
 enum tess_status tess__topo_check_mesh(const struct tess__topo_options *options);
-/* topo_probe.c: measure as many ranks of this machine as there are devices, and print. */
+/* topo_measure.c: measure as many ranks of this machine as there are devices, and print. */
 enum tess_status tess__topo_measure(const struct tess__topo *topo);
 /* The same where others have started the ranks; *elsewhere_out: they have, and all is done. */
 enum tess_status tess__topo_measure_placed(struct tess__topo *topo, bool *elsewhere_out);
