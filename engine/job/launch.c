@@ -205,7 +205,7 @@ static void launch_take_message(void *context, const struct tess__message *messa
             launch_log_failed(launcher, message->rank, &ended);
         if (ended.status != TESS_OK)
             launch_end(launcher, (enum tess_status)ended.status, "a rank failed");
-    } else if (status == TESS_OK && launcher->kill_s <= 0) {
+    } else if (status == TESS_OK && launcher->kill_s <= 0 && launch->message != NULL) {
         status = launch->message(launch->context, message);
     }
     if (status != TESS_OK)
@@ -420,15 +420,6 @@ static enum tess_status launch_open(struct launcher *launcher)
     return tess_world_open(launcher->launch->rank_count, launcher->launch->mode, &launcher->world);
 }
 
-static void launch_close(struct launcher *launcher)
-{
-    for (int i = 0; i < FD_COUNT; i++)
-        launch_close_fd(launcher, i);
-    if (launcher->world != NULL)
-        tess_world_close(launcher->world);
-    sigprocmask(SIG_SETMASK, &launcher->old_mask, NULL);
-}
-
 /* In the child. Ctrl-C is the launcher's to handle; a launcher that is killed takes its ranks
  * along. */
 static _Noreturn void launch_child(struct launcher *launcher, int32_t p, pid_t parent)
@@ -496,6 +487,10 @@ enum tess_status tess__launch_run(const struct tess__launch *launch)
         tess_fail(status, "a rank failed without a message: %s", tess_status_text(status));
 
 close_launcher:
-    launch_close(&launcher);
+    for (int i = 0; i < FD_COUNT; i++)
+        launch_close_fd(&launcher, i);
+    if (launcher.world != NULL)
+        tess_world_close(launcher.world);
+    sigprocmask(SIG_SETMASK, &launcher.old_mask, NULL);
     return status;
 }

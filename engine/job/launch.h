@@ -52,7 +52,7 @@ struct tess__launch {
     void *context;
     /* In the rank. A failure but TESS_ERR_ABORTED ends the other ranks. */
     enum tess_status (*body)(void *context, struct tess__rank *rank);
-    /* In the launcher. A failure ends the ranks. */
+    /* In the launcher. A failure ends the ranks. May be NULL. */
     enum tess_status (*message)(void *context, const struct tess__message *message);
     /* In the launcher, once per rank after all are started; cores is "core 3", "cores 0-7, NUMA
      * 0" or "any core"; the board is there until tess__launch_run returns. May be NULL. */

@@ -17,15 +17,6 @@
  * wait for reasons that are not the schedule's. */
 #define UNDISTURBED 0.9
 
-/* Of the rank that had least. */
-static double bubble_processor_share(const struct tess__run *run)
-{
-    double least = 1;
-    for (int32_t r = 0; r < run->rank_count; r++)
-        least = fmin(least, run->rank[r].processor_share);
-    return least;
-}
-
 static double bubble_measured(const struct tess__run *run)
 {
     double sum = 0;
@@ -88,14 +79,15 @@ static double bubble_virtual(const struct tess__run *run)
 
 bool tess__bubble_of(const struct tess__run *run, struct tess__bubble *bubble_out)
 {
-    struct tess__bubble bubble = {.in_virtual_time = run->crowded};
+    struct tess__bubble bubble = {.in_virtual_time = run->crowded, .processor_share = 1};
     if (run->config->mesh.count[TESS_AXIS_STAGE] == 1)
         return false;
     bubble.equal = bubble_idle_share(run, NULL, NULL);
     if (isnan(bubble.equal))
         return false;
     bubble.share = run->crowded ? bubble_virtual(run) : bubble_measured(run);
-    bubble.processor_share = bubble_processor_share(run);
+    for (int32_t r = 0; r < run->rank_count; r++)
+        bubble.processor_share = fmin(bubble.processor_share, run->rank[r].processor_share);
     bubble.disturbed = !run->crowded && bubble.processor_share < UNDISTURBED;
     *bubble_out = bubble;
     return true;

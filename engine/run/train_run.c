@@ -292,12 +292,6 @@ static enum tess_status train_launch_traced(struct train *train,
     return status;
 }
 
-static enum tess_status train_ignore_message(void *context, const struct tess__message *message)
-{
-    (void)context, (void)message;
-    return TESS_OK;
-}
-
 /* One rank of several that others started: rank 0 prints and writes for all of them. */
 static enum tess_status train_launch_placed(struct train *train, struct tess_config *config,
                                             const struct tess__train_options *options)
@@ -314,7 +308,6 @@ static enum tess_status train_launch_placed(struct train *train, struct tess_con
         return train_launch(train);
     struct tess__launch launch = tess__run_launch(&train->run);
     launch.context = &train->run;
-    launch.message = train_ignore_message;
     return tess__launch_run(&launch);
 }
 
