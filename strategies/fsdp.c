@@ -70,10 +70,16 @@ static enum tess_status hsdp_check(const void *options, int32_t rank_count, int3
               (int)rank_count, (int)width, fitting);
 }
 
-static enum tess_status fsdp_plan_width(struct tess_plan *plan, int32_t width)
+/* fsdp has no option for the width: all ranks are one group. */
+static enum tess_status fsdp_plan(struct tess_strategy *strategy)
 {
-    plan->shard_count = width;
-    plan->shard_index = plan->rank % width;
+    const struct fsdp_options *options = strategy->options;
+    struct tess_plan *plan = strategy->plan;
+    plan->shard_count = plan->rank_count;
+    if (strategy->ops->check == hsdp_check)
+        plan->shard_count = options->shard_ranks > 0 ? (int32_t)options->shard_ranks
+                                                     : tess__shard_width_default(plan->rank_count);
+    plan->shard_index = plan->rank % plan->shard_count;
     plan->param_extent = TESS_EXTENT_SHARD;
     plan->grad_extent = TESS_EXTENT_SHARD;
     plan->optim_extent = TESS_EXTENT_SHARD;
@@ -85,20 +91,6 @@ static enum tess_status fsdp_plan_width(struct tess_plan *plan, int32_t width)
         TESS_TRY(tess_plan_add_segment(plan, end - first));
     }
     return TESS_OK;
-}
-
-static enum tess_status fsdp_plan(struct tess_strategy *strategy)
-{
-    return fsdp_plan_width(strategy->plan, strategy->plan->rank_count);
-}
-
-static enum tess_status hsdp_plan(struct tess_strategy *strategy)
-{
-    const struct fsdp_options *options = strategy->options;
-    int32_t width = (int32_t)options->shard_ranks;
-    if (width == 0)
-        width = tess__shard_width_default(strategy->plan->rank_count);
-    return fsdp_plan_width(strategy->plan, width);
 }
 
 /* In a pipeline units come again before their backward: with S micro-batches under way, dropping
@@ -227,7 +219,7 @@ const struct tess_strategy_ops tess_strategy_hsdp = {
     .options_size = sizeof(struct fsdp_options),
     .state_size = sizeof(struct fsdp_state),
     .check = hsdp_check,
-    .plan = hsdp_plan,
+    .plan = fsdp_plan,
     .reserve = fsdp_reserve,
     .open = fsdp_open,
     .close = fsdp_close,

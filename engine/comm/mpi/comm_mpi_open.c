@@ -60,13 +60,17 @@ static enum tess_status open_start(const struct tess_boot *boot)
     return boot != NULL ? open_barrier(boot) : TESS_OK;
 }
 
-/* Wait for a call of set-up or of the end, which MPI itself would wait for without limit. `gone`:
- * it is not there in time, or failed. */
-static bool open_wait(MPI_Request *request, double limit_s, int *error_out)
+/* Wait for a call of set-up or of the end, which MPI itself would wait for without limit. False: it
+ * is not there in time, failed, or a word came first (`word`; NULL: none is looked for). */
+static bool open_wait(MPI_Request *request, MPI_Request *word, double limit_s, int *error_out)
 {
-    int done = 0;
+    int done = 0, stop = 0;
     *error_out = MPI_Test(request, &done, MPI_STATUS_IGNORE);
     while (*error_out == MPI_SUCCESS && !done && tess_clock_s() < limit_s) {
+        if (word != NULL)
+            *error_out = MPI_Test(word, &stop, MPI_STATUS_IGNORE);
+        if (*error_out != MPI_SUCCESS || stop)
+            return false;
         nanosleep(&(struct timespec){.tv_nsec = OPEN_LOOK_NS}, NULL);
         *error_out = MPI_Test(request, &done, MPI_STATUS_IGNORE);
     }
@@ -125,7 +129,7 @@ static enum tess_status open_hosts(struct mpi_room *room, double limit_s)
         snprintf(own, sizeof(room->name[0]), "?");
     error = MPI_Iallgather(MPI_IN_PLACE, 0, MPI_CHAR, room->name, (int)sizeof(room->name[0]),
                            MPI_CHAR, room->comm, &request);
-    if (error == MPI_SUCCESS && !open_wait(&request, limit_s, &error) && error == MPI_SUCCESS)
+    if (error == MPI_SUCCESS && !open_wait(&request, NULL, limit_s, &error) && error == MPI_SUCCESS)
         TESS_FAIL(TESS_ERR_TIMEOUT, "the ranks have not all met by MPI in time");
     if (error != MPI_SUCCESS)
         return tess__mpi_fail(room, error, "cannot gather the names of the hosts", -1);
@@ -164,7 +168,7 @@ static void close_notify(struct mpi_room *room)
     (void)tess__mpi_check(room);
     for (int32_t r = 0; r < room->head.rank_count; r++)
         if (room->notice[r] != MPI_REQUEST_NULL)
-            (void)open_wait(&room->notice[r], limit_s, &error);
+            (void)open_wait(&room->notice[r], NULL, limit_s, &error);
 }
 
 /* All ranks are at their end: then, and only then, can they leave MPI without waiting for one that
@@ -172,19 +176,9 @@ static void close_notify(struct mpi_room *room)
 static bool close_meet(struct mpi_room *room)
 {
     MPI_Request request;
-    int error = MPI_Ibarrier(room->comm, &request), done = 0;
-    const double limit_s = tess_clock_s() + room->timeout_s;
-    while (error == MPI_SUCCESS && !done && tess_clock_s() < limit_s) {
-        error = MPI_Test(&request, &done, MPI_STATUS_IGNORE);
-        if (error == MPI_SUCCESS && !done) {
-            int word = 0;
-            error = MPI_Test(&room->request[0], &word, MPI_STATUS_IGNORE);
-            if (word)
-                return false;
-            nanosleep(&(struct timespec){.tv_nsec = OPEN_LOOK_NS}, NULL);
-        }
-    }
-    return error == MPI_SUCCESS && done;
+    int error = MPI_Ibarrier(room->comm, &request);
+    return error == MPI_SUCCESS &&
+           open_wait(&request, &room->request[0], tess_clock_s() + room->timeout_s, &error);
 }
 
 /* Complete what is under way and not waited for. False: it does not end. */
