@@ -43,7 +43,6 @@ enum tess_status tess__crossing_reserve(struct tess_engine *engine)
 void tess__crossing_open(struct tess_engine *engine)
 {
     struct tess_tensor_pass *crossing = &engine->crossing;
-    crossing->kernel = engine->kernel;
     crossing->strategy = engine->model.axis.rank_count > 1 ? &engine->tensor_strategy : NULL;
     crossing->room = tess_memory_get(engine->memory, engine->block.crossing);
 }

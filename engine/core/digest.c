@@ -193,7 +193,7 @@ static enum tess_status digest_exchange(struct tess_engine *engine, struct diges
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for the hashes of %d parameters",
                   engine->model.param_count);
     struct tess_values values;
-    TESS_TRY(tess__values_open(engine->kernel, engine->plan.dtype, DIGEST_AHEAD, &values));
+    TESS_TRY(tess__values_open(engine, DIGEST_AHEAD, &values));
     enum tess_status status = digest_own_row(engine, &values, table);
     tess__values_close(&values);
     TESS_TRY(status);
@@ -277,7 +277,7 @@ static enum tess_status digest_add(struct tess_engine *engine, double (*sum)[DIG
 {
     struct tess_values values;
     enum tess_status status = TESS_OK;
-    TESS_TRY(tess__values_open(engine->kernel, engine->plan.dtype, DIGEST_AHEAD, &values));
+    TESS_TRY(tess__values_open(engine, DIGEST_AHEAD, &values));
     for (int32_t i = 0; status == TESS_OK && i < engine->optim.piece_count; i++)
         if (!engine->piece[i].duplicate)
             status = digest_add_piece(&engine->declare.axis, &values, &engine->piece[i],

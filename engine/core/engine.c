@@ -75,8 +75,7 @@ static enum tess_status engine_declare(struct tess_engine *engine)
         if (desc->kind == TESS_OP_LINEAR && desc->dtype != TESS_F32)
             desc->fp8 = (enum tess_fp8)config->run.fp8;
     }
-    return tess__schedule_plan(config, &engine->model, &engine->plan, &engine->declare,
-                               &engine->schedule);
+    return tess__schedule_plan(engine);
 }
 
 static enum tess_status engine_make_strategy(struct tess_engine *engine, enum tess_axis axis,
@@ -133,23 +132,6 @@ static enum tess_status engine_choose(struct tess_engine *engine)
     return engine->kernel->ops->choose(engine->kernel, &choices);
 }
 
-/* What batches and stages borrow of the engine. */
-static void engine_connect(struct tess_engine *engine)
-{
-    engine->batches = (struct tess_batches){.config = engine->config,
-                                            .dataset = engine->dataset,
-                                            .plan = &engine->plan,
-                                            .sizes = &engine->sizes,
-                                            .schedule = &engine->schedule,
-                                            .kernel = engine->kernel,
-                                            .memory = engine->memory};
-    engine->stages = (struct tess_stages){.schedule = &engine->schedule,
-                                          .sizes = &engine->sizes,
-                                          .declare = &engine->declare,
-                                          .memory = engine->memory,
-                                          .dtype = engine->plan.dtype};
-}
-
 enum tess_status tess__engine_plan(struct tess_engine *engine, int32_t rank)
 {
     const struct tess_config *config = engine->config;
@@ -157,7 +139,7 @@ enum tess_status tess__engine_plan(struct tess_engine *engine, int32_t rank)
         if (config->axis[axis] != NULL)
             TESS_TRY(config->axis[axis]->check(config->axis_options[axis], config->mesh.count[axis],
                                                (int32_t)config->run.accumulate));
-    TESS_TRY(tess__sizes_plan(config, engine->dataset, rank, &engine->plan, &engine->sizes));
+    TESS_TRY(tess__sizes_plan(engine, rank));
     TESS_TRY(engine_declare(engine));
     if (config->run.init[0] != '\0') {
         TESS_TRY(tess_weights_open(config->run.init, &engine->weights));
@@ -171,8 +153,7 @@ enum tess_status tess__engine_plan(struct tess_engine *engine, int32_t rank)
     TESS_TRY(tess_memory_open(&engine->memory));
     TESS_TRY(engine_plan_strategy(engine));
     TESS_TRY(tess__record_plan(engine));
-    tess__sizes_finish(config, &engine->plan, &engine->sizes);
-    engine_connect(engine);
+    tess__sizes_finish(engine);
     return tess__engine_reserve(engine);
 }
 

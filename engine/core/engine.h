@@ -38,20 +38,12 @@ struct tess_times {
     double comm_forward_s, comm_backward_s, comm_optim_s; /* of comm_s, what each waited for */
 };
 
-/* sum += share * one, field by field. */
+/* sum += share * one, field by field: all are doubles. */
 static inline void tess_times_add(struct tess_times *sum, const struct tess_times *one,
                                   double share)
 {
-    sum->data_s += share * one->data_s;
-    sum->forward_s += share * one->forward_s;
-    sum->backward_s += share * one->backward_s;
-    sum->optim_s += share * one->optim_s;
-    sum->comm_s += share * one->comm_s;
-    sum->hidden_s += share * one->hidden_s;
-    sum->total_s += share * one->total_s;
-    sum->comm_forward_s += share * one->comm_forward_s;
-    sum->comm_backward_s += share * one->comm_backward_s;
-    sum->comm_optim_s += share * one->comm_optim_s;
+    for (size_t i = 0; i < sizeof(*sum) / sizeof(double); i++)
+        ((double *)sum)[i] += share * ((const double *)one)[i];
 }
 
 struct tess_step_result {

@@ -188,13 +188,20 @@ int64_t tess_layout_own_total(const struct tess_plan *plan, enum tess_extent ext
     return total;
 }
 
-int64_t tess_layout_own_of(const struct tess_plan *plan, int32_t p)
+/* Elements [*from, *to) of parameter `p` that this rank updates, in flat numbers. */
+static void layout_own(const struct tess_plan *plan, int32_t p, int64_t *from, int64_t *to)
 {
     const struct tess_plan_param *param = &plan->param[p];
     const int64_t begin = tess_plan_own_begin(plan, param->segment, plan->optim_extent);
     const int64_t end = begin + tess_plan_own_count(plan, param->segment, plan->optim_extent);
-    const int64_t from = param->begin > begin ? param->begin : begin;
-    const int64_t to = param->begin + param->count < end ? param->begin + param->count : end;
+    *from = param->begin > begin ? param->begin : begin;
+    *to = param->begin + param->count < end ? param->begin + param->count : end;
+}
+
+int64_t tess_layout_own_of(const struct tess_plan *plan, int32_t p)
+{
+    int64_t from, to;
+    layout_own(plan, p, &from, &to);
     return to > from ? to - from : 0;
 }
 
@@ -223,12 +230,10 @@ static bool layout_next(const struct tess_plan *plan, const struct tess_declare 
     for (; walk->p < plan->param_count; walk->p++, walk->to = 0) {
         const struct tess_plan_param *param = &plan->param[walk->p];
         const int64_t part = layout_part_count(declare, walk->p);
-        const int64_t begin = tess_plan_own_begin(plan, param->segment, plan->optim_extent);
-        const int64_t end = begin + tess_plan_own_count(plan, param->segment, plan->optim_extent);
-        int64_t from = walk->to > param->begin ? walk->to : param->begin;
-        from = from > begin ? from : begin;
+        int64_t from, end;
+        layout_own(plan, walk->p, &from, &end);
+        from = walk->to > from ? walk->to : from;
         int64_t to = param->begin + ((from - param->begin) / part + 1) * part;
-        to = to < param->begin + param->count ? to : param->begin + param->count;
         to = to < end ? to : end;
         if (plan->segment[param->segment].values_of >= 0 || from >= to)
             continue;

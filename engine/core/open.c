@@ -93,7 +93,7 @@ static enum tess_status open_groups(struct tess_engine *engine)
     engine->strategy.kernel = engine->tensor_strategy.kernel = engine->kernel;
     engine->strategy.comm = engine->axis_comm[TESS_AXIS_DATA];
     engine->tensor_strategy.comm = engine->axis_comm[TESS_AXIS_TENSOR];
-    return tess__stages_open(&engine->stages, engine->axis_comm[TESS_AXIS_STAGE]);
+    return tess__stages_open(engine);
 }
 
 /* Far memory is the kernel's own where the communicator has none of the device. */
@@ -155,7 +155,7 @@ static enum tess_status open_all(struct tess_engine *engine)
     tess__crossing_open(engine);
     engine->progress.weight_token = 1;
     TESS_TRY(tess__engine_init_params(engine));
-    TESS_TRY(tess__batches_open(&engine->batches));
+    TESS_TRY(tess__batches_open(engine));
     return tess_comm_barrier(engine->comm);
 }
 
@@ -204,7 +204,7 @@ void tess_engine_close(struct tess_engine *engine)
 {
     if (engine == NULL)
         return;
-    tess__batches_close(&engine->batches);
+    tess__batches_close(engine);
     tess_weights_close(engine->weights);
     if (engine->opened_strategy) {
         engine->strategy.ops->close(&engine->strategy);
@@ -220,8 +220,8 @@ void tess_engine_close(struct tess_engine *engine)
         engine->kernel->ops->unpin(engine->kernel, engine->found.host);
         engine->kernel->ops->unpin(engine->kernel, engine->upload);
     }
-    tess__stages_close(&engine->stages);
-    tess__schedule_close(&engine->schedule);
+    tess_comm_close(engine->stages.backward);
+    tess_comm_close(engine->stages.forward);
     for (int axis = 0; axis < TESS_AXIS_COUNT; axis++)
         if (engine->axis_comm[axis] != engine->comm)
             tess_comm_close(engine->axis_comm[axis]);

@@ -130,10 +130,12 @@ enum tess_status tess__engine_init_params(struct tess_engine *engine)
 
 /* ---- reading on the host --------------------------------------------------------------------- */
 
-enum tess_status tess__values_open(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t ahead,
+enum tess_status tess__values_open(const struct tess_engine *engine, int64_t ahead,
                                    struct tess_values *values_out)
 {
-    *values_out = (struct tess_values){.kernel = kernel, .dtype = dtype, .ahead_max = ahead};
+    struct tess_kernel *kernel = engine->kernel;
+    *values_out =
+        (struct tess_values){.kernel = kernel, .dtype = engine->plan.dtype, .ahead_max = ahead};
     if (!kernel->ops->far_memory) {
         kernel->ops->access(kernel, true);
         return TESS_OK;
@@ -317,13 +319,11 @@ static enum tess_status save_header(struct save *save, const char *path)
 
 static enum tess_status save_open(struct save *save)
 {
-    const struct tess_engine *engine = save->engine;
     save->writer.fd = -1;
     save->chunk = malloc(SAVE_CHUNK * sizeof(*save->chunk));
     if (save->chunk == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory to gather the weights");
-    enum tess_status status =
-        tess__values_open(engine->kernel, engine->plan.dtype, SAVE_AHEAD, &save->values);
+    enum tess_status status = tess__values_open(save->engine, SAVE_AHEAD, &save->values);
     if (status != TESS_OK)
         free(save->chunk);
     return status;

@@ -15,7 +15,7 @@ enum tess_status tess__engine_batch(struct tess_engine *engine, bool test, const
     void *input = NULL;
     int32_t *label = NULL;
     tess__engine_doing(engine, TESS_DOING_LOADING, -1);
-    TESS_TRY(tess__batches_next(&engine->batches, test, strategy->micro, &input, &label));
+    TESS_TRY(tess__batches_next(engine, test, strategy->micro, &input, &label));
     const size_t row_bytes = engine->sizes.row_bytes;
     char *mine = input;
     int32_t *my_label = label;
@@ -70,26 +70,20 @@ struct pass_place {
     void *output_grad, *input_grad;
 };
 
-static void *pass_output(const struct tess_engine *engine, int32_t slot, int32_t unit)
-{
-    return engine->tables.unit_output[slot * engine->plan.unit_count + unit];
-}
-
 /* The gradient by the unit's output. */
 static void *pass_flow(const struct tess_engine *engine, const struct pass_place *place,
                        int32_t unit)
 {
     const struct tess_chunk *chunk = &engine->schedule.chunk[place->chunk];
     return unit == chunk->unit_end - 1 && !chunk->last ? place->output_grad
-                                                       : engine->tables.flow[unit % 2];
+                                                       : tess__engine_flow(engine, unit);
 }
 
 static struct tess_pass pass_of(struct tess_engine *engine, const struct pass_place *place,
                                 int32_t unit)
 {
     const struct tess_chunk *chunk = &engine->schedule.chunk[place->chunk];
-    const struct tess_flight *flight =
-        tess__stages_flight(&engine->stages, place->chunk, place->slot);
+    const struct tess_flight *flight = tess__stages_flight(engine, place->chunk, place->slot);
     const bool first = unit == chunk->unit_first;
     struct tess_pass pass = {
         .kernel = engine->kernel,
@@ -104,11 +98,11 @@ static struct tess_pass pass_of(struct tess_engine *engine, const struct pass_pl
         .row_first = place->row_first,
         .axis = &engine->model.axis,
         .crossing = &engine->crossing,
-        .input = first ? flight->input : pass_output(engine, place->slot, unit - 1),
-        .output = pass_output(engine, place->slot, unit),
+        .input = first ? flight->input : tess__engine_output(engine, place->slot, unit - 1),
+        .output = tess__engine_output(engine, place->slot, unit),
         .output_grad = pass_flow(engine, place, unit),
         .output_grad_scratch = pass_flow(engine, place, unit),
-        .input_grad = first ? place->input_grad : engine->tables.flow[(unit + 1) % 2],
+        .input_grad = first ? place->input_grad : tess__engine_flow(engine, unit + 1),
         .param = engine->tables.param_of,
         .grad = engine->tables.grad_of,
         .used = engine->unused.pass,
@@ -230,9 +224,10 @@ enum tess_status tess__engine_loss(struct tess_engine *engine, int32_t slot, boo
     const struct tess_plan *plan = &engine->plan;
     struct tess_strategy *strategy = &engine->strategy;
     const int32_t last = plan->unit_count - 1, chunk = engine->schedule.chunk_count - 1;
-    const int32_t *label = tess__stages_flight(&engine->stages, chunk, slot)->label;
+    const int32_t *label = tess__stages_flight(engine, chunk, slot)->label;
     size_t row_bytes = (size_t)engine->sizes.class_count * engine->sizes.dtype_bytes;
-    void *logits = pass_output(engine, slot, last), *slope = engine->tables.flow[last % 2];
+    void *logits = tess__engine_output(engine, slot, last),
+         *slope = tess__engine_flow(engine, last);
     struct tess_boundary output = {NULL, logits, row_bytes, engine->sizes.rows};
     struct tess_boundary grad = {NULL, slope, row_bytes, engine->sizes.rows};
     if (engine->model.labels > 0)
@@ -301,7 +296,7 @@ static enum tess_status diagnose_params(struct tess_engine *engine, int32_t chun
 /* Tokens are always finite. */
 static enum tess_status diagnose_input(struct tess_engine *engine, int32_t chunk, int32_t slot)
 {
-    const void *input = tess__stages_flight(&engine->stages, chunk, slot)->input;
+    const void *input = tess__stages_flight(engine, chunk, slot)->input;
     const bool first = engine->schedule.chunk[chunk].first;
     const int64_t row =
         first ? tess_shape_count(&engine->dataset->row) : engine->schedule.chunk[chunk].input_count;
@@ -334,7 +329,7 @@ enum tess_status tess__engine_diagnose(struct tess_engine *engine, int32_t chunk
             break;
         int64_t at =
             tess_find_nonfinite(engine->kernel, engine->plan.dtype, engine->sizes.rows * count,
-                                engine->tables.unit_output[slot * declare->unit_count + u]);
+                                tess__engine_output(engine, slot, u));
         if (at >= 0)
             TESS_FAIL(
                 TESS_ERR_NUMERIC,
@@ -351,7 +346,7 @@ enum tess_status tess__engine_diagnose(struct tess_engine *engine, int32_t chunk
 enum tess_status tess__engine_check_output(struct tess_engine *engine, int32_t chunk, int32_t slot)
 {
     const int32_t last = engine->schedule.chunk[chunk].unit_end - 1;
-    const void *output = engine->tables.unit_output[slot * engine->plan.unit_count + last];
+    const void *output = tess__engine_output(engine, slot, last);
     const int64_t count = engine->declare.unit[last].output_count * engine->sizes.rows;
     if (engine->kernel->queue != NULL) /* no wait within a step: the verdict has it */
         return TESS_OK;

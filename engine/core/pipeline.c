@@ -15,7 +15,7 @@ static enum tess_status pipe_load(struct tess_engine *engine, bool test,
     const void *input;
     const int32_t *label;
     TESS_TRY(tess__engine_batch(engine, test, &input, &label));
-    tess__batches_keep(&engine->batches, chunk, slot, &input, &label);
+    tess__batches_keep(engine, chunk, slot, &input, &label);
     if (chunk->first)
         flight->input = input;
     if (chunk->last)
@@ -42,20 +42,19 @@ static enum tess_status pipe_forward(struct tess_engine *engine, int32_t i)
     const struct tess_action action = schedule->action[i];
     struct tess_chunk *chunk = &schedule->chunk[action.chunk];
     const int32_t slot = action.micro % chunk->slot_count;
-    struct tess_stages *stages = &engine->stages;
-    struct tess_flight *flight = tess__stages_flight(stages, action.chunk, slot);
+    struct tess_flight *flight = tess__stages_flight(engine, action.chunk, slot);
     TESS_TRY(tess__laps_enter(&engine->laps, TESS_LAP_DATA));
     TESS_TRY(tess_event_wait(&flight->sent)); /* of the micro-batch that had the slot before */
     if (chunk->first || chunk->last)
         TESS_TRY(pipe_load(engine, false, chunk, slot, flight));
     TESS_TRY(tess__laps_enter(&engine->laps, TESS_LAP_FORWARD));
     if (!chunk->first) {
-        TESS_TRY(tess__stages_post_inputs(stages, i));
-        flight->input = tess__stages_input(stages, action.chunk, action.micro);
+        TESS_TRY(tess__stages_post_inputs(engine, i));
+        flight->input = tess__stages_input(engine, action.chunk, action.micro);
         tess__engine_doing(engine, TESS_DOING_INPUT, chunk->unit_first);
-        TESS_TRY(tess__stages_wait_input(stages, action.chunk, action.micro));
+        TESS_TRY(tess__stages_wait_input(engine, action.chunk, action.micro));
     }
-    TESS_TRY(tess__stages_post_inputs(stages, i));
+    TESS_TRY(tess__stages_post_inputs(engine, i));
     const double begin_s = pipe_spent_s(schedule);
     TESS_TRY(tess__engine_forward(engine, action.chunk, slot, pipe_row_first(engine)));
     chunk->cost.forward_s += pipe_spent_s(schedule) - begin_s;
@@ -63,10 +62,7 @@ static enum tess_status pipe_forward(struct tess_engine *engine, int32_t i)
     chunk->forward_done++;
     if (!chunk->last) {
         TESS_TRY(tess__engine_check_output(engine, action.chunk, slot));
-        TESS_TRY(tess__stages_send_output(
-            stages, action.chunk,
-            engine->tables.unit_output[slot * engine->plan.unit_count + chunk->unit_end - 1],
-            flight));
+        TESS_TRY(tess__stages_send_output(engine, action.chunk, slot));
     }
     return TESS_OK;
 }
@@ -116,7 +112,6 @@ static enum tess_status pipe_backward(struct tess_engine *engine, int32_t i)
     const struct tess_action action = schedule->action[i];
     struct tess_chunk *chunk = &schedule->chunk[action.chunk];
     const int32_t slot = action.micro % chunk->slot_count;
-    struct tess_stages *stages = &engine->stages;
     void *grad_in = NULL, *grad_out = NULL;
     double begin_s = pipe_spent_s(schedule);
     if (chunk->last) {
@@ -126,13 +121,13 @@ static enum tess_status pipe_backward(struct tess_engine *engine, int32_t i)
         TESS_TRY(tess__laps_enter(&engine->laps, TESS_LAP_BACKWARD));
     } else {
         TESS_TRY(tess__laps_enter(&engine->laps, TESS_LAP_BACKWARD));
-        TESS_TRY(tess__stages_post_grads(stages, i));
+        TESS_TRY(tess__stages_post_grads(engine, i));
         tess__engine_doing(engine, TESS_DOING_GRADIENT, chunk->unit_end - 1);
-        TESS_TRY(tess__stages_wait_grad(stages, &grad_in));
+        TESS_TRY(tess__stages_wait_grad(engine, &grad_in));
     }
-    TESS_TRY(tess__stages_post_grads(stages, i));
+    TESS_TRY(tess__stages_post_grads(engine, i));
     if (!chunk->first)
-        TESS_TRY(tess__stages_take_grad(stages, &grad_out));
+        TESS_TRY(tess__stages_take_grad(engine, &grad_out));
     pipe_bind_grads(engine, chunk);
     if (!chunk->last)
         begin_s = pipe_spent_s(schedule); /* waiting may spin a while */
@@ -144,7 +139,7 @@ static enum tess_status pipe_backward(struct tess_engine *engine, int32_t i)
     chunk->cost.backwards += schedule->timed;
     chunk->backward_done++;
     if (!chunk->first)
-        TESS_TRY(tess__stages_send_grad(stages, action.chunk, grad_out));
+        TESS_TRY(tess__stages_send_grad(engine, action.chunk, grad_out));
     return TESS_OK;
 }
 
@@ -153,7 +148,7 @@ enum tess_status tess__engine_pipe_step(struct tess_engine *engine)
     struct tess_schedule *schedule = &engine->schedule;
     for (int32_t c = 0; c < schedule->chunk_count; c++)
         schedule->chunk[c].forward_done = schedule->chunk[c].backward_done = 0;
-    tess__stages_begin(&engine->stages);
+    tess__stages_begin(engine);
     for (int32_t i = 0; i < schedule->action_count; i++) {
         engine->strategy.micro = schedule->action[i].micro;
         if (schedule->action[i].phase == TESS_PHASE_FORWARD)
@@ -161,7 +156,7 @@ enum tess_status tess__engine_pipe_step(struct tess_engine *engine)
         else
             TESS_TRY(pipe_backward(engine, i));
     }
-    return tess__stages_end(&engine->stages);
+    return tess__stages_end(engine);
 }
 
 /* ---- evaluation ------------------------------------------------------------------------------
@@ -172,27 +167,25 @@ enum tess_status tess__engine_pipe_step(struct tess_engine *engine)
 static enum tess_status pipe_evaluate(struct tess_engine *engine)
 {
     struct tess_schedule *schedule = &engine->schedule;
-    struct tess_stages *stages = &engine->stages;
     for (int32_t c = 0; c < schedule->chunk_count; c++) {
         struct tess_chunk *chunk = &schedule->chunk[c];
-        struct tess_flight *flight = tess__stages_flight(stages, c, 0);
+        struct tess_flight *flight = tess__stages_flight(engine, c, 0);
         TESS_TRY(tess_event_wait(&flight->sent));
         if (chunk->first || chunk->last)
             TESS_TRY(pipe_load(engine, true, chunk, 0, flight));
         if (!chunk->first) {
-            void *input = tess__stages_input(stages, c, 0);
+            void *input = tess__stages_input(engine, c, 0);
             flight->input = input;
             tess__engine_doing(engine, TESS_DOING_INPUT, chunk->unit_first);
-            TESS_TRY(tess_comm_recv(stages->forward, input,
-                                    (size_t)tess__stages_input_count(stages, c), stages->dtype,
+            TESS_TRY(tess_comm_recv(engine->stages.forward, input,
+                                    (size_t)tess__stages_input_count(engine, c), engine->plan.dtype,
                                     chunk->before, NULL));
         }
         TESS_TRY(tess__engine_forward(engine, c, 0, 0));
         if (chunk->last)
             TESS_TRY(tess__engine_loss(engine, 0, false));
         else
-            TESS_TRY(tess__stages_send_output(
-                stages, c, engine->tables.unit_output[chunk->unit_end - 1], flight));
+            TESS_TRY(tess__stages_send_output(engine, c, 0));
     }
     return TESS_OK;
 }

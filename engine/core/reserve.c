@@ -239,11 +239,11 @@ enum tess_status tess__engine_reserve(struct tess_engine *engine)
         TESS_TRY(engine->tensor_strategy.ops->reserve(&engine->tensor_strategy));
     TESS_TRY(tess__tied_reserve(engine));
     TESS_TRY(reserve_activations(engine));
-    TESS_TRY(tess__stages_reserve(&engine->stages));
+    TESS_TRY(tess__stages_reserve(engine));
     TESS_TRY(tess__crossing_reserve(engine));
     TESS_TRY(reserve_loss(engine));
     TESS_TRY(reserve_operations(engine));
-    return tess__batches_reserve(&engine->batches);
+    return tess__batches_reserve(engine);
 }
 
 /* ---- binding --------------------------------------------------------------------------------- */
@@ -251,20 +251,6 @@ enum tess_status tess__engine_reserve(struct tess_engine *engine)
 static void *bind_at(void *base, int64_t elements, size_t bytes)
 {
     return base != NULL ? (char *)base + (size_t)elements * bytes : NULL;
-}
-
-/* Tied parameters: the values of a segment are those of another one. */
-static void bind_shared(struct tess_plan *plan)
-{
-    for (int32_t s = 0; s < plan->segment_count; s++) {
-        struct tess_segment *segment = &plan->segment[s];
-        if (segment->values_of < 0)
-            continue;
-        const struct tess_segment *source = &plan->segment[segment->values_of];
-        segment->param = source->param;
-        segment->param_own = source->param_own;
-        segment->master_own = source->master_own;
-    }
 }
 
 /* Storage of every segment, from the extents of the plan. */
@@ -284,8 +270,13 @@ static void bind_segments(struct tess_engine *engine)
             segment->grad_own = bind_at(grad, packed_grad, sizeof(*grad));
             packed_grad += tess_plan_own_count(plan, s, plan->grad_extent);
         }
-        if (segment->values_of >= 0)
+        if (segment->values_of >= 0) { /* of a tied parameter: those of an earlier segment */
+            const struct tess_segment *source = &plan->segment[segment->values_of];
+            segment->param = source->param;
+            segment->param_own = source->param_own;
+            segment->master_own = source->master_own;
             continue;
+        }
         if (plan->param_extent == TESS_EXTENT_FULL) {
             segment->param = bind_at(param, segment->begin, engine->sizes.dtype_bytes);
             segment->param_own = bind_at(param, own, engine->sizes.dtype_bytes);
@@ -297,7 +288,6 @@ static void bind_segments(struct tess_engine *engine)
             plan->dtype == TESS_F32 ? segment->param_own : bind_at(master, packed_master, 4);
         packed_master += tess_plan_own_count(plan, s, plan->optim_extent);
     }
-    bind_shared(plan);
 }
 
 static enum tess_status bind_host_tables(struct tess_engine *engine)
@@ -307,7 +297,6 @@ static enum tess_status bind_host_tables(struct tess_engine *engine)
     const int32_t units = declare->unit_count, slots = engine->schedule.slot_max;
     const int64_t pieces = tess_layout_piece_count(&engine->plan, declare);
     const size_t pointer = sizeof(void *), number = sizeof(int32_t);
-    tables->unit_output = tess__engine_room(engine, (int64_t)slots * units, pointer);
     tables->tensor = tess__engine_room(engine, (int64_t)slots * model->tensor_count, pointer);
     tables->op = tess__engine_room(engine, declare->op_count, sizeof(*tables->op));
     tables->op_of = tess__engine_room(engine, model->op_count, pointer);
@@ -368,10 +357,6 @@ enum tess_status tess__engine_bind(struct tess_engine *engine)
     struct tess_blocks *block = &engine->block;
     TESS_TRY(bind_host_tables(engine));
     bind_segments(engine);
-    for (int32_t i = 0; i < engine->schedule.slot_max * declare->unit_count; i++)
-        engine->tables.unit_output[i] = tess_memory_get(engine->memory, block->unit_output[i]);
-    engine->tables.flow[0] = tess_memory_get(engine->memory, block->flow[0]);
-    engine->tables.flow[1] = tess_memory_get(engine->memory, block->flow[1]);
     bind_tensors(engine);
     engine->found.loss = tess_memory_get(engine->memory, block->loss);
     engine->found.correct = tess_memory_get(engine->memory, block->correct);

@@ -1,7 +1,6 @@
 /* Plans the order of a rank's work: how the model is cut, which micro-batches are under way. */
-#include "core/schedule.h"
+#include "core/state.h"
 
-#include "core/batches.h"
 #include "tessera/check.h"
 
 #include <math.h>
@@ -61,24 +60,21 @@ static enum tess_status schedule_cut(const struct tess_config *config,
 }
 
 /* The actions of this rank in one step. */
-static enum tess_status schedule_order(const struct tess_config *config,
-                                       const struct tess_plan *plan, int32_t stages,
-                                       struct tess_schedule *schedule)
+static enum tess_status schedule_order(struct tess_engine *engine, int32_t stages)
 {
-    const int32_t micros = plan->accumulate;
+    const struct tess_config *config = engine->config;
+    const int32_t micros = engine->plan.accumulate;
+    struct tess_schedule *schedule = &engine->schedule;
     schedule->action_count = 2 * schedule->chunk_count * micros;
-    schedule->action = calloc((size_t)schedule->action_count, sizeof(*schedule->action));
-    if (schedule->action == NULL)
-        TESS_FAIL(TESS_ERR_MEMORY, "no memory for a step's %d actions", schedule->action_count);
+    schedule->action = tess__engine_room(engine, schedule->action_count, sizeof(*schedule->action));
+    TESS_TRY(tess__engine_has_room(engine));
     if (stages > 1)
         return config->axis[TESS_AXIS_STAGE]->order(config->axis_options[TESS_AXIS_STAGE],
-                                                    plan->mesh.at[TESS_AXIS_STAGE], stages, micros,
-                                                    schedule->action);
-    for (int32_t m = 0; m < micros; m++) {
-        schedule->action[2 * m] = (struct tess_action){.phase = TESS_PHASE_FORWARD, .micro = m};
-        schedule->action[2 * m + 1] =
-            (struct tess_action){.phase = TESS_PHASE_BACKWARD, .micro = m};
-    }
+                                                    engine->plan.mesh.at[TESS_AXIS_STAGE], stages,
+                                                    micros, schedule->action);
+    for (int32_t i = 0; i < 2 * micros; i++)
+        schedule->action[i] = (struct tess_action){
+            .phase = i % 2 == 0 ? TESS_PHASE_FORWARD : TESS_PHASE_BACKWARD, .micro = i / 2};
     return TESS_OK;
 }
 
@@ -102,10 +98,12 @@ static void schedule_count_slots(struct tess_schedule *schedule)
 }
 
 /* What this rank keeps of the model: the units of its virtual stages. */
-static enum tess_status schedule_select(struct tess_declare *model, const int32_t *first,
-                                        int32_t stage, int32_t stages, struct tess_declare *own,
-                                        struct tess_schedule *schedule)
+static enum tess_status schedule_select(struct tess_engine *engine, const int32_t *first,
+                                        int32_t stages)
 {
+    struct tess_declare *model = &engine->model;
+    struct tess_schedule *schedule = &engine->schedule;
+    const int32_t stage = engine->plan.mesh.at[TESS_AXIS_STAGE];
     bool *keep = calloc((size_t)model->unit_count, sizeof(*keep));
     if (keep == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for the stages' units");
@@ -128,46 +126,35 @@ static enum tess_status schedule_select(struct tess_declare *model, const int32_
         chunk->after = (stage + 1) % stages;
         chunk->input_count = chunk->first ? 0 : model->unit[first[v] - 1].output_count;
     }
-    enum tess_status status = tess_declare_select(model, keep, own);
+    enum tess_status status = tess_declare_select(model, keep, &engine->declare);
     free(keep);
     return status;
 }
 
-enum tess_status tess__schedule_plan(const struct tess_config *config, struct tess_declare *model,
-                                     struct tess_plan *plan, struct tess_declare *own,
-                                     struct tess_schedule *schedule)
+enum tess_status tess__schedule_plan(struct tess_engine *engine)
 {
-    const struct tess_strategy_ops *ops = config->axis[TESS_AXIS_STAGE];
-    const int32_t stages = plan->mesh.count[TESS_AXIS_STAGE];
+    const struct tess_config *config = engine->config;
+    const struct tess_declare *model = &engine->model;
+    struct tess_schedule *schedule = &engine->schedule;
+    const int32_t stages = engine->plan.mesh.count[TESS_AXIS_STAGE];
     schedule->chunk_count =
-        stages > 1 ? ops->chunk_count(config->axis_options[TESS_AXIS_STAGE]) : 1;
+        stages > 1
+            ? config->axis[TESS_AXIS_STAGE]->chunk_count(config->axis_options[TESS_AXIS_STAGE])
+            : 1;
     const int32_t virtual_count = schedule->chunk_count * stages;
-    int32_t *first = calloc((size_t)virtual_count + 1, sizeof(*first));
-    schedule->chunk = calloc((size_t)schedule->chunk_count, sizeof(*schedule->chunk));
-    schedule->stage_of = calloc((size_t)model->unit_count, sizeof(*schedule->stage_of));
-    enum tess_status status = TESS_OK;
-    if (first == NULL || schedule->chunk == NULL || schedule->stage_of == NULL)
-        status = tess_fail(TESS_ERR_MEMORY, "no memory for %d stages", virtual_count);
-    else if (stages > 1)
-        status = schedule_cut(config, model, virtual_count, first);
+    int32_t *first = tess__engine_room(engine, virtual_count, sizeof(*first));
+    schedule->chunk = tess__engine_room(engine, schedule->chunk_count, sizeof(*schedule->chunk));
+    schedule->stage_of = tess__engine_room(engine, model->unit_count, sizeof(*schedule->stage_of));
+    TESS_TRY(tess__engine_has_room(engine));
+    if (stages > 1)
+        TESS_TRY(schedule_cut(config, model, virtual_count, first));
     else
         first[1] = model->unit_count;
-    if (status == TESS_OK)
-        status =
-            schedule_select(model, first, plan->mesh.at[TESS_AXIS_STAGE], stages, own, schedule);
-    free(first);
-    TESS_TRY(status);
-    TESS_TRY(schedule_order(config, plan, stages, schedule));
+    TESS_TRY(schedule_select(engine, first, stages));
+    TESS_TRY(schedule_order(engine, stages));
     schedule_count_slots(schedule);
-    plan->pipelined = stages > 1;
+    engine->plan.pipelined = stages > 1;
     return TESS_OK;
-}
-
-void tess__schedule_close(struct tess_schedule *schedule)
-{
-    free(schedule->stage_of);
-    free(schedule->chunk);
-    free(schedule->action);
 }
 
 /* ---- sizes ----------------------------------------------------------------------------------- */
@@ -198,11 +185,12 @@ static enum tess_status sizes_of_data(const struct tess_config *config,
     return TESS_OK;
 }
 
-enum tess_status tess__sizes_plan(const struct tess_config *config,
-                                  const struct tess_dataset *dataset, int32_t rank,
-                                  struct tess_plan *plan, struct tess_sizes *sizes)
+enum tess_status tess__sizes_plan(struct tess_engine *engine, int32_t rank)
 {
+    const struct tess_config *config = engine->config;
     const struct tess_run_options *run = &config->run;
+    struct tess_plan *plan = &engine->plan;
+    struct tess_sizes *sizes = &engine->sizes;
     plan->mesh = tess_mesh_at(&config->mesh, rank);
     plan->rank = plan->mesh.at[TESS_AXIS_DATA];
     plan->rank_count = plan->mesh.count[TESS_AXIS_DATA];
@@ -222,7 +210,7 @@ enum tess_status tess__sizes_plan(const struct tess_config *config,
     sizes->rows = sizes->leaf_count * sizes->leaf_rows;
     sizes->test_width = sizes->leaf_count * plan->rank_count;
     sizes->dtype_bytes = tess_dtype_bytes(plan->dtype);
-    TESS_TRY(sizes_of_data(config, dataset, sizes));
+    TESS_TRY(sizes_of_data(config, engine->dataset, sizes));
     return tess_optim_check(&config->optim,
                             (double)sizes->step_count / (double)sizes->steps_per_epoch);
 }
@@ -240,9 +228,9 @@ static int32_t sizes_slots(const struct tess_config *config, const struct tess_p
     return workers < TESS_SLOTS_MAX ? (int32_t)workers + 1 : TESS_SLOTS_MAX;
 }
 
-void tess__sizes_finish(const struct tess_config *config, const struct tess_plan *plan,
-                        struct tess_sizes *sizes)
+void tess__sizes_finish(struct tess_engine *engine)
 {
-    sizes->loss_ranks = plan->holds_loss ? plan->rank_count : plan->skips_loss ? 0 : 1;
-    sizes->slot_count = sizes_slots(config, plan);
+    const struct tess_plan *plan = &engine->plan;
+    engine->sizes.loss_ranks = plan->holds_loss ? plan->rank_count : plan->skips_loss ? 0 : 1;
+    engine->sizes.slot_count = sizes_slots(engine->config, plan);
 }

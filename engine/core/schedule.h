@@ -38,13 +38,6 @@ struct tess_schedule {
     int32_t action_count;
 };
 
-/* `own` becomes the part of the model that this rank keeps; sets plan->pipelined and the units'
- * chunks. Pure but for memory. close accepts a zeroed one. */
-enum tess_status tess__schedule_plan(const struct tess_config *config, struct tess_declare *model,
-                                     struct tess_plan *plan, struct tess_declare *own,
-                                     struct tess_schedule *schedule);
-void tess__schedule_close(struct tess_schedule *schedule);
-
 /* Does this rank need batches: inputs, or the labels of the loss? */
 static inline bool tess__schedule_loads(const struct tess_schedule *schedule)
 {
@@ -75,16 +68,6 @@ struct tess_sizes {
     int64_t labels;     /* of a row */
     int32_t slot_count; /* batches that loaders fill in turn */
 };
-
-/* All sizes but loss_ranks and slot_count, and the fields of the plan that they depend on (mesh,
- * ranks, grid, types). Pure. TESS_ERR_USAGE. */
-enum tess_status tess__sizes_plan(const struct tess_config *config,
-                                  const struct tess_dataset *dataset, int32_t rank,
-                                  struct tess_plan *plan, struct tess_sizes *sizes);
-
-/* Those two, which follow from the strategy's plan. Pure. */
-void tess__sizes_finish(const struct tess_config *config, const struct tess_plan *plan,
-                        struct tess_sizes *sizes);
 
 /* Rows of a batch as a rank loads it. */
 static inline int64_t tess__sizes_loaded_rows(const struct tess_sizes *sizes,

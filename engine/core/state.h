@@ -4,12 +4,10 @@
 #define TESSERA_CORE_STATE_H
 
 #include "comm/world.h"
-#include "core/batches.h"
 #include "core/engine.h"
 #include "core/laps.h"
 #include "core/layout.h"
 #include "core/schedule.h"
-#include "core/stages.h"
 #include "core/trace.h"
 #include "optim/scale.h"
 #include "state/declare.h"
@@ -37,8 +35,6 @@ struct tess_blocks {
 
 /* Pointers into the arena and operations, bound when it exists. */
 struct tess_tables {
-    void **unit_output; /* [slot_max, unit_count] */
-    void *flow[2];
     void **tensor;             /* [slot_max, tensors of the model] */
     struct tess_op *op;        /* [op_count] */
     struct tess_op **op_of;    /* [operations of the model] pointers to op, or NULL */
@@ -82,10 +78,41 @@ struct tess_record {
 /* What tess_pass_sum and the others of crossing.c need. */
 struct tess_tensor_pass {
     struct tess_strategy *strategy; /* NULL without a tensor axis */
-    struct tess_kernel *kernel;
-    float *room; /* [levels, room_count] */
+    float *room;                    /* [levels, room_count] */
     int64_t room_count;
     bool canonical; /* sums are one tree over the parts, in f32 */
+};
+
+#define TESS_SLOTS_MAX 4
+
+struct tess_batches {
+    /* Slots for training, far memory: one; and the slot for tests. */
+    struct tess_block input[TESS_SLOTS_MAX + 1], label[TESS_SLOTS_MAX + 1];
+    void *pinned[TESS_SLOTS_MAX + 1];         /* far memory: rows, then labels */
+    struct tess_block kept_input, kept_label; /* [slots of a chunk] where several are under way */
+    int64_t bytes, label_bytes;               /* of a batch's rows, up to where labels follow them
+                                                 in pinned memory; of its labels */
+    struct tess_loader *loader, *test_loader; /* NULL where this rank loads nothing */
+    struct tess_fence *sent;                  /* far memory: the latest batch has been copied */
+};
+
+/* A micro-batch under way in a chunk. */
+struct tess_flight {
+    const void *input;      /* of the chunk's first unit */
+    const int32_t *label;   /* of its rows, where the loss is computed */
+    struct tess_event sent; /* of the last unit's output */
+};
+
+struct tess_stages {
+    struct tess_flight *flight; /* [chunk_count, slot_max] */
+    struct tess_block input, grad[4];
+    int64_t *input_begin;                 /* [chunk_count] bytes, of its buffers in `input` */
+    struct tess_comm *forward, *backward; /* the stage axis, for activations and for gradients;
+                                             NULL where there is one stage */
+    struct tess_event *input_event;       /* [chunk_count, slot_max + 1] */
+    struct tess_event grad_event[4];
+    int32_t input_posted, grad_cursor;             /* actions before these have been requested */
+    int32_t grad_posted, grad_received, grad_sent; /* in this step; parity chooses the buffer */
 };
 
 /* Parameters that a step leaves without a gradient, by a parameter's number in the model; host
@@ -162,6 +189,16 @@ enum tess_status tess__engine_has_room(const struct tess_engine *engine);
 enum tess_status tess__engine_reserve(struct tess_engine *engine);
 enum tess_status tess__engine_bind(struct tess_engine *engine);
 
+/*
+ * schedule.c. sizes_plan: all sizes but loss_ranks and slot_count, and the fields of the plan that
+ * they depend on (mesh, ranks, grid, types); TESS_ERR_USAGE. sizes_finish: those two, which follow
+ * from the strategy's plan. schedule_plan: the schedule, the part of the model that this rank
+ * keeps, plan.pipelined and the units' chunks. All pure but for memory.
+ */
+enum tess_status tess__sizes_plan(struct tess_engine *engine, int32_t rank);
+void tess__sizes_finish(struct tess_engine *engine);
+enum tess_status tess__schedule_plan(struct tess_engine *engine);
+
 /* How a unit's activations are kept, by --recompute. */
 static inline enum tess_recompute tess__engine_recompute(const struct tess_engine *engine,
                                                          int32_t unit)
@@ -169,6 +206,24 @@ static inline enum tess_recompute tess__engine_recompute(const struct tess_engin
     const struct tess_config *config = engine->config;
     return engine->declare.unit[unit].index % config->recompute_every == 0 ? config->recompute
                                                                            : TESS_RECOMPUTE_NONE;
+}
+
+static inline struct tess_flight *tess__stages_flight(const struct tess_engine *engine,
+                                                      int32_t chunk, int32_t slot)
+{
+    return &engine->stages.flight[chunk * engine->schedule.slot_max + slot];
+}
+
+/* A unit's output, and the gradient by it. */
+static inline void *tess__engine_output(const struct tess_engine *engine, int32_t slot,
+                                        int32_t unit)
+{
+    return tess_memory_get(engine->memory,
+                           engine->block.unit_output[slot * engine->plan.unit_count + unit]);
+}
+static inline void *tess__engine_flow(const struct tess_engine *engine, int32_t unit)
+{
+    return tess_memory_get(engine->memory, engine->block.flow[unit % 2]);
 }
 
 /* pass.c: the parts of a step that evaluation shares. `row_first`: row 0 in the global batch. */
@@ -189,6 +244,54 @@ enum tess_status tess__engine_loss(struct tess_engine *engine, int32_t slot, boo
 /* pipeline.c: all micro-batches of a step, forward and backward, in the order of the schedule.
  * Collective. */
 enum tess_status tess__engine_pipe_step(struct tess_engine *engine);
+
+/* batches.c. open follows after the memory is there; close accepts what was not opened. */
+enum tess_status tess__batches_reserve(struct tess_engine *engine);
+enum tess_status tess__batches_open(struct tess_engine *engine);
+void tess__batches_close(struct tess_engine *engine);
+
+/* Where steps are recorded, all batches of a step are in places of their own before it begins: load
+ * those of the coming step. */
+enum tess_status tess__batches_load_step(struct tess_engine *engine);
+
+/* The next batch for training, micro-batch `micro` of the step, or for a test, in device memory. */
+enum tess_status tess__batches_next(struct tess_engine *engine, bool test, int32_t micro,
+                                    void **input_out, int32_t **label_out);
+
+/* Copy the rows and labels that a chunk needs to its slot, as other batches are loaded before its
+ * backward; the pointers become those of the copies. Nothing with one micro-batch under way. */
+void tess__batches_keep(struct tess_engine *engine, const struct tess_chunk *chunk, int32_t slot,
+                        const void **input, const int32_t **label);
+
+/* stages.c: reserve memory for the schedule. */
+enum tess_status tess__stages_reserve(struct tess_engine *engine);
+/* The groups for messages. Collective over the stage axis. */
+enum tess_status tess__stages_open(struct tess_engine *engine);
+
+/* Elements of a chunk's input from the stage before, in a micro-batch. */
+int64_t tess__stages_input_count(const struct tess_engine *engine, int32_t chunk);
+
+/* A step begins; ends: buffers that were sent must have arrived before they are filled again. */
+void tess__stages_begin(struct tess_engine *engine);
+enum tess_status tess__stages_end(struct tess_engine *engine);
+
+/* Request the activations of all actions up to number `upto`, and of the next one if its buffer is
+ * free; the same for gradients. Nothing with one stage. */
+enum tess_status tess__stages_post_inputs(struct tess_engine *engine, int32_t upto);
+enum tess_status tess__stages_post_grads(struct tess_engine *engine, int32_t upto);
+
+/* The input of a chunk for a micro-batch: its place, and waiting for it. */
+void *tess__stages_input(const struct tess_engine *engine, int32_t chunk, int32_t micro);
+enum tess_status tess__stages_wait_input(struct tess_engine *engine, int32_t chunk, int32_t micro);
+/* Send the output of a chunk's last unit on. */
+enum tess_status tess__stages_send_output(struct tess_engine *engine, int32_t chunk, int32_t slot);
+
+/* The gradient that arrives next, before and after waiting for it. */
+enum tess_status tess__stages_wait_grad(struct tess_engine *engine, void **grad_out);
+/* A buffer for the gradient of a chunk's input, when what it held has been sent; and sending it. */
+enum tess_status tess__stages_take_grad(struct tess_engine *engine, void **grad_out);
+enum tess_status tess__stages_send_grad(struct tess_engine *engine, int32_t chunk,
+                                        const void *grad);
 
 /* crossing.c */
 enum tess_status tess__crossing_reserve(struct tess_engine *engine);
@@ -238,7 +341,7 @@ struct tess_values {
 };
 
 /* `ahead`: elements to read at a time where memory is far; one piece's are enough. */
-enum tess_status tess__values_open(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t ahead,
+enum tess_status tess__values_open(const struct tess_engine *engine, int64_t ahead,
                                    struct tess_values *values_out);
 /* Elements [from, from + count) of a piece as f32, count <= TESS_VALUES_ROOM and `ahead`: of its
  * master, or of its small values. Valid until the next call and close. */

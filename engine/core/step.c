@@ -253,9 +253,9 @@ static enum tess_status record_make(struct tess_engine *engine, bool want_loss)
 static enum tess_status record_run(struct tess_engine *engine, bool want_loss)
 {
     struct tess_recorded *recorded = &engine->record.of[want_loss];
-    if (tess__batches_ahead(&engine->batches)) {
+    if (engine->config->cuda.graph) {
         TESS_TRY(tess__laps_enter(&engine->laps, TESS_LAP_DATA));
-        TESS_TRY(tess__batches_load_step(&engine->batches));
+        TESS_TRY(tess__batches_load_step(engine));
         TESS_TRY(tess__laps_enter(&engine->laps, TESS_LAP_OTHER));
     }
     /* The age of moments is recorded too, where rules depend on it. */

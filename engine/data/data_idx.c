@@ -2,10 +2,9 @@
  * The IDX files of MNIST-like sets, plain or gzipped. Every byte is read and checked before
  * anything uses it: a file from outside can make this fail, with a message, and nothing else.
  */
-#include "data/data_set.h"
+#include "data/data_tokens.h"
 
 #include "base/file.h"
-#include "base/log_sink.h"
 #include "tessera/check.h"
 
 #include <errno.h>
@@ -184,9 +183,8 @@ static enum tess_status idx_read_gz(struct idx_file *file, uint8_t *target, size
 static enum tess_status idx_read(struct idx_file *file, uint8_t *target, size_t bytes,
                                  size_t *got_out)
 {
-    if (file->gz)
-        return idx_read_gz(file, target, bytes, got_out);
-    return idx_read_raw(file, target, bytes, got_out);
+    return file->gz ? idx_read_gz(file, target, bytes, got_out)
+                    : idx_read_raw(file, target, bytes, got_out);
 }
 
 static uint32_t idx_big_endian(const uint8_t *byte)
@@ -289,16 +287,9 @@ static enum tess_status idx_allocate(struct idx_file *file, struct tess_dataset 
     return TESS_OK;
 }
 
-struct idx_body {
-    struct idx_file *file;
-    const struct tess__log_sink *sink; /* of the thread that asks */
-};
-
-static void *idx_body_thread(void *argument)
+static void *idx_body_thread(void *file)
 {
-    const struct idx_body *body = argument;
-    tess__log_redirect(body->sink);
-    (void)idx_read_body(body->file); /* its status is in the file */
+    (void)idx_read_body(file); /* its status and message are in the file */
     return NULL;
 }
 
@@ -309,12 +300,9 @@ static void *idx_body_thread(void *argument)
 static void idx_read_bodies(struct idx_file *file)
 {
     pthread_t thread;
-    struct idx_body body = {&file[IDX_TRAIN_IMAGES], tess__log_redirect(NULL)};
-    tess__log_redirect(body.sink);
-    const bool threaded = pthread_create(&thread, NULL, idx_body_thread, &body) == 0;
-    if (!threaded)
-        (void)idx_read_body(&file[IDX_TRAIN_IMAGES]);
-    for (int32_t part = IDX_TRAIN_LABELS; part < IDX_PARTS; part++)
+    const bool threaded =
+        pthread_create(&thread, NULL, idx_body_thread, &file[IDX_TRAIN_IMAGES]) == 0;
+    for (int32_t part = threaded ? IDX_TRAIN_LABELS : 0; part < IDX_PARTS; part++)
         (void)idx_read_body(&file[part]);
     if (threaded)
         pthread_join(thread, NULL);
@@ -371,10 +359,9 @@ enum tess_status tess_dataset_open_idx(const char *folder, struct tess_dataset *
     for (int32_t part = 0; part < IDX_PARTS; part++)
         idx_close(&file[part]);
     free(file);
-    if (status != TESS_OK) {
+    if (status != TESS_OK)
         tess_dataset_close(dataset);
-        return status;
-    }
-    *dataset_out = dataset;
-    return TESS_OK;
+    else
+        *dataset_out = dataset;
+    return status;
 }

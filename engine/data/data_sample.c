@@ -249,11 +249,3 @@ int64_t tess_load_rows(const struct tess_dataset *dataset, const struct tess_spl
                        label);
     return rows;
 }
-
-enum tess_status tess_load_report(const struct tess_dataset *dataset,
-                                  const struct tess_split *split, int64_t sample)
-{
-    const int64_t length = dataset->row.dim[0];
-    return tess__stream_report(split->stream,
-                               split->first + (sample & ~TESS_SAMPLE_IGNORED) * length, length + 1);
-}

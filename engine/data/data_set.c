@@ -7,9 +7,8 @@
  *
  *     train images | train labels | test images | test labels      each from a multiple of 64 bytes
  */
-#include "data/data_set.h"
-
 #include "data/data_tokens.h"
+
 #include "tessera/check.h"
 #include "tessera/memory.h"
 

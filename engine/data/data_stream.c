@@ -23,29 +23,17 @@ enum tess_status tess__stream_map(size_t bytes, uint8_t **memory_out)
     return TESS_OK;
 }
 
-static enum tess_status stream_make_room(struct tess_token_stream *stream)
-{
-    if (stream->piece_count < stream->piece_room)
-        return TESS_OK;
-    const int32_t room = stream->piece_room > 0 ? 2 * stream->piece_room : 8;
-    struct tess__token_piece *piece = realloc(stream->piece, (size_t)room * sizeof(*piece));
-    if (piece == NULL)
-        TESS_FAIL(TESS_ERR_MEMORY, "no memory for a list of %d files", (int)room);
-    stream->piece = piece;
-    stream->piece_room = room;
-    return TESS_OK;
-}
-
 enum tess_status tess__stream_append(struct tess_token_stream *stream, const char *name,
                                      struct tess__token_piece piece)
 {
-    enum tess_status status = stream_make_room(stream);
-    piece.name = status == TESS_OK ? strdup(name) : NULL;
-    if (status == TESS_OK && piece.name == NULL)
-        status = tess_fail(TESS_ERR_MEMORY, "no memory for the name of a file");
-    if (status != TESS_OK) {
+    const size_t pieces = (size_t)stream->piece_count + 1;
+    struct tess__token_piece *more = realloc(stream->piece, pieces * sizeof(*more));
+    stream->piece = more != NULL ? more : stream->piece;
+    piece.name = strdup(name);
+    if (more == NULL || piece.name == NULL) {
         munmap(piece.map, piece.map_bytes);
-        return status;
+        free(piece.name);
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for a list of %zu files", pieces);
     }
     piece.first = stream->count;
     stream->piece[stream->piece_count++] = piece;
@@ -163,10 +151,13 @@ int64_t tess__stream_load_rows(const struct tess_dataset *dataset, const struct 
     return rows;
 }
 
-enum tess_status tess__stream_report(const struct tess_token_stream *stream, int64_t at,
-                                     int64_t count)
+enum tess_status tess_load_report(const struct tess_dataset *dataset,
+                                  const struct tess_split *split, int64_t sample)
 {
-    for (int64_t i = at; i < at + count; i++) {
+    const struct tess_token_stream *stream = split->stream;
+    const int64_t length = dataset->row.dim[0];
+    const int64_t at = split->first + (sample & ~TESS_SAMPLE_IGNORED) * length;
+    for (int64_t i = at; i <= at + length; i++) {
         int32_t token;
         const struct tess__token_piece *piece = stream_find(stream, i);
         if (stream_read(stream, i, 1, &token) >= (uint32_t)stream->kind->vocabulary)

@@ -1,8 +1,7 @@
 /* Made-up images and made-up text, from a seed. */
-#include "data/data_set.h"
+#include "data/data_tokens.h"
 
 #include "base/rng.h"
-#include "data/data_tokens.h"
 #include "tessera/check.h"
 
 #include <stdlib.h>

@@ -1,7 +1,8 @@
 /*
- * Files of text and of tokens: from the names on the command line to a data set. Headers and sizes
- * are checked here, before they are used; token values when a sample is loaded (data_stream.c),
- * since reading many gigabytes first would delay the start.
+ * Files of text and of tokens: from the names on the command line (a list joined by commas,
+ * patterns, in an order that does not depend on the machine's settings) to a data set. Headers and
+ * sizes are checked here, before they are used; token values when a sample is loaded
+ * (data_stream.c), since reading many gigabytes first would delay the start.
  */
 #include "data/data_tokens.h"
 
@@ -9,6 +10,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <glob.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -25,6 +27,91 @@ static const struct tess__token_kind tokens_shard[] = {
     {.name = "GPT-2 tokens", .width = 2, .vocabulary = 50257, .magic = 20240520, .version = 1},
     {.name = "Llama 3 tokens", .width = 4, .vocabulary = 128256, .magic = 20240801, .version = 7},
 };
+
+/* ---- names --------------------------------------------------------------------------------- */
+
+void tess__names_close(struct tess__names *names)
+{
+    for (int32_t i = 0; i < names->count; i++)
+        free(names->name[i]);
+    free(names->name);
+}
+
+enum tess_status tess__names_add(struct tess__names *names, const char *name)
+{
+    if ((names->count & (names->count - 1)) == 0) { /* full at every power of two */
+        const size_t room = names->count > 0 ? 2 * (size_t)names->count : 1;
+        char **more = realloc(names->name, room * sizeof(*more));
+        if (more == NULL)
+            TESS_FAIL(TESS_ERR_MEMORY, "no memory for a list of %zu files", room);
+        names->name = more;
+    }
+    names->name[names->count] = strdup(name);
+    if (names->name[names->count] == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the name of a file");
+    names->count++;
+    return TESS_OK;
+}
+
+static int names_compare(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+void tess__names_sort(struct tess__names *names, int32_t first, int32_t end)
+{
+    if (end > first)
+        qsort(names->name + first, (size_t)(end - first), sizeof(*names->name), names_compare);
+}
+
+static enum tess_status names_add_pattern(struct tess__names *names, const char *pattern)
+{
+    glob_t found;
+    enum tess_status status = TESS_OK;
+    const int32_t first = names->count;
+    /* glob's own order depends on the locale. */
+    const int code = glob(pattern, GLOB_NOSORT, NULL, &found);
+    if (code == GLOB_NOMATCH)
+        TESS_FAIL(TESS_ERR_NOT_FOUND, "no file matches %s", pattern);
+    if (code != 0)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the files that match %s", pattern);
+    for (size_t i = 0; i < found.gl_pathc && status == TESS_OK; i++)
+        status = tess__names_add(names, found.gl_pathv[i]);
+    globfree(&found);
+    tess__names_sort(names, first, names->count);
+    return status;
+}
+
+/* A name, unless there is no such file and it looks like a pattern. */
+static enum tess_status names_add_word(struct tess__names *names, const char *word)
+{
+    struct stat about;
+    if (lstat(word, &about) != 0 && strpbrk(word, "*?[") != NULL)
+        return names_add_pattern(names, word);
+    return tess__names_add(names, word);
+}
+
+/* A file of that very name comes before any other reading of it. */
+enum tess_status tess__names_expand(struct tess__names *names, const char *source)
+{
+    struct stat about;
+    enum tess_status status = TESS_OK;
+    if (lstat(source, &about) == 0)
+        return tess__names_add(names, source);
+    char *words = strdup(source), *rest = words;
+    if (words == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the names of the files");
+    while (rest != NULL && status == TESS_OK) {
+        const char *word = strsep(&rest, ",");
+        if (word[0] == '\0')
+            status = tess_fail(TESS_ERR_USAGE,
+                               "an empty name in '%s': expected files joined by commas", source);
+        else
+            status = names_add_word(names, word);
+    }
+    free(words);
+    return status;
+}
 
 /* ---- one file ------------------------------------------------------------------------------ */
 
@@ -133,30 +220,23 @@ static enum tess_status tokens_add_file(struct tess_token_stream *stream, const 
 
 /* ---- data sets ----------------------------------------------------------------------------- */
 
-static enum tess_status tokens_fill(const char *source, struct tess_token_stream *stream)
-{
-    struct tess__names names = {0};
-    if (strcmp(source, "text") == 0)
-        return tess__text_gather("", TOKENS_TEXT_BYTES, stream);
-    enum tess_status status = tess__names_expand(&names, source);
-    for (int32_t i = 0; i < names.count && status == TESS_OK; i++)
-        status = tokens_add_file(stream, names.name[i]);
-    tess__names_close(&names);
-    return status;
-}
-
 static enum tess_status tokens_open(const char *source, struct tess_token_stream **stream_out)
 {
+    struct tess__names names = {0};
     struct tess_token_stream *stream = calloc(1, sizeof(*stream));
     if (stream == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "cannot allocate a data set's description");
-    const enum tess_status status = tokens_fill(source, stream);
-    if (status != TESS_OK) {
+    const bool text = strcmp(source, "text") == 0;
+    enum tess_status status = text ? tess__text_gather("", TOKENS_TEXT_BYTES, stream)
+                                   : tess__names_expand(&names, source);
+    for (int32_t i = 0; i < names.count && status == TESS_OK; i++)
+        status = tokens_add_file(stream, names.name[i]);
+    tess__names_close(&names);
+    if (status != TESS_OK)
         tess__stream_close(stream);
-        return status;
-    }
-    *stream_out = stream;
-    return TESS_OK;
+    else
+        *stream_out = stream;
+    return status;
 }
 
 /* Samples of a stream: the last one needs a token after it. */
@@ -224,12 +304,11 @@ enum tess_status tess__tokens_split(struct tess_token_stream *train, struct tess
     dataset->test.stream = test != NULL ? test : train;
     dataset->mapped_bytes = train->mapped_bytes + (test != NULL ? test->mapped_bytes : 0);
     const enum tess_status status = tokens_divide(dataset, test != NULL, validation);
-    if (status != TESS_OK) {
+    if (status != TESS_OK)
         tess_dataset_close(dataset);
-        return status;
-    }
-    *dataset_out = dataset;
-    return TESS_OK;
+    else
+        *dataset_out = dataset;
+    return status;
 }
 
 enum tess_status tess_dataset_open_tokens(const char *source, const char *validation_source,
@@ -238,13 +317,6 @@ enum tess_status tess_dataset_open_tokens(const char *source, const char *valida
 {
     struct tess_token_stream *train = NULL, *test = NULL;
     const bool own_files = validation_source != NULL && validation_source[0] != '\0';
-    if (length < 1)
-        TESS_FAIL(TESS_ERR_USAGE, "samples of %lld tokens: expected at least 1", (long long)length);
-    if (!own_files && !(validation >= 0 && validation < 1))
-        TESS_FAIL(TESS_ERR_USAGE,
-                  "a validation share of %g: expected at least 0, and less than 1 to leave "
-                  "something for training",
-                  validation);
     TESS_TRY(tokens_open(source, &train));
     enum tess_status status = own_files ? tokens_open(validation_source, &test) : TESS_OK;
     if (status == TESS_OK && test != NULL && test->kind != train->kind)

@@ -1,6 +1,7 @@
 /*
- * Streams of tokens, for files that open them (data_names.c, data_tokens.c, data_text.c,
- * data_synthetic.c) and that read samples from them (data_stream.c).
+ * Streams of tokens, for files that open them (data_tokens.c, data_text.c,
+ * data_synthetic.c) and that read samples from them (data_stream.c); and the memory of sets of
+ * images for files that fill them (data_idx.c, data_synthetic.c).
  */
 #ifndef TESSERA_DATA_DATA_TOKENS_H
 #define TESSERA_DATA_DATA_TOKENS_H
@@ -36,7 +37,7 @@ struct tess__token_piece {
 struct tess_token_stream {
     const struct tess__token_kind *kind;
     int64_t count;
-    int32_t piece_count, piece_room;
+    int32_t piece_count;
     struct tess__token_piece *piece;
     size_t mapped_bytes;
 };
@@ -61,14 +62,10 @@ enum tess_status tess__stream_map(size_t bytes, uint8_t **memory_out);
 int64_t tess__stream_load_rows(const struct tess_dataset *dataset, const struct tess_split *split,
                                const int64_t *sample, int64_t rows, int32_t *input, int32_t *label);
 
-/* tess_load_report of tokens. */
-enum tess_status tess__stream_report(const struct tess_token_stream *stream, int64_t at,
-                                     int64_t count);
-
 /* Names of files. Starts zeroed. */
 struct tess__names {
     char **name; /* each owned */
-    int32_t count, room;
+    int32_t count;
 };
 
 enum tess_status tess__names_add(struct tess__names *names, const char *name); /* copies */
@@ -96,5 +93,26 @@ enum tess_status tess__tokens_split(struct tess_token_stream *train, struct tess
  */
 enum tess_status tess__text_gather(const char *root, size_t bytes_max,
                                    struct tess_token_stream *stream);
+
+/* ---- sets of images, before they are returned -------------------------------------------------
+ */
+
+/* Greatest size of a set in memory: far above every set of this kind, far below what would make a
+ * machine swap because of one wrong byte in a header. */
+#define TESS__DATASET_BYTES_MAX ((uint64_t)4 << 30)
+
+/* a * b, or more than TESS__DATASET_BYTES_MAX when that is exceeded. */
+uint64_t tess__dataset_product(uint64_t a, uint64_t b);
+
+/* Bytes of both splits in memory, or more than TESS__DATASET_BYTES_MAX. */
+uint64_t tess__dataset_bytes(struct tess_shape row, uint64_t train_count, uint64_t test_count);
+
+/* A set with room for its data, zeroed; sizes were checked with tess__dataset_bytes. */
+enum tess_status tess__dataset_new(struct tess_shape row, int32_t class_count, int64_t train_count,
+                                   int64_t test_count, struct tess_dataset **dataset_out);
+
+/* All is filled in: compute mean and deviation of the training pixels, from integer sums, and make
+ * the pages read-only. */
+void tess__dataset_seal(struct tess_dataset *dataset);
 
 #endif

@@ -133,23 +133,11 @@ static int32_t loader_choose_workers(const struct tess_loader_config *config)
 static enum tess_status loader_check(const struct tess_loader_config *config)
 {
     const struct tess_shape *row = &config->dataset->row;
-    if (config->slot_count < 1 || config->slot_count > LOADER_SLOTS_MAX || config->rows_max < 1)
-        TESS_FAIL(TESS_ERR_INTERNAL,
-                  "a loader needs 1 to %d slots of at least one row, got %d of %lld",
-                  LOADER_SLOTS_MAX, (int)config->slot_count, (long long)config->rows_max);
-    if (config->dataset->tokens) {
-        if (config->dtype != TESS_I32)
-            TESS_FAIL(TESS_ERR_UNSUPPORTED, "the loader makes i32 of tokens, not %s",
-                      tess_dtype_name(config->dtype));
-        return TESS_OK;
-    }
-    if (config->dtype != TESS_F32 && config->dtype != TESS_BF16 && config->dtype != TESS_F16)
-        TESS_FAIL(TESS_ERR_UNSUPPORTED, "the loader makes f32, bf16 or f16, not %s",
-                  tess_dtype_name(config->dtype));
-    if (config->options.shift >= row->dim[0] || config->options.shift >= row->dim[1])
+    const int64_t shift = config->options.shift;
+    if (!config->dataset->tokens && (shift >= row->dim[0] || shift >= row->dim[1]))
         TESS_FAIL(TESS_ERR_USAGE,
                   "data.shift %lld moves images of %lld x %lld pixels out of sight: use less",
-                  (long long)config->options.shift, (long long)row->dim[0], (long long)row->dim[1]);
+                  (long long)shift, (long long)row->dim[0], (long long)row->dim[1]);
     return TESS_OK;
 }
 

@@ -1,6 +1,6 @@
 /*
- * The inside of model gpt, shared by its files: gpt.c (options, the chain of units, embeddings, the
- * final norm), gpt_block.c (attention and feed-forward) and gpt_head.c (logits and loss).
+ * The inside of model gpt, shared by its files: gpt.c (options, the chain of units, embeddings,
+ * norms), gpt_block.c (attention and feed-forward) and gpt_head.c (logits and loss).
  *
  * Shapes: B rows of T positions, C channels, H heads of D, KV key and value heads, F the
  * feed-forward layer's width, V the padded vocabulary. N is B T; with sequence parallel over n
@@ -83,7 +83,7 @@ struct gpt_state {
     int32_t block_first, norm_unit; /* units */
 };
 
-/* gpt_parts.c: a norm over the channels of this rank's positions. */
+/* A norm over the channels of this rank's positions. */
 void tess__gpt_declare_norm(const struct gpt_state *gpt, struct tess_declare *declare,
                             const char *name, struct gpt_norm *norm_out);
 enum tess_status tess__gpt_norm_forward(const struct tess_pass *pass, const struct gpt_norm *norm,
@@ -91,12 +91,12 @@ enum tess_status tess__gpt_norm_forward(const struct tess_pass *pass, const stru
 enum tess_status tess__gpt_norm_backward(const struct tess_pass *pass, const struct gpt_norm *norm,
                                          const void *x, const void *dy, const void *add, void *dx);
 
-/* gpt_parts.c: y = x [M, C] with elements dropped, at a place of the unit; y may be x. */
+/* y = x [M, C] with elements dropped, at a place of the unit; y may be x. */
 void tess__gpt_dropout(const struct gpt_state *gpt, const struct tess_pass *pass, int32_t site,
                        const void *x, void *y);
 
 /*
- * gpt_parts.c: tess_pass_sum and tess_pass_widen of a whole pass. With sequence parallel each
+ * tess_pass_sum and tess_pass_widen of a whole pass. With sequence parallel each
  * leaf's positions are cut into the ranks' runs, so that sums by leaves do not depend on how many
  * leaves a pass has:
  *
@@ -108,7 +108,7 @@ enum tess_status tess__gpt_sum(const struct gpt_state *gpt, const struct tess_pa
 enum tess_status tess__gpt_widen(const struct gpt_state *gpt, const struct tess_pass *pass,
                                  int32_t room, const void *x, const void **whole_out);
 
-/* gpt_parts.c: element `at` of a tensor in the run's type. */
+/* Element `at` of a tensor in the run's type. */
 void *tess__gpt_at(const struct tess_pass *pass, int32_t tensor, int64_t at);
 
 void tess__gpt_declare_block(struct gpt_state *gpt, struct tess_declare *declare, int32_t layer);

@@ -70,15 +70,11 @@ int64_t tess__split_held(const struct tess_tensor_axis *axis, enum tess__split s
     return split == TESS_SPLIT_COLUMNS ? channels / axis->parts * axis->count : channels;
 }
 
-/* Element `at` of an array in the run's type; NULL stays NULL. */
-static const void *layer_at(const struct tess_pass *pass, const void *array, int64_t at)
+/* Element `at` of an array in the run's type, writable if that is; NULL stays NULL. */
+static void *layer_at(const struct tess_pass *pass, const void *array, int64_t at)
 {
-    return array != NULL ? (const char *)array + at * (int64_t)tess_dtype_bytes(pass->dtype) : NULL;
-}
-
-static void *layer_at_writable(const struct tess_pass *pass, void *array, int64_t at)
-{
-    return array != NULL ? (char *)array + at * (int64_t)tess_dtype_bytes(pass->dtype) : NULL;
+    char *first = (char *)(uintptr_t)array;
+    return first != NULL ? first + at * (int64_t)tess_dtype_bytes(pass->dtype) : NULL;
 }
 
 /* ---- linear and convolution layers ----------------------------------------------------------- */
@@ -225,7 +221,7 @@ enum tess_status tess__layer_forward(const struct tess_pass *pass, const struct 
     void *to = rows ? layer_terms(pass, layer, y) : y;
     for (int32_t p = 0; p < layer_parts(pass, layer); p++)
         TESS_TRY(tess__layer_forward_part(pass, layer, p, layer_at(pass, x, rows ? p * in : 0),
-                                          layer_at_writable(pass, to, p * out)));
+                                          layer_at(pass, to, p * out)));
     if (rows)
         TESS_TRY(tess_pass_sum(pass, out, to, y));
     if (rows && layer->relu)
@@ -271,7 +267,7 @@ enum tess_status tess__layer_backward(const struct tess_pass *pass, const struct
     for (int32_t p = 0; p < parts; p++)
         TESS_TRY(tess__layer_backward_part(pass, layer, p, layer_at(pass, x, rows ? p * in : 0),
                                            layer_at(pass, dy, columns ? p * out : 0), NULL,
-                                           layer_at_writable(pass, to, p * in)));
+                                           layer_at(pass, to, p * in)));
     return columns && dx != NULL ? tess_pass_sum(pass, in, to, dx) : TESS_OK;
 }
 
@@ -358,9 +354,9 @@ static enum tess_status norm_forward_part(const struct tess_pass *pass,
         return tess_batch_norm_infer(op, layer_at(pass, x, at.row), gamma, beta,
                                      layer_at(pass, pass->param[norm->mean], at.channel),
                                      layer_at(pass, pass->param[norm->var], at.channel),
-                                     layer_at_writable(pass, y, at.row));
+                                     layer_at(pass, y, at.row));
     return tess_batch_norm_forward(
-        op, layer_at(pass, x, at.row), gamma, beta, layer_at_writable(pass, y, at.row),
+        op, layer_at(pass, x, at.row), gamma, beta, layer_at(pass, y, at.row),
         norm_tensor(pass, norm->save_mean, at.leaf), norm_tensor(pass, norm->save_rstd, at.leaf),
         norm_tensor(pass, norm->mean_sum, at.channel),
         norm_tensor(pass, norm->var_sum, at.channel));
@@ -388,7 +384,7 @@ enum tess_status tess__norm_backward(const struct tess_pass *pass, const struct 
             pass->op[norm->op], layer_at(pass, x, at.row), layer_at(pass, y, at.row),
             layer_at(pass, dy, at.row), layer_at(pass, pass->param[norm->gamma], at.channel),
             norm_tensor(pass, norm->save_mean, at.leaf),
-            norm_tensor(pass, norm->save_rstd, at.leaf), layer_at_writable(pass, dx, at.row),
+            norm_tensor(pass, norm->save_rstd, at.leaf), layer_at(pass, dx, at.row),
             pass->grad[norm->gamma] + at.channel, pass->grad[norm->beta] + at.channel));
     }
     return TESS_OK;
@@ -426,7 +422,7 @@ void tess__dropout_cut(const struct tess_pass *pass, double rate, int64_t positi
         for (int64_t i = 0; i < count; i++) {
             const uint64_t run =
                 (first + (uint64_t)i) * (uint64_t)axis->parts + (uint64_t)(axis->first + p);
-            void *here = layer_at_writable(pass, x, (p * count + i) * channels);
+            void *here = layer_at(pass, x, (p * count + i) * channels);
             tess__dropout_at(pass, rate, 0, run * (uint64_t)channels, channels, here, here);
         }
 }

@@ -131,15 +131,15 @@ static struct tess_update optim_piece_update(const struct tess_optim *optim,
 }
 
 /*
- * The part of a piece's update from element `at` on, chunk_count elements at most. Without a
+ * The part of a piece's update from element `at` on, `most` elements at most. Without a
  * master these are widened into the chunk, which is updated in its place and then rounded back.
  */
 static struct tess_update optim_part(const struct tess_optim *optim,
-                                     const struct tess_update *update, int64_t at)
+                                     const struct tess_update *update, int64_t at, int64_t most)
 {
     struct tess_update part = *update;
     const int64_t left = update->count - at;
-    part.count = left < optim->chunk_count ? left : optim->chunk_count;
+    part.count = left < most ? left : most;
     part.g += at;
     part.m = part.m != NULL ? part.m + at : NULL;
     part.v = part.v != NULL ? part.v + at : NULL;
@@ -179,7 +179,7 @@ static void optim_apply(const struct tess_optim *optim, const struct tess_piece 
 {
     const bool stochastic = optim->stochastic && piece->low != NULL;
     for (int64_t at = 0; at < piece->count; at += optim->chunk_count) {
-        struct tess_update part = optim_part(optim, update, at);
+        struct tess_update part = optim_part(optim, update, at, optim->chunk_count);
         void *low = part.param_low;
         if (stochastic)
             part.param_low = NULL;
@@ -193,14 +193,9 @@ static void optim_apply(const struct tess_optim *optim, const struct tess_piece 
 static void optim_direct(const struct tess_optim *optim, const struct tess_piece *piece,
                          const struct tess_update *update, struct tess_sum *square)
 {
-    if (piece->w != NULL) {
-        tess_lamb_direction(optim->kernel, update);
-        if (square != NULL)
-            tess_square_sum(optim->kernel, piece->count, 1, piece->w, square);
-        return;
-    }
-    for (int64_t at = 0; at < piece->count; at += optim->chunk_count) {
-        const struct tess_update part = optim_part(optim, update, at);
+    const int64_t most = piece->w != NULL ? piece->count : optim->chunk_count;
+    for (int64_t at = 0; at < piece->count; at += most) {
+        const struct tess_update part = optim_part(optim, update, at, most);
         tess_lamb_direction(optim->kernel, &part);
         if (square != NULL)
             tess_square_sum(optim->kernel, part.count, 1, part.w, square);

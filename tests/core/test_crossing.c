@@ -102,7 +102,6 @@ static enum tess_status place_open(const struct crossing_case *wanted, struct te
                                             .rank_count = ranks,
                                             .sequence = wanted->sequence};
     place->crossing = (struct tess_tensor_pass){.strategy = ranks > 1 ? &place->strategy : NULL,
-                                                .kernel = place->kernel,
                                                 .room = place->room,
                                                 .room_count = COUNT,
                                                 .canonical = wanted->canonical};

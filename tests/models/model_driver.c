@@ -208,7 +208,6 @@ static void driver_open_crossing(struct model_driver *driver)
 {
     struct tess_tensor_pass *crossing = &driver->crossing;
 
-    crossing->kernel = driver->kernel;
     crossing->canonical = driver->input.axis.count > 1;
     crossing->room_count = driver->declare.sum_most;
     for (int32_t i = 0; i < driver->declare.unit_count; i++)
