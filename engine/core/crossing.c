@@ -16,15 +16,6 @@
 
 #include "tessera/check.h"
 
-/* Sums over parts that are being folded at once: one for each level of the tree. */
-static int32_t crossing_levels(int32_t parts)
-{
-    int32_t levels = 1;
-    for (; parts > 1; parts /= 2)
-        levels++;
-    return levels;
-}
-
 enum tess_status tess__crossing_reserve(struct tess_engine *engine)
 {
     const struct tess_tensor_axis *axis = &engine->model.axis;
@@ -34,8 +25,9 @@ enum tess_status tess__crossing_reserve(struct tess_engine *engine)
     for (int32_t u = 0; u < engine->model.unit_count; u++)
         if (engine->model.unit[u].output_count * engine->sizes.rows > crossing->room_count)
             crossing->room_count = engine->model.unit[u].output_count * engine->sizes.rows;
-    const int64_t bytes =
-        crossing->canonical ? crossing_levels(axis->count) * crossing->room_count * 4 : 0;
+    /* Sums over parts that are being folded at once: one for each level of the tree. */
+    const int32_t levels = 32 - __builtin_clz((unsigned)axis->count);
+    const int64_t bytes = crossing->canonical ? levels * crossing->room_count * 4 : 0;
     return tess_memory_reserve(engine->memory, TESS_MEMORY_WORKSPACE, (uint64_t)bytes,
                                "sums over parts, f32", &engine->block.crossing);
 }

@@ -210,11 +210,6 @@ int64_t tess_engine_model_size(const struct tess_engine *engine)
     return tess_declare_size(&engine->model);
 }
 
-double tess_engine_flight_s(const struct tess_engine *engine)
-{
-    return engine->comm != NULL ? tess_comm_family_flight_s(engine->comm) : 0;
-}
-
 void tess_engine_trace(struct tess_engine *engine, struct tess_trace_lane *lane)
 {
     engine->trace = lane;

@@ -145,8 +145,6 @@ const char *tess_engine_param_unit(const struct tess_engine *engine, int32_t ind
 struct tess_shape tess_engine_param_shape(const struct tess_engine *engine, int32_t index);
 /* Elements of all parameters of the model: its size as papers give it. */
 int64_t tess_engine_model_size(const struct tess_engine *engine);
-/* Seconds since open during which a call was under way in any of this rank's groups. */
-double tess_engine_flight_s(const struct tess_engine *engine);
 /* Record what the engine does from here on; lane is borrowed, NULL records nothing. */
 void tess_engine_trace(struct tess_engine *engine, struct tess_trace_lane *lane);
 /* Bytes this rank sends in one step by the strategy's formula; 0 when it has none. */

@@ -25,20 +25,11 @@ static void params_fill(const struct tess_init *init, struct tess_rng_key key, i
     if (init->kind == TESS_INIT_NORMAL)
         tess_rng_normals(key, (uint64_t)from, (uint64_t)count, w);
     for (int64_t i = 0; i < count; i++) {
-        switch (init->kind) {
-        case TESS_INIT_ZERO:
-            w[i] = 0.0f;
-            break;
-        case TESS_INIT_ONE:
-            w[i] = 1.0f;
-            break;
-        case TESS_INIT_UNIFORM:
-            w[i] = init->scale * (2.0f * tess_rng_uniform(key, (uint64_t)(from + i), 0) - 1.0f);
-            break;
-        case TESS_INIT_NORMAL:
-            w[i] *= init->scale;
-            break;
-        }
+        if (init->kind == TESS_INIT_UNIFORM)
+            w[i] = 2.0f * tess_rng_uniform(key, (uint64_t)(from + i), 0) - 1.0f;
+        w[i] = init->kind == TESS_INIT_ZERO  ? 0.0f
+               : init->kind == TESS_INIT_ONE ? 1.0f
+                                             : init->scale * w[i];
     }
 }
 

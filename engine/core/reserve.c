@@ -56,31 +56,22 @@ static enum tess_status reserve_parameters(struct tess_engine *engine)
 static bool reserve_is_brief(const struct tess_engine *engine,
                              const struct tess_declare_tensor *tensor)
 {
-    switch (tensor->life) {
-    case TESS_LIFE_UNIT:
-    case TESS_LIFE_CALL:
+    const enum tess_recompute how = tess__engine_recompute(engine, tensor->unit);
+    if (tensor->life == TESS_LIFE_UNIT || tensor->life == TESS_LIFE_CALL)
         return true;
-    case TESS_LIFE_REMADE:
-        return tess__engine_recompute(engine, tensor->unit) != TESS_RECOMPUTE_NONE;
-    default:
-        return tess__engine_recompute(engine, tensor->unit) == TESS_RECOMPUTE_FULL;
-    }
+    return tensor->life == TESS_LIFE_REMADE ? how != TESS_RECOMPUTE_NONE
+                                            : how == TESS_RECOMPUTE_FULL;
 }
 
 static int64_t reserve_tensor_bytes(const struct tess_engine *engine,
                                     const struct tess_declare_tensor *tensor)
 {
+    const enum tess_life life = tensor->life;
+    const bool once = life == TESS_LIFE_BATCH || life == TESS_LIFE_CALL || life == TESS_LIFE_KEPT;
     const int64_t bytes = tensor->count * (int64_t)tess_dtype_bytes(tensor->dtype);
-    switch (tensor->life) {
-    case TESS_LIFE_BATCH:
-    case TESS_LIFE_CALL:
-    case TESS_LIFE_KEPT:
-        return bytes;
-    case TESS_LIFE_LEAVES:
+    if (life == TESS_LIFE_LEAVES)
         return bytes * engine->sizes.leaf_count;
-    default:
-        return bytes * engine->sizes.rows;
-    }
+    return once ? bytes : bytes * engine->sizes.rows;
 }
 
 /* A tensor with a room of its own for each micro-batch under way; or its place in the room that

@@ -171,7 +171,7 @@ static void step_prepare_optim(struct tess_engine *engine)
 static double step_hidden_s(const struct tess_engine *engine, double flight_before_s,
                             const struct tess_times *times)
 {
-    double hidden_s = tess_engine_flight_s(engine) - flight_before_s - times->comm_s;
+    double hidden_s = tess_comm_family_flight_s(engine->comm) - flight_before_s - times->comm_s;
     return fmax(0, fmin(hidden_s, times->total_s - times->comm_s));
 }
 
@@ -282,7 +282,7 @@ enum tess_status tess_engine_step(struct tess_engine *engine, bool want_loss,
                                       .zero_share = NAN,
                                       .loss_zero_share = NAN};
     double start = tess_clock_s();
-    double flight = tess_engine_flight_s(engine);
+    double flight = tess_comm_family_flight_s(engine->comm);
     atomic_store_explicit(&engine->board->step, engine->progress.step + 1, memory_order_relaxed);
     TESS_TRY(tess__laps_begin(&engine->laps));
     engine->strategy.training = true;

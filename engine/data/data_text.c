@@ -10,6 +10,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <fnmatch.h>
 #include <fts.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,13 +28,9 @@
 
 static bool text_is_text(const char *name)
 {
-    static const char *const suffix[] = {".pod", ".pm", ".txt"};
-    const size_t length = strlen(name);
-    if (strcmp(name, "copyright") == 0)
-        return true;
-    for (size_t i = 0; i < sizeof(suffix) / sizeof(*suffix); i++)
-        if (length >= strlen(suffix[i]) &&
-            strcmp(name + length - strlen(suffix[i]), suffix[i]) == 0)
+    static const char *const pattern[] = {"copyright", "*.pod", "*.pm", "*.txt"};
+    for (size_t i = 0; i < sizeof(pattern) / sizeof(*pattern); i++)
+        if (fnmatch(pattern[i], name, 0) == 0)
             return true;
     return false;
 }

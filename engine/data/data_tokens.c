@@ -10,6 +10,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <fnmatch.h>
 #include <glob.h>
 #include <stdlib.h>
 #include <string.h>
@@ -115,12 +116,6 @@ enum tess_status tess__names_expand(struct tess__names *names, const char *sourc
 
 /* ---- one file ------------------------------------------------------------------------------ */
 
-static bool tokens_is_shard(const char *name)
-{
-    const size_t length = strlen(name);
-    return length >= 4 && strcmp(name + length - 4, ".bin") == 0;
-}
-
 /* Map a whole file; `map` stays valid when the file is closed. */
 static enum tess_status tokens_map(const char *name, struct tess__token_piece *piece)
 {
@@ -199,7 +194,7 @@ static enum tess_status tokens_add_file(struct tess_token_stream *stream, const 
     struct tess__token_piece piece = {.map = MAP_FAILED};
     const struct tess__token_kind *kind = &tess__token_text;
     enum tess_status status = tokens_map(name, &piece);
-    if (status == TESS_OK && tokens_is_shard(name)) {
+    if (status == TESS_OK && fnmatch("*.bin", name, 0) == 0) {
         status = shard_check(name, &piece, &kind);
     } else {
         piece.token = piece.map;

@@ -73,32 +73,21 @@ struct wrn_builder {
     struct tess_declare *declare;
 };
 
-struct wrn_conv_desc {
-    int64_t out;
-    int32_t window, stride;
-    bool first;
-    enum tess__split split;
-};
-
+/* `conv`: outputs, window, stride and what is not of convolutions alone. */
 static void wrn_declare_conv(const struct wrn_builder *to, const char *unit, const char *name,
-                             const struct tess_shape *in, const struct wrn_conv_desc *conv,
+                             const struct tess_shape *in, struct tess__layer_desc conv,
                              struct tess__layer *layer_out)
 {
     char full[48];
-    const struct tess__layer_desc desc = {.name = full,
-                                          .op = {.kind = TESS_OP_CONV2D,
-                                                 .in = in->dim[2],
-                                                 .out = conv->out,
-                                                 .height = in->dim[0],
-                                                 .width = in->dim[1],
-                                                 .window = conv->window,
-                                                 .stride = conv->stride,
-                                                 .padding = conv->window / 2},
-                                          .init = wrn_init(conv->out, conv->window),
-                                          .first = conv->first,
-                                          .split = conv->split};
     snprintf(full, sizeof(full), "%s%s", unit, name);
-    tess__layer_declare(to->declare, to->input, &desc, layer_out);
+    conv.name = full;
+    conv.op.kind = TESS_OP_CONV2D;
+    conv.op.in = in->dim[2];
+    conv.op.height = in->dim[0];
+    conv.op.width = in->dim[1];
+    conv.op.padding = conv.op.window / 2;
+    conv.init = wrn_init(conv.op.out, conv.op.window);
+    tess__layer_declare(to->declare, to->input, &conv, layer_out);
 }
 
 static void wrn_declare_norm(const struct wrn_builder *to, const char *unit, const char *name,
@@ -114,9 +103,10 @@ static void wrn_declare_projection(const struct wrn_builder *to, struct wrn_bloc
                                    const char *unit, const struct tess_shape *in,
                                    const struct tess_shape *out, int32_t stride)
 {
-    const struct wrn_conv_desc desc = {.out = out->dim[2], .window = 1, .stride = stride};
+    const struct tess__layer_desc conv = {
+        .op = {.out = out->dim[2], .window = 1, .stride = stride}};
     const enum tess_dtype dtype = to->input->dtype;
-    wrn_declare_conv(to, unit, ".projection", in, &desc, &block->projection);
+    wrn_declare_conv(to, unit, ".projection", in, conv, &block->projection);
     block->shortcut = tess_declare_tensor(to->declare, "shortcut", dtype, *out, TESS_LIFE_UNIT);
     block->shortcut_grad =
         tess_declare_tensor(to->declare, "shortcut.grad", dtype, *in, TESS_LIFE_UNIT);
@@ -129,9 +119,10 @@ static struct tess_shape wrn_declare_block(const struct wrn_builder *to, const c
     const struct tess_tensor_axis *axis = &to->input->axis;
     const enum tess_dtype dtype = to->input->dtype;
     const enum tess__split columns = tess__split_after(axis, TESS_SPLIT_NONE, false);
-    const struct wrn_conv_desc conv1 = {channels, 3, stride, false, columns};
-    const struct wrn_conv_desc conv2 = {channels, 3, 1, false,
-                                        tess__split_after(axis, columns, true)};
+    const struct tess__layer_desc conv1 = {.op = {.out = channels, .window = 3, .stride = stride},
+                                           .split = columns};
+    const struct tess__layer_desc conv2 = {.op = {.out = channels, .window = 3, .stride = 1},
+                                           .split = tess__split_after(axis, columns, true)};
     const struct tess_shape out =
         tess_shape3(tess_op_output_size(in.dim[0], 3, stride, 1),
                     tess_op_output_size(in.dim[1], 3, stride, 1), channels);
@@ -140,9 +131,9 @@ static struct tess_shape wrn_declare_block(const struct wrn_builder *to, const c
     tess_declare_unit(to->declare, unit, out);
     block->projects = stride != 1 || in.dim[2] != channels;
     wrn_declare_norm(to, unit, ".bn1", &in, false, &block->norm[0]);
-    wrn_declare_conv(to, unit, ".conv1", &in, &conv1, &block->conv[0]);
+    wrn_declare_conv(to, unit, ".conv1", &in, conv1, &block->conv[0]);
     wrn_declare_norm(to, unit, ".bn2", &out, columns == TESS_SPLIT_COLUMNS, &block->norm[1]);
-    wrn_declare_conv(to, unit, ".conv2", &out, &conv2, &block->conv[1]);
+    wrn_declare_conv(to, unit, ".conv2", &out, conv2, &block->conv[1]);
     block->a = tess_declare_tensor(to->declare, "a", dtype, in, TESS_LIFE_SAVED);
     block->h = tess_declare_tensor(to->declare, "h", dtype, held, TESS_LIFE_SAVED);
     block->b = tess_declare_tensor(to->declare, "b", dtype, held, TESS_LIFE_SAVED);
@@ -205,7 +196,8 @@ static enum tess_status wrn_declare(void *state, const void *options,
     struct wrn_state *wrn = state;
     const struct tess_shape *row = &input->row;
     const struct wrn_builder to = {wrn, input, declare};
-    const struct wrn_conv_desc first = {WRN_FIRST, 3, 1, true, TESS_SPLIT_NONE};
+    const struct tess__layer_desc first = {.op = {.out = WRN_FIRST, .window = 3, .stride = 1},
+                                           .first = true};
     TESS_TRY(wrn_check(o, input));
     wrn->dropout = o->dropout;
     wrn->momentum = (float)o->momentum;
@@ -213,7 +205,7 @@ static enum tess_status wrn_declare(void *state, const void *options,
 
     struct tess_shape image = tess_shape3(row->dim[0], row->dim[1], WRN_FIRST);
     tess_declare_unit(declare, "conv1", image);
-    wrn_declare_conv(&to, "conv1", "", row, &first, &wrn->first);
+    wrn_declare_conv(&to, "conv1", "", row, first, &wrn->first);
     for (int32_t group = 0; group < WRN_GROUPS; group++) {
         for (int32_t i = 0; i < (o->depth - 4) / 6; i++) {
             const int32_t stride = group > 0 && i == 0 ? 2 : 1;

@@ -9,6 +9,7 @@
 #include "tessera/memory.h"
 #include "tessera/version.h"
 
+#include <fnmatch.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,7 +22,7 @@
 static const char *model_bare(const char *name)
 {
     static const char whole[] = "transformer.";
-    return strncmp(name, whole, sizeof(whole) - 1) == 0 ? name + sizeof(whole) - 1 : name;
+    return strncmp(name, whole, strlen(whole)) == 0 ? name + strlen(whole) : name;
 }
 
 static int32_t model_find(const struct tess_weights *weights, const char *name)
@@ -36,18 +37,9 @@ static int32_t model_find(const struct tess_weights *weights, const char *name)
  * mask, and "model.layers.0.self_attn.rotary_emb.inv_freq". */
 static bool model_is_mask(const char *name)
 {
-    static const char frequency[] = ".rotary_emb.inv_freq";
     const char *bare = model_bare(name);
-    const size_t length = strlen(bare);
-    if (length > sizeof(frequency) &&
-        strcmp(bare + length - (sizeof(frequency) - 1), frequency) == 0)
-        return true;
-    if (strncmp(bare, "h.", 2) != 0)
-        return false;
-    bare += 2;
-    const size_t digits = strspn(bare, "0123456789");
-    return digits > 0 && (strcmp(bare + digits, ".attn.bias") == 0 ||
-                          strcmp(bare + digits, ".attn.masked_bias") == 0);
+    return fnmatch("??*.rotary_emb.inv_freq", bare, 0) == 0 ||
+           fnmatch("h.+([0-9]).attn.@(bias|masked_bias)", bare, FNM_EXTMATCH) == 0;
 }
 
 /* ---- matching -------------------------------------------------------------------------------- */
