@@ -227,35 +227,20 @@ static enum tess_status decode_bind(struct tess_decoder *decoder)
     return TESS_OK;
 }
 
-/* Values of a parameter into device memory; through `room`, which is there if that is far. */
-static enum tess_status decode_fetch(struct tess_decoder *decoder, struct tess_weights *weights,
-                                     int32_t p, int64_t at, int64_t count, float *room, float *w)
-{
-    struct tess_kernel *kernel = decoder->kernel;
-    if (room != NULL) {
-        TESS_TRY(tess_weights_read(weights, p, at, count, room));
-        return tess_write(kernel, (size_t)count * sizeof(*room), room, w);
-    }
-    kernel->ops->access(kernel, true);
-    enum tess_status status = tess_weights_read(weights, p, at, count, w);
-    kernel->ops->access(kernel, false);
-    return status;
-}
-
-/* In f32 straight to their place, else through a chunk. */
+/* A parameter's values, through `room` [chunk_count]: in f32 to their place, else rounded there. */
 static enum tess_status decode_load_param(struct tess_decoder *decoder,
                                           struct tess_weights *weights, int32_t p, float *room)
 {
     const enum tess_dtype dtype = decoder->config.dtype;
     const int64_t total = tess_shape_count(&decoder->declare.param[p].shape);
-    const int64_t most = dtype == TESS_F32 && room == NULL ? total : decoder->chunk_count;
+    const int64_t most = decoder->chunk_count;
     char *target = decoder->param[p];
-    float *chunk = tess_memory_get(decoder->memory, decoder->chunk);
     for (int64_t at = 0; at < total; at += most) {
         const int64_t count = total - at < most ? total - at : most;
         void *place = target + (size_t)at * tess_dtype_bytes(dtype);
-        float *w = dtype == TESS_F32 ? place : chunk;
-        TESS_TRY(decode_fetch(decoder, weights, p, at, count, room, w));
+        void *w = dtype == TESS_F32 ? place : tess_memory_get(decoder->memory, decoder->chunk);
+        TESS_TRY(tess_weights_read(weights, p, at, count, room));
+        TESS_TRY(tess_write(decoder->kernel, (size_t)count * sizeof(*room), room, w));
         if (dtype != TESS_F32)
             tess_cast(decoder->kernel, count, TESS_F32, w, dtype, place);
     }
@@ -265,12 +250,9 @@ static enum tess_status decode_load_param(struct tess_decoder *decoder,
 static enum tess_status decode_load(struct tess_decoder *decoder, struct tess_weights *weights)
 {
     enum tess_status status = TESS_OK;
-    float *room = NULL;
-    if (decode_is_far(decoder)) {
-        room = malloc((size_t)decoder->chunk_count * sizeof(*room));
-        if (room == NULL)
-            TESS_FAIL(TESS_ERR_MEMORY, "no memory to read the weights into");
-    }
+    float *room = malloc((size_t)decoder->chunk_count * sizeof(*room));
+    if (room == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory to read the weights into");
     for (int32_t p = 0; status == TESS_OK && p < decoder->declare.param_count; p++)
         if (tess_declare_source(&decoder->declare.param[p]) < 0)
             status = decode_load_param(decoder, weights, p, room);

@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Elements that are made or read on the host at a time, for far memory: 4 MiB. */
+/* Elements that are made or read on the host at a time: 4 MiB. */
 #define PARAMS_ROOM (INT64_C(1) << 20)
 
 /* ---- first values ---------------------------------------------------------------------------- */
@@ -64,19 +64,14 @@ static enum tess_status params_make(const struct tess_engine *engine,
     return TESS_OK;
 }
 
-/* The same in memory of the device; `room` [PARAMS_ROOM] where that is far. */
+/* The same in memory of the device, through `room` [PARAMS_ROOM]. */
 static enum tess_status params_place(const struct tess_engine *engine,
                                      const struct tess_piece *piece, int64_t at, int64_t count,
                                      float *room, float *w)
 {
     struct tess_kernel *kernel = engine->kernel;
-    if (room == NULL) {
-        kernel->ops->access(kernel, true);
-        enum tess_status status = params_make(engine, piece, at, count, false, w);
-        kernel->ops->access(kernel, false);
-        return status;
-    }
-    if (engine->weights == NULL && piece->of->init.kind == TESS_INIT_NORMAL)
+    if (kernel->ops->far_memory && engine->weights == NULL &&
+        piece->of->init.kind == TESS_INIT_NORMAL)
         return params_make(engine, piece, at, count, true, w);
     for (int64_t done = 0, now; done < count; done += now) {
         now = count - done < PARAMS_ROOM ? count - done : PARAMS_ROOM;
@@ -105,12 +100,9 @@ static enum tess_status params_init_piece(struct tess_engine *engine,
 enum tess_status tess__engine_init_params(struct tess_engine *engine)
 {
     enum tess_status status = TESS_OK;
-    float *room = NULL;
-    if (engine->kernel->ops->far_memory) {
-        room = malloc((size_t)PARAMS_ROOM * sizeof(*room));
-        if (room == NULL)
-            TESS_FAIL(TESS_ERR_MEMORY, "no memory for the first values of parameters");
-    }
+    float *room = malloc((size_t)PARAMS_ROOM * sizeof(*room));
+    if (room == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the first values of parameters");
     for (int32_t i = 0; status == TESS_OK && i < engine->optim.piece_count; i++)
         status = params_init_piece(engine, &engine->piece[i], room);
     free(room);

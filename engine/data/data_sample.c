@@ -71,7 +71,8 @@ static void sample_store(const float *x, int64_t count, enum tess_dtype dtype, v
         low[i] = tess__f16_of_f32(x[i]);
 }
 
-#define SAMPLE_RUN 256 /* pixels, in the processor's cache */
+#define SAMPLE_RUN  256  /* pixels, in the processor's cache */
+#define SAMPLE_LINE 1024 /* bytes that are mirrored at a time; more than an image has channels */
 
 static void sample_convert(const uint8_t *pixel, int64_t count, struct sample_norm norm,
                            enum tess_dtype dtype, void *target, int64_t at)
@@ -117,35 +118,19 @@ static struct sample_change sample_change_of(const struct tess_loader_options *o
     return change;
 }
 
-/* Mirror up to SAMPLE_LINE bytes of whole pixels; `last` is the rightmost source pixel. */
-#define SAMPLE_LINE 1024
-
-static void sample_mirror(const uint8_t *last, int64_t pixels, int64_t channels, uint8_t *line)
-{
-    if (channels == 1) {
-        for (int64_t x = 0; x < pixels; x++)
-            line[x] = last[-x];
-        return;
-    }
-    for (int64_t x = 0; x < pixels; x++)
-        memcpy(line + x * channels, last - x * channels, (size_t)channels);
-}
-
 /* `pixels` pixels of one line, mirrored: the first comes from `last`, the next from its left. */
 static void sample_convert_mirrored(const uint8_t *last, int64_t pixels, int64_t channels,
                                     struct sample_norm norm, enum tess_dtype dtype, void *target,
                                     int64_t at)
 {
     uint8_t line[SAMPLE_LINE];
-    const int64_t pixels_max = channels <= SAMPLE_LINE ? SAMPLE_LINE / channels : 1;
-    for (int64_t x = 0; x < pixels; x += pixels_max) {
-        const int64_t now = pixels - x < pixels_max ? pixels - x : pixels_max;
-        const uint8_t *from = last - x * channels;
-        if (channels <= SAMPLE_LINE) {
-            sample_mirror(from, now, channels, line);
-            from = line;
-        }
-        sample_convert(from, now * channels, norm, dtype, target, at + x * channels);
+    const int64_t most = SAMPLE_LINE / channels;
+    for (int64_t x = 0; x < pixels; x += most) {
+        const int64_t now = pixels - x < most ? pixels - x : most;
+        for (int64_t i = 0; i < now; i++)
+            for (int64_t c = 0; c < channels; c++)
+                line[i * channels + c] = last[c - (x + i) * channels];
+        sample_convert(line, now * channels, norm, dtype, target, at + x * channels);
     }
 }
 

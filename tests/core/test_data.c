@@ -252,7 +252,7 @@ static void case_augmentation(void **state)
     check_augmentation(tess_shape3(6, 7, 1), 0, true, 40);
     check_augmentation(tess_shape3(1, 1, 1), 3, true, 50);
     check_augmentation(tess_shape3(2, 1500, 1), 1, true, 20);
-    check_augmentation(tess_shape3(2, 3, 1500), 1, true, 20);
+    check_augmentation(tess_shape3(2, 3, 1000), 1, true, 20);
 }
 
 /* A sample marked as ignored has the pixels that it has otherwise, changed in the same way, and no
