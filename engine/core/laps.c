@@ -1,5 +1,13 @@
-/* Where a step's time goes, see laps.h. */
-#include "core/laps.h"
+/*
+ * Where a step's time goes. The host's clock measures it where kernels compute within the call.
+ * Where they have a queue, the host runs ahead of the device; then fences on that queue measure it,
+ * and are read when the step is over:
+ *
+ *     queue     |data .. |forward .... |backward ....... |update .. |other .|      |: a fence
+ *
+ * Communicators count exposed communication by phase; it is subtracted from each.
+ */
+#include "core/state.h"
 
 #include "base/clock.h"
 #include "tessera/check.h"

@@ -5,7 +5,6 @@
 
 #include "comm/world.h"
 #include "core/engine.h"
-#include "core/laps.h"
 #include "core/layout.h"
 #include "core/schedule.h"
 #include "core/trace.h"
@@ -113,6 +112,29 @@ struct tess_stages {
     struct tess_event grad_event[4];
     int32_t input_posted, grad_cursor;             /* actions before these have been requested */
     int32_t grad_posted, grad_received, grad_sent; /* in this step; parity chooses the buffer */
+};
+
+/* The phases of tess_comm_phase. */
+enum tess_lap {
+    TESS_LAP_DATA,
+    TESS_LAP_FORWARD,
+    TESS_LAP_BACKWARD,
+    TESS_LAP_UPDATE,
+    TESS_LAP_OTHER,
+    TESS_LAP_COUNT
+};
+
+struct tess_laps {
+    struct tess_comm *comm;    /* borrowed */
+    struct tess_queue *queue;  /* borrowed; NULL: kernels compute within the call */
+    struct tess_fence **fence; /* [fence_count] */
+    enum tess_lap *of_fence;   /* [fence_count] what begins there */
+    int32_t fence_count, fence_used;
+    bool paused;
+    enum tess_lap lap; /* since since_s, by the host's clock */
+    double since_s;
+    double spent_s[TESS_LAP_COUNT];
+    double wait_s[TESS_LAP_COUNT]; /* exposed communication since open, when the step began */
 };
 
 /* Parameters that a step leaves without a gradient, by a parameter's number in the model; host
@@ -292,6 +314,17 @@ enum tess_status tess__stages_wait_grad(struct tess_engine *engine, void **grad_
 enum tess_status tess__stages_take_grad(struct tess_engine *engine, void **grad_out);
 enum tess_status tess__stages_send_grad(struct tess_engine *engine, int32_t chunk,
                                         const void *grad);
+
+/* laps.c. action_count: of a step. close accepts a zeroed one. */
+enum tess_status tess__laps_open(struct tess_laps *laps, struct tess_kernel *kernel,
+                                 struct tess_comm *comm, int32_t action_count);
+void tess__laps_close(struct tess_laps *laps);
+/* begin, then enter at each change of phase; stop when the step's work has been
+ * queued, and end when it is complete: fills data, forward, backward, optim and comm of times. */
+enum tess_status tess__laps_begin(struct tess_laps *laps);
+enum tess_status tess__laps_enter(struct tess_laps *laps, enum tess_lap lap);
+enum tess_status tess__laps_stop(struct tess_laps *laps);
+enum tess_status tess__laps_end(struct tess_laps *laps, struct tess_times *times);
 
 /* crossing.c */
 enum tess_status tess__crossing_reserve(struct tess_engine *engine);

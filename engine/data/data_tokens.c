@@ -83,16 +83,7 @@ static enum tess_status names_add_pattern(struct tess__names *names, const char 
     return status;
 }
 
-/* A name, unless there is no such file and it looks like a pattern. */
-static enum tess_status names_add_word(struct tess__names *names, const char *word)
-{
-    struct stat about;
-    if (lstat(word, &about) != 0 && strpbrk(word, "*?[") != NULL)
-        return names_add_pattern(names, word);
-    return tess__names_add(names, word);
-}
-
-/* A file of that very name comes before any other reading of it. */
+/* A file of that very name comes before any other reading of it, list or pattern. */
 enum tess_status tess__names_expand(struct tess__names *names, const char *source)
 {
     struct stat about;
@@ -107,8 +98,10 @@ enum tess_status tess__names_expand(struct tess__names *names, const char *sourc
         if (word[0] == '\0')
             status = tess_fail(TESS_ERR_USAGE,
                                "an empty name in '%s': expected files joined by commas", source);
+        else if (lstat(word, &about) != 0 && strpbrk(word, "*?[") != NULL)
+            status = names_add_pattern(names, word);
         else
-            status = names_add_word(names, word);
+            status = tess__names_add(names, word);
     }
     free(words);
     return status;

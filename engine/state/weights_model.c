@@ -1,7 +1,6 @@
 /*
  * A safetensors file as a model's: which tensor is which parameter, and which of its elements are
- * which. Whose elements are read, and what becomes of them, is params.c's; how a file is made,
- * save.c's.
+ * which. Whose elements are read or written, and what becomes of them, is params.c's.
  */
 #include "state/weights_file.h"
 
