@@ -139,26 +139,21 @@ static void batches_place(const struct tess_engine *engine, int32_t micro, void 
     *label_out = (int32_t *)(void *)(label + place * engine->batches.label_bytes);
 }
 
-/* Copy a batch to the device when what is there has been used. */
-static enum tess_status batches_send(struct tess_engine *engine, int32_t micro, const void *rows,
-                                     const int32_t *label, void **input_out, int32_t **label_out)
-{
-    struct tess_kernel *kernel = engine->kernel;
-    batches_place(engine, micro, input_out, label_out);
-    TESS_TRY(tess_upload(kernel, (size_t)engine->batches.bytes, rows, *input_out));
-    TESS_TRY(tess_upload(kernel, (size_t)engine->batches.label_bytes, label, *label_out));
-    return kernel->queue->ops->record(kernel->queue, engine->batches.sent);
-}
-
+/* Load a batch and have it copied to the device when what is there has been used. */
 static enum tess_status batches_next(struct tess_engine *engine, struct tess_loader *loader,
                                      int32_t micro, void **input_out, int32_t **label_out)
 {
+    const struct tess_batches *batches = &engine->batches;
+    struct tess_queue *queue = engine->kernel->queue;
     int64_t rows;
     void *input;
     int32_t *label;
-    TESS_TRY(engine->kernel->queue->ops->wait(engine->batches.sent));
+    TESS_TRY(queue->ops->wait(batches->sent));
     TESS_TRY(tess_loader_next(loader, &input, &label, &rows));
-    return batches_send(engine, micro, input, label, input_out, label_out);
+    batches_place(engine, micro, input_out, label_out);
+    TESS_TRY(tess_upload(engine->kernel, (size_t)batches->bytes, input, *input_out));
+    TESS_TRY(tess_upload(engine->kernel, (size_t)batches->label_bytes, label, *label_out));
+    return queue->ops->record(queue, batches->sent);
 }
 
 enum tess_status tess__batches_load_step(struct tess_engine *engine)

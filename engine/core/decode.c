@@ -33,8 +33,7 @@ struct tess_decoder {
     void *model_state;
     struct tess_kernel *kernel;
     struct tess_memory *memory;
-    void *arena;
-    bool adopted;
+    struct tess_arena arena;
     int64_t next; /* positions taken */
 
     struct tess_block input, logits, flow[2], chunk, scratch, op_scratch;
@@ -111,15 +110,10 @@ static enum tess_status decode_block(struct tess_decoder *decoder, uint64_t byte
     return tess_memory_reserve(decoder->memory, TESS_MEMORY_WORKSPACE, bytes, owner, block);
 }
 
-static bool decode_is_far(const struct tess_decoder *decoder)
-{
-    return decoder->config.kernel->far_memory;
-}
-
 static enum tess_status decode_reserve_params(struct tess_decoder *decoder)
 {
     const struct tess_declare *declare = &decoder->declare;
-    const int64_t limit = decode_is_far(decoder) ? DECODE_FAR_CHUNK : DECODE_CHUNK;
+    const int64_t limit = decoder->config.kernel->far_memory ? DECODE_FAR_CHUNK : DECODE_CHUNK;
     const size_t bytes = tess_dtype_bytes(decoder->config.dtype);
     int64_t most = 1;
     for (int32_t p = 0; p < declare->param_count; p++) {
@@ -260,38 +254,6 @@ static enum tess_status decode_load(struct tess_decoder *decoder, struct tess_we
     return status;
 }
 
-static enum tess_status decode_alloc(struct tess_decoder *decoder)
-{
-    const uint64_t bytes = tess_memory_total(decoder->memory);
-    struct tess_kernel *kernel = decoder->kernel;
-    if (decode_is_far(decoder)) {
-        TESS_TRY(kernel->ops->alloc(kernel, bytes, &decoder->arena));
-        return tess_memory_commit(decoder->memory, decoder->arena);
-    }
-    decoder->arena = aligned_alloc(TESS_MEMORY_ALIGN, bytes);
-    if (decoder->arena == NULL)
-        TESS_FAIL(TESS_ERR_MEMORY,
-                  "cannot allocate %llu MiB for the model: bf16 takes half of f32, and a smaller "
-                  "context less",
-                  (unsigned long long)(bytes >> 20));
-    TESS_TRY(tess_memory_commit(decoder->memory, decoder->arena));
-    TESS_TRY(kernel->ops->adopt(kernel, decoder->arena, bytes));
-    decoder->adopted = true;
-    return TESS_OK;
-}
-
-static void decode_free(struct tess_decoder *decoder)
-{
-    struct tess_kernel *kernel = decoder->kernel;
-    if (kernel != NULL && decode_is_far(decoder)) {
-        kernel->ops->free(kernel, decoder->arena);
-        return;
-    }
-    if (decoder->adopted)
-        kernel->ops->disown(kernel, decoder->arena, tess_memory_total(decoder->memory));
-    free(decoder->arena);
-}
-
 static enum tess_status decode_open(struct tess_decoder *decoder, struct tess_weights *weights)
 {
     const struct tess_decoder_config *config = &decoder->config;
@@ -299,7 +261,7 @@ static enum tess_status decode_open(struct tess_decoder *decoder, struct tess_we
     TESS_TRY(tess_kernel_open(config->kernel, config->threads, &decoder->kernel));
     TESS_TRY(tess_memory_open(&decoder->memory));
     TESS_TRY(decode_reserve(decoder));
-    TESS_TRY(decode_alloc(decoder));
+    TESS_TRY(tess__arena_open(decoder->kernel, decoder->memory, NULL, &decoder->arena));
     TESS_TRY(decode_bind(decoder));
     TESS_TRY(decode_load(decoder, weights));
     return decoder->kernel->ops->failed(decoder->kernel);
@@ -328,7 +290,7 @@ void tess_decoder_close(struct tess_decoder *decoder)
     for (int32_t o = 0; decoder->op != NULL && o < decoder->declare.op_count; o++)
         if (decoder->op[o].kernel != NULL)
             decoder->kernel->ops->op_close(&decoder->op[o]);
-    decode_free(decoder);
+    tess__arena_close(decoder->kernel, decoder->memory, NULL, &decoder->arena);
     tess_kernel_close(decoder->kernel);
     tess_memory_close(decoder->memory);
     tess_declare_fini(&decoder->declare);

@@ -299,9 +299,7 @@ int64_t tess_layout_first_leaf(const struct tess_plan *plan, int32_t rank, int32
 /* As a tree: occupied levels before micro-batch m, the ones in m's binary digits. */
 int32_t tess_fold_level(const struct tess_plan *plan, int32_t micro)
 {
-    if (plan->fold_in_turn)
-        return micro > 0;
-    return (int32_t)__builtin_popcount((unsigned)micro);
+    return plan->fold_in_turn ? micro > 0 : (int32_t)__builtin_popcount((unsigned)micro);
 }
 
 /* Pairs of levels that are added once micro-batch `micro` is there. */

@@ -38,6 +38,20 @@ int32_t tess_layout_piece_count(const struct tess_plan *plan, const struct tess_
 void tess_layout_pieces(const struct tess_plan *plan, const struct tess_declare *declare,
                         struct tess_piece *piece);
 
+/*
+ * open.c: the memory of a plan, which is committed to it: the communicator's, or without one this
+ * process's own, or the kernel's where that is far and the communicator has none of the device.
+ * Collective over `comm`. close accepts a zeroed one.
+ */
+struct tess_arena {
+    void *start;
+    bool adopted; /* by the kernel */
+};
+enum tess_status tess__arena_open(struct tess_kernel *kernel, struct tess_memory *memory,
+                                  struct tess_comm *comm, struct tess_arena *arena);
+void tess__arena_close(struct tess_kernel *kernel, struct tess_memory *memory,
+                       struct tess_comm *comm, struct tess_arena *arena);
+
 /* Memory that a declared operation needs (reserve.c); TESS_ERR_UNSUPPORTED, with its unit, if the
  * kernel cannot run it. */
 enum tess_status tess__op_needs(const struct tess_kernel *kernel,

@@ -96,40 +96,48 @@ static enum tess_status open_groups(struct tess_engine *engine)
     return tess__stages_open(engine);
 }
 
-/* Far memory is the kernel's own where the communicator has none of the device. */
-static bool open_owns_arena(const struct tess_engine *engine)
+/* Far memory is the kernel's own where there is no communicator that has memory of the device. */
+static bool arena_is_kernels(const struct tess_kernel *kernel, const struct tess_comm *comm)
 {
-    return engine->kernel->ops->far_memory && !engine->comm->device_memory;
+    return kernel->ops->far_memory && (comm == NULL || !comm->device_memory);
 }
 
-static enum tess_status open_arena(struct tess_engine *engine)
+enum tess_status tess__arena_open(struct tess_kernel *kernel, struct tess_memory *memory,
+                                  struct tess_comm *comm, struct tess_arena *arena)
 {
-    const struct tess_kernel_ops *ops = engine->kernel->ops;
-    const uint64_t bytes = tess_memory_total(engine->memory);
-    if (open_owns_arena(engine))
-        TESS_TRY(ops->alloc(engine->kernel, bytes, &engine->arena));
+    const uint64_t bytes = tess_memory_total(memory);
+    if (arena_is_kernels(kernel, comm))
+        TESS_TRY(kernel->ops->alloc(kernel, bytes, &arena->start));
+    else if (comm != NULL)
+        TESS_TRY(tess_comm_alloc(comm, bytes, &arena->start));
     else
-        TESS_TRY(tess_comm_alloc(engine->comm, bytes, &engine->arena));
-    TESS_TRY(tess_memory_commit(engine->memory, engine->arena));
-    if (open_owns_arena(engine))
+        arena->start = aligned_alloc(TESS_MEMORY_ALIGN, bytes);
+    if (arena->start == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY,
+                  "cannot allocate %llu MiB for the model: bf16 takes half of f32, and a smaller "
+                  "context less",
+                  (unsigned long long)(bytes >> 20));
+    TESS_TRY(tess_memory_commit(memory, arena->start));
+    if (arena_is_kernels(kernel, comm))
         return TESS_OK;
-    TESS_TRY(ops->adopt(engine->kernel, engine->arena, bytes));
-    engine->adopted = true;
+    TESS_TRY(kernel->ops->adopt(kernel, arena->start, bytes));
+    arena->adopted = true;
     return TESS_OK;
 }
 
-static void open_close_arena(struct tess_engine *engine)
+void tess__arena_close(struct tess_kernel *kernel, struct tess_memory *memory,
+                       struct tess_comm *comm, struct tess_arena *arena)
 {
-    if (engine->arena == NULL)
+    if (arena->start == NULL)
         return;
-    if (open_owns_arena(engine)) {
-        engine->kernel->ops->free(engine->kernel, engine->arena);
-        return;
-    }
-    if (engine->adopted)
-        engine->kernel->ops->disown(engine->kernel, engine->arena,
-                                    tess_memory_total(engine->memory));
-    tess_comm_release(engine->comm, engine->arena);
+    if (arena->adopted)
+        kernel->ops->disown(kernel, arena->start, tess_memory_total(memory));
+    if (arena_is_kernels(kernel, comm))
+        kernel->ops->free(kernel, arena->start);
+    else if (comm != NULL)
+        tess_comm_release(comm, arena->start);
+    else
+        free(arena->start);
 }
 
 static enum tess_status open_all(struct tess_engine *engine)
@@ -140,7 +148,7 @@ static enum tess_status open_all(struct tess_engine *engine)
     if (engine->kernel->queue != NULL)
         TESS_TRY(tess_comm_attach(engine->comm, engine->kernel->queue));
     TESS_TRY(open_groups(engine));
-    TESS_TRY(open_arena(engine));
+    TESS_TRY(tess__arena_open(engine->kernel, engine->memory, engine->comm, &engine->arena));
     open_clear(engine);
     TESS_TRY(tess__engine_bind(engine));
     TESS_TRY(open_pin(engine));
@@ -225,7 +233,7 @@ void tess_engine_close(struct tess_engine *engine)
     for (int axis = 0; axis < TESS_AXIS_COUNT; axis++)
         if (engine->axis_comm[axis] != engine->comm)
             tess_comm_close(engine->axis_comm[axis]);
-    open_close_arena(engine);
+    tess__arena_close(engine->kernel, engine->memory, engine->comm, &engine->arena);
     if (engine->comm != NULL) {
         if (engine->kernel != NULL && engine->kernel->queue != NULL)
             (void)tess_comm_attach(engine->comm, NULL);

@@ -160,8 +160,7 @@ struct tess_engine {
     struct tess_trace_lane *trace; /* borrowed; NULL: no time line */
     struct tess_kernel *kernel;
     struct tess_memory *memory;
-    void *arena;
-    bool adopted;                /* the arena, by the kernel */
+    struct tess_arena arena;
     void *owned[TESS_OWNED_MAX]; /* host memory by tess__engine_room */
     int32_t owned_count;
     bool no_room; /* one of them could not be had */

@@ -18,9 +18,7 @@
 
 uint64_t tess__dataset_product(uint64_t a, uint64_t b)
 {
-    if (b != 0 && a > TESS__DATASET_BYTES_MAX / b)
-        return TESS__DATASET_BYTES_MAX + 1;
-    return a * b;
+    return b != 0 && a > TESS__DATASET_BYTES_MAX / b ? TESS__DATASET_BYTES_MAX + 1 : a * b;
 }
 
 uint64_t tess__dataset_bytes(struct tess_shape row, uint64_t train_count, uint64_t test_count)

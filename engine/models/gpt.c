@@ -156,13 +156,6 @@ static enum tess_status gpt_check_axis(const struct gpt_state *gpt)
     return TESS_OK;
 }
 
-static int64_t gpt_default_ffn(const struct gpt_options *o)
-{
-    if (o->style == 0)
-        return 4 * o->width;
-    return gpt_round_up((8 * o->width + 2) / 3, GPT_FFN_MULTIPLE);
-}
-
 static enum tess_status gpt_read_options(struct gpt_state *gpt, const struct gpt_options *o,
                                          const struct tess_model_input *input)
 {
@@ -174,7 +167,9 @@ static enum tess_status gpt_read_options(struct gpt_state *gpt, const struct gpt
     gpt->kv_heads = (int32_t)(o->kv_heads ? o->kv_heads : o->heads);
     gpt->width = o->width;
     gpt->head_size = o->width / o->heads;
-    gpt->ffn = o->ffn ? o->ffn : gpt_default_ffn(o);
+    gpt->ffn = o->ffn       ? o->ffn
+               : gpt->llama ? gpt_round_up((8 * o->width + 2) / 3, GPT_FFN_MULTIPLE)
+                            : 4 * o->width;
     gpt->vocabulary = o->vocab ? o->vocab : input->class_count;
     gpt->padded = gpt_round_up(gpt->vocabulary, GPT_PAD);
     gpt->context = o->context ? o->context : input->decode ? input->context : length;

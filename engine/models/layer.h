@@ -9,14 +9,9 @@
 #include "tessera/model.h"
 
 /*
- * How a layer is cut into the parts of the tensor axis (Shoeybi et al., "Megatron-LM", 2019,
- * section 3). Layers are cut by columns and by rows in turn, so that what lies between the two need
- * never be whole on a rank, and one sum forward and one backward does for both:
- *
- *     x --- by columns --- y_p = f(x A_p) --- by rows --- sum over p of y_p B_p
- *
- * What is cut lies part by part, [parts of this rank][rows, positions, channels / parts], so that
- * an operation finds a part as it would find a layer of so many channels.
+ * How a layer is cut into the parts of the tensor axis, see tess_pass_sum in tessera/model.h. What
+ * is cut lies part by part, [parts of this rank][rows, positions, channels / parts], so that an
+ * operation finds a part as it would find a layer of so many channels.
  */
 enum tess__split {
     TESS_SPLIT_NONE,    /* every rank computes all of it */
