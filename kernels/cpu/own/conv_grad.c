@@ -68,51 +68,30 @@ CPU_INLINE void conv_fetch(struct conv_ahead *ahead)
     }
 }
 
-CPU_INLINE void conv_sums_load(const struct conv_block *b, __m512 (*sum)[CONV_WIDE], int wide)
+CPU_INLINE void conv_tile(struct conv_block *b, bool half, int wide)
 {
+    __m512 sum[CONV_TALL * CONV_WIDE];
+    const uint32_t *dy = b->dy;
+    int64_t x_step = b->x_step;
     CPU_UNROLL
     for (int r = 0; r < CONV_TALL; r++) {
         CPU_UNROLL
         for (int c = 0; c < wide; c++)
-            sum[r][c] = b->first ? _mm512_setzero_ps()
-                                 : _mm512_loadu_ps(b->dw + r * b->dw_row + c * CPU_WORDS);
+            sum[r * wide + c] = b->first ? _mm512_setzero_ps()
+                                         : _mm512_loadu_ps(b->dw + r * b->dw_row + c * CPU_WORDS);
     }
-}
-
-CPU_INLINE void conv_tile(struct conv_block *b, bool half, int wide)
-{
-    __m512 sum[CONV_TALL][CONV_WIDE];
-    const uint32_t *dy = b->dy;
-    int64_t x_step = b->x_step;
-    conv_sums_load(b, sum, wide);
     for (int64_t line = 0; line < b->images * b->rows; line++) {
         const uint32_t *x = b->x + line / b->rows * b->x_image + line % b->rows * b->x_row;
         conv_fetch(&b->ahead[0]);
         conv_fetch(&b->ahead[1]);
-        for (int64_t k = 0; k < b->steps; k++, x += x_step, dy += CONV_TALL) {
-            __m512i column[CONV_WIDE];
-            CPU_UNROLL
-            for (int c = 0; c < wide; c++) {
-                column[c] = _mm512_loadu_si512(x + c * CPU_WORDS);
-                CPU_IN_REGISTER(column[c]);
-            }
-            CPU_UNROLL
-            for (int r = 0; r < CONV_TALL; r++) {
-                __m512i row = _mm512_set1_epi32((int)dy[r]);
-                CPU_UNROLL
-                for (int c = 0; c < wide; c++)
-                    sum[r][c] =
-                        half ? _mm512_dpbf16_ps(sum[r][c], (__m512bh)column[c], (__m512bh)row)
-                             : _mm512_fmadd_ps(_mm512_castsi512_ps(column[c]),
-                                               _mm512_castsi512_ps(row), sum[r][c]);
-            }
-        }
+        for (int64_t k = 0; k < b->steps; k++, x += x_step, dy += CONV_TALL)
+            cpu_step(sum, half, CONV_TALL, wide, x, dy);
     }
     CPU_UNROLL
     for (int r = 0; r < CONV_TALL; r++) {
         CPU_UNROLL
         for (int c = 0; c < wide; c++)
-            _mm512_storeu_ps(b->dw + r * b->dw_row + c * CPU_WORDS, sum[r][c]);
+            _mm512_storeu_ps(b->dw + r * b->dw_row + c * CPU_WORDS, sum[r * wide + c]);
     }
 }
 

@@ -2,9 +2,9 @@
  * dx[B, in] = dy[B, out] w of a linear layer. Built for AVX-512 with bf16 dot products
  * (CMakeLists.txt); own_none.c replaces it elsewhere.
  *
- *     for every panel of 64 columns of w and block of DATA_ROWS rows of dy   the threads share
- * these for every DATA_STEPS steps                 w packed [step][64]: first-level cache for every
- * tile of 6 rows of dy           sums += products, dy read where it lies dx = sums, rounded once
+ *     for every panel of 64 columns of w and block of DATA_ROWS rows of dy    the threads share
+ * these for every DATA_STEPS steps            w packed [step][64]: first-level cache for every tile
+ * of 6 rows of dy      sums += products, dy read where it lies dx = sums, rounded once
  *
  * A step is one row of w in f32 and a pair of rows in bf16. Each element of dx is one chain of
  * fused multiply-adds in the order of the outputs, whatever the number of rows.
@@ -73,27 +73,10 @@ size_t tess__cpu_data_scratch(const struct tess_op_desc *desc)
 CPU_INLINE void data_pack(const struct tess_op_desc *desc, const void *w, int64_t step,
                           int64_t count, int64_t first, int64_t columns, uint32_t *packed)
 {
-    int64_t in = desc->in;
-    for (int64_t s = step; s < step + count; s++, packed += DATA_PANEL) {
-        if (desc->dtype == TESS_F32) {
-            cpu_pack_f32((const float *)w + s * in + first, columns, packed);
-        } else {
-            const uint16_t *even = (const uint16_t *)w + 2 * s * in + first;
-            cpu_pack_bf16(even, 2 * s + 1 < desc->out ? even + in : NULL, columns, packed);
-        }
-    }
-}
-
-/* Prefetch rows begin .. end - 1 of w, where there are such rows. */
-CPU_INLINE void data_ask_w(const struct tess_op_desc *desc, const void *w, int64_t begin,
-                           int64_t end, int64_t first)
-{
-    size_t element = tess_dtype_bytes(desc->dtype);
-    for (int64_t row = begin; row < end && row < desc->out; row++) {
-        const char *at = (const char *)w + (size_t)(row * desc->in + first) * element;
-        for (size_t byte = 0; byte < DATA_PANEL * element; byte += 64)
-            _mm_prefetch(at + byte, _MM_HINT_T1);
-    }
+    bool half = desc->dtype == TESS_BF16;
+    for (int64_t s = step; s < step + count; s++, packed += DATA_PANEL)
+        cpu_pack_step(half, w, desc->in, half ? 2 * s : s, 2 * s + 1 < desc->out, first, columns,
+                      packed);
 }
 
 /* Prefetch the same steps of the rows of the next tile. */
@@ -122,19 +105,20 @@ static void data_sums(const struct data_call *call, const struct data_work *work
         for (int64_t row = 0; row < rows; row += CPU_TILE_TALL) {
             int64_t left = rows - row;
             const char *at = dy + (size_t)row * row_bytes + (size_t)step * 4;
-            data_ask_w(desc, call->w, soon + ahead * row / rows,
-                       soon + ahead * (row + CPU_TILE_TALL) / rows, first);
+            cpu_ask_rows(half, call->w, desc->out, desc->in, soon + ahead * row / rows,
+                         soon + ahead * (row + CPU_TILE_TALL) / rows, first);
             data_ask_dy(at + CPU_TILE_TALL * row_bytes, row_bytes, left - CPU_TILE_TALL, count);
             struct cpu_tile tile = {.column = work->w,
                                     .column_step = DATA_PANEL,
                                     .scalar = at,
                                     .scalar_row = row_bytes,
                                     .scalar_step = 4,
+                                    .rows = tess__cpu_min(left, CPU_TILE_TALL),
                                     .steps = count,
                                     .sum = work->sum + row * DATA_PANEL,
                                     .sum_row = DATA_PANEL,
                                     .begin = step == 0};
-            tess__cpu_tile(half, wide, &tile, left < CPU_TILE_TALL ? left : CPU_TILE_TALL);
+            tess__cpu_tile(half, wide, &tile);
         }
     }
 }

@@ -84,11 +84,12 @@ static void flash_scores(const struct flash *f, const struct flash_work *w,
                                 .scalar = w->q,
                                 .scalar_row = (size_t)f->row * sizeof(uint32_t),
                                 .scalar_step = sizeof(uint32_t),
+                                .rows = t->rows,
                                 .steps = f->steps,
                                 .sum = w->score + key,
                                 .sum_row = FLASH_SCORE_ROW,
                                 .begin = true};
-        tess__cpu_tile(f->half, (int)((left + CPU_WORDS - 1) / CPU_WORDS), &tile, t->rows);
+        tess__cpu_tile(f->half, (int)((left + CPU_WORDS - 1) / CPU_WORDS), &tile);
     }
 }
 
@@ -133,12 +134,13 @@ static void flash_values(const struct flash *f, const struct flash_work *w,
                                 .scalar = f->half ? (void *)w->p : (void *)w->score,
                                 .scalar_row = FLASH_SCORE_ROW * (f->half ? 2 : 4),
                                 .scalar_step = sizeof(uint32_t),
+                                .rows = t->rows,
                                 .steps = (t->keys + per_word - 1) / per_word,
                                 .sum = w->sum + t->first * f->width + c,
                                 .sum_row = f->width,
                                 .begin = t->key == 0,
                                 .scale = fade};
-        tess__cpu_tile(f->half, left < CPU_TILE_WIDE ? (int)left : CPU_TILE_WIDE, &tile, t->rows);
+        tess__cpu_tile(f->half, left < CPU_TILE_WIDE ? (int)left : CPU_TILE_WIDE, &tile);
     }
 }
 

@@ -91,15 +91,16 @@ static void grad_scores(const struct flash *f, const struct grad_work *w, int64_
                             .scalar = w->q + query * f->row,
                             .scalar_row = (size_t)f->row * sizeof(uint32_t),
                             .scalar_step = sizeof(uint32_t),
+                            .rows = CPU_TILE_TALL,
                             .steps = f->steps,
                             .sum = w->s,
                             .sum_row = FLASH_PANEL,
                             .begin = true};
-    tess__cpu_tile(f->half, wide, &tile, CPU_TILE_TALL);
+    tess__cpu_tile(f->half, wide, &tile);
     tile.column = w->v_turned + key * f->steps;
     tile.scalar = w->dy + query * f->row;
     tile.sum = w->dp;
-    tess__cpu_tile(f->half, wide, &tile, CPU_TILE_TALL);
+    tess__cpu_tile(f->half, wide, &tile);
 }
 
 /* p and ds of 16 keys of a row; `seen` of them are not in the future. */
@@ -195,11 +196,12 @@ static void grad_keys(const struct flash *f, const struct grad_block *b, const u
                                     .scalar = weights + skip * FLASH_PANEL + key,
                                     .scalar_row = sizeof(uint32_t),
                                     .scalar_step = FLASH_PANEL * sizeof(uint32_t),
+                                    .rows = tess__cpu_min(b->keys - key, tall),
                                     .steps = steps - skip,
                                     .sum = sum + (b->key + key) * f->width + c,
                                     .sum_row = f->width,
                                     .begin = begin};
-            tess__cpu_tile(f->half, wide, &tile, b->keys - key < tall ? b->keys - key : tall);
+            tess__cpu_tile(f->half, wide, &tile);
         }
     }
 }
@@ -221,12 +223,12 @@ static void grad_queries(const struct flash *f, const struct grad_work *w,
                                     .scalar = ds,
                                     .scalar_row = FLASH_PANEL * (f->half ? 2 : 4),
                                     .scalar_step = sizeof(uint32_t),
+                                    .rows = CPU_TILE_TALL,
                                     .steps = (seen + per_word - 1) / per_word,
                                     .sum = w->dq + (b->first + row) * f->width + c,
                                     .sum_row = f->width,
                                     .begin = b->key == 0};
-            tess__cpu_tile(f->half, left < CPU_TILE_WIDE ? (int)left : CPU_TILE_WIDE, &tile,
-                           CPU_TILE_TALL);
+            tess__cpu_tile(f->half, left < CPU_TILE_WIDE ? (int)left : CPU_TILE_WIDE, &tile);
         }
     }
 }

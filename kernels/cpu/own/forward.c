@@ -48,28 +48,6 @@ struct forward {
     size_t soon_row, soon_bytes; /* from row to row, and of a row */
 };
 
-/* One step of a tile. */
-CPU_INLINE void forward_step(__m512 *sum, bool half, int tall, int wide, const uint32_t *x,
-                             const uint32_t *weight)
-{
-    __m512i rows[FORWARD_WIDE];
-    CPU_UNROLL
-    for (int c = 0; c < wide; c++) {
-        rows[c] = _mm512_load_si512(x + c * CPU_WORDS);
-        CPU_IN_REGISTER(rows[c]);
-    }
-    CPU_UNROLL
-    for (int r = 0; r < tall; r++) {
-        __m512i scalar = _mm512_set1_epi32((int)weight[r]);
-        CPU_UNROLL
-        for (int c = 0; c < wide; c++)
-            sum[r * wide + c] =
-                half ? _mm512_dpbf16_ps(sum[r * wide + c], (__m512bh)rows[c], (__m512bh)scalar)
-                     : _mm512_fmadd_ps(_mm512_castsi512_ps(rows[c]), _mm512_castsi512_ps(scalar),
-                                       sum[r * wide + c]);
-    }
-}
-
 /* This tile's share of what the next part reads, into the second-level cache. */
 CPU_INLINE void forward_ask(const struct forward *f, int64_t first, int64_t tall)
 {
@@ -110,7 +88,7 @@ CPU_INLINE void forward_tile(const struct forward *f, bool half, int tall, int w
         int64_t end = step + CPU_WORDS < whole ? step + CPU_WORDS : whole;
         for (const char *at = from; step < end; step++, at += 4, x += wide * CPU_WORDS) {
             forward_words(at, f->scalar_row, tall, word);
-            forward_step(sum, half, tall, wide, x, word);
+            cpu_step(sum, half, tall, wide, x, word);
         }
     }
     if (f->odd_step) {
@@ -119,7 +97,7 @@ CPU_INLINE void forward_tile(const struct forward *f, bool half, int tall, int w
             memcpy(&one, last + (size_t)r * f->scalar_row, 2);
             word[r] = one;
         }
-        forward_step(sum, half, tall, wide, x, word);
+        cpu_step(sum, half, tall, wide, x, word);
     }
     CPU_UNROLL
     for (int i = 0; i < tall * wide; i++)
@@ -142,25 +120,7 @@ CPU_INLINE void forward_part(const struct forward *f, bool half, int wide)
         forward_tile(f, half, 1, wide, first);
 }
 
-/* One function per number of vectors. */
-#define FORWARD_FUNCTION(name, half, wide)                                                         \
-    static void name(const struct forward *f)                                                      \
-    {                                                                                              \
-        forward_part(f, half, wide);                                                               \
-    }
-FORWARD_FUNCTION(forward_f32_1, false, 1)
-FORWARD_FUNCTION(forward_f32_2, false, 2)
-FORWARD_FUNCTION(forward_f32_3, false, 3)
-FORWARD_FUNCTION(forward_f32_4, false, 4)
-FORWARD_FUNCTION(forward_bf16_1, true, 1)
-FORWARD_FUNCTION(forward_bf16_2, true, 2)
-FORWARD_FUNCTION(forward_bf16_3, true, 3)
-FORWARD_FUNCTION(forward_bf16_4, true, 4)
-
-static void (*const forward_run[2][FORWARD_WIDE])(const struct forward *f) = {
-    {forward_f32_1, forward_f32_2, forward_f32_3, forward_f32_4},
-    {forward_bf16_1, forward_bf16_2, forward_bf16_3, forward_bf16_4},
-};
+CPU_BY_WIDTH(forward_run, forward_part, const struct forward *)
 
 /* Where turned sums go: some rows of y. */
 struct forward_end {

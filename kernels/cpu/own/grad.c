@@ -38,55 +38,28 @@ struct grad {
     bool add;         /* to what is in dw */
 };
 
-CPU_INLINE void grad_clear(__m512 (*sum)[GRAD_WIDE], int tall, int wide)
-{
-    CPU_UNROLL
-    for (int r = 0; r < tall; r++) {
-        CPU_UNROLL
-        for (int c = 0; c < wide; c++)
-            sum[r][c] = _mm512_setzero_ps();
-    }
-}
-
 /* sum = the products over one leaf */
-CPU_INLINE void grad_leaf(__m512 (*sum)[GRAD_WIDE], bool half, int tall, int wide, int64_t steps,
+CPU_INLINE void grad_leaf(__m512 *sum, bool half, int tall, int wide, int64_t steps,
                           const uint32_t *x, const uint32_t *dy)
 {
-    grad_clear(sum, tall, wide);
-    for (int64_t k = 0; k < steps; k++, x += GRAD_PANEL, dy += tall) {
-        __m512i column[GRAD_WIDE];
-        CPU_UNROLL
-        for (int c = 0; c < wide; c++) {
-            column[c] = _mm512_load_si512(x + c * GRAD_LANES);
-            CPU_IN_REGISTER(column[c]);
-        }
-        CPU_UNROLL
-        for (int r = 0; r < tall; r++) {
-            __m512i row = _mm512_set1_epi32((int)dy[r]);
-            CPU_UNROLL
-            for (int c = 0; c < wide; c++)
-                sum[r][c] = half ? _mm512_dpbf16_ps(sum[r][c], (__m512bh)column[c], (__m512bh)row)
-                                 : _mm512_fmadd_ps(_mm512_castsi512_ps(column[c]),
-                                                   _mm512_castsi512_ps(row), sum[r][c]);
-        }
-    }
+    CPU_UNROLL
+    for (int i = 0; i < tall * wide; i++)
+        sum[i] = _mm512_setzero_ps();
+    for (int64_t k = 0; k < steps; k++, x += GRAD_PANEL, dy += tall)
+        cpu_step(sum, half, tall, wide, x, dy);
 }
 
 /* sum = left + sum */
-CPU_INLINE void grad_add(__m512 (*sum)[GRAD_WIDE], const __m512 (*left)[GRAD_WIDE], int tall,
-                         int wide)
+CPU_INLINE void grad_add(__m512 *sum, const __m512 *left, int count)
 {
     CPU_UNROLL
-    for (int r = 0; r < tall; r++) {
-        CPU_UNROLL
-        for (int c = 0; c < wide; c++)
-            sum[r][c] = _mm512_add_ps(left[r][c], sum[r][c]);
-    }
+    for (int i = 0; i < count; i++)
+        sum[i] = _mm512_add_ps(left[i], sum[i]);
 }
 
 /* The tile's valid rows and columns to dw. */
-CPU_INLINE void grad_store(const struct grad *g, int64_t tile, const __m512 (*sum)[GRAD_WIDE],
-                           int tall, int wide)
+CPU_INLINE void grad_store(const struct grad *g, int64_t tile, const __m512 *sum, int tall,
+                           int wide)
 {
     float *dw = g->dw + tile * tall * g->in;
     int64_t rows = g->rows - tile * tall;
@@ -98,26 +71,15 @@ CPU_INLINE void grad_store(const struct grad *g, int64_t tile, const __m512 (*su
         CPU_UNROLL
         for (int c = 0; c < wide; c++)
             grad_store_vector(dw + r * g->in + c * GRAD_LANES,
-                              c < wide - 1 ? (__mmask16)0xffff : last, g->add, sum[r][c]);
-    }
-}
-
-CPU_INLINE void grad_keep(__m512 (*waiting)[GRAD_WIDE], const __m512 (*sum)[GRAD_WIDE], int tall,
-                          int wide)
-{
-    CPU_UNROLL
-    for (int r = 0; r < tall; r++) {
-        CPU_UNROLL
-        for (int c = 0; c < wide; c++)
-            waiting[r][c] = sum[r][c];
+                              c < wide - 1 ? (__mmask16)0xffff : last, g->add, sum[r * wide + c]);
     }
 }
 
 CPU_INLINE void grad_tile_one(const struct grad *g, int64_t tile, bool half, int wide)
 {
-    __m512 sum[GRAD_ONE][GRAD_WIDE];
+    __m512 sum[GRAD_ONE * GRAD_WIDE];
     grad_leaf(sum, half, GRAD_ONE, wide, g->steps, g->x, g->dy + tile * g->tile);
-    grad_store(g, tile, (const __m512(*)[GRAD_WIDE])sum, GRAD_ONE, wide);
+    grad_store(g, tile, sum, GRAD_ONE, wide);
 }
 
 /*
@@ -126,26 +88,29 @@ CPU_INLINE void grad_tile_one(const struct grad *g, int64_t tile, bool half, int
  */
 CPU_INLINE void grad_tile_tree(const struct grad *g, int64_t tile, bool half, int wide)
 {
-    __m512 waiting[GRAD_LEVELS][GRAD_TREE][GRAD_WIDE];
-    __m512 sum[GRAD_TREE][GRAD_WIDE], right[GRAD_TREE][GRAD_WIDE];
+    __m512 waiting[GRAD_LEVELS][GRAD_TREE * GRAD_WIDE];
+    __m512 sum[GRAD_TREE * GRAD_WIDE], right[GRAD_TREE * GRAD_WIDE];
     const uint32_t *x = g->x, *dy = g->dy + tile * g->tile;
     int64_t x_leaf = g->steps * GRAD_PANEL, dy_leaf = g->steps * GRAD_TREE;
-    int depth = 0;
+    int depth = 0, count = GRAD_TREE * wide;
     for (int64_t leaf = 0;; leaf += 2, x += 2 * x_leaf, dy += 2 * dy_leaf) {
         grad_leaf(sum, half, GRAD_TREE, wide, g->steps, x, dy);
         if (leaf + 1 < g->leaves) {
             grad_leaf(right, half, GRAD_TREE, wide, g->steps, x + x_leaf, dy + dy_leaf);
-            grad_add(sum, (const __m512(*)[GRAD_WIDE])right, GRAD_TREE, wide);
+            grad_add(sum, right, count);
         }
         for (int64_t carry = leaf / 2; carry & 1; carry >>= 1)
-            grad_add(sum, (const __m512(*)[GRAD_WIDE])waiting[--depth], GRAD_TREE, wide);
+            grad_add(sum, waiting[--depth], count);
         if (leaf + 2 >= g->leaves)
             break;
-        grad_keep(waiting[depth++], (const __m512(*)[GRAD_WIDE])sum, GRAD_TREE, wide);
+        CPU_UNROLL
+        for (int i = 0; i < count; i++)
+            waiting[depth][i] = sum[i];
+        depth++;
     }
     while (depth > 0)
-        grad_add(sum, (const __m512(*)[GRAD_WIDE])waiting[--depth], GRAD_TREE, wide);
-    grad_store(g, tile, (const __m512(*)[GRAD_WIDE])sum, GRAD_TREE, wide);
+        grad_add(sum, waiting[--depth], count);
+    grad_store(g, tile, sum, GRAD_TREE, wide);
 }
 
 CPU_INLINE void grad_panel(const struct grad *g, bool half, int wide)
@@ -159,43 +124,15 @@ CPU_INLINE void grad_panel(const struct grad *g, bool half, int wide)
     }
 }
 
-/* One function per number of vectors, so that a narrow last panel costs no more than it must. */
-#define GRAD_PANEL_FUNCTION(name, half, wide)                                                      \
-    static void name(const struct grad *g)                                                         \
-    {                                                                                              \
-        grad_panel(g, half, wide);                                                                 \
-    }
-GRAD_PANEL_FUNCTION(grad_f32_1, false, 1)
-GRAD_PANEL_FUNCTION(grad_f32_2, false, 2)
-GRAD_PANEL_FUNCTION(grad_f32_3, false, 3)
-GRAD_PANEL_FUNCTION(grad_f32_4, false, 4)
-GRAD_PANEL_FUNCTION(grad_bf16_1, true, 1)
-GRAD_PANEL_FUNCTION(grad_bf16_2, true, 2)
-GRAD_PANEL_FUNCTION(grad_bf16_3, true, 3)
-GRAD_PANEL_FUNCTION(grad_bf16_4, true, 4)
-
-static void (*const grad_panel_run[2][GRAD_WIDE])(const struct grad *g) = {
-    {grad_f32_1, grad_f32_2, grad_f32_3, grad_f32_4},
-    {grad_bf16_1, grad_bf16_2, grad_bf16_3, grad_bf16_4},
-};
+/* A narrow last panel costs no more than it must. */
+CPU_BY_WIDTH(grad_panel_run, grad_panel, const struct grad *)
 
 CPU_INLINE void grad_pack_columns(const struct tess_op_desc *desc, const void *x, int64_t first,
                                   int32_t columns, uint32_t *panel)
 {
-    const float *whole = x;
-    const uint16_t *half = x;
-    int64_t in = desc->in;
-    if (desc->dtype == TESS_F32) {
-        for (int64_t row = 0; row < desc->rows; row++, panel += GRAD_PANEL)
-            cpu_pack_f32(whole + row * in + first, columns, panel);
-        return;
-    }
-    for (int64_t leaf = 0; leaf < desc->rows; leaf += desc->leaf_rows) {
-        for (int64_t row = 0; row < desc->leaf_rows; row += 2, panel += GRAD_PANEL) {
-            const uint16_t *even = half + (leaf + row) * in + first;
-            cpu_pack_bf16(even, row + 1 < desc->leaf_rows ? even + in : NULL, columns, panel);
-        }
-    }
+    for (int64_t leaf = 0; leaf < desc->rows / desc->leaf_rows; leaf++)
+        for (int64_t step = 0; step < grad_steps(desc); step++, panel += GRAD_PANEL)
+            grad_pack(desc, x, desc->in, leaf, step, first, columns, panel);
 }
 
 /* A whole panel's width is known to the compiler. */
@@ -232,22 +169,13 @@ CPU_INLINE void grad_pack_dy(const struct tess_op_desc *desc, const void *dy, in
                              int64_t count, int tall, uint32_t *packed)
 {
     _Alignas(64) uint32_t line[GRAD_ROWS + 32] = {0};
-    int64_t tiles = (count + tall - 1) / tall, out = desc->out;
+    int64_t tiles = (count + tall - 1) / tall;
     int64_t tile_words = grad_tile_words(grad_all_steps(desc), tall);
-    if (desc->dtype == TESS_F32) {
-        for (int64_t row = 0; row < desc->rows; row++, packed += tall) {
-            cpu_pack_f32((const float *)dy + row * out + first, count, line);
+    for (int64_t leaf = 0; leaf < desc->rows / desc->leaf_rows; leaf++)
+        for (int64_t step = 0; step < grad_steps(desc); step++, packed += tall) {
+            grad_pack(desc, dy, desc->out, leaf, step, first, count, line);
             grad_deal(line, tiles, tall, tile_words, packed);
         }
-        return;
-    }
-    for (int64_t leaf = 0; leaf < desc->rows; leaf += desc->leaf_rows) {
-        for (int64_t row = 0; row < desc->leaf_rows; row += 2, packed += tall) {
-            const uint16_t *even = (const uint16_t *)dy + (leaf + row) * out + first;
-            cpu_pack_bf16(even, row + 1 < desc->leaf_rows ? even + out : NULL, count, line);
-            grad_deal(line, tiles, tall, tile_words, packed);
-        }
-    }
 }
 
 /* Bytes of dy packed for a block of `rows`. */

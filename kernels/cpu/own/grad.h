@@ -34,6 +34,17 @@ static inline int64_t grad_all_steps(const struct tess_op_desc *desc)
     return desc->rows / desc->leaf_rows * grad_steps(desc);
 }
 
+/* Step `step` of leaf `leaf` of x [rows, width] from column `first` on. */
+CPU_INLINE void grad_pack(const struct tess_op_desc *desc, const void *x, int64_t width,
+                          int64_t leaf, int64_t step, int64_t first, int64_t columns,
+                          uint32_t *packed)
+{
+    bool half = desc->dtype == TESS_BF16;
+    int64_t row = half ? 2 * step : step;
+    cpu_pack_step(half, x, width, leaf * desc->leaf_rows + row, row + 1 < desc->leaf_rows, first,
+                  columns, packed);
+}
+
 CPU_INLINE void grad_store_vector(float *dw, __mmask16 mask, bool add, __m512 sum)
 {
     if (add)

@@ -59,29 +59,9 @@ size_t tess__cpu_grad_long_scratch(const struct tess_op_desc *desc)
 static void long_pack_dy(const struct tess_op_desc *desc, const void *dy, int64_t first,
                          int64_t count, uint32_t *packed)
 {
-    int64_t out = desc->out, row_words = long_dy_row(count);
-    if (desc->dtype == TESS_F32) {
-        for (int64_t row = 0; row < desc->rows; row++, packed += row_words)
-            cpu_pack_f32((const float *)dy + row * out + first, count, packed);
-        return;
-    }
-    for (int64_t leaf = 0; leaf < desc->rows; leaf += desc->leaf_rows)
-        for (int64_t row = 0; row < desc->leaf_rows; row += 2, packed += row_words) {
-            const uint16_t *even = (const uint16_t *)dy + (leaf + row) * out + first;
-            cpu_pack_bf16(even, row + 1 < desc->leaf_rows ? even + out : NULL, count, packed);
-        }
-}
-
-/* A step's row of x, or its pair of rows, from column `first` on. */
-CPU_INLINE void long_pack_step(const struct tess_op_desc *desc, const void *x, int64_t row,
-                               bool pair, int64_t first, int64_t columns, uint32_t *packed)
-{
-    if (desc->dtype == TESS_F32) {
-        cpu_pack_f32((const float *)x + row * desc->in + first, columns, packed);
-        return;
-    }
-    const uint16_t *even = (const uint16_t *)x + row * desc->in + first;
-    cpu_pack_bf16(even, pair ? even + desc->in : NULL, columns, packed);
+    for (int64_t leaf = 0; leaf < desc->rows / desc->leaf_rows; leaf++)
+        for (int64_t step = 0; step < grad_steps(desc); step++, packed += long_dy_row(count))
+            grad_pack(desc, dy, desc->out, leaf, step, first, count, packed);
 }
 
 /* Steps `step` .. step + steps - 1 of leaf `leaf`. A whole panel's width is known to the compiler.
@@ -89,26 +69,11 @@ CPU_INLINE void long_pack_step(const struct tess_op_desc *desc, const void *x, i
 static void long_pack(const struct tess_op_desc *desc, const void *x, int64_t leaf, int64_t step,
                       int64_t steps, int64_t first, int64_t columns, uint32_t *packed)
 {
-    int64_t rows = desc->dtype == TESS_BF16 ? 2 : 1; /* of a step */
     for (int64_t s = step; s < step + steps; s++, packed += GRAD_PANEL) {
-        int64_t row = leaf * desc->leaf_rows + s * rows;
-        bool pair = (s + 1) * rows <= desc->leaf_rows;
         if (columns == GRAD_PANEL)
-            long_pack_step(desc, x, row, pair, first, GRAD_PANEL, packed);
+            grad_pack(desc, x, desc->in, leaf, s, first, GRAD_PANEL, packed);
         else
-            long_pack_step(desc, x, row, pair, first, columns, packed);
-    }
-}
-
-/* Prefetch rows begin .. end - 1 of x at a panel's first column, where there are such rows. */
-CPU_INLINE void long_ask(const struct tess_op_desc *desc, const void *x, int64_t begin, int64_t end,
-                         int64_t first)
-{
-    size_t element = tess_dtype_bytes(desc->dtype), row_bytes = (size_t)desc->in * element;
-    for (int64_t row = begin; row < end && row < desc->rows; row++) {
-        const char *at = (const char *)x + (size_t)row * row_bytes + (size_t)first * element;
-        for (size_t byte = 0; byte < GRAD_PANEL * element; byte += 64)
-            _mm_prefetch(at + byte, _MM_HINT_T1);
+            grad_pack(desc, x, desc->in, leaf, s, first, columns, packed);
     }
 }
 
@@ -118,7 +83,8 @@ static void long_leaf(const struct grad_call *call, const struct long_work *w, i
 {
     const struct tess_op_desc *desc = call->desc;
     int64_t steps = grad_steps(desc);
-    int64_t dy_row = long_dy_row(rows), per_step = desc->dtype == TESS_BF16 ? 2 : 1;
+    bool half = desc->dtype == TESS_BF16;
+    int64_t dy_row = long_dy_row(rows), per_step = half ? 2 : 1;
     int wide = (int)((columns + GRAD_LANES - 1) / GRAD_LANES);
     for (int64_t step = 0; step < steps; step += LONG_STEPS) {
         int64_t count = steps - step < LONG_STEPS ? steps - step : LONG_STEPS;
@@ -126,19 +92,19 @@ static void long_leaf(const struct grad_call *call, const struct long_work *w, i
         const uint32_t *dy = w->dy + (leaf * steps + step) * dy_row;
         int64_t soon = leaf * desc->leaf_rows + (step + count) * per_step, ahead = count * per_step;
         for (int64_t row = 0; row < rows; row += CPU_TILE_TALL) {
-            long_ask(desc, call->x, soon + ahead * row / rows,
-                     soon + ahead * (row + CPU_TILE_TALL) / rows, first);
+            cpu_ask_rows(half, call->x, desc->rows, desc->in, soon + ahead * row / rows,
+                         soon + ahead * (row + CPU_TILE_TALL) / rows, first);
             struct cpu_tile tile = {.column = w->x,
                                     .column_step = GRAD_PANEL,
                                     .scalar = dy + row,
                                     .scalar_row = sizeof(*dy),
                                     .scalar_step = (size_t)dy_row * sizeof(*dy),
+                                    .rows = tess__cpu_min(rows - row, CPU_TILE_TALL),
                                     .steps = count,
                                     .sum = sum + row * GRAD_PANEL,
                                     .sum_row = GRAD_PANEL,
                                     .begin = step == 0};
-            tess__cpu_tile(desc->dtype == TESS_BF16, wide, &tile,
-                           rows - row < CPU_TILE_TALL ? rows - row : CPU_TILE_TALL);
+            tess__cpu_tile(half, wide, &tile);
         }
     }
 }

@@ -1,13 +1,16 @@
 /*
- * Packing of rows for the own kernels (conv_grad.c, forward.c, grad.c), which work in 32-bit words:
- * one element in f32, a pair of elements from neighbouring rows in bf16. AVX-512 only.
+ * What the own kernels share. They work in 32-bit words: one element in f32, a pair of elements
+ * from neighbouring rows in bf16. Packing of rows, and one step of a tile of sums. AVX-512 only.
  */
 #ifndef KERNELS_CPU_OWN_PACK_H
 #define KERNELS_CPU_OWN_PACK_H
 
 #include "cpu/own/unroll.h"
 
+#include "tessera/tensor.h"
+
 #include <immintrin.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 #define CPU_WORDS 16 /* in a vector */
@@ -42,6 +45,55 @@ CPU_INLINE void cpu_pack_bf16(const uint16_t *even, const uint16_t *odd, int64_t
             low = _mm512_or_si512(low, _mm512_slli_epi32(high, 16));
         }
         _mm512_store_si512(packed + c, low);
+    }
+}
+
+/* A step of x [.., width] from column `first` on: row `row`, in bf16 with the next one where
+ * `pair`. */
+CPU_INLINE void cpu_pack_step(bool half, const void *x, int64_t width, int64_t row, bool pair,
+                              int64_t first, int64_t columns, uint32_t *packed)
+{
+    int64_t at = row * width + first;
+    if (!half) {
+        cpu_pack_f32((const float *)x + at, columns, packed);
+        return;
+    }
+    const uint16_t *even = (const uint16_t *)x + at;
+    cpu_pack_bf16(even, pair ? even + width : NULL, columns, packed);
+}
+
+/* Prefetch 64 columns from `first` on of rows begin .. end - 1, where x [rows, width] has them. */
+CPU_INLINE void cpu_ask_rows(bool half, const void *x, int64_t rows, int64_t width, int64_t begin,
+                             int64_t end, int64_t first)
+{
+    size_t element = half ? 2 : 4;
+    for (int64_t row = begin; row < end && row < rows; row++) {
+        const char *at = (const char *)x + (size_t)(row * width + first) * element;
+        for (size_t byte = 0; byte < 64 * element; byte += 64)
+            _mm_prefetch(at + byte, _MM_HINT_T1);
+    }
+}
+
+/* One step of a tile of `tall` rows and `wide` vectors: sum[r * wide + c] += scalar[r] column[c],
+ * fused. */
+CPU_INLINE void cpu_step(__m512 *sum, bool half, int tall, int wide, const uint32_t *column,
+                         const uint32_t *scalar)
+{
+    __m512i vector[4];
+    CPU_UNROLL
+    for (int c = 0; c < wide; c++) {
+        vector[c] = _mm512_loadu_si512(column + c * CPU_WORDS);
+        CPU_IN_REGISTER(vector[c]);
+    }
+    CPU_UNROLL
+    for (int r = 0; r < tall; r++) {
+        __m512i one = _mm512_set1_epi32((int)scalar[r]);
+        CPU_UNROLL
+        for (int c = 0; c < wide; c++)
+            sum[r * wide + c] =
+                half ? _mm512_dpbf16_ps(sum[r * wide + c], (__m512bh)vector[c], (__m512bh)one)
+                     : _mm512_fmadd_ps(_mm512_castsi512_ps(vector[c]), _mm512_castsi512_ps(one),
+                                       sum[r * wide + c]);
     }
 }
 

@@ -22,14 +22,14 @@ struct cpu_tile {
     int64_t column_step;    /* words from step to step */
     const void *scalar;
     size_t scalar_row, scalar_step; /* bytes from row to row, from step to step */
-    int64_t steps;
+    int64_t rows, steps;
     float *sum; /* aligned to 64 bytes */
     int64_t sum_row;
     bool begin;
     const float *scale; /* or NULL */
 };
 
-/* `rows` rows, wide * 16 columns. */
-void tess__cpu_tile(bool half, int wide, const struct cpu_tile *tile, int64_t rows);
+/* tile->rows rows, wide * 16 columns. */
+void tess__cpu_tile(bool half, int wide, const struct cpu_tile *tile);
 
 #endif
