@@ -1,17 +1,17 @@
 /* Measures tasks in turns and writes results; see bench.h. */
 #include "bench/bench.h"
 
+#include "cpu/best.h"
 #include "tessera/check.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-#define BENCH_ROUND_S                                                                              \
-    0.004                /* long against the clock's resolution, short against changes of load     \
-                          */
-#define BENCH_LONG_S 0.1 /* for runs this long BENCH_FEW rounds are enough */
-#define BENCH_FEW    3
+/* Long against the clock's resolution, short against changes of load. */
+#define BENCH_ROUND_S 0.004
+#define BENCH_LONG_S  0.1 /* for runs this long BENCH_FEW rounds are enough */
+#define BENCH_FEW     3
 
 static int bench_compare(const void *a, const void *b)
 {
@@ -57,6 +57,34 @@ enum tess_status tess__bench_measure(const struct tess__bench *bench, struct tes
         task[t].median_s = task[t].round_s[rounds / 2];
     }
     return TESS_OK;
+}
+
+static enum tess_status bench_run_plain(void *context)
+{
+    struct tess__bench_plain *plain = context;
+    tess__best_add(plain->count, plain->memory, plain->memory + plain->count);
+    return TESS_OK;
+}
+
+enum tess_status tess__bench_bandwidth(struct tess__bench *bench,
+                                       enum tess_status (*run)(void *context), void *context,
+                                       double bytes, struct tess__bench_plain *plain, json_t *line)
+{
+    struct tess__bench_task task[2] = {{.run = run, .context = context},
+                                       {.run = bench_run_plain, .context = plain}};
+    enum tess_status status = tess__bench_measure(bench, task, 2);
+    if (status != TESS_OK) {
+        json_decref(line);
+        return status;
+    }
+    const double us = task[0].median_s * 1e6, ours = bytes / task[0].median_s * 1e-9;
+    const double plain_gbs = 12.0 * (double)plain->count / task[1].median_s * 1e-9;
+    printf(" %9.1f %9.1f   %9.1f %6.2f\n", us, ours, plain_gbs, ours / plain_gbs);
+    json_t *speed = json_pack("{s:f, s:f, s:f, s:f}", "us", us, "gbs", ours, "plain_gbs", plain_gbs,
+                              "ratio", ours / plain_gbs);
+    (void)json_object_update(line, speed);
+    json_decref(speed);
+    return tess__bench_write(&bench->log, line);
 }
 
 void tess__bench_sort(double *seconds, size_t count)

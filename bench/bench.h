@@ -47,6 +47,21 @@ enum tess_status tess__bench_log_close(struct tess__bench_log *log, enum tess_st
 /* Write one JSON line, where there is a file. Takes over `line`; NULL is an error. TESS_ERR_IO. */
 enum tess_status tess__bench_write(struct tess__bench_log *log, json_t *line);
 
+/* Memory that a plain loop works on: its first `count` elements are added to the next. */
+struct tess__bench_plain {
+    float *memory;
+    int64_t count;
+};
+
+/*
+ * Measure `run` over `bytes` in turns with y += x over `plain`, and end a printed line with the
+ * time, both bandwidths in GB/s and their ratio. They are added to `line`, which is written and
+ * taken over.
+ */
+enum tess_status tess__bench_bandwidth(struct tess__bench *bench,
+                                       enum tess_status (*run)(void *context), void *context,
+                                       double bytes, struct tess__bench_plain *plain, json_t *line);
+
 /* Sort `count` times, in ascending order. */
 void tess__bench_sort(double *seconds, size_t count);
 

@@ -21,6 +21,7 @@
 #include "text/command.h"
 #include "text/text.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,36 +34,37 @@
 #define BENCH_ROW_S     2.0               /* for a row over a network, which may be slow */
 #define BENCH_LEAST     5                 /* samples */
 
+#define BENCH_FIELD(member) offsetof(struct bench_options, member)
+
 static const struct tess_option bench_option_table[] = {
-    {"ranks", TESS_OPTION_INT, offsetof(struct bench_options, ranks), "2", 1, TESS_WORLD_RANKS_MAX,
-     NULL, "number of ranks"},
-    {"sizes", TESS_OPTION_INTS, offsetof(struct bench_options, sizes),
-     "4Ki,64Ki,256Ki,1Mi,4Mi,16Mi,64Mi,256Mi", 64, 0x1p36, NULL, "bytes of the arrays"},
-    {"order", TESS_OPTION_CHOICE, offsetof(struct bench_options, order), "canonical", 0, 0,
-     "canonical|fast", "order of sums"},
-    {"mode", TESS_OPTION_CHOICE, offsetof(struct bench_options, mode), "processes", 0, 0,
-     "processes|threads", "what ranks are"},
-    {"rewrite", TESS_OPTION_BOOL, offsetof(struct bench_options, rewrite), "off", 0, 0, NULL,
-     "each rank rewrites its array before every call, as training does; off: calls follow each "
-     "other"},
-    {"bind", TESS_OPTION_BOOL, offsetof(struct bench_options, bind), "on", 0, 0, NULL,
-     "bind each rank to a core where there are enough"},
-    {"device", TESS_OPTION_STRING, offsetof(struct bench_options, device), "cpu", 0, 0, NULL,
-     "cpu: arrays in the host's memory; cuda, cuda:N: in a device's, which all ranks share, and "
-     "sums by its kernels"},
-    {"kernel", TESS_OPTION_STRING, offsetof(struct bench_options, kernel), "", 0, 0, NULL,
-     "guard_queue: the same order of work without a device, for tests"},
-    {"comm", TESS_OPTION_STRING, offsetof(struct bench_options, comm), "auto", 0, 0, NULL,
-     "communicator, how ranks exchange data: one of the list of tessera help; auto: local where "
-     "this program starts the ranks, else mpi under mpirun where it is installed, else tcp"},
-    {"rank-orders", TESS_OPTION_STRING, offsetof(struct bench_options, rank_orders), "natural", 0,
-     0, NULL,
-     "orders of the ranks within the group, to be compared in one table where there are several, "
-     "separated by ';': natural, interleaved (one rank of every host in turn), or all ranks as "
-     "0,4,1,5"},
-    {"json", TESS_OPTION_STRING, offsetof(struct bench_options, json), "", 0, 0, NULL,
-     "file to which one JSON line per row is added"},
-    {NULL, TESS_OPTION_BOOL, 0, NULL, 0, 0, NULL, NULL},
+    TESS_ROW_INT("ranks", BENCH_FIELD(ranks), "2", 1, TESS_WORLD_RANKS_MAX, "number of ranks"),
+    TESS_ROW_INTS("sizes", BENCH_FIELD(sizes), "4Ki,64Ki,256Ki,1Mi,4Mi,16Mi,64Mi,256Mi", 64, 0x1p36,
+                  "bytes of the arrays"),
+    TESS_ROW_CHOICE("order", BENCH_FIELD(order), "canonical", "canonical|fast", "order of sums"),
+    TESS_ROW_CHOICE("mode", BENCH_FIELD(mode), "processes", "processes|threads", "what ranks are"),
+    TESS_ROW_BOOL(
+        "rewrite", BENCH_FIELD(rewrite), "off",
+        "each rank rewrites its array before every call, as training does; off: calls follow each "
+        "other"),
+    TESS_ROW_BOOL("bind", BENCH_FIELD(bind), "on",
+                  "bind each rank to a core where there are enough"),
+    TESS_ROW_STRING(
+        "device", BENCH_FIELD(device), "cpu",
+        "cpu: arrays in the host's memory; cuda, cuda:N: in a device's, which all ranks share, and "
+        "sums by its kernels"),
+    TESS_ROW_STRING("kernel", BENCH_FIELD(kernel), "",
+                    "guard_queue: the same order of work without a device, for tests"),
+    TESS_ROW_STRING(
+        "comm", BENCH_FIELD(comm), "auto",
+        "communicator, how ranks exchange data: one of the list of tessera help; auto: local where "
+        "this program starts the ranks, else mpi under mpirun where it is installed, else tcp"),
+    TESS_ROW_STRING(
+        "rank-orders", BENCH_FIELD(rank_orders), "natural",
+        "orders of the ranks within the group, to be compared in one table where there are "
+        "several, separated by ';': natural, interleaved (one rank of every host in turn), or all "
+        "ranks as 0,4,1,5"),
+    TESS_ROW_STRING("json", BENCH_FIELD(json), "", "file to which one JSON line per row is added"),
+    TESS_ROW_END,
 };
 
 /* One rank's arrays, of the greatest size each. */
@@ -157,17 +159,14 @@ static enum tess_status bench_rewrite(struct bench_rank *rank, enum bench_kind k
 static enum tess_status bench_samples(struct bench_rank *rank, size_t bytes, double latest_s,
                                       int *samples_out)
 {
-    const size_t wanted = BENCH_TOUCHED / bytes;
-    int samples = wanted > BENCH_SAMPLES ? BENCH_SAMPLES : wanted < 5 ? 5 : (int)wanted;
+    double samples = (double)(BENCH_TOUCHED / bytes);
     if ((rank->bench->comm->host & TESS_COMM_STARTED) != 0) {
         double slowest_s = latest_s;
         TESS_TRY(tess_comm_all_reduce(rank->comm, &latest_s, &slowest_s, 1, TESS_F64,
                                       TESS_REDUCE_MAX, NULL));
-        if (samples > BENCH_ROW_S / slowest_s)
-            samples = BENCH_ROW_S / slowest_s > BENCH_LEAST ? (int)(BENCH_ROW_S / slowest_s)
-                                                            : BENCH_LEAST;
+        samples = fmin(samples, BENCH_ROW_S / slowest_s);
     }
-    *samples_out = samples;
+    *samples_out = (int)fmin(fmax(samples, BENCH_LEAST), BENCH_SAMPLES);
     return TESS_OK;
 }
 

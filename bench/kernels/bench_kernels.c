@@ -35,23 +35,25 @@ enum bench_part {
     BENCH_MEMORY
 };
 
+#define BENCH_FIELD(member) offsetof(struct bench_options, member)
+
 static const struct tess_option bench_table[] = {
-    {"kernel", TESS_OPTION_STRING, offsetof(struct bench_options, kernel), "cpu", 0, 0, NULL,
-     "backend to measure"},
-    {"precision", TESS_OPTION_CHOICE, offsetof(struct bench_options, precision), "both", 0, 0,
-     "f32|bf16|f16|both",
-     "element type of activations and parameters; both: f32 and bf16. cpu multiplies f16 in f32, "
-     "so it is compared with f32"},
-    {"rows", TESS_OPTION_INT, offsetof(struct bench_options, rows), "64", BENCH_GRID, 4096, NULL,
-     "rows of a batch, a multiple of 8; layers of transformers have 1024 positions"},
-    {"part", TESS_OPTION_CHOICE, offsetof(struct bench_options, part), "all", 0, 0,
-     "all|products|grid|attention|sequence|memory", "which tables"},
-    {"threads", TESS_OPTION_INT, offsetof(struct bench_options, threads), "1", 1, 1024, NULL,
-     "threads of each operation, Tessera's and oneDNN's; with more than 1, times are wall-clock "
-     "times"},
-    {"json", TESS_OPTION_STRING, offsetof(struct bench_options, json), "", 0, 0, NULL,
-     "also write one JSON line per result to this file"},
-    {NULL, TESS_OPTION_BOOL, 0, NULL, 0, 0, NULL, NULL},
+    TESS_ROW_STRING("kernel", BENCH_FIELD(kernel), "cpu", "backend to measure"),
+    TESS_ROW_CHOICE("precision", BENCH_FIELD(precision), "both", "f32|bf16|f16|both",
+                    "element type of activations and parameters; both: f32 and bf16. cpu "
+                    "multiplies f16 in f32, "
+                    "so it is compared with f32"),
+    TESS_ROW_INT("rows", BENCH_FIELD(rows), "64", BENCH_GRID, 4096,
+                 "rows of a batch, a multiple of 8; layers of transformers have 1024 positions"),
+    TESS_ROW_CHOICE("part", BENCH_FIELD(part), "all", "all|products|grid|attention|sequence|memory",
+                    "which tables"),
+    TESS_ROW_INT(
+        "threads", BENCH_FIELD(threads), "1", 1, 1024,
+        "threads of each operation, Tessera's and oneDNN's; with more than 1, times are wall-clock "
+        "times"),
+    TESS_ROW_STRING("json", BENCH_FIELD(json), "",
+                    "also write one JSON line per result to this file"),
+    TESS_ROW_END,
 };
 
 /* ---- products of a layer -------------------------------------------------------------------- */
@@ -59,7 +61,7 @@ static const struct tess_option bench_table[] = {
 /* One layer of a common model. */
 struct bench_layer {
     const char *name;
-    struct tess_op_desc desc; /* without dtype; rows 0: --rows */
+    struct tess_op_desc desc; /* without dtype; rows 0: --rows; see bench_desc() */
 };
 
 #define BENCH_POSITIONS 1024
@@ -68,24 +70,8 @@ static const struct bench_layer bench_layers[] = {
     {"mlp 784-1024", {.kind = TESS_OP_LINEAR, .in = 784, .out = 1024, .relu = true}},
     {"mlp 1024-1024", {.kind = TESS_OP_LINEAR, .in = 1024, .out = 1024, .relu = true}},
     {"mlp 1024-10", {.kind = TESS_OP_LINEAR, .in = 1024, .out = 10}},
-    {"cnn conv 1-32",
-     {.kind = TESS_OP_CONV2D,
-      .in = 1,
-      .out = 32,
-      .height = 28,
-      .width = 28,
-      .window = 3,
-      .stride = 1,
-      .relu = true}},
-    {"cnn conv 32-64",
-     {.kind = TESS_OP_CONV2D,
-      .in = 32,
-      .out = 64,
-      .height = 26,
-      .width = 26,
-      .window = 3,
-      .stride = 1,
-      .relu = true}},
+    {"cnn conv 1-32", {.kind = TESS_OP_CONV2D, .in = 1, .out = 32, .height = 28, .relu = true}},
+    {"cnn conv 32-64", {.kind = TESS_OP_CONV2D, .in = 32, .out = 64, .height = 26, .relu = true}},
     {"cnn fc 9216-128", {.kind = TESS_OP_LINEAR, .in = 9216, .out = 128, .relu = true}},
     {"gpt 384-1152", {.kind = TESS_OP_LINEAR, .rows = BENCH_POSITIONS, .in = 384, .out = 1152}},
     {"gpt 384-384", {.kind = TESS_OP_LINEAR, .rows = BENCH_POSITIONS, .in = 384, .out = 384}},
@@ -102,12 +88,26 @@ static const struct bench_layer bench_layers[] = {
 
 static const char *const bench_what_name[3] = {"forward", "backward_data", "backward_weight"};
 
+/* Images are square, and windows 3 x 3. */
+static struct tess_op_desc bench_desc(const struct tess__bench *bench,
+                                      const struct bench_layer *layer, enum tess_dtype dtype)
+{
+    struct tess_op_desc desc = layer->desc;
+    desc.dtype = dtype;
+    desc.rows = desc.leaf_rows = desc.rows > 0 ? desc.rows : bench->rows;
+    desc.width = desc.height;
+    desc.window = desc.kind == TESS_OP_CONV2D ? 3 : 0;
+    desc.stride = desc.kind == TESS_OP_CONV2D ? 1 : 0;
+    return desc;
+}
+
+enum bench_array { BENCH_X, BENCH_W, BENCH_BIAS, BENCH_Y, BENCH_DW, BENCH_ARRAYS };
+
 /* An open operation with its arrays. */
 struct bench_op {
     struct tess_op op;
     enum tess_best_what what;
-    void *x, *w, *bias, *y;
-    float *dw;
+    void *array[BENCH_ARRAYS];
 };
 
 static int64_t bench_positions(const struct tess_op_desc *d, bool output)
@@ -123,35 +123,30 @@ static int64_t bench_positions(const struct tess_op_desc *d, bool output)
 static void bench_op_close(struct bench_op *b)
 {
     tess__bench_op_close(&b->op);
-    free(b->x);
-    free(b->w);
-    free(b->bias);
-    free(b->y);
-    free(b->dw);
+    for (int i = 0; i < BENCH_ARRAYS; i++)
+        free(b->array[i]);
 }
 
 static enum tess_status bench_op_open(struct tess__bench *bench, const struct tess_op_desc *desc,
                                       struct bench_op *b)
 {
-    *b = (struct bench_op){.x = NULL};
+    *b = (struct bench_op){.what = TESS_BEST_FORWARD};
     size_t element = tess_dtype_bytes(desc->dtype);
     size_t window = desc->kind == TESS_OP_CONV2D ? (size_t)(desc->window * desc->window) : 1;
-    size_t x = (size_t)(desc->rows * desc->in * bench_positions(desc, false));
-    size_t y = (size_t)(desc->rows * desc->out * bench_positions(desc, true));
     size_t w = (size_t)(desc->in * desc->out) * window;
-    enum tess_status status;
-    void *dw = NULL;
-    TESS_TRY_GOTO(status, failed, tess__bench_allocate(x * element, &b->x));
-    TESS_TRY_GOTO(status, failed, tess__bench_allocate(w * element, &b->w));
-    TESS_TRY_GOTO(status, failed, tess__bench_allocate((size_t)desc->out * element, &b->bias));
-    TESS_TRY_GOTO(status, failed, tess__bench_allocate(y * element, &b->y));
-    TESS_TRY_GOTO(status, failed, tess__bench_allocate(w * sizeof(float), &dw));
-    b->dw = dw;
-    TESS_TRY_GOTO(status, failed, tess__bench_op_open(bench, desc, &b->op));
-    return TESS_OK;
-
-failed:
-    bench_op_close(b);
+    const size_t bytes[BENCH_ARRAYS] = {
+        [BENCH_X] = (size_t)(desc->rows * desc->in * bench_positions(desc, false)) * element,
+        [BENCH_W] = w * element,
+        [BENCH_BIAS] = (size_t)desc->out * element,
+        [BENCH_Y] = (size_t)(desc->rows * desc->out * bench_positions(desc, true)) * element,
+        [BENCH_DW] = w * sizeof(float)};
+    enum tess_status status = TESS_OK;
+    for (int i = 0; i < BENCH_ARRAYS && status == TESS_OK; i++)
+        status = tess__bench_allocate(bytes[i], &b->array[i]);
+    if (status == TESS_OK)
+        status = tess__bench_op_open(bench, desc, &b->op);
+    if (status != TESS_OK)
+        bench_op_close(b);
     return status;
 }
 
@@ -160,16 +155,16 @@ static enum tess_status bench_run_op(void *context)
 {
     struct bench_op *b = context;
     bool linear = b->op.desc.kind == TESS_OP_LINEAR;
+    void *x = b->array[BENCH_X], *w = b->array[BENCH_W], *y = b->array[BENCH_Y];
     switch (b->what) {
     case TESS_BEST_FORWARD:
-        return linear ? tess_linear_forward(&b->op, b->x, b->w, b->bias, b->y)
-                      : tess_conv2d_forward(&b->op, b->x, b->w, b->bias, b->y);
+        return (linear ? tess_linear_forward : tess_conv2d_forward)(&b->op, x, w,
+                                                                    b->array[BENCH_BIAS], y);
     case TESS_BEST_BACKWARD_DATA:
-        return linear ? tess_linear_backward_data(&b->op, b->y, b->w, b->x)
-                      : tess_conv2d_backward_data(&b->op, b->y, b->w, b->x);
+        return (linear ? tess_linear_backward_data : tess_conv2d_backward_data)(&b->op, y, w, x);
     default:
-        return linear ? tess_linear_backward_weight(&b->op, b->x, b->y, b->dw, NULL)
-                      : tess_conv2d_backward_weight(&b->op, b->x, b->y, b->dw, NULL);
+        return (linear ? tess_linear_backward_weight
+                       : tess_conv2d_backward_weight)(&b->op, x, y, b->array[BENCH_DW], NULL);
     }
 }
 
@@ -229,9 +224,7 @@ close_best:
 static enum tess_status bench_products(struct tess__bench *bench, enum tess_dtype dtype)
 {
     for (int l = 0; l < BENCH_LAYERS; l++) {
-        struct tess_op_desc desc = bench_layers[l].desc;
-        desc.dtype = dtype;
-        desc.rows = desc.leaf_rows = desc.rows > 0 ? desc.rows : bench->rows;
+        struct tess_op_desc desc = bench_desc(bench, &bench_layers[l], dtype);
         desc.input_grad = desc.in > 1; /* the first convolution does not need it */
         struct bench_op ours;
         enum tess_status status = TESS_OK;
@@ -255,9 +248,7 @@ static enum tess_status bench_grid_layer(struct tess__bench *bench, const struct
     struct bench_op op[2];
     struct tess__bench_task task[2];
     enum tess_status status;
-    struct tess_op_desc desc = layer->desc;
-    desc.dtype = dtype;
-    desc.rows = desc.leaf_rows = desc.rows > 0 ? desc.rows : bench->rows;
+    struct tess_op_desc desc = bench_desc(bench, layer, dtype);
     TESS_TRY(bench_op_open(bench, &desc, &op[0]));
     desc.leaf_rows = desc.rows / BENCH_GRID;
     TESS_TRY_GOTO(status, close_first, bench_op_open(bench, &desc, &op[1]));
@@ -297,46 +288,44 @@ static bool bench_includes(const struct bench_options *options, int dtype)
     return precision == 3 ? dtype < 2 : precision == dtype;
 }
 
-/* One table: its head, then its lines for each type of --precision. */
-static enum tess_status bench_part(struct tess__bench *bench, const struct bench_options *options,
-                                   enum bench_part part,
-                                   enum tess_status (*run)(struct tess__bench *bench,
-                                                           enum tess_dtype dtype))
+/* The tables that have lines for each type of --precision. */
+static const struct bench_part_row {
+    enum bench_part part;
+    const char *head;
+    enum tess_status (*run)(struct tess__bench *bench, enum tess_dtype dtype);
+} bench_parts[] = {
+    {BENCH_PRODUCTS,
+     "product                                        us   GFLOP/s        best  by oneDNN's      "
+     "ratio\n",
+     bench_products},
+    {BENCH_GRIDS, "\nweight gradient           G=1 us    G=8 us  price\n", bench_grids},
+    {BENCH_ATTENTION,
+     "\nattention                                 us  GFLOP/s   T x T us  ratio      MiB    T x "
+     "T\n",
+     tess__bench_attention},
+    {BENCH_SEQUENCE, "\nsequence                                 us      GB/s      y += x  ratio\n",
+     tess__bench_sequence},
+};
+
+static bool bench_chosen(const struct bench_options *options, enum bench_part part)
 {
-    static const enum tess_dtype dtype[3] = {TESS_F32, TESS_BF16, TESS_F16};
-    if (options->part != BENCH_ALL && options->part != (int32_t)part)
-        return TESS_OK;
-    switch (part) {
-    case BENCH_PRODUCTS:
-        printf("%-16s %-5s %-16s %9s %9s   %9s  %-15s %6s\n", "product", "", "", "us", "GFLOP/s",
-               "best", "by oneDNN's", "ratio");
-        break;
-    case BENCH_GRIDS:
-        printf("\n%-16s %-5s %9s %9s %6s\n", "weight gradient", "", "G=1 us", "G=8 us", "price");
-        break;
-    case BENCH_ATTENTION:
-        printf("\n%-18s %-5s %-9s %9s %8s %10s %6s %8s %8s\n", "attention", "", "", "us", "GFLOP/s",
-               "T x T us", "ratio", "MiB", "T x T");
-        break;
-    default:
-        printf("\n%-20s %-6s %-5s %9s %9s   %9s %6s\n", "sequence", "", "", "us", "GB/s", "y += x",
-               "ratio");
-    }
-    for (int i = 0; i < 3; i++)
-        if (bench_includes(options, i))
-            TESS_TRY(run(bench, dtype[i]));
-    return TESS_OK;
+    return options->part == BENCH_ALL || options->part == (int32_t)part;
 }
 
 static enum tess_status bench_all(struct tess__bench *bench, const struct bench_options *options)
 {
-    TESS_TRY(bench_part(bench, options, BENCH_PRODUCTS, bench_products));
-    TESS_TRY(bench_part(bench, options, BENCH_GRIDS, bench_grids));
-    TESS_TRY(bench_part(bench, options, BENCH_ATTENTION, tess__bench_attention));
-    TESS_TRY(bench_part(bench, options, BENCH_SEQUENCE, tess__bench_sequence));
-    if (options->part != BENCH_ALL && options->part != BENCH_MEMORY)
+    static const enum tess_dtype dtype[3] = {TESS_F32, TESS_BF16, TESS_F16};
+    for (size_t p = 0; p < sizeof(bench_parts) / sizeof(bench_parts[0]); p++) {
+        if (!bench_chosen(options, bench_parts[p].part))
+            continue;
+        fputs(bench_parts[p].head, stdout);
+        for (int i = 0; i < 3; i++)
+            if (bench_includes(options, i))
+                TESS_TRY(bench_parts[p].run(bench, dtype[i]));
+    }
+    if (!bench_chosen(options, BENCH_MEMORY))
         return TESS_OK;
-    printf("\n%-16s %9s %9s   %9s %6s\n", "memory", "us", "GB/s", "y += x", "ratio");
+    fputs("\nmemory                  us      GB/s      y += x  ratio\n", stdout);
     return tess__bench_stream(bench);
 }
 
@@ -357,12 +346,6 @@ static enum tess_status bench_open(struct tess__bench *bench, const struct bench
     return tess__bench_log_open(&bench->log, options->json, "w");
 }
 
-static enum tess_status bench_finish(struct tess__bench *bench, enum tess_status status)
-{
-    tess_kernel_close(bench->kernel);
-    return tess__bench_log_close(&bench->log, status);
-}
-
 static const char bench_usage[] =
     "usage: tessera bench kernels [--kernel cpu] [--precision f32] [--part products] "
     "[--json FILE]\n\n"
@@ -378,7 +361,8 @@ static int bench_command(struct tess__call *call)
     enum tess_status status = bench_open(&bench, call->values);
     if (status == TESS_OK)
         status = bench_all(&bench, call->values);
-    return tess_status_exit_code(bench_finish(&bench, status));
+    tess_kernel_close(bench.kernel);
+    return tess_status_exit_code(tess__bench_log_close(&bench.log, status));
 }
 
 const struct tess__command tess__command_bench_kernels = {

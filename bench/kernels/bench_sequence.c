@@ -4,7 +4,6 @@
  */
 #include "bench/bench.h"
 
-#include "cpu/best.h"
 #include "tessera/check.h"
 
 #include <stdlib.h>
@@ -79,20 +78,14 @@ struct sequence {
     void *array[SEQUENCE_ARRAYS]; /* each has room for the largest */
     void *small;                  /* five arrays of SEQUENCE_ROWS words */
     void *table, *dtable;         /* [classes, width], the gradient in f32 */
-    void *plain;                  /* what the plain loop works on */
-    int64_t plain_count;
 };
 
 static int64_t sequence_elements(const struct sequence *s)
 {
-    switch (sequence_table[s->what].size) {
-    case SEQUENCE_WIDTH:
-        return SEQUENCE_ROWS * s->model->width;
-    case SEQUENCE_INNER:
-        return SEQUENCE_ROWS * s->model->inner;
-    default:
-        return SEQUENCE_ROWS * s->model->classes;
-    }
+    const enum sequence_size size = sequence_table[s->what].size;
+    return SEQUENCE_ROWS * (size == SEQUENCE_WIDTH   ? s->model->width
+                            : size == SEQUENCE_INNER ? s->model->inner
+                                                     : s->model->classes);
 }
 
 static double sequence_bytes(const struct sequence *s)
@@ -206,15 +199,6 @@ static enum tess_status sequence_run(void *context)
     return TESS_OK;
 }
 
-/* y += x over as many bytes as the operation has: x is read, y is read and written. */
-static enum tess_status sequence_run_plain(void *context)
-{
-    struct sequence *s = context;
-    float *x = s->plain;
-    tess__best_add(s->plain_count, x, x + s->plain_count);
-    return TESS_OK;
-}
-
 static void sequence_close(struct sequence *s)
 {
     tess__bench_op_close(&s->norm);
@@ -224,7 +208,6 @@ static void sequence_close(struct sequence *s)
     free(s->small);
     free(s->table);
     free(s->dtable);
-    free(s->plain);
 }
 
 static enum tess_status sequence_open(struct sequence *s)
@@ -264,26 +247,21 @@ static enum tess_status sequence_open(struct sequence *s)
 
 static enum tess_status sequence_measure(struct sequence *s)
 {
-    double bytes = sequence_bytes(s);
-    s->plain_count = (int64_t)(bytes / 12);
-    TESS_TRY(tess__bench_allocate((size_t)s->plain_count * 2 * sizeof(float), &s->plain));
-    memset(s->plain, 0, (size_t)s->plain_count * 2 * sizeof(float));
-    struct tess__bench_task task[2] = {{.run = sequence_run, .context = s},
-                                       {.run = sequence_run_plain, .context = s}};
-    enum tess_status status = tess__bench_measure(s->bench, task, 2);
-    free(s->plain);
-    s->plain = NULL;
-    TESS_TRY(status);
-    double ours = bytes / task[0].median_s * 1e-9, plain = bytes / task[1].median_s * 1e-9;
-    printf("%-20s %-6s %-5s %9.1f %9.1f   %9.1f %6.2f\n", sequence_table[s->what].name,
-           s->model->name, tess_dtype_name(s->dtype), task[0].median_s * 1e6, ours, plain,
-           ours / plain);
-    return tess__bench_write(&s->bench->log,
-                             json_pack("{s:s, s:s, s:s, s:s, s:f, s:f, s:f, s:f}", "bench",
-                                       "sequence", "what", sequence_table[s->what].name, "model",
-                                       s->model->name, "precision", tess_dtype_name(s->dtype), "us",
-                                       task[0].median_s * 1e6, "gbs", ours, "plain_gbs", plain,
-                                       "ratio", ours / plain));
+    /* As many bytes: x is read, y is read and written. */
+    const double bytes = sequence_bytes(s);
+    const char *name = sequence_table[s->what].name, *precision = tess_dtype_name(s->dtype);
+    struct tess__bench_plain plain = {.count = (int64_t)(bytes / 12)};
+    const size_t plain_bytes = (size_t)plain.count * 2 * sizeof(float);
+    void *memory;
+    TESS_TRY(tess__bench_allocate(plain_bytes, &memory));
+    plain.memory = memset(memory, 0, plain_bytes);
+    printf("%-20s %-6s %-5s", name, s->model->name, precision);
+    enum tess_status status =
+        tess__bench_bandwidth(s->bench, sequence_run, s, bytes, &plain,
+                              json_pack("{s:s, s:s, s:s, s:s}", "bench", "sequence", "what", name,
+                                        "model", s->model->name, "precision", precision));
+    free(memory);
+    return status;
 }
 
 enum tess_status tess__bench_sequence(struct tess__bench *bench, enum tess_dtype dtype)

@@ -67,15 +67,9 @@ class Bench:
             return json.load(file)['runs'][0]
 
     @staticmethod
-    def torch_train(*options, threads=1):
-        lines = command_lines(['/usr/bin/python3', 'bench/peers/torch_train.py', '--threads',
-                               str(threads), *map(str, options)],
-                              {'OMP_NUM_THREADS': str(threads)}, preload=True)
-        return json_lines(lines)[-1]
-
-    @staticmethod
-    def torch_gpt(*options, threads=1):
-        lines = command_lines(['/usr/bin/python3', 'bench/peers/torch_gpt.py', '--threads',
+    def torch(program, *options, threads=1):
+        """The last line of one of the programs beside this one."""
+        lines = command_lines(['/usr/bin/python3', f'bench/peers/torch_{program}.py', '--threads',
                                str(threads), *map(str, options)],
                               {'OMP_NUM_THREADS': str(threads)}, preload=True)
         return json_lines(lines)[-1]
@@ -110,8 +104,8 @@ class Bench:
             lambda: self.tessera_train(CONFIG[model], '--strategy', 'ddp', '--ranks', 2,
                                        '--batch-size', batch, '--precision', precision,
                                        '--steps', 3 * steps)['samples_per_s'],
-            lambda: self.torch_train(*peer, '--ranks', 2)['samples_per_s'],
-            lambda: self.torch_train(*peer, '--ranks', 1, threads=2)['samples_per_s'])
+            lambda: self.torch('train', *peer, '--ranks', 2)['samples_per_s'],
+            lambda: self.torch('train', *peer, '--ranks', 1, threads=2)['samples_per_s'])
         a, b, c = map(statistics.median, (ours, gloo, single))
         print(f'| {model} | {batch} | {precision} | {a:,.0f} | {b:,.0f} | {a / b:.2f} | {c:,.0f} | '
               f'{a / c:.2f} |', flush=True)
@@ -138,7 +132,7 @@ class Bench:
                                        '--batch-size', 4, '--data.length', 256, '--steps',
                                        2 * steps, '--warmup', 0, '--save-weights',
                                        'off')['tokens_per_s'],
-            lambda: self.torch_gpt('--model', model, '--precision', precision, '--steps', steps,
+            lambda: self.torch('gpt', '--model', model, '--precision', precision, '--steps', steps,
                                    '--ranks', ranks, '--text', text,
                                    threads=threads)['tokens_per_s'])
         a, b = map(statistics.median, (ours, peer))
@@ -193,7 +187,7 @@ class Bench:
         ours, gloo = self.turns(
             lambda: 2e6 / self.tessera_train(CONFIG['mlp'], *tiny, '--steps',
                                              steps)['samples_per_s'],
-            lambda: self.torch_train('--width', 8, '--batch', 2, '--ranks', 2, '--steps',
+            lambda: self.torch('train', '--width', 8, '--batch', 2, '--ranks', 2, '--steps',
                                      500)['step_us'])
         a, b = statistics.median(ours), statistics.median(gloo)
         print(f'\nOverhead of a step, MLP of width 8, batch 1 on each of 2 ranks: {a:.1f} us; '
@@ -206,7 +200,7 @@ class Bench:
               f'{statistics.median(start):.2f} s')
         self.record(bench='start', first_step_s=start)
 
-        peer = self.torch_train('--model', 'cnn', '--ranks', 2, '--steps', 10)
+        peer = self.torch('train', '--model', 'cnn', '--ranks', 2, '--steps', 10)
         run = self.tessera_compare(CONFIG['cnn'], 'ddp', 2, '--steps', 20)
         worst = max(rank['peak_rss'] - sum(rank['allocated'].values()) for rank in run['memory'])
         print(f'\nResident memory of a rank beyond its arena, CNN, ddp, 2 ranks: '

@@ -29,18 +29,19 @@ struct bench_options {
 #define BENCH_FIELD(member) offsetof(struct bench_options, member)
 
 static const struct tess_option bench_option_table[] = {
-    {"strategies", TESS_OPTION_STRING, BENCH_FIELD(strategies), "single,dp,ddp,zero1,zero2,fsdp", 0,
-     0, NULL, "strategies, or products such as fsdp+tp, to measure"},
-    {"ranks", TESS_OPTION_INTS, BENCH_FIELD(ranks), "1,2,4", 1, TESS_WORLD_RANKS_MAX, NULL,
-     "numbers of ranks to measure; single runs on one rank"},
-    {"grids", TESS_OPTION_INTS, BENCH_FIELD(grids), "1", 1, 1 << 20, NULL,
-     "grids to measure; one that is less than ranks of the data axis x accumulate is taken as "
-     "that"},
-    {"steps", TESS_OPTION_INT, BENCH_FIELD(steps), "30", 1, 1e9, NULL,
-     "optimizer steps of a run; the first quarter is not measured"},
-    {"repeats", TESS_OPTION_INT, BENCH_FIELD(repeats), "5", 1, REPEATS_MAX, NULL,
-     "runs per case; the median is reported"},
-    {NULL, TESS_OPTION_BOOL, 0, NULL, 0, 0, NULL, NULL},
+    TESS_ROW_STRING("strategies", BENCH_FIELD(strategies), "single,dp,ddp,zero1,zero2,fsdp",
+                    "strategies, or products such as fsdp+tp, to measure"),
+    TESS_ROW_INTS("ranks", BENCH_FIELD(ranks), "1,2,4", 1, TESS_WORLD_RANKS_MAX,
+                  "numbers of ranks to measure; single runs on one rank"),
+    TESS_ROW_INTS(
+        "grids", BENCH_FIELD(grids), "1", 1, 1 << 20,
+        "grids to measure; one that is less than ranks of the data axis x accumulate is taken as "
+        "that"),
+    TESS_ROW_INT("steps", BENCH_FIELD(steps), "30", 1, 1e9,
+                 "optimizer steps of a run; the first quarter is not measured"),
+    TESS_ROW_INT("repeats", BENCH_FIELD(repeats), "5", 1, REPEATS_MAX,
+                 "runs per case; the median is reported"),
+    TESS_ROW_END,
 };
 
 struct bench {

@@ -142,16 +142,6 @@ static void queue_give(struct guard_queue *queue, const struct queue_item *item)
 
 /* ---- the interface -------------------------------------------------------------------------- */
 
-static void queue_lock(void)
-{
-    pthread_mutex_lock(&guard_queues.lock);
-}
-
-static void queue_unlock(void)
-{
-    pthread_mutex_unlock(&guard_queues.lock);
-}
-
 static enum tess_status queue_new(struct tess_kernel *kernel, bool lazy,
                                   struct tess_queue **queue_out)
 {
@@ -163,10 +153,10 @@ static enum tess_status queue_new(struct tess_kernel *kernel, bool lazy,
         TESS_FAIL(TESS_ERR_MEMORY, "kernel %s: cannot allocate a queue", kernel->ops->name);
     }
     queue->queue = (struct tess_queue){.ops = &tess__guard_queue_ops, .kernel = kernel};
-    queue_lock();
+    pthread_mutex_lock(&guard_queues.lock);
     queue->next = guard_queues.open;
     guard_queues.open = queue;
-    queue_unlock();
+    pthread_mutex_unlock(&guard_queues.lock);
     *queue_out = &queue->queue;
     return TESS_OK;
 }
@@ -194,7 +184,7 @@ static void queue_forget_closed(void)
 static void queue_close(struct tess_queue *closing)
 {
     struct guard_queue *queue = (struct guard_queue *)closing;
-    queue_lock();
+    pthread_mutex_lock(&guard_queues.lock);
     queue_run(queue, queue->given);
     struct guard_queue **link = &guard_queues.open;
     while (*link != queue)
@@ -204,7 +194,7 @@ static void queue_close(struct tess_queue *closing)
     guard_queues.closed = queue;
     if (guard_queues.open == NULL)
         queue_forget_closed();
-    queue_unlock();
+    pthread_mutex_unlock(&guard_queues.lock);
 }
 
 static enum tess_status queue_fence_open(struct tess_kernel *kernel, struct tess_fence **fence_out)
@@ -220,24 +210,24 @@ static enum tess_status queue_fence_open(struct tess_kernel *kernel, struct tess
 static void queue_fence_close(struct tess_fence *closing)
 {
     struct guard_fence *fence = (struct guard_fence *)closing;
-    queue_lock();
+    pthread_mutex_lock(&guard_queues.lock);
     fence->next_closed = guard_queues.closed_fences;
     guard_queues.closed_fences = fence;
     if (guard_queues.open == NULL)
         queue_forget_closed();
-    queue_unlock();
+    pthread_mutex_unlock(&guard_queues.lock);
 }
 
 static enum tess_status queue_record(struct tess_queue *recorded, struct tess_fence *at)
 {
     struct guard_queue *queue = (struct guard_queue *)recorded;
     struct guard_fence *fence = (struct guard_fence *)at;
-    queue_lock();
+    pthread_mutex_lock(&guard_queues.lock);
     fence->queue = queue;
     fence->position = queue->given + 1;
     fence->polled = false;
     queue_give(queue, &(struct queue_item){.work = QUEUE_RECORD, .fence = fence});
-    queue_unlock();
+    pthread_mutex_unlock(&guard_queues.lock);
     return TESS_OK;
 }
 
@@ -245,12 +235,12 @@ static enum tess_status queue_follow(struct tess_queue *following, const struct 
 {
     struct guard_queue *queue = (struct guard_queue *)following;
     const struct guard_fence *fence = (const struct guard_fence *)at;
-    queue_lock();
+    pthread_mutex_lock(&guard_queues.lock);
     if (fence->queue != NULL && fence->queue != queue)
         queue_give(queue, &(struct queue_item){.work = QUEUE_FOLLOW,
                                                .after = fence->queue,
                                                .position = fence->position});
-    queue_unlock();
+    pthread_mutex_unlock(&guard_queues.lock);
     return TESS_OK;
 }
 
@@ -258,22 +248,22 @@ static enum tess_status queue_follow(struct tess_queue *following, const struct 
 static enum tess_status queue_reached(const struct tess_fence *at, bool *reached_out)
 {
     struct guard_fence *fence = (struct guard_fence *)(uintptr_t)at;
-    queue_lock();
+    pthread_mutex_lock(&guard_queues.lock);
     if (fence->queue != NULL && fence->polled)
         queue_run(fence->queue, fence->position);
     *reached_out = fence->queue == NULL || fence->queue->done >= fence->position;
     fence->polled = true;
-    queue_unlock();
+    pthread_mutex_unlock(&guard_queues.lock);
     return TESS_OK;
 }
 
 static enum tess_status queue_wait(const struct tess_fence *at)
 {
     const struct guard_fence *fence = (const struct guard_fence *)at;
-    queue_lock();
+    pthread_mutex_lock(&guard_queues.lock);
     if (fence->queue != NULL)
         queue_run(fence->queue, fence->position);
-    queue_unlock();
+    pthread_mutex_unlock(&guard_queues.lock);
     return TESS_OK;
 }
 
@@ -283,11 +273,11 @@ static enum tess_status queue_elapsed(const struct tess_fence *from, const struc
     const struct guard_fence *both[] = {(const struct guard_fence *)from,
                                         (const struct guard_fence *)to};
     bool reached = true;
-    queue_lock();
+    pthread_mutex_lock(&guard_queues.lock);
     for (int i = 0; i < 2; i++)
         reached = reached && both[i]->queue != NULL && both[i]->queue->done >= both[i]->position;
     *seconds_out = both[1]->reached_s - both[0]->reached_s;
-    queue_unlock();
+    pthread_mutex_unlock(&guard_queues.lock);
     if (!reached)
         TESS_FAIL(TESS_ERR_INTERNAL,
                   "the time between fences that have not both been reached: wait "
@@ -300,9 +290,9 @@ static enum tess_status queue_copy(struct tess_queue *given, size_t bytes, const
 {
     const struct queue_item item = {
         .work = QUEUE_COPY, .count = bytes, .n = 1, .m = 1, .source = {source}, .target = {target}};
-    queue_lock();
+    pthread_mutex_lock(&guard_queues.lock);
     queue_give((struct guard_queue *)given, &item);
-    queue_unlock();
+    pthread_mutex_unlock(&guard_queues.lock);
     return TESS_OK;
 }
 
@@ -317,18 +307,18 @@ static enum tess_status queue_reduce(struct tess_queue *given, enum tess_dtype d
                   (int)n, (int)m, TESS_QUEUE_PEERS_MAX);
     memcpy(item.source, source, (size_t)n * sizeof(*source));
     memcpy(item.target, target, (size_t)m * sizeof(*target));
-    queue_lock();
+    pthread_mutex_lock(&guard_queues.lock);
     queue_give((struct guard_queue *)given, &item);
-    queue_unlock();
+    pthread_mutex_unlock(&guard_queues.lock);
     return TESS_OK;
 }
 
 static bool queue_owns(const struct tess_kernel *kernel, const void *memory)
 {
     (void)kernel; /* memory of other ranks in the process is the device's too */
-    queue_lock();
+    pthread_mutex_lock(&guard_queues.lock);
     bool owned = queue_owner(memory) != NULL;
-    queue_unlock();
+    pthread_mutex_unlock(&guard_queues.lock);
     return owned;
 }
 
@@ -358,10 +348,10 @@ enum tess_status tess__guard_queue_open(struct tess_kernel *kernel)
         tess__guard_close(kernel);
         return status;
     }
-    queue_lock();
+    pthread_mutex_lock(&guard_queues.lock);
     state->next = guard_queues.kernels;
     guard_queues.kernels = kernel;
-    queue_unlock();
+    pthread_mutex_unlock(&guard_queues.lock);
     return TESS_OK;
 }
 
@@ -375,22 +365,22 @@ static void queue_run_all(void)
 void tess__guard_queue_close(struct tess_kernel *kernel)
 {
     struct guard_state *state = kernel->state;
-    queue_lock();
+    pthread_mutex_lock(&guard_queues.lock);
     queue_run_all();
     struct tess_kernel **link = &guard_queues.kernels;
     while (*link != kernel)
         link = &((struct guard_state *)(*link)->state)->next;
     *link = state->next;
-    queue_unlock();
+    pthread_mutex_unlock(&guard_queues.lock);
     queue_close(kernel->queue);
     tess__guard_close(kernel);
 }
 
 void tess__guard_queue_disown(struct tess_kernel *kernel, void *memory, size_t bytes)
 {
-    queue_lock();
+    pthread_mutex_lock(&guard_queues.lock);
     queue_run_all();
-    queue_unlock();
+    pthread_mutex_unlock(&guard_queues.lock);
     tess__guard_disown(kernel, memory, bytes);
 }
 

@@ -2,9 +2,10 @@
  * dx[B, in] = dy[B, out] w of a linear layer. Built for AVX-512 with bf16 dot products
  * (CMakeLists.txt); own_none.c replaces it elsewhere.
  *
- *     for every panel of 64 columns of w and block of DATA_ROWS rows of dy    the threads share
- * these for every DATA_STEPS steps            w packed [step][64]: first-level cache for every tile
- * of 6 rows of dy      sums += products, dy read where it lies dx = sums, rounded once
+ *     for every panel of 64 columns of w, block of DATA_ROWS rows of dy   the threads share these
+ *       for every DATA_STEPS steps           w packed [step][64]: first-level cache
+ *         for every tile of 6 rows of dy     sums += products, dy read where it lies
+ *       dx = sums, rounded once
  *
  * A step is one row of w in f32 and a pair of rows in bf16. Each element of dx is one chain of
  * fused multiply-adds in the order of the outputs, whatever the number of rows.
