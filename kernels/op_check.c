@@ -100,17 +100,14 @@ static const char *check_fault(const struct tess_op_desc *d)
 bool tess_op_check(const struct tess_op_desc *desc, char *why, size_t why_bytes)
 {
     const char *fault = check_fault(desc);
-    if (fault == NULL)
-        return true;
-    if (check_is_sequence(desc->kind)) {
+    if (fault != NULL && check_is_sequence(desc->kind))
         check_sequence_why(desc, fault, why, why_bytes);
-        return false;
-    }
-    snprintf(why, why_bytes,
-             "%s (rows %lld by %lld, in %lld, out %lld, image %lld x %lld, window %d, stride %d, "
-             "padding %d)",
-             fault, (long long)desc->rows, (long long)desc->leaf_rows, (long long)desc->in,
-             (long long)desc->out, (long long)desc->height, (long long)desc->width,
-             (int)desc->window, (int)desc->stride, (int)desc->padding);
-    return false;
+    else if (fault != NULL)
+        snprintf(why, why_bytes,
+                 "%s (rows %lld by %lld, in %lld, out %lld, image %lld x %lld, window %d, stride "
+                 "%d, padding %d)",
+                 fault, (long long)desc->rows, (long long)desc->leaf_rows, (long long)desc->in,
+                 (long long)desc->out, (long long)desc->height, (long long)desc->width,
+                 (int)desc->window, (int)desc->stride, (int)desc->padding);
+    return fault == NULL;
 }

@@ -396,22 +396,15 @@ static enum tess_status bench_find_comm(struct bench *bench, const struct tess_s
                                    (enum tess_order)bench->options.order);
 }
 
-static enum tess_status bench_ignore_message(void *context, const struct tess__message *message)
-{
-    (void)context, (void)message;
-    return TESS_OK;
-}
-
 static enum tess_status bench_launch(struct bench *bench, const struct tess_boot_env *env)
 {
-    const bool prints = !bench->starter || env->rank == 0;
     struct tess__launch launch = {
         .rank_count = (int32_t)bench->options.ranks,
         .mode = bench->options.mode == 0 ? TESS_RANKS_PROCESSES : TESS_RANKS_THREADS,
         .bind = bench->options.bind && !bench->starter, /* else the starter binds them */
         .context = bench,
         .body = bench_body,
-        .message = prints ? tess__bench_comm_message : bench_ignore_message};
+        .message = tess__bench_comm_message};
     if (bench->starter)
         TESS_TRY(tess__peers_open(env, BENCH_TIMEOUT_S, &bench->peers));
     launch.peers = bench->peers;
@@ -430,8 +423,8 @@ static enum tess_status bench_run(struct bench *bench, const struct tess_options
     TESS_TRY(bench_find_place(bench, tess_options_is_set(options, "mode")));
     TESS_TRY(bench_find_comm(bench, &place, tess_options_is_set(options, "ranks")));
     TESS_TRY(tess__bench_order_read(bench));
-    const bool writes = !place.starter || env.rank == 0;
-    TESS_TRY(tess__bench_log_open(&bench->log, writes ? bench->options.json : "", "a"));
+    bench->prints = !place.starter || env.rank == 0;
+    TESS_TRY(tess__bench_log_open(&bench->log, bench->prints ? bench->options.json : "", "a"));
     tess__text_machine(bench->machine);
     return tess__bench_log_close(&bench->log, bench_launch(bench, &env));
 }

@@ -52,6 +52,7 @@ struct bench_row {
 struct bench {
     struct bench_options options;
     struct tess__bench_log log;
+    bool prints; /* else another process does */
     char machine[128];
     bool on_device;
     char memory[128];                /* whose: "host", or of what */

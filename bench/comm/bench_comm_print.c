@@ -131,7 +131,7 @@ enum tess_status tess__bench_comm_message(void *context, const struct tess__mess
 {
     struct bench *bench = context;
     struct bench_row row;
-    if (message->rank != 0)
+    if (message->rank != 0 || !bench->prints)
         return TESS_OK;
     if (message->kind == BENCH_HOSTS) {
         memcpy(&bench->hosts, message->payload, sizeof(bench->hosts));

@@ -266,13 +266,6 @@ static inline struct cpu_plain cpu_plain_piece(const struct cpu_plain *p, int64_
     return piece;
 }
 
-/* dbias by leaves, added to what is there with `add`; x is dy [leaves * rows_per_leaf, cols];
- * `scratch` as for tess__cpu_bias_scratch(). */
-size_t tess__cpu_bias_scratch(int64_t cols, int64_t leaves);
-void tess__cpu_bias_grad(const struct cpu_loops *loops, enum tess_dtype dtype, int64_t leaves,
-                         int64_t rows_per_leaf, int64_t cols, bool add, const void *dy,
-                         float *dbias, void *scratch);
-
 static inline size_t tess__cpu_round_up(size_t bytes)
 {
     return tess_round_up(bytes, 64);

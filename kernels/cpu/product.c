@@ -68,7 +68,8 @@ static size_t product_own_scratch(const struct cpu_own *own, const struct tess_o
 static enum tess_status product_needs(const struct tess_op_desc *desc, size_t *bytes_out)
 {
     struct product_choice c = product_choose(desc);
-    size_t bytes = tess__cpu_bias_scratch(desc->out, desc->rows / desc->leaf_rows);
+    size_t bytes = tess__fold_bytes(desc->out, desc->rows / desc->leaf_rows) +
+                   tess__cpu_round_up((size_t)desc->out * sizeof(float)); /* product_bias() */
     if (c.small) /* weights, one row in, one row out, a bias */
         bytes = tess__cpu_max(bytes, (size_t)(desc->in * desc->out + desc->in + 2 * desc->out) *
                                          sizeof(float));
@@ -131,6 +132,28 @@ static void product_conv_weight(const struct cpu_own *own, struct tess_op *op, c
     tess__fold_finish(&fold);
 }
 
+/* The gradient of a bias: sums over the rows of each leaf, then over the leaves. */
+static void product_bias(struct tess_op *op, const char *dy, float *dbias)
+{
+    const struct tess_op_desc *desc = &op->desc;
+    const struct cpu_loops *loops = tess__cpu_loops(op->kernel);
+    int64_t cols = desc->out, leaves = desc->rows / desc->leaf_rows;
+    int64_t leaf = desc->leaf_rows * tess__cpu_sizes(desc).y; /* elements */
+    char *behind = (char *)op->scratch + tess__fold_bytes(cols, leaves);
+    float *sum = desc->add_grad ? (float *)(void *)behind : dbias;
+    struct tess_fold fold;
+    tess__fold_init(&fold, cols, sum, op->scratch);
+    for (int64_t g = 0; g < leaves; g++) {
+        loops->column_sum(desc->dtype, leaf / cols, cols,
+                          dy + (size_t)(g * leaf) * tess_dtype_bytes(desc->dtype),
+                          tess__fold_leaf(&fold));
+        tess__fold_push(&fold);
+    }
+    tess__fold_finish(&fold);
+    if (desc->add_grad)
+        loops->plain_add(cols, sum, dbias);
+}
+
 static enum tess_status product_backward_weight(struct tess_op *op, const void *x, const void *dy,
                                                 float *dw, float *dbias)
 {
@@ -143,9 +166,7 @@ static enum tess_status product_backward_weight(struct tess_op *op, const void *
     else
         product_conv_weight(c.own, op, x, dy, dw);
     if (dbias != NULL)
-        tess__cpu_bias_grad(tess__cpu_loops(op->kernel), desc->dtype, desc->rows / desc->leaf_rows,
-                            desc->leaf_rows * tess__cpu_sizes(desc).y / desc->out, desc->out,
-                            desc->add_grad, dy, dbias, op->scratch);
+        product_bias(op, dy, dbias);
     return TESS_OK;
 }
 

@@ -85,9 +85,8 @@ enum tess_status tess__cpu_rows_alike(const struct cpu_rows_test *test, bool *al
             return TESS_OK;
         }
     }
-    size_t random = (size_t)desc->rows * test->in_bytes;
-    random = random > test->weight_bytes ? random : test->weight_bytes;
-    random = tess__cpu_round_up(random > test->bias_bytes ? random : test->bias_bytes);
+    size_t random = tess__cpu_max((size_t)desc->rows * test->in_bytes, test->weight_bytes);
+    random = tess__cpu_round_up(tess__cpu_max(random, test->bias_bytes));
     size_t full = tess__cpu_round_up((size_t)desc->rows * test->out_bytes);
     size_t leaf = tess__cpu_round_up((size_t)desc->leaf_rows * test->out_bytes);
     /* Mapped, not from malloc: given back to the system at once. */

@@ -11,7 +11,6 @@
 #include "guard/guard.h"
 
 #include "guard/memory.h"
-#include "guard/queue.h"
 #include "tessera/version.h"
 
 const struct tess_kernel_ops tess_kernel_guard = {

@@ -1,4 +1,5 @@
-/* Protected memory of `guard`, shared by its operations and its queues. Private to this room. */
+/* Protected memory of `guard`, shared by its operations and its queues, and the queues of
+ * `guard_queue`. Private to this room. */
 #ifndef KERNELS_GUARD_MEMORY_H
 #define KERNELS_GUARD_MEMORY_H
 
@@ -35,5 +36,17 @@ enum tess_status tess__guard_alloc(struct tess_kernel *kernel, size_t bytes, voi
 void tess__guard_touch(struct tess_kernel *kernel, bool on);
 /* Is the address in an area of this kernel? Any thread. */
 bool tess__guard_holds(struct tess_kernel *kernel, const void *memory);
+
+/* ---- queue.c ---- */
+
+extern const struct tess_queue_ops tess__guard_queue_ops;
+
+/* The slots of tess_kernel_guard_queue that differ from those of guard. */
+enum tess_status tess__guard_queue_open(struct tess_kernel *kernel);
+void tess__guard_queue_close(struct tess_kernel *kernel);
+void tess__guard_queue_disown(struct tess_kernel *kernel, void *memory, size_t bytes);
+void tess__guard_queue_free(struct tess_kernel *kernel, void *memory);
+enum tess_status tess__guard_queue_copy(struct tess_kernel *kernel, size_t bytes,
+                                        const void *source, void *target);
 
 #endif

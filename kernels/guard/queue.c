@@ -13,11 +13,10 @@
  * Queues of all ranks in the process may follow each other's fences, and run each other's work: one
  * lock for all of them. Work opens the memory that it touches, also that of other ranks.
  */
-#include "guard/queue.h"
+#include "guard/memory.h"
 
 #include "base/clock.h"
 #include "base/reduce.h"
-#include "guard/memory.h"
 #include "tessera/check.h"
 
 #include <stdlib.h>

@@ -42,10 +42,4 @@ CPU_INLINE float cpu_lane_sum(float *lane)
     return lane[0];
 }
 
-/* The number of elements from `first` on that a block takes. */
-CPU_INLINE int64_t cpu_block(int64_t first, int64_t count)
-{
-    return count - first < CPU_BLOCK ? count - first : CPU_BLOCK;
-}
-
 #endif

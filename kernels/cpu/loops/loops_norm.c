@@ -105,12 +105,6 @@ CPU_INLINE void norm_forward_block(enum tess_dtype dtype, int64_t channel, int64
     norm_apply(dtype, &p, count, d->relu, f->mean + channel, scale, shift, f->x, f->y);
 }
 
-CPU_INLINE void norm_forward_leaf(enum tess_dtype dtype, const struct tess_op_desc *d,
-                                  int64_t first_pixel, const struct norm_forward *f)
-{
-    CPU_BLOCKS(dtype, d->in, norm_forward_block, d, first_pixel, f);
-}
-
 enum tess_status CPU_LOOP(batch_norm_forward)(struct tess_op *op, const void *x, const void *gamma,
                                               const void *beta, void *y, float *save_mean,
                                               float *save_rstd, float *mean_sum, float *var_sum)
@@ -130,7 +124,7 @@ enum tess_status CPU_LOOP(batch_norm_forward)(struct tess_op *op, const void *x,
                                  .rstd = save_rstd + leaf * d->in,
                                  .leaf_mean = tess__fold_leaf(&fold_mean),
                                  .leaf_var = tess__fold_leaf(&fold_var)};
-        CPU_BY_DTYPE(d->dtype, norm_forward_leaf, d, leaf * pixels, &f);
+        CPU_BLOCKS_BY_DTYPE(d->dtype, d->in, norm_forward_block, d, leaf * pixels, &f);
         tess__fold_push(&fold_mean);
         tess__fold_push(&fold_var);
     }
@@ -235,12 +229,6 @@ CPU_INLINE void norm_backward_block(enum tess_dtype dtype, int64_t channel, int6
     }
 }
 
-CPU_INLINE void norm_backward_leaf(enum tess_dtype dtype, const struct tess_op_desc *d,
-                                   int64_t first_pixel, const struct norm_backward *b)
-{
-    CPU_BLOCKS(dtype, d->in, norm_backward_block, d, first_pixel, b);
-}
-
 enum tess_status CPU_LOOP(batch_norm_backward)(struct tess_op *op, const void *x, const void *y,
                                                const void *dy, const void *gamma,
                                                const float *save_mean, const float *save_rstd,
@@ -262,7 +250,7 @@ enum tess_status CPU_LOOP(batch_norm_backward)(struct tess_op *op, const void *x
                                   .dx = dx,
                                   .dgamma = tess__fold_leaf(&fold_gamma),
                                   .dbeta = tess__fold_leaf(&fold_beta)};
-        CPU_BY_DTYPE(d->dtype, norm_backward_leaf, d, leaf * pixels, &b);
+        CPU_BLOCKS_BY_DTYPE(d->dtype, d->in, norm_backward_block, d, leaf * pixels, &b);
         tess__fold_push(&fold_gamma);
         tess__fold_push(&fold_beta);
     }

@@ -72,16 +72,11 @@ CPU_INLINE void row_forward(enum tess_dtype dtype, const struct cpu_norm *n, int
     CPU_BLOCKS(dtype, size, row_apply_block, n, x, first, middle, rstd);
 }
 
-CPU_INLINE void row_forward_all(enum tess_dtype dtype, const struct cpu_norm *n, int64_t first,
-                                int64_t rows)
+void CPU_LOOP(norm_forward)(const void *arguments, int64_t first, int64_t rows)
 {
+    const struct cpu_norm *norm = arguments;
     for (int64_t row = first; row < first + rows; row++)
-        row_forward(dtype, n, row);
-}
-
-void CPU_LOOP(norm_forward)(const void *norm, int64_t first, int64_t rows)
-{
-    CPU_BY_DTYPE(((const struct cpu_norm *)norm)->desc->dtype, row_forward_all, norm, first, rows);
+        CPU_BY_DTYPE(norm->desc->dtype, row_forward, norm, row);
 }
 
 /* One row of the backward pass: where it begins and its statistics. */
@@ -155,17 +150,11 @@ CPU_INLINE void row_backward(enum tess_dtype dtype, const struct cpu_norm *n, in
     CPU_BLOCKS(dtype, size, row_grad_block, n, &p, mean_grad, mean_hat);
 }
 
-CPU_INLINE void row_backward_all(enum tess_dtype dtype, const struct cpu_norm *n, int64_t first,
-                                 int64_t rows, float *dgamma, float *dbeta)
-{
-    for (int64_t row = first; row < first + rows; row++)
-        row_backward(dtype, n, row, dgamma, dbeta);
-}
-
 void CPU_LOOP(norm_backward)(const struct cpu_norm *norm, int64_t first, int64_t rows,
                              float *dgamma, float *dbeta)
 {
     memset(dgamma, 0, (size_t)norm->desc->in * sizeof(float));
     memset(dbeta, 0, (size_t)norm->desc->in * sizeof(float));
-    CPU_BY_DTYPE(norm->desc->dtype, row_backward_all, norm, first, rows, dgamma, dbeta);
+    for (int64_t row = first; row < first + rows; row++)
+        CPU_BY_DTYPE(norm->desc->dtype, row_backward, norm, row, dgamma, dbeta);
 }

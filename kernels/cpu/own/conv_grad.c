@@ -95,17 +95,12 @@ CPU_INLINE void conv_tile(struct conv_block *b, bool half, int wide)
     }
 }
 
-#define CONV_TILE_FUNCTION(name, half, wide)                                                       \
-    static void name(struct conv_block *b)                                                         \
-    {                                                                                              \
-        conv_tile(b, half, wide);                                                                  \
-    }
-CONV_TILE_FUNCTION(conv_f32_1, false, 1)
-CONV_TILE_FUNCTION(conv_f32_2, false, 2)
-CONV_TILE_FUNCTION(conv_f32_3, false, 3)
-CONV_TILE_FUNCTION(conv_bf16_1, true, 1)
-CONV_TILE_FUNCTION(conv_bf16_2, true, 2)
-CONV_TILE_FUNCTION(conv_bf16_3, true, 3)
+CPU_WIDTH(conv_f32_1, conv_tile, struct conv_block *, false, 1)
+CPU_WIDTH(conv_f32_2, conv_tile, struct conv_block *, false, 2)
+CPU_WIDTH(conv_f32_3, conv_tile, struct conv_block *, false, 3)
+CPU_WIDTH(conv_bf16_1, conv_tile, struct conv_block *, true, 1)
+CPU_WIDTH(conv_bf16_2, conv_tile, struct conv_block *, true, 2)
+CPU_WIDTH(conv_bf16_3, conv_tile, struct conv_block *, true, 3)
 
 static void (*const conv_tile_run[2][CONV_WIDE])(struct conv_block *b) = {
     {conv_f32_1, conv_f32_2, conv_f32_3},

@@ -8,8 +8,7 @@
 #define KERNELS_CPU_OWN_STAGE_H
 
 #include "base/half.h"
-#include "cpu/bf16.h"
-#include "cpu/f16.h"
+#include "cpu/half.h"
 #include "tessera/tensor.h"
 
 #define CPU_BLOCK 64
