@@ -88,7 +88,7 @@ static bool device_locate(const char *name, const char *folders, char path[PATH_
 bool tess__module_is_there(const char *name)
 {
     char folders[4 * PATH_MAX], path[PATH_MAX];
-    device_folders(folders, sizeof folders);
+    device_folders(folders, sizeof(folders));
     return device_locate(name, folders, path);
 }
 
@@ -164,7 +164,7 @@ static bool device_is_whole(const char *path)
     FILE *file = fopen(path, "rb");
     if (file == NULL)
         return true; /* the loader's message gives the reason */
-    bool whole = fread(&header, sizeof header, 1, file) == 1 && fseek(file, 0, SEEK_END) == 0;
+    bool whole = fread(&header, sizeof(header), 1, file) == 1 && fseek(file, 0, SEEK_END) == 0;
     const long bytes = whole ? ftell(file) : -1;
     whole = bytes >= 0 && memcmp(header.e_ident, ELFMAG, SELFMAG) == 0 &&
             header.e_shoff + (uint64_t)header.e_shnum * header.e_shentsize <= (uint64_t)bytes;
@@ -193,7 +193,7 @@ static void *device_load(const char *path, char **why_out)
 static void device_open(struct device_module *module)
 {
     char folders[4 * PATH_MAX], path[PATH_MAX];
-    device_folders(folders, sizeof folders);
+    device_folders(folders, sizeof(folders));
     if (!device_locate(module->name, folders, path)) {
         const bool mpi = strncmp(module->name, "mpi_", 4) == 0;
         module->why = device_text("libtessera_%s.so is not installed: %s%s%s and install it, or "
@@ -234,7 +234,7 @@ static const struct device_module *device_ask(const char *name)
     if (found == NULL && device.count < DEVICE_MODULES_MAX && strlen(name) < DEVICE_NAME_BYTES &&
         strchr(name, '/') == NULL) {
         found = &device.module[device.count++];
-        snprintf(found->name, sizeof found->name, "%s", name);
+        snprintf(found->name, sizeof(found->name), "%s", name);
         device_open(found);
     }
     pthread_mutex_unlock(&device.lock);

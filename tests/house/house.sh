@@ -73,6 +73,7 @@ $(find kernels -type f \( -name '*.cu' -o -name '*.cuh' \) 2>/dev/null | sort)"
     breach "a line of more than 100 columns" "$(search '^.{101}' $everything)"
     breach "unfinished or dead code" "$(search '\<(TODO|FIXME|XXX)\>|^ *# *if 0' $everything)"
     breach "a tab or a space at the end of a line" "$(search $'\t|[ \r]$' $everything)"
+    breach "sizeof without parentheses" "$(search '\<sizeof [^(]' $everything)"
 
     breach "oneDNN outside kernels/cpu" \
         "$(search 'include [<"](oneapi/dnnl/)?dnnl' $(sources engine kernels strategies topology |

@@ -51,6 +51,7 @@ bites "a file of more than" kernels/cuda/bad.cuh "$(yes ';' | head -701)"
 bites "unfinished" tests/bad.c '/* TODO: think */'
 bites "unfinished" tests/bad.c '#if 0'
 bites "a tab or a space" strategies/bad.c 'int x; '
+bites "sizeof without" strategies/bad.c 'memset(x, 0, sizeof *x);'
 bites "oneDNN" engine/core/bad.c '#include <dnnl.h>'
 bites "oneDNN" kernels/ref/bad.c '#include "oneapi/dnnl/dnnl.h"'
 bites "libyaml" engine/core/bad.c '#include <yaml.h>'
