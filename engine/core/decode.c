@@ -28,7 +28,6 @@
 
 struct tess_decoder {
     struct tess_decoder_config config;
-    struct tess_tensor_axis axis;
     struct tess_declare declare;
     void *model_state;
     struct tess_kernel *kernel;
@@ -46,6 +45,8 @@ struct tess_decoder {
     struct tess_op **op_of;
 };
 
+static const struct tess_tensor_axis decode_axis = {.parts = 1, .count = 1, .rank_count = 1};
+
 /* ---- planning -------------------------------------------------------------------------------- */
 
 static enum tess_status decode_declare(const struct tess_decoder *decoder, int32_t vocabulary,
@@ -58,7 +59,7 @@ static enum tess_status decode_declare(const struct tess_decoder *decoder, int32
                                            .tokens = true,
                                            .rows = 1,
                                            .leaf_rows = 1,
-                                           .axis = decoder->axis,
+                                           .axis = decode_axis,
                                            .decode = true,
                                            .context = config->context};
     declare->rows = declare->leaf_rows = 1;
@@ -274,7 +275,6 @@ enum tess_status tess_decoder_open(const struct tess_decoder_config *config,
     if (decoder == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for a decoder");
     decoder->config = *config;
-    decoder->axis = (struct tess_tensor_axis){.parts = 1, .count = 1, .rank_count = 1};
     enum tess_status status = decode_open(decoder, weights);
     if (status != TESS_OK)
         tess_decoder_close(decoder);
@@ -345,7 +345,7 @@ enum tess_status tess_decoder_step(struct tess_decoder *decoder, int32_t token, 
         .leaf_rows = 1,
         .leaf_count = 1,
         .position = position,
-        .axis = &decoder->axis,
+        .axis = &decode_axis,
         .param = (const void *const *)decoder->param,
         .tensor = decoder->tensor,
         .op = decoder->op_of,

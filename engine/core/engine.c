@@ -90,21 +90,6 @@ static enum tess_status engine_make_strategy(struct tess_engine *engine, enum te
     return tess__engine_has_room(engine);
 }
 
-/* Strategies that collect all rows, or all outputs, on one rank do not join other axes. */
-static enum tess_status engine_check_strategy(const struct tess_engine *engine)
-{
-    const struct tess_plan *plan = &engine->plan;
-    const char *name = engine->strategy.ops->name;
-    const bool gathers =
-        plan->holds_loss || plan->skips_loss || plan->holds_input || plan->skips_input;
-    if (gathers && plan->rank_count < plan->mesh.rank_count)
-        TESS_FAIL(TESS_ERR_USAGE,
-                  "strategy %s keeps rows and loss on one rank and cannot be joined with a tensor "
-                  "or stage axis: use another one for the data axis",
-                  name);
-    return TESS_OK;
-}
-
 static enum tess_status engine_plan_strategy(struct tess_engine *engine)
 {
     struct tess_strategy *strategy = &engine->strategy;
@@ -115,7 +100,14 @@ static enum tess_status engine_plan_strategy(struct tess_engine *engine)
     TESS_TRY(tess_layout_begin(&engine->plan, &engine->model, &engine->declare));
     TESS_TRY(strategy->ops->plan(strategy));
     TESS_TRY(tess_layout_finish(&engine->plan, &engine->declare));
-    TESS_TRY(engine_check_strategy(engine));
+    const struct tess_plan *plan = &engine->plan;
+    const bool gathers =
+        plan->holds_loss || plan->skips_loss || plan->holds_input || plan->skips_input;
+    if (gathers && plan->rank_count < plan->mesh.rank_count)
+        TESS_FAIL(TESS_ERR_USAGE,
+                  "strategy %s keeps rows and loss on one rank and cannot be joined with a tensor "
+                  "or stage axis: use another one for the data axis",
+                  strategy->ops->name);
     return tess_config_check_grid(engine->config, engine->sizes.batch_size,
                                   engine->plan.leaf_order);
 }

@@ -50,9 +50,7 @@ static inline bool tess__schedule_has_loss(const struct tess_schedule *schedule)
     return schedule->chunk[schedule->chunk_count - 1].last;
 }
 
-/* ---- sizes ----------------------------------------------------------------------------------- */
-
-/* They follow from configuration and data. */
+/* The numbers of a run, which follow from configuration and data. */
 struct tess_sizes {
     int64_t batch_size; /* global */
     int64_t leaf_rows;

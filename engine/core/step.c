@@ -51,19 +51,7 @@ static void step_take_loss(const struct tess_engine *engine, struct tess_step_re
     result->loss_zero_share = (zeros[1] - filling) / ((double)rows * classes);
 }
 
-/*
- * Under loss scaling: one decision of all ranks, before any of them updates anything. A gradient
- * that is not finite lowers the scale, until that is at its minimum.
- */
-static enum tess_status step_agree(struct tess_engine *engine)
-{
-    if (engine->scale.mode == TESS_SCALE_OFF)
-        return TESS_OK;
-    int32_t *bad = &engine->found.verdict->grad_bad;
-    tess_optim_find_bad(&engine->optim);
-    return tess_comm_all_reduce(engine->comm, bad, bad, 1, TESS_I32, TESS_REDUCE_MAX, NULL);
-}
-
+/* A gradient that is not finite lowers the scale, until that is at its minimum. */
 static enum tess_status step_end_scale(struct tess_engine *engine,
                                        const struct tess_verdict *verdict,
                                        struct tess_step_result *result)
@@ -127,7 +115,11 @@ static enum tess_status step_update(struct tess_engine *engine, bool want_loss)
     tess__engine_doing(engine, TESS_DOING_OPTIMIZER, -1);
     if (want_loss && tess__engine_counts(engine))
         tess_optim_count_zeros(&engine->optim, &engine->found.sums[2 * engine->plan.grid]);
-    TESS_TRY(step_agree(engine));
+    if (engine->scale.mode != TESS_SCALE_OFF) { /* one decision of all ranks before any updates */
+        int32_t *bad = &engine->found.verdict->grad_bad;
+        tess_optim_find_bad(&engine->optim);
+        TESS_TRY(tess_comm_all_reduce(engine->comm, bad, bad, 1, TESS_I32, TESS_REDUCE_MAX, NULL));
+    }
     if (engine->unused.skip != NULL) /* known only now */
         tess_optim_prepare(&engine->optim, engine->progress.rate);
     TESS_TRY(tess_optim_step(&engine->optim));
