@@ -31,9 +31,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TESS_BEGIN_DECLS
 
 enum tess_order { TESS_ORDER_CANONICAL, TESS_ORDER_FAST };
 
@@ -66,7 +64,7 @@ struct tess_event {
     uint64_t ticket;
 };
 
-/* One call, as the backend sees it. Checked by the wrappers below before it gets there. */
+/* One call, as the backend sees it: checked by the wrappers below. */
 struct tess_comm_call {
     enum tess_collective collective;
     enum tess_reduce reduce;
@@ -77,8 +75,7 @@ struct tess_comm_call {
     size_t count;     /* elements, as documented at each wrapper */
     int32_t peer;     /* root of broadcast and reduce, peer of send and recv; else -1 */
     bool device;      /* source and target are memory of the device of comm->queue */
-    const char *site; /* "file.c:123" of the caller, "" where it is not known; for messages; never
-                         NULL in a backend */
+    const char *site; /* "file.c:123" of the caller, "" where unknown, for messages; never NULL */
 };
 
 /* Counters of one rank in one group since it was opened. */
@@ -86,48 +83,42 @@ struct tess_comm_stats {
     uint64_t calls[TESS_COLLECTIVE_COUNT];
     uint64_t sent_bytes; /* payload that left this rank for another one, as moved by the backend */
     uint64_t received_bytes; /* payload that came from another rank */
-    /* Time in tess_event_wait, and in synchronous calls once queued: exposed. Of calls on device
-     * memory what tess_comm_settle counts. */
+    /* Exposed: in tess_event_wait, and in synchronous calls once queued. On device memory: as
+     * tess_comm_settle counts. */
     double wait_s;
-    /* Time during which at least one call was under way, without those that still are. flight_s -
-     * wait_s went on behind computation; where nothing did, it may be a little below 0: a wait
-     * takes a moment longer than its call, more when other groups are advanced in it. */
+    /* Time during which at least one call that is complete was under way. flight_s - wait_s went on
+     * behind computation; it may be a little below 0, as a wait takes longer than its call. */
     double flight_s;
 };
 
 /*
- * An observer of every call of one rank in one group, called by the thread that makes the call: for
- * time lines. Any function may be NULL; none may call the communicator. A ticket names a call of
- * this rank in this group for good. `called` comes before `completed`, each once per call, unless
- * the group is aborted first. Set or removed while no call is under way.
+ * An observer of every call of one rank in one group, called by the thread that makes the call. Any
+ * function may be NULL; none may call the communicator. A ticket names a call of this rank in this
+ * group for good. `called` comes before `completed`, each once per call, unless the group is
+ * aborted first. Set or removed while no call is under way.
  */
 struct tess_comm_observer {
     void *context;
     /* Queued. */
     void (*called)(void *context, const struct tess_comm *comm, const struct tess_comm_call *call,
                    uint64_t ticket);
-    /* Seen to be complete, which may be later than it was: communicators look when they are
-     * polled or waited for. Calls may complete in another order than they were made. */
+    /* Seen to be complete, in a poll or a wait. Calls may complete in another order. */
     void (*completed)(void *context, const struct tess_comm *comm, uint64_t ticket);
     /* The rank begins (true) and ends to wait for a call. */
     void (*waiting)(void *context, const struct tess_comm *comm, uint64_t ticket, bool on);
 };
 
-/*
- * A backend. Call order: open (by the backend's own means), then any of alloc, call, poll, wait,
- * split, then close. `self` is the backend's own struct, whose first field is struct tess_comm.
- */
+/* A backend, whose own struct begins with struct tess_comm. Call order: open by its own means, then
+ * any of alloc, call, poll, wait, split, then close. */
 struct tess_comm_ops {
-    /* REQUIRED. Queue one call; *ticket_out identifies it. Must not block. Reports
-     * to tess_comm_called(). */
+    /* REQUIRED. Queue one call, *ticket_out, and report tess_comm_called(). Must not block. */
     enum tess_status (*call)(struct tess_comm *comm, const struct tess_comm_call *call,
                              uint64_t *ticket_out);
     /* REQUIRED. Block until `ticket` is complete, the group is aborted or its time limit passed. */
     enum tess_status (*wait)(struct tess_comm *comm, uint64_t ticket);
     /* OPTIONAL, default: nothing to do. Advance what can be advanced without blocking. */
     enum tess_status (*poll)(struct tess_comm *comm);
-    /* OPTIONAL, default: nothing to do. comm->queue has been set, or is about to become NULL
-     * (`queue` NULL). Collective. */
+    /* OPTIONAL, default: nothing to do. comm->queue is `queue`, or about to be NULL. Collective. */
     enum tess_status (*attach)(struct tess_comm *comm, struct tess_queue *queue);
     /* REQUIRED. See tess_comm_alloc. */
     enum tess_status (*alloc)(struct tess_comm *comm, size_t bytes, void **memory_out);
@@ -158,7 +149,7 @@ struct tess_comm {
     bool device_memory;       /* alloc gives memory of the device, not of the host */
     const struct tess_comm_observer *observer; /* borrowed, inherited by split; NULL: none */
     /* For comm.c alone: calls under way, and since when there are any. While `quiet`, calls are
-     * the communicator's own (see tess_comm_split): not counted, not observed. */
+     * the communicator's own: not counted, not observed. */
     uint64_t flight_count;
     double flight_since_s, called_s; /* called_s: when the latest call was queued */
     bool quiet;
@@ -176,16 +167,11 @@ struct tess_comm {
     double phase_wait_s[TESS_COMM_PHASES];
 };
 
-/*
- * Seconds during which any call of this rank was under way in this group, the one that it was split
- * from or any other one split from that: flight_s, each moment once. Without calls that still are.
- */
+/* Seconds during which any call of this rank was under way in this group's family, all groups with
+ * one root: flight_s, each moment once. */
 double tess_comm_family_flight_s(const struct tess_comm *comm);
 
-/*
- * Where a collective was called from, for messages: the macros at the end of this header note it in
- * passing. Per thread.
- */
+/* Where a collective was called from, by the macros at the end of this header. Per thread. */
 extern __thread const char *tess_comm_site;
 
 /*
@@ -196,9 +182,8 @@ extern __thread const char *tess_comm_site;
 enum tess_status tess_comm_attach(struct tess_comm *comm, struct tess_queue *queue);
 
 /*
- * For backends, each once per call that was queued: it has this ticket, within ops->call; and it is
- * complete, as soon as this rank sees it and before wait() for it returns. The second may be
- * reported within ops->call too, of earlier calls and, after the first, of this one.
+ * For backends, each once per queued call: its ticket, within ops->call; and that it is complete,
+ * as soon as this rank sees it and before wait() for it returns, which may be within ops->call.
  */
 void tess_comm_called(struct tess_comm *comm, const struct tess_comm_call *call, uint64_t ticket);
 void tess_comm_completed(struct tess_comm *comm, uint64_t ticket);
@@ -245,18 +230,13 @@ enum tess_status tess_comm_reduce(struct tess_comm *comm, const void *source, vo
                                   size_t count, enum tess_dtype dtype, enum tess_reduce reduce,
                                   int32_t root, struct tess_event *event_out);
 
-/*
- * Rank r's piece s goes to rank s as its piece r. source and target are [N * count], distinct.
- * Collective.
- */
+/* Rank r's piece s goes to rank s as its piece r; both [N * count], distinct. Collective. */
 enum tess_status tess_comm_all_to_all(struct tess_comm *comm, const void *source, void *target,
                                       size_t count, enum tess_dtype dtype,
                                       struct tess_event *event_out);
 
-/*
- * Point to point, matched in order per (sender, receiver) pair; both sides give the same count and
- * dtype. Only the two ranks take part. A send may complete before it is received.
- */
+/* Point to point, matched in order per (sender, receiver), who alone take part and give the same
+ * count and dtype. A send may complete before it is received. */
 enum tess_status tess_comm_send(struct tess_comm *comm, const void *source, size_t count,
                                 enum tess_dtype dtype, int32_t peer, struct tess_event *event_out);
 enum tess_status tess_comm_recv(struct tess_comm *comm, void *target, size_t count,
@@ -266,13 +246,13 @@ enum tess_status tess_comm_recv(struct tess_comm *comm, void *target, size_t cou
 enum tess_status tess_comm_barrier(struct tess_comm *comm);
 
 /*
- * Block until the event's call is complete and clear the event; at once if it is cleared already.
- * TESS_ERR_ABORTED with the failing rank's message when a peer aborted, TESS_ERR_TIMEOUT with the
- * ranks that did not come when the time limit passed. Never spins for longer than about 50 us.
+ * Block until the event's call is complete and clear it; at once if it is clear. TESS_ERR_ABORTED
+ * with the failing rank's message when a peer aborted, TESS_ERR_TIMEOUT with the ranks that did not
+ * come in time. Never spins for longer than about 50 us.
  */
 enum tess_status tess_event_wait(struct tess_event *event);
 
-/* Advance queued calls without blocking; called between units so that waiting is hidden. */
+/* Advance queued calls without blocking. */
 enum tess_status tess_comm_poll(struct tess_comm *comm);
 
 /*
@@ -282,17 +262,14 @@ enum tess_status tess_comm_poll(struct tess_comm *comm);
  */
 enum tess_status tess_comm_settle(struct tess_comm *comm);
 
-/* From here on the rank is at something else: its waits in this group's family are counted in
- * phase_wait_s[phase] of the root, 0 <= phase < TESS_COMM_PHASES. What the phases are is the
- * caller's. */
+/* From here on the rank's waits in this group's family are counted in phase_wait_s[phase] of the
+ * root, 0 <= phase < TESS_COMM_PHASES; the caller gives phases their meaning. */
 void tess_comm_phase(struct tess_comm *comm, int32_t phase);
 /* Seconds of exposed waiting in a phase, over the family. */
 double tess_comm_phase_wait_s(const struct tess_comm *comm, int32_t phase);
 
-/*
- * From here on (true) the queue's work is recorded, not run (tess_kernel_ops.graph_begin), until
- * (false) it is again: calls of this group and its family have no times meanwhile.
- */
+/* While `on`, the queue's work is recorded, not run (tess_kernel_ops.graph_begin): calls of this
+ * group and its family have no times. */
 void tess_comm_untimed(struct tess_comm *comm, bool on);
 
 /*
@@ -303,17 +280,13 @@ void tess_comm_untimed(struct tess_comm *comm, bool on);
 enum tess_status tess_comm_alloc(struct tess_comm *comm, size_t bytes, void **memory_out);
 void tess_comm_release(struct tess_comm *comm, void *memory);
 
-/*
- * A group of the ranks that gave the same color (>= 0), ordered by (key, rank). Memory of the
- * parent's alloc stays directly reachable. Close children before the parent. Collective.
- */
+/* A group of the ranks that gave the same color (>= 0), by (key, rank). Memory of the parent's
+ * alloc stays directly reachable. Close children before the parent. Collective. */
 enum tess_status tess_comm_split(struct tess_comm *comm, int32_t color, int32_t key,
                                  struct tess_comm **child_out);
 
-/*
- * Send to all ranks of the world that this one failed and why. Their calls and waits return
- * TESS_ERR_ABORTED soon. Only the first reason is kept. Not collective; any thread.
- */
+/* Send to all ranks of the world why this one failed; their calls and waits return TESS_ERR_ABORTED
+ * soon. The first reason is kept. Not collective; any thread. */
 void tess_comm_abort(struct tess_comm *comm, const char *reason);
 
 void tess_comm_close(struct tess_comm *comm); /* NULL is allowed */
@@ -338,7 +311,5 @@ void tess_comm_close(struct tess_comm *comm); /* NULL is allowed */
 #define tess_comm_barrier(...)        (TESS_COMM_SITE, (tess_comm_barrier)(__VA_ARGS__))
 #define tess_comm_split(...)          (TESS_COMM_SITE, (tess_comm_split)(__VA_ARGS__))
 
-#ifdef __cplusplus
-}
-#endif
+TESS_END_DECLS
 #endif

@@ -1,7 +1,6 @@
 /*
- * A kind of communicator: what --comm names. One `const struct tess_communicator_ops
- * tess_communicator_<name>` and a line in engine/comm/list.h; an outsider's is added by
- * tess_registry_add_communicator.
+ * A kind of communicator, as --comm names it: a struct tess_communicator_ops, and a line in
+ * engine/comm/list.h or a call of tess_registry_add_communicator.
  *
  * Call order: usable while the communicator of a run is chosen, check when it is, then open in
  * every rank. A kind whose processes only exchange messages fills a struct tess_transport
@@ -14,9 +13,7 @@
 #include "tessera/device.h"
 #include "tessera/option.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TESS_BEGIN_DECLS
 
 /* Which ranks a communicator connects; a set of these. */
 enum tess_comm_ranks {
@@ -65,7 +62,5 @@ struct tess_communicator_ops {
     enum tess_status (*open)(const struct tess_comm_request *request, struct tess_comm **comm_out);
 };
 
-#ifdef __cplusplus
-}
-#endif
+TESS_END_DECLS
 #endif

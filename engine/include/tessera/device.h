@@ -1,8 +1,7 @@
 /*
- * Devices: what a loadable module (libtessera_cuda.so) gives the engine. The library itself
- * has none; device/device.c opens the module when one is requested, so that the same program runs
- * on machines without one. A module is one exported `const struct tess_module tess_module`. Modules
- * for MPI (libtessera_mpi_*.so) are no devices and give transport_open alone.
+ * Devices, by a loadable module (libtessera_cuda.so), which device/device.c opens when one is
+ * requested, so that the same program runs on machines without one. A module exports one `const
+ * struct tess_module tess_module`. Those for MPI (libtessera_mpi_*.so) have transport_open alone.
  */
 #ifndef TESSERA_DEVICE_H
 #define TESSERA_DEVICE_H
@@ -10,9 +9,7 @@
 #include "tessera/comm.h"
 #include "tessera/kernel.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TESS_BEGIN_DECLS
 
 #define TESS_DEVICE_MAX 64
 
@@ -34,8 +31,7 @@ struct tess_device_memory {
     uint64_t free_bytes, total_bytes;
 };
 
-/* What the library keeps of a device's memory beside the arena, in bytes, measured when it was
- * taken: differences of the free memory that the driver reports. */
+/* Bytes of a device's memory in use beside the arena: what the driver's free memory lost. */
 struct tess_device_usage {
     uint64_t context;   /* the driver's context and loaded code */
     uint64_t workspace; /* matrix library */
@@ -64,9 +60,8 @@ struct tess_module {
     const char *summary; /* versions it was built with */
     const struct tess_kernel_ops *kernel;
 
-    /* Number of devices that can be used. When 0, or an error, fills `why` with one sentence:
-     * what is missing and what to do. Logs nothing: this is how the default device is
-     * chosen. */
+    /* Number of devices that can be used. When 0, or an error, `why` becomes one sentence: what is
+     * missing and what to do. Logs nothing. */
     int32_t (*device_count)(char *why, size_t why_bytes);
     enum tess_status (*device_info)(int32_t device, struct tess_device_info *info_out);
     /* The calling thread's device from here on; kernels opened afterwards are on it. */
@@ -76,32 +71,26 @@ struct tess_module {
     /* Can `device` read and write the memory of `peer` in place? */
     bool (*device_reaches)(int32_t device, int32_t peer);
 
-    /*
-     * A communicator between devices, one rank each: NCCL. Every rank has selected its device.
-     * world may be NULL. Collective over boot. TESS_ERR_UNSUPPORTED with the reason where the
-     * library is missing or too old.
-     */
+    /* A communicator between devices, one rank each, already selected: NCCL. world may be NULL.
+     * Collective over boot. TESS_ERR_UNSUPPORTED where the library is missing or too old. */
     enum tess_status (*comm_open)(const struct tess_boot *boot, struct tess_world *world,
                                   enum tess_order order, double timeout_s,
                                   struct tess_comm **comm_out);
 
-    /* Names for the device's own profiler around what the host does next. */
+    /* For the device's own profiler, around what the host does next. */
     void (*range_begin)(const char *name);
     void (*range_end)(void);
 
-    /* Of modules that carry messages between processes; NULL in others. See tess_transport_mpi_open
-     * (engine/comm/mpi/comm_mpi.h). */
+    /* Of modules for MPI, else NULL: tess_transport_mpi_open (engine/comm/mpi/comm_mpi.h). */
     enum tess_status (*transport_open)(const struct tess_boot *boot, double timeout_s,
                                        struct tess_transport **transport_out);
 };
 
-/* device/device.c: the module by name; loaded once. TESS_ERR_UNSUPPORTED with one clear sentence
- * where it is not installed, does not load, or is of another version. */
+/* The module of that name, loaded once. TESS_ERR_UNSUPPORTED with one sentence where it is not
+ * installed, does not load, or is of another version. */
 enum tess_status tess_module_get(const char *name, const struct tess_module **module_out);
 /* The same without a message: NULL where it cannot be had, with the sentence in `why`. */
 const struct tess_module *tess_module_find(const char *name, char *why, size_t why_bytes);
 
-#ifdef __cplusplus
-}
-#endif
+TESS_END_DECLS
 #endif

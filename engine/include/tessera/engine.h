@@ -25,9 +25,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TESS_BEGIN_DECLS
 
 struct tess_job;
 
@@ -67,10 +65,8 @@ struct tess_job_setup {
     void *context;
 };
 
-/*
- * Check a configuration, open its data and plan its ranks. TESS_ERR_USAGE, _NOT_FOUND, _DATA or
- * _UNSUPPORTED with what to change. Not collective, except in mode CALLER.
- */
+/* Check a configuration, open its data and plan its ranks. TESS_ERR_USAGE, _NOT_FOUND, _DATA or
+ * _UNSUPPORTED with what to change. Not collective, except in mode CALLER. */
 enum tess_status tess_job_open(const struct tess_job_setup *setup, struct tess_job **job_out);
 /* Ends the ranks and frees everything; NULL is allowed. Collective, unless the job has failed. */
 void tess_job_close(struct tess_job *job);
@@ -134,10 +130,9 @@ struct tess_job_metrics {
 };
 
 /*
- * Train `count` steps and report the last one. `batch` NULL: on the data set's next batches. Else
- * `count` is 1 and the job was opened for batches. TESS_ERR_USAGE beyond tess_job_step_count(),
- * for which the learning rate is scheduled. TESS_ERR_NUMERIC where a value is not finite.
- * Collective.
+ * Train `count` steps and report the last one. `batch` NULL: on the data set's next batches; else
+ * `count` is 1 and the job was opened for batches. TESS_ERR_USAGE beyond tess_job_step_count().
+ * TESS_ERR_NUMERIC where a value is not finite. Collective.
  */
 enum tess_status tess_job_step(struct tess_job *job, int64_t count,
                                const struct tess_job_batch *batch,
@@ -148,8 +143,7 @@ enum tess_status tess_job_step(struct tess_job *job, int64_t count,
 enum tess_status tess_job_evaluate(struct tess_job *job, const struct tess_job_batch *batch,
                                    double *loss_out, double *accuracy_out);
 
-/* A hash of all parameters, the same under every strategy and number of ranks that computes the
- * same bits. Collective. */
+/* A hash of all parameters, the same on every layout that computes the same bits. Collective. */
 enum tess_status tess_job_hash(struct tess_job *job, uint64_t *hash_out);
 
 /* The values of a parameter, in f32: values_out [its shape]. Collective. */
@@ -159,7 +153,5 @@ enum tess_status tess_job_param_read(struct tess_job *job, int32_t index, float 
  * process writes. TESS_ERR_IO. Collective. */
 enum tess_status tess_job_save(struct tess_job *job, const char *path);
 
-#ifdef __cplusplus
-}
-#endif
+TESS_END_DECLS
 #endif

@@ -35,9 +35,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TESS_BEGIN_DECLS
 
 struct tess_kernel; /* an open backend */
 
@@ -85,9 +83,8 @@ struct tess_op_desc {
     bool relu; /* LINEAR, CONV2D: y = max(0, .); BATCH_NORM too. MAX_POOL: its input is the output
                   of a ReLU, whose backward is folded in: dx is 0 where x is 0 */
     bool input_grad;   /* LINEAR, CONV2D: backward_data will be called */
-    bool f32_math;     /* dtype bf16, f16: widen the operands to f32 and multiply those;
-                          storage stays in dtype. A backend without f16 products
-                          always does so for f16 */
+    bool f32_math;     /* dtype bf16, f16: multiply in f32, storage stays in dtype. A backend
+                          without f16 products always does so for f16 */
     bool add_grad;     /* LINEAR: backward_weight adds to dw and dbias; for sums over chunks */
     enum tess_fp8 fp8; /* LINEAR, dtype bf16 or f16; see supports */
     bool gelu;         /* LINEAR: forward_gelu and backward_data_gelu will be called */
@@ -102,14 +99,13 @@ struct tess_op_desc {
     int64_t q_stride, kv_stride;
 };
 
-/* Output height (or width) of a window over `size`: floor((size + 2 padding - window)/stride) + 1.
- */
+/* Height or width of the output: floor((size + 2 padding - window)/stride) + 1. */
 int64_t tess_op_output_size(int64_t size, int32_t window, int32_t stride, int32_t padding);
 
 /* Memory that an operation needs from its owner; queried at plan time. */
 struct tess_op_needs {
     size_t scratch_bytes; /* used only during a call; may be shared by all operations of a rank */
-    size_t packed_bytes; /* weights in the backend's layout; kept between calls, see weight_token */
+    size_t packed_bytes;  /* weights in the backend's layout, kept between calls */
 };
 
 /* An open operation. The owner allocates the struct, the backend fills it. */
@@ -122,8 +118,7 @@ struct tess_op {
     void *data;             /* backend's own */
 };
 
-/* What computes convolutions, where there is a choice. Each gives the same bits always, but not the
- * bits of the others. */
+/* What computes convolutions, where there is a choice. Each has its own bits, always the same. */
 enum tess_conv {
     TESS_CONV_AUTO,
     TESS_CONV_IM2COL, /* windows laid out as matrices, and the library of products */
@@ -140,22 +135,19 @@ struct tess_kernel_choices {
 
 /* ---- host and device ------------------------------------------------------------------------ */
 
-/* Copy between host and device memory, after everything that was queued; done on return. */
+/* Copy between host and device memory, after all that was queued; done on return. */
 enum tess_status tess_read(struct tess_kernel *kernel, size_t bytes, const void *device,
                            void *host);
 enum tess_status tess_write(struct tess_kernel *kernel, size_t bytes, const void *host,
                             void *device);
-/* The same without waiting: `pinned` (tess_kernel_ops.pin) stays as it is until the queue has come
- * so far. */
+/* Without waiting: `pinned` (tess_kernel_ops.pin) must stay until the queue has come so far. */
 enum tess_status tess_upload(struct tess_kernel *kernel, size_t bytes, const void *pinned,
                              void *device);
 
 /* ---- prepared operations -------------------------------------------------------------------- */
 
-/*
- * y[B, out] = x[B, in] w[out, in]^T + bias[out], then max(0, .) when desc.relu. bias may be NULL.
- * No argument may alias another.
- */
+/* y[B, out] = x[B, in] w[out, in]^T + bias[out], then max(0, .) when desc.relu. bias may be NULL.
+ * No argument may alias another. */
 enum tess_status tess_linear_forward(struct tess_op *op, const void *x, const void *w,
                                      const void *bias, void *y);
 /* dx[B, in] = dy[B, out] w. dy has the ReLU's backward applied already (tess_relu_backward). */
@@ -177,10 +169,8 @@ enum tess_status tess_linear_backward_data_gelu(struct tess_op *op, const void *
 enum tess_status tess_linear_backward_weight(struct tess_op *op, const void *x, const void *dy,
                                              float *dw, float *dbias);
 
-/*
- * y[B, OH, OW, out] = x[B, H, W, in] * w[out, window, window, in] + bias, then max(0, .) when
- * desc.relu. Cross-correlation, as in every framework.
- */
+/* y[B, OH, OW, out] = x[B, H, W, in] * w[out, window, window, in] + bias, cross-correlated, then
+ * max(0, .) when desc.relu. */
 enum tess_status tess_conv2d_forward(struct tess_op *op, const void *x, const void *w,
                                      const void *bias, void *y);
 enum tess_status tess_conv2d_backward_data(struct tess_op *op, const void *dy, const void *w,
@@ -216,10 +206,7 @@ enum tess_status tess_batch_norm_forward(struct tess_op *op, const void *x, cons
 enum tess_status tess_batch_norm_infer(struct tess_op *op, const void *x, const void *gamma,
                                        const void *beta, const void *mean, const void *var,
                                        void *y);
-/*
- * Backward of forward above, ReLU included (y > 0 is read when desc.relu). dgamma, dbeta [C] by
- * leaves, overwritten. dx may be dy.
- */
+/* y is read when desc.relu: the ReLU's. dgamma, dbeta [C] by leaves, overwritten. dx may be dy. */
 enum tess_status tess_batch_norm_backward(struct tess_op *op, const void *x, const void *y,
                                           const void *dy, const void *gamma, const float *save_mean,
                                           const float *save_rstd, void *dx, float *dgamma,
@@ -346,10 +333,8 @@ void tess_relu_backward(struct tess_kernel *kernel, enum tess_dtype dtype, int64
 /* y = a + b. y may be a or b. */
 void tess_add(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count, const void *a,
               const void *b, void *y);
-/*
- * y[i] = keep(first + i) ? x[i] / (1 - rate) : 0, keep from Philox keyed by `key` and the global
- * element number: the same mask on every layout, made again in backward. y may be x.
- */
+/* y[i] = keep(first + i) ? x[i] / (1 - rate) : 0, keep from Philox keyed by `key` and the global
+ * element number: one mask on every layout, made again in backward. y may be x. */
 void tess_dropout(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count, float rate,
                   const uint64_t key[2], uint64_t first, const void *x, void *y);
 /*
@@ -374,11 +359,8 @@ int64_t tess_find_nonfinite(struct tess_kernel *kernel, enum tess_dtype dtype, i
 /* *sum += the number of elements of x that are +0 or -0. dtype f32, bf16 or f16. */
 void tess_count_zeros(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
                       const void *x, double *sum);
-/*
- * sum[2 l], sum[2 l + 1] = the sums of loss and of correct over the rows of leaf l, rows in order,
- * in double. loss_bad of the verdict becomes 1 + the first row whose loss is not finite, where
- * there is one.
- */
+/* sum[2 l], sum[2 l + 1] = the sums of loss and of correct over the rows of leaf l in order, in
+ * double. verdict->loss_bad becomes 1 + the first row whose loss is not finite, if any. */
 void tess_leaf_sum(struct tess_kernel *kernel, int64_t leaves, int64_t leaf_rows, const float *loss,
                    const int32_t *correct, double *sum, struct tess_verdict *verdict);
 /* y = the greater of x and y. */
@@ -464,10 +446,9 @@ void tess_cast_stochastic(struct tess_kernel *kernel, int64_t count, const float
     X(lamb_direction)
 
 /*
- * A backend. Slots that are not marked OPTIONAL are required; tess_kernel_open fills those that
- * are, so that no caller tests for NULL. Order of calls: open, choose,
- * supports and op_needs (while planning, with no memory), adopt or alloc, op_open, operations,
- * op_close, disown or free, close.
+ * A backend. Slots not marked OPTIONAL are required; tess_kernel_open fills the others. Order of
+ * calls: open, choose, supports and op_needs (while planning, with no memory), adopt or alloc,
+ * op_open, operations, op_close, disown or free, close.
  */
 struct tess_kernel_ops {
     uint32_t abi;
@@ -475,8 +456,8 @@ struct tess_kernel_ops {
     const char *summary;
     size_t state_size; /* private bytes behind struct tess_kernel, zeroed */
     bool host_memory;  /* host threads may touch device memory at any time, without access() */
-    bool far_memory;   /* device memory is no host memory at all: it comes from alloc(), access()
-                          does not open it, read() and write() copy */
+    bool far_memory;   /* device memory is no host memory: it comes from alloc(), access() does not
+                          open it, read() and write() copy */
 
     /* OPTIONAL, default: no queues. Then tess_kernel.queue is NULL, else open() has set it. */
     const struct tess_queue_ops *queue;
@@ -496,15 +477,13 @@ struct tess_kernel_ops {
     /* `memory` [bytes] becomes the device's. OPTIONAL, default: nothing. */
     enum tess_status (*adopt)(struct tess_kernel *kernel, void *memory, size_t bytes);
     void (*disown)(struct tess_kernel *kernel, void *memory, size_t bytes); /* OPTIONAL */
-    /* Host code (communicator, loader) is about to touch (true) or done with device memory.
-     * OPTIONAL */
+    /* OPTIONAL. Host code is about to touch (true) or done with device memory. */
     void (*access)(struct tess_kernel *kernel, bool on);
 
     /* far_memory: REQUIRED. Device memory, zeroed, in pages; free takes NULL. */
     enum tess_status (*alloc)(struct tess_kernel *kernel, size_t bytes, void **memory_out);
     void (*free)(struct tess_kernel *kernel, void *memory);
-    /* OPTIONAL, default: access() and memcpy. Between host and device memory, after everything
-     * that was queued; done on return. */
+    /* OPTIONAL, default: access() and memcpy. See tess_read. */
     enum tess_status (*read)(struct tess_kernel *kernel, size_t bytes, const void *device,
                              void *host);
     enum tess_status (*write)(struct tess_kernel *kernel, size_t bytes, const void *host,
@@ -550,12 +529,10 @@ struct tess_kernel {
     const struct tess_kernel_ops *ops;
     int32_t threads; /* threads that one operation may use; 1 unless the user asked for more */
     struct tess_queue *queue; /* where operations go; NULL: done on return */
-    bool drawn; /* an operation that draws numbers by a key of its step has been called since the
-                   owner last cleared this: what was recorded is no other step's */
+    bool drawn; /* random numbers were drawn by a key of the step since the owner last cleared this:
+                   what was recorded is no other step's */
     void *state;
 };
 
-#ifdef __cplusplus
-}
-#endif
+TESS_END_DECLS
 #endif

@@ -1,15 +1,11 @@
-/*
- * Messages to the user: one line each, to stderr, "tessera: rank 2: error: text" (the rank only
- * where one was set). One write(2) a line, so that lines of several ranks never interleave.
- */
+/* Messages to the user on stderr, "tessera: rank 2: error: text", the rank where one was set. One
+ * write(2) a line, so that lines of several ranks never interleave. */
 #ifndef TESSERA_LOG_H
 #define TESSERA_LOG_H
 
 #include "tessera/status.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TESS_BEGIN_DECLS
 
 enum tess_log_level { TESS_LOG_ERROR, TESS_LOG_WARN, TESS_LOG_INFO, TESS_LOG_DEBUG };
 
@@ -33,7 +29,5 @@ enum tess_status tess_fail(enum tess_status status, const char *format, ...) TES
 /* Text of this thread's latest tess_fail(), "" when none. Valid until the next one. */
 const char *tess_log_last_error(void);
 
-#ifdef __cplusplus
-}
-#endif
+TESS_END_DECLS
 #endif

@@ -1,7 +1,6 @@
 /*
- * The memory plan. Everything a rank needs is reserved, tagged by kind, before step 0; then the
- * plan is committed to one arena and sealed. A plan that is never committed is the planner: what
- * it predicts is what a rank allocates, because both are the same calls.
+ * The memory plan. All that a rank needs is reserved, by kind, before step 0; then the plan is
+ * committed to one arena and sealed. A plan that is not committed predicts what a rank allocates.
  */
 #ifndef TESSERA_MEMORY_H
 #define TESSERA_MEMORY_H
@@ -11,9 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TESS_BEGIN_DECLS
 
 /*
  * X(name, text)
@@ -64,10 +61,8 @@ struct tess_block {
 
 #define TESS_MEMORY_ALIGN 4096u
 
-/*
- * Reserve `bytes` (0 is allowed and takes no room) for `owner`, a short name shown by --explain
- * and copied. TESS_ERR_INTERNAL once the plan is committed.
- */
+/* Reserve `bytes` (0 takes no room) for `owner`, a short name for --explain, which is copied.
+ * TESS_ERR_INTERNAL once the plan is committed. */
 enum tess_status tess_memory_reserve(struct tess_memory *memory, enum tess_memory_kind kind,
                                      uint64_t bytes, const char *owner,
                                      struct tess_block *block_out);
@@ -81,7 +76,5 @@ uint64_t tess_memory_bytes(const struct tess_memory *memory, enum tess_memory_ki
 /* Bytes of the whole arena: the sum over all kinds. */
 uint64_t tess_memory_total(const struct tess_memory *memory);
 
-#ifdef __cplusplus
-}
-#endif
+TESS_END_DECLS
 #endif

@@ -1,7 +1,7 @@
 /*
- * Models. A model is a chain of units; the unit is the grain of sharding, prefetch and pipelining.
- * It declares its parameters, tensors and operations, allocates nothing, and computes one unit at a
- * time from the pointers it gets. It is independent of strategy, ranks and optimizer.
+ * A model is a chain of units, the grain of sharding, prefetch and pipelining. It declares its
+ * parameters, tensors and operations, allocates nothing, and computes one unit at a time from the
+ * pointers it gets, independently of strategy, ranks and optimizer.
  *
  * Call order: declare once; then, per micro-batch, forward for units 0, 1, ..., the engine's loss
  * on the last unit's output, and backward for units ..., 1, 0.
@@ -14,9 +14,7 @@
 #include "tessera/status.h"
 #include "tessera/tensor.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TESS_BEGIN_DECLS
 
 struct tess_declare; /* collects what a model declares */
 
@@ -45,8 +43,7 @@ enum tess_param_flag {
 
 /*
  * The tensor axis: a layer's width is cut into `parts` equal parts, of which a rank computes
- * `count`, from `first` on. Mostly there is one part for each rank of the axis; with more, the same
- * parts are computed by fewer ranks and added in the same tree, so that the bits are the same.
+ * `count`, from `first` on. Parts are added in one tree, so that fewer ranks get the same bits.
  */
 struct tess_tensor_axis {
     int32_t parts; /* 1: nothing is split */
@@ -82,30 +79,22 @@ enum tess_life {
     TESS_LIFE_REMADE, /* as SAVED, but cheap to make from what is SAVED: under selective recompute
                          it is as UNIT, and backward makes it again (pass->remake) */
     TESS_LIFE_CALL,   /* as UNIT, but one per micro-batch: [shape] */
-    TESS_LIFE_KEPT,   /* one of [shape], kept for ever: the keys and values of tess_model_input's
-                         decode */
+    TESS_LIFE_KEPT,   /* one of [shape], kept for ever: keys and values of decode */
 };
 
-/*
- * Begin the next unit. `output` is the shape of one row of its output, which the engine allocates
- * and hands to the next unit as input. Returns the unit's index.
- */
+/* Begin the next unit; `output` is the shape of one row of its output, the next unit's input.
+ * Returns the unit's index. */
 int32_t tess_declare_unit(struct tess_declare *declare, const char *name, struct tess_shape output);
 
-/*
- * A parameter of the current unit. Names are unique in the model ("conv1.weight"). Returns its
- * index, counted over the whole model from 0 in order of declaration. `rate` is for
- * TESS_PARAM_BUFFER.
- */
+/* A parameter of the current unit, its name unique in the model ("conv1.weight"). Returns its index
+ * in the model, from 0 in order of declaration. `rate` is for TESS_PARAM_BUFFER. */
 int32_t tess_declare_param(struct tess_declare *declare, const char *name, struct tess_shape shape,
                            struct tess_init init, uint32_t flags);
 int32_t tess_declare_buffer(struct tess_declare *declare, const char *name, struct tess_shape shape,
                             struct tess_init init, float rate);
 
-/*
- * A parameter that is cut along the tensor axis. `shape` is that of the whole parameter, padding
- * included; pass->param is this rank's parts.
- */
+/* A parameter that is cut along the tensor axis. `shape` is that of the whole, with its padding;
+ * pass->param is this rank's parts. */
 int32_t tess_declare_sliced(struct tess_declare *declare, const char *name, struct tess_shape shape,
                             struct tess_init init, uint32_t flags, struct tess_slice slice);
 int32_t tess_declare_sliced_buffer(struct tess_declare *declare, const char *name,
@@ -113,23 +102,20 @@ int32_t tess_declare_sliced_buffer(struct tess_declare *declare, const char *nam
                                    struct tess_slice slice);
 
 /*
- * The current unit uses the values of parameter `source` of an earlier unit under a name of its own
- * (a tied embedding). It has the source's shape and slice, is not in files and is not counted; its
- * gradient is added to the source's when both are complete. Must be the only parameter of its unit,
- * and its source likewise.
+ * The current unit uses the values of parameter `source` of an earlier unit under another name (a
+ * tied embedding). It has its shape and slice, is neither in files nor counted; its gradient is
+ * added to the source's when both are complete. Each must be the only parameter of its unit.
  */
 int32_t tess_declare_tied(struct tess_declare *declare, const char *name, int32_t source);
 
-/* A tensor of the current unit: `shape` per row (or by its life). Returns its index in the
- * model. */
+/* A tensor of the current unit: `shape` per row, or by its life. Returns its index in the model. */
 int32_t tess_declare_tensor(struct tess_declare *declare, const char *name, enum tess_dtype dtype,
                             struct tess_shape shape, enum tess_life life);
 
 /*
- * A prepared operation of the current unit. rows, leaf_rows and dtype are filled in by the engine,
- * input_grad too (false only in unit 0 when `first` is true). desc->rows > 0: they stay as they
- * are, leaf_rows = 0 standing for one leaf of all rows (chunks, a part of the positions). Returns
- * its index in the model.
+ * A prepared operation of the current unit; returns its index in the model. The engine fills in
+ * rows, leaf_rows, dtype and input_grad (false in unit 0 when `first`). desc->rows > 0 stays as it
+ * is, leaf_rows = 0 standing for one leaf of all rows (chunks, a part of the positions).
  */
 int32_t tess_declare_op(struct tess_declare *declare, const struct tess_op_desc *desc, bool first);
 
@@ -147,11 +133,8 @@ enum tess_crossing_when { TESS_CALL_FORWARD, TESS_CALL_BACKWARD };
 void tess_declare_crossing(struct tess_declare *declare, enum tess_crossing_when when,
                            enum tess_crossing_call call, int64_t count);
 
-/*
- * The model has conditional branches: backward may leave parameters without a gradient
- * (pass->used). Costs a small exchange among the ranks in every step, so it is declared only
- * where needed.
- */
+/* Backward may leave parameters without a gradient (pass->used): conditional branches. Costs a
+ * small exchange among the ranks in every step. */
 void tess_declare_conditional(struct tess_declare *declare);
 
 /*
@@ -171,9 +154,9 @@ struct tess_model_input {
     bool tokens;             /* input is int32 [rows, T], labels the tokens that follow each */
     int64_t rows, leaf_rows; /* of a pass */
     struct tess_tensor_axis axis;
-    /* For generation: rows are single positions, T = 1, of a sequence of up to `context`; the
-     * model keeps keys and values itself (TESS_LIFE_KEPT), and the last unit's output is the logits
-     * [class_count] of each row in f32. No backward. */
+    /* For generation: rows are single positions, T = 1, of a sequence of up to `context`; keys and
+     * values are TESS_LIFE_KEPT, the last unit's output is the logits [class_count] of each row in
+     * f32. No backward. */
     bool decode;
     int64_t context; /* decode: positions at most; else 0 */
 };
@@ -255,20 +238,16 @@ struct tess_model_ops {
     size_t options_size;
     size_t state_size; /* private bytes, zeroed, allocated by the core */
     bool tokens;       /* trains on text or token files, not on images */
-    bool tensor; /* implements tess_model_input.axis; others are refused a tensor axis, since they
-                    would compute all of the model for each part */
+    bool tensor;       /* implements tess_model_input.axis; others are refused a tensor axis */
 
     /* REQUIRED. Pure. Option values the model cannot have are refused here with a message. */
     enum tess_status (*declare)(void *state, const void *options,
                                 const struct tess_model_input *input, struct tess_declare *declare);
     /* REQUIRED. Compute pass->unit. */
     enum tess_status (*forward)(void *state, const struct tess_pass *pass);
-    /* REQUIRED. Gradients of pass->unit's parameters (and statistics for buffers), and input_grad.
-     */
+    /* REQUIRED. Gradients of pass->unit's parameters, statistics of buffers, and input_grad. */
     enum tess_status (*backward)(void *state, const struct tess_pass *pass);
 };
 
-#ifdef __cplusplus
-}
-#endif
+TESS_END_DECLS
 #endif

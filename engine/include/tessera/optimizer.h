@@ -11,9 +11,7 @@
 #include "tessera/status.h"
 #include "tessera/update.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TESS_BEGIN_DECLS
 
 /* Order of calls: check, while the configuration is read; then `loop` for each piece and step. */
 struct tess_optimizer_ops {
@@ -27,10 +25,7 @@ struct tess_optimizer_ops {
     /* OPTIONAL, default: TESS_OK. Limits that join own options. Pure; logs the reason. */
     enum tess_status (*check)(const void *options);
 
-    /*
-     * The rule. TESS_UPDATE_OWN: `loop` below. Another kind is a loop that every kernel backend
-     * has. AVERAGE is not for optimizers.
-     */
+    /* The rule: a loop that every kernel backend has, but not AVERAGE; or TESS_UPDATE_OWN. */
     enum tess_update_kind kind;
     /* REQUIRED with TESS_UPDATE_OWN, else NULL. Such an optimizer runs on every backend whose
      * memory the host can read (far_memory without bracket: it cannot). */
@@ -46,7 +41,5 @@ struct tess_optimizer_ops {
     double beta1, beta2, epsilon; /* defaults; 0 where the rule does not use them */
 };
 
-#ifdef __cplusplus
-}
-#endif
+TESS_END_DECLS
 #endif

@@ -11,13 +11,13 @@
 #ifndef TESSERA_OPTION_H
 #define TESSERA_OPTION_H
 
+#include "tessera/linkage.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TESS_BEGIN_DECLS
 
 enum tess_option_type {
     TESS_OPTION_BOOL,   /* bool:    on off true false yes no 1 0 */
@@ -47,36 +47,24 @@ struct tess_option {
 };
 
 /* Rows by type; limits are those of struct tess_option. TESS_ROW_END ends a table. */
-#define TESS_ROW_BOOL(key, at, value, text)                                                        \
-    {                                                                                              \
-        .name = key, .type = TESS_OPTION_BOOL, .offset = at, .fallback = value, .help = text       \
-    }
-#define TESS_ROW_STRING(key, at, value, text)                                                      \
-    {                                                                                              \
-        .name = key, .type = TESS_OPTION_STRING, .offset = at, .fallback = value, .help = text     \
-    }
-#define TESS_ROW_CHOICE(key, at, value, words, text)                                               \
-    {                                                                                              \
-        .name = key, .type = TESS_OPTION_CHOICE, .offset = at, .fallback = value,                  \
-        .choices = words, .help = text                                                             \
-    }
-#define TESS_ROW_NUMBER(kind, key, at, value, least, most, text)                                   \
+#define TESS_ROW(kind, key, at, value, least, most, words, text)                                   \
     {                                                                                              \
         .name = key, .type = kind, .offset = at, .fallback = value, .min = least, .max = most,     \
-        .help = text                                                                               \
+        .choices = words, .help = text                                                             \
     }
+#define TESS_ROW_BOOL(key, at, value, text)                                                        \
+    TESS_ROW(TESS_OPTION_BOOL, key, at, value, 0, 0, NULL, text)
+#define TESS_ROW_STRING(key, at, value, text)                                                      \
+    TESS_ROW(TESS_OPTION_STRING, key, at, value, 0, 0, NULL, text)
+#define TESS_ROW_CHOICE(key, at, value, words, text)                                               \
+    TESS_ROW(TESS_OPTION_CHOICE, key, at, value, 0, 0, words, text)
 #define TESS_ROW_INT(key, at, value, least, most, text)                                            \
-    TESS_ROW_NUMBER(TESS_OPTION_INT, key, at, value, least, most, text)
+    TESS_ROW(TESS_OPTION_INT, key, at, value, least, most, NULL, text)
 #define TESS_ROW_REAL(key, at, value, least, most, text)                                           \
-    TESS_ROW_NUMBER(TESS_OPTION_REAL, key, at, value, least, most, text)
+    TESS_ROW(TESS_OPTION_REAL, key, at, value, least, most, NULL, text)
 #define TESS_ROW_INTS(key, at, value, least, most, text)                                           \
-    TESS_ROW_NUMBER(TESS_OPTION_INTS, key, at, value, least, most, text)
-#define TESS_ROW_END                                                                               \
-    {                                                                                              \
-        .name = NULL                                                                               \
-    }
+    TESS_ROW(TESS_OPTION_INTS, key, at, value, least, most, NULL, text)
+#define TESS_ROW_END TESS_ROW(TESS_OPTION_BOOL, NULL, 0, NULL, 0, 0, NULL, NULL)
 
-#ifdef __cplusplus
-}
-#endif
+TESS_END_DECLS
 #endif

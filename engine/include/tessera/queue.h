@@ -2,10 +2,9 @@
  * Queues and fences: the order of work on a device that computes beside the host.
  *
  * A queue runs what it was given in order, later than the call that gave it. A fence is a point of
- * a queue's work. Between queues, of this rank or of another one in the same process, only fences
- * make an order. A backend of kernels whose operations are done when they return has no queues;
- * one that has gives every rank a queue for its kernels (tess_kernel.queue), and communicators open
- * more of them beside it:
+ * a queue's work. Between queues, of any ranks of a process, only fences make an order. A backend
+ * whose operations are done when they return has no queues; another gives every rank a queue for
+ * its kernels (tess_kernel.queue), and communicators open more of them beside it:
  *
  *     kernels     | forward 0 | forward 1 | forward 2 |
  *     gathers     | gather 1 . | gather 2 . |               a dot: a fence that the kernels follow
@@ -23,9 +22,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TESS_BEGIN_DECLS
 
 enum tess_reduce { TESS_REDUCE_SUM, TESS_REDUCE_MAX, TESS_REDUCE_MIN };
 
@@ -48,8 +45,7 @@ struct tess_queue_ops {
 
     /* The fence is the end of what the queue has been given so far, no longer what it was. */
     enum tess_status (*record)(struct tess_queue *queue, struct tess_fence *fence);
-    /* What the queue is given from now on runs after the fence as it was last recorded. Later
-     * records of the fence change nothing. A fence never recorded holds nothing back. */
+    /* What the queue is given from now on runs after the fence as it was last recorded, if ever. */
     enum tess_status (*follow)(struct tess_queue *queue, const struct tess_fence *fence);
     /* Has the work before the fence been done? Errors of that work are returned here. */
     enum tess_status (*reached)(const struct tess_fence *fence, bool *reached_out);
@@ -84,7 +80,5 @@ struct tess_queue {
     void *native; /* the device library's handle: cudaStream_t */
 };
 
-#ifdef __cplusplus
-}
-#endif
+TESS_END_DECLS
 #endif

@@ -1,7 +1,5 @@
-/*
- * Parts by name. Built-in parts are listed once per kind in a list header of their room; an
- * outsider adds its own before the run is opened. Names are unique within a kind.
- */
+/* Parts by name, unique within a kind: those of the list headers, and those that are added before
+ * the run is opened. */
 #ifndef TESSERA_REGISTRY_H
 #define TESSERA_REGISTRY_H
 
@@ -11,9 +9,7 @@
 #include "tessera/optimizer.h"
 #include "tessera/strategy.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TESS_BEGIN_DECLS
 
 /* TESS_ERR_USAGE if the name is taken, the ABI number differs or a required slot is empty. The
  * struct is borrowed and must outlive the process's runs. Call before threads start. */
@@ -33,8 +29,7 @@ enum tess_status tess_registry_add_communicator(const struct tess_communicator_o
  */
 enum tess_status tess_registry_add_plugin(const char *path);
 
-/* The part of that name; logs the known names, or how to build a part that was left out, and fails
- * with TESS_ERR_USAGE otherwise. */
+/* The part of that name; else TESS_ERR_USAGE with the known names, or how to build a part. */
 enum tess_status tess_registry_get_strategy(const char *name,
                                             const struct tess_strategy_ops **ops_out);
 enum tess_status tess_registry_get_model(const char *name, const struct tess_model_ops **ops_out);
@@ -44,7 +39,5 @@ enum tess_status tess_registry_get_optimizer(const char *name,
 enum tess_status tess_registry_get_communicator(const char *name,
                                                 const struct tess_communicator_ops **ops_out);
 
-#ifdef __cplusplus
-}
-#endif
+TESS_END_DECLS
 #endif

@@ -1,13 +1,10 @@
-/*
- * Status codes. A function that can fail returns one; the detail is in the message that was logged
- * where the error was detected. Callers only return the code.
- */
+/* Status codes. What went wrong in detail was logged where the error was detected. */
 #ifndef TESSERA_STATUS_H
 #define TESSERA_STATUS_H
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+#include "tessera/linkage.h"
+
+TESS_BEGIN_DECLS
 
 /* X(name, value, text). The one list of codes; tess_status_text() is generated from it. */
 #define TESS_STATUS_LIST(X)                                                                        \
@@ -38,7 +35,5 @@ const char *tess_status_text(enum tess_status status);
 /* Exit status for a program that ends with `status`: 0, 2 (usage), 130 (interrupted) or 1. */
 int tess_status_exit_code(enum tess_status status);
 
-#ifdef __cplusplus
-}
-#endif
+TESS_END_DECLS
 #endif

@@ -41,9 +41,7 @@
 #include "tessera/option.h"
 #include "tessera/status.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TESS_BEGIN_DECLS
 
 /* Parameters start at multiples of this in flat space, shards too: a block of the exact sums. */
 #define TESS_SHARD_ALIGN TESS_SUM_BLOCK
@@ -70,10 +68,9 @@ enum tess_rank_mode {
 enum tess_leaf_order { TESS_LEAVES_RANK_FIRST, TESS_LEAVES_MICRO_FIRST };
 
 /*
- * A mesh spreads the ranks over three axes, each given to one strategy. Data: rows of the batch;
- * the strategies above. Tensor: the width of layers. Stage: runs of units (pipeline). Each rank
- * trains the part of the model that its stage and its place on the tensor axis leave; what a data
- * strategy sees is that part alone, and the ranks that share it.
+ * A mesh spreads the ranks over three axes, each given to one strategy. Data: rows of the batch.
+ * Tensor: the width of layers. Stage: runs of units (pipeline). A data strategy sees the part of
+ * the model that the rank's stage and place on the tensor axis leave, and the ranks that share it.
  *
  *     rank = (stage * data_count + data) * tensor_count + tensor      tensor ranks are neighbours
  */
@@ -158,14 +155,12 @@ struct tess_plan {
 };
 
 /*
- * The next segment is the next `param_count` parameters. For plan() only. The core makes several of
- * it where units do not follow each other in the model (chunks of a pipeline), and for tied
- * parameters, which are segments of their own.
+ * The next segment is the next `param_count` parameters. For plan() only. The core splits it where
+ * units do not follow each other in the model (chunks of a pipeline), and around tied parameters.
  */
 enum tess_status tess_plan_add_segment(struct tess_plan *plan, int32_t param_count);
 
-/* Elements that this rank owns of segment `s` under an extent, and where they begin in flat space.
- */
+/* Elements that this rank owns of segment `s` under an extent; where they begin in flat space. */
 int64_t tess_plan_own_count(const struct tess_plan *plan, int32_t s, enum tess_extent extent);
 int64_t tess_plan_own_begin(const struct tess_plan *plan, int32_t s, enum tess_extent extent);
 
@@ -190,8 +185,7 @@ struct tess_strategy {
     struct tess_comm *comm; /* all ranks of the strategy's axis; NULL while planning */
     int32_t micro;          /* index of the current micro-batch */
     bool training;
-    /* Groups that the strategy split from comm in open(); it closes them, the core reads counters.
-     */
+    /* Split from comm by the strategy's open(), closed by its close(); for the core's counters. */
     struct tess_comm *group[TESS_GROUP_MAX];
     int32_t group_count;
 };
@@ -241,8 +235,7 @@ struct tess_strategy_ops {
     size_t options_size;
     size_t state_size;
     enum tess_rank_mode rank_mode;
-    enum tess_axis axis; /* which axis of the mesh the strategy takes; the slots of the other axes
-                            stay empty */
+    enum tess_axis axis; /* which it takes; the slots of the other axes stay empty */
 
     /* OPTIONAL, default: fits. Pure. Say no with TESS_FAIL(TESS_ERR_USAGE, ...) and the way out. */
     enum tess_status (*check)(const void *options, int32_t rank_count, int32_t accumulate);
@@ -269,22 +262,18 @@ struct tess_strategy_ops {
                                    enum tess_phase phase);
     enum tess_status (*unit_leave)(struct tess_strategy *strategy, int32_t unit,
                                    enum tess_phase phase);
-    /* OPTIONAL, default: fold over the micro-batches. The micro-batch's gradient of segment s is
-     * written. */
+    /* OPTIONAL, default: tess_segment_fold. The micro-batch's gradient of segment s is written. */
     enum tess_status (*grads_ready)(struct tess_strategy *strategy, int32_t s);
     /* OPTIONAL, default: nothing. On return grad_own of every segment is the step's gradient. */
     enum tess_status (*grads_finish)(struct tess_strategy *strategy);
-    /* OPTIONAL, default: nothing. The optimizer has updated `own`; make `param` right where FULL.
-     */
+    /* OPTIONAL, default: nothing. `own` has been updated; make `param` right where it is FULL. */
     enum tess_status (*params_refresh)(struct tess_strategy *strategy);
-    /* TENSOR axis: REQUIRED. Move activations over strategy->comm, and have them there on return.
-     * Collective over the axis. */
+    /* TENSOR axis: REQUIRED. Move activations over strategy->comm before returning. Collective. */
     enum tess_status (*cross)(struct tess_strategy *strategy, const struct tess_crossing *crossing);
 
     /* OPTIONAL. DATA axis: no other number of ranks than 1, which need not be given then. */
     bool one_rank;
-    /* OPTIONAL, both or none. A word that may stand in a product of strategies, and the option that
-     * it switches on. */
+    /* OPTIONAL, both or none. A word for products of strategies, and the option that it sets. */
     const char *word, *word_option;
 
     /* STAGE axis, all REQUIRED and pure. Chunks of each rank. */
@@ -340,13 +329,8 @@ bool tess_fold_adds(const struct tess_plan *plan, int32_t micro);
 void tess_fold_add(struct tess_kernel *kernel, const struct tess_plan *plan, float *level0,
                    int64_t stride, int64_t count, int32_t micro, const float *grad);
 
-/*
- * Fold a segment whose gradient is FULL (core's storage); after the last micro-batch segment.grad
- * is level 0. The default of grads_ready.
- */
+/* Fold a segment whose gradient is FULL; after the last micro-batch segment.grad is level 0. */
 void tess_segment_fold(struct tess_strategy *strategy, int32_t s);
 
-#ifdef __cplusplus
-}
-#endif
+TESS_END_DECLS
 #endif

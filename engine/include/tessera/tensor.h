@@ -1,15 +1,13 @@
-/*
- * Element types and shapes. All arrays are row-major, last index fastest; images are channels last.
- */
+/* Element types and shapes. Arrays are row-major, last index fastest; images are channels last. */
 #ifndef TESSERA_TENSOR_H
 #define TESSERA_TENSOR_H
+
+#include "tessera/linkage.h"
 
 #include <stddef.h>
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TESS_BEGIN_DECLS
 
 /* X(name, bytes, text) */
 #define TESS_DTYPE_LIST(X)                                                                         \
@@ -47,7 +45,5 @@ struct tess_shape tess_shape2(int64_t a, int64_t b);
 struct tess_shape tess_shape3(int64_t a, int64_t b, int64_t c);
 struct tess_shape tess_shape4(int64_t a, int64_t b, int64_t c, int64_t d);
 
-#ifdef __cplusplus
-}
-#endif
+TESS_END_DECLS
 #endif

@@ -1,6 +1,6 @@
 /*
- * A transport carries messages between the processes of a job, on one host or many. A communicator
- * of ranks that share no memory builds its collectives from them (tess_comm_net_open).
+ * A transport carries messages between the processes of a job. tess_comm_net_open builds
+ * collectives from them.
  *
  * Messages of one pair of ranks and one tag arrive in the order in which they were begun; others
  * in any order. Sender and receiver give the same number of bytes. A send may wait for its receive,
@@ -11,9 +11,7 @@
 
 #include "tessera/comm.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TESS_BEGIN_DECLS
 
 #define TESS_TRANSPORT_REASON_BYTES 256
 #define TESS_TRANSPORT_REQUESTS     4096 /* may be under way at once, per rank */
@@ -23,15 +21,14 @@ struct tess_transport_native; /* engine/comm/net/transport_native.h */
 
 struct tess_transport_ops {
     const char *name; /* "tcp", "mpi" */
-    /* Begin; `data` is the transport's until the request is done. *request_out: its own number, not
-     * used again before it was seen to be done. `tag` 0 .. 2^24 - 1. Never blocks. */
+    /* Begin; `data` and the number *request_out are the transport's until the request is seen to be
+     * done. `tag` 0 .. 2^24 - 1. Never blocks. */
     enum tess_status (*send)(struct tess_transport *transport, int32_t peer, uint32_t tag,
                              const void *data, size_t bytes, uint32_t *request_out);
     enum tess_status (*recv)(struct tess_transport *transport, int32_t peer, uint32_t tag,
                              void *data, size_t bytes, uint32_t *request_out);
-    /* Is it done? Asks the network too; never blocks. A request that is done is free after that.
-     * TESS_ERR_COMM where the peer is gone, TESS_ERR_ABORTED once aborted: the message is the
-     * first reason and names rank and host. */
+    /* Is it done? Reads from the network too; never blocks. TESS_ERR_COMM where the peer is gone,
+     * TESS_ERR_ABORTED once aborted: the message is the first reason and names rank and host. */
     enum tess_status (*test)(struct tess_transport *transport, uint32_t request, bool *done_out);
     /* Return when something may have moved, at the latest after timeout_s (which may be 0). Spins
      * for 50 us at most; a core that waits is free for others. Errors as test. */
@@ -68,7 +65,5 @@ enum tess_status tess_comm_net_open(struct tess_transport *transport, struct tes
                                     enum tess_order order, double timeout_s,
                                     struct tess_comm **comm_out);
 
-#ifdef __cplusplus
-}
-#endif
+TESS_END_DECLS
 #endif

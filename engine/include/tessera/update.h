@@ -1,8 +1,7 @@
 /*
- * Updating parameters: the rules, the exact sums that they and clipping are built on, and what is
- * known only where the gradients are. Norms, clipping factors and the decision to skip a step stay
- * in device memory from the gradients to the update, so that the host need not wait for them; it
- * reads the verdict when the step is over.
+ * Updating parameters: the rules, and the exact sums behind norms. Norms, clipping factors and the
+ * decision to skip a step stay in device memory from the gradients to the update, so that the host
+ * need not wait for them; it reads the verdict when the step is over.
  */
 #ifndef TESSERA_UPDATE_H
 #define TESSERA_UPDATE_H
@@ -13,9 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TESS_BEGIN_DECLS
 
 struct tess_kernel;
 
@@ -68,8 +65,7 @@ struct tess_update_rates {
     double loss_scale;              /* gradients are this times those of the loss */
 };
 
-/* What one parameter's update needs of the step, in device memory [param_count]; by
- * tess_update_judge. */
+/* What one parameter's update needs of the step, by tess_update_judge: device [param_count]. */
 struct tess_update_factor {
     float lr;
     float correction1, correction2;
@@ -148,16 +144,11 @@ void tess_find_flag(struct tess_kernel *kernel, int64_t count, const float *x, i
 void tess_update_judge(struct tess_kernel *kernel, const struct tess_judge *judge);
 /* Apply one update rule to one piece; the formulas are at enum tess_update_kind. */
 void tess_update(struct tess_kernel *kernel, const struct tess_update *update);
-/* The same for several pieces that share no memory, in any order. `update` may be reused at once.
- */
+/* For several pieces that share no memory, in any order. `update` may be reused at once. */
 void tess_update_all(struct tess_kernel *kernel, const struct tess_update *update, int32_t count);
-/*
- * LAMB's first half: update m and v, write direction = m_hat/(sqrt(v_hat) + eps) + decay w. The
- * second half is tess_update: w -= lr * tensor_scale * direction.
- */
+/* LAMB's first half: update m and v, direction = m_hat/(sqrt(v_hat) + eps) + decay w. The second
+ * half is tess_update: w -= lr * tensor_scale * direction. */
 void tess_lamb_direction(struct tess_kernel *kernel, const struct tess_update *update);
 
-#ifdef __cplusplus
-}
-#endif
+TESS_END_DECLS
 #endif
