@@ -260,7 +260,8 @@ static struct tess_communicator_ops registry_communicator[REGISTRY_PARTS_MAX];
 
 #define REGISTRY_KIND(kind)                                                                        \
     {                                                                                              \
-#kind, sizeof(registry_##kind[0]), registry_##kind, registry_fill_##kind                   \
+        .name = #kind, .bytes = sizeof(registry_##kind[0]), .part = registry_##kind,               \
+        .fill = registry_fill_##kind                                                               \
     }
 
 static struct registry_kind {
