@@ -354,10 +354,7 @@ static void comm_detach(struct tess_comm *comm)
         return;
     (void)comm_attach(comm, NULL); /* gives back what it had: nothing to be done about an error */
     comm->queue = NULL;
-    if (comm->marks != NULL && comm->root == NULL)
-        tess__marks_close(comm->marks);
-    else if (comm->marks != NULL)
-        tess__marks_forget(comm->marks, comm);
+    tess__marks_leave(comm->marks, comm);
     comm->marks = NULL;
 }
 
@@ -367,7 +364,7 @@ enum tess_status tess_comm_attach(struct tess_comm *comm, struct tess_queue *que
         comm_detach(comm);
     if (queue == NULL)
         return TESS_OK;
-    TESS_TRY(tess__marks_open(queue, &comm->marks));
+    TESS_TRY(tess__marks_open(comm, queue, &comm->marks));
     comm->queue = queue;
     enum tess_status status = comm_attach(comm, queue);
     if (status != TESS_OK)

@@ -34,6 +34,7 @@ struct mark_interval {
 };
 
 struct comm_marks {
+    const struct tess_comm *owner;
     struct tess_queue *queue; /* of the kernels */
     struct comm_mark *calling;
     bool paused;
@@ -48,32 +49,32 @@ static struct comm_mark *mark_at(struct comm_marks *marks, uint64_t number)
     return &marks->mark[number % MARKS_MAX];
 }
 
-enum tess_status tess__marks_open(struct tess_queue *queue, struct comm_marks **marks_out)
+static void marks_close(struct comm_marks *marks)
+{
+    for (int i = 0; i < MARKS_MAX; i++)
+        for (int k = 0; k < MARK_FENCES; k++)
+            if (marks->mark[i].fence[k] != NULL)
+                marks->queue->ops->fence_close(marks->mark[i].fence[k]);
+    free(marks);
+}
+
+enum tess_status tess__marks_open(const struct tess_comm *comm, struct tess_queue *queue,
+                                  struct comm_marks **marks_out)
 {
     struct comm_marks *marks = calloc(1, sizeof(*marks));
     if (marks == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "cannot allocate the marks of a communicator");
+    marks->owner = comm;
     marks->queue = queue;
     enum tess_status status = TESS_OK;
     for (int i = 0; i < MARKS_MAX && status == TESS_OK; i++)
         for (int k = 0; k < MARK_FENCES && status == TESS_OK; k++)
             status = queue->ops->fence_open(queue->kernel, &marks->mark[i].fence[k]);
     if (status != TESS_OK)
-        tess__marks_close(marks);
+        marks_close(marks);
     else
         *marks_out = marks;
     return status;
-}
-
-void tess__marks_close(struct comm_marks *marks)
-{
-    if (marks == NULL)
-        return;
-    for (int i = 0; i < MARKS_MAX; i++)
-        for (int k = 0; k < MARK_FENCES; k++)
-            if (marks->mark[i].fence[k] != NULL)
-                marks->queue->ops->fence_close(marks->mark[i].fence[k]);
-    free(marks);
 }
 
 void tess__marks_pause(struct comm_marks *marks, bool on)
@@ -176,8 +177,14 @@ static void mark_drop(struct comm_mark *mark)
     mark->waited = true;
 }
 
-void tess__marks_forget(struct comm_marks *marks, const struct tess_comm *comm)
+void tess__marks_leave(struct comm_marks *marks, const struct tess_comm *comm)
 {
+    if (marks == NULL)
+        return;
+    if (marks->owner == comm) {
+        marks_close(marks);
+        return;
+    }
     for (uint64_t i = marks->first; i < marks->end; i++) {
         struct comm_mark *mark = mark_at(marks, i);
         if (mark->comm != comm)

@@ -7,8 +7,9 @@
 struct comm_marks;
 struct comm_mark;
 
-enum tess_status tess__marks_open(struct tess_queue *queue, struct comm_marks **marks_out);
-void tess__marks_close(struct comm_marks *marks); /* NULL is allowed */
+/* Marks of `comm`, which groups split from it share. */
+enum tess_status tess__marks_open(const struct tess_comm *comm, struct tess_queue *queue,
+                                  struct comm_marks **marks_out);
 
 /* While paused no call is marked. */
 void tess__marks_pause(struct comm_marks *marks, bool on);
@@ -40,7 +41,7 @@ static inline void tess__comm_waited(struct tess_comm *comm, int32_t phase, doub
 }
 /* Count what has come to an end. */
 enum tess_status tess__marks_settle(struct comm_marks *marks);
-/* The group is closed. */
-void tess__marks_forget(struct comm_marks *marks, const struct tess_comm *comm);
+/* The group is closed, and so are the marks where they were opened for it. NULL is allowed. */
+void tess__marks_leave(struct comm_marks *marks, const struct tess_comm *comm);
 
 #endif

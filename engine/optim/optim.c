@@ -144,7 +144,8 @@ static struct tess_update optim_part(const struct tess_optim *optim,
     part.m = part.m != NULL ? part.m + at : NULL;
     part.v = part.v != NULL ? part.v + at : NULL;
     part.direction = part.direction != NULL ? part.direction + at : NULL;
-    part.param_low = (char *)part.param_low + (size_t)at * tess_dtype_bytes(optim->low);
+    if (part.param_low != NULL)
+        part.param_low = (char *)part.param_low + (size_t)at * tess_dtype_bytes(optim->low);
     if (part.w != NULL) {
         part.w += at;
     } else {

@@ -29,7 +29,10 @@
 /* 100 ms is the aim of an optimised build on a machine that is not busy; a debug build and a busy
  * machine take ten times as long, the address sanitizer four times that. Processor time of the
  * thread. */
-#ifdef __SANITIZE_ADDRESS__
+#ifndef __has_feature
+#define __has_feature(name) 0 /* gcc */
+#endif
+#if defined(__SANITIZE_ADDRESS__) || __has_feature(address_sanitizer)
 #define MOST_S 4.0
 #else
 #define MOST_S 1.0
