@@ -97,8 +97,9 @@ static bool order_is_place(struct tess__lines lines)
     struct tess__word word;
     int32_t number;
 
-    return tess__lines_word(&lines, &word) && tess__lines_word(&lines, &word) &&
-           !tess__word_number(word, INT32_MAX, &number);
+    if (!tess__lines_word(&lines, &word)) /* the rank */
+        return false;
+    return tess__lines_word(&lines, &word) && !tess__word_number(word, INT32_MAX, &number);
 }
 
 static enum tess_status order_line(struct order *order, struct tess__lines *lines)

@@ -65,9 +65,10 @@ static bool smi_is_cell(struct tess__word word, struct tess__smi_cell *cell_out)
         [TESS__SMI_PHB] = "PHB",    [TESS__SMI_NODE] = "NODE", [TESS__SMI_SYS] = "SYS",
         [TESS__SMI_SYS + 1] = "SOC" /* what drivers before 384 called it */
     };
-    for (uint8_t k = 0; k < sizeof(known) / sizeof(known[0]); k++) {
+    for (size_t k = 0; k < sizeof(known) / sizeof(known[0]); k++) {
         if (known[k] != NULL && tess__word_is(word, known[k])) {
-            *cell_out = (struct tess__smi_cell){.kind = k < TESS__SMI_SYS ? k : TESS__SMI_SYS};
+            *cell_out =
+                (struct tess__smi_cell){.kind = (uint8_t)(k < TESS__SMI_SYS ? k : TESS__SMI_SYS)};
             return true;
         }
     }
