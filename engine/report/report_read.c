@@ -174,7 +174,7 @@ enum tess_status tess__report_load_lines(struct tess__report *report, const char
 
 /* ---- files ----------------------------------------------------------------------------------- */
 
-/* The whole file. */
+/* The whole file; an empty one is "", since readers add to the pointer. */
 static enum tess_status read_file(const char *path, struct tess__html *text)
 {
     char piece[1 << 14];
@@ -182,6 +182,7 @@ static enum tess_status read_file(const char *path, struct tess__html *text)
     FILE *file = fopen(path, "rb");
     if (!file)
         TESS_FAIL(TESS_ERR_IO, "cannot read %s: %s", path, strerror(errno));
+    tess__html_add(text, "");
     while (text->count <= READ_BYTES_MAX && (count = fread(piece, 1, sizeof(piece), file)) > 0)
         tess__html_add_bytes(text, piece, count);
     int error = ferror(file) ? errno : 0;

@@ -143,7 +143,7 @@ static struct network make(int32_t racks, int32_t size, bool cyclic, double upli
 static void case_tournament(void **state)
 {
     (void)state;
-    for (int32_t hosts = 2; hosts <= HOSTS; hosts++) {
+    for (int32_t hosts = 2; hosts <= HOSTS; hosts += hosts < 16 ? 1 : TESTS_DIVISOR) {
         const int32_t rounds = hosts + hosts % 2 - 1;
 
         for (int32_t first = 0; first < 3 * rounds; first += rounds) {

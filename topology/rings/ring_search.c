@@ -19,11 +19,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SEARCH_MEMO_BITS 17
-#define SEARCH_PROBES    8
-#define SEARCH_WORDS     8 /* of 12 counters of 5 bits */
-#define SEARCH_FIELDS    12
-#define SEARCH_GUARD     0x0842108421084210u /* bit 4 of each counter */
+#define SEARCH_MEMO_MAX ((uint32_t)1 << 17)
+#define SEARCH_PROBES   8
+#define SEARCH_WORDS    8 /* of 12 counters of 5 bits */
+#define SEARCH_FIELDS   12
+#define SEARCH_GUARD    0x0842108421084210u /* bit 4 of each counter */
 
 /* Counters begin at 15 - limit, so that one use too many reaches the guard bit. */
 struct search_uses {
@@ -58,10 +58,11 @@ struct search {
     int32_t path[TESS__RING_EXACT_MAX], best[TESS__RING_EXACT_MAX];
     int64_t steps, most_steps;
     uint32_t epoch;
-    struct search_memo *memo;
-    struct search_row *row; /* [rows] scratch of a question */
-    double *candidate;      /* [rows * count] */
-    int32_t *uses;          /* [rows] zero */
+    struct search_memo *memo; /* [memo_slots] */
+    uint32_t memo_slots;      /* a power of two */
+    struct search_row *row;   /* [rows] scratch of a question */
+    double *candidate;        /* [rows * count] */
+    int32_t *uses;            /* [rows] zero */
 };
 
 /* ---- preparing a question -------------------------------------------------------------------- */
@@ -263,8 +264,7 @@ static bool search_met(struct search *search, uint32_t place, int64_t cost,
         hash = tess_hash_mix(hash ^ uses->word[w]);
     hash = tess_hash_mix(hash);
     for (uint32_t probe = 0; probe < SEARCH_PROBES; probe++) {
-        struct search_memo *memo =
-            &search->memo[(hash + probe) & (((uint64_t)1 << SEARCH_MEMO_BITS) - 1)];
+        struct search_memo *memo = &search->memo[(hash + probe) & (search->memo_slots - 1)];
         if (memo->epoch != search->epoch) {
             memo->epoch = search->epoch;
             memo->place = place;
@@ -398,6 +398,17 @@ static void search_take(struct search *search, int32_t *order, struct tess__ring
     found->cost = cost;
 }
 
+/* For few devices as many as there are states, (count - 1)! orders and what they begin with, and
+ * room between them. */
+static uint32_t search_memo_slots(int32_t count)
+{
+    uint32_t slots = 16;
+    for (int32_t i = 2; i < count && slots < SEARCH_MEMO_MAX; i++)
+        for (uint32_t more = slots * (uint32_t)i; slots < more && slots < SEARCH_MEMO_MAX;)
+            slots *= 2;
+    return slots;
+}
+
 /* Halves the candidates until the best bandwidth is known, or a question stays open. */
 static void search_halve(struct search *search, int32_t *order, struct tess__ring_found *found)
 {
@@ -429,7 +440,8 @@ enum tess_status tess__ring_search(const struct tess__ring_table *table, const d
                                    const struct tess__ring_effort *effort, int32_t *order,
                                    struct tess__ring_found *found_out)
 {
-    size_t rows = (size_t)table->rows;
+    const size_t rows = (size_t)table->rows;
+    const uint32_t slots = search_memo_slots(table->count);
     struct tess__pool pool = {0};
     struct search *search = tess__pool_array(&pool, 1, sizeof(*search));
     *found_out = (struct tess__ring_found){0};
@@ -440,7 +452,8 @@ enum tess_status tess__ring_search(const struct tess__ring_table *table, const d
             .deadline_s = effort->deadline_s,
             .count = table->count,
             .most_steps = effort->steps,
-            .memo = tess__pool_array(&pool, (size_t)1 << SEARCH_MEMO_BITS, sizeof(*search->memo)),
+            .memo = tess__pool_array(&pool, slots, sizeof(*search->memo)),
+            .memo_slots = slots,
             .row = tess__pool_array(&pool, rows, sizeof(*search->row)),
             .candidate = tess__pool_array(&pool, rows * (size_t)table->count, sizeof(double)),
             .uses = tess__pool_array(&pool, rows, sizeof(*search->uses))};
