@@ -90,6 +90,7 @@ void case_abort(void **state);
 void case_reason(void **state);
 void case_time_out(void **state);
 void case_time_out_chain(void **state);
+void case_takes_nothing(void **state);
 void case_killed(void **state);
 void case_board(void **state);
 void case_observed(void **state);

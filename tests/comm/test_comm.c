@@ -253,6 +253,8 @@ int main(int argc, char **argv)
         {cmocka_unit_test_prestate(case_reason, &canonical), peers && !debug},
         {cmocka_unit_test_prestate(case_time_out, &canonical), peers},
         {cmocka_unit_test_prestate(case_time_out_chain, &canonical), peers},
+        {cmocka_unit_test_prestate(case_takes_nothing, &canonical),
+         peers && canonical.tcp && !debug},
         {cmocka_unit_test_prestate(case_killed, &canonical),
          peers && canonical.mode == TESS_RANKS_PROCESSES},
         {cmocka_unit_test_prestate(case_board, &canonical), !canonical.self && !debug},

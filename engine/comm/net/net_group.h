@@ -156,6 +156,8 @@ enum tess_status tess__net_jobs_start(struct net_group *group, const struct tess
 enum tess_status tess__net_jobs_begin(struct net_group *group, const struct tess_comm_call *call);
 enum tess_status tess__net_jobs_run(struct net_group *group, const struct tess_comm_call *call,
                                     bool *moved_out, bool *done_out);
+/* Does the rank wait for what the peer sends, or, when all has come, for the peer to take what is
+ * sent to it? */
 bool tess__net_jobs_want(const struct net_group *group, int32_t peer);
 
 /* The transport's own collectives: open them for a group; close them where they are open. */

@@ -277,17 +277,25 @@ enum tess_status tess__net_jobs_run(struct net_group *group, const struct tess_c
     return TESS_OK;
 }
 
-bool tess__net_jobs_want(const struct net_group *group, int32_t peer)
+/* Is a send, or a receive, with the peer under way? -1: with any. */
+static bool jobs_wait(const struct net_group *group, bool sends, int32_t peer)
 {
     for (size_t r = group->row_done; r < group->row_next; r++) {
         const struct net_row *row = &group->row[r % NET_ROWS];
         for (int32_t l = 0; l < group->plan.lane_count; l++) {
             const struct net_job *job = &row->job[l];
             for (int32_t k = 0; k < job->lane->move_count; k++)
-                if (!job->lane->move[k].sends && job->lane->move[k].peer == peer &&
-                    job->request[k] != NET_NO_REQUEST)
+                if (job->lane->move[k].sends == sends && job->request[k] != NET_NO_REQUEST &&
+                    (peer < 0 || job->lane->move[k].peer == peer))
                     return true;
         }
     }
     return false;
+}
+
+bool tess__net_jobs_want(const struct net_group *group, int32_t peer)
+{
+    const bool sends = !jobs_wait(group, false, -1);
+
+    return jobs_wait(group, sends, peer);
 }

@@ -130,17 +130,21 @@ static enum tess_status run_read_notes(struct net_group *group, struct net_slot 
 bool tess__net_is_missing(void *context, uint64_t number, int32_t peer, bool *called_out)
 {
     const struct net_group *group = context;
-    const uint64_t t = number - 1;
-    const struct net_slot *slot = &group->slot[t % NET_AHEAD];
+    /* Calls run in order: what keeps the one that is run keeps those after it. */
+    const struct net_slot *slot = &group->slot[group->current % NET_AHEAD];
 
     *called_out = false;
-    if (peer == group->comm.rank || t != group->current)
+    if (peer == group->comm.rank || number - 1 < group->current)
         return false;
-    if (group->noted <= t || slot->recv[peer] != NET_NO_REQUEST)
+    if (group->noted <= group->current || slot->recv[peer] != NET_NO_REQUEST)
         return true;
     *called_out = true;
     /* The library does not report which rank it waits for. */
-    return group->started && (group->native_runs || tess__net_jobs_want(group, peer));
+    if (group->started && group->native_runs)
+        return true;
+    if (group->started && group->row_done < group->row_count)
+        return tess__net_jobs_want(group, peer);
+    return slot->send[peer] != NET_NO_REQUEST;
 }
 
 /* ---- calls that fit into their notes --------------------------------------------------------- */
