@@ -53,6 +53,7 @@ struct launcher {
     char line[LINE_BYTES];
     size_t line_used;
     enum tess_status status;
+    struct tess__ended failed; /* of the first rank that reported a failure */
     bool error_logged; /* the first error is on the screen; what follows from it is not shown */
     int32_t interrupt_count;
     double tick_s; /* when the next tick is due; the first one at once */
@@ -203,6 +204,8 @@ static void launch_take_message(void *context, const struct tess__message *messa
         launcher->ended[message->rank] = true;
         if (ended.status != TESS_OK && launch->peers != NULL)
             launch_log_failed(launcher, message->rank, &ended);
+        if (ended.status != TESS_OK && launcher->failed.status == TESS_OK)
+            launcher->failed = ended;
         if (ended.status != TESS_OK)
             launch_end(launcher, (enum tess_status)ended.status, "a rank failed");
     } else if (status == TESS_OK && launcher->kill_s <= 0 && launch->message != NULL) {
@@ -483,8 +486,11 @@ enum tess_status tess__launch_run(const struct tess__launch *launch)
     status = launcher.status;
     if (status == TESS_OK && launcher.killed)
         status = TESS_ERR_COMM;
+    /* Where a rank elsewhere failed its message may not arrive: mpirun ends all when one ends. */
     if (status != TESS_OK && !launcher.error_logged)
-        tess_fail(status, "a rank failed without a message: %s", tess_status_text(status));
+        tess_fail(status, "%s",
+                  launcher.failed.why[0] != '\0' ? launcher.failed.why
+                                                 : "a rank failed without a message");
 
 close_launcher:
     for (int i = 0; i < FD_COUNT; i++)

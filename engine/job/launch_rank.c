@@ -138,12 +138,13 @@ static void rank_run(struct rank_start *start)
     atomic_store_explicit(&board->pid, (int32_t)getpid(), memory_order_relaxed);
     tess__rank_enter(launch, rank->rank);
     start->status = launch->body(launch->context, rank);
-    if (start->status != TESS_OK && start->status != TESS_ERR_ABORTED) {
+    if (start->status != TESS_OK) {
         const char *reason = tess_log_last_error();
-        tess_world_abort(rank->world, rank->rank,
-                         reason[0] != '\0' ? reason : tess_status_text(start->status));
+        if (start->status != TESS_ERR_ABORTED)
+            tess_world_abort(rank->world, rank->rank,
+                             reason[0] != '\0' ? reason : tess_status_text(start->status));
         snprintf(ended.why, sizeof(ended.why), "%.*s", (int)sizeof(ended.why) - 1, reason);
-    } else if (start->status == TESS_OK) {
+    } else {
         atomic_store_explicit(&board->doing, TESS_DOING_ENDED, memory_order_relaxed);
     }
     ended.status = start->status;
