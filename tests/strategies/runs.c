@@ -195,10 +195,12 @@ static bool run_same(double one, double other)
     return memcmp(&one, &other, sizeof(one)) == 0;
 }
 
-/* What two runs, or two ranks of one, must have found alike. */
+/* What two runs, or two ranks of one, must have found alike; the norm only ranks that update know.
+ */
 static bool run_alike(const struct run_outcome *one, const struct run_outcome *other)
 {
-    return one->hash == other->hash && one->param_count == other->param_count &&
+    return (!one->updates || run_same(one->grad_norm, other->grad_norm)) &&
+           one->hash == other->hash && one->param_count == other->param_count &&
            memcmp(one->digest, other->digest, sizeof(one->digest)) == 0 &&
            run_same(one->loss, other->loss) && run_same(one->accuracy, other->accuracy) &&
            run_same(one->zero_share, other->zero_share) &&
@@ -239,8 +241,6 @@ static void run_join(const struct run *run, const struct run_rank *rank,
     *outcome = rank[0].outcome;
     for (int32_t r = 0; r < run->rank_count; r++) {
         const struct run_outcome *other = &rank[r].outcome;
-        if (other->updates)
-            assert_true(run_same(other->grad_norm, outcome->grad_norm));
         run_assert_alike(run, "ranks differ", other, outcome);
         outcome->sent[r] = other->sent[r];
         outcome->formula[r] = other->formula[r];
@@ -295,7 +295,6 @@ void run_compare(const struct run *run, const struct run_outcome *expected)
     struct run_outcome outcome;
     run_train(run, &outcome);
     run_assert_alike(run, "runs differ", &outcome, expected);
-    assert_true(run_same(outcome.grad_norm, expected->grad_norm));
     run_check_memory(run, &outcome);
 }
 
