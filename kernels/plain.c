@@ -65,11 +65,11 @@ void tess_copy(struct tess_kernel *kernel, int64_t bytes, const void *source, vo
         KERNEL_RUN(kernel, copy, bytes, source, target);
 }
 
-void tess_square_sum(struct tess_kernel *kernel, int64_t count, float scale, const float *x,
-                     struct tess_sum *sum)
+void tess_square_sum(struct tess_kernel *kernel, int64_t count, int32_t block, float scale,
+                     const float *x, struct tess_sum *sum)
 {
     if (count > 0)
-        KERNEL_RUN(kernel, square_sum, count, scale, x, sum);
+        KERNEL_RUN(kernel, square_sum, count, block, scale, x, sum);
 }
 
 void tess_count_zeros(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,

@@ -174,7 +174,7 @@ static enum tess_status params_run(void *context)
         tess_cast_stochastic(kernel, p->count, p->g, p->low, key, 0, p->copy);
         break;
     case PARAMS_SQUARES:
-        tess_square_sum(kernel, p->count, 1.0f, p->g, p->sum);
+        tess_square_sum(kernel, p->count, TESS_SUM_BLOCK, 1.0f, p->g, p->sum);
         break;
     case PARAMS_FLAG:
         tess_find_flag(kernel, p->count, p->g, 1, p->verdict);

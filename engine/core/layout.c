@@ -207,12 +207,30 @@ int64_t tess_layout_own_of(const struct tess_plan *plan, int32_t p)
 
 /* ---- pieces ---------------------------------------------------------------------------------- */
 
+static bool layout_has_parts(const struct tess_declare *declare, int32_t p)
+{
+    return declare->param[p].slice.axis >= 0 && declare->axis.parts > 1;
+}
+
 /* Elements of a parameter that lie together in every layout: a part of the tensor axis. */
 static int64_t layout_part_count(const struct tess_declare *declare, int32_t p)
 {
-    const struct tess_declare_param *param = &declare->param[p];
-    const int64_t count = tess_shape_count(&param->shape);
-    return param->slice.axis < 0 || declare->axis.parts <= 1 ? count : count / declare->axis.count;
+    const int64_t count = tess_shape_count(&declare->param[p].shape);
+    return layout_has_parts(declare, p) ? count / declare->axis.count : count;
+}
+
+/*
+ * Shards are cut at multiples of TESS_SHARD_ALIGN from where a parameter begins, parts are not: the
+ * largest power of two that divides the distance of each cut from where its part begins, on every
+ * layout. A rank alone and one with a shard of a part then add the same blocks.
+ */
+static int32_t layout_sum_block(const struct tess_declare *declare, int32_t p)
+{
+    const int64_t part = layout_part_count(declare, p);
+    int32_t block = TESS_SUM_BLOCK;
+    while (layout_has_parts(declare, p) && part % block != 0)
+        block /= 2;
+    return block;
 }
 
 /* Where a walk over what this rank updates stands: elements [from, to) of parameter p, in flat
@@ -279,6 +297,7 @@ void tess_layout_pieces(const struct tess_plan *plan, const struct tess_declare 
             .buffer_rate = from->rate,
             .param_begin = walk.from - param->begin,
             .count = walk.to - walk.from,
+            .sum_block = layout_sum_block(declare, walk.p),
             .state_begin = state + at,
             .w = segment->master_own != NULL ? segment->master_own + at : NULL,
             .low = plan->dtype == TESS_F32 ? NULL

@@ -71,7 +71,8 @@ static enum tess_status optim_gradient_sums(struct tess_optim *optim)
     for (int32_t i = 0; i < optim->piece_count; i++) {
         const struct tess_piece *piece = &optim->piece[i];
         if (!optim_is_buffer(piece) && optim_piece_counts(optim, piece))
-            tess_square_sum(optim->kernel, piece->count, 1, piece->g, &optim->sum[piece->param]);
+            tess_square_sum(optim->kernel, piece->count, piece->sum_block, 1, piece->g,
+                            &optim->sum[piece->param]);
     }
     return optim_reduce(optim, optim->param_count);
 }
@@ -199,7 +200,7 @@ static void optim_direct(const struct tess_optim *optim, const struct tess_piece
         const struct tess_update part = optim_part(optim, update, at, most);
         tess_lamb_direction(optim->kernel, &part);
         if (square != NULL)
-            tess_square_sum(optim->kernel, part.count, 1, part.w, square);
+            tess_square_sum(optim->kernel, part.count, piece->sum_block, 1, part.w, square);
     }
 }
 
@@ -219,7 +220,7 @@ static enum tess_status optim_directions(struct tess_optim *optim)
         const bool summed = optim_piece_counts(optim, piece) && !optim_is_plain(piece);
         optim_direct(optim, piece, &update, summed ? &optim->sum[piece->param] : NULL);
         if (summed)
-            tess_square_sum(optim->kernel, piece->count, 1, update.direction,
+            tess_square_sum(optim->kernel, piece->count, piece->sum_block, 1, update.direction,
                             &optim->sum[param_count + piece->param]);
     }
     return optim_reduce(optim, 2 * param_count);

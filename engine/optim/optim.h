@@ -20,6 +20,8 @@ struct tess_piece {
     int64_t param_begin; /* element of what this rank holds of the parameter: a multiple of 64, or
                             where a part of the tensor axis begins */
     int64_t count;
+    int32_t sum_block;   /* of tess_square_sum: TESS_SUM_BLOCK, less where parts of the tensor axis
+                            are not whole multiples of it */
     int64_t state_begin; /* element of the optimizer's state arrays */
     float *w;            /* f32 master; NULL where `low` is all there is of the parameter */
     void *low;           /* compute copy to refresh; NULL in f32 */

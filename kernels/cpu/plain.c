@@ -167,6 +167,7 @@ void tess__cpu_copy(struct tess_kernel *kernel, int64_t bytes, const void *sourc
 struct plain_squares {
     struct tess_kernel *kernel;
     int64_t count, piece;
+    int32_t block;
     float scale;
     const float *x;
     struct tess_sum sum[PLAIN_THREADS];
@@ -177,19 +178,20 @@ static void plain_squares_piece(void *context, int64_t part, void *work)
     (void)work;
     struct plain_squares *s = context;
     int64_t first = part * s->piece, left = s->count - first;
-    tess__cpu_loops(s->kernel)->square_sum(s->kernel, tess__cpu_min(left, s->piece), s->scale,
-                                           s->x + first, &s->sum[part]);
+    tess__cpu_loops(s->kernel)->square_sum(s->kernel, tess__cpu_min(left, s->piece), s->block,
+                                           s->scale, s->x + first, &s->sum[part]);
 }
 
-void tess__cpu_square_sum(struct tess_kernel *kernel, int64_t count, float scale, const float *x,
-                          struct tess_sum *sum)
+void tess__cpu_square_sum(struct tess_kernel *kernel, int64_t count, int32_t block, float scale,
+                          const float *x, struct tess_sum *sum)
 {
     int64_t threads = kernel->threads < PLAIN_THREADS ? kernel->threads : PLAIN_THREADS;
     if (threads == 1 || count < 2 * PLAIN_PIECE) {
-        tess__cpu_loops(kernel)->square_sum(kernel, count, scale, x, sum);
+        tess__cpu_loops(kernel)->square_sum(kernel, count, block, scale, x, sum);
         return;
     }
-    struct plain_squares s = {.kernel = kernel, .count = count, .scale = scale, .x = x};
+    struct plain_squares s = {
+        .kernel = kernel, .count = count, .block = block, .scale = scale, .x = x};
     int64_t blocks = (count + TESS_SUM_BLOCK - 1) / TESS_SUM_BLOCK;
     s.piece = (blocks + threads - 1) / threads * TESS_SUM_BLOCK;
     int64_t parts = (count + s.piece - 1) / s.piece;

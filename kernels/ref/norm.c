@@ -4,11 +4,11 @@
 #include "ref/slots.h"
 #include "ref/square.h"
 
-void tess__ref_square_sum(struct tess_kernel *kernel, int64_t count, float scale, const float *x,
-                          struct tess_sum *sum)
+void tess__ref_square_sum(struct tess_kernel *kernel, int64_t count, int32_t block, float scale,
+                          const float *x, struct tess_sum *sum)
 {
     (void)kernel;
-    tess__square_sum(count, scale, x, sum);
+    tess__square_sum(count, block, scale, x, sum);
 }
 
 void tess__ref_count_zeros(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,

@@ -1,5 +1,5 @@
 /*
- * The sum of squares of one block of TESS_SUM_BLOCK elements, in one fixed order.
+ * The sum of squares of one block of up to TESS_SUM_BLOCK elements, in one fixed order.
  *
  * Element i is multiplied by the scale in f32, then squared in f64, which is exact (24 bits times
  * 24 bits fit 53; so a fused multiply-add changes nothing). Lane l of 8 adds the squares of the
@@ -7,7 +7,7 @@
  *
  *     ((0 + 4) + (2 + 6)) + ((1 + 5) + (3 + 7))
  *
- * Elements past the end of a short last block count as zero.
+ * Elements past the end of a short block count as zero.
  */
 #ifndef KERNELS_REF_SQUARE_H
 #define KERNELS_REF_SQUARE_H
@@ -39,16 +39,16 @@ static inline double tess__square_block(const float *x, float scale)
 }
 
 /* tess_square_sum(). */
-static inline void tess__square_sum(int64_t count, float scale, const float *x,
+static inline void tess__square_sum(int64_t count, int32_t block, float scale, const float *x,
                                     struct tess_sum *sum)
 {
-    int64_t whole = count - count % TESS_SUM_BLOCK;
-    for (int64_t i = 0; i < whole; i += TESS_SUM_BLOCK)
+    int64_t i = 0;
+    for (; block == TESS_SUM_BLOCK && i + block <= count; i += block)
         tess_sum_add(sum, tess__square_block(x + i, scale));
-    if (whole < count) {
-        float block[TESS_SUM_BLOCK] = {0};
-        memcpy(block, x + whole, (size_t)(count - whole) * sizeof(float));
-        tess_sum_add(sum, tess__square_block(block, scale));
+    for (; i < count; i += block) {
+        float part[TESS_SUM_BLOCK] = {0};
+        memcpy(part, x + i, (size_t)(count - i < block ? count - i : block) * sizeof(float));
+        tess_sum_add(sum, tess__square_block(part, scale));
     }
 }
 

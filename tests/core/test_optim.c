@@ -134,6 +134,7 @@ static void rank_init(struct rank *rank, const struct tess_optim_options *option
             .buffer_rate = param[p].rate,
             .param_begin = from - first,
             .count = to - from,
+            .sum_block = TESS_SUM_BLOCK,
             .state_begin = from - begin,
             .w = rank->w + from,
             .low = rank->low + from,
@@ -497,8 +498,13 @@ static void case_clip(void **state)
         float w[2] = {0, 0}, g[2] = {3, 4};
         static struct optim_room room;
         struct tess_piece piece[2] = {
-            {.param = 0, .count = 1, .w = &w[0], .g = &g[0]},
-            {.param = 1, .count = 1, .state_begin = 1, .w = &w[1], .g = &g[1]},
+            {.param = 0, .count = 1, .sum_block = TESS_SUM_BLOCK, .w = &w[0], .g = &g[0]},
+            {.param = 1,
+             .count = 1,
+             .sum_block = TESS_SUM_BLOCK,
+             .state_begin = 1,
+             .w = &w[1],
+             .g = &g[1]},
         };
         struct tess_optim optim = {
             .options = options_of(TESS_UPDATE_SGD),

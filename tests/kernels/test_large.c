@@ -136,8 +136,8 @@ static void case_sums(void **state)
     double *zeros_dev = large_put(&zeros, sizeof(zeros));
     tess_sum_clear(&got);
     tess_sum_clear(&expected);
-    tess_square_sum(device.kernel, COUNT, 0.7f, x_dev, &got);
-    tess_kernel_ref.square_sum(NULL, COUNT, 0.7f, x, &expected);
+    tess_square_sum(device.kernel, COUNT, TESS_SUM_BLOCK, 0.7f, x_dev, &got);
+    tess_kernel_ref.square_sum(NULL, COUNT, TESS_SUM_BLOCK, 0.7f, x, &expected);
     check_bytes("sum of squares", &got, &expected, sizeof(got));
     tess_count_zeros(device.kernel, TESS_F32, COUNT, x_dev, zeros_dev);
     tess_kernel_ref.count_zeros(NULL, TESS_F32, COUNT, x, &zeros);

@@ -32,6 +32,7 @@ static void case_square_sum(void **state)
     static const float scale[] = {1.0f, 0.37f, 1e-6f};
     for (size_t i = 0; i < 3 * LENGTHS; i++) {
         int64_t n = length[i / 3];
+        const int32_t block = TESS_SUM_BLOCK >> i % 7;
         device_reset(&device);
         float *x = norm_draw(n, i), *x_dev = device_array(&device, (size_t)n * sizeof(float));
         device_put(&device, x_dev, x, (size_t)n * sizeof(float));
@@ -39,15 +40,15 @@ static void case_square_sum(void **state)
         tess_sum_clear(&sum);
         tess_sum_clear(&ref);
         tess_sum_clear(&pieces);
-        tess_square_sum(device.kernel, n, scale[i % 3], x_dev, &sum);
-        tess_kernel_ref.square_sum(NULL, n, scale[i % 3], x, &ref);
+        tess_square_sum(device.kernel, n, block, scale[i % 3], x_dev, &sum);
+        tess_kernel_ref.square_sum(NULL, n, block, scale[i % 3], x, &ref);
         check_bytes("square sum against ref", &sum, &ref, sizeof(sum));
         /* pieces at multiples of the block, from the back, merged */
         for (int64_t begin = (n - 1) / 192 * 192; begin >= 0; begin -= 192) {
             struct tess_sum one;
             tess_sum_clear(&one);
             int64_t count = n - begin < 192 ? n - begin : 192;
-            tess_square_sum(device.kernel, count, scale[i % 3], x_dev + begin, &one);
+            tess_square_sum(device.kernel, count, block, scale[i % 3], x_dev + begin, &one);
             tess_sum_merge(&pieces, &one);
         }
         check_bytes("square sum in pieces", &pieces, &ref, sizeof(ref));
@@ -87,7 +88,7 @@ static void case_block_order(void **state)
         device_reset(&device);
         float *x_dev = device_array(&device, sizeof(x));
         device_put(&device, x_dev, x, sizeof(x));
-        tess_square_sum(device.kernel, TESS_SUM_BLOCK, 1, x_dev, &sum);
+        tess_square_sum(device.kernel, TESS_SUM_BLOCK, TESS_SUM_BLOCK, 1, x_dev, &sum);
         check_bytes("block", &sum, &expected, sizeof(sum));
     }
 }
@@ -103,7 +104,7 @@ static void case_square_sum_nonfinite(void **state)
         device_put(&device, x_dev, x, 300 * sizeof(float));
         struct tess_sum sum;
         tess_sum_clear(&sum);
-        tess_square_sum(device.kernel, 300, 1, x_dev, &sum);
+        tess_square_sum(device.kernel, 300, TESS_SUM_BLOCK, 1, x_dev, &sum);
         assert_true(isnan(tess_sum_value(&sum)));
         free(x);
     }

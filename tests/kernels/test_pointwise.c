@@ -336,7 +336,7 @@ static void case_empty(void **state)
     tess_accumulate(k, 0, 1, NULL, NULL);
     tess_fill(k, 0, 0, NULL);
     tess_copy(k, 0, NULL, NULL);
-    tess_square_sum(k, 0, 1, NULL, NULL);
+    tess_square_sum(k, 0, TESS_SUM_BLOCK, 1, NULL, NULL);
     tess_cast_stochastic(k, 0, NULL, TESS_BF16, key, 0, NULL);
     assert_int_equal(tess_find_nonfinite(k, TESS_F32, 0, NULL), -1);
     tess_count_zeros(k, TESS_F16, 0, NULL, NULL);

@@ -260,7 +260,7 @@ static void run_update(struct twin *twin, enum tess_dtype dtype)
     tess_accumulate(twin->kernel, count, 0.5f, g, w);
     struct tess_sum *sum = take(twin, sizeof(*sum));
     memset(sum, 0, sizeof(*sum));
-    tess_square_sum(twin->kernel, count, 0.5f, g, sum);
+    tess_square_sum(twin->kernel, count, TESS_SUM_BLOCK, 0.5f, g, sum);
     if (dtype != TESS_F32)
         tess_cast_stochastic(twin->kernel, count, g, dtype, key, 5,
                              take(twin, (size_t)count * tess_dtype_bytes(dtype)));

@@ -267,7 +267,7 @@ static struct run row_run(const int *value, bool single, char *words)
                         .kernel = kernel,
                         .options = words,
                         .rank_count = single ? 1 : ranks[value[RANKS]],
-                        .steps = 3,
+                        .steps = 2,
                         .evaluate = true,
                         .mode =
                             value[TRANSPORT] == THREADS ? TESS_RANKS_THREADS : TESS_RANKS_PROCESSES,

@@ -36,8 +36,8 @@ typedef void tess_update_loop(const struct tess_update *update, int64_t begin, i
 /*
  * An exact sum of squares: a fixed-point number of TESS_SUM_LIMBS digits of 32 bits, each kept in
  * an int64, so that sums of pieces, added in any order or reduced over ranks as integers, have the
- * same bits. Filled by square_sum over fixed 64-element blocks; see engine/base/sum.h for the
- * format.
+ * same bits. Filled by square_sum over fixed blocks, as a rule of 64 elements; see
+ * engine/base/sum.h for the format.
  */
 #define TESS_SUM_LIMBS 20
 #define TESS_SUM_BLOCK 64
@@ -132,12 +132,12 @@ struct tess_update {
 };
 
 /*
- * sum += the squares of (scale x[i]), block by block of TESS_SUM_BLOCK elements from x on. Pieces
- * of one tensor must start at a multiple of the block, so that the blocks are the same on every
- * layout. sum: device memory.
+ * sum += the squares of (scale x[i]), by blocks of `block` elements from x on: a power of two, at
+ * most TESS_SUM_BLOCK. Pieces of one tensor must start at a multiple of the block, so that the
+ * blocks are the same on every layout. sum: device memory.
  */
-void tess_square_sum(struct tess_kernel *kernel, int64_t count, float scale, const float *x,
-                     struct tess_sum *sum);
+void tess_square_sum(struct tess_kernel *kernel, int64_t count, int32_t block, float scale,
+                     const float *x, struct tess_sum *sum);
 /* verdict's grad_bad becomes the greater of itself and `flag` where x holds a NaN or infinity. */
 void tess_find_flag(struct tess_kernel *kernel, int64_t count, const float *x, int32_t flag,
                     struct tess_verdict *verdict);

@@ -70,11 +70,11 @@ void CPU_LOOP(accumulate)(const struct cpu_plain *p)
         to[i] += scale * from[i];
 }
 
-void CPU_LOOP(square_sum)(struct tess_kernel *kernel, int64_t count, float scale, const float *x,
-                          struct tess_sum *sum)
+void CPU_LOOP(square_sum)(struct tess_kernel *kernel, int64_t count, int32_t block, float scale,
+                          const float *x, struct tess_sum *sum)
 {
     (void)kernel;
-    tess__square_sum(count, scale, x, sum);
+    tess__square_sum(count, block, scale, x, sum);
 }
 
 /* Blocks large enough that the loop over them has no exit to wait for; ref finds the place in one.

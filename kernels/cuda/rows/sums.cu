@@ -43,8 +43,8 @@ static __device__ __forceinline__ double square_step(double lane, float x, float
 }
 
 /*
- * Two threads take a block of 64 elements, in the order of ref/square.h: one has the lanes 0 to 3,
- * the other 4 to 7, so that each element is read once, 16 bytes at a time:
+ * Two threads take a block of up to 64 elements, in the order of ref/square.h: one has the lanes 0
+ * to 3, the other 4 to 7, so that each element is read once, 16 bytes at a time:
  *
  *     element  0..3  4..7  8..11  12..15  16..19 ...
  *     thread    0     1      0       1       0
@@ -53,7 +53,7 @@ static __device__ __forceinline__ double square_step(double lane, float x, float
  * over the block at the end and into `sum` by one atomic per limb.
  */
 __global__ void __launch_bounds__(SUMS_THREADS)
-    sums_square(int64_t count, float scale, const float *x, long long *sum, bool aligned)
+    sums_square(int64_t count, int block, float scale, const float *x, long long *sum, bool aligned)
 {
     __shared__ long long limb[TESS_SUM_LIMBS * SQUARE_PAIRS];
     const int t = (int)threadIdx.x, pair = t / 2, side = t % 2;
@@ -61,14 +61,15 @@ __global__ void __launch_bounds__(SUMS_THREADS)
         limb[i] = 0;
     __syncthreads();
 
-    const int64_t blocks = (count + TESS_SUM_BLOCK - 1) / TESS_SUM_BLOCK;
+    const int64_t blocks = (count + block - 1) / block;
     for (int64_t turn = (int64_t)blockIdx.x * SQUARE_PAIRS; turn < blocks;
          turn += (int64_t)gridDim.x * SQUARE_PAIRS) {
-        const int64_t first = (turn + pair) * TESS_SUM_BLOCK + 4 * side; /* may be beyond the end */
+        const int64_t begin = (turn + pair) * block; /* may be beyond the end */
+        const int64_t end = begin + block < count ? begin + block : count;
         float4 v[8];
 #pragma unroll
         for (int j = 0; j < 8; j++)
-            v[j] = square_load(x, first + 8 * j, count, aligned);
+            v[j] = square_load(x, begin + 4 * side + 8 * j, end, aligned);
         double lane[4] = {0, 0, 0, 0};
 #pragma unroll
         for (int j = 0; j < 8; j++) {
@@ -96,14 +97,14 @@ __global__ void __launch_bounds__(SUMS_THREADS)
     }
 }
 
-void tess__cuda_square_sum(struct tess_kernel *kernel, int64_t count, float scale, const float *x,
-                           struct tess_sum *sum)
+void tess__cuda_square_sum(struct tess_kernel *kernel, int64_t count, int32_t block, float scale,
+                           const float *x, struct tess_sum *sum)
 {
-    unsigned blocks = sums_blocks(count, SQUARE_PAIRS * TESS_SUM_BLOCK);
+    unsigned blocks = sums_blocks(count, SQUARE_PAIRS * (int64_t)block);
     tess__cuda_note(kernel,
                     CUDA_LAUNCH(sums_square, blocks, SUMS_THREADS, 0, tess__cuda_stream(kernel),
-                                count, scale, x, reinterpret_cast<long long *>(sum->limb),
-                                cuda_aligned16(x)),
+                                count, block, scale, x, reinterpret_cast<long long *>(sum->limb),
+                                cuda_aligned16(x) && block % 4 == 0),
                     "square_sum");
 }
 

@@ -30,7 +30,8 @@ static float *draw_floats(struct draw *draw, int64_t count, size_t offset)
     return x;
 }
 
-static void square_run(int64_t count, size_t offset, float scale, int fault, uint64_t seed)
+static void square_run(int64_t count, int32_t block, size_t offset, float scale, int fault,
+                       uint64_t seed)
 {
     struct draw draw = {seed};
     float *x = draw_floats(&draw, count, offset);
@@ -41,8 +42,8 @@ static void square_run(int64_t count, size_t offset, float scale, int fault, uin
         start.limb[k] = draw_between(&draw, 0, 1000);
     expected = start;
     struct tess_sum *sum = emulate_copy_of(&start, sizeof(start));
-    tess_kernel_ref.square_sum(NULL, count, scale, x, &expected);
-    tess__cuda_square_sum(&emulate_kernel, count, scale, x, sum);
+    tess_kernel_ref.square_sum(NULL, count, block, scale, x, &expected);
+    tess__cuda_square_sum(&emulate_kernel, count, block, scale, x, sum);
     for (int k = 0; k < TESS_SUM_LIMBS; k++)
         if (sum->limb[k] != expected.limb[k])
             fail_msg("%lld elements: limb %d is %lld, expected %lld", (long long)count, k,
@@ -54,9 +55,10 @@ static void case_square_sum(void **state)
 {
     (void)state;
     for (size_t i = 0; i < LENGTHS * 6; i++)
-        square_run(length[i / 6], i % 2 ? 4 : 0, i % 3 == 2 ? 0.37f : 1.0f, (int)(i % 6) / 2, i);
+        square_run(length[i / 6], TESS_SUM_BLOCK >> i % 7, i % 2 ? 4 : 0, i % 3 == 2 ? 0.37f : 1.0f,
+                   (int)(i % 6) / 2, i);
     /* more blocks than are launched: some take two turns */
-    square_run(1056 * 8192 + 70, 0, 1, 0, 1);
+    square_run(1056 * 8192 + 70, TESS_SUM_BLOCK, 0, 1, 0, 1);
 }
 
 static void *draw_words(struct draw *draw, enum tess_dtype dtype, int64_t count, size_t offset)
