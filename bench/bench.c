@@ -160,3 +160,33 @@ void tess__bench_op_close(struct tess_op *op)
     free(op->packed);
     op->scratch = op->packed = NULL;
 }
+
+int64_t tess__bench_positions(const struct tess_op_desc *desc, bool output)
+{
+    if (desc->kind == TESS_OP_LINEAR)
+        return 1;
+    if (!output)
+        return desc->height * desc->width;
+    return tess_op_output_size(desc->height, desc->window, desc->stride, desc->padding) *
+           tess_op_output_size(desc->width, desc->window, desc->stride, desc->padding);
+}
+
+struct tess_update tess__bench_update(enum tess_update_kind kind, int64_t count, float *w,
+                                      const float *g, float *m, float *v)
+{
+    return (struct tess_update){.kind = kind,
+                                .count = count,
+                                .w = w,
+                                .g = g,
+                                .m = m,
+                                .v = v,
+                                .lr = 1e-6f,
+                                .mu = 0.5f,
+                                .beta1 = 0.9f,
+                                .beta2 = 0.99f,
+                                .epsilon = 1e-8f,
+                                .correction1 = 1,
+                                .correction2 = 1,
+                                .grad_scale = 1,
+                                .tensor_scale = 1};
+}

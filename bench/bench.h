@@ -73,6 +73,12 @@ enum tess_status tess__bench_op_open(struct tess__bench *bench, const struct tes
                                      struct tess_op *op);
 void tess__bench_op_close(struct tess_op *op);
 
+/* Places of an image that a row of a layer reads, or writes; 1 of a linear layer. */
+int64_t tess__bench_positions(const struct tess_op_desc *desc, bool output);
+/* An update of `count` elements each of w, g, m and v, with the rates of AdamW. */
+struct tess_update tess__bench_update(enum tess_update_kind kind, int64_t count, float *w,
+                                      const float *g, float *m, float *v);
+
 /* bench_attention.c: attention against products and a softmax over T x T. */
 enum tess_status tess__bench_attention(struct tess__bench *bench, enum tess_dtype dtype);
 /* bench_sequence.c: what else a transformer does, against a plain loop's bandwidth. */

@@ -172,19 +172,9 @@ static enum tess_status host_open(struct host *h)
     TESS_TRY(tess__gpu_take_op(gpu, &product, &h->product));
     for (int i = 0; i < HOST_UPDATES; i++) { /* they share no memory */
         const int64_t count = HOST_ROWS * HOST_WIDTH / HOST_UPDATES;
-        h->update[i] = (struct tess_update){.kind = TESS_UPDATE_ADAMW,
-                                            .count = count,
-                                            .w = h->array[1] + i * count,
-                                            .g = h->array[2] + i * count,
-                                            .m = h->array[3] + i * count,
-                                            .v = h->array[4] + i * count,
-                                            .beta1 = 0.9f,
-                                            .beta2 = 0.99f,
-                                            .epsilon = 1e-8f,
-                                            .correction1 = 1,
-                                            .correction2 = 1,
-                                            .grad_scale = 1,
-                                            .tensor_scale = 1};
+        const int64_t at = i * count;
+        h->update[i] = tess__bench_update(TESS_UPDATE_ADAMW, count, h->array[1] + at,
+                                          h->array[2] + at, h->array[3] + at, h->array[4] + at);
     }
     if (!h->kernel->queue)
         return TESS_OK;

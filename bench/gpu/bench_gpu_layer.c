@@ -37,16 +37,6 @@ void tess__gpu_layer_shapes(const struct tess__gpu *gpu,
     }
 }
 
-static int64_t layer_places(const struct tess_op_desc *d, bool output)
-{
-    if (d->kind == TESS_OP_LINEAR)
-        return 1;
-    if (!output)
-        return d->height * d->width;
-    return tess_op_output_size(d->height, d->window, d->stride, d->padding) *
-           tess_op_output_size(d->width, d->window, d->stride, d->padding);
-}
-
 static int64_t layer_weights(const struct tess_op_desc *d)
 {
     return d->in * d->out * (d->kind == TESS_OP_CONV2D ? (int64_t)d->window * d->window : 1);
@@ -55,8 +45,8 @@ static int64_t layer_weights(const struct tess_op_desc *d)
 enum tess_status tess__gpu_layer_open(struct tess__gpu *gpu, const struct tess_op_desc *d,
                                       struct tess__gpu_layer *layer)
 {
-    const int64_t x = d->rows * d->in * layer_places(d, false);
-    const int64_t y = d->rows * d->out * layer_places(d, true);
+    const int64_t x = d->rows * d->in * tess__bench_positions(d, false);
+    const int64_t y = d->rows * d->out * tess__bench_positions(d, true);
     TESS_TRY(tess__gpu_take_random(gpu, d->dtype, x, &layer->x));
     TESS_TRY(tess__gpu_take_random(gpu, d->dtype, layer_weights(d), &layer->w));
     TESS_TRY(tess__gpu_take_random(gpu, d->dtype, d->out, &layer->bias));
@@ -78,7 +68,7 @@ bool tess__gpu_layer_has(const struct tess_op_desc *d, enum tess__gpu_pass pass)
 
 double tess__gpu_layer_flops(const struct tess_op_desc *d)
 {
-    return 2 * (double)d->rows * (double)layer_weights(d) * (double)layer_places(d, true);
+    return 2 * (double)d->rows * (double)layer_weights(d) * (double)tess__bench_positions(d, true);
 }
 
 const char *tess__gpu_layer_text(const struct tess_op_desc *d, char text[TESS__GPU_TEXT_BYTES])

@@ -89,25 +89,13 @@ struct params {
 static struct tess_update params_update(const struct params *p)
 {
     const bool copy = params_table[p->what].low > 0 && p->what != PARAMS_ADAMW_RANDOM;
-    return (struct tess_update){.kind = params_table[p->what].kind,
-                                .low = p->low,
-                                .count = p->count,
-                                .w = p->w,
-                                .param_low = copy ? p->copy : NULL,
-                                .g = p->g,
-                                .m = p->m,
-                                .v = p->v,
-                                .lr = 1e-6f,
-                                .mu = 0.5f,
-                                .beta1 = 0.9f,
-                                .beta2 = 0.99f,
-                                .epsilon = 1e-8f,
-                                .weight_decay = 0.1f,
-                                .correction1 = 1,
-                                .correction2 = 1,
-                                .grad_scale = 1,
-                                .tensor_scale = 1,
-                                .direction = p->direction};
+    struct tess_update update =
+        tess__bench_update(params_table[p->what].kind, p->count, p->w, p->g, p->m, p->v);
+    update.low = p->low;
+    update.param_low = copy ? p->copy : NULL;
+    update.weight_decay = 0.1f;
+    update.direction = p->direction;
+    return update;
 }
 
 /* Pieces of the sizes of a GPT's layers, one layer after the other, as far as the arrays reach. */

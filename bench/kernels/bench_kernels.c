@@ -110,16 +110,6 @@ struct bench_op {
     void *array[BENCH_ARRAYS];
 };
 
-static int64_t bench_positions(const struct tess_op_desc *d, bool output)
-{
-    if (d->kind == TESS_OP_LINEAR)
-        return 1;
-    if (!output)
-        return d->height * d->width;
-    return tess_op_output_size(d->height, d->window, d->stride, d->padding) *
-           tess_op_output_size(d->width, d->window, d->stride, d->padding);
-}
-
 static void bench_op_close(struct bench_op *b)
 {
     tess__bench_op_close(&b->op);
@@ -135,10 +125,10 @@ static enum tess_status bench_op_open(struct tess__bench *bench, const struct te
     size_t window = desc->kind == TESS_OP_CONV2D ? (size_t)(desc->window * desc->window) : 1;
     size_t w = (size_t)(desc->in * desc->out) * window;
     const size_t bytes[BENCH_ARRAYS] = {
-        [BENCH_X] = (size_t)(desc->rows * desc->in * bench_positions(desc, false)) * element,
+        [BENCH_X] = (size_t)(desc->rows * desc->in * tess__bench_positions(desc, false)) * element,
         [BENCH_W] = w * element,
         [BENCH_BIAS] = (size_t)desc->out * element,
-        [BENCH_Y] = (size_t)(desc->rows * desc->out * bench_positions(desc, true)) * element,
+        [BENCH_Y] = (size_t)(desc->rows * desc->out * tess__bench_positions(desc, true)) * element,
         [BENCH_DW] = w * sizeof(float)};
     enum tess_status status = TESS_OK;
     for (int i = 0; i < BENCH_ARRAYS && status == TESS_OK; i++)
@@ -177,7 +167,7 @@ static double bench_flops(const struct tess_op_desc *d)
 {
     double window = d->kind == TESS_OP_CONV2D ? (double)(d->window * d->window) : 1;
     return 2 * (double)d->rows * (double)d->in * (double)d->out * window *
-           (double)bench_positions(d, true);
+           (double)tess__bench_positions(d, true);
 }
 
 /* One product: Tessera's, then every candidate of oneDNN, in turns. */

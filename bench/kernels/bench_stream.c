@@ -34,21 +34,9 @@ struct stream_pass {
 static enum tess_status stream_run(void *context)
 {
     struct stream_pass *p = context;
-    struct tess_update update = {.kind = p->stream->kind,
-                                 .count = STREAM_COUNT,
-                                 .w = p->array[0],
-                                 .g = p->array[1],
-                                 .m = p->array[2],
-                                 .v = p->array[3],
-                                 .lr = 1e-6f,
-                                 .mu = 0.5f,
-                                 .beta1 = 0.9f,
-                                 .beta2 = 0.99f,
-                                 .epsilon = 1e-8f,
-                                 .correction1 = 1,
-                                 .correction2 = 1,
-                                 .grad_scale = 1,
-                                 .tensor_scale = 1};
+    float *const *array = p->array;
+    const struct tess_update update =
+        tess__bench_update(p->stream->kind, STREAM_COUNT, array[0], array[1], array[2], array[3]);
     if (p->stream->is_update)
         tess_update(p->kernel, &update);
     else

@@ -203,7 +203,7 @@ bool tess_options_is_file_name(const char *word)
 }
 
 /* Read the option at argv[at]; false where none begins there, or not of a form that load_split
- * knows. A switch takes the next word only if that is a word of a switch: "--evaluate off", but not
+ * takes. A switch takes the next word only if that is a word of a switch: "--evaluate off", but not
  * "--evaluate run.yaml"; an option of unknown type unless it looks like the name of a configuration
  * file. */
 static bool load_read(const struct tess_options *options, int argc, char **argv, int at,

@@ -83,7 +83,7 @@ static void standin_describe(const struct tess_kernel *kernel,
     static const char *const name[] = {"auto", "im2col", "cudnn"};
     char text[80];
 
-    snprintf(text, sizeof(text), "the stand-in was told: convolutions by %s",
+    snprintf(text, sizeof(text), "the stand-in was opened for convolutions by %s",
              name[standin_choice(kernel)->conv]);
     line(context, text);
 }
@@ -151,7 +151,7 @@ static int32_t standin_count(char *why, size_t why_bytes)
     const int32_t count = set != NULL ? (int32_t)atoi(set) : 0;
 
     if (count == 0)
-        snprintf(why, why_bytes, "no device: the stand-in was told to have none");
+        snprintf(why, why_bytes, "no device: the stand-in has none");
     return count;
 }
 

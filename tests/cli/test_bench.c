@@ -520,7 +520,7 @@ static void case_refused(void **state)
     } table[] = {
         {"gpu",
          1,
-         {"there is no device to measure: no device: the stand-in was told to have none",
+         {"there is no device to measure: no device: the stand-in has none",
           "--kernel cpu measures the host's"}},
         {"gpu --kernel cuda", 1, {"no device", "--kernel cpu"}},
         {"gpu --device cuda:1", 1, {"no device", "--kernel cpu"}},

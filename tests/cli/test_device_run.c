@@ -110,7 +110,7 @@ static void case_explain(void **state)
     printed("one process per rank");
     devices(0);
     assert_int_equal(spawn_words(&spawn, RUN "--explain"), 0);
-    printed("device cpu: no device: the stand-in was told to have none");
+    printed("device cpu: no device: the stand-in has none");
     assert_int_equal(spawn_words(&spawn, RUN "--explain --device cuda"), 0);
     printed("planned as if there were one for each rank");
 }
@@ -122,11 +122,11 @@ static void case_choice(void **state)
     devices(1);
     setenv("STANDIN_CHOICE", "1", 1);
     assert_int_equal(spawn_words(&spawn, RUN "--explain --device cuda"), 0);
-    printed("the stand-in was told: convolutions by auto");
+    printed("the stand-in was opened for convolutions by auto");
     assert_int_equal(spawn_words(&spawn, RUN "--explain --device cuda --cuda.conv cudnn"), 0);
-    printed("the stand-in was told: convolutions by cudnn");
+    printed("the stand-in was opened for convolutions by cudnn");
     assert_int_equal(spawn_words(&spawn, RUN "--explain --device cuda --cuda.conv im2col"), 0);
-    printed("the stand-in was told: convolutions by im2col");
+    printed("the stand-in was opened for convolutions by im2col");
     complained(RUN "--device cuda --cuda.conv winograd", 2, "expected auto, im2col or cudnn");
     unsetenv("STANDIN_CHOICE");
     assert_int_equal(spawn_words(&spawn, RUN "--explain --device cuda"), 0);
@@ -154,7 +154,7 @@ static void case_missing(void **state)
 {
     (void)state;
     devices(0);
-    complained(RUN "--device cuda", 1, "no device: the stand-in was told to have none");
+    complained(RUN "--device cuda", 1, "no device: the stand-in has none");
     assert_int_equal(spawn_words(&spawn, RUN), 0); /* on the host */
 }
 
@@ -236,7 +236,7 @@ static void case_generate(void **state)
     assert_string_equal(spawn.out, host);
     unsetenv("STANDIN_STRICT");
     devices(0);
-    complained(words, 1, "no device: the stand-in was told to have none");
+    complained(words, 1, "no device: the stand-in has none");
     snprintf(words, sizeof(words), "generate %s/text --tokens 9 --device tpu", folder);
     complained(words, 2, "auto");
 }

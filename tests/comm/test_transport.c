@@ -319,7 +319,7 @@ static int garbage_rank(struct tess_comm *comm, bool words)
         WORLD_CHECK(send(fd, garbage, sizeof(garbage), MSG_NOSIGNAL) == sizeof(garbage));
     }
     WORLD_CHECK(transport_fails(transport) == TESS_ERR_COMM);
-    if (comm->rank != 2) { /* which itself sees rank 0 hang up, or hears of it */
+    if (comm->rank != 2) { /* which itself sees rank 0 hang up, or receives the reason */
         CONTAINS(transport->reason, "rank 2 (");
         CONTAINS(transport->reason,
                  words ? "not of this program" : "no message that was requested");

@@ -17,7 +17,7 @@
 #define CPU_INLINE static inline __attribute__((always_inline))
 
 /* The table name[half][wide - 1] of functions that call run(argument, half, wide), wide 1 to 4: one
- * function each, in which the compiler knows both. */
+ * function each, in which the compiler has both. */
 #define CPU_WIDTH(name, run, type, half, wide)                                                     \
     static void name(type argument)                                                                \
     {                                                                                              \
