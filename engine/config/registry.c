@@ -8,6 +8,7 @@
 #include "tessera/version.h"
 
 #include <math.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -314,14 +315,19 @@ static enum tess_status registry_put(enum tess_registry_kind kind, const void *o
     return TESS_OK;
 }
 
-/* Built-in parts first. Their structs are right by construction, so a failure is only logged. */
-static void registry_prepare(void)
+/* Their structs are right by construction, so a failure is only logged. */
+static void registry_put_built(void)
 {
-    static bool ready;
-    for (size_t i = 0; !ready && i < REGISTRY_LIST_COUNT; i++)
+    for (size_t i = 0; i < REGISTRY_LIST_COUNT; i++)
         if (registry_list[i].ops != NULL)
             (void)registry_put(registry_list[i].kind, registry_list[i].ops);
-    ready = true;
+}
+
+/* Built-in parts first, by the first thread that needs one. */
+static void registry_prepare(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, registry_put_built);
 }
 
 /* ---- finding --------------------------------------------------------------------------------- */
@@ -412,17 +418,25 @@ const char *tess_registry_summary(enum tess_registry_kind kind, const char *name
 
 /* ---- by kind --------------------------------------------------------------------------------- */
 
+/* Ranks that are threads look parts up at the same time, and the first use of a module adds one. */
+static pthread_mutex_t registry_lock = PTHREAD_MUTEX_INITIALIZER;
+
 /* The public functions, the same for every kind but for their types. */
 #define REGISTRY_FUNCTIONS(kind, number)                                                           \
     enum tess_status tess_registry_add_##kind(const struct tess_##kind##_ops *ops)                 \
     {                                                                                              \
         registry_prepare();                                                                        \
-        return registry_put(number, ops);                                                          \
+        pthread_mutex_lock(&registry_lock);                                                        \
+        const enum tess_status status = registry_put(number, ops);                                 \
+        pthread_mutex_unlock(&registry_lock);                                                      \
+        return status;                                                                             \
     }                                                                                              \
     enum tess_status tess_registry_get_##kind(const char *name,                                    \
                                               const struct tess_##kind##_ops **ops_out)            \
     {                                                                                              \
+        pthread_mutex_lock(&registry_lock);                                                        \
         *ops_out = registry_find(number, name);                                                    \
+        pthread_mutex_unlock(&registry_lock);                                                      \
         return *ops_out != NULL ? TESS_OK : TESS_ERR_USAGE;                                        \
     }
 
