@@ -532,7 +532,7 @@ static void case_refused(void **state)
         {"gpu --kernel ref --bytes 100", 2, {"less than one sequence", "give 8192 or more"}},
         {"gpu --kernel ref --json /nowhere/x --quick", 1, {"cannot write", "/nowhere/x"}},
         {"kernels --kernel guard_queue", 2, {"memory of its own", "tessera bench gpu"}},
-        {"comm --device cuda --sizes 4Ki", 1, {"no device", "told to have none"}},
+        {"comm --device cuda --sizes 4Ki", 1, {"no device", "the stand-in has none"}},
         {"comm --kernel ref --sizes 4Ki", 2, {"host's memory", "leave --kernel"}},
         {"comm --kernel guard_queue --mode processes", 2, {"threads of one", "leave --mode out"}},
     };
