@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -36,6 +37,9 @@ void spawn_start(struct spawn *spawn, char *const argv[], int (*entry)(int, char
     memset(spawn, 0, sizeof(*spawn));
     if (pipe2(out, O_CLOEXEC) != 0 || pipe2(err, O_CLOEXEC) != 0)
         spawn_fail("pipe2");
+    /* Ranks whose launcher ended before them become this process's children, to be waited for: init
+     * may be slow to do so. */
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
     fflush(stdout);
     fflush(stderr);
     spawn->start_s = tess_clock_s();
@@ -131,12 +135,24 @@ int spawn_end(struct spawn *spawn, double limit_s)
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
+/* For a failed test: what is left of the group, its state and what the kernel waits for. */
+static void spawn_print_group(const struct spawn *spawn)
+{
+    char command[96];
+
+    snprintf(command, sizeof(command), "ps -eo pgid,pid,ppid,stat,wchan,args | grep '^ *%d ' >&2",
+             (int)spawn->pid);
+    (void)!system(command);
+}
+
 bool spawn_gone(const struct spawn *spawn, double limit_s)
 {
-    double end_s = tess_clock_s() + limit_s;
+    const double end_s = tess_clock_s() + limit_s;
 
-    while (kill(-spawn->pid, 0) == 0 || errno != ESRCH) {
+    /* What lost its launcher is this process's own child: see spawn_start. */
+    while (waitpid(-spawn->pid, NULL, WNOHANG) >= 0 || errno != ECHILD) {
         if (tess_clock_s() > end_s) {
+            spawn_print_group(spawn);
             kill(-spawn->pid, SIGKILL);
             return false;
         }
