@@ -10,7 +10,7 @@
 
 static const struct tess_job_option option[] = {
     {"model", "mlp"},      {"strategy", "fsdp"}, {"ranks", "4"},
-    {"data", "synthetic"}, {"steps", "60"},      {"batch-size", "64"},
+    {"data", "synthetic"}, {"steps", "30"},      {"batch-size", "64"},
 };
 
 static void print_memory(const struct tess_job *job)
@@ -31,8 +31,8 @@ static enum tess_status train(struct tess_job *job)
     struct tess_job_metrics metrics;
     uint64_t hash;
     enum tess_status status = tess_job_start(job);
-    for (int64_t done = 0; status == TESS_OK && done < tess_job_step_count(job); done += 20) {
-        status = tess_job_step(job, 20, NULL, &metrics);
+    for (int64_t done = 0; status == TESS_OK && done < tess_job_step_count(job); done += 10) {
+        status = tess_job_step(job, 10, NULL, &metrics);
         if (status == TESS_OK)
             printf("step %" PRId64 ": loss %.4f, %.0f samples/s\n", metrics.step, metrics.loss,
                    metrics.samples_per_s);

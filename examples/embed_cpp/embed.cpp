@@ -56,14 +56,14 @@ int main()
                                           {"strategy", "fsdp"},
                                           {"ranks", "4"},
                                           {"data", "synthetic"},
-                                          {"steps", "60"},
+                                          {"steps", "30"},
                                           {"batch-size", "64"}});
         tess_job_metrics metrics;
         uint64_t hash;
         print_memory(job.get());
         check(tess_job_start(job.get()));
-        for (int64_t done = 0; done < tess_job_step_count(job.get()); done += 20) {
-            check(tess_job_step(job.get(), 20, nullptr, &metrics));
+        for (int64_t done = 0; done < tess_job_step_count(job.get()); done += 10) {
+            check(tess_job_step(job.get(), 10, nullptr, &metrics));
             std::printf("step %" PRId64 ": loss %.4f, %.0f samples/s\n", metrics.step, metrics.loss,
                         metrics.samples_per_s);
         }

@@ -39,7 +39,7 @@ if [ $? = 77 ]; then
 fi
 
 # ---- the same parameters ----
-for case in "ddp 2 mpi" "ddp 4 mpi" "fsdp 4 mpi" "ddp 8 mpi" "ddp 3 tcp" "fsdp 2 tcp"; do
+for case in "ddp 2 mpi" "fsdp 4 mpi" "ddp 3 tcp" "fsdp 2 tcp"; do
     read -r strategy ranks comm <<<"$case"
     # shellcheck disable=SC2086
     {

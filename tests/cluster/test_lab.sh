@@ -75,14 +75,14 @@ ends()
         # Shells start background jobs with SIGINT ignored.
         env --default-signal=INT ./lab.sh with 1 1 100 100 -- bash lab.sh run r0h0 sleep "$mark" &
         pid=$!
-        for _ in $(seq 100); do
+        for _ in $(seq 600); do
             [ "$(alive "$mark")" -lt 3 ] || break # sleep, nsenter, and what started the lab
             sleep 0.05
         done
         check_between "processes of the lab before SIG$signal" "$(alive "$mark")" 3 9
         kill -$signal $pid
         wait $pid 2>/dev/null || true
-        for _ in $(seq 100); do
+        for _ in $(seq 600); do
             [ "$(alive "$mark")" -gt 0 ] || break
             sleep 0.05
         done

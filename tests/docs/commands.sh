@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # commands.sh ROOT PROGRAM DOCUMENT: does every command in the shell blocks of DOCUMENT run? All blocks of a
 # document run one after the other in one folder that looks like ROOT. Training is cut to DOCS_STEPS
-# steps (2; 0 runs everything in full): an option --steps is added at the end of the line, where it wins.
+# steps (1; 0 runs everything in full): an option --steps is added at the end of the line, where it wins.
 #
 #   ```sh              runs and succeeds
 #   ```sh fails        runs and fails
@@ -16,7 +16,7 @@ document=$root/${3:?usage: commands.sh ROOT PROGRAM DOCUMENT}
 [ -f "$document" ] || { echo "docs: no document $document"; exit 2; }
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-export DOCS_PROGRAM DOCS_STEPS="${DOCS_STEPS:-2}"
+export DOCS_PROGRAM DOCS_STEPS="${DOCS_STEPS:-1}"
 
 mkdir -p "$work/place/build/release" "$work/bin"
 for entry in "$root"/*; do

@@ -151,7 +151,8 @@ static void check_style(const char *model, const char *kv_heads)
              COMMON "--steps %d --run ours --init begin/weights.safetensors %s", STEPS, model);
     assert_int_equal(spawn_words(&spawn, words), 0);
     read_losses("ours", ours);
-    if (spawn_run(&spawn, python, run_python) != 0)
+    spawn_start(&spawn, python, run_python);
+    if (spawn_end(&spawn, 240) != 0)
         fail_msg("python: %s", spawn.err);
     const char *at = spawn.out;
     for (int i = 0; i < STEPS; i++) {

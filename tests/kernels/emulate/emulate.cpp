@@ -177,22 +177,31 @@ static fiber *warp_of(const fiber *f)
     return fibers + (f - fibers) / 32 * 32;
 }
 
+/* Does f wait for lane l, which is not there yet? */
+static bool lane_missing(const fiber *warp, int l, const fiber *f)
+{
+    return f->mask >> l & 1 && warp[l].state != FIBER_DONE &&
+           (warp[l].state != FIBER_WARP || warp[l].mask != f->mask || warp[l].work != f->work);
+}
+
 /* Are all there that f waits for? Then do it, and all may go on. */
 static bool warp_try(fiber *f)
 {
     fiber *warp = warp_of(f);
+    int me = f->thread.lane;
     int lanes = fiber_count - (int)(warp - fibers) < 32 ? fiber_count - (int)(warp - fibers) : 32;
-    uint32_t mask = f->mask;
-    emulate_work *work = f->work;
+    /* Lanes run in order or in reverse: most often a neighbour is missing. */
+    if ((me + 1 < lanes && lane_missing(warp, me + 1, f)) ||
+        (me > 0 && lane_missing(warp, me - 1, f)))
+        return false;
     emulate_thread *there[32] = {};
     for (int l = 0; l < lanes; l++) {
-        if (!(mask >> l & 1) || warp[l].state == FIBER_DONE)
-            continue;
-        if (warp[l].state != FIBER_WARP || warp[l].mask != mask || warp[l].work != work)
+        if (lane_missing(warp, l, f))
             return false;
-        there[l] = &warp[l].thread;
+        if (f->mask >> l & 1 && warp[l].state != FIBER_DONE)
+            there[l] = &warp[l].thread;
     }
-    work(there);
+    f->work(there);
     for (int l = 0; l < lanes; l++)
         if (there[l])
             warp[l].state = FIBER_READY;
