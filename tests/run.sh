@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # Running tests and what is printed of them. Sourced by test.sh, .ci/run and .ci/full.
 
-# tests_run BUILD [ARGUMENTS OF CTEST]: the tests of a build folder, two at a time for every core, since many wait.
+# tests_run BUILD [ARGUMENTS OF CTEST]: the tests of a build folder, three at a time for every core, since many wait.
 # Before CTest's summary, which comes last, the slowest and the skipped ones. The status is CTest's.
 tests_run()
 {
@@ -13,7 +13,7 @@ tests_run()
         fixed="setarch $(uname -m) -R"
     fi
     # shellcheck disable=SC2086
-    $fixed ctest --test-dir "$build" -j $(($(nproc) * 2)) --output-on-failure --output-junit junit.xml "$@" | tests_hold "$build" ||
+    $fixed ctest --test-dir "$build" -j $(($(nproc) * 3)) --output-on-failure --output-junit junit.xml "$@" | tests_hold "$build" ||
         status=$?
     return $status
 }

@@ -11,6 +11,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#define HUGE_PAGE ((size_t)2 << 20)
+
 static void memory_protect(const struct guard_area *area, int protection)
 {
     /* Cannot fail: the same call succeeded when the area was added, and changing whole mappings
@@ -113,14 +115,26 @@ void tess__guard_disown(struct tess_kernel *kernel, void *memory, size_t bytes)
     pthread_mutex_unlock(&state->lock);
 }
 
+/* Whole huge pages where the system has some: protecting one takes as long as protecting a small
+ * one. */
+static void *memory_map(size_t bytes)
+{
+    char *mapping = mmap(NULL, bytes + HUGE_PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (mapping == MAP_FAILED)
+        return NULL;
+    const size_t skip = HUGE_PAGE - (uintptr_t)mapping % HUGE_PAGE;
+    (void)munmap(mapping, skip);
+    (void)munmap(mapping + skip + bytes, HUGE_PAGE - skip);
+    (void)madvise(mapping + skip, bytes, MADV_HUGEPAGE);
+    return mapping + skip;
+}
+
 enum tess_status tess__guard_alloc(struct tess_kernel *kernel, size_t bytes, void **memory_out)
 {
     struct guard_state *state = kernel->state;
-    size_t page = (size_t)sysconf(_SC_PAGESIZE);
-    size_t whole = (bytes + page) / page * page;
-    void *memory = whole < bytes ? MAP_FAILED
-                                 : mmap(NULL, whole, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED)
+    const size_t whole = (bytes + HUGE_PAGE) / HUGE_PAGE * HUGE_PAGE;
+    void *memory = whole < bytes ? NULL : memory_map(whole);
+    if (memory == NULL)
         TESS_FAIL(TESS_ERR_MEMORY,
                   "kernel %s: cannot allocate %zu MiB: use a smaller batch or model",
                   kernel->ops->name, bytes >> 20);

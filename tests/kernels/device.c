@@ -12,7 +12,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#define DEVICE_PAGE 4096u
+/* Memory is whole huge pages: guard protects them many thousand times. */
+#define DEVICE_PAGE ((size_t)2 << 20)
 
 const char *device_backend(int argc, char **argv)
 {
@@ -51,11 +52,12 @@ void device_open(struct device *device, const char *backend, size_t bytes)
         opened = ops->alloc(device->kernel, device->bytes, &memory) == TESS_OK;
         device->arena = opened ? memory : NULL;
     } else if (opened) {
-        device->arena =
-            mmap(NULL, device->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        opened =
-            device->arena != MAP_FAILED &&
-            device->kernel->ops->adopt(device->kernel, device->arena, device->bytes) == TESS_OK;
+        device->arena = aligned_alloc(DEVICE_PAGE, device->bytes);
+        opened = device->arena != NULL;
+        if (opened) /* a hint */
+            (void)madvise(device->arena, device->bytes, MADV_HUGEPAGE);
+        opened = opened && device->kernel->ops->adopt(device->kernel, device->arena,
+                                                      device->bytes) == TESS_OK;
     }
     if (!opened) {
         fprintf(stderr, "cannot open the backend %s\n", backend);
@@ -72,7 +74,7 @@ void device_close(struct device *device)
         device->kernel->ops->disown(device->kernel, device->arena, device->bytes);
     tess_kernel_close(device->kernel);
     if (!far)
-        munmap(device->arena, device->bytes);
+        free(device->arena);
 }
 
 void device_reset(struct device *device)
