@@ -195,8 +195,8 @@ static bool run_same(double one, double other)
     return memcmp(&one, &other, sizeof(one)) == 0;
 }
 
-/* What two runs, or two ranks of one, must have found alike; the norm only ranks that update know.
- */
+/* What two runs, or two ranks of one, must have found alike. A rank that updates nothing has no
+ * norm. */
 static bool run_alike(const struct run_outcome *one, const struct run_outcome *other)
 {
     return (!one->updates || run_same(one->grad_norm, other->grad_norm)) &&
@@ -294,6 +294,7 @@ void run_compare(const struct run *run, const struct run_outcome *expected)
 {
     struct run_outcome outcome;
     run_train(run, &outcome);
+    assert_true(outcome.updates);
     run_assert_alike(run, "runs differ", &outcome, expected);
     run_check_memory(run, &outcome);
 }

@@ -402,10 +402,12 @@ static void search_take(struct search *search, int32_t *order, struct tess__ring
  * room between them. */
 static uint32_t search_memo_slots(int32_t count)
 {
+    uint64_t states = 16;
+    for (int32_t i = 2; i < count && states < SEARCH_MEMO_MAX; i++)
+        states *= (uint64_t)i;
     uint32_t slots = 16;
-    for (int32_t i = 2; i < count && slots < SEARCH_MEMO_MAX; i++)
-        for (uint32_t more = slots * (uint32_t)i; slots < more && slots < SEARCH_MEMO_MAX;)
-            slots *= 2;
+    while (slots < states && slots < SEARCH_MEMO_MAX)
+        slots *= 2;
     return slots;
 }
 
