@@ -68,8 +68,10 @@ refused()
     local says=$1
     shift
     # shellcheck disable=SC2086
-    run 2 train --strategy ddp --steps 2 $common "$@" && complain "$* is not refused"
-    grep -aq -- "$says" "$scratch/out" || complain "$*: it does not print '$says'"
+    run 2 train --strategy ddp --steps 2 $common "$@"
+    local code=$?
+    [ $code != 0 ] || complain "$* is not refused"
+    grep -aq -- "$says" "$scratch/out" || complain "$*: exit status $code, it does not print '$says'"
 }
 refused 'give --reduce fast' --comm.mpi.native
 refused 'these ranks use --comm tcp' --comm tcp --reduce fast --comm.mpi.native

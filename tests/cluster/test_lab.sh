@@ -76,9 +76,10 @@ ends()
         env --default-signal=INT ./lab.sh with 1 1 100 100 -- bash lab.sh run r0h0 sleep "$mark" &
         pid=$!
         for _ in $(seq 600); do
-            [ "$(alive "$mark")" -lt 3 ] || break # sleep, nsenter, and what started the lab
+            ! pgrep -fx "sleep $mark" >/dev/null || break
             sleep 0.05
         done
+        # sleep, nsenter, and what started the lab
         check_between "processes of the lab before SIG$signal" "$(alive "$mark")" 3 9
         kill -$signal $pid
         wait $pid 2>/dev/null || true

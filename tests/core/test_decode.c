@@ -4,6 +4,7 @@
  * Small whole numbers: exact in every precision.
  */
 #include "core/decode.h"
+#include "harness/scratch_file.h"
 #include "state/weights.h"
 
 #include "base/half.h"
@@ -17,7 +18,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -25,8 +25,6 @@
 #define PADDED     8
 #define WIDTH      4
 #define CONTEXT    6
-
-static char path[] = "/tmp/test_decode_XXXXXX";
 
 static int names; /* declarations that were asked for names only */
 
@@ -156,7 +154,7 @@ static void write_weights(void)
     for (int64_t v = 0; v < VOCABULARY; v++)
         for (int64_t i = 0; i < WIDTH; i++)
             value[count++] = table_at(v, i);
-    FILE *file = fopen(path, "wb");
+    FILE *file = fopen(scratch_file, "wb");
     assert_non_null(file);
     assert_int_equal(fwrite(&length, sizeof(length), 1, file), 1);
     assert_int_equal(fwrite(header, 1, length, file), length);
@@ -192,7 +190,7 @@ static enum tess_status open_with(const struct tess_model_ops *model, const char
     struct tess_decoder_config config = {
         .model = model, .threads = 1, .dtype = dtype, .vocabulary = vocabulary, .context = CONTEXT};
     assert_int_equal(tess_registry_get_kernel(kernel, &config.kernel), TESS_OK);
-    assert_int_equal(tess_weights_open(path, &weights), TESS_OK);
+    assert_int_equal(tess_weights_open(scratch_file, &weights), TESS_OK);
     const enum tess_status status = tess_decoder_open(&config, weights, decoder_out);
     tess_weights_close(weights);
     return status;
@@ -262,25 +260,11 @@ static void case_refused(void **state)
                   "shape [5, 4], the model's has [7, 4]");
 }
 
-static int set_up(void **state)
-{
-    (void)state;
-    int fd = mkstemp(path);
-    return fd < 0 ? -1 : close(fd);
-}
-
-static int tear_down(void **state)
-{
-    (void)state;
-    (void)unlink(path);
-    return 0;
-}
-
 int main(void)
 {
     const struct CMUnitTest cases[] = {
         cmocka_unit_test(case_steps),
         cmocka_unit_test(case_refused),
     };
-    return cmocka_run_group_tests(cases, set_up, tear_down);
+    return cmocka_run_group_tests(cases, scratch_file_make, scratch_file_remove);
 }

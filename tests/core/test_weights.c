@@ -2,6 +2,7 @@
  * Reading safetensors files that may be anything: what is right is read as it is, what is wrong is
  * refused with the tensor's name, and no file cut short anywhere is taken for a whole one.
  */
+#include "harness/scratch_file.h"
 #include "state/weights.h"
 
 #include "tessera/log.h"
@@ -16,8 +17,6 @@
 
 #include <cmocka.h>
 
-static char path[] = "/tmp/test_weights_XXXXXX";
-
 /* A model of two parameters: "a" [2, 3] and "b" [4]. */
 static struct tess_declare_param param[] = {
     {.name = "a", .whole = {.rank = 2, .dim = {2, 3}}, .slice = {.axis = -1}, .source = -1},
@@ -27,7 +26,7 @@ static const struct tess_declare declare = {.param = param, .param_count = 2};
 
 static void write_file(const void *bytes, size_t count)
 {
-    FILE *file = fopen(path, "wb");
+    FILE *file = fopen(scratch_file, "wb");
     assert_non_null(file);
     assert_int_equal(fwrite(bytes, 1, count, file), count);
     fclose(file);
@@ -50,7 +49,7 @@ static size_t write_with(const char *header, size_t value_bytes, unsigned char *
 static enum tess_status open_and_match(void)
 {
     struct tess_weights *weights = NULL;
-    enum tess_status status = tess_weights_open(path, &weights);
+    enum tess_status status = tess_weights_open(scratch_file, &weights);
     if (status == TESS_OK)
         status = tess_weights_match(weights, &declare);
     tess_weights_close(weights);
@@ -74,14 +73,14 @@ static void case_round_trip(void **state)
     memcpy(file + bytes, value, sizeof(value));
     free(header);
     write_file(file, bytes + sizeof(value));
-    assert_int_equal(tess_weights_open(path, &weights), TESS_OK);
+    assert_int_equal(tess_weights_open(scratch_file, &weights), TESS_OK);
     assert_int_equal(tess_weights_match(weights, &declare), TESS_OK);
     assert_int_equal(tess_weights_read(weights, 0, 0, 6, part), TESS_OK);
     assert_memory_equal(part, value, 6 * sizeof(*part));
     assert_int_equal(tess_weights_read(weights, 1, 1, 2, part), TESS_OK);
     assert_memory_equal(part, value + 7, 2 * sizeof(*part));
     /* Shorter since it was opened. */
-    assert_int_equal(truncate(path, (off_t)(bytes + 30)), 0);
+    assert_int_equal(truncate(scratch_file, (off_t)(bytes + 30)), 0);
     assert_int_equal(tess_weights_read(weights, 1, 0, 4, part), TESS_ERR_IO);
     tess_weights_close(weights);
 
@@ -109,7 +108,7 @@ static void case_half(void **state)
     size_t bytes = write_with(header, sizeof(value), file);
     memcpy(file + bytes - sizeof(value), value, sizeof(value));
     write_file(file, bytes);
-    assert_int_equal(tess_weights_open(path, &weights), TESS_OK);
+    assert_int_equal(tess_weights_open(scratch_file, &weights), TESS_OK);
     assert_int_equal(tess_weights_match(weights, &declare), TESS_OK);
     assert_int_equal(tess_weights_read(weights, 1, 0, 4, part), TESS_OK);
     assert_memory_equal(part, wide, 4 * sizeof(*part));
@@ -165,22 +164,8 @@ static void case_refused(void **state)
     memset(file, 0xff, 64);
     write_file(file, 64);
     assert_int_equal(open_and_match(), TESS_ERR_DATA);
-    unlink(path);
+    unlink(scratch_file);
     assert_int_equal(open_and_match(), TESS_ERR_IO);
-}
-
-static int set_up(void **state)
-{
-    (void)state;
-    int fd = mkstemp(path);
-    return fd < 0 ? -1 : close(fd);
-}
-
-static int tear_down(void **state)
-{
-    (void)state;
-    (void)unlink(path);
-    return 0;
 }
 
 int main(void)
@@ -190,5 +175,5 @@ int main(void)
         cmocka_unit_test(case_half),
         cmocka_unit_test(case_refused),
     };
-    return cmocka_run_group_tests(cases, set_up, tear_down);
+    return cmocka_run_group_tests(cases, scratch_file_make, scratch_file_remove);
 }

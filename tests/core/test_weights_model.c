@@ -4,6 +4,7 @@
  * what the reader finds, from any element to any other.
  */
 #include "base/rng.h"
+#include "harness/scratch_file.h"
 #include "state/weights.h"
 
 #include "tessera/log.h"
@@ -14,11 +15,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include <cmocka.h>
-
-static char path[] = "/tmp/test_weights_model_XXXXXX";
 
 #define WHOLE2(a, b)  .whole = {.rank = 2, .dim = {a, b}}, .shape = {.rank = 2, .dim = {a, b}}
 #define UNCUT         .slice = {.axis = -1, .blocks = 1}
@@ -97,7 +95,7 @@ static void write_model(void)
 {
     size_t bytes = 0;
     char *header = tess_weights_header(&declare, &bytes);
-    FILE *file = fopen(path, "wb");
+    FILE *file = fopen(scratch_file, "wb");
     assert_non_null(header);
     assert_non_null(file);
     assert_false(has(header, bytes, "lm_head"));
@@ -117,7 +115,7 @@ static void case_layouts(void **state)
     struct tess_weights *weights = NULL;
     float w[64];
     write_model();
-    assert_int_equal(tess_weights_open(path, &weights), TESS_OK);
+    assert_int_equal(tess_weights_open(scratch_file, &weights), TESS_OK);
     assert_int_equal(tess_weights_match(weights, &declare), TESS_OK);
     assert_int_equal(tess_weights_left_out(weights), 0);
     assert_int_equal(tess_weights_dim(weights, "wte.weight", 0), 5);
@@ -157,7 +155,7 @@ static void case_large(void **state)
     struct tess_weights *weights = NULL;
     size_t bytes = 0;
     char *header = tess_weights_header(&one, &bytes);
-    FILE *file = fopen(path, "wb");
+    FILE *file = fopen(scratch_file, "wb");
     static float row[ROWS], w[3 * COLUMNS];
     assert_non_null(header);
     assert_non_null(file);
@@ -169,7 +167,7 @@ static void case_large(void **state)
         assert_int_equal(fwrite(row, sizeof(row), 1, file), 1);
     }
     fclose(file);
-    assert_int_equal(tess_weights_open(path, &weights), TESS_OK);
+    assert_int_equal(tess_weights_open(scratch_file, &weights), TESS_OK);
     assert_int_equal(tess_weights_match(weights, &one), TESS_OK);
     for (int32_t width = 0; width < 2; width++) {
         const int64_t first = width == 0 ? COLUMNS / 3 : 0;
@@ -205,7 +203,7 @@ static enum tess_status match_file(const char *header, int32_t value_count, int3
                                    int32_t *left_out)
 {
     struct tess_weights *weights = NULL;
-    FILE *file = fopen(path, "wb");
+    FILE *file = fopen(scratch_file, "wb");
     const uint64_t length = strlen(header);
     assert_non_null(file);
     assert_int_equal(fwrite(&length, sizeof(length), 1, file), 1);
@@ -215,7 +213,7 @@ static enum tess_status match_file(const char *header, int32_t value_count, int3
         assert_int_equal(fwrite(&value, sizeof(value), 1, file), 1);
     }
     fclose(file);
-    enum tess_status status = tess_weights_open(path, &weights);
+    enum tess_status status = tess_weights_open(scratch_file, &weights);
     if (status == TESS_OK)
         status = tess_weights_match(weights, &tied_declare);
     if (status == TESS_OK) {
@@ -283,20 +281,6 @@ static void case_others(void **state)
     }
 }
 
-static int set_up(void **state)
-{
-    (void)state;
-    int fd = mkstemp(path);
-    return fd < 0 ? -1 : close(fd);
-}
-
-static int tear_down(void **state)
-{
-    (void)state;
-    (void)unlink(path);
-    return 0;
-}
-
 int main(void)
 {
     const struct CMUnitTest cases[] = {
@@ -304,5 +288,5 @@ int main(void)
         cmocka_unit_test(case_large),
         cmocka_unit_test(case_others),
     };
-    return cmocka_run_group_tests(cases, set_up, tear_down);
+    return cmocka_run_group_tests(cases, scratch_file_make, scratch_file_remove);
 }

@@ -2,14 +2,7 @@
 # with the static library, runs them, and compares what they print. Run by CTest: BUILD, WORK, SOURCE (of the
 # examples), CC, CXX (empty: no C++ compiler), FLAGS, BUILD_TYPE and GENERATOR are given.
 
-function(step)
-    execute_process(COMMAND ${ARGN} RESULT_VARIABLE result OUTPUT_VARIABLE out ERROR_VARIABLE out)
-    if(NOT result EQUAL 0)
-        list(JOIN ARGN " " command)
-        message(FATAL_ERROR "${command}\nended with ${result}:\n${out}")
-    endif()
-    set(step_output "${out}" PARENT_SCOPE)
-endfunction()
+include(${CMAKE_CURRENT_LIST_DIR}/../plugin/step.cmake)
 
 # Runs a program of the examples; its hash, and the memory of its ranks, are those of the one before.
 set(expected "")

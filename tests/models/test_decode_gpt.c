@@ -3,6 +3,7 @@
  * the other from weights in a file, adds up to the loss of the whole sequence at once.
  */
 #include "core/decode.h"
+#include "harness/scratch_file.h"
 #include "models/model_driver.h"
 #include "state/weights.h"
 
@@ -15,14 +16,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include <cmocka.h>
 
 #define LENGTH     21
 #define VOCABULARY 77
 
-static char path[] = "/tmp/test_decode_gpt_XXXXXX";
 static const char *kernel_name;
 
 /* The driver's parameters, in the file's names and layouts. */
@@ -31,7 +30,7 @@ static void write_weights(const struct model_driver *driver)
     const struct tess_declare *declare = &driver->declare;
     size_t bytes;
     char *header = tess_weights_header(declare, &bytes);
-    FILE *file = fopen(path, "wb");
+    FILE *file = fopen(scratch_file, "wb");
     assert_non_null(header);
     assert_non_null(file);
     assert_int_equal(fwrite(header, 1, bytes, file), bytes);
@@ -75,7 +74,7 @@ static float *decode(const struct model_driver *driver, const char *kernel, int6
     float *logits = calloc((size_t)(positions * vocabulary), sizeof(*logits));
     assert_non_null(logits);
     assert_int_equal(tess_registry_get_kernel(kernel, &config.kernel), TESS_OK);
-    assert_int_equal(tess_weights_open(path, &weights), TESS_OK);
+    assert_int_equal(tess_weights_open(scratch_file, &weights), TESS_OK);
     assert_int_equal(tess_decoder_open(&config, weights, &decoder), TESS_OK);
     tess_weights_close(weights);
     assert_int_equal(tess_decoder_vocabulary(decoder), vocabulary);
@@ -186,20 +185,6 @@ static void case_large(void **unused)
     }
 }
 
-static int set_up(void **state)
-{
-    (void)state;
-    int fd = mkstemp(path);
-    return fd < 0 ? -1 : close(fd);
-}
-
-static int tear_down(void **state)
-{
-    (void)state;
-    (void)unlink(path);
-    return 0;
-}
-
 int main(int argc, char **argv)
 {
     const struct CMUnitTest cases[] = {
@@ -208,5 +193,5 @@ int main(int argc, char **argv)
         cmocka_unit_test(case_large),
     };
     kernel_name = argc > 1 ? argv[1] : "ref";
-    return cmocka_run_group_tests(cases, set_up, tear_down);
+    return cmocka_run_group_tests(cases, scratch_file_make, scratch_file_remove);
 }

@@ -2,14 +2,7 @@
 # with it and looks at what came out. Run by CTest: BUILD, WORK, SOURCE, HEADERS, COMPILER, FLAGS,
 # BUILD_TYPE and GENERATOR are given.
 
-function(step)
-    execute_process(COMMAND ${ARGN} RESULT_VARIABLE result OUTPUT_VARIABLE out ERROR_VARIABLE out)
-    if(NOT result EQUAL 0)
-        list(JOIN ARGN " " command)
-        message(FATAL_ERROR "${command}\nended with ${result}:\n${out}")
-    endif()
-    set(step_output "${out}" PARENT_SCOPE)
-endfunction()
+include(${CMAKE_CURRENT_LIST_DIR}/step.cmake)
 
 # The final record, and the first and last loss of a run's metrics.
 function(read_metrics folder hash_out first_out last_out)

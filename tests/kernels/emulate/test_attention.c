@@ -87,7 +87,7 @@ static void case_bf16_64(void **state)
 static void case_bf16_128(void **state)
 {
     (void)state;
-    run_shapes(TESS_BF16, 128, 8, 1);
+    run_shapes(TESS_BF16, 128, 8, 2);
 }
 
 /* f16 differs in its conversions alone. */
