@@ -17,6 +17,9 @@ for name in $names; do
             export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
             exec "$name" --oversubscribe --bind-to none -n "$ranks" "$@"
         fi
+        # MPICH's mpiexec forwards the end of its input, and dies of SIGPIPE with all output where ranks have just
+        # ended. This input has no end.
+        input=$(mktemp -u) && mkfifo "$input" && exec <>"$input" && rm "$input"
         exec "$name" -n "$ranks" "$@"
     fi
 done
