@@ -31,7 +31,7 @@
 #define BENCH_WARM_UP   2
 #define BENCH_TIMEOUT_S 120.0
 #define BENCH_TOUCHED   ((size_t)1 << 30) /* bytes per row, which sets the number of samples */
-#define BENCH_ROW_S     2.0               /* for a row over a network, which may be slow */
+#define BENCH_ROW_S     2.0               /* a row: networks may be slow, and machines busy */
 #define BENCH_LEAST     5                 /* samples */
 
 #define BENCH_FIELD(member) offsetof(struct bench_options, member)
@@ -154,18 +154,15 @@ static enum tess_status bench_rewrite(struct bench_rank *rank, enum bench_kind k
     return TESS_OK;
 }
 
-/* The number of samples: bounded by bytes and, over a network, by time; the slowest rank's latest
- * call decides for all. */
+/* The number of samples: bounded by bytes and by time; the slowest rank's latest call decides for
+ * all. */
 static enum tess_status bench_samples(struct bench_rank *rank, size_t bytes, double latest_s,
                                       int *samples_out)
 {
-    double samples = (double)(BENCH_TOUCHED / bytes);
-    if ((rank->bench->comm->host & TESS_COMM_STARTED) != 0) {
-        double slowest_s = latest_s;
-        TESS_TRY(tess_comm_all_reduce(rank->comm, &latest_s, &slowest_s, 1, TESS_F64,
-                                      TESS_REDUCE_MAX, NULL));
-        samples = fmin(samples, BENCH_ROW_S / slowest_s);
-    }
+    double slowest_s;
+    TESS_TRY(tess_comm_all_reduce(rank->comm, &latest_s, &slowest_s, 1, TESS_F64, TESS_REDUCE_MAX,
+                                  NULL));
+    const double samples = fmin((double)(BENCH_TOUCHED / bytes), BENCH_ROW_S / slowest_s);
     *samples_out = (int)fmin(fmax(samples, BENCH_LEAST), BENCH_SAMPLES);
     return TESS_OK;
 }
