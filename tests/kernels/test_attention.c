@@ -112,11 +112,8 @@ static void case_steep(void **state)
 
 int main(int argc, char **argv)
 {
-    const bool guard = strncmp(device_backend(argc, argv), "guard", 5) == 0;
-
-    attention_few = guard || TESTS_DIVISOR > 1;
-    /* Changing the protection of guard's memory takes time by its size. */
-    device_open(&device, device_backend(argc, argv), guard ? 4u << 20 : 16u << 20);
+    attention_few = strncmp(device_backend(argc, argv), "guard", 5) == 0 || TESTS_DIVISOR > 1;
+    device_open(&device, device_backend(argc, argv), 16u << 20);
     const struct CMUnitTest cases[] = {cmocka_unit_test(case_f32), cmocka_unit_test(case_bf16),
                                        cmocka_unit_test(case_f16), cmocka_unit_test(case_steep)};
     const struct CMUnitTest long_cases[] = {cmocka_unit_test(case_long)};
