@@ -4,7 +4,7 @@
  * bench/README.md, worked out here by hand, and that what cannot be measured is refused. Ceilings
  * and goals of a device are those of a stand-in for the module (standin_module.c).
  */
-#include "cli/spawn.h"
+#include "harness/spawn.h"
 
 #include <jansson.h>
 #include <math.h>

@@ -3,7 +3,7 @@
  * by what decides about them, variants from a configuration file, and bad ones. What compare writes
  * for strategies is test_program's.
  */
-#include "cli/spawn.h"
+#include "harness/spawn.h"
 
 #include <jansson.h>
 #include <setjmp.h>

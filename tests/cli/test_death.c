@@ -5,7 +5,7 @@
  * the test registers it and runs the program's main function. And a rank that stops and does not
  * die: the time limit of the others passes, and their message names it.
  */
-#include "cli/spawn.h"
+#include "harness/spawn.h"
 
 #include "base/clock.h"
 #include "tessera/check.h"

@@ -2,7 +2,7 @@
  * Runs dealt out over devices, as a user sees them: the program with a stand-in for the module
  * (standin_module.c), whose kernels are ref's, so that the results are ref's too.
  */
-#include "cli/spawn.h"
+#include "harness/spawn.h"
 
 #include <jansson.h>
 #include <math.h>

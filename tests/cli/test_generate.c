@@ -3,7 +3,7 @@
  * any strategy, in any precision; and what cannot be is refused with the way out. Runs the built
  * program.
  */
-#include "cli/spawn.h"
+#include "harness/spawn.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -3,7 +3,7 @@
  * digests of the parameters (--hash-every), which --debug must not change. Runs the built program
  * on made-up images.
  */
-#include "cli/spawn.h"
+#include "harness/spawn.h"
 
 #include <jansson.h>
 #include <setjmp.h>

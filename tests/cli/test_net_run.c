@@ -3,7 +3,7 @@
  * has started the ranks; and a rank that dies ends the run, with its number in the message.
  */
 #include "base/clock.h"
-#include "cli/spawn.h"
+#include "harness/spawn.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -2,7 +2,7 @@
  * A language model under products of strategies, through the program: what train prints of tokens
  * and of the mesh, what compare promises of bits, bytes and losses, and meshes that do not fit.
  */
-#include "cli/spawn.h"
+#include "harness/spawn.h"
 
 #include <jansson.h>
 #include <math.h>

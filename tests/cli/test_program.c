@@ -2,7 +2,7 @@
  * The program as a user meets it: what it prints and writes, bad input with its exit status and
  * message, Ctrl-C, and that nothing is left behind. Runs the built program on made-up images.
  */
-#include "cli/spawn.h"
+#include "harness/spawn.h"
 
 #include "base/clock.h"
 

@@ -3,7 +3,7 @@
  * from one another as in the formulas, and bad input. Times themselves are not judged: the machine
  * may be busy.
  */
-#include "cli/spawn.h"
+#include "harness/spawn.h"
 
 #include <jansson.h>
 #include <math.h>

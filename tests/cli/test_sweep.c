@@ -2,7 +2,7 @@
  * tessera sweep and tessera diff as a user meets them: several configurations in one table, one of
  * which diverges, and where two runs part. Runs the built program on made-up images.
  */
-#include "cli/spawn.h"
+#include "harness/spawn.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

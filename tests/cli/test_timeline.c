@@ -3,7 +3,7 @@
  * of one that does not, of a lane that is full and of a disk that is. Runs the built program on
  * made-up images.
  */
-#include "cli/spawn.h"
+#include "harness/spawn.h"
 
 #include "run/trace_file.h"
 

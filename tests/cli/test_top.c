@@ -1,9 +1,9 @@
 /*
  * tessera top and what runs write down of devices: the program against a library of made-up answers
- * in the driver's place (tests/core/fake_nvml.c), without any, and /proc made by hand.
+ * in the driver's place (tests/device/fake_nvml.c), without any, and /proc made by hand.
  */
-#include "cli/spawn.h"
 #include "cli/top.h"
+#include "harness/spawn.h"
 #include "run/memory_table.h"
 
 #include <jansson.h>

@@ -3,7 +3,7 @@
  * text, pictures, subsets, and files that are refused. Machines are made here or are lines of
  * words; no file of anybody else is read.
  */
-#include "cli/spawn.h"
+#include "harness/spawn.h"
 #include "topology/machines.h"
 
 #include <arpa/inet.h>

@@ -2,7 +2,7 @@
  * Weights between runs, as a user sees them: every strategy leaves the same file, any strategy goes
  * on from it, and a file that cannot be written costs nothing else. Runs the built program.
  */
-#include "cli/spawn.h"
+#include "harness/spawn.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -9,8 +9,8 @@
  * bend: an exact GELU instead of GPT-2's, a rotary base of 10010, a norm's epsilon a tenth larger,
  * decay of biases and norms, each is found within ten steps.
  */
-#include "cli/spawn.h"
 #include "data/data.h"
+#include "harness/spawn.h"
 
 #include <jansson.h>
 #include <math.h>

@@ -2,7 +2,7 @@
  * Which process becomes which rank: hosts of processes, hosts of a topology, files of an order, and
  * what the options refuse; then the program, four processes as torchrun would start them.
  */
-#include "cli/spawn.h"
+#include "harness/spawn.h"
 #include "job/place.h"
 #include "tessera/log.h"
 

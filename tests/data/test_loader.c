@@ -4,8 +4,8 @@
  * cannot be had is an error in its turn.
  */
 #include "base/clock.h"
-#include "core/token_files.h"
 #include "data/data.h"
+#include "data/token_files.h"
 #include "tessera/log.h"
 
 #include <dirent.h>

@@ -2,8 +2,8 @@
  * Text and token files: what is read from them against arrays kept beside them, by indexing them
  * plainly. Bad files are test_tokens_bad.c's, the text of the machine test_text.c's.
  */
-#include "core/token_files.h"
 #include "data/data.h"
+#include "data/token_files.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

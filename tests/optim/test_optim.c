@@ -4,9 +4,9 @@
  */
 #include "base/rng.h"
 #include "comm/world.h"
-#include "core/optim_room.h"
 #include "kernel_open.h"
 #include "optim/optim.h"
+#include "optim/optim_room.h"
 #include "tessera/model.h"
 #include "tessera/registry.h"
 

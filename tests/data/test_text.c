@@ -2,8 +2,8 @@
  * The text that every Debian machine has: against what the shell's own tools make of the same
  * description, and in a made-up machine with things that cannot be read.
  */
-#include "core/token_files.h"
 #include "data/data_tokens.h"
+#include "data/token_files.h"
 #include "tessera/log.h"
 
 #include <setjmp.h>

@@ -5,9 +5,9 @@
  */
 #include "base/rng.h"
 #include "core/layout.h"
-#include "core/optim_room.h"
 #include "kernel_open.h"
 #include "optim/optim.h"
+#include "optim/optim_room.h"
 #include "tessera/model.h"
 #include "tessera/registry.h"
 

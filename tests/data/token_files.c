@@ -1,5 +1,5 @@
 /* Files of text and tokens for tests. */
-#include "core/token_files.h"
+#include "data/token_files.h"
 
 #include "base/rng.h"
 

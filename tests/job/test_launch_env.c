@@ -4,7 +4,7 @@
  * of them is left in shared memory.
  */
 #include "base/clock.h"
-#include "cli/spawn.h"
+#include "harness/spawn.h"
 #include "job/launch_env.h"
 #include "tessera/check.h"
 #include "tessera/log.h"

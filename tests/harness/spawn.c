@@ -1,5 +1,5 @@
 /* Running the program as a child; its output and the files it leaves. */
-#include "cli/spawn.h"
+#include "harness/spawn.h"
 
 #include "base/clock.h"
 

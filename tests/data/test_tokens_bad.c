@@ -3,8 +3,8 @@
  * names that lead nowhere. Messages name the file and what is wrong with it. Then tokens outside
  * the vocabulary, which show when their sample is loaded.
  */
-#include "core/token_files.h"
 #include "data/data.h"
+#include "data/token_files.h"
 #include "tessera/log.h"
 
 #include <math.h>
