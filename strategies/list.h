@@ -1,6 +1,6 @@
 /*
  * The strategies by name: TESS_STRATEGY(name, built, hint). Each built one is a
- * `const struct tess_strategy_ops tess_strategy_<name>`; `hint` says how to get one that is known
+ * `const struct tess_strategy_ops tess_strategy_<name>`; `hint` says how to get one that is listed
  * but not built. TESS_STRATEGY_DEFAULT is the one of --strategy and of a data axis of one rank.
  * No include guard: the registry includes this several times with other meanings.
  */

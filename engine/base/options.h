@@ -69,8 +69,8 @@ const char *tess_options_peek(struct tess_options *options, const char *name, in
  * tables that were added decide which options take a value. */
 const char *tess_options_first_word(const struct tess_options *options, int argc, char **argv);
 
-/* The value that argv alone gives to `name`, borrowed; NULL: none. Knows no switches: after a bare
- * "--name" the next word counts. */
+/* The value that argv alone gives to `name`, borrowed; NULL: none. Switches are not recognised:
+ * after a bare "--name" the next word counts. */
 const char *tess_options_peek_arguments(const char *name, int argc, char **argv);
 
 /* Is it a value of a BOOL option (on, off, true, ...)? Only such a word after "--flag" is taken. */

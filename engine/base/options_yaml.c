@@ -1,7 +1,8 @@
 /*
  * Configuration files: YAML read into a flat list of full names and texts with their places. Only
  * maps, scalars and sequences of scalars; what a configuration has no use for (anchors, aliases,
- * tags, several documents) is refused. Knows no option and logs nothing: the messages are kept.
+ * tags, several documents) is refused. No option is looked up and nothing is logged: the messages
+ * are kept.
  */
 #include "base/array.h"
 #include "base/hash.h"

@@ -1,6 +1,6 @@
 /*
  * The engine: one rank's training state. Opens the model under a plan, runs steps, evaluates,
- * hashes. Knows strategies only through their ops and their plan.
+ * hashes. Uses strategies only through their ops and their plan.
  */
 #ifndef TESSERA_CORE_ENGINE_H
 #define TESSERA_CORE_ENGINE_H

@@ -1,6 +1,6 @@
 /*
  * A job's rank: in a thread or a child process it opens its engine and follows the caller's orders;
- * in mode CALLER the caller's own thread does. Knows nothing of the public functions.
+ * in mode CALLER the caller's own thread does. Uses no public function.
  */
 #include "job/job.h"
 

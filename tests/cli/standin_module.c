@@ -3,7 +3,7 @@
  * ref's: for tests of how a run is dealt out over devices, on machines without any, and of tests
  * and scripts that are for machines with some. It proves nothing about CUDA. In the environment,
  * STANDIN_DEVICES: how many there are; STANDIN_FAR: the kernels are guard_queue's, whose memory the
- * host cannot touch; STANDIN_STRICT: kernels want one of the devices; STANDIN_CHOICE: there is a
+ * host cannot touch; STANDIN_STRICT: kernels need one of the devices; STANDIN_CHOICE: there is a
  * choice of products, and without one their library is ill-advised.
  */
 #include "tessera/check.h"

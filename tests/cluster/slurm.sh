@@ -22,7 +22,7 @@ slurm_configure()
     export SLURM_CONF=$slurm_dir/slurm.conf
     mkdir -m 755 "$slurm_dir" "$slurm_dir/state"
     cp "$LAB_DIR/topology.conf" "$slurm_dir/topology.conf"
-    # slurmd wants to know what kind there is; nothing here uses it, and hosts of the lab have none mounted.
+    # slurmd needs the kind; nothing here uses it, and hosts of the lab have none mounted.
     echo "CgroupPlugin=cgroup/v1" >"$slurm_dir/cgroup.conf"
     cat >"$SLURM_CONF" <<CONF
 ClusterName=lab

@@ -68,7 +68,7 @@ starts_late()
     check_equal "--mpi=pmix, rank 0 starts MPI late: hash" "$(check_final late hash)" "$hash"
 }
 
-# srun's own ways for MPI to meet, with the MPI of Debian that knows them.
+# srun's own ways for MPI to meet, with the MPI of Debian that supports them.
 mpi()
 {
     local way library
@@ -114,7 +114,7 @@ if [ "${4:-}" = inside ]; then
     dies
     check_end
 fi
-[ "$(id -u)" -eq 0 ] || check_skip "Slurm's daemons want root"
+[ "$(id -u)" -eq 0 ] || check_skip "Slurm's daemons need root"
 missing=$(slurm_missing)
 [ -z "$missing" ] || check_skip "no $missing here (packages slurmctld slurmd slurm-client munge)"
 check_lab

@@ -139,7 +139,7 @@ static void check_order(enum tess_dtype dtype, int32_t slots, int64_t workers, l
             nanosleep(&(struct timespec){0, 2000000}, NULL);
         assert_batch(&fixture, b, input, label, rows);
     }
-    for (int i = 0; i < 3; i++) { /* the end, as often as one asks */
+    for (int i = 0; i < 3; i++) { /* the end, however often it is requested */
         assert_int_equal(tess_loader_next(loader, &input, &label, &rows), TESS_OK);
         assert_int_equal(rows, 0);
         assert_null(input);

@@ -1,5 +1,5 @@
 /*
- * Which data set --data means: images or text as the model wants them, the text of the machine when
+ * Which data set --data means: images or text as the model needs them, the text of the machine when
  * a model of text gets none, and errors that name the way out.
  */
 #include "job/run.h"

@@ -15,7 +15,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-/* cmocka wants the four above first */
+/* cmocka needs the four above first */
 #include <cmocka.h>
 
 struct device {

@@ -167,7 +167,7 @@ static void case_records(void **state)
     OK(bench.ops->record(bench.lazy, bench.fence));
     OK(bench.ops->follow(bench.other, bench.fence));
     OK(bench.ops->copy(bench.lazy, BYTES, bench.a, bench.b));
-    OK(bench.ops->record(bench.lazy, bench.fence)); /* the follower knows nothing of it */
+    OK(bench.ops->record(bench.lazy, bench.fence)); /* without the follower */
     OK(bench.ops->copy(bench.other, BYTES, bench.b, bench.c));
     OK(bench.ops->record(bench.other, bench.second));
     OK(bench.ops->wait(bench.second));

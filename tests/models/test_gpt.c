@@ -141,7 +141,7 @@ static void case_padding_rows(void **unused)
     model_close(&driver);
 }
 
-/* A position knows what came before it in its own row, and nothing else. */
+/* A position depends on what came before it in its own row, and on nothing else. */
 static void case_causal(void **unused)
 {
     enum { T = 8 };

@@ -326,7 +326,7 @@ static enum tess_status heedless_declare(void *state, const void *options,
     return TESS_OK;
 }
 
-/* A model that knows nothing of the axis would train, every rank all of it, and pass for cut. */
+/* A model that ignores the axis would train, every rank all of it, and pass for cut. */
 static void case_heedless_model(void **unused)
 {
     static const struct tess_option none[] = {{.name = NULL}};

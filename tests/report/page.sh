@@ -36,7 +36,7 @@ if command -v openssl >/dev/null; then
     grep -qF "script-src 'sha256-$hash'" page.html || complain "the policy names another script than $hash"
 fi
 if command -v xmllint >/dev/null; then
-    # It knows the elements of HTML 4 alone: "Tag svg invalid" is its age, anything else is ours.
+    # Its list of elements is that of HTML 4: "Tag svg invalid" is its age, anything else is ours.
     xmllint --html --noout page.html 2>&1 | grep ': HTML parser error' | grep -v 'Tag [a-z]* invalid' &&
         complain "the page is not well-formed"
     # What HTML leaves to guesswork is closed all the same: as XML the pictures are whole.

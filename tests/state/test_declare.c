@@ -345,7 +345,7 @@ static void case_refused(void **state)
             fail_msg("expected '%s' in: %s", why[wrong], tess_log_last_error());
         tess_declare_fini(&declare);
     }
-    /* A model that does not know of the axis. */
+    /* A model that ignores the axis. */
     wrong = 8;
     const struct tess_model_ops model = {.name = "plain", .declare = wrong_declare};
     struct tess_declare declare = {.rows = 2, .leaf_rows = 2};

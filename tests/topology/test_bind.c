@@ -152,7 +152,7 @@ static void case_gpus(void **state)
     for (int32_t at = 0; at < 4; at++)
         expect(hwloc, "0-7", (struct tess__bind_request){at, 4, bus}, expected[at]);
     expect(hwloc, "0-7", (struct tess__bind_request){0, 1, bus}, "2-3,6-7 | cores 2-3, NUMA 1");
-    /* Of a GPU that hwloc does not know, nothing is known. */
+    /* hwloc has no such GPU: nothing is preferred. */
     const char *const none[] = {"0000:99:00.0", NULL};
     expect(hwloc, "0-7", (struct tess__bind_request){1, 2, none}, "2-3,6-7 | cores 2-3, NUMA 1");
     hwloc_topology_destroy(hwloc);

@@ -263,7 +263,7 @@ static void assert_within(const struct tess_topology *a, const struct tess_topol
     }
 }
 
-/* What NCCL's parser wants: one element a line, single spaces, no tab, no declaration. */
+/* What NCCL's parser accepts: one element a line, single spaces, no tab, no declaration. */
 static void assert_form(const char *text)
 {
     for (const char *line = text; *line != '\0';) {

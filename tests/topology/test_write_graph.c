@@ -1,6 +1,6 @@
 /*
- * NCCL's graph file read back by its own parser's rules: every attribute that NCCL needs, words
- * that it knows, each device once in a channel, no link asked for more than it has, and next to all
+ * NCCL's graph file read back by its own parser's rules: every attribute that NCCL needs, only
+ * its words, each device once in a channel, no link used beyond its capacity, and next to all
  * that the rings carry.
  */
 #include "look.h"

@@ -2,7 +2,7 @@
 # libtessera_mpi_mpich.so, which libtessera.so opens when it is requested (engine/device/device.c). Nothing else
 # is linked to MPI, so both may be there side by side, and neither need be.
 set(TESS_MPI AUTO CACHE STRING
-    "Build the modules for messages over MPI (--comm mpi): AUTO for the libraries that pkg-config knows (Open MPI \
+    "Build the modules for messages over MPI (--comm mpi): AUTO for the libraries that pkg-config finds (Open MPI \
 as ompi-c, MPICH as mpich), ON: at least one must be there, OFF")
 set_property(CACHE TESS_MPI PROPERTY STRINGS AUTO ON OFF)
 
@@ -51,8 +51,8 @@ if(modules)
 elseif(NOT TESS_MPI)
     message(STATUS "MPI: not built (TESS_MPI is OFF)")
 elseif(TESS_MPI STREQUAL "AUTO")
-    message(STATUS "MPI: not built: pkg-config knows neither ompi-c (libopenmpi-dev) nor mpich (libmpich-dev)")
+    message(STATUS "MPI: not built: pkg-config finds neither ompi-c (libopenmpi-dev) nor mpich (libmpich-dev)")
 else()
-    message(FATAL_ERROR "TESS_MPI: pkg-config knows neither ompi-c nor mpich: install libopenmpi-dev or "
+    message(FATAL_ERROR "TESS_MPI: pkg-config finds neither ompi-c nor mpich: install libopenmpi-dev or "
                         "libmpich-dev")
 endif()

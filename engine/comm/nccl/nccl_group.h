@@ -244,7 +244,7 @@ enum tess_status tess__nccl_host_gather(struct nccl_group *group, const void *mi
 enum tess_status tess__nccl_alloc(struct tess_comm *comm, size_t bytes, void **memory_out);
 void tess__nccl_release(struct tess_comm *comm, void *memory);
 void tess__nccl_release_all(struct nccl_group *group);
-/* A group with new lanes learns of the family's memory; collective over the group. */
+/* Registers the family's memory with a group that has new lanes; collective over the group. */
 enum tess_status tess__nccl_register_all(struct nccl_group *group);
 /* The lane is about to be closed. */
 void tess__nccl_unregister(struct nccl_family *family, const struct nccl_lane *lane);

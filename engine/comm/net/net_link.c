@@ -11,8 +11,8 @@
 #include <stdio.h>
 #include <time.h>
 
-/* A launcher on this host learns within this time how a rank died. Its reason is more useful than
- * that a connection was closed. */
+/* A launcher on this host finds out within this time how a rank died. Its reason is more useful
+ * than that a connection was closed. */
 #define LINK_REASON_S 0.3
 
 /* ---- endings --------------------------------------------------------------------------------- */

@@ -3,7 +3,7 @@
  * about drivers that no test machine has.
  *
  *   FAKE_DRIVER_INIT      what cuInit returns, by number; 0
- *   FAKE_DRIVER_VERSION   the version of CUDA that it knows; 99000
+ *   FAKE_DRIVER_VERSION   the version of CUDA that it reports; 99000
  */
 #include <stddef.h>
 #include <stdlib.h>

@@ -22,7 +22,7 @@ function(expect include library)
     endif()
 endfunction()
 
-# A python3 that knows one folder.
+# A python3 that searches one folder.
 file(WRITE ${WORK}/python3 "#!/bin/sh\necho ${WORK}/site\n")
 file(CHMOD ${WORK}/python3 PERMISSIONS OWNER_READ OWNER_WRITE OWNER_EXECUTE)
 set(TESS_PYTHON3 ${WORK}/python3)
