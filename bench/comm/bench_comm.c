@@ -154,16 +154,16 @@ static enum tess_status bench_rewrite(struct bench_rank *rank, enum bench_kind k
     return TESS_OK;
 }
 
-/* The number of samples: bounded by bytes and by time; the slowest rank's latest call decides for
- * all. */
-static enum tess_status bench_samples(struct bench_rank *rank, size_t bytes, double latest_s,
-                                      int *samples_out)
+/* Doubles the samples of a row while bytes and time allow; the slowest rank's time decides. */
+static enum tess_status bench_more(struct bench_rank *rank, size_t bytes, double begin_s,
+                                   int *samples)
 {
-    double slowest_s;
-    TESS_TRY(tess_comm_all_reduce(rank->comm, &latest_s, &slowest_s, 1, TESS_F64, TESS_REDUCE_MAX,
+    const double most = fmin(fmax((double)(BENCH_TOUCHED / bytes), BENCH_LEAST), BENCH_SAMPLES);
+    double passed_s = tess_clock_s() - begin_s, slowest_s;
+    TESS_TRY(tess_comm_all_reduce(rank->comm, &passed_s, &slowest_s, 1, TESS_F64, TESS_REDUCE_MAX,
                                   NULL));
-    const double samples = fmin((double)(BENCH_TOUCHED / bytes), BENCH_ROW_S / slowest_s);
-    *samples_out = (int)fmin(fmax(samples, BENCH_LEAST), BENCH_SAMPLES);
+    if (2 * slowest_s <= BENCH_ROW_S)
+        *samples = (int)fmin(2 * *samples, most);
     return TESS_OK;
 }
 
@@ -190,19 +190,20 @@ static enum tess_status bench_measure(struct bench_rank *rank, enum bench_kind k
                                       int order)
 {
     const size_t bytes = tess__bench_size(rank->bench, size_index);
-    double latest_s = 0;
-    int samples;
+    int samples = BENCH_LEAST, taken = 0;
     rank->comm = rank->order_comm[order];
     TESS_TRY(bench_zero(rank, rank->a, bytes));
     TESS_TRY(bench_zero(rank, rank->b, bytes));
     TESS_TRY(tess_comm_barrier(rank->comm));
     double start_s = tess_clock_s();
     for (int i = 0; i < BENCH_WARM_UP; i++)
-        TESS_TRY(bench_sample(rank, kind, bytes, i, &start_s, &latest_s));
-    TESS_TRY(bench_samples(rank, bytes, latest_s, &samples));
-    start_s = tess_clock_s();
-    for (int i = 0; i < samples; i++)
-        TESS_TRY(bench_sample(rank, kind, bytes, i + BENCH_WARM_UP, &start_s, &rank->sample[i]));
+        TESS_TRY(bench_sample(rank, kind, bytes, i, &start_s, &rank->sample[0]));
+    const double begin_s = tess_clock_s();
+    while (taken < samples) {
+        for (start_s = tess_clock_s(); taken < samples; taken++)
+            TESS_TRY(bench_sample(rank, kind, bytes, taken, &start_s, &rank->sample[taken]));
+        TESS_TRY(bench_more(rank, bytes, begin_s, &samples));
+    }
     TESS_TRY(tess_comm_barrier(rank->comm));
     if (rank->launched->rank != 0)
         return TESS_OK;
