@@ -1,6 +1,6 @@
 /* Files of text and tokens for tests, in a folder of their own. */
-#ifndef TESSERA_TESTS_TOKEN_FILES_H
-#define TESSERA_TESTS_TOKEN_FILES_H
+#ifndef TESSERA_TESTS_DATA_TOKEN_FILES_H
+#define TESSERA_TESTS_DATA_TOKEN_FILES_H
 
 #include <stddef.h>
 #include <stdint.h>

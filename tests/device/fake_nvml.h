@@ -1,6 +1,6 @@
 /* The made-up NVML's two halves: fake_nvml.c and fake_nvml_links.c. */
-#ifndef TESTS_CORE_FAKE_NVML_H
-#define TESTS_CORE_FAKE_NVML_H
+#ifndef TESSERA_TESTS_DEVICE_FAKE_NVML_H
+#define TESSERA_TESTS_DEVICE_FAKE_NVML_H
 
 struct fake_pci {
     char legacy[16];

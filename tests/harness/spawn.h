@@ -2,8 +2,8 @@
  * Running the program as a child; its output and the files it leaves. Every child gets a
  * process group of its own, by which it and its ranks are found.
  */
-#ifndef TESSERA_TESTS_CLI_SPAWN_H
-#define TESSERA_TESTS_CLI_SPAWN_H
+#ifndef TESSERA_TESTS_HARNESS_SPAWN_H
+#define TESSERA_TESTS_HARNESS_SPAWN_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,7 +1,7 @@
 /* The optimizer's room in host memory, and its steps one by one, for tests of kernels that are done
  * when they return. */
-#ifndef TESTS_CORE_OPTIM_ROOM_H
-#define TESTS_CORE_OPTIM_ROOM_H
+#ifndef TESSERA_TESTS_OPTIM_OPTIM_ROOM_H
+#define TESSERA_TESTS_OPTIM_OPTIM_ROOM_H
 
 #include "optim/optim.h"
 #include "tessera/registry.h"
