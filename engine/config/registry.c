@@ -340,11 +340,20 @@ static const struct registry_entry *registry_listed(enum tess_registry_kind kind
     return NULL;
 }
 
-/* A part in a module is added when it is first used. */
+/* Ranks that are threads look parts up at the same time, and the first use of a module adds one. */
+static pthread_mutex_t registry_lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* A part in a module is added when it is first used. Called with the lock, which is free while the
+ * module is opened: opening waits for other threads that open it, and runs code of the module,
+ * which may look parts up. */
 static enum tess_status registry_load(const struct registry_entry *entry)
 {
     char why[1024];
+    pthread_mutex_unlock(&registry_lock);
     const struct tess_module *module = tess_module_find(entry->name, why, sizeof(why));
+    pthread_mutex_lock(&registry_lock);
+    if (registry_added(entry->kind, entry->name) != NULL)
+        return TESS_OK;
     if (module == NULL)
         TESS_FAIL(TESS_ERR_USAGE, "kernel '%s' is known but %s: %s", entry->name,
                   tess__module_is_there(entry->name) ? "does not load" : "not built", why);
@@ -417,9 +426,6 @@ const char *tess_registry_summary(enum tess_registry_kind kind, const char *name
 }
 
 /* ---- by kind --------------------------------------------------------------------------------- */
-
-/* Ranks that are threads look parts up at the same time, and the first use of a module adds one. */
-static pthread_mutex_t registry_lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* The public functions, the same for every kind but for their types. */
 #define REGISTRY_FUNCTIONS(kind, number)                                                           \
