@@ -40,12 +40,6 @@ static enum tess_status measure_exchange(struct measure_rank *rank, int32_t peer
     return tess_event_wait(&sent);
 }
 
-int tess__measure_compare(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* The median time of an exchange; peer -1: it only waits with the others. All ranks begin together
  * each time. */
 static enum tess_status measure_time(struct measure_rank *rank, int32_t peer, size_t bytes,

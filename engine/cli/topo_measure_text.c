@@ -8,6 +8,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+int tess__measure_compare(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
 #define MEASURE_MATRIX_MAX 16  /* ranks */
 #define MEASURE_SHARED     0.7 /* left of a rate: below it pairs are reported to share a link */
 

@@ -1,5 +1,4 @@
-/* The mesh of a run: how many ranks lie along each axis, by its options, and the place of a rank.
- */
+/* The mesh of a run: how many ranks lie along each axis, by its options. */
 #include "base/options.h"
 #include "config/config.h"
 #include "config/registry.h"
@@ -10,29 +9,6 @@
 #include <string.h>
 
 static const char *const mesh_axis_name[TESS_AXIS_COUNT] = {"data", "tensor", "stage"};
-
-/* The axis whose ranks are neighbours first. */
-static const enum tess_axis mesh_order[TESS_AXIS_COUNT] = {TESS_AXIS_TENSOR, TESS_AXIS_DATA,
-                                                           TESS_AXIS_STAGE};
-
-struct tess_mesh tess_mesh_at(const struct tess_mesh *mesh, int32_t rank)
-{
-    struct tess_mesh here = *mesh;
-    here.rank = rank;
-    for (int i = 0, left = rank; i < TESS_AXIS_COUNT; i++) {
-        here.at[mesh_order[i]] = left % mesh->count[mesh_order[i]];
-        left /= mesh->count[mesh_order[i]];
-    }
-    return here;
-}
-
-int32_t tess_mesh_rank(const struct tess_mesh *mesh, const int32_t at[TESS_AXIS_COUNT])
-{
-    int32_t rank = 0;
-    for (int i = TESS_AXIS_COUNT - 1; i >= 0; i--)
-        rank = rank * mesh->count[mesh_order[i]] + at[mesh_order[i]];
-    return rank;
-}
 
 /* ---- --mesh ---------------------------------------------------------------------------------- */
 

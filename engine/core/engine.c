@@ -30,21 +30,6 @@ static struct tess_tensor_axis engine_tensor_axis(const struct tess_engine *engi
                                      .sequence = options->sequence && ranks > 1};
 }
 
-void *tess__engine_room(struct tess_engine *engine, int64_t count, size_t size)
-{
-    void *room = calloc((size_t)count + 1, size);
-    engine->no_room = engine->no_room || room == NULL;
-    engine->owned[engine->owned_count++] = room;
-    return room;
-}
-
-enum tess_status tess__engine_has_room(const struct tess_engine *engine)
-{
-    if (engine->no_room)
-        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the engine's tables");
-    return TESS_OK;
-}
-
 static enum tess_status engine_declare(struct tess_engine *engine)
 {
     const struct tess_config *config = engine->config;

@@ -346,6 +346,8 @@ _Static_assert(sizeof(struct tess_verdict) <= TESS_FOUND_SUMS,
 /* Read the block `found`, the verdict and the first `sums` numbers of found.sums, into
  * engine->found.host: waits for the device. */
 enum tess_status tess__engine_find(struct tess_engine *engine, int64_t sums);
+/* The sums in it. */
+const double *tess__engine_sums(const struct tess_engine *engine);
 /* From it: mean loss and share of correct answers of `rows` rows, whose sums are those of `leaves`
  * leaves: every leaf's sum comes from one rank, the others add zero. */
 void tess__engine_means(const struct tess_engine *engine, int64_t leaves, int64_t rows,

@@ -6,30 +6,6 @@
 
 #include <math.h>
 
-enum tess_status tess__engine_find(struct tess_engine *engine, int64_t sums)
-{
-    return tess_read(engine->kernel, TESS_FOUND_SUMS + (size_t)sums * sizeof(*engine->found.sums),
-                     engine->found.verdict, engine->found.host);
-}
-
-static const double *step_sum(const struct tess_engine *engine)
-{
-    return (const double *)(const void *)((const char *)engine->found.host + TESS_FOUND_SUMS);
-}
-
-void tess__engine_means(const struct tess_engine *engine, int64_t leaves, int64_t rows,
-                        double *loss_out, double *accuracy_out)
-{
-    const double *sum = step_sum(engine), labels = (double)(rows * engine->sizes.labels);
-    double loss = 0, correct = 0;
-    for (int64_t leaf = 0; leaf < leaves; leaf++) {
-        loss += sum[2 * leaf];
-        correct += sum[2 * leaf + 1];
-    }
-    *loss_out = loss / labels;
-    *accuracy_out = correct / labels;
-}
-
 /* Numbers of found.sums that a step fills. */
 static int64_t step_sums(const struct tess_engine *engine)
 {
@@ -39,7 +15,7 @@ static int64_t step_sums(const struct tess_engine *engine)
 /* The gradients' zeros travel with the losses, as whole numbers, which f64 adds exactly. */
 static void step_take_loss(const struct tess_engine *engine, struct tess_step_result *result)
 {
-    const double *zeros = step_sum(engine) + 2 * engine->plan.grid;
+    const double *zeros = tess__engine_sums(engine) + 2 * engine->plan.grid;
     const int64_t rows = engine->progress.step_rows;
     tess__engine_means(engine, engine->plan.grid, rows, &result->loss, &result->accuracy);
     result->zero_share = zeros[0] / (double)engine->grad_total;

@@ -1,6 +1,7 @@
 /*
- * The inside of model gpt, shared by its files: gpt.c (options, the chain of units, embeddings,
- * norms), gpt_block.c (attention and feed-forward) and gpt_head.c (logits and loss).
+ * The inside of model gpt, shared by its files: gpt.c (options, the chain of units, embeddings),
+ * gpt_block.c (attention and feed-forward), gpt_head.c (logits and loss) and gpt_parts.c (norms and
+ * what else several units have).
  *
  * Shapes: B rows of T positions, C channels, H heads of D, KV key and value heads, F the
  * feed-forward layer's width, V the padded vocabulary. N is B T; with sequence parallel over n

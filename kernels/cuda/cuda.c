@@ -54,7 +54,7 @@ static enum tess_status cuda_open_device(struct tess_kernel *kernel)
     return tess__cuda_matmul_open(kernel);
 }
 
-enum tess_status tess__cuda_start(struct tess_kernel *kernel, const char *what)
+static enum tess_status cuda_start(struct tess_kernel *kernel, const char *what)
 {
     const struct cuda_survey *survey = tess__cuda_survey(true);
     if (survey->count == 0)
@@ -71,9 +71,10 @@ static enum tess_status cuda_open(struct tess_kernel *kernel)
 {
     struct cuda_state *state = tess__cuda_state(kernel);
     state->planned_only = true;
+    state->start = cuda_start;
     state->queue = (struct tess_queue){.ops = &tess__cuda_queue, .kernel = kernel};
     kernel->queue = &state->queue;
-    return tess__cuda_selected() < 0 ? TESS_OK : tess__cuda_start(kernel, "open");
+    return tess__cuda_selected() < 0 ? TESS_OK : cuda_start(kernel, "open");
 }
 
 static enum tess_status cuda_choose(struct tess_kernel *kernel,
@@ -117,11 +118,6 @@ static bool cuda_supports(const struct tess_op_desc *desc, char *why, size_t why
     return desc->kind == TESS_OP_LINEAR || desc->kind == TESS_OP_CONV2D
                ? tess__cuda_matmul_supports(desc, why, why_bytes)
                : tess_op_check(desc, why, why_bytes);
-}
-
-void *tess__cuda_scratch(const struct tess_kernel *kernel)
-{
-    return tess__cuda_state(kernel)->workspace; /* the matrix library's, which is free then */
 }
 
 static cuda_needs *const cuda_needs_of[TESS_OP_KIND_COUNT] = {

@@ -30,7 +30,10 @@ struct cuda_state {
     cudaError_t error;        /* the first error of a launch; returned by failed() */
     const char *error_where;  /* a literal */
     bool planned_only;        /* opened by a thread without a device: it only plans */
-    char *bounce;             /* pinned, by which other host memory comes and goes; memory.c */
+    /* Opens it on the thread's device, or on the first one where it has selected none. `what`
+     * ("allocate device memory") is for the message where there is no device. */
+    enum tess_status (*start)(struct tess_kernel *kernel, const char *what);
+    char *bounce; /* pinned, by which other host memory comes and goes; memory.c */
     cudaEvent_t bounced[2];
     uint64_t graph; /* > 0: this rank's work is being recorded, as its graph of this number */
     struct cuda_graphs *graphs;

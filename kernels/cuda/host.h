@@ -97,14 +97,11 @@ void tess__cuda_range_end(void);
 
 extern const struct tess_kernel_ops tess_kernel_cuda;
 
-/* Open a kernel that only planned until this call on the thread's device, or on the first one where
- * it has selected none. `what` ("allocate device memory") is for the message where there is no
- * device. */
-enum tess_status tess__cuda_start(struct tess_kernel *kernel, const char *what);
-
+/* Open a kernel that only planned until this call: see start in struct cuda_state. */
 static inline enum tess_status tess__cuda_need(struct tess_kernel *kernel, const char *what)
 {
-    return tess__cuda_state(kernel)->planned_only ? tess__cuda_start(kernel, what) : TESS_OK;
+    const struct cuda_state *state = tess__cuda_state(kernel);
+    return state->planned_only ? state->start(kernel, what) : TESS_OK;
 }
 
 #endif

@@ -285,3 +285,8 @@ enum tess_status tess__cuda_write(struct tess_kernel *kernel, size_t bytes, cons
         CUDA_TRY(tess__cuda_await(state->bounced[(pieces - 1) % 2]));
     return TESS_OK;
 }
+
+void *tess__cuda_scratch(const struct tess_kernel *kernel)
+{
+    return tess__cuda_state(kernel)->workspace; /* the matrix library's, which is free then */
+}

@@ -1,0 +1,95 @@
+/* What several units of model gpt have: norms, dropout, sums over the tensor axis. */
+#include "gpt.h"
+#include "tessera/check.h"
+#include "tessera/version.h"
+
+#include <stdio.h>
+
+void *tess__gpt_at(const struct tess_pass *pass, int32_t tensor, int64_t at)
+{
+    return (char *)pass->tensor[tensor] + at * (int64_t)tess_dtype_bytes(pass->dtype);
+}
+
+void tess__gpt_declare_norm(const struct gpt_state *gpt, struct tess_declare *declare,
+                            const char *name, struct gpt_norm *norm_out)
+{
+    const struct tess_init zero = {TESS_INIT_ZERO, 0}, one = {TESS_INIT_ONE, 0};
+    const uint32_t flags = TESS_PARAM_NO_DECAY | TESS_PARAM_TOKENS;
+    const struct tess_shape shape = tess_shape1(gpt->width);
+    const struct tess_shape places = tess_shape1(gpt->own_length);
+    const struct tess_op_desc desc = {.kind = TESS_OP_NORM,
+                                      .rows = gpt->own_positions,
+                                      .leaf_rows = gpt->own_positions / gpt->leaves,
+                                      .in = gpt->width,
+                                      .out = gpt->width,
+                                      .rms = gpt->llama,
+                                      .epsilon = gpt->epsilon};
+    char text[64];
+    snprintf(text, sizeof(text), "%s.weight", name);
+    norm_out->gamma = tess_declare_param(declare, text, shape, one, flags);
+    norm_out->beta = norm_out->mean = -1;
+    if (!gpt->llama) {
+        snprintf(text, sizeof(text), "%s.bias", name);
+        norm_out->beta = tess_declare_param(declare, text, shape, zero, flags);
+        norm_out->mean = tess_declare_tensor(declare, "mean", TESS_F32, places, TESS_LIFE_SAVED);
+    }
+    norm_out->rstd = tess_declare_tensor(declare, "rstd", TESS_F32, places, TESS_LIFE_SAVED);
+    norm_out->op = tess_declare_op(declare, &desc, false);
+}
+
+enum tess_status tess__gpt_norm_forward(const struct tess_pass *pass, const struct gpt_norm *norm,
+                                        const void *x, const void *add, void *sum, void *y)
+{
+    return tess_norm_forward(pass->op[norm->op], x, add, sum, pass->param[norm->gamma],
+                             norm->beta < 0 ? NULL : pass->param[norm->beta], y,
+                             norm->mean < 0 ? NULL : pass->tensor[norm->mean],
+                             pass->tensor[norm->rstd]);
+}
+
+enum tess_status tess__gpt_norm_backward(const struct tess_pass *pass, const struct gpt_norm *norm,
+                                         const void *x, const void *dy, const void *add, void *dx)
+{
+    return tess_norm_backward(pass->op[norm->op], x, dy, pass->param[norm->gamma],
+                              norm->mean < 0 ? NULL : pass->tensor[norm->mean],
+                              pass->tensor[norm->rstd], add, dx, pass->grad[norm->gamma],
+                              norm->beta < 0 ? NULL : pass->grad[norm->beta]);
+}
+
+void tess__gpt_dropout(const struct gpt_state *gpt, const struct tess_pass *pass, int32_t site,
+                       const void *x, void *y)
+{
+    const int64_t leaf = gpt->leaf_length * gpt->width; /* elements of all ranks */
+    const int64_t own = gpt->own_positions / gpt->leaves * gpt->width;
+    const int64_t bytes = own * (int64_t)tess_dtype_bytes(pass->dtype);
+    const uint64_t row = pass->row_first * (uint64_t)(gpt->length * gpt->width);
+    const int64_t run = pass->axis->sequence ? pass->axis->rank * own : 0;
+    for (int64_t l = 0; l < gpt->leaves; l++)
+        tess__dropout_at(pass, gpt->dropout, site, row + (uint64_t)(l * leaf + run), own,
+                         (const char *)x + l * bytes, (char *)y + l * bytes);
+}
+
+enum tess_status tess__gpt_sum(const struct gpt_state *gpt, const struct tess_pass *pass,
+                               void *terms, void *y)
+{
+    const int64_t count = gpt->leaf_length * gpt->width;
+    const int64_t bytes = count * (int64_t)tess_dtype_bytes(pass->dtype);
+    if (!gpt->axis.sequence)
+        return tess_pass_sum(pass, gpt->leaves * count, terms, y);
+    for (int64_t leaf = 0; leaf < gpt->leaves; leaf++)
+        TESS_TRY(tess_pass_sum(pass, count, (char *)terms + leaf * bytes,
+                               (char *)y + leaf * (bytes / gpt->axis.rank_count)));
+    return TESS_OK;
+}
+
+enum tess_status tess__gpt_widen(const struct gpt_state *gpt, const struct tess_pass *pass,
+                                 int32_t room, const void *x, const void **whole_out)
+{
+    const int64_t count = gpt->leaf_length * gpt->width;
+    const int64_t bytes = count * (int64_t)tess_dtype_bytes(pass->dtype);
+    *whole_out = gpt->axis.sequence ? pass->tensor[room] : x;
+    for (int64_t leaf = 0; gpt->axis.sequence && leaf < gpt->leaves; leaf++)
+        TESS_TRY(tess_pass_widen(pass, count,
+                                 (const char *)x + leaf * (bytes / gpt->axis.rank_count),
+                                 (char *)pass->tensor[room] + leaf * bytes));
+    return TESS_OK;
+}
