@@ -180,17 +180,6 @@ int32_t tess__split_members(const struct tess__split *all, int32_t rank_count, i
     return count;
 }
 
-enum tess_status tess__call_exchange(struct tess_comm *comm, const void *mine, size_t bytes,
-                                     void *all)
-{
-    /* Taken back, not restored: calls of the user may go on meanwhile. */
-    const uint64_t exchanged = (uint64_t)(comm->rank_count - 1) * bytes;
-    TESS_TRY(tess_comm_all_gather(comm, mine, all, bytes, TESS_U8, NULL));
-    comm->stats.sent_bytes -= exchanged;
-    comm->stats.received_bytes -= exchanged;
-    return TESS_OK;
-}
-
 void tess__name_ranks(const bool *in, int32_t rank_count, char *text, size_t text_bytes)
 {
     size_t used = 0;

@@ -197,7 +197,7 @@ static enum tess_status comm_call(struct tess_comm *comm, struct tess_comm_call 
     TESS_TRY(comm_check(comm, &call));
     TESS_TRY(comm_place(comm, &call));
     if (comm->debug != NULL && !comm->quiet && !tess__call_is_message(&call))
-        TESS_TRY(tess__debug_compare(comm->debug, &call));
+        TESS_TRY(comm->debug->compare(comm->debug, &call));
     struct tess_event event = {.comm = comm};
     if (call.device)
         TESS_TRY(tess__marks_begin(comm));
@@ -395,7 +395,7 @@ enum tess_status(tess_comm_split)(struct tess_comm *comm, int32_t color, int32_t
         TESS_FAIL(TESS_ERR_COMM, "split%s%s: color %d is negative: every rank must join a group",
                   tess_comm_site[0] != '\0' ? " at " : "", tess_comm_site, (int)color);
     if (comm->debug != NULL)
-        TESS_TRY(tess__debug_compare_split(comm->debug));
+        TESS_TRY(comm->debug->compare_split(comm->debug));
     /* What the ranks exchange to agree on groups is not the user's traffic. */
     comm->quiet = true;
     comm->quiet_ticket = UINT64_MAX;
@@ -412,7 +412,7 @@ enum tess_status(tess_comm_split)(struct tess_comm *comm, int32_t color, int32_t
     if (comm->queue != NULL)
         status = comm_attach(*child_out, comm->queue);
     if (status == TESS_OK && comm->debug != NULL)
-        status = tess__debug_open(*child_out, comm->debug);
+        status = comm->debug->follow(*child_out, comm->debug);
     if (status != TESS_OK)
         tess_comm_close(*child_out);
     return status;
@@ -428,6 +428,7 @@ void tess_comm_close(struct tess_comm *comm)
     if (comm == NULL)
         return;
     comm_detach(comm);
-    tess__debug_close(comm->debug);
+    if (comm->debug != NULL)
+        comm->debug->close(comm->debug);
     comm->ops->close(comm);
 }

@@ -26,7 +26,8 @@ struct debug_intent {
     char site[44];
 };
 
-struct comm_debug {
+struct debug_state {
+    struct comm_debug calls; /* first: what comm.c has a pointer to */
     struct tess_comm *comm, *side;
     const struct tess_board *board;
     const char *const *unit_name;
@@ -47,7 +48,7 @@ static void debug_describe_call(const struct debug_intent *intent, const char *s
 }
 
 /* ", in backward of unit 1 (fc2), step 17", by the words of the board. */
-static void debug_describe_doing(const struct comm_debug *debug, const struct debug_intent *intent,
+static void debug_describe_doing(const struct debug_state *debug, const struct debug_intent *intent,
                                  char *text, size_t text_bytes)
 {
     text[0] = '\0';
@@ -63,7 +64,7 @@ static void debug_describe_doing(const struct comm_debug *debug, const struct de
     tess_board_describe(&board, debug->unit_name, debug->unit_count, text + 2, text_bytes - 2);
 }
 
-static struct debug_intent debug_intent_of(const struct comm_debug *debug,
+static struct debug_intent debug_intent_of(const struct debug_state *debug,
                                            const struct tess_comm_call *call)
 {
     struct debug_intent intent;
@@ -101,7 +102,7 @@ static int debug_compare_sides(const void *a, const void *b)
 }
 
 /* Put every rank with the first one that it agrees with; the largest side first. */
-static int32_t debug_sort(const struct comm_debug *debug, struct debug_side *side)
+static int32_t debug_sort(const struct debug_state *debug, struct debug_side *side)
 {
     int32_t side_count = 0;
     for (int32_t r = 0; r < debug->comm->rank_count; r++) {
@@ -117,7 +118,7 @@ static int32_t debug_sort(const struct comm_debug *debug, struct debug_side *sid
     return side_count;
 }
 
-static void debug_explain(const struct comm_debug *debug, const struct debug_side *side,
+static void debug_explain(const struct debug_state *debug, const struct debug_side *side,
                           int32_t side_count, char *text, size_t text_bytes)
 {
     size_t used = (size_t)snprintf(text, text_bytes, "collective %llu of the group differs: ",
@@ -137,8 +138,14 @@ static void debug_explain(const struct comm_debug *debug, const struct debug_sid
                  (int)(side_count - DEBUG_SIDES_MAX));
 }
 
-enum tess_status tess__debug_compare(struct comm_debug *debug, const struct tess_comm_call *call)
+static struct debug_state *debug_of(struct comm_debug *debug)
 {
+    return (struct debug_state *)(void *)debug;
+}
+
+static enum tess_status debug_compare(struct comm_debug *calls, const struct tess_comm_call *call)
+{
+    struct debug_state *debug = debug_of(calls);
     struct debug_intent own = debug_intent_of(debug, call);
     char described[120];
     debug_describe_call(&own, "", described, sizeof(described));
@@ -165,20 +172,20 @@ enum tess_status tess__debug_compare(struct comm_debug *debug, const struct tess
     TESS_FAIL(TESS_ERR_COMM, "%s", reason);
 }
 
-enum tess_status tess__debug_compare_split(struct comm_debug *debug)
+static enum tess_status debug_compare_split(struct comm_debug *debug)
 {
     const struct tess_comm_call call = {
         .collective = DEBUG_SPLIT, .dtype = TESS_U8, .peer = -1, .site = tess_comm_site};
-    return tess__debug_compare(debug, &call);
+    return debug_compare(debug, &call);
 }
 
-enum tess_status tess__debug_open(struct tess_comm *comm, const struct comm_debug *like)
+static enum tess_status debug_follow(struct tess_comm *comm, const struct comm_debug *like)
 {
     const size_t n = (size_t)comm->rank_count;
-    struct comm_debug *debug = calloc(1, sizeof(*debug) + n * sizeof(debug->all[0]));
+    struct debug_state *debug = calloc(1, sizeof(*debug) + n * sizeof(debug->all[0]));
     if (debug == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "cannot allocate the comparison of %zu ranks", n);
-    *debug = *like;
+    *debug = *(const struct debug_state *)(const void *)like;
     debug->comm = comm;
     debug->compared = 0;
     enum tess_status status = (tess_comm_split)(comm, 0, comm->rank, &debug->side);
@@ -191,23 +198,27 @@ enum tess_status tess__debug_open(struct tess_comm *comm, const struct comm_debu
     debug->side->marks = NULL;
     debug->side->observer = NULL;
     debug->side->access = NULL;
-    comm->debug = debug;
+    comm->debug = &debug->calls;
     return TESS_OK;
 }
 
-void tess__debug_close(struct comm_debug *debug)
+static void debug_close(struct comm_debug *debug)
 {
-    if (debug != NULL)
-        tess_comm_close(debug->side);
+    tess_comm_close(debug_of(debug)->side);
     free(debug);
 }
 
 enum tess_status tess_comm_debug_open(struct tess_comm *comm, const struct tess_board *board,
                                       const char *const *unit_name, int32_t unit_count)
 {
-    const struct comm_debug like = {
-        .board = board, .unit_name = unit_name, .unit_count = unit_count, .world_rank = comm->rank};
-    tess__debug_close(comm->debug);
+    const struct debug_state like = {
+        .calls = {debug_compare, debug_compare_split, debug_follow, debug_close},
+        .board = board,
+        .unit_name = unit_name,
+        .unit_count = unit_count,
+        .world_rank = comm->rank};
+    if (comm->debug != NULL)
+        comm->debug->close(comm->debug);
     comm->debug = NULL;
-    return tess__debug_open(comm, &like);
+    return debug_follow(comm, &like.calls);
 }

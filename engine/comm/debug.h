@@ -30,12 +30,13 @@
 enum tess_status tess_comm_debug_open(struct tess_comm *comm, const struct tess_board *board,
                                       const char *const *unit_name, int32_t unit_count);
 
-/* For comm.c: the same for a group that was split off, with the settings of `like`; before a call,
- * and before a split at tess_comm_site; when comm is closed (NULL is allowed). */
-struct comm_debug;
-enum tess_status tess__debug_open(struct tess_comm *comm, const struct comm_debug *like);
-enum tess_status tess__debug_compare(struct comm_debug *debug, const struct tess_comm_call *call);
-enum tess_status tess__debug_compare_split(struct comm_debug *debug);
-void tess__debug_close(struct comm_debug *debug);
+/* What comm.c calls, where tess_comm.debug is there; debug.c has what follows these. */
+struct comm_debug {
+    enum tess_status (*compare)(struct comm_debug *debug, const struct tess_comm_call *call);
+    enum tess_status (*compare_split)(struct comm_debug *debug); /* at tess_comm_site */
+    /* The same for a group that was split off, with these settings. */
+    enum tess_status (*follow)(struct tess_comm *child, const struct comm_debug *debug);
+    void (*close)(struct comm_debug *debug);
+};
 
 #endif
