@@ -179,6 +179,8 @@ enum tess_dtype tess_run_reduce_dtype(const struct tess_run_options *run);
  * accumulate where they were not given. TESS_ERR_USAGE with the sizes that fit. */
 enum tess_status tess__config_mesh(struct tess_config *config);
 
+/* ---- mesh.c ---------------------------------------------------------------------------------- */
+
 /* This rank's places on the axes. Pure. */
 struct tess_mesh tess_mesh_at(const struct tess_mesh *mesh, int32_t rank);
 

@@ -1,8 +1,7 @@
 /*
- * Files of text and of tokens: from the names on the command line (a list joined by commas,
- * patterns, in an order that does not depend on the machine's settings) to a data set. Headers and
- * sizes are checked here, before they are used; token values when a sample is loaded
- * (data_stream.c), since reading many gigabytes first would delay the start.
+ * Files of text and of tokens, by their names (data_names.c), as a data set. Headers and sizes are
+ * checked here, before they are used; token values when a sample is loaded (data_stream.c), since
+ * reading many gigabytes first would delay the start.
  */
 #include "data/data_tokens.h"
 
@@ -11,7 +10,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <fnmatch.h>
-#include <glob.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>

@@ -45,7 +45,7 @@ inside_names()
     mount --bind "$LAB_DIR/hosts" /etc/hosts
 }
 
-# What a program may know of the lab, in two of the forms that Tessera reads: Slurm's, which has no rates,
+# The lab's topology, in two of the forms that Tessera reads: Slurm's, which has no rates,
 # and its own, with GB/s and places for 8 ranks on each host.
 inside_describe()
 {

@@ -102,7 +102,7 @@ static bool spawn_read(struct spawn *spawn, double end_s)
 
 bool spawn_until(struct spawn *spawn, const char *text, double limit_s)
 {
-    double end_s = tess_clock_s() + TESTS_PATIENCE * limit_s;
+    double end_s = tess_clock_s() + limit_s;
 
     while (strstr(spawn->out, text) == NULL)
         if (!spawn_read(spawn, end_s))
@@ -112,7 +112,7 @@ bool spawn_until(struct spawn *spawn, const char *text, double limit_s)
 
 int spawn_end(struct spawn *spawn, double limit_s)
 {
-    double end_s = tess_clock_s() + TESTS_PATIENCE * limit_s;
+    double end_s = tess_clock_s() + limit_s;
     int status = 0;
     pid_t reaped = 0;
 
@@ -147,7 +147,7 @@ static void spawn_print_group(const struct spawn *spawn)
 
 bool spawn_gone(const struct spawn *spawn, double limit_s)
 {
-    const double end_s = tess_clock_s() + TESTS_PATIENCE * limit_s;
+    const double end_s = tess_clock_s() + limit_s;
 
     /* What lost its launcher is this process's own child: see spawn_start. */
     while (waitpid(-spawn->pid, NULL, WNOHANG) >= 0 || errno != ECHILD) {
