@@ -90,7 +90,7 @@ enum tess_status tess__mpi_check(struct mpi_room *room)
     return TESS_ERR_ABORTED;
 }
 
-static void mpi_abort(struct tess_transport *transport, const char *reason)
+void tess__mpi_abort(struct tess_transport *transport, const char *reason)
 {
     struct mpi_room *room = (struct mpi_room *)transport;
     pthread_mutex_lock(&room->lock);
@@ -167,15 +167,15 @@ static enum tess_status room_begin(struct mpi_room *room, bool sends, int32_t pe
     return TESS_OK;
 }
 
-static enum tess_status mpi_send(struct tess_transport *transport, int32_t peer, uint32_t tag,
-                                 const void *data, size_t bytes, uint32_t *request_out)
+enum tess_status tess__mpi_send(struct tess_transport *transport, int32_t peer, uint32_t tag,
+                                const void *data, size_t bytes, uint32_t *request_out)
 {
     return room_begin((struct mpi_room *)transport, true, peer, tag, (void *)data, bytes,
                       request_out);
 }
 
-static enum tess_status mpi_recv(struct tess_transport *transport, int32_t peer, uint32_t tag,
-                                 void *data, size_t bytes, uint32_t *request_out)
+enum tess_status tess__mpi_recv(struct tess_transport *transport, int32_t peer, uint32_t tag,
+                                void *data, size_t bytes, uint32_t *request_out)
 {
     return room_begin((struct mpi_room *)transport, false, peer, tag, data, bytes, request_out);
 }
@@ -229,7 +229,7 @@ enum tess_status tess__mpi_progress(struct mpi_room *room)
     return tess__mpi_check(room);
 }
 
-static enum tess_status mpi_test(struct tess_transport *transport, uint32_t request, bool *done_out)
+enum tess_status tess__mpi_test(struct tess_transport *transport, uint32_t request, bool *done_out)
 {
     struct mpi_room *room = (struct mpi_room *)transport;
     if (room->slot[request].left > 0)
@@ -242,7 +242,7 @@ static enum tess_status mpi_test(struct tess_transport *transport, uint32_t requ
     return TESS_OK;
 }
 
-static enum tess_status mpi_wait(struct tess_transport *transport, double timeout_s)
+enum tess_status tess__mpi_wait(struct tess_transport *transport, double timeout_s)
 {
     struct mpi_room *room = (struct mpi_room *)transport;
     double now_s = tess_clock_s();
@@ -265,14 +265,3 @@ static enum tess_status mpi_wait(struct tess_transport *transport, double timeou
     room->news = false;
     return TESS_OK;
 }
-
-const struct tess_transport_ops tess__mpi_ops = {
-    .name = "mpi",
-    .send = mpi_send,
-    .recv = mpi_recv,
-    .test = mpi_test,
-    .wait = mpi_wait,
-    .abort = mpi_abort,
-    .close = tess__mpi_close,
-    .native = &tess__mpi_native,
-};

@@ -204,7 +204,7 @@ static void close_end(void)
         MPI_Finalize();
 }
 
-void tess__mpi_close(struct tess_transport *transport)
+static void close_transport(struct tess_transport *transport)
 {
     struct mpi_room *room = (struct mpi_room *)transport;
     bool whole = !room->broken;
@@ -237,13 +237,24 @@ void tess__mpi_close(struct tess_transport *transport)
 
 /* ---- the module ------------------------------------------------------------------------------ */
 
+static const struct tess_transport_ops open_ops = {
+    .name = "mpi",
+    .send = tess__mpi_send,
+    .recv = tess__mpi_recv,
+    .test = tess__mpi_test,
+    .wait = tess__mpi_wait,
+    .abort = tess__mpi_abort,
+    .close = close_transport,
+    .native = &tess__mpi_native,
+};
+
 static enum tess_status open_transport(const struct tess_boot *boot, double timeout_s,
                                        struct tess_transport **transport_out)
 {
     struct mpi_room *room = calloc(1, sizeof(*room));
     if (room == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for messages over MPI");
-    room->head.ops = &tess__mpi_ops;
+    room->head.ops = &open_ops;
     room->head.reason = room->reason;
     room->comm = room->control = MPI_COMM_NULL;
     room->timeout_s = timeout_s;
@@ -260,7 +271,7 @@ static enum tess_status open_transport(const struct tess_boot *boot, double time
         if (room->reason[0] != '\0')
             (void)tess_fail(status, "%s", room->reason);
         room->broken = true;
-        tess__mpi_close(&room->head);
+        close_transport(&room->head);
         return status;
     }
     *transport_out = &room->head;

@@ -69,10 +69,16 @@ struct mpi_room {
     int32_t group_count;
 };
 
-extern const struct tess_transport_ops tess__mpi_ops;
 extern const struct tess_transport_native tess__mpi_native;
 
-void tess__mpi_close(struct tess_transport *transport);
+/* Calls of tess_transport_ops (transport.h). */
+enum tess_status tess__mpi_send(struct tess_transport *transport, int32_t peer, uint32_t tag,
+                                const void *data, size_t bytes, uint32_t *request_out);
+enum tess_status tess__mpi_recv(struct tess_transport *transport, int32_t peer, uint32_t tag,
+                                void *data, size_t bytes, uint32_t *request_out);
+enum tess_status tess__mpi_test(struct tess_transport *transport, uint32_t request, bool *done_out);
+enum tess_status tess__mpi_wait(struct tess_transport *transport, double timeout_s);
+void tess__mpi_abort(struct tess_transport *transport, const char *reason);
 
 /* What MPI's error code means becomes the reason. TESS_ERR_COMM; peer -1: no particular rank. */
 enum tess_status tess__mpi_fail(struct mpi_room *room, int error, const char *what, int32_t peer);

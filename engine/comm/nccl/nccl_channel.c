@@ -4,7 +4,7 @@
  * would wait for each other for ever on one stream. A channel is an NCCL communicator of the two
  * ranks and a stream, for one direction alone; then messages wait for their own kind only.
  *
- * It is made when one of the two first needs it, and both threads see to it (nccl_family.c), so
+ * It is made when one of the two first needs it, and both threads see to it (nccl_watch.c), so
  * that no rank waits for what the other's program does next:
  *
  *     lower rank                      higher rank

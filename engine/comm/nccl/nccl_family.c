@@ -1,8 +1,7 @@
 /*
  * A rank's NCCL communicators as a family: what happens when something fails, and waiting that
- * ends. NCCL itself has no time limits; communicators are non-blocking, so that the host never
- * disappears in a call of NCCL, and a thread looks at all of them ten times a second, because while
- * the device waits for a peer that has died, the host may be waiting for the device.
+ * ends. NCCL itself has no time limits: communicators are non-blocking, so that the host never
+ * disappears in a call of NCCL, and a thread watches them beside (nccl_watch.c).
  */
 #include "comm/nccl/nccl_group.h"
 #include "cuda/host.h"
@@ -13,17 +12,14 @@
 #include <string.h>
 #include <time.h>
 
-#define FAMILY_TICK_S     0.1
-#define FAMILY_STARTING_S 1e-3  /* between two looks at channels that are being made */
-#define FAMILY_AWAKE_S    50e-6 /* as tess_event_wait promises */
-#define FAMILY_ABORT_S    20    /* NCCL waits for its own threads and for ranks of this host */
-#define NCCL_DOOMED_MAX   512   /* communicators that are aborted; 2 per group, 1 per channel */
+#define FAMILY_AWAKE_S  50e-6 /* as tess_event_wait promises */
+#define FAMILY_ABORT_S  20    /* NCCL waits for its own threads and for ranks of this host */
+#define NCCL_DOOMED_MAX 512   /* communicators that are aborted; 2 per group, 1 per channel */
 
 /* ---- words ----------------------------------------------------------------------------------- */
 
-/* "all_reduce 35 at fit.c:87", and what the other ranks of this host are doing. */
-static void family_describe(const struct nccl_family *family, const struct nccl_lane *lane,
-                            char *text, size_t text_bytes)
+void tess__nccl_describe(const struct nccl_family *family, const struct nccl_lane *lane, char *text,
+                         size_t text_bytes)
 {
     size_t used = 0;
     text[0] = '\0';
@@ -77,7 +73,7 @@ static int family_doom(struct nccl_family *family, ncclComm_t *doomed)
  * is gone. Lock not held: this ends only when graphs that NCCL is part of are gone, which the
  * rank's own thread sees to when it lets go of its communicator.
  */
-static void family_abort_all(struct nccl_family *family)
+void tess__nccl_abort_all(struct nccl_family *family)
 {
     ncclComm_t doomed[NCCL_DOOMED_MAX];
     pthread_mutex_lock(&family->lock);
@@ -115,7 +111,7 @@ void tess__nccl_break(struct nccl_family *family, enum tess_status status, const
     if (family->threaded)
         tess__nccl_post_wake(family);
     else
-        family_abort_all(family);
+        tess__nccl_abort_all(family);
 }
 
 bool tess__nccl_wait_aborted(struct nccl_family *family)
@@ -147,8 +143,7 @@ void tess__nccl_notify(struct nccl_family *family, const char *reason)
             (void)tess__nccl_post_send(family, r, &letter);
 }
 
-/* The world's failure is ours. */
-static void family_check_world(struct nccl_family *family)
+void tess__nccl_check_world(struct nccl_family *family)
 {
     int32_t who;
     char reason[600], text[700];
@@ -164,7 +159,7 @@ static void family_check_world(struct nccl_family *family)
 
 enum tess_status tess__nccl_check(struct nccl_family *family)
 {
-    family_check_world(family);
+    tess__nccl_check_world(family);
     if (!atomic_load(&family->failed))
         return TESS_OK;
     pthread_mutex_lock(&family->lock);
@@ -177,15 +172,14 @@ enum tess_status tess__nccl_check(struct nccl_family *family)
     return status;
 }
 
-/* NCCL met an error in `what`; NULL: beside all calls. */
-static void family_explain(const struct nccl_family *family, ncclResult_t result, const char *what,
-                           const struct nccl_lane *lane, char *text, size_t text_bytes)
+void tess__nccl_explain(const struct nccl_family *family, ncclResult_t result, const char *what,
+                        const struct nccl_lane *lane, char *text, size_t text_bytes)
 {
     char doing[400];
     /* The last words of this process's NCCL are more than the code's. They are of no communicator
      * in particular, and this one may be gone. */
     const char *words = ncclGetLastError(NULL);
-    family_describe(family, lane, doing, sizeof(doing));
+    tess__nccl_describe(family, lane, doing, sizeof(doing));
     snprintf(text, text_bytes,
              "rank %d on device %d: NCCL %s%s: %s%s%.200s%s%s; run again with NCCL_DEBUG=WARN to "
              "learn more",
@@ -199,7 +193,7 @@ static enum tess_status family_fail(struct nccl_family *family, ncclResult_t res
                                     const char *what, const struct nccl_lane *lane)
 {
     char text[800];
-    family_explain(family, result, what, lane, text, sizeof(text));
+    tess__nccl_explain(family, result, what, lane, text, sizeof(text));
     tess__nccl_break(family, TESS_ERR_COMM, text);
     return tess__nccl_check(family);
 }
@@ -216,7 +210,7 @@ static enum tess_status family_time_out(struct nccl_family *family, const char *
                                         const struct nccl_lane *lane)
 {
     char doing[500], text[800];
-    family_describe(family, lane, doing, sizeof(doing));
+    tess__nccl_describe(family, lane, doing, sizeof(doing));
     snprintf(text, sizeof(text), "rank %d: %s did not end within %g s%s%s", (int)family->rank, what,
              family->timeout_s, doing[0] != '\0' ? ": " : "", doing);
     tess__nccl_break(family, TESS_ERR_TIMEOUT, text);
@@ -304,120 +298,4 @@ void tess__nccl_config(const struct nccl_family *family, ncclConfig_t *config_ou
         config.version = (unsigned)family->version;
     }
     *config_out = config;
-}
-
-/* ---- the thread ------------------------------------------------------------------------------ */
-
-/* Lock held. True with `text` where the lane is broken or has stood still for too long. */
-static bool watch_lane(struct nccl_family *family, struct nccl_lane *lane, char *text,
-                       size_t text_bytes, enum tess_status *status)
-{
-    char doing[400];
-    ncclResult_t result = ncclSuccess;
-    if (lane->comm == NULL)
-        return false;
-    ncclResult_t asked = ncclCommGetAsyncError(lane->comm, &result);
-    result = asked != ncclSuccess ? asked : result;
-    if (result != ncclSuccess && result != ncclInProgress) {
-        family_explain(family, result, NULL, lane, text, text_bytes);
-        *status = TESS_ERR_COMM;
-        return true;
-    }
-    double now_s = tess_clock_s();
-    /* Errors of the device itself are reported by the thread that works on it. */
-    bool stands = lane->beats > 0 && cudaEventQuery(lane->beat) == cudaErrorNotReady;
-    if (stands && cudaGetLastError() != cudaErrorNotReady)
-        stands = false;
-    if (!stands || lane->beats != lane->beats_seen) {
-        lane->beats_seen = lane->beats;
-        lane->seen_s = now_s;
-        return false;
-    }
-    if (now_s - lane->seen_s <= family->timeout_s)
-        return false;
-    family_describe(family, lane, doing, sizeof(doing));
-    snprintf(text, text_bytes, "rank %d: a call did not end within %g s: %s", (int)family->rank,
-             family->timeout_s, doing);
-    *status = TESS_ERR_TIMEOUT;
-    return true;
-}
-
-static void watch_look(struct nccl_family *family)
-{
-    char text[800] = "";
-    enum tess_status status = TESS_OK;
-    bool broken = false;
-    family_check_world(family);
-    pthread_mutex_lock(&family->lock);
-    for (struct nccl_channel *at = family->channels; at != NULL && !broken; at = at->next)
-        if (at->state == NCCL_READY)
-            broken = watch_lane(family, &at->lane, text, sizeof(text), &status);
-    for (struct nccl_group *group = LIST_FIRST(&family->groups); group != NULL;
-         group = LIST_NEXT(group, link))
-        for (int way = 0; way < NCCL_LANES && !broken; way++)
-            broken = watch_lane(family, &group->lane[way], text, sizeof(text), &status);
-    pthread_mutex_unlock(&family->lock);
-    if (broken)
-        tess__nccl_break(family, status, text);
-}
-
-static void watch_take_letter(struct nccl_family *family, const struct nccl_letter *letter)
-{
-    char text[300];
-    if (letter->kind != NCCL_FAILED) {
-        tess__nccl_channel_take(family, letter);
-        return;
-    }
-    snprintf(text, sizeof(text), "stopped because rank %d failed: %.*s", (int)letter->sender,
-             (int)sizeof(letter->with.reason) - 1, letter->with.reason);
-    tess__nccl_break(family, TESS_ERR_ABORTED, text);
-}
-
-static void *watch_thread(void *context)
-{
-    struct nccl_family *family = context;
-    double looked_s = 0;
-    bool starting = false;
-    tess_log_set_rank((int)family->rank);
-    tess__cuda_log_error(cudaSetDevice(family->device), "cudaSetDevice");
-    while (!atomic_load(&family->ends)) {
-        struct nccl_letter letter;
-        if (tess__nccl_post_take(family, starting ? FAMILY_STARTING_S : FAMILY_TICK_S, &letter))
-            watch_take_letter(family, &letter);
-        starting = starting && !atomic_load(&family->failed);
-        if (atomic_load(&family->failed)) {
-            if (!family->aborted)
-                family_abort_all(family);
-            continue;
-        }
-        starting = tess__nccl_channels_advance(family);
-        if (tess_clock_s() - looked_s < FAMILY_TICK_S)
-            continue;
-        watch_look(family);
-        looked_s = tess_clock_s();
-    }
-    /* A failure that was met just before the end. */
-    if (atomic_load(&family->failed) && !family->aborted)
-        family_abort_all(family);
-    return NULL;
-}
-
-enum tess_status tess__nccl_watch(struct nccl_family *family)
-{
-    int error = pthread_create(&family->thread, NULL, watch_thread, family);
-    if (error != 0)
-        TESS_FAIL(TESS_ERR_MEMORY, "cannot start the thread that watches NCCL: %s",
-                  strerror(error));
-    family->threaded = true;
-    return TESS_OK;
-}
-
-void tess__nccl_unwatch(struct nccl_family *family)
-{
-    if (!family->threaded)
-        return;
-    atomic_store(&family->ends, true);
-    tess__nccl_post_wake(family);
-    pthread_join(family->thread, NULL);
-    family->threaded = false;
 }

@@ -167,12 +167,24 @@ void tess__nccl_break(struct nccl_family *family, enum tess_status status, const
 /* After a failure, before anything is freed that NCCL may still use: until it is aborted. False
  * where that does not end. */
 bool tess__nccl_wait_aborted(struct nccl_family *family);
+/* A failure of the world is one of the family. Not logged. */
+void tess__nccl_check_world(struct nccl_family *family);
+/* Abort all communicators at once; the failure has been set. Lock not held: see nccl_family.c. */
+void tess__nccl_abort_all(struct nccl_family *family);
 /* Log an error that nothing is to be done about. */
 void tess__nccl_say(ncclResult_t result, const char *what);
 /* Send the reason to the other ranks. */
 void tess__nccl_notify(struct nccl_family *family, const char *reason);
 /* TESS_OK, or the failure, logged the first time. */
 enum tess_status tess__nccl_check(struct nccl_family *family);
+
+/* "all_reduce 35 at fit.c:87", and what the other ranks of this host are doing. `lane` may be
+ * NULL. */
+void tess__nccl_describe(const struct nccl_family *family, const struct nccl_lane *lane, char *text,
+                         size_t text_bytes);
+/* NCCL met an error in `what`; NULL: beside all calls. `lane` may be NULL. */
+void tess__nccl_explain(const struct nccl_family *family, ncclResult_t result, const char *what,
+                        const struct nccl_lane *lane, char *text, size_t text_bytes);
 
 /*
  * The result of NCCL for a call on `comm`, lock held; lets go of it while it waits for NCCL to have
@@ -185,7 +197,8 @@ void tess__nccl_config(const struct nccl_family *family, ncclConfig_t *config_ou
 enum tess_status tess__nccl_await(struct nccl_family *family, cudaEvent_t event,
                                   const struct nccl_lane *lane);
 
-/* The thread: it watches, and it answers the post. */
+/* ---- nccl_watch.c: the thread that watches, answers the post and makes channels -------------- */
+
 enum tess_status tess__nccl_watch(struct nccl_family *family);
 void tess__nccl_unwatch(struct nccl_family *family);
 
@@ -194,10 +207,12 @@ void tess__nccl_unwatch(struct nccl_family *family);
 enum tess_status tess__nccl_lane_open(struct nccl_lane *lane);
 /* Work on a queue of the kernels' backend from here on. */
 enum tess_status tess__nccl_lane_attach(struct nccl_lane *lane, struct tess_queue *kernels);
-/* The same for all of a group, and what sums need; ops->attach. Detaching waits a moment for calls
- * to end, or ends them by force: what is left of a rank that failed. */
-enum tess_status tess__nccl_group_attach(struct nccl_group *group, struct tess_queue *kernels);
-void tess__nccl_group_detach(struct nccl_group *group);
+/* Back on its own stream; nothing is under way. */
+void tess__nccl_lane_detach(struct nccl_lane *lane);
+/* Wait a moment for its calls to end, or end them by force: what is left of a rank that failed. */
+void tess__nccl_lane_quiet(struct nccl_family *family, struct nccl_lane *lane);
+/* *fence may be NULL, and is afterwards. */
+void tess__nccl_fence_close(struct tess_fence **fence);
 /* What the kernels have recorded is gone: NCCL does not end before graphs that it is part of. */
 void tess__nccl_forget_graphs(struct nccl_group *group);
 /* End its NCCL communicator, in time or by force, then the lane. Lock not held. */
@@ -212,6 +227,13 @@ enum tess_status tess__nccl_lane_split(struct nccl_family *family, struct nccl_l
 /* From here on `comm` is the lane's, and aborted with it. */
 enum tess_status tess__nccl_lane_take(struct nccl_family *family, struct nccl_lane *lane,
                                       ncclComm_t comm);
+
+/* ---- nccl_group.c ---------------------------------------------------------------------------- */
+
+/* tess__nccl_lane_attach for all of a group, and what sums need; ops->attach. Detaching waits as
+ * tess__nccl_lane_quiet does. */
+enum tess_status tess__nccl_group_attach(struct nccl_group *group, struct tess_queue *kernels);
+void tess__nccl_group_detach(struct nccl_group *group);
 
 /* ---- nccl_run.c: what NCCL does for a call; source and target are memory of the device ------- */
 

@@ -21,8 +21,7 @@ enum tess_status tess__nccl_lane_open(struct nccl_lane *lane)
     return TESS_OK;
 }
 
-/* Wait a moment for its calls to end, or end them by force. */
-static void lane_quiet(struct nccl_family *family, struct nccl_lane *lane)
+void tess__nccl_lane_quiet(struct nccl_family *family, struct nccl_lane *lane)
 {
     double limit_s = tess_clock_s() + LANE_CLOSE_S;
     cudaError_t error = cudaErrorNotReady;
@@ -46,21 +45,21 @@ void tess__nccl_forget_graphs(struct nccl_group *group)
         tess__cuda_graph_close(kernels->kernel);
 }
 
-static void lane_fence_close(struct tess_fence **fence)
+void tess__nccl_fence_close(struct tess_fence **fence)
 {
     if (*fence != NULL)
         (*fence)->ops->fence_close(*fence);
     *fence = NULL;
 }
 
-static void lane_detach(struct nccl_lane *lane)
+void tess__nccl_lane_detach(struct nccl_lane *lane)
 {
     if (lane->queue == NULL)
         return;
     lane->queue->ops->close(lane->queue);
-    lane_fence_close(&lane->ready);
+    tess__nccl_fence_close(&lane->ready);
     for (int i = 0; i < NCCL_FENCES; i++)
-        lane_fence_close(&lane->done[i]);
+        tess__nccl_fence_close(&lane->done[i]);
     lane->queue = NULL;
     lane->stream = lane->own;
 }
@@ -68,7 +67,7 @@ static void lane_detach(struct nccl_lane *lane)
 enum tess_status tess__nccl_lane_attach(struct nccl_lane *lane, struct tess_queue *kernels)
 {
     struct tess_kernel *kernel = kernels->kernel;
-    lane_detach(lane);
+    tess__nccl_lane_detach(lane);
     TESS_TRY(kernels->ops->open(kernel, &lane->queue));
     TESS_TRY(kernels->ops->fence_open(kernel, &lane->ready));
     for (int i = 0; i < NCCL_FENCES; i++)
@@ -167,7 +166,7 @@ static void lane_end(struct nccl_family *family, struct nccl_lane *lane)
 void tess__nccl_lane_close(struct nccl_family *family, struct nccl_lane *lane)
 {
     lane_end(family, lane);
-    lane_detach(lane);
+    tess__nccl_lane_detach(lane);
     if (lane->beat != NULL)
         tess__cuda_log_error(cudaEventDestroy(lane->beat), "cudaEventDestroy");
     if (lane->own != NULL)
@@ -175,76 +174,4 @@ void tess__nccl_lane_close(struct nccl_family *family, struct nccl_lane *lane)
     pthread_mutex_lock(&family->lock); /* the watch looks at it still */
     *lane = (struct nccl_lane){0};
     pthread_mutex_unlock(&family->lock);
-}
-
-/* ---- all of a group
- * ------------------------------------------------------------------------------ */
-
-/* Nothing of the group is under way any more. False where NCCL does not come to an end: then
- * nothing that it may use can be freed. */
-static bool group_quiet(struct nccl_group *group)
-{
-    tess__nccl_forget_graphs(group);
-    for (int way = 0; way < NCCL_LANES; way++)
-        lane_quiet(group->family, &group->lane[way]);
-    for (struct nccl_channel *at = NULL; (at = tess__nccl_channel_next(group, at)) != NULL;)
-        lane_quiet(group->family, &at->lane);
-    if (tess__nccl_wait_aborted(group->family))
-        return true;
-    tess_log(TESS_LOG_WARN, "rank %d: NCCL does not let go of its calls, nor do we of what it uses",
-             (int)group->family->rank);
-    return false;
-}
-
-void tess__nccl_group_detach(struct nccl_group *group)
-{
-    if (!group_quiet(group))
-        return;
-    for (int i = 0; i < 2; i++) {
-        lane_fence_close(&group->full[i]);
-        lane_fence_close(&group->taken[i]);
-    }
-    if (group->sums != NULL)
-        group->sums->ops->close(group->sums);
-    group->sums = NULL;
-    for (int way = 0; way < NCCL_LANES; way++)
-        lane_detach(&group->lane[way]);
-    for (struct nccl_channel *at = NULL; (at = tess__nccl_channel_next(group, at)) != NULL;)
-        lane_detach(&at->lane);
-    /* Calls that were never waited for are done all the same. */
-    for (int i = 0; i < NCCL_RECORDS; i++) {
-        struct nccl_record *record = &group->record[i];
-        if (record->state != NCCL_ON_DEVICE)
-            continue;
-        record->state = NCCL_DONE;
-        if (!atomic_load(&group->family->failed))
-            tess_comm_completed(&group->comm, record->ticket);
-    }
-}
-
-enum tess_status tess__nccl_group_attach(struct nccl_group *group, struct tess_queue *kernels)
-{
-    struct nccl_lane *gathers = &group->lane[NCCL_GATHERS];
-    struct tess_kernel *kernel = kernels->kernel;
-    bool fresh = gathers->comm == NULL;
-    if (fresh) {
-        ncclComm_t comm;
-        TESS_TRY(tess__nccl_lane_open(gathers));
-        TESS_TRY(tess__nccl_lane_split(group->family, &group->lane[NCCL_SUMS], 0, group->comm.rank,
-                                       &comm));
-        TESS_TRY(tess__nccl_lane_take(group->family, gathers, comm));
-    }
-    for (int way = 0; way < NCCL_LANES; way++)
-        TESS_TRY(tess__nccl_lane_attach(&group->lane[way], kernels));
-    TESS_TRY(kernels->ops->open(kernel, &group->sums));
-    for (int i = 0; i < 2; i++) {
-        TESS_TRY(kernels->ops->fence_open(kernel, &group->full[i]));
-        TESS_TRY(kernels->ops->fence_open(kernel, &group->taken[i]));
-    }
-    if (group->scratch == NULL) {
-        void *scratch = NULL;
-        CUDA_TRY(cudaMalloc(&scratch, 2 * NCCL_SCRATCH_BYTES));
-        group->scratch = scratch;
-    }
-    return fresh ? tess__nccl_register_all(group) : TESS_OK;
 }
