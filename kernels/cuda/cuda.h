@@ -14,7 +14,7 @@
  * cuBLAS documentation, "cublasSetWorkspace"). */
 #define CUDA_WORKSPACE_BYTES ((size_t)32 << 20)
 
-struct cuda_plans;  /* matmul.c: plans of products, by shape */
+struct cuda_plans;  /* matmul_cache.c: plans of products, by shape */
 struct cuda_cudnn;  /* conv_cudnn.c */
 struct cuda_graphs; /* graph.c */
 

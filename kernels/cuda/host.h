@@ -93,7 +93,7 @@ void tess__cuda_graph_close(struct tess_kernel *kernel);
 void tess__cuda_range_begin(const char *name);
 void tess__cuda_range_end(void);
 
-/* ---- cuda.c ------------------------------------------------------------------------------- */
+/* ---- backend.c ---------------------------------------------------------------------------- */
 
 extern const struct tess_kernel_ops tess_kernel_cuda;
 

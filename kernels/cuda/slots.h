@@ -1,5 +1,5 @@
 /*
- * The slots of the backend's table, cuda.c, which the files of operations define, and how a slot
+ * The slots of the backend's table, backend.c, which the files of operations define, and how a slot
  * launches and reports: for C and CUDA files. The contract of tess__cuda_<name> is that of
  * tess_<name>, tessera/kernel.h and tessera/update.h.
  */

@@ -1,6 +1,6 @@
 /* The links inside the hosts of a drawn machine: upright ones of the tree, arcs of NVLinks, ways
  * between NUMA nodes, and marks on those that hold the best ring back. */
-#include "topology/draw/topo_svg_machine.h"
+#include "topology/draw/topo_svg_machine_room.h"
 
 #include <math.h>
 

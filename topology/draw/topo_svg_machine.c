@@ -4,7 +4,7 @@
  * it, so that all links of the tree are upright. A large cluster shows a box for the hosts of each
  * switch.
  */
-#include "topology/draw/topo_svg_machine.h"
+#include "topology/draw/topo_svg_machine_room.h"
 
 #include "tessera/check.h"
 

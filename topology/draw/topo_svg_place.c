@@ -2,7 +2,7 @@
  * Where the boxes and bars of a machine stand: hosts as the network's switches hold them, in each
  * its NUMA nodes, switches, devices and NICs from left to right. Heights are topo_svg_machine.c's.
  */
-#include "topology/draw/topo_svg_machine.h"
+#include "topology/draw/topo_svg_machine_room.h"
 
 #include <math.h>
 

@@ -12,7 +12,7 @@
  * Keys are the inner blocks only where there are more than FLASH_KEYS of them: then the tile's
  * greatest score, its sum and its unscaled result wait in memory. All of it is O(T).
  */
-#include "cpu/own/flash.h"
+#include "cpu/own/flash_room.h"
 
 #define FLASH_KEYS 512 /* scores of a tile are 12 KiB */
 

@@ -14,7 +14,7 @@
  * Sums are f32 [T, D] in memory and are rounded once; those of K and V go over the query heads in
  * order. All of it is O(T).
  */
-#include "cpu/own/flash.h"
+#include "cpu/own/flash_room.h"
 
 #define GRAD_QUERIES 96 /* whole tiles, and whole pairs */
 

@@ -17,7 +17,7 @@
  * tree never leaves the registers. Long leaves are grad_long.c's. Each element's operations are the
  * same in all of them, and so are its bits.
  */
-#include "cpu/own/grad.h"
+#include "cpu/own/grad_room.h"
 
 #define GRAD_ONE  6 /* rows of a tile with one leaf */
 #define GRAD_TREE 3 /* and with more */

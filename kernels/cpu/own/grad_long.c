@@ -13,7 +13,7 @@
  *
  * The sums of a panel, 96 KiB, stay in the second-level cache from one run of steps to the next.
  */
-#include "cpu/own/grad.h"
+#include "cpu/own/grad_room.h"
 
 #include "ref/fold.h"
 

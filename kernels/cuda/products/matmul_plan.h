@@ -59,10 +59,13 @@ enum tess_status tess__cuda_plan_tune(struct tess_kernel *kernel, struct cuda_pl
 enum tess_status tess__cuda_choice_read(const cublasLtMatmulAlgo_t *algorithm,
                                         struct matmul_choice *choice_out);
 
-/* ---- matmul_run.c ------------------------------------------------------------------------- */
-
 /* Bytes of one element. */
-size_t tess__cuda_type_bytes(cudaDataType_t type);
+static inline size_t matmul_type_bytes(cudaDataType_t type)
+{
+    if (type == CUDA_R_8F_E4M3 || type == CUDA_R_8F_E5M2)
+        return 1;
+    return type == CUDA_R_16BF || type == CUDA_R_16F ? 2 : 4;
+}
 
 static inline bool matmul_has_bias(const struct cuda_product *p)
 {
@@ -77,8 +80,10 @@ static inline bool matmul_has_aux(const struct cuda_product *p)
 
 static inline bool matmul_is_narrow(const struct cuda_product *p)
 {
-    return tess__cuda_type_bytes(p->a) == 1;
+    return matmul_type_bytes(p->a) == 1;
 }
+
+/* ---- matmul_run.c ------------------------------------------------------------------------- */
 
 enum tess_status tess__cuda_plan_set(struct cuda_plan *plan,
                                      cublasLtMatmulDescAttributes_t attribute, const void *value,

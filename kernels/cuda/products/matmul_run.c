@@ -13,13 +13,6 @@ cudaDataType_t tess__cuda_data_type(enum tess_dtype dtype)
     return dtype == TESS_BF16 ? CUDA_R_16BF : dtype == TESS_F16 ? CUDA_R_16F : CUDA_R_32F;
 }
 
-size_t tess__cuda_type_bytes(cudaDataType_t type)
-{
-    if (type == CUDA_R_8F_E4M3 || type == CUDA_R_8F_E5M2)
-        return 1;
-    return type == CUDA_R_16BF || type == CUDA_R_16F ? 2 : 4;
-}
-
 struct cuda_product tess__cuda_product(int64_t m, int64_t n, int64_t k, cudaDataType_t type)
 {
     return (struct cuda_product){

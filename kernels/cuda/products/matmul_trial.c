@@ -47,7 +47,7 @@ static void trial_draw(uint64_t *state, cudaDataType_t type, unsigned char *to)
 static enum tess_status trial_fill(struct tess_kernel *kernel, uint64_t seed, cudaDataType_t type,
                                    size_t bytes, void *memory)
 {
-    const size_t width = tess__cuda_type_bytes(type);
+    const size_t width = matmul_type_bytes(type);
     size_t done = TRIAL_NUMBERS * width < bytes ? TRIAL_NUMBERS * width : bytes;
     unsigned char *numbers = malloc(done + width);
     if (numbers == NULL)
@@ -84,14 +84,14 @@ static enum tess_status trial_draw_operands(struct tess_kernel *kernel,
 /* Where the operands lie in `base`; with base NULL it only measures. */
 static struct cuda_trial trial_layout(const struct cuda_product *p, void *base, size_t *bytes_out)
 {
-    const size_t d = (size_t)(p->m * p->n) * tess__cuda_type_bytes(p->d);
+    const size_t d = (size_t)(p->m * p->n) * matmul_type_bytes(p->d);
     struct cuda_room room = {.base = base};
     struct cuda_trial trial = {
         .memory = base,
         .d_bytes = d,
-        .read = {{p->a, (size_t)(p->m * p->k) * tess__cuda_type_bytes(p->a), NULL},
-                 {p->b, (size_t)(p->k * p->n) * tess__cuda_type_bytes(p->b), NULL},
-                 {p->d, (size_t)(p->m > p->n ? p->m : p->n) * tess__cuda_type_bytes(p->d), NULL},
+        .read = {{p->a, (size_t)(p->m * p->k) * matmul_type_bytes(p->a), NULL},
+                 {p->b, (size_t)(p->k * p->n) * matmul_type_bytes(p->b), NULL},
+                 {p->d, (size_t)(p->m > p->n ? p->m : p->n) * matmul_type_bytes(p->d), NULL},
                  {p->d, d, NULL},
                  {CUDA_R_32F, sizeof(float), NULL}},
     };

@@ -1,6 +1,6 @@
 /* The drawing of a machine, between the files that place it, its links and its boxes. */
-#ifndef TESSERA_TOPOLOGY_DRAW_TOPO_SVG_MACHINE_H
-#define TESSERA_TOPOLOGY_DRAW_TOPO_SVG_MACHINE_H
+#ifndef TESSERA_TOPOLOGY_DRAW_TOPO_SVG_MACHINE_ROOM_H
+#define TESSERA_TOPOLOGY_DRAW_TOPO_SVG_MACHINE_ROOM_H
 
 #include "topology/draw/topo_svg.h"
 

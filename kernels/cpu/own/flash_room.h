@@ -5,8 +5,8 @@
  * Products are of 32-bit words (tile.h): elements in f32, pairs of bf16. Arithmetic is in bf16
  * where that is the dtype and desc.f32_math does not forbid it, else in f32 on widened copies.
  */
-#ifndef KERNELS_CPU_OWN_FLASH_H
-#define KERNELS_CPU_OWN_FLASH_H
+#ifndef KERNELS_CPU_OWN_FLASH_ROOM_H
+#define KERNELS_CPU_OWN_FLASH_ROOM_H
 
 #include "cpu/cpu.h"
 #include "cpu/own/tile.h"

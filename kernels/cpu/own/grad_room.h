@@ -1,8 +1,8 @@
 /*
  * What grad.c and grad_long.c share: one call, and how dy is packed. AVX-512 only.
  */
-#ifndef KERNELS_CPU_OWN_GRAD_H
-#define KERNELS_CPU_OWN_GRAD_H
+#ifndef KERNELS_CPU_OWN_GRAD_ROOM_H
+#define KERNELS_CPU_OWN_GRAD_ROOM_H
 
 #include "cpu/cpu.h"
 #include "cpu/own/pack.h"

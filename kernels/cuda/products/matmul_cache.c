@@ -91,7 +91,7 @@ cublasComputeType_t tess__cuda_matmul_compute(const struct tess_kernel *kernel, 
 
 static uint32_t matmul_align(int64_t elements, cudaDataType_t type)
 {
-    uint64_t bytes = (uint64_t)elements * tess__cuda_type_bytes(type);
+    uint64_t bytes = (uint64_t)elements * matmul_type_bytes(type);
     uint64_t power = bytes & (~bytes + 1); /* the greatest power of two that divides it */
     return (uint32_t)(power < MATMUL_ALIGN_MAX ? power : MATMUL_ALIGN_MAX);
 }
@@ -277,8 +277,8 @@ enum tess_status tess__cuda_rows_open(struct tess_kernel *kernel,
 {
     struct cuda_rows rows = {
         .leaves = leaves,
-        .b_bytes = (size_t)(product->k * product->n) * tess__cuda_type_bytes(product->b),
-        .d_bytes = (size_t)(product->m * product->n) * tess__cuda_type_bytes(product->d),
+        .b_bytes = (size_t)(product->k * product->n) * matmul_type_bytes(product->b),
+        .d_bytes = (size_t)(product->m * product->n) * matmul_type_bytes(product->d),
     };
     struct cuda_product all = *product;
     TESS_TRY(tess__cuda_plan_get(kernel, &all, &rows.leaf));
