@@ -26,10 +26,11 @@
 
 /* Ranks that have received a failure end within this time or are killed; 5 s is promised. */
 #define END_LIMIT_S 4.0
-/* A signal to the whole process group reaches ranks and launcher in any order, but soon. */
-#define GROUP_SIGNAL_MS 200
-#define LINE_BYTES      4096
-#define PIPE_BYTES      (1 << 20) /* the most for an unprivileged process */
+/* A signal to the whole process group reaches ranks and launcher in any order, but soon; so do a
+ * rank's death and the end of its connections. */
+#define TOGETHER_MS 200
+#define LINE_BYTES  4096
+#define PIPE_BYTES  (1 << 20) /* the most for an unprivileged process */
 
 /* What the launcher reads, and the ranks' ends of the two pipes. */
 enum {
@@ -215,18 +216,6 @@ static void launch_take_message(void *context, const struct tess__message *messa
         launch_fail(launcher, status, "the launcher failed");
 }
 
-/* Messages of other launchers. */
-static void launch_read_peers(struct launcher *launcher)
-{
-    struct tess__peers *peers = launcher->launch->peers;
-
-    if (peers == NULL || launcher->kill_s > 0)
-        return;
-    const enum tess_status status = tess__peers_read(peers, launcher, launch_take_message);
-    if (status != TESS_OK && launcher->kill_s <= 0)
-        launch_fail(launcher, status, tess_log_last_error());
-}
-
 /* A pipe does not split messages of this size. */
 static void launch_read_messages(struct launcher *launcher)
 {
@@ -310,7 +299,7 @@ static void launch_reap(struct launcher *launcher)
         if (WIFSIGNALED(wait_status) && launcher->interrupt_count == 0 &&
             (WTERMSIG(wait_status) == SIGTERM || WTERMSIG(wait_status) == SIGINT)) {
             struct pollfd own = {.fd = launcher->fd[FD_SIGNAL], .events = POLLIN};
-            nanosleep(&(struct timespec){.tv_nsec = GROUP_SIGNAL_MS * 1000000L}, NULL);
+            nanosleep(&(struct timespec){.tv_nsec = TOGETHER_MS * 1000000L}, NULL);
             if (poll(&own, 1, 0) > 0)
                 launch_read_signals(launcher);
         }
@@ -318,6 +307,25 @@ static void launch_reap(struct launcher *launcher)
             continue;
         launch_report_death(launcher, p, pid, wait_status);
     }
+}
+
+/*
+ * Messages of other launchers. One that is lost may have ended because of a rank that died here: a
+ * process that is killed closes its connections before its parent is notified. That rank is the
+ * better news.
+ */
+static void launch_read_peers(struct launcher *launcher)
+{
+    struct tess__peers *peers = launcher->launch->peers;
+
+    if (peers == NULL || launcher->kill_s > 0)
+        return;
+    const enum tess_status status = tess__peers_read(peers, launcher, launch_take_message);
+    if (status == TESS_OK || launcher->kill_s > 0)
+        return;
+    nanosleep(&(struct timespec){.tv_nsec = TOGETHER_MS * 1000000L}, NULL);
+    launch_reap(launcher);
+    launch_fail(launcher, status, tess_log_last_error());
 }
 
 static void launch_check_limit(struct launcher *launcher)
