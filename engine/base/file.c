@@ -36,13 +36,16 @@ static void file_drop_signal(const sigset_t *before, int error)
     pthread_sigmask(SIG_SETMASK, before, NULL);
 }
 
-int tess_file_append(int fd, const void *bytes, size_t count)
+/* at -1: from where the descriptor stands. */
+static int file_put(int fd, const void *bytes, size_t count, int64_t at)
 {
     sigset_t before;
     int error = 0;
     file_hold_signal(&before);
     for (size_t done = 0; done < count && error == 0;) {
-        const ssize_t n = write(fd, (const char *)bytes + done, count - done);
+        const char *from = (const char *)bytes + done;
+        const ssize_t n = at < 0 ? write(fd, from, count - done)
+                                 : pwrite(fd, from, count - done, (off_t)at + (off_t)done);
         if (n > 0)
             done += (size_t)n;
         else if (n == 0)
@@ -52,6 +55,16 @@ int tess_file_append(int fd, const void *bytes, size_t count)
     }
     file_drop_signal(&before, error);
     return error;
+}
+
+int tess_file_append(int fd, const void *bytes, size_t count)
+{
+    return file_put(fd, bytes, count, -1);
+}
+
+int tess_file_write_at(int fd, const void *bytes, size_t count, int64_t at)
+{
+    return file_put(fd, bytes, count, at);
 }
 
 size_t tess_file_read(int fd, void *target, size_t bytes, int64_t at)
@@ -81,15 +94,19 @@ int tess_file_resize(int fd, size_t bytes)
     return error;
 }
 
-/* Flush to the disk, where the descriptor is of a kind that has one and `error` is 0, and close.
- * Returns `error`, else errno or 0. */
-static int file_close(int fd, int error)
+int tess_file_close(int fd, int error)
 {
     if (error == 0 && fsync(fd) != 0 && errno != EINVAL && errno != EROFS && errno != ENOTSUP)
         error = errno;
     if (close(fd) != 0 && error == 0)
         error = errno;
     return error;
+}
+
+int tess_file_sync_folder(const char *path)
+{
+    const int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    return fd < 0 ? errno : tess_file_close(fd, 0);
 }
 
 enum tess_status tess_file_make_folders(const char *path, const char *what)
@@ -159,7 +176,7 @@ enum tess_status tess_file_create(const char *path, struct tess_file_writer *wri
 
 enum tess_status tess_file_commit(struct tess_file_writer *writer, int error)
 {
-    error = file_close(writer->fd, error);
+    error = tess_file_close(writer->fd, error);
     writer->fd = -1;
     if (error == 0 && rename(writer->temporary, writer->path) != 0)
         error = errno;
@@ -174,7 +191,7 @@ enum tess_status tess_file_write(const char *path, const void *bytes, size_t cou
     struct stat about;
     if (stat(path, &about) == 0 && !S_ISREG(about.st_mode)) {
         const int fd = open(path, O_WRONLY | O_CLOEXEC);
-        const int error = fd < 0 ? errno : file_close(fd, tess_file_append(fd, bytes, count));
+        const int error = fd < 0 ? errno : tess_file_close(fd, tess_file_append(fd, bytes, count));
         if (error != 0)
             TESS_FAIL(TESS_ERR_IO, "cannot write %s: %s", path, strerror(error));
         return TESS_OK;
@@ -186,13 +203,20 @@ enum tess_status tess_file_write(const char *path, const void *bytes, size_t cou
 
 /* ---- logs ------------------------------------------------------------------------------------ */
 
-enum tess_status tess_file_log_open(struct tess_file_log *log)
+enum tess_status tess_file_log_open(struct tess_file_log *log, long long keep)
 {
-    log->whole_bytes = 0;
+    log->whole_bytes = keep;
     log->status = TESS_OK;
-    log->fd = open(log->path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    log->fd = open(log->path, O_WRONLY | O_CREAT | (keep == 0 ? O_TRUNC : 0) | O_CLOEXEC, 0666);
     if (log->fd < 0)
         TESS_FAIL(TESS_ERR_IO, "cannot create %s: %s", log->path, strerror(errno));
+    if (keep > 0 &&
+        (ftruncate(log->fd, (off_t)keep) != 0 || lseek(log->fd, (off_t)keep, SEEK_SET) < 0)) {
+        const int error = errno;
+        close(log->fd);
+        log->fd = -1;
+        TESS_FAIL(TESS_ERR_IO, "cannot continue %s: %s", log->path, strerror(error));
+    }
     return TESS_OK;
 }
 
@@ -221,7 +245,7 @@ enum tess_status tess_file_log_append(struct tess_file_log *log, const void *byt
 enum tess_status tess_file_log_close(struct tess_file_log *log)
 {
     /* Some file systems report that they are full only here. */
-    const int error = file_close(log->fd, 0);
+    const int error = tess_file_close(log->fd, 0);
     log->fd = -1;
     if (error != 0 && log->status == TESS_OK)
         log->status = tess_fail(TESS_ERR_IO, "cannot finish %s: %s", log->path, strerror(error));

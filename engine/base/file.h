@@ -42,8 +42,9 @@ struct tess_file_log {
     const char *part, *within, *option;
     char path[4096];
 };
-/* Create, or empty, log->path, which with the three words is the caller's to set. */
-enum tess_status tess_file_log_open(struct tess_file_log *log);
+/* Create, or cut to its first `keep` bytes, log->path, which with the three words is the caller's
+ * to set. */
+enum tess_status tess_file_log_open(struct tess_file_log *log, long long keep);
 enum tess_status tess_file_log_append(struct tess_file_log *log, const void *bytes, size_t count);
 /* The first failure of any append or of the close itself. */
 enum tess_status tess_file_log_close(struct tess_file_log *log);
@@ -51,9 +52,20 @@ enum tess_status tess_file_log_close(struct tess_file_log *log);
 /* mkdir -p. TESS_ERR_IO with a message: `what` ("the run folder") and the path. */
 enum tess_status tess_file_make_folders(const char *path, const char *what);
 
+/* Flush to the disk, where the descriptor is of a kind that has one and `error` is 0, and close.
+ * Returns `error`, else errno or 0. */
+int tess_file_close(int fd, int error);
+
+/* Flush a folder: names that were made, changed or removed in it are on the disk. errno or 0. */
+int tess_file_sync_folder(const char *path);
+
 /* Write all bytes to a descriptor, through interruptions and short writes; a file size limit is an
  * error here, not a signal. Returns errno, 0 when done. */
 int tess_file_append(int fd, const void *bytes, size_t count);
+
+/* The same at byte `at` of its file, wherever the descriptor stands. By several threads at a time.
+ */
+int tess_file_write_at(int fd, const void *bytes, size_t count, int64_t at);
 
 /*
  * Read `bytes` from a descriptor at byte `at` of its file (-1: from where it stands), through

@@ -17,14 +17,18 @@ struct tess_options;
 /* Options of a run, no prefix. */
 struct tess_run_options {
     const char *model;
-    const char *strategy;  /* one, or several joined by '+' with their extra words */
-    const char *mesh;      /* "data=2,tensor=2,stage=2"; "" leaves it to the ranks */
-    const char *recompute; /* none|selective|full|every:K */
-    const char *kernel;    /* cpu|ref|guard|cuda */
-    const char *data;      /* folder of the data set; "synthetic" for made-up images */
-    const char *run;       /* folder of the run's files; "" for none */
-    const char *init;      /* safetensors file of first values; "": drawn from the seed */
-    bool save_weights;     /* into the run's folder, at the end */
+    const char *strategy;   /* one, or several joined by '+' with their extra words */
+    const char *mesh;       /* "data=2,tensor=2,stage=2"; "" leaves it to the ranks */
+    const char *recompute;  /* none|selective|full|every:K */
+    const char *kernel;     /* cpu|ref|guard|cuda */
+    const char *data;       /* folder of the data set; "synthetic" for made-up images */
+    const char *run;        /* folder of the run's files; "" for none */
+    const char *init;       /* safetensors file of first values; "": drawn from the seed */
+    bool save_weights;      /* into the run's folder, at the end */
+    const char *save_every; /* off, steps, or a time: tess_save_every_parse */
+    int64_t keep;           /* newest checkpoints that stay; 0: all */
+    bool resume;            /* continue from the newest checkpoint of `run` */
+    bool overwrite;         /* begin anew in a folder that has a run */
     int64_t ranks;
     int32_t precision;           /* index into f32|bf16|f16: tess_run_dtype() */
     const char *f32_ops;         /* kinds of operations that multiply in f32, a comma list */
@@ -113,6 +117,8 @@ struct tess_config {
     struct tess_comm_options comm; /* of every communicator, chosen or not */
     struct tess_placing_options placing;
     char cuda_store[512];           /* file of measured products; "": none */
+    char checkpoint[4096];          /* folder to continue from; "": none */
+    char resume_options[4096 + 16]; /* its options.yaml */
     struct tess_started started;    /* this rank's among processes that others started */
     struct tess_device_plan device; /* where the ranks compute */
     enum tess_recompute recompute;  /* what a unit does, where it is recomputed at all ... */

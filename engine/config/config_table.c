@@ -73,6 +73,16 @@ const struct tess_option tess_run_option_table[] = {
      "begins anew; empty draws them from --seed"},
     {"save-weights", TESS_OPTION_BOOL, CONFIG_FIELD(save_weights), "on", 0, 0, NULL,
      "write the weights to weights.safetensors in the run folder at the end"},
+    {"save-every", TESS_OPTION_STRING, CONFIG_FIELD(save_every), "10min", 0, 0, NULL,
+     "checkpoints of all state in the run folder: so many steps apart (100), or so much time (90s, "
+     "10min, 2h), and at the end; off writes none"},
+    {"keep", TESS_OPTION_INT, CONFIG_FIELD(keep), "2", 0, 1e6, NULL,
+     "newest checkpoints that stay; 0: all"},
+    {"resume", TESS_OPTION_BOOL, CONFIG_FIELD(resume), "off", 0, 0, NULL,
+     "continue from the newest checkpoint of --run, on any number of ranks and under any strategy: "
+     "options that decide on the run's numbers are the checkpoint's"},
+    {"overwrite", TESS_OPTION_BOOL, CONFIG_FIELD(overwrite), "off", 0, 0, NULL,
+     "begin anew in a folder that has a run, which is then lost"},
     {"epochs", TESS_OPTION_REAL, CONFIG_FIELD(epochs), "1", 0, 1e6, NULL,
      "passes over the training data; fractions are allowed"},
     {"steps", TESS_OPTION_INT, CONFIG_FIELD(steps), "0", 0, 1e12, NULL,

@@ -106,6 +106,12 @@ enum tess_status tess_engine_save(struct tess_engine *engine, const char *path);
  * do not need them. Collective. */
 enum tess_status tess_engine_read(struct tess_engine *engine, int32_t index, float *values);
 
+/* Steps done, those before the checkpoint that it continued from included. */
+int64_t tess_engine_step_done(const struct tess_engine *engine);
+/* Fingerprint of the model: state/checkpoint.h. */
+uint64_t tess_engine_model_id(const struct tess_engine *engine);
+/* x [count] = the greatest of all ranks. Collective. */
+enum tess_status tess_engine_greatest(struct tess_engine *engine, int32_t *x, size_t count);
 int64_t tess_engine_steps_per_epoch(const struct tess_engine *engine);
 int64_t tess_engine_step_count(const struct tess_engine *engine); /* of the whole run */
 const struct tess_memory *tess_engine_memory(const struct tess_engine *engine);

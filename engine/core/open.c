@@ -6,6 +6,7 @@
 
 #include "base/arena.h"
 #include "config/precision.h"
+#include "core/save.h"
 #include "kernel_open.h"
 #include "tessera/check.h"
 
@@ -162,7 +163,8 @@ static enum tess_status open_all(struct tess_engine *engine)
         TESS_TRY(engine->tensor_strategy.ops->open(&engine->tensor_strategy));
     tess__crossing_open(engine);
     engine->progress.weight_token = 1;
-    TESS_TRY(tess__engine_init_params(engine));
+    TESS_TRY(engine->checkpoint != NULL ? tess__engine_restore(engine)
+                                        : tess__engine_init_params(engine));
     TESS_TRY(tess__batches_open(engine));
     return tess_comm_barrier(engine->comm);
 }
@@ -214,6 +216,7 @@ void tess_engine_close(struct tess_engine *engine)
         return;
     tess__batches_close(engine);
     tess_weights_close(engine->weights);
+    tess_checkpoint_close(engine->checkpoint);
     if (engine->opened_strategy) {
         engine->strategy.ops->close(&engine->strategy);
         if (engine->tensor_strategy.ops != NULL)

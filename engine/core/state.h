@@ -9,6 +9,7 @@
 #include "core/schedule.h"
 #include "core/trace.h"
 #include "optim/scale.h"
+#include "state/checkpoint.h"
 #include "state/declare.h"
 #include "state/weights.h"
 
@@ -91,6 +92,7 @@ struct tess_batches {
     struct tess_block kept_input, kept_label; /* [slots of a chunk] where several are under way */
     int64_t bytes, label_bytes;               /* of a batch's rows, up to where labels follow them
                                                  in pinned memory; of its labels */
+    int64_t first_step;                       /* of the loader's batches */
     struct tess_loader *loader, *test_loader; /* NULL where this rank loads nothing */
     struct tess_fence *sent;                  /* far memory: the latest batch has been copied */
 };
@@ -190,7 +192,8 @@ struct tess_engine {
     struct tess_progress progress;
 
     /* The update. */
-    struct tess_weights *weights; /* to begin with; NULL: drawn from the seed */
+    struct tess_weights *weights;       /* to begin with; NULL: drawn from the seed */
+    struct tess_checkpoint *checkpoint; /* to continue from, while it opens; else NULL */
     struct tess_optim optim;
     struct tess_piece *piece;
     struct tess_scale scale;

@@ -92,6 +92,9 @@ enum tess_status tess_dataset_open_synthetic_tokens(int64_t length, int64_t trai
                                                     int64_t test_count, uint64_t seed,
                                                     struct tess_dataset **dataset_out);
 
+/* Fingerprint of a set: its sizes, and the bytes of 64 samples spread over it. */
+uint64_t tess_dataset_id(const struct tess_dataset *dataset);
+
 /*
  * The sampler: which sample of the split stands at global position `position` of an epoch; -1
  * beyond its end. Depends on nothing but its arguments, so that every layout sees the same batches.

@@ -109,6 +109,14 @@ static void launch_kill(struct launcher *launcher)
 static void launch_interrupt(struct launcher *launcher)
 {
     launcher->interrupt_count++;
+    if (launcher->launch->saves && launcher->interrupt_count == 1 && launcher->kill_s <= 0) {
+        launch_clear_line(launcher);
+        tess_log(TESS_LOG_INFO, "interrupted: saving, then ending (once more to kill)");
+        tess_world_request(launcher->world, TESS_WORLD_SAVE_AND_END);
+        launcher->status = TESS_ERR_INTERRUPTED;
+        launcher->error_logged = true;
+        return;
+    }
     if (launcher->interrupt_count > 1) {
         launch_kill(launcher);
         return;
@@ -237,7 +245,9 @@ static void launch_read_signals(struct launcher *launcher)
     struct signalfd_siginfo info;
 
     while (read(launcher->fd[FD_SIGNAL], &info, sizeof(info)) == (ssize_t)sizeof(info))
-        if (info.ssi_signo != SIGCHLD)
+        if (info.ssi_signo == SIGUSR1)
+            tess_world_request(launcher->world, TESS_WORLD_SAVE);
+        else if (info.ssi_signo != SIGCHLD)
             launch_interrupt(launcher);
 }
 
@@ -422,6 +432,8 @@ static enum tess_status launch_open(struct launcher *launcher)
     sigaddset(&mask, SIGINT);
     sigaddset(&mask, SIGTERM);
     sigaddset(&mask, SIGCHLD);
+    if (launcher->launch->saves)
+        sigaddset(&mask, SIGUSR1);
     sigprocmask(SIG_BLOCK, &mask, &launcher->old_mask);
     launcher->fd[FD_SIGNAL] = signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK);
     if (launcher->fd[FD_SIGNAL] < 0)

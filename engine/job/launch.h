@@ -41,7 +41,9 @@ struct tess__launch {
      * connected. NULL: all are started here. */
     struct tess__peers *peers;
     enum tess_rank_mode mode;
-    bool bind; /* give each rank its own cores when there are enough */
+    bool saves; /* ranks answer tess_world_request: a first SIGINT or SIGTERM asks them to save and
+                   end, SIGUSR1 to save */
+    bool bind;  /* give each rank its own cores when there are enough */
     /* Of a rank alone: its place among the ranks of its host, and how many these are. */
     int32_t slot, slot_count;
     /* Of each place on this host: its GPU's bus id, NULL or "" without; for the cores next to it.

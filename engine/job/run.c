@@ -202,6 +202,8 @@ struct tess__launch tess__run_launch(const struct tess__run *run)
         .peers = run->peers,
         .mode = plan->rank_mode,
         .bind = run->config->run.bind,
+        .saves = run->saves && run->config->run.run[0] != '\0' &&
+                 strcmp(run->config->run.save_every, "off") != 0,
         .body = tess__run_body,
     };
 

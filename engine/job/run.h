@@ -106,6 +106,7 @@ enum tess__run_kind {
     TESS__RUN_RANK,
     TESS__RUN_TIMES,
     TESS__RUN_DIGEST,
+    TESS__RUN_SAVED, /* struct tess__run_saved, saving.h */
 };
 
 struct tess__placement; /* place.h */
@@ -118,6 +119,7 @@ struct tess__run {
     bool evaluate;             /* default: as configured */
     bool live;                 /* send steps often enough for a bar */
     int64_t log_every;         /* 0: ten times an epoch */
+    bool saves;                /* checkpoints, as configured */
     bool keep_digests;         /* send the digests of --hash-every; else replicas are compared */
     struct tess_trace *trace;  /* borrowed; NULL: no time lines */
     struct tess__peers *peers; /* borrowed; NULL: all ranks are started from here */

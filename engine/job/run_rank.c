@@ -9,6 +9,7 @@
 #include "job/open_comm.h"
 #include "job/place.h"
 #include "job/run.h"
+#include "job/saving.h"
 #include "tessera/check.h"
 #include "topology/hwloc/live.h"
 
@@ -50,6 +51,8 @@ struct loop {
     struct tess_engine *engine;
     struct tess_trace_lane *lane; /* NULL without a time line */
     struct tess_digest *digest;   /* [parameters]; NULL without --hash-every */
+    struct tess__saving saving;
+    int64_t first_step; /* steps done before this process began */
     int64_t step_count, steps_per_epoch, log_every, warm_steps;
     struct stretch since_log, epoch, warm; /* warm: all steps after the warm-up */
     double begin_s, live_s, cumulative_s;
@@ -112,11 +115,16 @@ static enum tess_status loop_open(struct loop *loop, const struct tess__run *run
 {
     loop->run = run;
     loop->rank = rank;
+    loop->first_step = tess_engine_step_done(loop->engine);
     loop->step_count = tess_engine_step_count(loop->engine);
+    const int64_t left = loop->step_count - loop->first_step;
+    if (left <= 0)
+        TESS_FAIL(TESS_ERR_USAGE,
+                  "nothing to do: %s has all %lld steps; a larger --steps or --epochs continues",
+                  run->config->checkpoint, (long long)loop->step_count);
     loop->steps_per_epoch = tess_engine_steps_per_epoch(loop->engine);
     loop->log_every = run->log_every > 0 ? run->log_every : (loop->steps_per_epoch + 9) / 10;
-    loop->warm_steps =
-        run->warm_steps < loop->step_count / 2 ? run->warm_steps : loop->step_count / 2;
+    loop->warm_steps = loop->first_step + (run->warm_steps < left / 2 ? run->warm_steps : left / 2);
     loop->final.val_loss = loop->final.val_accuracy = NAN;
     if (run->config->run.hash_every > 0) {
         int32_t params = tess_engine_param_count(loop->engine);
@@ -125,6 +133,7 @@ static enum tess_status loop_open(struct loop *loop, const struct tess__run *run
         if (loop->digest == NULL)
             TESS_FAIL(TESS_ERR_MEMORY, "no memory for the digests of %d parameters", params);
     }
+    TESS_TRY(tess__saving_open(&loop->saving, run, rank, loop->engine));
     loop->begin_s = loop->live_s = loop->mark_s = tess_clock_s();
     return TESS_OK;
 }
@@ -142,7 +151,7 @@ static enum tess_status loop_send_step(struct loop *loop, const struct tess_step
         .elapsed_s = now_s - loop->begin_s,
     };
 
-    if (result->step == 1)
+    if (result->step == loop->first_step + 1)
         loop->final.first_step_s = now_s - loop->run->start_s;
     if (!logged && !(loop->run->live && now_s - loop->live_s >= LIVE_PERIOD_S))
         return TESS_OK;
@@ -155,7 +164,7 @@ static enum tess_status loop_send_step(struct loop *loop, const struct tess_step
 static enum tess_status loop_step(struct loop *loop, int64_t number)
 {
     const bool last = number == loop->step_count || number % loop->steps_per_epoch == 0;
-    const bool logged = last || number == 1 || number % loop->log_every == 0;
+    const bool logged = last || number == loop->first_step + 1 || number % loop->log_every == 0;
     const struct traffic before = traffic_so_far(loop->engine);
     struct tess_step_result result;
 
@@ -246,8 +255,8 @@ static enum tess_status loop_run(struct loop *loop)
     int64_t hash_every = loop->run->config->run.hash_every;
 
     if (hash_every > 0) /* what the run began with */
-        TESS_TRY(loop_digest(loop, 0));
-    for (int64_t number = 1; number <= loop->step_count; number++) {
+        TESS_TRY(loop_digest(loop, loop->first_step));
+    for (int64_t number = loop->first_step + 1; number <= loop->step_count; number++) {
         /* One rank alone never waits, so no call would return that the run is aborted. */
         if (tess_world_aborted(loop->rank->world, NULL, NULL, 0))
             return TESS_ERR_ABORTED;
@@ -256,6 +265,10 @@ static enum tess_status loop_run(struct loop *loop)
             TESS_TRY(loop_digest(loop, number));
         if (number == loop->step_count || number % loop->steps_per_epoch == 0)
             TESS_TRY(loop_end_epoch(loop, number));
+        if (number < loop->step_count)
+            TESS_TRY(tess__saving_after_step(&loop->saving, number));
+        if (loop->saving.stop)
+            return tess__saving_end(&loop->saving, number);
     }
     tess_trace_stop(loop->lane);
     return TESS_OK;
@@ -266,6 +279,8 @@ static enum tess_status loop_save(struct loop *loop)
 {
     const struct tess_run_options *options = &loop->run->config->run;
     char path[PATH_MAX];
+
+    TESS_TRY(tess__saving_end(&loop->saving, loop->step_count));
 
     if (options->run[0] == '\0' || !options->save_weights)
         return TESS_OK;
@@ -291,7 +306,7 @@ static enum tess_status loop_send_chunks(const struct loop *loop)
 
 static enum tess_status loop_send_end(struct loop *loop)
 {
-    const double steps = loop->step_count > 0 ? (double)loop->step_count : 1;
+    const double steps = (double)(loop->step_count - loop->first_step);
     const double warm = loop->warm.steps > 0 ? (double)loop->warm.steps : 1;
     const struct tess_module *module = loop->run->config->device.module;
     struct rusage usage = {.ru_maxrss = 0};
@@ -378,9 +393,11 @@ enum tess_status tess__run_body(void *context, struct tess__rank *rank)
     tess_engine_trace(loop.engine, loop.lane);
     TESS_TRY_GOTO(status, close_engine, loop_open(&loop, run, rank));
     TESS_TRY_GOTO(status, close_engine, loop_run(&loop));
-    TESS_TRY_GOTO(status, close_engine, loop_send_end(&loop));
+    if (!loop.saving.stop)
+        TESS_TRY_GOTO(status, close_engine, loop_send_end(&loop));
 
 close_engine:
+    tess__saving_close(&loop.saving);
     tess_engine_close(loop.engine);
 close_comm:
     /* Ranks elsewhere cannot see it in the world: send it while the communicator is open. */

@@ -6,6 +6,7 @@
 #include "job/launch_env.h"
 #include "job/place.h"
 #include "job/run.h"
+#include "job/saving.h"
 #include "run/bubble.h"
 #include "run/explain.h"
 #include "run/memory_table.h"
@@ -32,6 +33,7 @@ struct train {
     struct tess__progress progress;
     struct tess__times times;
     int64_t epochs_reported;        /* epochs whose line is on the screen */
+    int64_t saved_step;             /* of the newest checkpoint of this process; 0: none */
     json_t *digests;                /* of the parameters so far, after a step; NULL between steps */
     struct tess_metrics *metrics;   /* NULL without a run folder */
     struct tess_tensorboard *board; /* NULL without --tensorboard */
@@ -100,6 +102,17 @@ static enum tess_status train_show_epoch(struct train *train, const struct tess_
                                   (int32_t)(sizeof(scalar) / sizeof(scalar[0])));
 }
 
+/* A checkpoint that fails costs what it would have kept: training goes on. */
+static void train_show_saved(struct train *train, const struct tess__run_saved *saved)
+{
+    if (saved->saved) {
+        train->saved_step = saved->step;
+        return;
+    }
+    tess__progress_clear(&train->progress);
+    tess_log(TESS_LOG_WARN, "step %" PRId64 " is not saved: %s", saved->step, saved->why);
+}
+
 static enum tess_status train_message(void *context, const struct tess__message *message)
 {
     struct train *train = context;
@@ -108,6 +121,7 @@ static enum tess_status train_message(void *context, const struct tess__message 
         struct tess__run_step step;
         struct tess__run_epoch epoch;
         struct tess__run_digest digest;
+        struct tess__run_saved saved;
     } content;
     memcpy(&content, message->payload, sizeof(content));
     switch ((enum tess__run_kind)message->kind) {
@@ -129,6 +143,9 @@ static enum tess_status train_message(void *context, const struct tess__message 
         break;
     case TESS__RUN_DIGEST:
         status = train_take_digest(train, &content.digest);
+        break;
+    case TESS__RUN_SAVED:
+        train_show_saved(train, &content.saved);
         break;
     case TESS__RUN_FINAL:
     case TESS__RUN_CHUNK:
@@ -199,6 +216,9 @@ static void train_print_start(const struct tess__run *run)
         printf(" of %.0f tokens", words.rate_of_row);
     printf(", batch %" PRId64 ", grid %d, %" PRId64 " steps\n", config->run.batch_size, plan->grid,
            tess_engine_step_count(run->planned));
+    if (config->checkpoint[0])
+        printf("continues after step %" PRId64 ", from %s\n", tess_engine_step_done(run->planned),
+               config->checkpoint);
     if (run->placed->line[0] && !run->placed->imagined)
         printf("order: %s\n", run->placed->line);
 }
@@ -264,7 +284,8 @@ static enum tess_status train_launch(struct train *train)
     train->run.live = train->progress.terminal;
     train_print_start(&train->run);
     train_print_notes(&train->run);
-    TESS_TRY(tess_metrics_write(train->metrics, tess__record_head(&train->run)));
+    if (train->metrics && tess_metrics_is_empty(train->metrics))
+        TESS_TRY(tess_metrics_write(train->metrics, tess__record_head(&train->run)));
     enum tess_status status = tess__launch_run(&launch);
     if (train->run.final.steps > 0) { /* the result is there, whatever became of its files */
         train_print_end(&train->run, status == TESS_OK);
@@ -327,7 +348,9 @@ static enum tess_status train_open_files(struct train *train, const struct tess_
                                          const struct tess__train_options *options)
 {
     if (config->run.run[0])
-        TESS_TRY(tess_metrics_open(config->run.run, &train->metrics));
+        TESS_TRY(tess_metrics_open(
+            config->run.run, config->checkpoint[0] ? tess_engine_step_done(train->run.planned) : -1,
+            &train->metrics));
     train->run.keep_digests = train->metrics != NULL;
     if (options->tensorboard[0])
         TESS_TRY(tess_tensorboard_open(options->tensorboard, &train->board));
@@ -342,6 +365,7 @@ enum tess_status tess__train_run(struct tess_config *config, const struct tess_d
     enum tess_status status;
     TESS_TRY_GOTO(status, close_run, tess__run_open(&train.run, config, dataset));
     train.run.start_s = start_s;
+    train.run.saves = config->run.run[0] != '\0';
     train.watch = (enum tess__watch_choice)options->watch;
     if (options->explain) {
         status = train_explain(&train, config, options);

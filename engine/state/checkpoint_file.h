@@ -1,0 +1,28 @@
+/* state.json of a checkpoint, shared by checkpoint.c (the folder) and checkpoint_state.c (the
+ * file). */
+#ifndef TESSERA_STATE_CHECKPOINT_FILE_H
+#define TESSERA_STATE_CHECKPOINT_FILE_H
+
+#include "state/checkpoint.h"
+
+#define TESS__CHECKPOINT_INDEX   "model.safetensors.index.json"
+#define TESS__CHECKPOINT_OPTIONS "options.yaml"
+
+/* "folder/name". TESS_ERR_USAGE: too long. */
+enum tess_status tess__checkpoint_join(const char *folder, const char *name,
+                                       char path[TESS_CHECKPOINT_PATH]);
+
+enum tess_status tess__checkpoint_write_state(const char *folder, const struct tess_store *store,
+                                              const struct tess_checkpoint_state *state,
+                                              const struct tess_declare *model);
+
+/* model NULL: all but what there is of each parameter. */
+enum tess_status tess__checkpoint_read_state(const char *folder, const struct tess_declare *model,
+                                             int32_t arrays,
+                                             struct tess_checkpoint_state *state_out);
+
+/* fd [files of the store]; -1 in all after a failure. */
+enum tess_status tess__checkpoint_open_in(const char *folder, const struct tess_store *store,
+                                          int flags, int *fd);
+
+#endif
