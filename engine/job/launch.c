@@ -13,6 +13,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -46,10 +47,11 @@ enum {
 struct launcher {
     const struct tess__launch *launch;
     struct tess_world *world;
-    pid_t pid[TESS_WORLD_RANKS_MAX];  /* 0: reaped */
-    bool ended[TESS_WORLD_RANKS_MAX]; /* rank's body has returned */
-    int32_t first, alive_count;       /* of the processes: the lowest; not reaped */
-    int fd[FD_COUNT];                 /* -1: closed */
+    pid_t pid[TESS_WORLD_RANKS_MAX];        /* 0: reaped */
+    bool ended[TESS_WORLD_RANKS_MAX];       /* rank's body has returned */
+    int32_t first, alive_count;             /* of the processes: the lowest; not reaped */
+    double stopped_s[TESS_WORLD_RANKS_MAX]; /* since when it is stopped; 0: it is not */
+    int fd[FD_COUNT];                       /* -1: closed */
     sigset_t old_mask;
     char line[LINE_BYTES];
     size_t line_used;
@@ -261,11 +263,11 @@ static bool launch_body_ended(const struct launcher *launcher, int32_t p)
     return true;
 }
 
-/* A child is gone without a message: report which rank, how, and what it was doing. */
-static void launch_report_death(struct launcher *launcher, int32_t p, pid_t pid, int wait_status)
+/* A child is lost without a message: report which rank, how, and what it was doing. */
+static void launch_report_death(struct launcher *launcher, int32_t p, pid_t pid, const char *how)
 {
     const struct tess__launch *launch = launcher->launch;
-    char who[192], host[128] = "", how[96], doing[256], text[640];
+    char who[192], host[128] = "", doing[256], text[640];
 
     if (launch->mode == TESS_RANKS_THREADS && launch->rank_count > 1)
         snprintf(who, sizeof(who), "the process of ranks 0 to %d (pid %d)", launch->rank_count - 1,
@@ -274,11 +276,6 @@ static void launch_report_death(struct launcher *launcher, int32_t p, pid_t pid,
         snprintf(who, sizeof(who), "rank %d (pid %d on %s)", p, (int)pid, host);
     else
         snprintf(who, sizeof(who), "rank %d (pid %d)", p, (int)pid);
-    if (WIFSIGNALED(wait_status))
-        snprintf(how, sizeof(how), "was killed by signal %d (%s)", WTERMSIG(wait_status),
-                 strsignal(WTERMSIG(wait_status)));
-    else
-        snprintf(how, sizeof(how), "ended early with exit status %d", WEXITSTATUS(wait_status));
     tess_board_describe(tess_world_board(launcher->world, p), launch->unit_name, launch->unit_count,
                         doing, sizeof(doing));
     snprintf(text, sizeof(text), "%s %s while %s", who, how, doing);
@@ -291,13 +288,46 @@ static void launch_report_death(struct launcher *launcher, int32_t p, pid_t pid,
     launch_end(launcher, TESS_ERR_COMM, text);
 }
 
+/* Has child p ended? Notes whether it is stopped. */
+static bool launch_child_ended(struct launcher *launcher, int32_t p, int *wait_status)
+{
+    const pid_t pid = launcher->pid[p];
+
+    while (waitpid(pid, wait_status, WNOHANG | WUNTRACED | WCONTINUED) == pid) {
+        if (!WIFSTOPPED(*wait_status) && !WIFCONTINUED(*wait_status))
+            return true;
+        launcher->stopped_s[p] = WIFSTOPPED(*wait_status) ? tess_clock_s() : 0;
+    }
+    return false;
+}
+
+/* A process that has been stopped for too long is lost. It cannot end by itself. */
+static void launch_check_stopped(struct launcher *launcher)
+{
+    const double limit_s = launcher->launch->stopped_s;
+
+    for (int32_t p = 0; p < TESS_WORLD_RANKS_MAX && limit_s > 0; p++) {
+        const double since_s = launcher->stopped_s[p];
+        char how[64];
+
+        if (since_s <= 0 || launcher->pid[p] <= 0 || tess_clock_s() < since_s + limit_s)
+            continue;
+        launcher->stopped_s[p] = 0;
+        snprintf(how, sizeof(how), "has been stopped for %g s", limit_s);
+        if (launcher->kill_s <= 0)
+            launch_report_death(launcher, p, launcher->pid[p], how);
+        kill(launcher->pid[p], SIGKILL);
+    }
+}
+
 static void launch_reap(struct launcher *launcher)
 {
     for (int32_t p = 0; p < TESS_WORLD_RANKS_MAX; p++) {
         int wait_status = 0;
+        char how[96];
         const pid_t pid = launcher->pid[p];
 
-        if (pid <= 0 || waitpid(pid, &wait_status, WNOHANG) != pid)
+        if (pid <= 0 || !launch_child_ended(launcher, p, &wait_status))
             continue;
         launcher->pid[p] = 0;
         launcher->alive_count--;
@@ -315,7 +345,12 @@ static void launch_reap(struct launcher *launcher)
         }
         if (launcher->killed || launcher->interrupt_count > 0)
             continue;
-        launch_report_death(launcher, p, pid, wait_status);
+        if (WIFSIGNALED(wait_status))
+            snprintf(how, sizeof(how), "was killed by signal %d (%s)", WTERMSIG(wait_status),
+                     strsignal(WTERMSIG(wait_status)));
+        else
+            snprintf(how, sizeof(how), "ended early with exit status %d", WEXITSTATUS(wait_status));
+        launch_report_death(launcher, p, pid, how);
     }
 }
 
@@ -366,12 +401,18 @@ static void launch_tick(struct launcher *launcher)
 /* Until whatever is due first; -1: nothing is. */
 static int launch_timeout_ms(const struct launcher *launcher)
 {
-    const bool killing = launcher->kill_s > 0;
+    const double limit_s = launcher->launch->stopped_s;
+    double due_s = INFINITY;
 
-    if (killing ? launcher->killed : launcher->launch->tick == NULL)
-        return -1;
-    const double left_s = (killing ? launcher->kill_s : launcher->tick_s) - tess_clock_s();
-    return left_s > 0 ? (int)(left_s * 1e3) + 1 : 0;
+    if (launcher->kill_s > 0 && !launcher->killed)
+        due_s = launcher->kill_s;
+    else if (launcher->kill_s <= 0 && launcher->launch->tick != NULL)
+        due_s = launcher->tick_s;
+    for (int32_t p = 0; p < TESS_WORLD_RANKS_MAX && limit_s > 0; p++)
+        if (launcher->stopped_s[p] > 0)
+            due_s = fmin(due_s, launcher->stopped_s[p] + limit_s);
+    const double left_s = due_s - tess_clock_s();
+    return isinf(due_s) ? -1 : left_s > 0 ? (int)(left_s * 1e3) + 1 : 0;
 }
 
 /* Ranks of this launcher, and those elsewhere whose end is not received. */
@@ -401,6 +442,7 @@ static void launch_loop(struct launcher *launcher)
         launch_read_peers(launcher);
         launch_tick(launcher);
         launch_reap(launcher);
+        launch_check_stopped(launcher);
         launch_check_limit(launcher);
     }
     launch_read_lines(launcher);

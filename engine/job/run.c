@@ -204,6 +204,7 @@ struct tess__launch tess__run_launch(const struct tess__run *run)
         .bind = run->config->run.bind,
         .saves = run->saves && run->config->run.run[0] != '\0' &&
                  strcmp(run->config->run.save_every, "off") != 0,
+        .stopped_s = run->config->run.timeout,
         .body = tess__run_body,
     };
 

@@ -238,7 +238,16 @@ static json_t *record_axes(const struct tess__run *run)
     return axes;
 }
 
-json_t *tess__record_final(const struct tess__run *run)
+static void record_restarts(json_t *object, const struct tess__run *run,
+                            const struct tess__history *history)
+{
+    const int64_t from = run->config->checkpoint[0] ? tess_engine_step_done(run->planned) : -1;
+    json_object_set_new(object, "restarts", json_integer(history ? history->restarts : 0));
+    json_object_set_new(object, "lost_steps", json_integer(history ? history->lost_steps : 0));
+    json_object_set_new(object, "resumed_from", from < 0 ? json_null() : json_integer(from));
+}
+
+json_t *tess__record_final(const struct tess__run *run, const struct tess__history *history)
 {
     const struct tess__run_final *final = &run->final;
     json_t *object = json_pack(
@@ -257,6 +266,7 @@ json_t *tess__record_final(const struct tess__run *run)
     json_object_set_new(object, "operations", tess__mfu_record_model(run));
     json_object_set_new(object, "device", record_devices(run));
     json_object_set_new(object, "bubble", tess__bubble_record(run));
+    record_restarts(object, run, history);
     return json_pack("{s:o}", "final", object);
 }
 

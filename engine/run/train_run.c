@@ -28,6 +28,9 @@
 #include <stdio.h>
 #include <string.h>
 
+/* A process that is stopped is not waited for longer where its run can be started again. */
+#define TRAIN_STOPPED_S 2.0
+
 struct train {
     struct tess__run run;
     struct tess__progress progress;
@@ -39,6 +42,7 @@ struct train {
     struct tess_tensorboard *board; /* NULL without --tensorboard */
     enum tess__watch_choice watch;
     struct tess__watcher watcher;
+    struct tess__history *history; /* NULL: the training is not started again */
 };
 
 /* ---- messages -------------------------------------------------------------------------------- */
@@ -127,6 +131,8 @@ static enum tess_status train_message(void *context, const struct tess__message 
     switch ((enum tess__run_kind)message->kind) {
     case TESS__RUN_STEP:
         tess__progress_step(&train->progress, &content.step);
+        if (train->history != NULL)
+            train->history->step = content.step.result.step;
         if (content.step.logged)
             status = train_show_step(train, &content.step);
         break;
@@ -275,6 +281,8 @@ static enum tess_status train_launch(struct train *train)
     launch.message = train_message;
     launch.started = train_started;
     launch.before_line = train_before_line;
+    if (train->history != NULL)
+        launch.stopped_s = fmin(TRAIN_STOPPED_S, train->run.config->run.timeout);
     if (train->metrics && (train->watch == TESS__WATCH_ON || (train->watch == TESS__WATCH_AUTO &&
                                                               train->run.config->device.module))) {
         launch.tick = train_tick;
@@ -289,7 +297,8 @@ static enum tess_status train_launch(struct train *train)
     enum tess_status status = tess__launch_run(&launch);
     if (train->run.final.steps > 0) { /* the result is there, whatever became of its files */
         train_print_end(&train->run, status == TESS_OK);
-        TESS_KEEP(status, tess_metrics_write(train->metrics, tess__record_final(&train->run)));
+        TESS_KEEP(status, tess_metrics_write(train->metrics,
+                                             tess__record_final(&train->run, train->history)));
     }
     return status;
 }
@@ -367,6 +376,7 @@ enum tess_status tess__train_run(struct tess_config *config, const struct tess_d
     train.run.start_s = start_s;
     train.run.saves = config->run.run[0] != '\0';
     train.watch = (enum tess__watch_choice)options->watch;
+    train.history = options->history;
     if (options->explain) {
         status = train_explain(&train, config, options);
         goto close_run;
