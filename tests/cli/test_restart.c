@@ -203,7 +203,7 @@ static void case_no_more(void **state)
     assert_int_equal(spawn_words(&spawn, MODEL "--restarts 1"), 2);
     assert_non_null(strstr(spawn.err, "give --run DIR"));
     assert_int_equal(spawn_words(&spawn, MODEL "--restarts 1 --run off --save-every off"), 2);
-    assert_int_equal(spawn_words(&spawn, MODEL "--restarts 1 --run nan --learning-rate 1e30"), 1);
+    assert_int_equal(spawn_words(&spawn, MODEL "--restarts 1 --run none --data none"), 1);
     assert_null(strstr(spawn.err, "restart "));
 }
 
