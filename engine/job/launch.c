@@ -57,6 +57,8 @@ struct launcher {
     size_t line_used;
     enum tess_status status;
     struct tess__ended failed; /* of the first rank that reported a failure */
+    struct tess__ended
+        stop;          /* why rank 0's launcher has ended the run; status TESS_OK: it has not */
     bool error_logged; /* the first error is on the screen; what follows from it is not shown */
     int32_t interrupt_count;
     double tick_s; /* when the next tick is due; the first one at once */
@@ -89,8 +91,11 @@ static void launch_end(struct launcher *launcher, enum tess_status status, const
         return;
     launcher->kill_s = tess_clock_s() + END_LIMIT_S;
     tess_world_abort(launcher->world, -1, reason);
-    if (launcher->launch->peers != NULL)
-        tess__peers_leave(launcher->launch->peers);
+    if (launcher->launch->peers == NULL)
+        return;
+    struct tess__ended why = {.status = (int32_t)status};
+    snprintf(why.why, sizeof(why.why), "%.*s", (int)sizeof(why.why) - 1, reason);
+    tess__peers_leave(launcher->launch->peers, &why);
 }
 
 /* The same for a failure that has been logged. */
@@ -183,19 +188,48 @@ static void launch_read_lines(struct launcher *launcher)
     }
 }
 
+/* A rank's failure in one sentence; a death that its launcher reported is one already. */
+static void launch_explain(const struct launcher *launcher, int32_t rank,
+                           const struct tess__ended *ended, char *text, size_t bytes)
+{
+    const struct tess__peers *peers = launcher->launch->peers;
+    char begin[32];
+    snprintf(begin, sizeof(begin), "rank %d (pid ", rank);
+    if (strncmp(ended->why, begin, strlen(begin)) == 0)
+        snprintf(text, bytes, "%s", ended->why);
+    else
+        snprintf(text, bytes, "rank %d failed, %s%s%s%s: %s", rank,
+                 tess_status_text((enum tess_status)ended->status), peers != NULL ? " (host " : "",
+                 peers != NULL ? peers->host[rank] : "", peers != NULL ? ")" : "",
+                 ended->why[0] != '\0' ? ended->why : "see its log there");
+}
+
 /* How a rank ended that was started elsewhere. */
 static void launch_log_failed(struct launcher *launcher, int32_t rank,
-                              const struct tess__ended *ended)
+                              const struct tess__ended *ended, const char *text)
 {
-    const enum tess_status status = (enum tess_status)ended->status;
-
-    if (launcher->error_logged || status == TESS_ERR_ABORTED || rank == launcher->first)
+    if (launcher->error_logged || ended->status == TESS_ERR_ABORTED || rank == launcher->first)
         return;
     launch_clear_line(launcher);
-    tess_fail(status, "rank %d failed, %s (host %s): %s", rank, tess_status_text(status),
-              launcher->launch->peers->host[rank],
-              ended->why[0] != '\0' ? ended->why : "see its log there");
+    tess_fail((enum tess_status)ended->status, "%s", text);
     launcher->error_logged = true;
+}
+
+static void launch_take_end(struct launcher *launcher, const struct tess__message *message)
+{
+    struct tess__ended ended;
+    char text[sizeof(ended.why) + 128];
+    memcpy(&ended, message->payload, sizeof(ended));
+    ended.why[sizeof(ended.why) - 1] = '\0'; /* it may have come from elsewhere */
+    launcher->ended[message->rank] = true;
+    if (ended.status == TESS_OK)
+        return;
+    launch_explain(launcher, message->rank, &ended, text, sizeof(text));
+    if (launcher->launch->peers != NULL)
+        launch_log_failed(launcher, message->rank, &ended, text);
+    if (launcher->failed.status == TESS_OK)
+        launcher->failed = ended;
+    launch_end(launcher, (enum tess_status)ended.status, text);
 }
 
 static void launch_take_message(void *context, const struct tess__message *message)
@@ -206,19 +240,15 @@ static void launch_take_message(void *context, const struct tess__message *messa
 
     if (message->rank < 0 || message->rank >= launch->rank_count)
         return;
+    if (message->kind == TESS__MESSAGE_STOP) { /* from elsewhere */
+        memcpy(&launcher->stop, message->payload, sizeof(launcher->stop));
+        launcher->stop.why[sizeof(launcher->stop.why) - 1] = '\0';
+        return;
+    }
     if (launch->peers != NULL && launcher->kill_s <= 0)
         status = tess__peers_send(launch->peers, message);
     if (message->kind == TESS__MESSAGE_ENDED) {
-        struct tess__ended ended;
-        memcpy(&ended, message->payload, sizeof(ended));
-        ended.why[sizeof(ended.why) - 1] = '\0'; /* it may have come from elsewhere */
-        launcher->ended[message->rank] = true;
-        if (ended.status != TESS_OK && launch->peers != NULL)
-            launch_log_failed(launcher, message->rank, &ended);
-        if (ended.status != TESS_OK && launcher->failed.status == TESS_OK)
-            launcher->failed = ended;
-        if (ended.status != TESS_OK)
-            launch_end(launcher, (enum tess_status)ended.status, "a rank failed");
+        launch_take_end(launcher, message);
     } else if (status == TESS_OK && launcher->kill_s <= 0 && launch->message != NULL) {
         status = launch->message(launch->context, message);
     }
@@ -365,11 +395,17 @@ static void launch_read_peers(struct launcher *launcher)
 
     if (peers == NULL || launcher->kill_s > 0)
         return;
-    const enum tess_status status = tess__peers_read(peers, launcher, launch_take_message);
-    if (status == TESS_OK || launcher->kill_s > 0)
+    enum tess_status status = tess__peers_read(peers, launcher, launch_take_message);
+    if (launcher->kill_s > 0 || (status == TESS_OK && launcher->stop.status == TESS_OK))
         return;
     nanosleep(&(struct timespec){.tv_nsec = TOGETHER_MS * 1000000L}, NULL);
     launch_reap(launcher);
+    if (launcher->stop.status != TESS_OK) {
+        launch_clear_line(launcher);
+        status = launcher->error_logged
+                     ? TESS_ERR_ABORTED
+                     : tess_fail(TESS_ERR_ABORTED, "stopped because %s", launcher->stop.why);
+    }
     launch_fail(launcher, status, tess_log_last_error());
 }
 

@@ -79,6 +79,7 @@ enum tess_status tess__launch_run(const struct tess__launch *launch);
 /* ---- between launch.c and launch_rank.c ------------------------------------------------------ */
 
 #define TESS__MESSAGE_ENDED (-1) /* payload: struct tess__ended */
+#define TESS__MESSAGE_STOP  (-2) /* from rank 0's launcher to another; the same payload: why */
 
 /* How a rank's body ended, and its error message: the log of its host may not be at hand. */
 struct tess__ended {
