@@ -282,7 +282,7 @@ static enum tess_status train_launch(struct train *train)
     launch.started = train_started;
     launch.before_line = train_before_line;
     if (train->history != NULL)
-        launch.stopped_s = fmin(TRAIN_STOPPED_S, train->run.config->run.timeout);
+        launch.stopped_s = fmin(TRAIN_STOPPED_S, launch.stopped_s);
     if (train->metrics && (train->watch == TESS__WATCH_ON || (train->watch == TESS__WATCH_AUTO &&
                                                               train->run.config->device.module))) {
         launch.tick = train_tick;

@@ -251,9 +251,9 @@ static void case_on_a_mesh(void **state)
 static void case_stopped(void **state)
 {
     (void)state;
-    death_on_mesh(AT_STOP, 1, "has been stopped for 1 s while",
+    death_on_mesh(AT_STOP, 1, "has been stopped for 0.5 s while",
                   "in forward of unit 1 (wpe), step 3");
-    death_on_mesh(AT_STOP, 6, "has been stopped for 1 s while", "in forward of unit 6 ");
+    death_on_mesh(AT_STOP, 6, "has been stopped for 0.5 s while", "in forward of unit 6 ");
 }
 
 /* A rank that does something else than the others is not a death: --debug prints what each does. */

@@ -174,7 +174,7 @@ static void case_limit(void **state)
     kill(rank, SIGSTOP);
     assert_int_equal(spawn_end(&spawn, 30), 1);
     assert_true(spawn_gone(&spawn, 5));
-    assert_non_null(strstr(spawn.err, "has been stopped for 1 s while "));
+    assert_non_null(strstr(spawn.err, "has been stopped for 0.5 s while "));
 }
 
 /* So often and no more; and not after what another attempt does not help. */
