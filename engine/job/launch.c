@@ -61,8 +61,9 @@ struct launcher {
         stop;          /* why rank 0's launcher has ended the run; status TESS_OK: it has not */
     bool error_logged; /* the first error is on the screen; what follows from it is not shown */
     int32_t interrupt_count;
-    double tick_s; /* when the next tick is due; the first one at once */
-    double kill_s; /* when to kill what is left; 0: not ending */
+    uint64_t oom_kills; /* of this machine's kernel, when the launcher began */
+    double tick_s;      /* when the next tick is due; the first one at once */
+    double kill_s;      /* when to kill what is left; 0: not ending */
     bool killed;
 };
 
@@ -350,11 +351,41 @@ static void launch_check_stopped(struct launcher *launcher)
     }
 }
 
+/* Processes that the kernel has ended for want of memory since it was started; 0: not known. */
+static uint64_t launch_oom_kills(void)
+{
+    FILE *file = fopen("/proc/vmstat", "re");
+    unsigned long long count = 0, kills = 0;
+    char name[64];
+
+    while (file != NULL && fscanf(file, "%63s %llu", name, &count) == 2)
+        if (strcmp(name, "oom_kill") == 0)
+            kills = count;
+    if (file != NULL)
+        fclose(file);
+    return kills;
+}
+
+static void launch_explain_death(const struct launcher *launcher, int wait_status, char *how,
+                                 size_t bytes)
+{
+    const char *why = "";
+
+    if (!WIFSIGNALED(wait_status)) {
+        snprintf(how, bytes, "ended early with exit status %d", WEXITSTATUS(wait_status));
+        return;
+    }
+    if (WTERMSIG(wait_status) == SIGKILL && launch_oom_kills() > launcher->oom_kills)
+        why = ": memory ran out, and the kernel ended processes";
+    snprintf(how, bytes, "was killed by signal %d (%s%s)", WTERMSIG(wait_status),
+             strsignal(WTERMSIG(wait_status)), why);
+}
+
 static void launch_reap(struct launcher *launcher)
 {
     for (int32_t p = 0; p < TESS_WORLD_RANKS_MAX; p++) {
         int wait_status = 0;
-        char how[96];
+        char how[160];
         const pid_t pid = launcher->pid[p];
 
         if (pid <= 0 || !launch_child_ended(launcher, p, &wait_status))
@@ -375,11 +406,7 @@ static void launch_reap(struct launcher *launcher)
         }
         if (launcher->killed || launcher->interrupt_count > 0)
             continue;
-        if (WIFSIGNALED(wait_status))
-            snprintf(how, sizeof(how), "was killed by signal %d (%s)", WTERMSIG(wait_status),
-                     strsignal(WTERMSIG(wait_status)));
-        else
-            snprintf(how, sizeof(how), "ended early with exit status %d", WEXITSTATUS(wait_status));
+        launch_explain_death(launcher, wait_status, how, sizeof(how));
         launch_report_death(launcher, p, pid, how);
     }
 }
@@ -506,6 +533,7 @@ static enum tess_status launch_open(struct launcher *launcher)
 {
     sigset_t mask;
 
+    launcher->oom_kills = launch_oom_kills();
     sigemptyset(&mask);
     sigaddset(&mask, SIGINT);
     sigaddset(&mask, SIGTERM);
