@@ -381,6 +381,7 @@ enum tess_status tess__train_run(struct tess_config *config, const struct tess_d
         status = train_explain(&train, config, options);
         goto close_run;
     }
+    TESS_TRY_GOTO(status, close_run, tess__run_check_memory(&train.run));
     if (!options->placed || options->placed->rank == 0)
         status = train_open_files(&train, config, options);
     if (status == TESS_OK && options->placed)
