@@ -27,6 +27,10 @@ static const struct tess_option train_option_table[] = {
      "write what the driver reports about GPUs (utilisation, memory, power) to metrics.jsonl once "
      "a "
      "second: auto, of those that the run computes on; on, of all of this machine"},
+    {"prometheus", TESS_OPTION_STRING, offsetof(struct tess__train_options, prometheus), "", 0, 0,
+     NULL,
+     "latest numbers for Prometheus: a port, or ADDRESS:PORT beyond this machine, to serve "
+     "/metrics at; or FILE.prom, written once a second at most; empty gives none"},
     {NULL, TESS_OPTION_BOOL, 0, NULL, 0, 0, NULL, NULL},
 };
 
